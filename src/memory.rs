@@ -19,7 +19,7 @@ use crate::plan::KEPT_SHARE;
 use crate::units::Bytes;
 
 /// Smaller blocks are the system allocator's.
-const LARGE: usize = 1 << 16;
+const LARGE_BLOCK: usize = 1 << 16;
 /// Alignment of every mapping.
 const PAGE: usize = 4096;
 /// Classes per power of two.
@@ -138,17 +138,17 @@ fn blocks() -> MutexGuard<'static, Blocks> {
     BLOCKS.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The class of blocks of `size` bytes, at least [`LARGE`], and their bytes: a multiple of
+/// The class of blocks of `size` bytes, at least [`LARGE_BLOCK`], and their bytes: a multiple of
 /// [`PAGE`].
 fn class(size: usize) -> (usize, usize) {
     let power = (size - 1).ilog2() as usize;
     let step = (1 << power) / STEPS;
     let steps = (size - (1 << power)).div_ceil(step);
-    ((power + 1 - LARGE.ilog2() as usize) * STEPS + steps, (1 << power) + steps * step)
+    ((power + 1 - LARGE_BLOCK.ilog2() as usize) * STEPS + steps, (1 << power) + steps * step)
 }
 
 fn is_large(layout: &Layout) -> bool {
-    (LARGE..1 << 46).contains(&layout.size()) && layout.align() <= PAGE
+    (LARGE_BLOCK..1 << 46).contains(&layout.size()) && layout.align() <= PAGE
 }
 
 impl Blocks {
@@ -199,7 +199,7 @@ impl Blocks {
 
 /// Bytes of the blocks of `class`; the inverse of [`class`].
 fn bytes_of(class: usize) -> usize {
-    let power = class / STEPS + LARGE.ilog2() as usize - 1;
+    let power = class / STEPS + LARGE_BLOCK.ilog2() as usize - 1;
     (1 << power) + class % STEPS * ((1 << power) / STEPS)
 }
 
@@ -303,7 +303,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_class_holds_its_sizes_and_wastes_at_most_an_eighth(size in LARGE..1usize << 40) {
+        fn a_class_holds_its_sizes_and_wastes_at_most_an_eighth(size in LARGE_BLOCK..1usize << 40) {
             let (class, bytes) = class(size);
             prop_assert!(class < CLASSES && bytes.is_multiple_of(PAGE));
             prop_assert!(bytes >= size && bytes - size < size / 8 + 1);

@@ -7,7 +7,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// Lines at which a file must be cut.
-const LONGEST: usize = 600;
+const MAX_LINES: usize = 600;
 
 /// Rooms within which a module uses only modules declared above it. Their `mod.rs` declares and
 /// re-exports, no more.
@@ -279,7 +279,7 @@ fn nothing_is_left_to_do() {
 fn no_file_is_longer_than_one_sitting() {
     for (path, text) in all_sources() {
         let lines = text.lines().count();
-        assert!(lines <= LONGEST, "{} has {lines} lines, at most {LONGEST}", path.display());
+        assert!(lines <= MAX_LINES, "{} has {lines} lines, at most {MAX_LINES}", path.display());
     }
 }
 

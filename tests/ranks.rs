@@ -13,7 +13,7 @@ use ddprun::plan::{BackendPlan, CommHook};
 use ddprun::units::{Bytes, Rank, WorldSize};
 use proptest::prelude::*;
 
-const LONG: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Bytes of a mapping with `gradients` elements for each of `world` ranks.
 fn mapping(world: u32, gradients: usize) -> Bytes {
@@ -85,7 +85,7 @@ fn sums_are_the_fixed_tree_bit_for_bit_on_all_ranks_whatever_the_lengths() {
     let gradients = lengths.iter().map(|n: &usize| n.next_multiple_of(64)).sum();
     for world in [1, 2, 3, 5] {
         let right: Vec<_> = lengths.iter().map(|&n| bits(&expected(world, n))).collect();
-        for sums in spawn(world, gradients, LONG, |group| sum_of(group, &lengths)) {
+        for sums in spawn(world, gradients, TIMEOUT, |group| sum_of(group, &lengths)) {
             assert_eq!(sums, right, "world size {world}");
         }
     }
@@ -113,7 +113,7 @@ fn compressed_sums_are_those_of_rounded_gradients_and_the_same_on_all_ranks() {
             let start = |rank| {
                 let fd = &fd;
                 scope.spawn(move || {
-                    let group = collective::compressed(open(fd, size, rank, world, LONG), hook);
+                    let group = collective::compressed(open(fd, size, rank, world, TIMEOUT), hook);
                     sum_of(&*group, &[n])
                 })
             };
@@ -128,7 +128,8 @@ fn compressed_sums_are_those_of_rounded_gradients_and_the_same_on_all_ranks() {
 
 #[test]
 fn a_world_of_one_needs_no_memory_and_changes_nothing() {
-    let group = collective::open(BackendPlan::Solo, Rank(0), WorldSize::ONE, None, LONG).unwrap();
+    let group =
+        collective::open(BackendPlan::Solo, Rank(0), WorldSize::ONE, None, TIMEOUT).unwrap();
     assert_eq!(sum_of(&*group, &[3, 0]), [bits(&expected(1, 3)), vec![]]);
     assert_eq!(group.all_gather(b"me").unwrap(), [b"me"]);
     assert!(group.segments(&[1]).is_err());
@@ -138,7 +139,7 @@ fn a_world_of_one_needs_no_memory_and_changes_nothing() {
 fn everyone_receives_what_rank_0_has_also_over_many_pieces() {
     for n in [0, 1, 524_288, 524_289, 2_500_000] {
         let content: Vec<u8> = (0..n).map(|i: u32| (i % 251) as u8).collect();
-        let received = spawn(3, 0, LONG, |group| {
+        let received = spawn(3, 0, TIMEOUT, |group| {
             let mut bytes =
                 if group.rank().is_first() { content.clone() } else { vec![0; n as usize] };
             group.broadcast(&mut bytes).unwrap();
@@ -154,7 +155,7 @@ fn everyone_receives_everyones_bytes_whose_lengths_differ() {
     let of = |rank: u32| vec![rank as u8 + 1; [0, 700_000, 3, 1_200_000, 524_288][rank as usize]];
     for world in [2, 3, 5] {
         let right: Vec<_> = (0..world).map(of).collect();
-        for got in spawn(world, 0, LONG, |group| {
+        for got in spawn(world, 0, TIMEOUT, |group| {
             group.all_gather(&of(group.rank().0)).unwrap();
             group.all_gather(&of(group.rank().0)).unwrap()
         }) {
@@ -165,7 +166,7 @@ fn everyone_receives_everyones_bytes_whose_lengths_differ() {
 
 #[test]
 fn a_thousand_mixed_calls_stay_in_step() {
-    let sums = spawn(4, 128, LONG, |group| {
+    let sums = spawn(4, 128, TIMEOUT, |group| {
         let mut segments = group.segments(&[100]).unwrap();
         let mut total = 0.0f64;
         for call in 0..1000u32 {
@@ -215,7 +216,7 @@ fn a_silent_rank_is_named_within_the_deadline_by_all_who_wait() {
 
 #[test]
 fn different_lengths_are_found_on_all_ranks_before_data_moves() {
-    let errors = spawn(3, 1024, LONG, |group| {
+    let errors = spawn(3, 1024, TIMEOUT, |group| {
         let n = if group.rank() == Rank(2) { 65 } else { 64 };
         group.segments(&[n]).err().unwrap().to_string()
     });
@@ -229,7 +230,7 @@ fn different_lengths_are_found_on_all_ranks_before_data_moves() {
 
 #[test]
 fn different_calls_are_found_on_all_ranks_and_the_group_stays_failed() {
-    let errors = spawn(2, 1024, LONG, |group| {
+    let errors = spawn(2, 1024, TIMEOUT, |group| {
         let mut segments = group.segments(&[64, 64]).unwrap();
         segments[1].fill(1.0);
         let bucket = group.rank().index();
@@ -246,13 +247,13 @@ fn different_calls_are_found_on_all_ranks_and_the_group_stays_failed() {
 #[test]
 fn a_rank_that_gives_up_releases_the_others_at_once_with_its_reason() {
     let began = Instant::now();
-    let errors = spawn(3, 0, LONG, |group| {
+    let errors = spawn(3, 0, TIMEOUT, |group| {
         if group.rank() == Rank(2) {
             group.abort("`cat/7.png` is truncated");
         }
         group.barrier().unwrap_err().to_string()
     });
-    assert!(began.elapsed() < LONG / 3);
+    assert!(began.elapsed() < TIMEOUT / 3);
     for error in errors {
         assert_eq!(error, "rank 2 ended the group: `cat/7.png` is truncated");
     }
@@ -263,9 +264,9 @@ fn a_mapping_that_is_too_small_is_refused_instead_of_killing_the_process() {
     let fd = transport::shared_memory(Bytes(4096)).unwrap();
     let backend = BackendPlan::Shm { mapping: mapping(2, 64) };
     let world = WorldSize::new(2).unwrap();
-    let refused = collective::open(backend, Rank(0), world, Some(fd), LONG).err().unwrap();
+    let refused = collective::open(backend, Rank(0), world, Some(fd), TIMEOUT).err().unwrap();
     assert!(refused.to_string().contains("holds 4.00 KiB of the planned 2.06 MiB"), "{refused}");
-    let errors = spawn(2, 64, LONG, |group| group.segments(&[65]).err().unwrap().to_string());
+    let errors = spawn(2, 64, TIMEOUT, |group| group.segments(&[65]).err().unwrap().to_string());
     assert!(errors.iter().all(|error| error.contains("more than the 64 elements")), "{errors:?}");
 }
 
@@ -279,7 +280,7 @@ proptest! {
     ) {
         let gradients = lengths.iter().map(|n| n.next_multiple_of(64)).sum();
         let right: Vec<_> = lengths.iter().map(|&n| bits(&expected(world, n))).collect();
-        for sums in spawn(world, gradients, LONG, |group| sum_of(group, &lengths)) {
+        for sums in spawn(world, gradients, TIMEOUT, |group| sum_of(group, &lengths)) {
             prop_assert_eq!(&sums, &right);
         }
     }
@@ -294,7 +295,7 @@ fn as_rank_of_a_group_of_processes() {
     let rank: u32 = rank.to_str().unwrap().parse().unwrap();
     // The mapping comes as standard input.
     let fd = rustix::io::dup(rustix::stdio::stdin()).unwrap();
-    let group = open(&fd, mapping(3, 4096), rank, 3, LONG);
+    let group = open(&fd, mapping(3, 4096), rank, 3, TIMEOUT);
     let sums = sum_of(&*group, &[1000, 33]);
     assert_eq!(sums, [bits(&expected(3, 1000)), bits(&expected(3, 33))]);
     let all = group.all_gather(&std::process::id().to_le_bytes()).unwrap();

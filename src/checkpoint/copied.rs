@@ -144,8 +144,8 @@ impl FileCopy {
 
 /// Whether other threads save more time than it takes to wake them.
 fn is_worth_sharing(size: usize) -> bool {
-    const LARGE: usize = 8 << 20;
-    size >= LARGE && rayon::current_num_threads() > 1
+    const PARALLEL_THRESHOLD: usize = 8 << 20;
+    size >= PARALLEL_THRESHOLD && rayon::current_num_threads() > 1
 }
 
 /// Sizes of the files that `snapshot` makes, for [`Copied::with_room_for`]; that of the progress,

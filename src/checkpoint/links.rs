@@ -12,7 +12,7 @@ use crate::failpoint;
 use crate::files;
 
 /// Longest file that a copy makes of a link: a path and some words.
-const LONGEST_LINK: u64 = 4 << 10;
+const MAX_LINK_BYTES: u64 = 4 << 10;
 /// The names of links; the last two are those of the seeds.
 const NAMES: [&str; 4] = ["latest", "best", "checkpoint_latest", "checkpoint_best"];
 
@@ -59,7 +59,7 @@ pub(crate) fn heal(folder: &Path) -> Result<(), Error> {
 /// Whether a file is what a copy has made of a link: it is empty, or says where the link led.
 fn was_a_link(path: &Path) -> bool {
     let found = path.symlink_metadata();
-    if !found.is_ok_and(|found| found.is_file() && found.len() <= LONGEST_LINK) {
+    if !found.is_ok_and(|found| found.is_file() && found.len() <= MAX_LINK_BYTES) {
         return false;
     }
     // Some shares write UTF-16, with or without a word before it.

@@ -13,7 +13,7 @@ use crate::checkpoint::{Error, FILES, FORMAT};
 /// Name of the manifest's file; it is written last.
 pub(crate) const MANIFEST: &str = "MANIFEST.json";
 /// Longest manifest read: a ResNet-50 has 80 kB.
-const LONGEST: u64 = 8 << 20;
+const MAX_MANIFEST_BYTES: u64 = 8 << 20;
 /// Name of the only part of a file that is no safetensors file.
 pub(crate) const CONTENTS: &str = "contents";
 /// Name of a safetensors file's first part.
@@ -236,7 +236,7 @@ struct Format {
 fn read_limited(path: &Path) -> std::io::Result<Vec<u8>> {
     let file = super::verify::open_file(path)?;
     let mut text = Vec::new();
-    file.take(LONGEST).read_to_end(&mut text)?;
+    file.take(MAX_MANIFEST_BYTES).read_to_end(&mut text)?;
     Ok(text)
 }
 

@@ -17,7 +17,7 @@ use crate::checkpoint::manifest::{CONTENTS, Damage, FileEntry, Manifest, Part};
 use crate::checkpoint::verify::{PIECE, contents, open_whole, verify_file};
 
 /// Longest header of a safetensors file.
-const LONGEST_HEADER: u64 = 16 << 20;
+const MAX_HEADER_BYTES: u64 = 16 << 20;
 
 /// What a safetensors file says of a tensor.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -159,7 +159,7 @@ fn read_header(file: &File, entry: &FileEntry) -> std::io::Result<Option<Vec<u8>
     }
     file.read_exact_at(&mut length, 0)?;
     let length = u64::from_le_bytes(length);
-    if length > LONGEST_HEADER.min(entry.bytes - 8) {
+    if length > MAX_HEADER_BYTES.min(entry.bytes - 8) {
         return Ok(None);
     }
     let mut bytes = vec![0; 8 + length as usize];

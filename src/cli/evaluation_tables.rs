@@ -6,10 +6,10 @@ use crate::record::text::{escape, loss};
 use crate::worker::{ClassDetails, Details, WorstSample};
 
 /// Most classes that have a line each, and of which each is shown against each.
-const MOST_CLASSES: usize = 100;
-const MOST_SQUARE: usize = 12;
+const MAX_CLASSES: usize = 100;
+const MAX_MATRIX_CLASSES: usize = 12;
 /// Most pairs of classes that are taken for each other.
-const MOST_PAIRS: usize = 10;
+const MAX_PAIRS: usize = 10;
 
 /// Class by class, which classes are taken for which, and the worst samples; nothing of what there
 /// is not.
@@ -31,7 +31,7 @@ fn classes(Details { split, classes, .. }: &Details) -> String {
     let head = format!("{split}: class");
     let width = column(classes.iter().map(|class| &class.class), &head);
     let mut text = format!("{head:width$}  samples  precision  recall      f1   auroc      ap\n");
-    for found in classes.iter().take(MOST_CLASSES) {
+    for found in classes.iter().take(MAX_CLASSES) {
         let ClassDetails { class, samples, precision, recall, f1, .. } = found;
         let share =
             |value: Option<f64>| value.map_or("-".to_owned(), |value| format!("{value:.4}"));
@@ -42,15 +42,15 @@ fn classes(Details { split, classes, .. }: &Details) -> String {
             "{class:width$}  {samples:7}     {precision:.4}  {recall:.4}  {f1:.4}  {auroc:>6}  {ap:>6}"
         );
     }
-    if classes.len() > MOST_CLASSES {
-        let _ = writeln!(text, "... and {} more: see --json", classes.len() - MOST_CLASSES);
+    if classes.len() > MAX_CLASSES {
+        let _ = writeln!(text, "... and {} more: see --json", classes.len() - MAX_CLASSES);
     }
     text
 }
 
 /// The whole confusion matrix of few classes.
 fn square(Details { split, classes, confusion, .. }: &Details) -> String {
-    if confusion.is_empty() || confusion.len() > MOST_SQUARE {
+    if confusion.is_empty() || confusion.len() > MAX_MATRIX_CLASSES {
         return String::new();
     }
     let head = format!("{split}: class \\ answer");
@@ -77,12 +77,12 @@ fn pairs(Details { split, classes, confusion, .. }: &Details) -> String {
         let wrong = row.iter().enumerate().filter(|(answer, n)| **n > 0 && *answer != label);
         pairs.extend(wrong.map(|(answer, n)| (*n, label, answer)));
     }
-    if pairs.is_empty() || confusion.len() <= MOST_SQUARE {
+    if pairs.is_empty() || confusion.len() <= MAX_MATRIX_CLASSES {
         return String::new();
     }
     pairs.sort_by_key(|&(n, label, answer)| (std::cmp::Reverse(n), label, answer));
     let mut text = format!("{split}: most often taken for another\n");
-    for (n, label, answer) in pairs.into_iter().take(MOST_PAIRS) {
+    for (n, label, answer) in pairs.into_iter().take(MAX_PAIRS) {
         let [label, answer] =
             [label, answer].map(|class| escape(&classes[class].class).into_owned());
         let _ = writeln!(text, "{n:7}  {label} -> {answer}");

@@ -10,9 +10,9 @@ use crate::plan::Plan;
 use crate::record::{DATA, DESCRIPTION, ENVIRONMENT, RESOLVED};
 
 /// What a start may have written before it was killed, besides files whose names begin with a dot.
-const EARLY: [&str; 4] = ["experiment.toml", DATA, DESCRIPTION, ENVIRONMENT];
+const EARLY_FILES: [&str; 4] = ["experiment.toml", DATA, DESCRIPTION, ENVIRONMENT];
 /// A start has locked its folder long before it is as old as this.
-const GRACE: Duration = Duration::from_mins(1);
+const GRACE_PERIOD: Duration = Duration::from_mins(1);
 
 /// Removes the folders that earlier starts of the experiment have left in this way. One that cannot
 /// be removed stays.
@@ -35,12 +35,12 @@ fn is_abandoned(folder: &Path, now: SystemTime) -> bool {
         return false;
     }
     let Ok(mut found) = fs::read_dir(folder) else { return false };
-    let is_early = |name: &str| name.starts_with('.') || EARLY.contains(&name);
+    let is_early = |name: &str| name.starts_with('.') || EARLY_FILES.contains(&name);
     let is_empty = found
         .all(|found| found.is_ok_and(|found| found.file_name().to_str().is_some_and(is_early)));
     let modified = folder.metadata().and_then(|folder| folder.modified());
     let age = modified.ok().and_then(|modified| now.duration_since(modified).ok());
-    is_empty && age.is_some_and(|age| age >= GRACE) && files::lock_holder(folder).is_none()
+    is_empty && age.is_some_and(|age| age >= GRACE_PERIOD) && files::lock_holder(folder).is_none()
 }
 
 #[cfg(test)]
@@ -52,7 +52,7 @@ mod tests {
     fn only_an_old_unlocked_folder_without_a_run_is_abandoned() {
         let dir = tempfile::tempdir().unwrap();
         let (folder, now) = (dir.path(), SystemTime::now());
-        let later = now + 2 * GRACE;
+        let later = now + 2 * GRACE_PERIOD;
         files::write_atomic(&folder.join("experiment.toml"), b"").unwrap();
         files::write_atomic(&folder.join(DESCRIPTION), b"").unwrap();
         files::write_atomic(&folder.join(".resolved.toml.12-0.tmp"), b"").unwrap();

@@ -22,11 +22,11 @@ use rustix::time::Timespec;
 
 use crate::collective::shared_mapping::Mapping;
 use crate::collective::{Call, Error, Missing, Op};
-use crate::plan::shm_layout::MOST_RANKS;
+use crate::plan::shm_layout::MAX_RANKS;
 use crate::units::{Bytes, Rank, WorldSize};
 
 /// Most ranks: their slots fit the header.
-pub(super) const MAX_WORLD: usize = MOST_RANKS as usize;
+pub(super) const MAX_WORLD: usize = MAX_RANKS as usize;
 
 /// Word: arrivals of all ranks at all barriers, and the ended bit.
 const ARRIVALS: usize = 0;

@@ -242,6 +242,18 @@ pub enum Fault {
 }
 
 impl Error {
+    /// Why `what`, the file at `path` that should hold what is `expected`, cannot be read.
+    pub(crate) fn reading(
+        what: &'static str,
+        path: &Path,
+        expected: &'static str,
+    ) -> impl Fn(io::Error) -> Self {
+        move |source| match source.kind() {
+            io::ErrorKind::NotFound => Self::Missing { what, path: path.to_owned(), expected },
+            _ => Self::Io { action: "read", path: path.to_owned(), source },
+        }
+    }
+
     /// Whose fault it is.
     pub fn fault(&self) -> Fault {
         match self {
@@ -353,13 +365,13 @@ pub(crate) fn shown(path: &Path) -> String {
 
 /// Up to ten names in backticks: "`a`, `b` and 3 more"; "none" for no name.
 fn named(names: &[String]) -> String {
-    const MOST: usize = 10;
+    const MAX_NAMES: usize = 10;
     if names.is_empty() {
         return "none".to_owned();
     }
     let listed: Vec<String> =
-        names.iter().take(MOST).map(|name| format!("`{}`", shown(Path::new(name)))).collect();
-    let more = names.len().saturating_sub(MOST);
+        names.iter().take(MAX_NAMES).map(|name| format!("`{}`", shown(Path::new(name)))).collect();
+    let more = names.len().saturating_sub(MAX_NAMES);
     if more == 0 { listed.join(", ") } else { format!("{} and {more} more", listed.join(", ")) }
 }
 

@@ -26,11 +26,13 @@ use crate::plan::{DataFacts, DataPlan, SourcePlan};
 /// Version of the file.
 const FORMAT: u32 = 1;
 /// Files of a folder whose sizes are looked at: on a network file system each costs a question.
-const MOST_SIZES: usize = 100_000;
-/// Files of a folder whose contents are looked at, and their bytes.
-const FEW: (usize, u64) = (1000, 64 << 20);
+const MAX_SIZES: usize = 100_000;
+/// Files of a folder whose contents are looked at.
+const MAX_READ_FILES: usize = 1000;
+/// Bytes of such files together.
+const MAX_READ_BYTES: u64 = 64 << 20;
 /// Files of a folder that are kept one by one, so that a difference has a name.
-const MOST_NAMED: usize = 20_000;
+const MAX_LISTED_FILES: usize = 20_000;
 /// Bytes of a file that is read from end to end.
 const WHOLE: u64 = 256 << 20;
 /// Of a longer one, so many pieces are read ...
@@ -95,12 +97,12 @@ enum Look {
 impl Look {
     /// At the files of a folder: as closely as takes no time beside training on them.
     fn at_folder(files: &[PathBuf]) -> Self {
-        let (few, bytes) = FEW;
-        if files.len() > MOST_SIZES {
+        if files.len() > MAX_SIZES {
             return Self::Names;
         }
         let size = |file: &PathBuf| fs::metadata(file).map_or(0, |meta| meta.len());
-        let is_small = files.len() <= few && files.iter().map(size).sum::<u64>() <= bytes;
+        let is_small =
+            files.len() <= MAX_READ_FILES && files.iter().map(size).sum::<u64>() <= MAX_READ_BYTES;
         if is_small { Self::Contents } else { Self::Sizes }
     }
 }
@@ -204,7 +206,7 @@ impl Part {
     fn of(name: &str, root: &Path, files: &[PathBuf], look: Look) -> Self {
         let mark = |file: &PathBuf| Mark::of(below(root, file), file, look);
         // A pool of threads is not worth it for some files.
-        let marks: Vec<Mark> = if files.len() > FEW.0 {
+        let marks: Vec<Mark> = if files.len() > MAX_READ_FILES {
             files.par_iter().map(mark).collect()
         } else {
             files.iter().map(mark).collect()
@@ -226,7 +228,7 @@ impl Part {
             files: files.len(),
             folders,
             blake3: hasher.finalize().to_hex().to_string(),
-            listing: (files.len() <= MOST_NAMED).then_some(marks),
+            listing: (files.len() <= MAX_LISTED_FILES).then_some(marks),
         }
     }
 }

@@ -6,10 +6,12 @@ use std::io::{self, Read};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
+use crate::data::Error;
+
 /// Largest encoded file that is read: 1 GiB.
-const LARGEST: u64 = 1 << 30;
+const MAX_FILE_BYTES: u64 = 1 << 30;
 /// Longest line of a text: 1 MiB.
-const LONGEST_LINE: usize = 1 << 20;
+const MAX_LINE_BYTES: usize = 1 << 20;
 
 /// Opens a regular file. A FIFO, socket or device is an error at once.
 ///
@@ -45,25 +47,42 @@ pub(crate) fn whole(path: &Path) -> io::Result<Vec<u8>> {
 /// As [`whole`]; a line that is longer, by its number.
 pub(crate) fn lines(path: &Path) -> io::Result<Vec<u8>> {
     let bytes = whole(path)?;
-    match bytes.split(|&byte| byte == b'\n').position(|line| line.len() > LONGEST_LINE) {
+    match bytes.split(|&byte| byte == b'\n').position(|line| line.len() > MAX_LINE_BYTES) {
         None => Ok(bytes),
         Some(before) => {
-            let message = format!("line {} has more than {LONGEST_LINE} bytes", before + 1);
+            let message = format!("line {} has more than {MAX_LINE_BYTES} bytes", before + 1);
             Err(io::Error::new(io::ErrorKind::InvalidData, message))
         }
     }
 }
 
+/// The bytes of a table, as [`lines`], without a byte order mark. Messages call the file `what`.
+///
+/// # Errors
+///
+/// As [`lines`].
+pub(crate) fn table(
+    what: &'static str,
+    path: &Path,
+    expected: &'static str,
+) -> Result<Vec<u8>, Error> {
+    let mut bytes = lines(path).map_err(Error::reading(what, path, expected))?;
+    if bytes.starts_with(b"\xEF\xBB\xBF") {
+        drop(bytes.drain(..3));
+    }
+    Ok(bytes)
+}
+
 fn once(path: &Path) -> io::Result<Vec<u8>> {
     let file = open(path)?;
     let length = file.metadata()?.len();
-    if length > LARGEST {
-        let message = format!("{length} bytes are more than the {LARGEST} that are read");
+    if length > MAX_FILE_BYTES {
+        let message = format!("{length} bytes are more than the {MAX_FILE_BYTES} that are read");
         return Err(io::Error::new(io::ErrorKind::FileTooLarge, message));
     }
     let mut bytes = Vec::with_capacity(length as usize);
     // The file may grow while it is read.
-    file.take(LARGEST).read_to_end(&mut bytes)?;
+    file.take(MAX_FILE_BYTES).read_to_end(&mut bytes)?;
     Ok(bytes)
 }
 

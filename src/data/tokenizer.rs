@@ -33,7 +33,7 @@ const ENDS: [&str; 6] =
     ["</s>", "<|endoftext|>", "<|end_of_text|>", "<|im_end|>", "<|eot_id|>", "<eos>"];
 
 /// Most words of a vocabulary: a model has an output for each.
-const MOST_TOKENS: u32 = 1 << 20;
+const MAX_VOCAB_SIZE: u32 = 1 << 20;
 
 /// Text <-> tokens.
 pub struct Tokenizer(Inner);
@@ -45,14 +45,8 @@ impl Tokenizer {
     ///
     /// The file is absent, or is no tokenizer.
     pub fn open(path: &Path) -> Result<Self, Error> {
-        let bytes = read::whole(path).map_err(|source| match source.kind() {
-            std::io::ErrorKind::NotFound => Error::Missing {
-                what: "the tokenizer",
-                path: path.to_owned(),
-                expected: "a tokenizer.json, as it lies beside a model on the HuggingFace hub",
-            },
-            _ => Error::Io { action: "read", path: path.to_owned(), source },
-        })?;
+        let expected = "a tokenizer.json, as it lies beside a model on the HuggingFace hub";
+        let bytes = read::whole(path).map_err(Error::reading("the tokenizer", path, expected))?;
         let unusable = |what| Error::Format { path: path.to_owned(), what };
         let not_one = |error: String| unusable(format!("it is not a tokenizer: {error}"));
         serde_json::from_slice::<serde::de::IgnoredAny>(&bytes)
@@ -63,9 +57,9 @@ impl Tokenizer {
         inner.with_padding(None);
         inner.with_truncation(None).map_err(|error| unusable(error.to_string()))?;
         let last = inner.get_vocab(true).into_values().max().unwrap_or(0);
-        if last >= MOST_TOKENS {
+        if last >= MAX_VOCAB_SIZE {
             return Err(unusable(format!(
-                "its token id {last} is above the limit of {MOST_TOKENS}"
+                "its token id {last} is above the limit of {MAX_VOCAB_SIZE}"
             )));
         }
         Ok(Self(inner))

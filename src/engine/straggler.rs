@@ -10,9 +10,9 @@ const STEPS: u32 = 20;
 const LAST: u32 = 16;
 /// Least share of the step that the others waited: a rank that takes half as long again makes them
 /// wait a third.
-const SHARE: f64 = 0.25;
+const MIN_WAIT_SHARE: f64 = 0.25;
 /// Least time per step that is worth a word, in seconds.
-const LEAST: f64 = 5e-3;
+const MIN_WAIT_SECONDS: f64 = 5e-3;
 
 /// Follows the ranks of a group.
 #[derive(Debug)]
@@ -75,7 +75,9 @@ impl Stragglers {
         let (rank, lag_seconds, data_seconds) = ranks.find_map(|(rank, behind)| {
             let steps = f64::from(behind.times.max(1));
             let lag = behind.lag / steps;
-            let is_late = behind.times >= LAST && lag >= LEAST && lag >= SHARE * step_seconds;
+            let is_late = behind.times >= LAST
+                && lag >= MIN_WAIT_SECONDS
+                && lag >= MIN_WAIT_SHARE * step_seconds;
             let is_news = is_late && !self.named.contains(&rank);
             is_news.then_some((rank, lag, behind.waited / steps))
         })?;

@@ -9,7 +9,7 @@ use crate::loss::{ClassWeights, Loss, class_weights, counted_samples, rows};
 use crate::plan::{DataFacts, Targets, Unfit};
 
 /// What keeps the slope of a power of 0 finite.
-const TINY: f64 = 1e-30;
+const EPS: f64 = 1e-30;
 
 /// cross-entropy for classes times (1 - p)^gamma, p the probability of the right class (Lin et al.
 /// 2017, with a softmax): what is right already counts less.
@@ -91,7 +91,7 @@ impl Focal {
         let log_p = log_softmax(&outputs.to_dtype(DType::F64)?)?.gather(&column(labels)?, 1)?;
         let mut losses = log_p.neg()?;
         if self.gamma > 0.0 {
-            let missing = (log_p.exp()?.affine(-1.0, 1.0)? + TINY)?;
+            let missing = (log_p.exp()?.affine(-1.0, 1.0)? + EPS)?;
             losses = (losses * missing.powf(self.gamma)?)?;
         }
         let weights = Tensor::from_vec(weights, (n, 1), outputs.device())?;

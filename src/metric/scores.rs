@@ -9,7 +9,7 @@ use crate::plan::{Measurable, Targets};
 /// What the metrics that rank samples share.
 pub(crate) const SCORES: &str = "scores";
 /// Scores that are gathered on every rank: 128 MiB of them.
-const MOST: usize = 1 << 24;
+const MAX_SCORES: usize = 1 << 24;
 
 /// Why samples cannot be ranked.
 pub(super) fn why_not(answers: &Measurable) -> Option<String> {
@@ -27,7 +27,7 @@ pub(super) fn why_not(answers: &Measurable) -> Option<String> {
     let (samples, classes) = (answers.samples, answers.classes);
     let what =
         || format!("ranks all scores, but {samples} samples of {classes} classes are too many");
-    (samples.saturating_mul(classes) > MOST).then(what)
+    (samples.saturating_mul(classes) > MAX_SCORES).then(what)
 }
 
 /// The scores of a batch: of samples with one class the logarithm of p / (1 - p) under the softmax,

@@ -10,9 +10,9 @@ use serde::{Deserialize, Serialize};
 use crate::rng::Key;
 
 /// Largest share of noise that one step adds.
-const MOST_NOISE: f64 = 0.999;
+const MAX_BETA: f64 = 0.999;
 /// Least variance of a drawing step.
-const LEAST_VARIANCE: f64 = 1e-20;
+const MIN_VARIANCE: f64 = 1e-20;
 
 /// How a diffusion model takes the noise off.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -39,7 +39,7 @@ impl Diffusion {
             let share = (at as f64 / steps as f64 + 0.008) / 1.008;
             (share * std::f64::consts::FRAC_PI_2).cos().powi(2)
         };
-        let beta = |step: usize| (1.0 - left(step + 1) / left(step)).min(MOST_NOISE);
+        let beta = |step: usize| (1.0 - left(step + 1) / left(step)).min(MAX_BETA);
         let betas: Vec<f64> = (0..steps).map(beta).collect();
         let kept = betas.iter().scan(1.0, |left, beta| {
             *left *= 1.0 - beta;
@@ -128,7 +128,7 @@ impl Here {
         let of_clean = before.sqrt() * (1.0 - alpha) / (1.0 - kept);
         let of_x = alpha.sqrt() * (1.0 - before) / (1.0 - kept);
         let variance = (1.0 - before) / (1.0 - kept) * (1.0 - alpha);
-        let deviation = variance.max(LEAST_VARIANCE).sqrt();
+        let deviation = variance.max(MIN_VARIANCE).sqrt();
         for (i, (x, &noise)) in x.iter_mut().zip(noise).enumerate() {
             let added = drawn.map_or(0.0, |drawn| deviation * f64::from(drawn[i]));
             *x = (of_clean * self.clean(*x, noise) + of_x * f64::from(*x) + added) as f32;

@@ -10,7 +10,7 @@ use crate::nn::{Builder, Conv2d, ConvShape, Dropout, ForwardContext, Linear, Non
 use crate::ops::Window;
 
 /// Frames of features that become one.
-pub(super) const FOLD: usize = 8;
+pub(super) const SUBSAMPLING_FACTOR: usize = 8;
 
 /// Which frames of a batch are more than padding.
 pub(super) struct Frames {
@@ -78,11 +78,11 @@ impl FastConformer {
     /// For `frames` features of `mels` numbers.
     pub(super) fn new(sizes: Sizes, builder: &Builder, [frames, mels]: [usize; 2]) -> Result<Self> {
         let Sizes { width, heads, layers, kernel, channels, dropout } = sizes;
-        if !mels.is_multiple_of(FOLD) {
-            bail!("`n_mels` = {mels} is not a multiple of {FOLD}");
+        if !mels.is_multiple_of(SUBSAMPLING_FACTOR) {
+            bail!("`n_mels` = {mels} is not a multiple of {SUBSAMPLING_FACTOR}");
         }
         let encode = builder.pp("pre_encode");
-        let out = Linear::new(&encode.pp("out"), channels * mels / FOLD, width)?;
+        let out = Linear::new(&encode.pp("out"), channels * mels / SUBSAMPLING_FACTOR, width)?;
         let conv = |i: usize, [inputs, kernel, groups]: [usize; 3]| {
             let window = match kernel {
                 1 => Window { stride: 1, padding: 0 },
@@ -99,7 +99,8 @@ impl FastConformer {
             conv(5, small)?,
             conv(6, pointwise)?,
         ];
-        let block = BlockSizes { width, heads, kernel, frames: frames / FOLD, dropout };
+        let block =
+            BlockSizes { width, heads, kernel, frames: frames / SUBSAMPLING_FACTOR, dropout };
         let layer = |i| Block::new(&builder.pp("layers").pp(i), block);
         Ok(Self {
             conv,

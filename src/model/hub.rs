@@ -89,12 +89,12 @@ fn foreign(config: &Config, rules: &[Rule<'_>]) -> Vec<String> {
 
 /// A value as it stands in the file, if that fits a line.
 fn short(value: &Value) -> String {
-    const LONGEST: usize = 100;
+    const MAX_LENGTH: usize = 100;
     let text = value.to_string();
-    if text.chars().count() <= LONGEST {
+    if text.chars().count() <= MAX_LENGTH {
         text
     } else {
-        text.chars().take(LONGEST).collect::<String>() + " ..."
+        text.chars().take(MAX_LENGTH).collect::<String>() + " ..."
     }
 }
 

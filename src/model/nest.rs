@@ -14,7 +14,7 @@ use candle_core::{D, Device, Result, Tensor, bail};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::fastconformer::{FOLD, FastConformer, Sizes};
+use super::fastconformer::{FastConformer, SUBSAMPLING_FACTOR, Sizes};
 use super::{Architecture, Comparison, Model};
 use crate::config::kind::Kind;
 use crate::nn::{Builder, Conv1d, ConvShape, ForwardContext, Init, Param};
@@ -23,7 +23,7 @@ use crate::plan::{Modality, ModelPlan};
 use crate::rng::Key;
 
 /// Share of the frames of a group that must be masked for its token to be asked for.
-const MASKED: f64 = 0.8;
+const MIN_MASKED_SHARE: f64 = 0.8;
 /// Masks of utterances that are hardly longer than a block.
 const SHORT_MASK: usize = 8;
 
@@ -115,7 +115,7 @@ impl Architecture for NestConfig {
 /// (kinds of speech, frames and a row for the length, mels)
 pub(super) fn shape(input: &[usize]) -> Result<[usize; 3]> {
     match *input {
-        [2, frames, mels] if frames % FOLD == 1 => Ok([2, frames - 1, mels]),
+        [2, frames, mels] if frames % SUBSAMPLING_FACTOR == 1 => Ok([2, frames - 1, mels]),
         _ => bail!("it takes speech: use `data.name = \"speech\"`"),
     }
 }
@@ -145,7 +145,7 @@ impl Nest {
         let decoder = Conv1d::new(&builder.pp("decoder").pp("decoder_layers").pp(0), shape)?;
         let (quantizer, frozen) = (builder.pp("quantizer").frozen(), builder.frozen());
         let (entries, length) = (config.codebook_size, config.code_dim);
-        let inputs = FOLD * mels;
+        let inputs = SUBSAMPLING_FACTOR * mels;
         let xavier = (2.0 / (inputs + length) as f64).sqrt();
         Ok(Self {
             encoder,
@@ -172,12 +172,14 @@ impl Nest {
     /// A shape that does not fit.
     pub fn tokens(&self, clean: &Tensor) -> Result<Tensor> {
         let (n, frames, mels) = clean.dims3()?;
-        let stacked = clean.contiguous()?.reshape((n * frames / FOLD, FOLD * mels))?;
+        let stacked = clean
+            .contiguous()?
+            .reshape((n * frames / SUBSAMPLING_FACTOR, SUBSAMPLING_FACTOR * mels))?;
         let projected = stacked.matmul(&self.projection.tensor()?.t()?)?;
         let codes = unit(&self.codebook.tensor()?.squeeze(0)?)?;
         // The nearest of unit vectors has the largest product.
         let nearest = unit(&projected)?.matmul(&codes.t()?)?.argmax(D::Minus1)?;
-        nearest.reshape((n, frames / FOLD))
+        nearest.reshape((n, frames / SUBSAMPLING_FACTOR))
     }
 
     /// What the encoder makes of every eight frames of noisy features (n, frames, mels), of which
@@ -215,8 +217,12 @@ impl Nest {
     /// A shape that does not fit.
     pub fn masked(&self, scores: &Tensor, tokens: &Tensor, mask: &Tensor) -> Result<Comparison> {
         let (n, frames) = mask.dims2()?;
-        let shares = mask.reshape((n * frames / FOLD, FOLD))?.mean(1)?.to_vec1::<f32>()?;
-        let rows = shares.iter().enumerate().filter(|(_, share)| f64::from(**share) > MASKED);
+        let shares = mask
+            .reshape((n * frames / SUBSAMPLING_FACTOR, SUBSAMPLING_FACTOR))?
+            .mean(1)?
+            .to_vec1::<f32>()?;
+        let rows =
+            shares.iter().enumerate().filter(|(_, share)| f64::from(**share) > MIN_MASKED_SHARE);
         let rows: Vec<u32> = rows.map(|(row, _)| row as u32).collect();
         let n_rows = rows.len();
         let rows = Tensor::from_vec(rows, n_rows, &Device::Cpu)?;
@@ -230,7 +236,7 @@ impl Nest {
     fn draw(&self, key: Key, length: usize, frames: usize) -> Vec<f32> {
         let block = self.config.mask_block;
         let mut mask = vec![0.0; frames];
-        if block as f64 >= MASKED * length as f64 {
+        if block as f64 >= MIN_MASKED_SHARE * length as f64 {
             mask[..SHORT_MASK.min(frames)].fill(1.0);
             return mask;
         }
@@ -245,7 +251,7 @@ impl Nest {
         if !asks(&mask) {
             // Short blocks may lie across groups, none of which they hide; one that begins with a
             // group hides it.
-            let start = one[0] / FOLD * FOLD;
+            let start = one[0] / SUBSAMPLING_FACTOR * SUBSAMPLING_FACTOR;
             mask[start..start + block].fill(1.0);
         }
         mask
@@ -254,8 +260,10 @@ impl Nest {
 
 /// Whether so much of a group of frames is masked that its token is asked for.
 fn asks(mask: &[f32]) -> bool {
-    let is_masked = |group: &[f32]| f64::from(group.iter().sum::<f32>()) > MASKED * FOLD as f64;
-    mask.chunks_exact(FOLD).any(is_masked)
+    let is_masked = |group: &[f32]| {
+        f64::from(group.iter().sum::<f32>()) > MIN_MASKED_SHARE * SUBSAMPLING_FACTOR as f64
+    };
+    mask.chunks_exact(SUBSAMPLING_FACTOR).any(is_masked)
 }
 
 /// Rows of length 1.

@@ -11,7 +11,7 @@ use crate::plan::{OptimizerPlan, ParameterGroup};
 /// Elements that one thread updates at a time: 64 KiB of each vector.
 const BLOCK: usize = 1 << 14;
 /// Elements below which one thread is done sooner than others are woken.
-const WORTH_SHARING: usize = 1 << 16;
+const PARALLEL_THRESHOLD: usize = 1 << 16;
 
 /// One parameter in an update; all slices are equally long, or empty where the rule has no such
 /// moment. One that is frozen has no gradient either.
@@ -78,7 +78,7 @@ impl<'a> Update<'a> {
         let blocks: Vec<(Block<'b>, Option<Step>)> =
             parts.into_iter().flat_map(|part| self.blocks(part)).collect();
         let elements: usize = blocks.iter().map(|(block, _)| block.len()).sum();
-        if elements < WORTH_SHARING {
+        if elements < PARALLEL_THRESHOLD {
             for (block, step) in blocks {
                 self.move_block(block, step);
             }
@@ -103,7 +103,7 @@ impl<'a> Update<'a> {
         group: Option<&ParameterGroup>,
     ) -> Option<Rule> {
         let Preparation { mean, clip, limit } = self.preparation;
-        let still = Rule { kind: Rule::STILL, ..Rule::default() };
+        let still = Rule { kind: Rule::AVERAGE_ONLY, ..Rule::default() };
         let weight_decay = group.map_or(self.plan.weight_decay, |group| group.weight_decay);
         let step = self.step(count, group, weight_decay);
         let rule = step.map_or(Some(still), |step| self.rule.on_gpu(&step))?;

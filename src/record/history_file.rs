@@ -43,9 +43,9 @@ pub fn write(path: &Path, history: &History) -> Result<(), Error> {
 }
 
 /// The shortest pause between two writes.
-const PAUSE: Duration = Duration::from_secs(5);
+const MIN_WRITE_INTERVAL: Duration = Duration::from_secs(5);
 /// Pauses are this many times as long as a write took.
-const RESTRAINT: u32 = 50;
+const WRITE_TIME_FACTOR: u32 = 50;
 
 /// Keeps the file up to date. What it was given is in the file when it is dropped.
 pub(crate) struct Keeper {
@@ -119,7 +119,7 @@ fn keep(path: &Path, mut history: History, told: &Receiver<EpochDone>) -> Result
 
 /// The pause after a write that took this long.
 fn pause_after(write: Duration) -> Duration {
-    (RESTRAINT * write).max(PAUSE)
+    (WRITE_TIME_FACTOR * write).max(MIN_WRITE_INTERVAL)
 }
 
 fn encode(history: &History) -> Result<Vec<u8>, serde_json::Error> {
@@ -183,7 +183,7 @@ mod tests {
         let dropped = Keeper::start(path.clone(), History::default());
         dropped.unwrap().push(&example_events::epoch_done(1)).unwrap();
         assert_eq!(read(&path).unwrap().len(), 1);
-        assert_eq!(pause_after(Duration::from_millis(3)), PAUSE);
+        assert_eq!(pause_after(Duration::from_millis(3)), MIN_WRITE_INTERVAL);
         assert_eq!(pause_after(Duration::from_secs(1)), Duration::from_secs(50));
     }
 

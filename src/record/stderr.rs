@@ -18,7 +18,7 @@ use rustix::time::Timespec;
 /// Most bytes that a pipe which takes any takes at once.
 const PIECE: usize = 4096;
 /// Longest wait for a reader who is merely slow, once.
-const PATIENCE: Duration = Duration::from_millis(200);
+const WRITE_TIMEOUT: Duration = Duration::from_millis(200);
 /// Pictures of a bar per second, at most.
 const FRAMES: u8 = 20;
 
@@ -48,7 +48,7 @@ pub(crate) fn canvas() -> ProgressDrawTarget {
 
 /// How long to wait for room: once words were not taken, until some are again, not at all.
 fn patience() -> Duration {
-    if IS_BLOCKED.load(Ordering::Relaxed) { Duration::ZERO } else { PATIENCE }
+    if IS_BLOCKED.load(Ordering::Relaxed) { Duration::ZERO } else { WRITE_TIMEOUT }
 }
 
 /// Writes as much of `bytes` as is taken without waiting for longer than a moment.

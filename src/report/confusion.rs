@@ -17,10 +17,10 @@ const LEFT: f64 = 190.0;
 const TOP: f64 = 64.0;
 const BELOW: f64 = 46.0;
 /// Classes up to which each cell has its number, and each line its name.
-const MOST_NUMBERS: usize = 20;
-const MOST_NAMES: usize = 45;
+const MAX_CLASSES_WITH_NUMBERS: usize = 20;
+const MAX_CLASSES_WITH_NAMES: usize = 45;
 /// Letters of a name.
-const LONGEST: usize = 20;
+const MAX_NAME_LENGTH: usize = 20;
 /// Of a cell that holds its whole class.
 const FULL: RGBColor = RGBColor(43, 108, 176);
 
@@ -85,8 +85,8 @@ impl Confusion<'_> {
         let cell = SIDE / n as f64;
         let size = (cell * 0.4).clamp(8.0, 16.0);
         let middle = TOP + (label as f64 + 0.5) * cell;
-        if let Some(name) = self.names.get(label).filter(|_| n <= MOST_NAMES) {
-            let name: String = escape(name).chars().take(LONGEST).collect();
+        if let Some(name) = self.names.get(label).filter(|_| n <= MAX_CLASSES_WITH_NAMES) {
+            let name: String = escape(name).chars().take(MAX_NAME_LENGTH).collect();
             write_words(
                 area,
                 canvas,
@@ -101,7 +101,7 @@ impl Confusion<'_> {
             let [top, bottom] = [label, label + 1].map(|at| canvas.px(TOP + at as f64 * cell));
             let color = FULL.mix(share.max(0.04)).filled();
             area.draw(&Rectangle::new([(left, top), (right, bottom)], color))?;
-            if n <= MOST_NUMBERS {
+            if n <= MAX_CLASSES_WITH_NUMBERS {
                 let ink = if share > 0.5 { WHITE } else { INK };
                 let place = (LEFT + (answer as f64 + 0.5) * cell, middle, HPos::Center);
                 write_words(area, canvas, (&count.to_string(), size, ink), place)?;

@@ -26,7 +26,7 @@ const RATE: RGBColor = RGBColor(26, 138, 122);
 const SIZE: (u32, u32) = (1200, 480);
 
 /// Most points of a line by steps; of more, neighbours are averaged.
-const MOST: usize = 600;
+const MAX_POINTS: usize = 600;
 
 /// Draws both pictures into `folder`, each complete or not at all, with a mark at the epoch or step
 /// `best`.
@@ -120,16 +120,16 @@ impl Curves<'_> {
     }
 }
 
-/// At most [`MOST`] points: the means of neighbours, as many in each.
+/// At most [`MAX_POINTS`] points: the means of neighbours, as many in each.
 fn thinned(points: Vec<(f64, f64)>) -> Vec<(f64, f64)> {
-    if points.len() <= MOST {
+    if points.len() <= MAX_POINTS {
         return points;
     }
     let mean = |some: &[(f64, f64)]| {
         let (x, y) = some.iter().fold((0.0, 0.0), |(x, y), point| (x + point.0, y + point.1));
         (x / some.len() as f64, y / some.len() as f64)
     };
-    points.chunks(points.len().div_ceil(MOST)).map(mean).collect()
+    points.chunks(points.len().div_ceil(MAX_POINTS)).map(mean).collect()
 }
 
 #[cfg(test)]

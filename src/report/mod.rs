@@ -68,10 +68,10 @@ pub enum Error {
 
 /// Each on a line of its own, the last ones if there are too many.
 fn list(folders: &[PathBuf]) -> String {
-    const MOST: usize = 10;
-    let shown = folders.iter().rev().take(MOST).rev();
+    const MAX_LINES: usize = 10;
+    let shown = folders.iter().rev().take(MAX_LINES).rev();
     let lines: Vec<String> = shown.map(|folder| format!("\n  {}", folder.display())).collect();
-    let more = folders.len().saturating_sub(MOST);
+    let more = folders.len().saturating_sub(MAX_LINES);
     let before = if more > 0 { format!("\n  {more} older ones, and") } else { String::new() };
     before + &lines.concat()
 }

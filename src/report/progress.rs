@@ -8,7 +8,7 @@ use crate::plan::{CheckpointPlan, Mode};
 use crate::record::Stamped;
 
 /// Epochs from which on they make a curve by themselves.
-const ENOUGH: usize = 3;
+const MIN_EPOCHS: usize = 3;
 
 /// What a row belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -68,7 +68,7 @@ impl Progress {
         let steps = by_step(events);
         let (n, validated) = (epochs.len(), steps.iter().filter(|row| row.is_validated()).count());
         let says_more = validated > n || n <= 1 && steps.len() > 1;
-        if n < ENOUGH && says_more {
+        if n < MIN_EPOCHS && says_more {
             Self { unit: Unit::Step, rows: steps }
         } else {
             Self { unit: Unit::Epoch, rows: by_epoch(epochs) }

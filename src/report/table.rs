@@ -6,7 +6,7 @@ use super::progress::{Progress, Row, Unit};
 use crate::record::text::{metric, short};
 
 /// Rows of a table by steps where nothing was validated.
-const FEW: usize = 20;
+const MAX_ROWS: usize = 20;
 
 /// What everybody looks for first.
 const USUAL: [&str; 4] = ["train/loss", "train/accuracy", "val/loss", "val/accuracy"];
@@ -42,7 +42,7 @@ fn shown(progress: &Progress) -> Vec<&Row> {
         return validated;
     }
     // The last one is always among them.
-    let stride = all.len().div_ceil(FEW).max(1);
+    let stride = all.len().div_ceil(MAX_ROWS).max(1);
     let mut few: Vec<&Row> = all.into_iter().rev().step_by(stride).collect();
     few.reverse();
     few

@@ -13,7 +13,7 @@ use crate::sweep::ranking::Ranking;
 use crate::sweep::trial::{State, Trial};
 
 /// Most groups of a parameter that is a number.
-const MOST_GROUPS: usize = 6;
+const MAX_GROUPS: usize = 6;
 
 /// The share, 0 to 1, that each parameter explains; `None` where too few trials had it.
 pub fn importance(search: &Search, ranking: &Ranking, trials: &[Trial]) -> Vec<Option<f64>> {
@@ -56,7 +56,7 @@ fn groups(parameter: &Parameter, places: &[f64]) -> Vec<Vec<usize>> {
         places.iter().enumerate().for_each(|(rank, choice)| groups[*choice as usize].push(rank));
         return groups;
     }
-    let n = ((places.len() as f64).sqrt().round() as usize).clamp(1, MOST_GROUPS);
+    let n = ((places.len() as f64).sqrt().round() as usize).clamp(1, MAX_GROUPS);
     let mut ranks: Vec<usize> = (0..places.len()).collect();
     ranks.sort_by(|a, b| places[*a].total_cmp(&places[*b]));
     let cut = |part: usize| part * ranks.len() / n;

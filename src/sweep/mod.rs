@@ -197,13 +197,13 @@ fn counted(trials: &[String]) -> String {
 
 fn list(lines: &[String]) -> String {
     /// Lines that are shown.
-    const MOST: usize = 8;
+    const MAX_LINES: usize = 8;
     let mut text = String::new();
-    for line in lines.iter().take(MOST) {
+    for line in lines.iter().take(MAX_LINES) {
         text += &format!("\n  {line}");
     }
-    if lines.len() > MOST {
-        text += &format!("\n  ... and {} more", lines.len() - MOST);
+    if lines.len() > MAX_LINES {
+        text += &format!("\n  ... and {} more", lines.len() - MAX_LINES);
     }
     text
 }

@@ -29,9 +29,9 @@ use crate::sweep::{Error, prepared_folder};
 use crate::transport::Waker;
 
 /// Share of the smoothed loss that stays at each step.
-const INERTIA: f64 = 0.9;
+const SMOOTHING: f64 = 0.9;
 /// Points at the beginning that say nothing yet: the smoothing still settles.
-const SETTLING: usize = 5;
+const SKIPPED_POINTS: usize = 5;
 
 /// One step of the test.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
@@ -148,11 +148,11 @@ pub fn find(steps: &[(f64, f64)]) -> Found {
     let mut points: Vec<Point> = Vec::new();
     let (mut mean, mut weight) = (0.0, 0.0);
     for &(lr, loss) in steps.iter().take_while(|(_, loss)| loss.is_finite()) {
-        mean = INERTIA * mean + (1.0 - INERTIA) * loss;
-        weight = INERTIA * weight + (1.0 - INERTIA);
+        mean = SMOOTHING * mean + (1.0 - SMOOTHING) * loss;
+        weight = SMOOTHING * weight + (1.0 - SMOOTHING);
         points.push(Point { lr, loss, smooth: mean / weight });
     }
-    let settled = points.get(SETTLING..).unwrap_or_default();
+    let settled = points.get(SKIPPED_POINTS..).unwrap_or_default();
     let least = settled.iter().min_by(|a, b| a.smooth.total_cmp(&b.smooth));
     let falling: Vec<&Point> = settled
         .iter()

@@ -7,7 +7,7 @@ use crate::config::sweep::{Domain, Json, Search, Values, in_order, on_grid, step
 use crate::rng::{Key, Purpose, name_hash};
 
 /// Draws after which the constraints are taken to leave nothing.
-const MOST_ATTEMPTS: u64 = 10_000;
+const MAX_ATTEMPTS: u64 = 10_000;
 
 /// The values of an experiment's keys, for constraints that speak of keys that no parameter
 /// changes.
@@ -32,7 +32,7 @@ pub fn is_allowed(search: &Search, values: &Values, base: &BaseValues) -> bool {
 
 /// A random draw for the trial `number`; `None` if ten thousand draws broke a constraint.
 pub fn random(search: &Search, base: &BaseValues, number: u32) -> Option<Values> {
-    (0..MOST_ATTEMPTS)
+    (0..MAX_ATTEMPTS)
         .map(|attempt| {
             let key = Key::new(search.seed, Purpose::Sweep, u64::from(number), attempt);
             in_order(&search.parameters, |parameter| {

@@ -10,7 +10,7 @@ use crate::sweep::results::{CSV, keys, word};
 use crate::sweep::trial::{State, Trial};
 
 /// Rows of the table.
-const MOST_ROWS: usize = 30;
+const MAX_ROWS: usize = 30;
 /// Columns of a terminal that everybody has.
 pub(super) const WIDTH: usize = 80;
 /// Columns that name a row, and begin each part of a table that is too wide.
@@ -26,7 +26,7 @@ pub fn table(subject: &Subject, ranking: &Ranking, trials: &[Trial]) -> String {
     let head = head.iter().map(|&name| name.to_owned()).chain(keys.iter().cloned());
     let mut rows: Vec<Vec<String>> = vec![head.collect()];
     let order = ranking.ranked(trials);
-    for (index, trial) in order.iter().take(MOST_ROWS).enumerate() {
+    for (index, trial) in order.iter().take(MAX_ROWS).enumerate() {
         let value = trial.value(subject.goal);
         let spent = (!trial.reports.is_empty()).then(|| short(ranking.spent(trial)));
         let dash = || "-".to_owned();
@@ -42,8 +42,8 @@ pub fn table(subject: &Subject, ranking: &Ranking, trials: &[Trial]) -> String {
         rows.push(row);
     }
     let mut text = align(&rows);
-    if order.len() > MOST_ROWS {
-        text += &format!("... and {} more in `{CSV}`\n", order.len() - MOST_ROWS);
+    if order.len() > MAX_ROWS {
+        text += &format!("... and {} more in `{CSV}`\n", order.len() - MAX_ROWS);
     }
     for trial in order.iter().filter(|trial| trial.state == State::Failed) {
         let error = trial.error.as_deref().unwrap_or("unknown reason");

@@ -15,7 +15,7 @@ use crate::units::Rank;
 use crate::worker::gpu_prefetch::Ahead;
 
 /// Unreadable samples that are named; more are only counted.
-pub(crate) const MOST_NAMED: usize = 10;
+pub(crate) const MAX_NAMED_SAMPLES: usize = 10;
 
 /// Batches of the passes that were asked for, in their order.
 pub(crate) struct Feed {
@@ -100,12 +100,12 @@ impl Feed {
             Source::Ahead(ahead) => ahead.next(),
         };
         let loaded = next.ok_or_else(ended)??;
-        let room = MOST_NAMED.saturating_sub(self.unreadable.len());
+        let room = MAX_NAMED_SAMPLES.saturating_sub(self.unreadable.len());
         self.unreadable.extend(loaded.unreadable.into_iter().take(room));
         Ok(loaded.batch)
     }
 
-    /// The first samples that could not be read, at most [`MOST_NAMED`].
+    /// The first samples that could not be read, at most [`MAX_NAMED_SAMPLES`].
     pub(crate) fn unreadable(&self) -> &[Unreadable] {
         &self.unreadable
     }

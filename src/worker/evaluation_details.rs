@@ -9,7 +9,7 @@ use crate::metric::{Kept, OUTCOMES, Outcome, SCORES, auroc, average_precision, o
 use crate::plan::Plan;
 
 /// Samples that are named.
-pub(crate) const MOST_WORST: usize = 20;
+pub(crate) const MAX_WORST_SAMPLES: usize = 20;
 
 /// What an evaluation found out about one part of the data.
 #[derive(Clone, Debug, PartialEq, Serialize)]

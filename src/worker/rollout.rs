@@ -167,7 +167,7 @@ pub(crate) fn simulated(plan: &Plan) -> Option<u64> {
 
 #[cfg(test)]
 mod tests {
-    use push_t::{MOST_STEPS, Push};
+    use push_t::{MAX_STEPS, Push};
 
     use super::*;
     use crate::data::PushTLike;
@@ -207,10 +207,10 @@ mod tests {
         };
         let key = |episode, chunk| Key::new(1, Purpose::Sample, episode, chunk);
         eyes.roll_out(&mut episodes, key, &mut ask).unwrap();
-        assert_eq!(asked, MOST_STEPS / 2);
+        assert_eq!(asked, MAX_STEPS / 2);
         for (episode, first) in episodes.iter().zip(first) {
             assert!(!episode.solved);
-            assert_eq!(episode.deeds.len(), MOST_STEPS);
+            assert_eq!(episode.deeds.len(), MAX_STEPS);
             assert_eq!(episode.deeds[0].observation, first);
             let actions: Vec<f32> =
                 episode.deeds.iter().take(4).map(|deed| deed.action[0]).collect();

@@ -15,7 +15,7 @@ use crate::record;
 use crate::units::Rank;
 use crate::worker::batch_source::Feed;
 use crate::worker::broadcast_state::{share, told};
-use crate::worker::evaluation_details::{Details, MOST_WORST};
+use crate::worker::evaluation_details::{Details, MAX_WORST_SAMPLES};
 use crate::worker::rollout::{EPISODES, simulated, success};
 use crate::worker::unreadable::{self, first_of_all};
 use crate::worker::{Error, RankRun};
@@ -139,7 +139,7 @@ pub(crate) fn measure_all(
     collective: &dyn Collective,
 ) -> Result<Measured, Error> {
     let mut measured = Measured::default();
-    engine.name_worst(MOST_WORST);
+    engine.name_worst(MAX_WORST_SAMPLES);
     for (split, data) in [(Split::Val, Some(splits.val)), (Split::Test, splits.test)] {
         let Some(data) = data else { continue };
         let (chunks, mut feed) = Feed::of_split(plan, split, data.clone(), Rank(0))?;

@@ -8,11 +8,11 @@ use crate::data::loader::Unreadable;
 use crate::data::{self, Dataset};
 use crate::engine::{self, Evaluation, Split, exchange};
 use crate::event::{self, Event};
-use crate::worker::batch_source::{Feed, MOST_NAMED};
+use crate::worker::batch_source::{Feed, MAX_NAMED_SAMPLES};
 use crate::worker::{Error, RankRun};
 
 /// Longest description of a sample that is handed around, in characters.
-const LONGEST: usize = 500;
+const MAX_DESCRIPTION: usize = 500;
 
 /// Evaluates the parameters on `data`, and says what could not be read, also where that ends the
 /// run.
@@ -84,13 +84,13 @@ pub(crate) fn first_of_all(
 ) -> Result<Vec<String>, engine::Error> {
     let mut mine = feed.unreadable().to_vec();
     for Unreadable { problem, .. } in &mut mine {
-        if let Some((end, _)) = problem.char_indices().nth(LONGEST) {
+        if let Some((end, _)) = problem.char_indices().nth(MAX_DESCRIPTION) {
             problem.truncate(end);
         }
     }
     let mut all = exchange(collective, &mine)?.concat();
     all.sort();
     all.dedup();
-    all.truncate(MOST_NAMED);
+    all.truncate(MAX_NAMED_SAMPLES);
     Ok(all.into_iter().map(|unreadable| unreadable.problem).collect())
 }

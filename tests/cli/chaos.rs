@@ -14,11 +14,11 @@ use crate::resume::{Bits, bits};
 use crate::running::{spawn, until};
 
 /// Schedules of `cargo test`.
-const FEW: u64 = 3;
+const DEFAULT_SCHEDULES: u64 = 3;
 /// The first of their seeds.
 const SEED: u64 = 1;
 /// Times that a schedule may disturb the program before it is left alone.
-const MOST: u64 = 3;
+const MAX_DISTURBANCES: u64 = 3;
 
 /// What can happen to a rank, wherever it is.
 const FAULTS: [&str; 6] = ["kill", "kill", "stop", "term", "kill(parent)", "term(parent)"];
@@ -120,8 +120,8 @@ fn play(seed: u64) -> (String, usize) {
     let mut dice = Dice { key: Key::new(seed, Purpose::Generate, 0, 0), thrown: 0 };
     let lab = Lab::with(&experiment());
     let (mut story, mut faults) = (format!("schedule {seed}:"), 0);
-    for disturbed in 0..=MOST {
-        let points = if disturbed < MOST { dice.points() } else { String::new() };
+    for disturbed in 0..=MAX_DISTURBANCES {
+        let points = if disturbed < MAX_DISTURBANCES { dice.points() } else { String::new() };
         let devices = format!("distributed.devices={}", 1 + dice.below(2));
         let elastic = ["distributed.min_world_size=1", "distributed.min_world_size=auto"];
         let elastic = dice.one_of(&elastic);
@@ -142,7 +142,7 @@ fn play(seed: u64) -> (String, usize) {
         if ended.code == 0 {
             break;
         }
-        assert!(disturbed < MOST, "nothing disturbed it:\n{story}\n{}", ended.stderr);
+        assert!(disturbed < MAX_DISTURBANCES, "nothing disturbed it:\n{story}\n{}", ended.stderr);
     }
     bits(&lab).must_be(undisturbed());
     lab.run_to(0, &["checkpoint", "verify"]);
@@ -155,7 +155,7 @@ fn random_schedules_of_faults_end_with_the_same_bits() {
     let number = |name: &str| std::env::var(name).ok().map(|value| value.parse().unwrap());
     let asked: Option<u64> = number("CHAOS");
     let first = number("CHAOS_SEED").unwrap_or(SEED);
-    let seeds = first..first + asked.unwrap_or(FEW);
+    let seeds = first..first + asked.unwrap_or(DEFAULT_SCHEDULES);
     let (mut failed, mut faults) = (Vec::new(), 0);
     for seed in seeds.clone() {
         match std::panic::catch_unwind(|| play(seed)) {

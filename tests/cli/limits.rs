@@ -189,12 +189,12 @@ fn a_loss_that_explodes_ends_the_run_and_the_checkpoints_before_it_stay() {
 
 #[test]
 fn too_few_threads_are_named_and_enough_are_enough() {
-    const MOST: u64 = 24;
+    const MAX_RANKS: u64 = 24;
     let lab = Lab::new();
     // Also generates the data.
     lab.run_to(0, &["small.toml"]);
     let mut refused = 0;
-    for limit in 1..=MOST {
+    for limit in 1..=MAX_RANKS {
         let Some(group) = ControlGroup::new("pids", ["pids.max", "pids.max"], limit) else {
             skipped("no control group can be made");
             return;
@@ -207,7 +207,7 @@ fn too_few_threads_are_named_and_enough_are_enough() {
             refused += 1;
             ended.says(&["error: ", "Resource temporarily unavailable"]);
         }
-        assert!(limit < MOST || ended.code == 0, "{MOST} are enough: {}", ended.stderr);
+        assert!(limit < MAX_RANKS || ended.code == 0, "{MAX_RANKS} are enough: {}", ended.stderr);
         assert!(lab.processes().is_empty(), "{limit}");
     }
     assert!(refused > 10, "{refused}");

@@ -23,7 +23,7 @@ use crate::strace::experiment;
 /// Where the calls of a run are noted.
 const NOTED: &str = "calls.jsonl";
 /// Open pieces of which every subset is tried.
-const FEW: usize = 9;
+const MAX_EXHAUSTIVE: usize = 9;
 /// Subsets that are drawn where there are more.
 const DRAWN: u64 = 40;
 /// What of a run's folder decides whether it can go on.
@@ -120,15 +120,19 @@ impl Noted {
     fn subsets(&self, n: usize) -> Vec<Vec<usize>> {
         let open = self.disk.open(n, &self.checkpoints);
         let others: Vec<usize> = self.disk.open(n, Path::new(""));
-        let count =
-            if open.len() <= FEW { 1 << open.len() } else { 3 * open.len() + DRAWN as usize };
-        let is_kept = |set: usize, index: usize| match (open.len() <= FEW, set / 3, set % 3) {
-            (true, ..) => set >> index & 1 == 1,
-            (false, one, 0) if one < open.len() => index == one,
-            (false, one, 1) if one < open.len() => index != one,
-            (false, one, 2) if one < open.len() => index < one,
-            _ => share(n, set, index) < [0.1, 0.5, 0.9][set % 3],
+        let count = if open.len() <= MAX_EXHAUSTIVE {
+            1 << open.len()
+        } else {
+            3 * open.len() + DRAWN as usize
         };
+        let is_kept =
+            |set: usize, index: usize| match (open.len() <= MAX_EXHAUSTIVE, set / 3, set % 3) {
+                (true, ..) => set >> index & 1 == 1,
+                (false, one, 0) if one < open.len() => index == one,
+                (false, one, 1) if one < open.len() => index != one,
+                (false, one, 2) if one < open.len() => index < one,
+                _ => share(n, set, index) < [0.1, 0.5, 0.9][set % 3],
+            };
         let subset = |set: usize| {
             let mut kept: Vec<usize> =
                 (0..open.len()).filter(|&index| is_kept(set, index)).map(|i| open[i]).collect();

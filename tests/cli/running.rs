@@ -9,9 +9,9 @@ use std::time::{Duration, Instant};
 use rustix::process::{Pid, Signal, kill_process};
 
 /// Longest wait for what must happen.
-pub(crate) const LONG: Duration = Duration::from_mins(2);
+pub(crate) const TIMEOUT: Duration = Duration::from_mins(2);
 /// Time between two looks.
-const LOOK: Duration = Duration::from_millis(2);
+const POLL_INTERVAL: Duration = Duration::from_millis(2);
 /// A process of the lab that has ended.
 #[derive(Debug)]
 pub(crate) struct Ended {
@@ -78,11 +78,11 @@ impl Running {
     pub(crate) fn wait(mut self) -> Ended {
         let began = Instant::now();
         while !self.is_over() {
-            if began.elapsed() > LONG {
+            if began.elapsed() > TIMEOUT {
                 let _ = self.child.kill();
-                panic!("still running after {LONG:?}; stderr:\n{}", self.stderr());
+                panic!("still running after {TIMEOUT:?}; stderr:\n{}", self.stderr());
             }
-            std::thread::sleep(LOOK);
+            std::thread::sleep(POLL_INTERVAL);
         }
         let status = self.child.wait().unwrap();
         let code = status.code().unwrap_or_else(|| -status.signal().unwrap());
@@ -145,7 +145,7 @@ pub(crate) fn is_killed(pid: u32) -> bool {
 pub(crate) fn until(what: &str, mut happened: impl FnMut() -> bool) {
     let began = Instant::now();
     while !happened() {
-        assert!(began.elapsed() < LONG, "waited {LONG:?} in vain for {what}");
-        std::thread::sleep(LOOK);
+        assert!(began.elapsed() < TIMEOUT, "waited {TIMEOUT:?} in vain for {what}");
+        std::thread::sleep(POLL_INTERVAL);
     }
 }

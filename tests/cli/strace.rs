@@ -13,7 +13,7 @@ use crate::skipped::skipped;
 const CALLS: [&str; 7] = ["mkdir", "fsync", "rename", "renameat2", "symlink", "unlinkat", "rmdir"];
 
 /// Most calls of one kind that a thread of this small run could make.
-const MOST: u32 = 100;
+const MAX_CALLS: u32 = 100;
 
 /// What no system call can be stopped at without.
 pub(crate) const TRACER: &str = "no `strace`, or it may not trace";
@@ -77,8 +77,8 @@ fn a_run_killed_at_any_system_call_of_its_checkpoints_goes_on_with_the_same_bits
     let (_lab, data, expected) = undisturbed();
     let mut kills = 0;
     for call in CALLS {
-        let nth = (1..=MOST).find(|&nth| !killed_at(call, nth, &data, &expected));
-        kills += nth.unwrap_or(MOST) - 1;
+        let nth = (1..=MAX_CALLS).find(|&nth| !killed_at(call, nth, &data, &expected));
+        kills += nth.unwrap_or(MAX_CALLS) - 1;
     }
     assert!(kills > 20, "only {kills} calls were seen");
 }

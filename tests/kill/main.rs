@@ -34,7 +34,7 @@ use serde_json::json;
 const SCENARIO: &str = "TEST_SCENARIO";
 const FOLDER: &str = "TEST_FOLDER";
 /// Longest wait for what must happen.
-const LONG: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(30);
 
 /// One rank; does nothing in the process of the tests.
 #[test]
@@ -50,7 +50,7 @@ fn as_worker() {
             return Err("`lr` must be positive".to_owned());
         }
         let folder = PathBuf::from(folder.unwrap());
-        Ok(PreparedRun { plan: plan(3, 0, LONG), folders: folders(&folder), resume: false })
+        Ok(PreparedRun { plan: plan(3, 0, TIMEOUT), folders: folders(&folder), resume: false })
     };
     let membership = match launch::join(&role, make) {
         Ok(membership) => membership,
@@ -261,7 +261,7 @@ fn until<T>(mut ask: impl FnMut() -> Option<T>) -> T {
         if let Some(answer) = ask() {
             return answer;
         }
-        assert!(began.elapsed() < LONG, "nothing happened in {LONG:?}");
+        assert!(began.elapsed() < TIMEOUT, "nothing happened in {TIMEOUT:?}");
         std::thread::yield_now();
     }
 }

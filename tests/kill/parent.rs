@@ -11,7 +11,7 @@ use ddprun::internals::launch::{self, Note, Stop};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open};
 
-use crate::{LONG, folders, is_alive, is_killed, plan, signal_to, start, until};
+use crate::{TIMEOUT, folders, is_alive, is_killed, plan, signal_to, start, until};
 
 /// A parent of its own; does nothing in the process of the tests.
 #[test]
@@ -22,8 +22,12 @@ fn as_parent() {
         Note::Progress { rank, step, .. } if step > 0 => println!("\nAT {rank} {step}"),
         _ => {}
     };
-    let result =
-        launch::run(&plan(3, 0, LONG), &folders(Path::new(&folder)), &start("work"), &mut on_note);
+    let result = launch::run(
+        &plan(3, 0, TIMEOUT),
+        &folders(Path::new(&folder)),
+        &start("work"),
+        &mut on_note,
+    );
     std::process::exit(i32::from(result.unwrap().exit_code()));
 }
 

@@ -5,12 +5,12 @@ use std::time::Instant;
 use ddprun::internals::launch::{self, Ended, Exit, Note, Phase};
 use ddprun::units::Rank;
 
-use crate::{LONG, fails, folders, plan, run, start};
+use crate::{TIMEOUT, fails, folders, plan, run, start};
 
 #[test]
 fn a_run_without_trouble_completes() {
     let folder = tempfile::tempdir().unwrap();
-    let (result, notes) = run("fine", &plan(3, 0, LONG), folder.path());
+    let (result, notes) = run("fine", &plan(3, 0, TIMEOUT), folder.path());
     assert_eq!(result.unwrap(), Ended::Completed);
     assert_eq!(notes.iter().filter(|note| matches!(note, Note::Started { .. })).count(), 3);
     let log = std::fs::read_to_string(folder.path().join("rank-2.log")).unwrap();
@@ -20,7 +20,7 @@ fn a_run_without_trouble_completes() {
 
 #[test]
 fn the_rank_that_failed_is_the_cause_and_failed_collectives_are_not() {
-    let (failure, folder) = fails("fail", LONG);
+    let (failure, folder) = fails("fail", TIMEOUT);
     assert_eq!((failure.rank, failure.step, failure.phase), (Rank(1), 3, Phase::Forward));
     assert_eq!((failure.exit, failure.exit_code()), (Some(Exit::Code(3)), 3));
     assert_eq!(failure.message, "`a.png` is truncated");
@@ -44,8 +44,8 @@ fn the_rank_that_failed_is_the_cause_and_failed_collectives_are_not() {
 #[test]
 fn a_killed_rank_is_named_with_its_signal_and_the_others_are_gone_within_a_second() {
     let began = Instant::now();
-    let (failure, _folder) = fails("die", LONG);
-    assert!(began.elapsed() < LONG / 3, "the deadline of the collective was not waited for");
+    let (failure, _folder) = fails("die", TIMEOUT);
+    assert!(began.elapsed() < TIMEOUT / 3, "the deadline of the collective was not waited for");
     assert_eq!((failure.rank, failure.exit_code()), (Rank(1), 5));
     assert_eq!(failure.exit, Some(Exit::Signal(9)));
     assert_eq!(failure.message, "rank 1 was killed by SIGKILL");
@@ -53,7 +53,7 @@ fn a_killed_rank_is_named_with_its_signal_and_the_others_are_gone_within_a_secon
 
 #[test]
 fn a_rank_that_leaves_early_with_code_0_is_a_failure() {
-    let (failure, _folder) = fails("leave", LONG);
+    let (failure, _folder) = fails("leave", TIMEOUT);
     assert_eq!(
         (failure.rank, failure.exit, failure.exit_code()),
         (Rank(1), Some(Exit::Code(0)), 5)
@@ -63,7 +63,7 @@ fn a_rank_that_leaves_early_with_code_0_is_a_failure() {
 
 #[test]
 fn a_panic_is_our_bug() {
-    let (failure, _folder) = fails("panic", LONG);
+    let (failure, _folder) = fails("panic", TIMEOUT);
     assert_eq!(
         (failure.rank, failure.exit, failure.exit_code()),
         (Rank(1), Some(Exit::Code(101)), 70)
@@ -76,8 +76,8 @@ fn a_program_that_does_not_exist_is_a_failure_of_its_rank() {
     let folder = tempfile::tempdir().unwrap();
     let mut start = start("fine");
     start.program.path = "/nonexistent/ddprun".into();
-    let failure =
-        launch::run(&plan(2, 3, LONG), &folders(folder.path()), &start, &mut |_| {}).unwrap_err();
+    let failure = launch::run(&plan(2, 3, TIMEOUT), &folders(folder.path()), &start, &mut |_| {})
+        .unwrap_err();
     assert_eq!((failure.rank, failure.exit_code()), (Rank(0), 8));
     assert_eq!(failure.message, "rank 0 cannot be started");
 }

@@ -3,7 +3,7 @@
 use ddprun::internals::launch::{Ended, Note};
 use ddprun::units::Rank;
 
-use crate::{LONG, plan, run};
+use crate::{TIMEOUT, plan, run};
 
 /// The restarts that were announced: their causes.
 pub(crate) fn restarts(notes: &[Note]) -> Vec<String> {
@@ -17,7 +17,7 @@ pub(crate) fn restarts(notes: &[Note]) -> Vec<String> {
 #[test]
 fn a_group_that_fails_is_started_again_from_its_checkpoint() {
     let folder = tempfile::tempdir().unwrap();
-    let (result, notes) = run("flaky", &plan(2, 2, LONG), folder.path());
+    let (result, notes) = run("flaky", &plan(2, 2, TIMEOUT), folder.path());
     assert_eq!(result.unwrap(), Ended::Completed);
     let waits: Vec<(u32, u64)> = notes
         .iter()
@@ -33,7 +33,7 @@ fn a_group_that_fails_is_started_again_from_its_checkpoint() {
 #[test]
 fn a_spent_budget_ends_the_run_with_the_history_of_causes() {
     let folder = tempfile::tempdir().unwrap();
-    let (result, _) = run("flaky", &plan(2, 1, LONG), folder.path());
+    let (result, _) = run("flaky", &plan(2, 1, TIMEOUT), folder.path());
     let failure = result.unwrap_err();
     assert_eq!((failure.rank, failure.exit_code()), (Rank(1), 6));
     assert_eq!(failure.history, ["rank 1 (step 3, forward): rank 1 exited with code 6"]);
@@ -43,7 +43,7 @@ fn a_spent_budget_ends_the_run_with_the_history_of_causes() {
 #[test]
 fn two_ranks_that_die_together_are_one_failure_and_one_restart() {
     let folder = tempfile::tempdir().unwrap();
-    let (result, notes) = run("die_together", &plan(3, 3, LONG), folder.path());
+    let (result, notes) = run("die_together", &plan(3, 3, TIMEOUT), folder.path());
     assert_eq!(result.unwrap(), Ended::Completed);
     assert_eq!(restarts(&notes).len(), 1, "{notes:?}");
     assert!(restarts(&notes)[0].ends_with("was killed by SIGKILL"), "{notes:?}");
@@ -52,7 +52,7 @@ fn two_ranks_that_die_together_are_one_failure_and_one_restart() {
 #[test]
 fn a_rank_that_is_killed_in_every_attempt_spends_the_budget() {
     let folder = tempfile::tempdir().unwrap();
-    let (result, notes) = run("die", &plan(2, 2, LONG), folder.path());
+    let (result, notes) = run("die", &plan(2, 2, TIMEOUT), folder.path());
     let failure = result.unwrap_err();
     let cause = "rank 1 (step 3, forward): rank 1 was killed by SIGKILL";
     assert_eq!((failure.to_string().as_str(), failure.exit_code()), (cause, 5));
@@ -63,7 +63,7 @@ fn a_rank_that_is_killed_in_every_attempt_spends_the_budget() {
 #[test]
 fn bad_data_is_not_tried_again() {
     let folder = tempfile::tempdir().unwrap();
-    let (result, notes) = run("fail", &plan(2, 3, LONG), folder.path());
+    let (result, notes) = run("fail", &plan(2, 3, TIMEOUT), folder.path());
     assert_eq!(result.unwrap_err().exit_code(), 3);
     assert!(!notes.iter().any(|note| matches!(note, Note::Restarting { .. })));
 }

@@ -7,7 +7,7 @@ use ddprun::plan::{Patience, Plan};
 use ddprun::units::Rank;
 
 use crate::restart::restarts;
-use crate::{LONG, fails, plan, run};
+use crate::{TIMEOUT, fails, plan, run};
 
 #[test]
 fn a_stopped_rank_is_named_when_the_others_have_waited_in_vain() {
@@ -26,10 +26,10 @@ fn a_stopped_rank_is_named_when_the_others_have_waited_in_vain() {
 /// its failure.
 fn stalls(scenario: &str) -> Failure {
     let folder = tempfile::tempdir().unwrap();
-    let patient = Plan { stall_timeout: Patience::After(LONG / 60), ..plan(3, 0, LONG) };
+    let patient = Plan { stall_timeout: Patience::After(TIMEOUT / 60), ..plan(3, 0, TIMEOUT) };
     let began = Instant::now();
     let (result, _) = run(scenario, &patient, folder.path());
-    assert!(began.elapsed() < LONG / 2, "the deadline of the collective was not waited for");
+    assert!(began.elapsed() < TIMEOUT / 2, "the deadline of the collective was not waited for");
     let failure = *result.unwrap_err();
     assert_eq!((failure.rank, failure.exit, failure.exit_code()), (Rank(1), None, 5));
     let others: Vec<&str> = failure.secondary.iter().map(|other| other.message.as_str()).collect();
@@ -65,7 +65,7 @@ fn a_stopped_rank_is_named_long_before_the_deadline_of_the_collective() {
 #[test]
 fn a_group_with_a_rank_that_hangs_is_started_again() {
     let folder = tempfile::tempdir().unwrap();
-    let patient = Plan { stall_timeout: Patience::After(LONG / 60), ..plan(2, 1, LONG) };
+    let patient = Plan { stall_timeout: Patience::After(TIMEOUT / 60), ..plan(2, 1, TIMEOUT) };
     let (result, notes) = run("hang_once", &patient, folder.path());
     assert_eq!(result.unwrap(), Ended::Completed);
     let [cause] = &restarts(&notes)[..] else { panic!("{notes:?}") };

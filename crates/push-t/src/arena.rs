@@ -15,7 +15,7 @@ pub const RADII: [f64; 2] = [15.0, 30.0];
 /// Largest distance from the goal that counts as there.
 pub const TOLERANCE: f64 = 12.0;
 /// Actions after which an episode is over.
-pub const MOST_STEPS: usize = 80;
+pub const MAX_STEPS: usize = 80;
 
 /// Steps of the simulation in an action, and seconds of each.
 const SUBSTEPS: usize = 10;
@@ -25,7 +25,7 @@ const STIFFNESS: f64 = 100.0;
 const DAMPING: f64 = 20.0;
 
 /// Distance at which an expert goes around the disc.
-pub(crate) const AROUND: f64 = 70.0;
+pub(crate) const DETOUR_DISTANCE: f64 = 70.0;
 
 /// The state of the simulation: 10 actions a second, each a place that the agent shall go to.
 #[derive(Clone, Debug, PartialEq)]
@@ -41,7 +41,7 @@ impl Push {
         let mut draws = key.stream();
         let (angle, distance) = (draws.range(0.0, TAU), draws.range(90.0, 130.0));
         let disc = from(GOAL, angle, distance);
-        let agent = from(disc, angle + PI + draws.range(-0.35, 0.35), AROUND);
+        let agent = from(disc, angle + PI + draws.range(-0.35, 0.35), DETOUR_DISTANCE);
         Self { agent, velocity: [0.0; 2], disc }
     }
 

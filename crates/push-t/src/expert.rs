@@ -4,17 +4,17 @@ use std::f64::consts::{FRAC_PI_2, PI, TAU};
 
 use train_numbers::rng::{Key, Purpose, Stream};
 
-use crate::arena::{AROUND, GOAL, MOST_STEPS, Push, RADII};
+use crate::arena::{DETOUR_DISTANCE, GOAL, MAX_STEPS, Push, RADII};
 use crate::geometry::{angle, distance, from, wrapped};
 
 /// How far ahead the expert aims, in one action.
-const AHEAD: f64 = 24.0;
+const LOOKAHEAD: f64 = 24.0;
 /// Angle behind the disc from which the expert pushes.
-const BEHIND: f64 = 0.25;
+const PUSH_ANGLE: f64 = 0.25;
 /// Deviation of the expert's aim.
-const TREMBLE: f64 = 2.0;
+const AIM_STD: f64 = 2.0;
 /// Steps that a demonstration goes on at the goal.
-const REST: usize = 4;
+const STEPS_AT_GOAL: usize = 4;
 
 impl Push {
     /// What an expert does who goes around the disc by `side` (1 or -1), then pushes it straight to
@@ -23,19 +23,19 @@ impl Push {
         let to_goal = angle(self.disc, GOAL);
         let at = angle(self.disc, self.agent);
         let mut turn = wrapped(to_goal + PI - at);
-        let target = if turn.abs() <= BEHIND {
+        let target = if turn.abs() <= PUSH_ANGLE {
             let touching = RADII[0] + RADII[1];
-            let left = distance(self.disc, GOAL).min(AHEAD);
+            let left = distance(self.disc, GOAL).min(LOOKAHEAD);
             from(self.disc, to_goal, left - touching)
         } else {
             // Half-way around, the nearer side is the one that was chosen.
             if turn.abs() > FRAC_PI_2 && turn * side < 0.0 {
                 turn += TAU * side;
             }
-            let most = AHEAD / AROUND;
-            from(self.disc, at + turn.clamp(-most, most), AROUND)
+            let most = LOOKAHEAD / DETOUR_DISTANCE;
+            from(self.disc, at + turn.clamp(-most, most), DETOUR_DISTANCE)
         };
-        target.map(|value| (value + TREMBLE * draws.normal()) as f32)
+        target.map(|value| (value + AIM_STD * draws.normal()) as f32)
     }
 }
 
@@ -58,8 +58,8 @@ pub fn demonstrate(n: usize, seed: u64) -> Demonstrations {
         let mut draws = key.with(1).stream();
         let side = if draws.uniform() < 0.5 { 1.0 } else { -1.0 };
         let mut push = Push::start(key.with(0));
-        let mut rest = REST;
-        for _ in 0..MOST_STEPS {
+        let mut rest = STEPS_AT_GOAL;
+        for _ in 0..MAX_STEPS {
             let action = push.expert(side, &mut draws);
             episodes.observations.push(push.observe());
             episodes.actions.push(action);
@@ -85,7 +85,7 @@ mod tests {
 
     /// Steps until it is solved by an action for each state.
     fn run(mut push: Push, mut act: impl FnMut(&Push) -> [f32; 2]) -> Option<usize> {
-        (1..=MOST_STEPS).find(|_| {
+        (1..=MAX_STEPS).find(|_| {
             push.act(act(&push));
             push.is_solved()
         })

@@ -6,5 +6,5 @@ mod geometry;
 mod arena;
 mod expert;
 
-pub use arena::{ARENA, GOAL, MOST_STEPS, Push, RADII, TOLERANCE};
+pub use arena::{ARENA, GOAL, MAX_STEPS, Push, RADII, TOLERANCE};
 pub use expert::{Demonstrations, demonstrate};

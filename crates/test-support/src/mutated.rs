@@ -7,14 +7,14 @@ use train_numbers::rng::{Key, Purpose};
 const ODD: [u64; 10] =
     [0, 1, 0x7f, 0x80, 0xff, 0x7fff_ffff, 0xffff_ffff, 1 << 32, i64::MAX as u64, u64::MAX];
 /// Most changes of one input.
-const MOST: u64 = 4;
+const MAX_CHANGES: u64 = 4;
 
 /// `n` damaged inputs, each made of one of `originals`.
 pub fn inputs(originals: &[Vec<u8>], n: u64, seed: u64) -> impl Iterator<Item = Vec<u8>> {
     (0..n).map(move |number| {
         let mut dice = Dice { key: Key::new(seed, Purpose::Generate, number, 0), thrown: 0 };
         let mut bytes = originals[dice.below(originals.len())].clone();
-        for _ in 0..=dice.below(MOST as usize) {
+        for _ in 0..=dice.below(MAX_CHANGES as usize) {
             damage(&mut bytes, originals, &mut dice);
         }
         bytes

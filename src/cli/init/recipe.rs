@@ -6,9 +6,9 @@ use crate::cli::init::recognised::{Recognised, Task};
 use crate::plan::DataFacts;
 
 /// Shorter side of photos up to which a network for small images is taken, in pixels.
-const SMALL: u32 = 48;
+const MAX_SMALL_SIDE: u32 = 48;
 /// Photos of a class below which training from scratch is worth a warning.
-const FEW: usize = 500;
+const MIN_IMAGES_PER_CLASS: usize = 500;
 
 /// An experiment without its `[data]` table.
 pub(super) struct Recipe {
@@ -63,7 +63,7 @@ fn images(photos: &Photos, facts: &DataFacts) -> Recipe {
         count(*largest),
     );
     let (model, transforms) =
-        if *side <= SMALL { small_images(*side) } else { large_images(*side, *fewest) };
+        if *side <= MAX_SMALL_SIDE { small_images(*side) } else { large_images(*side, *fewest) };
     let balance = if *fewest * 4 < *largest {
         comment("Classes are uneven: look at each class, not only at the accuracy of all.")
     } else {
@@ -123,7 +123,7 @@ fn small_images(side: u32) -> (String, String) {
 
 fn large_images(side: u32, fewest: usize) -> (String, String) {
     let size = if side >= 200 { 224 } else { (side / 32).max(2) * 32 };
-    let scratch = if fewest < FEW {
+    let scratch = if fewest < MIN_IMAGES_PER_CLASS {
         format!(
             "With {} images in the smallest class, weights of ImageNet help most: put torchvision's resnet18 as \
              safetensors there, and take the comment signs away.",

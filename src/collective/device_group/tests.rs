@@ -11,7 +11,7 @@ use crate::collective::tcp::Tcp;
 use crate::collective::tcp::tests::peers;
 use crate::plan::Mapping;
 
-const LONG: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(30);
 const SHORT: Duration = Duration::from_millis(300);
 
 /// The values of each rank in a sum.
@@ -170,8 +170,8 @@ fn values(rank: Rank, step: usize) -> Tensor {
 fn all_ranks_get_the_id_of_rank_0_and_gradients_and_votes_are_independent() {
     for controls in CONTROLS {
         let library = Arc::new(Library::default());
-        let found = spawn(controls(3, LONG), |control| {
-            let group = open(&library, control, LONG, None).unwrap();
+        let found = spawn(controls(3, TIMEOUT), |control| {
+            let group = open(&library, control, TIMEOUT, None).unwrap();
             let rank = group.rank();
             for step in 0..4 {
                 let sums = group.on_gpu().unwrap();
@@ -193,8 +193,8 @@ fn all_ranks_get_the_id_of_rank_0_and_gradients_and_votes_are_independent() {
 fn a_rank_that_aborts_frees_those_that_wait_in_the_library_and_says_why() {
     for controls in CONTROLS {
         let (library, here) = (Arc::new(Library::default()), Barrier::new(3));
-        let errors = spawn(controls(3, LONG), |control| {
-            let group = open(&library, control, LONG, None).unwrap();
+        let errors = spawn(controls(3, TIMEOUT), |control| {
+            let group = open(&library, control, TIMEOUT, None).unwrap();
             here.wait();
             if group.rank() == Rank(1) {
                 group.abort("`a.png` is truncated");
@@ -214,8 +214,8 @@ fn a_rank_that_aborts_frees_those_that_wait_in_the_library_and_says_why() {
 #[test]
 fn a_lost_rank_of_another_machine_is_named_while_the_library_still_waits() {
     let library = Arc::new(Library::default());
-    let errors = spawn(over_connections(3, LONG), |control| {
-        let group = open(&library, control, LONG, None).unwrap();
+    let errors = spawn(over_connections(3, TIMEOUT), |control| {
+        let group = open(&library, control, TIMEOUT, None).unwrap();
         group.barrier().unwrap();
         if group.rank() == Rank(2) {
             return None;
@@ -237,8 +237,8 @@ fn a_lost_rank_of_another_machine_is_named_while_the_library_still_waits() {
 fn a_sum_without_all_ranks_has_a_deadline() {
     for controls in CONTROLS {
         let (library, over) = (Arc::new(Library::default()), Barrier::new(2));
-        let errors = spawn(controls(2, LONG), |control| {
-            let mut group = open(&library, control, LONG, None).unwrap();
+        let errors = spawn(controls(2, TIMEOUT), |control| {
+            let mut group = open(&library, control, TIMEOUT, None).unwrap();
             over.wait();
             if group.rank() == Rank(1) {
                 over.wait();
@@ -259,9 +259,9 @@ fn a_sum_without_all_ranks_has_a_deadline() {
 fn a_library_that_does_not_return_from_joining_is_abandoned_at_the_deadline() {
     for controls in CONTROLS {
         let (library, over) = (Arc::new(Library::default()), Barrier::new(2));
-        let errors = spawn(controls(2, LONG), |control| {
+        let errors = spawn(controls(2, TIMEOUT), |control| {
             if control.rank().is_first() {
-                let group = open(&library, control, LONG, None);
+                let group = open(&library, control, TIMEOUT, None);
                 over.wait();
                 return group.err().map_or(String::new(), |error| error.to_string());
             }
@@ -283,8 +283,8 @@ fn a_library_that_does_not_return_from_joining_is_abandoned_at_the_deadline() {
 fn a_rank_that_is_told_to_give_up_does_not_wait_for_the_deadline() {
     for controls in CONTROLS {
         let (library, over) = (Arc::new(Library::default()), Barrier::new(2));
-        let errors = spawn(controls(2, LONG), |control| {
-            let group = open(&library, control, LONG, None).unwrap();
+        let errors = spawn(controls(2, TIMEOUT), |control| {
+            let group = open(&library, control, TIMEOUT, None).unwrap();
             over.wait();
             if group.rank() == Rank(1) {
                 over.wait();
@@ -304,9 +304,9 @@ fn a_rank_that_is_told_to_give_up_does_not_wait_for_the_deadline() {
 fn an_error_of_the_library_on_one_rank_is_told_to_all() {
     for controls in CONTROLS {
         let (library, here) = (Arc::new(Library::default()), Barrier::new(2));
-        let errors = spawn(controls(2, LONG), |control| {
+        let errors = spawn(controls(2, TIMEOUT), |control| {
             let detects = (control.rank() == Rank(1)).then_some("unhandled system error");
-            let group = open(&library, control, LONG, detects).unwrap();
+            let group = open(&library, control, TIMEOUT, detects).unwrap();
             here.wait();
             if group.rank() == Rank(1) {
                 // Rank 0 never enqueues the second.
@@ -318,11 +318,11 @@ fn an_error_of_the_library_on_one_rank_is_told_to_all() {
         assert_eq!(errors[1], "NCCL: unhandled system error");
         assert_eq!(errors[0], "rank 1 ended the group: NCCL: unhandled system error");
 
-        let errors = spawn(controls(2, LONG), |control| {
+        let errors = spawn(controls(2, TIMEOUT), |control| {
             let joined = |_, _, _| Ok(());
             let name = || Err(nccl("no socket interface found"));
             let enter = |()| Err::<FakeReducer, _>(nccl("unreachable"));
-            DeviceGroup::open(control, LONG, name, joined, enter).err().unwrap().to_string()
+            DeviceGroup::open(control, TIMEOUT, name, joined, enter).err().unwrap().to_string()
         });
         assert_eq!(errors[0], "NCCL: no socket interface found");
         assert_eq!(errors[1], "rank 0 ended the group: NCCL: no socket interface found");

@@ -10,7 +10,7 @@ use super::*;
 use crate::transport::Key;
 use crate::transport::auth::SessionKeys;
 
-const LONG: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(30);
 
 fn tcp_pair() -> (OwnedFd, OwnedFd) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -84,7 +84,7 @@ fn sums_are_those_of_the_fixed_tree_bit_for_bit_on_all_ranks() {
     let lengths = [1, 0, 7, 64, 4097, 300_003];
     for world in [2, 3, 5] {
         let right: Vec<_> = lengths.iter().map(|&n| tree(world, n)).collect();
-        let sums = spawn(world, LONG, |group| {
+        let sums = spawn(world, TIMEOUT, |group| {
             let mut segments = group.segments(&lengths).unwrap();
             for segment in &mut segments {
                 let rank = group.rank().0;
@@ -102,7 +102,7 @@ fn all_ranks_receive_the_broadcast_of_rank_0_and_what_all_ranks_gather() {
     for n in [0, 1, PIECES, PIECES + 1, 3_000_001] {
         let content: Vec<u8> = (0..n).map(|i| (i % 251) as u8).collect();
         let right: Vec<Vec<u8>> = (0..3).map(|rank| vec![rank; rank as usize * n]).collect();
-        let received = spawn(3, LONG, |group| {
+        let received = spawn(3, TIMEOUT, |group| {
             let rank = group.rank();
             let mut bytes = if rank.is_first() { content.clone() } else { vec![0; n] };
             group.broadcast(&mut bytes).unwrap();
@@ -118,7 +118,7 @@ const PIECES: usize = 256 << 10;
 
 #[test]
 fn other_calls_and_lengths_are_named_on_both_sides_before_data_moves() {
-    let errors = spawn(2, LONG, |group| match group.rank() {
+    let errors = spawn(2, TIMEOUT, |group| match group.rank() {
         Rank(0) => group.broadcast(&mut [0; 8]).unwrap_err().to_string(),
         _ => group.broadcast(&mut [0; 12]).unwrap_err().to_string(),
     });
@@ -126,7 +126,7 @@ fn other_calls_and_lengths_are_named_on_both_sides_before_data_moves() {
         "rank 0 is in `broadcast` (call 1, 8 B), but rank 1 is in `broadcast` (call 1, 12 B)";
     assert!(errors.iter().any(|error| error == right), "{errors:?}");
     assert!(errors.iter().all(|error| error.contains(right)), "{errors:?}");
-    for error in spawn(2, LONG, |group| match group.rank() {
+    for error in spawn(2, TIMEOUT, |group| match group.rank() {
         Rank(0) => group.barrier().map(drop).unwrap_err(),
         _ => group.all_gather(b"x").map(drop).unwrap_err(),
     }) {
@@ -136,7 +136,7 @@ fn other_calls_and_lengths_are_named_on_both_sides_before_data_moves() {
 
 #[test]
 fn a_lost_rank_is_named_with_its_machine_and_the_group_has_ended() {
-    let errors = spawn(3, LONG, |group| {
+    let errors = spawn(3, TIMEOUT, |group| {
         group.barrier().unwrap();
         if group.rank() == Rank(2) {
             return None;
@@ -165,7 +165,7 @@ fn a_rank_that_does_not_come_is_named_at_the_deadline() {
         over.wait();
         error
     });
-    assert!(began.elapsed() < LONG);
+    assert!(began.elapsed() < TIMEOUT);
     for error in [&errors[0], &errors[2]] {
         let text = error.to_string();
         assert!(text.contains("timed out waiting for rank 1 (in call 0) after 0.3 s"), "{text}");
@@ -174,7 +174,7 @@ fn a_rank_that_does_not_come_is_named_at_the_deadline() {
 
 #[test]
 fn a_rank_that_gives_up_waits_no_longer_and_names_the_missing() {
-    let errors = spawn(2, LONG, |group| {
+    let errors = spawn(2, TIMEOUT, |group| {
         if group.rank() == Rank(1) {
             let error = group.all_gather(b"too late");
             return error.map(drop).unwrap_err().to_string();
@@ -193,7 +193,7 @@ fn a_rank_that_gives_up_waits_no_longer_and_names_the_missing() {
 
 #[test]
 fn a_rank_that_aborts_tells_the_others_why() {
-    let errors = spawn(3, LONG, |group| {
+    let errors = spawn(3, TIMEOUT, |group| {
         group.barrier().unwrap();
         if group.rank() == Rank(1) {
             group.abort("`a.png` is truncated");
@@ -207,7 +207,7 @@ fn a_rank_that_aborts_tells_the_others_why() {
 
 #[test]
 fn a_waiting_thread_returns_when_another_of_its_rank_aborts() {
-    let errors = spawn(2, LONG, |group| {
+    let errors = spawn(2, TIMEOUT, |group| {
         if group.rank() == Rank(1) {
             let until_told = group.all_gather(b"").and_then(|_| group.barrier());
             return until_told.unwrap_err().to_string();
@@ -228,7 +228,7 @@ fn inserted_bytes_end_the_group() {
     // The best that an attacker who can write to the wire could do.
     let wire = theirs[0].socket.try_clone().unwrap();
     let world = WorldSize::new(2).unwrap();
-    let group = Tcp::open(Rank(0), world, one, LONG).unwrap();
+    let group = Tcp::open(Rank(0), world, one, TIMEOUT).unwrap();
     let barrier = [5_u64, 0, 1, 0, 0, 0].map(u64::to_le_bytes).concat();
     rustix::net::send(&wire, &[barrier, vec![7; 32]].concat(), rustix::net::SendFlags::empty())
         .unwrap();
@@ -240,6 +240,6 @@ fn inserted_bytes_end_the_group() {
 fn a_group_without_all_connections_is_refused() {
     let mut some = peers(3).remove(0);
     some.pop();
-    let error = Tcp::open(Rank(0), WorldSize::new(3).unwrap(), some, LONG).err().unwrap();
+    let error = Tcp::open(Rank(0), WorldSize::new(3).unwrap(), some, TIMEOUT).err().unwrap();
     assert!(error.to_string().contains("rank 0 of 3 has 1 of them"), "{error}");
 }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use super::{Fingerprint, Mark, Part};
 
 /// Classes that are named.
-const MOST_CLASSES: usize = 6;
+const MAX_NAMED_CLASSES: usize = 6;
 
 impl Fingerprint {
     /// What is other than it was `then`; nothing if nothing is. What either does not know is not
@@ -47,8 +47,8 @@ fn classes(now: &[String], then: &[String]) -> Vec<String> {
         Some(format!("class `{class}` is now label {label}, was {before}"))
     });
     let mut lines: Vec<String> = gone.chain(new).chain(moved).collect();
-    let more = lines.len().saturating_sub(MOST_CLASSES);
-    lines.truncate(MOST_CLASSES);
+    let more = lines.len().saturating_sub(MAX_NAMED_CLASSES);
+    lines.truncate(MAX_NAMED_CLASSES);
     lines.extend((more > 0).then(|| format!("... and {} more", counted(more, "class"))));
     lines
 }
@@ -128,7 +128,7 @@ fn folders(now: &Part, then: &Part) -> Vec<String> {
     let said = differ.map(|name| {
         format!("`{name}` has {}, had {}", counted(count(now, name), "file"), count(then, name))
     });
-    said.take(MOST_CLASSES).collect()
+    said.take(MAX_NAMED_CLASSES).collect()
 }
 
 fn are(n: usize) -> String {

@@ -15,9 +15,9 @@ use crate::data::images::jpeg;
 use crate::data::transform::{Area, Decoded, Pixels};
 
 /// Most pixels of an image: 64 Mpx.
-const MOST_PIXELS: u64 = 64 << 20;
+const MAX_PIXELS: u64 = 64 << 20;
 /// Most memory that decoding may take: 256 MiB.
-const MOST_BYTES: u64 = 256 << 20;
+const MAX_BYTES: u64 = 256 << 20;
 
 /// Decodes an image to RGB, or as much of it as `needed` says for an image of (height, width).
 ///
@@ -58,7 +58,7 @@ fn decode_jpeg(
 fn decode_whole(bytes: &[u8], format: ImageFormat) -> Result<Pixels, String> {
     let mut reader = ImageReader::with_format(Cursor::new(bytes), format);
     let mut limits = Limits::default();
-    limits.max_alloc = Some(MOST_BYTES);
+    limits.max_alloc = Some(MAX_BYTES);
     reader.limits(limits);
     let decoder = reader.into_decoder().map_err(|error| error.to_string())?;
     check_size(decoder.dimensions(), decoder.total_bytes())?;
@@ -83,7 +83,7 @@ fn check_size((width, height): (u32, u32), bytes: u64) -> Result<(), String> {
     if pixels == 0 {
         return Err("the image has no pixels".to_owned());
     }
-    if pixels > MOST_PIXELS || bytes > MOST_BYTES {
+    if pixels > MAX_PIXELS || bytes > MAX_BYTES {
         let limits = "the limits are 64 Mpx and 256 MiB";
         return Err(format!("{width}x{height} pixels ({bytes} bytes) are too many; {limits}"));
     }

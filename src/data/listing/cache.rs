@@ -26,7 +26,7 @@ use crate::files;
 /// First field of a kept listing: another one is not read.
 const FORMAT: &[u8] = b"ddprun listing 2";
 /// Fewer files are listed in milliseconds.
-const LEAST_FILES: usize = 10_000;
+const MIN_FILES: usize = 10_000;
 /// Age of the last change of a folder from which on its times tell every later change.
 const SETTLED: Duration = Duration::from_secs(5);
 /// Bytes of the checksum at the end.
@@ -44,7 +44,7 @@ impl ListingCache {
     /// The user's; `None` where it is switched off or there is no place for it.
     pub(crate) fn of_user() -> Option<Self> {
         let folder = user_folder()?.join("listings");
-        Some(Self { folder, least_files: LEAST_FILES, settled: SETTLED })
+        Some(Self { folder, least_files: MIN_FILES, settled: SETTLED })
     }
 
     /// Where the listing of `root` is kept; the name of its absolute path.

@@ -57,11 +57,12 @@ impl Listing {
         }
         let mut counts: Vec<_> = endings.iter().collect();
         counts.sort_by_key(|(_, count)| std::cmp::Reverse(**count));
-        let named = counts.iter().take(MOST_NAMED).map(|(ending, count)| match ending.as_str() {
-            "" => format!("{count} without an ending"),
-            ending => format!("{count} .{ending}"),
-        });
-        let rest = counts.len().saturating_sub(MOST_NAMED);
+        let named =
+            counts.iter().take(MAX_NAMED_ENDINGS).map(|(ending, count)| match ending.as_str() {
+                "" => format!("{count} without an ending"),
+                ending => format!("{count} .{ending}"),
+            });
+        let rest = counts.len().saturating_sub(MAX_NAMED_ENDINGS);
         let rest = (rest > 0).then(|| format!("{rest} more endings"));
         let hidden = (*hidden > 0).then(|| format!("{hidden} with a name that begins with a dot"));
         let all: Vec<String> = named.chain(rest).chain(hidden).collect();
@@ -75,9 +76,9 @@ impl Listing {
 }
 
 /// Endings that are named.
-const MOST_NAMED: usize = 5;
+const MAX_NAMED_ENDINGS: usize = 5;
 /// Longest ending that is counted by its name.
-const LONGEST_ENDING: usize = 8;
+const MAX_ENDING_LENGTH: usize = 8;
 
 /// A listing, and what it was read from.
 pub(crate) struct Scan {
@@ -279,7 +280,7 @@ fn kind(entry: &fs::DirEntry, called: Called, seen: &mut Seen) -> Result<Kind, E
 fn ending(name: &OsStr) -> String {
     let ending = Path::new(name).extension().and_then(OsStr::to_str).unwrap_or_default();
     let is_one =
-        ending.len() <= LONGEST_ENDING && ending.bytes().all(|b| b.is_ascii_alphanumeric());
+        ending.len() <= MAX_ENDING_LENGTH && ending.bytes().all(|b| b.is_ascii_alphanumeric());
     if is_one { ending.to_ascii_lowercase() } else { String::new() }
 }
 

@@ -14,7 +14,7 @@ use crate::plan::{MixupPlan, OnBadSample};
 use crate::rng::{Key, Purpose};
 
 /// Unreadable samples in a row after which `skip` gives up.
-const MOST_BAD_IN_A_ROW: usize = 100;
+const MAX_CONSECUTIVE_BAD_SAMPLES: usize = 100;
 
 /// Loads one pass into one buffer. Stops early, with what it has, once `cancelled`.
 pub(crate) fn load(
@@ -156,7 +156,7 @@ fn substitute(
     values: &mut Vec<f32>,
 ) -> Result<(u32, Target), Error> {
     let n = dataset.len();
-    let tries = n.min(MOST_BAD_IN_A_ROW);
+    let tries = n.min(MAX_CONSECUTIVE_BAD_SAMPLES);
     for distance in 1..tries {
         let index = (bad + distance) % n;
         match load_caught(dataset, index, key, values) {

@@ -30,7 +30,7 @@ pub struct Loader {
 type Observer = Box<dyn Fn() + Send>;
 
 /// Time between two looks at a loader that lets wait.
-const LOOK: Duration = Duration::from_secs(1);
+const POLL_INTERVAL: Duration = Duration::from_secs(1);
 
 /// What threads and consumer share.
 struct Shared {
@@ -167,7 +167,7 @@ impl Shared {
             if state.exhausted && state.taken == state.consumed {
                 return None;
             }
-            let waited = self.done.wait_timeout(state, LOOK);
+            let waited = self.done.wait_timeout(state, POLL_INTERVAL);
             state = waited.unwrap_or_else(PoisonError::into_inner).0;
             if std::mem::replace(&mut samples, state.samples) != state.samples {
                 observer();

@@ -30,6 +30,17 @@ pub(crate) enum Part {
     Test,
 }
 
+impl Part {
+    /// What its files are called in records.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Train => "train",
+            Self::Val => "val",
+            Self::Test => "test",
+        }
+    }
+}
+
 impl Holdout {
     /// The rules between the keys, beside those that name the other parts: `val` and `test`, and
     /// whether they are given.

@@ -91,13 +91,13 @@ impl ImageFolder {
     }
 
     /// The folders with what they are called in messages.
-    fn folders(&self) -> impl Iterator<Item = (&'static str, &Path, &'static str)> {
-        let train = ("train", Some(&self.train_dir), "the training folder");
-        let val = ("val", self.val_dir.as_ref(), "the validation folder");
-        let test = ("test", self.test_dir.as_ref(), "the test folder");
+    fn folders(&self) -> impl Iterator<Item = (Part, &Path, &'static str)> {
+        let train = (Part::Train, Some(&self.train_dir), "the training folder");
+        let val = (Part::Val, self.val_dir.as_ref(), "the validation folder");
+        let test = (Part::Test, self.test_dir.as_ref(), "the test folder");
         [train, val, test]
             .into_iter()
-            .filter_map(|(name, path, what)| Some((name, path?.as_path(), what)))
+            .filter_map(|(part, path, what)| Some((part, path?.as_path(), what)))
     }
 
     /// Lists all folders.
@@ -105,15 +105,15 @@ impl ImageFolder {
     /// # Errors
     ///
     /// A folder is unusable, or they do not have the same classes.
-    fn list(&self) -> Result<Vec<(&'static str, &Path, Listing)>, Error> {
+    fn list(&self) -> Result<Vec<(Part, &Path, Listing)>, Error> {
         let cache = ListingCache::of_user();
-        let mut listed: Vec<(&'static str, &Path, Listing)> = Vec::new();
-        for (name, path, what) in self.folders() {
+        let mut listed: Vec<(Part, &Path, Listing)> = Vec::new();
+        for (part, path, what) in self.folders() {
             let listing = cache::list(path, what, cache.as_ref())?;
             if let Some((_, train, first)) = listed.first() {
                 scan::check_same_classes((*train, &first.classes), (path, &listing.classes))?;
             }
-            listed.push((name, path, listing));
+            listed.push((part, path, listing));
         }
         Ok(listed)
     }
@@ -121,12 +121,12 @@ impl ImageFolder {
     /// The images of all parts.
     fn parts(&self) -> Result<Parts, Error> {
         let mut parts = Parts::default();
-        for (name, path, listing) in self.list()? {
+        for (part, path, listing) in self.list()? {
             parts.notes.extend(listing.note(path));
-            match name {
-                "train" => (parts.train, parts.classes) = (listing.files, listing.classes),
-                "val" => parts.val = listing.files,
-                _ => parts.test = listing.files,
+            match part {
+                Part::Train => (parts.train, parts.classes) = (listing.files, listing.classes),
+                Part::Val => parts.val = listing.files,
+                Part::Test => parts.test = listing.files,
             }
         }
         if !self.holdout().holds_something() {
@@ -200,7 +200,7 @@ impl DataSource for ImageFolder {
         let listed = self.list()?;
         Ok(listed
             .into_iter()
-            .map(|(name, root, listing)| Files::many(name, root, paths(listing)))
+            .map(|(part, root, listing)| Files::many(part.name(), root, paths(listing)))
             .collect())
     }
 }

@@ -1,7 +1,6 @@
 //! `data.name = "image_table"`: images that a table lists, with several classes or numbers for
 //! each.
 
-use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -155,16 +154,12 @@ impl ImageTable {
     }
 
     fn read_one(&self, path: &Path, what: &'static str) -> Result<Listed, Error> {
-        let bytes = read::lines(path).map_err(|source| match source.kind() {
-            io::ErrorKind::NotFound => {
-                Error::Missing { what, path: path.to_owned(), expected: EXPECTED }
-            }
-            _ => Error::Io { action: "read", path: path.to_owned(), source },
-        })?;
-        let bytes = bytes.strip_prefix(b"\xEF\xBB\xBF").unwrap_or(&bytes);
-        let mut reader =
-            ::csv::ReaderBuilder::new().flexible(true).trim(::csv::Trim::All).from_reader(bytes);
-        let mut lines = Lines::of(bytes);
+        let bytes = read::table(what, path, EXPECTED)?;
+        let mut reader = ::csv::ReaderBuilder::new()
+            .flexible(true)
+            .trim(::csv::Trim::All)
+            .from_reader(bytes.as_slice());
+        let mut lines = Lines::of(&bytes);
         let header = reader.headers().map_err(|error| malformed(path, &mut lines, &error))?;
         let header: Vec<String> = header.iter().map(str::to_owned).collect();
         let place = |column: &String| {

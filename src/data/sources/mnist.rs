@@ -23,7 +23,7 @@ use crate::units::Bytes;
 const EXPECTED: &str = "train-images-idx3-ubyte, train-labels-idx1-ubyte, t10k-images-idx3-ubyte \
                         and t10k-labels-idx1-ubyte, each gzipped (.gz) or not";
 /// Largest decompressed file: 8 GiB.
-const LARGEST: u64 = 8 << 30;
+const MAX_FILE_BYTES: u64 = 8 << 30;
 
 /// the idx files of MNIST and its relatives.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -247,7 +247,7 @@ fn read_idx(path: &Path, dimensions: u8) -> Result<(Vec<usize>, Vec<u8>), Error>
     let mut source = Source::open(path)?;
     let dims = source.header(dimensions)?;
     // One more than announced shows that a file is too long, however much follows.
-    let most = announced(&dims).unwrap_or(LARGEST).saturating_add(1).min(LARGEST);
+    let most = announced(&dims).unwrap_or(MAX_FILE_BYTES).saturating_add(1).min(MAX_FILE_BYTES);
     let mut values = Vec::new();
     let read = (&mut source.reader).take(most).read_to_end(&mut values);
     read.map_err(|error| source.failed(error))?;
@@ -308,7 +308,7 @@ impl<'a> Source<'a> {
         if let Some(length) = self.plain_length {
             return Ok(length.saturating_sub(self.header_length));
         }
-        let copied = io::copy(&mut (&mut self.reader).take(LARGEST), &mut io::sink());
+        let copied = io::copy(&mut (&mut self.reader).take(MAX_FILE_BYTES), &mut io::sink());
         copied.map_err(|error| self.failed(error))
     }
 

@@ -20,7 +20,7 @@ pub(super) struct Motion {
 
 impl Motion {
     /// None.
-    pub(super) const STILL: Self =
+    pub(super) const IDENTITY: Self =
         Self { angle: 0.0, translate: [0.0; 2], scale: 1.0, shear: [0.0; 2] };
 
     /// The map of the motion about `center`, (x, y): torchvision's `_get_inverse_affine_matrix`.

@@ -64,7 +64,7 @@ pub(super) struct Space {
 }
 
 /// Of `rand_augment`.
-pub(super) const NARROW: Space = Space {
+pub(super) const RAND_AUGMENT: Space = Space {
     shear: 0.3,
     translate: |side| 150.0 / 331.0 * side as f64,
     rotate: 30.0,
@@ -74,7 +74,7 @@ pub(super) const NARROW: Space = Space {
 };
 
 /// Of `trivial_augment_wide`.
-pub(super) const WIDE: Space = Space {
+pub(super) const TRIVIAL_AUGMENT: Space = Space {
     shear: 0.99,
     translate: |_| 32.0,
     rotate: 135.0,
@@ -125,7 +125,7 @@ impl Operation {
     fn at(self, mut image: Pixels, magnitude: f64) -> Pixels {
         let center = [image.width as f64 * 0.5, image.height as f64 * 0.5];
         let factor = (1.0 + magnitude) as f32;
-        let (still, angle) = (Motion::STILL, magnitude.atan().to_degrees());
+        let (still, angle) = (Motion::IDENTITY, magnitude.atan().to_degrees());
         let shift = magnitude.trunc();
         match self {
             Identity => {}
@@ -155,7 +155,7 @@ impl Operation {
 
 /// Sheared about the first corner.
 fn sheared(image: &Pixels, shear: [f64; 2]) -> Pixels {
-    affine(image, Motion { shear, ..Motion::STILL }.inverse([0.0; 2]))
+    affine(image, Motion { shear, ..Motion::IDENTITY }.inverse([0.0; 2]))
 }
 
 /// Number `bin` of `bins` from `start` to `end`, as `torch.linspace` in f32.
@@ -193,10 +193,10 @@ mod tests {
     #[test]
     fn each_operation_equals_torchvision_at_each_magnitude() {
         let spaces = [
-            ("rand_augment 9", NARROW, 9),
-            ("rand_augment 30", NARROW, 30),
-            ("trivial_augment_wide 17", WIDE, 17),
-            ("trivial_augment_wide 30", WIDE, 30),
+            ("rand_augment 9", RAND_AUGMENT, 9),
+            ("rand_augment 30", RAND_AUGMENT, 30),
+            ("trivial_augment_wide 17", TRIVIAL_AUGMENT, 17),
+            ("trivial_augment_wide 30", TRIVIAL_AUGMENT, 30),
         ];
         for (space, ranges, bin) in spaces {
             for (name, sums) in recorded(space).as_object().unwrap() {

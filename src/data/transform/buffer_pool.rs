@@ -3,7 +3,7 @@
 use std::cell::RefCell;
 
 /// Most buffers that a thread keeps: the decoded image, the resized one, and one more.
-const MOST: usize = 3;
+const MAX_BUFFERS: usize = 3;
 
 thread_local! {
     static SPARE: RefCell<Vec<Vec<u8>>> = const { RefCell::new(Vec::new()) };
@@ -26,7 +26,7 @@ pub(crate) fn take(length: usize) -> Vec<u8> {
 /// Keeps a buffer for [`take`].
 pub(crate) fn give(buffer: Vec<u8>) {
     SPARE.with_borrow_mut(|spare| {
-        if spare.len() < MOST {
+        if spare.len() < MAX_BUFFERS {
             spare.push(buffer);
         }
     });

@@ -4,7 +4,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::config::kind::{Kind, Wrong};
-use crate::data::transform::augmentation_space::{NARROW, Operation, Space};
+use crate::data::transform::augmentation_space::{Operation, RAND_AUGMENT, Space};
 use crate::data::transform::{Area, Pixels, Transform};
 use crate::rng::Stream;
 
@@ -47,7 +47,7 @@ impl Transform for RandAugment {
         stream: Option<&mut Stream>,
     ) -> Result<Pixels, String> {
         let Some(stream) = stream else { return Ok(image) };
-        let space = Space { bins: self.num_magnitude_bins, ..NARROW };
+        let space = Space { bins: self.num_magnitude_bins, ..RAND_AUGMENT };
         for _ in 0..self.num_ops {
             image = Operation::draw(stream).apply(image, &space, self.magnitude, stream);
         }

@@ -74,7 +74,7 @@ mod tests {
 
     #[test]
     fn motions_equal_torchvision() {
-        let still = Motion::STILL;
+        let still = Motion::IDENTITY;
         let motions = [
             ("affine shear", Motion { shear: [12.5, 0.0], ..still }),
             ("affine translate", Motion { translate: [3.0, -2.0], ..still }),

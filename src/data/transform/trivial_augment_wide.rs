@@ -4,7 +4,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::config::kind::Kind;
-use crate::data::transform::augmentation_space::{Operation, Space, WIDE};
+use crate::data::transform::augmentation_space::{Operation, Space, TRIVIAL_AUGMENT};
 use crate::data::transform::{Area, Pixels, Transform};
 use crate::rng::Stream;
 
@@ -31,7 +31,7 @@ impl Kind for TrivialAugmentWide {
 impl Transform for TrivialAugmentWide {
     fn apply(&self, image: Pixels, _: Area, stream: Option<&mut Stream>) -> Result<Pixels, String> {
         let Some(stream) = stream else { return Ok(image) };
-        let space = Space { bins: self.num_magnitude_bins, ..WIDE };
+        let space = Space { bins: self.num_magnitude_bins, ..TRIVIAL_AUGMENT };
         let operation = Operation::draw(stream);
         let bin = stream.below(u64::from(space.bins)) as u32;
         Ok(operation.apply(image, &space, bin, stream))

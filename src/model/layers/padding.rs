@@ -12,7 +12,7 @@ use crate::model::layers::window::Slide;
 use crate::plan::Unfit;
 
 /// Most pixels of padding.
-const MOST: u32 = 16_777_216;
+const MAX_PADDING: u32 = 16_777_216;
 
 /// What is added around an image or a sequence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -116,10 +116,10 @@ impl JsonSchema for Padding {
         json_schema!({
             "anyOf": [
                 { "const": "same" },
-                { "type": "integer", "minimum": 0, "maximum": MOST },
+                { "type": "integer", "minimum": 0, "maximum": MAX_PADDING },
                 {
                     "type": "array",
-                    "items": { "type": "integer", "minimum": 0, "maximum": MOST },
+                    "items": { "type": "integer", "minimum": 0, "maximum": MAX_PADDING },
                     "minItems": 2,
                     "maxItems": 2,
                 },

@@ -10,9 +10,9 @@ use crate::model::layers::{Layer, Layers, Sizes};
 use crate::plan::{Flow, LayerMisfit, LayerPlan, Unfit};
 
 /// Layers in layers in layers; a file that goes deeper is no model.
-const DEEPEST: usize = 16;
+const MAX_DEPTH: usize = 16;
 /// Most layers of a graph, with every repetition counted.
-const MOST_LAYERS: usize = 100_000;
+const MAX_LAYERS: usize = 100_000;
 
 /// What a layer gives, and the layers inside of it.
 #[derive(Debug, PartialEq)]
@@ -196,8 +196,8 @@ impl<'a> Scope<'a> {
     ) -> Result<Vec<LayerPlan>, LayerMisfit> {
         self.n_layers += 1;
         self.depth += 1;
-        if self.n_layers > MOST_LAYERS || self.depth > DEEPEST {
-            let what = format!("is more than {MOST_LAYERS} layers, or deeper than {DEEPEST}");
+        if self.n_layers > MAX_LAYERS || self.depth > MAX_DEPTH {
+            let what = format!("is more than {MAX_LAYERS} layers, or deeper than {MAX_DEPTH}");
             return Err(Unfit::of_all(what).into());
         }
         let unknown = |what: String| Unfit { key: "name", what, help: None };

@@ -12,7 +12,7 @@ use crate::nn::ForwardContext;
 use crate::ops::{self, Lines};
 
 /// Most rows or columns of an image that is made larger.
-const MOST: usize = 65_536;
+const MAX_SIDE: usize = 65_536;
 
 /// an image with `scale_factor` times the rows and columns, `torch.nn.Upsample`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -56,7 +56,7 @@ impl Layer for Upsample {
     fn decide(&self, input: Flow, _: &mut Scope<'_>) -> Result<Decided, LayerMisfit> {
         let ([channels, height, width], factor) = (input.image()?, self.scale_factor as usize);
         let [height, width] = [height, width].map(|side| side.saturating_mul(factor));
-        if height.max(width) > MOST {
+        if height.max(width) > MAX_SIDE {
             let what = format!("makes an image of {height}x{width}");
             return Err(Unfit { key: "scale_factor", what, help: None }.into());
         }

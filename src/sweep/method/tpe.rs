@@ -23,7 +23,7 @@ use crate::sweep::sampler;
 use crate::sweep::trial::{State, Trial};
 
 /// Random trials before the first that is drawn near good ones.
-const STARTUP: usize = 10;
+const N_STARTUP_TRIALS: usize = 10;
 /// Draws after which a space with constraints is drawn from at random.
 const ATTEMPTS: u64 = 100;
 /// Keeps these draws apart from the random ones of the same trial.
@@ -46,7 +46,7 @@ impl Method for Tpe {
         let Asked { search, base, ranking, number, trials } = *asked;
         let counts = |trial: &&Trial| !matches!(trial.state, State::Running | State::Failed);
         let n_done = trials.iter().filter(counts).count();
-        if n_done < STARTUP {
+        if n_done < N_STARTUP_TRIALS {
             return sampler::random(search, base, number);
         }
         let n_good = n_done.div_ceil(10).min(25);
@@ -62,7 +62,7 @@ impl Method for Tpe {
     }
 
     fn n_independent(&self) -> usize {
-        STARTUP
+        N_STARTUP_TRIALS
     }
 }
 

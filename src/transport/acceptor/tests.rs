@@ -7,7 +7,7 @@ use super::*;
 use crate::transport::auth::{self, HELLO_BYTES, MAC_BYTES};
 use crate::transport::handshake::{HANDSHAKE_TIMEOUT, HandshakeError, initiate};
 
-const LONG: Duration = Duration::from_mins(1);
+const TIMEOUT: Duration = Duration::from_mins(1);
 
 fn key(byte: u8) -> Key {
     Key::new([byte; MAC_BYTES])
@@ -35,7 +35,7 @@ impl Server {
     /// The next connection, or `None` after a warning.
     fn next(&mut self) -> Option<AuthenticatedConnection> {
         let before = self.warnings.len();
-        let until = Instant::now() + LONG;
+        let until = Instant::now() + TIMEOUT;
         let warnings = &mut self.warnings;
         while Instant::now() < until && warnings.len() == before {
             let moment = Instant::now() + Duration::from_millis(5);
@@ -145,7 +145,7 @@ fn too_many_connections_are_closed_at_once_and_reported_once_a_second() {
     assert!(server.warnings.len() <= 8, "{:?}", server.warnings);
     drop(pending);
     // Slots are free again once the pending clients are gone.
-    let until = Instant::now() + LONG;
+    let until = Instant::now() + TIMEOUT;
     while initiate(&mut server.connect(), &key(1), Purpose::Node(3)).is_err() {
         assert!(Instant::now() < until);
     }
@@ -158,7 +158,7 @@ fn a_connection_made_between_two_acceptors_is_accepted_by_the_second() {
     let first = Acceptor::open(&listener, &key(1)).unwrap();
     drop(first);
     let early = std::thread::spawn(move || {
-        let until = Instant::now() + LONG;
+        let until = Instant::now() + TIMEOUT;
         loop {
             let mut stream = TcpStream::connect(address).unwrap();
             match initiate(&mut stream, &key(2), Purpose::Ranks { from: 2, to: 0 }) {
@@ -168,7 +168,7 @@ fn a_connection_made_between_two_acceptors_is_accepted_by_the_second() {
         }
     });
     let mut second = Acceptor::open(&listener, &key(2)).unwrap();
-    let accepted = second.accept(Instant::now() + LONG, &mut |_| ()).unwrap();
+    let accepted = second.accept(Instant::now() + TIMEOUT, &mut |_| ()).unwrap();
     assert_eq!(accepted.purpose, Purpose::Ranks { from: 2, to: 0 });
     assert!(early.join().unwrap().send == accepted.keys.receive);
 }

@@ -307,7 +307,7 @@ fn decode<const N: usize>(data: &[u8], value: impl Fn([u8; N]) -> f32) -> Vec<f3
 }
 
 /// Longest list of tensors in a message.
-const MOST_NAMED: usize = 10;
+const MAX_NAMED_TENSORS: usize = 10;
 
 /// One line per tensor that does not fit, for the first of them.
 fn list(
@@ -322,7 +322,7 @@ fn list(
     });
     let mut all = missing.chain(unexpected).chain(mismatched);
     let mut lines = String::new();
-    for line in all.by_ref().take(MOST_NAMED) {
+    for line in all.by_ref().take(MAX_NAMED_TENSORS) {
         let _ = write!(lines, "\n  {line}");
     }
     match all.count() {

@@ -15,7 +15,7 @@ use super::storage::{read, tensor};
 /// only.
 pub const IGNORED_LABEL: i64 = -100;
 /// Rows that one thread is done with sooner than others are woken.
-const FEW_ROWS: usize = 16;
+const PARALLEL_THRESHOLD: usize = 16;
 
 /// Mean over the samples that count of -sum target log softmax(logits), with target = (1 -
 /// smoothing) one-hot + smoothing / classes, as `torch.nn.CrossEntropyLoss(label_smoothing=...)`.
@@ -125,7 +125,8 @@ pub fn count_correct(logits: &Tensor, labels: &Tensor) -> Result<usize> {
         return Ok(labels.iter().zip(best).filter(is_right).count());
     }
     read([logits], |[values]| {
-        let rows = values.par_chunks_exact(values.len() / labels.len()).with_min_len(FEW_ROWS);
+        let rows =
+            values.par_chunks_exact(values.len() / labels.len()).with_min_len(PARALLEL_THRESHOLD);
         let is_right =
             |(row, label): &(&[f32], &Option<usize>)| **label == Some(first_maximum(row));
         Ok(rows.zip(&labels).filter(is_right).count())
@@ -142,7 +143,8 @@ pub fn count_in_top(logits: &Tensor, labels: &Tensor, k: usize) -> Result<usize>
     let labels = checked_labels(logits, labels)?;
     let logits = logits.to_device(&Device::Cpu)?;
     read([&logits], |[values]| {
-        let rows = values.par_chunks_exact(values.len() / labels.len()).with_min_len(FEW_ROWS);
+        let rows =
+            values.par_chunks_exact(values.len() / labels.len()).with_min_len(PARALLEL_THRESHOLD);
         let is_in = |(row, label): &(&[f32], &Option<usize>)| {
             label.is_some_and(|label| before(row, label) < k)
         };
@@ -221,7 +223,7 @@ fn apply(logits: &Tensor, targets: Targets, smoothing: f64, divisor: f64) -> Res
 impl CrossEntropy {
     /// Loss of each row, 0 where it does not count.
     fn losses(&self, logits: &[f32], classes: usize) -> Result<Vec<(f64, Option<Row>)>> {
-        let rows = logits.par_chunks_exact(classes).with_min_len(FEW_ROWS);
+        let rows = logits.par_chunks_exact(classes).with_min_len(PARALLEL_THRESHOLD);
         let counted = |(loss, row)| (loss, Some(row));
         match &self.targets {
             Targets::Labels(labels) => {

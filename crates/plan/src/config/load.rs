@@ -16,7 +16,7 @@ use crate::config::vocabulary::Vocabulary;
 use crate::config::{sweep, text, unknown_keys};
 
 /// Files that extend files that extend files ... end here.
-const DEEPEST: usize = 16;
+const MAX_DEPTH: usize = 16;
 
 /// Reads the experiment file `path`, the files that it extends, the environment and `overrides`
 /// (`key=value`).
@@ -143,7 +143,7 @@ impl Stack {
                 continue;
             };
             let base = path.parent().unwrap_or(Path::new("")).join(name);
-            if open.contains(&identity(&base)) || open.len() >= DEEPEST {
+            if open.contains(&identity(&base)) || open.len() >= MAX_DEPTH {
                 let what = "leads back to a file that extends this one".to_owned();
                 self.problems.push(at(&key, what));
                 continue;

@@ -61,7 +61,7 @@ const GLOBAL: &str = "train.global_batch_size";
 const PASSES: &str = "train.gradient_accumulation_steps";
 
 /// Largest global batch; beyond it products overflow and a number is surely a slip.
-const MOST: u64 = 1 << 24;
+const MAX_GLOBAL_BATCH: u64 = 1 << 24;
 
 /// The arithmetic for `world` ranks.
 pub(crate) fn arithmetic(asked: Asked, world: WorldSize) -> Result<BatchPlan, Refusal> {
@@ -152,8 +152,8 @@ fn neighbours(value: u64, unit: u64) -> String {
 
 fn whole_shards(size: u64, passes: u64, ranks: u64, shards: u32) -> Result<BatchPlan, Refusal> {
     let global = size.saturating_mul(passes).saturating_mul(ranks);
-    if global > MOST {
-        let what = format!("a step of {global} samples is more than {MOST}");
+    if global > MAX_GLOBAL_BATCH {
+        let what = format!("a step of {global} samples is more than {MAX_GLOBAL_BATCH}");
         return refuse(SIZE, what, "make batches smaller, or fewer per step".to_owned());
     }
     let unit = u64::from(shards) * size;
@@ -188,7 +188,7 @@ pub(crate) fn counted(n: u64, one: &str, many: &str) -> String {
 }
 
 /// A sample's number has 32 bits, of which the last stands for none.
-const MOST_SAMPLES: usize = u32::MAX as usize - 1;
+const MAX_SAMPLES: usize = u32::MAX as usize - 1;
 
 /// The batches of this experiment on `world` ranks, drawn from `n_train` samples.
 pub(crate) fn decide(
@@ -207,9 +207,9 @@ pub(crate) fn decide(
         let problem = loaded.problem(refusal.key, refusal.what);
         if refusal.help.is_empty() { problem } else { problem.help(refusal.help) }
     })?;
-    if n_train > MOST_SAMPLES {
+    if n_train > MAX_SAMPLES {
         let what = format!(
-            "holds {n_train} samples to train on, of which at most {MOST_SAMPLES} can be numbered"
+            "holds {n_train} samples to train on, of which at most {MAX_SAMPLES} can be numbered"
         );
         return Err(loaded.problem("data", what).help("train on a part of them"));
     }

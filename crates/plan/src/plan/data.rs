@@ -104,7 +104,7 @@ pub(crate) fn check(loaded: &Loaded, found: &DataFacts) -> Result<(), Problem> {
 }
 
 /// Loader threads per rank where none are asked for: no more than this.
-const MOST_LOADERS: usize = 4;
+const MAX_LOADERS: usize = 4;
 
 /// The data as found, read as asked by `world` ranks that share `cores`.
 pub(crate) fn decide(
@@ -129,7 +129,7 @@ pub(crate) fn decide(
         subset_of: found.subset_of,
         shuffle: asked.shuffle,
         drop_last: asked.drop_last,
-        num_workers: asked.num_workers.given().map_or(share.min(MOST_LOADERS), |n| n as usize),
+        num_workers: asked.num_workers.given().map_or(share.min(MAX_LOADERS), |n| n as usize),
         prefetch_factor: asked.prefetch_factor as usize,
         on_bad_sample: asked.on_bad_sample,
         max_bad_fraction: asked.max_bad_fraction,

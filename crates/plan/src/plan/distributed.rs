@@ -8,12 +8,12 @@ use crate::config::schema::Backend;
 use crate::config::values::Devices;
 use crate::config::{Experiment, Loaded, Problem};
 use crate::plan::batch::counted;
-use crate::plan::shm_layout::{MOST_RANKS, Mapping};
+use crate::plan::shm_layout::{MAX_RANKS, Mapping};
 use crate::plan::{CommHook, Facts, OnOom, admitted_worlds};
 use train_numbers::units::{Bytes, Rank, Shards, WorldSize};
 
 /// Ranks of several machines, each of which has a connection to every other.
-const MOST_OVER_MACHINES: u32 = 64;
+const MAX_RANKS_OVER_MACHINES: u32 = 64;
 /// What stands before the number of a GPU.
 const GPU_PREFIX: &str = "cuda:";
 /// How a program without CUDA becomes one with it.
@@ -169,8 +169,8 @@ pub(crate) fn ranks(loaded: &Loaded, facts: &Facts) -> Result<Ranks, Problem> {
         (None, asked) => largest(loaded, asked.count().unwrap_or(visible.max(1))),
     };
     let world = WorldSize::new(count).ok_or_else(|| problem("must be at least 1".to_owned()))?;
-    if count > MOST_RANKS {
-        let what = format!("gives {count} ranks, but a machine can have at most {MOST_RANKS}");
+    if count > MAX_RANKS {
+        let what = format!("gives {count} ranks, but a machine can have at most {MAX_RANKS}");
         return Err(problem(what).help("use fewer ranks, with more threads each"));
     }
     let gpus = match asked {
@@ -230,9 +230,9 @@ fn not_on_machines(loaded: &Loaded, ranks: &Ranks) -> Option<Problem> {
         let what = format!("connects ranks of one machine, and there are {}", ranks.nodes);
         return problem("distributed.backend", what, "omit it, or use backend = \"tcp\"");
     }
-    if ranks.world.get() > MOST_OVER_MACHINES {
+    if ranks.world.get() > MAX_RANKS_OVER_MACHINES {
         let what = format!(
-            "gives {} ranks, but all machines together can have at most {MOST_OVER_MACHINES}",
+            "gives {} ranks, but all machines together can have at most {MAX_RANKS_OVER_MACHINES}",
             ranks.world
         );
         return problem(

@@ -13,7 +13,7 @@ use train_numbers::units::{Bytes, Rank, WorldSize};
 pub const HEADER_BYTES: u64 = 64 << 10;
 
 /// Most ranks of a machine: as many as have a slot in the header.
-pub const MOST_RANKS: u32 = 64;
+pub const MAX_RANKS: u32 = 64;
 
 /// Room of each rank for tensors that are not gradients, which pass through in pieces of this size.
 pub const STAGING_BYTES: u64 = 1 << 20;

@@ -16,7 +16,7 @@ const WIDTH: usize = 80;
 /// Columns of the labels.
 const LABEL: usize = 18;
 /// Most characters of a value that are shown: a list may hold thousands.
-const LONGEST: usize = 160;
+const MAX_VALUE_LENGTH: usize = 160;
 
 /// What a run costs beside its time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -248,10 +248,10 @@ fn inner(value: &Value) -> String {
 }
 
 fn cut(value: &str) -> String {
-    if value.chars().count() <= LONGEST {
+    if value.chars().count() <= MAX_VALUE_LENGTH {
         return value.to_owned();
     }
-    value.chars().take(LONGEST - 3).collect::<String>() + "..."
+    value.chars().take(MAX_VALUE_LENGTH - 3).collect::<String>() + "..."
 }
 
 fn optimizer(plan: &Plan) -> String {

@@ -8,7 +8,7 @@ use crate::config::kind::{Options, Wrong};
 use crate::plan::SourcePlan;
 
 /// Ranges narrower than this are not stretched.
-const NARROW: f32 = 1e-4;
+const MIN_RANGE: f32 = 1e-4;
 
 /// Where behaviour comes from.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -122,12 +122,16 @@ pub struct Ranges {
 
 /// `value` on the scale from -1 to 1; a number that hardly varies is moved to 0 only.
 pub fn scaled(value: f32, [low, high]: [f32; 2]) -> f32 {
-    if high - low < NARROW { value - low } else { 2.0 * (value - low) / (high - low) - 1.0 }
+    if high - low < MIN_RANGE { value - low } else { 2.0 * (value - low) / (high - low) - 1.0 }
 }
 
 /// The way back from [`scaled`].
 pub fn unscaled(value: f32, [low, high]: [f32; 2]) -> f32 {
-    if high - low < NARROW { value + low } else { low + f32::midpoint(value, 1.0) * (high - low) }
+    if high - low < MIN_RANGE {
+        value + low
+    } else {
+        low + f32::midpoint(value, 1.0) * (high - low)
+    }
 }
 
 #[cfg(test)]

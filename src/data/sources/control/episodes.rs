@@ -28,14 +28,9 @@ impl Episodes {
 
 /// A file of trajectories and its bytes; `expected` says what one holds.
 pub(super) fn opened(path: &Path, expected: &'static str) -> Result<(File, u64), Error> {
-    let failed = |source: io::Error| match source.kind() {
-        io::ErrorKind::NotFound => {
-            Error::Missing { what: "the file of trajectories", path: path.into(), expected }
-        }
-        _ => Error::Io { action: "read", path: path.into(), source },
-    };
-    let file = read::open(path).map_err(failed)?;
-    let bytes = file.metadata().map_err(failed)?.len();
+    let failed = Error::reading("the file of trajectories", path, expected);
+    let file = read::open(path).map_err(&failed)?;
+    let bytes = file.metadata().map_err(&failed)?.len();
     Ok((file, bytes))
 }
 

@@ -18,7 +18,7 @@ const EXPECTED: &str = "arrays `obs` (steps, numbers), `actions` (steps, numbers
 
 /// Longest header of an array, for which memory is taken before it is read; `NumPy` reads none
 /// beyond 10,000.
-const LONGEST_HEADER: u32 = 1 << 16;
+const MAX_HEADER_BYTES: u32 = 1 << 16;
 
 /// Reads all episodes of `path`.
 ///
@@ -154,7 +154,7 @@ fn long_header(file: File) -> zip::result::ZipResult<Option<(String, u32)>> {
         }
         let [name @ .., major, _, a, b, c, d] = start;
         let length = u32::from_le_bytes(if major == 1 { [a, b, 0, 0] } else { [a, b, c, d] });
-        if &name == b"\x93NUMPY" && length > LONGEST_HEADER {
+        if &name == b"\x93NUMPY" && length > MAX_HEADER_BYTES {
             return Ok(Some((entry.name()?.into_owned(), length)));
         }
     }

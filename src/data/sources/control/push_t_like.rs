@@ -96,7 +96,7 @@ impl Environment for Attempt {
     }
 
     fn max_steps(&self) -> usize {
-        push_t::MOST_STEPS
+        push_t::MAX_STEPS
     }
 
     fn names(&self) -> &'static [&'static str] {

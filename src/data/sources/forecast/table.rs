@@ -1,6 +1,5 @@
 //! A table of series in memory, standardised.
 
-use std::io;
 use std::path::Path;
 
 use jiff::civil::DateTime;
@@ -37,16 +36,12 @@ impl Table {
     /// The file is absent, a line holds something that is not a finite number or a date, or dates
     /// do not ascend.
     pub(super) fn read(path: &Path, calendar: Calendar, check_dates: bool) -> Result<Self, Error> {
-        let bytes = read::lines(path).map_err(|source| match source.kind() {
-            io::ErrorKind::NotFound => {
-                Error::Missing { what: "the table", path: path.to_owned(), expected: EXPECTED }
-            }
-            _ => Error::Io { action: "read", path: path.to_owned(), source },
-        })?;
-        let bytes = bytes.strip_prefix(b"\xEF\xBB\xBF").unwrap_or(&bytes);
-        let mut lines = Lines::of(bytes);
-        let mut reader =
-            ::csv::ReaderBuilder::new().flexible(true).trim(::csv::Trim::All).from_reader(bytes);
+        let bytes = read::table("the table", path, EXPECTED)?;
+        let mut lines = Lines::of(&bytes);
+        let mut reader = ::csv::ReaderBuilder::new()
+            .flexible(true)
+            .trim(::csv::Trim::All)
+            .from_reader(bytes.as_slice());
         let header = reader.headers().map_err(|error| malformed(path, &mut lines, &error))?.clone();
         let dated = header.get(0).is_some_and(|name| name.eq_ignore_ascii_case("date"));
         let mut table =

@@ -33,7 +33,7 @@ const FIGURES: [(&str, Figure); 10] = [
 ];
 
 /// Most classes that can be told apart.
-pub(super) const MOST_CLASSES: usize = COLORS.len() * FIGURES.len();
+pub(super) const MAX_CLASSES: usize = COLORS.len() * FIGURES.len();
 
 /// Samples per pixel and direction, for smooth edges.
 const SAMPLES: usize = 3;
@@ -90,7 +90,7 @@ fn parts(class: usize) -> (usize, usize) {
     };
     let pairs = (0..FIGURES.len()).flat_map(shell);
     let mut existing = pairs.filter(|&(color, _)| color < COLORS.len());
-    existing.nth(class % MOST_CLASSES).unwrap_or((0, 0))
+    existing.nth(class % MAX_CLASSES).unwrap_or((0, 0))
 }
 
 fn foreground(color: usize, random: &mut Stream) -> [f32; 3] {
@@ -218,8 +218,8 @@ mod tests {
 
     #[test]
     fn all_ninety_classes_have_names_of_their_own_and_the_first_six_share_colours_and_figures() {
-        let names: BTreeSet<String> = (0..MOST_CLASSES).map(class_name).collect();
-        assert_eq!((MOST_CLASSES, names.len()), (90, 90));
+        let names: BTreeSet<String> = (0..MAX_CLASSES).map(class_name).collect();
+        assert_eq!((MAX_CLASSES, names.len()), (90, 90));
         let first: BTreeSet<String> = (0..6).map(class_name).collect();
         let expected: BTreeSet<String> = ["red", "blue"]
             .iter()
@@ -230,7 +230,7 @@ mod tests {
 
     #[test]
     fn pictures_of_a_class_have_its_colour_and_differ() {
-        let red = (0..MOST_CLASSES).find(|&c| class_name(c) == "red_square").unwrap();
+        let red = (0..MAX_CLASSES).find(|&c| class_name(c) == "red_square").unwrap();
         let picture = |i| draw(red, 32, Key::new(1, Purpose::Generate, 0, i));
         assert_ne!(picture(0), picture(1));
         assert_eq!(picture(2), picture(2));

@@ -35,7 +35,7 @@ const GENERATOR: &str = "shapes";
 const PREFIX: &str = "seed-";
 const JPEG_QUALITY: u8 = 92;
 /// Longest wait for another process that generates the same folder.
-const PATIENCE: Duration = Duration::from_mins(5);
+const GENERATION_TIMEOUT: Duration = Duration::from_mins(5);
 
 /// generated coloured shapes and textures, without any file to begin with; written as an image
 /// folder on first use.
@@ -303,13 +303,16 @@ fn write_marker(dir: &Path, parameters: &Parameters) -> io::Result<()> {
 /// Takes the lock file of `dir`; it is let go of when the process ends, however it ends.
 fn lock(path: &Path, dir: &Path) -> Result<File, Error> {
     let file = File::create(path).map_err(write_error("create", path))?;
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + GENERATION_TIMEOUT;
     loop {
         match file.try_lock() {
             Ok(()) => return Ok(file),
             Err(TryLockError::Error(source)) => return Err(write_error("lock", path)(source)),
             Err(TryLockError::WouldBlock) if Instant::now() > deadline => {
-                return Err(Error::Busy { path: dir.to_owned(), seconds: PATIENCE.as_secs() });
+                return Err(Error::Busy {
+                    path: dir.to_owned(),
+                    seconds: GENERATION_TIMEOUT.as_secs(),
+                });
             }
             Err(TryLockError::WouldBlock) => std::thread::sleep(Duration::from_millis(20)),
         }

@@ -13,7 +13,7 @@ const PREEMPHASIS: f64 = 0.97;
 /// Added to energies, whose logarithm is taken.
 const FLOOR: f64 = 1.0 / (1 << 24) as f64;
 /// Added to deviations.
-const LEAST: f64 = 1e-5;
+const STD_EPS: f64 = 1e-5;
 
 /// Makes features of speech at one sample rate.
 pub struct LogMel {
@@ -91,7 +91,7 @@ impl LogMel {
             let values = logarithms[band..].iter().step_by(bands).take(real);
             let mean = values.clone().sum::<f64>() / real.max(1) as f64;
             let squares: f64 = values.clone().map(|value| (value - mean).powi(2)).sum();
-            let deviation = (squares / real.saturating_sub(1).max(1) as f64).sqrt() + LEAST;
+            let deviation = (squares / real.saturating_sub(1).max(1) as f64).sqrt() + STD_EPS;
             for (frame, value) in values.enumerate() {
                 features[frame * bands + band] = ((value - mean) / deviation) as f32;
             }

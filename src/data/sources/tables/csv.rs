@@ -1,7 +1,6 @@
 //! `data.name = "csv"`: tables of numbers with a header line; one column is the target.
 
 use std::collections::BTreeSet;
-use std::io;
 use std::path::{Path, PathBuf};
 
 use schemars::JsonSchema;
@@ -110,11 +109,11 @@ impl Csv {
     }
 
     /// The tables with what they are called in messages.
-    fn tables(&self) -> impl Iterator<Item = (&'static str, &PathBuf, &'static str)> {
-        let train = ("train", Some(&self.train_file), "the training table");
-        let val = ("val", self.val_file.as_ref(), "the validation table");
-        let test = ("test", self.test_file.as_ref(), "the test table");
-        [train, val, test].into_iter().filter_map(|(name, path, what)| Some((name, path?, what)))
+    fn tables(&self) -> impl Iterator<Item = (Part, &PathBuf, &'static str)> {
+        let train = (Part::Train, Some(&self.train_file), "the training table");
+        let val = (Part::Val, self.val_file.as_ref(), "the validation table");
+        let test = (Part::Test, self.test_file.as_ref(), "the test table");
+        [train, val, test].into_iter().filter_map(|(part, path, what)| Some((part, path?, what)))
     }
 
     /// Reads all tables, and holds back what is asked for.
@@ -125,12 +124,12 @@ impl Csv {
     /// finite number (names file, line, column and value), or a part would be empty.
     pub(crate) fn read(&self, classify: bool) -> Result<Splits, Error> {
         let (mut train, mut val, mut test) = (None, None, None);
-        for (name, path, what) in self.tables() {
+        for (part, path, what) in self.tables() {
             let rows = self.table(path, what, classify)?;
-            match name {
-                "train" => train = Some(rows),
-                "val" => val = Some(rows),
-                _ => test = Some(rows),
+            match part {
+                Part::Train => train = Some(rows),
+                Part::Val => val = Some(rows),
+                Part::Test => test = Some(rows),
             }
         }
         let mut train = train.unwrap_or_else(|| Rows::new(&self.train_file, Vec::new()));
@@ -148,16 +147,12 @@ impl Csv {
     }
 
     fn table(&self, path: &Path, what: &'static str, classify: bool) -> Result<Rows, Error> {
-        let bytes = read::lines(path).map_err(|source| match source.kind() {
-            io::ErrorKind::NotFound => {
-                Error::Missing { what, path: path.to_owned(), expected: EXPECTED }
-            }
-            _ => Error::Io { action: "read", path: path.to_owned(), source },
-        })?;
-        let bytes = bytes.strip_prefix(b"\xEF\xBB\xBF").unwrap_or(&bytes);
-        let mut reader =
-            ::csv::ReaderBuilder::new().flexible(true).trim(::csv::Trim::All).from_reader(bytes);
-        let mut lines = Lines::of(bytes);
+        let bytes = read::table(what, path, EXPECTED)?;
+        let mut reader = ::csv::ReaderBuilder::new()
+            .flexible(true)
+            .trim(::csv::Trim::All)
+            .from_reader(bytes.as_slice());
+        let mut lines = Lines::of(&bytes);
         let header = reader.headers().map_err(|error| malformed(path, &mut lines, &error))?;
         let header: Vec<String> = header.iter().map(str::to_owned).collect();
         let roles = self.roles(path, &header)?;
@@ -239,7 +234,7 @@ impl DataSource for Csv {
     }
 
     fn files(&self, _: &Options) -> Result<Vec<Files>, Error> {
-        Ok(self.tables().map(|(name, path, _)| Files::one(name, path)).collect())
+        Ok(self.tables().map(|(part, path, _)| Files::one(part.name(), path)).collect())
     }
 }
 

@@ -1,7 +1,6 @@
 //! `data.name = "jsonl"`: a JSON object a line, of which some keys are inputs and one is the
 //! target.
 
-use std::io;
 use std::path::{Path, PathBuf};
 
 use schemars::JsonSchema;
@@ -90,13 +89,7 @@ impl Jsonl {
 
     /// All lines but empty ones.
     fn read(&self, path: &Path, what: &'static str, classify: bool) -> Result<Rows, Error> {
-        let bytes = read::lines(path).map_err(|source| match source.kind() {
-            io::ErrorKind::NotFound => {
-                Error::Missing { what, path: path.to_owned(), expected: EXPECTED }
-            }
-            _ => Error::Io { action: "read", path: path.to_owned(), source },
-        })?;
-        let bytes = bytes.strip_prefix(b"\xEF\xBB\xBF").unwrap_or(&bytes);
+        let bytes = read::table(what, path, EXPECTED)?;
         let mut rows = Rows::new(path, Vec::new());
         for (line, text) in (1..).zip(bytes.split(|&byte| byte == b'\n')) {
             if text.trim_ascii().is_empty() {

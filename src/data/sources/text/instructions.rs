@@ -155,14 +155,9 @@ pub(crate) fn open(source: &Instructions) -> Result<Splits, Error> {
 
 fn entries(source: &Instructions) -> Result<Vec<Entry>, Error> {
     let path = || source.file.clone();
-    let bytes = read::whole(&source.file).map_err(|error| match error.kind() {
-        std::io::ErrorKind::NotFound => Error::Missing {
-            what: "the instructions",
-            path: path(),
-            expected: "a JSON list of `instruction`, `input` and `output`, in Alpaca format",
-        },
-        _ => Error::Io { action: "read", path: path(), source: error },
-    })?;
+    let expected = "a JSON list of `instruction`, `input` and `output`, in Alpaca format";
+    let failed = Error::reading("the instructions", &source.file, expected);
+    let bytes = read::whole(&source.file).map_err(failed)?;
     serde_json::from_slice(&bytes).map_err(|error| Error::Format {
         path: path(),
         what: format!("it is not a list of `instruction`, `input` and `output`: {error}"),

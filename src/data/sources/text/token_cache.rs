@@ -15,7 +15,7 @@ use crate::files;
 /// What a kept file begins with: another one is not read.
 const FORMAT: &[u8; 16] = b"ddprun tokens 1\n";
 /// Shorter texts are cut in a moment.
-const LEAST_BYTES: usize = 1 << 20;
+const MIN_BYTES: usize = 1 << 20;
 /// Bytes of the checksum at the end.
 const CHECKSUM: usize = blake3::OUT_LEN;
 
@@ -32,7 +32,7 @@ pub(crate) struct TokenCache {
 impl TokenCache {
     /// The user's; `None` where it is switched off or there is no place for it.
     pub(crate) fn of_user() -> Option<Self> {
-        Some(Self { folder: user_folder()?.join("tokens"), least_bytes: LEAST_BYTES })
+        Some(Self { folder: user_folder()?.join("tokens"), least_bytes: MIN_BYTES })
     }
 
     /// Where the tokens of `text` are kept. A newer program may cut otherwise.

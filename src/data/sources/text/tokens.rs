@@ -27,7 +27,7 @@ use crate::rng::Key;
 use crate::units::Bytes;
 
 /// Most windows that begin at every token; of more, one begins at every `seq_len`-th.
-const MOST_OVERLAPPING: usize = 1 << 24;
+const MAX_OVERLAPPING_WINDOWS: usize = 1 << 24;
 
 /// a text as characters or tokens; the next one is the target.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -177,7 +177,7 @@ fn open(source: &Source, seq_len: usize) -> Result<Splits, Error> {
             (binary(train)?, binary(val)?, classes)
         }
     };
-    let overlapping = train.len() <= MOST_OVERLAPPING;
+    let overlapping = train.len() <= MAX_OVERLAPPING_WINDOWS;
     let train = Windows::new(train, seq_len, if overlapping { 1 } else { seq_len }, classes.len())?;
     let val = Windows::new(val, seq_len, seq_len, classes.len())?;
     Ok(Splits { train: Arc::new(train), val: Arc::new(val), test: None, classes })
@@ -198,7 +198,7 @@ pub fn encode(vocabulary: &[String], text: &str) -> Result<Vec<u32>, char> {
 }
 
 fn text(file: &Path) -> Result<String, Error> {
-    let bytes = read::whole(file).map_err(|source| unreadable(file, "the text", source))?;
+    let bytes = read::whole(file).map_err(unreadable(file, "the text"))?;
     String::from_utf8(bytes).map_err(|error| {
         let at = error.utf8_error().valid_up_to();
         format(file, format!("it is not UTF-8 text: byte {at} is not part of a character"))
@@ -212,7 +212,7 @@ fn words(file: &Path, path: &Path) -> Result<(Row, Row, Vec<String>), Error> {
     let border = text.char_indices().nth(n_train).map_or(text.len(), |(at, _)| at);
     let cut = |part: &str| tokenizer.encode(part, false).map_err(|why| format(file, why));
     let both = || Ok([cut(&text[..border])?, cut(&text[border..])?]);
-    let rules = read::whole(path).map_err(|source| unreadable(path, "the tokenizer", source))?;
+    let rules = read::whole(path).map_err(unreadable(path, "the tokenizer"))?;
     let cache = TokenCache::of_user();
     let [train, val] = token_cache::tokens(cache.as_ref(), &text, &rules, both)?;
     let part = |tokens: Vec<u32>| {
@@ -236,9 +236,9 @@ fn characters(file: &Path) -> Result<(Row, Row, Vec<String>), Error> {
 }
 
 fn binary(path: &Path) -> Result<Row, Error> {
-    let failed = |source| unreadable(path, "the tokens", source);
-    let file = read::open(path).map_err(failed)?;
-    let bytes = file.metadata().map_err(failed)?.len() as usize;
+    let failed = unreadable(path, "the tokens");
+    let file = read::open(path).map_err(&failed)?;
+    let bytes = file.metadata().map_err(&failed)?.len() as usize;
     if !bytes.is_multiple_of(2) {
         return Err(format(
             path,
@@ -248,15 +248,10 @@ fn binary(path: &Path) -> Result<Row, Error> {
     Ok(Row { held: Held::File(file, bytes / 2), path: path.to_owned() })
 }
 
-fn unreadable(path: &Path, what: &'static str, source: io::Error) -> Error {
-    match source.kind() {
-        io::ErrorKind::NotFound => Error::Missing {
-            what,
-            path: path.to_owned(),
-            expected: "UTF-8 text (`file`), or 16-bit tokens, little-endian (`train_file` and `val_file`)",
-        },
-        _ => Error::Io { action: "read", path: path.to_owned(), source },
-    }
+fn unreadable(path: &Path, what: &'static str) -> impl Fn(io::Error) -> Error {
+    let expected =
+        "UTF-8 text (`file`), or 16-bit tokens, little-endian (`train_file` and `val_file`)";
+    Error::reading(what, path, expected)
 }
 
 fn format(path: &Path, what: String) -> Error {

@@ -19,14 +19,14 @@ const PIXELS: usize = 256;
 /// Partial sums of a small weight.
 const PARTS: usize = 8;
 /// Elements above which a weight is large.
-const LARGE: usize = 1 << 17;
+const LARGE_WEIGHT: usize = 1 << 17;
 /// Rows of a large weight that a thread sums: whole register tiles.
 const ROWS: usize = 48;
 
 /// dw in PyTorch's order.
 pub(super) fn backward_weight(g: &Geometry, x: &[f32], dy: &[f32]) -> Vec<f32> {
     let work = Work { g, x, dy, zeros: vec![0.0; g.group_inputs()] };
-    let large = g.weight_len() > LARGE && !is_gathered(g);
+    let large = g.weight_len() > LARGE_WEIGHT && !is_gathered(g);
     from_hwio(g, &if large { work.spread() } else { work.parts() })
 }
 

@@ -5,11 +5,11 @@ use super::geometry::{Geometry, Pixel};
 use crate::ops::scratch::Scratch;
 
 /// Input channels from which on a tap is long enough.
-const WIDE: usize = 16;
+const MIN_CHANNELS: usize = 16;
 
 /// Whether blocks of pixels are copied together.
 pub(super) fn is_gathered(g: &Geometry) -> bool {
-    g.groups == 1 && g.ci < WIDE && g.taps() > 1 && g.dilation[1] == 1
+    g.groups == 1 && g.ci < MIN_CHANNELS && g.taps() > 1 && g.dilation[1] == 1
 }
 
 /// (pixels, kh kw ci): what each output pixel reads; zeros outside the image.

@@ -6,8 +6,8 @@ use super::address::Address;
 use super::gpu::{Gpu, Grid, args, suffix, whole};
 
 /// Least rows of a chunk, and most chunks of a grid.
-const CHUNK: usize = 512;
-const MOST_CHUNKS: usize = 32_768;
+const MIN_CHUNK_ROWS: usize = 512;
+const MAX_CHUNKS: usize = 32_768;
 
 /// How rows are cut.
 #[derive(Clone, Copy)]
@@ -20,7 +20,7 @@ struct Chunks {
 
 impl Chunks {
     fn new(rows: usize, c: usize) -> Self {
-        let per_chunk = rows.div_ceil(MOST_CHUNKS).max(CHUNK);
+        let per_chunk = rows.div_ceil(MAX_CHUNKS).max(MIN_CHUNK_ROWS);
         Self { rows, c, per_chunk, count: rows.div_ceil(per_chunk) }
     }
 

@@ -24,7 +24,7 @@ use super::optimizer::{Place, Rule};
 /// of common.cu.
 const THREADS: u32 = 256;
 /// Most blocks of a grid that strides over elements.
-const MOST_BLOCKS: u64 = 1 << 16;
+const MAX_BLOCKS: u64 = 1 << 16;
 /// `COLUMNS` and `LANES` of columns.cu.
 const COLUMN_BLOCK: (u32, u32) = (32, 8);
 
@@ -55,7 +55,7 @@ pub(super) struct Grid {
 impl Grid {
     /// A grid that strides over `n` elements.
     pub(super) fn over(n: usize) -> Self {
-        let blocks = (n as u64).div_ceil(u64::from(THREADS)).min(MOST_BLOCKS);
+        let blocks = (n as u64).div_ceil(u64::from(THREADS)).min(MAX_BLOCKS);
         Self { blocks: (blocks as u32, 1, 1), threads: (THREADS, 1, 1) }
     }
 

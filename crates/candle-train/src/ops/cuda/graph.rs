@@ -25,7 +25,7 @@ use crate::units::Bytes;
 const CUBLAS_BYTES: usize = 32 << 20;
 
 /// Bytes that stay free for what nobody counts.
-const SPARE: u64 = 512 << 20;
+const RESERVED_BYTES: u64 = 512 << 20;
 
 /// Whether something was ever recorded in this process.
 static ANY: AtomicBool = AtomicBool::new(false);
@@ -54,7 +54,7 @@ impl Graph {
         let (free, needed) = gpu.free_memory()?;
         // The pass itself runs beside the first replays, and what it has used stays with the
         // process.
-        if free < 2 * needed + SPARE {
+        if free < 2 * needed + RESERVED_BYTES {
             let [free, needed] = [free, needed].map(Bytes);
             bail!("a graph and the pass beside it need twice {needed}, and {free} are free");
         }

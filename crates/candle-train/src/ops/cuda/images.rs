@@ -6,7 +6,7 @@ use super::address::Address;
 use super::gpu::{Arg, Gpu, Grid, args, whole};
 
 /// Most images of one launch.
-const MOST_IMAGES: usize = 65_535;
+const MAX_IMAGES: usize = 65_535;
 
 /// Each of `images` matrices (rows, columns) transposed.
 pub(in crate::ops) fn transpose(
@@ -18,9 +18,9 @@ pub(in crate::ops) fn transpose(
     let y = gpu.storage(DType::F32, images * rows * columns)?;
     let out = whole(&y)?;
     let stride = 4 * (rows * columns) as u64;
-    for first in (0..images).step_by(MOST_IMAGES) {
+    for first in (0..images).step_by(MAX_IMAGES) {
         let skipped = first as u64 * stride;
-        let grid = Grid::tiles(rows, columns, (images - first).min(MOST_IMAGES));
+        let grid = Grid::tiles(rows, columns, (images - first).min(MAX_IMAGES));
         let places = [x, out].map(|address| Arg::Address(address.at + skipped));
         let [from, to] = places;
         gpu.launch("transpose_images", grid, &[from, to, rows.into(), columns.into()])?;

@@ -56,7 +56,7 @@ impl Rule {
     /// Adam and `AdamW`.
     pub const ADAM: i32 = 3;
     /// Values stay; only averages move.
-    pub const STILL: i32 = 4;
+    pub const AVERAGE_ONLY: i32 = 4;
 }
 
 /// A parameter, f32, and what belongs to it. All stay where they are for the whole run.

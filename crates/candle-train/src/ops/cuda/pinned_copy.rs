@@ -13,7 +13,7 @@ use super::gpu::{Gpu, wrap};
 use crate::ops::storage::read;
 
 /// Buffers of each length: while one is copied, the next is filled.
-const TURNS: usize = 2;
+const BUFFERS_PER_LENGTH: usize = 2;
 
 type Buffers = HashMap<usize, VecDeque<PinnedHostSlice<f32>>>;
 
@@ -34,7 +34,7 @@ pub fn to_gpu(gpu: &Gpu, tensor: &Tensor) -> Result<Tensor> {
 fn copy(gpu: &Gpu, all: &mut Buffers, values: &[f32]) -> Result<CudaStorage> {
     let turns = all.entry(values.len()).or_default();
     let mut buffer = match turns.pop_front() {
-        Some(buffer) if turns.len() + 1 >= TURNS => buffer,
+        Some(buffer) if turns.len() + 1 >= BUFFERS_PER_LENGTH => buffer,
         earlier => {
             turns.extend(earlier);
             let context = gpu.cuda().cuda_stream().context().clone();

@@ -14,7 +14,7 @@ use crate::ops::scratch::filled;
 /// a core that is slower than the others for a while does not keep them waiting.
 const ROWS: usize = 96;
 /// Rows per block at least: below, reading B costs more than multiplying.
-const FEWEST_ROWS: usize = 24;
+const MIN_ROWS: usize = 24;
 
 /// A matrix view; every (row, column) lies inside `values` by construction.
 #[derive(Clone, Copy)]
@@ -153,5 +153,5 @@ fn multiply_block(
 pub(in crate::ops) fn rows_per_block(rows: usize) -> usize {
     let threads = rayon::current_num_threads();
     let blocks = rows.div_ceil(ROWS).next_multiple_of(threads);
-    rows.div_ceil(blocks.max(1)).max(FEWEST_ROWS).next_multiple_of(TILE_ROWS)
+    rows.div_ceil(blocks.max(1)).max(MIN_ROWS).next_multiple_of(TILE_ROWS)
 }

@@ -79,8 +79,8 @@ const REALS: &[Real] = &[
 ];
 
 /// Most samples of a step, most epochs, steps: past them a number is a slip, and products overflow.
-const MOST_SAMPLES: u64 = 1 << 24;
-const MOST_STEPS: u64 = 1 << 40;
+const MAX_SAMPLES: u64 = 1 << 24;
+const MAX_STEPS: u64 = 1 << 40;
 
 const WHOLES: &[Whole] = &[
     ("model.num_classes", |e| given(e.model.num_classes), 1, 1 << 20),
@@ -88,35 +88,35 @@ const WHOLES: &[Whole] = &[
     ("data.prefetch_factor", |e| Some(e.data.prefetch_factor.into()), 1, 64),
     ("data.mixup.off_epoch", |e| e.data.mixup.off_epoch, 1, 1 << 24),
     ("train.epochs", |e| e.train.epochs, 1, 1 << 24),
-    ("data.limit", |e| e.data.limit, 1, MOST_STEPS),
-    ("train.steps", |e| e.train.steps, 1, MOST_STEPS),
-    ("train.batch_size", |e| given(e.train.batch_size), 1, MOST_SAMPLES),
-    ("train.global_batch_size", |e| given(e.train.global_batch_size), 1, MOST_SAMPLES),
+    ("data.limit", |e| e.data.limit, 1, MAX_STEPS),
+    ("train.steps", |e| e.train.steps, 1, MAX_STEPS),
+    ("train.batch_size", |e| given(e.train.batch_size), 1, MAX_SAMPLES),
+    ("train.global_batch_size", |e| given(e.train.global_batch_size), 1, MAX_SAMPLES),
     (
         "train.gradient_accumulation_steps",
         |e| given(e.train.gradient_accumulation_steps),
         1,
         65_536,
     ),
-    ("lr_scaling.base_batch_size", |e| Some(e.lr_scaling.base_batch_size.into()), 1, MOST_SAMPLES),
-    ("scheduler.warmup", |e| count(e.scheduler.warmup), 0, MOST_STEPS),
-    ("loss_scale.growth_interval", |e| Some(e.loss_scale.growth_interval), 1, MOST_STEPS),
+    ("lr_scaling.base_batch_size", |e| Some(e.lr_scaling.base_batch_size.into()), 1, MAX_SAMPLES),
+    ("scheduler.warmup", |e| count(e.scheduler.warmup), 0, MAX_STEPS),
+    ("loss_scale.growth_interval", |e| Some(e.loss_scale.growth_interval), 1, MAX_STEPS),
     ("distributed.devices", |e| e.distributed.devices.count().map(u64::from), 1, 1024),
     ("distributed.threads_per_rank", |e| given(e.distributed.threads_per_rank), 1, 1024),
     ("distributed.bucket_cap", |e| Some(e.distributed.bucket_cap.0), 1024, 1 << 40),
     ("distributed.first_bucket_cap", |e| Some(e.distributed.first_bucket_cap.0), 1024, 1 << 40),
     ("distributed.shards", |e| given(e.distributed.shards), 1, 1024),
     ("distributed.min_world_size", |e| given(e.distributed.min_world_size), 1, 1024),
-    ("validation.every", |e| count(e.validation.every), 1, MOST_STEPS),
+    ("validation.every", |e| count(e.validation.every), 1, MAX_STEPS),
     ("validation.sample_every", |e| Some(e.validation.sample_every.into()), 1, 1 << 20),
-    ("validation.batch_size", |e| given(e.validation.batch_size), 1, MOST_SAMPLES),
-    ("checkpoint.every", |e| count(e.checkpoint.every), 1, MOST_STEPS),
+    ("validation.batch_size", |e| given(e.validation.batch_size), 1, MAX_SAMPLES),
+    ("checkpoint.every", |e| count(e.checkpoint.every), 1, MAX_STEPS),
     ("checkpoint.keep_last", |e| Some(e.checkpoint.keep_last.into()), 1, 10_000),
     ("checkpoint.keep_best", |e| Some(e.checkpoint.keep_best.into()), 0, 10_000),
-    ("early_stopping.patience", |e| e.early_stopping.patience, 1, MOST_STEPS),
+    ("early_stopping.patience", |e| e.early_stopping.patience, 1, MAX_STEPS),
     ("fault.max_restarts", |e| Some(e.fault.max_restarts.into()), 0, 1000),
-    ("fault.compare_weights", |e| count(e.fault.compare_weights), 1, MOST_STEPS),
-    ("logging.every", |e| count(e.logging.every), 1, MOST_STEPS),
+    ("fault.compare_weights", |e| count(e.fault.compare_weights), 1, MAX_STEPS),
+    ("logging.every", |e| count(e.logging.every), 1, MAX_STEPS),
 ];
 
 /// For each number that has bounds its key, and the bounds in the words of JSON schema.
@@ -228,7 +228,7 @@ pub(crate) fn lists(loaded: &Loaded) -> Vec<Finding> {
         let epochs = ["unfreeze_at_epoch", "freeze_at_epoch"];
         let given = [group.unfreeze_at_epoch, group.freeze_at_epoch];
         let least = |(name, value): (&str, Option<u64>)| {
-            value.filter(|&n| n == 0).map(|n| whole(&key(name), n, 1, MOST_STEPS))
+            value.filter(|&n| n == 0).map(|n| whole(&key(name), n, 1, MAX_STEPS))
         };
         found.extend(epochs.into_iter().zip(given).filter_map(least));
     }

@@ -271,10 +271,10 @@ fn metric(reader: &mut Reader, sweep: &mut Sweep, base: &Loaded) {
 /// what is wrong on the parameters that cause it.
 fn extremes(reader: &mut Reader, sweep: &Sweep, vocabulary: &Vocabulary) {
     /// More values of one parameter are not tried one by one.
-    const MOST: usize = 64;
+    const MAX_VALUES: usize = 64;
     let mut said: Vec<(Vec<String>, String)> = Vec::new();
     for (index, parameter) in sweep.search.parameters.iter().enumerate() {
-        for value in parameter.domain.extremes().into_iter().take(MOST) {
+        for value in parameter.domain.extremes().into_iter().take(MAX_VALUES) {
             let values = assignment(&sweep.search.parameters, index, &value);
             let Err(problems) = with_values(sweep, &values, vocabulary) else { continue };
             for problem in problems.iter() {

@@ -128,7 +128,7 @@ struct Parser<'a> {
 type Parsed = Result<Term, (String, usize)>;
 
 /// Brackets in brackets end here.
-const DEEPEST: usize = 64;
+const MAX_DEPTH: usize = 64;
 
 impl<'a> Parser<'a> {
     /// What follows, without white space.
@@ -191,8 +191,8 @@ impl<'a> Parser<'a> {
         let here = self.at;
         self.at += 1;
         self.depth += 1;
-        if self.depth > DEEPEST {
-            return Err((format!("is nested deeper than {DEEPEST} levels"), here));
+        if self.depth > MAX_DEPTH {
+            return Err((format!("is nested deeper than {MAX_DEPTH} levels"), here));
         }
         let inner = self.level(0)?;
         self.depth -= 1;

@@ -18,8 +18,8 @@ const EPISODE: &str = "episode_index";
 const FRAME: &str = "frame_index";
 
 /// Most files of a folder, and how deep it is searched.
-const MOST_FILES: usize = 1 << 20;
-const DEEPEST: usize = 8;
+const MAX_FILES: usize = 1 << 20;
+const MAX_DEPTH: usize = 8;
 
 /// Whether `path` is a folder, or a parquet file by its name or its first bytes.
 pub(crate) fn is_parquet(path: &Path) -> bool {
@@ -161,14 +161,14 @@ pub(crate) fn listed(folder: &Path) -> Result<Vec<PathBuf>, Error> {
     let data = folder.join("data");
     let root = if data.is_dir() { data } else { folder.to_owned() };
     let mut files = Vec::new();
-    list(&root, DEEPEST, &mut files).map_err(|source| Error::Io {
+    list(&root, MAX_DEPTH, &mut files).map_err(|source| Error::Io {
         action: "list",
         path: root.clone(),
         source,
     })?;
     files.sort_unstable();
-    if files.is_empty() || files.len() > MOST_FILES {
-        let what = format!("the folder holds {} parquet files, not 1 to {MOST_FILES}", files.len());
+    if files.is_empty() || files.len() > MAX_FILES {
+        let what = format!("the folder holds {} parquet files, not 1 to {MAX_FILES}", files.len());
         return Err(Error::Format { path: root, what });
     }
     Ok(files)
@@ -188,7 +188,7 @@ fn list(folder: &Path, depth: usize, files: &mut Vec<PathBuf>) -> io::Result<()>
         } else if path.extension().is_some_and(|ending| ending == "parquet") {
             files.push(path);
         }
-        if files.len() > MOST_FILES {
+        if files.len() > MAX_FILES {
             break;
         }
     }

@@ -7,9 +7,9 @@ use std::io::{Read, Seek, SeekFrom};
 use crate::data::sources::control::parquet::thrift::{Input, LIST, STRUCT};
 
 /// Longest footer that is read: 64 MiB.
-const LONGEST: u64 = 1 << 26;
+const MAX_FOOTER_BYTES: u64 = 1 << 26;
 /// Deepest nesting of the schema; a list of lists of numbers takes five.
-const DEEPEST: usize = 32;
+const MAX_DEPTH: usize = 32;
 /// Length of the footer (4 bytes) and the word that ends a file.
 const TAIL: u64 = 8;
 /// Fields of Thrift's `FileMetaData` and `SchemaElement`.
@@ -37,7 +37,7 @@ fn read(file: &mut File) -> std::io::Result<Option<Vec<u8>>> {
     file.read_exact(&mut tail)?;
     let [a, b, c, d, word @ ..] = tail;
     let claimed = u64::from(u32::from_le_bytes([a, b, c, d]));
-    if &word != b"PAR1" || claimed > LONGEST || claimed > before {
+    if &word != b"PAR1" || claimed > MAX_FOOTER_BYTES || claimed > before {
         return Ok(None);
     }
     let mut bytes = vec![0; claimed as usize];
@@ -82,7 +82,7 @@ fn nests(children: &[i64]) -> bool {
         }
         let Some(left) = open.last_mut() else { return false };
         *left -= 1;
-        if n < 0 || n > children.len() as i64 || open.len() > DEEPEST {
+        if n < 0 || n > children.len() as i64 || open.len() > MAX_DEPTH {
             return false;
         }
         open.push(n);
@@ -101,7 +101,7 @@ mod tests {
             assert!(!nests(wrong), "{wrong:?}");
         }
         let chain = |n: usize| [vec![1; n - 1], vec![0]].concat();
-        assert!(nests(&chain(DEEPEST)) && !nests(&chain(DEEPEST + 1)));
+        assert!(nests(&chain(MAX_DEPTH)) && !nests(&chain(MAX_DEPTH + 1)));
     }
 
     #[test]

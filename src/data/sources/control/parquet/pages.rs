@@ -14,7 +14,7 @@ use parquet::file::metadata::ColumnChunkMetaData;
 use crate::data::sources::control::parquet::header::{Header, Kind};
 
 /// Largest page, unpacked: 256 MiB. Writers make pages of one.
-const LARGEST: u64 = 1 << 28;
+const MAX_PAGE_BYTES: u64 = 1 << 28;
 /// Numbers of a column for each byte of its file; as npz files may not claim a thousandfold of
 /// their size.
 const PER_BYTE: u64 = 256;
@@ -159,7 +159,7 @@ impl Pages {
             Packing::Snappy => {
                 // Three bytes copy 64 at most.
                 let length = snap::raw::decompress_len(packed).map_err(|error| fails(&error))?;
-                if length as u64 > LARGEST.min(packed.len() as u64 * 64) {
+                if length as u64 > MAX_PAGE_BYTES.min(packed.len() as u64 * 64) {
                     return Err(fails(&format!("{length} bytes are too many")));
                 }
                 snap::raw::Decoder::new().decompress_vec(packed).map_err(|error| fails(&error))
@@ -169,11 +169,11 @@ impl Pages {
                 let source = ruzstd::decoding::StreamingDecoder::new(packed);
                 let source = source.map_err(|error| fails(&error))?;
                 source
-                    .take(LARGEST + 1)
+                    .take(MAX_PAGE_BYTES + 1)
                     .read_to_end(&mut unpacked)
                     .map_err(|error| fails(&error))?;
-                if unpacked.len() as u64 > LARGEST {
-                    return Err(fails(&format!("it has more than {LARGEST} bytes")));
+                if unpacked.len() as u64 > MAX_PAGE_BYTES {
+                    return Err(fails(&format!("it has more than {MAX_PAGE_BYTES} bytes")));
                 }
                 Ok(unpacked)
             }

@@ -1,7 +1,7 @@
 //! Thrift's compact protocol, in which parquet files describe themselves.
 
 /// Deepest nesting of what is passed over.
-const DEEPEST: usize = 32;
+const MAX_DEPTH: usize = 32;
 /// Kinds of values.
 pub(super) const TRUE: u8 = 1;
 pub(super) const FALSE: u8 = 2;
@@ -71,7 +71,7 @@ impl Input<'_> {
 
     /// Passes over a value of a field.
     pub(super) fn skip(&mut self, kind: u8) -> Option<()> {
-        self.skip_within(kind, DEEPEST)
+        self.skip_within(kind, MAX_DEPTH)
     }
 
     fn skip_within(&mut self, kind: u8, depth: usize) -> Option<()> {

@@ -16,7 +16,7 @@ use crate::ops::kernel::{Output, Panels, Rows, Sums, Write, product};
 const BLOCK_BYTES: usize = 1_300_000;
 /// Elements of the transformed kernels above which they are read once for many tiles, instead of
 /// once for each block: they fit into no cache.
-const LARGE: usize = 4 << 20;
+const LARGE_KERNELS: usize = 4 << 20;
 /// Tiles that are transformed before the products in that case.
 const STAGED_TILES: usize = 512;
 
@@ -30,7 +30,7 @@ pub(super) fn apply(
     padding: [usize; 2],
     y: &mut [f32],
 ) {
-    let large = padded(kernels.rows) * padded(kernels.columns) * COMPONENTS > LARGE;
+    let large = padded(kernels.rows) * padded(kernels.columns) * COMPONENTS > LARGE_KERNELS;
     let kernels = kernels.panels();
     let tiles = Tiles::new(output);
     let work = Work { gather: Gather::new(x, input, padding), kernels, tiles };

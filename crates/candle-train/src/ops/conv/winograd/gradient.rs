@@ -16,7 +16,7 @@ use crate::ops::kernel::{Columns, Output, Panels, Source, Sums, Write, best, pro
 const BLOCK_BYTES: usize = 1_300_000;
 /// Elements of all products above which the 36 products are spread over threads, instead of parts
 /// of the tiles, whose sums would take too much memory.
-const LARGE: usize = 512 << 10;
+const LARGE_PRODUCTS: usize = 512 << 10;
 /// Partial sums otherwise: a fixed number, added in a fixed order.
 const PARTS: usize = 8;
 /// Tiles that are transformed before the products if the products are large.
@@ -36,7 +36,7 @@ pub(super) fn gradient(
         outputs: Gather::new(dy, output, [0, 0]),
         tiles,
     };
-    let sums = if work.len() > LARGE { vec![work.staged()] } else { work.parts() };
+    let sums = if work.len() > LARGE_PRODUCTS { vec![work.staged()] } else { work.parts() };
     let mut dw = vec![0.0; output.c * input.c * TAPS];
     dw.par_chunks_mut(input.c * TAPS).enumerate().for_each(|(channel, dw)| {
         run(best(), Row { sums: &sums, channel, inputs: input.c, dw });

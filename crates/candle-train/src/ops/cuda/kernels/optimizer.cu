@@ -22,7 +22,7 @@ struct Rule {
     float follow;
 };
 
-enum { SGD, SGD_MOMENTUM, SGD_NESTEROV, ADAM, STILL };
+enum { SGD, SGD_MOMENTUM, SGD_NESTEROV, ADAM, AVERAGE_ONLY };
 
 // As PyTorch's `lerp`.
 __device__ inline float lerp_as_torch(float start, float end, float weight) {
@@ -41,7 +41,7 @@ KERNEL update(const Place* places, const uint2* parts, Rule rule, u64 per_block)
         g = g < -rule.limit ? -rule.limit : g;
         g = g > rule.limit ? rule.limit : g;
         g += (place.decays ? rule.penalty : 0.0f) * value;
-        if (rule.kind == STILL) {
+        if (rule.kind == AVERAGE_ONLY) {
             // Only the average moves.
         } else if (rule.kind == SGD) {
             value -= rule.lr * g;
