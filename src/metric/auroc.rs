@@ -1,45 +1,10 @@
 //! `val/auroc`
 
-use candle_core::{Result, Tensor};
-
-use crate::metric::scores::{self, SCORES, ties};
-use crate::metric::{Kept, Metric};
-use crate::plan::{Measurable, Mode};
+use crate::metric::scores::{RankingScore, ties};
 
 /// Area under the receiver operating characteristic of each class against all others, and their
 /// mean; classes that all samples have, or none, are left out.
-#[derive(Debug)]
-pub struct Auroc;
-
-impl Metric for Auroc {
-    fn name(&self) -> &'static str {
-        "auroc"
-    }
-
-    fn mode(&self) -> Mode {
-        Mode::Max
-    }
-
-    fn why_not(&self, answers: &Measurable) -> Option<String> {
-        scores::why_not(answers)
-    }
-
-    fn is_usual(&self) -> bool {
-        false
-    }
-
-    fn keeps(&self) -> &'static str {
-        SCORES
-    }
-
-    fn measure(&self, outputs: &Tensor, targets: &Tensor) -> Result<Kept> {
-        scores::measure(outputs, targets)
-    }
-
-    fn value(&self, all: &Kept) -> f64 {
-        scores::mean(all, auroc)
-    }
-}
+pub const AUROC: RankingScore = RankingScore { name: "auroc", value: auroc };
 
 /// The share of pairs of a sample with the class and one without it that are in the right order;
 /// ties count half. Exact in integers. `None` without such pairs.

@@ -3,16 +3,56 @@
 use candle_core::{DType, Device, Result, Tensor};
 use rayon::prelude::*;
 
-use crate::metric::{Kept, Scores};
-use crate::plan::{Measurable, Targets};
+use crate::metric::{Kept, Metric, Scores};
+use crate::plan::{Measurable, Mode, Targets};
 
 /// What the metrics that rank samples share.
 pub(crate) const SCORES: &str = "scores";
 /// Scores that are gathered on every rank: 128 MiB of them.
 const MAX_SCORES: usize = 1 << 24;
 
+/// How well the scores of a class rank the samples that have it before the others; the mean over the
+/// classes.
+#[derive(Debug)]
+pub struct RankingScore {
+    pub(super) name: &'static str,
+    /// Of one class, given its scores from the highest to the lowest, each with whether its sample
+    /// has the class; `None` where it has no meaning.
+    pub(super) value: fn(&[(f32, bool)]) -> Option<f64>,
+}
+
+impl Metric for RankingScore {
+    fn name(&self) -> &'static str {
+        self.name
+    }
+
+    fn mode(&self) -> Mode {
+        Mode::Max
+    }
+
+    fn why_not(&self, answers: &Measurable) -> Option<String> {
+        why_not(answers)
+    }
+
+    fn is_usual(&self) -> bool {
+        false
+    }
+
+    fn keeps(&self) -> &'static str {
+        SCORES
+    }
+
+    fn measure(&self, outputs: &Tensor, targets: &Tensor) -> Result<Kept> {
+        measure(outputs, targets)
+    }
+
+    fn value(&self, all: &Kept) -> f64 {
+        mean(all, self.value)
+    }
+}
+
 /// Why samples cannot be ranked.
-pub(super) fn why_not(answers: &Measurable) -> Option<String> {
+fn why_not(answers: &Measurable) -> Option<String> {
     match answers.targets {
         Targets::Numbers | Targets::Series => {
             return Some(
@@ -32,7 +72,7 @@ pub(super) fn why_not(answers: &Measurable) -> Option<String> {
 
 /// The scores of a batch: of samples with one class the logarithm of p / (1 - p) under the softmax,
 /// which is in the order of p and never saturates; of samples that may have several, the outputs.
-pub(super) fn measure(outputs: &Tensor, targets: &Tensor) -> Result<Kept> {
+fn measure(outputs: &Tensor, targets: &Tensor) -> Result<Kept> {
     let outputs = outputs.to_device(&Device::Cpu)?.to_vec2::<f32>()?;
     let classes = outputs.first().map_or(0, Vec::len);
     let mut values = Vec::with_capacity(outputs.len() * classes);
@@ -89,7 +129,7 @@ impl Scores {
 }
 
 /// The mean over the classes that have a value; NaN if none has.
-pub(super) fn mean(all: &Kept, value: fn(&[(f32, bool)]) -> Option<f64>) -> f64 {
+fn mean(all: &Kept, value: fn(&[(f32, bool)]) -> Option<f64>) -> f64 {
     let Kept::Scores(scores) = all else { return f64::NAN };
     let values: Vec<f64> = scores.of_classes(value).into_iter().flatten().collect();
     values.iter().sum::<f64>() / values.len() as f64

@@ -1,0 +1,66 @@
+//! `val/precision`, `val/recall` and `val/f1`, class by class and averaged.
+
+use candle_core::{Result, Tensor};
+
+use crate::metric::outcomes::{self, Average, OUTCOMES, Outcome};
+use crate::metric::{Kept, Metric};
+use crate::plan::{Measurable, Mode};
+
+/// A value of each class's outcomes, averaged over the classes.
+#[derive(Debug)]
+pub struct ClassScore {
+    /// With the macro average, and with the micro average.
+    names: [&'static str; 2],
+    value: fn(&Outcome) -> f64,
+    average: Average,
+}
+
+impl ClassScore {
+    /// Share of what was found that is right.
+    pub fn precision(average: Average) -> Self {
+        Self { names: ["precision", "precision_micro"], value: Outcome::precision, average }
+    }
+
+    /// Share of what is there that was found. Its macro average is the balanced accuracy.
+    pub fn recall(average: Average) -> Self {
+        Self { names: ["recall", "recall_micro"], value: Outcome::recall, average }
+    }
+
+    /// Harmonic mean of precision and recall.
+    pub fn f1(average: Average) -> Self {
+        Self { names: ["f1", "f1_micro"], value: Outcome::f1, average }
+    }
+}
+
+impl Metric for ClassScore {
+    fn name(&self) -> &'static str {
+        match self.average {
+            Average::Macro => self.names[0],
+            Average::Micro => self.names[1],
+        }
+    }
+
+    fn mode(&self) -> Mode {
+        Mode::Max
+    }
+
+    fn why_not(&self, answers: &Measurable) -> Option<String> {
+        self.average.why_not(answers)
+    }
+
+    fn is_usual(&self) -> bool {
+        false
+    }
+
+    fn keeps(&self) -> &'static str {
+        OUTCOMES
+    }
+
+    fn measure(&self, outputs: &Tensor, targets: &Tensor) -> Result<Kept> {
+        outcomes::measure(outputs, targets)
+    }
+
+    fn value(&self, all: &Kept) -> f64 {
+        self.average.of(all, self.value)
+    }
+}
