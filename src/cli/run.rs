@@ -10,8 +10,8 @@ use clap::{CommandFactory, Parser};
 
 use crate::cli::args::{Args, Verb};
 use crate::cli::{
-    Refusal, checkpoint, doctor, evaluate, init, inspect, last_words, nodes, resume, sample, sweep,
-    to_stderr, train, usage,
+    Refusal, checkpoint, doctor, evaluate, init, inspect, last_words, node_args, resume, sample,
+    sweep, to_stderr, train, usage,
 };
 use crate::failpoint;
 use crate::kinds::Kinds;
@@ -74,7 +74,7 @@ fn dispatch(args: Args, kinds: &Kinds) -> Result<u8, Refusal> {
         Some(Verb::Doctor(doctor)) => doctor::doctor(&doctor, kinds),
         Some(Verb::Report { run }) => inspect::report(run.as_deref(), kinds),
         Some(Verb::Checkpoint(verb)) => checkpoint::dispatch(&verb),
-        Some(Verb::Token { file }) => nodes::token(file.as_deref()),
+        Some(Verb::Token { file }) => node_args::token(file.as_deref()),
         Some(Verb::Schema { sweep, json_schema }) => inspect::schema(sweep, json_schema, kinds),
         Some(Verb::Completions { shell }) => Ok(completions(shell)),
         None => {

@@ -1,7 +1,6 @@
 //! Episodes in memory, and what their readers share.
 
 use std::fs::File;
-use std::io;
 use std::ops::Range;
 use std::path::Path;
 
