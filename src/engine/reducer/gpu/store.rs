@@ -60,7 +60,7 @@ pub(crate) struct Marks {
 
 impl Marks {
     /// Which launches deliver the gradients of the next pass, if it is one that can be replayed.
-    pub(crate) fn kind(&self) -> Option<Kind> {
+    pub(in crate::engine) fn kind(&self) -> Option<Kind> {
         let written = self.written.iter().zip(&self.trained).filter(|(_, is_trained)| **is_trained);
         kind_of_pass(&written.map(|(&written, _)| written).collect::<Vec<bool>>())
     }
