@@ -53,7 +53,7 @@ fn square(Details { split, classes, confusion, .. }: &Details) -> String {
     if confusion.is_empty() || confusion.len() > MAX_MATRIX_CLASSES {
         return String::new();
     }
-    let head = format!("{split}: class \\ answer");
+    let head = format!("{split}: true \\ predicted");
     let width = column(classes.iter().map(|class| &class.class), &head);
     let most = confusion.iter().flatten().max().copied().unwrap_or(0).to_string().len();
     // Answers are in the order of the lines, so their columns need no names.

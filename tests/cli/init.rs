@@ -91,6 +91,20 @@ fn images_are_counted_and_measured_and_the_experiment_trains() {
 }
 
 #[test]
+fn samples_are_held_back_where_there_is_no_part_to_validate_on() {
+    let lab = Lab::new();
+    write_images(&lab, "unsplit", 16, 20);
+    let text = written(&lab, "unsplit", "unsplit.toml").replace("\n# ", " ");
+    assert!(text.contains("val_fraction = 0.2"), "{text}");
+    assert!(text.contains("32 images in 2 classes to train on, 8 to validate on"), "{text}");
+    let rows: String = (0..50).map(|row| format!("{row},{}.5\n", row % 7)).collect();
+    lab.write("houses.csv", format!("rooms,price\n{rows}"));
+    let text = written(&lab, "houses.csv", "houses.toml").replace("\n# ", " ");
+    assert!(text.contains("val_fraction = 0.2") && !text.contains("val_file"), "{text}");
+    assert!(text.contains("40 samples to train on, 10 to validate on"), "{text}");
+}
+
+#[test]
 fn nothing_is_overwritten_and_what_cannot_be_used_is_named() {
     let lab = Lab::new();
     let refuse = |code: i32, args: &[&str], words: &[&str]| {
@@ -107,12 +121,10 @@ fn nothing_is_overwritten_and_what_cannot_be_used_is_named() {
     refuse(3, &["empty.csv"], &["`empty.csv` is empty"]);
     lab.write("noise.dat", [0, 255, 0, 1]);
     refuse(3, &["noise.dat"], &["`noise.dat` is nothing that is recognised", "a text"]);
-    lab.write("houses.csv", "rooms,price\n3,200\n");
-    refuse(3, &["houses.csv"], &["no part to validate on", "`train.csv` and `val.csv`"]);
+    lab.write("houses.jsonl", "{\"rooms\": 3, \"price\": 200}\n");
+    refuse(3, &["houses.jsonl"], &["no part to validate on", "`train.jsonl` and `val.jsonl`"]);
     fs::create_dir(lab.path("void")).unwrap();
     refuse(3, &["void"], &["holds nothing that is recognised"]);
-    write_images(&lab, "unsplit", 16, 2);
-    refuse(3, &["unsplit"], &["has folders of images, but none to validate on"]);
     lab.write("takes/recordings/7_anna_1.wav", "");
     refuse(3, &["takes"], &["has WAV files, but none to validate on"]);
     lab.write("words/train.csv", "name,y\nanna,1\n");
@@ -120,9 +132,7 @@ fn nothing_is_overwritten_and_what_cannot_be_used_is_named() {
     refuse(3, &["words"], &["words/train.csv", "anna"]);
     lab.write("alpaca.json", "[]");
     refuse(3, &["alpaca.json"], &["there is no `tokenizer.json` beside it"]);
-    for name in
-        ["nowhere", "empty", "noise", "houses", "void", "unsplit", "takes", "words", "alpaca"]
-    {
+    for name in ["nowhere", "empty", "noise", "houses", "void", "takes", "words", "alpaca"] {
         assert!(!Path::new(&lab.path(&format!("{name}.toml"))).exists(), "{name}");
     }
 }

@@ -4,14 +4,14 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use crate::cli::Refusal;
-use crate::cli::init::recognised::{Recognised, Task, path, unusable};
+use crate::cli::init::recognised::{Recognised, Task, VAL_FRACTION, path, unusable};
 use crate::cli::init::{images, table};
 
 /// Names of the part to validate on, beside `train`.
 const VAL: [&str; 5] = ["val", "valid", "validation", "test", "eval"];
-const KNOWN: &str = "give a folder with `train` and `val` (of class folders with images or WAV files, or of csv, \
-                     jsonl or bin files), MNIST's idx files, a csv file whose first column is `date`, a text, \
-                     an npz or parquet file, or the folder of a LeRobot data set";
+const KNOWN: &str = "give a folder of class folders with images, a folder with `train` and `val` (of class \
+                     folders with images or WAV files, or of csv, jsonl or bin files), MNIST's idx files, a csv \
+                     file, a text, an npz or parquet file, or the folder of a LeRobot data set";
 /// Characters of a text or tokens of a file that a sample has.
 const SEQ_LEN: u64 = 64;
 
@@ -44,9 +44,8 @@ fn folder(at: &Path) -> Result<Recognised, Refusal> {
         return Ok(Recognised::new("mnist", &[("dir", path(at))], Task::Digits));
     }
     if images::has_classes(at) {
-        let what = "has folders of images, but none to validate on";
-        let help = "move some images of each class: PATH/train/<class>/* and PATH/val/<class>/*";
-        return Err(unusable(at, what, help));
+        let options = [("train_dir", path(at)), ("val_fraction", VAL_FRACTION.into())];
+        return Ok(Recognised::new("image_folder", &options, Task::Images(at.to_owned())));
     }
     if has_speech(at) {
         let what = "has WAV files, but none to validate on";
@@ -94,7 +93,7 @@ fn file_parts(at: &Path, asked: Option<&str>) -> Option<Result<Recognised, Refus
         let val = VAL.iter().find_map(|name| part(name));
         if let Some((train, val)) = part("train").zip(val) {
             return Some(match end {
-                "csv" => table::csv(&train, &val),
+                "csv" => table::csv(&train, Some(&val)),
                 "jsonl" => table::jsonl(&train, &val),
                 _ => Ok(tokens(&train, &val)),
             });
@@ -115,7 +114,7 @@ fn file(at: &Path) -> Result<Recognised, Refusal> {
     match end.as_str() {
         "csv" => match table::series(at)? {
             Some(series) => Ok(series),
-            None => beside(at, &end),
+            None => part_beside(at, &end).unwrap_or_else(|| table::csv(at, None)),
         },
         "jsonl" | "bin" => beside(at, &end),
         "npz" | "parquet" => text("trajectories", Task::Behaviour),
@@ -129,16 +128,18 @@ fn file(at: &Path) -> Result<Recognised, Refusal> {
     }
 }
 
-/// A file to train on, whose part to validate on lies beside it.
-fn beside(at: &Path, end: &str) -> Result<Recognised, Refusal> {
+/// A file `train.*` with the part to validate on beside it.
+fn part_beside(at: &Path, end: &str) -> Option<Result<Recognised, Refusal>> {
     let folder = at.parent().unwrap_or(Path::new(""));
     let is_part = name(at) == format!("train.{end}");
-    if let Some(both) = file_parts(folder, Some(end)).filter(|_| is_part) {
-        return both;
-    }
-    let dates = if end == "csv" { "; time series begin with a column `date`" } else { "" };
-    let help = format!("cut it into `train.{end}` and `val.{end}`, and give their folder{dates}");
-    Err(unusable(at, "has no part to validate on beside it", &help))
+    file_parts(folder, Some(end)).filter(|_| is_part)
+}
+
+fn beside(at: &Path, end: &str) -> Result<Recognised, Refusal> {
+    part_beside(at, end).unwrap_or_else(|| {
+        let help = format!("cut it into `train.{end}` and `val.{end}`, and give their folder");
+        Err(unusable(at, "has no part to validate on beside it", &help))
+    })
 }
 
 fn instructions(at: &Path) -> Result<Recognised, Refusal> {

@@ -8,6 +8,9 @@ use crate::cli::Refusal;
 use crate::config::kind::Choice;
 use crate::worker::exit;
 
+/// Samples of each class that are held back to validate on where the data have no part for it.
+pub(super) const VAL_FRACTION: f64 = 0.2;
+
 /// A data set, and what is to be learnt from it.
 #[derive(Debug)]
 pub(super) struct Recognised {

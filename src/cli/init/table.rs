@@ -7,7 +7,7 @@ use std::path::Path;
 use serde_json::{Map, Value};
 
 use crate::cli::Refusal;
-use crate::cli::init::recognised::{Recognised, Task, path, unusable};
+use crate::cli::init::recognised::{Recognised, Task, VAL_FRACTION, path, unusable};
 
 /// Names that a target usually has.
 const TARGETS: [&str; 9] =
@@ -34,8 +34,8 @@ pub(super) fn series(file: &Path) -> Result<Option<Recognised>, Refusal> {
     Ok(Some(Recognised::new("csv_forecast", &options, Task::Series { rows })))
 }
 
-/// Two csv files, to train and to validate on.
-pub(super) fn csv(train: &Path, val: &Path) -> Result<Recognised, Refusal> {
+/// A csv file to train on and one to validate on, for which rows are held back if there is none.
+pub(super) fn csv(train: &Path, val: Option<&Path>) -> Result<Recognised, Refusal> {
     let text = text(train)?;
     let mut reader = csv::ReaderBuilder::new()
         .flexible(true)
@@ -48,9 +48,10 @@ pub(super) fn csv(train: &Path, val: &Path) -> Result<Recognised, Refusal> {
     };
     let cell = |row: &csv::StringRecord| row.get(index).unwrap_or_default().to_owned();
     let cells: Vec<String> = reader.records().flatten().map(|row| cell(&row)).collect();
+    let held_back = ("val_fraction", VAL_FRACTION.into());
     let options = [
         ("train_file", path(train)),
-        ("val_file", path(val)),
+        val.map_or(held_back, |val| ("val_file", path(val))),
         ("target", names[index].clone().into()),
     ];
     let (classify, words) = are_classes(&cells);

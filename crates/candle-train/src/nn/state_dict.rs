@@ -137,9 +137,9 @@ impl Error {
         let (from, to) = (path.display(), path.with_extension("safetensors"));
         let to = to.display();
         Some(format!(
-            "convert it once, in Python:\n  import torch; from safetensors.torch import save_file\n  save_file({{k: \
-             v.contiguous().clone() for k, v in torch.load(\"{from}\", map_location=\"cpu\", \
-             weights_only=True).items()}}, \"{to}\")"
+            "convert it once, in Python:\n  import torch; from safetensors.torch import save_file\n  saved = \
+             torch.load(\"{from}\", map_location=\"cpu\", weights_only=True)\n  saved = saved.get(\"state_dict\", \
+             saved)\n  save_file({{k: v.contiguous().clone() for k, v in saved.items()}}, \"{to}\")"
         ))
     }
 }
