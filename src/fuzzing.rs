@@ -30,7 +30,7 @@ pub(crate) const TARGETS: [(&str, Target); 9] = [
     ("image", image),
     ("npz", npz),
     ("parquet", parquet),
-    ("wav", wav),
+    ("audio", audio),
 ];
 
 /// An experiment, up to its plan.
@@ -166,8 +166,8 @@ pub fn parquet(bytes: &[u8]) {
     }
 }
 
-/// Speech.
-pub fn wav(bytes: &[u8]) {
+/// A recording of speech.
+pub fn audio(bytes: &[u8]) {
     if let Ok((_file, path)) = in_memory(bytes) {
         drop(fuzz_readers::speech(&path));
     }

@@ -45,7 +45,9 @@ pub mod files {
 /// Readers of foreign bytes, a function each.
 #[cfg(any(test, feature = "fuzzing"))]
 pub mod fuzzing {
-    pub use crate::fuzzing::{config, csv, frame, image, manifest, npz, parquet, safetensors, wav};
+    pub use crate::fuzzing::{
+        audio, config, csv, frame, image, manifest, npz, parquet, safetensors,
+    };
 }
 
 /// Ranks as processes.

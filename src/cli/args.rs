@@ -127,7 +127,7 @@ pub(crate) struct Rendezvous {
 
 #[derive(Debug, ClapArgs)]
 pub(crate) struct InitArgs {
-    /// Folder with `train` and `val` (class folders of images or WAV files; csv, jsonl or bin
+    /// Folder with `train` and `val` (class folders of images or recordings; csv, jsonl or bin
     /// files), MNIST's files, a csv file with dates, a text, or recorded behaviour (npz, parquet,
     /// `LeRobot`).
     pub(crate) path: PathBuf,

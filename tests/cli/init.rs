@@ -126,7 +126,7 @@ fn nothing_is_overwritten_and_what_cannot_be_used_is_named() {
     fs::create_dir(lab.path("void")).unwrap();
     refuse(3, &["void"], &["holds nothing that is recognised"]);
     lab.write("takes/recordings/7_anna_1.wav", "");
-    refuse(3, &["takes"], &["has WAV files, but none to validate on"]);
+    refuse(3, &["takes"], &["has recordings, but none to validate on"]);
     lab.write("words/train.csv", "name,y\nanna,1\n");
     lab.write("words/val.csv", "name,y\nbert,1\n");
     refuse(3, &["words"], &["words/train.csv", "anna"]);

@@ -10,7 +10,7 @@ use crate::cli::init::{images, table};
 /// Names of the part to validate on, beside `train`.
 const VAL: [&str; 5] = ["val", "valid", "validation", "test", "eval"];
 const KNOWN: &str = "give a folder of class folders with images, a folder with `train` and `val` (of class \
-                     folders with images or WAV files, or of csv, jsonl or bin files), MNIST's idx files, a csv \
+                     folders with images or recordings, or of csv, jsonl or bin files), MNIST's idx files, a csv \
                      file, a text, an npz or parquet file, or the folder of a LeRobot data set";
 /// Characters of a text or tokens of a file that a sample has.
 const SEQ_LEN: u64 = 64;
@@ -48,7 +48,7 @@ fn folder(at: &Path) -> Result<Recognised, Refusal> {
         return Ok(Recognised::new("image_folder", &options, Task::Images(at.to_owned())));
     }
     if has_speech(at) {
-        let what = "has WAV files, but none to validate on";
+        let what = "has recordings, but none to validate on";
         return Err(unusable(at, what, "move some of them: PATH/train/* and PATH/val/*"));
     }
     let usable: Vec<&PathBuf> = files.iter().filter(|file| is_known(file)).collect();
@@ -74,13 +74,17 @@ fn split(train: &Path, val: &Path) -> Result<Recognised, Refusal> {
     if has_speech(train) {
         return Ok(Recognised::new("speech", &options, Task::Speech));
     }
-    Err(unusable(train, "holds neither class folders of images nor WAV files", KNOWN))
+    Err(unusable(train, "holds neither class folders of images nor recordings", KNOWN))
 }
 
-/// Whether a folder, or one in it, holds WAV files.
+/// Whether a folder, or one in it, holds recordings.
 fn has_speech(folder: &Path) -> bool {
     let deeper = images::folders(folder).into_iter().flat_map(|folder| files(&folder));
-    files(folder).into_iter().chain(deeper).any(|file| ending(&file) == "wav")
+    files(folder).into_iter().chain(deeper).any(|file| is_recording(&file))
+}
+
+fn is_recording(file: &Path) -> bool {
+    ["wav", "flac", "ogg", "oga", "mp3"].contains(&&*ending(file))
 }
 
 /// Files called `train.*` and `val.*` in the folder `at`, of this ending if one is given.

@@ -2,10 +2,19 @@
 
 mod mel;
 mod noise;
-mod wav;
+pub(crate) mod audio;
+mod resample;
+mod utterance;
+mod folder;
+mod manifest;
 mod utterances;
+mod source;
+#[cfg(test)]
+mod golden;
+#[cfg(test)]
+mod tests;
 
 pub use mel::LogMel;
-pub use utterances::Speech;
+pub use source::Speech;
 #[cfg(any(test, feature = "fuzzing"))]
 pub(crate) use utterances::features;

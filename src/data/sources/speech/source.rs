@@ -1,0 +1,347 @@
+//! `data.name = "speech"`: folders of recordings or NeMo's manifests -> utterances with their
+//! classes.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use rayon::prelude::*;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::config::kind::{Kind, Modality, Offer, Options, Wrong};
+use crate::data::error::Error;
+use crate::data::sources::source::{Asked, DataSource, Files, Reading, Survey};
+use crate::data::sources::speech::audio::{self, Header};
+use crate::data::sources::speech::folder;
+use crate::data::sources::speech::manifest::{self, Filter, Manifest};
+use crate::data::sources::speech::mel::LogMel;
+use crate::data::sources::speech::utterance::{Recordings, Utterance};
+use crate::data::sources::speech::utterances::{Clips, Measured, Utterances};
+use crate::data::{Dataset, Splits};
+
+/// Samples a second of the utterances of manifests, as NeMo's.
+const RATE: u32 = 16_000;
+
+/// folders of recordings (WAV, FLAC, OGG Vorbis, MP3), or manifests of NVIDIA NeMo.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Speech {
+    /// folder of recordings; a file's class is its folder, or in a folder without folders what
+    /// stands before the first
+    /// `_` of its name. Or `train_manifest`.
+    #[serde(default)]
+    #[schemars(extend("format" = "path"), example = "data/train")]
+    pub train_dir: Option<PathBuf>,
+    /// the same classes, to validate on.
+    #[serde(default)]
+    #[schemars(extend("format" = "path"), example = "data/val")]
+    pub val_dir: Option<PathBuf>,
+    /// the same classes, to test on when the training is over.
+    #[serde(default)]
+    #[schemars(extend("format" = "path"), example = "data/test")]
+    pub test_dir: Option<PathBuf>,
+    /// a manifest of NeMo to train on: a JSON object a line, with `audio_filepath` and `duration`
+    /// in seconds, and maybe
+    /// `offset` and `label`. Relative paths start at the current folder, or at the manifest's where
+    /// they lead nowhere.
+    #[serde(default)]
+    #[schemars(extend("format" = "path"), example = "data/train_manifest.json")]
+    pub train_manifest: Option<PathBuf>,
+    /// a manifest to validate on.
+    #[serde(default)]
+    #[schemars(extend("format" = "path"), example = "data/val_manifest.json")]
+    pub val_manifest: Option<PathBuf>,
+    /// a manifest to test on when the training is over.
+    #[serde(default)]
+    #[schemars(extend("format" = "path"), example = "data/test_manifest.json")]
+    pub test_manifest: Option<PathBuf>,
+    /// a manifest of noise, parts of which are mixed into training utterances. Default: noise is
+    /// generated.
+    #[serde(default)]
+    #[schemars(extend("format" = "path"), example = "data/noise_manifest.json")]
+    pub noise_manifest: Option<PathBuf>,
+    /// the key of manifests that holds the class. Default: `label`, else `command`; without them
+    /// all utterances have one class.
+    #[serde(default)]
+    #[schemars(example = &"text")]
+    pub label_key: Option<String>,
+    /// shorter utterances of manifests are left out.
+    #[serde(default)]
+    #[schemars(range(min = 0.0), example = 0.1)]
+    pub min_duration: Option<f64>,
+    /// longer utterances of manifests are left out.
+    #[serde(default)]
+    #[schemars(extend("exclusiveMinimum" = 0.0), example = 20.0)]
+    pub max_duration: Option<f64>,
+    /// samples a second; recordings of other rates are resampled, as torchaudio does. Default: that
+    /// of the files, which must be the same, and 16000 with manifests.
+    #[serde(default)]
+    #[schemars(range(min = 1000, max = 768_000), example = 16_000)]
+    pub sample_rate: Option<u32>,
+    /// mel bands.
+    #[serde(default = "eighty")]
+    #[schemars(range(min = 8, max = 1024), example = 64)]
+    pub n_mels: usize,
+    /// longer utterances are cut. Half of the training utterances are augmented with noise or
+    /// another speaker.
+    #[serde(default = "twenty")]
+    #[schemars(extend("exclusiveMinimum" = 0.0), example = 10.0)]
+    pub max_seconds: f64,
+}
+
+fn eighty() -> usize {
+    80
+}
+
+fn twenty() -> f64 {
+    20.0
+}
+
+impl Kind for Speech {
+    const NAME: &'static str = "speech";
+    const OFFERS: &'static [Offer] = &[Offer::Samples(Modality::Speech), Offer::Test];
+
+    fn check(&self) -> Vec<Wrong> {
+        let mut wrong = Vec::new();
+        let mut say =
+            |key, with, what: &str| wrong.push(Wrong { key, with, what: what.to_owned() });
+        for (dir, manifest, [in_dir, in_manifest]) in self.places() {
+            let with: &[&str] =
+                if dir == "train_dir" { &["train_manifest"] } else { &["val_manifest"] };
+            match (in_dir, in_manifest) {
+                (None, None) if dir != "test_dir" => {
+                    say(dir, with, &format!("is missing: `speech` needs it, or `{manifest}`"));
+                }
+                (Some(_), Some(_)) => {
+                    say(manifest, &[], &format!("stands beside `{dir}`: omit one"))
+                }
+                _ => {}
+            }
+        }
+        let has_manifest = self.places().iter().any(|(.., [_, manifest])| manifest.is_some());
+        let only_manifests = [
+            ("label_key", self.label_key.is_some()),
+            ("min_duration", self.min_duration.is_some()),
+            ("max_duration", self.max_duration.is_some()),
+        ];
+        for (key, _) in only_manifests.into_iter().filter(|&(_, is_set)| is_set && !has_manifest) {
+            say(key, &[], "belongs to manifests, and there is none");
+        }
+        if let (Some(min), Some(max)) = (self.min_duration, self.max_duration)
+            && min > max
+        {
+            say("min_duration", &["max_duration"], &format!("is more than `max_duration` = {max}"));
+        }
+        wrong
+    }
+}
+
+impl DataSource for Speech {
+    fn open(&self, reading: &Reading<'_>) -> Result<Splits, Error> {
+        let parts = self.parts()?;
+        let measured = match Measured::of(reading.found) {
+            Some(measured) => measured,
+            None => self.measure(&parts)?,
+        };
+        self.read(&parts, measured)
+    }
+
+    fn survey(&self, _: &Asked<'_>) -> Result<Survey, Error> {
+        let parts = self.parts()?;
+        parts.iter().chain(&self.noise()?).try_for_each(Part::check_files)?;
+        let measured = self.measure(&parts)?;
+        let Measured { rate, samples } = measured;
+        let seconds = samples as f64 / f64::from(rate);
+        let bands = self.n_mels;
+        let names: Vec<String> =
+            parts.iter().take(2).map(|part| part.path.display().to_string()).collect();
+        let (files, left_out) = (names.join(" and "), left_out(&parts));
+        let line =
+            format!("{files}, up to {seconds:.2} s at {rate} Hz, {bands} mel bands{left_out}");
+        let found = [("rate", rate.into()), ("samples", samples.into())];
+        let found = found.map(|(name, number)| (name.to_owned(), number)).into();
+        Ok(Survey { line, found, ..Survey::of(&self.read(&parts, measured)?) })
+    }
+
+    fn files(&self, _: &Options) -> Result<Vec<Files>, Error> {
+        let parts = self.parts()?.into_iter().chain(self.noise()?);
+        Ok(parts.flat_map(Part::files).collect())
+    }
+}
+
+/// A folder or manifest, and what is in it.
+struct Part {
+    name: &'static str,
+    path: PathBuf,
+    /// Its utterances; without lines if it is a folder.
+    manifest: Manifest,
+}
+
+impl Part {
+    fn is_folder(&self) -> bool {
+        self.manifest.lines.is_empty()
+    }
+
+    fn utterances(&self) -> &[Utterance] {
+        &self.manifest.utterances
+    }
+
+    fn check_files(&self) -> Result<(), Error> {
+        if self.is_folder() { Ok(()) } else { manifest::check_files(&self.path, &self.manifest) }
+    }
+
+    /// What a run is resumed with.
+    fn files(self) -> Vec<Files> {
+        let is_folder = self.is_folder();
+        let mut files: Vec<PathBuf> =
+            self.manifest.utterances.into_iter().map(|utterance| utterance.path).collect();
+        if is_folder {
+            return vec![Files::many(self.name, &self.path, files)];
+        }
+        // One recording may hold many utterances.
+        files.sort();
+        files.dedup();
+        let list = match self.name {
+            "train" => "train manifest",
+            "val" => "val manifest",
+            "test" => "test manifest",
+            _ => "noise manifest",
+        };
+        let root = self.path.parent().unwrap_or(Path::new(""));
+        vec![Files::one(list, &self.path), Files::many(self.name, root, files)]
+    }
+}
+
+impl Speech {
+    /// Utterances of `train_dir` to train on, of `val_dir` to validate on.
+    pub fn new(train_dir: PathBuf, val_dir: PathBuf) -> Self {
+        let (train_dir, val_dir) = (Some(train_dir), Some(val_dir));
+        Self { train_dir, val_dir, n_mels: eighty(), max_seconds: twenty(), ..Self::default() }
+    }
+
+    /// The keys of each part, and what they are set to.
+    fn places(&self) -> [(&'static str, &'static str, [Option<&PathBuf>; 2]); 3] {
+        let train = [self.train_dir.as_ref(), self.train_manifest.as_ref()];
+        let val = [self.val_dir.as_ref(), self.val_manifest.as_ref()];
+        let test = [self.test_dir.as_ref(), self.test_manifest.as_ref()];
+        [
+            ("train_dir", "train_manifest", train),
+            ("val_dir", "val_manifest", val),
+            ("test_dir", "test_manifest", test),
+        ]
+    }
+
+    fn filter(&self) -> Filter {
+        let &Self { min_duration, max_duration, .. } = self;
+        Filter { min_duration, max_duration, label_key: self.label_key.clone() }
+    }
+
+    /// What there is to train, validate and test on.
+    fn parts(&self) -> Result<Vec<Part>, Error> {
+        let mut parts = Vec::new();
+        for (name, (dir, _, place)) in ["train", "val", "test"].into_iter().zip(self.places()) {
+            let (path, manifest) = match place {
+                [_, Some(path)] => (path, manifest::read(path, &self.filter())?),
+                [Some(path), None] => {
+                    let utterances = folder::utterances(path)?;
+                    (path, Manifest { utterances, ..Manifest::default() })
+                }
+                [None, None] if name == "test" => continue,
+                [None, None] => {
+                    let key = if dir == "train_dir" { "data.train_dir" } else { "data.val_dir" };
+                    return Err(Error::MissingKey { key, kind: Self::NAME });
+                }
+            };
+            parts.push(Part { name, path: path.clone(), manifest });
+        }
+        Ok(parts)
+    }
+
+    /// The noise, if there is any; all of it, however long.
+    fn noise(&self) -> Result<Option<Part>, Error> {
+        let part = |path: &PathBuf| {
+            let manifest = manifest::read(path, &Filter::default())?;
+            Ok(Part { name: "noise", path: path.clone(), manifest })
+        };
+        self.noise_manifest.as_ref().map(part).transpose()
+    }
+
+    /// Finds the rate and the longest utterance.
+    fn measure(&self, parts: &[Part]) -> Result<Measured, Error> {
+        let folders = parts.iter().filter(|part| part.is_folder());
+        let headers: Vec<(&Path, Header)> =
+            folders.map(headers).collect::<Result<Vec<_>, _>>()?.concat();
+        let rate = match (self.sample_rate, headers.first()) {
+            (Some(rate), _) => rate,
+            (None, Some(_)) if parts.iter().all(Part::is_folder) => same_rate(&headers)?,
+            _ => RATE,
+        };
+        let seconds = |header: &Header| header.samples as f64 / f64::from(header.rate);
+        let longest = headers.iter().map(|(_, header)| seconds(header)).fold(0.0, f64::max);
+        let longest = parts.iter().map(|part| part.manifest.longest()).fold(longest, f64::max);
+        let of = |seconds: f64| (seconds * f64::from(rate) + 1e-6) as usize;
+        let most = of(self.max_seconds).max(rate as usize);
+        Ok(Measured { rate, samples: of(longest).clamp(rate as usize, most) })
+    }
+
+    /// Opens all parts, with the classes of all in label order.
+    fn read(&self, parts: &[Part], measured: Measured) -> Result<Splits, Error> {
+        let classes: BTreeSet<&String> =
+            parts.iter().flat_map(Part::utterances).map(|utterance| &utterance.class).collect();
+        let classes: Vec<String> = classes.into_iter().cloned().collect();
+        let mel = Arc::new(LogMel::new(measured.rate, self.n_mels));
+        let noise = self.noise()?.map(|noise| Recordings::labelled(noise.utterances(), &[]));
+        let noise = noise.map(|recordings| Arc::new(Clips::new(recordings, measured)));
+        let open = |name| -> Option<Arc<dyn Dataset>> {
+            let part = parts.iter().find(|part| part.name == name)?;
+            let clips = Clips::new(Recordings::labelled(part.utterances(), &classes), measured);
+            Some(Arc::new(Utterances::new(clips, noise.clone(), mel.clone())))
+        };
+        let missing = |key| move || Error::MissingKey { key, kind: Self::NAME };
+        let train = open("train").ok_or_else(missing("data.train_dir"))?;
+        let val = open("val").ok_or_else(missing("data.val_dir"))?;
+        Ok(Splits { train, val, test: open("test"), classes })
+    }
+}
+
+/// What the recordings of a folder say of themselves.
+fn headers(part: &Part) -> Result<Vec<(&Path, Header)>, Error> {
+    let header = |utterance| {
+        let Utterance { path, .. }: &Utterance = utterance;
+        let unusable = |source| Error::Format { path: path.clone(), what: format!("{source}") };
+        Ok((path.as_path(), audio::header(path).map_err(unusable)?))
+    };
+    let found: Vec<Result<_, Error>> = part.utterances().par_iter().map(header).collect();
+    found.into_iter().collect()
+}
+
+/// The rate of all recordings.
+fn same_rate(headers: &[(&Path, Header)]) -> Result<u32, Error> {
+    let rate = headers.first().map_or(RATE, |(_, header)| header.rate);
+    match headers.iter().find(|(_, header)| header.rate != rate) {
+        None => Ok(rate),
+        Some((path, other)) => {
+            let what = format!(
+                "its sample rate is {} Hz, but that of the files before it is {rate} Hz: set \
+                 `data.sample_rate`, and they are resampled",
+                other.rate
+            );
+            Err(Error::Format { path: path.to_path_buf(), what })
+        }
+    }
+}
+
+/// ", without 12 utterances below `min_duration` and 3 above `max_duration`"
+fn left_out(parts: &[Part]) -> String {
+    let shorter: usize = parts.iter().map(|part| part.manifest.shorter).sum();
+    let longer: usize = parts.iter().map(|part| part.manifest.longer).sum();
+    match (shorter, longer) {
+        (0, 0) => String::new(),
+        (n, 0) => format!(", without {n} utterances below `min_duration`"),
+        (0, n) => format!(", without {n} utterances above `max_duration`"),
+        (n, m) => {
+            format!(", without {n} utterances below `min_duration` and {m} above `max_duration`")
+        }
+    }
+}
