@@ -146,7 +146,7 @@ impl Models {
             drops: params.drops(),
             embeddings: params.embeddings().to_vec(),
             head: architecture.head().keys(&Wanted::of(&params)),
-            needs_cpu: params.needs_cpu(),
+            needs_cpu: params.needs_cpu().map(str::to_owned),
         })
     }
 

@@ -1,6 +1,7 @@
 //! Vision transformers (Dosovitskiy et al., 2021, <https://arxiv.org/abs/2010.11929>) with timm's
 //! keys, initialisation and eps: `vit_tiny`, `vit_small` and `vit_base` are its
-//! `vit_*_patch16_224`, for images of any size that patches divide.
+//! `vit_*_patch16_224`, for images of any size that patches divide; positions of pretrained weights
+//! for images of another size are resampled.
 //!
 //! Keys: `cls_token`, `pos_embed`, `patch_embed.proj`,
 //! `blocks.{i}.{norm1,attn.qkv,attn.proj,norm2,mlp.fc1,mlp.fc2}`, `norm`, `head`.
@@ -13,6 +14,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{Architecture, Head, Model, Models};
 use crate::config::kind::Kind;
+use crate::nn::state_dict::Grid;
 use crate::nn::{
     self, Builder, Conv2d, ConvShape, DropPath, Dropout, ForwardContext, Init, LayerNorm, Linear,
     Param,
@@ -105,6 +107,9 @@ impl Architecture for VitConfig {
         let shape =
             ConvShape { inputs: channels, outputs: features, kernel: patch, window, groups: 1 };
         let blocks = builder.pp("blocks");
+        let grid = Grid { prefix: 1, sides: [height / patch, width / patch] };
+        builder.is_grid_of_positions("pos_embed", grid);
+        builder.is_embedding("cls_token");
         Ok(Box::new(Vit {
             cls_token: builder.param("cls_token", &[1, 1, features], cls_token)?,
             pos_embed: builder.param("pos_embed", &[1, patches + 1, features], positions)?,

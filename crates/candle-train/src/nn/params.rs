@@ -11,6 +11,7 @@ use candle_core::{Device, Result, Tensor, Var, bail};
 
 use super::activation_checkpointing::{self, Stage};
 use super::init::Init;
+use super::state_dict::Grid;
 use crate::ops::{self, Backward, GradientSink, Place, Uses, Weight};
 use crate::rng::{Key, Purpose, name_hash};
 
@@ -24,7 +25,8 @@ pub struct Params {
     least_rows: Option<usize>,
     drops: bool,
     embeddings: Vec<String>,
-    needs_cpu: bool,
+    grids: Vec<(String, Grid)>,
+    needs_cpu: Option<String>,
 }
 
 /// A trainable (or frozen) tensor with its PyTorch name. Cloning shares it.
@@ -279,6 +281,11 @@ impl Params {
         &self.embeddings
     }
 
+    /// Tables of positions of an image, and how they lie in it.
+    pub fn grids(&self) -> &[(String, Grid)] {
+        &self.grids
+    }
+
     /// Chooses the parameters that are trained from the next pass on, by their place in
     /// registration order: the others enter the graph detached, and get no gradient.
     pub fn train_only(&self, is_trained: impl Fn(usize) -> bool) {
@@ -287,9 +294,9 @@ impl Params {
         }
     }
 
-    /// Whether a layer has no kernels for GPUs.
-    pub fn needs_cpu(&self) -> bool {
-        self.needs_cpu
+    /// The first layer that has no kernels for GPUs, by its path.
+    pub fn needs_cpu(&self) -> Option<&str> {
+        self.needs_cpu.as_deref()
     }
 
     /// Number of trainable elements.
@@ -474,9 +481,9 @@ impl Builder {
         params.least_rows = Some(params.least_rows.map_or(rows, |least| least.min(rows)));
     }
 
-    /// Says that a layer has no kernels for GPUs.
+    /// Says that the layer at this path has no kernels for GPUs.
     pub fn needs_cpu(&self) {
-        lock(&self.params).needs_cpu = true;
+        lock(&self.params).needs_cpu.get_or_insert_with(|| self.path.clone());
     }
 
     /// Says that a layer drops something in training.
@@ -488,6 +495,14 @@ impl Builder {
     pub fn is_embedding(&self, name: &str) {
         let name = self.name(name);
         lock(&self.params).embeddings.push(name);
+    }
+
+    /// Says that the parameter called `name` here is a table of positions of an image: pretrained weights may be those of
+    /// images of another size.
+    pub fn is_grid_of_positions(&self, name: &str, grid: Grid) {
+        self.is_embedding(name);
+        let name = self.name(name);
+        lock(&self.params).grids.push((name, grid));
     }
 
     /// All that was registered through this builder and its children.

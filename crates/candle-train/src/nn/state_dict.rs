@@ -7,6 +7,7 @@
 mod adapters;
 mod file;
 mod fit;
+mod positions;
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -23,6 +24,7 @@ pub use adapters::PREFIX as ADAPTER_PREFIX;
 pub use adapters::load_adapters;
 pub use file::header;
 pub use fit::{Fit, Header, Held, Layout, Misfit, Origin, Wanted, fit};
+pub use positions::Grid;
 
 /// What a file may lack.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -234,6 +236,9 @@ fn set<'a>(
             (Layout::Transposed, &[rows, columns]) => {
                 let value = |i: usize| values[i % rows * columns + i / rows];
                 values = (0..rows * columns).map(value).collect();
+            }
+            (Layout::Positions { from, to }, _) => {
+                values = positions::resampled(&values, from, to);
             }
             _ => values.truncate(var.elem_count()),
         }

@@ -190,9 +190,9 @@ pub struct ModelFacts {
     /// Prefixes of the names in the head.
     #[serde(default)]
     pub head: Vec<String>,
-    /// Whether a layer has no kernels for GPUs.
+    /// The first layer that has no kernels for GPUs, by its path.
     #[serde(default)]
-    pub needs_cpu: bool,
+    pub needs_cpu: Option<String>,
 }
 
 impl ModelFacts {

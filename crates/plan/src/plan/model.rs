@@ -116,11 +116,9 @@ pub(crate) fn check_devices(
     facts: &ModelFacts,
     on_gpus: bool,
 ) -> Result<(), Problem> {
-    if !on_gpus || !facts.needs_cpu {
-        return Ok(());
-    }
+    let Some(layer) = facts.needs_cpu.as_ref().filter(|_| on_gpus) else { return Ok(()) };
     let name = &loaded.experiment.model.name;
-    let what = format!("`{name}` has a layer without kernels for GPUs");
+    let what = format!("`{name}` has a layer without kernels for GPUs, `{layer}`");
     let help = "train on the CPU (`CUDA_VISIBLE_DEVICES=`), or choose another model";
     Err(loaded.problem("model.name", what).help(help))
 }

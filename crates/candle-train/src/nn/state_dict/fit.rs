@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use safetensors::Dtype;
 
-use super::{KeyShape, LoadReport, Strict, is_adapter};
+use super::{Grid, KeyShape, LoadReport, Strict, is_adapter};
 use crate::nn::Params;
 
 /// End of the names of counters.
@@ -32,6 +32,8 @@ pub struct Wanted {
     pub aliases: Vec<(String, String)>,
     /// Whole numbers that are taken if they are there.
     pub counters: Vec<String>,
+    /// Tensors of positions of images, which a file may hold for images of another size.
+    pub grids: Vec<(String, Grid)>,
 }
 
 impl Wanted {
@@ -46,6 +48,7 @@ impl Wanted {
             tensors: parameters.chain(buffers).collect(),
             aliases: params.aliases().iter().map(alias).collect(),
             counters: params.counters().iter().map(|c| c.name().to_owned()).collect(),
+            grids: params.grids().to_vec(),
         }
     }
 
@@ -84,6 +87,13 @@ pub enum Layout {
     Transposed,
     /// With more rows, of which the first ones are taken.
     FirstRows,
+    /// For images of another size.
+    Positions {
+        /// The file's.
+        from: Grid,
+        /// The model's.
+        to: Grid,
+    },
 }
 
 /// Where a tensor of the model comes from.
@@ -134,7 +144,8 @@ pub fn fit(wanted: &Wanted, header: &Header, strict: Strict<'_>) -> Result<Fit, 
     comparing.take_aliases(wanted);
     let is_conv1d = comparing.is_conv1d(wanted);
     for (name, shape) in &wanted.tensors {
-        let origin = comparing.take(name, shape, is_conv1d);
+        let grid = wanted.grids.iter().find(|(grid, _)| grid == name).map(|(_, grid)| *grid);
+        let origin = comparing.take((name, shape), grid, is_conv1d);
         comparing.fit.origins.push(origin);
     }
     for name in &wanted.counters {
@@ -204,10 +215,15 @@ impl<'a> Comparing<'a> {
     }
 
     /// Where the tensor `name` comes from; `None` if from nowhere.
-    fn take(&mut self, name: &str, shape: &[usize], is_conv1d: bool) -> Option<Origin> {
+    fn take(
+        &mut self,
+        (name, shape): (&str, &[usize]),
+        grid: Option<Grid>,
+        is_conv1d: bool,
+    ) -> Option<Origin> {
         let free = self.may_differ(name);
         match self.file.remove(name) {
-            Some((key, held)) => match layout(name, shape, &held.shape, is_conv1d) {
+            Some((key, held)) => match layout(name, shape, (&held.shape, grid), is_conv1d) {
                 Some(layout) => {
                     self.fit.report.loaded += 1;
                     if !matches!(held.dtype, Dtype::F32 | Dtype::F64 | Dtype::F16 | Dtype::BF16) {
@@ -262,13 +278,22 @@ impl<'a> Comparing<'a> {
 }
 
 /// How numbers of shape `theirs` become those of `ours`; `None` if they cannot.
-fn layout(name: &str, ours: &[usize], theirs: &[usize], is_conv1d: bool) -> Option<Layout> {
+fn layout(
+    name: &str,
+    ours: &[usize],
+    (theirs, grid): (&[usize], Option<Grid>),
+    is_conv1d: bool,
+) -> Option<Layout> {
     let turned = is_conv1d && CONV1D.iter().any(|end| name.ends_with(end));
     match (ours, theirs) {
         (&[a, b], &[c, d]) if turned => ([a, b] == [d, c]).then_some(Layout::Transposed),
         (ours, theirs) if ours == theirs => Some(Layout::Same),
         (&[rows, width], &[more, same]) if name.ends_with(POSITIONS) && width == same => {
             (more > rows).then_some(Layout::FirstRows)
+        }
+        (&[1, _, width], &[1, vectors, same]) if width == same => {
+            let from = |to: Grid| Grid::square(to.prefix, vectors).map(|from| (from, to));
+            grid.and_then(from).map(|(from, to)| Layout::Positions { from, to })
         }
         _ => None,
     }
@@ -301,6 +326,27 @@ mod tests {
         let found = fit(&model, &file, Strict::All).unwrap();
         let origin = Origin { key: "_orig_mod.fc.weight".to_owned(), layout: Layout::Same };
         assert_eq!(found.origins, [Some(origin)]);
+    }
+
+    #[test]
+    fn positions_of_a_square_image_fit_one_of_another_size() {
+        let grid = Grid { prefix: 1, sides: [2, 3] };
+        let model = Wanted {
+            grids: vec![("pos_embed".to_owned(), grid)],
+            ..wanted(&[("pos_embed", &[1, 7, 4]), ("other", &[1, 7, 4])])
+        };
+        let layout = |positions: &[usize], other: &[usize]| {
+            let file = header(&[("pos_embed", positions), ("other", other)]);
+            let found = fit(&model, &file, Strict::All).map_err(|misfit| misfit.mismatched.len());
+            found.map(|found| found.origins[0].clone().unwrap().layout)
+        };
+        let from = Grid { prefix: 1, sides: [3, 3] };
+        let ours: &[usize] = &[1, 7, 4];
+        assert_eq!(layout(&[1, 10, 4], ours), Ok(Layout::Positions { from, to: grid }));
+        assert_eq!(layout(ours, ours), Ok(Layout::Same));
+        assert_eq!(layout(&[1, 11, 4], ours), Err(1), "no square");
+        assert_eq!(layout(&[1, 10, 5], ours), Err(1), "other features");
+        assert_eq!(layout(ours, &[1, 10, 4]), Err(1), "no positions");
     }
 
     #[test]
