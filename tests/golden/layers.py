@@ -87,6 +87,23 @@ class Attention(nn.Module):
         return self.proj(y.transpose(1, 2).reshape(n, t, 6))
 
 
+class CrossAttention(nn.Module):
+    """5 learnt queries of 4 features ask 7 steps of 6, in 2 heads."""
+
+    def __init__(self):
+        super().__init__()
+        self.latents = nn.Module()
+        self.latents.weight = nn.Parameter(torch.zeros(1, 5, 4))
+        self.q, self.kv, self.proj = nn.Linear(4, 4), nn.Linear(6, 8), nn.Linear(4, 4)
+
+    def forward(self, x):
+        heads = lambda part: part.reshape(len(x), -1, 2, 2).transpose(1, 2)
+        q = self.q(self.latents.weight).expand(len(x), -1, -1)
+        k, v = self.kv(x).chunk(2, -1)
+        y = nn.functional.scaled_dot_product_attention(heads(q), heads(k), heads(v))
+        return self.proj(y.transpose(1, 2).reshape(len(x), 5, 4))
+
+
 class Gated(nn.Module):
     """x silu(w x), as in a gated linear unit."""
 
@@ -130,8 +147,11 @@ write({
     "layer_norm": case(nn.LayerNorm(6, eps=1e-2), SEQUENCE),
     "batch_norm": case(nn.BatchNorm2d(6, eps=1e-2, momentum=0.3), IMAGE),
     "attention": case(Attention(), SEQUENCE),
+    "cross_attention": case(CrossAttention(), SEQUENCE),
     "max_pool1d": case(Steps(nn.MaxPool1d(3, 2, 1)), SEQUENCE),
     "avg_pool1d": case(Steps(nn.AvgPool1d(3, 2, 1)), SEQUENCE),
+    "max_pool2d": case(nn.MaxPool2d((3, 2), (2, 1), (1, 1), (2, 1)), IMAGE),
+    "avg_pool2d": case(nn.AvgPool2d((2, 3), (1, 2), (1, 0)), IMAGE),
     "adaptive_avg_pool2d": case(nn.AdaptiveAvgPool2d((3, 7)), IMAGE),
     "upsample": case(nn.Upsample(scale_factor=2), IMAGE),
     "upsample_bilinear": case(nn.Upsample(scale_factor=3, mode="bilinear"), IMAGE),
@@ -146,6 +166,7 @@ write({
     "product": case(Gated(), SEQUENCE),
     "lstm": case(States(nn.LSTM(6, 4, 2, batch_first=True, bidirectional=True)), SEQUENCE),
     "gru": case(States(nn.GRU(6, 4, 2, batch_first=True, bidirectional=True)), SEQUENCE),
+    "rnn_relu": case(States(nn.RNN(6, 4, nonlinearity="relu", batch_first=True)), SEQUENCE),
     "rnn": case(States(nn.RNN(6, 4, batch_first=True)), SEQUENCE),
     "model_lstm": case(Last(nn.LSTM(6, 5, 2, batch_first=True), 8), SEQUENCE),
     "model_gru": case(Last(nn.GRU(6, 5, batch_first=True, bidirectional=True), 8), SEQUENCE),

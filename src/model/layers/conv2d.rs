@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use crate::config::kind::Kind;
 use crate::config::values::Shape2;
 use crate::model::layers::padding::Padding;
-use crate::model::layers::window::{Slide, divided};
+use crate::model::layers::window::{Slide, both, divided, shown};
 use crate::model::layers::{
     Decided, Flow, Forward, Layer, LayerMisfit, Node, Scope, Site, Sizes, Unfit,
 };
@@ -72,12 +72,6 @@ fn yes() -> bool {
     true
 }
 
-/// Both numbers of an option.
-fn both(sides: Shape2) -> [usize; 2] {
-    let (rows, columns) = sides.sides();
-    [rows as usize, columns as usize]
-}
-
 impl Conv2d {
     /// PyTorch's defaults.
     pub fn new(out_channels: u32, kernel_size: u32) -> Self {
@@ -138,19 +132,19 @@ impl Layer for Conv2d {
 
     /// " 3, stride 2, pad 1", " 3x5, stride 2x1, dilation 2, 4 groups"
     fn details(&self, _: &Sizes) -> String {
-        let shown = |sides: Shape2| match both(sides) {
-            [rows, columns] if rows == columns => rows.to_string(),
-            [rows, columns] => format!("{rows}x{columns}"),
-        };
         let unless_one = |name: &str, sides: Shape2| match both(sides) {
             [1, 1] => String::new(),
-            _ => format!(", {name} {}", shown(sides)),
+            sides => format!(", {name} {}", shown(sides)),
         };
         let groups =
             if self.groups > 1 { format!(", {} groups", self.groups) } else { String::new() };
         let (stride, dilation) =
             (unless_one("stride", self.stride), unless_one("dilation", self.dilation));
-        format!(" {}{stride}{}{dilation}{groups}", shown(self.kernel_size), self.padding.in_words())
+        format!(
+            " {}{stride}{}{dilation}{groups}",
+            shown(both(self.kernel_size)),
+            self.padding.in_words()
+        )
     }
 
     fn parameters(&self, sizes: &Sizes) -> usize {

@@ -1,12 +1,16 @@
 //! `name = "max_pool2d"`
 
-use candle_core::{Result as CandleResult, Tensor};
+use candle_core::{Error, Result as CandleResult, Tensor};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::config::kind::Kind;
-use crate::model::layers::window::Slide;
-use crate::model::layers::{Decided, Flow, Forward, Layer, LayerMisfit, Node, Scope, Site, Sizes};
+use crate::config::values::Shape2;
+use crate::model::layers::padding::Padding;
+use crate::model::layers::window::Pooling;
+use crate::model::layers::{
+    Decided, Flow, Forward, Layer, LayerMisfit, Node, Scope, Site, Sizes, Unfit,
+};
 use crate::nn::ForwardContext;
 use crate::ops;
 
@@ -14,22 +18,29 @@ use crate::ops;
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct MaxPool2d {
-    /// kernel size (height and width).
-    #[schemars(range(min = 1, max = 16_777_216), example = 3)]
-    pub kernel_size: u32,
-    /// stride. Default: `kernel_size`.
+    /// rows and columns of the window: one number, or `[rows, columns]`.
+    #[schemars(example = 3)]
+    pub kernel_size: Shape2,
+    /// places from window to window, down and to the right. Default: `kernel_size`.
     #[serde(default)]
-    #[schemars(range(min = 1, max = 16_777_216), example = 2)]
-    pub stride: Option<u32>,
-    /// padding on each side, which is never the maximum; at most half of `kernel_size`.
+    #[schemars(example = 2)]
+    pub stride: Option<Shape2>,
+    /// pixels on each side, above and left, which are never the maximum; at most half of `kernel_size`.
     #[serde(default)]
-    #[schemars(range(max = 16_777_216), example = 1)]
-    pub padding: u32,
+    #[schemars(example = 1)]
+    pub padding: Padding,
+    /// places from one pixel of the window to the next, down and to the right.
+    #[serde(default = "once")]
+    pub dilation: Shape2,
+}
+
+fn once() -> Shape2 {
+    Shape2::Side(1)
 }
 
 impl MaxPool2d {
-    fn slide(&self) -> Slide {
-        Slide::new(self.kernel_size, self.stride.unwrap_or(self.kernel_size), self.padding)
+    fn pooling(&self) -> Result<Pooling, Unfit> {
+        Pooling::new(self.kernel_size, self.stride, self.padding, self.dilation)
     }
 }
 
@@ -39,22 +50,26 @@ impl Kind for MaxPool2d {
 
 impl Layer for MaxPool2d {
     fn decide(&self, input: Flow, _: &mut Scope<'_>) -> Result<Decided, LayerMisfit> {
-        Ok(self.slide().pooled(input)?.into())
+        Ok(self.pooling()?.over(input)?.into())
     }
 
     fn details(&self, _: &Sizes) -> String {
-        self.slide().in_words()
+        self.pooling().map_or(String::new(), Pooling::in_words)
     }
 
-    fn build(&self, _: &Site<'_>) -> CandleResult<Node> {
-        Ok(Node::of(Pool(self.slide())))
+    fn build(&self, site: &Site<'_>) -> CandleResult<Node> {
+        let pooling = self.pooling().map_err(|unfit| Error::Msg(unfit.what))?;
+        if !pooling.is_square() {
+            site.builder().needs_cpu();
+        }
+        Ok(Node::of(Pool(pooling)))
     }
 }
 
-struct Pool(Slide);
+struct Pool(Pooling);
 
 impl Forward for Pool {
     fn forward(&self, x: &Tensor, _: &ForwardContext) -> CandleResult<Tensor> {
-        ops::max_pool2d(x, self.0.kernel, self.0.window())
+        ops::max_pool2d_over(x, self.0.kernel, self.0.slides)
     }
 }

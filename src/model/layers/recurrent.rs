@@ -11,7 +11,7 @@ use crate::ops::Cell;
 
 /// A recurrent layer: its options and what it does in a step.
 macro_rules! recurrent {
-    ($type:ident, $name:literal, $cell:expr, $about:literal) => {
+    ($type:ident, $name:literal, $cell:expr, $about:literal $(, $(#[$meta:meta])* $field:ident: $of:ty)?) => {
         #[doc = $about]
         #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
         #[serde(deny_unknown_fields)]
@@ -31,12 +31,14 @@ macro_rules! recurrent {
             #[serde(default)]
             #[schemars(range(min = 0.0), extend("exclusiveMaximum" = 1.0), example = 0.1)]
             pub dropout: f64,
+            $($(#[$meta])* pub $field: $of,)?
         }
 
         impl $type {
             fn shape(&self, inputs: usize) -> RecurrentShape {
+                let cell: fn(&Self) -> Cell = $cell;
                 RecurrentShape {
-                    cell: $cell,
+                    cell: cell(self),
                     inputs,
                     hidden: self.hidden_size as usize,
                     layers: self.num_layers as usize,
@@ -91,21 +93,39 @@ fn one() -> u32 {
 recurrent!(
     Lstm,
     "lstm",
-    Cell::Lstm,
+    |_| Cell::Lstm,
     "long short-term memory over the steps of a sequence, `torch.nn.LSTM`: the states of all steps. On CPUs only."
 );
 recurrent!(
     Gru,
     "gru",
-    Cell::Gru,
+    |_| Cell::Gru,
     "gated recurrent unit over the steps of a sequence, `torch.nn.GRU`: the states of all steps. On CPUs only."
 );
 recurrent!(
     Rnn,
     "rnn",
-    Cell::Tanh,
-    "recurrent layer over the steps of a sequence, `torch.nn.RNN`: the states of all steps. On CPUs only."
+    |layer| match layer.nonlinearity {
+        RnnNonlinearity::Tanh => Cell::Tanh,
+        RnnNonlinearity::Relu => Cell::Relu,
+    },
+    "recurrent layer over the steps of a sequence, `torch.nn.RNN`: the states of all steps. On CPUs only.",
+    /// what a state is of the sum of both products.
+    #[serde(default)]
+    #[schemars(example = &"relu")]
+    nonlinearity: RnnNonlinearity
 );
+
+/// What a state of `rnn` is of the sum of what is read and the state before.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum RnnNonlinearity {
+    /// The hyperbolic tangent.
+    #[default]
+    Tanh,
+    /// The positive part.
+    Relu,
+}
 
 impl Forward for nn::Recurrent {
     fn forward(&self, x: &Tensor, pass: &ForwardContext) -> CandleResult<Tensor> {

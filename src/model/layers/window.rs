@@ -1,6 +1,8 @@
 //! Windows that slide over images and sequences.
 
-use crate::ops::Window;
+use crate::config::values::Shape2;
+use crate::model::layers::padding::Padding;
+use crate::ops::{Slides, Window};
 use crate::plan::{Flow, Unfit};
 
 /// A square window over an image, or one along a sequence.
@@ -36,20 +38,7 @@ impl Slide {
         Ok(room / stride + 1)
     }
 
-    /// An image after the window slid over it, with as many channels as before.
-    pub(super) fn over(self, input: Flow) -> Result<[usize; 3], Unfit> {
-        let [channels, height, width] = input.image()?;
-        Ok([channels, self.along(height, input)?, self.along(width, input)?])
-    }
-
-    /// [`Slide::over`] of a pooling, whose windows see more than padding.
-    pub(super) fn pooled(self, input: Flow) -> Result<Flow, Unfit> {
-        input.image()?;
-        self.sees_values()?;
-        self.over(input).map(Flow::Image)
-    }
-
-    /// [`Slide::pooled`] along a sequence.
+    /// A sequence after a pooling, whose windows see more than padding.
     pub(super) fn pooled_along(self, input: Flow) -> Result<Flow, Unfit> {
         let [steps, features] = input.sequence()?;
         self.sees_values()?;
@@ -76,6 +65,88 @@ impl Slide {
         }
         words
     }
+}
+
+/// A window over an image that makes one value of those that it sees.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Pooling {
+    /// Rows and columns.
+    pub(super) kernel: [usize; 2],
+    pub(super) slides: Slides,
+}
+
+impl Pooling {
+    /// By its options; the stride is the kernel's size unless it is given.
+    pub(super) fn new(
+        kernel: Shape2,
+        stride: Option<Shape2>,
+        padding: Padding,
+        dilation: Shape2,
+    ) -> Result<Self, Unfit> {
+        let Padding::Zeros(padding) = padding else {
+            let what = "is a number of pixels where values are pooled".to_owned();
+            return Err(Unfit { key: "padding", what, help: None });
+        };
+        let [kernel, stride, padding, dilation] =
+            [kernel, stride.unwrap_or(kernel), padding, dilation].map(both);
+        Ok(Self { kernel, slides: Slides { stride, padding, dilation } })
+    }
+
+    /// An image after the window slid over it, of which each place has seen a value.
+    pub(super) fn over(self, input: Flow) -> Result<Flow, Unfit> {
+        let [channels, height, width] = input.image()?;
+        let (height, width) = (self.along(0, height, input)?, self.along(1, width, input)?);
+        Ok(Flow::Image([channels, height, width]))
+    }
+
+    fn along(self, axis: usize, side: usize, input: Flow) -> Result<usize, Unfit> {
+        let Slides { stride, padding, dilation } = self.slides;
+        let (kernel, dilation) = (self.kernel[axis], dilation[axis]);
+        let (stride, padding) = (stride[axis], padding[axis]);
+        let unfit = |key, what| Err(Unfit { key, what, help: None });
+        if 2 * padding > kernel {
+            return unfit("padding", format!("must be at most half of kernel_size = {kernel}"));
+        }
+        let slide = Slide { kernel: kernel.saturating_sub(1) * dilation + 1, stride, padding };
+        let places = slide.along(side, input)?;
+        let sees = |place: usize, tap: usize| {
+            (place * stride + tap * dilation).checked_sub(padding).is_some_and(|at| at < side)
+        };
+        if (0..places).any(|place| !(0..kernel).any(|tap| sees(place, tap))) {
+            let what = format!("leaves windows over {} that see only padding", input.in_words());
+            return unfit("dilation", what);
+        }
+        Ok(places)
+    }
+
+    /// Whether there are kernels of GPUs for it.
+    pub(super) fn is_square(self) -> bool {
+        let Slides { stride, padding, dilation } = self.slides;
+        let are_alike = |sides: [usize; 2]| sides[0] == sides[1];
+        [self.kernel, stride, padding].into_iter().all(are_alike) && dilation == [1, 1]
+    }
+
+    /// " 3, stride 2, pad 1", " 3x2, stride 3x2"
+    pub(super) fn in_words(self) -> String {
+        let Slides { stride, padding, dilation } = self.slides;
+        let unless = |usual: usize, name: &str, sides: [usize; 2]| {
+            let is_usual = sides == [usual; 2];
+            if is_usual { String::new() } else { format!(", {name} {}", shown(sides)) }
+        };
+        let (stride, padding) = (unless(1, "stride", stride), unless(0, "pad", padding));
+        format!(" {}{stride}{padding}{}", shown(self.kernel), unless(1, "dilation", dilation))
+    }
+}
+
+/// Both numbers of an option.
+pub(super) fn both(sides: Shape2) -> [usize; 2] {
+    let (rows, columns) = sides.sides();
+    [rows as usize, columns as usize]
+}
+
+/// "3", "3x5"
+pub(super) fn shown([rows, columns]: [usize; 2]) -> String {
+    if rows == columns { rows.to_string() } else { format!("{rows}x{columns}") }
 }
 
 /// What groups of channels do not see of each other must be equal parts.

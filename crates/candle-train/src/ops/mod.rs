@@ -92,7 +92,10 @@ pub use max_pool1d::max_pool1d;
 pub use moving_average::{Average, moving_average};
 pub use newton_schulz::newton_schulz;
 pub(crate) use operation::{Backward, copy_of, in_graph};
-pub use pool::{average_pool2d, global_average_pool, max_pool2d, mean_pixel};
+pub use pool::{
+    average_pool2d, average_pool2d_over, global_average_pool, max_pool2d, max_pool2d_over,
+    mean_pixel,
+};
 pub use precision::{BLOCK as ROUNDED_TOGETHER, round_block};
 pub use product::{gated, product, scaled};
 pub use recurrent::{Cell, recurrent};

@@ -4,7 +4,7 @@ use candle_core::{Result, Shape, Tensor, bail};
 use rayon::prelude::*;
 
 use super::chain;
-use super::conv::{Window, output_size};
+use super::conv::{Slides, Window, output_size};
 use super::operation::{Gradients, Input, Kept, Operation};
 use super::scratch::zeros;
 use super::simd::{build_rows, vectorised};
@@ -19,7 +19,16 @@ use super::storage::{read, tensor};
 ///
 /// A window that does not fit or is larger than 255, or padding of more than half of it.
 pub fn max_pool2d(x: &Tensor, kernel: usize, window: Window) -> Result<Tensor> {
-    let windows = Windows::new(x, kernel, window)?;
+    max_pool2d_over(x, [kernel; 2], window.into())
+}
+
+/// [`max_pool2d`] of windows of other rows than columns, or with pixels between theirs. On CPUs only.
+///
+/// # Errors
+///
+/// As [`max_pool2d`].
+pub fn max_pool2d_over(x: &Tensor, kernel: [usize; 2], slides: Slides) -> Result<Tensor> {
+    let windows = Windows::new(x, kernel, slides)?;
     chain::apply([x], MaxPool { windows, chosen: Kept::default() })
 }
 
@@ -30,7 +39,16 @@ pub fn max_pool2d(x: &Tensor, kernel: usize, window: Window) -> Result<Tensor> {
 ///
 /// As [`max_pool2d`].
 pub fn average_pool2d(x: &Tensor, kernel: usize, window: Window) -> Result<Tensor> {
-    let windows = Windows::new(x, kernel, window)?;
+    average_pool2d_over(x, [kernel; 2], window.into())
+}
+
+/// [`average_pool2d`] of windows of other rows than columns. On CPUs only.
+///
+/// # Errors
+///
+/// As [`max_pool2d`].
+pub fn average_pool2d_over(x: &Tensor, kernel: [usize; 2], slides: Slides) -> Result<Tensor> {
+    let windows = Windows::new(x, kernel, slides)?;
     chain::apply([x], AveragePool { windows })
 }
 
@@ -43,19 +61,33 @@ pub(super) struct Windows {
     pub(super) c: usize,
     pub(super) oh: usize,
     pub(super) ow: usize,
-    pub(super) kernel: usize,
-    pub(super) window: Window,
+    /// Rows and columns.
+    pub(super) kernel: [usize; 2],
+    pub(super) slides: Slides,
 }
 
 impl Windows {
-    fn new(x: &Tensor, kernel: usize, window: Window) -> Result<Self> {
+    fn new(x: &Tensor, kernel: [usize; 2], slides: Slides) -> Result<Self> {
         let (n, h, w, c) = x.dims4()?;
-        if window.padding * 2 > kernel || kernel > 255 {
-            bail!("pooling pads by {}, its window is {kernel} wide", window.padding);
-        }
-        let oh = output_size(h, kernel, window.stride, window.padding)?;
-        let ow = output_size(w, kernel, window.stride, window.padding)?;
-        Ok(Self { n, h, w, c, oh, ow, kernel, window })
+        let Slides { stride, padding, dilation } = slides;
+        let along = |axis: usize, side| {
+            let (kernel, padding) = (kernel[axis], padding[axis]);
+            if padding * 2 > kernel || kernel > 255 || dilation[axis] == 0 {
+                bail!("pooling pads by {padding}, its window is {kernel} wide");
+            }
+            let reach = kernel.saturating_sub(1) * dilation[axis] + kernel.min(1);
+            output_size(side, reach, stride[axis], padding)
+        };
+        let (oh, ow) = (along(0, h)?, along(1, w)?);
+        Ok(Self { n, h, w, c, oh, ow, kernel, slides })
+    }
+
+    /// The same along both axes, without pixels between those of a window: what there are kernels of GPUs for.
+    #[cfg(feature = "cuda")]
+    pub(super) fn square(&self) -> Option<(usize, Window)> {
+        let window = Window { stride: self.slides.stride[0], padding: self.slides.padding[0] };
+        let is_square = self.kernel[0] == self.kernel[1] && self.slides == Slides::square(window);
+        is_square.then_some((self.kernel[0], window))
     }
 
     pub(super) fn output_shape(&self) -> Shape {
@@ -67,17 +99,18 @@ impl Windows {
     /// `#[inline(always)]`.
     #[inline(always)]
     fn for_each_pixel(&self, oy: usize, mut visit: impl FnMut(usize, usize, u16)) {
-        let Window { stride, padding } = self.window;
+        let Slides { stride, padding, dilation } = self.slides;
+        let [rows, columns] = self.kernel;
         for ox in 0..self.ow {
-            for ky in 0..self.kernel {
-                let y = (oy * stride + ky).wrapping_sub(padding);
+            for ky in 0..rows {
+                let y = (oy * stride[0] + ky * dilation[0]).wrapping_sub(padding[0]);
                 if y >= self.h {
                     continue;
                 }
-                for kx in 0..self.kernel {
-                    let x = (ox * stride + kx).wrapping_sub(padding);
+                for kx in 0..columns {
+                    let x = (ox * stride[1] + kx * dilation[1]).wrapping_sub(padding[1]);
                     if x < self.w {
-                        let place = (ky * self.kernel + kx) as u16;
+                        let place = (ky * columns + kx) as u16;
                         visit(ox * self.c, (y * self.w + x) * self.c, place);
                     }
                 }
@@ -185,7 +218,7 @@ pub(super) struct AveragePool {
 
 impl AveragePool {
     fn pixels(&self) -> f32 {
-        (self.windows.kernel * self.windows.kernel) as f32
+        (self.windows.kernel[0] * self.windows.kernel[1]) as f32
     }
 }
 

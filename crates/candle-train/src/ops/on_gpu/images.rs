@@ -23,15 +23,18 @@ impl OnGpu for Transpose {
 }
 
 impl Windows {
-    fn on_gpu(&self) -> cuda::Pool {
-        let Self { n, h, w, c, oh, ow, kernel, window: Window { stride, padding } } = *self;
-        cuda::Pool { n, h, w, c, oh, ow, kernel, stride, padding }
+    fn on_gpu(&self) -> Result<cuda::Pool> {
+        let Some((kernel, Window { stride, padding })) = self.square() else {
+            bail!("pooling over {:?} pixels has no kernel for GPUs", self.kernel)
+        };
+        let Self { n, h, w, c, oh, ow, .. } = *self;
+        Ok(cuda::Pool { n, h, w, c, oh, ow, kernel, stride, padding })
     }
 }
 
 impl OnGpu for MaxPool {
     fn forward_on(&self, gpu: &Gpu, [x]: [&Tensor; 1]) -> Result<(CudaStorage, Shape)> {
-        let (y, chosen) = self.windows.on_gpu().maxima(gpu, cuda::of_tensor(x)?)?;
+        let (y, chosen) = self.windows.on_gpu()?.maxima(gpu, cuda::of_tensor(x)?)?;
         let shape = self.windows.output_shape();
         self.chosen.keep_on_gpu(cuda::wrap(chosen, &shape));
         Ok((y, shape))
@@ -40,19 +43,19 @@ impl OnGpu for MaxPool {
     fn backward_on(&self, gpu: &Gpu, [x]: [&Tensor; 1], _: &Tensor, dy: Tensor) -> Gradients<Self> {
         let Some(chosen) = self.chosen.on_gpu::<Tensor>() else { bail!("backward before forward") };
         let (dy, chosen) = (cuda::of_tensor(&dy)?, cuda::of_tensor(chosen)?);
-        let dx = self.windows.on_gpu().gradient(gpu, dy, Some(chosen))?;
+        let dx = self.windows.on_gpu()?.gradient(gpu, dy, Some(chosen))?;
         Ok([Some(cuda::wrap(dx, x.shape()))])
     }
 }
 
 impl OnGpu for AveragePool {
     fn forward_on(&self, gpu: &Gpu, [x]: [&Tensor; 1]) -> Result<(CudaStorage, Shape)> {
-        let y = self.windows.on_gpu().means(gpu, cuda::of_tensor(x)?)?;
+        let y = self.windows.on_gpu()?.means(gpu, cuda::of_tensor(x)?)?;
         Ok((y, self.windows.output_shape()))
     }
 
     fn backward_on(&self, gpu: &Gpu, [x]: [&Tensor; 1], _: &Tensor, dy: Tensor) -> Gradients<Self> {
-        let dx = self.windows.on_gpu().gradient(gpu, cuda::of_tensor(&dy)?, None)?;
+        let dx = self.windows.on_gpu()?.gradient(gpu, cuda::of_tensor(&dy)?, None)?;
         Ok([Some(cuda::wrap(dx, x.shape()))])
     }
 }
