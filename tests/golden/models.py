@@ -90,8 +90,24 @@ counts |= {name: parameters(getattr(models, name)()) for name in TORCHVISION}
 counts |= {name: parameters(PaddedResNet(blocks)) for name, blocks in SMALL.items()}
 IMAGES = (4, 3, 64, 64)
 
+
+
+def size(model, shape):
+    """What a model of the code of another one answers."""
+    model = fill_model(model).eval()
+    with torch.no_grad():
+        return {"shape": list(shape), "eval": summary(model(given("input.x", shape)))}
+
+
+sizes = {name.split("_patch")[0]: size(timm.create_model(name, img_size=32, num_classes=10), (2, 3, 32, 32))
+         for name in VIT[1:]}
+sizes |= {name: size(getattr(models, name)(num_classes=10), (2, 3, 32, 32))
+          for name in ["resnet101", "resnet152", "convnext_small", "convnext_base"]}
+sizes |= {name: size(PaddedResNet(blocks), (2, 3, 16, 16)) for name, blocks in SMALL.items() if name != "resnet20"}
+
 write({
     "param_counts": counts,
+    "sizes": sizes,
     "vit_tiny": case(
         timm.create_model(VIT[0], img_size=(32, 48), num_classes=10), (3, 3, 32, 48),
         ["cls_token", "pos_embed", "patch_embed.proj.weight", "blocks.0.attn.qkv.weight", "blocks.11.mlp.fc2.bias",

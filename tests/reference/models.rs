@@ -129,6 +129,11 @@ fn sizes_of_graph_change_as_in_pytorch() {
     let window = json!({ "kernel_size": 3, "stride": 2, "padding": 1 });
     check_layer("avg_pool1d", ("avg_pool1d", window.clone()), &SEQUENCE);
     check_layer("max_pool1d", ("max_pool1d", window), &SEQUENCE);
+    let rectangle =
+        json!({ "kernel_size": [3, 2], "stride": [2, 1], "padding": 1, "dilation": [2, 1] });
+    check_layer("max_pool2d", ("max_pool2d", rectangle), &IMAGE);
+    let rectangle = json!({ "kernel_size": [2, 3], "stride": [1, 2], "padding": [1, 0] });
+    check_layer("avg_pool2d", ("avg_pool2d", rectangle), &IMAGE);
     let size = json!({ "output_size": [3, 7] });
     check_layer("adaptive_avg_pool2d", ("adaptive_avg_pool2d", size), &IMAGE);
     check_layer("upsample", ("upsample", json!({ "scale_factor": 2 })), &IMAGE);
@@ -170,6 +175,13 @@ fn attention_of_graph_shares_heads_and_turns_positions_as_in_pytorch() {
 }
 
 #[test]
+fn learnt_queries_ask_a_sequence_as_in_pytorch() {
+    let latents = json!([{ "name": "latents", "key": "latents", "steps": 5, "out_features": 4 }]);
+    let options = json!({ "n_heads": 2, "layers": latents });
+    check_layer("cross_attention", ("cross_attention", options), &SEQUENCE);
+}
+
+#[test]
 fn products_of_graph_are_gates_as_in_pytorch() {
     let layers = json!([{ "name": "linear", "key": "w", "out_features": 6 },
         { "name": "silu" }]);
@@ -190,6 +202,8 @@ fn recurrent_layers_of_graph_equal_pytorch() {
     check_layer("lstm", ("lstm", both.clone()), &SEQUENCE);
     check_layer("gru", ("gru", both), &SEQUENCE);
     check_layer("rnn", ("rnn", json!({ "hidden_size": 4 })), &SEQUENCE);
+    let relu = json!({ "hidden_size": 4, "nonlinearity": "relu" });
+    check_layer("rnn_relu", ("rnn", relu), &SEQUENCE);
 }
 
 /// Forecasts of 2 steps of 4 series, of which the samples hold 2 features of the date more.
@@ -281,6 +295,23 @@ fn resnext_equals_torchvision() {
 #[test]
 fn resnet20_with_padded_shortcuts_is_akamasters() {
     check_model("resnet20", &json!({ "shortcut": "padding" }), [4, 3, 32, 32], 1e-3);
+}
+
+/// Larger models of the code of those above, in evaluation.
+#[test]
+fn other_sizes_answer_as_those_of_timm_torchvision_and_akamaster() {
+    let golden = models();
+    for (name, golden) in golden["sizes"].as_object().unwrap() {
+        let shape: Vec<usize> = serde_json::from_value(golden["shape"].clone()).unwrap();
+        let plan = model_plan(name, 10, &shape[1..], vec![]);
+        let is_small = ["resnet32", "resnet44", "resnet56"].contains(&name.as_str());
+        let padded = json!({ "shortcut": "padding" });
+        let plan = if is_small { with(plan, &padded) } else { plan };
+        let (model, _) = filled(&plan);
+        let x = input("input.x", &shape, 1.0);
+        let seen = model.forward(&x, &ForwardContext::eval(Precision::Fp32).direct()).unwrap();
+        near_summary(name, &seen, &golden["eval"]);
+    }
 }
 
 #[test]
