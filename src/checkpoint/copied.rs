@@ -72,7 +72,7 @@ impl Copied {
         let [model, optimizer, progress] = &mut self.files;
         let tensors = entries::of_model(params).map_err(|error| failed(error.to_string()))?;
         model.take_tensors(&tensors, Some("pt")).map_err(failed)?;
-        let tensors = entries::of_moments(params, &plan.optimizer, moments);
+        let tensors = entries::of_moments(params, plan, moments);
         optimizer.take_tensors(&tensors, None).map_err(failed)?;
         progress.bytes =
             serde_json::to_vec_pretty(state).map_err(|error| failed(error.to_string()))?;
@@ -156,7 +156,6 @@ pub(crate) fn sizes(snapshot: &Snapshot<'_>) -> [usize; 3] {
         header + entries.iter().map(Entry::bytes).sum::<usize>()
     }
     let model = entries::of_model(snapshot.params).unwrap_or_default();
-    let plan = &snapshot.plan.optimizer;
-    let moments = entries::of_moments(snapshot.params, plan, snapshot.moments);
+    let moments = entries::of_moments(snapshot.params, snapshot.plan, snapshot.moments);
     [size(&model, Some("pt")), size(&moments, None), 0]
 }

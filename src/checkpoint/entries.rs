@@ -6,7 +6,7 @@ use safetensors::tensor::{Metadata, SafeTensorError, TensorInfo};
 
 use crate::nn::{Counter, Params, change_values};
 use crate::optim::Moments;
-use crate::plan::OptimizerPlan;
+use crate::plan::Plan;
 
 /// A tensor of a safetensors file with its values, or the place for them.
 pub(crate) struct Entry<V> {
@@ -110,10 +110,10 @@ pub(crate) fn of_model(params: &Params) -> candle_core::Result<Vec<Entry<Place<'
 }
 
 /// The optimizer's moments under PyTorch's names, `exp_avg.layer1.0.conv1.weight`, and the averages
-/// of the weights, `ema.layer1.0.conv1.weight`, and buffers.
+/// of the weights, `ema.layer1.0.conv1.weight` or `swa.`, and buffers.
 pub(crate) fn of_moments<'a>(
     params: &Params,
-    plan: &OptimizerPlan,
+    plan: &Plan,
     moments: &'a [Moments],
 ) -> Vec<Entry<&'a [f32]>> {
     let all = moments.iter().map(|moments| {
@@ -125,7 +125,7 @@ pub(crate) fn of_moments<'a>(
 /// As [`of_moments`], to be filled.
 pub(crate) fn of_moments_mut<'a>(
     params: &Params,
-    plan: &OptimizerPlan,
+    plan: &Plan,
     moments: &'a mut [Moments],
 ) -> Vec<Entry<&'a mut [f32]>> {
     let all = moments.iter_mut().map(|Moments { first, second, average }| {
@@ -137,7 +137,7 @@ pub(crate) fn of_moments_mut<'a>(
 /// Names the moments and the average of each parameter; what there is not is left out.
 fn named<V>(
     params: &Params,
-    plan: &OptimizerPlan,
+    plan: &Plan,
     all: impl Iterator<Item = [V; 3]>,
     is_empty: impl Fn(&V) -> bool,
 ) -> Vec<Entry<V>> {

@@ -16,8 +16,8 @@ use crate::nn::Params;
 use crate::optim::Moments;
 use crate::plan::{CheckpointPlan, Plan};
 
-/// First part of the names of averaged weights.
-const AVERAGE: &str = "ema";
+/// First parts of the names of averaged weights; a run keeps one average.
+const AVERAGES: [&str; 2] = ["ema", "swa"];
 
 /// A checkpoint folder as it was found.
 #[derive(Clone, Debug)]
@@ -199,25 +199,27 @@ pub fn model(opened: &Opened) -> Result<Vec<u8>, Error> {
         .map_err(|damage| Error::Damaged { path: opened.path.clone(), damage })
 }
 
-/// As [`model`], with the averages of the weights in their place where the run kept some.
+/// As [`model`], with the averages of the weights in their place where the run kept some that are complete.
 ///
 /// # Errors
 ///
 /// As [`model`].
 pub fn averaged_model(opened: &Opened) -> Result<Vec<u8>, Error> {
     let weights = model(opened)?;
-    let is_average = |part: &Part| part.name.starts_with(&format!("{AVERAGE}."));
     let file = opened.manifest.files.get(OPTIMIZER);
-    if !file.is_some_and(|file| file.parts.iter().any(is_average)) {
-        return Ok(weights);
-    }
+    let is_kept = |average: &&str| {
+        let is_one = |part: &Part| part.name.starts_with(&format!("{average}."));
+        file.is_some_and(|file| file.parts.iter().any(is_one))
+    };
+    let kept = AVERAGES.into_iter().find(is_kept).filter(|_| opened.state.has_averages());
+    let Some(kept) = kept else { return Ok(weights) };
     let state = read_checked(&opened.path, OPTIMIZER, &opened.manifest)
         .map_err(|damage| Error::Damaged { path: opened.path.clone(), damage })?;
     let fails =
         |file: &str, error: SafeTensorError| misfit(&opened.path.join(file), error.to_string());
     let state = SafeTensors::deserialize(&state).map_err(|error| fails(OPTIMIZER, error))?;
     let tensors = SafeTensors::deserialize(&weights).map_err(|error| fails(MODEL, error))?;
-    let average = |name: &str| state.tensor(&format!("{AVERAGE}.{name}")).ok();
+    let average = |name: &str| state.tensor(&format!("{kept}.{name}")).ok();
     let all = tensors.tensors();
     // Another name of a weight has the weight's bytes, but no average of its own.
     let meant = |name: &str, tensor: &TensorView<'_>| {
@@ -247,13 +249,8 @@ pub fn restore(opened: &Opened, plan: &Plan, params: &Params) -> Result<Vec<Mome
     let tensors = entries::of_model(params)
         .map_err(|error| misfit(&opened.path.join(MODEL), error.to_string()))?;
     read_tensors(opened, MODEL, tensors)?;
-    let mut moments =
-        Moments::of_all(&plan.optimizer, plan.ema.as_ref(), params, opened.state.step);
-    read_tensors(
-        opened,
-        OPTIMIZER,
-        entries::of_moments_mut(params, &plan.optimizer, &mut moments),
-    )?;
+    let mut moments = Moments::of_all(plan, params, opened.state.step);
+    read_tensors(opened, OPTIMIZER, entries::of_moments_mut(params, plan, &mut moments))?;
     Ok(moments)
 }
 

@@ -54,7 +54,7 @@ fn of_weights(weights: &Path, args: &EvalArgs, kinds: &Kinds) -> Result<Measured
     let mut prepared = prepare(experiment, &changes, ALONE, kinds)?;
     generate(&prepared)?;
     // Averages are made in training.
-    prepared.plan.ema = None;
+    (prepared.plan.ema, prepared.plan.swa) = (None, None);
     augment(args, &mut prepared.plan)?;
     worker::evaluate(&prepared.plan, None, kinds).map(told).map_err(failed)
 }

@@ -1,12 +1,12 @@
-//! The average of the weights (`[ema]`): what is evaluated, tested and sampled in the weights'
-//! place.
+//! The average of the weights (`[ema]`, `[swa]`): what is evaluated, tested and sampled in the
+//! weights' place.
 //!
 //! With `ema.use_buffers` the running statistics have averages too, behind those of the parameters.
 //! Running statistics are rank 0's until they are broadcast, and so are their averages.
 
 use candle_core::{Result, Var};
 
-use crate::engine::{Engine, Error};
+use crate::engine::{Engine, Error, TrainState};
 use crate::nn::{Buffer, Param, Params, change_all, change_values};
 use crate::optim::{Moments, Update};
 
@@ -44,27 +44,37 @@ pub(super) fn average_buffers(
 impl Engine {
     /// Begins the averages at the parameters, and buffers, as they are.
     pub(super) fn begin_averages(&mut self) -> Result<()> {
-        if self.plan.ema.is_none() {
+        if self.plan.average().is_none() {
             return Ok(());
         }
         self.reducer.begin_averages(&self.params, &mut self.moments)
     }
 
-    /// Runs `work` with the averages as parameters.
+    /// Runs `work` with the averages as parameters, if they are complete.
     pub(super) fn averaged<T>(&mut self, work: impl FnOnce(&mut Self) -> T) -> Result<T> {
+        if self.state.has_averages() { self.with_averages(work) } else { Ok(work(self)) }
+    }
+
+    /// Runs `work` with the averages as parameters.
+    pub(super) fn with_averages<T>(&mut self, work: impl FnOnce(&mut Self) -> T) -> Result<T> {
         self.reducer.swap_averages(&self.params, &mut self.moments)?;
         let result = work(self);
         self.reducer.swap_averages(&self.params, &mut self.moments)?;
         Ok(result)
     }
 
-    /// Takes over the state of the optimizer, and the averages, of other parameters.
+    /// Takes over the state of the optimizer, and the averages, of other parameters, which `of` is the state of.
     ///
     /// # Errors
     ///
     /// The device's.
-    pub fn adopt(&mut self, moments: Vec<Moments>) -> std::result::Result<(), Error> {
+    pub fn adopt(
+        &mut self,
+        of: &TrainState,
+        moments: Vec<Moments>,
+    ) -> std::result::Result<(), Error> {
         let step = self.state.step;
+        self.state.swa = of.swa;
         let taken = self.reducer.take_over(&moments);
         (self.moments, self.home) = (moments, Some(step));
         taken.map_err(|source| Error::Tensor { phase: "taking over", step, source })

@@ -94,6 +94,7 @@ mod start;
 mod state;
 mod step;
 mod straggler;
+mod swa;
 mod update;
 mod vote;
 
@@ -108,7 +109,7 @@ pub use error::Error;
 pub use evaluate::{Evaluation, Split, Worst};
 pub use profile_pass::{PassProfile, profile_pass};
 pub use scaler::Scaler;
-pub use state::{EarlyStopping, EpochSums, TrainState, is_better};
+pub use state::{EarlyStopping, EpochSums, SwaState, TrainState, is_better};
 pub use step::{NextBatch, StepReport};
 pub use vote::StopRequest;
 pub(crate) use vote::exchange;
@@ -123,7 +124,7 @@ use crate::metric::Metric;
 use crate::model::Model;
 use crate::nn::Params;
 use crate::ops::GradientSink;
-use crate::optim::{Moments, Optimizer, Rates, Schedule, Scheduler};
+use crate::optim::{Moments, Optimizer, Rates, Schedule, Scheduler, swa_lr};
 use crate::plan::Plan;
 use rank_consistency::Compared;
 use reducer::Reducer;
@@ -267,7 +268,12 @@ impl Engine {
 
     /// Learning rate of the step after the finished ones.
     pub fn next_rates(&self) -> Rates {
-        self.schedule().rates(self.state.step, &self.state.plateau)
+        let (plan, done) = (&self.plan, self.state.step);
+        let rates = |done| self.schedule().rates(done, &self.state.plateau);
+        let averaging = plan
+            .swa
+            .and_then(|swa| swa_lr(&swa, done, plan.length.steps_per_epoch, rates(swa.start).lr));
+        Rates { lr: averaging.unwrap_or(rates(done).lr), ..rates(done) }
     }
 
     fn schedule(&self) -> Schedule<'_> {

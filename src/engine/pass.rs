@@ -10,7 +10,7 @@ use crate::engine::correct::correct;
 use crate::engine::vote::PassReport;
 use crate::loss::Loss;
 use crate::model::{Comparison, Model};
-use crate::nn::{ForwardContext, Mode, Params};
+use crate::nn::{ForwardContext, Mode, Params, Track};
 use crate::ops::{BatchGroup, GradientSink};
 use crate::plan::Plan;
 use crate::rng::{Key, Purpose};
@@ -45,8 +45,9 @@ impl Passes<'_> {
     ) -> ForwardContext {
         let index = micro_batch.index_in_step as u64;
         let key = Key::new(self.plan.seed, Purpose::Dropout, self.step, index);
+        let track = if micro_batch.shard == 0 { Track::Momentum } else { Track::Nothing };
         ForwardContext {
-            mode: Mode::Train { key, track_statistics: micro_batch.shard == 0 },
+            mode: Mode::Train { key, track },
             precision: self.plan.precision,
             convolutions: self.plan.convolutions,
             activation_checkpointing: self.plan.activation_checkpointing,

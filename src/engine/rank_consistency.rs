@@ -118,7 +118,10 @@ impl Engine {
             Part::Weights => hash_of_vars(params.parameters().iter().map(Param::var))?,
             Part::Frozen => hash_of_vars(frozen.map(Buffer::var))?,
             Part::Moments => hash_of(moments.iter().flat_map(|m| [&m.first, &m.second])),
-            Part::Averages => hash_of(moments.iter().map(|m| &m.average)),
+            Part::Averages => {
+                // Those of running statistics are rank 0's, as these are.
+                hash_of(moments.iter().take(params.parameters().len()).map(|m| &m.average))
+            }
             Part::Progress => hash_of_progress(&self.state),
         })
     }

@@ -189,7 +189,7 @@ fn reducer(
 
 /// Zeroed optimizer state.
 fn fresh_moments(plan: &Plan, params: &Params) -> Vec<Moments> {
-    Moments::of_all(&plan.optimizer, plan.ema.as_ref(), params, 0)
+    Moments::of_all(plan, params, 0)
 }
 
 /// What a rank says of itself before anything is trained.

@@ -21,6 +21,9 @@ pub struct TrainState {
     /// where there are any.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub missed: BTreeMap<String, u64>,
+    /// Progress of the average of `[swa]`, where one is kept.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub swa: Option<SwaState>,
     /// fp16 gradient scaler.
     pub scaler: Option<Scaler>,
     /// State of `ReduceLROnPlateau`.
@@ -46,6 +49,15 @@ pub struct TrainState {
     /// limits them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub seconds: Option<f64>,
+}
+
+/// Progress of a plain average of the weights.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SwaState {
+    /// How many weights have joined it.
+    pub averaged: u64,
+    /// Whether the running statistics are its own: only then is it evaluated.
+    pub is_complete: bool,
 }
 
 /// Sums over the steps of an epoch.
@@ -123,6 +135,7 @@ impl TrainState {
             step: 0,
             updates: 0,
             missed: BTreeMap::new(),
+            swa: plan.swa.map(|_| SwaState::default()),
             scaler: plan.scaler.as_ref().map(Scaler::new),
             plateau: Plateau::default(),
             sums: EpochSums::default(),
@@ -171,6 +184,11 @@ impl TrainState {
     /// Value of `metric` right now; `None` if it is older than the parameters.
     pub fn metric_now(&self, metric: &str) -> Option<f64> {
         (self.evaluated_at == self.step).then(|| self.metrics.get(metric).copied()).flatten()
+    }
+
+    /// Whether averages, if some are kept, stand for the weights in evaluations.
+    pub fn has_averages(&self) -> bool {
+        self.swa.is_none_or(|swa| swa.is_complete)
     }
 
     /// Whether early stopping has lost its patience.

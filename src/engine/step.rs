@@ -81,6 +81,7 @@ impl Engine {
             self.update(&step, &reduced, clip)?;
         }
         self.finish_step(&step, &reduced);
+        self.average_weights()?;
         self.freeze_and_unfreeze()?;
         Ok(self.report(&step, &reduced, &gradient, updated))
     }
@@ -169,7 +170,7 @@ impl Engine {
             },
         );
         self.count_waiting(|time| &mut time.forward);
-        found.map_err(|source| self.pass_failed("forward", step, source))
+        found.map_err(|source| self.pass_failed("forward", step.number, source))
     }
 
     /// Backward of one pass; gradients go to the buckets.
@@ -178,7 +179,7 @@ impl Engine {
         let done =
             self.timed(|time| &mut time.backward, |engine| engine.passes(step).backward(found));
         self.count_waiting(|time| &mut time.backward);
-        done.map_err(|source| self.pass_failed("backward", step, source))
+        done.map_err(|source| self.pass_failed("backward", step.number, source))
     }
 
     /// What the passes of a step have in common.

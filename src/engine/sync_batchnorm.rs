@@ -159,13 +159,13 @@ impl Engine {
         );
         self.count_waiting(|time| &mut time.forward);
         let (shards, reports) =
-            passed.map_err(|source| self.pass_failed("forward", step, source))?;
+            passed.map_err(|source| self.pass_failed("forward", step.number, source))?;
         for (index, gradients) in shards.iter().enumerate() {
             if index + 1 == shards.len() {
                 self.reducer.begin_last_pass();
             }
             let delivered = gradients.deliver(self.sink.as_ref());
-            delivered.map_err(|source| self.pass_failed("backward", step, source))?;
+            delivered.map_err(|source| self.pass_failed("backward", step.number, source))?;
             if index + 1 < shards.len() {
                 self.reducer.end_shard()?;
             }
@@ -214,7 +214,7 @@ impl Engine {
         (self.observer)(step.number, Phase::Reducing);
         let finished = joint.finish(0, had_samples);
         self.time.communication += joint.group.take_wait_time().as_secs_f64();
-        finished.map_err(|source| self.pass_failed("joint", step, source))
+        finished.map_err(|source| self.pass_failed("joint", step.number, source))
     }
 
     /// Waiting for other ranks in a pass is communication, not computing.
@@ -229,12 +229,12 @@ impl Engine {
     pub(super) fn pass_failed(
         &self,
         phase: &'static str,
-        step: &Step,
+        step: u64,
         source: candle_core::Error,
     ) -> Error {
         match self.joint.as_ref().and_then(|joint| joint.group.failure()) {
             Some(failure) => Error::Collective(failure),
-            None => Error::Tensor { phase, step: step.number, source },
+            None => Error::Tensor { phase, step, source },
         }
     }
 }

@@ -364,6 +364,17 @@ fn every_number_has_its_range() {
     check(&["experiment.seed=-1"], &["`experiment.seed`: must be at least 0, not -1"]);
     check(&["ema.decay=1.1"], &["`ema.decay`: must be from 0 to 1, not 1.1"]);
     check(&["ema.power=0.75"], &["`ema.power`: needs `ema.decay`, up to which the share grows"]);
+    check(&["swa.lr=0.05"], &["`swa.lr`: needs `swa.start`"]);
+    check(&["swa.start=1 epoch", "swa.anneal_epochs=5"], &["`swa.anneal_epochs`: needs `swa.lr`"]);
+    check(&["swa.start=1 epoch", "swa.every=never"], &["`swa.every`: must be epochs or steps"]);
+    check(
+        &["swa.start=1 epoch", "ema.decay=0.9"],
+        &["`swa.start`: cannot be together with `ema.decay`: one average takes the weights' place"],
+    );
+    check(
+        &["swa.start=1 epoch", "swa.lr=0.05", "scheduler.name=plateau"],
+        &["`swa.lr`: `plateau` moves the rate by a metric, and leaves no rate to go from"],
+    );
     check(
         &["distributed.devices=2000"],
         &["`distributed.devices`: must be at most 1024, not 2000"],

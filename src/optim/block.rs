@@ -34,7 +34,7 @@ pub fn lerp(start: f32, end: f32, weight: f32) -> f32 {
 }
 
 /// Moves an average the share `follow` of its way to the values.
-pub(super) fn follow_values(average: &mut [f32], values: &[f32], follow: f32) {
+pub fn follow_values(average: &mut [f32], values: &[f32], follow: f32) {
     vectorised(
         #[inline(always)]
         || {

@@ -31,13 +31,14 @@ mod optimizer;
 mod rmsprop;
 mod schedule;
 mod sgd;
+mod swa;
 mod update;
 
 pub use adafactor::Adafactor;
 pub use adagrad::Adagrad;
 pub use adam::Adam;
 pub use adamw::AdamW;
-pub use block::{Block, lerp};
+pub use block::{Block, follow_values, lerp};
 pub use clip::{
     GradientNorm, Preparation, clip_coefficient, shared_sum_of_squares, sum_of_squares,
 };
@@ -54,4 +55,5 @@ pub use schedule::{
     Rates, ReduceLrOnPlateau, Schedule, Scheduler, SchedulerFamily, Schedulers, StepLr, schedule,
 };
 pub use sgd::Sgd;
+pub use swa::{swa_lr, swa_share};
 pub use update::{Part, Update};

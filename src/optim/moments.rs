@@ -1,7 +1,7 @@
 //! What an update rule keeps of each parameter.
 
 use crate::nn::{Buffer, Param, Params};
-use crate::plan::{EmaPlan, OptimizerPlan};
+use crate::plan::{OptimizerPlan, Plan};
 
 /// State of one parameter: SGD's momentum buffer, or Adam's two moments, and the average of its
 /// values. As long as the parameter, or empty where there is none. A buffer whose values are
@@ -12,29 +12,26 @@ pub struct Moments {
     pub first: Vec<f32>,
     /// `exp_avg_sq`.
     pub second: Vec<f32>,
-    /// Moving average of the parameter (`[ema]`); its first values are given to it later.
+    /// Moving average of the parameter (`[ema]`, `[swa]`); its first values are given to it later.
     pub average: Vec<f32>,
 }
 
 impl Moments {
     /// Zeroed state of all parameters under the rule of `plan` in registration order, after `done`
-    /// steps: those that are frozen then have none. With `ema`, averages too, and after them those
-    /// of the moving buffers if it wants them.
-    pub fn of_all(
-        plan: &OptimizerPlan,
-        ema: Option<&EmaPlan>,
-        params: &Params,
-        done: u64,
-    ) -> Vec<Self> {
+    /// steps: those that are frozen then have none. Where averages are kept they are there too, and
+    /// after them those of the moving buffers.
+    pub fn of_all(plan: &Plan, params: &Params, done: u64) -> Vec<Self> {
+        let (average, plan) = (plan.average(), &plan.optimizer);
         let of_param = |(index, param): (usize, &Param)| {
             let n = param.elem_count();
             let is_trained = plan.is_trained(index, done);
             let moments =
                 if is_trained { Self::of(plan, index, param.shape()) } else { Self::default() };
-            if ema.is_some() { moments.averaged(n) } else { moments }
+            if average.is_some() { moments.averaged(n) } else { moments }
         };
         let of_buffer = |buffer: &Buffer| Self::default().averaged(buffer.shape().iter().product());
-        let buffers = params.moving_buffers().filter(|_| ema.is_some_and(|ema| ema.use_buffers));
+        let has_buffers = average.is_some_and(|average| average.of_buffers);
+        let buffers = params.moving_buffers().filter(|_| has_buffers);
         let parameters = params.parameters().iter().enumerate().map(of_param);
         parameters.chain(buffers.map(of_buffer)).collect()
     }
@@ -63,12 +60,13 @@ impl Moments {
 
     /// PyTorch's names and the shapes of what is kept of the parameter with this place and shape,
     /// as [`Moments`] has it: its two moments (nothing where there is none) and the average.
-    pub fn named(plan: &OptimizerPlan, index: usize, shape: &[usize]) -> [(String, Vec<usize>); 3] {
-        let state = plan.state_of(index);
+    pub fn named(plan: &Plan, index: usize, shape: &[usize]) -> [(String, Vec<usize>); 3] {
+        let state = plan.optimizer.state_of(index);
+        let average = plan.average().map_or("", |average| average.name);
         let kept = |kept: usize| match state.get(kept) {
             Some((name, extent)) => (name.clone(), extent.of(shape)),
             None => (String::new(), shape.to_vec()),
         };
-        [kept(0), kept(1), ("ema".to_owned(), shape.to_vec())]
+        [kept(0), kept(1), (average.to_owned(), shape.to_vec())]
     }
 }

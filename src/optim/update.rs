@@ -69,7 +69,9 @@ impl<'a> Update<'a> {
 
     /// Moves the average of values that have no gradient.
     pub fn follow(&self, average: &mut [f32], values: &[f32]) {
-        follow_values(average, values, self.follow);
+        if self.follow > 0.0 {
+            follow_values(average, values, self.follow);
+        }
     }
 
     /// Moves all parameters along their gradients in one pass over memory. Blocks are independent
@@ -91,7 +93,9 @@ impl<'a> Update<'a> {
         if let Some(step) = step {
             self.rule.update(&mut block, &step);
         }
-        block.follow(self.follow);
+        if self.follow > 0.0 {
+            block.follow(self.follow);
+        }
     }
 
     /// The same update for a GPU and the parameters of `group` whose `count`-th it is; `None` if it

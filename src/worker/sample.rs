@@ -61,7 +61,9 @@ pub(crate) fn sample(
 fn restored(plan: &Plan, opened: &Opened, kinds: &Kinds) -> Result<Box<dyn Model>, Error> {
     let Components { model, params, .. } = kinds.components(plan, &Device::Cpu)?;
     let mut moments = checkpoint::restore(opened, plan, &params)?;
-    engine::swap_averages(&params, &mut moments).map_err(|source| failed(opened, source))?;
+    if opened.state.has_averages() {
+        engine::swap_averages(&params, &mut moments).map_err(|source| failed(opened, source))?;
+    }
     Ok(model)
 }
 

@@ -94,7 +94,7 @@ fn best(plan: &Plan, folder: &Path, engine: &Engine) -> Result<Option<Opened>, E
 fn take_best(plan: &Plan, folder: &Path, engine: &mut Engine) -> Result<Option<u64>, Error> {
     let Some(opened) = best(plan, folder, engine)? else { return Ok(None) };
     let moments = checkpoint::restore(&opened, plan, engine.params())?;
-    engine.adopt(moments)?;
+    engine.adopt(&opened.state, moments)?;
     Ok(Some(opened.state.step))
 }
 
@@ -115,7 +115,7 @@ fn share_best(
     let Some((state, moments)) = share(collective, restored)? else { return Ok(None) };
     engine.broadcast_parameters()?;
     engine.broadcast_buffers()?;
-    engine.adopt(moments)?;
+    engine.adopt(&state, moments)?;
     Ok(Some(state.step))
 }
 

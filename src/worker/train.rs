@@ -11,6 +11,7 @@ use crate::event::{EpochDone, Evaluated, Event, Finished, Partitioned, Reason, S
 use crate::failpoint;
 use crate::launch::{Phase, Stop};
 use crate::memory;
+use crate::plan::Cadence;
 use crate::worker::batch_source::Feed;
 use crate::worker::build::snapshot;
 use crate::worker::test::test;
@@ -148,6 +149,9 @@ fn edge(run: &mut RankRun, report: &StepReport) -> Result<Option<Ending>, Error>
     }
     record_step(run, report, &edge)?;
     let mut is_best = false;
+    if edge.ends_run {
+        complete_average(run)?;
+    }
     if edge.is_due(run.plan.validate_every) {
         is_best = evaluate(run, &edge)?;
     }
@@ -155,6 +159,9 @@ fn edge(run: &mut RankRun, report: &StepReport) -> Result<Option<Ending>, Error>
         close_epoch(run, report, &edge)?;
     }
     let ending = ending(run, report.stop_request, &edge);
+    if matches!(ending, Some(Ending::Done(_))) && complete_average(run)? {
+        is_best = evaluate_once_more(run, &edge)?;
+    }
     let leaving = ending.is_some() && report.stop_request != StopRequest::Abandon;
     let keeps_best = is_best && run.plan.checkpoint.keep_best > 0;
     if leaving && report.stop_request == StopRequest::Unwatched {
@@ -217,6 +224,35 @@ fn evaluate(run: &mut RankRun, edge: &Edge) -> Result<bool, Error> {
     }))?;
     run.pause_pace();
     Ok(is_best)
+}
+
+/// Evaluates the average that takes the place of the weights of the last evaluation. Early stopping has its reasons from
+/// the weights.
+fn evaluate_once_more(run: &mut RankRun, edge: &Edge) -> Result<bool, Error> {
+    if run.plan.validate_every == Cadence::Never {
+        return Ok(false);
+    }
+    let early_stopping = run.engine.state().early_stopping.clone();
+    let is_best = evaluate(run, edge)?;
+    run.engine.state_mut().early_stopping = early_stopping;
+    Ok(is_best)
+}
+
+/// Gives the average of the weights, if one is open, the statistics of an epoch, which is the one that would come next.
+fn complete_average(run: &mut RankRun) -> Result<bool, Error> {
+    if !run.engine.has_open_average() {
+        return Ok(false);
+    }
+    let clock = Clock::start();
+    let steps = run.plan.length.steps_per_epoch;
+    let epoch = run.engine.state().step.div_ceil(steps);
+    let order = epoch_order(run, epoch);
+    let mut feed = training_feed(run, &order, epoch, 0..steps)?;
+    let mut passes = (0..steps).map(|step| order.passes(step as usize, run.rank));
+    run.engine.update_bn(&mut passes, &mut || feed.next())?;
+    run.engine.time_mut().evaluation += clock.seconds();
+    run.pause_pace();
+    Ok(true)
 }
 
 /// `train/loss` and `train/accuracy` over the epoch so far, so that they can be monitored too.

@@ -10,6 +10,7 @@
     reason = "a test binary: a failed helper is a failed test"
 )]
 
+mod averaged;
 mod bad_input;
 mod chaos;
 mod clocks;

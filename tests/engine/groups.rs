@@ -11,7 +11,7 @@ use ddprun::optim::{self, Adafactor, Lamb, Muon, Optimizer};
 use ddprun::plan::{EmaPlan, OptimizerPlan, ParameterGroup, Plan};
 use ddprun::units::Rank;
 
-use crate::sequences::{forecast_plan, gpt_plan, llama_plan, lora_plan, policy_plan};
+use crate::sequences::{forecast_plan, gpt_plan, llama_plan, lora_plan, policy_plan, speech_plan};
 use crate::support::{self, engine, fingerprint, group, on_ranks, plan, step};
 use crate::{IMAGE, check_same_bits, train};
 
@@ -40,12 +40,13 @@ fn grouped(plan: &mut Plan, groups: &[(&str, f64, Time)]) {
     plan.optimizer.groups = groups.iter().map(group).collect();
 }
 
-/// A residual network of which a part is never trained, one from the third step on, and one for
-/// five steps.
+/// A residual network of which a part is never trained, parts from the second and third step on,
+/// and one for five steps.
 fn in_phases(plan: &mut Plan) {
     let late = (3, None);
     let groups = [
         ("conv1", 1.0, NEVER),
+        ("bn1", 1.0, (2, None)),
         ("layer1", 0.5, late),
         ("layer2", 1.0, (0, Some(5))),
         ("", 2.0, ALWAYS),
@@ -109,12 +110,15 @@ fn state_of_rows_and_columns_is_saved_under_pytorchs_names_and_shapes() {
 #[test]
 fn transformers_and_policies_train_with_a_part_of_them_frozen() {
     type OfWorld = fn(u32) -> Plan;
-    let plans: [(&str, OfWorld); 5] = [
+    let plans: [(&str, OfWorld); 8] = [
         ("gpt", gpt_plan),
         ("llama", llama_plan),
         ("lora", lora_plan),
         ("policy", policy_plan),
         ("patchtst", |world| forecast_plan("patchtst", world)),
+        ("timebridge", |world| forecast_plan("timebridge", world)),
+        ("nest", |world| speech_plan("nest", world)),
+        ("fastconformer", |world| speech_plan("fastconformer", world)),
     ];
     for (name, make) in plans {
         let facts = Models::default().describe(&make(1).model).unwrap();
@@ -126,7 +130,8 @@ fn transformers_and_policies_train_with_a_part_of_them_frozen() {
                 let mut plan = make(world);
                 grouped(&mut plan, &[("", 1.0, ALWAYS), ("", 1.0, NEVER)]);
                 plan.optimizer.group_of = (0..n).map(|i| usize::from(is_frozen(i, n))).collect();
-                plan.distributed.find_unused_parameters = false;
+                // The published one has a norm that it never uses.
+                plan.distributed.find_unused_parameters = name == "timebridge";
                 plan
             };
             assert_eq!(train(&frozen(2)), train(&frozen(1)), "{name}");

@@ -3,6 +3,10 @@
 
 mod averages;
 mod buckets;
+mod families;
+#[expect(dead_code, reason = "averages need few kinds of comparisons")]
+#[path = "../support/golden.rs"]
+mod golden;
 mod grid;
 mod groups;
 mod labels;
@@ -15,6 +19,7 @@ mod short_steps;
 mod state;
 #[path = "../support/mod.rs"]
 mod support;
+mod swa;
 mod sync_batchnorm;
 mod texts;
 mod unused;

@@ -59,6 +59,7 @@ pub(crate) fn plan(model: &str, input: &[usize], world: u32) -> Plan {
             0.05,
         ),
         ema: None,
+        swa: None,
         schedule: SchedulePlan {
             warmup_steps: 2,
             warmup_start_factor: 0.1,

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use candle_core::{DType, Result, Tensor, Var, bail};
 
-use super::{ForwardContext, Mode};
+use super::{ForwardContext, Mode, Track};
 use crate::ops::{self, Backward};
 
 /// A part of a model, one tensor in and one out.
@@ -42,8 +42,7 @@ pub fn run_block<B: Block>(block: &Arc<B>, x: &Tensor, pass: &ForwardContext) ->
         (false, 1..) => Var::from_tensor(x)?.into_inner(),
         (false, 0) => return Ok(y),
     };
-    let pass =
-        ForwardContext { mode: Mode::Train { key, track_statistics: false }, ..pass.clone() };
+    let pass = ForwardContext { mode: Mode::Train { key, track: Track::Nothing }, ..pass.clone() };
     let block = block.clone();
     let is_leaf = !x.track_op();
     ops::node(&[&input], ops::copy_of(&y)?, Box::new(Recompute { block, pass, is_leaf }))

@@ -2,7 +2,7 @@
 
 use candle_core::{Result, Tensor};
 
-use super::{Buffer, Builder, Conv2d, Counter, ForwardContext, Init, Mode, Param};
+use super::{Buffer, Builder, Conv2d, Counter, ForwardContext, Init, Mode, Param, Track};
 use crate::ops::{self, Activation, BatchStatistics, ConvNorm, RunningStatistics};
 
 /// PyTorch's defaults.
@@ -66,16 +66,14 @@ impl BatchNorm2d {
     ) -> Result<Tensor> {
         let affine = [&self.weight.weight()?, &self.bias.weight()?];
         match pass.mode {
-            Mode::Train { track_statistics, .. } => {
+            Mode::Train { track, .. } => {
                 let (y, batch) = match &pass.sync_batchnorm {
                     None => ops::batch_norm(x, affine, residual, activation, self.eps)?,
                     Some(group) => {
                         ops::sync_batch_norm(x, affine, residual, (activation, self.eps), group)?
                     }
                 };
-                if track_statistics {
-                    self.track(&batch)?;
-                }
+                self.track(&batch, track)?;
                 Ok(y)
             }
             Mode::Eval => {
@@ -102,7 +100,7 @@ impl BatchNorm2d {
         activation: Activation,
         pass: &ForwardContext,
     ) -> Result<Tensor> {
-        if let Mode::Train { track_statistics, .. } = pass.mode
+        if let Mode::Train { track, .. } = pass.mode
             && let Some((weight, options)) = conv.parts(pass)?
         {
             let affine = [&self.weight.weight()?, &self.bias.weight()?];
@@ -110,18 +108,23 @@ impl BatchNorm2d {
             let layer =
                 ConvNorm { weight: &weight, affine, options, activation, eps: self.eps, group };
             let (y, batch) = ops::conv_batch_norm(x, residual, &layer)?;
-            if track_statistics {
-                self.track(&batch)?;
-            }
+            self.track(&batch, track)?;
             return Ok(y);
         }
         self.forward(&conv.forward(x, pass)?, residual, activation, pass)
     }
 
-    fn track(&self, batch: &BatchStatistics) -> Result<()> {
-        batch.move_running([self.running_mean.var()?, self.running_var.var()?], self.momentum)?;
-        self.num_batches_tracked.increment();
-        Ok(())
+    /// The batches of an average are not those that `num_batches_tracked` counts, which are the training's.
+    fn track(&self, batch: &BatchStatistics, track: Track) -> Result<()> {
+        let running = [self.running_mean.var()?, self.running_var.var()?];
+        match track {
+            Track::Nothing => Ok(()),
+            Track::Momentum => {
+                self.num_batches_tracked.increment();
+                batch.move_running(running, self.momentum)
+            }
+            Track::Average(n) => batch.move_running(running, 1.0 / n as f64),
+        }
     }
 }
 
@@ -145,10 +148,16 @@ mod tests {
         norm.forward(&x, None, Activation::Identity, &pass)?;
         let buffer = |i: usize| params.buffers()[i].var()?.to_vec1::<f32>();
         assert_eq!((buffer(0)?, buffer(1)?), (vec![0.3], vec![0.9 + 0.466_666_67]));
-        pass.mode = Mode::Train { key, track_statistics: false };
+        pass.mode = Mode::Train { key, track: Track::Nothing };
         norm.forward(&x, None, Activation::Identity, &pass)?;
         norm.forward(&x, None, Activation::Identity, &ForwardContext::eval(Precision::Fp32))?;
         assert_eq!((buffer(0)?[0], params.counters()[0].get()), (0.3, 1));
+        for (n, x) in [(1, x.clone()), (2, (&x + 1.0)?)] {
+            pass.mode = Mode::Train { key, track: Track::Average(n) };
+            norm.forward(&x, None, Activation::Identity, &pass)?;
+        }
+        // The same with `momentum=None`.
+        assert_eq!((buffer(0)?, buffer(1)?), (vec![3.5], vec![4.666_666_5]));
         Ok(())
     }
 }

@@ -28,11 +28,22 @@ pub enum Mode {
         /// Stream of this pass: of the seed, the step and the pass's place in the global batch, not
         /// of the rank.
         key: Key,
-        /// Whether running statistics learn from this pass.
-        track_statistics: bool,
+        /// How running statistics learn from this pass.
+        track: Track,
     },
     /// Running statistics, no dropout.
     Eval,
+}
+
+/// How running statistics learn from a pass.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Track {
+    /// Not at all.
+    Nothing,
+    /// With the momentum of each layer.
+    Momentum,
+    /// As the plain average over batches, of which this is the n-th, from 1: PyTorch's `momentum = None`.
+    Average(u64),
 }
 
 impl ForwardContext {
@@ -43,7 +54,7 @@ impl ForwardContext {
 
     /// A pass of training whose random numbers come from `key`; running statistics learn from it.
     pub fn train(key: Key, precision: Precision) -> Self {
-        Self::new(Mode::Train { key, track_statistics: true }, precision)
+        Self::new(Mode::Train { key, track: Track::Momentum }, precision)
     }
 
     fn new(mode: Mode, precision: Precision) -> Self {

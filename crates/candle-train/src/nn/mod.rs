@@ -30,7 +30,7 @@ pub use batch_norm::BatchNorm2d;
 pub use conv::{Conv1d, Conv2d, ConvShape, ConvTranspose1d, ConvTranspose2d, RectangularConv};
 pub use dropout::{DropPath, Dropout};
 pub use embedding::Embedding;
-pub use forward_context::{ForwardContext, Mode};
+pub use forward_context::{ForwardContext, Mode, Track};
 pub use in_place::{change_all, change_values};
 pub use init::Init;
 pub use layer_norm::{GroupNorm, LayerNorm, RmsNorm};

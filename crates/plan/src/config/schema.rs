@@ -41,6 +41,9 @@ pub struct Experiment {
     pub optimizer: Optimizer,
     /// Moving average of the weights.
     pub ema: Ema,
+    /// Plain average of the weights of the last epochs.
+    #[serde(default)]
+    pub swa: Swa,
     /// How the learning rate follows the global batch size.
     pub lr_scaling: LrScaling,
     /// How the learning rate follows time.
@@ -209,6 +212,33 @@ pub struct Ema {
     pub power: Option<f64>,
     /// Whether buffers are averaged as well.
     pub use_buffers: Option<bool>,
+}
+
+/// `[swa]`
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Swa {
+    /// Epochs or steps before it; absent or "never" = no average.
+    pub start: Option<Every>,
+    /// After which epochs or steps the weights join the average; absent = after each epoch.
+    pub every: Option<Every>,
+    /// Learning rate from the start on; absent = the schedule's.
+    pub lr: Option<f64>,
+    /// Epochs in which the rate gets there; absent = 10.
+    pub anneal_epochs: Option<u64>,
+    /// On which way; absent = a cosine's.
+    pub anneal_strategy: Option<AnnealStrategy>,
+}
+
+/// How a learning rate gets to another.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum AnnealStrategy {
+    /// Half a cosine.
+    #[default]
+    Cos,
+    /// A straight line.
+    Linear,
 }
 
 /// `[lr_scaling]`

@@ -6,7 +6,7 @@ use crate::plan::transforms::Transformed;
 use crate::plan::{
     BatchPlan, Facts, KindFacts, ModelFacts, ModelPlan, Plan, Sampler, batch, batch_statistics,
     checkpointing, cuda_graph, data, distributed, length, metrics, model, optimizer, param_groups,
-    precision, schedule, transforms,
+    precision, schedule, swa, transforms,
 };
 use train_numbers::units::{AccumulationSteps, BatchSize, WorldSize};
 
@@ -86,6 +86,8 @@ impl Plan {
         let Some(optimizer) = problems.take(grouped).filter(|_| problems.0.is_empty()) else {
             return Err(Problems::new(problems.0));
         };
+        let averaged = swa::decide(loaded, (&length, &batch), &optimizer);
+        let averaged = averaged.map_err(|problem| Problems::new(vec![problem]))?;
         let trained = optimizer.trained(&found);
         let (inputs, local) = ((transformed, model.outputs), ranks.local_world);
         let data = data::decide(experiment, &facts.data, inputs, local, facts.cores);
@@ -106,6 +108,7 @@ impl Plan {
             on_non_finite: experiment.train.on_non_finite,
             optimizer,
             ema: optimizer::ema(&experiment.ema),
+            swa: averaged,
             schedule,
             distributed: distributed::decide(experiment, &ranks, smaller, facts.cores, &trained),
             validate_every: experiment.validation.every.into(),

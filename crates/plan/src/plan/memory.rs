@@ -48,9 +48,9 @@ impl Memory {
         let weights = Bytes::of_f32(plan.model.n_parameters);
         let trained = Bytes::of_f32(plan.model.n_parameters - plan.optimizer.n_frozen());
         let state = Bytes::of_f32(plan.optimizer.n_state(plan.model.n_parameters));
-        let average = u64::from(plan.ema.is_some());
+        let average = u64::from(plan.average().is_some());
         let buffers = Bytes::of_f32(plan.model.n_buffer_elements);
-        let averaged = u64::from(plan.ema.is_some_and(|ema| ema.use_buffers));
+        let averaged = u64::from(plan.average().is_some_and(|average| average.of_buffers));
         let optimizer = Bytes(state.0 + average * weights.0 + averaged * buffers.0);
         let saving = &plan.checkpoint;
         let is_saved = saving.every != Cadence::Never || saving.keep_best > 0;

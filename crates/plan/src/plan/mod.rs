@@ -38,6 +38,7 @@ mod schedule;
 mod show;
 mod source;
 mod batch_statistics;
+mod swa;
 mod transforms;
 
 use std::collections::BTreeMap;
@@ -46,8 +47,8 @@ use serde::{Deserialize, Serialize};
 
 pub use crate::config::kind::Modality;
 pub use crate::config::schema::{
-    CommHook, Convolutions, Expectation, Interval, MixupMode, Mode, OnBadSample, OnNonFinite,
-    OnOom, Sampler, ScalingRule,
+    AnnealStrategy, CommHook, Convolutions, Expectation, Interval, MixupMode, Mode, OnBadSample,
+    OnNonFinite, OnOom, Sampler, ScalingRule,
 };
 pub use crate::config::values::Patience;
 pub use arithmetic::shown;
@@ -73,6 +74,7 @@ pub use schedule::{SchedulePlan, SchedulerFacts, Span, Unfit};
 pub use shm_layout::Mapping;
 pub use show::{Costs, json, page};
 pub use source::SourcePlan;
+pub use swa::{SwaPlan, SwaRate};
 use train_numbers::units::BatchSize;
 pub use train_numbers::{Precision, RopeScaling};
 pub use transforms::{Images, Sides, TransformFacts};
@@ -115,6 +117,9 @@ pub struct Plan {
     /// Average of the parameters, to be evaluated in their place.
     #[serde(default)]
     pub ema: Option<EmaPlan>,
+    /// Plain average of the parameters, to take their place when training is over.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub swa: Option<SwaPlan>,
     /// Learning rate over time.
     pub schedule: SchedulePlan,
     /// Ranks and their communication.
@@ -155,6 +160,23 @@ pub struct Plan {
     pub logging: LoggingPlan,
     /// Figures that the run must reach.
     pub expect: BTreeMap<String, Expectation>,
+}
+
+/// An average that a run keeps of its weights.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Average {
+    /// First part of its tensors' names in a checkpoint.
+    pub name: &'static str,
+    /// Whether there is one of each running statistic as well.
+    pub of_buffers: bool,
+}
+
+impl Plan {
+    /// The average of the weights, if one is kept.
+    pub fn average(&self) -> Option<Average> {
+        let ema = self.ema.map(|ema| Average { name: "ema", of_buffers: ema.use_buffers });
+        ema.or_else(|| self.swa.map(|_| Average { name: "swa", of_buffers: true }))
+    }
 }
 
 /// What an evaluation averages a model's answers over.

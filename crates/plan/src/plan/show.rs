@@ -263,7 +263,8 @@ fn optimizer(plan: &Plan) -> String {
         let buffers = if ema.use_buffers { ", with buffers" } else { "" };
         format!(", averaged: {}{power}{buffers}", shown(ema.decay))
     });
-    format!("{}{clip}{noise}{ema}", plan.optimizer.rule)
+    let swa = plan.swa.map_or(String::new(), |swa| swa.line());
+    format!("{}{clip}{noise}{ema}{swa}", plan.optimizer.rule)
 }
 
 fn model(plan: &Plan, loaded: &Loaded) -> String {

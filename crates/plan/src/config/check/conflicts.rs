@@ -36,6 +36,45 @@ pub(crate) fn length_and_batch(loaded: &Loaded) -> Vec<Finding> {
     found
 }
 
+/// What a plain average of the weights needs, and what it cannot be beside.
+pub(crate) fn swa(loaded: &Loaded) -> Vec<Finding> {
+    let experiment = &loaded.experiment;
+    let swa = &experiment.swa;
+    let mut found = Vec::new();
+    let mut needs = |key: &str, of: &str, help: &str| {
+        let finding = Finding::new(format!("swa.{key}"), format!("needs `swa.{of}`"));
+        found.push(finding.about(format!("swa.{of}")).help(help));
+    };
+    let of_rate = [
+        ("anneal_epochs", swa.anneal_epochs.is_some()),
+        ("anneal_strategy", swa.anneal_strategy.is_some()),
+    ];
+    let given = [("every", swa.every.is_some()), ("lr", swa.lr.is_some())];
+    let given = given.into_iter().chain(of_rate).filter(|(_, is_given)| *is_given);
+    if swa.start.is_none() {
+        given.for_each(|(key, _)| needs(key, "start", "such as `start = \"75 epochs\"`"));
+    } else if swa.lr.is_none() {
+        let given = of_rate.into_iter().filter(|(_, is_given)| *is_given);
+        given.for_each(|(key, _)| needs(key, "lr", "such as `lr = 0.05`"));
+    }
+    if swa.every == Some(Every::Never) {
+        let help = "leave out `swa.start` for no average";
+        found.push(Finding::new("swa.every", "must be epochs or steps").help(help));
+    }
+    let averages = !matches!(swa.start, None | Some(Every::Never));
+    if averages && experiment.ema.decay.is_some() {
+        let what = "cannot be together with `ema.decay`: one average takes the weights' place";
+        found.push(Finding::new("swa.start", what).about("ema.decay").help("choose one of them"));
+    }
+    if averages && swa.lr.is_some() && experiment.scheduler.monitor().is_some() {
+        let name = &experiment.scheduler.name;
+        let what = format!("`{name}` moves the rate by a metric, and leaves no rate to go from");
+        let help = "choose a scheduler of steps or epochs, or leave out `swa.lr`";
+        found.push(Finding::new("swa.lr", what).about("scheduler.name").help(help));
+    }
+    found
+}
+
 /// Transforms of what are no images.
 pub(crate) fn transforms(loaded: &Loaded, vocabulary: &Vocabulary) -> Vec<Finding> {
     let data = &loaded.experiment.data;

@@ -78,13 +78,14 @@ pub(crate) fn all(
     vocabulary: &Vocabulary,
     broken: &BTreeSet<String>,
 ) -> Vec<Problem> {
-    let rules: [fn(&Loaded) -> Vec<Finding>; 8] = [
+    let rules: [fn(&Loaded) -> Vec<Finding>; 9] = [
         ranges::schema_version,
         ranges::numbers,
         ranges::lists,
         names::run_name,
         names::paths,
         conflicts::length_and_batch,
+        conflicts::swa,
         conflicts::precision_and_backend,
         param_groups::together,
     ];

@@ -1,0 +1,64 @@
+//! Stochastic weight averaging, as a user runs it: what ends a run, what is tested, and a rank killed meanwhile.
+
+use serde_json::Value;
+
+use crate::experiments::SLOW;
+use crate::lab::Lab;
+use crate::resume::bits;
+use crate::running::spawn;
+
+/// Two epochs of twelve steps, of which the weights of every fourth one after the first are averaged.
+fn averaging() -> String {
+    let small = SLOW
+        .replace("epochs = 5", "epochs = 2")
+        .replace("every = \"7 steps\"", "every = \"1 epoch\"");
+    small + "\n[swa]\nstart = \"1 epoch\"\nevery = \"4 steps\"\nlr = 0.02\nanneal_epochs = 1\n"
+}
+
+fn state(lab: &Lab) -> Value {
+    let text = std::fs::read_to_string(lab.checkpoints().join("latest/state.json")).unwrap();
+    serde_json::from_str(&text).unwrap()
+}
+
+#[test]
+fn the_average_is_what_a_run_ends_with_whichever_rank_was_killed_while_its_statistics_were_taken() {
+    let undisturbed = Lab::with(&averaging());
+    undisturbed.run_to(0, &["small.toml"]).says(&["completed after step 24"]);
+    let state = state(&undisturbed);
+    assert_eq!(state["swa"], serde_json::json!({ "averaged": 3, "is_complete": true }));
+    let evaluated = undisturbed.run_to(0, &["eval", "--latest", "--json"]).stdout;
+    let evaluated: Value = serde_json::from_str(&evaluated).unwrap();
+    assert_eq!(evaluated["metrics"]["val/loss"], state["metrics"]["val/loss"]);
+    for (rank, hit) in [(0, 1), (1, 9)] {
+        let lab = Lab::with(&averaging());
+        let mut command = lab.ddprun(&["small.toml", "--max-restarts", "1"]);
+        command.env("DDPRUN_FP", format!("update_bn=kill@{rank},*,0,{hit}"));
+        let ended = spawn(command).wait();
+        ended.has_code(0);
+        ended.says(&["restart 1 of 1"]);
+        bits(&lab).must_be(&bits(&undisturbed));
+        lab.is_clean();
+    }
+    let alone = Lab::with(&averaging());
+    alone.run_to(0, &["small.toml", "distributed.devices=1"]);
+    bits(&alone).must_be(&bits(&undisturbed));
+}
+
+#[test]
+fn a_run_that_stops_early_ends_with_its_average_too() {
+    let early = averaging() + "\n[early_stopping]\npatience = 1\nmin_delta = 10.0\n";
+    let lab = Lab::with(&early.replace("epochs = 2", "epochs = 9"));
+    lab.run_to(0, &["small.toml"]).says(&["stopped early (no improvement) after step 36"]);
+    assert_eq!(state(&lab)["swa"], serde_json::json!({ "averaged": 6, "is_complete": true }));
+    lab.run_to(0, &["resume"]).says(&["already stopped early after step 36"]);
+}
+
+#[test]
+fn an_average_that_would_begin_after_the_run_is_refused() {
+    let lab = Lab::with(&averaging());
+    let refused = lab.run_to(2, &["plan", "small.toml", "swa.start=2 epochs"]);
+    refused
+        .says(&["`swa.start`: the first weights to average are those of step 28, the run has 24"]);
+    let page = lab.run_to(0, &["plan", "small.toml"]).stdout;
+    assert!(page.contains("averaged: SWA every 4 steps after step 12"), "{page}");
+}
