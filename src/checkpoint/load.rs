@@ -199,7 +199,8 @@ pub fn model(opened: &Opened) -> Result<Vec<u8>, Error> {
         .map_err(|damage| Error::Damaged { path: opened.path.clone(), damage })
 }
 
-/// As [`model`], with the averages of the weights in their place where the run kept some that are complete.
+/// As [`model`], with the averages of the weights in their place where the run kept some that are
+/// complete.
 ///
 /// # Errors
 ///

@@ -63,7 +63,8 @@ impl Engine {
         Ok(result)
     }
 
-    /// Takes over the state of the optimizer, and the averages, of other parameters, which `of` is the state of.
+    /// Takes over the state of the optimizer, and the averages, of other parameters, which `of` is
+    /// the state of.
     ///
     /// # Errors
     ///

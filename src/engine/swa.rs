@@ -1,8 +1,9 @@
-//! Stochastic weight averaging (`[swa]`): the weights of some steps join a plain average, as `AveragedModel` has it; when
-//! training is over, batch norms get the statistics of the averaged weights, as `update_bn` has it.
+//! Stochastic weight averaging (`[swa]`): the weights of some steps join a plain average, as
+//! `AveragedModel` has it; when training is over, batch norms get the statistics of the averaged
+//! weights, as `update_bn` has it.
 //!
-//! Each shard takes the plain average over its passes, and these are averaged in the order of the shards, each by its
-//! passes: the same bits at any world size. One shard gives PyTorch's numbers.
+//! Each shard takes the plain average over its passes, and these are averaged in the order of the
+//! shards, each by its passes: the same bits at any world size. One shard gives PyTorch's numbers.
 
 use std::collections::BTreeMap;
 
@@ -48,13 +49,14 @@ impl Engine {
         self.reducer.take_over(&self.moments)
     }
 
-    /// Whether there is an average that only lacks its statistics: [`Engine::update_bn`] completes it.
+    /// Whether there is an average that only lacks its statistics: [`Engine::update_bn`] completes
+    /// it.
     pub fn has_open_average(&self) -> bool {
         self.state.swa.is_some_and(|swa| swa.averaged > 0 && !swa.is_complete)
     }
 
-    /// Gives the batch norms of the averaged weights their statistics over `steps`, which are this rank's passes of an
-    /// epoch. From now on the average is what is evaluated.
+    /// Gives the batch norms of the averaged weights their statistics over `steps`, which are this
+    /// rank's passes of an epoch. From now on the average is what is evaluated.
     ///
     /// # Errors
     ///
@@ -119,7 +121,8 @@ impl Engine {
         looked.map_err(|source| self.pass_failed("update_bn", number, source))
     }
 
-    /// The passes of all shards that take their statistics together, which are then those of the first shard.
+    /// The passes of all shards that take their statistics together, which are then those of the
+    /// first shard.
     fn measure_together(
         &self,
         number: u64,
@@ -156,7 +159,8 @@ impl Engine {
         }
     }
 
-    /// The mean over the shards of all ranks, each as often as it has passes; `otherwise` where there are none.
+    /// The mean over the shards of all ranks, each as often as it has passes; `otherwise` where
+    /// there are none.
     fn mean_over_shards(
         &self,
         mine: &[OfShard],
@@ -189,7 +193,8 @@ impl Engine {
 /// A batch, and its inputs and targets where the model computes.
 type Placed = ((Tensor, Tensor), Batch);
 
-/// A forward pass in training mode without gradients, the `n`-th of its shard; 0 = its statistics are not looked at.
+/// A forward pass in training mode without gradients, the `n`-th of its shard; 0 = its statistics
+/// are not looked at.
 fn look(
     passes: &Passes<'_>,
     micro_batch: &MicroBatch,

@@ -9,8 +9,9 @@ pub fn swa_share(count: u64) -> f64 {
     1.0 / count.max(1) as f64
 }
 
-/// The learning rate of the step after `done` finished ones, as `torch.optim.swa_utils.SWALR` has it: `from` is the
-/// schedule's at the start of the averaging. `None` before it, and where the schedule goes on.
+/// The learning rate of the step after `done` finished ones, as `torch.optim.swa_utils.SWALR` has
+/// it: `from` is the schedule's at the start of the averaging. `None` before it, and where the
+/// schedule goes on.
 pub fn swa_lr(plan: &SwaPlan, done: u64, steps_per_epoch: u64, from: f64) -> Option<f64> {
     let SwaRate { lr, anneal_epochs, anneal_strategy } = plan.rate?;
     let epochs = done.checked_sub(plan.start)? / steps_per_epoch.max(1);

@@ -226,8 +226,8 @@ fn evaluate(run: &mut RankRun, edge: &Edge) -> Result<bool, Error> {
     Ok(is_best)
 }
 
-/// Evaluates the average that takes the place of the weights of the last evaluation. Early stopping has its reasons from
-/// the weights.
+/// Evaluates the average that takes the place of the weights of the last evaluation. Early stopping
+/// has its reasons from the weights.
 fn evaluate_once_more(run: &mut RankRun, edge: &Edge) -> Result<bool, Error> {
     if run.plan.validate_every == Cadence::Never {
         return Ok(false);
@@ -238,7 +238,8 @@ fn evaluate_once_more(run: &mut RankRun, edge: &Edge) -> Result<bool, Error> {
     Ok(is_best)
 }
 
-/// Gives the average of the weights, if one is open, the statistics of an epoch, which is the one that would come next.
+/// Gives the average of the weights, if one is open, the statistics of an epoch, which is the one
+/// that would come next.
 fn complete_average(run: &mut RankRun) -> Result<bool, Error> {
     if !run.engine.has_open_average() {
         return Ok(false);

@@ -1,4 +1,5 @@
-//! Stochastic weight averaging, as a user runs it: what ends a run, what is tested, and a rank killed meanwhile.
+//! Stochastic weight averaging, as a user runs it: what ends a run, what is tested, and a rank
+//! killed meanwhile.
 
 use serde_json::Value;
 
@@ -7,7 +8,8 @@ use crate::lab::Lab;
 use crate::resume::bits;
 use crate::running::spawn;
 
-/// Two epochs of twelve steps, of which the weights of every fourth one after the first are averaged.
+/// Two epochs of twelve steps, of which the weights of every fourth one after the first are
+/// averaged.
 fn averaging() -> String {
     let small = SLOW
         .replace("epochs = 5", "epochs = 2")

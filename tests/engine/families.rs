@@ -1,4 +1,5 @@
-//! The large families in half precision: the same bits on two ranks, and after a resume on another number of them.
+//! The large families in half precision: the same bits on two ranks, and after a resume on another
+//! number of them.
 
 use std::sync::Arc;
 

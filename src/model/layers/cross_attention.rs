@@ -12,8 +12,9 @@ use crate::model::layers::{
 use crate::nn::{Dropout, ForwardContext, Linear};
 use crate::ops::{self, Attention};
 
-/// attention of another sequence to this one: each step of layers(x) asks all steps of x, with linear layers for queries
-/// (`q`), for keys and values (`kv`), and after it (`proj`), as timm's `AttentionPoolLatent`.
+/// attention of another sequence to this one: each step of layers(x) asks all steps of x, with
+/// linear layers for queries (`q`), for keys and values (`kv`), and after it (`proj`), as timm's
+/// `AttentionPoolLatent`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct CrossAttention {

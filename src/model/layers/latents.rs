@@ -8,7 +8,8 @@ use crate::config::kind::Kind;
 use crate::model::layers::{Decided, Flow, Forward, Layer, LayerMisfit, Node, Scope, Site, Sizes};
 use crate::nn::{ForwardContext, Init, Param};
 
-/// learnt vectors, the same for each sample whatever comes in: what asks in a `cross_attention`, as in Perceiver.
+/// learnt vectors, the same for each sample whatever comes in: what asks in a `cross_attention`, as
+/// in Perceiver.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Latents {

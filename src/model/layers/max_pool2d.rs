@@ -25,7 +25,8 @@ pub struct MaxPool2d {
     #[serde(default)]
     #[schemars(example = 2)]
     pub stride: Option<Shape2>,
-    /// pixels on each side, above and left, which are never the maximum; at most half of `kernel_size`.
+    /// pixels on each side, above and left, which are never the maximum; at most half of
+    /// `kernel_size`.
     #[serde(default)]
     #[schemars(example = 1)]
     pub padding: Padding,

@@ -114,7 +114,8 @@ impl BatchNorm2d {
         self.forward(&conv.forward(x, pass)?, residual, activation, pass)
     }
 
-    /// The batches of an average are not those that `num_batches_tracked` counts, which are the training's.
+    /// The batches of an average are not those that `num_batches_tracked` counts, which are the
+    /// training's.
     fn track(&self, batch: &BatchStatistics, track: Track) -> Result<()> {
         let running = [self.running_mean.var()?, self.running_var.var()?];
         match track {

@@ -42,7 +42,8 @@ pub enum Track {
     Nothing,
     /// With the momentum of each layer.
     Momentum,
-    /// As the plain average over batches, of which this is the n-th, from 1: PyTorch's `momentum = None`.
+    /// As the plain average over batches, of which this is the n-th, from 1: PyTorch's `momentum =
+    /// None`.
     Average(u64),
 }
 

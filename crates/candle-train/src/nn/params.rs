@@ -497,8 +497,8 @@ impl Builder {
         lock(&self.params).embeddings.push(name);
     }
 
-    /// Says that the parameter called `name` here is a table of positions of an image: pretrained weights may be those of
-    /// images of another size.
+    /// Says that the parameter called `name` here is a table of positions of an image: pretrained
+    /// weights may be those of images of another size.
     pub fn is_grid_of_positions(&self, name: &str, grid: Grid) {
         self.is_embedding(name);
         let name = self.name(name);

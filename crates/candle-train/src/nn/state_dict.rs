@@ -392,6 +392,23 @@ mod tests {
     }
 
     #[test]
+    fn positions_of_images_of_another_size_are_resampled() {
+        let grid = |sides| Grid { prefix: 1, sides };
+        let of = |sides: [usize; 2]| {
+            let builder = Builder::new(1);
+            builder.is_grid_of_positions("pos_embed", grid(sides));
+            let shape = [1, 1 + sides[0] * sides[1], 2];
+            builder.param("pos_embed", &shape, Init::Normal(1.0)).unwrap();
+            builder.finish()
+        };
+        let (square, wide) = (of([3, 3]), of([2, 4]));
+        let saved = file(&save_state_dict(&square).unwrap());
+        load_state_dict(&wide, saved.path(), Strict::All).unwrap();
+        let expected = positions::resampled(&values(&square), grid([3, 3]), grid([2, 4]));
+        assert_eq!(values(&wide), expected);
+    }
+
+    #[test]
     fn half_and_double_become_f32_the_wrapper_is_stripped_and_counters_are_optional() {
         let half: Vec<u8> = (0..6).flat_map(|_| f16::from_f32(0.5).to_le_bytes()).collect();
         let brain: Vec<u8> = (0..2).flat_map(|_| bf16::from_f32(-2.0).to_le_bytes()).collect();

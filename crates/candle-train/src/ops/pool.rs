@@ -22,7 +22,8 @@ pub fn max_pool2d(x: &Tensor, kernel: usize, window: Window) -> Result<Tensor> {
     max_pool2d_over(x, [kernel; 2], window.into())
 }
 
-/// [`max_pool2d`] of windows of other rows than columns, or with pixels between theirs. On CPUs only.
+/// [`max_pool2d`] of windows of other rows than columns, or with pixels between theirs. On CPUs
+/// only.
 ///
 /// # Errors
 ///
@@ -82,7 +83,8 @@ impl Windows {
         Ok(Self { n, h, w, c, oh, ow, kernel, slides })
     }
 
-    /// The same along both axes, without pixels between those of a window: what there are kernels of GPUs for.
+    /// The same along both axes, without pixels between those of a window: what there are kernels
+    /// of GPUs for.
     #[cfg(feature = "cuda")]
     pub(super) fn square(&self) -> Option<(usize, Window)> {
         let window = Window { stride: self.slides.stride[0], padding: self.slides.padding[0] };

@@ -6,9 +6,9 @@
 //! use ddprun_plan::plan::{ScalingRule, admitted_worlds, scale_lr};
 //! use train_numbers::units::GlobalBatchSize;
 //! // A rate of 0.1 that was tuned for batches of 256, in batches of 1,024.
-//! let (tuned_for, in_use) = (GlobalBatchSize::new(256).unwrap(), GlobalBatchSize::new(1024).unwrap());
-//! assert_eq!(scale_lr(ScalingRule::Linear, 0.1, tuned_for, in_use), 0.4);
-//! // A step of 8 shards gives the same bits on any of these numbers of ranks.
+//! let (tuned_for, in_use) = (GlobalBatchSize::new(256).unwrap(),
+//! GlobalBatchSize::new(1024).unwrap()); assert_eq!(scale_lr(ScalingRule::Linear, 0.1, tuned_for,
+//! in_use), 0.4); // A step of 8 shards gives the same bits on any of these numbers of ranks.
 //! assert_eq!(admitted_worlds(8), [1, 2, 4, 8]);
 //! ```
 

@@ -20,7 +20,8 @@ pub struct SwaPlan {
     pub rate: Option<SwaRate>,
 }
 
-/// A learning rate that goes from the schedule's to another one, and stays there, as `torch.optim.swa_utils.SWALR`.
+/// A learning rate that goes from the schedule's to another one, and stays there, as
+/// `torch.optim.swa_utils.SWALR`.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct SwaRate {
     /// Where it goes, after scaling by the global batch size.

@@ -1,7 +1,9 @@
-//! Vectors of positions of an image -> those of an image of another size, as timm's `resample_abs_pos_embed`:
-//! bicubic with antialiasing, `torch.nn.functional.interpolate(mode="bicubic", antialias=True)`.
+//! Vectors of positions of an image -> those of an image of another size, as timm's
+//! `resample_abs_pos_embed`: bicubic with antialiasing,
+//! `torch.nn.functional.interpolate(mode="bicubic", antialias=True)`.
 
-/// A grid of positions in a tensor (1, prefix + rows x columns, features), whose first vectors are none of it.
+/// A grid of positions in a tensor (1, prefix + rows x columns, features), whose first vectors are
+/// none of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Grid {
     /// Vectors before the grid: of the class token and the like.
@@ -87,7 +89,8 @@ mod tests {
         ),
     ];
 
-    /// timm 1.0.31's `resample_abs_pos_embed` of 1 + 3 x 3 vectors of two features, i^2 / 10 in order.
+    /// timm 1.0.31's `resample_abs_pos_embed` of 1 + 3 x 3 vectors of two features, i^2 / 10 in
+    /// order.
     #[test]
     fn positions_of_another_size_are_timms() {
         let values: Vec<f32> = (0..20).map(|i| (i * i) as f32 / 10.0).collect();
