@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use crate::record::text::{escape, loss};
-use crate::worker::{ClassDetails, Details, WorstSample};
+use crate::worker::{ClassDetails, Details, TargetDetails, WorstSample};
 
 /// Most classes that have a line each, and of which each is shown against each.
 const MAX_CLASSES: usize = 100;
@@ -14,7 +14,8 @@ const MAX_PAIRS: usize = 10;
 /// Class by class, which classes are taken for which, and the worst samples; nothing of what there
 /// is not.
 pub(crate) fn of(details: &Details) -> String {
-    let parts = [classes(details), square(details), pairs(details), worst(details)];
+    let (classes, targets) = (classes(details), targets(details));
+    let parts = [classes, targets, square(details), pairs(details), worst(details)];
     parts.iter().filter(|part| !part.is_empty()).flat_map(|part| ["\n", part]).collect()
 }
 
@@ -44,6 +45,24 @@ fn classes(Details { split, classes, .. }: &Details) -> String {
     }
     if classes.len() > MAX_CLASSES {
         let _ = writeln!(text, "... and {} more: see --json", classes.len() - MAX_CLASSES);
+    }
+    text
+}
+
+/// How far off each number to predict is.
+fn targets(Details { split, targets, .. }: &Details) -> String {
+    if targets.is_empty() {
+        return String::new();
+    }
+    let head = format!("{split}: target");
+    let width = column(targets.iter().map(|target| &target.target), &head);
+    let mut text = format!("{head:width$}         mae        rmse       r2\n");
+    for TargetDetails { target, mae, rmse, r2 } in targets.iter().take(MAX_CLASSES) {
+        let (target, mae, rmse) = (escape(target), loss(*mae), loss(*rmse));
+        let _ = writeln!(text, "{target:width$}  {mae:>10}  {rmse:>10}  {r2:7.4}");
+    }
+    if targets.len() > MAX_CLASSES {
+        let _ = writeln!(text, "... and {} more: see --json", targets.len() - MAX_CLASSES);
     }
     text
 }

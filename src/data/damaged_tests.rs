@@ -13,6 +13,7 @@ use crate::data::sources::text::instructions;
 use crate::data::tokenizer::{self, Tokenizer};
 use crate::data::transform::Area;
 use crate::mutated;
+use crate::plan::Targets;
 
 /// A small picture in each format that is read.
 fn pictures() -> Vec<Vec<u8>> {
@@ -97,7 +98,7 @@ fn a_damaged_table_is_read_or_refused_with_its_name() {
     let (mut counted, mut refused) = (0, 0);
     for bytes in mutated::inputs(&tables, 1500, 52) {
         crate::files::write_atomic(&train, &bytes).unwrap();
-        match csv::open(&train, &val, "y", false) {
+        match csv::open(&train, &val, "y", Targets::Numbers) {
             Ok(_) => counted += 1,
             Err(error) => {
                 refused += 1;
@@ -162,5 +163,5 @@ fn a_line_that_does_not_end_is_refused() {
     crate::files::write_atomic(&path, &text).unwrap();
     let error = read::lines(&path).unwrap_err().to_string();
     assert_eq!(error, "line 2 has more than 1048576 bytes");
-    assert!(csv::open(&path, &path, "y", false).is_err());
+    assert!(csv::open(&path, &path, "y", Targets::Numbers).is_err());
 }

@@ -113,6 +113,18 @@ pub enum Error {
         /// What is wrong with it.
         what: String,
     },
+    /// A cell of a table is not usable, for which there is a remedy.
+    #[error("`{}`, line {line}: {what}", shown(.path))]
+    Cell {
+        /// The table.
+        path: PathBuf,
+        /// Counted from 1, the header included.
+        line: u64,
+        /// What is wrong with it.
+        what: String,
+        /// What to do about it.
+        help: String,
+    },
     /// The rows of a table are not in the order of their dates.
     #[error("`{}`, line {line}: {what}", shown(.path))]
     DateOrder {
@@ -308,7 +320,8 @@ impl Error {
                  their order, so that training may see what is to be predicted"
                     .to_owned()
             }
-            Self::NoColumn { .. } => "set `data.target` to one of them".to_owned(),
+            Self::Cell { help, .. } => help.clone(),
+            Self::NoColumn { .. } => "name one of them".to_owned(),
             _ => return None,
         };
         Some(help)

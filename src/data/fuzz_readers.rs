@@ -32,7 +32,7 @@ pub(crate) fn image(bytes: &[u8]) -> Result<usize, String> {
 /// A table as training and validation, with numbers and with classes, and as a series.
 pub(crate) fn table(path: &Path) -> Vec<String> {
     let as_table =
-        |classify| csv::open(path, path, "y", classify).err().map(|error| error.to_string());
+        |targets| csv::open(path, path, "y", targets).err().map(|error| error.to_string());
     let series = CsvForecast {
         file: path.to_owned(),
         split: SplitRule::Parts([2, 1, 1]),
@@ -43,7 +43,10 @@ pub(crate) fn table(path: &Path) -> Vec<String> {
     };
     let asked = Asked::new("fuzzed", 0, Targets::Numbers);
     let as_series = series.survey(&asked).err().map(|error| error.to_string());
-    [as_table(false), as_table(true), as_series].into_iter().flatten().collect()
+    [as_table(Targets::Numbers), as_table(Targets::Classes), as_series]
+        .into_iter()
+        .flatten()
+        .collect()
 }
 
 /// Trajectories, in columns where the file begins like a parquet file.

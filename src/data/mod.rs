@@ -37,9 +37,9 @@ pub mod transform;
 mod images;
 mod listing;
 mod tokenizer;
+mod subset;
 mod sources;
 mod fingerprint;
-mod subset;
 mod survey;
 mod pipeline;
 #[cfg(test)]
@@ -52,10 +52,12 @@ pub use environment::Environment;
 pub use error::{Error, Fault, SampleError};
 pub use fingerprint::Fingerprint;
 pub use pipeline::{Odds, audit, loader, sampler};
+pub(crate) use sources::is_date;
 pub use sources::{
-    Asked, Calendar, Chunk, Csv, CsvForecast, DataFamily, DataSource, DataSources, Files,
-    ImageFolder, ImageTable, Instructions, Jsonl, LogMel, Mnist, Policy, PushTLike, Ranges,
-    Reading, Shapes, Speech, Survey, Tokens, Trajectories, encode, prompt, scaled, unscaled,
+    Asked, Calendar, Chunk, ColumnNames, Csv, CsvForecast, DataFamily, DataSource, DataSources,
+    DateFeature, Features, Files, HandleUnknown, ImageFolder, ImageTable, Instructions, Jsonl,
+    LogMel, Missing, Mnist, Policy, PushTLike, Ranges, Reading, Shapes, Speech, Survey, Tokens,
+    Trajectories, encode, prompt, scaled, unscaled,
 };
 pub use survey::{open, survey};
 pub use tokenizer::{TextForm, Tokenizer};

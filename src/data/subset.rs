@@ -13,25 +13,30 @@ pub(crate) struct Subset {
     indices: Vec<u32>,
 }
 
+/// Which `n` of samples with these labels are taken, so that classes keep their shares. They are
+/// the same ones whatever the run, and `n` of them are among any more.
+pub(crate) fn taken(labels: impl Iterator<Item = u32>, classes: usize, n: usize) -> Vec<u32> {
+    let mut of_class: Vec<Vec<u32>> = vec![Vec::new(); classes.max(1)];
+    for (index, label) in (0..).zip(labels) {
+        of_class[label as usize].push(index);
+    }
+    let counts: Vec<u64> = of_class.iter().map(|indices| indices.len() as u64).collect();
+    let taken = of_class.iter().zip(shares(&counts, n as u64)).zip(0..);
+    let mut indices: Vec<u32> = taken
+        .flat_map(|((all, n), class)| {
+            let order = rng::permutation(Key::new(0, Purpose::Shuffle, SUBSET, class), all.len());
+            order.into_iter().take(n as usize).map(|place| all[place as usize])
+        })
+        .collect();
+    indices.sort_unstable();
+    indices
+}
+
 impl Subset {
-    /// `n` of all samples, of which classes keep their shares. They are the same ones whatever the
-    /// run, and `n` of them are among any more.
+    /// `n` of all samples: those that are [`taken`].
     pub(crate) fn of(whole: Arc<dyn Dataset>, classes: usize, n: usize) -> Self {
-        let mut of_class: Vec<Vec<u32>> = vec![Vec::new(); classes.max(1)];
-        for index in 0..whole.len() {
-            let label = whole.label(index).unwrap_or(0) as usize;
-            of_class[label].push(index as u32);
-        }
-        let counts: Vec<u64> = of_class.iter().map(|indices| indices.len() as u64).collect();
-        let taken = of_class.iter().zip(shares(&counts, n as u64)).zip(0..);
-        let mut indices: Vec<u32> = taken
-            .flat_map(|((all, n), class)| {
-                let order =
-                    rng::permutation(Key::new(0, Purpose::Shuffle, SUBSET, class), all.len());
-                order.into_iter().take(n as usize).map(|place| all[place as usize])
-            })
-            .collect();
-        indices.sort_unstable();
+        let labels = (0..whole.len()).map(|index| whole.label(index).unwrap_or(0));
+        let indices = taken(labels, classes, n);
         Self { whole, indices }
     }
 

@@ -24,6 +24,7 @@ pub fn survey(
 ) -> Result<DataFacts, Error> {
     let found = sources.build(choice)?.survey(asked)?;
     let line = if found.line.is_empty() { choice.to_string() } else { found.line };
+    let line = std::iter::once(line).chain(found.columns).collect::<Vec<String>>().join("\n");
     let modality = sources.kind(&choice.name).and_then(Spec::modality).unwrap_or_default();
     Ok(DataFacts {
         source: SourcePlan {

@@ -305,7 +305,9 @@ impl Engine {
     }
 
     fn values(&self, split: Split, loss: f64, kept: &[Kept]) -> BTreeMap<String, f64> {
-        let measured = metric::values(&self.metrics, kept);
+        let columns = &self.plan.data.target_columns;
+        let scales: Vec<f64> = columns.iter().map(|column| column.scale).collect();
+        let measured = metric::values(&self.metrics, kept, &scales);
         let metrics = std::iter::once(("loss", loss)).chain(measured);
         let name = split.name();
         metrics.map(|(metric, value)| (format!("{name}/{metric}"), value)).collect()

@@ -17,15 +17,18 @@
 mod accuracy;
 mod auroc;
 mod average_precision;
+mod errors;
 mod exact_match;
 mod kept;
 mod mae;
+mod mae_unscaled;
 mod mse;
 mod outcomes;
 mod perplexity;
 mod precision_recall_f1;
 mod r2;
 mod rmse;
+mod rmse_unscaled;
 mod scores;
 #[cfg(test)]
 mod tests;
@@ -43,9 +46,11 @@ pub use auroc::AUROC;
 pub(crate) use auroc::auroc;
 pub use average_precision::AVERAGE_PRECISION;
 pub(crate) use average_precision::average_precision;
+pub(crate) use errors::{ERRORS, Errors, of_targets};
 pub use exact_match::ExactMatch;
 pub use kept::{Kept, Scores};
 pub use mae::Mae;
+pub use mae_unscaled::MaeUnscaled;
 pub use mse::Mse;
 pub use outcomes::{Average, Outcome};
 pub(crate) use outcomes::{OUTCOMES, of_classes, one_answer};
@@ -53,6 +58,7 @@ pub use perplexity::Perplexity;
 pub use precision_recall_f1::ClassScore;
 pub use r2::R2;
 pub use rmse::Rmse;
+pub use rmse_unscaled::RmseUnscaled;
 pub use scores::RankingScore;
 pub(crate) use scores::SCORES;
 pub use top::TopAccuracy;
@@ -92,6 +98,11 @@ pub trait Metric: Debug + Send + Sync {
     fn value(&self, all: &Kept) -> f64 {
         all.mean()
     }
+
+    /// The same where the numbers of a target were divided by `scales`: none, where they were not.
+    fn value_unscaled(&self, all: &Kept, _scales: &[f64]) -> f64 {
+        self.value(all)
+    }
 }
 
 /// Those of `metrics` that measure for all that keep the same.
@@ -126,13 +137,16 @@ pub(crate) fn kept<'a>(
     named.map(|(_, kept)| kept)
 }
 
-/// The values that there are, given what [`measure`] kept of all batches.
+/// The values that there are, given what [`measure`] kept of all batches, of targets that were
+/// divided by `scales`.
 pub(crate) fn values(
     metrics: &[Arc<dyn Metric>],
     all: &[Kept],
+    scales: &[f64],
 ) -> impl Iterator<Item = (&'static str, f64)> {
     let value = |metric: &Arc<dyn Metric>| {
-        Some((metric.name(), metric.value(kept(metrics, all, metric.keeps())?)))
+        let kept = kept(metrics, all, metric.keeps())?;
+        Some((metric.name(), metric.value_unscaled(kept, scales)))
     };
     metrics.iter().filter_map(value).filter(|(_, value)| !value.is_nan())
 }
@@ -161,6 +175,8 @@ impl Default for Metrics {
         all.add(AUROC);
         all.add(AVERAGE_PRECISION);
         all.add(Rmse);
+        all.add(MaeUnscaled);
+        all.add(RmseUnscaled);
         all.add(R2);
         all.add(Perplexity);
         all
@@ -227,4 +243,10 @@ pub(crate) fn needs_numbers(answers: &Measurable) -> Option<String> {
     let what = "is a regression metric, but the loss is a classification loss";
     let has_classes = matches!(answers.targets, Targets::Classes | Targets::MultiLabel);
     has_classes.then(|| what.to_owned())
+}
+
+/// Why a metric in the units of the data has no meaning.
+pub(crate) fn needs_scaled(answers: &Measurable) -> Option<String> {
+    let what = "needs targets that the data set has standardised";
+    needs_numbers(answers).or_else(|| (!answers.is_standardized).then(|| what.to_owned()))
 }

@@ -41,7 +41,13 @@ fn measurable(name: &str) -> Measurable {
         "several" => Targets::MultiLabel,
         _ => Targets::Numbers,
     };
-    Measurable { targets, classes: 12, samples: 40, labels_in_sequence: false }
+    Measurable {
+        targets,
+        classes: 12,
+        samples: 40,
+        labels_in_sequence: false,
+        is_standardized: false,
+    }
 }
 
 /// Every metric that `tests/golden/metrics.py` recorded of the part, measured in batches of `size`.
@@ -61,7 +67,7 @@ fn check(name: &str, size: usize) -> Vec<Kept> {
     for from in (size..n).step_by(size) {
         all.iter_mut().zip(batch(from)).for_each(|(all, more)| all.add(more));
     }
-    let values: std::collections::BTreeMap<_, _> = values(&metrics, &all).collect();
+    let values: std::collections::BTreeMap<_, _> = values(&metrics, &all, &[]).collect();
     for (metric, value) in expected {
         let (found, value) = (values[metric.as_str()], value.as_f64().unwrap());
         assert!(
@@ -108,7 +114,7 @@ fn a_ranking_without_both_kinds_of_samples_has_no_value() {
     let labels = Tensor::new(&[0u32, 0], &Device::Cpu).unwrap();
     let metrics = Metrics::default().of(&measurable("two_classes"), &["auroc".to_owned()]);
     let all = measure(&metrics, &outputs, &labels).unwrap();
-    assert!(values(&metrics, &all).all(|(name, _)| name != "auroc"));
+    assert!(values(&metrics, &all, &[]).all(|(name, _)| name != "auroc"));
 }
 
 #[test]
@@ -118,5 +124,5 @@ fn an_answer_that_no_probability_could_tell_from_another_has_its_place() {
     let labels = Tensor::new(&[0u32, 0, 1], &Device::Cpu).unwrap();
     let metrics = Metrics::default().of(&measurable("two_classes"), &["auroc".to_owned()]);
     let all = measure(&metrics, &outputs, &labels).unwrap();
-    assert!(values(&metrics, &all).any(|value| value == ("auroc", 1.0)));
+    assert!(values(&metrics, &all, &[]).any(|value| value == ("auroc", 1.0)));
 }

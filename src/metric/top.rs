@@ -74,6 +74,7 @@ mod tests {
             classes: 6,
             samples: 10,
             labels_in_sequence: false,
+            is_standardized: false,
         };
         let top5 = TopAccuracy::<5>;
         assert_eq!(top5.why_not(&six), None);

@@ -1,14 +1,16 @@
 //! Multilayer perceptron: linear layers with ReLU and dropout between them.
 //!
-//! Keys: `layers.{i}.weight`, `layers.{i}.bias`, as an `nn.ModuleList` of `nn.Linear` has them.
+//! Keys: `layers.{i}.weight`, `layers.{i}.bias`, as an `nn.ModuleList` of `nn.Linear` has them;
+//! `embeddings.{i}.weight`, as one of `nn.Embedding`, for each column of categories.
 
-use candle_core::{Result, Tensor};
+use candle_core::{D, Result, Tensor, bail};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::{Architecture, Head, Model};
-use crate::config::kind::Kind;
-use crate::nn::{Builder, Dropout, ForwardContext, Linear};
+use crate::config::kind::{Kind, Wrong};
+use crate::config::values::Auto;
+use crate::nn::{Builder, Dropout, Embedding, ForwardContext, Linear};
 use crate::ops::{self, LinearActivation};
 use crate::plan::{Modality, ModelPlan};
 
@@ -22,25 +24,65 @@ pub struct MlpConfig {
     /// dropout after each hidden layer.
     #[schemars(range(min = 0.0), extend("exclusiveMaximum" = 1.0))]
     pub dropout: f64,
+    /// width of a learnt vector for each category of a table's columns of categories, in the place
+    /// of its one-hot numbers; "auto" takes min(600, 1.6 n^0.56) for n categories, as fastai. A
+    /// category that no training row has is a vector of zeros.
+    #[schemars(example = 8)]
+    pub embedding_dim: Option<Auto<u32>>,
 }
 
 impl Default for MlpConfig {
     fn default() -> Self {
-        Self { hidden: vec![256], dropout: 0.0 }
+        Self { hidden: vec![256], dropout: 0.0, embedding_dim: None }
     }
 }
 
 impl Kind for MlpConfig {
     const NAME: &'static str = "mlp";
+
+    fn check(&self) -> Vec<Wrong> {
+        let is_wrong = matches!(self.embedding_dim, Some(Auto::Given(0 | 65_537..)));
+        let what = "must be \"auto\" or from 1 to 65536".to_owned();
+        let wrong = Wrong { key: "embedding_dim", with: &[], what };
+        is_wrong.then_some(wrong).into_iter().collect()
+    }
+}
+
+impl MlpConfig {
+    /// The tables of vectors, and the numbers of a sample that are given to the first layer.
+    fn embeddings(&self, plan: &ModelPlan, builder: &Builder) -> Result<(Vec<Table>, usize)> {
+        let inputs: usize = plan.input.iter().product();
+        let Some(dim) = self.embedding_dim else { return Ok((Vec::new(), inputs)) };
+        if plan.one_hot.is_empty() {
+            bail!(
+                "`embedding_dim` has nothing to embed: no column is declared in \
+                 `data.features.categorical`"
+            );
+        }
+        let width = |n: usize| match dim {
+            Auto::Given(dim) => dim as usize,
+            Auto::Auto => ((1.6 * (n as f64).powf(0.56)).round() as usize).min(600),
+        };
+        let builder = builder.pp("embeddings");
+        let table = |(i, &n): (usize, &usize)| {
+            let vectors = Embedding::new(&builder.pp(i), n, width(n))?;
+            Ok(Table { vectors, categories: n })
+        };
+        let tables = plan.one_hot.iter().enumerate().map(table).collect::<Result<_>>()?;
+        let embedded: usize = plan.one_hot.iter().sum();
+        let vectors: usize = plan.one_hot.iter().map(|&n| width(n)).sum();
+        Ok((tables, inputs - embedded + vectors))
+    }
 }
 
 impl Architecture for MlpConfig {
-    /// Widths: the sample's elements, `hidden`, the outputs, or all elements of a target that is a
-    /// table.
+    /// Widths: the sample's elements (and vectors of categories), `hidden`, the outputs, or all
+    /// elements of a target that is a table.
     fn build(&self, plan: &ModelPlan, builder: &Builder) -> Result<Box<dyn Model>> {
         let table = plan.target.len() == 2;
         let outputs = if table { plan.target.iter().product() } else { plan.outputs };
-        let widths: Vec<usize> = std::iter::once(plan.input.iter().product())
+        let (tables, inputs) = self.embeddings(plan, builder)?;
+        let widths: Vec<usize> = std::iter::once(inputs)
             .chain(self.hidden.iter().copied())
             .chain(std::iter::once(outputs))
             .collect();
@@ -53,7 +95,7 @@ impl Architecture for MlpConfig {
             Ok((Linear::new(&builder, width[0], width[1])?, dropout))
         };
         let layers = widths.windows(2).enumerate().map(layer).collect::<Result<_>>()?;
-        Ok(Box::new(Mlp { layers, table: table.then(|| plan.target.clone()) }))
+        Ok(Box::new(Mlp { tables, layers, table: table.then(|| plan.target.clone()) }))
     }
 
     fn takes(&self) -> &'static [Modality] {
@@ -69,11 +111,48 @@ impl Architecture for MlpConfig {
     }
 }
 
+/// A vector for each category of a column.
+struct Table {
+    vectors: Embedding,
+    categories: usize,
+}
+
+impl Table {
+    /// One-hot numbers (n, categories) -> their vectors; zeros where all of them are 0.
+    fn forward(&self, one_hot: &Tensor) -> Result<Tensor> {
+        let known = one_hot.sum_keepdim(D::Minus1)?;
+        let vectors = self.vectors.forward(&one_hot.contiguous()?.argmax(D::Minus1)?)?;
+        vectors.broadcast_mul(&known)
+    }
+}
+
 struct Mlp {
+    /// Of the last numbers of a sample; none where these are taken as they are.
+    tables: Vec<Table>,
     /// Each linear layer with the dropout after its activation; the last one's is not used.
     layers: Vec<(Linear, Dropout)>,
     /// Shape of a target with more than one axis.
     table: Option<Vec<usize>>,
+}
+
+impl Mlp {
+    /// Samples (n, numbers) with vectors of categories in the place of one-hot numbers.
+    fn embedded(&self, samples: Tensor) -> Result<Tensor> {
+        if self.tables.is_empty() {
+            return Ok(samples);
+        }
+        let embedded: usize = self.tables.iter().map(|table| table.categories).sum();
+        let mut start = samples.dim(1)? - embedded;
+        let mut parts = Vec::with_capacity(1 + self.tables.len());
+        if start > 0 {
+            parts.push(samples.narrow(1, 0, start)?);
+        }
+        for table in &self.tables {
+            parts.push(table.forward(&samples.narrow(1, start, table.categories)?)?);
+            start += table.categories;
+        }
+        Tensor::cat(&parts, 1)
+    }
 }
 
 impl Model for Mlp {
@@ -85,12 +164,54 @@ impl Model for Mlp {
             let hidden = linear.forward_activated(&x, LinearActivation::Relu, pass)?;
             dropout.forward(&hidden, pass)
         };
-        let x = ops::chain(&input.flatten_from(1)?, |x| {
+        let x = ops::chain(&self.embedded(input.flatten_from(1)?)?, |x| {
             self.layers.iter().enumerate().try_fold(x.clone(), layer)
         })?;
         match &self.table {
             Some(shape) => x.reshape([&[x.dim(0)?], &shape[..]].concat()),
             None => Ok(x),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use candle_core::Device;
+
+    use super::*;
+    use crate::config::kind::Choice;
+    use crate::plan::Precision;
+
+    #[test]
+    fn categories_are_embedded_and_unknown_ones_are_zeros() {
+        let config = MlpConfig {
+            hidden: Vec::new(),
+            embedding_dim: Some(Auto::Given(2)),
+            ..MlpConfig::default()
+        };
+        let mut plan = ModelPlan::new(Choice::of(&config), &[6], 1);
+        plan.one_hot = vec![3, 2];
+        let builder = Builder::new(7);
+        let model = config.build(&plan, &builder).unwrap();
+        let params = builder.finish();
+        let row = |name: &str| {
+            let all = params.parameters().iter().find(|param| param.name() == name).unwrap();
+            all.tensor().unwrap().to_vec2::<f32>().unwrap()
+        };
+        let (first, second) = (row("embeddings.0.weight"), row("embeddings.1.weight"));
+        assert_eq!([first.len(), first[0].len(), second.len()], [3, 2, 2]);
+        let samples = [[0.5f32, 0.0, 1.0, 0.0, 0.0, 1.0], [0.5, 0.0, 0.0, 0.0, 1.0, 0.0]];
+        let samples = Tensor::new(&samples, &Device::Cpu).unwrap();
+        let found = model.forward(&samples, &ForwardContext::eval(Precision::Fp32)).unwrap();
+        let weight = row("layers.0.weight")[0].clone();
+        let bias = 0.0;
+        let expected = |inputs: [f32; 5]| -> f32 {
+            bias + inputs.iter().zip(&weight).map(|(x, w)| x * w).sum::<f32>()
+        };
+        let found = found.to_vec2::<f32>().unwrap();
+        let known = expected([0.5, first[1][0], first[1][1], second[1][0], second[1][1]]);
+        let unknown = expected([0.5, 0.0, 0.0, second[0][0], second[0][1]]);
+        // Both have the same bias.
+        assert!((found[0][0] - found[1][0] - (known - unknown)).abs() < 1e-6);
     }
 }

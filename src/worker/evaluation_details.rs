@@ -5,8 +5,11 @@ use serde::Serialize;
 
 use crate::data::Dataset;
 use crate::engine::{Engine, Evaluation, Split};
-use crate::metric::{Kept, OUTCOMES, Outcome, SCORES, auroc, average_precision, of_classes};
-use crate::plan::Plan;
+use crate::metric::{
+    ERRORS, Errors, Kept, OUTCOMES, Outcome, SCORES, auroc, average_precision, of_classes,
+    of_targets,
+};
+use crate::plan::{Plan, TargetColumn};
 
 /// Samples that are named.
 pub(crate) const MAX_WORST_SAMPLES: usize = 20;
@@ -21,6 +24,9 @@ pub(crate) struct Details {
     /// Samples by class and by the class that they are taken for: `confusion[label][answer]`; empty
     /// where a sample may have several.
     pub confusion: Vec<Vec<u64>>,
+    /// Each number to predict that has a name, in the units of the data; empty for classes.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub targets: Vec<TargetDetails>,
     /// The samples with the largest losses, the worst first.
     pub worst: Vec<WorstSample>,
 }
@@ -44,6 +50,19 @@ pub(crate) struct ClassDetails {
     /// Mean precision from the surest to the least sure.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub average_precision: Option<f64>,
+}
+
+/// How far off a number to predict is.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub(crate) struct TargetDetails {
+    /// What the data call it.
+    pub target: String,
+    /// Mean absolute error, in its unit.
+    pub mae: f64,
+    /// Root of the mean squared error, in its unit.
+    pub rmse: f64,
+    /// Share of its variance that is explained.
+    pub r2: f64,
 }
 
 /// A sample that the model is wrong about.
@@ -84,9 +103,22 @@ impl Details {
                 by_class(names, &of_classes(outcomes), engine.kept(found, SCORES))
             }),
             confusion: outcomes.map_or(Vec::new(), |outcomes| confusion(outcomes, names.len())),
+            targets: engine.kept(found, ERRORS).map_or(Vec::new(), |kept| by_target(plan, kept)),
             worst: worst.collect(),
         }
     }
+}
+
+/// Of each number that has a name.
+fn by_target(plan: &Plan, kept: &Kept) -> Vec<TargetDetails> {
+    let columns = plan.data.target_columns.iter().zip(of_targets(kept));
+    let details = |(column, errors): (&TargetColumn, Errors)| TargetDetails {
+        target: column.name.clone(),
+        mae: column.scale * errors.mae(),
+        rmse: column.scale * errors.mse().sqrt(),
+        r2: errors.r2(),
+    };
+    columns.map(details).collect()
 }
 
 fn by_class(names: &[String], outcomes: &[Outcome], scores: Option<&Kept>) -> Vec<ClassDetails> {

@@ -38,7 +38,7 @@ use crate::launch::{ErrorReport, Link, Membership, Stop};
 use crate::plan::{Plan, RankPlan, RunFolders};
 use crate::units::Rank;
 use device::GroupHandles;
-pub(crate) use evaluation_details::{ClassDetails, Details, WorstSample};
+pub(crate) use evaluation_details::{ClassDetails, Details, TargetDetails, WorstSample};
 use rank_logger::RankLogger;
 pub(crate) use rollout::{Deed, Episode};
 pub(crate) use sample::Sampling;

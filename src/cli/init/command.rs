@@ -87,7 +87,11 @@ fn toml_of(value: &Value) -> String {
         Value::Array(values) => {
             format!("[{}]", values.iter().map(toml_of).collect::<Vec<_>>().join(", "))
         }
-        Value::Null | Value::Object(_) => String::new(),
+        Value::Object(keys) => {
+            let keys = keys.iter().map(|(key, value)| format!("{key} = {}", toml_of(value)));
+            format!("{{ {} }}", keys.collect::<Vec<_>>().join(", "))
+        }
+        Value::Null => String::new(),
     }
 }
 

@@ -6,6 +6,7 @@
 
 mod formatting;
 mod recognised;
+mod columns;
 mod table;
 mod images;
 mod recognise;

@@ -7,6 +7,7 @@ use std::path::Path;
 use serde_json::{Map, Value};
 
 use crate::cli::Refusal;
+use crate::cli::init::columns::Columns;
 use crate::cli::init::recognised::{Recognised, Task, VAL_FRACTION, path, unusable};
 
 /// Names that a target usually has.
@@ -47,13 +48,15 @@ pub(super) fn csv(train: &Path, val: Option<&Path>) -> Result<Recognised, Refusa
         return Err(unusable(train, "has no header line", "name the columns in its first line"));
     };
     let cell = |row: &csv::StringRecord| row.get(index).unwrap_or_default().to_owned();
-    let cells: Vec<String> = reader.records().flatten().map(|row| cell(&row)).collect();
+    let rows: Vec<csv::StringRecord> = reader.records().flatten().collect();
+    let cells: Vec<String> = rows.iter().map(cell).collect();
     let held_back = ("val_fraction", VAL_FRACTION.into());
-    let options = [
+    let mut options = vec![
         ("train_file", path(train)),
         val.map_or(held_back, |val| ("val_file", path(val))),
         ("target", names[index].clone().into()),
     ];
+    options.extend(Columns::of(&names, &rows, index).options());
     let (classify, words) = are_classes(&cells);
     Ok(Recognised::new("csv", &options, Task::Table { classify, why: format!("{why}; {words}") }))
 }

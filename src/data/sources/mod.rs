@@ -21,5 +21,6 @@ pub use mnist::Mnist;
 pub use shapes::Shapes;
 pub use source::{Asked, DataFamily, DataSource, DataSources, Files, Reading, Survey};
 pub use speech::{LogMel, Speech};
-pub use tables::{Csv, Jsonl};
+pub(crate) use tables::is_date;
+pub use tables::{ColumnNames, Csv, DateFeature, Features, HandleUnknown, Jsonl, Missing};
 pub use text::{Instructions, Tokens, encode, prompt};

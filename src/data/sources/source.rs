@@ -91,11 +91,6 @@ impl<'a> Asked<'a> {
         Self { experiment, seed, targets, limit: Limit::All, found: None }
     }
 
-    /// Whether the loss is one of classes.
-    pub(crate) fn classify(&self) -> bool {
-        self.targets == Targets::Classes
-    }
-
     /// What the experiment of `plan` says.
     pub fn of(plan: &'a Plan) -> Self {
         let found = Some(&plan.data.source.found);
@@ -148,6 +143,8 @@ pub struct Survey {
     pub notes: Vec<String>,
     /// What `ddprun plan` shows of it; its options if this is empty.
     pub line: String,
+    /// What it shows below: the columns of a table.
+    pub columns: Vec<String>,
     /// What each rank holds of it in memory.
     pub held: Bytes,
     /// What opening it needs to know.

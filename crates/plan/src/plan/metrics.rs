@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use crate::config::{Experiment, Loaded, Problem};
-use crate::plan::{DataFacts, KindFacts, LossPlan, Mode, Plan, Targets, loss};
+use crate::plan::{DataFacts, KindFacts, LossPlan, Mode, Plan, TargetColumn, Targets, loss};
 
 /// What an evaluation has to measure something of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -16,6 +16,8 @@ pub struct Measurable {
     pub samples: usize,
     /// Whether a sample has a label at each of its positions, as a text has.
     pub labels_in_sequence: bool,
+    /// Whether the data set has divided the numbers of a target by their standard deviations.
+    pub is_standardized: bool,
 }
 
 /// What a metric says of itself.
@@ -38,7 +40,8 @@ impl Measurable {
     fn of(loss: &LossPlan, data: &DataFacts) -> Self {
         let labels_in_sequence = !data.target.is_empty();
         let (classes, samples) = (data.classes.len(), data.n_val.max(data.n_test));
-        Self { targets: loss.targets, classes, samples, labels_in_sequence }
+        let is_standardized = are_standardized(&data.target_columns);
+        Self { targets: loss.targets, classes, samples, labels_in_sequence, is_standardized }
     }
 }
 
@@ -51,8 +54,14 @@ impl Plan {
             classes: self.data.classes.len(),
             samples: self.data.n_val.max(self.data.n_test),
             labels_in_sequence,
+            is_standardized: are_standardized(&self.data.target_columns),
         }
     }
+}
+
+/// Whether any of the numbers was divided by its standard deviation.
+fn are_standardized(columns: &[TargetColumn]) -> bool {
+    columns.iter().any(|column| column.scale.to_bits() != 1f64.to_bits())
 }
 
 /// The loss and the metrics, none of which may be watched or expected without a meaning.

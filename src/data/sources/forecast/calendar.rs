@@ -4,6 +4,8 @@ use jiff::civil::DateTime;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::data::sources::tables::dates::parse;
+
 /// Features of the date that a forecaster sees beside the series, each from -0.5 to 0.5.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
@@ -54,27 +56,6 @@ pub(super) fn append(calendar: Calendar, date: Option<DateTime>, features: &mut 
         features.push(share(i16::from(date.day()) - 1, 30.0));
         features.push(share(date.day_of_year() - 1, 365.0));
     }
-}
-
-/// Year, month and day, then perhaps hour, minute, second and its fraction, in numbers between
-/// anything else.
-fn parse(cell: &str) -> Option<DateTime> {
-    let fraction = cell.rsplit_once('.').filter(|(before, _)| before.contains(':'));
-    let nanosecond = fraction.map_or(0, |(_, digits)| nanoseconds(digits));
-    let mut numbers = cell.split(|c: char| !c.is_ascii_digit()).filter(|part| !part.is_empty());
-    let (year, month, day) = (
-        numbers.next()?.parse().ok()?,
-        numbers.next()?.parse().ok()?,
-        numbers.next()?.parse().ok()?,
-    );
-    let mut time = || numbers.next().map_or(Some(0), |part| part.parse::<i8>().ok());
-    DateTime::new(year, month, day, time()?, time()?, time()?, nanosecond).ok()
-}
-
-/// "25" of a second.
-fn nanoseconds(digits: &str) -> i32 {
-    let digits = digits.bytes().take_while(u8::is_ascii_digit).map(|digit| i32::from(digit - b'0'));
-    digits.chain(std::iter::repeat(0)).take(9).fold(0, |number, digit| 10 * number + digit)
 }
 
 #[cfg(test)]

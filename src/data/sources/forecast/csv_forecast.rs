@@ -20,6 +20,7 @@ use crate::data::sources::forecast::calendar::Calendar;
 use crate::data::sources::forecast::table::Table;
 use crate::data::sources::source::{Asked, DataSource, Files, Reading, Survey};
 use crate::data::{Dataset, Splits, Target};
+use crate::plan::TargetColumn;
 use crate::rng::Key;
 use crate::units::Bytes;
 
@@ -72,16 +73,17 @@ impl Kind for CsvForecast {
 
 impl DataSource for CsvForecast {
     fn open(&self, _: &Reading<'_>) -> Result<Splits, Error> {
-        read(self).map(|(splits, _)| splits)
+        read(self).map(|read| read.splits)
     }
 
     fn survey(&self, _: &Asked<'_>) -> Result<Survey, Error> {
-        let (splits, notes) = read(self)?;
+        let Read { splits, notes, target_columns } = read(self)?;
         let found = Survey::of(&splits);
         let rows = found.n_train + found.n_val + found.n_test + self.seq_len;
         let row = splits.train.shape()[1];
         Ok(Survey {
             notes,
+            target_columns,
             line: format!("{}, {} steps -> {}", self.file.display(), self.seq_len, self.pred_len),
             // The whole table in f64 and f32, whose windows overlap.
             held: Bytes(3 * Bytes::of_f32(rows * row).0),
@@ -102,13 +104,21 @@ struct Rows {
     test: usize,
 }
 
-/// Reads the table and cuts it; with what is worth a look, in words.
+/// A table that was cut.
+struct Read {
+    splits: Splits,
+    /// What is worth a look, in words.
+    notes: Vec<String>,
+    target_columns: Vec<TargetColumn>,
+}
+
+/// Reads the table and cuts it.
 ///
 /// # Errors
 ///
 /// The file is absent, a line holds something that is not a finite number or a date (named with
 /// line and column), dates do not ascend, or a split is too short for one window.
-fn read(asked: &CsvForecast) -> Result<(Splits, Vec<String>), Error> {
+fn read(asked: &CsvForecast) -> Result<Read, Error> {
     let mut table = Table::read(&asked.file, asked.calendar, asked.check_dates)?;
     let rows = rows(asked.split, table.rows()).map_err(|what| format(asked, what))?;
     let notes = notes(asked, &mut table, rows);
@@ -135,7 +145,7 @@ fn read(asked: &CsvForecast) -> Result<(Splits, Vec<String>), Error> {
         test: Some(windows("test", test - asked.seq_len, early(rows.test))?),
         classes: Vec::new(),
     };
-    Ok((splits, notes))
+    Ok(Read { splits, notes, target_columns: table.target_columns() })
 }
 
 /// Gaps between dates, and rows that a split by their number does not use.

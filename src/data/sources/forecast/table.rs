@@ -8,8 +8,11 @@ use crate::data::error::Error;
 use crate::data::read;
 use crate::data::sources::forecast::calendar::{self, Calendar};
 use crate::data::sources::forecast::dates::Dates;
-use crate::data::sources::tables::csv::{Lines, malformed, number};
-use crate::data::sources::tables::table::{at, scale};
+use crate::data::sources::tables::column::number;
+use crate::data::sources::tables::csv::{Lines, malformed};
+use crate::data::sources::tables::fit::scale;
+use crate::data::sources::tables::table::at;
+use crate::plan::TargetColumn;
 
 const EXPECTED: &str = "a table of series: a header line, then one line of numbers for each time step; a first column `date` holds \
      dates";
@@ -24,7 +27,10 @@ pub(super) struct Table {
     marks: Vec<f32>,
     /// Those that were checked.
     dates: Dates,
-    series: usize,
+    /// Names of the series.
+    names: Vec<String>,
+    /// What each was divided by.
+    scales: Vec<f64>,
     calendar: Calendar,
 }
 
@@ -44,9 +50,9 @@ impl Table {
             .from_reader(bytes.as_slice());
         let header = reader.headers().map_err(|error| malformed(path, &mut lines, &error))?.clone();
         let dated = header.get(0).is_some_and(|name| name.eq_ignore_ascii_case("date"));
-        let mut table =
-            Self::new(header.len() - usize::from(dated && !header.is_empty()), calendar);
-        if table.series == 0 {
+        let names = header.iter().skip(usize::from(dated)).map(str::to_owned);
+        let mut table = Self::new(names.collect(), calendar);
+        if table.names.is_empty() {
             return Err(at(path, 1, "the table needs at least one series".to_owned()));
         }
         let mut record = ::csv::StringRecord::new();
@@ -64,13 +70,14 @@ impl Table {
         Ok(table)
     }
 
-    fn new(series: usize, calendar: Calendar) -> Self {
+    fn new(names: Vec<String>, calendar: Calendar) -> Self {
         Self {
             raw: vec![],
             values: vec![],
             marks: vec![],
             dates: Dates::default(),
-            series,
+            names,
+            scales: vec![],
             calendar,
         }
     }
@@ -100,29 +107,37 @@ impl Table {
 
     /// Standardises with the first `train` rows, and lets go of the values as written.
     pub(super) fn standardise(&mut self, train: usize) {
-        let series = self.series;
+        let series = self.names.len();
         let column = |c: usize| self.raw.iter().skip(c).step_by(series).take(train).copied();
         let scales: Vec<_> = (0..series).map(|c| scale(column(c))).collect();
         let scaled = self.raw.chunks_exact(series).flat_map(|row| {
             row.iter().zip(&scales).map(|(value, (mean, deviation))| (value - mean) / deviation)
         });
         self.values = scaled.map(|value| value as f32).collect();
+        self.scales = scales.iter().map(|(_, deviation)| *deviation).collect();
         self.raw = Vec::new();
     }
 
     /// Number of rows.
     pub(super) fn rows(&self) -> usize {
-        self.raw.len().max(self.values.len()) / self.series
+        self.raw.len().max(self.values.len()) / self.series()
     }
 
     /// Number of series.
     pub(super) fn series(&self) -> usize {
-        self.series
+        self.names.len()
+    }
+
+    /// The series, each with what it was divided by.
+    pub(super) fn target_columns(&self) -> Vec<TargetColumn> {
+        let column = |(name, &scale): (&String, &f64)| TargetColumn { name: name.clone(), scale };
+        self.names.iter().zip(&self.scales).map(column).collect()
     }
 
     /// The series in `n` rows from `row` on.
     pub(super) fn values(&self, row: usize, n: usize) -> &[f32] {
-        &self.values[row * self.series..][..n * self.series]
+        let series = self.series();
+        &self.values[row * series..][..n * series]
     }
 
     /// The features of a row's date.

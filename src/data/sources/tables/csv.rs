@@ -1,4 +1,4 @@
-//! `data.name = "csv"`: tables of numbers with a header line; one column is the target.
+//! `data.name = "csv"`: tables with a header line, of which some columns are to be predicted.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -7,15 +7,20 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::config::kind::{Kind, Modality, Offer, Options, Wrong};
-use crate::data::error::{Error, shown};
+use crate::data::error::Error;
 use crate::data::sources::holdout::{Holdout, Part};
 use crate::data::sources::source::{Asked, DataSource, Files, Reading, Survey};
-use crate::data::sources::tables::table::{self, Answer, Rows, at};
+use crate::data::sources::tables::column::{BadCell, Column, number};
+use crate::data::sources::tables::column_names::ColumnNames;
+use crate::data::sources::tables::features::{ColumnKind, Features};
+use crate::data::sources::tables::table::{
+    Answer, AnswerKind, Opened, Parts, Rows, Wanted, at, cell,
+};
 use crate::data::{Splits, read};
 
-const EXPECTED: &str = "a table of numbers, separated by commas, with one header line";
+const EXPECTED: &str = "a table, separated by commas, with one header line";
 
-/// a table of numbers with a header line; one column is the target.
+/// a table with a header line; one column or several are to be predicted.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Csv {
@@ -31,9 +36,14 @@ pub struct Csv {
     #[serde(default)]
     #[schemars(extend("format" = "path"), example = "data/test.csv")]
     pub test_file: Option<PathBuf>,
-    /// name of the column to predict; all others are features.
+    /// name of the column to predict, or a list of them; all others are features. Several are
+    /// numbers, or with `bce_with_logits` classes, of which a row has those that are 1.
     #[schemars(example = &"price")]
-    pub target: String,
+    pub target: ColumnNames,
+    /// standardise the numbers to predict with the training rows; `mae_unscaled` and
+    /// `rmse_unscaled` are in their own unit.
+    #[serde(default)]
+    pub standardize_target: bool,
     /// names of columns that are no features, such as numbers of rows.
     #[serde(default)]
     #[schemars(example = ["id"])]
@@ -64,6 +74,10 @@ pub struct Csv {
     /// seed of what is held back: the same rows in every run, whatever `experiment.seed` is.
     #[serde(default)]
     pub split_seed: u64,
+    /// what the columns are that hold no numbers, and what stands in empty cells.
+    #[serde(default)]
+    #[schemars(example = Features::example())]
+    pub features: Features,
 }
 
 impl Kind for Csv {
@@ -77,10 +91,10 @@ impl Kind for Csv {
             let what = "needs `val_fraction`, `test_fraction` or `folds`: nothing is held back";
             wrong.push(Wrong { key: "group", with: &[], what: what.to_owned() });
         }
-        if self.group.as_ref() == Some(&self.target) || self.ignore.contains(&self.target) {
-            let what = "is the column to predict: it cannot be ignored or a group";
-            wrong.push(Wrong { key: "target", with: &["group", "ignore"], what: what.to_owned() });
-        }
+        let others = || self.group.iter().chain(&self.ignore);
+        let taken: Vec<&String> = others().chain(self.target.names()).collect();
+        wrong.extend(self.target.wrong(&others().collect::<Vec<_>>(), &["group", "ignore"]));
+        wrong.extend(self.features.check(&taken));
         wrong
     }
 }
@@ -92,7 +106,8 @@ impl Csv {
             train_file,
             val_file: Some(val_file),
             test_file: None,
-            target: target.to_owned(),
+            target: target.into(),
+            standardize_target: false,
             ignore: Vec::new(),
             val_fraction: None,
             test_fraction: None,
@@ -100,6 +115,7 @@ impl Csv {
             fold: None,
             group: None,
             split_seed: 0,
+            features: Features::default(),
         }
     }
 
@@ -120,33 +136,71 @@ impl Csv {
     ///
     /// # Errors
     ///
-    /// A file is absent or lacks a column, columns differ, a line holds something that is not a
-    /// finite number (names file, line, column and value), or a part would be empty.
-    pub(crate) fn read(&self, classify: bool) -> Result<Splits, Error> {
-        let (mut train, mut val, mut test) = (None, None, None);
+    /// A file is absent or lacks a column, columns differ, a cell is not what its column holds
+    /// (names file, line, column and value), or a part would be empty.
+    pub(crate) fn read(&self, asked: &Asked<'_>) -> Result<Opened, Error> {
+        let (features, target, standardize) =
+            (&self.features, &self.target, self.standardize_target);
+        let holdout = self.holdout();
+        let wanted = Wanted { features, target, standardize, asked, holdout };
+        let fit = wanted.fit();
+        let words = match &fit {
+            None if features.infers() => self.columns_of_words()?,
+            _ => BTreeSet::new(),
+        };
+        let kind = |name: &str| wanted.kind(name, fit.as_ref(), &words);
+        let mut parts = Parts::default();
         for (part, path, what) in self.tables() {
-            let rows = self.table(path, what, classify)?;
+            let rows = self.table((path, what), wanted.answers(), &kind)?;
             match part {
-                Part::Train => train = Some(rows),
-                Part::Val => val = Some(rows),
-                Part::Test => test = Some(rows),
+                Part::Train => parts.train = rows,
+                Part::Val => parts.val = rows,
+                Part::Test => parts.test = Some(rows),
             }
         }
-        let mut train = train.unwrap_or_else(|| Rows::new(&self.train_file, Vec::new()));
-        if self.holdout().holds_something() {
-            let unusable = |what| Error::Format { path: self.train_file.clone(), what };
-            let parts = train.parts(&self.holdout()).map_err(unusable)?;
-            let has = |part| parts.contains(&part);
-            val = if has(Part::Val) { Some(train.only(&parts, Part::Val)) } else { val };
-            test = if has(Part::Test) { Some(train.only(&parts, Part::Test)) } else { test };
-            train = train.only(&parts, Part::Train);
-        }
-        // Checked options always say what validates.
-        let val = val.unwrap_or_else(|| Rows::new(&self.train_file, train.columns.clone()));
-        table::splits(train, val, test, classify)
+        wanted.open(parts, fit)
     }
 
-    fn table(&self, path: &Path, what: &'static str, classify: bool) -> Result<Rows, Error> {
+    /// Features of the training table with a cell that is neither a number nor empty.
+    fn columns_of_words(&self) -> Result<BTreeSet<String>, Error> {
+        let mut found = BTreeSet::new();
+        self.each_row(&self.train_file, "the training table", |header, roles, record, _| {
+            let cells = header.iter().zip(roles).zip(record);
+            let is_word = |cell: &str| !self.features.is_empty(cell) && number("", cell).is_err();
+            let words = cells.filter(|((_, role), cell)| **role == Role::Feature && is_word(cell));
+            found.extend(words.map(|((name, _), _)| name.clone()));
+            Ok(())
+        })?;
+        Ok(found)
+    }
+
+    /// The rows of a table.
+    fn table(
+        &self,
+        (path, what): (&Path, &'static str),
+        answers: AnswerKind,
+        kind: &dyn Fn(&str) -> ColumnKind,
+    ) -> Result<Rows, Error> {
+        let mut rows = Rows::new(path, Vec::new());
+        self.each_row(path, what, |header, roles, record, line| {
+            if rows.lines.is_empty() {
+                let features = header.iter().zip(roles).filter(|(_, role)| **role == Role::Feature);
+                rows.columns = features.map(|(name, _)| Column::new(name, kind(name))).collect();
+            }
+            rows.lines.push(line);
+            self.push(&mut rows, record, (header, roles), answers)
+        })?;
+        Ok(rows)
+    }
+
+    /// Reads the table at `path` and gives each of its rows to `row`, with the header, what each
+    /// column is for, and its line.
+    fn each_row(
+        &self,
+        path: &Path,
+        what: &'static str,
+        mut row: impl FnMut(&[String], &[Role], &::csv::StringRecord, u64) -> Result<(), BadCell>,
+    ) -> Result<(), Error> {
         let bytes = read::table(what, path, EXPECTED)?;
         let mut reader = ::csv::ReaderBuilder::new()
             .flexible(true)
@@ -156,24 +210,25 @@ impl Csv {
         let header = reader.headers().map_err(|error| malformed(path, &mut lines, &error))?;
         let header: Vec<String> = header.iter().map(str::to_owned).collect();
         let roles = self.roles(path, &header)?;
-        let is_feature = |(_, role): &(&String, &Role)| **role == Role::Feature;
-        let features = header.iter().zip(&roles).filter(is_feature).map(|(name, _)| name.clone());
-        let mut rows = Rows::new(path, features.collect());
         let mut record = ::csv::StringRecord::new();
+        let mut is_empty = true;
         while reader
             .read_record(&mut record)
             .map_err(|error| malformed(path, &mut lines, &error))?
         {
             let line = lines.line(record.position());
-            push(&mut rows, &record, (&header, &roles), classify)
-                .map_err(|what| at(path, line, what))?;
-            rows.lines.push(line);
+            if record.len() != header.len() {
+                let (cells, columns) = (record.len(), header.len());
+                return Err(at(path, line, format!("{cells} cells, but the header has {columns}")));
+            }
+            row(&header, &roles, &record, line).map_err(|bad| cell(path, line, bad))?;
+            is_empty = false;
         }
-        if rows.lines.is_empty() {
+        if is_empty {
             let what = "it has a header but no rows".to_owned();
             return Err(Error::Format { path: path.to_owned(), what });
         }
-        Ok(rows)
+        Ok(())
     }
 
     /// What each column is for.
@@ -186,7 +241,8 @@ impl Csv {
             let what = "the table needs the target and at least one feature";
             return Err(at(path, 1, what.to_owned()));
         }
-        let named = std::iter::once(&self.target).chain(&self.group).chain(&self.ignore);
+        let (targets, features) = (self.target.names(), self.features.declared());
+        let named = targets.iter().chain(&self.group).chain(&self.ignore).chain(features);
         let no_column = |column: &String| Error::NoColumn {
             path: path.to_owned(),
             column: column.clone(),
@@ -196,7 +252,7 @@ impl Csv {
             return Err(no_column(absent));
         }
         let role = |name: &String| match name {
-            name if *name == self.target => Role::Target,
+            name if targets.contains(name) => Role::Target,
             name if Some(name) == self.group.as_ref() => Role::Group,
             name if self.ignore.contains(name) => Role::Ignored,
             _ => Role::Feature,
@@ -206,6 +262,43 @@ impl Csv {
             return Err(at(path, 1, "no column is left that is a feature".to_owned()));
         }
         Ok(roles)
+    }
+}
+
+impl Csv {
+    /// Appends a row.
+    fn push(
+        &self,
+        rows: &mut Rows,
+        record: &::csv::StringRecord,
+        (header, roles): (&[String], &[Role]),
+        answers: AnswerKind,
+    ) -> Result<(), BadCell> {
+        let mut columns = rows.columns.iter_mut();
+        let mut class_of_row = None;
+        let mut numbers = vec![0.0; self.target.names().len()];
+        for ((column, role), cell) in header.iter().zip(roles).zip(record) {
+            match role {
+                Role::Feature => {
+                    columns.next().map_or(Ok(()), |column| column.push(cell, &self.features))?
+                }
+                Role::Target => {
+                    let place = self.target.names().iter().position(|name| name == column);
+                    let number = &mut numbers[place.unwrap_or(0)];
+                    match answers {
+                        AnswerKind::Class => class_of_row = Some(class(column, cell)?),
+                        AnswerKind::Numbers => *number = self::number(column, cell)?,
+                        AnswerKind::Flags => *number = flag(column, cell)?,
+                        AnswerKind::Unread => {}
+                    }
+                }
+                Role::Group if cell.is_empty() => Err(format!("`{column}` is empty"))?,
+                Role::Group => rows.groups.push(cell.to_owned()),
+                Role::Ignored => {}
+            }
+        }
+        rows.answers.push(class_of_row.unwrap_or_else(|| Answer::numbers(&numbers)));
+        Ok(())
     }
 }
 
@@ -220,17 +313,16 @@ enum Role {
 
 impl DataSource for Csv {
     fn open(&self, reading: &Reading<'_>) -> Result<Splits, Error> {
-        self.read(reading.asked.classify())
+        let asked = Asked { found: Some(reading.found), ..*reading.asked };
+        self.read(&asked).map(|opened| opened.splits)
     }
 
     fn survey(&self, asked: &Asked<'_>) -> Result<Survey, Error> {
-        let splits = self.read(asked.classify())?;
         let files: Vec<String> =
             self.tables().map(|(_, path, _)| path.display().to_string()).collect();
-        let held = self.holdout().words();
-        let line = format!("{}, target `{}`{held}", files.join(" and "), self.target);
-        let found = Survey { line, ..Survey::of(&splits) };
-        Ok(Survey { held: found.held_whole(), ..found })
+        let (files, held) = (files.join(" and "), self.holdout().words());
+        let line = format!("{files}, target {}{held}", self.target.words());
+        Ok(self.read(asked)?.survey(line))
     }
 
     fn files(&self, _: &Options) -> Result<Vec<Files>, Error> {
@@ -244,40 +336,18 @@ pub(crate) fn open(
     train: &Path,
     val: &Path,
     target: &str,
-    classify: bool,
+    targets: crate::plan::Targets,
 ) -> Result<Splits, Error> {
-    Csv::new(train.to_owned(), val.to_owned(), target).read(classify)
+    let csv = Csv::new(train.to_owned(), val.to_owned(), target);
+    csv.read(&Asked::new("", 0, targets)).map(|opened| opened.splits)
 }
 
-fn push(
-    rows: &mut Rows,
-    record: &::csv::StringRecord,
-    (header, roles): (&[String], &[Role]),
-    classify: bool,
-) -> Result<(), String> {
-    if record.len() != header.len() {
-        let (cells, columns) = (record.len(), header.len());
-        return Err(format!("{cells} cells, but the header has {columns}"));
-    }
-    for ((column, role), cell) in header.iter().zip(roles).zip(record) {
-        match role {
-            Role::Feature => rows.features.push(number(column, cell)?),
-            Role::Target if classify => rows.answers.push(class(column, cell)?),
-            Role::Target => rows.answers.push(Answer::value(number(column, cell)?)),
-            Role::Group if cell.is_empty() => return Err(format!("`{column}` is empty")),
-            Role::Group => rows.groups.push(cell.to_owned()),
-            Role::Ignored => {}
-        }
-    }
-    Ok(())
-}
-
-pub(crate) fn number(column: &str, cell: &str) -> Result<f64, String> {
-    match cell.parse::<f64>() {
-        Ok(value) if (value as f32).is_finite() => Ok(value),
-        Ok(_) => Err(format!("`{column}` is `{cell}`, which is not finite in 32 bits")),
-        Err(_) if cell.is_empty() => Err(format!("`{column}` is empty")),
-        Err(_) => Err(format!("`{column}` is `{}`, which is not a number", shown(Path::new(cell)))),
+/// 1 or 0: whether a row has a class.
+fn flag(column: &str, cell: &str) -> Result<f64, String> {
+    match number(column, cell) {
+        Ok(value) if value == 0.0 || value == 1.0 => Ok(value),
+        Err(empty) if cell.is_empty() => Err(empty),
+        _ => Err(format!("`{column}` is `{cell}`, which is neither 0 nor 1")),
     }
 }
 
@@ -343,6 +413,12 @@ mod tests {
 
     use super::*;
     use crate::data::{Dataset, Target};
+    use crate::plan::Targets;
+
+    /// What the loss compares with.
+    fn targets(classify: bool) -> Targets {
+        if classify { Targets::Classes } else { Targets::Numbers }
+    }
 
     fn opened(train: &str, val: &str, classify: bool) -> Result<Splits, Error> {
         let dir = tempfile::tempdir().unwrap();
@@ -351,7 +427,7 @@ mod tests {
             std::fs::File::create(&path).unwrap().write_all(text.as_bytes()).unwrap();
             path
         };
-        open(&put("train.csv", train), &put("val.csv", val), "y", classify)
+        open(&put("train.csv", train), &put("val.csv", val), "y", targets(classify))
     }
 
     fn row(dataset: &dyn Dataset, index: usize) -> (Vec<f32>, Target) {
@@ -419,7 +495,7 @@ mod tests {
         csv.ignore = vec!["id".to_owned(), "patient".to_owned()];
         change(&mut csv);
         assert_eq!(csv.check(), []);
-        csv.read(true)
+        csv.read(&Asked::new("", 0, Targets::Classes)).map(|opened| opened.splits)
     }
 
     #[test]
@@ -478,7 +554,7 @@ mod tests {
         let path = dir.path().join("train.csv");
         let bytes = b"a,y\r\n1,1\r\n1,\xff\r\n";
         std::fs::File::create(&path).unwrap().write_all(bytes).unwrap();
-        let error = open(&path, &path, "y", false).err().unwrap().to_string();
+        let error = open(&path, &path, "y", Targets::Numbers).err().unwrap().to_string();
         assert!(error.ends_with("train.csv`, line 3: cell 2 is not UTF-8 text"), "{error}");
     }
 

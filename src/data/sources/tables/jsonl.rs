@@ -1,6 +1,6 @@
-//! `data.name = "jsonl"`: a JSON object a line, of which some keys are inputs and one is the
-//! target.
+//! `data.name = "jsonl"`: a JSON object a line, of which some keys are inputs and some the target.
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use schemars::JsonSchema;
@@ -9,15 +9,20 @@ use serde_json::{Map, Value};
 
 use crate::config::kind::{Kind, Modality, Offer, Options, Wrong};
 use crate::data::error::Error;
-use crate::data::listing::paths::both;
+use crate::data::sources::holdout::Holdout;
 use crate::data::sources::source::{Asked, DataSource, Files, Reading, Survey};
-use crate::data::sources::tables::table::{self, Answer, Rows, at};
+use crate::data::sources::tables::column::{BadCell, Column, json_number};
+use crate::data::sources::tables::column_names::ColumnNames;
+use crate::data::sources::tables::features::{ColumnKind, Features};
+use crate::data::sources::tables::table::{
+    Answer, AnswerKind, Opened, Parts, Rows, Wanted, at, cell,
+};
 use crate::data::{Splits, read};
 
 const EXPECTED: &str =
     "a JSON object in each line, with the keys of `data.inputs` and `data.target`";
 
-/// a JSON object a line: named numeric inputs and a target.
+/// a JSON object a line: named inputs and a target.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Jsonl {
@@ -32,12 +37,23 @@ pub struct Jsonl {
     #[schemars(extend("format" = "path"), example = "data/test.jsonl")]
     pub test_file: Option<PathBuf>,
     /// keys to predict from, in this order: numbers, or arrays of numbers that are equally long in
-    /// all lines. Inputs are standardised with the lines to train on; other keys are ignored.
+    /// all lines; words and dates as `features` says. Numbers are standardised with the lines to
+    /// train on; other keys are ignored.
     #[schemars(example = ["width", "height"])]
     pub inputs: Vec<String>,
-    /// key to predict: a number, or with a loss of classes a word or a whole number.
+    /// key to predict: a number, or with a loss of classes a word or a whole number; or a list of
+    /// keys, which are numbers, or with `bce_with_logits` 1 where a line has the class, else 0.
     #[schemars(example = &"price")]
-    pub target: String,
+    pub target: ColumnNames,
+    /// standardise the numbers to predict with the training lines; `mae_unscaled` and
+    /// `rmse_unscaled` are in their own unit.
+    #[serde(default)]
+    pub standardize_target: bool,
+    /// what the inputs are that hold no numbers, and what stands for null and for keys that a line
+    /// lacks.
+    #[serde(default)]
+    #[schemars(example = Features::example())]
+    pub features: Features,
 }
 
 impl Kind for Jsonl {
@@ -45,91 +61,161 @@ impl Kind for Jsonl {
     const OFFERS: &'static [Offer] = &[Offer::Samples(Modality::Table), Offer::Test];
 
     fn check(&self) -> Vec<Wrong> {
-        let is_twice = |i: usize| self.inputs[..i].contains(&self.inputs[i]);
-        let what = match (0..self.inputs.len()).find(|&i| is_twice(i)) {
-            Some(i) => format!("names `{}` twice", self.inputs[i]),
-            None if self.inputs.is_empty() => "names no key".to_owned(),
-            None if self.inputs.contains(&self.target) => {
-                format!("names `{}`, which is the target", self.target)
-            }
-            None => return Vec::new(),
+        let is_twice = |i: &usize| self.inputs[..*i].contains(&self.inputs[*i]);
+        let twice = (0..self.inputs.len()).find(is_twice);
+        let undeclared = self.features.declared().find(|name| !self.inputs.contains(name));
+        let what = match (twice, undeclared) {
+            (Some(at), _) => format!("names `{}` twice", self.inputs[at]),
+            _ if self.inputs.is_empty() => "names no key".to_owned(),
+            (_, Some(name)) => format!("lacks `{name}`, which `features` declares"),
+            _ => String::new(),
         };
-        vec![Wrong { key: "inputs", with: &["target"], what }]
+        let wrong = Wrong { key: "inputs", with: &["features"], what };
+        let inputs: Vec<&String> = self.inputs.iter().collect();
+        let target = self.target.wrong(&inputs, &["inputs"]);
+        let wrong = Some(wrong).filter(|wrong| !wrong.what.is_empty());
+        wrong.into_iter().chain(target).chain(self.features.check(&[])).collect()
     }
 }
 
 impl DataSource for Jsonl {
     fn open(&self, reading: &Reading<'_>) -> Result<Splits, Error> {
-        self.open(reading.asked.classify())
+        let asked = Asked { found: Some(reading.found), ..*reading.asked };
+        self.open(&asked).map(|opened| opened.splits)
     }
 
     fn survey(&self, asked: &Asked<'_>) -> Result<Survey, Error> {
-        let files = both(&self.train_file, &self.val_file);
-        let line = format!("{files}, {} -> `{}`", self.inputs.join(", "), self.target);
-        let found = Survey { line, ..Survey::of(&self.open(asked.classify())?) };
-        Ok(Survey { held: found.held_whole(), ..found })
+        let files: Vec<String> =
+            self.given().map(|(_, path, _)| path.display().to_string()).collect();
+        let (files, inputs) = (files.join(" and "), self.inputs.join(", "));
+        let line = format!("{files}, {inputs} -> {}", self.target.words());
+        Ok(self.open(asked)?.survey(line))
     }
 
     fn files(&self, _: &Options) -> Result<Vec<Files>, Error> {
-        let test = self.test_file.as_ref().map(|path| Files::one("test", path));
-        let known = [Files::one("train", &self.train_file), Files::one("val", &self.val_file)];
-        Ok(known.into_iter().chain(test).collect())
+        Ok(self.given().map(|(name, path, _)| Files::one(name, path)).collect())
     }
 }
 
 impl Jsonl {
-    fn open(&self, classify: bool) -> Result<Splits, Error> {
-        let train = self.read(&self.train_file, "the lines to train on", classify)?;
-        let val = self.read(&self.val_file, "the lines to validate on", classify)?;
-        let test = self.test_file.as_ref();
-        let test =
-            test.map(|path| self.read(path, "the lines to test on", classify)).transpose()?;
-        table::splits(train, val, test, classify)
+    /// The files with what they are called in messages.
+    fn given(&self) -> impl Iterator<Item = (&'static str, &PathBuf, &'static str)> {
+        let train = ("train", Some(&self.train_file), "the lines to train on");
+        let val = ("val", Some(&self.val_file), "the lines to validate on");
+        let test = ("test", self.test_file.as_ref(), "the lines to test on");
+        [train, val, test].into_iter().filter_map(|(name, path, what)| Some((name, path?, what)))
     }
 
-    /// All lines but empty ones.
-    fn read(&self, path: &Path, what: &'static str, classify: bool) -> Result<Rows, Error> {
-        let bytes = read::table(what, path, EXPECTED)?;
-        let mut rows = Rows::new(path, Vec::new());
-        for (line, text) in (1..).zip(bytes.split(|&byte| byte == b'\n')) {
-            if text.trim_ascii().is_empty() {
-                continue;
+    fn open(&self, asked: &Asked<'_>) -> Result<Opened, Error> {
+        let (features, target, standardize) =
+            (&self.features, &self.target, self.standardize_target);
+        let wanted = Wanted { features, target, standardize, asked, holdout: Holdout::default() };
+        let fit = wanted.fit();
+        let words = match &fit {
+            None if features.infers() => self.keys_of_words()?,
+            _ => BTreeSet::new(),
+        };
+        let kind = |name: &str| wanted.kind(name, fit.as_ref(), &words);
+        let mut parts = Parts::default();
+        for (name, path, what) in self.given() {
+            let mut rows = Rows::new(path, Vec::new());
+            each_line(path, what, |object, line| {
+                self.push(&mut rows, object, (wanted.answers(), &kind))?;
+                rows.lines.push(line);
+                Ok(())
+            })?;
+            match name {
+                "train" => parts.train = rows,
+                "val" => parts.val = rows,
+                _ => parts.test = Some(rows),
             }
-            self.push(&mut rows, text, classify).map_err(|what| at(path, line, what))?;
-            rows.lines.push(line);
         }
-        if rows.lines.is_empty() {
-            return Err(Error::Format { path: path.to_owned(), what: "it is empty".to_owned() });
-        }
-        Ok(rows)
+        wanted.open(parts, fit)
+    }
+
+    /// Inputs that a line to train on gives as a word.
+    fn keys_of_words(&self) -> Result<BTreeSet<String>, Error> {
+        let mut found = BTreeSet::new();
+        each_line(&self.train_file, "the lines to train on", |object, _| {
+            let is_word = |key: &&String| match object.get(*key) {
+                Some(Value::String(word)) => !self.features.is_empty(word),
+                Some(Value::Bool(_)) => true,
+                _ => false,
+            };
+            found.extend(self.inputs.iter().filter(is_word).cloned());
+            Ok(())
+        })?;
+        Ok(found)
     }
 
     /// Appends a line; the first one says how long arrays are.
-    fn push(&self, rows: &mut Rows, text: &[u8], classify: bool) -> Result<(), String> {
-        let object: Map<String, Value> = serde_json::from_slice(text)
-            .map_err(|error| format!("it is not a JSON object: {error}"))?;
+    fn push(
+        &self,
+        rows: &mut Rows,
+        object: &Map<String, Value>,
+        (answers, kind): (AnswerKind, &dyn Fn(&str) -> ColumnKind),
+    ) -> Result<(), BadCell> {
+        let features = &self.features;
+        let null = &Value::Null;
         let get = |key: &str| object.get(key).ok_or_else(|| format!("it has no key `{key}`"));
         let is_first = rows.lines.is_empty();
+        let mut at = 0;
         for key in &self.inputs {
-            let numbers = numbers(key, get(key)?)?;
-            let n = numbers.len();
+            let may_lack = features.missing.is_some() || kind(key) == ColumnKind::Category;
+            let value = if may_lack { object.get(key).unwrap_or(null) } else { get(key)? };
+            let values = match value {
+                Value::Array(values) => &values[..],
+                value => std::slice::from_ref(value),
+            };
+            let n = values.len();
             if is_first {
-                rows.columns.extend(names(key, n));
+                let names = names(key, n);
+                rows.columns.extend(names.iter().map(|name| Column::new(name, kind(name))));
             }
-            let first = rows.columns.iter().filter(|column| is_of(column, key)).count();
+            let first = rows.columns[at..].iter().take_while(|it| is_of(&it.name, key)).count();
             if n != first {
-                return Err(format!("`{key}` has length {n}, but {first} in the first line"));
+                Err(format!("`{key}` has length {n}, but {first} in the first line"))?;
             }
-            rows.features.extend(numbers);
+            for (column, value) in rows.columns[at..].iter_mut().zip(values) {
+                column.push_json(value, features)?;
+            }
+            at += n;
         }
-        let (key, target) = (&self.target, get(&self.target)?);
-        rows.answers.push(if classify {
-            class(key, target)?
-        } else {
-            Answer::value(number(key, target)?)
+        let targets = self.target.names();
+        let number = |key: &String| match answers {
+            AnswerKind::Numbers => json_number(key, get(key)?),
+            AnswerKind::Flags => flag(key, get(key)?),
+            AnswerKind::Class | AnswerKind::Unread => Ok(0.0),
+        };
+        rows.answers.push(match (answers, targets) {
+            (AnswerKind::Class, [key, ..]) => class(key, get(key)?)?,
+            _ => Answer::numbers(&targets.iter().map(number).collect::<Result<Vec<f64>, _>>()?),
         });
         Ok(())
     }
+}
+
+/// Gives each line but empty ones to `push`, as an object, with its number.
+fn each_line(
+    path: &Path,
+    what: &'static str,
+    mut push: impl FnMut(&Map<String, Value>, u64) -> Result<(), BadCell>,
+) -> Result<(), Error> {
+    let bytes = read::table(what, path, EXPECTED)?;
+    let mut is_empty = true;
+    for (line, text) in (1..).zip(bytes.split(|&byte| byte == b'\n')) {
+        if text.trim_ascii().is_empty() {
+            continue;
+        }
+        let object: Map<String, Value> = serde_json::from_slice(text)
+            .map_err(|error| at(path, line, format!("it is not a JSON object: {error}")))?;
+        push(&object, line).map_err(|bad| cell(path, line, bad))?;
+        is_empty = false;
+    }
+    if is_empty {
+        return Err(Error::Format { path: path.to_owned(), what: "it is empty".to_owned() });
+    }
+    Ok(())
 }
 
 /// `pixels[0]`, `pixels[1]` ... of an array; the key itself of a number.
@@ -145,21 +231,12 @@ fn is_of(column: &str, key: &str) -> bool {
     column.strip_prefix(key).is_some_and(|rest| rest.is_empty() || rest.starts_with('['))
 }
 
-/// A number, or each of an array.
-fn numbers(key: &str, value: &Value) -> Result<Vec<f64>, String> {
-    match value {
-        Value::Array(items) => items.iter().map(|item| number(key, item)).collect(),
-        value => Ok(vec![number(key, value)?]),
+/// 1 or 0, or a word for it: whether a line has a class.
+fn flag(key: &str, value: &Value) -> Result<f64, String> {
+    match value.as_f64().or(value.as_bool().map(|has| f64::from(u8::from(has)))) {
+        Some(flag) if flag == 0.0 || flag == 1.0 => Ok(flag),
+        _ => Err(format!("`{key}` is {value}, which is neither 0 nor 1")),
     }
-}
-
-fn number(key: &str, value: &Value) -> Result<f64, String> {
-    let number =
-        value.as_f64().ok_or_else(|| format!("`{key}` is {value}, which is not a number"))?;
-    if (number as f32).is_finite() {
-        return Ok(number);
-    }
-    Err(format!("`{key}` is {value}, which is not finite in 32 bits"))
 }
 
 fn class(key: &str, value: &Value) -> Result<Answer, String> {
@@ -175,6 +252,7 @@ fn class(key: &str, value: &Value) -> Result<Answer, String> {
 mod tests {
     use super::*;
     use crate::data::{Dataset, Target};
+    use crate::plan::Targets;
 
     fn opened(train: &str, val: &str, classify: bool) -> Result<Splits, Error> {
         let dir = tempfile::tempdir().unwrap();
@@ -188,9 +266,12 @@ mod tests {
             val_file: put("val.jsonl", val),
             test_file: None,
             inputs: ["a", "b"].map(str::to_owned).to_vec(),
-            target: "y".to_owned(),
+            target: "y".into(),
+            standardize_target: false,
+            features: Features::default(),
         };
-        jsonl.open(classify)
+        let targets = if classify { Targets::Classes } else { Targets::Numbers };
+        jsonl.open(&Asked::new("", 0, targets)).map(|opened| opened.splits)
     }
 
     fn row(dataset: &dyn Dataset, index: usize) -> (Vec<f32>, Target) {

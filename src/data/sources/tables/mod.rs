@@ -1,8 +1,19 @@
-//! Tables: rows of numbers, each with a class or a number.
+//! Tables: rows of numbers, words and dates, each with a class or numbers to predict.
 
+mod column_names;
+pub(in crate::data) mod dates;
+mod features;
+pub(in crate::data) mod column;
+pub(in crate::data) mod fit;
 pub(in crate::data) mod table;
 pub(in crate::data) mod csv;
 mod jsonl;
+#[cfg(test)]
+mod tests;
 
+pub use column_names::ColumnNames;
 pub use csv::Csv;
+pub use dates::DateFeature;
+pub(crate) use dates::is_date;
+pub use features::{Features, HandleUnknown, Missing};
 pub use jsonl::Jsonl;

@@ -1,10 +1,10 @@
-//! Rows of numbers, each with a class or a number, in memory.
+//! Rows of a table, each with a class or numbers, in memory.
 //!
-//! Features are standardised: each column minus its mean, divided by its population standard
-//! deviation, both of the *training* rows (a constant column becomes 0). Targets stay as they are:
-//! numbers for regression; for classification a label is the position of the row's value among the
-//! sorted distinct values of the training rows (numerically if all are integers, else in byte
-//! order).
+//! What the features of the *training* rows say makes them numbers (`fit`): without any options
+//! each column minus its mean, divided by its population standard deviation (a constant column
+//! becomes 0). For classification a label is the position of the row's value among the sorted
+//! distinct values of the training rows (numerically if all are integers, else in byte order);
+//! numbers to predict stay as they are unless they are to be standardised.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -12,17 +12,23 @@ use std::sync::Arc;
 
 use crate::data::error::{Error, SampleError, shown};
 use crate::data::sources::holdout::{Holdout, Part};
+use crate::data::sources::source::{Asked, Survey};
+use crate::data::sources::tables::column::{BadCell, Column};
+use crate::data::sources::tables::column_names::ColumnNames;
+use crate::data::sources::tables::features::{ColumnKind, Features, HandleUnknown};
+use crate::data::sources::tables::fit::{Encoded, Fit, Scale, UNKNOWN, scale};
+use crate::data::subset;
 use crate::data::{Dataset, Splits, Target};
+use crate::plan::{TargetColumn, Targets};
 use crate::rng::Key;
+use crate::units::Bytes;
 
 /// Rows as written.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Rows {
     path: PathBuf,
-    /// Names of the features.
-    pub(crate) columns: Vec<String>,
-    /// Those of one row after the other.
-    pub(crate) features: Vec<f64>,
+    /// The features.
+    pub(crate) columns: Vec<Column>,
     /// The target of each row.
     pub(crate) answers: Vec<Answer>,
     /// Line of each row.
@@ -34,49 +40,242 @@ pub(crate) struct Rows {
 /// What a model should answer, as written.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Answer {
-    /// A number, for regression; its f32 bits.
-    Value(u32),
+    /// Numbers, for regression, or a 1 for each of several classes; their f64 bits.
+    Numbers(Vec<u64>),
     /// A class that is an integer.
     Integer(i64),
     /// A class that is a word.
     Word(String),
 }
 
-/// Mean and deviation of a column.
-pub(crate) type Scale = (f64, f64);
+/// What an experiment says to a table.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Wanted<'a> {
+    pub(crate) features: &'a Features,
+    /// Columns to predict.
+    pub(crate) target: &'a ColumnNames,
+    /// Whether these are standardised.
+    pub(crate) standardize: bool,
+    pub(crate) asked: &'a Asked<'a>,
+    /// What is held back of the training rows.
+    pub(crate) holdout: Holdout,
+}
 
-/// All parts as samples, on the scale of the training rows.
-///
-/// # Errors
-///
-/// The columns of two parts differ, or a class is in no training row.
-pub(crate) fn splits(
-    mut train: Rows,
-    val: Rows,
-    test: Option<Rows>,
-    classify: bool,
-) -> Result<Splits, Error> {
-    let mut others = std::iter::once(&val).chain(&test);
-    if let Some(other) = others.find(|other| other.columns != train.columns) {
-        return Err(Error::ColumnsDiffer {
-            train: train.path.clone(),
-            val: other.path.clone(),
-            train_columns: train.columns.clone(),
-            val_columns: other.columns.clone(),
-        });
+/// The parts of a table as written.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Parts {
+    pub(crate) train: Rows,
+    pub(crate) val: Rows,
+    pub(crate) test: Option<Rows>,
+}
+
+impl Parts {
+    /// With what is held back of the training rows.
+    fn held_back(self, holdout: &Holdout) -> Result<Self, String> {
+        if !holdout.holds_something() {
+            return Ok(self);
+        }
+        let dealt = self.train.parts(holdout)?;
+        let has = |part| dealt.contains(&part);
+        let only = |part| {
+            let places = (0..dealt.len()).filter(|&row| dealt[row] == part);
+            self.train.only(&places.collect::<Vec<usize>>())
+        };
+        Ok(Self {
+            train: only(Part::Train),
+            val: if has(Part::Val) { only(Part::Val) } else { self.val },
+            test: if has(Part::Test) { Some(only(Part::Test)) } else { self.test },
+        })
     }
-    let scales = train.scales();
-    train.standardise(&scales);
-    let classes = if classify { sorted_classes(&train.answers) } else { Vec::new() };
-    let evaluated = |mut rows: Rows| -> Result<Arc<dyn Dataset>, Error> {
-        rows.standardise(&scales);
-        Ok(Arc::new(rows.into_table(&classes, classify)?))
-    };
-    Ok(Splits {
-        val: evaluated(val)?,
-        test: test.map(evaluated).transpose()?,
-        train: Arc::new(train.into_table(&classes, classify)?),
-        classes,
+}
+
+/// The parts of a table as samples.
+pub(crate) struct Opened {
+    pub(crate) splits: Splits,
+    fit: Fit,
+    notes: Vec<String>,
+    /// Columns to predict.
+    target: Vec<String>,
+    answers: AnswerKind,
+}
+
+/// What a target is read as.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum AnswerKind {
+    /// A class.
+    Class,
+    /// Numbers.
+    Numbers,
+    /// A 1 for each class that a row has.
+    Flags,
+    /// Several columns where one class is wanted, which the plan refuses.
+    Unread,
+}
+
+impl Wanted<'_> {
+    /// What each target is read as.
+    pub(crate) fn answers(&self) -> AnswerKind {
+        match self.asked.targets {
+            Targets::Classes if self.target.names().len() > 1 => AnswerKind::Unread,
+            Targets::Classes => AnswerKind::Class,
+            Targets::MultiLabel => AnswerKind::Flags,
+            Targets::Numbers | Targets::Series => AnswerKind::Numbers,
+        }
+    }
+
+    /// What a run found when it began, with which it goes on.
+    pub(crate) fn fit(&self) -> Option<Fit> {
+        self.asked.found.and_then(Fit::found)
+    }
+
+    /// What a column of this name is read as; `inferred` are those of words, if these are
+    /// categories.
+    pub(crate) fn kind(
+        &self,
+        name: &str,
+        fit: Option<&Fit>,
+        inferred: &BTreeSet<String>,
+    ) -> ColumnKind {
+        if let Some(kind) = fit.and_then(|fit| fit.kind(name)) {
+            return kind;
+        }
+        match self.features.kind(name) {
+            ColumnKind::Number if inferred.contains(name) => ColumnKind::Category,
+            kind => kind,
+        }
+    }
+
+    /// All parts as samples, with what is held back: as `fit` says, or else the training rows that
+    /// are taken.
+    ///
+    /// # Errors
+    ///
+    /// The columns of two parts differ, a part would be empty, a class or a category is in no
+    /// training row, or a column has no values.
+    pub(crate) fn open(&self, parts: Parts, fit: Option<Fit>) -> Result<Opened, Error> {
+        let path = parts.train.path.clone();
+        let unusable = |what| Error::Format { path, what };
+        let Parts { train, val, test } = parts.held_back(&self.holdout).map_err(unusable)?;
+        let names = fit.as_ref().map(Fit::names);
+        train.check_columns(names.as_deref().unwrap_or(&train.names()), &train.path)?;
+        for other in std::iter::once(&val).chain(&test) {
+            other.check_columns(&train.names(), &train.path)?;
+        }
+        let kind = self.answers();
+        let classes = match kind {
+            AnswerKind::Class => sorted_classes(&train.answers),
+            AnswerKind::Flags | AnswerKind::Unread => self.target.names().to_vec(),
+            AnswerKind::Numbers => Vec::new(),
+        };
+        let fit = match fit {
+            Some(fit) => fit,
+            None => self.fit_of(&train, &classes)?,
+        };
+        let mut notes = Vec::new();
+        let mut evaluated = |rows: Rows, what: &str| -> Result<Arc<dyn Dataset>, Error> {
+            let encoded = fit.encode(&rows.columns);
+            self.refuse_unknown(&rows, &encoded)?;
+            notes.extend(unknown_words(&encoded, what));
+            Ok(Arc::new(rows.into_table(&fit, encoded, &classes)?))
+        };
+        let val = evaluated(val, "validation")?;
+        let test = test.map(|rows| evaluated(rows, "test")).transpose()?;
+        let encoded = fit.encode(&train.columns);
+        let train = Arc::new(train.into_table(&fit, encoded, &classes)?);
+        let (splits, target) = (Splits { train, val, test, classes }, self.target.names().to_vec());
+        Ok(Opened { splits, fit, notes, target, answers: self.answers() })
+    }
+
+    /// What the training rows say that are taken.
+    fn fit_of(&self, train: &Rows, classes: &[String]) -> Result<Fit, Error> {
+        let limit = match self.asked.found {
+            None => self.asked.limit.samples(train.lines.len()),
+            // A run of before this was kept went by all rows.
+            Some(_) => None,
+        };
+        let some = limit.map(|n| {
+            let labels = labels(classes);
+            let label = |answer: &Answer| labels.get(&answer.text()).copied().unwrap_or(0);
+            let n_classes = if self.answers() == AnswerKind::Class { classes.len() } else { 0 };
+            let taken = subset::taken(train.answers.iter().map(label), n_classes, n);
+            train.only(&taken.into_iter().map(|row| row as usize).collect::<Vec<_>>())
+        });
+        let rows = some.as_ref().unwrap_or(train);
+        let unusable = |what| Error::Format { path: train.path.clone(), what };
+        let mut fit = Fit::of(&rows.columns, self.features).map_err(unusable)?;
+        if self.standardize && self.answers() == AnswerKind::Numbers {
+            let column = |at| rows.answers.iter().map(move |answer| answer.number(at));
+            fit.targets = (0..self.target.names().len()).map(|at| scale(column(at))).collect();
+        }
+        Ok(fit)
+    }
+
+    fn refuse_unknown(&self, rows: &Rows, encoded: &Encoded) -> Result<(), Error> {
+        let first = encoded.unknown.iter().next();
+        let Some((column, (_, row, word))) =
+            first.filter(|_| self.features.handle_unknown == HandleUnknown::Error)
+        else {
+            return Ok(());
+        };
+        let what = format!("`{column}` is `{word}`, which no row to train on has");
+        let help = "`data.features.handle_unknown = \"ignore\"` makes all its numbers 0";
+        let bad = BadCell { what, help: Some(help.to_owned()) };
+        Err(cell(&rows.path, rows.lines[*row], bad))
+    }
+}
+
+impl Opened {
+    /// The table, counted; `line` tells where it is.
+    pub(crate) fn survey(self, line: String) -> Survey {
+        let Self { splits, fit, notes, target, answers } = self;
+        let found = Survey::of(&splits);
+        let scale = |at: usize| fit.targets.get(at).map_or(1.0, |(_, deviation)| *deviation);
+        let column =
+            |(at, name): (usize, &String)| TargetColumn { name: name.clone(), scale: scale(at) };
+        let are_numbers = answers == AnswerKind::Numbers;
+        let multi_label = matches!(answers, AnswerKind::Flags | AnswerKind::Unread);
+        let numbers = fit.n_numbers() + fit.one_hot().len() + target.len();
+        let rows = found.n_train + found.n_val + found.n_test;
+        Survey {
+            multi_label,
+            class_counts: if multi_label { flag_counts(&splits) } else { found.class_counts },
+            n_targets: if are_numbers && target.len() > 1 { target.len() } else { 0 },
+            target: Vec::new(),
+            target_columns: target.iter().enumerate().filter(|_| are_numbers).map(column).collect(),
+            one_hot: fit.one_hot(),
+            notes,
+            line,
+            columns: fit.lines(),
+            held: Bytes::of_f32(rows * numbers),
+            found: fit.kept(),
+            ..found
+        }
+    }
+}
+
+/// Training rows that have each class.
+fn flag_counts(splits: &Splits) -> Vec<u64> {
+    let mut counts = vec![0; splits.classes.len()];
+    let mut values = Vec::new();
+    for index in 0..splits.train.len() {
+        values.clear();
+        if let Ok(Target::Series(flags)) = splits.train.load(index, None, &mut values) {
+            counts.iter_mut().zip(flags).for_each(|(n, has)| *n += u64::from(has > 0.5));
+        }
+    }
+    counts
+}
+
+/// "3 validation rows have a `city` that no row to train on has, such as `Oslo`: all its numbers
+/// are 0"
+fn unknown_words<'a>(encoded: &'a Encoded, what: &'a str) -> impl Iterator<Item = String> + 'a {
+    encoded.unknown.iter().map(move |(column, (n, _, word))| {
+        let (rows, have) = if *n == 1 { ("row", "has") } else { ("rows", "have") };
+        let word = if word.is_empty() { "an empty cell".to_owned() } else { format!("`{word}`") };
+        format!(
+            "{n} {what} {rows} {have} a `{column}` that no row to train on has, such as {word}: \
+             all its numbers are 0"
+        )
     })
 }
 
@@ -85,19 +284,17 @@ pub(crate) fn at(path: &Path, line: u64, what: String) -> Error {
     Error::Line { path: path.to_owned(), line, what }
 }
 
-impl Rows {
-    /// No rows yet.
-    pub(crate) fn new(path: &Path, columns: Vec<String>) -> Self {
-        let (features, answers, lines) = (Vec::new(), Vec::new(), Vec::new());
-        Self { path: path.to_owned(), columns, features, answers, lines, groups: Vec::new() }
+/// An error of a cell.
+pub(crate) fn cell(path: &Path, line: u64, BadCell { what, help }: BadCell) -> Error {
+    match help {
+        Some(help) => Error::Cell { path: path.to_owned(), line, what, help },
+        None => at(path, line, what),
     }
+}
 
+impl Rows {
     /// What each row is for: groups as wholes, or else the rows of each class.
-    ///
-    /// # Errors
-    ///
-    /// A part would be empty, in words.
-    pub(crate) fn parts(&self, holdout: &Holdout) -> Result<Vec<Part>, String> {
+    fn parts(&self, holdout: &Holdout) -> Result<Vec<Part>, String> {
         if !self.groups.is_empty() {
             let mut numbers: BTreeMap<&str, usize> = BTreeMap::new();
             let number = |group| {
@@ -112,71 +309,105 @@ impl Rows {
         classes.sort_unstable();
         classes.dedup();
         let label = |answer: &Answer| match answer {
-            Answer::Value(_) => 0,
+            Answer::Numbers(_) => 0,
             class => classes.binary_search(&class).unwrap_or(0) as u32,
         };
         holdout.deal(&self.answers.iter().map(label).collect::<Vec<u32>>())
     }
 
-    /// The rows of one part.
-    pub(crate) fn only(&self, parts: &[Part], part: Part) -> Self {
-        let mut only = Self::new(&self.path, self.columns.clone());
-        let rows = self.features.chunks_exact(self.columns.len().max(1));
-        for (index, row) in rows.enumerate().filter(|&(index, _)| parts[index] == part) {
-            only.features.extend_from_slice(row);
-            only.answers.push(self.answers[index].clone());
-            only.lines.push(self.lines[index]);
-        }
-        only
-    }
-
-    fn scales(&self) -> Vec<Scale> {
-        let columns = self.columns.len();
-        let column = |c: usize| self.features.iter().skip(c).step_by(columns).copied();
-        (0..columns).map(|c| scale(column(c))).collect()
-    }
-
-    fn standardise(&mut self, scales: &[Scale]) {
-        for row in self.features.chunks_exact_mut(scales.len().max(1)) {
-            for (value, (mean, deviation)) in row.iter_mut().zip(scales) {
-                *value = (*value - mean) / deviation;
-            }
+    /// Some of the rows.
+    fn only(&self, places: &[usize]) -> Self {
+        Self {
+            path: self.path.clone(),
+            columns: self.columns.iter().map(|column| column.rows(places)).collect(),
+            answers: places.iter().map(|&row| self.answers[row].clone()).collect(),
+            lines: places.iter().map(|&row| self.lines[row]).collect(),
+            groups: Vec::new(),
         }
     }
+}
 
-    fn into_table(self, classes: &[String], classifies: bool) -> Result<Table, Error> {
-        let labels: BTreeMap<&str, u32> =
-            classes.iter().zip(0..).map(|(class, label)| (class.as_str(), label)).collect();
+impl Rows {
+    /// No rows yet.
+    pub(crate) fn new(path: &Path, columns: Vec<Column>) -> Self {
+        let (answers, lines, groups) = (Vec::new(), Vec::new(), Vec::new());
+        Self { path: path.to_owned(), columns, answers, lines, groups }
+    }
+
+    fn names(&self) -> Vec<String> {
+        self.columns.iter().map(|column| column.name.clone()).collect()
+    }
+
+    /// Refuses other columns than those of `path`.
+    fn check_columns(&self, names: &[String], path: &Path) -> Result<(), Error> {
+        let own = self.names();
+        if own == names {
+            return Ok(());
+        }
+        Err(Error::ColumnsDiffer {
+            train: path.to_owned(),
+            val: self.path.clone(),
+            train_columns: names.to_vec(),
+            val_columns: own,
+        })
+    }
+
+    fn into_table(self, fit: &Fit, encoded: Encoded, classes: &[String]) -> Result<Table, Error> {
+        let labels = labels(classes);
         let target = |(answer, &line): (&Answer, &u64)| match answer {
-            Answer::Value(bits) => Ok(Target::Value(f32::from_bits(*bits))),
-            class => {
-                labels.get(class.text().as_str()).copied().map(Target::Class).ok_or_else(|| {
-                    let what = format!("class `{}` is not in the training table", class.text());
-                    at(&self.path, line, what)
-                })
-            }
+            Answer::Numbers(bits) => Ok(numbers(bits, &fit.targets, !classes.is_empty())),
+            class => labels.get(&class.text()).copied().map(Target::Class).ok_or_else(|| {
+                let what = format!("class `{}` is not in the training table", class.text());
+                at(&self.path, line, what)
+            }),
         };
         let targets: Result<Vec<Target>, Error> =
             self.answers.iter().zip(&self.lines).map(target).collect();
+        let targets = targets?;
+        let (n_numbers, one_hot) = (fit.n_numbers(), fit.one_hot());
         Ok(Table {
-            features: self.features.iter().map(|&value| value as f32).collect(),
-            shape: [self.columns.len()],
-            targets: targets?,
-            classifies,
+            shape: [n_numbers + one_hot.iter().sum::<usize>()],
+            n_numbers,
+            one_hot,
+            encoded,
+            target_shape: match targets.first() {
+                Some(Target::Series(values)) => vec![values.len()],
+                _ => Vec::new(),
+            },
+            targets,
             name: shown(&self.path),
+            lines: self.lines,
         })
+    }
+}
+
+/// One number, or several numbers or flags.
+fn numbers(bits: &[u64], scales: &[Scale], are_flags: bool) -> Target {
+    let scaled = |(at, bits): (usize, &u64)| {
+        let value = f64::from_bits(*bits);
+        scales.get(at).map_or(value, |(mean, deviation)| (value - mean) / deviation) as f32
+    };
+    let values: Vec<f32> = bits.iter().enumerate().map(scaled).collect();
+    match values[..] {
+        [value] if !are_flags => Target::Value(value),
+        _ => Target::Series(values),
     }
 }
 
 /// One split.
 #[derive(Debug)]
 struct Table {
-    /// `rows * columns` standardised values.
-    features: Vec<f32>,
+    encoded: Encoded,
+    /// Numbers of a row, but for categories.
+    n_numbers: usize,
+    /// How many categories each such column has.
+    one_hot: Vec<usize>,
     shape: [usize; 1],
+    target_shape: Vec<usize>,
     targets: Vec<Target>,
-    classifies: bool,
     name: String,
+    /// Where each row begins in its file.
+    lines: Vec<u64>,
 }
 
 impl Dataset for Table {
@@ -188,8 +419,12 @@ impl Dataset for Table {
         &self.shape
     }
 
+    fn target_shape(&self) -> &[usize] {
+        &self.target_shape
+    }
+
     fn classifies(&self) -> bool {
-        self.classifies
+        matches!(self.targets.first(), Some(Target::Class(_)))
     }
 
     fn label(&self, index: usize) -> Option<u32> {
@@ -200,7 +435,7 @@ impl Dataset for Table {
     }
 
     fn name(&self, index: usize) -> String {
-        format!("row {} of `{}`", index + 1, self.name)
+        format!("line {} of `{}`", self.lines[index], self.name)
     }
 
     fn load(
@@ -209,35 +444,47 @@ impl Dataset for Table {
         _: Option<Key>,
         values: &mut Vec<f32>,
     ) -> Result<Target, SampleError> {
-        let columns = self.shape[0];
-        values.extend_from_slice(&self.features[index * columns..][..columns]);
+        let Encoded { numbers, categories, .. } = &self.encoded;
+        values.extend_from_slice(&numbers[index * self.n_numbers..][..self.n_numbers]);
+        let n = self.one_hot.len();
+        for (&width, &place) in self.one_hot.iter().zip(&categories[index * n..][..n]) {
+            let start = values.len();
+            values.resize(start + width, 0.0);
+            if place != UNKNOWN {
+                values[start + place as usize] = 1.0;
+            }
+        }
         Ok(self.targets[index].clone())
     }
 }
 
 impl Answer {
-    /// A number.
-    pub(crate) fn value(value: f64) -> Self {
-        Self::Value((value as f32).to_bits())
+    /// Numbers.
+    pub(crate) fn numbers(values: &[f64]) -> Self {
+        Self::Numbers(values.iter().map(|value| value.to_bits()).collect())
     }
 
+    /// Its number `at`.
+    fn number(&self, at: usize) -> f64 {
+        match self {
+            Self::Numbers(bits) => bits.get(at).map_or(0.0, |bits| f64::from_bits(*bits)),
+            _ => 0.0,
+        }
+    }
+
+    /// A class as text.
     fn text(&self) -> String {
         match self {
-            Self::Value(bits) => f32::from_bits(*bits).to_string(),
+            Self::Numbers(_) => String::new(),
             Self::Integer(value) => value.to_string(),
             Self::Word(word) => word.clone(),
         }
     }
 }
 
-/// Mean and population deviation; 1 for a constant column, which becomes 0.
-pub(crate) fn scale(column: impl Iterator<Item = f64> + Clone) -> Scale {
-    let n = column.clone().count() as f64;
-    let mean = column.clone().sum::<f64>() / n;
-    let deviation = (column.map(|v| (v - mean).powi(2)).sum::<f64>() / n).sqrt();
-    // Rounding leaves a constant column with a tiny variance.
-    let constant = deviation <= mean.abs() * 1e-12;
-    (mean, if constant { 1.0 } else { deviation })
+/// The label of each class.
+fn labels(classes: &[String]) -> BTreeMap<String, u32> {
+    classes.iter().cloned().zip(0..).collect()
 }
 
 /// Distinct classes: integers in their order, or all as words.

@@ -1,0 +1,111 @@
+//! What the columns of a table hold beside numbers.
+
+use std::collections::BTreeSet;
+
+use serde_json::{Value, json};
+
+use crate::data::{Features, is_date};
+
+/// Different words from which on a column may be one of names, of which each row has its own.
+const MIN_NAMES: usize = 20;
+
+/// Columns that are not plain numbers.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct Columns {
+    /// Each row has a word of its own.
+    ignore: Vec<String>,
+    categorical: Vec<String>,
+    dates: Vec<String>,
+    /// Whether a number or a date is missing.
+    has_empty: bool,
+}
+
+/// What a column holds.
+enum Holds {
+    Numbers,
+    Dates,
+    Categories,
+    /// Nothing that another row has, too.
+    Names,
+}
+
+impl Holds {
+    fn of(cells: &[&str]) -> Self {
+        let different: BTreeSet<&&str> = cells.iter().collect();
+        if cells.is_empty() {
+            Self::Names
+        } else if cells.iter().all(|cell| cell.parse::<f64>().is_ok()) {
+            Self::Numbers
+        } else if cells.iter().all(|cell| is_date(cell)) {
+            Self::Dates
+        } else if different.len() >= MIN_NAMES && different.len() == cells.len() {
+            Self::Names
+        } else {
+            Self::Categories
+        }
+    }
+}
+
+impl Columns {
+    /// Those of a table with these names and rows, of which one is the target.
+    pub(super) fn of(names: &[String], rows: &[csv::StringRecord], target: usize) -> Self {
+        let mut found = Self::default();
+        let usual = Features::default();
+        for (at, name) in names.iter().enumerate().filter(|(at, _)| *at != target) {
+            let cells = rows.iter().filter_map(|row| row.get(at));
+            let given: Vec<&str> = cells.filter(|cell| !usual.is_empty(cell)).collect();
+            let lacks_some = given.len() < rows.len();
+            match Holds::of(&given) {
+                Holds::Numbers => found.has_empty |= lacks_some,
+                Holds::Dates => {
+                    found.dates.push(name.clone());
+                    found.has_empty |= lacks_some;
+                }
+                Holds::Categories => found.categorical.push(name.clone()),
+                Holds::Names => found.ignore.push(name.clone()),
+            }
+        }
+        found
+    }
+
+    /// As options.
+    pub(super) fn options(&self) -> Vec<(&'static str, Value)> {
+        let mut options = Vec::new();
+        if !self.ignore.is_empty() {
+            options.push(("ignore", json!(self.ignore)));
+        }
+        let mut features = serde_json::Map::new();
+        for (key, names) in [("categorical", &self.categorical), ("dates", &self.dates)] {
+            if !names.is_empty() {
+                features.insert(key.to_owned(), json!(names));
+            }
+        }
+        if self.has_empty {
+            features.insert("missing".to_owned(), "median".into());
+        }
+        if !features.is_empty() {
+            options.push(("features", features.into()));
+        }
+        options
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_dates_and_empty_cells_become_options() {
+        let names = ["id", "city", "sold", "age", "y"].map(str::to_owned);
+        let row = |i: usize| {
+            let (city, age) = (["Rome", "Bern"][i % 2], if i == 3 { "NA" } else { "30" });
+            csv::StringRecord::from(vec![&format!("p{i}"), city, "2024-01-31", age, "1"])
+        };
+        let rows: Vec<csv::StringRecord> = (0..30).map(row).collect();
+        let columns = Columns::of(&names, &rows, 4);
+        let features = json!({ "categorical": ["city"], "dates": ["sold"], "missing": "median" });
+        assert_eq!(columns.options(), [("ignore", json!(["id"])), ("features", features)]);
+        let plain = Columns::of(&names[3..], &[csv::StringRecord::from(vec!["1", "2"])], 1);
+        assert_eq!(plain.options(), []);
+    }
+}

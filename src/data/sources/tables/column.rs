@@ -1,0 +1,199 @@
+//! A column of a table as it is read, cell by cell.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use jiff::civil::DateTime;
+use serde_json::Value;
+
+use crate::data::error::shown;
+use crate::data::sources::tables::dates;
+use crate::data::sources::tables::features::{ColumnKind, Features};
+
+/// A feature of all rows.
+#[derive(Clone, Debug)]
+pub(crate) struct Column {
+    pub(crate) name: String,
+    pub(crate) cells: Cells,
+}
+
+/// The cells of a column, in the order of the rows.
+#[derive(Clone, Debug)]
+pub(crate) enum Cells {
+    /// NaN where a cell is empty.
+    Numbers(Vec<f64>),
+    /// "" where it is.
+    Words(Words),
+    /// None where it is.
+    Dates(Vec<Option<DateTime>>),
+}
+
+/// Words, each of which is kept once.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Words {
+    numbers: BTreeMap<String, u32>,
+    /// Each word, in the order in which they came.
+    distinct: Vec<String>,
+    /// The number of each row's word.
+    rows: Vec<u32>,
+}
+
+/// Why a cell cannot be used, and what to do about it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct BadCell {
+    pub(crate) what: String,
+    pub(crate) help: Option<String>,
+}
+
+impl From<String> for BadCell {
+    fn from(what: String) -> Self {
+        Self { what, help: None }
+    }
+}
+
+impl Column {
+    /// A column without cells.
+    pub(crate) fn new(name: &str, kind: ColumnKind) -> Self {
+        let cells = match kind {
+            ColumnKind::Number => Cells::Numbers(Vec::new()),
+            ColumnKind::Category => Cells::Words(Words::default()),
+            ColumnKind::Date => Cells::Dates(Vec::new()),
+        };
+        Self { name: name.to_owned(), cells }
+    }
+
+    /// The cells of some rows.
+    pub(crate) fn rows(&self, rows: &[usize]) -> Self {
+        let cells = match &self.cells {
+            Cells::Numbers(all) => Cells::Numbers(rows.iter().map(|&row| all[row]).collect()),
+            Cells::Dates(all) => Cells::Dates(rows.iter().map(|&row| all[row]).collect()),
+            Cells::Words(all) => {
+                let mut some = Words::default();
+                rows.iter().for_each(|&row| some.push(all.word(row)));
+                Cells::Words(some)
+            }
+        };
+        Self { name: self.name.clone(), cells }
+    }
+
+    /// Appends a cell as it is written.
+    pub(crate) fn push(&mut self, cell: &str, features: &Features) -> Result<(), BadCell> {
+        let name = &self.name;
+        let is_empty = features.is_empty(cell);
+        match &mut self.cells {
+            Cells::Words(words) => words.push(if is_empty { "" } else { cell }),
+            Cells::Numbers(numbers) if is_empty && features.missing.is_some() => {
+                numbers.push(f64::NAN);
+            }
+            Cells::Numbers(numbers) => numbers.push(number(name, cell).map_err(|what| {
+                let help = Some(remedy(name, cell, is_empty));
+                BadCell { what, help }
+            })?),
+            Cells::Dates(all) if is_empty && features.missing.is_some() => all.push(None),
+            Cells::Dates(_) if is_empty => {
+                let what = empty(name, cell);
+                return Err(BadCell { what, help: Some(remedy(name, cell, true)) });
+            }
+            Cells::Dates(all) => all.push(Some(dates::parse(cell).ok_or_else(|| {
+                let cell = shown(Path::new(cell));
+                format!("`{name}` is `{cell}`, which is not a date: year-month-day [time]")
+            })?)),
+        }
+        Ok(())
+    }
+
+    /// Appends a value of JSON; what is not there is null.
+    pub(crate) fn push_json(&mut self, value: &Value, features: &Features) -> Result<(), BadCell> {
+        let name = &self.name;
+        match (&mut self.cells, value) {
+            (_, Value::Null) => self.push("", features),
+            (Cells::Numbers(_), Value::String(word)) if features.is_empty(word) => {
+                self.push("", features)
+            }
+            (Cells::Numbers(numbers), value) => {
+                let help = || matches!(value, Value::String(_)).then(|| remedy(name, "", false));
+                let number = json_number(name, value);
+                numbers.push(number.map_err(|what| BadCell { what, help: help() })?);
+                Ok(())
+            }
+            (_, Value::String(word)) => self.push(word.trim(), features),
+            (Cells::Words(_), value @ (Value::Number(_) | Value::Bool(_))) => {
+                self.push(&value.to_string(), features)
+            }
+            (Cells::Words(_), value) => Err(format!("`{name}` is {value}, which is no category"))?,
+            (Cells::Dates(_), value) => Err(format!("`{name}` is {value}, which is no date"))?,
+        }
+    }
+}
+
+impl Words {
+    fn push(&mut self, word: &str) {
+        let next = self.distinct.len() as u32;
+        let number = self.numbers.get(word).copied().unwrap_or_else(|| {
+            self.numbers.insert(word.to_owned(), next);
+            self.distinct.push(word.to_owned());
+            next
+        });
+        self.rows.push(number);
+    }
+
+    /// The word of a row.
+    pub(crate) fn word(&self, row: usize) -> &str {
+        &self.distinct[self.rows[row] as usize]
+    }
+
+    /// The number of each row's word.
+    pub(crate) fn numbers(&self) -> &[u32] {
+        &self.rows
+    }
+
+    /// Each word, by its number.
+    pub(crate) fn distinct(&self) -> &[String] {
+        &self.distinct
+    }
+}
+
+/// What to write into the experiment for a cell that is no number.
+fn remedy(name: &str, cell: &str, is_empty: bool) -> String {
+    let ignore = format!("leave the column out with `data.ignore = [\"{name}\"]`");
+    if is_empty {
+        return format!("fill empty cells with `data.features.missing = \"mean\"`, or {ignore}");
+    }
+    let key = if dates::parse(cell).is_some() { "dates" } else { "categorical" };
+    format!("declare it with `data.features.{key} = [\"{name}\"]`, or {ignore}")
+}
+
+fn empty(column: &str, cell: &str) -> String {
+    match cell {
+        "" => format!("`{column}` is empty"),
+        cell => format!("`{column}` is `{cell}`, which counts as empty"),
+    }
+}
+
+/// The number in a cell.
+///
+/// # Errors
+///
+/// It is none, or not finite in 32 bits.
+pub(crate) fn number(column: &str, cell: &str) -> Result<f64, String> {
+    match cell.parse::<f64>() {
+        Ok(value) if (value as f32).is_finite() => Ok(value),
+        Ok(_) => Err(format!("`{column}` is `{cell}`, which is not finite in 32 bits")),
+        Err(_) if cell.is_empty() => Err(empty(column, cell)),
+        Err(_) => Err(format!("`{column}` is `{}`, which is not a number", shown(Path::new(cell)))),
+    }
+}
+
+/// The number that a value of JSON is.
+///
+/// # Errors
+///
+/// It is none, or not finite in 32 bits.
+pub(crate) fn json_number(key: &str, value: &Value) -> Result<f64, String> {
+    let number =
+        value.as_f64().ok_or_else(|| format!("`{key}` is {value}, which is not a number"))?;
+    if (number as f32).is_finite() {
+        return Ok(number);
+    }
+    Err(format!("`{key}` is {value}, which is not finite in 32 bits"))
+}

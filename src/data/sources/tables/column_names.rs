@@ -1,0 +1,137 @@
+//! Names of columns in an experiment: a word, or a list of them.
+
+use std::borrow::Cow;
+use std::fmt;
+
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
+use serde::de::{Deserializer, SeqAccess, Visitor};
+use serde::{Deserialize, Serialize, Serializer};
+
+use crate::config::kind::Wrong;
+
+/// One name, or a list of names; written back as it was read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ColumnNames {
+    /// A single word.
+    One(String),
+    /// A list.
+    List(Vec<String>),
+}
+
+impl ColumnNames {
+    /// Each of them.
+    pub fn names(&self) -> &[String] {
+        match self {
+            Self::One(name) => std::slice::from_ref(name),
+            Self::List(names) => names,
+        }
+    }
+
+    /// Whether it is one word, and this one.
+    pub(crate) fn is_word(&self, word: &str) -> bool {
+        matches!(self, Self::One(name) if name == word)
+    }
+
+    /// What is wrong with the columns to predict, where `others` are none of them.
+    pub(crate) fn wrong(&self, others: &[&String], with: &'static [&'static str]) -> Vec<Wrong> {
+        let names = self.names();
+        let is_twice = |at: &usize| names[..*at].contains(&names[*at]);
+        let what = match names.iter().find(|name| others.contains(name)) {
+            _ if names.is_empty() => "names no column".to_owned(),
+            Some(name) => format!("names `{name}`, which has another use"),
+            None => match (0..names.len()).find(is_twice) {
+                Some(at) => format!("names `{}` twice", names[at]),
+                None => return Vec::new(),
+            },
+        };
+        vec![Wrong { key: "target", with, what }]
+    }
+
+    /// "`a`, `b`"
+    pub(crate) fn words(&self) -> String {
+        self.names().iter().map(|name| format!("`{name}`")).collect::<Vec<_>>().join(", ")
+    }
+}
+
+impl Default for ColumnNames {
+    fn default() -> Self {
+        Self::List(Vec::new())
+    }
+}
+
+impl From<&str> for ColumnNames {
+    fn from(name: &str) -> Self {
+        Self::One(name.to_owned())
+    }
+}
+
+impl Serialize for ColumnNames {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match self {
+            Self::One(name) => serializer.serialize_str(name),
+            Self::List(names) => names.serialize(serializer),
+        }
+    }
+}
+
+struct NamesVisitor;
+
+impl<'de> Visitor<'de> for NamesVisitor {
+    type Value = ColumnNames;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("the name of a column, or a list of names")
+    }
+
+    fn visit_str<E>(self, name: &str) -> Result<ColumnNames, E> {
+        Ok(ColumnNames::from(name))
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<ColumnNames, A::Error> {
+        let mut names = Vec::new();
+        while let Some(name) = seq.next_element()? {
+            names.push(name);
+        }
+        Ok(ColumnNames::List(names))
+    }
+}
+
+impl<'de> Deserialize<'de> for ColumnNames {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(NamesVisitor)
+    }
+}
+
+impl JsonSchema for ColumnNames {
+    fn inline_schema() -> bool {
+        true
+    }
+
+    fn schema_name() -> Cow<'static, str> {
+        "ColumnNames".into()
+    }
+
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        json_schema!({
+            "anyOf": [
+                { "type": "string" },
+                { "type": "array", "items": { "type": "string" } },
+            ],
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_written_as_they_are_read() {
+        for json in [r#""price""#, r#"["price"]"#, r#"["a","b"]"#, "[]"] {
+            let names: ColumnNames = serde_json::from_str(json).unwrap();
+            assert_eq!(serde_json::to_string(&names).unwrap(), json);
+        }
+        assert!(serde_json::from_str::<ColumnNames>("3").is_err());
+        assert!(serde_json::from_str::<ColumnNames>("[3]").is_err());
+    }
+}

@@ -1,0 +1,134 @@
+//! Dates in the cells of tables, and the numbers that they become.
+
+use std::f64::consts::TAU;
+
+use jiff::civil::DateTime;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// What is taken from a date.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum DateFeature {
+    /// The year.
+    Year,
+    /// The month, 1 to 12.
+    Month,
+    /// The day of the month, 1 to 31.
+    Day,
+    /// The day of the week, 0 (Monday) to 6.
+    DayOfWeek,
+    /// The day of the year, 1 to 366.
+    DayOfYear,
+    /// The hour, 0 to 23.
+    Hour,
+    /// The minute, 0 to 59.
+    Minute,
+    /// Days since 1970.
+    ElapsedDays,
+}
+
+impl DateFeature {
+    /// How many numbers it is.
+    pub(crate) fn width(self, cyclic: bool) -> usize {
+        if cyclic && self.period().is_some() { 2 } else { 1 }
+    }
+
+    /// Whether its numbers are sine and cosine, which stay as they are.
+    pub(crate) fn is_cyclic(self, cyclic: bool) -> bool {
+        self.width(cyclic) == 2
+    }
+
+    /// Appends it: as sine and cosine if it comes round and these are asked for, else as a number.
+    pub(crate) fn append(self, date: DateTime, cyclic: bool, numbers: &mut Vec<f64>) {
+        let number = self.number(date);
+        match self.period().filter(|_| cyclic) {
+            Some((first, period)) => {
+                let angle = TAU * (number - first) / period;
+                numbers.extend([angle.sin(), angle.cos()]);
+            }
+            None => numbers.push(number),
+        }
+    }
+
+    fn number(self, date: DateTime) -> f64 {
+        match self {
+            Self::Year => date.year().into(),
+            Self::Month => date.month().into(),
+            Self::Day => date.day().into(),
+            Self::DayOfWeek => date.weekday().to_monday_zero_offset().into(),
+            Self::DayOfYear => date.day_of_year().into(),
+            Self::Hour => date.hour().into(),
+            Self::Minute => date.minute().into(),
+            Self::ElapsedDays => {
+                let since = date.duration_since(jiff::civil::date(1970, 1, 1).at(0, 0, 0, 0));
+                since.as_secs_f64() / 86_400.0
+            }
+        }
+    }
+
+    /// Its first value, and after how many it comes round.
+    fn period(self) -> Option<(f64, f64)> {
+        match self {
+            Self::Year | Self::ElapsedDays => None,
+            Self::Month => Some((1.0, 12.0)),
+            Self::Day => Some((1.0, 31.0)),
+            Self::DayOfWeek => Some((0.0, 7.0)),
+            Self::DayOfYear => Some((1.0, 366.0)),
+            Self::Hour => Some((0.0, 24.0)),
+            Self::Minute => Some((0.0, 60.0)),
+        }
+    }
+}
+
+/// Whether a cell holds a date.
+pub(crate) fn is_date(cell: &str) -> bool {
+    parse(cell).is_some()
+}
+
+/// Year, month and day, then perhaps hour, minute, second and its fraction, in numbers between
+/// anything else.
+pub(in crate::data) fn parse(cell: &str) -> Option<DateTime> {
+    let fraction = cell.rsplit_once('.').filter(|(before, _)| before.contains(':'));
+    let nanosecond = fraction.map_or(0, |(_, digits)| nanoseconds(digits));
+    let mut numbers = cell.split(|c: char| !c.is_ascii_digit()).filter(|part| !part.is_empty());
+    let (year, month, day) = (
+        numbers.next()?.parse().ok()?,
+        numbers.next()?.parse().ok()?,
+        numbers.next()?.parse().ok()?,
+    );
+    let mut time = || numbers.next().map_or(Some(0), |part| part.parse::<i8>().ok());
+    DateTime::new(year, month, day, time()?, time()?, time()?, nanosecond).ok()
+}
+
+/// "25" of a second.
+fn nanoseconds(digits: &str) -> i32 {
+    let digits = digits.bytes().take_while(u8::is_ascii_digit).map(|digit| i32::from(digit - b'0'));
+    digits.chain(std::iter::repeat(0)).take(9).fold(0, |number, digit| 10 * number + digit)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn features_come_round_or_are_numbers() {
+        use DateFeature::{Day, DayOfWeek, DayOfYear, ElapsedDays, Hour, Minute, Month, Year};
+        let check = |feature: DateFeature, cell: &str, expected: [f64; 3]| {
+            let (mut plain, mut cyclic) = (Vec::new(), Vec::new());
+            feature.append(parse(cell).unwrap(), false, &mut plain);
+            feature.append(parse(cell).unwrap(), true, &mut cyclic);
+            assert_eq!((plain.len(), cyclic.len()), (1, feature.width(true)));
+            let found = plain.iter().chain(&cyclic);
+            assert!(found.zip(expected).all(|(a, b)| (a - b).abs() < 1e-12), "{feature:?}");
+        };
+        check(Year, "2024-02-29", [2024.0, 2024.0, 0.0]);
+        check(Month, "2024-04-29", [4.0, 1.0, 0.0]);
+        check(Day, "2024-02-01", [1.0, 0.0, 1.0]);
+        check(DayOfWeek, "2026-11-23", [0.0, 0.0, 1.0]);
+        check(DayOfYear, "2024-12-31", [366.0, (TAU * 365.0 / 366.0).sin(), (TAU / 366.0).cos()]);
+        check(Hour, "2024-02-29 18:30", [18.0, -1.0, 0.0]);
+        check(Minute, "2024-02-29 18:30", [30.0, 0.0, -1.0]);
+        check(ElapsedDays, "1970-01-02 12:00", [1.5, 1.5, 0.0]);
+    }
+}

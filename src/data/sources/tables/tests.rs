@@ -1,0 +1,265 @@
+//! Tables with categories, dates, empty cells and several targets.
+
+use std::path::Path;
+
+use serde_json::Value;
+
+use super::*;
+use crate::config::kind::{Choice, Kind, Options};
+use crate::data::{Asked, DataSource, Dataset, Error, Reading, Survey, Target, Transforms};
+use crate::plan::{Limit, TargetColumn, Targets};
+
+const REGRESSION: Asked<'_> = Asked::new("x", 0, Targets::Numbers);
+
+/// Two tables, and the data set of both with the target `target`.
+fn table(train: &str, val: &str, target: ColumnNames) -> (tempfile::TempDir, Csv) {
+    let dir = tempfile::tempdir().unwrap();
+    let put = |name: &str, text: &str| {
+        let path = dir.path().join(name);
+        crate::files::write_atomic(&path, text.as_bytes()).unwrap();
+        path
+    };
+    let files = (put("train.csv", train), put("val.csv", val));
+    let csv = Csv { target, ..Csv::new(files.0, files.1, "") };
+    (dir, csv)
+}
+
+fn list(names: &[&str]) -> ColumnNames {
+    ColumnNames::List(names.iter().map(|&name| name.to_owned()).collect())
+}
+
+/// The samples of training and validation, and the targets, as a run would open them.
+type Samples = [(Vec<Vec<f32>>, Vec<Target>); 2];
+
+fn opened(source: &dyn DataSource, asked: &Asked<'_>) -> Result<(Survey, Samples), Error> {
+    let survey = source.survey(asked)?;
+    let samples = reopened(source, asked, &survey.found)?;
+    Ok((survey, samples))
+}
+
+fn reopened(source: &dyn DataSource, asked: &Asked<'_>, found: &Options) -> Result<Samples, Error> {
+    let transforms = &Transforms::empty();
+    let (train_transforms, val_transforms) = (&[][..], &[][..]);
+    let reading = Reading { asked, found, train_transforms, val_transforms, transforms };
+    let splits = source.open(&reading)?;
+    let all = |data: &dyn Dataset| {
+        (0..data.len())
+            .map(|index| {
+                let mut values = Vec::new();
+                let target = data.load(index, None, &mut values).unwrap();
+                assert_eq!(data.shape(), [values.len()]);
+                (values, target)
+            })
+            .unzip()
+    };
+    Ok([all(&*splits.train), all(&*splits.val)])
+}
+
+fn golden() -> Value {
+    serde_json::from_str(include_str!("../../../../tests/golden/tables.json")).unwrap()
+}
+
+fn read<T: serde::de::DeserializeOwned>(value: &Value) -> T {
+    serde_json::from_value(value.clone()).unwrap()
+}
+
+#[test]
+fn columns_become_the_numbers_of_scikit_learn() {
+    let golden = golden();
+    let file = |key: &str| golden[key].as_str().unwrap();
+    let (_dir, mut csv) = table(file("train_file"), file("val_file"), "price".into());
+    for case in golden["encoded"].as_array().unwrap() {
+        csv.features = Features {
+            categorical: list(&["city", "floor"]),
+            dates: "sold".into(),
+            date_features: read(&case["date_features"]),
+            cyclic_dates: read(&case["cyclic_dates"]),
+            missing: read(&case["missing"]),
+            missing_indicator: read(&case["missing_indicator"]),
+            ..Features::default()
+        };
+        let (survey, samples) = opened(&csv, &REGRESSION).unwrap();
+        let categories: Vec<Vec<String>> = read(&case["categories"]);
+        assert_eq!(survey.one_hot, [categories[0].len(), categories[1].len()]);
+        for (part, (found, _)) in ["train", "val"].iter().zip(&samples) {
+            let expected: Vec<Vec<f64>> = read(&case[part]);
+            assert_eq!(found.len(), expected.len());
+            for (found, expected) in found.iter().zip(&expected) {
+                let is_close = |(a, b): (&f32, &f64)| (f64::from(*a) - b).abs() < 1e-6;
+                assert_eq!(found.len(), expected.len());
+                assert!(found.iter().zip(expected).all(is_close), "{found:?}, {expected:?}");
+            }
+        }
+        assert_eq!(
+            survey.notes,
+            [
+                "1 validation row has a `city` that no row to train on has, such as `Paris`: all its \
+             numbers are 0",
+                "1 validation row has a `floor` that no row to train on has, such as `7`: all its \
+             numbers are 0",
+            ]
+        );
+    }
+}
+
+#[test]
+fn targets_are_standardised_as_scikit_learn_does() {
+    let golden = golden();
+    let file = |key: &str| golden[key].as_str().unwrap();
+    let (_dir, mut csv) = table(file("train_file"), file("val_file"), "price".into());
+    csv.ignore = ["city", "sold", "age", "area"].map(str::to_owned).to_vec();
+    csv.standardize_target = true;
+    let (survey, samples) = opened(&csv, &REGRESSION).unwrap();
+    let scale: f64 = read(&golden["targets"]["scale"]);
+    assert!((survey.target_columns[0].scale - scale).abs() < 1e-9);
+    for (part, (_, targets)) in ["train", "val"].iter().zip(&samples) {
+        let expected: Vec<f64> = read(&golden["targets"][part]);
+        for (target, expected) in targets.iter().zip(expected) {
+            let Target::Value(value) = target else { panic!("{target:?}") };
+            assert!((f64::from(*value) - expected).abs() < 1e-6);
+        }
+    }
+}
+
+#[test]
+fn several_columns_are_numbers_or_flags() {
+    let train = "a,x,b\n1,0,1\n3,1,0\n5,1,1\n";
+    let (_dir, csv) = table(train, "a,x,b\n1,1,0\n", list(&["b", "a"]));
+    let (survey, [train, val]) = opened(&csv, &REGRESSION).unwrap();
+    assert_eq!((survey.n_targets, survey.target.len(), survey.multi_label), (2, 0, false));
+    let column = |name: &str| TargetColumn { name: name.to_owned(), scale: 1.0 };
+    assert_eq!(survey.target_columns, ["b", "a"].map(column));
+    assert_eq!(train.1[1], Target::Series(vec![0.0, 3.0]));
+    assert_eq!(val.1, [Target::Series(vec![0.0, 1.0])]);
+    let (_dir, csv) = table("a,x,b\n1,0,1\n0,1,0\n1,1,1\n", "a,x,b\n1,1,0\n", list(&["b", "a"]));
+    let flags = Asked::new("x", 0, Targets::MultiLabel);
+    let (survey, [train, _]) = opened(&csv, &flags).unwrap();
+    assert!(survey.multi_label);
+    assert_eq!(
+        (survey.classes, survey.class_counts),
+        (list(&["b", "a"]).names().to_vec(), vec![2, 2])
+    );
+    assert_eq!(train.1[0], Target::Series(vec![1.0, 1.0]));
+    // One column is a class by itself.
+    let one = Csv { target: "x".into(), ..csv.clone() };
+    let (survey, [train, _]) = opened(&one, &flags).unwrap();
+    assert_eq!((survey.classes, survey.n_targets), (vec!["x".to_owned()], 0));
+    assert_eq!(train.1[0], Target::Series(vec![0.0]));
+    // What the plan refuses with its caret.
+    let survey = csv.survey(&Asked::new("x", 0, Targets::Classes)).unwrap();
+    assert!(survey.multi_label && survey.classes.len() == 2);
+}
+
+#[test]
+fn cells_that_need_a_word_of_the_user_are_answered_with_it() {
+    #[track_caller]
+    fn check(train: &str, change: fn(&mut Csv), what: &str, help: &str) {
+        let (_dir, mut csv) = table(train, "a,b,y\n1,2,3\n", "y".into());
+        change(&mut csv);
+        let error = csv.survey(&REGRESSION).unwrap_err();
+        assert!(error.to_string().contains(what), "{error}");
+        assert!(error.help().unwrap_or_default().contains(help), "{:?}", error.help());
+    }
+    let as_is = |_: &mut Csv| {};
+    let categorical = "`data.features.categorical = [\"a\"]`, or leave the column out with `data.ignore = [\"a\"]`";
+    check("a,b,y\n1,2,3\nx,2,3\n", as_is, "train.csv`, line 3: `a` is `x`", categorical);
+    check("a,b,y\n2024-01-31,2,3\n", as_is, "which is not a number", "features.dates = [\"a\"]");
+    check("a,b,y\n1,,3\n", as_is, "line 2: `b` is empty", "features.missing = \"mean\"");
+    check("a,b,y\n1,NA,3\n", as_is, "`b` is `NA`", "features.missing = \"mean\"");
+    let dates = |csv: &mut Csv| csv.features.dates = "a".into();
+    check("a,b,y\nsoon,2,3\n", dates, "`a` is `soon`, which is not a date", "");
+    check("a,b,y\n,2,3\n", dates, "`a` is empty", "features.missing");
+    let unknown = |csv: &mut Csv| {
+        csv.features.categorical = "a".into();
+        csv.features.handle_unknown = HandleUnknown::Error;
+    };
+    check("a,b,y\nx,2,3\n", unknown, "val.csv`, line 2: `a` is `1`", "handle_unknown");
+    let absent = |csv: &mut Csv| csv.features.categorical = "city".into();
+    check("a,b,y\nx,2,3\n", absent, "has no column `city`", "");
+    let mean = |csv: &mut Csv| csv.features.missing = Some(Missing::Mean);
+    check("a,b,y\n,2,3\n", mean, "column `a` is empty in all rows to train on", "");
+}
+
+#[test]
+fn columns_of_words_are_inferred_on_request_and_reported() {
+    let train = "city,age,sold,y\nRome,30,2024-01-01,1\n?,,2024-01-02,2\nBern,50,,3\n";
+    let (_dir, mut csv) = table(train, "city,age,sold,y\nOslo,1,2024-05-01,1\n", "y".into());
+    csv.features = Features {
+        categorical: "auto".into(),
+        dates: "sold".into(),
+        missing: Some(Missing::Mean),
+        na_values: vec!["?".to_owned()],
+        ..Features::default()
+    };
+    assert_eq!(csv.check(), []);
+    let survey = csv.survey(&REGRESSION).unwrap();
+    assert_eq!(
+        survey.columns,
+        [
+            "`city`: 3 categories (Bern, Rome, empty)",
+            "`age`: number, 1 empty = 40.0000",
+            "`sold`: date as year, month (sine, cosine), day_of_week (sine, cosine), 1 empty = means",
+        ]
+    );
+    assert_eq!((survey.sample, survey.one_hot), (Some(vec![1 + 5 + 3]), vec![3]));
+}
+
+#[test]
+fn the_rows_that_are_taken_set_the_scale_and_a_run_keeps_what_it_found() {
+    let rows: String = (0..20).map(|i| format!("{i},{}\n", i % 3)).collect();
+    let (dir, csv) = table(&format!("a,y\n{rows}"), "a,y\n1,1\n", "y".into());
+    let limited = Asked { limit: Limit::Samples(5), ..REGRESSION };
+    let (whole, few) = (csv.survey(&REGRESSION).unwrap(), csv.survey(&limited).unwrap());
+    assert_ne!(whole.found, few.found);
+    let taken = crate::data::subset::taken((0..20).map(|_| 0), 0, 5);
+    let mean = |found: &Options| {
+        found["fit"]["features"][0]["encoding"]["number"]["scale"][0].as_f64().unwrap()
+    };
+    assert_eq!(mean(&whole.found), 9.5);
+    assert_eq!(mean(&few.found), f64::from(taken.iter().sum::<u32>()) / 5.0);
+    // A run of before this was kept went by all rows, and goes on so.
+    let none = Options::new();
+    let older = Asked { found: Some(&none), ..limited };
+    assert_eq!(csv.survey(&older).unwrap().found, whole.found);
+    // Rows may have changed since.
+    let samples = reopened(&csv, &limited, &few.found).unwrap();
+    crate::files::write_atomic(&dir.path().join("train.csv"), b"a,y\n0,1\n1000,2\n").unwrap();
+    let resumed = Asked { found: Some(&few.found), ..limited };
+    let (survey, again) = opened(&csv, &resumed).unwrap();
+    assert_eq!(survey.found, few.found);
+    assert_eq!(samples[1], again[1]);
+}
+
+#[test]
+fn objects_have_words_dates_and_nulls_too() {
+    let dir = tempfile::tempdir().unwrap();
+    let put = |name: &str, text: &str| {
+        let path = dir.path().join(name);
+        crate::files::write_atomic(&path, text.as_bytes()).unwrap();
+        path
+    };
+    let train = r#"{"age": 30, "city": "Rome", "is_new": true, "sold": "2024-01-01", "y": 1}
+{"age": null, "city": null, "sold": "2025-01-01", "y": 2}
+{"city": "Bern", "is_new": false, "sold": "2026-01-01", "y": 2}"#;
+    let val = r#"{"age": 40, "city": 7, "is_new": false, "sold": null, "y": 1}"#;
+    let mut choice = Choice::named("jsonl");
+    choice.set("train_file", put("train.jsonl", train));
+    choice.set("val_file", put("val.jsonl", val));
+    choice.set("inputs", ["age", "city", "is_new", "sold"]);
+    choice.set("target", "y");
+    let features = Features {
+        categorical: "auto".into(),
+        dates: "sold".into(),
+        date_features: vec![DateFeature::Year],
+        missing: Some(Missing::Median),
+        ..Features::default()
+    };
+    choice.set("features", &features);
+    let source = crate::data::DataSources::default().build(&choice).unwrap();
+    let (survey, [train, val]) = opened(&*source, &REGRESSION).unwrap();
+    assert_eq!(survey.one_hot, [3, 3]);
+    // The median of one age, and years of which the middle one is the mean.
+    assert_eq!(train.0[1], [0.0, 0.0, 0.0, 0.0, 1.0, 0.0, 0.0, 1.0]);
+    assert_eq!(val.0[0], [10.0, 0.0, 0.0, 0.0, 0.0, 1.0, 0.0, 0.0]);
+    assert!(Path::new(&survey.line.split(' ').next().unwrap()).ends_with("train.jsonl"));
+}
