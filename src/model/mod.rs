@@ -47,6 +47,7 @@
 
 mod architecture;
 mod attention;
+mod backbone;
 mod cnn;
 mod inferred_options;
 mod conformer;
@@ -88,6 +89,7 @@ use crate::nn::ForwardContext;
 use crate::rng::Key;
 
 pub use architecture::{Architecture, Error, ModelFamily, Models};
+pub use backbone::BackboneMode;
 pub use cnn::SimpleCnnConfig;
 pub use config_json::Error as DescriptionError;
 pub use convnext::{ConvNextConfig, ConvNextSize};
@@ -107,7 +109,7 @@ pub use nest::{Nest, NestConfig};
 pub use patchtst::PatchTstConfig;
 pub use pretrained::Unfit;
 pub use recurrent::{RecurrentConfig, RecurrentNetwork};
-pub use resnet::{BackboneMode, Block, HeadKind, ResNetConfig, Shortcut, Stem, Variant};
+pub use resnet::{Block, HeadKind, ResNetConfig, Shortcut, Stem, Variant};
 pub use speech_classifier::FastConformerConfig;
 pub use timebridge::TimeBridgeConfig;
 pub use vit::{VitConfig, VitSize};

@@ -19,6 +19,7 @@ use candle_core::{Result, Tensor, bail};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use super::backbone::{self, BACKBONE_MODE, BackboneMode};
 use super::{Architecture, Head as Outputs, Model, Models};
 use crate::config::kind::{Kind, Wrong};
 use crate::nn::{
@@ -45,11 +46,8 @@ pub struct ResNetConfig {
     pub zero_init_residual: bool,
     /// train the head only.
     pub freeze_backbone: bool,
-    /// how a frozen backbone runs while the head trains. "train": `BatchNorm` uses the statistics
-    /// of the batch, and its running statistics go on moving, as in PyTorch where only
-    /// `requires_grad` is False. "eval": as after `backbone.eval()`, with the running statistics
-    /// that it came with, which stay as they are, and without dropout. Default: "train".
-    #[schemars(with = "BackboneMode", example = BackboneMode::Eval)]
+    /// See [`BackboneMode`]; `None` is "train".
+    #[schemars(with = "BackboneMode", description = BACKBONE_MODE, example = BackboneMode::Eval)]
     pub backbone_mode: Option<BackboneMode>,
     /// "linear", or "hidden": dropout, a linear layer to 512 features, ReLU, dropout, and a linear
     /// layer.
@@ -82,18 +80,6 @@ pub enum Shortcut {
     Projection,
     /// The input without what the stride skips, and zeros as further channels (option A).
     Padding,
-}
-
-/// In which mode a frozen backbone runs while the head trains, as after `backbone.train()` or
-/// `backbone.eval()`.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum BackboneMode {
-    /// Norms use and track the statistics of the batch; dropout drops.
-    #[default]
-    Train,
-    /// Norms use their running statistics and leave them as they are; nothing is dropped.
-    Eval,
 }
 
 /// Last layers of a `ResNet`.
@@ -164,18 +150,8 @@ impl Kind for ResNetConfig {
     }
 
     fn check(&self) -> Vec<Wrong> {
-        frozen_mode(self.freeze_backbone, self.backbone_mode)
+        backbone::check(self.freeze_backbone, self.backbone_mode)
     }
-}
-
-/// A backbone that learns is in training: what is wrong with a mode that is given for it.
-pub(super) fn frozen_mode(is_frozen: bool, mode: Option<BackboneMode>) -> Vec<Wrong> {
-    let wrong = || Wrong {
-        key: "backbone_mode",
-        with: &["freeze_backbone"],
-        what: "only applies with `freeze_backbone = true`".to_owned(),
-    };
-    mode.filter(|_| !is_frozen).map(|_| wrong()).into_iter().collect()
 }
 
 /// Adds all residual networks.
@@ -433,11 +409,11 @@ impl Trunk {
 /// relu(layers(x) + shortcut(x)).
 struct Residual {
     layers: Vec<ConvNorm>,
-    way_round: WayRound,
+    way_round: ShortcutBranch,
 }
 
 /// What goes round the layers of a block.
-enum WayRound {
+enum ShortcutBranch {
     Input,
     Projected(ConvNorm),
     /// Stride and channels.
@@ -473,13 +449,13 @@ impl Residual {
         }
         let stride = convolutions.iter().map(|layer| layer.stride).product();
         let way_round = match shortcut {
-            _ if stride == 1 && inputs == channels => WayRound::Input,
-            Shortcut::Padding => WayRound::Padded(stride, channels),
+            _ if stride == 1 && inputs == channels => ShortcutBranch::Input,
+            Shortcut::Padding => ShortcutBranch::Padded(stride, channels),
             Shortcut::Projection => {
                 let builder = builder.pp("downsample");
                 let shape = Layer::new(channels, 1, stride).of(inputs);
                 let layer = ConvNorm::new(&builder.pp(0), &builder.pp(1), shape, size, 1.0)?;
-                WayRound::Projected(layer)
+                ShortcutBranch::Projected(layer)
             }
         };
         Ok(Self { layers, way_round })
@@ -489,9 +465,11 @@ impl Residual {
 impl nn::Block for Residual {
     fn forward(&self, x: &Tensor, pass: &ForwardContext) -> Result<Tensor> {
         let shortcut = match &self.way_round {
-            WayRound::Input => x.clone(),
-            WayRound::Projected(layer) => layer.forward(x, None, Activation::Identity, pass)?,
-            &WayRound::Padded(stride, channels) => ops::padded_shortcut(x, stride, channels)?,
+            ShortcutBranch::Input => x.clone(),
+            ShortcutBranch::Projected(layer) => {
+                layer.forward(x, None, Activation::Identity, pass)?
+            }
+            &ShortcutBranch::Padded(stride, channels) => ops::padded_shortcut(x, stride, channels)?,
         };
         let mut y = x.clone();
         for (i, layer) in self.layers.iter().enumerate() {

@@ -7,9 +7,9 @@ use candle_core::{Device, Result, Tensor};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use super::backbone::{self, BACKBONE_MODE, BackboneMode};
 use super::fastconformer::{FastConformer, Sizes};
 use super::nest::{heard, shape};
-use super::resnet::BackboneMode;
 use super::{Architecture, Head, Model};
 use crate::config::kind::{Kind, Wrong};
 use crate::nn::{Builder, ForwardContext, Linear};
@@ -39,11 +39,8 @@ pub struct FastConformerConfig {
     pub subsampling_channels: usize,
     /// train the head only.
     pub freeze_backbone: bool,
-    /// how a frozen backbone runs while the head trains. "train": `BatchNorm` uses the statistics
-    /// of the batch, and its running statistics go on moving, as in PyTorch where only
-    /// `requires_grad` is False. "eval": as after `backbone.eval()`, with the running statistics
-    /// that it came with, which stay as they are, and without dropout. Default: "eval".
-    #[schemars(with = "BackboneMode", example = BackboneMode::Eval)]
+    /// See [`BackboneMode`]; `None` is "eval".
+    #[schemars(with = "BackboneMode", description = BACKBONE_MODE, example = BackboneMode::Eval)]
     pub backbone_mode: Option<BackboneMode>,
 }
 
@@ -67,7 +64,7 @@ impl Kind for FastConformerConfig {
     const NAME: &'static str = "fastconformer";
 
     fn check(&self) -> Vec<Wrong> {
-        super::resnet::frozen_mode(self.freeze_backbone, self.backbone_mode)
+        backbone::check(self.freeze_backbone, self.backbone_mode)
     }
 }
 

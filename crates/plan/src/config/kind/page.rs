@@ -4,6 +4,8 @@ use serde_json::Value;
 
 use crate::config::kind::{FamilySpec, Key, Spec};
 
+/// Instead of a default.
+const REQUIRED: &str = "Required.";
 /// Columns of the page.
 const WIDTH: usize = 118;
 
@@ -61,34 +63,71 @@ fn options(family: &FamilySpec) -> String {
     told.into_iter().map(|key| option(family, key)).collect()
 }
 
+/// What an option means to some kinds, and what it is for each of them where it is not given.
+struct Meaning<'a> {
+    about: String,
+    kinds: Vec<&'a str>,
+    /// A sentence about the default, and the kinds that have it.
+    defaults: Vec<(String, Vec<&'a str>)>,
+}
+
+impl Meaning<'_> {
+    fn paragraph(&self) -> String {
+        let defaults = match &self.defaults[..] {
+            [(default, _)] => default.clone(),
+            several => {
+                let given = several.iter().filter(|(default, _)| !default.is_empty());
+                let of_kinds = |(default, kinds): &(String, Vec<&str>)| {
+                    let value = default.trim_start_matches("Default: ").trim_end_matches('.');
+                    format!("{value} ({})", kinds.join(", "))
+                };
+                format!("Default: {}.", given.map(of_kinds).collect::<Vec<_>>().join(", "))
+            }
+        };
+        comment(&format!("{}: {} {defaults}", self.kinds.join(", "), self.about))
+    }
+}
+
 /// What the option means to each kind that has it: kinds to which it means the same share a
-/// paragraph.
+/// paragraph, also where its default differs.
 fn option(family: &FamilySpec, name: &str) -> String {
-    let mut meanings: Vec<(String, Vec<&str>)> = Vec::new();
+    let mut meanings: Vec<Meaning<'_>> = Vec::new();
     let mut example = None;
     for kind in &family.kinds {
         let Some(key) = kind.key(name) else { continue };
         example.get_or_insert(&key.example);
-        let meaning = meaning(key);
-        match meanings.iter_mut().find(|(told, _)| *told == meaning) {
+        let about = key.about.clone() + &inside(key);
+        let (default, is_same) = (default(key), |meaning: &Meaning<'_>| {
+            let is_required = meaning.defaults.iter().any(|(default, _)| default == REQUIRED);
+            meaning.about == about && is_required == key.required
+        });
+        let at = meanings.iter().position(is_same);
+        let at = at.unwrap_or_else(|| {
+            meanings.push(Meaning { about, kinds: Vec::new(), defaults: Vec::new() });
+            meanings.len() - 1
+        });
+        let Meaning { kinds, defaults, .. } = &mut meanings[at];
+        kinds.push(kind.name);
+        match defaults.iter_mut().find(|(other, _)| *other == default) {
             Some((_, kinds)) => kinds.push(kind.name),
-            None => meanings.push((meaning, vec![kind.name])),
+            None => defaults.push((default, vec![kind.name])),
         }
     }
-    let paragraphs =
-        meanings.iter().map(|(told, kinds)| comment(&format!("{}: {told}", kinds.join(", "))));
+    let paragraphs = meanings.iter().map(Meaning::paragraph);
     let example = example.map(toml).unwrap_or_default();
     format!("\n{}# {name} = {example}\n", paragraphs.collect::<String>())
 }
 
 fn meaning(key: &Key) -> String {
-    let about = key.about.clone() + &inside(key);
+    format!("{}{} {}", key.about, inside(key), default(key))
+}
+
+/// "Default: 0.1."
+fn default(key: &Key) -> String {
     match (&key.default, key.required) {
-        (Some(default), _) if !default.is_object() => {
-            format!("{about} Default: {}.", toml(default))
-        }
-        (None, true) => format!("{about} Required."),
-        _ => about,
+        (Some(default), _) if !default.is_object() => format!("Default: {}.", toml(default)),
+        (None, true) => REQUIRED.to_owned(),
+        _ => String::new(),
     }
 }
 
