@@ -6,6 +6,8 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
+/// Columns of a line, as `rustfmt.toml` has them for code.
+const MAX_COLUMNS: usize = 100;
 /// Lines at which a file must be cut.
 const MAX_LINES: usize = 600;
 
@@ -280,6 +282,25 @@ fn no_file_is_longer_than_one_sitting() {
     for (path, text) in all_sources() {
         let lines = text.lines().count();
         assert!(lines <= MAX_LINES, "{} has {lines} lines, at most {MAX_LINES}", path.display());
+    }
+}
+
+/// The text of a comment that fills the line, without its slashes.
+fn comment(line: &str) -> Option<&str> {
+    Some(line.trim_start().strip_prefix("//")?.trim_start_matches(['/', '!']).trim_start())
+}
+
+#[test]
+fn no_comment_is_wider_than_a_line_of_code() {
+    for (path, text) in all_sources() {
+        // Tables, addresses, diagrams and examples are not wrapped.
+        let mut is_verbatim = false;
+        for (number, line) in text.lines().enumerate() {
+            let Some(comment) = comment(line) else { continue };
+            is_verbatim ^= comment.starts_with("```");
+            let is_wide = line.chars().count() > MAX_COLUMNS && !comment.starts_with(['|', '<']);
+            assert!(!is_wide || is_verbatim, "{}:{}: {line}", path.display(), number + 1);
+        }
     }
 }
 
