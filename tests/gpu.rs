@@ -17,7 +17,7 @@ use candle_core::{Device, Result, Tensor, Var};
 use ddprun::nn::Init;
 use ddprun::ops::{
     self, Activation, Attention, Average, ConvNorm, ConvOptions, GradientSink, LinearActivation,
-    Place, Uses, Weight, Window,
+    Uses, Weight, WeightUse, Window,
 };
 use ddprun::plan::{Convolutions, Precision};
 use ddprun::rng::{Key, Purpose};
@@ -84,7 +84,7 @@ impl Twin<'_> {
             self.weights.iter().enumerate().map(|(i, shape)| var((100 + i, shape))).collect();
         let collected = Arc::new(Collected(Mutex::new(vec![Vec::new(); learnt.len()])));
         let sink: Arc<dyn GradientSink> = collected.clone();
-        let weight = |(i, var)| Weight::learnt(var, Place::new(&sink, i, &Uses::default()));
+        let weight = |(i, var)| Weight::learnt(var, WeightUse::new(&sink, i, &Uses::default()));
         let weights: Vec<Weight> = learnt.iter().enumerate().map(weight).collect();
         let tensors: Vec<Tensor> = operands.iter().map(|var| var.as_tensor().clone()).collect();
         let y = op(&tensors, &weights).unwrap();

@@ -31,13 +31,13 @@ pub struct Writer {
 
 #[derive(Default)]
 struct Shared {
-    desk: Mutex<Desk>,
+    desk: Mutex<SharedState>,
     changed: Condvar,
 }
 
 /// What lies between the two threads.
 #[derive(Default)]
-struct Desk {
+struct SharedState {
     waiting: Option<Job>,
     /// Memory for the next copy.
     spare: Option<Copied>,
@@ -60,7 +60,7 @@ struct Job {
 }
 
 /// Memory for a copy, and how many copies give way to it.
-struct Room {
+struct CopyBudget {
     copied: Copied,
     replaced: u64,
 }
@@ -128,7 +128,7 @@ impl Writer {
     pub fn save(&self, snapshot: &Snapshot<'_>, importance: Importance) -> Result<(), Error> {
         let began = Instant::now();
         let Some(room) = self.shared.prepared().make_room(importance)? else { return Ok(()) };
-        let Room { mut copied, replaced } = room;
+        let CopyBudget { mut copied, replaced } = room;
         copied.take(snapshot)?;
         let stall_seconds = began.elapsed().as_secs_f64();
         let job = Job { copied, importance, began, stall_seconds, replaced };
@@ -184,16 +184,16 @@ impl Drop for Writer {
 
 impl Shared {
     /// A panicking thread leaves the desk in order: every change is one assignment.
-    fn desk(&self) -> MutexGuard<'_, Desk> {
+    fn desk(&self) -> MutexGuard<'_, SharedState> {
         self.desk.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn wait<'a>(&self, desk: MutexGuard<'a, Desk>) -> MutexGuard<'a, Desk> {
+    fn wait<'a>(&self, desk: MutexGuard<'a, SharedState>) -> MutexGuard<'a, SharedState> {
         self.changed.wait(desk).unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The desk with memory for the first copy on it.
-    fn prepared(&self) -> MutexGuard<'_, Desk> {
+    fn prepared(&self) -> MutexGuard<'_, SharedState> {
         let mut desk = self.desk();
         while desk.is_preparing {
             desk = self.wait(desk);
@@ -202,7 +202,7 @@ impl Shared {
     }
 
     /// The desk when nothing waits and nothing is being written.
-    fn idle(&self) -> MutexGuard<'_, Desk> {
+    fn idle(&self) -> MutexGuard<'_, SharedState> {
         let mut desk = self.desk();
         while desk.is_at_work() {
             desk = self.wait(desk);
@@ -260,9 +260,9 @@ impl Shared {
     }
 }
 
-impl Desk {
+impl SharedState {
     /// Memory for a copy that will be put on the desk; `None` if a more important one waits there.
-    fn make_room(&mut self, importance: Importance) -> Result<Option<Room>, Error> {
+    fn make_room(&mut self, importance: Importance) -> Result<Option<CopyBudget>, Error> {
         self.fail()?;
         match &mut self.waiting {
             Some(job) if job.importance > importance => {
@@ -272,8 +272,8 @@ impl Desk {
             _ => {}
         }
         Ok(Some(match self.waiting.take() {
-            Some(Job { copied, replaced, .. }) => Room { copied, replaced: replaced + 1 },
-            None => Room { copied: self.spare.take().unwrap_or_default(), replaced: 0 },
+            Some(Job { copied, replaced, .. }) => CopyBudget { copied, replaced: replaced + 1 },
+            None => CopyBudget { copied: self.spare.take().unwrap_or_default(), replaced: 0 },
         }))
     }
 
@@ -362,8 +362,8 @@ mod tests {
     }
 
     /// A copy of a state that is only a step.
-    fn job(step: u64, importance: Importance, room: Room) -> Job {
-        let Room { mut copied, replaced } = room;
+    fn job(step: u64, importance: Importance, room: CopyBudget) -> Job {
+        let CopyBudget { mut copied, replaced } = room;
         copied.step = step;
         Job { copied, importance, began: Instant::now(), stall_seconds: 0.0, replaced }
     }
@@ -421,7 +421,7 @@ mod tests {
     #[test]
     fn a_panic_of_the_writer_reaches_the_thread_that_trains() {
         let writer = Writer::with_store([0; 3], Box::new(|_| panic!("a bug"))).unwrap();
-        let room = Room { copied: Copied::default(), replaced: 0 };
+        let room = CopyBudget { copied: Copied::default(), replaced: 0 };
         writer.shared.desk().waiting = Some(job(1, Importance::Regular, room));
         writer.shared.changed.notify_all();
         let panic = catch_unwind(AssertUnwindSafe(|| writer.finish())).unwrap_err();

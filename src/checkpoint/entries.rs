@@ -17,7 +17,7 @@ pub(crate) struct Entry<V> {
 }
 
 /// Values of a model, which can be read and written where they are.
-pub(crate) enum Place<'a> {
+pub(crate) enum ValueSlot<'a> {
     /// f32
     Var(&'a Var),
     /// i64
@@ -36,7 +36,7 @@ pub(crate) trait Target: Send {
     fn fill(self, fill: impl FnOnce(&mut [u8])) -> candle_core::Result<()>;
 }
 
-impl Source for Place<'_> {
+impl Source for ValueSlot<'_> {
     fn copy_to(&self, bytes: &mut [u8]) -> candle_core::Result<()> {
         match self {
             Self::Counter(counter) => bytes.copy_from_slice(&counter.get().to_le_bytes()),
@@ -67,7 +67,7 @@ impl Source for &[f32] {
     }
 }
 
-impl Target for Place<'_> {
+impl Target for ValueSlot<'_> {
     fn fill(self, fill: impl FnOnce(&mut [u8])) -> candle_core::Result<()> {
         match self {
             Self::Var(var) => change_values(var, |values| fill(bytemuck::cast_slice_mut(values)))?,
@@ -89,21 +89,21 @@ impl Target for &mut [f32] {
 }
 
 /// Parameters, buffers and counters under PyTorch's state-dict keys.
-pub(crate) fn of_model(params: &Params) -> candle_core::Result<Vec<Entry<Place<'_>>>> {
+pub(crate) fn of_model(params: &Params) -> candle_core::Result<Vec<Entry<ValueSlot<'_>>>> {
     let parameters = params.parameters().iter().map(|p| (p.name(), p.shape(), p.var()));
     let buffers = params.buffers().iter().map(|b| (b.name(), b.shape(), b.var()));
     let mut entries = Vec::new();
     for (name, shape, var) in parameters.chain(buffers) {
-        let (name, shape, values) = (name.to_owned(), shape.to_vec(), Place::Var(var?));
+        let (name, shape, values) = (name.to_owned(), shape.to_vec(), ValueSlot::Var(var?));
         entries.push(Entry { name, dtype: Dtype::F32, shape, values });
     }
     for (name, param) in params.aliases() {
         let (name, shape, values) =
-            (name.clone(), param.shape().to_vec(), Place::Var(param.var()?));
+            (name.clone(), param.shape().to_vec(), ValueSlot::Var(param.var()?));
         entries.push(Entry { name, dtype: Dtype::F32, shape, values });
     }
     for counter in params.counters() {
-        let (name, values) = (counter.name().to_owned(), Place::Counter(counter));
+        let (name, values) = (counter.name().to_owned(), ValueSlot::Counter(counter));
         entries.push(Entry { name, dtype: Dtype::I64, shape: vec![], values });
     }
     Ok(in_file_order(entries))

@@ -40,7 +40,7 @@ pub(crate) fn copies(folder: &Path) -> impl Iterator<Item = PathBuf> {
 /// links can be made.
 pub(crate) fn heal(folder: &Path) -> Result<(), Error> {
     for copy in copies(folder) {
-        // A folder that is no checkpoint is somebody's.
+        // A folder that is not a checkpoint belongs to the user.
         let Ok(manifest) = manifest::read(&copy) else { continue };
         let own = folder.join(name(manifest.step));
         if own.is_dir() && load::verify(&own).is_ok() {

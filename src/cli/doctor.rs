@@ -22,7 +22,7 @@ pub(crate) fn doctor(args: &DoctorArgs, kinds: &Kinds) -> Result<u8, Refusal> {
     let prepared = at_most(args, kinds)?;
     generate(&prepared)?;
     let plans = plans(args, &prepared, kinds)?;
-    let mut room = Room::make(&prepared.plan)?;
+    let mut room = ScratchFolder::make(&prepared.plan)?;
     let shards = prepared.plan.batch.shards;
     let precision = format!("{:?}", prepared.plan.precision).to_lowercase();
     to_stdout(&format!(
@@ -97,7 +97,7 @@ fn shortened(mut plan: Plan, steps: u64) -> Plan {
 }
 
 /// Trains to the end, and returns what the last checkpoint consists of.
-fn train(plan: &Plan, room: &mut Room) -> Result<(Manifest, Duration), Refusal> {
+fn train(plan: &Plan, room: &mut ScratchFolder) -> Result<(Manifest, Duration), Refusal> {
     let folders = room.folders(plan.world_size());
     for folder in [&folders.logs, &folders.checkpoints] {
         files::create_folder(folder).map_err(|error| Refusal::of(exit::STORAGE, &error, None))?;
@@ -156,12 +156,12 @@ fn counted(n: u64, noun: &str) -> String {
 }
 
 /// A folder for the runs, gone with this value unless a failure names a log in it.
-struct Room {
+struct ScratchFolder {
     path: PathBuf,
     is_kept: bool,
 }
 
-impl Room {
+impl ScratchFolder {
     /// Beside the checkpoints, where there is room for some.
     fn make(plan: &Plan) -> Result<Self, Refusal> {
         let name = format!("doctor-{}", std::process::id());
@@ -178,7 +178,7 @@ impl Room {
     }
 }
 
-impl Drop for Room {
+impl Drop for ScratchFolder {
     fn drop(&mut self) {
         if self.is_kept {
             return;

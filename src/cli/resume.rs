@@ -6,7 +6,7 @@ use crate::cli::args::{Launch, ResumeArgs};
 use crate::cli::find_run::find_sweep;
 use crate::cli::prepare::{Origin, Prepared, refused, vocabulary};
 use crate::cli::request::RunRequest;
-use crate::cli::resumed::{Gone, ResumedRun};
+use crate::cli::resumed::{MissingCheckpoints, ResumedRun};
 use crate::cli::run_files::{Description, OtherData, enter_run, stored_experiment};
 use crate::cli::supervise::report;
 use crate::cli::train::{launch as launch_run, role};
@@ -42,7 +42,11 @@ pub(crate) fn resume(args: &ResumeArgs, kinds: &Kinds) -> Result<u8, Refusal> {
         let description = entered?;
         let prepared = prepare(&description, changes, (origin, &launch), kinds)?;
         let data = if args.accept_changed_data { OtherData::Accepted } else { OtherData::Refused };
-        let gone = if args.from_scratch { Gone::FromScratch } else { Gone::Refused };
+        let gone = if args.from_scratch {
+            MissingCheckpoints::FromScratch
+        } else {
+            MissingCheckpoints::Refused
+        };
         let resumed = ResumedRun { folders: description.run, data, gone };
         Ok(RunRequest::of(prepared, resumed))
     };

@@ -14,7 +14,7 @@ use crate::record::{self, EPOCHS, EVENTS, HISTORY, METRICS, Stamped};
 
 /// What to do where the checkpoints of a run are gone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Gone {
+pub(crate) enum MissingCheckpoints {
     /// Refuse, and say where they were looked for.
     Refused,
     /// Begin anew.
@@ -26,7 +26,7 @@ pub(crate) enum Gone {
 pub(crate) struct ResumedRun {
     pub(crate) folders: RunFolders,
     pub(crate) data: OtherData,
-    pub(crate) gone: Gone,
+    pub(crate) gone: MissingCheckpoints,
 }
 
 /// The checkpoints of a run.
@@ -45,7 +45,7 @@ enum Past {
 impl ResumedRun {
     /// The run in these folders, with nothing accepted that it did not begin with.
     pub(crate) fn of(folders: RunFolders) -> Self {
-        Self { folders, data: OtherData::Refused, gone: Gone::Refused }
+        Self { folders, data: OtherData::Refused, gone: MissingCheckpoints::Refused }
     }
 
     /// Takes possession of the run's folders.
@@ -71,14 +71,14 @@ impl ResumedRun {
         };
         let past = past(&self.folders)?;
         match (past, self.gone) {
-            (Past::Saved, Gone::Refused) => Ok(false),
-            (Past::Saved, Gone::FromScratch) => refuse(
+            (Past::Saved, MissingCheckpoints::Refused) => Ok(false),
+            (Past::Saved, MissingCheckpoints::FromScratch) => refuse(
                 exit::REFUSED,
                 &format!("refusing `--from-scratch`: this run has checkpoints in `{folder}`"),
                 "omit `--from-scratch`, or start a new run",
             ),
-            (Past::Unsaved, _) | (_, Gone::FromScratch) => Ok(true),
-            (Past::Lost | Past::Unknown, Gone::Refused) => {
+            (Past::Unsaved, _) | (_, MissingCheckpoints::FromScratch) => Ok(true),
+            (Past::Lost | Past::Unknown, MissingCheckpoints::Refused) => {
                 let had = if past == Past::Lost { "had" } else { "may have" };
                 refuse(
                     exit::CHECKPOINT,

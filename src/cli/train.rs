@@ -20,14 +20,14 @@ use crate::worker::{self, exit};
 /// `ddprun x.toml [key=value ...]`
 pub(crate) fn train(args: &Run, kinds: &Kinds) -> Result<u8, Refusal> {
     let path = args.experiment.clone().unwrap_or_default();
-    let make = |origin: Origin<'_>| {
+    let prepare = |origin: Origin<'_>| {
         let loaded = load(&path, &args.all_changes(), kinds)?;
         let facts = measure(&loaded, origin, None, kinds)?;
         let plan = decide(&loaded, &facts, kinds)?;
         check_weights(&loaded, &plan, kinds).map_err(refused)?;
         Ok(RunRequest::new(Prepared::new(loaded, facts, plan, kinds)?))
     };
-    let launched = launch(&args.launch, &role()?, make, kinds)?;
+    let launched = launch(&args.launch, &role()?, prepare, kinds)?;
     report(launched, kinds)
 }
 
@@ -46,7 +46,7 @@ pub(crate) fn launch(
                 let request = make((role, place.nodes))?;
                 machines::train_launched(launched, &place, &request, kinds)
             }
-            None => foreign(make, (role, launched), kinds),
+            None => foreign(make, role, launched, kinds),
         },
         (Role::Foreign(_), Some(_)) => {
             let page = "error: another launcher has started this process, and `--nnodes` asks for several machines\n  \
@@ -90,7 +90,8 @@ impl fmt::Display for Never {
 /// A rank of torchrun, srun or mpirun: rank 0 makes the run, all train, only the launcher watches.
 fn foreign(
     make: impl FnOnce(Origin<'_>) -> Result<RunRequest, Refusal>,
-    (role, place): (&Role, &Foreign),
+    role: &Role,
+    place: &Foreign,
     kinds: &Kinds,
 ) -> Result<Launched, Refusal> {
     // Rank 0 holds the run's lock as long as it lives.

@@ -88,13 +88,13 @@ struct Mark {
 
 /// How closely the files of a part are looked at.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Look {
+enum CheckLevel {
     Names,
     Sizes,
     Contents,
 }
 
-impl Look {
+impl CheckLevel {
     /// At the files of a folder: as closely as takes no time beside training on them.
     fn at_folder(files: &[PathBuf]) -> Self {
         if files.len() > MAX_SIZES {
@@ -183,7 +183,8 @@ impl Fingerprint {
     /// [`Error::Changed`], or a file cannot be read.
     pub fn refuse_other_files(
         kept: &Path,
-        (source, plan): (&dyn DataSource, &SourcePlan),
+        source: &dyn DataSource,
+        plan: &SourcePlan,
     ) -> Result<(), Error> {
         let Some(earlier) = Self::read(kept)? else { return Ok(()) };
         let now = Self { parts: parts(source, &plan.found)?, ..earlier.clone() };
@@ -196,14 +197,14 @@ impl Fingerprint {
 fn parts(source: &dyn DataSource, found: &Options) -> Result<Vec<Part>, Error> {
     let part = |files: Files| {
         let Files { name, root, paths, by_contents } = &files;
-        let look = if *by_contents { Look::Contents } else { Look::at_folder(paths) };
+        let look = if *by_contents { CheckLevel::Contents } else { CheckLevel::at_folder(paths) };
         Part::of(name, root, paths, look)
     };
     Ok(source.files(found)?.into_iter().map(part).collect())
 }
 
 impl Part {
-    fn of(name: &str, root: &Path, files: &[PathBuf], look: Look) -> Self {
+    fn of(name: &str, root: &Path, files: &[PathBuf], look: CheckLevel) -> Self {
         let mark = |file: &PathBuf| Mark::of(below(root, file), file, look);
         // A pool of threads is not worth it for some files.
         let marks: Vec<Mark> = if files.len() > MAX_READ_FILES {
@@ -235,11 +236,11 @@ impl Part {
 
 impl Mark {
     /// A file that cannot be read has neither size nor contents: the loader says why.
-    fn of(path: &Path, file: &Path, look: Look) -> Self {
+    fn of(path: &Path, file: &Path, look: CheckLevel) -> Self {
         let (bytes, blake3) = match look {
-            Look::Names => (None, None),
-            Look::Sizes => (fs::metadata(file).ok().map(|meta| meta.len()), None),
-            Look::Contents => contents(file).ok().unzip(),
+            CheckLevel::Names => (None, None),
+            CheckLevel::Sizes => (fs::metadata(file).ok().map(|meta| meta.len()), None),
+            CheckLevel::Contents => contents(file).ok().unzip(),
         };
         Self { path: path.to_string_lossy().into_owned(), bytes, blake3 }
     }

@@ -22,11 +22,18 @@ impl DeviceTensors {
     }
 }
 
+/// Inputs and targets, where the model reads them.
+#[derive(Clone)]
+pub(super) struct DeviceBatch {
+    pub(super) inputs: Tensor,
+    pub(super) targets: Tensor,
+}
+
 impl Engine {
     /// Inputs and targets where the model computes. What only says which rows to read or which
     /// class is right, tokens and labels, stays in the CPU's memory: operations check it there and
     /// hand over what their kernels need.
-    pub(super) fn batch_on_device(&self, batch: &Batch) -> Result<(Tensor, Tensor)> {
+    pub(super) fn batch_on_device(&self, batch: &Batch) -> Result<DeviceBatch> {
         if failpoint::runs_out("memory") {
             // As candle wraps the driver's.
             bail!("DriverError(CUDA_ERROR_OUT_OF_MEMORY, \"out of memory\")");
@@ -34,7 +41,10 @@ impl Engine {
         let [inputs, targets] = self.moves().of(batch);
         let to =
             |moves, tensor: &Tensor| if moves { self.moved(tensor) } else { Ok(tensor.clone()) };
-        Ok((to(inputs, &batch.inputs)?, to(targets, &batch.targets)?))
+        Ok(DeviceBatch {
+            inputs: to(inputs, &batch.inputs)?,
+            targets: to(targets, &batch.targets)?,
+        })
     }
 
     fn moves(&self) -> DeviceTensors {

@@ -7,6 +7,7 @@ use candle_core::Tensor;
 use crate::collective::Collective;
 use crate::data::sampler::Chunk;
 use crate::data::{self, Batch};
+use crate::engine::batch_to_device::DeviceBatch;
 use crate::engine::pass::draws;
 use crate::engine::pass::scalar;
 use crate::engine::step::NextBatch;
@@ -188,7 +189,7 @@ impl Engine {
         let n = batch.samples.len();
         let (loss, weight, kept, worst) = self
             .batch_on_device(batch)
-            .and_then(|(inputs, targets)| {
+            .and_then(|DeviceBatch { inputs, targets }| {
                 let compared = self.compared([&inputs, &targets], &draws, &pass)?;
                 let Comparison { outputs, targets: wanted } = &compared;
                 let loss = self.loss.measured(outputs, wanted)?;

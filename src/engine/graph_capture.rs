@@ -74,7 +74,7 @@ pub(super) enum Capture<R> {
 
 /// What became known in a pass.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) enum News {
+pub(super) enum CaptureEvent {
     /// Nothing.
     None,
     /// From now on the recording is replayed.
@@ -98,24 +98,25 @@ impl<R> Capture<R> {
     pub(super) fn pass<C: Recorder<Recording = R>>(
         &mut self,
         recorder: &mut C,
-    ) -> Result<(C::Report, News), C::Error> {
+    ) -> Result<(C::Report, CaptureEvent), C::Error> {
         match std::mem::replace(self, Self::Off) {
-            Self::Off => Ok((recorder.run()?, News::None)),
+            Self::Off => Ok((recorder.run()?, CaptureEvent::None)),
             Self::WarmingUp(0) => match recorder.record() {
                 Ok(recording) => self.prove(recorder, recording, PROOFS),
-                Err(why) => {
-                    Ok((recorder.run()?, News::GivenUp(format!("it cannot be recorded: {why}"))))
-                }
+                Err(why) => Ok((
+                    recorder.run()?,
+                    CaptureEvent::GivenUp(format!("it cannot be recorded: {why}")),
+                )),
             },
             Self::WarmingUp(left) => {
                 *self = Self::WarmingUp(left - 1);
-                Ok((recorder.run()?, News::None))
+                Ok((recorder.run()?, CaptureEvent::None))
             }
             Self::Proving(recording, left) => self.prove(recorder, recording, left),
             Self::Proved(recording) => {
                 let report = recorder.replay(&recording)?;
                 *self = Self::Proved(recording);
-                Ok((report, News::None))
+                Ok((report, CaptureEvent::None))
             }
         }
     }
@@ -127,7 +128,7 @@ impl<R> Capture<R> {
         recorder: &mut C,
         recording: R,
         left: u32,
-    ) -> Result<(C::Report, News), C::Error> {
+    ) -> Result<(C::Report, CaptureEvent), C::Error> {
         let before = recorder.state()?;
         let report = recorder.run()?;
         let after = recorder.state()?;
@@ -145,10 +146,10 @@ impl<R> Capture<R> {
         let Some(why) = why else {
             let last = left == 1;
             *self = if last { Self::Proved(recording) } else { Self::Proving(recording, left - 1) };
-            return Ok((report, if last { News::Proved } else { News::None }));
+            return Ok((report, if last { CaptureEvent::Proved } else { CaptureEvent::None }));
         };
         recorder.restore(&after)?;
-        Ok((report, News::GivenUp(why)))
+        Ok((report, CaptureEvent::GivenUp(why)))
     }
 }
 
@@ -229,14 +230,14 @@ mod tests {
     }
 
     /// Ten passes: what each said, and all the news.
-    fn train(made: &mut Made) -> (Vec<f32>, Vec<News>) {
+    fn train(made: &mut Made) -> (Vec<f32>, Vec<CaptureEvent>) {
         let mut capture = Capture::new();
         let mut found = (Vec::new(), Vec::new());
         for step in 0..10 {
             made.step = step;
             let (report, news) = capture.pass(made).unwrap();
             found.0.push(report);
-            found.1.extend((news != News::None).then_some(news));
+            found.1.extend((news != CaptureEvent::None).then_some(news));
         }
         found
     }
@@ -258,7 +259,7 @@ mod tests {
         let mut made = Made::default();
         let (reports, news) = train(&mut made);
         assert_eq!((reports, made.weight, made.statistic), expected());
-        assert_eq!(news, [News::Proved]);
+        assert_eq!(news, [CaptureEvent::Proved]);
         assert_eq!((made.runs, made.replays), (WARM_UP + PROOFS, 10 - WARM_UP));
     }
 
@@ -268,7 +269,7 @@ mod tests {
             let mut made = Made { bakes: Some(bakes), ..Made::default() };
             let (reports, news) = train(&mut made);
             assert_eq!((reports, made.weight, made.statistic), expected());
-            let [News::GivenUp(why)] = &news[..] else { panic!("{news:?}") };
+            let [CaptureEvent::GivenUp(why)] = &news[..] else { panic!("{news:?}") };
             let says = if bakes == Baked::Report { "different result" } else { "replay " };
             assert!(why.contains(says), "{why}");
             // The first comparison is that of the recorded step itself, which cannot show it.
@@ -282,12 +283,12 @@ mod tests {
         let (reports, news) = train(&mut refusing);
         assert_eq!(reports, expected().0);
         let told = "it cannot be recorded: no host may be read".to_owned();
-        assert_eq!(news, [News::GivenUp(told)]);
+        assert_eq!(news, [CaptureEvent::GivenUp(told)]);
 
         let mut breaking = Made { breaks: Some(1), ..Made::default() };
         let (reports, news) = train(&mut breaking);
         assert_eq!((reports, breaking.weight, breaking.statistic), expected());
-        assert_eq!(news, [News::GivenUp("replay failed: the device is lost".to_owned())]);
+        assert_eq!(news, [CaptureEvent::GivenUp("replay failed: the device is lost".to_owned())]);
     }
 
     #[test]

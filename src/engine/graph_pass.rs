@@ -8,8 +8,9 @@ use candle_core::{DType, Device, Result, Tensor, bail};
 
 use crate::data::{Batch, sampler::MicroBatch};
 use crate::engine::Engine;
+use crate::engine::batch_to_device::DeviceBatch;
 use crate::engine::error::Error;
-use crate::engine::graph_capture::{Capture, News, Recorder};
+use crate::engine::graph_capture::{Capture, CaptureEvent, Recorder};
 use crate::engine::reducer::Marks;
 use crate::engine::step::Step;
 use crate::engine::vote::PassReport;
@@ -94,7 +95,7 @@ impl GraphPass {
         context: ForwardContext,
         draws: Vec<Key>,
         batch: &Batch,
-    ) -> Result<Option<(Report, News)>> {
+    ) -> Result<Option<(Report, CaptureEvent)>> {
         let full = batch.samples.len() == engine.plan.batch.size.count();
         let Some(kind) = engine.reducer.marks().and_then(|marks| marks.kind()) else {
             return Ok(None);
@@ -112,7 +113,7 @@ impl GraphPass {
         if classifies && labels()?.into_iter().any(|label| label as usize >= outputs) {
             return Ok(None);
         }
-        let (inputs, targets) = engine.batch_on_device(batch)?;
+        let DeviceBatch { inputs, targets } = engine.batch_on_device(batch)?;
         let fixed = match &mut self.fixed {
             Some(fixed) => fixed,
             none => none.insert(Fixed::new(&self.gpu.device(), &inputs, &targets, classifies)?),
@@ -124,7 +125,7 @@ impl GraphPass {
         let (gpu, fixed, targets) = (&self.gpu, &*fixed, &batch.targets);
         let mut at_hand = AtHand { engine, gpu, fixed, targets, context, draws };
         let (report, news) = self.captures[capture].pass(&mut at_hand)?;
-        if matches!(news, News::GivenUp(_)) {
+        if matches!(news, CaptureEvent::GivenUp(_)) {
             // What was found out about one is true of both.
             self.captures = [Capture::Off, Capture::Off];
         }
@@ -273,7 +274,7 @@ impl Engine {
         self.graph = Some(graph);
         let failed = |source| Error::Tensor { phase: "recorded", step: step.number, source };
         let Some((found, news)) = passed.map_err(failed)? else { return Ok(None) };
-        if let News::GivenUp(why) = news {
+        if let CaptureEvent::GivenUp(why) = news {
             let what = format!("CUDA graph disabled: {why}");
             if must {
                 return Err(failed(candle_core::Error::Msg(what)));

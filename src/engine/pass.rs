@@ -6,6 +6,7 @@ use candle_core::{Result, Tensor};
 
 use crate::data::Batch;
 use crate::data::sampler::MicroBatch;
+use crate::engine::batch_to_device::DeviceBatch;
 use crate::engine::correct::correct;
 use crate::engine::vote::PassReport;
 use crate::loss::Loss;
@@ -61,20 +62,20 @@ impl Passes<'_> {
         draws(self.plan, epoch, &batch.samples)
     }
 
-    /// Forward of `inputs` and `targets`, which are where the model computes. [`Passes::backward`]
+    /// Forward of `batch`, which was `placed` where the model computes. [`Passes::backward`]
     /// follows, unless this fails. Gradients will go to `sink`.
     pub(super) fn forward(
         &self,
         micro_batch: &MicroBatch,
         batch: &Batch,
-        (inputs, targets): (Tensor, Tensor),
+        placed: &DeviceBatch,
         sink: &Arc<dyn GradientSink>,
         sync_batchnorm: Option<BatchGroup>,
     ) -> Result<Found> {
         let context = self.context(micro_batch, sync_batchnorm);
         let draws = self.draws(batch);
         self.params.begin_pass(Some(sink));
-        let found = self.found(micro_batch, (inputs, targets), &draws, &context);
+        let found = self.found(micro_batch, placed, &draws, &context);
         if found.is_err() {
             self.params.end_pass();
         }
@@ -84,12 +85,12 @@ impl Passes<'_> {
     fn found(
         &self,
         micro_batch: &MicroBatch,
-        (inputs, targets): (Tensor, Tensor),
+        DeviceBatch { inputs, targets }: &DeviceBatch,
         draws: &[Key],
         context: &ForwardContext,
     ) -> Result<Found> {
         let Comparison { outputs, targets } =
-            self.model.compare(&inputs, &targets, draws, context)?;
+            self.model.compare(inputs, targets, draws, context)?;
         let loss = self.loss.mean(&outputs, &targets)?;
         let correct = correct(&self.plan.loss, &outputs, &targets)?;
         let value = f64::from(scalar(&loss)?);

@@ -69,10 +69,7 @@ impl Engine {
         stop_request: StopRequest,
     ) -> Result<StepReport, Error> {
         let step = self.begin_step();
-        let reports = match &self.joint {
-            Some(joint) if joint.shards() > 1 => self.shards_at_once(&step, micro_batches, next)?,
-            _ => self.one_by_one(&step, micro_batches, next)?,
-        };
+        let reports = self.forward_backward(&step, micro_batches, next)?;
         let reduced = self.reduce(&step, reports, stop_request)?;
         let gradient = self.unscale(&step, &reduced);
         let updated = self.check(&step, &reduced, &gradient)?;
@@ -86,13 +83,16 @@ impl Engine {
         Ok(self.report(&step, &reduced, &gradient, updated))
     }
 
-    /// The passes of this rank, one after another.
-    fn one_by_one(
+    /// Forward and backward of each micro-batch of this rank; gradients gather in the buckets.
+    fn forward_backward(
         &mut self,
         step: &Step,
         micro_batches: &[MicroBatch],
         next: NextBatch<'_>,
     ) -> Result<Vec<PassReport>, Error> {
+        if self.joint.as_ref().is_some_and(|joint| joint.shards() > 1) {
+            return self.shards_at_once(step, micro_batches, next);
+        }
         let mut reports = Vec::with_capacity(micro_batches.len());
         for (position, micro_batch) in micro_batches.iter().enumerate() {
             let following = micro_batches.get(position + 1);
@@ -101,11 +101,12 @@ impl Engine {
             }
             let batch = self.load(step, micro_batch, next)?;
             if let Some(batch) = &batch {
-                let report = if let Some(report) = self.replay(step, micro_batch, batch)? {
-                    report
-                } else {
-                    let found = self.forward(step, micro_batch, batch)?;
-                    self.backward(step, found)?
+                let report = match self.replay(step, micro_batch, batch)? {
+                    Some(replayed) => replayed,
+                    None => {
+                        let found = self.forward(step, micro_batch, batch)?;
+                        self.backward(step, found)?
+                    }
                 };
                 reports.push(report.missing(batch.unreadable));
             }
@@ -164,9 +165,9 @@ impl Engine {
         let found = self.timed(
             |time| &mut time.forward,
             |engine| {
-                let tensors = engine.batch_on_device(batch)?;
+                let placed = engine.batch_on_device(batch)?;
                 let group = engine.joint.as_ref().map(|joint| joint.group(0));
-                engine.passes(step).forward(micro_batch, batch, tensors, &engine.sink, group)
+                engine.passes(step).forward(micro_batch, batch, &placed, &engine.sink, group)
             },
         );
         self.count_waiting(|time| &mut time.forward);

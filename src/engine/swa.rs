@@ -11,6 +11,7 @@ use candle_core::{Result, Tensor};
 
 use crate::data::Batch;
 use crate::data::sampler::MicroBatch;
+use crate::engine::batch_to_device::DeviceBatch;
 use crate::engine::pass::Passes;
 use crate::engine::step::NextBatch;
 use crate::engine::{Engine, Error};
@@ -113,7 +114,7 @@ impl Engine {
                 placed.push(batch);
             } else if let Some(batch) = batch {
                 let n = running.enter(micro_batch.shard, &self.params).map_err(failed)?;
-                let look = look(&self.measuring(number), micro_batch, &batch, (None, n));
+                let look = look(&self.measuring(number), micro_batch, &batch, None, n);
                 look.map_err(failed)?;
             }
         }
@@ -140,7 +141,7 @@ impl Engine {
                 let at = shard * per_shard + pass;
                 if let Some(batch) = &placed[at] {
                     let n = if shard == 0 { n } else { 0 };
-                    look(&passes, &micro_batches[at], batch, (Some(joint.group(shard)), n))?;
+                    look(&passes, &micro_batches[at], batch, Some(joint.group(shard)), n)?;
                 }
                 joint.finish(shard, placed[at].is_some())
             })?;
@@ -191,22 +192,23 @@ impl Engine {
 }
 
 /// A batch, and its inputs and targets where the model computes.
-type Placed = ((Tensor, Tensor), Batch);
+type Placed = (DeviceBatch, Batch);
 
 /// A forward pass in training mode without gradients, the `n`-th of its shard; 0 = its statistics
 /// are not looked at.
 fn look(
     passes: &Passes<'_>,
     micro_batch: &MicroBatch,
-    ((inputs, targets), batch): &Placed,
-    (group, n): (Option<BatchGroup>, u64),
+    (placed, batch): &Placed,
+    group: Option<BatchGroup>,
+    n: u64,
 ) -> Result<()> {
     let mut context =
         ForwardContext { activation_checkpointing: false, ..passes.context(micro_batch, group) };
     if let Mode::Train { track, .. } = &mut context.mode {
         *track = if n > 0 { Track::Average(n) } else { Track::Nothing };
     }
-    passes.model.compare(inputs, targets, &passes.draws(batch), &context)?;
+    passes.model.compare(&placed.inputs, &placed.targets, &passes.draws(batch), &context)?;
     Ok(())
 }
 

@@ -8,11 +8,12 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use candle_core::{Result, Tensor, bail};
+use candle_core::{Result, bail};
 use rayon::{ThreadPool, ThreadPoolBuilder};
 
 use crate::collective::Collective;
 use crate::data::{Batch, sampler::MicroBatch};
+use crate::engine::batch_to_device::DeviceBatch;
 use crate::engine::shard_group::{ANOTHER_FAILED, Member, Message, OTHER_LAYERS, ShardGroup};
 use crate::engine::step::{NextBatch, Step};
 use crate::engine::vote::PassReport;
@@ -137,7 +138,7 @@ fn run_at_once<T: Send>(pools: &[ThreadPool], work: &(impl Fn(usize) -> T + Sync
 
 impl Engine {
     /// The passes of this rank, those of all of its shards at once: batch norms take their
-    /// statistics together. Gradients are added in the order of [`Engine::one_by_one`].
+    /// statistics together. Gradients are added in the order of [`Engine::forward_backward`].
     pub(super) fn shards_at_once(
         &mut self,
         step: &Step,
@@ -178,7 +179,7 @@ impl Engine {
         &self,
         step: &Step,
         micro_batches: &[MicroBatch],
-        batches: &[Option<((Tensor, Tensor), Batch)>],
+        batches: &[Option<(DeviceBatch, Batch)>],
     ) -> Result<(Vec<Arc<ShardGradients>>, Vec<PassReport>)> {
         let Some(joint) = &self.joint else { return Ok((Vec::new(), Vec::new())) };
         let passes = self.passes(step);
@@ -191,9 +192,9 @@ impl Engine {
                 let at = shard * per_shard + pass;
                 let sink: Arc<dyn GradientSink> = gradients[shard].clone();
                 let mut report = None;
-                if let Some((tensors, batch)) = &batches[at] {
-                    let (tensors, group) = (tensors.clone(), Some(joint.group(shard)));
-                    let found = passes.forward(&micro_batches[at], batch, tensors, &sink, group)?;
+                if let Some((placed, batch)) = &batches[at] {
+                    let group = Some(joint.group(shard));
+                    let found = passes.forward(&micro_batches[at], batch, placed, &sink, group)?;
                     report = Some(passes.backward(found)?.missing(batch.unreadable));
                 }
                 joint.finish(shard, report.is_some())?;

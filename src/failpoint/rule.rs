@@ -42,7 +42,7 @@ pub(super) struct Visit {
 pub(super) struct Rule {
     pub(super) point: String,
     pub(super) action: Action,
-    who: Who,
+    who: RankFilter,
     /// `None` = any; so below.
     step: Option<u64>,
     restart: Option<u64>,
@@ -51,13 +51,13 @@ pub(super) struct Rule {
 
 /// Whose visits a rule is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Who {
+enum RankFilter {
     Anybody,
     Parent,
     Rank(u64),
 }
 
-impl Who {
+impl RankFilter {
     fn is(self, rank: Option<u64>) -> bool {
         match self {
             Self::Anybody => true,
@@ -91,8 +91,8 @@ impl FromStr for Rule {
         let (action, place) = rest.split_once('@').unwrap_or((rest, "*"));
         let mut words = place.split(',').map(str::trim);
         let who = match words.next() {
-            Some("parent") => Who::Parent,
-            word => number(word).ok_or_else(wrong)?.map_or(Who::Anybody, Who::Rank),
+            Some("parent") => RankFilter::Parent,
+            word => number(word).ok_or_else(wrong)?.map_or(RankFilter::Anybody, RankFilter::Rank),
         };
         let step = number(words.next()).ok_or_else(wrong)?;
         let restart = number(words.next().or(Some("0"))).ok_or_else(wrong)?;

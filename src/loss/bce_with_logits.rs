@@ -13,7 +13,7 @@ use crate::plan::{DataFacts, Targets, Unfit};
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct BceWithLogits {
-    /// how much the samples that have a class count beside those that have it not: a list in label
+    /// weight of the samples that have a class, relative to those that do not: a list in label
     /// order, or "balanced" = training samples without the class / those with it. It is for
     /// training: val/loss and test/loss are measured without.
     #[schemars(with = "ClassWeights", example = &"balanced")]

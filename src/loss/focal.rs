@@ -12,7 +12,7 @@ use crate::plan::{DataFacts, Targets, Unfit};
 const EPS: f64 = 1e-30;
 
 /// cross-entropy for classes times (1 - p)^gamma, p the probability of the right class (Lin et al.
-/// 2017, with a softmax): what is right already counts less.
+/// 2017, with a softmax): easy samples count less.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Focal {

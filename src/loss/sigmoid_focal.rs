@@ -14,7 +14,7 @@ use crate::plan::Targets;
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct SigmoidFocal {
-    /// power of what is missing to a right answer; 0 is `bce_with_logits`.
+    /// power of 1 minus the probability of the right answer; 0 is `bce_with_logits`.
     #[schemars(range(min = 0.0))]
     pub gamma: f64,
     /// weight of the classes that a sample has; the others weigh 1 - alpha.

@@ -11,8 +11,8 @@ pub(crate) const SCORES: &str = "scores";
 /// Scores that are gathered on every rank: 128 MiB of them.
 const MAX_SCORES: usize = 1 << 24;
 
-/// How well the scores of a class rank the samples that have it before the others; the mean over the
-/// classes.
+/// How well the scores of a class rank the samples that have it before the others; the mean over
+/// the classes.
 #[derive(Debug)]
 pub struct RankingScore {
     pub(super) name: &'static str,

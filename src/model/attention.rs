@@ -21,7 +21,8 @@ impl MultiHead {
     pub(super) fn new(
         builder: &Builder,
         names: [&str; 4],
-        (width, heads): (usize, usize),
+        width: usize,
+        heads: usize,
         dropout: f64,
     ) -> Result<Self> {
         if heads == 0 || width % heads != 0 {

@@ -89,7 +89,7 @@ impl Diffusion {
         for (i, &step) in visited.iter().enumerate() {
             let noise = predict(&x, step)?;
             let before = visited.get(i + 1).map_or(1.0, |&next| self.kept[next]);
-            let here = Here { kept: self.kept[step], before };
+            let here = DenoisingStep { kept: self.kept[step], before };
             match scheduler {
                 NoiseScheduler::Ddim => here.ddim(&mut x, &noise),
                 NoiseScheduler::Ddpm if i + 1 == visited.len() => here.ddpm(&mut x, &noise, None),
@@ -102,13 +102,13 @@ impl Diffusion {
 
 /// A step that is undone.
 #[derive(Clone, Copy)]
-struct Here {
+struct DenoisingStep {
     /// What is left of the clean values' variance at it, and at the next that is visited.
     kept: f64,
     before: f64,
 }
 
-impl Here {
+impl DenoisingStep {
     /// The clean value that `x` was, if `noise` is its noise.
     fn clean(self, x: f32, noise: f32) -> f64 {
         let clean = (f64::from(x) - (1.0 - self.kept).sqrt() * f64::from(noise)) / self.kept.sqrt();

@@ -62,7 +62,7 @@ impl Layer {
             Conv1d::new(&builder.pp(name), shape)
         };
         Ok(Self {
-            attention: MultiHead::new(&builder.pp("attention"), PROJECTIONS, (width, heads), p)?,
+            attention: MultiHead::new(&builder.pp("attention"), PROJECTIONS, width, heads, p)?,
             conv1: conv("conv1", width, inner)?,
             conv2: conv("conv2", inner, width)?,
             norm1: LayerNorm::new(&builder.pp("norm1"), width)?,

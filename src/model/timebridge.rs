@@ -336,7 +336,7 @@ impl FeedForward {
 
 fn attention(config: &TimeBridgeConfig, builder: &Builder) -> Result<MultiHead> {
     let TimeBridgeConfig { d_model, n_heads, attn_dropout, .. } = *config;
-    MultiHead::new(builder, PROJECTIONS, (d_model, n_heads), attn_dropout)
+    MultiHead::new(builder, PROJECTIONS, d_model, n_heads, attn_dropout)
 }
 
 fn dropout(config: &TimeBridgeConfig, builder: &Builder) -> Dropout {

@@ -36,8 +36,8 @@ pub struct VitConfig {
     /// rows and columns of a patch; they divide the image.
     #[schemars(range(min = 1, max = 1024))]
     pub patch_size: usize,
-    /// dropout of the embedded patches, and after each linear layer of a block but that of queries,
-    /// keys and values (timm's `pos_drop_rate` and `proj_drop_rate`).
+    /// dropout of the embedded patches, and after each linear layer of a block except that of
+    /// queries, keys and values (timm's `pos_drop_rate` and `proj_drop_rate`).
     #[schemars(range(min = 0.0), extend("exclusiveMaximum" = 1.0), example = 0.1)]
     pub dropout: f64,
     /// stochastic depth: the probability that a sample skips a part of the last block; it grows

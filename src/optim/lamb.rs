@@ -14,7 +14,8 @@ use crate::optim::{Block, Optimizer, Step, shared_sum_of_squares};
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Lamb {
-    /// share of a weight that is added to its update; tensors without any move as Adam's.
+    /// fraction of a weight that is added to its update; tensors without weight decay are updated
+    /// as by Adam.
     #[schemars(range(min = 0.0))]
     pub weight_decay: f64,
     /// exponential decay rates of the first and second moments.

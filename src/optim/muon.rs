@@ -11,8 +11,8 @@ use crate::optim::{Block, Optimizer, Step};
 use crate::plan::{Extent, Matrices};
 
 /// Muon (Jordan et al. 2024), as `torch.optim.Muon`, for the matrices of hidden layers; all else
-/// (biases, norms, embeddings, convolutions, the head) moves by `AdamW`, as its authors say.
-/// PyTorch orthogonalises in bf16, this in f32.
+/// (biases, norms, embeddings, convolutions, the head) is updated by `AdamW`, as its authors
+/// recommend. PyTorch orthogonalises in bf16, this in f32.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Muon {

@@ -48,12 +48,12 @@ const MIN_WRITE_INTERVAL: Duration = Duration::from_secs(5);
 const WRITE_TIME_FACTOR: u32 = 50;
 
 /// Keeps the file up to date. What it was given is in the file when it is dropped.
-pub(crate) struct Keeper {
+pub(crate) struct HistoryWriter {
     epochs: Option<Sender<EpochDone>>,
     thread: Option<JoinHandle<Result<(), Error>>>,
 }
 
-impl Keeper {
+impl HistoryWriter {
     /// Writes `history` and starts the thread.
     pub(crate) fn start(path: PathBuf, history: History) -> Result<Self, Error> {
         write(&path, &history)?;
@@ -82,7 +82,7 @@ impl Keeper {
     }
 }
 
-impl Drop for Keeper {
+impl Drop for HistoryWriter {
     fn drop(&mut self) {
         self.epochs = None;
         // A run that ends without a last word has a greater problem than this file, which `report`
@@ -173,14 +173,14 @@ mod tests {
     fn epochs_are_written_seldom_and_all_of_them_at_the_end() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join(NAME);
-        let mut keeper = Keeper::start(path.clone(), History::default()).unwrap();
+        let mut keeper = HistoryWriter::start(path.clone(), History::default()).unwrap();
         for epoch in 1..=1000 {
             keeper.push(&example_events::epoch_done(epoch)).unwrap();
         }
         keeper.finish().unwrap();
         assert_eq!(read(&path).unwrap().len(), 1000);
         keeper.finish().unwrap();
-        let dropped = Keeper::start(path.clone(), History::default());
+        let dropped = HistoryWriter::start(path.clone(), History::default());
         dropped.unwrap().push(&example_events::epoch_done(1)).unwrap();
         assert_eq!(read(&path).unwrap().len(), 1);
         assert_eq!(pause_after(Duration::from_millis(3)), MIN_WRITE_INTERVAL);
@@ -192,7 +192,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("run").join(NAME);
         files::create_folder(path.parent().unwrap()).unwrap();
-        let mut keeper = Keeper::start(path.clone(), History::default()).unwrap();
+        let mut keeper = HistoryWriter::start(path.clone(), History::default()).unwrap();
         files::remove_folder(path.parent().unwrap()).unwrap();
         keeper.push(&example_events::epoch_done(1)).unwrap();
         let message = keeper.finish().unwrap_err().to_string();

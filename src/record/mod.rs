@@ -156,7 +156,7 @@ pub struct Recorder {
     terminal: Terminal,
     log: RankLog,
     epochs: Lines,
-    history: history_file::Keeper,
+    history: history_file::HistoryWriter,
     sinks: Vec<Box<dyn OpenSink>>,
 }
 
@@ -174,7 +174,8 @@ impl Recorder {
         let sinks = sinks.iter().map(|sink| sink.open(&start)).collect::<Result<_, _>>()?;
         let done = epochs_until(&run.logs.join(EPOCHS), resumed_from, &inherited)?;
         let epochs = epochs_file::open(&run.logs.join(EPOCHS), &done)?;
-        let history = history_file::Keeper::start(run.logs.join(HISTORY), History::of(&done))?;
+        let history =
+            history_file::HistoryWriter::start(run.logs.join(HISTORY), History::of(&done))?;
         let log = RankLog::open(&run.logs, Rank(0))?;
         let (last_step, terminal) = (resumed_from, Terminal::new(screen));
         Ok(Self { run, last_step, terminal, log, epochs, history, sinks })

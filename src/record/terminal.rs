@@ -41,7 +41,7 @@ pub(crate) struct Terminal {
     screen: Screen,
     bar: ProgressBar,
     context: Context,
-    pace: Pace,
+    pace: StepRate,
     /// Whether a recorded step has put its numbers beside the bar.
     has_numbers: bool,
 }
@@ -49,7 +49,7 @@ pub(crate) struct Terminal {
 impl Terminal {
     pub(crate) fn new(screen: Screen) -> Self {
         let bar = ProgressBar::hidden();
-        let pace = Pace::from(0, Instant::now());
+        let pace = StepRate::from(0, Instant::now());
         Self { screen, bar, context: Context::default(), pace, has_numbers: false }
     }
 
@@ -104,7 +104,7 @@ impl Terminal {
         match event {
             Event::Started(started) => {
                 self.context = Context::of(started);
-                self.pace = Pace::from(started.resumed_from, Instant::now());
+                self.pace = StepRate::from(started.resumed_from, Instant::now());
             }
             Event::StepDone(done) => self.count(done.step),
             Event::StepSkipped { step, .. } => self.advance(*step, f64::NAN),
@@ -138,7 +138,7 @@ impl Terminal {
 }
 
 /// How fast steps follow each other, with what happens between them: a mean that forgets.
-struct Pace {
+struct StepRate {
     /// The newest step, and when it was done.
     last: (u64, Instant),
     /// Both with weights that fade.
@@ -146,7 +146,7 @@ struct Pace {
     steps: f64,
 }
 
-impl Pace {
+impl StepRate {
     /// Time after which a step weighs a third of what it did.
     const MEMORY: Duration = Duration::from_mins(2);
 
@@ -231,7 +231,7 @@ mod tests {
     #[test]
     fn the_pace_follows_the_newest_steps() {
         let start = Instant::now();
-        let mut pace = Pace::from(100, start);
+        let mut pace = StepRate::from(100, start);
         assert_eq!(pace.seconds_per_step(), None);
         let slow = |step: u64| start + Duration::from_secs(10 * (step - 100));
         (101..=110).for_each(|step| pace.count(step, slow(step)));

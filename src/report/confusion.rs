@@ -4,10 +4,9 @@
 use std::path::Path;
 
 use plotters::prelude::*;
-use plotters::style::text_anchor::{HPos, Pos, VPos};
 
 use super::Error;
-use super::panel::{Canvas, FAINT_INK, FRAME, INK};
+use super::panel::{Canvas, FAINT_INK, FRAME, INK, Lettering, write_words};
 use super::picture::{self, Area, Drawn, Picture};
 use crate::record::text::escape;
 
@@ -55,17 +54,13 @@ impl Picture for Confusion<'_> {
 
     fn draw<DB: DrawingBackend>(&self, area: &Area<DB>, canvas: Canvas) -> Drawn<DB> {
         let title = format!("{}: classes, and what they are taken for", self.split);
-        write_words(
-            area,
-            canvas,
-            (&title, 20.0, INK),
-            (LEFT + SIDE / 2.0, TOP / 2.0, HPos::Center),
-        )?;
-        let below = (LEFT + SIDE / 2.0, TOP + SIDE + BELOW / 2.0, HPos::Center);
+        let above = (LEFT + SIDE / 2.0, TOP / 2.0);
+        write_words(area, canvas, &title, above, Lettering::centered(20.0, INK))?;
+        let below = (LEFT + SIDE / 2.0, TOP + SIDE + BELOW / 2.0);
         let words = "answers, in the order of the classes";
-        write_words(area, canvas, (words, 16.0, FAINT_INK), below)?;
+        write_words(area, canvas, words, below, Lettering::centered(16.0, FAINT_INK))?;
         for (label, row) in self.counts.iter().enumerate() {
-            self.draw_class(area, canvas, (label, row))?;
+            self.draw_class(area, canvas, label, row)?;
         }
         let corners =
             [(LEFT, TOP), (LEFT + SIDE, TOP + SIDE)].map(|(x, y)| (canvas.px(x), canvas.px(y)));
@@ -79,7 +74,8 @@ impl Confusion<'_> {
         &self,
         area: &Area<DB>,
         canvas: Canvas,
-        (label, row): (usize, &[u64]),
+        label: usize,
+        row: &[u64],
     ) -> Drawn<DB> {
         let n = self.counts.len();
         let cell = SIDE / n as f64;
@@ -87,12 +83,8 @@ impl Confusion<'_> {
         let middle = TOP + (label as f64 + 0.5) * cell;
         if let Some(name) = self.names.get(label).filter(|_| n <= MAX_CLASSES_WITH_NAMES) {
             let name: String = escape(name).chars().take(MAX_NAME_LENGTH).collect();
-            write_words(
-                area,
-                canvas,
-                (&name, size.max(11.0), INK),
-                (LEFT - 8.0, middle, HPos::Right),
-            )?;
+            let style = Lettering::up_to(size.max(11.0), INK);
+            write_words(area, canvas, &name, (LEFT - 8.0, middle), style)?;
         }
         let samples = row.iter().sum::<u64>().max(1);
         for (answer, &count) in row.iter().enumerate().filter(|(_, count)| **count > 0) {
@@ -103,24 +95,13 @@ impl Confusion<'_> {
             area.draw(&Rectangle::new([(left, top), (right, bottom)], color))?;
             if n <= MAX_CLASSES_WITH_NUMBERS {
                 let ink = if share > 0.5 { WHITE } else { INK };
-                let place = (LEFT + (answer as f64 + 0.5) * cell, middle, HPos::Center);
-                write_words(area, canvas, (&count.to_string(), size, ink), place)?;
+                let place = (LEFT + (answer as f64 + 0.5) * cell, middle);
+                let style = Lettering::centered(size, ink);
+                write_words(area, canvas, &count.to_string(), place, style)?;
             }
         }
         Ok(())
     }
-}
-
-/// Words at a place of the picture.
-fn write_words<DB: DrawingBackend>(
-    area: &Area<DB>,
-    canvas: Canvas,
-    (words, size, color): (&str, f64, RGBColor),
-    (x, y, side): (f64, f64, HPos),
-) -> Drawn<DB> {
-    let style = canvas.text(size, color).pos(Pos::new(side, VPos::Center));
-    let place = (canvas.px(x), canvas.px(y + canvas.lift));
-    area.draw(&Text::new(words, place, style))
 }
 
 #[cfg(test)]

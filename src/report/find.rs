@@ -62,7 +62,7 @@ fn is_run(folder: &Path) -> bool {
     [HISTORY, RESOLVED].iter().any(|name| folder.join(name).is_file())
 }
 
-/// A trial of a sweep is no run that somebody means without naming it.
+/// A trial of a sweep is found only by its name.
 fn is_trial(folder: &Path) -> bool {
     folder.file_name().is_some_and(|name| name.to_string_lossy().starts_with("trial-"))
 }

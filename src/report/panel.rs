@@ -44,6 +44,50 @@ pub(crate) struct Panel {
     pub(crate) best: Option<u64>,
 }
 
+/// How words look, and which point of them stands at their place.
+#[derive(Clone, Copy)]
+pub(crate) struct Lettering {
+    pub(crate) size: f64,
+    pub(crate) color: RGBColor,
+    pub(crate) horizontal: HPos,
+    pub(crate) vertical: VPos,
+}
+
+impl Lettering {
+    /// Words whose middle stands at their place.
+    pub(crate) fn centered(size: f64, color: RGBColor) -> Self {
+        Self { size, color, horizontal: HPos::Center, vertical: VPos::Center }
+    }
+
+    /// Words that begin at their place.
+    pub(crate) fn from(size: f64, color: RGBColor) -> Self {
+        Self { horizontal: HPos::Left, ..Self::centered(size, color) }
+    }
+
+    /// Words that end at their place.
+    pub(crate) fn up_to(size: f64, color: RGBColor) -> Self {
+        Self { horizontal: HPos::Right, ..Self::centered(size, color) }
+    }
+
+    /// Words below their place.
+    pub(crate) fn below(size: f64, color: RGBColor) -> Self {
+        Self { vertical: VPos::Top, ..Self::centered(size, color) }
+    }
+}
+
+/// Words at a place of a picture, in logical pixels.
+pub(crate) fn write_words<DB: DrawingBackend>(
+    area: &Area<DB>,
+    canvas: Canvas,
+    words: &str,
+    (x, y): (f64, f64),
+    style: Lettering,
+) -> Drawn<DB> {
+    let Lettering { size, color, horizontal, vertical } = style;
+    let style = canvas.text(size, color).pos(Pos::new(horizontal, vertical));
+    area.draw(&Text::new(words.to_owned(), (canvas.px(x), canvas.px(y + canvas.lift)), style))
+}
+
 /// How to draw on a backend.
 #[derive(Clone, Copy)]
 pub(crate) struct Canvas {

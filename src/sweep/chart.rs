@@ -2,11 +2,10 @@
 //! backend at any scale.
 
 use plotters::prelude::*;
-use plotters::style::text_anchor::{HPos, Pos, VPos};
 
 use crate::record::text::short;
 use crate::report::axis::Axis;
-use crate::report::panel::{Canvas, FAINT_INK, FRAME, GRID, INK};
+use crate::report::panel::{Canvas, FAINT_INK, FRAME, GRID, INK, Lettering, write_words};
 use crate::report::picture::{Area, Drawn};
 
 pub(crate) const BLUE: RGBColor = RGBColor(43, 108, 176);
@@ -79,27 +78,28 @@ impl Frame<'_> {
         &self,
         area: &Area<DB>,
         canvas: Canvas,
-        (title, below): (&str, &str),
+        title: &str,
+        below: &str,
     ) -> Drawn<DB> {
         let (right, bottom) = (self.left + self.width, self.top + self.height);
         for (place, words) in &self.y.ticks {
             let (_, y) = self.at(self.x.low, *place);
-            line(area, canvas, [(self.left, y), (right, y)], (GRID, 1.0))?;
-            let style = (14.0, FAINT_INK, HPos::Right, VPos::Center);
-            write(area, canvas, words, (self.left - 8.0, y), style)?;
+            line(area, canvas, [(self.left, y), (right, y)], canvas.line(GRID, 1.0))?;
+            let style = Lettering::up_to(14.0, FAINT_INK);
+            write_words(area, canvas, words, (self.left - 8.0, y), style)?;
         }
         for (place, words) in &self.x.ticks {
             let (x, _) = self.at(*place, self.y.low);
-            line(area, canvas, [(x, bottom), (x, bottom + 4.0)], (FRAME, 1.0))?;
-            let style = (14.0, FAINT_INK, HPos::Center, VPos::Top);
-            write(area, canvas, words, (x, bottom + 8.0), style)?;
+            line(area, canvas, [(x, bottom), (x, bottom + 4.0)], canvas.line(FRAME, 1.0))?;
+            let style = Lettering::below(14.0, FAINT_INK);
+            write_words(area, canvas, words, (x, bottom + 8.0), style)?;
         }
-        line(area, canvas, [(self.left, bottom), (right, bottom)], (FRAME, 1.0))?;
-        line(area, canvas, [(self.left, self.top), (self.left, bottom)], (FRAME, 1.0))?;
+        line(area, canvas, [(self.left, bottom), (right, bottom)], canvas.line(FRAME, 1.0))?;
+        line(area, canvas, [(self.left, self.top), (self.left, bottom)], canvas.line(FRAME, 1.0))?;
         let above = (self.left, self.top - 14.0);
-        write(area, canvas, title, above, (16.0, INK, HPos::Left, VPos::Center))?;
+        write_words(area, canvas, title, above, Lettering::from(16.0, INK))?;
         let under = (self.left + self.width / 2.0, bottom + 30.0);
-        write(area, canvas, below, under, (15.0, INK, HPos::Center, VPos::Top))
+        write_words(area, canvas, below, under, Lettering::below(15.0, INK))
     }
 }
 
@@ -108,11 +108,11 @@ pub(crate) fn line<DB: DrawingBackend>(
     area: &Area<DB>,
     canvas: Canvas,
     points: impl IntoIterator<Item = (f64, f64)>,
-    (color, width): (RGBColor, f64),
+    style: ShapeStyle,
 ) -> Drawn<DB> {
     let points: Vec<(i32, i32)> =
         points.into_iter().map(|(x, y)| (canvas.px(x), canvas.px(y))).collect();
-    area.draw(&PathElement::new(points, canvas.line(color, width)))
+    area.draw(&PathElement::new(points, style))
 }
 
 /// A filled circle.
@@ -120,37 +120,26 @@ pub(crate) fn dot<DB: DrawingBackend>(
     area: &Area<DB>,
     canvas: Canvas,
     (x, y): (f64, f64),
-    (color, radius): (RGBColor, f64),
+    color: RGBColor,
+    radius: f64,
 ) -> Drawn<DB> {
     area.draw(&Circle::new((canvas.px(x), canvas.px(y)), canvas.px(radius), color.filled()))
 }
 
-/// Words at a place: size, colour, and which point of them stands there.
-pub(crate) fn write<DB: DrawingBackend>(
-    area: &Area<DB>,
-    canvas: Canvas,
-    words: &str,
-    (x, y): (f64, f64),
-    (size, color, horizontal, vertical): (f64, RGBColor, HPos, VPos),
-) -> Drawn<DB> {
-    let style = canvas.text(size, color).pos(Pos::new(horizontal, vertical));
-    area.draw(&Text::new(words.to_owned(), (canvas.px(x), canvas.px(y + canvas.lift)), style))
-}
-
-/// Words that end at a place, on paper: the lines that pass there go on behind them.
+/// Small words that end at a place, on paper: the lines that pass there go on behind them.
 pub(crate) fn tag<DB: DrawingBackend>(
     area: &Area<DB>,
     canvas: Canvas,
     words: &str,
     (x, y): (f64, f64),
-    (size, color): (f64, RGBColor),
 ) -> Drawn<DB> {
-    let (width, _) = area.estimate_text_size(words, &canvas.text(size, color))?;
+    let style = Lettering::up_to(13.0, FAINT_INK);
+    let (width, _) = area.estimate_text_size(words, &canvas.text(style.size, style.color))?;
     let room = canvas.px(3.0);
-    let (right, middle, half) = (canvas.px(x), canvas.px(y), canvas.px(0.6 * size));
+    let (right, middle, half) = (canvas.px(x), canvas.px(y), canvas.px(0.6 * style.size));
     let corners = [(right - width as i32 - room, middle - half), (right + room, middle + half)];
     area.draw(&Rectangle::new(corners, WHITE.filled()))?;
-    write(area, canvas, words, (x, y), (size, color, HPos::Right, VPos::Center))
+    write_words(area, canvas, words, (x, y), style)
 }
 
 /// What the colours mean, in a row that begins at a place.
@@ -161,8 +150,8 @@ pub(crate) fn legend<DB: DrawingBackend>(
     entries: &[(String, RGBColor)],
 ) -> Drawn<DB> {
     for (label, color) in entries {
-        dot(area, canvas, (x, y), (*color, 5.0))?;
-        write(area, canvas, label, (x + 12.0, y), (15.0, INK, HPos::Left, VPos::Center))?;
+        dot(area, canvas, (x, y), *color, 5.0)?;
+        write_words(area, canvas, label, (x + 12.0, y), Lettering::from(15.0, INK))?;
         x += 36.0 + 8.0 * label.len() as f64;
     }
     Ok(())

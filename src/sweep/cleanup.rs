@@ -16,7 +16,7 @@ pub(super) fn clear(order: &Order<'_>, trials: &[Trial]) {
     for trial in trials {
         let folders = order.folders(trial.number);
         if lock_holder(&folders.logs).is_some() {
-            // Somebody resumes this trial by hand.
+            // Another process is resuming this trial.
             continue;
         }
         clear_folder(&folders.logs);

@@ -4,17 +4,14 @@
 use std::path::Path;
 
 use plotters::prelude::*;
-use plotters::style::text_anchor::{HPos, VPos};
 
 use crate::config::schema::Mode;
 use crate::config::sweep::{Domain, Json, Parameter, Search, value_of};
 use crate::record::text::{escape, metric, short};
-use crate::report::panel::{Canvas, FAINT_INK, FRAME, INK};
+use crate::report::panel::{Canvas, FAINT_INK, FRAME, INK, Lettering, write_words};
 use crate::report::picture::{self, Area, Drawn, Picture};
 use crate::sweep::Error;
-use crate::sweep::chart::{
-    BLUE, Frame, GREY, ORANGE, Scale, dot, legend, line, tag, write as words,
-};
+use crate::sweep::chart::{BLUE, Frame, GREY, ORANGE, Scale, dot, legend, line, tag};
 use crate::sweep::importance::importance;
 use crate::sweep::method::place_of;
 use crate::sweep::ranking::Ranking;
@@ -127,9 +124,6 @@ fn label(parameter: &Parameter) -> String {
     format!("{} ({})", parameter.key, values.join(", "))
 }
 
-// ----------------------------------------------------------------------------------------- best
-// value
-
 struct History<'a>(&'a Shown<'a>);
 
 impl Picture for History<'_> {
@@ -146,14 +140,15 @@ impl Picture for History<'_> {
         let frame =
             Frame { left: 90.0, top: 50.0, width: 880.0, height: 340.0, x: &x, y: &shown.scale };
         let title = format!("{} of each trial, and the best so far", shown.search.metric);
-        frame.draw(area, canvas, (&title, "trial"))?;
+        frame.draw(area, canvas, &title, "trial")?;
         let mut best: Option<f64> = None;
         let mut steps: Vec<(f64, f64)> = Vec::new();
         for trial in shown.all {
             let Some(value) = trial.value(shown.goal()) else { continue };
             let at = frame.at(f64::from(trial.number), value);
             let is_whole = trial.state == State::Finished;
-            dot(area, canvas, at, if is_whole { (BLUE, 4.5) } else { (GREY, 3.5) })?;
+            let (color, radius) = if is_whole { (BLUE, 4.5) } else { (GREY, 3.5) };
+            dot(area, canvas, at, color, radius)?;
             if is_whole {
                 let before = best.unwrap_or(f64::NAN);
                 let is_better = best.is_none_or(|best| {
@@ -167,15 +162,12 @@ impl Picture for History<'_> {
             }
         }
         steps.extend(best.map(|best| frame.at(f64::from(last), best)));
-        line(area, canvas, steps, (ORANGE, 2.4))?;
+        line(area, canvas, steps, canvas.line(ORANGE, 2.4))?;
         let entries = [("finished", BLUE), ("pruned or diverged", GREY), ("best so far", ORANGE)];
         let entries = entries.map(|(label, color)| (label.to_owned(), color));
         legend(area, canvas, (520.0, 24.0), &entries)
     }
 }
-
-// ---------------------------------------------------------------------------------------- parallel
-// axes
 
 struct Parallel<'a>(&'a Shown<'a>);
 
@@ -205,21 +197,21 @@ impl Picture for Parallel<'_> {
                 (x(axis), height)
             });
             let end = (x(parameters.len()), y(parameters.len(), *value));
-            let style = if rank == 0 { (ORANGE, 3.0) } else { (shown.color(rank), 1.4) };
-            line(area, canvas, places.chain([end]), style)?;
+            let (color, width) = if rank == 0 { (ORANGE, 3.0) } else { (shown.color(rank), 1.4) };
+            line(area, canvas, places.chain([end]), canvas.line(color, width))?;
         }
         for (axis, _) in parameters.iter().enumerate().filter(|(_, p)| !p.when.is_empty()) {
             let at = (x(axis) - 8.0, UNUSED);
-            tag(area, canvas, "not used", at, (13.0, FAINT_INK))?;
+            tag(area, canvas, "not used", at)?;
         }
         let names = parameters.iter().map(label);
         for (axis, name) in names.chain([shown.search.metric.clone()]).enumerate() {
-            line(area, canvas, [(x(axis), TOP), (x(axis), TOP + HEIGHT)], (FRAME, 1.5))?;
-            let middle = (15.0, INK, HPos::Center, VPos::Center);
-            words(area, canvas, &name, (x(axis), TOP - 24.0), middle)?;
+            line(area, canvas, [(x(axis), TOP), (x(axis), TOP + HEIGHT)], canvas.line(FRAME, 1.5))?;
+            let style = Lettering::centered(15.0, INK);
+            write_words(area, canvas, &name, (x(axis), TOP - 24.0), style)?;
             for (place, label) in &scales[axis].ticks {
                 let at = (x(axis) - 8.0, y(axis, *place));
-                tag(area, canvas, label, at, (13.0, FAINT_INK))?;
+                tag(area, canvas, label, at)?;
             }
         }
         let best = shown.trials.first().map(|(trial, value)| {
@@ -230,13 +222,16 @@ impl Picture for Parallel<'_> {
                 metric(&shown.search.metric, *value)
             )
         });
-        let style = (15.0, ORANGE, HPos::Center, VPos::Center);
-        words(area, canvas, &best.unwrap_or_default(), (width / 2.0, TOP + HEIGHT + 48.0), style)
+        let style = Lettering::centered(15.0, ORANGE);
+        write_words(
+            area,
+            canvas,
+            &best.unwrap_or_default(),
+            (width / 2.0, TOP + HEIGHT + 48.0),
+            style,
+        )
     }
 }
-
-// -------------------------------------------------------------------------------------------
-// importance
 
 struct Importance<'a>(&'a Shown<'a>);
 
@@ -254,30 +249,22 @@ impl Picture for Importance<'_> {
             shown.search.parameters.iter().map(label).zip(shares).collect();
         rows.sort_by(|a, b| b.1.unwrap_or(-1.0).total_cmp(&a.1.unwrap_or(-1.0)));
         let title = "parameter importance: fraction of the ranking explained";
-        words(area, canvas, title, (LEFT - 200.0, 30.0), (16.0, INK, HPos::Left, VPos::Center))?;
+        write_words(area, canvas, title, (LEFT - 200.0, 30.0), Lettering::from(16.0, INK))?;
         for (index, (key, share)) in rows.into_iter().enumerate() {
             let y = 75.0 + 44.0 * index as f64;
-            words(area, canvas, &key, (LEFT - 12.0, y), (15.0, INK, HPos::Right, VPos::Center))?;
+            write_words(area, canvas, &key, (LEFT - 12.0, y), Lettering::up_to(15.0, INK))?;
             let end = LEFT + WIDTH * share.unwrap_or(0.0).max(0.004);
             let corners =
                 [(LEFT, y - 13.0), (end, y + 13.0)].map(|(x, y)| (canvas.px(x), canvas.px(y)));
             area.draw(&Rectangle::new(corners, BLUE.filled()))?;
             let label =
                 share.map_or_else(|| "too few trials".to_owned(), |share| format!("{share:.2}"));
-            words(
-                area,
-                canvas,
-                &label,
-                (end + 10.0, y),
-                (15.0, FAINT_INK, HPos::Left, VPos::Center),
-            )?;
+            let style = Lettering::from(15.0, FAINT_INK);
+            write_words(area, canvas, &label, (end + 10.0, y), style)?;
         }
         Ok(())
     }
 }
-
-// ---------------------------------------------------------------------------------------------
-// slices
 
 struct Slices<'a>(&'a Shown<'a>);
 
@@ -304,11 +291,12 @@ impl Picture for Slices<'_> {
                 x: &x,
                 y: &shown.scale,
             };
-            frame.draw(area, canvas, (&shown.search.metric, &label(parameter)))?;
+            frame.draw(area, canvas, &shown.search.metric, &label(parameter))?;
             for (rank, (trial, value)) in shown.trials.iter().enumerate().rev() {
                 let Some(place) = place(parameter, trial) else { continue };
-                let style = if rank == 0 { (ORANGE, 6.0) } else { (shown.color(rank), 4.0) };
-                dot(area, canvas, frame.at(place, *value), style)?;
+                let (color, radius) =
+                    if rank == 0 { (ORANGE, 6.0) } else { (shown.color(rank), 4.0) };
+                dot(area, canvas, frame.at(place, *value), color, radius)?;
             }
         }
         Ok(())

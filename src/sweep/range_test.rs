@@ -236,14 +236,12 @@ impl Picture for Curve<'_> {
         let most = 4.0 * first.smooth.abs().max(1e-9);
         let y = Scale::of(points.iter().map(|point| point.smooth.min(most)), loss);
         let frame = Frame { left: 90.0, top: 76.0, width: 780.0, height: 324.0, x: &x, y: &y };
-        frame.draw(area, canvas, ("training loss", "optimizer.lr"))?;
+        frame.draw(area, canvas, "training loss", "optimizer.lr")?;
         let through = |value: fn(&Point) -> f64| {
-            points.iter().map(move |point| (point.lr, value(point))).collect::<Vec<_>>()
+            points.iter().map(|point| frame.at(point.lr.ln(), value(point))).collect::<Vec<_>>()
         };
-        let raw = through(|point| point.loss);
-        line(area, canvas, raw.iter().map(|(lr, loss)| frame.at(lr.ln(), *loss)), (GREY, 1.0))?;
-        let smooth = through(|point| point.smooth);
-        line(area, canvas, smooth.iter().map(|(lr, loss)| frame.at(lr.ln(), *loss)), (BLUE, 2.6))?;
+        line(area, canvas, through(|point| point.loss), canvas.line(GREY, 1.0))?;
+        line(area, canvas, through(|point| point.smooth), canvas.line(BLUE, 2.6))?;
         let marks = [
             ("suggested", self.0.suggested, ORANGE),
             ("minimum / 10", self.0.tenth_of_minimum, FRAME),
@@ -252,7 +250,7 @@ impl Picture for Curve<'_> {
         let mut entries = Vec::new();
         for (name, lr, color) in marks {
             let ends = [frame.at(lr.ln(), y.low), frame.at(lr.ln(), y.high)];
-            line(area, canvas, ends, (color, 2.0))?;
+            line(area, canvas, ends, canvas.line(color, 2.0))?;
             entries.push((format!("{name} {}", short(lr)), color));
         }
         // Above the frame, where no line passes.

@@ -57,7 +57,7 @@ pub(crate) fn write(
 fn write_best(folder: &Path, subject: &Subject, best: &Trial) -> Result<(), Error> {
     let path = newest_of(&folder.join(best.id()), RESOLVED);
     let Ok(resolved) = fs::read_to_string(&path) else {
-        // Somebody has removed the trial's folder; its values still stand in the tables.
+        // The trial's folder was removed; its values are still in the tables.
         return Ok(());
     };
     let value =

@@ -10,7 +10,7 @@ use crate::sweep::pruner::Pruners;
 use crate::sweep::ranking::best;
 use crate::sweep::table::{WIDTH, table};
 use crate::sweep::trial::State;
-use crate::sweep::trial_events::Tail;
+use crate::sweep::trial_events::TrialEvents;
 use crate::sweep::view::values_of;
 
 /// A sweep as it stands.
@@ -31,7 +31,7 @@ pub fn status(folder: &Path) -> Result<Status, Error> {
     let story = journal::read(folder)?;
     let mut story = story.ok_or_else(|| Error::NoSweep { folder: folder.to_owned() })?;
     for trial in story.trials.iter_mut().filter(|trial| trial.state == State::Running) {
-        let mut tail = Tail::new(&folder.join(trial.id()), &story.subject.metric);
+        let mut tail = TrialEvents::new(&folder.join(trial.id()), &story.subject.metric);
         tail.poll()?;
         trial.reports = tail.reports;
     }

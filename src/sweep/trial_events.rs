@@ -12,7 +12,7 @@ use crate::sweep::trial::Report;
 
 /// Follows one file.
 #[derive(Debug)]
-pub(crate) struct Tail {
+pub(crate) struct TrialEvents {
     path: PathBuf,
     metric: String,
     /// Bytes that have been read, without the last line if that has no end yet.
@@ -23,7 +23,7 @@ pub(crate) struct Tail {
     pub(crate) is_over: bool,
 }
 
-impl Tail {
+impl TrialEvents {
     /// The reports of `metric` of the run in `folder`.
     pub(crate) fn new(folder: &Path, metric: &str) -> Self {
         Self {
@@ -96,7 +96,7 @@ mod tests {
     #[test]
     fn reports_come_once_each_however_often_the_run_was_resumed() {
         let folder = tempfile::tempdir().unwrap();
-        let mut tail = Tail::new(folder.path(), "val/loss");
+        let mut tail = TrialEvents::new(folder.path(), "val/loss");
         tail.poll().unwrap();
         let mut lines = Lines::open(&folder.path().join(EVENTS)).unwrap();
         for line in [evaluated(10, "0.5"), evaluated(20, "null")] {
@@ -120,7 +120,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join(EVENTS);
         let text = evaluated(10, "0.5") + "\n";
-        let mut tail = Tail::new(folder.path(), "val/loss");
+        let mut tail = TrialEvents::new(folder.path(), "val/loss");
         for length in 0..=text.len() {
             files::write_atomic(&path, &text.as_bytes()[..length]).unwrap();
             tail.poll().unwrap();
@@ -133,7 +133,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let mut lines = Lines::open(&folder.path().join(EVENTS)).unwrap();
         lines.push(r#"{"step":30,"event":"finished","reason":"stopped"}"#).unwrap();
-        let mut tail = Tail::new(folder.path(), "val/loss");
+        let mut tail = TrialEvents::new(folder.path(), "val/loss");
         tail.poll().unwrap();
         assert!(!tail.is_over);
     }

@@ -17,7 +17,7 @@ use crate::record::{DATA, newest_of};
 use crate::units::{Rank, WorldSize};
 use crate::worker::broadcast_state::share;
 use crate::worker::device::{GroupHandles, RankDevice};
-use crate::worker::rank_logger::RankLogger;
+use crate::worker::rank_logger::{LoggerSettings, RankLogger};
 use crate::worker::test::{Measured, measure_all};
 use crate::worker::{Error, RankRun};
 
@@ -45,7 +45,7 @@ pub(crate) fn build_run(
     if rank.is_first() && rank_plan.restarts > 0 {
         // A group that is started again may find other files than the one before it.
         let kept = newest_of(&folders.logs, DATA);
-        Fingerprint::refuse_other_files(&kept, (source.as_ref(), &plan.data.source))?;
+        Fingerprint::refuse_other_files(&kept, source.as_ref(), &plan.data.source)?;
     }
     link.progress(0, Phase::Joining);
     let mut passed_over = Vec::new();
@@ -69,9 +69,13 @@ pub(crate) fn build_run(
         move |step, phase| link.progress(step, phase)
     }));
     let state = engine.state_mut();
-    let from = (state.step, std::mem::take(&mut state.history));
-    let sinks = kinds.sinks_of(&plan)?;
-    let logger = RankLogger::open(&plan, rank, &folders, from, (engine.metrics(), sinks))?;
+    let settings = LoggerSettings {
+        step: state.step,
+        inherited: std::mem::take(&mut state.history),
+        metrics: engine.metrics(),
+        sinks: kinds.sinks_of(&plan)?,
+    };
+    let logger = RankLogger::open(&plan, rank, &folders, settings)?;
     let writer = if rank.is_first() {
         Some(start_writer(&plan, &folders, &engine, logger.growing())?)
     } else {
@@ -188,5 +192,5 @@ pub(crate) fn evaluate(
     })?;
     let source = kinds.data.build(&plan.data.source.kind).map_err(data::Error::from)?;
     let splits = data::open(source.as_ref(), &plan.data, &Asked::of(&plan), &kinds.transforms)?;
-    measure_all(&plan, (source.as_ref(), splits), &mut engine, collective.as_ref())
+    measure_all(&plan, source.as_ref(), splits, &mut engine, collective.as_ref())
 }

@@ -86,7 +86,8 @@ impl Details {
         plan: &Plan,
         split: Split,
         engine: &Engine,
-        (found, data): (&Evaluation, &dyn Dataset),
+        found: &Evaluation,
+        data: &dyn Dataset,
     ) -> Self {
         let names = &plan.data.classes;
         let outcomes = engine.kept(found, OUTCOMES);

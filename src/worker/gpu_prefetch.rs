@@ -9,20 +9,20 @@ use std::thread::JoinHandle;
 use crate::data::loader::{Loaded, Loader, Unreadable};
 use crate::data::{Batch, Error};
 use crate::engine::DeviceTensors;
-use crate::ops::cuda::{Coming, Gpu, H2dPrefetcher};
+use crate::ops::cuda::{Gpu, H2dPrefetcher, InFlightTensor};
 
 /// The batches of a loader, one of which is always on its way.
 pub(super) struct Ahead {
-    coming: Option<Receiver<Result<UnderWay, Error>>>,
+    coming: Option<Receiver<Result<InFlight, Error>>>,
     thread: Option<JoinHandle<()>>,
     /// Whether the training thread waits for a batch.
     waits: Arc<AtomicBool>,
 }
 
-struct UnderWay {
+struct InFlight {
     batch: Batch,
-    inputs: Option<Coming>,
-    targets: Option<Coming>,
+    inputs: Option<InFlightTensor>,
+    targets: Option<InFlightTensor>,
     unreadable: Vec<Unreadable>,
 }
 
@@ -50,7 +50,7 @@ impl Ahead {
         self.waits.store(true, Ordering::Relaxed);
         let coming = self.coming.as_ref()?.recv().ok();
         self.waits.store(false, Ordering::Relaxed);
-        Some(coming?.and_then(UnderWay::arrive))
+        Some(coming?.and_then(InFlight::arrive))
     }
 }
 
@@ -65,7 +65,7 @@ impl Drop for Ahead {
     }
 }
 
-impl UnderWay {
+impl InFlight {
     fn arrive(self) -> Result<Loaded, Error> {
         let Self { mut batch, inputs, targets, unreadable } = self;
         for (place, coming) in [(&mut batch.inputs, inputs), (&mut batch.targets, targets)] {
@@ -81,7 +81,7 @@ fn send_all(
     loader: Loader,
     mut prefetcher: H2dPrefetcher,
     moves: DeviceTensors,
-    to: &SyncSender<Result<UnderWay, Error>>,
+    to: &SyncSender<Result<InFlight, Error>>,
 ) {
     for loaded in loader {
         let under_way = loaded.and_then(|Loaded { batch, unreadable }| {
@@ -89,7 +89,7 @@ fn send_all(
             let [inputs, targets] = moves.of(&batch);
             let inputs = send(inputs, &batch.inputs).map_err(|error| failed(&error))?;
             let targets = send(targets, &batch.targets).map_err(|error| failed(&error))?;
-            Ok(UnderWay { batch, inputs, targets, unreadable })
+            Ok(InFlight { batch, inputs, targets, unreadable })
         });
         if to.send(under_way).is_err() {
             return;

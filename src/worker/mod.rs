@@ -40,7 +40,7 @@ use crate::units::Rank;
 use device::GroupHandles;
 pub(crate) use evaluation_details::{ClassDetails, Details, TargetDetails, WorstSample};
 use rank_logger::RankLogger;
-pub(crate) use rollout::{Deed, Episode};
+pub(crate) use rollout::{Episode, Transition};
 pub(crate) use sample::Sampling;
 pub(crate) use test::Measured;
 use train::Ending;

@@ -21,18 +21,28 @@ pub(crate) enum RankLogger {
     },
 }
 
+/// What the first rank of a run writes.
+pub(crate) struct LoggerSettings {
+    /// Where the run continues.
+    pub(crate) step: u64,
+    /// The history that an old checkpoint holds.
+    pub(crate) inherited: History,
+    /// What evaluations measure.
+    pub(crate) metrics: Vec<String>,
+    /// What is written beside the history.
+    pub(crate) sinks: Vec<Box<dyn Sink>>,
+}
+
 impl RankLogger {
-    /// The logger of `rank`, in a run that continues from `step`; `inherited` is the history that
-    /// an old checkpoint holds, `metrics` what evaluations measure, and `sinks` what rank 0 writes
-    /// beside the history.
+    /// The logger of `rank`; `logger` counts if that is the first.
     pub(crate) fn open(
         plan: &Plan,
         rank: Rank,
         run: &RunFolders,
-        (step, inherited): (u64, History),
-        (metrics, sinks): (Vec<String>, Vec<Box<dyn Sink>>),
+        logger: LoggerSettings,
     ) -> Result<Self, Error> {
         if rank.is_first() {
+            let LoggerSettings { step, inherited, metrics, sinks } = logger;
             let settings = Settings {
                 run: run.clone(),
                 sinks,

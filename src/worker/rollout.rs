@@ -19,7 +19,7 @@ pub(crate) type Ask<'a> = &'a mut dyn FnMut(&Tensor, &[Key]) -> Result<Tensor>;
 
 /// What was seen and done in one step.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Deed {
+pub(crate) struct Transition {
     /// In the units of the data.
     pub observation: Vec<f32>,
     /// In the units of the data.
@@ -29,7 +29,7 @@ pub(crate) struct Deed {
 /// One attempt of a policy.
 pub(crate) struct Episode {
     /// Its steps.
-    pub deeds: Vec<Deed>,
+    pub deeds: Vec<Transition>,
     /// Whether it came to its goal.
     pub solved: bool,
     environment: Box<dyn Environment>,
@@ -57,7 +57,7 @@ impl Episode {
             return;
         }
         let observation = self.end();
-        self.deeds.push(Deed { observation, action: action.to_vec() });
+        self.deeds.push(Transition { observation, action: action.to_vec() });
         self.environment.step(action);
         self.solved = self.environment.is_solved();
     }
@@ -67,7 +67,7 @@ impl Episode {
         self.environment.observe()
     }
 
-    /// Names of the numbers of a [`Deed`].
+    /// Names of the numbers of a [`Transition`].
     pub(crate) fn names(&self) -> &'static [&'static str] {
         self.environment.names()
     }

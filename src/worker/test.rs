@@ -134,7 +134,8 @@ pub(crate) struct Measured {
 /// of one.
 pub(crate) fn measure_all(
     plan: &Plan,
-    (source, splits): (&dyn DataSource, Splits),
+    source: &dyn DataSource,
+    splits: Splits,
     engine: &mut Engine,
     collective: &dyn Collective,
 ) -> Result<Measured, Error> {
@@ -144,7 +145,7 @@ pub(crate) fn measure_all(
         let Some(data) = data else { continue };
         let (chunks, mut feed) = Feed::of_split(plan, split, data.clone(), Rank(0))?;
         let found = engine.evaluate(split, &chunks, &mut || feed.next())?;
-        measured.details.push(Details::of(plan, split, engine, (&found, data.as_ref())));
+        measured.details.push(Details::of(plan, split, engine, &found, data.as_ref()));
         let Evaluation { metrics, samples, unreadable, .. } = found;
         measured.metrics.extend(metrics);
         if unreadable > 0 {

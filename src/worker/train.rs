@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use crate::checkpoint::Importance;
-use crate::data::audit::{Partition, Taken, audit};
+use crate::data::audit::{Partition, SampleDigest, audit};
 use crate::data::loader::{Loader, Request, Settings};
 use crate::data::sampler::EpochOrder;
 use crate::engine::{Clock, Evaluation, Split, StepReport, StopRequest};
@@ -96,9 +96,9 @@ fn epoch_order(RankRun { plan, odds, .. }: &RankRun, epoch: u64) -> EpochOrder {
 /// them.
 fn audit_partition(run: &mut RankRun, order: &EpochOrder, epoch: u64) -> Result<(), Error> {
     let wrong = |what: String| Error::Partition { epoch: epoch + 1, what };
-    let mine = Taken::by(order, run.rank);
+    let mine = SampleDigest::by(order, run.rank);
     let bytes = serde_json::to_vec(&mine).map_err(|error| wrong(error.to_string()))?;
-    let all: Vec<Taken> = run
+    let all: Vec<SampleDigest> = run
         .collective
         .all_gather(&bytes)?
         .iter()

@@ -27,9 +27,6 @@ fn refuses_data(lab: &Lab, args: &[&str]) -> Ended {
     ended
 }
 
-// ------------------------------------------------------------------------------------- the
-// experiment
-
 #[test]
 fn a_name_that_leaves_the_runs_folder_is_refused_and_nothing_is_made() {
     let lab = Lab::new();
@@ -182,9 +179,6 @@ fn half_of_a_launchers_variables_is_refused_by_name() {
     lab.is_clean();
 }
 
-// ------------------------------------------------------------------------------------------- the
-// data
-
 /// A lab whose two-class photos are whole.
 fn photos() -> Lab {
     let lab = Lab::new();
@@ -327,9 +321,6 @@ fn skipped_images_have_the_same_substitutes_at_any_world_size() {
     });
     assert!(models[0] == models[1]);
 }
-
-// ---------------------------------------------------------------------------------------- the
-// folders
 
 #[test]
 fn folders_that_cannot_be_made_are_named_before_anything_is_trained() {

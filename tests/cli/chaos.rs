@@ -1,5 +1,5 @@
 //! Random schedules of kills, stops, requests to end and other numbers of ranks, each resumed to
-//! the end and compared with the run that nobody disturbed. `just chaos 50`, and `just chaos 1
+//! the end and compared with the undisturbed run. `just chaos 50`, and `just chaos 1
 //! SEED` for one of them again.
 
 use std::fmt::Write;

@@ -188,9 +188,6 @@ fn every_toml_block_about_sweeps_is_understood() {
     }
 }
 
-// -------------------------------------------------------------------------------------- the
-// commands
-
 /// The arguments of every command line of ddprun in `lines`, without its comment.
 fn commands<'a>(lines: impl Iterator<Item = &'a str>) -> BTreeSet<Vec<String>> {
     let starts = ["ddprun ", "./ddprun ", "target/release/ddprun ", "cargo run --release -- "];

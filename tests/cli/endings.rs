@@ -29,9 +29,6 @@ fn linked(lab: &Lab, link: &str) -> PathBuf {
     fs::canonicalize(lab.checkpoints().join(link)).unwrap()
 }
 
-// ------------------------------------------------------------------------------------- early
-// stopping
-
 /// No improvement is great enough, so that the third evaluation is one too many.
 fn impatient() -> String {
     let base = BASE.replace("epochs = 2", "epochs = 9").replace("batch_size = 4", "batch_size = 2");
@@ -83,9 +80,6 @@ fn more_patience_has_an_early_stopped_run_go_on() {
     bits(&lab).must_be(&bits(&straight));
 }
 
-// ------------------------------------------------------------------------------------------ the
-// time
-
 #[test]
 fn a_run_out_of_time_stays_so_until_it_is_given_more() {
     let lab = Lab::new();
@@ -103,9 +97,6 @@ fn a_run_out_of_time_stays_so_until_it_is_given_more() {
     assert!(state(&lab)["seconds"].as_f64().unwrap() >= 2.0);
     lab.is_clean();
 }
-
-// ------------------------------------------------------------------------------------- the last
-// test
 
 /// What the newest test measured.
 fn tested(lab: &Lab) -> Option<Value> {
@@ -160,8 +151,6 @@ fn what_was_tested_is_not_tested_again_and_still_counts() {
     lab.run_to(0, &["resume"]).says(&["test success", "completed after step 4"]);
 }
 
-// --------------------------------------------------------------------------------- another metric
-
 #[test]
 fn numbers_of_another_metric_are_not_compared_after_a_resume() {
     let early = "[early_stopping]\npatience = 9\n[checkpoint]\nkeep_last = 9\n";
@@ -193,8 +182,6 @@ fn numbers_of_another_metric_are_not_compared_after_a_resume() {
     assert_eq!(early["best"].as_f64(), since.iter().copied().reduce(f64::max));
     lab.is_clean();
 }
-
-// --------------------------------------------------------------------------------- the last step
 
 #[test]
 fn a_last_step_with_fewer_samples_than_ranks_trains_on_any_number_of_them() {

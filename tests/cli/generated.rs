@@ -1,4 +1,4 @@
-//! Generated data: each set is whole or absent, and nobody's but the runs' that ask for just this
+//! Generated data: each set is whole or absent, and belongs to the runs that ask for just this
 //! one.
 
 use std::fs;

@@ -19,8 +19,8 @@ mount -o loop disk.img disk || exit 99
 exec "$@"
 "#;
 
-/// A disk on which whoever writes waits and cannot be killed, until this is dropped. The open
-/// folder outlives the processes that could name it.
+/// A disk on which a process that writes waits and cannot be killed, until this is dropped. The
+/// open folder outlives the processes that could name it.
 struct Frozen(File);
 
 impl Frozen {
@@ -43,7 +43,7 @@ impl Drop for Frozen {
     }
 }
 
-/// A run whose checkpoints go to a disk of its own; `None` where nobody may make one.
+/// A run whose checkpoints go to a disk of its own; `None` where none may be made.
 fn on_own_disk(lab: &Lab, changes: &[&str]) -> Option<Running> {
     std::fs::create_dir(lab.path("disk")).unwrap();
     File::create(lab.path("disk.img")).unwrap().set_len(16 << 20).unwrap();

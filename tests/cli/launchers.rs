@@ -122,7 +122,7 @@ fn another_launch_of_torchrun_with_the_same_run_id_begins_a_run_of_its_own() {
     all_have_code(0, &ended);
     ended[0].says(&["(restart 1): no earlier run found in `logs/small`; starting a new one"]);
     assert_eq!(runs(&lab), 3);
-    // Without its folder nobody can tell; rank 0 says so for all.
+    // Without its folder no rank can tell; rank 0 says so for all.
     let ended = end(Torchrun::new(None).start(&lab, 1, &["small.toml"]));
     all_have_code(2, &ended);
     ended[0].says(&["cannot tell which run of `none` to continue:", "do: ", "`ddprun resume RUN`"]);

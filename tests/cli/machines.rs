@@ -385,7 +385,7 @@ fn a_second_machine_of_a_number_is_refused_and_the_first_goes_on() {
     let mut first = machines.waiting(&["train.batch_size=2", "train.global_batch_size=6"]);
     let changes = ["train.batch_size=2", "train.global_batch_size=6"];
     let second = machines.start(1, &changes);
-    // Node 0 does not say who has come: whoever of the two is later is refused.
+    // Node 0 does not say which has come: the later of the two is refused.
     let again = machines.start(1, &changes);
     let mut both = [second, again];
     until("a refusal", || both.iter_mut().any(Running::is_over));

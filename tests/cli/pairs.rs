@@ -1,5 +1,5 @@
-//! Every kind of data with every model: a pair takes a step, or is refused before anything starts, with what the model
-//! takes and what the data is.
+//! Every kind of data with every model: a pair takes a step, or is refused before anything starts,
+//! with what the model takes and what the data is.
 
 use candle_core::{Device, Tensor};
 use ddprun::model::Models;

@@ -189,7 +189,7 @@ impl Noted {
             let path = self.logs.join(name);
             let whole = [0, self.disk.calls.len()].map(|n| self.disk.seen(n).remove(&path));
             if !tree.contains_key(&path) || !whole.contains(&tree.get(&path).cloned()) {
-                return Err(format!("`{name}` is not whole, so nobody can resume"));
+                return Err(format!("`{name}` is not whole, so it cannot be resumed"));
             }
         }
         self.must_say(tree, found)
@@ -279,7 +279,7 @@ fn three_checkpoints(keep_last: usize) -> String {
     format!("{small}keep_last = {keep_last}\nkeep_best = 1\n")
 }
 
-/// The run that nobody disturbed: its data, and what all others must end with.
+/// The undisturbed run: its data, and what all others must end with.
 fn undisturbed() -> (Lab, String, Bits) {
     let lab = Lab::with(&three_checkpoints(1));
     let data = format!("data.dir={}", lab.path("data/shapes").display());

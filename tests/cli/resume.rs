@@ -58,7 +58,7 @@ impl Bits {
     }
 }
 
-/// The run of [`SLOW`] that nobody disturbs, made once.
+/// The undisturbed run of [`SLOW`], made once.
 pub(crate) fn undisturbed() -> &'static Bits {
     static BITS: OnceLock<Bits> = OnceLock::new();
     BITS.get_or_init(|| {
@@ -89,7 +89,7 @@ fn stopped(code: i32, stop: impl Fn(&Running)) -> Lab {
     panic!("five runs were over before they could be stopped");
 }
 
-/// Resumes what was stopped, and compares with the run that nobody disturbed.
+/// Resumes what was stopped, and compares with the undisturbed run.
 fn goes_on_as_if_nothing_had_happened(lab: &Lab, changes: &[&str]) {
     let resumed = lab.run_to(0, &[&["resume"], changes].concat());
     resumed.says(&["resumed after step ", "completed after step 60"]);
@@ -212,9 +212,6 @@ fn resuming_a_finished_run_changes_nothing_and_says_so() {
     lab.is_clean();
 }
 
-// ------------------------------------------------------------------------------------- any world
-// size
-
 #[test]
 fn every_world_size_and_number_of_threads_gives_the_same_bits() {
     for [devices, workers, threads] in [[1, 0, 2], [1, 3, 1], [2, 0, 1], [4, 1, 1], [4, 3, 2]] {
@@ -274,8 +271,6 @@ fn mixed_images_have_the_same_bits_on_one_rank_and_after_a_resume() {
     assert!(bits(&parts).model == whole.model);
     parts.is_clean();
 }
-
-// -------------------------------------------------------------------------- what cannot be resumed
 
 /// A finished run with checkpoints of step 6 and step 12.
 fn with_two_checkpoints() -> (Lab, [PathBuf; 2]) {

@@ -123,7 +123,7 @@ pub(crate) fn pid_of(pid: u32) -> Pid {
     Pid::from_raw(pid as i32).unwrap()
 }
 
-/// Whether a process runs or is stopped; one that nobody has asked about since its end does not.
+/// Whether a process runs or is stopped; one that has ended and was not waited for yet does not.
 pub(crate) fn is_alive(pid: u32) -> bool {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     stat.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with(['Z', 'X']))
@@ -145,7 +145,7 @@ pub(crate) fn is_killed(pid: u32) -> bool {
 pub(crate) fn until(what: &str, mut happened: impl FnMut() -> bool) {
     let began = Instant::now();
     while !happened() {
-        assert!(began.elapsed() < TIMEOUT, "waited {TIMEOUT:?} in vain for {what}");
+        assert!(began.elapsed() < TIMEOUT, "waited {TIMEOUT:?} for {what}");
         std::thread::sleep(POLL_INTERVAL);
     }
 }

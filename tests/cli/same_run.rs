@@ -44,8 +44,6 @@ fn rename(lab: &Lab, from: &str, to: &str) {
     }
 }
 
-// ------------------------------------------------------------------------------------------- data
-
 #[test]
 fn images_that_are_not_those_of_the_run_are_refused_by_name() {
     let lab = photos();
@@ -182,8 +180,6 @@ fn a_trial_of_a_sweep_does_not_go_on_with_other_images() {
     assert!(journal.contains("train: 15 samples, was 16"), "{journal}");
 }
 
-// -------------------------------------------------------------------------------------- the plan
-
 #[test]
 fn each_resume_that_changes_something_has_files_of_its_own_and_later_commands_see_them() {
     let lab = Lab::new();
@@ -209,8 +205,6 @@ fn each_resume_that_changes_something_has_files_of_its_own_and_later_commands_se
     lab.is_clean();
 }
 
-// -------------------------------------------------------------------------------- its checkpoints
-
 #[test]
 fn a_run_whose_checkpoints_are_gone_begins_anew_only_if_it_is_asked_to() {
     let lab = Lab::new();
@@ -225,7 +219,7 @@ fn a_run_whose_checkpoints_are_gone_begins_anew_only_if_it_is_asked_to() {
     lab.run_to(7, &["resume"]).says(&[&where_to, "--from-scratch"]);
     fs::create_dir(&folder).unwrap();
     lab.run_to(7, &["resume"]).says(&[&where_to, "this run had saved some"]);
-    // Without events nobody knows whether there was one.
+    // Without events it is unknown whether there was one.
     let (events, hidden) = (lab.run_folder().join("events.jsonl"), lab.path("events.jsonl"));
     fs::rename(&events, &hidden).unwrap();
     lab.run_to(7, &["resume"]).says(&[&where_to, "this run may have saved some"]);
@@ -307,9 +301,6 @@ fn files_in_the_place_of_links_and_missing_links_are_made_anew() {
         }
     });
 }
-
-// ---------------------------------------------------------------------------- wherever it is
-// called
 
 /// The binary, called from another folder.
 fn from(folder: &Path, lab: &Lab, code: i32, args: &[&str]) -> Ended {

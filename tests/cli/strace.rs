@@ -99,7 +99,7 @@ const FAILURES: [(&str, &str); 8] = [
 const FAILED: u32 = 40;
 
 /// Has each thread of the run fail at its `nth` call of this kind, and goes on if that ended it.
-/// Returns how it ended, or `None` if nobody made so many calls.
+/// Returns how it ended, or `None` if fewer calls were made.
 fn failed_at(call: &str, errno: &str, nth: u32, data: &str, expected: &Bits) -> Option<i32> {
     let lab = Lab::with(&experiment());
     let what = format!("{call} {nth} {errno}");

@@ -29,8 +29,6 @@ fn a_core() -> String {
     list.trim().chars().take_while(char::is_ascii_digit).collect()
 }
 
-// ---------------------------------------------------------------------------------------- cores
-
 /// A process that does nothing but use a core, until it is dropped.
 struct Burner(Child);
 
@@ -58,7 +56,7 @@ fn crowded(lab: &Lab, ranks: u32, burners: u32, changes: &[&str]) -> (Vec<Burner
     (burners, spawn(lab.command("taskset", &[&ours[..], changes].concat())))
 }
 
-/// Nobody was accused of anything.
+/// No rank was accused of anything.
 fn accuses_no_rank(ended: &Ended) {
     ended.has_code(0);
     for word in ["has not made progress", "restart 1", "error:"] {
@@ -91,8 +89,6 @@ fn sixteen_ranks_on_one_core_beside_four_others_are_not_accused_in_ten_minutes()
     accuses_no_rank(&running.wait());
     lab.is_clean();
 }
-
-// --------------------------------------------------------------------------------------- memory
 
 /// Bytes of a process that are in memory.
 fn resident(pid: u32) -> i64 {
@@ -159,8 +155,6 @@ fn a_full_dev_shm_does_not_matter() {
     assert_eq!(fs::read_to_string(lab.path("shm.txt")).unwrap(), "full\n");
     lab.is_clean();
 }
-
-// ----------------------------------------------------------------------------------------- disks
 
 /// A rank of its own, whose checkpoints are of 200 and 400 kB: the limit is one of all files,
 /// shared memory too.
@@ -234,8 +228,6 @@ fn a_checkpoint_that_ends_at_any_byte_or_page_leaves_those_before_it() {
     }
     println!("{full} of 110 disks were full");
 }
-
-// ------------------------------------------------------------------------------------------ data
 
 /// The first image that the run trains on.
 fn an_image(folder: &Path) -> PathBuf {
@@ -331,8 +323,6 @@ fn images_of_any_name_are_read_and_shown_without_their_control_characters() {
     lab.is_clean();
 }
 
-// ----------------------------------------------------------------------------------------- locks
-
 #[test]
 fn a_file_system_without_locks_is_refused_before_anything_starts() {
     if !can_trace() {
@@ -356,8 +346,6 @@ fn a_file_system_without_locks_is_refused_before_anything_starts() {
         lab.is_clean();
     }
 }
-
-// -------------------------------------------------------------------------------------- counters
 
 /// The only checkpoint of a lab, as if it had been made after `step` steps.
 fn age(lab: &Lab, step: u64) {

@@ -100,7 +100,7 @@ fn a_grid_runs_every_point_as_a_run_of_its_own_and_ranks_them() {
     lab.is_clean();
 }
 
-/// The sweep that nobody disturbs.
+/// The undisturbed sweep.
 fn undisturbed() -> Vec<(Value, Value, Value, Value)> {
     let lab = lab(SLOW, RANDOM);
     lab.run_to(0, &["sweep", "tune.toml"]);
@@ -218,7 +218,7 @@ fn a_terminal_without_a_reader_does_not_stop_a_sweep_nor_a_run() {
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(writer);
         let mut child = command.spawn().unwrap();
         let mut status = None;
-        until("the end, although nobody reads", || {
+        until("the end, although nothing reads", || {
             status = child.try_wait().unwrap();
             status.is_some()
         });
@@ -336,9 +336,6 @@ fn spaces_on_the_command_line_make_a_sweep_of_an_experiment() {
     assert_eq!(json["name"], "small-sweep");
     lab.is_clean();
 }
-
-// -------------------------------------------------------------------------------------------
-// refused
 
 /// Refused before anything was made.
 fn refuses(lab: &Lab, args: &[&str]) -> Ended {

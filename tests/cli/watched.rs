@@ -1,4 +1,4 @@
-//! What is watched while a run goes on: that ranks agree, that nobody is slow, that samples are
+//! What is watched while a run goes on: that ranks agree, that no rank is slow, that samples are
 //! dealt out once.
 
 use std::fs;

@@ -205,7 +205,7 @@ fn start(scenario: &str) -> Start {
     Start { resume: false, program, console: Console::Terminal, smaller: vec![], waker: None }
 }
 
-/// Runs a scenario in this process, and checks that nobody is left.
+/// Runs a scenario in this process, and checks that no process is left.
 fn run(scenario: &str, plan: &Plan, folder: &Path) -> (Result<Ended, Box<Failure>>, Vec<Note>) {
     let mut notes = Vec::new();
     let result =

@@ -7,7 +7,7 @@
 use std::sync::Arc;
 
 use candle_core::{DType, Device, Result, Tensor, Var};
-use candle_train::ops::{self, Activation, GradientSink, Place, Uses, Weight, Window};
+use candle_train::ops::{self, Activation, GradientSink, Uses, Weight, WeightUse, Window};
 use candle_train::rng::{Key, Purpose};
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 
@@ -48,7 +48,7 @@ fn measure(
     let variables = variables(shapes);
     let bytes = 4 * variables[0].elem_count() as u64;
     let sink: Arc<dyn GradientSink> = Arc::new(Ignored);
-    let learnt = |(i, var)| Weight::learnt(var, Place::new(&sink, i, &Uses::default()));
+    let learnt = |(i, var)| Weight::learnt(var, WeightUse::new(&sink, i, &Uses::default()));
     let tracked: Vec<Weight> = variables.iter().enumerate().map(learnt).collect();
     let detached: Vec<Weight> =
         variables.iter().map(|var| Weight::from(&var.as_detached_tensor())).collect();

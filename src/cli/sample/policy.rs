@@ -56,7 +56,7 @@ fn observations(plan: &Plan, text: &str) -> Option<Vec<Vec<f32>>> {
 fn table(episodes: &[Episode]) -> String {
     let names = episodes.first().map_or(String::new(), |first| first.names().join(","));
     let head = format!("episode,step,{names}\n");
-    let line = |episode: usize, (step, deed): (usize, &worker::Deed)| {
+    let line = |episode: usize, (step, deed): (usize, &worker::Transition)| {
         format!("{episode},{step},{},{}\n", numbers(&deed.observation), numbers(&deed.action))
     };
     let lines = episodes.iter().enumerate().flat_map(|(number, episode)| {

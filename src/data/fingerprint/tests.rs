@@ -148,7 +148,7 @@ fn one_cell_of_a_table_is_enough_and_an_earlier_run_is_compared_as_far_as_it_is_
     assert_eq!(now.differences(&then), ["train: the contents of `train.csv` changed"]);
     let kept = dir.path().join("data.json");
     files::write_atomic(&kept, &then.written()).unwrap();
-    let error = Fingerprint::refuse_other_files(&kept, (&table, &facts.source)).unwrap_err();
+    let error = Fingerprint::refuse_other_files(&kept, &table, &facts.source).unwrap_err();
     assert!(error.to_string().contains("the contents of `train.csv` changed"), "{error}");
     let wider = Fingerprint { sample: Some(vec![2]), ..now.clone() };
     assert_eq!(wider.differences(&now), ["the shape of a sample is [2], was [1]"]);

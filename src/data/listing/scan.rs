@@ -99,7 +99,7 @@ pub(crate) struct Scan {
 ///
 /// The folder is absent or unreadable, has no class folders, or one of them holds no image.
 pub(crate) fn scan(root: &Path, what: &'static str) -> Result<Scan, Error> {
-    let mut seen = Seen::default();
+    let mut seen = Scanned::default();
     let names = class_names(root, what, &mut seen)?;
     if names.is_empty() {
         return Err(Error::NoClasses { path: root.to_owned() });
@@ -117,13 +117,13 @@ pub(crate) fn scan(root: &Path, what: &'static str) -> Result<Scan, Error> {
         return Err(Error::EmptyClasses { path: root.to_owned(), classes: empty });
     }
     let classes = names.into_iter().map(|name| name.to_string_lossy().into_owned()).collect();
-    let Seen { folders, links, left_out } = seen;
+    let Scanned { folders, links, left_out } = seen;
     Ok(Scan { listing: Listing { classes, files, left_out }, folders, links })
 }
 
 /// What a scan came by.
 #[derive(Default)]
-struct Seen {
+struct Scanned {
     folders: Vec<(PathBuf, Metadata)>,
     links: Vec<(PathBuf, Option<Metadata>)>,
     left_out: LeftOut,
@@ -135,8 +135,10 @@ struct Seen {
 ///
 /// They do not; both differences are listed.
 pub(crate) fn check_same_classes(
-    (train, train_classes): (&Path, &[String]),
-    (val, val_classes): (&Path, &[String]),
+    train: &Path,
+    train_classes: &[String],
+    val: &Path,
+    val_classes: &[String],
 ) -> Result<(), Error> {
     if train_classes == val_classes {
         return Ok(());
@@ -154,7 +156,11 @@ pub(crate) fn check_same_classes(
 }
 
 /// Names of the root's sub-folders (links to folders included), in byte order.
-fn class_names(root: &Path, what: &'static str, seen: &mut Seen) -> Result<Vec<OsString>, Error> {
+fn class_names(
+    root: &Path,
+    what: &'static str,
+    seen: &mut Scanned,
+) -> Result<Vec<OsString>, Error> {
     let unusable = |source: io::Error| match source.kind() {
         io::ErrorKind::NotFound => {
             Error::Missing { what, path: root.to_owned(), expected: EXPECTED }
@@ -185,7 +191,7 @@ struct Folder {
     images: Vec<OsString>,
 }
 
-fn list_class(root: &Path, label: u32, files: &mut Paths, seen: &mut Seen) -> Result<(), Error> {
+fn list_class(root: &Path, label: u32, files: &mut Paths, seen: &mut Scanned) -> Result<(), Error> {
     let mut folders = Vec::new();
     walk(root.to_owned(), &mut Vec::new(), &mut folders, seen)?;
     folders.sort_unstable_by(|a, b| a.path.as_os_str().cmp(b.path.as_os_str()));
@@ -202,7 +208,7 @@ fn walk(
     path: PathBuf,
     above: &mut Vec<(u64, u64)>,
     out: &mut Vec<Folder>,
-    seen: &mut Seen,
+    seen: &mut Scanned,
 ) -> Result<(), Error> {
     let meta = fs::metadata(&path).map_err(listing_failed(&path))?;
     let identity = (meta.dev(), meta.ino());
@@ -253,7 +259,7 @@ enum Called {
 }
 
 /// What an entry is, links followed. Costs a system call for links only.
-fn kind(entry: &fs::DirEntry, called: Called, seen: &mut Seen) -> Result<Kind, Error> {
+fn kind(entry: &fs::DirEntry, called: Called, seen: &mut Scanned) -> Result<Kind, Error> {
     let path = entry.path();
     let mut file_type = entry.file_type().map_err(listing_failed(&path))?;
     if file_type.is_symlink() {
@@ -432,11 +438,11 @@ mod tests {
     fn class_lists_that_differ_are_shown_from_both_sides() {
         let names = |list: &[&str]| list.iter().map(|&s| s.to_owned()).collect::<Vec<_>>();
         let (train, val) = (names(&["ape", "bear", "cat"]), names(&["ape", "cow"]));
-        let error = check_same_classes((Path::new("t"), &train), (Path::new("v"), &val));
+        let error = check_same_classes(Path::new("t"), &train, Path::new("v"), &val);
         assert_eq!(
             error.unwrap_err().to_string(),
             "class folders differ: only in `t`: `bear`, `cat`; only in `v`: `cow`"
         );
-        assert!(check_same_classes((Path::new("t"), &train), (Path::new("v"), &train)).is_ok());
+        assert!(check_same_classes(Path::new("t"), &train, Path::new("v"), &train).is_ok());
     }
 }

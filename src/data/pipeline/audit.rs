@@ -10,7 +10,7 @@ use crate::units::Rank;
 /// What a rank takes in an epoch, as a number that does not depend on the order: sums over its
 /// samples.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Taken {
+pub struct SampleDigest {
     samples: u64,
     sums: [u64; 2],
 }
@@ -27,7 +27,7 @@ pub struct Partition {
     pub repeated: u64,
 }
 
-impl Taken {
+impl SampleDigest {
     /// What `rank` takes in all steps of the epoch.
     pub fn by(order: &EpochOrder, rank: Rank) -> Self {
         let mut taken = Self::default();
@@ -60,16 +60,16 @@ impl Taken {
 /// # Errors
 ///
 /// What is wrong, in words.
-pub fn audit(order: &EpochOrder, n: usize, all: &[Taken]) -> Result<Partition, String> {
+pub fn audit(order: &EpochOrder, n: usize, all: &[SampleDigest]) -> Result<Partition, String> {
     let covered = order.covered();
     let mut times = vec![0u32; n];
-    let mut expected = Taken::default();
+    let mut expected = SampleDigest::default();
     for &sample in covered {
         let times = times.get_mut(sample as usize).ok_or(format!("there is no sample {sample}"))?;
         *times += 1;
         expected.add(sample);
     }
-    let together = all.iter().fold(Taken::default(), Taken::and);
+    let together = all.iter().fold(SampleDigest::default(), SampleDigest::and);
     if together != expected {
         let (found, wanted) = (together.samples, expected.samples);
         return Err(format!("ranks take {found} samples that are not the {wanted} of the epoch"));
@@ -94,23 +94,25 @@ mod tests {
     /// what they take.
     fn audited(
         n: usize,
-        (sampler, drop_last): (Sampler, bool),
-        change: impl Fn(&mut Vec<Taken>),
+        sampler: Sampler,
+        drop_last: bool,
+        change: impl Fn(&mut Vec<SampleDigest>),
     ) -> Result<Partition, String> {
         let world = WorldSize::new(4).unwrap();
         let order =
             EpochOrder::new(&data(n, sampler, true, drop_last), &batch(3, 1, 4, 4), world, 7, 2);
-        let mut all: Vec<Taken> = (0..4).map(|rank| Taken::by(&order, Rank(rank))).collect();
+        let mut all: Vec<SampleDigest> =
+            (0..4).map(|rank| SampleDigest::by(&order, Rank(rank))).collect();
         change(&mut all);
         audit(&order, n, &all)
     }
 
     #[test]
     fn samples_that_are_dealt_out_once_pass_and_what_is_left_or_repeated_is_counted() {
-        let shards = |drop_last| audited(50, (Sampler::Shards, drop_last), |_| ()).unwrap();
+        let shards = |drop_last| audited(50, Sampler::Shards, drop_last, |_| ()).unwrap();
         assert_eq!(shards(true), Partition { samples: 48, left_out: 2, repeated: 0 });
         assert_eq!(shards(false), Partition { samples: 50, left_out: 0, repeated: 0 });
-        let torch = audited(50, (Sampler::Torch, false), |_| ()).unwrap();
+        let torch = audited(50, Sampler::Torch, false, |_| ()).unwrap();
         assert_eq!(torch, Partition { samples: 52, left_out: 0, repeated: 2 });
     }
 
@@ -122,7 +124,8 @@ mod tests {
             order.drawn(&Odds::new((1..=50).map(f64::from)), 7, 2)
         };
         let order = order(WorldSize::new(4).unwrap());
-        let all: Vec<Taken> = (0..4).map(|rank| Taken::by(&order, Rank(rank))).collect();
+        let all: Vec<SampleDigest> =
+            (0..4).map(|rank| SampleDigest::by(&order, Rank(rank))).collect();
         let Partition { samples, left_out, repeated } = audit(&order, 50, &all).unwrap();
         assert!(samples == 50 && left_out == repeated && repeated > 9, "{repeated}");
         assert!(audit(&order, 50, &all[1..]).is_err());
@@ -130,8 +133,8 @@ mod tests {
 
     #[test]
     fn a_sample_that_two_ranks_take_or_none_takes_is_found() {
-        let fails = |change: &dyn Fn(&mut Vec<Taken>)| {
-            audited(50, (Sampler::Shards, true), |all| change(all)).unwrap_err()
+        let fails = |change: &dyn Fn(&mut Vec<SampleDigest>)| {
+            audited(50, Sampler::Shards, true, |all| change(all)).unwrap_err()
         };
         let missing = fails(&|all| all.truncate(3));
         assert_eq!(missing, "ranks take 36 samples that are not the 48 of the epoch");

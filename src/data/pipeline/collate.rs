@@ -6,7 +6,7 @@ use candle_core::{Device, Tensor};
 
 use crate::data::decoder_panic::panic_message;
 use crate::data::error::{Error, SampleError};
-use crate::data::pipeline::mixup::{Mixture, Place, Sample};
+use crate::data::pipeline::mixup::{Mixture, Sample, StepKey};
 use crate::data::pipeline::request::{Loaded, Request, Settings, Unreadable};
 use crate::data::{Batch, Dataset, IGNORED, IGNORED_LABEL, Target};
 use crate::failpoint;
@@ -42,60 +42,65 @@ pub(crate) fn load(
     }
     let is_whole = samples.len() == request.samples.len() && !request.partners.is_empty();
     let mixed = settings.mixup.filter(|_| is_whole);
-    let mixed = mixed.map(|plan| mix(dataset, request, (settings, &plan), (&mut values, &targets)));
-    let mut batch = to_batch(dataset, values, (&targets, mixed.transpose()?), samples)?;
+    let mixed = mixed
+        .map(|plan| Mixing { dataset, request, settings, plan: &plan }.mix(&mut values, &targets));
+    let mut batch = to_batch(dataset, values, &targets, mixed.transpose()?, samples)?;
     batch.unreadable = unreadable.len() as u64;
     Ok(Loaded { batch, unreadable })
 }
 
-/// Mixes the samples of a pass with their partners; what they are then, a probability of each
-/// class.
-fn mix(
-    dataset: &dyn Dataset,
-    request: &Request,
-    (settings, plan): (&Settings, &MixupPlan),
-    (values, targets): (&mut [f32], &[Target]),
-) -> Result<Vec<f32>, Error> {
-    let &[channels, height, width] = dataset.shape() else {
-        return Err(Error::Batch { what: "only images can be mixed".to_owned() });
-    };
-    let shape = [channels, height, width];
-    let place =
-        Place { seed: settings.seed, epoch: request.epoch.unwrap_or(0), step: request.step };
-    let n_targets = plan.classes;
-    let mut mixed = Vec::with_capacity(targets.len() * n_targets);
-    for target in targets {
-        mixed.extend(probabilities(target, n_targets)?);
-    }
-    let rows = values.chunks_exact_mut(shape.iter().product());
-    let rows = rows.zip(mixed.chunks_exact_mut(n_targets));
-    let mut rows = rows.zip(request.samples.iter().zip(&request.partners)).peekable();
-    while let Some(((image, target), (&sample, &partner))) = rows.next() {
-        let mixture = Mixture::of_pair(plan, place, [sample, partner], (height, width));
-        let own = Sample { image, target };
-        if let Some(((image, target), _)) = rows.next_if(|(_, pair)| pair == &(&partner, &sample)) {
-            mixture.apply([own, Sample { image, target }], shape);
-        } else if partner != sample {
-            // It is mixed with this one in another pass, too.
-            let (mut image, mut target) = partner_of(dataset, partner, (request, settings, plan))?;
-            let other = Sample { image: &mut image, target: &mut target };
-            mixture.apply([own, other], shape);
-        }
-    }
-    Ok(mixed)
+/// The samples of a pass and how they are mixed with their partners.
+struct Mixing<'a> {
+    dataset: &'a dyn Dataset,
+    request: &'a Request,
+    settings: &'a Settings,
+    plan: &'a MixupPlan,
 }
 
-/// The values of a sample that is in another pass, and its probabilities of classes.
-fn partner_of(
-    dataset: &dyn Dataset,
-    sample: u32,
-    (request, settings, plan): (&Request, &Settings, &MixupPlan),
-) -> Result<(Vec<f32>, Vec<f32>), Error> {
-    let mut values = Vec::new();
-    let found = load_or_replace(dataset, sample, &mut values, request.epoch, settings)?;
-    let none = || Error::Batch { what: "a partner of an evaluation".to_owned() };
-    let (_, target) = found.sample.ok_or_else(none)?;
-    Ok((values, probabilities(&target, plan.classes)?))
+impl Mixing<'_> {
+    /// Mixes the images `values`; what they are then, a probability of each class.
+    fn mix(&self, values: &mut [f32], targets: &[Target]) -> Result<Vec<f32>, Error> {
+        let Self { dataset, request, settings, plan } = *self;
+        let &[channels, height, width] = dataset.shape() else {
+            return Err(Error::Batch { what: "only images can be mixed".to_owned() });
+        };
+        let shape = [channels, height, width];
+        let place =
+            StepKey { seed: settings.seed, epoch: request.epoch.unwrap_or(0), step: request.step };
+        let n_targets = plan.classes;
+        let mut mixed = Vec::with_capacity(targets.len() * n_targets);
+        for target in targets {
+            mixed.extend(probabilities(target, n_targets)?);
+        }
+        let rows = values.chunks_exact_mut(shape.iter().product());
+        let rows = rows.zip(mixed.chunks_exact_mut(n_targets));
+        let mut rows = rows.zip(request.samples.iter().zip(&request.partners)).peekable();
+        while let Some(((image, target), (&sample, &partner))) = rows.next() {
+            let mixture = Mixture::of_pair(plan, place, [sample, partner], (height, width));
+            let own = Sample { image, target };
+            if let Some(((image, target), _)) =
+                rows.next_if(|(_, pair)| pair == &(&partner, &sample))
+            {
+                mixture.apply([own, Sample { image, target }], shape);
+            } else if partner != sample {
+                // It is mixed with this one in another pass, too.
+                let (mut image, mut target) = self.partner(partner)?;
+                let other = Sample { image: &mut image, target: &mut target };
+                mixture.apply([own, other], shape);
+            }
+        }
+        Ok(mixed)
+    }
+
+    /// The values of a sample that is in another pass, and its probabilities of classes.
+    fn partner(&self, sample: u32) -> Result<(Vec<f32>, Vec<f32>), Error> {
+        let Self { dataset, request, settings, plan } = *self;
+        let mut values = Vec::new();
+        let found = load_or_replace(dataset, sample, &mut values, request.epoch, settings)?;
+        let none = || Error::Batch { what: "a partner of an evaluation".to_owned() };
+        let (_, target) = found.sample.ok_or_else(none)?;
+        Ok((values, probabilities(&target, plan.classes)?))
+    }
 }
 
 /// A probability of each class: 1 for that of a label.
@@ -143,7 +148,7 @@ fn load_or_replace(
         // A stand-in would be counted twice: what cannot be read is left out of the evaluation.
         return Ok(Found { sample: None, warning: unreadable(problem) });
     }
-    let (used, target) = substitute(dataset, (index, source), key, values)?;
+    let (used, target) = substitute(dataset, index, source, key, values)?;
     let warning = unreadable(format!("{problem}; used sample {used} instead"));
     Ok(Found { sample: Some((used, target)), warning })
 }
@@ -151,7 +156,8 @@ fn load_or_replace(
 /// The next readable sample after `bad` in the data set, from the start again after its end.
 fn substitute(
     dataset: &dyn Dataset,
-    (bad, mut error): (usize, SampleError),
+    bad: usize,
+    mut error: SampleError,
     key: Option<Key>,
     values: &mut Vec<f32>,
 ) -> Result<(u32, Target), Error> {
@@ -191,7 +197,8 @@ fn load_caught(
 fn to_batch(
     dataset: &dyn Dataset,
     values: Vec<f32>,
-    (targets, mixed): (&[Target], Option<Vec<f32>>),
+    targets: &[Target],
+    mixed: Option<Vec<f32>>,
     samples: Vec<u32>,
 ) -> Result<Batch, Error> {
     let n = samples.len();

@@ -23,13 +23,13 @@ type Requests = Box<dyn Iterator<Item = Request> + Send>;
 pub struct Loader {
     shared: Arc<Shared>,
     threads: Vec<JoinHandle<()>>,
-    /// Told that samples are being read while somebody waits for them.
+    /// Called while the consumer waits and samples are still being read.
     observer: Observer,
 }
 
 type Observer = Box<dyn Fn() + Send>;
 
-/// Time between two looks at a loader that lets wait.
+/// Time between two checks of a loader that is waited for.
 const POLL_INTERVAL: Duration = Duration::from_secs(1);
 
 /// What threads and consumer share.

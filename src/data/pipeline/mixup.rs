@@ -22,7 +22,7 @@ pub(super) enum Mixture {
 
 /// Of a step: seed, epoch and number.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Place {
+pub(super) struct StepKey {
     pub(super) seed: u64,
     pub(super) epoch: u64,
     pub(super) step: u64,
@@ -32,7 +32,7 @@ impl Mixture {
     /// What becomes of `pair` in the step at `place`, images of (height, width) `size`.
     pub(super) fn of_pair(
         plan: &MixupPlan,
-        place: Place,
+        place: StepKey,
         [a, b]: [u32; 2],
         size: (usize, usize),
     ) -> Self {
@@ -180,7 +180,7 @@ mod tests {
     }
 
     fn drawn(plan: &MixupPlan, step: u64) -> Mixture {
-        Mixture::of_pair(plan, Place { seed: 3, epoch: 0, step }, [4, 5], (32, 32))
+        Mixture::of_pair(plan, StepKey { seed: 3, epoch: 0, step }, [4, 5], (32, 32))
     }
 
     #[test]
@@ -207,7 +207,7 @@ mod tests {
     #[test]
     fn pairs_draw_alike_in_a_batch_and_apart_in_mode_pair() {
         let of = |mode, pair| {
-            let place = Place { seed: 3, epoch: 2, step: 7 };
+            let place = StepKey { seed: 3, epoch: 2, step: 7 };
             Mixture::of_pair(&MixupPlan { mode, ..PLAN }, place, pair, (32, 32))
         };
         assert_eq!(of(MixupMode::Batch, [1, 2]), of(MixupMode::Batch, [8, 9]));

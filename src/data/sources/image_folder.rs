@@ -46,12 +46,12 @@ pub struct ImageFolder {
     #[serde(default)]
     #[schemars(extend("exclusiveMinimum" = 0.0, "exclusiveMaximum" = 1.0), example = 0.1)]
     pub test_fraction: Option<f64>,
-    /// cross-validation: cut the images into so many parts, of which `fold` validates. A sweep over
-    /// `data.fold` runs all.
+    /// cross-validation: split the images into this many parts, of which `fold` is the one to
+    /// validate on. A sweep over `data.fold` runs all.
     #[serde(default)]
     #[schemars(range(min = 2, max = 1000), example = 5)]
     pub folds: Option<usize>,
-    /// the part that validates, from 0; 0 where none is given.
+    /// the part to validate on, from 0; 0 unless given.
     #[serde(default)]
     #[schemars(range(min = 0, max = 999), example = 0)]
     pub fold: Option<usize>,
@@ -111,7 +111,7 @@ impl ImageFolder {
         for (part, path, what) in self.folders() {
             let listing = cache::list(path, what, cache.as_ref())?;
             if let Some((_, train, first)) = listed.first() {
-                scan::check_same_classes((*train, &first.classes), (path, &listing.classes))?;
+                scan::check_same_classes(train, &first.classes, path, &listing.classes)?;
             }
             listed.push((part, path, listing));
         }

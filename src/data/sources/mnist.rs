@@ -41,9 +41,8 @@ impl Kind for Mnist {
 
 impl DataSource for Mnist {
     fn open(&self, reading: &Reading<'_>) -> Result<Splits, Error> {
-        let train =
-            Digits::read(&self.dir, "train", (reading.train_transforms, reading.transforms))?;
-        let val = Digits::read(&self.dir, "t10k", (reading.val_transforms, reading.transforms))?;
+        let train = Digits::read(&self.dir, "train", reading.train_transforms, reading.transforms)?;
+        let val = Digits::read(&self.dir, "t10k", reading.val_transforms, reading.transforms)?;
         let largest = train.labels.iter().chain(&val.labels).max().copied().unwrap_or(0);
         let classes = (0..=largest).map(|label| label.to_string()).collect();
         Ok(Splits { train: Arc::new(train), val: Arc::new(val), test: None, classes })
@@ -130,7 +129,8 @@ impl Digits {
     fn read(
         dir: &Path,
         split: &'static str,
-        (list, transforms): (&[Choice], &Transforms),
+        list: &[Choice],
+        transforms: &Transforms,
     ) -> Result<Self, Error> {
         let (dims, images) = read_idx(&find(dir, split, IMAGES)?, 3)?;
         let labels_path = find(dir, split, LABELS)?;
@@ -375,11 +375,11 @@ mod tests {
         let counts = count(dir.path()).unwrap();
         assert_eq!((counts.n_train, counts.n_val, counts.size), (3, 1, (2, 2)));
         assert_eq!(counts.classes, ["0", "1", "2"]);
-        let val = Digits::read(dir.path(), "t10k", (&[], &Transforms::default())).unwrap();
+        let val = Digits::read(dir.path(), "t10k", &[], &Transforms::default()).unwrap();
         let mut values = Vec::new();
         assert_eq!(val.load(0, None, &mut values).unwrap(), Target::Class(1));
         assert_eq!(values, [1.0, 0.0, 0.2, 0.4]);
-        let train = Digits::read(dir.path(), "train", (&[], &Transforms::default())).unwrap();
+        let train = Digits::read(dir.path(), "train", &[], &Transforms::default()).unwrap();
         train.load(2, None, &mut values).unwrap();
         let bytes: Vec<f32> = values[4..].iter().map(|v| (v * 255.0).round()).collect();
         assert_eq!(bytes, [8.0, 9.0, 10.0, 11.0]);
@@ -426,7 +426,7 @@ mod tests {
         let counts = count(dir).unwrap();
         assert_eq!((counts.n_train, counts.n_val, counts.size), (60_000, 10_000, (28, 28)));
         assert_eq!(counts.classes.len(), 10);
-        let val = Digits::read(dir, "t10k", (&[], &Transforms::default())).unwrap();
+        let val = Digits::read(dir, "t10k", &[], &Transforms::default()).unwrap();
         assert_eq!(val.labels[..8], [7, 2, 1, 0, 4, 1, 4, 9]);
     }
 }

@@ -70,8 +70,8 @@ impl GpuReducer {
             moments.iter().map(|m| on_device(m, &device)).collect::<Result<_>>().map_err(failed)?;
         let trained: Vec<usize> =
             (0..params.len()).filter(|&index| plan.is_ever_trained(index)).collect();
-        let held = (&layout, &buckets[..], plan);
-        let updater = updater(gpu, held, params, &moments, &trained).map_err(failed)?;
+        let of = OptimizerState { plan, params, moments: &moments };
+        let updater = updater(gpu, &layout, &buckets, &of, &trained).map_err(failed)?;
         let follower = follower(gpu, all, &moments, &trained).map_err(failed)?;
         let (mut reducer, mut way) = (None, None);
         if collective.world_size().count() > 1 && collective.on_gpu().is_none() {
@@ -130,14 +130,22 @@ fn on_device(moments: &Moments, device: &Device) -> Result<[Option<Tensor>; 3]> 
     Ok([tensor(&moments.first)?, tensor(&moments.second)?, tensor(&moments.average)?])
 }
 
+/// Parameters, and what their optimizer keeps of them.
+struct OptimizerState<'a> {
+    plan: &'a OptimizerPlan,
+    params: &'a [Param],
+    moments: &'a [[Option<Tensor>; 3]],
+}
+
 /// What moves the parameters that are `trained`.
 fn updater(
     gpu: &Gpu,
-    (layout, buckets, plan): (&Layout, &[Tensor], &OptimizerPlan),
-    params: &[Param],
-    moments: &[[Option<Tensor>; 3]],
+    layout: &Layout,
+    buckets: &[Tensor],
+    state: &OptimizerState<'_>,
     trained: &[usize],
 ) -> Result<Updater> {
+    let OptimizerState { plan, params, moments } = *state;
     let mut parameters = Vec::with_capacity(trained.len());
     for &index in trained {
         let (param, slot) = (&params[index], layout.slots[index]);
@@ -194,7 +202,7 @@ impl Carry for Carrier {
         ready: Moment,
         sum: Sum<'_>,
     ) -> std::result::Result<Moment, Error> {
-        let carried = self.staging.visit(bucket, (&self.buckets[bucket], &ready), sum);
+        let carried = self.staging.visit(bucket, &self.buckets[bucket], &ready, sum);
         let failed = |source| Error::Tensor { phase: "reduction", step: 0, source };
         Ok(carried.map_err(failed)??)
     }
@@ -246,9 +254,8 @@ impl Reducer for GpuReducer {
         state.order = layout.trained(trained);
         state.trained = trained.to_vec();
         self.trained = (0..trained.len()).filter(|&index| trained[index]).collect();
-        let held = (layout, &state.buckets[..], plan);
-        let all = params.parameters();
-        self.updater = updater(&self.gpu, held, all, &self.moments, &self.trained)?;
+        let of = OptimizerState { plan, params: params.parameters(), moments: &self.moments };
+        self.updater = updater(&self.gpu, layout, &state.buckets, &of, &self.trained)?;
         self.follower = follower(&self.gpu, params, &self.moments, &self.trained)?;
         Ok(())
     }

@@ -134,9 +134,6 @@ fn conditions_choose_between_two_entries_of_one_key() {
     assert_eq!(values[1].1, json!(0.01));
 }
 
-// ------------------------------------------------------------------------------------------ bad
-// input
-
 #[test]
 fn an_empty_space_and_an_empty_list_of_values_are_refused() {
     refused(

@@ -73,12 +73,12 @@ impl Layer for Residual {
             ResidualActivation::Relu => Activation::Relu,
         };
         let (layers, shortcut) = (site.sequence()?, site.shortcut()?);
-        Ok(Node::of(Block(Arc::new(Ways { layers, shortcut, activation }))))
+        Ok(Node::of(Block(Arc::new(ResidualBranches { layers, shortcut, activation }))))
     }
 }
 
 /// Keeps its input only, where activations are computed again.
-struct Block(Arc<Ways>);
+struct Block(Arc<ResidualBranches>);
 
 impl Forward for Block {
     fn forward(&self, x: &Tensor, pass: &ForwardContext) -> CandleResult<Tensor> {
@@ -87,13 +87,13 @@ impl Forward for Block {
 }
 
 /// activation(layers(x) + shortcut(x)).
-struct Ways {
+struct ResidualBranches {
     layers: Vec<Node>,
     shortcut: Vec<Node>,
     activation: Activation,
 }
 
-impl nn::Block for Ways {
+impl nn::Block for ResidualBranches {
     fn forward(&self, x: &Tensor, pass: &ForwardContext) -> CandleResult<Tensor> {
         let round = run(&self.shortcut, x.clone(), pass)?;
         if let Some((Node::ConvNorm(conv, norm, Activation::Identity), before)) =

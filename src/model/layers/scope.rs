@@ -34,7 +34,7 @@ impl From<Flow> for Decided {
 
 /// Where a layer stands: in the file, and in the model.
 #[derive(Clone, Debug, Default)]
-struct Place {
+struct LayerPosition {
     /// `model.layers[3]`
     at: String,
     /// `layer1.0.conv1`
@@ -47,7 +47,7 @@ pub struct Scope<'a> {
     layers: &'a Layers,
     /// Numbers that the data needs at the end.
     needed: usize,
-    place: Place,
+    place: LayerPosition,
     /// Names that have parameters already.
     taken: BTreeSet<String>,
     /// Names that random numbers are drawn by already.
@@ -61,7 +61,7 @@ impl<'a> Scope<'a> {
         Self {
             layers,
             needed,
-            place: Place::default(),
+            place: LayerPosition::default(),
             taken: BTreeSet::new(),
             drawn: BTreeSet::new(),
             n_layers: 0,
@@ -149,7 +149,7 @@ impl<'a> Scope<'a> {
 
     /// Parameters are called by the layer's key; of a layer without one, its place in the list.
     /// Layers that hold layers need no name of their own.
-    fn placed(&self, list: &str, index: usize, entry: &Entry) -> Place {
+    fn placed(&self, list: &str, index: usize, entry: &Entry) -> LayerPosition {
         let prefix = &self.place.path;
         let has_layers = || {
             let spec = self.layers.kind(&entry.name);
@@ -165,13 +165,13 @@ impl<'a> Scope<'a> {
             Some(own) if prefix.is_empty() => own,
             Some(own) => format!("{prefix}.{own}"),
         };
-        Place { at: format!("{list}[{index}]"), path }
+        LayerPosition { at: format!("{list}[{index}]"), path }
     }
 
     /// One plan; of a repetition, one for each time.
     fn entry(
         &mut self,
-        place: Place,
+        place: LayerPosition,
         entry: &Entry,
         input: Flow,
     ) -> Result<Vec<LayerPlan>, LayerMisfit> {
@@ -252,7 +252,7 @@ impl<'a> Scope<'a> {
     /// A name of its own for the random numbers of a layer whose path another one has: containers
     /// without a key add nothing to the paths of their layers.
     fn draws(&mut self, layer: &dyn Layer) -> Option<String> {
-        let Place { at, path } = &self.place;
+        let LayerPosition { at, path } = &self.place;
         let is_twin = layer.draws() && !self.drawn.insert(path.clone());
         is_twin.then(|| format!("{path} at {at}"))
     }

@@ -39,13 +39,13 @@ impl Kind for Tensorboard {
 
 impl Sink for Tensorboard {
     fn open(&self, start: &SinkStart<'_>) -> Result<Box<dyn OpenSink>, Error> {
-        Ok(Box::new(Board(open(start.logs, start.resumed_from, Timestamp::now())?)))
+        Ok(Box::new(EventFile(open(start.logs, start.resumed_from, Timestamp::now())?)))
     }
 }
 
-struct Board(Appended);
+struct EventFile(Appended);
 
-impl OpenSink for Board {
+impl OpenSink for EventFile {
     fn record(&mut self, stamped: &Stamped) -> Result<(), Error> {
         match record(&stamped.event, stamped.time) {
             Some(record) => Ok(self.0.append(&record)?),

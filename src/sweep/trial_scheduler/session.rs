@@ -19,7 +19,7 @@ use crate::sweep::ranking::Ranking;
 use crate::sweep::request::{Cause, Ended, Job, Order, Outcome, Trainer};
 use crate::sweep::sampler::BaseValues;
 use crate::sweep::trial::{Length, State, Trial, id};
-use crate::sweep::trial_events::Tail;
+use crate::sweep::trial_events::TrialEvents;
 use crate::sweep::view::View;
 use crate::sweep::{Error, gpus};
 use crate::transport::Waker;
@@ -37,7 +37,7 @@ enum Message {
 pub(super) struct Running {
     pub(super) number: u32,
     pub(super) job: Arc<Job>,
-    pub(super) tail: Tail,
+    pub(super) tail: TrialEvents,
     /// Reports that have been looked at.
     pub(super) seen: usize,
     /// Whether it was given up: its end is written down, and its ranks leave.
@@ -52,8 +52,11 @@ impl Running {
     }
 }
 
-/// Signals that stop the sweep itself; each running trial hears them too.
-struct Ears {
+/// What the thread that decides listens to.
+struct Inbox {
+    sender: Sender<Message>,
+    receiver: Receiver<Message>,
+    /// Signals that stop the sweep itself; each running trial gets them too.
     preemption: Signals,
     interruption: Signals,
 }
@@ -78,15 +81,17 @@ impl<'a> Session<'a> {
     /// Runs trials until all are done, or a signal stops it.
     pub(super) fn live(&mut self, journal: &mut Journal) -> Result<Ended, Error> {
         let failed = |what| move |reason| Error::System { what, reason };
-        let mut ears = Ears {
+        let (sender, receiver) = channel();
+        let mut inbox = Inbox {
+            sender,
+            receiver,
             preemption: Signals::of_preemption().map_err(failed("listen to signals"))?,
             interruption: Signals::of_interruption().map_err(failed("listen to signals"))?,
         };
         let retried = self.retry(journal)?;
         self.view.opened(&self.folder, self.order.concurrent(), &self.trials, retried);
-        let (sender, receiver) = channel();
         let ended = std::thread::scope(|scope| {
-            let ended = self.serve(scope, journal, &mut ears, (&sender, &receiver));
+            let ended = self.serve(scope, journal, &mut inbox);
             if ended.is_err() {
                 // A journal that cannot be written ends the sweep; its trials save and leave first.
                 self.running.iter().for_each(|running| running.job.waker.wake());
@@ -101,8 +106,7 @@ impl<'a> Session<'a> {
         &mut self,
         scope: &'scope Scope<'scope, '_>,
         journal: &mut Journal,
-        ears: &mut Ears,
-        (sender, receiver): (&Sender<Message>, &Receiver<Message>),
+        inbox: &mut Inbox,
     ) -> Result<Ended, Error>
     where
         'a: 'scope,
@@ -112,7 +116,7 @@ impl<'a> Session<'a> {
             while stopped.is_none() && self.running.len() < self.order.concurrent() {
                 if self.failures() > self.order.sweep.max_failures as usize {
                     stopped = Some(Ended::TooManyFailures);
-                } else if !self.start_next(scope, journal, sender)? {
+                } else if !self.start_next(scope, journal, &inbox.sender)? {
                     break;
                 }
             }
@@ -120,9 +124,9 @@ impl<'a> Session<'a> {
                 let failed = self.failures();
                 return Ok(stopped.unwrap_or(Ended::Done { failed }));
             }
-            let message = receiver.recv_timeout(POLL_INTERVAL);
-            let interrupted = ears.interruption.take() > 0;
-            if interrupted || ears.preemption.take() > 0 {
+            let message = inbox.receiver.recv_timeout(POLL_INTERVAL);
+            let interrupted = inbox.interruption.take() > 0;
+            if interrupted || inbox.preemption.take() > 0 {
                 stopped = Some(Ended::Stopped { interrupted });
             }
             self.listen(journal)?;
@@ -131,7 +135,7 @@ impl<'a> Session<'a> {
                 Ok(Message::Over(number, outcome)) => {
                     if self.over(journal, number, outcome)? && stopped.is_none() {
                         // Its ranks were stopped by a signal that we have not looked at yet.
-                        let interrupted = ears.interruption.take() > 0;
+                        let interrupted = inbox.interruption.take() > 0;
                         stopped = Some(Ended::Stopped { interrupted });
                     }
                 }
@@ -234,7 +238,7 @@ impl<'a> Session<'a> {
     {
         let failed = |what| move |reason| Error::System { what, reason };
         let folders = self.order.folders(trial.number);
-        let tail = Tail::new(&folders.logs, &self.order.sweep.search.metric);
+        let tail = TrialEvents::new(&folders.logs, &self.order.sweep.search.metric);
         let concurrent = self.order.concurrent().min(self.total).max(1);
         let job = Arc::new(Job {
             folders,

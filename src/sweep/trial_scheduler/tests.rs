@@ -209,7 +209,7 @@ fn a_sweep_interrupted_anywhere_ends_as_an_undisturbed_one() {
         let whole = Lab::new(method, 14);
         let (_, expected) = whole.run(&fake(|_, _| Outcome::Done));
         let parts = Lab::new(method, 14);
-        // Every third start is stopped by somebody, in the middle of its trial.
+        // Every third start is stopped in the middle of its trial.
         let fake = fake(|start, _| if start % 3 == 0 { Outcome::Stopped } else { Outcome::Done });
         let mut n_starts = 0;
         let found = loop {

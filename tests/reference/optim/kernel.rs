@@ -76,7 +76,7 @@ fn rules() -> [(Planned, Vec<u32>); 5] {
 #[test]
 fn every_rule_moves_parameters_as_on_the_cpu() {
     let Some(gpu) = emulator() else { return };
-    // A matrix of several blocks, a vector without weight decay, and one that nobody uses.
+    // A matrix of several blocks, a vector without weight decay, and one that is not used.
     let sizes = [(700usize, 2usize), (50, 1), (10, 2)];
     for ((rule, plan), words) in rules() {
         let start: Vec<Vec<f32>> = (0..3).map(|i| values(i, sizes[i as usize].0)).collect();

@@ -22,7 +22,7 @@ use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use search::Surroundings;
+use search::SearchEnvironment;
 
 /// A library of CUDA.
 pub struct Library {
@@ -168,7 +168,7 @@ impl Library {
     /// The library, opened once in a process.
     fn open(&self) -> Result<&Opened, &String> {
         let opened = self.opened.get_or_init(|| {
-            let places = Surroundings::of_process().folders();
+            let places = SearchEnvironment::of_process().folders();
             let version = if self.name == CUDA.name { c_int::MAX } else { driver_version() };
             let files = self.files.iter().filter(|(_, needs)| *needs <= version);
             self.open_one_of(&files.map(|(file, _)| *file).collect::<Vec<_>>(), &places)

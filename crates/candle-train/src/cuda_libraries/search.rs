@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 /// What the environment says about where libraries are.
 #[derive(Default)]
-pub(super) struct Surroundings {
+pub(super) struct SearchEnvironment {
     /// Python's environments: `VIRTUAL_ENV`, `CONDA_PREFIX`.
     pub(super) python: Vec<PathBuf>,
     /// Toolkits: `CUDA_HOME`, `CUDA_PATH`.
@@ -15,7 +15,7 @@ pub(super) struct Surroundings {
     pub(super) system: PathBuf,
 }
 
-impl Surroundings {
+impl SearchEnvironment {
     /// Those of this process.
     pub(super) fn of_process() -> Self {
         let named = |names: &[&str]| {

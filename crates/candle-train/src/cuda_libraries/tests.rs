@@ -13,9 +13,13 @@ fn tree(files: &[&str]) -> tempfile::TempDir {
     root
 }
 
-fn surroundings(root: &Path) -> Surroundings {
+fn surroundings(root: &Path) -> SearchEnvironment {
     let python = vec![root.join("venv"), root.join("conda")];
-    Surroundings { python, toolkits: vec![root.join("toolkit")], system: root.join("usr/local") }
+    SearchEnvironment {
+        python,
+        toolkits: vec![root.join("toolkit")],
+        system: root.join("usr/local"),
+    }
 }
 
 #[test]

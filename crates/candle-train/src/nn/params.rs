@@ -12,7 +12,7 @@ use candle_core::{Device, Result, Tensor, Var, bail};
 use super::activation_checkpointing::{self, Stage};
 use super::init::Init;
 use super::state_dict::Grid;
-use crate::ops::{self, Backward, GradientSink, Place, Uses, Weight};
+use crate::ops::{self, Backward, GradientSink, Uses, Weight, WeightUse};
 use crate::rng::{Key, Purpose, name_hash};
 
 /// All parameters and buffers of a model, in registration order.
@@ -157,11 +157,11 @@ impl Param {
     }
 
     /// One more use in the pass; `None` when no gradient is wanted, or none yet.
-    fn place(&self, pass: &PassState) -> Option<Place> {
+    fn place(&self, pass: &PassState) -> Option<WeightUse> {
         let (sink, index) = (pass.sink.as_ref()?, self.0.index?);
         match activation_checkpointing::stage() {
-            Stage::Recorded => Some(Place::new(sink, index, &pass.uses)),
-            Stage::Replayed(_) => Some(Place::promised(sink, index, &pass.uses)),
+            Stage::Recorded => Some(WeightUse::new(sink, index, &pass.uses)),
+            Stage::Replayed(_) => Some(WeightUse::promised(sink, index, &pass.uses)),
             Stage::Promised(_) => {
                 pass.uses.promise();
                 activation_checkpointing::promise();
@@ -528,7 +528,7 @@ impl Builder {
 /// Copy whose backward hands the complete gradient to the sink, and keeps it out of the
 /// `GradStore`.
 struct Hook {
-    place: Place,
+    place: WeightUse,
 }
 
 impl Backward for Hook {

@@ -77,7 +77,7 @@ impl Recurrent {
         builder.needs_cpu();
         let layer = |i: usize| {
             let inputs = if i == 0 { shape.inputs } else { shape.outputs() };
-            let direction = |reverse| Direction::new(builder, i, (inputs, reverse), shape);
+            let direction = |reverse| Direction::new(builder, i, inputs, reverse, shape);
             let directions = [false, true].into_iter().take(shape.directions());
             directions.map(direction).collect::<Result<Vec<_>>>()
         };
@@ -126,7 +126,8 @@ impl Direction {
     fn new(
         builder: &Builder,
         layer: usize,
-        (inputs, reverse): (usize, bool),
+        inputs: usize,
+        reverse: bool,
         shape: RecurrentShape,
     ) -> Result<Self> {
         let width = shape.cell.gates() * shape.hidden;

@@ -3,7 +3,7 @@
 use candle_core::{Result, Shape, Tensor};
 
 use super::chain;
-use super::kernel::transpose_best;
+use super::kernel::{Strided, transpose_best};
 use super::operation::{Gradients, Input, Operation};
 use super::scratch::filled;
 use super::storage::{read, tensor};
@@ -55,7 +55,8 @@ impl Operation for Transpose {
 /// The transposed of each (rows, cols) matrix of x, matrix by matrix in parallel.
 pub(super) fn transposed(x: &[f32], rows: usize, cols: usize) -> Vec<f32> {
     filled(x.len(), rows * cols, |start, y| {
-        transpose_best((&x[start..], cols), (y, rows), (cols, rows));
+        let from = Strided { values: &x[start..], stride: cols };
+        transpose_best(from, Strided { values: y, stride: rows }, (cols, rows));
     })
 }
 

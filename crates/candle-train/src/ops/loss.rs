@@ -22,7 +22,7 @@ const PARALLEL_THRESHOLD: usize = 16;
 ///
 /// logits (n, classes) f32, labels (n) u32 or i64 -> scalar f32; sums over samples in f64. The
 /// logits are not copied: backward makes their gradient, and nothing else of their size. Labels on
-/// a GPU, u32, are not looked at: whoever put them there has seen that they are classes.
+/// a GPU, u32, are not checked: they were checked when they were copied there.
 ///
 /// # Errors
 ///
@@ -117,9 +117,9 @@ pub fn count_correct(logits: &Tensor, labels: &Tensor) -> Result<usize> {
     let labels = checked_labels(logits, labels)?;
     #[cfg(feature = "cuda")]
     if logits.device().is_cuda() {
-        let (logits, sizes) = (logits.contiguous()?, logits.dims2()?);
-        let (gpu, at) = (cuda::Gpu::of_tensor(&logits)?, cuda::of_tensor(&logits)?);
-        let best = cuda::CrossEntropy::best(&gpu, at, &cuda::Targets::Labels(&labels), sizes)?;
+        let logits = logits.contiguous()?;
+        let (gpu, targets) = (cuda::Gpu::of_tensor(&logits)?, cuda::Targets::Labels(&labels));
+        let best = cuda::CrossEntropy::best(&gpu, cuda::Logits::of(&logits)?, &targets)?;
         let best = best.to_vec1::<u32>()?;
         let is_right = |(label, best): &(&Option<usize>, u32)| **label == Some(*best as usize);
         return Ok(labels.iter().zip(best).filter(is_right).count());
@@ -167,17 +167,16 @@ fn before(row: &[f32], label: usize) -> usize {
 /// Shapes that do not fit, or the driver's.
 #[cfg(feature = "cuda")]
 pub fn best_classes(logits: &Tensor, labels: &Tensor) -> Result<Tensor> {
-    let (logits, sizes) = (logits.contiguous()?, logits.dims2()?);
-    let (gpu, at) = (cuda::Gpu::of_tensor(&logits)?, cuda::of_tensor(&logits)?);
-    cuda::CrossEntropy::best(&gpu, at, &cuda::Targets::Placed(cuda::of_tensor(labels)?), sizes)
+    let (logits, targets) = (logits.contiguous()?, cuda::Targets::Placed(cuda::of_tensor(labels)?));
+    cuda::CrossEntropy::best(&cuda::Gpu::of_tensor(&logits)?, cuda::Logits::of(&logits)?, &targets)
 }
 
 #[cfg(feature = "cuda")]
 fn score_on_gpu(logits: &Tensor, labels: &[Option<usize>], smoothing: f64) -> Result<ClassScores> {
-    let (logits, sizes) = (logits.contiguous()?, logits.dims2()?);
-    let (gpu, at) = (cuda::Gpu::of_tensor(&logits)?, cuda::of_tensor(&logits)?);
-    let targets = cuda::Targets::Labels(labels);
-    let found = cuda::CrossEntropy::score(&gpu, at, &targets, sizes, smoothing)?;
+    let logits = logits.contiguous()?;
+    let (gpu, targets) = (cuda::Gpu::of_tensor(&logits)?, cuda::Targets::Labels(labels));
+    let logits = cuda::Logits::of(&logits)?;
+    let found = cuda::CrossEntropy::score(&gpu, logits, &targets, smoothing)?;
     let mut scores = ClassScores::default();
     for ((label, loss), best) in labels.iter().zip(found.losses).zip(found.best) {
         let Some(label) = *label else { continue };

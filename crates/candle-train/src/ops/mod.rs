@@ -109,4 +109,4 @@ pub use simd::vectorised;
 pub use softmax::softmax;
 pub use storage::with_vector;
 pub use sync_batch_norm::{BatchGroup, SyncGroup};
-pub use weight::{GradientSink, Place, Uses, Weight};
+pub use weight::{GradientSink, Uses, Weight, WeightUse};

@@ -370,23 +370,23 @@ mod tests {
     use super::super::testing::{check_gradients, values};
     use super::*;
 
+    /// What becomes of the pixels of a window.
+    struct Fold {
+        start: f64,
+        with: fn(f64, f64) -> f64,
+    }
+
     /// Folds the pixels of each window.
-    fn slow(
-        x: &[f64],
-        [n, h, w, c]: [usize; 4],
-        k: usize,
-        window: Window,
-        (start, fold): (f64, fn(f64, f64) -> f64),
-    ) -> Vec<f64> {
+    fn slow(x: &[f64], [n, h, w, c]: [usize; 4], k: usize, window: Window, fold: Fold) -> Vec<f64> {
         let Window { stride: s, padding: p } = window;
         let (oh, ow) = ((h + 2 * p - k) / s + 1, (w + 2 * p - k) / s + 1);
-        let mut y = vec![start; n * oh * ow * c];
+        let mut y = vec![fold.start; n * oh * ow * c];
         for (i, y) in y.iter_mut().enumerate() {
             let (ch, ox, oy, image) = (i % c, i / c % ow, i / c / ow % oh, i / c / ow / oh);
             for (ky, kx) in (0..k).flat_map(|a| (0..k).map(move |b| (a, b))) {
                 let (yy, xx) = ((oy * s + ky).wrapping_sub(p), (ox * s + kx).wrapping_sub(p));
                 if yy < h && xx < w {
-                    *y = fold(*y, x[((image * h + yy) * w + xx) * c + ch]);
+                    *y = (fold.with)(*y, x[((image * h + yy) * w + xx) * c + ch]);
                 }
             }
         }
@@ -394,11 +394,11 @@ mod tests {
     }
 
     fn slow_max(x: &[f64], shape: [usize; 4], k: usize, window: Window) -> Vec<f64> {
-        slow(x, shape, k, window, (f64::NEG_INFINITY, f64::max))
+        slow(x, shape, k, window, Fold { start: f64::NEG_INFINITY, with: f64::max })
     }
 
     fn slow_average(x: &[f64], shape: [usize; 4], k: usize, window: Window) -> Vec<f64> {
-        let sums = slow(x, shape, k, window, (0.0, |a, b| a + b));
+        let sums = slow(x, shape, k, window, Fold { start: 0.0, with: |a, b| a + b });
         sums.into_iter().map(|sum| sum / (k * k) as f64).collect()
     }
 

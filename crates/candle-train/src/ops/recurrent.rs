@@ -109,7 +109,7 @@ struct Step<'a> {
 }
 
 /// A sample's step on the way back.
-struct Back<'a> {
+struct BackwardStep<'a> {
     gates: &'a [f32],
     hidden: [&'a [f32]; 2],
     inner: [&'a [f32]; 2],
@@ -157,7 +157,7 @@ impl Cell {
     }
 
     #[inline(always)]
-    fn back(self, of: &Back<'_>, to: &mut Slopes<'_>) {
+    fn back(self, of: &BackwardStep<'_>, to: &mut Slopes<'_>) {
         let h = to.hidden.len();
         for j in 0..h {
             let (dh, gate) = (to.hidden[j], |gate: usize| of.gates[gate * h + j]);
@@ -278,7 +278,7 @@ impl Recurrent {
             for sample in 0..n {
                 let (one, wide) =
                     (sample * h..(sample + 1) * h, sample * width..(sample + 1) * width);
-                let of = Back {
+                let of = BackwardStep {
                     gates: &states.gates[step.clone()][wide.clone()],
                     hidden: [k, k + 1].map(|k| &states.hidden[k * n * h..][one.clone()]),
                     inner: [k, k + 1].map(|k| &states.inner[k * n * h..][one.clone()]),

@@ -81,10 +81,8 @@ fn score(prediction: &Tensor, target: &Tensor, kind: Kind) -> Result<Vec<f64>> {
     #[cfg(feature = "cuda")]
     if prediction.device().is_cuda() {
         let (prediction, target) = (prediction.contiguous()?, target.contiguous()?);
-        let operands = [cuda::of_tensor(&prediction)?, cuda::of_tensor(&target)?];
-        let (gpu, sizes) =
-            (cuda::Gpu::of_tensor(&prediction)?, (per_sample, prediction.elem_count()));
-        let sums = cuda::regression_scores(&gpu, operands, kind.is_absolute(), sizes)?;
+        let differences = cuda::Differences::of([&prediction, &target], kind.is_absolute())?;
+        let sums = differences.scores(&cuda::Gpu::of_tensor(&prediction)?, per_sample)?;
         return Ok(sums.into_iter().map(|sum| sum / per_sample as f64).collect());
     }
     read([prediction, target], |[p, t]| {

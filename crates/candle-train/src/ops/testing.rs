@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex};
 
 use candle_core::{Device, Result, Tensor, Var};
 
-use super::weight::{GradientSink, Place, Uses, Weight};
+use super::weight::{GradientSink, Uses, Weight, WeightUse};
 use crate::rng::{Key, Purpose, name_hash};
 
 /// Deterministic values in [-1, 1).
@@ -47,7 +47,7 @@ pub(crate) fn check_weights(
         .collect();
     let collected = Arc::new(Collected::default());
     let sink: Arc<dyn GradientSink> = collected.clone();
-    let learnt = |(i, var)| Weight::learnt(var, Place::new(&sink, i, &Uses::default()));
+    let learnt = |(i, var)| Weight::learnt(var, WeightUse::new(&sink, i, &Uses::default()));
     let weights: Vec<Weight> = vars.iter().enumerate().map(learnt).collect();
     let mut exact: Vec<Vec<f64>> =
         inputs.iter().map(|values| values.iter().map(|&v| f64::from(v)).collect()).collect();

@@ -66,7 +66,7 @@ pub struct Weight {
 
 impl Weight {
     /// The weight itself, not a copy; its gradient goes to `place`.
-    pub fn learnt(var: &Var, place: Place) -> Self {
+    pub fn learnt(var: &Var, place: WeightUse) -> Self {
         Self { tensor: var.as_tensor().clone(), destination: Destination::Sink(place) }
     }
 
@@ -132,7 +132,7 @@ pub(super) enum Destination {
     /// Back through Candle's graph.
     Graph,
     /// Straight to the sink.
-    Sink(Place),
+    Sink(WeightUse),
     /// Nowhere.
     Dropped,
 }
@@ -180,13 +180,13 @@ impl Destination {
 
 /// One use of a parameter in a pass.
 #[derive(Clone)]
-pub struct Place {
+pub struct WeightUse {
     sink: Arc<dyn GradientSink>,
     index: usize,
     uses: Uses,
 }
 
-impl Place {
+impl WeightUse {
     /// One more use of parameter `index`.
     pub fn new(sink: &Arc<dyn GradientSink>, index: usize, uses: &Uses) -> Self {
         uses.promise();
@@ -231,7 +231,7 @@ impl Place {
 pub struct Uses(Arc<AtomicUsize>);
 
 impl Uses {
-    /// One more gradient will come, whose [`Place`] is not known yet.
+    /// One more gradient will come, whose [`WeightUse`] is not known yet.
     pub fn promise(&self) {
         self.0.fetch_add(1, Ordering::Relaxed);
     }

@@ -218,7 +218,7 @@ impl Extracted {
             self.problems.push(Problem::new(dotted(path), error.kind.to_string()));
             return false;
         };
-        let names = allowed_names(layers, vocabulary, (index, error));
+        let names = allowed_names(layers, vocabulary, index, error);
         let (what, help) = wording::describe(&error.kind, &names, bounds(vocabulary, path));
         let problem = layers[index].at_value(path, what, index);
         self.problems.push(match help {
@@ -351,7 +351,8 @@ fn mend(layer: &mut Layer, path: &[String], page: &Page) -> bool {
 fn allowed_names(
     layers: &[Layer],
     vocabulary: &Vocabulary,
-    (index, error): (usize, &figment::Error),
+    index: usize,
+    error: &figment::Error,
 ) -> Vec<&'static str> {
     if let Some((key, table)) = error.path.split_last()
         && key == "name"

@@ -22,6 +22,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 pub use family::FamilySpec;
+pub(crate) use list::OwnedList;
 pub use list::{Entry, LISTS};
 pub use offer::{Modality, Offer};
 pub(crate) use page::page;

@@ -12,7 +12,7 @@ use serde::Serialize;
 
 use crate::config::keys::{DEFAULTS, dotted};
 use crate::config::problem::Problem;
-use crate::config::spans::{self, Path, Place};
+use crate::config::spans::{self, KeySpan, Path};
 
 /// Where a value was written.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -47,7 +47,7 @@ impl fmt::Display for Source {
 pub(crate) struct Layer {
     pub(crate) source: Source,
     pub(crate) dict: Dict,
-    pub(crate) places: BTreeMap<Path, Place>,
+    pub(crate) places: BTreeMap<Path, KeySpan>,
     pub(crate) text: Arc<NamedSource<String>>,
 }
 
@@ -116,7 +116,7 @@ impl Layer {
         let Some(value) = table.remove(last) else { return };
         table.insert(name.to_owned(), value);
         let depth = parent.len();
-        let moved: Vec<(Path, Place)> = self
+        let moved: Vec<(Path, KeySpan)> = self
             .places
             .iter()
             .filter(|(old, _)| old.starts_with(path))
@@ -141,8 +141,8 @@ impl Layer {
         }
         let inside = self.places.iter().filter(|(old, _)| old.len() > 2 && old.starts_with(&path));
         let moved =
-            |(old, place): (&Path, &Place)| ([&old[..1], &old[2..]].concat(), place.clone());
-        let moved: Vec<(Path, Place)> = inside.map(moved).collect();
+            |(old, place): (&Path, &KeySpan)| ([&old[..1], &old[2..]].concat(), place.clone());
+        let moved: Vec<(Path, KeySpan)> = inside.map(moved).collect();
         self.places.extend(moved);
     }
 

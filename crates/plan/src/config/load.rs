@@ -7,7 +7,7 @@ use figment::value::Value;
 use crate::config::check;
 use crate::config::extract::{self, strongest};
 use crate::config::keys::{Page, path_of};
-use crate::config::kind::FamilySpec;
+use crate::config::kind::{FamilySpec, OwnedList};
 use crate::config::layer::{Layer, Source};
 use crate::config::loaded::Loaded;
 use crate::config::overrides::{self, Asked};
@@ -207,7 +207,8 @@ impl Stack {
     /// Where a stronger source names another kind, keys that belong only to the weaker one's kind
     /// fall away.
     fn drop_keys_of_other_kinds(&mut self, vocabulary: &Vocabulary) {
-        for (table, key, owner) in vocabulary.lists().iter().flat_map(FamilySpec::parts) {
+        let lists = vocabulary.lists();
+        for OwnedList { table, key, owner } in lists.iter().flat_map(FamilySpec::owned_lists) {
             self.drop_keys(table, |kind| {
                 let is_foreign = kind != owner;
                 is_foreign.then(|| key.to_owned()).into_iter().collect()

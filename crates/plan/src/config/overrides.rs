@@ -13,7 +13,7 @@ use miette::NamedSource;
 
 use crate::config::layer::{Layer, Source};
 use crate::config::problem::Problem;
-use crate::config::spans::{self, Path, Place};
+use crate::config::spans::{self, KeySpan, Path};
 
 /// Variables that ddprun itself uses; none of them is a setting. All that end in `_FD` are, too.
 pub const RESERVED: [&str; 9] = [
@@ -120,7 +120,7 @@ fn empty_layer(source: Source, text: String, segments: &[(String, Range<usize>)]
         Layer { source, dict: Dict::new(), places: std::collections::BTreeMap::new(), text };
     for (segment, span) in segments {
         path.push(segment.clone());
-        layer.places.insert(path.clone(), Place { key: span.clone(), value: span.clone() });
+        layer.places.insert(path.clone(), KeySpan { key: span.clone(), value: span.clone() });
     }
     (path, layer)
 }
@@ -143,7 +143,7 @@ fn assignment(
         return Ok(Asked::Remove(path, layer));
     }
     let key = layer.places.get(&path).map_or(0..0, |place| place.key.clone());
-    let whole = Place { key: key.clone(), value: value_at..value_at + written.len() };
+    let whole = KeySpan { key: key.clone(), value: value_at..value_at + written.len() };
     layer.places.insert(path.clone(), whole.clone());
     let value = match spans::value(&written, &path, key, value_at) {
         Some((value, read)) => {

@@ -170,7 +170,7 @@ pub struct Optimizer {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum NoDecay {
-    /// Weights of norms, and whatever else is one-dimensional but no bias.
+    /// Weights of norms, and anything else one-dimensional that is not a bias.
     Norm,
     /// Biases.
     Bias,

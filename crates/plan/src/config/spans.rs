@@ -15,7 +15,7 @@ pub(crate) type Path = Vec<String>;
 
 /// Where a key and its value stand, in bytes of the text.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Place {
+pub(crate) struct KeySpan {
     pub(crate) key: Range<usize>,
     pub(crate) value: Range<usize>,
 }
@@ -24,7 +24,7 @@ pub(crate) struct Place {
 #[derive(Default)]
 pub(crate) struct Read {
     pub(crate) dict: Dict,
-    pub(crate) places: BTreeMap<Path, Place>,
+    pub(crate) places: BTreeMap<Path, KeySpan>,
     /// What is not TOML, and where.
     pub(crate) errors: Vec<(String, Range<usize>)>,
 }
@@ -50,11 +50,11 @@ pub(crate) fn value(
 ) -> Option<(Value, Read)> {
     let parsed = DeValue::parse(text).ok()?;
     let mut read = Read::default();
-    read.places.insert(path.to_vec(), Place { key, value: shifted(parsed.span(), offset) });
+    read.places.insert(path.to_vec(), KeySpan { key, value: shifted(parsed.span(), offset) });
     let mut inner = Read::default();
     let value = inner.value(&mut path.to_vec(), parsed.get_ref(), 0..text.len());
-    for (path, Place { key, value }) in inner.places {
-        let place = Place { key: shifted(key, offset), value: shifted(value, offset) };
+    for (path, KeySpan { key, value }) in inner.places {
+        let place = KeySpan { key: shifted(key, offset), value: shifted(value, offset) };
         read.places.insert(path, place);
     }
     read.errors =
@@ -91,7 +91,7 @@ impl Read {
         value: &Spanned<DeValue<'_>>,
     ) -> (String, Value) {
         path.push(key.to_owned());
-        self.places.insert(path.clone(), Place { key: key_span, value: value.span() });
+        self.places.insert(path.clone(), KeySpan { key: key_span, value: value.span() });
         let read = self.value(path, value.get_ref(), value.span());
         path.pop();
         (key.to_owned(), read)

@@ -132,7 +132,7 @@ impl Search<'_> {
         for (key, value) in dict {
             path.push(key.clone());
             match keys.get(key) {
-                None => self.unknown((key, value), dict, keys, path),
+                None => self.unknown(key, dict, keys, path),
                 Some(known) => self.fit(value, known, keys, path),
             }
             path.pop();
@@ -143,7 +143,7 @@ impl Search<'_> {
     /// at too.
     fn unknown(
         &mut self,
-        (key, value): (&str, &Value),
+        key: &str,
         table: &Dict,
         keys: &BTreeMap<String, Known>,
         path: &mut Path,
@@ -157,8 +157,8 @@ impl Search<'_> {
         };
         let meant = misfit.meant.as_ref().and_then(|name| keys.get(name));
         self.found.push(misfit);
-        if let Some(table @ Known::Table(_)) = meant {
-            self.fit(value, table, keys, path);
+        if let (Some(meant @ Known::Table(_)), Some(value)) = (meant, table.get(key)) {
+            self.fit(value, meant, keys, path);
         }
     }
 

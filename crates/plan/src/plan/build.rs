@@ -67,7 +67,7 @@ impl Plan {
             let length = length::decide(experiment, facts.data.n_train, world, &batch);
             let optimizer = problems.one(optimizer::decide(loaded, &batch, on_gpus, kinds))?;
             let schedule =
-                problems.one(schedule::decide(loaded, &length, &optimizer, (kinds, known)))?;
+                problems.one(schedule::decide(loaded, &length, &optimizer, kinds, known))?;
             Some((length, optimizer, schedule))
         });
         let (
@@ -89,8 +89,8 @@ impl Plan {
         let averaged = swa::decide(loaded, (&length, &batch), &optimizer);
         let averaged = averaged.map_err(|problem| Problems::new(vec![problem]))?;
         let trained = optimizer.trained(&found);
-        let (inputs, local) = ((transformed, model.outputs), ranks.local_world);
-        let data = data::decide(experiment, &facts.data, inputs, local, facts.cores);
+        let cores = (facts.cores / ranks.local_world.count()).max(1);
+        let data = data::decide(experiment, &facts.data, transformed, model.outputs, cores);
         let mut plan = Self {
             name: loaded.name().to_owned(),
             seed: experiment.experiment.seed,

@@ -11,7 +11,6 @@ use crate::plan::mixup;
 use crate::plan::transforms::Transformed;
 use crate::plan::{DataFacts, MixupPlan, OnBadSample, Sampler, SourcePlan, TargetColumn};
 pub use subset::{Limit, shares};
-use train_numbers::units::WorldSize;
 
 /// The data and how it is read.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -106,16 +105,15 @@ pub(crate) fn check(loaded: &Loaded, found: &DataFacts) -> Result<(), Problem> {
 /// Loader threads per rank where none are asked for: no more than this.
 const MAX_LOADERS: usize = 4;
 
-/// The data as found, read as asked by `world` ranks that share `cores`.
+/// The data as found, read as asked by ranks that have `cores` each, for a model with `outputs`.
 pub(crate) fn decide(
     experiment: &Experiment,
     found: &DataFacts,
-    (transformed, outputs): (Transformed, usize),
-    world: WorldSize,
+    transformed: Transformed,
+    outputs: usize,
     cores: usize,
 ) -> DataPlan {
     let asked = &experiment.data;
-    let share = (cores / world.count()).max(1);
     DataPlan {
         source: found.source.clone(),
         n_train: found.n_train,
@@ -129,7 +127,7 @@ pub(crate) fn decide(
         subset_of: found.subset_of,
         shuffle: asked.shuffle,
         drop_last: asked.drop_last,
-        num_workers: asked.num_workers.given().map_or(share.min(MAX_LOADERS), |n| n as usize),
+        num_workers: asked.num_workers.given().map_or(cores.min(MAX_LOADERS), |n| n as usize),
         prefetch_factor: asked.prefetch_factor as usize,
         on_bad_sample: asked.on_bad_sample,
         max_bad_fraction: asked.max_bad_fraction,

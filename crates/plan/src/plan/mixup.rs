@@ -17,7 +17,7 @@ pub struct MixupPlan {
     pub switch_prob: f64,
     /// What is drawn together.
     pub mode: MixupMode,
-    /// Epochs after which nothing is mixed any more.
+    /// Epochs after which mixing stops.
     #[serde(default)]
     pub off_epoch: Option<u64>,
     /// Classes of a target: outputs of the model.

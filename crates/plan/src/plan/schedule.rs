@@ -106,7 +106,8 @@ pub(crate) fn decide(
     loaded: &Loaded,
     length: &LengthPlan,
     optimizer: &OptimizerPlan,
-    (kinds, metrics): (&dyn KindFacts, &[MetricFacts]),
+    kinds: &dyn KindFacts,
+    metrics: &[MetricFacts],
 ) -> Result<SchedulePlan, Problem> {
     let asked = &loaded.experiment.scheduler;
     let warmup_steps = warmup_steps(asked.warmup, length.steps_per_epoch);

@@ -52,7 +52,7 @@ pub(crate) fn decide(
         None => Images { channels: 3, size: None },
     };
     let asked = &loaded.experiment.data.transforms;
-    let decide = |key, asked| list(loaded, (key, asked), &images, kinds);
+    let decide = |key, asked| list(loaded, key, asked, &images, kinds);
     let train = decide("data.transforms.train", &asked.train);
     let val = decide("data.transforms.val", &asked.val);
     let ((train, input), (val, val_input)) = match (train, val) {
@@ -78,7 +78,8 @@ fn differing([channels, height, width]: [usize; 3], val: [usize; 3]) -> String {
 /// The transforms, and (channels, height, width) of every image after them.
 fn list(
     loaded: &Loaded,
-    (key, asked): (&'static str, &[Entry]),
+    key: &'static str,
+    asked: &[Entry],
     images: &Images,
     kinds: &dyn KindFacts,
 ) -> Result<(Vec<Choice>, [usize; 3]), Problem> {

@@ -37,7 +37,7 @@ const JPEG_QUALITY: u8 = 92;
 /// Longest wait for another process that generates the same folder.
 const GENERATION_TIMEOUT: Duration = Duration::from_mins(5);
 
-/// generated coloured shapes and textures, without any file to begin with; written as an image
+/// generated coloured shapes and textures, no files needed; written as an image
 /// folder on first use.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
@@ -230,8 +230,8 @@ pub(crate) fn is_ready(root: &Path, parameters: &Parameters) -> Result<bool, Err
     }
 }
 
-/// Whether generated sets alone are in `root`: a folder of somebody's images must not get one more
-/// class.
+/// Whether generated sets alone are in `root`: a folder of the user's own images must not get one
+/// more class.
 fn is_ours(root: &Path) -> Result<bool, Error> {
     // Before sets had folders of their own, `root` was one.
     let earlier: Option<serde_json::Value> =

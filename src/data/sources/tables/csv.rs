@@ -44,7 +44,7 @@ pub struct Csv {
     /// `rmse_unscaled` are in their own unit.
     #[serde(default)]
     pub standardize_target: bool,
-    /// names of columns that are no features, such as numbers of rows.
+    /// names of columns that are not features, such as row numbers.
     #[serde(default)]
     #[schemars(example = ["id"])]
     pub ignore: Vec<String>,
@@ -57,17 +57,17 @@ pub struct Csv {
     #[serde(default)]
     #[schemars(extend("exclusiveMinimum" = 0.0, "exclusiveMaximum" = 1.0), example = 0.1)]
     pub test_fraction: Option<f64>,
-    /// cross-validation: cut the rows into so many parts, of which `fold` validates. A sweep over
-    /// `data.fold` runs all.
+    /// cross-validation: split the rows into this many parts, of which `fold` is the one to
+    /// validate on. A sweep over `data.fold` runs all.
     #[serde(default)]
     #[schemars(range(min = 2, max = 1000), example = 5)]
     pub folds: Option<usize>,
-    /// the part that validates, from 0; 0 where none is given.
+    /// the part to validate on, from 0; 0 unless given.
     #[serde(default)]
     #[schemars(range(min = 0, max = 999), example = 0)]
     pub fold: Option<usize>,
-    /// name of a column, such as a patient: rows with the same value are held back together. It is
-    /// no feature.
+    /// name of a column, such as a patient: rows with the same value are held back together. It
+    /// is not a feature.
     #[serde(default)]
     #[schemars(example = &"patient")]
     pub group: Option<String>,

@@ -48,8 +48,8 @@ pub struct Instructions {
     /// `<|end_of_text|>`, `<|im_end|>`, `<|eot_id|>` and `<eos>` that the tokenizer knows.
     #[schemars(example = "</s>")]
     pub eos_token: Option<String>,
-    /// when a run is over on one machine, so many tokens are drawn from its best weights and
-    /// printed, as `ddprun sample` does. Default: none.
+    /// when a run is over on one machine, this many tokens are sampled with its best
+    /// weights and printed, as `ddprun sample` does. Default: none.
     #[schemars(range(min = 1, max = 1_048_576), example = 300)]
     pub sample_tokens: Option<u32>,
 }

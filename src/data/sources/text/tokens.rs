@@ -57,8 +57,8 @@ pub struct Tokens {
     /// context length in tokens.
     #[schemars(range(min = 2, max = 65_536), example = 256)]
     pub seq_len: usize,
-    /// when a run is over on one machine, so many tokens are drawn from its best weights and
-    /// printed, as `ddprun sample` does. Default: none.
+    /// when a run is over on one machine, this many tokens are sampled with its best
+    /// weights and printed, as `ddprun sample` does. Default: none.
     #[schemars(range(min = 1, max = 1_048_576), example = 300)]
     pub sample_tokens: Option<u32>,
 }

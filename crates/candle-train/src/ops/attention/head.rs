@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use super::scores::{Block, Dropout, PerQuery, QUERIES};
+use super::scores::{Block, Dropout, PerQuery, QUERIES, Softmax};
 use crate::ops::kernel::{Columns, Output, Panels, Rows, Source, Sums, Write, product};
 use crate::ops::scratch::Scratch;
 use crate::ops::simd::{sum_of_pairs, vectorised};
@@ -105,7 +105,8 @@ impl Head<'_> {
             let mut sums = [0.0; QUERIES];
             sums[..block.queries.len()].copy_from_slice(&log_sums[block.queries.clone()]);
             let means = products_of_rows(y, dy, &block);
-            block.pull_back((&mut p, &mut ds), (&sums, &means), self.scale());
+            let softmax = Softmax { log_sums: sums, means, scale: self.scale() };
+            block.pull_back(&mut p, &mut ds, &softmax);
             if let Some(factors) = &factors {
                 multiply(&mut p, factors);
             }

@@ -21,6 +21,16 @@ const F32_SUM: usize = 32;
 /// One number of each query of a block.
 pub(super) type PerQuery = [f32; QUERIES];
 
+/// What backward knows of the softmax of a block.
+pub(super) struct Softmax {
+    /// Logarithms of the sums over keys of the scores' exponentials.
+    pub(super) log_sums: PerQuery,
+    /// Sums over keys of probability times gradient.
+    pub(super) means: PerQuery,
+    /// Of the products, to scores.
+    pub(super) scale: f32,
+}
+
 /// A block of queries at work.
 pub(super) struct Block {
     pub(super) queries: Range<usize>,
@@ -98,15 +108,10 @@ impl Block {
     }
 
     /// In backward: `p` holds scores and becomes the probabilities, `ds` holds the gradients of the
-    /// probabilities and becomes those of the products; `means` are the sums over keys of
-    /// probability times gradient.
-    pub(super) fn pull_back(
-        &self,
-        (p, ds): (&mut [f32], &mut [f32]),
-        (log_sums, means): (&PerQuery, &PerQuery),
-        scale: f32,
-    ) {
+    /// probabilities and becomes those of the products.
+    pub(super) fn pull_back(&self, p: &mut [f32], ds: &mut [f32], softmax: &Softmax) {
         let width = self.width();
+        let Softmax { log_sums, means, scale } = softmax;
         vectorised(
             #[inline(always)]
             || {
@@ -116,7 +121,7 @@ impl Block {
                     self.hide(key, ds, 0.0);
                     let queries = log_sums[..width].iter().zip(&means[..width]);
                     for ((p, ds), (log_sum, mean)) in p.iter_mut().zip(ds).zip(queries) {
-                        *p = exp(p.mul_add(scale, -log_sum));
+                        *p = exp(p.mul_add(*scale, -log_sum));
                         *ds = *p * (*ds - mean) * scale;
                     }
                 }

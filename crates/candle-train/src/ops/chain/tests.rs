@@ -8,7 +8,7 @@ use super::*;
 use crate::Precision;
 use crate::ops::testing::values;
 use crate::ops::{
-    Attention, GradientSink, LinearActivation, Place, Uses, Weight, add, attention_packed,
+    Attention, GradientSink, LinearActivation, Uses, Weight, WeightUse, add, attention_packed,
     layer_norm, linear, linear_activated, relu,
 };
 
@@ -54,7 +54,7 @@ impl Layer {
 
     /// Two sublayers with their sums; x is used three times, and a rectifier's result twice.
     fn forward(&self, x: &Tensor, sink: &Arc<dyn GradientSink>) -> Result<Tensor> {
-        let weight = |var: &Var, i| Weight::learnt(var, Place::new(sink, i, &Uses::default()));
+        let weight = |var: &Var, i| Weight::learnt(var, WeightUse::new(sink, i, &Uses::default()));
         let h = layer_norm(x, None, &weight(&self.gamma, 0), None, 1e-5)?;
         let qkv = linear(&h, &weight(&self.qkv, 1), None, Precision::Fp32)?;
         let heads = Attention { heads: 2, causal: true, dropout: None, precision: Precision::Fp32 };

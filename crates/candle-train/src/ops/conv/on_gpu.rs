@@ -53,8 +53,10 @@ impl OnGpu for Conv {
     ) -> Result<(CudaStorage, Shape)> {
         let bias = bias.map(cuda::of_tensor).transpose()?;
         let z = self.on_gpu(gpu).forward(cuda::of_tensor(x)?, cuda::of_tensor(weight)?)?;
-        let sizes = (self.geometry.co, self.geometry.pixels() * self.geometry.co);
-        let (y, _) = cuda::finish(gpu, &z, bias, cuda::Kind::Identity, sizes, false)?;
+        let width = self.geometry.co;
+        let n = self.geometry.pixels() * width;
+        let options = cuda::Finish { kind: cuda::Kind::Identity, width, n, keeps: false };
+        let (y, _) = cuda::finish(gpu, &z, bias, options)?;
         Ok((y, Shape::from(&*self.shape)))
     }
 

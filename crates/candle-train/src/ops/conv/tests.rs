@@ -7,7 +7,7 @@ use proptest::prelude::*;
 
 use super::super::batch_norm::{Activation, batch_norm};
 use super::super::testing::{Collected, check_weights, values};
-use super::super::weight::{GradientSink, Place, Uses};
+use super::super::weight::{GradientSink, Uses, WeightUse};
 use super::*;
 
 const FAST: ConvOptions = ConvOptions {
@@ -335,7 +335,8 @@ fn both_forms(window: Window, activation: Activation, with_residual: bool) -> [V
             .collect();
         let collected = Arc::new(Collected::default());
         let sink: Arc<dyn GradientSink> = collected.clone();
-        let weight = |i: usize| Weight::learnt(&vars[i], Place::new(&sink, i, &Uses::default()));
+        let weight =
+            |i: usize| Weight::learnt(&vars[i], WeightUse::new(&sink, i, &Uses::default()));
         let (weight, affine) = (weight(1), [&weight(2), &weight(3)]);
         let residual = with_residual.then(|| vars[4].as_tensor());
         let (y, statistics) = if fused {

@@ -33,8 +33,8 @@ pub fn conv_transpose1d(
     let window =
         Slides { stride: [1, stride[1]], padding: [0, padding[1]], dilation: [1, dilation[1]] };
     let options = ConvOptions { window, ..options };
-    let mut op =
-        Transposed::new(([n, 1, l, ci], [inputs, co, 1, k]), [0; 2], (weight, bias), options)?;
+    let shapes = Shapes { x: [n, 1, l, ci], weight: [inputs, co, 1, k] };
+    let mut op = Transposed::new(shapes, [0; 2], weight, bias, options)?;
     op.shape.remove(1);
     chain::apply([x, weight.tensor(), bias.tensor()], op)
 }
@@ -55,8 +55,8 @@ pub fn conv_transpose2d(
     behind: [usize; 2],
     options: ConvOptions,
 ) -> Result<Tensor> {
-    let (x_shape, weight_shape) = (x.dims4()?.into(), weight.tensor().dims4()?.into());
-    let op = Transposed::new((x_shape, weight_shape), behind, (weight, bias), options)?;
+    let shapes = Shapes { x: x.dims4()?.into(), weight: weight.tensor().dims4()?.into() };
+    let op = Transposed::new(shapes, behind, weight, bias, options)?;
     chain::apply([x, weight.tensor(), bias.tensor()], op)
 }
 
@@ -85,13 +85,23 @@ pub(super) struct Transposed {
     pub(super) db: Destination,
 }
 
+/// Shapes of the operands.
+struct Shapes {
+    /// (n, rows, columns, inputs)
+    x: [usize; 4],
+    /// (inputs, outputs / groups, rows, columns)
+    weight: [usize; 4],
+}
+
 impl Transposed {
     fn new(
-        (x, w): ([usize; 4], [usize; 4]),
+        shapes: Shapes,
         behind: [usize; 2],
-        (weight, bias): (&Weight, &Weight),
+        weight: &Weight,
+        bias: &Weight,
         options: ConvOptions,
     ) -> Result<Self> {
+        let Shapes { x, weight: w } = shapes;
         let ([n, h, width, ci], [inputs, per_group, kh, kw]) = (x, w);
         let (Slides { stride, padding, dilation }, groups) = (options.window, options.groups);
         let co = per_group * groups;

@@ -50,7 +50,9 @@ impl Attend<'_> {
         let weights = self.weights(&self.split(q)?, &self.split(k)?)?;
         let y = weights.used().matmul(&self.split(v)?)?;
         let out = self.gpu.storage(DType::F32, self.b * self.t * self.heads * self.d)?;
-        self.merge(&y, whole(&out)?, (self.t, self.heads * self.d, 0))?;
+        let columns = self.heads * self.d;
+        let merged = Operand { values: whole(&out)?, length: self.t, columns, first: 0 };
+        self.merge(&y, merged)?;
         Ok(out)
     }
 
@@ -64,7 +66,7 @@ impl Attend<'_> {
         let ([q, k], dy) = ([self.split(q)?, self.split(k)?], self.split(dy)?);
         let weights = self.weights(&q, &k)?;
         let of_v = weights.used().transpose(1, 2)?.matmul(&dy)?;
-        self.merge_into(&of_v, out[2])?;
+        self.merge(&of_v, out[2])?;
         // The gradient of the probabilities becomes that of the scores, where it is.
         let gradient = dy.matmul(&self.split(v)?.transpose(1, 2)?)?;
         let Mask { key, threshold, scale } = self.numbers();
@@ -74,8 +76,8 @@ impl Attend<'_> {
         let arguments =
             args![probabilities, at, self.s, self.scale(), drops, key, threshold, scale];
         self.gpu.launch(&kernel, Grid::rows(self.rows()), arguments)?;
-        self.merge_into(&gradient.matmul(&k)?, out[0])?;
-        self.merge_into(&gradient.transpose(1, 2)?.matmul(&q)?, out[1])
+        self.merge(&gradient.matmul(&k)?, out[0])?;
+        self.merge(&gradient.transpose(1, 2)?.matmul(&q)?, out[1])
     }
 
     fn weights(&self, q: &Tensor, k: &Tensor) -> Result<Weights> {
@@ -114,21 +116,13 @@ impl Attend<'_> {
         Ok(wrap(y, (self.b * self.heads, length, self.d)))
     }
 
-    fn merge_into(&self, x: &Tensor, out: Operand) -> Result<()> {
-        self.merge(x, out.values, (out.length, out.columns, out.first))
-    }
-
-    /// The way back, to columns `first..` of `out`.
-    fn merge(
-        &self,
-        x: &Tensor,
-        out: Address,
-        (length, columns, first): (usize, usize, usize),
-    ) -> Result<()> {
+    /// The way back, to the operand's columns of `out`.
+    fn merge(&self, x: &Tensor, out: Operand) -> Result<()> {
+        let Operand { values, length, columns, first } = out;
         let n = x.elem_count();
         let kernel = format!("merge_heads_{}", suffix(self.dtype)?);
         let x = of_tensor(x)?;
-        let arguments = args![x, out, length, columns, first, self.heads, self.d, n];
+        let arguments = args![x, values, length, columns, first, self.heads, self.d, n];
         self.gpu.launch(&kernel, Grid::over(n), arguments)
     }
 }

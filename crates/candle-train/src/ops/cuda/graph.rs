@@ -24,7 +24,7 @@ use crate::units::Bytes;
 /// Work memory of cuBLAS, as its documentation recommends for the largest GPUs.
 const CUBLAS_BYTES: usize = 32 << 20;
 
-/// Bytes that stay free for what nobody counts.
+/// Bytes that stay free for what is not counted.
 const RESERVED_BYTES: u64 = 512 << 20;
 
 /// Whether something was ever recorded in this process.
@@ -37,7 +37,7 @@ static COMPUTE_STREAM: Mutex<()> = Mutex::new(());
 /// What was recorded.
 pub struct Graph(CudaGraph);
 
-// SAFETY: a graph may be used by any thread, one at a time: whoever has it has it alone, and only
+// SAFETY: a graph may be used by any thread, one at a time: its owner is its only user, and only
 // `&self` methods of one thread use it, as it is not `Sync`.
 unsafe impl Send for Graph {}
 
@@ -69,8 +69,8 @@ impl Graph {
         let flags = sys::CUgraphInstantiate_flags::CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH;
         let recorded = stream.end_capture(flags);
         if enqueued.is_err() || recorded.is_err() {
-            // A broken recording refuses to free memory; cudarc would keep that refusal for whoever
-            // calls next.
+            // A broken recording refuses to free memory; cudarc would keep that refusal for the
+            // next call.
             let _ = stream.context().check_err();
         }
         enqueued?;
@@ -92,7 +92,7 @@ impl Graph {
     }
 }
 
-/// Whether a graph may use memory that nobody else does any more.
+/// Whether a graph may use memory that nothing else uses any more.
 pub(super) fn any_recorded() -> bool {
     ANY.load(Ordering::Relaxed)
 }

@@ -26,13 +26,13 @@ const PLACES: usize = 2;
 pub struct H2dPrefetcher {
     gpu: Gpu,
     copies: Arc<CudaStream>,
-    back: (Sender<Place>, Receiver<Place>),
-    free: Vec<Place>,
+    back: (Sender<PinnedBuffer>, Receiver<PinnedBuffer>),
+    free: Vec<PinnedBuffer>,
     made: Vec<usize>,
 }
 
 /// Memory of one length on both sides.
-struct Place {
+struct PinnedBuffer {
     host: PinnedHostSlice<f32>,
     device: CudaSlice<f32>,
     /// When the values were moved out.
@@ -40,13 +40,13 @@ struct Place {
 }
 
 /// A tensor under way.
-pub struct Coming {
+pub struct InFlightTensor {
     gpu: Gpu,
     shape: Shape,
     /// There until it goes back.
-    place: Option<Place>,
+    place: Option<PinnedBuffer>,
     arrived: CudaEvent,
-    back: Sender<Place>,
+    back: Sender<PinnedBuffer>,
 }
 
 impl H2dPrefetcher {
@@ -60,12 +60,13 @@ impl H2dPrefetcher {
         Ok(Self { gpu, copies, back: channel(), free: Vec::new(), made: Vec::new() })
     }
 
-    /// Sends a tensor of the CPU, f32, off. Waits until a place is free: [`Coming::take`] frees it.
+    /// Sends a tensor of the CPU, f32, off. Waits until a place is free: [`InFlightTensor::take`]
+    /// frees it.
     ///
     /// # Errors
     ///
-    /// The tensor is not f32 on the CPU, nobody takes any more, or the driver's.
-    pub fn send(&mut self, tensor: &Tensor) -> Result<Coming> {
+    /// The tensor is not f32 on the CPU, the receiver is gone, or the driver's.
+    pub fn send(&mut self, tensor: &Tensor) -> Result<InFlightTensor> {
         let mut place = self.place(tensor.elem_count())?;
         let host = place.host.as_mut_slice().w()?;
         read([tensor], |[values]| {
@@ -78,11 +79,11 @@ impl H2dPrefetcher {
         self.copies.memcpy_htod(&place.host, &mut place.device).w()?;
         let arrived = self.copies.record_event(None).w()?;
         let (gpu, shape) = (self.gpu.clone(), tensor.shape().clone());
-        Ok(Coming { gpu, shape, place: Some(place), arrived, back: self.back.0.clone() })
+        Ok(InFlightTensor { gpu, shape, place: Some(place), arrived, back: self.back.0.clone() })
     }
 
     /// A place for `n` numbers: a free one, a new one, or the next that comes back.
-    fn place(&mut self, n: usize) -> Result<Place> {
+    fn place(&mut self, n: usize) -> Result<PinnedBuffer> {
         loop {
             self.free.extend(self.back.1.try_iter());
             if let Some(at) = self.free.iter().position(|place| place.host.len() == n) {
@@ -94,12 +95,12 @@ impl H2dPrefetcher {
             }
             match self.back.1.recv() {
                 Ok(place) => self.free.push(place),
-                Err(_) => bail!("nobody takes the batches"),
+                Err(_) => bail!("the receiver of the batches is gone"),
             }
         }
     }
 
-    fn make(&self, n: usize) -> Result<Place> {
+    fn make(&self, n: usize) -> Result<PinnedBuffer> {
         let stream = self.gpu.cuda().cuda_stream();
         // What this thread gives the compute stream must not become part of a recording.
         let _alone = compute_stream();
@@ -109,11 +110,11 @@ impl H2dPrefetcher {
         let device = unsafe { self.gpu.cuda().alloc::<f32>(n) }?;
         // Where memory is free on the compute stream, something that came before may still use it.
         let taken = Some(stream.record_event(None).w()?);
-        Ok(Place { host, device, taken })
+        Ok(PinnedBuffer { host, device, taken })
     }
 }
 
-impl Coming {
+impl InFlightTensor {
     /// The tensor, for what is enqueued on the compute stream from now on.
     ///
     /// # Errors
@@ -132,9 +133,9 @@ impl Coming {
     }
 }
 
-impl Drop for Coming {
-    /// Gives the place back, also if nobody took what is in it: the next copy through it waits for
-    /// this one.
+impl Drop for InFlightTensor {
+    /// Gives the place back, also if what is in it was never used: the next copy through it waits
+    /// for this one.
     fn drop(&mut self) {
         if let Some(place) = self.place.take() {
             // The thread that sends may be over.

@@ -7,7 +7,7 @@ use candle_core::{CudaStorage, DType, Layout, Result, Shape, Storage, Tensor, ba
 use super::address::{Address, Half, of_tensor};
 use super::columns::column_sums;
 use super::gpu::{Gpu, whole, wrap};
-use super::pointwise::{Kind, finish, unfinish};
+use super::pointwise::{Finish, Kind, finish, unfinish};
 use crate::Precision;
 
 /// y = activation(x weight^T + bias) over `n` rows.
@@ -55,7 +55,8 @@ impl Linear {
             let columns = transposed(outputs, inputs, 0);
             x.matmul(&weight, (1, n, outputs, inputs), &rows, &columns)?
         };
-        finish(gpu, &z, bias, self.kind, (outputs, n * outputs), self.keeps)
+        let options = Finish { kind: self.kind, width: outputs, n: n * outputs, keeps: self.keeps };
+        finish(gpu, &z, bias, options)
     }
 
     /// Gradients of operands that are wanted. `before` is what entered the activation, if it was

@@ -1,4 +1,4 @@
-//! Losses: one scalar in the GPU's memory, which nobody waits for here.
+//! Losses: one scalar in the GPU's memory; nothing here waits for it.
 
 use candle_core::{CudaStorage, DType, Result, Tensor};
 
@@ -16,6 +16,22 @@ pub(in crate::ops) enum Targets<'a> {
     Placed(Address),
     /// (rows, classes), f32.
     Probabilities(Address),
+}
+
+/// Contiguous logits (rows, classes), f32.
+#[derive(Clone, Copy)]
+pub(in crate::ops) struct Logits {
+    values: Address,
+    rows: usize,
+    classes: usize,
+}
+
+impl Logits {
+    /// Where those of a tensor are, and how many.
+    pub(in crate::ops) fn of(logits: &Tensor) -> Result<Self> {
+        let (rows, classes) = logits.dims2()?;
+        Ok(Self { values: of_tensor(logits)?, rows, classes })
+    }
 }
 
 /// Rows of logits under softmax and cross-entropy, and what backward needs of them.
@@ -62,12 +78,13 @@ impl CrossEntropy {
     /// The sum of the rows' losses over `divisor`, a scalar.
     pub(in crate::ops) fn forward(
         gpu: &Gpu,
-        logits: Address,
+        logits: Logits,
         targets: &Targets<'_>,
-        (rows, classes): (usize, usize),
-        (smoothing, divisor): (f64, f64),
+        smoothing: f64,
+        divisor: f64,
     ) -> Result<(CudaStorage, Self)> {
-        let (found, losses, _) = Self::over(gpu, logits, targets, (rows, classes), smoothing)?;
+        let rows = logits.rows;
+        let (found, losses, _) = Self::over(gpu, logits, targets, smoothing)?;
         let loss = gpu.storage(DType::F32, 1)?;
         let arguments = [losses.0.at(), whole(&loss)?.into(), divisor.into(), rows.into()];
         gpu.launch("total", Grid::rows(1), &arguments)?;
@@ -75,37 +92,31 @@ impl CrossEntropy {
     }
 
     /// Each row's best class, (rows) u32.
-    pub(in crate::ops) fn best(
-        gpu: &Gpu,
-        logits: Address,
-        targets: &Targets<'_>,
-        sizes: (usize, usize),
-    ) -> Result<Tensor> {
-        let (_, _, best) = Self::over(gpu, logits, targets, sizes, 0.0)?;
-        Ok(wrap(best, sizes.0))
+    pub(in crate::ops) fn best(gpu: &Gpu, logits: Logits, targets: &Targets<'_>) -> Result<Tensor> {
+        let (_, _, best) = Self::over(gpu, logits, targets, 0.0)?;
+        Ok(wrap(best, logits.rows))
     }
 
     /// Each row's loss and best class. Waits for the GPU.
     pub(in crate::ops) fn score(
         gpu: &Gpu,
-        logits: Address,
+        logits: Logits,
         targets: &Targets<'_>,
-        sizes: (usize, usize),
         smoothing: f64,
     ) -> Result<RowScores> {
-        let (_, losses, best) = Self::over(gpu, logits, targets, sizes, smoothing)?;
+        let (_, losses, best) = Self::over(gpu, logits, targets, smoothing)?;
         let losses = bytemuck::pod_collect_to_vec(&gpu.download(&losses.0)?);
-        let best = wrap(best, sizes.0).to_vec1()?;
+        let best = wrap(best, logits.rows).to_vec1()?;
         Ok(RowScores { losses, best })
     }
 
     fn over(
         gpu: &Gpu,
-        logits: Address,
+        logits: Logits,
         targets: &Targets<'_>,
-        (rows, classes): (usize, usize),
         smoothing: f64,
     ) -> Result<(Self, Losses, CudaStorage)> {
+        let Logits { values, rows, classes } = logits;
         let (labels, targets) = match targets {
             Targets::Labels(labels) => {
                 let number = |label: &Option<usize>| label.map_or(-1, |label| label as i32);
@@ -119,7 +130,7 @@ impl CrossEntropy {
         let (largest, factor) = (column(DType::F32)?, column(DType::F32)?);
         let (best, losses) = (column(DType::U32)?, gpu.scratch(8 * rows)?);
         let arguments = [
-            logits.into(),
+            values.into(),
             labels.argument(),
             targets.into(),
             losses.at(),
@@ -162,54 +173,65 @@ impl CrossEntropy {
     }
 }
 
-/// Mean over `n` elements of (p - t)^2, or of |p - t|.
-pub(in crate::ops) fn regression(
-    gpu: &Gpu,
-    [p, t]: [Address; 2],
+/// `n` predictions and targets, f32, whose differences are squared, or taken without their signs.
+#[derive(Clone, Copy)]
+pub(in crate::ops) struct Differences {
+    prediction: Address,
+    target: Address,
     absolute: bool,
     n: usize,
-) -> Result<CudaStorage> {
-    let blocks = n.div_ceil(BLOCK);
-    let sums = regression_sums(gpu, [p, t], absolute, (BLOCK, n))?;
-    let loss = gpu.storage(DType::F32, 1)?;
-    let arguments = [sums.at(), whole(&loss)?.into(), (n as f64).into(), blocks.into()];
-    gpu.launch("total", Grid::rows(1), &arguments)?;
-    Ok(loss)
 }
 
-/// The sum of (p - t)^2, or |p - t|, over each `per_block` elements. Waits for the GPU.
-pub(in crate::ops) fn regression_scores(
-    gpu: &Gpu,
-    operands: [Address; 2],
-    absolute: bool,
-    (per_block, n): (usize, usize),
-) -> Result<Vec<f64>> {
-    let sums = regression_sums(gpu, operands, absolute, (per_block, n))?;
-    Ok(bytemuck::pod_collect_to_vec(&gpu.download(&sums)?))
+impl Differences {
+    /// Those between the elements of two contiguous tensors.
+    pub(in crate::ops) fn of(operands: [&Tensor; 2], absolute: bool) -> Result<Self> {
+        let [prediction, target] = operands;
+        let n = prediction.elem_count();
+        Ok(Self { prediction: of_tensor(prediction)?, target: of_tensor(target)?, absolute, n })
+    }
+
+    /// Their mean, a scalar.
+    pub(in crate::ops) fn mean(&self, gpu: &Gpu) -> Result<CudaStorage> {
+        let blocks = self.n.div_ceil(BLOCK);
+        let sums = self.sums(gpu, BLOCK)?;
+        let loss = gpu.storage(DType::F32, 1)?;
+        let arguments = [sums.at(), whole(&loss)?.into(), (self.n as f64).into(), blocks.into()];
+        gpu.launch("total", Grid::rows(1), &arguments)?;
+        Ok(loss)
+    }
+
+    /// The sums of each `per_block` elements. Waits for the GPU.
+    pub(in crate::ops) fn scores(&self, gpu: &Gpu, per_block: usize) -> Result<Vec<f64>> {
+        let sums = self.sums(gpu, per_block)?;
+        Ok(bytemuck::pod_collect_to_vec(&gpu.download(&sums)?))
+    }
+
+    fn sums(&self, gpu: &Gpu, per_block: usize) -> Result<Scratch> {
+        let Self { prediction, target, absolute, n } = *self;
+        regression_sums(gpu, [prediction, target], absolute, per_block, n)
+    }
+
+    /// The gradient of the predictions, given that of the mean.
+    pub(in crate::ops) fn gradient(&self, gpu: &Gpu, dy: Address) -> Result<CudaStorage> {
+        let Self { prediction, target, absolute, n } = *self;
+        let gradient = gpu.storage(DType::F32, n)?;
+        let arguments = args![prediction, target, dy, whole(&gradient)?, absolute, n];
+        gpu.launch("regression_gradient", Grid::over(n), arguments)?;
+        Ok(gradient)
+    }
 }
 
+/// The sum of (p - t)^2, or |p - t|, over each `per_block` of `n` elements.
 pub(super) fn regression_sums(
     gpu: &Gpu,
     [p, t]: [Address; 2],
     absolute: bool,
-    (per_block, n): (usize, usize),
+    per_block: usize,
+    n: usize,
 ) -> Result<Scratch> {
     let blocks = n.div_ceil(per_block);
     let sums = gpu.scratch(8 * blocks)?;
     let arguments = [p.into(), t.into(), sums.at(), absolute.into(), per_block.into(), n.into()];
     gpu.launch("regression_sums", Grid::rows(blocks), &arguments)?;
     Ok(sums)
-}
-
-/// The gradient of p, given that of the loss.
-pub(in crate::ops) fn regression_gradient(
-    gpu: &Gpu,
-    [p, t, dy]: [Address; 3],
-    absolute: bool,
-    n: usize,
-) -> Result<CudaStorage> {
-    let gradient = gpu.storage(DType::F32, n)?;
-    let arguments = args![p, t, dy, whole(&gradient)?, absolute, n];
-    gpu.launch("regression_gradient", Grid::over(n), arguments)?;
-    Ok(gradient)
 }

@@ -42,16 +42,14 @@ pub(super) use conv::Conv;
 pub use gpu::Gpu;
 pub(super) use gpu::wrap;
 pub use graph::{Graph, keep_shapes};
-pub use h2d_prefetcher::{Coming, H2dPrefetcher};
+pub use h2d_prefetcher::{H2dPrefetcher, InFlightTensor};
 pub(super) use images::{Pool, global_average, global_average_gradient, transpose};
 pub(super) use linear::Linear;
-pub(super) use losses::{
-    CrossEntropy, Targets, regression, regression_gradient, regression_scores,
-};
+pub(super) use losses::{CrossEntropy, Differences, Logits, Targets};
 pub use optimizer::{Parameter, Rule, Updater};
 pub use pinned_copy::to_gpu;
 pub(super) use pointwise::{
-    Kind, Mask, activation, activation_gradient, drop_in_place, dropped, embedding,
+    Finish, Kind, Mask, activation, activation_gradient, drop_in_place, dropped, embedding,
     embedding_gradient, finish,
 };
 pub(super) use rows::{GroupNorm, RowNorm, softmax, softmax_gradient};

@@ -52,7 +52,8 @@ pub(super) fn widened(gpu: &Gpu, values: CudaStorage, n: usize) -> Result<CudaSt
 pub(in crate::ops) fn activation(
     gpu: &Gpu,
     x: Address,
-    (kind, parameter): (Kind, f32),
+    kind: Kind,
+    parameter: f32,
     n: usize,
 ) -> Result<CudaStorage> {
     let y = gpu.storage(DType::F32, n)?;
@@ -64,10 +65,23 @@ pub(in crate::ops) fn activation(
 pub(in crate::ops) fn activation_gradient(
     gpu: &Gpu,
     [x, dy]: [Address; 2],
-    (kind, parameter): (Kind, f32),
+    kind: Kind,
+    parameter: f32,
     n: usize,
 ) -> Result<()> {
     gpu.launch("activation_gradient", Grid::over(n), args![x, dy, kind as i32, parameter, n])
+}
+
+/// What [`finish`] does.
+#[derive(Clone, Copy)]
+pub(in crate::ops) struct Finish {
+    pub(in crate::ops) kind: Kind,
+    /// Columns of the product.
+    pub(in crate::ops) width: usize,
+    /// Elements of it.
+    pub(in crate::ops) n: usize,
+    /// Whether what entered the activation is kept.
+    pub(in crate::ops) keeps: bool,
 }
 
 /// activation(z + bias), f32, of the product z (n / width, width); and what entered the activation,
@@ -76,10 +90,9 @@ pub(in crate::ops) fn finish(
     gpu: &Gpu,
     z: &CudaStorage,
     bias: Option<Address>,
-    kind: Kind,
-    (width, n): (usize, usize),
-    keeps: bool,
+    options: Finish,
 ) -> Result<(CudaStorage, Option<CudaStorage>)> {
+    let Finish { kind, width, n, keeps } = options;
     let z = whole(z)?;
     let y = gpu.storage(DType::F32, n)?;
     let before = keeps.then(|| gpu.storage(z.dtype, n)).transpose()?;

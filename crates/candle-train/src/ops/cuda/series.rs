@@ -82,7 +82,7 @@ impl Spectra<'_> {
     pub(in crate::ops) fn loss(&self, gpu: &Gpu, operands: [Address; 2]) -> Result<CudaStorage> {
         let (n, coefficients) = (self.elements(), self.coefficients());
         let spectrum = self.spectrum(gpu, operands)?;
-        let over_time = regression_sums(gpu, operands, true, (BLOCK, n))?;
+        let over_time = regression_sums(gpu, operands, true, BLOCK, n)?;
         let blocks = coefficients.div_ceil(BLOCK);
         let lengths = gpu.scratch(8 * blocks)?;
         let spectrum_at = of_tensor(&spectrum)?.into();

@@ -1,7 +1,7 @@
 #![expect(unsafe_code, reason = "the driver page-locks memory, and copies to and from it")]
-//! Memory of the CPU through which values of the GPU go that somebody else changes on the way:
-//! page-locked where the driver allows it, with copies on a stream of their own, beside what the
-//! GPU computes.
+//! Memory of the CPU through which values of the GPU go when something else changes them on the
+//! way: page-locked where the driver allows it, with copies on a stream of their own, beside what
+//! the GPU computes.
 
 use std::ffi::c_void;
 use std::ops::{DerefMut, Range};
@@ -86,7 +86,8 @@ impl<M: DerefMut<Target = [f32]>> Staging<M> {
     pub fn visit<E>(
         &mut self,
         index: usize,
-        (values, ready): (&Tensor, &Moment),
+        values: &Tensor,
+        ready: &Moment,
         change: impl FnOnce(&mut M) -> std::result::Result<(), E>,
     ) -> Result<std::result::Result<Moment, E>> {
         let at = self.fetch(index, values, ready)?;

@@ -7,7 +7,7 @@ use super::level::{TILE_ROWS, best};
 use super::panels::{Panels, Source};
 use super::product::{Epilogue, Output, Sums, Write, product};
 use super::rows::Rows;
-use super::transpose::transpose_best;
+use super::transpose::{Strided, transpose_best};
 use crate::ops::scratch::filled;
 
 /// Rows per block at most: their values of A and of the result stay in the second-level cache, and
@@ -123,8 +123,9 @@ impl<'a> Rowwise<'a> {
             }
             Self::Turned { columns, rows } => {
                 let width = columns.len() / rows;
-                let (from, block) = ((&columns[first..], *rows), (out.len() / width, width));
-                transpose_best(from, (&mut *out, width), block);
+                let shape = (out.len() / width, width);
+                let from = Strided { values: &columns[first..], stride: *rows };
+                transpose_best(from, Strided { values: &mut *out, stride: width }, shape);
                 if epilogue.is_wanted() {
                     epilogue.finish(best(), 0, out);
                 }

@@ -29,4 +29,4 @@ pub(in crate::ops) use matrix::{Matrix, Rowwise, multiplied, multiply, rows_per_
 pub(in crate::ops) use panels::{Block, Panels, Source};
 pub(in crate::ops) use product::{Epilogue, Output, Sums, Write, product};
 pub(in crate::ops) use rows::Rows;
-pub(in crate::ops) use transpose::transpose_best;
+pub(in crate::ops) use transpose::{Strided, transpose_best};

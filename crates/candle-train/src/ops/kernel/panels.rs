@@ -7,7 +7,7 @@ use pulp::Arch;
 use rayon::prelude::*;
 
 use super::level::{Width, best};
-use super::transpose::transpose;
+use super::transpose::{Strided, transpose};
 use crate::ops::scratch::Scratch;
 use crate::ops::simd::vectorised_for;
 
@@ -219,8 +219,9 @@ fn copy_block(level: Arch, source: Source<'_>, at: usize, block: &Block, piece: 
         return;
     }
     if source.row == 1 {
-        let from = (&values[at..], source.column);
-        return transpose(level, from, (piece, block.width), (block.rows.len(), columns));
+        let from = Strided { values: &values[at..], stride: source.column };
+        let to = Strided { values: piece, stride: block.width };
+        return transpose(level, from, to, (block.rows.len(), columns));
     }
     for column in 0..columns {
         let at = at + column * source.column;

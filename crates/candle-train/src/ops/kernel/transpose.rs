@@ -10,56 +10,61 @@ const SQUARE: usize = 8;
 
 type Square = [[f32; SQUARE]; SQUARE];
 
-/// `to[r][c] = from[c][r]` for all `rows` and `columns` of `to`; both come with the distance of
-/// their rows. To be called from code of the instruction set `level`.
+/// A matrix whose rows begin `stride` numbers after each other.
+#[derive(Clone, Copy)]
+pub(in crate::ops) struct Strided<T> {
+    pub(in crate::ops) values: T,
+    pub(in crate::ops) stride: usize,
+}
+
+/// `to[r][c] = from[c][r]` for all `rows` and `columns` of `to`. To be called from code of the
+/// instruction set `level`.
 #[inline(always)]
 pub(super) fn transpose(
     level: Arch,
-    (from, from_stride): (&[f32], usize),
-    (to, to_stride): (&mut [f32], usize),
+    from: Strided<&[f32]>,
+    to: Strided<&mut [f32]>,
     (rows, columns): (usize, usize),
 ) {
     let whole = |n: usize| n / SQUARE * SQUARE;
     for column in (0..whole(columns)).step_by(SQUARE) {
         for row in (0..whole(rows)).step_by(SQUARE) {
-            let from = (&from[column * from_stride + row..], from_stride);
-            transpose_square(level, from, (&mut to[row * to_stride + column..], to_stride));
+            let values = &from.values[column * from.stride + row..];
+            let from = Strided { values, stride: from.stride };
+            let values = &mut to.values[row * to.stride + column..];
+            transpose_square(level, from, Strided { values, stride: to.stride });
         }
     }
     for row in 0..rows {
         let first = if row < whole(rows) { whole(columns) } else { 0 };
         for column in first..columns {
-            to[row * to_stride + column] = from[column * from_stride + row];
+            to.values[row * to.stride + column] = from.values[column * from.stride + row];
         }
     }
 }
 
 /// [`transpose`] from code of any instruction set, by the processor's best.
 pub(in crate::ops) fn transpose_best(
-    from: (&[f32], usize),
-    (to, to_stride): (&mut [f32], usize),
-    block: (usize, usize),
+    from: Strided<&[f32]>,
+    to: Strided<&mut [f32]>,
+    shape: (usize, usize),
 ) {
-    let level = best();
+    let (level, Strided { values, stride }) = (best(), to);
     vectorised_for(
         level,
         #[inline(always)]
-        || transpose(level, from, (&mut *to, to_stride), block),
+        || transpose(level, from, Strided { values: &mut *values, stride }, shape),
     );
 }
 
 /// [`transpose`] of one square.
 #[inline(always)]
-fn transpose_square(
-    level: Arch,
-    (from, from_stride): (&[f32], usize),
-    (to, to_stride): (&mut [f32], usize),
-) {
+fn transpose_square(level: Arch, from: Strided<&[f32]>, to: Strided<&mut [f32]>) {
     let mut square = Square::default();
-    for (values, from) in square.iter_mut().zip(from.chunks(from_stride)) {
+    for (values, from) in square.iter_mut().zip(from.values.chunks(from.stride)) {
         values.copy_from_slice(&from[..SQUARE]);
     }
-    for (values, to) in transposed(level, square).iter().zip(to.chunks_mut(to_stride)) {
+    for (values, to) in transposed(level, square).iter().zip(to.values.chunks_mut(to.stride)) {
         to[..SQUARE].copy_from_slice(values);
     }
 }
@@ -122,7 +127,8 @@ mod tests {
                     level,
                     #[inline(always)]
                     || {
-                        let (from, to) = ((&from[..], from_stride), (&mut to[..], to_stride));
+                        let from = Strided { values: &from[..], stride: from_stride };
+                        let to = Strided { values: &mut to[..], stride: to_stride };
                         transpose(level, from, to, (rows, columns));
                     },
                 );

@@ -20,10 +20,9 @@ impl Targets {
 
 impl OnGpu for CrossEntropy {
     fn forward_on(&self, gpu: &Gpu, [logits]: [&Tensor; 1]) -> Result<(CudaStorage, Shape)> {
-        let (sizes, at) = (logits.dims2()?, cuda::of_tensor(logits)?);
-        let targets = self.targets.on_gpu()?;
-        let numbers = (self.smoothing, self.divisor);
-        let (loss, rows) = cuda::CrossEntropy::forward(gpu, at, &targets, sizes, numbers)?;
+        let (logits, targets) = (cuda::Logits::of(logits)?, self.targets.on_gpu()?);
+        let Self { smoothing, divisor, .. } = *self;
+        let (loss, rows) = cuda::CrossEntropy::forward(gpu, logits, &targets, smoothing, divisor)?;
         self.rows.keep_on_gpu(rows);
         Ok((loss, ().into()))
     }
@@ -54,10 +53,8 @@ impl OnGpu for Regression {
         gpu: &Gpu,
         [prediction, target]: [&Tensor; 2],
     ) -> Result<(CudaStorage, Shape)> {
-        let operands = [cuda::of_tensor(prediction)?, cuda::of_tensor(target)?];
-        let absolute = self.0.is_absolute();
-        let loss = cuda::regression(gpu, operands, absolute, prediction.elem_count())?;
-        Ok((loss, ().into()))
+        let differences = cuda::Differences::of([prediction, target], self.0.is_absolute())?;
+        Ok((differences.mean(gpu)?, ().into()))
     }
 
     fn backward_on(
@@ -67,9 +64,8 @@ impl OnGpu for Regression {
         _: &Tensor,
         dy: Tensor,
     ) -> Gradients<Self> {
-        let [p, t, at] = [prediction, target, &dy].map(cuda::of_tensor);
-        let (absolute, n) = (self.0.is_absolute(), prediction.elem_count());
-        let slopes = cuda::regression_gradient(gpu, [p?, t?, at?], absolute, n)?;
+        let differences = cuda::Differences::of([prediction, target], self.0.is_absolute())?;
+        let slopes = differences.gradient(gpu, cuda::of_tensor(&dy)?)?;
         both_signs(cuda::wrap(slopes, prediction.shape()), target)
     }
 }

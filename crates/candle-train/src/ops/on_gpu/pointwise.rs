@@ -30,14 +30,14 @@ fn kind_of(name: &str) -> Result<Kind> {
 
 impl<F: Function> OnGpu for Elementwise<F> {
     fn forward_on(&self, gpu: &Gpu, [x]: [&Tensor; 1]) -> Result<(CudaStorage, Shape)> {
-        let (at, kind) = (cuda::of_tensor(x)?, (kind_of(F::NAME)?, self.0.parameter()));
-        Ok((cuda::activation(gpu, at, kind, x.elem_count())?, x.shape().clone()))
+        let (at, kind, parameter) = (cuda::of_tensor(x)?, kind_of(F::NAME)?, self.0.parameter());
+        Ok((cuda::activation(gpu, at, kind, parameter, x.elem_count())?, x.shape().clone()))
     }
 
     fn backward_on(&self, gpu: &Gpu, [x]: [&Tensor; 1], _: &Tensor, dy: Tensor) -> Gradients<Self> {
         let (x, at) = (cuda::of_tensor(x)?, cuda::of_tensor(&dy)?);
-        let kind = (kind_of(F::NAME)?, self.0.parameter());
-        cuda::activation_gradient(gpu, [x, at], kind, dy.elem_count())?;
+        let (kind, parameter) = (kind_of(F::NAME)?, self.0.parameter());
+        cuda::activation_gradient(gpu, [x, at], kind, parameter, dy.elem_count())?;
         Ok([Some(dy)])
     }
 }

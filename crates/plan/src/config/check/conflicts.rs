@@ -189,20 +189,16 @@ pub(crate) fn monitors(loaded: &Loaded, vocabulary: &Vocabulary) -> Vec<Finding>
     }
     let expected = experiment.expect.keys().map(|metric| (format!("expect.\"{metric}\""), metric));
     let mut found: Vec<Finding> =
-        expected.flat_map(|(key, metric)| unmeasured(loaded, vocabulary, (&key, metric))).collect();
+        expected.flat_map(|(key, metric)| unmeasured(loaded, vocabulary, &key, metric)).collect();
     for (table, metric, mode) in watched {
         let key = format!("{table}.monitor");
-        found.extend(unmeasured(loaded, vocabulary, (&key, metric)));
-        found.extend(mode.and_then(|mode| backwards((table, metric), mode, vocabulary)));
+        found.extend(unmeasured(loaded, vocabulary, &key, metric));
+        found.extend(mode.and_then(|mode| backwards(table, metric, mode, vocabulary)));
     }
     found
 }
 
-fn unmeasured(
-    loaded: &Loaded,
-    vocabulary: &Vocabulary,
-    (key, metric): (&str, &str),
-) -> Vec<Finding> {
+fn unmeasured(loaded: &Loaded, vocabulary: &Vocabulary, key: &str, metric: &str) -> Vec<Finding> {
     let experiment = &loaded.experiment;
     let mut found = Vec::new();
     // Only checkpoints are ranked without anyone having asked; the plan then takes the training
@@ -223,11 +219,7 @@ fn unmeasured(
     found
 }
 
-fn backwards(
-    (table, metric): (&str, &str),
-    mode: Mode,
-    vocabulary: &Vocabulary,
-) -> Option<Finding> {
+fn backwards(table: &str, metric: &str, mode: Mode, vocabulary: &Vocabulary) -> Option<Finding> {
     let better = vocabulary.mode_of(metric)?;
     let word = if better == Mode::Max { "max" } else { "min" };
     (mode != better).then(|| {

@@ -6,7 +6,7 @@ use figment::value::{Dict, Value};
 use crate::config::check::{Finding, options};
 use crate::config::extract::merged;
 use crate::config::keys::{dotted, path_of};
-use crate::config::kind::{FamilySpec, Need, Spec, Wrong};
+use crate::config::kind::{FamilySpec, Need, OwnedList, Spec, Wrong};
 use crate::config::loaded::Loaded;
 use crate::config::spans::Path;
 use crate::config::suggest::any_of;
@@ -16,7 +16,7 @@ use crate::config::vocabulary::Vocabulary;
 const MAX_OWNERS: usize = 4;
 
 /// An entry of a list.
-struct Place<'a> {
+struct ListEntry<'a> {
     /// Dotted name: "data.transforms.train[1]".
     at: String,
     family: &'a FamilySpec,
@@ -33,10 +33,10 @@ pub(crate) fn all(loaded: &Loaded, vocabulary: &Vocabulary) -> Vec<Finding> {
     let whole = Value::from(whole);
     let mut found = Vec::new();
     for family in vocabulary.lists() {
-        found.extend(family.parts().filter_map(|part| misplaced(loaded, part)));
+        found.extend(family.owned_lists().filter_map(|list| misplaced(loaded, &list)));
         for list in family.lists {
             if let Some(value) = whole.find_ref(list) {
-                in_list(family, (&path_of(list), value), &mut found);
+                in_list(family, &path_of(list), value, &mut found);
             }
         }
     }
@@ -44,10 +44,11 @@ pub(crate) fn all(loaded: &Loaded, vocabulary: &Vocabulary) -> Vec<Finding> {
 }
 
 /// "`layers` belongs to `graph`, but `name` is `mlp`"; "`graph` needs `layers`"
-fn misplaced(loaded: &Loaded, (table, key, owner): (&str, &str, &str)) -> Option<Finding> {
+fn misplaced(loaded: &Loaded, list: &OwnedList) -> Option<Finding> {
+    let OwnedList { table, key, owner } = list;
     let (name, list) = (format!("{table}.name"), format!("{table}.{key}"));
     let kind = loaded.word(&name)?;
-    match (kind == owner, loaded.is_given(&list)) {
+    match (kind == *owner, loaded.is_given(&list)) {
         (false, true) => {
             let what = format!("belongs to `{owner}`, but `name` is `{kind}`");
             let help = format!("remove it, or pass `~{list}` on the command line");
@@ -60,7 +61,7 @@ fn misplaced(loaded: &Loaded, (table, key, owner): (&str, &str, &str)) -> Option
     }
 }
 
-fn in_list(family: &FamilySpec, (path, list): (&Path, &Value), found: &mut Vec<Finding>) {
+fn in_list(family: &FamilySpec, path: &Path, list: &Value, found: &mut Vec<Finding>) {
     let Value::Array(_, items) = list else { return };
     for (index, item) in items.iter().enumerate() {
         let Value::Dict(_, given) = item else { continue };
@@ -80,16 +81,16 @@ fn in_list(family: &FamilySpec, (path, list): (&Path, &Value), found: &mut Vec<F
             family.kind(name).is_some_and(|kind| kind.needs.contains(&Need::AfterLast))
         };
         let is_last = items[index + 1..].iter().all(is_behind);
-        found.extend(Place { at: dotted(&at), family, kind, given, is_last }.findings());
+        found.extend(ListEntry { at: dotted(&at), family, kind, given, is_last }.findings());
         for key in kind.keys.iter().filter(|key| key.is_list()) {
             if let Some(value) = given.get(&key.name) {
-                in_list(family, (&inside(&[&number, &key.name]), value), found);
+                in_list(family, &inside(&[&number, &key.name]), value, found);
             }
         }
     }
 }
 
-impl Place<'_> {
+impl ListEntry<'_> {
     fn findings(&self) -> Vec<Finding> {
         let name = format!("{}.name", self.at);
         let all = self

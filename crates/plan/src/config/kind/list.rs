@@ -105,6 +105,13 @@ impl Key {
     }
 }
 
+/// A list of `[table]` that is an option of the kind `owner` only.
+pub(crate) struct OwnedList {
+    pub(crate) table: &'static str,
+    pub(crate) key: &'static str,
+    pub(crate) owner: &'static str,
+}
+
 impl FamilySpec {
     /// Parts of the path of an entry: `path` may lead into the entry, or further; `None` if it
     /// leads to none of the lists of this family.
@@ -122,13 +129,12 @@ impl FamilySpec {
         Some(length)
     }
 
-    /// Its lists that are a part of one kind only: the table, the key, and that kind.
-    pub(crate) fn parts(&self) -> impl Iterator<Item = (&'static str, &'static str, &'static str)> {
-        let split = |list: &&'static str| list.split_once('.');
-        self.lists
-            .iter()
-            .filter_map(split)
-            .filter_map(|(table, key)| Some((table, key, self.lists_of?)))
+    /// Its lists that are a part of one kind only.
+    pub(crate) fn owned_lists(&self) -> impl Iterator<Item = OwnedList> {
+        self.lists.iter().filter_map(|list| {
+            let (table, key) = list.split_once('.')?;
+            Some(OwnedList { table, key, owner: self.lists_of? })
+        })
     }
 
     /// Whether an option `key` of one of its kinds is a list of kinds.

@@ -92,7 +92,7 @@ pub struct Mixup {
     pub switch_prob: f64,
     /// What is drawn together.
     pub mode: MixupMode,
-    /// Epochs after which nothing is mixed any more.
+    /// Epochs after which mixing stops.
     pub off_epoch: Option<u64>,
 }
 

@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use figment::value::Value;
 
 use crate::config::keys::path_of;
-use crate::config::spans::{Path, Place};
+use crate::config::spans::{KeySpan, Path};
 use crate::config::sweep::reader::{Reader, join, json};
 use crate::config::sweep::space::Condition;
 use crate::config::sweep::{Constraint, Domain, Json, Parameter, Values};
@@ -99,7 +99,7 @@ fn check_key(reader: &mut Reader, path: &[String], key: &str) {
     let mut probe = reader.layers[order].clone();
     let place = probe.places.get(path).map_or(0..0, |place| place.key.clone());
     for length in 1..=schema_path.len() {
-        let place = Place { key: place.clone(), value: place.clone() };
+        let place = KeySpan { key: place.clone(), value: place.clone() };
         probe.places.insert(schema_path[..length].to_vec(), place);
     }
     let problem =

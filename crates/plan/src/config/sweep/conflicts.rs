@@ -170,9 +170,6 @@ fn points(reader: &mut Reader, sweep: &Sweep) {
     }
 }
 
-// ------------------------------------------------------------------------------------------ with
-// the base
-
 /// Loads the base as all trials begin with it, decides what depends on it, and tries every
 /// parameter's ends.
 pub(super) fn with_base(

@@ -20,7 +20,8 @@ pub const PRUNER: &str = "sweep.pruner";
 pub(super) fn choice(
     reader: &mut Reader,
     family: &str,
-    (name, usual): (&[String], &str),
+    name: &[String],
+    usual: &str,
     table: &[String],
 ) -> Choice {
     let Some(family) = reader.vocabulary.family(family).cloned() else {
@@ -54,13 +55,13 @@ fn given(reader: &Reader, table: &[String]) -> Dict {
 /// The options of `kind`, of which the wrong ones are reported and replaced by their defaults.
 fn options(reader: &mut Reader, family: &FamilySpec, kind: &Spec, table: &[String]) -> Options {
     let mut own = given(reader, table);
-    foreign(reader, family, kind, (table, &own));
+    foreign(reader, family, kind, table, &own);
     own.retain(|key, _| kind.key(key).is_some());
     let n_before = reader.problems.len();
     let read = loop {
         match kind.read(&own) {
             Ok(options) => break options,
-            Err(error) if mend(reader, kind, (table, &mut own), &error) => {}
+            Err(error) if mend(reader, kind, table, &mut own, &error) => {}
             Err(_) => return Options::new(),
         }
     };
@@ -82,12 +83,7 @@ fn options(reader: &mut Reader, family: &FamilySpec, kind: &Spec, table: &[Strin
 }
 
 /// Reports keys of a table with a name that are no options of `kind`.
-fn foreign(
-    reader: &mut Reader,
-    family: &FamilySpec,
-    kind: &Spec,
-    (table, own): (&[String], &Dict),
-) {
+fn foreign(reader: &mut Reader, family: &FamilySpec, kind: &Spec, table: &[String], own: &Dict) {
     let is_foreign = |key: &&String| kind.key(key).is_none() && family.owners(key).next().is_some();
     let mut others = vec!["name"];
     for key in own.keys().filter(is_foreign) {
@@ -105,7 +101,8 @@ fn foreign(
 fn mend(
     reader: &mut Reader,
     kind: &Spec,
-    (table, own): (&[String], &mut Dict),
+    table: &[String],
+    own: &mut Dict,
     error: &figment::Error,
 ) -> bool {
     if let ErrorKind::MissingField(field) = &error.kind {

@@ -14,7 +14,7 @@ use crate::config::loaded::Loaded;
 use crate::config::overrides::{self, Asked};
 use crate::config::problem::{Problem, Problems};
 use crate::config::schema::Mode;
-use crate::config::spans::Place;
+use crate::config::spans::KeySpan;
 use crate::config::sweep::kind::{METHOD, PRUNER};
 use crate::config::sweep::reader::{Reader, join};
 use crate::config::sweep::{Search, Sweep, checks, conflicts, hydra, kind};
@@ -159,12 +159,12 @@ fn space(word: &str) -> Result<Option<Layer>, Problem> {
     let source = Source::CommandLine(word.to_owned());
     let text = Arc::new(NamedSource::new(source.to_string(), word.to_owned()));
     let table = table.map_err(|what| Problem::new(key, what).at(&text, value_at.clone(), 1))?;
-    let place = Place { key: key_at, value: value_at.clone() };
+    let place = KeySpan { key: key_at, value: value_at.clone() };
     let path = spellings(word)[0].clone();
     let mut places: std::collections::BTreeMap<_, _> =
         (1..=path.len()).map(|length| (path[..length].to_vec(), place.clone())).collect();
     for name in table.keys() {
-        let inner = Place { key: value_at.clone(), value: value_at.clone() };
+        let inner = KeySpan { key: value_at.clone(), value: value_at.clone() };
         places.insert(join(&path, name), inner);
     }
     let parameters = Dict::from([(key.to_owned(), Value::from(table))]);
@@ -269,8 +269,8 @@ fn pruner(reader: &mut Reader) -> Choice {
             reader.wrong_help(&table, "has no name", "such as `name = \"asha\"`");
             kind::plain(NO_PRUNER)
         }
-        Some(Value::Dict(..)) => kind::choice(reader, PRUNER, (&name, NO_PRUNER), &table),
-        Some(_) => kind::choice(reader, PRUNER, (&table, NO_PRUNER), &table),
+        Some(Value::Dict(..)) => kind::choice(reader, PRUNER, &name, NO_PRUNER, &table),
+        Some(_) => kind::choice(reader, PRUNER, &table, NO_PRUNER, &table),
     }
 }
 
@@ -279,7 +279,7 @@ fn method(reader: &mut Reader) -> Choice {
     let path = path_of(METHOD);
     let name = reader.get(&path).and_then(Value::as_str).unwrap_or_default();
     let table = join(&path_of("sweep"), name);
-    kind::choice(reader, METHOD, (&path, "grid"), &table)
+    kind::choice(reader, METHOD, &path, "grid", &table)
 }
 
 /// The base with `changes`.

@@ -61,7 +61,8 @@ impl From<Unfit> for LayerMisfit {
 /// The layers of the model `graph`, decided for samples of shape `input`; of any other model, none.
 pub(super) fn decide(
     loaded: &Loaded,
-    (input, target): (&[usize], &[usize]),
+    input: &[usize],
+    target: &[usize],
     outputs: usize,
     kinds: &dyn KindFacts,
 ) -> Result<Vec<LayerPlan>, Problem> {

@@ -7,7 +7,7 @@ use pulp::{Simd, WithSimd};
 use rayon::prelude::*;
 
 use super::components::{Components, Pieces, padded};
-use super::tiles::{Images, Place, Tiles};
+use super::tiles::{Images, TilePosition, Tiles};
 use super::transform::Transform;
 use crate::ops::kernel::{best, run};
 
@@ -53,7 +53,7 @@ impl<'a, const I: usize, T: Transform<I, 6>> Gather<'a, I, T> {
 
     /// The channels of each pixel of a tile.
     #[inline(always)]
-    fn pixels(&self, place: Place) -> [[&[f32]; I]; I] {
+    fn pixels(&self, place: TilePosition) -> [[&[f32]; I]; I] {
         let Images { h, w, c, .. } = self.images;
         let mut pixels = [[&self.zeros[..]; I]; I];
         for (row, line) in pixels.iter_mut().enumerate() {

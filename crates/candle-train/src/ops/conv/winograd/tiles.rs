@@ -35,7 +35,7 @@ pub(super) struct Tiles {
 
 /// Top left output pixel of a tile.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Place {
+pub(super) struct TilePosition {
     pub(super) image: usize,
     pub(super) y: usize,
     pub(super) x: usize,
@@ -68,9 +68,9 @@ impl Tiles {
 
     /// Where the tile `number` of these bands is.
     #[inline(always)]
-    pub(super) fn place(&self, bands: &Range<usize>, number: usize) -> Place {
+    pub(super) fn place(&self, bands: &Range<usize>, number: usize) -> TilePosition {
         let band = bands.start + number / self.columns;
-        Place {
+        TilePosition {
             image: band / self.rows,
             y: band % self.rows * TILE,
             x: number % self.columns * TILE,
@@ -113,10 +113,10 @@ mod tests {
                 let mut y = vec![0.0; n * h * w * 2];
                 let slices = tiles.cut(&mut y, &blocks);
                 assert_eq!(slices.iter().map(|slice| slice.len()).sum::<usize>(), n * h * w * 2);
-                let of = |bands: &Range<usize>| -> Vec<Place> {
+                let of = |bands: &Range<usize>| -> Vec<TilePosition> {
                     (0..tiles.within(bands)).map(|number| tiles.place(bands, number)).collect()
                 };
-                let places: Vec<Place> = blocks.iter().flat_map(of).collect();
+                let places: Vec<TilePosition> = blocks.iter().flat_map(of).collect();
                 assert_eq!(places.len(), n * h.div_ceil(4) * w.div_ceil(4));
                 assert_eq!(places, of(&(0..tiles.bands())));
                 for (bands, slice) in blocks.iter().zip(&slices) {
