@@ -47,6 +47,7 @@ mod stops;
 mod strace;
 mod surroundings;
 mod sweeps;
+mod tables;
 mod tensorboard;
 mod watched;
 mod weights;

@@ -80,8 +80,19 @@ pub(crate) struct Encoded {
     pub(crate) numbers: Vec<f32>,
     /// The place of each category, row after row; [`UNKNOWN`] of one that no training row has.
     pub(crate) categories: Vec<u32>,
-    /// For columns with such cells: how many there are, and the first one's row and word.
-    pub(crate) unknown: BTreeMap<String, (usize, usize, String)>,
+    /// By column, those of cells with such a category.
+    pub(crate) unknown: BTreeMap<String, Unknown>,
+}
+
+/// Cells of a column whose category no training row has.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Unknown {
+    /// How many there are.
+    pub(crate) count: usize,
+    /// The row of the first one.
+    pub(crate) row: usize,
+    /// What it holds.
+    pub(crate) word: String,
 }
 
 /// A category that no training row has.
@@ -349,12 +360,8 @@ fn sorted(words: &Words) -> Vec<String> {
     found
 }
 
-/// The place of each row's word among the categories; of those that are none, how many, and the
-/// first one's row and word.
-fn found_places(
-    words: &Words,
-    categories: &[String],
-) -> (Vec<u32>, Option<(usize, usize, String)>) {
+/// The place of each row's word among the categories, and those that are none.
+fn found_places(words: &Words, categories: &[String]) -> (Vec<u32>, Option<Unknown>) {
     let places: BTreeMap<&str, u32> =
         categories.iter().zip(0..).map(|(category, place)| (category.as_str(), place)).collect();
     let of_word: Vec<u32> = words
@@ -363,9 +370,9 @@ fn found_places(
         .map(|word| places.get(word.as_str()).copied().unwrap_or(UNKNOWN))
         .collect();
     let found: Vec<u32> = words.numbers().iter().map(|&word| of_word[word as usize]).collect();
-    let n = found.iter().filter(|place| **place == UNKNOWN).count();
+    let count = found.iter().filter(|place| **place == UNKNOWN).count();
     let first = found.iter().position(|place| *place == UNKNOWN);
-    let unknown = first.map(|row| (n, row, words.word(row).to_owned()));
+    let unknown = first.map(|row| Unknown { count, row, word: words.word(row).to_owned() });
     (found, unknown)
 }
 

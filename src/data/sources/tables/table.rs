@@ -16,7 +16,7 @@ use crate::data::sources::source::{Asked, Survey};
 use crate::data::sources::tables::column::{BadCell, Column};
 use crate::data::sources::tables::column_names::ColumnNames;
 use crate::data::sources::tables::features::{ColumnKind, Features, HandleUnknown};
-use crate::data::sources::tables::fit::{Encoded, Fit, Scale, UNKNOWN, scale};
+use crate::data::sources::tables::fit::{Encoded, Fit, Scale, UNKNOWN, Unknown, scale};
 use crate::data::subset;
 use crate::data::{Dataset, Splits, Target};
 use crate::plan::{TargetColumn, Targets};
@@ -212,7 +212,7 @@ impl Wanted<'_> {
 
     fn refuse_unknown(&self, rows: &Rows, encoded: &Encoded) -> Result<(), Error> {
         let first = encoded.unknown.iter().next();
-        let Some((column, (_, row, word))) =
+        let Some((column, Unknown { row, word, .. })) =
             first.filter(|_| self.features.handle_unknown == HandleUnknown::Error)
         else {
             return Ok(());
@@ -269,7 +269,7 @@ fn flag_counts(splits: &Splits) -> Vec<u64> {
 /// "3 validation rows have a `city` that no row to train on has, such as `Oslo`: all its numbers
 /// are 0"
 fn unknown_words<'a>(encoded: &'a Encoded, what: &'a str) -> impl Iterator<Item = String> + 'a {
-    encoded.unknown.iter().map(move |(column, (n, _, word))| {
+    encoded.unknown.iter().map(move |(column, Unknown { count: n, word, .. })| {
         let (rows, have) = if *n == 1 { ("row", "has") } else { ("rows", "have") };
         let word = if word.is_empty() { "an empty cell".to_owned() } else { format!("`{word}`") };
         format!(

@@ -1,0 +1,116 @@
+//! A table of words, dates and empty cells with two targets, from the file to the weights.
+
+use std::fmt::Write;
+
+use crate::lab::Lab;
+
+const TABLE: &str = r#"
+[model]
+name = "mlp"
+hidden = [8]
+embedding_dim = 3
+[data]
+name = "csv"
+train_file = "train.csv"
+val_file = "val.csv"
+target = ["price", "rooms"]
+standardize_target = true
+limit = 50
+num_workers = 0
+[data.features]
+categorical = "auto"
+dates = ["sold"]
+missing = "mean"
+missing_indicator = true
+[train]
+epochs = 4
+global_batch_size = 16
+batch_size = 2
+[loss]
+name = "mse"
+[optimizer]
+name = "adam"
+lr = 0.02
+[distributed]
+shards = 4
+threads_per_rank = 1
+[checkpoint]
+monitor = "val/rmse_unscaled"
+[logging]
+sinks = ["jsonl"]
+"#;
+
+/// `n` rows, some of which lack an area, a city or a date.
+fn rows(n: usize, cities: [&str; 3]) -> String {
+    (0..n).fold("area,city,sold,price,rooms\n".to_owned(), |mut rows, i| {
+        let area = if i % 7 == 3 { String::new() } else { (30 + 5 * (i % 11)).to_string() };
+        let sold = if i % 13 == 5 { "NA".to_owned() } else { format!("2024-{:02}-17", i % 12 + 1) };
+        let (city, price) = (cities[i % 3], 100 * (i % 11) + 40 * (i % 3));
+        let _ = writeln!(rows, "{area},{city},{sold},{price},{}", 1 + i % 5);
+        rows
+    })
+}
+
+/// A folder with both tables, whose validation rows have a city of their own.
+fn lab() -> Lab {
+    let lab = Lab::with(TABLE);
+    lab.write("train.csv", rows(70, ["Bern", "Rome", ""]));
+    lab.write("val.csv", rows(21, ["Bern", "Oslo", "Rome"]));
+    lab
+}
+
+/// Losses and errors of all evaluations.
+fn evaluated(lab: &Lab) -> Vec<String> {
+    let events = lab.events().into_iter().filter(|event| event["event"] == "evaluated");
+    events.map(|event| event["metrics"].to_string()).collect()
+}
+
+#[test]
+fn a_table_trains_to_the_same_bits_at_any_world_size_and_after_a_resume() {
+    let alone = lab();
+    alone.run_to(0, &["small.toml", "distributed.devices=1"]);
+    let expected = evaluated(&alone);
+    assert!(expected.len() == 4 && expected[3].contains("val/rmse_unscaled"), "{expected:?}");
+    let two = lab();
+    two.run_to(0, &["small.toml", "distributed.devices=2", "train.epochs=2"]);
+    two.run_to(0, &["resume", "train.epochs=4"]);
+    assert_eq!(evaluated(&two), expected);
+    let warned = two.events().into_iter().filter(|event| event["event"] == "warned");
+    let warned: String = warned.map(|event| event["message"].to_string()).collect();
+    assert!(warned.contains("7 validation rows have a `city`"), "{warned}");
+
+    // The run keeps what it found out, and evaluations use it.
+    let said = two.run_to(0, &["eval"]).stdout;
+    for words in ["val/mae_unscaled", "val: target", "price", "rooms"] {
+        assert!(said.contains(words), "{words}: {said}");
+    }
+    two.write("train.csv", rows(70, ["Oslo", "Lima", "Kyiv"]));
+    assert_eq!(two.run_to(0, &["eval"]).stdout, said);
+    let refused = two.run_to(3, &["resume", "train.epochs=6"]).stderr;
+    assert!(refused.contains("the data changed"), "{refused}");
+}
+
+#[test]
+fn the_plan_tells_what_became_of_each_column_and_what_does_not_fit() {
+    let lab = lab();
+    let page = lab.run_to(0, &["plan", "small.toml"]).stdout;
+    for words in ["`area`: number, ", "`city`: 3 categories (Bern, Rome, empty)"] {
+        assert!(page.contains(words), "{words}: {page}");
+    }
+    let refused = |code, changes: &[&str], words: &str| {
+        let page = lab.run_to(code, &[&["plan", "small.toml"], changes].concat()).stderr;
+        let flowing = page.split_whitespace().collect::<Vec<_>>().join(" ");
+        assert!(flowing.contains(words), "{words}: {page}");
+    };
+    refused(2, &["loss.name=cross_entropy"], "needs one class for each sample");
+    refused(3, &["data.features.categorical=[]"], "declare it with `data.features.categorical");
+    refused(
+        3,
+        &["~data.features.missing", "~data.features.missing_indicator"],
+        "line 5: `area` is",
+    );
+    refused(2, &["data.target=[price,price]"], "names `price` twice");
+    refused(2, &["data.features.missing=mode"], "must be `\"mean\"`");
+    refused(2, &["data.features.categoricals=[]"], "did you mean `data.features.categorical");
+    refused(2, &["checkpoint.monitor=val/rmse_unscaled", "data.standardize_target=false"], "needs");
+}
