@@ -321,6 +321,8 @@ pub(crate) fn copy_of_the_project() -> Lab {
         lab.write(&name, read(&name));
     }
     write_data(&lab);
+    let penguins = "experiments/data/penguins.csv";
+    lab.write(penguins, read(penguins));
     let probe = "experiments/probe_digits.toml";
     write_weights(&lab, probe, &[], "weights/nest_digits.safetensors");
     let sizes =
