@@ -4,6 +4,8 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use ddprun::kinds::Kinds;
+
 use crate::docs::{blocks, project, read};
 use crate::lab::children;
 
@@ -133,6 +135,35 @@ fn pages_have_short_cells_and_short_paragraphs() {
             let (words, limit) = cells.map_or((n_words(&line), 80), |words| (words, 15));
             assert!(words < limit, "{page}: {words} words in `{line}`");
         }
+    }
+}
+
+/// The keys that the reference lists, as `train.epochs`, and their tables.
+fn keys() -> BTreeSet<String> {
+    let mut table = String::new();
+    let mut found = BTreeSet::new();
+    let reference = Kinds::default().vocabulary().reference();
+    for line in reference.lines().map(|line| line.trim_start_matches("# ")) {
+        if let Some(name) = line.strip_prefix('[') {
+            table = name.trim_matches(['[', ']']).to_owned();
+        } else if let Some((key, _)) = line.split_once(" = ") {
+            found.insert(format!("{table}.{key}"));
+        }
+    }
+    found
+}
+
+#[test]
+fn every_key_that_the_page_about_other_tools_names_exists() {
+    let (page, keys) = (read("docs/migrating.md"), keys());
+    let ours: String = page.lines().filter_map(|line| line.split('|').nth(2)).collect();
+    let quoted = ours.split('`').skip(1).step_by(2);
+    let names = quoted.map(|words| words.split(" = ").next().unwrap().trim_start_matches('~'));
+    let named: Vec<&str> =
+        names.filter(|name| name.contains('.') && !name.contains([' ', '/'])).collect();
+    assert!(named.len() > 50, "{named:?}");
+    for name in named {
+        assert!(keys.contains(name), "{name}: {keys:?}");
     }
 }
 
