@@ -142,7 +142,8 @@ fn pages_have_short_cells_and_short_paragraphs() {
 fn keys() -> BTreeSet<String> {
     let mut table = String::new();
     let mut found = BTreeSet::new();
-    let reference = Kinds::default().vocabulary().reference();
+    let vocabulary = Kinds::default().vocabulary();
+    let reference = vocabulary.reference();
     for line in reference.lines().map(|line| line.trim_start_matches("# ")) {
         if let Some(name) = line.strip_prefix('[') {
             table = name.trim_matches(['[', ']']).to_owned();
