@@ -5,13 +5,14 @@ mod policy;
 use std::path::Path;
 
 use clap::Parser;
+use serde_json::json;
 
 use crate::cli::args::{Args, SampleArgs, Verb};
 use crate::cli::evaluate::checkpoint_of;
 use crate::cli::prepare::{plan_of, source_of};
 use crate::cli::run_files::enter_best_run;
 use crate::cli::{Refusal, to_stderr, to_stdout};
-use crate::data::{self, TextForm, Tokenizer};
+use crate::data::{self, ChatTemplate, TextForm, Tokenizer};
 use crate::kinds::Kinds;
 use crate::plan::{Modality, Plan};
 use crate::worker::{self, Sampling, exit};
@@ -63,6 +64,8 @@ enum Words<'a> {
     Numbers(&'a Plan),
     /// Text in tokens.
     Text(Box<Tokenizer>),
+    /// Chats, written by a template; a token ends answers.
+    Chat(Box<Tokenizer>, Box<ChatTemplate>, Option<u32>),
     /// Answers to instructions, ended by a token.
     Answers(Box<Tokenizer>, Option<u32>),
 }
@@ -81,6 +84,14 @@ impl<'a> Words<'a> {
                 let tokenizer = open(&tokenizer)?;
                 let end = tokenizer.end(eos_token.as_deref());
                 Self::Answers(tokenizer, end)
+            }
+            Some(TextForm::Chat { tokenizer: path, chat_template, eos_token }) => {
+                let tokenizer = open(&path)?;
+                let template = ChatTemplate::open(&path, chat_template.as_deref());
+                let refused = |e: data::Error| Refusal::of(worker::of_data(&e), &e, e.help());
+                let template = Box::new(template.map_err(refused)?);
+                let end = tokenizer.end(eos_token.as_deref().or_else(|| template.eos_token()));
+                Self::Chat(tokenizer, template, end)
             }
             None => return Err(refuse(format!("`{}` was not trained on text", plan.name))),
         })
@@ -104,6 +115,10 @@ impl<'a> Words<'a> {
                 text.split_whitespace().map(number).collect::<Option<_>>().ok_or_else(why)?
             }
             Self::Text(tokenizer) => tokenizer.encode(text, false).map_err(refuse)?,
+            Self::Chat(tokenizer, template, _) => {
+                let asked = template.prompt(&[json!({"role": "user", "content": text})]);
+                asked.and_then(|asked| tokenizer.encode(&asked, false)).map_err(refuse)?
+            }
             Self::Answers(tokenizer, _) => {
                 tokenizer.encode(&data::prompt(text, ""), true).map_err(refuse)?
             }
@@ -114,7 +129,7 @@ impl<'a> Words<'a> {
 
     fn end(&self) -> Option<u32> {
         match self {
-            Self::Answers(_, end) => *end,
+            Self::Answers(_, end) | Self::Chat(.., end) => *end,
             _ => None,
         }
     }
@@ -131,7 +146,9 @@ impl<'a> Words<'a> {
             }
             Self::Numbers(_) => all.flat_map(|token| [token.to_string(), " ".to_owned()]).collect(),
             Self::Text(tokenizer) => tokenizer.decode(&all.copied().collect::<Vec<_>>()),
-            Self::Answers(tokenizer, _) => format!("{text}\n{}", tokenizer.decode(drawn).trim()),
+            Self::Answers(tokenizer, _) | Self::Chat(tokenizer, ..) => {
+                format!("{text}\n{}", tokenizer.decode(drawn).trim())
+            }
         }
     }
 }

@@ -37,6 +37,7 @@ pub mod transform;
 mod images;
 mod listing;
 mod tokenizer;
+mod chat_template;
 mod subset;
 mod sources;
 mod fingerprint;
@@ -47,6 +48,7 @@ mod damaged_tests;
 #[cfg(any(test, feature = "fuzzing"))]
 pub(crate) mod fuzz_readers;
 
+pub use chat_template::ChatTemplate;
 pub use dataset::{Batch, Dataset, IGNORED, IGNORED_LABEL, Splits, Target};
 pub use environment::Environment;
 pub use error::{Error, Fault, SampleError};
@@ -54,10 +56,10 @@ pub use fingerprint::Fingerprint;
 pub use pipeline::{Odds, audit, loader, sampler};
 pub(crate) use sources::is_date;
 pub use sources::{
-    Asked, Calendar, Chunk, ColumnNames, Csv, CsvForecast, DataFamily, DataSource, DataSources,
-    DateFeature, Features, Files, HandleUnknown, ImageFolder, ImageTable, Instructions, Jsonl,
-    LogMel, Missing, Mnist, Policy, PushTLike, Ranges, Reading, Shapes, Speech, Survey, Tokens,
-    Trajectories, encode, prompt, scaled, unscaled,
+    Asked, Calendar, Chat, Chunk, ColumnNames, Csv, CsvForecast, DataFamily, DataSource,
+    DataSources, DateFeature, Features, Files, HandleUnknown, ImageFolder, ImageTable,
+    Instructions, Jsonl, LogMel, Missing, Mnist, Policy, PushTLike, Ranges, Reading, Shapes,
+    Speech, Survey, TokenDtype, Tokens, Trajectories, encode, prompt, scaled, unscaled,
 };
 pub use survey::{open, survey};
 pub use tokenizer::{TextForm, Tokenizer};

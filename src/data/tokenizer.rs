@@ -1,8 +1,10 @@
 //! Text <-> tokens by a `tokenizer.json`, as the `HuggingFace` hub has one beside each language
 //! model.
 
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 
+use rayon::prelude::*;
 use tokenizers::Tokenizer as Inner;
 
 use crate::data::decoder_panic::caught;
@@ -18,6 +20,15 @@ pub enum TextForm {
     Numbers,
     /// This tokenizer cuts it.
     Tokens(PathBuf),
+    /// This tokenizer cuts chats, which a template writes.
+    Chat {
+        /// The tokenizer's file.
+        tokenizer: PathBuf,
+        /// `chatml`, or the template's file; `None` = that of the tokenizer.
+        chat_template: Option<PathBuf>,
+        /// The token that ends an answer; `None` = the tokenizer's.
+        eos_token: Option<String>,
+    },
     /// This tokenizer cuts instructions and their answers, which a token ends.
     Answers {
         /// The tokenizer's file.
@@ -34,6 +45,14 @@ const ENDS: [&str; 6] =
 
 /// Most words of a vocabulary: a model has an output for each.
 const MAX_VOCAB_SIZE: u32 = 1 << 20;
+
+/// Bytes of a long text that a thread cuts at a time.
+const PART_BYTES: usize = 1 << 20;
+/// Bytes on each side of a border that show whether the text may be cut there.
+const AROUND_BORDER: usize = 1 << 10;
+
+/// Line ends at which a text may not be cut, after which no other is tried.
+const MAX_REFUSALS: usize = 16;
 
 /// Text <-> tokens.
 pub struct Tokenizer(Inner);
@@ -73,6 +92,70 @@ impl Tokenizer {
     pub fn encode(&self, text: &str, begins: bool) -> Result<Vec<u32>, String> {
         let found = || self.0.encode_fast(text, begins).map_err(|error| error.to_string());
         Ok(caught(found)?.get_ids().to_vec())
+    }
+
+    /// The tokens of a long text, without those that begin one. It is cut by all threads where
+    /// that gives the tokens of the whole.
+    ///
+    /// # Errors
+    ///
+    /// As [`Tokenizer::encode`].
+    pub fn encode_long(&self, text: &str) -> Result<Vec<u32>, String> {
+        let borders = self.borders(text)?;
+        let ends = borders.iter().copied().skip(1).chain([text.len()]);
+        let parts: Vec<(usize, usize)> = borders.iter().copied().zip(ends).collect();
+        let cut = |&(start, end): &(usize, usize)| self.encode(&text[start..end], false);
+        let parts: Vec<Result<Vec<u32>, String>> = parts.par_iter().map(cut).collect();
+        Ok(parts.into_iter().collect::<Result<Vec<_>, _>>()?.concat())
+    }
+
+    /// Where parts of `text` begin: after line ends around which the same tokens come out whether
+    /// the text is cut there or not. A tokenizer that treats the begin of a text in a way of its
+    /// own has none but the first.
+    fn borders(&self, text: &str) -> Result<Vec<usize>, String> {
+        let mut borders = vec![0];
+        if self.0.get_pre_tokenizer().is_none() {
+            return Ok(borders);
+        }
+        let (mut at, mut refusals) = (PART_BYTES, 0);
+        while at < text.len() && refusals < MAX_REFUSALS {
+            let start = text.floor_char_boundary(at);
+            let Some(end) = text[start..].find('\n').map(|found| start + found + 1) else { break };
+            at = end;
+            if text[end..].starts_with(char::is_whitespace) {
+                continue;
+            }
+            if self.may_cut(text, end)? {
+                borders.push(end);
+                at = end.saturating_add(PART_BYTES);
+            } else {
+                refusals += 1;
+            }
+        }
+        Ok(borders)
+    }
+
+    /// Whether the tokens around `border` are the same when the text is cut there.
+    fn may_cut(&self, text: &str, border: usize) -> Result<bool, String> {
+        let start = text.floor_char_boundary(border.saturating_sub(AROUND_BORDER));
+        let end = text.floor_char_boundary((border + AROUND_BORDER).min(text.len()));
+        let whole = self.encode(&text[start..end], false)?;
+        let left = self.encode(&text[start..border], false)?;
+        let right = self.encode(&text[border..end], false)?;
+        Ok(whole == [left, right].concat())
+    }
+
+    /// The tokens of a text that holds its special tokens already, with the bytes that each stands
+    /// for.
+    ///
+    /// # Errors
+    ///
+    /// As [`Tokenizer::encode`].
+    pub fn encode_spans(&self, text: &str) -> Result<Vec<(u32, Range<usize>)>, String> {
+        let found = || self.0.encode(text, false).map_err(|error| error.to_string());
+        let found = caught(found)?;
+        let spans = found.get_offsets().iter().map(|&(start, end)| start..end);
+        Ok(found.get_ids().iter().copied().zip(spans).collect())
     }
 
     /// The text of `tokens`, without those that only begin or end it.
@@ -152,6 +235,23 @@ pub(in crate::data) mod tests {
         assert_eq!(tokenizer.vocabulary()[8..], ["\u{120}", "th", "the"]);
         assert_eq!((tokenizer.end(None), tokenizer.end(Some("<s>"))), (Some(1), Some(0)));
         assert_eq!(tokenizer.end(Some("<end>")), None);
+    }
+
+    #[test]
+    fn a_long_text_cut_by_many_threads_has_the_tokens_of_the_whole() {
+        let folder = tempfile::tempdir().unwrap();
+        let tokenizer = Tokenizer::open(&write(folder.path())).unwrap();
+        let text = "the cat that\n  ate the hat\n\nthe\nchat a cat\n".repeat(80_000);
+        assert!(tokenizer.borders(&text).unwrap().len() >= 3);
+        assert!(tokenizer.encode_long(&text).unwrap() == tokenizer.encode(&text, false).unwrap());
+        assert_eq!(tokenizer.encode_long("the cat").unwrap(), [10, 8, 7, 6, 5]);
+        // One that puts a blank before each text cannot be cut.
+        let path = write(folder.path());
+        let rules = std::fs::read_to_string(&path).unwrap();
+        let rules = rules.replace("\"add_prefix_space\":false", "\"add_prefix_space\":true");
+        crate::files::write_atomic(&path, rules.as_bytes()).unwrap();
+        let blank = Tokenizer::open(&path).unwrap();
+        assert_eq!(blank.borders(&text).unwrap(), [0]);
     }
 
     #[test]

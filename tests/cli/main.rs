@@ -31,6 +31,7 @@ mod launchers;
 mod limits;
 mod machines;
 mod measured;
+mod media;
 mod memory;
 mod network;
 mod oom;

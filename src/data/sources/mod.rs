@@ -23,4 +23,4 @@ pub use source::{Asked, DataFamily, DataSource, DataSources, Files, Reading, Sur
 pub use speech::{LogMel, Speech};
 pub(crate) use tables::is_date;
 pub use tables::{ColumnNames, Csv, DateFeature, Features, HandleUnknown, Jsonl, Missing};
-pub use text::{Instructions, Tokens, encode, prompt};
+pub use text::{Chat, Instructions, TokenDtype, Tokens, encode, prompt};

@@ -9,7 +9,7 @@ use crate::data::sources::shapes::Shapes;
 use crate::data::sources::source::DataSources;
 use crate::data::sources::speech::Speech;
 use crate::data::sources::tables::{Csv, Jsonl};
-use crate::data::sources::text::{Instructions, Tokens};
+use crate::data::sources::text::{Chat, Instructions, Tokens};
 
 impl Default for DataSources {
     /// Those that come with ddprun.
@@ -24,6 +24,7 @@ impl Default for DataSources {
         all.add::<CsvForecast>();
         all.add::<Tokens>();
         all.add::<Instructions>();
+        all.add::<Chat>();
         all.add::<Trajectories>();
         all.add::<PushTLike>();
         all.add::<Speech>();

@@ -15,8 +15,9 @@ use serde::{Deserialize, Serialize};
 use crate::config::kind::{Kind, Modality, Offer, Options, Wrong};
 use crate::data::error::{Error, SampleError, shown};
 use crate::data::sources::source::{Asked, DataSource, Files, Reading, Survey};
+use crate::data::sources::text::padded::padded;
 use crate::data::tokenizer::Tokenizer;
-use crate::data::{Dataset, IGNORED, Splits, Target, TextForm, read};
+use crate::data::{Dataset, Splits, Target, TextForm, read};
 use crate::rng::Key;
 
 /// instructions and their answers, in Alpaca's form.
@@ -173,32 +174,21 @@ struct All {
 }
 
 impl All {
-    /// The tokens of an entry, at most one more than the model sees, and how many of them are its
-    /// prompt.
+    /// The tokens of an entry, and how many of them are its prompt.
     fn tokens(&self, entry: &Entry) -> Result<(Vec<u32>, usize), String> {
         let prompt = prompt(&entry.instruction, &entry.input);
         let mut tokens = self.tokenizer.encode(&prompt, true)?;
         let asked = tokens.len();
         tokens.extend(self.tokenizer.encode(&entry.output, false)?);
         tokens.push(self.end);
-        tokens.truncate(self.source.seq_len + 1);
         Ok((tokens, asked))
     }
 
     /// What the model sees, and what is to follow each token.
     fn sample(&self, entry: &Entry) -> Result<(Vec<u32>, Vec<u32>), String> {
         let (tokens, asked) = self.tokens(entry)?;
-        let Some((_, next)) = tokens.split_first() else { return Err("it has no tokens".into()) };
-        let mut next = next.to_vec();
-        if self.source.mask_prompt {
-            // The last token of the prompt is followed by the answer, which counts.
-            let hidden = asked.saturating_sub(1).min(next.len());
-            next[..hidden].fill(IGNORED);
-        }
-        let mut seen = tokens[..next.len()].to_vec();
-        seen.resize(self.source.seq_len, self.end);
-        next.resize(self.source.seq_len, IGNORED);
-        Ok((seen, next))
+        let counts = |i: usize| i >= asked || !self.source.mask_prompt;
+        Ok(padded(tokens, counts, self.source.seq_len, self.end))
     }
 }
 
@@ -257,6 +247,7 @@ mod tests {
     use std::path::Path;
 
     use super::*;
+    use crate::data::IGNORED;
     use crate::data::tokenizer::tests::write;
 
     const JSON: &str = r#"[{"instruction": "the", "input": "", "output": "cat"},

@@ -1,8 +1,13 @@
 //! Texts, as tokens.
 
+mod token_file;
 mod token_cache;
 mod tokens;
+mod padded;
 pub(in crate::data) mod instructions;
+mod chat;
 
+pub use chat::Chat;
 pub use instructions::{Instructions, prompt};
+pub use token_file::TokenDtype;
 pub use tokens::{Tokens, encode};

@@ -3,13 +3,10 @@
 //!
 //! A text file is read character by character; the vocabulary is its sorted distinct characters,
 //! the first 90 % are for training. Or both parts are cut into the tokens of a `tokenizer.json`. Or
-//! two files of 16-bit tokens, little-endian, as nanoGPT's `prepare.py` writes them, which are read
-//! where they lie.
+//! two files of tokens, as nanoGPT's `prepare.py` writes them, which are read where they lie.
 
 use std::collections::BTreeSet;
-use std::fs::File;
 use std::io;
-use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -20,7 +17,8 @@ use crate::config::kind::{Kind, Modality, Offer, Options, Wrong};
 use crate::data::error::{Error, SampleError, shown};
 use crate::data::listing::paths::both;
 use crate::data::sources::source::{Asked, DataSource, Files, Reading, Survey};
-use crate::data::sources::text::token_cache::{self, TokenCache};
+use crate::data::sources::text::token_cache::{self, Cut, Kept, Stamp, TokenCache};
+use crate::data::sources::text::token_file::{TokenDtype, TokenFile, unreadable};
 use crate::data::tokenizer::Tokenizer;
 use crate::data::{Dataset, Splits, Target, TextForm, read};
 use crate::rng::Key;
@@ -28,6 +26,8 @@ use crate::units::Bytes;
 
 /// Most windows that begin at every token; of more, one begins at every `seq_len`-th.
 const MAX_OVERLAPPING_WINDOWS: usize = 1 << 24;
+/// Largest vocabulary whose tokens have 16 bits.
+const MAX_UINT16_VOCABULARY: usize = 1 << 16;
 
 /// a text as characters or tokens; the next one is the target.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -40,16 +40,21 @@ pub struct Tokens {
     /// through it. Validation uses non-overlapping windows; the incomplete last one is dropped.
     #[schemars(extend("format" = "path"), example = "data/input.txt")]
     pub file: Option<PathBuf>,
-    /// 16-bit tokens to train on, little-endian, as nanoGPT's prepare.py writes them.
+    /// tokens to train on, as nanoGPT's prepare.py writes them, or a .npy array of them.
     #[schemars(extend("format" = "path"), example = "data/train.bin")]
     pub train_file: Option<PathBuf>,
-    /// 16-bit tokens to validate on.
+    /// tokens to validate on.
     #[schemars(extend("format" = "path"), example = "data/val.bin")]
     pub val_file: Option<PathBuf>,
     /// size of the vocabulary of `train_file` and `val_file`; 50257 is that of GPT-2.
     #[serde(default = "gpt2")]
-    #[schemars(range(min = 2, max = 65_536), example = 50_304)]
+    #[schemars(range(min = 2, max = 1_048_576), example = 50_304)]
     pub vocab_size: usize,
+    /// how `train_file` and `val_file` store a token, little-endian: "uint16" or "uint32". Default:
+    /// 16 bits for vocabularies of up to 65,536, else 32. A .npy file says so itself.
+    #[serde(default)]
+    #[schemars(example = &"uint32")]
+    pub token_dtype: Option<TokenDtype>,
     /// tokenizer: a tokenizer.json, as it lies beside a model on the `HuggingFace` hub, or "char",
     /// the default.
     #[schemars(extend("format" = "path"), example = "weights/tokenizer.json")]
@@ -92,18 +97,19 @@ impl Kind for Tokens {
 
 impl DataSource for Tokens {
     fn open(&self, _: &Reading<'_>) -> Result<Splits, Error> {
-        open(&self.source()?, self.seq_len)
+        // Only the header of kept tokens is looked at; the survey has read them all.
+        open(&self.source()?, self.seq_len, |_, _| true)
     }
 
     fn survey(&self, _: &Asked<'_>) -> Result<Survey, Error> {
         let source = self.source()?;
-        let found = Survey::of(&open(&source, self.seq_len)?);
+        let found = Survey::of(&open(&source, self.seq_len, Kept::is_whole)?);
         let seq_len = self.seq_len;
         let (line, held) = match source {
             Source::Text(file, tokenizer) => {
                 let pieces = if tokenizer.is_some() { "tokens" } else { "characters" };
                 let line = format!("{}, windows of {seq_len} {pieces}", file.display());
-                // Four bytes per character or token.
+                // Four bytes per character or token, where these are not kept in a file.
                 (line, Bytes(4 * (found.n_train + found.n_val) as u64))
             }
             Source::Binary { train, val, .. } => {
@@ -145,8 +151,13 @@ impl Tokens {
         match (&self.file, &self.train_file, &self.val_file) {
             (Some(file), ..) => Ok(Source::Text(file.clone(), tokenizer)),
             (None, Some(train), Some(val)) => {
-                let (train, val) = (train.clone(), val.clone());
-                Ok(Source::Binary { train, val, vocabulary: self.vocab_size })
+                let (train, val, vocabulary) = (train.clone(), val.clone(), self.vocab_size);
+                let needed = match vocabulary {
+                    ..=MAX_UINT16_VOCABULARY => TokenDtype::Uint16,
+                    _ => TokenDtype::Uint32,
+                };
+                let dtype = self.token_dtype.unwrap_or(needed);
+                Ok(Source::Binary { train, val, dtype, vocabulary })
             }
             _ => Err(Error::MissingKey { key: "data.file", kind: Self::NAME }),
         }
@@ -158,8 +169,8 @@ impl Tokens {
 enum Source {
     /// Characters of one file, or its tokens by this tokenizer.
     Text(PathBuf, Option<PathBuf>),
-    /// 16-bit tokens of two files, of a vocabulary of this size.
-    Binary { train: PathBuf, val: PathBuf, vocabulary: usize },
+    /// Tokens of two files, of a vocabulary of this size.
+    Binary { train: PathBuf, val: PathBuf, dtype: TokenDtype, vocabulary: usize },
 }
 
 /// Opens both parts, with the vocabulary in the order of its tokens.
@@ -168,19 +179,23 @@ enum Source {
 ///
 /// A file is absent, is not UTF-8 text or not a whole number of tokens, or is shorter than one
 /// window.
-fn open(source: &Source, seq_len: usize) -> Result<Splits, Error> {
+fn open(source: &Source, seq_len: usize, is_usable: Check) -> Result<Splits, Error> {
     let (train, val, classes) = match source {
         Source::Text(file, None) => characters(file)?,
-        Source::Text(file, Some(tokenizer)) => words(file, tokenizer)?,
-        Source::Binary { train, val, vocabulary } => {
+        Source::Text(file, Some(tokenizer)) => {
+            let ([train, val], vocabulary) = words(file, tokenizer, is_usable)?;
+            (train, val, vocabulary)
+        }
+        Source::Binary { train, val, dtype, vocabulary } => {
             let classes = (0..*vocabulary).map(|token| token.to_string()).collect();
-            (binary(train)?, binary(val)?, classes)
+            (binary(train, *dtype)?, binary(val, *dtype)?, classes)
         }
     };
     let overlapping = train.len() <= MAX_OVERLAPPING_WINDOWS;
     let train = Windows::new(train, seq_len, if overlapping { 1 } else { seq_len }, classes.len())?;
     let val = Windows::new(val, seq_len, seq_len, classes.len())?;
-    Ok(Splits { train: Arc::new(train), val: Arc::new(val), test: None, classes })
+    let (train, val) = (Arc::new(train), Arc::new(val));
+    Ok(Splits { train, val, test: None, classes })
 }
 
 /// The characters of `text` as tokens.
@@ -205,21 +220,50 @@ fn text(file: &Path) -> Result<String, Error> {
     })
 }
 
+/// Whether kept tokens are to be used.
+type Check = fn(&Kept, &TokenCache) -> bool;
+
 /// Both parts by a tokenizer, and its vocabulary. The border is that of characters: 90 % of them.
-fn words(file: &Path, path: &Path) -> Result<(Row, Row, Vec<String>), Error> {
-    let (text, tokenizer) = (text(file)?, Tokenizer::open(path)?);
+fn words(file: &Path, path: &Path, is_usable: Check) -> Result<([Row; 2], Vec<String>), Error> {
+    let (cache, tokenizer) = (TokenCache::of_user(), Tokenizer::open(path)?);
+    let known = cache
+        .as_ref()
+        .and_then(|cache| cache.known(file, path).filter(|kept| is_usable(kept, cache)));
+    let cut = known
+        .map_or_else(|| cut(file, path, &tokenizer, cache.as_ref()), |kept| Ok(Cut::Kept(kept)))?;
+    let row = |held| Row { held, path: file.to_owned() };
+    let parts = match cut {
+        Cut::Held(parts) => parts.map(|tokens| {
+            let n = tokens.len();
+            row(Held::Memory(tokens.into(), 0..n))
+        }),
+        Cut::Kept(Kept { tokens, n_train, .. }) => {
+            let (n, tokens) = (tokens.len(), Arc::new(tokens));
+            [0..n_train, n_train..n].map(|part| row(Held::File(tokens.clone(), part)))
+        }
+    };
+    Ok((parts, tokenizer.vocabulary()))
+}
+
+/// The tokens of both parts of the text in `file`, which are kept.
+fn cut(
+    file: &Path,
+    path: &Path,
+    tokenizer: &Tokenizer,
+    cache: Option<&TokenCache>,
+) -> Result<Cut, Error> {
+    let stamp = Stamp::of(file, path);
+    let text = text(file)?;
     let n_train = text.chars().count() * 9 / 10;
     let border = text.char_indices().nth(n_train).map_or(text.len(), |(at, _)| at);
-    let cut = |part: &str| tokenizer.encode(part, false).map_err(|why| format(file, why));
+    let cut = |part: &str| tokenizer.encode_long(part).map_err(|why| format(file, why));
     let both = || Ok([cut(&text[..border])?, cut(&text[border..])?]);
     let rules = read::whole(path).map_err(unreadable(path, "the tokenizer"))?;
-    let cache = TokenCache::of_user();
-    let [train, val] = token_cache::tokens(cache.as_ref(), &text, &rules, both)?;
-    let part = |tokens: Vec<u32>| {
-        let n = tokens.len();
-        Row { held: Held::Memory(tokens.into(), 0..n), path: file.to_owned() }
-    };
-    Ok((part(train), part(val), tokenizer.vocabulary()))
+    let cut = token_cache::tokens(cache, &text, &rules, both)?;
+    if let (Some(cache), Some(stamp), Cut::Kept(kept)) = (cache, stamp, &cut) {
+        cache.enter((file, path), &stamp, kept);
+    }
+    Ok(cut)
 }
 
 fn characters(file: &Path) -> Result<(Row, Row, Vec<String>), Error> {
@@ -235,23 +279,10 @@ fn characters(file: &Path) -> Result<(Row, Row, Vec<String>), Error> {
     Ok((part(0..n_train), part(n_train..tokens.len()), classes))
 }
 
-fn binary(path: &Path) -> Result<Row, Error> {
-    let failed = unreadable(path, "the tokens");
-    let file = read::open(path).map_err(&failed)?;
-    let bytes = file.metadata().map_err(&failed)?.len() as usize;
-    if !bytes.is_multiple_of(2) {
-        return Err(format(
-            path,
-            format!("its {bytes} bytes are not a whole number of 16-bit tokens"),
-        ));
-    }
-    Ok(Row { held: Held::File(file, bytes / 2), path: path.to_owned() })
-}
-
-fn unreadable(path: &Path, what: &'static str) -> impl Fn(io::Error) -> Error {
-    let expected =
-        "UTF-8 text (`file`), or 16-bit tokens, little-endian (`train_file` and `val_file`)";
-    Error::reading(what, path, expected)
+fn binary(path: &Path, dtype: TokenDtype) -> Result<Row, Error> {
+    let file = TokenFile::open(path, dtype)?;
+    let n = file.len();
+    Ok(Row { held: Held::File(Arc::new(file), 0..n), path: path.to_owned() })
 }
 
 fn format(path: &Path, what: String) -> Error {
@@ -267,15 +298,14 @@ struct Row {
 enum Held {
     /// A part of what is in memory.
     Memory(Arc<[u32]>, std::ops::Range<usize>),
-    /// A file and its number of tokens.
-    File(File, usize),
+    /// A part of a file.
+    File(Arc<TokenFile>, std::ops::Range<usize>),
 }
 
 impl Row {
     fn len(&self) -> usize {
         match &self.held {
-            Held::Memory(_, range) => range.len(),
-            Held::File(_, n) => *n,
+            Held::Memory(_, range) | Held::File(_, range) => range.len(),
         }
     }
 
@@ -286,12 +316,7 @@ impl Row {
                 let start = range.start + start;
                 Ok(tokens[start..start + n].to_vec())
             }
-            Held::File(file, _) => {
-                let mut bytes = vec![0; 2 * n];
-                file.read_exact_at(&mut bytes, 2 * start as u64)?;
-                let token = |pair: &[u8]| u32::from(u16::from_le_bytes([pair[0], pair[1]]));
-                Ok(bytes.chunks_exact(2).map(token).collect())
-            }
+            Held::File(file, range) => file.read(range.start + start, n),
         }
     }
 }
@@ -364,6 +389,7 @@ impl Dataset for Windows {
 
 #[cfg(test)]
 mod tests {
+    use std::fs::File;
     use std::io::Write;
 
     use super::*;
@@ -385,7 +411,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let text = "hallo wörld!\n".repeat(10);
         let source = Source::Text(file(dir.path(), "input.txt", text.as_bytes()), None);
-        let splits = open(&source, 4).unwrap();
+        let splits = open(&source, 4, Kept::is_whole).unwrap();
         let classes = &splits.classes;
         assert_eq!(*classes, ["\n", " ", "!", "a", "d", "h", "l", "o", "r", "w", "ö"]);
         // 117 and 13 tokens: windows of 5 begin at each of 113 tokens, and at tokens 0, 4 and 8.
@@ -407,7 +433,7 @@ mod tests {
         let text = "the cat".repeat(10);
         let text = file(dir.path(), "input.txt", text.as_bytes());
         let source = Source::Text(text, Some(tokenizer));
-        let splits = open(&source, 4).unwrap();
+        let splits = open(&source, 4, Kept::is_whole).unwrap();
         let classes = &splits.classes;
         // 9 and 1 times `the`, the blank, `c`, `a`, `t`; after a `t`, `the` begins a word anew.
         assert_eq!((classes.len(), &*classes[10]), (11, "the"));
@@ -421,9 +447,11 @@ mod tests {
         let bytes: Vec<u8> = (0..20u16).flat_map(|i| (i * 1000).to_le_bytes()).collect();
         let train = file(dir.path(), "train.bin", &bytes);
         let val = file(dir.path(), "val.bin", &bytes[..12]);
+        let dtype = TokenDtype::Uint16;
         let opened = |vocabulary| {
-            let source = Source::Binary { train: train.clone(), val: val.clone(), vocabulary };
-            open(&source, 3).unwrap()
+            let source =
+                Source::Binary { train: train.clone(), val: val.clone(), dtype, vocabulary };
+            open(&source, 3, Kept::is_whole).unwrap()
         };
         let splits = opened(20_000);
         assert_eq!((splits.train.len(), splits.val.len()), (17, 1));
@@ -440,14 +468,19 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let check = |bytes: &[u8], expected: &str| {
             let source = Source::Text(file(dir.path(), "input.txt", bytes), None);
-            let error = open(&source, 8).err().unwrap().to_string();
+            let error = open(&source, 8, Kept::is_whole).err().unwrap().to_string();
             assert!(error.contains(expected), "{error}");
         };
         check(b"to be\xff", "it is not UTF-8 text: byte 5");
         check(b"to be, or not to be", "a split of 2 tokens is too short");
         let odd = file(dir.path(), "odd.bin", b"abc");
-        let source = Source::Binary { train: odd.clone(), val: odd, vocabulary: 5 };
-        let error = open(&source, 8).err().unwrap().to_string();
+        let source = Source::Binary {
+            train: odd.clone(),
+            val: odd,
+            dtype: TokenDtype::Uint16,
+            vocabulary: 5,
+        };
+        let error = open(&source, 8, Kept::is_whole).err().unwrap().to_string();
         assert!(error.contains("its 3 bytes are not a whole number of 16-bit tokens"), "{error}");
     }
 }

@@ -1,0 +1,89 @@
+//! Conversations in their forms, and what of them counts.
+
+use std::path::Path;
+
+use super::*;
+use crate::data::IGNORED;
+
+/// Conversations in a file beside the tokenizer of `tests/golden/chat.py`.
+fn source(folder: &Path, text: &str) -> Chat {
+    let write = |name: &str, bytes: &[u8]| {
+        let path = folder.join(name);
+        crate::files::write_atomic(&path, bytes).unwrap();
+        path
+    };
+    let tokenizer = include_bytes!("../../../../../tests/golden/chat/tokenizer.json");
+    Chat {
+        file: write("chats.jsonl", text.as_bytes()),
+        tokenizer: write("tokenizer.json", tokenizer),
+        chat_template: Some("chatml".into()),
+        seq_len: 64,
+        val_ratio: 0.5,
+        mask_prompt: true,
+        eos_token: None,
+        sample_tokens: None,
+    }
+}
+
+const MESSAGES: &str =
+    r#"{"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "bc"}]}"#;
+const SHARE_GPT: &str =
+    r#"{"conversations": [{"from": "human", "value": "a"}, {"from": "gpt", "value": "bc"}]}"#;
+const ALPACA: &str = r#"{"instruction": "a", "input": "", "output": "bc"}"#;
+
+fn load(data: &dyn Dataset) -> (Vec<f32>, Vec<u32>) {
+    let mut values = Vec::new();
+    match data.load(0, None, &mut values).unwrap() {
+        Target::Classes(next) => (values, next),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn all_forms_are_the_same_conversation_of_which_the_answer_counts() {
+    let folder = tempfile::tempdir().unwrap();
+    let lines = [MESSAGES, SHARE_GPT, ALPACA];
+    let mut seen = Vec::new();
+    for line in lines {
+        let splits = source(folder.path(), &format!("{line}\n\n{line}\n")).splits().unwrap();
+        seen.push((load(&*splits.train), load(&*splits.val)));
+    }
+    let list = format!("[{}]", lines.join(", "));
+    let mut of_list = source(folder.path(), &list);
+    of_list.val_ratio = 0.3;
+    seen.push((load(&*of_list.splits().unwrap().train), load(&*of_list.splits().unwrap().val)));
+    assert!(seen.iter().all(|(train, val)| *train == seen[0].0 && val == train));
+    let tokenizer = Tokenizer::open(&of_list.tokenizer).unwrap();
+    let answer = tokenizer.encode("bc<|im_end|>\n", false).unwrap();
+    let (shown, next) = &seen[0].0;
+    let counted: Vec<u32> = next.iter().copied().filter(|&token| token != IGNORED).collect();
+    assert_eq!(counted, answer);
+    let at = next.iter().position(|&token| token == answer[0]).unwrap();
+    assert_eq!(shown[at + 1], answer[0] as f32, "each token is followed by the next");
+    let whole = Chat { mask_prompt: false, ..of_list };
+    let (_, all) = load(&*whole.splits().unwrap().train);
+    let counted = all.iter().filter(|&&token| token != IGNORED).count();
+    let text = "<|im_start|>user\na<|im_end|>\n<|im_start|>assistant\nbc<|im_end|>\n";
+    assert_eq!(counted + 1, tokenizer.encode(text, false).unwrap().len());
+}
+
+#[test]
+fn a_conversation_that_cannot_be_used_is_named_by_its_line() {
+    let folder = tempfile::tempdir().unwrap();
+    let refused = |line: &str, expected: &str| {
+        let error = source(folder.path(), &format!("{MESSAGES}\n{line}")).splits().err().unwrap();
+        let error = error.to_string();
+        assert!(error.contains("chats.jsonl`, line 2: ") && error.contains(expected), "{error}");
+    };
+    refused("hello", "it is not JSON");
+    refused("[]", "it is not a JSON object");
+    refused("{}", "it has neither `messages`, nor `conversations`, nor `instruction`");
+    refused(r#"{"messages": [{"content": "a"}]}"#, "its message 1 has no `role`");
+    refused(r#"{"messages": [{"role": "user", "content": "a"}]}"#, "there is nothing to learn");
+    refused(r#"{"conversations": [{"from": "cat", "value": "a"}]}"#, "a turn of it is from `cat`");
+    let one = source(folder.path(), MESSAGES).splits().err().unwrap().to_string();
+    assert!(one.contains("leaves 0 of its 1 conversations"), "{one}");
+    let no_end = Chat { eos_token: Some("<stop>".into()), ..source(folder.path(), MESSAGES) };
+    let error = no_end.splits().err().unwrap().to_string();
+    assert!(error.contains("it has no token `<stop>`"), "{error}");
+}

@@ -1,0 +1,160 @@
+//! Speech by manifests and chats by templates: trained on one rank and on two, resumed, and refused
+//! where they are wrong.
+
+use std::fs;
+use std::path::Path;
+
+use serde_json::json;
+
+use crate::lab::{Lab, children};
+
+const SPEECH: &str = r#"schema = 1
+
+[experiment]
+name = "digits"
+seed = 3
+
+[model]
+name = "fastconformer"
+d_model = 8
+n_heads = 2
+n_layers = 1
+subsampling_channels = 4
+
+[data]
+name = "speech"
+train_manifest = "train.json"
+val_manifest = "val.json"
+test_manifest = "val.json"
+noise_manifest = "noise.json"
+min_duration = 0.1
+n_mels = 8
+num_workers = 0
+
+[train]
+epochs = 1
+batch_size = 2
+global_batch_size = 4
+
+[optimizer]
+name = "adamw"
+lr = 1e-2
+
+[distributed]
+shards = 2
+threads_per_rank = 1
+"#;
+
+/// Manifests of recordings of every format, in parts of some tenths of a second.
+fn speech() -> Lab {
+    let lab = Lab::with(SPEECH);
+    let audio = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/audio");
+    let names = ["stereo.flac", "mono.ogg", "mono.mp3", "float.wav", "mulaw.wav"];
+    for name in names {
+        lab.write(&format!("audio/{name}"), fs::read(audio.join(name)).unwrap());
+    }
+    let line = |name: &str, offset: f64, duration: f64| {
+        json!({"audio_filepath": format!("audio/{name}"), "offset": offset, "duration": duration,
+            "label": &name[..4]})
+        .to_string()
+    };
+    let lines = |from: f64, n: usize| {
+        let all = names.iter().cycle().take(n).map(|name| line(name, from, 0.3));
+        all.collect::<Vec<_>>().join("\n")
+    };
+    // Seven of ten are left: the last step is short.
+    let short = line("mono.mp3", 0.0, 0.05);
+    lab.write("train.json", format!("{}\n{short}\n{short}\n{short}\n", lines(0.1, 7)));
+    lab.write("val.json", lines(0.5, 5));
+    lab.write("noise.json", line("stereo.flac", 0.0, 2.0));
+    lab
+}
+
+fn model(lab: &Lab, name: &str) -> Vec<u8> {
+    let run = children(&lab.path(&format!("checkpoints/{name}"))).remove(0);
+    fs::read(run.join("latest/model.safetensors")).unwrap()
+}
+
+#[test]
+fn speech_of_manifests_is_learnt_alike_on_one_rank_and_on_two() {
+    let lab = speech();
+    let planned = lab.run_to(0, &["plan", "small.toml"]).stdout;
+    assert!(planned.contains("without 3 utterances below"), "{planned}");
+    for (name, more) in [
+        ("one", ["distributed.devices=1", "data.num_workers=0"]),
+        ("two", ["distributed.devices=2", "data.num_workers=2"]),
+    ] {
+        let name = format!("experiment.name={name}");
+        lab.run_to(0, &["small.toml", &name, more[0], more[1]]);
+    }
+    assert!(model(&lab, "one") == model(&lab, "two"), "the same bits");
+    lab.write("noise.json", "{\"audio_filepath\": \"audio/hum.wav\", \"duration\": 1}");
+    let refused = lab.run_to(3, &["small.toml"]);
+    refused.says(&["noise.json`, line 1: the recording `", "hum.wav` does not exist"]);
+    let refused = lab.run_to(2, &["small.toml", "~data.val_manifest"]);
+    refused.says(&["`data.val_dir`: is missing: `speech` needs it, or `val_manifest`"]);
+    let refused = lab.run_to(2, &["small.toml", "data.max_duration=0.05"]);
+    refused.says(&["`data.min_duration`: is more than `max_duration` = 0.05"]);
+}
+
+const CHAT: &str = r#"schema = 1
+
+[experiment]
+name = "chat"
+seed = 7
+
+[model]
+name = "llama"
+d_model = 8
+d_ff = 8
+n_layers = 1
+n_heads = 2
+n_kv_heads = 1
+
+[data]
+name = "chat"
+file = "chats.jsonl"
+tokenizer = "tokenizer.json"
+chat_template = "chatml"
+seq_len = 48
+val_ratio = 0.25
+num_workers = 0
+
+[train]
+steps = 4
+batch_size = 1
+global_batch_size = 4
+
+[optimizer]
+name = "adamw"
+lr = 1e-2
+
+[distributed]
+shards = 2
+threads_per_rank = 1
+"#;
+
+#[test]
+fn chats_are_learnt_alike_on_one_rank_and_on_two_and_answered() {
+    let lab = Lab::with(CHAT);
+    let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/chat/tokenizer.json");
+    lab.write("tokenizer.json", fs::read(golden).unwrap());
+    let say = |role: &str, content: String| json!({"role": role, "content": content});
+    let chat = |i: usize| {
+        let messages = [say("user", "ab".repeat(i)), say("assistant", "ba".repeat(i + 1))];
+        json!({ "messages": messages }).to_string()
+    };
+    lab.write("chats.jsonl", (0..12).map(chat).collect::<Vec<_>>().join("\n"));
+    for (name, ranks) in [("one", "1"), ("two", "2")] {
+        let name = format!("experiment.name={name}");
+        lab.run_to(0, &["small.toml", &name, &format!("distributed.devices={ranks}")]);
+    }
+    assert!(model(&lab, "one") == model(&lab, "two"), "the same bits");
+    let asked = lab.run_to(0, &["sample", "one", "--prompt", "ab", "--tokens", "5"]);
+    assert!(asked.stdout.starts_with("ab\n"), "{asked:?}");
+    let refused = lab.run_to(3, &["small.toml", "~data.chat_template"]);
+    refused.says(&["no chat template stands beside it", "set `data.chat_template`"]);
+    lab.write("chats.jsonl", "{\"messages\": []}");
+    let refused = lab.run_to(3, &["small.toml"]);
+    refused.says(&["chats.jsonl`, line 1: ", "there is nothing to learn"]);
+}
