@@ -212,10 +212,10 @@ fn messages(entry: &Value) -> Result<Vec<Value>, String> {
             return Err(format!("its message {i} has no `role`"));
         }
     }
-    match messages.iter().any(|message| message["role"] == "assistant") {
-        true => Ok(messages),
-        false => Err("no message of it has the role `assistant`: there is nothing to learn".into()),
+    if messages.iter().any(|message| message["role"] == "assistant") {
+        return Ok(messages);
     }
+    Err("no message of it has the role `assistant`: there is nothing to learn".to_owned())
 }
 
 fn of_share_gpt(turn: &Value) -> Result<Value, String> {

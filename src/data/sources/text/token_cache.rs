@@ -165,7 +165,7 @@ impl TokenCache {
     }
 
     /// Enters tokens, made of what the files were at `stamp`, into the index.
-    pub(super) fn enter(&self, (text, tokenizer): (&Path, &Path), stamp: &Stamp, kept: &Kept) {
+    pub(super) fn enter(&self, text: &Path, tokenizer: &Path, stamp: &Stamp, kept: &Kept) {
         if let Some(index) = self.index(text, tokenizer).filter(|_| stamp.is_settled) {
             let entry = format!("{INDEX_FORMAT}\n{}\n{}\n", kept.name, stamp.text);
             // Without an entry the text is hashed the next time.
@@ -288,9 +288,9 @@ mod tests {
         };
         let fresh = Stamp::of(&text, &rules).unwrap();
         assert!(!fresh.is_settled, "it was written just now");
-        cache.enter((&text, &rules), &fresh, &kept);
+        cache.enter(&text, &rules, &fresh, &kept);
         assert!(cache.known(&text, &rules).is_none());
-        cache.enter((&text, &rules), &Stamp { is_settled: true, ..fresh }, &kept);
+        cache.enter(&text, &rules, &Stamp { is_settled: true, ..fresh }, &kept);
         let known = cache.known(&text, &rules).unwrap();
         assert_eq!(read(&known), [vec![1, 2], vec![70_000]]);
         assert!(known.is_whole(&cache));

@@ -261,7 +261,7 @@ fn cut(
     let rules = read::whole(path).map_err(unreadable(path, "the tokenizer"))?;
     let cut = token_cache::tokens(cache, &text, &rules, both)?;
     if let (Some(cache), Some(stamp), Cut::Kept(kept)) = (cache, stamp, &cut) {
-        cache.enter((file, path), &stamp, kept);
+        cache.enter(file, path, &stamp, kept);
     }
     Ok(cut)
 }
