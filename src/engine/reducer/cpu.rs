@@ -23,6 +23,7 @@ use crate::collective::{self, Collective, Segment};
 use crate::engine::error::Error;
 use crate::engine::reducer::Reducer;
 use crate::engine::reducer::buckets::{Layout, Slot};
+use crate::engine::reducer::progress::Progress;
 use crate::failpoint;
 use crate::nn::{Param, Params, change_all};
 use crate::ops::GradientSink;
@@ -66,18 +67,11 @@ impl CpuReducer {
                 move || communicate(collective.as_ref(), &layout, &to_reduce, &done)
             })
             .map_err(Error::Thread)?;
-        let (buckets, parameters) = (layout.buckets.len(), layout.slots.len());
         let state = State {
-            order: (0..buckets).collect(),
-            trained: vec![true; parameters],
+            progress: Progress::new(&layout),
             segments: segments.into_iter().map(Some).collect(),
             full: Some(full),
-            next: 0,
-            missing: vec![0; buckets],
-            last_pass: false,
-            written: vec![false; parameters],
-            used: vec![false; parameters],
-            squares: vec![0.0; parameters],
+            squares: vec![0.0; layout.slots.len()],
             stack: Vec::new(),
         };
         let store = Arc::new(Store { layout, overlap, state: Mutex::new(state) });
@@ -102,7 +96,7 @@ impl CpuReducer {
             let segment = state.segments[slot.bucket].as_deref().unwrap_or_default();
             if is_trained { &segment[slot.start..slot.start + slot.len] } else { &[] }
         };
-        let slots = self.store.layout.slots.iter().zip(&state.trained);
+        let slots = self.store.layout.slots.iter().zip(&state.progress.trained);
         let gradients: Vec<&[f32]> = slots.map(gradient).collect();
         visit(&gradients)
     }
@@ -121,34 +115,28 @@ impl Reducer for CpuReducer {
         _: &[Moments],
     ) -> candle_core::Result<()> {
         let mut state = self.store.state();
-        state.order = self.store.layout.trained(trained);
-        state.trained = trained.to_vec();
+        state.progress.train_only(&self.store.layout, trained);
         state.squares.fill(0.0);
         Ok(())
     }
 
     fn begin_step(&self) {
         let mut state = self.store.state();
-        state.next = 0;
-        state.last_pass = false;
-        state.written.fill(false);
-        state.used.fill(false);
+        state.progress.begin_step();
         state.stack.clear();
     }
 
     fn begin_last_pass(&self) {
-        let mut state = self.store.state();
-        state.last_pass = self.store.overlap;
-        let members = self.store.layout.buckets.iter().map(Vec::len);
-        state.missing = members.collect();
+        let Store { layout, overlap, .. } = &*self.store;
+        self.store.state().progress.begin_last_pass(layout, *overlap);
     }
 
     fn end_shard(&self) -> Result<(), Error> {
         let mut state = self.store.state();
         let state = &mut *state;
         let mut sum = vec![Vec::new(); state.segments.len()];
-        for place in 0..state.order.len() {
-            let bucket = state.order[place];
+        for place in 0..state.progress.order.len() {
+            let bucket = state.progress.order[place];
             self.store.zero_unwritten(state, bucket);
             sum[bucket] = state.segments[bucket].as_deref().unwrap_or_default().to_vec();
         }
@@ -158,18 +146,18 @@ impl Reducer for CpuReducer {
             level += 1;
         }
         state.stack.push((level, sum));
-        state.written.fill(false);
+        state.progress.written.fill(false);
         Ok(())
     }
 
     fn finish_step(&self) -> Result<Duration, Error> {
         let started = Instant::now();
-        let sent = self.store.state().next;
+        let sent = self.store.state().progress.next;
         for _ in 0..sent {
             let reduced = self.reduced.recv().map_err(|_| Error::ThreadGone)?;
             self.take_back(reduced)?;
         }
-        let order = self.store.state().order.len();
+        let order = self.store.state().progress.order.len();
         for _ in sent..order {
             // The lock is free while the segment is away.
             let left = self.store.close_next(&mut self.store.state());
@@ -187,9 +175,7 @@ impl Reducer for CpuReducer {
     }
 
     fn unused(&self) -> Vec<usize> {
-        let state = self.store.state();
-        let is_unused = |&parameter: &usize| state.trained[parameter] && !state.used[parameter];
-        (0..state.used.len()).filter(is_unused).collect()
+        self.store.state().progress.unused()
     }
 
     fn squares(&self) -> f64 {
@@ -204,9 +190,11 @@ impl Reducer for CpuReducer {
 
     fn change_gradients(&self, change: &mut dyn FnMut(usize, &mut [f32])) {
         let mut state = self.store.state();
-        let State { segments, trained, .. } = &mut *state;
+        let State { segments, progress, .. } = &mut *state;
         for (index, slot) in self.store.layout.slots.iter().enumerate() {
-            if let Some(segment) = segments[slot.bucket].as_mut().filter(|_| trained[index]) {
+            if let Some(segment) =
+                segments[slot.bucket].as_mut().filter(|_| progress.trained[index])
+            {
                 change(index, &mut segment[slot.start..slot.start + slot.len]);
             }
         }

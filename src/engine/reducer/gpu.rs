@@ -19,6 +19,7 @@ use crate::engine::error::Error;
 use crate::engine::reducer::Reducer;
 use crate::engine::reducer::buckets::Layout;
 use crate::engine::reducer::host_staged::{Carry, HostStagedReducer, Sum};
+use crate::engine::reducer::progress::Progress;
 use crate::nn::{Param, Params};
 use crate::ops::GradientSink;
 use crate::ops::cuda::{Gpu, Moment, Parameter, Staging, Updater, exchange, put};
@@ -84,13 +85,7 @@ impl GpuReducer {
         let state = State {
             reducer,
             buckets,
-            order: (0..layout.buckets.len()).collect(),
-            trained: vec![true; params.len()],
-            next: 0,
-            missing: vec![0; layout.buckets.len()],
-            last_pass: false,
-            written: vec![false; params.len()],
-            used: vec![false; params.len()],
+            progress: Progress::new(&layout),
             squares: 0.0,
             stack: Vec::new(),
             failure: None,
@@ -105,7 +100,7 @@ impl GpuReducer {
         let failed = |source| Error::Tensor { phase: "reduction", step: 0, source };
         let mut state = self.store.state();
         let state = &mut *state;
-        while state.next < state.order.len() {
+        while state.progress.next < state.progress.order.len() {
             self.store.send_next(state).map_err(failed)?;
         }
         if let Some(failure) = state.failure.take() {
@@ -222,16 +217,14 @@ impl Reducer for GpuReducer {
     }
 
     fn marks(&self) -> Option<Marks> {
-        let state = self.store.state();
-        let State { next, missing, written, used, trained, .. } = &*state;
-        let (missing, written, used) = (missing.clone(), written.clone(), used.clone());
-        Some(Marks { next: *next, missing, written, used, trained: trained.clone() })
+        Some(Marks(self.store.state().progress.clone()))
     }
 
     fn set_marks(&self, marks: &Marks) {
+        let Progress { next, missing, written, used, .. } = marks.0.clone();
         let mut state = self.store.state();
-        let Marks { next, missing, written, used, .. } = marks.clone();
-        (state.next, state.missing, state.written, state.used) = (next, missing, written, used);
+        let now = &mut state.progress;
+        (now.next, now.missing, now.written, now.used) = (next, missing, written, used);
     }
 
     fn train_only(
@@ -251,8 +244,7 @@ impl Reducer for GpuReducer {
         }
         let mut state = self.store.state();
         let layout = &self.store.layout;
-        state.order = layout.trained(trained);
-        state.trained = trained.to_vec();
+        state.progress.train_only(layout, trained);
         self.trained = (0..trained.len()).filter(|&index| trained[index]).collect();
         let of = OptimizerState { plan, params: params.parameters(), moments: &self.moments };
         self.updater = updater(&self.gpu, layout, &state.buckets, &of, &self.trained)?;
@@ -262,17 +254,13 @@ impl Reducer for GpuReducer {
 
     fn begin_step(&self) {
         let mut state = self.store.state();
-        state.next = 0;
-        state.last_pass = false;
-        state.written.fill(false);
-        state.used.fill(false);
+        state.progress.begin_step();
         state.stack.clear();
     }
 
     fn begin_last_pass(&self) {
-        let mut state = self.store.state();
-        state.last_pass = self.store.overlap;
-        state.missing = self.store.layout.buckets.iter().map(Vec::len).collect();
+        let Store { layout, overlap, .. } = &*self.store;
+        self.store.state().progress.begin_last_pass(layout, *overlap);
     }
 
     fn end_shard(&self) -> std::result::Result<(), Error> {
@@ -288,9 +276,7 @@ impl Reducer for GpuReducer {
     }
 
     fn unused(&self) -> Vec<usize> {
-        let state = self.store.state();
-        let is_unused = |&parameter: &usize| state.trained[parameter] && !state.used[parameter];
-        (0..state.used.len()).filter(is_unused).collect()
+        self.store.state().progress.unused()
     }
 
     fn squares(&self) -> f64 {
@@ -301,10 +287,12 @@ impl Reducer for GpuReducer {
         let state = self.store.state();
         let values: Result<Vec<Vec<f32>>> = state.buckets.iter().map(Tensor::to_vec1).collect();
         let values = values.ok()?;
-        self.store.layout.slots.iter().zip(&state.trained).position(|(slot, &is_trained)| {
-            let gradient = &values[slot.bucket][slot.start..slot.start + slot.len];
-            is_trained && gradient.iter().any(|value| !value.is_finite())
-        })
+        self.store.layout.slots.iter().zip(&state.progress.trained).position(
+            |(slot, &is_trained)| {
+                let gradient = &values[slot.bucket][slot.start..slot.start + slot.len];
+                is_trained && gradient.iter().any(|value| !value.is_finite())
+            },
+        )
     }
 
     fn update(

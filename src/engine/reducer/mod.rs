@@ -7,6 +7,7 @@ mod cpu;
 mod gpu;
 #[cfg(any(feature = "cuda", test))]
 mod host_staged;
+mod progress;
 
 pub(super) use cpu::CpuReducer;
 #[cfg(feature = "cuda")]

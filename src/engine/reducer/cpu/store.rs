@@ -9,6 +9,7 @@ use rayon::prelude::*;
 
 use crate::collective::Segment;
 use crate::engine::reducer::buckets::Layout;
+use crate::engine::reducer::progress::Progress;
 use crate::failpoint;
 use crate::ops::GradientSink;
 
@@ -34,20 +35,7 @@ pub(super) struct State {
     pub(super) segments: Vec<Option<Segment>>,
     /// `None` once the reducer is closing.
     pub(super) full: Option<Sender<Full>>,
-    /// Buckets that are reduced in each step, in the order in which they leave.
-    pub(super) order: Vec<usize>,
-    /// Whether each parameter takes part.
-    pub(super) trained: Vec<bool>,
-    /// Place in `order` of the first bucket that has not left yet.
-    pub(super) next: usize,
-    /// Gradients that each bucket still waits for in the last pass.
-    pub(super) missing: Vec<usize>,
-    /// Whether buckets may leave: in the last pass of the step.
-    pub(super) last_pass: bool,
-    /// Parameters whose slot holds a gradient of this shard.
-    pub(super) written: Vec<bool>,
-    /// Parameters that had a gradient in this step.
-    pub(super) used: Vec<bool>,
+    pub(super) progress: Progress,
     /// Sum of the squares of each parameter's reduced gradient.
     pub(super) squares: Vec<f64>,
     /// Sums over this rank's earlier shards: (level in the tree, one vector per bucket).
@@ -84,12 +72,9 @@ impl GradientSink for Store {
 
     fn complete(&self, index: usize) -> candle_core::Result<()> {
         let mut state = self.state();
-        if state.last_pass {
-            state.missing[self.layout.slots[index].bucket] -= 1;
-            let last = state.order.len() - 1;
-            while state.next < last && state.missing[state.order[state.next]] == 0 {
-                self.send_next(&mut state);
-            }
+        state.progress.completed(self.layout.slots[index].bucket);
+        while state.progress.may_send() {
+            self.send_next(&mut state);
         }
         Ok(())
     }
@@ -108,9 +93,9 @@ impl Store {
 
     /// Takes the next bucket, after the lower part of the tree.
     pub(super) fn close_next(&self, state: &mut State) -> Option<Full> {
-        let bucket = state.order[state.next];
+        let bucket = state.progress.order[state.progress.next];
         self.zero_unwritten(state, bucket);
-        state.next += 1;
+        state.progress.next += 1;
         let mut segment = state.segments[bucket].take()?;
         for (_, earlier) in state.stack.iter().rev() {
             add(&mut segment, &earlier[bucket]);
@@ -125,7 +110,7 @@ impl Store {
     pub(super) fn zero_unwritten(&self, state: &mut State, bucket: usize) {
         let Some(segment) = &mut state.segments[bucket] else { return };
         for &parameter in &self.layout.buckets[bucket] {
-            if !state.written[parameter] {
+            if !state.progress.written[parameter] {
                 let slot = self.layout.slots[parameter];
                 segment[slot.start..slot.start + slot.len].fill(0.0);
             }
@@ -145,9 +130,8 @@ impl Store {
         let Some(segment) = &mut state.segments[slot.bucket] else {
             bail!("parameter {index} delivered a gradient after its last in one pass")
         };
-        change(&mut segment[slot.start..slot.start + slot.len], !state.written[index]);
-        state.written[index] = true;
-        state.used[index] = true;
+        change(&mut segment[slot.start..slot.start + slot.len], !state.progress.written[index]);
+        state.progress.wrote(index);
         Ok(())
     }
 

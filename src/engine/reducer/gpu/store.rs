@@ -9,6 +9,7 @@ use crate::collective::{self, Collective};
 use crate::engine::graph_capture::{Kind, kind_of_pass};
 use crate::engine::reducer::buckets::Layout;
 use crate::engine::reducer::host_staged::HostStagedReducer;
+use crate::engine::reducer::progress::Progress;
 use crate::ops::GradientSink;
 use crate::ops::cuda::{Gpu, Moment, clear, put};
 
@@ -26,20 +27,7 @@ pub(super) struct State {
     pub(super) reducer: Option<HostStagedReducer<Moment>>,
     /// f32; each lives as long as the engine.
     pub(super) buckets: Vec<Tensor>,
-    /// Buckets that are reduced in each step, in the order in which they leave.
-    pub(super) order: Vec<usize>,
-    /// Whether each parameter takes part.
-    pub(super) trained: Vec<bool>,
-    /// Place in `order` of the first bucket that has not left yet.
-    pub(super) next: usize,
-    /// Gradients that each bucket still waits for in the last pass.
-    pub(super) missing: Vec<usize>,
-    /// Whether buckets may leave: in the last pass of the step.
-    pub(super) last_pass: bool,
-    /// Parameters whose slot holds a gradient of this shard.
-    pub(super) written: Vec<bool>,
-    /// Parameters that had a gradient in this step.
-    pub(super) used: Vec<bool>,
+    pub(super) progress: Progress,
     /// Sum of the squares of all reduced gradients.
     pub(super) squares: f64,
     /// Sums over this rank's earlier shards: (level in the tree, one tensor per bucket).
@@ -50,18 +38,13 @@ pub(super) struct State {
 
 /// What is known on the CPU about the gradients of the pass at hand.
 #[derive(Clone)]
-pub(crate) struct Marks {
-    pub(super) next: usize,
-    pub(super) missing: Vec<usize>,
-    pub(super) written: Vec<bool>,
-    pub(super) used: Vec<bool>,
-    pub(super) trained: Vec<bool>,
-}
+pub(crate) struct Marks(pub(super) Progress);
 
 impl Marks {
     /// Which launches deliver the gradients of the next pass, if it is one that can be replayed.
     pub(in crate::engine) fn kind(&self) -> Option<Kind> {
-        let written = self.written.iter().zip(&self.trained).filter(|(_, is_trained)| **is_trained);
+        let Progress { written, trained, .. } = &self.0;
+        let written = written.iter().zip(trained).filter(|(_, is_trained)| **is_trained);
         kind_of_pass(&written.map(|(&written, _)| written).collect::<Vec<bool>>())
     }
 }
@@ -75,26 +58,22 @@ impl GradientSink for Store {
     fn add_tensor(&self, index: usize, gradient: &Tensor) -> Result<()> {
         let slot = self.layout.slots[index];
         let mut state = self.state();
-        if state.order[..state.next].contains(&slot.bucket) {
+        if state.progress.order[..state.progress.next].contains(&slot.bucket) {
             bail!("parameter {index} delivered a gradient after its last in one pass");
         }
         if gradient.elem_count() != slot.len || gradient.dtype() != DType::F32 {
             bail!("a gradient {:?} for {} elements, f32", gradient.shape(), slot.len);
         }
-        put(&state.buckets[slot.bucket], slot.start, gradient, state.written[index])?;
-        state.written[index] = true;
-        state.used[index] = true;
+        put(&state.buckets[slot.bucket], slot.start, gradient, state.progress.written[index])?;
+        state.progress.wrote(index);
         Ok(())
     }
 
     fn complete(&self, index: usize) -> Result<()> {
         let mut state = self.state();
-        if state.last_pass {
-            state.missing[self.layout.slots[index].bucket] -= 1;
-            let last = state.order.len() - 1;
-            while state.next < last && state.missing[state.order[state.next]] == 0 {
-                self.send_next(&mut state)?;
-            }
+        state.progress.completed(self.layout.slots[index].bucket);
+        while state.progress.may_send() {
+            self.send_next(&mut state)?;
         }
         Ok(())
     }
@@ -104,9 +83,9 @@ impl Store {
     /// Takes the next bucket through the lower part of the tree, and enqueues its sum over the
     /// ranks.
     pub(super) fn send_next(&self, state: &mut State) -> Result<()> {
-        let bucket = state.order[state.next];
+        let bucket = state.progress.order[state.progress.next];
         self.zero_unwritten(state, bucket)?;
-        state.next += 1;
+        state.progress.next += 1;
         let values = &state.buckets[bucket];
         for (_, earlier) in state.stack.iter().rev() {
             put(values, 0, &earlier[bucket], true)?;
@@ -135,13 +114,13 @@ impl Store {
             level += 1;
         }
         state.stack.push((level, sum));
-        state.written.fill(false);
+        state.progress.written.fill(false);
         Ok(())
     }
 
     /// Parameters that the loss did not reach count as zero, so that all ranks reduce the same.
     pub(super) fn zero_unwritten(&self, state: &State, bucket: usize) -> Result<()> {
-        let unwritten = self.layout.buckets[bucket].iter().filter(|&&p| !state.written[p]);
+        let unwritten = self.layout.buckets[bucket].iter().filter(|&&p| !state.progress.written[p]);
         for &parameter in unwritten {
             let slot = self.layout.slots[parameter];
             clear(&state.buckets[bucket], slot.start, slot.len)?;
