@@ -40,7 +40,7 @@ pub(crate) fn resume(args: &ResumeArgs, kinds: &Kinds) -> Result<u8, Refusal> {
     let entered = enter_run(run);
     let make = |origin: Origin<'_>| {
         let description = entered?;
-        let prepared = prepare(&description, changes, (origin, &launch), kinds)?;
+        let prepared = prepare(&description, changes, origin, &launch, kinds)?;
         let data = if args.accept_changed_data { OtherData::Accepted } else { OtherData::Refused };
         let gone = if args.from_scratch {
             MissingCheckpoints::FromScratch
@@ -61,7 +61,8 @@ fn absolute(path: PathBuf) -> PathBuf {
 fn prepare(
     description: &Description,
     changes: Vec<String>,
-    (origin, launch): (Origin<'_>, &Launch),
+    origin: Origin<'_>,
+    launch: &Launch,
     kinds: &Kinds,
 ) -> Result<Prepared, Refusal> {
     let before = load(description, &[], kinds)?;

@@ -179,7 +179,7 @@ impl ImageTable {
             .map_err(|error| malformed(path, &mut lines, &error))?
         {
             let line = lines.line(record.position());
-            self.push(&mut listed, &record, (image, &columns), self.folder(path))
+            self.push(&mut listed, &record, image, &columns, self.folder(path))
                 .map_err(|what| at(path, line, what))?;
         }
         if listed.files.len() == 0 {
@@ -194,7 +194,8 @@ impl ImageTable {
         &self,
         listed: &mut Listed,
         record: &::csv::StringRecord,
-        (image, columns): (usize, &[usize]),
+        image: usize,
+        columns: &[usize],
         folder: &Path,
     ) -> Result<(), String> {
         let cell = |at: usize| record.get(at).unwrap_or_default();

@@ -70,7 +70,7 @@ impl BatchNorm2d {
                 let (y, batch) = match &pass.sync_batchnorm {
                     None => ops::batch_norm(x, affine, residual, activation, self.eps)?,
                     Some(group) => {
-                        ops::sync_batch_norm(x, affine, residual, (activation, self.eps), group)?
+                        ops::sync_batch_norm(x, affine, residual, activation, self.eps, group)?
                     }
                 };
                 self.track(&batch, track)?;

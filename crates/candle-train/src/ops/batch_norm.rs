@@ -108,7 +108,7 @@ pub fn batch_norm(
     activation: Activation,
     eps: f64,
 ) -> Result<(Tensor, BatchStatistics)> {
-    of_batch(x, [gamma, beta], residual, (activation, eps), None)
+    of_batch(x, [gamma, beta], residual, activation, eps, None)
 }
 
 /// [`batch_norm`] with the statistics of the batch that this is a part of
@@ -122,17 +122,19 @@ pub fn sync_batch_norm(
     x: &Tensor,
     affine: [&Weight; 2],
     residual: Option<&Tensor>,
-    (activation, eps): (Activation, f64),
+    activation: Activation,
+    eps: f64,
     group: &BatchGroup,
 ) -> Result<(Tensor, BatchStatistics)> {
-    of_batch(x, affine, residual, (activation, eps), Some(group))
+    of_batch(x, affine, residual, activation, eps, Some(group))
 }
 
 fn of_batch(
     x: &Tensor,
     [gamma, beta]: [&Weight; 2],
     residual: Option<&Tensor>,
-    (activation, eps): (Activation, f64),
+    activation: Activation,
+    eps: f64,
     group: Option<&BatchGroup>,
 ) -> Result<(Tensor, BatchStatistics)> {
     let x = x.contiguous()?;
@@ -140,7 +142,7 @@ fn of_batch(
     let gamma = &gamma.reachable([Some(&x), residual], [gamma, beta])?;
     #[cfg(feature = "cuda")]
     if x.device().is_cuda() {
-        let found = super::cuda::batch_norm(&x, [gamma, beta], residual, (activation, eps), group);
+        let found = super::cuda::batch_norm(&x, [gamma, beta], residual, activation, eps, group);
         return found;
     }
     let (moments, batch) = read([&x], |[x]| Extent::of(moments(x, c), group))?;

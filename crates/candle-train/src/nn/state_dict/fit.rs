@@ -145,7 +145,7 @@ pub fn fit(wanted: &Wanted, header: &Header, strict: Strict<'_>) -> Result<Fit, 
     let is_conv1d = comparing.is_conv1d(wanted);
     for (name, shape) in &wanted.tensors {
         let grid = wanted.grids.iter().find(|(grid, _)| grid == name).map(|(_, grid)| *grid);
-        let origin = comparing.take((name, shape), grid, is_conv1d);
+        let origin = comparing.take(name, shape, grid, is_conv1d);
         comparing.fit.origins.push(origin);
     }
     for name in &wanted.counters {
@@ -217,13 +217,14 @@ impl<'a> Comparing<'a> {
     /// Where the tensor `name` comes from; `None` if from nowhere.
     fn take(
         &mut self,
-        (name, shape): (&str, &[usize]),
+        name: &str,
+        shape: &[usize],
         grid: Option<Grid>,
         is_conv1d: bool,
     ) -> Option<Origin> {
         let free = self.may_differ(name);
         match self.file.remove(name) {
-            Some((key, held)) => match layout(name, shape, (&held.shape, grid), is_conv1d) {
+            Some((key, held)) => match layout(name, shape, &held.shape, grid, is_conv1d) {
                 Some(layout) => {
                     self.fit.report.loaded += 1;
                     if !matches!(held.dtype, Dtype::F32 | Dtype::F64 | Dtype::F16 | Dtype::BF16) {
@@ -281,7 +282,8 @@ impl<'a> Comparing<'a> {
 fn layout(
     name: &str,
     ours: &[usize],
-    (theirs, grid): (&[usize], Option<Grid>),
+    theirs: &[usize],
+    grid: Option<Grid>,
     is_conv1d: bool,
 ) -> Option<Layout> {
     let turned = is_conv1d && CONV1D.iter().any(|end| name.ends_with(end));

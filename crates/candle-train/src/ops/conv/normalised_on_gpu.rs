@@ -24,7 +24,7 @@ pub(super) fn conv_batch_norm(
     let between = cuda::wrap(between, conv.shape.clone());
     let at = cuda::of_tensor(&between)?;
     let (norm, statistics) =
-        DeviceNorm::of_batch(&gpu, at, sizes, (layer.activation, layer.eps), layer.group)?;
+        DeviceNorm::of_batch(&gpu, at, sizes, layer.activation, layer.eps, layer.group)?;
     let [gamma, beta] = [layer.affine[0].held()?, layer.affine[1].held()?];
     let op = DeviceNode { conv, between, norm, gamma, beta };
     Ok((chain::apply(([x, weight], residual), op)?, statistics))

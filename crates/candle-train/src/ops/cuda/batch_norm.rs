@@ -36,7 +36,8 @@ impl DeviceNorm {
         gpu: &Gpu,
         x: Address,
         (rows, c): (usize, usize),
-        (activation, eps): (Activation, f64),
+        activation: Activation,
+        eps: f64,
         group: Option<&BatchGroup>,
     ) -> Result<(Self, BatchStatistics)> {
         let found = batch_statistics(gpu, x, (rows, c), eps)?;
@@ -133,12 +134,14 @@ pub(in crate::ops) fn batch_norm(
     x: &Tensor,
     [gamma, beta]: [&Weight; 2],
     residual: Option<&Tensor>,
-    layer: (Activation, f64),
+    activation: Activation,
+    eps: f64,
     group: Option<&BatchGroup>,
 ) -> Result<(Tensor, BatchStatistics)> {
     let c = gamma.tensor().elem_count();
     let (gpu, sizes) = (Gpu::of_tensor(x)?, (x.elem_count() / c, c));
-    let (norm, statistics) = DeviceNorm::of_batch(&gpu, of_tensor(x)?, sizes, layer, group)?;
+    let x_at = of_tensor(x)?;
+    let (norm, statistics) = DeviceNorm::of_batch(&gpu, x_at, sizes, activation, eps, group)?;
     Ok((apply(x, gamma, beta, residual, norm, true)?, statistics))
 }
 
