@@ -10,6 +10,11 @@ use crate::plan::{
 };
 use train_numbers::units::{AccumulationSteps, BatchSize, WorldSize};
 
+/// A problem that shows only where there is no other.
+fn alone(problem: Problem) -> Problems {
+    Problems::new(vec![problem])
+}
+
 /// The problems of decisions that do not depend on each other.
 #[derive(Default)]
 struct Collected(Vec<Problem>);
@@ -86,12 +91,11 @@ impl Plan {
         let Some(optimizer) = problems.take(grouped).filter(|_| problems.0.is_empty()) else {
             return Err(Problems::new(problems.0));
         };
-        let averaged = swa::decide(loaded, (&length, &batch), &optimizer);
-        let averaged = averaged.map_err(|problem| Problems::new(vec![problem]))?;
+        let averaged = swa::decide(loaded, &length, &batch, &optimizer).map_err(alone)?;
         let trained = optimizer.trained(&found);
         let cores = (facts.cores / ranks.local_world.count()).max(1);
         let data = data::decide(experiment, &facts.data, transformed, model.outputs, cores);
-        let mut plan = Self {
+        let plan = Self {
             name: loaded.name().to_owned(),
             seed: experiment.experiment.seed,
             model,
@@ -126,10 +130,14 @@ impl Plan {
             logging: checkpointing::logging(experiment),
             expect: experiment.expect.clone(),
         };
+        plan.checked(loaded)
+    }
+
+    /// The plan, if its parts go together.
+    fn checked(mut self, loaded: &Loaded) -> Result<Self, Problems> {
         // Without batch norms there is nothing to share.
-        plan.distributed.sync_batchnorm &= plan.model.least_rows.is_some();
-        let contradiction = plan.contradiction(loaded);
-        contradiction.map_or(Ok(plan), |problem| Err(Problems::new(vec![problem])))
+        self.distributed.sync_batchnorm &= self.model.least_rows.is_some();
+        self.contradiction(loaded).map_or(Ok(self), |problem| Err(alone(problem)))
     }
 
     /// What only the whole plan shows to be impossible.

@@ -168,7 +168,6 @@ pub trait KindFacts {
 }
 
 /// Counts of a built model.
-#[expect(clippy::struct_excessive_bools, reason = "each is a fact of its own")]
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct ModelFacts {
     /// Trainable parameters in registration order: name and shape.

@@ -70,7 +70,8 @@ impl SwaPlan {
 /// The average as asked, if one is.
 pub(crate) fn decide(
     loaded: &Loaded,
-    (length, batch): (&LengthPlan, &BatchPlan),
+    length: &LengthPlan,
+    batch: &BatchPlan,
     optimizer: &OptimizerPlan,
 ) -> Result<Option<SwaPlan>, Problem> {
     let asked = &loaded.experiment.swa;

@@ -6,7 +6,7 @@ use candle_core::{CudaStorage, DType, Result};
 use super::address::{Address, Half};
 use super::cudnn::{self, Direction, Problem};
 use super::gpu::{Gpu, Grid, args, suffix, whole};
-use super::pointwise::{Kind, finish, narrowed, widened};
+use super::pointwise::{Finish, Kind, finish, narrowed, widened};
 use crate::ops::conv::Geometry;
 use crate::{Convolutions, Precision};
 
@@ -109,8 +109,9 @@ impl Conv<'_> {
         bias: Address,
     ) -> Result<CudaStorage> {
         let (g, spread) = (self.geometry, self.backward_data(x, weight)?);
-        let sizes = (g.ci, g.n * g.h * g.w * g.ci);
-        Ok(finish(self.gpu, &spread, Some(bias), Kind::Identity, sizes, false)?.0)
+        let n = g.n * g.h * g.w * g.ci;
+        let options = Finish { kind: Kind::Identity, width: g.ci, n, keeps: false };
+        Ok(finish(self.gpu, &spread, Some(bias), options)?.0)
     }
 
     /// Gradients of x, weight and bias of [`Conv::transposed`], f32, from that of its output.
