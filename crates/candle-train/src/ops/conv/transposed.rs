@@ -86,6 +86,7 @@ pub(super) struct Transposed {
 }
 
 /// Shapes of the operands.
+#[derive(Clone, Copy)]
 struct Shapes {
     /// (n, rows, columns, inputs)
     x: [usize; 4],

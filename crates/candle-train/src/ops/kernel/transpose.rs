@@ -26,19 +26,20 @@ pub(super) fn transpose(
     to: Strided<&mut [f32]>,
     (rows, columns): (usize, usize),
 ) {
+    let Strided { values: to, stride: to_stride } = to;
     let whole = |n: usize| n / SQUARE * SQUARE;
     for column in (0..whole(columns)).step_by(SQUARE) {
         for row in (0..whole(rows)).step_by(SQUARE) {
             let values = &from.values[column * from.stride + row..];
             let from = Strided { values, stride: from.stride };
-            let values = &mut to.values[row * to.stride + column..];
-            transpose_square(level, from, Strided { values, stride: to.stride });
+            let values = &mut to[row * to_stride + column..];
+            transpose_square(level, from, Strided { values, stride: to_stride });
         }
     }
     for row in 0..rows {
         let first = if row < whole(rows) { whole(columns) } else { 0 };
         for column in first..columns {
-            to.values[row * to.stride + column] = from.values[column * from.stride + row];
+            to[row * to_stride + column] = from.values[column * from.stride + row];
         }
     }
 }
@@ -60,11 +61,12 @@ pub(in crate::ops) fn transpose_best(
 /// [`transpose`] of one square.
 #[inline(always)]
 fn transpose_square(level: Arch, from: Strided<&[f32]>, to: Strided<&mut [f32]>) {
+    let Strided { values: to, stride: to_stride } = to;
     let mut square = Square::default();
     for (values, from) in square.iter_mut().zip(from.values.chunks(from.stride)) {
         values.copy_from_slice(&from[..SQUARE]);
     }
-    for (values, to) in transposed(level, square).iter().zip(to.values.chunks_mut(to.stride)) {
+    for (values, to) in transposed(level, square).iter().zip(to.chunks_mut(to_stride)) {
         to[..SQUARE].copy_from_slice(values);
     }
 }
