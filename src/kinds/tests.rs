@@ -101,9 +101,7 @@ fn each_layer_wins_over_the_weaker_ones() {
     let write = |name: &str, text: &str| {
         let path = dir.path().join(name);
         fs::create_dir_all(path.parent().unwrap()).unwrap();
-        fs::File::create(&path)
-            .and_then(|mut f| std::io::Write::write_all(&mut f, text.as_bytes()))
-            .unwrap();
+        crate::files::write_atomic(&path, text.as_bytes()).unwrap();
         path
     };
     write(
