@@ -125,6 +125,17 @@ pub(crate) fn source_of(plan: &Plan, kinds: &Kinds) -> Result<Arc<dyn DataSource
 }
 
 /// Data that cannot be used.
+/// Drawn on the key that is at fault, if it is one.
+fn of_data_of(loaded: &Loaded, error: &data::Error) -> Refusal {
+    let Some(key) = error.key() else { return of_data(error) };
+    let problem = loaded.problem(key, error.to_string());
+    let problem = match error.help() {
+        Some(help) => problem.help(help),
+        None => problem,
+    };
+    refused(problem.into())
+}
+
 fn of_data(error: &data::Error) -> Refusal {
     Refusal::of(worker::of_data(error), error, error.help())
 }
@@ -209,7 +220,8 @@ pub(crate) fn measure(
     let (targets, limit) = (targets(loaded, kinds)?, Limit::of(experiment));
     let asked = Asked::new(loaded.name(), experiment.experiment.seed, targets);
     let asked = Asked { limit, found, ..asked };
-    let mut data = data::survey(&kinds.data, &choice, &asked).map_err(|error| of_data(&error))?;
+    let mut data =
+        data::survey(&kinds.data, &choice, &asked).map_err(|error| of_data_of(loaded, &error))?;
     data.limit(limit);
     let mut cores = std::thread::available_parallelism().map_or(1, usize::from);
     let launched_world = match role {

@@ -1,9 +1,16 @@
 //! Where trained policies are tried.
 
+use crate::data::transform::Pixels;
+
 /// A task that a policy of actions is to solve: one attempt of it.
 pub trait Environment: Send {
     /// What is seen now, in the units of the data.
     fn observe(&self) -> Vec<f32>;
+
+    /// What each camera sees now; empty without cameras.
+    fn images(&self) -> Vec<Pixels> {
+        Vec::new()
+    }
 
     /// Does `action`, in the units of the data.
     fn step(&mut self, action: &[f32]);

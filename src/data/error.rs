@@ -145,6 +145,24 @@ pub enum Error {
         /// Those that exist.
         columns: Vec<String>,
     },
+    /// A data set has no images of this camera.
+    #[error("`{}` has no images `{camera}`; it has {}", shown(.path), named(.cameras))]
+    NoCamera {
+        /// The file or folder.
+        path: PathBuf,
+        /// The missing camera.
+        camera: String,
+        /// Those that it has.
+        cameras: Vec<String>,
+    },
+    /// A camera's images are frames of videos.
+    #[error("the images `{camera}` of `{}` are videos, which are not read", shown(.path))]
+    Video {
+        /// The folder.
+        path: PathBuf,
+        /// The camera.
+        camera: String,
+    },
     /// The two tables have different columns.
     #[error("`{}` and `{}` have different columns: {} and {}", shown(.train), shown(.val), named(.train_columns), named(.val_columns))]
     ColumnsDiffer {
@@ -276,6 +294,12 @@ impl Error {
         }
     }
 
+    /// The key of the experiment that asks for what is not there, if it is one.
+    pub fn key(&self) -> Option<&'static str> {
+        let is_camera = matches!(self, Self::NoCamera { .. } | Self::Video { .. });
+        is_camera.then_some("data.cameras")
+    }
+
     /// What the user can do about it.
     pub fn help(&self) -> Option<String> {
         let help = match self {
@@ -322,6 +346,13 @@ impl Error {
             }
             Self::Cell { help, .. } => help.clone(),
             Self::NoColumn { .. } => "name one of them".to_owned(),
+            Self::NoCamera { cameras, .. } if cameras.is_empty() => {
+                "omit `data.cameras` to train on the numbers alone".to_owned()
+            }
+            Self::NoCamera { .. } => "name some of these in `data.cameras`".to_owned(),
+            Self::Video { camera, .. } => format!(
+                "unpack each episode: `ffmpeg -i EPISODE.mp4 -start_number 0 images/{camera}/episode_000000/frame_%06d.png`"
+            ),
             _ => return None,
         };
         Some(help)
@@ -344,6 +375,14 @@ pub enum SampleError {
     Decode {
         /// The file.
         path: PathBuf,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// An image among observations is not usable.
+    #[error("cannot read {name}: {reason}")]
+    Image {
+        /// Which one.
+        name: String,
         /// What is wrong with it.
         reason: String,
     },

@@ -52,7 +52,7 @@ pub(crate) fn table(path: &Path) -> Vec<String> {
 /// Trajectories, in columns where the file begins like a parquet file.
 pub(crate) fn trajectories(path: &Path) -> Option<String> {
     let chunk = Chunk { horizon: 4, n_obs_steps: 2, n_action_steps: 2, val_ratio: 0.25 };
-    let from = Behaviour::Recorded { file: path.to_owned() };
+    let from = Behaviour::recorded(path.to_owned());
     windows::survey(&from, chunk).err().map(|error| error.to_string())
 }
 

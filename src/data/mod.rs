@@ -31,9 +31,9 @@ mod decoder_panic;
 mod file_names;
 mod error;
 mod dataset;
-mod environment;
 mod read;
 pub mod transform;
+mod environment;
 mod images;
 mod listing;
 mod tokenizer;
@@ -54,6 +54,7 @@ pub use environment::Environment;
 pub use error::{Error, Fault, SampleError};
 pub use fingerprint::Fingerprint;
 pub use pipeline::{Odds, audit, loader, sampler};
+pub(crate) use sources::control::Sight;
 pub(crate) use sources::is_date;
 pub use sources::{
     Asked, Calendar, Chat, Chunk, ColumnNames, Csv, CsvForecast, DataFamily, DataSource,

@@ -47,6 +47,7 @@ pub fn survey(
         one_hot: found.one_hot,
         sample: found.sample,
         target: found.target,
+        cameras: found.cameras,
     })
 }
 

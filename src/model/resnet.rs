@@ -13,23 +13,21 @@
 //! With `freeze_backbone` only `fc` learns; as in PyTorch with `requires_grad = False`, norms still
 //! use and track batch statistics while training, unless `backbone_mode = "eval"`.
 
-use std::sync::Arc;
+mod grouped;
+mod trunk;
 
-use candle_core::{Result, Tensor, bail};
+use candle_core::{Result, Tensor};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::backbone::{self, BACKBONE_MODE, BackboneMode};
 use super::{Architecture, Head as Outputs, Model, Models};
 use crate::config::kind::{Kind, Wrong};
-use crate::nn::{
-    self, BatchNorm2d, Builder, Conv2d, ConvShape, Dropout, ForwardContext, Init, Linear,
-};
-use crate::ops::{self, Activation, Window};
+use crate::nn::{Builder, Dropout, ForwardContext, Linear};
+use crate::ops;
 use crate::plan::{Modality, ModelPlan};
-
-/// After the stem of large images.
-const POOLING: Window = Window { stride: 2, padding: 1 };
+pub(super) use grouped::Backbone;
+use trunk::{Shape, Style, Trunk};
 
 /// torchvision's residual network of 18 layers.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -191,8 +189,9 @@ fn add(models: &mut Models, about: &str, variant: Variant) {
 
 impl ResNetConfig {
     fn shape(&self) -> Shape {
-        let (stem, width) = if self.variant.is_small { (Stem::Cifar, 16) } else { (self.stem, 64) };
-        Shape { stem, width, variant: self.variant, shortcut: self.shortcut }
+        let last_gamma = if self.zero_init_residual { 0.0 } else { 1.0 };
+        Shape::new(self.variant, (self.stem, self.shortcut), Style::Torchvision)
+            .with_last_gamma(last_gamma)
     }
 
     /// What the last layer is called.
@@ -215,7 +214,8 @@ impl Architecture for ResNetConfig {
             "" => builder.clone(),
             prefix => builder.pp(prefix),
         };
-        let (trunk, features) = Trunk::new(self, plan, &builder)?;
+        let trunk_builder = if self.freeze_backbone { builder.frozen() } else { builder.clone() };
+        let (trunk, [_, _, features]) = Trunk::new(self.shape(), &plan.input, &trunk_builder)?;
         let fc = builder.pp(self.last_layer());
         let head = match self.head {
             HeadKind::Linear => Head::Linear(Linear::new(&fc, features, plan.outputs)?),
@@ -228,7 +228,7 @@ impl Architecture for ResNetConfig {
                 }
             }
         };
-        Ok(Box::new(ResNet { trunk, head }))
+        Ok(Box::new(ResNet { trunk, head, in_eval: self.backbone_in_eval() }))
     }
 
     fn takes(&self) -> &'static [Modality] {
@@ -246,42 +246,6 @@ impl Architecture for ResNetConfig {
 
     fn keeps_statistics(&self) -> bool {
         self.backbone_in_eval()
-    }
-}
-
-/// What tells one residual network from another.
-#[derive(Clone, Copy)]
-struct Shape {
-    stem: Stem,
-    /// Channels of the first stage; each further stage has twice as many.
-    width: usize,
-    variant: Variant,
-    shortcut: Shortcut,
-}
-
-/// A convolution that keeps the size, but for its stride.
-#[derive(Clone, Copy)]
-struct Layer {
-    outputs: usize,
-    kernel: usize,
-    stride: usize,
-    groups: usize,
-}
-
-impl Layer {
-    fn new(outputs: usize, kernel: usize, stride: usize) -> Self {
-        Self { outputs, kernel, stride, groups: 1 }
-    }
-
-    fn of(self, inputs: usize) -> ConvShape {
-        let Self { outputs, kernel, stride, groups } = self;
-        ConvShape {
-            inputs,
-            outputs,
-            kernel,
-            window: Window { stride, padding: kernel / 2 },
-            groups,
-        }
     }
 }
 
@@ -303,29 +267,20 @@ impl Block {
     }
 }
 
-impl Shape {
-    /// The convolutions of a block of a stage of `width` channels.
-    fn convolutions(self, width: usize, stride: usize) -> Vec<Layer> {
-        let Variant { block, groups, width_per_group, .. } = self.variant;
-        match block {
-            Block::Basic => vec![Layer::new(width, 3, stride), Layer::new(width, 3, 1)],
-            Block::Bottleneck => {
-                let inner = width * width_per_group / 64 * groups;
-                let middle = Layer { groups, ..Layer::new(inner, 3, stride) };
-                vec![Layer::new(inner, 1, 1), middle, Layer::new(4 * width, 1, 1)]
-            }
-        }
-    }
-}
-
 struct ResNet {
     trunk: Trunk,
     head: Head,
+    /// Whether norms keep to their running statistics while the head trains.
+    in_eval: bool,
 }
 
 impl Model for ResNet {
     fn forward(&self, input: &Tensor, pass: &ForwardContext) -> Result<Tensor> {
-        ops::chain(input, |x| self.head.forward(&self.trunk.forward(x, pass)?, pass))
+        let of_trunk = if self.in_eval { pass.evaluating() } else { pass.clone() };
+        ops::chain(input, |x| {
+            let maps = self.trunk.forward(x, &of_trunk)?;
+            self.head.forward(&ops::global_average_pool(&maps)?, pass)
+        })
     }
 }
 
@@ -344,176 +299,4 @@ impl Head {
             }
         }
     }
-}
-
-/// Everything before `fc`: images (n, c, h, w) -> features (n, width).
-struct Trunk {
-    stem: Stem,
-    first: ConvNorm,
-    blocks: Vec<Arc<Residual>>,
-    /// Whether norms keep to their running statistics while the head trains.
-    in_eval: bool,
-}
-
-impl Trunk {
-    /// Registers the trunk; also returns the number of features.
-    fn new(config: &ResNetConfig, plan: &ModelPlan, builder: &Builder) -> Result<(Self, usize)> {
-        let shape = config.shape();
-        let [channels, height, width] = plan.input[..] else {
-            bail!("samples are (channels, height, width), not {:?}", plan.input)
-        };
-        let builder = if config.freeze_backbone { builder.frozen() } else { builder.clone() };
-        let (kernel, stride) = match shape.stem {
-            Stem::Imagenet => (7, 2),
-            Stem::Cifar => (3, 1),
-        };
-        let stem = Layer::new(shape.width, kernel, stride).of(channels);
-        let mut size = strided([height, width], stride);
-        let first = ConvNorm::new(&builder.pp("conv1"), &builder.pp("bn1"), stem, size, 1.0)?;
-        if shape.stem == Stem::Imagenet {
-            size = strided(size, POOLING.stride);
-        }
-        let last_gamma = if config.zero_init_residual { 0.0 } else { 1.0 };
-        let options = BlockOptions { last_gamma, shortcut: shape.shortcut };
-        let (mut blocks, mut inputs) = (Vec::new(), shape.width);
-        for (stage, &count) in shape.variant.blocks.iter().enumerate() {
-            let builder = builder.pp(format!("layer{}", stage + 1));
-            let width = shape.width << stage;
-            for i in 0..count {
-                let stride = if i == 0 && stage > 0 { 2 } else { 1 };
-                let layers = shape.convolutions(width, stride);
-                let block = Residual::new(&builder.pp(i), inputs, &layers, size, options)?;
-                blocks.push(Arc::new(block));
-                size = strided(size, stride);
-                inputs = width * shape.variant.block.expansion();
-            }
-        }
-        let in_eval = config.backbone_in_eval();
-        Ok((Self { stem: shape.stem, first, blocks, in_eval }, inputs))
-    }
-
-    fn forward(&self, input: &Tensor, pass: &ForwardContext) -> Result<Tensor> {
-        let pass = &if self.in_eval { pass.evaluating() } else { pass.clone() };
-        let x = ops::nchw_to_nhwc(input)?;
-        let mut x = self.first.forward(&x, None, Activation::Relu, pass)?;
-        if self.stem == Stem::Imagenet {
-            x = ops::max_pool2d(&x, 3, POOLING)?;
-        }
-        for block in &self.blocks {
-            x = nn::run_block(block, &x, pass)?;
-        }
-        ops::global_average_pool(&x)
-    }
-}
-
-/// relu(layers(x) + shortcut(x)).
-struct Residual {
-    layers: Vec<ConvNorm>,
-    way_round: ShortcutBranch,
-}
-
-/// What goes round the layers of a block.
-enum ShortcutBranch {
-    Input,
-    Projected(ConvNorm),
-    /// Stride and channels.
-    Padded(usize, usize),
-}
-
-/// How a block begins.
-#[derive(Clone, Copy)]
-struct BlockOptions {
-    /// First scale of the last norm.
-    last_gamma: f64,
-    shortcut: Shortcut,
-}
-
-impl Residual {
-    fn new(
-        builder: &Builder,
-        inputs: usize,
-        convolutions: &[Layer],
-        mut size: [usize; 2],
-        options: BlockOptions,
-    ) -> Result<Self> {
-        let BlockOptions { last_gamma, shortcut } = options;
-        let (mut layers, mut channels) = (Vec::new(), inputs);
-        for (i, &layer) in convolutions.iter().enumerate() {
-            let gamma = if i + 1 == convolutions.len() { last_gamma } else { 1.0 };
-            let names = [format!("conv{}", i + 1), format!("bn{}", i + 1)];
-            let [conv_builder, norm_builder] = names.map(|name| builder.pp(name));
-            size = strided(size, layer.stride);
-            let shape = layer.of(channels);
-            layers.push(ConvNorm::new(&conv_builder, &norm_builder, shape, size, gamma)?);
-            channels = layer.outputs;
-        }
-        let stride = convolutions.iter().map(|layer| layer.stride).product();
-        let way_round = match shortcut {
-            _ if stride == 1 && inputs == channels => ShortcutBranch::Input,
-            Shortcut::Padding => ShortcutBranch::Padded(stride, channels),
-            Shortcut::Projection => {
-                let builder = builder.pp("downsample");
-                let shape = Layer::new(channels, 1, stride).of(inputs);
-                let layer = ConvNorm::new(&builder.pp(0), &builder.pp(1), shape, size, 1.0)?;
-                ShortcutBranch::Projected(layer)
-            }
-        };
-        Ok(Self { layers, way_round })
-    }
-}
-
-impl nn::Block for Residual {
-    fn forward(&self, x: &Tensor, pass: &ForwardContext) -> Result<Tensor> {
-        let shortcut = match &self.way_round {
-            ShortcutBranch::Input => x.clone(),
-            ShortcutBranch::Projected(layer) => {
-                layer.forward(x, None, Activation::Identity, pass)?
-            }
-            &ShortcutBranch::Padded(stride, channels) => ops::padded_shortcut(x, stride, channels)?,
-        };
-        let mut y = x.clone();
-        for (i, layer) in self.layers.iter().enumerate() {
-            let residual = (i + 1 == self.layers.len()).then_some(&shortcut);
-            y = layer.forward(&y, residual, Activation::Relu, pass)?;
-        }
-        Ok(y)
-    }
-}
-
-/// Convolution without bias, then batch norm.
-struct ConvNorm {
-    conv: Conv2d,
-    norm: BatchNorm2d,
-}
-
-impl ConvNorm {
-    /// Height and width of what comes out are `size`.
-    fn new(
-        conv: &Builder,
-        norm: &Builder,
-        shape: ConvShape,
-        size: [usize; 2],
-        gamma: f64,
-    ) -> Result<Self> {
-        let init = Init::he_fan_out(&shape.weight());
-        Ok(Self {
-            conv: Conv2d::without_bias(conv, shape, init)?,
-            norm: BatchNorm2d::new(norm, shape.outputs, size.iter().product(), gamma)?,
-        })
-    }
-
-    fn forward(
-        &self,
-        x: &Tensor,
-        residual: Option<&Tensor>,
-        activation: Activation,
-        pass: &ForwardContext,
-    ) -> Result<Tensor> {
-        self.norm.after(&self.conv, x, residual, activation, pass)
-    }
-}
-
-/// Height and width after a [`Layer`] or a pooling.
-fn strided(size: [usize; 2], stride: usize) -> [usize; 2] {
-    size.map(|length| length.div_ceil(stride))
 }

@@ -18,6 +18,35 @@ pub(super) struct Sizes<'a> {
     pub(super) n_groups: usize,
     /// Channels of each level.
     pub(super) down_dims: &'a [usize],
+    /// What its parts are called.
+    pub(super) names: Names,
+}
+
+/// What the parts of a net are called.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Names {
+    /// As in the authors' repository: `blocks.{0,1}`, `2.conv`.
+    Authors,
+    /// As in `LeRobot`: `conv1`, `conv2`, `2`.
+    LeRobot,
+}
+
+impl Names {
+    /// Of the two convolutions of a residual block.
+    fn blocks(self) -> [&'static str; 2] {
+        match self {
+            Self::Authors => ["blocks.0", "blocks.1"],
+            Self::LeRobot => ["conv1", "conv2"],
+        }
+    }
+
+    /// Of what halves or doubles the length behind the blocks of a level.
+    fn resampling(self) -> &'static str {
+        match self {
+            Self::Authors => "2.conv",
+            Self::LeRobot => "2",
+        }
+    }
 }
 
 /// Conv1d, `GroupNorm`, Mish. Keys: `block.{0,1}`.
@@ -53,7 +82,7 @@ pub(super) fn line([inputs, outputs]: [usize; 2], kernel: usize, window: Window)
     ConvShape { inputs, outputs, kernel, window, groups: 1 }
 }
 
-/// Two blocks with the condition between them, beside a shortcut. Keys: `blocks.{0,1}`,
+/// Two blocks with the condition between them, beside a shortcut. Keys: [`Names::blocks`],
 /// `cond_encoder.1`, `residual_conv`.
 struct Residual {
     blocks: [ConvBlock; 2],
@@ -69,13 +98,13 @@ impl Residual {
         condition: usize,
         sizes: Sizes<'_>,
     ) -> Result<Self> {
-        let blocks = builder.pp("blocks");
+        let blocks = sizes.names.blocks().map(|name| builder.pp(name));
         let window = Window { stride: 1, padding: 0 };
         let shape = line([inputs, outputs], 1, window);
         Ok(Self {
             blocks: [
-                ConvBlock::new(&blocks.pp(0), [inputs, outputs], sizes)?,
-                ConvBlock::new(&blocks.pp(1), [outputs, outputs], sizes)?,
+                ConvBlock::new(&blocks[0], [inputs, outputs], sizes)?,
+                ConvBlock::new(&blocks[1], [outputs, outputs], sizes)?,
             ],
             condition: Linear::new(&builder.pp("cond_encoder").pp(1), condition, 2 * outputs)?,
             shortcut: (inputs != outputs)
@@ -147,7 +176,7 @@ impl UNet1d {
         let level = |modules: &str, i: usize, widths: [usize; 2]| {
             let builder = builder.pp(modules).pp(i);
             Pair::new(&builder, widths, condition, sizes)
-                .map(|pair| (pair, builder.pp(2).pp("conv")))
+                .map(|pair| (pair, builder.pp(sizes.names.resampling())))
         };
         let mut up = Vec::new();
         for (i, pair) in sizes.down_dims.windows(2).rev().enumerate() {

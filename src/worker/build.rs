@@ -18,6 +18,7 @@ use crate::units::{Rank, WorldSize};
 use crate::worker::broadcast_state::share;
 use crate::worker::device::{GroupHandles, RankDevice};
 use crate::worker::rank_logger::{LoggerSettings, RankLogger};
+use crate::worker::rollout::{Eyes, Simulation};
 use crate::worker::test::{Measured, measure_all};
 use crate::worker::{Error, RankRun};
 
@@ -84,6 +85,7 @@ pub(crate) fn build_run(
     let now = Clock::start();
     let spent_before = engine.state().time_spent();
     let odds = Odds::of(&plan.data, splits.train.as_ref());
+    let eyes = Eyes::of(&plan, &kinds.transforms)?;
     let mut run = RankRun {
         plan,
         rank,
@@ -93,6 +95,7 @@ pub(crate) fn build_run(
         source,
         odds,
         splits,
+        eyes,
         writer,
         logger,
         link,
@@ -192,5 +195,7 @@ pub(crate) fn evaluate(
     })?;
     let source = kinds.data.build(&plan.data.source.kind).map_err(data::Error::from)?;
     let splits = data::open(source.as_ref(), &plan.data, &Asked::of(&plan), &kinds.transforms)?;
-    measure_all(&plan, source.as_ref(), splits, &mut engine, collective.as_ref())
+    let eyes = Eyes::of(&plan, &kinds.transforms)?;
+    let simulation = Simulation { source: source.as_ref(), eyes: eyes.as_ref() };
+    measure_all(&plan, simulation, splits, &mut engine, collective.as_ref())
 }

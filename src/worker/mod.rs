@@ -40,6 +40,7 @@ use crate::units::Rank;
 use device::GroupHandles;
 pub(crate) use evaluation_details::{ClassDetails, Details, TargetDetails, WorstSample};
 use rank_logger::RankLogger;
+use rollout::Eyes;
 pub(crate) use rollout::{Episode, Transition};
 pub(crate) use sample::Sampling;
 pub(crate) use test::Measured;
@@ -58,6 +59,8 @@ pub(crate) struct RankRun {
     collective: Arc<dyn Collective>,
     source: Box<dyn DataSource>,
     splits: Splits,
+    /// Of a policy.
+    eyes: Option<Eyes>,
     /// Of training samples that are drawn.
     odds: Option<Odds>,
     /// Rank 0's.

@@ -3,7 +3,8 @@
 
 use candle_core::{Device, Result, Tensor};
 
-use crate::data::{Chunk, DataSource, Environment, Policy, Ranges, scaled, unscaled};
+use crate::data::transform::{Pixels, Transforms};
+use crate::data::{self, Chunk, DataSource, Environment, Policy, Ranges, Sight, scaled, unscaled};
 use crate::engine::{self, Engine};
 use crate::plan::Plan;
 use crate::rng::{Key, Purpose};
@@ -22,8 +23,23 @@ pub(crate) type Ask<'a> = &'a mut dyn FnMut(&Tensor, &[Key]) -> Result<Tensor>;
 pub(crate) struct Transition {
     /// In the units of the data.
     pub observation: Vec<f32>,
+    /// Of each camera; empty where they are no longer needed.
+    pub images: Vec<Pixels>,
     /// In the units of the data.
     pub action: Vec<f32>,
+}
+
+/// What is seen in a step: numbers in the units of the data, and images.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Observation {
+    pub(crate) numbers: Vec<f32>,
+    pub(crate) images: Vec<Pixels>,
+}
+
+impl Transition {
+    fn seen(&self) -> Observation {
+        Observation { numbers: self.observation.clone(), images: self.images.clone() }
+    }
 }
 
 /// One attempt of a policy.
@@ -42,27 +58,35 @@ impl Episode {
     }
 
     /// The last `n` observations; before the first there were more like it.
-    fn seen(&self, n: usize) -> Vec<Vec<f32>> {
-        let before = self.deeds.iter().rev().map(|deed| deed.observation.clone());
-        let mut seen: Vec<_> = std::iter::once(self.end()).chain(before).take(n).collect();
-        seen.resize_with(n, || {
-            self.deeds.first().map_or_else(|| self.end(), |first| first.observation.clone())
-        });
+    fn seen(&self, n: usize) -> Vec<Observation> {
+        let before = self.deeds.iter().rev().map(Transition::seen);
+        let mut seen: Vec<_> = std::iter::once(self.now()).chain(before).take(n).collect();
+        seen.resize_with(n, || self.deeds.first().map_or_else(|| self.now(), Transition::seen));
         seen.reverse();
         seen
+    }
+
+    /// Forgets the images that the next `n` observations do not show.
+    fn forget(&mut self, n: usize) {
+        let old = self.deeds.len().saturating_sub(n);
+        self.deeds[..old].iter_mut().for_each(|deed| deed.images = Vec::new());
+    }
+
+    fn now(&self) -> Observation {
+        Observation { numbers: self.end(), images: self.environment.images() }
     }
 
     fn act(&mut self, action: &[f32]) {
         if self.solved || self.deeds.len() >= self.environment.max_steps() {
             return;
         }
-        let observation = self.end();
-        self.deeds.push(Transition { observation, action: action.to_vec() });
+        let Observation { numbers, images } = self.now();
+        self.deeds.push(Transition { observation: numbers, images, action: action.to_vec() });
         self.environment.step(action);
         self.solved = self.environment.is_solved();
     }
 
-    /// What is seen now.
+    /// The numbers that are seen now.
     pub(crate) fn end(&self) -> Vec<f32> {
         self.environment.observe()
     }
@@ -74,34 +98,56 @@ impl Episode {
 }
 
 /// How observations become actions.
-#[derive(Clone, Debug)]
 pub(crate) struct Eyes {
     pub(crate) chunk: Chunk,
     pub(crate) ranges: Ranges,
+    /// Of images, if there are some.
+    pub(crate) sight: Option<Sight>,
 }
 
 impl Eyes {
     /// Those of a plan for recorded behaviour.
-    pub(crate) fn of(plan: &Plan) -> Option<Self> {
-        let Policy { chunk, ranges, .. } = Policy::of(&plan.data.source)?;
-        Some(Self { chunk, ranges })
+    ///
+    /// # Errors
+    ///
+    /// The plan's transforms do not fit its images.
+    pub(crate) fn of(
+        plan: &Plan,
+        transforms: &Transforms,
+    ) -> std::result::Result<Option<Self>, data::Error> {
+        let Some(policy) = Policy::of(&plan.data.source) else { return Ok(None) };
+        let Policy { chunk, ranges, cameras, .. } = policy;
+        let sight = cameras
+            .map(|cameras| Sight::new(&cameras, &plan.data.val_transforms, transforms))
+            .transpose()?;
+        Ok(Some(Self { chunk, ranges, sight }))
+    }
+
+    /// Whether it needs images.
+    pub(crate) fn sees_images(&self) -> bool {
+        self.sight.is_some()
+    }
+
+    /// Appends what the model is shown of an observation.
+    fn look(&self, seen: &Observation, values: &mut Vec<f32>) -> Result<()> {
+        let numbers = seen.numbers.iter().zip(&self.ranges.observations);
+        values.extend(numbers.map(|(&value, &range)| scaled(value, range)));
+        let Some(sight) = &self.sight else { return Ok(()) };
+        seen.images.iter().try_for_each(|image| {
+            sight.see(image.clone(), None, values).map_err(candle_core::Error::msg)
+        })
     }
 
     /// The actions to do now for each of several rows of observations, oldest first.
     pub(crate) fn actions(
         &self,
-        seen: &[Vec<Vec<f32>>],
+        seen: &[Vec<Observation>],
         draws: &[Key],
         ask: Ask<'_>,
     ) -> Result<Vec<Vec<Vec<f32>>>> {
-        let numbers = self.ranges.observations.len();
-        let values: Vec<f32> = seen
-            .iter()
-            .flatten()
-            .flat_map(|row| row.iter().zip(&self.ranges.observations))
-            .map(|(&value, &range)| scaled(value, range))
-            .collect();
-        let shape = (seen.len(), self.chunk.n_obs_steps, numbers);
+        let mut values = Vec::new();
+        seen.iter().flatten().try_for_each(|seen| self.look(seen, &mut values))?;
+        let shape = (seen.len(), self.chunk.n_obs_steps, ());
         let inputs = Tensor::from_vec(values, shape, &Device::Cpu)?;
         let chunks = ask(&inputs, draws)?.to_vec3::<f32>()?;
         let action = |row: Vec<f32>| -> Vec<f32> {
@@ -134,20 +180,30 @@ impl Eyes {
                 for action in actions {
                     episode.act(&action);
                 }
+                episode.forget(self.chunk.n_obs_steps);
             }
         }
         Ok(())
     }
 }
 
+/// Where a policy is tried, and how it sees there.
+#[derive(Clone, Copy)]
+pub(crate) struct Simulation<'a> {
+    /// The data set, which may have one.
+    pub(crate) source: &'a dyn DataSource,
+    /// `None` if there is no policy.
+    pub(crate) eyes: Option<&'a Eyes>,
+}
+
 /// Share of the episodes that the engine's policy solves, if there is a simulation of the plan's
 /// data. Every rank finds the same.
 pub(crate) fn success(
     plan: &Plan,
-    source: &dyn DataSource,
+    Simulation { source, eyes }: Simulation<'_>,
     engine: &mut Engine,
 ) -> std::result::Result<Option<f64>, engine::Error> {
-    let (Some(eyes), Some(seed)) = (Eyes::of(plan), simulated(plan)) else { return Ok(None) };
+    let (Some(eyes), Some(seed)) = (eyes, simulated(plan)) else { return Ok(None) };
     let start = |episode| source.environment(Key::new(seed, Purpose::Generate, TEST, episode));
     let starts: Option<Vec<_>> = (0..EPISODES).map(start).collect();
     let Some(starts) = starts else { return Ok(None) };
@@ -184,6 +240,7 @@ mod tests {
             horizon: 4,
             n_obs_steps: 2,
             n_action_steps: 2,
+            image_size: None,
             val_ratio: 0.5,
         };
         source.environment(Key::new(5, Purpose::Generate, 0, episode)).unwrap()
@@ -193,7 +250,7 @@ mod tests {
     #[test]
     fn the_chosen_actions_of_a_chunk_are_done_in_the_units_of_the_data() {
         let ranges = arena();
-        let eyes = Eyes { chunk: CHUNK, ranges: ranges.clone() };
+        let eyes = Eyes { chunk: CHUNK, ranges: ranges.clone(), sight: None };
         let mut episodes = vec![Episode::new(push(0)), Episode::new(push(1))];
         let first: Vec<Vec<f32>> = episodes.iter().map(Episode::end).collect();
         let mut asked = 0;
@@ -221,10 +278,10 @@ mod tests {
     #[test]
     fn the_first_observation_stands_for_those_before_it() {
         let mut episode = Episode::new(push(0));
-        let start = episode.end();
+        let start = episode.now();
         assert_eq!(episode.seen(3), vec![start.clone(); 3]);
         episode.act(&[200.0, 200.0]);
-        let now = episode.end();
+        let now = episode.now();
         assert_ne!(now, start);
         assert_eq!(episode.seen(3), [start.clone(), start, now]);
     }
@@ -233,7 +290,7 @@ mod tests {
     fn an_expert_who_is_asked_this_way_solves_every_episode() {
         let ranges = arena();
         let chunk = Chunk { horizon: 1, n_obs_steps: 1, n_action_steps: 1, val_ratio: 0.1 };
-        let eyes = Eyes { chunk, ranges: ranges.clone() };
+        let eyes = Eyes { chunk, ranges: ranges.clone(), sight: None };
         let mut episodes: Vec<Episode> = (0..10).map(|e| Episode::new(push(e))).collect();
         let mut ask = |inputs: &Tensor, draws: &[Key]| {
             let seen = inputs.flatten_from(1)?.to_vec2::<f32>()?;

@@ -12,7 +12,7 @@ use crate::nn::ForwardContext;
 use crate::plan::Plan;
 use crate::rng::{Key, Purpose};
 use crate::worker::Error;
-use crate::worker::rollout::{Episode, Eyes, simulated};
+use crate::worker::rollout::{Episode, Eyes, Observation, simulated};
 
 /// Keeps the starts of samples from those of demonstrations and tests.
 const SHOWN: u64 = 2;
@@ -79,7 +79,8 @@ pub(crate) fn roll_out(
     episodes: usize,
     seed: u64,
 ) -> Result<Option<Vec<Episode>>, Error> {
-    let (Some(eyes), Some(_)) = (Eyes::of(plan), simulated(plan)) else { return Ok(None) };
+    let eyes = Eyes::of(plan, &kinds.transforms)?;
+    let (Some(eyes), Some(_)) = (eyes, simulated(plan)) else { return Ok(None) };
     let model = restored(plan, opened, kinds)?;
     let source = kinds.data.build(&plan.data.source.kind).map_err(data::Error::from)?;
     let start = || source.environment(Key::new(seed, Purpose::Generate, SHOWN, 0));
@@ -101,14 +102,21 @@ pub(crate) fn act(
     seen: Vec<Vec<f32>>,
     seed: u64,
 ) -> Result<Option<Vec<Vec<f32>>>, Error> {
-    let Some(eyes) = Eyes::of(plan) else { return Ok(None) };
+    let eyes = Eyes::of(plan, &kinds.transforms)?.filter(|eyes| !eyes.sees_images());
+    let Some(eyes) = eyes else { return Ok(None) };
     let model = restored(plan, opened, kinds)?;
     let draws = [Key::new(seed, Purpose::Sample, 0, 0)];
     let pass = ForwardContext::eval(plan.precision);
     let mut ask = |inputs: &Tensor, draws: &[Key]| asked(&*model, inputs, draws, &pass);
-    let actions =
-        eyes.actions(&[seen], &draws, &mut ask).map_err(|source| failed(opened, source))?;
+    let actions = eyes
+        .actions(&[numbers(seen)], &draws, &mut ask)
+        .map_err(|source| failed(opened, source))?;
     Ok(actions.into_iter().next())
+}
+
+/// Observations without images.
+fn numbers(seen: Vec<Vec<f32>>) -> Vec<Observation> {
+    seen.into_iter().map(|numbers| Observation { numbers, images: Vec::new() }).collect()
 }
 
 /// Logits of the token after `seen`.

@@ -16,7 +16,7 @@ use crate::units::Rank;
 use crate::worker::batch_source::Feed;
 use crate::worker::broadcast_state::{share, told};
 use crate::worker::evaluation_details::{Details, MAX_WORST_SAMPLES};
-use crate::worker::rollout::{EPISODES, simulated, success};
+use crate::worker::rollout::{EPISODES, Simulation, simulated, success};
 use crate::worker::unreadable::{self, first_of_all};
 use crate::worker::{Error, RankRun};
 
@@ -72,9 +72,9 @@ fn measure(run: &mut RankRun) -> Result<Evaluated, Error> {
         metrics.extend(tested.metrics);
         samples = tested.samples;
     }
+    let simulation = Simulation { source: run.source.as_ref(), eyes: run.eyes.as_ref() };
     metrics.extend(
-        success(&run.plan, run.source.as_ref(), &mut run.engine)?
-            .map(|share| (SUCCESS.to_owned(), share)),
+        success(&run.plan, simulation, &mut run.engine)?.map(|share| (SUCCESS.to_owned(), share)),
     );
     let step = step.unwrap_or(now);
     let epoch = step.div_ceil(run.plan.length.steps_per_epoch);
@@ -134,7 +134,7 @@ pub(crate) struct Measured {
 /// of one.
 pub(crate) fn measure_all(
     plan: &Plan,
-    source: &dyn DataSource,
+    simulation: Simulation<'_>,
     splits: Splits,
     engine: &mut Engine,
     collective: &dyn Collective,
@@ -158,6 +158,6 @@ pub(crate) fn measure_all(
     }
     measured
         .metrics
-        .extend(success(plan, source, engine)?.map(|share| (SUCCESS.to_owned(), share)));
+        .extend(success(plan, simulation, engine)?.map(|share| (SUCCESS.to_owned(), share)));
     Ok(measured)
 }

@@ -56,6 +56,10 @@ fn sizes(model: &str) -> &'static str {
         "gpt" => "d_model = 8\nn_heads = 2\nn_layers = 1",
         "llama" | "itransformer" | "patchtst" => "d_model = 8\nn_heads = 2\nn_layers = 1\nd_ff = 8",
         "timebridge" => "d_model = 8\nn_heads = 2\nd_ff = 8",
+        "diffusion_policy_image" => {
+            "vision_backbone = \"resnet8\"\nspatial_softmax_num_keypoints = 2\ndown_dims = [8, 16]\n\
+             diffusion_step_embed_dim = 8\nn_groups = 4\nnum_inference_steps = 2"
+        }
         "diffusion_policy" => {
             "down_dims = [8, 16]\ndiffusion_step_embed_dim = 8\nn_groups = 4\nnum_inference_steps = 2"
         }

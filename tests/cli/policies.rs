@@ -1,6 +1,9 @@
 //! Policies: trained on generated behaviour, tested in its simulation, asked for actions.
 
+use candle_core::{DType, Device, Tensor};
+
 use crate::lab::Lab;
+use crate::resume::bits;
 
 /// Two ranks train a small policy for three steps; it is tested in a simulation.
 pub(crate) const POLICY: &str = r#"schema = 1
@@ -85,4 +88,84 @@ fn actions_are_drawn_in_the_evaluations_that_were_asked_for_and_in_the_last() {
     };
     assert_eq!((has("val/loss"), has("val/mse")), (vec![true; 3], vec![true, false, true]));
     assert_eq!(has("val/mae"), has("val/mse"));
+}
+
+/// The same with pictures, which are shifted in training.
+fn seeing() -> String {
+    let crop = |name: &str| format!("[{{ name = \"{name}\", size = 20 }}]");
+    let (train, val) = (crop("random_crop"), crop("center_crop"));
+    POLICY
+        .replace(
+            "\"diffusion_policy\"",
+            "\"diffusion_policy_image\"\nvision_backbone = \"resnet8\"",
+        )
+        .replace(
+            "episodes = 4",
+            &format!(
+                "episodes = 4\nimage_size = 24\ntransforms.train = {train}\ntransforms.val = {val}"
+            ),
+        )
+}
+
+#[test]
+fn a_policy_that_sees_pictures_is_tested_sampled_and_the_same_on_one_rank_after_a_resume() {
+    let each = ["validation.every=1 step", "checkpoint.every=1 step", "distributed.shards=2"];
+    let whole = Lab::with(&seeing());
+    whole.run_to(0, &[&["small.toml"], &each[..]].concat());
+    let tested = whole.events().into_iter().find(|event| event["event"] == "tested").unwrap();
+    let success = tested["metrics"]["test/success"].as_f64().unwrap();
+    let ended = whole.run_to(0, &["eval", "--json"]);
+    let found: serde_json::Value = serde_json::from_str(&ended.stdout).unwrap();
+    assert_eq!(found["metrics"]["test/success"].as_f64(), Some(success));
+
+    let ended = whole.run_to(0, &["sample", "--episodes", "1"]);
+    let head = ended.stdout.lines().next();
+    assert_eq!(head, Some("episode,step,agent_x,agent_y,action_x,action_y"));
+    let ended = whole.run_to(2, &["sample", "--prompt", "200 200"]);
+    assert!(ended.stderr.contains("the policy sees images"), "{}", ended.stderr);
+
+    let parts = Lab::with(&seeing());
+    let one = ["train.steps=2", "distributed.devices=1"];
+    parts.run_to(0, &[&["small.toml"], &each[..], &one].concat());
+    parts.run_to(0, &["resume", "train.steps=3"]);
+    bits(&parts).must_be(&bits(&whole));
+}
+
+#[test]
+fn what_does_not_go_with_images_is_refused_with_its_key() {
+    let lab = Lab::with(&seeing());
+    let check = |changes: &[&str], words: &[&str]| {
+        lab.run_to(2, &[&["plan", "small.toml"], changes].concat()).says(words);
+    };
+    let crop = "data.transforms.train=[{ name = \"random_crop\", size = 30 }]";
+    check(&[crop], &["`data.transforms.train[0].size`: is larger than the images, 24x24"]);
+    check(&["~data.image_size"], &["change images, but the observations hold none"]);
+    check(&["model.name=diffusion_policy"], &["sees no images"]);
+    let plain = ["~data.image_size", "~data.transforms.train", "~data.transforms.val"];
+    check(&plain, &["takes observations with images"]);
+    lab.write("runs.npz", "");
+    let steps = 40;
+    let numbers = |n: usize| Tensor::zeros((steps, n), DType::F32, &Device::Cpu).unwrap();
+    let ends = Tensor::new(&[20u32, 40], &Device::Cpu).unwrap().to_dtype(DType::I64).unwrap();
+    let images = Tensor::zeros((steps, 24, 24, 3), DType::U8, &Device::Cpu).unwrap();
+    let arrays =
+        [("obs", numbers(2)), ("actions", numbers(2)), ("episode_ends", ends), ("front", images)];
+    Tensor::write_npz(&arrays, lab.path("runs.npz")).unwrap();
+    let recorded = [
+        "data.name=trajectories",
+        "data.file=runs.npz",
+        "~data.episodes",
+        "~data.image_size",
+        "~expect",
+        "data.val_ratio=0.5",
+    ];
+    check(
+        &[&recorded[..], &["data.cameras=[\"top\"]"]].concat(),
+        &["`data.cameras`", "has no images `top`; it has `front`"],
+    );
+    let page = lab.run_to(
+        0,
+        &[&["plan", "small.toml"], &recorded[..], &["data.cameras=[\"front\"]"]].concat(),
+    );
+    assert!(page.stdout.contains("with 24x24 images of front"), "{}", page.stdout);
 }

@@ -11,7 +11,9 @@ use ddprun::optim::{self, Adafactor, Lamb, Muon, Optimizer};
 use ddprun::plan::{EmaPlan, OptimizerPlan, ParameterGroup, Plan};
 use ddprun::units::Rank;
 
-use crate::sequences::{forecast_plan, gpt_plan, llama_plan, lora_plan, policy_plan, speech_plan};
+use crate::sequences::{
+    forecast_plan, gpt_plan, llama_plan, lora_plan, policy_plan, seeing_policy_plan, speech_plan,
+};
 use crate::support::{self, engine, fingerprint, group, on_ranks, plan, step};
 use crate::{IMAGE, check_same_bits, train};
 
@@ -110,11 +112,12 @@ fn state_of_rows_and_columns_is_saved_under_pytorchs_names_and_shapes() {
 #[test]
 fn transformers_and_policies_train_with_a_part_of_them_frozen() {
     type OfWorld = fn(u32) -> Plan;
-    let plans: [(&str, OfWorld); 8] = [
+    let plans: [(&str, OfWorld); 9] = [
         ("gpt", gpt_plan),
         ("llama", llama_plan),
         ("lora", lora_plan),
         ("policy", policy_plan),
+        ("seeing policy", seeing_policy_plan),
         ("patchtst", |world| forecast_plan("patchtst", world)),
         ("timebridge", |world| forecast_plan("timebridge", world)),
         ("nest", |world| speech_plan("nest", world)),

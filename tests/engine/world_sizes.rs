@@ -7,7 +7,7 @@ use ddprun::model::layers::{
 use ddprun::plan::{Flow, Plan, Precision};
 use ddprun::units::{AccumulationSteps, BatchSize};
 
-use crate::sequences::{forecast_plan, policy_plan, speech_plan};
+use crate::sequences::{forecast_plan, policy_plan, seeing_policy_plan, speech_plan};
 use crate::support::{CLASSES, engine, on_ranks, plan, step};
 use crate::{IMAGE, SCALER, check_same_bits, train};
 
@@ -100,6 +100,25 @@ fn a_diffusion_policy_and_its_average_have_the_same_bits_at_any_world_size() {
     assert!(alone.contains("val/mse"), "{alone}");
     for world in [2, 4] {
         assert_eq!(train(&policy_plan(world)), alone, "world size {world}");
+    }
+}
+
+#[test]
+fn a_policy_that_sees_images_has_the_same_bits_at_any_world_size() {
+    for separate in [false, true] {
+        let plan = |world| {
+            let mut plan = seeing_policy_plan(world);
+            plan.model.kind.set("use_separate_rgb_encoder_per_camera", separate);
+            plan
+        };
+        let alone = train(&plan(1));
+        assert!(alone.contains("val/mse"), "{alone}");
+        for world in [2, 4] {
+            assert_eq!(train(&plan(world)), alone, "separate {separate}, world size {world}");
+        }
+        let mut again = plan(2);
+        again.activation_checkpointing = true;
+        assert_eq!(train(&again), alone, "activations computed again");
     }
 }
 

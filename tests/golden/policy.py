@@ -4,28 +4,14 @@ with the samplers and the averaged weights that its recipes use.
     python tests/golden/policy.py > tests/golden/policy.json
 """
 
-import math
-
 import torch
 from torch import nn
 from torch.nn import functional as F
 
+from diffusion import BARS, BETAS, Embedding, noised
 from filled import fill_model, given, gradient, keys, parameters, summary, whole, write
 
 HORIZON, ACTIONS = 16, 2
-
-
-class Embedding(nn.Module):
-    """Sines and cosines of a diffusion step."""
-
-    def __init__(self, width):
-        super().__init__()
-        self.half = width // 2
-
-    def forward(self, step):
-        waves = torch.exp(torch.arange(self.half, dtype=torch.float64) * -(math.log(10000) / (self.half - 1)))
-        angles = step.double()[:, None] * waves[None]
-        return torch.cat([angles.sin(), angles.cos()], 1)
 
 
 class ConvBlock(nn.Module):
@@ -99,21 +85,6 @@ class Unet(nn.Module):
         for first, second, up in self.up_modules:
             x = up(second(first(torch.cat([x, skips.pop()], 1), c), c))
         return self.final_conv(x).transpose(1, 2)
-
-
-def betas(n):
-    """`squaredcos_cap_v2`."""
-    bar = lambda t: math.cos((t + 0.008) / 1.008 * math.pi / 2) ** 2
-    return torch.tensor([min(1 - bar((i + 1) / n) / bar(i / n), 0.999) for i in range(n)], dtype=torch.float64)
-
-
-BETAS = betas(100)
-BARS = torch.cumprod(1 - BETAS, 0)
-
-
-def noised(clean, noise, step):
-    bar = BARS[step].view(-1, 1, 1)
-    return bar.sqrt() * clean + (1 - bar).sqrt() * noise
 
 
 def clean_of(x, predicted, bar):

@@ -1,8 +1,11 @@
 """Writes tests/golden/trajectories/*.parquet: the two episodes of src/data/control/tests.rs as pyarrow 26 writes the
-columns of LeRobot's data sets. Run in the project's folder: python tests/golden/trajectories.py"""
+columns of LeRobot's data sets, with Pillow's images. Run in the project's folder: python tests/golden/trajectories.py"""
+
+import io
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+from PIL import Image
 
 STEPS = range(9)
 EPISODE = [0 if step < 5 else 1 for step in STEPS]
@@ -31,3 +34,20 @@ write("zstd", pa.list_(pa.float64()), pa.list_(pa.float32()), compression="zstd"
       row_group_size=4)
 write("plain", pa.list_(pa.float32()), pa.list_(pa.float64()), compression="none", use_dictionary=False)
 write("gzip", pa.list_(pa.float32()), pa.list_(pa.float32()), compression="gzip")
+
+
+def image(step, value):
+    """As Hugging Face's `datasets` store one: its file's bytes, and a name."""
+    file = io.BytesIO()
+    Image.new("RGB", (6, 4), (value, 0, 255)).save(file, "png")
+    return {"bytes": file.getvalue(), "path": f"frame_{step:06d}.png"}
+
+
+stored = pa.struct({"bytes": pa.binary(), "path": pa.string()})
+top = [image(step, 10 * step) for step in STEPS]
+images = table(pa.list_(pa.float32(), 2), pa.list_(pa.float32(), 1))
+images = images.append_column("observation.images.top", pa.array(top, stored))
+absent = [None if step == 3 else image(step, 1) for step in STEPS]
+images = images.append_column("observation.images.torn", pa.array(absent, stored))
+pq.write_table(images, "tests/golden/trajectories/images.parquet", store_schema=False, compression="snappy",
+               row_group_size=5)

@@ -16,6 +16,7 @@ mod nest;
 mod numbers;
 mod optim;
 mod policy;
+mod policy_image;
 mod resnet;
 #[path = "../support/steps.rs"]
 mod steps;

@@ -69,8 +69,9 @@ pub(crate) fn filled(plan: &ModelPlan) -> (Box<dyn Model>, Params) {
 /// Gives every parameter and buffer the values of its name.
 pub(crate) fn fill_params(params: &Params) {
     let parameters = params.parameters().iter().map(|p| (p.name(), p.shape(), p.var().unwrap()));
-    // Positions are a formula of their own.
-    let buffers = params.buffers().iter().filter(|b| b.name().rsplit('.').next() != Some("pe"));
+    // Positions are formulas of their own.
+    let is_place = |name: &str| ["pe", "pos_grid"].contains(&name.rsplit('.').next().unwrap_or(""));
+    let buffers = params.buffers().iter().filter(|b| !is_place(b.name()));
     let buffers = buffers.map(|b| (b.name(), b.shape(), b.var().unwrap()));
     for (name, shape, var) in parameters.chain(buffers) {
         var.set(&Tensor::from_vec(weight(name, shape), shape, &Device::Cpu).unwrap()).unwrap();

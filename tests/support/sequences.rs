@@ -1,8 +1,9 @@
 //! Plans for models of sequences.
 
+use ddprun::config::kind::Choice;
 use ddprun::loss::{self, Mse, TimeFrequency};
 use ddprun::model::Models;
-use ddprun::plan::{EmaPlan, Plan};
+use ddprun::plan::{Cameras, EmaPlan, ModelPlan, Plan};
 use serde_json::json;
 
 use crate::support::{choose, plan};
@@ -64,6 +65,22 @@ pub(crate) fn policy_plan(world: u32) -> Plan {
     plan.loss = loss::plan(&Mse {});
     plan.data.classes = vec![];
     plan.ema = Some(EmaPlan { decay: 0.9999, power: Some(0.75), use_buffers: false });
+    plan
+}
+
+/// The same for observations of 3 numbers and images of two cameras.
+pub(crate) fn seeing_policy_plan(world: u32) -> Plan {
+    let shape = [3, 12, 12];
+    let cameras = Cameras { names: vec!["front".to_owned(), "wrist".to_owned()], shape };
+    let mut plan = policy_plan(world);
+    plan.model = ModelPlan {
+        kind: Choice { name: "diffusion_policy_image".to_owned(), ..plan.model.kind },
+        input: vec![2, 3 + cameras.values()],
+        cameras: Some(cameras),
+        ..plan.model
+    };
+    let sizes = json!({ "vision_backbone": "resnet8", "spatial_softmax_num_keypoints": 3 });
+    choose(&mut plan, &sizes);
     plan
 }
 

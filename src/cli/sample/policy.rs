@@ -22,6 +22,10 @@ pub(super) fn sample(
             None => Err(refusal("there is no simulation of this data", plan)),
         };
     }
+    if plan.model.cameras.is_some() {
+        let page = "error: the policy sees images, which a prompt of numbers does not hold";
+        return Err(Refusal::new(exit::REFUSED, page.to_owned()));
+    }
     let seen = observations(plan, &args.prompt)
         .ok_or_else(|| refusal("the prompt is not a list of observations", plan))?;
     let actions = worker::act(plan, opened, kinds, seen, args.seed).map_err(failed)?;

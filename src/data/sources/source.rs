@@ -8,7 +8,7 @@ use crate::config::kind::{Choice, Kind, Options};
 use crate::data::error::Error;
 use crate::data::transform::Transforms;
 use crate::data::{Environment, Splits, TextForm};
-use crate::plan::{Limit, Plan, TargetColumn, Targets};
+use crate::plan::{Cameras, Limit, Plan, TargetColumn, Targets};
 use crate::registry::{Family, Member, Registry};
 use crate::rng::Key;
 use crate::units::Bytes;
@@ -139,6 +139,9 @@ pub struct Survey {
     pub sample: Option<Vec<usize>>,
     /// Shape of one target where it is an array; empty for a label or a number.
     pub target: Vec<usize>,
+    /// Images that each observation holds beside the numbers of `sample`, as they are before
+    /// transforms.
+    pub cameras: Option<Cameras>,
     /// What is worth a look, in words.
     pub notes: Vec<String>,
     /// What `ddprun plan` shows of it; its options if this is empty.

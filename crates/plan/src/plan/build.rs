@@ -39,6 +39,7 @@ impl Collected {
         let input = transformed.as_ref().map_or(&[][..], |transformed| &transformed.input);
         let model = self.one(model::decide(loaded, &facts.data, input, kinds));
         let (transformed, model) = transformed.zip(model)?;
+        let model = ModelPlan { cameras: transformed.cameras.clone(), ..model };
         let (model, found) = self.one(model::count(loaded, model, kinds))?;
         Some((transformed, model, found))
     }

@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::config::kind::{Choice, Entry};
 use crate::plan::{
-    Flow, Images, LayerMisfit, LayerPlan, LossFacts, Measurable, MetricFacts, ModelPlan,
+    Cameras, Flow, Images, LayerMisfit, LayerPlan, LossFacts, Measurable, MetricFacts, ModelPlan,
     OptimizerFacts, SchedulerFacts, SourcePlan, Span, TransformFacts, Unfit,
 };
 use train_numbers::units::{Bytes, WorldSize};
@@ -82,6 +82,10 @@ pub struct DataFacts {
     /// Shape of one sample's target where it is an array: (time steps, series) of a forecast,
     /// (tokens) of a text; empty for a label or a number.
     pub target: Vec<usize>,
+    /// Images that each observation holds beside the numbers of `sample`, as they are before
+    /// transforms.
+    #[serde(default)]
+    pub cameras: Option<Cameras>,
 }
 
 /// A number to predict.

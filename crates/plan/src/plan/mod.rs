@@ -15,6 +15,7 @@
 mod arithmetic;
 mod batch;
 mod build;
+mod cameras;
 pub mod cuda_graph;
 mod data;
 mod distributed;
@@ -53,6 +54,7 @@ pub use crate::config::schema::{
 pub use crate::config::values::Patience;
 pub use arithmetic::shown;
 pub use batch::{BatchPlan, admitted_worlds};
+pub use cameras::Cameras;
 pub use checkpointing::{Cadence, CheckpointPlan, EarlyStoppingPlan, LoggingPlan};
 pub use data::{DataPlan, Limit, shares};
 pub use distributed::{BackendPlan, DistributedPlan};

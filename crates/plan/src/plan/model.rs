@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use crate::config::kind::Choice;
 use crate::config::values::Strict;
 use crate::config::{Loaded, Problem};
-use crate::plan::{DataFacts, KindFacts, LayerPlan, ModelFacts, graph};
+use crate::plan::{Cameras, DataFacts, KindFacts, LayerPlan, ModelFacts, graph};
 
 /// What is trained.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -27,6 +27,9 @@ pub struct ModelPlan {
     /// categories.
     #[serde(default)]
     pub one_hot: Vec<usize>,
+    /// Images at the end of each observation of a sample.
+    #[serde(default)]
+    pub cameras: Option<Cameras>,
     /// Layers of the model `graph`.
     #[serde(default)]
     pub layers: Vec<LayerPlan>,

@@ -2,7 +2,7 @@
 
 use crate::config::kind::{Choice, Entry};
 use crate::config::{Loaded, Problem};
-use crate::plan::{DataFacts, KindFacts};
+use crate::plan::{Cameras, DataFacts, KindFacts};
 
 /// Height and width, in pixels.
 pub type Sides = (u32, u32);
@@ -34,6 +34,24 @@ pub(crate) struct Transformed {
     pub(crate) val: Vec<Choice>,
     /// (channels, height, width) or (features).
     pub(crate) input: Vec<usize>,
+    /// Images among them, after the transforms.
+    pub(crate) cameras: Option<Cameras>,
+}
+
+impl Transformed {
+    /// Of samples that are images, or hold images of these cameras behind the numbers of each
+    /// observation.
+    fn new((train, val): (Vec<Choice>, Vec<Choice>), shape: [usize; 3], data: &DataFacts) -> Self {
+        let cameras = data
+            .cameras
+            .as_ref()
+            .map(|Cameras { names, .. }| Cameras { names: names.clone(), shape });
+        let input = match (&cameras, data.sample.as_deref()) {
+            (Some(cameras), Some(&[seen, numbers])) => vec![seen, numbers + cameras.values()],
+            _ => shape.to_vec(),
+        };
+        Self { train, val, input, cameras }
+    }
 }
 
 /// The lists as asked; what comes out of both must have one shape.
@@ -42,16 +60,22 @@ pub(crate) fn decide(
     data: &DataFacts,
     kinds: &dyn KindFacts,
 ) -> Result<Transformed, Vec<Problem>> {
-    let images = match data.sample.as_deref() {
-        Some(&[channels, height, width]) if data.source.holds_images() => {
-            Images { channels, size: Some((height as u32, width as u32)) }
-        }
-        Some(vector) => {
-            return Ok(Transformed { train: Vec::new(), val: Vec::new(), input: vector.to_vec() });
-        }
-        None => Images { channels: 3, size: None },
-    };
     let asked = &loaded.experiment.data.transforms;
+    let of = |[channels, height, width]: [usize; 3]| Images {
+        channels,
+        size: Some((height as u32, width as u32)),
+    };
+    let images = match (data.sample.as_deref(), &data.cameras) {
+        (_, Some(cameras)) => of(cameras.shape),
+        (Some(&[channels, height, width]), None) if data.source.holds_images() => {
+            of([channels, height, width])
+        }
+        (Some(vector), None) => {
+            let none = without_images(loaded, vector);
+            return none.map_err(|problem| vec![problem]);
+        }
+        (None, None) => Images { channels: 3, size: None },
+    };
     let decide = |key, asked| list(loaded, key, asked, &images, kinds);
     let train = decide("data.transforms.train", &asked.train);
     let val = decide("data.transforms.val", &asked.val);
@@ -63,7 +87,18 @@ pub(crate) fn decide(
         let what = differing(input, val_input);
         return Err(vec![at_list(loaded, "data.transforms.val", what)]);
     }
-    Ok(Transformed { train, val, input: input.to_vec() })
+    Ok(Transformed::new((train, val), input, data))
+}
+
+/// Samples that are transformed by nothing.
+fn without_images(loaded: &Loaded, vector: &[usize]) -> Result<Transformed, Problem> {
+    let asked = &loaded.experiment.data.transforms;
+    let lists = [("data.transforms.train", &asked.train), ("data.transforms.val", &asked.val)];
+    if let Some((key, _)) = lists.into_iter().find(|(_, list)| !list.is_empty()) {
+        let what = "change images, but the observations hold none".to_owned();
+        return Err(at_list(loaded, key, what));
+    }
+    Ok(Transformed { train: Vec::new(), val: Vec::new(), input: vector.to_vec(), cameras: None })
 }
 
 /// "gives images of 32x32, but training gives 64x64"

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use serde::{Deserialize, Serialize};
 
 use crate::config::kind::{Options, Wrong};
-use crate::plan::SourcePlan;
+use crate::plan::{Cameras, SourcePlan};
 
 /// Ranges narrower than this are not stretched.
 const MIN_RANGE: f32 = 1e-4;
@@ -17,6 +17,8 @@ pub(crate) enum Behaviour {
     Recorded {
         /// The file or folder.
         file: PathBuf,
+        /// Cameras whose images are seen, too.
+        cameras: Vec<String>,
     },
     /// Generated: a disc is pushed to a goal, around it from either side.
     PushTLike {
@@ -24,10 +26,18 @@ pub(crate) enum Behaviour {
         episodes: usize,
         /// Seed of starts and sides.
         seed: u64,
+        /// Pixels of a picture's side, which shows the disc; `None` = numbers say where it is.
+        image_size: Option<usize>,
     },
 }
 
 impl Behaviour {
+    /// The numbers of a file or folder.
+    #[cfg(any(test, feature = "fuzzing"))]
+    pub(crate) fn recorded(file: PathBuf) -> Self {
+        Self::Recorded { file, cameras: Vec::new() }
+    }
+
     /// Seed of a simulation.
     pub(super) fn seed(&self) -> Option<u64> {
         match self {
@@ -94,6 +104,9 @@ pub struct Policy {
     /// Seed of the simulation that the data come from; `None` if they were recorded.
     #[serde(default)]
     pub simulated: Option<u64>,
+    /// The images of an observation as they are before transforms, if it has some.
+    #[serde(default)]
+    pub cameras: Option<Cameras>,
 }
 
 impl Policy {

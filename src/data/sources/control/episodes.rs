@@ -6,6 +6,7 @@ use std::path::Path;
 
 use crate::data::error::Error;
 use crate::data::read;
+use crate::data::sources::control::images::Camera;
 
 /// Episodes one after the other.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -13,6 +14,8 @@ pub(super) struct Episodes {
     /// Of each step.
     pub(super) observations: Vec<Vec<f32>>,
     pub(super) actions: Vec<Vec<f32>>,
+    /// Of each camera.
+    pub(super) cameras: Vec<Camera>,
     /// The step after the last one of each episode.
     pub(super) ends: Vec<usize>,
 }

@@ -1,6 +1,7 @@
 //! Behaviour to imitate.
 
 mod chunk;
+mod images;
 mod episodes;
 mod npz;
 mod parquet;
@@ -13,3 +14,4 @@ pub(crate) use chunk::Behaviour;
 pub use chunk::{Chunk, Policy, Ranges, scaled, unscaled};
 pub use push_t_like::PushTLike;
 pub use trajectories::Trajectories;
+pub(crate) use windows::Sight;

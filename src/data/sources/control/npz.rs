@@ -9,6 +9,7 @@ use candle_core::{DType, Tensor};
 
 use crate::data::error::Error;
 use crate::data::sources::control::episodes::{Episodes, not_finite, opened};
+use crate::data::sources::control::images::{Camera, Frames};
 
 /// Names of the arrays, the first that is there counts.
 const OBSERVATIONS: [&str; 4] = ["obs", "observations", "state", "states"];
@@ -20,13 +21,13 @@ const EXPECTED: &str = "arrays `obs` (steps, numbers), `actions` (steps, numbers
 /// beyond 10,000.
 const MAX_HEADER_BYTES: u32 = 1 << 16;
 
-/// Reads all episodes of `path`.
+/// Reads all episodes of `path`, and the images of `cameras`.
 ///
 /// # Errors
 ///
 /// The file is absent, damaged, or lacks an array; arrays do not fit each other, or hold something
 /// that is not a finite number, named with its row, from 0.
-pub(super) fn read(path: &Path) -> Result<Episodes, Error> {
+pub(super) fn read(path: &Path, cameras: &[String]) -> Result<Episodes, Error> {
     let arrays = Arrays::open(path)?;
     let observations = arrays.rows(&OBSERVATIONS)?;
     let actions = arrays.rows(&ACTIONS)?;
@@ -36,7 +37,9 @@ pub(super) fn read(path: &Path) -> Result<Episodes, Error> {
         return Err(arrays.format(what));
     }
     let ends = arrays.ends(steps)?;
-    Ok(Episodes { observations, actions, ends })
+    let cameras =
+        cameras.iter().map(|name| arrays.camera(name, steps)).collect::<Result<_, _>>()?;
+    Ok(Episodes { observations, actions, cameras, ends })
 }
 
 struct Arrays<'a> {
@@ -103,6 +106,46 @@ impl<'a> Arrays<'a> {
                 Err(self.format(format!("array `{name}` {}", not_finite(value, row))))
             }
         }
+    }
+
+    /// An array of images, (steps, height, width, channels) or (steps, height, width), of bytes.
+    fn camera(&self, name: &str, steps: usize) -> Result<Camera, Error> {
+        let fails = |what: String| self.format(format!("array `{name}` {what}"));
+        let Some((_, array)) = self.find(&[name])? else {
+            let (path, camera) = (self.path.to_owned(), name.to_owned());
+            return Err(Error::NoCamera { path, camera, cameras: self.cameras() });
+        };
+        let shape = match *array.dims() {
+            [n, height, width, channels @ (1 | 3)] if n == steps => [height, width, channels],
+            [n, height, width] if n == steps => [height, width, 1],
+            _ => {
+                let shape = array.shape();
+                return Err(fails(format!(
+                    "has the shape {shape:?}, not ({steps}, height, width, 1 or 3 channels)"
+                )));
+            }
+        };
+        let values = array.flatten_all().and_then(|all| all.to_vec1::<u8>());
+        let values = values.map_err(|_| fails(format!("holds {:?}, not uint8", array.dtype())))?;
+        Ok(Camera { name: name.to_owned(), frames: Frames::Values { shape, values } })
+    }
+
+    /// Arrays that may be images.
+    fn cameras(&self) -> Vec<String> {
+        let is_image = |name: &&str| {
+            let found = self.file.get_shape_and_dtype(name);
+            found.is_ok_and(|(shape, dtype)| dtype == DType::U8 && shape.rank() >= 3)
+        };
+        let mut names: Vec<String> = self
+            .file
+            .names()
+            .into_iter()
+            .map(String::as_str)
+            .filter(is_image)
+            .map(str::to_owned)
+            .collect();
+        names.sort_unstable();
+        names
     }
 
     /// The step after the last one of each episode. Without a word about them all steps are one

@@ -9,6 +9,7 @@ use crate::data::error::Error;
 use crate::data::sources::control::chunk::{Behaviour, Chunk};
 use crate::data::sources::control::windows;
 use crate::data::sources::source::{Asked, DataSource, Reading, Survey};
+use crate::data::transform::Pixels;
 use crate::data::{Environment, Splits};
 use crate::rng::Key;
 
@@ -35,6 +36,11 @@ pub struct PushTLike {
     #[serde(default = "Chunk::n_action_steps")]
     #[schemars(range(min = 1, max = 65_536))]
     pub n_action_steps: usize,
+    /// pixels of a side of the picture that each observation holds: it shows where the disc is,
+    /// which no number says then. Default: no picture, but four numbers.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 16, max = 512), example = 96)]
+    pub image_size: Option<usize>,
     /// held-out fraction: the last episodes are for validation.
     #[serde(default = "Chunk::val_ratio")]
     #[schemars(extend("exclusiveMinimum" = 0.0, "exclusiveMaximum" = 1.0))]
@@ -43,7 +49,8 @@ pub struct PushTLike {
 
 impl Kind for PushTLike {
     const NAME: &'static str = "push_t_like";
-    const OFFERS: &'static [Offer] = &[Offer::Samples(Modality::Behaviour), Offer::Simulation];
+    const OFFERS: &'static [Offer] =
+        &[Offer::Samples(Modality::Behaviour), Offer::Cameras, Offer::Simulation];
 
     fn check(&self) -> Vec<Wrong> {
         self.chunk().check()
@@ -57,7 +64,8 @@ impl PushTLike {
     }
 
     fn behaviour(&self, seed: u64) -> Behaviour {
-        Behaviour::PushTLike { episodes: self.episodes, seed }
+        let &Self { episodes, image_size, .. } = self;
+        Behaviour::PushTLike { episodes, seed, image_size }
     }
 }
 
@@ -67,11 +75,11 @@ fn two_hundred() -> usize {
 
 impl DataSource for PushTLike {
     fn open(&self, reading: &Reading<'_>) -> Result<Splits, Error> {
-        windows::open(&self.behaviour(reading.asked.seed), self.chunk(), reading.found)
+        windows::open(&self.behaviour(reading.asked.seed), self.chunk(), reading)
     }
 
     fn environment(&self, key: Key) -> Option<Box<dyn Environment>> {
-        Some(Box::new(Attempt(Push::start(key))))
+        Some(Box::new(Attempt { push: Push::start(key), image_size: self.image_size }))
     }
 
     fn survey(&self, asked: &Asked<'_>) -> Result<Survey, Error> {
@@ -80,19 +88,28 @@ impl DataSource for PushTLike {
 }
 
 /// An attempt at the task.
-struct Attempt(Push);
+struct Attempt {
+    push: Push,
+    image_size: Option<usize>,
+}
 
 impl Environment for Attempt {
     fn observe(&self) -> Vec<f32> {
-        self.0.observe().to_vec()
+        self.push.observe()[..windows::numbers_seen(self.image_size)].to_vec()
+    }
+
+    fn images(&self) -> Vec<Pixels> {
+        let picture =
+            |side| Pixels { channels: 3, height: side, width: side, data: self.push.draw(side) };
+        self.image_size.map(picture).into_iter().collect()
     }
 
     fn step(&mut self, action: &[f32]) {
-        self.0.act([action[0], action[1]]);
+        self.push.act([action[0], action[1]]);
     }
 
     fn is_solved(&self) -> bool {
-        self.0.is_solved()
+        self.push.is_solved()
     }
 
     fn max_steps(&self) -> usize {
@@ -100,6 +117,9 @@ impl Environment for Attempt {
     }
 
     fn names(&self) -> &'static [&'static str] {
-        &["agent_x", "agent_y", "disc_x", "disc_y", "action_x", "action_y"]
+        match self.image_size {
+            None => &["agent_x", "agent_y", "disc_x", "disc_y", "action_x", "action_y"],
+            Some(_) => &["agent_x", "agent_y", "action_x", "action_y"],
+        }
     }
 }

@@ -23,6 +23,12 @@ pub struct Trajectories {
     /// in the training episodes.
     #[schemars(extend("format" = "path"), example = "data/expert.npz")]
     pub file: PathBuf,
+    /// cameras whose images each observation holds: columns of a parquet file, images that
+    /// `LeRobot` keeps in the folder `images` (videos are not read), or uint8 arrays (steps,
+    /// height, width, channels) of an npz file. `data.transforms` change them.
+    #[serde(default)]
+    #[schemars(example = ["observation.images.top"])]
+    pub cameras: Vec<String>,
     /// actions that are predicted together; the first `n_obs_steps - 1` of them are past.
     #[serde(default = "Chunk::horizon")]
     #[schemars(range(min = 1, max = 65_536))]
@@ -43,10 +49,16 @@ pub struct Trajectories {
 
 impl Kind for Trajectories {
     const NAME: &'static str = "trajectories";
-    const OFFERS: &'static [Offer] = &[Offer::Samples(Modality::Behaviour)];
+    const OFFERS: &'static [Offer] = &[Offer::Samples(Modality::Behaviour), Offer::Cameras];
 
     fn check(&self) -> Vec<Wrong> {
-        self.chunk().check()
+        let twice = (1..self.cameras.len()).find(|&i| self.cameras[..i].contains(&self.cameras[i]));
+        let twice = twice.map(|i| Wrong {
+            key: "cameras",
+            with: &[],
+            what: format!("names `{}` twice", self.cameras[i]),
+        });
+        self.chunk().check().into_iter().chain(twice).collect()
     }
 }
 
@@ -57,13 +69,13 @@ impl Trajectories {
     }
 
     fn behaviour(&self) -> Behaviour {
-        Behaviour::Recorded { file: self.file.clone() }
+        Behaviour::Recorded { file: self.file.clone(), cameras: self.cameras.clone() }
     }
 }
 
 impl DataSource for Trajectories {
     fn open(&self, reading: &Reading<'_>) -> Result<Splits, Error> {
-        windows::open(&self.behaviour(), self.chunk(), reading.found)
+        windows::open(&self.behaviour(), self.chunk(), reading)
     }
 
     fn survey(&self, _: &Asked<'_>) -> Result<Survey, Error> {
@@ -76,6 +88,11 @@ impl DataSource for Trajectories {
             return Ok(vec![Files::one(NAME, &self.file)]);
         }
         let paths = parquet::listed(&self.file)?;
-        Ok(vec![Files { by_contents: true, ..Files::many(NAME, &self.file, paths) }])
+        let images = parquet::listed_images(&self.file, &self.cameras)?;
+        let mut files = vec![Files { by_contents: true, ..Files::many(NAME, &self.file, paths) }];
+        if !images.is_empty() {
+            files.push(Files::many("images", &self.file, images));
+        }
+        Ok(files)
     }
 }

@@ -5,34 +5,56 @@
 //! the input, all its actions the target: the chunk begins with the actions that led to the newest
 //! observation. Windows begin before and end after their episode, as far as is needed to act from
 //! its first step to its last; the steps at its ends are repeated there. Every number is scaled to
-//! -1 .. 1 by its range in the training episodes.
+//! -1 .. 1 by its range in the training episodes. Images stand behind the numbers of their
+//! observation; those of one camera are augmented alike, so that what moves between them has moved.
 
 use std::ops::Range;
 use std::sync::Arc;
 
-use crate::config::kind::Options;
+use crate::config::kind::Choice;
 use crate::data::error::{Error, SampleError, shown};
 use crate::data::sources::control::chunk::{Behaviour, Chunk, Policy, Ranges, scaled};
 use crate::data::sources::control::episodes::Episodes;
+use crate::data::sources::control::images::{Camera, Frames, described};
 use crate::data::sources::control::{npz, parquet};
-use crate::data::sources::source::Survey;
+use crate::data::sources::source::{Reading, Survey};
+use crate::data::transform::{Area, Decoded, Images, Pipeline, Pixels, Transforms};
 use crate::data::{Dataset, Splits, Target};
+use crate::plan::Cameras;
 use crate::rng::Key;
 use crate::units::Bytes;
 
 fn episodes(from: &Behaviour) -> Result<Episodes, Error> {
     match from {
-        Behaviour::Recorded { file } if parquet::is_parquet(file) => parquet::read(file),
-        Behaviour::Recorded { file } => npz::read(file),
-        Behaviour::PushTLike { episodes, seed } => {
-            let shown = push_t::demonstrate(*episodes, *seed);
-            Ok(Episodes {
-                observations: shown.observations.iter().map(|row| row.to_vec()).collect(),
-                actions: shown.actions.iter().map(|row| row.to_vec()).collect(),
-                ends: shown.ends,
-            })
+        Behaviour::Recorded { file, cameras } if parquet::is_parquet(file) => {
+            parquet::read(file, cameras)
+        }
+        Behaviour::Recorded { file, cameras } => npz::read(file, cameras),
+        Behaviour::PushTLike { episodes, seed, image_size } => {
+            Ok(generated(*episodes, *seed, *image_size))
         }
     }
+}
+
+fn generated(n: usize, seed: u64, image_size: Option<usize>) -> Episodes {
+    let shown = push_t::demonstrate(n, seed);
+    let numbers = numbers_seen(image_size);
+    let camera = |side| {
+        let frames = Frames::Drawn { side, states: shown.observations.clone() };
+        Camera { name: "top".to_owned(), frames }
+    };
+    Episodes {
+        observations: shown.observations.iter().map(|row| row[..numbers].to_vec()).collect(),
+        actions: shown.actions.iter().map(|row| row.to_vec()).collect(),
+        cameras: image_size.map(camera).into_iter().collect(),
+        ends: shown.ends,
+    }
+}
+
+/// Numbers of a generated observation: where the agent is, and where the disc is if no picture
+/// shows it.
+pub(super) fn numbers_seen(image_size: Option<usize>) -> usize {
+    if image_size.is_some() { 2 } else { 4 }
 }
 
 /// Counts the windows of both parts and measures the ranges.
@@ -48,27 +70,34 @@ pub(crate) fn survey(from: &Behaviour, chunk: Chunk) -> Result<Survey, Error> {
         observations: ranges(&episodes.observations[..last]),
         actions: ranges(&episodes.actions[..last]),
     };
-    let found = Survey::of(&cut(from, episodes, chunk, &ranges)?);
+    let cameras = described(&episodes.cameras).map_err(|what| unusable(from, what))?;
+    let images: u64 = episodes.cameras.iter().map(|camera| camera.frames.held()).sum();
+    let found = Survey::of(&cut(from, episodes, chunk, &ranges, [None, None])?);
     let numbers = ranges.observations.len() + ranges.actions.len();
-    let simulated = from.seed();
-    let policy = Policy { chunk, ranges, simulated };
+    let policy = Policy { chunk, ranges, simulated: from.seed(), cameras: cameras.clone() };
     let policy = serde_json::to_value(policy).unwrap_or_default();
     Ok(Survey {
-        line: line(from, chunk),
+        line: line(from, chunk, cameras.as_ref()),
         // Each step once, its actions beside its observations.
-        held: Bytes((found.n_train + found.n_val) as u64 * Bytes::of_f32(numbers).0),
+        held: Bytes((found.n_train + found.n_val) as u64 * Bytes::of_f32(numbers).0 + images),
         found: [(Policy::FOUND.to_owned(), policy)].into(),
+        cameras,
         ..found
     })
 }
 
-fn line(from: &Behaviour, chunk: Chunk) -> String {
+fn line(from: &Behaviour, chunk: Chunk, cameras: Option<&Cameras>) -> String {
     let Chunk { horizon, n_obs_steps, n_action_steps, .. } = chunk;
     let from = match from {
-        Behaviour::Recorded { file } => file.display().to_string(),
+        Behaviour::Recorded { file, .. } => file.display().to_string(),
         Behaviour::PushTLike { episodes, .. } => format!("{episodes} generated episodes"),
     };
-    format!("{from}, {n_obs_steps} observations -> {horizon} actions, {n_action_steps} executed")
+    let images = cameras.map_or(String::new(), |Cameras { names, shape: [_, height, width] }| {
+        format!(" with {height}x{width} images of {}", names.join(", "))
+    });
+    format!(
+        "{from}, {n_obs_steps} observations{images} -> {horizon} actions, {n_action_steps} executed"
+    )
 }
 
 /// Opens both parts; the ranges are those that a survey found, or are measured anew.
@@ -76,14 +105,76 @@ fn line(from: &Behaviour, chunk: Chunk) -> String {
 /// # Errors
 ///
 /// The file cannot be read; there are too few episodes, or they are too short for a chunk.
-pub(super) fn open(from: &Behaviour, chunk: Chunk, found: &Options) -> Result<Splits, Error> {
-    let policy = match Policy::found(found) {
+pub(super) fn open(from: &Behaviour, chunk: Chunk, reading: &Reading<'_>) -> Result<Splits, Error> {
+    let policy = match Policy::found(reading.found) {
         Some(policy) => Some(policy),
         None => Policy::found(&survey(from, chunk)?.found),
     };
-    let ranges = policy.map(|policy| policy.ranges);
-    let ranges = ranges.ok_or_else(|| unusable(from, "it has no ranges".to_owned()))?;
-    cut(from, episodes(from)?, chunk, &ranges)
+    let policy = policy.ok_or_else(|| unusable(from, "it has no ranges".to_owned()))?;
+    let sight = |list| {
+        let cameras = policy.cameras.as_ref();
+        cameras.map(|cameras| Sight::new(cameras, list, reading.transforms)).transpose()
+    };
+    let sight = [sight(reading.train_transforms)?, sight(reading.val_transforms)?];
+    cut(from, episodes(from)?, chunk, &policy.ranges, sight)
+}
+
+/// How images become values.
+pub(crate) struct Sight {
+    transforms: Pipeline,
+    /// Height and width of every image before.
+    size: (usize, usize),
+}
+
+impl Sight {
+    /// Of images like these, by the transforms of `list`.
+    ///
+    /// # Errors
+    ///
+    /// One is not known or does not fit.
+    pub(crate) fn new(
+        cameras: &Cameras,
+        list: &[Choice],
+        transforms: &Transforms,
+    ) -> Result<Self, Error> {
+        let [channels, height, width] = cameras.shape;
+        let images = Images { channels, size: Some((height as u32, width as u32)) };
+        Ok(Self { transforms: Pipeline::new(list, transforms, images)?, size: (height, width) })
+    }
+
+    /// Appends the values of an image.
+    ///
+    /// # Errors
+    ///
+    /// Why it cannot be used, in words.
+    pub(crate) fn see(
+        &self,
+        image: Pixels,
+        key: Option<Key>,
+        values: &mut Vec<f32>,
+    ) -> Result<(), String> {
+        self.see_part(Decoded::whole(image), key, values)
+    }
+
+    /// The same of an image of which at least [`Sight::needed`] is there.
+    fn see_part(
+        &self,
+        image: Decoded,
+        key: Option<Key>,
+        values: &mut Vec<f32>,
+    ) -> Result<(), String> {
+        let ((height, width), (found_height, found_width)) = (self.size, image.size);
+        if image.size != self.size {
+            return Err(format!(
+                "it is {found_width}x{found_height} pixels, but the first one is {width}x{height}"
+            ));
+        }
+        self.transforms.run(image, key, values)
+    }
+
+    fn needed(&self, size: (usize, usize), key: Option<Key>) -> Area {
+        self.transforms.needed(size, key)
+    }
 }
 
 fn cut(
@@ -91,6 +182,7 @@ fn cut(
     episodes: Episodes,
     chunk: Chunk,
     ranges: &Ranges,
+    [train_sight, val_sight]: [Option<Sight>; 2],
 ) -> Result<Splits, Error> {
     let n_train = n_training(from, &episodes, chunk)?;
     let scale = |rows: &[Vec<f32>], ranges: &[[f32; 2]]| -> Vec<Vec<f32>> {
@@ -100,10 +192,11 @@ fn cut(
     let episodes = Arc::new(Episodes {
         observations: scale(&episodes.observations, &ranges.observations),
         actions: scale(&episodes.actions, &ranges.actions),
+        cameras: episodes.cameras,
         ends: episodes.ends,
     });
-    let windows = |part: &'static str, skip, take| {
-        let windows = Windows::new(from, &episodes, chunk, skip, take);
+    let windows = |part: &'static str, sight, skip, take| {
+        let windows = Windows::new(from, &episodes, chunk, (skip, take)).seen_by(sight);
         if windows.places.is_empty() {
             let steps = chunk.horizon;
             return Err(unusable(
@@ -114,7 +207,8 @@ fn cut(
         Ok(Arc::new(windows))
     };
     let rest = episodes.ends.len() - n_train;
-    let (train, val) = (windows("training", 0, n_train)?, windows("validation", n_train, rest)?);
+    let train = windows("training", train_sight, 0, n_train)?;
+    let val = windows("validation", val_sight, n_train, rest)?;
     Ok(Splits { train, val, test: None, classes: Vec::new() })
 }
 
@@ -133,7 +227,7 @@ fn n_training(from: &Behaviour, episodes: &Episodes, chunk: Chunk) -> Result<usi
 
 fn unusable(from: &Behaviour, what: String) -> Error {
     match from {
-        Behaviour::Recorded { file } => Error::Format { path: file.clone(), what },
+        Behaviour::Recorded { file, .. } => Error::Format { path: file.clone(), what },
         Behaviour::PushTLike { .. } => Error::Generated { what },
     }
 }
@@ -154,6 +248,8 @@ struct Windows {
     /// The steps of the episode, and how far into it the window begins, `before` steps early.
     places: Vec<(Range<usize>, usize)>,
     before: usize,
+    /// `None` where images are not looked at.
+    sight: Option<Sight>,
     shape: [usize; 2],
     target_shape: [usize; 2],
     name: String,
@@ -164,8 +260,7 @@ impl Windows {
         from: &Behaviour,
         episodes: &Arc<Episodes>,
         chunk: Chunk,
-        skip: usize,
-        take: usize,
+        (skip, take): (usize, usize),
     ) -> Self {
         let (before, after) = (chunk.n_obs_steps - 1, chunk.n_action_steps - 1);
         let places = episodes
@@ -181,14 +276,37 @@ impl Windows {
         Self {
             places,
             before,
+            sight: None,
             shape: [chunk.n_obs_steps, width(&episodes.observations)],
             target_shape: [chunk.horizon, width(&episodes.actions)],
             name: match from {
-                Behaviour::Recorded { file } => format!("`{}`", shown(file)),
+                Behaviour::Recorded { file, .. } => format!("`{}`", shown(file)),
                 Behaviour::PushTLike { .. } => "the generated episodes".to_owned(),
             },
             episodes: episodes.clone(),
         }
+    }
+
+    /// The same with the images of each observation behind its numbers.
+    fn seen_by(mut self, sight: Option<Sight>) -> Self {
+        let pixels = sight.as_ref().map_or(0, |sight| sight.transforms.shape().iter().product());
+        self.shape[1] += self.episodes.cameras.len() * pixels;
+        self.sight = sight;
+        self
+    }
+
+    /// Appends the images of `step`.
+    fn see(&self, step: usize, key: Option<Key>, values: &mut Vec<f32>) -> Result<(), SampleError> {
+        let Some(sight) = &self.sight else { return Ok(()) };
+        for (number, Camera { name, frames }) in self.episodes.cameras.iter().enumerate() {
+            let key = key.map(|key| key.with(number as u64));
+            let image = frames.load(step, |size| sight.needed(size, key));
+            image.and_then(|image| sight.see_part(image, key, values)).map_err(|reason| {
+                let name = format!("the image of `{name}` at step {step} of {}", self.name);
+                SampleError::Image { name, reason }
+            })?;
+        }
+        Ok(())
     }
 
     /// The step of the data at place `at` of window `index`.
@@ -222,11 +340,13 @@ impl Dataset for Windows {
     fn load(
         &self,
         index: usize,
-        _: Option<Key>,
+        key: Option<Key>,
         values: &mut Vec<f32>,
     ) -> Result<Target, SampleError> {
         for at in 0..self.shape[0] {
-            values.extend_from_slice(&self.episodes.observations[self.step(index, at)]);
+            let step = self.step(index, at);
+            values.extend_from_slice(&self.episodes.observations[step]);
+            self.see(step, key, values)?;
         }
         let action = |at| &self.episodes.actions[self.step(index, at)];
         Ok(Target::Series((0..self.target_shape[0]).flat_map(action).copied().collect()))

@@ -78,8 +78,10 @@ pub(crate) fn swa(loaded: &Loaded) -> Vec<Finding> {
 /// Transforms of what are no images.
 pub(crate) fn transforms(loaded: &Loaded, vocabulary: &Vocabulary) -> Vec<Finding> {
     let data = &loaded.experiment.data;
-    let holds = kind_of_data(loaded, vocabulary).and_then(Spec::modality);
+    let kind = kind_of_data(loaded, vocabulary);
+    let holds = kind.and_then(Spec::modality);
     let Some(holds) = holds.filter(|&holds| holds != Modality::Images) else { return Vec::new() };
+    let has_cameras = kind.is_some_and(|kind| kind.offers.contains(&Offer::Cameras));
     let lists = [("train", &data.transforms.train), ("val", &data.transforms.val)];
     let finding = |split: &str| {
         let what = format!("change images, but `{}` holds {}", data.name, holds.words());
@@ -89,7 +91,7 @@ pub(crate) fn transforms(loaded: &Loaded, vocabulary: &Vocabulary) -> Vec<Findin
         let what = format!("mixes images, but `{}` holds {}", data.name, holds.words());
         Finding::new(format!("data.mixup.{key}"), what).about("data.name")
     };
-    let given = lists.iter().filter(|(_, list)| !list.is_empty());
+    let given = lists.iter().filter(|(_, list)| !list.is_empty() && !has_cameras);
     given.map(|(split, _)| finding(split)).chain(data.mixup.given().map(mixes)).collect()
 }
 

@@ -7,6 +7,8 @@ use serde::{Deserialize, Serialize};
 pub enum Offer {
     /// Samples of this modality.
     Samples(Modality),
+    /// Images among its observations, which transforms change, where the experiment asks for them.
+    Cameras,
     /// Samples to test on when the training is over: `test/mse` and others can be expected.
     Test,
     /// A simulation in which policies are tried when the training is over: `test/success` can be

@@ -8,6 +8,8 @@ use std::{fs, io};
 use crate::data::error::Error;
 use crate::data::file_names::is_hidden;
 use crate::data::sources::control::episodes::Episodes;
+use crate::data::sources::control::images::Camera;
+use crate::data::sources::control::parquet::images::{Numbers, images};
 use crate::data::sources::control::parquet::table::{EXPECTED, Table};
 
 /// Names of the columns, the first that is there counts.
@@ -33,18 +35,20 @@ pub(crate) fn is_parquet(path: &Path) -> bool {
         || begins().unwrap_or(false)
 }
 
-/// Reads all episodes of a file, or of the files of a folder in the order of their paths.
+/// Reads all episodes of a file, or of the files of a folder in the order of their paths, and the
+/// images of `cameras`.
 ///
 /// # Errors
 ///
 /// A file is absent, damaged, or lacks a column; columns or files do not fit each other, or hold
 /// null or something that is not a finite number, named with its row, from 0.
-pub(crate) fn read(path: &Path) -> Result<Episodes, Error> {
+pub(crate) fn read(path: &Path, cameras: &[String]) -> Result<Episodes, Error> {
     let files = if path.is_dir() { listed(path)? } else { vec![path.to_owned()] };
+    let root = if path.is_dir() { path } else { path.parent().unwrap_or(Path::new("")) };
     let mut joined = Joined::default();
     for file in &files {
         let table = Table::open(file)?;
-        let part = Part::read(&table)?;
+        let part = Part::read(&table, root, cameras)?;
         joined.add(part).map_err(|what| table.format(what))?;
     }
     joined.episodes.ends.push(joined.episodes.actions.len());
@@ -67,7 +71,7 @@ impl Joined {
     ///
     /// What does not fit the files before it, in words.
     fn add(&mut self, part: Part) -> Result<(), String> {
-        let Episodes { observations, actions, ends } = &mut self.episodes;
+        let Episodes { observations, actions, cameras, ends } = &mut self.episodes;
         for (before, now) in [(&*observations, &part.observations), (&*actions, &part.actions)] {
             if let (Some(before), Some(now)) = (before.first(), now.first())
                 && before.len() != now.len()
@@ -95,7 +99,12 @@ impl Joined {
         }
         observations.extend(part.observations);
         actions.extend(part.actions);
-        Ok(())
+        if cameras.is_empty() {
+            *cameras = part.cameras;
+            return Ok(());
+        }
+        let pairs = cameras.iter_mut().zip(part.cameras);
+        pairs.map(|(all, more)| all.frames.extend(more.frames)).collect()
     }
 }
 
@@ -103,11 +112,12 @@ impl Joined {
 struct Part {
     observations: Vec<Vec<f32>>,
     actions: Vec<Vec<f32>>,
+    cameras: Vec<Camera>,
     episodes: Option<Vec<i64>>,
 }
 
 impl Part {
-    fn read(table: &Table<'_>) -> Result<Self, Error> {
+    fn read(table: &Table<'_>, root: &Path, cameras: &[String]) -> Result<Self, Error> {
         let observations = lists(table, &OBSERVATIONS)?;
         let actions = lists(table, &ACTIONS)?;
         let (steps, n) = (observations.len(), actions.len());
@@ -115,7 +125,8 @@ impl Part {
             return Err(table.format(format!("it has {steps} observations but {n} actions")));
         }
         let episodes = numbers(table, EPISODE, steps)?;
-        if let Some(frames) = numbers(table, FRAME, steps)? {
+        let frames = numbers(table, FRAME, steps)?;
+        if let Some(frames) = &frames {
             let same = |row: usize| episodes.as_ref().is_none_or(|all| all[row] == all[row - 1]);
             if let Some(row) = (1..steps).find(|&row| same(row) && frames[row] <= frames[row - 1]) {
                 let what =
@@ -123,7 +134,11 @@ impl Part {
                 return Err(table.format(what));
             }
         }
-        Ok(Self { observations, actions, episodes })
+        let numbers =
+            Numbers { episodes: episodes.as_deref(), frames: frames.as_deref(), rows: steps };
+        let cameras = cameras.iter().map(|name| images(table, root, name, &numbers));
+        let cameras = cameras.collect::<Result<_, _>>()?;
+        Ok(Self { observations, actions, cameras, episodes })
     }
 }
 

@@ -5,6 +5,8 @@ mod footer;
 mod header;
 mod pages;
 mod table;
+mod images;
 mod files;
 
 pub(super) use files::{is_parquet, listed, read};
+pub(super) use images::listed as listed_images;

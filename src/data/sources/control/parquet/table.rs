@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use parquet::column::reader::{ColumnReader, ColumnReaderImpl, get_column_reader};
-use parquet::data_type::DataType;
+use parquet::data_type::{ByteArrayType, DataType};
 use parquet::errors::ParquetError;
 use parquet::file::metadata::{ParquetMetaData, ParquetMetaDataReader};
 use parquet::schema::types::ColumnDescriptor;
@@ -18,6 +18,9 @@ use crate::data::sources::control::parquet::pages::Pages;
 
 /// Rows that are read together.
 const ROWS: usize = 4096;
+
+/// How often the bytes of a file may be repeated in what is read of it.
+const MOST_REPEATED: u64 = 64;
 
 /// What a file must hold.
 pub(super) const EXPECTED: &str =
@@ -77,10 +80,60 @@ impl<'a> Table<'a> {
         caught(|| self.read(leaf).map_err(words)).map(|rows| Some((*name, rows))).map_err(fails)
     }
 
+    /// The bytes of each row of `field` in the struct `column`, `None` where it is null; `None` if
+    /// there is no such field.
+    ///
+    /// # Errors
+    ///
+    /// It holds something else, or is damaged.
+    pub(super) fn bytes(
+        &self,
+        column: &str,
+        field: &str,
+    ) -> Result<Option<Vec<Option<Vec<u8>>>>, Error> {
+        let columns = self.metadata.file_metadata().schema_descr().columns();
+        let leaf = columns.iter().position(|leaf| leaf.path().parts() == [column, field]);
+        let Some(leaf) = leaf else { return Ok(None) };
+        let fails = |what: String| self.format(format!("column `{column}.{field}` {what}"));
+        caught(|| self.read_bytes(leaf).map_err(words)).map(Some).map_err(fails)
+    }
+
+    /// Structs that hold encoded images.
+    pub(super) fn images(&self) -> Vec<String> {
+        let columns = self.metadata.file_metadata().schema_descr().columns();
+        let image = |leaf: &Arc<ColumnDescriptor>| match leaf.path().parts() {
+            [column, field] if field == "bytes" => Some(column.clone()),
+            _ => None,
+        };
+        columns.iter().filter_map(image).collect()
+    }
+
+    fn read_bytes(&self, leaf: usize) -> Result<Vec<Option<Vec<u8>>>, ParquetError> {
+        let mut rows = Vec::new();
+        // A few distinct values may stand for very many.
+        let mut left = self.bytes.saturating_mul(MOST_REPEATED);
+        for group in self.metadata.row_groups() {
+            let part = group.column(leaf);
+            let pages = Pages::open(&self.file, self.bytes, part)?;
+            let column = part.column_descr_ptr();
+            let before = rows.len();
+            match get_column_reader(column.clone(), Box::new(pages)) {
+                ColumnReader::ByteArrayColumnReader(from) if column.max_rep_level() == 0 => {
+                    append_bytes(from, column.max_def_level(), &mut rows, &mut left)?;
+                }
+                _ => {
+                    let what = format!("holds {}, not bytes", column.physical_type());
+                    return Err(ParquetError::General(what));
+                }
+            }
+            check_rows(rows.len() - before, group.num_rows())?;
+        }
+        Ok(rows)
+    }
+
     fn read(&self, leaf: usize) -> Result<Rows, ParquetError> {
         let mut rows = Vec::new();
         for group in self.metadata.row_groups() {
-            let n = usize::try_from(group.num_rows())?;
             let part = group.column(leaf);
             let pages = Pages::open(&self.file, self.bytes, part)?;
             let column = part.column_descr_ptr();
@@ -104,12 +157,44 @@ impl<'a> Table<'a> {
                     Err(ParquetError::General(what))
                 }
             }?;
-            if rows.len() - before != n {
-                let what = format!("holds {} rows where the file says {n}", rows.len() - before);
-                return Err(ParquetError::General(what));
-            }
+            check_rows(rows.len() - before, group.num_rows())?;
         }
         Ok(rows)
+    }
+}
+
+fn check_rows(found: usize, claimed: i64) -> Result<(), ParquetError> {
+    if usize::try_from(claimed)? == found {
+        return Ok(());
+    }
+    let what = format!("holds {found} rows where the file says {claimed}");
+    Err(ParquetError::General(what))
+}
+
+/// Appends all rows of `from`, whose values have the level `full`, as long as so many bytes are
+/// `left`.
+fn append_bytes(
+    mut from: ColumnReaderImpl<ByteArrayType>,
+    full: i16,
+    rows: &mut Vec<Option<Vec<u8>>>,
+    left: &mut u64,
+) -> Result<(), ParquetError> {
+    loop {
+        let (mut definitions, mut values) = (Vec::new(), Vec::new());
+        let (_, _, levels) = from.read_records(ROWS, Some(&mut definitions), None, &mut values)?;
+        if levels == 0 {
+            return Ok(());
+        }
+        let mut values = values.iter();
+        for level in 0..levels {
+            let is_there = definitions.get(level).is_none_or(|&definition| definition == full);
+            let value = if is_there { values.next() } else { None };
+            let length = value.map_or(0, |value| value.len() as u64);
+            *left = left.checked_sub(length).ok_or_else(|| {
+                ParquetError::General("claims more bytes than its file can hold".to_owned())
+            })?;
+            rows.push(value.map(|value| value.data().to_vec()));
+        }
     }
 }
 

@@ -7,6 +7,9 @@ use std::path::{Path, PathBuf};
 use candle_core::{Device, Tensor};
 
 use super::*;
+use crate::config::kind::Options;
+use crate::data::sources::source::Asked;
+use crate::data::transform::Transforms;
 use crate::skipped::skipped;
 
 const CHUNK: Chunk = Chunk { horizon: 4, n_obs_steps: 2, n_action_steps: 2, val_ratio: 0.25 };
@@ -37,14 +40,24 @@ fn ranges_of(found: &Survey) -> Ranges {
     Policy::found(&found.found).unwrap().ranges
 }
 
+/// Without transforms.
+fn opened(from: &Behaviour, chunk: Chunk, found: &Options) -> Result<Splits, Error> {
+    let asked = Asked::new("x", 0, crate::plan::Targets::Numbers);
+    let transforms = Transforms::default();
+    let (train_transforms, val_transforms) = (&[][..], &[][..]);
+    let reading =
+        Reading { asked: &asked, found, train_transforms, val_transforms, transforms: &transforms };
+    open(from, chunk, &reading)
+}
+
 fn refusal(path: PathBuf, chunk: Chunk) -> String {
-    survey(&Behaviour::Recorded { file: path }, chunk).unwrap_err().to_string()
+    survey(&Behaviour::recorded(path), chunk).unwrap_err().to_string()
 }
 
 #[test]
 fn windows_repeat_the_ends_of_their_episode_and_never_leave_it() {
     let dir = tempfile::tempdir().unwrap();
-    let from = Behaviour::Recorded { file: file(dir.path(), &arrays()) };
+    let from = Behaviour::recorded(file(dir.path(), &arrays()));
     let facts = survey(&from, CHUNK).unwrap();
     // 5 + 1 + 1 - 4 + 1 windows of the first episode, 4 of the second.
     assert_eq!((facts.n_train, facts.n_val), (4, 3));
@@ -52,7 +65,7 @@ fn windows_repeat_the_ends_of_their_episode_and_never_leave_it() {
     let ranges = ranges_of(&facts);
     assert_eq!(ranges.observations, [[0.0, 4.0], [1.0, 1.0]]);
     assert_eq!(ranges.actions, [[0.0, 40.0]]);
-    let splits = open(&from, CHUNK, &facts.found).unwrap();
+    let splits = opened(&from, CHUNK, &facts.found).unwrap();
     let load = |data: &dyn Dataset, index| {
         let mut values = Vec::new();
         let Ok(Target::Series(actions)) = data.load(index, None, &mut values) else {
@@ -78,7 +91,7 @@ fn episodes_may_be_given_by_their_ends_and_arrays_by_other_names() {
     arrays[0].0 = "state";
     arrays[1].0 = "action";
     arrays[2] = ("episode_ends", Tensor::new(&[5i64, 9], &Device::Cpu).unwrap());
-    let facts = survey(&Behaviour::Recorded { file: file(dir.path(), &arrays) }, CHUNK).unwrap();
+    let facts = survey(&Behaviour::recorded(file(dir.path(), &arrays)), CHUNK).unwrap();
     assert_eq!((facts.n_train, facts.n_val), (4, 3));
 }
 
@@ -155,7 +168,7 @@ fn packed_arrays_are_those_that_are_not_packed() {
     let first = archive.by_index(0).unwrap();
     assert!(first.compressed_size() < first.size());
     drop(first);
-    let [plain, packed] = [plain, packed].map(|file| Behaviour::Recorded { file });
+    let [plain, packed] = [plain, packed].map(Behaviour::recorded);
     assert_eq!(samples(&packed, CHUNK), samples(&plain, CHUNK));
 }
 
@@ -183,13 +196,13 @@ fn an_array_that_claims_more_than_there_is_gets_no_memory() {
 
 #[test]
 fn generated_episodes_are_the_same_each_time() {
-    let from = |seed| Behaviour::PushTLike { episodes: 4, seed };
+    let from = |seed| Behaviour::PushTLike { episodes: 4, seed, image_size: None };
     let chunk = Chunk { horizon: 16, n_action_steps: 8, ..CHUNK };
     let facts = |seed| survey(&from(seed), chunk).unwrap();
     assert_eq!(facts(1), facts(1));
     assert_ne!(facts(1), facts(2));
     assert_eq!((facts(1).sample, facts(1).target), (Some(vec![2, 4]), vec![16, 2]));
-    let one = Behaviour::PushTLike { episodes: 1, seed: 1 };
+    let one = Behaviour::PushTLike { episodes: 1, seed: 1, image_size: None };
     assert!(
         survey(&one, chunk)
             .unwrap_err()
@@ -205,7 +218,7 @@ fn published(name: &str) -> PathBuf {
 
 /// Every sample of both parts.
 fn samples(from: &Behaviour, chunk: Chunk) -> Vec<(Vec<f32>, Vec<f32>)> {
-    let splits = open(from, chunk, &survey(from, chunk).unwrap().found).unwrap();
+    let splits = opened(from, chunk, &survey(from, chunk).unwrap().found).unwrap();
     let load = |data: &dyn Dataset, index| {
         let mut values = Vec::new();
         let Ok(Target::Series(actions)) = data.load(index, None, &mut values) else {
@@ -220,15 +233,15 @@ fn samples(from: &Behaviour, chunk: Chunk) -> Vec<(Vec<f32>, Vec<f32>)> {
 #[test]
 fn parquet_files_give_the_samples_of_an_npz_file_of_the_same_numbers() {
     let dir = tempfile::tempdir().unwrap();
-    let expected = samples(&Behaviour::Recorded { file: file(dir.path(), &arrays()) }, CHUNK);
+    let expected = samples(&Behaviour::recorded(file(dir.path(), &arrays())), CHUNK);
     assert_eq!(expected.len(), 7);
     for name in ["plain", "snappy", "zstd"] {
-        let from = Behaviour::Recorded { file: published(name) };
+        let from = Behaviour::recorded(published(name));
         assert_eq!(samples(&from, CHUNK), expected, "{name}");
         // By its first bytes, whatever its name is.
         let renamed = dir.path().join(name);
         crate::files::write_atomic(&renamed, &std::fs::read(published(name)).unwrap()).unwrap();
-        assert_eq!(samples(&Behaviour::Recorded { file: renamed }, CHUNK), expected, "{name}");
+        assert_eq!(samples(&Behaviour::recorded(renamed), CHUNK), expected, "{name}");
     }
 }
 
@@ -237,7 +250,7 @@ fn parquet_files_give_the_samples_of_an_npz_file_of_the_same_numbers() {
 fn files_of_numpy_are_read_packed_or_not() {
     for name in ["expert.npz", "expert_compressed.npz"] {
         let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden").join(name);
-        let facts = survey(&Behaviour::Recorded { file }, CHUNK).unwrap();
+        let facts = survey(&Behaviour::recorded(file), CHUNK).unwrap();
         assert_eq!((facts.n_train, facts.n_val), (2 * 3, 3), "{name}");
         assert_eq!(
             (facts.sample.clone(), facts.target.clone()),
@@ -259,11 +272,120 @@ fn a_published_file_is_read() {
         return;
     }
     let chunk = Chunk { horizon: 16, n_action_steps: 8, val_ratio: 0.1, ..CHUNK };
-    let facts = survey(&Behaviour::Recorded { file }, chunk).unwrap();
+    let facts = survey(&Behaviour::recorded(file), chunk).unwrap();
     assert_eq!((facts.n_train, facts.n_val), (90 * 193, 10 * 193));
     assert_eq!((facts.sample.clone(), facts.target.clone()), (Some(vec![2, 3]), vec![16, 1]));
     let ranges = ranges_of(&facts);
     // Cosine, sine and speed of the angle; torques are limited to 2.
     assert!(ranges.actions[0][0] >= -2.0 && ranges.actions[0][1] <= 2.0, "{ranges:?}");
     assert!(ranges.observations.iter().take(2).all(|&[low, high]| low >= -1.0 && high <= 1.0));
+}
+
+/// Two cameras of the nine steps of [`arrays`]: in step i all values of the first are 10 i, of the
+/// second 200.
+fn seen() -> Arrays {
+    let cpu = &Device::Cpu;
+    let first: Vec<u8> = (0..9u8).flat_map(|step| [10 * step; 4 * 5 * 3]).collect();
+    let pictures = [
+        ("front", Tensor::from_vec(first, (9, 4, 5, 3), cpu).unwrap()),
+        ("wrist", Tensor::from_vec(vec![200u8; 9 * 60], (9, 4, 5, 3), cpu).unwrap()),
+        ("grey", Tensor::from_vec(vec![7u8; 9 * 20], (9, 4, 5), cpu).unwrap()),
+        ("short", Tensor::from_vec(vec![7u8; 8 * 20], (8, 4, 5), cpu).unwrap()),
+        ("numbers", Tensor::from_vec(vec![0f32; 9 * 20], (9, 4, 5), cpu).unwrap()),
+    ];
+    arrays().into_iter().chain(pictures).collect()
+}
+
+fn with_cameras(dir: &Path, names: &[&str]) -> Behaviour {
+    let cameras = names.iter().map(|&name| name.to_owned()).collect();
+    Behaviour::Recorded { file: file(dir, &seen()), cameras }
+}
+
+#[test]
+fn images_of_all_cameras_stand_behind_the_numbers_of_their_observation() {
+    let dir = tempfile::tempdir().unwrap();
+    let from = with_cameras(dir.path(), &["wrist", "front"]);
+    let facts = survey(&from, CHUNK).unwrap();
+    let cameras = facts.cameras.clone().unwrap();
+    assert_eq!((cameras.names, cameras.shape), (vec!["wrist".into(), "front".into()], [3, 4, 5]));
+    assert_eq!(facts.sample, Some(vec![2, 2]));
+    assert!(facts.line.contains("with 4x5 images of wrist, front"), "{}", facts.line);
+    let splits = opened(&from, CHUNK, &facts.found).unwrap();
+    assert_eq!(splits.train.shape(), [2, 2 + 2 * 60]);
+    let mut values = Vec::new();
+    splits.train.load(2, None, &mut values).unwrap();
+    // The third window begins at the second step: 1 and 2 of 0 to 4.
+    let [first, second] = [&values[..122], &values[122..]];
+    assert_eq!((first[0], second[0]), (-0.5, 0.0));
+    assert!(first[2..62].iter().all(|&v| v == 200.0 / 255.0));
+    assert!(first[62..].iter().all(|&v| v == 10.0 / 255.0), "{:?}", &first[62..]);
+    assert!(second[62..].iter().all(|&v| v == 20.0 / 255.0));
+}
+
+#[test]
+fn images_of_a_camera_are_cropped_alike_in_a_sample_and_by_its_key_only() {
+    let dir = tempfile::tempdir().unwrap();
+    let cpu = &Device::Cpu;
+    // Every image has the same values, different at each place.
+    let one: Vec<u8> = (0..8 * 8).map(|place| place as u8).collect();
+    let all = Tensor::from_vec(one.repeat(9), (9, 8, 8), cpu).unwrap();
+    let both = [arrays(), vec![("a", all.clone()), ("b", all)]].concat();
+    let cameras = vec!["a".to_owned(), "b".to_owned()];
+    let from = Behaviour::Recorded { file: file(dir.path(), &both), cameras };
+    let found = survey(&from, CHUNK).unwrap().found;
+    let crop = [Choice::of(&crate::data::transform::RandomCrop {
+        size: crate::config::values::Shape2::Both([4, 4]),
+        padding: 0,
+    })];
+    let (asked, transforms) =
+        (Asked::new("x", 0, crate::plan::Targets::Numbers), Transforms::default());
+    let reading = Reading {
+        asked: &asked,
+        found: &found,
+        train_transforms: &crop,
+        val_transforms: &crop,
+        transforms: &transforms,
+    };
+    let train = open(&from, CHUNK, &reading).unwrap().train;
+    let corners = |sample: u64| {
+        let mut values = Vec::new();
+        let key = Key::new(1, crate::rng::Purpose::Augment, 0, sample);
+        train.load(0, Some(key), &mut values).unwrap();
+        // Two observations of two numbers and two images of 16 values.
+        [2, 18, 36, 52].map(|at| values[at])
+    };
+    let all: Vec<[f32; 4]> = (0..8).map(corners).collect();
+    assert!(all.iter().all(|[a, b, again_a, again_b]| a == again_a && b == again_b), "{all:?}");
+    assert!(all.iter().any(|[a, b, ..]| a != b) && all.iter().any(|other| *other != all[0]));
+    assert_eq!(corners(3), all[3]);
+}
+
+#[test]
+fn arrays_that_are_no_images_are_named() {
+    let dir = tempfile::tempdir().unwrap();
+    let refusal =
+        |names: &[&str]| survey(&with_cameras(dir.path(), names), CHUNK).unwrap_err().to_string();
+    let absent = refusal(&["top"]);
+    assert!(
+        absent.contains("has no images `top`; it has `front`, `grey`, `short`, `wrist`"),
+        "{absent}"
+    );
+    assert!(refusal(&["short"]).contains("array `short` has the shape [8, 4, 5], not (9, height"));
+    assert!(refusal(&["numbers"]).contains("array `numbers` holds F32, not uint8"));
+    assert!(refusal(&["front", "grey"]).contains("all cameras need one size and as many channels"));
+}
+
+#[test]
+fn a_generated_picture_takes_the_place_of_the_disc() {
+    let from = Behaviour::PushTLike { episodes: 4, seed: 1, image_size: Some(16) };
+    let chunk = Chunk { horizon: 16, n_action_steps: 8, ..CHUNK };
+    let facts = survey(&from, chunk).unwrap();
+    assert_eq!(facts.sample, Some(vec![2, 2]));
+    assert_eq!(facts.cameras.as_ref().map(|cameras| cameras.shape), Some([3, 16, 16]));
+    let splits = opened(&from, chunk, &facts.found).unwrap();
+    assert_eq!(splits.val.shape(), [2, 2 + 3 * 16 * 16]);
+    let mut values = Vec::new();
+    splits.val.load(0, None, &mut values).unwrap();
+    let white = values.iter().filter(|&&value| value == 1.0).count();
+    assert!(white > values.len() / 2 && white < values.len() * 99 / 100, "{white}");
 }

@@ -1,0 +1,282 @@
+//! The convolutions of a residual network: images -> feature maps, channels last.
+
+use std::sync::Arc;
+
+use candle_core::{Result, Tensor, bail};
+
+use super::{Block, Shortcut, Stem, Variant};
+use crate::nn::{self, BatchNorm2d, Builder, Conv2d, ConvShape, ForwardContext, GroupNorm, Init};
+use crate::ops::{self, Activation, Window};
+
+/// After the stem of large images.
+const POOLING: Window = Window { stride: 2, padding: 1 };
+/// Channels of a group where norms are of groups.
+const GROUP: usize = 16;
+
+/// What tells one residual network from another.
+#[derive(Clone, Copy)]
+pub(super) struct Shape {
+    stem: Stem,
+    /// Channels of the first stage; each further stage has twice as many.
+    width: usize,
+    variant: Variant,
+    shortcut: Shortcut,
+    style: Style,
+    /// First scale of the last norm of a block.
+    last_gamma: f64,
+}
+
+/// The norms of a network, and what its parts are called.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Style {
+    /// Batch norms; `conv1`, `bn1`, `layer1` ...
+    Torchvision,
+    /// Group norms in their place; parts by their numbers among torchvision's children: `0`, `1`,
+    /// `4` ...
+    Grouped,
+}
+
+impl Style {
+    /// Of the first convolution, its norm, and a stage, from 0.
+    fn names(self, stage: usize) -> [String; 3] {
+        match self {
+            Self::Torchvision => ["conv1".into(), "bn1".into(), format!("layer{}", stage + 1)],
+            Self::Grouped => ["0".into(), "1".into(), format!("{}", stage + 4)],
+        }
+    }
+}
+
+impl Shape {
+    pub(super) fn new(variant: Variant, (stem, shortcut): (Stem, Shortcut), style: Style) -> Self {
+        let (stem, width) = if variant.is_small { (Stem::Cifar, 16) } else { (stem, 64) };
+        Self { stem, width, variant, shortcut, style, last_gamma: 1.0 }
+    }
+
+    pub(super) fn with_last_gamma(self, last_gamma: f64) -> Self {
+        Self { last_gamma, ..self }
+    }
+}
+
+/// A convolution that keeps the size, but for its stride.
+#[derive(Clone, Copy)]
+struct Layer {
+    outputs: usize,
+    kernel: usize,
+    stride: usize,
+    groups: usize,
+}
+
+impl Layer {
+    fn new(outputs: usize, kernel: usize, stride: usize) -> Self {
+        Self { outputs, kernel, stride, groups: 1 }
+    }
+
+    fn of(self, inputs: usize) -> ConvShape {
+        let Self { outputs, kernel, stride, groups } = self;
+        ConvShape {
+            inputs,
+            outputs,
+            kernel,
+            window: Window { stride, padding: kernel / 2 },
+            groups,
+        }
+    }
+}
+
+impl Shape {
+    /// The convolutions of a block of a stage of `width` channels.
+    fn convolutions(self, width: usize, stride: usize) -> Vec<Layer> {
+        let Variant { block, groups, width_per_group, .. } = self.variant;
+        match block {
+            Block::Basic => vec![Layer::new(width, 3, stride), Layer::new(width, 3, 1)],
+            Block::Bottleneck => {
+                let inner = width * width_per_group / 64 * groups;
+                let middle = Layer { groups, ..Layer::new(inner, 3, stride) };
+                vec![Layer::new(inner, 1, 1), middle, Layer::new(4 * width, 1, 1)]
+            }
+        }
+    }
+}
+
+/// Everything before the pooling.
+pub(super) struct Trunk {
+    stem: Stem,
+    first: ConvNorm,
+    blocks: Vec<Arc<Residual>>,
+}
+
+impl Trunk {
+    /// Registers the trunk for images (channels, height, width); also returns (height, width,
+    /// channels) of its maps.
+    pub(super) fn new(
+        shape: Shape,
+        image: &[usize],
+        builder: &Builder,
+    ) -> Result<(Self, [usize; 3])> {
+        let &[channels, height, width] = image else {
+            bail!("samples are (channels, height, width), not {image:?}")
+        };
+        let (kernel, stride) = match shape.stem {
+            Stem::Imagenet => (7, 2),
+            Stem::Cifar => (3, 1),
+        };
+        let stem = Layer::new(shape.width, kernel, stride).of(channels);
+        let mut size = strided([height, width], stride);
+        let [conv, norm, _] = shape.style.names(0).map(|name| builder.pp(name));
+        let first = ConvNorm::new([&conv, &norm], stem, size, (shape.style, 1.0))?;
+        if shape.stem == Stem::Imagenet {
+            size = strided(size, POOLING.stride);
+        }
+        let (mut blocks, mut inputs) = (Vec::new(), shape.width);
+        for (stage, &count) in shape.variant.blocks.iter().enumerate() {
+            let [_, _, name] = shape.style.names(stage);
+            let builder = builder.pp(name);
+            let width = shape.width << stage;
+            for i in 0..count {
+                let stride = if i == 0 && stage > 0 { 2 } else { 1 };
+                let layers = shape.convolutions(width, stride);
+                let block = Residual::new(&builder.pp(i), inputs, &layers, size, shape)?;
+                blocks.push(Arc::new(block));
+                size = strided(size, stride);
+                inputs = width * shape.variant.block.expansion();
+            }
+        }
+        Ok((Self { stem: shape.stem, first, blocks }, [size[0], size[1], inputs]))
+    }
+
+    /// (n, channels, height, width) -> maps (n, height, width, channels).
+    pub(super) fn forward(&self, input: &Tensor, pass: &ForwardContext) -> Result<Tensor> {
+        let x = ops::nchw_to_nhwc(input)?;
+        let mut x = self.first.forward(&x, None, Activation::Relu, pass)?;
+        if self.stem == Stem::Imagenet {
+            x = ops::max_pool2d(&x, 3, POOLING)?;
+        }
+        for block in &self.blocks {
+            x = nn::run_block(block, &x, pass)?;
+        }
+        Ok(x)
+    }
+}
+
+/// relu(layers(x) + shortcut(x)).
+struct Residual {
+    layers: Vec<ConvNorm>,
+    way_round: ShortcutBranch,
+}
+
+/// What goes round the layers of a block.
+enum ShortcutBranch {
+    Input,
+    Projected(ConvNorm),
+    /// Stride and channels.
+    Padded(usize, usize),
+}
+
+impl Residual {
+    fn new(
+        builder: &Builder,
+        inputs: usize,
+        convolutions: &[Layer],
+        mut size: [usize; 2],
+        Shape { last_gamma, shortcut, style, .. }: Shape,
+    ) -> Result<Self> {
+        let (mut layers, mut channels) = (Vec::new(), inputs);
+        for (i, &layer) in convolutions.iter().enumerate() {
+            let gamma = if i + 1 == convolutions.len() { last_gamma } else { 1.0 };
+            let names = [format!("conv{}", i + 1), format!("bn{}", i + 1)];
+            let [conv_builder, norm_builder] = names.map(|name| builder.pp(name));
+            size = strided(size, layer.stride);
+            let shape = layer.of(channels);
+            let builders = [&conv_builder, &norm_builder];
+            layers.push(ConvNorm::new(builders, shape, size, (style, gamma))?);
+            channels = layer.outputs;
+        }
+        let stride = convolutions.iter().map(|layer| layer.stride).product();
+        let way_round = match shortcut {
+            _ if stride == 1 && inputs == channels => ShortcutBranch::Input,
+            Shortcut::Padding => ShortcutBranch::Padded(stride, channels),
+            Shortcut::Projection => {
+                let builder = builder.pp("downsample");
+                let shape = Layer::new(channels, 1, stride).of(inputs);
+                let builders = [&builder.pp(0), &builder.pp(1)];
+                let layer = ConvNorm::new(builders, shape, size, (style, 1.0))?;
+                ShortcutBranch::Projected(layer)
+            }
+        };
+        Ok(Self { layers, way_round })
+    }
+}
+
+impl nn::Block for Residual {
+    fn forward(&self, x: &Tensor, pass: &ForwardContext) -> Result<Tensor> {
+        let shortcut = match &self.way_round {
+            ShortcutBranch::Input => x.clone(),
+            ShortcutBranch::Projected(layer) => {
+                layer.forward(x, None, Activation::Identity, pass)?
+            }
+            &ShortcutBranch::Padded(stride, channels) => ops::padded_shortcut(x, stride, channels)?,
+        };
+        let mut y = x.clone();
+        for (i, layer) in self.layers.iter().enumerate() {
+            let residual = (i + 1 == self.layers.len()).then_some(&shortcut);
+            y = layer.forward(&y, residual, Activation::Relu, pass)?;
+        }
+        Ok(y)
+    }
+}
+
+/// Convolution without bias, then a norm.
+struct ConvNorm {
+    conv: Conv2d,
+    norm: Norm,
+}
+
+enum Norm {
+    Batch(BatchNorm2d),
+    Groups(GroupNorm),
+}
+
+impl ConvNorm {
+    /// Height and width of what comes out are `size`.
+    fn new(
+        [conv, norm]: [&Builder; 2],
+        shape: ConvShape,
+        size: [usize; 2],
+        (style, gamma): (Style, f64),
+    ) -> Result<Self> {
+        let (init, outputs) = (Init::he_fan_out(&shape.weight()), shape.outputs);
+        Ok(Self {
+            conv: Conv2d::without_bias(conv, shape, init)?,
+            norm: match style {
+                Style::Torchvision => {
+                    Norm::Batch(BatchNorm2d::new(norm, outputs, size.iter().product(), gamma)?)
+                }
+                Style::Grouped => Norm::Groups(GroupNorm::new(norm, outputs / GROUP, outputs)?),
+            },
+        })
+    }
+
+    fn forward(
+        &self,
+        x: &Tensor,
+        residual: Option<&Tensor>,
+        activation: Activation,
+        pass: &ForwardContext,
+    ) -> Result<Tensor> {
+        let norm = match &self.norm {
+            Norm::Batch(norm) => return norm.after(&self.conv, x, residual, activation, pass),
+            Norm::Groups(norm) => norm,
+        };
+        let y = norm.forward(&self.conv.forward(x, pass)?)?;
+        let y = residual.map_or(Ok(y.clone()), |residual| ops::add(&y, residual))?;
+        match activation {
+            Activation::Identity => Ok(y),
+            Activation::Relu => ops::relu(&y),
+        }
+    }
+}
+
+/// Height and width after a [`Layer`] or a pooling.
+fn strided(size: [usize; 2], stride: usize) -> [usize; 2] {
+    size.map(|length| length.div_ceil(stride))
+}
