@@ -49,9 +49,12 @@ pub(crate) fn table(path: &Path) -> Vec<String> {
         .collect()
 }
 
-/// Trajectories, in columns where the file begins like a parquet file.
+/// Trajectories with images and without, in columns where the file begins like a parquet file.
 pub(crate) fn trajectories(path: &Path) -> Option<String> {
     let chunk = Chunk { horizon: 4, n_obs_steps: 2, n_action_steps: 2, val_ratio: 0.25 };
+    let cameras = vec!["observation.images.top".to_owned()];
+    let seen = Behaviour::Recorded { file: path.to_owned(), cameras };
+    drop(windows::survey(&seen, chunk));
     let from = Behaviour::recorded(path.to_owned());
     windows::survey(&from, chunk).err().map(|error| error.to_string())
 }

@@ -109,7 +109,12 @@ fn seeing() -> String {
 
 #[test]
 fn a_policy_that_sees_pictures_is_tested_sampled_and_the_same_on_one_rank_after_a_resume() {
-    let each = ["validation.every=1 step", "checkpoint.every=1 step", "distributed.shards=2"];
+    let each = [
+        "validation.every=1 step",
+        "checkpoint.every=1 step",
+        "logging.every=1 step",
+        "distributed.shards=2",
+    ];
     let whole = Lab::with(&seeing());
     whole.run_to(0, &[&["small.toml"], &each[..]].concat());
     let tested = whole.events().into_iter().find(|event| event["event"] == "tested").unwrap();
