@@ -5,7 +5,7 @@ use std::path::Path;
 
 use crate::checkpoint::{self, Opened};
 use crate::collective::Collective;
-use crate::data::{DataSource, Splits};
+use crate::data::Splits;
 use crate::engine::{Engine, Evaluation, Split};
 use crate::event::{Evaluated, Event, Unreadable};
 use crate::failpoint;
