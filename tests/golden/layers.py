@@ -149,6 +149,7 @@ write({
     "attention": case(Attention(), SEQUENCE),
     "cross_attention": case(CrossAttention(), SEQUENCE),
     "max_pool1d": case(Steps(nn.MaxPool1d(3, 2, 1)), SEQUENCE),
+    "max_pool1d_dilated": case(Steps(nn.MaxPool1d(3, 1, 1, 2)), SEQUENCE),
     "avg_pool1d": case(Steps(nn.AvgPool1d(3, 2, 1)), SEQUENCE),
     "max_pool2d": case(nn.MaxPool2d((3, 2), (2, 1), (1, 1), (2, 1)), IMAGE),
     "avg_pool2d": case(nn.AvgPool2d((2, 3), (1, 2), (1, 0)), IMAGE),

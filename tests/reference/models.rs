@@ -129,6 +129,8 @@ fn sizes_of_graph_change_as_in_pytorch() {
     let window = json!({ "kernel_size": 3, "stride": 2, "padding": 1 });
     check_layer("avg_pool1d", ("avg_pool1d", window.clone()), &SEQUENCE);
     check_layer("max_pool1d", ("max_pool1d", window), &SEQUENCE);
+    let dilated = json!({ "kernel_size": 3, "stride": 1, "padding": 1, "dilation": 2 });
+    check_layer("max_pool1d_dilated", ("max_pool1d", dilated), &SEQUENCE);
     let rectangle =
         json!({ "kernel_size": [3, 2], "stride": [2, 1], "padding": 1, "dilation": [2, 1] });
     check_layer("max_pool2d", ("max_pool2d", rectangle), &IMAGE);

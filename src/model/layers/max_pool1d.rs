@@ -1,12 +1,16 @@
 //! `name = "max_pool1d"`
 
-use candle_core::{Result as CandleResult, Tensor};
+use candle_core::{Error, Result as CandleResult, Tensor};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::config::kind::Kind;
-use crate::model::layers::window::Slide;
-use crate::model::layers::{Decided, Flow, Forward, Layer, LayerMisfit, Node, Scope, Site, Sizes};
+use crate::config::values::Shape2;
+use crate::model::layers::padding::Padding;
+use crate::model::layers::window::Pooling;
+use crate::model::layers::{
+    Decided, Flow, Forward, Layer, LayerMisfit, Node, Scope, Site, Sizes, Unfit,
+};
 use crate::nn::ForwardContext;
 use crate::ops;
 
@@ -25,11 +29,21 @@ pub struct MaxPool1d {
     #[serde(default)]
     #[schemars(range(max = 16_777_216), example = 1)]
     pub padding: u32,
+    /// steps from one value of the window to the next.
+    #[serde(default = "one")]
+    #[schemars(range(min = 1, max = 16_777_216), example = 2)]
+    pub dilation: u32,
+}
+
+fn one() -> u32 {
+    1
 }
 
 impl MaxPool1d {
-    fn slide(&self) -> Slide {
-        Slide::new(self.kernel_size, self.stride.unwrap_or(self.kernel_size), self.padding)
+    fn pooling(&self) -> Result<Pooling, Unfit> {
+        let (side, padding) = (Shape2::Side, Padding::Zeros(Shape2::Side(self.padding)));
+        let stride = self.stride.map(side);
+        Pooling::new(side(self.kernel_size), stride, padding, side(self.dilation))
     }
 }
 
@@ -39,23 +53,24 @@ impl Kind for MaxPool1d {
 
 impl Layer for MaxPool1d {
     fn decide(&self, input: Flow, _: &mut Scope<'_>) -> Result<Decided, LayerMisfit> {
-        Ok(self.slide().pooled_along(input)?.into())
+        Ok(self.pooling()?.over_steps(input)?.into())
     }
 
     fn details(&self, _: &Sizes) -> String {
-        self.slide().in_words()
+        self.pooling().map_or(String::new(), Pooling::in_words)
     }
 
     fn build(&self, site: &Site<'_>) -> CandleResult<Node> {
         site.builder().needs_cpu();
-        Ok(Node::of(Pool(self.slide())))
+        let pooling = self.pooling().map_err(|unfit| Error::Msg(unfit.what))?;
+        Ok(Node::of(Pool(pooling.in_a_row())))
     }
 }
 
-struct Pool(Slide);
+struct Pool(Pooling);
 
 impl Forward for Pool {
     fn forward(&self, x: &Tensor, _: &ForwardContext) -> CandleResult<Tensor> {
-        ops::max_pool1d(x, self.0.kernel, self.0.window())
+        ops::max_pool2d_over(&x.unsqueeze(1)?, self.0.kernel, self.0.slides)?.squeeze(1)
     }
 }

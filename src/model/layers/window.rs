@@ -2,7 +2,7 @@
 
 use crate::config::values::Shape2;
 use crate::model::layers::padding::Padding;
-use crate::ops::{Slides, Window};
+use crate::ops::{MAX_PIXELS, Slides};
 use crate::plan::{Flow, Unfit};
 
 /// A square window over an image, or one along a sequence.
@@ -20,11 +20,6 @@ impl Slide {
     pub(super) fn new(kernel: u32, stride: u32, padding: u32) -> Self {
         let [kernel, stride, padding] = [kernel, stride, padding].map(|n| n as usize);
         Self { kernel, stride, padding }
-    }
-
-    /// The same for an operation, which knows the kernel.
-    pub(super) fn window(self) -> Window {
-        Window { stride: self.stride, padding: self.padding }
     }
 
     /// A side of `input` after the window slid over it.
@@ -89,6 +84,10 @@ impl Pooling {
         };
         let [kernel, stride, padding, dilation] =
             [kernel, stride.unwrap_or(kernel), padding, dilation].map(both);
+        if kernel[0].saturating_mul(kernel[1]) > MAX_PIXELS {
+            let what = format!("must be at most {MAX_PIXELS} places, not {}", shown(kernel));
+            return Err(Unfit { key: "kernel_size", what, help: None });
+        }
         Ok(Self { kernel, slides: Slides { stride, padding, dilation } })
     }
 
@@ -97,6 +96,20 @@ impl Pooling {
         let [channels, height, width] = input.image()?;
         let (height, width) = (self.along(0, height, input)?, self.along(1, width, input)?);
         Ok(Flow::Image([channels, height, width]))
+    }
+
+    /// A sequence after that.
+    pub(super) fn over_steps(self, input: Flow) -> Result<Flow, Unfit> {
+        let [steps, features] = input.sequence()?;
+        Ok(Flow::Sequence([self.along(1, steps, input)?, features]))
+    }
+
+    /// The same over steps, which are an image of one row.
+    pub(super) fn in_a_row(self) -> Self {
+        let Slides { stride, padding, dilation } = self.slides;
+        let slides =
+            Slides { stride: [1, stride[1]], padding: [0, padding[1]], dilation: [1, dilation[1]] };
+        Self { kernel: [1, self.kernel[1]], slides }
     }
 
     fn along(self, axis: usize, side: usize, input: Flow) -> Result<usize, Unfit> {

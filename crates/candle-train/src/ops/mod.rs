@@ -33,7 +33,6 @@ mod layout;
 mod linear;
 mod loss;
 mod math;
-mod max_pool1d;
 mod moving_average;
 mod newton_schulz;
 #[cfg(feature = "cuda")]
@@ -88,13 +87,12 @@ pub use loss::{
     ClassScores, IGNORED_LABEL, count_correct, count_in_top, cross_entropy, cross_entropy_soft,
     cross_entropy_sum, score_classes,
 };
-pub use max_pool1d::max_pool1d;
 pub use moving_average::{Average, moving_average};
 pub use newton_schulz::newton_schulz;
 pub(crate) use operation::{Backward, copy_of, in_graph};
 pub use pool::{
-    average_pool2d, average_pool2d_over, global_average_pool, max_pool2d, max_pool2d_over,
-    mean_pixel,
+    MAX_PIXELS, average_pool2d, average_pool2d_over, global_average_pool, max_pool2d,
+    max_pool2d_over, mean_pixel,
 };
 pub use precision::{BLOCK as ROUNDED_TOGETHER, round_block};
 pub use product::{gated, product, scaled};

@@ -17,7 +17,7 @@ use super::storage::{read, tensor};
 ///
 /// # Errors
 ///
-/// A window that does not fit or is larger than 255, or padding of more than half of it.
+/// A window that does not fit or has more than [`MAX_PIXELS`], or padding of more than half of it.
 pub fn max_pool2d(x: &Tensor, kernel: usize, window: Window) -> Result<Tensor> {
     max_pool2d_over(x, [kernel; 2], window.into())
 }
@@ -53,6 +53,9 @@ pub fn average_pool2d_over(x: &Tensor, kernel: [usize; 2], slides: Slides) -> Re
     chain::apply([x], AveragePool { windows })
 }
 
+/// Most pixels of a window: the place of the largest one is kept.
+pub const MAX_PIXELS: usize = u16::MAX as usize - 1;
+
 /// Where the windows lie.
 #[derive(Clone, Copy)]
 pub(super) struct Windows {
@@ -71,9 +74,12 @@ impl Windows {
     fn new(x: &Tensor, kernel: [usize; 2], slides: Slides) -> Result<Self> {
         let (n, h, w, c) = x.dims4()?;
         let Slides { stride, padding, dilation } = slides;
+        if kernel[0].saturating_mul(kernel[1]) > MAX_PIXELS {
+            bail!("pooling over {kernel:?} pixels, of which {MAX_PIXELS} can be told apart");
+        }
         let along = |axis: usize, side| {
             let (kernel, padding) = (kernel[axis], padding[axis]);
-            if padding * 2 > kernel || kernel > 255 || dilation[axis] == 0 {
+            if padding * 2 > kernel || dilation[axis] == 0 {
                 bail!("pooling pads by {padding}, its window is {kernel} wide");
             }
             let reach = kernel.saturating_sub(1) * dilation[axis] + kernel.min(1);

@@ -5,7 +5,6 @@ use candle_core::{CudaStorage, Result, Shape, Storage, Tensor, bail};
 
 use crate::ops::cuda::Gpu;
 use crate::ops::drop_path::DropPath;
-use crate::ops::max_pool1d::MaxPool1d;
 use crate::ops::operation::{Gradients, OnGpu, copy_of};
 use crate::ops::product::Product;
 use crate::ops::recurrent::Recurrent;
@@ -96,6 +95,3 @@ impl OnGpu for PaddedShortcut {
 
 /// Steps one after another are many small kernels; models of these are refused by the plan.
 impl OnGpu for Recurrent {}
-
-/// Models that pool sequences are refused by the plan.
-impl OnGpu for MaxPool1d {}
