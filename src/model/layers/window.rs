@@ -84,16 +84,13 @@ impl Pooling {
         };
         let [kernel, stride, padding, dilation] =
             [kernel, stride.unwrap_or(kernel), padding, dilation].map(both);
-        if kernel[0].saturating_mul(kernel[1]) > MAX_PIXELS {
-            let what = format!("must be at most {MAX_PIXELS} places, not {}", shown(kernel));
-            return Err(Unfit { key: "kernel_size", what, help: None });
-        }
         Ok(Self { kernel, slides: Slides { stride, padding, dilation } })
     }
 
     /// An image after the window slid over it, of which each place has seen a value.
     pub(super) fn over(self, input: Flow) -> Result<Flow, Unfit> {
         let [channels, height, width] = input.image()?;
+        holds(self.kernel[0].saturating_mul(self.kernel[1]))?;
         let (height, width) = (self.along(0, height, input)?, self.along(1, width, input)?);
         Ok(Flow::Image([channels, height, width]))
     }
@@ -101,6 +98,7 @@ impl Pooling {
     /// A sequence after that.
     pub(super) fn over_steps(self, input: Flow) -> Result<Flow, Unfit> {
         let [steps, features] = input.sequence()?;
+        holds(self.kernel[1])?;
         Ok(Flow::Sequence([self.along(1, steps, input)?, features]))
     }
 
@@ -149,6 +147,15 @@ impl Pooling {
         let (stride, padding) = (unless(1, "stride", stride), unless(0, "pad", padding));
         format!(" {}{stride}{padding}{}", shown(self.kernel), unless(1, "dilation", dilation))
     }
+}
+
+/// Whether the places of a window can be told apart.
+fn holds(places: usize) -> Result<(), Unfit> {
+    if places <= MAX_PIXELS {
+        return Ok(());
+    }
+    let what = format!("is a window of {places} places, more than {MAX_PIXELS}");
+    Err(Unfit { key: "kernel_size", what, help: None })
 }
 
 /// Both numbers of an option.
