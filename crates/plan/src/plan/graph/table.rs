@@ -22,15 +22,14 @@ pub fn rows(layers: &[LayerPlan]) -> Vec<[String; 5]> {
 fn add(layer: &LayerPlan, depth: usize, rows: &mut Vec<[String; 5]>) {
     let (inside, round) = (&layer.layers, &layer.shortcut);
     let or_blank = |n: u64, shown: String| if n == 0 { String::new() } else { shown };
-    let parameters = or_blank(layer.parameters() as u64, thousands(layer.parameters()));
-    let flops = or_blank(layer.flops(), scaled(layer.flops()));
-    let is_leaf = inside.is_empty();
+    // Those of layers inside stand in their own rows.
+    let (n, flops) = (layer.own_parameters, layer.own_flops);
     rows.push([
         "  ".repeat(depth) + &layer.kind.name + &layer.details,
-        if is_leaf && layer.parameters() > 0 { layer.path.clone() } else { String::new() },
+        or_blank(n as u64, layer.path.clone()),
         layer.output.to_string(),
-        if is_leaf { parameters } else { String::new() },
-        if is_leaf { flops } else { String::new() },
+        or_blank(n as u64, thousands(n)),
+        or_blank(flops, scaled(flops)),
     ]);
     for layer in inside {
         add(layer, depth + 1, rows);
