@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use candle_core::{Device, Tensor};
-use ddprun::config::kind::Entry;
+use ddprun::config::kind::{Entry, Options};
 use ddprun::data::Batch;
 use ddprun::data::sampler::{EpochOrder, MicroBatch, evaluation_chunks};
 use ddprun::engine::{Engine, Split, StopRequest, SwaState};
@@ -49,7 +49,7 @@ fn golden_plan(rate: SwaRate) -> Plan {
     ]
     .map(entry);
     let layers = kinds.layers(&layers, Flow::Image([3, 6, 6]), 3).unwrap();
-    let graph = Models::default().with_options("graph", &Default::default());
+    let graph = Models::default().with_options("graph", &Options::new());
     Plan {
         model: ModelPlan { layers, ..ModelPlan::new(graph, &[3, 6, 6], 3) },
         loss: loss::plan(&CrossEntropy::default()),
@@ -75,7 +75,7 @@ fn golden_plan(rate: SwaRate) -> Plan {
 fn golden_batch(step: u64) -> Batch {
     let values = fill(&format!("step{step}.x"), 4 * 108).into_iter().map(|v| v as f32);
     let labels = fill(&format!("step{step}.y"), 4);
-    let labels = labels.into_iter().map(|v| ((v + 1.0) / 2.0 * 3.0).floor() as u32);
+    let labels = labels.into_iter().map(|v| (1.5 * (v + 1.0)).floor() as u32);
     Batch {
         inputs: Tensor::from_iter(values, &Device::Cpu).unwrap().reshape((4, 3, 6, 6)).unwrap(),
         targets: Tensor::from_iter(labels, &Device::Cpu).unwrap(),
