@@ -101,12 +101,11 @@ impl Engine {
             }
             let batch = self.load(step, micro_batch, next)?;
             if let Some(batch) = &batch {
-                let report = match self.replay(step, micro_batch, batch)? {
-                    Some(replayed) => replayed,
-                    None => {
-                        let found = self.forward(step, micro_batch, batch)?;
-                        self.backward(step, found)?
-                    }
+                let report = if let Some(replayed) = self.replay(step, micro_batch, batch)? {
+                    replayed
+                } else {
+                    let found = self.forward(step, micro_batch, batch)?;
+                    self.backward(step, found)?
                 };
                 reports.push(report.missing(batch.unreadable));
             }

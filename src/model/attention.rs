@@ -25,7 +25,7 @@ impl MultiHead {
         heads: usize,
         dropout: f64,
     ) -> Result<Self> {
-        if heads == 0 || width % heads != 0 {
+        if heads == 0 || !width.is_multiple_of(heads) {
             bail!("`d_model` = {width} cannot be divided among `n_heads` = {heads}");
         }
         let linear = |name: &str| Linear::new(&builder.pp(name), width, width);

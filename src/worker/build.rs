@@ -69,13 +69,7 @@ pub(crate) fn build_run(
         let link = link.clone();
         move |step, phase| link.progress(step, phase)
     }));
-    let state = engine.state_mut();
-    let settings = LoggerSettings {
-        step: state.step,
-        inherited: std::mem::take(&mut state.history),
-        metrics: engine.metrics(),
-        sinks: kinds.sinks_of(&plan)?,
-    };
+    let settings = logger_settings(&mut engine, &plan, kinds)?;
     let logger = RankLogger::open(&plan, rank, &folders, settings)?;
     let writer = if rank.is_first() {
         Some(start_writer(&plan, &folders, &engine, logger.growing())?)
@@ -117,6 +111,21 @@ pub(crate) fn build_run(
         run.record(&Event::Warned { message: format!("skipped a newer checkpoint: {damage}") })?;
     }
     Ok(run)
+}
+
+/// What the first rank of the run writes.
+fn logger_settings(
+    engine: &mut Engine,
+    plan: &Plan,
+    kinds: &Kinds,
+) -> Result<LoggerSettings, Error> {
+    let (metrics, state) = (engine.metrics(), engine.state_mut());
+    Ok(LoggerSettings {
+        step: state.step,
+        inherited: std::mem::take(&mut state.history),
+        metrics,
+        sinks: kinds.sinks_of(plan)?,
+    })
 }
 
 /// Starts what writes this rank's checkpoints.

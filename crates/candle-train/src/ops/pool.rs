@@ -377,6 +377,7 @@ mod tests {
     use super::*;
 
     /// What becomes of the pixels of a window.
+    #[derive(Clone, Copy)]
     struct Fold {
         start: f64,
         with: fn(f64, f64) -> f64,
