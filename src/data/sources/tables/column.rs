@@ -69,7 +69,9 @@ impl Column {
             Cells::Dates(all) => Cells::Dates(rows.iter().map(|&row| all[row]).collect()),
             Cells::Words(all) => {
                 let mut some = Words::default();
-                rows.iter().for_each(|&row| some.push(all.word(row)));
+                for &row in rows {
+                    some.push(all.word(row));
+                }
                 Cells::Words(some)
             }
         };

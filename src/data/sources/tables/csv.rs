@@ -280,7 +280,9 @@ impl Csv {
         for ((column, role), cell) in header.iter().zip(roles).zip(record) {
             match role {
                 Role::Feature => {
-                    columns.next().map_or(Ok(()), |column| column.push(cell, &self.features))?
+                    if let Some(column) = columns.next() {
+                        column.push(cell, &self.features)?;
+                    }
                 }
                 Role::Target => {
                     let place = self.target.names().iter().position(|name| name == column);
