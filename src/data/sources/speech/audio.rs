@@ -4,6 +4,7 @@
 use std::io;
 use std::path::Path;
 
+use symphonia::core::codecs::CodecParameters;
 use symphonia::core::codecs::audio::{AudioCodecParameters, AudioDecoder, AudioDecoderOptions};
 use symphonia::core::errors::{Error, SeekErrorKind};
 use symphonia::core::formats::probe::Hint;
@@ -145,7 +146,7 @@ impl Recording {
             })?;
         let nothing = || Fault::Content("it holds no sound".to_owned());
         let track = format.first_track(TrackType::Audio).ok_or_else(nothing)?;
-        let codec = track.codec_params.as_ref().and_then(|params| params.audio());
+        let codec = track.codec_params.as_ref().and_then(CodecParameters::audio);
         let codec = codec.ok_or_else(nothing)?.clone();
         let rate = codec.sample_rate.unwrap_or(0);
         if !RATES.contains(&rate) {
