@@ -230,6 +230,13 @@ fn write_data(lab: &Lab) {
             lab.write(&format!("data/animals90/{split}/animal{class:02}/1.jpg"), "");
         }
     }
+    for part in ["train", "val"] {
+        let images: Vec<String> = (0..64).map(|index| format!("{part}/{index}.jpg")).collect();
+        images.iter().for_each(|image| drop(lab.write(&format!("data/animals22/{image}"), "")));
+        let rows: String = images.iter().map(|image| format!("{image},1,0,0,1,0,0\n")).collect();
+        let text = format!("image,fur,feathers,swims,hooves,hunts,farm\n{rows}");
+        lab.write(&format!("data/animals22/{part}.csv"), text);
+    }
     for (name, rows, series) in
         [("ETTh1", 14_400, 7), ("exchange_rate", 3000, 8), ("traffic", 5000, 9)]
     {
@@ -325,6 +332,8 @@ pub(crate) fn copy_of_the_project() -> Lab {
     lab.write(penguins, read(penguins));
     let probe = "experiments/probe_digits.toml";
     write_weights(&lab, probe, &[], "weights/nest_digits.safetensors");
+    let cifar = "experiments/finetune_cifar10.toml";
+    write_weights(&lab, cifar, &[], "weights/resnet20-12fca82f.safetensors");
     let sizes =
         ["num_classes=8", "d_model=16", "d_ff=16", "n_layers=1", "n_heads=2", "n_kv_heads=1"];
     let sizes = sizes.map(|size| format!("model.{size}"));
