@@ -25,7 +25,7 @@ use ddprun::data::transform::{
     CenterCrop, Normalize, RandomCrop, RandomHorizontalFlip, RandomResizedCrop, Transforms,
 };
 use ddprun::data::{Asked, DataSource, Dataset, ImageFolder, Mnist, open};
-use ddprun::plan::{DataPlan, Modality, OnBadSample, Sampler, SourcePlan, Targets};
+use ddprun::plan::{DataPlan, Modality, OnBadSample, Sampler, SourcePlan, SplitPlan, Targets};
 use libjpeg_turbo_rs::{PixelFormat, Subsampling, compress};
 use rustix::time::{ClockId, clock_gettime};
 
@@ -72,6 +72,9 @@ fn dataset(work: &str, dir: &Path) -> Arc<dyn Dataset> {
         notes: Vec::new(),
         classes: Vec::new(),
         target_columns: Vec::new(),
+        token_bytes: Vec::new(),
+        split: SplitPlan::NONE,
+        aug_repeats: 1,
         class_weights: Vec::new(),
         subset_of: None,
         sampler: Sampler::Shards,

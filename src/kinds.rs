@@ -34,6 +34,8 @@
 //! assert!(page.contains("did you mean `hidden`?"), "{page}");
 //! ```
 
+use std::sync::Arc;
+
 use candle_core::Device;
 
 use crate::config::Vocabulary;
@@ -120,6 +122,9 @@ impl Kinds {
         let loss = self.losses.build(&plan.loss.kind)?;
         let optimizer = self.optimizers.build(&plan.optimizer.rule)?;
         let metrics = self.metrics.of(&plan.measurable(), &plan.metrics);
+        let bytes: Arc<[u32]> = plan.data.token_bytes.as_slice().into();
+        let metrics = metrics.into_iter().map(|metric| metric.of_tokens(&bytes).unwrap_or(metric));
+        let metrics = metrics.collect();
         let scheduler = self.schedulers.build(&plan.schedule.rule)?;
         Ok(Components { model, params, loss, metrics, optimizer, scheduler })
     }

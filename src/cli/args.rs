@@ -4,6 +4,8 @@ use std::path::PathBuf;
 
 use clap::{Args as ClapArgs, Parser, Subcommand};
 
+use crate::plan::TestTimeAugmentation;
+
 /// Train the model described by an experiment file, on all devices of this machine.
 #[derive(Debug, Parser)]
 #[command(name = "ddprun", version, args_conflicts_with_subcommands = true, max_term_width = 80)]
@@ -221,9 +223,15 @@ pub(crate) struct EvalArgs {
     /// Evaluate the newest checkpoint instead of the best.
     #[arg(long, conflicts_with = "weights")]
     pub(crate) latest: bool,
-    /// Test-time augmentation: average the answers to each image and to its mirror image.
-    #[arg(long, value_name = "HOW", value_parser = ["hflip"])]
-    pub(crate) tta: Option<String>,
+    /// Evaluate on this part of the data alone. Default: on the validation part and, if there is
+    /// one, the test part.
+    #[arg(long, value_name = "PART", value_parser = ["val", "test"])]
+    pub(crate) part: Option<String>,
+    /// Test-time augmentation: average the answers to each image and its mirror image (`hflip`), to
+    /// its corners and its middle (`five_crop`; `ten_crop` with mirror images), or to N draws of
+    /// the training transforms (`draws=N`).
+    #[arg(long, value_name = "HOW")]
+    pub(crate) tta: Option<TestTimeAugmentation>,
     /// Print the metrics, and what is known of each class, as JSON.
     #[arg(long)]
     pub(crate) json: bool,

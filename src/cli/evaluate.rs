@@ -10,10 +10,13 @@ use crate::cli::args::EvalArgs;
 use crate::cli::prepare::{ALONE, generate, plan_of, prepare};
 use crate::cli::run_files::{Description, enter_best_run};
 use crate::cli::{Refusal, evaluation_tables, to_stdout};
+use crate::config::kind::Kind;
+use crate::data::transform::CenterCrop;
+use crate::engine::Split;
 use crate::event::Event;
 use crate::files;
 use crate::kinds::Kinds;
-use crate::plan::{Plan, TestTimeAugmentation};
+use crate::plan::Plan;
 use crate::record::text::metric;
 use crate::record::{Context, line, say};
 use crate::report;
@@ -38,7 +41,7 @@ pub(crate) fn evaluate(args: &EvalArgs, kinds: &Kinds) -> Result<u8, Refusal> {
     let opened = checkpoint_of(&description, args.latest)?;
     let mut plan = plan_of(&description, kinds)?;
     augment(args, &mut plan)?;
-    let measured = worker::evaluate(&plan, Some(&opened), kinds);
+    let measured = worker::evaluate(&plan, Some(&opened), &parts(args, &plan)?, kinds);
     let measured = told(measured.map_err(failed)?);
     let step = opened.state.step;
     print(args, &measured, &format!("step {step}\n"), json!({ "step": step }))
@@ -56,18 +59,40 @@ fn of_weights(weights: &Path, args: &EvalArgs, kinds: &Kinds) -> Result<Measured
     // Averages are made in training.
     (prepared.plan.ema, prepared.plan.swa) = (None, None);
     augment(args, &mut prepared.plan)?;
-    worker::evaluate(&prepared.plan, None, kinds).map(told).map_err(failed)
+    let parts = parts(args, &prepared.plan)?;
+    worker::evaluate(&prepared.plan, None, &parts, kinds).map(told).map_err(failed)
+}
+
+/// The parts of the data to evaluate on.
+fn parts(args: &EvalArgs, plan: &Plan) -> Result<Vec<Split>, Refusal> {
+    match args.part.as_deref() {
+        Some("test") if plan.data.n_test == 0 && worker::simulated(plan).is_none() => {
+            let name = &plan.data.source.kind.name;
+            let what = format!("error: this `{name}` has no part to test on");
+            let help = "hold one back with `data.test_fraction`, or name its file or folder";
+            Err(Refusal::new(exit::REFUSED, format!("{what}\n  do: {help}")))
+        }
+        Some("test") => Ok(vec![Split::Test]),
+        Some(_) => Ok(vec![Split::Val]),
+        None => Ok(vec![Split::Val, Split::Test]),
+    }
 }
 
 /// Has answers averaged as the command line asks.
 fn augment(args: &EvalArgs, plan: &mut Plan) -> Result<(), Refusal> {
+    let Some(how) = args.tta else { return Ok(()) };
     let source = &plan.data.source;
-    if args.tta.is_some() && !source.holds_images() {
+    let refuse = |what: String| Err(Refusal::new(exit::REFUSED, what));
+    if !source.holds_images() {
         let (name, words) = (&source.kind.name, source.modality.words());
-        let what = format!("error: `--tta hflip` mirrors images, but `{name}` holds {words}");
-        return Err(Refusal::new(exit::REFUSED, what));
+        return refuse(format!("error: `--tta {how}` is for images, but `{name}` holds {words}"));
     }
-    plan.test_time_augmentation = args.tta.as_ref().map(|_| TestTimeAugmentation::Hflip);
+    let has_crop = plan.data.val_transforms.iter().any(|choice| choice.name == CenterCrop::NAME);
+    if how.crops() && !has_crop {
+        let what = format!("error: `--tta {how}` needs a `center_crop` in `data.transforms.val`");
+        return refuse(format!("{what}, in whose place it crops\n  do: `--tta hflip` needs none"));
+    }
+    plan.test_time_augmentation = Some(how);
     Ok(())
 }
 

@@ -18,7 +18,7 @@ use crate::launch::Role;
 use crate::launch::exit_code as exit;
 use crate::model;
 use crate::plan::{
-    Facts, GpuFacts, KindFacts, Limit, Memory, Plan, RunFolders, Targets, chosen_loss,
+    Facts, GpuFacts, KindFacts, Limit, Memory, Plan, RunFolders, SplitPlan, Targets, chosen_loss,
 };
 use crate::record::Environment;
 use crate::units::{Bytes, WorldSize};
@@ -219,7 +219,7 @@ pub(crate) fn measure(
         Choice { name: experiment.data.name.clone(), options: experiment.data.options.clone() };
     let (targets, limit) = (targets(loaded, kinds)?, Limit::of(experiment));
     let asked = Asked::new(loaded.name(), experiment.experiment.seed, targets);
-    let asked = Asked { limit, found, ..asked };
+    let asked = Asked { split: SplitPlan::of(&experiment.data), limit, found, ..asked };
     let mut data =
         data::survey(&kinds.data, &choice, &asked).map_err(|error| of_data_of(loaded, &error))?;
     data.limit(limit);

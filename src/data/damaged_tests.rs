@@ -13,7 +13,7 @@ use crate::data::sources::text::instructions;
 use crate::data::tokenizer::{self, Tokenizer};
 use crate::data::transform::Area;
 use crate::mutated;
-use crate::plan::Targets;
+use crate::plan::{SplitPlan, Targets};
 
 /// A small picture in each format that is read.
 fn pictures() -> Vec<Vec<u8>> {
@@ -147,7 +147,7 @@ fn a_damaged_tokenizer_or_list_of_instructions_is_used_or_refused_with_its_name(
             eos_token: None,
             sample_tokens: None,
         };
-        match instructions::open(&source) {
+        match instructions::open(&source, &SplitPlan::NONE) {
             Ok(splits) => drop(splits.train.load(0, None, &mut Vec::new()).unwrap()),
             Err(error) => assert!(error.to_string().contains("alpaca.json"), "{error}"),
         }

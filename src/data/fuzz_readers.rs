@@ -10,7 +10,7 @@ use crate::data::sources::speech;
 use crate::data::sources::tables::csv;
 use crate::data::transform::Area;
 use crate::data::{Calendar, CsvForecast};
-use crate::plan::Targets;
+use crate::plan::{SplitPlan, Targets};
 
 /// An image as a whole, or half of it where the number of bytes is odd.
 ///
@@ -54,9 +54,9 @@ pub(crate) fn trajectories(path: &Path) -> Option<String> {
     let chunk = Chunk { horizon: 4, n_obs_steps: 2, n_action_steps: 2, val_ratio: 0.25 };
     let cameras = vec!["observation.images.top".to_owned()];
     let seen = Behaviour::Recorded { file: path.to_owned(), cameras };
-    drop(windows::survey(&seen, chunk));
+    drop(windows::survey(&seen, chunk, &SplitPlan::NONE));
     let from = Behaviour::recorded(path.to_owned());
-    windows::survey(&from, chunk).err().map(|error| error.to_string())
+    windows::survey(&from, chunk, &SplitPlan::NONE).err().map(|error| error.to_string())
 }
 
 /// Speech.

@@ -42,6 +42,7 @@ mod subset;
 mod sources;
 mod fingerprint;
 mod survey;
+mod views;
 mod pipeline;
 #[cfg(test)]
 mod damaged_tests;
@@ -65,3 +66,4 @@ pub use sources::{
 pub use survey::{open, survey};
 pub use tokenizer::{TextForm, Tokenizer};
 pub use transform::Transforms;
+pub(crate) use views::open as open_views;

@@ -24,6 +24,7 @@ pub fn survey(
 ) -> Result<DataFacts, Error> {
     let found = sources.build(choice)?.survey(asked)?;
     let line = if found.line.is_empty() { choice.to_string() } else { found.line };
+    let line = line + &asked.split.words();
     let line = std::iter::once(line).chain(found.columns).collect::<Vec<String>>().join("\n");
     let modality = sources.kind(&choice.name).and_then(Spec::modality).unwrap_or_default();
     Ok(DataFacts {
@@ -40,6 +41,7 @@ pub fn survey(
         n_test: found.n_test,
         notes: found.notes,
         classes: found.classes,
+        token_bytes: found.token_bytes,
         class_counts: found.class_counts,
         multi_label: found.multi_label,
         n_targets: found.n_targets,

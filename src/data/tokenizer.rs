@@ -178,6 +178,30 @@ impl Tokenizer {
         ordered
     }
 
+    /// How many bytes of text each token is, in the order of the tokens: 0 of those that only begin
+    /// or end a text. `None` where a tokenizer writes its words in a way that is not known.
+    pub fn token_bytes(&self) -> Option<Vec<u32>> {
+        let decoder = serde_json::to_string(&self.0.get_decoder()?).ok()?;
+        let special = self.0.get_added_tokens_decoder();
+        let is_special =
+            |token: usize| special.get(&(token as u32)).is_some_and(|added| added.special);
+        let bytes: fn(&str) -> usize = if decoder.contains("\"ByteLevel\"") {
+            // Each character stands for a byte.
+            |word| word.chars().count()
+        } else if decoder.contains('\u{2581}') {
+            |word| match word.strip_prefix("<0x") {
+                Some(_) if word.len() == 6 => 1,
+                // The sign of a blank takes three bytes.
+                _ => word.len() - 2 * word.matches('\u{2581}').count(),
+            }
+        } else {
+            return None;
+        };
+        let words = self.vocabulary();
+        let of = |(token, word): (usize, &String)| if is_special(token) { 0 } else { bytes(word) };
+        Some(words.iter().enumerate().map(|word| of(word) as u32).collect())
+    }
+
     /// The token that ends a text: the one called `name`, or the first usual one; `None` if there
     /// is none.
     pub fn end(&self, name: Option<&str>) -> Option<u32> {
@@ -252,6 +276,18 @@ pub(in crate::data) mod tests {
         crate::files::write_atomic(&path, rules.as_bytes()).unwrap();
         let blank = Tokenizer::open(&path).unwrap();
         assert_eq!(blank.borders(&text).unwrap(), [0]);
+    }
+
+    #[test]
+    fn the_bytes_of_tokens_are_those_of_their_text() {
+        let folder = tempfile::tempdir().unwrap();
+        let tokenizer = Tokenizer::open(&write(folder.path())).unwrap();
+        let bytes = tokenizer.token_bytes().unwrap();
+        assert_eq!(bytes, [0, 0, 0, 1, 1, 1, 1, 1, 1, 2, 3]);
+        let text = "the cat that";
+        let tokens = tokenizer.encode(text, false).unwrap();
+        let sum: u32 = tokens.iter().map(|&token| bytes[token as usize]).sum();
+        assert_eq!(sum as usize, text.len());
     }
 
     #[test]

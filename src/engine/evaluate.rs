@@ -195,7 +195,7 @@ impl Engine {
                 let loss = self.loss.measured(outputs, wanted)?;
                 let kept = match answers {
                     Answers::LossOnly => Vec::new(),
-                    Answers::All => match self.model.answer(&inputs, &draws, &pass)? {
+                    Answers::All => match self.answer_to(&inputs, &draws, &pass)? {
                         Some(answer) => metric::measure(&self.metrics, &answer, &targets)?,
                         None => metric::measure(&self.metrics, outputs, wanted)?,
                     },
@@ -213,24 +213,50 @@ impl Engine {
         Ok(Found { report, kept, worst })
     }
 
-    /// What is compared; the mean of the answers to an image and to its mirror image where that is
-    /// asked for, as timm's test-time augmentation.
+    /// What is compared; the mean of the answers to all views of an image where test-time
+    /// augmentation is asked for.
     fn compared(
         &self,
         [inputs, targets]: [&Tensor; 2],
         draws: &[Key],
         pass: &ForwardContext,
     ) -> candle_core::Result<Comparison> {
-        let compared = self.model.compare(inputs, targets, draws, pass)?;
-        match self.plan.test_time_augmentation {
-            None => Ok(compared),
-            Some(TestTimeAugmentation::Hflip) => {
-                let mirrored = inputs.flip(&[inputs.rank() - 1])?;
-                let mirrored = self.model.compare(&mirrored, targets, draws, pass)?;
-                let outputs = ((compared.outputs + mirrored.outputs)? / 2.0)?;
-                Ok(Comparison { outputs, ..compared })
-            }
+        let how = self.plan.test_time_augmentation;
+        let mut views = match how {
+            Some(how) if how.has_views() => each_view(inputs)?,
+            _ => vec![inputs.clone()],
+        };
+        if how.is_some_and(TestTimeAugmentation::mirrors) {
+            let mirrored = views.iter().map(|view| view.flip(&[view.rank() - 1]));
+            let mirrored = mirrored.collect::<candle_core::Result<Vec<_>>>()?;
+            views.extend(mirrored);
         }
+        let n = views.len() as f64;
+        let mut views = views.into_iter();
+        let first = views.next().unwrap_or_else(|| inputs.clone());
+        let mut compared = self.model.compare(&first, targets, draws, pass)?;
+        for view in views {
+            let more = self.model.compare(&view, targets, draws, pass)?;
+            compared.outputs = (compared.outputs + more.outputs)?;
+        }
+        if n > 1.0 {
+            compared.outputs = (compared.outputs / n)?;
+        }
+        Ok(compared)
+    }
+
+    /// What the model answers where that is no prediction of a single pass. There are no views
+    /// then.
+    fn answer_to(
+        &self,
+        inputs: &Tensor,
+        draws: &[Key],
+        pass: &ForwardContext,
+    ) -> candle_core::Result<Option<Tensor>> {
+        if self.plan.test_time_augmentation.is_some() {
+            return Ok(None);
+        }
+        self.model.answer(inputs, draws, pass)
     }
 
     /// Each sample by itself, if the worst ones are asked for.
@@ -313,6 +339,12 @@ impl Engine {
         let name = split.name();
         metrics.map(|(metric, value)| (format!("{name}/{metric}"), value)).collect()
     }
+}
+
+/// (n, views, channels, height, width) as views of (n, channels, height, width).
+fn each_view(inputs: &Tensor) -> candle_core::Result<Vec<Tensor>> {
+    let view = |at| inputs.narrow(1, at, 1)?.squeeze(1)?.contiguous();
+    (0..inputs.dim(1)?).map(view).collect()
 }
 
 /// What a batch of an evaluation gives.

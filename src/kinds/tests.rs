@@ -15,6 +15,7 @@ mod lists;
 mod losses;
 mod misspelt;
 mod older;
+mod split;
 mod sweep;
 
 const GOOD: &str = r#"schema = 1

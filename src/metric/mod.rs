@@ -17,6 +17,7 @@
 mod accuracy;
 mod auroc;
 mod average_precision;
+mod bits_per_byte;
 mod errors;
 mod exact_match;
 mod kept;
@@ -46,6 +47,7 @@ pub use auroc::AUROC;
 pub(crate) use auroc::auroc;
 pub use average_precision::AVERAGE_PRECISION;
 pub(crate) use average_precision::average_precision;
+pub use bits_per_byte::BitsPerByte;
 pub(crate) use errors::{ERRORS, Errors, of_targets};
 pub use exact_match::ExactMatch;
 pub use kept::{Kept, Scores};
@@ -85,6 +87,11 @@ pub trait Metric: Debug + Send + Sync {
     /// for all of them.
     fn keeps(&self) -> &'static str {
         self.name()
+    }
+
+    /// The metric for texts whose tokens have so many bytes each, if it asks for them.
+    fn of_tokens(&self, _bytes: &Arc<[u32]>) -> Option<Arc<dyn Metric>> {
+        None
     }
 
     /// What it keeps of a batch.
@@ -179,6 +186,7 @@ impl Default for Metrics {
         all.add(RmseUnscaled);
         all.add(R2);
         all.add(Perplexity);
+        all.add(BitsPerByte::default());
         all
     }
 }

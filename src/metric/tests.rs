@@ -47,6 +47,7 @@ fn measurable(name: &str) -> Measurable {
         samples: 40,
         labels_in_sequence: false,
         is_standardized: false,
+        has_token_bytes: false,
     }
 }
 

@@ -75,6 +75,7 @@ mod tests {
             samples: 10,
             labels_in_sequence: false,
             is_standardized: false,
+            has_token_bytes: false,
         };
         let top5 = TopAccuracy::<5>;
         assert_eq!(top5.why_not(&six), None);

@@ -34,6 +34,7 @@ mod pictures;
 mod pruner;
 mod range_test;
 mod ranking;
+mod repeats;
 mod results;
 mod trial_scheduler;
 mod status;

@@ -13,7 +13,7 @@ use crate::sweep::importance::importance;
 use crate::sweep::journal::Subject;
 use crate::sweep::ranking::{Ranking, best};
 use crate::sweep::trial::{State, Trial};
-use crate::sweep::{Error, pictures};
+use crate::sweep::{Error, pictures, repeats};
 
 /// Name of the table in the sweep's folder.
 pub const CSV: &str = "sweep.csv";
@@ -161,6 +161,7 @@ pub fn summary(subject: &Subject, ranking: &Ranking, trials: &[Trial]) -> Value 
         "goal": subject.goal,
         "planned": (subject.trials < usize::MAX).then_some(subject.trials),
         "best": best(trials, subject.goal).map(one),
+        "repeats": repeats::json(trials, subject.goal),
         "trials": ranking.ranked(trials).into_iter().map(one).collect::<Vec<_>>(),
     })
 }

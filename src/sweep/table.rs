@@ -6,6 +6,7 @@ use crate::config::sweep::value_of;
 use crate::record::text::{duration, metric, short, wrapped};
 use crate::sweep::journal::Subject;
 use crate::sweep::ranking::Ranking;
+use crate::sweep::repeats::{Repeats, over, repeats};
 use crate::sweep::results::{CSV, keys, word};
 use crate::sweep::trial::{State, Trial};
 
@@ -45,12 +46,28 @@ pub fn table(subject: &Subject, ranking: &Ranking, trials: &[Trial]) -> String {
     if order.len() > MAX_ROWS {
         text += &format!("... and {} more in `{CSV}`\n", order.len() - MAX_ROWS);
     }
+    text += &repeated(subject, trials);
     for trial in order.iter().filter(|trial| trial.state == State::Failed) {
         let error = trial.error.as_deref().unwrap_or("unknown reason");
         text += &wrapped(&format!("trial {} failed: {error}", trial.number), WIDTH, 2);
         text.push('\n');
     }
     text
+}
+
+/// Mean and spread of what trials reached that differ in their fold or seed alone.
+fn repeated(subject: &Subject, trials: &[Trial]) -> String {
+    let found = repeats(trials, subject.goal);
+    let Some(first) = found.first() else { return String::new() };
+    let head = ["mean", "sd", "trials"].map(str::to_owned).into_iter();
+    let keys = first.values.iter().map(|(key, _)| key.clone());
+    let mut rows: Vec<Vec<String>> = vec![head.chain(keys).collect()];
+    for Repeats { values, n, mean, sd } in found.iter().take(MAX_ROWS) {
+        let spread = [metric(&subject.metric, *mean), metric(&subject.metric, *sd), n.to_string()];
+        let values = first.values.iter().map(|(key, _)| shown(value_of(values, key)));
+        rows.push(spread.into_iter().chain(values).collect());
+    }
+    format!("\n{} over `{}`:\n{}", subject.metric, over(trials), align(&rows))
 }
 
 fn shown(value: Option<&Value>) -> String {
@@ -126,6 +143,17 @@ mod tests {
           is no space left on the device
         ");
         assert_eq!(table(&subject(), &Ranking::plain(subject().goal), &[]), "");
+    }
+
+    #[test]
+    fn folds_have_a_mean_and_a_spread() {
+        let of = |number, fold: u32, value| {
+            with(trial(number, State::Finished, &[value]), &json!({"n": "sgd", "data.fold": fold}))
+        };
+        let trials = [of(1, 0, 0.5), of(2, 1, 0.75), of(3, 2, 0.625)];
+        let text = table(&subject(), &Ranking::plain(subject().goal), &trials);
+        assert!(text.contains("val/accuracy over `data.fold`:\n"), "{text}");
+        assert!(text.contains("62.50 %  12.50 %       3  sgd\n"), "{text}");
     }
 
     #[test]

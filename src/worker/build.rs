@@ -6,7 +6,7 @@ use std::sync::Arc;
 use crate::checkpoint::{self, Destination, Opened, Snapshot, Writer};
 use crate::collective::Collective;
 use crate::data::{self, Asked, Fingerprint, Odds};
-use crate::engine::{Clock, Engine, TrainState};
+use crate::engine::{Clock, Engine, Split, TrainState};
 use crate::event::{Event, FORMAT, Started};
 use crate::kinds::Kinds;
 use crate::launch::{Link, Phase};
@@ -182,10 +182,12 @@ fn started(run: &RankRun, restarts: Vec<String>) -> Event {
     })
 }
 
-/// Evaluates a checkpoint, or else the weights that the plan starts from, in a world of one.
+/// Evaluates a checkpoint, or else the weights that the plan starts from, on these parts of the
+/// data and, if one of them is to test on, in its simulation; in a world of one.
 pub(crate) fn evaluate(
     plan: &Plan,
     opened: Option<&Opened>,
+    parts: &[Split],
     kinds: &Kinds,
 ) -> Result<Measured, Error> {
     let mut plan = plan.clone();
@@ -203,8 +205,12 @@ pub(crate) fn evaluate(
         Ok(Some((opened.state.clone(), moments)))
     })?;
     let source = kinds.data.build(&plan.data.source.kind).map_err(data::Error::from)?;
-    let splits = data::open(source.as_ref(), &plan.data, &Asked::of(&plan), &kinds.transforms)?;
+    let augmented = (&plan.data, plan.test_time_augmentation);
+    let asked = Asked::of(&plan);
+    let splits = data::open_views(source.as_ref(), augmented, &asked, &kinds.transforms)?;
+    let data = [(Split::Val, Some(splits.val)), (Split::Test, splits.test)];
+    let data = data.into_iter().filter(|(split, _)| parts.contains(split)).collect();
     let eyes = Eyes::of(&plan, &kinds.transforms)?;
     let simulation = Simulation { source: source.as_ref(), eyes: eyes.as_ref() };
-    measure_all(&plan, simulation, splits, &mut engine, collective.as_ref())
+    measure_all(&plan, simulation, data, &mut engine, collective.as_ref())
 }

@@ -29,7 +29,7 @@ pub(crate) use failure::of_data;
 use crate::checkpoint;
 use crate::collective::Collective;
 use crate::data::{DataSource, Odds, Splits};
-use crate::engine::{Clock, Engine, StopRequest};
+use crate::engine::{Clock, Engine, Split, StopRequest};
 use crate::event::Event;
 use crate::failpoint;
 use crate::kinds::Kinds;
@@ -41,7 +41,7 @@ use device::GroupHandles;
 pub(crate) use evaluation_details::{ClassDetails, Details, TargetDetails, WorstSample};
 use rank_logger::RankLogger;
 use rollout::Eyes;
-pub(crate) use rollout::{Episode, Transition};
+pub(crate) use rollout::{Episode, Transition, simulated};
 pub(crate) use sample::Sampling;
 pub(crate) use test::Measured;
 use train::Ending;
@@ -158,8 +158,8 @@ fn share_of_cores(plan: &Plan) -> Result<ThreadPool, Error> {
     })
 }
 
-/// Metrics of the checkpoint `opened`, or else of the weights that the plan starts from, over
-/// validation and test data, in this process alone.
+/// Metrics of the checkpoint `opened`, or else of the weights that the plan starts from, over these
+/// parts of the data, in this process alone.
 ///
 /// # Errors
 ///
@@ -167,9 +167,10 @@ fn share_of_cores(plan: &Plan) -> Result<ThreadPool, Error> {
 pub(crate) fn evaluate(
     plan: &Plan,
     opened: Option<&checkpoint::Opened>,
+    parts: &[Split],
     kinds: &Kinds,
 ) -> Result<Measured, Error> {
-    on_large_stack(|| build::evaluate(plan, opened, kinds))
+    on_large_stack(|| build::evaluate(plan, opened, parts, kinds))
 }
 
 /// The tokens that the model of the checkpoint `opened` writes after those of `prompt`, in this

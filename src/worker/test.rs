@@ -2,10 +2,11 @@
 
 use std::collections::BTreeMap;
 use std::path::Path;
+use std::sync::Arc;
 
 use crate::checkpoint::{self, Opened};
 use crate::collective::Collective;
-use crate::data::Splits;
+use crate::data::Dataset;
 use crate::engine::{Engine, Evaluation, Split};
 use crate::event::{Evaluated, Event, Unreadable};
 use crate::failpoint;
@@ -130,18 +131,19 @@ pub(crate) struct Measured {
     pub details: Vec<Details>,
 }
 
-/// Metrics of the parameters at hand over validation and test data, and in a simulation, in a world
-/// of one.
+/// Metrics of the parameters at hand over parts of the data, and in a simulation if one of them is
+/// to test on, in a world of one.
 pub(crate) fn measure_all(
     plan: &Plan,
     simulation: Simulation<'_>,
-    splits: Splits,
+    parts: Vec<(Split, Option<Arc<dyn Dataset>>)>,
     engine: &mut Engine,
     collective: &dyn Collective,
 ) -> Result<Measured, Error> {
     let mut measured = Measured::default();
     engine.name_worst(MAX_WORST_SAMPLES);
-    for (split, data) in [(Split::Val, Some(splits.val)), (Split::Test, splits.test)] {
+    let tests = parts.iter().any(|(split, _)| *split == Split::Test);
+    for (split, data) in parts {
         let Some(data) = data else { continue };
         let (chunks, mut feed) = Feed::of_split(plan, split, data.clone(), Rank(0))?;
         let found = engine.evaluate(split, &chunks, &mut || feed.next())?;
@@ -156,8 +158,7 @@ pub(crate) fn measure_all(
             measured.unreadable.push(found);
         }
     }
-    measured
-        .metrics
-        .extend(success(plan, simulation, engine)?.map(|share| (SUCCESS.to_owned(), share)));
+    let solved = if tests { success(plan, simulation, engine)? } else { None };
+    measured.metrics.extend(solved.map(|share| (SUCCESS.to_owned(), share)));
     Ok(measured)
 }

@@ -124,6 +124,7 @@ fn training_feed(
             move |pass| Request {
                 samples: pass.samples,
                 partners: pass.partners,
+                copies: pass.copies,
                 step,
                 epoch: Some(epoch),
             },

@@ -1,5 +1,7 @@
 //! Samples that are drawn by their classes, taken in part, or held back.
 
+use serde_json::Value;
+
 use crate::experiments::BASE;
 use crate::lab::Lab;
 use crate::resume::bits;
@@ -65,4 +67,119 @@ fn what_does_not_go_together_is_refused_with_its_key() {
         &["`test/loss` is never measured: there is nothing to test on"],
     );
     lab.is_clean();
+}
+
+#[test]
+fn folds_are_a_sweep_with_a_mean_and_a_spread_and_each_trial_is_tested() {
+    let lab = table("folds = 3\ntest_fraction = 0.1");
+    let page = lab.run_to(0, &["plan", "small.toml", "data.fold=2"]).stdout;
+    assert!(page.contains("fold 2 of 3 validates, 0.1 held back to"), "{page}");
+    assert!(page.contains("72 to train on, 36 to validate, 12 to test"), "{page}");
+    let words = ["sweep", "small.toml", "data.fold=0,1,2", "train.epochs=1", "--json"];
+    let swept: Value = serde_json::from_str(&lab.run_to(0, &words).stdout).unwrap();
+    let trials = swept["trials"].as_array().unwrap();
+    let reached: Vec<f64> = trials.iter().map(|trial| trial["value"].as_f64().unwrap()).collect();
+    let mean = reached.iter().sum::<f64>() / 3.0;
+    let over = &swept["repeats"][0];
+    assert_eq!((reached.len(), &over["trials"]), (3, &Value::from(3)));
+    assert!((over["mean"].as_f64().unwrap() - mean).abs() < 1e-12, "{swept}");
+    let report = lab.run_to(0, &["report", "small-sweep"]).stdout;
+    assert!(report.contains("over `data.fold`:"), "{report}");
+    let of = |part: &[&str]| -> Value {
+        let words = [&["eval", "small-sweep", "--json"], part].concat();
+        serde_json::from_str(&lab.run_to(0, &words).stdout).unwrap()
+    };
+    let names = |found: &Value| -> Vec<String> {
+        found["metrics"].as_object().unwrap().keys().cloned().collect()
+    };
+    assert!(names(&of(&["--part", "test"])).iter().all(|name| name.starts_with("test/")));
+    assert!(names(&of(&["--part", "val"])).iter().all(|name| name.starts_with("val/")));
+    let all = names(&of(&[]));
+    assert!(["val/loss", "test/loss"].iter().all(|name| all.iter().any(|known| known == name)));
+    lab.is_clean();
+}
+
+#[test]
+fn generated_images_validate_and_the_others_test() {
+    let lab = Lab::new();
+    let held = ["small.toml", "data.val_fraction=0.25", "train.epochs=1"];
+    let page = lab.run_to(0, &[&["plan"], &held[..]].concat()).stdout;
+    lab.run_to(0, &held);
+    let said = |name: &str| lab.events().into_iter().find(|event| event["event"] == name);
+    let tested = said("tested").unwrap();
+    assert!(page.contains(&format!(", {} to test", tested["samples"])), "{page}");
+    lab.run_to(2, &["eval", "--part", "train"]);
+    let without = Lab::new();
+    without.run_to(0, &["small.toml", "train.epochs=1"]);
+    without.run_to(2, &["eval", "--part", "test"]).says(&["`shapes` has no part to test on"]);
+}
+
+#[test]
+fn answers_are_averaged_over_views_of_images_alone() {
+    let lab = Lab::new();
+    let sized =
+        "data.transforms.val=[{name=\"resize\",size=[16,20]},{name=\"center_crop\",size=16}]";
+    lab.run_to(0, &["small.toml", "train.epochs=1", sized]);
+    let loss = |how: &[&str]| -> f64 {
+        let ended = lab.run_to(0, &[&["eval", "--json"], how].concat());
+        let found: Value = serde_json::from_str(&ended.stdout).unwrap();
+        found["metrics"]["val/loss"].as_f64().unwrap()
+    };
+    let [one, five, ten, drawn] =
+        ["hflip", "five_crop", "ten_crop", "draws=3"].map(|how| loss(&["--tta", how]));
+    assert!(five != ten && one != five && [one, five, ten, drawn].iter().all(|x| x.is_finite()));
+    // Nothing is random in the training transforms: all draws are the image itself, in 16 x 16.
+    assert!((loss(&["--tta", "draws=2"]) - drawn).abs() < 1e-5);
+    lab.run_to(2, &["eval", "--tta", "rotate"]).says(&["must be hflip, five_crop, ten_crop"]);
+    let plain = Lab::new();
+    plain.run_to(0, &["small.toml", "train.epochs=1"]);
+    plain.run_to(2, &["eval", "--tta", "ten_crop"]).says(&["needs a `center_crop`", "do: "]);
+    let numbers = table(HELD);
+    numbers.run_to(0, &["small.toml", "train.epochs=1"]);
+    numbers
+        .run_to(2, &["eval", "--tta", "hflip"])
+        .says(&["`--tta hflip` is for images, but `csv` holds rows of a table"]);
+}
+
+#[test]
+fn mixed_images_need_a_loss_that_takes_them_and_may_be_swept_over() {
+    let lab = Lab::new();
+    let mixes = "data.mixup.mixup_alpha=0.8";
+    let refused = lab.run_to(2, &["plan", "small.toml", mixes, "loss.name=focal"]);
+    refused.says(&["`data.mixup.mixup_alpha`", "data.mixup.mixup_alpha=0.8"]);
+    lab.run_to(2, &["plan", "small.toml", "data.aug_repeats=2", "data.sampler=torch"])
+        .says(&["`data.aug_repeats`: needs `data.sampler = \"shards\"`"]);
+    let words = ["sweep", "small.toml", "train.epochs=1", "--json"];
+    let spaces = ["train.batch_size=2,4", "data.mixup.mixup_alpha=0,0.8"];
+    let ended = lab.run_to(0, &[&words[..], &spaces].concat());
+    let swept: Value = serde_json::from_str(&ended.stdout).unwrap();
+    let value = |size: u64, alpha: f64| {
+        let of = |trial: &&Value| {
+            trial["values"]["train.batch_size"].as_u64() == Some(size)
+                && trial["values"]["data.mixup.mixup_alpha"].as_f64() == Some(alpha)
+        };
+        swept["trials"].as_array().unwrap().iter().find(of).unwrap()["value"].as_f64().unwrap()
+    };
+    // The global batch is the same, and so is what is mixed in it.
+    for alpha in [0.0, 0.8] {
+        assert!((value(2, alpha) - value(4, alpha)).abs() < 1e-4, "{swept}");
+    }
+    assert!((value(2, 0.0) - value(2, 0.8)).abs() > 1e-3, "{swept}");
+}
+
+#[test]
+fn repeated_images_are_the_same_at_any_number_of_ranks_and_after_a_resume() {
+    let words = ["data.aug_repeats=3", "data.mixup.mixup_alpha=0.8", "distributed.shards=2"];
+    let random = "data.transforms.train=[{name=\"random_crop\",size=16,padding=2}]";
+    let run = |more: &[&str]| {
+        let lab = Lab::new();
+        lab.run_to(0, &[&["small.toml", random], &words[..], more].concat());
+        lab
+    };
+    let whole = run(&[]);
+    let said = whole.events().into_iter().find(|event| event["event"] == "partitioned").unwrap();
+    assert_eq!((&said["samples"], &said["repeated"]), (&48.into(), &32.into()));
+    let parts = run(&["distributed.devices=1", "train.epochs=1"]);
+    parts.run_to(0, &["resume", "train.epochs=2"]);
+    bits(&parts).must_be(&bits(&whole));
 }

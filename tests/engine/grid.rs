@@ -84,6 +84,7 @@ fn steps(plan: &Plan, n_steps: usize, collective: Arc<dyn Collective>) -> String
     let request = |(step, pass): (usize, MicroBatch)| Request {
         samples: pass.samples,
         partners: pass.partners,
+        copies: pass.copies,
         step: step as u64,
         epoch: Some(0),
     };

@@ -90,7 +90,10 @@ fn golden_engine(plan: &Plan) -> (Engine, Vec<MicroBatch>) {
     let collective = group(plan).remove(0);
     let engine = Engine::new(Arc::new(plan.clone()), components, collective, None).unwrap();
     let samples = vec![0, 1, 2, 3];
-    (engine, vec![MicroBatch { shard: 0, index_in_step: 0, samples, partners: vec![] }])
+    (
+        engine,
+        vec![MicroBatch { shard: 0, index_in_step: 0, samples, partners: vec![], copies: vec![] }],
+    )
 }
 
 /// The averages, and the loss in their place, beside the golden ones.

@@ -20,7 +20,7 @@ use ddprun::nn::{ForwardContext, Params};
 use ddprun::ops::{self, GradientSink};
 use ddprun::optim::Adam;
 use ddprun::plan::{
-    DataPlan, Modality, ModelPlan, OnBadSample, Precision, Sampler, SourcePlan, Targets,
+    DataPlan, Modality, ModelPlan, OnBadSample, Precision, Sampler, SourcePlan, SplitPlan, Targets,
 };
 use ddprun::rng::{Key, Purpose};
 use serde_json::{Value, json};
@@ -206,6 +206,9 @@ fn twenty_steps_on_etth1_equal_pytorch_where_the_table_is() {
         notes: vec![],
         classes: vec![],
         target_columns: Vec::new(),
+        token_bytes: Vec::new(),
+        split: SplitPlan::NONE,
+        aug_repeats: 1,
         class_weights: Vec::new(),
         subset_of: None,
         sampler: Sampler::Shards,

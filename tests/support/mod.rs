@@ -17,7 +17,7 @@ use ddprun::optim::{self, CosineAnnealingLr, Sgd};
 use ddprun::plan::{
     BackendPlan, BatchPlan, Cadence, CheckpointPlan, ClipPlan, Convolutions, DataPlan,
     DistributedPlan, LengthPlan, LoggingPlan, Modality, Mode, ModelPlan, OnBadSample, OnNonFinite,
-    Plan, Precision, Sampler, SchedulePlan, SourcePlan, Targets,
+    Plan, Precision, Sampler, SchedulePlan, SourcePlan, SplitPlan, Targets,
 };
 use ddprun::rng::{Key, Purpose};
 use ddprun::units::{
@@ -113,6 +113,9 @@ fn data_plan() -> DataPlan {
         classes: (0..CLASSES).map(|class| class.to_string()).collect(),
         target_columns: vec![],
         sampler: Sampler::Shards,
+        token_bytes: Vec::new(),
+        split: SplitPlan::NONE,
+        aug_repeats: 1,
         class_weights: vec![],
         subset_of: None,
         shuffle: true,

@@ -15,7 +15,7 @@ use crate::config;
 use crate::data::{self, Asked};
 use crate::files;
 use crate::kinds::Kinds;
-use crate::plan::{DataFacts, Targets};
+use crate::plan::{DataFacts, SplitPlan, Targets};
 use crate::worker::{self, exit};
 
 /// Writes an experiment for the data at a path, and says what to do with it.
@@ -55,7 +55,11 @@ fn survey(found: &Recognised, name: &str, kinds: &Kinds) -> Result<DataFacts, Re
         }
         _ => Targets::Classes,
     };
-    data::survey(&kinds.data, &found.data, &Asked::new(name, 0, targets))
+    // What all data sets share is no option of this one.
+    let mut data = found.data.clone();
+    let val_fraction = data.options.remove("val_fraction").and_then(|share| share.as_f64());
+    let split = SplitPlan { val_fraction, ..SplitPlan::NONE };
+    data::survey(&kinds.data, &data, &Asked { split, ..Asked::new(name, 0, targets) })
         .map_err(|error| Refusal::of(worker::of_data(&error), &error, error.help()))
 }
 

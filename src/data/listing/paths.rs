@@ -73,6 +73,13 @@ impl Paths {
         (0..self.len()).map(|index| self.get(index))
     }
 
+    /// The label of each file.
+    pub(crate) fn labels(&self) -> Vec<u32> {
+        let ends = self.folders.iter().skip(1).map(|folder| folder.first);
+        let folders = self.folders.iter().zip(ends.chain([self.len()]));
+        folders.flat_map(|(folder, end)| (folder.first..end).map(|_| folder.label)).collect()
+    }
+
     /// Number of files of each of `classes` labels.
     pub(crate) fn counts(&self, classes: usize) -> Vec<u64> {
         let mut counts = vec![0; classes];
@@ -119,6 +126,7 @@ mod tests {
             paths.push_path(path, *label);
         }
         assert_eq!(paths.len(), all.len());
+        assert!(paths.labels().iter().eq(all.iter().map(|(_, label)| label)));
         assert!(paths.iter().eq(all));
         assert_eq!(Paths::default().iter().count(), 0);
     }

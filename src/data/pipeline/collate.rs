@@ -29,11 +29,12 @@ pub(crate) fn load(
     let mut targets = Vec::with_capacity(request.samples.len());
     let mut samples = Vec::with_capacity(request.samples.len());
     let mut unreadable = Vec::new();
-    for &sample in &request.samples {
+    for (at, &sample) in request.samples.iter().enumerate() {
         if cancelled() {
             break;
         }
-        let found = load_or_replace(dataset, sample, &mut values, request.epoch, settings)?;
+        let [copy, _] = request.copies.get(at).copied().unwrap_or_default();
+        let found = load_or_replace(dataset, (sample, copy), &mut values, request.epoch, settings)?;
         unreadable.extend(found.warning);
         if let Some((sample, target)) = found.sample {
             samples.push(sample);
@@ -75,16 +76,20 @@ impl Mixing<'_> {
         let rows = values.chunks_exact_mut(shape.iter().product());
         let rows = rows.zip(mixed.chunks_exact_mut(n_targets));
         let mut rows = rows.zip(request.samples.iter().zip(&request.partners)).peekable();
+        let mut at = 0;
         while let Some(((image, target), (&sample, &partner))) = rows.next() {
+            let [_, copy] = request.copies.get(at).copied().unwrap_or_default();
+            at += 1;
             let mixture = Mixture::of_pair(plan, place, [sample, partner], (height, width));
             let own = Sample { image, target };
             if let Some(((image, target), _)) =
                 rows.next_if(|(_, pair)| pair == &(&partner, &sample))
             {
+                at += 1;
                 mixture.apply([own, Sample { image, target }], shape);
             } else if partner != sample {
                 // It is mixed with this one in another pass, too.
-                let (mut image, mut target) = self.partner(partner)?;
+                let (mut image, mut target) = self.partner((partner, copy))?;
                 let other = Sample { image: &mut image, target: &mut target };
                 mixture.apply([own, other], shape);
             }
@@ -93,7 +98,7 @@ impl Mixing<'_> {
     }
 
     /// The values of a sample that is in another pass, and its probabilities of classes.
-    fn partner(&self, sample: u32) -> Result<(Vec<f32>, Vec<f32>), Error> {
+    fn partner(&self, sample: (u32, u32)) -> Result<(Vec<f32>, Vec<f32>), Error> {
         let Self { dataset, request, settings, plan } = *self;
         let mut values = Vec::new();
         let found = load_or_replace(dataset, sample, &mut values, request.epoch, settings)?;
@@ -125,16 +130,17 @@ struct Found {
     warning: Option<Unreadable>,
 }
 
+/// Loads a copy of a sample: each copy has an augmentation of its own.
 fn load_or_replace(
     dataset: &dyn Dataset,
-    sample: u32,
+    (sample, copy): (u32, u32),
     values: &mut Vec<f32>,
     epoch: Option<u64>,
     settings: &Settings,
 ) -> Result<Found, Error> {
     let index = sample as usize;
-    let key =
-        epoch.map(|epoch| Key::new(settings.seed, Purpose::Augment, epoch, u64::from(sample)));
+    let place = u64::from(copy) << 32 | u64::from(sample);
+    let key = epoch.map(|epoch| Key::new(settings.seed, Purpose::Augment, epoch, place));
     let source = match load_caught(dataset, index, key, values) {
         Ok(target) => return Ok(Found { sample: Some((sample, target)), warning: None }),
         Err(source) => source,
@@ -303,6 +309,7 @@ mod tests {
                 let request = Request {
                     samples: pass.samples,
                     partners: pass.partners,
+                    copies: pass.copies,
                     step: step as u64,
                     epoch: Some(3),
                 };

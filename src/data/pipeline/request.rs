@@ -13,6 +13,8 @@ pub struct Request {
     /// With which sample each is mixed, itself where it is left alone; empty where nothing is
     /// mixed.
     pub partners: Vec<u32>,
+    /// Which copy of each sample it is, and of each partner; empty where there is one of each.
+    pub copies: Vec<[u32; 2]>,
     /// Step of the epoch, for the randomness of the mixing.
     pub step: u64,
     /// The epoch, for the randomness of the augmentation; `None` = evaluation, nothing is random.

@@ -26,6 +26,8 @@ pub struct MicroBatch {
     /// With which sample each is mixed, itself where it is left alone; empty where nothing is
     /// mixed.
     pub partners: Vec<u32>,
+    /// Which copy of each sample it is, and of each partner; empty where there is one of each.
+    pub copies: Vec<[u32; 2]>,
 }
 
 /// The samples of one epoch in their order, and the arithmetic that cuts them into steps and
@@ -34,6 +36,8 @@ pub struct MicroBatch {
 pub struct EpochOrder {
     /// `shards`: all samples. `torch`: all samples, padded or cut to a multiple of the world size.
     order: Vec<u32>,
+    /// Which copy of its sample each place has; empty where there is one of each.
+    copies: Vec<u32>,
     sampler: Sampler,
     drop_last: bool,
     batch: BatchPlan,
@@ -64,8 +68,13 @@ impl EpochOrder {
             Sampler::Torch => even(order, world.count(), data.drop_last),
             _ => order,
         };
+        let (order, copies) = match data.aug_repeats {
+            0 | 1 => (order, Vec::new()),
+            repeats => repeated(&order, repeats, batch.global.count()),
+        };
         Self {
             order,
+            copies,
             sampler: data.sampler,
             drop_last: data.drop_last,
             batch: *batch,
@@ -85,7 +94,7 @@ impl EpochOrder {
 
     /// Whether a sample may be there several times, and another one not at all.
     pub(crate) fn draws(&self) -> bool {
-        self.sampler.draws()
+        self.sampler.draws() || !self.copies.is_empty()
     }
 
     /// Steps of the epoch.
@@ -122,9 +131,15 @@ impl EpochOrder {
             } else {
                 Vec::new()
             };
+            let copy = |&at: &usize| {
+                let partner = if self.mixes { self.partner(step_in_epoch, at) } else { at };
+                [self.copies[at], self.copies[partner]]
+            };
+            let is_repeated = !self.copies.is_empty();
             MicroBatch {
                 shard,
                 index_in_step: shard * per_shard + j,
+                copies: if is_repeated { places.iter().map(copy).collect() } else { Vec::new() },
                 partners: samples(partners),
                 samples: samples(places),
             }
@@ -197,6 +212,17 @@ pub fn evaluation_chunks(
     })
 }
 
+/// As many samples as before, each `repeats` times in a row (timm's `RepeatAugSampler`), with the
+/// number of its copy. In each step the first copies of all its samples come first, so that
+/// neighbours, which may be mixed, are different samples.
+fn repeated(order: &[u32], repeats: usize, global: usize) -> (Vec<u32>, Vec<u32>) {
+    let mut places: Vec<usize> = (0..order.len()).collect();
+    for step in places.chunks_mut(global) {
+        step.sort_by_key(|place| place % repeats);
+    }
+    places.into_iter().map(|at| (order[at / repeats], (at % repeats) as u32)).unzip()
+}
+
 /// Makes the length a multiple of `world`, as `DistributedSampler`: cut (`drop_last`), or padded by
 /// repeating from the start.
 fn even(mut order: Vec<u32>, world: usize, drop_last: bool) -> Vec<u32> {
@@ -224,7 +250,7 @@ pub(super) mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::plan::{MixupMode, MixupPlan, Modality, OnBadSample, SourcePlan};
+    use crate::plan::{MixupMode, MixupPlan, Modality, OnBadSample, SourcePlan, SplitPlan};
     use crate::units::{AccumulationSteps, GlobalBatchSize, Shards};
 
     pub(in crate::data) fn data(
@@ -241,6 +267,9 @@ pub(super) mod tests {
             notes: Vec::new(),
             classes: Vec::new(),
             target_columns: Vec::new(),
+            token_bytes: Vec::new(),
+            split: SplitPlan::NONE,
+            aug_repeats: 1,
             class_weights: Vec::new(),
             subset_of: None,
             sampler,
@@ -288,6 +317,62 @@ pub(super) mod tests {
             passes.flat_map(|pass| pass.samples).collect()
         };
         (0..n_ranks).map(of_rank).collect()
+    }
+
+    #[test]
+    fn repeated_samples_are_those_of_timm() {
+        let golden = include_str!("../../../tests/golden/repeat_augment.json");
+        let golden: serde_json::Value = serde_json::from_str(golden).unwrap();
+        let data = DataPlan { aug_repeats: 3, ..data(47, Sampler::Shards, false, false) };
+        let order = EpochOrder::new(&data, &batch(3, 1, 4, 1), WorldSize::ONE, 7, 2);
+        let steps: Vec<Vec<u32>> = serde_json::from_value(golden["steps"].clone()).unwrap();
+        for (step, expected) in steps.iter().enumerate() {
+            let passes = order.passes(step, Rank(0));
+            let mut taken: Vec<u32> = passes.into_iter().flat_map(|pass| pass.samples).collect();
+            taken.sort_unstable();
+            // timm pads the last step to a whole one for each rank.
+            assert_eq!(taken, expected[..taken.len()], "step {step}");
+            assert!(taken.len() == 12 || (step, taken.len()) == (3, 11));
+        }
+    }
+
+    #[test]
+    fn each_sample_is_in_a_step_as_often_as_it_is_repeated_at_any_world_size() {
+        let repeats = |n| DataPlan { aug_repeats: 3, ..data(n, Sampler::Shards, true, false) };
+        let taken = |world: u32, step| {
+            let order = EpochOrder::new(
+                &repeats(47),
+                &batch(3, 1, 4, world),
+                WorldSize::new(world).unwrap(),
+                7,
+                2,
+            );
+            assert_eq!(order.steps(), 4);
+            let passes = (0..world).flat_map(|rank| order.passes(step, Rank(rank)));
+            let passes: Vec<MicroBatch> = passes.collect();
+            let copies = passes.iter().flat_map(|pass| pass.copies.iter().map(|[own, _]| *own));
+            let samples = passes.iter().flat_map(|pass| pass.samples.iter().copied());
+            samples.zip(copies).collect::<Vec<(u32, u32)>>()
+        };
+        let mut distinct = std::collections::BTreeSet::new();
+        for step in 0..3 {
+            let whole = taken(1, step);
+            assert_eq!([taken(2, step), taken(4, step)], [whole.clone(), whole.clone()]);
+            assert!(whole.windows(2).all(|pair| pair[0].0 != pair[1].0), "{whole:?}");
+            let mut all = whole.clone();
+            all.sort_unstable();
+            for copies in all.chunks(3) {
+                assert!(
+                    copies
+                        .iter()
+                        .zip(0..)
+                        .all(|(&(sample, copy), n)| { (sample, copy) == (copies[0].0, n) })
+                );
+            }
+            distinct.extend(whole.into_iter().map(|(sample, _)| sample));
+        }
+        assert_eq!(distinct.len(), 12);
+        assert_eq!(taken(1, 3).len(), 11);
     }
 
     #[test]

@@ -1,234 +1,182 @@
-//! Which samples of one set are trained on, and which are held back to validate and to test on.
-//!
-//! What belongs together (a sample, or all rows of a group) is dealt out as a whole. Without groups
-//! each class is dealt out by itself, so that all parts have its share. The same seed gives the
-//! same parts, whatever the run.
+//! The parts of a data set: those that it has by itself, and those that are held back of its
+//! training samples.
 
-use crate::config::kind::Wrong;
-use crate::rng::{self, Key, Purpose};
+use std::collections::BTreeMap;
 
-/// What is held back.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub(crate) struct Holdout {
-    /// Share to validate on.
-    pub(crate) val_fraction: Option<f64>,
-    /// Share to test on.
-    pub(crate) test_fraction: Option<f64>,
-    /// Parts, of which one validates, instead of a share.
-    pub(crate) folds: Option<usize>,
-    /// Which one, from 0.
-    pub(crate) fold: Option<usize>,
-    /// Seed of the parts.
-    pub(crate) seed: u64,
+use crate::data::listing::paths::Paths;
+use crate::plan::{Part, SplitPlan};
+
+/// What is trained, validated and tested on.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Parts<T> {
+    pub(crate) train: T,
+    pub(crate) val: T,
+    pub(crate) test: Option<T>,
 }
 
-/// What a sample is for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Part {
-    Train,
-    Val,
-    Test,
+/// Samples of which some can be held back.
+pub(crate) trait Divisible: Default {
+    /// What is dealt out as a whole.
+    fn units(&self) -> Units;
+
+    /// Those at these places, which ascend.
+    fn only(&self, places: &[usize]) -> Self;
 }
 
-impl Part {
-    /// What its files are called in records.
-    pub(crate) fn name(self) -> &'static str {
-        match self {
-            Self::Train => "train",
-            Self::Val => "val",
-            Self::Test => "test",
+/// What is dealt out as a whole.
+#[derive(Debug)]
+pub(crate) enum Units {
+    /// Each sample, by its class, so that all parts have its share.
+    Samples(Vec<u32>),
+    /// All samples of a group; the number of each sample's.
+    Groups(Vec<u32>),
+}
+
+impl<T> Parts<T> {
+    /// Puts `of` in the place of a part.
+    pub(crate) fn put(&mut self, part: Part, of: T) {
+        match part {
+            Part::Train => self.train = of,
+            Part::Val => self.val = of,
+            Part::Test => self.test = Some(of),
         }
     }
 }
 
-impl Holdout {
-    /// The rules between the keys, beside those that name the other parts: `val` and `test`, and
-    /// whether they are given.
-    pub(crate) fn check(
-        &self,
-        val: (&'static str, bool),
-        test: (&'static str, bool),
-    ) -> Vec<Wrong> {
-        let mut wrong = Vec::new();
-        let mut say =
-            |key, with, what: &str| wrong.push(Wrong { key, with, what: what.to_owned() });
-        let holds_val = self.val_fraction.is_some() || self.folds.is_some();
-        if !val.1 && !holds_val {
-            let what = "is missing: give it, or hold samples back with `val_fraction` or `folds`";
-            say(val.0, &[], what);
-        }
-        if val.1 && self.val_fraction.is_some() {
-            say("val_fraction", &[], &format!("does not go with `{}`", val.0));
-        }
-        if val.1 && self.folds.is_some() {
-            say("folds", &[], &format!("does not go with `{}`", val.0));
-        }
-        if self.val_fraction.is_some() && self.folds.is_some() {
-            say("folds", &["val_fraction"], "does not go with `val_fraction`");
-        }
-        if test.1 && self.test_fraction.is_some() {
-            say("test_fraction", &[], &format!("does not go with `{}`", test.0));
-        }
-        match (self.fold, self.folds) {
-            (Some(_), None) => say("fold", &["folds"], "needs `folds`, the number of parts"),
-            (Some(fold), Some(folds)) if fold >= folds => {
-                let what = format!("is {fold}, but the last of {folds} parts is {}", folds - 1);
-                say("fold", &["folds"], &what);
-            }
-            _ => {}
-        }
-        if self.val_fraction.unwrap_or(0.0) + self.test_fraction.unwrap_or(0.0) >= 1.0 {
-            let what = "leaves nothing to train on, with `test_fraction`";
-            say("val_fraction", &["test_fraction"], what);
-        }
-        wrong
-    }
-
-    /// Whether any sample is held back.
-    pub(crate) fn holds_something(&self) -> bool {
-        self.val_fraction.is_some() || self.test_fraction.is_some() || self.folds.is_some()
-    }
-
-    /// ", 0.2 held back to validate"
-    pub(crate) fn words(&self) -> String {
-        let share = |share: Option<f64>, what: &str| {
-            share.map_or(String::new(), |share| format!(", {share} held back to {what}"))
-        };
-        let fold = self.folds.map_or(String::new(), |folds| {
-            format!(", fold {} of {folds} validates", self.fold.unwrap_or(0))
-        });
-        share(self.val_fraction, "validate") + &fold + &share(self.test_fraction, "test")
-    }
-
-    /// What each unit is for; `labels` holds the class of each.
+impl<T: Divisible> Parts<T> {
+    /// Holds back of the training samples what `split` says. Where they validate, the part that did
+    /// so before is to test on, if there is one and nothing else to test on.
     ///
     /// # Errors
     ///
-    /// A part is asked for and gets nothing, in words.
-    pub(crate) fn deal(&self, labels: &[u32]) -> Result<Vec<Part>, String> {
-        let mut parts = vec![Part::Train; labels.len()];
-        let classes = labels.iter().max().map_or(0, |&label| label + 1);
-        let mut of_class: Vec<Vec<usize>> = vec![Vec::new(); classes as usize];
-        labels.iter().zip(0..).for_each(|(&label, unit)| of_class[label as usize].push(unit));
-        // Folds go round over all classes, so that they differ by one unit at most.
-        let mut turn = 0;
-        for (class, units) in of_class.iter().enumerate() {
-            let key = Key::new(self.seed, Purpose::Shuffle, HOLDOUT, class as u64);
-            let order = rng::permutation(key, units.len());
-            let mut order = order.into_iter().map(|place| units[place as usize]);
-            let share = |share: Option<f64>| (share.unwrap_or(0.0) * units.len() as f64).round();
-            for unit in order.by_ref().take(share(self.test_fraction) as usize) {
-                parts[unit] = Part::Test;
-            }
-            let val = share(self.val_fraction) as usize;
-            for (place, unit) in order.enumerate() {
-                let is_val = match self.folds {
-                    Some(folds) => turn % folds == self.fold.unwrap_or(0),
-                    None => place < val,
-                };
-                turn += 1;
-                if is_val {
-                    parts[unit] = Part::Val;
-                }
-            }
+    /// A part would be empty, in words.
+    pub(crate) fn held_back(self, split: &SplitPlan) -> Result<Self, String> {
+        if !split.holds_something() {
+            return Ok(self);
         }
-        let is_wanted = [
-            (Part::Train, true, "train"),
-            (Part::Val, self.val_fraction.is_some() || self.folds.is_some(), "validate"),
-            (Part::Test, self.test_fraction.is_some(), "test"),
-        ];
-        match is_wanted.iter().find(|(part, wanted, _)| *wanted && !parts.contains(part)) {
-            Some((.., word)) => {
-                Err(format!("{} samples or groups leave nothing to {word} on", labels.len()))
+        let dealt = match self.train.units() {
+            Units::Samples(labels) => split.deal(&labels)?,
+            Units::Groups(of) => {
+                let n = of.iter().max().map_or(0, |&group| group as usize + 1);
+                let dealt = split.deal(&vec![0; n])?;
+                of.iter().map(|&group| dealt[group as usize]).collect()
             }
-            None => Ok(parts),
+        };
+        let only = |wanted: Part| {
+            let places = (0..dealt.len()).filter(|&place| dealt[place] == wanted);
+            self.train.only(&places.collect::<Vec<usize>>())
+        };
+        let train = only(Part::Train);
+        let held_test = split.test_fraction.map(|_| only(Part::Test));
+        if !split.holds_val() {
+            return Ok(Self { train, test: held_test.or(self.test), val: self.val });
+        }
+        let val = only(Part::Val);
+        let fixed = (!self.val.units().is_empty()).then_some(self.val);
+        Ok(Self { train, val, test: held_test.or(self.test).or(fixed) })
+    }
+}
+
+impl Units {
+    fn is_empty(&self) -> bool {
+        match self {
+            Self::Samples(of) | Self::Groups(of) => of.is_empty(),
         }
     }
 }
 
-/// The epoch that no run reaches: keeps these draws from the orders of epochs.
-const HOLDOUT: u64 = u64::MAX - 1;
+/// The number of each sample's group; `None` where there are no groups.
+pub(crate) fn numbered(groups: &[String]) -> Option<Vec<u32>> {
+    let mut numbers: BTreeMap<&str, u32> = BTreeMap::new();
+    let number = |group| {
+        let next = numbers.len() as u32;
+        *numbers.entry(group).or_insert(next)
+    };
+    (!groups.is_empty()).then(|| groups.iter().map(String::as_str).map(number).collect())
+}
+
+/// The class of each sample.
+impl Divisible for Vec<u32> {
+    fn units(&self) -> Units {
+        Units::Samples(self.clone())
+    }
+
+    fn only(&self, places: &[usize]) -> Self {
+        places.iter().map(|&place| self[place]).collect()
+    }
+}
+
+/// Places of samples that have no classes.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Places(pub(crate) Vec<u32>);
+
+impl Divisible for Places {
+    fn units(&self) -> Units {
+        Units::Samples(vec![0; self.0.len()])
+    }
+
+    fn only(&self, places: &[usize]) -> Self {
+        Self(self.0.only(places))
+    }
+}
+
+/// Files, by their labels.
+impl Divisible for Paths {
+    fn units(&self) -> Units {
+        Units::Samples(self.labels())
+    }
+
+    fn only(&self, places: &[usize]) -> Self {
+        let mut only = Self::default();
+        for (path, label) in places.iter().map(|&place| self.get(place)) {
+            only.push_path(&path, label);
+        }
+        only
+    }
+}
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    /// 90 of class 0, 10 of class 1.
-    fn labels() -> Vec<u32> {
-        (0..100).map(|unit| u32::from(unit % 10 == 3)).collect()
-    }
-
-    fn count(parts: &[Part], part: Part, label: u32) -> usize {
-        parts.iter().zip(labels()).filter(|&(&p, l)| p == part && l == label).count()
-    }
-
     #[test]
-    fn each_class_gives_its_share_to_each_part() {
-        let holdout =
-            Holdout { val_fraction: Some(0.2), test_fraction: Some(0.1), ..Holdout::default() };
-        let parts = holdout.deal(&labels()).unwrap();
-        for (part, expected) in [(Part::Train, [63, 7]), (Part::Val, [18, 2]), (Part::Test, [9, 1])]
-        {
-            assert_eq!([0, 1].map(|label| count(&parts, part, label)), expected);
-        }
-        assert_eq!(holdout.deal(&labels()).unwrap(), parts);
-        let other = Holdout { seed: 1, ..holdout };
-        assert_ne!(other.deal(&labels()).unwrap(), parts);
-    }
-
-    #[test]
-    fn each_sample_validates_in_one_fold() {
-        let mut times = vec![0; 100];
-        for fold in 0..3 {
-            let holdout = Holdout { folds: Some(3), fold: Some(fold), ..Holdout::default() };
-            let parts = holdout.deal(&labels()).unwrap();
-            times.iter_mut().zip(&parts).for_each(|(n, part)| *n += u32::from(*part == Part::Val));
-            // As StratifiedKFold of scikit-learn: 33 or 34 in all, 3 or 4 of the rare class.
-            assert!([33, 34].contains(&parts.iter().filter(|&&part| part == Part::Val).count()));
-            assert!([3, 4].contains(&count(&parts, Part::Val, 1)));
-        }
-        assert!(times.iter().all(|&n| n == 1), "{times:?}");
-    }
-
-    #[test]
-    fn folds_leave_what_is_to_test_on_untouched() {
-        let of = |fold| Holdout {
-            folds: Some(4),
-            fold: Some(fold),
-            test_fraction: Some(0.2),
-            ..Holdout::default()
-        };
-        let tested = |fold| -> Vec<bool> {
-            of(fold).deal(&labels()).unwrap().iter().map(|&part| part == Part::Test).collect()
-        };
-        assert_eq!(tested(0), tested(3));
-        assert_eq!(tested(0).iter().filter(|&&is_test| is_test).count(), 20);
-    }
-
-    #[test]
-    fn a_part_that_gets_nothing_is_refused() {
-        let holdout = Holdout { val_fraction: Some(0.2), ..Holdout::default() };
+    fn a_fixed_validation_part_is_to_test_on_where_training_samples_validate() {
+        let own = || Parts { train: vec![0, 0, 1, 1, 0, 1, 0, 1], val: vec![7, 8, 9], test: None };
+        let split = SplitPlan { val_fraction: Some(0.25), ..SplitPlan::NONE };
+        let parts = own().held_back(&split).unwrap();
+        assert_eq!((parts.train.len(), parts.val), (6, vec![0, 1]));
+        assert_eq!(parts.test, Some(vec![7, 8, 9]));
+        let split = SplitPlan { test_fraction: Some(0.25), ..SplitPlan::NONE };
+        let parts = own().held_back(&split).unwrap();
         assert_eq!(
-            holdout.deal(&[0, 1]).unwrap_err(),
-            "2 samples or groups leave nothing to validate on"
+            (parts.train.len(), parts.val, parts.test),
+            (6, vec![7, 8, 9], Some(vec![0, 1]))
         );
-        assert!(holdout.deal(&[]).is_err());
+        assert_eq!(own().held_back(&SplitPlan::NONE).unwrap().train.len(), 8);
+    }
+
+    /// Samples of three groups.
+    #[derive(Default)]
+    struct Grouped(Vec<u32>);
+
+    impl Divisible for Grouped {
+        fn units(&self) -> Units {
+            Units::Groups(self.0.clone())
+        }
+
+        fn only(&self, places: &[usize]) -> Self {
+            Self(self.0.only(places))
+        }
     }
 
     #[test]
-    fn keys_that_do_not_go_together_are_named() {
-        let check = |holdout: Holdout, val, expected: &[&str]| {
-            let wrong = holdout.check(("val_dir", val), ("test_dir", false));
-            assert_eq!(wrong.iter().map(|wrong| wrong.key).collect::<Vec<_>>(), expected);
-        };
-        let none = Holdout::default();
-        check(none, true, &[]);
-        check(none, false, &["val_dir"]);
-        check(Holdout { val_fraction: Some(0.1), ..none }, false, &[]);
-        check(Holdout { val_fraction: Some(0.1), ..none }, true, &["val_fraction"]);
-        check(Holdout { folds: Some(5), fold: Some(5), ..none }, false, &["fold"]);
-        check(Holdout { fold: Some(1), ..none }, true, &["fold"]);
-        let both = Holdout { val_fraction: Some(0.5), test_fraction: Some(0.5), ..none };
-        check(both, false, &["val_fraction"]);
+    fn a_group_is_held_back_as_a_whole() {
+        let train = Grouped(vec![0, 1, 2, 0, 1, 2, 2]);
+        let split = SplitPlan { folds: Some(3), fold: 1, ..SplitPlan::NONE };
+        let parts = Parts { train, ..Parts::default() }.held_back(&split).unwrap();
+        let (Grouped(train), Grouped(val)) = (parts.train, parts.val);
+        assert_eq!(train.len() + val.len(), 7);
+        assert!(val.iter().all(|group| !train.contains(group) && *group == val[0]));
+        assert!(parts.test.is_none());
     }
 }

@@ -6,16 +6,17 @@ use std::sync::Arc;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::config::kind::{Choice, Kind, Modality, Offer, Options, Wrong};
+use crate::config::kind::{Choice, Kind, Modality, Offer, Options, OwnParts};
 use crate::data::error::{Error, SampleError, shown};
 use crate::data::images::decode;
 use crate::data::listing::cache::{self, ListingCache};
 use crate::data::listing::paths::Paths;
 use crate::data::listing::scan::{self, Listing};
-use crate::data::sources::holdout::{Holdout, Part};
+use crate::data::sources::holdout::Parts;
 use crate::data::sources::source::{Asked, DataSource, Files, Reading, Survey};
 use crate::data::transform::{Images, Pipeline, Transforms};
 use crate::data::{Dataset, Splits, Target, read};
+use crate::plan::{Part, SplitPlan};
 use crate::rng::Key;
 
 /// folders of images, one folder per class, as torchvision's ImageFolder.
@@ -28,8 +29,8 @@ pub struct ImageFolder {
     /// counted where there are many.
     #[schemars(extend("format" = "path"), example = "data/train")]
     pub train_dir: PathBuf,
-    /// the same classes, to validate on; or hold back images of `train_dir` with `val_fraction` or
-    /// `folds`.
+    /// the same classes, to validate on; or hold images of `train_dir` back with
+    /// `data.val_fraction` or `data.folds`.
     #[serde(default)]
     #[schemars(extend("format" = "path"), example = "data/val")]
     pub val_dir: Option<PathBuf>,
@@ -37,57 +38,18 @@ pub struct ImageFolder {
     #[serde(default)]
     #[schemars(extend("format" = "path"), example = "data/test")]
     pub test_dir: Option<PathBuf>,
-    /// share of the images of each class that is held back to validate on, where there is no
-    /// `val_dir`.
-    #[serde(default)]
-    #[schemars(extend("exclusiveMinimum" = 0.0, "exclusiveMaximum" = 1.0), example = 0.2)]
-    pub val_fraction: Option<f64>,
-    /// share of the images of each class that is held back to test on when the training is over.
-    #[serde(default)]
-    #[schemars(extend("exclusiveMinimum" = 0.0, "exclusiveMaximum" = 1.0), example = 0.1)]
-    pub test_fraction: Option<f64>,
-    /// cross-validation: split the images into this many parts, of which `fold` is the one to
-    /// validate on. A sweep over `data.fold` runs all.
-    #[serde(default)]
-    #[schemars(range(min = 2, max = 1000), example = 5)]
-    pub folds: Option<usize>,
-    /// the part to validate on, from 0; 0 unless given.
-    #[serde(default)]
-    #[schemars(range(min = 0, max = 999), example = 0)]
-    pub fold: Option<usize>,
-    /// seed of what is held back: the same images in every run, whatever `experiment.seed` is.
-    #[serde(default)]
-    pub split_seed: u64,
 }
 
 impl Kind for ImageFolder {
     const NAME: &'static str = "image_folder";
-    const OFFERS: &'static [Offer] = &[Offer::Samples(Modality::Images), Offer::Test];
-
-    fn check(&self) -> Vec<Wrong> {
-        let (val, test) = (self.val_dir.is_some(), self.test_dir.is_some());
-        self.holdout().check(("val_dir", val), ("test_dir", test))
-    }
+    const OFFERS: &'static [Offer] =
+        &[Offer::Samples(Modality::Images), Offer::Split(OwnParts::FOLDERS)];
 }
 
 impl ImageFolder {
     /// Images of `train_dir` to train on, of `val_dir` to validate on.
     pub fn new(train_dir: PathBuf, val_dir: PathBuf) -> Self {
-        Self {
-            train_dir,
-            val_dir: Some(val_dir),
-            test_dir: None,
-            val_fraction: None,
-            test_fraction: None,
-            folds: None,
-            fold: None,
-            split_seed: 0,
-        }
-    }
-
-    fn holdout(&self) -> Holdout {
-        let &Self { val_fraction, test_fraction, folds, fold, split_seed: seed, .. } = self;
-        Holdout { val_fraction, test_fraction, folds, fold, seed }
+        Self { train_dir, val_dir: Some(val_dir), test_dir: None }
     }
 
     /// The folders with what they are called in messages.
@@ -118,76 +80,61 @@ impl ImageFolder {
         Ok(listed)
     }
 
-    /// The images of all parts.
-    fn parts(&self) -> Result<Parts, Error> {
-        let mut parts = Parts::default();
+    /// The images of all parts, and the classes.
+    fn parts(&self, split: &SplitPlan) -> Result<Found, Error> {
+        let mut parts = Parts::<Paths>::default();
+        let (mut all_classes, mut notes) = (Vec::new(), Vec::new());
         for (part, path, listing) in self.list()? {
-            parts.notes.extend(listing.note(path));
-            match part {
-                Part::Train => (parts.train, parts.classes) = (listing.files, listing.classes),
-                Part::Val => parts.val = listing.files,
-                Part::Test => parts.test = listing.files,
+            notes.extend(listing.note(path));
+            parts.put(part, listing.files);
+            if part == Part::Train {
+                all_classes = listing.classes;
             }
         }
-        if !self.holdout().holds_something() {
-            return Ok(parts);
-        }
-        let labels: Vec<u32> = parts.train.iter().map(|(_, label)| label).collect();
         let unusable = |what| Error::Format { path: self.train_dir.clone(), what };
-        let dealt = self.holdout().deal(&labels).map_err(unusable)?;
-        let all = std::mem::take(&mut parts.train);
-        for ((path, label), part) in all.iter().zip(dealt) {
-            let files = match part {
-                Part::Train => &mut parts.train,
-                Part::Val => &mut parts.val,
-                Part::Test => &mut parts.test,
-            };
-            files.push_path(&path, label);
-        }
-        Ok(parts)
+        let parts = parts.held_back(split).map_err(unusable)?;
+        Ok(Found { parts, classes: all_classes, notes })
     }
 
     fn line(&self) -> String {
         let folders: Vec<String> =
             self.folders().map(|(_, path, _)| path.display().to_string()).collect();
-        let held = self.holdout().words();
-        folders.join(" and ") + &held
+        folders.join(" and ")
     }
 }
 
 /// The images of all parts.
-#[derive(Debug, Default)]
-struct Parts {
-    train: Paths,
-    val: Paths,
-    test: Paths,
+#[derive(Debug)]
+struct Found {
+    parts: Parts<Paths>,
     classes: Vec<String>,
     notes: Vec<String>,
 }
 
 impl DataSource for ImageFolder {
     fn open(&self, reading: &Reading<'_>) -> Result<Splits, Error> {
-        let Parts { train, val, test, classes, .. } = self.parts()?;
-        let files = |files, list| ImageFiles::new(files, list, reading.transforms).map(Arc::new);
-        let has_test = test.len() > 0;
-        let test = files(test, reading.val_transforms)?;
+        let Found { parts, classes, .. } = self.parts(&reading.asked.split)?;
+        let files = |files, list| -> Result<Arc<dyn Dataset>, Error> {
+            Ok(Arc::new(ImageFiles::new(files, list, reading.transforms)?))
+        };
+        let evaluated = |part| files(part, reading.val_transforms);
         Ok(Splits {
-            train: files(train, reading.train_transforms)?,
-            val: files(val, reading.val_transforms)?,
-            test: has_test.then_some(test as Arc<dyn Dataset>),
+            train: files(parts.train, reading.train_transforms)?,
+            val: evaluated(parts.val)?,
+            test: parts.test.map(evaluated).transpose()?,
             classes,
         })
     }
 
-    fn survey(&self, _: &Asked<'_>) -> Result<Survey, Error> {
-        let parts = self.parts()?;
+    fn survey(&self, asked: &Asked<'_>) -> Result<Survey, Error> {
+        let Found { parts, classes, notes } = self.parts(&asked.split)?;
         Ok(Survey {
             n_train: parts.train.len(),
             n_val: parts.val.len(),
-            n_test: parts.test.len(),
-            class_counts: parts.train.counts(parts.classes.len()),
-            classes: parts.classes,
-            notes: parts.notes,
+            n_test: parts.test.map_or(0, |test| test.len()),
+            class_counts: parts.train.counts(classes.len()),
+            classes,
+            notes,
             line: self.line(),
             ..Survey::default()
         })

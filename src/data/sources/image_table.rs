@@ -7,15 +7,17 @@ use std::sync::Arc;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::config::kind::{Kind, Modality, Offer, Options, Wrong};
+use crate::config::kind::{Kind, Modality, Offer, Options, OwnParts, Wrong};
 use crate::data::error::{Error, SampleError};
-use crate::data::listing::paths::{Paths, both};
+use crate::data::listing::paths::Paths;
+use crate::data::sources::holdout::{Divisible, Parts, Units, numbered};
 use crate::data::sources::image_folder::ImageFiles;
 use crate::data::sources::source::{Asked, DataSource, Files, Reading, Survey};
 use crate::data::sources::tables::column::number;
 use crate::data::sources::tables::csv::{Lines, malformed};
 use crate::data::sources::tables::table::at;
 use crate::data::{Dataset, Splits, Target, read};
+use crate::plan::{Part, SplitPlan};
 use crate::rng::Key;
 
 const EXPECTED: &str =
@@ -28,10 +30,16 @@ pub struct ImageTable {
     /// table to train on, separated by commas, with a header line.
     #[schemars(extend("format" = "path"), example = "data/train.csv")]
     pub train_file: PathBuf,
-    /// table to validate on, with the same columns.
+    /// table to validate on, with the same columns; or hold rows of `train_file` back with
+    /// `data.val_fraction` or `data.folds`.
+    #[serde(default)]
     #[schemars(extend("format" = "path"), example = "data/val.csv")]
-    pub val_file: PathBuf,
-    /// folder in which the files of both tables are; absent = that of each table.
+    pub val_file: Option<PathBuf>,
+    /// table to test on when the training is over, with the same columns.
+    #[serde(default)]
+    #[schemars(extend("format" = "path"), example = "data/test.csv")]
+    pub test_file: Option<PathBuf>,
+    /// folder in which the files of all tables are; absent = that of each table.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(extend("format" = "path"), example = "data/images")]
     pub image_dir: Option<PathBuf>,
@@ -46,6 +54,10 @@ pub struct ImageTable {
     #[serde(default)]
     #[schemars(example = ["x", "y"])]
     pub target_columns: Vec<String>,
+    /// name of a column, such as a patient: images with the same value are held back together.
+    #[serde(default)]
+    #[schemars(example = &"patient")]
+    pub group: Option<String>,
 }
 
 fn image() -> String {
@@ -54,7 +66,8 @@ fn image() -> String {
 
 impl Kind for ImageTable {
     const NAME: &'static str = "image_table";
-    const OFFERS: &'static [Offer] = &[Offer::Samples(Modality::Images)];
+    const OFFERS: &'static [Offer] =
+        &[Offer::Samples(Modality::Images), Offer::Split(OwnParts::FILES)];
 
     fn check(&self) -> Vec<Wrong> {
         let columns = self.columns();
@@ -80,22 +93,25 @@ impl Kind for ImageTable {
 
 impl DataSource for ImageTable {
     fn open(&self, reading: &Reading<'_>) -> Result<Splits, Error> {
-        let split = |listed: Listed, list| -> Result<Arc<dyn Dataset>, Error> {
+        let part = |listed: Listed, list| -> Result<Arc<dyn Dataset>, Error> {
             let images = ImageFiles::new(listed.files, list, reading.transforms)?;
             let shape = [self.columns().len()];
             Ok(Arc::new(Images { files: images, answers: listed.answers, shape }))
         };
-        let (train, val) = self.read()?;
+        let evaluated = |listed| part(listed, reading.val_transforms);
+        let Parts { train, val, test } = self.parts(&reading.asked.split)?;
         Ok(Splits {
-            train: split(train, reading.train_transforms)?,
-            val: split(val, reading.val_transforms)?,
-            test: None,
+            train: part(train, reading.train_transforms)?,
+            val: evaluated(val)?,
+            test: test.map(evaluated).transpose()?,
             classes: self.class_columns.clone(),
         })
     }
 
-    fn survey(&self, _: &Asked<'_>) -> Result<Survey, Error> {
-        let (train, val) = self.read()?;
+    fn survey(&self, asked: &Asked<'_>) -> Result<Survey, Error> {
+        let Parts { train, val, test } = self.parts(&asked.split)?;
+        let files: Vec<String> =
+            self.tables().map(|(_, path, _)| path.display().to_string()).collect();
         let columns = self.columns().len();
         let having = |class: usize| {
             let column = train.answers.iter().skip(class).step_by(columns);
@@ -104,35 +120,63 @@ impl DataSource for ImageTable {
         Ok(Survey {
             n_train: train.files.len(),
             n_val: val.files.len(),
+            n_test: test.map_or(0, |test| test.files.len()),
             class_counts: (0..self.class_columns.len()).map(having).collect(),
             classes: self.class_columns.clone(),
             multi_label: !self.class_columns.is_empty(),
             n_targets: self.target_columns.len(),
-            line: both(&self.train_file, &self.val_file),
+            line: files.join(" and "),
             ..Survey::default()
         })
     }
 
     fn files(&self, _: &Options) -> Result<Vec<Files>, Error> {
-        let (train, val) = self.read()?;
-        let images = |name, listed: Listed, table: &Path| {
-            let paths = listed.files.iter().map(|(path, _)| path).collect();
-            Files::many(name, self.folder(table), paths)
-        };
-        Ok(vec![
-            Files::one("train table", &self.train_file),
-            Files::one("val table", &self.val_file),
-            images("train", train, &self.train_file),
-            images("val", val, &self.val_file),
-        ])
+        let mut files = Vec::new();
+        for (part, path, what) in self.tables() {
+            let listed = self.read_one(path, what)?;
+            let images = listed.files.iter().map(|(path, _)| path).collect();
+            let table = match part {
+                Part::Train => "train table",
+                Part::Val => "val table",
+                Part::Test => "test table",
+            };
+            files.push(Files::one(table, path));
+            files.push(Files::many(part.name(), self.folder(path), images));
+        }
+        Ok(files)
     }
 }
 
 /// The rows of a table.
+#[derive(Default)]
 struct Listed {
     files: Paths,
     /// Those of one row after the other.
     answers: Vec<f32>,
+    /// How many there are of a row.
+    columns: usize,
+    /// What each row belongs to; empty where nothing says so.
+    groups: Vec<String>,
+}
+
+impl Divisible for Listed {
+    fn units(&self) -> Units {
+        match numbered(&self.groups) {
+            Some(groups) => Units::Groups(groups),
+            None => self.files.units(),
+        }
+    }
+
+    fn only(&self, places: &[usize]) -> Self {
+        let n = self.columns;
+        let answers = places.iter().flat_map(|&place| &self.answers[place * n..][..n]);
+        Self {
+            files: self.files.only(places),
+            answers: answers.copied().collect(),
+            columns: n,
+            groups: Vec::new(),
+        }
+    }
 }
 
 impl ImageTable {
@@ -147,11 +191,21 @@ impl ImageTable {
         self.image_dir.as_deref().unwrap_or_else(own)
     }
 
-    fn read(&self) -> Result<(Listed, Listed), Error> {
-        Ok((
-            self.read_one(&self.train_file, "the training table")?,
-            self.read_one(&self.val_file, "the validation table")?,
-        ))
+    /// The tables with what they are called in messages.
+    fn tables(&self) -> impl Iterator<Item = (Part, &PathBuf, &'static str)> {
+        let train = (Part::Train, Some(&self.train_file), "the training table");
+        let val = (Part::Val, self.val_file.as_ref(), "the validation table");
+        let test = (Part::Test, self.test_file.as_ref(), "the test table");
+        [train, val, test].into_iter().filter_map(|(part, path, what)| Some((part, path?, what)))
+    }
+
+    fn parts(&self, split: &SplitPlan) -> Result<Parts<Listed>, Error> {
+        let mut parts = Parts::<Listed>::default();
+        for (part, path, what) in self.tables() {
+            parts.put(part, self.read_one(path, what)?);
+        }
+        let unusable = |what| Error::Format { path: self.train_file.clone(), what };
+        parts.held_back(split).map_err(unusable)
     }
 
     fn read_one(&self, path: &Path, what: &'static str) -> Result<Listed, Error> {
@@ -172,7 +226,8 @@ impl ImageTable {
         };
         let image = place(&self.image_column)?;
         let columns: Vec<usize> = self.columns().iter().map(place).collect::<Result<_, _>>()?;
-        let mut listed = Listed { files: Paths::default(), answers: Vec::new() };
+        let group = self.group.as_ref().map(place).transpose()?;
+        let mut listed = Listed { columns: columns.len(), ..Listed::default() };
         let mut record = ::csv::StringRecord::new();
         while reader
             .read_record(&mut record)
@@ -181,6 +236,7 @@ impl ImageTable {
             let line = lines.line(record.position());
             self.push(&mut listed, &record, image, &columns, self.folder(path))
                 .map_err(|what| at(path, line, what))?;
+            listed.groups.extend(group.and_then(|at| record.get(at)).map(str::to_owned));
         }
         if listed.files.len() == 0 {
             let what = "it has a header but no rows".to_owned();
@@ -280,7 +336,9 @@ mod tests {
         crate::files::write_atomic(&path, table.as_bytes()).unwrap();
         let data = ImageTable {
             train_file: path.clone(),
-            val_file: path,
+            val_file: Some(path),
+            test_file: None,
+            group: None,
             image_dir: None,
             image_column: image(),
             class_columns: vec!["dog".to_owned(), "cat".to_owned()],
@@ -307,6 +365,27 @@ mod tests {
         let target = splits.train.load(0, None, &mut Vec::new()).unwrap();
         assert_eq!(target, Target::Series(vec![0.0, 1.0]));
         assert!(splits.val.name(1).ends_with("b.ppm`"));
+    }
+
+    #[test]
+    fn images_of_a_group_are_held_back_together() {
+        let (_dir, mut data) = folder(
+            "image,cat,dog,of\na.ppm,1,0,x\nb.ppm,1,1,y\na.ppm,0,0,x\nb.ppm,0,1,z\na.ppm,1,0,z\n",
+        );
+        (data.val_file, data.group) = (None, Some("of".to_owned()));
+        let split = SplitPlan { folds: Some(3), fold: 2, ..SplitPlan::NONE };
+        let Parts { train, val, test } = data.parts(&split).unwrap();
+        assert!(test.is_none());
+        assert_eq!(train.files.len() + val.files.len(), 5);
+        assert_eq!(
+            [val.answers.len(), train.answers.len()],
+            [2 * val.files.len(), 2 * train.files.len()]
+        );
+        let found = data.survey(&Asked { split, ..ASKED }).unwrap();
+        assert_eq!((found.n_train, found.n_val), (train.files.len(), val.files.len()));
+        data.group = Some("patient".to_owned());
+        let error = data.parts(&split).err().unwrap().to_string();
+        assert!(error.contains("has no column `patient`"), "{error}");
     }
 
     #[test]

@@ -12,11 +12,13 @@ use flate2::bufread::MultiGzDecoder;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::config::kind::{Choice, Kind, Modality, Offer, Options};
+use crate::config::kind::{Choice, Kind, Modality, Offer, Options, OwnParts};
 use crate::data::error::{Error, SampleError};
+use crate::data::sources::holdout::{Divisible, Parts, Units};
 use crate::data::sources::source::{Asked, DataSource, Files, Reading, Survey};
 use crate::data::transform::{Decoded, Images, Pipeline, Pixels, Transforms, buffer_pool};
 use crate::data::{Dataset, Splits, Target, read};
+use crate::plan::SplitPlan;
 use crate::rng::Key;
 use crate::units::Bytes;
 
@@ -25,7 +27,8 @@ const EXPECTED: &str = "train-images-idx3-ubyte, train-labels-idx1-ubyte, t10k-i
 /// Largest decompressed file: 8 GiB.
 const MAX_FILE_BYTES: u64 = 8 << 30;
 
-/// the idx files of MNIST and its relatives.
+/// the idx files of MNIST and its relatives; where training images validate (`data.val_fraction`,
+/// `data.folds`), the official test images are to test on.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Mnist {
@@ -36,30 +39,63 @@ pub struct Mnist {
 
 impl Kind for Mnist {
     const NAME: &'static str = "mnist";
-    const OFFERS: &'static [Offer] = &[Offer::Samples(Modality::Images)];
+    const OFFERS: &'static [Offer] =
+        &[Offer::Samples(Modality::Images), Offer::Split(OwnParts::FIXED)];
+}
+
+impl Mnist {
+    /// All parts of what `read` makes of the pair of files that a name begins with.
+    fn parts(
+        &self,
+        split: &SplitPlan,
+        read: fn(&Path, &'static str) -> Result<Whole, Error>,
+    ) -> Result<Parts<Chosen>, Error> {
+        let all = |name| read(&self.dir, name).map(Chosen::all);
+        let (train, val) = (all("train")?, all("t10k")?);
+        if train.whole.size != val.whole.size {
+            let (train, val) = (train.whole.size, val.whole.size);
+            let what = format!("its images are {val:?}, but the training images are {train:?}");
+            return Err(Error::Format { path: find(&self.dir, "t10k", IMAGES)?, what });
+        }
+        let unusable = |what| Error::Format { path: self.dir.clone(), what };
+        Parts { train, val, test: None }.held_back(split).map_err(unusable)
+    }
 }
 
 impl DataSource for Mnist {
     fn open(&self, reading: &Reading<'_>) -> Result<Splits, Error> {
-        let train = Digits::read(&self.dir, "train", reading.train_transforms, reading.transforms)?;
-        let val = Digits::read(&self.dir, "t10k", reading.val_transforms, reading.transforms)?;
-        let largest = train.labels.iter().chain(&val.labels).max().copied().unwrap_or(0);
-        let classes = (0..=largest).map(|label| label.to_string()).collect();
-        Ok(Splits { train: Arc::new(train), val: Arc::new(val), test: None, classes })
+        let parts = self.parts(&reading.asked.split, Whole::read)?;
+        let classes = parts.classes();
+        let images = |chosen, list| -> Result<Arc<dyn Dataset>, Error> {
+            Ok(Arc::new(Digits::new(chosen, (list, reading.transforms))?))
+        };
+        let evaluated = |chosen| images(chosen, reading.val_transforms);
+        Ok(Splits {
+            train: images(parts.train, reading.train_transforms)?,
+            val: evaluated(parts.val)?,
+            test: parts.test.map(evaluated).transpose()?,
+            classes,
+        })
     }
 
-    fn survey(&self, _: &Asked<'_>) -> Result<Survey, Error> {
-        let counts = count(&self.dir)?;
-        let (height, width) = (counts.size.0 as usize, counts.size.1 as usize);
+    fn survey(&self, asked: &Asked<'_>) -> Result<Survey, Error> {
+        let parts = self.parts(&asked.split, Whole::count)?;
+        let classes = parts.classes();
+        let mut class_counts = vec![0; classes.len()];
+        parts.train.labels().for_each(|label| class_counts[usize::from(label)] += 1);
+        let (height, width) = parts.train.whole.size;
+        let [n_train, n_val] = [&parts.train, &parts.val].map(|chosen| chosen.places.len());
+        let n_test = parts.test.map_or(0, |test| test.places.len());
         Ok(Survey {
-            n_train: counts.n_train,
-            n_val: counts.n_val,
-            classes: counts.classes,
-            class_counts: counts.of_classes,
+            n_train,
+            n_val,
+            n_test,
+            classes,
+            class_counts,
             sample: Some(vec![1, height, width]),
             line: self.dir.display().to_string(),
             // A byte per pixel.
-            held: Bytes(((counts.n_train + counts.n_val) * height * width) as u64),
+            held: Bytes(((n_train + n_val + n_test) * height * width) as u64),
             ..Survey::default()
         })
     }
@@ -70,82 +106,110 @@ impl DataSource for Mnist {
     }
 }
 
-/// One split, its bytes in memory.
-#[derive(Debug)]
-pub(crate) struct Digits {
-    images: Vec<u8>,
-    labels: Vec<u8>,
+/// A pair of files, with their bytes in memory.
+#[derive(Debug, Default)]
+struct Whole {
+    /// What the files' names begin with.
+    name: &'static str,
+    /// (height, width)
     size: (usize, usize),
-    split: &'static str,
+    labels: Vec<u8>,
+    /// Those of one image after the other; empty if they were only counted.
+    pixels: Vec<u8>,
+}
+
+impl Whole {
+    /// # Errors
+    ///
+    /// A file is absent, is not an idx file, or its length is not the one that its header
+    /// announces.
+    fn read(dir: &Path, name: &'static str) -> Result<Self, Error> {
+        let (dims, pixels) = read_idx(&find(dir, name, IMAGES)?, 3)?;
+        Self::of(dir, name, &dims, pixels)
+    }
+
+    /// Without the pixels.
+    ///
+    /// # Errors
+    ///
+    /// As [`Whole::read`].
+    fn count(dir: &Path, name: &'static str) -> Result<Self, Error> {
+        let dims = check_idx(&find(dir, name, IMAGES)?, 3)?;
+        Self::of(dir, name, &dims, Vec::new())
+    }
+
+    fn of(dir: &Path, name: &'static str, dims: &[usize], pixels: Vec<u8>) -> Result<Self, Error> {
+        let labels_path = find(dir, name, LABELS)?;
+        let (label_dims, labels) = read_idx(&labels_path, 1)?;
+        same_count(&labels_path, label_dims[0], dims[0])?;
+        Ok(Self { name, size: (dims[1], dims[2]), labels, pixels })
+    }
+}
+
+/// Some images of a pair of files.
+#[derive(Clone, Debug, Default)]
+struct Chosen {
+    whole: Arc<Whole>,
+    places: Vec<u32>,
+}
+
+impl Chosen {
+    fn all(whole: Whole) -> Self {
+        Self { places: (0..whole.labels.len() as u32).collect(), whole: Arc::new(whole) }
+    }
+
+    fn labels(&self) -> impl Iterator<Item = u8> {
+        self.places.iter().map(|&place| self.whole.labels[place as usize])
+    }
+}
+
+impl Divisible for Chosen {
+    fn units(&self) -> Units {
+        Units::Samples(self.labels().map(u32::from).collect())
+    }
+
+    fn only(&self, places: &[usize]) -> Self {
+        let places = places.iter().map(|&place| self.places[place]).collect();
+        Self { whole: self.whole.clone(), places }
+    }
+}
+
+impl Parts<Chosen> {
+    /// "0" to the largest label.
+    fn classes(&self) -> Vec<String> {
+        let all = [&self.train, &self.val].into_iter().chain(&self.test);
+        let largest = all.flat_map(Chosen::labels).max().unwrap_or(0);
+        (0..=largest).map(|label| label.to_string()).collect()
+    }
+}
+
+/// One split.
+#[derive(Debug)]
+struct Digits {
+    chosen: Chosen,
     pipeline: Pipeline,
 }
 
-/// What the files say without their pixels.
-#[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Counts {
-    /// Training images.
-    pub(crate) n_train: usize,
-    /// Test images, which validate.
-    pub(crate) n_val: usize,
-    /// (height, width)
-    pub(crate) size: (u32, u32),
-    /// "0" to the largest label.
-    pub(crate) classes: Vec<String>,
-    /// Training images of each.
-    pub(crate) of_classes: Vec<u64>,
-}
-
-/// Counts the images, and reads all labels.
-///
-/// # Errors
-///
-/// A file is absent, is not an idx file, or its length is not the one that its header announces.
-pub(crate) fn count(dir: &Path) -> Result<Counts, Error> {
-    let (train, train_labels) = count_split(dir, "train")?;
-    let (val, val_labels) = count_split(dir, "t10k")?;
-    if train[1..] != val[1..] {
-        let what = format!(
-            "its images are {:?}, but the training images are {:?}",
-            &val[1..],
-            &train[1..]
-        );
-        return Err(Error::Format { path: find(dir, "t10k", IMAGES)?, what });
-    }
-    let largest = train_labels.iter().chain(&val_labels).max().copied().unwrap_or(0);
-    let mut of_classes = vec![0; usize::from(largest) + 1];
-    for &label in &train_labels {
-        of_classes[usize::from(label)] += 1;
-    }
-    Ok(Counts {
-        of_classes,
-        n_train: train[0],
-        n_val: val[0],
-        size: (train[1] as u32, train[2] as u32),
-        classes: (0..=largest).map(|label| label.to_string()).collect(),
-    })
-}
-
 impl Digits {
-    fn read(
-        dir: &Path,
-        split: &'static str,
-        list: &[Choice],
-        transforms: &Transforms,
-    ) -> Result<Self, Error> {
-        let (dims, images) = read_idx(&find(dir, split, IMAGES)?, 3)?;
-        let labels_path = find(dir, split, LABELS)?;
-        let (label_dims, labels) = read_idx(&labels_path, 1)?;
-        same_count(&labels_path, label_dims[0], dims[0])?;
-        let size = (dims[1], dims[2]);
-        let all = Images { channels: 1, size: Some((size.0 as u32, size.1 as u32)) };
-        let pipeline = Pipeline::new(list, transforms, all)?;
-        Ok(Self { images, labels, size, split, pipeline })
+    fn new(chosen: Chosen, (list, transforms): (&[Choice], &Transforms)) -> Result<Self, Error> {
+        let (height, width) = chosen.whole.size;
+        let all = Images { channels: 1, size: Some((height as u32, width as u32)) };
+        Ok(Self { chosen, pipeline: Pipeline::new(list, transforms, all)? })
+    }
+
+    /// Its place in the files.
+    fn place(&self, index: usize) -> usize {
+        self.chosen.places[index] as usize
+    }
+
+    fn class(&self, index: usize) -> u32 {
+        u32::from(self.chosen.whole.labels[self.place(index)])
     }
 }
 
 impl Dataset for Digits {
     fn len(&self) -> usize {
-        self.labels.len()
+        self.chosen.places.len()
     }
 
     fn shape(&self) -> &[usize] {
@@ -157,11 +221,11 @@ impl Dataset for Digits {
     }
 
     fn label(&self, index: usize) -> Option<u32> {
-        Some(u32::from(self.labels[index]))
+        Some(self.class(index))
     }
 
     fn name(&self, index: usize) -> String {
-        format!("image {index} of `{}-images`", self.split)
+        format!("image {} of `{}-images`", self.place(index), self.chosen.whole.name)
     }
 
     fn load(
@@ -170,30 +234,23 @@ impl Dataset for Digits {
         key: Option<Key>,
         values: &mut Vec<f32>,
     ) -> Result<Target, SampleError> {
-        let (height, width) = self.size;
+        let whole = &*self.chosen.whole;
+        let (height, width) = whole.size;
         let mut data = buffer_pool::take(height * width);
-        data.copy_from_slice(&self.images[index * height * width..][..height * width]);
+        let first = self.place(index) * height * width;
+        data.copy_from_slice(&whole.pixels[first..][..height * width]);
         let image = Decoded::whole(Pixels { channels: 1, height, width, data });
         self.pipeline
             .run(image, key, values)
             .map_err(|reason| SampleError::Transform { name: self.name(index), reason })?;
-        Ok(Target::Class(u32::from(self.labels[index])))
+        Ok(Target::Class(self.class(index)))
     }
 }
 
-/// Part of a file's name and its number of dimensions.
-type Part = (&'static str, u8);
-const IMAGES: Part = ("images", 3);
-const LABELS: Part = ("labels", 1);
-
-fn count_split(dir: &Path, split: &str) -> Result<(Vec<usize>, Vec<u8>), Error> {
-    let images = find(dir, split, IMAGES)?;
-    let dims = check_idx(&images, 3)?;
-    let labels_path = find(dir, split, LABELS)?;
-    let (label_dims, labels) = read_idx(&labels_path, 1)?;
-    same_count(&labels_path, label_dims[0], dims[0])?;
-    Ok((dims, labels))
-}
+/// What a file holds, as in its name, and its number of dimensions.
+type Content = (&'static str, u8);
+const IMAGES: Content = ("images", 3);
+const LABELS: Content = ("labels", 1);
 
 fn same_count(path: &Path, labels: usize, images: usize) -> Result<(), Error> {
     if labels == images {
@@ -216,7 +273,7 @@ pub(crate) fn files(dir: &Path) -> Result<Vec<PathBuf>, Error> {
 }
 
 /// The file of a part: in the folder itself or where torchvision puts it, with either spelling.
-fn find(dir: &Path, split: &str, (part, dimensions): Part) -> Result<PathBuf, Error> {
+fn find(dir: &Path, split: &str, (part, dimensions): Content) -> Result<PathBuf, Error> {
     let spellings = ["-idx", ".idx"].map(|dot| format!("{split}-{part}{dot}{dimensions}-ubyte"));
     for folder in ["", "raw", "MNIST/raw"] {
         for spelling in &spellings {
@@ -339,6 +396,7 @@ mod tests {
     use std::io::Write;
 
     use super::*;
+    use crate::plan::Targets;
     use crate::skipped::skipped;
 
     fn idx(dims: &[u32], values: &[u8]) -> Vec<u8> {
@@ -358,6 +416,20 @@ mod tests {
         encoder.finish().unwrap()
     }
 
+    fn count(dir: &Path) -> Result<Survey, Error> {
+        counted(dir, SplitPlan::NONE)
+    }
+
+    fn counted(dir: &Path, split: SplitPlan) -> Result<Survey, Error> {
+        let asked = Asked { split, ..Asked::new("x", 0, Targets::Classes) };
+        Mnist { dir: dir.to_owned() }.survey(&asked)
+    }
+
+    fn digits(dir: &Path, name: &'static str) -> Digits {
+        let all = Chosen::all(Whole::read(dir, name).unwrap());
+        Digits::new(all, (&[], &Transforms::default())).unwrap()
+    }
+
     /// Three 2x2 training images (gzipped) and one for validation.
     fn folder() -> tempfile::TempDir {
         let dir = tempfile::tempdir().unwrap();
@@ -373,16 +445,33 @@ mod tests {
     fn idx_files_are_counted_and_read_gzipped_or_not() {
         let dir = folder();
         let counts = count(dir.path()).unwrap();
-        assert_eq!((counts.n_train, counts.n_val, counts.size), (3, 1, (2, 2)));
+        assert_eq!((counts.n_train, counts.n_val, counts.sample), (3, 1, Some(vec![1, 2, 2])));
         assert_eq!(counts.classes, ["0", "1", "2"]);
-        let val = Digits::read(dir.path(), "t10k", &[], &Transforms::default()).unwrap();
+        let val = digits(dir.path(), "t10k");
         let mut values = Vec::new();
         assert_eq!(val.load(0, None, &mut values).unwrap(), Target::Class(1));
         assert_eq!(values, [1.0, 0.0, 0.2, 0.4]);
-        let train = Digits::read(dir.path(), "train", &[], &Transforms::default()).unwrap();
+        let train = digits(dir.path(), "train");
         train.load(2, None, &mut values).unwrap();
         let bytes: Vec<f32> = values[4..].iter().map(|v| (v * 255.0).round()).collect();
         assert_eq!(bytes, [8.0, 9.0, 10.0, 11.0]);
+    }
+
+    #[test]
+    fn training_images_validate_and_the_test_files_test() {
+        let dir = folder();
+        let split = SplitPlan { folds: Some(3), fold: 1, ..SplitPlan::NONE };
+        let found = counted(dir.path(), split).unwrap();
+        assert_eq!((found.n_train, found.n_val, found.n_test), (2, 1, 1));
+        assert_eq!(found.class_counts.iter().sum::<u64>(), 2);
+        let data = Mnist { dir: dir.path().to_owned() };
+        let parts = data.parts(&split, Whole::read).unwrap();
+        let val = Digits::new(parts.val, (&[], &Transforms::default())).unwrap();
+        let place = val.place(0);
+        assert_eq!(val.name(0), format!("image {place} of `train-images`"));
+        let mut values = Vec::new();
+        assert_eq!(val.load(0, None, &mut values).unwrap(), Target::Class([2, 0, 1][place]));
+        assert_eq!((values[0] * 255.0).round() as usize, 4 * place);
     }
 
     #[test]
@@ -424,9 +513,14 @@ mod tests {
             return;
         }
         let counts = count(dir).unwrap();
-        assert_eq!((counts.n_train, counts.n_val, counts.size), (60_000, 10_000, (28, 28)));
+        assert_eq!((counts.n_train, counts.n_val), (60_000, 10_000));
+        assert_eq!(counts.sample, Some(vec![1, 28, 28]));
+        let split = SplitPlan { val_fraction: Some(0.1), ..SplitPlan::NONE };
+        let held = counted(dir, split).unwrap();
+        assert_eq!((held.n_train, held.n_val, held.n_test), (54_000, 6_000, 10_000));
+        assert_eq!(held.class_counts[0], 5_331, "of 5,923 zeros");
         assert_eq!(counts.classes.len(), 10);
-        let val = Digits::read(dir, "t10k", &[], &Transforms::default()).unwrap();
-        assert_eq!(val.labels[..8], [7, 2, 1, 0, 4, 1, 4, 9]);
+        let val = digits(dir, "t10k");
+        assert_eq!(val.chosen.whole.labels[..8], [7, 2, 1, 0, 4, 1, 4, 9]);
     }
 }

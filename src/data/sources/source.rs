@@ -8,7 +8,7 @@ use crate::config::kind::{Choice, Kind, Options};
 use crate::data::error::Error;
 use crate::data::transform::Transforms;
 use crate::data::{Environment, Splits, TextForm};
-use crate::plan::{Cameras, Limit, Plan, TargetColumn, Targets};
+use crate::plan::{Cameras, Limit, Plan, SplitPlan, TargetColumn, Targets};
 use crate::registry::{Family, Member, Registry};
 use crate::rng::Key;
 use crate::units::Bytes;
@@ -83,18 +83,21 @@ pub struct Asked<'a> {
     pub limit: Limit,
     /// What the run found out when it began, with which it goes on; `None` for a new one.
     pub found: Option<&'a Options>,
+    /// What is held back of the training samples.
+    pub split: SplitPlan,
 }
 
 impl<'a> Asked<'a> {
     /// A new experiment on all samples.
     pub const fn new(experiment: &'a str, seed: u64, targets: Targets) -> Self {
-        Self { experiment, seed, targets, limit: Limit::All, found: None }
+        let (limit, split) = (Limit::All, SplitPlan::NONE);
+        Self { experiment, seed, targets, limit, split, found: None }
     }
 
     /// What the experiment of `plan` says.
     pub fn of(plan: &'a Plan) -> Self {
-        let found = Some(&plan.data.source.found);
-        Self { found, ..Self::new(&plan.name, plan.seed, plan.loss.targets) }
+        let (found, split) = (Some(&plan.data.source.found), plan.data.split);
+        Self { found, split, ..Self::new(&plan.name, plan.seed, plan.loss.targets) }
     }
 }
 
@@ -124,6 +127,8 @@ pub struct Survey {
     pub n_test: usize,
     /// Class names in label order; empty for numbers.
     pub classes: Vec<String>,
+    /// Bytes of text of each class, if they are tokens of which that is known.
+    pub token_bytes: Vec<u32>,
     /// Training samples of each class; empty if they are not counted.
     pub class_counts: Vec<u64>,
     /// Whether a sample may have several classes.

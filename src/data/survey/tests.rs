@@ -8,7 +8,7 @@ use crate::config::values::Shape2;
 use crate::data::pipeline::loader::{Loader, Request, Settings};
 use crate::data::transform::{CenterCrop, Normalize, RandomCrop, Resize};
 use crate::data::{Csv, ImageFolder, Mnist, Shapes};
-use crate::plan::{OnBadSample, Sampler, Targets};
+use crate::plan::{OnBadSample, Sampler, SplitPlan, Targets};
 
 const ASKED: Asked<'_> = Asked::new("x", 1, Targets::Classes);
 
@@ -21,6 +21,9 @@ fn plan(facts: DataFacts, transforms: Vec<Choice>) -> DataPlan {
         notes: facts.notes,
         classes: facts.classes,
         target_columns: Vec::new(),
+        token_bytes: Vec::new(),
+        split: SplitPlan::NONE,
+        aug_repeats: 1,
         class_weights: Vec::new(),
         subset_of: None,
         sampler: Sampler::Shards,

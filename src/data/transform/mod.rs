@@ -3,7 +3,7 @@
 //! Each transform is a file of its own: its options, the size that it leads to, and what it does.
 //! Ours follow torchvision on PIL images, rounding included. All randomness comes from the caller's
 //! key; without a key each transform does the middle of what it might do: crops are centred, and
-//! nothing is flipped, rotated or coloured.
+//! nothing is flipped, rotated or coloured, but what always happens (`p = 1`) does so there, too.
 
 pub(crate) mod buffer_pool;
 mod pixels;
@@ -15,6 +15,7 @@ mod augmentation_space;
 mod family;
 mod center_crop;
 mod color_jitter;
+mod corner_crop;
 mod gaussian_blur;
 mod grayscale;
 mod normalize;
@@ -45,6 +46,7 @@ mod golden;
 pub use crate::plan::{Images, Sides};
 pub use center_crop::CenterCrop;
 pub use color_jitter::ColorJitter;
+pub(crate) use corner_crop::{CROPS, with_center_crop_at};
 pub(crate) use family::happens;
 pub use family::{Transform, TransformFamily, Transforms};
 pub use gaussian_blur::GaussianBlur;

@@ -175,6 +175,24 @@ mod tests {
     }
 
     #[test]
+    fn what_always_happens_does_so_without_a_key_too() {
+        let run = |list: &[Choice]| {
+            let images = Images { channels: 3, size: Some((4, 5)) };
+            let pipeline = Pipeline::new(list, &Transforms::default(), images).unwrap();
+            let mut values = Vec::new();
+            pipeline.run(Decoded::whole(picture(3, 4, 5)), None, &mut values).unwrap();
+            values
+        };
+        let always = Choice::of(&RandomHorizontalFlip { p: 1.0 });
+        let plain = run(&[]);
+        let mut mirrored = plain.clone();
+        mirrored.chunks_exact_mut(5).for_each(<[f32]>::reverse);
+        assert_eq!(run(&[always.clone()]), mirrored);
+        assert_eq!(run(&[always.clone(), always]), plain);
+        assert_eq!(run(&[Choice::of(&RandomHorizontalFlip { p: 0.9 })]), plain);
+    }
+
+    #[test]
     fn transforms_that_leave_sizes_different_are_refused() {
         let new = |list: &[Choice], channels, size| {
             Pipeline::new(list, &Transforms::default(), Images { channels, size })

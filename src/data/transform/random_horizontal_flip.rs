@@ -4,7 +4,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::config::kind::Kind;
-use crate::data::transform::{Area, Pixels, Transform};
+use crate::data::transform::{Area, Pixels, Transform, happens};
 use crate::rng::Stream;
 
 /// mirror left to right, or leave as it is.
@@ -28,8 +28,7 @@ impl Kind for RandomHorizontalFlip {
 
 impl Transform for RandomHorizontalFlip {
     fn apply(&self, image: Pixels, _: Area, stream: Option<&mut Stream>) -> Result<Pixels, String> {
-        let flips = stream.is_some_and(|stream| stream.uniform() < self.p);
-        Ok(if flips { flip(image) } else { image })
+        Ok(if happens(self.p, stream) { flip(image) } else { image })
     }
 }
 

@@ -24,7 +24,7 @@ use serde_json::Value;
 pub use family::FamilySpec;
 pub(crate) use list::OwnedList;
 pub use list::{Entry, LISTS};
-pub use offer::{Modality, Offer};
+pub use offer::{Modality, Offer, OwnParts};
 pub(crate) use page::page;
 pub use spec::{Key, Spec, parse};
 

@@ -3,17 +3,22 @@
 mod legacy;
 mod subset;
 
-use serde::{Deserialize, Serialize};
+use serde::de::Error;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use serde_json::Value;
 
 use crate::config::kind::Choice;
 use crate::config::{Experiment, Loaded, Problem};
 use crate::plan::mixup;
 use crate::plan::transforms::Transformed;
-use crate::plan::{DataFacts, MixupPlan, OnBadSample, Sampler, SourcePlan, TargetColumn};
+use crate::plan::{
+    DataFacts, MixupPlan, OnBadSample, Sampler, SourcePlan, SplitPlan, TargetColumn,
+};
 pub use subset::{Limit, shares};
 
 /// The data and how it is read.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(remote = "Self")]
 pub struct DataPlan {
     /// Where the samples are.
     pub source: SourcePlan,
@@ -32,6 +37,11 @@ pub struct DataPlan {
     /// The numbers of a target that have names.
     #[serde(default)]
     pub target_columns: Vec<TargetColumn>,
+    /// Bytes of text of each class, if they are tokens of which that is known.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub token_bytes: Vec<u32>,
+    /// What is held back of the training samples.
+    pub split: SplitPlan,
     /// Order of samples.
     pub sampler: Sampler,
     /// For draws by classes: the weight of each; empty where all classes are drawn equally often.
@@ -40,6 +50,9 @@ pub struct DataPlan {
     /// Training samples that the data set has, of which `n_train` are taken; `None` = all of them.
     #[serde(default)]
     pub subset_of: Option<usize>,
+    /// How often each sample is in a batch, augmented anew each time.
+    #[serde(default = "once")]
+    pub aug_repeats: usize,
     /// New order in each epoch.
     pub shuffle: bool,
     /// Whether the incomplete last global batch of an epoch is dropped.
@@ -64,9 +77,32 @@ pub struct DataPlan {
     pub mixup: Option<MixupPlan>,
 }
 
+impl Serialize for DataPlan {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        Self::serialize(self, serializer)
+    }
+}
+
+impl<'de> Deserialize<'de> for DataPlan {
+    /// Reads plans of earlier versions, too, in which some data sets had options of their own for
+    /// what is held back.
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let mut value = Value::deserialize(deserializer)?;
+        if value.get("split").is_none() {
+            value["split"] = legacy::split(&mut value["source"]["kind"]["options"]);
+        }
+        Self::deserialize(value).map_err(D::Error::custom)
+    }
+}
+
 /// For plans of before there was the key.
 fn most_unreadable() -> f64 {
     0.1
+}
+
+/// For plans of before there was the key.
+fn once() -> usize {
+    1
 }
 
 impl DataPlan {
@@ -122,9 +158,12 @@ pub(crate) fn decide(
         notes: found.notes.clone(),
         classes: found.classes.clone(),
         target_columns: found.target_columns.clone(),
+        token_bytes: found.token_bytes.clone(),
+        split: SplitPlan::of(asked),
         sampler: asked.sampler,
         class_weights: asked.class_weights.clone().unwrap_or_default(),
         subset_of: found.subset_of,
+        aug_repeats: asked.aug_repeats as usize,
         shuffle: asked.shuffle,
         drop_last: asked.drop_last,
         num_workers: asked.num_workers.given().map_or(cores.min(MAX_LOADERS), |n| n as usize),

@@ -59,6 +59,9 @@ pub struct DataFacts {
     pub notes: Vec<String>,
     /// Class names in label order; empty for regression.
     pub classes: Vec<String>,
+    /// Bytes of text of each class, if they are tokens of which that is known.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub token_bytes: Vec<u32>,
     /// Training samples of each class; empty if they are not counted.
     #[serde(default)]
     pub class_counts: Vec<u64>,

@@ -18,6 +18,8 @@ pub struct Measurable {
     pub labels_in_sequence: bool,
     /// Whether the data set has divided the numbers of a target by their standard deviations.
     pub is_standardized: bool,
+    /// Whether it is known of how many bytes of text each label is.
+    pub has_token_bytes: bool,
 }
 
 /// What a metric says of itself.
@@ -41,7 +43,15 @@ impl Measurable {
         let labels_in_sequence = !data.target.is_empty();
         let (classes, samples) = (data.classes.len(), data.n_val.max(data.n_test));
         let is_standardized = are_standardized(&data.target_columns);
-        Self { targets: loss.targets, classes, samples, labels_in_sequence, is_standardized }
+        let has_token_bytes = !data.token_bytes.is_empty();
+        Self {
+            targets: loss.targets,
+            classes,
+            samples,
+            labels_in_sequence,
+            is_standardized,
+            has_token_bytes,
+        }
     }
 }
 
@@ -55,6 +65,7 @@ impl Plan {
             samples: self.data.n_val.max(self.data.n_test),
             labels_in_sequence,
             is_standardized: are_standardized(&self.data.target_columns),
+            has_token_bytes: !self.data.token_bytes.is_empty(),
         }
     }
 }

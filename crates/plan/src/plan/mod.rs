@@ -40,6 +40,8 @@ mod show;
 mod source;
 mod batch_statistics;
 mod swa;
+mod split;
+mod test_time;
 mod transforms;
 
 use std::collections::BTreeMap;
@@ -76,7 +78,9 @@ pub use schedule::{SchedulePlan, SchedulerFacts, Span, Unfit};
 pub use shm_layout::Mapping;
 pub use show::{Costs, json, page};
 pub use source::SourcePlan;
+pub use split::{Part, SplitPlan};
 pub use swa::{SwaPlan, SwaRate};
+pub use test_time::TestTimeAugmentation;
 use train_numbers::units::BatchSize;
 pub use train_numbers::{Precision, RopeScaling};
 pub use transforms::{Images, Sides, TransformFacts};
@@ -179,14 +183,6 @@ impl Plan {
         let ema = self.ema.map(|ema| Average { name: "ema", of_buffers: ema.use_buffers });
         ema.or_else(|| self.swa.map(|_| Average { name: "swa", of_buffers: true }))
     }
-}
-
-/// What an evaluation averages a model's answers over.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum TestTimeAugmentation {
-    /// The image and its mirror image.
-    Hflip,
 }
 
 #[cfg(test)]

@@ -4,7 +4,7 @@ use push_t::Push;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::config::kind::{Kind, Modality, Offer, Wrong};
+use crate::config::kind::{Kind, Modality, Offer, OwnParts, Wrong};
 use crate::data::error::Error;
 use crate::data::sources::control::chunk::{Behaviour, Chunk};
 use crate::data::sources::control::windows;
@@ -41,7 +41,8 @@ pub struct PushTLike {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 16, max = 512), example = 96)]
     pub image_size: Option<usize>,
-    /// held-out fraction: the last episodes are for validation.
+    /// held-out fraction: the last episodes are for validation, where `data.val_fraction` and
+    /// `data.folds` deal out none.
     #[serde(default = "Chunk::val_ratio")]
     #[schemars(extend("exclusiveMinimum" = 0.0, "exclusiveMaximum" = 1.0))]
     pub val_ratio: f64,
@@ -49,8 +50,12 @@ pub struct PushTLike {
 
 impl Kind for PushTLike {
     const NAME: &'static str = "push_t_like";
-    const OFFERS: &'static [Offer] =
-        &[Offer::Samples(Modality::Behaviour), Offer::Cameras, Offer::Simulation];
+    const OFFERS: &'static [Offer] = &[
+        Offer::Samples(Modality::Behaviour),
+        Offer::Cameras,
+        Offer::Simulation,
+        Offer::Split(OwnParts::LAST),
+    ];
 
     fn check(&self) -> Vec<Wrong> {
         self.chunk().check()
@@ -83,7 +88,7 @@ impl DataSource for PushTLike {
     }
 
     fn survey(&self, asked: &Asked<'_>) -> Result<Survey, Error> {
-        windows::survey(&self.behaviour(asked.seed), self.chunk())
+        windows::survey(&self.behaviour(asked.seed), self.chunk(), &asked.split)
     }
 }
 

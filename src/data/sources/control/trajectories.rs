@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::config::kind::{Kind, Modality, Offer, Options, Wrong};
+use crate::config::kind::{Kind, Modality, Offer, Options, OwnParts, Wrong};
 use crate::data::Splits;
 use crate::data::error::Error;
 use crate::data::sources::control::chunk::{Behaviour, Chunk};
@@ -41,7 +41,8 @@ pub struct Trajectories {
     #[serde(default = "Chunk::n_action_steps")]
     #[schemars(range(min = 1, max = 65_536))]
     pub n_action_steps: usize,
-    /// held-out fraction: the last episodes are for validation.
+    /// held-out fraction: the last episodes are for validation, where `data.val_fraction` and
+    /// `data.folds` deal out none.
     #[serde(default = "Chunk::val_ratio")]
     #[schemars(extend("exclusiveMinimum" = 0.0, "exclusiveMaximum" = 1.0))]
     pub val_ratio: f64,
@@ -49,7 +50,8 @@ pub struct Trajectories {
 
 impl Kind for Trajectories {
     const NAME: &'static str = "trajectories";
-    const OFFERS: &'static [Offer] = &[Offer::Samples(Modality::Behaviour), Offer::Cameras];
+    const OFFERS: &'static [Offer] =
+        &[Offer::Samples(Modality::Behaviour), Offer::Cameras, Offer::Split(OwnParts::LAST)];
 
     fn check(&self) -> Vec<Wrong> {
         let twice = (1..self.cameras.len()).find(|&i| self.cameras[..i].contains(&self.cameras[i]));
@@ -78,8 +80,8 @@ impl DataSource for Trajectories {
         windows::open(&self.behaviour(), self.chunk(), reading)
     }
 
-    fn survey(&self, _: &Asked<'_>) -> Result<Survey, Error> {
-        windows::survey(&self.behaviour(), self.chunk())
+    fn survey(&self, asked: &Asked<'_>) -> Result<Survey, Error> {
+        windows::survey(&self.behaviour(), self.chunk(), &asked.split)
     }
 
     fn files(&self, _: &Options) -> Result<Vec<Files>, Error> {

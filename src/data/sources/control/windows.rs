@@ -17,10 +17,11 @@ use crate::data::sources::control::chunk::{Behaviour, Chunk, Policy, Ranges, sca
 use crate::data::sources::control::episodes::Episodes;
 use crate::data::sources::control::images::{Camera, Frames, described};
 use crate::data::sources::control::{npz, parquet};
+use crate::data::sources::holdout::{Parts, Places};
 use crate::data::sources::source::{Reading, Survey};
 use crate::data::transform::{Area, Decoded, Images, Pipeline, Pixels, Transforms};
 use crate::data::{Dataset, Splits, Target};
-use crate::plan::Cameras;
+use crate::plan::{Cameras, SplitPlan};
 use crate::rng::Key;
 use crate::units::Bytes;
 
@@ -62,24 +63,24 @@ pub(super) fn numbers_seen(image_size: Option<usize>) -> usize {
 /// # Errors
 ///
 /// As [`open`], and a file cannot be read.
-pub(crate) fn survey(from: &Behaviour, chunk: Chunk) -> Result<Survey, Error> {
+pub(crate) fn survey(from: &Behaviour, chunk: Chunk, split: &SplitPlan) -> Result<Survey, Error> {
     let episodes = episodes(from)?;
-    let n_train = n_training(from, &episodes, chunk)?;
-    let last = episodes.ends[n_train - 1];
+    let parts = parts(from, &episodes, chunk, split)?;
     let ranges = Ranges {
-        observations: ranges(&episodes.observations[..last]),
-        actions: ranges(&episodes.actions[..last]),
+        observations: ranges(&episodes.observations, &episodes, &parts.train),
+        actions: ranges(&episodes.actions, &episodes, &parts.train),
     };
     let cameras = described(&episodes.cameras).map_err(|what| unusable(from, what))?;
     let images: u64 = episodes.cameras.iter().map(|camera| camera.frames.held()).sum();
-    let found = Survey::of(&cut(from, episodes, chunk, &ranges, [None, None])?);
+    let found = Survey::of(&cut(from, episodes, (chunk, &parts), &ranges, [None, None])?);
     let numbers = ranges.observations.len() + ranges.actions.len();
     let policy = Policy { chunk, ranges, simulated: from.seed(), cameras: cameras.clone() };
     let policy = serde_json::to_value(policy).unwrap_or_default();
+    let steps = found.n_train + found.n_val + found.n_test;
     Ok(Survey {
         line: line(from, chunk, cameras.as_ref()),
         // Each step once, its actions beside its observations.
-        held: Bytes((found.n_train + found.n_val) as u64 * Bytes::of_f32(numbers).0 + images),
+        held: Bytes(steps as u64 * Bytes::of_f32(numbers).0 + images),
         found: [(Policy::FOUND.to_owned(), policy)].into(),
         cameras,
         ..found
@@ -100,23 +101,27 @@ fn line(from: &Behaviour, chunk: Chunk, cameras: Option<&Cameras>) -> String {
     )
 }
 
-/// Opens both parts; the ranges are those that a survey found, or are measured anew.
+/// Opens all parts; the ranges are those that a survey found, or are measured anew.
 ///
 /// # Errors
 ///
 /// The file cannot be read; there are too few episodes, or they are too short for a chunk.
 pub(super) fn open(from: &Behaviour, chunk: Chunk, reading: &Reading<'_>) -> Result<Splits, Error> {
+    let split = &reading.asked.split;
     let policy = match Policy::found(reading.found) {
         Some(policy) => Some(policy),
-        None => Policy::found(&survey(from, chunk)?.found),
+        None => Policy::found(&survey(from, chunk, split)?.found),
     };
     let policy = policy.ok_or_else(|| unusable(from, "it has no ranges".to_owned()))?;
     let sight = |list| {
         let cameras = policy.cameras.as_ref();
-        cameras.map(|cameras| Sight::new(cameras, list, reading.transforms)).transpose()
+        let sight = cameras.map(|cameras| Sight::new(cameras, list, reading.transforms));
+        Ok::<_, Error>(sight.transpose()?.map(Arc::new))
     };
     let sight = [sight(reading.train_transforms)?, sight(reading.val_transforms)?];
-    cut(from, episodes(from)?, chunk, &policy.ranges, sight)
+    let episodes = episodes(from)?;
+    let parts = parts(from, &episodes, chunk, split)?;
+    cut(from, episodes, (chunk, &parts), &policy.ranges, sight)
 }
 
 /// How images become values.
@@ -180,11 +185,10 @@ impl Sight {
 fn cut(
     from: &Behaviour,
     episodes: Episodes,
-    chunk: Chunk,
+    (chunk, parts): (Chunk, &Parts<Places>),
     ranges: &Ranges,
-    [train_sight, val_sight]: [Option<Sight>; 2],
+    [train_sight, val_sight]: [Option<Arc<Sight>>; 2],
 ) -> Result<Splits, Error> {
-    let n_train = n_training(from, &episodes, chunk)?;
     let scale = |rows: &[Vec<f32>], ranges: &[[f32; 2]]| -> Vec<Vec<f32>> {
         let row = |row: &Vec<f32>| row.iter().zip(ranges).map(|(&v, &r)| scaled(v, r)).collect();
         rows.iter().map(row).collect()
@@ -195,8 +199,11 @@ fn cut(
         cameras: episodes.cameras,
         ends: episodes.ends,
     });
-    let windows = |part: &'static str, sight, skip, take| {
-        let windows = Windows::new(from, &episodes, chunk, (skip, take)).seen_by(sight);
+    let windows = |part: &'static str,
+                   sight: Option<Arc<Sight>>,
+                   of: &Places|
+     -> Result<Arc<dyn Dataset>, Error> {
+        let windows = Windows::new(from, &episodes, chunk, of).seen_by(sight);
         if windows.places.is_empty() {
             let steps = chunk.horizon;
             return Err(unusable(
@@ -206,23 +213,32 @@ fn cut(
         }
         Ok(Arc::new(windows))
     };
-    let rest = episodes.ends.len() - n_train;
-    let train = windows("training", train_sight, 0, n_train)?;
-    let val = windows("validation", val_sight, n_train, rest)?;
-    Ok(Splits { train, val, test: None, classes: Vec::new() })
+    let train = windows("training", train_sight, &parts.train)?;
+    let val = windows("validation", val_sight.clone(), &parts.val)?;
+    let test = parts.test.as_ref().map(|test| windows("test", val_sight, test)).transpose()?;
+    Ok(Splits { train, val, test, classes: Vec::new() })
 }
 
-/// Number of training episodes; at least one is held back.
-fn n_training(from: &Behaviour, episodes: &Episodes, chunk: Chunk) -> Result<usize, Error> {
+/// Which episodes are for what: the last ones validate, at least one, where none are dealt out.
+fn parts(
+    from: &Behaviour,
+    episodes: &Episodes,
+    chunk: Chunk,
+    split: &SplitPlan,
+) -> Result<Parts<Places>, Error> {
     let n = episodes.ends.len();
     let held = ((n as f64 * chunk.val_ratio).round() as usize).max(1);
-    n.checked_sub(held).filter(|&train| train > 0).ok_or_else(|| {
+    let held = if split.holds_val() { 0 } else { held };
+    let n_train = n.checked_sub(held).filter(|&train| train > 0).ok_or_else(|| {
         let what = format!(
             "{n} episodes cannot be split into training and validation with `val_ratio` = {}",
             chunk.val_ratio
         );
         unusable(from, what)
-    })
+    })?;
+    let places = |range: Range<usize>| Places(range.map(|place| place as u32).collect());
+    let own = Parts { train: places(0..n_train), val: places(n_train..n), test: None };
+    own.held_back(split).map_err(|what| unusable(from, what))
 }
 
 fn unusable(from: &Behaviour, what: String) -> Error {
@@ -232,11 +248,13 @@ fn unusable(from: &Behaviour, what: String) -> Error {
     }
 }
 
-/// Least and largest value of each column.
-fn ranges(rows: &[Vec<f32>]) -> Vec<[f32; 2]> {
+/// Least and largest value of each column in some episodes.
+fn ranges(rows: &[Vec<f32>], episodes: &Episodes, Places(of): &Places) -> Vec<[f32; 2]> {
     let columns = rows.first().map_or(0, Vec::len);
+    let steps: Vec<Range<usize>> = episodes.steps().collect();
     let range = |column: usize| {
-        let values = rows.iter().map(|row| row[column]);
+        let rows = of.iter().flat_map(|&episode| &rows[steps[episode as usize].clone()]);
+        let values = rows.map(|row| row[column]);
         values.fold([f32::INFINITY, f32::NEG_INFINITY], |[low, high], v| [low.min(v), high.max(v)])
     };
     (0..columns).map(range).collect()
@@ -249,25 +267,20 @@ struct Windows {
     places: Vec<(Range<usize>, usize)>,
     before: usize,
     /// `None` where images are not looked at.
-    sight: Option<Sight>,
+    sight: Option<Arc<Sight>>,
     shape: [usize; 2],
     target_shape: [usize; 2],
     name: String,
 }
 
 impl Windows {
-    fn new(
-        from: &Behaviour,
-        episodes: &Arc<Episodes>,
-        chunk: Chunk,
-        (skip, take): (usize, usize),
-    ) -> Self {
+    fn new(from: &Behaviour, episodes: &Arc<Episodes>, chunk: Chunk, Places(of): &Places) -> Self {
         let (before, after) = (chunk.n_obs_steps - 1, chunk.n_action_steps - 1);
-        let places = episodes
-            .steps()
-            .skip(skip)
-            .take(take)
-            .flat_map(|steps| {
+        let steps: Vec<Range<usize>> = episodes.steps().collect();
+        let places = of
+            .iter()
+            .flat_map(|&episode| {
+                let steps = steps[episode as usize].clone();
                 let windows = (steps.len() + before + after + 1).saturating_sub(chunk.horizon);
                 (0..windows).map(move |first| (steps.clone(), first))
             })
@@ -288,7 +301,7 @@ impl Windows {
     }
 
     /// The same with the images of each observation behind its numbers.
-    fn seen_by(mut self, sight: Option<Sight>) -> Self {
+    fn seen_by(mut self, sight: Option<Arc<Sight>>) -> Self {
         let pixels = sight.as_ref().map_or(0, |sight| sight.transforms.shape().iter().product());
         self.shape[1] += self.episodes.cameras.len() * pixels;
         self.sight = sight;

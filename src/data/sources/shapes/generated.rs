@@ -17,9 +17,10 @@ use rayon::prelude::*;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::config::kind::{Kind, Modality, Offer, Options};
+use crate::config::kind::{Kind, Modality, Offer, Options, OwnParts};
 use crate::data::error::Error;
 use crate::data::listing::paths::both;
+use crate::data::sources::holdout::Parts;
 use crate::data::sources::image_folder::ImageFolder;
 use crate::data::sources::shapes::draw;
 use crate::data::sources::source::{Asked, DataSource, Files, Reading, Survey};
@@ -37,8 +38,9 @@ const JPEG_QUALITY: u8 = 92;
 /// Longest wait for another process that generates the same folder.
 const GENERATION_TIMEOUT: Duration = Duration::from_mins(5);
 
-/// generated coloured shapes and textures, no files needed; written as an image
-/// folder on first use.
+/// generated coloured shapes and textures, no files needed; written as an image folder on first
+/// use. Where training images validate (`data.val_fraction`, `data.folds`), the generated
+/// validation images are to test on.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Shapes {
@@ -69,7 +71,8 @@ impl Default for Shapes {
 
 impl Kind for Shapes {
     const NAME: &'static str = "shapes";
-    const OFFERS: &'static [Offer] = &[Offer::Samples(Modality::Images)];
+    const OFFERS: &'static [Offer] =
+        &[Offer::Samples(Modality::Images), Offer::Split(OwnParts::FIXED)];
 }
 
 impl DataSource for Shapes {
@@ -84,11 +87,16 @@ impl DataSource for Shapes {
         let found = if is_ready(&root, &parameters)? {
             images.survey(asked)?
         } else {
-            let total = |per_class: u32| (self.classes * per_class) as usize;
+            let parts = self.labels().held_back(&asked.split);
+            let unusable = |what| Error::Generated { what };
+            let parts = parts.map_err(unusable)?;
+            let mut class_counts = vec![0; self.classes as usize];
+            parts.train.iter().for_each(|&label| class_counts[label as usize] += 1);
             Survey {
-                n_train: total(self.train_per_class),
-                n_val: total(self.val_per_class),
-                class_counts: vec![self.train_per_class.into(); self.classes as usize],
+                n_train: parts.train.len(),
+                n_val: parts.val.len(),
+                n_test: parts.test.map_or(0, |test| test.len()),
+                class_counts,
                 classes: parameters.class_names(),
                 line: both(&folder.join("train"), &folder.join("val")),
                 ..Survey::default()
@@ -122,6 +130,15 @@ fn in_folder(folder: &Path) -> ImageFolder {
 }
 
 impl Shapes {
+    /// The classes of what is generated.
+    fn labels(&self) -> Parts<Vec<u32>> {
+        let labels = |per_class: u32| {
+            (0..self.classes).flat_map(|label| (0..per_class).map(move |_| label)).collect()
+        };
+        let (train, val) = (labels(self.train_per_class), labels(self.val_per_class));
+        Parts { train, val, test: None }
+    }
+
     /// The folder that holds generated sets, and what this one is made from.
     fn parameters(&self, asked: &Asked<'_>) -> (PathBuf, Parameters) {
         let root = self.dir.clone().unwrap_or_else(|| Path::new("data").join(asked.experiment));

@@ -9,8 +9,9 @@ use rayon::prelude::*;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::config::kind::{Kind, Modality, Offer, Options, Wrong};
+use crate::config::kind::{Kind, Modality, Offer, Options, OwnParts, Wrong};
 use crate::data::error::Error;
+use crate::data::sources::holdout::Parts;
 use crate::data::sources::source::{Asked, DataSource, Files, Reading, Survey};
 use crate::data::sources::speech::audio::{self, Header};
 use crate::data::sources::speech::folder;
@@ -19,6 +20,7 @@ use crate::data::sources::speech::mel::LogMel;
 use crate::data::sources::speech::utterance::{Recordings, Utterance};
 use crate::data::sources::speech::utterances::{Clips, Measured, Utterances};
 use crate::data::{Dataset, Splits};
+use crate::plan::SplitPlan;
 
 /// Samples a second of the utterances of manifests, as NeMo's.
 const RATE: u32 = 16_000;
@@ -33,7 +35,8 @@ pub struct Speech {
     #[serde(default)]
     #[schemars(extend("format" = "path"), example = "data/train")]
     pub train_dir: Option<PathBuf>,
-    /// the same classes, to validate on.
+    /// the same classes, to validate on; or hold utterances to train on back with
+    /// `data.val_fraction` or `data.folds`.
     #[serde(default)]
     #[schemars(extend("format" = "path"), example = "data/val")]
     pub val_dir: Option<PathBuf>,
@@ -98,20 +101,26 @@ fn twenty() -> f64 {
     20.0
 }
 
+/// A folder or a manifest of each part.
+const PARTS: OwnParts = OwnParts {
+    val: &["val_dir", "val_manifest"],
+    test: &["test_dir", "test_manifest"],
+    ..OwnParts::FOLDERS
+};
+
 impl Kind for Speech {
     const NAME: &'static str = "speech";
-    const OFFERS: &'static [Offer] = &[Offer::Samples(Modality::Speech), Offer::Test];
+    const OFFERS: &'static [Offer] = &[Offer::Samples(Modality::Speech), Offer::Split(PARTS)];
 
     fn check(&self) -> Vec<Wrong> {
         let mut wrong = Vec::new();
         let mut say =
             |key, with, what: &str| wrong.push(Wrong { key, with, what: what.to_owned() });
         for (dir, manifest, [in_dir, in_manifest]) in self.places() {
-            let with: &[&str] =
-                if dir == "train_dir" { &["train_manifest"] } else { &["val_manifest"] };
             match (in_dir, in_manifest) {
-                (None, None) if dir != "test_dir" => {
-                    say(dir, with, &format!("is missing: `speech` needs it, or `{manifest}`"));
+                (None, None) if dir == "train_dir" => {
+                    let what = format!("is missing: `speech` needs it, or `{manifest}`");
+                    say(dir, &["train_manifest"], &what);
                 }
                 (Some(_), Some(_)) => {
                     say(manifest, &[], &format!("stands beside `{dir}`: omit one"))
@@ -144,10 +153,10 @@ impl DataSource for Speech {
             Some(measured) => measured,
             None => self.measure(&parts)?,
         };
-        self.read(&parts, measured)
+        self.read(&parts, measured, &reading.asked.split)
     }
 
-    fn survey(&self, _: &Asked<'_>) -> Result<Survey, Error> {
+    fn survey(&self, asked: &Asked<'_>) -> Result<Survey, Error> {
         let parts = self.parts()?;
         parts.iter().chain(&self.noise()?).try_for_each(Part::check_files)?;
         let measured = self.measure(&parts)?;
@@ -161,7 +170,7 @@ impl DataSource for Speech {
             format!("{files}, up to {seconds:.2} s at {rate} Hz, {bands} mel bands{left_out}");
         let found = [("rate", rate.into()), ("samples", samples.into())];
         let found = found.map(|(name, number)| (name.to_owned(), number)).into();
-        Ok(Survey { line, found, ..Survey::of(&self.read(&parts, measured)?) })
+        Ok(Survey { line, found, ..Survey::of(&self.read(&parts, measured, &asked.split)?) })
     }
 
     fn files(&self, _: &Options) -> Result<Vec<Files>, Error> {
@@ -240,17 +249,16 @@ impl Speech {
     /// What there is to train, validate and test on.
     fn parts(&self) -> Result<Vec<Part>, Error> {
         let mut parts = Vec::new();
-        for (name, (dir, _, place)) in ["train", "val", "test"].into_iter().zip(self.places()) {
+        for (name, (.., place)) in ["train", "val", "test"].into_iter().zip(self.places()) {
             let (path, manifest) = match place {
                 [_, Some(path)] => (path, manifest::read(path, &self.filter())?),
                 [Some(path), None] => {
                     let utterances = folder::utterances(path)?;
                     (path, Manifest { utterances, ..Manifest::default() })
                 }
-                [None, None] if name == "test" => continue,
+                [None, None] if name != "train" => continue,
                 [None, None] => {
-                    let key = if dir == "train_dir" { "data.train_dir" } else { "data.val_dir" };
-                    return Err(Error::MissingKey { key, kind: Self::NAME });
+                    return Err(Error::MissingKey { key: "data.train_dir", kind: Self::NAME });
                 }
             };
             parts.push(Part { name, path: path.clone(), manifest });
@@ -286,22 +294,30 @@ impl Speech {
     }
 
     /// Opens all parts, with the classes of all in label order.
-    fn read(&self, parts: &[Part], measured: Measured) -> Result<Splits, Error> {
+    fn read(&self, parts: &[Part], measured: Measured, split: &SplitPlan) -> Result<Splits, Error> {
         let classes: BTreeSet<&String> =
             parts.iter().flat_map(Part::utterances).map(|utterance| &utterance.class).collect();
         let classes: Vec<String> = classes.into_iter().cloned().collect();
         let mel = Arc::new(LogMel::new(measured.rate, self.n_mels));
         let noise = self.noise()?.map(|noise| Recordings::labelled(noise.utterances(), &[]));
         let noise = noise.map(|recordings| Arc::new(Clips::new(recordings, measured)));
-        let open = |name| -> Option<Arc<dyn Dataset>> {
+        let recordings = |name| {
             let part = parts.iter().find(|part| part.name == name)?;
-            let clips = Clips::new(Recordings::labelled(part.utterances(), &classes), measured);
-            Some(Arc::new(Utterances::new(clips, noise.clone(), mel.clone())))
+            Some(Recordings::labelled(part.utterances(), &classes))
         };
-        let missing = |key| move || Error::MissingKey { key, kind: Self::NAME };
-        let train = open("train").ok_or_else(missing("data.train_dir"))?;
-        let val = open("val").ok_or_else(missing("data.val_dir"))?;
-        Ok(Splits { train, val, test: open("test"), classes })
+        let missing = || Error::MissingKey { key: "data.train_dir", kind: Self::NAME };
+        let all = Parts {
+            train: recordings("train").ok_or_else(missing)?,
+            val: recordings("val").unwrap_or_default(),
+            test: recordings("test"),
+        };
+        let unusable = |what| Error::Format { path: parts[0].path.clone(), what };
+        let Parts { train, val, test } = all.held_back(split).map_err(unusable)?;
+        let open = |recordings| -> Arc<dyn Dataset> {
+            let clips = Clips::new(recordings, measured);
+            Arc::new(Utterances::new(clips, noise.clone(), mel.clone()))
+        };
+        Ok(Splits { train: open(train), val: open(val), test: test.map(open), classes })
     }
 }
 

@@ -10,7 +10,7 @@ use crate::data::sources::speech::folder::class;
 use crate::data::sources::speech::{Speech, golden};
 use crate::data::transform::Transforms;
 use crate::data::{Dataset, Splits};
-use crate::plan::Targets;
+use crate::plan::{SplitPlan, Targets};
 use crate::rng::{Key, Purpose};
 
 /// A tone of `samples` samples at 8 kHz.
@@ -58,6 +58,20 @@ fn opened(speech: &Speech) -> Splits {
 
 fn facts(dir: &Path) -> Result<Survey, Error> {
     speech(dir).survey(&ASKED)
+}
+
+#[test]
+fn utterances_of_one_folder_validate_and_others_test() {
+    let dir = folders();
+    for at in 1..5 {
+        tone(&dir.path().join(format!("train/{}_b_{at}.wav", at % 2)), 800, 8000);
+    }
+    let (test_dir, val_dir) = (Some(dir.path().join("val")), None);
+    let data = Speech { val_dir, test_dir, ..speech(dir.path()) };
+    let split = SplitPlan { val_fraction: Some(0.34), ..SplitPlan::NONE };
+    let found = data.survey(&Asked { split, ..ASKED }).unwrap();
+    assert_eq!((found.n_train, found.n_val, found.n_test), (4, 2, 1));
+    assert_eq!(found.class_counts, [2, 2]);
 }
 
 #[test]

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use crate::data::listing::paths::Paths;
+use crate::data::sources::holdout::{Divisible, Units};
 use crate::data::sources::speech::audio::Span;
 
 /// The class of utterances that name none.
@@ -18,11 +19,22 @@ pub(super) struct Utterance {
 }
 
 /// Utterances with their labels, in their order.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Recordings {
     files: Paths,
     /// Empty where all are whole recordings.
     spans: Vec<Span>,
+}
+
+impl Divisible for Recordings {
+    fn units(&self) -> Units {
+        self.files.units()
+    }
+
+    fn only(&self, places: &[usize]) -> Self {
+        let spans = places.iter().filter_map(|&place| self.span(place));
+        Self { files: self.files.only(places), spans: spans.collect() }
+    }
 }
 
 impl Recordings {

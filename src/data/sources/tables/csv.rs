@@ -6,17 +6,16 @@ use std::path::{Path, PathBuf};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::config::kind::{Kind, Modality, Offer, Options, Wrong};
+use crate::config::kind::{Kind, Modality, Offer, Options, OwnParts, Wrong};
 use crate::data::error::Error;
-use crate::data::sources::holdout::{Holdout, Part};
+use crate::data::sources::holdout::Parts;
 use crate::data::sources::source::{Asked, DataSource, Files, Reading, Survey};
 use crate::data::sources::tables::column::{BadCell, Column, number};
 use crate::data::sources::tables::column_names::ColumnNames;
 use crate::data::sources::tables::features::{ColumnKind, Features};
-use crate::data::sources::tables::table::{
-    Answer, AnswerKind, Opened, Parts, Rows, Wanted, at, cell,
-};
+use crate::data::sources::tables::table::{Answer, AnswerKind, Opened, Rows, Wanted, at, cell};
 use crate::data::{Splits, read};
+use crate::plan::Part;
 
 const EXPECTED: &str = "a table, separated by commas, with one header line";
 
@@ -27,8 +26,8 @@ pub struct Csv {
     /// table to train on, with a header line.
     #[schemars(extend("format" = "path"), example = "data/train.csv")]
     pub train_file: PathBuf,
-    /// table to validate on, with the same header; or hold back rows of `train_file` with
-    /// `val_fraction` or `folds`.
+    /// table to validate on, with the same header; or hold rows of `train_file` back with
+    /// `data.val_fraction` or `data.folds`.
     #[serde(default)]
     #[schemars(extend("format" = "path"), example = "data/val.csv")]
     pub val_file: Option<PathBuf>,
@@ -48,32 +47,11 @@ pub struct Csv {
     #[serde(default)]
     #[schemars(example = ["id"])]
     pub ignore: Vec<String>,
-    /// share of the rows (of each class) that is held back to validate on, where there is no
-    /// `val_file`.
-    #[serde(default)]
-    #[schemars(extend("exclusiveMinimum" = 0.0, "exclusiveMaximum" = 1.0), example = 0.2)]
-    pub val_fraction: Option<f64>,
-    /// share of the rows (of each class) that is held back to test on when the training is over.
-    #[serde(default)]
-    #[schemars(extend("exclusiveMinimum" = 0.0, "exclusiveMaximum" = 1.0), example = 0.1)]
-    pub test_fraction: Option<f64>,
-    /// cross-validation: split the rows into this many parts, of which `fold` is the one to
-    /// validate on. A sweep over `data.fold` runs all.
-    #[serde(default)]
-    #[schemars(range(min = 2, max = 1000), example = 5)]
-    pub folds: Option<usize>,
-    /// the part to validate on, from 0; 0 unless given.
-    #[serde(default)]
-    #[schemars(range(min = 0, max = 999), example = 0)]
-    pub fold: Option<usize>,
     /// name of a column, such as a patient: rows with the same value are held back together. It
     /// is not a feature.
     #[serde(default)]
     #[schemars(example = &"patient")]
     pub group: Option<String>,
-    /// seed of what is held back: the same rows in every run, whatever `experiment.seed` is.
-    #[serde(default)]
-    pub split_seed: u64,
     /// what the columns are that hold no numbers, and what stands in empty cells.
     #[serde(default)]
     #[schemars(example = Features::example())]
@@ -82,15 +60,11 @@ pub struct Csv {
 
 impl Kind for Csv {
     const NAME: &'static str = "csv";
-    const OFFERS: &'static [Offer] = &[Offer::Samples(Modality::Table), Offer::Test];
+    const OFFERS: &'static [Offer] =
+        &[Offer::Samples(Modality::Table), Offer::Split(OwnParts::FILES)];
 
     fn check(&self) -> Vec<Wrong> {
-        let (val, test) = (self.val_file.is_some(), self.test_file.is_some());
-        let mut wrong = self.holdout().check(("val_file", val), ("test_file", test));
-        if self.group.is_some() && !self.holdout().holds_something() {
-            let what = "needs `val_fraction`, `test_fraction` or `folds`: nothing is held back";
-            wrong.push(Wrong { key: "group", with: &[], what: what.to_owned() });
-        }
+        let mut wrong = Vec::new();
         let others = || self.group.iter().chain(&self.ignore);
         let taken: Vec<&String> = others().chain(self.target.names()).collect();
         wrong.extend(self.target.wrong(&others().collect::<Vec<_>>(), &["group", "ignore"]));
@@ -109,19 +83,9 @@ impl Csv {
             target: target.into(),
             standardize_target: false,
             ignore: Vec::new(),
-            val_fraction: None,
-            test_fraction: None,
-            folds: None,
-            fold: None,
             group: None,
-            split_seed: 0,
             features: Features::default(),
         }
-    }
-
-    fn holdout(&self) -> Holdout {
-        let &Self { val_fraction, test_fraction, folds, fold, split_seed: seed, .. } = self;
-        Holdout { val_fraction, test_fraction, folds, fold, seed }
     }
 
     /// The tables with what they are called in messages.
@@ -141,22 +105,16 @@ impl Csv {
     pub(crate) fn read(&self, asked: &Asked<'_>) -> Result<Opened, Error> {
         let (features, target, standardize) =
             (&self.features, &self.target, self.standardize_target);
-        let holdout = self.holdout();
-        let wanted = Wanted { features, target, standardize, asked, holdout };
+        let wanted = Wanted { features, target, standardize, asked };
         let fit = wanted.fit();
         let words = match &fit {
             None if features.infers() => self.columns_of_words()?,
             _ => BTreeSet::new(),
         };
         let kind = |name: &str| wanted.kind(name, fit.as_ref(), &words);
-        let mut parts = Parts::default();
+        let mut parts = Parts::<Rows>::default();
         for (part, path, what) in self.tables() {
-            let rows = self.table((path, what), wanted.answers(), &kind)?;
-            match part {
-                Part::Train => parts.train = rows,
-                Part::Val => parts.val = rows,
-                Part::Test => parts.test = Some(rows),
-            }
+            parts.put(part, self.table((path, what), wanted.answers(), &kind)?);
         }
         wanted.open(parts, fit)
     }
@@ -322,8 +280,7 @@ impl DataSource for Csv {
     fn survey(&self, asked: &Asked<'_>) -> Result<Survey, Error> {
         let files: Vec<String> =
             self.tables().map(|(_, path, _)| path.display().to_string()).collect();
-        let (files, held) = (files.join(" and "), self.holdout().words());
-        let line = format!("{files}, target {}{held}", self.target.words());
+        let line = format!("{}, target {}", files.join(" and "), self.target.words());
         Ok(self.read(asked)?.survey(line))
     }
 
@@ -415,7 +372,7 @@ mod tests {
 
     use super::*;
     use crate::data::{Dataset, Target};
-    use crate::plan::Targets;
+    use crate::plan::{SplitPlan, Targets};
 
     /// What the loss compares with.
     fn targets(classify: bool) -> Targets {
@@ -487,7 +444,7 @@ mod tests {
     }
 
     /// Ten rows of two groups to a class, whose number is the feature.
-    fn held(change: impl Fn(&mut Csv)) -> Result<Splits, Error> {
+    fn held(split: SplitPlan, change: impl Fn(&mut Csv)) -> Result<Splits, Error> {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("all.csv");
         let row = |i: usize| format!("{i},{},p{},{i}.5\n", ["no", "yes"][i % 2], i / 2);
@@ -497,16 +454,15 @@ mod tests {
         csv.ignore = vec!["id".to_owned(), "patient".to_owned()];
         change(&mut csv);
         assert_eq!(csv.check(), []);
-        csv.read(&Asked::new("", 0, Targets::Classes)).map(|opened| opened.splits)
+        let asked = Asked { split, ..Asked::new("", 0, Targets::Classes) };
+        csv.read(&asked).map(|opened| opened.splits)
     }
 
     #[test]
     fn rows_of_one_table_are_held_back_and_the_rest_sets_the_scale() {
-        let splits = held(|csv| {
-            csv.val_fraction = Some(0.2);
-            csv.test_fraction = Some(0.1);
-        })
-        .unwrap();
+        let split =
+            SplitPlan { val_fraction: Some(0.2), test_fraction: Some(0.1), ..SplitPlan::NONE };
+        let splits = held(split, |_| {}).unwrap();
         let test = splits.test.unwrap();
         assert_eq!((splits.train.len(), splits.val.len(), test.len()), (14, 4, 2));
         let of_class = |part: &dyn Dataset, class| {
@@ -521,9 +477,8 @@ mod tests {
 
     #[test]
     fn a_group_is_held_back_as_a_whole() {
-        let splits = held(|csv| {
-            csv.folds = Some(5);
-            csv.fold = Some(3);
+        let split = SplitPlan { folds: Some(5), fold: 3, ..SplitPlan::NONE };
+        let splits = held(split, |csv| {
             csv.ignore = vec!["id".to_owned()];
             csv.group = Some("patient".to_owned());
         })
@@ -537,17 +492,17 @@ mod tests {
     #[test]
     fn columns_that_are_not_there_or_leave_nothing_are_named() {
         let check = |change: fn(&mut Csv), expected: &str| {
-            let error = held(|csv| {
-                csv.val_fraction = Some(0.5);
-                change(csv);
-            });
+            let split = SplitPlan { val_fraction: Some(0.5), ..SplitPlan::NONE };
+            let error = held(split, change);
             let error = error.err().unwrap().to_string();
             assert!(error.contains(expected), "{error}");
         };
         check(|csv| csv.ignore.push("nmae".to_owned()), "has no column `nmae`; its columns are");
         check(|csv| csv.group = Some("grp".to_owned()), "has no column `grp`");
         check(|csv| csv.ignore.push("a".to_owned()), "no column is left that is a feature");
-        check(|csv| csv.val_fraction = Some(0.01), "leave nothing to validate on");
+        let split = SplitPlan { val_fraction: Some(0.01), ..SplitPlan::NONE };
+        let error = held(split, |_| {}).err().unwrap().to_string();
+        assert!(error.contains("leave nothing to validate on"), "{error}");
     }
 
     #[test]

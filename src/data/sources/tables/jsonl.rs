@@ -7,17 +7,16 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use crate::config::kind::{Kind, Modality, Offer, Options, Wrong};
+use crate::config::kind::{Kind, Modality, Offer, Options, OwnParts, Wrong};
 use crate::data::error::Error;
-use crate::data::sources::holdout::Holdout;
+use crate::data::sources::holdout::Parts;
 use crate::data::sources::source::{Asked, DataSource, Files, Reading, Survey};
 use crate::data::sources::tables::column::{BadCell, Column, json_number};
 use crate::data::sources::tables::column_names::ColumnNames;
 use crate::data::sources::tables::features::{ColumnKind, Features};
-use crate::data::sources::tables::table::{
-    Answer, AnswerKind, Opened, Parts, Rows, Wanted, at, cell,
-};
+use crate::data::sources::tables::table::{Answer, AnswerKind, Opened, Rows, Wanted, at, cell};
 use crate::data::{Splits, read};
+use crate::plan::Part;
 
 const EXPECTED: &str =
     "a JSON object in each line, with the keys of `data.inputs` and `data.target`";
@@ -29,9 +28,11 @@ pub struct Jsonl {
     /// file to train on.
     #[schemars(extend("format" = "path"), example = "data/train.jsonl")]
     pub train_file: PathBuf,
-    /// file to validate on, with the same keys.
+    /// file to validate on, with the same keys; or hold lines of `train_file` back with
+    /// `data.val_fraction` or `data.folds`.
+    #[serde(default)]
     #[schemars(extend("format" = "path"), example = "data/val.jsonl")]
-    pub val_file: PathBuf,
+    pub val_file: Option<PathBuf>,
     /// file to test on when the training is over, with the same keys.
     #[serde(default)]
     #[schemars(extend("format" = "path"), example = "data/test.jsonl")]
@@ -54,11 +55,17 @@ pub struct Jsonl {
     #[serde(default)]
     #[schemars(example = Features::example())]
     pub features: Features,
+    /// a key, such as a patient: lines with the same value, a word or a whole number, are held back
+    /// together.
+    #[serde(default)]
+    #[schemars(example = &"patient")]
+    pub group: Option<String>,
 }
 
 impl Kind for Jsonl {
     const NAME: &'static str = "jsonl";
-    const OFFERS: &'static [Offer] = &[Offer::Samples(Modality::Table), Offer::Test];
+    const OFFERS: &'static [Offer] =
+        &[Offer::Samples(Modality::Table), Offer::Split(OwnParts::FILES)];
 
     fn check(&self) -> Vec<Wrong> {
         let is_twice = |i: &usize| self.inputs[..*i].contains(&self.inputs[*i]);
@@ -93,42 +100,38 @@ impl DataSource for Jsonl {
     }
 
     fn files(&self, _: &Options) -> Result<Vec<Files>, Error> {
-        Ok(self.given().map(|(name, path, _)| Files::one(name, path)).collect())
+        Ok(self.given().map(|(part, path, _)| Files::one(part.name(), path)).collect())
     }
 }
 
 impl Jsonl {
     /// The files with what they are called in messages.
-    fn given(&self) -> impl Iterator<Item = (&'static str, &PathBuf, &'static str)> {
-        let train = ("train", Some(&self.train_file), "the lines to train on");
-        let val = ("val", Some(&self.val_file), "the lines to validate on");
-        let test = ("test", self.test_file.as_ref(), "the lines to test on");
-        [train, val, test].into_iter().filter_map(|(name, path, what)| Some((name, path?, what)))
+    fn given(&self) -> impl Iterator<Item = (Part, &PathBuf, &'static str)> {
+        let train = (Part::Train, Some(&self.train_file), "the lines to train on");
+        let val = (Part::Val, self.val_file.as_ref(), "the lines to validate on");
+        let test = (Part::Test, self.test_file.as_ref(), "the lines to test on");
+        [train, val, test].into_iter().filter_map(|(part, path, what)| Some((part, path?, what)))
     }
 
     fn open(&self, asked: &Asked<'_>) -> Result<Opened, Error> {
         let (features, target, standardize) =
             (&self.features, &self.target, self.standardize_target);
-        let wanted = Wanted { features, target, standardize, asked, holdout: Holdout::default() };
+        let wanted = Wanted { features, target, standardize, asked };
         let fit = wanted.fit();
         let words = match &fit {
             None if features.infers() => self.keys_of_words()?,
             _ => BTreeSet::new(),
         };
         let kind = |name: &str| wanted.kind(name, fit.as_ref(), &words);
-        let mut parts = Parts::default();
-        for (name, path, what) in self.given() {
+        let mut parts = Parts::<Rows>::default();
+        for (part, path, what) in self.given() {
             let mut rows = Rows::new(path, Vec::new());
             each_line(path, what, |object, line| {
                 self.push(&mut rows, object, (wanted.answers(), &kind))?;
                 rows.lines.push(line);
                 Ok(())
             })?;
-            match name {
-                "train" => parts.train = rows,
-                "val" => parts.val = rows,
-                _ => parts.test = Some(rows),
-            }
+            parts.put(part, rows);
         }
         wanted.open(parts, fit)
     }
@@ -180,6 +183,9 @@ impl Jsonl {
                 column.push_json(value, features)?;
             }
             at += n;
+        }
+        if let Some(key) = &self.group {
+            rows.groups.push(group(key, get(key)?)?);
         }
         let targets = self.target.names();
         let number = |key: &String| match answers {
@@ -239,6 +245,14 @@ fn flag(key: &str, value: &Value) -> Result<f64, String> {
     }
 }
 
+/// What a line belongs to.
+fn group(key: &str, value: &Value) -> Result<String, String> {
+    let number = || value.as_i64().map(|number| number.to_string());
+    value.as_str().map(str::to_owned).or_else(number).ok_or_else(|| {
+        format!("`{key}` is {value}, which is not a group: a group is a word or a whole number")
+    })
+}
+
 fn class(key: &str, value: &Value) -> Result<Answer, String> {
     match value {
         Value::String(word) => Ok(Answer::Word(word.clone())),
@@ -263,8 +277,9 @@ mod tests {
         };
         let jsonl = Jsonl {
             train_file: put("train.jsonl", train),
-            val_file: put("val.jsonl", val),
+            val_file: Some(put("val.jsonl", val)),
             test_file: None,
+            group: None,
             inputs: ["a", "b"].map(str::to_owned).to_vec(),
             target: "y".into(),
             standardize_target: false,

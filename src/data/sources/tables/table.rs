@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use crate::data::error::{Error, SampleError, shown};
-use crate::data::sources::holdout::{Holdout, Part};
+use crate::data::sources::holdout::{Divisible, Parts, Units, numbered};
 use crate::data::sources::source::{Asked, Survey};
 use crate::data::sources::tables::column::{BadCell, Column};
 use crate::data::sources::tables::column_names::ColumnNames;
@@ -57,36 +57,6 @@ pub(crate) struct Wanted<'a> {
     /// Whether these are standardised.
     pub(crate) standardize: bool,
     pub(crate) asked: &'a Asked<'a>,
-    /// What is held back of the training rows.
-    pub(crate) holdout: Holdout,
-}
-
-/// The parts of a table as written.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Parts {
-    pub(crate) train: Rows,
-    pub(crate) val: Rows,
-    pub(crate) test: Option<Rows>,
-}
-
-impl Parts {
-    /// With what is held back of the training rows.
-    fn held_back(self, holdout: &Holdout) -> Result<Self, String> {
-        if !holdout.holds_something() {
-            return Ok(self);
-        }
-        let dealt = self.train.parts(holdout)?;
-        let has = |part| dealt.contains(&part);
-        let only = |part| {
-            let places = (0..dealt.len()).filter(|&row| dealt[row] == part);
-            self.train.only(&places.collect::<Vec<usize>>())
-        };
-        Ok(Self {
-            train: only(Part::Train),
-            val: if has(Part::Val) { only(Part::Val) } else { self.val },
-            test: if has(Part::Test) { Some(only(Part::Test)) } else { self.test },
-        })
-    }
 }
 
 /// The parts of a table as samples.
@@ -152,10 +122,10 @@ impl Wanted<'_> {
     ///
     /// The columns of two parts differ, a part would be empty, a class or a category is in no
     /// training row, or a column has no values.
-    pub(crate) fn open(&self, parts: Parts, fit: Option<Fit>) -> Result<Opened, Error> {
+    pub(crate) fn open(&self, parts: Parts<Rows>, fit: Option<Fit>) -> Result<Opened, Error> {
         let path = parts.train.path.clone();
         let unusable = |what| Error::Format { path, what };
-        let Parts { train, val, test } = parts.held_back(&self.holdout).map_err(unusable)?;
+        let Parts { train, val, test } = parts.held_back(&self.asked.split).map_err(unusable)?;
         let names = fit.as_ref().map(Fit::names);
         train.check_columns(names.as_deref().unwrap_or(&train.names()), &train.path)?;
         for other in std::iter::once(&val).chain(&test) {
@@ -292,18 +262,10 @@ pub(crate) fn cell(path: &Path, line: u64, BadCell { what, help }: BadCell) -> E
     }
 }
 
-impl Rows {
-    /// What each row is for: groups as wholes, or else the rows of each class.
-    fn parts(&self, holdout: &Holdout) -> Result<Vec<Part>, String> {
-        if !self.groups.is_empty() {
-            let mut numbers: BTreeMap<&str, usize> = BTreeMap::new();
-            let number = |group| {
-                let next = numbers.len();
-                *numbers.entry(group).or_insert(next)
-            };
-            let units: Vec<usize> = self.groups.iter().map(String::as_str).map(number).collect();
-            let dealt = holdout.deal(&vec![0; numbers.len()])?;
-            return Ok(units.into_iter().map(|unit| dealt[unit]).collect());
+impl Divisible for Rows {
+    fn units(&self) -> Units {
+        if let Some(groups) = numbered(&self.groups) {
+            return Units::Groups(groups);
         }
         let mut classes: Vec<&Answer> = self.answers.iter().collect();
         classes.sort_unstable();
@@ -312,7 +274,7 @@ impl Rows {
             Answer::Numbers(_) => 0,
             class => classes.binary_search(&class).unwrap_or(0) as u32,
         };
-        holdout.deal(&self.answers.iter().map(label).collect::<Vec<u32>>())
+        Units::Samples(self.answers.iter().map(label).collect())
     }
 
     /// Some of the rows.

@@ -6,18 +6,21 @@
 //! cut, what is left is filled with tokens that do not count. Prompt and answer are cut into tokens
 //! apart, so that the border between them is known.
 
+use std::ops::Range;
 use std::path::PathBuf;
 use std::sync::Arc;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::config::kind::{Kind, Modality, Offer, Options, Wrong};
+use crate::config::kind::{Kind, Modality, Offer, Options, OwnParts, Wrong};
 use crate::data::error::{Error, SampleError, shown};
+use crate::data::sources::holdout::{Parts, Places};
 use crate::data::sources::source::{Asked, DataSource, Files, Reading, Survey};
 use crate::data::sources::text::padded::padded;
 use crate::data::tokenizer::Tokenizer;
 use crate::data::{Dataset, Splits, Target, TextForm, read};
+use crate::plan::SplitPlan;
 use crate::rng::Key;
 
 /// instructions and their answers, in Alpaca's form.
@@ -37,7 +40,8 @@ pub struct Instructions {
     /// in the loss).
     #[schemars(range(min = 2, max = 65_536), example = 256)]
     pub seq_len: usize,
-    /// held-out fraction: the last entries are for validation.
+    /// held-out fraction: the last entries are for validation, where `data.val_fraction` and
+    /// `data.folds` deal out none.
     #[serde(default = "a_tenth")]
     #[schemars(extend("exclusiveMinimum" = 0.0, "exclusiveMaximum" = 1.0))]
     pub val_ratio: f64,
@@ -61,7 +65,8 @@ fn a_tenth() -> f64 {
 
 impl Kind for Instructions {
     const NAME: &'static str = "instructions";
-    const OFFERS: &'static [Offer] = &[Offer::Samples(Modality::Text)];
+    const OFFERS: &'static [Offer] =
+        &[Offer::Samples(Modality::Text), Offer::Split(OwnParts::LAST)];
 
     fn check(&self) -> Vec<Wrong> {
         let what = "`char` cuts only `tokens`; `instructions` needs a tokenizer.json".to_owned();
@@ -71,14 +76,15 @@ impl Kind for Instructions {
 }
 
 impl DataSource for Instructions {
-    fn open(&self, _: &Reading<'_>) -> Result<Splits, Error> {
-        open(self)
+    fn open(&self, reading: &Reading<'_>) -> Result<Splits, Error> {
+        open(self, &reading.asked.split)
     }
 
-    fn survey(&self, _: &Asked<'_>) -> Result<Survey, Error> {
+    fn survey(&self, asked: &Asked<'_>) -> Result<Survey, Error> {
         let counts = if self.mask_prompt { "answers count" } else { "prompts and answers count" };
         let line = format!("{}, up to {} tokens, {counts}", self.file.display(), self.seq_len);
-        let found = Survey { line, ..Survey::of(&open(self)?) };
+        let token_bytes = Tokenizer::open(&self.tokenizer)?.token_bytes().unwrap_or_default();
+        let found = Survey { line, token_bytes, ..Survey::of(&open(self, &asked.split)?) };
         // They are kept as they are, some bytes per token.
         Ok(Survey { held: found.held_whole(), ..found })
     }
@@ -129,7 +135,7 @@ pub fn prompt(instruction: &str, input: &str) -> String {
 ///
 /// A file is absent or not what it should be, there is no token that ends a text, or a part has no
 /// entry.
-pub(crate) fn open(source: &Instructions) -> Result<Splits, Error> {
+pub(crate) fn open(source: &Instructions, split: &SplitPlan) -> Result<Splits, Error> {
     let tokenizer = Tokenizer::open(&source.tokenizer)?;
     let end = tokenizer.end(source.eos_token.as_deref()).ok_or_else(|| {
         let what = match &source.eos_token {
@@ -139,19 +145,29 @@ pub(crate) fn open(source: &Instructions) -> Result<Splits, Error> {
         Error::Format { path: source.tokenizer.clone(), what }
     })?;
     let entries = entries(source)?;
-    let n_val = (entries.len() as f64 * source.val_ratio).round() as usize;
-    let n_train = entries.len().saturating_sub(n_val);
-    if n_val == 0 || n_train == 0 {
-        let what = format!(
-            "`data.val_ratio` leaves {n_train} of its {} entries to train on and {n_val} to validate on",
-            entries.len()
-        );
-        return Err(Error::Format { path: source.file.clone(), what });
-    }
+    let Parts { train, val, test } = parts(source, entries.len(), split)
+        .map_err(|what| Error::Format { path: source.file.clone(), what })?;
     let classes = tokenizer.vocabulary();
     let all = Arc::new(All { source: source.clone(), tokenizer, end, entries });
-    let part = |first, n| Arc::new(Part { all: all.clone(), first, n, shape: [source.seq_len] });
-    Ok(Splits { train: part(0, n_train), val: part(n_train, n_val), test: None, classes })
+    let part = |Places(places): Places| -> Arc<dyn Dataset> {
+        Arc::new(Part { all: all.clone(), places, shape: [source.seq_len] })
+    };
+    Ok(Splits { train: part(train), val: part(val), test: test.map(part), classes })
+}
+
+/// Which of `n` entries are for what: the last ones validate where none are dealt out.
+fn parts(source: &Instructions, n: usize, split: &SplitPlan) -> Result<Parts<Places>, String> {
+    let share = if split.holds_val() { 0.0 } else { source.val_ratio };
+    let n_val = (n as f64 * share).round() as usize;
+    let n_train = n.saturating_sub(n_val);
+    if n_train == 0 || (n_val == 0 && !split.holds_val()) {
+        return Err(format!(
+            "`data.val_ratio` leaves {n_train} of its {n} entries to train on and {n_val} to \
+             validate on"
+        ));
+    }
+    let places = |range: Range<usize>| Places(range.map(|place| place as u32).collect());
+    Parts { train: places(0..n_train), val: places(n_train..n), test: None }.held_back(split)
 }
 
 fn entries(source: &Instructions) -> Result<Vec<Entry>, Error> {
@@ -192,17 +208,22 @@ impl All {
     }
 }
 
-/// Entries that stand one after the other.
+/// Some of the entries.
 struct Part {
     all: Arc<All>,
-    first: usize,
-    n: usize,
+    places: Vec<u32>,
     shape: [usize; 1],
+}
+
+impl Part {
+    fn place(&self, index: usize) -> usize {
+        self.places[index] as usize
+    }
 }
 
 impl Dataset for Part {
     fn len(&self) -> usize {
-        self.n
+        self.places.len()
     }
 
     fn shape(&self) -> &[usize] {
@@ -218,7 +239,7 @@ impl Dataset for Part {
     }
 
     fn name(&self, index: usize) -> String {
-        format!("entry {} of `{}`", self.first + index + 1, shown(&self.all.source.file))
+        format!("entry {} of `{}`", self.place(index) + 1, shown(&self.all.source.file))
     }
 
     fn load(
@@ -230,9 +251,9 @@ impl Dataset for Part {
         let path = || -> PathBuf { self.all.source.file.clone() };
         let unusable = |reason: String| SampleError::Decode {
             path: path(),
-            reason: format!("entry {}: {reason}", self.first + index + 1),
+            reason: format!("entry {}: {reason}", self.place(index) + 1),
         };
-        let Some(entry) = self.all.entries.get(self.first + index) else {
+        let Some(entry) = self.all.entries.get(self.place(index)) else {
             return Err(unusable("missing".into()));
         };
         let (seen, next) = self.all.sample(entry).map_err(unusable)?;
@@ -243,6 +264,7 @@ impl Dataset for Part {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
     use std::io::Write;
     use std::path::Path;
 
@@ -269,7 +291,7 @@ mod tests {
     }
 
     fn loaded(source: &Instructions, index: usize) -> (Vec<f32>, Vec<u32>) {
-        let splits = open(source).unwrap();
+        let splits = open(source, &SplitPlan::NONE).unwrap();
         let mut values = Vec::new();
         let Target::Classes(next) = splits.train.load(index, None, &mut values).unwrap() else {
             panic!("no labels")
@@ -316,12 +338,32 @@ mod tests {
     }
 
     #[test]
+    fn entries_are_held_back_at_random_where_that_is_asked_for() {
+        let folder = tempfile::tempdir().unwrap();
+        let source = source(folder.path(), JSON, 8);
+        let split = SplitPlan { test_fraction: Some(0.5), ..SplitPlan::NONE };
+        let of = |split: SplitPlan| {
+            let splits = open(&source, &split).unwrap();
+            let test = splits.test.map_or(0, |test| test.len());
+            (splits.train.len(), splits.val.name(0), test)
+        };
+        let (n_train, val, n_test) = of(split);
+        assert_eq!((n_train, n_test), (1, 1));
+        assert!(val.starts_with("entry 3 of"), "the last one validates: {val}");
+        let names: BTreeSet<String> = (0..3)
+            .map(|fold| of(SplitPlan { folds: Some(3), fold, ..SplitPlan::NONE }).1)
+            .collect();
+        assert_eq!(names.len(), 3, "each validates once");
+    }
+
+    #[test]
     fn parts_are_counted_and_what_cannot_be_used_is_named() {
         let folder = tempfile::tempdir().unwrap();
-        let facts = Survey::of(&open(&source(folder.path(), JSON, 8)).unwrap());
+        let facts = Survey::of(&open(&source(folder.path(), JSON, 8), &SplitPlan::NONE).unwrap());
         assert_eq!((facts.n_train, facts.n_val, facts.classes.len()), (2, 1, 11));
         assert_eq!((facts.sample, facts.target), (Some(vec![8]), vec![8]));
-        let error = |source: &Instructions| open(source).err().unwrap().to_string();
+        let error =
+            |source: &Instructions| open(source, &SplitPlan::NONE).err().unwrap().to_string();
         let broken = source(folder.path(), r#"[{"instruction": "a"}]"#, 8);
         assert!(error(&broken).contains("missing field `output`"), "{}", error(&broken));
         let few = source(folder.path(), r#"[{"instruction": "a", "output": "b"}]"#, 8);

@@ -7,20 +7,23 @@
 
 use std::collections::BTreeSet;
 use std::io;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::config::kind::{Kind, Modality, Offer, Options, Wrong};
+use crate::config::kind::{Kind, Modality, Offer, Options, OwnParts, Wrong};
 use crate::data::error::{Error, SampleError, shown};
 use crate::data::listing::paths::both;
+use crate::data::sources::holdout::Parts;
 use crate::data::sources::source::{Asked, DataSource, Files, Reading, Survey};
 use crate::data::sources::text::token_cache::{self, Cut, Kept, Stamp, TokenCache};
 use crate::data::sources::text::token_file::{TokenDtype, TokenFile, unreadable};
 use crate::data::tokenizer::Tokenizer;
 use crate::data::{Dataset, Splits, Target, TextForm, read};
+use crate::plan::SplitPlan;
 use crate::rng::Key;
 use crate::units::Bytes;
 
@@ -33,7 +36,8 @@ const MAX_UINT16_VOCABULARY: usize = 1 << 16;
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Tokens {
-    /// a text, read character by character or by `tokenizer`; the first 90 % are for training.
+    /// a text, read character by character or by `tokenizer`; the first 90 % are for training, or
+    /// what `data.val_fraction` and `data.test_fraction` leave: the end validates, then tests.
     /// Instead of `train_file` and `val_file`. A training sample begins at every character (token),
     /// so that `train.steps` says how long to train; in a training part of more than 16,777,216
     /// tokens, or in such a `train_file`, it begins at every `seq_len`-th, and an epoch is once
@@ -46,6 +50,9 @@ pub struct Tokens {
     /// tokens to validate on.
     #[schemars(extend("format" = "path"), example = "data/val.bin")]
     pub val_file: Option<PathBuf>,
+    /// tokens to test on when the training is over.
+    #[schemars(extend("format" = "path"), example = "data/test.bin")]
+    pub test_file: Option<PathBuf>,
     /// size of the vocabulary of `train_file` and `val_file`; 50257 is that of GPT-2.
     #[serde(default = "gpt2")]
     #[schemars(range(min = 2, max = 1_048_576), example = 50_304)]
@@ -73,9 +80,14 @@ fn gpt2() -> usize {
     50_257
 }
 
+/// A text is cut in its order: windows that overlap cannot be dealt out.
+const PARTS: OwnParts = OwnParts { needs_val: false, deals: false, ..OwnParts::FILES };
+/// Share of a text that validates where no other is given.
+const VALIDATES: f64 = 0.1;
+
 impl Kind for Tokens {
     const NAME: &'static str = "tokens";
-    const OFFERS: &'static [Offer] = &[Offer::Samples(Modality::Text)];
+    const OFFERS: &'static [Offer] = &[Offer::Samples(Modality::Text), Offer::Split(PARTS)];
 
     fn check(&self) -> Vec<Wrong> {
         let wrong = |key, with, what: &str| vec![Wrong { key, with, what: what.to_owned() }];
@@ -90,20 +102,26 @@ impl Kind for Tokens {
                 &["train_file"],
                 "is missing: `tokens` needs it beside `train_file`",
             ),
+            (Some(_), ..) if self.test_file.is_some() => wrong(
+                "test_file",
+                &["file"],
+                "goes with `train_file`: of a text, `data.test_fraction` is to test on",
+            ),
             _ => Vec::new(),
         }
     }
 }
 
 impl DataSource for Tokens {
-    fn open(&self, _: &Reading<'_>) -> Result<Splits, Error> {
+    fn open(&self, reading: &Reading<'_>) -> Result<Splits, Error> {
         // Only the header of kept tokens is looked at; the survey has read them all.
-        open(&self.source()?, self.seq_len, |_, _| true)
+        open(&self.source()?, self.seq_len, &reading.asked.split, |_, _| true)
     }
 
-    fn survey(&self, _: &Asked<'_>) -> Result<Survey, Error> {
+    fn survey(&self, asked: &Asked<'_>) -> Result<Survey, Error> {
         let source = self.source()?;
-        let found = Survey::of(&open(&source, self.seq_len, Kept::is_whole)?);
+        let found = Survey::of(&open(&source, self.seq_len, &asked.split, Kept::is_whole)?);
+        let token_bytes = token_bytes(&source, &found.classes)?;
         let seq_len = self.seq_len;
         let (line, held) = match source {
             Source::Text(file, tokenizer) => {
@@ -116,7 +134,7 @@ impl DataSource for Tokens {
                 (format!("{}, windows of {seq_len} tokens", both(&train, &val)), Bytes(0))
             }
         };
-        Ok(Survey { line, held, ..found })
+        Ok(Survey { line, held, token_bytes, ..found })
     }
 
     fn files(&self, _: &Options) -> Result<Vec<Files>, Error> {
@@ -125,8 +143,10 @@ impl DataSource for Tokens {
                 let tokenizer = tokenizer.map(|path| Files::one("tokenizer", &path));
                 std::iter::once(Files::one("text", &file)).chain(tokenizer).collect()
             }
-            Source::Binary { train, val, .. } => {
-                vec![Files::one("train", &train), Files::one("val", &val)]
+            Source::Binary { train, val, test, .. } => {
+                let test = test.map(|path| Files::one("test", &path));
+                let known = [Files::one("train", &train), Files::one("val", &val)];
+                known.into_iter().chain(test).collect()
             }
         })
     }
@@ -157,7 +177,8 @@ impl Tokens {
                     _ => TokenDtype::Uint32,
                 };
                 let dtype = self.token_dtype.unwrap_or(needed);
-                Ok(Source::Binary { train, val, dtype, vocabulary })
+                let test = self.test_file.clone();
+                Ok(Source::Binary { train, val, test, dtype, vocabulary })
             }
             _ => Err(Error::MissingKey { key: "data.file", kind: Self::NAME }),
         }
@@ -170,32 +191,82 @@ enum Source {
     /// Characters of one file, or its tokens by this tokenizer.
     Text(PathBuf, Option<PathBuf>),
     /// Tokens of two files, of a vocabulary of this size.
-    Binary { train: PathBuf, val: PathBuf, dtype: TokenDtype, vocabulary: usize },
+    Binary {
+        train: PathBuf,
+        val: PathBuf,
+        test: Option<PathBuf>,
+        dtype: TokenDtype,
+        vocabulary: usize,
+    },
 }
 
-/// Opens both parts, with the vocabulary in the order of its tokens.
+/// Opens all parts, with the vocabulary in the order of its tokens.
 ///
 /// # Errors
 ///
-/// A file is absent, is not UTF-8 text or not a whole number of tokens, or is shorter than one
-/// window.
-fn open(source: &Source, seq_len: usize, is_usable: Check) -> Result<Splits, Error> {
-    let (train, val, classes) = match source {
-        Source::Text(file, None) => characters(file)?,
-        Source::Text(file, Some(tokenizer)) => {
-            let ([train, val], vocabulary) = words(file, tokenizer, is_usable)?;
-            (train, val, vocabulary)
-        }
-        Source::Binary { train, val, dtype, vocabulary } => {
+/// A file is absent, is not UTF-8 text or not a whole number of tokens, or a part is shorter than
+/// one window.
+fn open(
+    source: &Source,
+    seq_len: usize,
+    split: &SplitPlan,
+    is_usable: Check,
+) -> Result<Splits, Error> {
+    let (rows, classes) = match source {
+        Source::Text(file, None) => characters(file, split)?,
+        Source::Text(file, Some(tokenizer)) => words(file, tokenizer, split, is_usable)?,
+        Source::Binary { train, val, test, dtype, vocabulary } => {
             let classes = (0..*vocabulary).map(|token| token.to_string()).collect();
-            (binary(train, *dtype)?, binary(val, *dtype)?, classes)
+            let given = test.as_deref().map(|test| binary(test, *dtype)).transpose()?;
+            let (train, held) = held_back(binary(train, *dtype)?, split)?;
+            (Parts { train, val: binary(val, *dtype)?, test: given.or(held) }, classes)
         }
     };
-    let overlapping = train.len() <= MAX_OVERLAPPING_WINDOWS;
-    let train = Windows::new(train, seq_len, if overlapping { 1 } else { seq_len }, classes.len())?;
-    let val = Windows::new(val, seq_len, seq_len, classes.len())?;
-    let (train, val) = (Arc::new(train), Arc::new(val));
-    Ok(Splits { train, val, test: None, classes })
+    let overlapping = rows.train.len() <= MAX_OVERLAPPING_WINDOWS;
+    let windows = |row, stride| -> Result<Arc<dyn Dataset>, Error> {
+        Ok(Arc::new(Windows::new(row, seq_len, stride, classes.len())?))
+    };
+    Ok(Splits {
+        train: windows(rows.train, if overlapping { 1 } else { seq_len })?,
+        val: windows(rows.val, seq_len)?,
+        test: rows.test.map(|row| windows(row, seq_len)).transpose()?,
+        classes,
+    })
+}
+
+/// Bytes of each token, if its text is known.
+fn token_bytes(source: &Source, classes: &[String]) -> Result<Vec<u32>, Error> {
+    Ok(match source {
+        Source::Text(_, None) => classes.iter().map(|character| character.len() as u32).collect(),
+        Source::Text(_, Some(path)) => Tokenizer::open(path)?.token_bytes().unwrap_or_default(),
+        Source::Binary { .. } => Vec::new(),
+    })
+}
+
+/// All parts of a text, and the vocabulary.
+type Opened = (Parts<Row>, Vec<String>);
+
+/// The parts of all tokens of a text, of which `n_train` are trained on if `split` says nothing.
+fn parts(all: &Row, n_train: usize, split: &SplitPlan) -> Result<Parts<Row>, Error> {
+    let n = all.len();
+    let [train, val] = if split.holds_something() {
+        let lengths = split.cut(n, VALIDATES).map_err(|what| format(&all.path, what))?;
+        [lengths[0], lengths[0] + lengths[1]]
+    } else {
+        [n_train, n]
+    };
+    let test = (val < n).then(|| all.part(val..n));
+    Ok(Parts { train: all.part(0..train), val: all.part(train..val), test })
+}
+
+/// What is trained on, and the end of it if that is to test on.
+fn held_back(row: Row, split: &SplitPlan) -> Result<(Row, Option<Row>), Error> {
+    if split.test_fraction.is_none() {
+        return Ok((row, None));
+    }
+    let lengths = split.cut(row.len(), 0.0);
+    let [train, _, test] = lengths.map_err(|what| format(&row.path, what))?;
+    Ok((row.part(0..train), Some(row.part(train..train + test))))
 }
 
 /// The characters of `text` as tokens.
@@ -223,26 +294,29 @@ fn text(file: &Path) -> Result<String, Error> {
 /// Whether kept tokens are to be used.
 type Check = fn(&Kept, &TokenCache) -> bool;
 
-/// Both parts by a tokenizer, and its vocabulary. The border is that of characters: 90 % of them.
-fn words(file: &Path, path: &Path, is_usable: Check) -> Result<([Row; 2], Vec<String>), Error> {
+/// All parts by a tokenizer, and its vocabulary. The training part is 90 % of the characters, or
+/// what `split` says of the tokens.
+fn words(file: &Path, path: &Path, split: &SplitPlan, is_usable: Check) -> Result<Opened, Error> {
     let (cache, tokenizer) = (TokenCache::of_user(), Tokenizer::open(path)?);
     let known = cache
         .as_ref()
         .and_then(|cache| cache.known(file, path).filter(|kept| is_usable(kept, cache)));
     let cut = known
         .map_or_else(|| cut(file, path, &tokenizer, cache.as_ref()), |kept| Ok(Cut::Kept(kept)))?;
-    let row = |held| Row { held, path: file.to_owned() };
-    let parts = match cut {
-        Cut::Held(parts) => parts.map(|tokens| {
+    let (held, n_train) = match cut {
+        Cut::Held([mut tokens, val]) => {
+            let n_train = tokens.len();
+            tokens.extend(val);
             let n = tokens.len();
-            row(Held::Memory(tokens.into(), 0..n))
-        }),
+            (Held::Memory(tokens.into(), 0..n), n_train)
+        }
         Cut::Kept(Kept { tokens, n_train, .. }) => {
-            let (n, tokens) = (tokens.len(), Arc::new(tokens));
-            [0..n_train, n_train..n].map(|part| row(Held::File(tokens.clone(), part)))
+            let n = tokens.len();
+            (Held::File(Arc::new(tokens), 0..n), n_train)
         }
     };
-    Ok((parts, tokenizer.vocabulary()))
+    let all = Row { held, path: file.to_owned() };
+    Ok((parts(&all, n_train, split)?, tokenizer.vocabulary()))
 }
 
 /// The tokens of both parts of the text in `file`, which are kept.
@@ -266,17 +340,16 @@ fn cut(
     Ok(cut)
 }
 
-fn characters(file: &Path) -> Result<(Row, Row, Vec<String>), Error> {
+fn characters(file: &Path, split: &SplitPlan) -> Result<Opened, Error> {
     let text = text(file)?;
     let vocabulary: BTreeSet<char> = text.chars().collect();
     let order: std::collections::BTreeMap<char, u32> =
         vocabulary.iter().copied().zip(0..).collect();
     let tokens: Vec<u32> = text.chars().filter_map(|c| order.get(&c).copied()).collect();
-    let n_train = tokens.len() * 9 / 10;
-    let tokens: Arc<[u32]> = tokens.into();
-    let part = |range| Row { held: Held::Memory(tokens.clone(), range), path: file.to_owned() };
+    let n = tokens.len();
+    let all = Row { held: Held::Memory(tokens.into(), 0..n), path: file.to_owned() };
     let classes = vocabulary.iter().map(char::to_string).collect();
-    Ok((part(0..n_train), part(n_train..tokens.len()), classes))
+    Ok((parts(&all, n * 9 / 10, split)?, classes))
 }
 
 fn binary(path: &Path, dtype: TokenDtype) -> Result<Row, Error> {
@@ -297,9 +370,9 @@ struct Row {
 
 enum Held {
     /// A part of what is in memory.
-    Memory(Arc<[u32]>, std::ops::Range<usize>),
+    Memory(Arc<[u32]>, Range<usize>),
     /// A part of a file.
-    File(Arc<TokenFile>, std::ops::Range<usize>),
+    File(Arc<TokenFile>, Range<usize>),
 }
 
 impl Row {
@@ -307,6 +380,16 @@ impl Row {
         match &self.held {
             Held::Memory(_, range) | Held::File(_, range) => range.len(),
         }
+    }
+
+    /// A part of it, from 0.
+    fn part(&self, part: Range<usize>) -> Self {
+        let within = |range: &Range<usize>| range.start + part.start..range.start + part.end;
+        let held = match &self.held {
+            Held::Memory(tokens, range) => Held::Memory(tokens.clone(), within(range)),
+            Held::File(file, range) => Held::File(file.clone(), within(range)),
+        };
+        Self { held, path: self.path.clone() }
     }
 
     /// `n` tokens from `start` on.
@@ -411,7 +494,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let text = "hallo wörld!\n".repeat(10);
         let source = Source::Text(file(dir.path(), "input.txt", text.as_bytes()), None);
-        let splits = open(&source, 4, Kept::is_whole).unwrap();
+        let splits = open(&source, 4, &SplitPlan::NONE, Kept::is_whole).unwrap();
         let classes = &splits.classes;
         assert_eq!(*classes, ["\n", " ", "!", "a", "d", "h", "l", "o", "r", "w", "ö"]);
         // 117 and 13 tokens: windows of 5 begin at each of 113 tokens, and at tokens 0, 4 and 8.
@@ -433,7 +516,7 @@ mod tests {
         let text = "the cat".repeat(10);
         let text = file(dir.path(), "input.txt", text.as_bytes());
         let source = Source::Text(text, Some(tokenizer));
-        let splits = open(&source, 4, Kept::is_whole).unwrap();
+        let splits = open(&source, 4, &SplitPlan::NONE, Kept::is_whole).unwrap();
         let classes = &splits.classes;
         // 9 and 1 times `the`, the blank, `c`, `a`, `t`; after a `t`, `the` begins a word anew.
         assert_eq!((classes.len(), &*classes[10]), (11, "the"));
@@ -449,9 +532,14 @@ mod tests {
         let val = file(dir.path(), "val.bin", &bytes[..12]);
         let dtype = TokenDtype::Uint16;
         let opened = |vocabulary| {
-            let source =
-                Source::Binary { train: train.clone(), val: val.clone(), dtype, vocabulary };
-            open(&source, 3, Kept::is_whole).unwrap()
+            let source = Source::Binary {
+                train: train.clone(),
+                val: val.clone(),
+                test: None,
+                dtype,
+                vocabulary,
+            };
+            open(&source, 3, &SplitPlan::NONE, Kept::is_whole).unwrap()
         };
         let splits = opened(20_000);
         assert_eq!((splits.train.len(), splits.val.len()), (17, 1));
@@ -464,11 +552,35 @@ mod tests {
     }
 
     #[test]
+    fn the_end_of_a_text_validates_and_tests() {
+        let dir = tempfile::tempdir().unwrap();
+        let text = file(dir.path(), "input.txt", "0123456789".repeat(10).as_bytes());
+        let source = Source::Text(text, None);
+        let split =
+            SplitPlan { val_fraction: Some(0.2), test_fraction: Some(0.3), ..SplitPlan::NONE };
+        let splits = open(&source, 4, &split, Kept::is_whole).unwrap();
+        let test = splits.test.unwrap();
+        // Windows of 5 in 50, 20 and 30 characters.
+        assert_eq!((splits.train.len(), splits.val.len(), test.len()), (46, 4, 7));
+        assert_eq!(load(&*test, 0).0, [0.0, 1.0, 2.0, 3.0]);
+        let bytes: Vec<u8> = (0..20u16).flat_map(u16::to_le_bytes).collect();
+        let train = file(dir.path(), "train.bin", &bytes);
+        let (val, dtype) = (train.clone(), TokenDtype::Uint16);
+        let source = Source::Binary { train, val, test: None, dtype, vocabulary: 20 };
+        let split = SplitPlan { test_fraction: Some(0.3), ..SplitPlan::NONE };
+        let splits = open(&source, 3, &split, Kept::is_whole).unwrap();
+        let test = splits.test.unwrap();
+        assert_eq!((splits.train.len(), splits.val.len(), test.len()), (11, 6, 1));
+        assert_eq!(load(&*test, 0).0, [14.0, 15.0, 16.0]);
+    }
+
+    #[test]
     fn what_cannot_be_used_is_named() {
         let dir = tempfile::tempdir().unwrap();
         let check = |bytes: &[u8], expected: &str| {
             let source = Source::Text(file(dir.path(), "input.txt", bytes), None);
-            let error = open(&source, 8, Kept::is_whole).err().unwrap().to_string();
+            let error =
+                open(&source, 8, &SplitPlan::NONE, Kept::is_whole).err().unwrap().to_string();
             assert!(error.contains(expected), "{error}");
         };
         check(b"to be\xff", "it is not UTF-8 text: byte 5");
@@ -477,10 +589,11 @@ mod tests {
         let source = Source::Binary {
             train: odd.clone(),
             val: odd,
+            test: None,
             dtype: TokenDtype::Uint16,
             vocabulary: 5,
         };
-        let error = open(&source, 8, Kept::is_whole).err().unwrap().to_string();
+        let error = open(&source, 8, &SplitPlan::NONE, Kept::is_whole).err().unwrap().to_string();
         assert!(error.contains("its 3 bytes are not a whole number of 16-bit tokens"), "{error}");
     }
 }

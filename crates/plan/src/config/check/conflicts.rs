@@ -96,7 +96,7 @@ pub(crate) fn transforms(loaded: &Loaded, vocabulary: &Vocabulary) -> Vec<Findin
 }
 
 /// The data set of the experiment.
-fn kind_of_data<'a>(loaded: &Loaded, vocabulary: &'a Vocabulary) -> Option<&'a Spec> {
+pub(super) fn kind_of_data<'a>(loaded: &Loaded, vocabulary: &'a Vocabulary) -> Option<&'a Spec> {
     vocabulary.family("data")?.kind(&loaded.experiment.data.name)
 }
 
@@ -150,6 +150,10 @@ fn sampling(loaded: &Loaded) -> Vec<Finding> {
             }
         }
         None => {}
+    }
+    if data.aug_repeats > 1 && data.sampler != Sampler::Shards {
+        let what = "needs `data.sampler = \"shards\"`, whose order it repeats";
+        found.push(Finding::new("data.aug_repeats", what).about("data.sampler"));
     }
     if data.limit.is_some() && data.fraction.is_some() {
         let what = "does not go with `data.limit`: both say how many samples are taken";
@@ -211,8 +215,9 @@ fn unmeasured(loaded: &Loaded, vocabulary: &Vocabulary, key: &str, metric: &str)
         found.push(Finding::new(key, what).about("validation.every"));
     }
     let wanted = if metric == "test/success" { Offer::Simulation } else { Offer::Test };
-    let measures =
-        kind_of_data(loaded, vocabulary).is_none_or(|kind| kind.offers.contains(&wanted));
+    let measures = kind_of_data(loaded, vocabulary).is_none_or(|kind| {
+        kind.offers.contains(&wanted) || (wanted == Offer::Test && kind.own_parts().is_some())
+    });
     if metric.starts_with("test/") && !measures {
         let lacks = if wanted == Offer::Test { "test split" } else { "simulator" };
         let what = format!("`{metric}` is never measured: this data set has no {lacks}");

@@ -9,6 +9,7 @@ mod names;
 mod options;
 mod ranges;
 mod conflicts;
+mod split;
 
 pub(crate) use options::range;
 pub(crate) use ranges::{bounds, limits};
@@ -96,6 +97,7 @@ pub(crate) fn all(
         .chain(names::sinks(loaded, vocabulary))
         .chain(conflicts::transforms(loaded, vocabulary))
         .chain(conflicts::monitors(loaded, vocabulary))
+        .chain(split::all(loaded, vocabulary))
         .chain(options::all(loaded, vocabulary))
         .chain(lists::all(loaded, vocabulary))
         .filter(|finding| !finding.is_consequence(broken))

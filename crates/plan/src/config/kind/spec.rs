@@ -3,7 +3,7 @@
 use figment::value::{Dict, Value as Given};
 use serde_json::Value;
 
-use crate::config::kind::{Kind, Modality, Need, Offer, Options, Wrong};
+use crate::config::kind::{Kind, Modality, Need, Offer, Options, OwnParts, Wrong};
 
 /// A kind as data.
 #[derive(Clone, Debug)]
@@ -89,6 +89,14 @@ impl Spec {
     pub fn modality(&self) -> Option<Modality> {
         self.offers.iter().find_map(|offer| match offer {
             Offer::Samples(modality) => Some(*modality),
+            _ => None,
+        })
+    }
+
+    /// What can be held back of its samples, if anything can.
+    pub(crate) fn own_parts(&self) -> Option<OwnParts> {
+        self.offers.iter().find_map(|offer| match offer {
+            Offer::Split(parts) => Some(*parts),
             _ => None,
         })
     }

@@ -33,6 +33,22 @@ pub struct Data {
     /// Share of the training samples that is taken.
     #[serde(default)]
     pub fraction: Option<f64>,
+    /// Share of the training samples that is held back to validate on.
+    #[serde(default)]
+    pub val_fraction: Option<f64>,
+    /// Share of the training samples that is held back to test on when the training is over.
+    #[serde(default)]
+    pub test_fraction: Option<f64>,
+    /// Cross-validation: parts of the training samples, of which one validates.
+    #[serde(default)]
+    pub folds: Option<u64>,
+    /// Which one, from 0.
+    #[serde(default)]
+    pub fold: Option<u64>,
+    /// Seed of what is held back.
+    pub split_seed: u64,
+    /// How often each training sample is in a batch, augmented anew each time.
+    pub aug_repeats: u32,
     /// What to do about a sample that cannot be read.
     pub on_bad_sample: OnBadSample,
     /// Largest share of unreadable samples that is passed over.

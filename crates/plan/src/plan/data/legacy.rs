@@ -1,4 +1,5 @@
-//! Plans of before transforms were kinds: `{"name": "resize", "height": 224, "width": 224}`.
+//! Plans of before transforms were kinds: `{"name": "resize", "height": 224, "width": 224}`; and of
+//! when what is held back was an option of some data sets.
 
 use serde::de::Error;
 use serde::{Deserialize, Deserializer};
@@ -10,6 +11,18 @@ use crate::config::kind::{Choice, Options};
 pub(super) fn transforms<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<Choice>, D::Error> {
     let entries = Vec::<Map<String, Value>>::deserialize(from)?;
     entries.into_iter().map(|entry| choice(entry).map_err(D::Error::custom)).collect()
+}
+
+/// What is held back, taken out of the options of a data set.
+pub(super) fn split(options: &mut Value) -> Value {
+    let mut take = |key| options.as_object_mut().and_then(|options| options.remove(key));
+    json!({
+        "val_fraction": take("val_fraction"),
+        "test_fraction": take("test_fraction"),
+        "folds": take("folds"),
+        "fold": take("fold").unwrap_or_else(|| 0.into()),
+        "seed": take("split_seed").unwrap_or_else(|| 0.into()),
+    })
 }
 
 fn choice(mut entry: Map<String, Value>) -> Result<Choice, serde_json::Error> {
@@ -31,6 +44,7 @@ fn choice(mut entry: Map<String, Value>) -> Result<Choice, serde_json::Error> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::plan::SplitPlan;
 
     #[track_caller]
     fn check(stored: &str, name: &str, options: &str) {
@@ -38,6 +52,16 @@ mod tests {
         let found = choice(entry).unwrap();
         assert_eq!(found.name, name);
         assert_eq!(serde_json::to_string(&found.options).unwrap(), options);
+    }
+
+    #[test]
+    fn what_was_held_back_by_an_option_still_is() {
+        let mut options = json!({"train_dir": "t", "folds": 5, "fold": 2, "split_seed": 7});
+        let plan: SplitPlan = serde_json::from_value(split(&mut options)).unwrap();
+        assert_eq!(plan, SplitPlan { folds: Some(5), fold: 2, seed: 7, ..SplitPlan::NONE });
+        assert_eq!(options, json!({"train_dir": "t"}));
+        let none: SplitPlan = serde_json::from_value(split(&mut Value::Null)).unwrap();
+        assert_eq!(none, SplitPlan::NONE);
     }
 
     #[test]

@@ -12,6 +12,7 @@ use crate::data::sources::source::Asked;
 use crate::data::transform::Transforms;
 use crate::skipped::skipped;
 
+const NONE: &SplitPlan = &SplitPlan::NONE;
 const CHUNK: Chunk = Chunk { horizon: 4, n_obs_steps: 2, n_action_steps: 2, val_ratio: 0.25 };
 
 type Arrays = Vec<(&'static str, Tensor)>;
@@ -51,14 +52,29 @@ fn opened(from: &Behaviour, chunk: Chunk, found: &Options) -> Result<Splits, Err
 }
 
 fn refusal(path: PathBuf, chunk: Chunk) -> String {
-    survey(&Behaviour::recorded(path), chunk).unwrap_err().to_string()
+    survey(&Behaviour::recorded(path), chunk, NONE).unwrap_err().to_string()
+}
+
+#[test]
+fn an_episode_is_held_back_as_a_whole_and_the_rest_sets_the_scale() {
+    let dir = tempfile::tempdir().unwrap();
+    let from = Behaviour::recorded(file(dir.path(), &arrays()));
+    let found = |fold| {
+        let split = SplitPlan { folds: Some(2), fold, ..SplitPlan::NONE };
+        survey(&from, CHUNK, &split).unwrap()
+    };
+    let mut folds = [found(0), found(1)];
+    folds.sort_by_key(|found| found.n_train);
+    assert_eq!(folds.each_ref().map(|found| (found.n_train, found.n_val)), [(3, 4), (4, 3)]);
+    let observed = folds.each_ref().map(|found| ranges_of(found).observations[0]);
+    assert_eq!(observed, [[5.0, 8.0], [0.0, 4.0]]);
 }
 
 #[test]
 fn windows_repeat_the_ends_of_their_episode_and_never_leave_it() {
     let dir = tempfile::tempdir().unwrap();
     let from = Behaviour::recorded(file(dir.path(), &arrays()));
-    let facts = survey(&from, CHUNK).unwrap();
+    let facts = survey(&from, CHUNK, NONE).unwrap();
     // 5 + 1 + 1 - 4 + 1 windows of the first episode, 4 of the second.
     assert_eq!((facts.n_train, facts.n_val), (4, 3));
     assert_eq!((facts.sample.clone(), facts.target.clone()), (Some(vec![2, 2]), vec![4, 1]));
@@ -91,7 +107,7 @@ fn episodes_may_be_given_by_their_ends_and_arrays_by_other_names() {
     arrays[0].0 = "state";
     arrays[1].0 = "action";
     arrays[2] = ("episode_ends", Tensor::new(&[5i64, 9], &Device::Cpu).unwrap());
-    let facts = survey(&Behaviour::recorded(file(dir.path(), &arrays)), CHUNK).unwrap();
+    let facts = survey(&Behaviour::recorded(file(dir.path(), &arrays)), CHUNK, NONE).unwrap();
     assert_eq!((facts.n_train, facts.n_val), (4, 3));
 }
 
@@ -198,13 +214,13 @@ fn an_array_that_claims_more_than_there_is_gets_no_memory() {
 fn generated_episodes_are_the_same_each_time() {
     let from = |seed| Behaviour::PushTLike { episodes: 4, seed, image_size: None };
     let chunk = Chunk { horizon: 16, n_action_steps: 8, ..CHUNK };
-    let facts = |seed| survey(&from(seed), chunk).unwrap();
+    let facts = |seed| survey(&from(seed), chunk, NONE).unwrap();
     assert_eq!(facts(1), facts(1));
     assert_ne!(facts(1), facts(2));
     assert_eq!((facts(1).sample, facts(1).target), (Some(vec![2, 4]), vec![16, 2]));
     let one = Behaviour::PushTLike { episodes: 1, seed: 1, image_size: None };
     assert!(
-        survey(&one, chunk)
+        survey(&one, chunk, NONE)
             .unwrap_err()
             .to_string()
             .contains("1 episodes cannot be split into training and validation")
@@ -218,7 +234,7 @@ fn published(name: &str) -> PathBuf {
 
 /// Every sample of both parts.
 fn samples(from: &Behaviour, chunk: Chunk) -> Vec<(Vec<f32>, Vec<f32>)> {
-    let splits = opened(from, chunk, &survey(from, chunk).unwrap().found).unwrap();
+    let splits = opened(from, chunk, &survey(from, chunk, NONE).unwrap().found).unwrap();
     let load = |data: &dyn Dataset, index| {
         let mut values = Vec::new();
         let Ok(Target::Series(actions)) = data.load(index, None, &mut values) else {
@@ -250,7 +266,7 @@ fn parquet_files_give_the_samples_of_an_npz_file_of_the_same_numbers() {
 fn files_of_numpy_are_read_packed_or_not() {
     for name in ["expert.npz", "expert_compressed.npz"] {
         let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden").join(name);
-        let facts = survey(&Behaviour::recorded(file), CHUNK).unwrap();
+        let facts = survey(&Behaviour::recorded(file), CHUNK, NONE).unwrap();
         assert_eq!((facts.n_train, facts.n_val), (2 * 3, 3), "{name}");
         assert_eq!(
             (facts.sample.clone(), facts.target.clone()),
@@ -272,7 +288,7 @@ fn a_published_file_is_read() {
         return;
     }
     let chunk = Chunk { horizon: 16, n_action_steps: 8, val_ratio: 0.1, ..CHUNK };
-    let facts = survey(&Behaviour::recorded(file), chunk).unwrap();
+    let facts = survey(&Behaviour::recorded(file), chunk, NONE).unwrap();
     assert_eq!((facts.n_train, facts.n_val), (90 * 193, 10 * 193));
     assert_eq!((facts.sample.clone(), facts.target.clone()), (Some(vec![2, 3]), vec![16, 1]));
     let ranges = ranges_of(&facts);
@@ -305,7 +321,7 @@ fn with_cameras(dir: &Path, names: &[&str]) -> Behaviour {
 fn images_of_all_cameras_stand_behind_the_numbers_of_their_observation() {
     let dir = tempfile::tempdir().unwrap();
     let from = with_cameras(dir.path(), &["wrist", "front"]);
-    let facts = survey(&from, CHUNK).unwrap();
+    let facts = survey(&from, CHUNK, NONE).unwrap();
     let cameras = facts.cameras.clone().unwrap();
     assert_eq!((cameras.names, cameras.shape), (vec!["wrist".into(), "front".into()], [3, 4, 5]));
     assert_eq!(facts.sample, Some(vec![2, 2]));
@@ -332,7 +348,7 @@ fn images_of_a_camera_are_cropped_alike_in_a_sample_and_by_its_key_only() {
     let both = [arrays(), vec![("a", all.clone()), ("b", all)]].concat();
     let cameras = vec!["a".to_owned(), "b".to_owned()];
     let from = Behaviour::Recorded { file: file(dir.path(), &both), cameras };
-    let found = survey(&from, CHUNK).unwrap().found;
+    let found = survey(&from, CHUNK, NONE).unwrap().found;
     let crop = [Choice::of(&crate::data::transform::RandomCrop {
         size: crate::config::values::Shape2::Both([4, 4]),
         padding: 0,
@@ -363,8 +379,9 @@ fn images_of_a_camera_are_cropped_alike_in_a_sample_and_by_its_key_only() {
 #[test]
 fn arrays_that_are_no_images_are_named() {
     let dir = tempfile::tempdir().unwrap();
-    let refusal =
-        |names: &[&str]| survey(&with_cameras(dir.path(), names), CHUNK).unwrap_err().to_string();
+    let refusal = |names: &[&str]| {
+        survey(&with_cameras(dir.path(), names), CHUNK, NONE).unwrap_err().to_string()
+    };
     let absent = refusal(&["top"]);
     assert!(
         absent.contains("has no images `top`; it has `front`, `grey`, `short`, `wrist`"),
@@ -379,7 +396,7 @@ fn arrays_that_are_no_images_are_named() {
 fn a_generated_picture_takes_the_place_of_the_disc() {
     let from = Behaviour::PushTLike { episodes: 4, seed: 1, image_size: Some(16) };
     let chunk = Chunk { horizon: 16, n_action_steps: 8, ..CHUNK };
-    let facts = survey(&from, chunk).unwrap();
+    let facts = survey(&from, chunk, NONE).unwrap();
     assert_eq!(facts.sample, Some(vec![2, 2]));
     assert_eq!(facts.cameras.as_ref().map(|cameras| cameras.shape), Some([3, 16, 16]));
     let splits = opened(&from, chunk, &facts.found).unwrap();

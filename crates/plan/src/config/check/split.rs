@@ -1,0 +1,115 @@
+//! What is held back of the training samples: what goes together, and with the data set.
+
+use crate::config::check::Finding;
+use crate::config::check::conflicts::kind_of_data;
+use crate::config::kind::{OwnParts, Spec};
+use crate::config::loaded::Loaded;
+use crate::config::schema::Data;
+use crate::config::vocabulary::Vocabulary;
+
+/// All that is wrong with `data.val_fraction` and its like.
+pub(crate) fn all(loaded: &Loaded, vocabulary: &Vocabulary) -> Vec<Finding> {
+    let data = &loaded.experiment.data;
+    let mut found = numbers(data);
+    let Some(kind) = kind_of_data(loaded, vocabulary) else { return found };
+    match kind.own_parts() {
+        Some(own) => {
+            found.extend(validation(loaded, kind, own));
+            found.extend(test(loaded, own));
+            found.extend(group(loaded));
+        }
+        None => found.extend(given(data).map(|key| {
+            let what = format!("`{}` has parts of its own: nothing can be held back", kind.name);
+            Finding::new(format!("data.{key}"), what).about("data.name")
+        })),
+    }
+    found
+}
+
+/// The keys that hold something back.
+fn given(data: &Data) -> impl Iterator<Item = &'static str> {
+    let keys = [
+        ("val_fraction", data.val_fraction.is_some()),
+        ("test_fraction", data.test_fraction.is_some()),
+        ("folds", data.folds.is_some()),
+    ];
+    keys.into_iter().filter(|(_, given)| *given).map(|(key, _)| key)
+}
+
+/// The one of these options that is given.
+fn named(loaded: &Loaded, keys: &[&str]) -> Option<String> {
+    keys.iter().map(|key| format!("data.{key}")).find(|key| loaded.is_given(key))
+}
+
+/// What the keys say of each other.
+fn numbers(data: &Data) -> Vec<Finding> {
+    let mut found = Vec::new();
+    if data.val_fraction.is_some() && data.folds.is_some() {
+        let what = "does not go with `data.val_fraction`";
+        found.push(Finding::new("data.folds", what).about("data.val_fraction"));
+    }
+    match (data.fold, data.folds) {
+        (Some(_), None) => {
+            let what = "needs `data.folds`, the number of parts";
+            found.push(Finding::new("data.fold", what).about("data.folds"));
+        }
+        (Some(fold), Some(folds)) if fold >= folds => {
+            let what = format!("is {fold}, but the last of {folds} parts is {}", folds - 1);
+            found.push(Finding::new("data.fold", what).about("data.folds"));
+        }
+        _ => {}
+    }
+    let shares = data.val_fraction.zip(data.test_fraction);
+    if shares.is_some_and(|(val, test)| val < 1.0 && test < 1.0 && val + test >= 1.0) {
+        let what = "leaves nothing to train on, with `data.test_fraction`";
+        found.push(Finding::new("data.val_fraction", what).about("data.test_fraction"));
+    }
+    found
+}
+
+/// What validates: an option of the data set, or what is held back, and one of the two.
+fn validation(loaded: &Loaded, kind: &Spec, own: OwnParts) -> Vec<Finding> {
+    let data = &loaded.experiment.data;
+    let of_val = || given(data).filter(|&key| key != "test_fraction");
+    let mut found = Vec::new();
+    if let Some(own_key) = named(loaded, own.val) {
+        found.extend(of_val().map(|key| {
+            let what = format!("does not go with `{own_key}`");
+            Finding::new(format!("data.{key}"), what).about(own_key.clone())
+        }));
+    } else if let Some(key) = own.val.first().filter(|_| own.needs_val && of_val().next().is_none())
+    {
+        let by = if own.deals { "`val_fraction` or `folds`" } else { "`val_fraction`" };
+        let what = format!("is missing: give it, or hold samples back with {by}");
+        found.push(Finding::new(format!("data.{key}"), what).asked_by("data.name"));
+    }
+    if data.folds.is_some() && !own.deals {
+        let what = format!("`{}` is cut in its order: give `val_fraction`", kind.name);
+        found.push(Finding::new("data.folds", what).about("data.name"));
+    }
+    found
+}
+
+/// What tests, likewise.
+fn test(loaded: &Loaded, own: OwnParts) -> Option<Finding> {
+    let data = &loaded.experiment.data;
+    data.test_fraction?;
+    if let Some(key) = named(loaded, own.test) {
+        let what = format!("does not go with `{key}`");
+        return Some(Finding::new("data.test_fraction", what).about(key));
+    }
+    let holds_val = given(data).find(|&key| key != "test_fraction")?;
+    let what = format!(
+        "does not go with `data.{holds_val}`: the validation part of `{}` is to test on then",
+        data.name
+    );
+    own.val.is_empty().then(|| Finding::new("data.test_fraction", what).about("data.name"))
+}
+
+/// A group that nothing is held back by.
+fn group(loaded: &Loaded) -> Option<Finding> {
+    const KEY: &str = "data.group";
+    let what = "needs `val_fraction`, `test_fraction` or `folds`: nothing is held back";
+    let is_idle = loaded.is_given(KEY) && given(&loaded.experiment.data).next().is_none();
+    is_idle.then(|| Finding::new(KEY, what))
+}

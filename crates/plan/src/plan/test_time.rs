@@ -1,0 +1,87 @@
+//! `ddprun eval --tta`: what an evaluation averages answers over.
+
+use std::fmt;
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+
+/// Most draws of the training transforms.
+const MAX_DRAWS: u32 = 1000;
+
+/// What an evaluation averages a model's answers over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum TestTimeAugmentation {
+    /// The image and its mirror image.
+    Hflip,
+    /// Its four corners and its middle, as torchvision's `FiveCrop`.
+    FiveCrop,
+    /// These and their mirror images, as torchvision's `TenCrop`.
+    TenCrop,
+    /// So many draws of the training transforms.
+    Draws(u32),
+}
+
+impl TestTimeAugmentation {
+    /// Whether mirror images are looked at, too.
+    pub fn mirrors(self) -> bool {
+        matches!(self, Self::Hflip | Self::TenCrop)
+    }
+
+    /// Whether each image is cropped several times.
+    pub fn crops(self) -> bool {
+        matches!(self, Self::FiveCrop | Self::TenCrop)
+    }
+
+    /// Whether each sample holds several images.
+    pub fn has_views(self) -> bool {
+        self != Self::Hflip
+    }
+}
+
+impl fmt::Display for TestTimeAugmentation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Hflip => f.write_str("hflip"),
+            Self::FiveCrop => f.write_str("five_crop"),
+            Self::TenCrop => f.write_str("ten_crop"),
+            Self::Draws(n) => write!(f, "draws={n}"),
+        }
+    }
+}
+
+impl FromStr for TestTimeAugmentation {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let draws = || {
+            let n: u32 = text.strip_prefix("draws=")?.parse().ok()?;
+            (1..=MAX_DRAWS).contains(&n).then_some(Self::Draws(n))
+        };
+        match text {
+            "hflip" => Ok(Self::Hflip),
+            "five_crop" => Ok(Self::FiveCrop),
+            "ten_crop" => Ok(Self::TenCrop),
+            _ => draws().ok_or_else(|| {
+                format!(
+                    "must be hflip, five_crop, ten_crop or draws=N with N from 1 to {MAX_DRAWS}"
+                )
+            }),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_are_read_as_they_are_written() {
+        for text in ["hflip", "five_crop", "ten_crop", "draws=8"] {
+            assert_eq!(text.parse::<TestTimeAugmentation>().unwrap().to_string(), text);
+        }
+        for text in ["draws", "draws=0", "draws=x", "vflip"] {
+            assert!(text.parse::<TestTimeAugmentation>().is_err(), "{text}");
+        }
+    }
+}
