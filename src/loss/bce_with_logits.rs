@@ -14,7 +14,7 @@ use crate::plan::{DataFacts, Targets, Unfit};
 #[serde(deny_unknown_fields, default)]
 pub struct BceWithLogits {
     /// weight of the samples that have a class, relative to those that do not: a list in label
-    /// order, or "balanced" = training samples without the class / those with it. It is for
+    /// order, or "balanced": training samples without the class / those with it. It is for
     /// training: val/loss and test/loss are measured without.
     #[schemars(with = "ClassWeights", example = &"balanced")]
     pub pos_weight: Option<ClassWeights>,

@@ -17,7 +17,7 @@ pub struct CrossEntropy {
     /// measured without it, as timm's are, and can be compared between runs with other factors.
     #[schemars(range(min = 0.0, max = 1.0), example = 0.1)]
     pub label_smoothing: f64,
-    /// how much a label counts, by its class: a list in label order, or "balanced" = training
+    /// how much a label counts, by its class: a list in label order, or "balanced": training
     /// samples / (classes x samples of the class), as scikit-learn's. The mean is over the weights
     /// of the labels of the whole global batch. For training only, as `label_smoothing`.
     #[schemars(with = "ClassWeights", example = &"balanced")]

@@ -19,7 +19,7 @@ pub struct Focal {
     /// power of the factor; 0 is `cross_entropy`.
     #[schemars(range(min = 0.0))]
     pub gamma: f64,
-    /// how much a label counts, by its class: a list in label order, or "balanced" = training
+    /// how much a label counts, by its class: a list in label order, or "balanced": training
     /// samples / (classes x samples of the class), as scikit-learn's. The mean is over the weights
     /// of the labels of the whole global batch. It is for training: val/loss and test/loss are
     /// measured without.

@@ -66,7 +66,8 @@ mod tests {
 
     #[test]
     fn bits_are_counted_over_the_bytes_of_counted_tokens() {
-        // torch 2.15: cross_entropy(scores, [2, 0, -100, 1], reduction="sum") / log(2) / (3 + 1 + 2)
+        // torch 2.15:
+        // cross_entropy(scores, [2, 0, -100, 1], reduction="sum") / log(2) / (3 + 1 + 2)
         let scores = [[0.1f32, 0.7, -0.4], [1.5, -0.2, 0.3], [9.0, 9.0, 9.0], [0.0, 0.25, 0.5]];
         let scores = Tensor::new(&[scores], &Device::Cpu).unwrap();
         let labels = Tensor::new(&[[2i64, 0, -100, 1]], &Device::Cpu).unwrap();

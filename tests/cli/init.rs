@@ -127,12 +127,9 @@ fn nothing_is_overwritten_and_what_cannot_be_used_is_named() {
     refuse(3, &["void"], &["holds nothing that is recognised"]);
     lab.write("takes/recordings/7_anna_1.wav", "");
     refuse(3, &["takes"], &["has recordings, but none to validate on"]);
-    lab.write("words/train.csv", "name,y\nanna,1\n");
-    lab.write("words/val.csv", "name,y\nbert,1\n");
-    refuse(3, &["words"], &["words/train.csv", "anna"]);
     lab.write("alpaca.json", "[]");
     refuse(3, &["alpaca.json"], &["there is no `tokenizer.json` beside it"]);
-    for name in ["nowhere", "empty", "noise", "houses", "void", "takes", "words", "alpaca"] {
+    for name in ["nowhere", "empty", "noise", "houses", "void", "takes", "alpaca"] {
         assert!(!Path::new(&lab.path(&format!("{name}.toml"))).exists(), "{name}");
     }
 }

@@ -57,7 +57,8 @@ pub(crate) fn of_flag(word: &str, page: &Page) -> Option<String> {
         return whole(&word.split('.').map(str::to_owned).collect::<Path>(), page);
     }
     let mut found = anywhere(&word, page);
-    let first = found.iter().position(|key| key.starts_with("train."));
+    let mut tables = ["train.", "optimizer."].iter();
+    let first = tables.find_map(|table| found.iter().position(|key| key.starts_with(table)));
     let is_in_list =
         |key: &str| ["model.layers.", "data.transforms."].iter().any(|list| key.starts_with(list));
     match (first, found.len()) {

@@ -89,7 +89,7 @@ impl<'de> Deserialize<'de> for DataPlan {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let mut value = Value::deserialize(deserializer)?;
         if value.get("split").is_none() {
-            value["split"] = legacy::split(&mut value["source"]["kind"]["options"]);
+            value["split"] = legacy::split(value.pointer_mut("/source/kind/options"));
         }
         Self::deserialize(value).map_err(D::Error::custom)
     }

@@ -13,9 +13,11 @@ pub(super) fn transforms<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<Choic
     entries.into_iter().map(|entry| choice(entry).map_err(D::Error::custom)).collect()
 }
 
-/// What is held back, taken out of the options of a data set.
-pub(super) fn split(options: &mut Value) -> Value {
-    let mut take = |key| options.as_object_mut().and_then(|options| options.remove(key));
+/// What is held back, taken out of the options of a data set; plans of before there were options
+/// have none.
+pub(super) fn split(options: Option<&mut Value>) -> Value {
+    let mut options = options.and_then(Value::as_object_mut);
+    let mut take = |key| options.as_mut().and_then(|options| options.remove(key));
     json!({
         "val_fraction": take("val_fraction"),
         "test_fraction": take("test_fraction"),
@@ -57,10 +59,10 @@ mod tests {
     #[test]
     fn what_was_held_back_by_an_option_still_is() {
         let mut options = json!({"train_dir": "t", "folds": 5, "fold": 2, "split_seed": 7});
-        let plan: SplitPlan = serde_json::from_value(split(&mut options)).unwrap();
+        let plan: SplitPlan = serde_json::from_value(split(Some(&mut options))).unwrap();
         assert_eq!(plan, SplitPlan { folds: Some(5), fold: 2, seed: 7, ..SplitPlan::NONE });
         assert_eq!(options, json!({"train_dir": "t"}));
-        let none: SplitPlan = serde_json::from_value(split(&mut Value::Null)).unwrap();
+        let none: SplitPlan = serde_json::from_value(split(None)).unwrap();
         assert_eq!(none, SplitPlan::NONE);
     }
 
