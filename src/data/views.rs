@@ -46,9 +46,9 @@ pub(crate) fn open(
 /// All of `opened` as views of the same samples.
 fn views(opened: &[Splits], seed: Option<u64>) -> Splits {
     let view = |part: fn(&Splits) -> Option<Arc<dyn Dataset>>| -> Option<Arc<dyn Dataset>> {
-        let views: Vec<_> = opened.iter().filter_map(part).collect();
-        let shape = [&[views.len()], views.first()?.shape()].concat();
-        Some(Arc::new(Views { views, seed, shape }))
+        let each: Vec<_> = opened.iter().filter_map(part).collect();
+        let shape = [&[each.len()], each.first()?.shape()].concat();
+        Some(Arc::new(Views { each, seed, shape }))
     };
     let first = &opened[0];
     Splits {
@@ -60,7 +60,7 @@ fn views(opened: &[Splits], seed: Option<u64>) -> Splits {
 
 /// Samples of several images each.
 struct Views {
-    views: Vec<Arc<dyn Dataset>>,
+    each: Vec<Arc<dyn Dataset>>,
     /// Of the draws, where the views differ in them.
     seed: Option<u64>,
     /// (views, channels, height, width)
@@ -69,7 +69,7 @@ struct Views {
 
 impl Dataset for Views {
     fn len(&self) -> usize {
-        self.views[0].len()
+        self.each[0].len()
     }
 
     fn shape(&self) -> &[usize] {
@@ -77,19 +77,19 @@ impl Dataset for Views {
     }
 
     fn target_shape(&self) -> &[usize] {
-        self.views[0].target_shape()
+        self.each[0].target_shape()
     }
 
     fn classifies(&self) -> bool {
-        self.views[0].classifies()
+        self.each[0].classifies()
     }
 
     fn label(&self, index: usize) -> Option<u32> {
-        self.views[0].label(index)
+        self.each[0].label(index)
     }
 
     fn name(&self, index: usize) -> String {
-        self.views[0].name(index)
+        self.each[0].name(index)
     }
 
     fn load(
@@ -102,7 +102,7 @@ impl Dataset for Views {
         let load = |(draw, view): (u64, &Arc<dyn Dataset>)| {
             view.load(index, key.map(|key| key.with(draw)), values)
         };
-        let targets = (0..).zip(&self.views).map(load).collect::<Result<Vec<_>, _>>()?;
+        let targets = (0..).zip(&self.each).map(load).collect::<Result<Vec<_>, _>>()?;
         Ok(targets[0].clone())
     }
 }

@@ -232,9 +232,11 @@ fn write_data(lab: &Lab) {
     }
     for part in ["train", "val"] {
         let images: Vec<String> = (0..64).map(|index| format!("{part}/{index}.jpg")).collect();
-        images.iter().for_each(|image| drop(lab.write(&format!("data/animals22/{image}"), "")));
-        let rows: String = images.iter().map(|image| format!("{image},1,0,0,1,0,0\n")).collect();
-        let text = format!("image,fur,feathers,swims,hooves,hunts,farm\n{rows}");
+        let mut text = "image,fur,feathers,swims,hooves,hunts,farm\n".to_owned();
+        for image in images {
+            lab.write(&format!("data/animals22/{image}"), "");
+            text += &format!("{image},1,0,0,1,0,0\n");
+        }
         lab.write(&format!("data/animals22/{part}.csv"), text);
     }
     for (name, rows, series) in

@@ -97,8 +97,8 @@ fn samples_are_held_back_where_there_is_no_part_to_validate_on() {
     let text = written(&lab, "unsplit", "unsplit.toml").replace("\n# ", " ");
     assert!(text.contains("val_fraction = 0.2"), "{text}");
     assert!(text.contains("32 images in 2 classes to train on, 8 to validate on"), "{text}");
-    let rows: String = (0..50).map(|row| format!("{row},{}.5\n", row % 7)).collect();
-    lab.write("houses.csv", format!("rooms,price\n{rows}"));
+    let rows: Vec<String> = (0..50).map(|row| format!("{row},{}.5\n", row % 7)).collect();
+    lab.write("houses.csv", format!("rooms,price\n{}", rows.concat()));
     let text = written(&lab, "houses.csv", "houses.toml").replace("\n# ", " ");
     assert!(text.contains("val_fraction = 0.2") && !text.contains("val_file"), "{text}");
     assert!(text.contains("40 samples to train on, 10 to validate on"), "{text}");

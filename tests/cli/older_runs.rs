@@ -14,12 +14,12 @@ const RUN: &str = "20261123-083003-058f";
 const ADAMW_RUN: &str = "20261123-183638-5f96";
 /// The losses of the other two epochs, as the version that wrote it went on without a stop.
 const ADAMW_LOSSES: [f64; 6] = [
-    6.252129882574081,
-    4.626436769962311,
-    4.4419529139995575,
-    3.642984837293625,
-    4.302303224802017,
-    4.968126654624939,
+    6.252_129_882_574_081,
+    4.626_436_769_962_311,
+    4.441_952_913_999_557_5,
+    3.642_984_837_293_625,
+    4.302_303_224_802_017,
+    4.968_126_654_624_939,
 ];
 
 /// A lab with the files below `tests/samples/<folder>`.

@@ -146,7 +146,7 @@ fn keys() -> BTreeSet<String> {
     let reference = vocabulary.reference();
     for line in reference.lines().map(|line| line.trim_start_matches("# ")) {
         if let Some(name) = line.strip_prefix('[') {
-            table = name.trim_matches(['[', ']']).to_owned();
+            name.trim_matches(['[', ']']).clone_into(&mut table);
         } else if let Some((key, _)) = line.split_once(" = ") {
             found.insert(format!("{table}.{key}"));
         }

@@ -24,7 +24,7 @@ pub(super) fn sample(
     }
     if plan.model.cameras.is_some() {
         let page = "error: the policy sees images, which a prompt of numbers does not hold";
-        return Err(Refusal::new(exit::REFUSED, page.to_owned()));
+        return Err(Refusal::new(exit::REFUSED, page));
     }
     let seen = observations(plan, &args.prompt)
         .ok_or_else(|| refusal("the prompt is not a list of observations", plan))?;

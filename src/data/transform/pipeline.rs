@@ -187,7 +187,7 @@ mod tests {
         let plain = run(&[]);
         let mut mirrored = plain.clone();
         mirrored.chunks_exact_mut(5).for_each(<[f32]>::reverse);
-        assert_eq!(run(&[always.clone()]), mirrored);
+        assert_eq!(run(std::slice::from_ref(&always)), mirrored);
         assert_eq!(run(&[always.clone(), always]), plain);
         assert_eq!(run(&[Choice::of(&RandomHorizontalFlip { p: 0.9 })]), plain);
     }

@@ -123,7 +123,7 @@ impl Kind for Speech {
                     say(dir, &["train_manifest"], &what);
                 }
                 (Some(_), Some(_)) => {
-                    say(manifest, &[], &format!("stands beside `{dir}`: omit one"))
+                    say(manifest, &[], &format!("stands beside `{dir}`: omit one"));
                 }
                 _ => {}
             }

@@ -206,8 +206,8 @@ fn columns_of_words_are_inferred_on_request_and_reported() {
 
 #[test]
 fn the_rows_that_are_taken_set_the_scale_and_a_run_keeps_what_it_found() {
-    let rows: String = (0..20).map(|i| format!("{i},{}\n", i % 3)).collect();
-    let (dir, csv) = table(&format!("a,y\n{rows}"), "a,y\n1,1\n", "y".into());
+    let rows: Vec<String> = (0..20).map(|i| format!("{i},{}\n", i % 3)).collect();
+    let (dir, csv) = table(&format!("a,y\n{}", rows.concat()), "a,y\n1,1\n", "y".into());
     let limited = Asked { limit: Limit::Samples(5), ..REGRESSION };
     let (whole, few) = (csv.survey(&REGRESSION).unwrap(), csv.survey(&limited).unwrap());
     assert_ne!(whole.found, few.found);

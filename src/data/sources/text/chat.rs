@@ -127,8 +127,8 @@ impl Chat {
             let what = what + ": set `data.eos_token`";
             Error::Format { path: self.tokenizer.clone(), what }
         })?;
-        let chats = self.chats()?;
-        let n = chats.len();
+        let conversations = self.conversations()?;
+        let n = conversations.len();
         let n_val = (n as f64 * self.val_ratio).round() as usize;
         let n_train = n.saturating_sub(n_val);
         if n_val == 0 || n_train == 0 {
@@ -139,13 +139,13 @@ impl Chat {
             return Err(Error::Format { path: self.file.clone(), what });
         }
         let classes = tokenizer.vocabulary();
-        let all = Arc::new(Chats { source: self.clone(), tokenizer, template, end, chats });
+        let all = Arc::new(Chats { source: self.clone(), tokenizer, template, end, conversations });
         let part = |first, n| Arc::new(Part { all: all.clone(), first, n, shape: [self.seq_len] });
         Ok(Splits { train: part(0, n_train), val: part(n_train, n_val), test: None, classes })
     }
 
     /// The messages of each conversation, with its line or place in the list.
-    fn chats(&self) -> Result<Vec<Conversation>, Error> {
+    fn conversations(&self) -> Result<Vec<Conversation>, Error> {
         let bytes = read::table("the conversations", &self.file, EXPECTED)
             .or_else(|error| self.long_line(error))?;
         if bytes.trim_ascii_start().starts_with(b"[") {
@@ -250,7 +250,7 @@ struct Chats {
     tokenizer: Tokenizer,
     template: ChatTemplate,
     end: u32,
-    chats: Vec<Conversation>,
+    conversations: Vec<Conversation>,
 }
 
 impl Chats {
@@ -300,7 +300,7 @@ impl Dataset for Part {
     }
 
     fn name(&self, index: usize) -> String {
-        let line = self.all.chats[self.first + index].line;
+        let line = self.all.conversations[self.first + index].line;
         format!("conversation {line} of `{}`", shown(&self.all.source.file))
     }
 
@@ -310,7 +310,7 @@ impl Dataset for Part {
         _: Option<Key>,
         values: &mut Vec<f32>,
     ) -> Result<Target, SampleError> {
-        let Conversation { line, messages } = &self.all.chats[self.first + index];
+        let Conversation { line, messages } = &self.all.conversations[self.first + index];
         let (seen, next) = self.all.sample(messages).map_err(|why| SampleError::Decode {
             path: self.all.source.file.clone(),
             reason: format!("conversation {line}: {why}"),

@@ -84,7 +84,7 @@ impl DataSource for Instructions {
         let counts = if self.mask_prompt { "answers count" } else { "prompts and answers count" };
         let line = format!("{}, up to {} tokens, {counts}", self.file.display(), self.seq_len);
         let token_bytes = Tokenizer::open(&self.tokenizer)?.token_bytes().unwrap_or_default();
-        let found = Survey { line, token_bytes, ..Survey::of(&open(self, &asked.split)?) };
+        let found = Survey { token_bytes, line, ..Survey::of(&open(self, &asked.split)?) };
         // They are kept as they are, some bytes per token.
         Ok(Survey { held: found.held_whole(), ..found })
     }

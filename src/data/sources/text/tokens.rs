@@ -134,7 +134,7 @@ impl DataSource for Tokens {
                 (format!("{}, windows of {seq_len} tokens", both(&train, &val)), Bytes(0))
             }
         };
-        Ok(Survey { line, held, token_bytes, ..found })
+        Ok(Survey { token_bytes, line, held, ..found })
     }
 
     fn files(&self, _: &Options) -> Result<Vec<Files>, Error> {

@@ -80,7 +80,8 @@ fn validation(loaded: &Loaded, kind: &Spec, own: OwnParts) -> Vec<Finding> {
     } else if let Some(key) = own.val.first().filter(|_| own.needs_val && of_val().next().is_none())
     {
         let by = if own.deals { "`val_fraction` or `folds`" } else { "`val_fraction`" };
-        let others = own.val[1..].iter().map(|key| format!(" or `{key}`")).collect::<String>();
+        let others: Vec<String> = own.val[1..].iter().map(|key| format!(" or `{key}`")).collect();
+        let others = others.concat();
         let what = format!("is missing: give it{others}, or hold samples back with {by}");
         found.push(Finding::new(format!("data.{key}"), what).asked_by("data.name"));
     }

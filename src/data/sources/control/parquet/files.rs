@@ -103,8 +103,8 @@ impl Joined {
             *cameras = part.cameras;
             return Ok(());
         }
-        let pairs = cameras.iter_mut().zip(part.cameras);
-        pairs.map(|(all, more)| all.frames.extend(more.frames)).collect()
+        let mut pairs = cameras.iter_mut().zip(part.cameras);
+        pairs.try_for_each(|(all, more)| all.frames.extend(more.frames))
     }
 }
 
