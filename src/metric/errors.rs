@@ -3,7 +3,8 @@
 
 use candle_core::{Device, Result, Tensor, bail};
 
-use crate::metric::Kept;
+use crate::metric::{Kept, Metric};
+use crate::plan::{Measurable, Mode};
 
 /// What the metrics that are made of errors share.
 pub(crate) const ERRORS: &str = "errors";
@@ -45,8 +46,54 @@ impl Errors {
     }
 }
 
+/// A metric that is made of errors.
+#[derive(Debug)]
+pub struct ErrorScore {
+    pub(super) name: &'static str,
+    pub(super) mode: Mode,
+    /// Why it has no meaning, if it has none.
+    pub(super) why_not: fn(&Measurable) -> Option<String>,
+    /// Given the sums of all batches, and what each number of a target was divided by; no scales
+    /// are scales of 1.
+    pub(super) value: fn(&Kept, &[f64]) -> f64,
+}
+
+impl Metric for ErrorScore {
+    fn name(&self) -> &'static str {
+        self.name
+    }
+
+    fn mode(&self) -> Mode {
+        self.mode
+    }
+
+    fn why_not(&self, answers: &Measurable) -> Option<String> {
+        (self.why_not)(answers)
+    }
+
+    fn is_usual(&self) -> bool {
+        false
+    }
+
+    fn keeps(&self) -> &'static str {
+        ERRORS
+    }
+
+    fn measure(&self, outputs: &Tensor, targets: &Tensor) -> Result<Kept> {
+        measure(outputs, targets)
+    }
+
+    fn value(&self, all: &Kept) -> f64 {
+        (self.value)(all, &[])
+    }
+
+    fn value_unscaled(&self, all: &Kept, scales: &[f64]) -> f64 {
+        (self.value)(all, scales)
+    }
+}
+
 /// Of a batch.
-pub(super) fn measure(outputs: &Tensor, targets: &Tensor) -> Result<Kept> {
+fn measure(outputs: &Tensor, targets: &Tensor) -> Result<Kept> {
     if outputs.dims() != targets.dims() || targets.rank() < 2 {
         bail!("predictions {:?} for targets {:?}", outputs.dims(), targets.dims());
     }
