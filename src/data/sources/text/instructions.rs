@@ -83,8 +83,10 @@ impl DataSource for Instructions {
     fn survey(&self, asked: &Asked<'_>) -> Result<Survey, Error> {
         let counts = if self.mask_prompt { "answers count" } else { "prompts and answers count" };
         let line = format!("{}, up to {} tokens, {counts}", self.file.display(), self.seq_len);
-        let token_bytes = Tokenizer::open(&self.tokenizer)?.token_bytes().unwrap_or_default();
-        let found = Survey { token_bytes, line, ..Survey::of(&open(self, &asked.split)?) };
+        let tokenizer = Tokenizer::open(&self.tokenizer)?;
+        let token_bytes = tokenizer.token_bytes().unwrap_or_default();
+        let found =
+            Survey { token_bytes, line, ..Survey::of(&open_with(self, tokenizer, &asked.split)?) };
         // They are kept as they are, some bytes per token.
         Ok(Survey { held: found.held_whole(), ..found })
     }
@@ -136,7 +138,15 @@ pub fn prompt(instruction: &str, input: &str) -> String {
 /// A file is absent or not what it should be, there is no token that ends a text, or a part has no
 /// entry.
 pub(crate) fn open(source: &Instructions, split: &SplitPlan) -> Result<Splits, Error> {
-    let tokenizer = Tokenizer::open(&source.tokenizer)?;
+    open_with(source, Tokenizer::open(&source.tokenizer)?, split)
+}
+
+/// The same with the tokenizer that was read before.
+fn open_with(
+    source: &Instructions,
+    tokenizer: Tokenizer,
+    split: &SplitPlan,
+) -> Result<Splits, Error> {
     let end = tokenizer.end(source.eos_token.as_deref()).ok_or_else(|| {
         let what = match &source.eos_token {
             Some(name) => format!("it has no token `{name}`, which `data.eos_token` names"),
