@@ -221,9 +221,9 @@ impl Engine {
     /// Waiting for other ranks in a pass is communication, not computing.
     pub(super) fn count_waiting(&mut self, share: impl Fn(&mut TimeShares) -> &mut f64) {
         let Some(joint) = &self.joint else { return };
-        let waited = joint.group.take_wait_time().as_secs_f64();
-        *share(&mut self.time) -= waited;
-        self.time.communication += waited;
+        let wait_time = joint.group.take_wait_time().as_secs_f64();
+        *share(&mut self.time) -= wait_time;
+        self.time.communication += wait_time;
     }
 
     /// Why a pass failed: a rank that is gone rather than the operation that waited for it.

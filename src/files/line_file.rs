@@ -32,8 +32,8 @@ impl Lines {
     ///
     /// # Errors
     ///
-    /// The write fails. A part of the line may stand in the file; the next line does not continue
-    /// it.
+    /// The write fails, possibly after part of the line was written; the next one starts on a
+    /// new line.
     pub(crate) fn push(&mut self, line: &str) -> Result<(), Error> {
         let start = if self.is_torn { "\n" } else { "" };
         self.is_torn = true;

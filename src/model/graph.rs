@@ -1,8 +1,8 @@
 //! `graph`: a model written down layer by layer (`[[model.layers]]`), with the names that the file
 //! gives.
 //!
-//! A batch norm after a convolution, and a ReLU after either, are one operation; so a `resnet18` in
-//! layers has the bits and the speed of the registered one.
+//! A batch norm after a convolution, and a ReLU after either, are one operation, so a `resnet18` in
+//! layers is as fast as the registered one, and its numbers are identical to the bit.
 
 use candle_core::{Result, Tensor, bail};
 use schemars::JsonSchema;

@@ -167,8 +167,8 @@ impl Shared {
             if state.exhausted && state.taken == state.consumed {
                 return None;
             }
-            let waited = self.done.wait_timeout(state, POLL_INTERVAL);
-            state = waited.unwrap_or_else(PoisonError::into_inner).0;
+            let woken = self.done.wait_timeout(state, POLL_INTERVAL);
+            state = woken.unwrap_or_else(PoisonError::into_inner).0;
             if std::mem::replace(&mut samples, state.samples) != state.samples {
                 observer();
             }
