@@ -56,13 +56,13 @@ pub use error::{Error, Fault, SampleError};
 pub use fingerprint::Fingerprint;
 pub use pipeline::{Odds, audit, loader, sampler};
 pub(crate) use sources::control::Sight;
-pub(crate) use sources::is_date;
 pub use sources::{
     Asked, Calendar, Chat, Chunk, ColumnNames, Csv, CsvForecast, DataFamily, DataSource,
     DataSources, DateFeature, Features, Files, HandleUnknown, ImageFolder, ImageTable,
     Instructions, Jsonl, LogMel, Missing, Mnist, Policy, PushTLike, Ranges, Reading, Shapes,
     Speech, Survey, TokenDtype, Tokens, Trajectories, encode, prompt, scaled, unscaled,
 };
+pub(crate) use sources::{cameras, is_date, largest_token};
 pub use survey::{open, survey};
 pub use tokenizer::{TextForm, Tokenizer};
 pub use transform::Transforms;

@@ -4,7 +4,9 @@
 use std::fs;
 use std::path::Path;
 
+use candle_core::{DType, Device, Tensor};
 use image::{Rgb, RgbImage};
+use serde_json::json;
 
 use crate::docs::copy_of_the_project;
 use crate::lab::Lab;
@@ -121,15 +123,171 @@ fn nothing_is_overwritten_and_what_cannot_be_used_is_named() {
     refuse(3, &["empty.csv"], &["`empty.csv` is empty"]);
     lab.write("noise.dat", [0, 255, 0, 1]);
     refuse(3, &["noise.dat"], &["`noise.dat` is nothing that is recognised", "a text"]);
-    lab.write("houses.jsonl", "{\"rooms\": 3, \"price\": 200}\n");
-    refuse(3, &["houses.jsonl"], &["no part to validate on", "`train.jsonl` and `val.jsonl`"]);
+    lab.write("part.bin", [1, 0, 2, 0]);
+    refuse(3, &["part.bin"], &["no part to validate on", "`train.bin` and `val.bin`"]);
     fs::create_dir(lab.path("void")).unwrap();
     refuse(3, &["void"], &["holds nothing that is recognised"]);
     lab.write("takes/recordings/7_anna_1.wav", "");
-    refuse(3, &["takes"], &["has recordings, but none to validate on"]);
+    refuse(3, &["takes"], &["`takes/recordings/7_anna_1.wav`"]);
+    lab.write("table.json", "[{\"rooms\": 3}]");
+    refuse(3, &["table.json"], &["holds JSON objects of no known kind", "`.jsonl`"]);
     lab.write("alpaca.json", "[]");
     refuse(3, &["alpaca.json"], &["there is no `tokenizer.json` beside it"]);
-    for name in ["nowhere", "empty", "noise", "houses", "void", "takes", "alpaca"] {
+    for name in ["nowhere", "empty", "noise", "part", "void", "takes", "table", "alpaca"] {
         assert!(!Path::new(&lab.path(&format!("{name}.toml"))).exists(), "{name}");
     }
+}
+
+/// A file of the project's own tests.
+fn golden(name: &str) -> Vec<u8> {
+    let tests = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden");
+    fs::read(tests.join(name)).unwrap()
+}
+
+#[test]
+fn manifests_of_speech_are_found_by_their_lines_and_names() {
+    let lab = Lab::new();
+    lab.write("speech/a.flac", golden("audio/stereo.flac"));
+    let line = |i: usize, label: Option<&str>| {
+        let mut line = json!({"audio_filepath": "a.flac", "offset": i, "duration": 0.3});
+        line["offset"] = json!(i as f64 / 100.0);
+        label.map(|label| line["label"] = json!(label));
+        format!("{line}\n")
+    };
+    let labelled =
+        |n: usize| (0..n).map(|i| line(i, Some(["yes", "no"][i % 2]))).collect::<String>();
+    lab.write("speech/train_manifest.json", labelled(20));
+    let text = written(&lab, "speech", "speech.toml").replace("\n# ", " ");
+    assert!(text.contains("val_fraction = 0.2") && text.contains("\"fastconformer\""), "{text}");
+    assert!(text.contains("speech in 2 classes: 16 samples to train on, 4 to val"), "{text}");
+    lab.write("speech/dev_manifest.json", labelled(6));
+    lab.write("speech/noise_manifest.json", line(0, None));
+    let text = written(&lab, "speech/train_manifest.json", "parts.toml");
+    for part in ["train", "noise"] {
+        let key = format!("{part}_manifest = \"speech/{part}_manifest.json\"");
+        assert!(text.contains(&key), "{text}");
+    }
+    assert!(text.contains("val_manifest = \"speech/dev_manifest.json\""), "{text}");
+    lab.write("sounds.jsonl", (0..20).map(|i| line(i, None)).collect::<String>());
+    fs::rename(lab.path("sounds.jsonl"), lab.path("speech/sounds.jsonl")).unwrap();
+    let text = written(&lab, "speech/sounds.jsonl", "sounds.toml");
+    assert!(text.contains("speech without classes") && text.contains("\"nest\""), "{text}");
+}
+
+#[test]
+fn recordings_without_a_part_to_validate_on_get_one() {
+    let lab = Lab::new();
+    for (word, take) in [("yes", 1), ("yes", 2), ("no", 1), ("no", 2), ("no", 3)] {
+        lab.write(&format!("words/{word}/{take}.flac"), golden("audio/stereo.flac"));
+    }
+    let text = written(&lab, "words", "words.toml").replace("\n# ", " ");
+    assert!(text.contains("train_dir = \"words\"\nval_fraction = 0.2"), "{text}");
+    assert!(text.contains("speech in 2 classes"), "{text}");
+}
+
+#[test]
+fn conversations_and_instructions_are_learnt_from_scratch_or_by_adapters_of_what_lies_there() {
+    let lab = Lab::new();
+    lab.write("chat/tokenizer.json", golden("chat/tokenizer.json"));
+    let say = |role: &str| json!({"role": role, "content": "ab"});
+    let chat = json!({"messages": [say("user"), say("assistant")]}).to_string();
+    lab.write("chat/chats.jsonl", vec![chat; 30].join("\n"));
+    let text = written(&lab, "chat/chats.jsonl", "chats.toml").replace("\n# ", " ");
+    for word in ["chat_template = \"chatml\"", "name = \"gpt\"", "conversations: 27 samples"] {
+        assert!(text.contains(word), "{word}: {text}");
+    }
+    let entry = json!({"instruction": "ab", "input": "", "output": "ba"});
+    lab.write("chat/alpaca.json", json!(vec![entry; 30]).to_string());
+    fs::remove_file(lab.path("chat/chats.jsonl")).unwrap();
+    let text = written(&lab, "chat", "alpaca.toml");
+    assert!(text.contains("name = \"instructions\"\nfile = \"chat/alpaca.json\""), "{text}");
+    write_llama(&lab, "chat");
+    let text = written(&lab, "chat", "adapters.toml");
+    for word in ["pretrained = \"chat/model.safetensors\"", "[model.lora]", "warmup = \"2 steps\""]
+    {
+        assert!(text.contains(word), "{word}: {text}");
+    }
+}
+
+/// Weights of a small Llama, as the hub has them.
+fn write_llama(lab: &Lab, folder: &str) {
+    lab.write("llama.toml", LLAMA);
+    lab.run_to(0, &["llama.toml"]);
+    let run = crate::lab::children(&lab.path("checkpoints/llama")).remove(0).join("latest");
+    let weights = format!("{folder}/model.safetensors");
+    lab.run_to(0, &["checkpoint", "export", run.to_str().unwrap(), &weights]);
+    let config = json!({"model_type": "llama", "vocab_size": 263, "hidden_size": 8,
+        "intermediate_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2,
+        "num_key_value_heads": 2, "rms_norm_eps": 1e-5, "rope_theta": 10000.0,
+        "tie_word_embeddings": false});
+    lab.write(&format!("{folder}/config.json"), config.to_string());
+}
+
+const LLAMA: &str = r#"schema = 1
+[model]
+name = "llama"
+d_model = 8
+d_ff = 8
+n_layers = 1
+n_heads = 2
+[data]
+name = "instructions"
+file = "chat/alpaca.json"
+tokenizer = "chat/tokenizer.json"
+seq_len = 16
+num_workers = 0
+[train]
+steps = 1
+batch_size = 2
+[optimizer]
+name = "adamw"
+lr = 1e-3
+[distributed]
+devices = 1
+threads_per_rank = 1
+"#;
+
+#[test]
+fn arrays_of_tokens_have_the_vocabulary_of_their_largest() {
+    let lab = Lab::new();
+    let npy = |n: u16| {
+        let header = format!("{{'descr': '<u2', 'fortran_order': False, 'shape': ({n},), }}");
+        let header = format!("{header:<117}\n");
+        let tokens = (0..n).flat_map(|token| (token % 100).to_le_bytes());
+        let start = [b"\x93NUMPY\x01\x00".as_slice(), &118u16.to_le_bytes()].concat();
+        [start, header.into_bytes(), tokens.collect()].concat()
+    };
+    lab.write("ids/train.npy", npy(2000));
+    lab.write("ids/val.npy", npy(500));
+    let text = written(&lab, "ids", "ids.toml").replace("\n# ", " ");
+    assert!(text.contains("train_file = \"ids/train.npy\""), "{text}");
+    assert!(text.contains("vocab_size = 128") && text.contains("the largest is 99"), "{text}");
+}
+
+#[test]
+fn policies_see_the_cameras_of_their_data() {
+    let lab = Lab::new();
+    let steps = 60;
+    let numbers = |n: usize| Tensor::zeros((steps, n), DType::F32, &Device::Cpu).unwrap();
+    let ends = Tensor::new(&[20u32, 40, 60], &Device::Cpu).unwrap().to_dtype(DType::I64).unwrap();
+    let images = Tensor::zeros((steps, 24, 24, 3), DType::U8, &Device::Cpu).unwrap();
+    let arrays =
+        [("obs", numbers(2)), ("actions", numbers(2)), ("episode_ends", ends), ("front", images)];
+    Tensor::write_npz(&arrays, lab.write("runs.npz", "")).unwrap();
+    let text = written(&lab, "runs.npz", "runs.toml").replace("\n# ", " ");
+    for word in ["cameras = [\"front\"]", "images of 24x24 pixels by a camera", "resnet8"] {
+        assert!(text.contains(word), "{word}: {text}");
+    }
+    lab.write("pusht/meta/info.json", "{\"features\": {}}");
+    lab.write("pusht/data/chunk-000/file-000.parquet", golden("trajectories/long.parquet"));
+    let text = written(&lab, "pusht", "states.toml");
+    assert!(text.contains("name = \"diffusion_policy\"") && !text.contains("cameras"), "{text}");
+    let camera = "pusht/images/observation.images.top";
+    for (episode, frame) in (0..4).flat_map(|episode| (0..24).map(move |frame| (episode, frame))) {
+        let path = lab.write(&format!("{camera}/episode_{episode:06}/frame_{frame:06}.png"), "");
+        RgbImage::from_pixel(96, 96, Rgb([frame, 0, 9])).save(path).unwrap();
+    }
+    let text = written(&lab, "pusht", "pusht.toml");
+    assert!(text.contains("cameras = [\"observation.images.top\"]"), "{text}");
+    assert!(text.contains("vision_backbone = \"resnet18\""), "{text}");
 }

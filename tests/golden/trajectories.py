@@ -51,3 +51,12 @@ absent = [None if step == 3 else image(step, 1) for step in STEPS]
 images = images.append_column("observation.images.torn", pa.array(absent, stored))
 pq.write_table(images, "tests/golden/trajectories/images.parquet", store_schema=False, compression="snappy",
                row_group_size=5)
+
+# Four episodes that are long enough for a policy, as LeRobot names them.
+long = [(episode, frame) for episode in range(4) for frame in range(24)]
+pq.write_table(pa.table({
+    "observation.state": pa.array([[frame, episode] for episode, frame in long], pa.list_(pa.float32(), 2)),
+    "action": pa.array([[10.0 * frame] for _, frame in long], pa.list_(pa.float32(), 1)),
+    "episode_index": pa.array([episode for episode, _ in long], pa.int64()),
+    "frame_index": pa.array([frame for _, frame in long], pa.int64()),
+}), "tests/golden/trajectories/long.parquet", store_schema=False, compression="snappy")

@@ -6,10 +6,11 @@ use serde_json::Value;
 
 use crate::cli::args::InitArgs;
 use crate::cli::init::formatting::{comment, name_of};
-use crate::cli::init::recipe::{Recipe, recipe};
+use crate::cli::init::recipe::Recipe;
+use crate::cli::init::recipes::recipe;
 use crate::cli::init::recognise::recognise;
 use crate::cli::init::recognised::{Recognised, Task};
-use crate::cli::prepare::{ALONE, Prepared, refused, vocabulary};
+use crate::cli::prepare::{ALONE, Prepared, check_weights, complete, refused, vocabulary};
 use crate::cli::{Refusal, to_stdout};
 use crate::config;
 use crate::data::{self, Asked};
@@ -101,6 +102,8 @@ fn toml_of(value: &Value) -> String {
 
 /// Plans the experiment: what is written can be run.
 fn check(to: &Path, text: &str, kinds: &Kinds) -> Result<(), Refusal> {
-    let loaded = config::load_text(to, text, &[], &vocabulary(kinds)).map_err(refused)?;
-    Prepared::of(loaded, ALONE, None, kinds).map(drop)
+    let mut loaded = config::load_text(to, text, &[], &vocabulary(kinds)).map_err(refused)?;
+    complete(&mut loaded, kinds).map_err(refused)?;
+    let prepared = Prepared::of(loaded, ALONE, None, kinds)?;
+    check_weights(&prepared.loaded, &prepared.plan, kinds).map_err(refused)
 }

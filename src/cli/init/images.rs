@@ -1,9 +1,10 @@
 //! Photos: how many of each class, and how large.
 
-use std::fs;
 use std::path::{Path, PathBuf};
 
 use image::ImageFormat;
+
+use crate::cli::init::listing;
 
 /// Images whose size is looked up, at even distances.
 const MAX_MEASURED: usize = 200;
@@ -12,36 +13,17 @@ const MAX_MEASURED: usize = 200;
 pub(super) fn below(folder: &Path) -> Vec<PathBuf> {
     let mut open = vec![folder.to_owned()];
     let mut found = Vec::new();
-    while let Some(path) = open.pop() {
-        let entries = fs::read_dir(&path).into_iter().flatten().flatten().map(|entry| entry.path());
-        for path in entries.filter(|path| !is_hidden(path)) {
-            if path.is_dir() {
-                open.push(path);
-            } else if is_image(&path) {
-                found.push(path);
-            }
-        }
+    while let Some(folder) = open.pop() {
+        open.extend(listing::folders(&folder));
+        found.extend(listing::files(&folder).into_iter().filter(|file| is_image(file)));
     }
-    found.sort_unstable();
-    found
-}
-
-/// Sub-folders of `folder`, in order.
-pub(super) fn folders(folder: &Path) -> Vec<PathBuf> {
-    let entries = fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path());
-    let mut found: Vec<PathBuf> =
-        entries.filter(|path| path.is_dir() && !is_hidden(path)).collect();
     found.sort_unstable();
     found
 }
 
 /// Whether folders below `root` hold images.
 pub(super) fn has_classes(root: &Path) -> bool {
-    folders(root).iter().any(|class| !below(class).is_empty())
-}
-
-fn is_hidden(path: &Path) -> bool {
-    path.file_name().is_some_and(|name| name.to_string_lossy().starts_with('.'))
+    listing::folders(root).iter().any(|class| !below(class).is_empty())
 }
 
 fn is_image(path: &Path) -> bool {
@@ -64,7 +46,7 @@ impl Photos {
     pub(super) fn of(root: &Path) -> Self {
         let mut all = Vec::new();
         let mut classes = Vec::new();
-        for class in folders(root) {
+        for class in listing::folders(root) {
             let images = below(&class);
             let name = class.file_name().unwrap_or_default().to_string_lossy().into_owned();
             classes.push((name, images.len()));

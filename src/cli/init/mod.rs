@@ -6,11 +6,23 @@
 
 mod formatting;
 mod recognised;
+mod listing;
+mod entries;
 mod columns;
 mod table;
 mod images;
+mod tokens;
+mod language;
+mod speech;
+mod behaviour;
 mod recognise;
 mod recipe;
+mod image_recipes;
+mod table_recipes;
+mod language_recipes;
+mod policy_recipes;
+mod speech_recipes;
+mod recipes;
 mod command;
 
 pub(crate) use command::init;

@@ -4,16 +4,17 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use crate::cli::Refusal;
-use crate::cli::init::recognised::{Recognised, Task, VAL_FRACTION, path, unusable};
-use crate::cli::init::{images, table};
+use crate::cli::init::entries::Entries;
+use crate::cli::init::listing::{ending, files, name};
+use crate::cli::init::recognised::{Recognised, SEQ_LEN, Task, VAL_FRACTION, path, unusable};
+use crate::cli::init::{behaviour, images, language, speech, table, tokens};
 
 /// Names of the part to validate on, beside `train`.
 const VAL: [&str; 5] = ["val", "valid", "validation", "test", "eval"];
-const KNOWN: &str = "give a folder of class folders with images, a folder with `train` and `val` (of class \
-                     folders with images or recordings, or of csv, jsonl or bin files), MNIST's idx files, a csv \
-                     file, a text, an npz or parquet file, or the folder of a LeRobot data set";
-/// Characters of a text or tokens of a file that a sample has.
-const SEQ_LEN: u64 = 64;
+const KNOWN: &str = "give a folder of class folders with images or recordings, a folder with `train` and `val` \
+                     (class folders, or csv, jsonl, bin or npy files), MNIST's idx files, a csv file, a manifest of \
+                     NeMo, instructions or conversations in JSON, a text, an npz or parquet file, or the folder of \
+                     a LeRobot data set";
 
 /// What the file or folder at `at` holds.
 ///
@@ -34,7 +35,10 @@ fn folder(at: &Path) -> Result<Recognised, Refusal> {
         return split(&train, &val);
     }
     if at.join("meta/info.json").is_file() {
-        return Ok(Recognised::new("trajectories", &[("file", path(at))], Task::Behaviour));
+        return behaviour::recorded(at);
+    }
+    if let Some(manifest) = speech::manifest_in(at) {
+        return Ok(speech::manifest(&manifest));
     }
     if let Some(both) = file_parts(at, None) {
         return both;
@@ -47,9 +51,8 @@ fn folder(at: &Path) -> Result<Recognised, Refusal> {
         let options = [("train_dir", path(at)), ("val_fraction", VAL_FRACTION.into())];
         return Ok(Recognised::new("image_folder", &options, Task::Images(at.to_owned())));
     }
-    if has_speech(at) {
-        let what = "has recordings, but none to validate on";
-        return Err(unusable(at, what, "move some of them: PATH/train/* and PATH/val/*"));
+    if speech::is_there(at) {
+        return Ok(speech::folder(at));
     }
     let usable: Vec<&PathBuf> = files.iter().filter(|file| is_known(file)).collect();
     match usable[..] {
@@ -71,26 +74,16 @@ fn split(train: &Path, val: &Path) -> Result<Recognised, Refusal> {
     if images::has_classes(train) {
         return Ok(Recognised::new("image_folder", &options, Task::Images(train.to_owned())));
     }
-    if has_speech(train) {
+    if speech::is_there(train) {
         return Ok(Recognised::new("speech", &options, Task::Speech));
     }
     Err(unusable(train, "holds neither class folders of images nor recordings", KNOWN))
 }
 
-/// Whether a folder, or one in it, holds recordings.
-fn has_speech(folder: &Path) -> bool {
-    let deeper = images::folders(folder).into_iter().flat_map(|folder| files(&folder));
-    files(folder).into_iter().chain(deeper).any(|file| is_recording(&file))
-}
-
-fn is_recording(file: &Path) -> bool {
-    ["wav", "flac", "ogg", "oga", "mp3"].contains(&&*ending(file))
-}
-
 /// Files called `train.*` and `val.*` in the folder `at`, of this ending if one is given.
 fn file_parts(at: &Path, asked: Option<&str>) -> Option<Result<Recognised, Refusal>> {
     let endings =
-        ["csv", "jsonl", "bin"].into_iter().filter(|end| asked.is_none_or(|is| is == *end));
+        ["csv", "jsonl", "bin", "npy"].into_iter().filter(|end| asked.is_none_or(|is| is == *end));
     for end in endings {
         let part =
             |name: &str| Some(at.join(format!("{name}.{end}"))).filter(|path| path.is_file());
@@ -98,31 +91,25 @@ fn file_parts(at: &Path, asked: Option<&str>) -> Option<Result<Recognised, Refus
         if let Some((train, val)) = part("train").zip(val) {
             return Some(match end {
                 "csv" => table::csv(&train, Some(&val)),
-                "jsonl" => table::jsonl(&train, &val),
-                _ => Ok(tokens(&train, &val)),
+                "jsonl" => lines(&train, Some(&val)),
+                _ => tokens::parts(&train, &val),
             });
         }
     }
     None
 }
 
-fn tokens(train: &Path, val: &Path) -> Recognised {
-    let options =
-        [("train_file", path(train)), ("val_file", path(val)), ("seq_len", SEQ_LEN.into())];
-    Recognised::new("tokens", &options, Task::Tokens)
-}
-
 fn file(at: &Path) -> Result<Recognised, Refusal> {
     let end = ending(at);
-    let text = |kind: &str, task: Task| Ok(Recognised::new(kind, &[("file", path(at))], task));
     match end.as_str() {
         "csv" => match table::series(at)? {
             Some(series) => Ok(series),
             None => part_beside(at, &end).unwrap_or_else(|| table::csv(at, None)),
         },
-        "jsonl" | "bin" => beside(at, &end),
-        "npz" | "parquet" => text("trajectories", Task::Behaviour),
-        "json" => instructions(at),
+        "jsonl" => part_beside(at, &end).unwrap_or_else(|| lines(at, None)),
+        "bin" | "npy" => beside(at, &end),
+        "npz" | "parquet" => behaviour::recorded(at),
+        "json" => json(at),
         _ if is_text(at) => {
             let options =
                 [("file", path(at)), ("seq_len", SEQ_LEN.into()), ("sample_tokens", 300.into())];
@@ -146,19 +133,35 @@ fn beside(at: &Path, end: &str) -> Result<Recognised, Refusal> {
     })
 }
 
-fn instructions(at: &Path) -> Result<Recognised, Refusal> {
-    let tokenizer = at.with_file_name("tokenizer.json");
-    if !tokenizer.is_file() {
-        let what = "needs a tokenizer: there is no `tokenizer.json` beside it";
-        let help = "put that of a model of the HuggingFace hub there";
-        return Err(unusable(at, what, help));
+/// A file of JSON lines, and one to validate on if there is any.
+fn lines(at: &Path, val: Option<&Path>) -> Result<Recognised, Refusal> {
+    match Entries::of(at) {
+        Entries::Rows | Entries::Nothing => table::jsonl(at, val),
+        _ => json(at),
     }
-    let options = [("file", path(at)), ("tokenizer", path(&tokenizer)), ("seq_len", 256.into())];
-    Ok(Recognised::new("instructions", &options, Task::Instructions))
 }
 
+fn json(at: &Path) -> Result<Recognised, Refusal> {
+    match Entries::of(at) {
+        Entries::Manifest => Ok(speech::manifest(at)),
+        Entries::Chats => language::chats(at),
+        Entries::Instructions if ending(at) == "jsonl" => language::chats(at),
+        Entries::Instructions | Entries::Nothing => language::instructions(at),
+        Entries::Rows => {
+            let what = "holds JSON objects of no known kind";
+            let help =
+                "write a table as lines of JSON into a file that ends in `.jsonl`, or as csv";
+            Err(unusable(at, what, help))
+        }
+    }
+}
+
+/// Whether a file of a folder may be its data. What stands beside a model has no entries.
 fn is_known(file: &Path) -> bool {
-    ["csv", "npz", "parquet", "txt", "json"].contains(&ending(file).as_str())
+    match &*ending(file) {
+        "json" => !matches!(Entries::of(file), Entries::Rows | Entries::Nothing),
+        end => ["csv", "npz", "parquet", "txt", "jsonl"].contains(&end),
+    }
 }
 
 /// Whether the first kilobytes of a file are text.
@@ -172,19 +175,4 @@ fn is_text(at: &Path) -> bool {
         Err(error) => error.error_len().is_none(),
     };
     read.is_ok() && whole && !bytes.contains(&0)
-}
-
-fn files(folder: &Path) -> Vec<PathBuf> {
-    let entries = fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path());
-    let mut found: Vec<PathBuf> = entries.filter(|path| path.is_file()).collect();
-    found.sort_unstable();
-    found
-}
-
-fn name(path: &Path) -> String {
-    path.file_name().unwrap_or_default().to_string_lossy().into_owned()
-}
-
-fn ending(path: &Path) -> String {
-    path.extension().unwrap_or_default().to_string_lossy().to_lowercase()
 }

@@ -11,6 +11,9 @@ use crate::worker::exit;
 /// Samples of each class that are held back to validate on where the data have no part for it.
 pub(super) const VAL_FRACTION: f64 = 0.2;
 
+/// Characters of a text or tokens of a file that a sample has.
+pub(super) const SEQ_LEN: u64 = 64;
+
 /// A data set, and what is to be learnt from it.
 #[derive(Debug)]
 pub(super) struct Recognised {
@@ -32,13 +35,15 @@ pub(super) enum Task {
     Series { rows: usize },
     /// The next character.
     Text,
-    /// The next token.
-    Tokens,
-    /// Answers to instructions.
-    Instructions,
+    /// The next token, of which this is the largest.
+    Tokens { largest: usize },
+    /// Answers to instructions, by adapters of these weights if there are any.
+    Instructions { base: Option<PathBuf> },
+    /// Answers in conversations.
+    Chats { base: Option<PathBuf> },
     /// Actions.
     Behaviour,
-    /// Classes of speech.
+    /// Classes of speech, or what it sounds like where there are none.
     Speech,
 }
 

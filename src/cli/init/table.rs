@@ -50,19 +50,15 @@ pub(super) fn csv(train: &Path, val: Option<&Path>) -> Result<Recognised, Refusa
     let cell = |row: &csv::StringRecord| row.get(index).unwrap_or_default().to_owned();
     let rows: Vec<csv::StringRecord> = reader.records().flatten().collect();
     let cells: Vec<String> = rows.iter().map(cell).collect();
-    let held_back = ("val_fraction", VAL_FRACTION.into());
-    let mut options = vec![
-        ("train_file", path(train)),
-        val.map_or(held_back, |val| ("val_file", path(val))),
-        ("target", names[index].clone().into()),
-    ];
+    let mut options =
+        vec![("train_file", path(train)), validation(val), ("target", names[index].clone().into())];
     options.extend(Columns::of(&names, &rows, index).options());
     let (classify, words) = are_classes(&cells);
     Ok(Recognised::new("csv", &options, Task::Table { classify, why: format!("{why}; {words}") }))
 }
 
-/// Two files of JSON lines, to train and to validate on.
-pub(super) fn jsonl(train: &Path, val: &Path) -> Result<Recognised, Refusal> {
+/// The same of JSON lines.
+pub(super) fn jsonl(train: &Path, val: Option<&Path>) -> Result<Recognised, Refusal> {
     let text = text(train)?;
     let lines = text.lines().filter(|line| !line.trim().is_empty());
     let rows: Vec<Map<String, Value>> =
@@ -82,12 +78,17 @@ pub(super) fn jsonl(train: &Path, val: &Path) -> Result<Recognised, Refusal> {
     let cells: Vec<String> = rows.iter().filter_map(|row| row.get(target).map(word)).collect();
     let options = [
         ("train_file", path(train)),
-        ("val_file", path(val)),
+        validation(val),
         ("inputs", inputs.into_iter().cloned().collect()),
         ("target", target.clone().into()),
     ];
     let (classify, words) = are_classes(&cells);
     Ok(Recognised::new("jsonl", &options, Task::Table { classify, why: format!("{why}; {words}") }))
+}
+
+/// The file to validate on, or rows that are held back for it.
+fn validation(file: Option<&Path>) -> (&'static str, Value) {
+    file.map_or(("val_fraction", VAL_FRACTION.into()), |file| ("val_file", path(file)))
 }
 
 /// A number, or an array of numbers.

@@ -13,6 +13,7 @@ pub(in crate::data) mod speech;
 pub(in crate::data) mod control;
 mod registered;
 
+pub(crate) use control::cameras;
 pub use control::{Chunk, Policy, PushTLike, Ranges, Trajectories, scaled, unscaled};
 pub use forecast::{Calendar, CsvForecast};
 pub use image_folder::ImageFolder;
@@ -23,4 +24,5 @@ pub use source::{Asked, DataFamily, DataSource, DataSources, Files, Reading, Sur
 pub use speech::{LogMel, Speech};
 pub(crate) use tables::is_date;
 pub use tables::{ColumnNames, Csv, DateFeature, Features, HandleUnknown, Jsonl, Missing};
+pub(crate) use text::largest_token;
 pub use text::{Chat, Instructions, TokenDtype, Tokens, encode, prompt};

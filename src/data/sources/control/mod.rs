@@ -14,4 +14,4 @@ pub(crate) use chunk::Behaviour;
 pub use chunk::{Chunk, Policy, Ranges, scaled, unscaled};
 pub use push_t_like::PushTLike;
 pub use trajectories::Trajectories;
-pub(crate) use windows::Sight;
+pub(crate) use windows::{Sight, cameras};

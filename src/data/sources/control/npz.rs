@@ -42,6 +42,15 @@ pub(super) fn read(path: &Path, cameras: &[String]) -> Result<Episodes, Error> {
     Ok(Episodes { observations, actions, cameras, ends })
 }
 
+/// Arrays of the file at `path` that may be images.
+///
+/// # Errors
+///
+/// It is absent or damaged.
+pub(super) fn cameras(path: &Path) -> Result<Vec<String>, Error> {
+    Ok(Arrays::open(path)?.cameras())
+}
+
 struct Arrays<'a> {
     path: &'a Path,
     bytes: u64,

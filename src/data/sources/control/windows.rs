@@ -9,6 +9,7 @@
 //! observation; those of one camera are augmented alike, so that what moves between them has moved.
 
 use std::ops::Range;
+use std::path::Path;
 use std::sync::Arc;
 
 use crate::config::kind::Choice;
@@ -35,6 +36,15 @@ fn episodes(from: &Behaviour) -> Result<Episodes, Error> {
             Ok(generated(*episodes, *seed, *image_size))
         }
     }
+}
+
+/// Cameras whose images can be read beside the numbers of the file or folder `path`.
+///
+/// # Errors
+///
+/// It is absent or damaged.
+pub(crate) fn cameras(path: &Path) -> Result<Vec<String>, Error> {
+    if parquet::is_parquet(path) { parquet::cameras(path) } else { npz::cameras(path) }
 }
 
 fn generated(n: usize, seed: u64, image_size: Option<usize>) -> Episodes {

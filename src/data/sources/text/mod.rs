@@ -10,4 +10,5 @@ mod chat;
 pub use chat::Chat;
 pub use instructions::{Instructions, prompt};
 pub use token_file::TokenDtype;
+pub(crate) use token_file::largest_token;
 pub use tokens::{Tokens, encode};

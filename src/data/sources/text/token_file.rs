@@ -113,6 +113,25 @@ impl TokenFile {
     }
 }
 
+/// The largest token in the file at `path`, of `dtype` if it is no array of NumPy; 0 if there is
+/// none.
+///
+/// # Errors
+///
+/// It cannot be read, or is not a whole number of tokens.
+pub(crate) fn largest_token(path: &Path, dtype: TokenDtype) -> Result<u32, Error> {
+    /// Tokens that are read at a time.
+    const PART: usize = 1 << 20;
+    let tokens = TokenFile::open(path, dtype)?;
+    let mut largest = 0;
+    for start in (0..tokens.len()).step_by(PART) {
+        let part = tokens.read(start, PART.min(tokens.len() - start));
+        let part = part.map_err(unreadable(path, "the tokens"))?;
+        largest = largest.max(part.into_iter().max().unwrap_or(0));
+    }
+    Ok(largest)
+}
+
 /// What NumPy says of an array.
 struct Header {
     start: u64,
@@ -186,6 +205,16 @@ mod tests {
         crate::files::write_atomic(&path, bytes).unwrap();
         let tokens = TokenFile::open(&path, dtype).map_err(|error| error.to_string())?;
         Ok(tokens.read(1, tokens.len() - 1).unwrap())
+    }
+
+    #[test]
+    fn the_largest_token_of_a_long_file_is_found() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("tokens");
+        let bytes: Vec<u8> =
+            (0..3 << 20).flat_map(|i: u32| ((i / 64) as u16).to_le_bytes()).collect();
+        crate::files::write_atomic(&path, &bytes).unwrap();
+        assert_eq!(largest_token(&path, TokenDtype::Uint16).unwrap(), (3 << 20) / 64 - 1);
     }
 
     #[test]

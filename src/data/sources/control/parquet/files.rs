@@ -9,7 +9,7 @@ use crate::data::error::Error;
 use crate::data::file_names::is_hidden;
 use crate::data::sources::control::episodes::Episodes;
 use crate::data::sources::control::images::Camera;
-use crate::data::sources::control::parquet::images::{Numbers, images};
+use crate::data::sources::control::parquet::images::{Numbers, images, seen};
 use crate::data::sources::control::parquet::table::{EXPECTED, Table};
 
 /// Names of the columns, the first that is there counts.
@@ -43,8 +43,7 @@ pub(crate) fn is_parquet(path: &Path) -> bool {
 /// A file is absent, damaged, or lacks a column; columns or files do not fit each other, or hold
 /// null or something that is not a finite number, named with its row, from 0.
 pub(crate) fn read(path: &Path, cameras: &[String]) -> Result<Episodes, Error> {
-    let files = if path.is_dir() { listed(path)? } else { vec![path.to_owned()] };
-    let root = if path.is_dir() { path } else { path.parent().unwrap_or(Path::new("")) };
+    let (files, root) = (tables(path)?, root(path));
     let mut joined = Joined::default();
     for file in &files {
         let table = Table::open(file)?;
@@ -53,6 +52,26 @@ pub(crate) fn read(path: &Path, cameras: &[String]) -> Result<Episodes, Error> {
     }
     joined.episodes.ends.push(joined.episodes.actions.len());
     Ok(joined.episodes)
+}
+
+/// Cameras of which the first table of a file or folder holds images, or files lie beside it.
+///
+/// # Errors
+///
+/// It is absent or damaged.
+pub(crate) fn cameras(path: &Path) -> Result<Vec<String>, Error> {
+    let first = tables(path)?.swap_remove(0);
+    Ok(seen(&Table::open(&first)?, root(path)))
+}
+
+/// The tables of a file or folder, at least one.
+fn tables(path: &Path) -> Result<Vec<PathBuf>, Error> {
+    if path.is_dir() { listed(path) } else { Ok(vec![path.to_owned()]) }
+}
+
+/// The folder of a data set.
+fn root(path: &Path) -> &Path {
+    if path.is_dir() { path } else { path.parent().unwrap_or(Path::new("")) }
 }
 
 /// The episodes of the files so far; the last one may go on in the next file.

@@ -69,6 +69,17 @@ impl Numbers<'_> {
     }
 }
 
+/// Cameras whose images can be read: columns of a table, and folders in `images`.
+pub(super) fn seen(table: &Table<'_>, root: &Path) -> Vec<String> {
+    let entries = std::fs::read_dir(root.join("images")).into_iter().flatten().flatten();
+    let folders = entries.filter(|entry| entry.path().is_dir() && !is_hidden(&entry.file_name()));
+    let names = folders.map(|entry| entry.file_name().to_string_lossy().into_owned());
+    let mut cameras: Vec<String> = names.chain(table.images()).collect();
+    cameras.sort_unstable();
+    cameras.dedup();
+    cameras
+}
+
 /// `meta/info.json` of a data set.
 #[derive(Deserialize)]
 struct Info {

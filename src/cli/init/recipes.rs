@@ -1,0 +1,37 @@
+//! What is known of data -> the tables of an experiment, with the reasons for their values.
+
+use crate::cli::init::formatting::count;
+use crate::cli::init::image_recipes::{digits, images};
+use crate::cli::init::images::Photos;
+use crate::cli::init::language_recipes::{answers, text};
+use crate::cli::init::policy_recipes::behaviour;
+use crate::cli::init::recipe::Recipe;
+use crate::cli::init::recognised::{Recognised, Task};
+use crate::cli::init::speech_recipes::speech;
+use crate::cli::init::table_recipes::{series, table};
+use crate::plan::DataFacts;
+
+/// The recipe for `found`.
+pub(super) fn recipe(found: &Recognised, facts: &DataFacts) -> Recipe {
+    let n = format!(
+        "{} samples to train on, {} to validate on",
+        count(facts.n_train),
+        count(facts.n_val)
+    );
+    match &found.task {
+        Task::Images(train) => images(&Photos::of(train), facts),
+        Task::Digits => digits(&n),
+        Task::Table { classify, why } => table(*classify, &format!("{n}; {why}"), facts),
+        Task::Series { rows } => series(&format!("{} rows in time", count(*rows)), facts),
+        Task::Text => text(&format!("a text: {n}"), facts),
+        Task::Tokens { largest } => {
+            text(&format!("tokens: {n}; the largest is {}", count(*largest)), facts)
+        }
+        Task::Instructions { base } => {
+            answers(&format!("instructions: {n}"), facts, base.as_deref())
+        }
+        Task::Chats { base } => answers(&format!("conversations: {n}"), facts, base.as_deref()),
+        Task::Behaviour => behaviour(&n, facts),
+        Task::Speech => speech(&n, facts),
+    }
+}

@@ -1,0 +1,66 @@
+//! Recipes for speech: its classes, or its sounds where there are none.
+
+use crate::cli::init::formatting::{comment, count};
+use crate::cli::init::recipe::{ADAMW, Recipe, batch_size};
+use crate::plan::DataFacts;
+
+/// Classes of utterances; without them, what disturbed and masked speech is like.
+pub(super) fn speech(n: &str, facts: &DataFacts) -> Recipe {
+    if facts.classes.len() < 2 { sounds(n, facts) } else { classes(n, facts) }
+}
+
+fn classes(n: &str, facts: &DataFacts) -> Recipe {
+    let about = format!("speech in {} classes: {n}.", count(facts.classes.len()));
+    let model = "[model]
+name = \"fastconformer\"        # NEST's encoder, small enough for a CPU
+d_model = 96
+n_heads = 4
+n_layers = 4
+subsampling_channels = 32
+"
+    .to_owned();
+    let rest = format!(
+        "
+[train]
+epochs = 30
+batch_size = {}
+
+{ADAMW}
+[checkpoint]
+monitor = \"val/accuracy\"
+mode = \"max\"
+",
+        batch_size(facts.n_train, 16)
+    );
+    Recipe { about, model, rest }
+}
+
+fn sounds(n: &str, facts: &DataFacts) -> Recipe {
+    let about = format!("speech without classes: {n}.");
+    let why = "NEST learns without labels what the masked parts of disturbed speech are. Its encoder is what you want: \
+               `ddprun checkpoint export`, then `model.pretrained` of a `fastconformer` with the same sizes.";
+    let model = format!(
+        "{}[model]
+name = \"nest\"
+d_model = 96
+n_heads = 4
+n_layers = 4
+subsampling_channels = 32
+codebook_size = 64            # more for more hours of speech
+",
+        comment(why)
+    );
+    let rest = format!(
+        "
+[train]
+epochs = 100
+batch_size = {}
+
+{ADAMW}
+[checkpoint]
+monitor = \"val/loss\"
+",
+        batch_size(facts.n_train, 16)
+    );
+    Recipe { about, model, rest }
+}

@@ -1,0 +1,75 @@
+//! Recipes for tables: of samples, and of series in time.
+
+use crate::cli::init::formatting::{comment, count};
+use crate::cli::init::recipe::{Recipe, batch_size, epochs};
+use crate::plan::DataFacts;
+
+/// A target of a table, which is a class or a number.
+pub(super) fn table(classify: bool, about: &str, facts: &DataFacts) -> Recipe {
+    let (loss, monitor, mode) = if classify {
+        ("cross_entropy", "val/accuracy", "max")
+    } else {
+        ("mse", "val/loss", "min")
+    };
+    let inputs = facts.sample.as_ref().map_or(0, |sample| sample.iter().product::<usize>());
+    let about = format!("a table with {inputs} features: {about}. Features are standardised.");
+    let batch = batch_size(facts.n_train, 64);
+    let rest = format!(
+        "
+[train]
+epochs = {}
+batch_size = {batch}
+
+[loss]
+name = \"{loss}\"{}
+
+[optimizer]
+name = \"adamw\"
+lr = 1e-3
+weight_decay = 0.01
+
+[checkpoint]
+monitor = \"{monitor}\"
+mode = \"{mode}\"
+",
+        epochs(facts.n_train),
+        if classify { "" } else { "                  # huber, if some targets are far off" },
+    );
+    let model = "[model]\nname = \"mlp\"\nhidden = [64, 64]             # wider for more rows\n";
+    Recipe { about, model: model.to_owned(), rest }
+}
+
+/// What comes next.
+pub(super) fn series(about: &str, facts: &DataFacts) -> Recipe {
+    let n_series = facts.target.get(1).copied().unwrap_or(1);
+    let about = format!(
+        "{n_series} series, {about}: {} windows to train on, {} to validate and {} to test on.",
+        count(facts.n_train),
+        count(facts.n_val),
+        count(facts.n_test)
+    );
+    let rest = format!(
+        "
+[train]
+epochs = 10
+batch_size = {}
+
+[loss]
+name = \"mse\"
+
+[optimizer]
+name = \"adam\"
+lr = 1e-3
+
+[checkpoint]
+monitor = \"val/mse\"
+
+[early_stopping]
+monitor = \"val/mse\"
+patience = 3
+",
+        batch_size(facts.n_train, 32)
+    );
+    let why = "A linear model is hard to beat, and trains in a minute; then try itransformer, patchtst or timebridge.";
+    Recipe { about, model: format!("{}[model]\nname = \"dlinear\"\n", comment(why)), rest }
+}
