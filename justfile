@@ -133,3 +133,37 @@ gpu-pack:
 [group('measure')]
 gpu: gpu-pack
     target/gpu/run.sh
+
+# The packages, below target/package: a wheel for pip, and an archive for `cargo binstall` and containers. Arguments go to
+# maturin: `just package --zig --compatibility manylinux_2_28`, `just package --features cuda` (docs/install.md).
+[group('package')]
+package *args:
+    #!/usr/bin/env bash
+    set -euo pipefail
+    out=target/package
+    rm -rf "$out" ddprun.data
+    trap 'rm -rf ddprun.data' EXIT
+    maturin build --release --out "$out" "$@"
+    # The program that was built writes its own man pages and completions, and the second wheel holds them.
+    program="$out/ddprun" share=ddprun.data/data/share
+    python3 -c 'import sys, zipfile as z; w = z.ZipFile(sys.argv[1]); sys.stdout.buffer.write(w.read(next(n for n in w.namelist() if n.endswith("scripts/ddprun"))))' "$out"/*.whl > "$program"
+    chmod +x "$program"
+    mkdir -p "$share"/{bash-completion/completions,zsh/site-functions,fish/vendor_completions.d}
+    "$program" man-pages "$share/man/man1"
+    "$program" completions bash > "$share/bash-completion/completions/ddprun"
+    "$program" completions zsh > "$share/zsh/site-functions/_ddprun"
+    "$program" completions fish > "$share/fish/vendor_completions.d/ddprun.fish"
+    maturin build --release --out "$out" "$@"
+    name="ddprun-$("$program" --version | cut -d' ' -f2)-$(rustc -vV | sed -n 's/^host: //p')"
+    mkdir -p "$out/$name/bin"
+    mv "$program" "$out/$name/bin/"
+    cp -r "$share" README.md CHANGELOG.md LICENSE-* "$out/$name/"
+    tar -C "$out" -czf "$out/$name.tar.gz" "$name"
+    rm -r "${out:?}/$name"
+    (cd "$out" && sha256sum ./*.whl ./*.tar.gz | tee SHA256SUMS)
+    ls -lh "$out"
+
+# Whether each crate could be published: complete metadata, and a package that builds by itself.
+[group('package')]
+publish-check *args:
+    cargo publish --locked --workspace --dry-run "$@"

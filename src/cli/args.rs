@@ -66,6 +66,11 @@ pub(crate) enum Verb {
         /// The shell.
         shell: clap_complete::Shell,
     },
+    /// Write the man pages of all commands into a folder.
+    ManPages {
+        /// The folder; it is made if it is absent.
+        folder: PathBuf,
+    },
     /// One rank; started by ddprun itself.
     #[command(hide = true)]
     Worker,
@@ -132,7 +137,8 @@ pub(crate) struct InitArgs {
     /// Folder with `train` and `val` (class folders of images or recordings; csv, jsonl or bin
     /// files), MNIST's files, a csv file with dates, a text, or recorded behaviour (npz, parquet,
     /// `LeRobot`).
-    pub(crate) path: PathBuf,
+    /// Without it the quickstart is written, which needs no data.
+    pub(crate) path: Option<PathBuf>,
     /// File to write; by default the name of the data with `.toml`, in this folder.
     pub(crate) file: Option<PathBuf>,
 }

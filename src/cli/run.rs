@@ -1,7 +1,9 @@
 //! The command line: one function per verb, and the exit code of what it says.
 
 use std::ffi::OsString;
+use std::fs;
 use std::io::{self, IsTerminal};
+use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -77,6 +79,7 @@ fn dispatch(args: Args, kinds: &Kinds) -> Result<u8, Refusal> {
         Some(Verb::Token { file }) => node_args::token(file.as_deref()),
         Some(Verb::Schema { sweep, json_schema }) => inspect::schema(sweep, json_schema, kinds),
         Some(Verb::Completions { shell }) => Ok(completions(shell)),
+        Some(Verb::ManPages { folder }) => man_pages(&folder),
         None => {
             usage::refuse_unknown_verb(&args.run)?;
             train::train(&args.run, kinds)
@@ -98,4 +101,15 @@ fn no_command(error: &clap::Error, line: &[OsString], kinds: &Kinds) -> ExitCode
 fn completions(shell: clap_complete::Shell) -> u8 {
     clap_complete::generate(shell, &mut Args::command(), "ddprun", &mut io::stdout());
     0
+}
+
+fn man_pages(folder: &Path) -> Result<u8, Refusal> {
+    fs::create_dir_all(folder)
+        .and_then(|()| clap_mangen::generate_to(Args::command(), folder))
+        .map_err(|error| {
+            let folder = folder.display();
+            let page = format!("error: no man pages could be written to `{folder}`: {error}");
+            Refusal::new(exit::STORAGE, page)
+        })?;
+    Ok(0)
 }

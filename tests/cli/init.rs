@@ -52,6 +52,31 @@ fn each_kind_of_data_gives_an_experiment_that_has_a_plan() {
 }
 
 #[test]
+fn without_a_path_the_quickstart_is_written_and_runs_in_an_empty_folder() {
+    let lab = Lab::new();
+    let said = lab.run_to(0, &["init"]).stdout;
+    assert!(said.contains("ddprun quickstart.toml"), "{said}");
+    let text = fs::read_to_string(lab.path("quickstart.toml")).unwrap();
+    assert!(!text.contains("cargo") && !text.contains("experiments/"), "{text}");
+    let few = "expect.\"val/accuracy\"={at_least=0.0}";
+    lab.run_to(0, &["quickstart.toml", "train.epochs=2", few]);
+    lab.run_to(2, &["init"]).says(&["`quickstart.toml` is there already"]);
+}
+
+#[test]
+fn every_command_has_a_man_page() {
+    let lab = Lab::new();
+    lab.run_to(0, &["man-pages", "share/man1"]);
+    for page in ["ddprun", "ddprun-sweep", "ddprun-checkpoint-export"] {
+        let text = fs::read_to_string(lab.path(&format!("share/man1/{page}.1"))).unwrap();
+        assert!(text.contains(".SH SYNOPSIS"), "{page}: {text}");
+    }
+    assert!(!lab.path("share/man1/ddprun-worker.1").exists(), "a hidden command has a page");
+    lab.write("taken", "");
+    lab.run_to(6, &["man-pages", "taken"]).says(&["taken"]);
+}
+
+#[test]
 fn tables_say_which_column_is_predicted_and_why() {
     let lab = Lab::new();
     let row = |row: usize| format!("{row},{},{}\n", row % 7, row % 3);

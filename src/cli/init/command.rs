@@ -1,4 +1,4 @@
-//! `ddprun init PATH [FILE]`
+//! `ddprun init [PATH] [FILE]`
 
 use std::path::{Path, PathBuf};
 
@@ -6,6 +6,7 @@ use serde_json::Value;
 
 use crate::cli::args::InitArgs;
 use crate::cli::init::formatting::{comment, name_of};
+use crate::cli::init::quickstart::quickstart;
 use crate::cli::init::recipe::Recipe;
 use crate::cli::init::recipes::recipe;
 use crate::cli::init::recognise::recognise;
@@ -19,22 +20,41 @@ use crate::kinds::Kinds;
 use crate::plan::{DataFacts, SplitPlan, Targets};
 use crate::worker::{self, exit};
 
-/// Writes an experiment for the data at a path, and says what to do with it.
+/// Writes an experiment for the data at a path, or that of the quickstart, and says what to do with
+/// it.
 pub(crate) fn init(args: &InitArgs, kinds: &Kinds) -> Result<u8, Refusal> {
-    let name = name_of(&args.path);
-    let to = args.file.clone().unwrap_or_else(|| PathBuf::from(format!("{name}.toml")));
+    match &args.path {
+        Some(path) => for_data(path, args.file.clone(), kinds),
+        None => for_no_data(),
+    }
+}
+
+fn for_data(path: &Path, file: Option<PathBuf>, kinds: &Kinds) -> Result<u8, Refusal> {
+    let name = name_of(path);
+    let to = file.unwrap_or_else(|| PathBuf::from(format!("{name}.toml")));
     refuse_existing(&to)?;
-    let found = recognise(&args.path)?;
+    let found = recognise(path)?;
     let facts = survey(&found, &name, kinds)?;
     let recipe = recipe(&found, &facts);
-    let text = experiment(&args.path, &to, &name, &found, &recipe);
+    let text = experiment(path, &to, &name, &found, &recipe);
     check(&to, &text, kinds)?;
-    files::write_atomic(&to, text.as_bytes())
+    write(&to, &text, &format!("is for {}", recipe.about))
+}
+
+/// The quickstart's, which draws its own images.
+fn for_no_data() -> Result<u8, Refusal> {
+    let to = PathBuf::from("quickstart.toml");
+    refuse_existing(&to)?;
+    write(&to, &quickstart(), "draws its own images and trains a small ResNet on two CPU ranks")
+}
+
+/// Writes the file, and says what it does and what to do with it.
+fn write(to: &Path, text: &str, what: &str) -> Result<u8, Refusal> {
+    files::write_atomic(to, text.as_bytes())
         .map_err(|error| Refusal::of(exit::STORAGE, &error, None))?;
     let file = to.display();
     to_stdout(&format!(
-        "{file} is for {}\nlook at it, then: ddprun plan {file}\n                 ddprun {file}\n",
-        recipe.about
+        "{file} {what}\nlook at it, then: ddprun plan {file}\n                 ddprun {file}\n"
     ))
 }
 

@@ -23,6 +23,7 @@ mod language_recipes;
 mod policy_recipes;
 mod speech_recipes;
 mod recipes;
+mod quickstart;
 mod command;
 
 pub(crate) use command::init;
