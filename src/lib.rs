@@ -37,6 +37,7 @@ mod checkpoint;
 pub mod record;
 mod report;
 pub mod sweep;
+pub mod runs;
 pub mod kinds;
 mod worker;
 pub mod cli;

@@ -16,11 +16,10 @@ use crate::data::{self, Fingerprint};
 use crate::files;
 use crate::model::Lora;
 use crate::plan::{CheckpointPlan, ModelPlan, Plan, Precision, RunFolders};
-use crate::record::{DATA, DESCRIPTION, RESOLVED, newest_of, newest_start, of_start};
+use crate::record::{
+    DATA, DESCRIPTION, DESCRIPTION_FORMAT as FORMAT, RESOLVED, newest_of, newest_start, of_start,
+};
 use crate::worker::{self, exit};
-
-/// Version of `run.json`.
-const FORMAT: u32 = 1;
 
 /// `run.json`: the folders and the plan of a run.
 #[derive(Debug, Serialize, Deserialize)]

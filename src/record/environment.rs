@@ -90,6 +90,28 @@ impl Environment {
     }
 }
 
+/// The starts of the run in `folder`, oldest first; none where none are written down.
+///
+/// # Errors
+///
+/// The file cannot be read, or a newer ddprun wrote it.
+pub fn read(folder: &Path) -> Result<Vec<Environment>, Error> {
+    let path = folder.join(NAME);
+    let bytes = match fs::read(&path) {
+        Err(reason) if reason.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
+        other => other.map_err(files::Error::io("read", &path))?,
+    };
+    let value: serde_json::Value = serde_json::from_slice(&bytes).unwrap_or_default();
+    match value.get("format").and_then(serde_json::Value::as_u64) {
+        Some(found) if found > u64::from(FORMAT) => {
+            Err(Error::Newer { path, found: found as u32, known: FORMAT })
+        }
+        _ => {
+            Ok(serde_json::from_value(value).map_or(Vec::new(), |written: Written| written.starts))
+        }
+    }
+}
+
 #[cfg(feature = "cuda")]
 fn cuda_libraries() -> Vec<(String, PathBuf)> {
     let opened = crate::cuda_libraries::opened();

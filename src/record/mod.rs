@@ -50,13 +50,15 @@ use std::path::{Path, PathBuf};
 
 use jiff::Timestamp;
 
-pub use environment::{Environment, NAME as ENVIRONMENT};
+pub use environment::{Environment, NAME as ENVIRONMENT, read as read_environment};
 pub use epochs_file::{NAME as EPOCHS, read as read_epochs};
 pub use event_line::{Context, device_line, line};
 pub(crate) use event_line::{quiet_line, restart};
 pub use history_file::{NAME as HISTORY, read as read_history, write as write_history};
 pub use rank_log::RankLog;
+pub(crate) use run_json::DESCRIPTION_FORMAT;
 pub use run_json::{DATA, DESCRIPTION, RESOLVED, newest_of, newest_start, of_start};
+pub(crate) use sink::read_milestones;
 pub use sink::{
     Csv, Curves, EVENTS, Jsonl, Log, METRICS, OpenSink, Sink, SinkFamily, SinkStart, Sinks,
     Stamped, Tensorboard, read_events,

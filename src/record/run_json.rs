@@ -8,6 +8,8 @@ use std::path::{Path, PathBuf};
 pub const RESOLVED: &str = "resolved.toml";
 /// Says in a run's folder what the run is: its folders and its plan.
 pub const DESCRIPTION: &str = "run.json";
+/// Version of `run.json`.
+pub(crate) const DESCRIPTION_FORMAT: u32 = 1;
 /// Says in a run's folder what its data are.
 pub const DATA: &str = "data.json";
 

@@ -16,6 +16,7 @@ use crate::registry::{Family, Member, Registry};
 
 pub use csv::{Csv, NAME as METRICS};
 pub use curves::Curves;
+pub(crate) use jsonl::read_milestones;
 pub use jsonl::{Jsonl, Log, NAME as EVENTS, Stamped, read as read_events};
 pub use tensorboard::Tensorboard;
 

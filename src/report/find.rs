@@ -58,7 +58,7 @@ fn inside(folder: &Path) -> Vec<PathBuf> {
 }
 
 /// A run has a history as soon as its ranks speak; its parent may have died before.
-fn is_run(folder: &Path) -> bool {
+pub(crate) fn is_run(folder: &Path) -> bool {
     [HISTORY, RESOLVED].iter().any(|name| folder.join(name).is_file())
 }
 

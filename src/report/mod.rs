@@ -14,10 +14,10 @@ mod table;
 
 use std::path::{Path, PathBuf};
 
-pub(crate) use find::find_run;
+pub(crate) use find::{find_run, is_run};
 pub(crate) use incidents::story;
-pub(crate) use outcome::Traces;
-pub(crate) use progress::Progress;
+pub(crate) use outcome::{Ending, Traces};
+pub(crate) use progress::{Progress, Row};
 
 use crate::event::{EpochDone, Event, History};
 use crate::files;
@@ -101,8 +101,24 @@ impl Records {
 ///
 /// A file cannot be read or understood.
 pub(crate) fn read(folder: &Path) -> Result<Records, Error> {
+    read_with(folder, record::read_events)
+}
+
+/// As [`read`], of recorded steps only the last before each other event and at the end.
+///
+/// # Errors
+///
+/// As [`read`].
+pub(crate) fn read_milestones(folder: &Path) -> Result<Records, Error> {
+    read_with(folder, record::read_milestones)
+}
+
+fn read_with(
+    folder: &Path,
+    read_log: impl Fn(&Path) -> Result<Log, record::Error>,
+) -> Result<Records, Error> {
     let events = folder.join(EVENTS);
-    let log = if events.exists() { record::read_events(&events)? } else { Log::default() };
+    let log = if events.exists() { read_log(&events)? } else { Log::default() };
     let epochs = match record::read_epochs(&folder.join(EPOCHS))? {
         Some(epochs) => epochs,
         None => older_epochs(folder, &log)?,

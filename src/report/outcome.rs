@@ -5,7 +5,7 @@ use std::time::SystemTime;
 
 use serde::de::DeserializeOwned;
 
-use crate::event::{Event, Finished};
+use crate::event::{Event, Finished, Started};
 use crate::files;
 use crate::launch::{Blame, ErrorReport, Failure};
 use crate::record::{DESCRIPTION, Stamped, newest_of, summary};
@@ -31,29 +31,66 @@ impl Traces {
     }
 }
 
-/// How the run of these effective events ended.
+/// How a run stands.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Ending<'a> {
+    /// This process has it.
+    Running(&'a str),
+    /// Why its newest start failed, and what to do.
+    Failed(&'a str),
+    /// It came to its end, or was stopped.
+    Finished(&'a Finished),
+    /// It was started again after all of its steps, and said nothing of an end.
+    NothingLeft(u64),
+    /// No process has it, and nothing says why; it had begun this start.
+    Killed,
+    /// As [`Ending::Killed`], without any event.
+    Silent,
+}
+
+impl<'a> Ending<'a> {
+    /// That of the run of these effective events.
+    pub(crate) fn of(events: &[&'a Stamped], traces: &'a Traces) -> Self {
+        let start = || events.iter().rev().find_map(|stamped| started(&stamped.event));
+        if let Some(holder) = &traces.holder {
+            return Self::Running(holder);
+        }
+        if let Some(failure) = &traces.failure {
+            return Self::Failed(failure);
+        }
+        match (finished(events), start()) {
+            (Some(finished), _) => Self::Finished(finished),
+            (None, Some(start)) if start.resumed_from >= start.total_steps => {
+                Self::NothingLeft(start.total_steps)
+            }
+            (None, Some(_)) => Self::Killed,
+            (None, None) => Self::Silent,
+        }
+    }
+}
+
+/// How the run of these effective events ended, in words.
 pub(crate) fn ending(events: &[&Stamped], traces: &Traces) -> String {
-    let Traces { run, holder, failure } = traces;
+    let run = &traces.run;
     let last = events.iter().map(|stamped| stamped.step).max().unwrap_or(0);
-    if let Some(holder) = holder {
-        return format!("still running at step {last} ({holder})");
+    match Ending::of(events, traces) {
+        Ending::Running(holder) => format!("still running at step {last} ({holder})"),
+        Ending::Failed(failure) => failure.to_owned(),
+        Ending::Finished(finished) => summary(finished, run, &Vec::new()),
+        Ending::NothingLeft(steps) => {
+            format!("completed: all {steps} steps were done before it was resumed")
+        }
+        Ending::Killed => {
+            format!("killed after step {last}: `ddprun resume {run}` continues it")
+        }
+        Ending::Silent => "killed before its first step, or events were not recorded".to_owned(),
     }
-    if let Some(failure) = failure {
-        return failure.clone();
-    }
-    if let Some(finished) = finished(events) {
-        return summary(finished, run, &Vec::new());
-    }
-    let start = events.iter().rev().find_map(|stamped| match &stamped.event {
+}
+
+fn started(event: &Event) -> Option<&Started> {
+    match event {
         Event::Started(started) => Some(started),
         _ => None,
-    });
-    match start {
-        Some(start) if start.resumed_from >= start.total_steps => {
-            format!("completed: all {} steps were done before it was resumed", start.total_steps)
-        }
-        Some(_) => format!("killed after step {last}: `ddprun resume {run}` continues it"),
-        None => "killed before its first step, or events were not recorded".to_owned(),
     }
 }
 
@@ -111,7 +148,7 @@ fn newer_than_the_start<T: DeserializeOwned>(folder: &Path, path: &Path) -> Opti
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::event::{Reason, Started};
+    use crate::event::Reason;
     use crate::record::example_events;
 
     fn stamped(events: Vec<Event>) -> Vec<Stamped> {

@@ -37,7 +37,8 @@ pub const NAME: &str = "journal.jsonl";
 const FORMAT: u32 = 1;
 
 /// Keys of the experiment that decide no result: they may differ between two starts of a sweep.
-const FREE: [&str; 7] = [
+const FREE: [&str; 8] = [
+    "experiment.tags",
     "logging.",
     "fault.",
     "data.num_workers",

@@ -234,7 +234,7 @@ fn known(value: &Value) -> Known {
 }
 
 /// `data.transforms.train[1].size` for the user; a key that needs quotes has them.
-pub(crate) fn dotted(path: &[String]) -> String {
+pub fn dotted(path: &[String]) -> String {
     path.iter().fold(String::new(), |name, key| match key.parse::<usize>() {
         Ok(index) if !name.is_empty() => format!("{name}[{index}]"),
         _ if key.chars().all(|c| c.is_ascii_alphanumeric() || c == '_' || c == '-') => {

@@ -30,10 +30,11 @@ pub mod values;
 mod vocabulary;
 mod wording;
 
+pub use check::{TAG_FORM, is_tag};
 pub use json_schema::json_schema;
-pub use keys::DEFAULTS;
 #[doc(hidden)] // for the tests of what uses this package
 pub use keys::commented_keys;
+pub use keys::{DEFAULTS, dotted};
 pub use layer::Source;
 #[doc(hidden)] // for the tests of what uses this package
 pub use load::load_in;

@@ -55,7 +55,8 @@ impl std::fmt::Display for Change {
 
 /// Keys that may change when a run is continued, because no number of the finished part depends on
 /// them; a table stands for all of its keys.
-pub const SAFE_ON_RESUME: [&str; 22] = [
+pub const SAFE_ON_RESUME: [&str; 23] = [
+    "experiment.tags",
     "train.epochs",
     "train.steps",
     "train.time",

@@ -129,6 +129,9 @@ pub struct Identity {
     pub name: Option<String>,
     /// Seed of everything random.
     pub seed: u64,
+    /// Words by which runs are found again.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub tags: Vec<String>,
 }
 
 /// `[loss]`

@@ -11,6 +11,7 @@ mod ranges;
 mod conflicts;
 mod split;
 
+pub use names::{TAG_FORM, is_tag};
 pub(crate) use options::range;
 pub(crate) use ranges::{bounds, limits};
 
@@ -79,11 +80,12 @@ pub(crate) fn all(
     vocabulary: &Vocabulary,
     broken: &BTreeSet<String>,
 ) -> Vec<Problem> {
-    let rules: [fn(&Loaded) -> Vec<Finding>; 9] = [
+    let rules: [fn(&Loaded) -> Vec<Finding>; 10] = [
         ranges::schema_version,
         ranges::numbers,
         ranges::lists,
         names::run_name,
+        names::tags,
         names::paths,
         conflicts::length_and_batch,
         conflicts::swa,

@@ -10,6 +10,10 @@ use crate::config::suggest::{any_of, closest};
 use crate::config::vocabulary::Vocabulary;
 use crate::config::wording::not_one_of;
 
+/// What a tag is made of.
+pub const TAG_FORM: &str =
+    "1 to 64 letters, digits, `.`, `_`, `:`, `/`, `=` or `-`, starting with a letter or digit";
+
 /// The name of the run's folders cannot leave them: `[A-Za-z0-9._-]{1,128}`, no leading dot.
 pub(crate) fn run_name(loaded: &Loaded) -> Vec<Finding> {
     let name = loaded.name();
@@ -24,6 +28,23 @@ pub(crate) fn run_name(loaded: &Loaded) -> Vec<Finding> {
     let what = format!("`{name}`{from} cannot name a folder");
     let help = "1 to 128 letters, digits, `.`, `_` or `-`, not starting with a dot";
     vec![Finding::new("experiment.name", what).help(help)]
+}
+
+/// Whether a word can be a tag: `[A-Za-z0-9._:/=-]{1,64}`, beginning with a letter or a digit.
+pub fn is_tag(word: &str) -> bool {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "._:/=-".contains(c);
+    let begins = word.starts_with(|c: char| c.is_ascii_alphanumeric());
+    begins && word.len() <= 64 && word.chars().all(plain)
+}
+
+/// Words that cannot be tags.
+pub(crate) fn tags(loaded: &Loaded) -> Vec<Finding> {
+    let tags = loaded.experiment.experiment.tags.iter().enumerate();
+    let unfit = tags.filter(|(_, tag)| !is_tag(tag)).map(|(at, tag)| {
+        let what = format!("`{tag}` cannot be a tag");
+        Finding::new(format!("experiment.tags[{at}]"), what).help(TAG_FORM)
+    });
+    unfit.collect()
 }
 
 /// Metrics that are not measured, and figures expected of them.

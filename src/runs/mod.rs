@@ -1,0 +1,107 @@
+//! Run folders -> what each run is, how it stands and what it has measured, by its files alone: also
+//! of a run that goes on, or was killed.
+//!
+//! ```text
+//! folder ──find──▶ folders of runs ──summary──▶ Summary         name, state, best, duration, tags
+//!                                  ──config───▶ TOML            what it was asked for
+//!                                  ──Scalars──▶ series by step  what it has measured so far
+//! ```
+//!
+//! Nothing here writes into a run, except [`retag`], into a file of its own.
+//! ```
+//! use ddprun::runs::{self, State};
+//!
+//! let listing = runs::list("logs".as_ref());
+//! for run in listing.runs.iter().filter(|run| run.state == State::Failed) {
+//!     println!("{}: {}", run.id, run.reason.as_deref().unwrap_or("-"));
+//! }
+//! ```
+
+mod config;
+mod description;
+mod find;
+mod follow;
+mod list;
+mod scalars;
+mod summary;
+mod sweeps;
+mod tags;
+
+use std::path::{Path, PathBuf};
+
+pub use config::{Difference, config, differences, leaves};
+pub use find::{Found, find, trials};
+pub use follow::{Follower, News};
+pub use list::{Listing, Unreadable, list};
+pub use scalars::{Point, Reader, Scalars};
+pub use summary::{Best, State, Summary, summary};
+pub use sweeps::{SweepSummary, sweep_summary};
+pub use tags::{NAME as TAGS, Retagged, retag, tags};
+
+use crate::{files, record, report, sweep};
+
+/// Why a run cannot be read, or tagged.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// A file could not be read or written.
+    #[error(transparent)]
+    Files(#[from] files::Error),
+    /// What the run has said cannot be read.
+    #[error(transparent)]
+    Record(#[from] record::Error),
+    /// What the run has said cannot be read.
+    #[error(transparent)]
+    Report(#[from] report::Error),
+    /// The sweep cannot be read.
+    #[error(transparent)]
+    Sweep(#[from] sweep::Error),
+    /// Written by a newer ddprun.
+    #[error("`{}` has format {found}, and this ddprun reads formats up to {known}", path.display())]
+    Newer {
+        /// The file.
+        path: PathBuf,
+        /// Its format.
+        found: u64,
+        /// The newest known one.
+        known: u32,
+    },
+    /// A file that is not what its name says.
+    #[error("`{}` cannot be understood: {why}", path.display())]
+    Damaged {
+        /// The file.
+        path: PathBuf,
+        /// Where it differs.
+        why: String,
+    },
+    /// A word that cannot be a tag.
+    #[error("`{tag}` is not a tag")]
+    NotATag {
+        /// The word.
+        tag: String,
+    },
+}
+
+impl Error {
+    fn damaged(path: &Path, why: &impl ToString) -> Self {
+        Self::Damaged { path: path.to_owned(), why: why.to_string() }
+    }
+}
+
+/// What is in the file at `path`; `None` if there is none.
+fn read_if_there(path: &Path) -> Result<Option<Vec<u8>>, Error> {
+    match std::fs::read(path) {
+        Ok(bytes) => Ok(Some(bytes)),
+        Err(reason) if reason.kind() == std::io::ErrorKind::NotFound => Ok(None),
+        Err(reason) => Err(files::Error::io("read", path)(reason).into()),
+    }
+}
+
+/// The format that a file says it has, if this ddprun knows it.
+fn known_format(path: &Path, found: Option<u64>, known: u32) -> Result<(), Error> {
+    match found {
+        Some(found) if found > u64::from(known) => {
+            Err(Error::Newer { path: path.to_owned(), found, known })
+        }
+        _ => Ok(()),
+    }
+}

@@ -1,0 +1,363 @@
+//! A run's folder -> what it is and how it stands.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+
+use super::description::Description;
+use super::{Error, config, tags};
+use crate::event::{Evaluated, Event, Reason};
+use crate::plan::Mode;
+use crate::record::{self, Stamped};
+use crate::report::{self, Ending, Records};
+
+/// How a run, a trial or a sweep stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum State {
+    /// A process has it.
+    Running,
+    /// It came to its end.
+    Finished,
+    /// It was stopped by a signal; a sweep, before its last trial.
+    Stopped,
+    /// It failed, and said why.
+    Failed,
+    /// Its process is gone, and did not say why.
+    Killed,
+    /// A trial that its sweep gave up.
+    Pruned,
+}
+
+impl State {
+    /// All of them.
+    pub const ALL: [Self; 6] =
+        [Self::Running, Self::Finished, Self::Stopped, Self::Failed, Self::Killed, Self::Pruned];
+
+    /// As it is shown and written.
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Running => "running",
+            Self::Finished => "finished",
+            Self::Stopped => "stopped",
+            Self::Failed => "failed",
+            Self::Killed => "killed",
+            Self::Pruned => "pruned",
+        }
+    }
+}
+
+/// The best value of the metric that ranks checkpoints.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Best {
+    /// The value.
+    pub value: f64,
+    /// The step that reached it.
+    pub step: u64,
+}
+
+/// A run as its files show it. The names of the fields are those of `ddprun ls --json`.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Summary {
+    /// The experiment.
+    pub name: String,
+    /// `<time>-<id>`, or `trial-0007`.
+    pub id: String,
+    /// Its folder for logs.
+    pub folder: PathBuf,
+    /// The sweep that it is a trial of.
+    pub sweep: Option<String>,
+    /// How it stands.
+    pub state: State,
+    /// Why: which process has it, how it ended, or what failed.
+    pub reason: Option<String>,
+    /// Finished steps.
+    pub step: u64,
+    /// Its last step; `None` if time ends it.
+    pub total_steps: Option<u64>,
+    /// The epoch of its last finished step, from 1; 0 before the first step.
+    pub epoch: u64,
+    /// Its last epoch; `None` if time ends it.
+    pub epochs: Option<u64>,
+    /// The metric that ranks its checkpoints.
+    pub monitor: Option<String>,
+    /// Whether less or more of it is better.
+    pub mode: Option<Mode>,
+    /// The best value of that metric.
+    pub best: Option<Best>,
+    /// What was measured last, by name: `val/loss`, `train/accuracy`, `test/mse` ...
+    pub metrics: BTreeMap<String, f64>,
+    /// When it was first started.
+    pub started: Option<Timestamp>,
+    /// When it last said something.
+    pub updated: Option<Timestamp>,
+    /// Time in which it ran, without the pauses between its starts.
+    pub seconds: f64,
+    /// Device of each rank.
+    pub devices: Vec<String>,
+    /// Its tags, sorted.
+    pub tags: Vec<String>,
+}
+
+/// Reads the run in `folder`. Of a long run only a part of its events is looked at closely.
+///
+/// # Errors
+///
+/// A file cannot be read, is damaged, or a newer ddprun wrote it.
+pub fn summary(folder: &Path) -> Result<Summary, Error> {
+    let description = Description::read(folder)?;
+    let records = report::read_milestones(folder)?;
+    let starts = record::read_environment(folder)?;
+    let events = records.log.effective();
+    let (state, reason) = state_of(&records, &events, &description);
+    let times = || records.log.events.iter().map(|stamped| stamped.time);
+    let by_events = events.iter().map(|stamped| stamped.step).max();
+    let step = by_events.or(records.epochs.last().map(|epoch| epoch.step)).unwrap_or(0);
+    let per_epoch = description.steps_per_epoch.unwrap_or(0);
+    let epochs_at = |step: u64| if per_epoch == 0 { 0 } else { step.div_ceil(per_epoch) };
+    Ok(Summary {
+        name: description.name.clone().unwrap_or_else(|| name_of(folder.parent())),
+        id: description.id.clone().unwrap_or_else(|| name_of(Some(folder))),
+        folder: folder.to_owned(),
+        sweep: None,
+        state,
+        reason,
+        step,
+        total_steps: description.total_steps,
+        epoch: epochs_at(step),
+        epochs: description.total_steps.filter(|_| per_epoch > 0).map(epochs_at),
+        best: best(&records, &events, &description),
+        metrics: newest_metrics(&records, &events),
+        monitor: description.monitor,
+        mode: description.mode,
+        started: starts.first().map(|start| start.time).into_iter().chain(times()).min(),
+        updated: times().max(),
+        seconds: seconds(&records, state),
+        devices: description.devices,
+        tags: tags(folder, config(folder).ok().as_ref())?,
+    })
+}
+
+fn name_of(folder: Option<&Path>) -> String {
+    folder.and_then(Path::file_name).unwrap_or_default().to_string_lossy().into_owned()
+}
+
+/// How the run stands, and why.
+fn state_of(
+    records: &Records,
+    events: &[&Stamped],
+    description: &Description,
+) -> (State, Option<String>) {
+    let first_line = |text: &str| text.lines().next().map(str::to_owned);
+    let said = |words: &str| Some(words.to_owned());
+    match Ending::of(events, &records.traces) {
+        Ending::Running(holder) => (State::Running, said(holder)),
+        Ending::Failed(failure) => (State::Failed, first_line(failure)),
+        Ending::Finished(finished) => {
+            let (state, words) = of_reason(finished.reason);
+            (state, said(words))
+        }
+        Ending::NothingLeft(_) => (State::Finished, said("completed")),
+        Ending::Killed => (State::Killed, None),
+        Ending::Silent => {
+            let last = records.epochs.last().map(|epoch| epoch.step);
+            match last {
+                Some(last) if Some(last) == description.total_steps => {
+                    (State::Finished, said("completed"))
+                }
+                Some(_) => (State::Killed, said("its events were not recorded")),
+                None => (State::Killed, said("before its first step")),
+            }
+        }
+    }
+}
+
+fn of_reason(reason: Reason) -> (State, &'static str) {
+    match reason {
+        Reason::Completed => (State::Finished, "completed"),
+        Reason::EarlyStopped => (State::Finished, "stopped early"),
+        Reason::OutOfTime => (State::Finished, "time limit reached"),
+        Reason::Stopped => (State::Stopped, "by request, state saved"),
+        Reason::Abandoned => (State::Stopped, "by request, state not saved"),
+    }
+}
+
+/// The best value as the run itself said in the end, or else of what it has measured.
+fn best(records: &Records, events: &[&Stamped], description: &Description) -> Option<Best> {
+    let (monitor, mode) = (description.monitor.as_deref()?, description.mode?);
+    let ends = events.iter().rev().find_map(|stamped| match &stamped.event {
+        Event::Finished(finished) => finished.best.as_ref(),
+        _ => None,
+    });
+    if let Some(said) = ends.filter(|best| best.metric == monitor && best.value.is_finite()) {
+        return Some(Best { value: said.value, step: said.step });
+    }
+    let measured = evaluations(events).filter_map(|at| {
+        let value = *at.metrics.get(monitor)?;
+        Some(Best { value, step: at.step })
+    });
+    let mut measured: Vec<Best> = measured.collect();
+    if measured.is_empty() {
+        let rows = records.progress().rows.into_iter();
+        let value = |row: &report::Row| row.metrics.get(monitor).copied();
+        measured.extend(rows.filter_map(|row| Some(Best { value: value(&row)?, step: row.at })));
+    }
+    let cost = |best: &Best| if mode == Mode::Max { -best.value } else { best.value };
+    let finite = measured.into_iter().filter(|best| best.value.is_finite());
+    finite.min_by(|a, b| cost(a).total_cmp(&cost(b)))
+}
+
+fn evaluations<'a>(events: &[&'a Stamped]) -> impl Iterator<Item = &'a Evaluated> {
+    events.iter().filter_map(|stamped| match &stamped.event {
+        Event::Evaluated(at) | Event::Tested(at) => Some(at),
+        _ => None,
+    })
+}
+
+/// The last value of each metric.
+fn newest_metrics(records: &Records, events: &[&Stamped]) -> BTreeMap<String, f64> {
+    let rows = records.progress().rows;
+    let by_epoch = rows.iter().flat_map(|row| row.metrics.clone());
+    let measured = evaluations(events).flat_map(|at| at.metrics.clone());
+    by_epoch.chain(measured).collect()
+}
+
+/// Each start from its first word to its last; of a running one until now.
+fn seconds(records: &Records, state: State) -> f64 {
+    let events = &records.log.events;
+    if events.is_empty() {
+        return records.epochs.iter().map(|epoch| epoch.seconds).sum();
+    }
+    let is_start = |at: usize| matches!(events[at].event, Event::Started(_));
+    let starts = (0..events.len()).filter(|&at| at == 0 || is_start(at));
+    let mut starts: Vec<usize> = starts.collect();
+    starts.push(events.len());
+    let span = |from: Timestamp, to: Timestamp| to.duration_since(from).as_secs_f64().max(0.0);
+    let parts = starts.windows(2).map(|part| span(events[part[0]].time, events[part[1] - 1].time));
+    let open = match (state, events.last()) {
+        (State::Running, Some(last)) => span(last.time, Timestamp::now()),
+        _ => 0.0,
+    };
+    parts.sum::<f64>() + open
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::event::Finished;
+    use crate::files::{self, RunLock};
+    use crate::record::{
+        DESCRIPTION, HISTORY, Jsonl, OpenSink, RESOLVED, Sink, SinkStart, example_events,
+    };
+
+    const PLAN: &str = r#"{"format":1,"run":{"id":"20261120-132556-3fa2"},"plan":{"name":"shapes",
+        "length":{"steps_per_epoch":20,"total_steps":50},"distributed":{"devices":["cpu","cpu"]},
+        "checkpoint":{"monitor":"val/accuracy","mode":"max"}}}"#;
+
+    /// A run that says events, a second after each other.
+    struct Speaker {
+        folder: tempfile::TempDir,
+        sink: Box<dyn OpenSink>,
+        seconds: i64,
+    }
+
+    impl Speaker {
+        fn new() -> Self {
+            let folder = tempfile::tempdir().unwrap();
+            files::write_atomic(&folder.path().join(DESCRIPTION), PLAN.as_bytes()).unwrap();
+            let tags = b"[experiment]\ntags = ['baseline']\n";
+            files::write_atomic(&folder.path().join(RESOLVED), tags).unwrap();
+            let start =
+                SinkStart { logs: folder.path(), resumed_from: 0, total_steps: 50, metrics: &[] };
+            let sink = Jsonl::default().open(&start).unwrap();
+            let mut speaker = Self { folder, sink, seconds: 0 };
+            speaker.say(Event::Started(example_events::started(0)));
+            speaker
+        }
+
+        fn say(&mut self, event: Event) {
+            self.seconds += 1;
+            let time = Timestamp::from_second(1_700_000_000 + self.seconds).unwrap();
+            let step = event.step().unwrap_or(0);
+            self.sink.record(&Stamped { time, step, event }).unwrap();
+        }
+
+        fn summary(&self) -> Summary {
+            summary(self.folder.path()).unwrap()
+        }
+
+        fn state(&self) -> (State, Option<String>) {
+            let Summary { state, reason, .. } = self.summary();
+            (state, reason)
+        }
+    }
+
+    fn better(step: u64, accuracy: f64) -> Event {
+        let metrics = [("val/accuracy".to_owned(), accuracy)].into();
+        Event::Evaluated(Evaluated { metrics, ..example_events::evaluated(step) })
+    }
+
+    #[test]
+    fn a_run_without_a_process_is_killed_and_knows_its_numbers() {
+        let mut run = Speaker::new();
+        [10, 20].into_iter().for_each(|at| run.say(Event::StepDone(example_events::step_done(at))));
+        run.say(better(20, 0.5));
+        run.say(better(30, f64::NAN));
+        run.say(Event::StepDone(example_events::step_done(30)));
+        run.seconds += 1000;
+        run.say(Event::Started(example_events::started(20)));
+        run.say(Event::StepDone(example_events::step_done(25)));
+        let found = run.summary();
+        assert_eq!((found.state, &found.reason), (State::Killed, &None));
+        assert_eq!((found.name.as_str(), found.id.as_str()), ("shapes", "20261120-132556-3fa2"));
+        assert_eq!((found.step, found.epoch, found.epochs), (25, 2, Some(3)));
+        assert_eq!(found.best, Some(Best { value: 0.5, step: 20 }));
+        assert!(found.metrics.contains_key("train/loss"));
+        // Five seconds, then a long pause, then one second.
+        assert_eq!((found.seconds, found.tags), (6.0, vec!["baseline".to_owned()]));
+    }
+
+    #[test]
+    fn only_a_lock_that_is_held_is_a_process() {
+        let mut run = Speaker::new();
+        let lock = RunLock::acquire(run.folder.path()).unwrap();
+        let (state, reason) = run.state();
+        assert!(state == State::Running && reason.unwrap().starts_with("pid "));
+        drop(lock);
+        // As a process that was killed leaves it.
+        files::write_atomic(&run.folder.path().join(".lock"), b"pid 7 on a").unwrap();
+        assert_eq!(run.state(), (State::Killed, None));
+        let stopped = Finished { reason: Reason::Stopped, ..example_events::finished() };
+        run.say(Event::Finished(stopped));
+        assert_eq!(run.state().0, State::Stopped);
+        run.say(Event::Started(example_events::started(20)));
+        assert_eq!(run.state().0, State::Killed, "it went on");
+        run.say(Event::Finished(example_events::finished()));
+        assert_eq!(run.state(), (State::Finished, Some("completed".to_owned())));
+        assert_eq!(run.summary().best, Some(Best { value: 0.725, step: 40 }));
+    }
+
+    #[test]
+    fn a_run_that_has_written_almost_nothing_is_told_as_such() {
+        let folder = tempfile::tempdir().unwrap();
+        files::write_atomic(&folder.path().join(HISTORY), b"{}").unwrap();
+        assert!(matches!(summary(folder.path()), Err(Error::Report(_))), "no history");
+        files::write_atomic(&folder.path().join(HISTORY), b"").unwrap();
+        files::remove_file(&folder.path().join(HISTORY)).unwrap();
+        files::write_atomic(&folder.path().join(RESOLVED), b"").unwrap();
+        let found = summary(folder.path()).unwrap();
+        assert_eq!((found.state, found.step, found.best), (State::Killed, 0, None));
+        assert_eq!(found.id, folder.path().file_name().unwrap().to_string_lossy());
+    }
+
+    #[test]
+    fn a_newer_run_is_refused_in_words() {
+        let run = Speaker::new();
+        let newer = PLAN.replace("\"format\":1", "\"format\":7");
+        files::write_atomic(&run.folder.path().join(DESCRIPTION), newer.as_bytes()).unwrap();
+        let message = summary(run.folder.path()).unwrap_err().to_string();
+        assert!(message.ends_with("has format 7, and this ddprun reads formats up to 1"));
+    }
+}

@@ -1,0 +1,94 @@
+//! A sweep's folder -> how the sweep stands.
+
+use std::path::{Path, PathBuf};
+
+use jiff::Timestamp;
+use serde::Serialize;
+
+use super::{Error, State, Summary, summary, trials};
+use crate::plan::Mode;
+use crate::sweep::{self, Status, Trial};
+
+/// A sweep as its files show it. The names of the fields are those of `ddprun ls --json`.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct SweepSummary {
+    /// Its name.
+    pub name: String,
+    /// Its folder.
+    pub folder: PathBuf,
+    /// How it stands.
+    pub state: State,
+    /// Which process has it.
+    pub reason: Option<String>,
+    /// Trials that are over.
+    pub done: usize,
+    /// Trials that were asked for.
+    pub trials: usize,
+    /// The metric that ranks its trials.
+    pub monitor: String,
+    /// Whether less or more of it is better.
+    pub mode: Mode,
+    /// The best value of that metric.
+    pub best: Option<f64>,
+    /// The trial that reached it.
+    pub best_trial: Option<String>,
+    /// When it was begun.
+    pub started: Timestamp,
+}
+
+/// Reads the sweep in `folder`.
+///
+/// # Errors
+///
+/// There is none, or it cannot be read.
+pub fn sweep_summary(folder: &Path) -> Result<SweepSummary, Error> {
+    let Status { story, holder } = sweep::status(folder)?;
+    let subject = story.subject;
+    let is_open = |trial: &&Trial| trial.state == sweep::State::Running;
+    let done = story.trials.len() - story.trials.iter().filter(is_open).count();
+    let state = match &holder {
+        Some(_) => State::Running,
+        None if done >= subject.trials => State::Finished,
+        None => State::Stopped,
+    };
+    let best = sweep::best(&story.trials, subject.goal);
+    Ok(SweepSummary {
+        name: subject.name,
+        folder: folder.to_owned(),
+        state,
+        reason: holder,
+        done,
+        trials: subject.trials,
+        monitor: subject.metric,
+        mode: subject.goal,
+        best: best.and_then(|trial| trial.value(subject.goal)),
+        best_trial: best.map(Trial::id),
+        started: story.opened,
+    })
+}
+
+/// The trials of the sweep in `folder`, each as its journal and its own files show it.
+pub(super) fn trial_summaries(folder: &Path) -> Vec<(PathBuf, Result<Summary, Error>)> {
+    let story = sweep::read(folder).ok().flatten();
+    let known = story.as_ref().map_or(&[][..], |story| &story.trials);
+    let name = story.as_ref().map(|story| story.subject.name.clone());
+    let read = |path: PathBuf| {
+        let trial = known.iter().find(|trial| path.ends_with(trial.id()));
+        let summary = summary(&path).map(|run| {
+            let sweep = name.clone();
+            Summary { sweep, ..trial.map_or(run.clone(), |trial| as_trial(run, trial)) }
+        });
+        (path, summary)
+    };
+    trials(folder).into_iter().map(read).collect()
+}
+
+/// What only the journal knows of a run: that it was given up.
+fn as_trial(run: Summary, trial: &Trial) -> Summary {
+    match trial.state {
+        sweep::State::Pruned if run.state != State::Running => {
+            Summary { state: State::Pruned, reason: None, ..run }
+        }
+        _ => run,
+    }
+}
