@@ -213,18 +213,18 @@ pub(crate) struct ResumeArgs {
 
 #[derive(Debug, ClapArgs)]
 #[command(after_help = "Examples:\n  ddprun eval\n  ddprun eval quickstart --latest\n  \
+    ddprun eval quickstart data.val_dir=data/other train.precision=bf16\n  \
     ddprun eval --weights resnet18.safetensors experiments/resnet.toml")]
 pub(crate) struct EvalArgs {
     /// Run folder, its name, or a unique prefix of its id; for a sweep, its best trial. Default:
-    /// the newest run. With `--weights` an experiment file.
-    #[arg(value_name = "RUN | EXPERIMENT")]
-    pub(crate) run: Option<String>,
-    /// With `--weights`: overrides of the experiment.
-    #[arg(value_name = "KEY=VALUE", requires = "weights")]
-    pub(crate) changes: Vec<String>,
+    /// the newest run. With `--weights` an experiment file. Then overrides: other data
+    /// (`data.val_file=new.csv`), `train.precision`, `validation.batch_size`,
+    /// `data.transforms.val`.
+    #[arg(value_name = "RUN | EXPERIMENT | KEY=VALUE")]
+    pub(crate) words: Vec<String>,
     /// Evaluate this safetensors file (or index of several) as the model of an experiment, without
     /// a run.
-    #[arg(long, value_name = "FILE", requires = "run")]
+    #[arg(long, value_name = "FILE", requires = "words")]
     pub(crate) weights: Option<PathBuf>,
     /// Evaluate the newest checkpoint instead of the best.
     #[arg(long, conflicts_with = "weights")]
@@ -312,6 +312,15 @@ pub(crate) enum CheckpointVerb {
     },
 }
 
+/// The run, if the first word names one, and the changes.
+pub(crate) fn run_and_changes(words: &[String]) -> (Option<&str>, Vec<String>) {
+    let is_change = |word: &str| word.contains('=') || word.starts_with('~');
+    match words.split_first() {
+        Some((run, changes)) if !is_change(run) => (Some(run), changes.to_vec()),
+        _ => (None, words.to_vec()),
+    }
+}
+
 impl Launch {
     /// The flags as changes of the experiment.
     pub(crate) fn changes(&self) -> Vec<String> {
@@ -389,6 +398,16 @@ mod tests {
             checked += 1;
         }
         assert_eq!(checked, 4);
+    }
+
+    #[test]
+    fn the_first_word_is_the_run_unless_it_is_a_change() {
+        let words = |words: &[&str]| words.iter().map(|&word| word.to_owned()).collect::<Vec<_>>();
+        let all = words(&["quickstart", "train.epochs=9"]);
+        assert_eq!(run_and_changes(&all), (Some("quickstart"), words(&["train.epochs=9"])));
+        let changes = words(&["train.epochs=9"]);
+        assert_eq!(run_and_changes(&changes), (None, changes.clone()));
+        assert_eq!(run_and_changes(&[]), (None, vec![]));
     }
 
     #[test]

@@ -1,22 +1,22 @@
-//! `ddprun eval [RUN]`: metrics of a run's best checkpoint, re-evaluated; `ddprun eval --weights
-//! FILE EXPERIMENT`: those of given weights.
+//! `ddprun eval [RUN] [key=value ...]`: metrics of a run's best checkpoint, re-evaluated; `ddprun
+//! eval --weights FILE EXPERIMENT`: those of given weights.
 
 use std::path::Path;
 
 use serde_json::{Value, json};
 
 use crate::checkpoint::{self, Opened};
-use crate::cli::args::EvalArgs;
+use crate::cli::args::{EvalArgs, run_and_changes};
 use crate::cli::prepare::{ALONE, generate, plan_of, prepare};
 use crate::cli::run_files::{Description, enter_best_run};
-use crate::cli::{Refusal, evaluation_tables, to_stdout};
+use crate::cli::{Refusal, evaluation_changes, evaluation_tables, to_stdout};
 use crate::config::kind::Kind;
 use crate::data::transform::CenterCrop;
 use crate::engine::Split;
 use crate::event::Event;
 use crate::files;
 use crate::kinds::Kinds;
-use crate::plan::Plan;
+use crate::plan::{Plan, TestTimeAugmentation};
 use crate::record::text::metric;
 use crate::record::{Context, line, say};
 use crate::report;
@@ -37,9 +37,17 @@ pub(crate) fn evaluate(args: &EvalArgs, kinds: &Kinds) -> Result<u8, Refusal> {
         let head = format!("{}\n", weights.display());
         return print(args, &measured, &head, json!({ "weights": weights }));
     }
-    let description = enter_best_run(args.run.as_deref())?;
+    let (run, changes) = run_and_changes(&args.words);
+    let here = std::env::current_dir().unwrap_or_default();
+    let description = enter_best_run(run)?;
     let opened = checkpoint_of(&description, args.latest)?;
-    let mut plan = plan_of(&description, kinds)?;
+    let mut plan = if changes.is_empty() {
+        plan_of(&description, kinds)?
+    } else {
+        let draws = matches!(args.tta, Some(TestTimeAugmentation::Draws(_)));
+        let asked = evaluation_changes::Asked { changes, draws, here };
+        evaluation_changes::changed(&description, &asked, kinds)?
+    };
     augment(args, &mut plan)?;
     let measured = worker::evaluate(&plan, Some(&opened), &parts(args, &plan)?, kinds);
     let measured = told(measured.map_err(failed)?);
@@ -50,10 +58,11 @@ pub(crate) fn evaluate(args: &EvalArgs, kinds: &Kinds) -> Result<u8, Refusal> {
 /// Metrics of the model of an experiment with these weights, all of which must fit. Nothing is left
 /// behind but data that the experiment wants generated.
 fn of_weights(weights: &Path, args: &EvalArgs, kinds: &Kinds) -> Result<Measured, Refusal> {
-    let experiment = Path::new(args.run.as_deref().unwrap_or_default());
+    let (experiment, changes) = run_and_changes(&args.words);
+    let experiment = Path::new(experiment.unwrap_or_default());
     let weights = toml::Value::from(weights.to_string_lossy().into_owned());
     let ours = [format!("model.pretrained={weights}"), "model.strict=true".to_owned()];
-    let changes: Vec<String> = args.changes.iter().cloned().chain(ours).collect();
+    let changes: Vec<String> = changes.into_iter().chain(ours).collect();
     let mut prepared = prepare(experiment, &changes, ALONE, kinds)?;
     generate(&prepared)?;
     // Averages are made in training.

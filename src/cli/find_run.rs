@@ -29,9 +29,24 @@ fn sweeps() -> Vec<PathBuf> {
 
 /// The log folder of the run that `word` names; of a sweep of its best trial, which is said.
 pub(crate) fn best_run(word: Option<&str>) -> Result<PathBuf, Refusal> {
-    let Some(folder) = word.and_then(|word| find_sweep(Path::new(word))) else {
-        return run(word);
-    };
+    match word.filter(|word| find_sweep(Path::new(word)).is_some()) {
+        None => run(word),
+        Some(sweep) => {
+            let (folder, said) = best_of(sweep)?;
+            to_stderr(&said);
+            Ok(folder)
+        }
+    }
+}
+
+/// The log folder of the best trial of the sweep that `word` names.
+pub(crate) fn best_trial(word: &str) -> Result<PathBuf, Refusal> {
+    best_of(word).map(|(folder, _)| folder)
+}
+
+/// The best trial of a sweep, and in words which one it is.
+fn best_of(word: &str) -> Result<(PathBuf, String), Refusal> {
+    let folder = find_sweep(Path::new(word)).unwrap_or_else(|| PathBuf::from(word));
     let story = sweep::status(&folder)
         .map_err(|error| Refusal::of(exit::CHECKPOINT, &error, error.help()))?
         .story;
@@ -47,13 +62,13 @@ pub(crate) fn best_run(word: Option<&str>) -> Result<PathBuf, Refusal> {
         return Err(Refusal::new(exit::REFUSED, page));
     };
     let run = folder.join(best.id());
-    to_stderr(&format!(
+    let said = format!(
         "the best of {} trials: `{}`, {metric} {}",
         story.trials.len(),
         run.display(),
         record::text::metric(metric, value)
-    ));
-    Ok(run)
+    );
+    Ok((run, said))
 }
 
 /// The log folder of the run that `word` names: itself, an experiment's name (its newest run), a

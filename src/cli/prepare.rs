@@ -7,7 +7,7 @@ use std::thread::JoinHandle;
 use serde_json::Value;
 
 use crate::cli::run_files::{self, Description, OtherData, stored_experiment};
-use crate::cli::{Refusal, incomplete_starts, to_stderr};
+use crate::cli::{Refusal, incomplete_starts, pretrained, to_stderr};
 use crate::config::kind::{Choice, Options};
 use crate::config::values::Auto;
 use crate::config::{self, Loaded, Problems, Vocabulary};
@@ -157,8 +157,10 @@ fn chosen_model(loaded: &Loaded) -> Choice {
     Choice { name: asked.name.clone(), options: asked.options.clone() }
 }
 
-/// Fills in what files beside the weights and the adapters tell, and the experiment does not give.
+/// Finds the checkpoint that a run is to start from, and fills in what files beside the weights and
+/// the adapters tell, and the experiment does not give.
 pub(crate) fn complete(loaded: &mut Loaded, kinds: &Kinds) -> Result<(), Problems> {
+    pretrained::resolve(loaded)?;
     let Ok(model) = kinds.models.build(&chosen_model(loaded)) else { return Ok(()) };
     let experiment = &loaded.experiment;
     let seq_len = experiment.data.options.get("seq_len").and_then(Value::as_u64);

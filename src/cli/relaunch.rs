@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::cli::prepare::{Prepared, refused, resolved, unwritable, vocabulary};
 use crate::cli::run_files::{Description, described, stored_experiment};
-use crate::cli::{Refusal, to_stderr};
+use crate::cli::{Refusal, pretrained, to_stderr};
 use crate::config;
 use crate::files;
 use crate::kinds::Kinds;
@@ -136,7 +136,12 @@ fn must_be_the_same(run: &RunFolders, prepared: &Prepared, kinds: &Kinds) -> Res
         let loaded = config::load_text(&path, text, &[], &vocabulary(kinds));
         loaded.map(|loaded| loaded.experiment).map_err(refused)
     };
-    let changed = config::refuse_unsafe(&load(&before)?, &load(&resolved(prepared)?)?);
+    let (before, mut now) = (load(&before)?, load(&resolved(prepared)?)?);
+    if by_name(prepared).is_some() {
+        // The best checkpoint of the other run may be another one by now.
+        now.model.pretrained.clone_from(&before.model.pretrained);
+    }
+    let changed = config::refuse_unsafe(&before, &now);
     changed.map(drop).map_err(|changes| {
         let list: Vec<String> = changes.iter().map(|change| format!("\n  {change}")).collect();
         let page = format!(
@@ -152,9 +157,19 @@ fn must_be_the_same(run: &RunFolders, prepared: &Prepared, kinds: &Kinds) -> Res
 
 /// A hash of the experiment as it was asked for.
 fn asked(prepared: &Prepared) -> Result<String, Refusal> {
-    let text = config::resolved(&prepared.loaded.experiment)
+    let mut experiment = prepared.loaded.experiment.clone();
+    if let Some(name) = by_name(prepared) {
+        experiment.model.pretrained = Some(name);
+    }
+    let text = config::resolved(&experiment)
         .map_err(|error| Refusal::of(exit::BUG, &error, None))?;
     Ok(blake3::hash(text.as_bytes()).to_hex().to_string())
+}
+
+/// The run whose weights are started from, as it was asked for.
+fn by_name(prepared: &Prepared) -> Option<PathBuf> {
+    let word = prepared.loaded.word("model.pretrained")?;
+    word.starts_with(pretrained::RUN).then(|| PathBuf::from(word))
 }
 
 /// The notes of all runs below `logs`, by their folders, oldest first. What cannot be read, or is

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use crate::cli::args::{Launch, ResumeArgs};
+use crate::cli::args::{Launch, ResumeArgs, run_and_changes};
 use crate::cli::find_run::find_sweep;
 use crate::cli::prepare::{Origin, Prepared, refused, vocabulary};
 use crate::cli::request::RunRequest;
@@ -20,7 +20,7 @@ use crate::launch::rank_env::Foreign;
 
 /// Continues a run. Changes that would alter what was already computed are refused by name.
 pub(crate) fn resume(args: &ResumeArgs, kinds: &Kinds) -> Result<u8, Refusal> {
-    let (run, changes) = split(&args.words);
+    let (run, changes) = run_and_changes(&args.words);
     if let Some(folder) = run.and_then(|run| find_sweep(Path::new(run))) {
         let page = format!(
             "error: `{}` is a sweep\n  do: start it again with the `ddprun sweep` command that began it, \
@@ -76,16 +76,8 @@ fn prepare(
         // What it stands for is a matter of the version; the run goes on as it began.
         now.experiment.train.precision = description.plan.precision().into();
     }
+    now.pretrained = description.plan.pretrained_checkpoint();
     Prepared::of(now, origin, Some(&description.plan.found()), kinds)
-}
-
-/// The run, if the first word names one, and the changes.
-fn split(words: &[String]) -> (Option<&str>, Vec<String>) {
-    let is_change = |word: &str| word.contains('=') || word.starts_with('~');
-    match words.split_first() {
-        Some((run, changes)) if !is_change(run) => (Some(run), changes.to_vec()),
-        _ => (None, words.to_vec()),
-    }
 }
 
 fn load(description: &Description, changes: &[String], kinds: &Kinds) -> Result<Loaded, Refusal> {
@@ -102,19 +94,4 @@ fn refusal(changes: &[Change]) -> Refusal {
         config::SAFE_ON_RESUME.join("`, `")
     );
     Refusal::new(exit::REFUSED, page)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_first_word_is_the_run_unless_it_is_a_change() {
-        let words = |words: &[&str]| words.iter().map(|&word| word.to_owned()).collect::<Vec<_>>();
-        let all = words(&["quickstart", "train.epochs=9"]);
-        assert_eq!(split(&all), (Some("quickstart"), words(&["train.epochs=9"])));
-        let changes = words(&["train.epochs=9"]);
-        assert_eq!(split(&changes), (None, changes.clone()));
-        assert_eq!(split(&[]), (None, vec![]));
-    }
 }

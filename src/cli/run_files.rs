@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::cli::{Refusal, find_run, to_stderr};
+use crate::config::PretrainedCheckpoint;
 use crate::config::kind::Options;
 use crate::data::{self, Fingerprint};
 use crate::files;
@@ -115,6 +116,11 @@ impl StoredPlan {
         }
     }
 
+    /// What these are, if they are those of a run.
+    pub(crate) fn pretrained_checkpoint(&self) -> Option<PretrainedCheckpoint> {
+        self.current().and_then(|plan| plan.model.pretrained_checkpoint.clone())
+    }
+
     /// The adapters that it trains, if it does.
     pub(crate) fn lora(&self) -> Option<Lora> {
         match self {
@@ -138,6 +144,20 @@ pub(crate) fn enter_run(word: Option<&str>) -> Result<Description, Refusal> {
 /// As [`enter_run`]; of a sweep its best trial.
 pub(crate) fn enter_best_run(word: Option<&str>) -> Result<Description, Refusal> {
     enter(&find_run::best_run(word)?)
+}
+
+/// The run in `folder`; its own folders are those that are there, seen from here.
+pub(crate) fn seen_from_here(folder: &Path) -> Result<Description, Refusal> {
+    let mut description = described(folder)?;
+    let here = std::env::current_dir().unwrap_or_default();
+    let Ok(folder) = folder.canonicalize() else { return Ok(description) };
+    let (root, logs) = root_of(&folder, &description, &here);
+    if root != here {
+        let RunFolders { checkpoints, .. } = &mut description.run;
+        *checkpoints = root.join(&checkpoints);
+        description.run.logs = root.join(logs);
+    }
+    Ok(description)
 }
 
 fn enter(folder: &Path) -> Result<Description, Refusal> {
@@ -276,7 +296,7 @@ pub(crate) fn compare_data(
 }
 
 /// Why weights that were trained as in `then` do not fit into the model of `now`.
-fn another_model(now: &Plan, then: &Plan) -> Option<String> {
+pub(crate) fn another_model(now: &Plan, then: &Plan) -> Option<String> {
     let (now, then) = (&now.model, &then.model);
     let differ = |now: String, then: String| {
         (now != then).then(|| format!("the model of this run has {then}, but the data needs {now}"))

@@ -5,11 +5,12 @@ use std::path::Path;
 
 use candle_core::{Device, Result as CandleResult};
 
-use super::pretrained::{Unfit, likeliest, misfit_help};
+use super::pretrained::{Unfit, likeliest, misfit_help, weights_file};
 use super::{Completion, Head, Model};
 use crate::config::kind::{Choice, Kind, Options};
 use crate::nn::state_dict::{
     self, LoadReport, Misfit, Strict, Wanted, fit, header, load_adapters, load_state_dict,
+    load_state_dict_bytes,
 };
 use crate::nn::{Builder, Params};
 use crate::plan::{Modality, ModelFacts, ModelPlan};
@@ -218,7 +219,7 @@ impl Models {
         }
         let keys: Vec<&str> = head.iter().map(String::as_str).collect();
         let strict = if plan.except_head { Strict::ExceptHead(&keys) } else { Strict::All };
-        let file = header(path).map_err(|error| Unfit::of_file(&error))?;
+        let file = header(&weights_file(path)).map_err(|error| Unfit::of_file(&error))?;
         let Err(misfit) = fit(&wanted, &file, strict) else { return Ok(()) };
         let other = likeliest(self.others(plan), &file, &misfit);
         let own = || architecture.remedy(&misfit);
@@ -248,11 +249,37 @@ impl Models {
         params: &Params,
     ) -> Result<Option<LoadReport>, state_dict::Error> {
         let Some(path) = &plan.pretrained else { return Ok(None) };
+        self.strictly(plan, params, |strict| load_state_dict(params, path, strict)).map(Some)
+    }
+
+    /// As [`Models::load_pretrained`], from the bytes of a safetensors file that messages call
+    /// `path`.
+    ///
+    /// # Errors
+    ///
+    /// As [`load_state_dict_bytes`].
+    pub fn load_weights(
+        &self,
+        plan: &ModelPlan,
+        params: &Params,
+        path: &Path,
+        bytes: Vec<u8>,
+    ) -> Result<LoadReport, state_dict::Error> {
+        let files = [(path.to_owned(), bytes)];
+        self.strictly(plan, params, |strict| load_state_dict_bytes(params, path, &files, strict))
+    }
+
+    /// Calls `load` with what the plan's pretrained weights may lack.
+    fn strictly<T>(
+        &self,
+        plan: &ModelPlan,
+        params: &Params,
+        load: impl FnOnce(Strict<'_>) -> T,
+    ) -> T {
         let head = self.architecture(plan).map_or(Head::None, |model| model.head());
         let head = head.keys(&Wanted::of(params));
         let keys: Vec<&str> = head.iter().map(String::as_str).collect();
-        let strict = if plan.except_head { Strict::ExceptHead(&keys) } else { Strict::All };
-        load_state_dict(params, path, strict).map(Some)
+        load(if plan.except_head { Strict::ExceptHead(&keys) } else { Strict::All })
     }
 
     /// Loads the adapters that the plan starts from, if it names some.

@@ -1,6 +1,6 @@
 //! Why weights cannot be started from, in words, and what to do about it.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use super::{DescriptionError, architecture};
 use crate::nn::state_dict::{self, Header, Misfit, Strict, Wanted, fit};
@@ -15,6 +15,11 @@ pub struct Unfit {
     pub what: String,
     /// What to do.
     pub help: Option<String>,
+}
+
+/// The file of weights at `path`: that of a checkpoint of ddprun's own if it is a folder.
+pub(super) fn weights_file(path: &Path) -> PathBuf {
+    if path.is_dir() { path.join("model.safetensors") } else { path.to_owned() }
 }
 
 impl Unfit {

@@ -14,6 +14,23 @@ use crate::record::{HISTORY, RESOLVED};
 ///
 /// There is no such run, or several.
 pub(crate) fn find_run(logs: &Path, run: Option<&str>) -> Result<PathBuf, Error> {
+    find_run_that(logs, run, &|_| true)
+}
+
+/// As [`find_run`]; where the newest of several is meant, of those that are `preferred`, if any is.
+///
+/// # Errors
+///
+/// As [`find_run`].
+pub(crate) fn find_run_that(
+    logs: &Path,
+    run: Option<&str>,
+    preferred: &dyn Fn(&Path) -> bool,
+) -> Result<PathBuf, Error> {
+    let newest = |runs: Vec<PathBuf>| {
+        let first = runs.iter().filter(|run| preferred(run)).cloned().collect();
+        newest(first).or_else(|| newest(runs))
+    };
     let Some(word) = run else {
         let alone = runs(logs).into_iter().filter(|run| !is_trial(run)).collect();
         return newest(alone).ok_or_else(|| Error::NoRuns { logs: logs.to_owned() });
@@ -45,6 +62,16 @@ pub(crate) fn find_run(logs: &Path, run: Option<&str>) -> Result<PathBuf, Error>
         }
         Err(found) => Err(Error::SeveralRuns { run: word.to_owned(), found }),
     }
+}
+
+/// Names of experiments under `logs` that have runs, in order.
+pub(crate) fn run_names(logs: &Path) -> Vec<String> {
+    let has_run = |folder: &PathBuf| inside(folder).iter().any(|run| is_run(run));
+    let named = inside(logs).into_iter().filter(has_run);
+    let mut names: Vec<String> =
+        named.filter_map(|folder| Some(folder.file_name()?.to_str()?.to_owned())).collect();
+    names.sort();
+    names
 }
 
 /// All `logs/<name>/<id>` that hold a run. Folders that cannot be read hold none.

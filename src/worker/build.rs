@@ -159,21 +159,39 @@ fn open_engine(
     let params = &components.params;
     let restored = restore(params)?;
     if restored.is_none() {
-        kinds.models.load_pretrained(&plan.model, params)?;
+        load_pretrained(plan, kinds, params)?;
         kinds.models.load_adapters(&plan.model, params)?;
     }
     Ok(Engine::new(plan.clone(), components, collective, restored)?)
 }
 
+/// The weights that the plan starts from: those of a file, or of a checkpoint, with averages in
+/// their place where it has some.
+fn load_pretrained(plan: &Plan, kinds: &Kinds, params: &Params) -> Result<(), Error> {
+    let Some(path) = plan.model.pretrained.as_ref().filter(|path| path.is_dir()) else {
+        kinds.models.load_pretrained(&plan.model, params)?;
+        return Ok(());
+    };
+    let opened = checkpoint::open(path)?;
+    let planned = plan.model.pretrained_checkpoint.as_ref();
+    if planned.is_some_and(|planned| planned.fingerprint != opened.manifest.fingerprint()) {
+        return Err(Error::OtherWeights { path: path.clone() });
+    }
+    let weights = checkpoint::averaged_model(&opened)?;
+    kinds.models.load_weights(&plan.model, params, path, weights)?;
+    Ok(())
+}
+
 fn started(run: &RankRun, restarts: Vec<String>) -> Event {
     let plan = &run.plan;
     let sums = run.collective.describe().into_iter().chain(run.engine.describe());
+    let weights = plan.model.weights_line().map(|line| format!("weights: {line}"));
     Event::Started(Started {
         format: FORMAT,
         version: env!("CARGO_PKG_VERSION").into(),
         name: plan.name.clone(),
         run: run.folders.id.clone(),
-        arithmetic: plan.arithmetic().into_iter().chain(sums).collect(),
+        arithmetic: plan.arithmetic().into_iter().chain(weights).chain(sums).collect(),
         devices: plan.distributed.devices.clone(),
         steps_per_epoch: plan.length.steps_per_epoch,
         total_steps: plan.length.total_steps,

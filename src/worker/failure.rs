@@ -1,6 +1,7 @@
 //! Why a rank failed, and with which exit code.
 
 use std::any::Any;
+use std::path::PathBuf;
 
 use crate::launch::{Blame, exit_code as exit};
 use crate::plan::Expectation;
@@ -28,6 +29,12 @@ pub(crate) enum Error {
     /// `model.pretrained`, or `model.lora.adapters`, does not fit.
     #[error("cannot start from given weights: {0}")]
     Pretrained(#[from] nn::state_dict::Error),
+    /// The checkpoint that `model.pretrained` names is not the one that it was.
+    #[error("cannot start from `{}`: it is not the checkpoint that this run was planned with", path.display())]
+    OtherWeights {
+        /// Its folder.
+        path: PathBuf,
+    },
     /// A checkpoint cannot be written or used.
     #[error(transparent)]
     Checkpoint(#[from] checkpoint::Error),
@@ -80,7 +87,9 @@ impl Error {
             Self::Checkpoint(checkpoint::Error::Thread(_))
             | Self::Record(record::Error::Thread { .. })
             | Self::Thread { .. } => exit::RESOURCE,
-            Self::Checkpoint(_) | Self::Pretrained(_) => exit::CHECKPOINT,
+            Self::Checkpoint(_) | Self::Pretrained(_) | Self::OtherWeights { .. } => {
+                exit::CHECKPOINT
+            }
             Self::Files(_) | Self::Record(_) => exit::STORAGE,
             Self::Partition { .. } | Self::Panic(_) => exit::BUG,
         }
@@ -153,6 +162,9 @@ impl Error {
             Self::Pretrained(error) => Some(error.help().unwrap_or_else(|| {
                 "start a new run with weights that fit, or without `model.pretrained`".into()
             })),
+            Self::OtherWeights { .. } => {
+                Some("put it back there, or start a new run".into())
+            }
             Self::Panic(_) => Some("report it with this text and the log of the rank".into()),
             _ => None,
         }

@@ -43,7 +43,6 @@ fn given_weights_are_evaluated_without_a_run() {
     assert!(page.starts_with("weights.safetensors\nval/accuracy "), "{page}");
     assert_eq!(runs(&lab), 1);
     says(&lab.run_to(2, &["eval", "--weights", "weights.safetensors"]), &["EXPERIMENT"]);
-    says(&lab.run_to(2, &["eval", "small", "train.epochs=1"]), &["--weights"]);
 }
 
 #[test]
@@ -128,4 +127,98 @@ fn what_may_not_be_meant_is_told_by_plan_and_at_the_start() {
         words.contains("2 ranks need at least ") && words.contains("this machine has"),
         "{page}"
     );
+}
+
+/// What a run's `eval` measures.
+fn metrics(lab: &Lab, args: &[&str]) -> serde_json::Value {
+    let args = [&["eval", "--json"], args].concat();
+    let found: serde_json::Value = serde_json::from_str(&lab.run_to(0, &args).stdout).unwrap();
+    found["metrics"].clone()
+}
+
+#[test]
+fn a_run_is_evaluated_on_other_data_and_in_another_precision() {
+    let lab = Lab::new();
+    lab.run_to(0, &["small.toml", "train.epochs=1"]);
+    let expected = metrics(&lab, &[]);
+    assert_eq!(metrics(&lab, &["small", "validation.batch_size=4"]), expected);
+    let other = ["data.val_per_class=2", "data.dir=data/other"];
+    assert_ne!(metrics(&lab, &other), expected);
+    let halved = metrics(&lab, &["small", "train.precision=bf16"]);
+    assert_ne!(halved["val/loss"], expected["val/loss"]);
+    let ended = lab.run_to(0, &["eval", "small", "train.precision=bf16"]);
+    says(&ended, &["changed: `train.precision`: \"fp32\" -> \"bf16\""]);
+    let refused = ["eval", "small", "train.epochs=9", "optimizer.lr=1.0", "model.hidden=[3]"];
+    says(
+        &lab.run_to(2, &refused),
+        &[
+            "`train.epochs`: does not matter for an evaluation: nothing is trained",
+            "`optimizer.lr`",
+            "the weights were trained in the model as it is",
+        ],
+    );
+    let ended = lab.run_to(3, &["eval", "data.classes=2", "data.dir=data/two"]);
+    says(&ended, &["these data do not fit the model of the run", "outputs"]);
+    assert_eq!(runs(&lab), 1);
+    lab.is_clean();
+}
+
+#[test]
+fn a_run_starts_from_the_weights_of_another_by_its_name() {
+    let lab = Lab::new();
+    let averaged = ["small.toml", "train.epochs=1", "ema.decay=0.5", "experiment.name=first"];
+    lab.run_to(0, &averaged);
+    let expected = metrics(&lab, &["first"]);
+    // A run whose learning rate is nearly 0 ends with the weights that it began with.
+    let still = ["train.epochs=1", "optimizer.lr=1e-30", "optimizer.weight_decay=0.0"];
+    let from = |name: &str, word: &str, more: &[&str]| {
+        let (name, word) = (format!("experiment.name={name}"), format!("model.pretrained={word}"));
+        let words = [&["small.toml", &name, &word][..], &still, more].concat();
+        lab.run_to(0, &words)
+    };
+    let begun = from("second", "run:first/best", &[]);
+    says(&begun, &["weights: step 6 of `checkpoints/first/", "averaged weights"]);
+    assert_eq!(metrics(&lab, &["second"]), expected);
+    // The bits are the same at one rank, and by any other word for it.
+    let one = &["distributed.devices=1", "train.batch_size=4", "distributed.shards=2"];
+    from("third", "run:first", one);
+    assert_eq!(metrics(&lab, &["third"]), expected);
+    let run = children(&lab.path("checkpoints/first")).remove(0);
+    let (folder, id) = (run.join("best"), run.file_name().unwrap().to_str().unwrap().to_owned());
+    from("fourth", folder.to_str().unwrap(), &[]);
+    from("fourth", &format!("run:{id}/latest"), &[]);
+    assert_eq!(metrics(&lab, &["fourth"]), expected);
+    // What was taken is kept, and no longer needed.
+    let second = children(&lab.path("logs/second")).remove(0);
+    let stored = fs::read_to_string(second.join("run.json")).unwrap();
+    assert!(stored.contains("\"pretrained_checkpoint\"") && stored.contains("\"fingerprint\""));
+    let resolved = fs::read_to_string(second.join("resolved.toml")).unwrap();
+    assert!(resolved.contains("/step-00000006\""), "{resolved}");
+    fs::remove_dir_all(lab.path("checkpoints/first")).unwrap();
+    lab.run_to(0, &["resume", "second", "train.epochs=2"]);
+    lab.is_clean();
+}
+
+#[test]
+fn a_run_that_is_misnamed_is_refused_at_its_key_with_the_nearest_name() {
+    let lab = trained();
+    let from = |word: &str| format!("model.pretrained={word}");
+    says(
+        &lab.run_to(2, &["plan", "small.toml", &from("run:smal/best")]),
+        &["`model.pretrained`", "there is no run `smal`", "did you mean `run:small`?"],
+    );
+    says(
+        &lab.run_to(2, &["small.toml", &from("run:small/step-00000099")]),
+        &["`model.pretrained`", "step-00000099"],
+    );
+    says(
+        &lab.run_to(2, &["small.toml", &from("data")]),
+        &["`data` is a folder without a checkpoint", "run:NAME"],
+    );
+    let other = ["small.toml", &from("run:small"), "model.hidden=[5]"];
+    says(&lab.run_to(2, &other), &["`model.pretrained`", "does not fit the model"]);
+    assert_eq!(runs(&lab), 1, "what was refused has left nothing");
+    let head = ["small.toml", &from("run:small"), "data.classes=2", "data.dir=data/two"];
+    says(&lab.run_to(2, &head), &["only the head differs"]);
+    lab.run_to(0, &[&head[..], &["model.strict=except_head", "train.epochs=1"]].concat());
 }

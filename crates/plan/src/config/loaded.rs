@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use figment::value::{Dict, Value};
+use serde::{Deserialize, Serialize};
 
 use crate::config::extract::{merged, strongest};
 use crate::config::keys::{dotted, path_of};
@@ -22,7 +23,20 @@ pub struct Loaded {
     pub sources: BTreeMap<String, Source>,
     /// The experiment file.
     pub path: PathBuf,
+    /// The checkpoint that `model.pretrained` is, where it is one of ddprun's own.
+    pub pretrained: Option<PretrainedCheckpoint>,
     pub(crate) layers: Vec<Layer>,
+}
+
+/// A checkpoint of another run, of which the weights are started from.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PretrainedCheckpoint {
+    /// Its step.
+    pub step: u64,
+    /// Whether the averages of its weights are taken.
+    pub averaged: bool,
+    /// One hash over all of its bytes, hexadecimal.
+    pub fingerprint: String,
 }
 
 impl Loaded {
@@ -46,7 +60,7 @@ impl Loaded {
                 }
             }
         }
-        Self { experiment, sources, path, layers }
+        Self { experiment, sources, path, pretrained: None, layers }
     }
 
     /// A problem of the key with this dotted name (`data.transforms.train[1].size`), drawn under
@@ -74,7 +88,7 @@ impl Loaded {
     }
 
     /// The text at the key, as written; `None` if it is absent or no text.
-    pub(crate) fn word(&self, key: &str) -> Option<&str> {
+    pub fn word(&self, key: &str) -> Option<&str> {
         let path = path_of(key);
         match self.layers[strongest(&self.layers, &path)?].get(&path)? {
             Value::String(_, text) => Some(text),

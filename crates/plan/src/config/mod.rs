@@ -39,7 +39,7 @@ pub use layer::Source;
 #[doc(hidden)] // for the tests of what uses this package
 pub use load::load_in;
 pub use load::{load, load_text};
-pub use loaded::Loaded;
+pub use loaded::{Loaded, PretrainedCheckpoint};
 pub use overrides::RESERVED;
 pub use problem::{Problem, Problems};
 pub use resolved::leaves;

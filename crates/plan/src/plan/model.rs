@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::config::kind::Choice;
 use crate::config::values::Strict;
-use crate::config::{Loaded, Problem};
+use crate::config::{Loaded, PretrainedCheckpoint, Problem};
 use crate::plan::{Cameras, DataFacts, KindFacts, LayerPlan, ModelFacts, graph};
 
 /// What is trained.
@@ -35,6 +35,9 @@ pub struct ModelPlan {
     pub layers: Vec<LayerPlan>,
     /// Weights to start from.
     pub pretrained: Option<PathBuf>,
+    /// What they are, where `pretrained` is a checkpoint of ddprun's own.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pretrained_checkpoint: Option<PretrainedCheckpoint>,
     /// Whether the head of `pretrained` may differ.
     pub except_head: bool,
     /// Trainable parameters.
@@ -72,6 +75,7 @@ pub(crate) fn decide(
         one_hot: data.one_hot.clone(),
         layers: graph::decide(loaded, input, &data.target, outputs, kinds)?,
         pretrained: asked.pretrained.clone(),
+        pretrained_checkpoint: loaded.pretrained.clone(),
         except_head: asked.strict == Strict::ExceptHead,
         ..ModelPlan::default()
     })
@@ -138,6 +142,14 @@ fn check_blocks(loaded: &Loaded, facts: &ModelFacts) -> Result<(), Problem> {
 }
 
 impl ModelPlan {
+    /// "step 300 of `checkpoints/x/20261123-020701-3fa2/step-00000300`, averaged weights"
+    pub fn weights_line(&self) -> Option<String> {
+        let found = self.pretrained_checkpoint.as_ref()?;
+        let (step, folder) = (found.step, self.pretrained.as_ref()?.display());
+        let averaged = if found.averaged { ", averaged weights" } else { "" };
+        Some(format!("step {step} of `{folder}`{averaged}"))
+    }
+
     /// The model `kind` for samples of shape `input` and `outputs` of them; its counts are zero.
     pub fn new(kind: Choice, input: &[usize], outputs: usize) -> Self {
         Self { kind, input: input.to_vec(), outputs, ..Self::default() }

@@ -50,6 +50,7 @@ pub fn page(plan: &Plan, loaded: &Loaded, facts: &Facts, costs: &Costs) -> Strin
         ),
         ("checkpoints", checkpoints(plan)),
     ];
+    rows.extend(plan.model.weights_line().map(|line| ("weights", line)));
     rows.extend(early_stopping(plan).map(|line| ("early stopping", line)));
     rows.extend(plan.arithmetic().into_iter().skip(2).map(|line| ("shards", line)));
     let warnings = plan.warnings(facts, needs);

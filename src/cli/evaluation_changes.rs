@@ -1,0 +1,185 @@
+//! `ddprun eval RUN key=value`: the plan of a run on other data, or computed in another way.
+//!
+//! What the run found out about its data (means, categories, classes) stays what it was; data with
+//! other classes or shapes are refused.
+
+use std::path::{Path, PathBuf};
+
+use crate::cli::prepare::{ALONE, Prepared, generate, refused, vocabulary};
+use crate::cli::run_files::{Description, another_model, stored_experiment};
+use crate::cli::{Refusal, to_stderr};
+use crate::config::{self, Loaded, Problem, Problems, changed_keys};
+use crate::config::schema::PrecisionChoice;
+use crate::data::Fingerprint;
+use crate::kinds::Kinds;
+use crate::launch::exit_code as exit;
+use crate::plan::Plan;
+
+/// Keys that say how to evaluate, in tables that do not otherwise.
+const TAKEN: [&str; 3] = ["train.precision", "train.convolutions", "validation.batch_size"];
+/// Tables and keys that change no evaluation, and why.
+const REFUSED: [(&[&str], &str); 6] = [
+    (&["model"], "the weights were trained in the model as it is"),
+    (&["loss"], "the metrics of a run are those of the loss that it was trained with"),
+    (
+        &[
+            "data.sampler",
+            "data.shuffle",
+            "data.drop_last",
+            "data.class_weights",
+            "data.limit",
+            "data.fraction",
+            "data.transforms.train",
+            "data.mixup",
+            "data.aug_repeats",
+        ],
+        "it is about the samples to train on",
+    ),
+    (
+        &["train", "optimizer", "ema", "swa", "lr_scaling", "scheduler", "loss_scale"],
+        "nothing is trained",
+    ),
+    (&["validation"], "`ddprun eval` measures every metric, once"),
+    (
+        &[
+            "experiment",
+            "distributed",
+            "checkpoint",
+            "early_stopping",
+            "fault",
+            "logging",
+            "expect",
+        ],
+        "`ddprun eval` makes no run, in one process",
+    ),
+];
+
+/// What is changed of an evaluation.
+pub(crate) struct Asked {
+    /// `key=value`
+    pub(crate) changes: Vec<String>,
+    /// Whether images are drawn by the transforms to train with.
+    pub(crate) draws: bool,
+    /// Where relative paths in the changes begin.
+    pub(crate) here: PathBuf,
+}
+
+/// The plan of the run, changed.
+///
+/// # Errors
+///
+/// A key does not matter here, the data cannot be used, or they do not fit the model.
+pub(crate) fn changed(
+    description: &Description,
+    asked: &Asked,
+    kinds: &Kinds,
+) -> Result<Plan, Refusal> {
+    let (path, text) = stored_experiment(&description.run)?;
+    let load = |changes: &[String]| {
+        config::load_text(&path, &text, changes, &vocabulary(kinds)).map_err(refused)
+    };
+    let before = load(&[])?;
+    let mut changes: Vec<String> =
+        asked.changes.iter().map(|change| from(&asked.here, change)).collect();
+    if before.experiment.train.precision == PrecisionChoice::Fp16 {
+        // Nothing is scaled here, and its numbers would be refused beside another precision.
+        changes.push("~loss_scale".to_owned());
+    }
+    let now = load(&changes)?;
+    refuse(&now, asked).map_err(refused)?;
+    for change in changed_keys(&before.experiment, &now.experiment) {
+        to_stderr(&format!("changed: {change}"));
+    }
+    // The group that trained is not needed.
+    let alone =
+        ["distributed.devices=1", "~distributed.min_world_size", "~distributed.backend"];
+    changes.extend(alone.map(str::to_owned));
+    let found = description.plan.found();
+    let prepared = Prepared::of(load(&changes)?, ALONE, Some(&found), kinds)?;
+    generate(&prepared)?;
+    fits(description, &prepared.plan)?;
+    Ok(prepared.plan)
+}
+
+/// All keys that do not matter, each with the reason.
+fn refuse(now: &Loaded, asked: &Asked) -> Result<(), Problems> {
+    let problems: Vec<Problem> = asked
+        .changes
+        .iter()
+        .filter_map(|change| {
+            let key = key(change);
+            let why = why_not(key).filter(|_| !(asked.draws && is_in("data.transforms.train", key)))?;
+            let what = format!("does not matter for an evaluation: {why}");
+            Some(now.problem(key, what).help("omit it"))
+        })
+        .collect();
+    if problems.is_empty() { Ok(()) } else { Err(Problems::new(problems)) }
+}
+
+/// The key of a change.
+fn key(change: &str) -> &str {
+    change.split('=').next().unwrap_or_default().trim_start_matches(['~', '+']).trim()
+}
+
+/// Whether `key` is `table` or in it.
+fn is_in(table: &str, key: &str) -> bool {
+    key.strip_prefix(table).is_some_and(|rest| rest.is_empty() || rest.starts_with(['.', '[']))
+}
+
+/// Why a key does not matter.
+fn why_not(key: &str) -> Option<&'static str> {
+    if TAKEN.iter().any(|taken| is_in(taken, key)) {
+        return None;
+    }
+    let about = |(tables, _): &&(&[&str], &str)| tables.iter().any(|table| is_in(table, key));
+    REFUSED.iter().find(about).map(|(_, why)| *why)
+}
+
+/// A change whose paths begin where the command was given, though the run's begin elsewhere.
+fn from(here: &Path, change: &str) -> String {
+    let is_here = std::env::current_dir().is_ok_and(|now| now == here);
+    match change.split_once('=') {
+        Some((key, value)) if is_in("data", key) && !is_here && here.join(value).exists() => {
+            format!("{key}={}", here.join(value).display())
+        }
+        _ => change.to_owned(),
+    }
+}
+
+/// Refuses data that the model of the run does not fit, or whose classes are others.
+fn fits(description: &Description, now: &Plan) -> Result<(), Refusal> {
+    let Some(then) = description.plan.current() else { return Ok(()) };
+    let classes = |plan: &Plan| Fingerprint::of_plan(&plan.data).counting([0; 3], plan.data.classes.clone());
+    let why = another_model(now, then).or_else(|| {
+        let differences = classes(now).differences(&classes(then));
+        (!differences.is_empty()).then(|| differences.join("; "))
+    });
+    let Some(why) = why else { return Ok(()) };
+    let page = format!(
+        "error: these data do not fit the model of the run\n  why: {why}\n  do: evaluate on data \
+         with the classes and shapes that it was trained on"
+    );
+    Err(Refusal::new(exit::DATA, page))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_key_that_changes_no_evaluation_has_a_reason() {
+        let check = |change: &str, taken: bool| {
+            assert_eq!(why_not(key(change)).is_none(), taken, "{change}");
+        };
+        for change in ["data.val_file=x.csv", "train.precision=bf16", "validation.batch_size=7"] {
+            check(change, true);
+        }
+        check("data.transforms.val=[{name=\"resize\", size=8}]", true);
+        check("data.transforms.train[0].size=8", false);
+        check("~optimizer.lr", false);
+        check("train.epochs=3", false);
+        check("validation.every=\"1 epoch\"", false);
+        check("model.hidden=[3]", false);
+        check("datas=1", true);
+    }
+}
