@@ -3,7 +3,7 @@
 //! memory.
 
 use std::cell::RefCell;
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::ffi::c_void;
 
 use candle_core::{DType, Error, Result};
@@ -67,9 +67,16 @@ pub(super) fn run(
             Some(cudnn) => cudnn,
             none => none.insert(Cudnn::open(gpu).map_err(failed)?),
         };
-        let plan = cudnn.plan(direction, problem).map_err(failed)?;
-        let workspace = cudnn.workspace(gpu, plan.bytes)?;
-        plan.run(cudnn.handle, operands, out, workspace).map_err(failed)
+        loop {
+            let plan = cudnn.plan(direction, problem).map_err(failed)?;
+            let workspace = cudnn.workspace(gpu, plan.candidate.bytes)?;
+            let ran = plan.run(cudnn.handle, operands, out, workspace);
+            let Err(error) = ran else { return Ok(()) };
+            // An estimate may promise what the library then refuses for this shape.
+            if !cudnn.take_next(direction, problem).map_err(failed)? {
+                return Err(failed(error));
+            }
+        }
     })
 }
 
@@ -96,13 +103,23 @@ impl Cudnn {
         &mut self,
         direction: Direction,
         problem: Problem,
-    ) -> std::result::Result<Plan, CudnnError> {
+    ) -> std::result::Result<Convolution, CudnnError> {
         if let Some(plan) = self.plans.get(&(direction, problem)) {
-            return Ok(*plan);
+            return plan.convolution();
         }
         let plan = Plan::new(self.handle, direction, &problem)?;
-        self.plans.insert((direction, problem), plan);
-        Ok(plan)
+        self.plans.entry((direction, problem)).or_insert(plan).convolution()
+    }
+
+    /// Goes on to the plan's next algorithm; whether there is one.
+    fn take_next(
+        &mut self,
+        direction: Direction,
+        problem: Problem,
+    ) -> std::result::Result<bool, CudnnError> {
+        let Some(plan) = self.plans.get_mut(&(direction, problem)) else { return Ok(false) };
+        plan.candidates.pop_front();
+        plan.settle(self.handle)
     }
 
     /// At least `bytes` of work memory. One buffer serves all: convolutions follow one another on
@@ -120,14 +137,35 @@ impl Cudnn {
     }
 }
 
-/// Descriptors of a shape, and its algorithm.
+/// What cuDNN is told of a shape.
 #[derive(Clone, Copy)]
-struct Plan {
+struct Descriptors {
     convolution: sys::cudnnConvolutionDescriptor_t,
     x: sys::cudnnTensorDescriptor_t,
     w: sys::cudnnFilterDescriptor_t,
     y: sys::cudnnTensorDescriptor_t,
+}
+
+/// Descriptors of a shape, and its algorithms.
+struct Plan {
+    descriptors: Descriptors,
+    /// The best first; the first is in use.
+    candidates: VecDeque<Candidate>,
+}
+
+/// A convolution with the algorithm in use.
+struct Convolution {
+    descriptors: Descriptors,
+    candidate: Candidate,
+}
+
+/// An algorithm as cuDNN's estimate describes it.
+#[derive(Clone, Copy)]
+struct Candidate {
     algorithm: Algorithm,
+    /// What the descriptor must say for it.
+    math: sys::cudnnMathType_t,
+    /// Work memory.
     bytes: usize,
 }
 
@@ -156,10 +194,10 @@ fn math_type(problem: &Problem) -> sys::cudnnMathType_t {
     }
 }
 
-/// The first algorithm, in the order of cuDNN's estimates, that works, gives the same bits each
-/// time and wants little enough memory. The estimates are structures of one layout and three names.
-macro_rules! choose {
-    ($ask:path, $perf:ty, $handle:expr, $($descriptor:expr),*) => {{
+/// The algorithms, in the order of cuDNN's estimates, that work, give the same bits each time and
+/// want little enough memory. The estimates are structures of one layout and three names.
+macro_rules! candidates {
+    ($ask:path, $perf:ty, $algorithm:path, $exact:expr, $handle:expr, $($descriptor:expr),*) => {{
         let mut count = 0;
         // SAFETY: numbers and enumerations of C, all of which have a variant 0; cuDNN overwrites
         // `count` of them.
@@ -173,9 +211,13 @@ macro_rules! choose {
                 && perf.determinism == sys::cudnnDeterminism_t::CUDNN_DETERMINISTIC
                 && perf.memory <= WORKSPACE_LIMIT
         };
-        let best = found.iter().take(count as usize).find(fits);
-        best.map(|perf| (perf.algo, perf.memory))
-            .ok_or(CudnnError(sys::cudnnStatus_t::CUDNN_STATUS_NOT_SUPPORTED))?
+        let candidate = |perf: &$perf| Candidate {
+            algorithm: $algorithm(perf.algo),
+            // Anything else may round f32 to TF32.
+            math: if $exact { sys::cudnnMathType_t::CUDNN_FMA_MATH } else { perf.mathType },
+            bytes: perf.memory,
+        };
+        found.iter().take(count as usize).filter(fits).map(candidate).collect()
     }};
 }
 
@@ -209,47 +251,125 @@ impl Plan {
             api::set_tensor4d_descriptor(y, FORMAT, kind, problem.y)?;
             api::set_filter4d_descriptor(w, kind, FORMAT, problem.w)?;
         }
-        let (algorithm, bytes) = match direction {
-            Direction::Forward => {
-                let (algorithm, bytes) = choose!(
-                    api::get_convolution_forward_algorithm,
-                    sys::cudnnConvolutionFwdAlgoPerf_t,
-                    handle,
-                    x,
-                    w,
-                    convolution,
-                    y
-                );
-                (Algorithm::Forward(algorithm), bytes)
-            }
-            Direction::Data => {
-                let (algorithm, bytes) = choose!(
-                    api::get_convolution_backward_data_algorithm,
-                    sys::cudnnConvolutionBwdDataAlgoPerf_t,
-                    handle,
-                    w,
-                    y,
-                    convolution,
-                    x
-                );
-                (Algorithm::Data(algorithm), bytes)
-            }
-            Direction::Filter => {
-                let (algorithm, bytes) = choose!(
-                    api::get_convolution_backward_filter_algorithm,
-                    sys::cudnnConvolutionBwdFilterAlgoPerf_t,
-                    handle,
-                    x,
-                    y,
-                    convolution,
-                    w
-                );
-                (Algorithm::Filter(algorithm), bytes)
-            }
-        };
-        Ok(Self { convolution, x, w, y, algorithm, bytes })
+        let descriptors = Descriptors { convolution, x, w, y };
+        let candidates = descriptors.estimates(handle, direction, problem)?;
+        let mut plan = Self { descriptors, candidates };
+        plan.settle(handle)?;
+        Ok(plan)
     }
 
+    fn convolution(&self) -> std::result::Result<Convolution, CudnnError> {
+        let none = CudnnError(sys::cudnnStatus_t::CUDNN_STATUS_NOT_SUPPORTED);
+        let candidate = *self.candidates.front().ok_or(none)?;
+        Ok(Convolution { descriptors: self.descriptors, candidate })
+    }
+
+    /// Drops algorithms from the front until one is accepted with its math type, and asks anew how
+    /// much memory it wants with that; whether one is left. PyTorch sets the returned math type,
+    /// too: an estimate holds for it alone.
+    fn settle(&mut self, handle: sys::cudnnHandle_t) -> std::result::Result<bool, CudnnError> {
+        while let Some(Candidate { algorithm, math, .. }) = self.candidates.front().copied() {
+            // SAFETY: the descriptor lives as long as the thread.
+            unsafe { api::set_convolution_math_type(self.descriptors.convolution, math) }?;
+            match (self.descriptors.workspace_of(handle, algorithm), self.candidates.front_mut()) {
+                (Ok(bytes), Some(first)) if bytes <= WORKSPACE_LIMIT => {
+                    first.bytes = bytes;
+                    return Ok(true);
+                }
+                _ => drop(self.candidates.pop_front()),
+            }
+        }
+        Ok(false)
+    }
+}
+
+impl Descriptors {
+    fn estimates(
+        &self,
+        handle: sys::cudnnHandle_t,
+        direction: Direction,
+        problem: &Problem,
+    ) -> std::result::Result<VecDeque<Candidate>, CudnnError> {
+        let Self { convolution, x, w, y } = *self;
+        let exact = problem.dtype == DType::F32 && problem.exact;
+        Ok(match direction {
+            Direction::Forward => candidates!(
+                api::get_convolution_forward_algorithm,
+                sys::cudnnConvolutionFwdAlgoPerf_t,
+                Algorithm::Forward,
+                exact,
+                handle,
+                x,
+                w,
+                convolution,
+                y
+            ),
+            Direction::Data => candidates!(
+                api::get_convolution_backward_data_algorithm,
+                sys::cudnnConvolutionBwdDataAlgoPerf_t,
+                Algorithm::Data,
+                exact,
+                handle,
+                w,
+                y,
+                convolution,
+                x
+            ),
+            Direction::Filter => candidates!(
+                api::get_convolution_backward_filter_algorithm,
+                sys::cudnnConvolutionBwdFilterAlgoPerf_t,
+                Algorithm::Filter,
+                exact,
+                handle,
+                x,
+                y,
+                convolution,
+                w
+            ),
+        })
+    }
+
+    fn workspace_of(
+        &self,
+        handle: sys::cudnnHandle_t,
+        algorithm: Algorithm,
+    ) -> std::result::Result<usize, CudnnError> {
+        let Self { convolution, x, w, y } = *self;
+        // SAFETY: live descriptors.
+        unsafe {
+            match algorithm {
+                Algorithm::Forward(algorithm) => api::get_convolution_forward_workspace_size(
+                    handle,
+                    x,
+                    w,
+                    convolution,
+                    y,
+                    algorithm,
+                ),
+                Algorithm::Data(algorithm) => api::get_convolution_backward_data_workspace_size(
+                    handle,
+                    w,
+                    y,
+                    convolution,
+                    x,
+                    algorithm,
+                ),
+                Algorithm::Filter(algorithm) => {
+                    api::get_convolution_backward_filter_workspace_size(
+                        handle,
+                        x,
+                        y,
+                        convolution,
+                        w,
+                        algorithm,
+                    )
+                }
+            }
+        }
+    }
+}
+
+impl Convolution {
     fn run(
         &self,
         handle: sys::cudnnHandle_t,
@@ -261,13 +381,13 @@ impl Plan {
         let (one, zero) = (1f32, 0f32);
         let (one, zero) = ((&raw const one).cast(), (&raw const zero).cast());
         let ([a, b], out) = (operands.map(pointer), out as *mut c_void);
-        let (workspace, bytes) = (workspace as *mut c_void, self.bytes);
-        let Self { convolution, x, w, y, .. } = *self;
+        let (workspace, bytes) = (workspace as *mut c_void, self.candidate.bytes);
+        let Descriptors { convolution, x, w, y } = self.descriptors;
         // SAFETY: the descriptors say what lies at the addresses, and the caller's buffers have
         // those sizes; the work memory has at least `bytes`. The factors are f32, as for all three
         // number types.
         unsafe {
-            match self.algorithm {
+            match self.candidate.algorithm {
                 Algorithm::Forward(algorithm) => api::convolution_forward(
                     handle,
                     one,

@@ -5,7 +5,8 @@
 //! A place is page-locked memory and as much of the GPU's. The copy between the two waits until the
 //! last batch that went through the place has been taken; taking one lets the compute stream wait
 //! for the copy, and moves the values out. So memory of the GPU is allocated and freed on the
-//! compute stream only.
+//! compute stream only. The page-locked side is written again only when the copy out of it is over:
+//! a place comes back as soon as its batch is taken, when the copy may still be waiting its turn.
 
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -35,7 +36,9 @@ pub struct H2dPrefetcher {
 struct PinnedBuffer {
     host: PinnedHostSlice<f32>,
     device: CudaSlice<f32>,
-    /// When the values were moved out.
+    /// When the copy out of the host's side is over.
+    copied: Option<CudaEvent>,
+    /// When the values were moved out of the GPU's.
     taken: Option<CudaEvent>,
 }
 
@@ -45,7 +48,6 @@ pub struct InFlightTensor {
     shape: Shape,
     /// There until it goes back.
     place: Option<PinnedBuffer>,
-    arrived: CudaEvent,
     back: Sender<PinnedBuffer>,
 }
 
@@ -68,6 +70,9 @@ impl H2dPrefetcher {
     /// The tensor is not f32 on the CPU, the receiver is gone, or the driver's.
     pub fn send(&mut self, tensor: &Tensor) -> Result<InFlightTensor> {
         let mut place = self.place(tensor.elem_count())?;
+        if let Some(copied) = place.copied.take() {
+            copied.synchronize().w()?;
+        }
         let host = place.host.as_mut_slice().w()?;
         read([tensor], |[values]| {
             host.copy_from_slice(values);
@@ -77,9 +82,9 @@ impl H2dPrefetcher {
             self.copies.wait(&taken).w()?;
         }
         self.copies.memcpy_htod(&place.host, &mut place.device).w()?;
-        let arrived = self.copies.record_event(None).w()?;
+        place.copied = Some(self.copies.record_event(None).w()?);
         let (gpu, shape) = (self.gpu.clone(), tensor.shape().clone());
-        Ok(InFlightTensor { gpu, shape, place: Some(place), arrived, back: self.back.0.clone() })
+        Ok(InFlightTensor { gpu, shape, place: Some(place), back: self.back.0.clone() })
     }
 
     /// A place for `n` numbers: a free one, a new one, or the next that comes back.
@@ -110,7 +115,7 @@ impl H2dPrefetcher {
         let device = unsafe { self.gpu.cuda().alloc::<f32>(n) }?;
         // Where memory is free on the compute stream, something that came before may still use it.
         let taken = Some(stream.record_event(None).w()?);
-        Ok(PinnedBuffer { host, device, taken })
+        Ok(PinnedBuffer { host, device, copied: None, taken })
     }
 }
 
@@ -124,7 +129,9 @@ impl InFlightTensor {
         let Some(place) = &mut self.place else { bail!("a batch can be taken once") };
         let device = self.gpu.cuda();
         let stream = device.cuda_stream();
-        stream.wait(&self.arrived).w()?;
+        if let Some(copied) = &place.copied {
+            stream.wait(copied).w()?;
+        }
         // SAFETY: the copy writes every element.
         let mut out = unsafe { device.alloc::<f32>(place.device.len()) }?;
         stream.memcpy_dtod(&place.device, &mut out).w()?;
