@@ -183,9 +183,7 @@ impl Library {
             let _ = CUDART.open();
         }
         let mut damaged = Vec::new();
-        let anywhere = files.iter().map(PathBuf::from);
-        let there = folders.iter().flat_map(|folder| files.iter().map(|file| folder.join(file)));
-        for path in anywhere.chain(there.filter(|path| path.exists())) {
+        for path in files.iter().flat_map(|file| search::candidates(file, folders)) {
             match open(&path) {
                 Ok(handle) => {
                     let file = self.file_of(handle).unwrap_or(path);

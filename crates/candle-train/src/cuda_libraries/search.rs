@@ -1,12 +1,13 @@
 //! Where CUDA's libraries may be: pure, but for the folders that it lists.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 
 /// What the environment says about where libraries are.
 #[derive(Default)]
 pub(super) struct SearchEnvironment {
-    /// Python's environments: `VIRTUAL_ENV`, `CONDA_PREFIX`.
+    /// Python's environments: `VIRTUAL_ENV`, `CONDA_PREFIX`, and those whose `python3` is on
+    /// `PATH`.
     pub(super) python: Vec<PathBuf>,
     /// Toolkits: `CUDA_HOME`, `CUDA_PATH`.
     pub(super) toolkits: Vec<PathBuf>,
@@ -22,8 +23,10 @@ impl SearchEnvironment {
             let values = names.iter().filter_map(std::env::var_os);
             values.filter(|value: &OsString| !value.is_empty()).map(PathBuf::from).collect()
         };
+        let mut python: Vec<PathBuf> = named(&["VIRTUAL_ENV", "CONDA_PREFIX"]);
+        python.extend(prefixes_of_python(&std::env::var_os("PATH").unwrap_or_default()));
         Self {
-            python: named(&["VIRTUAL_ENV", "CONDA_PREFIX"]),
+            python,
             toolkits: named(&["CUDA_HOME", "CUDA_PATH"]),
             system: PathBuf::from("/usr/local"),
         }
@@ -51,6 +54,19 @@ impl SearchEnvironment {
         folders.retain(|folder| folder.is_dir());
         folders
     }
+}
+
+/// What Python calls `sys.prefix`, for each `python3` on a search path.
+pub(super) fn prefixes_of_python(path: &OsStr) -> Vec<PathBuf> {
+    let programs = std::env::split_paths(path).filter(|bin| bin.join("python3").exists());
+    programs.filter_map(|bin| Some(bin.parent()?.to_owned())).collect()
+}
+
+/// Where `file` may be: wherever the system's loader looks, then in `folders`. An older version of
+/// a library is looked for only where a newer one is nowhere.
+pub(super) fn candidates(file: &str, folders: &[PathBuf]) -> Vec<PathBuf> {
+    let there = folders.iter().map(|folder| folder.join(file)).filter(|path| path.exists());
+    std::iter::once(PathBuf::from(file)).chain(there).collect()
 }
 
 /// What `folder` holds whose name begins with `prefix`, by name.

@@ -51,6 +51,24 @@ fn wheels_come_before_toolkits_and_newer_toolkits_before_older_ones() {
 }
 
 #[test]
+fn an_older_version_is_looked_for_only_where_a_newer_one_is_nowhere() {
+    let root = tree(&["venv/lib/libcublas.so.13", "usr/local/lib/libcublas.so.12"]);
+    let folders = surroundings(root.path()).folders();
+    let order = |file| search::candidates(file, &folders);
+    let wheel = root.path().join("venv/lib/libcublas.so.13");
+    assert_eq!(order("libcublas.so.13"), [PathBuf::from("libcublas.so.13"), wheel]);
+    assert_eq!(order("libcublas.so.12").len(), 2);
+}
+
+#[test]
+fn the_environment_of_the_python_on_the_path_is_searched() {
+    let root = tree(&["env/bin/python3", "other/bin/ls"]);
+    let bins = ["other/bin", "env/bin", "absent"].map(|bin| root.path().join(bin));
+    let path = std::env::join_paths(bins).unwrap();
+    assert_eq!(search::prefixes_of_python(&path), [root.path().join("env")]);
+}
+
+#[test]
 fn a_library_that_is_missing_or_damaged_is_named_with_where_it_was_looked_for_and_its_source() {
     static NOWHERE: Library = library(
         "nowhere",
