@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 
 use thiserror::Error;
 
+use crate::config::closest;
 use crate::data::file_names::IMAGE_ENDINGS;
 use crate::registry::Unbuildable;
 
@@ -138,6 +139,8 @@ pub enum Error {
     /// A table has no column of this name.
     #[error("`{}` has no column `{column}`; its columns are {}", shown(.path), named(.columns))]
     NoColumn {
+        /// The key that names it: `data.ignore[1]`
+        key: String,
         /// The table.
         path: PathBuf,
         /// The missing column.
@@ -295,9 +298,12 @@ impl Error {
     }
 
     /// The key of the experiment that asks for what is not there, if it is one.
-    pub fn key(&self) -> Option<&'static str> {
-        let is_camera = matches!(self, Self::NoCamera { .. } | Self::Video { .. });
-        is_camera.then_some("data.cameras")
+    pub fn key(&self) -> Option<&str> {
+        match self {
+            Self::NoCamera { .. } | Self::Video { .. } => Some("data.cameras"),
+            Self::NoColumn { key, .. } => Some(key),
+            _ => None,
+        }
     }
 
     /// What the user can do about it.
@@ -345,7 +351,12 @@ impl Error {
                     .to_owned()
             }
             Self::Cell { help, .. } => help.clone(),
-            Self::NoColumn { .. } => "name one of them".to_owned(),
+            Self::NoColumn { column, columns, .. } => {
+                match closest(column, columns.iter().map(String::as_str)) {
+                    Some(near) => format!("did you mean `{near}`?"),
+                    None => "name one of them".to_owned(),
+                }
+            }
             Self::NoCamera { cameras, .. } if cameras.is_empty() => {
                 "omit `data.cameras` to train on the numbers alone".to_owned()
             }

@@ -209,7 +209,8 @@ fn images_with_several_classes_are_learnt_from_a_table() {
         ("data.class_columns=[red, x]", "`x` is `2`, but must be 0 or 1"),
         ("checkpoint.monitor=val/accuracy", "these may have several"),
     ] {
-        let page = lab.run_to(if word.contains("columns") { 3 } else { 2 }, &["small.toml", word]);
+        let code = if expected.contains("must be 0 or 1") { 3 } else { 2 };
+        let page = lab.run_to(code, &["small.toml", word]);
         assert!(flowing(&page.stderr).contains(expected), "{word}: {}", page.stderr);
     }
 }

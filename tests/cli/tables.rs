@@ -110,7 +110,54 @@ fn the_plan_tells_what_became_of_each_column_and_what_does_not_fit() {
         "line 5: `area` is",
     );
     refused(2, &["data.target=[price,price]"], "names `price` twice");
+    for (change, words) in [
+        ("data.target=prize", "`data.target`: `train.csv` has no column `prize`"),
+        ("data.target=[price,room]", "`data.target[1]`: `train.csv` has no column `room`"),
+        ("data.ignore=[are]", "`data.ignore[0]`: `train.csv` has no column `are`"),
+        ("data.group=ctiy", "`data.group`: `train.csv` has no column `ctiy`"),
+        ("data.features.categorical=[cty]", "`data.features.categorical[0]`: `train.csv`"),
+        ("data.features.dates=solld", "`data.features.dates`: `train.csv` has no column"),
+    ] {
+        // A group needs something to be held back.
+        let change = [change, "data.test_fraction=0.1"];
+        refused(2, &change, words);
+        refused(2, &change, "did you mean `");
+    }
+    let page = lab.run_to(2, &["plan", "small.toml", "data.target=prize"]).stderr;
+    assert!(page.contains("data.target=prize") && page.contains("^^^^^"), "{page}");
     refused(2, &["data.features.missing=mode"], "must be `\"mean\"`");
     refused(2, &["data.features.categoricals=[]"], "did you mean `data.features.categorical");
     refused(2, &["checkpoint.monitor=val/rmse_unscaled", "data.standardize_target=false"], "needs");
+}
+
+#[test]
+fn a_column_that_only_names_rows_is_warned_of() {
+    let lab = lab();
+    let name = |(i, line): (usize, &str)| match i {
+        0 => format!("owner,{line}\n"),
+        _ => format!("owner {i},{line}\n"),
+    };
+    let named = |table: &str| table.lines().enumerate().map(name).collect::<String>();
+    lab.write("train.csv", named(&rows(70, ["Bern", "Rome", ""])));
+    lab.write("val.csv", named(&rows(21, ["Bern", "Rome", ""])));
+    let page = lab.run_to(0, &["plan", "small.toml", "~data.limit"]);
+    let words = page.stdout + &page.stderr;
+    let flowing = words.split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(flowing.contains("`owner` has 70 categories in 70 training rows"), "{words}");
+    assert!(!flowing.contains("`city` has"), "{words}");
+}
+
+#[test]
+fn a_table_trains_in_half_precision_nearly_as_in_full() {
+    let losses = |precision: &str| -> Vec<f64> {
+        let lab = lab();
+        lab.run_to(0, &["small.toml", "distributed.devices=2", precision]);
+        let events = lab.events().into_iter().filter(|event| event["event"] == "evaluated");
+        events.map(|event| event["metrics"]["val/loss"].as_f64().unwrap()).collect()
+    };
+    let [full, half] = ["train.precision=fp32", "train.precision=bf16"].map(losses);
+    assert_ne!(full, half);
+    for (full, half) in full.iter().zip(&half) {
+        assert!(half.is_finite() && (full - half).abs() < 0.02 * full, "{full}, {half}");
+    }
 }

@@ -14,6 +14,7 @@ use crate::data::sources::holdout::{Divisible, Parts, Units, numbered};
 use crate::data::sources::image_folder::ImageFiles;
 use crate::data::sources::source::{Asked, DataSource, Files, Reading, Survey};
 use crate::data::sources::tables::column::number;
+use crate::data::sources::tables::column_names::keyed;
 use crate::data::sources::tables::csv::{Lines, malformed};
 use crate::data::sources::tables::table::at;
 use crate::data::{Dataset, Splits, Target, read};
@@ -180,6 +181,11 @@ impl Divisible for Listed {
 }
 
 impl ImageTable {
+    /// The key of what is to be predicted.
+    fn columns_key(&self) -> &'static str {
+        if self.class_columns.is_empty() { "data.target_columns" } else { "data.class_columns" }
+    }
+
     /// What is to be predicted.
     fn columns(&self) -> &[String] {
         if self.class_columns.is_empty() { &self.target_columns } else { &self.class_columns }
@@ -217,16 +223,16 @@ impl ImageTable {
         let mut lines = Lines::of(&bytes);
         let header = reader.headers().map_err(|error| malformed(path, &mut lines, &error))?;
         let header: Vec<String> = header.iter().map(str::to_owned).collect();
-        let place = |column: &String| {
-            header.iter().position(|name| name == column).ok_or_else(|| Error::NoColumn {
-                path: path.to_owned(),
-                column: column.clone(),
-                columns: header.clone(),
-            })
+        let place = |(key, column): (String, &String)| {
+            let found = header.iter().position(|name| name == column);
+            let (path, column, columns) = (path.to_owned(), column.clone(), header.clone());
+            found.ok_or(Error::NoColumn { key, path, column, columns })
         };
-        let image = place(&self.image_column)?;
-        let columns: Vec<usize> = self.columns().iter().map(place).collect::<Result<_, _>>()?;
-        let group = self.group.as_ref().map(place).transpose()?;
+        let image = place(("data.image_column".to_owned(), &self.image_column))?;
+        let columns = keyed(self.columns_key(), self.columns());
+        let columns: Vec<usize> = columns.into_iter().map(place).collect::<Result<_, _>>()?;
+        let group = self.group.as_ref().map(|name| place(("data.group".to_owned(), name)));
+        let group = group.transpose()?;
         let mut listed = Listed { columns: columns.len(), ..Listed::default() };
         let mut record = ::csv::StringRecord::new();
         while reader

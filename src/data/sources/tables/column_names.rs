@@ -47,10 +47,23 @@ impl ColumnNames {
         vec![Wrong { key: "target", with, what }]
     }
 
+    /// Each of them with the place at which `key` names it: `data.target[1]`.
+    pub(crate) fn keyed(&self, key: &str) -> Vec<(String, &String)> {
+        match self {
+            Self::One(name) => vec![(key.to_owned(), name)],
+            Self::List(names) => keyed(key, names),
+        }
+    }
+
     /// "`a`, `b`"
     pub(crate) fn words(&self) -> String {
         self.names().iter().map(|name| format!("`{name}`")).collect::<Vec<_>>().join(", ")
     }
+}
+
+/// Names of a list with their places in it.
+pub(crate) fn keyed<'a>(key: &str, names: &'a [String]) -> Vec<(String, &'a String)> {
+    names.iter().enumerate().map(|(at, name)| (format!("{key}[{at}]"), name)).collect()
 }
 
 impl Default for ColumnNames {

@@ -11,7 +11,7 @@ use crate::data::error::Error;
 use crate::data::sources::holdout::Parts;
 use crate::data::sources::source::{Asked, DataSource, Files, Reading, Survey};
 use crate::data::sources::tables::column::{BadCell, Column, number};
-use crate::data::sources::tables::column_names::ColumnNames;
+use crate::data::sources::tables::column_names::{ColumnNames, keyed};
 use crate::data::sources::tables::features::{ColumnKind, Features};
 use crate::data::sources::tables::table::{Answer, AnswerKind, Opened, Rows, Wanted, at, cell};
 use crate::data::{Splits, read};
@@ -189,6 +189,13 @@ impl Csv {
         Ok(())
     }
 
+    /// Columns that are named, by the keys that name them.
+    fn named(&self) -> Vec<(String, &String)> {
+        let group = self.group.iter().map(|name| ("data.group".to_owned(), name)).collect();
+        let ignored = keyed("data.ignore", &self.ignore);
+        [self.target.keyed("data.target"), group, ignored, self.features.keyed()].concat()
+    }
+
     /// What each column is for.
     fn roles(&self, path: &Path, header: &[String]) -> Result<Vec<Role>, Error> {
         let mut seen = BTreeSet::new();
@@ -199,15 +206,11 @@ impl Csv {
             let what = "the table needs the target and at least one feature";
             return Err(at(path, 1, what.to_owned()));
         }
-        let (targets, features) = (self.target.names(), self.features.declared());
-        let named = targets.iter().chain(&self.group).chain(&self.ignore).chain(features);
-        let no_column = |column: &String| Error::NoColumn {
-            path: path.to_owned(),
-            column: column.clone(),
-            columns: header.to_vec(),
-        };
-        if let Some(absent) = named.into_iter().find(|name| !header.contains(name)) {
-            return Err(no_column(absent));
+        let targets = self.target.names();
+        let absent = self.named().into_iter().find(|(_, name)| !header.contains(name));
+        if let Some((key, column)) = absent {
+            let (path, column, columns) = (path.to_owned(), column.clone(), header.to_vec());
+            return Err(Error::NoColumn { key, path, column, columns });
         }
         let role = |name: &String| match name {
             name if targets.contains(name) => Role::Target,

@@ -130,6 +130,15 @@ impl Features {
         self.categories().iter().chain(self.dates.names())
     }
 
+    /// The same, by the keys that declare them.
+    pub(crate) fn keyed(&self) -> Vec<(String, &String)> {
+        let categories = match self.infers() {
+            true => Vec::new(),
+            false => self.categorical.keyed("data.features.categorical"),
+        };
+        [categories, self.dates.keyed("data.features.dates")].concat()
+    }
+
     /// Whether a cell counts as empty.
     pub(crate) fn is_empty(&self, cell: &str) -> bool {
         cell.is_empty()

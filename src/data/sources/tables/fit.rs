@@ -99,6 +99,8 @@ pub(crate) struct Unknown {
 pub(crate) const UNKNOWN: u32 = u32::MAX;
 /// Names of categories that are shown.
 const MAX_SHOWN: usize = 5;
+/// Categories from which on there may be too many for the rows.
+const MANY: usize = 20;
 /// Columns that have a line each.
 const MAX_LINES: usize = 40;
 
@@ -164,6 +166,22 @@ impl Fit {
             _ => None,
         };
         self.features.iter().filter_map(width).collect()
+    }
+
+    /// Columns of categories that few of so many training rows share, in words.
+    pub(crate) fn scattered(&self, rows: usize) -> impl Iterator<Item = String> {
+        self.features.iter().filter_map(move |feature| match &feature.encoding {
+            Encoding::OneHot(categories)
+                if categories.len() >= MANY && 2 * categories.len() > rows =>
+            {
+                let (name, n) = (&feature.name, categories.len());
+                Some(format!(
+                    "`{name}` has {n} categories in {rows} training rows: what only names rows \
+                     teaches nothing about others, so leave such a column out"
+                ))
+            }
+            _ => None,
+        })
     }
 
     fn numbers(&self) -> impl Iterator<Item = &NumberFit> {

@@ -1,6 +1,6 @@
 //! Tables: rows of numbers, words and dates, each with a class or numbers to predict.
 
-mod column_names;
+pub(in crate::data) mod column_names;
 pub(in crate::data) mod dates;
 mod features;
 pub(in crate::data) mod column;

@@ -141,7 +141,7 @@ impl Wanted<'_> {
             Some(fit) => fit,
             None => self.fit_of(&train, &classes)?,
         };
-        let mut notes = Vec::new();
+        let mut notes: Vec<String> = fit.scattered(train.lines.len()).collect();
         let mut evaluated = |rows: Rows, what: &str| -> Result<Arc<dyn Dataset>, Error> {
             let encoded = fit.encode(&rows.columns);
             self.refuse_unknown(&rows, &encoded)?;

@@ -84,7 +84,7 @@ pub(crate) fn range(key: &str, value: &Value, schema: &Json, found: &mut Vec<Fin
             let number = number.to_f64().or(whole.map(|whole| whole as f64));
             let number = number.unwrap_or(f64::INFINITY);
             if !admits(schema, number) {
-                let whole = whole.filter(|_| schema["type"] == "integer");
+                let whole = whole.filter(|_| is_whole(schema));
                 let written = whole.map_or_else(|| shown(number), |whole| whole.to_string());
                 let what = format!("must be {}, not {written}", words(schema));
                 found.push(Finding::new(key, what));
@@ -108,6 +108,12 @@ fn admits(schema: &Json, number: f64) -> bool {
         && below.is_none_or(|below| number < below)
 }
 
+/// Whether an option is a whole number, which may be absent.
+fn is_whole(schema: &Json) -> bool {
+    let kind = &schema["type"];
+    kind == "integer" || kind.as_array().is_some_and(|kinds| kinds.contains(&"integer".into()))
+}
+
 /// "from 0 to 1"
 fn words(schema: &Json) -> String {
     match bounds(schema) {
@@ -115,7 +121,7 @@ fn words(schema: &Json) -> String {
         [None, None, Some(above), Some(below)] => format!("between {above} and {below}"),
         [Some(low), None, None, Some(below)] => format!("at least {low} and less than {below}"),
         [None, Some(high), Some(above), None] => format!("greater than {above} and at most {high}"),
-        [Some(low), ..] if schema["type"] == "integer" => format!("at least {low}"),
+        [Some(low), ..] if is_whole(schema) => format!("at least {low}"),
         [Some(low), ..] => format!("at least {low} and finite"),
         [None, None, Some(above), None] => format!("greater than {above} and finite"),
         _ => "finite".to_owned(),
@@ -164,4 +170,26 @@ fn needs(loaded: &Loaded, family: &FamilySpec, kind: &Spec) -> Option<Finding> {
             .about("train.steps")
             .help("set `train.epochs` or `train.steps`")
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_whole_number_is_shown_as_one_whether_it_may_be_absent_or_not() {
+        let told = |kind: Json, value: Value| {
+            let mut found = Vec::new();
+            let schema = json!({ "type": kind, "minimum": 16, "maximum": 512 });
+            range("data.image_size", &value, &schema, &mut found);
+            found.remove(0).what
+        };
+        let whole = Value::from(0);
+        assert_eq!(told(json!("integer"), whole.clone()), "must be from 16 to 512, not 0");
+        let may_lack = json!(["integer", "null"]);
+        assert_eq!(told(may_lack, whole.clone()), "must be from 16 to 512, not 0");
+        assert_eq!(told(json!("number"), whole), "must be from 16 to 512, not 0.0");
+    }
 }
