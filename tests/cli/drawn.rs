@@ -83,6 +83,8 @@ fn folds_are_a_sweep_with_a_mean_and_a_spread_and_each_trial_is_tested() {
     let over = &swept["repeats"][0];
     assert_eq!((reached.len(), &over["trials"]), (3, &Value::from(3)));
     assert!((over["mean"].as_f64().unwrap() - mean).abs() < 1e-12, "{swept}");
+    let squares: f64 = reached.iter().map(|value| (value - mean).powi(2)).sum();
+    assert!((over["sd"].as_f64().unwrap() - (squares / 2.0).sqrt()).abs() < 1e-12, "{swept}");
     let report = lab.run_to(0, &["report", "small-sweep"]).stdout;
     assert!(report.contains("over `data.fold`:"), "{report}");
     let of = |part: &[&str]| -> Value {

@@ -15,6 +15,7 @@ mod bad_input;
 mod chaos;
 mod clocks;
 mod control_group;
+mod crossings;
 mod docs;
 mod doctor;
 mod drawn;

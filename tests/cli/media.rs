@@ -11,7 +11,7 @@ use crate::lab::{Lab, children};
 const SPEECH: &str = r#"schema = 1
 
 [experiment]
-name = "digits"
+name = "small"
 seed = 3
 
 [model]
@@ -46,7 +46,7 @@ threads_per_rank = 1
 "#;
 
 /// Manifests of recordings of every format, in parts of some tenths of a second.
-fn speech() -> Lab {
+pub(crate) fn speech() -> Lab {
     let lab = Lab::with(SPEECH);
     let audio = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/audio");
     let names = ["stereo.flac", "mono.ogg", "mono.mp3", "float.wav", "mulaw.wav"];
@@ -100,7 +100,7 @@ fn speech_of_manifests_is_learnt_alike_on_one_rank_and_on_two() {
 const CHAT: &str = r#"schema = 1
 
 [experiment]
-name = "chat"
+name = "small"
 seed = 7
 
 [model]
@@ -134,8 +134,8 @@ shards = 2
 threads_per_rank = 1
 "#;
 
-#[test]
-fn chats_are_learnt_alike_on_one_rank_and_on_two_and_answered() {
+/// Twelve conversations of a few letters.
+pub(crate) fn chats() -> Lab {
     let lab = Lab::with(CHAT);
     let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/chat/tokenizer.json");
     lab.write("tokenizer.json", fs::read(golden).unwrap());
@@ -145,6 +145,12 @@ fn chats_are_learnt_alike_on_one_rank_and_on_two_and_answered() {
         json!({ "messages": messages }).to_string()
     };
     lab.write("chats.jsonl", (0..12).map(chat).collect::<Vec<_>>().join("\n"));
+    lab
+}
+
+#[test]
+fn chats_are_learnt_alike_on_one_rank_and_on_two_and_answered() {
+    let lab = chats();
     for (name, ranks) in [("one", "1"), ("two", "2")] {
         let name = format!("experiment.name={name}");
         lab.run_to(0, &["small.toml", &name, &format!("distributed.devices={ranks}")]);

@@ -91,7 +91,7 @@ fn actions_are_drawn_in_the_evaluations_that_were_asked_for_and_in_the_last() {
 }
 
 /// The same with pictures, which are shifted in training.
-fn seeing() -> String {
+pub(crate) fn seeing() -> String {
     let crop = |name: &str| format!("[{{ name = \"{name}\", size = 20 }}]");
     let (train, val) = (crop("random_crop"), crop("center_crop"));
     POLICY
