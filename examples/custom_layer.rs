@@ -16,6 +16,7 @@ use ddprun::config::kind::Kind;
 use ddprun::kinds::Kinds;
 use ddprun::model::layers::{Decided, Flow, Forward, Layer, LayerMisfit, Node, Scope, Site, Sizes};
 use ddprun::nn::{ForwardContext, Init, Param};
+use ddprun::onnx::{Graph, Value};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -75,6 +76,20 @@ impl Forward for Parameters {
         let share = norms.broadcast_div(&(norms.mean_keepdim(D::Minus1)? + self.eps)?)?;
         let scaled = x.broadcast_mul(&share)?.broadcast_mul(&self.gamma.tensor()?)?;
         x + scaled.broadcast_add(&self.beta.tensor()?)?
+    }
+
+    /// The same in a graph of ONNX, for `ddprun checkpoint export`.
+    fn onnx(&self, graph: &mut Graph, x: &Value) -> Result<Value> {
+        let norms = graph.reduced("ReduceL2", x, &[1, 2]);
+        let mean = graph.reduced("ReduceMean", &norms, &[3]);
+        let eps = graph.scalar(self.eps);
+        let divisor = graph.add(&mean, &eps);
+        let share = graph.div(&norms, &divisor);
+        let scaled = graph.mul(x, &share);
+        let (gamma, beta) = (self.gamma.onnx(graph)?, self.beta.onnx(graph)?);
+        let scaled = graph.per_channel("Mul", &scaled, &gamma);
+        let added = graph.per_channel("Add", &scaled, &beta);
+        Ok(graph.add(x, &added))
     }
 }
 

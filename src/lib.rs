@@ -24,7 +24,7 @@ pub mod memory;
 mod files;
 pub mod event;
 mod transport;
-pub use candle_train::{nn, ops};
+pub use candle_train::{nn, onnx, ops};
 mod collective;
 mod launch;
 pub mod data;

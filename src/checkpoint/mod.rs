@@ -46,7 +46,7 @@ use crate::files;
 /// own.
 pub(crate) const FORMAT: u32 = 2;
 
-const MODEL: &str = "model.safetensors";
+pub(crate) const MODEL: &str = "model.safetensors";
 const OPTIMIZER: &str = "optimizer.safetensors";
 const STATE: &str = "state.json";
 /// The files of a checkpoint beside its manifest.

@@ -291,25 +291,52 @@ pub(crate) enum CheckpointVerb {
         #[arg(value_name = "RUN | FOLDER")]
         checkpoints: Option<String>,
     },
-    /// Write the weights as a safetensors file that PyTorch loads with `strict=True`.
-    Export {
-        /// Run (its best checkpoint) or checkpoint.
-        #[arg(value_name = "RUN | FOLDER")]
-        checkpoint: String,
-        /// File to write, such as `model.safetensors`; with `--peft` a folder.
-        to: PathBuf,
-        /// Export the newest checkpoint of a run instead of the best.
-        #[arg(long)]
-        latest: bool,
-        /// Write the adapters of `[model.lora]` alone: `adapter_model.safetensors` and
-        /// `adapter_config.json`, as PEFT reads them.
-        #[arg(long, conflicts_with = "merge")]
-        peft: bool,
-        /// Merge the adapters of `[model.lora]` into the weights, and write the weights without the
-        /// adapters.
-        #[arg(long)]
-        merge: bool,
-    },
+    /// Write the weights as a safetensors file that PyTorch loads with `strict=True`, or the model
+    /// as ONNX; beside it `preprocessing.json` says what its inputs are made of.
+    Export(ExportArgs),
+}
+
+/// `ddprun checkpoint export`
+#[derive(Debug, clap::Args)]
+pub(crate) struct ExportArgs {
+    /// Run (its best checkpoint) or checkpoint.
+    #[arg(value_name = "RUN | FOLDER")]
+    pub(crate) checkpoint: String,
+    /// File to write, such as `model.safetensors` or `model.onnx`; with `--peft` a folder.
+    pub(crate) to: PathBuf,
+    /// What to write; by default what the file's name ends with.
+    #[arg(long)]
+    pub(crate) format: Option<ExportFormat>,
+    /// Export the newest checkpoint of a run instead of the best.
+    #[arg(long)]
+    pub(crate) latest: bool,
+    /// Write the adapters of `[model.lora]` alone: `adapter_model.safetensors` and
+    /// `adapter_config.json`, as PEFT reads them.
+    #[arg(long, conflicts_with_all = ["merge", "format"])]
+    pub(crate) peft: bool,
+    /// Merge the adapters of `[model.lora]` into the weights, and write the weights without the
+    /// adapters. ONNX always has them merged.
+    #[arg(long)]
+    pub(crate) merge: bool,
+}
+
+/// What `ddprun checkpoint export` writes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum ExportFormat {
+    /// The weights.
+    Safetensors,
+    /// The model in evaluation, with its weights.
+    Onnx,
+}
+
+impl ExportFormat {
+    /// How names of such files end.
+    pub(crate) fn extension(self) -> &'static str {
+        match self {
+            Self::Safetensors => "safetensors",
+            Self::Onnx => "onnx",
+        }
+    }
 }
 
 /// The run, if the first word names one, and the changes.

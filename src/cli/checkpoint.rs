@@ -1,4 +1,5 @@
-//! `ddprun checkpoint verify | show | export`: looks at checkpoints, changes nothing.
+//! `ddprun checkpoint verify | show | export`: looks at checkpoints, changes nothing
+//! (`export.rs` writes what is exported).
 
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
@@ -6,53 +7,24 @@ use std::path::{Path, PathBuf};
 use crate::checkpoint::{self, Opened};
 use crate::cli::args::CheckpointVerb;
 use crate::cli::evaluate::checkpoint_of;
-use crate::cli::run_files::{Description, enter_best_run, find_run};
-use crate::cli::{Refusal, to_stderr, to_stdout};
-use crate::files;
+use crate::cli::run_files::{Description, enter_best_run};
+use crate::cli::{Refusal, export, to_stderr, to_stdout};
+use crate::kinds::Kinds;
 use crate::launch::exit_code as exit;
-use crate::model::peft;
-use crate::nn::LoraConfig;
 use crate::record::text::metric;
 use crate::units::Bytes;
 
-/// Names of files that PyTorch users expect to be pickled.
-const PICKLES: [&str; 4] = ["pt", "pth", "bin", "ckpt"];
-
 /// Does what the verb says.
-pub(crate) fn dispatch(verb: &CheckpointVerb) -> Result<u8, Refusal> {
+pub(crate) fn dispatch(verb: &CheckpointVerb, kinds: &Kinds) -> Result<u8, Refusal> {
     match verb {
         CheckpointVerb::Verify { checkpoints } => verify(checkpoints.as_deref()),
         CheckpointVerb::Show { checkpoints } => show(checkpoints.as_deref()),
-        CheckpointVerb::Export { checkpoint, to, latest, peft: true, .. } => {
-            let to = from_here(to);
-            export_peft(&one_meant(checkpoint, *latest)?, &to)
-        }
-        CheckpointVerb::Export { checkpoint, to, latest, merge, .. } => {
-            refuse_pickle(to)?;
-            let to = from_here(to);
-            export(&one_meant(checkpoint, *latest)?, &to, *merge)
+        CheckpointVerb::Export(args) => {
+            let to = export::file(args)?;
+            let opened = one_meant(&args.checkpoint, args.latest)?;
+            export::export(args, &opened, &to, kinds)
         }
     }
-}
-
-/// The whole path: it is meant from here, and looking for a run may lead elsewhere.
-fn from_here(path: &Path) -> PathBuf {
-    std::path::absolute(path).unwrap_or_else(|_| path.to_owned())
-}
-
-/// Refuses a name by which a reader would take the file for a pickled one.
-fn refuse_pickle(to: &Path) -> Result<(), Refusal> {
-    let extension = to.extension().and_then(|extension| extension.to_str()).unwrap_or_default();
-    if !PICKLES.contains(&extension) {
-        return Ok(());
-    }
-    let page = format!(
-        "error: `{}` would hold safetensors, not what `torch.load` reads\n  do: write `{}`, and load it with \
-         `safetensors.torch.load_file`",
-        to.display(),
-        to.with_extension("safetensors").display()
-    );
-    Err(Refusal::new(exit::REFUSED, page))
 }
 
 /// A line for each checkpoint; exit 7 if one is damaged.
@@ -112,60 +84,6 @@ fn describe(
             let _ = writeln!(page, "    {}  {} {:?}", tensor.name, tensor.dtype, tensor.shape);
         }
     }
-    Ok(())
-}
-
-/// The checked weights, or their averages where the run kept some, as one safetensors file.
-fn export(opened: &Opened, to: &Path, merge: bool) -> Result<u8, Refusal> {
-    let mut model = checkpoint::averaged_model(opened).map_err(|error| unusable(&error))?;
-    if merge {
-        let (lora, _) = adapters(opened)?;
-        model = checkpoint::merged(&model, &lora).map_err(|error| unusable(&error))?;
-    }
-    write(to, &model)?;
-    Ok(0)
-}
-
-/// The adapters alone, and what PEFT must know of them.
-fn export_peft(opened: &Opened, to: &Path) -> Result<u8, Refusal> {
-    let (lora, base) = adapters(opened)?;
-    let model = checkpoint::averaged_model(opened).map_err(|error| unusable(&error))?;
-    let adapters = checkpoint::peft(&model).map_err(|error| unusable(&error))?;
-    files::create_writable_folder(to).map_err(|error| Refusal::of(exit::STORAGE, &error, None))?;
-    write(&to.join(peft::ADAPTERS), &adapters)?;
-    let config = checkpoint::peft_config(&lora, base.as_deref());
-    write(&to.join(peft::CONFIG), config.as_bytes())?;
-    Ok(0)
-}
-
-/// The adapters of the checkpoint's run, as its description says, and the folder of the weights
-/// that it started from.
-fn adapters(opened: &Opened) -> Result<(LoraConfig, Option<PathBuf>), Refusal> {
-    let real = std::fs::canonicalize(&opened.path).unwrap_or_else(|_| opened.path.clone());
-    let plan = find_run(logs_of(&real).as_deref())?.plan;
-    let without = || {
-        let page = format!("error: `{}` has no adapters", opened.path.display());
-        Refusal::new(exit::REFUSED, page + "\n  do: export it without `--peft` and `--merge`")
-    };
-    let base = plan.pretrained().and_then(Path::parent).map(Path::to_owned);
-    Ok((plan.lora().and_then(|lora| lora.decided()).ok_or_else(without)?, base))
-}
-
-/// The run of a checkpoint: its logs beside the folder of all checkpoints, or its id.
-fn logs_of(checkpoint: &Path) -> Option<String> {
-    let run = checkpoint.parent()?;
-    let id = run.file_name()?;
-    let beside = || {
-        let name = run.parent()?;
-        Some(name.parent()?.parent()?.join("logs").join(name.file_name()?).join(id))
-    };
-    let logs = beside().filter(|logs| logs.is_dir());
-    Some(logs.unwrap_or_else(|| id.into()).to_string_lossy().into_owned())
-}
-
-fn write(to: &Path, bytes: &[u8]) -> Result<(), Refusal> {
-    files::write_atomic(to, bytes).map_err(|error| Refusal::of(exit::STORAGE, &error, None))?;
-    to_stderr(&format!("wrote `{}`", to.display()));
     Ok(())
 }
 

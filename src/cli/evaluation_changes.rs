@@ -8,8 +8,8 @@ use std::path::{Path, PathBuf};
 use crate::cli::prepare::{ALONE, Prepared, generate, refused, vocabulary};
 use crate::cli::run_files::{Description, another_model, stored_experiment};
 use crate::cli::{Refusal, to_stderr};
-use crate::config::{self, Loaded, Problem, Problems, changed_keys};
 use crate::config::schema::PrecisionChoice;
+use crate::config::{self, Loaded, Problem, Problems, changed_keys};
 use crate::data::Fingerprint;
 use crate::kinds::Kinds;
 use crate::launch::exit_code as exit;
@@ -91,8 +91,7 @@ pub(crate) fn changed(
         to_stderr(&format!("changed: {change}"));
     }
     // The group that trained is not needed.
-    let alone =
-        ["distributed.devices=1", "~distributed.min_world_size", "~distributed.backend"];
+    let alone = ["distributed.devices=1", "~distributed.min_world_size", "~distributed.backend"];
     changes.extend(alone.map(str::to_owned));
     let found = description.plan.found();
     let prepared = Prepared::of(load(&changes)?, ALONE, Some(&found), kinds)?;
@@ -108,7 +107,8 @@ fn refuse(now: &Loaded, asked: &Asked) -> Result<(), Problems> {
         .iter()
         .filter_map(|change| {
             let key = key(change);
-            let why = why_not(key).filter(|_| !(asked.draws && is_in("data.transforms.train", key)))?;
+            let why =
+                why_not(key).filter(|_| !(asked.draws && is_in("data.transforms.train", key)))?;
             let what = format!("does not matter for an evaluation: {why}");
             Some(now.problem(key, what).help("omit it"))
         })
@@ -149,7 +149,8 @@ fn from(here: &Path, change: &str) -> String {
 /// Refuses data that the model of the run does not fit, or whose classes are others.
 fn fits(description: &Description, now: &Plan) -> Result<(), Refusal> {
     let Some(then) = description.plan.current() else { return Ok(()) };
-    let classes = |plan: &Plan| Fingerprint::of_plan(&plan.data).counting([0; 3], plan.data.classes.clone());
+    let classes =
+        |plan: &Plan| Fingerprint::of_plan(&plan.data).counting([0; 3], plan.data.classes.clone());
     let why = another_model(now, then).or_else(|| {
         let differences = classes(now).differences(&classes(then));
         (!differences.is_empty()).then(|| differences.join("; "))

@@ -28,6 +28,7 @@ mod request;
 mod evaluation_tables;
 mod evaluation_changes;
 mod evaluate;
+mod export;
 mod checkpoint;
 mod sample;
 mod node_args;

@@ -151,8 +151,7 @@ fn of_folder(path: &Path) -> Result<Option<Opened>, Unfound> {
         return Err(Unfound { what, help: Some(help.to_owned()) });
     }
     let best = path.join("best");
-    let opened =
-        if best.is_dir() { checkpoint::open(&best) } else { checkpoint::newest(path) };
+    let opened = if best.is_dir() { checkpoint::open(&best) } else { checkpoint::newest(path) };
     opened.map(Some).map_err(unusable)
 }
 
@@ -174,7 +173,11 @@ mod tests {
         let check = |word, run, which| assert_eq!(split(word), (run, which), "{word}");
         check("quickstart", "quickstart", Which::Any);
         check("quickstart/best", "quickstart", Which::Best);
-        check("quickstart/20261123-020701-3fa2/latest", "quickstart/20261123-020701-3fa2", Which::Newest);
+        check(
+            "quickstart/20261123-020701-3fa2/latest",
+            "quickstart/20261123-020701-3fa2",
+            Which::Newest,
+        );
         check("a/step-00000300", "a", Which::Step(300));
         check("a/20261123-020701-3fa2", "a/20261123-020701-3fa2", Which::Any);
     }

@@ -161,8 +161,8 @@ fn asked(prepared: &Prepared) -> Result<String, Refusal> {
     if let Some(name) = by_name(prepared) {
         experiment.model.pretrained = Some(name);
     }
-    let text = config::resolved(&experiment)
-        .map_err(|error| Refusal::of(exit::BUG, &error, None))?;
+    let text =
+        config::resolved(&experiment).map_err(|error| Refusal::of(exit::BUG, &error, None))?;
     Ok(blake3::hash(text.as_bytes()).to_hex().to_string())
 }
 

@@ -75,7 +75,7 @@ fn dispatch(args: Args, kinds: &Kinds) -> Result<u8, Refusal> {
         Some(Verb::Sweep(sweep)) => sweep::sweep(&sweep, kinds),
         Some(Verb::Doctor(doctor)) => doctor::doctor(&doctor, kinds),
         Some(Verb::Report { run }) => inspect::report(run.as_deref(), kinds),
-        Some(Verb::Checkpoint(verb)) => checkpoint::dispatch(&verb),
+        Some(Verb::Checkpoint(verb)) => checkpoint::dispatch(&verb, kinds),
         Some(Verb::Token { file }) => node_args::token(file.as_deref()),
         Some(Verb::Schema { sweep, json_schema }) => inspect::schema(sweep, json_schema, kinds),
         Some(Verb::Completions { shell }) => Ok(completions(shell)),

@@ -43,6 +43,7 @@ mod sources;
 mod fingerprint;
 mod survey;
 mod views;
+mod preprocessing;
 mod pipeline;
 #[cfg(test)]
 mod damaged_tests;
@@ -55,6 +56,7 @@ pub use environment::Environment;
 pub use error::{Error, Fault, SampleError};
 pub use fingerprint::Fingerprint;
 pub use pipeline::{Odds, audit, loader, sampler};
+pub use preprocessing::preprocessing;
 pub(crate) use sources::control::Sight;
 pub use sources::{
     Asked, Calendar, Chat, Chunk, ColumnNames, Csv, CsvForecast, DataFamily, DataSource,

@@ -117,6 +117,16 @@ pub enum Error {
         /// Its words.
         source: candle_core::Error,
     },
+    /// [`Model::onnx`] refused.
+    #[error("model `{name}` has no form in ONNX: {part}{source}")]
+    Onnx {
+        /// The model.
+        name: String,
+        /// The part that is to blame, or nothing.
+        part: String,
+        /// Its words.
+        source: candle_core::Error,
+    },
 }
 
 impl Models {

@@ -3,6 +3,7 @@
 use candle_core::{Result, Tensor, bail};
 
 use crate::nn::{Builder, Dropout, ForwardContext, Linear};
+use crate::onnx::{Graph, Value};
 use crate::ops::{self, Attention};
 
 /// Queries, keys and values each through a linear layer, attention, and one more linear layer.
@@ -54,5 +55,13 @@ impl MultiHead {
         let (q, k, v) =
             (self.q.forward(q, pass)?, self.k.forward(k, pass)?, self.v.forward(v, pass)?);
         self.out.forward(&ops::attention(&q, &k, &v, options)?, pass)
+    }
+
+    /// [`MultiHead::forward`] in a graph of ONNX.
+    pub(super) fn onnx(&self, graph: &mut Graph, [q, k, v]: [&Value; 3]) -> Result<Value> {
+        let (q, k) = (self.q.onnx(graph, q)?, self.k.onnx(graph, k)?);
+        let v = self.v.onnx(graph, v)?;
+        let y = graph.attention([&q, &k, &v], self.heads, false);
+        self.out.onnx(graph, &y)
     }
 }

@@ -11,7 +11,8 @@ use serde::{Deserialize, Serialize};
 use super::{Architecture, Head, Model};
 use crate::config::kind::Kind;
 use crate::nn::{Builder, Conv2d, ConvShape, Dropout, ForwardContext, Linear};
-use crate::ops::{self, Window};
+use crate::onnx::{Graph, Sliding, Value};
+use crate::ops::{self, LinearActivation, Window};
 use crate::plan::{Modality, ModelPlan};
 
 const DENSE: Window = Window { stride: 1, padding: 0 };
@@ -88,5 +89,18 @@ impl Model for SimpleCnn {
             let x = ops::relu(&self.fc1.forward(x, pass)?)?;
             self.fc2.forward(&self.dropout2.forward(&x, pass)?, pass)
         })
+    }
+
+    fn onnx(&self, graph: &mut Graph, input: &Value) -> Result<Value> {
+        let x = graph.images(input);
+        let x = self.conv1.onnx(graph, &x, [0; 2])?;
+        let x = graph.unary("Relu", &x, &[]);
+        let x = self.conv2.onnx(graph, &x, [0; 2])?;
+        let x = graph.unary("Relu", &x, &[]);
+        let x = graph.max_pool(&x, &Sliding::new(&[2, 2], &[2, 2], &[0, 0], &[1, 1]));
+        let x = graph.planes(&x);
+        let x = graph.flattened(&x, 1);
+        let x = self.fc1.onnx_activated(graph, &x, LinearActivation::Relu)?;
+        self.fc2.onnx(graph, &x)
     }
 }

@@ -7,13 +7,14 @@
 //! `self_attn.{pos_bias_u,pos_bias_v,linear_q,linear_k,linear_v,linear_out,linear_pos}`,
 //! `norm_feed_forward2`, `feed_forward2.linear{1,2}`, `norm_out`, registered in this order.
 
-use candle_core::{Result, Tensor, bail};
+use candle_core::{Error, Result, Tensor, bail};
 
-use super::fastconformer::Frames;
+use super::fastconformer::{Frames, FramesOnnx};
 use crate::nn::{
     BatchNorm2d, Builder, Conv1d, ConvShape, Dropout, ForwardContext, Init, LayerNorm, Linear,
     Nonlinearity, Param,
 };
+use crate::onnx::{Graph, Value};
 use crate::ops::{self, Activation, Window};
 
 /// Score of a pair of frames of which one is padding.
@@ -85,6 +86,34 @@ impl Block {
     }
 }
 
+impl Block {
+    /// [`Block::forward`] in a graph of ONNX.
+    pub(super) fn onnx(
+        &self,
+        graph: &mut Graph,
+        x: &Value,
+        positions: &Value,
+        frames: &FramesOnnx,
+    ) -> Result<Value> {
+        let [norm1, norm_attention, norm_conv, norm2, norm_out] = &self.norms;
+        let half = |graph: &mut Graph, part: &FeedForward, norm: &LayerNorm, x: &Value| {
+            let y = norm.onnx(graph, x)?;
+            let y = part.onnx(graph, &y)?;
+            let y = graph.scaled(&y, 0.5);
+            Ok::<_, Error>(graph.add(x, &y))
+        };
+        let x = half(graph, &self.feed_forward[0], norm1, x)?;
+        let y = norm_attention.onnx(graph, &x)?;
+        let seen = self.attention.onnx(graph, &y, positions, frames)?;
+        let x = graph.add(&x, &seen);
+        let y = norm_conv.onnx(graph, &x)?;
+        let near = self.conv.onnx(graph, &y, frames)?;
+        let x = graph.add(&x, &near);
+        let x = half(graph, &self.feed_forward[1], norm2, &x)?;
+        norm_out.onnx(graph, &x)
+    }
+}
+
 /// Linear, `SiLU`, dropout, linear.
 struct FeedForward {
     linear1: Linear,
@@ -104,6 +133,14 @@ impl FeedForward {
     fn forward(&self, x: &Tensor, pass: &ForwardContext) -> Result<Tensor> {
         let inner = Nonlinearity::Silu.forward(&self.linear1.forward(x, pass)?)?;
         self.linear2.forward(&self.dropout.forward(&inner, pass)?, pass)
+    }
+}
+
+impl FeedForward {
+    fn onnx(&self, graph: &mut Graph, x: &Value) -> Result<Value> {
+        let inner = self.linear1.onnx(graph, x)?;
+        let inner = Nonlinearity::Silu.onnx(graph, &inner);
+        self.linear2.onnx(graph, &inner)
     }
 }
 
@@ -170,6 +207,56 @@ impl RelativeAttention {
     }
 }
 
+impl RelativeAttention {
+    /// [`RelativeAttention::forward`] in a graph of ONNX.
+    fn onnx(
+        &self,
+        graph: &mut Graph,
+        x: &Value,
+        positions: &Value,
+        frames: &FramesOnnx,
+    ) -> Result<Value> {
+        let (t, width) = (x.dims()[1].unwrap_or(1), x.features());
+        let (heads, each) = (self.heads as i64, (width / self.heads) as i64);
+        let (query, key) = (self.query.onnx(graph, x)?, self.key.onnx(graph, x)?);
+        let value = self.value.onnx(graph, x)?;
+        let [query, key, value] =
+            [query, key, value].map(|part| graph.reshaped(&part, &[0, 0, heads, each]));
+        let key = graph.transposed(&key, &[0, 2, 3, 1]);
+        let value = graph.transposed(&value, &[0, 2, 1, 3]);
+        let biased = |graph: &mut Graph, bias: &Param| {
+            let bias = bias.onnx(graph)?;
+            let biased = graph.add(&query, &bias);
+            Ok::<_, Error>(graph.transposed(&biased, &[0, 2, 1, 3]))
+        };
+        let (content, distance) = (biased(graph, &self.bias_u)?, biased(graph, &self.bias_v)?);
+        let content = graph.matmul(&content, &key);
+        let places = self.position.onnx(graph, positions)?;
+        let places = graph.reshaped(&places, &[0, heads, each]);
+        let places = graph.transposed(&places, &[1, 2, 0]);
+        let distance = graph.matmul(&distance, &places);
+        let distance = shift_onnx(graph, &distance, t, self.heads);
+        let scores = graph.add(&content, &distance);
+        let scores = graph.scaled(&scores, 1.0 / (each as f64).sqrt());
+        let scores = frames.hide_pairs(graph, &scores, OUT_OF_SIGHT);
+        let shares = graph.softmax(&scores);
+        let shares = frames.hide_pairs(graph, &shares, 0.0);
+        let seen = graph.matmul(&shares, &value);
+        let seen = graph.transposed(&seen, &[0, 2, 1, 3]);
+        let seen = graph.reshaped(&seen, &[0, 0, width as i64]);
+        self.out.onnx(graph, &seen)
+    }
+}
+
+/// [`shift`] in a graph of ONNX.
+fn shift_onnx(graph: &mut Graph, x: &Value, t: usize, heads: usize) -> Value {
+    let padded = graph.padded(x, 3, 1, 0);
+    let padded = graph.shaped(&padded, &[heads, 2 * t, t]);
+    let shifted = graph.narrowed(&padded, 2, 1, 2 * t - 1);
+    let shifted = graph.shaped(&shifted, &[heads, t, 2 * t - 1]);
+    graph.narrowed(&shifted, 3, 0, t)
+}
+
 /// From scores by distance, (n, heads, t, 2 t - 1) from far ahead to far behind, to scores by key,
 /// (n, heads, t, t).
 fn shift(x: &Tensor) -> Result<Tensor> {
@@ -213,5 +300,19 @@ impl Convolution {
         let x = self.depthwise.forward(&x, pass)?.unsqueeze(2)?;
         let x = self.norm.forward(&x, None, Activation::Identity, pass)?.squeeze(2)?;
         self.pointwise2.forward(&Nonlinearity::Silu.forward(&x)?, pass)
+    }
+
+    /// [`Convolution::forward`] in a graph of ONNX.
+    fn onnx(&self, graph: &mut Graph, x: &Value, frames: &FramesOnnx) -> Result<Value> {
+        let width = x.features();
+        let x = self.pointwise1.onnx(graph, x, 0)?;
+        let [x, gate] = [0, width].map(|first| graph.narrowed(&x, 2, first, width));
+        let gate = Nonlinearity::Sigmoid.onnx(graph, &gate);
+        let x = graph.mul(&x, &gate);
+        let x = frames.hide(graph, &x);
+        let x = self.depthwise.onnx(graph, &x, 0)?;
+        let x = self.norm.onnx(graph, &x, Activation::Identity)?;
+        let x = Nonlinearity::Silu.onnx(graph, &x);
+        self.pointwise2.onnx(graph, &x, 0)
     }
 }

@@ -16,6 +16,7 @@ use crate::config::kind::Kind;
 use crate::nn::{
     self, Builder, Conv2d, ConvShape, DropPath, ForwardContext, Init, LayerNorm, Linear, Param,
 };
+use crate::onnx::{Graph, Value};
 use crate::ops::{self, LinearActivation, Window};
 use crate::plan::{Modality, ModelPlan};
 
@@ -189,6 +190,22 @@ impl Model for ConvNext {
             self.head.forward(&x, pass)
         })
     }
+
+    fn onnx(&self, graph: &mut Graph, input: &Value) -> Result<Value> {
+        let x = graph.images(input);
+        let x = self.stem.onnx(graph, &x, [0; 2])?;
+        let mut x = self.stem_norm.onnx(graph, &x)?;
+        for Stage { shrink, blocks } in &self.stages {
+            if let Some(Shrink { norm, conv }) = shrink {
+                let y = norm.onnx(graph, &x)?;
+                x = conv.onnx(graph, &y, [0; 2])?;
+            }
+            x = blocks.iter().try_fold(x, |x, block| block.onnx(graph, &x))?;
+        }
+        let x = graph.global_average_pool(&x);
+        let x = self.norm.onnx(graph, &x)?;
+        self.head.onnx(graph, &x)
+    }
 }
 
 /// x + scale mlp(norm(depthwise(x))), with stochastic depth.
@@ -219,6 +236,20 @@ impl Block {
             project: linear(&block.pp(5), 4 * width, width)?,
             drop_path: DropPath::new(&builder.pp("stochastic_depth"), skipped),
         })
+    }
+}
+
+impl Block {
+    fn onnx(&self, graph: &mut Graph, x: &Value) -> Result<Value> {
+        let y = self.depthwise.onnx(graph, x, [0; 2])?;
+        let y = self.norm.onnx(graph, &y)?;
+        let y = self.expand.onnx_activated(graph, &y, LinearActivation::Gelu)?;
+        let y = self.project.onnx(graph, &y)?;
+        // (c, 1, 1), as images have their channels in the file.
+        let scale = self.layer_scale.onnx(graph)?;
+        let scale = graph.squeezed(&scale, &[1, 2]);
+        let y = graph.mul(&y, &scale);
+        Ok(graph.add(x, &y))
     }
 }
 

@@ -7,6 +7,7 @@ use super::Comparison;
 use super::diffusion::{Diffusion, NoiseScheduler, normals};
 use super::unet1d::{Sizes, UNet1d};
 use crate::nn::{Builder, ForwardContext, Linear, Nonlinearity};
+use crate::onnx::{Dim, Graph, Value};
 use crate::plan::ModelPlan;
 use crate::rng::{Key, Purpose};
 
@@ -191,6 +192,26 @@ impl Denoiser {
     fn drawn(&self, draws: &[Key], part: u64) -> Vec<f32> {
         let n = self.chunk.iter().product();
         draws.iter().flat_map(|key| normals(key.with(part), n)).collect()
+    }
+}
+
+impl Denoiser {
+    /// [`Denoiser::predict`] in a graph of ONNX, one step of many: beside the features it takes
+    /// `noisy_actions` (n, length, numbers) and the `timestep` (n) of each.
+    pub(super) fn onnx(&self, graph: &mut Graph, features: &Value) -> Result<Value> {
+        let (batch, [length, actions]) = (Dim::Named("batch"), self.chunk.map(Dim::Size));
+        let noisy = graph.input("noisy_actions", &[batch, length, actions]);
+        let steps = graph.indices("timestep", &[batch]);
+        let all: Vec<usize> = (0..self.diffusion.betas().len()).collect();
+        let table = waves(&all, self.width)?.flatten_all()?.to_vec1::<f32>()?;
+        let table = graph.floats(&[all.len(), self.width], &table);
+        let waves = graph.rows(&table, &steps);
+        let [first, second] = &self.step_encoder;
+        let hidden = first.onnx(graph, &waves)?;
+        let hidden = Nonlinearity::Mish.onnx(graph, &hidden);
+        let encoded = second.onnx(graph, &hidden)?;
+        let condition = graph.concatenated(&[&encoded, features], 1);
+        self.net.onnx(graph, &noisy, &condition)
     }
 }
 

@@ -16,6 +16,7 @@ use super::unet1d::{Names, Sizes};
 use super::{Architecture, Comparison, Model};
 use crate::config::kind::Kind;
 use crate::nn::{Builder, ForwardContext};
+use crate::onnx::{Graph, Value};
 use crate::plan::{Modality, ModelPlan};
 use crate::rng::Key;
 
@@ -180,5 +181,10 @@ impl Model for DiffusionPolicy {
 
     fn samples(&self) -> bool {
         true
+    }
+
+    fn onnx(&self, graph: &mut Graph, input: &Value) -> Result<Value> {
+        let features = graph.flattened(input, 1);
+        self.0.onnx(graph, &features)
     }
 }

@@ -19,6 +19,7 @@ use super::unet1d::{Names, Sizes};
 use super::{Architecture, Comparison, Model};
 use crate::config::kind::Kind;
 use crate::nn::{Builder, ForwardContext};
+use crate::onnx::{Graph, Value};
 use crate::plan::{Cameras, Modality, ModelPlan};
 use crate::rng::Key;
 
@@ -199,6 +200,28 @@ impl DiffusionPolicyImage {
     }
 }
 
+impl DiffusionPolicyImage {
+    /// [`DiffusionPolicyImage::features`] in a graph of ONNX.
+    fn features_onnx(&self, graph: &mut Graph, observed: &Value) -> Result<Value> {
+        let (seen, numbers) = (observed.dims()[1].unwrap_or(1), self.numbers);
+        let (cameras, [channels, height, width]) = (self.cameras.names.len(), self.cameras.shape);
+        let values = self.cameras.values() / cameras.max(1);
+        let images = graph.narrowed(observed, 2, numbers, cameras * values);
+        let images = graph.shaped(&images, &[cameras, values]);
+        let mut features = vec![graph.narrowed(observed, 2, 0, numbers)];
+        for (i, encoder) in self.encoders.iter().enumerate() {
+            let (first, count) = if self.encoders.len() == 1 { (0, cameras) } else { (i, 1) };
+            let images = graph.narrowed(&images, 1, first, count);
+            let images = graph.shaped(&images, &[channels, height, width]);
+            let found = encoder.onnx(graph, &images)?;
+            let each = count * found.features();
+            features.push(graph.shaped(&found, &[seen, each]));
+        }
+        let all = graph.concatenated(&features.iter().collect::<Vec<_>>(), 2);
+        Ok(graph.flattened(&all, 1))
+    }
+}
+
 impl Model for DiffusionPolicyImage {
     /// Observations (n, seen, values) -> actions (n, length, numbers), with draws of its own.
     fn forward(&self, input: &Tensor, pass: &ForwardContext) -> Result<Tensor> {
@@ -228,5 +251,10 @@ impl Model for DiffusionPolicyImage {
 
     fn samples(&self) -> bool {
         true
+    }
+
+    fn onnx(&self, graph: &mut Graph, input: &Value) -> Result<Value> {
+        let features = self.features_onnx(graph, input)?;
+        self.denoiser.onnx(graph, &features)
     }
 }

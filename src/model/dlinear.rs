@@ -11,6 +11,7 @@ use super::series::Window;
 use super::{Architecture, Model};
 use crate::config::kind::Kind;
 use crate::nn::{Builder, ForwardContext, Init, Linear};
+use crate::onnx::{Graph, Value};
 use crate::ops::{self, Average};
 use crate::plan::{Modality, ModelPlan};
 
@@ -66,5 +67,16 @@ impl Model for DLinear {
         let seasonal = (x - &trend)?;
         let y = (self.trend.forward(&trend, pass)? + self.seasonal.forward(&seasonal, pass)?)?;
         y.transpose(1, 2)?.contiguous()
+    }
+
+    fn onnx(&self, graph: &mut Graph, input: &Value) -> Result<Value> {
+        let x = self.window.series_onnx(graph, input);
+        let x = graph.transposed(&x, &[0, 2, 1]);
+        let trend = Average::Centred.onnx(graph, &x, KERNEL);
+        let seasonal = graph.sub(&x, &trend);
+        let trend = self.trend.onnx(graph, &trend)?;
+        let seasonal = self.seasonal.onnx(graph, &seasonal)?;
+        let y = graph.add(&trend, &seasonal);
+        Ok(graph.transposed(&y, &[0, 2, 1]))
     }
 }

@@ -7,6 +7,7 @@ use candle_core::{Device, Result, Tensor, bail};
 
 use super::conformer::{Block, Sizes as BlockSizes};
 use crate::nn::{Builder, Conv2d, ConvShape, Dropout, ForwardContext, Linear, Nonlinearity};
+use crate::onnx::{Attribute, Graph, Value};
 use crate::ops::Window;
 
 /// Frames of features that become one.
@@ -45,6 +46,55 @@ impl Frames {
         }
         hidden.broadcast_add(&(self.pairs.affine(-value, value))?)
     }
+}
+
+/// [`Frames`] in a graph of ONNX.
+pub(super) struct FramesOnnx {
+    /// (n, frames, 1)
+    keep: Value,
+    /// (n, 1, frames, frames)
+    pairs: Value,
+}
+
+impl FramesOnnx {
+    /// `lengths` (n, 1) of samples that were padded to `most` frames.
+    fn new(graph: &mut Graph, lengths: &Value, most: usize) -> Self {
+        let places: Vec<f32> = (0..most).map(|place| place as f32).collect();
+        let places = graph.floats(&[1, most], &places);
+        let dims = [None, Some(most)];
+        let is_real = graph.node("Less", &[&places, lengths], &[], &dims);
+        let is_real = graph.unary("Cast", &is_real, &[Attribute::Int("to", 1)]);
+        let keep = graph.unsqueezed(&is_real, &[2]);
+        let across = graph.unsqueezed(&is_real, &[1]);
+        let pairs = graph.matmul(&keep, &across);
+        Self { keep, pairs: graph.unsqueezed(&pairs, &[1]) }
+    }
+
+    /// [`Frames::hide`]
+    pub(super) fn hide(&self, graph: &mut Graph, x: &Value) -> Value {
+        let keep =
+            if x.rank() == 4 { graph.unsqueezed(&self.keep, &[3]) } else { self.keep.clone() };
+        graph.mul(x, &keep)
+    }
+
+    /// [`Frames::hide_pairs`]
+    pub(super) fn hide_pairs(&self, graph: &mut Graph, x: &Value, value: f64) -> Value {
+        let hidden = graph.mul(x, &self.pairs);
+        if value == 0.0 {
+            return hidden;
+        }
+        let (instead, value) = (graph.scaled(&self.pairs, -value), graph.scalar(value));
+        let instead = graph.add(&instead, &value);
+        graph.add(&hidden, &instead)
+    }
+}
+
+/// [`halved`] of lengths in a graph of ONNX.
+fn halved_onnx(graph: &mut Graph, lengths: &Value) -> Value {
+    let one = graph.scalar(1.0);
+    let more = graph.add(lengths, &one);
+    let half = graph.scaled(&more, 0.5);
+    graph.unary("Floor", &half, &[])
 }
 
 /// Frames that a convolution of stride 2 leaves.
@@ -146,6 +196,49 @@ impl FastConformer {
         // The original's channels come before the frequencies.
         let x = x.transpose(2, 3)?.contiguous()?.flatten_from(2)?;
         Ok((self.out.forward(&x, pass)?, lengths))
+    }
+}
+
+impl FastConformer {
+    /// [`FastConformer::forward`] in a graph of ONNX; `lengths` (n, 1) are numbers.
+    pub(super) fn onnx(
+        &self,
+        graph: &mut Graph,
+        x: &Value,
+        lengths: &Value,
+    ) -> Result<(Value, Value)> {
+        let (x, lengths) = self.subsample_onnx(graph, x, lengths)?;
+        let t = x.dims()[1].unwrap_or(1);
+        let frames = FramesOnnx::new(graph, &lengths, t);
+        let waves = positions(t, self.width)?.flatten_all()?.to_vec1::<f32>()?;
+        let positions = graph.floats(&[2 * t - 1, self.width], &waves);
+        let x = graph.scaled(&x, (self.width as f64).sqrt());
+        let layer = |x: Value, block: &Block| block.onnx(graph, &x, &positions, &frames);
+        Ok((self.layers.iter().try_fold(x, layer)?, lengths))
+    }
+
+    fn subsample_onnx(
+        &self,
+        graph: &mut Graph,
+        x: &Value,
+        lengths: &Value,
+    ) -> Result<(Value, Value)> {
+        let hide = |graph: &mut Graph, x: &Value, lengths: &Value| {
+            let frames = FramesOnnx::new(graph, lengths, x.dims()[1].unwrap_or(1));
+            frames.hide(graph, x)
+        };
+        let [first, depthwise1, pointwise1, depthwise2, pointwise2] = &self.conv;
+        let (mut lengths, x) = (lengths.clone(), graph.unsqueezed(x, &[3]));
+        let mut x = hide(graph, &x, &lengths);
+        for stage in [&[first][..], &[depthwise1, pointwise1], &[depthwise2, pointwise2]] {
+            x = stage.iter().try_fold(x, |x, conv| conv.onnx(graph, &x, [0; 2]))?;
+            lengths = halved_onnx(graph, &lengths);
+            let y = Nonlinearity::Relu.onnx(graph, &x);
+            x = hide(graph, &y, &lengths);
+        }
+        let x = graph.transposed(&x, &[0, 1, 3, 2]);
+        let x = graph.flattened(&x, 2);
+        Ok((self.out.onnx(graph, &x)?, lengths))
     }
 }
 

@@ -19,6 +19,7 @@ use super::{Architecture, Completion, Head, Model};
 use crate::config::kind::Kind;
 use crate::nn::state_dict::Misfit;
 use crate::nn::{self, Builder, Dropout, Embedding, ForwardContext, Init, LayerNorm, Linear};
+use crate::onnx::{Graph, Value};
 use crate::ops::{self, Attention, LinearActivation};
 use crate::plan::{Modality, ModelPlan};
 
@@ -163,6 +164,17 @@ impl Model for Gpt {
             ops::linear(&x, &self.wte.weight().weight()?, None, pass.precision)
         })
     }
+
+    fn onnx(&self, graph: &mut Graph, input: &Value) -> Result<Value> {
+        let tokens = self.wte.onnx(graph, input)?;
+        let (positions, steps) = (self.wpe.weight().onnx(graph)?, graph.length(input, 1));
+        let positions = graph.cut(&positions, 0, &steps);
+        let x = graph.add(&tokens, &positions);
+        let x = self.blocks.iter().try_fold(x, |x, block| block.onnx(graph, &x))?;
+        let x = self.norm.onnx(graph, &x)?;
+        let table = self.wte.weight().onnx(graph)?;
+        Ok(graph.linear(&x, &table, None))
+    }
 }
 
 /// x + attention(norm x), then x + mlp(norm x).
@@ -214,6 +226,20 @@ impl Block {
     fn attention(&self, pass: &ForwardContext) -> Attention {
         let dropout = self.dropout.drawn(pass);
         Attention { heads: self.heads, causal: true, dropout, precision: pass.precision }
+    }
+}
+
+impl Block {
+    fn onnx(&self, graph: &mut Graph, x: &Value) -> Result<Value> {
+        let y = self.ln_1.onnx(graph, x)?;
+        let qkv = self.c_attn.onnx(graph, &y)?;
+        let y = graph.attention_packed(&qkv, self.heads, true);
+        let y = self.attn_proj.onnx(graph, &y)?;
+        let x = graph.add(x, &y);
+        let y = self.ln_2.onnx(graph, &x)?;
+        let y = self.c_fc.onnx_activated(graph, &y, self.activation)?;
+        let y = self.mlp_proj.onnx(graph, &y)?;
+        Ok(graph.add(&x, &y))
     }
 }
 

@@ -10,8 +10,9 @@ use serde::{Deserialize, Serialize};
 
 use super::{Architecture, Head, Model, Models};
 use crate::config::kind::{Kind, Spec};
-use crate::model::layers::{Layers, Node, Site, run};
+use crate::model::layers::{Layers, Node, Site, run, run_onnx};
 use crate::nn::{Builder, ForwardContext};
+use crate::onnx;
 use crate::ops;
 use crate::plan::{LayerPlan, ModelPlan};
 
@@ -81,6 +82,11 @@ impl Model for Graph {
     fn forward(&self, input: &Tensor, pass: &ForwardContext) -> Result<Tensor> {
         let x = if self.is_image { ops::nchw_to_nhwc(input)? } else { input.clone() };
         run(&self.nodes, x, pass)
+    }
+
+    fn onnx(&self, graph: &mut onnx::Graph, input: &onnx::Value) -> Result<onnx::Value> {
+        let x = if self.is_image { graph.images(input) } else { input.clone() };
+        run_onnx(&self.nodes, graph, &x)
     }
 }
 

@@ -9,7 +9,10 @@ use std::sync::Arc;
 use candle_core::{Result, Tensor};
 
 use super::attention::MultiHead;
-use crate::nn::{self, Builder, Conv1d, ConvShape, Dropout, ForwardContext, LayerNorm};
+use crate::nn::{
+    self, Builder, Conv1d, ConvShape, Dropout, ForwardContext, LayerNorm, Nonlinearity,
+};
+use crate::onnx::{Graph, Value};
 use crate::ops::{self, Window};
 
 const PROJECTIONS: [&str; 4] =
@@ -44,6 +47,13 @@ impl Encoder {
     }
 }
 
+impl Encoder {
+    /// [`Encoder::forward`] in a graph of ONNX.
+    pub(super) fn onnx(&self, graph: &mut Graph, x: &Value) -> Result<Value> {
+        self.0.iter().try_fold(x.clone(), |x, layer| layer.onnx(graph, &x))
+    }
+}
+
 struct Layer {
     attention: MultiHead,
     conv1: Conv1d,
@@ -69,6 +79,19 @@ impl Layer {
             norm2: LayerNorm::new(&builder.pp("norm2"), width)?,
             dropouts: [1, 2, 3].map(|i| Dropout::new(&builder.pp(format!("dropout{i}")), p)),
         })
+    }
+}
+
+impl Layer {
+    fn onnx(&self, graph: &mut Graph, x: &Value) -> Result<Value> {
+        let attended = self.attention.onnx(graph, [x, x, x])?;
+        let sum = graph.add(x, &attended);
+        let x = self.norm1.onnx(graph, &sum)?;
+        let y = self.conv1.onnx(graph, &x, 0)?;
+        let y = Nonlinearity::Gelu.onnx(graph, &y);
+        let y = self.conv2.onnx(graph, &y, 0)?;
+        let sum = graph.add(&x, &y);
+        self.norm2.onnx(graph, &sum)
     }
 }
 

@@ -9,6 +9,7 @@ use candle_core::{Result, Tensor};
 use crate::nn::{
     self, BatchNorm2d, Builder, Conv2d, ConvShape, DropPath, ForwardContext, Init, Nonlinearity,
 };
+use crate::onnx::{Graph, Value};
 use crate::ops::{self, Activation, Window};
 
 /// What all norms of a network have.
@@ -23,6 +24,15 @@ pub(super) struct ConvNorm {
     conv: Conv2d,
     norm: BatchNorm2d,
     activation: Option<Nonlinearity>,
+}
+
+impl ConvNorm {
+    /// [`ConvNorm::forward`] in a graph of ONNX.
+    pub(super) fn onnx(&self, graph: &mut Graph, x: &Value) -> Result<Value> {
+        let y = self.conv.onnx(graph, x, [0; 2])?;
+        let y = self.norm.onnx(graph, &y, Activation::Identity)?;
+        Ok(self.activation.map_or(y.clone(), |activation| activation.onnx(graph, &y)))
+    }
 }
 
 /// Sizes of a [`ConvNorm`].
@@ -136,6 +146,22 @@ impl InvertedResidual {
     }
 }
 
+impl InvertedResidual {
+    /// What a pass does, in a graph of ONNX.
+    pub(super) fn onnx(&self, graph: &mut Graph, x: &Value) -> Result<Value> {
+        let mut y = x.clone();
+        if let Some(expand) = &self.expand {
+            y = expand.onnx(graph, &y)?;
+        }
+        y = self.depthwise.onnx(graph, &y)?;
+        if let Some(squeeze) = &self.squeeze {
+            y = squeeze.onnx(graph, &y)?;
+        }
+        let y = self.project.onnx(graph, &y)?;
+        Ok(if self.drop_path.is_some() { graph.add(x, &y) } else { y })
+    }
+}
+
 impl nn::Block for InvertedResidual {
     fn forward(&self, x: &Tensor, pass: &ForwardContext) -> Result<Tensor> {
         let mut y = x.clone();
@@ -177,5 +203,14 @@ impl SqueezeExcitation {
         let means = self.fc1.forward(&ops::mean_pixel(x)?, pass)?;
         let gate = self.fc2.forward(&self.options.activation.forward(&means)?, pass)?;
         ops::gated(x, &self.options.gate.forward(&gate)?)
+    }
+
+    fn onnx(&self, graph: &mut Graph, x: &Value) -> Result<Value> {
+        let means = graph.mean_pixel(x);
+        let means = self.fc1.onnx(graph, &means, [0; 2])?;
+        let means = self.options.activation.onnx(graph, &means);
+        let gate = self.fc2.onnx(graph, &means, [0; 2])?;
+        let gate = self.options.gate.onnx(graph, &gate);
+        Ok(graph.gated(x, &gate))
     }
 }

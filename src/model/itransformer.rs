@@ -10,10 +10,11 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::informer_encoder::{Encoder, Sizes};
-use super::series::Window;
+use super::series::{Standardised, Window};
 use super::{Architecture, Head, Model};
 use crate::config::kind::Kind;
 use crate::nn::{Builder, Dropout, ForwardContext, LayerNorm, Linear};
+use crate::onnx::{Graph, Value};
 use crate::ops::{Deviation, InstanceNorm};
 use crate::plan::{Modality, ModelPlan};
 
@@ -102,5 +103,15 @@ impl Model for ITransformer {
         // What came of the dates has done its work.
         let tokens = self.norm.forward(&tokens)?.narrow(1, 0, self.window.series)?.contiguous()?;
         x.undo(&self.projector.forward(&tokens, pass)?)
+    }
+
+    fn onnx(&self, graph: &mut Graph, input: &Value) -> Result<Value> {
+        let x = Standardised::new(graph, input, self.window.series, Deviation::Population);
+        let tokens = self.embedding.onnx(graph, &x.rows)?;
+        let tokens = self.encoder.onnx(graph, &tokens)?;
+        let tokens = self.norm.onnx(graph, &tokens)?;
+        let tokens = graph.narrowed(&tokens, 1, 0, self.window.series);
+        let y = self.projector.onnx(graph, &tokens)?;
+        Ok(x.undo(graph, &y))
     }
 }

@@ -22,7 +22,10 @@ use super::hub::{self, llama as files};
 use super::pretrained::Unfit;
 use super::{Architecture, Completion, Head, Model, peft};
 use crate::config::kind::{Kind, Wrong};
-use crate::nn::{self, Adapted, Builder, Embedding, ForwardContext, Init, Linear, RmsNorm};
+use crate::nn::{
+    self, Adapted, Builder, Embedding, ForwardContext, Init, Linear, Nonlinearity, RmsNorm,
+};
+use crate::onnx::{Graph, Value};
 use crate::ops::{self, Attention, Rope};
 use crate::plan::{Modality, ModelPlan};
 
@@ -163,6 +166,19 @@ impl Model for Llama {
             None => ops::linear(&x, &self.embedding.weight().weight()?, None, pass.precision),
         }
     }
+
+    fn onnx(&self, graph: &mut Graph, input: &Value) -> Result<Value> {
+        let x = self.embedding.onnx(graph, input)?;
+        let x = self.layers.iter().try_fold(x, |x, layer| layer.onnx(graph, &x))?;
+        let x = self.norm.onnx(graph, &x)?;
+        match &self.head {
+            Some(head) => head.onnx(graph, &x),
+            None => {
+                let table = self.embedding.weight().onnx(graph)?;
+                Ok(graph.linear(&x, &table, None))
+            }
+        }
+    }
 }
 
 /// x + attention(norm x), then x + mlp(norm x).
@@ -190,6 +206,21 @@ impl Layer {
             input_norm: norm("input_layernorm")?,
             inner_norm: norm("post_attention_layernorm")?,
         })
+    }
+}
+
+impl Layer {
+    fn onnx(&self, graph: &mut Graph, x: &Value) -> Result<Value> {
+        let y = self.input_norm.onnx(graph, x)?;
+        let y = self.attention.onnx(graph, &y)?;
+        let x = graph.add(x, &y);
+        let inner = self.inner_norm.onnx(graph, &x)?;
+        let gate = self.gate.onnx(graph, &inner)?;
+        let gate = Nonlinearity::Silu.onnx(graph, &gate);
+        let up = self.up.onnx(graph, &inner)?;
+        let inner = graph.mul(&gate, &up);
+        let y = self.down.onnx(graph, &inner)?;
+        Ok(graph.add(&x, &y))
     }
 }
 
@@ -264,5 +295,18 @@ impl SelfAttention {
         let x = x.reshape((n, t, self.kv_heads, 1, d))?;
         let x = x.broadcast_as((n, t, self.kv_heads, times, d))?;
         x.reshape((n, t, self.heads * d))
+    }
+
+    /// [`SelfAttention::forward`] in a graph of ONNX.
+    fn onnx(&self, graph: &mut Graph, x: &Value) -> Result<Value> {
+        let (heads, kv_heads) = (self.heads, self.kv_heads);
+        let [cosines, sines] = self.rope.onnx(graph, x.features() / heads);
+        let (q, k) = (self.q.onnx(graph, x)?, self.k.onnx(graph, x)?);
+        let v = self.v.onnx(graph, x)?;
+        let q = graph.rotary(&q, heads, [&cosines, &sines]);
+        let k = graph.rotary(&k, kv_heads, [&cosines, &sines]);
+        let [k, v] = [k, v].map(|part| graph.heads_repeated(&part, kv_heads, heads));
+        let y = graph.attention([&q, &k, &v], heads, true);
+        self.o.onnx(graph, &y)
     }
 }

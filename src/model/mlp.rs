@@ -11,6 +11,7 @@ use super::{Architecture, Head, Model};
 use crate::config::kind::{Kind, Wrong};
 use crate::config::values::Auto;
 use crate::nn::{Builder, Dropout, Embedding, ForwardContext, Linear};
+use crate::onnx::{Attribute, Graph, Value};
 use crate::ops::{self, LinearActivation};
 use crate::plan::{Modality, ModelPlan};
 
@@ -124,6 +125,14 @@ impl Table {
         let vectors = self.vectors.forward(&one_hot.contiguous()?.argmax(D::Minus1)?)?;
         vectors.broadcast_mul(&known)
     }
+
+    fn onnx(&self, graph: &mut Graph, one_hot: &Value) -> Result<Value> {
+        let known = graph.reduced("ReduceSum", one_hot, &[1]);
+        let axis = [Attribute::Int("axis", 1), Attribute::Int("keepdims", 0)];
+        let place = graph.node("ArgMax", &[one_hot], &axis, &one_hot.dims()[..1]);
+        let vectors = self.vectors.onnx(graph, &place)?;
+        Ok(graph.mul(&vectors, &known))
+    }
 }
 
 struct Mlp {
@@ -153,6 +162,25 @@ impl Mlp {
         }
         Tensor::cat(&parts, 1)
     }
+
+    /// [`Mlp::embedded`] in a graph of ONNX.
+    fn embedded_onnx(&self, graph: &mut Graph, samples: Value) -> Result<Value> {
+        if self.tables.is_empty() {
+            return Ok(samples);
+        }
+        let embedded: usize = self.tables.iter().map(|table| table.categories).sum();
+        let mut start = samples.features() - embedded;
+        let mut parts = Vec::with_capacity(1 + self.tables.len());
+        if start > 0 {
+            parts.push(graph.narrowed(&samples, 1, 0, start));
+        }
+        for table in &self.tables {
+            let one_hot = graph.narrowed(&samples, 1, start, table.categories);
+            parts.push(table.onnx(graph, &one_hot)?);
+            start += table.categories;
+        }
+        Ok(graph.concatenated(&parts.iter().collect::<Vec<_>>(), 1))
+    }
 }
 
 impl Model for Mlp {
@@ -171,6 +199,21 @@ impl Model for Mlp {
             Some(shape) => x.reshape([&[x.dim(0)?], &shape[..]].concat()),
             None => Ok(x),
         }
+    }
+
+    fn onnx(&self, graph: &mut Graph, input: &Value) -> Result<Value> {
+        let x = graph.flattened(input, 1);
+        let mut x = self.embedded_onnx(graph, x)?;
+        for (i, (linear, _)) in self.layers.iter().enumerate() {
+            let is_last = i + 1 == self.layers.len();
+            let activation =
+                if is_last { LinearActivation::Identity } else { LinearActivation::Relu };
+            x = linear.onnx_activated(graph, &x, activation)?;
+        }
+        Ok(match &self.table {
+            Some(shape) => graph.shaped(&x, shape),
+            None => x,
+        })
     }
 }
 

@@ -16,6 +16,7 @@ use super::inverted_residual::{
 use super::{Architecture, Head, Model, Models};
 use crate::config::kind::Kind;
 use crate::nn::{self, Builder, Dropout, ForwardContext, Init, Linear, Nonlinearity};
+use crate::onnx::{Graph, Value};
 use crate::ops;
 use crate::plan::{Modality, ModelPlan};
 
@@ -197,5 +198,16 @@ impl Model for MobileNetV3 {
             let x = ops::hardswish(&self.hidden.forward(&x, pass)?)?;
             self.head.forward(&self.dropout.forward(&x, pass)?, pass)
         })
+    }
+
+    fn onnx(&self, graph: &mut Graph, input: &Value) -> Result<Value> {
+        let x = graph.images(input);
+        let x = self.first.onnx(graph, &x)?;
+        let x = self.blocks.iter().try_fold(x, |x, block| block.onnx(graph, &x))?;
+        let x = self.last.onnx(graph, &x)?;
+        let x = graph.global_average_pool(&x);
+        let x = self.hidden.onnx(graph, &x)?;
+        let x = Nonlinearity::Hardswish.onnx(graph, &x);
+        self.head.onnx(graph, &x)
     }
 }

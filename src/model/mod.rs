@@ -59,6 +59,7 @@ mod diffusion_policy;
 mod diffusion_policy_image;
 mod dlinear;
 mod efficientnet;
+mod export;
 mod informer_encoder;
 mod fastconformer;
 mod gpt;
@@ -87,9 +88,10 @@ mod timebridge;
 mod unet1d;
 mod vit;
 
-use candle_core::{Result, Tensor};
+use candle_core::{Result, Tensor, bail};
 
 use crate::nn::ForwardContext;
+use crate::onnx::{Graph, Value};
 use crate::rng::Key;
 
 pub use architecture::{Architecture, Error, ModelFamily, Models};
@@ -190,6 +192,18 @@ pub trait Model: Send + Sync {
     ) -> Result<Option<Tensor>> {
         let _ = (inputs, draws, pass);
         Ok(None)
+    }
+
+    /// What [`Model::forward`] does in evaluation, in a graph of ONNX, node by node: `input` has the
+    /// shape that `forward` takes. A layer of [`crate::nn`] writes itself. Without it the model is
+    /// not exported as ONNX.
+    ///
+    /// # Errors
+    ///
+    /// ONNX has nothing of the kind.
+    fn onnx(&self, graph: &mut Graph, input: &Value) -> Result<Value> {
+        let _ = (graph, input);
+        bail!("it does not say how it is written (`Model::onnx`)")
     }
 
     /// Whether [`Model::answer`] takes many passes, so that not every evaluation needs one.

@@ -18,6 +18,7 @@ use super::fastconformer::{FastConformer, SUBSAMPLING_FACTOR, Sizes};
 use super::{Architecture, Comparison, Model};
 use crate::config::kind::Kind;
 use crate::nn::{Builder, Conv1d, ConvShape, ForwardContext, Init, Param};
+use crate::onnx::{Graph, Value};
 use crate::ops::Window;
 use crate::plan::{Modality, ModelPlan};
 use crate::rng::Key;
@@ -281,6 +282,18 @@ pub(super) fn heard(inputs: &Tensor, kind: usize) -> Result<(Tensor, Vec<usize>)
     Ok((speech.narrow(1, 0, rows - 1)?.contiguous()?, lengths))
 }
 
+/// [`heard`] in a graph of ONNX; lengths are (n, 1).
+pub(super) fn heard_onnx(graph: &mut Graph, inputs: &Value, kind: usize) -> (Value, Value) {
+    let rows = inputs.dims()[2].unwrap_or(1);
+    let speech = graph.narrowed(inputs, 1, kind, 1);
+    let speech = graph.squeezed(&speech, &[1]);
+    let last = graph.narrowed(&speech, 1, rows - 1, 1);
+    let last = graph.squeezed(&last, &[1]);
+    let lengths = graph.narrowed(&last, 1, 0, 1);
+    let lengths = graph.unary("Floor", &lengths, &[]);
+    (graph.narrowed(&speech, 1, 0, rows - 1), lengths)
+}
+
 impl Model for Nest {
     /// (n, 2, frames + 1, mels) -> scores of the tokens of noisy speech without a mask, (n, frames
     /// / 8, tokens).
@@ -307,6 +320,12 @@ impl Model for Nest {
         let mask = Tensor::from_vec(mask, (n, frames), &Device::Cpu)?;
         let scores = self.scores(&self.encode(&noisy, &mask, &lengths, pass)?, pass)?;
         self.masked(&scores, &self.tokens(&clean)?, &mask)
+    }
+
+    fn onnx(&self, graph: &mut Graph, input: &Value) -> Result<Value> {
+        let (noisy, lengths) = heard_onnx(graph, input, 1);
+        let (encoded, _) = self.encoder.onnx(graph, &noisy, &lengths)?;
+        self.decoder.onnx(graph, &encoded, 0)
     }
 }
 

@@ -11,10 +11,11 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::informer_encoder::{Encoder, Sizes};
-use super::series::Window;
+use super::series::{Standardised, Window};
 use super::{Architecture, Head, Model};
 use crate::config::kind::Kind;
 use crate::nn::{BatchNorm2d, Buffer, Builder, Dropout, ForwardContext, Linear};
+use crate::onnx::{Attribute, Graph, Value};
 use crate::ops::{Activation, Deviation, InstanceNorm};
 use crate::plan::{Modality, ModelPlan};
 
@@ -144,6 +145,19 @@ impl Patches {
     }
 }
 
+impl Patches {
+    /// [`Patches::cut`] in a graph of ONNX: the places of each patch, some of them beyond the end.
+    fn cut_onnx(&self, graph: &mut Graph, x: &Value) -> Value {
+        let last = x.features() - 1;
+        let places = (0..self.count).flat_map(|i| i * self.stride..i * self.stride + self.length);
+        let places: Vec<i64> = places.map(|place| place.min(last) as i64).collect();
+        let places = graph.integers(&places);
+        let dims = [None, Some(self.count * self.length)];
+        let cut = graph.node("Gather", &[x, &places], &[Attribute::Int("axis", 1)], &dims);
+        graph.reshaped(&cut, &[0, self.count as i64, self.length as i64])
+    }
+}
+
 struct PatchTst {
     window: Window,
     patches: Patches,
@@ -170,5 +184,24 @@ impl Model for PatchTst {
         let flat = tokens.transpose(1, 2)?.contiguous()?.flatten_from(1)?;
         let y = self.head_dropout.forward(&self.head.forward(&flat, pass)?, pass)?;
         x.undo(&y.reshape((n, series, self.window.next))?)
+    }
+
+    fn onnx(&self, graph: &mut Graph, input: &Value) -> Result<Value> {
+        let Window { seen, next, series, .. } = self.window;
+        let windows = self.window.series_onnx(graph, input);
+        let x = Standardised::new(graph, &windows, series, Deviation::Population);
+        let rows = graph.shaped(&x.rows, &[seen]);
+        let patches = self.patches.cut_onnx(graph, &rows);
+        let tokens = self.value_embedding.onnx(graph, &patches)?;
+        let positions = self.positions.onnx(graph)?;
+        let positions = graph.narrowed(&positions, 1, 0, self.patches.count);
+        let tokens = graph.add(&tokens, &positions);
+        let tokens = self.encoder.onnx(graph, &tokens)?;
+        let tokens = self.norm.onnx(graph, &tokens, Activation::Identity)?;
+        let flat = graph.transposed(&tokens, &[0, 2, 1]);
+        let flat = graph.flattened(&flat, 1);
+        let y = self.head.onnx(graph, &flat)?;
+        let y = graph.shaped(&y, &[series, next]);
+        Ok(x.undo(graph, &y))
     }
 }

@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 use super::{Architecture, Head, Model, Models};
 use crate::config::kind::Kind;
 use crate::nn::{Builder, Dropout, ForwardContext, Linear, Recurrent, RecurrentShape};
+use crate::onnx::{Graph, Value};
 use crate::ops::Cell;
 use crate::plan::{Modality, ModelPlan};
 
@@ -142,6 +143,25 @@ impl Net {
     }
 }
 
+impl Net {
+    /// [`Net::last`] in a graph of ONNX.
+    fn last_onnx(&self, graph: &mut Graph, states: &Value) -> Value {
+        let steps = states.dims()[1].unwrap_or(1);
+        let both = states.features() > self.hidden;
+        let mut part = |step, first| {
+            let state = graph.narrowed(states, 1, step, 1);
+            let state = graph.squeezed(&state, &[1]);
+            graph.narrowed(&state, 1, first, self.hidden)
+        };
+        let forward = part(steps - 1, 0);
+        if !both {
+            return forward;
+        }
+        let backward = part(0, self.hidden);
+        graph.concatenated(&[&forward, &backward], 1)
+    }
+}
+
 impl Model for Net {
     fn forward(&self, input: &Tensor, pass: &ForwardContext) -> Result<Tensor> {
         let x = if input.rank() == 2 { input.unsqueeze(2)? } else { input.clone() };
@@ -151,5 +171,13 @@ impl Model for Net {
             Some(shape) => y.reshape([&[y.dim(0)?], &shape[..]].concat()),
             None => Ok(y),
         }
+    }
+
+    fn onnx(&self, graph: &mut Graph, input: &Value) -> Result<Value> {
+        let x = if input.rank() == 2 { graph.unsqueezed(input, &[2]) } else { input.clone() };
+        let states = self.rnn.onnx(graph, &x)?;
+        let last = self.last_onnx(graph, &states);
+        let y = self.fc.onnx(graph, &last)?;
+        Ok(self.table.as_ref().map_or(y.clone(), |shape| graph.shaped(&y, shape)))
     }
 }

@@ -24,7 +24,8 @@ use super::backbone::{self, BACKBONE_MODE, BackboneMode};
 use super::{Architecture, Head as Outputs, Model, Models};
 use crate::config::kind::{Kind, Wrong};
 use crate::nn::{Builder, Dropout, ForwardContext, Linear};
-use crate::ops;
+use crate::onnx::{Graph, Value};
+use crate::ops::{self, LinearActivation};
 use crate::plan::{Modality, ModelPlan};
 pub(super) use grouped::Backbone;
 use trunk::{Shape, Style, Trunk};
@@ -281,6 +282,18 @@ impl Model for ResNet {
             let maps = self.trunk.forward(x, &of_trunk)?;
             self.head.forward(&ops::global_average_pool(&maps)?, pass)
         })
+    }
+
+    fn onnx(&self, graph: &mut Graph, input: &Value) -> Result<Value> {
+        let maps = self.trunk.onnx(graph, input)?;
+        let features = graph.global_average_pool(&maps);
+        match &self.head {
+            Head::Linear(fc) => fc.onnx(graph, &features),
+            Head::Hidden { hidden, last, .. } => {
+                let x = hidden.onnx_activated(graph, &features, LinearActivation::Relu)?;
+                last.onnx(graph, &x)
+            }
+        }
     }
 }
 

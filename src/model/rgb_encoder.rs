@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 use super::resnet::{Backbone, Block, Variant};
 use super::spatial_softmax::SpatialSoftmax;
 use crate::nn::{Builder, ForwardContext, Linear};
+use crate::onnx::{Graph, Value};
 use crate::ops::LinearActivation;
 
 /// The residual network that sees images.
@@ -65,5 +66,12 @@ impl RgbEncoder {
     pub(super) fn forward(&self, images: &Tensor, pass: &ForwardContext) -> Result<Tensor> {
         let points = self.pool.forward(&self.backbone.forward(images, pass)?, pass)?;
         self.out.forward_activated(&points, LinearActivation::Relu, pass)
+    }
+
+    /// [`RgbEncoder::forward`] in a graph of ONNX.
+    pub(super) fn onnx(&self, graph: &mut Graph, images: &Value) -> Result<Value> {
+        let maps = self.backbone.onnx(graph, images)?;
+        let points = self.pool.onnx(graph, &maps)?;
+        self.out.onnx_activated(graph, &points, LinearActivation::Relu)
     }
 }

@@ -2,6 +2,8 @@
 
 use candle_core::{Result, Tensor, bail};
 
+use crate::onnx::{Graph, Value};
+use crate::ops::Deviation;
 use crate::plan::ModelPlan;
 
 /// Sizes of a forecast.
@@ -34,5 +36,53 @@ impl Window {
     /// The series of an input (n, time steps, series + marks): (n, time steps, series).
     pub(super) fn series(&self, input: &Tensor) -> Result<Tensor> {
         input.narrow(2, 0, self.series)?.contiguous()
+    }
+
+    /// [`Window::series`] in a graph of ONNX.
+    pub(super) fn series_onnx(&self, graph: &mut Graph, input: &Value) -> Value {
+        graph.narrowed(input, 2, 0, self.series)
+    }
+}
+
+/// [`InstanceNorm`](crate::ops::InstanceNorm) in a graph of ONNX.
+pub(super) struct Standardised {
+    /// (n, rows, time steps)
+    pub(super) rows: Value,
+    /// (n, series, 1)
+    mean: Value,
+    /// (n, series, 1)
+    scale: Value,
+}
+
+impl Standardised {
+    /// Windows x (n, time steps, rows), of whose rows the first `series` are standardised.
+    pub(super) fn new(graph: &mut Graph, x: &Value, series: usize, deviation: Deviation) -> Self {
+        let (steps, rows) = (x.dims()[1].unwrap_or(1), x.features());
+        let all = graph.transposed(x, &[0, 2, 1]);
+        let values = graph.narrowed(&all, 1, 0, series);
+        let mean = graph.reduced("ReduceMean", &values, &[2]);
+        let centred = graph.sub(&values, &mean);
+        let squares = graph.mul(&centred, &centred);
+        let squares = graph.reduced("ReduceSum", &squares, &[2]);
+        let [n, inside, outside] = deviation.numbers(steps);
+        let variance = graph.scaled(&squares, 1.0 / n);
+        let inside = graph.scalar(inside);
+        let variance = graph.add(&variance, &inside);
+        let scale = graph.unary("Sqrt", &variance, &[]);
+        let outside = graph.scalar(outside);
+        let divisor = graph.add(&scale, &outside);
+        let mut standardised = graph.div(&centred, &divisor);
+        if rows > series {
+            let others = graph.narrowed(&all, 1, series, rows - series);
+            standardised = graph.concatenated(&[&standardised, &others], 1);
+        }
+        Self { rows: standardised, mean, scale }
+    }
+
+    /// A forecast (n, series, time steps) on the scales of its windows: (n, time steps, series).
+    pub(super) fn undo(&self, graph: &mut Graph, forecast: &Value) -> Value {
+        let scaled = graph.mul(forecast, &self.scale);
+        let shifted = graph.add(&scaled, &self.mean);
+        graph.transposed(&shifted, &[0, 2, 1])
     }
 }

@@ -4,6 +4,7 @@
 use candle_core::{Result, Tensor};
 
 use crate::nn::{Buffer, Builder, Conv2d, ConvShape, ForwardContext};
+use crate::onnx::{Graph, Value};
 use crate::ops::{self, Weight, Window};
 use crate::plan::Precision;
 
@@ -40,6 +41,19 @@ impl SpatialSoftmax {
         // Places are means over many pixels: never in half precision.
         let grid = Weight::from(&self.grid.var()?.as_detached_tensor().t()?.contiguous()?);
         ops::linear(&shares, &grid, None, Precision::Fp32)?.flatten_from(1)
+    }
+}
+
+impl SpatialSoftmax {
+    /// [`SpatialSoftmax::forward`] in a graph of ONNX.
+    pub(super) fn onnx(&self, graph: &mut Graph, x: &Value) -> Result<Value> {
+        let maps = self.maps.onnx(graph, x, [0; 2])?;
+        let maps = graph.reshaped(&maps, &[0, -1, self.points as i64]);
+        let maps = graph.transposed(&maps, &[0, 2, 1]);
+        let shares = graph.softmax(&maps);
+        let grid = self.grid.onnx(graph)?;
+        let places = graph.matmul(&shares, &grid);
+        Ok(graph.flattened(&places, 1))
     }
 }
 

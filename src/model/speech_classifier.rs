@@ -9,10 +9,11 @@ use serde::{Deserialize, Serialize};
 
 use super::backbone::{self, BACKBONE_MODE, BackboneMode};
 use super::fastconformer::{FastConformer, Sizes};
-use super::nest::{heard, shape};
+use super::nest::{heard, heard_onnx, shape};
 use super::{Architecture, Head, Model};
 use crate::config::kind::{Kind, Wrong};
 use crate::nn::{Builder, ForwardContext, Linear};
+use crate::onnx::{Attribute, Graph, Value};
 use crate::plan::{Modality, ModelPlan};
 
 /// `FastConformer` with a linear layer on the mean of its frames: classes of speech.
@@ -130,5 +131,25 @@ impl Model for Classifier {
         let shares: Vec<f32> = lengths.iter().flat_map(share).collect();
         let shares = Tensor::from_vec(shares, (lengths.len(), frames, 1), &Device::Cpu)?;
         self.head.forward(&encoded.broadcast_mul(&shares)?.sum(1)?, pass)
+    }
+
+    fn onnx(&self, graph: &mut Graph, input: &Value) -> Result<Value> {
+        let (speech, lengths) = heard_onnx(graph, input, 1);
+        let (encoded, lengths) = self.encoder.onnx(graph, &speech, &lengths)?;
+        let frames = encoded.dims()[1].unwrap_or(1);
+        let one = graph.scalar(1.0);
+        let most = graph.scalar(frames as f64);
+        let lengths = graph.binary("Max", &lengths, &one);
+        let lengths = graph.binary("Min", &lengths, &most);
+        let lengths = graph.unsqueezed(&lengths, &[2]);
+        let places: Vec<f32> = (0..frames).map(|place| place as f32).collect();
+        let places = graph.floats(&[1, frames, 1], &places);
+        let is_real = graph.node("Less", &[&places, &lengths], &[], &[None, Some(frames), Some(1)]);
+        let is_real = graph.unary("Cast", &is_real, &[Attribute::Int("to", 1)]);
+        let shares = graph.div(&is_real, &lengths);
+        let shared = graph.mul(&encoded, &shares);
+        let mean = graph.reduced("ReduceSum", &shared, &[1]);
+        let mean = graph.squeezed(&mean, &[1]);
+        self.head.onnx(graph, &mean)
     }
 }

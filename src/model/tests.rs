@@ -121,21 +121,24 @@ fn speech(name: &str) -> ModelPlan {
     ModelPlan::new(kind, &[2, 17, 8], 5)
 }
 
+/// The registered model `name`, as small as its options make it, for small samples.
+pub(super) fn small(name: &str) -> ModelPlan {
+    match name {
+        "gpt" | "llama" => text(name),
+        "diffusion_policy" => policy(),
+        "diffusion_policy_image" => seeing_policy(),
+        "nest" | "fastconformer" => speech(name),
+        "dlinear" | "lstm" | "gru" | "itransformer" | "patchtst" | "timebridge" => forecast(name),
+        _ => plan(name, &[3, 32, 32], 5),
+    }
+}
+
 #[test]
 fn every_registered_model_is_described_and_the_small_ones_run_in_both_modes() {
     let registry = Models::default();
     // A graph has the layers of its file; its own tests run it.
     for name in registry.names().filter(|&name| name != "graph") {
-        let forecasts = ["dlinear", "lstm", "gru", "itransformer", "patchtst", "timebridge"];
-        let forecasts = forecasts.contains(&name);
-        let plan = match name {
-            "gpt" | "llama" => text(name),
-            "diffusion_policy" => policy(),
-            "diffusion_policy_image" => seeing_policy(),
-            "nest" | "fastconformer" => speech(name),
-            _ if forecasts => forecast(name),
-            _ => plan(name, &[3, 32, 32], 5),
-        };
+        let plan = small(name);
         let facts = registry.describe(&plan).unwrap();
         if facts.parameters.iter().map(|p| p.1.iter().product::<usize>()).sum::<usize>() > 2_000_000
         {

@@ -20,10 +20,11 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::attention::MultiHead;
-use super::series::Window;
+use super::series::{Standardised, Window};
 use super::{Architecture, Head, Model};
 use crate::config::kind::Kind;
 use crate::nn::{self, Builder, Conv1d, ConvShape, Dropout, ForwardContext, LayerNorm, Linear};
+use crate::onnx::{Graph, Value};
 use crate::ops::{self, Average, Deviation, InstanceNorm, LinearActivation};
 use crate::plan::{Modality, ModelPlan};
 
@@ -183,12 +184,35 @@ impl Model for TimeBridge {
         let y = self.head.forward(&flat, pass)?.reshape((n, series, next))?;
         x.undo(&y)
     }
+
+    fn onnx(&self, graph: &mut Graph, input: &Value) -> Result<Value> {
+        let Window { seen, series, marks, .. } = self.window;
+        let x = Standardised::new(graph, input, series, Deviation::Sample);
+        let patches = graph.shaped(&x.rows, &[series + marks, self.patches, seen / self.patches]);
+        let tokens = self.embed.onnx(graph, &patches)?;
+        let tokens = self.layers.iter().try_fold(tokens, |x, layer| layer.onnx(graph, &x))?;
+        let tokens = graph.narrowed(&tokens, 1, 0, series);
+        let flat = graph.flattened(&tokens, 2);
+        let y = self.head.onnx(graph, &flat)?;
+        Ok(x.undo(graph, &y))
+    }
 }
 
 /// (n, rows, patches, `d_model`) -> the same, with `num_p` patches after sampling.
 struct Layer {
     mixing: Mixing,
     rest: FeedForward,
+}
+
+impl Layer {
+    /// x (n, rows, patches, width)
+    fn onnx(&self, graph: &mut Graph, x: &Value) -> Result<Value> {
+        let (rows, width) = (x.dims()[1].unwrap_or(1), x.features());
+        let (kept, mixed) = self.mixing.onnx(graph, x)?;
+        let y = self.rest.onnx(graph, &kept, &mixed)?;
+        let patches = y.dims()[1].unwrap_or(1);
+        Ok(graph.shaped(&y, &[rows, patches, width]))
+    }
 }
 
 impl nn::Block for Layer {
@@ -272,6 +296,67 @@ impl Mixing {
     }
 }
 
+impl Mixing {
+    /// [`Mixing::forward`] in a graph of ONNX.
+    fn onnx(&self, graph: &mut Graph, x: &Value) -> Result<(Value, Value)> {
+        let (patches, width) = (x.dims()[2].unwrap_or(1), x.features());
+        let flat = graph.shaped(x, &[patches, width]);
+        match self {
+            Self::Integrated { attention, window, .. } => {
+                let trend = Average::Trailing.onnx(graph, &flat, *window);
+                let stable = graph.sub(&flat, &trend);
+                let y = attention.onnx(graph, [&stable, &stable, &flat])?;
+                Ok((flat, y))
+            }
+            Self::Sampling { attention, conv1, conv2, .. } => {
+                let across = graph.transposed(&flat, &[0, 2, 1]);
+                let a = conv1.onnx(graph, &across, 0)?;
+                let mean = graph.reduced("ReduceMean", &across, &[2]);
+                let with_mean = graph.concatenated(&[&a, &mean], 2);
+                let b = conv2.onnx(graph, &with_mean, 0)?;
+                let sampled = graph.add(&b, &a);
+                let sampled = graph.transposed(&sampled, &[0, 2, 1]);
+                let y = attention.onnx(graph, [&sampled, &flat, &flat])?;
+                Ok((y, sampled))
+            }
+            Self::Cointegrated { along_rows, along_columns, side, .. } => {
+                let y = square_onnx(graph, x, [along_rows, along_columns], *side)?;
+                Ok((flat, y))
+            }
+        }
+    }
+}
+
+/// [`square`] in a graph of ONNX.
+fn square_onnx(
+    graph: &mut Graph,
+    x: &Value,
+    [along_rows, along_columns]: [&MultiHead; 2],
+    side: usize,
+) -> Result<Value> {
+    let [rows, patches] = [1, 2].map(|axis| x.dims()[axis].unwrap_or(1));
+    let width = x.features();
+    let by_patch = graph.transposed(x, &[0, 2, 1, 3]);
+    let by_patch = graph.shaped(&by_patch, &[rows, width]);
+    let padded = graph.padded(&by_patch, 1, 0, side * side - rows);
+    let lines = graph.shaped(&padded, &[side, width]);
+    let turned = |graph: &mut Graph, lines: &Value| {
+        let grid = graph.shaped(lines, &[side, side, width]);
+        let grid = graph.transposed(&grid, &[0, 2, 1, 3]);
+        graph.shaped(&grid, &[side, width])
+    };
+    let y = along_rows.onnx(graph, [&lines, &lines, &lines])?;
+    let columns = turned(graph, &y);
+    let y = along_columns.onnx(graph, [&columns, &columns, &columns])?;
+    let y = graph.add(&y, &columns);
+    let y = turned(graph, &y);
+    let y = graph.shaped(&y, &[side * side, width]);
+    let y = graph.narrowed(&y, 1, 0, rows);
+    let y = graph.shaped(&y, &[patches, rows, width]);
+    let y = graph.transposed(&y, &[0, 2, 1, 3]);
+    Ok(graph.shaped(&y, &[patches, width]))
+}
+
 /// Attention among the series of each patch, laid out in a square with zeros at its end:
 /// x (n, rows, patches, width) -> (n rows, patches, width).
 fn square(
@@ -331,6 +416,18 @@ impl FeedForward {
         let y = self.fc1.forward_activated(&x, LinearActivation::Gelu, pass)?;
         let y = self.fc2.forward(&self.inside.forward(&y, pass)?, pass)?;
         self.norm2.forward_sum(&x, &self.last.forward(&y, pass)?)
+    }
+}
+
+impl FeedForward {
+    /// [`FeedForward::forward`] in a graph of ONNX.
+    fn onnx(&self, graph: &mut Graph, kept: &Value, mixed: &Value) -> Result<Value> {
+        let sum = graph.add(kept, mixed);
+        let x = self.norm1.onnx(graph, &sum)?;
+        let y = self.fc1.onnx_activated(graph, &x, LinearActivation::Gelu)?;
+        let y = self.fc2.onnx(graph, &y)?;
+        let sum = graph.add(&x, &y);
+        self.norm2.onnx(graph, &sum)
     }
 }
 

@@ -7,6 +7,7 @@ use candle_core::{Result, Tensor, bail};
 use crate::nn::{
     Builder, Conv1d, ConvShape, ConvTranspose1d, ForwardContext, GroupNorm, Linear, Nonlinearity,
 };
+use crate::onnx::{Graph, Value};
 use crate::ops::Window;
 
 /// Sizes of the net.
@@ -77,6 +78,15 @@ impl ConvBlock {
     }
 }
 
+impl ConvBlock {
+    /// [`ConvBlock::forward`] in a graph of ONNX.
+    fn onnx(&self, graph: &mut Graph, x: &Value) -> Result<Value> {
+        let y = self.conv.onnx(graph, x, 0)?;
+        let y = self.norm.onnx(graph, &y)?;
+        Ok(Nonlinearity::Mish.onnx(graph, &y))
+    }
+}
+
 /// A convolution along a line.
 pub(super) fn line([inputs, outputs]: [usize; 2], kernel: usize, window: Window) -> ConvShape {
     ConvShape { inputs, outputs, kernel, window, groups: 1 }
@@ -128,6 +138,25 @@ impl Residual {
     }
 }
 
+impl Residual {
+    /// [`Residual::forward`] in a graph of ONNX.
+    fn onnx(&self, graph: &mut Graph, x: &Value, condition: &Value) -> Result<Value> {
+        let film = self.condition.onnx(graph, condition)?;
+        let film = graph.unsqueezed(&film, &[1]);
+        let [scale, bias] =
+            [0, self.outputs].map(|first| graph.narrowed(&film, 2, first, self.outputs));
+        let inner = self.blocks[0].onnx(graph, x)?;
+        let inner = graph.mul(&inner, &scale);
+        let inner = graph.add(&inner, &bias);
+        let inner = self.blocks[1].onnx(graph, &inner)?;
+        let round = match &self.shortcut {
+            Some(conv) => conv.onnx(graph, x, 0)?,
+            None => x.clone(),
+        };
+        Ok(graph.add(&inner, &round))
+    }
+}
+
 /// Two residual blocks, the second of which keeps the width.
 struct Pair([Residual; 2]);
 
@@ -144,6 +173,13 @@ impl Pair {
 
     fn forward(&self, x: &Tensor, condition: &Tensor, pass: &ForwardContext) -> Result<Tensor> {
         self.0.iter().try_fold(x.clone(), |x, block| block.forward(&x, condition, pass))
+    }
+}
+
+impl Pair {
+    /// [`Pair::forward`] in a graph of ONNX.
+    fn onnx(&self, graph: &mut Graph, x: &Value, condition: &Value) -> Result<Value> {
+        self.0.iter().try_fold(x.clone(), |x, block| block.onnx(graph, &x, condition))
     }
 }
 
@@ -230,5 +266,27 @@ impl UNet1d {
             x = larger.forward(&x, pass)?;
         }
         self.out.forward(&self.last.forward(&x, pass)?, pass)
+    }
+
+    /// [`UNet1d::forward`] in a graph of ONNX.
+    pub(super) fn onnx(&self, graph: &mut Graph, x: &Value, condition: &Value) -> Result<Value> {
+        let condition = Nonlinearity::Mish.onnx(graph, condition);
+        let mut x = x.clone();
+        let mut skips = Vec::new();
+        for (blocks, smaller) in &self.down {
+            x = blocks.onnx(graph, &x, &condition)?;
+            skips.push(x.clone());
+            if let Some(smaller) = smaller {
+                x = smaller.onnx(graph, &x, 0)?;
+            }
+        }
+        x = self.middle.onnx(graph, &x, &condition)?;
+        for ((blocks, larger), skip) in self.up.iter().zip(skips.iter().rev()) {
+            let both = graph.concatenated(&[&x, skip], 2);
+            x = blocks.onnx(graph, &both, &condition)?;
+            x = larger.onnx(graph, &x)?;
+        }
+        let x = self.last.onnx(graph, &x)?;
+        self.out.onnx(graph, &x, 0)
     }
 }

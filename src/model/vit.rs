@@ -19,6 +19,7 @@ use crate::nn::{
     self, Builder, Conv2d, ConvShape, DropPath, Dropout, ForwardContext, Init, LayerNorm, Linear,
     Param,
 };
+use crate::onnx::{Graph, Value};
 use crate::ops::{self, Attention, LinearActivation, Window};
 use crate::plan::{Modality, ModelPlan};
 
@@ -169,6 +170,22 @@ impl Model for Vit {
         })?;
         self.head.forward(&x.narrow(1, 0, 1)?.squeeze(1)?.contiguous()?, pass)
     }
+
+    fn onnx(&self, graph: &mut Graph, input: &Value) -> Result<Value> {
+        let x = graph.images(input);
+        let patches = self.patch_embed.onnx(graph, &x, [0; 2])?;
+        let patches = graph.reshaped(&patches, &[0, -1, patches.features() as i64]);
+        let token = self.cls_token.onnx(graph)?;
+        let token = graph.for_each_sample(&token, &patches);
+        let tokens = graph.concatenated(&[&token, &patches], 1);
+        let positions = self.pos_embed.onnx(graph)?;
+        let x = graph.add(&tokens, &positions);
+        let x = self.blocks.iter().try_fold(x, |x, block| block.onnx(graph, &x))?;
+        let x = self.norm.onnx(graph, &x)?;
+        let first = graph.narrowed(&x, 1, 0, 1);
+        let first = graph.squeezed(&first, &[1]);
+        self.head.onnx(graph, &first)
+    }
 }
 
 /// x + attention(norm x), then x + mlp(norm x), each with stochastic depth.
@@ -206,6 +223,20 @@ impl Block {
             drop_paths: ["drop_path1", "drop_path2"]
                 .map(|name| DropPath::new(&builder.pp(name), skipped)),
         })
+    }
+}
+
+impl Block {
+    fn onnx(&self, graph: &mut Graph, x: &Value) -> Result<Value> {
+        let y = self.norm1.onnx(graph, x)?;
+        let qkv = self.qkv.onnx(graph, &y)?;
+        let y = graph.attention_packed(&qkv, self.heads, false);
+        let y = self.proj.onnx(graph, &y)?;
+        let x = graph.add(x, &y);
+        let y = self.norm2.onnx(graph, &x)?;
+        let y = self.fc1.onnx_activated(graph, &y, LinearActivation::Gelu)?;
+        let y = self.fc2.onnx(graph, &y)?;
+        Ok(graph.add(&x, &y))
     }
 }
 

@@ -222,3 +222,36 @@ fn a_run_that_is_misnamed_is_refused_at_its_key_with_the_nearest_name() {
     says(&lab.run_to(2, &head), &["only the head differs"]);
     lab.run_to(0, &[&head[..], &["model.strict=except_head", "train.epochs=1"]].concat());
 }
+
+#[test]
+fn a_run_is_exported_as_onnx_with_what_its_inputs_are_made_of() {
+    let lab = trained();
+    let json = |name: &str| -> serde_json::Value {
+        serde_json::from_str(&fs::read_to_string(lab.path(name)).unwrap()).unwrap()
+    };
+    let of_weights = json("preprocessing.json");
+    lab.run_to(0, &["checkpoint", "export", "small", "out/model.onnx"]);
+    assert_eq!(json("out/preprocessing.json"), of_weights);
+    assert_eq!(of_weights["input"]["name"], "input");
+    assert_eq!(of_weights["classes"].as_array().unwrap().len(), 3);
+    let transforms = of_weights["transforms"].as_array().unwrap();
+    assert_eq!(transforms.last().unwrap()["name"], "normalize");
+    let bytes = fs::read(lab.path("out/model.onnx")).unwrap();
+    let graph = ddprun::onnx::ModelProto::read(&bytes).unwrap().graph.unwrap();
+    assert!(graph.initializer.iter().any(|tensor| tensor.name == "layers.0.weight"));
+    let other = |args: &[&str], words: &[&str]| {
+        says(&lab.run_to(2, &[&["checkpoint", "export", "small"], args].concat()), words);
+    };
+    other(
+        &["x.onnx", "--format", "safetensors"],
+        &["`x.onnx` would hold safetensors", "x.safetensors"],
+    );
+    other(&["x.pt", "--format", "onnx"], &["`x.pt` would hold ONNX", "write `x.onnx`"]);
+    other(&["x.pt"], &["torch.load", "x.safetensors"]);
+    // Without its run a checkpoint does not say what its model is.
+    fs::remove_dir_all(lab.path("logs")).unwrap();
+    let best = lab.checkpoints().join("best");
+    let ended =
+        lab.run_to(0, &["checkpoint", "export", best.to_str().unwrap(), "alone/w.safetensors"]);
+    says(&ended, &["the run of this checkpoint is not here"]);
+}

@@ -3,5 +3,6 @@
 pub use train_numbers::{Convolutions, Precision, RopeScaling, rng, units};
 #[cfg(feature = "cuda")]
 pub mod cuda_libraries;
+pub mod onnx;
 pub mod ops;
 pub mod nn;

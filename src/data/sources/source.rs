@@ -53,6 +53,16 @@ pub trait DataSource: Debug + Send + Sync {
         Ok(Vec::new())
     }
 
+    /// The numbers by which samples are prepared, for other programs: by default what the survey
+    /// `found`, such as the means and categories of a table.
+    ///
+    /// # Errors
+    ///
+    /// They are read from files that cannot be read any more.
+    fn preprocessing(&self, found: &Options) -> Result<Options, Error> {
+        Ok(found.clone())
+    }
+
     /// An attempt at the task that its behaviour solves, from a start that `key` draws; `None` if
     /// there is no simulation.
     fn environment(&self, _key: Key) -> Option<Box<dyn Environment>> {

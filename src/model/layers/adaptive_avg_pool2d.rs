@@ -1,12 +1,13 @@
 //! `name = "adaptive_avg_pool2d"`
 
-use candle_core::{Result as CandleResult, Tensor};
+use candle_core::{Device, Result as CandleResult, Tensor};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::config::kind::Kind;
 use crate::model::layers::{Decided, Flow, Forward, Layer, LayerMisfit, Node, Scope, Site};
 use crate::nn::ForwardContext;
+use crate::onnx::{Graph, Value};
 use crate::ops::{self, Lines};
 
 /// means over parts of an image, as many as `output_size` says: `torch.nn.AdaptiveAvgPool2d`.
@@ -38,5 +39,18 @@ impl Forward for AdaptiveAvgPool2d {
         let ((_, height, width, _), [rows, columns]) = (x.dims4()?, self.output_size);
         let rows = Lines::adaptive(height, rows as usize)?;
         ops::resample(x, rows, Lines::adaptive(width, columns as usize)?)
+    }
+
+    fn onnx(&self, graph: &mut Graph, x: &Value) -> CandleResult<Value> {
+        let sides = [x.dims()[1], x.dims()[2]].map(Option::unwrap_or_default);
+        let lines = |axis: usize| -> CandleResult<Tensor> {
+            Lines::adaptive(sides[axis], self.output_size[axis] as usize)?.dense(&Device::Cpu)
+        };
+        let [rows, columns] = [lines(0)?, lines(1)?];
+        let mut matrix = |lines: &Tensor| -> CandleResult<Value> {
+            Ok(graph.floats(lines.dims(), &lines.flatten_all()?.to_vec1::<f32>()?))
+        };
+        let (rows, columns) = (matrix(&rows)?, matrix(&columns)?);
+        Ok(graph.resampled(x, [&rows, &columns]))
     }
 }

@@ -9,6 +9,7 @@ use crate::model::layers::{
     Decided, Flow, Forward, Layer, LayerMisfit, Node, Scope, Site, Sizes, Unfit,
 };
 use crate::nn::{Dropout, ForwardContext, Linear};
+use crate::onnx::{Graph, Value};
 use crate::ops::{self, Attention, Rope};
 
 /// self-attention over the steps of a sequence, with a linear layer before it (`qkv`) and one after
@@ -145,6 +146,28 @@ impl Forward for Built {
         let v = self.for_each_query(&part(width + shared, shared)?)?;
         let y = ops::attention(&q, &self.for_each_query(&k)?, &v, options)?;
         self.proj.forward(&y, pass)
+    }
+
+    fn onnx(&self, graph: &mut Graph, x: &Value) -> CandleResult<Value> {
+        let Self { heads, kv_heads, causal, rope, .. } = *self;
+        let qkv = self.qkv.onnx(graph, x)?;
+        if kv_heads == heads && rope.is_none() {
+            let y = graph.attention_packed(&qkv, heads, causal);
+            return self.proj.onnx(graph, &y);
+        }
+        let width = x.features();
+        let shared = width / heads * kv_heads;
+        let [mut q, mut k, v] = [(0, width), (width, shared), (width + shared, shared)]
+            .map(|(first, width)| graph.narrowed(&qkv, 2, first, width));
+        if let Some(rope) = rope {
+            let tables = rope.onnx(graph, width / heads);
+            let tables = [&tables[0], &tables[1]];
+            q = graph.rotary(&q, heads, tables);
+            k = graph.rotary(&k, kv_heads, tables);
+        }
+        let [k, v] = [k, v].map(|part| graph.heads_repeated(&part, kv_heads, heads));
+        let y = graph.attention([&q, &k, &v], heads, causal);
+        self.proj.onnx(graph, &y)
     }
 }
 

@@ -8,6 +8,7 @@ use crate::config::kind::Kind;
 use crate::model::layers::window::Slide;
 use crate::model::layers::{Decided, Flow, Forward, Layer, LayerMisfit, Node, Scope, Site, Sizes};
 use crate::nn::ForwardContext;
+use crate::onnx::{Graph, Sliding, Value};
 use crate::ops::{self, Lines};
 
 /// mean of each window of a sequence, `torch.nn.AvgPool1d`.
@@ -58,5 +59,11 @@ impl Forward for Pool {
         let Slide { kernel, stride, padding } = self.0;
         let steps = Lines::windows(x.dim(1)?, kernel, stride, padding)?;
         ops::resample(&x.unsqueeze(2)?, steps, Lines::nearest(1, 1)?)?.squeeze(2)
+    }
+
+    fn onnx(&self, graph: &mut Graph, x: &Value) -> CandleResult<Value> {
+        let Slide { kernel, stride, padding } = self.0;
+        let sliding = Sliding::new(&[kernel], &[stride], &[padding], &[1]);
+        Ok(graph.average_pool(x, &sliding))
     }
 }

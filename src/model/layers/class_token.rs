@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 use crate::config::kind::Kind;
 use crate::model::layers::{Decided, Flow, Forward, Layer, LayerMisfit, Node, Scope, Site, Sizes};
 use crate::nn::{ForwardContext, Init, Param};
+use crate::onnx::{Graph, Value};
 
 /// a learnt vector as the first step of a sequence, as in vision transformers; `select` takes it
 /// out again.
@@ -44,5 +45,11 @@ impl Forward for Token {
         let (n, _, features) = x.dims3()?;
         let token = self.0.tensor()?.broadcast_as((n, 1, features))?;
         Tensor::cat(&[&token.contiguous()?, x], 1)
+    }
+
+    fn onnx(&self, graph: &mut Graph, x: &Value) -> CandleResult<Value> {
+        let token = self.0.onnx(graph)?;
+        let token = graph.for_each_sample(&token, x);
+        Ok(graph.concatenated(&[&token, x], 1))
     }
 }

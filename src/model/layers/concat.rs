@@ -8,6 +8,7 @@ use crate::config::kind::{Entry, Kind};
 use crate::model::layers::sequential::end;
 use crate::model::layers::{Decided, Flow, Forward, Layer, LayerMisfit, Node, Scope, Site, Unfit};
 use crate::nn::ForwardContext;
+use crate::onnx::{Graph, Value};
 
 /// each layer on the same input; the outputs side by side, along channels or features.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -50,5 +51,12 @@ impl Forward for Branches {
     fn forward(&self, x: &Tensor, pass: &ForwardContext) -> CandleResult<Tensor> {
         let outputs = self.0.iter().map(|branch| branch.forward(x, pass));
         Tensor::cat(&outputs.collect::<CandleResult<Vec<_>>>()?, D::Minus1)
+    }
+
+    fn onnx(&self, graph: &mut Graph, x: &Value) -> CandleResult<Value> {
+        let outputs = self.0.iter().map(|branch| branch.onnx(graph, x));
+        let outputs = outputs.collect::<CandleResult<Vec<_>>>()?;
+        let outputs: Vec<&Value> = outputs.iter().collect();
+        Ok(graph.concatenated(&outputs, outputs[0].rank() - 1))
     }
 }

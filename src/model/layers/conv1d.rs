@@ -11,6 +11,7 @@ use crate::model::layers::{
     Decided, Flow, Forward, Layer, LayerMisfit, Node, Scope, Site, Sizes, Unfit,
 };
 use crate::nn::{self, ConvShape, ForwardContext};
+use crate::onnx::{Graph, Value};
 use crate::ops::Window;
 
 /// convolution along the steps of a sequence, `torch.nn.Conv1d`.
@@ -129,5 +130,9 @@ impl Forward for Padded {
             0 => self.conv.forward(x, pass),
             behind => self.conv.forward(&x.pad_with_zeros(1, 0, behind)?, pass),
         }
+    }
+
+    fn onnx(&self, graph: &mut Graph, x: &Value) -> CandleResult<Value> {
+        self.conv.onnx(graph, x, self.behind)
     }
 }

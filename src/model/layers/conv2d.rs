@@ -12,6 +12,7 @@ use crate::model::layers::{
     Decided, Flow, Forward, Layer, LayerMisfit, Node, Scope, Site, Sizes, Unfit,
 };
 use crate::nn::{self, ForwardContext, Init, RectangularConv};
+use crate::onnx::{Graph, Value};
 use crate::ops::Slides;
 
 /// convolution of an image, `torch.nn.Conv2d`.
@@ -184,5 +185,9 @@ impl Forward for Padded {
         let [below, right] = self.behind;
         let x = x.pad_with_zeros(1, 0, below)?.pad_with_zeros(2, 0, right)?;
         self.conv.forward(&x, pass)
+    }
+
+    fn onnx(&self, graph: &mut Graph, x: &Value) -> CandleResult<Value> {
+        self.conv.onnx(graph, x, self.behind)
     }
 }

@@ -10,6 +10,7 @@ use crate::model::layers::{
     Decided, Flow, Forward, Layer, LayerMisfit, Node, Scope, Site, Sizes, Unfit,
 };
 use crate::nn::{self, ForwardContext, RectangularConv};
+use crate::onnx::{Graph, Value};
 use crate::ops::{Slides, Window};
 
 /// transposed convolution, which makes an image larger, `torch.nn.ConvTranspose2d`.
@@ -109,5 +110,9 @@ impl Layer for ConvTranspose2d {
 impl Forward for nn::ConvTranspose2d {
     fn forward(&self, x: &Tensor, pass: &ForwardContext) -> CandleResult<Tensor> {
         nn::ConvTranspose2d::forward(self, x, pass)
+    }
+
+    fn onnx(&self, graph: &mut Graph, x: &Value) -> CandleResult<Value> {
+        nn::ConvTranspose2d::onnx(self, graph, x)
     }
 }

@@ -7,9 +7,10 @@ use serde::{Deserialize, Serialize};
 use crate::config::kind::{Entry, Kind};
 use crate::model::layers::sequential::end;
 use crate::model::layers::{
-    Decided, Flow, Forward, Layer, LayerMisfit, Node, Scope, Site, Sizes, Unfit, run,
+    Decided, Flow, Forward, Layer, LayerMisfit, Node, Scope, Site, Sizes, Unfit, run, run_onnx,
 };
 use crate::nn::{Dropout, ForwardContext, Linear};
+use crate::onnx::{Graph, Value};
 use crate::ops::{self, Attention};
 
 /// attention of another sequence to this one: each step of layers(x) asks all steps of x, with
@@ -102,5 +103,14 @@ impl Forward for Built {
         let part = |first| kv.narrow(2, first, width)?.contiguous();
         let y = ops::attention(&q, &part(0)?, &part(width)?, options)?;
         self.proj.forward(&y, pass)
+    }
+
+    fn onnx(&self, graph: &mut Graph, x: &Value) -> CandleResult<Value> {
+        let queries = run_onnx(&self.queries, graph, x)?;
+        let (q, kv) = (self.q.onnx(graph, &queries)?, self.kv.onnx(graph, x)?);
+        let width = q.features();
+        let [k, v] = [0, width].map(|first| graph.narrowed(&kv, 2, first, width));
+        let y = graph.attention([&q, &k, &v], self.heads, false);
+        self.proj.onnx(graph, &y)
     }
 }

@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 use crate::config::kind::Kind;
 use crate::model::layers::{Decided, Flow, Forward, Layer, LayerMisfit, Node, Scope, Site, Sizes};
 use crate::nn::{self, ForwardContext};
+use crate::onnx::{Graph, Value};
 
 /// `torch.nn.Dropout`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -42,5 +43,9 @@ impl Layer for Dropout {
 impl Forward for nn::Dropout {
     fn forward(&self, x: &Tensor, pass: &ForwardContext) -> CandleResult<Tensor> {
         nn::Dropout::forward(self, x, pass)
+    }
+
+    fn onnx(&self, _: &mut Graph, x: &Value) -> CandleResult<Value> {
+        Ok(x.clone())
     }
 }

@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 use crate::config::kind::Kind;
 use crate::model::layers::{Decided, Flow, Forward, Layer, LayerMisfit, Node, Scope, Site, Sizes};
 use crate::nn::{self, ForwardContext};
+use crate::onnx::{Graph, Value};
 
 /// a learnt vector per token, `torch.nn.Embedding`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -50,5 +51,9 @@ struct Table(nn::Embedding);
 impl Forward for Table {
     fn forward(&self, x: &Tensor, _: &ForwardContext) -> CandleResult<Tensor> {
         self.0.forward(&x.to_dtype(DType::U32)?)
+    }
+
+    fn onnx(&self, graph: &mut Graph, x: &Value) -> CandleResult<Value> {
+        self.0.onnx(graph, x)
     }
 }

@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 use crate::config::kind::Kind;
 use crate::model::layers::{Decided, Flow, Forward, Layer, LayerMisfit, Node, Scope, Site};
 use crate::nn::ForwardContext;
+use crate::onnx::{Graph, Value};
 use crate::ops;
 
 /// image or sequence to vector, all values in PyTorch's order.
@@ -35,5 +36,10 @@ impl Forward for Flatten {
             4 => ops::nhwc_to_nchw(x)?.flatten_from(1),
             _ => x.flatten_from(1),
         }
+    }
+
+    fn onnx(&self, graph: &mut Graph, x: &Value) -> CandleResult<Value> {
+        let x = if x.rank() == 4 { graph.planes(x) } else { x.clone() };
+        Ok(graph.flattened(&x, 1))
     }
 }

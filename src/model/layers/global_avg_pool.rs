@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 use crate::config::kind::Kind;
 use crate::model::layers::{Decided, Flow, Forward, Layer, LayerMisfit, Node, Scope, Site};
 use crate::nn::ForwardContext;
+use crate::onnx::{Graph, Value};
 use crate::ops;
 
 /// mean of each channel of an image, or of each feature over the steps of a sequence: a vector.
@@ -39,5 +40,9 @@ impl Forward for GlobalAvgPool {
             3 => ops::global_average_pool(&x.unsqueeze(2)?),
             _ => ops::global_average_pool(x),
         }
+    }
+
+    fn onnx(&self, graph: &mut Graph, x: &Value) -> CandleResult<Value> {
+        Ok(graph.global_average_pool(x))
     }
 }

@@ -9,6 +9,7 @@ use crate::model::layers::{
     Decided, Flow, Forward, Layer, LayerMisfit, Node, Scope, Site, Sizes, Unfit,
 };
 use crate::nn::{self, ForwardContext};
+use crate::onnx::{Graph, Value};
 
 /// `torch.nn.GroupNorm`: by mean and variance of each sample's groups of channels.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -59,5 +60,9 @@ impl Layer for GroupNorm {
 impl Forward for nn::GroupNorm {
     fn forward(&self, x: &Tensor, _: &ForwardContext) -> CandleResult<Tensor> {
         nn::GroupNorm::forward(self, x)
+    }
+
+    fn onnx(&self, graph: &mut Graph, x: &Value) -> CandleResult<Value> {
+        nn::GroupNorm::onnx(self, graph, x)
     }
 }

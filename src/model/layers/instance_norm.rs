@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 use crate::config::kind::Kind;
 use crate::model::layers::{Decided, Flow, Forward, Layer, LayerMisfit, Node, Scope, Site, Sizes};
 use crate::nn::{self, ForwardContext};
+use crate::onnx::{Graph, Value};
 use crate::ops::{self, Weight};
 
 /// `torch.nn.InstanceNorm1d` or `2d`: each channel of each sample by its own mean and variance.
@@ -64,5 +65,9 @@ impl Forward for Plain {
         let scale = Tensor::ones(channels, DType::F32, x.device())?;
         let affine = [&Weight::from(&scale), &Weight::from(&scale.zeros_like()?)];
         ops::group_norm(x, affine, channels, self.eps)
+    }
+
+    fn onnx(&self, graph: &mut Graph, x: &Value) -> CandleResult<Value> {
+        Ok(graph.group_norm(x, None, x.features(), self.eps))
     }
 }

@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 use crate::config::kind::Kind;
 use crate::model::layers::{Decided, Flow, Forward, Layer, LayerMisfit, Node, Scope, Site, Sizes};
 use crate::nn::{ForwardContext, Init, Param};
+use crate::onnx::{Graph, Value};
 
 /// learnt vectors, the same for each sample whatever comes in: what asks in a `cross_attention`, as
 /// in Perceiver.
@@ -50,5 +51,10 @@ impl Forward for Vectors {
         let vectors = self.0.tensor()?;
         let (_, steps, features) = vectors.dims3()?;
         vectors.broadcast_as((x.dim(0)?, steps, features))?.contiguous()
+    }
+
+    fn onnx(&self, graph: &mut Graph, x: &Value) -> CandleResult<Value> {
+        let vectors = self.0.onnx(graph)?;
+        Ok(graph.for_each_sample(&vectors, x))
     }
 }

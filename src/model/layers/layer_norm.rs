@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 use crate::config::kind::Kind;
 use crate::model::layers::{Decided, Flow, Forward, Layer, LayerMisfit, Node, Scope, Site, Sizes};
 use crate::nn::{self, ForwardContext};
+use crate::onnx::{Graph, Value};
 
 /// `torch.nn.LayerNorm` over the features.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -48,5 +49,9 @@ impl Layer for LayerNorm {
 impl Forward for nn::LayerNorm {
     fn forward(&self, x: &Tensor, _: &ForwardContext) -> CandleResult<Tensor> {
         nn::LayerNorm::forward(self, x)
+    }
+
+    fn onnx(&self, graph: &mut Graph, x: &Value) -> CandleResult<Value> {
+        nn::LayerNorm::onnx(self, graph, x)
     }
 }

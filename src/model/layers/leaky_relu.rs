@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 use crate::config::kind::Kind;
 use crate::model::layers::{Decided, Flow, Forward, Layer, LayerMisfit, Node, Scope, Site, Sizes};
 use crate::nn::ForwardContext;
+use crate::onnx::{Attribute, Graph, Value};
 use crate::ops;
 
 /// x where it is positive, else `negative_slope` x, `torch.nn.LeakyReLU`.
@@ -45,5 +46,9 @@ impl Layer for LeakyRelu {
 impl Forward for LeakyRelu {
     fn forward(&self, x: &Tensor, _: &ForwardContext) -> CandleResult<Tensor> {
         ops::leaky_relu(x, self.negative_slope)
+    }
+
+    fn onnx(&self, graph: &mut Graph, x: &Value) -> CandleResult<Value> {
+        Ok(graph.unary("LeakyRelu", x, &[Attribute::Float("alpha", self.negative_slope)]))
     }
 }

@@ -12,6 +12,7 @@ use crate::model::layers::{
     Decided, Flow, Forward, Layer, LayerMisfit, Node, Scope, Site, Sizes, Unfit,
 };
 use crate::nn::ForwardContext;
+use crate::onnx::{Graph, Value};
 use crate::ops;
 
 /// largest value of each window of a sequence, `torch.nn.MaxPool1d`. On CPUs only.
@@ -72,5 +73,12 @@ struct Pool(Pooling);
 impl Forward for Pool {
     fn forward(&self, x: &Tensor, _: &ForwardContext) -> CandleResult<Tensor> {
         ops::max_pool2d_over(&x.unsqueeze(1)?, self.0.kernel, self.0.slides)?.squeeze(1)
+    }
+
+    fn onnx(&self, graph: &mut Graph, x: &Value) -> CandleResult<Value> {
+        // A sequence is an image of one row.
+        let row = graph.unsqueezed(x, &[1]);
+        let row = graph.max_pool(&row, &self.0.onnx());
+        Ok(graph.squeezed(&row, &[1]))
     }
 }

@@ -12,6 +12,7 @@ use crate::model::layers::{
     Decided, Flow, Forward, Layer, LayerMisfit, Node, Scope, Site, Sizes, Unfit,
 };
 use crate::nn::ForwardContext;
+use crate::onnx::{Graph, Value};
 use crate::ops;
 
 /// largest value of each window of an image, `torch.nn.MaxPool2d`.
@@ -72,5 +73,9 @@ struct Pool(Pooling);
 impl Forward for Pool {
     fn forward(&self, x: &Tensor, _: &ForwardContext) -> CandleResult<Tensor> {
         ops::max_pool2d_over(x, self.0.kernel, self.0.slides)
+    }
+
+    fn onnx(&self, graph: &mut Graph, x: &Value) -> CandleResult<Value> {
+        Ok(graph.max_pool(x, &self.0.onnx()))
     }
 }

@@ -81,7 +81,7 @@ pub use leaky_relu::LeakyRelu;
 pub use linear::Linear;
 pub use max_pool1d::MaxPool1d;
 pub use max_pool2d::MaxPool2d;
-pub use node::{Forward, Node, run};
+pub use node::{Forward, Node, run, run_onnx};
 pub use padding::Padding;
 pub use position_embedding::PositionEmbedding;
 pub use product::Product;

@@ -1,8 +1,9 @@
 //! What layers do, and which of them are one operation together.
 
-use candle_core::{D, Result, Tensor};
+use candle_core::{D, Result, Tensor, bail};
 
 use crate::nn::{BatchNorm2d, Conv2d, ForwardContext, Linear, Nonlinearity};
+use crate::onnx::{Graph, Value};
 use crate::ops::{Activation, LinearActivation};
 
 /// What a layer does. Images are (n, h, w, c), sequences (n, steps, c), vectors (n, c).
@@ -13,6 +14,17 @@ pub trait Forward: Send + Sync {
     ///
     /// What its operations refuse.
     fn forward(&self, x: &Tensor, pass: &ForwardContext) -> Result<Tensor>;
+
+    /// What [`Forward::forward`] does in evaluation, in a graph of ONNX; values have their channels
+    /// last there, too. Without it a model with such a layer is not exported as ONNX.
+    ///
+    /// # Errors
+    ///
+    /// ONNX has nothing of the kind.
+    fn onnx(&self, graph: &mut Graph, x: &Value) -> Result<Value> {
+        let _ = (graph, x);
+        bail!("it does not say how it is written (`Forward::onnx`)")
+    }
 }
 
 /// A layer, or several that are one operation: a batch norm after a convolution, and an activation
@@ -28,14 +40,22 @@ pub enum Node {
     Linear(Linear, LinearActivation),
     /// An activation.
     Nonlinearity(Nonlinearity),
-    /// Whatever stands alone.
-    Other(Box<dyn Forward>),
+    /// Whatever stands alone, and what it is called.
+    Other(Box<dyn Forward>, String),
 }
 
 impl Node {
     /// A layer that stands alone.
     pub fn of(layer: impl Forward + 'static) -> Self {
-        Self::Other(Box::new(layer))
+        Self::Other(Box::new(layer), String::new())
+    }
+
+    /// The same, called so where it is refused.
+    pub(super) fn named(self, kind: &str, path: &str) -> Self {
+        match self {
+            Self::Other(layer, _) => Self::Other(layer, format!("`{kind}` ({path})")),
+            node => node,
+        }
     }
 
     /// The output for `x`.
@@ -54,7 +74,28 @@ impl Node {
             }
             Self::Linear(linear, activation) => linear.forward_activated(x, *activation, pass),
             Self::Nonlinearity(nonlinearity) => nonlinearity.forward(x),
-            Self::Other(layer) => layer.forward(x, pass),
+            Self::Other(layer, _) => layer.forward(x, pass),
+        }
+    }
+
+    /// What [`Node::forward`] does in evaluation, in a graph of ONNX.
+    ///
+    /// # Errors
+    ///
+    /// A layer that ONNX has nothing for, which the graph then blames.
+    pub fn onnx(&self, graph: &mut Graph, x: &Value) -> Result<Value> {
+        match self {
+            Self::Conv2d(conv) => conv.onnx(graph, x, [0; 2]),
+            Self::ConvNorm(conv, norm, activation) => {
+                let y = conv.onnx(graph, x, [0; 2])?;
+                norm.onnx(graph, &y, *activation)
+            }
+            Self::Norm(norm, activation) => norm.onnx(graph, x, *activation),
+            Self::Linear(linear, activation) => linear.onnx_activated(graph, x, *activation),
+            Self::Nonlinearity(nonlinearity) => Ok(nonlinearity.onnx(graph, x)),
+            Self::Other(layer, name) => {
+                layer.onnx(graph, x).inspect_err(|_| graph.blame("layer", name))
+            }
         }
     }
 }
@@ -66,6 +107,15 @@ impl Node {
 /// What their operations refuse.
 pub fn run(nodes: &[Node], x: Tensor, pass: &ForwardContext) -> Result<Tensor> {
     nodes.iter().try_fold(x, |x, node| node.forward(&x, pass))
+}
+
+/// [`run`] in a graph of ONNX.
+///
+/// # Errors
+///
+/// As [`Node::onnx`].
+pub fn run_onnx(nodes: &[Node], graph: &mut Graph, x: &Value) -> Result<Value> {
+    nodes.iter().try_fold(x.clone(), |x, node| node.onnx(graph, &x))
 }
 
 /// One node that does what both do, or both.

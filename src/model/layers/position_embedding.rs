@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 use crate::config::kind::Kind;
 use crate::model::layers::{Decided, Flow, Forward, Layer, LayerMisfit, Node, Scope, Site, Sizes};
 use crate::nn::{Embedding, ForwardContext, Init};
+use crate::onnx::{Graph, Value};
 
 /// Deviation of the first vectors, as in GPT-2.
 const STD: f64 = 0.02;
@@ -49,5 +50,10 @@ impl Forward for Positions {
     fn forward(&self, x: &Tensor, _: &ForwardContext) -> CandleResult<Tensor> {
         let steps = Tensor::arange(0, self.steps as u32, &Device::Cpu)?;
         x.broadcast_add(&self.table.forward(&steps)?)
+    }
+
+    fn onnx(&self, graph: &mut Graph, x: &Value) -> CandleResult<Value> {
+        let table = self.table.weight().onnx(graph)?;
+        Ok(graph.add(x, &table))
     }
 }

@@ -7,9 +7,10 @@ use serde::{Deserialize, Serialize};
 use crate::config::kind::{Entry, Kind};
 use crate::model::layers::sequential::end;
 use crate::model::layers::{
-    Decided, Flow, Forward, Layer, LayerMisfit, Node, Scope, Site, Unfit, run,
+    Decided, Flow, Forward, Layer, LayerMisfit, Node, Scope, Site, Unfit, run, run_onnx,
 };
 use crate::nn::ForwardContext;
+use crate::onnx::{Graph, Value};
 use crate::ops;
 
 /// x times layers(x), or shortcut(x) times layers(x), value by value; where layers(x) is a vector,
@@ -64,5 +65,14 @@ impl Forward for Factors {
             return ops::product(&round, &factor);
         }
         ops::gated(&round, &factor)
+    }
+
+    fn onnx(&self, graph: &mut Graph, x: &Value) -> CandleResult<Value> {
+        let round = run_onnx(&self.shortcut, graph, x)?;
+        let factor = run_onnx(&self.layers, graph, x)?;
+        if factor.rank() == round.rank() {
+            return Ok(graph.mul(&round, &factor));
+        }
+        Ok(graph.gated(&round, &factor))
     }
 }

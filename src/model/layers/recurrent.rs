@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 use crate::config::kind::Kind;
 use crate::model::layers::{Decided, Flow, Forward, Layer, LayerMisfit, Node, Scope, Site, Sizes};
 use crate::nn::{self, ForwardContext, RecurrentShape};
+use crate::onnx::{Graph, Value};
 use crate::ops::Cell;
 
 /// A recurrent layer: its options and what it does in a step.
@@ -130,5 +131,9 @@ pub enum RnnNonlinearity {
 impl Forward for nn::Recurrent {
     fn forward(&self, x: &Tensor, pass: &ForwardContext) -> CandleResult<Tensor> {
         nn::Recurrent::forward(self, x, pass)
+    }
+
+    fn onnx(&self, graph: &mut Graph, x: &Value) -> CandleResult<Value> {
+        nn::Recurrent::onnx(self, graph, x)
     }
 }

@@ -9,9 +9,10 @@ use serde::{Deserialize, Serialize};
 use crate::config::kind::{Entry, Kind};
 use crate::model::layers::sequential::end;
 use crate::model::layers::{
-    Decided, Flow, Forward, Layer, LayerMisfit, Node, Scope, Site, Sizes, Unfit, run,
+    Decided, Flow, Forward, Layer, LayerMisfit, Node, Scope, Site, Sizes, Unfit, run, run_onnx,
 };
 use crate::nn::{self, ForwardContext};
+use crate::onnx::{Graph, Value};
 use crate::ops::{self, Activation};
 
 /// x + layers(x), or shortcut(x) + layers(x), then `activation`.
@@ -83,6 +84,17 @@ struct Block(Arc<ResidualBranches>);
 impl Forward for Block {
     fn forward(&self, x: &Tensor, pass: &ForwardContext) -> CandleResult<Tensor> {
         nn::run_block(&self.0, x, pass)
+    }
+
+    fn onnx(&self, graph: &mut Graph, x: &Value) -> CandleResult<Value> {
+        let ResidualBranches { layers, shortcut, activation } = self.0.as_ref();
+        let round = run_onnx(shortcut, graph, x)?;
+        let added = run_onnx(layers, graph, x)?;
+        let sum = graph.add(&added, &round);
+        Ok(match activation {
+            Activation::Identity => sum,
+            Activation::Relu => graph.unary("Relu", &sum, &[]),
+        })
     }
 }
 

@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 use crate::config::kind::Kind;
 use crate::model::layers::{Decided, Flow, Forward, Layer, LayerMisfit, Node, Scope, Site, Sizes};
 use crate::nn::{self, ForwardContext};
+use crate::onnx::{Graph, Value};
 
 /// `torch.nn.RMSNorm` over the features.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -44,5 +45,9 @@ impl Layer for RmsNorm {
 impl Forward for nn::RmsNorm {
     fn forward(&self, x: &Tensor, _: &ForwardContext) -> CandleResult<Tensor> {
         nn::RmsNorm::forward(self, x)
+    }
+
+    fn onnx(&self, graph: &mut Graph, x: &Value) -> CandleResult<Value> {
+        nn::RmsNorm::onnx(self, graph, x)
     }
 }

@@ -9,6 +9,7 @@ use crate::model::layers::{
     Decided, Flow, Forward, Layer, LayerMisfit, Node, Scope, Site, Sizes, Unfit,
 };
 use crate::nn::ForwardContext;
+use crate::onnx::{Graph, Value};
 
 /// one step of a sequence, as a vector: the class token, or what a recurrent layer has read at the
 /// end.
@@ -55,5 +56,11 @@ impl Forward for Select {
     fn forward(&self, x: &Tensor, _: &ForwardContext) -> CandleResult<Tensor> {
         let place = self.place(x.dim(1)?).unwrap_or_default();
         x.narrow(1, place, 1)?.squeeze(1)?.contiguous()
+    }
+
+    fn onnx(&self, graph: &mut Graph, x: &Value) -> CandleResult<Value> {
+        let place = self.place(x.dims()[1].unwrap_or_default()).unwrap_or_default();
+        let step = graph.narrowed(x, 1, place, 1);
+        Ok(graph.squeezed(&step, &[1]))
     }
 }

@@ -6,9 +6,10 @@ use serde::{Deserialize, Serialize};
 
 use crate::config::kind::{Entry, Kind};
 use crate::model::layers::{
-    Decided, Flow, Forward, Layer, LayerMisfit, Node, Scope, Site, Unfit, run,
+    Decided, Flow, Forward, Layer, LayerMisfit, Node, Scope, Site, Unfit, run, run_onnx,
 };
 use crate::nn::ForwardContext;
+use crate::onnx::{Graph, Value};
 use crate::plan::LayerPlan;
 
 /// layers one after another.
@@ -47,5 +48,9 @@ pub(super) struct InOrder(pub(super) Vec<Node>);
 impl Forward for InOrder {
     fn forward(&self, x: &Tensor, pass: &ForwardContext) -> CandleResult<Tensor> {
         run(&self.0, x.clone(), pass)
+    }
+
+    fn onnx(&self, graph: &mut Graph, x: &Value) -> CandleResult<Value> {
+        run_onnx(&self.0, graph, x)
     }
 }

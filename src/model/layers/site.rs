@@ -93,6 +93,7 @@ impl Site<'_> {
 
     fn node(&self) -> Result<Node> {
         let layer = self.layers.build(&self.plan.kind);
-        layer.map_err(|error| Error::Msg(error.to_string()))?.build(self)
+        let layer = layer.map_err(|error| Error::Msg(error.to_string()))?;
+        Ok(layer.build(self)?.named(&self.plan.kind.name, &self.plan.path))
     }
 }

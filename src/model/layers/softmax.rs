@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 use crate::config::kind::Kind;
 use crate::model::layers::{Decided, Flow, Forward, Layer, LayerMisfit, Node, Scope, Site};
 use crate::nn::ForwardContext;
+use crate::onnx::{Graph, Value};
 use crate::ops;
 
 /// e^x / sum(e^x) over the features of a vector or of each step, or over the channels of each
@@ -32,5 +33,9 @@ impl Layer for Softmax {
 impl Forward for Softmax {
     fn forward(&self, x: &Tensor, _: &ForwardContext) -> CandleResult<Tensor> {
         ops::softmax(x)
+    }
+
+    fn onnx(&self, graph: &mut Graph, x: &Value) -> CandleResult<Value> {
+        Ok(graph.softmax(x))
     }
 }

@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 use crate::config::kind::Kind;
 use crate::model::layers::{Decided, Flow, Forward, Layer, LayerMisfit, Node, Scope, Site, Sizes};
 use crate::nn::{DropPath, ForwardContext};
+use crate::onnx::{Graph, Value};
 
 /// `torchvision.ops.StochasticDepth` by rows, timm's `DropPath`: in training, whole samples become
 /// zero. The last layer of a `residual`.
@@ -43,5 +44,9 @@ impl Layer for StochasticDepth {
 impl Forward for DropPath {
     fn forward(&self, x: &Tensor, pass: &ForwardContext) -> CandleResult<Tensor> {
         DropPath::forward(self, x, pass)
+    }
+
+    fn onnx(&self, _: &mut Graph, x: &Value) -> CandleResult<Value> {
+        Ok(x.clone())
     }
 }

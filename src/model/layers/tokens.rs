@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 use crate::config::kind::Kind;
 use crate::model::layers::{Decided, Flow, Forward, Layer, LayerMisfit, Node, Scope, Site};
 use crate::nn::ForwardContext;
+use crate::onnx::{Graph, Value};
 
 /// image to sequence: one step per pixel, row by row.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -31,5 +32,9 @@ impl Layer for Tokens {
 impl Forward for Tokens {
     fn forward(&self, x: &Tensor, _: &ForwardContext) -> CandleResult<Tensor> {
         x.flatten(1, 2)
+    }
+
+    fn onnx(&self, graph: &mut Graph, x: &Value) -> CandleResult<Value> {
+        Ok(graph.reshaped(x, &[0, -1, x.features() as i64]))
     }
 }

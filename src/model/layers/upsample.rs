@@ -9,6 +9,7 @@ use crate::model::layers::{
     Decided, Flow, Forward, Layer, LayerMisfit, Node, Scope, Site, Sizes, Unfit,
 };
 use crate::nn::ForwardContext;
+use crate::onnx::{Graph, Value};
 use crate::ops::{self, Lines};
 
 /// Most rows or columns of an image that is made larger.
@@ -79,5 +80,9 @@ impl Forward for Upsample {
     fn forward(&self, x: &Tensor, _: &ForwardContext) -> CandleResult<Tensor> {
         let (_, height, width, _) = x.dims4()?;
         ops::resample(x, self.lines(height)?, self.lines(width)?)
+    }
+
+    fn onnx(&self, graph: &mut Graph, x: &Value) -> CandleResult<Value> {
+        Ok(graph.resized(x, self.scale_factor as usize, self.mode == UpsampleMode::Bilinear))
     }
 }

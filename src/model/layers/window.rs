@@ -2,6 +2,7 @@
 
 use crate::config::values::Shape2;
 use crate::model::layers::padding::Padding;
+use crate::onnx::Sliding;
 use crate::ops::{MAX_PIXELS, Slides};
 use crate::plan::{Flow, Unfit};
 
@@ -108,6 +109,12 @@ impl Pooling {
         let slides =
             Slides { stride: [1, stride[1]], padding: [0, padding[1]], dilation: [1, dilation[1]] };
         Self { kernel: [1, self.kernel[1]], slides }
+    }
+
+    /// The same in a graph of ONNX.
+    pub(super) fn onnx(self) -> Sliding {
+        let Slides { stride, padding, dilation } = self.slides;
+        Sliding::new(&self.kernel, &stride, &padding, &dilation)
     }
 
     fn along(self, axis: usize, side: usize, input: Flow) -> Result<usize, Unfit> {

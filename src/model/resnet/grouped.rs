@@ -5,6 +5,7 @@ use candle_core::{Result, Tensor};
 use super::trunk::{Shape, Style, Trunk};
 use super::{Shortcut, Stem, Variant};
 use crate::nn::{Builder, ForwardContext};
+use crate::onnx::{Graph, Value};
 use crate::ops;
 
 /// torchvision's network up to its last feature maps, with a group norm of 16 channels a group in
@@ -42,5 +43,14 @@ impl Backbone {
         pass: &ForwardContext,
     ) -> Result<Tensor> {
         ops::chain(images, |images| self.0.forward(images, pass))
+    }
+
+    /// [`Backbone::forward`] in a graph of ONNX.
+    ///
+    /// # Errors
+    ///
+    /// The model was only described.
+    pub(in crate::model) fn onnx(&self, graph: &mut Graph, images: &Value) -> Result<Value> {
+        self.0.onnx(graph, images)
     }
 }

@@ -6,6 +6,7 @@ use candle_core::{Result, Tensor, bail};
 
 use super::{Block, Shortcut, Stem, Variant};
 use crate::nn::{self, BatchNorm2d, Builder, Conv2d, ConvShape, ForwardContext, GroupNorm, Init};
+use crate::onnx::{Graph, Sliding, Value};
 use crate::ops::{self, Activation, Window};
 
 /// After the stem of large images.
@@ -156,6 +157,18 @@ impl Trunk {
         }
         Ok(x)
     }
+
+    /// [`Trunk::forward`] in a graph of ONNX.
+    pub(super) fn onnx(&self, graph: &mut Graph, input: &Value) -> Result<Value> {
+        let x = graph.images(input);
+        let mut x = self.first.onnx(graph, &x, Activation::Relu)?;
+        if self.stem == Stem::Imagenet {
+            let Window { stride, padding } = POOLING;
+            let sliding = Sliding::new(&[3; 2], &[stride; 2], &[padding; 2], &[1; 2]);
+            x = graph.max_pool(&x, &sliding);
+        }
+        self.blocks.iter().try_fold(x, |x, block| block.onnx(graph, &x))
+    }
 }
 
 /// relu(layers(x) + shortcut(x)).
@@ -207,6 +220,34 @@ impl Residual {
     }
 }
 
+impl Residual {
+    fn onnx(&self, graph: &mut Graph, x: &Value) -> Result<Value> {
+        let shortcut = match &self.way_round {
+            ShortcutBranch::Input => x.clone(),
+            ShortcutBranch::Projected(layer) => layer.onnx(graph, x, Activation::Identity)?,
+            &ShortcutBranch::Padded(stride, channels) => padded_onnx(graph, x, stride, channels),
+        };
+        let mut y = x.clone();
+        for (i, layer) in self.layers.iter().enumerate() {
+            let is_last = i + 1 == self.layers.len();
+            let activation = if is_last { Activation::Identity } else { Activation::Relu };
+            y = layer.onnx(graph, &y, activation)?;
+        }
+        let sum = graph.add(&y, &shortcut);
+        Ok(graph.unary("Relu", &sum, &[]))
+    }
+}
+
+/// [`ops::padded_shortcut`] in a graph of ONNX.
+fn padded_onnx(graph: &mut Graph, x: &Value, stride: usize, channels: usize) -> Value {
+    let kept = [1, 2].into_iter().fold(x.clone(), |x, axis| {
+        let side = x.dims()[axis].unwrap_or_default();
+        graph.stepped(&x, axis, [0, side], stride)
+    });
+    let more = channels - x.features();
+    graph.padded(&kept, 3, more / 2, more - more / 2)
+}
+
 impl nn::Block for Residual {
     fn forward(&self, x: &Tensor, pass: &ForwardContext) -> Result<Tensor> {
         let shortcut = match &self.way_round {
@@ -254,6 +295,18 @@ impl ConvNorm {
                 Style::Grouped => Norm::Groups(GroupNorm::new(norm, outputs / GROUP, outputs)?),
             },
         })
+    }
+
+    fn onnx(&self, graph: &mut Graph, x: &Value, activation: Activation) -> Result<Value> {
+        let y = self.conv.onnx(graph, x, [0; 2])?;
+        match (&self.norm, activation) {
+            (Norm::Batch(norm), activation) => norm.onnx(graph, &y, activation),
+            (Norm::Groups(norm), Activation::Identity) => norm.onnx(graph, &y),
+            (Norm::Groups(norm), Activation::Relu) => {
+                let y = norm.onnx(graph, &y)?;
+                Ok(graph.unary("Relu", &y, &[]))
+            }
+        }
     }
 
     fn forward(

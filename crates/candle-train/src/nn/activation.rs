@@ -2,6 +2,7 @@
 
 use candle_core::{Result, Tensor};
 
+use crate::onnx::{Attribute, Graph, Value};
 use crate::ops;
 
 /// PyTorch's activations, by their names there.
@@ -47,6 +48,31 @@ impl Nonlinearity {
             Self::Mish => ops::mish(x),
             Self::Sigmoid => ops::sigmoid(x),
             Self::Tanh => ops::tanh(x),
+        }
+    }
+
+    /// What [`Nonlinearity::forward`] does, in a graph of ONNX.
+    pub fn onnx(self, graph: &mut Graph, x: &Value) -> Value {
+        match self {
+            Self::Relu => graph.unary("Relu", x, &[]),
+            Self::Relu6 => {
+                let [least, most] = [0.0, 6.0].map(|end| graph.scalar(end));
+                let x = graph.binary("Max", x, &least);
+                graph.binary("Min", &x, &most)
+            }
+            Self::Hardswish => graph.unary("HardSwish", x, &[]),
+            Self::Hardsigmoid => {
+                graph.unary("HardSigmoid", x, &[Attribute::Float("alpha", 1.0 / 6.0)])
+            }
+            Self::Gelu => graph.unary("Gelu", x, &[]),
+            Self::GeluTanh => graph.unary("Gelu", x, &[Attribute::Text("approximate", "tanh")]),
+            Self::Silu => {
+                let gate = graph.unary("Sigmoid", x, &[]);
+                graph.mul(x, &gate)
+            }
+            Self::Mish => graph.unary("Mish", x, &[]),
+            Self::Sigmoid => graph.unary("Sigmoid", x, &[]),
+            Self::Tanh => graph.unary("Tanh", x, &[]),
         }
     }
 }

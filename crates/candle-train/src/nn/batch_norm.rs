@@ -3,6 +3,7 @@
 use candle_core::{Result, Tensor};
 
 use super::{Buffer, Builder, Conv2d, Counter, ForwardContext, Init, Mode, Param, Track};
+use crate::onnx::{Graph, Value};
 use crate::ops::{self, Activation, BatchStatistics, ConvNorm, RunningStatistics};
 
 /// PyTorch's defaults.
@@ -114,6 +115,18 @@ impl BatchNorm2d {
         self.forward(&conv.forward(x, pass)?, residual, activation, pass)
     }
 
+    /// activation(norm(x)) in a graph of ONNX, by the running statistics.
+    ///
+    /// # Errors
+    ///
+    /// The model was only described, or the device failed.
+    pub fn onnx(&self, graph: &mut Graph, x: &Value, activation: Activation) -> Result<Value> {
+        let (scale, shift) = (self.weight.onnx(graph)?, self.bias.onnx(graph)?);
+        let (mean, variance) = (self.running_mean.onnx(graph)?, self.running_var.onnx(graph)?);
+        let y = graph.batch_norm(x, [&scale, &shift, &mean, &variance], self.eps);
+        Ok(activated(graph, y, activation))
+    }
+
     /// The batches of an average are not those that `num_batches_tracked` counts, which are the
     /// training's.
     fn track(&self, batch: &BatchStatistics, track: Track) -> Result<()> {
@@ -126,6 +139,14 @@ impl BatchNorm2d {
             }
             Track::Average(n) => batch.move_running(running, 1.0 / n as f64),
         }
+    }
+}
+
+/// What follows a norm, in a graph of ONNX.
+fn activated(graph: &mut Graph, x: Value, activation: Activation) -> Value {
+    match activation {
+        Activation::Identity => x,
+        Activation::Relu => graph.unary("Relu", &x, &[]),
     }
 }
 

@@ -3,6 +3,7 @@
 use candle_core::{Result, Tensor};
 
 use super::{Builder, ForwardContext, Init, Param};
+use crate::onnx::{Graph, Sliding, Value};
 use crate::ops::{self, ConvOptions, Slides, Weight, Window};
 
 /// Sizes of a convolution with a square kernel.
@@ -150,6 +151,26 @@ impl Conv2d {
     }
 }
 
+impl Conv2d {
+    /// What [`Conv2d::forward`] does, in a graph of ONNX, with so many rows and columns of zeros
+    /// more below and on the right.
+    ///
+    /// # Errors
+    ///
+    /// The model was only described, or the device failed.
+    pub fn onnx(&self, graph: &mut Graph, x: &Value, behind: [usize; 2]) -> Result<Value> {
+        let Slides { stride, padding, dilation } = self.window;
+        let kernel = &self.weight.shape()[2..];
+        let sliding = Sliding::new(kernel, &stride, &padding, &dilation).behind(&behind);
+        let (weight, bias) = (self.weight.onnx(graph)?, onnx_bias(self.bias.as_ref(), graph)?);
+        Ok(graph.conv(x, &weight, bias.as_ref(), &sliding, self.groups))
+    }
+}
+
+fn onnx_bias(bias: Option<&Param>, graph: &mut Graph) -> Result<Option<Value>> {
+    bias.map(|bias| bias.onnx(graph)).transpose()
+}
+
 /// `torch.nn.Conv1d` over NLC activations: `weight` (out, in / groups, k), and `bias` (out) or
 /// none.
 pub struct Conv1d {
@@ -202,6 +223,20 @@ impl Conv1d {
         let options = options(self.window, self.groups, pass);
         ops::conv1d(x, &self.weight.weight()?, bias.as_ref(), options)
     }
+
+    /// What [`Conv1d::forward`] does, in a graph of ONNX, with so many zeros more at the end.
+    ///
+    /// # Errors
+    ///
+    /// The model was only described, or the device failed.
+    pub fn onnx(&self, graph: &mut Graph, x: &Value, behind: usize) -> Result<Value> {
+        let Slides { stride, padding, dilation } = self.window;
+        let [stride, padding, dilation] = [stride, padding, dilation].map(|sides| [sides[1]]);
+        let kernel = &self.weight.shape()[2..];
+        let sliding = Sliding::new(kernel, &stride, &padding, &dilation).behind(&[behind]);
+        let (weight, bias) = (self.weight.onnx(graph)?, onnx_bias(self.bias.as_ref(), graph)?);
+        Ok(graph.conv(x, &weight, bias.as_ref(), &sliding, self.groups))
+    }
 }
 
 impl Conv2d {
@@ -249,6 +284,19 @@ impl ConvTranspose1d {
         let options = options(self.window.into(), 1, pass);
         ops::conv_transpose1d(x, &self.weight.weight()?, &self.bias.weight()?, options)
     }
+
+    /// What [`ConvTranspose1d::forward`] does, in a graph of ONNX.
+    ///
+    /// # Errors
+    ///
+    /// The model was only described, or the device failed.
+    pub fn onnx(&self, graph: &mut Graph, x: &Value) -> Result<Value> {
+        let Window { stride, padding } = self.window;
+        let kernel = &self.weight.shape()[2..];
+        let sliding = Sliding::new(kernel, &[stride], &[padding], &[1]);
+        let (weight, bias) = (self.weight.onnx(graph)?, self.bias.onnx(graph)?);
+        Ok(graph.conv_transpose(x, [&weight, &bias], &sliding, 1, &[0]))
+    }
 }
 
 /// `torch.nn.ConvTranspose2d` over NHWC activations: `weight` (in, out / groups, rows, columns),
@@ -290,6 +338,20 @@ impl ConvTranspose2d {
         let options = options(self.window, self.groups, pass);
         let (weight, bias) = (self.weight.weight()?, self.bias.weight()?);
         ops::conv_transpose2d(x, &weight, &bias, self.behind, options)
+    }
+
+    /// What [`ConvTranspose2d::forward`] does, in a graph of ONNX.
+    ///
+    /// # Errors
+    ///
+    /// The model was only described, or the device failed.
+    pub fn onnx(&self, graph: &mut Graph, x: &Value) -> Result<Value> {
+        let Slides { stride, padding, dilation } = self.window;
+        let kernel = &self.weight.shape()[2..];
+        let sliding = Sliding::new(kernel, &stride, &padding, &dilation);
+        let (weight, bias) = (self.weight.onnx(graph)?, self.bias.onnx(graph)?);
+        let operands = [&weight, &bias];
+        Ok(graph.conv_transpose(x, operands, &sliding, self.groups, &self.behind))
     }
 }
 

@@ -3,6 +3,7 @@
 use candle_core::{Result, Tensor};
 
 use super::{Builder, Init, Param};
+use crate::onnx::{Graph, Value};
 use crate::ops;
 
 /// `torch.nn.Embedding`: `weight` (rows, c), drawn from N(0, 1) unless told otherwise.
@@ -42,5 +43,15 @@ impl Embedding {
     /// An index that is no row.
     pub fn forward(&self, indices: &Tensor) -> Result<Tensor> {
         ops::embedding(indices, &self.weight.weight()?)
+    }
+
+    /// What [`Embedding::forward`] does, in a graph of ONNX.
+    ///
+    /// # Errors
+    ///
+    /// The model was only described, or the device failed.
+    pub fn onnx(&self, graph: &mut Graph, indices: &Value) -> Result<Value> {
+        let table = self.weight.onnx(graph)?;
+        Ok(graph.rows(&table, indices))
     }
 }

@@ -4,6 +4,7 @@
 use candle_core::{Result, Tensor};
 
 use super::{Builder, Init, Param};
+use crate::onnx::{Graph, Value};
 use crate::ops;
 
 /// `torch.nn.LayerNorm` over the last axis: `weight` (c) of ones, `bias` (c) of zeros or none, eps
@@ -59,6 +60,17 @@ impl LayerNorm {
         self.normalise(x, Some(residual))
     }
 
+    /// What [`LayerNorm::forward`] does, in a graph of ONNX.
+    ///
+    /// # Errors
+    ///
+    /// The model was only described, or the device failed.
+    pub fn onnx(&self, graph: &mut Graph, x: &Value) -> Result<Value> {
+        let scale = self.weight.onnx(graph)?;
+        let bias = self.bias.as_ref().map(|bias| bias.onnx(graph)).transpose()?;
+        Ok(graph.layer_norm(x, &scale, bias.as_ref(), self.eps))
+    }
+
     fn normalise(&self, x: &Tensor, residual: Option<&Tensor>) -> Result<Tensor> {
         let bias = self.bias.as_ref().map(Param::weight).transpose()?;
         ops::layer_norm(x, residual, &self.weight.weight()?, bias.as_ref(), self.eps)
@@ -88,6 +100,16 @@ impl RmsNorm {
     /// A shape that does not fit.
     pub fn forward(&self, x: &Tensor) -> Result<Tensor> {
         ops::rms_norm(x, &self.weight.weight()?, self.eps)
+    }
+
+    /// What [`RmsNorm::forward`] does, in a graph of ONNX.
+    ///
+    /// # Errors
+    ///
+    /// The model was only described, or the device failed.
+    pub fn onnx(&self, graph: &mut Graph, x: &Value) -> Result<Value> {
+        let scale = self.weight.onnx(graph)?;
+        Ok(graph.rms_norm(x, &scale, self.eps))
     }
 }
 
@@ -127,6 +149,16 @@ impl GroupNorm {
     /// Groups that do not divide the channels, or a shape that does not fit.
     pub fn forward(&self, x: &Tensor) -> Result<Tensor> {
         ops::group_norm(x, [&self.weight.weight()?, &self.bias.weight()?], self.groups, self.eps)
+    }
+
+    /// What [`GroupNorm::forward`] does, in a graph of ONNX.
+    ///
+    /// # Errors
+    ///
+    /// The model was only described, or the device failed.
+    pub fn onnx(&self, graph: &mut Graph, x: &Value) -> Result<Value> {
+        let (scale, shift) = (self.weight.onnx(graph)?, self.bias.onnx(graph)?);
+        Ok(graph.group_norm(x, Some([&scale, &shift]), self.groups, self.eps))
     }
 }
 

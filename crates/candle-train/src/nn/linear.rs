@@ -2,7 +2,8 @@
 
 use candle_core::{Result, Tensor, bail};
 
-use super::{Builder, ForwardContext, Init, Param};
+use super::{Builder, ForwardContext, Init, Nonlinearity, Param};
+use crate::onnx::{Graph, Value};
 use crate::ops::{self, LinearActivation};
 
 /// `torch.nn.Linear`: `weight` (out, in), `bias` (out), both U(+-1/sqrt(in)).
@@ -86,5 +87,41 @@ impl Linear {
         let bias = self.bias.as_ref().map(Param::weight).transpose()?;
         let weight = self.weight.weight()?;
         ops::linear_activated(x, &weight, bias.as_ref(), activation, pass.precision)
+    }
+
+    /// What [`Linear::forward`] does, in a graph of ONNX.
+    ///
+    /// # Errors
+    ///
+    /// The model was only described, or the device failed.
+    pub fn onnx(&self, graph: &mut Graph, x: &Value) -> Result<Value> {
+        let weight = self.weight.onnx(graph)?;
+        let bias = self.bias.as_ref().map(|bias| bias.onnx(graph)).transpose()?;
+        Ok(graph.linear(x, &weight, bias.as_ref()))
+    }
+
+    /// What [`Linear::forward_activated`] does, in a graph of ONNX.
+    ///
+    /// # Errors
+    ///
+    /// As [`Linear::onnx`].
+    pub fn onnx_activated(
+        &self,
+        graph: &mut Graph,
+        x: &Value,
+        activation: LinearActivation,
+    ) -> Result<Value> {
+        let y = self.onnx(graph, x)?;
+        Ok(match activation {
+            LinearActivation::Identity => y,
+            LinearActivation::Relu => Nonlinearity::Relu.onnx(graph, &y),
+            LinearActivation::Gelu => Nonlinearity::Gelu.onnx(graph, &y),
+            LinearActivation::GeluTanh => Nonlinearity::GeluTanh.onnx(graph, &y),
+        })
+    }
+
+    /// The weight.
+    pub(super) fn weight(&self) -> &Param {
+        &self.weight
     }
 }

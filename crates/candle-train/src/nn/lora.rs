@@ -4,6 +4,7 @@
 use candle_core::{Result, Tensor};
 
 use super::{Builder, Dropout, ForwardContext, Init, Linear};
+use crate::onnx::{Graph, Value};
 
 /// Which layers have an adapter, and of what kind: PEFT's `LoraConfig`.
 #[derive(Clone, Debug, PartialEq)]
@@ -72,5 +73,21 @@ impl Adapted {
         let Some(Adapter { a, b, dropout, scale }) = &self.adapter else { return Ok(y) };
         let added = b.forward(&a.forward(&dropout.forward(x, pass)?, pass)?, pass)?;
         y + (added * *scale)?
+    }
+
+    /// What [`Adapted::forward`] does, in a graph of ONNX: by one weight, W + (alpha / r) B A.
+    ///
+    /// # Errors
+    ///
+    /// The model was only described, or the device failed.
+    pub fn onnx(&self, graph: &mut Graph, x: &Value) -> Result<Value> {
+        let Some(Adapter { a, b, scale, .. }) = &self.adapter else {
+            return self.base.onnx(graph, x);
+        };
+        let [base, a, b] = [&self.base, a, b].map(Linear::weight);
+        let added = b.var()?.as_detached_tensor().matmul(&a.var()?.as_detached_tensor())?;
+        let merged = (base.var()?.as_detached_tensor() + (added * *scale)?)?;
+        let weight = graph.initializer(base.name(), &merged)?;
+        Ok(graph.linear(x, &weight, None))
     }
 }

@@ -12,6 +12,7 @@ use candle_core::{Device, Result, Tensor, Var, bail};
 use super::activation_checkpointing::{self, Stage};
 use super::init::Init;
 use super::state_dict::Grid;
+use crate::onnx;
 use crate::ops::{self, Backward, GradientSink, Uses, Weight, WeightUse};
 use crate::rng::{Key, Purpose, name_hash};
 
@@ -147,6 +148,15 @@ impl Param {
         })
     }
 
+    /// The parameter in a graph of ONNX, under its name.
+    ///
+    /// # Errors
+    ///
+    /// The model was only described, or the device failed.
+    pub fn onnx(&self, graph: &mut onnx::Graph) -> Result<onnx::Value> {
+        graph.initializer(self.name(), self.var()?)
+    }
+
     /// Gives this thread's pass to `f`.
     fn with_pass<T>(&self, f: impl FnOnce(&mut PassState) -> T) -> T {
         let (mut passes, index) = (lock(&self.0.passes), PASS.get());
@@ -208,6 +218,15 @@ impl Buffer {
             Some(var) => Ok(var),
             None => bail!("buffer `{}` has no values: the model was only described", self.name()),
         }
+    }
+
+    /// The buffer in a graph of ONNX, under its name.
+    ///
+    /// # Errors
+    ///
+    /// The model was only described, or the device failed.
+    pub fn onnx(&self, graph: &mut onnx::Graph) -> Result<onnx::Value> {
+        graph.initializer(self.name(), self.var()?)
     }
 }
 

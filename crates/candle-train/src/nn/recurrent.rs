@@ -3,6 +3,7 @@
 use candle_core::{D, Result, Tensor};
 
 use super::{Builder, Dropout, ForwardContext, Init, Param};
+use crate::onnx::{Attribute, Graph, Value};
 use crate::ops::{self, Cell};
 
 /// Sizes of a [`Recurrent`].
@@ -111,6 +112,63 @@ impl Recurrent {
         }
         Ok(x)
     }
+
+    /// What [`Recurrent::forward`] does, in a graph of ONNX.
+    ///
+    /// # Errors
+    ///
+    /// The model was only described, or the device failed.
+    pub fn onnx(&self, graph: &mut Graph, x: &Value) -> Result<Value> {
+        // ONNX has the steps first, and both directions in one node.
+        let mut x = graph.transposed(x, &[1, 0, 2]);
+        for directions in &self.layers {
+            x = layer_onnx(graph, &x, directions, self.cell)?;
+        }
+        Ok(graph.transposed(&x, &[1, 0, 2]))
+    }
+}
+
+/// x (t, n, in) -> (t, n, directions h)
+fn layer_onnx(graph: &mut Graph, x: &Value, directions: &[Direction], cell: Cell) -> Result<Value> {
+    let hidden = directions[0].weight_hh.shape()[1];
+    let mut operands: [Vec<Value>; 3] = Default::default();
+    for direction in directions {
+        let numbers = direction.onnx(graph, cell, hidden)?;
+        operands.iter_mut().zip(numbers).for_each(|(all, value)| all.push(value));
+    }
+    let [w, r, b] =
+        operands.map(|values| graph.concatenated(&values.iter().collect::<Vec<_>>(), 0));
+    let mut attributes = vec![Attribute::Int("hidden_size", hidden as i64)];
+    if directions.len() == 2 {
+        attributes.push(Attribute::Text("direction", "bidirectional"));
+    }
+    let op = match cell {
+        Cell::Lstm => "LSTM",
+        Cell::Gru => {
+            attributes.push(Attribute::Int("linear_before_reset", 1));
+            "GRU"
+        }
+        Cell::Tanh => "RNN",
+        Cell::Relu => {
+            attributes.push(Attribute::Texts("activations", vec!["Relu"; directions.len()]));
+            "RNN"
+        }
+    };
+    let dims = [x.dims()[0], Some(directions.len()), x.dims()[1], Some(hidden)];
+    let y = graph.node(op, &[x, &w, &r, &b], &attributes, &dims);
+    let y = graph.transposed(&y, &[0, 2, 1, 3]);
+    Ok(graph.reshaped(&y, &[0, 0, (directions.len() * hidden) as i64]))
+}
+
+/// ONNX's order of PyTorch's gates.
+fn gate_order(cell: Cell) -> &'static [usize] {
+    match cell {
+        // Input, output, forget, cell.
+        Cell::Lstm => &[0, 3, 1, 2],
+        // Update, reset, new.
+        Cell::Gru => &[1, 0, 2],
+        Cell::Tanh | Cell::Relu => &[0],
+    }
 }
 
 /// A layer in one direction.
@@ -150,5 +208,20 @@ impl Direction {
         let gates = ops::linear(x, &weight, Some(&bias), pass.precision)?;
         let (weight, bias) = (self.weight_hh.weight()?, self.bias_hh.weight()?);
         ops::recurrent(&gates, &weight, Some(&bias), cell, self.reverse)
+    }
+
+    /// W (1, gates h, in), R (1, gates h, h) and B (1, 2 gates h) of ONNX.
+    fn onnx(&self, graph: &mut Graph, cell: Cell, hidden: usize) -> Result<[Value; 3]> {
+        let rows = gate_order(cell).iter().flat_map(|gate| gate * hidden..(gate + 1) * hidden);
+        let rows: Vec<i64> = rows.map(|row| row as i64).collect();
+        let rows = graph.integers(&rows);
+        let ordered = |graph: &mut Graph, param: &Param| -> Result<Value> {
+            let value = param.onnx(graph)?;
+            Ok(if cell.gates() == 1 { value } else { graph.rows(&value, &rows) })
+        };
+        let (w, r) = (ordered(graph, &self.weight_ih)?, ordered(graph, &self.weight_hh)?);
+        let biases = [ordered(graph, &self.bias_ih)?, ordered(graph, &self.bias_hh)?];
+        let b = graph.concatenated(&[&biases[0], &biases[1]], 0);
+        Ok([w, r, b].map(|value| graph.unsqueezed(&value, &[0])))
     }
 }

@@ -26,6 +26,15 @@ pub enum Deviation {
 }
 
 impl Deviation {
+    /// What the sum of squares of n values is divided by, what is added before the root, and what
+    /// is added to the root where values are divided by it.
+    pub fn numbers(self, n: usize) -> [f64; 3] {
+        match self {
+            Self::Population => [n as f64, EPS, 0.0],
+            Self::Sample => [n as f64 - 1.0, 0.0, EPS],
+        }
+    }
+
     /// What forecasts are multiplied by, and what values are divided by.
     fn of(self, squares: f64, n: usize) -> [f32; 2] {
         match self {

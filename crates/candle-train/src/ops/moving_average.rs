@@ -6,6 +6,7 @@ use candle_core::{Result, Tensor, bail};
 use super::cuda;
 use super::simd::build_rows;
 use super::storage::{read, tensor};
+use crate::onnx::{Graph, Value};
 
 /// Which values a moving average of a window is the average of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -16,6 +17,25 @@ pub enum Average {
     /// The value and those before it; the first windows, which would be shorter, are the first
     /// whole one.
     Trailing,
+}
+
+impl Average {
+    /// [`moving_average`] in a graph of ONNX, which has no such operator: a product with a matrix.
+    pub fn onnx(self, graph: &mut Graph, x: &Value, window: usize) -> Value {
+        let c = x.features();
+        let (half, mut shares) = (window / 2, vec![0.0; c * c]);
+        for to in 0..c {
+            for step in 0..window {
+                let from = match self {
+                    Self::Centred => (to + step).saturating_sub(half).min(c - 1),
+                    Self::Trailing => (to + 1).max(window) - 1 - step,
+                };
+                shares[from * c + to] += 1.0 / window as f32;
+            }
+        }
+        let shares = graph.floats(&[c, c], &shares);
+        graph.matmul(x, &shares)
+    }
 }
 
 /// The moving average of each row over `window` values: x (..., c) f32 -> (..., c), detached.

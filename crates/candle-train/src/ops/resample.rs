@@ -80,8 +80,11 @@ impl Lines {
     }
 
     /// As a matrix (to, from).
-    #[cfg(any(test, feature = "cuda"))]
-    fn dense(&self, device: &candle_core::Device) -> Result<Tensor> {
+    ///
+    /// # Errors
+    ///
+    /// The device failed.
+    pub fn dense(&self, device: &candle_core::Device) -> Result<Tensor> {
         let (from, to) = (self.from, self.parts.len());
         let mut matrix = vec![0.0; from * to];
         for (row, parts) in matrix.chunks_exact_mut(from).zip(&self.parts) {

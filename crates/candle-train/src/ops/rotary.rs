@@ -13,6 +13,7 @@ use super::chain;
 use super::operation::{Gradients, Input, Operation};
 use super::storage::overwrite;
 use crate::RopeScaling;
+use crate::onnx::{Graph, Value};
 
 /// The angles by which pairs turn from position to position.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -34,6 +35,12 @@ impl Rope {
     pub fn frequencies(&self, d: usize) -> Vec<f64> {
         let plain = |i: usize| self.theta.powf(-2.0 * i as f64 / d as f64);
         (0..d / 2).map(|i| self.scaling.stretched(plain(i))).collect()
+    }
+
+    /// Cosines and sines for heads of d features, (steps, d / 2), in a graph of ONNX.
+    pub fn onnx(&self, graph: &mut Graph, d: usize) -> [Value; 2] {
+        let steps = graph.longest();
+        angles(steps, d, *self).map(|table| graph.floats(&[steps, d / 2], &table))
     }
 }
 

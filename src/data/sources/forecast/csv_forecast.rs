@@ -94,6 +94,16 @@ impl DataSource for CsvForecast {
     fn files(&self, _: &Options) -> Result<Vec<Files>, Error> {
         Ok(vec![Files::one("table", &self.file)])
     }
+
+    /// The series in their order, with means and deviations of the training rows; behind them are
+    /// the features of each date.
+    fn preprocessing(&self, _: &Options) -> Result<Options, Error> {
+        let mut table = Table::read(&self.file, self.calendar, false)?;
+        let rows = rows(self.split, table.rows()).map_err(|what| format(self, what))?;
+        let calendar = serde_json::to_value(self.calendar).unwrap_or_default();
+        let series = table.standardise(rows.train);
+        Ok([("series".to_owned(), series), ("calendar".to_owned(), calendar)].into())
+    }
 }
 
 /// Rows of training, validation and test.

@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use jiff::civil::DateTime;
+use serde_json::{Value, json};
 
 use crate::data::error::Error;
 use crate::data::read;
@@ -105,8 +106,9 @@ impl Table {
         std::mem::take(&mut self.dates).gaps()
     }
 
-    /// Standardises with the first `train` rows, and lets go of the values as written.
-    pub(super) fn standardise(&mut self, train: usize) {
+    /// Standardises with the first `train` rows, and lets go of the values as written; the mean and
+    /// deviation of each series.
+    pub(super) fn standardise(&mut self, train: usize) -> Value {
         let series = self.names.len();
         let column = |c: usize| self.raw.iter().skip(c).step_by(series).take(train).copied();
         let scales: Vec<_> = (0..series).map(|c| scale(column(c))).collect();
@@ -116,6 +118,10 @@ impl Table {
         self.values = scaled.map(|value| value as f32).collect();
         self.scales = scales.iter().map(|(_, deviation)| *deviation).collect();
         self.raw = Vec::new();
+        let series = self.names.iter().zip(scales);
+        series
+            .map(|(name, (mean, std))| json!({ "name": name, "mean": mean, "std": std }))
+            .collect()
     }
 
     /// Number of rows.

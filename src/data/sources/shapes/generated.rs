@@ -116,6 +116,11 @@ impl DataSource for Shapes {
         ensure(&root, &parameters)
     }
 
+    /// Nothing but the transforms.
+    fn preprocessing(&self, _: &Options) -> Result<Options, Error> {
+        Ok(Options::new())
+    }
+
     fn files(&self, found: &Options) -> Result<Vec<Files>, Error> {
         let nowhere = Asked::new(GENERATOR, 0, Targets::Classes);
         self.images(found, &nowhere).files(found)

@@ -4,6 +4,7 @@
 use std::sync::Arc;
 
 use realfft::{RealFftPlanner, RealToComplex};
+use serde_json::{Value, json};
 
 /// Seconds of a window, and from one to the next.
 const WINDOW: f64 = 0.025;
@@ -14,6 +15,18 @@ const PREEMPHASIS: f64 = 0.97;
 const FLOOR: f64 = 1.0 / (1 << 24) as f64;
 /// Added to deviations.
 const STD_EPS: f64 = 1e-5;
+
+/// The numbers of the features, by name.
+pub(super) fn numbers() -> [(&'static str, Value); 6] {
+    [
+        ("window_seconds", json!(WINDOW)),
+        ("hop_seconds", json!(HOP)),
+        ("window", json!("hann")),
+        ("preemphasis", json!(PREEMPHASIS)),
+        ("log_floor", json!(FLOOR)),
+        ("std_eps", json!(STD_EPS)),
+    ]
+}
 
 /// Makes features of speech at one sample rate.
 pub struct LogMel {

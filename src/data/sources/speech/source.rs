@@ -8,6 +8,7 @@ use std::sync::Arc;
 use rayon::prelude::*;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use serde_json::json;
 
 use crate::config::kind::{Kind, Modality, Offer, Options, OwnParts, Wrong};
 use crate::data::error::Error;
@@ -16,7 +17,7 @@ use crate::data::sources::source::{Asked, DataSource, Files, Reading, Survey};
 use crate::data::sources::speech::audio::{self, Header};
 use crate::data::sources::speech::folder;
 use crate::data::sources::speech::manifest::{self, Filter, Manifest};
-use crate::data::sources::speech::mel::LogMel;
+use crate::data::sources::speech::mel::{self, LogMel};
 use crate::data::sources::speech::utterance::{Recordings, Utterance};
 use crate::data::sources::speech::utterances::{Clips, Measured, Utterances};
 use crate::data::{Dataset, Splits};
@@ -171,6 +172,16 @@ impl DataSource for Speech {
         let found = [("rate", rate.into()), ("samples", samples.into())];
         let found = found.map(|(name, number)| (name.to_owned(), number)).into();
         Ok(Survey { line, found, ..Survey::of(&self.read(&parts, measured, &asked.split)?) })
+    }
+
+    /// What the features are made by; a sample is the features of clean speech, then of noisy
+    /// speech, which other programs may leave the same, with the number of frames in the first
+    /// place of one more row.
+    fn preprocessing(&self, _: &Options) -> Result<Options, Error> {
+        let rate = self.measure(&self.parts()?)?.rate;
+        let numbers = [("sample_rate", json!(rate)), ("n_mels", json!(self.n_mels))];
+        let numbers = numbers.into_iter().chain(mel::numbers());
+        Ok(numbers.map(|(name, number)| (name.to_owned(), number)).collect())
     }
 
     fn files(&self, _: &Options) -> Result<Vec<Files>, Error> {

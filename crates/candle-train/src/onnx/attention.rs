@@ -1,0 +1,84 @@
+//! Attention over sequences, and what turns its queries and keys.
+
+use super::graph::Graph;
+use super::value::{Attribute, Value};
+
+impl Graph {
+    /// q (n, t, heads d), k and v (n, s, heads d) -> (n, t, heads d); causal: a step sees only
+    /// itself and those before it.
+    pub fn attention(&mut self, [q, k, v]: [&Value; 3], heads: usize, causal: bool) -> Value {
+        let width = q.features();
+        let q = self.scaled(q, 1.0 / ((width / heads.max(1)) as f64).sqrt());
+        let [q, v] = [&q, v].map(|x| {
+            let x = self.heads(x, heads);
+            self.transposed(&x, &[0, 2, 1, 3])
+        });
+        let k = self.heads(k, heads);
+        let k = self.transposed(&k, &[0, 2, 3, 1]);
+        let mut scores = self.matmul(&q, &k);
+        if causal {
+            let hidden = self.hidden_behind(&scores);
+            scores = self.add(&scores, &hidden);
+        }
+        let shares = self.softmax(&scores);
+        let seen = self.matmul(&shares, &v);
+        let seen = self.transposed(&seen, &[0, 2, 1, 3]);
+        self.reshaped(&seen, &[0, 0, width as i64])
+    }
+
+    /// Queries, keys and values side by side, (n, t, 3 width) -> (n, t, width).
+    pub fn attention_packed(&mut self, qkv: &Value, heads: usize, causal: bool) -> Value {
+        let width = qkv.features() / 3;
+        let [q, k, v] = [0, 1, 2].map(|i| self.narrowed(qkv, 2, i * width, width));
+        self.attention([&q, &k, &v], heads, causal)
+    }
+
+    /// (n, t, heads d) -> (n, t, heads, d)
+    fn heads(&mut self, x: &Value, heads: usize) -> Value {
+        let d = x.features() / heads.max(1);
+        self.reshaped(x, &[0, 0, heads as i64, d as i64])
+    }
+
+    /// (t, t): 0 up to the diagonal, and what no softmax leaves anything of behind it.
+    fn hidden_behind(&mut self, scores: &Value) -> Value {
+        let t = self.length(scores, 2);
+        let shape = self.concatenated(&[&t, &t], 0);
+        let least = self.scalar(f64::from(f32::MIN));
+        let square = self.node("Expand", &[&least, &shape], &[], &[None, None]);
+        let diagonal = self.integer(1);
+        let upper = [Attribute::Int("upper", 1)];
+        self.node("Trilu", &[&square, &diagonal], &upper, &[None, None])
+    }
+
+    /// Pairs of features of each head turned by their angles: x (n, t, heads d); `cosines` and
+    /// `sines` (steps, d / 2) for the longest sequence.
+    pub fn rotary(&mut self, x: &Value, heads: usize, [cosines, sines]: [&Value; 2]) -> Value {
+        let (width, half) = (x.features(), x.features() / heads.max(1) / 2);
+        let steps = self.length(x, 1);
+        // (t, 1, d / 2)
+        let [cosines, sines] = [cosines, sines].map(|table| {
+            let table = self.cut(table, 0, &steps);
+            self.unsqueezed(&table, &[1])
+        });
+        let x = self.heads(x, heads);
+        let (a, b) = (self.narrowed(&x, 3, 0, half), self.narrowed(&x, 3, half, half));
+        let product = |graph: &mut Self, a: &Value, b: &Value| graph.mul(a, b);
+        let (a_cos, b_sin) = (product(self, &a, &cosines), product(self, &b, &sines));
+        let (b_cos, a_sin) = (product(self, &b, &cosines), product(self, &a, &sines));
+        let (first, second) = (self.sub(&a_cos, &b_sin), self.add(&b_cos, &a_sin));
+        let turned = self.concatenated(&[&first, &second], 3);
+        self.reshaped(&turned, &[0, 0, width as i64])
+    }
+
+    /// (n, t, `kv_heads` d) -> (n, t, heads d): each head as often as it is used.
+    pub fn heads_repeated(&mut self, x: &Value, kv_heads: usize, heads: usize) -> Value {
+        let (times, d) = (heads / kv_heads.max(1), x.features() / kv_heads.max(1));
+        if times == 1 {
+            return x.clone();
+        }
+        let x = self.reshaped(x, &[0, 0, kv_heads as i64, 1, d as i64]);
+        let all: Vec<&Value> = std::iter::repeat_n(&x, times).collect();
+        let x = self.concatenated(&all, 3);
+        self.reshaped(&x, &[0, 0, (heads * d) as i64])
+    }
+}

@@ -1,0 +1,194 @@
+//! The part of `onnx.proto` that a graph needs, as protobuf messages: field numbers are its.
+
+use candle_core::{Error, Result};
+use prost::{Message, Oneof};
+
+/// `TensorProto.DataType`
+pub(super) const FLOAT: i32 = 1;
+/// `TensorProto.DataType`
+pub(super) const INT64: i32 = 7;
+
+/// A whole file.
+#[derive(Clone, PartialEq, Message)]
+pub struct ModelProto {
+    /// Version of the format.
+    #[prost(int64, tag = "1")]
+    pub ir_version: i64,
+    /// What wrote it.
+    #[prost(string, tag = "2")]
+    pub producer_name: String,
+    /// Its version.
+    #[prost(string, tag = "3")]
+    pub producer_version: String,
+    /// Nodes and values.
+    #[prost(message, optional, tag = "7")]
+    pub graph: Option<GraphProto>,
+    /// Which operators there are.
+    #[prost(message, repeated, tag = "8")]
+    pub opset_import: Vec<OperatorSetIdProto>,
+}
+
+impl ModelProto {
+    /// The file of these bytes.
+    ///
+    /// # Errors
+    ///
+    /// They are no ONNX.
+    pub fn read(bytes: &[u8]) -> Result<Self> {
+        Self::decode(bytes).map_err(Error::wrap)
+    }
+}
+
+/// A set of operators.
+#[derive(Clone, PartialEq, Message)]
+pub struct OperatorSetIdProto {
+    /// Empty = those of ONNX.
+    #[prost(string, tag = "1")]
+    pub domain: String,
+    /// Its version.
+    #[prost(int64, tag = "2")]
+    pub version: i64,
+}
+
+/// Nodes, in an order in which they can run.
+#[derive(Clone, PartialEq, Message)]
+pub struct GraphProto {
+    /// The nodes.
+    #[prost(message, repeated, tag = "1")]
+    pub node: Vec<NodeProto>,
+    /// The model's name.
+    #[prost(string, tag = "2")]
+    pub name: String,
+    /// Weights and constants.
+    #[prost(message, repeated, tag = "5")]
+    pub initializer: Vec<TensorProto>,
+    /// What the caller gives.
+    #[prost(message, repeated, tag = "11")]
+    pub input: Vec<ValueInfoProto>,
+    /// What the caller gets.
+    #[prost(message, repeated, tag = "12")]
+    pub output: Vec<ValueInfoProto>,
+}
+
+/// An operator with its operands.
+#[derive(Clone, PartialEq, Message)]
+pub struct NodeProto {
+    /// Names of values; an empty one stands for an operand that is left out.
+    #[prost(string, repeated, tag = "1")]
+    pub input: Vec<String>,
+    /// Names of values.
+    #[prost(string, repeated, tag = "2")]
+    pub output: Vec<String>,
+    /// Its own name.
+    #[prost(string, tag = "3")]
+    pub name: String,
+    /// The operator.
+    #[prost(string, tag = "4")]
+    pub op_type: String,
+    /// Its attributes.
+    #[prost(message, repeated, tag = "5")]
+    pub attribute: Vec<AttributeProto>,
+}
+
+/// A number or a word that an operator is given beside its operands.
+#[derive(Clone, PartialEq, Message)]
+pub struct AttributeProto {
+    /// Its name.
+    #[prost(string, tag = "1")]
+    pub name: String,
+    /// One number.
+    #[prost(float, optional, tag = "2")]
+    pub f: Option<f32>,
+    /// One whole number.
+    #[prost(int64, optional, tag = "3")]
+    pub i: Option<i64>,
+    /// A word.
+    #[prost(bytes = "vec", optional, tag = "4")]
+    pub s: Option<Vec<u8>>,
+    /// A constant.
+    #[prost(message, optional, tag = "5")]
+    pub t: Option<TensorProto>,
+    /// Several whole numbers.
+    #[prost(int64, repeated, packed = "false", tag = "8")]
+    pub ints: Vec<i64>,
+    /// Several words.
+    #[prost(bytes = "vec", repeated, tag = "9")]
+    pub strings: Vec<Vec<u8>>,
+    /// Which of them it is.
+    #[prost(int32, tag = "20")]
+    pub kind: i32,
+}
+
+/// A constant.
+#[derive(Clone, PartialEq, Message)]
+pub struct TensorProto {
+    /// Its shape.
+    #[prost(int64, repeated, packed = "false", tag = "1")]
+    pub dims: Vec<i64>,
+    /// Its numbers' type.
+    #[prost(int32, tag = "2")]
+    pub data_type: i32,
+    /// Its name.
+    #[prost(string, tag = "8")]
+    pub name: String,
+    /// Its numbers, little-endian.
+    #[prost(bytes = "vec", tag = "9")]
+    pub raw_data: Vec<u8>,
+}
+
+/// Name and type of a value.
+#[derive(Clone, PartialEq, Message)]
+pub struct ValueInfoProto {
+    /// The name.
+    #[prost(string, tag = "1")]
+    pub name: String,
+    /// The type.
+    #[prost(message, optional, tag = "2")]
+    pub r#type: Option<TypeProto>,
+}
+
+/// A type; here always that of a tensor.
+#[derive(Clone, PartialEq, Message)]
+pub struct TypeProto {
+    /// A tensor.
+    #[prost(message, optional, tag = "1")]
+    pub tensor_type: Option<TensorTypeProto>,
+}
+
+/// Type and shape of a tensor.
+#[derive(Clone, PartialEq, Message)]
+pub struct TensorTypeProto {
+    /// Its numbers' type.
+    #[prost(int32, tag = "1")]
+    pub elem_type: i32,
+    /// Its shape.
+    #[prost(message, optional, tag = "2")]
+    pub shape: Option<TensorShapeProto>,
+}
+
+/// A shape.
+#[derive(Clone, PartialEq, Message)]
+pub struct TensorShapeProto {
+    /// One for each axis.
+    #[prost(message, repeated, tag = "1")]
+    pub dim: Vec<DimensionProto>,
+}
+
+/// Length of an axis.
+#[derive(Clone, PartialEq, Message)]
+pub struct DimensionProto {
+    /// A number or a name.
+    #[prost(oneof = "DimensionValue", tags = "1, 2")]
+    pub value: Option<DimensionValue>,
+}
+
+/// Length of an axis.
+#[derive(Clone, PartialEq, Oneof)]
+pub enum DimensionValue {
+    /// Always this.
+    #[prost(int64, tag = "1")]
+    Size(i64),
+    /// The same wherever this name stands.
+    #[prost(string, tag = "2")]
+    Name(String),
+}

@@ -1,0 +1,202 @@
+//! `ddprun checkpoint export`: weights as safetensors, a model as ONNX, adapters as PEFT reads them,
+//! and what the inputs are made of.
+
+use std::error::Error;
+use std::path::{Path, PathBuf};
+
+use crate::checkpoint::{self, Opened};
+use crate::cli::args::{ExportArgs, ExportFormat};
+use crate::cli::prepare::{plan_of, source_of};
+use crate::cli::run_files::{Description, find_run};
+use crate::cli::{Refusal, to_stderr};
+use crate::data;
+use crate::files;
+use crate::kinds::Kinds;
+use crate::launch::exit_code as exit;
+use crate::model::peft;
+use crate::nn::LoraConfig;
+use crate::nn::state_dict::{Strict, load_state_dict_bytes};
+use crate::plan::Plan;
+
+/// What says how inputs are prepared.
+const INPUTS: &str = "preprocessing.json";
+/// Names of files that PyTorch users expect to be pickled.
+const PICKLES: [&str; 4] = ["pt", "pth", "bin", "ckpt"];
+
+/// The file that is asked for, from the root.
+///
+/// # Errors
+///
+/// A name that says something else than the format.
+pub(crate) fn file(args: &ExportArgs) -> Result<PathBuf, Refusal> {
+    if !args.peft {
+        refuse_name(args)?;
+    }
+    Ok(from_here(&args.to))
+}
+
+/// Writes what is asked for.
+pub(crate) fn export(
+    args: &ExportArgs,
+    opened: &Opened,
+    to: &Path,
+    kinds: &Kinds,
+) -> Result<u8, Refusal> {
+    if args.peft {
+        return export_peft(opened, to);
+    }
+    let format = format(args);
+    match format {
+        ExportFormat::Safetensors => export_weights(opened, to, args.merge)?,
+        ExportFormat::Onnx => export_onnx(opened, to, kinds)?,
+    }
+    describe_inputs(opened, to, format, kinds)?;
+    Ok(0)
+}
+
+/// The format that is given, or that the file's name says.
+fn format(args: &ExportArgs) -> ExportFormat {
+    let said = if is_onnx(&args.to) { ExportFormat::Onnx } else { ExportFormat::Safetensors };
+    args.format.unwrap_or(said)
+}
+
+fn is_onnx(file: &Path) -> bool {
+    file.extension().is_some_and(|extension| extension == "onnx")
+}
+
+/// The whole path: it is meant from here, and looking for a run may lead elsewhere.
+fn from_here(path: &Path) -> PathBuf {
+    std::path::absolute(path).unwrap_or_else(|_| path.to_owned())
+}
+
+/// Refuses a name by which a reader would take the file for another kind.
+fn refuse_name(args: &ExportArgs) -> Result<(), Refusal> {
+    let to = &args.to;
+    let extension = to.extension().and_then(|extension| extension.to_str()).unwrap_or_default();
+    let is_pickle = PICKLES.contains(&extension);
+    let (what, load) = match format(args) {
+        ExportFormat::Safetensors if is_pickle => (
+            "safetensors, not what `torch.load` reads",
+            ", and load it with `safetensors.torch.load_file`",
+        ),
+        ExportFormat::Safetensors if is_onnx(to) => ("safetensors, not ONNX", ""),
+        ExportFormat::Onnx if is_pickle || extension == "safetensors" => ("ONNX", ""),
+        _ => return Ok(()),
+    };
+    let meant = to.with_extension(format(args).extension());
+    let (to, meant) = (to.display(), meant.display());
+    let page = format!("error: `{to}` would hold {what}\n  do: write `{meant}`{load}");
+    Err(Refusal::new(exit::REFUSED, page))
+}
+
+/// The checked weights, or their averages where the run kept some, as one safetensors file.
+fn export_weights(opened: &Opened, to: &Path, merge: bool) -> Result<(), Refusal> {
+    let mut model = averaged(opened)?;
+    if merge {
+        let (lora, _) = adapters(opened)?;
+        model = checkpoint::merged(&model, &lora).map_err(|error| unusable(&error))?;
+    }
+    write(to, &model)
+}
+
+/// The model with those weights, as ONNX.
+fn export_onnx(opened: &Opened, to: &Path, kinds: &Kinds) -> Result<(), Refusal> {
+    let (plan, weights) = (plan(opened, kinds)?, averaged(opened)?);
+    let refused = |error: &dyn Error| Refusal::of(exit::REFUSED, error, None);
+    let built = kinds.models.instantiate(&plan.model, plan.seed);
+    let (model, params) = built.map_err(|error| refused(&error))?;
+    let path = opened.path.join(checkpoint::MODEL);
+    let files = [(path.clone(), weights)];
+    load_state_dict_bytes(&params, &path, &files, Strict::All)
+        .map_err(|error| Refusal::of(exit::CHECKPOINT, &error, None))?;
+    let bytes = kinds.models.onnx(&plan.model, model.as_ref()).map_err(|error| refused(&error))?;
+    write(to, &bytes)
+}
+
+/// Says beside the file what the inputs of the model are made of. Weights alone are worth having.
+fn describe_inputs(
+    opened: &Opened,
+    to: &Path,
+    format: ExportFormat,
+    kinds: &Kinds,
+) -> Result<(), Refusal> {
+    let plan = match plan(opened, kinds) {
+        Ok(plan) => plan,
+        Err(_) if format == ExportFormat::Safetensors => {
+            to_stderr(&format!(
+                "note: the run of this checkpoint is not here: no `{INPUTS}` is written"
+            ));
+            return Ok(());
+        }
+        Err(refusal) => return Err(refusal),
+    };
+    let (described, missing) = data::preprocessing(&plan, source_of(&plan, kinds)?.as_ref());
+    if let Some(missing) = missing {
+        to_stderr(&format!("note: `{INPUTS}` lacks what the data say: {missing}"));
+    }
+    write(&to.with_file_name(INPUTS), format!("{described:#}\n").as_bytes())
+}
+
+/// The plan of the checkpoint's run.
+fn plan(opened: &Opened, kinds: &Kinds) -> Result<Plan, Refusal> {
+    plan_of(&run_of(opened)?, kinds)
+}
+
+/// The adapters alone, and what PEFT must know of them.
+fn export_peft(opened: &Opened, to: &Path) -> Result<u8, Refusal> {
+    let (lora, base) = adapters(opened)?;
+    let model = averaged(opened)?;
+    let adapters = checkpoint::peft(&model).map_err(|error| unusable(&error))?;
+    files::create_writable_folder(to).map_err(|error| Refusal::of(exit::STORAGE, &error, None))?;
+    write(&to.join(peft::ADAPTERS), &adapters)?;
+    let config = checkpoint::peft_config(&lora, base.as_deref());
+    write(&to.join(peft::CONFIG), config.as_bytes())?;
+    Ok(0)
+}
+
+/// The adapters of the checkpoint's run, as its description says, and the folder of the weights
+/// that it started from.
+fn adapters(opened: &Opened) -> Result<(LoraConfig, Option<PathBuf>), Refusal> {
+    let plan = run_of(opened)?.plan;
+    let without = || {
+        let page = format!("error: `{}` has no adapters", opened.path.display());
+        Refusal::new(exit::REFUSED, page + "\n  do: export it without `--peft` and `--merge`")
+    };
+    let base = plan.pretrained().and_then(Path::parent).map(Path::to_owned);
+    Ok((plan.lora().and_then(|lora| lora.decided()).ok_or_else(without)?, base))
+}
+
+/// The weights, or their averages.
+fn averaged(opened: &Opened) -> Result<Vec<u8>, Refusal> {
+    checkpoint::averaged_model(opened).map_err(|error| unusable(&error))
+}
+
+/// The run of a checkpoint.
+fn run_of(opened: &Opened) -> Result<Description, Refusal> {
+    let real = std::fs::canonicalize(&opened.path).unwrap_or_else(|_| opened.path.clone());
+    find_run(logs_of(&real).as_deref())
+}
+
+/// The logs of a checkpoint's run: its logs beside the folder of all checkpoints, or its id.
+fn logs_of(checkpoint: &Path) -> Option<String> {
+    let run = checkpoint.parent()?;
+    let id = run.file_name()?;
+    let beside = || {
+        let name = run.parent()?;
+        Some(name.parent()?.parent()?.join("logs").join(name.file_name()?).join(id))
+    };
+    let logs = beside().filter(|logs| logs.is_dir());
+    Some(logs.unwrap_or_else(|| id.into()).to_string_lossy().into_owned())
+}
+
+fn write(to: &Path, bytes: &[u8]) -> Result<(), Refusal> {
+    let folder = to.parent().map_or(Ok(()), files::create_folder);
+    let written = folder.and_then(|()| files::write_atomic(to, bytes));
+    written.map_err(|error| Refusal::of(exit::STORAGE, &error, None))?;
+    to_stderr(&format!("wrote `{}`", to.display()));
+    Ok(())
+}
+
+fn unusable(error: &checkpoint::Error) -> Refusal {
+    Refusal::of(exit::CHECKPOINT, error, None)
+}
