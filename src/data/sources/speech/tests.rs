@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use crate::config::kind::Options;
 use crate::data::Target;
 use crate::data::error::Error;
 use crate::data::sources::source::{Asked, DataSource, Reading, Survey};
@@ -306,4 +307,14 @@ fn noise_of_a_manifest_is_mixed_in_and_a_missing_file_is_named() {
     crate::files::write_atomic(&gone, br#"{"audio_filepath": "hum.wav", "duration": 1}"#).unwrap();
     let error = speech.survey(&ASKED).unwrap_err().to_string();
     assert!(error.contains("noise.json`, line 1: the recording `"), "{error}");
+}
+
+#[test]
+fn other_programs_are_told_what_the_features_are_made_by() {
+    let dir = folders();
+    let told = speech(dir.path()).preprocessing(&Options::new()).unwrap();
+    let expected = [("sample_rate", 8000.0), ("n_mels", 16.0), ("hop_seconds", 0.01)];
+    for (name, number) in expected {
+        assert_eq!(told[name].as_f64(), Some(number), "{name}");
+    }
 }

@@ -168,3 +168,21 @@ fn published_tables_have_their_dates_in_order() {
         assert!(read(&asked).unwrap().notes.is_empty(), "{name}");
     }
 }
+
+#[test]
+fn other_programs_are_told_means_and_deviations_of_the_training_rows() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("series.csv");
+    std::fs::File::create(&file).unwrap().write_all(table(20).as_bytes()).unwrap();
+    let split = SplitRule::Parts([7, 1, 2]);
+    let (calendar, check_dates) = (Calendar::Hour, true);
+    let asked =
+        CsvForecast { file: file.clone(), split, seq_len: 3, pred_len: 2, calendar, check_dates };
+    let told = asked.preprocessing(&Options::new()).unwrap();
+    assert_eq!((&told["calendar"], &told["series"][0]["name"]), (&"hour".into(), &"a".into()));
+    assert_eq!(told["series"][0]["mean"].as_f64(), Some(6.5));
+    let std = told["series"][0]["std"].as_f64().unwrap();
+    assert!((std - (195f64 / 12.0).sqrt()).abs() < 1e-12, "{std}");
+    std::fs::remove_file(file).unwrap();
+    assert!(asked.preprocessing(&Options::new()).is_err());
+}
