@@ -118,14 +118,12 @@ pub enum Error {
         source: candle_core::Error,
     },
     /// [`Model::onnx`] refused.
-    #[error("model `{name}` has no form in ONNX: {part}{source}")]
+    #[error("model `{name}` has no form in ONNX: {what}")]
     Onnx {
         /// The model.
         name: String,
-        /// The part that is to blame, or nothing.
-        part: String,
-        /// Its words.
-        source: candle_core::Error,
+        /// Its words, behind the part that is to blame.
+        what: String,
     },
 }
 

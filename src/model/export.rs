@@ -27,7 +27,7 @@ impl Models {
         let written: Result<Vec<u8>> =
             output.and_then(|output| graph.finish(plan.name(), &output, &["batch", "sequence"]));
         let name = plan.name().to_owned();
-        written.map_err(|source| Error::Onnx { name, part: blamed, source })
+        written.map_err(|error| Error::Onnx { name, what: format!("{blamed}{error}") })
     }
 
     fn onnx_input(&self, plan: &ModelPlan, graph: &mut Graph) -> std::result::Result<Value, Error> {

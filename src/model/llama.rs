@@ -171,13 +171,11 @@ impl Model for Llama {
         let x = self.embedding.onnx(graph, input)?;
         let x = self.layers.iter().try_fold(x, |x, layer| layer.onnx(graph, &x))?;
         let x = self.norm.onnx(graph, &x)?;
-        match &self.head {
-            Some(head) => head.onnx(graph, &x),
-            None => {
-                let table = self.embedding.weight().onnx(graph)?;
-                Ok(graph.linear(&x, &table, None))
-            }
+        if let Some(head) = &self.head {
+            return head.onnx(graph, &x);
         }
+        let table = self.embedding.weight().onnx(graph)?;
+        Ok(graph.linear(&x, &table, None))
     }
 }
 
