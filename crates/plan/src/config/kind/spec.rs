@@ -24,6 +24,16 @@ pub struct Spec {
     check: fn(&Options) -> Vec<Wrong>,
 }
 
+/// What only the type of a kind knows. All else stands outside of generic functions: there are some
+/// 150 kinds, and the compiler translates those anew for each.
+struct Type {
+    name: &'static str,
+    needs: &'static [Need],
+    offers: &'static [Offer],
+    read: fn(&Dict) -> Result<Options, Box<figment::Error>>,
+    check: fn(&Options) -> Vec<Wrong>,
+}
+
 /// An option of a kind.
 #[derive(Clone, Debug)]
 pub struct Key {
@@ -41,19 +51,13 @@ pub struct Key {
     pub schema: Value,
 }
 
-impl Spec {
-    /// The spec of `K`.
-    pub fn of<K: Kind>() -> Self {
-        let schema = schemars::generate::SchemaSettings::draft2020_12()
-            .with(|settings| settings.inline_subschemas = true)
-            .into_generator()
-            .into_root_schema_for::<K>()
-            .to_value();
+impl Type {
+    fn described(self, schema: Value) -> Spec {
         let required: Vec<&str> = schema["required"]
             .as_array()
             .map(|keys| keys.iter().filter_map(Value::as_str).collect())
             .unwrap_or_default();
-        let defaults = (read::<K>)(&Dict::new()).unwrap_or_default();
+        let defaults = (self.read)(&Dict::new()).unwrap_or_default();
         let properties = schema["properties"].as_object().into_iter().flatten();
         let key = |(name, schema): (&String, &Value)| {
             let default = schema.get("default").or(defaults.get(name));
@@ -68,16 +72,32 @@ impl Spec {
                 schema: schema.clone(),
             }
         };
-        Self {
-            name: K::NAME,
+        let Self { name, needs, offers, read, check } = self;
+        Spec {
+            name,
             about: text(&schema["description"]),
             keys: properties.map(key).collect(),
+            needs,
+            offers,
+            schema,
+            read,
+            check,
+        }
+    }
+}
+
+impl Spec {
+    /// The spec of `K`.
+    pub fn of<K: Kind>() -> Self {
+        let schema = generator().into_root_schema_for::<K>().to_value();
+        let kind = Type {
+            name: K::NAME,
             needs: K::NEEDS,
             offers: K::OFFERS,
             read: read::<K>,
             check: check::<K>,
-            schema,
-        }
+        };
+        kind.described(schema)
     }
 
     /// The option `name`.
@@ -123,10 +143,19 @@ impl Key {
     }
 }
 
+fn generator() -> schemars::SchemaGenerator {
+    schemars::generate::SchemaSettings::draft2020_12()
+        .with(|settings| settings.inline_subschemas = true)
+        .into_generator()
+}
+
 /// The options of `kind`, without those that are off.
 pub(super) fn options<K: Kind>(kind: &K) -> Options {
-    let value = serde_json::to_value(kind).unwrap_or_default();
-    match without_nulls(value) {
+    given(serde_json::to_value(kind).unwrap_or_default())
+}
+
+fn given(fields: Value) -> Options {
+    match without_nulls(fields) {
         Value::Object(fields) => fields.into_iter().filter(|(_, value)| !is_empty(value)).collect(),
         _ => Options::new(),
     }
@@ -154,12 +183,20 @@ fn is_empty(value: &Value) -> bool {
 ///
 /// The options are not those of the kind, which checked options always are.
 pub fn parse<K: Kind>(options: &Options) -> Result<K, serde_json::Error> {
-    serde_json::from_value(Value::Object(options.clone().into_iter().collect()))
+    serde_json::from_value(table(options))
+}
+
+fn table(options: &Options) -> Value {
+    Value::Object(options.clone().into_iter().collect())
 }
 
 fn read<K: Kind>(given: &Dict) -> Result<Options, Box<figment::Error>> {
-    let kind = Given::from(given.clone()).deserialize::<K>().map_err(Box::new)?;
+    let kind = as_given(given).deserialize::<K>().map_err(Box::new)?;
     Ok(options(&kind))
+}
+
+fn as_given(options: &Dict) -> Given {
+    Given::from(options.clone())
 }
 
 fn check<K: Kind>(options: &Options) -> Vec<Wrong> {
