@@ -6,7 +6,7 @@ use clap::{Args as ClapArgs, Parser, Subcommand};
 
 use crate::plan::TestTimeAugmentation;
 
-/// Train the model described by an experiment file, on all devices of this machine.
+/// Train the model described by an experiment file, on this machine's devices.
 #[derive(Debug, Parser)]
 #[command(name = "ddprun", version, args_conflicts_with_subcommands = true, max_term_width = 80)]
 #[command(subcommand_negates_reqs = true, arg_required_else_help = true)]

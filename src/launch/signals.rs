@@ -1,4 +1,5 @@
-//! Signals -> bytes in a socket that can be polled together with other descriptors.
+//! Signals -> bytes in a socket that can be polled together with other descriptors. What they ask
+//! for is in `stop.rs`; who acts on them, in `parent/group.rs` and `rank/link.rs`.
 
 use std::io::{self, Read};
 use std::os::fd::{AsFd, BorrowedFd};

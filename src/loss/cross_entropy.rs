@@ -1,4 +1,4 @@
-//! `loss.name = "cross_entropy"`
+//! `loss.name = "cross_entropy"`. Without class weights the arithmetic is in `ops/loss.rs`.
 
 use candle_core::{DType, Result, Tensor};
 use schemars::JsonSchema;

@@ -1,4 +1,4 @@
-//! `optimizer.name = "adamw"`
+//! `optimizer.name = "adamw"`: its options; the arithmetic is `AdamFactors::update` of `adam.rs`.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};

@@ -1,6 +1,7 @@
 //! The family of schedulers: learning rate as a function of the step. It is pure, so that a resumed
 //! run needs no state of a scheduler but the plateau's. A step whose update is skipped (fp16)
-//! counts like any other: the rate of step n is what the plan says for step n.
+//! counts like any other: the rate of step n is what the plan says for step n. Epochs become steps
+//! in `plan::schedule`.
 
 mod constant;
 mod cosine;

@@ -1,4 +1,4 @@
-//! `name = "random_crop"`
+//! `name = "random_crop"`. Where it cuts is drawn by `random_offset` of `crop.rs`.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};

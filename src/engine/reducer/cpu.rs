@@ -1,5 +1,6 @@
 //! Gradients on their way from backward to the optimizer: operations write them into buckets, and a
-//! communication thread reduces full buckets while backward goes on.
+//! communication thread reduces full buckets while backward goes on. They are sums; `update.rs`
+//! divides.
 //!
 //! A bucket's memory is owned by the thread that works on it: it is moved to the communication
 //! thread when its last gradient is in, and comes back reduced. The training thread reduces the
