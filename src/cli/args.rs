@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args as ClapArgs, Parser, Subcommand};
 
+use crate::cli::runs_args::{CompareArgs, LogsArgs, LsArgs, RmArgs, TagArgs};
 use crate::plan::TestTimeAugmentation;
 
 /// Train the model described by an experiment file, on this machine's devices.
@@ -43,6 +44,16 @@ pub(crate) enum Verb {
         /// run.
         run: Option<String>,
     },
+    /// List runs and sweeps, and how they stand.
+    Ls(LsArgs),
+    /// Compare runs: settings, metrics, machines, and their curves in one picture.
+    Compare(CompareArgs),
+    /// Print what a rank of a run has said; `-f` follows a run until it ends.
+    Logs(LogsArgs),
+    /// Add tags to a run, or remove them; also while it trains.
+    Tag(TagArgs),
+    /// Remove runs with their checkpoints.
+    Rm(RmArgs),
     /// Inspect, verify or export checkpoints.
     #[command(subcommand)]
     Checkpoint(CheckpointVerb),

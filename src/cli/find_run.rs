@@ -3,7 +3,9 @@
 use std::path::{Path, PathBuf};
 
 use crate::cli::{Refusal, to_stderr};
+use crate::config::closest;
 use crate::launch::exit_code as exit;
+use crate::runs::{self, Found};
 use crate::{record, report, sweep};
 
 /// Where runs are looked for by their names.
@@ -75,13 +77,27 @@ fn best_of(word: &str) -> Result<(PathBuf, String), Refusal> {
 /// run's id or the beginning of one; without a word that of the newest run of all below `logs/`.
 pub(crate) fn run(word: Option<&str>) -> Result<PathBuf, Refusal> {
     report::find_run(Path::new(LOGS), word).map_err(|error| {
-        let help = match sweeps().last() {
-            Some(sweep) if word.is_none() => {
+        let help = match (sweeps().last(), word.and_then(nearest)) {
+            (_, Some(near)) if matches!(error, report::Error::NoRun { .. }) => {
+                format!("did you mean `{near}`?")
+            }
+            (Some(sweep), _) if word.is_none() => {
                 format!("`ddprun report {}` shows the newest sweep", sweep.display())
             }
-            _ => "name a run folder, `logs/<name>/<time>-<id>`, or as much of its id as no other run begins with"
+            _ => "name a run folder, `logs/<name>/<time>-<id>`, or as much of its id as no other run begins with; \
+                  `ddprun ls` lists the runs"
                 .to_owned(),
         };
         Refusal::of(exit::REFUSED, &error, Some(help))
     })
+}
+
+/// The name of an experiment or the id of a run that is nearly `word`.
+fn nearest(word: &str) -> Option<String> {
+    let Found { runs, sweeps } = runs::find(Path::new(LOGS));
+    let name = |path: &Path| path.file_name().map(|name| name.to_string_lossy().into_owned());
+    let names = runs.iter().filter_map(|run| name(run.parent()?));
+    let all: Vec<String> =
+        names.chain(runs.iter().chain(&sweeps).filter_map(|path| name(path))).collect();
+    closest(word, all.iter().map(String::as_str)).map(str::to_owned)
 }

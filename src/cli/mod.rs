@@ -15,12 +15,14 @@
 
 mod refusal;
 mod output;
+mod runs_args;
 mod args;
 mod usage;
 mod incomplete_starts;
 mod find_run;
 mod run_files;
 mod pretrained;
+mod runs;
 mod prepare;
 mod resumed;
 mod relaunch;

@@ -228,6 +228,24 @@ fn root_of(folder: &Path, description: &Description, here: &Path) -> (PathBuf, P
     (above.or(started).unwrap_or_else(|| here.to_owned()), folder.to_owned())
 }
 
+/// The folder of the checkpoints of the run in `logs`, a whole path, if it is there and no link.
+pub(crate) fn checkpoints_of(logs: &Path) -> Result<Option<PathBuf>, Refusal> {
+    if !newest_of(logs, DESCRIPTION).is_file() {
+        return Ok(None);
+    }
+    let folder = seen_from_here(logs)?.run.checkpoints;
+    let is_own = folder.is_dir() && !folder.is_symlink();
+    Ok(folder.canonicalize().ok().filter(|_| is_own))
+}
+
+/// The weights that the run in `logs` started from, a whole path, if they are still there.
+pub(crate) fn weights_before(logs: &Path) -> Option<PathBuf> {
+    let description = described(logs).ok()?;
+    let here = std::env::current_dir().unwrap_or_default();
+    let (root, _) = root_of(&logs.canonicalize().ok()?, &description, &here);
+    root.join(description.plan.pretrained()?).canonicalize().ok()
+}
+
 /// What a run does about data other than those that it began with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum OtherData {

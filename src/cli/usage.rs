@@ -13,12 +13,15 @@ use crate::kinds::Kinds;
 use crate::launch::exit_code as exit;
 
 /// Verbs of other programs, and what does it here.
-const OTHER_VERBS: [(&[&str], &str); 8] = [
+const OTHER_VERBS: [(&[&str], &str); 11] = [
     (&["train", "run", "fit", "start"], "`ddprun EXPERIMENT.toml` trains"),
     (
-        &["list", "ls", "runs", "ps", "status", "history"],
-        "`ddprun report` shows the newest run; the runs are the folders `logs/<name>/<time>-<id>`",
+        &["list", "runs", "ps", "status", "history"],
+        "`ddprun ls` lists the runs, `ddprun report` shows the newest",
     ),
+    (&["remove", "delete", "del", "clean"], "`ddprun rm RUN` removes a run and its checkpoints"),
+    (&["tail", "follow", "watch"], "`ddprun logs -f` follows the newest run"),
+    (&["diff"], "`ddprun compare RUN RUN` compares runs"),
     (
         &["predict", "infer", "inference"],
         "`ddprun eval` evaluates a run, `ddprun sample` generates text or actions with it",
@@ -129,10 +132,9 @@ mod tests {
             &format!("ddprun train {file} train.epochs=3"),
             &format!("did you mean `ddprun {file} train.epochs=3`?"),
         );
-        check("ddprun ls", OTHER_VERBS[1].1);
         check("ddprun list", OTHER_VERBS[1].1);
-        check("ddprun predict", OTHER_VERBS[2].1);
-        check("ddprun evaluate x", OTHER_VERBS[3].1);
+        check("ddprun predict", OTHER_VERBS[5].1);
+        check("ddprun evaluate x", OTHER_VERBS[6].1);
         check("ddprun export", "did you mean `ddprun checkpoint export`?");
         check("ddprun pln", "did you mean `ddprun plan`?");
         check("ddprun banana", "`ddprun --help` lists the commands; an experiment is a TOML file");

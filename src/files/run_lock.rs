@@ -5,8 +5,12 @@ use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{Read, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
+use std::time::{Duration, Instant};
 
 use super::Error;
+
+/// How long a process waits for a lock before another one has it.
+const PATIENCE: Duration = Duration::from_millis(100);
 
 /// The right to write into a run's folder.
 #[derive(Debug)]
@@ -32,7 +36,7 @@ impl RunLock {
             .mode(0o644)
             .open(&path)
             .map_err(Error::io("open", &path))?;
-        match file.try_lock() {
+        match patiently(&file) {
             Ok(()) => {}
             Err(TryLockError::WouldBlock) => {
                 return Err(Error::InUse { folder: folder.to_owned(), holder: read_holder(file) });
@@ -41,6 +45,20 @@ impl RunLock {
         }
         write_holder(&mut file).map_err(Error::io("write", &path))?;
         Ok(Self { file })
+    }
+}
+
+/// Takes the lock. A process that only looks whether it is held ([`lock_holder`]) holds it for a
+/// moment, which is waited for.
+fn patiently(file: &File) -> Result<(), TryLockError> {
+    let given_up = Instant::now() + PATIENCE;
+    loop {
+        match file.try_lock() {
+            Err(TryLockError::WouldBlock) if Instant::now() < given_up => {
+                std::thread::sleep(PATIENCE / 100);
+            }
+            taken => return taken,
+        }
     }
 }
 
@@ -91,5 +109,24 @@ mod tests {
         drop(lock);
         assert_eq!(lock_holder(folder.path()), None);
         let _again = RunLock::acquire(folder.path()).unwrap();
+    }
+
+    #[test]
+    fn a_run_can_be_started_while_others_look_whether_it_is() {
+        let folder = tempfile::tempdir().unwrap();
+        let is_over = std::sync::atomic::AtomicBool::new(false);
+        drop(RunLock::acquire(folder.path()).unwrap());
+        std::thread::scope(|scope| {
+            for _ in 0..2 {
+                scope.spawn(|| {
+                    while !is_over.load(std::sync::atomic::Ordering::Relaxed) {
+                        lock_holder(folder.path());
+                    }
+                });
+            }
+            let taken = (0..200).all(|_| RunLock::acquire(folder.path()).is_ok());
+            is_over.store(true, std::sync::atomic::Ordering::Relaxed);
+            assert!(taken);
+        });
     }
 }

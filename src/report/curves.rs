@@ -72,7 +72,7 @@ impl Curves<'_> {
         let unit = self.progress.unit;
         let series = self.train_and_val("loss");
         let (top, value, best) = (f64::INFINITY, text::loss as fn(f64) -> String, self.best);
-        Panel { unit, quantity: "loss", series, top, value, best }
+        Panel { unit, quantity: "loss".into(), series, top, value, best }
     }
 
     fn second(&self) -> Panel {
@@ -89,7 +89,7 @@ impl Curves<'_> {
         points.for_each(|(_, share)| *share *= 100.0);
         Panel {
             unit: self.progress.unit,
-            quantity: "accuracy (%)",
+            quantity: "accuracy (%)".into(),
             series,
             top: 100.0,
             value: |percent| text::percent(percent / 100.0),
@@ -100,10 +100,10 @@ impl Curves<'_> {
     fn rate(&self) -> Panel {
         let rows = self.progress.rows.iter();
         let points = rows.filter_map(|row| Some((row.at as f64, row.lr?))).collect();
-        let series = vec![Series { label: "learning rate", color: RATE, points }];
+        let series = vec![Series { label: "learning rate".into(), color: RATE, points }];
         let unit = self.progress.unit;
         let (top, value) = (f64::INFINITY, text::short as fn(f64) -> String);
-        Panel { unit, quantity: "learning rate", series, top, value, best: None }
+        Panel { unit, quantity: "learning rate".into(), series, top, value, best: None }
     }
 
     /// The validation is drawn above the training, which is noisier.
@@ -114,14 +114,14 @@ impl Curves<'_> {
             Unit::Step => ("train (per step)", thinned(points("train"))),
         };
         vec![
-            Series { label, color: TRAIN, points: train },
-            Series { label: "val", color: VAL, points: points("val") },
+            Series { label: label.into(), color: TRAIN, points: train },
+            Series { label: "val".into(), color: VAL, points: points("val") },
         ]
     }
 }
 
 /// At most [`MAX_POINTS`] points: the means of neighbours, as many in each.
-fn thinned(points: Vec<(f64, f64)>) -> Vec<(f64, f64)> {
+pub(super) fn thinned(points: Vec<(f64, f64)>) -> Vec<(f64, f64)> {
     if points.len() <= MAX_POINTS {
         return points;
     }

@@ -5,6 +5,7 @@ pub(crate) mod axis;
 pub(crate) mod confusion;
 pub(crate) mod curves;
 mod outcome;
+pub(crate) mod overlay;
 mod find;
 pub(crate) mod panel;
 pub(crate) mod picture;
@@ -17,7 +18,7 @@ use std::path::{Path, PathBuf};
 pub(crate) use find::{find_run, find_run_that, is_run, run_names};
 pub(crate) use incidents::story;
 pub(crate) use outcome::{Ending, Traces};
-pub(crate) use progress::{Progress, Row};
+pub(crate) use progress::{Progress, Row, Unit};
 
 use crate::event::{EpochDone, Event, History};
 use crate::files;

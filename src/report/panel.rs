@@ -23,7 +23,7 @@ const LABEL_WIDTH: f64 = 66.0;
 
 /// One line.
 pub(crate) struct Series {
-    pub(crate) label: &'static str,
+    pub(crate) label: String,
     pub(crate) color: RGBColor,
     /// Epoch or step, and value, in order.
     pub(crate) points: Vec<(f64, f64)>,
@@ -34,7 +34,7 @@ pub(crate) struct Panel {
     /// What the horizontal axis counts.
     pub(crate) unit: Unit,
     /// Words at the vertical axis.
-    pub(crate) quantity: &'static str,
+    pub(crate) quantity: String,
     pub(crate) series: Vec<Series>,
     /// What no value exceeds.
     pub(crate) top: f64,
@@ -164,7 +164,7 @@ impl Panel {
             .label_style(canvas.text(16.0, FAINT_INK))
             .axis_desc_style(canvas.text(18.0, INK))
             .x_desc(self.unit.word())
-            .y_desc(self.quantity)
+            .y_desc(&self.quantity)
             .draw()
     }
 
@@ -208,7 +208,7 @@ impl Panel {
         for series in self.series.iter().filter(|series| !series.points.is_empty()) {
             let ends = [x, x + 24.0].map(|x| (canvas.px(x), canvas.px(middle)));
             area.draw(&PathElement::new(ends, canvas.line(series.color, 3.0)))?;
-            x += 32.0 + write(series.label, x + 32.0)? + 26.0;
+            x += 32.0 + write(&series.label, x + 32.0)? + 26.0;
         }
         let Some(best) = self.best_point() else { return Ok(()) };
         for (size, color) in ring(best.color) {

@@ -52,7 +52,7 @@ fn register_font(what: &'static str) -> Result<(), Error> {
         .map_err(|_| Error::Draw { what, reason: "the embedded font is damaged".into() })
 }
 
-fn draw_png(picture: &impl Picture, what: &'static str) -> Result<Vec<u8>, Error> {
+pub(crate) fn draw_png(picture: &impl Picture, what: &'static str) -> Result<Vec<u8>, Error> {
     register_font(what)?;
     let scale = BITMAP_SCALE * OVERSAMPLING;
     let size = picture.size();

@@ -30,6 +30,7 @@ mod instructions;
 mod lab;
 mod launchers;
 mod limits;
+mod looked_after;
 mod machines;
 mod measured;
 mod media;

@@ -62,7 +62,7 @@ impl Vocabulary {
 
     /// Whether less or more of the metric called `val/...` is better; `None` if there is none of
     /// this name.
-    pub(crate) fn mode_of(&self, metric: &str) -> Option<Mode> {
+    pub fn mode_of(&self, metric: &str) -> Option<Mode> {
         let (_, name) = metric.split_once('/')?;
         if name == "loss" {
             return Some(Mode::Min);

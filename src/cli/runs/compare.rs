@@ -1,0 +1,271 @@
+//! `ddprun compare`: in what runs differ, and what that has changed.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+
+use serde_json::{Value, json};
+
+use crate::cli::runs::table::{aligned, cut};
+use crate::cli::runs_args::CompareArgs;
+use crate::cli::{Refusal, find_run, to_stderr, to_stdout};
+use crate::kinds::Kinds;
+use crate::launch::exit_code as exit;
+use crate::plan::Mode;
+use crate::record::text::metric;
+use crate::record::{Environment, read_environment};
+use crate::report::overlay::{self, Overlay};
+use crate::report::{self, Unit};
+use crate::runs::{self, Error, Scalars, Summary};
+
+/// Name of the picture in the first run's folder.
+const PNG: &str = "compare.png";
+/// Columns of a value that is shown.
+const MAX_VALUE: usize = 24;
+/// Series of steps, which have no last or best value worth a line.
+const OF_STEPS: [&str; 4] = ["lr", "grad_norm", "loss_scale", "samples_per_second"];
+/// Epochs from which on curves go by epochs.
+const MIN_EPOCHS: u64 = 3;
+
+/// A run and everything that is compared of it.
+struct Compared {
+    summary: Summary,
+    config: toml::Table,
+    environment: BTreeMap<String, String>,
+    scalars: Scalars,
+}
+
+/// A key or metric, and what each run has.
+type Rows<T> = Vec<(String, Vec<Option<T>>)>;
+
+/// Last and best value.
+#[derive(Clone, Copy)]
+struct Values {
+    last: f64,
+    best: Option<f64>,
+}
+
+/// `ddprun compare RUN RUN...`
+pub(crate) fn compare(args: &CompareArgs, kinds: &Kinds) -> Result<u8, Refusal> {
+    let folders = folders(&args.runs)?;
+    let runs = folders.iter().map(|folder| read(folder)).collect::<Result<Vec<_>, _>>();
+    let runs = runs.map_err(|error| Refusal::of(exit::CHECKPOINT, &error, None))?;
+    let settings = settings(&runs);
+    let environment = environment(&runs);
+    let metrics = metrics(&runs, kinds);
+    let path = args.out.clone().unwrap_or_else(|| folders[0].join(PNG));
+    let picture = draw(&runs, &path).map_err(|error| Refusal::of(exit::STORAGE, &error, None))?;
+    if args.json {
+        let values = |rows: &Rows<String>| -> Vec<Value> {
+            rows.iter().map(|(key, values)| json!({ "key": key, "values": values })).collect()
+        };
+        let measured = |values: &Option<Values>| {
+            values.map(|values| json!({ "last": values.last, "best": values.best }))
+        };
+        let metrics = metrics.iter().map(|(name, values)| {
+            json!({ "metric": name, "values": values.iter().map(measured).collect::<Vec<_>>() })
+        });
+        let whole = json!({
+            "runs": runs.iter().map(|run| &run.summary).collect::<Vec<_>>(),
+            "configuration": json_differences(&runs),
+            "metrics": metrics.collect::<Vec<_>>(),
+            "environment": values(&environment),
+            "curves": picture.then_some(&path),
+        });
+        return to_stdout(&(serde_json::to_string_pretty(&whole).unwrap_or_default() + "\n"));
+    }
+    let code = to_stdout(&page(&runs, &settings, &metrics, &environment))?;
+    if picture {
+        to_stderr(&format!("curves: {}", path.display()));
+    }
+    Ok(code)
+}
+
+/// The runs that are meant, each once.
+fn folders(words: &[String]) -> Result<Vec<PathBuf>, Refusal> {
+    let mut folders: Vec<PathBuf> = Vec::new();
+    for word in words {
+        let folder = find_run::best_run(Some(word))?;
+        if folders.contains(&folder) {
+            let page = format!(
+                "error: `{word}` names `{}`, which is compared already\n  \
+                 do: name another run; `ddprun ls` lists them",
+                folder.display()
+            );
+            return Err(Refusal::new(exit::REFUSED, page));
+        }
+        folders.push(folder);
+    }
+    Ok(folders)
+}
+
+fn read(folder: &Path) -> Result<Compared, Error> {
+    let environment = read_environment(folder)?.pop();
+    Ok(Compared {
+        summary: runs::summary(folder)?,
+        config: runs::config(folder)?,
+        environment: environment.map(of_machine).unwrap_or_default(),
+        scalars: Scalars::read(folder)?,
+    })
+}
+
+/// What a result can depend on beside the experiment.
+fn of_machine(start: Environment) -> BTreeMap<String, String> {
+    let own = ["time", "command_line", "folder"];
+    let Ok(Value::Object(fields)) = serde_json::to_value(start) else { return BTreeMap::new() };
+    let known =
+        fields.into_iter().filter(|(key, value)| !own.contains(&&**key) && !value.is_null());
+    known.map(|(key, value)| (key, word(&value))).collect()
+}
+
+fn word(value: &Value) -> String {
+    value.as_str().map_or_else(|| value.to_string(), str::to_owned)
+}
+
+/// Keys of the experiments whose values differ.
+fn settings(runs: &[Compared]) -> Rows<String> {
+    let shown = |value: toml::Value| match value {
+        toml::Value::String(text) => text,
+        other => other.to_string(),
+    };
+    let found = runs::differences(&configs(runs)).into_iter();
+    found.map(|it| (it.key, it.values.into_iter().map(|it| it.map(shown)).collect())).collect()
+}
+
+/// Tags say what the user thinks of a run, and are told with it.
+fn configs(runs: &[Compared]) -> Vec<toml::Table> {
+    let mut configs: Vec<toml::Table> = runs.iter().map(|run| run.config.clone()).collect();
+    for config in &mut configs {
+        if let Some(toml::Value::Table(identity)) = config.get_mut("experiment") {
+            identity.remove("tags");
+        }
+    }
+    configs
+}
+
+fn json_differences(runs: &[Compared]) -> Vec<Value> {
+    let found = runs::differences(&configs(runs)).into_iter();
+    found.map(|it| json!({ "key": it.key, "values": it.values })).collect()
+}
+
+/// What differs of the machines and programs, the number and kind of ranks first.
+fn environment(runs: &[Compared]) -> Rows<String> {
+    let ranks = |run: &Compared| Some(run.summary.devices.len().to_string());
+    let devices = |run: &Compared| {
+        let kinds: BTreeSet<&str> = run.summary.devices.iter().map(String::as_str).collect();
+        Some(kinds.into_iter().collect::<Vec<_>>().join(", "))
+    };
+    let mut rows: Rows<String> = vec![
+        ("ranks".to_owned(), runs.iter().map(ranks).collect()),
+        ("device".to_owned(), runs.iter().map(devices).collect()),
+    ];
+    let keys: BTreeSet<&String> = runs.iter().flat_map(|run| run.environment.keys()).collect();
+    rows.extend(keys.into_iter().map(|key| {
+        (key.clone(), runs.iter().map(|run| run.environment.get(key).cloned()).collect())
+    }));
+    rows.retain(|(_, values)| values.windows(2).any(|pair| pair[0] != pair[1]));
+    rows
+}
+
+/// Every metric of evaluations and epochs: its last value, and its best if that has a meaning.
+fn metrics(runs: &[Compared], kinds: &Kinds) -> Rows<Values> {
+    let names: BTreeSet<&String> = runs.iter().flat_map(|run| run.scalars.series.keys()).collect();
+    let is_compared = |name: &&&String| {
+        let by_epoch = names.iter().any(|other| ***other == format!("{name}_epoch"));
+        !OF_STEPS.contains(&name.as_str()) && !by_epoch
+    };
+    let names: Vec<&String> = names.iter().filter(is_compared).copied().collect();
+    let vocabulary = kinds.vocabulary();
+    let row = |name: &String| {
+        let of = |run: &Compared| {
+            let points = run.scalars.series.get(name)?;
+            let mode = vocabulary.mode_of(name.trim_end_matches("_epoch"));
+            let values = points.iter().map(|point| point.value).filter(|value| value.is_finite());
+            let best = match mode {
+                Some(Mode::Min) => values.min_by(f64::total_cmp),
+                Some(Mode::Max) => values.max_by(f64::total_cmp),
+                None => None,
+            };
+            Some(Values { last: points.last()?.value, best })
+        };
+        (name.clone(), runs.iter().map(of).collect())
+    };
+    names.into_iter().map(row).collect()
+}
+
+fn page(
+    runs: &[Compared],
+    settings: &Rows<String>,
+    metrics: &Rows<Values>,
+    environment: &Rows<String>,
+) -> String {
+    let mut rows = vec![["", "run", "name", "state", "tags"].map(str::to_owned).to_vec()];
+    rows.extend(runs.iter().enumerate().map(|(at, Compared { summary, .. })| {
+        let Summary { id, name, state, tags, .. } = summary;
+        let state = state.word().to_owned();
+        vec![(at + 1).to_string(), id.clone(), cut(name, 20), state, cut(&tags.join(", "), 20)]
+    }));
+    let numbers: Vec<String> = (1..=runs.len()).map(|at| at.to_string()).collect();
+    let mut text = aligned(&rows, 5);
+    text += &section("settings that differ", settings, &numbers);
+    let heads: Vec<String> =
+        numbers.iter().flat_map(|run| [format!("{run} last"), format!("{run} best")]).collect();
+    let measured = metrics.iter().map(|(name, values)| {
+        let cells = values.iter().flat_map(|values| {
+            let shown = |value: f64| metric(name.trim_end_matches("_epoch"), value);
+            [values.map(|it| shown(it.last)), values.and_then(|it| it.best).map(shown)]
+        });
+        (name.clone(), cells.collect())
+    });
+    text += &section("metrics", &measured.collect(), &heads);
+    text + &section("machines and programs that differ", environment, &numbers)
+}
+
+/// A table under its heading.
+fn section(heading: &str, rows: &Rows<String>, heads: &[String]) -> String {
+    if rows.is_empty() {
+        return format!("\n{heading}: none\n");
+    }
+    let mut table =
+        vec![std::iter::once(heading.to_owned()).chain(heads.iter().cloned()).collect()];
+    table.extend(rows.iter().map(|(key, values)| {
+        let cell = |value: &Option<String>| {
+            value.as_deref().map_or("-".to_owned(), |it| cut(it, MAX_VALUE))
+        };
+        std::iter::once(key.clone()).chain(values.iter().map(cell)).collect::<Vec<String>>()
+    }));
+    format!("\n{}", aligned(&table, 1))
+}
+
+/// Draws the loss, and what the first run monitors or its accuracy; whether there was anything.
+fn draw(runs: &[Compared], path: &Path) -> Result<bool, report::Error> {
+    let has = |name: &str| runs.iter().any(|run| run.scalars.series.contains_key(name));
+    let losses = ["val/loss", "train/loss"].into_iter().find(|name| has(name));
+    let monitor = runs[0].summary.monitor.as_deref();
+    let others = monitor.into_iter().chain(["val/accuracy", "train/accuracy"]);
+    let second = others.into_iter().find(|name| has(name) && Some(*name) != losses);
+    let names: Vec<&str> = losses.into_iter().chain(second).collect();
+    if names.is_empty() {
+        return Ok(false);
+    }
+    let by_epoch = runs.iter().all(|run| {
+        let scalars = &run.scalars;
+        scalars.steps_per_epoch > 0 && run.summary.step >= MIN_EPOCHS * scalars.steps_per_epoch
+    });
+    let unit = if by_epoch { Unit::Epoch } else { Unit::Step };
+    let overlay = |name: &&str| Overlay {
+        metric: (*name).to_owned(),
+        unit,
+        lines: runs.iter().enumerate().map(|(at, run)| line(at, run, name, unit)).collect(),
+    };
+    let overlays: Vec<Overlay> = names.iter().map(overlay).collect();
+    let ids: Vec<&str> = runs.iter().map(|run| run.summary.id.as_str()).collect();
+    overlay::write(&overlays, &cut(&ids.join(" · "), 90), path)?;
+    Ok(true)
+}
+
+fn line(at: usize, run: &Compared, name: &str, unit: Unit) -> (String, Vec<(f64, f64)>) {
+    let per_epoch = if unit == Unit::Epoch { run.scalars.steps_per_epoch } else { 1 };
+    let points = run.scalars.series.get(name).into_iter().flatten();
+    let points = points.map(|point| (point.step as f64 / per_epoch as f64, point.value));
+    (format!("{} {}", at + 1, cut(&run.summary.name, 12)), points.collect())
+}

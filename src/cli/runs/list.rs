@@ -1,0 +1,225 @@
+//! `ddprun ls`: the runs and sweeps of a folder, and how they stand.
+
+use std::cmp::Ordering;
+use std::path::{Path, PathBuf};
+
+use serde::Serialize;
+use serde_json::{Value, json};
+
+use crate::cli::runs::table::{WIDTH, aligned, cut};
+use crate::cli::runs_args::LsArgs;
+use crate::cli::{Refusal, to_stderr, to_stdout};
+use crate::kinds::Kinds;
+use crate::launch::exit_code as exit;
+use crate::plan::Mode;
+use crate::record::text::{duration, metric, wrapped};
+use crate::runs::{self, Listing, State, Summary, SweepSummary};
+
+/// Shown where something is not known.
+const NONE: &str = "-";
+/// The least room for the names of experiments.
+const MIN_NAME: usize = 6;
+
+/// `ddprun ls [FOLDER]`
+pub(crate) fn ls(args: &LsArgs, kinds: &Kinds) -> Result<u8, Refusal> {
+    let folder = folder(&args.folder);
+    let mut listing = runs::list(&folder);
+    if listing.is_empty() {
+        return Err(no_run(&folder));
+    }
+    listing.runs.retain(|run| is_wanted(args, run.state, &run.tags));
+    listing.sweeps.retain(|sweep| is_wanted(args, sweep.state, &[]));
+    if args.sort != "start" {
+        sort_by_metric(&mut listing, &args.sort, kinds)?;
+    }
+    if args.json {
+        return to_stdout(&lines(&listing));
+    }
+    for unreadable in &listing.unreadable {
+        to_stderr(&format!("note: {}: {}", unreadable.folder.display(), unreadable.why));
+    }
+    if listing.runs.is_empty() && listing.sweeps.is_empty() {
+        to_stderr("no run is like that");
+    }
+    let sorted = (args.sort != "start").then_some(args.sort.as_str());
+    to_stdout(&page(&listing, sorted))
+}
+
+/// A folder, or the folder of that name in `logs`.
+fn folder(word: &Path) -> PathBuf {
+    let inner = Path::new("logs").join(word);
+    if !word.is_dir() && inner.is_dir() { inner } else { word.to_owned() }
+}
+
+fn no_run(folder: &Path) -> Refusal {
+    let page = format!(
+        "error: there is no run under `{}`\n  \
+         do: `ddprun EXPERIMENT.toml` trains one; `ddprun ls FOLDER` looks into another folder",
+        folder.display()
+    );
+    Refusal::new(exit::REFUSED, page)
+}
+
+fn is_wanted(args: &LsArgs, state: State, tags: &[String]) -> bool {
+    let is_state = args.states.is_empty() || args.states.iter().any(|word| word == state.word());
+    is_state && args.tags.iter().all(|tag| tags.contains(tag))
+}
+
+/// The best first; runs without the metric at the end.
+fn sort_by_metric(listing: &mut Listing, name: &str, kinds: &Kinds) -> Result<(), Refusal> {
+    let measured = || listing.runs.iter().flat_map(|run| run.metrics.keys().map(String::as_str));
+    if !measured().any(|known| known == name) && !listing.runs.is_empty() {
+        let mut known: Vec<&str> = measured().collect();
+        known.sort_unstable();
+        known.dedup();
+        let page = format!(
+            "error: no run has measured `{name}`\n  do: sort by `start` or one of `{}`",
+            known.join("`, `")
+        );
+        return Err(Refusal::new(exit::REFUSED, page));
+    }
+    let monitored = listing.runs.iter().find(|run| run.monitor.as_deref() == Some(name));
+    let mode = monitored.and_then(|run| run.mode).or_else(|| kinds.vocabulary().mode_of(name));
+    let sign = if mode == Some(Mode::Max) { -1.0 } else { 1.0 };
+    let order = |a: &Summary, b: &Summary| match (value(a, name), value(b, name)) {
+        (Some(a), Some(b)) => (sign * a).total_cmp(&(sign * b)),
+        (a, b) => {
+            if a.is_some() {
+                Ordering::Less
+            } else {
+                b.map_or(Ordering::Equal, |_| Ordering::Greater)
+            }
+        }
+    };
+    listing.runs.sort_by(order);
+    Ok(())
+}
+
+/// The best value of the metric that a run monitors, the last one of another.
+fn value(run: &Summary, name: &str) -> Option<f64> {
+    let best = run.best.filter(|_| run.monitor.as_deref() == Some(name)).map(|best| best.value);
+    best.or_else(|| run.metrics.get(name).copied()).filter(|value| value.is_finite())
+}
+
+/// One object a line: `"kind"` says of what.
+fn lines(listing: &Listing) -> String {
+    fn line(kind: &str, value: &impl Serialize) -> String {
+        let mut object = json!({ "kind": kind });
+        if let (Value::Object(all), Ok(Value::Object(fields))) =
+            (&mut object, serde_json::to_value(value))
+        {
+            all.extend(fields);
+        }
+        object.to_string() + "\n"
+    }
+    let runs = listing.runs.iter().map(|run| line("run", run));
+    let sweeps = listing.sweeps.iter().map(|sweep| line("sweep", sweep));
+    let unreadable = listing
+        .unreadable
+        .iter()
+        .map(|it| line("unreadable", &json!({ "folder": it.folder, "reason": it.why })));
+    runs.chain(sweeps).chain(unreadable).collect()
+}
+
+/// The tables for the terminal. `sorted` is the metric by which the runs are sorted.
+fn page(listing: &Listing, sorted: Option<&str>) -> String {
+    let parts = [runs_table(&listing.runs, sorted), sweeps_table(&listing.sweeps)];
+    parts.into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>().join("\n")
+}
+
+fn runs_table(runs: &[Summary], sorted: Option<&str>) -> String {
+    if runs.is_empty() {
+        return String::new();
+    }
+    let shared = shared_metric(runs, sorted);
+    let head = ["run", "name", "state", "epoch", shared.unwrap_or("best"), "time"];
+    let mut rows = vec![head.map(str::to_owned).to_vec()];
+    rows.extend(runs.iter().map(|run| row(run, shared)));
+    let room = room_for_names(&rows);
+    rows.iter_mut().for_each(|row| row[1] = cut(&row[1], room));
+    let text = aligned(&rows, 3);
+    let mut lines = text.lines();
+    let mut page = lines.next().unwrap_or_default().to_owned() + "\n";
+    for (line, run) in lines.zip(runs) {
+        page += &format!("{line}\n{}", below(run));
+    }
+    page
+}
+
+/// The metric that one column can show for all runs.
+fn shared_metric<'a>(runs: &'a [Summary], sorted: Option<&'a str>) -> Option<&'a str> {
+    let mut monitors = runs.iter().filter_map(|run| run.monitor.as_deref());
+    let first = monitors.next();
+    sorted.or(first.filter(|first| monitors.all(|other| other == *first)))
+}
+
+fn row(run: &Summary, shared: Option<&str>) -> Vec<String> {
+    let best = match (shared, &run.monitor, run.best) {
+        (Some(name), ..) => value(run, name).map(|value| metric(name, value)),
+        (None, Some(name), Some(best)) => Some(format!("{name} {}", metric(name, best.value))),
+        _ => None,
+    };
+    vec![
+        run.id.clone(),
+        run.name.clone(),
+        run.state.word().to_owned(),
+        place(run),
+        best.unwrap_or_else(|| NONE.to_owned()),
+        duration(run.seconds),
+    ]
+}
+
+/// `3/12`; of a run that goes by steps, or by time, the step.
+fn place(run: &Summary) -> String {
+    match (run.epochs, run.total_steps) {
+        (Some(epochs), _) if epochs > 1 => format!("{}/{epochs}", run.epoch),
+        (_, Some(steps)) => format!("step {}/{steps}", run.step),
+        _ => format!("step {}", run.step),
+    }
+}
+
+/// Columns that the others leave for the names of the experiments.
+fn room_for_names(rows: &[Vec<String>]) -> usize {
+    let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max();
+    let others: usize = [0, 2, 3, 4, 5].iter().filter_map(|&column| width(column)).sum();
+    WIDTH.saturating_sub(others + 10).max(MIN_NAME)
+}
+
+/// Tags and what went wrong, below the line of a run.
+fn below(run: &Summary) -> String {
+    let tags = (!run.tags.is_empty()).then(|| format!("tags: {}", run.tags.join(", ")));
+    let reason = match run.state {
+        State::Failed | State::Running => run.reason.clone(),
+        State::Finished => run.reason.clone().filter(|reason| reason != "completed"),
+        State::Stopped | State::Killed | State::Pruned => None,
+    };
+    let part = |text: String| {
+        let text = crate::record::text::escape(&text.replace('\n', " ")).into_owned();
+        format!("  {}\n", wrapped(&text, WIDTH - 2, 4))
+    };
+    [tags, reason].into_iter().flatten().map(part).collect()
+}
+
+fn sweeps_table(sweeps: &[SweepSummary]) -> String {
+    if sweeps.is_empty() {
+        return String::new();
+    }
+    let mut rows =
+        vec![["sweep", "state", "trials", "best", "value", "started"].map(str::to_owned).to_vec()];
+    rows.extend(sweeps.iter().map(|sweep| {
+        let best = sweep.best.map(|value| metric(&sweep.monitor, value));
+        vec![
+            cut(&sweep.name, 20),
+            sweep.state.word().to_owned(),
+            format!("{}/{}", sweep.done, sweep.trials),
+            sweep.monitor.clone(),
+            best.unwrap_or_else(|| NONE.to_owned()),
+            sweep
+                .started
+                .to_zoned(jiff::tz::TimeZone::system())
+                .strftime("%Y-%m-%d %H:%M")
+                .to_string(),
+        ]
+    }));
+    aligned(&rows, 2)
+}

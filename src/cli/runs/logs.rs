@@ -1,0 +1,98 @@
+//! `ddprun logs`: what a rank has said, and says.
+
+use std::io::{self, Write};
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use signal_hook::consts::{SIGINT, SIGTERM};
+
+use crate::cli::runs_args::LogsArgs;
+use crate::cli::{Refusal, find_run, to_stderr};
+use crate::files;
+use crate::launch::exit_code as exit;
+use crate::record::RankLog;
+use crate::runs::{self, Follower, News, Summary};
+use crate::terminal::escape;
+use crate::units::Rank;
+
+/// Time between two looks at a log that grows.
+const POLL_INTERVAL: Duration = Duration::from_millis(200);
+
+/// `ddprun logs [-f] [RUN] [--rank N]`
+pub(crate) fn logs(args: &LogsArgs) -> Result<u8, Refusal> {
+    let folder = find_run::run(args.run.as_deref())?;
+    let path = RankLog::path(&folder, Rank(args.rank));
+    let is_running = || files::lock_holder(&folder).is_some();
+    if !path.is_file() && !(args.follow && args.rank == 0 && is_running()) {
+        return Err(no_log(&folder, args.rank));
+    }
+    let mut follower = Follower::new(&path);
+    let stop = stop_flag()?;
+    while args.follow && is_running() {
+        if stop.load(Ordering::Relaxed) {
+            return Ok(exit::INTERRUPTED);
+        }
+        if !print(follower.poll())? {
+            return Ok(0);
+        }
+        std::thread::sleep(POLL_INTERVAL);
+    }
+    print(follower.poll_to_the_end())?;
+    if args.follow
+        && let Ok(run) = runs::summary(&folder)
+    {
+        to_stderr(&ending(&run));
+    }
+    Ok(0)
+}
+
+/// Prints what is new; whether there is still a reader.
+fn print(news: Result<News, runs::Error>) -> Result<bool, Refusal> {
+    let News { is_anew, lines } = news.map_err(|error| Refusal::of(exit::STORAGE, &error, None))?;
+    if is_anew {
+        to_stderr("the log was replaced; it begins again:");
+    }
+    let mut stdout = io::stdout();
+    match stdout.write_all(escape(&lines).as_bytes()).and_then(|()| stdout.flush()) {
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(false),
+        Err(error) => Err(Refusal::of(exit::STORAGE, &error, None)),
+        Ok(()) => Ok(true),
+    }
+}
+
+/// Becomes true at Ctrl-C.
+fn stop_flag() -> Result<Arc<AtomicBool>, Refusal> {
+    let stop = Arc::new(AtomicBool::new(false));
+    for signal in [SIGINT, SIGTERM] {
+        // A second one ends the process at once.
+        let register = signal_hook::flag::register_conditional_default(signal, stop.clone())
+            .and_then(|_| signal_hook::flag::register(signal, stop.clone()));
+        register.map_err(|error| Refusal::of(exit::RESOURCE, &error, None))?;
+    }
+    Ok(stop)
+}
+
+/// How the run stands, after the last line of its log.
+fn ending(run: &Summary) -> String {
+    let Summary { id, state, reason, step, .. } = run;
+    let reason = reason.as_ref().map(|reason| format!(": {reason}")).unwrap_or_default();
+    format!("run {id} {} after step {step}{reason}", state.word())
+}
+
+fn no_log(folder: &Path, rank: u32) -> Refusal {
+    let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
+    let rank_of = |name: &str| name.strip_prefix("rank-")?.strip_suffix(".log")?.parse().ok();
+    let mut ranks: Vec<u32> =
+        entries.filter_map(|entry| rank_of(entry.file_name().to_str()?)).collect();
+    ranks.sort_unstable();
+    let ranks: Vec<String> = ranks.iter().map(u32::to_string).collect();
+    let help = match ranks.is_empty() {
+        true => "the run has not begun; `-f` waits for a run that is starting".to_owned(),
+        false => format!("the ranks with a log here are {}", ranks.join(", ")),
+    };
+    let page =
+        format!("error: there is no log of rank {rank} in `{}`\n  do: {help}", folder.display());
+    Refusal::new(exit::REFUSED, page)
+}

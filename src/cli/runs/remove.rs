@@ -1,0 +1,166 @@
+//! `ddprun rm`: removes runs, each with its logs and its checkpoints, and nothing else.
+
+use std::ffi::OsStr;
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use crate::cli::run_files::{checkpoints_of, weights_before};
+use crate::cli::runs_args::RmArgs;
+use crate::cli::{Refusal, find_run, to_stdout};
+use crate::files::{self, RunLock};
+use crate::launch::exit_code as exit;
+use crate::runs;
+use crate::terminal::escape;
+use crate::units::Bytes;
+
+/// A run that is to go.
+struct Doomed {
+    /// Its folder for logs.
+    logs: PathBuf,
+    /// Its folder for checkpoints, if it is there and another one.
+    checkpoints: Option<PathBuf>,
+}
+
+/// `ddprun rm RUN...`: all of them, or none.
+pub(crate) fn rm(args: &RmArgs) -> Result<u8, Refusal> {
+    let mut doomed: Vec<Doomed> = Vec::new();
+    for word in &args.runs {
+        let run = doomed_run(word)?;
+        if !doomed.iter().any(|other| other.logs == run.logs) {
+            doomed.push(run);
+        }
+    }
+    doomed.iter().try_for_each(|run| is_not_needed(run, &doomed))?;
+    let locks = doomed.iter().map(|run| lock(run, args.dry_run)).collect::<Result<Vec<_>, _>>()?;
+    let mut freed = 0;
+    for run in &doomed {
+        freed += remove(run, args.dry_run)?;
+    }
+    drop(locks);
+    let (what, freed) = (if args.dry_run { "would free" } else { "freed" }, Bytes(freed));
+    to_stdout(&format!("{what} {freed}\n"))
+}
+
+/// What belongs to the run that `word` names.
+fn doomed_run(word: &str) -> Result<Doomed, Refusal> {
+    if let Some(sweep) = find_run::find_sweep(Path::new(word)) {
+        let page = format!(
+            "error: `{word}` is a sweep, not a run\n  do: name its trials, such as `{}/trial-0001`",
+            sweep.display()
+        );
+        return Err(Refusal::new(exit::REFUSED, page));
+    }
+    let found = find_run::run(Some(word))?;
+    if found.is_symlink() {
+        let page = format!(
+            "error: `{}` is a link\n  do: name the folder that it leads to, or remove the link",
+            found.display()
+        );
+        return Err(Refusal::new(exit::REFUSED, page));
+    }
+    names_one(word, &found)?;
+    let logs = found.canonicalize().map_err(|reason| failed("find", &found, reason))?;
+    let checkpoints = checkpoints_of(&logs)?.filter(|folder| folder != &logs);
+    if let Some(folder) = &checkpoints
+        && (folder.file_name() != logs.file_name() || logs.starts_with(folder))
+    {
+        let page = format!(
+            "error: `{}` is not a folder of this run alone\n  do: remove what is in it by hand",
+            folder.display()
+        );
+        return Err(Refusal::new(exit::REFUSED, page));
+    }
+    Ok(Doomed { logs, checkpoints })
+}
+
+/// An experiment's name means its newest run everywhere else; what is removed is named exactly.
+fn names_one(word: &str, found: &Path) -> Result<(), Refusal> {
+    let id = found.file_name().unwrap_or_default().to_string_lossy();
+    let last = Path::new(word).file_name().map(OsStr::to_string_lossy).unwrap_or_default();
+    let siblings = runs::find(found.parent().unwrap_or(found)).runs;
+    if id.starts_with(&*last) || word.starts_with('.') || siblings.len() <= 1 {
+        return Ok(());
+    }
+    let list: Vec<String> = siblings.iter().map(|run| format!("\n  {}", run.display())).collect();
+    let page = format!(
+        "error: `{word}` has {} runs:{}\n  do: name one of them by its id",
+        siblings.len(),
+        list.concat()
+    );
+    Err(Refusal::new(exit::REFUSED, page))
+}
+
+/// Refuses a run of whose checkpoints another run has made its first weights.
+fn is_not_needed(run: &Doomed, doomed: &[Doomed]) -> Result<(), Refusal> {
+    let Some(checkpoints) = &run.checkpoints else { return Ok(()) };
+    let Some(all) = run.logs.parent().and_then(Path::parent) else { return Ok(()) };
+    let found = runs::find(all);
+    let trials = found.sweeps.iter().flat_map(|sweep| runs::trials(sweep));
+    for other in found.runs.iter().cloned().chain(trials) {
+        let goes_too = doomed.iter().any(|run| run.logs == other);
+        let weights = weights_before(&other).filter(|weights| weights.starts_with(checkpoints));
+        if let Some(weights) = weights.filter(|_| !goes_too) {
+            let page = format!(
+                "error: `{}` started from `{}`\n  do: remove that run, too, or keep both",
+                other.display(),
+                weights.display()
+            );
+            return Err(Refusal::new(exit::REFUSED, page));
+        }
+    }
+    Ok(())
+}
+
+/// Keeps others from starting the run while it is removed. A dry run only looks.
+fn lock(run: &Doomed, is_dry: bool) -> Result<Option<RunLock>, Refusal> {
+    let held = |holder: String| {
+        let page = format!(
+            "error: `{}` is in use by {holder}\n  do: wait for that process, or stop it",
+            run.logs.display()
+        );
+        Refusal::new(exit::REFUSED, page)
+    };
+    if is_dry {
+        return files::lock_holder(&run.logs).map_or(Ok(None), |holder| Err(held(holder)));
+    }
+    match RunLock::acquire(&run.logs) {
+        Ok(lock) => Ok(Some(lock)),
+        Err(files::Error::InUse { holder, .. }) => Err(held(holder)),
+        Err(error) => Err(Refusal::of(exit::STORAGE, &error, None)),
+    }
+}
+
+/// Removes the run's folders, and those above that are then empty; the bytes that they took.
+fn remove(run: &Doomed, is_dry: bool) -> Result<u64, Refusal> {
+    let mut freed = 0;
+    // What is left after a kill between the two is still a run.
+    for folder in run.checkpoints.iter().chain([&run.logs]) {
+        let size = size(folder);
+        let what = if is_dry { "would remove" } else { "removed" };
+        if !is_dry {
+            files::remove_folder(folder)
+                .map_err(|error| Refusal::of(exit::STORAGE, &error, None))?;
+            // Another run in it keeps it.
+            let _ = folder.parent().map(fs::remove_dir);
+        }
+        to_stdout(&escape(&format!("{what} {} ({})\n", folder.display(), Bytes(size))))?;
+        freed += size;
+    }
+    Ok(freed)
+}
+
+/// Bytes on the disk of what is in a folder; links count as themselves.
+fn size(folder: &Path) -> u64 {
+    let entries = fs::read_dir(folder).into_iter().flatten().flatten();
+    let of = |entry: fs::DirEntry| match entry.metadata() {
+        Ok(found) if found.is_dir() => size(&entry.path()),
+        Ok(found) => 512 * found.blocks(),
+        Err(_) => 0,
+    };
+    entries.map(of).sum()
+}
+
+fn failed(operation: &'static str, path: &Path, reason: std::io::Error) -> Refusal {
+    Refusal::of(exit::STORAGE, &files::Error::io(operation, path)(reason), None)
+}

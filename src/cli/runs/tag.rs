@@ -1,0 +1,45 @@
+//! `ddprun tag`: words by which a run is found again.
+
+use crate::cli::runs_args::TagArgs;
+use crate::cli::{Refusal, find_run, to_stdout};
+use crate::config::TAG_FORM;
+use crate::launch::exit_code as exit;
+use crate::runs::{self, Error, Retagged};
+
+/// `ddprun tag RUN [+TAG | -TAG ...]`
+pub(crate) fn tag(args: &TagArgs) -> Result<u8, Refusal> {
+    let mut changes = Retagged::default();
+    for word in &args.changes {
+        match (word.strip_prefix('+'), word.strip_prefix('-')) {
+            (Some(tag), _) => changes.added.insert(tag.to_owned()),
+            (_, Some(tag)) => changes.removed.insert(tag.to_owned()),
+            (None, None) => return Err(no_change(word)),
+        };
+    }
+    if let Some(tag) = changes.added.intersection(&changes.removed).next() {
+        let page = format!("error: `{tag}` is both added and removed\n  do: name it once");
+        return Err(Refusal::new(exit::REFUSED, page));
+    }
+    let folder = find_run::run(Some(&args.run))?;
+    let tags = runs::retag(&folder, &changes).map_err(|error| refused(&error))?;
+    let tags = if tags.is_empty() { "no tags".to_owned() } else { tags.join(", ") };
+    let run = folder.file_name().unwrap_or_default().to_string_lossy().into_owned();
+    to_stdout(&crate::terminal::escape(&format!("{run}: {tags}\n")))
+}
+
+fn no_change(word: &str) -> Refusal {
+    let page = format!(
+        "error: `{word}` does not say what to do with the tag\n  \
+         do: `+{word}` adds it, `-{word}` removes it"
+    );
+    Refusal::new(exit::REFUSED, page)
+}
+
+fn refused(error: &Error) -> Refusal {
+    let (code, help) = match error {
+        Error::NotATag { .. } => (exit::REFUSED, Some(format!("a tag is {TAG_FORM}"))),
+        Error::Newer { .. } => (exit::REFUSED, Some("use that ddprun".to_owned())),
+        _ => (exit::STORAGE, None),
+    };
+    Refusal::of(code, error, help)
+}

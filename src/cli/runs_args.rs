@@ -1,0 +1,78 @@
+//! The command lines of the verbs that look after runs: `ls`, `compare`, `tag`, `logs`, `rm`.
+
+use std::path::PathBuf;
+
+use clap::Args as ClapArgs;
+
+#[derive(Debug, ClapArgs)]
+#[command(after_help = "Examples:\n  ddprun ls\n  ddprun ls --state running --tag baseline\n  \
+    ddprun ls logs/sweep_quickstart --sort val/accuracy")]
+pub(crate) struct LsArgs {
+    /// Folder to look into, or a name in `logs`; of a sweep, its trials.
+    #[arg(default_value = "logs")]
+    pub(crate) folder: PathBuf,
+    /// Only runs with this tag; given several times, with all of them.
+    #[arg(long = "tag", value_name = "TAG")]
+    pub(crate) tags: Vec<String>,
+    /// Only runs that are so; given several times, any of them.
+    #[arg(long = "state", value_name = "STATE")]
+    #[arg(value_parser = ["running", "finished", "stopped", "failed", "killed", "pruned"])]
+    pub(crate) states: Vec<String>,
+    /// `start` (the oldest first), or a metric such as `val/accuracy` (the best first).
+    #[arg(long, value_name = "METRIC", default_value = "start")]
+    pub(crate) sort: String,
+    /// Print a JSON object per run and sweep, a line each.
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Debug, ClapArgs)]
+#[command(after_help = "Examples:\n  ddprun compare 20261123-0207 20261123-0311\n  \
+    ddprun compare quickstart resnet --out curves.png")]
+pub(crate) struct CompareArgs {
+    /// Two or more runs: folders, names, or unique prefixes of ids.
+    #[arg(required = true, num_args = 2.., value_name = "RUN")]
+    pub(crate) runs: Vec<String>,
+    /// Picture of all curves to write. Default: `compare.png` in the first run's folder.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) out: Option<PathBuf>,
+    /// Print the result as JSON.
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Debug, ClapArgs)]
+#[command(after_help = "Examples:\n  ddprun tag quickstart +baseline -old\n  \
+    ddprun tag 20261123-0207")]
+pub(crate) struct TagArgs {
+    /// Run folder, its name, or a unique prefix of its id.
+    pub(crate) run: String,
+    /// `+tag` adds a tag, `-tag` removes it; without any, the tags are shown.
+    #[arg(value_name = "+TAG | -TAG", allow_hyphen_values = true)]
+    pub(crate) changes: Vec<String>,
+}
+
+#[derive(Debug, ClapArgs)]
+#[command(after_help = "Examples:\n  ddprun logs\n  ddprun logs -f quickstart --rank 1")]
+pub(crate) struct LogsArgs {
+    /// Run folder, its name, or a unique prefix of its id. Default: the newest run.
+    pub(crate) run: Option<String>,
+    /// Wait for more until the run ends.
+    #[arg(short, long)]
+    pub(crate) follow: bool,
+    /// Whose log.
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub(crate) rank: u32,
+}
+
+#[derive(Debug, ClapArgs)]
+#[command(after_help = "Examples:\n  ddprun rm 20261123-0207 --dry-run\n  \
+    ddprun rm 20261123-0207 logs/quickstart/20261123-031100-58d1")]
+pub(crate) struct RmArgs {
+    /// Runs to remove with their checkpoints: folders, names, or unique prefixes of ids.
+    #[arg(required = true, value_name = "RUN")]
+    pub(crate) runs: Vec<String>,
+    /// Only say what would be removed.
+    #[arg(long)]
+    pub(crate) dry_run: bool,
+}

@@ -1,0 +1,248 @@
+//! The verbs that look after runs: `ls`, `compare`, `tag`, `logs`, `rm`.
+
+use std::fs;
+use std::path::PathBuf;
+
+use rustix::process::Signal;
+use serde_json::Value;
+
+use crate::experiments::BASE;
+use crate::lab::{Lab, children};
+use crate::running::{Running, until};
+
+/// A run that ends only when it is stopped.
+const ENDLESS: [&str; 4] = [
+    "train.epochs=1000000",
+    "validation.every=never",
+    "logging.every=10 steps",
+    "logging.sinks=[jsonl]",
+];
+
+/// What `ls --json` says, a line each.
+fn listed(lab: &Lab, more: &[&str]) -> Vec<Value> {
+    let text = lab.run_to(0, &[&["ls", "--json"], more].concat()).stdout;
+    text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+}
+
+/// The only run with this name.
+fn of_name(lab: &Lab, name: &str) -> Value {
+    let mut found = listed(lab, &[name]);
+    assert_eq!(found.len(), 1, "{found:?}");
+    found.remove(0)
+}
+
+fn named(name: &str) -> String {
+    format!("experiment.name={name}")
+}
+
+/// An endless run of this name in the middle of its steps.
+fn endless(lab: &Lab, name: &str) -> Running {
+    let mut running = lab.start(&[&["small.toml", &named(name)], &ENDLESS[..]].concat());
+    let folder = lab.path("logs").join(name);
+    let has_stepped = || {
+        let run = children(&folder).pop();
+        let events = run.and_then(|run| fs::read_to_string(run.join("events.jsonl")).ok());
+        events.is_some_and(|events| events.contains("step_done"))
+    };
+    until("a step", || running.is_over() || has_stepped());
+    assert!(!running.is_over(), "{}", running.stderr());
+    running
+}
+
+fn folder(lab: &Lab, kind: &str, name: &str) -> PathBuf {
+    children(&lab.path(kind).join(name)).pop().unwrap()
+}
+
+#[test]
+fn ls_tells_how_each_run_stands() {
+    let lab = Lab::new();
+    lab.run_to(2, &["ls"])
+        .says(&["there is no run under `logs`", "`ddprun EXPERIMENT.toml` trains"]);
+    lab.run_to(0, &["small.toml", "experiment.tags=[\"baseline\", \"mlp\"]"]);
+    lab.run_to(4, &["small.toml", &named("diverged"), "optimizer.lr=1e30"]);
+    let stopped = endless(&lab, "stopped");
+    stopped.signal(Signal::TERM);
+    stopped.wait().has_code(75);
+    let killed = endless(&lab, "killed");
+    killed.signal(Signal::KILL);
+    killed.wait();
+    let running = endless(&lab, "running");
+
+    let state = |name: &str| of_name(&lab, name)["state"].as_str().unwrap().to_owned();
+    let states = ["small", "diverged", "stopped", "killed", "running"].map(state);
+    assert_eq!(states, ["finished", "failed", "stopped", "killed", "running"]);
+    let small = of_name(&lab, "small");
+    assert_eq!((small["step"].as_u64(), small["total_steps"].as_u64()), (Some(12), Some(12)));
+    assert_eq!((small["epoch"].as_u64(), small["epochs"].as_u64()), (Some(2), Some(2)));
+    assert_eq!(small["tags"], serde_json::json!(["baseline", "mlp"]));
+    assert!(small["best"]["value"].is_f64() && small["seconds"].as_f64().unwrap() > 0.0);
+    assert!(of_name(&lab, "diverged")["reason"].as_str().unwrap().contains("exit 4"));
+
+    let page = lab.run_to(0, &["ls"]).stdout;
+    assert!(page.lines().all(|line| line.chars().count() <= 80), "{page}");
+    assert!(page.lines().next().unwrap().starts_with("run "), "{page}");
+    for words in ["tags: baseline, mlp", "failed at step", "pid ", "2/2"] {
+        assert!(page.contains(words), "{page}");
+    }
+    let names: Vec<String> =
+        listed(&lab, &[]).iter().map(|run| run["name"].as_str().unwrap().to_owned()).collect();
+    assert_eq!(names, ["small", "diverged", "stopped", "killed", "running"], "by their start");
+    assert_eq!(listed(&lab, &["--tag", "mlp"]).len(), 1);
+    assert_eq!(listed(&lab, &["--state", "killed", "--state", "running"]).len(), 2);
+    lab.run_to(2, &["ls", "--sort", "val/nonsense"]).says(&["no run has measured", "val/loss"]);
+    assert_eq!(listed(&lab, &["--sort", "val/loss"])[0]["name"], "small");
+
+    lab.run_to(2, &["rm", "running"]).says(&["is in use by pid "]);
+    running.signal(Signal::INT);
+    running.wait().has_code(130);
+    lab.is_clean();
+}
+
+#[test]
+fn a_torn_a_newer_and_an_empty_run_do_not_hide_the_others() {
+    let lab = Lab::new();
+    lab.run_to(0, &["small.toml"]);
+    let run = lab.run_folder();
+    let events = fs::read(run.join("events.jsonl")).unwrap();
+    fs::write(run.join("events.jsonl"), &events[..events.len() - 40]).unwrap();
+    lab.write("logs/new/20270101-000000-0000/resolved.toml", "schema = 1");
+    lab.write("logs/new/20270101-000000-0000/run.json", "{\"format\": 99}");
+    lab.write("logs/empty/20270101-000000-0001/resolved.toml", "");
+    lab.write("logs/no-run/notes.txt", "");
+    lab.write("logs/evil/20270101-\u{1b}[2J/resolved.toml", "");
+    let found = listed(&lab, &[]);
+    let kinds: Vec<&str> = found.iter().map(|line| line["kind"].as_str().unwrap()).collect();
+    assert_eq!(kinds, ["run", "run", "run", "unreadable"]);
+    assert!(found[3]["reason"].as_str().unwrap().contains("has format 99"));
+    let ended = lab.run_to(0, &["ls"]);
+    ended.says(&["has format 99, and this ddprun reads formats up to 1"]);
+    assert!(!ended.stdout.contains('\u{1b}'), "{}", ended.stdout);
+}
+
+#[test]
+fn two_hundred_runs_are_listed_at_once() {
+    let lab = Lab::new();
+    lab.run_to(0, &["small.toml"]);
+    let run = lab.run_folder();
+    for copy in 0..200 {
+        let to = lab.path(&format!("logs/small/20200101-000000-{copy:04}"));
+        fs::create_dir_all(&to).unwrap();
+        for file in children(&run).into_iter().filter(|file| file.is_file()) {
+            fs::copy(&file, to.join(file.file_name().unwrap())).unwrap();
+        }
+    }
+    let began = std::time::Instant::now();
+    assert_eq!(listed(&lab, &[]).len(), 201);
+    // A second for the optimised program, which is ten times as fast.
+    assert!(began.elapsed().as_secs_f64() < 10.0, "{:?}", began.elapsed());
+}
+
+#[test]
+fn tags_are_changed_while_a_run_trains_and_stay_when_it_is_resumed() {
+    let lab = Lab::with(&BASE.replace("seed = 7", "seed = 7\ntags = [\"old\", \"mlp\"]"));
+    let running = endless(&lab, "small");
+    let said = lab.run_to(0, &["tag", "small", "+baseline", "-old"]).stdout;
+    assert!(said.ends_with(": baseline, mlp\n"), "{said}");
+    running.signal(Signal::TERM);
+    running.wait().has_code(75);
+    lab.run_to(0, &["resume", "train.epochs=2", "experiment.tags=[\"old\", \"again\"]"]);
+    let said = lab.run_to(0, &["tag", "small"]).stdout;
+    assert!(said.ends_with(": again, baseline\n"), "{said}");
+    lab.run_to(2, &["tag", "small", "plain"]).says(&["`+plain` adds it, `-plain` removes it"]);
+    lab.run_to(2, &["tag", "small", "+two words"]).says(&["`two words` is not a tag"]);
+    lab.run_to(2, &["tag", "smal", "+a"]).says(&["did you mean `small`?"]);
+    lab.run_to(2, &["plan", "small.toml", "experiment.tags=[\"a b\"]"])
+        .says(&["`a b` cannot be a tag"]);
+    lab.is_clean();
+}
+
+#[test]
+fn logs_are_followed_until_the_run_ends() {
+    let lab = Lab::new();
+    let running = endless(&lab, "small");
+    let following = lab.start(&["logs", "-f"]);
+    let interrupted = lab.start(&["logs", "-f", "small", "--rank", "1"]);
+    std::thread::sleep(std::time::Duration::from_millis(500));
+    interrupted.signal(Signal::INT);
+    assert_eq!(interrupted.wait().code, 130);
+    running.signal(Signal::TERM);
+    running.wait().has_code(75);
+    let ended = following.wait();
+    ended.has_code(0);
+    ended.says(&[" stopped after step ", "by request, state saved"]);
+    assert!(ended.stdout.contains("stopped by request (state saved)"), "{}", ended.stdout);
+
+    let log = lab.run_folder().join("rank-0.log");
+    let text = fs::read_to_string(&log).unwrap();
+    fs::write(&log, format!("{text}half a li\x1bne")).unwrap();
+    let said = lab.run_to(0, &["logs"]).stdout;
+    assert_eq!(said, format!("{text}half a li\\u{{1b}}ne\n"));
+    lab.run_to(2, &["logs", "--rank", "7"]).says(&["there is no log of rank 7", "are 0, 1"]);
+    lab.is_clean();
+}
+
+#[test]
+fn rm_removes_a_run_and_its_checkpoints_and_nothing_else() {
+    let lab = Lab::new();
+    lab.run_to(0, &["small.toml", "train.epochs=1"]);
+    lab.run_to(0, &["small.toml", &named("other"), "train.epochs=1"]);
+    let (run, checkpoints) = (lab.run_folder(), lab.checkpoints());
+    let kept = lab.write("elsewhere/precious.txt", "here");
+    std::os::unix::fs::symlink(lab.path("elsewhere"), run.join("link")).unwrap();
+    let said = lab.run_to(0, &["rm", "--dry-run", "small"]).stdout;
+    assert!(said.contains("would remove") && said.contains("would free"), "{said}");
+    assert!(run.exists() && checkpoints.exists());
+
+    let warm = format!("model.pretrained={}/best/model.safetensors", checkpoints.display());
+    lab.run_to(0, &["small.toml", &named("warm"), "train.epochs=1", &warm]);
+    lab.run_to(2, &["rm", "small"]).says(&["started from", "remove that run, too"]);
+    let said = lab.run_to(0, &["rm", "small", "warm"]).stdout;
+    assert_eq!(said.matches("removed ").count(), 4, "{said}");
+    assert!(said.contains("freed "), "{said}");
+    for gone in ["logs/small", "checkpoints/small", "logs/warm", "checkpoints/warm"] {
+        assert!(!lab.path(gone).exists(), "{gone}");
+    }
+    assert!(kept.is_file(), "links are not followed");
+    assert_eq!(of_name(&lab, "other")["state"], "finished");
+
+    lab.run_to(0, &["small.toml", &named("other"), "train.epochs=1"]);
+    lab.run_to(2, &["rm", "other"]).says(&["`other` has 2 runs", "by its id"]);
+    lab.run_to(2, &["rm", "elsewhere"]).says(&["there is no run `elsewhere`"]);
+    let first = listed(&lab, &[])[0]["id"].as_str().unwrap().to_owned();
+    fs::remove_dir_all(lab.path("checkpoints/other").join(&first)).unwrap();
+    lab.run_to(0, &["rm", &first]);
+    assert_eq!(children(&lab.path("logs/other")).len(), 1);
+    std::os::unix::fs::symlink(folder(&lab, "logs", "other"), lab.path("logs/other/link")).unwrap();
+    lab.run_to(2, &["rm", "logs/other/link"]).says(&["is a link"]);
+    lab.is_clean();
+}
+
+#[test]
+fn compare_shows_where_runs_differ_and_draws_their_curves() {
+    let lab = Lab::new();
+    lab.run_to(0, &["small.toml", &named("one")]);
+    let changes = ["optimizer.lr=1e-2", "distributed.devices=1", "experiment.tags=[\"fast\"]"];
+    lab.run_to(0, &[&["small.toml", &named("two")], &changes[..]].concat());
+    let ended = lab.run_to(0, &["compare", "one", "two"]);
+    let page = &ended.stdout;
+    assert!(page.lines().all(|line| line.chars().count() <= 80), "{page}");
+    for words in ["optimizer.lr", "0.001", "0.01", "val/loss", "1 last", "2 best", "ranks", "fast"]
+    {
+        assert!(page.contains(words), "`{words}` is not in:\n{page}");
+    }
+    assert!(!page.contains("train.epochs") && !page.contains("experiment.tags"), "{page}");
+    let picture = folder(&lab, "logs", "one").join("compare.png");
+    ended.says(&["curves: ", "compare.png"]);
+    assert!(fs::metadata(&picture).unwrap().len() > 5_000);
+
+    let text = lab.run_to(0, &["compare", "one", "two", "--json", "--out", "x.png"]).stdout;
+    let value: Value = serde_json::from_str(&text).unwrap();
+    assert_eq!(value["runs"].as_array().unwrap().len(), 2);
+    let keys = value["configuration"].as_array().unwrap();
+    let lr = keys.iter().find(|row| row["key"] == "optimizer.lr").unwrap();
+    assert_eq!(lr["values"], serde_json::json!([0.001, 0.01]));
+    assert!(lab.path("x.png").is_file());
+    lab.run_to(2, &["compare", "one", "one"]).says(&["is compared already"]);
+    lab.run_to(2, &["compare", "one"]);
+    lab.is_clean();
+}
