@@ -143,12 +143,13 @@ fn what_is_wrong_with_a_key_is_refused_as_ddprun_refuses_it() {
 
 /// Rules of experiments that a schema cannot say, by their words in docs/experiments.md: the schema
 /// takes what breaks them, and ddprun refuses it.
-const RULES: [(&str, &str); 6] = [
+const RULES: [(&str, &str); 7] = [
     ("keys that ask for others", "[ema]\npower = 0.75"),
     ("options that go together", "[optimizer]\nnesterov = true\nmomentum = 0.0"),
     ("names of metrics", "[early_stopping]\nmonitor = \"val/acuracy\"\npatience = 3"),
     ("paths are not empty", "[data]\nname = \"mnist\"\ndir = \"\""),
     ("names of folders", "[experiment]\nname = \"a/b\""),
+    ("tags", "[experiment]\ntags = [\"two words\"]"),
     ("a schedule needs a last step", "[train]\ntime = \"1h\"\n[scheduler]\nname = \"cosine\""),
 ];
 

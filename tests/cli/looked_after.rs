@@ -59,7 +59,7 @@ fn ls_tells_how_each_run_stands() {
     lab.run_to(2, &["ls"])
         .says(&["there is no run under `logs`", "`ddprun EXPERIMENT.toml` trains"]);
     lab.run_to(0, &["small.toml", "experiment.tags=[\"baseline\", \"mlp\"]"]);
-    lab.run_to(4, &["small.toml", &named("diverged"), "optimizer.lr=1e30"]);
+    lab.run_to(4, &["small.toml", &named("diverged"), "fault.divergence_threshold=0.01"]);
     let stopped = endless(&lab, "stopped");
     stopped.signal(Signal::TERM);
     stopped.wait().has_code(75);
