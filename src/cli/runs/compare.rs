@@ -26,6 +26,9 @@ const OF_STEPS: [&str; 4] = ["lr", "grad_norm", "loss_scale", "samples_per_secon
 /// Epochs from which on curves go by epochs.
 const MIN_EPOCHS: u64 = 3;
 
+/// Runs whose names have room above a panel.
+const MAX_NAMED: usize = 3;
+
 /// A run and everything that is compared of it.
 struct Compared {
     summary: Summary,
@@ -255,7 +258,7 @@ fn draw(runs: &[Compared], path: &Path) -> Result<bool, report::Error> {
     let overlay = |name: &&str| Overlay {
         metric: (*name).to_owned(),
         unit,
-        lines: runs.iter().enumerate().map(|(at, run)| line(at, run, name, unit)).collect(),
+        lines: (0..runs.len()).map(|at| line(at, runs, name, unit)).collect(),
     };
     let overlays: Vec<Overlay> = names.iter().map(overlay).collect();
     let ids: Vec<&str> = runs.iter().map(|run| run.summary.id.as_str()).collect();
@@ -263,9 +266,13 @@ fn draw(runs: &[Compared], path: &Path) -> Result<bool, report::Error> {
     Ok(true)
 }
 
-fn line(at: usize, run: &Compared, name: &str, unit: Unit) -> (String, Vec<(f64, f64)>) {
+/// A run's points under its number, and its name where there is room for all of them.
+fn line(at: usize, runs: &[Compared], name: &str, unit: Unit) -> (String, Vec<(f64, f64)>) {
+    let run = &runs[at];
+    let words = format!("{} {}", at + 1, cut(&run.summary.name, 12));
+    let legend = if runs.len() > MAX_NAMED { (at + 1).to_string() } else { words };
     let per_epoch = if unit == Unit::Epoch { run.scalars.steps_per_epoch } else { 1 };
     let points = run.scalars.series.get(name).into_iter().flatten();
     let points = points.map(|point| (point.step as f64 / per_epoch as f64, point.value));
-    (format!("{} {}", at + 1, cut(&run.summary.name, 12)), points.collect())
+    (legend, points.collect())
 }

@@ -39,7 +39,7 @@ pub(crate) fn ls(args: &LsArgs, kinds: &Kinds) -> Result<u8, Refusal> {
         to_stderr(&format!("note: {}: {}", unreadable.folder.display(), unreadable.why));
     }
     if listing.runs.is_empty() && listing.sweeps.is_empty() {
-        to_stderr("no run is like that");
+        to_stderr("no run matches");
     }
     let sorted = (args.sort != "start").then_some(args.sort.as_str());
     to_stdout(&page(&listing, sorted))

@@ -88,9 +88,10 @@ fn no_log(folder: &Path, rank: u32) -> Refusal {
         entries.filter_map(|entry| rank_of(entry.file_name().to_str()?)).collect();
     ranks.sort_unstable();
     let ranks: Vec<String> = ranks.iter().map(u32::to_string).collect();
-    let help = match ranks.is_empty() {
-        true => "the run has not begun; `-f` waits for a run that is starting".to_owned(),
-        false => format!("the ranks with a log here are {}", ranks.join(", ")),
+    let help = if ranks.is_empty() {
+        "the run has not begun; `-f` waits for a run that is starting".to_owned()
+    } else {
+        format!("the ranks with a log here are {}", ranks.join(", "))
     };
     let page =
         format!("error: there is no log of rank {rank} in `{}`\n  do: {help}", folder.display());

@@ -144,10 +144,17 @@ fn remove(run: &Doomed, is_dry: bool) -> Result<u64, Refusal> {
             // Another run in it keeps it.
             let _ = folder.parent().map(fs::remove_dir);
         }
-        to_stdout(&escape(&format!("{what} {} ({})\n", folder.display(), Bytes(size))))?;
+        let shown = from_here(folder);
+        to_stdout(&escape(&format!("{what} {} ({})\n", shown.display(), Bytes(size))))?;
         freed += size;
     }
     Ok(freed)
+}
+
+/// A path below this folder without the way to it.
+fn from_here(path: &Path) -> PathBuf {
+    let here = std::env::current_dir().and_then(fs::canonicalize).unwrap_or_default();
+    path.strip_prefix(&here).unwrap_or(path).to_owned()
 }
 
 /// Bytes on the disk of what is in a folder; links count as themselves.

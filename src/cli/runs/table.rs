@@ -10,9 +10,12 @@ const GAP: usize = 2;
 /// The rows side by side: the first `names` columns begin below each other, the others end so.
 /// Columns for which there is no room go below, with the first column repeated.
 pub(crate) fn aligned(rows: &[Vec<String>], names: usize) -> String {
-    let rows: Vec<Vec<String>> = rows.iter().map(|row| row.iter().map(shown).collect()).collect();
+    let rows: Vec<Vec<String>> =
+        rows.iter().map(|row| row.iter().map(|cell| shown(cell)).collect()).collect();
     let n = rows.iter().map(Vec::len).max().unwrap_or(0);
-    let length = |column: usize| rows.iter().filter_map(move |row| row.get(column)).map(count);
+    let length = |column: usize| {
+        rows.iter().filter_map(move |row| row.get(column)).map(|cell| cell.chars().count())
+    };
     let widths: Vec<usize> = (0..n).map(|column| length(column).max().unwrap_or(0)).collect();
     let parts = parts(&widths);
     let line = |row: &Vec<String>, part: &[usize]| {
@@ -44,12 +47,8 @@ fn parts(widths: &[usize]) -> Vec<Vec<usize>> {
     parts
 }
 
-fn count(cell: &String) -> usize {
-    cell.chars().count()
-}
-
 /// A cell on one line.
-fn shown(cell: &String) -> String {
+fn shown(cell: &str) -> String {
     escape(&cell.replace('\n', " ")).into_owned()
 }
 
