@@ -1,6 +1,6 @@
 //! `run.json` -> what all versions of ddprun have written there in the same form.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use serde_json::Value;
 
@@ -13,15 +13,12 @@ use crate::record::{DESCRIPTION, DESCRIPTION_FORMAT, newest_of};
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Description {
     pub(super) name: Option<String>,
-    pub(super) id: Option<String>,
     pub(super) steps_per_epoch: Option<u64>,
     /// Absent if time ends the run.
     pub(super) total_steps: Option<u64>,
     pub(super) monitor: Option<String>,
     pub(super) mode: Option<Mode>,
     pub(super) devices: Vec<String>,
-    /// The weights that it started from.
-    pub(super) pretrained: Option<PathBuf>,
 }
 
 impl Description {
@@ -40,13 +37,11 @@ impl Description {
             |device: &Value| device.as_str().map_or_else(|| device.to_string(), str::to_owned);
         Ok(Self {
             name: text("/plan/name"),
-            id: text("/run/id"),
             steps_per_epoch: number("/plan/length/steps_per_epoch"),
             total_steps: number("/plan/length/total_steps").filter(|&steps| steps < NO_STEP_LIMIT),
             monitor: text("/plan/checkpoint/monitor"),
             mode: mode.and_then(|mode| serde_json::from_value(mode).ok()),
             devices: devices.into_iter().flatten().map(word).collect(),
-            pretrained: text("/plan/model/pretrained").map(PathBuf::from),
         })
     }
 }

@@ -119,7 +119,7 @@ pub fn summary(folder: &Path) -> Result<Summary, Error> {
     let epochs_at = |step: u64| if per_epoch == 0 { 0 } else { step.div_ceil(per_epoch) };
     Ok(Summary {
         name: description.name.clone().unwrap_or_else(|| name_of(folder.parent())),
-        id: description.id.clone().unwrap_or_else(|| name_of(Some(folder))),
+        id: name_of(Some(folder)),
         folder: folder.to_owned(),
         sweep: None,
         state,
@@ -252,7 +252,7 @@ mod tests {
         DESCRIPTION, HISTORY, Jsonl, OpenSink, RESOLVED, Sink, SinkStart, example_events,
     };
 
-    const PLAN: &str = r#"{"format":1,"run":{"id":"20261120-132556-3fa2"},"plan":{"name":"shapes",
+    const PLAN: &str = r#"{"format":1,"plan":{"name":"shapes",
         "length":{"steps_per_epoch":20,"total_steps":50},"distributed":{"devices":["cpu","cpu"]},
         "checkpoint":{"monitor":"val/accuracy","mode":"max"}}}"#;
 
@@ -311,7 +311,7 @@ mod tests {
         run.say(Event::StepDone(example_events::step_done(25)));
         let found = run.summary();
         assert_eq!((found.state, &found.reason), (State::Killed, &None));
-        assert_eq!((found.name.as_str(), found.id.as_str()), ("shapes", "20261120-132556-3fa2"));
+        assert_eq!(found.name, "shapes");
         assert_eq!((found.step, found.epoch, found.epochs), (25, 2, Some(3)));
         assert_eq!(found.best, Some(Best { value: 0.5, step: 20 }));
         assert!(found.metrics.contains_key("train/loss"));
