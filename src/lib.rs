@@ -40,6 +40,7 @@ pub mod sweep;
 pub mod runs;
 pub mod kinds;
 mod worker;
+pub mod predict;
 pub mod cli;
 #[cfg(any(test, feature = "fuzzing"))]
 mod fuzzing;

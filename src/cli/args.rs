@@ -32,6 +32,8 @@ pub(crate) enum Verb {
     Resume(ResumeArgs),
     /// Evaluate a run's best checkpoint, or given weights, on validation and test data.
     Eval(EvalArgs),
+    /// Predict files without answers with a run's best checkpoint.
+    Predict(PredictArgs),
     /// Generate text or actions with a run's best checkpoint.
     Sample(SampleArgs),
     /// Run a hyperparameter sweep.
@@ -256,6 +258,41 @@ pub(crate) struct EvalArgs {
     /// for which.
     #[arg(long, value_name = "FOLDER")]
     pub(crate) out: Option<PathBuf>,
+}
+
+#[derive(Debug, ClapArgs)]
+#[command(after_help = "Examples:\n  ddprun predict photos --out preds.csv\n  \
+    ddprun predict quickstart photos cat.jpg --top 3\n  \
+    ddprun predict checkpoints/houses/20261123-020701-3fa2/best new.csv")]
+pub(crate) struct PredictArgs {
+    /// Run folder, its name (or `run:NAME`), a unique prefix of its id, a sweep, or a checkpoint;
+    /// default: the newest run that has a checkpoint. Then files and folders such as the run was
+    /// trained on: images, .csv, .jsonl, .txt, recordings.
+    #[arg(required = true, value_name = "RUN | CHECKPOINT | INPUT")]
+    pub(crate) words: Vec<String>,
+    /// File to write: .csv, .jsonl or .parquet. Default: csv on stdout. What a stopped command has
+    /// done is kept in FILE.parts, and the same command continues.
+    #[arg(long, short, value_name = "FILE")]
+    pub(crate) out: Option<PathBuf>,
+    /// Give the K most likely classes. Default: the probabilities of all of up to 20 classes, 5 of
+    /// more.
+    #[arg(long, alias = "top_k", value_name = "K")]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) top: Option<u32>,
+    /// Samples in a batch; default: as in the run's evaluations.
+    #[arg(long, alias = "batch_size", value_name = "N")]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) batch_size: Option<u32>,
+    /// Ranks on this machine, each with a copy of the model; the rows are the same.
+    #[arg(long, alias = "nproc_per_node", value_name = "N", default_value_t = 1)]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..=64))]
+    pub(crate) nproc_per_node: u32,
+    /// Use the newest checkpoint instead of the best.
+    #[arg(long)]
+    pub(crate) latest: bool,
+    /// Replace FILE, and parts of other predictions.
+    #[arg(long)]
+    pub(crate) overwrite: bool,
 }
 
 #[derive(Debug, ClapArgs)]

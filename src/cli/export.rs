@@ -178,7 +178,7 @@ fn run_of(opened: &Opened) -> Result<Description, Refusal> {
 }
 
 /// The logs of a checkpoint's run: its logs beside the folder of all checkpoints, or its id.
-fn logs_of(checkpoint: &Path) -> Option<String> {
+pub(crate) fn logs_of(checkpoint: &Path) -> Option<String> {
     let run = checkpoint.parent()?;
     let id = run.file_name()?;
     let beside = || {

@@ -9,7 +9,7 @@ use crate::runs::{self, Found};
 use crate::{record, report, sweep};
 
 /// Where runs are looked for by their names.
-const LOGS: &str = "logs";
+pub(crate) const LOGS: &str = "logs";
 
 /// The folder of the sweep that `word` names: its folder, or its name.
 pub(crate) fn find_sweep(word: &Path) -> Option<PathBuf> {

@@ -33,6 +33,7 @@ mod evaluate;
 mod export;
 mod checkpoint;
 mod sample;
+mod predict;
 mod node_args;
 mod supervise;
 mod machines;

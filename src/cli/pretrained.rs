@@ -97,11 +97,7 @@ fn folder_of(logs: &Path, word: &str) -> Result<PathBuf, Unfound> {
     if find_run::find_sweep(Path::new(word)).is_some() {
         return find_run::best_trial(word).map_err(|refusal| in_words(&refusal));
     }
-    let has_some = |folder: &Path| {
-        let checkpoints = seen_from_here(folder).map(|found| found.run.checkpoints);
-        checkpoints.is_ok_and(|folder| checkpoint::all(&folder).is_ok_and(|all| !all.is_empty()))
-    };
-    report::find_run_that(logs, Some(word), &has_some).map_err(|error| {
+    report::find_run_that(logs, Some(word), &has_checkpoint).map_err(|error| {
         let names = report::run_names(logs);
         let near = closest(word, names.iter().map(String::as_str));
         let list = || format!("runs are {}", names.join(", "));
@@ -112,6 +108,12 @@ fn folder_of(logs: &Path, word: &str) -> Result<PathBuf, Unfound> {
         };
         Unfound { what: error.to_string(), help }
     })
+}
+
+/// Whether the run in this log folder has a checkpoint.
+pub(crate) fn has_checkpoint(folder: &Path) -> bool {
+    let checkpoints = seen_from_here(folder).map(|found| found.run.checkpoints);
+    checkpoints.is_ok_and(|folder| checkpoint::all(&folder).is_ok_and(|all| !all.is_empty()))
 }
 
 fn of_description(description: &Description, which: Which) -> Result<Opened, Unfound> {

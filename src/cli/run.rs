@@ -12,8 +12,8 @@ use clap::{CommandFactory, Parser};
 
 use crate::cli::args::{Args, Verb};
 use crate::cli::{
-    Refusal, checkpoint, doctor, evaluate, init, inspect, last_words, node_args, resume, runs,
-    sample, sweep, to_stderr, train, usage,
+    Refusal, checkpoint, doctor, evaluate, init, inspect, last_words, node_args, predict, resume,
+    runs, sample, sweep, to_stderr, train, usage,
 };
 use crate::failpoint;
 use crate::kinds::Kinds;
@@ -71,6 +71,7 @@ fn dispatch(args: Args, kinds: &Kinds) -> Result<u8, Refusal> {
         Some(Verb::Plan(plan)) => inspect::plan(&plan, kinds),
         Some(Verb::Resume(resume)) => resume::resume(&resume, kinds),
         Some(Verb::Eval(eval)) => evaluate::evaluate(&eval, kinds),
+        Some(Verb::Predict(asked)) => predict::predict(&asked, kinds),
         Some(Verb::Sample(asked)) => sample::sample(&asked, kinds),
         Some(Verb::Sweep(sweep)) => sweep::sweep(&sweep, kinds),
         Some(Verb::Doctor(doctor)) => doctor::doctor(&doctor, kinds),

@@ -23,8 +23,8 @@ const OTHER_VERBS: [(&[&str], &str); 11] = [
     (&["tail", "follow", "watch"], "`ddprun logs -f` follows the newest run"),
     (&["diff"], "`ddprun compare RUN RUN` compares runs"),
     (
-        &["predict", "infer", "inference"],
-        "`ddprun eval` evaluates a run, `ddprun sample` generates text or actions with it",
+        &["infer", "inference", "apply"],
+        "`ddprun predict` predicts files with a run, `ddprun sample` generates text or actions",
     ),
     (&["evaluate", "test", "validate"], "`ddprun eval` evaluates a run"),
     (&["generate"], "`ddprun sample` generates text or actions with a run"),
@@ -133,7 +133,7 @@ mod tests {
             &format!("did you mean `ddprun {file} train.epochs=3`?"),
         );
         check("ddprun list", OTHER_VERBS[1].1);
-        check("ddprun predict", OTHER_VERBS[5].1);
+        check("ddprun infer", OTHER_VERBS[5].1);
         check("ddprun evaluate x", OTHER_VERBS[6].1);
         check("ddprun export", "did you mean `ddprun checkpoint export`?");
         check("ddprun pln", "did you mean `ddprun plan`?");

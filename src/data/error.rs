@@ -24,6 +24,12 @@ pub enum Error {
     /// The program does not know this data set, or it does not take these options.
     #[error(transparent)]
     Kind(#[from] Unbuildable),
+    /// Inputs of this data set have no answers of one kind each.
+    #[error("predictions are not made on such data: {why}")]
+    NotPredicted {
+        /// Why not.
+        why: &'static str,
+    },
     /// A file or folder is not there.
     #[error("{what} `{}` does not exist", shown(.path))]
     Missing {

@@ -22,7 +22,7 @@ use crate::plan::{OnBadSample, Plan, TestTimeAugmentation};
 use crate::rng::Key;
 
 /// Stands for the epoch where a model draws in an evaluation: each evaluation draws the same.
-const EVALUATION: u64 = u64::MAX;
+pub(super) const EVALUATION: u64 = u64::MAX;
 
 /// What is evaluated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

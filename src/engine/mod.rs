@@ -79,6 +79,7 @@ mod clock;
 mod rank_consistency;
 mod error;
 mod evaluate;
+mod answers;
 #[cfg(feature = "cuda")]
 mod graph_pass;
 mod sync_batchnorm;

@@ -200,6 +200,33 @@ fn started(run: &RankRun, restarts: Vec<String>) -> Event {
     })
 }
 
+/// An engine that is a group of its own.
+pub(crate) struct Alone {
+    pub(crate) plan: Arc<Plan>,
+    pub(crate) engine: Engine,
+    collective: Arc<dyn Collective>,
+}
+
+/// The engine of a checkpoint, or else of the weights that the plan starts from, in a world of one.
+pub(crate) fn alone(
+    mut plan: Plan,
+    opened: Option<&Opened>,
+    kinds: &Kinds,
+) -> Result<Alone, Error> {
+    plan.distributed.world_size = WorldSize::ONE;
+    plan.distributed.backend = BackendPlan::Solo;
+    let plan = Arc::new(plan);
+    let device = RankDevice::open(&plan, Rank(0))?;
+    let collective = device.join(&plan, GroupHandles::default())?;
+    let group = collective.clone();
+    let engine = open_engine(&plan, kinds, &device, group, |params| {
+        let Some(opened) = opened else { return Ok(None) };
+        let moments = checkpoint::restore(opened, &plan, params)?;
+        Ok(Some((opened.state.clone(), moments)))
+    })?;
+    Ok(Alone { plan, engine, collective })
+}
+
 /// Evaluates a checkpoint, or else the weights that the plan starts from, on these parts of the
 /// data and, if one of them is to test on, in its simulation; in a world of one.
 pub(crate) fn evaluate(
@@ -209,19 +236,9 @@ pub(crate) fn evaluate(
     kinds: &Kinds,
 ) -> Result<Measured, Error> {
     let mut plan = plan.clone();
-    plan.distributed.world_size = WorldSize::ONE;
-    plan.distributed.backend = BackendPlan::Solo;
     plan.sample_every = 1;
     plan.metrics = kinds.metrics.specs().iter().map(|metric| metric.name.to_owned()).collect();
-    let plan = Arc::new(plan);
-    let device = RankDevice::open(&plan, Rank(0))?;
-    let collective = device.join(&plan, GroupHandles::default())?;
-    let group = collective.clone();
-    let mut engine = open_engine(&plan, kinds, &device, group, |params| {
-        let Some(opened) = opened else { return Ok(None) };
-        let moments = checkpoint::restore(opened, &plan, params)?;
-        Ok(Some((opened.state.clone(), moments)))
-    })?;
+    let Alone { plan, mut engine, collective } = alone(plan, opened, kinds)?;
     let source = kinds.data.build(&plan.data.source.kind).map_err(data::Error::from)?;
     let augmented = (&plan.data, plan.test_time_augmentation);
     let asked = Asked::of(&plan);

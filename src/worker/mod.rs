@@ -23,6 +23,7 @@ use std::time::Duration;
 
 use rayon::{ThreadPool, ThreadPoolBuilder};
 
+pub(crate) use build::{Alone, alone};
 pub(crate) use failure::Error;
 pub(crate) use failure::of_data;
 
@@ -111,7 +112,9 @@ pub(crate) fn run(membership: Membership, kinds: &Kinds) -> Outcome {
 }
 
 /// Runs `work` on a thread with a stack for deep graphs. A panic in it is our bug.
-fn on_large_stack<T: Send>(work: impl FnOnce() -> Result<T, Error> + Send) -> Result<T, Error> {
+pub(crate) fn on_large_stack<T: Send>(
+    work: impl FnOnce() -> Result<T, Error> + Send,
+) -> Result<T, Error> {
     std::thread::scope(|scope| {
         let thread = std::thread::Builder::new()
             .name("training".into())
@@ -146,7 +149,7 @@ fn live(
 /// This rank's share of the cores: as many threads as the plan says, the calling one among them,
 /// which does its part of each operation and wakes none where it is the only one. They end when the
 /// pool is dropped.
-fn share_of_cores(plan: &Plan) -> Result<ThreadPool, Error> {
+pub(crate) fn share_of_cores(plan: &Plan) -> Result<ThreadPool, Error> {
     let pool = ThreadPoolBuilder::new().num_threads(plan.distributed.threads_per_rank);
     let pool = pool.thread_name(|index| format!("compute-{index}")).use_current_thread().build();
     pool.map_err(|error| {

@@ -42,6 +42,7 @@ mod outputs;
 mod pages;
 mod pairs;
 mod policies;
+mod predictions;
 mod power_loss;
 mod resume;
 mod running;

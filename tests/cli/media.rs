@@ -88,6 +88,21 @@ fn speech_of_manifests_is_learnt_alike_on_one_rank_and_on_two() {
         lab.run_to(0, &["small.toml", &name, more[0], more[1]]);
     }
     assert!(model(&lab, "one") == model(&lab, "two"), "the same bits");
+    let found = lab.run_to(0, &["eval", "one", "--json", "--part", "val"]).stdout;
+    let found: serde_json::Value = serde_json::from_str(&found).unwrap();
+    lab.run_to(0, &["predict", "one", "val.json", "audio", "--out", "preds.jsonl"]);
+    let rows = fs::read_to_string(lab.path("preds.jsonl")).unwrap();
+    let rows: Vec<serde_json::Value> =
+        rows.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let classes: Vec<String> = fs::read_to_string(lab.path("val.json"))
+        .unwrap()
+        .lines()
+        .map(|line| serde_json::from_str::<serde_json::Value>(line).unwrap()["label"].clone())
+        .map(|label| label.as_str().unwrap().to_owned())
+        .collect();
+    let right = rows.iter().zip(&classes).filter(|(row, class)| row["class"] == **class).count();
+    assert_eq!(right as f64 / 5.0, found["metrics"]["val/accuracy"].as_f64().unwrap());
+    assert_eq!((rows.len(), &rows[4]["row"], &rows[5]["row"]), (10, &json!(5), &json!(null)));
     lab.write("noise.json", "{\"audio_filepath\": \"audio/hum.wav\", \"duration\": 1}");
     let refused = lab.run_to(3, &["small.toml"]);
     refused.says(&["noise.json`, line 1: the recording `", "hum.wav` does not exist"]);

@@ -8,7 +8,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::config::kind::{Choice, Kind, Modality, Offer, Options, OwnParts};
 use crate::data::error::{Error, SampleError, shown};
+use crate::data::file_names::is_image;
 use crate::data::images::decode;
+use crate::data::inputs::{self, Answers, Inputs, Items, Predicting, Unit};
 use crate::data::listing::cache::{self, ListingCache};
 use crate::data::listing::paths::Paths;
 use crate::data::listing::scan::{self, Listing};
@@ -140,6 +142,10 @@ impl DataSource for ImageFolder {
         })
     }
 
+    fn inputs(&self, asked: &Predicting<'_>) -> Result<Inputs, Error> {
+        image_inputs(asked, Vec::new())
+    }
+
     fn files(&self, _: &Options) -> Result<Vec<Files>, Error> {
         let paths = |listing: Listing| -> Vec<PathBuf> {
             listing.files.iter().map(|(path, _)| path).collect()
@@ -150,6 +156,20 @@ impl DataSource for ImageFolder {
             .map(|(part, root, listing)| Files::many(part.name(), root, paths(listing)))
             .collect())
     }
+}
+
+/// Images of files and folders, transformed as those to validate on.
+///
+/// # Errors
+///
+/// A file is absent, or a folder holds no image.
+pub(crate) fn image_inputs(asked: &Predicting<'_>, units: Vec<Unit>) -> Result<Inputs, Error> {
+    let is_wanted = |path: &Path| path.file_name().is_some_and(is_image);
+    let files = inputs::files(asked.paths, "images", &is_wanted)?;
+    let listed = inputs::unlabelled(&files);
+    let images = ImageFiles::new(listed, &asked.plan.val_transforms, asked.transforms)?;
+    let (items, answers) = (Items::Files(files), Answers::OfLoss(units));
+    Ok(Inputs { samples: Arc::new(images), items, answers })
 }
 
 /// One split.

@@ -9,9 +9,10 @@ use serde::{Deserialize, Serialize};
 
 use crate::config::kind::{Kind, Modality, Offer, Options, OwnParts, Wrong};
 use crate::data::error::{Error, SampleError};
+use crate::data::inputs::{Inputs, Predicting, Unit};
 use crate::data::listing::paths::Paths;
 use crate::data::sources::holdout::{Divisible, Parts, Units, numbered};
-use crate::data::sources::image_folder::ImageFiles;
+use crate::data::sources::image_folder::{ImageFiles, image_inputs};
 use crate::data::sources::source::{Asked, DataSource, Files, Reading, Survey};
 use crate::data::sources::tables::column::number;
 use crate::data::sources::tables::column_names::keyed;
@@ -129,6 +130,10 @@ impl DataSource for ImageTable {
             line: files.join(" and "),
             ..Survey::default()
         })
+    }
+
+    fn inputs(&self, asked: &Predicting<'_>) -> Result<Inputs, Error> {
+        image_inputs(asked, self.target_columns.iter().map(|name| Unit::plain(name)).collect())
     }
 
     fn files(&self, _: &Options) -> Result<Vec<Files>, Error> {

@@ -14,6 +14,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::config::kind::{Choice, Kind, Modality, Offer, Options, OwnParts};
 use crate::data::error::{Error, SampleError};
+use crate::data::inputs::{self, Answers, Inputs, Item, Items, Predicting};
 use crate::data::sources::holdout::{Divisible, Parts, Units};
 use crate::data::sources::source::{Asked, DataSource, Files, Reading, Survey};
 use crate::data::transform::{Decoded, Images, Pipeline, Pixels, Transforms, buffer_pool};
@@ -100,10 +101,44 @@ impl DataSource for Mnist {
         })
     }
 
+    fn inputs(&self, asked: &Predicting<'_>) -> Result<Inputs, Error> {
+        unlabelled(asked)
+    }
+
     fn files(&self, _: &Options) -> Result<Vec<Files>, Error> {
         let paths = files(&self.dir)?;
         Ok(vec![Files { by_contents: true, ..Files::many("idx files", &self.dir, paths) }])
     }
+}
+
+/// The images of idx files, which must be of one size.
+fn unlabelled(asked: &Predicting<'_>) -> Result<Inputs, Error> {
+    let is_idx = |path: &Path| {
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        name.contains("images") && name.contains("idx3")
+    };
+    let mut whole = Whole { name: "input", ..Whole::default() };
+    let mut items = Vec::new();
+    for path in inputs::files(asked.paths, "idx files of images, maybe gzipped", &is_idx)? {
+        let (dims, pixels) = read_idx(&path, 3)?;
+        let size = (dims[1], dims[2]);
+        if items.is_empty() {
+            whole.size = size;
+        } else if whole.size != size {
+            let what = format!("its images are {size:?}, but those before are {:?}", whole.size);
+            return Err(Error::Format { path, what });
+        }
+        let (file, first) = (Arc::from(&*path), whole.labels.len());
+        items.extend(
+            (0..dims[0])
+                .map(|at| Item::new(&file, Some(at as u64 + 1), first + at..first + at + 1)),
+        );
+        whole.pixels.extend(pixels);
+        whole.labels.resize(first + dims[0], 0);
+    }
+    let list = (asked.plan.val_transforms.as_slice(), asked.transforms);
+    let samples = Arc::new(Digits::new(Chosen::all(whole), list)?);
+    Ok(Inputs { samples, items: Items::Listed(items), answers: Answers::OfLoss(Vec::new()) })
 }
 
 /// A pair of files, with their bytes in memory.

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use crate::config::kind::{Choice, Kind, Options};
 use crate::data::error::Error;
 use crate::data::transform::Transforms;
-use crate::data::{Environment, Splits, TextForm};
+use crate::data::{Environment, Inputs, Predicting, Splits, TextForm};
 use crate::plan::{Cameras, Limit, Plan, SplitPlan, TargetColumn, Targets};
 use crate::registry::{Family, Member, Registry};
 use crate::rng::Key;
@@ -72,6 +72,17 @@ pub trait DataSource: Debug + Send + Sync {
     /// How text becomes tokens, for `ddprun sample`; `None` if samples are no text.
     fn text(&self) -> Option<TextForm> {
         None
+    }
+
+    /// Samples without answers, for `ddprun predict`, read as those of the run were.
+    ///
+    /// # Errors
+    ///
+    /// Files are absent or lack what the run was trained on, or such data have no predictions.
+    fn inputs(&self, _asked: &Predicting<'_>) -> Result<Inputs, Error> {
+        let why = "its source does not say how inputs without answers are read \
+                   (`DataSource::inputs`)";
+        Err(Error::NotPredicted { why })
     }
 
     /// Tokens of the text that is drawn when a run is over.

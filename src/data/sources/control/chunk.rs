@@ -7,6 +7,9 @@ use serde::{Deserialize, Serialize};
 use crate::config::kind::{Options, Wrong};
 use crate::plan::{Cameras, SourcePlan};
 
+/// Why there are no predictions of behaviour.
+pub(super) const ACTS: &str = "a policy acts: use `ddprun sample`";
+
 /// Ranges narrower than this are not stretched.
 const MIN_RANGE: f32 = 1e-4;
 

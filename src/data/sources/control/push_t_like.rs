@@ -6,7 +6,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::config::kind::{Kind, Modality, Offer, OwnParts, Wrong};
 use crate::data::error::Error;
-use crate::data::sources::control::chunk::{Behaviour, Chunk};
+use crate::data::inputs::{Inputs, Predicting};
+use crate::data::sources::control::chunk::{ACTS, Behaviour, Chunk};
 use crate::data::sources::control::windows;
 use crate::data::sources::source::{Asked, DataSource, Reading, Survey};
 use crate::data::transform::Pixels;
@@ -85,6 +86,10 @@ impl DataSource for PushTLike {
 
     fn environment(&self, key: Key) -> Option<Box<dyn Environment>> {
         Some(Box::new(Attempt { push: Push::start(key), image_size: self.image_size }))
+    }
+
+    fn inputs(&self, _: &Predicting<'_>) -> Result<Inputs, Error> {
+        Err(Error::NotPredicted { why: ACTS })
     }
 
     fn survey(&self, asked: &Asked<'_>) -> Result<Survey, Error> {

@@ -8,7 +8,8 @@ use serde::{Deserialize, Serialize};
 use crate::config::kind::{Kind, Modality, Offer, Options, OwnParts, Wrong};
 use crate::data::Splits;
 use crate::data::error::Error;
-use crate::data::sources::control::chunk::{Behaviour, Chunk};
+use crate::data::inputs::{Inputs, Predicting};
+use crate::data::sources::control::chunk::{ACTS, Behaviour, Chunk};
 use crate::data::sources::control::{parquet, windows};
 use crate::data::sources::source::{Asked, DataSource, Files, Reading, Survey};
 
@@ -78,6 +79,10 @@ impl Trajectories {
 impl DataSource for Trajectories {
     fn open(&self, reading: &Reading<'_>) -> Result<Splits, Error> {
         windows::open(&self.behaviour(), self.chunk(), reading)
+    }
+
+    fn inputs(&self, _: &Predicting<'_>) -> Result<Inputs, Error> {
+        Err(Error::NotPredicted { why: ACTS })
     }
 
     fn survey(&self, asked: &Asked<'_>) -> Result<Survey, Error> {

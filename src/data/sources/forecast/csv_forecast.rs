@@ -3,11 +3,12 @@
 //!
 //! Rows are cut in order into training, validation and test. Validation and test begin `seq_len`
 //! rows early, so that their first window predicts their first row. Every series is standardised
-//! with the mean and the population standard deviation of the training rows only. A first column
+//! with the mean and the population standard deviation of the training rows only, which the run
+//! keeps. A first column
 //! called `date` gives features of the calendar; they follow the series in each row of a sample and
 //! are not standardised.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use schemars::JsonSchema;
@@ -16,9 +17,11 @@ use serde::{Deserialize, Serialize};
 use crate::config::kind::{Kind, Modality, Offer, Options};
 use crate::config::values::SplitRule;
 use crate::data::error::{Error, SampleError, shown};
+use crate::data::inputs::{self, Answers, Inputs, Item, Items, Predicting, Unit};
 use crate::data::sources::forecast::calendar::Calendar;
 use crate::data::sources::forecast::table::Table;
 use crate::data::sources::source::{Asked, DataSource, Files, Reading, Survey};
+use crate::data::sources::tables::fit::Scale;
 use crate::data::{Dataset, Splits, Target};
 use crate::plan::TargetColumn;
 use crate::rng::Key;
@@ -72,12 +75,13 @@ impl Kind for CsvForecast {
 }
 
 impl DataSource for CsvForecast {
-    fn open(&self, _: &Reading<'_>) -> Result<Splits, Error> {
-        read(self).map(|read| read.splits)
+    fn open(&self, reading: &Reading<'_>) -> Result<Splits, Error> {
+        read(self, kept(reading.found)).map(|read| read.splits)
     }
 
-    fn survey(&self, _: &Asked<'_>) -> Result<Survey, Error> {
-        let Read { splits, notes, target_columns } = read(self)?;
+    fn survey(&self, asked: &Asked<'_>) -> Result<Survey, Error> {
+        let Read { splits, notes, target_columns, scales } =
+            read(self, asked.found.and_then(kept))?;
         let found = Survey::of(&splits);
         let rows = found.n_train + found.n_val + found.n_test + self.seq_len;
         let row = splits.train.shape()[1];
@@ -87,8 +91,13 @@ impl DataSource for CsvForecast {
             line: format!("{}, {} steps -> {}", self.file.display(), self.seq_len, self.pred_len),
             // The whole table in f64 and f32, whose windows overlap.
             held: Bytes(3 * Bytes::of_f32(rows * row).0),
+            found: [(SCALES.to_owned(), serde_json::json!(scales))].into(),
             ..found
         })
+    }
+
+    fn inputs(&self, asked: &Predicting<'_>) -> Result<Inputs, Error> {
+        forecasts(self, asked)
     }
 
     fn files(&self, _: &Options) -> Result<Vec<Files>, Error> {
@@ -97,12 +106,122 @@ impl DataSource for CsvForecast {
 
     /// The series in their order, with means and deviations of the training rows; behind them are
     /// the features of each date.
-    fn preprocessing(&self, _: &Options) -> Result<Options, Error> {
+    fn preprocessing(&self, found: &Options) -> Result<Options, Error> {
         let mut table = Table::read(&self.file, self.calendar, false)?;
         let rows = rows(self.split, table.rows()).map_err(|what| format(self, what))?;
         let calendar = serde_json::to_value(self.calendar).unwrap_or_default();
-        let series = table.standardise(rows.train);
+        table.standardise(kept(found).unwrap_or_else(|| table.scales_of(rows.train)));
+        let series = table.described();
         Ok([("series".to_owned(), series), ("calendar".to_owned(), calendar)].into())
+    }
+}
+
+/// By what name a run keeps what was taken away from each series, and what it was divided by.
+const SCALES: &str = "scales";
+
+/// What a run kept.
+fn kept(found: &Options) -> Option<Vec<Scale>> {
+    serde_json::from_value(found.get(SCALES)?.clone()).ok()
+}
+
+/// The last rows of each table, after which comes what is to be forecast.
+fn forecasts(source: &CsvForecast, asked: &Predicting<'_>) -> Result<Inputs, Error> {
+    let names: Vec<&String> = asked.plan.target_columns.iter().map(|column| &column.name).collect();
+    let scales = match kept(&asked.plan.source.found) {
+        Some(scales) => scales,
+        // A run of before they were kept has its table.
+        None => read(source, None)?.scales,
+    };
+    let unit = |(name, &(mean, deviation)): (&&String, &Scale)| Unit {
+        name: (*name).clone(),
+        mean,
+        deviation,
+    };
+    let units = names.iter().zip(&scales).map(unit).collect();
+    let is_wanted = |path: &Path| inputs::ends_with(path, &["csv"]);
+    let mut recent = Recent::new(source, names.len());
+    let mut items = Vec::new();
+    for path in inputs::files(asked.paths, "tables (.csv) of series", &is_wanted)? {
+        let file: Arc<Path> = Arc::from(&*path);
+        let mut table = match Table::read(&path, source.calendar, source.check_dates) {
+            Ok(table) => table,
+            Err(error @ (Error::Missing { .. } | Error::Io { .. })) => return Err(error),
+            Err(error) => {
+                items.push(Item::unreadable(&file, None, error.to_string()));
+                continue;
+            }
+        };
+        let missing = names.iter().filter(|name| !table.names().contains(name));
+        let missing: Vec<&str> = missing.map(|name| name.as_str()).collect();
+        if !missing.is_empty() {
+            return Err(inputs::lacks(&path, &missing, table.names()));
+        }
+        if table.names().iter().ne(names.iter().copied()) {
+            let what = format!(
+                "its series are {}, but the run was trained on {}, in this order",
+                table.names().join(", "),
+                names.iter().map(|name| name.as_str()).collect::<Vec<_>>().join(", ")
+            );
+            return Err(Error::Format { path, what });
+        }
+        table.standardise(scales.clone());
+        items.push(recent.take(&table, &file, source));
+    }
+    let samples = Arc::new(recent);
+    Ok(Inputs { samples, items: Items::Listed(items), answers: Answers::Series(units) })
+}
+
+/// The last rows of some tables.
+struct Recent {
+    values: Vec<Vec<f32>>,
+    shape: [usize; 2],
+}
+
+impl Recent {
+    fn new(source: &CsvForecast, series: usize) -> Self {
+        let shape = [source.seq_len, series + source.calendar.features()];
+        Self { values: Vec::new(), shape }
+    }
+
+    /// The last rows of `table`, if it has enough.
+    fn take(&mut self, table: &Table, file: &Arc<Path>, source: &CsvForecast) -> Item {
+        let (rows, seq_len) = (table.rows(), source.seq_len);
+        let Some(first) = rows.checked_sub(seq_len) else {
+            let why = format!("it has {rows} rows, but a forecast needs the last {seq_len}");
+            return Item::unreadable(file, None, why);
+        };
+        let row = |row| table.values(row, 1).iter().chain(table.marks(row)).copied();
+        let at = self.values.len();
+        self.values.push((first..rows).flat_map(row).collect());
+        Item { dates: table.next_dates(source.pred_len), ..Item::new(file, None, at..at + 1) }
+    }
+}
+
+impl Dataset for Recent {
+    fn len(&self) -> usize {
+        self.values.len()
+    }
+
+    fn shape(&self) -> &[usize] {
+        &self.shape
+    }
+
+    fn classifies(&self) -> bool {
+        false
+    }
+
+    fn name(&self, index: usize) -> String {
+        format!("table {}", index + 1)
+    }
+
+    fn load(
+        &self,
+        index: usize,
+        _: Option<Key>,
+        values: &mut Vec<f32>,
+    ) -> Result<Target, SampleError> {
+        values.extend_from_slice(&self.values[index]);
+        Ok(Target::Value(0.0))
     }
 }
 
@@ -120,19 +239,23 @@ struct Read {
     /// What is worth a look, in words.
     notes: Vec<String>,
     target_columns: Vec<TargetColumn>,
+    /// What the series were standardised with.
+    scales: Vec<Scale>,
 }
 
-/// Reads the table and cuts it.
+/// Reads the table and cuts it; `scales` are those that a run has kept.
 ///
 /// # Errors
 ///
 /// The file is absent, a line holds something that is not a finite number or a date (named with
 /// line and column), dates do not ascend, or a split is too short for one window.
-fn read(asked: &CsvForecast) -> Result<Read, Error> {
+fn read(asked: &CsvForecast, scales: Option<Vec<Scale>>) -> Result<Read, Error> {
     let mut table = Table::read(&asked.file, asked.calendar, asked.check_dates)?;
     let rows = rows(asked.split, table.rows()).map_err(|what| format(asked, what))?;
     let notes = notes(asked, &mut table, rows);
-    table.standardise(rows.train);
+    let scales = scales.filter(|scales| scales.len() == table.series());
+    let scales = scales.unwrap_or_else(|| table.scales_of(rows.train));
+    table.standardise(scales);
     let table = Arc::new(table);
     let windows = |name, start: usize, rows: usize| {
         let window = asked.seq_len + asked.pred_len;
@@ -155,7 +278,8 @@ fn read(asked: &CsvForecast) -> Result<Read, Error> {
         test: Some(windows("test", test - asked.seq_len, early(rows.test))?),
         classes: Vec::new(),
     };
-    Ok(Read { splits, notes, target_columns: table.target_columns() })
+    let (target_columns, scales) = (table.target_columns(), table.scales().to_vec());
+    Ok(Read { splits, notes, target_columns, scales })
 }
 
 /// Gaps between dates, and rows that a split by their number does not use.

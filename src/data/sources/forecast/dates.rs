@@ -13,6 +13,31 @@ const DAY: i64 = 86_400;
 #[derive(Default)]
 pub(super) struct Dates(Vec<(DateTime, u64)>);
 
+/// The `n` dates after the two last ones of a table: months and years apart where these are, else by
+/// the same time.
+pub(super) fn following([before, last]: [DateTime; 2], n: usize) -> Option<Vec<DateTime>> {
+    let months = (i32::from(last.year()) - i32::from(before.year())) * 12 + i32::from(last.month())
+        - i32::from(before.month());
+    let ends = |date: DateTime| date.day() == date.days_in_month();
+    let is_same_day = before.day() == last.day() || (ends(before) && ends(last));
+    let by_months = months > 0 && is_same_day && before.time() == last.time();
+    let time = last.duration_since(before);
+    let next = |k: usize| {
+        let k = k as i32 + 1;
+        if by_months {
+            let found = last.checked_add(jiff::Span::new().try_months(months * k).ok()?).ok()?;
+            // The end of a month is followed by the end of the next.
+            return if ends(before) && ends(last) {
+                Some(found.last_of_month())
+            } else {
+                Some(found)
+            };
+        }
+        last.checked_add(time.checked_mul(k)?).ok()
+    };
+    (0..n).map(next).collect()
+}
+
 impl Dates {
     /// Takes the `date` of the row at `line`.
     ///
@@ -87,6 +112,18 @@ mod tests {
             refused(&[5, 4]),
             "the date 2016-07-01T04:00:00 is earlier than 2016-07-01T05:00:00 of line 2"
         );
+    }
+
+    #[test]
+    fn dates_go_on_by_the_same_time_or_by_months() {
+        let at = |year, month, day, hour| jiff::civil::date(year, month, day).at(hour, 0, 0, 0);
+        let after = |two| following(two, 2).unwrap();
+        let hours = after([at(2016, 7, 1, 22), at(2016, 7, 1, 23)]);
+        assert_eq!(hours, [at(2016, 7, 2, 0), at(2016, 7, 2, 1)]);
+        let months = after([at(2016, 1, 1, 0), at(2016, 2, 1, 0)]);
+        assert_eq!(months, [at(2016, 3, 1, 0), at(2016, 4, 1, 0)]);
+        let ends = after([at(2015, 12, 31, 0), at(2016, 1, 31, 0)]);
+        assert_eq!(ends, [at(2016, 2, 29, 0), at(2016, 3, 31, 0)]);
     }
 
     #[test]

@@ -8,10 +8,10 @@ use serde_json::{Value, json};
 use crate::data::error::Error;
 use crate::data::read;
 use crate::data::sources::forecast::calendar::{self, Calendar};
-use crate::data::sources::forecast::dates::Dates;
+use crate::data::sources::forecast::dates::{self, Dates};
 use crate::data::sources::tables::column::number;
 use crate::data::sources::tables::csv::{Lines, malformed};
-use crate::data::sources::tables::fit::scale;
+use crate::data::sources::tables::fit::{Scale, scale};
 use crate::data::sources::tables::table::at;
 use crate::plan::TargetColumn;
 
@@ -28,10 +28,12 @@ pub(super) struct Table {
     marks: Vec<f32>,
     /// Those that were checked.
     dates: Dates,
+    /// Those of the last two rows, if they have some.
+    last: [Option<DateTime>; 2],
     /// Names of the series.
     names: Vec<String>,
-    /// What each was divided by.
-    scales: Vec<f64>,
+    /// What was taken away from each, and what it was divided by.
+    scales: Vec<Scale>,
     calendar: Calendar,
 }
 
@@ -63,6 +65,7 @@ impl Table {
         {
             let line = lines.line(record.position());
             let date = table.push(&record, &header, dated).map_err(|what| at(path, line, what))?;
+            table.last = [table.last[1], date];
             if let Some(date) = date.filter(|_| check_dates) {
                 let out_of_order = |what| Error::DateOrder { path: path.to_owned(), line, what };
                 table.dates.push(date, line).map_err(out_of_order)?;
@@ -77,6 +80,7 @@ impl Table {
             values: vec![],
             marks: vec![],
             dates: Dates::default(),
+            last: [None; 2],
             names,
             scales: vec![],
             calendar,
@@ -106,19 +110,27 @@ impl Table {
         std::mem::take(&mut self.dates).gaps()
     }
 
-    /// Standardises with the first `train` rows, and lets go of the values as written; the mean and
-    /// deviation of each series.
-    pub(super) fn standardise(&mut self, train: usize) -> Value {
+    /// What the first `train` rows say of each series.
+    pub(super) fn scales_of(&self, train: usize) -> Vec<Scale> {
         let series = self.names.len();
         let column = |c: usize| self.raw.iter().skip(c).step_by(series).take(train).copied();
-        let scales: Vec<_> = (0..series).map(|c| scale(column(c))).collect();
+        (0..series).map(|c| scale(column(c))).collect()
+    }
+
+    /// Standardises each series, and lets go of the values as written.
+    pub(super) fn standardise(&mut self, scales: Vec<Scale>) {
+        let series = self.names.len();
         let scaled = self.raw.chunks_exact(series).flat_map(|row| {
             row.iter().zip(&scales).map(|(value, (mean, deviation))| (value - mean) / deviation)
         });
         self.values = scaled.map(|value| value as f32).collect();
-        self.scales = scales.iter().map(|(_, deviation)| *deviation).collect();
+        self.scales = scales;
         self.raw = Vec::new();
-        let series = self.names.iter().zip(scales);
+    }
+
+    /// The mean and deviation of each series, as they were taken.
+    pub(super) fn described(&self) -> Value {
+        let series = self.names.iter().zip(&self.scales);
         series
             .map(|(name, (mean, std))| json!({ "name": name, "mean": mean, "std": std }))
             .collect()
@@ -136,8 +148,26 @@ impl Table {
 
     /// The series, each with what it was divided by.
     pub(super) fn target_columns(&self) -> Vec<TargetColumn> {
-        let column = |(name, &scale): (&String, &f64)| TargetColumn { name: name.clone(), scale };
+        let column =
+            |(name, &(_, scale)): (&String, &Scale)| TargetColumn { name: name.clone(), scale };
         self.names.iter().zip(&self.scales).map(column).collect()
+    }
+
+    /// What was taken away from each series, and what it was divided by.
+    pub(super) fn scales(&self) -> &[Scale] {
+        &self.scales
+    }
+
+    /// Names of the series.
+    pub(super) fn names(&self) -> &[String] {
+        &self.names
+    }
+
+    /// The dates of the `n` rows after the last one, where dates are known.
+    pub(super) fn next_dates(&self, n: usize) -> Vec<String> {
+        let [Some(before), Some(last)] = self.last else { return Vec::new() };
+        let dates = dates::following([before, last], n).unwrap_or_default();
+        dates.iter().map(|date| date.strftime("%Y-%m-%d %H:%M:%S").to_string()).collect()
     }
 
     /// The series in `n` rows from `row` on.

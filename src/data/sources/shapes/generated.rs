@@ -19,9 +19,10 @@ use serde::{Deserialize, Serialize};
 
 use crate::config::kind::{Kind, Modality, Offer, Options, OwnParts};
 use crate::data::error::Error;
+use crate::data::inputs::{Inputs, Predicting};
 use crate::data::listing::paths::both;
 use crate::data::sources::holdout::Parts;
-use crate::data::sources::image_folder::ImageFolder;
+use crate::data::sources::image_folder::{ImageFolder, image_inputs};
 use crate::data::sources::shapes::draw;
 use crate::data::sources::source::{Asked, DataSource, Files, Reading, Survey};
 use crate::data::{Splits, read};
@@ -119,6 +120,10 @@ impl DataSource for Shapes {
     /// Nothing but the transforms.
     fn preprocessing(&self, _: &Options) -> Result<Options, Error> {
         Ok(Options::new())
+    }
+
+    fn inputs(&self, asked: &Predicting<'_>) -> Result<Inputs, Error> {
+        image_inputs(asked, Vec::new())
     }
 
     fn files(&self, found: &Options) -> Result<Vec<Files>, Error> {

@@ -12,6 +12,7 @@ use serde_json::json;
 
 use crate::config::kind::{Kind, Modality, Offer, Options, OwnParts, Wrong};
 use crate::data::error::Error;
+use crate::data::inputs::{self, Answers, Inputs, Item, Items, Predicting};
 use crate::data::sources::holdout::Parts;
 use crate::data::sources::source::{Asked, DataSource, Files, Reading, Survey};
 use crate::data::sources::speech::audio::{self, Header};
@@ -184,6 +185,13 @@ impl DataSource for Speech {
         Ok(numbers.map(|(name, number)| (name.to_owned(), number)).collect())
     }
 
+    fn inputs(&self, asked: &Predicting<'_>) -> Result<Inputs, Error> {
+        let why =
+            "the run was begun by an earlier ddprun, which kept no sample rate: train it again";
+        let measured = Measured::of(&asked.plan.source.found);
+        self.recordings(asked.paths, measured.ok_or(Error::NotPredicted { why })?)
+    }
+
     fn files(&self, _: &Options) -> Result<Vec<Files>, Error> {
         let parts = self.parts()?.into_iter().chain(self.noise()?);
         Ok(parts.flat_map(Part::files).collect())
@@ -329,6 +337,33 @@ impl Speech {
             Arc::new(Utterances::new(clips, noise.clone(), mel.clone()))
         };
         Ok(Splits { train: open(train), val: open(val), test: test.map(open), classes })
+    }
+}
+
+impl Speech {
+    /// Recordings of files, folders and manifests (.json, .jsonl), without classes.
+    fn recordings(&self, paths: &[PathBuf], measured: Measured) -> Result<Inputs, Error> {
+        let what = "WAV, FLAC, OGG or MP3 files, or NeMo's manifests (.json)";
+        let (mut utterances, mut items) = (Vec::new(), Vec::new());
+        for path in inputs::files(paths, what, &audio::is_named_so)? {
+            let file = Arc::from(&*path);
+            let at = utterances.len();
+            if inputs::ends_with(&path, &["json", "jsonl"]) {
+                let listed = manifest::read(&path, &Filter::default())?.utterances;
+                let row = |row: usize| Some(row as u64 + 1);
+                let item = |n| Item::new(&file, row(n), at + n..at + n + 1);
+                items.extend((0..listed.len()).map(item));
+                utterances.extend(listed);
+            } else {
+                items.push(Item::new(&file, None, at..at + 1));
+                utterances.push(Utterance { path, class: String::new(), span: None });
+            }
+        }
+        let mel = Arc::new(LogMel::new(measured.rate, self.n_mels));
+        let clips = Clips::new(Recordings::labelled(&utterances, &[]), measured);
+        let samples = Arc::new(Utterances::new(clips, None, mel));
+        let (items, answers) = (Items::Listed(items), Answers::OfLoss(Vec::new()));
+        Ok(Inputs { samples, items, answers })
     }
 }
 

@@ -78,6 +78,18 @@ impl Column {
         Self { name: self.name.clone(), cells }
     }
 
+    /// Appends the cells of `other`, a column of the same kind.
+    pub(crate) fn extend(&mut self, other: &Self) {
+        match (&mut self.cells, &other.cells) {
+            (Cells::Numbers(all), Cells::Numbers(more)) => all.extend(more),
+            (Cells::Dates(all), Cells::Dates(more)) => all.extend(more),
+            (Cells::Words(all), Cells::Words(more)) => {
+                (0..more.rows.len()).for_each(|row| all.push(more.word(row)));
+            }
+            _ => {}
+        }
+    }
+
     /// Appends a cell as it is written.
     pub(crate) fn push(&mut self, cell: &str, features: &Features) -> Result<(), BadCell> {
         let name = &self.name;

@@ -8,16 +8,18 @@ use serde::{Deserialize, Serialize};
 
 use crate::config::kind::{Kind, Modality, Offer, Options, OwnParts, Wrong};
 use crate::data::error::Error;
+use crate::data::inputs::{self, Inputs, Predicting};
 use crate::data::sources::holdout::Parts;
 use crate::data::sources::source::{Asked, DataSource, Files, Reading, Survey};
 use crate::data::sources::tables::column::{BadCell, Column, number};
 use crate::data::sources::tables::column_names::{ColumnNames, keyed};
 use crate::data::sources::tables::features::{ColumnKind, Features};
 use crate::data::sources::tables::table::{Answer, AnswerKind, Opened, Rows, Wanted, at, cell};
+use crate::data::sources::tables::unanswered::Unanswered;
 use crate::data::{Splits, read};
 use crate::plan::Part;
 
-const EXPECTED: &str = "a table, separated by commas, with one header line";
+pub(super) const EXPECTED: &str = "a table, separated by commas, with one header line";
 
 /// a table with a header line; one column or several are to be predicted.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -285,6 +287,15 @@ impl DataSource for Csv {
             self.tables().map(|(_, path, _)| path.display().to_string()).collect();
         let line = format!("{}, target {}", files.join(" and "), self.target.words());
         Ok(self.read(asked)?.survey(line))
+    }
+
+    fn inputs(&self, asked: &Predicting<'_>) -> Result<Inputs, Error> {
+        let mut rows = Unanswered::new(&asked.plan.source.found, &self.features)?;
+        let is_wanted = |path: &Path| inputs::ends_with(path, &["csv"]);
+        for path in inputs::files(asked.paths, "tables (.csv) with a header line", &is_wanted)? {
+            self.rows_of(&path, &mut rows)?;
+        }
+        rows.inputs(&self.target)
     }
 
     fn files(&self, _: &Options) -> Result<Vec<Files>, Error> {

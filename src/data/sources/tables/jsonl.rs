@@ -9,12 +9,14 @@ use serde_json::{Map, Value};
 
 use crate::config::kind::{Kind, Modality, Offer, Options, OwnParts, Wrong};
 use crate::data::error::Error;
+use crate::data::inputs::{self, Inputs, Predicting};
 use crate::data::sources::holdout::Parts;
 use crate::data::sources::source::{Asked, DataSource, Files, Reading, Survey};
 use crate::data::sources::tables::column::{BadCell, Column, json_number};
 use crate::data::sources::tables::column_names::ColumnNames;
 use crate::data::sources::tables::features::{ColumnKind, Features};
 use crate::data::sources::tables::table::{Answer, AnswerKind, Opened, Rows, Wanted, at, cell};
+use crate::data::sources::tables::unanswered::Unanswered;
 use crate::data::{Splits, read};
 use crate::plan::Part;
 
@@ -99,6 +101,15 @@ impl DataSource for Jsonl {
         Ok(self.open(asked)?.survey(line))
     }
 
+    fn inputs(&self, asked: &Predicting<'_>) -> Result<Inputs, Error> {
+        let mut rows = Unanswered::new(&asked.plan.source.found, &self.features)?;
+        let is_wanted = |path: &Path| inputs::ends_with(path, &["jsonl", "json"]);
+        for path in inputs::files(asked.paths, "files of a JSON object a line", &is_wanted)? {
+            self.rows_of(&path, &mut rows)?;
+        }
+        rows.inputs(&self.target)
+    }
+
     fn files(&self, _: &Options) -> Result<Vec<Files>, Error> {
         Ok(self.given().map(|(part, path, _)| Files::one(part.name(), path)).collect())
     }
@@ -149,6 +160,58 @@ impl Jsonl {
             Ok(())
         })?;
         Ok(found)
+    }
+
+    /// Reads the lines of a file without answers. A key that the first line lacks, and the run
+    /// needs, is refused; a later line is kept with its error.
+    fn rows_of(&self, path: &Path, rows: &mut Unanswered<'_>) -> Result<(), Error> {
+        let bytes = read::table("the input", path, EXPECTED)?;
+        let lines = bytes.split(|&byte| byte == b'\n').filter(|line| !line.trim_ascii().is_empty());
+        let file = path.into();
+        for (row, text) in (1..).zip(lines) {
+            let object: Map<String, Value> = match serde_json::from_slice(text) {
+                Ok(object) => object,
+                Err(error) => {
+                    rows.push_unreadable(&file, row, format!("it is not a JSON object: {error}"));
+                    continue;
+                }
+            };
+            let may_lack = self.features.missing.is_some();
+            let lacking = self.inputs.iter().filter(|key| !object.contains_key(*key) && !may_lack);
+            let missing: Vec<&str> = lacking.map(String::as_str).collect();
+            if row == 1 && !missing.is_empty() {
+                let present: Vec<String> = object.keys().cloned().collect();
+                return Err(inputs::lacks(path, &missing, &present));
+            }
+            rows.push(&file, row, |columns| self.fill(columns, &object));
+        }
+        Ok(())
+    }
+
+    /// Puts the inputs of a line into columns.
+    fn fill(&self, columns: &mut [Column], object: &Map<String, Value>) -> Result<(), BadCell> {
+        let mut rest = columns;
+        for key in &self.inputs {
+            let value = match object.get(key) {
+                Some(value) => value,
+                None if self.features.missing.is_some() => &Value::Null,
+                None => Err(format!("it has no key `{key}`"))?,
+            };
+            let values = match value {
+                Value::Array(values) => &values[..],
+                value => std::slice::from_ref(value),
+            };
+            let known = rest.iter().take_while(|column| is_of(&column.name, key)).count();
+            if values.len() != known {
+                Err(format!("`{key}` has length {}, but {known} in the run", values.len()))?;
+            }
+            let (own, after) = rest.split_at_mut(known);
+            rest = after;
+            for (column, value) in own.iter_mut().zip(values) {
+                column.push_json(value, &self.features)?;
+            }
+        }
+        Ok(())
     }
 
     /// Appends a line; the first one says how long arrays are.

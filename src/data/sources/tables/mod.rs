@@ -6,7 +6,9 @@ mod features;
 pub(in crate::data) mod column;
 pub(in crate::data) mod fit;
 pub(in crate::data) mod table;
+mod unanswered;
 pub(in crate::data) mod csv;
+mod csv_inputs;
 mod jsonl;
 #[cfg(test)]
 mod tests;

@@ -314,7 +314,17 @@ impl Rows {
         })
     }
 
-    fn into_table(self, fit: &Fit, encoded: Encoded, classes: &[String]) -> Result<Table, Error> {
+    /// The rows as samples.
+    ///
+    /// # Errors
+    ///
+    /// A class that is none of `classes`.
+    pub(crate) fn into_table(
+        self,
+        fit: &Fit,
+        encoded: Encoded,
+        classes: &[String],
+    ) -> Result<Table, Error> {
         let labels = labels(classes);
         let target = |(answer, &line): (&Answer, &u64)| match answer {
             Answer::Numbers(bits) => Ok(numbers(bits, &fit.targets, !classes.is_empty())),
@@ -358,7 +368,7 @@ fn numbers(bits: &[u64], scales: &[Scale], are_flags: bool) -> Target {
 
 /// One split.
 #[derive(Debug)]
-struct Table {
+pub(crate) struct Table {
     encoded: Encoded,
     /// Numbers of a row, but for categories.
     n_numbers: usize,

@@ -13,6 +13,7 @@ use serde_json::{Map, Value, json};
 
 use crate::config::kind::{Kind, Modality, Offer, Options};
 use crate::data::error::{Error, SampleError, shown};
+use crate::data::inputs::{Inputs, Predicting};
 use crate::data::sources::source::{Asked, DataSource, Files, Reading, Survey};
 use crate::data::sources::text::padded::padded;
 use crate::data::tokenizer::Tokenizer;
@@ -98,6 +99,11 @@ impl DataSource for Chat {
         let known = [Files::one("chats", &self.file), Files::one("tokenizer", &self.tokenizer)];
         let template = template.iter().map(|path| Files::one("chat template", path));
         Ok(known.into_iter().chain(template).collect())
+    }
+
+    fn inputs(&self, _: &Predicting<'_>) -> Result<Inputs, Error> {
+        let why = "answers are generated one by one: use `ddprun sample --prompt TEXT`";
+        Err(Error::NotPredicted { why })
     }
 
     fn text(&self) -> Option<TextForm> {

@@ -15,6 +15,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::config::kind::{Kind, Modality, Offer, Options, OwnParts, Wrong};
 use crate::data::error::{Error, SampleError, shown};
+use crate::data::inputs::{Inputs, Predicting};
 use crate::data::sources::holdout::{Parts, Places};
 use crate::data::sources::source::{Asked, DataSource, Files, Reading, Survey};
 use crate::data::sources::text::padded::padded;
@@ -93,6 +94,11 @@ impl DataSource for Instructions {
 
     fn files(&self, _: &Options) -> Result<Vec<Files>, Error> {
         Ok(vec![Files::one("instructions", &self.file), Files::one("tokenizer", &self.tokenizer)])
+    }
+
+    fn inputs(&self, _: &Predicting<'_>) -> Result<Inputs, Error> {
+        let why = "answers are generated one by one: use `ddprun sample --prompt TEXT`";
+        Err(Error::NotPredicted { why })
     }
 
     fn text(&self) -> Option<TextForm> {

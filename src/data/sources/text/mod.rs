@@ -2,8 +2,9 @@
 
 mod token_file;
 mod token_cache;
-mod tokens;
 mod padded;
+mod documents;
+mod tokens;
 pub(in crate::data) mod instructions;
 mod chat;
 

@@ -5,7 +5,7 @@
 //! the first 90 % are for training. Or both parts are cut into the tokens of a `tokenizer.json`. Or
 //! two files of tokens, as nanoGPT's `prepare.py` writes them, which are read where they lie.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
@@ -16,9 +16,11 @@ use serde::{Deserialize, Serialize};
 
 use crate::config::kind::{Kind, Modality, Offer, Options, OwnParts, Wrong};
 use crate::data::error::{Error, SampleError, shown};
+use crate::data::inputs::{self, Inputs, Predicting};
 use crate::data::listing::paths::both;
 use crate::data::sources::holdout::Parts;
 use crate::data::sources::source::{Asked, DataSource, Files, Reading, Survey};
+use crate::data::sources::text::documents;
 use crate::data::sources::text::token_cache::{self, Cut, Kept, Stamp, TokenCache};
 use crate::data::sources::text::token_file::{TokenDtype, TokenFile, unreadable};
 use crate::data::tokenizer::Tokenizer;
@@ -151,6 +153,29 @@ impl DataSource for Tokens {
         })
     }
 
+    fn inputs(&self, asked: &Predicting<'_>) -> Result<Inputs, Error> {
+        match self.source()? {
+            Source::Text(_, None) => {
+                let unknown = |c: char| format!("character `{}` is unknown", c.escape_debug());
+                let order: BTreeMap<&str, u32> =
+                    asked.plan.classes.iter().map(String::as_str).zip(0..).collect();
+                let token = |c: char| {
+                    order.get(c.encode_utf8(&mut [0; 4]) as &str).copied().ok_or_else(|| unknown(c))
+                };
+                documents::texts(asked.paths, self.seq_len, &|text| {
+                    text.chars().map(token).collect()
+                })
+            }
+            Source::Text(_, Some(path)) => {
+                let tokenizer = Tokenizer::open(&path)?;
+                documents::texts(asked.paths, self.seq_len, &|text| tokenizer.encode_long(text))
+            }
+            Source::Binary { dtype, vocabulary, .. } => {
+                self.token_files(asked.paths, dtype, vocabulary)
+            }
+        }
+    }
+
     fn text(&self) -> Option<TextForm> {
         Some(match self.source().ok()? {
             Source::Text(_, Some(tokenizer)) => TextForm::Tokens(tokenizer),
@@ -165,6 +190,32 @@ impl DataSource for Tokens {
 }
 
 impl Tokens {
+    /// Files of tokens, each a document.
+    fn token_files(
+        &self,
+        paths: &[PathBuf],
+        dtype: TokenDtype,
+        vocabulary: usize,
+    ) -> Result<Inputs, Error> {
+        let is_wanted = |path: &Path| inputs::ends_with(path, &["bin", "npy"]);
+        let files = inputs::files(paths, "files of tokens (.bin, .npy)", &is_wanted)?;
+        let tokens = |path: PathBuf| -> Result<_, Error> {
+            let file = TokenFile::open(&path, dtype)?;
+            let tokens = file.read(0, file.len()).map_err(|error| error.to_string());
+            let known = tokens.and_then(|tokens| {
+                match tokens.iter().find(|&&token| token as usize >= vocabulary) {
+                    None => Ok(tokens),
+                    Some(token) => {
+                        Err(format!("token {token} is outside of a vocabulary of {vocabulary}"))
+                    }
+                }
+            });
+            Ok((path, known))
+        };
+        let files = files.into_iter().map(tokens).collect::<Result<Vec<_>, _>>()?;
+        Ok(documents::token_files(files, self.seq_len))
+    }
+
     /// A text, or two files of tokens.
     fn source(&self) -> Result<Source, Error> {
         let tokenizer = self.tokenizer.clone().filter(|path| path.as_os_str() != "char");
@@ -343,8 +394,7 @@ fn cut(
 fn characters(file: &Path, split: &SplitPlan) -> Result<Opened, Error> {
     let text = text(file)?;
     let vocabulary: BTreeSet<char> = text.chars().collect();
-    let order: std::collections::BTreeMap<char, u32> =
-        vocabulary.iter().copied().zip(0..).collect();
+    let order: BTreeMap<char, u32> = vocabulary.iter().copied().zip(0..).collect();
     let tokens: Vec<u32> = text.chars().filter_map(|c| order.get(&c).copied()).collect();
     let n = tokens.len();
     let all = Row { held: Held::Memory(tokens.into(), 0..n), path: file.to_owned() };

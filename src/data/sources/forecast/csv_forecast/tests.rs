@@ -33,7 +33,7 @@ fn reading(
     std::fs::File::create(&file).unwrap().write_all(text.as_bytes()).unwrap();
     let calendar = Calendar::Hour;
     let asked = CsvForecast { file, split, seq_len, pred_len, calendar, check_dates };
-    read(&asked).map(|read| (read.splits, read.notes))
+    read(&asked, None).map(|read| (read.splits, read.notes))
 }
 
 fn counts(splits: &Splits) -> [usize; 3] {
@@ -165,7 +165,7 @@ fn published_tables_have_their_dates_in_order() {
         let (split, calendar) = (SplitRule::Parts([7, 1, 2]), Calendar::Hour);
         let asked =
             CsvForecast { file, split, seq_len: 36, pred_len: 24, calendar, check_dates: true };
-        assert!(read(&asked).unwrap().notes.is_empty(), "{name}");
+        assert!(read(&asked, None).unwrap().notes.is_empty(), "{name}");
     }
 }
 

@@ -1,0 +1,181 @@
+//! `ddprun predict [RUN | CHECKPOINT] INPUT...`: what a run's best checkpoint answers to files
+//! without answers.
+
+use std::io::IsTerminal;
+use std::path::{Path, PathBuf};
+
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+
+use crate::checkpoint::{self, Opened};
+use crate::cli::args::PredictArgs;
+use crate::cli::evaluate::checkpoint_of;
+use crate::cli::export::logs_of;
+use crate::cli::find_run::find_sweep;
+use crate::cli::prepare::plan_of;
+use crate::cli::pretrained::{RUN, has_checkpoint};
+use crate::cli::run_files::{Description, enter_best_run};
+use crate::cli::{Refusal, find_run, to_stderr, to_stdout};
+use crate::kinds::Kinds;
+use crate::launch::Role;
+use crate::launch::exit_code as exit;
+use crate::launch::rank_env;
+use crate::plan::Plan;
+use crate::predict::{self, Job, Said};
+use crate::record::canvas;
+use crate::report;
+use crate::units::BatchSize;
+
+/// Predicts, and prints or writes the rows; exit 3 if every one has an error.
+pub(crate) fn predict(args: &PredictArgs, kinds: &Kinds) -> Result<u8, Refusal> {
+    if matches!(rank_env::from_environment(), Ok(Role::Foreign(_))) {
+        let page = "error: `ddprun predict` starts its ranks itself\n  do: without the launcher, \
+                    use `--nproc-per-node N`";
+        return Err(Refusal::new(exit::REFUSED, page));
+    }
+    let here = std::env::current_dir().unwrap_or_default();
+    let (run, inputs) = split(&args.words)?;
+    let (plan, opened) = model(run, args.latest, kinds)?;
+    let mut plan = plan;
+    if let Some(size) = args.batch_size.and_then(BatchSize::new) {
+        plan.val_batch_size = size;
+    }
+    // Looking for the run may have led elsewhere.
+    let is_here = std::env::current_dir().is_ok_and(|now| now == here);
+    let seen = |path: PathBuf| if is_here { path } else { here.join(path) };
+    let paths: Vec<PathBuf> = inputs.into_iter().map(seen).collect();
+    let out = args.out.clone().map(seen);
+    let job = Job {
+        plan: &plan,
+        opened: &opened,
+        kinds,
+        paths: &paths,
+        ranks: args.nproc_per_node as usize,
+        top: args.top.map(|k| k as usize),
+        out: out.as_deref().map(|path| (path, args.overwrite)),
+    };
+    let bar = bar();
+    let ended = predict::run(&job, &|said| show(&bar, said));
+    bar.finish_and_clear();
+    let ended = ended.map_err(|error| refused(&error))?;
+    tell(&ended, out.as_deref());
+    if let Some(text) = &ended.text {
+        to_stdout(&String::from_utf8_lossy(text))?;
+    }
+    Ok(if ended.rows > 0 && ended.failed == ended.rows { exit::DATA } else { 0 })
+}
+
+/// The run or checkpoint, if the first word names one, and the inputs.
+fn split(words: &[String]) -> Result<(Option<&str>, Vec<PathBuf>), Refusal> {
+    let (first, rest) = words.split_first().map_or(("", &[][..]), |(f, rest)| (f.as_str(), rest));
+    let paths = |words: &[String]| words.iter().map(PathBuf::from).collect();
+    if let Some(run) = first.strip_prefix(RUN) {
+        return some(Some(run), paths(rest));
+    }
+    let path = Path::new(first);
+    if checkpoint::is_checkpoint(path) || is_run(path) {
+        return some(Some(first), paths(rest));
+    }
+    if path.exists() {
+        return some(None, paths(words));
+    }
+    if is_named(first) {
+        return some(Some(first), paths(rest));
+    }
+    let page = format!(
+        "error: there is no file, folder, run or checkpoint `{first}`\n  do: name a run first \
+         (`ddprun predict RUN INPUT...`), or only the inputs, and the newest run is taken"
+    );
+    Err(Refusal::new(exit::REFUSED, page))
+}
+
+fn some(run: Option<&str>, inputs: Vec<PathBuf>) -> Result<(Option<&str>, Vec<PathBuf>), Refusal> {
+    if inputs.is_empty() {
+        let page = "error: there is nothing to predict\n  do: name files or folders after the run";
+        return Err(Refusal::new(exit::REFUSED, page));
+    }
+    Ok((run, inputs))
+}
+
+/// Whether a folder is that of a run's logs.
+fn is_run(path: &Path) -> bool {
+    path.is_dir() && (report::is_run(path) || find_sweep(path).is_some())
+}
+
+/// Whether a word names a run or a sweep.
+fn is_named(word: &str) -> bool {
+    find_sweep(Path::new(word)).is_some()
+        || report::find_run(Path::new(find_run::LOGS), Some(word)).is_ok()
+}
+
+/// The plan and the checkpoint of what `word` names; without one, of the newest run that has a
+/// checkpoint.
+fn model(word: Option<&str>, latest: bool, kinds: &Kinds) -> Result<(Plan, Opened), Refusal> {
+    if let Some(path) = word.map(Path::new).filter(|path| checkpoint::is_checkpoint(path)) {
+        let real = std::fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
+        let unusable = |error: checkpoint::Error| Refusal::of(exit::CHECKPOINT, &error, None);
+        let opened = checkpoint::open(&real).map_err(unusable)?;
+        let description = enter_best_run(logs_of(&real).as_deref())?;
+        return Ok((plan_of(&description, kinds)?, opened));
+    }
+    let newest = if word.is_none() { newest_with_checkpoint() } else { None };
+    let description: Description = enter_best_run(word.or(newest.as_deref()))?;
+    if word.is_none() {
+        to_stderr(&format!("run {} of `{}`", description.run.id, description.run.logs.display()));
+    }
+    let opened = checkpoint_of(&description, latest)?;
+    Ok((plan_of(&description, kinds)?, opened))
+}
+
+/// The newest run that has something to predict with.
+fn newest_with_checkpoint() -> Option<String> {
+    let logs = Path::new(find_run::LOGS);
+    let found = report::find_run_that(logs, None, &has_checkpoint).ok()?;
+    Some(found.to_string_lossy().into_owned())
+}
+
+fn bar() -> ProgressBar {
+    let is_able = std::io::stderr().is_terminal() && !ProgressDrawTarget::stderr().is_hidden();
+    if !is_able {
+        return ProgressBar::hidden();
+    }
+    let bar = ProgressBar::with_draw_target(None, canvas());
+    let line = "{bar:30} {human_pos}/{human_len}  {per_sec}  {eta} left";
+    if let Ok(style) = ProgressStyle::with_template(line) {
+        bar.set_style(style);
+    }
+    bar
+}
+
+fn show(bar: &ProgressBar, said: Said) {
+    match said {
+        Said::Began { items, done } => {
+            if done > 0 {
+                to_stderr(&format!("continuing: {done} of {items} inputs are done"));
+            }
+            bar.set_length(items as u64);
+            bar.set_position(done as u64);
+        }
+        Said::Done(n) => bar.inc(n as u64),
+    }
+}
+
+/// What could not be read, and what was written.
+fn tell(ended: &predict::Ended, out: Option<&Path>) {
+    let predict::Ended { rows, failed, first, .. } = ended;
+    if *failed > 0 {
+        to_stderr(&format!("warning: {failed} of {rows} rows have an error:"));
+        for line in first {
+            to_stderr(&format!("  {line}"));
+        }
+        if *failed > first.len() {
+            to_stderr(&format!("  ... and {} more", failed - first.len()));
+        }
+    }
+    if let Some(out) = out {
+        to_stderr(&format!("wrote `{}`: {rows} rows", out.display()));
+    }
+}
+
+fn refused(error: &predict::Error) -> Refusal {
+    Refusal::of(error.exit_code(), error, error.help().map(str::to_owned))
+}

@@ -1,0 +1,251 @@
+//! What a trained model is asked about: files without answers -> samples, and what each is called.
+
+use std::ffi::OsStr;
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use crate::data::Dataset;
+use crate::data::error::{Error, shown};
+use crate::data::file_names::is_hidden;
+use crate::data::listing::paths::Paths;
+use crate::data::transform::Transforms;
+use crate::plan::DataPlan;
+
+/// Folders in folders that are looked into.
+const MAX_DEPTH: usize = 64;
+
+/// What is to be predicted, and what the run knows of such data.
+#[derive(Clone, Copy, Debug)]
+pub struct Predicting<'a> {
+    /// Files and folders.
+    pub paths: &'a [PathBuf],
+    /// The data of the run: classes, transforms, what was found out about them.
+    pub plan: &'a DataPlan,
+    /// All transforms that the program knows.
+    pub transforms: &'a Transforms,
+}
+
+/// Samples without answers.
+pub struct Inputs {
+    /// The samples. Their targets are the tokens that follow in a text, and else have no meaning.
+    pub samples: Arc<dyn Dataset>,
+    /// What an answer is given for, in the order of the inputs.
+    pub items: Items,
+    /// What an answer is.
+    pub answers: Answers,
+}
+
+/// What answers are given for.
+#[derive(Clone, Debug)]
+pub enum Items {
+    /// Files of one sample each.
+    Files(Vec<PathBuf>),
+    /// Rows, documents, tables.
+    Listed(Vec<Item>),
+}
+
+/// What an answer is given for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Item {
+    /// Its file.
+    pub file: Arc<Path>,
+    /// Its place in the file, from 1, if there may be several.
+    pub row: Option<u64>,
+    /// Its samples; or why it has none.
+    pub samples: Result<Range<usize>, String>,
+    /// The dates of what is forecast, if they are known.
+    pub dates: Vec<String>,
+}
+
+/// What the answers to samples are.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Answers {
+    /// One class, several classes or numbers, as the loss says.
+    OfLoss(Vec<Unit>),
+    /// Each series over the time steps after the last row.
+    Series(Vec<Unit>),
+    /// How well the model expects each token.
+    TokenLoss,
+}
+
+/// A number that is predicted, and how it is given in the unit of the data.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Unit {
+    /// What the data call it.
+    pub name: String,
+    /// What was taken away from it before training.
+    pub mean: f64,
+    /// What it was divided by.
+    pub deviation: f64,
+}
+
+impl Unit {
+    /// A number that was not standardised.
+    pub fn plain(name: &str) -> Self {
+        Self { name: name.to_owned(), mean: 0.0, deviation: 1.0 }
+    }
+
+    /// A number that a model gave, in the unit of the data.
+    pub fn of(&self, value: f32) -> f32 {
+        (f64::from(value) * self.deviation + self.mean) as f32
+    }
+}
+
+impl Items {
+    /// How many there are.
+    pub fn len(&self) -> usize {
+        match self {
+            Self::Files(files) => files.len(),
+            Self::Listed(items) => items.len(),
+        }
+    }
+
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The item at `index`.
+    ///
+    /// # Panics
+    ///
+    /// There is none.
+    pub fn get(&self, index: usize) -> Item {
+        match self {
+            Self::Files(files) => Item::new(&Arc::from(&*files[index]), None, index..index + 1),
+            Self::Listed(items) => items[index].clone(),
+        }
+    }
+
+    /// Whether some stand in a file with others.
+    pub fn have_rows(&self) -> bool {
+        matches!(self, Self::Listed(items) if items.iter().any(|item| item.row.is_some()))
+    }
+}
+
+impl Item {
+    /// An item of these samples.
+    pub fn new(file: &Arc<Path>, row: Option<u64>, samples: Range<usize>) -> Self {
+        Self { file: file.clone(), row, samples: Ok(samples), dates: Vec::new() }
+    }
+
+    /// An item that cannot be read.
+    pub fn unreadable(file: &Arc<Path>, row: Option<u64>, why: String) -> Self {
+        Self { file: file.clone(), row, samples: Err(why), dates: Vec::new() }
+    }
+}
+
+/// The files that `paths` name: each file, and in folders at any depth, in the order of their names,
+/// those that are `wanted`.
+///
+/// # Errors
+///
+/// Something is not there, cannot be listed, or a folder holds no `what`.
+pub(crate) fn files(
+    paths: &[PathBuf],
+    what: &'static str,
+    wanted: &dyn Fn(&Path) -> bool,
+) -> Result<Vec<PathBuf>, Error> {
+    let mut found = Vec::new();
+    for path in paths {
+        if !path.exists() {
+            return Err(Error::Missing { what: "the input", path: path.clone(), expected: what });
+        }
+        if !path.is_dir() {
+            found.push(path.clone());
+            continue;
+        }
+        let before = found.len();
+        below(path, wanted, 0, &mut found)?;
+        if found.len() == before {
+            let what = format!("it contains no {what}");
+            return Err(Error::Format { path: path.clone(), what });
+        }
+    }
+    Ok(found)
+}
+
+fn below(
+    folder: &Path,
+    wanted: &dyn Fn(&Path) -> bool,
+    depth: usize,
+    found: &mut Vec<PathBuf>,
+) -> Result<(), Error> {
+    let failed = |source| Error::Io { action: "list", path: folder.to_owned(), source };
+    let entries = std::fs::read_dir(folder).map_err(failed)?;
+    let mut entries = entries.collect::<Result<Vec<_>, _>>().map_err(failed)?;
+    entries.sort_by_key(std::fs::DirEntry::file_name);
+    for entry in entries.into_iter().filter(|entry| !is_hidden(&entry.file_name())) {
+        let path = entry.path();
+        if path.is_dir() && depth < MAX_DEPTH {
+            below(&path, wanted, depth + 1, found)?;
+        } else if wanted(&path) {
+            found.push(path);
+        }
+    }
+    Ok(())
+}
+
+/// Whether a path ends so, in any case.
+pub(crate) fn ends_with(path: &Path, endings: &[&str]) -> bool {
+    let ending = path.extension().and_then(OsStr::to_str).unwrap_or_default();
+    endings.iter().any(|known| ending.eq_ignore_ascii_case(known))
+}
+
+/// The files with a label of no meaning.
+pub(crate) fn unlabelled(files: &[PathBuf]) -> Paths {
+    let mut paths = Paths::default();
+    for file in files {
+        paths.push_path(file, 0);
+    }
+    paths
+}
+
+/// Refuses inputs without columns that the run was trained on.
+pub(crate) fn lacks(path: &Path, missing: &[&str], present: &[String]) -> Error {
+    let named: Vec<String> = missing.iter().map(|name| format!("`{name}`")).collect();
+    let s = if missing.len() == 1 { "" } else { "s" };
+    let what = format!(
+        "it lacks the column{s} {}, which the run was trained on; it has {}",
+        named.join(", "),
+        present
+            .iter()
+            .map(|name| format!("`{}`", shown(Path::new(name))))
+            .collect::<Vec<_>>()
+            .join(", ")
+    );
+    Error::Format { path: path.to_owned(), what }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn folders_are_read_at_any_depth_in_the_order_of_their_names() {
+        let dir = tempfile::tempdir().unwrap();
+        let root = dir.path();
+        for name in ["b/2.csv", "b/1.csv", "a.csv", "b/c/0.csv", "b/note.txt", ".hidden/x.csv"] {
+            let path = root.join(name);
+            crate::files::create_folder(path.parent().unwrap()).unwrap();
+            crate::files::write_atomic(&path, b"").unwrap();
+        }
+        let is_csv = |path: &Path| ends_with(path, &["csv"]);
+        let found = |paths: &[&str]| {
+            let paths: Vec<PathBuf> = paths.iter().map(|path| root.join(path)).collect();
+            let found = files(&paths, "tables", &is_csv);
+            found.map(|found| {
+                let short = |path: &PathBuf| path.strip_prefix(root).unwrap().display().to_string();
+                found.iter().map(short).collect::<Vec<_>>().join(" ")
+            })
+        };
+        assert_eq!(found(&[""]).unwrap(), "a.csv b/1.csv b/2.csv b/c/0.csv");
+        assert_eq!(found(&["b/note.txt", "a.csv"]).unwrap(), "b/note.txt a.csv");
+        assert!(found(&["absent"]).unwrap_err().to_string().contains("absent` does not exist"));
+        let error = found(&["b/note.txt", "b/c"]).map(drop);
+        assert!(error.is_ok());
+        crate::files::create_folder(&root.join("none")).unwrap();
+        assert!(found(&["none"]).unwrap_err().to_string().contains("it contains no tables"));
+    }
+}

@@ -1,0 +1,100 @@
+//! Rows of a table without answers, each read by itself: one that cannot be read spoils no other.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use crate::config::kind::Options;
+use crate::data::error::Error;
+use crate::data::inputs::{Answers, Inputs, Item, Items, Unit};
+use crate::data::sources::tables::column::{BadCell, Column};
+use crate::data::sources::tables::column_names::ColumnNames;
+use crate::data::sources::tables::features::{ColumnKind, Features, HandleUnknown};
+use crate::data::sources::tables::fit::Fit;
+use crate::data::sources::tables::table::{Answer, Rows};
+
+/// Rows as they are read, with what the run found out about its columns.
+pub(crate) struct Unanswered<'a> {
+    fit: Fit,
+    features: &'a Features,
+    rows: Rows,
+    items: Vec<Item>,
+    /// The columns, without a cell.
+    empty: Vec<Column>,
+}
+
+impl<'a> Unanswered<'a> {
+    /// No row yet, of a run that found this out.
+    ///
+    /// # Errors
+    ///
+    /// The run kept nothing of it.
+    pub(crate) fn new(found: &Options, features: &'a Features) -> Result<Self, Error> {
+        let why = "the run was begun by an earlier ddprun, which kept no means of its columns: \
+                   train it again";
+        let fit = Fit::found(found).ok_or(Error::NotPredicted { why })?;
+        let column =
+            |name: &String| Column::new(name, fit.kind(name).unwrap_or(ColumnKind::Number));
+        let empty: Vec<Column> = fit.names().iter().map(column).collect();
+        let rows = Rows::new(Path::new(""), empty.clone());
+        Ok(Self { fit, features, rows, items: Vec::new(), empty })
+    }
+
+    /// Names of the columns that are needed, in order.
+    pub(crate) fn names(&self) -> Vec<String> {
+        self.fit.names()
+    }
+
+    /// Appends the row that `fill` puts into columns; one that cannot be read keeps its place.
+    pub(crate) fn push(
+        &mut self,
+        file: &Arc<Path>,
+        row: u64,
+        fill: impl FnOnce(&mut [Column]) -> Result<(), BadCell>,
+    ) {
+        let mut columns = self.empty.clone();
+        let filled = fill(&mut columns).map_err(|bad| bad.what);
+        if let Err(why) = filled.and_then(|()| self.refuse_unknown(&columns)) {
+            return self.push_unreadable(file, row, why);
+        }
+        self.rows.columns.iter_mut().zip(&columns).for_each(|(all, one)| all.extend(one));
+        let at = self.rows.lines.len();
+        self.rows.lines.push(row);
+        self.rows.answers.push(Answer::numbers(&[0.0]));
+        self.items.push(Item::new(file, Some(row), at..at + 1));
+    }
+
+    /// Appends a row of which there is nothing to read.
+    pub(crate) fn push_unreadable(&mut self, file: &Arc<Path>, row: u64, why: String) {
+        self.items.push(Item::unreadable(file, Some(row), why));
+    }
+
+    fn refuse_unknown(&self, columns: &[Column]) -> Result<(), String> {
+        if self.features.handle_unknown != HandleUnknown::Error {
+            return Ok(());
+        }
+        let encoded = self.fit.encode(columns);
+        match encoded.unknown.iter().next() {
+            None => Ok(()),
+            Some((column, unknown)) => {
+                Err(format!("`{column}` is `{}`, which no row to train on has", unknown.word))
+            }
+        }
+    }
+
+    /// All rows as samples.
+    ///
+    /// # Errors
+    ///
+    /// None that these rows can have.
+    pub(crate) fn inputs(self, target: &ColumnNames) -> Result<Inputs, Error> {
+        let Self { fit, rows, items, .. } = self;
+        let unit = |(at, name): (usize, &String)| {
+            let (mean, deviation) = fit.targets.get(at).copied().unwrap_or((0.0, 1.0));
+            Unit { name: name.clone(), mean, deviation }
+        };
+        let units = target.names().iter().enumerate().map(unit).collect();
+        let encoded = fit.encode(&rows.columns);
+        let samples = Arc::new(rows.into_table(&fit, encoded, &[])?);
+        Ok(Inputs { samples, items: Items::Listed(items), answers: Answers::OfLoss(units) })
+    }
+}

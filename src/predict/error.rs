@@ -1,0 +1,59 @@
+//! Why there are no predictions.
+
+use crate::launch::exit_code as exit;
+use crate::{checkpoint, data, files, worker};
+
+/// Why there are no predictions, and what to do about it.
+#[derive(Debug, thiserror::Error)]
+#[error("{what}")]
+pub struct Error {
+    what: String,
+    help: Option<String>,
+    code: u8,
+}
+
+impl Error {
+    pub(crate) fn new(code: u8, what: impl Into<String>) -> Self {
+        Self { what: what.into(), help: None, code }
+    }
+
+    #[must_use]
+    pub(crate) fn with_help(mut self, help: impl Into<String>) -> Self {
+        self.help = Some(help.into());
+        self
+    }
+
+    /// What can be done about it.
+    pub fn help(&self) -> Option<&str> {
+        self.help.as_deref()
+    }
+
+    /// The exit code of `ddprun predict`.
+    pub fn exit_code(&self) -> u8 {
+        self.code
+    }
+}
+
+impl From<worker::Error> for Error {
+    fn from(error: worker::Error) -> Self {
+        Self { what: error.to_string(), help: error.help(), code: error.exit_code() }
+    }
+}
+
+impl From<data::Error> for Error {
+    fn from(error: data::Error) -> Self {
+        Self { what: error.to_string(), help: error.help(), code: worker::of_data(&error) }
+    }
+}
+
+impl From<checkpoint::Error> for Error {
+    fn from(error: checkpoint::Error) -> Self {
+        Self::new(exit::CHECKPOINT, error.to_string())
+    }
+}
+
+impl From<files::Error> for Error {
+    fn from(error: files::Error) -> Self {
+        Self::new(exit::STORAGE, error.to_string())
+    }
+}

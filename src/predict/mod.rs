@@ -1,0 +1,35 @@
+//! A checkpoint and files without answers -> predictions.
+//!
+//! ```text
+//! checkpoint ─Predictor─▶ inputs ─parts─▶ batches ─model─▶ answers ─Form─▶ rows ─format─▶ csv, jsonl, parquet
+//! ```
+//!
+//! How a data set reads inputs without answers is its own business
+//! ([`DataSource::inputs`](crate::data::DataSource::inputs)). Batches are cut by the place of a
+//! sample among the inputs, so the rows are the same for any number of ranks.
+//!
+//! ```no_run
+//! use ddprun::kinds::Kinds;
+//! use ddprun::predict::Predictor;
+//!
+//! # fn main() -> Result<(), ddprun::predict::Error> {
+//! let mut model = Predictor::open("logs/quickstart/20261123-020701-3fa2", &Kinds::default())?;
+//! for row in model.predict(&["photos"])?.iter() {
+//!     println!("{} {}", row["path"], row["class"]);
+//! }
+//! # Ok(())
+//! # }
+//! ```
+
+mod error;
+mod row;
+mod form;
+mod format;
+mod cut;
+mod predictor;
+mod job;
+
+pub use error::Error;
+pub(crate) use job::{Ended, Job, Said, run};
+pub use predictor::{Predictions, Predictor};
+pub use row::{Column, ColumnType, Row, Value};

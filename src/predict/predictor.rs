@@ -1,0 +1,219 @@
+//! A model with its weights, which answers.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use serde::Deserialize;
+use serde_json::Value as Json;
+
+use crate::checkpoint::{self, Opened};
+use crate::data::loader::{Loader, Request, Settings};
+use crate::data::{DataSource, Inputs, Predicting, Transforms};
+use crate::engine::Engine;
+use crate::kinds::Kinds;
+use crate::launch::exit_code as exit;
+use crate::plan::{OnBadSample, Plan, RunFolders};
+use crate::predict::cut::parts;
+use crate::predict::error::Error;
+use crate::predict::form::{Form, Outcome};
+use crate::predict::row::{Column, Row, Value};
+use crate::record::{DESCRIPTION, newest_of};
+use crate::worker::{self, Alone};
+
+/// The model of a run, with the weights of its best checkpoint: their averages where it keeps some.
+pub struct Predictor {
+    plan: Arc<Plan>,
+    engine: Engine,
+    source: Box<dyn DataSource>,
+    transforms: Transforms,
+}
+
+/// Rows of predictions, in the order of the inputs.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Predictions {
+    /// What the values of a row are.
+    pub columns: Vec<Column>,
+    rows: Vec<Vec<Value>>,
+}
+
+impl Predictions {
+    /// Each row.
+    pub fn iter(&self) -> impl Iterator<Item = Row<'_>> {
+        self.rows.iter().map(|values| Row { columns: &self.columns, values })
+    }
+
+    /// Number of rows.
+    pub fn len(&self) -> usize {
+        self.rows.len()
+    }
+
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.rows.is_empty()
+    }
+}
+
+/// `run.json`, as far as it matters here.
+#[derive(Deserialize)]
+struct Stored {
+    run: RunFolders,
+    plan: Json,
+    #[serde(default)]
+    started_in: Option<PathBuf>,
+}
+
+impl Predictor {
+    /// The model of the run whose logs are in the folder `run`, with its best checkpoint, or its
+    /// newest where no best one is kept.
+    ///
+    /// # Errors
+    ///
+    /// There is no such run, it was begun by an earlier version, or its checkpoint is unusable.
+    pub fn open(run: impl AsRef<Path>, kinds: &Kinds) -> Result<Self, Error> {
+        let path = newest_of(run.as_ref(), DESCRIPTION);
+        let unusable = |why: String| {
+            Error::new(exit::CHECKPOINT, format!("`{}` cannot be used: {why}", path.display()))
+        };
+        let bytes = std::fs::read(&path).map_err(|error| unusable(error.to_string()))?;
+        let stored: Stored =
+            serde_json::from_slice(&bytes).map_err(|error| unusable(error.to_string()))?;
+        let plan = Plan::deserialize(&stored.plan).map_err(|error| unusable(error.to_string()))?;
+        let mut folder = stored.run.checkpoints;
+        if let Some(root) = stored.started_in.filter(|_| !folder.is_dir()) {
+            folder = root.join(folder);
+        }
+        let best = checkpoint::best(&folder, &plan.checkpoint)?;
+        let opened = best.map_or_else(|| checkpoint::newest(&folder), Ok)?;
+        Self::of(plan, &opened, kinds)
+    }
+
+    /// The model of `plan` with the weights of a checkpoint.
+    pub(crate) fn of(plan: Plan, opened: &Opened, kinds: &Kinds) -> Result<Self, Error> {
+        let source = kinds.data.build(&plan.data.source.kind).map_err(crate::data::Error::from)?;
+        let Alone { plan, engine, .. } = worker::alone(plan, Some(opened), kinds)?;
+        Ok(Self { plan, engine, source, transforms: kinds.transforms.clone() })
+    }
+
+    /// What the model answers to files and folders: a row for each image, recording, row of a
+    /// table or text, and for each time step of a forecast. A row that cannot be read has an
+    /// `error`.
+    ///
+    /// # Errors
+    ///
+    /// A file is absent or of another form than what the run was trained on, or the model fails.
+    pub fn predict(&mut self, inputs: &[impl AsRef<Path>]) -> Result<Predictions, Error> {
+        let paths: Vec<PathBuf> = inputs.iter().map(|path| path.as_ref().to_owned()).collect();
+        let inputs = self.inputs(&paths)?;
+        let form = Form::of(&self.plan, &inputs, None)?;
+        let mut rows = Vec::new();
+        for part in parts(&inputs, self.plan.val_batch_size.count()) {
+            rows.extend(self.part(&inputs, part, &form)?);
+        }
+        Ok(Predictions { columns: form.columns, rows })
+    }
+
+    /// The plan of the run.
+    pub(crate) fn plan(&self) -> &Plan {
+        &self.plan
+    }
+
+    /// Files and folders as samples.
+    pub(crate) fn inputs(&self, paths: &[PathBuf]) -> Result<Inputs, Error> {
+        read(self.source.as_ref(), &self.plan, paths, &self.transforms)
+    }
+
+    /// The rows of some items.
+    pub(crate) fn part(
+        &mut self,
+        inputs: &Inputs,
+        items: Range<usize>,
+        form: &Form,
+    ) -> Result<Vec<Vec<Value>>, Error> {
+        let items: Vec<_> = items.map(|at| inputs.items.get(at)).collect();
+        let samples = items.iter().flat_map(|item| item.samples.clone().unwrap_or_default());
+        let samples: Vec<u32> = samples.map(|sample| sample as u32).collect();
+        let outcomes = self.outcomes(inputs, &samples, form)?;
+        let rows = items.iter().flat_map(|item| {
+            let samples = item.samples.clone().unwrap_or_default();
+            let found: Vec<&Outcome> =
+                samples.filter_map(|sample| outcomes.get(&(sample as u32))).collect();
+            form.rows(item, &found)
+        });
+        Ok(rows.collect())
+    }
+
+    /// What becomes of each of `samples`.
+    fn outcomes(
+        &mut self,
+        inputs: &Inputs,
+        samples: &[u32],
+        form: &Form,
+    ) -> Result<BTreeMap<u32, Outcome>, Error> {
+        let batches = samples.chunks(self.plan.val_batch_size.count());
+        let request = |batch: &[u32]| Request { samples: batch.to_vec(), ..Request::default() };
+        let requests: Vec<Request> = batches.map(request).collect();
+        let mut settings = Settings::new(&self.plan.data, self.plan.seed);
+        (settings.on_bad_sample, settings.mixup) = (OnBadSample::Skip, None);
+        let loader = Loader::start(inputs.samples.clone(), requests.into_iter(), settings)?;
+        self.engine.with_evaluated(|engine| answered(engine, loader, form)).map_err(failed)?
+    }
+}
+
+/// Files and folders as samples of the model of `plan`.
+pub(crate) fn read(
+    source: &dyn DataSource,
+    plan: &Plan,
+    paths: &[PathBuf],
+    transforms: &Transforms,
+) -> Result<Inputs, Error> {
+    let inputs = source.inputs(&Predicting { paths, plan: &plan.data, transforms })?;
+    let (shape, wanted) = (inputs.samples.shape(), plan.model.input.as_slice());
+    if shape != wanted {
+        let what = format!("the inputs have the shape {shape:?}, but the model takes {wanted:?}");
+        let help = "give inputs such as those that the run was trained on";
+        return Err(Error::new(exit::DATA, what).with_help(help));
+    }
+    if inputs.items.is_empty() {
+        return Err(Error::new(exit::DATA, "the inputs hold nothing to predict"));
+    }
+    Ok(inputs)
+}
+
+fn answered(engine: &Engine, loader: Loader, form: &Form) -> Result<BTreeMap<u32, Outcome>, Error> {
+    let mut outcomes = BTreeMap::new();
+    for loaded in loader {
+        let loaded = loaded?;
+        for unreadable in loaded.unreadable {
+            let prefix = format!("sample {}: ", unreadable.sample);
+            let why = unreadable.problem.strip_prefix(&prefix).unwrap_or(&unreadable.problem);
+            outcomes.insert(unreadable.sample, Outcome::Unreadable(why.to_owned()));
+        }
+        let batch = loaded.batch;
+        if batch.samples.is_empty() {
+            continue;
+        }
+        let samples = batch.samples.iter().copied();
+        if form.wants_losses() {
+            let losses = engine.token_losses(&batch).map_err(failed)?;
+            let losses = losses.into_iter().map(|(mean, tokens)| Outcome::Loss(mean, tokens));
+            outcomes.extend(samples.zip(losses));
+            continue;
+        }
+        let answers = engine.answers_to(&batch).map_err(failed)?;
+        if let (Some(wanted), Some(found)) = (form.width(), answers.first().map(Vec::len))
+            && wanted != found
+        {
+            let what =
+                format!("the model answers {found} numbers to a sample, but {wanted} are expected");
+            return Err(Error::new(exit::REFUSED, what));
+        }
+        outcomes.extend(samples.zip(answers.into_iter().map(Outcome::Answer)));
+    }
+    Ok(outcomes)
+}
+
+fn failed(error: crate::engine::Error) -> Error {
+    worker::Error::from(error).into()
+}

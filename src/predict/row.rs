@@ -1,0 +1,106 @@
+//! A row of predictions.
+
+use std::fmt;
+use std::ops::Index;
+
+use serde::{Deserialize, Serialize};
+
+/// A value of a row.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(untagged)]
+pub enum Value {
+    /// Nothing: a row that cannot be predicted, or no error.
+    Nothing,
+    /// A whole number.
+    Integer(i64),
+    /// A number; the shortest decimal that gives the 32 bits of what the model answered.
+    Number(f64),
+    /// A text.
+    Text(String),
+}
+
+/// What a column holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum ColumnType {
+    /// Texts.
+    Text,
+    /// Whole numbers.
+    Integer,
+    /// Numbers.
+    Number,
+}
+
+/// A column of predictions.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Column {
+    /// Its name.
+    pub name: String,
+    /// What it holds.
+    pub kind: ColumnType,
+}
+
+/// A row, by the names of its columns.
+#[derive(Clone, Copy, Debug)]
+pub struct Row<'a> {
+    pub(crate) columns: &'a [Column],
+    pub(crate) values: &'a [Value],
+}
+
+impl Value {
+    /// A number of 32 bits.
+    pub(crate) fn of(value: f32) -> Self {
+        if !value.is_finite() {
+            return Self::Nothing;
+        }
+        // The same digits, so that a file says 0.1 and not 0.10000000149011612.
+        value.to_string().parse().map_or(Self::Nothing, Self::Number)
+    }
+
+    /// A text.
+    pub(crate) fn text(text: impl Into<String>) -> Self {
+        Self::Text(text.into())
+    }
+
+    /// The number, if it is one.
+    pub fn number(&self) -> Option<f64> {
+        match self {
+            Self::Integer(value) => Some(*value as f64),
+            Self::Number(value) => Some(*value),
+            Self::Nothing | Self::Text(_) => None,
+        }
+    }
+}
+
+impl fmt::Display for Value {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Nothing => Ok(()),
+            Self::Integer(value) => value.fmt(f),
+            Self::Number(value) => value.fmt(f),
+            Self::Text(text) => text.fmt(f),
+        }
+    }
+}
+
+impl Column {
+    pub(crate) fn new(name: impl Into<String>, kind: ColumnType) -> Self {
+        Self { name: name.into(), kind }
+    }
+}
+
+impl Row<'_> {
+    /// The value of the column `name`, if there is one.
+    pub fn get(&self, name: &str) -> Option<&Value> {
+        let at = self.columns.iter().position(|column| column.name == name)?;
+        self.values.get(at)
+    }
+}
+
+impl Index<&str> for Row<'_> {
+    type Output = Value;
+
+    /// The value of the column `name`; nothing if there is no such column.
+    fn index(&self, name: &str) -> &Value {
+        self.get(name).unwrap_or(&Value::Nothing)
+    }
+}

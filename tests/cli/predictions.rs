@@ -1,0 +1,302 @@
+//! Predictions of every kind of data: the numbers are those of `ddprun eval`, the rows the same on
+//! any number of ranks, and a command that was stopped goes on.
+
+use std::collections::BTreeMap;
+use std::fmt::Write;
+use std::fs;
+use std::path::PathBuf;
+
+use serde_json::Value;
+
+use crate::experiments::BASE;
+use crate::lab::{Lab, children};
+
+/// Rows of a .jsonl file.
+fn rows(lab: &Lab, file: &str) -> Vec<Value> {
+    let text = fs::read_to_string(lab.path(file)).unwrap();
+    text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+}
+
+/// What `eval` measures of the newest run.
+fn metrics(lab: &Lab) -> Value {
+    let found = lab.run_to(0, &["eval", "--json", "--part", "val"]).stdout;
+    serde_json::from_str::<Value>(&found).unwrap()["metrics"].clone()
+}
+
+fn number(row: &Value, key: &str) -> f64 {
+    row[key].as_f64().unwrap_or_else(|| panic!("{key} of {row}"))
+}
+
+/// A trained run on generated images, which keeps averages, and the folder of those to validate on.
+fn images() -> (Lab, PathBuf) {
+    let lab = Lab::new();
+    lab.run_to(0, &["small.toml", "train.epochs=1", "ema.decay=0.5"]);
+    let folder = lab.generated().join("val");
+    (lab, folder)
+}
+
+#[test]
+fn images_have_the_classes_that_an_evaluation_finds_on_any_number_of_ranks() {
+    let (lab, folder) = images();
+    let folder = folder.to_str().unwrap();
+    lab.run_to(0, &["predict", "small", folder, "--out", "one.jsonl"]);
+    let found = rows(&lab, "one.jsonl");
+    assert_eq!(found.len(), 15);
+    let is_right = |row: &&Value| {
+        let path = PathBuf::from(row["path"].as_str().unwrap());
+        path.parent().unwrap().file_name().unwrap().to_str() == row["class"].as_str()
+    };
+    let right = found.iter().filter(is_right).count();
+    assert_eq!(right as f64 / 15.0, metrics(&lab)["val/accuracy"].as_f64().unwrap());
+    // The mean of -ln p is the loss.
+    let loss: f64 = found
+        .iter()
+        .map(|row| {
+            let path = PathBuf::from(row["path"].as_str().unwrap());
+            let class = path.parent().unwrap().file_name().unwrap().to_str().unwrap();
+            -number(row, &format!("p_{class}")).ln()
+        })
+        .sum();
+    let expected = metrics(&lab)["val/loss"].as_f64().unwrap();
+    assert!((loss / 15.0 - expected).abs() < 1e-5, "{loss} {expected}");
+    let one = fs::read(lab.path("one.jsonl")).unwrap();
+    for ranks in ["2", "3"] {
+        let args = ["predict", folder, "--nproc-per-node", ranks, "-o", "more.jsonl"];
+        lab.run_to(0, &[&args[..], &["--overwrite"]].concat());
+        assert_eq!(fs::read(lab.path("more.jsonl")).unwrap(), one, "{ranks} ranks");
+    }
+    let checkpoint = lab.checkpoints().join("best");
+    let csv = lab.run_to(0, &["predict", checkpoint.to_str().unwrap(), folder, "--top", "2"]);
+    let mut lines = csv.stdout.lines();
+    let head = "path,class,probability,class_2,probability_2,error";
+    assert_eq!((lines.next(), lines.count()), (Some(head), 15));
+    lab.is_clean();
+}
+
+#[test]
+fn an_image_that_cannot_be_read_keeps_its_row_and_none_that_can_fails_the_command() {
+    let (lab, folder) = images();
+    let good = children(&children(&folder)[0])[0].clone();
+    lab.write("in/a.png", b"no image");
+    fs::copy(good, lab.path("in/b.png")).unwrap();
+    let ended = lab.run_to(0, &["predict", "in", "--out", "preds.jsonl"]);
+    ended.says(&["1 of 2 rows have an error", "in/a.png: cannot decode", "wrote `preds.jsonl`"]);
+    let found = rows(&lab, "preds.jsonl");
+    assert_eq!((&found[0]["class"], &found[1]["error"]), (&Value::Null, &Value::Null));
+    assert!(found[0]["error"].as_str().unwrap().contains("cannot decode"));
+    lab.run_to(3, &["predict", "small", "in/a.png"]);
+    lab.run_to(2, &["predict", "in", "--out", "preds.jsonl"])
+        .says(&["`preds.jsonl` exists already", "--overwrite"]);
+    lab.run_to(2, &["predict", "in", "--out", "preds.txt"]).says(&[".parquet"]);
+    lab.run_to(2, &["predict", "absent"]).says(&["no file, folder, run or checkpoint `absent`"]);
+    lab.run_to(2, &["predict", "small"]).says(&["nothing to predict"]);
+    lab.run_to(0, &["predict", "in", "--out", "preds.parquet"]);
+    assert!(fs::read(lab.path("preds.parquet")).unwrap().starts_with(b"PAR1"));
+    lab.is_clean();
+}
+
+#[test]
+fn what_a_stopped_command_has_done_is_kept() {
+    let (lab, folder) = images();
+    let files: Vec<PathBuf> = children(&folder).iter().flat_map(|class| children(class)).collect();
+    for at in 0..4200 {
+        fs::create_dir_all(lab.path("in")).unwrap();
+        fs::hard_link(&files[at % files.len()], lab.path(&format!("in/{at:05}.png"))).unwrap();
+    }
+    let args = ["predict", "small", "in", "--batch-size", "64", "--out", "all.csv"];
+    lab.run_to(0, &args);
+    let expected = fs::read(lab.path("all.csv")).unwrap();
+    fs::remove_file(lab.path("all.csv")).unwrap();
+    let mut running = lab.start(&args);
+    let first = lab.path("all.csv.parts/part-000000.json");
+    crate::running::until("a part", || running.is_over() || first.is_file());
+    if !running.is_over() {
+        let pid = crate::running::pid_of(running.pid());
+        rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
+    }
+    running.wait();
+    if !lab.path("all.csv").is_file() {
+        let other = ["predict", "small", "in", "--top", "1", "--out", "all.csv"];
+        lab.run_to(2, &other).says(&["holds parts of other predictions", "--overwrite"]);
+        lab.run_to(0, &args).says(&["continuing: 4096 of 4200 inputs are done"]);
+    }
+    assert_eq!(fs::read(lab.path("all.csv")).unwrap(), expected);
+    assert!(!lab.path("all.csv.parts").exists());
+    lab.is_clean();
+}
+
+const TABLE: &str = r#"
+[model]
+name = "mlp"
+hidden = [8]
+[data]
+name = "csv"
+train_file = "train.csv"
+val_file = "val.csv"
+target = "price"
+standardize_target = true
+num_workers = 0
+[data.features]
+categorical = ["city"]
+[train]
+epochs = 3
+batch_size = 4
+[loss]
+name = "mse"
+[optimizer]
+name = "adam"
+lr = 0.02
+[distributed]
+devices = 1
+[logging]
+sinks = ["jsonl"]
+"#;
+
+fn table(n: usize) -> String {
+    (0..n).fold("area,city,price\n".to_owned(), |mut rows, i| {
+        let (area, city) = (30 + 5 * (i % 11), ["Bern", "Rome"][i % 2]);
+        let _ = writeln!(rows, "{area},{city},{}", 1000 + 100 * (i % 11) + 40 * (i % 2));
+        rows
+    })
+}
+
+#[test]
+fn a_table_is_predicted_in_its_own_unit_and_a_bad_row_keeps_its_place() {
+    let lab = Lab::with(TABLE);
+    lab.write("train.csv", table(60));
+    lab.write("val.csv", table(13));
+    lab.run_to(0, &["small.toml"]);
+    lab.run_to(0, &["predict", "val.csv", "-o", "preds.jsonl"]);
+    let errors = rows(&lab, "preds.jsonl").into_iter().enumerate().map(|(i, row)| {
+        assert_eq!(row["row"], i + 1);
+        (number(&row, "price") - (1000 + 100 * (i % 11) + 40 * (i % 2)) as f64).abs()
+    });
+    let mae = errors.sum::<f64>() / 13.0;
+    let expected = metrics(&lab)["val/mae_unscaled"].as_f64().unwrap();
+    assert!((mae - expected).abs() < 1e-3 * expected, "{mae} {expected}");
+    // Other columns, in another order; without the target, and with a cell that is no number.
+    lab.write("new.csv", "id,city,area\n7,Rome,40\n8,Bern,big\n9,Oslo,40\n");
+    lab.run_to(0, &["predict", "new.csv", "-o", "new.jsonl"])
+        .says(&["1 of 3 rows have an error", "new.csv, row 2: `area` is `big`"]);
+    let found = rows(&lab, "new.jsonl");
+    assert!(found[1]["price"].is_null() && number(&found[2], "price") > 0.0);
+    lab.write("other.csv", "id,place\n7,Rome\n");
+    lab.run_to(3, &["predict", "other.csv"])
+        .says(&["lacks the columns `area`, `city`", "it has `id`, `place`"]);
+    lab.run_to(2, &["predict", "new.csv", "--top", "1"]).says(&["`--top` is for classes"]);
+}
+
+#[test]
+fn a_forecast_follows_the_last_row_in_the_units_of_the_table() {
+    let series = |n: usize| {
+        (0..n).fold("date,a,b\n".to_owned(), |mut text, i| {
+            let (a, b) = (100 + 10 * (i % 4), 5000 - 1000 * (i % 4));
+            let _ = writeln!(text, "2024-01-{:02} {:02}:00:00,{a},{b}", i / 24 + 1, i % 24);
+            text
+        })
+    };
+    let lab = Lab::with(
+        r#"
+[model]
+name = "dlinear"
+[data]
+name = "csv_forecast"
+file = "series.csv"
+seq_len = 8
+pred_len = 4
+num_workers = 0
+[train]
+epochs = 12
+batch_size = 16
+[loss]
+name = "mse"
+[optimizer]
+name = "adam"
+lr = 0.02
+[distributed]
+devices = 1
+[logging]
+sinks = ["jsonl"]
+"#,
+    );
+    lab.write("series.csv", series(300));
+    lab.run_to(0, &["small.toml"]);
+    // The run kept what it needs of its table.
+    fs::remove_file(lab.path("series.csv")).unwrap();
+    lab.write("new.csv", series(50));
+    lab.write("short.csv", series(7));
+    let ended = lab.run_to(0, &["predict", "new.csv", "short.csv", "-o", "preds.jsonl"]);
+    ended.says(&["short.csv: it has 7 rows, but a forecast needs the last 8"]);
+    let found = rows(&lab, "preds.jsonl");
+    assert_eq!(found.len(), 5);
+    for (step, row) in found[..4].iter().enumerate() {
+        let i = 50 + step;
+        let date = format!("2024-01-{:02} {:02}:00:00", i / 24 + 1, i % 24);
+        assert_eq!((&row["step"], &row["date"]), (&(step + 1).into(), &date.into()));
+        let expected = [100.0 + 10.0 * (i % 4) as f64, 5000.0 - 1000.0 * (i % 4) as f64];
+        assert!((number(row, "a") - expected[0]).abs() < 4.0, "{row} {expected:?}");
+        assert!((number(row, "b") - expected[1]).abs() < 400.0, "{row} {expected:?}");
+    }
+    lab.write("swapped.csv", "date,b,a\n2024-01-01,1,2\n");
+    lab.run_to(3, &["predict", "swapped.csv"]).says(&["its series are b, a"]);
+}
+
+#[test]
+fn a_text_has_the_loss_that_an_evaluation_finds() {
+    let lab = Lab::with(
+        r#"
+[model]
+name = "gpt"
+n_layers = 1
+n_heads = 1
+d_model = 16
+[data]
+name = "tokens"
+file = "text.txt"
+seq_len = 16
+num_workers = 0
+[train]
+steps = 5
+batch_size = 4
+[validation]
+batch_size = 1
+[optimizer]
+lr = 1e-2
+[distributed]
+devices = 1
+[logging]
+sinks = ["jsonl"]
+"#,
+    );
+    let text = "to be or not to be, ".repeat(40);
+    lab.write("text.txt", &text);
+    lab.run_to(0, &["small.toml"]);
+    // The last tenth validates: 80 characters, of which 4 windows of 16 have a next one.
+    lab.write("docs/a.txt", &text[720..785]);
+    lab.write("docs/b.txt", "t");
+    lab.write("docs/c.jsonl", "{\"text\": \"to be\"}\n{\"text\": \"to BE\"}\n{}\n");
+    lab.run_to(0, &["predict", "docs", "-o", "preds.jsonl"]);
+    let found = rows(&lab, "preds.jsonl");
+    let expected = metrics(&lab);
+    assert_eq!(found[0]["tokens"], 64);
+    assert_eq!(found[0]["loss"], expected["val/loss"]);
+    assert!((number(&found[0], "perplexity") - number(&expected, "val/perplexity")).abs() < 1e-4);
+    let errors: BTreeMap<usize, &str> = found
+        .iter()
+        .enumerate()
+        .filter_map(|(at, row)| Some((at, row["error"].as_str()?)))
+        .collect();
+    assert_eq!(errors.keys().copied().collect::<Vec<_>>(), [1, 3, 4]);
+    assert!(errors[&1].contains("fewer than two tokens") && errors[&3].contains("`B` is unknown"));
+    assert_eq!((&found[2]["row"], &found[2]["tokens"]), (&1.into(), &4.into()));
+}
+
+#[test]
+fn a_policy_and_an_older_form_of_inputs_are_refused_in_words() {
+    let lab = Lab::with(&BASE.replace("epochs = 2", "epochs = 1"));
+    lab.run_to(0, &["small.toml"]);
+    lab.write("table.csv", "a,b\n1,2\n");
+    lab.write("empty/x.txt", "");
+    lab.run_to(3, &["predict", "empty"]).says(&["`empty`", "contains no images"]);
+    lab.run_to(3, &["predict", "table.csv"]).says(&["cannot decode `table.csv`"]);
+}
