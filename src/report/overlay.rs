@@ -109,7 +109,8 @@ mod tests {
     use super::*;
 
     fn overlay(metric: &str, runs: usize) -> Overlay {
-        let points = |run: usize| (1..20).map(|x| (f64::from(x), 1.0 / f64::from(x) / run as f64));
+        let points =
+            |run: usize| (1..20).map(move |x| (f64::from(x), 1.0 / f64::from(x) / run as f64));
         let line = |run: usize| (format!("{run} <b>"), points(run).collect());
         let lines = (1..=runs).map(line).collect();
         Overlay { metric: metric.to_owned(), unit: Unit::Step, lines }
