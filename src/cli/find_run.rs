@@ -93,7 +93,7 @@ pub(crate) fn run(word: Option<&str>) -> Result<PathBuf, Refusal> {
 }
 
 /// The name of an experiment or the id of a run that is nearly `word`.
-fn nearest(word: &str) -> Option<String> {
+pub(crate) fn nearest(word: &str) -> Option<String> {
     let Found { runs, sweeps } = runs::find(Path::new(LOGS));
     let name = |path: &Path| path.file_name().map(|name| name.to_string_lossy().into_owned());
     let names = runs.iter().filter_map(|run| name(run.parent()?));

@@ -31,14 +31,17 @@ const SIZE: (u32, u32) = (600, 480);
 /// Panels beside each other.
 const ACROSS: usize = 2;
 
+/// The name of a run, and its points.
+pub(crate) type Line = (String, Vec<(f64, f64)>);
+
 /// One metric of several runs.
 pub(crate) struct Overlay {
     /// `val/loss`
     pub(crate) metric: String,
     /// What the horizontal axis counts.
     pub(crate) unit: Unit,
-    /// The name of each run, and its points.
-    pub(crate) lines: Vec<(String, Vec<(f64, f64)>)>,
+    /// One for each run.
+    pub(crate) lines: Vec<Line>,
 }
 
 /// Draws all metrics into a PNG file, complete or not at all.
@@ -87,7 +90,7 @@ impl Overlay {
     fn panel(&self) -> Panel {
         let is_share = self.metric.ends_with("accuracy");
         let scale = if is_share { 100.0 } else { 1.0 };
-        let line = |(at, (label, points)): (usize, &(String, Vec<(f64, f64)>))| {
+        let line = |(at, (label, points)): (usize, &Line)| {
             let finite = points.iter().filter(|point| point.1.is_finite());
             let points = finite.map(|(x, y)| (*x, scale * y)).collect();
             let (label, color) = (escape(label).into_owned(), COLORS[at % COLORS.len()]);

@@ -28,7 +28,8 @@ pub fn config(folder: &Path) -> Result<Table, Error> {
 }
 
 /// Every key that has a value, by its dotted name: `optimizer.lr`,
-/// `data.transforms.train[0].size`. A list of plain values is one value.
+/// `data.transforms.train[0].size`. A list of plain values is one value, and an
+/// empty list is none.
 pub fn leaves(config: &Table) -> BTreeMap<String, Value> {
     let mut found = BTreeMap::new();
     collect(&mut Vec::new(), &Value::Table(config.clone()), &mut found);
@@ -41,6 +42,8 @@ fn collect(path: &mut Vec<String>, value: &Value, found: &mut BTreeMap<String, V
         Value::Array(items) if items.iter().any(Value::is_table) => {
             items.iter().enumerate().map(|(at, value)| (at.to_string(), value)).collect()
         }
+        // It says as little as a key that is not there, as in runs of earlier versions.
+        Value::Array(items) if items.is_empty() => return,
         value => {
             found.insert(dotted(path), value.clone());
             return;

@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 
 use crate::{report, sweep};
 
-/// Folders between the one that is looked into and a run: `project/logs/<name>/<run>`.
-const MAX_DEPTH: usize = 3;
+/// Folders from the one that is looked into down to a run: `projects/project/logs/<name>/<run>`.
+const MAX_DEPTH: usize = 4;
 
 /// Folders of runs and sweeps, each sorted by its path.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -228,7 +228,8 @@ fn newest_metrics(records: &Records, events: &[&Stamped]) -> BTreeMap<String, f6
 fn seconds(records: &Records, state: State) -> f64 {
     let events = &records.log.events;
     if events.is_empty() {
-        return records.epochs.iter().map(|epoch| epoch.seconds).sum();
+        // A sum of nothing would be -0.
+        return records.epochs.iter().fold(0.0, |sum, epoch| sum + epoch.seconds);
     }
     let is_start = |at: usize| matches!(events[at].event, Event::Started(_));
     let starts = (0..events.len()).filter(|&at| at == 0 || is_start(at));
@@ -349,6 +350,7 @@ mod tests {
         files::write_atomic(&folder.path().join(RESOLVED), b"").unwrap();
         let found = summary(folder.path()).unwrap();
         assert_eq!((found.state, found.step, found.best), (State::Killed, 0, None));
+        assert!(found.seconds.is_sign_positive());
         assert_eq!(found.id, folder.path().file_name().unwrap().to_string_lossy());
     }
 

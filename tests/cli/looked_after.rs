@@ -92,6 +92,7 @@ fn ls_tells_how_each_run_stands() {
     lab.run_to(2, &["ls", "--sort", "val/nonsense"]).says(&["no run has measured", "val/loss"]);
     assert_eq!(listed(&lab, &["--sort", "val/loss"])[0]["name"], "small");
 
+    lab.run_to(2, &["ls", "runing"]).says(&["did you mean `running`?"]);
     lab.run_to(2, &["rm", "running"]).says(&["is in use by pid "]);
     running.signal(Signal::INT);
     running.wait().has_code(130);

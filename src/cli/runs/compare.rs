@@ -128,6 +128,7 @@ fn word(value: &Value) -> String {
 fn settings(runs: &[Compared]) -> Rows<String> {
     let shown = |value: toml::Value| match value {
         toml::Value::String(text) => text,
+        toml::Value::Float(number) => format!("{number:?}"),
         other => other.to_string(),
     };
     let found = runs::differences(&configs(runs)).into_iter();

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use crate::cli::runs::table::{WIDTH, aligned, cut};
 use crate::cli::runs_args::LsArgs;
-use crate::cli::{Refusal, to_stderr, to_stdout};
+use crate::cli::{Refusal, find_run, to_stderr, to_stdout};
 use crate::kinds::Kinds;
 use crate::launch::exit_code as exit;
 use crate::plan::Mode;
@@ -52,11 +52,13 @@ fn folder(word: &Path) -> PathBuf {
 }
 
 fn no_run(folder: &Path) -> Refusal {
-    let page = format!(
-        "error: there is no run under `{}`\n  \
-         do: `ddprun EXPERIMENT.toml` trains one; `ddprun ls FOLDER` looks into another folder",
-        folder.display()
-    );
+    let near = folder.to_str().filter(|_| !folder.is_dir()).and_then(find_run::nearest);
+    let help = match near {
+        Some(near) => format!("did you mean `{near}`?"),
+        None => "`ddprun EXPERIMENT.toml` trains one; `ddprun ls FOLDER` looks into another folder"
+            .to_owned(),
+    };
+    let page = format!("error: there is no run under `{}`\n  do: {help}", folder.display());
     Refusal::new(exit::REFUSED, page)
 }
 
@@ -136,7 +138,9 @@ fn runs_table(runs: &[Summary], sorted: Option<&str>) -> String {
     let mut rows = vec![head.map(str::to_owned).to_vec()];
     rows.extend(runs.iter().map(|run| row(run, shared)));
     let room = room_for_names(&rows);
-    rows.iter_mut().for_each(|row| row[1] = cut(&row[1], room));
+    for row in &mut rows {
+        row[1] = cut(&row[1], room);
+    }
     let text = aligned(&rows, 3);
     let mut lines = text.lines();
     let mut page = lines.next().unwrap_or_default().to_owned() + "\n";

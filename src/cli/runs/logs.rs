@@ -25,7 +25,8 @@ pub(crate) fn logs(args: &LogsArgs) -> Result<u8, Refusal> {
     let folder = find_run::run(args.run.as_deref())?;
     let path = RankLog::path(&folder, Rank(args.rank));
     let is_running = || files::lock_holder(&folder).is_some();
-    if !path.is_file() && !(args.follow && args.rank == 0 && is_running()) {
+    let is_awaited = args.follow && args.rank == 0 && is_running();
+    if !path.is_file() && !is_awaited {
         return Err(no_log(&folder, args.rank));
     }
     let mut follower = Follower::new(&path);

@@ -154,7 +154,8 @@ fn remove(run: &Doomed, is_dry: bool) -> Result<u64, Refusal> {
 /// A path below this folder without the way to it.
 fn from_here(path: &Path) -> PathBuf {
     let here = std::env::current_dir().and_then(fs::canonicalize).unwrap_or_default();
-    path.strip_prefix(&here).unwrap_or(path).to_owned()
+    let is_below = here.parent().is_some();
+    path.strip_prefix(&here).ok().filter(|_| is_below).unwrap_or(path).to_owned()
 }
 
 /// Bytes on the disk of what is in a folder; links count as themselves.
