@@ -38,6 +38,7 @@ pub mod record;
 mod report;
 pub mod sweep;
 pub mod runs;
+mod dashboard;
 pub mod kinds;
 mod worker;
 pub mod predict;

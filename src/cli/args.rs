@@ -41,11 +41,9 @@ pub(crate) enum Verb {
     /// Train a few steps at several world sizes, and compare the results bit for bit.
     Doctor(DoctorArgs),
     /// Print a run's table and draw its curves again, or the results of a sweep.
-    Report {
-        /// Run or sweep folder, its name, or a unique prefix of a run's id. Default: the newest
-        /// run.
-        run: Option<String>,
-    },
+    Report(ReportArgs),
+    /// Show all runs and sweeps below a folder in the browser, while they train and afterwards.
+    Serve(ServeArgs),
     /// List runs and sweeps, and how they stand.
     Ls(LsArgs),
     /// Compare runs: settings, metrics, machines, and their curves in one picture.
@@ -323,6 +321,37 @@ pub(crate) struct SampleArgs {
     /// Use the newest checkpoint instead of the best.
     #[arg(long)]
     pub(crate) latest: bool,
+}
+
+#[derive(Debug, ClapArgs)]
+#[command(after_help = "Examples:\n  ddprun report quickstart\n  \
+    ddprun report --html report.html\n  ddprun report logs/quickstart --html report.html")]
+pub(crate) struct ReportArgs {
+    /// Run or sweep folder, its name, or a unique prefix of a run's id. Default: the newest run;
+    /// with `--html` all runs below `logs`.
+    pub(crate) run: Option<String>,
+    /// Write a page that shows the run, or all runs and sweeps below a folder, into this file. It
+    /// works offline, and can be printed.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) html: Option<PathBuf>,
+}
+
+#[derive(Debug, ClapArgs)]
+#[command(after_help = "Examples:\n  ddprun serve\n  ddprun serve logs/quickstart --port 8000\n  \
+    ddprun serve --host 0.0.0.0 --allow-remote")]
+pub(crate) struct ServeArgs {
+    /// Folder with runs below it, or a run, or a sweep.
+    #[arg(default_value = "logs")]
+    pub(crate) folder: PathBuf,
+    /// Port to listen on; 0 for any that is free.
+    #[arg(long, value_name = "PORT", default_value_t = 8430)]
+    pub(crate) port: u16,
+    /// Address to listen on. Others than this machine's own need `--allow-remote`.
+    #[arg(long, value_name = "HOST", default_value = "127.0.0.1")]
+    pub(crate) host: String,
+    /// Let other machines see the page. Its token and all it shows cross the network unencrypted.
+    #[arg(long, alias = "allow_remote")]
+    pub(crate) allow_remote: bool,
 }
 
 #[derive(Debug, Subcommand)]

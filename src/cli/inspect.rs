@@ -1,16 +1,18 @@
 //! Verbs that look and change nothing: `plan`, `report`, `schema`.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use candle_core::Device;
 
-use crate::cli::args::PlanArgs;
-use crate::cli::find_run::find_sweep;
+use crate::cli::args::{PlanArgs, ReportArgs};
+use crate::cli::find_run::{self, LOGS, find_sweep};
 use crate::cli::prepare::{Prepared, prepare};
 use crate::cli::run_files::enter_run;
 use crate::cli::{Refusal, sweep, to_stdout};
 use crate::config;
+use crate::dashboard;
 use crate::engine::{self, PassProfile};
+use crate::files;
 use crate::kinds::Kinds;
 use crate::launch::Role;
 use crate::launch::exit_code as exit;
@@ -54,7 +56,11 @@ fn profiled(prepared: &Prepared, kinds: &Kinds) -> Option<PassProfile> {
 }
 
 /// `ddprun report [RUN]`; of a sweep its results.
-pub(crate) fn report(run: Option<&str>, kinds: &Kinds) -> Result<u8, Refusal> {
+pub(crate) fn report(args: &ReportArgs, kinds: &Kinds) -> Result<u8, Refusal> {
+    let run = args.run.as_deref();
+    if let Some(file) = &args.html {
+        return report_html(run, file);
+    }
     if let Some(folder) = run.and_then(|run| find_sweep(Path::new(run))) {
         return sweep::show_status(&folder, false, kinds);
     }
@@ -62,6 +68,32 @@ pub(crate) fn report(run: Option<&str>, kinds: &Kinds) -> Result<u8, Refusal> {
     let page = report::write(&description.run.logs, description.plan.checkpoint())
         .map_err(|error| Refusal::of(exit::STORAGE, &error, None))?;
     to_stdout(&page)
+}
+
+/// `ddprun report [RUN | FOLDER] --html FILE`
+fn report_html(word: Option<&str>, file: &Path) -> Result<u8, Refusal> {
+    let is_folder = |word: &&str| Path::new(word).is_dir();
+    let folder = match word {
+        None => PathBuf::from(LOGS),
+        Some(word) => match find_sweep(Path::new(word)) {
+            Some(sweep) => sweep,
+            None if is_folder(&word) => PathBuf::from(word),
+            None => find_run::run(Some(word))?,
+        },
+    };
+    let page =
+        dashboard::html(&folder).map_err(|error| Refusal::of(exit::STORAGE, &error, None))?;
+    let Some(page) = page else { return Err(no_runs(&folder)) };
+    files::write_atomic(file, page.as_bytes())
+        .map_err(|error| Refusal::of(exit::STORAGE, &error, None))?;
+    to_stdout(&format!("{}\n", file.display()))
+}
+
+/// There is nothing to show.
+pub(crate) fn no_runs(folder: &Path) -> Refusal {
+    let what = format!("error: there is no run below `{}`", folder.display());
+    let help = "name a folder of runs, as `logs/<name>`; `ddprun experiment.toml` makes one";
+    Refusal::new(exit::REFUSED, format!("{what}\n  do: {help}"))
 }
 
 /// Every key of an experiment or a sweep, as TOML or as a JSON schema.

@@ -41,6 +41,7 @@ mod train;
 mod resume;
 mod sweep;
 mod inspect;
+mod serve;
 mod init;
 mod doctor;
 mod run;

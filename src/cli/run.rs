@@ -13,7 +13,7 @@ use clap::{CommandFactory, Parser};
 use crate::cli::args::{Args, Verb};
 use crate::cli::{
     Refusal, checkpoint, doctor, evaluate, init, inspect, last_words, node_args, predict, resume,
-    runs, sample, sweep, to_stderr, train, usage,
+    runs, sample, serve, sweep, to_stderr, train, usage,
 };
 use crate::failpoint;
 use crate::kinds::Kinds;
@@ -75,12 +75,13 @@ fn dispatch(args: Args, kinds: &Kinds) -> Result<u8, Refusal> {
         Some(Verb::Sample(asked)) => sample::sample(&asked, kinds),
         Some(Verb::Sweep(sweep)) => sweep::sweep(&sweep, kinds),
         Some(Verb::Doctor(doctor)) => doctor::doctor(&doctor, kinds),
-        Some(Verb::Report { run }) => inspect::report(run.as_deref(), kinds),
         Some(Verb::Ls(args)) => runs::ls(&args, kinds),
         Some(Verb::Compare(args)) => runs::compare(&args, kinds),
         Some(Verb::Logs(args)) => runs::logs(&args),
         Some(Verb::Tag(args)) => runs::tag(&args),
         Some(Verb::Rm(args)) => runs::rm(&args),
+        Some(Verb::Report(report)) => inspect::report(&report, kinds),
+        Some(Verb::Serve(serve)) => serve::serve(&serve),
         Some(Verb::Checkpoint(verb)) => checkpoint::dispatch(&verb, kinds),
         Some(Verb::Token { file }) => node_args::token(file.as_deref()),
         Some(Verb::Schema { sweep, json_schema }) => inspect::schema(sweep, json_schema, kinds),

@@ -12,6 +12,7 @@
 
 mod averaged;
 mod bad_input;
+mod browser;
 mod chaos;
 mod clocks;
 mod control_group;

@@ -1,0 +1,60 @@
+//! `ddprun serve`: the page of all runs below a folder, until Ctrl-C.
+
+use std::net::IpAddr;
+
+use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+
+use crate::cli::args::ServeArgs;
+use crate::cli::{Refusal, to_stderr, to_stdout};
+use crate::dashboard::{Error, Server};
+use crate::launch::exit_code as exit;
+
+/// `ddprun serve [FOLDER]`
+pub(crate) fn serve(args: &ServeArgs) -> Result<u8, Refusal> {
+    let ServeArgs { folder, host, port, allow_remote } = args;
+    if !folder.is_dir() {
+        let what = format!("error: there is no folder `{}`", folder.display());
+        let help = "name the folder of your runs; it is made by the first `ddprun experiment.toml`";
+        return Err(Refusal::new(exit::REFUSED, format!("{what}\n  do: {help}")));
+    }
+    if !is_own(host) && !allow_remote {
+        let what = format!("error: `--host {host}` lets other machines see your runs");
+        let help = "add `--allow-remote`, or leave the page on this machine and reach it by \
+            `ssh -L 8430:127.0.0.1:8430 MACHINE`";
+        return Err(Refusal::new(exit::REFUSED, format!("{what}\n  do: {help}")));
+    }
+    // Before anything else: Ctrl-C ends this quietly from now on.
+    let mut signals = Signals::new([SIGINT, SIGTERM]).map_err(|error| refused(&error.into()))?;
+    let server = Server::listen(host, *port).map_err(|error| refused(&error))?;
+    let mut said = Ok(0);
+    let ready = |has_runs: bool, address: &str| {
+        if !has_runs {
+            let words = "no run below `{}` yet; the first one shows up by itself";
+            to_stderr(&words.replace("{}", &folder.display().to_string()));
+        }
+        said = to_stdout(&format!("{address}\n"));
+        to_stderr("the page is served until Ctrl-C");
+    };
+    server.start(folder, ready).map_err(|error| refused(&error))?;
+    said?;
+    signals.forever().next();
+    Ok(0)
+}
+
+/// Whether only this machine can reach `host`.
+fn is_own(host: &str) -> bool {
+    let address = host.trim_matches(['[', ']']).parse::<IpAddr>();
+    host == "localhost" || address.is_ok_and(|address| address.is_loopback())
+}
+
+fn refused(error: &Error) -> Refusal {
+    let help = match error {
+        Error::PortInUse { .. } => {
+            "another `ddprun serve` may run there; `--port 0` takes any port that is free"
+        }
+        Error::Listen { .. } => "choose an address of this machine, and a port from 1024 on",
+        Error::System(_) => "close other programs, and try again",
+    };
+    Refusal::of(exit::REFUSED, error, Some(help.to_owned()))
+}

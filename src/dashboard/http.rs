@@ -1,0 +1,168 @@
+//! One request and its answer over a connection: only GET, without a body, and each answer closes
+//! the connection.
+
+use std::collections::BTreeMap;
+use std::io::{self, Read, Write};
+use std::net::TcpStream;
+use std::time::Duration;
+
+/// Bytes of a request's head.
+const MAX_HEAD: usize = 16 << 10;
+const MAX_HEADERS: usize = 64;
+/// Time for a browser to send or take something.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// What a browser asks for.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Request {
+    pub(super) path: String,
+    pub(super) query: BTreeMap<String, String>,
+    /// The header `Host`.
+    pub(super) host: String,
+    /// The header `Cookie`.
+    pub(super) cookie: String,
+}
+
+/// What it gets.
+#[derive(Clone, Debug)]
+pub(super) struct Response {
+    pub(super) status: &'static str,
+    pub(super) kind: &'static str,
+    pub(super) headers: Vec<(&'static str, String)>,
+    pub(super) body: Vec<u8>,
+}
+
+impl Response {
+    /// A page, a script, a picture ...
+    pub(super) fn of(kind: &'static str, body: impl Into<Vec<u8>>) -> Self {
+        Self { status: "200 OK", kind, headers: Vec::new(), body: body.into() }
+    }
+
+    pub(super) fn json(value: &impl serde::Serialize) -> Self {
+        Self::of("application/json", serde_json::to_vec(value).unwrap_or_default())
+    }
+
+    /// A refusal in words.
+    pub(super) fn refused(status: &'static str, words: &str) -> Self {
+        Self { status, ..Self::of("text/plain; charset=utf-8", words) }
+    }
+
+    pub(super) fn with(mut self, name: &'static str, value: impl Into<String>) -> Self {
+        self.headers.push((name, value.into()));
+        self
+    }
+
+    /// Writes it.
+    pub(super) fn send(&self, stream: &mut TcpStream) -> io::Result<()> {
+        let length = self.body.len();
+        let mut bytes = self.head(&format!("Content-Length: {length}\r\n")).into_bytes();
+        bytes.extend_from_slice(&self.body);
+        stream.write_all(&bytes)
+    }
+
+    /// The head alone, of an answer that goes on as long as the connection.
+    pub(super) fn head(&self, length: &str) -> String {
+        let headers = self.headers.iter().map(|(name, value)| format!("{name}: {value}\r\n"));
+        format!(
+            "HTTP/1.1 {}\r\nContent-Type: {}\r\n{length}Connection: close\r\n\
+             Cache-Control: no-store\r\nX-Content-Type-Options: nosniff\r\n\
+             Referrer-Policy: no-referrer\r\nCross-Origin-Resource-Policy: same-origin\r\n{}\r\n",
+            self.status,
+            self.kind,
+            headers.collect::<String>()
+        )
+    }
+}
+
+/// Reads a request; the answer to one that is none is given instead.
+pub(super) fn read(stream: &mut TcpStream) -> io::Result<Result<Request, Response>> {
+    stream.set_read_timeout(Some(PATIENCE))?;
+    stream.set_write_timeout(Some(PATIENCE))?;
+    let mut head = Vec::new();
+    let mut bytes = [0; 2048];
+    loop {
+        let n = stream.read(&mut bytes)?;
+        if n == 0 {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        head.extend_from_slice(&bytes[..n]);
+        if let Some(request) = parse(&head) {
+            return Ok(request);
+        }
+        if head.len() > MAX_HEAD {
+            return Ok(Err(Response::refused("431 Request Header Fields Too Large", "too long")));
+        }
+    }
+}
+
+/// `None` if the head goes on.
+fn parse(head: &[u8]) -> Option<Result<Request, Response>> {
+    let mut headers = [httparse::EMPTY_HEADER; MAX_HEADERS];
+    let mut request = httparse::Request::new(&mut headers);
+    match request.parse(head) {
+        Ok(httparse::Status::Partial) => return None,
+        Ok(httparse::Status::Complete(_)) => {}
+        Err(_) => return Some(Err(Response::refused("400 Bad Request", "this is no request"))),
+    }
+    if request.method != Some("GET") {
+        return Some(Err(Response::refused("405 Method Not Allowed", "only GET")));
+    }
+    let header = |name: &str| {
+        let mut all = request.headers.iter().filter(|it| it.name.eq_ignore_ascii_case(name));
+        let value = all.next().map(|it| String::from_utf8_lossy(it.value).into_owned());
+        // Two of them could be read in two ways.
+        if all.next().is_some() { String::new() } else { value.unwrap_or_default() }
+    };
+    let (path, query) = request.path?.split_once('?').unwrap_or((request.path?, ""));
+    let words = query.split('&').filter_map(|pair| pair.split_once('='));
+    Some(Ok(Request {
+        path: decoded(path),
+        query: words.map(|(key, value)| (decoded(key), decoded(value))).collect(),
+        host: header("host"),
+        cookie: header("cookie"),
+    }))
+}
+
+/// `a%20b+c` as text.
+fn decoded(text: &str) -> String {
+    let mut bytes = Vec::with_capacity(text.len());
+    let mut rest = text.as_bytes();
+    while let Some((&first, after)) = rest.split_first() {
+        rest = after;
+        let hex = |digits: &[u8]| u8::from_str_radix(std::str::from_utf8(digits).ok()?, 16).ok();
+        match (first, after.get(..2).and_then(hex)) {
+            (b'%', Some(byte)) => {
+                bytes.push(byte);
+                rest = &after[2..];
+            }
+            (b'+', _) => bytes.push(b' '),
+            _ => bytes.push(first),
+        }
+    }
+    String::from_utf8_lossy(&bytes).into_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_request_is_read_with_its_query_and_the_headers_that_count() {
+        let text =
+            b"GET /api/run?id=a%2Fb+c&x=%zz HTTP/1.1\r\nhOST: localhost:80\r\nCookie: a=b\r\n\r\n";
+        let request = parse(text).unwrap().unwrap();
+        assert_eq!((request.path.as_str(), request.query["id"].as_str()), ("/api/run", "a/b c"));
+        assert_eq!((request.host.as_str(), request.query["x"].as_str()), ("localhost:80", "%zz"));
+        assert_eq!(request.cookie, "a=b");
+        assert!(parse(&text[..40]).is_none(), "it goes on");
+    }
+
+    #[test]
+    fn what_is_no_plain_question_is_refused() {
+        let status = |text: &[u8]| parse(text).unwrap().unwrap_err().status;
+        assert!(status(b"POST / HTTP/1.1\r\n\r\n").starts_with("405"));
+        assert!(status(b"\x16\x03\x01\x02\x00\x01\r\n\r\n").starts_with("400"));
+        let two = b"GET / HTTP/1.1\r\nHost: localhost\r\nHost: evil\r\n\r\n";
+        assert_eq!(parse(two).unwrap().unwrap().host, "");
+    }
+}

@@ -1,0 +1,111 @@
+//! Everything that the list, the table and the heads of charts need: all runs and sweeps.
+
+use std::collections::BTreeMap;
+
+use jiff::Timestamp;
+use serde::Serialize;
+use serde_json::Value;
+
+use super::curve::Extent;
+use super::sweeps::SweepView;
+use crate::plan::Mode;
+use crate::runs::{State, Summary};
+
+/// The answer to `api/overview`.
+#[derive(Clone, Debug, Serialize)]
+pub(super) struct Overview {
+    /// Version of the answers' forms.
+    pub(super) format: u32,
+    /// The folder that is looked into.
+    pub(super) folder: String,
+    /// When this was written.
+    pub(super) now: i64,
+    /// The newest first.
+    pub(super) runs: Vec<RunView>,
+    pub(super) sweeps: Vec<SweepView>,
+    /// What cannot be read, in words.
+    pub(super) problems: Vec<String>,
+}
+
+/// One run.
+#[derive(Clone, Debug, Serialize)]
+pub(super) struct RunView {
+    /// Its folder below the one that is looked into: what the page calls it by.
+    pub(super) id: String,
+    /// The experiment.
+    pub(super) name: String,
+    /// `<time>-<id>`, or `trial-0007`.
+    pub(super) run: String,
+    /// The sweep that it is a trial of.
+    pub(super) sweep: Option<String>,
+    pub(super) folder: String,
+    pub(super) state: State,
+    /// Why, in a line.
+    pub(super) reason: Option<String>,
+    pub(super) step: u64,
+    pub(super) total_steps: Option<u64>,
+    pub(super) steps_per_epoch: u64,
+    pub(super) epoch: u64,
+    pub(super) epochs: Option<u64>,
+    pub(super) started: i64,
+    pub(super) updated: i64,
+    pub(super) seconds: f64,
+    pub(super) devices: Vec<String>,
+    pub(super) tags: Vec<String>,
+    /// What ranks its checkpoints.
+    pub(super) monitor: Option<Monitor>,
+    /// Names of all metrics that have values.
+    pub(super) series: Vec<String>,
+    pub(super) metrics: BTreeMap<String, Extent>,
+    /// Every key of its configuration.
+    pub(super) config: BTreeMap<String, Value>,
+}
+
+/// A metric, and whether less or more of it is better.
+#[derive(Clone, Debug, Serialize)]
+pub(super) struct Monitor {
+    pub(super) metric: String,
+    pub(super) mode: Mode,
+}
+
+/// Milliseconds since 1970.
+pub(super) fn milliseconds(time: Option<Timestamp>) -> i64 {
+    time.map_or(0, Timestamp::as_millisecond)
+}
+
+impl RunView {
+    /// A run that is called `id` on the page.
+    pub(super) fn of(
+        id: String,
+        summary: Summary,
+        metrics: BTreeMap<String, Extent>,
+        config: BTreeMap<String, Value>,
+        steps_per_epoch: u64,
+    ) -> Self {
+        let Summary { name, folder, sweep, state, reason, step, total_steps, .. } = summary;
+        let monitor = summary.monitor.zip(summary.mode);
+        Self {
+            id,
+            name,
+            run: summary.id,
+            sweep,
+            folder: folder.display().to_string(),
+            state,
+            reason,
+            step,
+            total_steps,
+            steps_per_epoch,
+            epoch: summary.epoch,
+            epochs: summary.epochs,
+            started: milliseconds(summary.started),
+            updated: milliseconds(summary.updated.or(summary.started)),
+            seconds: summary.seconds,
+            devices: summary.devices,
+            tags: summary.tags,
+            monitor: monitor.map(|(metric, mode)| Monitor { metric, mode }),
+            series: metrics.keys().cloned().collect(),
+            metrics,
+            config,
+        }
+    }
+}

@@ -1,0 +1,49 @@
+// Values of a parameter -> places from 0 to 1. Pure.
+
+/** A scale of `values`: of numbers, logarithmic if `log` says so or they span magnitudes; else of categories. */
+export function scale(values, log) {
+  const known = values.filter((value) => value !== null && value !== undefined);
+  if (!known.every((value) => typeof value === "number" && Number.isFinite(value))) return categories(known);
+  const low = Math.min(...known);
+  const high = Math.max(...known);
+  if (low > 0 && (log || high / low >= 20)) return numbers(low, high, Math.log, Math.exp);
+  return numbers(low, high, (value) => value, (value) => value);
+}
+
+function numbers(low, high, forward, backward) {
+  const [from, to] = [forward(low), forward(high)];
+  const place = (value) => (to === from ? 0.5 : (forward(value) - from) / (to - from));
+  const ticks = (count) => (to === from ? [low] : Array.from({ length: count }, (_, index) => (index === 0 ? low : index === count - 1 ? high : backward(from + (index * (to - from)) / (count - 1)))));
+  return { place, ticks };
+}
+
+function categories(values) {
+  const key = (value) => JSON.stringify(value);
+  const names = new Map();
+  for (const value of [...values].sort(order)) if (!names.has(key(value))) names.set(key(value), value);
+  const keys = [...names.keys()];
+  const place = (value) => (keys.length < 2 ? 0.5 : keys.indexOf(key(value)) / (keys.length - 1));
+  return { place, ticks: (count) => [...names.values()].filter((_, index) => keys.length <= 2 * count || index % Math.ceil(keys.length / (2 * count)) === 0) };
+}
+
+/** Numbers first. */
+function order(a, b) {
+  if (typeof a === "number" && typeof b === "number") return a - b;
+  if (typeof a === "number" || typeof b === "number") return typeof a === "number" ? -1 : 1;
+  return String(a).localeCompare(String(b), "en", { numeric: true });
+}
+
+const STOPS = [[68, 73, 160], [49, 104, 176], [33, 145, 140], [110, 190, 90], [240, 180, 40]];
+
+/** A colour for each result of a subject: the better, the brighter. */
+export function heat(subject) {
+  const values = subject.trials.map((trial) => trial.value).filter((value) => value !== null && value !== undefined).sort((a, b) => a - b);
+  return (value) => {
+    // By rank: one that diverged does not make all others alike.
+    const rank = values.length < 2 ? 1 : values.indexOf(value) / (values.length - 1);
+    const share = (subject.goal === "max" ? rank : 1 - rank) * (STOPS.length - 1);
+    const index = Math.min(Math.max(Math.floor(share), 0), STOPS.length - 2);
+    const mixed = STOPS[index].map((part, channel) => Math.round(part + (share - index) * (STOPS[index + 1][channel] - part)));
+    return `rgb(${mixed.join(" ")})`;
+  };
+}

@@ -1,0 +1,264 @@
+//! What is known of the runs below a folder, kept up to date by looking at their files. Only what
+//! has changed since the last look is read again.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::time::SystemTime;
+
+use jiff::Timestamp;
+use serde_json::{Value, json};
+
+use super::metrics_file::Metrics;
+use super::overview::{Overview, RunView};
+use super::sweeps::SweepView;
+use crate::files::lock_holder;
+use crate::record::{self, DESCRIPTION, ENVIRONMENT, EPOCHS, EVENTS, METRICS, RESOLVED, newest_of};
+use crate::runs::{self, State, TAGS};
+use crate::sweep::JOURNAL;
+
+/// Version of the answers' forms.
+pub(super) const FORMAT: u32 = 1;
+
+/// Runs and sweeps below a folder.
+pub(super) struct Watched {
+    root: PathBuf,
+    runs: BTreeMap<String, Run>,
+    sweeps: BTreeMap<String, Sweep>,
+}
+
+struct Run {
+    folder: PathBuf,
+    sweep: Option<String>,
+    stamp: Stamp,
+    view: Result<RunView, String>,
+    metrics: Metrics,
+}
+
+struct Sweep {
+    folder: PathBuf,
+    stamp: Stamp,
+    view: Result<SweepView, String>,
+}
+
+/// By what a change is noticed: size and time of each file, and who writes them.
+type Stamp = (Vec<Option<(u64, SystemTime)>>, Option<String>);
+
+impl Watched {
+    /// The runs below `root`, which have not been looked for yet.
+    pub(super) fn new(root: &Path) -> Self {
+        let (runs, sweeps) = (BTreeMap::new(), BTreeMap::new());
+        Self { root: root.to_owned(), runs, sweeps }
+    }
+
+    /// Looks at the files; whether anything has changed.
+    pub(super) fn look(&mut self) -> bool {
+        let found = runs::find(&self.root);
+        let is_sweep = found.sweeps.first().is_some_and(|sweep| *sweep == self.root);
+        let alone = if is_sweep { Vec::new() } else { found.runs };
+        let mut folders: BTreeMap<String, (PathBuf, Option<String>)> =
+            alone.into_iter().map(|folder| (self.id(&folder), (folder, None))).collect();
+        let sweeps: BTreeMap<String, PathBuf> =
+            found.sweeps.into_iter().map(|folder| (self.id(&folder), folder)).collect();
+        for (id, folder) in &sweeps {
+            for trial in runs::trials(folder) {
+                folders.insert(self.id(&trial), (trial, Some(id.clone())));
+            }
+        }
+        let before = (self.runs.len(), self.sweeps.len());
+        self.runs.retain(|id, _| folders.contains_key(id));
+        self.sweeps.retain(|id, _| sweeps.contains_key(id));
+        let mut has_changed = before != (self.runs.len(), self.sweeps.len());
+        for (id, (folder, sweep)) in folders {
+            self.runs.entry(id).or_insert_with(|| Run::new(folder, sweep));
+        }
+        for (id, folder) in sweeps {
+            self.sweeps.entry(id).or_insert_with(|| Sweep::new(folder));
+        }
+        has_changed |= self.refresh_sweeps();
+        has_changed | self.refresh_runs()
+    }
+
+    /// What the page calls a run or sweep.
+    fn id(&self, folder: &Path) -> String {
+        let below = folder.strip_prefix(&self.root).unwrap_or(folder);
+        let text = below.to_string_lossy().into_owned();
+        if text.is_empty() { ".".to_owned() } else { text }
+    }
+
+    fn refresh_sweeps(&mut self) -> bool {
+        let mut has_changed = false;
+        for (id, sweep) in &mut self.sweeps {
+            let files = [JOURNAL].map(|name| sweep.folder.join(name));
+            let stamp = stamp(&sweep.folder, &files);
+            // Trials that go on report between two lines of the journal.
+            if stamp != sweep.stamp || stamp.1.is_some() {
+                let view = SweepView::read(&sweep.folder, id);
+                sweep.view = view.map_err(|error| in_words(&sweep.folder, &error));
+                has_changed |= stamp != sweep.stamp;
+                sweep.stamp = stamp;
+            }
+        }
+        has_changed
+    }
+
+    /// By several threads: at the start there may be hundreds.
+    fn refresh_runs(&mut self) -> bool {
+        let mut all: Vec<(&String, &mut Run)> = self.runs.iter_mut().collect();
+        let threads = std::thread::available_parallelism().map_or(1, usize::from);
+        let share = all.len().div_ceil(threads).max(1);
+        std::thread::scope(|scope| {
+            let part = |part: &mut [(&String, &mut Run)]| {
+                part.iter_mut().fold(false, |any, (id, run)| run.refresh(id) | any)
+            };
+            let threads: Vec<_> =
+                all.chunks_mut(share).map(|chunk| scope.spawn(move || part(chunk))).collect();
+            // A reader that panics must not take the page with it.
+            threads.into_iter().fold(false, |any, thread| thread.join().unwrap_or(true) | any)
+        })
+    }
+
+    /// Reads one long file of metrics that was only sketched; `None` if there is none left.
+    pub(super) fn read_one_long(&mut self) -> Option<()> {
+        let run = self.runs.values_mut().find(|run| run.metrics.is_sketch() && run.view.is_ok())?;
+        if let Err(error) = run.metrics.read() {
+            run.view = Err(in_words(&run.folder, &error));
+        }
+        run.show_metrics();
+        Some(())
+    }
+
+    /// The answer to `api/overview`.
+    pub(super) fn overview(&self) -> Overview {
+        let pruned: Vec<String> = self
+            .sweeps
+            .values()
+            .filter_map(|sweep| sweep.view.as_ref().ok())
+            .flat_map(SweepView::pruned)
+            .collect();
+        let mut views: Vec<RunView> =
+            self.runs.values().filter_map(|run| run.view.clone().ok()).collect();
+        for view in views.iter_mut().filter(|view| pruned.contains(&view.id)) {
+            if view.state != State::Running {
+                (view.state, view.reason) = (State::Pruned, None);
+            }
+        }
+        views.sort_by(|a, b| (b.started, &b.id).cmp(&(a.started, &a.id)));
+        let of_runs = self.runs.values().filter_map(|run| run.view.as_ref().err());
+        let of_sweeps = self.sweeps.values().filter_map(|sweep| sweep.view.as_ref().err());
+        Overview {
+            format: FORMAT,
+            folder: self.root.display().to_string(),
+            now: Timestamp::now().as_millisecond(),
+            runs: views,
+            sweeps: self.sweeps.values().filter_map(|sweep| sweep.view.clone().ok()).collect(),
+            problems: of_runs.chain(of_sweeps).cloned().collect(),
+        }
+    }
+
+    /// The answer to `api/series`.
+    pub(super) fn series(&self, metric: &str, points: usize, range: (u64, u64)) -> Value {
+        let mut runs = serde_json::Map::new();
+        for (id, run) in &self.runs {
+            if let Some(columns) = run.metrics.columns(metric, points, range) {
+                runs.insert(id.clone(), serde_json::to_value(columns).unwrap_or_default());
+            }
+        }
+        json!({ "runs": runs })
+    }
+
+    /// The answer to `api/timelines`.
+    pub(super) fn timelines(&self) -> BTreeMap<String, Vec<(u64, f64)>> {
+        let of = |run: &Run| {
+            let log = record::read_milestones(&run.folder.join(EVENTS));
+            super::timeline::timeline(&log.map_or(Vec::new(), |log| log.events))
+        };
+        self.runs.iter().map(|(id, run)| (id.clone(), of(run))).collect()
+    }
+
+    /// The folder of a run that the page names; of no other folder is anything told.
+    pub(super) fn folder(&self, id: &str) -> Option<&Path> {
+        self.runs.get(id).map(|run| run.folder.as_path())
+    }
+
+    pub(super) fn ids(&self) -> impl Iterator<Item = &String> {
+        self.runs.iter().filter(|(_, run)| run.view.is_ok()).map(|(id, _)| id)
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.runs.is_empty() && self.sweeps.is_empty()
+    }
+}
+
+impl Run {
+    fn new(folder: PathBuf, sweep: Option<String>) -> Self {
+        let metrics = Metrics::new(&folder);
+        let view = Err(String::new());
+        Self { folder, sweep, stamp: Stamp::default(), view, metrics }
+    }
+
+    /// Reads again what has changed; whether anything has.
+    fn refresh(&mut self, id: &str) -> bool {
+        let names = [EVENTS, METRICS, EPOCHS, ENVIRONMENT, TAGS, "failure.json", "eval.json"];
+        let mut files: Vec<PathBuf> = names.iter().map(|name| self.folder.join(name)).collect();
+        files.extend([DESCRIPTION, RESOLVED].map(|name| newest_of(&self.folder, name)));
+        let stamp = stamp(&self.folder, &files);
+        if stamp == self.stamp {
+            return false;
+        }
+        self.stamp = stamp;
+        self.view = self.read(id).map_err(|error| in_words(&self.folder, &error));
+        true
+    }
+
+    fn read(&mut self, id: &str) -> Result<RunView, runs::Error> {
+        if self.metrics.is_sketch() {
+            self.metrics.glance()?;
+        } else {
+            self.metrics.read()?;
+        }
+        let mut summary = runs::summary(&self.folder)?;
+        summary.sweep.clone_from(&self.sweep);
+        let config = runs::config(&self.folder).unwrap_or_default();
+        let config = runs::leaves(&config).into_iter();
+        let config =
+            config.map(|(key, value)| (key, serde_json::to_value(value).unwrap_or_default()));
+        let per_epoch = steps_per_epoch(&self.folder);
+        let extents = self.metrics.extents();
+        Ok(RunView::of(id.to_owned(), summary, extents, config.collect(), per_epoch))
+    }
+
+    fn show_metrics(&mut self) {
+        if let Ok(view) = &mut self.view {
+            view.metrics = self.metrics.extents();
+            view.series = view.metrics.keys().cloned().collect();
+        }
+    }
+}
+
+impl Sweep {
+    fn new(folder: PathBuf) -> Self {
+        Self { folder, stamp: Stamp::default(), view: Err(String::new()) }
+    }
+}
+
+/// 0 where it is not known.
+fn steps_per_epoch(folder: &Path) -> u64 {
+    let bytes = std::fs::read(newest_of(folder, DESCRIPTION)).unwrap_or_default();
+    let value: Value = serde_json::from_slice(&bytes).unwrap_or_default();
+    value.pointer("/plan/length/steps_per_epoch").and_then(Value::as_u64).unwrap_or(0)
+}
+
+fn stamp(folder: &Path, files: &[PathBuf]) -> Stamp {
+    let of = |path: &PathBuf| {
+        let found = path.metadata().ok()?;
+        Some((found.len(), found.modified().ok()?))
+    };
+    (files.iter().map(of).collect(), lock_holder(folder))
+}
+
+fn in_words(folder: &Path, error: &dyn std::error::Error) -> String {
+    let cause = error.source().map(|cause| format!(": {cause}")).unwrap_or_default();
+    let text = format!("{error}{cause}");
+    let place = folder.display().to_string();
+    if text.contains(&place) { text } else { format!("{place}: {text}") }
+}

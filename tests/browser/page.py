@@ -1,0 +1,379 @@
+"""Drives the page of `ddprun serve` and `ddprun report --html` in headless Chromium.
+
+    python tests/browser/page.py target/debug/ddprun EMPTY_FOLDER [SCREENSHOTS]
+
+Needs playwright (1.49 or newer) and Chromium: its own, or `chromium` in the PATH.
+"""
+
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+
+from playwright.sync_api import expect, sync_playwright
+
+from runs import Run, many, sweep
+
+DDPRUN, FOLDER = os.path.abspath(sys.argv[1]), os.path.abspath(sys.argv[2])
+SHOTS = sys.argv[3] if len(sys.argv) > 3 else None
+HOSTILE = '<img src=x onerror="window.hacked=1">"\'&</script><script>window.hacked=2</script>'
+EXPERIMENT = """schema = 1
+[experiment]
+name = "trained"
+[model]
+name = "mlp"
+hidden = [8]
+[data]
+name = "shapes"
+classes = 2
+train_per_class = 64
+val_per_class = 8
+image_size = 16
+num_workers = 1
+[train]
+epochs = 100000
+batch_size = 8
+global_batch_size = 16
+[distributed]
+devices = 2
+[logging]
+every = "100 steps"
+"""
+
+
+class Server:
+    """`ddprun serve` on a free port."""
+
+    def __init__(self, folder, *words):
+        command = [DDPRUN, "serve", folder, "--port", "0", *words]
+        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+        self.address = self.process.stdout.readline().strip()
+        self.root = self.address.split("/?")[0]
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.process.send_signal(signal.SIGINT)
+        assert self.process.wait(5) == 0, "Ctrl-C ends it cleanly"
+
+
+def status(address, **headers):
+    """The status of a plain request that follows no redirection."""
+    class Stay(urllib.request.HTTPRedirectHandler):
+        def redirect_request(self, *_):
+            return None
+    try:
+        request = urllib.request.Request(address, headers=headers)
+        return urllib.request.build_opener(Stay).open(request, timeout=5).status
+    except urllib.error.HTTPError as error:
+        return error.code
+
+
+def refuses_strangers(server):
+    assert status(server.root + "/") == 403
+    assert status(server.root + "/api/overview") == 403
+    assert status(server.root + "/?token=" + "0" * 64) == 403
+    assert status(server.address) == 303
+    assert status(server.address, Host="evil.example") == 403
+    cookie = f"ddprun-{server.root.rsplit(':', 1)[1]}={server.address.split('token=')[1]}"
+    assert status(server.root + "/api/overview", Cookie=cookie) == 200
+    assert status(server.root + "/api/overview", Cookie=cookie, Host="evil.example") == 403
+    assert status(server.root + "/api/log?id=../../etc&rank=0", Cookie=cookie) == 404
+    assert status(server.root + "/api/image?id=a&evaluation=0&sample=0", Cookie=cookie) == 404
+
+
+def opened(browser, address, **options):
+    """A page that notes what must not happen."""
+    page = browser.new_context(**options).new_page()
+    page.wrong = []
+    page.on("console", lambda said: said.type == "error" and page.wrong.append(said.text))
+    page.on("pageerror", lambda error: page.wrong.append(str(error)))
+    page.on("dialog", lambda dialog: page.wrong.append("dialog") or dialog.dismiss())
+    page.goto(address)
+    page.wait_for_selector("html[data-ready]", state="attached")
+    return page
+
+
+def shot(page, name):
+    if SHOTS:
+        os.makedirs(SHOTS, exist_ok=True)
+        page.screenshot(path=os.path.join(SHOTS, name + ".png"))
+
+
+def unharmed(page):
+    assert page.evaluate("window.hacked") is None, "a name became a script"
+    assert page.wrong == [], page.wrong
+
+
+def clicks(page, n_runs):
+    """Every tab, and what can be clicked there."""
+    rows = page.locator(".row")
+    expect(rows).to_have_count(n_runs)
+    panels = page.locator(".panel")
+    expect(panels.first.locator("canvas")).to_be_visible()
+    assert panels.first.get_attribute("data-metric") == "val/loss", "the monitored metric is first"
+    assert drawn(page) > 500, "something is drawn"
+    shot(page, "curves-light")
+    # A tip and the crosshair follow the pointer.
+    plot = panels.first.locator(".u-over")
+    box = plot.bounding_box()
+    page.mouse.move(box["x"] + box["width"] * 0.5, box["y"] + box["height"] * 0.8)
+    expect(panels.first.locator(".tip")).to_be_visible()
+    shot(page, "curves-tip")
+    # A stretch that is dragged over is zoomed into, in all charts; Escape leads back.
+    page.mouse.down()
+    page.mouse.move(box["x"] + box["width"] * 0.8, box["y"] + box["height"] * 0.6, steps=4)
+    page.mouse.up()
+    expect(page.get_by_text("Reset zoom")).to_be_visible()
+    shot(page, "curves-zoomed")
+    page.keyboard.press("Escape")
+    expect(page.get_by_text("Reset zoom")).to_have_count(0)
+    # The filter is a regular expression over names and configurations; a broken one is marked.
+    page.keyboard.press("/")
+    page.keyboard.type("optimizer.lr=0.1$")
+    page.wait_for_timeout(100)
+    page.locator("#filter").fill("plain|failed")
+    expect(rows).to_have_count(2)
+    page.locator("#filter").fill("plain(")
+    expect(page.locator("#filter")).to_have_attribute("aria-invalid", "true")
+    page.locator("#filter").fill("")
+    expect(rows).to_have_count(n_runs)
+    page.keyboard.press("Escape")
+    # Ticks.
+    rows.first.locator(".swatch").click()
+    expect(page.locator(".row.unticked")).to_have_count(1)
+    rows.first.locator(".swatch").click()
+    expect(page.locator(".row.unticked")).to_have_count(0)
+    tools = page.locator(".tools")
+    for x in ["Epoch", "Time", "Step"]:
+        tools.get_by_role("button", name=x).click()
+        page.wait_for_timeout(150)
+        assert drawn(page) > 500, x
+    page.keyboard.press("l")
+    page.keyboard.press("s")
+    page.wait_for_timeout(200)
+    assert drawn(page) > 500
+    shot(page, "curves-smooth-log")
+    page.keyboard.press("l")
+    tools.get_by_label("Group").select_option("name")
+    page.wait_for_timeout(200)
+    assert drawn(page) > 500, "groups"
+    shot(page, "curves-grouped")
+    tools.get_by_label("Group").select_option("")
+    tools.get_by_label("Colour", exact=True).select_option("pattern")
+    page.get_by_label("Pattern of colours").fill("optimizer.lr=(\\S+)")
+    page.wait_for_timeout(100)
+    page.keyboard.press("Escape")
+    # The table.
+    page.keyboard.press("2")
+    expect(page.locator("tbody tr")).to_have_count(n_runs)
+    head = page.get_by_role("columnheader", name="val/loss")
+    head.click()
+    head.click()
+    expect(head).to_have_attribute("aria-sort", "ascending")
+    expect(page.get_by_role("columnheader", name="optimizer.lr")).to_be_visible()
+    shot(page, "table")
+    # Differences.
+    page.keyboard.press("3")
+    expect(page.locator("td", has_text="optimizer.lr")).to_be_visible()
+    shot(page, "compare")
+    # The sweep: brushing an axis leaves fewer trials.
+    page.keyboard.press("4")
+    expect(page.locator(".curve")).to_have_count(12)
+    grip = page.locator(".grip").last.bounding_box()
+    page.mouse.move(grip["x"] + 16, grip["y"] + grip["height"] * 0.95)
+    page.mouse.down()
+    page.mouse.move(grip["x"] + 16, grip["y"] + grip["height"] * 0.6, steps=4)
+    page.mouse.up()
+    left = 12 - page.locator(".curve.off").count()
+    assert 0 < left < 12, left
+    expect(page.get_by_text(f"{left} of 12 trials")).to_be_visible()
+    expect(page.locator('[data-card="importance"]')).to_contain_text("optimizer.lr")
+    shot(page, "sweep")
+    # One run: why it failed, its log, its phases.
+    page.locator("#filter").fill("failed")
+    page.keyboard.press("Escape")
+    rows.first.click()
+    page.keyboard.press("5")
+    expect(page.locator(".failure")).to_contain_text("the loss is not finite")
+    shot(page, "run-failed")
+    page.locator("#filter").fill("plain")
+    page.keyboard.press("Escape")
+    rows.first.click()
+    expect(page.locator('[data-card="phases"]')).to_contain_text("backward")
+    expect(page.locator('[data-card="stragglers"]')).to_contain_text("8ms")
+    log = page.locator('[data-card="log"]')
+    expect(log).to_contain_text("<b>said by rank 0</b>")
+    log.get_by_label("Rank").select_option("1")
+    expect(log).to_contain_text("said by rank 1")
+    page.keyboard.press("Escape")
+    expect(page.locator(".confusion td").first).to_have_text("8")
+    expect(page.locator(".worst img")).to_have_js_property("naturalWidth", 2)
+    page.keyboard.press("t")
+    page.wait_for_timeout(200)
+    shot(page, "run-dark")
+    page.keyboard.press("1")
+    page.locator("#filter").fill("")
+    page.keyboard.press("Escape")
+    page.wait_for_timeout(300)
+    shot(page, "curves-dark")
+    page.keyboard.press("?")
+    expect(page.locator("dialog")).to_be_visible()
+    page.keyboard.press("Escape")
+
+
+def drawn(page):
+    """Pixels of the first chart that are not empty."""
+    return page.evaluate("""() => {
+        const canvas = document.querySelector(".panel canvas");
+        const { data } = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height);
+        let count = 0;
+        for (let i = 3; i < data.length; i += 4) count += data[i] > 60;
+        return count;
+    }""")
+
+
+def lives(page, run):
+    """A run that goes on is seen without a reload."""
+    row = page.locator(f'.row[data-run$="{run.id}"]')
+    row.click()
+    page.keyboard.press("5")
+    for _ in range(3):
+        run.train(50)
+        expect(page.locator(".facts").first).to_contain_text(f"{run.step} of 1\u202f000", timeout=4000)
+    page.keyboard.press("1")
+
+
+def trained(page, folder):
+    """A run that trains is running, and killed when it was."""
+    path = os.path.join(folder, "trained.toml")
+    with open(path, "w", encoding="utf-8") as file:
+        file.write(EXPERIMENT)
+    process = subprocess.Popen([DDPRUN, path], cwd=folder, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    row = page.locator(".row", has_text="trained")
+    expect(row.locator(".state")).to_have_text("running", timeout=15000)
+    row.click()
+    page.keyboard.press("5")
+    facts = page.locator(".facts").first
+    expect(facts).to_contain_text(re.compile(r"step\d"), timeout=10000)
+    before = facts.inner_text()
+    expect(facts).not_to_have_text(before, timeout=5000)
+    expect(page.locator('[data-card="resources"]')).to_contain_text("rank 1", timeout=5000)
+    shot(page, "run-running")
+    process.kill()
+    process.wait()
+    expect(row.locator(".state")).to_have_text("killed", timeout=8000)
+    page.keyboard.press("1")
+
+
+def quick(browser, folder):
+    """200 runs of 100,000 points are drawn within a second."""
+    many(folder, 200, 100_000)
+    with Server(folder) as server:
+        page = browser.new_context(viewport={"width": 1440, "height": 900}).new_page()
+        page.goto("about:blank")
+        began = time.monotonic()
+        page.goto(server.address, wait_until="commit")
+        page.wait_for_selector(".panel canvas")
+        page.wait_for_function("document.querySelectorAll('.row').length === 200")
+        seconds = time.monotonic() - began
+        print(f"200 runs of 100,000 points: {seconds:.2f} s to the first picture")
+        page.wait_for_timeout(500)
+        shot(page, "many")
+        began = time.monotonic()
+        page.locator("#filter").fill("model3")
+        page.wait_for_function("document.querySelectorAll('.row').length < 200")
+        print(f"filtered after {time.monotonic() - began:.2f} s")
+        assert seconds < float(os.environ.get("FIRST_PICTURE_SECONDS", "1")), seconds
+
+
+def offline(browser, folder, n_runs):
+    """The same page from one file, with no request to anywhere."""
+    file = os.path.join(FOLDER, "report.html")
+    subprocess.run([DDPRUN, "report", folder, "--html", file], check=True, stdout=subprocess.DEVNULL)
+    page = browser.new_context(offline=True, viewport={"width": 1440, "height": 900}).new_page()
+    asked = []
+    page.wrong = []
+    page.on("request", lambda request: asked.append(request.url))
+    page.on("console", lambda said: said.type == "error" and page.wrong.append(said.text))
+    page.on("pageerror", lambda error: page.wrong.append(str(error)))
+    page.goto("file://" + file)
+    page.wait_for_selector("html[data-ready]", state="attached")
+    clicks(page, n_runs)
+    unharmed(page)
+    asked = [url for url in asked if not url.startswith("data:")]
+    assert asked == ["file://" + file], asked
+    page.emulate_media(media="print")
+    shot(page, "print")
+
+
+def phone(browser, server):
+    page = opened(browser, server.address, viewport={"width": 390, "height": 844}, has_touch=True, color_scheme="dark")
+    page.wait_for_selector(".panel canvas")
+    shot(page, "phone-dark")
+    for tab in ["Table", "Compare", "Sweep", "Run", "Curves"]:
+        page.get_by_role("tab", name=tab).click()
+        wide = page.evaluate("document.documentElement.scrollWidth")
+        assert wide <= 390, f"{tab} is {wide} pixels wide"
+    assert page.evaluate("document.documentElement.dataset.theme") == "dark", "as the system wishes"
+
+
+def some(folder, picture):
+    logs = os.path.join(folder, "logs")
+    plain = Run(logs, "plain", 1).train(1000).straggle().finish()
+    plain.log(0, ["<b>said by rank 0</b>"]).log(1, ["said by rank 1"]).evaluate(picture)
+    Run(logs, "failed", 2, lr=3.0).train(40).fail("the loss is not finite").log(1, ["bad"])
+    Run(logs, HOSTILE, 3, lr=0.01, extra=f"momentum = '''{HOSTILE.replace(chr(39), '')}'''\n").train(600).log(0, [HOSTILE]).finish()
+    cut = Run(logs, "cut", 4, lr=0.03).train(300)
+    cut.write("metrics.csv", "301,4,0.")
+    cut.write("events.jsonl", '{"time":"2026')
+    newer = Run(logs, "newer", 5)
+    newer.write("events.jsonl", '{"time":"2026-11-20T13:00:00Z","step":0,"event":"started","format":99}\n')
+    sweep(logs, 12)
+    return logs, Run(logs, "goes_on", 6, lr=0.05).train(500)
+
+
+def png(path):
+    """Two white pixels by two."""
+    import struct
+    import zlib
+    chunk = lambda kind, data: struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+    head = struct.pack(">IIBBBBB", 2, 2, 8, 0, 0, 0, 0)
+    bytes = b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", head) + chunk(b"IDAT", zlib.compress(b"\0\xff\xff" * 2)) + chunk(b"IEND", b"")
+    with open(path, "wb") as file:
+        file.write(bytes)
+    return path
+
+
+def main():
+    folder = os.path.join(FOLDER, "some")
+    os.makedirs(folder)
+    logs, goes_on = some(folder, png(os.path.join(FOLDER, "cat.png")))
+    n_runs = 5 + 12
+    with sync_playwright() as playwright:
+        own = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+        browser = playwright.chromium.launch(executable_path=own, args=["--no-sandbox"])
+        with Server(logs) as server:
+            refuses_strangers(server)
+            page = opened(browser, server.address, viewport={"width": 1440, "height": 900}, color_scheme="light")
+            assert "token" not in page.url, "the token leaves the address bar"
+            expect(page.locator(".problem")).to_contain_text("format 99")
+            clicks(page, n_runs)
+            page.keyboard.press("t")
+            lives(page, goes_on)
+            trained(page, folder)
+            phone(browser, server)
+            unharmed(page)
+        offline(browser, logs, n_runs + 1)
+        quick(browser, os.path.join(FOLDER, "many"))
+        browser.close()
+    print("the page works")
+
+
+main()

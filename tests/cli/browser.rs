@@ -1,0 +1,59 @@
+//! The page of `ddprun serve` and `ddprun report --html`, clicked through in a real browser by
+//! `tests/browser/page.py`; and what the two commands refuse.
+
+use std::net::TcpListener;
+use std::process::Command;
+
+use crate::lab::{BINARY, Lab};
+use crate::skipped::skipped;
+
+/// A Python that has playwright, and a browser for it.
+fn python() -> Option<String> {
+    let named = std::env::var("PYTHON").unwrap_or_else(|_| "python3".to_owned());
+    let runs = |program: &str, words: &[&str]| {
+        Command::new(program).args(words).output().is_ok_and(|output| output.status.success())
+    };
+    let has_browser = ["chromium", "chromium-browser", "google-chrome"]
+        .iter()
+        .any(|browser| runs(browser, &["--version"]));
+    (has_browser && runs(&named, &["-c", "import playwright"])).then_some(named)
+}
+
+#[test]
+fn the_page_works_in_a_browser_live_and_from_one_file() {
+    let Some(python) = python() else {
+        skipped("no `chromium`, or no Python with playwright (`PYTHON=...` names one)");
+        return;
+    };
+    let lab = Lab::new();
+    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/browser/page.py");
+    let mut command = Command::new(python);
+    command.args([script, BINARY, lab.path("page").to_str().unwrap()]);
+    // One second is what the optimised program is held to, on a machine that does nothing else.
+    command.env("FIRST_PICTURE_SECONDS", "10").env("PYTHONDONTWRITEBYTECODE", "1");
+    let output = command.output().unwrap();
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(output.status.success(), "{said}{}", String::from_utf8_lossy(&output.stderr));
+    assert!(said.ends_with("the page works\n"), "{said}");
+}
+
+#[test]
+fn what_cannot_be_served_or_reported_is_said_in_words() {
+    let lab = Lab::new();
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = taken.local_addr().unwrap().port().to_string();
+    std::fs::create_dir(lab.path("empty")).unwrap();
+    let refusals: [(&[&str], &str); 5] = [
+        (&["serve", "nowhere"], "error: there is no folder `nowhere`"),
+        (&["serve", "empty", "--port", &port], "of `127.0.0.1` is in use"),
+        (&["serve", "empty", "--host", "0.0.0.0"], "add `--allow-remote`"),
+        (&["serve", "empty", "--host", "192.0.2.1", "--allow-remote"], "cannot listen on"),
+        (&["report", "empty", "--html", "x.html"], "error: there is no run below `empty`"),
+    ];
+    for (words, expected) in refusals {
+        let ended = lab.run_to(2, words);
+        assert!(ended.stderr.contains(expected), "{words:?}: {}", ended.stderr);
+        assert!(ended.stderr.contains("  do: "), "{words:?}: {}", ended.stderr);
+    }
+    assert!(!lab.path("x.html").exists());
+}
