@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use crate::checkpoint::{self, Opened};
 use crate::cli::args::CheckpointVerb;
 use crate::cli::evaluate::checkpoint_of;
+use crate::cli::export::Exported;
 use crate::cli::run_files::{Description, enter_best_run};
 use crate::cli::{Refusal, export, to_stderr, to_stdout};
 use crate::kinds::Kinds;
@@ -21,8 +22,7 @@ pub(crate) fn dispatch(verb: &CheckpointVerb, kinds: &Kinds) -> Result<u8, Refus
         CheckpointVerb::Show { checkpoints } => show(checkpoints.as_deref()),
         CheckpointVerb::Export(args) => {
             let to = export::file(args)?;
-            let opened = one_meant(&args.checkpoint, args.latest)?;
-            export::export(args, &opened, &to, kinds)
+            export::export(args, &one_meant(&args.checkpoint, args.latest)?, &to, kinds)
         }
     }
 }
@@ -89,18 +89,21 @@ fn describe(
 
 /// The checkpoint that `word` names: itself, or the best one (the newest, if that is asked for) of
 /// a folder of them or of a run.
-fn one_meant(word: &str, latest: bool) -> Result<Opened, Refusal> {
+fn one_meant(word: &str, latest: bool) -> Result<Exported, Refusal> {
     let path = Path::new(word);
+    let alone = |opened: Result<Opened, checkpoint::Error>| {
+        Ok(Exported { opened: opened.map_err(|error| unusable(&error))?, run: None })
+    };
     if checkpoint::is_checkpoint(path) {
-        return checkpoint::open(path).map_err(|error| unusable(&error));
+        return alone(checkpoint::open(path));
     }
     if in_folder(path)?.is_empty() {
-        return checkpoint_of(&run_of(Some(word))?, latest);
+        let run = run_of(Some(word))?;
+        return Ok(Exported { opened: checkpoint_of(&run, latest)?, run: Some(run) });
     }
     let best = path.join("best");
     let newest = latest || !best.is_dir();
-    let opened = if newest { checkpoint::newest(path) } else { checkpoint::open(&best) };
-    opened.map_err(|error| unusable(&error))
+    alone(if newest { checkpoint::newest(path) } else { checkpoint::open(&best) })
 }
 
 /// The checkpoints that `word` names: one, those of a folder, those of a run; without a word those

@@ -23,6 +23,13 @@ const INPUTS: &str = "preprocessing.json";
 /// Names of files that PyTorch users expect to be pickled.
 const PICKLES: [&str; 4] = ["pt", "pth", "bin", "ckpt"];
 
+/// A checkpoint that is exported.
+pub(crate) struct Exported {
+    pub(crate) opened: Opened,
+    /// Its run, if that was named.
+    pub(crate) run: Option<Description>,
+}
+
 /// The file that is asked for, from the root.
 ///
 /// # Errors
@@ -38,19 +45,19 @@ pub(crate) fn file(args: &ExportArgs) -> Result<PathBuf, Refusal> {
 /// Writes what is asked for.
 pub(crate) fn export(
     args: &ExportArgs,
-    opened: &Opened,
+    exported: &Exported,
     to: &Path,
     kinds: &Kinds,
 ) -> Result<u8, Refusal> {
     if args.peft {
-        return export_peft(opened, to);
+        return export_peft(exported, to);
     }
     let format = format(args);
     match format {
-        ExportFormat::Safetensors => export_weights(opened, to, args.merge)?,
-        ExportFormat::Onnx => export_onnx(opened, to, kinds)?,
+        ExportFormat::Safetensors => export_weights(exported, to, args.merge)?,
+        ExportFormat::Onnx => export_onnx(exported, to, kinds)?,
     }
-    describe_inputs(opened, to, format, kinds)?;
+    describe_inputs(exported, to, format, kinds)?;
     Ok(0)
 }
 
@@ -90,22 +97,22 @@ fn refuse_name(args: &ExportArgs) -> Result<(), Refusal> {
 }
 
 /// The checked weights, or their averages where the run kept some, as one safetensors file.
-fn export_weights(opened: &Opened, to: &Path, merge: bool) -> Result<(), Refusal> {
-    let mut model = averaged(opened)?;
+fn export_weights(exported: &Exported, to: &Path, merge: bool) -> Result<(), Refusal> {
+    let mut model = exported.averaged()?;
     if merge {
-        let (lora, _) = adapters(opened)?;
+        let (lora, _) = exported.adapters()?;
         model = checkpoint::merged(&model, &lora).map_err(|error| unusable(&error))?;
     }
     write(to, &model)
 }
 
 /// The model with those weights, as ONNX.
-fn export_onnx(opened: &Opened, to: &Path, kinds: &Kinds) -> Result<(), Refusal> {
-    let (plan, weights) = (plan(opened, kinds)?, averaged(opened)?);
+fn export_onnx(exported: &Exported, to: &Path, kinds: &Kinds) -> Result<(), Refusal> {
+    let (plan, weights) = (exported.plan(kinds)?, exported.averaged()?);
     let refused = |error: &dyn Error| Refusal::of(exit::REFUSED, error, None);
     let built = kinds.models.instantiate(&plan.model, plan.seed);
     let (model, params) = built.map_err(|error| refused(&error))?;
-    let path = opened.path.join(checkpoint::MODEL);
+    let path = exported.opened.path.join(checkpoint::MODEL);
     let files = [(path.clone(), weights)];
     load_state_dict_bytes(&params, &path, &files, Strict::All)
         .map_err(|error| Refusal::of(exit::CHECKPOINT, &error, None))?;
@@ -115,12 +122,12 @@ fn export_onnx(opened: &Opened, to: &Path, kinds: &Kinds) -> Result<(), Refusal>
 
 /// Says beside the file what the inputs of the model are made of. Weights alone are worth having.
 fn describe_inputs(
-    opened: &Opened,
+    exported: &Exported,
     to: &Path,
     format: ExportFormat,
     kinds: &Kinds,
 ) -> Result<(), Refusal> {
-    let plan = match plan(opened, kinds) {
+    let plan = match exported.plan(kinds) {
         Ok(plan) => plan,
         Err(_) if format == ExportFormat::Safetensors => {
             to_stderr(&format!(
@@ -137,15 +144,10 @@ fn describe_inputs(
     write(&to.with_file_name(INPUTS), format!("{described:#}\n").as_bytes())
 }
 
-/// The plan of the checkpoint's run.
-fn plan(opened: &Opened, kinds: &Kinds) -> Result<Plan, Refusal> {
-    plan_of(&run_of(opened)?, kinds)
-}
-
 /// The adapters alone, and what PEFT must know of them.
-fn export_peft(opened: &Opened, to: &Path) -> Result<u8, Refusal> {
-    let (lora, base) = adapters(opened)?;
-    let model = averaged(opened)?;
+fn export_peft(exported: &Exported, to: &Path) -> Result<u8, Refusal> {
+    let (lora, base) = exported.adapters()?;
+    let model = exported.averaged()?;
     let adapters = checkpoint::peft(&model).map_err(|error| unusable(&error))?;
     files::create_writable_folder(to).map_err(|error| Refusal::of(exit::STORAGE, &error, None))?;
     write(&to.join(peft::ADAPTERS), &adapters)?;
@@ -154,27 +156,38 @@ fn export_peft(opened: &Opened, to: &Path) -> Result<u8, Refusal> {
     Ok(0)
 }
 
-/// The adapters of the checkpoint's run, as its description says, and the folder of the weights
-/// that it started from.
-fn adapters(opened: &Opened) -> Result<(LoraConfig, Option<PathBuf>), Refusal> {
-    let plan = run_of(opened)?.plan;
-    let without = || {
-        let page = format!("error: `{}` has no adapters", opened.path.display());
-        Refusal::new(exit::REFUSED, page + "\n  do: export it without `--peft` and `--merge`")
-    };
-    let base = plan.pretrained().and_then(Path::parent).map(Path::to_owned);
-    Ok((plan.lora().and_then(|lora| lora.decided()).ok_or_else(without)?, base))
-}
+impl Exported {
+    /// The weights, or their averages.
+    fn averaged(&self) -> Result<Vec<u8>, Refusal> {
+        checkpoint::averaged_model(&self.opened).map_err(|error| unusable(&error))
+    }
 
-/// The weights, or their averages.
-fn averaged(opened: &Opened) -> Result<Vec<u8>, Refusal> {
-    checkpoint::averaged_model(opened).map_err(|error| unusable(&error))
-}
+    /// The run of the checkpoint.
+    fn run(&self) -> Result<Description, Refusal> {
+        if let Some(run) = &self.run {
+            return Ok(run.clone());
+        }
+        let path = &self.opened.path;
+        let real = std::fs::canonicalize(path).unwrap_or_else(|_| path.clone());
+        find_run(logs_of(&real).as_deref())
+    }
 
-/// The run of a checkpoint.
-fn run_of(opened: &Opened) -> Result<Description, Refusal> {
-    let real = std::fs::canonicalize(&opened.path).unwrap_or_else(|_| opened.path.clone());
-    find_run(logs_of(&real).as_deref())
+    /// The plan of that run.
+    fn plan(&self, kinds: &Kinds) -> Result<Plan, Refusal> {
+        plan_of(&self.run()?, kinds)
+    }
+
+    /// The adapters of that run, as its description says, and the folder of the weights that it
+    /// started from.
+    fn adapters(&self) -> Result<(LoraConfig, Option<PathBuf>), Refusal> {
+        let plan = self.run()?.plan;
+        let without = || {
+            let page = format!("error: `{}` has no adapters", self.opened.path.display());
+            Refusal::new(exit::REFUSED, page + "\n  do: export it without `--peft` and `--merge`")
+        };
+        let base = plan.pretrained().and_then(Path::parent).map(Path::to_owned);
+        Ok((plan.lora().and_then(|lora| lora.decided()).ok_or_else(without)?, base))
+    }
 }
 
 /// The logs of a checkpoint's run: its logs beside the folder of all checkpoints, or its id.

@@ -27,6 +27,7 @@ pub fn preprocessing(plan: &Plan, source: &dyn DataSource) -> (Value, Option<Err
         "format": FORMAT,
         "ddprun": env!("CARGO_PKG_VERSION"),
         "model": model.name(),
+        "options": model.kind.options,
         "modality": data.source.modality.words(),
         "input": { "name": name, "dtype": dtype, "shape": model.input },
         "outputs": model.outputs,

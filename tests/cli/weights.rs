@@ -248,6 +248,14 @@ fn a_run_is_exported_as_onnx_with_what_its_inputs_are_made_of() {
     );
     other(&["x.pt", "--format", "onnx"], &["`x.pt` would hold ONNX", "write `x.onnx`"]);
     other(&["x.pt"], &["torch.load", "x.safetensors"]);
+    // Wherever a run that is named keeps its files.
+    let folders = ["small.toml", "train.epochs=1", "logging.dir=a", "checkpoint.dir=b"];
+    lab.run_to(0, &[&folders[..], &["experiment.name=moved"]].concat());
+    lab.run_to(0, &["checkpoint", "export", "a/moved", "moved/model.onnx"]);
+    assert_eq!(
+        json("moved/preprocessing.json")["options"]["hidden"],
+        of_weights["options"]["hidden"]
+    );
     // Without its run a checkpoint does not say what its model is.
     fs::remove_dir_all(lab.path("logs")).unwrap();
     let best = lab.checkpoints().join("best");

@@ -5,11 +5,13 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use candle_core::{Device, Tensor};
-use serde::Deserialize;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 use serde_json::{Value as Json, json};
 
+use crate::config::kind::{Entry, Kind, Options};
 use crate::config::{Vocabulary, load_text};
-use crate::model::layers::Layers;
+use crate::model::layers::{Decided, Forward, Layer, LayerMisfit, Layers, Node, Scope, Site};
 use crate::model::tests::{small, with_mine};
 use crate::model::{
     DiffusionPolicy, DiffusionPolicyConfig, DiffusionPolicyImage, DiffusionPolicyImageConfig,
@@ -369,6 +371,49 @@ fn a_part_that_does_not_say_how_it_is_written_is_named() {
     let expected =
         "model `mine` has no form in ONNX: it does not say how it is written (`Model::onnx`)";
     // A backtrace may follow.
+    assert!(error.starts_with(expected), "{error}");
+}
+
+/// A layer that does not say how it is written.
+#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+struct Silent {}
+
+impl Kind for Silent {
+    const NAME: &'static str = "silent";
+}
+
+impl Layer for Silent {
+    fn decide(&self, input: Flow, _: &mut Scope<'_>) -> Result<Decided, LayerMisfit> {
+        Ok(input.into())
+    }
+
+    fn build(&self, _: &Site<'_>) -> candle_core::Result<Node> {
+        Ok(Node::of(Self {}))
+    }
+}
+
+impl Forward for Silent {
+    fn forward(&self, x: &Tensor, _: &ForwardContext) -> candle_core::Result<Tensor> {
+        Ok(x.clone())
+    }
+}
+
+#[test]
+fn the_innermost_layer_that_does_not_say_how_it_is_written_is_named() {
+    let (mut layers, mut models) = (Layers::default(), Models::default());
+    layers.add::<Silent>();
+    models.hold_layers(&layers);
+    let entry = |name: &str| Entry { name: name.to_owned(), key: None, options: Options::new() };
+    let mut block = entry("sequential");
+    block.key = Some("block".to_owned());
+    block.options.insert("layers".to_owned(), json!([entry("relu"), entry("silent")]));
+    let layers = layers.plan(&[block], Flow::Vector(4), 4).unwrap();
+    let plan = ModelPlan { layers, ..crate::model::tests::plan("graph", &[4], 4) };
+    let (model, _) = models.instantiate(&plan, 1).unwrap();
+    let error = models.onnx(&plan, model.as_ref()).unwrap_err().to_string();
+    let expected = "model `graph` has no form in ONNX: its layer `silent` (block.1): it does not \
+                    say how it is written (`Forward::onnx`)";
     assert!(error.starts_with(expected), "{error}");
 }
 
