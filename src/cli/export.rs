@@ -1,5 +1,5 @@
-//! `ddprun checkpoint export`: weights as safetensors, a model as ONNX, adapters as PEFT reads them,
-//! and what the inputs are made of.
+//! `ddprun checkpoint export`: weights as safetensors, a model as ONNX, adapters as PEFT reads
+//! them, and what the inputs are made of.
 
 use std::error::Error;
 use std::path::{Path, PathBuf};
