@@ -226,6 +226,11 @@ fn conversations_and_instructions_are_learnt_from_scratch_or_by_adapters_of_what
     fs::remove_file(lab.path("chat/chats.jsonl")).unwrap();
     let text = written(&lab, "chat", "alpaca.toml");
     assert!(text.contains("name = \"instructions\"\nfile = \"chat/alpaca.json\""), "{text}");
+    let line = json!({"instruction": "ab", "output": "ba"}).to_string();
+    lab.write("chat/dolly.jsonl", vec![line; 30].join("\n"));
+    let text = written(&lab, "chat/dolly.jsonl", "dolly.toml");
+    assert!(text.contains("name = \"instructions\"\nfile = \"chat/dolly.jsonl\""), "{text}");
+    fs::remove_file(lab.path("chat/dolly.jsonl")).unwrap();
     write_llama(&lab, "chat");
     let text = written(&lab, "chat", "adapters.toml");
     for word in ["pretrained = \"chat/model.safetensors\"", "[model.lora]", "warmup = \"2 steps\""]

@@ -7,6 +7,7 @@ use std::path::Path;
 use serde_json::json;
 
 use crate::lab::{Lab, children};
+use crate::running::spawn;
 
 const SPEECH: &str = r#"schema = 1
 
@@ -178,4 +179,37 @@ fn chats_are_learnt_alike_on_one_rank_and_on_two_and_answered() {
     lab.write("chats.jsonl", "{\"messages\": []}");
     let refused = lab.run_to(3, &["small.toml"]);
     refused.says(&["chats.jsonl`, line 1: ", "there is nothing to learn"]);
+}
+
+#[test]
+fn long_files_of_conversations_become_tokens_once_for_all_ranks() {
+    let lab = chats();
+    let few = fs::read_to_string(lab.path("chats.jsonl")).unwrap() + "\n";
+    lab.write("chats.jsonl", few.repeat((1 << 20) / few.len() + 1));
+    let run = |cache: &str, args: &[&str]| {
+        let mut command = lab.ddprun(args);
+        command.env("DDPRUN_CACHE", cache);
+        spawn(command).wait().has_code(0);
+    };
+    let train = |name: &str, cache: &str| {
+        let name = format!("experiment.name={name}");
+        run(cache, &["small.toml", &name, "distributed.devices=2"]);
+    };
+    let kept = || -> Vec<_> {
+        let files = children(&lab.path("cache/tokens")).into_iter();
+        files
+            .filter(|file| !file.file_name().unwrap().to_string_lossy().starts_with("of-"))
+            .collect()
+    };
+    run("cache", &["plan", "small.toml"]);
+    let [file] = &kept()[..] else { panic!("{:?}", kept()) };
+    let whole = fs::read(file).unwrap();
+    train("kept", "cache");
+    assert_eq!(kept(), [file.clone()]);
+    fs::write(file, &whole[..whole.len() / 2]).unwrap();
+    train("damaged", "cache");
+    assert!(fs::read(file).unwrap() == whole, "it is written anew");
+    train("held", "off");
+    let bits = model(&lab, "held");
+    assert!(bits == model(&lab, "kept") && bits == model(&lab, "damaged"), "the same bits");
 }

@@ -145,7 +145,6 @@ fn json(at: &Path) -> Result<Recognised, Refusal> {
     match Entries::of(at) {
         Entries::Manifest => Ok(speech::manifest(at)),
         Entries::Chats => language::chats(at),
-        Entries::Instructions if ending(at) == "jsonl" => language::chats(at),
         Entries::Instructions | Entries::Nothing => language::instructions(at),
         Entries::Rows => {
             let what = "holds JSON objects of no known kind";

@@ -194,12 +194,6 @@ impl Survey {
             ..Self::default()
         }
     }
-
-    /// Memory for all numbers of all samples.
-    pub(crate) fn held_whole(&self) -> Bytes {
-        let sample: usize = self.sample.iter().flatten().product();
-        Bytes((self.n_train + self.n_val + self.n_test) as u64 * Bytes::of_f32(sample).0)
-    }
 }
 
 /// Training samples of each class; empty if a label is not known.

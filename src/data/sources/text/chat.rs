@@ -4,6 +4,7 @@
 //! A conversation is `messages` of `role` and `content`, or `conversations` of `from` and `value`
 //! as in `ShareGPT`, or an entry in Alpaca's form. The file holds one in each line, or a JSON list.
 
+use std::ops::Range;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -11,14 +12,17 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
-use crate::config::kind::{Kind, Modality, Offer, Options};
-use crate::data::error::{Error, SampleError, shown};
+use crate::config::kind::{Kind, Modality, Offer, Options, OwnParts};
+use crate::data::error::Error;
 use crate::data::inputs::{Inputs, Predicting};
+use crate::data::sources::holdout::{Parts, Places};
 use crate::data::sources::source::{Asked, DataSource, Files, Reading, Survey};
-use crate::data::sources::text::padded::padded;
+use crate::data::sources::text::entries::{Counted, Entries, Form, Samples, parts};
+use crate::data::sources::text::token_cache::{Look, Origin, TokenCache, cached};
 use crate::data::tokenizer::Tokenizer;
-use crate::data::{ChatTemplate, Dataset, Splits, Target, TextForm, read};
-use crate::rng::Key;
+use crate::data::{ChatTemplate, Dataset, Splits, TextForm, read};
+use crate::plan::SplitPlan;
+use crate::units::Bytes;
 
 const EXPECTED: &str = "a line for each conversation, such as {\"messages\": [{\"role\": \"user\", \"content\": \"hi\"}, \
      {\"role\": \"assistant\", \"content\": \"hello\"}]}, or a JSON list of them";
@@ -44,7 +48,8 @@ pub struct Chat {
     /// ignored in the loss).
     #[schemars(range(min = 2, max = 65_536), example = 1024)]
     pub seq_len: usize,
-    /// held-out fraction: the last conversations are for validation.
+    /// held-out fraction: the last conversations are for validation, where `data.val_fraction` and
+    /// `data.folds` deal out none.
     #[serde(default = "a_tenth")]
     #[schemars(extend("exclusiveMinimum" = 0.0, "exclusiveMaximum" = 1.0))]
     pub val_ratio: f64,
@@ -75,23 +80,27 @@ fn yes() -> bool {
 
 impl Kind for Chat {
     const NAME: &'static str = "chat";
-    const OFFERS: &'static [Offer] = &[Offer::Samples(Modality::Text)];
+    const OFFERS: &'static [Offer] =
+        &[Offer::Samples(Modality::Text), Offer::Split(OwnParts::LAST)];
 }
 
 impl DataSource for Chat {
-    fn open(&self, _: &Reading<'_>) -> Result<Splits, Error> {
-        self.splits()
+    fn open(&self, reading: &Reading<'_>) -> Result<Splits, Error> {
+        Ok(self.splits(&reading.asked.split, Look::Header)?.0)
     }
 
-    fn survey(&self, _: &Asked<'_>) -> Result<Survey, Error> {
+    fn survey(&self, asked: &Asked<'_>) -> Result<Survey, Error> {
         let counts = if self.mask_prompt { "answers count" } else { "all messages count" };
-        let splits = self.splits()?;
+        let (splits, entries) = self.splits(&asked.split, Look::Whole)?;
         // What the template makes of the data is said before anything starts.
         let first = splits.train.load(0, None, &mut Vec::new());
         first.map_err(|source| Error::Sample { index: 0, source })?;
         let line = format!("{}, up to {} tokens, {counts}", self.file.display(), self.seq_len);
-        let found = Survey { line, ..Survey::of(&splits) };
-        Ok(Survey { held: found.held_whole(), ..found })
+        let wrong = entries.first_wrong().map(|(line, why, n)| {
+            format!("{n} of {} conversations cannot be used; line {line}: {why}", entries.len())
+        });
+        let (held, notes) = (Bytes(entries.held()), wrong.into_iter().collect());
+        Ok(Survey { line, held, notes, ..Survey::of(&splits) })
     }
 
     fn files(&self, _: &Options) -> Result<Vec<Files>, Error> {
@@ -120,8 +129,8 @@ impl DataSource for Chat {
 }
 
 impl Chat {
-    /// Opens both parts, of which the last conversations are the second.
-    fn splits(&self) -> Result<Splits, Error> {
+    /// Opens all parts, and what they share.
+    fn splits(&self, split: &SplitPlan, look: Look) -> Result<(Splits, Arc<Entries>), Error> {
         let tokenizer = Tokenizer::open(&self.tokenizer)?;
         let template = ChatTemplate::open(&self.tokenizer, self.chat_template.as_deref())?;
         let end = self.eos_token.as_deref().or_else(|| template.eos_token());
@@ -133,25 +142,63 @@ impl Chat {
             let what = what + ": set `data.eos_token`";
             Error::Format { path: self.tokenizer.clone(), what }
         })?;
-        let conversations = self.conversations()?;
-        let n = conversations.len();
-        let n_val = (n as f64 * self.val_ratio).round() as usize;
-        let n_train = n.saturating_sub(n_val);
-        if n_val == 0 || n_train == 0 {
-            let what = format!(
-                "`data.val_ratio` leaves {n_train} of its {n} conversations to train on and \
-                 {n_val} to validate on"
-            );
-            return Err(Error::Format { path: self.file.clone(), what });
-        }
+        let cut = || {
+            let cut = |messages: &Vec<Value>| self.tokens(messages, &tokenizer, &template);
+            Ok(Entries::cut(&self.conversations()?, cut))
+        };
+        let entries = cached(TokenCache::of_user().as_ref(), &self.origin(), look, cut)?;
+        let entries = Arc::new(entries);
+        let Parts { train, val, test } =
+            parts((entries.len(), "conversations"), self.val_ratio, split)
+                .map_err(|what| Error::Format { path: self.file.clone(), what })?;
+        let form = Form {
+            path: self.file.clone(),
+            noun: "conversation",
+            seq_len: self.seq_len,
+            end,
+            all_count: false,
+        };
+        let part = |places: Places| -> Arc<dyn Dataset> {
+            Arc::new(Samples::new(entries.clone(), form.clone(), places))
+        };
         let classes = tokenizer.vocabulary();
-        let all = Arc::new(Chats { source: self.clone(), tokenizer, template, end, conversations });
-        let part = |first, n| Arc::new(Part { all: all.clone(), first, n, shape: [self.seq_len] });
-        Ok(Splits { train: part(0, n_train), val: part(n_train, n_val), test: None, classes })
+        let splits = Splits { train: part(train), val: part(val), test: test.map(part), classes };
+        Ok((splits, entries))
+    }
+
+    /// What the tokens follow from.
+    fn origin(&self) -> Origin {
+        let template = ChatTemplate::files(&self.tokenizer, self.chat_template.as_deref());
+        let known = [self.file.clone(), self.tokenizer.clone()];
+        let (named, masked) = (&self.chat_template, self.mask_prompt);
+        Origin {
+            paths: known.into_iter().chain(template).collect(),
+            options: format!("chat {named:?} {masked}"),
+        }
+    }
+
+    /// The tokens of a conversation, of which those that hold a byte of an answer count, as in
+    /// transformers.
+    fn tokens(
+        &self,
+        messages: &[Value],
+        tokenizer: &Tokenizer,
+        template: &ChatTemplate,
+    ) -> Result<Vec<Counted>, String> {
+        if !self.mask_prompt {
+            let tokens = tokenizer.encode(&template.whole(messages)?, false)?;
+            return Ok(tokens.into_iter().map(|token| (token, true)).collect());
+        }
+        let chat = template.chat(messages)?;
+        let spans = tokenizer.encode_spans(&chat.text)?.into_iter();
+        let is_answered = |span: &Range<usize>| {
+            chat.answers.iter().any(|answer| span.start < answer.end && answer.start < span.end)
+        };
+        Ok(spans.map(|(token, span)| (token, is_answered(&span))).collect())
     }
 
     /// The messages of each conversation, with its line or place in the list.
-    fn conversations(&self) -> Result<Vec<Conversation>, Error> {
+    fn conversations(&self) -> Result<Vec<(u64, Vec<Value>)>, Error> {
         let bytes = read::table("the conversations", &self.file, EXPECTED)
             .or_else(|error| self.long_line(error))?;
         if bytes.trim_ascii_start().starts_with(b"[") {
@@ -183,17 +230,11 @@ impl Chat {
         }
     }
 
-    fn chat(&self, line: u64, value: &Value) -> Result<Conversation, Error> {
+    fn chat(&self, line: u64, value: &Value) -> Result<(u64, Vec<Value>), Error> {
         let messages =
             messages(value).map_err(|what| Error::Line { path: self.file.clone(), line, what })?;
-        Ok(Conversation { line, messages })
+        Ok((line, messages))
     }
-}
-
-/// A conversation, in the line or at the place of its file.
-struct Conversation {
-    line: u64,
-    messages: Vec<Value>,
 }
 
 /// Messages with `role` and `content`, whatever the form of the entry.
@@ -248,82 +289,6 @@ fn of_alpaca(entry: &Map<String, Value>) -> Option<Vec<Value>> {
     };
     let user = json!({"role": "user", "content": question});
     Some(vec![user, json!({"role": "assistant", "content": text("output")?})])
-}
-
-/// What both parts share.
-struct Chats {
-    source: Chat,
-    tokenizer: Tokenizer,
-    template: ChatTemplate,
-    end: u32,
-    conversations: Vec<Conversation>,
-}
-
-impl Chats {
-    /// What the model sees, and what is to follow each token.
-    fn sample(&self, messages: &[Value]) -> Result<(Vec<u32>, Vec<u32>), String> {
-        let (seq_len, end) = (self.source.seq_len, self.end);
-        if !self.source.mask_prompt {
-            let text = self.template.whole(messages)?;
-            let tokens = self.tokenizer.encode(&text, false)?;
-            return Ok(padded(tokens, |_| true, seq_len, end));
-        }
-        let chat = self.template.chat(messages)?;
-        let spans = self.tokenizer.encode_spans(&chat.text)?;
-        // A token counts that holds a byte of an answer, as in transformers.
-        let is_answered = |i: usize| {
-            let span = &spans[i].1;
-            chat.answers.iter().any(|answer| span.start < answer.end && answer.start < span.end)
-        };
-        let tokens = spans.iter().map(|(token, _)| *token).collect();
-        Ok(padded(tokens, is_answered, seq_len, end))
-    }
-}
-
-/// Conversations that stand one after the other.
-struct Part {
-    all: Arc<Chats>,
-    first: usize,
-    n: usize,
-    shape: [usize; 1],
-}
-
-impl Dataset for Part {
-    fn len(&self) -> usize {
-        self.n
-    }
-
-    fn shape(&self) -> &[usize] {
-        &self.shape
-    }
-
-    fn target_shape(&self) -> &[usize] {
-        &self.shape
-    }
-
-    fn classifies(&self) -> bool {
-        true
-    }
-
-    fn name(&self, index: usize) -> String {
-        let line = self.all.conversations[self.first + index].line;
-        format!("conversation {line} of `{}`", shown(&self.all.source.file))
-    }
-
-    fn load(
-        &self,
-        index: usize,
-        _: Option<Key>,
-        values: &mut Vec<f32>,
-    ) -> Result<Target, SampleError> {
-        let Conversation { line, messages } = &self.all.conversations[self.first + index];
-        let (seen, next) = self.all.sample(messages).map_err(|why| SampleError::Decode {
-            path: self.all.source.file.clone(),
-            reason: format!("conversation {line}: {why}"),
-        })?;
-        values.extend(seen.into_iter().map(|token| token as f32));
-        Ok(Target::Classes(next))
-    }
 }
 
 #[cfg(test)]

@@ -1,12 +1,11 @@
 //! `data.name = "instructions"`, instructions and how they are to be answered, in the form of
 //! Stanford's Alpaca (Taori et al., 2023, <https://github.com/tatsu-lab/stanford_alpaca>): a JSON
-//! list of `instruction`, `input` (may be empty) and `output`.
+//! list of `instruction`, `input` (may be empty) and `output`, or lines of these.
 //!
 //! Each becomes one text, the prompt, the answer and the token that ends it; what does not fit is
 //! cut, what is left is filled with tokens that do not count. Prompt and answer are cut into tokens
 //! apart, so that the border between them is known.
 
-use std::ops::Range;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -14,24 +13,25 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::config::kind::{Kind, Modality, Offer, Options, OwnParts, Wrong};
-use crate::data::error::{Error, SampleError, shown};
+use crate::data::error::Error;
 use crate::data::inputs::{Inputs, Predicting};
 use crate::data::sources::holdout::{Parts, Places};
 use crate::data::sources::source::{Asked, DataSource, Files, Reading, Survey};
-use crate::data::sources::text::padded::padded;
+use crate::data::sources::text::entries::{Counted, Entries, Form, Samples, parts};
+use crate::data::sources::text::token_cache::{Look, Origin, TokenCache, cached};
 use crate::data::tokenizer::Tokenizer;
-use crate::data::{Dataset, Splits, Target, TextForm, read};
+use crate::data::{Dataset, Splits, TextForm, read};
 use crate::plan::SplitPlan;
-use crate::rng::Key;
+use crate::units::Bytes;
 
 /// instructions and their answers, in Alpaca's form.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Instructions {
-    /// a JSON list of `instruction`, `input` (may be empty) and `output`, as Alpaca's; each entry
-    /// becomes one sample: the prompt of Stanford's Alpaca, up to "### Response:", then the answer.
-    /// Losses are means over the tokens that count, however the entries of unequal length are
-    /// spread over passes and ranks.
+    /// a JSON list of `instruction`, `input` (may be empty) and `output`, as Alpaca's, or one such
+    /// object a line; each entry becomes one sample: the prompt of Stanford's Alpaca, up to
+    /// "### Response:", then the answer. Losses are means over the tokens that count, however the
+    /// entries of unequal length are spread over passes and ranks.
     #[schemars(extend("format" = "path"), example = "data/alpaca_data.json")]
     pub file: PathBuf,
     /// tokenizer: a tokenizer.json, as it lies beside a model on the `HuggingFace` hub.
@@ -86,10 +86,9 @@ impl DataSource for Instructions {
         let line = format!("{}, up to {} tokens, {counts}", self.file.display(), self.seq_len);
         let tokenizer = Tokenizer::open(&self.tokenizer)?;
         let token_bytes = tokenizer.token_bytes().unwrap_or_default();
-        let found =
-            Survey { token_bytes, line, ..Survey::of(&open_with(self, tokenizer, &asked.split)?) };
-        // They are kept as they are, some bytes per token.
-        Ok(Survey { held: found.held_whole(), ..found })
+        let (splits, entries) = open_with(self, &tokenizer, &asked.split, Look::Whole)?;
+        let held = Bytes(entries.held());
+        Ok(Survey { token_bytes, line, held, ..Survey::of(&splits) })
     }
 
     fn files(&self, _: &Options) -> Result<Vec<Files>, Error> {
@@ -136,23 +135,23 @@ pub fn prompt(instruction: &str, input: &str) -> String {
     )
 }
 
-/// Opens both parts, of which the last entries are the second, with the vocabulary in the order of
-/// its tokens.
+/// Opens all parts, with the vocabulary in the order of its tokens.
 ///
 /// # Errors
 ///
 /// A file is absent or not what it should be, there is no token that ends a text, or a part has no
 /// entry.
 pub(crate) fn open(source: &Instructions, split: &SplitPlan) -> Result<Splits, Error> {
-    open_with(source, Tokenizer::open(&source.tokenizer)?, split)
+    Ok(open_with(source, &Tokenizer::open(&source.tokenizer)?, split, Look::Header)?.0)
 }
 
-/// The same with the tokenizer that was read before.
+/// The same with the tokenizer that was read before, and what the parts share.
 fn open_with(
     source: &Instructions,
-    tokenizer: Tokenizer,
+    tokenizer: &Tokenizer,
     split: &SplitPlan,
-) -> Result<Splits, Error> {
+    look: Look,
+) -> Result<(Splits, Arc<Entries>), Error> {
     let end = tokenizer.end(source.eos_token.as_deref()).ok_or_else(|| {
         let what = match &source.eos_token {
             Some(name) => format!("it has no token `{name}`, which `data.eos_token` names"),
@@ -160,122 +159,62 @@ fn open_with(
         };
         Error::Format { path: source.tokenizer.clone(), what }
     })?;
-    let entries = entries(source)?;
-    let Parts { train, val, test } = parts(source, entries.len(), split)
-        .map_err(|what| Error::Format { path: source.file.clone(), what })?;
-    let classes = tokenizer.vocabulary();
-    let all = Arc::new(All { source: source.clone(), tokenizer, end, entries });
-    let part = |Places(places): Places| -> Arc<dyn Dataset> {
-        Arc::new(Part { all: all.clone(), places, shape: [source.seq_len] })
+    let origin = Origin {
+        paths: vec![source.file.clone(), source.tokenizer.clone()],
+        options: format!("instructions {end}"),
     };
-    Ok(Splits { train: part(train), val: part(val), test: test.map(part), classes })
+    let cut = || {
+        let entries: Vec<(u64, Entry)> = (1..).zip(entries(source)?).collect();
+        Ok(Entries::cut(&entries, |entry| tokens(entry, tokenizer, end)))
+    };
+    let entries = Arc::new(cached(TokenCache::of_user().as_ref(), &origin, look, cut)?);
+    let Parts { train, val, test } = parts((entries.len(), "entries"), source.val_ratio, split)
+        .map_err(|what| Error::Format { path: source.file.clone(), what })?;
+    let form = Form {
+        path: source.file.clone(),
+        noun: "entry",
+        seq_len: source.seq_len,
+        end,
+        all_count: !source.mask_prompt,
+    };
+    let part = |places: Places| -> Arc<dyn Dataset> {
+        Arc::new(Samples::new(entries.clone(), form.clone(), places))
+    };
+    let classes = tokenizer.vocabulary();
+    let splits = Splits { train: part(train), val: part(val), test: test.map(part), classes };
+    Ok((splits, entries))
 }
 
-/// Which of `n` entries are for what: the last ones validate where none are dealt out.
-fn parts(source: &Instructions, n: usize, split: &SplitPlan) -> Result<Parts<Places>, String> {
-    let share = if split.holds_val() { 0.0 } else { source.val_ratio };
-    let n_val = (n as f64 * share).round() as usize;
-    let n_train = n.saturating_sub(n_val);
-    if n_train == 0 || (n_val == 0 && !split.holds_val()) {
-        return Err(format!(
-            "`data.val_ratio` leaves {n_train} of its {n} entries to train on and {n_val} to \
-             validate on"
-        ));
-    }
-    let places = |range: Range<usize>| Places(range.map(|place| place as u32).collect());
-    Parts { train: places(0..n_train), val: places(n_train..n), test: None }.held_back(split)
+/// The tokens of an entry, of which its answer counts.
+fn tokens(entry: &Entry, tokenizer: &Tokenizer, end: u32) -> Result<Vec<Counted>, String> {
+    let prompt = prompt(&entry.instruction, &entry.input);
+    let asked = tokenizer.encode(&prompt, true)?.into_iter().map(|token| (token, false));
+    let answer = tokenizer.encode(&entry.output, false)?.into_iter().chain([end]);
+    Ok(asked.chain(answer.map(|token| (token, true))).collect())
 }
 
+/// All entries: a JSON list, or one in each line.
 fn entries(source: &Instructions) -> Result<Vec<Entry>, Error> {
-    let path = || source.file.clone();
     let expected = "a JSON list of `instruction`, `input` and `output`, in Alpaca format";
+    let path = || source.file.clone();
     let failed = Error::reading("the instructions", &source.file, expected);
     let bytes = read::whole(&source.file).map_err(failed)?;
-    serde_json::from_slice(&bytes).map_err(|error| Error::Format {
-        path: path(),
-        what: format!("it is not a list of `instruction`, `input` and `output`: {error}"),
-    })
-}
-
-/// What both parts share.
-struct All {
-    source: Instructions,
-    tokenizer: Tokenizer,
-    end: u32,
-    entries: Vec<Entry>,
-}
-
-impl All {
-    /// The tokens of an entry, and how many of them are its prompt.
-    fn tokens(&self, entry: &Entry) -> Result<(Vec<u32>, usize), String> {
-        let prompt = prompt(&entry.instruction, &entry.input);
-        let mut tokens = self.tokenizer.encode(&prompt, true)?;
-        let asked = tokens.len();
-        tokens.extend(self.tokenizer.encode(&entry.output, false)?);
-        tokens.push(self.end);
-        Ok((tokens, asked))
-    }
-
-    /// What the model sees, and what is to follow each token.
-    fn sample(&self, entry: &Entry) -> Result<(Vec<u32>, Vec<u32>), String> {
-        let (tokens, asked) = self.tokens(entry)?;
-        let counts = |i: usize| i >= asked || !self.source.mask_prompt;
-        Ok(padded(tokens, counts, self.source.seq_len, self.end))
-    }
-}
-
-/// Some of the entries.
-struct Part {
-    all: Arc<All>,
-    places: Vec<u32>,
-    shape: [usize; 1],
-}
-
-impl Part {
-    fn place(&self, index: usize) -> usize {
-        self.places[index] as usize
-    }
-}
-
-impl Dataset for Part {
-    fn len(&self) -> usize {
-        self.places.len()
-    }
-
-    fn shape(&self) -> &[usize] {
-        &self.shape
-    }
-
-    fn target_shape(&self) -> &[usize] {
-        &self.shape
-    }
-
-    fn classifies(&self) -> bool {
-        true
-    }
-
-    fn name(&self, index: usize) -> String {
-        format!("entry {} of `{}`", self.place(index) + 1, shown(&self.all.source.file))
-    }
-
-    fn load(
-        &self,
-        index: usize,
-        _: Option<Key>,
-        values: &mut Vec<f32>,
-    ) -> Result<Target, SampleError> {
-        let path = || -> PathBuf { self.all.source.file.clone() };
-        let unusable = |reason: String| SampleError::Decode {
+    let is_lines = bytes.trim_ascii_start().starts_with(b"{");
+    if !is_lines {
+        return serde_json::from_slice(&bytes).map_err(|error| Error::Format {
             path: path(),
-            reason: format!("entry {}: {reason}", self.place(index) + 1),
-        };
-        let Some(entry) = self.all.entries.get(self.place(index)) else {
-            return Err(unusable("missing".into()));
-        };
-        let (seen, next) = self.all.sample(entry).map_err(unusable)?;
-        values.extend(seen.into_iter().map(|token| token as f32));
-        Ok(Target::Classes(next))
+            what: format!("it is not a list of `instruction`, `input` and `output`: {error}"),
+        });
     }
+    let lines = (1..).zip(bytes.split(|&byte| byte == b'\n'));
+    let lines = lines.filter(|(_, text)| !text.trim_ascii().is_empty());
+    let entry = |(line, text): (u64, &[u8])| {
+        serde_json::from_slice(text).map_err(|error| {
+            let what = format!("it is no `instruction`, `input` and `output`: {error}");
+            Error::Line { path: path(), line, what }
+        })
+    };
+    lines.map(entry).collect()
 }
 
 #[cfg(test)]
@@ -285,8 +224,8 @@ mod tests {
     use std::path::Path;
 
     use super::*;
-    use crate::data::IGNORED;
     use crate::data::tokenizer::tests::write;
+    use crate::data::{IGNORED, Target};
 
     const JSON: &str = r#"[{"instruction": "the", "input": "", "output": "cat"},
         {"instruction": "the", "input": "cat", "output": "the"},
@@ -343,6 +282,18 @@ mod tests {
         assert_eq!(same, seen);
         assert_eq!(masked[n - 4..], next[n - 4..]);
         assert!(masked[..n - 4].iter().all(|&token| token == IGNORED));
+    }
+
+    #[test]
+    fn entries_may_stand_in_lines() {
+        let folder = tempfile::tempdir().unwrap();
+        let line = r#"{"instruction": "the", "output": "cat"}"#;
+        let lines = source(folder.path(), &format!("{line}\n\n{line}\n"), 400);
+        let of_lines = loaded(&Instructions { val_ratio: 0.5, ..lines }, 0);
+        assert_eq!(of_lines, loaded(&source(folder.path(), JSON, 400), 0));
+        let wrong = source(folder.path(), &format!("{line}\n{{\"instruction\": 3}}"), 400);
+        let error = open(&wrong, &SplitPlan::NONE).err().unwrap().to_string();
+        assert!(error.contains("alpaca.json`, line 2: it is no `instruction`"), "{error}");
     }
 
     #[test]

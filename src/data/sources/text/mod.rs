@@ -2,9 +2,11 @@
 
 mod token_file;
 mod token_cache;
+mod held_tokens;
 mod padded;
 mod documents;
 mod tokens;
+mod entries;
 pub(in crate::data) mod instructions;
 mod chat;
 

@@ -6,7 +6,6 @@
 //! two files of tokens, as nanoGPT's `prepare.py` writes them, which are read where they lie.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::io;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -21,7 +20,8 @@ use crate::data::listing::paths::both;
 use crate::data::sources::holdout::Parts;
 use crate::data::sources::source::{Asked, DataSource, Files, Reading, Survey};
 use crate::data::sources::text::documents;
-use crate::data::sources::text::token_cache::{self, Cut, Kept, Stamp, TokenCache};
+use crate::data::sources::text::held_tokens::{CutText, HeldTokens};
+use crate::data::sources::text::token_cache::{Look, Origin, TokenCache, cached};
 use crate::data::sources::text::token_file::{TokenDtype, TokenFile, unreadable};
 use crate::data::tokenizer::Tokenizer;
 use crate::data::{Dataset, Splits, Target, TextForm, read};
@@ -117,13 +117,13 @@ impl Kind for Tokens {
 impl DataSource for Tokens {
     fn open(&self, reading: &Reading<'_>) -> Result<Splits, Error> {
         // Only the header of kept tokens is looked at; the survey has read them all.
-        open(&self.source()?, self.seq_len, &reading.asked.split, |_, _| true)
+        Ok(open(&self.source()?, self.seq_len, &reading.asked.split, Look::Header)?.0)
     }
 
     fn survey(&self, asked: &Asked<'_>) -> Result<Survey, Error> {
         let source = self.source()?;
-        let found = Survey::of(&open(&source, self.seq_len, &asked.split, Kept::is_whole)?);
-        let token_bytes = token_bytes(&source, &found.classes)?;
+        let (splits, token_bytes) = open(&source, self.seq_len, &asked.split, Look::Whole)?;
+        let found = Survey::of(&splits);
         let seq_len = self.seq_len;
         let (line, held) = match source {
             Source::Text(file, tokenizer) => {
@@ -251,7 +251,8 @@ enum Source {
     },
 }
 
-/// Opens all parts, with the vocabulary in the order of its tokens.
+/// Opens all parts, with the vocabulary in the order of its tokens, and the bytes of each token if
+/// its text is known.
 ///
 /// # Errors
 ///
@@ -261,41 +262,38 @@ fn open(
     source: &Source,
     seq_len: usize,
     split: &SplitPlan,
-    is_usable: Check,
-) -> Result<Splits, Error> {
-    let (rows, classes) = match source {
+    look: Look,
+) -> Result<(Splits, Vec<u32>), Error> {
+    let Opened { rows, classes, token_bytes } = match source {
         Source::Text(file, None) => characters(file, split)?,
-        Source::Text(file, Some(tokenizer)) => words(file, tokenizer, split, is_usable)?,
+        Source::Text(file, Some(tokenizer)) => words(file, tokenizer, split, look)?,
         Source::Binary { train, val, test, dtype, vocabulary } => {
             let classes = (0..*vocabulary).map(|token| token.to_string()).collect();
             let given = test.as_deref().map(|test| binary(test, *dtype)).transpose()?;
             let (train, held) = held_back(binary(train, *dtype)?, split)?;
-            (Parts { train, val: binary(val, *dtype)?, test: given.or(held) }, classes)
+            let rows = Parts { train, val: binary(val, *dtype)?, test: given.or(held) };
+            Opened { rows, classes, token_bytes: Vec::new() }
         }
     };
     let overlapping = rows.train.len() <= MAX_OVERLAPPING_WINDOWS;
     let windows = |row, stride| -> Result<Arc<dyn Dataset>, Error> {
         Ok(Arc::new(Windows::new(row, seq_len, stride, classes.len())?))
     };
-    Ok(Splits {
+    let splits = Splits {
         train: windows(rows.train, if overlapping { 1 } else { seq_len })?,
         val: windows(rows.val, seq_len)?,
         test: rows.test.map(|row| windows(row, seq_len)).transpose()?,
         classes,
-    })
+    };
+    Ok((splits, token_bytes))
 }
 
-/// Bytes of each token, if its text is known.
-fn token_bytes(source: &Source, classes: &[String]) -> Result<Vec<u32>, Error> {
-    Ok(match source {
-        Source::Text(_, None) => classes.iter().map(|character| character.len() as u32).collect(),
-        Source::Text(_, Some(path)) => Tokenizer::open(path)?.token_bytes().unwrap_or_default(),
-        Source::Binary { .. } => Vec::new(),
-    })
+/// All parts of a text, its vocabulary, and the bytes of each token if that is known.
+struct Opened {
+    rows: Parts<Row>,
+    classes: Vec<String>,
+    token_bytes: Vec<u32>,
 }
-
-/// All parts of a text, and the vocabulary.
-type Opened = (Parts<Row>, Vec<String>);
 
 /// The parts of all tokens of a text, of which `n_train` are trained on if `split` says nothing.
 fn parts(all: &Row, n_train: usize, split: &SplitPlan) -> Result<Parts<Row>, Error> {
@@ -342,53 +340,25 @@ fn text(file: &Path) -> Result<String, Error> {
     })
 }
 
-/// Whether kept tokens are to be used.
-type Check = fn(&Kept, &TokenCache) -> bool;
-
 /// All parts by a tokenizer, and its vocabulary. The training part is 90 % of the characters, or
 /// what `split` says of the tokens.
-fn words(file: &Path, path: &Path, split: &SplitPlan, is_usable: Check) -> Result<Opened, Error> {
+fn words(file: &Path, path: &Path, split: &SplitPlan, look: Look) -> Result<Opened, Error> {
     let (cache, tokenizer) = (TokenCache::of_user(), Tokenizer::open(path)?);
-    let known = cache
-        .as_ref()
-        .and_then(|cache| cache.known(file, path).filter(|kept| is_usable(kept, cache)));
-    let cut = known
-        .map_or_else(|| cut(file, path, &tokenizer, cache.as_ref()), |kept| Ok(Cut::Kept(kept)))?;
-    let (held, n_train) = match cut {
-        Cut::Held([mut tokens, val]) => {
-            let n_train = tokens.len();
-            tokens.extend(val);
-            let n = tokens.len();
-            (Held::Memory(tokens.into(), 0..n), n_train)
-        }
-        Cut::Kept(Kept { tokens, n_train, .. }) => {
-            let n = tokens.len();
-            (Held::File(Arc::new(tokens), 0..n), n_train)
-        }
-    };
-    let all = Row { held, path: file.to_owned() };
-    Ok((parts(&all, n_train, split)?, tokenizer.vocabulary()))
+    let origin = Origin { paths: vec![file.into(), path.into()], options: "text".to_owned() };
+    let CutText { tokens, n_train } =
+        cached(cache.as_ref(), &origin, look, || cut(file, &tokenizer))?;
+    let all = Row { held: tokens, path: file.to_owned() };
+    let token_bytes = tokenizer.token_bytes().unwrap_or_default();
+    Ok(Opened { rows: parts(&all, n_train, split)?, classes: tokenizer.vocabulary(), token_bytes })
 }
 
-/// The tokens of both parts of the text in `file`, which are kept.
-fn cut(
-    file: &Path,
-    path: &Path,
-    tokenizer: &Tokenizer,
-    cache: Option<&TokenCache>,
-) -> Result<Cut, Error> {
-    let stamp = Stamp::of(file, path);
+/// The tokens of both parts of the text in `file`.
+fn cut(file: &Path, tokenizer: &Tokenizer) -> Result<CutText, Error> {
     let text = text(file)?;
     let n_train = text.chars().count() * 9 / 10;
     let border = text.char_indices().nth(n_train).map_or(text.len(), |(at, _)| at);
     let cut = |part: &str| tokenizer.encode_long(part).map_err(|why| format(file, why));
-    let both = || Ok([cut(&text[..border])?, cut(&text[border..])?]);
-    let rules = read::whole(path).map_err(unreadable(path, "the tokenizer"))?;
-    let cut = token_cache::tokens(cache, &text, &rules, both)?;
-    if let (Some(cache), Some(stamp), Cut::Kept(kept)) = (cache, stamp, &cut) {
-        cache.enter(file, path, &stamp, kept);
-    }
-    Ok(cut)
+    Ok(CutText::of([cut(&text[..border])?, cut(&text[border..])?]))
 }
 
 fn characters(file: &Path, split: &SplitPlan) -> Result<Opened, Error> {
@@ -397,15 +367,15 @@ fn characters(file: &Path, split: &SplitPlan) -> Result<Opened, Error> {
     let order: BTreeMap<char, u32> = vocabulary.iter().copied().zip(0..).collect();
     let tokens: Vec<u32> = text.chars().filter_map(|c| order.get(&c).copied()).collect();
     let n = tokens.len();
-    let all = Row { held: Held::Memory(tokens.into(), 0..n), path: file.to_owned() };
-    let classes = vocabulary.iter().map(char::to_string).collect();
-    Ok((parts(&all, n * 9 / 10, split)?, classes))
+    let all = Row { held: HeldTokens::memory(tokens), path: file.to_owned() };
+    let classes: Vec<String> = vocabulary.iter().map(char::to_string).collect();
+    let token_bytes = classes.iter().map(|character| character.len() as u32).collect();
+    Ok(Opened { rows: parts(&all, n * 9 / 10, split)?, classes, token_bytes })
 }
 
 fn binary(path: &Path, dtype: TokenDtype) -> Result<Row, Error> {
-    let file = TokenFile::open(path, dtype)?;
-    let n = file.len();
-    Ok(Row { held: Held::File(Arc::new(file), 0..n), path: path.to_owned() })
+    let held = HeldTokens::file(TokenFile::open(path, dtype)?);
+    Ok(Row { held, path: path.to_owned() })
 }
 
 fn format(path: &Path, what: String) -> Error {
@@ -414,43 +384,18 @@ fn format(path: &Path, what: String) -> Error {
 
 /// A row of tokens.
 struct Row {
-    held: Held,
+    held: HeldTokens,
     path: PathBuf,
-}
-
-enum Held {
-    /// A part of what is in memory.
-    Memory(Arc<[u32]>, Range<usize>),
-    /// A part of a file.
-    File(Arc<TokenFile>, Range<usize>),
 }
 
 impl Row {
     fn len(&self) -> usize {
-        match &self.held {
-            Held::Memory(_, range) | Held::File(_, range) => range.len(),
-        }
+        self.held.len()
     }
 
     /// A part of it, from 0.
     fn part(&self, part: Range<usize>) -> Self {
-        let within = |range: &Range<usize>| range.start + part.start..range.start + part.end;
-        let held = match &self.held {
-            Held::Memory(tokens, range) => Held::Memory(tokens.clone(), within(range)),
-            Held::File(file, range) => Held::File(file.clone(), within(range)),
-        };
-        Self { held, path: self.path.clone() }
-    }
-
-    /// `n` tokens from `start` on.
-    fn read(&self, start: usize, n: usize) -> io::Result<Vec<u32>> {
-        match &self.held {
-            Held::Memory(tokens, range) => {
-                let start = range.start + start;
-                Ok(tokens[start..start + n].to_vec())
-            }
-            Held::File(file, range) => file.read(range.start + start, n),
-        }
+        Self { held: self.held.part(part), path: self.path.clone() }
     }
 }
 
@@ -506,6 +451,7 @@ impl Dataset for Windows {
         let path = || self.tokens.path.clone();
         let mut window = self
             .tokens
+            .held
             .read(index * self.stride, self.shape[0] + 1)
             .map_err(|source| SampleError::Io { path: path(), source })?;
         if let Some(token) = window.iter().find(|&&token| token as usize >= self.vocabulary) {
@@ -544,7 +490,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let text = "hallo wörld!\n".repeat(10);
         let source = Source::Text(file(dir.path(), "input.txt", text.as_bytes()), None);
-        let splits = open(&source, 4, &SplitPlan::NONE, Kept::is_whole).unwrap();
+        let splits = open(&source, 4, &SplitPlan::NONE, Look::Whole).unwrap().0;
         let classes = &splits.classes;
         assert_eq!(*classes, ["\n", " ", "!", "a", "d", "h", "l", "o", "r", "w", "ö"]);
         // 117 and 13 tokens: windows of 5 begin at each of 113 tokens, and at tokens 0, 4 and 8.
@@ -566,7 +512,7 @@ mod tests {
         let text = "the cat".repeat(10);
         let text = file(dir.path(), "input.txt", text.as_bytes());
         let source = Source::Text(text, Some(tokenizer));
-        let splits = open(&source, 4, &SplitPlan::NONE, Kept::is_whole).unwrap();
+        let splits = open(&source, 4, &SplitPlan::NONE, Look::Whole).unwrap().0;
         let classes = &splits.classes;
         // 9 and 1 times `the`, the blank, `c`, `a`, `t`; after a `t`, `the` begins a word anew.
         assert_eq!((classes.len(), &*classes[10]), (11, "the"));
@@ -589,7 +535,7 @@ mod tests {
                 dtype,
                 vocabulary,
             };
-            open(&source, 3, &SplitPlan::NONE, Kept::is_whole).unwrap()
+            open(&source, 3, &SplitPlan::NONE, Look::Whole).unwrap().0
         };
         let splits = opened(20_000);
         assert_eq!((splits.train.len(), splits.val.len()), (17, 1));
@@ -608,7 +554,7 @@ mod tests {
         let source = Source::Text(text, None);
         let split =
             SplitPlan { val_fraction: Some(0.2), test_fraction: Some(0.3), ..SplitPlan::NONE };
-        let splits = open(&source, 4, &split, Kept::is_whole).unwrap();
+        let splits = open(&source, 4, &split, Look::Whole).unwrap().0;
         let test = splits.test.unwrap();
         // Windows of 5 in 50, 20 and 30 characters.
         assert_eq!((splits.train.len(), splits.val.len(), test.len()), (46, 4, 7));
@@ -618,7 +564,7 @@ mod tests {
         let (val, dtype) = (train.clone(), TokenDtype::Uint16);
         let source = Source::Binary { train, val, test: None, dtype, vocabulary: 20 };
         let split = SplitPlan { test_fraction: Some(0.3), ..SplitPlan::NONE };
-        let splits = open(&source, 3, &split, Kept::is_whole).unwrap();
+        let splits = open(&source, 3, &split, Look::Whole).unwrap().0;
         let test = splits.test.unwrap();
         assert_eq!((splits.train.len(), splits.val.len(), test.len()), (11, 6, 1));
         assert_eq!(load(&*test, 0).0, [14.0, 15.0, 16.0]);
@@ -629,8 +575,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let check = |bytes: &[u8], expected: &str| {
             let source = Source::Text(file(dir.path(), "input.txt", bytes), None);
-            let error =
-                open(&source, 8, &SplitPlan::NONE, Kept::is_whole).err().unwrap().to_string();
+            let error = open(&source, 8, &SplitPlan::NONE, Look::Whole).err().unwrap().to_string();
             assert!(error.contains(expected), "{error}");
         };
         check(b"to be\xff", "it is not UTF-8 text: byte 5");
@@ -643,7 +588,7 @@ mod tests {
             dtype: TokenDtype::Uint16,
             vocabulary: 5,
         };
-        let error = open(&source, 8, &SplitPlan::NONE, Kept::is_whole).err().unwrap().to_string();
+        let error = open(&source, 8, &SplitPlan::NONE, Look::Whole).err().unwrap().to_string();
         assert!(error.contains("its 3 bytes are not a whole number of 16-bit tokens"), "{error}");
     }
 }

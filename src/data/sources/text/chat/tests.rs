@@ -3,7 +3,13 @@
 use std::path::Path;
 
 use super::*;
-use crate::data::IGNORED;
+use crate::data::{IGNORED, Target};
+
+impl Chat {
+    fn opened(&self) -> Splits {
+        self.splits(&SplitPlan::NONE, Look::Whole).unwrap().0
+    }
+}
 
 /// Conversations in a file beside the tokenizer of `tests/golden/chat.py`.
 fn source(folder: &Path, text: &str) -> Chat {
@@ -45,13 +51,13 @@ fn all_forms_are_the_same_conversation_of_which_the_answer_counts() {
     let lines = [MESSAGES, SHARE_GPT, ALPACA];
     let mut seen = Vec::new();
     for line in lines {
-        let splits = source(folder.path(), &format!("{line}\n\n{line}\n")).splits().unwrap();
+        let splits = source(folder.path(), &format!("{line}\n\n{line}\n")).opened();
         seen.push((load(&*splits.train), load(&*splits.val)));
     }
     let list = format!("[{}]", lines.join(", "));
     let mut of_list = source(folder.path(), &list);
     of_list.val_ratio = 0.3;
-    seen.push((load(&*of_list.splits().unwrap().train), load(&*of_list.splits().unwrap().val)));
+    seen.push((load(&*of_list.opened().train), load(&*of_list.opened().val)));
     assert!(seen.iter().all(|(train, val)| *train == seen[0].0 && val == train));
     let tokenizer = Tokenizer::open(&of_list.tokenizer).unwrap();
     let answer = tokenizer.encode("bc<|im_end|>\n", false).unwrap();
@@ -61,7 +67,7 @@ fn all_forms_are_the_same_conversation_of_which_the_answer_counts() {
     let at = next.iter().position(|&token| token == answer[0]).unwrap();
     assert_eq!(shown[at + 1], answer[0] as f32, "each token is followed by the next");
     let whole = Chat { mask_prompt: false, ..of_list };
-    let (_, all) = load(&*whole.splits().unwrap().train);
+    let (_, all) = load(&*whole.opened().train);
     let counted = all.iter().filter(|&&token| token != IGNORED).count();
     let text = "<|im_start|>user\na<|im_end|>\n<|im_start|>assistant\nbc<|im_end|>\n";
     assert_eq!(counted + 1, tokenizer.encode(text, false).unwrap().len());
@@ -71,7 +77,10 @@ fn all_forms_are_the_same_conversation_of_which_the_answer_counts() {
 fn a_conversation_that_cannot_be_used_is_named_by_its_line() {
     let folder = tempfile::tempdir().unwrap();
     let refused = |line: &str, expected: &str| {
-        let error = source(folder.path(), &format!("{MESSAGES}\n{line}")).splits().err().unwrap();
+        let error = source(folder.path(), &format!("{MESSAGES}\n{line}"))
+            .splits(&SplitPlan::NONE, Look::Whole)
+            .err()
+            .unwrap();
         let error = error.to_string();
         assert!(error.contains("chats.jsonl`, line 2: ") && error.contains(expected), "{error}");
     };
@@ -81,9 +90,27 @@ fn a_conversation_that_cannot_be_used_is_named_by_its_line() {
     refused(r#"{"messages": [{"content": "a"}]}"#, "its message 1 has no `role`");
     refused(r#"{"messages": [{"role": "user", "content": "a"}]}"#, "there is nothing to learn");
     refused(r#"{"conversations": [{"from": "cat", "value": "a"}]}"#, "a turn of it is from `cat`");
-    let one = source(folder.path(), MESSAGES).splits().err().unwrap().to_string();
+    let one = source(folder.path(), MESSAGES)
+        .splits(&SplitPlan::NONE, Look::Whole)
+        .err()
+        .unwrap()
+        .to_string();
     assert!(one.contains("leaves 0 of its 1 conversations"), "{one}");
     let no_end = Chat { eos_token: Some("<stop>".into()), ..source(folder.path(), MESSAGES) };
-    let error = no_end.splits().err().unwrap().to_string();
+    let error = no_end.splits(&SplitPlan::NONE, Look::Whole).err().unwrap().to_string();
     assert!(error.contains("it has no token `<stop>`"), "{error}");
+}
+
+#[test]
+fn conversations_are_held_back_at_random_where_that_is_asked_for() {
+    let folder = tempfile::tempdir().unwrap();
+    let chat = source(folder.path(), &[MESSAGES; 4].join("\n"));
+    let of = |split: SplitPlan| chat.splits(&split, Look::Whole).unwrap().0;
+    let split = SplitPlan { test_fraction: Some(0.5), ..SplitPlan::NONE };
+    let splits = of(split);
+    assert_eq!((splits.train.len(), splits.val.len(), splits.test.unwrap().len()), (1, 2, 1));
+    let names: std::collections::BTreeSet<String> = (0..4)
+        .map(|fold| of(SplitPlan { folds: Some(4), fold, ..SplitPlan::NONE }).val.name(0))
+        .collect();
+    assert_eq!(names.len(), 4, "each validates once");
 }
