@@ -49,7 +49,8 @@ use crate::model::{self, Models};
 use crate::optim::{self, Optimizers, Schedulers};
 use crate::plan::{
     DataFacts, Flow, Images, KindFacts, LayerMisfit, LayerPlan, LossFacts, Measurable, MetricFacts,
-    ModelFacts, ModelPlan, OptimizerFacts, Plan, SchedulerFacts, Span, TransformFacts, Unfit,
+    ModelFacts, ModelPlan, OptimizerFacts, PixelStats, Plan, SchedulerFacts, Span, TransformFacts,
+    Unfit,
 };
 use crate::record::{Sink, Sinks};
 use crate::registry::{Member, Unbuildable};
@@ -151,8 +152,9 @@ impl KindFacts for Kinds {
         &self,
         asked: &[Choice],
         images: &Images,
+        pixels: Option<&PixelStats>,
     ) -> Result<TransformFacts, (usize, Unfit)> {
-        self.transforms.facts(asked, images)
+        self.transforms.facts(asked, images, pixels)
     }
 
     fn layers(

@@ -50,6 +50,7 @@ pub fn survey(
         sample: found.sample,
         target: found.target,
         cameras: found.cameras,
+        pixels: found.pixels,
     })
 }
 

@@ -22,7 +22,7 @@ pub(super) fn instructions(at: &Path) -> Result<Recognised, Refusal> {
     Ok(Recognised::new("instructions", &options, Task::Instructions { base }))
 }
 
-/// Conversations, written by the template beside the tokenizer, or by ChatML's.
+/// Conversations, written by the template beside the tokenizer, or by `ChatML`'s.
 pub(super) fn chats(at: &Path) -> Result<Recognised, Refusal> {
     let tokenizer = tokenizer(at)?;
     let mut options =

@@ -10,10 +10,6 @@ const MAX_SMALL_SIDE: usize = 48;
 const MAX_SIDE: usize = 240;
 
 const NUMBERS: &str = "name = \"diffusion_policy\"     # mlp for plain regression\n";
-const IMAGENET: &str =
-    "name = \"normalize\"\nmean = [0.485, 0.456, 0.406]\nstd = [0.229, 0.224, 0.225]\n";
-const GREY: &str = "name = \"normalize\"\nmean = [0.5]\nstd = [0.25]\n";
-
 /// The next actions.
 pub(super) fn behaviour(n: &str, facts: &DataFacts) -> Recipe {
     let numbers = |shape: &[usize]| shape.last().copied().unwrap_or(0);
@@ -94,16 +90,16 @@ fn shorter(cameras: &Cameras) -> usize {
     height.min(width)
 }
 
-/// How images become values, in training and in validation alike: an action may be a place in them.
+/// What makes large images smaller, in training and in validation alike: an action may be a place
+/// in them. Their values are normalized by what the data are.
 fn transforms(cameras: &Cameras) -> String {
-    let resize =
-        format!("name = \"resize\"               # of the shorter side\nsize = {MAX_SIDE}\n");
-    let normalize = if cameras.shape[0] == 1 { GREY } else { IMAGENET };
-    let list =
-        if shorter(cameras) > MAX_SIDE { vec![&*resize, normalize] } else { vec![normalize] };
+    if shorter(cameras) <= MAX_SIDE {
+        return String::new();
+    }
     let part = |part: &str| {
-        let entries = list.iter().map(|entry| format!("\n[[data.transforms.{part}]]\n{entry}"));
-        entries.collect::<String>()
+        format!(
+            "\n[[data.transforms.{part}]]\nname = \"resize\"               # of the shorter side\nsize = {MAX_SIDE}\n"
+        )
     };
     part("train") + &part("val")
 }

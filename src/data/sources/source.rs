@@ -8,7 +8,7 @@ use crate::config::kind::{Choice, Kind, Options};
 use crate::data::error::Error;
 use crate::data::transform::Transforms;
 use crate::data::{Environment, Inputs, Predicting, Splits, TextForm};
-use crate::plan::{Cameras, Limit, Plan, SplitPlan, TargetColumn, Targets};
+use crate::plan::{Cameras, Limit, PixelStats, Plan, SplitPlan, TargetColumn, Targets};
 use crate::registry::{Family, Member, Registry};
 use crate::rng::Key;
 use crate::units::Bytes;
@@ -168,6 +168,8 @@ pub struct Survey {
     /// Images that each observation holds beside the numbers of `sample`, as they are before
     /// transforms.
     pub cameras: Option<Cameras>,
+    /// By what the values of their pixels are normalized where no transform does it.
+    pub pixels: Option<PixelStats>,
     /// What is worth a look, in words.
     pub notes: Vec<String>,
     /// What `ddprun plan` shows of it; its options if this is empty.

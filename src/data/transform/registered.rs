@@ -9,7 +9,7 @@ use crate::data::transform::{
     RandomResizedCrop, RandomRotation, RandomSolarize, RandomVerticalFlip, Resize, Transforms,
     TrivialAugmentWide,
 };
-use crate::plan::{TransformFacts, Unfit};
+use crate::plan::{PixelStats, TransformFacts, Unfit};
 
 impl Default for Transforms {
     /// Those that come with ddprun.
@@ -43,7 +43,7 @@ impl Default for Transforms {
 
 impl Transforms {
     /// The transforms `asked` for such images, with those that are always there, and the size that
-    /// they lead to.
+    /// they lead to. Where none normalizes, `pixels` do.
     ///
     /// # Errors
     ///
@@ -52,6 +52,7 @@ impl Transforms {
         &self,
         asked: &[Choice],
         images: &Images,
+        pixels: Option<&PixelStats>,
     ) -> Result<TransformFacts, (usize, Unfit)> {
         let mut after = *images;
         let (mut n_pixels, mut ends_in_values) = (0, false);
@@ -67,7 +68,12 @@ impl Transforms {
         }
         let mut list = asked.to_vec();
         if !ends_in_values {
-            list.insert(n_pixels, Choice::of(&Normalize::identity()));
+            let of = |pixels: &PixelStats| {
+                let PixelStats { mean, std } = pixels.of_channels(after.channels);
+                Normalize { mean, std }
+            };
+            let normalize = pixels.map_or_else(Normalize::identity, of);
+            list.insert(n_pixels, Choice::of(&normalize));
         }
         if let Some((height, width)) = images.size.filter(|_| images.channels == 3) {
             // Generated images have this size already; said so that their reader can rely on it.

@@ -8,8 +8,8 @@ use crate::config::{Vocabulary, load_text};
 use crate::optim::{self, Optimizers};
 use crate::plan::{
     DataFacts, Facts, Flow, Images, KindFacts, LayerMisfit, LayerPlan, LossFacts, Measurable,
-    MetricFacts, Modality, ModelFacts, ModelPlan, OptimizerFacts, Plan, SourcePlan, Targets,
-    TransformFacts,
+    MetricFacts, Modality, ModelFacts, ModelPlan, OptimizerFacts, PixelStats, Plan, SourcePlan,
+    Targets, TransformFacts,
 };
 
 /// The kinds of this room, and a model of one number.
@@ -29,6 +29,7 @@ impl KindFacts for Known {
         &self,
         asked: &[Choice],
         images: &Images,
+        _: Option<&PixelStats>,
     ) -> Result<TransformFacts, (usize, Unfit)> {
         Ok(TransformFacts { list: asked.to_vec(), channels: images.channels, size: images.size })
     }

@@ -11,6 +11,28 @@ pub struct Cameras {
     pub shape: [usize; 3],
 }
 
+/// Values of the pixels of images, from 0 to 1, by channel.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct PixelStats {
+    /// Means.
+    pub mean: Vec<f64>,
+    /// Standard deviations.
+    pub std: Vec<f64>,
+}
+
+impl PixelStats {
+    /// Those of images of so many channels: the means of all where it is another number.
+    pub fn of_channels(&self, channels: usize) -> Self {
+        let of = |list: &[f64]| {
+            if list.len() == channels {
+                return list.to_vec();
+            }
+            vec![list.iter().sum::<f64>() / list.len().max(1) as f64]
+        };
+        Self { mean: of(&self.mean), std: of(&self.std) }
+    }
+}
+
 impl Cameras {
     /// Values of all images of an observation.
     pub fn values(&self) -> usize {

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use crate::config::kind::{Choice, Entry};
 use crate::plan::{
     Cameras, Flow, Images, LayerMisfit, LayerPlan, LossFacts, Measurable, MetricFacts, ModelPlan,
-    OptimizerFacts, SchedulerFacts, SourcePlan, Span, TransformFacts, Unfit,
+    OptimizerFacts, PixelStats, SchedulerFacts, SourcePlan, Span, TransformFacts, Unfit,
 };
 use train_numbers::units::{Bytes, WorldSize};
 
@@ -89,6 +89,9 @@ pub struct DataFacts {
     /// transforms.
     #[serde(default)]
     pub cameras: Option<Cameras>,
+    /// By what the values of their pixels are normalized where no transform does it.
+    #[serde(default)]
+    pub pixels: Option<PixelStats>,
 }
 
 /// A number to predict.
@@ -109,7 +112,8 @@ pub trait KindFacts {
     /// Why it cannot be built, in words.
     fn model(&self, plan: &ModelPlan) -> Result<ModelFacts, String>;
 
-    /// The transforms `asked` of such images.
+    /// The transforms `asked` of such images, whose values are normalized by `pixels` where none of
+    /// them does it.
     ///
     /// # Errors
     ///
@@ -118,6 +122,7 @@ pub trait KindFacts {
         &self,
         asked: &[Choice],
         images: &Images,
+        pixels: Option<&PixelStats>,
     ) -> Result<TransformFacts, (usize, Unfit)>;
 
     /// The layers of a graph for samples of such an input, and data that needs so many numbers at
@@ -225,6 +230,7 @@ impl<F: Fn(&ModelPlan) -> Result<ModelFacts, String>> KindFacts for F {
         &self,
         asked: &[Choice],
         images: &Images,
+        _: Option<&PixelStats>,
     ) -> Result<TransformFacts, (usize, Unfit)> {
         let side = |value: &serde_json::Value| value.as_u64().map(|side| side as u32);
         let size = asked.iter().fold(images.size, |size, choice| {

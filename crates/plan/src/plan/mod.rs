@@ -56,7 +56,7 @@ pub use crate::config::schema::{
 pub use crate::config::values::Patience;
 pub use arithmetic::shown;
 pub use batch::{BatchPlan, admitted_worlds};
-pub use cameras::Cameras;
+pub use cameras::{Cameras, PixelStats};
 pub use checkpointing::{Cadence, CheckpointPlan, EarlyStoppingPlan, LoggingPlan};
 pub use data::{DataPlan, Limit, shares};
 pub use distributed::{BackendPlan, DistributedPlan};

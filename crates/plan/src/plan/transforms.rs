@@ -76,7 +76,7 @@ pub(crate) fn decide(
         }
         (None, None) => Images { channels: 3, size: None },
     };
-    let decide = |key, asked| list(loaded, key, asked, &images, kinds);
+    let decide = |key, asked| list(loaded, (key, asked), &images, data, kinds);
     let train = decide("data.transforms.train", &asked.train);
     let val = decide("data.transforms.val", &asked.val);
     let ((train, input), (val, val_input)) = match (train, val) {
@@ -113,13 +113,14 @@ fn differing([channels, height, width]: [usize; 3], val: [usize; 3]) -> String {
 /// The transforms, and (channels, height, width) of every image after them.
 fn list(
     loaded: &Loaded,
-    key: &'static str,
-    asked: &[Entry],
+    (key, asked): (&'static str, &[Entry]),
     images: &Images,
+    data: &DataFacts,
     kinds: &dyn KindFacts,
 ) -> Result<(Vec<Choice>, [usize; 3]), Problem> {
     let choices: Vec<Choice> = asked.iter().map(Entry::choice).collect();
-    let facts = kinds.transforms(&choices, images).map_err(|(index, unfit)| {
+    let facts = kinds.transforms(&choices, images, data.pixels.as_ref());
+    let facts = facts.map_err(|(index, unfit)| {
         let problem = loaded.problem(&format!("{key}[{index}].{}", unfit.key), unfit.what);
         match unfit.help {
             Some(help) => problem.help(help),

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use serde::{Deserialize, Serialize};
 
 use crate::config::kind::{Options, Wrong};
-use crate::plan::{Cameras, SourcePlan};
+use crate::plan::{Cameras, PixelStats, SourcePlan};
 
 /// Why there are no predictions of behaviour.
 pub(super) const ACTS: &str = "a policy acts: use `ddprun sample`";
@@ -110,6 +110,10 @@ pub struct Policy {
     /// The images of an observation as they are before transforms, if it has some.
     #[serde(default)]
     pub cameras: Option<Cameras>,
+    /// By what their pixels are normalized where no transform does it; `None` in runs of before it
+    /// was measured.
+    #[serde(default)]
+    pub pixels: Option<PixelStats>,
 }
 
 impl Policy {

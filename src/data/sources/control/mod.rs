@@ -2,6 +2,7 @@
 
 mod chunk;
 mod images;
+mod pixel_stats;
 mod episodes;
 mod npz;
 mod parquet;

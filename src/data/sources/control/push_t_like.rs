@@ -93,7 +93,8 @@ impl DataSource for PushTLike {
     }
 
     fn survey(&self, asked: &Asked<'_>) -> Result<Survey, Error> {
-        windows::survey(&self.behaviour(asked.seed), self.chunk(), &asked.split)
+        let asked_of = (&asked.split, asked.found);
+        windows::survey(&self.behaviour(asked.seed), self.chunk(), asked_of)
     }
 }
 

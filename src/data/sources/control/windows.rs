@@ -12,17 +12,17 @@ use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
 
-use crate::config::kind::Choice;
+use crate::config::kind::{Choice, Options};
 use crate::data::error::{Error, SampleError, shown};
 use crate::data::sources::control::chunk::{Behaviour, Chunk, Policy, Ranges, scaled};
 use crate::data::sources::control::episodes::Episodes;
 use crate::data::sources::control::images::{Camera, Frames, described};
-use crate::data::sources::control::{npz, parquet};
+use crate::data::sources::control::{npz, parquet, pixel_stats};
 use crate::data::sources::holdout::{Parts, Places};
 use crate::data::sources::source::{Reading, Survey};
 use crate::data::transform::{Area, Decoded, Images, Pipeline, Pixels, Transforms};
 use crate::data::{Dataset, Splits, Target};
-use crate::plan::{Cameras, SplitPlan};
+use crate::plan::{Cameras, PixelStats, SplitPlan};
 use crate::rng::Key;
 use crate::units::Bytes;
 
@@ -73,7 +73,11 @@ pub(super) fn numbers_seen(image_size: Option<usize>) -> usize {
 /// # Errors
 ///
 /// As [`open`], and a file cannot be read.
-pub(crate) fn survey(from: &Behaviour, chunk: Chunk, split: &SplitPlan) -> Result<Survey, Error> {
+pub(crate) fn survey(
+    from: &Behaviour,
+    chunk: Chunk,
+    (split, found): (&SplitPlan, Option<&Options>),
+) -> Result<Survey, Error> {
     let episodes = episodes(from)?;
     let parts = parts(from, &episodes, chunk, split)?;
     let ranges = Ranges {
@@ -81,10 +85,21 @@ pub(crate) fn survey(from: &Behaviour, chunk: Chunk, split: &SplitPlan) -> Resul
         actions: ranges(&episodes.actions, &episodes, &parts.train),
     };
     let cameras = described(&episodes.cameras).map_err(|what| unusable(from, what))?;
+    let pixels = match found.and_then(Policy::found) {
+        // A run goes on with what it began with.
+        Some(policy) => policy.pixels,
+        None => cameras.as_ref().and_then(|all| pixels(from, &episodes, &parts.train, all)),
+    };
     let images: u64 = episodes.cameras.iter().map(|camera| camera.frames.held()).sum();
     let found = Survey::of(&cut(from, episodes, (chunk, &parts), &ranges, [None, None])?);
     let numbers = ranges.observations.len() + ranges.actions.len();
-    let policy = Policy { chunk, ranges, simulated: from.seed(), cameras: cameras.clone() };
+    let policy = Policy {
+        chunk,
+        ranges,
+        simulated: from.seed(),
+        cameras: cameras.clone(),
+        pixels: pixels.clone(),
+    };
     let policy = serde_json::to_value(policy).unwrap_or_default();
     let steps = found.n_train + found.n_val + found.n_test;
     Ok(Survey {
@@ -93,8 +108,27 @@ pub(crate) fn survey(from: &Behaviour, chunk: Chunk, split: &SplitPlan) -> Resul
         held: Bytes(steps as u64 * Bytes::of_f32(numbers).0 + images),
         found: [(Policy::FOUND.to_owned(), policy)].into(),
         cameras,
+        pixels,
         ..found
     })
+}
+
+/// What the data set says of its pixels, or what they are in the training episodes.
+fn pixels(
+    from: &Behaviour,
+    episodes: &Episodes,
+    Places(train): &Places,
+    cameras: &Cameras,
+) -> Option<PixelStats> {
+    let ([channels, ..], seen) = (cameras.shape, &episodes.cameras);
+    let stored = match from {
+        Behaviour::Recorded { file, .. } => pixel_stats::stored(file, seen, channels),
+        Behaviour::PushTLike { .. } => None,
+    };
+    let all: Vec<Range<usize>> = episodes.steps().collect();
+    let steps: Vec<usize> =
+        train.iter().flat_map(|&episode| all[episode as usize].clone()).collect();
+    stored.or_else(|| pixel_stats::measured(seen, &steps, channels))
 }
 
 fn line(from: &Behaviour, chunk: Chunk, cameras: Option<&Cameras>) -> String {
@@ -120,7 +154,7 @@ pub(super) fn open(from: &Behaviour, chunk: Chunk, reading: &Reading<'_>) -> Res
     let split = &reading.asked.split;
     let policy = match Policy::found(reading.found) {
         Some(policy) => Some(policy),
-        None => Policy::found(&survey(from, chunk, split)?.found),
+        None => Policy::found(&survey(from, chunk, (split, None))?.found),
     };
     let policy = policy.ok_or_else(|| unusable(from, "it has no ranges".to_owned()))?;
     let sight = |list| {

@@ -132,9 +132,10 @@ impl Features {
 
     /// The same, by the keys that declare them.
     pub(crate) fn keyed(&self) -> Vec<(String, &String)> {
-        let categories = match self.infers() {
-            true => Vec::new(),
-            false => self.categorical.keyed("data.features.categorical"),
+        let categories = if self.infers() {
+            Vec::new()
+        } else {
+            self.categorical.keyed("data.features.categorical")
         };
         [categories, self.dates.keyed("data.features.dates")].concat()
     }

@@ -12,7 +12,7 @@ use crate::data::sources::source::Asked;
 use crate::data::transform::Transforms;
 use crate::skipped::skipped;
 
-const NONE: &SplitPlan = &SplitPlan::NONE;
+const NONE: (&SplitPlan, Option<&Options>) = (&SplitPlan::NONE, None);
 const CHUNK: Chunk = Chunk { horizon: 4, n_obs_steps: 2, n_action_steps: 2, val_ratio: 0.25 };
 
 type Arrays = Vec<(&'static str, Tensor)>;
@@ -61,7 +61,7 @@ fn an_episode_is_held_back_as_a_whole_and_the_rest_sets_the_scale() {
     let from = Behaviour::recorded(file(dir.path(), &arrays()));
     let found = |fold| {
         let split = SplitPlan { folds: Some(2), fold, ..SplitPlan::NONE };
-        survey(&from, CHUNK, &split).unwrap()
+        survey(&from, CHUNK, (&split, None)).unwrap()
     };
     let mut folds = [found(0), found(1)];
     folds.sort_by_key(|found| found.n_train);
@@ -405,4 +405,19 @@ fn a_generated_picture_takes_the_place_of_the_disc() {
     splits.val.load(0, None, &mut values).unwrap();
     let white = values.iter().filter(|&&value| value == 1.0).count();
     assert!(white > values.len() / 2 && white < values.len() * 99 / 100, "{white}");
+}
+
+#[test]
+fn pixels_are_measured_in_the_training_episodes_and_a_run_keeps_what_it_found() {
+    let from = Behaviour::PushTLike { episodes: 4, seed: 3, image_size: Some(24) };
+    let found = survey(&from, CHUNK, NONE).unwrap();
+    let pixels = found.pixels.clone().unwrap();
+    let wide = pixels.mean.iter().zip(&pixels.std).all(|(m, s)| *m > 0.5 && *m < 1.0 && *s < 0.5);
+    assert!(wide && pixels.mean.len() == 3, "{pixels:?}");
+    let again = |found: &Options| survey(&from, CHUNK, (&SplitPlan::NONE, Some(found))).unwrap();
+    assert_eq!(again(&found.found).pixels, Some(pixels));
+    let mut before = found.found;
+    let policy = before.get_mut(Policy::FOUND).unwrap();
+    policy.as_object_mut().unwrap().remove("pixels");
+    assert_eq!(again(&before).pixels, None, "a run of before it was measured");
 }
