@@ -5,12 +5,12 @@ use std::path::{Path, PathBuf};
 
 /// Sub-folders of `folder`.
 pub(super) fn folders(folder: &Path) -> Vec<PathBuf> {
-    entries(folder, |path| path.is_dir())
+    entries(folder, Path::is_dir)
 }
 
 /// Files of `folder`.
 pub(super) fn files(folder: &Path) -> Vec<PathBuf> {
-    entries(folder, |path| path.is_file())
+    entries(folder, Path::is_file)
 }
 
 fn entries(folder: &Path, is_asked: fn(&Path) -> bool) -> Vec<PathBuf> {
