@@ -148,8 +148,8 @@ fn run_of(word: Option<&str>) -> Result<Description, Refusal> {
             return refusal;
         }
         let page = format!(
-            "error: there is no run or checkpoint `{word}`\n  do: name a run (`<name>` or `<time>-<id>`), or a checkpoint \
-             (`checkpoints/<name>/<time>-<id>/best`)"
+            "error: there is no run or checkpoint `{word}`\n  do: name a run (`<name>` or \
+             `<time>-<id>`), or a checkpoint (`checkpoints/<name>/<time>-<id>/best`)"
         );
         Refusal::new(exit::REFUSED, page)
     })

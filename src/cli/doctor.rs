@@ -47,8 +47,8 @@ pub(crate) fn doctor(args: &DoctorArgs, kinds: &Kinds) -> Result<u8, Refusal> {
 /// The experiment at the largest of the world sizes, so that its shards admit the others.
 fn at_most(args: &DoctorArgs, kinds: &Kinds) -> Result<Prepared, Refusal> {
     if args.run.launch.nnodes > 1 {
-        let page = "error: `ddprun doctor` compares ranks of one machine\n  do: omit `--nnodes`; several \
-            machines give the bits of one with as many ranks";
+        let page = "error: `ddprun doctor` compares ranks of one machine\n  do: omit `--nnodes`; \
+                    several machines give the bits of one with as many ranks";
         return Err(Refusal::new(exit::REFUSED, page));
     }
     let path = args.run.experiment.clone().unwrap_or_default();
@@ -57,8 +57,8 @@ fn at_most(args: &DoctorArgs, kinds: &Kinds) -> Result<Prepared, Refusal> {
     changes.push(format!("distributed.devices={largest}"));
     let prepared = prepare(&path, &changes, ALONE, kinds)?;
     if prepared.plan.data.sampler == Sampler::Torch {
-        let page = "error: `data.sampler = \"torch\"` deals samples out by rank: another world size is another \
-            experiment\n  do: use `data.sampler = \"shards\"`";
+        let page = "error: `data.sampler = \"torch\"` deals samples out by rank: another world \
+                    size is another experiment\n  do: use `data.sampler = \"shards\"`";
         return Err(Refusal::new(exit::REFUSED, page));
     }
     Ok(prepared)
@@ -141,10 +141,9 @@ fn same(
     let Some(difference) = ours.first_difference(theirs) else { return Ok(()) };
     let ranks = |world: WorldSize| counted(u64::from(world.get()), "rank");
     let page = format!(
-        "error: {} and {} differ bitwise, first in {difference}\n  \
-         why: an operation of the model adds in an order, or draws numbers, that depend on the rank\n  \
-         do: use the operations of `ddprun::ops` and `ddprun::rng` in a model of your own; if it is one of ours, \
-         report it",
+        "error: {} and {} differ bitwise, first in {difference}\n  why: an operation of the model \
+         adds in an order, or draws numbers, that depend on the rank\n  do: use the operations of \
+         `ddprun::ops` and `ddprun::rng` in a model of your own; if it is one of ours, report it",
         ranks(one),
         ranks(other)
     );

@@ -40,7 +40,8 @@ fn classes(Details { split, classes, .. }: &Details) -> String {
         let class = escape(class);
         let _ = writeln!(
             text,
-            "{class:width$}  {samples:7}     {precision:.4}  {recall:.4}  {f1:.4}  {auroc:>6}  {ap:>6}"
+            "{class:width$}  {samples:7}     {precision:.4}  {recall:.4}  {f1:.4}  {auroc:>6}  \
+             {ap:>6}"
         );
     }
     if classes.len() > MAX_CLASSES {

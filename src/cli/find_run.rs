@@ -57,7 +57,8 @@ fn best_of(word: &str) -> Result<(PathBuf, String), Refusal> {
         .and_then(|best| Some((best, best.value(story.subject.goal)?)))
     else {
         let page = format!(
-            "error: no trial of the sweep `{0}` has finished\n  do: name a trial, such as `{0}/{1}`",
+            "error: no trial of the sweep `{0}` has finished\n  do: name a trial, such as \
+             `{0}/{1}`",
             folder.display(),
             sweep::id(1)
         );
@@ -84,8 +85,8 @@ pub(crate) fn run(word: Option<&str>) -> Result<PathBuf, Refusal> {
             (Some(sweep), _) if word.is_none() => {
                 format!("`ddprun report {}` shows the newest sweep", sweep.display())
             }
-            _ => "name a run folder, `logs/<name>/<time>-<id>`, or as much of its id as no other run begins with; \
-                  `ddprun ls` lists the runs"
+            _ => "name a run folder, `logs/<name>/<time>-<id>`, or as much of its id as no other \
+                  run begins with; `ddprun ls` lists the runs"
                 .to_owned(),
         };
         Refusal::of(exit::REFUSED, &error, Some(help))

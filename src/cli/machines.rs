@@ -32,7 +32,8 @@ pub(crate) fn train(
         let names: Vec<String> = ranks.iter().map(ToString::to_string).collect();
         let (names, logs) = (names.join(", "), run.folders.logs.display());
         to_stderr(&format!(
-            "node {} of {}: rank {names}; node 0 shows the progress; the logs of these ranks are in {logs}",
+            "node {} of {}: rank {names}; node 0 shows the progress; the logs of these ranks are \
+             in {logs}",
             place.node, place.nodes
         ));
     }
@@ -88,11 +89,13 @@ fn apart(error: NodeRendezvousError<Refusal>) -> Refusal {
         ),
         NodeRendezvousError::Unauthenticated { .. } => (
             exit::PEER,
-            "copy node 0's token file to this machine, and make sure that nothing else uses the port",
+            "copy node 0's token file to this machine, and make sure that nothing else uses the \
+             port",
         ),
         NodeRendezvousError::Missing { .. } | NodeRendezvousError::Io { .. } => (
             exit::PEER,
-            "make sure that all machines were started and can reach each other, with no firewall between them",
+            "make sure that all machines were started and can reach each other, with no firewall \
+             between them",
         ),
     };
     Refusal::of(code, &error, Some(help.to_owned()))

@@ -407,9 +407,9 @@ pub(crate) fn unwritable(error: files::Error) -> Refusal {
     let help = match error {
         files::Error::InUse { .. } => "wait for that process, or stop it",
         files::Error::Io { operation: "lock", .. } => {
-            "the file system of this folder does not lock files, so two processes could write the same run: mount it \
-             with locks (NFS: a lock manager or `local_lock=flock`; Lustre: `flock`), or choose another folder with \
-             `logging.dir`"
+            "the file system of this folder does not lock files, so two processes could write the \
+             same run: mount it with locks (NFS: a lock manager or `local_lock=flock`; Lustre: \
+             `flock`), or choose another folder with `logging.dir`"
         }
         _ => "choose a folder that can be written, with `logging.dir` and `checkpoint.dir`",
     };

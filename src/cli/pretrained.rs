@@ -1,4 +1,5 @@
-//! `model.pretrained = "run:NAME/best"`, or a folder of checkpoints -> the checkpoint that is meant.
+//! `model.pretrained = "run:NAME/best"`, or a folder of checkpoints -> the checkpoint that is
+//! meant.
 //!
 //! Only its weights are taken; their averages where the run kept some, as `ddprun eval` does. What
 //! the experiment stores is the folder of one step, so that it means the same checkpoint later.

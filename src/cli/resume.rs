@@ -23,8 +23,8 @@ pub(crate) fn resume(args: &ResumeArgs, kinds: &Kinds) -> Result<u8, Refusal> {
     let (run, changes) = run_and_changes(&args.words);
     if let Some(folder) = run.and_then(|run| find_sweep(Path::new(run))) {
         let page = format!(
-            "error: `{}` is a sweep\n  do: start it again with the `ddprun sweep` command that began it, \
-             or name one of its trials",
+            "error: `{}` is a sweep\n  do: start it again with the `ddprun sweep` command that \
+             began it, or name one of its trials",
             folder.display()
         );
         return Err(Refusal::new(exit::REFUSED, page));

@@ -288,7 +288,8 @@ pub(crate) fn compare_data(
     if differences.is_empty() {
         if !is_known {
             to_stderr(
-                "note: this run was started by an older ddprun: its data were compared by counts and classes only",
+                "note: this run was started by an older ddprun: its data were compared by counts \
+                 and classes only",
             );
         }
         return Ok(());

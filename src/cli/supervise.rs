@@ -137,7 +137,8 @@ fn announce(note: &Note) {
         }
         Note::Shrunk { size, cause } => {
             to_stderr(&format!(
-                "continuing from the newest checkpoint with micro-batches of {size} {} and more accumulation steps: {}",
+                "continuing from the newest checkpoint with micro-batches of {size} {} and more \
+                 accumulation steps: {}",
                 if size.get() == 1 { "sample" } else { "samples" },
                 cause.message
             ));

@@ -49,8 +49,9 @@ pub(crate) fn launch(
             None => foreign(make, role, launched, kinds),
         },
         (Role::Foreign(_), Some(_)) => {
-            let page = "error: another launcher has started this process, and `--nnodes` asks for several machines\n  \
-                do: start `ddprun --nnodes` on each machine by itself, without a launcher";
+            let page = "error: another launcher has started this process, and `--nnodes` asks for \
+                        several machines\n  do: start `ddprun --nnodes` on each machine by \
+                        itself, without a launcher";
             Err(Refusal::new(exit::REFUSED, page))
         }
         (_, Some(place)) => machines::train(&place, &make((role, place.nodes))?, kinds),
@@ -117,7 +118,8 @@ fn say_overridden(place: &Foreign, prepared: &Prepared) {
     if let Some(devices) = devices.count().filter(|devices| *devices != world) {
         let ranks = if world == 1 { "rank" } else { "ranks" };
         to_stderr(&format!(
-            "the launcher started {world} {ranks}, which overrides `distributed.devices = {devices}`"
+            "the launcher started {world} {ranks}, which overrides `distributed.devices = \
+             {devices}`"
         ));
     }
 }

@@ -201,7 +201,8 @@ pub(super) fn check_sharing() -> Result<(), Error> {
     }
     let (here, first) = (version()?, shown(MIN_SHARING_VERSION));
     let what = format!(
-        "version {here} refuses two ranks on one GPU, which {first} and later allow: use `distributed.backend = \"shm\"`"
+        "version {here} refuses two ranks on one GPU, which {first} and later allow: use \
+         `distributed.backend = \"shm\"`"
     );
     Err(Error::Nccl { what })
 }

@@ -129,8 +129,8 @@ impl ChatTemplate {
             }
             Err(format!(
                 "the template writes message {} in another way when others follow it, so what the \
-                 assistant wrote is not found: put `{{% generation %}}` and \
-                 `{{% endgeneration %}}` around it in a template of your own (`data.chat_template`), or set \
+                 assistant wrote is not found: put `{{% generation %}}` and `{{% endgeneration \
+                 %}}` around it in a template of your own (`data.chat_template`), or set \
                  `data.mask_prompt = false`",
                 i + 1
             ))

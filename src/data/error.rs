@@ -322,16 +322,15 @@ impl Error {
             Self::NoClasses { .. } => {
                 "put each class into a folder of its own: <root>/<class>/<image>".to_owned()
             }
-            Self::EmptyClasses { .. } => format!(
-                "remove the folder, or put images into it ({})",
-                IMAGE_ENDINGS.join(" ")
-            ),
-            Self::ClassListsDiffer { .. } => {
-                "give both roots the same class folders: a label is the position of the class in their order"
-                    .to_owned()
+            Self::EmptyClasses { .. } => {
+                format!("remove the folder, or put images into it ({})", IMAGE_ENDINGS.join(" "))
             }
-            Self::Changed { .. } => "restore the original data, or start a new run; \
-                `ddprun resume --accept-changed-data` continues this one with the data as they are now"
+            Self::ClassListsDiffer { .. } => "give both roots the same class folders: a label is \
+                                              the position of the class in their order"
+                .to_owned(),
+            Self::Changed { .. } => "restore the original data, or start a new run; `ddprun \
+                                     resume --accept-changed-data` continues this one with the \
+                                     data as they are now"
                 .to_owned(),
             Self::ForeignFolder { .. } => {
                 "choose another `data.dir`, or remove the folder yourself".to_owned()
@@ -342,20 +341,18 @@ impl Error {
             Self::Sample { .. } => {
                 "remove or repair the file, or set `data.on_bad_sample = \"skip\"`".to_owned()
             }
-            Self::ManyBadSamples { .. } => {
-                "check that the data is mounted and complete, and remove or repair these files".to_owned()
-            }
-            Self::TooManyUnreadable { .. } => {
-                "remove or repair the files, whose names are in `events.jsonl` and in the log of rank 0, or raise \
-                 `data.max_bad_fraction`"
-                    .to_owned()
-            }
+            Self::ManyBadSamples { .. } => "check that the data is mounted and complete, and \
+                                            remove or repair these files"
+                .to_owned(),
+            Self::TooManyUnreadable { .. } => "remove or repair the files, whose names are in \
+                                               `events.jsonl` and in the log of rank 0, or raise \
+                                               `data.max_bad_fraction`"
+                .to_owned(),
             Self::Spawn { .. } => "lower `data.num_workers`, or raise `ulimit -u`".to_owned(),
-            Self::DateOrder { .. } => {
-                "sort the rows by their dates and keep one of each, or set `data.check_dates = false`: rows are cut in \
-                 their order, so that training may see what is to be predicted"
-                    .to_owned()
-            }
+            Self::DateOrder { .. } => "sort the rows by their dates and keep one of each, or set \
+                                       `data.check_dates = false`: rows are cut in their order, \
+                                       so that training may see what is to be predicted"
+                .to_owned(),
             Self::Cell { help, .. } => help.clone(),
             Self::NoColumn { column, columns, .. } => {
                 match closest(column, columns.iter().map(String::as_str)) {
@@ -368,7 +365,8 @@ impl Error {
             }
             Self::NoCamera { .. } => "name some of these in `data.cameras`".to_owned(),
             Self::Video { camera, .. } => format!(
-                "unpack each episode: `ffmpeg -i EPISODE.mp4 -start_number 0 images/{camera}/episode_000000/frame_%06d.png`"
+                "unpack each episode: `ffmpeg -i EPISODE.mp4 -start_number 0 \
+                 images/{camera}/episode_000000/frame_%06d.png`"
             ),
             _ => return None,
         };
@@ -449,7 +447,8 @@ fn too_many(split: &str, unreadable: u64, samples: u64, most: f64) -> String {
         return format!("none of the {samples} {split} samples can be read");
     }
     format!(
-        "{unreadable} of {samples} {split} samples cannot be read, more than `data.max_bad_fraction` = {most} allows"
+        "{unreadable} of {samples} {split} samples cannot be read, more than \
+         `data.max_bad_fraction` = {most} allows"
     )
 }
 

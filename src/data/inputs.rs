@@ -136,8 +136,8 @@ impl Item {
     }
 }
 
-/// The files that `paths` name: each file, and in folders at any depth, in the order of their names,
-/// those that are `wanted`.
+/// The files that `paths` name: each file, and in folders at any depth, in the order of their
+/// names, those that are `wanted`.
 ///
 /// # Errors
 ///

@@ -35,7 +35,8 @@ pub enum Error {
     },
     /// The loss is finite and past `fault.divergence_threshold`.
     #[error(
-        "the loss of step {step} is {loss:.4e}, greater than `fault.divergence_threshold` = {threshold}"
+        "the loss of step {step} is {loss:.4e}, greater than `fault.divergence_threshold` = \
+         {threshold}"
     )]
     Exploded {
         /// The step, from 1.
@@ -156,32 +157,33 @@ impl Error {
                     .into(),
             ),
             Self::Exploded { .. } => Some(
-                "the weights were not updated and the checkpoints are unchanged: start a new run with a \
-                 smaller `optimizer.lr`, `train.clip_grad_norm = 1.0` or a `scheduler.warmup`, or `ddprun resume \
-                 fault.divergence_threshold=...` with a greater one"
+                "the weights were not updated and the checkpoints are unchanged: start a new run \
+                 with a smaller `optimizer.lr`, `train.clip_grad_norm = 1.0` or a \
+                 `scheduler.warmup`, or `ddprun resume fault.divergence_threshold=...` with a \
+                 greater one"
                     .into(),
             ),
             Self::ScaleUnderflow { .. } => {
                 Some("use `train.precision = \"bf16\"`, which needs no loss scale".into())
             }
             Self::Unused { .. } => Some(
-                "if intended, set `distributed.find_unused_parameters = true`; a parameter that is never \
-                 used is better removed from the model"
+                "if intended, set `distributed.find_unused_parameters = true`; a parameter that \
+                 is never used is better removed from the model"
                     .into(),
             ),
             Self::StartDiffers { .. } | Self::RestoredDiffers { .. } => Some(
-                "every rank must be able to read the same checkpoints: `ddprun checkpoint verify` says which of \
-                 them are whole"
+                "every rank must be able to read the same checkpoints: `ddprun checkpoint verify` \
+                 says which of them are whole"
                     .into(),
             ),
             Self::Diverged { .. } => Some(
-                "memory or a core of this machine may be bad: `ddprun resume` goes on from a checkpoint that \
-                 was compared; `fault.max_restarts` does this automatically"
+                "memory or a core of this machine may be bad: `ddprun resume` goes on from a \
+                 checkpoint that was compared; `fault.max_restarts` does this automatically"
                     .into(),
             ),
             Self::NothingCounts { .. } => Some(
-                "with `data.mask_prompt` each answer must begin within `data.seq_len` tokens: raise it, or evaluate on \
-                 other samples"
+                "with `data.mask_prompt` each answer must begin within `data.seq_len` tokens: \
+                 raise it, or evaluate on other samples"
                     .into(),
             ),
             Self::Data(error) => error.help(),

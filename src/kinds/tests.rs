@@ -111,7 +111,8 @@ fn each_layer_wins_over_the_weaker_ones() {
     );
     write(
         "_base/second.toml",
-        "extends = 'first.toml'\n[train]\nsteps = 2\nbatch_size = 2\n[logging]\nsinks = ['csv', 'curves']\n",
+        "extends = 'first.toml'\n[train]\nsteps = 2\nbatch_size = 2\n[logging]\nsinks = ['csv', \
+         'curves']\n",
     );
     let path = write(
         "exp.toml",
@@ -427,9 +428,8 @@ fn every_impossible_combination_is_named() {
     );
     check(
         &["validation.every=never", "early_stopping.patience=3"],
-        &[
-            "`early_stopping.monitor`: `val/loss` is never measured: `validation.every` is \"never\"",
-        ],
+        &["`early_stopping.monitor`: `val/loss` is never measured: `validation.every` is \
+           \"never\""],
     );
     check(
         &["~train.epochs", "train.time=1h", "scheduler.name=cosine"],

@@ -38,7 +38,9 @@ pub enum JoinError<E> {
     NotARank,
     /// The launcher has ranks on several machines.
     #[error(
-        "the launcher started {world} ranks, {local_world} of them on this machine: for several machines, set `DDPRUN_TOKEN_FILE` to the run's token file, or start `ddprun --nnodes` on each machine without a launcher (docs/machines.md)"
+        "the launcher started {world} ranks, {local_world} of them on this machine: for several \
+         machines, set `DDPRUN_TOKEN_FILE` to the run's token file, or start `ddprun --nnodes` on \
+         each machine without a launcher (docs/machines.md)"
     )]
     SeveralMachines {
         /// All ranks.

@@ -28,8 +28,8 @@ impl Metric for BitsPerByte {
 
     fn why_not(&self, answers: &Measurable) -> Option<String> {
         needs_classes(answers).or_else(|| {
-            let what = "needs a text that is read by characters or by a tokenizer: the bytes of its \
-                        tokens are not known";
+            let what = "needs a text that is read by characters or by a tokenizer: the bytes of \
+                        its tokens are not known";
             (!answers.labels_in_sequence || !answers.has_token_bytes).then(|| what.to_owned())
         })
     }

@@ -194,9 +194,9 @@ pub trait Model: Send + Sync {
         Ok(None)
     }
 
-    /// What [`Model::forward`] does in evaluation, in a graph of ONNX, node by node: `input` has the
-    /// shape that `forward` takes. A layer of [`crate::nn`] writes itself. Without it the model is
-    /// not exported as ONNX.
+    /// What [`Model::forward`] does in evaluation, in a graph of ONNX, node by node: `input` has
+    /// the shape that `forward` takes. A layer of [`crate::nn`] writes itself. Without it the model
+    /// is not exported as ONNX.
     ///
     /// # Errors
     ///

@@ -157,7 +157,8 @@ impl Kind for ResNetConfig {
 pub(super) fn register(models: &mut Models) {
     let small = |name, blocks| Variant { name, blocks, is_small: true, ..Variant::default() };
     let deep = |name, blocks, block| Variant { name, blocks, block, ..Variant::default() };
-    let about = "He et al.'s residual network of 8 layers for images of 32x32, about 0.08 million parameters.";
+    let about = "He et al.'s residual network of 8 layers for images of 32x32, about 0.08 million \
+                 parameters.";
     add(models, about, small("resnet8", &[1, 1, 1]));
     add(models, "The same of 20 layers, 0.27 million.", small("resnet20", &[3, 3, 3]));
     add(models, "The same of 32 layers, 0.46 million.", small("resnet32", &[5, 5, 5]));
@@ -177,7 +178,8 @@ pub(super) fn register(models: &mut Models) {
         "torchvision's ResNeXt of 50 layers, in bottlenecks of 32 groups (Xie et al. 2017).";
     let name = "resnext50_32x4d";
     add(models, about, Variant { name, groups: 32, width_per_group: 4, ..resnet50 });
-    let about = "A resnet18 with `head = \"hidden\"` and keys under `resnet18.`, as published for 90 animals.";
+    let about = "A resnet18 with `head = \"hidden\"` and keys under `resnet18.`, as published for \
+                 90 animals.";
     models.add_variant("resnet18_animals90", about, |net: &mut ResNetConfig| {
         net.head = HeadKind::Hidden;
         net.variant = Variant { name: "resnet18_animals90", prefix: "resnet18", ..net.variant };

@@ -27,8 +27,9 @@ impl Window {
                 Ok(Self { seen, next, series, marks: rows - series })
             }
             (input, target) => bail!(
-                "it predicts series: samples are (time steps, series and features of the date) and targets (time \
-                 steps, series), not {input:?} and {target:?}; use `data.name = \"csv_forecast\"`"
+                "it predicts series: samples are (time steps, series and features of the date) \
+                 and targets (time steps, series), not {input:?} and {target:?}; use `data.name = \
+                 \"csv_forecast\"`"
             ),
         }
     }

@@ -121,8 +121,8 @@ fn straggler_line(straggler: &Straggler) -> String {
         "its cores or its device are slower, not its data loading".to_owned()
     };
     format!(
-        "warning: rank {rank} reaches the all-reduce {lag:.1} ms after the others (up to step {step}; a step takes \
-         {whole:.1} ms): {why}"
+        "warning: rank {rank} reaches the all-reduce {lag:.1} ms after the others (up to step \
+         {step}; a step takes {whole:.1} ms): {why}"
     )
 }
 

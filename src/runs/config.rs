@@ -87,8 +87,10 @@ mod tests {
     #[test]
     fn only_keys_that_differ_are_told_by_their_dotted_names() {
         let configs = [
-            "a = 1\n[data]\nsize = [1, 2]\n[[data.train]]\nname = 'flip'\n[expect]\n'val/loss' = 1.0",
-            "a = 1\n[data]\nsize = [1, 3]\n[[data.train]]\nname = 'crop'\np = 0.5\n[expect]\n'val/loss' = 1.0",
+            "a = 1\n[data]\nsize = [1, 2]\n[[data.train]]\nname = 'flip'\n[expect]\n'val/loss' = \
+             1.0",
+            "a = 1\n[data]\nsize = [1, 3]\n[[data.train]]\nname = 'crop'\np = \
+             0.5\n[expect]\n'val/loss' = 1.0",
         ]
         .map(table);
         let found = differences(&configs);

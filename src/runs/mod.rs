@@ -1,5 +1,5 @@
-//! Run folders -> what each run is, how it stands and what it has measured, by its files alone: also
-//! of a run that goes on, or was killed.
+//! Run folders -> what each run is, how it stands and what it has measured, by its files alone:
+//! also of a run that goes on, or was killed.
 //!
 //! ```text
 //! folder ──find──▶ folders of runs ──summary──▶ Summary         name, state, best, duration, tags

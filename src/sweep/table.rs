@@ -122,7 +122,8 @@ mod tests {
 
     #[test]
     fn the_table_is_ranked_and_aligned() {
-        let why = "cannot write `checkpoints/tune/trial-0003/step-00000040`: there is no space left on the device";
+        let why = "cannot write `checkpoints/tune/trial-0003/step-00000040`: there is no space \
+                   left on the device";
         let failed = Trial { error: Some(why.into()), ..trial(3, State::Failed, &[]) };
         let trials = [
             with(

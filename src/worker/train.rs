@@ -166,8 +166,8 @@ fn edge(run: &mut RankRun, report: &StepReport) -> Result<Option<Ending>, Error>
     let leaving = ending.is_some() && report.stop_request != StopRequest::Abandon;
     let keeps_best = is_best && run.plan.checkpoint.keep_best > 0;
     if leaving && report.stop_request == StopRequest::Unwatched {
-        let message = "no heartbeat from the parent process for `distributed.timeout` (is it suspended?): \
-            saving and exiting";
+        let message = "no heartbeat from the parent process for `distributed.timeout` (is it \
+                       suspended?): saving and exiting";
         run.record(&Event::Warned { message: message.to_owned() })?;
     }
     if leaving || keeps_best || edge.is_due(run.plan.checkpoint.every) {

@@ -25,11 +25,13 @@ pub(crate) fn nothing_left(reason: Reason, state: &TrainState) -> String {
         ),
         Reason::OutOfTime => {
             format!(
-                "the time limit was already reached after step {step}; raise `train.time` to continue"
+                "the time limit was already reached after step {step}; raise `train.time` to \
+                 continue"
             )
         }
         Reason::Completed | Reason::Stopped | Reason::Abandoned => format!(
-            "already complete: all {step} steps are done; raise `train.epochs` or `train.steps` to continue"
+            "already complete: all {step} steps are done; raise `train.epochs` or `train.steps` \
+             to continue"
         ),
     }
 }

@@ -14,8 +14,8 @@ const MIN_IMAGES_PER_CLASS: usize = 500;
 pub(super) fn images(photos: &Photos, facts: &DataFacts) -> Recipe {
     let Photos { smallest: (class, fewest), largest, side } = photos;
     let about = format!(
-        "{} images in {} classes to train on, {} to validate on. The smallest class, \"{class}\", has {} \
-         images, the largest {}; the median of their shorter sides is {side} pixels.",
+        "{} images in {} classes to train on, {} to validate on. The smallest class, \"{class}\", \
+         has {} images, the largest {}; the median of their shorter sides is {side} pixels.",
         count(facts.n_train),
         facts.classes.len(),
         count(facts.n_val),
@@ -55,8 +55,8 @@ mode = \"max\"
 /// The model and the transforms for images of about `side` pixels.
 fn small_images(side: u32) -> (String, String) {
     let side = side.max(8);
-    let why = "He et al.'s network for images of 32x32, of 0.27 million parameters, trains on a CPU. On a GPU \
-               resnet18 with stem = \"cifar\" is better.";
+    let why = "He et al.'s network for images of 32x32, of 0.27 million parameters, trains on a \
+               CPU. On a GPU resnet18 with stem = \"cifar\" is better.";
     let model = format!("{}[model]\nname = \"resnet20\"\n", comment(why));
     let size = format!(
         "name = \"resize\"               # a batch needs one size\nsize = [{side}, {side}]"
@@ -74,17 +74,18 @@ fn large_images(side: u32, fewest: usize) -> (String, String) {
     let size = if side >= 200 { 224 } else { (side / 32).max(2) * 32 };
     let scratch = if fewest < MIN_IMAGES_PER_CLASS {
         format!(
-            "With {} images in the smallest class, weights of ImageNet help most: put torchvision's resnet18 as \
-             safetensors there, and take the comment signs away.",
+            "With {} images in the smallest class, weights of ImageNet help most: put \
+             torchvision's resnet18 as safetensors there, and take the comment signs away.",
             count(fewest)
         )
     } else {
-        "To begin with weights of ImageNet, put torchvision's resnet18 as safetensors there, and take the comment \
-         signs away."
+        "To begin with weights of ImageNet, put torchvision's resnet18 as safetensors there, and \
+         take the comment signs away."
             .to_owned()
     };
     let model = format!(
-        "[model]\nname = \"resnet18\"\n{}# pretrained = \"weights/resnet18.safetensors\"\n# strict = \"except_head\"\n",
+        "[model]\nname = \"resnet18\"\n{}# pretrained = \"weights/resnet18.safetensors\"\n# \
+         strict = \"except_head\"\n",
         comment(&scratch)
     );
     let crop = format!(
@@ -96,7 +97,8 @@ fn large_images(side: u32, fewest: usize) -> (String, String) {
     (model, transforms(&[&crop, flip], &[&resize, &center]))
 }
 
-const IMAGENET: &str = "name = \"normalize\"            # mean and deviation of ImageNet\nmean = [0.485, 0.456, 0.406]\nstd = [0.229, 0.224, 0.225]";
+const IMAGENET: &str = "name = \"normalize\"            # mean and deviation of ImageNet\nmean = \
+                        [0.485, 0.456, 0.406]\nstd = [0.229, 0.224, 0.225]";
 
 fn transforms(train: &[&str], val: &[&str]) -> String {
     let list = |part: &str, all: &[&str]| -> String {

@@ -56,8 +56,8 @@ every = \"50 steps\"
 /// Answers, which adapters of the weights `base` learn, or a small GPT where there are none.
 pub(super) fn answers(about: &str, facts: &DataFacts, base: Option<&Path>) -> Recipe {
     let Some(base) = base else { return from_scratch(about, facts) };
-    let why = "Adapters beside the weights, which stay as they are: little memory, and a small file in the end. The \
-               sizes of the model are read from `config.json` beside them.";
+    let why = "Adapters beside the weights, which stay as they are: little memory, and a small \
+               file in the end. The sizes of the model are read from `config.json` beside them.";
     let model = format!(
         "{}[model]
 name = \"llama\"
@@ -107,8 +107,9 @@ fn about_answers(about: &str, facts: &DataFacts) -> String {
 }
 
 fn from_scratch(about: &str, facts: &DataFacts) -> Recipe {
-    let why = "From scratch, a small model learns the form of answers and no facts. Put `config.json` and \
-               `model.safetensors` of a Llama beside its `tokenizer.json`, and `ddprun init` writes adapters for it.";
+    let why = "From scratch, a small model learns the form of answers and no facts. Put \
+               `config.json` and `model.safetensors` of a Llama beside its `tokenizer.json`, and \
+               `ddprun init` writes adapters for it.";
     let small = text(about, facts);
     Recipe { about: about_answers(about, facts), model: comment(why) + &small.model, ..small }
 }

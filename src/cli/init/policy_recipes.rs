@@ -98,7 +98,8 @@ fn transforms(cameras: &Cameras) -> String {
     }
     let part = |part: &str| {
         format!(
-            "\n[[data.transforms.{part}]]\nname = \"resize\"               # of the shorter side\nsize = {MAX_SIDE}\n"
+            "\n[[data.transforms.{part}]]\nname = \"resize\"               # of the shorter \
+             side\nsize = {MAX_SIDE}\n"
         )
     };
     part("train") + &part("val")

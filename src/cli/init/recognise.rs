@@ -11,10 +11,10 @@ use crate::cli::init::{behaviour, images, language, speech, table, tokens};
 
 /// Names of the part to validate on, beside `train`.
 const VAL: [&str; 5] = ["val", "valid", "validation", "test", "eval"];
-const KNOWN: &str = "give a folder of class folders with images or recordings, a folder with `train` and `val` \
-                     (class folders, or csv, jsonl, bin or npy files), MNIST's idx files, a csv file, a manifest of \
-                     NeMo, instructions or conversations in JSON, a text, an npz or parquet file, or the folder of \
-                     a LeRobot data set";
+const KNOWN: &str = "give a folder of class folders with images or recordings, a folder with \
+                     `train` and `val` (class folders, or csv, jsonl, bin or npy files), MNIST's \
+                     idx files, a csv file, a manifest of NeMo, instructions or conversations in \
+                     JSON, a text, an npz or parquet file, or the folder of a LeRobot data set";
 
 /// What the file or folder at `at` holds.
 ///

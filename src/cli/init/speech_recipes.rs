@@ -37,8 +37,9 @@ mode = \"max\"
 
 fn sounds(n: &str, facts: &DataFacts) -> Recipe {
     let about = format!("speech without classes: {n}.");
-    let why = "NEST learns without labels what the masked parts of disturbed speech are. Its encoder is what you want: \
-               `ddprun checkpoint export`, then `model.pretrained` of a `fastconformer` with the same sizes.";
+    let why = "NEST learns without labels what the masked parts of disturbed speech are. Its \
+               encoder is what you want: `ddprun checkpoint export`, then `model.pretrained` of a \
+               `fastconformer` with the same sizes.";
     let model = format!(
         "{}[model]
 name = \"nest\"

@@ -70,6 +70,7 @@ patience = 3
 ",
         batch_size(facts.n_train, 32)
     );
-    let why = "A linear model is hard to beat, and trains in a minute; then try itransformer, patchtst or timebridge.";
+    let why = "A linear model is hard to beat, and trains in a minute; then try itransformer, \
+               patchtst or timebridge.";
     Recipe { about, model: format!("{}[model]\nname = \"dlinear\"\n", comment(why)), rest }
 }

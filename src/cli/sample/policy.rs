@@ -36,7 +36,8 @@ pub(super) fn sample(
 fn refusal(why: &str, plan: &Plan) -> Refusal {
     let [seen, numbers] = shape(plan);
     let page = format!(
-        "error: {why}\n  do: give the last {seen} observations of {numbers} numbers each with `--prompt`, oldest first"
+        "error: {why}\n  do: give the last {seen} observations of {numbers} numbers each with \
+         `--prompt`, oldest first"
     );
     Refusal::new(exit::REFUSED, page)
 }

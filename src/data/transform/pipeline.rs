@@ -42,7 +42,8 @@ impl Pipeline {
         }
         let Images { channels, size: Some((height, width)) } = after else {
             return Err(unusable(
-                "images would keep different sizes; end with a `resize` to [height, width] or a crop",
+                "images would keep different sizes; end with a `resize` to [height, width] or a \
+                 crop",
             ));
         };
         let first_change =

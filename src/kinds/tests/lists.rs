@@ -98,7 +98,8 @@ fn what_changes_values_stands_after_normalize() {
 fn automatic_augmentation_is_checked() {
     let at = "data.transforms.val";
     transforms(
-        "{name=rand_augment, magnitude=31}, {name=gaussian_blur, kernel_size=4}, {name=grayscale, num_output_channels=2}",
+        "{name=rand_augment, magnitude=31}, {name=gaussian_blur, kernel_size=4}, {name=grayscale, \
+         num_output_channels=2}",
         &[
             &format!("`{at}[0].magnitude`: must be less than `num_magnitude_bins`"),
             &format!("`{at}[1].kernel_size`: must be odd"),
@@ -176,7 +177,8 @@ fn a_layer_is_checked_as_its_kind_at_any_depth() {
         "{name=sequential, layers=[{name=relu, p=0.5}, {name=linear, out_features=0}]}",
         &[
             &format!(
-                "`{at}.layers[0].p`: belongs to `attention`, `cross_attention`, `dropout` or `stochastic_depth`, but `name` is `relu`"
+                "`{at}.layers[0].p`: belongs to `attention`, `cross_attention`, `dropout` or \
+                 `stochastic_depth`, but `name` is `relu`"
             ),
             &format!("`{at}.layers[1].out_features`: must be from 1 to 16777216, not 0"),
         ],

@@ -63,10 +63,8 @@ fn options_are_those_of_the_loss_in_their_ranges() {
     );
     check(
         &["loss.class_weights=even"],
-        &[
-            "`loss.class_weights`: must be `\"balanced\"`, or a list of one weight for each class, not \
-            `\"even\"`",
-        ],
+        &["`loss.class_weights`: must be `\"balanced\"`, or a list of one weight for each class, \
+           not `\"even\"`"],
     );
     check(&["loss.name=time_frequency"], &["`loss.alpha`: `time_frequency` needs `alpha`"]);
     check(

@@ -108,7 +108,8 @@ mod tests {
             format!("/tmp/torchelastic_1/{folder}/attempt_{attempt}/0/error.json")
         };
         let environment = format!(
-            "TORCHELASTIC_RUN_ID={id} TORCHELASTIC_RESTART_COUNT={attempt} TORCHELASTIC_ERROR_FILE={file}"
+            "TORCHELASTIC_RUN_ID={id} TORCHELASTIC_RESTART_COUNT={attempt} \
+             TORCHELASTIC_ERROR_FILE={file}"
         );
         ids(&environment).remove(0)
     }

@@ -21,13 +21,15 @@ fn device_objection(ours: &DistributedPlan, theirs: &DistributedPlan) -> Option<
     let (our_kind, their_kind) = (kind(ours), kind(theirs));
     if our_kind != their_kind {
         return Some(format!(
-            "it computes {their_kind}, but node 0 {our_kind}; CUDA_VISIBLE_DEVICES= on all machines hides all GPUs"
+            "it computes {their_kind}, but node 0 {our_kind}; CUDA_VISIBLE_DEVICES= on all \
+             machines hides all GPUs"
         ));
     }
     let (our_ranks, their_ranks) = (ours.local_world(), theirs.local_world());
     if our_ranks != their_ranks {
         return Some(format!(
-            "its number of ranks is {their_ranks}, but node 0's is {our_ranks}: set it with `--nproc-per-node`"
+            "its number of ranks is {their_ranks}, but node 0's is {our_ranks}: set it with \
+             `--nproc-per-node`"
         ));
     }
     let shares = |plan: &DistributedPlan| {

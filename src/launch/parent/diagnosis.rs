@@ -136,7 +136,8 @@ fn likely_cause(phase: Phase) -> &'static str {
 fn signal_source(signal: i32) -> String {
     match signal {
         libc::SIGKILL => {
-            "not by ddprun: the kernel sends it when memory runs out (see `dmesg`), or it was killed manually"
+            "not by ddprun: the kernel sends it when memory runs out (see `dmesg`), or it was \
+             killed manually"
         }
         libc::SIGSEGV | libc::SIGBUS | libc::SIGILL | libc::SIGFPE | libc::SIGABRT => {
             "a crash in native code; a core dump may exist (see `coredumpctl`)"

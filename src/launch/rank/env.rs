@@ -371,12 +371,15 @@ mod tests {
     #[test]
     fn our_own_parent_takes_precedence_over_every_launcher() {
         check(
-            "RANK=1 WORLD_SIZE=2 LOCAL_RANK=1 DDPRUN_CONTROL_FD=5 DDPRUN_SHM_FD=6 DDPRUN_STATUS_FD=7",
-            "child Child { rank: Rank(1), control_fd: 5, shm_fd: Some(6), status_fd: Some(7), peer_fds: [] }",
+            "RANK=1 WORLD_SIZE=2 LOCAL_RANK=1 DDPRUN_CONTROL_FD=5 DDPRUN_SHM_FD=6 \
+             DDPRUN_STATUS_FD=7",
+            "child Child { rank: Rank(1), control_fd: 5, shm_fd: Some(6), status_fd: Some(7), \
+             peer_fds: [] }",
         );
         check(
             "RANK=1 DDPRUN_CONTROL_FD=5 DDPRUN_PEER_FDS=8,9",
-            "child Child { rank: Rank(1), control_fd: 5, shm_fd: None, status_fd: None, peer_fds: [8, 9] }",
+            "child Child { rank: Rank(1), control_fd: 5, shm_fd: None, status_fd: None, peer_fds: \
+             [8, 9] }",
         );
         check("DDPRUN_CONTROL_FD=5", "the environment has `DDPRUN_CONTROL_FD`, but not `RANK`");
     }

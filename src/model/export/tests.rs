@@ -260,7 +260,8 @@ fn a_policy_is_one_step_of_many() {
 /// A graph of these layers.
 fn graph(layers: &str, input: Flow) -> ModelPlan {
     let text = format!(
-        "[model]\nname = \"graph\"\nlayers = [{layers}]\n[data]\nname = \"mnist\"\ndir = \"d\"\n[train]\nepochs = 1\nbatch_size = 8\n[optimizer]\nname = \"sgd\"\n"
+        "[model]\nname = \"graph\"\nlayers = [{layers}]\n[data]\nname = \"mnist\"\ndir = \
+         \"d\"\n[train]\nepochs = 1\nbatch_size = 8\n[optimizer]\nname = \"sgd\"\n"
     );
     let loaded = load_text(Path::new("graph.toml"), &text, &[], &Vocabulary::open()).unwrap();
     let layers = Layers::default().plan(&loaded.experiment.model.layers, input, 5).unwrap();

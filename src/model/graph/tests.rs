@@ -101,7 +101,9 @@ fn every_parameter_of_a_transformer_in_layers_learns() {
 /// The plan of a graph with these layers for images of 28x28 pixels.
 fn of_layers(layers: &str) -> ModelPlan {
     let text = format!(
-        "extends = []\n[model]\nname = \"graph\"\nlayers = [{layers}]\n[data]\nname = \"mnist\"\ndir = \"d\"\n[train]\nepochs = 1\nbatch_size = 8\n[optimizer]\nname = \"sgd\"\n"
+        "extends = []\n[model]\nname = \"graph\"\nlayers = [{layers}]\n[data]\nname = \
+         \"mnist\"\ndir = \"d\"\n[train]\nepochs = 1\nbatch_size = 8\n[optimizer]\nname = \
+         \"sgd\"\n"
     );
     let vocabulary = Vocabulary::open();
     let loaded = load_text(Path::new("all.toml"), &text, &[], &vocabulary).unwrap();

@@ -189,8 +189,8 @@ impl Family for LayerFamily {
     const LISTS: &'static [&'static str] = &["model.layers"];
     const LISTS_OF: Option<&'static str> = Some("graph");
     const ENTRY_KEY: Option<&'static str> = Some(
-        "what the parameters of a layer are called by (`conv1.weight`); without one it is the layer's place in its \
-         list, as in torch.nn.Sequential.",
+        "what the parameters of a layer are called by (`conv1.weight`); without one it is the \
+         layer's place in its list, as in torch.nn.Sequential.",
     );
     type Object = dyn Layer;
 }

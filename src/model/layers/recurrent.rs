@@ -95,13 +95,15 @@ recurrent!(
     Lstm,
     "lstm",
     |_| Cell::Lstm,
-    "long short-term memory over the steps of a sequence, `torch.nn.LSTM`: the states of all steps. On CPUs only."
+    "long short-term memory over the steps of a sequence, `torch.nn.LSTM`: the states of all \
+     steps. On CPUs only."
 );
 recurrent!(
     Gru,
     "gru",
     |_| Cell::Gru,
-    "gated recurrent unit over the steps of a sequence, `torch.nn.GRU`: the states of all steps. On CPUs only."
+    "gated recurrent unit over the steps of a sequence, `torch.nn.GRU`: the states of all steps. \
+     On CPUs only."
 );
 recurrent!(
     Rnn,

@@ -6,7 +6,8 @@ use crate::plan::layer_rows;
 
 fn loaded(layers: &str) -> Loaded {
     let text = format!(
-        "[model]\nname = \"graph\"\nlayers = [{layers}]\n[data]\nname = \"mnist\"\ndir = \"d\"\n[train]\nepochs = 1\nbatch_size = 8\n[optimizer]\nname = \"sgd\"\n"
+        "[model]\nname = \"graph\"\nlayers = [{layers}]\n[data]\nname = \"mnist\"\ndir = \
+         \"d\"\n[train]\nepochs = 1\nbatch_size = 8\n[optimizer]\nname = \"sgd\"\n"
     );
     let vocabulary = Vocabulary::open();
     load_text(Path::new("graph.toml"), &text, &[], &vocabulary)

@@ -113,7 +113,8 @@ fn the_time_of_a_refusal_does_not_leak_where_a_tag_is_wrong() {
     let accepted = least_welch(proof, |tag| verify_client(&key, &hello, &answered, tag).is_some());
     let early = least_welch(right, |tag| black_box(right).iter().zip(tag).all(|(a, b)| a == b));
     println!(
-        "Welch's t: a message {ours:.2}, a handshake {accepted:.2}; a comparison that stops early {early:.2}"
+        "Welch's t: a message {ours:.2}, a handshake {accepted:.2}; a comparison that stops early \
+         {early:.2}"
     );
     assert!(early > MAX_WELCH_T, "the measurement would not see a difference");
     assert!(ours < MAX_WELCH_T, "a message: the time leaks where its tag is wrong (t = {ours:.2})");

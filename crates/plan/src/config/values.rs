@@ -158,8 +158,8 @@ spelled!(
     SplitRule,
     parse_split,
     show_split,
-    "`\"ett_hour\"`, `\"ett_minute\"`, parts of training, validation and test, such as `\"7:1:2\"`, or their rows, such as \
-     `\"34560:11520:11520\"` or `\"500:100:100 rows\"`"
+    "`\"ett_hour\"`, `\"ett_minute\"`, parts of training, validation and test, such as \
+     `\"7:1:2\"`, or their rows, such as `\"34560:11520:11520\"` or `\"500:100:100 rows\"`"
 );
 
 fn parse_split(text: &str) -> Option<SplitRule> {

@@ -189,7 +189,8 @@ pub(crate) fn ranks(loaded: &Loaded, facts: &Facts) -> Result<Ranks, Problem> {
         _ if facts.launched_world.is_some() => (0..count).map(|rank| rank % visible).collect(),
         _ if count > visible => {
             let what = format!("is {count}, but {}", shown(visible));
-            let help = "name a GPU twice, `[0, 0]`, to put two ranks on it; CUDA_VISIBLE_DEVICES= hides all GPUs";
+            let help = "name a GPU twice, `[0, 0]`, to put two ranks on it; CUDA_VISIBLE_DEVICES= \
+                        hides all GPUs";
             return Err(problem(what).help(help));
         }
         _ => (0..count).collect(),
@@ -332,7 +333,8 @@ pub(crate) fn smaller_worlds(
         let admitted: Vec<String> = admitted.iter().map(u32::to_string).collect();
         let admitted = admitted.join(", ");
         let what = format!(
-            "with {shards} shards the world size may be {admitted}, none of which is from {least} to below {world}"
+            "with {shards} shards the world size may be {admitted}, none of which is from {least} \
+             to below {world}"
         );
         return Err(loaded.problem(KEY, what).help("use 2, 4, 8 ... ranks, or a smaller minimum"));
     }

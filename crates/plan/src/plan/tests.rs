@@ -337,7 +337,8 @@ fn threads_and_loaders_share_the_cores() {
     let rare = ["train.batch_size=600", "data.drop_last=false"];
     let rare = good(ANIMALS, &rare, &animals());
     let warnings = rare.warnings(&animals(), &memory);
-    let expected = "a step takes 2400 samples, but there are only 1650 to train on: each epoch is one smaller step";
+    let expected = "a step takes 2400 samples, but there are only 1650 to train on: each epoch is \
+                    one smaller step";
     assert_eq!(warnings, [expected]);
 }
 
@@ -378,9 +379,8 @@ fn numbers_that_cannot_be_together_are_told_with_a_remedy() {
     };
     check(
         &["train.global_batch_size=100"],
-        &[
-            "`train.global_batch_size`: 100 is not a multiple of 32 samples x 4 ranks = 128 (nearest: global_batch_size = 128)",
-        ],
+        &["`train.global_batch_size`: 100 is not a multiple of 32 samples x 4 ranks = 128 \
+           (nearest: global_batch_size = 128)"],
     );
     check(
         &["train.batch_size=600"],
@@ -389,9 +389,8 @@ fn numbers_that_cannot_be_together_are_told_with_a_remedy() {
     );
     check(
         &["distributed.shards=8", "distributed.devices=3"],
-        &[
-            "`distributed.shards`: 8 shards do not divide over 3 ranks (with 8 shards the world size may be 1, 2, 4, 8; for 3 ranks, use 12 shards)",
-        ],
+        &["`distributed.shards`: 8 shards do not divide over 3 ranks (with 8 shards the world \
+           size may be 1, 2, 4, 8; for 3 ranks, use 12 shards)"],
     );
     check(
         &["scheduler.warmup=60 epochs"],
@@ -400,9 +399,8 @@ fn numbers_that_cannot_be_together_are_told_with_a_remedy() {
     check(&["scheduler.eta_min=0.1"], &["`scheduler.eta_min`: is refused"]);
     check(
         &["model.num_classes=3"],
-        &[
-            "`model.num_classes`: is 3, but the data has 4 classes (omit it: \"auto\" is the number of classes)",
-        ],
+        &["`model.num_classes`: is 3, but the data has 4 classes (omit it: \"auto\" is the \
+           number of classes)"],
     );
     check(
         &["loss.name=mse"],
@@ -420,15 +418,16 @@ fn numbers_that_cannot_be_together_are_told_with_a_remedy() {
     check(
         &["checkpoint.monitor=val/mse", "expect.\"val/mae\".at_most=1"],
         &[
-            "`checkpoint.monitor`: `val/mse` is a regression metric, but the loss is a classification loss",
-            "`expect.\"val/mae\"`: `val/mae` is a regression metric, but the loss is a classification loss",
+            "`checkpoint.monitor`: `val/mse` is a regression metric, but the loss is a \
+             classification loss",
+            "`expect.\"val/mae\"`: `val/mae` is a regression metric, but the loss is a \
+             classification loss",
         ],
     );
     assert_eq!(
         told(PRICES, &["expect.\"val/accuracy\".at_least=0.5"], &prices()),
-        [
-            "`expect.\"val/accuracy\"`: `val/accuracy` is a classification metric, but the loss is a regression loss"
-        ]
+        ["`expect.\"val/accuracy\"`: `val/accuracy` is a classification metric, but the loss is \
+          a regression loss"]
     );
     let classes = told(&PRICES.replace("[loss]\nname = \"mse\"\n", ""), &[], &prices());
     assert_eq!(
@@ -453,7 +452,8 @@ fn keeping_the_inputs_of_blocks_needs_blocks() {
         describe(model).map(|facts| ModelFacts { has_blocks: false, ..facts })
     });
     let told: Vec<String> = problems.unwrap_err().iter().map(ToString::to_string).collect();
-    let expected = "`train.activation_checkpointing`: saves nothing: `resnet18` has no blocks whose inputs are kept";
+    let expected = "`train.activation_checkpointing`: saves nothing: `resnet18` has no blocks \
+                    whose inputs are kept";
     assert_eq!(told, [expected]);
 }
 

@@ -90,7 +90,8 @@ impl Chunk {
             return Vec::new();
         }
         let what = format!(
-            "is {}, but with `n_obs_steps` and `n_action_steps` the last action that is done is number {needed}",
+            "is {}, but with `n_obs_steps` and `n_action_steps` the last action that is done is \
+             number {needed}",
             self.horizon
         );
         vec![Wrong { key: "horizon", with: &["n_obs_steps", "n_action_steps"], what }]

@@ -116,7 +116,8 @@ pub(super) fn described(cameras: &[Camera]) -> Result<Option<Cameras>, String> {
         if all.shape != shape {
             let [[_, h, w], [_, height, width]] = [all.shape, shape];
             return Err(format!(
-                "the images of `{name}` are {width}x{height} pixels, those of `{}` {w}x{h}: all cameras need one size and as many channels",
+                "the images of `{name}` are {width}x{height} pixels, those of `{}` {w}x{h}: all \
+                 cameras need one size and as many channels",
                 all.names[0]
             ));
         }

@@ -14,8 +14,8 @@ use crate::data::sources::control::images::{Camera, Frames};
 /// Names of the arrays, the first that is there counts.
 const OBSERVATIONS: [&str; 4] = ["obs", "observations", "state", "states"];
 const ACTIONS: [&str; 2] = ["actions", "action"];
-const EXPECTED: &str = "arrays `obs` (steps, numbers), `actions` (steps, numbers), and `episode_starts` (steps) or \
-                        `episode_ends` (episodes)";
+const EXPECTED: &str = "arrays `obs` (steps, numbers), `actions` (steps, numbers), and \
+                        `episode_starts` (steps) or `episode_ends` (episodes)";
 
 /// Longest header of an array, for which memory is taken before it is read; `NumPy` reads none
 /// beyond 10,000.

@@ -261,7 +261,8 @@ fn read(asked: &CsvForecast, scales: Option<Vec<Scale>>) -> Result<Read, Error> 
         let window = asked.seq_len + asked.pred_len;
         let short = || {
             let what = format!(
-                "its {name} split has {rows} rows, but a window of `seq_len` + `pred_len` has {window}"
+                "its {name} split has {rows} rows, but a window of `seq_len` + `pred_len` has \
+                 {window}"
             );
             format(asked, what)
         };

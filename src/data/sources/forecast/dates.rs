@@ -13,8 +13,8 @@ const DAY: i64 = 86_400;
 #[derive(Default)]
 pub(super) struct Dates(Vec<(DateTime, u64)>);
 
-/// The `n` dates after the two last ones of a table: months and years apart where these are, else by
-/// the same time.
+/// The `n` dates after the two last ones of a table: months and years apart where these are, else
+/// by the same time.
 pub(super) fn following([before, last]: [DateTime; 2], n: usize) -> Option<Vec<DateTime>> {
     let months = (i32::from(last.year()) - i32::from(before.year())) * 12 + i32::from(last.month())
         - i32::from(before.month());
@@ -77,7 +77,8 @@ impl Dates {
         let (usual, largest) = (span(usual), span(largest));
         let which = if n == 1 { "it is" } else { "the largest is" };
         Some(format!(
-            "{n} gap{s} between its dates, which are usually {usual} apart: {which} {largest}, after line {line}"
+            "{n} gap{s} between its dates, which are usually {usual} apart: {which} {largest}, \
+             after line {line}"
         ))
     }
 }
@@ -133,7 +134,8 @@ mod tests {
         assert_eq!(gaps(&[0, 1, 2, 3]), None);
         assert_eq!(
             gaps(&[0, 1, 2, 5, 6, 30, 31]).unwrap(),
-            "2 gaps between its dates, which are usually 1h apart: the largest is 1 day, after line 6"
+            "2 gaps between its dates, which are usually 1h apart: the largest is 1 day, after \
+             line 6"
         );
         assert_eq!(
             gaps(&[0, 24, 48, 120]).unwrap(),

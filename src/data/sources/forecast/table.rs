@@ -15,8 +15,8 @@ use crate::data::sources::tables::fit::{Scale, scale};
 use crate::data::sources::tables::table::at;
 use crate::plan::TargetColumn;
 
-const EXPECTED: &str = "a table of series: a header line, then one line of numbers for each time step; a first column `date` holds \
-     dates";
+const EXPECTED: &str = "a table of series: a header line, then one line of numbers for each time \
+                        step; a first column `date` holds dates";
 
 /// All rows, in their order.
 pub(super) struct Table {

@@ -93,8 +93,8 @@ fn columns_become_the_numbers_of_scikit_learn() {
         assert_eq!(
             survey.notes,
             [
-                "1 validation row has a `city` that no row to train on has, such as `Paris`: all its \
-             numbers are 0",
+                "1 validation row has a `city` that no row to train on has, such as `Paris`: all \
+                 its numbers are 0",
                 "1 validation row has a `floor` that no row to train on has, such as `7`: all its \
              numbers are 0",
             ]
@@ -161,7 +161,8 @@ fn cells_that_need_a_word_of_the_user_are_answered_with_it() {
         assert!(error.help().unwrap_or_default().contains(help), "{:?}", error.help());
     }
     let as_is = |_: &mut Csv| {};
-    let categorical = "`data.features.categorical = [\"a\"]`, or leave the column out with `data.ignore = [\"a\"]`";
+    let categorical = "`data.features.categorical = [\"a\"]`, or leave the column out with \
+                       `data.ignore = [\"a\"]`";
     check("a,b,y\n1,2,3\nx,2,3\n", as_is, "train.csv`, line 3: `a` is `x`", categorical);
     check("a,b,y\n2024-01-31,2,3\n", as_is, "which is not a number", "features.dates = [\"a\"]");
     check("a,b,y\n1,,3\n", as_is, "line 2: `b` is empty", "features.missing = \"mean\"");
@@ -198,7 +199,8 @@ fn columns_of_words_are_inferred_on_request_and_reported() {
         [
             "`city`: 3 categories (Bern, Rome, empty)",
             "`age`: number, 1 empty = 40.0000",
-            "`sold`: date as year, month (sine, cosine), day_of_week (sine, cosine), 1 empty = means",
+            "`sold`: date as year, month (sine, cosine), day_of_week (sine, cosine), 1 empty = \
+             means",
         ]
     );
     assert_eq!((survey.sample, survey.one_hot), (Some(vec![1 + 5 + 3]), vec![3]));

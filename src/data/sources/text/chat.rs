@@ -24,8 +24,9 @@ use crate::data::{ChatTemplate, Dataset, Splits, TextForm, read};
 use crate::plan::SplitPlan;
 use crate::units::Bytes;
 
-const EXPECTED: &str = "a line for each conversation, such as {\"messages\": [{\"role\": \"user\", \"content\": \"hi\"}, \
-     {\"role\": \"assistant\", \"content\": \"hello\"}]}, or a JSON list of them";
+const EXPECTED: &str = "a line for each conversation, such as {\"messages\": [{\"role\": \
+                        \"user\", \"content\": \"hi\"}, {\"role\": \"assistant\", \"content\": \
+                        \"hello\"}]}, or a JSON list of them";
 
 /// conversations, of which the assistant's answers are learnt, by the tokenizer's chat template.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]

@@ -124,14 +124,14 @@ struct Entry {
 pub fn prompt(instruction: &str, input: &str) -> String {
     if input.is_empty() {
         return format!(
-            "Below is an instruction that describes a task. Write a response that appropriately completes the \
-             request.\n\n### Instruction:\n{instruction}\n\n### Response:"
+            "Below is an instruction that describes a task. Write a response that appropriately \
+             completes the request.\n\n### Instruction:\n{instruction}\n\n### Response:"
         );
     }
     format!(
-        "Below is an instruction that describes a task, paired with an input that provides further context. Write a \
-         response that appropriately completes the request.\n\n### Instruction:\n{instruction}\n\n### \
-         Input:\n{input}\n\n### Response:"
+        "Below is an instruction that describes a task, paired with an input that provides \
+         further context. Write a response that appropriately completes the request.\n\n### \
+         Instruction:\n{instruction}\n\n### Input:\n{input}\n\n### Response:"
     )
 }
 
@@ -257,12 +257,24 @@ mod tests {
     #[test]
     fn prompts_are_alpacas() {
         let with = prompt("Add.", "1 and 2");
-        assert!(with.starts_with("Below is an instruction that describes a task, paired with an input that provides further context. Write a response that"), "{with}");
+        assert!(
+            with.starts_with(
+                "Below is an instruction that describes a task, paired with an input that \
+                 provides further context. Write a response that"
+            ),
+            "{with}"
+        );
         assert!(
             with.ends_with("\n\n### Instruction:\nAdd.\n\n### Input:\n1 and 2\n\n### Response:")
         );
         let without = prompt("Sing.", "");
-        assert!(without.starts_with("Below is an instruction that describes a task. Write a response that appropriately completes the request.\n\n### Instruction:\nSing."), "{without}");
+        assert!(
+            without.starts_with(
+                "Below is an instruction that describes a task. Write a response that \
+                 appropriately completes the request.\n\n### Instruction:\nSing."
+            ),
+            "{without}"
+        );
         assert!(without.ends_with("\n\n### Response:"));
     }
 

@@ -412,7 +412,8 @@ impl Windows {
     fn new(tokens: Row, seq_len: usize, stride: usize, vocabulary: usize) -> Result<Self, Error> {
         let Some(room) = tokens.len().checked_sub(seq_len + 1) else {
             let what = format!(
-                "a split of {} tokens is too short for `seq_len` = {seq_len} and the token after it",
+                "a split of {} tokens is too short for `seq_len` = {seq_len} and the token after \
+                 it",
                 tokens.len()
             );
             return Err(format(&tokens.path, what));

@@ -123,7 +123,8 @@ fn domain(reader: &mut Reader, path: &[String]) -> Option<Domain> {
         (true, _) => reader.word(&at("distribution"), &words)?,
         (false, true) => 0,
         (false, false) => {
-            let help = "such as `values = [0.1, 0.01]`, or `distribution = \"log_uniform\"` with `min` and `max`";
+            let help = "such as `values = [0.1, 0.01]`, or `distribution = \"log_uniform\"` with \
+                        `min` and `max`";
             reader.wrong_help(path, "says neither `values` nor `distribution`", help);
             return None;
         }

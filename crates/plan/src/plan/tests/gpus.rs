@@ -47,10 +47,8 @@ fn a_list_names_gpus_and_two_ranks_may_share_one() {
     assert_eq!(launched.distributed.devices, ["cuda:0", "cuda:1", "cuda:0", "cuda:1"]);
     assert_eq!(
         told(&auto(), &["distributed.devices=[1, 0]"], &by_launcher),
-        [
-            "`distributed.devices`: lists 2 GPUs, but the launcher started 4 ranks (list as many GPUs as the launcher \
-             starts ranks, or omit it)",
-        ]
+        ["`distributed.devices`: lists 2 GPUs, but the launcher started 4 ranks (list as many \
+          GPUs as the launcher starts ranks, or omit it)",]
     );
 }
 
@@ -60,10 +58,8 @@ fn a_loss_without_kernels_is_refused_on_gpus() {
     let changes = ["loss.name=on_cpus", "distributed.devices=1"];
     assert_eq!(
         told(PRICES, &changes, &facts),
-        [
-            "`loss.name`: `on_cpus` has no kernel for GPUs (train on the CPU (`CUDA_VISIBLE_DEVICES=`), or choose \
-            another loss)"
-        ]
+        ["`loss.name`: `on_cpus` has no kernel for GPUs (train on the CPU \
+          (`CUDA_VISIBLE_DEVICES=`), or choose another loss)"]
     );
 }
 
@@ -195,9 +191,8 @@ fn gpus_that_are_not_there_are_refused_with_a_remedy() {
     let nccl = ["distributed.backend=nccl"];
     assert_eq!(
         told(ANIMALS, &nccl, &with_gpus(0)),
-        [
-            "`distributed.backend`: is \"nccl\", which needs GPUs, but CUDA shows none (use backend = \"shm\")"
-        ]
+        ["`distributed.backend`: is \"nccl\", which needs GPUs, but CUDA shows none (use backend \
+          = \"shm\")"]
     );
     let shared = good(ANIMALS, &["distributed.devices=[0, 0]", nccl[0]], &with_gpus(1)).distributed;
     assert!(matches!(shared.backend, BackendPlan::Nccl { .. }) && shared.nccl_shares_a_gpu());
@@ -218,13 +213,15 @@ fn a_program_without_cuda_says_how_to_build_one() {
     assert_eq!(
         told(ANIMALS, &["distributed.devices=[0]"], &animals()),
         [format!(
-            "`distributed.devices`: lists GPUs, but this ddprun was built without `cuda` ({rebuild})"
+            "`distributed.devices`: lists GPUs, but this ddprun was built without `cuda` \
+             ({rebuild})"
         )]
     );
     assert_eq!(
         told(ANIMALS, &["distributed.backend=nccl"], &animals()),
         [format!(
-            "`distributed.backend`: this ddprun was built without `nccl` ({rebuild}, or use backend = \"shm\")"
+            "`distributed.backend`: this ddprun was built without `nccl` ({rebuild}, or use \
+             backend = \"shm\")"
         )]
     );
 }

@@ -240,7 +240,8 @@ fn images_of_a_column_are_read_as_datasets_writes_them() {
     let torn = refusal("observation.images.torn");
     assert!(torn.contains("`observation.images.torn` holds nothing in row 3, not an"), "{torn}");
     let absent = refusal("observation.images.left");
-    let has = "no images `observation.images.left`; it has `observation.images.top`, `observation.images.torn`";
+    let has = "no images `observation.images.left`; it has `observation.images.top`, \
+               `observation.images.torn`";
     assert!(absent.contains(has), "{absent}");
 }
 
