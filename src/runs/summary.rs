@@ -303,7 +303,9 @@ mod tests {
     #[test]
     fn a_run_without_a_process_is_killed_and_knows_its_numbers() {
         let mut run = Speaker::new();
-        [10, 20].into_iter().for_each(|at| run.say(Event::StepDone(example_events::step_done(at))));
+        for at in [10, 20] {
+            run.say(Event::StepDone(example_events::step_done(at)));
+        }
         run.say(better(20, 0.5));
         run.say(better(30, f64::NAN));
         run.say(Event::StepDone(example_events::step_done(30)));

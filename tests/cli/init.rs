@@ -176,7 +176,9 @@ fn manifests_of_speech_are_found_by_their_lines_and_names() {
     let line = |i: usize, label: Option<&str>| {
         let mut line = json!({"audio_filepath": "a.flac", "offset": i, "duration": 0.3});
         line["offset"] = json!(i as f64 / 100.0);
-        label.map(|label| line["label"] = json!(label));
+        if let Some(label) = label {
+            line["label"] = json!(label);
+        }
         format!("{line}\n")
     };
     let labelled =

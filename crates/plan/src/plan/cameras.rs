@@ -22,6 +22,7 @@ pub struct PixelStats {
 
 impl PixelStats {
     /// Those of images of so many channels: the means of all where it is another number.
+    #[must_use]
     pub fn of_channels(&self, channels: usize) -> Self {
         let of = |list: &[f64]| {
             if list.len() == channels {

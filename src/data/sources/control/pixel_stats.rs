@@ -122,8 +122,8 @@ mod tests {
         let first = camera("a", vec![0, 51, 7, 255, 51, 7, 99, 99, 99, 99, 99, 99]);
         let second = camera("b", vec![255, 102, 7, 255, 0, 7, 99, 99, 99, 99, 99, 99]);
         let found = measured(&[first, second], &[0], 3).unwrap();
-        assert_eq!(found.mean, [0.75, 0.2, 0.027451]);
-        assert_eq!(found.std, [0.433013, 0.141421, 1.0]);
+        assert_eq!(found.mean, [0.75, 0.2, 0.027_451]);
+        assert_eq!(found.std, [0.433_013, 0.141_421, 1.0]);
         assert_eq!(measured(&[camera("a", vec![0; 6])], &[0], 1), None);
     }
 
@@ -146,7 +146,7 @@ mod tests {
         assert_eq!((one.mean, one.std), (vec![0.25; 3], vec![0.1; 3]));
         let both = stored(&["top", "wrist"], 3).unwrap();
         // sqrt(0.1² + 0.25²)
-        assert_eq!((both.mean, both.std), (vec![0.5; 3], vec![0.269258; 3]));
+        assert_eq!((both.mean, both.std), (vec![0.5; 3], vec![0.269_258; 3]));
         for (names, channels) in [(["top", "bad"], 3), (["top", "left"], 3), (["top", "wrist"], 1)]
         {
             assert_eq!(stored(&names, channels), None, "{names:?}");

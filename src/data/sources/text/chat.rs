@@ -101,7 +101,7 @@ impl DataSource for Chat {
             format!("{n} of {} conversations cannot be used; line {line}: {why}", entries.len())
         });
         let (held, notes) = (Bytes(entries.held()), wrong.into_iter().collect());
-        Ok(Survey { line, held, notes, ..Survey::of(&splits) })
+        Ok(Survey { notes, line, held, ..Survey::of(&splits) })
     }
 
     fn files(&self, _: &Options) -> Result<Vec<Files>, Error> {

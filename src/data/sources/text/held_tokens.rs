@@ -63,7 +63,9 @@ impl HeldTokens {
         let Self::Memory(tokens, range) = self else { return None };
         let tokens = &tokens[range.clone()];
         bytes.reserve_exact(4 * tokens.len() + CHECKSUM);
-        tokens.iter().for_each(|token| bytes.extend_from_slice(&token.to_le_bytes()));
+        for token in tokens {
+            bytes.extend_from_slice(&token.to_le_bytes());
+        }
         Some(())
     }
 }
