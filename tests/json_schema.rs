@@ -228,14 +228,14 @@ const RIGHT_SWEEPS: [&str; 8] = [
 
 /// Rules of sweeps that a schema cannot say, as [`RULES`].
 const SWEEP_RULES: [(&str, &str); 10] = [
-    ("what its method needs", "method = \"tpe\""),
-    ("keys that its method has no use for", "[[sweep.list]]\n\"optimizer.lr\" = 0.1"),
+    ("keys that its method needs", "method = \"tpe\""),
+    ("or does not use", "[[sweep.list]]\n\"optimizer.lr\" = 0.1"),
     (
-        "`min` is less than `max`",
+        "`min` above `max`",
         "[sweep.parameters.\"optimizer.lr\"]\ndistribution = \"uniform\"\nmin = 1.0\nmax = 0.1\n",
     ),
     (
-        "`min_resource` before `max_resource`",
+        "`min_resource` above `max_resource`",
         "[sweep.pruner]\nname = \"asha\"\nmin_resource = \"2 epochs\"\nmax_resource = \"1 epoch\"",
     ),
     (
@@ -243,16 +243,19 @@ const SWEEP_RULES: [(&str, &str); 10] = [
         "[sweep.parameters.\"optimizer.lr\"]\ndistribution = \"uniform\"\nmin = 0.1\nmax = 1",
     ),
     (
-        "conditions name other parameters",
+        "conditions on unknown parameters",
         "[sweep.parameters.\"optimizer.lr\"]\nvalues = [0.1]\nwhen = { \"optimizer.name\" = \"sgd\" }",
     ),
     (
-        "a key has one entry at a time",
+        "two entries of a key at a time",
         "[sweep.parameters]\n\"optimizer.lr\" = [{ values = [0.1] }, { values = [0.2] }]",
     ),
-    ("the language of constraints", "constraints = [\"optimizer.lr <\"]"),
-    ("values that the base takes", "[sweep.parameters]\n\"train.precision\" = [\"fp8\"]"),
-    ("learning rates that rise", "method = \"lr_range\"\nlr_range = { min = 1.0, max = 0.1 }"),
+    ("the syntax of constraints", "constraints = [\"optimizer.lr <\"]"),
+    ("values that the base refuses", "[sweep.parameters]\n\"train.precision\" = [\"fp8\"]"),
+    (
+        "learning rates that do not rise",
+        "method = \"lr_range\"\nlr_range = { min = 1.0, max = 0.1 }",
+    ),
 ];
 
 #[test]

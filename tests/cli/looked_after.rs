@@ -96,6 +96,8 @@ fn ls_tells_how_each_run_stands() {
     lab.run_to(2, &["rm", "running"]).says(&["is in use by pid "]);
     running.signal(Signal::INT);
     running.wait().has_code(130);
+    // With it goes the file that it was writing.
+    lab.run_to(0, &["rm", "killed"]);
     lab.is_clean();
 }
 
