@@ -199,6 +199,16 @@ pub fn model(opened: &Opened) -> Result<Vec<u8>, Error> {
         .map_err(|damage| Error::Damaged { path: opened.path.clone(), damage })
 }
 
+/// The average of the weights that the checkpoint holds, if that is complete: `ema` or `swa`.
+pub(crate) fn average(opened: &Opened) -> Option<&'static str> {
+    let file = opened.manifest.files.get(OPTIMIZER);
+    let is_kept = |average: &&str| {
+        let is_one = |part: &Part| part.name.starts_with(&format!("{average}."));
+        file.is_some_and(|file| file.parts.iter().any(is_one))
+    };
+    AVERAGES.into_iter().find(is_kept).filter(|_| opened.state.has_averages())
+}
+
 /// As [`model`], with the averages of the weights in their place where the run kept some that are
 /// complete.
 ///
@@ -207,13 +217,7 @@ pub fn model(opened: &Opened) -> Result<Vec<u8>, Error> {
 /// As [`model`].
 pub fn averaged_model(opened: &Opened) -> Result<Vec<u8>, Error> {
     let weights = model(opened)?;
-    let file = opened.manifest.files.get(OPTIMIZER);
-    let is_kept = |average: &&str| {
-        let is_one = |part: &Part| part.name.starts_with(&format!("{average}."));
-        file.is_some_and(|file| file.parts.iter().any(is_one))
-    };
-    let kept = AVERAGES.into_iter().find(is_kept).filter(|_| opened.state.has_averages());
-    let Some(kept) = kept else { return Ok(weights) };
+    let Some(kept) = average(opened) else { return Ok(weights) };
     let state = read_checked(&opened.path, OPTIMIZER, &opened.manifest)
         .map_err(|damage| Error::Damaged { path: opened.path.clone(), damage })?;
     let fails =

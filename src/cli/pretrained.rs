@@ -58,8 +58,10 @@ pub(crate) fn resolve(loaded: &mut Loaded) -> Result<(), Problem> {
             None => problem,
         }
     })?;
-    let Some(Opened { path, manifest, state }) = opened else { return Ok(()) };
-    let (step, averaged) = (state.step, state.has_averages());
+    let Some(opened) = opened else { return Ok(()) };
+    let averaged = checkpoint::average(&opened).is_some();
+    let Opened { path, manifest, state } = opened;
+    let step = state.step;
     let fingerprint = manifest.fingerprint();
     loaded.pretrained = Some(PretrainedCheckpoint { step, averaged, fingerprint });
     loaded.experiment.model.pretrained = Some(step_folder(path, step));

@@ -188,6 +188,9 @@ fn a_run_starts_from_the_weights_of_another_by_its_name() {
     from("fourth", folder.to_str().unwrap(), &[]);
     from("fourth", &format!("run:{id}/latest"), &[]);
     assert_eq!(metrics(&lab, &["fourth"]), expected);
+    // The second run keeps no averages.
+    let plain = from("fifth", "run:second", &[]);
+    assert!(!(plain.stdout + &plain.stderr).contains("averaged weights"));
     // What was taken is kept, and no longer needed.
     let second = children(&lab.path("logs/second")).remove(0);
     let stored = fs::read_to_string(second.join("run.json")).unwrap();
