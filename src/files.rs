@@ -7,6 +7,7 @@
 //! process at a time ([`RunLock`]).
 
 mod append_file;
+mod atomic_file;
 mod fs_calls;
 mod line_file;
 mod new_file;
@@ -21,6 +22,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use crate::failpoint;
 
 pub(crate) use append_file::Appended;
+pub(crate) use atomic_file::AtomicFile;
 pub(crate) use line_file::Lines;
 pub(crate) use new_file::{NewFile, sync_together};
 pub(crate) use run_lock::{RunLock, lock_holder};

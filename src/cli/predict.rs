@@ -1,7 +1,7 @@
 //! `ddprun predict [RUN | CHECKPOINT] INPUT...`: what a run's best checkpoint answers to files
 //! without answers.
 
-use std::io::IsTerminal;
+use std::io::{self, ErrorKind, IsTerminal, Write};
 use std::path::{Path, PathBuf};
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
@@ -14,11 +14,11 @@ use crate::cli::find_run::find_sweep;
 use crate::cli::prepare::plan_of;
 use crate::cli::pretrained::{RUN, has_checkpoint};
 use crate::cli::run_files::{Description, enter_best_run};
-use crate::cli::{Refusal, find_run, to_stderr, to_stdout};
+use crate::cli::{Refusal, find_run, to_stderr};
 use crate::kinds::Kinds;
 use crate::launch::Role;
 use crate::launch::exit_code as exit;
-use crate::launch::rank_env;
+use crate::launch::rank_env::{self, Foreign};
 use crate::plan::Plan;
 use crate::predict::{self, Job, Said};
 use crate::record::canvas;
@@ -27,11 +27,7 @@ use crate::units::BatchSize;
 
 /// Predicts, and prints or writes the rows; exit 3 if every one has an error.
 pub(crate) fn predict(args: &PredictArgs, kinds: &Kinds) -> Result<u8, Refusal> {
-    if matches!(rank_env::from_environment(), Ok(Role::Foreign(_))) {
-        let page = "error: `ddprun predict` starts its ranks itself\n  do: without the launcher, \
-                    use `--nproc-per-node N`";
-        return Err(Refusal::new(exit::REFUSED, page));
-    }
+    let launched = launched(args)?;
     let here = std::env::current_dir().unwrap_or_default();
     let (run, inputs) = split(&args.words)?;
     let (plan, opened) = model(run, args.latest, kinds)?;
@@ -50,18 +46,61 @@ pub(crate) fn predict(args: &PredictArgs, kinds: &Kinds) -> Result<u8, Refusal> 
         kinds,
         paths: &paths,
         ranks: args.nproc_per_node as usize,
+        launched: launched.as_ref(),
         top: args.top.map(|k| k as usize),
         out: out.as_deref().map(|path| (path, args.overwrite)),
     };
-    let bar = bar();
-    let ended = predict::run(&job, &|said| show(&bar, said));
+    // One rank of a launcher speaks for all; which one writes the file is not known before.
+    let is_heard = launched.as_ref().is_none_or(|place| place.rank.is_first());
+    let bar = if is_heard { bar() } else { ProgressBar::hidden() };
+    let mut stdout = Stdout::default();
+    let ended = predict::run(&job, &mut stdout, &|said| show(&bar, said, is_heard));
     bar.finish_and_clear();
-    let ended = ended.map_err(|error| refused(&error))?;
-    tell(&ended, out.as_deref());
-    if let Some(text) = &ended.text {
-        to_stdout(&String::from_utf8_lossy(text))?;
+    if stdout.is_closed {
+        return Ok(0);
     }
+    let Some(ended) = ended.map_err(|error| refused(&error))? else { return Ok(0) };
+    tell(&ended, out.as_deref());
     Ok(if ended.rows > 0 && ended.failed == ended.rows { exit::DATA } else { 0 })
+}
+
+/// Which rank this process is, if another launcher has started it.
+fn launched(args: &PredictArgs) -> Result<Option<Foreign>, Refusal> {
+    let role = rank_env::from_environment();
+    let role = role.map_err(|error| Refusal::of(exit::REFUSED, &error, None))?;
+    let Role::Foreign(place) = role else { return Ok(None) };
+    let refuse = |page: &str| Err(Refusal::new(exit::REFUSED, page));
+    if args.out.is_none() {
+        return refuse(
+            "error: another launcher has started this rank, but its rows have no common file\n  \
+             do: name one with `--out FILE`, in a folder that all ranks see",
+        );
+    }
+    if args.nproc_per_node > 1 {
+        return refuse(
+            "error: another launcher has started this rank, and `--nproc-per-node` asks for more\n  \
+             do: leave one of them out",
+        );
+    }
+    Ok(Some(place))
+}
+
+/// Data goes to stdout; a reader that has seen enough (`| head`) is no failure, but the end.
+#[derive(Default)]
+struct Stdout {
+    is_closed: bool,
+}
+
+impl Write for Stdout {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let written = io::stdout().write(bytes);
+        written.inspect_err(|error| self.is_closed |= error.kind() == ErrorKind::BrokenPipe)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        let flushed = io::stdout().flush();
+        flushed.inspect_err(|error| self.is_closed |= error.kind() == ErrorKind::BrokenPipe)
+    }
 }
 
 /// The run or checkpoint, if the first word names one, and the inputs.
@@ -146,10 +185,10 @@ fn bar() -> ProgressBar {
     bar
 }
 
-fn show(bar: &ProgressBar, said: Said) {
+fn show(bar: &ProgressBar, said: Said, is_heard: bool) {
     match said {
         Said::Began { items, done } => {
-            if done > 0 {
+            if done > 0 && is_heard {
                 to_stderr(&format!("continuing: {done} of {items} inputs are done"));
             }
             bar.set_length(items as u64);

@@ -1,5 +1,6 @@
 //! One process per run: an advisory lock on `.lock` in the run's folder, held until the value is
-//! dropped or the process is gone, however it ends.
+//! dropped or the process is gone, however it ends. Where several processes share the work in a
+//! folder, each holds the lock of its share.
 
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{Read, Write};
@@ -27,7 +28,16 @@ impl RunLock {
     ///
     /// [`Error::InUse`] with the other process; or the lock cannot be made.
     pub(crate) fn acquire(folder: &Path) -> Result<Self, Error> {
-        let path = folder.join(".lock");
+        Self::acquire_named(folder, ".lock")
+    }
+
+    /// As [`RunLock::acquire`], with the file `name` of the folder: a part of what is done there.
+    ///
+    /// # Errors
+    ///
+    /// As [`RunLock::acquire`]; or the folder is not there.
+    pub(crate) fn acquire_named(folder: &Path, name: &str) -> Result<Self, Error> {
+        let path = folder.join(name);
         let mut file = OpenOptions::new()
             .read(true)
             .write(true)

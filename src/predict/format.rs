@@ -1,5 +1,7 @@
-//! Rows -> the bytes of a file.
+//! Rows -> a file, as they come: what is kept in memory does not grow with their number.
 
+use std::error::Error as Failure;
+use std::io::{BufWriter, Write};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -8,14 +10,14 @@ use parquet::data_type::{ByteArray, ByteArrayType, DataType, DoubleType, Int64Ty
 use parquet::errors::ParquetError;
 use parquet::file::properties::WriterProperties;
 use parquet::file::writer::{SerializedFileWriter, SerializedRowGroupWriter};
-use parquet::schema::types::Type;
+use parquet::schema::types::{Type, TypePtr};
 use serde_json::{Map, Value as Json};
 
 use crate::launch::exit_code as exit;
 use crate::predict::error::Error;
-use crate::predict::row::{Column, ColumnType, Value};
+use crate::predict::row::{Column, ColumnType, Rows, Value};
 
-/// Rows of a row group of Parquet.
+/// Rows of a row group of Parquet: those that are in memory before they are written.
 const GROUP: usize = 1 << 16;
 
 /// The form of a file of predictions.
@@ -48,45 +50,125 @@ impl Format {
             }
         }
     }
+}
 
-    /// The whole file.
+/// A file of rows that is being written.
+pub(crate) struct RowWriter<W: Write + Send> {
+    columns: Vec<Column>,
+    body: Body<W>,
+}
+
+/// The file in its form.
+enum Body<W: Write + Send> {
+    Csv(Box<csv::Writer<W>>),
+    Jsonl(BufWriter<W>),
+    Parquet { file: Box<SerializedFileWriter<W>>, waiting: Rows },
+}
+
+type Written<T> = Result<T, Box<dyn Failure + Send + Sync>>;
+
+impl<W: Write + Send> RowWriter<W> {
+    /// Begins a file.
     ///
     /// # Errors
     ///
-    /// Those of the libraries, none of which rows can cause.
-    pub(crate) fn bytes(self, columns: &[Column], rows: &[Vec<Value>]) -> Result<Vec<u8>, Error> {
-        let found = match self {
-            Self::Csv => csv(columns, rows).map_err(|error| error.to_string()),
-            Self::Jsonl => jsonl(columns, rows).map_err(|error| error.to_string()),
-            Self::Parquet => parquet(columns, rows).map_err(|error| error.to_string()),
-        };
-        found.map_err(|why| Error::new(exit::BUG, format!("predictions cannot be written: {why}")))
+    /// The disk's.
+    pub(crate) fn new(format: Format, columns: &[Column], to: W) -> Result<Self, Error> {
+        let body = Body::begin(format, columns, to).map_err(unwritable)?;
+        Ok(Self { columns: columns.to_vec(), body })
+    }
+
+    /// Adds rows.
+    ///
+    /// # Errors
+    ///
+    /// The disk's.
+    pub(crate) fn write(&mut self, rows: Rows) -> Result<(), Error> {
+        self.body.write(&self.columns, rows).map_err(unwritable)
+    }
+
+    /// Writes what is left, and gives back what was written to.
+    ///
+    /// # Errors
+    ///
+    /// The disk's.
+    pub(crate) fn finish(self) -> Result<W, Error> {
+        self.body.finish(&self.columns).map_err(unwritable)
     }
 }
 
-fn csv(columns: &[Column], rows: &[Vec<Value>]) -> Result<Vec<u8>, Box<dyn std::error::Error>> {
-    let mut writer = ::csv::Writer::from_writer(Vec::new());
-    writer.write_record(columns.iter().map(|column| &column.name))?;
-    for row in rows {
-        writer.write_record(row.iter().map(ToString::to_string))?;
-    }
-    Ok(writer.into_inner()?)
+#[expect(clippy::needless_pass_by_value, reason = "fits `map_err`")]
+fn unwritable(why: Box<dyn Failure + Send + Sync>) -> Error {
+    Error::new(exit::STORAGE, format!("predictions cannot be written: {why}"))
 }
 
-fn jsonl(columns: &[Column], rows: &[Vec<Value>]) -> serde_json::Result<Vec<u8>> {
-    let mut bytes = Vec::new();
-    for row in rows {
-        let value = |value| serde_json::to_value(value).unwrap_or(Json::Null);
-        let pairs = columns.iter().zip(row);
-        let object: Map<String, Json> =
-            pairs.map(|(column, cell)| (column.name.clone(), value(cell))).collect();
-        serde_json::to_writer(&mut bytes, &object)?;
-        bytes.push(b'\n');
+impl<W: Write + Send> Body<W> {
+    fn begin(format: Format, columns: &[Column], to: W) -> Written<Self> {
+        Ok(match format {
+            Format::Csv => {
+                let mut file = csv::Writer::from_writer(to);
+                file.write_record(columns.iter().map(|column| &column.name))?;
+                Self::Csv(Box::new(file))
+            }
+            Format::Jsonl => Self::Jsonl(BufWriter::new(to)),
+            Format::Parquet => {
+                let properties = Arc::new(WriterProperties::builder().build());
+                let file = SerializedFileWriter::new(to, schema(columns)?, properties)?;
+                Self::Parquet { file: Box::new(file), waiting: Vec::new() }
+            }
+        })
     }
-    Ok(bytes)
+
+    fn write(&mut self, columns: &[Column], mut rows: Rows) -> Written<()> {
+        match self {
+            Self::Csv(file) => {
+                for row in rows {
+                    file.write_record(row.iter().map(ToString::to_string))?;
+                }
+                file.flush()?;
+            }
+            Self::Jsonl(file) => {
+                rows.iter().try_for_each(|row| line(file, columns, row))?;
+                file.flush()?;
+            }
+            Self::Parquet { file, waiting } => {
+                waiting.append(&mut rows);
+                while waiting.len() >= GROUP {
+                    let later = waiting.split_off(GROUP);
+                    group(file, columns, waiting)?;
+                    *waiting = later;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn finish(self, columns: &[Column]) -> Written<W> {
+        Ok(match self {
+            Self::Csv(file) => file.into_inner().map_err(|error| error.error().to_string())?,
+            Self::Jsonl(file) => file.into_inner().map_err(|error| error.error().to_string())?,
+            Self::Parquet { mut file, waiting } => {
+                if !waiting.is_empty() {
+                    group(&mut file, columns, &waiting)?;
+                }
+                file.into_inner()?
+            }
+        })
+    }
 }
 
-fn parquet(columns: &[Column], rows: &[Vec<Value>]) -> Result<Vec<u8>, ParquetError> {
+/// A JSON object and a line end.
+fn line(to: &mut impl Write, columns: &[Column], row: &[Value]) -> Written<()> {
+    let value = |value| serde_json::to_value(value).unwrap_or(Json::Null);
+    let pairs = columns.iter().zip(row);
+    let object: Map<String, Json> =
+        pairs.map(|(column, cell)| (column.name.clone(), value(cell))).collect();
+    serde_json::to_writer(&mut *to, &object)?;
+    Ok(to.write_all(b"\n")?)
+}
+
+/// Columns of optional values.
+fn schema(columns: &[Column]) -> Result<TypePtr, ParquetError> {
     let fields = columns.iter().map(|column| {
         let (physical, logical) = match column.kind {
             ColumnType::Text => (Physical::BYTE_ARRAY, Some(LogicalType::String)),
@@ -97,33 +179,36 @@ fn parquet(columns: &[Column], rows: &[Vec<Value>]) -> Result<Vec<u8>, ParquetEr
         field.with_repetition(Repetition::OPTIONAL).with_logical_type(logical).build().map(Arc::new)
     });
     let fields = fields.collect::<Result<Vec<_>, _>>()?;
-    let schema = Type::group_type_builder("predictions").with_fields(fields).build()?;
-    let properties = Arc::new(WriterProperties::builder().build());
-    let mut writer = SerializedFileWriter::new(Vec::new(), Arc::new(schema), properties)?;
-    for rows in rows.chunks(GROUP) {
-        let mut group = writer.next_row_group()?;
-        for (at, column) in columns.iter().enumerate() {
-            let cells = rows.iter().map(|row| &row[at]);
-            match column.kind {
-                ColumnType::Text => write::<ByteArrayType>(&mut group, cells, |cell| match cell {
-                    Value::Text(text) => Some(ByteArray::from(text.as_str())),
-                    _ => None,
-                })?,
-                ColumnType::Integer => write::<Int64Type>(&mut group, cells, |cell| match cell {
-                    Value::Integer(value) => Some(*value),
-                    _ => None,
-                })?,
-                ColumnType::Number => write::<DoubleType>(&mut group, cells, Value::number)?,
-            }
+    Ok(Arc::new(Type::group_type_builder("predictions").with_fields(fields).build()?))
+}
+
+/// Rows as a row group of Parquet.
+fn group<W: Write + Send>(
+    file: &mut SerializedFileWriter<W>,
+    columns: &[Column],
+    rows: &[Vec<Value>],
+) -> Result<(), ParquetError> {
+    let mut group = file.next_row_group()?;
+    for (at, column) in columns.iter().enumerate() {
+        let cells = rows.iter().map(|row| &row[at]);
+        match column.kind {
+            ColumnType::Text => write::<ByteArrayType, W>(&mut group, cells, |cell| match cell {
+                Value::Text(text) => Some(ByteArray::from(text.as_str())),
+                _ => None,
+            })?,
+            ColumnType::Integer => write::<Int64Type, W>(&mut group, cells, |cell| match cell {
+                Value::Integer(value) => Some(*value),
+                _ => None,
+            })?,
+            ColumnType::Number => write::<DoubleType, W>(&mut group, cells, Value::number)?,
         }
-        group.close()?;
     }
-    writer.into_inner()
+    group.close().map(drop)
 }
 
 /// Writes the next column, of which cells without a value are null.
-fn write<'a, T: DataType>(
-    group: &mut SerializedRowGroupWriter<'_, Vec<u8>>,
+fn write<'a, T: DataType, W: Write + Send>(
+    group: &mut SerializedRowGroupWriter<'_, W>,
     cells: impl Iterator<Item = &'a Value>,
     value: impl Fn(&Value) -> Option<T::T>,
 ) -> Result<(), ParquetError> {
@@ -142,6 +227,15 @@ mod tests {
     use parquet::file::reader::{FileReader, SerializedFileReader};
 
     use super::*;
+
+    /// A whole file, to which rows were added so many at a time.
+    fn bytes(format: Format, columns: &[Column], rows: &[Vec<Value>], at_once: usize) -> Vec<u8> {
+        let mut file = RowWriter::new(format, columns, Vec::new()).unwrap();
+        for rows in rows.chunks(at_once) {
+            file.write(rows.to_vec()).unwrap();
+        }
+        file.finish().unwrap()
+    }
 
     fn rows() -> (Vec<Column>, Vec<Vec<Value>>) {
         let column = |name: &str, kind| Column::new(name, kind);
@@ -168,8 +262,7 @@ mod tests {
     #[test]
     fn rows_are_the_same_in_every_form() {
         let (columns, rows) = rows();
-        let text =
-            |format: Format| String::from_utf8(format.bytes(&columns, &rows).unwrap()).unwrap();
+        let text = |format| String::from_utf8(bytes(format, &columns, &rows, 1)).unwrap();
         assert_eq!(
             text(Format::Csv),
             "path,row,\"p_a, \"\"b\"\"\",error\n\"x,y\",1,0.1,\nä,2,,bad\n"
@@ -179,7 +272,7 @@ mod tests {
             "{\"path\":\"x,y\",\"row\":1,\"p_a, \\\"b\\\"\":0.1,\"error\":null}\n\
              {\"path\":\"ä\",\"row\":2,\"p_a, \\\"b\\\"\":null,\"error\":\"bad\"}\n"
         );
-        let bytes = Format::Parquet.bytes(&columns, &rows).unwrap();
+        let bytes = bytes(Format::Parquet, &columns, &rows, 1);
         let file = tempfile::NamedTempFile::new().unwrap();
         crate::files::write_atomic(file.path(), &bytes).unwrap();
         let file = std::fs::File::open(file.path()).unwrap();
@@ -189,5 +282,14 @@ mod tests {
         assert_eq!(found.len(), 2);
         assert!(found[0].contains("path: \"x,y\"") && found[0].contains("0.1"), "{found:?}");
         assert!(found[1].contains("row: 2") && found[1].contains("error: \"bad\""), "{found:?}");
+    }
+    #[test]
+    fn a_file_of_several_groups_is_the_same_however_rows_come() {
+        let (columns, two) = rows();
+        let rows: Vec<Vec<Value>> = two.into_iter().cycle().take(2 * GROUP + 3).collect();
+        for format in [Format::Csv, Format::Jsonl, Format::Parquet] {
+            let whole = bytes(format, &columns, &rows, rows.len());
+            assert!(bytes(format, &columns, &rows, 4097) == whole, "{format:?}");
+        }
     }
 }

@@ -1,34 +1,35 @@
-//! Many inputs, part by part, on several ranks: what is done is kept in files, so that a second
-//! start goes on.
+//! Many inputs, part by part, on several ranks. With a file to write, what is done is kept beside
+//! it, so that a second start goes on; without one, rows are written as soon as those before them
+//! are.
 //!
-//! Ranks of one machine are threads, each with a model of its own and its share of the cores; with
-//! GPUs each has the next one. Which rank takes a part does not matter for its rows.
+//! Ranks that we start are threads, each with a model of its own and its share of the cores; with
+//! GPUs each has the next one. Ranks of another launcher are processes, which share the work
+//! through the folder of parts: each does every so manieth, and then what a rank that is gone has
+//! left. Which rank does a part does not matter for its rows.
 
+use std::collections::BTreeMap;
+use std::io::Write;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
-
-use serde::{Deserialize, Serialize};
+use std::time::Instant;
 
 use crate::checkpoint::Opened;
 use crate::data::{self, Inputs, Items};
-use crate::files;
 use crate::kinds::Kinds;
 use crate::launch::exit_code as exit;
+use crate::launch::rank_env::Foreign;
 use crate::plan::Plan;
 use crate::predict::cut::parts;
+use crate::predict::ended::Ended;
 use crate::predict::error::Error;
 use crate::predict::form::Form;
-use crate::predict::format::Format;
+use crate::predict::format::{Format, RowWriter};
+use crate::predict::part_folder::{FORMAT, Identity, PartFolder};
 use crate::predict::predictor::{Predictor, read};
-use crate::predict::row::{Column, Value};
+use crate::predict::row::{Column, Rows};
 use crate::worker;
-
-/// Version of a part's file.
-const FORMAT: u32 = 1;
-/// In the folder of parts: what they are parts of.
-const JOB: &str = "job.json";
 
 /// What is to be predicted.
 pub(crate) struct Job<'a> {
@@ -36,10 +37,13 @@ pub(crate) struct Job<'a> {
     pub(crate) opened: &'a Opened,
     pub(crate) kinds: &'a Kinds,
     pub(crate) paths: &'a [PathBuf],
+    /// Ranks of this process.
     pub(crate) ranks: usize,
+    /// Which rank this process is, if another launcher has started it; its work goes to a file.
+    pub(crate) launched: Option<&'a Foreign>,
     /// Most likely classes that are given.
     pub(crate) top: Option<usize>,
-    /// The file to write, and whether what another job left may go; without one rows are returned.
+    /// The file to write, and whether what another job left may go.
     pub(crate) out: Option<(&'a Path, bool)>,
 }
 
@@ -52,72 +56,28 @@ pub(crate) enum Said {
     Done(usize),
 }
 
-/// What came of a job.
-pub(crate) struct Ended {
-    /// Rows as a file, if none was to be written.
-    pub(crate) text: Option<Vec<u8>>,
-    pub(crate) rows: usize,
-    /// Of these, rows that have an error, and the first of them: path, row and error.
-    pub(crate) failed: usize,
-    pub(crate) first: Vec<String>,
-}
-
-/// Rows with an error that are named.
-const MAX_NAMED: usize = 10;
-
-/// Identity of a job; a second start goes on only with the same.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-struct Identity {
-    format: u32,
-    version: String,
-    /// Of the checkpoint.
-    weights: String,
-    /// Of the inputs: their names, sizes and times.
-    inputs: String,
-    top: Option<usize>,
-    batch_size: u32,
-    precision: String,
-}
-
-/// Predicts all of it.
+/// Predicts all of it; rows go to `stream`, as CSV, if no file is to be written. `None` of a rank
+/// whose file another one has joined.
 ///
 /// # Errors
 ///
 /// The inputs or the output cannot be used, or the model fails; what is done is kept.
-pub(crate) fn run(job: &Job<'_>, said: &(dyn Fn(Said) + Sync)) -> Result<Ended, Error> {
+pub(crate) fn run(
+    job: &Job<'_>,
+    stream: &mut (dyn Write + Send),
+    said: &(dyn Fn(Said) + Sync),
+) -> Result<Option<Ended>, Error> {
+    let format = job.out.map_or(Ok(Format::Csv), |(path, _)| Format::of(path))?;
     let source = job.kinds.data.build(&job.plan.data.source.kind).map_err(data::Error::from)?;
     let inputs = read(source.as_ref(), job.plan, job.paths, &job.kinds.transforms)?;
     let form = Form::of(job.plan, &inputs, job.top)?;
     let parts = parts(&inputs, job.plan.val_batch_size.count());
-    let format = job.out.map_or(Ok(Format::Csv), |(path, _)| Format::of(path))?;
-    let identity = identity(job, &inputs)?;
-    let folder = job.out.map(|(path, replaces)| own(&identity, path, replaces)).transpose()?;
-    let done: Vec<Mutex<Option<Rows>>> =
-        (0..parts.len()).map(|at| Mutex::new(folder.as_ref().and_then(|f| kept(f, at)))).collect();
-    let is_done = |at: &usize| lock(&done[*at]).is_some();
-    let before = (0..parts.len()).filter(is_done).map(|at| parts[at].len()).sum();
-    said(Said::Began { items: inputs.items.len(), done: before });
-    let work = Work { job, inputs: &inputs, form: &form, parts: &parts, folder: folder.as_deref() };
-    work.on_ranks(&done, said)?;
-    let mut ended = Ended { text: None, rows: 0, failed: 0, first: Vec::new() };
-    let mut rows = Vec::new();
-    for part in done {
-        let part = part.into_inner().unwrap_or_else(PoisonError::into_inner);
-        rows.extend(part.unwrap_or_default());
+    let work = Work { job, inputs: &inputs, form: &form, parts: &parts, said };
+    match job.out {
+        Some((path, replaces)) => work.to_file(format, path, replaces),
+        None => work.to_stream(stream).map(Some),
     }
-    ended.count(&rows, &form.columns);
-    let bytes = format.bytes(&form.columns, &rows)?;
-    match (job.out, folder) {
-        (Some((path, _)), Some(folder)) => {
-            files::write_atomic(path, &bytes)?;
-            files::remove_folder(&folder)?;
-        }
-        _ => ended.text = Some(bytes),
-    }
-    Ok(ended)
 }
-
-type Rows = Vec<Vec<Value>>;
 
 fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
@@ -129,43 +89,124 @@ struct Work<'a> {
     inputs: &'a Inputs,
     form: &'a Form,
     parts: &'a [Range<usize>],
-    folder: Option<&'a Path>,
+    said: &'a (dyn Fn(Said) + Sync),
+}
+
+/// Rows that are written in the order of their parts.
+struct InOrder<'a> {
+    to: RowWriter<&'a mut (dyn Write + Send)>,
+    /// The part that is written next.
+    next: usize,
+    /// Later ones that are done: no more than there are ranks, or nearly.
+    waiting: BTreeMap<usize, Rows>,
+    ended: Ended,
+}
+
+impl InOrder<'_> {
+    fn take(&mut self, at: usize, rows: Rows, columns: &[Column]) -> Result<(), Error> {
+        self.waiting.insert(at, rows);
+        while let Some(rows) = self.waiting.remove(&self.next) {
+            self.ended.count(&rows, columns);
+            self.to.write(rows)?;
+            self.next += 1;
+        }
+        Ok(())
+    }
 }
 
 impl Work<'_> {
-    /// Has the ranks do what is not done.
+    fn to_stream(&self, stream: &mut (dyn Write + Send)) -> Result<Ended, Error> {
+        let columns = &self.form.columns;
+        let to = RowWriter::new(Format::Csv, columns, stream)?;
+        let (waiting, ended) = (BTreeMap::new(), Ended::default());
+        let written = Mutex::new(InOrder { to, next: 0, waiting, ended });
+        let open: Vec<usize> = (0..self.parts.len()).collect();
+        self.begin(&open);
+        self.on_ranks(&open, &|at, rows| lock(&written).take(at, rows, columns))?;
+        let InOrder { to, ended, .. } =
+            written.into_inner().unwrap_or_else(PoisonError::into_inner);
+        to.finish()?;
+        Ok(ended)
+    }
+
+    fn to_file(&self, format: Format, out: &Path, replaces: bool) -> Result<Option<Ended>, Error> {
+        let folder = PartFolder::of(out, replaces, self.parts.len());
+        let identity = identity(self.job, self.inputs)?;
+        let timeout = self.job.plan.distributed.timeout;
+        match self.job.launched.filter(|place| !place.rank.is_first()) {
+            None => folder.own(&identity)?,
+            Some(_) if folder.wait_for(&identity, timeout)? => {}
+            Some(_) => return Ok(None),
+        }
+        self.begin(&folder.open());
+        self.all_shares(&folder)?;
+        folder.join(format, &self.form.columns, timeout)
+    }
+
+    /// Says what there is to do.
+    fn begin(&self, open: &[usize]) {
+        let left: usize = open.iter().map(|&at| self.parts[at].len()).sum();
+        let items = self.inputs.items.len();
+        (self.said)(Said::Began { items, done: items - left });
+    }
+
+    /// Does this rank's share of the parts, then those of ranks that are gone, until all are done.
+    /// Ranks that have finished nothing for long are not waited for: a part that is done twice is
+    /// the same.
+    fn all_shares(&self, folder: &PartFolder<'_>) -> Result<(), Error> {
+        let place = self.job.launched;
+        let (rank, world) = place.map_or((0, 1), |at| (at.rank.index(), at.world.count()));
+        let (mut left, mut since) = (usize::MAX, Instant::now());
+        while left > 0 {
+            let is_patient = since.elapsed() <= self.job.plan.distributed.timeout;
+            for share in (0..world).map(|turn| (rank + turn) % world) {
+                let claim = folder.claim(&format!("rank-{share}"))?;
+                if claim.is_none() && world == 1 {
+                    return Err(folder.in_use());
+                }
+                if claim.is_none() && is_patient {
+                    continue;
+                }
+                let mut open = folder.open();
+                open.retain(|at| at % world == share);
+                self.on_ranks(&open, &|at, rows| folder.keep(at, &rows))?;
+            }
+            let now = folder.open().len();
+            if now != left {
+                (left, since) = (now, Instant::now());
+            }
+        }
+        Ok(())
+    }
+
+    /// Has the ranks of this process do the `open` parts, and give their rows to `keep`.
     fn on_ranks(
         &self,
-        done: &[Mutex<Option<Rows>>],
-        said: &(dyn Fn(Said) + Sync),
+        open: &[usize],
+        keep: &(dyn Fn(usize, Rows) -> Result<(), Error> + Sync),
     ) -> Result<(), Error> {
-        let open: Vec<usize> = (0..done.len()).filter(|&at| lock(&done[at]).is_none()).collect();
-        let ranks = self.job.ranks.clamp(1, open.len().max(1));
-        let (next, is_over) = (AtomicUsize::new(0), AtomicBool::new(open.is_empty()));
+        if open.is_empty() {
+            return Ok(());
+        }
+        let ranks = self.job.ranks.clamp(1, open.len());
+        let (next, is_over) = (AtomicUsize::new(0), AtomicBool::new(false));
         let rank = |rank: usize| -> Result<(), Error> {
             let live = || -> Result<(), Error> {
-                let mut predictor = self.predictor(rank, ranks)?;
+                let (mut predictor, is_shared) = self.predictor(rank, ranks)?;
                 let _threads =
-                    (ranks > 1).then(|| worker::share_of_cores(predictor.plan())).transpose()?;
+                    is_shared.then(|| worker::share_of_cores(predictor.plan())).transpose()?;
                 while !is_over.load(Ordering::Relaxed) {
                     let Some(&at) = open.get(next.fetch_add(1, Ordering::Relaxed)) else { break };
                     let items = self.parts[at].clone();
                     let n = items.len();
-                    let rows = predictor.part(self.inputs, items, self.form)?;
-                    if let Some(folder) = self.folder {
-                        keep(folder, at, &rows)?;
-                    }
-                    *lock(&done[at]) = Some(rows);
-                    said(Said::Done(n));
+                    keep(at, predictor.part(self.inputs, items, self.form)?)?;
+                    (self.said)(Said::Done(n));
                 }
                 Ok(())
             };
             let lived = worker::on_large_stack(|| Ok(live())).map_err(Error::from).flatten();
             lived.inspect_err(|_| is_over.store(true, Ordering::Relaxed))
         };
-        if is_over.load(Ordering::Relaxed) {
-            return Ok(());
-        }
         let rank = &rank;
         std::thread::scope(|scope| {
             let all: Vec<_> = (0..ranks).map(|at| scope.spawn(move || rank(at))).collect();
@@ -175,8 +216,10 @@ impl Work<'_> {
         })
     }
 
-    /// The model of a rank, on its device.
-    fn predictor(&self, rank: usize, ranks: usize) -> Result<Predictor, Error> {
+    /// The model of a rank, on its device, and whether it shares the cores with others.
+    fn predictor(&self, rank: usize, ranks: usize) -> Result<(Predictor, bool), Error> {
+        let place = self.job.launched.map(|at| (at.local_rank.index(), at.local_world.count()));
+        let (rank, ranks) = place.unwrap_or((rank, ranks));
         let mut plan = self.job.plan.clone();
         let devices = &mut plan.distributed.devices;
         if !devices.is_empty() {
@@ -187,59 +230,8 @@ impl Work<'_> {
             let cores = std::thread::available_parallelism().map_or(1, usize::from);
             plan.distributed.threads_per_rank = (cores / ranks).max(1);
         }
-        Predictor::of(plan, self.job.opened, self.job.kinds)
+        Ok((Predictor::of(plan, self.job.opened, self.job.kinds)?, ranks > 1))
     }
-}
-
-impl Ended {
-    fn count(&mut self, rows: &Rows, columns: &[Column]) {
-        let name = |row: &Vec<Value>| {
-            let known = columns.iter().zip(row).filter(|(column, value)| {
-                ["path", "row"].contains(&column.name.as_str()) && **value != Value::Nothing
-            });
-            let words: Vec<String> = known
-                .map(|(column, value)| match column.name.as_str() {
-                    "row" => format!("row {value}"),
-                    _ => value.to_string(),
-                })
-                .collect();
-            let why = row.last().map(ToString::to_string).unwrap_or_default();
-            format!("{}: {why}", words.join(", "))
-        };
-        let has_failed = |row: &&Vec<Value>| row.last() != Some(&Value::Nothing);
-        self.rows = rows.len();
-        self.failed = rows.iter().filter(has_failed).count();
-        self.first = rows.iter().filter(has_failed).take(MAX_NAMED).map(name).collect();
-    }
-}
-
-/// The folder of the parts of `out`, which is this job's.
-fn own(identity: &Identity, out: &Path, replaces: bool) -> Result<PathBuf, Error> {
-    if out.exists() && !replaces {
-        let what = format!("`{}` exists already", out.display());
-        let help = "choose another file, or replace it with `--overwrite`";
-        return Err(Error::new(exit::REFUSED, what).with_help(help));
-    }
-    let mut folder = out.as_os_str().to_owned();
-    folder.push(".parts");
-    let folder = PathBuf::from(folder);
-    let text = serde_json::to_vec_pretty(identity).unwrap_or_default();
-    match std::fs::read(folder.join(JOB)) {
-        Ok(kept) if kept == text => return Ok(folder),
-        Ok(_) if !replaces => {
-            let what = format!(
-                "`{}` holds parts of other predictions: of other inputs, weights or options",
-                folder.display()
-            );
-            let help = "run the command that began them, or discard them with `--overwrite`";
-            return Err(Error::new(exit::REFUSED, what).with_help(help));
-        }
-        Ok(_) => files::remove_folder(&folder)?,
-        Err(_) => {}
-    }
-    files::create_writable_folder(&folder)?;
-    files::write_atomic(&folder.join(JOB), &text)?;
-    Ok(folder)
 }
 
 fn identity(job: &Job<'_>, found: &Inputs) -> Result<Identity, Error> {
@@ -272,20 +264,4 @@ fn identity(job: &Job<'_>, found: &Inputs) -> Result<Identity, Error> {
         batch_size: job.plan.val_batch_size.get(),
         precision: format!("{:?}", job.plan.precision),
     })
-}
-
-fn part_file(folder: &Path, at: usize) -> PathBuf {
-    folder.join(format!("part-{at:06}.json"))
-}
-
-/// Writes a part, whole or not at all.
-fn keep(folder: &Path, at: usize, rows: &Rows) -> Result<(), Error> {
-    let bytes = serde_json::to_vec(rows)
-        .map_err(|error| Error::new(exit::BUG, format!("a part cannot be written: {error}")))?;
-    Ok(files::write_atomic(&part_file(folder, at), &bytes)?)
-}
-
-/// A part that an earlier start has written.
-fn kept(folder: &Path, at: usize) -> Option<Rows> {
-    serde_json::from_slice(&std::fs::read(part_file(folder, at)).ok()?).ok()
 }

@@ -6,7 +6,8 @@
 //!
 //! How a data set reads inputs without answers is its own business
 //! ([`DataSource::inputs`](crate::data::DataSource::inputs)). Batches are cut by the place of a
-//! sample among the inputs, so the rows are the same for any number of ranks.
+//! sample among the inputs, so the rows are the same for any number of ranks. Rows are written as
+//! they come, so memory does not grow with their number.
 //!
 //! ```no_run
 //! use ddprun::kinds::Kinds;
@@ -27,9 +28,12 @@ mod form;
 mod format;
 mod cut;
 mod predictor;
+mod ended;
+mod part_folder;
 mod job;
 
+pub(crate) use ended::Ended;
 pub use error::Error;
-pub(crate) use job::{Ended, Job, Said, run};
+pub(crate) use job::{Job, Said, run};
 pub use predictor::{Predictions, Predictor};
 pub use row::{Column, ColumnType, Row, Value};

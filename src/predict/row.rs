@@ -39,6 +39,9 @@ pub struct Column {
     pub kind: ColumnType,
 }
 
+/// Rows, each with a value for each column.
+pub(crate) type Rows = Vec<Vec<Value>>;
+
 /// A row, by the names of its columns.
 #[derive(Clone, Copy, Debug)]
 pub struct Row<'a> {

@@ -6,10 +6,13 @@ use std::fmt::Write;
 use std::fs;
 use std::path::PathBuf;
 
+use rustix::process::Signal;
 use serde_json::Value;
 
 use crate::experiments::BASE;
 use crate::lab::{Lab, children};
+use crate::machines::end;
+use crate::running::{Running, spawn};
 
 /// Rows of a .jsonl file.
 fn rows(lab: &Lab, file: &str) -> Vec<Value> {
@@ -184,6 +187,79 @@ fn a_table_is_predicted_in_its_own_unit_and_a_bad_row_keeps_its_place() {
     lab.run_to(3, &["predict", "other.csv"])
         .says(&["lacks the columns `area`, `city`", "it has `id`, `place`"]);
     lab.run_to(2, &["predict", "new.csv", "--top", "1"]).says(&["`--top` is for classes"]);
+}
+
+/// A trained table, and one of 10,000 rows, which are three parts.
+fn large_table() -> Lab {
+    let lab = Lab::with(&TABLE.replace("epochs = 3", "epochs = 1"));
+    lab.write("train.csv", table(60));
+    lab.write("val.csv", table(13));
+    lab.run_to(0, &["small.toml"]);
+    lab.write("large.csv", table(10_000));
+    lab
+}
+
+/// Such a rank of torchrun, of two.
+fn launched(lab: &Lab, rank: &str, out: &str) -> Running {
+    let mut command = lab.ddprun(&["predict", "large.csv", "-o", out]);
+    command.envs([("RANK", rank), ("LOCAL_RANK", rank)]);
+    command.envs([("WORLD_SIZE", "2"), ("LOCAL_WORLD_SIZE", "2")]);
+    command.envs([("MASTER_ADDR", "127.0.0.1"), ("MASTER_PORT", "29500")]);
+    spawn(command)
+}
+
+#[test]
+fn ranks_of_a_launcher_share_the_work_and_one_that_is_gone_leaves_it_to_the_others() {
+    let lab = large_table();
+    for form in ["csv", "jsonl", "parquet"] {
+        let one = format!("one.{form}");
+        lab.run_to(0, &["predict", "large.csv", "-o", &one]);
+        let one = fs::read(lab.path(&one)).unwrap();
+        let out = format!("two.{form}");
+        let ended = end((0..2).map(|rank| launched(&lab, &rank.to_string(), &out)).collect());
+        assert_eq!((ended[0].code, ended[1].code), (0, 0), "{ended:?}");
+        let said = ended.iter().map(|ended| ended.stderr.as_str()).collect::<String>();
+        assert_eq!(said.matches("wrote `two").count(), 1, "{said}");
+        assert_eq!(fs::read(lab.path(&out)).unwrap(), one, "{form}");
+        if form == "csv" {
+            let printed = lab.run_to(0, &["predict", "large.csv", "--nproc-per-node", "2"]);
+            assert!(printed.stdout.as_bytes() == one, "what is printed is the file");
+        }
+    }
+    // Rank 0 alone: rank 1 never comes.
+    launched(&lab, "0", "three.csv").wait().has_code(0);
+    let mut all = vec![launched(&lab, "0", "four.csv"), launched(&lab, "1", "four.csv")];
+    let held = lab.path("four.csv.parts/rank-1.lock");
+    crate::running::until("a share", || held.is_file() || all[0].is_over());
+    if !all[1].is_over() {
+        all[1].signal(Signal::KILL);
+    }
+    assert_eq!(end(all)[0].code, 0);
+    let one = fs::read(lab.path("one.csv")).unwrap();
+    assert!(fs::read(lab.path("three.csv")).unwrap() == one);
+    assert!(fs::read(lab.path("four.csv")).unwrap() == one);
+    // A rank that comes when all is done has nothing to do; rank 0 does not replace the file.
+    launched(&lab, "1", "four.csv").wait().has_code(0);
+    let ended = launched(&lab, "0", "four.csv").wait();
+    ended.has_code(2);
+    ended.says(&["`four.csv` exists already"]);
+    lab.is_clean();
+}
+
+#[test]
+fn what_a_launcher_cannot_share_is_refused() {
+    let lab = large_table();
+    let rank = |args: &[&str]| {
+        let mut command = lab.ddprun(&[&["predict", "val.csv"], args].concat());
+        command.envs([("RANK", "0"), ("WORLD_SIZE", "2"), ("LOCAL_RANK", "0")]);
+        spawn(command).wait()
+    };
+    let ended = rank(&[]);
+    ended.has_code(2);
+    ended.says(&["its rows have no common file", "--out FILE"]);
+    let ended = rank(&["--out", "x.csv", "--nproc-per-node", "2"]);
+    ended.has_code(2);
+    ended.says(&["`--nproc-per-node` asks for more"]);
 }
 
 #[test]

@@ -1,0 +1,228 @@
+//! `FILE.parts`: what is done of a job, part by part, until `FILE` is joined from it.
+//!
+//! ```text
+//! job.json         what the parts are parts of: a start goes on only with the same
+//! part-000000.json rows
+//! rank-0.lock      held by the process that does this share; free as soon as that is gone
+//! join.lock        held by the process that joins the file
+//! ```
+//!
+//! The folder is what ranks of a launcher share, so they need no connection between them, and a
+//! rank that is killed takes nothing with it but a part.
+
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use serde::{Deserialize, Serialize};
+
+use crate::files::{self, AtomicFile, RunLock};
+use crate::launch::exit_code as exit;
+use crate::predict::ended::Ended;
+use crate::predict::error::Error;
+use crate::predict::format::{Format, RowWriter};
+use crate::predict::row::{Column, Rows};
+
+/// Version of a part's file.
+pub(super) const FORMAT: u32 = 1;
+/// What the parts are parts of.
+const JOB: &str = "job.json";
+/// How often a rank looks whether rank 0 has begun.
+const POLL: Duration = Duration::from_millis(20);
+
+/// Identity of a job; a second start goes on only with the same.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Identity {
+    pub(super) format: u32,
+    pub(super) version: String,
+    /// Of the checkpoint.
+    pub(super) weights: String,
+    /// Of the inputs: their names, sizes and times.
+    pub(super) inputs: String,
+    pub(super) top: Option<usize>,
+    pub(super) batch_size: u32,
+    pub(super) precision: String,
+}
+
+/// The folder of the parts of one job.
+pub(super) struct PartFolder<'a> {
+    path: PathBuf,
+    out: &'a Path,
+    /// Whether a file that is there may go.
+    replaces: bool,
+    /// Number of parts.
+    n: usize,
+}
+
+impl<'a> PartFolder<'a> {
+    /// That of `n` parts of the file `out`, which need not be there.
+    pub(super) fn of(out: &'a Path, replaces: bool, n: usize) -> Self {
+        let mut path = out.as_os_str().to_owned();
+        path.push(".parts");
+        Self { path: path.into(), out, replaces, n }
+    }
+
+    /// Makes it this job's, with what an earlier start has done.
+    ///
+    /// # Errors
+    ///
+    /// The file is there, or another job's parts are.
+    pub(super) fn own(&self, identity: &Identity) -> Result<(), Error> {
+        self.refuse_existing()?;
+        let text = identity.text();
+        match std::fs::read(self.path.join(JOB)) {
+            Ok(kept) if kept == text => return Ok(()),
+            Ok(_) if !self.replaces => {
+                let what = format!(
+                    "`{}` holds parts of other predictions: of other inputs, weights or options",
+                    self.path.display()
+                );
+                let help = "run the command that began them, or discard them with `--overwrite`";
+                return Err(Error::new(exit::REFUSED, what).with_help(help));
+            }
+            Ok(_) => files::remove_folder(&self.path)?,
+            Err(_) => {}
+        }
+        files::create_writable_folder(&self.path)?;
+        Ok(files::write_atomic(&self.path.join(JOB), &text)?)
+    }
+
+    /// Waits until rank 0 has made it this job's; false if all is done already.
+    ///
+    /// # Errors
+    ///
+    /// Rank 0 has not come after `timeout`.
+    pub(super) fn wait_for(&self, identity: &Identity, timeout: Duration) -> Result<bool, Error> {
+        let (began, text) = (Instant::now(), identity.text());
+        loop {
+            if std::fs::read(self.path.join(JOB)).is_ok_and(|kept| kept == text) {
+                return Ok(true);
+            }
+            let is_late = began.elapsed() > timeout;
+            // The others were done before this rank came, or rank 0 refuses to replace the file.
+            if self.out.exists() && (is_late || !self.replaces && self.is_over()) {
+                return Ok(false);
+            }
+            if is_late {
+                let what = format!("rank 0 has not begun `{}`", self.path.display());
+                let help = "all ranks need the same folder, also those of other machines";
+                return Err(Error::new(exit::PEER, what).with_help(help));
+            }
+            std::thread::sleep(POLL);
+        }
+    }
+
+    /// Whether the file was joined, and the folder is gone.
+    pub(super) fn is_over(&self) -> bool {
+        !self.path.join(JOB).exists()
+    }
+
+    /// The right to do what `name` stands for, until it is dropped; `None` while another process
+    /// has it, or when all is over.
+    ///
+    /// # Errors
+    ///
+    /// The file system has no locks.
+    pub(super) fn claim(&self, name: &str) -> Result<Option<RunLock>, Error> {
+        match RunLock::acquire_named(&self.path, &format!("{name}.lock")) {
+            Ok(lock) => Ok(Some(lock)),
+            Err(files::Error::InUse { .. }) => Ok(None),
+            Err(_) if self.is_over() => Ok(None),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Another process does what this one was asked for.
+    pub(super) fn in_use(&self) -> Error {
+        let what = format!("another process writes `{}`", self.out.display());
+        Error::new(exit::STORAGE, what).with_help("wait for it, or stop it")
+    }
+
+    /// The parts that are still to be done.
+    pub(super) fn open(&self) -> Vec<usize> {
+        let is_open = |at: &usize| !self.part(*at).is_file();
+        if self.is_over() { Vec::new() } else { (0..self.n).filter(is_open).collect() }
+    }
+
+    /// Keeps the rows of a part: all of them or none.
+    ///
+    /// # Errors
+    ///
+    /// The disk's.
+    pub(super) fn keep(&self, at: usize, rows: &Rows) -> Result<(), Error> {
+        let bytes = serde_json::to_vec(rows)
+            .map_err(|error| Error::new(exit::BUG, format!("a part cannot be written: {error}")))?;
+        match files::write_atomic(&self.part(at), &bytes) {
+            Err(error) if !self.is_over() => Err(error.into()),
+            _ => Ok(()),
+        }
+    }
+
+    /// Joins the file from all parts, one after the other, and removes them; `None` if another
+    /// process has done so.
+    ///
+    /// # Errors
+    ///
+    /// The disk's; or the file came to be there in the meantime.
+    pub(super) fn join(
+        &self,
+        format: Format,
+        columns: &[Column],
+        timeout: Duration,
+    ) -> Result<Option<Ended>, Error> {
+        let began = Instant::now();
+        let lock = loop {
+            match self.claim("join")? {
+                _ if self.is_over() => return Ok(None),
+                Some(lock) => break lock,
+                None if began.elapsed() > timeout => {
+                    let what =
+                        format!("another rank does not end to join `{}`", self.out.display());
+                    return Err(Error::new(exit::PEER, what));
+                }
+                None => std::thread::sleep(POLL),
+            }
+        };
+        self.refuse_existing()?;
+        let mut ended = Ended::default();
+        let mut to = RowWriter::new(format, columns, AtomicFile::create(self.out)?)?;
+        for at in 0..self.n {
+            let rows = self.rows(at)?;
+            ended.count(&rows, columns);
+            to.write(rows)?;
+        }
+        to.finish()?.complete()?;
+        files::remove_folder(&self.path)?;
+        drop(lock);
+        Ok(Some(ended))
+    }
+
+    fn rows(&self, at: usize) -> Result<Rows, Error> {
+        let path = self.part(at);
+        let read = std::fs::read(&path).map_err(|error| error.to_string());
+        let rows = read
+            .and_then(|bytes| serde_json::from_slice(&bytes).map_err(|error| error.to_string()));
+        rows.map_err(|why| {
+            let what = format!("`{}` cannot be used: {why}", path.display());
+            Error::new(exit::STORAGE, what).with_help("remove it, and run the command again")
+        })
+    }
+
+    fn part(&self, at: usize) -> PathBuf {
+        self.path.join(format!("part-{at:06}.json"))
+    }
+
+    fn refuse_existing(&self) -> Result<(), Error> {
+        if self.replaces || !self.out.exists() {
+            return Ok(());
+        }
+        let what = format!("`{}` exists already", self.out.display());
+        let help = "choose another file, or replace it with `--overwrite`";
+        Err(Error::new(exit::REFUSED, what).with_help(help))
+    }
+}
+
+impl Identity {
+    fn text(&self) -> Vec<u8> {
+        serde_json::to_vec_pretty(self).unwrap_or_default()
+    }
+}
