@@ -18,7 +18,7 @@ use cudarc::driver::{CudaSlice, DevicePtr, DeviceRepr, LaunchConfig, PushKernelA
 
 use super::address::Address;
 use super::kernel_source;
-use super::optimizer::{Place, Rule};
+use super::optimizer::{ParameterAddresses, Rule};
 
 /// Threads of a block that goes over single elements, and of one that works on a row: `ROW_THREADS`
 /// of common.cu.
@@ -277,9 +277,9 @@ unsafe impl DeviceRepr for Rule {}
 
 // SAFETY: six numbers of eight bytes and two of four, in C's layout, without padding; zero is a
 // value of each.
-unsafe impl bytemuck::Zeroable for Place {}
+unsafe impl bytemuck::Zeroable for ParameterAddresses {}
 // SAFETY: as above; any bits are a value.
-unsafe impl bytemuck::Pod for Place {}
+unsafe impl bytemuck::Pod for ParameterAddresses {}
 
 impl From<Address> for Arg {
     fn from(address: Address) -> Self {

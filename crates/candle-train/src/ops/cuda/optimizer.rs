@@ -71,10 +71,10 @@ pub struct Parameter<'a> {
     pub decays: bool,
 }
 
-/// `Place` of optimizer.cu.
+/// `ParameterAddresses` of optimizer.cu.
 #[derive(Clone, Copy)]
 #[repr(C)]
-pub(super) struct Place {
+pub(super) struct ParameterAddresses {
     values: u64,
     gradient: u64,
     first: u64,
@@ -88,7 +88,7 @@ pub(super) struct Place {
 /// Where everything is, on the GPU.
 pub struct Updater {
     gpu: Gpu,
-    places: Vec<Place>,
+    addresses: Vec<ParameterAddresses>,
     table: Scratch,
     parts: Scratch,
     n_parts: usize,
@@ -101,18 +101,19 @@ impl Updater {
     ///
     /// The GPU is out of memory.
     pub fn new(gpu: &Gpu, parameters: &[Parameter<'_>]) -> Result<Self> {
-        let places: Vec<Place> = parameters.iter().map(place).collect::<Result<_>>()?;
+        let addresses: Vec<ParameterAddresses> =
+            parameters.iter().map(addresses_of).collect::<Result<_>>()?;
         let parts: Vec<[u32; 2]> = (0..)
-            .zip(&places)
-            .flat_map(|(parameter, place)| {
-                let blocks = (place.n as usize).div_ceil(PER_BLOCK) as u32;
+            .zip(&addresses)
+            .flat_map(|(parameter, own)| {
+                let blocks = (own.n as usize).div_ceil(PER_BLOCK) as u32;
                 (0..blocks).map(move |block| [parameter, block])
             })
             .collect();
-        let table = gpu.upload(bytemuck::cast_slice(&places))?;
+        let table = gpu.upload(bytemuck::cast_slice(&addresses))?;
         let n_parts = parts.len();
         let parts = gpu.upload(bytemuck::cast_slice(&parts))?;
-        Ok(Self { gpu: gpu.clone(), places, table, parts, n_parts })
+        Ok(Self { gpu: gpu.clone(), addresses, table, parts, n_parts })
     }
 
     /// Where the parameters are.
@@ -126,14 +127,14 @@ impl Updater {
     ///
     /// The driver's.
     pub fn update(&mut self, rule: Rule, takes_part: impl Fn(usize) -> bool) -> Result<()> {
-        let mut places = self.places.clone();
-        for (parameter, place) in places.iter_mut().enumerate() {
-            place.idle = u32::from(!takes_part(parameter));
+        let mut addresses = self.addresses.clone();
+        for (parameter, own) in addresses.iter_mut().enumerate() {
+            own.idle = u32::from(!takes_part(parameter));
         }
-        let differs = |(new, old): (&Place, &Place)| new.idle != old.idle;
-        if places.iter().zip(&self.places).any(differs) {
-            self.table = self.gpu.upload(bytemuck::cast_slice(&places))?;
-            self.places = places;
+        let differs = |(new, old): (&ParameterAddresses, &ParameterAddresses)| new.idle != old.idle;
+        if addresses.iter().zip(&self.addresses).any(differs) {
+            self.table = self.gpu.upload(bytemuck::cast_slice(&addresses))?;
+            self.addresses = addresses;
         }
         let arguments = [self.table.at(), self.parts.at(), Arg::Rule(rule), PER_BLOCK.into()];
         self.gpu.launch("update", Grid::rows(self.n_parts), &arguments)
@@ -157,10 +158,10 @@ impl Updater {
     }
 }
 
-fn place(parameter: &Parameter<'_>) -> Result<Place> {
+fn addresses_of(parameter: &Parameter<'_>) -> Result<ParameterAddresses> {
     let Parameter { values, gradient: (bucket, start), moments, decays } = parameter;
     let address = |tensor: Option<&Tensor>| tensor.map_or(Ok(0), |t| of_tensor(t).map(|a| a.at));
-    Ok(Place {
+    Ok(ParameterAddresses {
         values: of_tensor(values)?.at,
         gradient: of_tensor(bucket)?.at + 4 * *start as u64,
         first: address(moments[0])?,

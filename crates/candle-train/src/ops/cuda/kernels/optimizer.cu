@@ -1,7 +1,7 @@
 // Gradients in flat buckets: their squares, and the update of all parameters in one launch.
 
-// Where a parameter and what belongs to it lie. As `Place` in ops/cuda/optimizer.rs.
-struct Place {
+// Where a parameter and what belongs to it lie. As `ParameterAddresses` in ops/cuda/optimizer.rs.
+struct ParameterAddresses {
     float* values;
     const float* gradient;
     float* first;
@@ -30,34 +30,34 @@ __device__ inline float lerp_as_torch(float start, float end, float weight) {
 }
 
 // One block for `per_block` elements of one parameter: parts[block] says which parameter and which of its blocks.
-KERNEL update(const Place* places, const uint2* parts, Rule rule, u64 per_block) {
+KERNEL update(const ParameterAddresses* parameters, const uint2* parts, Rule rule, u64 per_block) {
     uint2 part = parts[blockIdx.x];
-    Place place = places[part.x];
-    if (place.idle) return;
-    u64 first = part.y * per_block, last = first + per_block < place.n ? first + per_block : place.n;
+    ParameterAddresses own = parameters[part.x];
+    if (own.idle) return;
+    u64 first = part.y * per_block, last = first + per_block < own.n ? first + per_block : own.n;
     for (u64 i = first + threadIdx.x; i < last; i += blockDim.x) {
-        float value = place.values[i];
-        float g = place.gradient[i] * rule.mean * rule.clip;
+        float value = own.values[i];
+        float g = own.gradient[i] * rule.mean * rule.clip;
         g = g < -rule.limit ? -rule.limit : g;
         g = g > rule.limit ? rule.limit : g;
-        g += (place.decays ? rule.penalty : 0.0f) * value;
+        g += (own.decays ? rule.penalty : 0.0f) * value;
         if (rule.kind == AVERAGE_ONLY) {
             // Only the average moves.
         } else if (rule.kind == SGD) {
             value -= rule.lr * g;
         } else if (rule.kind <= SGD_NESTEROV) {
-            float v = rule.momentum * place.first[i] + rule.damp * g;
-            place.first[i] = v;
+            float v = rule.momentum * own.first[i] + rule.damp * g;
+            own.first[i] = v;
             value -= rule.lr * (rule.kind == SGD_NESTEROV ? g + rule.momentum * v : v);
         } else {
-            float m = lerp_as_torch(place.first[i], g, rule.rest1);
-            float v = rule.beta2 * place.second[i] + rule.rest2 * (g * g);
-            place.first[i] = m;
-            place.second[i] = v;
-            value = value * (place.decays ? rule.shrink : 1.0f) - rule.step_size * (m / (sqrtf(v) / rule.root_correction + rule.eps));
+            float m = lerp_as_torch(own.first[i], g, rule.rest1);
+            float v = rule.beta2 * own.second[i] + rule.rest2 * (g * g);
+            own.first[i] = m;
+            own.second[i] = v;
+            value = value * (own.decays ? rule.shrink : 1.0f) - rule.step_size * (m / (sqrtf(v) / rule.root_correction + rule.eps));
         }
-        place.values[i] = value;
-        if (place.average) place.average[i] = lerp_as_torch(place.average[i], value, rule.follow);
+        own.values[i] = value;
+        if (own.average) own.average[i] = lerp_as_torch(own.average[i], value, rule.follow);
     }
 }
 
@@ -71,13 +71,13 @@ KERNEL exchange(float* x, float* y, u64 n) {
 }
 
 // The sum of squares of each part's gradient, in f64; not finite if one element is not.
-KERNEL squares(const Place* places, const uint2* parts, double* sums, u64 per_block) {
+KERNEL squares(const ParameterAddresses* parameters, const uint2* parts, double* sums, u64 per_block) {
     uint2 part = parts[blockIdx.x];
-    Place place = places[part.x];
-    u64 first = part.y * per_block, last = first + per_block < place.n ? first + per_block : place.n;
+    ParameterAddresses own = parameters[part.x];
+    u64 first = part.y * per_block, last = first + per_block < own.n ? first + per_block : own.n;
     double sum = 0.0;
     for (u64 i = first + threadIdx.x; i < last; i += blockDim.x) {
-        double g = place.gradient[i];
+        double g = own.gradient[i];
         sum += g * g;
     }
     sum = block_sum(sum);
