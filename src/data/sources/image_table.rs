@@ -16,7 +16,7 @@ use crate::data::sources::image_folder::{ImageFiles, image_inputs};
 use crate::data::sources::source::{Asked, DataSource, Files, Reading, Survey};
 use crate::data::sources::tables::column::number;
 use crate::data::sources::tables::column_names::keyed;
-use crate::data::sources::tables::csv::{Lines, malformed};
+use crate::data::sources::tables::csv_rows::CsvRows;
 use crate::data::sources::tables::table::at;
 use crate::data::{Dataset, Splits, Target, read};
 use crate::plan::{Part, SplitPlan};
@@ -221,13 +221,7 @@ impl ImageTable {
 
     fn read_one(&self, path: &Path, what: &'static str) -> Result<Listed, Error> {
         let bytes = read::table(what, path, EXPECTED)?;
-        let mut reader = ::csv::ReaderBuilder::new()
-            .flexible(true)
-            .trim(::csv::Trim::All)
-            .from_reader(bytes.as_slice());
-        let mut lines = Lines::of(&bytes);
-        let header = reader.headers().map_err(|error| malformed(path, &mut lines, &error))?;
-        let header: Vec<String> = header.iter().map(str::to_owned).collect();
+        let (mut rows, header) = CsvRows::open(path, &bytes)?;
         let place = |(key, column): (String, &String)| {
             let found = header.iter().position(|name| name == column);
             let (path, column, columns) = (path.to_owned(), column.clone(), header.clone());
@@ -240,11 +234,7 @@ impl ImageTable {
         let group = group.transpose()?;
         let mut listed = Listed { columns: columns.len(), ..Listed::default() };
         let mut record = ::csv::StringRecord::new();
-        while reader
-            .read_record(&mut record)
-            .map_err(|error| malformed(path, &mut lines, &error))?
-        {
-            let line = lines.line(record.position());
+        while let Some(line) = rows.read(&mut record)? {
             self.push(&mut listed, &record, image, &columns, self.folder(path))
                 .map_err(|what| at(path, line, what))?;
             listed.groups.extend(group.and_then(|at| record.get(at)).map(str::to_owned));

@@ -10,7 +10,7 @@ use crate::data::read;
 use crate::data::sources::forecast::calendar::{self, Calendar};
 use crate::data::sources::forecast::dates::{self, Dates};
 use crate::data::sources::tables::column::number;
-use crate::data::sources::tables::csv::{Lines, malformed};
+use crate::data::sources::tables::csv_rows::CsvRows;
 use crate::data::sources::tables::fit::{Scale, scale};
 use crate::data::sources::tables::table::at;
 use crate::plan::TargetColumn;
@@ -46,24 +46,15 @@ impl Table {
     /// do not ascend.
     pub(super) fn read(path: &Path, calendar: Calendar, check_dates: bool) -> Result<Self, Error> {
         let bytes = read::table("the table", path, EXPECTED)?;
-        let mut lines = Lines::of(&bytes);
-        let mut reader = ::csv::ReaderBuilder::new()
-            .flexible(true)
-            .trim(::csv::Trim::All)
-            .from_reader(bytes.as_slice());
-        let header = reader.headers().map_err(|error| malformed(path, &mut lines, &error))?.clone();
-        let dated = header.get(0).is_some_and(|name| name.eq_ignore_ascii_case("date"));
-        let names = header.iter().skip(usize::from(dated)).map(str::to_owned);
+        let (mut rows, header) = CsvRows::open(path, &bytes)?;
+        let dated = header.first().is_some_and(|name| name.eq_ignore_ascii_case("date"));
+        let names = header.iter().skip(usize::from(dated)).cloned();
         let mut table = Self::new(names.collect(), calendar);
         if table.names.is_empty() {
             return Err(at(path, 1, "the table needs at least one series".to_owned()));
         }
         let mut record = ::csv::StringRecord::new();
-        while reader
-            .read_record(&mut record)
-            .map_err(|error| malformed(path, &mut lines, &error))?
-        {
-            let line = lines.line(record.position());
+        while let Some(line) = rows.read(&mut record)? {
             let date = table.push(&record, &header, dated).map_err(|what| at(path, line, what))?;
             table.last = [table.last[1], date];
             if let Some(date) = date.filter(|_| check_dates) {
@@ -91,7 +82,7 @@ impl Table {
     fn push(
         &mut self,
         record: &::csv::StringRecord,
-        header: &::csv::StringRecord,
+        header: &[String],
         dated: bool,
     ) -> Result<Option<DateTime>, String> {
         if record.len() != header.len() {

@@ -13,6 +13,7 @@ use crate::data::sources::holdout::Parts;
 use crate::data::sources::source::{Asked, DataSource, Files, Reading, Survey};
 use crate::data::sources::tables::column::{BadCell, Column, number};
 use crate::data::sources::tables::column_names::{ColumnNames, keyed};
+use crate::data::sources::tables::csv_rows::CsvRows;
 use crate::data::sources::tables::features::{ColumnKind, Features};
 use crate::data::sources::tables::table::{Answer, AnswerKind, Opened, Rows, Wanted, at, cell};
 use crate::data::sources::tables::unanswered::Unanswered;
@@ -162,21 +163,11 @@ impl Csv {
         mut row: impl FnMut(&[String], &[Role], &::csv::StringRecord, u64) -> Result<(), BadCell>,
     ) -> Result<(), Error> {
         let bytes = read::table(what, path, EXPECTED)?;
-        let mut reader = ::csv::ReaderBuilder::new()
-            .flexible(true)
-            .trim(::csv::Trim::All)
-            .from_reader(bytes.as_slice());
-        let mut lines = Lines::of(&bytes);
-        let header = reader.headers().map_err(|error| malformed(path, &mut lines, &error))?;
-        let header: Vec<String> = header.iter().map(str::to_owned).collect();
+        let (mut rows, header) = CsvRows::open(path, &bytes)?;
         let roles = self.roles(path, &header)?;
         let mut record = ::csv::StringRecord::new();
         let mut is_empty = true;
-        while reader
-            .read_record(&mut record)
-            .map_err(|error| malformed(path, &mut lines, &error))?
-        {
-            let line = lines.line(record.position());
+        while let Some(line) = rows.read(&mut record)? {
             if record.len() != header.len() {
                 let (cells, columns) = (record.len(), header.len());
                 return Err(at(path, line, format!("{cells} cells, but the header has {columns}")));
@@ -335,48 +326,6 @@ fn class(column: &str, cell: &str) -> Result<Answer, String> {
         )),
         Err(_) if cell.is_empty() => Err(format!("`{column}` is empty")),
         Err(_) => Ok(Answer::Word(cell.to_owned())),
-    }
-}
-
-pub(crate) fn malformed(path: &Path, lines: &mut Lines<'_>, error: &::csv::Error) -> Error {
-    let what = match error.kind() {
-        ::csv::ErrorKind::Utf8 { err, .. } => {
-            format!("cell {} is not UTF-8 text", err.field() + 1)
-        }
-        _ => error.to_string(),
-    };
-    at(path, lines.line(error.position()), what)
-}
-
-/// Counts the lines of a table as an editor does. The library's own numbers are one behind where
-/// lines end in CRLF, and leave out empty lines before a row.
-pub(crate) struct Lines<'a> {
-    bytes: &'a [u8],
-    /// Where the newest row begins, and its line.
-    at: usize,
-    line: u64,
-}
-
-impl<'a> Lines<'a> {
-    /// Those of a whole table.
-    pub(crate) fn of(bytes: &'a [u8]) -> Self {
-        Self { bytes, at: 0, line: 1 }
-    }
-
-    /// The line, from 1, on which the row begins that was read from `position` on. Positions
-    /// ascend.
-    pub(crate) fn line(&mut self, position: Option<&::csv::Position>) -> u64 {
-        let from = position.map_or(self.at, |position| position.byte() as usize);
-        let from = from.clamp(self.at, self.bytes.len());
-        let is_end = |byte: &&u8| matches!(byte, b'\r' | b'\n');
-        let begin = from + self.bytes[from..].iter().take_while(is_end).count();
-        let passed = &self.bytes[self.at..begin];
-        let ends_line = |&(at, &byte): &(usize, &u8)| {
-            byte == b'\n' || (byte == b'\r' && passed.get(at + 1) != Some(&b'\n'))
-        };
-        self.line += passed.iter().enumerate().filter(ends_line).count() as u64;
-        self.at = begin;
-        self.line
     }
 }
 

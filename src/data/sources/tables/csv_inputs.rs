@@ -5,20 +5,15 @@ use std::path::Path;
 use crate::data::error::Error;
 use crate::data::inputs;
 use crate::data::read;
-use crate::data::sources::tables::csv::{Csv, EXPECTED, Lines, malformed};
+use crate::data::sources::tables::csv::{Csv, EXPECTED};
+use crate::data::sources::tables::csv_rows::CsvRows;
 use crate::data::sources::tables::unanswered::Unanswered;
 
 impl Csv {
     /// Reads the rows of a table without answers; columns that the run does not know are ignored.
     pub(super) fn rows_of(&self, path: &Path, rows: &mut Unanswered<'_>) -> Result<(), Error> {
         let bytes = read::table("the input", path, EXPECTED)?;
-        let mut reader = ::csv::ReaderBuilder::new()
-            .flexible(true)
-            .trim(::csv::Trim::All)
-            .from_reader(bytes.as_slice());
-        let mut lines = Lines::of(&bytes);
-        let header = reader.headers().map_err(|error| malformed(path, &mut lines, &error))?;
-        let header: Vec<String> = header.iter().map(str::to_owned).collect();
+        let (mut table, header) = CsvRows::open(path, &bytes)?;
         let names = rows.names();
         let places: Vec<Option<usize>> =
             names.iter().map(|name| header.iter().position(|other| other == name)).collect();
@@ -29,24 +24,15 @@ impl Csv {
         }
         let (file, mut record) = (path.into(), ::csv::StringRecord::new());
         for row in 1.. {
-            match reader.read_record(&mut record) {
-                Ok(false) => break,
-                Err(error) if !matches!(error.kind(), ::csv::ErrorKind::Utf8 { .. }) => {
-                    return Err(malformed(path, &mut lines, &error));
-                }
-                Err(error) => {
-                    rows.push_unreadable(
-                        &file,
-                        row,
-                        malformed(path, &mut lines, &error).to_string(),
-                    );
-                }
-                Ok(true) if record.len() != header.len() => {
+            match table.try_read(&mut record)? {
+                None => break,
+                Some(Err(why)) => rows.push_unreadable(&file, row, why.to_string()),
+                Some(Ok(_)) if record.len() != header.len() => {
                     let n = header.len();
                     let why = format!("{} cells, but the header has {n}", record.len());
                     rows.push_unreadable(&file, row, why);
                 }
-                Ok(true) => rows.push(&file, row, |columns| {
+                Some(Ok(_)) => rows.push(&file, row, |columns| {
                     let cells = places.iter().flatten().filter_map(|&at| record.get(at));
                     columns
                         .iter_mut()

@@ -7,6 +7,7 @@ pub(in crate::data) mod column;
 pub(in crate::data) mod fit;
 pub(in crate::data) mod table;
 mod unanswered;
+pub(in crate::data) mod csv_rows;
 pub(in crate::data) mod csv;
 mod csv_inputs;
 mod jsonl;

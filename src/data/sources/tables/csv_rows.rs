@@ -1,0 +1,104 @@
+//! Tables in CSV, row by row: their header, the line of each row, and what is wrong with the text.
+
+use std::path::Path;
+
+use csv::{ErrorKind, Position, Reader, ReaderBuilder, StringRecord, Trim};
+
+use crate::data::error::Error;
+use crate::data::sources::tables::table::at;
+
+/// The rows of a table below its header.
+pub(in crate::data) struct CsvRows<'a> {
+    path: &'a Path,
+    reader: Reader<&'a [u8]>,
+    lines: Lines<'a>,
+}
+
+impl<'a> CsvRows<'a> {
+    /// The rows of the table whose bytes were read from `path`, and the names of its columns.
+    ///
+    /// # Errors
+    ///
+    /// The header is not text.
+    pub(in crate::data) fn open(
+        path: &'a Path,
+        bytes: &'a [u8],
+    ) -> Result<(Self, Vec<String>), Error> {
+        let reader = ReaderBuilder::new().flexible(true).trim(Trim::All).from_reader(bytes);
+        let mut rows = Self { path, reader, lines: Lines::of(bytes) };
+        let header = rows.reader.headers().cloned().map_err(|error| rows.malformed(&error))?;
+        Ok((rows, header.iter().map(str::to_owned).collect()))
+    }
+
+    /// Reads the next row into `record`; its line, or `None` behind the last row.
+    ///
+    /// # Errors
+    ///
+    /// The row is not text, with its line.
+    pub(in crate::data) fn read(
+        &mut self,
+        record: &mut StringRecord,
+    ) -> Result<Option<u64>, Error> {
+        self.try_read(record)?.transpose()
+    }
+
+    /// As [`CsvRows::read`]; a row that is not text has an error of its own, and the next one
+    /// can be read.
+    ///
+    /// # Errors
+    ///
+    /// The table ends in the middle of a row, or cannot be read on.
+    pub(in crate::data) fn try_read(
+        &mut self,
+        record: &mut StringRecord,
+    ) -> Result<Option<Result<u64, Error>>, Error> {
+        match self.reader.read_record(record) {
+            Ok(true) => Ok(Some(Ok(self.lines.line(record.position())))),
+            Ok(false) => Ok(None),
+            Err(error) if matches!(error.kind(), ErrorKind::Utf8 { .. }) => {
+                Ok(Some(Err(self.malformed(&error))))
+            }
+            Err(error) => Err(self.malformed(&error)),
+        }
+    }
+
+    fn malformed(&mut self, error: &csv::Error) -> Error {
+        let what = match error.kind() {
+            ErrorKind::Utf8 { err, .. } => format!("cell {} is not UTF-8 text", err.field() + 1),
+            _ => error.to_string(),
+        };
+        at(self.path, self.lines.line(error.position()), what)
+    }
+}
+
+/// Counts the lines of a table as an editor does. The library's own numbers are one behind where
+/// lines end in CRLF, and leave out empty lines before a row.
+struct Lines<'a> {
+    bytes: &'a [u8],
+    /// Where the newest row begins, and its line.
+    at: usize,
+    line: u64,
+}
+
+impl<'a> Lines<'a> {
+    /// Those of a whole table.
+    fn of(bytes: &'a [u8]) -> Self {
+        Self { bytes, at: 0, line: 1 }
+    }
+
+    /// The line, from 1, on which the row begins that was read from `position` on. Positions
+    /// ascend.
+    fn line(&mut self, position: Option<&Position>) -> u64 {
+        let from = position.map_or(self.at, |position| position.byte() as usize);
+        let from = from.clamp(self.at, self.bytes.len());
+        let is_end = |byte: &&u8| matches!(byte, b'\r' | b'\n');
+        let begin = from + self.bytes[from..].iter().take_while(is_end).count();
+        let passed = &self.bytes[self.at..begin];
+        let ends_line = |&(at, &byte): &(usize, &u8)| {
+            byte == b'\n' || (byte == b'\r' && passed.get(at + 1) != Some(&b'\n'))
+        };
+        self.line += passed.iter().enumerate().filter(ends_line).count() as u64;
+        self.at = begin;
+        self.line
+    }
+}
