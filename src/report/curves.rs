@@ -5,10 +5,9 @@
 use std::path::Path;
 
 use plotters::prelude::*;
-use plotters::style::text_anchor::{HPos, Pos, VPos};
 
 use super::Error;
-use super::panel::{Canvas, INK, Panel, Series};
+use super::panel::{Canvas, Panel, Series};
 use super::picture::{self, Area, Drawn, Picture};
 use super::progress::{Progress, Unit};
 use crate::record::text::{self, escape};
@@ -55,11 +54,7 @@ impl Picture for Curves<'_> {
     }
 
     fn draw<DB: DrawingBackend>(&self, area: &Area<DB>, canvas: Canvas) -> Drawn<DB> {
-        let (head, body) = area.split_vertically((46.0 * canvas.scale) as u32);
-        let (width, _) = head.dim_in_pixel();
-        let style = canvas.text(22.0, INK).pos(Pos::new(HPos::Center, VPos::Center));
-        let middle = ((width / 2) as i32, (28.0 * canvas.scale) as i32);
-        head.draw(&Text::new(self.title, middle, style))?;
+        let body = picture::titled(self.title, area, canvas)?;
         for (panel, half) in [self.loss(), self.second()].iter().zip(body.split_evenly((1, 2))) {
             panel.draw(&half, canvas)?;
         }

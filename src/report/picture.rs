@@ -6,9 +6,10 @@ use image::RgbImage;
 use image::codecs::png::{CompressionType, FilterType::Adaptive, PngEncoder};
 use plotters::coord::Shift;
 use plotters::prelude::*;
+use plotters::style::text_anchor::{HPos, Pos, VPos};
 
 use super::Error;
-use super::panel::{Canvas, FONT};
+use super::panel::{Canvas, FONT, INK};
 use crate::files;
 
 const BITMAP_SCALE: u32 = 2;
@@ -28,6 +29,20 @@ pub(crate) trait Picture {
 
     /// Draws it into an area of that size.
     fn draw<DB: DrawingBackend>(&self, area: &Area<DB>, canvas: Canvas) -> Drawn<DB>;
+}
+
+/// Writes `title` over the middle of `area`; the area below it.
+pub(super) fn titled<DB: DrawingBackend>(
+    title: &str,
+    area: &Area<DB>,
+    canvas: Canvas,
+) -> Result<Area<DB>, DrawingAreaErrorKind<DB::ErrorType>> {
+    let (head, body) = area.split_vertically((46.0 * canvas.scale) as u32);
+    let (width, _) = head.dim_in_pixel();
+    let style = canvas.text(22.0, INK).pos(Pos::new(HPos::Center, VPos::Center));
+    let middle = ((width / 2) as i32, (28.0 * canvas.scale) as i32);
+    head.draw(&Text::new(title, middle, style))?;
+    Ok(body)
 }
 
 /// Draws `picture` into `folder` under both names.
