@@ -96,6 +96,15 @@ pub(crate) fn best(folder: &Path, plan: &CheckpointPlan) -> Result<Option<Opened
     all.find(|found| found.step == best.step).map(|found| open(&found.path)).transpose()
 }
 
+/// The best checkpoint of `folder`, or the newest where there is no best one.
+///
+/// # Errors
+///
+/// As [`best`] and [`newest`].
+pub(crate) fn best_or_newest(folder: &Path, plan: &CheckpointPlan) -> Result<Opened, Error> {
+    best(folder, plan)?.map_or_else(|| newest(folder), Ok)
+}
+
 /// The newest checkpoint of `folder` of which every byte is what was written.
 ///
 /// # Errors

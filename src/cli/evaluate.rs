@@ -25,8 +25,8 @@ use crate::worker::{self, Details, Measured, exit};
 /// The best checkpoint of a run; the newest if it is asked for or no best one is kept.
 pub(crate) fn checkpoint_of(description: &Description, latest: bool) -> Result<Opened, Refusal> {
     let (folder, plan) = (&description.run.checkpoints, description.plan.checkpoint());
-    let best = if latest { Ok(None) } else { checkpoint::best(folder, plan) };
-    let opened = best.and_then(|best| best.map_or_else(|| checkpoint::newest(folder), Ok));
+    let opened =
+        if latest { checkpoint::newest(folder) } else { checkpoint::best_or_newest(folder, plan) };
     opened.map_err(|error| Refusal::of(exit::CHECKPOINT, &error, None))
 }
 

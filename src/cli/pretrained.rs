@@ -127,14 +127,11 @@ fn of_description(description: &Description, which: Which) -> Result<Opened, Unf
         Which::Step(step) => {
             checkpoint::open(&folder.join(checkpoint::name(step))).map_err(unusable)
         }
-        Which::Best | Which::Any => match checkpoint::best(folder, plan).map_err(unusable)? {
-            Some(best) => Ok(best),
-            None if which == Which::Any => checkpoint::newest(folder).map_err(unusable),
-            None => Err(Unfound {
-                what: format!("no best checkpoint is kept in `{}`", folder.display()),
-                help: Some("use `/latest`".to_owned()),
-            }),
-        },
+        Which::Any => checkpoint::best_or_newest(folder, plan).map_err(unusable),
+        Which::Best => checkpoint::best(folder, plan).map_err(unusable)?.ok_or_else(|| Unfound {
+            what: format!("no best checkpoint is kept in `{}`", folder.display()),
+            help: Some("use `/latest`".to_owned()),
+        }),
     }
 }
 

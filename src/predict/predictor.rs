@@ -84,8 +84,7 @@ impl Predictor {
         if let Some(root) = stored.started_in.filter(|_| !folder.is_dir()) {
             folder = root.join(folder);
         }
-        let best = checkpoint::best(&folder, &plan.checkpoint)?;
-        let opened = best.map_or_else(|| checkpoint::newest(&folder), Ok)?;
+        let opened = checkpoint::best_or_newest(&folder, &plan.checkpoint)?;
         Self::of(plan, &opened, kinds)
     }
 
