@@ -244,8 +244,8 @@ fn events(stream: &mut TcpStream, shared: &Shared) -> io::Result<()> {
     loop {
         shared.note_watching();
         let news = lock(&shared.news);
-        let waited = shared.changed.wait_timeout_while(news, PERIOD, |news| *news == known);
-        let now = *waited.unwrap_or_else(PoisonError::into_inner).0;
+        let woken = shared.changed.wait_timeout_while(news, PERIOD, |news| *news == known);
+        let now = *woken.unwrap_or_else(PoisonError::into_inner).0;
         if now != known {
             (known, spoke) = (now, Instant::now());
             stream.write_all(format!("data: {now}\n\n").as_bytes())?;
