@@ -54,20 +54,18 @@ pub(super) fn open(
 ) -> Result<DeviceGroup<Nccl>, Error> {
     let (world, compute) = (control.world_size(), gpu.cuda().cuda_stream());
     let context = compute.context().clone();
-    let new_id = || {
-        let id = api::get_uniqueid().map_err(failed("making a group"))?;
-        Ok(id.internal.map(|byte| byte as u8))
-    };
     let join_group = move |id: [u8; ID_BYTES], rank: Rank, world: WorldSize| {
         context.bind_to_thread().map_err(driver)?;
         join(id, rank, world)
     };
-    let finish = move |communicator| {
-        let sums = compute.context().new_stream().map_err(driver)?;
-        let (communicator, halves) = (Mutex::new(Some(communicator)), Mutex::new(Vec::new()));
-        Ok(Nccl { communicator, world, compute, sums, hook, halves, version: version()? })
-    };
+    let finish = move |communicator| Nccl::new(communicator, world, compute, hook);
     DeviceGroup::open(control, timeout, new_id, join_group, finish)
+}
+
+/// What the ranks of a new group know it by.
+fn new_id() -> Result<[u8; ID_BYTES], Error> {
+    let id = api::get_uniqueid().map_err(failed("making a group"))?;
+    Ok(id.internal.map(|byte| byte as u8))
 }
 
 /// Waits for the other ranks in NCCL. The GPU's context is current.
@@ -82,6 +80,17 @@ fn join(id: [u8; ID_BYTES], rank: Rank, world: WorldSize) -> Result<Communicator
 }
 
 impl Nccl {
+    fn new(
+        communicator: Communicator,
+        world: WorldSize,
+        compute: Arc<CudaStream>,
+        hook: CommHook,
+    ) -> Result<Self, Error> {
+        let sums = compute.context().new_stream().map_err(driver)?;
+        let (communicator, halves) = (Mutex::new(Some(communicator)), Mutex::new(Vec::new()));
+        Ok(Self { communicator, world, compute, sums, hook, halves, version: version()? })
+    }
+
     /// The tensor that is summed for `values`, and NCCL's type of its numbers: itself, or its
     /// half-precision copy, which [`Nccl::expand_halves`] copies back.
     fn compressed(&self, values: &Tensor) -> candle_core::Result<(Tensor, sys::ncclDataType_t)> {
@@ -235,4 +244,59 @@ fn version() -> Result<String, Error> {
 
 fn shown(code: i32) -> String {
     format!("{}.{}.{}", code / 10_000, code / 100 % 100, code % 100)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Nccl, join, new_id};
+
+    use candle_core::{Device, Result, Tensor};
+
+    use crate::collective::device_group::DeviceReducer;
+    use crate::cuda_libraries::check_nccl;
+    use crate::ops::cuda::Gpu;
+    use crate::ops::{open_gpu, visible_gpus};
+    use crate::plan::CommHook;
+    use crate::skipped::skipped;
+    use crate::units::{Rank, WorldSize};
+
+    /// A group of one on the first GPU.
+    fn alone(device: &Device, hook: CommHook) -> Nccl {
+        let compute = Gpu::of_device(device).unwrap().cuda().cuda_stream();
+        compute.context().bind_to_thread().unwrap();
+        let communicator = join(new_id().unwrap(), Rank(0), WorldSize::ONE).unwrap();
+        Nccl::new(communicator, WorldSize::ONE, compute, hook).unwrap()
+    }
+
+    /// What the group of one makes of `values`.
+    fn summed(group: &Nccl, device: &Device, values: &[f32]) -> Result<Vec<f32>> {
+        let gradient = Tensor::from_slice(values, values.len(), device)?;
+        group.enqueue(&gradient).unwrap();
+        let done = group.record().unwrap();
+        while !group.is_complete(&done).unwrap() {
+            assert!(group.failure().is_none());
+        }
+        gradient.to_vec1()
+    }
+
+    /// One card is enough to see that the library is found, joins, sums, and ends in both ways.
+    #[test]
+    fn gpu_a_group_of_one_keeps_its_values_and_ends() {
+        let gpus = visible_gpus().and_then(std::result::Result::ok).map_or(0, |gpus| gpus.len());
+        if gpus == 0 || check_nccl().is_err() {
+            return skipped("a GPU and NCCL");
+        }
+        let device = open_gpu(0).unwrap();
+        let values = [1.0, -2.5, 0.125, 4096.0];
+        for hook in [CommHook::None, CommHook::Bf16, CommHook::Fp16] {
+            let group = alone(&device, hook);
+            assert_eq!(summed(&group, &device, &values).unwrap(), values, "{hook:?}");
+            assert!(group.failure().is_none());
+        }
+        let aborted = alone(&device, CommHook::None);
+        aborted.abort();
+        let gradient = Tensor::zeros(4, candle_core::DType::F32, &device).unwrap();
+        let refused = aborted.enqueue(&gradient).unwrap_err();
+        assert!(refused.to_string().contains("the group has ended"), "{refused}");
+    }
 }

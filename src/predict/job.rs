@@ -4,7 +4,7 @@
 //!
 //! Ranks that we start are threads, each with a model of its own and its share of the cores; with
 //! GPUs each has the next one. Ranks of another launcher are processes, which share the work
-//! through the folder of parts: each does every so manieth, and then what a rank that is gone has
+//! through the folder of parts: each takes every n-th part, and then what a rank that is gone has
 //! left. Which rank does a part does not matter for its rows.
 
 use std::collections::BTreeMap;
@@ -26,7 +26,7 @@ use crate::predict::ended::Ended;
 use crate::predict::error::Error;
 use crate::predict::form::Form;
 use crate::predict::format::{Format, RowWriter};
-use crate::predict::part_folder::{FORMAT, Identity, PartFolder};
+use crate::predict::part_folder::{FORMAT, Identity, POLL, PartFolder};
 use crate::predict::predictor::{Predictor, read};
 use crate::predict::row::{Column, Rows};
 use crate::worker;
@@ -172,7 +172,9 @@ impl Work<'_> {
                 self.on_ranks(&open, &|at, rows| folder.keep(at, &rows))?;
             }
             let now = folder.open().len();
-            if now != left {
+            if now == left {
+                std::thread::sleep(POLL);
+            } else {
                 (left, since) = (now, Instant::now());
             }
         }

@@ -26,8 +26,8 @@ use crate::predict::row::{Column, Rows};
 pub(super) const FORMAT: u32 = 1;
 /// What the parts are parts of.
 const JOB: &str = "job.json";
-/// How often a rank looks whether rank 0 has begun.
-const POLL: Duration = Duration::from_millis(20);
+/// How often a rank looks whether others have begun or ended something.
+pub(super) const POLL: Duration = Duration::from_millis(20);
 
 /// Identity of a job; a second start goes on only with the same.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

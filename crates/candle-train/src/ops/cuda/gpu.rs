@@ -13,6 +13,7 @@ use candle_core::{CudaDevice, CudaStorage, DType, Device, Result, Shape, Storage
 use cudarc::driver::result::{self, DriverError};
 use cudarc::driver::sys::{
     CUdevice, CUgraphMem_attribute, CUmemPool_attribute, cuDeviceGetGraphMemAttribute,
+    cuDeviceGraphMemTrim, cuDeviceSetGraphMemAttribute,
 };
 use cudarc::driver::{CudaSlice, DevicePtr, DeviceRepr, LaunchConfig, PushKernelArg};
 
@@ -145,8 +146,10 @@ impl Gpu {
             result::mem_pool::get_attribute(pool, attribute, value).w()?;
             let value = std::ptr::from_mut(&mut zero).cast::<c_void>();
             result::mem_pool::set_attribute(pool, attribute, value).w()?;
-            let value = std::ptr::from_mut(&mut in_graphs).cast::<c_void>();
-            cuDeviceGetGraphMemAttribute(context.cu_device(), of_graphs, value).result().w()?;
+            let (gpu, value) = (context.cu_device(), std::ptr::from_mut(&mut in_graphs));
+            cuDeviceGetGraphMemAttribute(gpu, of_graphs, value.cast()).result().w()?;
+            let value = std::ptr::from_mut(&mut zero).cast();
+            cuDeviceSetGraphMemAttribute(gpu, of_graphs, value).result().w()?;
         }
         Ok(peak + in_graphs)
     }
@@ -170,6 +173,7 @@ impl Gpu {
         unsafe {
             let pool = result::device::get_default_mem_pool(context.cu_device()).w()?;
             result::mem_pool::trim_to(pool, 0).w()?;
+            cuDeviceGraphMemTrim(context.cu_device()).result().w()?;
             for (attribute, place) in attributes {
                 let value = std::ptr::from_mut(place).cast::<c_void>();
                 result::mem_pool::get_attribute(pool, attribute, value).w()?;
@@ -250,9 +254,10 @@ impl Gpu {
         if x == 0 || y == 0 || z == 0 {
             return Ok(());
         }
-        let function =
-            self.device.get_or_load_custom_func(kernel, "candle_train", kernel_source::ptx()?)?;
-        let mut builder = function.builder();
+        let stream = self.device.cuda_stream();
+        let module = kernel_source::module(stream.context())?;
+        let function = module.load_function(kernel).w()?;
+        let mut builder = stream.launch_builder(&function);
         for argument in arguments {
             match argument {
                 Arg::Address(value) | Arg::Count(value) => builder.arg(value),

@@ -161,9 +161,23 @@ fn check_copy(node: sys::CUgraphNode) -> Result<()> {
     unsafe { sys::cuGraphMemcpyNodeGetParams(node, copy.as_mut_ptr()) }.result().w()?;
     // SAFETY: the driver has written it.
     let copy = unsafe { copy.assume_init() };
-    let inside = sys::CUmemorytype::CU_MEMORYTYPE_DEVICE;
-    if copy.srcMemoryType != inside || copy.dstMemoryType != inside {
+    let from = is_on_gpu(copy.srcMemoryType, copy.srcDevice);
+    if !from || !is_on_gpu(copy.dstMemoryType, copy.dstDevice) {
         bail!("it copies from or to the CPU's memory, where other numbers lie each time");
     }
     Ok(())
+}
+
+/// Whether an end of a copy lies in the GPU's memory; where the copy leaves that to the address,
+/// the driver is asked what lies there.
+fn is_on_gpu(kind: sys::CUmemorytype, address: sys::CUdeviceptr) -> bool {
+    if kind != sys::CUmemorytype::CU_MEMORYTYPE_UNIFIED {
+        return kind == sys::CUmemorytype::CU_MEMORYTYPE_DEVICE;
+    }
+    let mut found = 0_u32;
+    let attribute = sys::CUpointer_attribute::CU_POINTER_ATTRIBUTE_MEMORY_TYPE;
+    // SAFETY: the attribute is a number of 32 bits, and any address may be asked for: one that the
+    // driver does not know is an error.
+    let asked = unsafe { sys::cuPointerGetAttribute((&raw mut found).cast(), attribute, address) };
+    asked.result().is_ok() && found == sys::CUmemorytype::CU_MEMORYTYPE_DEVICE as u32
 }

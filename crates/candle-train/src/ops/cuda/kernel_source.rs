@@ -1,9 +1,14 @@
+#![expect(unsafe_code, reason = "NVRTC is called for machine code, which cudarc does not ask for")]
 //! The text of our kernels, and its translation on the machine where it runs.
 
-use std::sync::OnceLock;
+use std::ffi::CString;
+use std::sync::{Arc, Mutex, PoisonError};
 
-use candle_core::{Result, bail};
-use cudarc::nvrtc::{CompileError, CompileOptions, compile_ptx_with_opts};
+use candle_core::cuda_backend::WrapErr;
+use candle_core::{Error, Result};
+use cudarc::driver::{CudaContext, CudaModule};
+use cudarc::nvrtc::result::{self as nvrtc, NvrtcError};
+use cudarc::nvrtc::{Ptx, sys};
 
 /// All kernels; later files use what earlier ones define.
 pub(super) const KERNELS: &str = concat!(
@@ -17,25 +22,69 @@ pub(super) const KERNELS: &str = concat!(
     include_str!("kernels/optimizer.cu"),
 );
 
-/// The kernels as PTX for the oldest supported architecture, which the driver translates for the
-/// GPU at hand and keeps. Made once in a process.
-pub(super) fn ptx() -> Result<&'static str> {
-    static PTX: OnceLock<std::result::Result<String, String>> = OnceLock::new();
-    match PTX.get_or_init(compile) {
-        Ok(ptx) => Ok(ptx),
-        Err(why) => bail!("the kernels cannot be compiled: {why}"),
+/// The kernels for the GPU of a context, translated once in a process: for its own architecture,
+/// which any driver of the same major version takes, and where NVRTC does not know that one yet, as
+/// PTX for the oldest supported one, which the driver translates and keeps.
+///
+/// # Errors
+///
+/// NVRTC's, with its log, and the driver's.
+pub(super) fn module(context: &Arc<CudaContext>) -> Result<Arc<CudaModule>> {
+    static MODULES: Mutex<Vec<(usize, Arc<CudaModule>)>> = Mutex::new(Vec::new());
+    let mut modules = MODULES.lock().unwrap_or_else(PoisonError::into_inner);
+    let gpu = context.ordinal();
+    if let Some((_, module)) = modules.iter().find(|(other, _)| *other == gpu) {
+        return Ok(module.clone());
     }
+    let (major, minor) = context.compute_capability().w()?;
+    let image = match compile(&format!("sm_{major}{minor}"), nvrtc_cubin) {
+        Ok(cubin) => Ptx::from_binary(cubin),
+        Err(_) => Ptx::from_src(compile("compute_80", nvrtc_ptx)?),
+    };
+    let module = context.load_module(image).w()?;
+    modules.push((gpu, module.clone()));
+    Ok(module)
 }
 
-fn compile() -> std::result::Result<String, String> {
-    let options = CompileOptions {
-        options: vec!["--gpu-architecture=compute_80".to_owned()],
-        name: Some("candle_train.cu".to_owned()),
-        ..CompileOptions::default()
-    };
-    let compiled = compile_ptx_with_opts(KERNELS, options);
-    compiled.map(|ptx| ptx.to_src()).map_err(|error| match error {
-        CompileError::CompileError { log, .. } => log.to_string_lossy().into_owned(),
-        other => other.to_string(),
-    })
+/// The kernels for an architecture, as `image` takes them out of the translated program.
+fn compile<T>(
+    architecture: &str,
+    image: impl FnOnce(sys::nvrtcProgram) -> std::result::Result<T, NvrtcError>,
+) -> Result<T> {
+    let kernels = CString::new(KERNELS).map_err(Error::wrap)?;
+    let failed = |why: &str| format!("the kernels cannot be compiled for {architecture}: {why}");
+    let program = nvrtc::create_program(&kernels, Some(c"candle_train.cu"))
+        .map_err(|error| Error::Msg(failed(&format!("{error:?}"))))?;
+    let options = [format!("--gpu-architecture={architecture}")];
+    // SAFETY: a program that was made above, and is destroyed below only.
+    let compiled =
+        unsafe { nvrtc::compile_program(program, &options) }.and_then(|()| image(program));
+    let compiled = compiled.map_err(|error| {
+        // SAFETY: as above; its log is there as soon as it was compiled.
+        let log = unsafe { nvrtc::get_program_log(program) };
+        let log = log.map(|log| String::from_utf8_lossy(bytemuck::cast_slice(&log)).into_owned());
+        Error::Msg(failed(&log.unwrap_or_else(|_| format!("{error:?}"))))
+    });
+    // SAFETY: as above; nothing uses it any more. An error would be told of memory that stays.
+    let _ = unsafe { nvrtc::destroy_program(program) };
+    compiled
+}
+
+/// Machine code.
+fn nvrtc_cubin(program: sys::nvrtcProgram) -> std::result::Result<Vec<u8>, NvrtcError> {
+    let mut bytes = 0;
+    // SAFETY: a translated program, and a place for the size.
+    unsafe { sys::nvrtcGetCUBINSize(program, &raw mut bytes) }.result()?;
+    let mut cubin = vec![0_u8; bytes];
+    // SAFETY: as above, with room for as many bytes.
+    unsafe { sys::nvrtcGetCUBIN(program, cubin.as_mut_ptr().cast()) }.result()?;
+    Ok(cubin)
+}
+
+/// Text for the driver's own translator.
+fn nvrtc_ptx(program: sys::nvrtcProgram) -> std::result::Result<String, NvrtcError> {
+    // SAFETY: a translated program.
+    let ptx = unsafe { nvrtc::get_ptx(program) }?;
+    let text = String::from_utf8_lossy(bytemuck::cast_slice(&ptx)).into_owned();
+    Ok(text.trim_end_matches('\0').to_owned())
 }
