@@ -129,6 +129,19 @@ fn sizes_of_graph_change_as_in_pytorch() {
     let window = json!({ "kernel_size": 3, "stride": 2, "padding": 1 });
     check_layer("avg_pool1d", ("avg_pool1d", window.clone()), &SEQUENCE);
     check_layer("max_pool1d", ("max_pool1d", window), &SEQUENCE);
+    for name in ["avg_pool1d", "max_pool1d"] {
+        let ceil = json!({ "kernel_size": 2, "ceil_mode": true });
+        check_layer(&format!("{name}_ceil"), (name, ceil), &SEQUENCE);
+    }
+    let mut inside =
+        json!({ "kernel_size": 3, "stride": 2, "padding": 1, "count_include_pad": false });
+    check_layer("avg_pool1d_inside", ("avg_pool1d", inside.clone()), &SEQUENCE);
+    inside["ceil_mode"] = json!(true);
+    check_layer("avg_pool2d_inside", ("avg_pool2d", inside.clone()), &IMAGE);
+    inside["count_include_pad"] = json!(true);
+    check_layer("avg_pool2d_ceil", ("avg_pool2d", inside), &IMAGE);
+    let ceil = json!({ "kernel_size": [2, 3], "stride": 2, "padding": [1, 0], "ceil_mode": true });
+    check_layer("max_pool2d_ceil", ("max_pool2d", ceil), &IMAGE);
     let dilated = json!({ "kernel_size": 3, "stride": 1, "padding": 1, "dilation": 2 });
     check_layer("max_pool1d_dilated", ("max_pool1d", dilated), &SEQUENCE);
     let rectangle =

@@ -283,6 +283,8 @@ fn layers_of_a_graph_answer_the_same_in_onnxruntime() {
         (Flow::Sequence([9, 8]), ATTENTION),
         (Flow::Tokens(7), TOKENS),
         (Flow::Vector(6), VECTORS),
+        (Flow::Image([3, 12, 17]), OVER_THE_EDGE),
+        (Flow::Sequence([12, 6]), STEPS_OVER_THE_EDGE),
     ];
     let write = |(i, (input, layers)): (usize, &(Flow, &str))| {
         write(folder.path(), &format!("graph{i}.onnx"), &graph(layers, *input), &models, &[])
@@ -308,6 +310,17 @@ const IMAGES: &str = r#"
     { name = "upsample", scale_factor = 2, mode = "bilinear" }, { name = "upsample", scale_factor = 2 },
     { name = "softmax" }, { name = "instance_norm" },
     { name = "adaptive_avg_pool2d", output_size = [3, 4] }, { name = "rms_norm" },
+    { name = "flatten" }, { name = "linear" }"#;
+
+const OVER_THE_EDGE: &str = r#"
+    { name = "avg_pool2d", kernel_size = 3, stride = 2, padding = 1, ceil_mode = true },
+    { name = "max_pool2d", kernel_size = [2, 3], stride = 3, dilation = [2, 3], ceil_mode = true },
+    { name = "avg_pool2d", kernel_size = [2, 3], stride = 3, padding = 1, ceil_mode = true, count_include_pad = false },
+    { name = "flatten" }, { name = "linear" }"#;
+
+const STEPS_OVER_THE_EDGE: &str = r#"
+    { name = "avg_pool1d", kernel_size = 3, stride = 2, padding = 1, ceil_mode = true },
+    { name = "max_pool1d", kernel_size = 2, stride = 3, dilation = 3, ceil_mode = true },
     { name = "flatten" }, { name = "linear" }"#;
 
 const GATES: &str = r#"

@@ -5,11 +5,11 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::config::kind::Kind;
-use crate::model::layers::window::Slide;
+use crate::model::layers::window::{Slide, over_the_edge, rounding};
 use crate::model::layers::{Decided, Flow, Forward, Layer, LayerMisfit, Node, Scope, Site, Sizes};
 use crate::nn::ForwardContext;
 use crate::onnx::{Graph, Sliding, Value};
-use crate::ops::{self, Lines};
+use crate::ops::{self, Lines, Means};
 
 /// mean of each window of a sequence, `torch.nn.AvgPool1d`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -26,6 +26,18 @@ pub struct AvgPool1d {
     #[serde(default)]
     #[schemars(range(max = 16_777_216), example = 1)]
     pub padding: u32,
+    /// one more window where the stride leaves a rest, which hangs over the edge, as PyTorch's.
+    #[serde(default)]
+    #[schemars(example = true)]
+    pub ceil_mode: bool,
+    /// padding counts as zeros in the mean; else only what is there counts.
+    #[serde(default = "yes")]
+    #[schemars(example = false)]
+    pub count_include_pad: bool,
+}
+
+fn yes() -> bool {
+    true
 }
 
 impl AvgPool1d {
@@ -40,30 +52,33 @@ impl Kind for AvgPool1d {
 
 impl Layer for AvgPool1d {
     fn decide(&self, input: Flow, _: &mut Scope<'_>) -> Result<Decided, LayerMisfit> {
-        Ok(self.slide().pooled_along(input)?.into())
+        Ok(self.slide().pooled_along(input, rounding(self.ceil_mode))?.into())
     }
 
     fn details(&self, _: &Sizes) -> String {
-        self.slide().in_words()
+        let ceil = if self.ceil_mode { ", ceil" } else { "" };
+        format!("{}{ceil}", self.slide().in_words())
     }
 
     fn build(&self, _: &Site<'_>) -> CandleResult<Node> {
-        Ok(Node::of(Pool(self.slide())))
+        let Slide { kernel, stride, padding } = self.slide();
+        let (rounding, count_include_pad) = (rounding(self.ceil_mode), self.count_include_pad);
+        Ok(Node::of(Pool(Means { kernel, stride, padding, rounding, count_include_pad })))
     }
 }
 
-struct Pool(Slide);
+struct Pool(Means);
 
 impl Forward for Pool {
     fn forward(&self, x: &Tensor, _: &ForwardContext) -> CandleResult<Tensor> {
-        let Slide { kernel, stride, padding } = self.0;
-        let steps = Lines::windows(x.dim(1)?, kernel, stride, padding)?;
+        let steps = Lines::means(x.dim(1)?, self.0)?;
         ops::resample(&x.unsqueeze(2)?, steps, Lines::nearest(1, 1)?)?.squeeze(2)
     }
 
     fn onnx(&self, graph: &mut Graph, x: &Value) -> CandleResult<Value> {
-        let Slide { kernel, stride, padding } = self.0;
+        let Means { kernel, stride, padding, count_include_pad, .. } = self.0;
         let sliding = Sliding::new(&[kernel], &[stride], &[padding], &[1]);
-        Ok(graph.average_pool(x, &sliding))
+        let over = over_the_edge(x, 1, self.0)?;
+        Ok(graph.average_pool(x, &sliding, &[over], count_include_pad))
     }
 }

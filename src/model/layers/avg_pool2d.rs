@@ -13,7 +13,7 @@ use crate::model::layers::{
 };
 use crate::nn::ForwardContext;
 use crate::onnx::{Graph, Value};
-use crate::ops;
+use crate::ops::{self, Lines, Rounding};
 
 /// mean of each window of an image, `torch.nn.AvgPool2d`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -26,16 +26,29 @@ pub struct AvgPool2d {
     #[serde(default)]
     #[schemars(example = 2)]
     pub stride: Option<Shape2>,
-    /// zeros on each side, above and left, included in the mean (`count_include_pad=True`); at most
-    /// half of `kernel_size`.
+    /// zeros on each side, above and left; at most half of `kernel_size`.
     #[serde(default)]
     #[schemars(example = 1)]
     pub padding: Padding,
+    /// one more window where the stride leaves a rest, which hangs over the edge, as PyTorch's.
+    #[serde(default)]
+    #[schemars(example = true)]
+    pub ceil_mode: bool,
+    /// padding counts as zeros in the mean; else only what is there counts.
+    #[serde(default = "yes")]
+    #[schemars(example = false)]
+    pub count_include_pad: bool,
+}
+
+fn yes() -> bool {
+    true
 }
 
 impl AvgPool2d {
     fn pooling(&self) -> Result<Pooling, Unfit> {
-        Pooling::new(self.kernel_size, self.stride, self.padding, Shape2::Side(1))
+        let once = Shape2::Side(1);
+        let pooling = Pooling::new(self.kernel_size, self.stride, self.padding, once)?;
+        Ok(pooling.ceil_mode(self.ceil_mode))
     }
 }
 
@@ -54,21 +67,40 @@ impl Layer for AvgPool2d {
 
     fn build(&self, site: &Site<'_>) -> CandleResult<Node> {
         let pooling = self.pooling().map_err(|unfit| Error::Msg(unfit.what))?;
-        if !pooling.is_square() {
+        let pool = Pool { pooling, count_include_pad: self.count_include_pad };
+        if !pooling.is_square() && !pool.is_by_lines() {
             site.builder().needs_cpu();
         }
-        Ok(Node::of(Pool(pooling)))
+        Ok(Node::of(pool))
     }
 }
 
-struct Pool(Pooling);
+struct Pool {
+    pooling: Pooling,
+    count_include_pad: bool,
+}
+
+impl Pool {
+    /// Whether windows have means of unequal numbers of pixels, row by row and column by column.
+    fn is_by_lines(&self) -> bool {
+        self.pooling.rounding == Rounding::Up || !self.count_include_pad
+    }
+}
 
 impl Forward for Pool {
     fn forward(&self, x: &Tensor, _: &ForwardContext) -> CandleResult<Tensor> {
-        ops::average_pool2d_over(x, self.0.kernel, self.0.slides)
+        let pooling = self.pooling;
+        if !self.is_by_lines() {
+            return ops::average_pool2d_over(x, pooling.kernel, pooling.slides);
+        }
+        let lines = |axis: usize| {
+            Lines::means(x.dim(1 + axis)?, pooling.means(axis, self.count_include_pad))
+        };
+        ops::resample(x, lines(0)?, lines(1)?)
     }
 
     fn onnx(&self, graph: &mut Graph, x: &Value) -> CandleResult<Value> {
-        Ok(graph.average_pool(x, &self.0.onnx()))
+        let over = self.pooling.over_the_edge(x)?;
+        Ok(graph.average_pool(x, &self.pooling.onnx(), &over, self.count_include_pad))
     }
 }

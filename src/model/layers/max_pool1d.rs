@@ -34,6 +34,10 @@ pub struct MaxPool1d {
     #[serde(default = "one")]
     #[schemars(range(min = 1, max = 16_777_216), example = 2)]
     pub dilation: u32,
+    /// one more window where the stride leaves a rest, which hangs over the edge, as PyTorch's.
+    #[serde(default)]
+    #[schemars(example = true)]
+    pub ceil_mode: bool,
 }
 
 fn one() -> u32 {
@@ -44,7 +48,8 @@ impl MaxPool1d {
     fn pooling(&self) -> Result<Pooling, Unfit> {
         let (side, padding) = (Shape2::Side, Padding::Zeros(Shape2::Side(self.padding)));
         let stride = self.stride.map(side);
-        Pooling::new(side(self.kernel_size), stride, padding, side(self.dilation))
+        let pooling = Pooling::new(side(self.kernel_size), stride, padding, side(self.dilation))?;
+        Ok(pooling.ceil_mode(self.ceil_mode))
     }
 }
 
@@ -72,13 +77,14 @@ struct Pool(Pooling);
 
 impl Forward for Pool {
     fn forward(&self, x: &Tensor, _: &ForwardContext) -> CandleResult<Tensor> {
-        ops::max_pool2d_over(&x.unsqueeze(1)?, self.0.kernel, self.0.slides)?.squeeze(1)
+        let Pooling { kernel, slides, rounding } = self.0;
+        ops::max_pool2d_over(&x.unsqueeze(1)?, kernel, slides, rounding)?.squeeze(1)
     }
 
     fn onnx(&self, graph: &mut Graph, x: &Value) -> CandleResult<Value> {
         // A sequence is an image of one row.
         let row = graph.unsqueezed(x, &[1]);
-        let row = graph.max_pool(&row, &self.0.onnx());
+        let row = self.0.max_pool_onnx(graph, &row)?;
         Ok(graph.squeezed(&row, &[1]))
     }
 }

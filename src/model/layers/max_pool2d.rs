@@ -34,6 +34,11 @@ pub struct MaxPool2d {
     /// places from one pixel of the window to the next, down and to the right.
     #[serde(default = "once")]
     pub dilation: Shape2,
+    /// one more window where the stride leaves a rest, which hangs over the edge, as PyTorch's. On
+    /// CPUs only.
+    #[serde(default)]
+    #[schemars(example = true)]
+    pub ceil_mode: bool,
 }
 
 fn once() -> Shape2 {
@@ -42,7 +47,8 @@ fn once() -> Shape2 {
 
 impl MaxPool2d {
     fn pooling(&self) -> Result<Pooling, Unfit> {
-        Pooling::new(self.kernel_size, self.stride, self.padding, self.dilation)
+        let pooling = Pooling::new(self.kernel_size, self.stride, self.padding, self.dilation)?;
+        Ok(pooling.ceil_mode(self.ceil_mode))
     }
 }
 
@@ -72,10 +78,11 @@ struct Pool(Pooling);
 
 impl Forward for Pool {
     fn forward(&self, x: &Tensor, _: &ForwardContext) -> CandleResult<Tensor> {
-        ops::max_pool2d_over(x, self.0.kernel, self.0.slides)
+        let Pooling { kernel, slides, rounding } = self.0;
+        ops::max_pool2d_over(x, kernel, slides, rounding)
     }
 
     fn onnx(&self, graph: &mut Graph, x: &Value) -> CandleResult<Value> {
-        Ok(graph.max_pool(x, &self.0.onnx()))
+        self.0.max_pool_onnx(graph, x)
     }
 }

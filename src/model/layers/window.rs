@@ -1,9 +1,11 @@
 //! Windows that slide over images and sequences.
 
+use candle_core::{Error, Result as CandleResult};
+
 use crate::config::values::Shape2;
 use crate::model::layers::padding::Padding;
-use crate::onnx::Sliding;
-use crate::ops::{MAX_PIXELS, Slides};
+use crate::onnx::{Graph, Sliding, Value};
+use crate::ops::{MAX_PIXELS, Means, Rounding, Slides};
 use crate::plan::{Flow, Unfit};
 
 /// A square window over an image, or one along a sequence.
@@ -25,20 +27,23 @@ impl Slide {
 
     /// A side of `input` after the window slid over it.
     pub(super) fn along(self, side: usize, input: Flow) -> Result<usize, Unfit> {
+        self.rounded(side, input, Rounding::Down)
+    }
+
+    fn rounded(self, side: usize, input: Flow, rounding: Rounding) -> Result<usize, Unfit> {
         let Self { kernel, stride, padding } = self;
-        let room = (side + 2 * padding).checked_sub(kernel).ok_or_else(|| {
+        rounding.windows(side, kernel, stride, padding).map_err(|_| {
             let what =
                 format!("{kernel} is larger than {} with padding {padding}", input.in_words());
             Unfit { key: "kernel_size", what, help: None }
-        })?;
-        Ok(room / stride + 1)
+        })
     }
 
     /// A sequence after a pooling, whose windows see more than padding.
-    pub(super) fn pooled_along(self, input: Flow) -> Result<Flow, Unfit> {
+    pub(super) fn pooled_along(self, input: Flow, rounding: Rounding) -> Result<Flow, Unfit> {
         let [steps, features] = input.sequence()?;
         self.sees_values()?;
-        Ok(Flow::Sequence([self.along(steps, input)?, features]))
+        Ok(Flow::Sequence([self.rounded(steps, input, rounding)?, features]))
     }
 
     fn sees_values(self) -> Result<(), Unfit> {
@@ -69,6 +74,28 @@ pub(super) struct Pooling {
     /// Rows and columns.
     pub(super) kernel: [usize; 2],
     pub(super) slides: Slides,
+    pub(super) rounding: Rounding,
+}
+
+/// Places along an axis of x by which the last of the windows hangs over its padding.
+///
+/// # Errors
+///
+/// A length that is not known, or a window that does not fit.
+pub(super) fn over_the_edge(x: &Value, axis: usize, windows: Means) -> CandleResult<usize> {
+    let Means { kernel, stride, padding, rounding, .. } = windows;
+    if rounding == Rounding::Down {
+        return Ok(0);
+    }
+    let unknown = || Error::Msg("`ceil_mode` needs inputs of one length".to_owned());
+    let size = x.dims()[axis].ok_or_else(unknown)?;
+    let n_windows = rounding.windows(size, kernel, stride, padding)?;
+    Ok(((n_windows - 1) * stride + kernel).saturating_sub(size + 2 * padding))
+}
+
+/// `ceil_mode`
+pub(super) fn rounding(ceil_mode: bool) -> Rounding {
+    if ceil_mode { Rounding::Up } else { Rounding::Down }
 }
 
 impl Pooling {
@@ -85,7 +112,20 @@ impl Pooling {
         };
         let [kernel, stride, padding, dilation] =
             [kernel, stride.unwrap_or(kernel), padding, dilation].map(both);
-        Ok(Self { kernel, slides: Slides { stride, padding, dilation } })
+        let slides = Slides { stride, padding, dilation };
+        Ok(Self { kernel, slides, rounding: Rounding::Down })
+    }
+
+    /// The same with one more window where the stride leaves a rest, if `ceil_mode`.
+    pub(super) fn ceil_mode(self, ceil_mode: bool) -> Self {
+        Self { rounding: rounding(ceil_mode), ..self }
+    }
+
+    /// The windows along an axis, whose means are taken.
+    pub(super) fn means(self, axis: usize, count_include_pad: bool) -> Means {
+        let Slides { stride, padding, .. } = self.slides;
+        let (kernel, stride, padding) = (self.kernel[axis], stride[axis], padding[axis]);
+        Means { kernel, stride, padding, rounding: self.rounding, count_include_pad }
     }
 
     /// An image after the window slid over it, of which each place has seen a value.
@@ -108,13 +148,43 @@ impl Pooling {
         let Slides { stride, padding, dilation } = self.slides;
         let slides =
             Slides { stride: [1, stride[1]], padding: [0, padding[1]], dilation: [1, dilation[1]] };
-        Self { kernel: [1, self.kernel[1]], slides }
+        Self { kernel: [1, self.kernel[1]], slides, ..self }
     }
 
     /// The same in a graph of ONNX.
     pub(super) fn onnx(self) -> Sliding {
         let Slides { stride, padding, dilation } = self.slides;
         Sliding::new(&self.kernel, &stride, &padding, &dilation)
+    }
+
+    /// The largest value of each window of x (n, h, w, c).
+    ///
+    /// # Errors
+    ///
+    /// A size that is not known.
+    pub(super) fn max_pool_onnx(self, graph: &mut Graph, x: &Value) -> CandleResult<Value> {
+        // Runtimes refuse padding that is wider than the window, as a dilated one may need it.
+        let low = |graph: &mut Graph, x: &Value, axis: usize, places: usize| {
+            graph.padded_by(f64::NEG_INFINITY, x, 1 + axis, [0, places])
+        };
+        let [rows, columns] = self.over_the_edge(x)?;
+        let x = low(graph, x, 0, rows);
+        let x = low(graph, &x, 1, columns);
+        Ok(graph.max_pool(&x, &self.onnx()))
+    }
+
+    /// Rows and columns of x (n, h, w, c) by which the last windows hang over its padding.
+    ///
+    /// # Errors
+    ///
+    /// A size that is not known.
+    pub(super) fn over_the_edge(self, x: &Value) -> CandleResult<[usize; 2]> {
+        let along = |axis: usize| {
+            let reach = (self.kernel[axis] - 1) * self.slides.dilation[axis] + 1;
+            let windows = self.means(axis, true);
+            over_the_edge(x, 1 + axis, Means { kernel: reach, ..windows })
+        };
+        Ok([along(0)?, along(1)?])
     }
 
     fn along(self, axis: usize, side: usize, input: Flow) -> Result<usize, Unfit> {
@@ -126,7 +196,7 @@ impl Pooling {
             return unfit("padding", format!("must be at most half of kernel_size = {kernel}"));
         }
         let slide = Slide { kernel: kernel.saturating_sub(1) * dilation + 1, stride, padding };
-        let places = slide.along(side, input)?;
+        let places = slide.rounded(side, input, self.rounding)?;
         let sees = |place: usize, tap: usize| {
             (place * stride + tap * dilation).checked_sub(padding).is_some_and(|at| at < side)
         };
@@ -141,7 +211,8 @@ impl Pooling {
     pub(super) fn is_square(self) -> bool {
         let Slides { stride, padding, dilation } = self.slides;
         let are_alike = |sides: [usize; 2]| sides[0] == sides[1];
-        [self.kernel, stride, padding].into_iter().all(are_alike) && dilation == [1, 1]
+        let are_square = [self.kernel, stride, padding].into_iter().all(are_alike);
+        are_square && dilation == [1, 1] && self.rounding == Rounding::Down
     }
 
     /// " 3, stride 2, pad 1", " 3x2, stride 3x2"
@@ -152,7 +223,9 @@ impl Pooling {
             if is_usual { String::new() } else { format!(", {name} {}", shown(sides)) }
         };
         let (stride, padding) = (unless(1, "stride", stride), unless(0, "pad", padding));
-        format!(" {}{stride}{padding}{}", shown(self.kernel), unless(1, "dilation", dilation))
+        let ceil = if self.rounding == Rounding::Up { ", ceil" } else { "" };
+        let dilation = unless(1, "dilation", dilation);
+        format!(" {}{stride}{padding}{dilation}{ceil}", shown(self.kernel))
     }
 }
 

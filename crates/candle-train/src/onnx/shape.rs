@@ -141,14 +141,27 @@ impl Graph {
 
     /// Zeros before and behind along an axis.
     pub fn padded(&mut self, x: &Value, axis: usize, before: usize, behind: usize) -> Value {
+        self.padded_by(0.0, x, axis, [before, behind])
+    }
+
+    /// So many of a value before and behind along an axis.
+    pub fn padded_by(
+        &mut self,
+        value: f64,
+        x: &Value,
+        axis: usize,
+        [before, behind]: [usize; 2],
+    ) -> Value {
         if before + behind == 0 {
             return x.clone();
         }
         let mut dims = x.dims.clone();
         dims[axis] = dims[axis].map(|length| length + before + behind);
-        let pads = self.integers(&[before as i64, behind as i64]);
-        let (zero, axis) = (self.scalar(0.0), self.integers(&[axis as i64]));
-        self.node("Pad", &[x, &pads, &zero, &axis], &[], &dims)
+        // Of all axes: onnxruntime confuses those of an input `axes` where it moves a transpose.
+        let mut pads = vec![0; 2 * x.rank()];
+        (pads[axis], pads[x.rank() + axis]) = (before as i64, behind as i64);
+        let (pads, value) = (self.integers(&pads), self.scalar(value));
+        self.node("Pad", &[x, &pads, &value], &[], &dims)
     }
 }
 

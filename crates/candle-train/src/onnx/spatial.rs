@@ -99,9 +99,28 @@ impl Graph {
         self.spatial("MaxPool", [Some(x), None, None], &sliding.attributes(), dims)
     }
 
-    /// The mean of each window, in which padding counts as zeros.
-    pub fn average_pool(&mut self, x: &Value, sliding: &Sliding) -> Value {
-        let attributes = [sliding.attributes(), vec![Attribute::Int("count_include_pad", 1)]];
+    /// The mean of each window, of which the last ones hang over the edge by so many places, which
+    /// never count; padding counts as zeros or not at all.
+    pub fn average_pool(
+        &mut self,
+        x: &Value,
+        sliding: &Sliding,
+        over: &[usize],
+        count_include_pad: bool,
+    ) -> Value {
+        if count_include_pad && over.iter().any(|&places| places > 0) {
+            // Runtimes differ in what they count of such windows, so padding is written as zeros.
+            let pads = sliding.before.iter().zip(&sliding.behind).enumerate();
+            let x = pads.fold(x.clone(), |x, (axis, (&before, &behind))| {
+                self.padded(&x, 1 + axis, before, behind)
+            });
+            let none = vec![0; over.len()];
+            let bare = Sliding { before: none.clone(), behind: none, ..sliding.clone() };
+            return self.average_pool(&x, &bare, over, false);
+        }
+        let sliding = sliding.clone().behind(over);
+        let counts = Attribute::Int("count_include_pad", i64::from(count_include_pad));
+        let attributes = [sliding.attributes(), vec![counts]];
         let dims = sliding.over(&x.dims, x.dims[x.rank() - 1]);
         self.spatial("AveragePool", [Some(x), None, None], &attributes.concat(), dims)
     }

@@ -66,8 +66,8 @@ pub use batch_norm::{
 pub use chain::chain;
 pub(crate) use chain::node;
 pub use conv::{
-    ConvNorm, ConvOptions, Slides, Window, conv_batch_norm, conv_transpose1d, conv_transpose2d,
-    conv1d, conv2d,
+    ConvNorm, ConvOptions, Rounding, Slides, Window, conv_batch_norm, conv_transpose1d,
+    conv_transpose2d, conv1d, conv2d,
 };
 pub use device::visible_gpus;
 #[cfg(feature = "cuda")]
@@ -98,7 +98,7 @@ pub use precision::{BLOCK as ROUNDED_TOGETHER, round_block};
 pub use product::{gated, product, scaled};
 pub use recurrent::{Cell, recurrent};
 pub use regression::{mae, mse, score_mae, score_mse};
-pub use resample::{Lines, resample};
+pub use resample::{Lines, Means, resample};
 pub use rotary::{Rope, rotary};
 pub use row_norm::{layer_norm, rms_norm};
 pub use shortcut::padded_shortcut;

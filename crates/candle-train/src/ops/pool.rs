@@ -4,7 +4,7 @@ use candle_core::{Result, Shape, Tensor, bail};
 use rayon::prelude::*;
 
 use super::chain;
-use super::conv::{Slides, Window, output_size};
+use super::conv::{Rounding, Slides, Window};
 use super::operation::{Gradients, Input, Kept, Operation};
 use super::scratch::zeros;
 use super::simd::{build_rows, vectorised};
@@ -19,17 +19,22 @@ use super::storage::{read, tensor};
 ///
 /// A window that does not fit or has more than [`MAX_PIXELS`], or padding of more than half of it.
 pub fn max_pool2d(x: &Tensor, kernel: usize, window: Window) -> Result<Tensor> {
-    max_pool2d_over(x, [kernel; 2], window.into())
+    max_pool2d_over(x, [kernel; 2], window.into(), Rounding::Down)
 }
 
-/// [`max_pool2d`] of windows of other rows than columns, or with pixels between theirs. On CPUs
-/// only.
+/// [`max_pool2d`] of windows of other rows than columns, with pixels between theirs, or that hang
+/// over the edge. On CPUs only.
 ///
 /// # Errors
 ///
 /// As [`max_pool2d`].
-pub fn max_pool2d_over(x: &Tensor, kernel: [usize; 2], slides: Slides) -> Result<Tensor> {
-    let windows = Windows::new(x, kernel, slides)?;
+pub fn max_pool2d_over(
+    x: &Tensor,
+    kernel: [usize; 2],
+    slides: Slides,
+    rounding: Rounding,
+) -> Result<Tensor> {
+    let windows = Windows::new(x, kernel, slides, rounding)?;
     chain::apply([x], MaxPool { windows, chosen: Kept::default() })
 }
 
@@ -49,7 +54,7 @@ pub fn average_pool2d(x: &Tensor, kernel: usize, window: Window) -> Result<Tenso
 ///
 /// As [`max_pool2d`].
 pub fn average_pool2d_over(x: &Tensor, kernel: [usize; 2], slides: Slides) -> Result<Tensor> {
-    let windows = Windows::new(x, kernel, slides)?;
+    let windows = Windows::new(x, kernel, slides, Rounding::Down)?;
     chain::apply([x], AveragePool { windows })
 }
 
@@ -68,10 +73,13 @@ pub(super) struct Windows {
     /// Rows and columns.
     pub(super) kernel: [usize; 2],
     pub(super) slides: Slides,
+    /// What kernels of GPUs ask for.
+    #[cfg_attr(not(feature = "cuda"), expect(dead_code, reason = "asked by `square`"))]
+    rounding: Rounding,
 }
 
 impl Windows {
-    fn new(x: &Tensor, kernel: [usize; 2], slides: Slides) -> Result<Self> {
+    fn new(x: &Tensor, kernel: [usize; 2], slides: Slides, rounding: Rounding) -> Result<Self> {
         let (n, h, w, c) = x.dims4()?;
         let Slides { stride, padding, dilation } = slides;
         if kernel[0].saturating_mul(kernel[1]) > MAX_PIXELS {
@@ -83,10 +91,10 @@ impl Windows {
                 bail!("pooling pads by {padding}, its window is {kernel} wide");
             }
             let reach = kernel.saturating_sub(1) * dilation[axis] + kernel.min(1);
-            output_size(side, reach, stride[axis], padding)
+            rounding.windows(side, reach, stride[axis], padding)
         };
         let (oh, ow) = (along(0, h)?, along(1, w)?);
-        Ok(Self { n, h, w, c, oh, ow, kernel, slides })
+        Ok(Self { n, h, w, c, oh, ow, kernel, slides, rounding })
     }
 
     /// The same along both axes, without pixels between those of a window: what there are kernels
@@ -95,7 +103,8 @@ impl Windows {
     pub(super) fn square(&self) -> Option<(usize, Window)> {
         let window = Window { stride: self.slides.stride[0], padding: self.slides.padding[0] };
         let is_square = self.kernel[0] == self.kernel[1] && self.slides == Slides::square(window);
-        is_square.then_some((self.kernel[0], window))
+        let is_plain = is_square && self.rounding == Rounding::Down;
+        is_plain.then_some((self.kernel[0], window))
     }
 
     pub(super) fn output_shape(&self) -> Shape {

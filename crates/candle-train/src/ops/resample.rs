@@ -5,6 +5,7 @@ use candle_core::{Result, Shape, Tensor, bail};
 use rayon::prelude::*;
 
 use super::chain;
+use super::conv::Rounding;
 use super::operation::{Gradients, Input, Operation};
 use super::scratch::zeros;
 use super::storage::{read, tensor};
@@ -16,6 +17,21 @@ pub struct Lines {
     from: usize,
     /// Of each line that is made, which ones it is made of, and how much each counts.
     parts: Vec<Vec<(usize, f32)>>,
+}
+
+/// Windows over lines, whose means are taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Means {
+    /// Lines of a window.
+    pub kernel: usize,
+    /// Lines from window to window.
+    pub stride: usize,
+    /// Zeros before and behind.
+    pub padding: usize,
+    /// What becomes of a rest that the stride leaves.
+    pub rounding: Rounding,
+    /// Whether padding counts as zeros.
+    pub count_include_pad: bool,
 }
 
 impl Lines {
@@ -40,16 +56,21 @@ impl Lines {
         })
     }
 
-    /// Means of windows, in which padding counts as zeros: `torch.nn.AvgPool1d`.
+    /// Means of windows: `torch.nn.AvgPool1d`.
     ///
     /// # Errors
     ///
     /// No lines, or a window that does not fit.
-    pub fn windows(from: usize, kernel: usize, stride: usize, padding: usize) -> Result<Self> {
-        let to = super::conv::output_size(from, kernel, stride, padding)?;
+    pub fn means(from: usize, windows: Means) -> Result<Self> {
+        let Means { kernel, stride, padding, rounding, count_include_pad } = windows;
+        let to = rounding.windows(from, kernel, stride, padding)?;
         Self::new(from, to, |i| {
-            let places = (i * stride..i * stride + kernel).map(|at| at.wrapping_sub(padding));
-            places.filter(|&line| line < from).map(|line| (line, 1.0 / kernel as f32)).collect()
+            // What hangs over the padding never counts.
+            let end = (i * stride + kernel).min(from + 2 * padding);
+            let places = (i * stride..end).map(|at| at.wrapping_sub(padding));
+            let seen: Vec<usize> = places.clone().filter(|&line| line < from).collect();
+            let count = if count_include_pad { places.len() } else { seen.len() };
+            seen.into_iter().map(|line| (line, 1.0 / count as f32)).collect()
         })
     }
 
@@ -202,11 +223,17 @@ mod tests {
     use super::super::testing::{check_gradients, values};
     use super::*;
 
+    fn means(from: usize, kernel: usize, stride: usize, padding: usize) -> Lines {
+        let (rounding, count_include_pad) = (Rounding::Down, true);
+        let windows = Means { kernel, stride, padding, rounding, count_include_pad };
+        Lines::means(from, windows).unwrap()
+    }
+
     /// Of each kind, rows from 5 and columns from 4.
     fn all() -> Vec<[Lines; 2]> {
         vec![
             [Lines::adaptive(5, 3).unwrap(), Lines::adaptive(4, 7).unwrap()],
-            [Lines::windows(5, 3, 2, 1).unwrap(), Lines::windows(4, 1, 1, 0).unwrap()],
+            [means(5, 3, 2, 1), means(4, 1, 1, 0)],
             [Lines::nearest(5, 10).unwrap(), Lines::nearest(4, 3).unwrap()],
             [Lines::linear(5, 11).unwrap(), Lines::linear(4, 2).unwrap()],
         ]
@@ -264,7 +291,7 @@ mod tests {
             Ok(())
         };
         check(Lines::adaptive(6, 4)?, &[0.5, 2.5, 12.5, 20.5])?;
-        check(Lines::windows(6, 3, 2, 1)?, &[1.0 / 3.0, 14.0 / 3.0, 50.0 / 3.0])?;
+        check(means(6, 3, 2, 1), &[1.0 / 3.0, 14.0 / 3.0, 50.0 / 3.0])?;
         check(Lines::nearest(6, 4)?, &[0.0, 1.0, 9.0, 16.0])?;
         check(Lines::linear(6, 4)?, &[0.25, 3.25, 10.75, 22.75])
     }

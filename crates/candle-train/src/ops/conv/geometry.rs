@@ -121,13 +121,39 @@ impl Pixel {
     }
 }
 
+/// What becomes of a rest that a stride leaves.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Rounding {
+    /// No window sees it.
+    #[default]
+    Down,
+    /// One more window does, which hangs over the edge (`ceil_mode=True` of PyTorch).
+    Up,
+}
+
+impl Rounding {
+    /// Windows over a padded line of `size` values, of which the last one begins before the padding
+    /// behind it.
+    ///
+    /// # Errors
+    ///
+    /// A window that does not fit.
+    pub fn windows(
+        self,
+        size: usize,
+        kernel: usize,
+        stride: usize,
+        padding: usize,
+    ) -> Result<usize> {
+        let whole = output_size(size, kernel, stride, padding)?;
+        let has_rest = !(size + 2 * padding - kernel).is_multiple_of(stride);
+        let begins_inside = whole * stride < size + padding;
+        Ok(whole + usize::from(self == Self::Up && has_rest && begins_inside))
+    }
+}
+
 /// Output size of a window that slides over a padded line of `size` values.
-pub(in crate::ops) fn output_size(
-    size: usize,
-    kernel: usize,
-    stride: usize,
-    padding: usize,
-) -> Result<usize> {
+fn output_size(size: usize, kernel: usize, stride: usize, padding: usize) -> Result<usize> {
     if kernel == 0 || stride == 0 {
         bail!("a window needs a size and a stride of at least 1");
     }

@@ -33,7 +33,7 @@ use super::weight::{Destination, Weight};
 use crate::{Convolutions, Precision};
 use algorithm::Algorithm;
 pub(super) use geometry::Geometry;
-pub(super) use geometry::output_size;
+pub use geometry::Rounding;
 pub use normalised::{ConvNorm, conv_batch_norm};
 pub use transposed::{conv_transpose1d, conv_transpose2d};
 
