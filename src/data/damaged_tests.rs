@@ -11,7 +11,7 @@ use crate::data::read;
 use crate::data::sources::tables::csv;
 use crate::data::sources::text::instructions;
 use crate::data::tokenizer::{self, Tokenizer};
-use crate::data::transform::Area;
+use crate::data::transform::{Area, PixelDtype};
 use crate::mutated;
 use crate::plan::{SplitPlan, Targets};
 
@@ -44,7 +44,7 @@ fn pictures() -> Vec<Vec<u8>> {
 fn a_damaged_image_is_decoded_or_refused_and_no_decoder_panics() {
     let (mut decoded, mut refused) = (0, 0);
     for bytes in mutated::inputs(&pictures(), 3000, 43) {
-        match decode(bytes, Area::whole) {
+        match decode(bytes, PixelDtype::Uint8, Area::whole) {
             Ok(part) => {
                 decoded += 1;
                 let (height, width) = part.size;
@@ -80,7 +80,8 @@ fn an_image_that_claims_too_many_pixels_is_refused_before_it_is_decoded() {
     for (width, height) in
         [(1 << 13, (1 << 13) + 1), (60_000, 60_000), (u32::MAX >> 1, 1), (1 << 30, 4)]
     {
-        let refused = decode(bomb(width, height), Area::whole).map(drop).unwrap_err();
+        let refused =
+            decode(bomb(width, height), PixelDtype::Uint8, Area::whole).map(drop).unwrap_err();
         assert!(
             refused.contains("too many") || refused.contains("imit"),
             "{width}x{height}: {refused}"

@@ -8,7 +8,7 @@ use crate::data::sources::control::{Behaviour, Chunk, windows};
 use crate::data::sources::source::{Asked, DataSource};
 use crate::data::sources::speech;
 use crate::data::sources::tables::csv;
-use crate::data::transform::Area;
+use crate::data::transform::{Area, PixelDtype};
 use crate::data::{Calendar, CsvForecast};
 use crate::plan::{SplitPlan, Targets};
 
@@ -24,8 +24,10 @@ pub(crate) fn image(bytes: &[u8]) -> Result<usize, String> {
         let half = Area { top, left, height: height.div_ceil(2), width: width.div_ceil(2) };
         if is_half { half } else { Area::whole((height, width)) }
     };
-    let decoded = decode(bytes.to_vec(), needed)?;
+    let decoded = decode(bytes.to_vec(), PixelDtype::Uint8, needed)?;
     assert!(decoded.holds(needed(decoded.size)));
+    let deep = decode(bytes.to_vec(), PixelDtype::Uint16, needed)?;
+    assert_eq!(deep.pixels.data.len(), 2 * decoded.pixels.data.len());
     Ok(decoded.pixels.data.len())
 }
 

@@ -56,6 +56,7 @@ pub use dataset::{Batch, Dataset, IGNORED, IGNORED_LABEL, Splits, Target};
 pub use environment::Environment;
 pub use error::{Error, Fault, SampleError};
 pub use fingerprint::Fingerprint;
+pub(crate) use images::decode::has_more_than_8_bits;
 pub use inputs::{Answers, Inputs, Item, Items, Predicting, Unit};
 pub use pipeline::{Odds, audit, loader, sampler};
 pub use preprocessing::preprocessing;

@@ -51,6 +51,7 @@ pub fn survey(
         target: found.target,
         cameras: found.cameras,
         pixels: found.pixels,
+        pixel_dtype: found.pixel_dtype,
     })
 }
 

@@ -17,6 +17,7 @@ mod chaos;
 mod clocks;
 mod control_group;
 mod crossings;
+mod deep_images;
 mod docs;
 mod doctor;
 mod drawn;

@@ -3,11 +3,14 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use serde_json::Value;
+
 use crate::cli::Refusal;
 use crate::cli::init::entries::Entries;
 use crate::cli::init::listing::{ending, files, name};
 use crate::cli::init::recognised::{Recognised, SEQ_LEN, Task, VAL_FRACTION, path, unusable};
 use crate::cli::init::{behaviour, images, language, speech, table, tokens};
+use crate::data::has_more_than_8_bits;
 
 /// Names of the part to validate on, beside `train`.
 const VAL: [&str; 5] = ["val", "valid", "validation", "test", "eval"];
@@ -49,7 +52,7 @@ fn folder(at: &Path) -> Result<Recognised, Refusal> {
     }
     if images::has_classes(at) {
         let options = [("train_dir", path(at)), ("val_fraction", VAL_FRACTION.into())];
-        return Ok(Recognised::new("image_folder", &options, Task::Images(at.to_owned())));
+        return Ok(class_folders(at, &options));
     }
     if speech::is_there(at) {
         return Ok(speech::folder(at));
@@ -68,11 +71,20 @@ fn parts(at: &Path) -> Option<(PathBuf, PathBuf)> {
     train.is_dir().then_some((train, val))
 }
 
+/// Images in the class folders of `train`.
+fn class_folders(train: &Path, options: &[(&str, Value)]) -> Recognised {
+    let mut options = options.to_vec();
+    if images::below(train).first().is_some_and(|first| has_more_than_8_bits(first)) {
+        options.push(("pixel_dtype", "uint16".into()));
+    }
+    Recognised::new("image_folder", &options, Task::Images(train.to_owned()))
+}
+
 /// Two folders of the same kind of data.
 fn split(train: &Path, val: &Path) -> Result<Recognised, Refusal> {
     let options = [("train_dir", path(train)), ("val_dir", path(val))];
     if images::has_classes(train) {
-        return Ok(Recognised::new("image_folder", &options, Task::Images(train.to_owned())));
+        return Ok(class_folders(train, &options));
     }
     if speech::is_there(train) {
         return Ok(Recognised::new("speech", &options, Task::Speech));

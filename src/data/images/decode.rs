@@ -1,25 +1,27 @@
-//! Bytes of an image file -> 8-bit RGB pixels, by content and not by the name's ending.
+//! Bytes of an image file -> RGB pixels, by content and not by the name's ending.
 //!
 //! As `PIL.Image.open(..).convert("RGB")`: grey and palette are expanded, alpha is dropped (not
 //! blended), EXIF rotation is not applied, CMYK and YCCK become RGB, an animation gives its first
 //! picture. 16-bit colour, and 16-bit grey with alpha, keep their high byte; 16-bit grey alone is
-//! clipped at 255, as Pillow's modes `I;16` and `I` are, which makes white of whatever is brighter:
-//! convert such pictures to 8 bits first.
+//! clipped at 255, as Pillow's modes `I;16` and `I` are, which makes white of whatever is brighter.
+//! Asked for 16 bits, values are what they are, as `torchvision.io.decode_image` reads them, and
+//! those of 8 bits are spread over the same range (v * 257).
 
 use std::io::Cursor;
+use std::path::Path;
 
 use image::{DynamicImage, ImageDecoder, ImageFormat, ImageReader, Limits};
 
 use crate::data::decoder_panic::caught;
 use crate::data::images::jpeg;
-use crate::data::transform::{Area, Decoded, Pixels};
+use crate::data::transform::{Area, Decoded, PixelDtype, Pixels};
 
 /// Most pixels of an image: 64 Mpx.
 const MAX_PIXELS: u64 = 64 << 20;
 /// Most memory that decoding may take: 256 MiB.
 const MAX_BYTES: u64 = 256 << 20;
 
-/// Decodes an image to RGB, or as much of it as `needed` says for an image of (height, width).
+/// Decodes an image to RGB of such values, or as much of it as `needed` says for an image of (height, width).
 ///
 /// # Errors
 ///
@@ -27,16 +29,43 @@ const MAX_BYTES: u64 = 256 << 20;
 /// large.
 pub(crate) fn decode(
     bytes: Vec<u8>,
+    dtype: PixelDtype,
     needed: impl FnOnce((usize, usize)) -> Area,
 ) -> Result<Decoded, String> {
     if bytes.is_empty() {
         return Err("the file is empty".to_owned());
     }
-    match image::guess_format(&bytes) {
-        Ok(ImageFormat::Jpeg) => decode_jpeg(bytes, needed),
-        Ok(format) => decode_whole(&bytes, format).map(Decoded::whole),
-        Err(_) => Err("not in a known image format".to_owned()),
+    let format =
+        image::guess_format(&bytes).map_err(|_| "not in a known image format".to_owned())?;
+    match (format, dtype) {
+        (ImageFormat::Jpeg, PixelDtype::Uint8) => decode_jpeg(bytes, needed),
+        (ImageFormat::Jpeg, PixelDtype::Uint16) => decode_jpeg(bytes, needed).map(spread),
+        (_, PixelDtype::Uint8) => Ok(Decoded::whole(to_rgb(decode_whole(&bytes, format)?))),
+        (_, PixelDtype::Uint16) => Ok(Decoded::whole(to_uint16(decode_whole(&bytes, format)?))),
     }
+}
+
+/// Whether the pixels of an image file have more than 8 bits, by its header.
+pub(crate) fn has_more_than_8_bits(path: &Path) -> bool {
+    let header = || {
+        let reader = ImageReader::open(path).ok()?.with_guessed_format().ok()?;
+        let color = caught(|| reader.into_decoder().map_err(|error| error.to_string())).ok()?;
+        Some(color.color_type().bytes_per_pixel() > color.color_type().channel_count())
+    };
+    header().unwrap_or(false)
+}
+
+fn to_uint16(image: DynamicImage) -> Pixels {
+    let size = [image.height() as usize, image.width() as usize];
+    Pixels::of_uint16(3, size, image.into_rgb16().as_raw())
+}
+
+/// 8 bits over the range of 16.
+fn spread(decoded: Decoded) -> Decoded {
+    let pixels = decoded.pixels;
+    let values: Vec<u16> = pixels.data.iter().map(|&value| u16::from(value) * 257).collect();
+    let pixels = Pixels::of_uint16(pixels.channels, [pixels.height, pixels.width], &values);
+    Decoded { pixels, ..decoded }
 }
 
 fn decode_jpeg(
@@ -48,14 +77,14 @@ fn decode_jpeg(
         return Err("the JPEG is truncated: its end marker is missing".to_owned());
     };
     if !header.is_common() {
-        return decode_whole(&bytes, ImageFormat::Jpeg).map(Decoded::whole);
+        return Ok(Decoded::whole(to_rgb(decode_whole(&bytes, ImageFormat::Jpeg)?)));
     }
     let (height, width) = header.size;
     check_size((width as u32, height as u32), 3 * (height * width) as u64)?;
     jpeg::decode(bytes, &header, needed(header.size))
 }
 
-fn decode_whole(bytes: &[u8], format: ImageFormat) -> Result<Pixels, String> {
+fn decode_whole(bytes: &[u8], format: ImageFormat) -> Result<DynamicImage, String> {
     let mut reader = ImageReader::with_format(Cursor::new(bytes), format);
     let mut limits = Limits::default();
     limits.max_alloc = Some(MAX_BYTES);
@@ -65,10 +94,10 @@ fn decode_whole(bytes: &[u8], format: ImageFormat) -> Result<Pixels, String> {
     let image = || DynamicImage::from_decoder(decoder).map_err(|error| error.to_string());
     let image = caught(image)?;
     let is_grey = format == ImageFormat::Png && has_only_grey(bytes);
-    Ok(to_rgb(match image {
+    Ok(match image {
         DynamicImage::ImageLumaA16(_) if is_grey => DynamicImage::ImageLuma16(image.into_luma16()),
         other => other,
-    }))
+    })
 }
 
 /// Whether a PNG has no channel but grey, by the colour type of its header. The library makes a
@@ -110,20 +139,18 @@ fn to_rgb(image: DynamicImage) -> Pixels {
             .collect(),
         other => other.into_rgb8().into_raw(),
     };
-    Pixels { channels: 3, height, width, data }
+    Pixels::new(3, [height, width], data)
 }
 
 #[cfg(test)]
 mod tests {
-    use std::path::Path;
-
     use super::*;
     use crate::skipped::skipped;
 
     const ODD_IMAGES: &str = "../shared/data/odd-images";
 
     fn decode(bytes: &[u8]) -> Result<Pixels, String> {
-        let part = super::decode(bytes.to_vec(), Area::whole)?;
+        let part = super::decode(bytes.to_vec(), PixelDtype::Uint8, Area::whole)?;
         assert_eq!((part.top, part.left), (0, 0));
         assert_eq!(part.size, (part.pixels.height, part.pixels.width));
         Ok(part.pixels)

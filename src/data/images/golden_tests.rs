@@ -6,7 +6,7 @@ use std::path::Path;
 use flate2::Crc;
 
 use crate::data::images::decode::decode;
-use crate::data::transform::{Area, Decoded};
+use crate::data::transform::{Area, Decoded, PixelDtype};
 
 /// (file, "37x29", CRC-32 of the RGB pixels) for each file; "refused" and no sum where Pillow reads
 /// none.
@@ -22,7 +22,7 @@ fn sums() -> Vec<(String, String, String)> {
 
 fn read(file: &str) -> Result<Decoded, String> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/images");
-    decode(std::fs::read(folder.join(file)).unwrap(), Area::whole)
+    decode(std::fs::read(folder.join(file)).unwrap(), PixelDtype::Uint8, Area::whole)
 }
 
 /// A line of `SUMS.tsv`.

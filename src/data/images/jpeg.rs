@@ -131,7 +131,7 @@ pub(super) fn decode(mut bytes: Vec<u8>, header: &Header, area: Area) -> Result<
     }
     let mut data = buffer_pool::take(decoder.output_buffer_size().map_err(failed)?);
     let found = decoder.decode_image_into(&mut data).map_err(failed)?;
-    let pixels = Pixels { channels: 3, height: found.height, width: found.width, data };
+    let pixels = Pixels::new(3, [found.height, found.width], data);
     // The decoder begins at a unit, at or left of what was asked.
     let decoded = right.checked_sub(found.width).map(|left| Decoded {
         pixels,

@@ -16,7 +16,7 @@ use crate::data::listing::paths::Paths;
 use crate::data::listing::scan::{self, Listing};
 use crate::data::sources::holdout::Parts;
 use crate::data::sources::source::{Asked, DataSource, Files, Reading, Survey};
-use crate::data::transform::{Images, Pipeline, Transforms};
+use crate::data::transform::{Images, Pipeline, PixelDtype, Transforms};
 use crate::data::{Dataset, Splits, Target, read};
 use crate::plan::{Part, SplitPlan};
 use crate::rng::Key;
@@ -27,7 +27,7 @@ use crate::rng::Key;
 pub struct ImageFolder {
     /// folder of class folders to train on, with .jpg .jpeg .jfif .png .ppm .bmp .pgm .tif .tiff
     /// and .webp files; pixels are those of Pillow's convert("RGB"), which clips 16-bit grey
-    /// at 255. Files and folders whose names begin with a dot are left out, and other files are
+    /// at 255 (see `pixel_dtype`). Files and folders whose names begin with a dot are left out, and other files are
     /// counted where there are many.
     #[schemars(extend("format" = "path"), example = "data/train")]
     pub train_dir: PathBuf,
@@ -40,6 +40,12 @@ pub struct ImageFolder {
     #[serde(default)]
     #[schemars(extend("format" = "path"), example = "data/test")]
     pub test_dir: Option<PathBuf>,
+    /// how a value of a pixel is read: `uint8`, or `uint16` for scans and satellite images of 16
+    /// bits, which become value / 65535 (8-bit files among them are spread over that range).
+    /// Transforms of colours want `uint8`.
+    #[serde(default, skip_serializing_if = "PixelDtype::is_usual")]
+    #[schemars(example = &"uint16")]
+    pub pixel_dtype: PixelDtype,
 }
 
 impl Kind for ImageFolder {
@@ -51,7 +57,8 @@ impl Kind for ImageFolder {
 impl ImageFolder {
     /// Images of `train_dir` to train on, of `val_dir` to validate on.
     pub fn new(train_dir: PathBuf, val_dir: PathBuf) -> Self {
-        Self { train_dir, val_dir: Some(val_dir), test_dir: None }
+        let pixel_dtype = PixelDtype::Uint8;
+        Self { train_dir, val_dir: Some(val_dir), test_dir: None, pixel_dtype }
     }
 
     /// The folders with what they are called in messages.
@@ -117,7 +124,8 @@ impl DataSource for ImageFolder {
     fn open(&self, reading: &Reading<'_>) -> Result<Splits, Error> {
         let Found { parts, classes, .. } = self.parts(&reading.asked.split)?;
         let files = |files, list| -> Result<Arc<dyn Dataset>, Error> {
-            Ok(Arc::new(ImageFiles::new(files, list, reading.transforms)?))
+            let files = ImageFiles::new(files, list, reading.transforms, self.pixel_dtype)?;
+            Ok(Arc::new(files))
         };
         let evaluated = |part| files(part, reading.val_transforms);
         Ok(Splits {
@@ -129,7 +137,8 @@ impl DataSource for ImageFolder {
     }
 
     fn survey(&self, asked: &Asked<'_>) -> Result<Survey, Error> {
-        let Found { parts, classes, notes } = self.parts(&asked.split)?;
+        let Found { parts, classes, mut notes } = self.parts(&asked.split)?;
+        notes.extend(note_of_bits(&parts.train, self.pixel_dtype));
         Ok(Survey {
             n_train: parts.train.len(),
             n_val: parts.val.len(),
@@ -138,12 +147,17 @@ impl DataSource for ImageFolder {
             classes,
             notes,
             line: self.line(),
+            pixel_dtype: self.pixel_dtype,
             ..Survey::default()
         })
     }
 
+    fn preprocessing(&self, found: &Options) -> Result<Options, Error> {
+        Ok(preprocessing_of(found, self.pixel_dtype))
+    }
+
     fn inputs(&self, asked: &Predicting<'_>) -> Result<Inputs, Error> {
-        image_inputs(asked, Vec::new())
+        image_inputs(asked, Vec::new(), self.pixel_dtype)
     }
 
     fn files(&self, _: &Options) -> Result<Vec<Files>, Error> {
@@ -158,16 +172,42 @@ impl DataSource for ImageFolder {
     }
 }
 
+/// That files have 16 bits, of which 8 are read, by the first of them.
+pub(crate) fn note_of_bits(files: &Paths, dtype: PixelDtype) -> Option<String> {
+    let (first, _) = files.iter().next()?;
+    let is_cut = dtype == PixelDtype::Uint8 && decode::has_more_than_8_bits(&first);
+    is_cut.then(|| {
+        format!(
+            "`{}` has pixels of 16 bits, which are cut to 8: `data.pixel_dtype = \"uint16\"` reads \
+             all of them",
+            shown(&first)
+        )
+    })
+}
+
+/// What other programs must know of pixels of 16 bits.
+pub(crate) fn preprocessing_of(found: &Options, dtype: PixelDtype) -> Options {
+    let mut found = found.clone();
+    if dtype == PixelDtype::Uint16 {
+        found.insert("pixel_dtype".to_owned(), "uint16".into());
+    }
+    found
+}
+
 /// Images of files and folders, transformed as those to validate on.
 ///
 /// # Errors
 ///
 /// A file is absent, or a folder holds no image.
-pub(crate) fn image_inputs(asked: &Predicting<'_>, units: Vec<Unit>) -> Result<Inputs, Error> {
+pub(crate) fn image_inputs(
+    asked: &Predicting<'_>,
+    units: Vec<Unit>,
+    dtype: PixelDtype,
+) -> Result<Inputs, Error> {
     let is_wanted = |path: &Path| path.file_name().is_some_and(is_image);
     let files = inputs::files(asked.paths, "images", &is_wanted)?;
     let listed = inputs::unlabelled(&files);
-    let images = ImageFiles::new(listed, &asked.plan.val_transforms, asked.transforms)?;
+    let images = ImageFiles::new(listed, &asked.plan.val_transforms, asked.transforms, dtype)?;
     let (items, answers) = (Items::Files(files), Answers::OfLoss(units));
     Ok(Inputs { samples: Arc::new(images), items, answers })
 }
@@ -177,6 +217,7 @@ pub(crate) fn image_inputs(asked: &Predicting<'_>, units: Vec<Unit>) -> Result<I
 pub(crate) struct ImageFiles {
     files: Paths,
     pipeline: Pipeline,
+    dtype: PixelDtype,
 }
 
 impl ImageFiles {
@@ -189,9 +230,10 @@ impl ImageFiles {
         files: Paths,
         list: &[Choice],
         transforms: &Transforms,
+        dtype: PixelDtype,
     ) -> Result<Self, Error> {
-        let images = Images { channels: 3, size: None };
-        Ok(Self { files, pipeline: Pipeline::new(list, transforms, images)? })
+        let images = Images { dtype, ..Images::new(3, None) };
+        Ok(Self { files, pipeline: Pipeline::new(list, transforms, images)?, dtype })
     }
 }
 
@@ -225,7 +267,7 @@ impl Dataset for ImageFiles {
         let (path, label) = self.files.get(index);
         let bytes =
             read::whole(&path).map_err(|source| SampleError::Io { path: path.clone(), source })?;
-        let image = decode::decode(bytes, |size| self.pipeline.needed(size, key))
+        let image = decode::decode(bytes, self.dtype, |size| self.pipeline.needed(size, key))
             .map_err(|reason| SampleError::Decode { path: path.clone(), reason })?;
         self.pipeline
             .run(image, key, values)
@@ -263,7 +305,7 @@ mod tests {
             Choice::of(&RandomResizedCrop { size, scale: [0.08, 1.0], ratio: [0.75, 1.33] }),
             Choice::of(&RandomHorizontalFlip { p: 0.5 }),
         ];
-        ImageFiles::new(files, &list, &Transforms::default()).unwrap()
+        ImageFiles::new(files, &list, &Transforms::default(), PixelDtype::Uint8).unwrap()
     }
 
     #[test]
@@ -275,8 +317,15 @@ mod tests {
             let (mut found, mut expected) = (Vec::new(), Vec::new());
             folder.load(index, key, &mut found).unwrap();
             let bytes = read::whole(&folder.files.get(index).0).unwrap();
-            let whole = decode::decode(bytes.clone(), crate::data::transform::Area::whole).unwrap();
-            let part = decode::decode(bytes, |size| folder.pipeline.needed(size, key)).unwrap();
+            let whole = decode::decode(
+                bytes.clone(),
+                PixelDtype::Uint8,
+                crate::data::transform::Area::whole,
+            )
+            .unwrap();
+            let part =
+                decode::decode(bytes, PixelDtype::Uint8, |size| folder.pipeline.needed(size, key))
+                    .unwrap();
             assert!(part.pixels.data.len() <= whole.pixels.data.len());
             folder.pipeline.run(Decoded::whole(whole.pixels), key, &mut expected).unwrap();
             assert_eq!(found, expected, "sample {index}");

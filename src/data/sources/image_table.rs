@@ -12,14 +12,16 @@ use crate::data::error::{Error, SampleError};
 use crate::data::inputs::{Inputs, Predicting, Unit};
 use crate::data::listing::paths::Paths;
 use crate::data::sources::holdout::{Divisible, Parts, Units, numbered};
-use crate::data::sources::image_folder::{ImageFiles, image_inputs};
+use crate::data::sources::image_folder::{
+    ImageFiles, image_inputs, note_of_bits, preprocessing_of,
+};
 use crate::data::sources::source::{Asked, DataSource, Files, Reading, Survey};
 use crate::data::sources::tables::column::number;
 use crate::data::sources::tables::column_names::keyed;
 use crate::data::sources::tables::csv_rows::CsvRows;
 use crate::data::sources::tables::table::at;
 use crate::data::{Dataset, Splits, Target, read};
-use crate::plan::{Part, SplitPlan};
+use crate::plan::{Part, PixelDtype, SplitPlan};
 use crate::rng::Key;
 
 const EXPECTED: &str =
@@ -60,6 +62,12 @@ pub struct ImageTable {
     #[serde(default)]
     #[schemars(example = &"patient")]
     pub group: Option<String>,
+    /// how a value of a pixel is read: `uint8`, or `uint16` for scans and satellite images of 16
+    /// bits, which become value / 65535 (8-bit files among them are spread over that range).
+    /// Transforms of colours want `uint8`.
+    #[serde(default, skip_serializing_if = "PixelDtype::is_usual")]
+    #[schemars(example = &"uint16")]
+    pub pixel_dtype: PixelDtype,
 }
 
 fn image() -> String {
@@ -96,7 +104,7 @@ impl Kind for ImageTable {
 impl DataSource for ImageTable {
     fn open(&self, reading: &Reading<'_>) -> Result<Splits, Error> {
         let part = |listed: Listed, list| -> Result<Arc<dyn Dataset>, Error> {
-            let images = ImageFiles::new(listed.files, list, reading.transforms)?;
+            let images = ImageFiles::new(listed.files, list, reading.transforms, self.pixel_dtype)?;
             let shape = [self.columns().len()];
             Ok(Arc::new(Images { files: images, answers: listed.answers, shape }))
         };
@@ -128,12 +136,19 @@ impl DataSource for ImageTable {
             multi_label: !self.class_columns.is_empty(),
             n_targets: self.target_columns.len(),
             line: files.join(" and "),
+            notes: note_of_bits(&train.files, self.pixel_dtype).into_iter().collect(),
+            pixel_dtype: self.pixel_dtype,
             ..Survey::default()
         })
     }
 
+    fn preprocessing(&self, found: &Options) -> Result<Options, Error> {
+        Ok(preprocessing_of(found, self.pixel_dtype))
+    }
+
     fn inputs(&self, asked: &Predicting<'_>) -> Result<Inputs, Error> {
-        image_inputs(asked, self.target_columns.iter().map(|name| Unit::plain(name)).collect())
+        let units = self.target_columns.iter().map(|name| Unit::plain(name)).collect();
+        image_inputs(asked, units, self.pixel_dtype)
     }
 
     fn files(&self, _: &Options) -> Result<Vec<Files>, Error> {
@@ -344,6 +359,7 @@ mod tests {
             image_column: image(),
             class_columns: vec!["dog".to_owned(), "cat".to_owned()],
             target_columns: vec![],
+            pixel_dtype: PixelDtype::Uint8,
         };
         (dir, data)
     }

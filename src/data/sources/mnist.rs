@@ -228,7 +228,7 @@ struct Digits {
 impl Digits {
     fn new(chosen: Chosen, (list, transforms): (&[Choice], &Transforms)) -> Result<Self, Error> {
         let (height, width) = chosen.whole.size;
-        let all = Images { channels: 1, size: Some((height as u32, width as u32)) };
+        let all = Images::new(1, Some((height as u32, width as u32)));
         Ok(Self { chosen, pipeline: Pipeline::new(list, transforms, all)? })
     }
 
@@ -274,7 +274,7 @@ impl Dataset for Digits {
         let mut data = buffer_pool::take(height * width);
         let first = self.place(index) * height * width;
         data.copy_from_slice(&whole.pixels[first..][..height * width]);
-        let image = Decoded::whole(Pixels { channels: 1, height, width, data });
+        let image = Decoded::whole(Pixels::new(1, [height, width], data));
         self.pipeline
             .run(image, key, values)
             .map_err(|reason| SampleError::Transform { name: self.name(index), reason })?;

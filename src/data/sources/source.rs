@@ -8,7 +8,7 @@ use crate::config::kind::{Choice, Kind, Options};
 use crate::data::error::Error;
 use crate::data::transform::Transforms;
 use crate::data::{Environment, Inputs, Predicting, Splits, TextForm};
-use crate::plan::{Cameras, Limit, PixelStats, Plan, SplitPlan, TargetColumn, Targets};
+use crate::plan::{Cameras, Limit, PixelDtype, PixelStats, Plan, SplitPlan, TargetColumn, Targets};
 use crate::registry::{Family, Member, Registry};
 use crate::rng::Key;
 use crate::units::Bytes;
@@ -170,6 +170,8 @@ pub struct Survey {
     pub cameras: Option<Cameras>,
     /// By what the values of their pixels are normalized where no transform does it.
     pub pixels: Option<PixelStats>,
+    /// How pixels of image files are stored.
+    pub pixel_dtype: PixelDtype,
     /// What is worth a look, in words.
     pub notes: Vec<String>,
     /// What `ddprun plan` shows of it; its options if this is empty.

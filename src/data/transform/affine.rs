@@ -60,10 +60,10 @@ pub(super) fn affine(image: &Pixels, inverse: Inverse) -> Pixels {
 fn scaled(image: &Pixels, [a, _, c, _, e, f]: Inverse) -> Pixels {
     let columns = places(a, c, image.width);
     let lines = places(e, f, image.height);
-    let mut out = Pixels::black(image.channels, image.height, image.width);
-    for (row, line) in out.data.chunks_exact_mut(image.width * image.channels).zip(lines) {
+    let mut out = image.black(image.height, image.width);
+    for (row, line) in out.data.chunks_exact_mut(image.width * image.stride()).zip(lines) {
         let Some(line) = line else { continue };
-        for (pixel, column) in row.chunks_exact_mut(image.channels).zip(&columns) {
+        for (pixel, column) in row.chunks_exact_mut(image.stride()).zip(&columns) {
             if let Some(column) = *column {
                 pixel.copy_from_slice(image.row(line, column, 1));
             }
@@ -88,10 +88,10 @@ fn mapped(image: &Pixels, [a, b, c, d, e, f]: Inverse) -> Pixels {
     let fixed = |v: f64| (v * 65536.0 + 0.5).floor() as i64;
     let (step_x, step_y) = ([fixed(a), fixed(d)], [fixed(b), fixed(e)]);
     let mut start = [fixed(c + (a + b) * 0.5), fixed(f + (d + e) * 0.5)];
-    let mut out = Pixels::black(image.channels, image.height, image.width);
-    for row in out.data.chunks_exact_mut(image.width * image.channels) {
+    let mut out = image.black(image.height, image.width);
+    for row in out.data.chunks_exact_mut(image.width * image.stride()) {
         let [mut x, mut y] = start;
-        for pixel in row.chunks_exact_mut(image.channels) {
+        for pixel in row.chunks_exact_mut(image.stride()) {
             let (column, line) = ((x >> 16) as usize, (y >> 16) as usize);
             // A negative place became a huge one.
             if column < image.width && line < image.height {

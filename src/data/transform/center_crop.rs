@@ -28,6 +28,10 @@ impl Transform for CenterCrop {
         Ok(Some(self.size.sides()))
     }
 
+    fn takes_uint16(&self) -> bool {
+        true
+    }
+
     fn apply(&self, image: Pixels, _: Area, _: Option<&mut Stream>) -> Result<Pixels, String> {
         let (height, width) = self.size.sides();
         Ok(center(image, height as usize, width as usize))
@@ -63,7 +67,7 @@ mod tests {
         let cropped = center(picture(1, 5, 5), 2, 4);
         let expected = crop(picture(1, 5, 5), Area { top: 2, left: 0, height: 2, width: 4 });
         assert_eq!(cropped, expected);
-        let one = Pixels { channels: 1, height: 1, width: 1, data: vec![9] };
+        let one = Pixels::new(1, [1, 1], vec![9]);
         assert_eq!(center(one, 2, 4).data, [0, 9, 0, 0, 0, 0, 0, 0]);
     }
 }

@@ -176,7 +176,7 @@ mod tests {
             assert_eq!(changed(change), sum, "{change:?}");
         }
         let hue = |color: [u8; 3]| {
-            let pixel = Pixels { channels: 3, height: 1, width: 1, data: color.to_vec() };
+            let pixel = Pixels::new(3, [1, 1], color.to_vec());
             Jitter(vec![Change::Hue(0.1)]).apply(pixel).data
         };
         assert_eq!(hue([255, 0, 0]), [255, 150, 0]);
@@ -207,7 +207,7 @@ mod tests {
 
     #[test]
     fn grey_images_take_brightness_and_contrast_only() {
-        let grey = || Pixels { channels: 1, height: 1, width: 2, data: vec![100, 200] };
+        let grey = || Pixels::new(1, [1, 2], vec![100, 200]);
         let apply = |change| Jitter(vec![change]).apply(grey()).data;
         assert_eq!(apply(Change::Hue(0.3)), [100, 200]);
         assert_eq!(apply(Change::Saturation(0.0)), [100, 200]);

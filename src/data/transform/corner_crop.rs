@@ -35,6 +35,10 @@ impl Transform for CornerCrop {
         Ok(Some(self.size.sides()))
     }
 
+    fn takes_uint16(&self) -> bool {
+        true
+    }
+
     fn apply(
         &self,
         image: Pixels,

@@ -8,11 +8,11 @@ pub(super) fn crop(image: Pixels, area: Area) -> Pixels {
     if area == Area::whole(image.size()) {
         return image;
     }
-    let mut data = Vec::with_capacity(area.height * area.width * image.channels);
+    let mut data = Vec::with_capacity(area.height * area.width * image.stride());
     for row in area.top..area.top + area.height {
         data.extend_from_slice(image.row(row, area.left, area.width));
     }
-    Pixels { channels: image.channels, height: area.height, width: area.width, data }
+    Pixels { height: area.height, width: area.width, data, ..image }
 }
 
 /// Adds black rows and columns: top, bottom, left, right.
@@ -21,9 +21,9 @@ pub(super) fn pad(image: Pixels, [top, bottom, left, right]: [usize; 4]) -> Pixe
         return image;
     }
     let width = left + image.width + right;
-    let mut out = Pixels::black(image.channels, top + image.height + bottom, width);
+    let mut out = image.black(top + image.height + bottom, width);
     for row in 0..image.height {
-        let start = ((top + row) * width + left) * image.channels;
+        let start = ((top + row) * width + left) * image.stride();
         let source = image.row(row, 0, image.width);
         out.data[start..start + source.len()].copy_from_slice(source);
     }

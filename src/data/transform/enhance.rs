@@ -2,6 +2,7 @@
 //! `ImageEnhance`.
 
 use crate::data::transform::Pixels;
+use crate::plan::PixelDtype;
 
 /// Blends with black.
 pub(super) fn brighten(image: &mut Pixels, factor: f32) {
@@ -66,16 +67,35 @@ fn blend(from: u8, to: u8, factor: f32) -> u8 {
 
 /// PIL's conversion to "L" (ITU-R 601-2) in 16-bit fixed point.
 pub(super) fn luma(pixel: &[u8]) -> u8 {
-    let [r, g, b] = [pixel[0], pixel[1], pixel[2]].map(u32::from);
-    ((r * 19595 + g * 38470 + b * 7471 + 0x8000) >> 16) as u8
+    weighted([pixel[0], pixel[1], pixel[2]].map(u32::from)) as u8
+}
+
+/// In the range of its channels, up to 16 bits.
+fn weighted([r, g, b]: [u32; 3]) -> u32 {
+    (r * 19595 + g * 38470 + b * 7471 + 0x8000) >> 16
 }
 
 /// The picture in grey, of one channel or of several that are equal.
 pub(super) fn grey(image: &Pixels, channels: usize) -> Pixels {
+    if image.dtype == PixelDtype::Uint16 {
+        return grey_of_uint16(image, channels);
+    }
     let values = image.data.chunks_exact(image.channels);
     let grey = |pixel: &[u8]| if pixel.len() == 1 { pixel[0] } else { luma(pixel) };
     let data = values.flat_map(|pixel| std::iter::repeat_n(grey(pixel), channels)).collect();
     Pixels { channels, data, ..*image }
+}
+
+fn grey_of_uint16(image: &Pixels, channels: usize) -> Pixels {
+    let grey = |pixel: &[u16]| match *pixel {
+        [r, g, b] => weighted([r, g, b].map(u32::from)) as u16,
+        _ => pixel[0],
+    };
+    let values = image.uint16();
+    let pixels = values.chunks_exact(image.channels);
+    let values: Vec<u16> =
+        pixels.flat_map(|pixel| std::iter::repeat_n(grey(pixel), channels)).collect();
+    Pixels::of_uint16(channels, [image.height, image.width], &values)
 }
 
 #[cfg(test)]
@@ -97,7 +117,7 @@ mod tests {
 
     #[test]
     fn an_image_without_inner_pixels_stays_as_it_is() {
-        let thin = || Pixels { channels: 1, height: 2, width: 3, data: vec![1, 2, 3, 4, 5, 6] };
+        let thin = || Pixels::new(1, [2, 3], vec![1, 2, 3, 4, 5, 6]);
         let mut image = thin();
         sharpen(&mut image, 0.0);
         assert_eq!(image, thin());

@@ -44,10 +44,16 @@ pub trait Transform: Debug + Send + Sync {
         stream: Option<&mut Stream>,
     ) -> Result<Pixels, String>;
 
-    /// The value that each byte of a channel becomes, of a transform that is the last of its list;
-    /// `None` leaves it to others.
-    fn values(&self, channel: usize) -> Option<[f32; 256]> {
-        let _ = channel;
+    /// Whether it also takes images of 16 bits: it changes no value by itself, or asks for
+    /// [`Pixels::dtype`]. Others are refused for them by the plan.
+    fn takes_uint16(&self) -> bool {
+        false
+    }
+
+    /// What `value` of a channel becomes, from 0 (black) to 1 (white), of a transform that is the
+    /// last of its list; `None` leaves it to others.
+    fn value(&self, channel: usize, value: f32) -> Option<f32> {
+        let _ = (channel, value);
         None
     }
 

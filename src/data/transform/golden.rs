@@ -40,7 +40,7 @@ pub(super) fn colours() -> Pixels {
         let h = i.wrapping_mul(2_654_435_761);
         [(h >> 24) as u8, (h >> 16) as u8, (h >> 8) as u8]
     };
-    Pixels { channels: 3, height: 64, width: 64, data: (0..4096).flat_map(colour).collect() }
+    Pixels::new(3, [64, 64], (0..4096).flat_map(colour).collect())
 }
 
 /// `change` does to each image what is recorded under `name`.

@@ -38,6 +38,10 @@ impl Transform for Grayscale {
         self.num_output_channels
     }
 
+    fn takes_uint16(&self) -> bool {
+        true
+    }
+
     fn apply(&self, image: Pixels, _: Area, _: Option<&mut Stream>) -> Result<Pixels, String> {
         Ok(grey(&image, self.num_output_channels))
     }

@@ -95,7 +95,7 @@ mod tests {
 
     #[test]
     fn an_image_of_one_value_stays_as_it_is() {
-        let plain = || Pixels { channels: 1, height: 2, width: 2, data: vec![7; 4] };
+        let plain = || Pixels::new(1, [2, 2], vec![7; 4]);
         assert_eq!(changed(autocontrast)(plain()), plain());
         assert_eq!(changed(equalize)(plain()), plain());
     }

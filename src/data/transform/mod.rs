@@ -1,4 +1,4 @@
-//! 8-bit pixels -> the values that the model receives, by torchvision's standard transforms.
+//! Pixels -> the values that the model receives, by torchvision's standard transforms.
 //!
 //! Each transform is a file of its own: its options, the size that it leads to, and what it does.
 //! Ours follow torchvision on PIL images, rounding included. All randomness comes from the caller's
@@ -42,8 +42,10 @@ mod pipeline;
 pub(in crate::data) mod tests;
 #[cfg(test)]
 mod golden;
+#[cfg(test)]
+mod uint16_tests;
 
-pub use crate::plan::{Images, Sides};
+pub use crate::plan::{Images, PixelDtype, Sides};
 pub use center_crop::CenterCrop;
 pub use color_jitter::ColorJitter;
 pub(crate) use corner_crop::{CROPS, with_center_crop_at};

@@ -8,7 +8,7 @@ use crate::data::transform::{Area, Images, Pixels, Sides, Transform};
 use crate::plan::Unfit;
 use crate::rng::Stream;
 
-/// (pixel / 255 - mean) / std, the last of its list.
+/// (pixel / 255 - mean) / std, the last of its list; of 16 bits pixel / 65535.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Normalize {
@@ -60,15 +60,18 @@ impl Transform for Normalize {
         Ok(images.size)
     }
 
+    fn takes_uint16(&self) -> bool {
+        true
+    }
+
     fn apply(&self, image: Pixels, _: Area, _: Option<&mut Stream>) -> Result<Pixels, String> {
         Ok(image)
     }
 
     /// In f32, as torchvision.
-    fn values(&self, channel: usize) -> Option<[f32; 256]> {
+    fn value(&self, channel: usize, value: f32) -> Option<f32> {
         let of = |list: &[f64]| list[channel % list.len()] as f32;
-        let (mean, std) = (of(&self.mean), of(&self.std));
-        Some(std::array::from_fn(|byte| (byte as f32 / 255.0 - mean) / std))
+        Some((value - of(&self.mean)) / of(&self.std))
     }
 }
 
@@ -79,8 +82,8 @@ mod tests {
     #[test]
     fn lists_that_do_not_fit_the_channels_are_refused() {
         let normalize = Normalize { mean: vec![0.0; 3], std: vec![1.0] };
-        let unfit = normalize.size(&Images { channels: 1, size: None }).unwrap_err();
+        let unfit = normalize.size(&Images::new(1, None)).unwrap_err();
         assert_eq!((unfit.key, &*unfit.what), ("mean", "has 3 numbers, the images 1 channels"));
-        assert_eq!(normalize.size(&Images { channels: 3, size: None }), Ok(None));
+        assert_eq!(normalize.size(&Images::new(3, None)), Ok(None));
     }
 }

@@ -2,7 +2,9 @@
 
 use crate::config::kind::Choice;
 use crate::data::error::Error;
+use crate::data::transform::registered::after_one;
 use crate::data::transform::{Area, Decoded, Images, Pixels, Transform, Transforms, buffer_pool};
+use crate::plan::PixelDtype;
 use crate::rng::{Key, Stream};
 
 /// The transforms of one split, with the size that they all lead to.
@@ -10,8 +12,8 @@ use crate::rng::{Key, Stream};
 pub(crate) struct Pipeline {
     /// What changes pixels.
     steps: Vec<Box<dyn Transform>>,
-    /// Value of each byte, per channel.
-    values: Vec<[f32; 256]>,
+    /// What each value of a pixel becomes, per channel.
+    values: Vec<Vec<f32>>,
     /// What changes values, and the place of the first of them in the list.
     changes: Vec<Box<dyn Transform>>,
     first_change: usize,
@@ -36,11 +38,10 @@ impl Pipeline {
             let unfit = |unfit: crate::plan::Unfit| {
                 unusable(&format!("`{}` of `{}` {}", unfit.key, choice.name, unfit.what))
             };
-            let size = step.size(&after).map_err(unfit)?;
-            after = Images { channels: step.channels(after.channels), size };
+            after = after_one(&*step, &after).map_err(unfit)?;
             steps.push(step);
         }
-        let Images { channels, size: Some((height, width)) } = after else {
+        let Images { channels, size: Some((height, width)), dtype } = after else {
             return Err(unusable(
                 "images would keep different sizes; end with a `resize` to [height, width] or a \
                  crop",
@@ -49,15 +50,10 @@ impl Pipeline {
         let first_change =
             steps.iter().rposition(|step| !step.changes_values()).map_or(0, |i| i + 1);
         let changes = steps.split_off(first_change);
-        let values = (0..channels).map(|channel| steps.last()?.values(channel));
-        let values = match values.collect::<Option<Vec<_>>>() {
-            Some(values) => {
-                steps.pop();
-                values
-            }
-            None => vec![std::array::from_fn(|byte| byte as f32 / 255.0); channels],
-        };
-        if steps.iter().any(|step| step.values(0).is_some()) {
+        let is_value = |step: &Box<dyn Transform>| step.value(0, 0.0).is_some();
+        let last = if steps.last().is_some_and(is_value) { steps.pop() } else { None };
+        let values = (0..channels).map(|channel| table(dtype, channel, last.as_deref())).collect();
+        if steps.iter().any(is_value) {
             return Err(unusable("`normalize` must come last, and once"));
         }
         if let Some(early) = steps.iter().position(|step| step.changes_values()) {
@@ -115,13 +111,26 @@ impl Pipeline {
         Ok(())
     }
 
-    /// Interleaved bytes -> f32 planes.
+    /// Interleaved values -> f32 planes.
     fn append(&self, image: &Pixels, values: &mut Vec<f32>) {
         for (channel, table) in self.values.iter().enumerate() {
-            let pixels = image.data.chunks_exact(image.channels);
-            values.extend(pixels.map(|pixel| table[usize::from(pixel[channel])]));
+            let pixels = image.data.chunks_exact(image.stride());
+            if let (Some(table), PixelDtype::Uint8) = (table.first_chunk::<256>(), image.dtype) {
+                values.extend(pixels.map(|pixel| table[usize::from(pixel[channel])]));
+            } else {
+                let value =
+                    |pixel: &[u8]| u16::from_ne_bytes([pixel[2 * channel], pixel[2 * channel + 1]]);
+                values.extend(pixels.map(|pixel| table[usize::from(value(pixel))]));
+            }
         }
     }
+}
+
+/// What each value of a channel becomes: its share of white, unless the last transform says else.
+fn table(dtype: PixelDtype, channel: usize, last: Option<&dyn Transform>) -> Vec<f32> {
+    let white = (1_usize << (8 * dtype.bytes())) - 1;
+    let shares = (0..=white).map(|value| value as f32 / white as f32);
+    shares.map(|share| last.and_then(|last| last.value(channel, share)).unwrap_or(share)).collect()
 }
 
 /// Own numbers for each step: how many one of them draws does not move the others.
@@ -145,7 +154,7 @@ mod tests {
     use crate::rng::Purpose;
 
     /// Colour images of any size.
-    const ANY: Images = Images { channels: 3, size: None };
+    const ANY: Images = Images { channels: 3, size: None, dtype: PixelDtype::Uint8 };
 
     fn augmented(key: Option<Key>) -> Vec<f32> {
         let size = Shape2::Both([8, 10]);
@@ -178,7 +187,7 @@ mod tests {
     #[test]
     fn what_always_happens_does_so_without_a_key_too() {
         let run = |list: &[Choice]| {
-            let images = Images { channels: 3, size: Some((4, 5)) };
+            let images = Images::new(3, Some((4, 5)));
             let pipeline = Pipeline::new(list, &Transforms::default(), images).unwrap();
             let mut values = Vec::new();
             pipeline.run(Decoded::whole(picture(3, 4, 5)), None, &mut values).unwrap();
@@ -196,7 +205,7 @@ mod tests {
     #[test]
     fn transforms_that_leave_sizes_different_are_refused() {
         let new = |list: &[Choice], channels, size| {
-            Pipeline::new(list, &Transforms::default(), Images { channels, size })
+            Pipeline::new(list, &Transforms::default(), Images::new(channels, size))
         };
         let shorter = [Choice::of(&Resize { size: Shape2::Side(8) })];
         assert!(new(&shorter, 3, None).is_err());
@@ -214,7 +223,7 @@ mod tests {
             Choice::of(&Normalize { mean: vec![0.5], std: vec![0.5] }),
             Choice::of(&erase),
         ];
-        let images = Images { channels: 3, size: Some((12, 17)) };
+        let images = Images::new(3, Some((12, 17)));
         let pipeline = Pipeline::new(&list, &Transforms::default(), images).unwrap();
         assert_eq!(pipeline.shape(), [1, 12, 17]);
         let run = |key| {
@@ -233,11 +242,10 @@ mod tests {
 
     #[test]
     fn bytes_become_normalised_planes() {
-        let image =
-            Pixels { channels: 3, height: 1, width: 2, data: vec![0, 128, 255, 51, 102, 204] };
+        let image = Pixels::new(3, [1, 2], vec![0, 128, 255, 51, 102, 204]);
         let (mean, std) = (vec![0.485, 0.456, 0.406], vec![0.229, 0.224, 0.225]);
         let list = [Choice::of(&Normalize { mean, std })];
-        let images = Images { channels: 3, size: Some((1, 2)) };
+        let images = Images::new(3, Some((1, 2)));
         let pipeline = Pipeline::new(&list, &Transforms::default(), images).unwrap();
         let mut values = Vec::new();
         pipeline.run(Decoded::whole(image), None, &mut values).unwrap();

@@ -1,6 +1,8 @@
-//! Images of 8-bit pixels, and parts of them.
+//! Images as pixels of 8 or 16 bits, and parts of them.
 
-/// An image of 8-bit values in the order (height, width, channels).
+use crate::plan::PixelDtype;
+
+/// An image of values in the order (height, width, channels).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Pixels {
     /// 1 (grey) or 3 (RGB).
@@ -9,6 +11,9 @@ pub struct Pixels {
     pub height: usize,
     /// Columns.
     pub width: usize,
+    /// How a value is stored: in a byte, or in two in the machine's order. 16 bits reach only
+    /// transforms that [take](crate::data::transform::Transform::takes_uint16) them.
+    pub dtype: PixelDtype,
     /// `height * width * channels` values.
     pub data: Vec<u8>,
 }
@@ -73,14 +78,36 @@ impl Pixels {
         (self.height, self.width)
     }
 
-    /// Black pixels.
-    pub fn black(channels: usize, height: usize, width: usize) -> Self {
-        Self { channels, height, width, data: vec![0; channels * height * width] }
+    /// An image of 8-bit values.
+    pub fn new(channels: usize, [height, width]: [usize; 2], data: Vec<u8>) -> Self {
+        Self { channels, height, width, dtype: PixelDtype::Uint8, data }
+    }
+
+    /// An image of 16-bit values.
+    pub fn of_uint16(channels: usize, [height, width]: [usize; 2], values: &[u16]) -> Self {
+        let data = bytemuck::cast_slice(values).to_vec();
+        Self { channels, height, width, dtype: PixelDtype::Uint16, data }
+    }
+
+    /// Black pixels of the same kind.
+    pub fn black(&self, height: usize, width: usize) -> Self {
+        let data = vec![0; height * width * self.stride()];
+        Self { channels: self.channels, height, width, dtype: self.dtype, data }
+    }
+
+    /// Bytes from pixel to pixel.
+    pub fn stride(&self) -> usize {
+        self.channels * self.dtype.bytes()
+    }
+
+    /// The values of an image of 16 bits.
+    pub fn uint16(&self) -> Vec<u16> {
+        self.data.as_chunks().0.iter().map(|&bytes| u16::from_ne_bytes(bytes)).collect()
     }
 
     /// Values of the pixels from `left` on, `width` of them, in a row.
     pub(in crate::data) fn row(&self, row: usize, left: usize, width: usize) -> &[u8] {
-        let start = (row * self.width + left) * self.channels;
-        &self.data[start..start + width * self.channels]
+        let start = (row * self.width + left) * self.stride();
+        &self.data[start..start + width * self.stride()]
     }
 }

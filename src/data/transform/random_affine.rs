@@ -48,6 +48,10 @@ impl Kind for RandomAffine {
 }
 
 impl Transform for RandomAffine {
+    fn takes_uint16(&self) -> bool {
+        true
+    }
+
     fn apply(&self, image: Pixels, _: Area, stream: Option<&mut Stream>) -> Result<Pixels, String> {
         let Some(stream) = stream else { return Ok(image) };
         let center = [image.width as f64 * 0.5, image.height as f64 * 0.5];

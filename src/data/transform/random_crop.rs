@@ -42,6 +42,10 @@ impl Transform for RandomCrop {
         }
     }
 
+    fn takes_uint16(&self) -> bool {
+        true
+    }
+
     fn apply(&self, image: Pixels, _: Area, stream: Option<&mut Stream>) -> Result<Pixels, String> {
         let (height, width) = self.size.sides();
         random(image, (height as usize, width as usize), self.padding as usize, stream)
@@ -81,7 +85,7 @@ mod tests {
 
     #[test]
     fn random_crops_reach_each_place_of_the_padded_image() {
-        let image = || Pixels { channels: 1, height: 1, width: 2, data: vec![1, 2] };
+        let image = || Pixels::new(1, [1, 2], vec![1, 2]);
         let mut seen = std::collections::BTreeSet::new();
         for sample in 0..400 {
             let crop = random(image(), (1, 2), 1, Some(&mut stream(sample))).unwrap();

@@ -59,6 +59,10 @@ impl Transform for RandomErasing {
         Ok(images.size)
     }
 
+    fn takes_uint16(&self) -> bool {
+        true
+    }
+
     fn apply(&self, image: Pixels, _: Area, _: Option<&mut Stream>) -> Result<Pixels, String> {
         Ok(image)
     }

@@ -28,6 +28,10 @@ impl Kind for RandomGrayscale {
 }
 
 impl Transform for RandomGrayscale {
+    fn takes_uint16(&self) -> bool {
+        true
+    }
+
     fn apply(
         &self,
         mut image: Pixels,

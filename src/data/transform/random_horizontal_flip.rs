@@ -27,6 +27,10 @@ impl Kind for RandomHorizontalFlip {
 }
 
 impl Transform for RandomHorizontalFlip {
+    fn takes_uint16(&self) -> bool {
+        true
+    }
+
     fn apply(&self, image: Pixels, _: Area, stream: Option<&mut Stream>) -> Result<Pixels, String> {
         Ok(if happens(self.p, stream) { flip(image) } else { image })
     }
@@ -34,9 +38,12 @@ impl Transform for RandomHorizontalFlip {
 
 /// Mirrors left to right.
 fn flip(mut image: Pixels) -> Pixels {
-    for row in image.data.chunks_exact_mut(image.width * image.channels) {
-        match image.channels {
+    let stride = image.stride();
+    for row in image.data.chunks_exact_mut(image.width * stride) {
+        match stride {
+            2 => row.as_chunks_mut::<2>().0.reverse(),
             3 => row.as_chunks_mut::<3>().0.reverse(),
+            6 => row.as_chunks_mut::<6>().0.reverse(),
             _ => row.reverse(),
         }
     }
@@ -49,8 +56,7 @@ mod tests {
 
     #[test]
     fn flipping_mirrors_pixels_and_not_channels() {
-        let image =
-            Pixels { channels: 3, height: 1, width: 3, data: vec![1, 2, 3, 4, 5, 6, 7, 8, 9] };
+        let image = Pixels::new(3, [1, 3], vec![1, 2, 3, 4, 5, 6, 7, 8, 9]);
         assert_eq!(flip(image).data, [7, 8, 9, 4, 5, 6, 1, 2, 3]);
     }
 }

@@ -70,6 +70,10 @@ impl Transform for RandomResizedCrop {
         resized_area(size, self.scale, self.ratio, stream)
     }
 
+    fn takes_uint16(&self) -> bool {
+        true
+    }
+
     fn apply(&self, image: Pixels, area: Area, _: Option<&mut Stream>) -> Result<Pixels, String> {
         let (height, width) = self.size.sides();
         resize_area(image, area, height, width)

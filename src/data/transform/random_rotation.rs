@@ -22,6 +22,10 @@ impl Kind for RandomRotation {
 }
 
 impl Transform for RandomRotation {
+    fn takes_uint16(&self) -> bool {
+        true
+    }
+
     fn apply(&self, image: Pixels, _: Area, stream: Option<&mut Stream>) -> Result<Pixels, String> {
         Ok(match stream {
             Some(stream) => rotate(image, stream.range(-self.degrees, self.degrees)),

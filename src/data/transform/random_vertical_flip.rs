@@ -27,6 +27,10 @@ impl Kind for RandomVerticalFlip {
 }
 
 impl Transform for RandomVerticalFlip {
+    fn takes_uint16(&self) -> bool {
+        true
+    }
+
     fn apply(
         &self,
         mut image: Pixels,
@@ -42,7 +46,7 @@ impl Transform for RandomVerticalFlip {
 
 /// Mirrors top to bottom.
 fn flip(image: &mut Pixels) {
-    let row = image.width * image.channels;
+    let row = image.width * image.stride();
     for line in 0..image.height / 2 {
         let (upper, lower) = image.data.split_at_mut((image.height - 1 - line) * row);
         upper[line * row..(line + 1) * row].swap_with_slice(&mut lower[..row]);

@@ -6,10 +6,25 @@ use crate::data::transform::{
     CenterCrop, ColorJitter, GaussianBlur, Grayscale, Images, Normalize, RandAugment,
     RandomAdjustSharpness, RandomAffine, RandomAutocontrast, RandomCrop, RandomEqualize,
     RandomErasing, RandomGrayscale, RandomHorizontalFlip, RandomInvert, RandomPosterize,
-    RandomResizedCrop, RandomRotation, RandomSolarize, RandomVerticalFlip, Resize, Transforms,
-    TrivialAugmentWide,
+    RandomResizedCrop, RandomRotation, RandomSolarize, RandomVerticalFlip, Resize, Transform,
+    Transforms, TrivialAugmentWide,
 };
-use crate::plan::{PixelStats, TransformFacts, Unfit};
+use crate::plan::{PixelDtype, PixelStats, TransformFacts, Unfit};
+
+/// Images after a transform.
+///
+/// # Errors
+///
+/// It does not go with them.
+pub(super) fn after_one(transform: &dyn Transform, images: &Images) -> Result<Images, Unfit> {
+    if images.dtype == PixelDtype::Uint16 && !transform.takes_uint16() {
+        let what = "is defined for images of 8 bits, not for `pixel_dtype = \"uint16\"`".to_owned();
+        let help = "leave it out, or crop, flip, rotate and erase instead";
+        return Err(Unfit { key: "name", what, help: Some(help) });
+    }
+    let size = transform.size(images)?;
+    Ok(Images { channels: transform.channels(images.channels), size, ..*images })
+}
 
 impl Default for Transforms {
     /// Those that come with ddprun.
@@ -60,10 +75,9 @@ impl Transforms {
             let unknown = |what: String| Unfit { key: "name", what, help: None };
             let transform =
                 self.build(choice).map_err(|error| (index, unknown(error.to_string())))?;
-            let size = transform.size(&after).map_err(|unfit| (index, unfit))?;
-            after = Images { channels: transform.channels(after.channels), size };
+            after = after_one(&*transform, &after).map_err(|unfit| (index, unfit))?;
             if !transform.changes_values() {
-                (n_pixels, ends_in_values) = (index + 1, transform.values(0).is_some());
+                (n_pixels, ends_in_values) = (index + 1, transform.value(0, 0.0).is_some());
             }
         }
         let mut list = asked.to_vec();

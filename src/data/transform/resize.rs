@@ -6,7 +6,7 @@
 use std::cell::RefCell;
 
 use fast_image_resize::images::{TypedCroppedImage, TypedImage, TypedImageRef};
-use fast_image_resize::pixels::{U8, U8x3};
+use fast_image_resize::pixels::{U8, U8x3, U16, U16x3};
 use fast_image_resize::{FilterType, PixelTrait, ResizeAlg, ResizeOptions, Resizer};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -15,7 +15,7 @@ use crate::config::kind::Kind;
 use crate::config::values::Shape2;
 use crate::data::transform::crop::crop;
 use crate::data::transform::{Area, Images, Pixels, Sides, Transform, buffer_pool};
-use crate::plan::Unfit;
+use crate::plan::{PixelDtype, Unfit};
 use crate::rng::Stream;
 
 /// antialiased bilinear resize.
@@ -40,6 +40,10 @@ impl Transform for Resize {
             }
             Shape2::Both([height, width]) => Some((height, width)),
         })
+    }
+
+    fn takes_uint16(&self) -> bool {
+        true
     }
 
     fn apply(&self, image: Pixels, _: Area, _: Option<&mut Stream>) -> Result<Pixels, String> {
@@ -82,28 +86,46 @@ pub(super) fn resize_area(
     if (area.height, area.width) == (height as usize, width as usize) {
         return Ok(crop(image, area));
     }
-    let mut data = buffer_pool::take(height as usize * width as usize * image.channels);
+    let mut data = buffer_pool::take(height as usize * width as usize * image.stride());
+    let (size, to) = (image.size(), [height, width]);
     // One kind of pixels each: the crate's untyped way would compile all kinds that it knows into
     // this one.
-    let resized = if image.channels == 1 {
-        resize_pixels::<U8>(&image, area, &mut data, [height, width])
-    } else {
-        resize_pixels::<U8x3>(&image, area, &mut data, [height, width])
+    let resized = match (image.dtype, image.channels) {
+        (PixelDtype::Uint8, 1) => resize_pixels::<U8>(&image.data, size, area, &mut data, to),
+        (PixelDtype::Uint8, _) => resize_pixels::<U8x3>(&image.data, size, area, &mut data, to),
+        (PixelDtype::Uint16, 1) => resize_uint16::<U16>(&image, area, &mut data, to),
+        (PixelDtype::Uint16, _) => resize_uint16::<U16x3>(&image, area, &mut data, to),
     };
     resized.map_err(|error| format!("cannot resize: {error}"))?;
+    let [height, width] = to.map(|n| n as usize);
+    let (channels, dtype) = (image.channels, image.dtype);
     buffer_pool::give(image.data);
-    let [height, width] = [height, width].map(|n| n as usize);
-    Ok(Pixels { channels: image.channels, height, width, data })
+    Ok(Pixels { channels, height, width, dtype, data })
+}
+
+/// As the other, by way of values that are aligned.
+fn resize_uint16<P: PixelTrait>(
+    image: &Pixels,
+    area: Area,
+    out: &mut [u8],
+    to: [u32; 2],
+) -> Result<(), Box<dyn std::error::Error>> {
+    let mut aligned = vec![0_u16; out.len() / 2];
+    let values = image.uint16();
+    let bytes = bytemuck::cast_slice_mut(&mut aligned);
+    resize_pixels::<P>(bytemuck::cast_slice(&values), image.size(), area, bytes, to)?;
+    out.copy_from_slice(bytes);
+    Ok(())
 }
 
 fn resize_pixels<P: PixelTrait>(
-    image: &Pixels,
+    data: &[u8],
+    size: (usize, usize),
     area: Area,
     out: &mut [u8],
     [height, width]: [u32; 2],
 ) -> Result<(), Box<dyn std::error::Error>> {
-    let source =
-        TypedImageRef::<P>::from_buffer(image.width as u32, image.height as u32, &image.data)?;
+    let source = TypedImageRef::<P>::from_buffer(size.1 as u32, size.0 as u32, data)?;
     let [left, top, area_width, area_height] =
         [area.left, area.top, area.width, area.height].map(|n| n as u32);
     let source = TypedCroppedImage::new(source, left, top, area_width, area_height)?;

@@ -11,7 +11,7 @@ pub(in crate::data) fn picture(channels: usize, height: usize, width: usize) -> 
             data.extend((0..channels).map(|c| (7 * x + 13 * y + 50 * c + x * y) as u8));
         }
     }
-    Pixels { channels, height, width, data }
+    Pixels::new(channels, [height, width], data)
 }
 
 /// Sum of (position + 1) * value, modulo 2^32.

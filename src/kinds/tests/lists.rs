@@ -144,7 +144,7 @@ fn a_users_transform_is_checked_as_ours() {
     let page = kinds.vocabulary();
     assert!(page.reference().contains("# \"invert\": turns values around"));
     let transform = kinds.transforms.build(&Choice::of(&Invert { high: 9 }));
-    let image = Pixels { channels: 1, height: 1, width: 2, data: vec![2, 9] };
+    let image = Pixels::new(1, [1, 2], vec![2, 9]);
     let area = Area::whole(image.size());
     assert_eq!(transform.unwrap().apply(image, area, None).unwrap().data, [7, 0]);
 }

@@ -5,7 +5,8 @@ use serde::{Deserialize, Serialize};
 use crate::config::kind::{Choice, Entry};
 use crate::plan::{
     Cameras, Flow, Images, LayerMisfit, LayerPlan, LossFacts, Measurable, MetricFacts, ModelPlan,
-    OptimizerFacts, PixelStats, SchedulerFacts, SourcePlan, Span, TransformFacts, Unfit,
+    OptimizerFacts, PixelDtype, PixelStats, SchedulerFacts, SourcePlan, Span, TransformFacts,
+    Unfit,
 };
 use train_numbers::units::{Bytes, WorldSize};
 
@@ -92,6 +93,9 @@ pub struct DataFacts {
     /// By what the values of their pixels are normalized where no transform does it.
     #[serde(default)]
     pub pixels: Option<PixelStats>,
+    /// How pixels of image files are stored.
+    #[serde(default, skip_serializing_if = "PixelDtype::is_usual")]
+    pub pixel_dtype: PixelDtype,
 }
 
 /// A number to predict.

@@ -83,7 +83,7 @@ pub use swa::{SwaPlan, SwaRate};
 pub use test_time::TestTimeAugmentation;
 use train_numbers::units::BatchSize;
 pub use train_numbers::{Precision, RopeScaling};
-pub use transforms::{Images, Sides, TransformFacts};
+pub use transforms::{Images, PixelDtype, Sides, TransformFacts};
 
 /// Everything that will happen, decided. Equal on all ranks.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

@@ -1,11 +1,41 @@
 //! Image transforms as asked, and the shape that a sample has after them.
 
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
 use crate::config::kind::{Choice, Entry};
 use crate::config::{Loaded, Problem};
 use crate::plan::{Cameras, DataFacts, KindFacts};
 
 /// Height and width, in pixels.
 pub type Sides = (u32, u32);
+
+/// How a value of a pixel is stored.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum PixelDtype {
+    /// 8 bits, white is 255.
+    #[default]
+    Uint8,
+    /// 16 bits, white is 65,535.
+    Uint16,
+}
+
+impl PixelDtype {
+    /// Whether it has 8 bits, as it has unless something else is asked for.
+    #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde's `skip_serializing_if`")]
+    pub fn is_usual(&self) -> bool {
+        *self == Self::Uint8
+    }
+
+    /// Bytes of a value.
+    pub fn bytes(self) -> usize {
+        match self {
+            Self::Uint8 => 1,
+            Self::Uint16 => 2,
+        }
+    }
+}
 
 /// The images that a transform gets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -14,6 +44,15 @@ pub struct Images {
     pub channels: usize,
     /// Size of all of them; `None` = they may differ.
     pub size: Option<Sides>,
+    /// How their values are stored.
+    pub dtype: PixelDtype,
+}
+
+impl Images {
+    /// Images of 8 bits.
+    pub fn new(channels: usize, size: Option<Sides>) -> Self {
+        Self { channels, size, dtype: PixelDtype::Uint8 }
+    }
 }
 
 /// A list of transforms with what is always in it.
@@ -61,9 +100,8 @@ pub(crate) fn decide(
     kinds: &dyn KindFacts,
 ) -> Result<Transformed, Vec<Problem>> {
     let asked = &loaded.experiment.data.transforms;
-    let of = |[channels, height, width]: [usize; 3]| Images {
-        channels,
-        size: Some((height as u32, width as u32)),
+    let of = |[channels, height, width]: [usize; 3]| {
+        Images::new(channels, Some((height as u32, width as u32)))
     };
     let images = match (data.sample.as_deref(), &data.cameras) {
         (_, Some(cameras)) => of(cameras.shape),
@@ -74,7 +112,7 @@ pub(crate) fn decide(
             let none = without_images(loaded, vector);
             return none.map_err(|problem| vec![problem]);
         }
-        (None, None) => Images { channels: 3, size: None },
+        (None, None) => Images { dtype: data.pixel_dtype, ..Images::new(3, None) },
     };
     let decide = |key, asked| list(loaded, (key, asked), &images, data, kinds);
     let train = decide("data.transforms.train", &asked.train);

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use crate::data::images::decode;
 use crate::data::read;
-use crate::data::transform::{Area, Decoded, Pixels};
+use crate::data::transform::{Area, Decoded, PixelDtype, Pixels};
 use crate::plan::Cameras;
 
 /// What a camera has seen.
@@ -77,24 +77,14 @@ impl Frames {
             Self::Values { shape: [height, width, channels], values } => {
                 let n = height * width * channels;
                 let data = values[step * n..][..n].to_vec();
-                return Ok(Decoded::whole(Pixels {
-                    channels: *channels,
-                    height: *height,
-                    width: *width,
-                    data,
-                }));
+                return Ok(Decoded::whole(Pixels::new(*channels, [*height, *width], data)));
             }
             Self::Drawn { side, states } => {
                 let data = push_t::draw(states[step], *side);
-                return Ok(Decoded::whole(Pixels {
-                    channels: 3,
-                    height: *side,
-                    width: *side,
-                    data,
-                }));
+                return Ok(Decoded::whole(Pixels::new(3, [*side; 2], data)));
             }
         };
-        decode::decode(bytes, needed)
+        decode::decode(bytes, PixelDtype::Uint8, needed)
     }
 }
 

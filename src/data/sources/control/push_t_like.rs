@@ -110,8 +110,7 @@ impl Environment for Attempt {
     }
 
     fn images(&self) -> Vec<Pixels> {
-        let picture =
-            |side| Pixels { channels: 3, height: side, width: side, data: self.push.draw(side) };
+        let picture = |side| Pixels::new(3, [side, side], self.push.draw(side));
         self.image_size.map(picture).into_iter().collect()
     }
 

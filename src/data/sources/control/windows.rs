@@ -187,7 +187,7 @@ impl Sight {
         transforms: &Transforms,
     ) -> Result<Self, Error> {
         let [channels, height, width] = cameras.shape;
-        let images = Images { channels, size: Some((height as u32, width as u32)) };
+        let images = Images::new(channels, Some((height as u32, width as u32)));
         Ok(Self { transforms: Pipeline::new(list, transforms, images)?, size: (height, width) })
     }
 

@@ -26,7 +26,7 @@ use crate::data::sources::image_folder::{ImageFolder, image_inputs};
 use crate::data::sources::shapes::draw;
 use crate::data::sources::source::{Asked, DataSource, Files, Reading, Survey};
 use crate::data::{Splits, read};
-use crate::plan::Targets;
+use crate::plan::{PixelDtype, Targets};
 use crate::rng::{Key, Purpose};
 
 /// Version of what is drawn; a new version draws anew.
@@ -123,7 +123,7 @@ impl DataSource for Shapes {
     }
 
     fn inputs(&self, asked: &Predicting<'_>) -> Result<Inputs, Error> {
-        image_inputs(asked, Vec::new())
+        image_inputs(asked, Vec::new(), PixelDtype::Uint8)
     }
 
     fn files(&self, found: &Options) -> Result<Vec<Files>, Error> {

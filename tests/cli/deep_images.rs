@@ -1,0 +1,79 @@
+//! Images of 16 bits: found by `init`, trained on one rank and on two, evaluated, predicted
+//! and refused where a transform is of colours.
+
+use std::fs;
+
+use image::{ImageBuffer, Luma};
+use serde_json::Value;
+
+use crate::lab::{Lab, children};
+
+/// Scans that differ only above 255, where 8 bits are white.
+fn scans() -> Lab {
+    let lab = Lab::new();
+    for (class, grey) in [("dark", 9_000_u16), ("light", 30_000)] {
+        for index in 0..10_u16 {
+            let ending = if index % 2 == 0 { "png" } else { "tif" };
+            let path = lab.write(&format!("scans/{class}/{index}.{ending}"), "");
+            let value = |x, y| Luma([grey + 700 * index + 40 * (x + 2 * y) as u16]);
+            ImageBuffer::from_fn(14, 12, value).save(path).unwrap();
+        }
+    }
+    lab
+}
+
+fn model(lab: &Lab, name: &str) -> Vec<u8> {
+    let run = children(&lab.path(&format!("checkpoints/{name}"))).remove(0);
+    fs::read(run.join("latest/model.safetensors")).unwrap()
+}
+
+#[test]
+fn scans_are_found_and_learnt_alike_on_one_rank_and_on_two() {
+    let lab = scans();
+    lab.run_to(0, &["init", "scans"]);
+    let text = fs::read_to_string(lab.path("scans.toml")).unwrap();
+    assert!(text.contains("pixel_dtype = \"uint16\""), "{text}");
+    let short = ["train.epochs=3", "train.batch_size=2", "train.global_batch_size=4"];
+    let run = |name: &str, ranks: &str, more: &[&str]| {
+        let name = format!("experiment.name={name}");
+        let ranks = format!("distributed.devices={ranks}");
+        let args = [&["scans.toml", &name, &ranks, "distributed.shards=2"], &short[..], more];
+        lab.run_to(0, &args.concat());
+    };
+    run("one", "1", &[]);
+    run("two", "2", &[]);
+    assert!(model(&lab, "one") == model(&lab, "two"), "the same bits");
+}
+
+#[test]
+fn scans_are_evaluated_predicted_and_described_to_other_programs() {
+    let lab = scans();
+    lab.run_to(0, &["init", "scans"]);
+    lab.run_to(0, &["scans.toml", "train.epochs=6", "train.batch_size=2"]);
+    let found = lab.run_to(0, &["eval", "scans", "--json", "--part", "val"]).stdout;
+    let found: Value = serde_json::from_str(&found).unwrap();
+    assert_eq!(found["metrics"]["val/accuracy"], 1.0, "{found}");
+    let all = ["scans/dark/0.png", "scans/dark/1.tif", "scans/light/0.png", "scans/light/1.tif"];
+    let args = [&["predict", "scans"], &all[..], &["--out", "preds.csv"]].concat();
+    lab.run_to(0, &args);
+    let rows = fs::read_to_string(lab.path("preds.csv")).unwrap();
+    let classes: Vec<&str> =
+        rows.lines().skip(1).map(|row| row.split(',').nth(1).unwrap()).collect();
+    assert_eq!(classes, ["dark", "dark", "light", "light"], "{rows}");
+    lab.run_to(0, &["checkpoint", "export", "scans", "model.onnx"]);
+    let said = fs::read_to_string(lab.path("preprocessing.json")).unwrap();
+    assert!(said.contains("\"pixel_dtype\": \"uint16\""), "{said}");
+}
+
+#[test]
+fn scans_cut_to_8_bits_are_noticed_and_transforms_of_colours_refused() {
+    let lab = scans();
+    lab.run_to(0, &["init", "scans"]);
+    let said = lab.run_to(0, &["plan", "scans.toml", "data.pixel_dtype=uint8"]).stdout;
+    assert!(said.contains("has pixels of 16 bits, which are cut to"), "{said}");
+    let text = fs::read_to_string(lab.path("scans.toml")).unwrap();
+    let text = text.replacen("random_horizontal_flip", "color_jitter", 1);
+    lab.write("colours.toml", text);
+    let refused = lab.run_to(2, &["colours.toml"]);
+    refused.says(&["is defined for images of 8 bits", "name = \"color_jitter\""]);
+}
