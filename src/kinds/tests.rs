@@ -403,6 +403,10 @@ fn every_word_names_something() {
         &["checkpoint.monitor=val/accuracy"],
         &["`checkpoint.mode`: would keep the worst `val/accuracy`"],
     );
+    check(
+        &["data.sampler={name=\"weighted\"}"],
+        &["`data.sampler`: must be `shards`, `torch`, `balanced` or `weighted`, not a table"],
+    );
     check(&["experiment.name=../../x"], &["`experiment.name`: `../../x` cannot name a folder"]);
     check(&["experiment.name=.hidden"], &["`experiment.name`: `.hidden` cannot name a folder"]);
     check(&["checkpoint.dir=~/runs"], &["`checkpoint.dir`: `~` and `$` are not expanded"]);

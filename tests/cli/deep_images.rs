@@ -49,18 +49,18 @@ fn scans_are_found_and_learnt_alike_on_one_rank_and_on_two() {
 fn scans_are_evaluated_predicted_and_described_to_other_programs() {
     let lab = scans();
     lab.run_to(0, &["init", "scans"]);
-    lab.run_to(0, &["scans.toml", "train.epochs=6", "train.batch_size=2"]);
-    let found = lab.run_to(0, &["eval", "scans", "--json", "--part", "val"]).stdout;
+    lab.run_to(0, &["scans.toml", "experiment.name=deep", "train.epochs=6"]);
+    let found = lab.run_to(0, &["eval", "deep", "--json", "--part", "val"]).stdout;
     let found: Value = serde_json::from_str(&found).unwrap();
     assert_eq!(found["metrics"]["val/accuracy"], 1.0, "{found}");
     let all = ["scans/dark/0.png", "scans/dark/1.tif", "scans/light/0.png", "scans/light/1.tif"];
-    let args = [&["predict", "scans"], &all[..], &["--out", "preds.csv"]].concat();
+    let args = [&["predict", "deep"], &all[..], &["--out", "preds.csv"]].concat();
     lab.run_to(0, &args);
     let rows = fs::read_to_string(lab.path("preds.csv")).unwrap();
     let classes: Vec<&str> =
         rows.lines().skip(1).map(|row| row.split(',').nth(1).unwrap()).collect();
     assert_eq!(classes, ["dark", "dark", "light", "light"], "{rows}");
-    lab.run_to(0, &["checkpoint", "export", "scans", "model.onnx"]);
+    lab.run_to(0, &["checkpoint", "export", "deep", "model.onnx"]);
     let said = fs::read_to_string(lab.path("preprocessing.json")).unwrap();
     assert!(said.contains("\"pixel_dtype\": \"uint16\""), "{said}");
 }

@@ -118,6 +118,35 @@ fn images_are_counted_and_measured_and_the_experiment_trains() {
 }
 
 #[test]
+fn tables_that_list_images_give_several_classes_or_numbers() {
+    let lab = Lab::new();
+    write_images(&lab, "photos", 16, 12);
+    let list = |header: &str, row: &dyn Fn(u8, u8) -> String| {
+        let rows = (0..2).flat_map(|class| (0..12).map(move |index| (class, index)));
+        let line = |(class, index): (u8, u8)| {
+            let name = ["ants", "bees"][usize::from(class)];
+            format!("{name}/{index}.png,{}\n", row(class, index))
+        };
+        format!("{header}\n{}", rows.map(line).collect::<String>())
+    };
+    let classes = |class: u8, index: u8| format!("{class},{},p{}", index % 2, index / 3);
+    lab.write("photos/labels.csv", list("file,red,odd,patient", &classes));
+    let text = written(&lab, "photos/labels.csv", "labels.toml");
+    for word in ["class_columns = [\"red\", \"odd\"]", "image_column = \"file\"", "patient"] {
+        assert!(text.contains(word), "{word}:\n{text}");
+    }
+    lab.run_to(0, &["labels.toml", "train.epochs=2"]);
+    lab.write("photos/ages.csv", list("image,age", &|_, index| format!("{index}.5")));
+    let text = written(&lab, "photos/ages.csv", "ages.toml");
+    assert!(text.contains("target_columns = [\"age\"]") && text.contains("\"mse\""), "{text}");
+    lab.write(
+        "photos/words.csv",
+        list("image,kind", &|class, _| ["ant", "bee"][usize::from(class)].to_owned()),
+    );
+    lab.run_to(3, &["init", "photos/words.csv"]).says(&["lists images without a column"]);
+}
+
+#[test]
 fn samples_are_held_back_where_there_is_no_part_to_validate_on() {
     let lab = Lab::new();
     write_images(&lab, "unsplit", 16, 20);

@@ -30,20 +30,32 @@ enum Holds {
 }
 
 impl Holds {
-    fn of(cells: &[&str]) -> Self {
-        let different: BTreeSet<&&str> = cells.iter().collect();
-        if cells.is_empty() {
+    fn of(name: &str, cells: &[&str]) -> Self {
+        if cells.is_empty() || is_number_of_row(name) && are_names(cells) {
             Self::Names
         } else if cells.iter().all(|cell| cell.parse::<f64>().is_ok()) {
             Self::Numbers
         } else if cells.iter().all(|cell| is_date(cell)) {
             Self::Dates
-        } else if different.len() >= MIN_NAMES && different.len() == cells.len() {
+        } else if are_names(cells) {
             Self::Names
         } else {
             Self::Categories
         }
     }
+}
+
+/// Whether many rows have each a word of their own.
+fn are_names(cells: &[&str]) -> bool {
+    let different: BTreeSet<&&str> = cells.iter().collect();
+    different.len() >= MIN_NAMES && different.len() == cells.len()
+}
+
+/// Whether a column is called as a row's own number is.
+fn is_number_of_row(name: &str) -> bool {
+    let name = name.to_lowercase();
+    let usual = ["", "id", "index", "row", "unnamed: 0"];
+    usual.contains(&name.as_str()) || name.ends_with("_id")
 }
 
 impl Columns {
@@ -55,7 +67,7 @@ impl Columns {
             let cells = rows.iter().filter_map(|row| row.get(at));
             let given: Vec<&str> = cells.filter(|cell| !usual.is_empty(cell)).collect();
             let lacks_some = given.len() < rows.len();
-            match Holds::of(&given) {
+            match Holds::of(name, &given) {
                 Holds::Numbers => found.has_empty |= lacks_some,
                 Holds::Dates => {
                     found.dates.push(name.clone());
@@ -96,16 +108,23 @@ mod tests {
 
     #[test]
     fn words_dates_and_empty_cells_become_options() {
-        let names = ["id", "city", "sold", "age", "y"].map(str::to_owned);
+        let names = ["id", "city", "sold", "age", "y", "row"].map(str::to_owned);
         let row = |i: usize| {
             let (city, age) = (["Rome", "Bern"][i % 2], if i == 3 { "NA" } else { "30" });
-            csv::StringRecord::from(vec![&format!("p{i}"), city, "2024-01-31", age, "1"])
+            csv::StringRecord::from(vec![
+                &format!("p{i}"),
+                city,
+                "2024-01-31",
+                age,
+                "1",
+                &format!("{}", i + 7),
+            ])
         };
         let rows: Vec<csv::StringRecord> = (0..30).map(row).collect();
         let columns = Columns::of(&names, &rows, 4);
         let features = json!({ "categorical": ["city"], "dates": ["sold"], "missing": "median" });
-        assert_eq!(columns.options(), [("ignore", json!(["id"])), ("features", features)]);
-        let plain = Columns::of(&names[3..], &[csv::StringRecord::from(vec!["1", "2"])], 1);
+        assert_eq!(columns.options(), [("ignore", json!(["id", "row"])), ("features", features)]);
+        let plain = Columns::of(&names[3..5], &[csv::StringRecord::from(vec!["1", "2"])], 1);
         assert_eq!(plain.options(), []);
     }
 }

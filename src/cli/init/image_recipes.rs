@@ -52,6 +52,44 @@ mode = \"max\"
     Recipe { about, model, rest }
 }
 
+/// Images that a table lists.
+pub(super) fn listed(multi_label: bool, side: u32, n: &str, facts: &DataFacts) -> Recipe {
+    let what = if multi_label {
+        format!("any of {} classes", facts.classes.len())
+    } else {
+        format!("{} numbers", facts.n_targets.max(1))
+    };
+    let about = format!(
+        "images with {what} each: {n}; the median of their shorter sides is {side} pixels."
+    );
+    let (model, transforms) =
+        if side <= MAX_SMALL_SIDE { small_images(side) } else { large_images(side, usize::MAX) };
+    let (loss, monitor, mode) = if multi_label {
+        ("bce_with_logits", "val/average_precision", "max")
+    } else {
+        ("mse", "val/loss", "min")
+    };
+    let rest = format!(
+        "{transforms}
+[train]
+epochs = {}
+batch_size = {}               # per rank
+precision = \"amp\"             # the fastest of this machine that trains alike
+
+[loss]
+name = \"{loss}\"
+
+{ADAMW}
+[checkpoint]
+monitor = \"{monitor}\"
+mode = \"{mode}\"
+",
+        epochs(facts.n_train),
+        batch_size(facts.n_train, 32),
+    );
+    Recipe { about, model, rest }
+}
+
 /// The model and the transforms for images of about `side` pixels.
 fn small_images(side: u32) -> (String, String) {
     let side = side.max(8);

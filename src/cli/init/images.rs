@@ -26,8 +26,18 @@ pub(super) fn has_classes(root: &Path) -> bool {
     listing::folders(root).iter().any(|class| !below(class).is_empty())
 }
 
-fn is_image(path: &Path) -> bool {
+/// Whether a file is called as an image that can be read.
+pub(super) fn is_image(path: &Path) -> bool {
     ImageFormat::from_path(path).is_ok_and(|format| format.reading_enabled())
+}
+
+/// The median of the shorter sides of some of these images, in pixels.
+pub(super) fn median_side(all: &[PathBuf]) -> u32 {
+    let stride = all.len().div_ceil(MAX_MEASURED).max(1);
+    let sizes = all.iter().step_by(stride).filter_map(|path| image::image_dimensions(path).ok());
+    let mut sides: Vec<u32> = sizes.map(|(width, height)| width.min(height)).collect();
+    sides.sort_unstable();
+    sides.get(sides.len() / 2).copied().unwrap_or(224)
 }
 
 /// Photos of a folder of class folders.
@@ -54,12 +64,6 @@ impl Photos {
         }
         let smallest = classes.iter().min_by_key(|(_, n)| *n).cloned().unwrap_or_default();
         let largest = classes.iter().map(|(_, n)| *n).max().unwrap_or(0);
-        let stride = all.len().div_ceil(MAX_MEASURED).max(1);
-        let sizes =
-            all.iter().step_by(stride).filter_map(|path| image::image_dimensions(path).ok());
-        let mut sides: Vec<u32> = sizes.map(|(width, height)| width.min(height)).collect();
-        sides.sort_unstable();
-        let side = sides.get(sides.len() / 2).copied().unwrap_or(224);
-        Self { smallest, largest, side }
+        Self { smallest, largest, side: median_side(&all) }
     }
 }

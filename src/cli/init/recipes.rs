@@ -1,7 +1,7 @@
 //! What is known of data -> the tables of an experiment, with the reasons for their values.
 
 use crate::cli::init::formatting::count;
-use crate::cli::init::image_recipes::{digits, images};
+use crate::cli::init::image_recipes::{digits, images, listed};
 use crate::cli::init::images::Photos;
 use crate::cli::init::language_recipes::{answers, text};
 use crate::cli::init::policy_recipes::behaviour;
@@ -20,6 +20,7 @@ pub(super) fn recipe(found: &Recognised, facts: &DataFacts) -> Recipe {
     );
     match &found.task {
         Task::Images(train) => images(&Photos::of(train), facts),
+        Task::ImageTable { multi_label, side } => listed(*multi_label, *side, &n, facts),
         Task::Digits => digits(&n),
         Task::Table { classify, why } => table(*classify, &format!("{n}; {why}"), facts),
         Task::Series { rows } => series(&format!("{} rows in time", count(*rows)), facts),

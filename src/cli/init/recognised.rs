@@ -27,6 +27,9 @@ pub(super) struct Recognised {
 pub(super) enum Task {
     /// Classes of photos: the folder to train on.
     Images(PathBuf),
+    /// Several classes of each image that a table lists, or numbers; and the median of the shorter
+    /// sides, in pixels.
+    ImageTable { multi_label: bool, side: u32 },
     /// Classes of small grey images.
     Digits,
     /// The target of a table, and whether it is a class.

@@ -8,6 +8,7 @@ use serde_json::{Map, Value};
 
 use crate::cli::Refusal;
 use crate::cli::init::columns::Columns;
+use crate::cli::init::image_table::{Table, listed};
 use crate::cli::init::recognised::{Recognised, Task, VAL_FRACTION, path, unusable};
 
 /// Names that a target usually has.
@@ -50,10 +51,17 @@ pub(super) fn csv(train: &Path, val: Option<&Path>) -> Result<Recognised, Refusa
     let cell = |row: &csv::StringRecord| row.get(index).unwrap_or_default().to_owned();
     let rows: Vec<csv::StringRecord> = reader.records().flatten().collect();
     let cells: Vec<String> = rows.iter().map(cell).collect();
-    let mut options =
-        vec![("train_file", path(train)), validation(val), ("target", names[index].clone().into())];
+    let parts = [("train_file", path(train)), validation(val)];
+    if let Some(images) = listed(train, &Table { names: &names, rows: &rows }, &parts)? {
+        return Ok(images);
+    }
+    let mut options = parts.to_vec();
+    options.push(("target", names[index].clone().into()));
     options.extend(Columns::of(&names, &rows, index).options());
     let (classify, words) = are_classes(&cells);
+    if !classify {
+        options.push(("standardize_target", true.into()));
+    }
     Ok(Recognised::new("csv", &options, Task::Table { classify, why: format!("{why}; {words}") }))
 }
 

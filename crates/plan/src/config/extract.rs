@@ -17,6 +17,7 @@ use crate::config::layer::Layer;
 use crate::config::problem::Problem;
 use crate::config::schema::Experiment;
 use crate::config::spans::Path;
+use crate::config::suggest::any_of;
 use crate::config::vocabulary::Vocabulary;
 use crate::config::wording;
 
@@ -213,6 +214,9 @@ impl Extracted {
             path.push(field.to_string());
             return self.missing(layers, vocabulary, &path);
         }
+        if let Some(done) = self.table_for_a_word(layers, vocabulary, error) {
+            return done;
+        }
         let path = &error.path;
         let Some(index) = strongest(layers, path) else {
             self.problems.push(Problem::new(dotted(path), error.kind.to_string()));
@@ -227,6 +231,27 @@ impl Extracted {
         });
         self.broken.insert(dotted(path));
         mend(&mut layers[index], path, vocabulary.page())
+    }
+
+    /// Reports a table where one of some words belongs, of which serde takes the first key for the
+    /// word; `None` if `error` is something else.
+    fn table_for_a_word(
+        &mut self,
+        layers: &mut [Layer],
+        vocabulary: &Vocabulary,
+        error: &figment::Error,
+    ) -> Option<bool> {
+        let Kind::UnknownVariant(written, names) = &error.kind else { return None };
+        let (key, path) = error.path.split_last()?;
+        let index = strongest(layers, path)?;
+        let is_table = layers[index].get(path).is_some_and(|value| value.as_dict().is_some());
+        if key != written || !is_table || family(vocabulary, path).is_some() {
+            return None;
+        }
+        let what = format!("must be {}, not a table", any_of(names.iter().copied()));
+        self.problems.push(layers[index].at_value(path, what, index));
+        self.broken.insert(dotted(path));
+        Some(mend(&mut layers[index], path, vocabulary.page()))
     }
 
     /// Reports a required key that is missing, and fills in an example.

@@ -8,7 +8,7 @@ use crate::config::spans::Path;
 use crate::config::suggest::{any_of, closest};
 
 /// Words of other programs -> ours.
-const ALIASES: [(&str, &str); 12] = [
+const ALIASES: [(&str, &str); 15] = [
     ("learning_rate", "lr"),
     ("wd", "weight_decay"),
     ("bs", "batch_size"),
@@ -19,7 +19,10 @@ const ALIASES: [(&str, &str); 12] = [
     ("max_steps", "steps"),
     ("num_gpus", "devices"),
     ("gpus", "devices"),
+    ("world_size", "devices"),
     ("workers", "num_workers"),
+    ("param_groups", "groups"),
+    ("sync_bn", "sync_batchnorm"),
     ("accumulate_grad_batches", "gradient_accumulation_steps"),
 ];
 

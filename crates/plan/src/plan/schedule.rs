@@ -116,7 +116,8 @@ pub(crate) fn decide(
         let what = format!(
             "must be shorter than the run: it lasts {warmup_steps} steps, the run has {total}"
         );
-        return Err(loaded.problem("scheduler.warmup", what));
+        let help = "shorten it, or leave it out: `~scheduler.warmup` on the command line";
+        return Err(loaded.problem("scheduler.warmup", what).help(help));
     }
     let rule = Choice { name: asked.name.clone(), options: asked.options.clone() };
     let facts = kinds.scheduler(&rule).map_err(|what| loaded.problem("scheduler.name", what))?;

@@ -95,6 +95,10 @@ fn unknown(key: &str, metric: &str, known: &[String]) -> Option<Finding> {
         return None;
     }
     let finding = Finding::new(key, format!("`{metric}` is not a metric"));
+    let over_classes = metric.strip_suffix("_macro").filter(|plain| names().any(|it| it == *plain));
+    if let Some(plain) = over_classes {
+        return Some(finding.help(format!("`{plain}` is the mean over classes (macro)")));
+    }
     Some(match closest(metric, names()) {
         Some(meant) => finding.help(format!("did you mean `{meant}`?")),
         None => finding.help(format!("the metrics are {}", any_of(names()))),

@@ -67,8 +67,12 @@ pub(super) fn decide(
     kinds: &dyn KindFacts,
 ) -> Result<Vec<LayerPlan>, Problem> {
     let Model { name, layers, .. } = &loaded.experiment.model;
-    let Some(start) = Flow::of(input, target).filter(|_| name == "graph" && !layers.is_empty())
-    else {
+    if name == "graph" && layers.is_empty() {
+        let help = "such as `[[model.layers]]` with `name = \"linear\"`; `ddprun schema` lists all";
+        let what = "is missing: `graph` is made of layers";
+        return Err(loaded.problem_at("model.layers", "model.name", what).help(help));
+    }
+    let Some(start) = Flow::of(input, target).filter(|_| name == "graph") else {
         return Ok(Vec::new());
     };
     let plans = kinds.layers(layers, start, outputs).map_err(|misfit| problem(loaded, misfit))?;
