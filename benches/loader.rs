@@ -36,9 +36,7 @@ static ALLOCATOR: ddprun::memory::Allocator = ddprun::memory::Allocator;
 const BATCH: usize = 32;
 
 fn transforms(work: &str) -> Vec<Choice> {
-    let normalize = |mean: &[f64], std: &[f64]| {
-        Choice::of(&Normalize { mean: mean.to_vec(), std: std.to_vec() })
-    };
+    let normalize = |mean: &[f64], std: &[f64]| Choice::of(&Normalize::new(mean, std));
     let flip = Choice::of(&RandomHorizontalFlip { p: 0.5 });
     let color = normalize(&[0.485, 0.456, 0.406], &[0.229, 0.224, 0.225]);
     match work {

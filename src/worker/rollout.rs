@@ -133,8 +133,8 @@ impl Eyes {
         let numbers = seen.numbers.iter().zip(&self.ranges.observations);
         values.extend(numbers.map(|(&value, &range)| scaled(value, range)));
         let Some(sight) = &self.sight else { return Ok(()) };
-        seen.images.iter().try_for_each(|image| {
-            sight.see(image.clone(), None, values).map_err(candle_core::Error::msg)
+        seen.images.iter().enumerate().try_for_each(|(camera, image)| {
+            sight.see(camera, image.clone(), None, values).map_err(candle_core::Error::msg)
         })
     }
 

@@ -93,6 +93,19 @@ fn tables_say_which_column_is_predicted_and_why() {
     let text = written(&lab, "jobs/train.jsonl", "jobs.toml");
     assert!(text.contains("inputs = [\"at\"]") && text.contains("target = \"cost\""), "{text}");
     assert!(text.contains("name = \"mse\""), "{text}");
+    let flat = |row: usize| {
+        let area = if row % 9 == 0 { "null".to_owned() } else { row.to_string() };
+        format!(
+            "{{\"city\": \"{}\", \"area\": {area}, \"rent\": {row}.5}}\n",
+            ["Bern", "Rome"][row % 2]
+        )
+    };
+    lab.write("flats.jsonl", (0..60).map(flat).collect::<String>());
+    let text = written(&lab, "flats.jsonl", "flats.toml");
+    assert!(text.contains("categorical = [\"city\"], missing = \"median\""), "{text}");
+    lab.run_to(0, &["flats.toml", "train.epochs=1"]);
+    let refused = lab.run_to(3, &["flats.toml", "data.features={categorical=[\"city\"]}"]);
+    refused.says(&["`area` is empty", "or leave it out of `data.inputs`"]);
 }
 
 #[test]

@@ -80,6 +80,11 @@ impl Columns {
         found
     }
 
+    /// Whether a column is one of names.
+    pub(super) fn ignores(&self, name: &str) -> bool {
+        self.ignore.iter().any(|ignored| ignored == name)
+    }
+
     /// As options.
     pub(super) fn options(&self) -> Vec<(&'static str, Value)> {
         let mut options = Vec::new();

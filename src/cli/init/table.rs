@@ -76,21 +76,30 @@ pub(super) fn jsonl(train: &Path, val: Option<&Path>) -> Result<Recognised, Refu
         return Err(unusable(train, "holds no JSON object", "write one object in each line"));
     };
     let target = &names[index];
-    let is_input = |name: &&String| *name != target && rows[0].get(*name).is_some_and(are_numbers);
+    let cells_of =
+        |row: &Map<String, Value>| names.iter().map(|name| word(row.get(name))).collect();
+    let records: Vec<csv::StringRecord> = rows.iter().map(cells_of).collect();
+    let columns = Columns::of(&names, &records, index);
+    let is_usable = |name: &String| rows.iter().filter_map(|row| row.get(name)).all(is_input);
+    let is_input = |name: &&String| *name != target && !columns.ignores(name) && is_usable(name);
     let inputs: Vec<&String> = names.iter().filter(is_input).collect();
     if inputs.is_empty() {
-        let what = format!("has no numbers beside `{target}` to predict it from");
-        return Err(unusable(train, &what, "add keys with numbers or arrays of numbers"));
+        let what = format!("has nothing beside `{target}` to predict it from");
+        return Err(unusable(train, &what, "add keys with numbers, words or arrays of numbers"));
     }
-    let word = |value: &Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
-    let cells: Vec<String> = rows.iter().filter_map(|row| row.get(target).map(word)).collect();
-    let options = [
+    let cells: Vec<String> =
+        records.iter().filter_map(|row| row.get(index).map(str::to_owned)).collect();
+    let mut options = vec![
         ("train_file", path(train)),
         validation(val),
         ("inputs", inputs.into_iter().cloned().collect()),
         ("target", target.clone().into()),
     ];
+    options.extend(columns.options().into_iter().filter(|(key, _)| *key == "features"));
     let (classify, words) = are_classes(&cells);
+    if !classify {
+        options.push(("standardize_target", true.into()));
+    }
     Ok(Recognised::new("jsonl", &options, Task::Table { classify, why: format!("{why}; {words}") }))
 }
 
@@ -99,11 +108,22 @@ fn validation(file: Option<&Path>) -> (&'static str, Value) {
     file.map_or(("val_fraction", VAL_FRACTION.into()), |file| ("val_file", path(file)))
 }
 
-/// A number, or an array of numbers.
-fn are_numbers(value: &Value) -> bool {
+/// A value of JSON as the cell of a table; an array stands for a number.
+fn word(value: Option<&Value>) -> String {
+    match value {
+        None | Some(Value::Null) => String::new(),
+        Some(Value::String(word)) => word.clone(),
+        Some(Value::Array(_)) => "0".to_owned(),
+        Some(value) => value.to_string(),
+    }
+}
+
+/// A number, a word, an array of numbers, or nothing.
+fn is_input(value: &Value) -> bool {
     match value {
         Value::Array(values) => !values.is_empty() && values.iter().all(Value::is_number),
-        value => value.is_number(),
+        Value::Object(_) => false,
+        _ => true,
     }
 }
 

@@ -77,7 +77,7 @@ fn shapes_go_all_the_way_from_survey_to_batches() {
     assert_eq!((facts.n_train, facts.n_val, facts.classes.len()), (12, 6, 3));
     let transforms = vec![
         Choice::of(&RandomCrop { size: Shape2::Side(16), padding: 2 }),
-        Choice::of(&Normalize { mean: vec![0.5], std: vec![0.5] }),
+        Choice::of(&Normalize::new(&[0.5], &[0.5])),
     ];
     let plan = plan(facts, transforms);
     let splits = opened(&plan).unwrap();

@@ -3,9 +3,9 @@
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Serialize};
 
-use crate::config::kind::{Kind, Need, Wrong};
+use crate::config::kind::{Choice, Kind, Need, Wrong};
 use crate::data::transform::{Area, Images, Pixels, Sides, Transform};
-use crate::plan::Unfit;
+use crate::plan::{PixelStats, Unfit};
 use crate::rng::Stream;
 
 /// (pixel / 255 - mean) / std, the last of its list; of 16 bits pixel / 65535.
@@ -18,6 +18,15 @@ pub struct Normalize {
     /// standard deviation: a number per channel, or one for all.
     #[schemars(schema_with = "deviations", example = [0.229, 0.224, 0.225])]
     pub std: Vec<f64>,
+    /// `mean` of each camera, in their order, where observations hold images of several: lists of
+    /// numbers as above, in place of `mean`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(example = [[0.5], [0.3]])]
+    pub camera_mean: Vec<Vec<f64>>,
+    /// the same of `std`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(example = [[0.2], [0.1]])]
+    pub camera_std: Vec<Vec<f64>>,
 }
 
 /// Numbers above 0.
@@ -26,9 +35,38 @@ fn deviations(_: &mut SchemaGenerator) -> Schema {
 }
 
 impl Normalize {
+    /// By a mean and a deviation for each channel, or one of all.
+    pub fn new(mean: &[f64], std: &[f64]) -> Self {
+        let (camera_mean, camera_std) = (Vec::new(), Vec::new());
+        Self { mean: mean.to_vec(), std: std.to_vec(), camera_mean, camera_std }
+    }
+
     /// Values in [0, 1].
     pub fn identity() -> Self {
-        Self { mean: vec![0.0], std: vec![1.0] }
+        Self::new(&[0.0], &[1.0])
+    }
+
+    /// By what pixels are, camera by camera if there are several.
+    pub(in crate::data) fn by(pixels: &PixelStats) -> Self {
+        let of = |list: fn(&PixelStats) -> &[f64]| {
+            pixels.cameras.iter().map(|camera| list(camera).to_vec()).collect()
+        };
+        let (camera_mean, camera_std) = (of(|pixels| &pixels.mean), of(|pixels| &pixels.std));
+        Self { camera_mean, camera_std, ..Self::new(&pixels.mean, &pixels.std) }
+    }
+
+    /// `list` for the images of one camera.
+    pub(in crate::data) fn of_camera(list: &[Choice], camera: usize) -> Vec<Choice> {
+        let mut list = list.to_vec();
+        for choice in list.iter_mut().filter(|choice| choice.name == Self::NAME) {
+            for (of_all, of_each) in [("mean", "camera_mean"), ("std", "camera_std")] {
+                let each = choice.options.remove(of_each);
+                if let Some(own) = each.as_ref().and_then(|each| each.get(camera)) {
+                    choice.set(of_all, own);
+                }
+            }
+        }
+        list
     }
 }
 
@@ -44,13 +82,44 @@ impl Kind for Normalize {
             what: "must have one number per channel: 3, or 1 for all".to_owned(),
         };
         let is_wrong = |list: &Vec<f64>| ![1, 3].contains(&list.len());
-        lists.into_iter().filter(|(_, list)| is_wrong(list)).map(|(key, _)| wrong(key)).collect()
+        let of_cameras = [("camera_mean", &self.camera_mean), ("camera_std", &self.camera_std)];
+        let wrong_of_cameras =
+            of_cameras.into_iter().filter(|(_, lists)| lists.iter().any(is_wrong));
+        let found: Vec<Wrong> = lists
+            .into_iter()
+            .filter(|(_, list)| is_wrong(list))
+            .map(|(key, _)| wrong(key))
+            .chain(wrong_of_cameras.map(|(key, _)| wrong(key)))
+            .collect();
+        found.into_iter().chain(self.uneven()).collect()
+    }
+}
+
+impl Normalize {
+    /// What is wrong with the numbers of cameras.
+    fn uneven(&self) -> Option<Wrong> {
+        let what = if self.camera_mean.len() != self.camera_std.len() {
+            "must have as many lists as `camera_mean`, one for each camera"
+        } else if self.camera_std.iter().flatten().any(|std| *std <= 0.0) {
+            "must hold numbers above 0"
+        } else {
+            return None;
+        };
+        Some(Wrong { key: "camera_std", with: &["camera_mean"], what: what.to_owned() })
     }
 }
 
 impl Transform for Normalize {
     fn size(&self, images: &Images) -> Result<Option<Sides>, Unfit> {
-        for (key, list) in [("mean", &self.mean), ("std", &self.std)] {
+        let (n, cameras) = (self.camera_mean.len(), images.cameras);
+        if n > 0 && n != cameras {
+            let what = format!("has numbers of {n} cameras, the observations have {cameras}");
+            return Err(Unfit { key: "camera_mean", what, help: None });
+        }
+        let of_cameras = self.camera_mean.iter().map(|list| ("camera_mean", list));
+        let of_cameras = of_cameras.chain(self.camera_std.iter().map(|list| ("camera_std", list)));
+        for (key, list) in [("mean", &self.mean), ("std", &self.std)].into_iter().chain(of_cameras)
+        {
             if list.len() != 1 && list.len() != images.channels {
                 let channels = images.channels;
                 let what = format!("has {} numbers, the images {channels} channels", list.len());
@@ -81,9 +150,30 @@ mod tests {
 
     #[test]
     fn lists_that_do_not_fit_the_channels_are_refused() {
-        let normalize = Normalize { mean: vec![0.0; 3], std: vec![1.0] };
+        let normalize = Normalize::new(&[0.0; 3], &[1.0]);
         let unfit = normalize.size(&Images::new(1, None)).unwrap_err();
         assert_eq!((unfit.key, &*unfit.what), ("mean", "has 3 numbers, the images 1 channels"));
         assert_eq!(normalize.size(&Images::new(3, None)), Ok(None));
+    }
+
+    #[test]
+    fn each_camera_has_its_own_numbers() {
+        let of =
+            |mean: f64, std: f64| PixelStats { mean: vec![mean], std: vec![std], cameras: vec![] };
+        let pixels = PixelStats { cameras: vec![of(0.2, 0.1), of(0.8, 0.4)], ..of(0.5, 0.3) };
+        let list = [Choice::of(&Normalize::by(&pixels))];
+        for (camera, own) in pixels.cameras.iter().enumerate() {
+            let expected = [Choice::of(&Normalize::by(own))];
+            assert_eq!(Normalize::of_camera(&list, camera), expected);
+        }
+        let images = |cameras| Images { cameras, ..Images::new(1, None) };
+        assert_eq!(Normalize::by(&pixels).size(&images(2)), Ok(None));
+        let unfit = Normalize::by(&pixels).size(&images(0)).unwrap_err();
+        assert_eq!(unfit.what, "has numbers of 2 cameras, the observations have 0");
+        let wrong = Normalize { camera_std: vec![vec![1.0]], ..Normalize::by(&pixels) }.check();
+        assert_eq!(wrong[0].key, "camera_std");
+        // Runs of before have one mean of all.
+        let before = [Choice::of(&Normalize::new(&[0.5], &[0.3]))];
+        assert_eq!(Normalize::of_camera(&before, 1), before);
     }
 }

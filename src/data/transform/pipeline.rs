@@ -41,7 +41,7 @@ impl Pipeline {
             after = after_one(&*step, &after).map_err(unfit)?;
             steps.push(step);
         }
-        let Images { channels, size: Some((height, width)), dtype } = after else {
+        let Images { channels, size: Some((height, width)), dtype, .. } = after else {
             return Err(unusable(
                 "images would keep different sizes; end with a `resize` to [height, width] or a \
                  crop",
@@ -154,7 +154,7 @@ mod tests {
     use crate::rng::Purpose;
 
     /// Colour images of any size.
-    const ANY: Images = Images { channels: 3, size: None, dtype: PixelDtype::Uint8 };
+    const ANY: Images = Images { channels: 3, size: None, dtype: PixelDtype::Uint8, cameras: 0 };
 
     fn augmented(key: Option<Key>) -> Vec<f32> {
         let size = Shape2::Both([8, 10]);
@@ -165,7 +165,7 @@ mod tests {
             Choice::of(&RandomHorizontalFlip { p: 0.5 }),
             Choice::of(&RandomRotation { degrees: 15.0 }),
             Choice::of(&color),
-            Choice::of(&Normalize { mean: vec![0.5], std: vec![0.25] }),
+            Choice::of(&Normalize::new(&[0.5], &[0.25])),
         ];
         let pipeline = Pipeline::new(&list, &Transforms::default(), ANY).unwrap();
         assert_eq!(pipeline.shape(), [3, 8, 10]);
@@ -220,7 +220,7 @@ mod tests {
         let erase = RandomErasing { p: 1.0, value: vec![-5.0], ..RandomErasing::default() };
         let list = [
             Choice::of(&Grayscale::default()),
-            Choice::of(&Normalize { mean: vec![0.5], std: vec![0.5] }),
+            Choice::of(&Normalize::new(&[0.5], &[0.5])),
             Choice::of(&erase),
         ];
         let images = Images::new(3, Some((12, 17)));
@@ -243,8 +243,8 @@ mod tests {
     #[test]
     fn bytes_become_normalised_planes() {
         let image = Pixels::new(3, [1, 2], vec![0, 128, 255, 51, 102, 204]);
-        let (mean, std) = (vec![0.485, 0.456, 0.406], vec![0.229, 0.224, 0.225]);
-        let list = [Choice::of(&Normalize { mean, std })];
+        let imagenet = Normalize::new(&[0.485, 0.456, 0.406], &[0.229, 0.224, 0.225]);
+        let list = [Choice::of(&imagenet)];
         let images = Images::new(3, Some((1, 2)));
         let pipeline = Pipeline::new(&list, &Transforms::default(), images).unwrap();
         let mut values = Vec::new();

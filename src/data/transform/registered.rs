@@ -82,10 +82,7 @@ impl Transforms {
         }
         let mut list = asked.to_vec();
         if !ends_in_values {
-            let of = |pixels: &PixelStats| {
-                let PixelStats { mean, std } = pixels.of_channels(after.channels);
-                Normalize { mean, std }
-            };
+            let of = |pixels: &PixelStats| Normalize::by(&pixels.of_channels(after.channels));
             let normalize = pixels.map_or_else(Normalize::identity, of);
             list.insert(n_pixels, Choice::of(&normalize));
         }

@@ -36,7 +36,7 @@ fn picture(channels: usize, height: usize, width: usize) -> Pixels {
 /// The values of `image` after a list of transforms.
 fn values(image: Pixels, list: &[Choice]) -> Vec<f32> {
     let size = Some((image.height as u32, image.width as u32));
-    let images = Images { channels: image.channels, size, dtype: PixelDtype::Uint16 };
+    let images = Images { dtype: PixelDtype::Uint16, ..Images::new(image.channels, size) };
     let pipeline = Pipeline::new(list, &Transforms::default(), images).unwrap();
     let mut values = Vec::new();
     pipeline.run(Decoded::whole(image), None, &mut values).unwrap();
@@ -71,7 +71,7 @@ fn files_have_the_values_that_torchvision_reads() {
 fn transforms_give_torchvisions_values() {
     let golden = recorded("transforms");
     let size = Shape2::Both;
-    let imagenet = Normalize { mean: vec![0.485, 0.456, 0.406], std: vec![0.229, 0.224, 0.225] };
+    let imagenet = Normalize::new(&[0.485, 0.456, 0.406], &[0.229, 0.224, 0.225]);
     let value = 1.0 / 65535.0;
     let cases = [
         ("resize", Choice::of(&Resize { size: size([7, 9]) }), 3, 2.0 * value),

@@ -18,6 +18,9 @@ pub struct PixelStats {
     pub mean: Vec<f64>,
     /// Standard deviations.
     pub std: Vec<f64>,
+    /// Those of each camera where there are several; a run of before has only those of all.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub cameras: Vec<Self>,
 }
 
 impl PixelStats {
@@ -30,7 +33,8 @@ impl PixelStats {
             }
             vec![list.iter().sum::<f64>() / list.len().max(1) as f64]
         };
-        Self { mean: of(&self.mean), std: of(&self.std) }
+        let cameras = self.cameras.iter().map(|camera| camera.of_channels(channels)).collect();
+        Self { mean: of(&self.mean), std: of(&self.std), cameras }
     }
 }
 

@@ -394,7 +394,8 @@ fn numbers_that_cannot_be_together_are_told_with_a_remedy() {
     );
     check(
         &["scheduler.warmup=60 epochs"],
-        &["`scheduler.warmup`: must be shorter than the run: it lasts 720 steps, the run has 600"],
+        &["`scheduler.warmup`: must be shorter than the run: it lasts 720 steps, the run has 600 \
+           (shorten it, or leave it out: `~scheduler.warmup` on the command line)"],
     );
     check(&["scheduler.eta_min=0.1"], &["`scheduler.eta_min`: is refused"]);
     check(

@@ -46,12 +46,14 @@ pub struct Images {
     pub size: Option<Sides>,
     /// How their values are stored.
     pub dtype: PixelDtype,
+    /// Cameras that they are of, where they are part of observations; else 0.
+    pub cameras: usize,
 }
 
 impl Images {
     /// Images of 8 bits.
     pub fn new(channels: usize, size: Option<Sides>) -> Self {
-        Self { channels, size, dtype: PixelDtype::Uint8 }
+        Self { channels, size, dtype: PixelDtype::Uint8, cameras: 0 }
     }
 }
 
@@ -104,7 +106,7 @@ pub(crate) fn decide(
         Images::new(channels, Some((height as u32, width as u32)))
     };
     let images = match (data.sample.as_deref(), &data.cameras) {
-        (_, Some(cameras)) => of(cameras.shape),
+        (_, Some(cameras)) => Images { cameras: cameras.names.len(), ..of(cameras.shape) },
         (Some(&[channels, height, width]), None) if data.source.holds_images() => {
             of([channels, height, width])
         }

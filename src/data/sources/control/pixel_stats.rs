@@ -16,7 +16,7 @@ const MEASURED: usize = 256;
 const MIN_DEVIATION: f64 = 1e-4;
 
 /// What the data set in the folder `root` says of `cameras`; `None` if it says nothing of one.
-/// Cameras count alike.
+/// In the numbers of all, cameras count alike.
 pub(super) fn stored(root: &Path, cameras: &[Camera], channels: usize) -> Option<PixelStats> {
     let bytes = read::whole(&root.join("meta").join("stats.json")).ok()?;
     let all: Value = serde_json::from_slice(&bytes).ok()?;
@@ -25,16 +25,13 @@ pub(super) fn stored(root: &Path, cameras: &[Camera], channels: usize) -> Option
         flatten(&all[&camera.name][key], &mut found)?;
         (found.len() == channels).then_some(found)
     };
-    let n = cameras.len() as f64;
-    let (mut means, mut squares) = (vec![0.0; channels], vec![0.0; channels]);
-    for camera in cameras {
-        let pairs = of(camera, "mean")?.into_iter().zip(of(camera, "std")?);
-        for (channel, (mean, std)) in pairs.enumerate() {
-            means[channel] += mean / n;
-            squares[channel] += (mean * mean + std * std) / n;
-        }
-    }
-    Some(stats(&means, &squares))
+    let moments = |camera: &Camera| -> Option<Moments> {
+        let (means, deviations) = (of(camera, "mean")?, of(camera, "std")?);
+        let square = |(mean, std): (&f64, &f64)| mean * mean + std * std;
+        let squares = means.iter().zip(&deviations).map(square).collect();
+        Some(Moments { n: 1.0, means, squares })
+    };
+    together(&cameras.iter().map(moments).collect::<Option<Vec<_>>>()?)
 }
 
 /// The numbers of nested lists, as `LeRobot` writes (channels, 1, 1).
@@ -51,21 +48,47 @@ fn flatten(value: &Value, found: &mut Vec<f64>) -> Option<()> {
 /// What `cameras` have seen in `steps`, in some images of each; `None` if none can be read.
 pub(super) fn measured(cameras: &[Camera], steps: &[usize], channels: usize) -> Option<PixelStats> {
     let stride = steps.len().div_ceil(MEASURED).max(1);
-    let places: Vec<(&Camera, usize)> = cameras
-        .iter()
-        .flat_map(|camera| steps.iter().step_by(stride).map(move |&step| (camera, step)))
-        .collect();
-    let sums = places.par_iter().filter_map(|(camera, step)| {
-        let image = camera.frames.load(*step, Area::whole).ok()?.pixels;
-        (image.channels == channels).then(|| Sums::of(&image))
-    });
-    // Sums of whole numbers are the same in any order.
-    let Sums { n, sums } = sums.reduce(|| Sums { n: 0, sums: vec![[0; 2]; channels] }, Sums::plus);
-    let share = |sum: u64, scale: f64| sum as f64 / (n as f64 * scale);
-    let means: Vec<f64> = sums.iter().map(|[sum, _]| share(*sum, 255.0)).collect();
-    let squares: Vec<f64> =
-        sums.iter().map(|[_, squares]| share(*squares, 255.0 * 255.0)).collect();
-    (n > 0).then(|| stats(&means, &squares))
+    let places: Vec<usize> = steps.iter().step_by(stride).copied().collect();
+    let of = |camera: &Camera| {
+        let sums = places.par_iter().filter_map(|step| {
+            let image = camera.frames.load(*step, Area::whole).ok()?.pixels;
+            (image.channels == channels).then(|| Sums::of(&image))
+        });
+        // Sums of whole numbers are the same in any order.
+        sums.reduce(|| Sums { n: 0, sums: vec![[0; 2]; channels] }, Sums::plus).moments()
+    };
+    together(&cameras.iter().filter_map(of).collect::<Vec<_>>()).map(|all| PixelStats {
+        // One of which nothing can be read is normalized as all are.
+        cameras: if all.cameras.len() == cameras.len() { all.cameras } else { Vec::new() },
+        ..all
+    })
+}
+
+/// Means of values and of their squares, by channel, of so many pixels.
+struct Moments {
+    n: f64,
+    means: Vec<f64>,
+    squares: Vec<f64>,
+}
+
+/// Those of all cameras, and of each one if there are several; `None` of no camera.
+fn together(cameras: &[Moments]) -> Option<PixelStats> {
+    let n: f64 = cameras.iter().map(|camera| camera.n).sum();
+    let channels = cameras.first()?.means.len();
+    let mean = |of: fn(&Moments) -> &[f64]| -> Vec<f64> {
+        let sum =
+            |channel: usize| cameras.iter().map(|camera| camera.n * of(camera)[channel]).sum();
+        (0..channels)
+            .map(|channel| {
+                let sum: f64 = sum(channel);
+                sum / n
+            })
+            .collect()
+    };
+    let all = stats(&mean(|moments| &moments.means), &mean(|moments| &moments.squares));
+    let each = cameras.iter().map(|camera| stats(&camera.means, &camera.squares));
+    let cameras = if cameras.len() > 1 { each.collect() } else { Vec::new() };
+    Some(PixelStats { cameras, ..all })
 }
 
 /// Pixels, and the sum of the values of each channel and of their squares.
@@ -86,6 +109,15 @@ impl Sums {
         Self { n: (image.height * image.width) as u64, sums }
     }
 
+    /// `None` without pixels.
+    fn moments(&self) -> Option<Moments> {
+        let n = self.n as f64;
+        let share = |sum: u64, scale: f64| sum as f64 / (n * scale);
+        let means = self.sums.iter().map(|[sum, _]| share(*sum, 255.0)).collect();
+        let squares = self.sums.iter().map(|[_, squares]| share(*squares, 255.0 * 255.0)).collect();
+        (self.n > 0).then_some(Moments { n, means, squares })
+    }
+
     fn plus(mut self, other: Self) -> Self {
         self.n += other.n;
         for (mine, theirs) in self.sums.iter_mut().zip(other.sums) {
@@ -103,7 +135,8 @@ fn stats(means: &[f64], squares: &[f64]) -> PixelStats {
         if deviation < MIN_DEVIATION { 1.0 } else { rounded(deviation) }
     };
     let std = means.iter().zip(squares).map(deviation).collect();
-    PixelStats { mean: means.iter().copied().map(rounded).collect(), std }
+    let mean = means.iter().copied().map(rounded).collect();
+    PixelStats { mean, std, cameras: Vec::new() }
 }
 
 #[cfg(test)]
@@ -117,13 +150,18 @@ mod tests {
     }
 
     #[test]
-    fn images_of_all_cameras_are_measured_together() {
+    fn cameras_are_measured_each_alone_and_together() {
         // numpy: np.array([[0, 51, 7], [255, 51, 7], ...]) / 255, mean(0) and std(0)
         let first = camera("a", vec![0, 51, 7, 255, 51, 7, 99, 99, 99, 99, 99, 99]);
         let second = camera("b", vec![255, 102, 7, 255, 0, 7, 99, 99, 99, 99, 99, 99]);
         let found = measured(&[first, second], &[0], 3).unwrap();
         assert_eq!(found.mean, [0.75, 0.2, 0.027_451]);
         assert_eq!(found.std, [0.433_013, 0.141_421, 1.0]);
+        // The same of each camera alone.
+        let means = found.cameras.iter().map(|camera| camera.mean.clone());
+        assert_eq!(means.collect::<Vec<_>>(), [[0.5, 0.2, 0.027_451], [1.0, 0.2, 0.027_451]]);
+        assert_eq!(found.cameras[0].std, [0.5, 1.0, 1.0]);
+        assert_eq!(found.cameras[1].std, [1.0, 0.2, 1.0]);
         assert_eq!(measured(&[camera("a", vec![0; 6])], &[0], 1), None);
     }
 
@@ -147,6 +185,8 @@ mod tests {
         let both = stored(&["top", "wrist"], 3).unwrap();
         // sqrt(0.1² + 0.25²)
         assert_eq!((both.mean, both.std), (vec![0.5; 3], vec![0.269_258; 3]));
+        let means = both.cameras.iter().map(|camera| camera.mean[0]);
+        assert_eq!(means.collect::<Vec<_>>(), [0.25, 0.75]);
         for (names, channels) in [(["top", "bad"], 3), (["top", "left"], 3), (["top", "wrist"], 1)]
         {
             assert_eq!(stored(&names, channels), None, "{names:?}");

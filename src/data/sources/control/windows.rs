@@ -20,7 +20,7 @@ use crate::data::sources::control::images::{Camera, Frames, described};
 use crate::data::sources::control::{npz, parquet, pixel_stats};
 use crate::data::sources::holdout::{Parts, Places};
 use crate::data::sources::source::{Reading, Survey};
-use crate::data::transform::{Area, Decoded, Images, Pipeline, Pixels, Transforms};
+use crate::data::transform::{Area, Decoded, Images, Normalize, Pipeline, Pixels, Transforms};
 use crate::data::{Dataset, Splits, Target};
 use crate::plan::{Cameras, PixelStats, SplitPlan};
 use crate::rng::Key;
@@ -170,7 +170,8 @@ pub(super) fn open(from: &Behaviour, chunk: Chunk, reading: &Reading<'_>) -> Res
 
 /// How images become values.
 pub(crate) struct Sight {
-    transforms: Pipeline,
+    /// Of each camera.
+    transforms: Vec<Pipeline>,
     /// Height and width of every image before.
     size: (usize, usize),
 }
@@ -188,26 +189,36 @@ impl Sight {
     ) -> Result<Self, Error> {
         let [channels, height, width] = cameras.shape;
         let images = Images::new(channels, Some((height as u32, width as u32)));
-        Ok(Self { transforms: Pipeline::new(list, transforms, images)?, size: (height, width) })
+        let of_camera =
+            |camera| Pipeline::new(&Normalize::of_camera(list, camera), transforms, images);
+        let transforms = (0..cameras.names.len()).map(of_camera).collect::<Result<_, _>>()?;
+        Ok(Self { transforms, size: (height, width) })
     }
 
-    /// Appends the values of an image.
+    /// Values of an image.
+    fn values(&self) -> usize {
+        self.transforms.first().map_or(0, |first| first.shape().iter().product())
+    }
+
+    /// Appends the values of an image of a camera, by its number.
     ///
     /// # Errors
     ///
     /// Why it cannot be used, in words.
     pub(crate) fn see(
         &self,
+        camera: usize,
         image: Pixels,
         key: Option<Key>,
         values: &mut Vec<f32>,
     ) -> Result<(), String> {
-        self.see_part(Decoded::whole(image), key, values)
+        self.see_part(camera, Decoded::whole(image), key, values)
     }
 
     /// The same of an image of which at least [`Sight::needed`] is there.
     fn see_part(
         &self,
+        camera: usize,
         image: Decoded,
         key: Option<Key>,
         values: &mut Vec<f32>,
@@ -218,11 +229,12 @@ impl Sight {
                 "it is {found_width}x{found_height} pixels, but the first one is {width}x{height}"
             ));
         }
-        self.transforms.run(image, key, values)
+        self.transforms[camera].run(image, key, values)
     }
 
+    /// The transforms of all cameras look at the same area.
     fn needed(&self, size: (usize, usize), key: Option<Key>) -> Area {
-        self.transforms.needed(size, key)
+        self.transforms[0].needed(size, key)
     }
 }
 
@@ -346,7 +358,7 @@ impl Windows {
 
     /// The same with the images of each observation behind its numbers.
     fn seen_by(mut self, sight: Option<Arc<Sight>>) -> Self {
-        let pixels = sight.as_ref().map_or(0, |sight| sight.transforms.shape().iter().product());
+        let pixels = sight.as_ref().map_or(0, |sight| sight.values());
         self.shape[1] += self.episodes.cameras.len() * pixels;
         self.sight = sight;
         self
@@ -358,10 +370,12 @@ impl Windows {
         for (number, Camera { name, frames }) in self.episodes.cameras.iter().enumerate() {
             let key = key.map(|key| key.with(number as u64));
             let image = frames.load(step, |size| sight.needed(size, key));
-            image.and_then(|image| sight.see_part(image, key, values)).map_err(|reason| {
-                let name = format!("the image of `{name}` at step {step} of {}", self.name);
-                SampleError::Image { name, reason }
-            })?;
+            image.and_then(|image| sight.see_part(number, image, key, values)).map_err(
+                |reason| {
+                    let name = format!("the image of `{name}` at step {step} of {}", self.name);
+                    SampleError::Image { name, reason }
+                },
+            )?;
         }
         Ok(())
     }

@@ -118,6 +118,13 @@ impl Column {
 
     /// Appends a value of JSON; what is not there is null.
     pub(crate) fn push_json(&mut self, value: &Value, features: &Features) -> Result<(), BadCell> {
+        self.push_value(value, features).map_err(|BadCell { what, help }| {
+            let left_out = || help.map(|help| help.replace(&ignored(&self.name), INPUTS));
+            BadCell { what, help: left_out() }
+        })
+    }
+
+    fn push_value(&mut self, value: &Value, features: &Features) -> Result<(), BadCell> {
         let name = &self.name;
         match (&mut self.cells, value) {
             (_, Value::Null) => self.push("", features),
@@ -167,9 +174,17 @@ impl Words {
     }
 }
 
+/// How a key of JSON is left out.
+const INPUTS: &str = "leave it out of `data.inputs`";
+
+/// How a column is left out.
+fn ignored(name: &str) -> String {
+    format!("leave the column out with `data.ignore = [\"{name}\"]`")
+}
+
 /// What to write into the experiment for a cell that is no number.
 fn remedy(name: &str, cell: &str, is_empty: bool) -> String {
-    let ignore = format!("leave the column out with `data.ignore = [\"{name}\"]`");
+    let ignore = ignored(name);
     if is_empty {
         return format!("fill empty cells with `data.features.missing = \"mean\"`, or {ignore}");
     }
