@@ -23,7 +23,6 @@ pub enum PixelDtype {
 
 impl PixelDtype {
     /// Whether it has 8 bits, as it has unless something else is asked for.
-    #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde's `skip_serializing_if`")]
     pub fn is_usual(&self) -> bool {
         *self == Self::Uint8
     }
