@@ -104,7 +104,7 @@ fn tables_say_which_column_is_predicted_and_why() {
     let text = written(&lab, "flats.jsonl", "flats.toml");
     assert!(text.contains("categorical = [\"city\"], missing = \"median\""), "{text}");
     lab.run_to(0, &["flats.toml", "train.epochs=1"]);
-    let refused = lab.run_to(3, &["flats.toml", "data.features={categorical=[\"city\"]}"]);
+    let refused = lab.run_to(3, &["flats.toml", "~data.features.missing"]);
     refused.says(&["`area` is empty", "or leave it out of `data.inputs`"]);
 }
 
