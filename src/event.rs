@@ -11,6 +11,7 @@
 //!         Evaluated            every `validation.every`
 //!         Saved                when a checkpoint of `checkpoint.every` is on disk, some steps later
 //!         Straggler            when the others waited for one rank in most of 20 steps
+//!         RankStats            about once a second, rarer in long runs: what each rank does and takes
 //!         Unreadable           when samples of an evaluation, or of the epoch, cannot be read
 //!         Warned               whenever something is worth a look
 //!     EpochDone
@@ -73,6 +74,8 @@ pub enum Event {
     Unreadable(Unreadable),
     /// A rank comes late to the reductions, so that the others wait for it.
     Straggler(Straggler),
+    /// What each rank has done so far, and what it takes.
+    RankStats(RankStats),
     /// The run is over.
     Finished(Finished),
     /// The run failed.
@@ -186,6 +189,22 @@ pub struct Straggler {
     pub data_seconds: f64,
     /// Time of a step, in seconds.
     pub step_seconds: f64,
+}
+
+/// What each rank has done since this start of the run, in the order of the ranks.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct RankStats {
+    /// Finished steps.
+    pub step: u64,
+    /// Seconds in each phase, by the names of [`TimeShares`].
+    pub phase_seconds: BTreeMap<String, Vec<f64>>,
+    /// Seconds that the others waited for it; empty where that is not measured.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub late_seconds: Vec<f64>,
+    /// Processor time of all its threads, in seconds.
+    pub cpu_seconds: Vec<f64>,
+    /// Bytes that it has resident; 0 where the system does not tell.
+    pub memory: Vec<u64>,
 }
 
 /// An evaluation.
@@ -331,6 +350,7 @@ impl Event {
             Self::Saved(saved) => Some(saved.step),
             Self::Partitioned(partitioned) => Some(partitioned.step),
             Self::Straggler(straggler) => Some(straggler.step),
+            Self::RankStats(stats) => Some(stats.step),
             Self::Unreadable(unreadable) => Some(unreadable.step),
             Self::Finished(finished) => Some(finished.step),
             Self::Warned { .. } => None,

@@ -86,6 +86,11 @@ pub fn most_resident() -> Option<Bytes> {
     status("VmHWM:")
 }
 
+/// Memory that this process has resident; `None` where the system does not tell.
+pub(crate) fn resident() -> Option<Bytes> {
+    status("VmRSS:")
+}
+
 /// What the program and its libraries take of the memory of a process that has computed with them
 /// (`RssFile`), more in a development build than in a release; `None` where the system does not
 /// tell.

@@ -13,14 +13,18 @@ use crate::kinds::Kinds;
 use crate::launch::exit_code as exit;
 
 /// Verbs of other programs, and what does it here.
-const OTHER_VERBS: [(&[&str], &str); 11] = [
+const OTHER_VERBS: [(&[&str], &str); 12] = [
     (&["train", "run", "fit", "start"], "`ddprun EXPERIMENT.toml` trains"),
     (
         &["list", "runs", "ps", "status", "history"],
-        "`ddprun ls` lists the runs, `ddprun report` shows the newest",
+        "`ddprun ls` lists the runs, `ddprun serve` shows them in the browser",
     ),
     (&["remove", "delete", "del", "clean"], "`ddprun rm RUN` removes a run and its checkpoints"),
     (&["tail", "follow", "watch"], "`ddprun logs -f` follows the newest run"),
+    (
+        &["dashboard", "board", "tensorboard", "ui", "web", "view", "show", "plot", "open"],
+        "`ddprun serve` shows all runs in the browser, `ddprun report` the newest here",
+    ),
     (&["diff"], "`ddprun compare RUN RUN` compares runs"),
     (
         &["infer", "inference", "apply"],
@@ -133,8 +137,9 @@ mod tests {
             &format!("did you mean `ddprun {file} train.epochs=3`?"),
         );
         check("ddprun list", OTHER_VERBS[1].1);
-        check("ddprun infer", OTHER_VERBS[5].1);
-        check("ddprun evaluate x", OTHER_VERBS[6].1);
+        check("ddprun tensorboard logs", OTHER_VERBS[4].1);
+        check("ddprun infer", OTHER_VERBS[6].1);
+        check("ddprun evaluate x", OTHER_VERBS[7].1);
         check("ddprun export", "did you mean `ddprun checkpoint export`?");
         check("ddprun pln", "did you mean `ddprun plan`?");
         check("ddprun banana", "`ddprun --help` lists the commands; an experiment is a TOML file");

@@ -10,8 +10,9 @@ use serde_json::Value;
 use super::evaluation::{self, Evaluation, evaluations};
 use super::overview::milliseconds;
 use super::processes::{Process, processes};
+use super::ranks::Ranks;
 use crate::event::{Event, Finished, Started, Straggler};
-use crate::record::{self, Context, ENVIRONMENT, Stamped};
+use crate::record::{self, Context, ENVIRONMENT, EVENTS, Stamped};
 use crate::report::{self, Records};
 use crate::units::Rank;
 
@@ -30,6 +31,8 @@ pub(super) struct Details {
     /// Seconds of rank 0 in each phase.
     phases: Vec<(&'static str, f64)>,
     peak_memory: Option<u64>,
+    /// Of a run whose ranks told of themselves.
+    ranks_told: Ranks,
     stragglers: Vec<Straggler>,
     events: Vec<EventView>,
     /// Ranks that have a log.
@@ -77,6 +80,7 @@ impl Details {
             phases: end.map_or(Vec::new(), |end| end.time.phases().to_vec()),
             peak_memory: end.and_then(|end| end.peak_memory).map(|bytes| bytes.0),
             stragglers: last(events.iter().filter_map(|at| straggler(&at.event)).collect()),
+            ranks_told: Ranks::of(&record::read_rank_stats(&folder.join(EVENTS))?),
             ranks: ranks(folder),
             environment: environment(folder),
             evaluations: evaluations(folder, id),

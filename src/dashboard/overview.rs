@@ -23,6 +23,8 @@ pub(super) struct Overview {
     /// The newest first.
     pub(super) runs: Vec<RunView>,
     pub(super) sweeps: Vec<SweepView>,
+    /// Runs that are still to be read.
+    pub(super) unread: usize,
     /// What cannot be read, in words.
     pub(super) problems: Vec<String>,
 }

@@ -8,7 +8,7 @@ const UPLOT: &str = include_str!("page/uplot.min.js");
 const UPLOT_LICENSE: &str = include_str!("page/uplot.LICENSE");
 
 /// The modules, each after those that it imports.
-const MODULES: [(&str, &str); 17] = [
+const MODULES: [(&str, &str); 19] = [
     ("dom.js", include_str!("page/dom.js")),
     ("format.js", include_str!("page/format.js")),
     ("source.js", include_str!("page/source.js")),
@@ -21,6 +21,8 @@ const MODULES: [(&str, &str); 17] = [
     ("list.js", include_str!("page/list.js")),
     ("runtable.js", include_str!("page/runtable.js")),
     ("compare.js", include_str!("page/compare.js")),
+    ("timechart.js", include_str!("page/timechart.js")),
+    ("ranks.js", include_str!("page/ranks.js")),
     ("evaluation.js", include_str!("page/evaluation.js")),
     ("runpage.js", include_str!("page/runpage.js")),
     ("parallel.js", include_str!("page/parallel.js")),

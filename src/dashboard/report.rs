@@ -23,6 +23,7 @@ const LINES: usize = 300;
 pub(crate) fn html(folder: &Path) -> std::io::Result<Option<String>> {
     let mut watched = Watched::new(folder);
     watched.look();
+    while watched.read_some(usize::MAX).is_some() {}
     while watched.read_one_long().is_some() {}
     if watched.is_empty() {
         return Ok(None);

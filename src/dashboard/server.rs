@@ -22,6 +22,10 @@ const ATTENTION: Duration = Duration::from_secs(5);
 const REST: Duration = Duration::from_millis(400);
 /// Time after which a silent stream of events says that it lives.
 const HEARTBEAT: Duration = Duration::from_secs(10);
+/// Runs that are read between two questions, at the start, and after how many the page is told
+/// first; then after twice as many each time.
+const PORTION: usize = 4;
+const FIRST_RUNS: usize = 16;
 /// Connections at once.
 const MAX_CONNECTIONS: usize = 64;
 
@@ -152,6 +156,7 @@ fn watch(shared: &Shared) {
     let (mut looked, mut told) = (Instant::now(), Instant::now());
     let mut has_read = false;
     loop {
+        read_unread(shared);
         if looked.elapsed() >= PERIOD && shared.is_watched() {
             let has_changed = lock(&shared.watched).look();
             looked = Instant::now();
@@ -169,6 +174,22 @@ fn watch(shared: &Shared) {
             shared.tell();
         }
         thread::sleep(if is_reading { Duration::from_millis(2) } else { PERIOD / 10 });
+    }
+}
+
+/// Reads the runs that were not yet read; the first are shown while the others are read.
+fn read_unread(shared: &Shared) {
+    let (mut read, mut next) = (0, FIRST_RUNS);
+    while lock(&shared.watched).read_some(PORTION).is_some() {
+        read += PORTION;
+        if read >= next {
+            next = 2 * read;
+            shared.tell();
+        }
+        thread::sleep(Duration::from_millis(2));
+    }
+    if read > 0 {
+        shared.tell();
     }
 }
 

@@ -11,8 +11,10 @@ use serde_json::{Value, json};
 use super::metrics_file::Metrics;
 use super::overview::{Overview, RunView};
 use super::sweeps::SweepView;
+use super::timeline::timeline;
 use crate::files::lock_holder;
-use crate::record::{self, DESCRIPTION, ENVIRONMENT, EPOCHS, EVENTS, METRICS, RESOLVED, newest_of};
+use crate::record::{DESCRIPTION, ENVIRONMENT, EPOCHS, EVENTS, METRICS, Milestones, RESOLVED, newest_of};
+use crate::report;
 use crate::runs::{self, State, TAGS};
 use crate::sweep::JOURNAL;
 
@@ -30,8 +32,12 @@ struct Run {
     folder: PathBuf,
     sweep: Option<String>,
     stamp: Stamp,
-    view: Result<RunView, String>,
+    /// `None` until it is read.
+    view: Option<Result<RunView, String>>,
     metrics: Metrics,
+    events: Milestones,
+    /// Steps with the seconds until then.
+    timeline: Vec<(u64, f64)>,
 }
 
 struct Sweep {
@@ -50,7 +56,7 @@ impl Watched {
         Self { root: root.to_owned(), runs, sweeps }
     }
 
-    /// Looks at the files; whether anything has changed.
+    /// Looks for runs, and at the files of those that were read; whether anything has changed.
     pub(super) fn look(&mut self) -> bool {
         let found = runs::find(&self.root);
         let is_sweep = found.sweeps.first().is_some_and(|sweep| *sweep == self.root);
@@ -75,7 +81,8 @@ impl Watched {
             self.sweeps.entry(id).or_insert_with(|| Sweep::new(folder));
         }
         has_changed |= self.refresh_sweeps();
-        has_changed | self.refresh_runs()
+        let known = self.runs.iter_mut().filter(|(_, run)| run.view.is_some());
+        has_changed | refresh(known.collect())
     }
 
     /// What the page calls a run or sweep.
@@ -101,29 +108,25 @@ impl Watched {
         has_changed
     }
 
-    /// By several threads: at the start there may be hundreds.
-    fn refresh_runs(&mut self) -> bool {
-        let mut all: Vec<(&String, &mut Run)> = self.runs.iter_mut().collect();
-        let threads = std::thread::available_parallelism().map_or(1, usize::from);
-        let share = all.len().div_ceil(threads).max(1);
-        std::thread::scope(|scope| {
-            let part = |part: &mut [(&String, &mut Run)]| {
-                part.iter_mut().fold(false, |any, (id, run)| run.refresh(id) | any)
-            };
-            let threads: Vec<_> =
-                all.chunks_mut(share).map(|chunk| scope.spawn(move || part(chunk))).collect();
-            // A reader that panics must not take the page with it.
-            threads.into_iter().fold(false, |any, thread| thread.join().unwrap_or(true) | any)
-        })
+    /// Reads up to `most` runs that were not yet read, the newest first; `None` if there are none.
+    pub(super) fn read_some(&mut self, most: usize) -> Option<()> {
+        let mut unread: Vec<_> = self.runs.iter_mut().filter(|it| it.1.view.is_none()).collect();
+        unread.sort_by(|a, b| b.1.folder.file_name().cmp(&a.1.folder.file_name()));
+        unread.truncate(most);
+        if unread.is_empty() {
+            return None;
+        }
+        refresh(unread);
+        Some(())
     }
 
-    /// Reads one long file of metrics that was only sketched; `None` if there is none left.
+    /// Reads the long files of one run that were only glanced at; `None` if there are none left.
     pub(super) fn read_one_long(&mut self) -> Option<()> {
-        let run = self.runs.values_mut().find(|run| run.metrics.is_sketch() && run.view.is_ok())?;
-        if let Err(error) = run.metrics.read() {
-            run.view = Err(in_words(&run.folder, &error));
-        }
-        run.show_metrics();
+        let mut runs = self.runs.iter_mut();
+        let (id, run) = runs.find(|(_, run)| run.is_glanced_at())?;
+        let read = run.metrics.read().map(drop);
+        let read = read.and_then(|()| Ok(run.events.read()?)).and_then(|()| run.read(id));
+        run.view = Some(read.map_err(|error| in_words(&run.folder, &error)));
         Some(())
     }
 
@@ -136,14 +139,14 @@ impl Watched {
             .flat_map(SweepView::pruned)
             .collect();
         let mut views: Vec<RunView> =
-            self.runs.values().filter_map(|run| run.view.clone().ok()).collect();
+            self.runs.values().filter_map(|run| run.view.clone()?.ok()).collect();
         for view in views.iter_mut().filter(|view| pruned.contains(&view.id)) {
             if view.state != State::Running {
                 (view.state, view.reason) = (State::Pruned, None);
             }
         }
         views.sort_by(|a, b| (b.started, &b.id).cmp(&(a.started, &a.id)));
-        let of_runs = self.runs.values().filter_map(|run| run.view.as_ref().err());
+        let of_runs = self.runs.values().filter_map(|run| run.view.as_ref()?.as_ref().err());
         let of_sweeps = self.sweeps.values().filter_map(|sweep| sweep.view.as_ref().err());
         Overview {
             format: FORMAT,
@@ -151,6 +154,7 @@ impl Watched {
             now: Timestamp::now().as_millisecond(),
             runs: views,
             sweeps: self.sweeps.values().filter_map(|sweep| sweep.view.clone().ok()).collect(),
+            unread: self.runs.values().filter(|run| run.view.is_none()).count(),
             problems: of_runs.chain(of_sweeps).cloned().collect(),
         }
     }
@@ -167,12 +171,8 @@ impl Watched {
     }
 
     /// The answer to `api/timelines`.
-    pub(super) fn timelines(&self) -> BTreeMap<String, Vec<(u64, f64)>> {
-        let of = |run: &Run| {
-            let log = record::read_milestones(&run.folder.join(EVENTS));
-            super::timeline::timeline(&log.map_or(Vec::new(), |log| log.events))
-        };
-        self.runs.iter().map(|(id, run)| (id.clone(), of(run))).collect()
+    pub(super) fn timelines(&self) -> BTreeMap<&String, &[(u64, f64)]> {
+        self.runs.iter().map(|(id, run)| (id, run.timeline.as_slice())).collect()
     }
 
     /// The folder of a run that the page names; of no other folder is anything told.
@@ -181,7 +181,7 @@ impl Watched {
     }
 
     pub(super) fn ids(&self) -> impl Iterator<Item = &String> {
-        self.runs.iter().filter(|(_, run)| run.view.is_ok()).map(|(id, _)| id)
+        self.runs.iter().filter(|(_, run)| matches!(run.view, Some(Ok(_)))).map(|(id, _)| id)
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -192,8 +192,15 @@ impl Watched {
 impl Run {
     fn new(folder: PathBuf, sweep: Option<String>) -> Self {
         let metrics = Metrics::new(&folder);
-        let view = Err(String::new());
-        Self { folder, sweep, stamp: Stamp::default(), view, metrics }
+        let events = Milestones::new(&folder.join(EVENTS));
+        let (stamp, view, timeline) = (Stamp::default(), None, Vec::new());
+        Self { folder, sweep, stamp, view, metrics, events, timeline }
+    }
+
+    /// Whether long files of it are only known in part.
+    fn is_glanced_at(&self) -> bool {
+        let is_part = self.metrics.is_sketch() || !self.events.is_whole();
+        is_part && matches!(self.view, Some(Ok(_)))
     }
 
     /// Reads again what has changed; whether anything has.
@@ -202,21 +209,33 @@ impl Run {
         let mut files: Vec<PathBuf> = names.iter().map(|name| self.folder.join(name)).collect();
         files.extend([DESCRIPTION, RESOLVED].map(|name| newest_of(&self.folder, name)));
         let stamp = stamp(&self.folder, &files);
-        if stamp == self.stamp {
+        if stamp == self.stamp && self.view.is_some() {
             return false;
         }
         self.stamp = stamp;
-        self.view = self.read(id).map_err(|error| in_words(&self.folder, &error));
+        let read = self.glance().and_then(|()| self.read(id));
+        self.view = Some(read.map_err(|error| in_words(&self.folder, &error)));
         true
     }
 
-    fn read(&mut self, id: &str) -> Result<RunView, runs::Error> {
+    /// Reads on; of long files that were not yet read, parts.
+    fn glance(&mut self) -> Result<(), runs::Error> {
         if self.metrics.is_sketch() {
             self.metrics.glance()?;
         } else {
             self.metrics.read()?;
         }
-        let mut summary = runs::summary(&self.folder)?;
+        Ok(self.events.glance()?)
+    }
+
+    /// The view, by what is known of the files.
+    fn read(&mut self, id: &str) -> Result<RunView, runs::Error> {
+        self.timeline = timeline(&self.events.log().events);
+        let records = report::with_log(&self.folder, self.events.log().clone())?;
+        let mut summary = runs::summary_of(&self.folder, records)?;
+        if summary.state != State::Running && self.events.is_whole() {
+            self.events.forget();
+        }
         summary.sweep.clone_from(&self.sweep);
         let config = runs::config(&self.folder).unwrap_or_default();
         let config = runs::leaves(&config).into_iter();
@@ -226,13 +245,21 @@ impl Run {
         let extents = self.metrics.extents();
         Ok(RunView::of(id.to_owned(), summary, extents, config.collect(), per_epoch))
     }
+}
 
-    fn show_metrics(&mut self) {
-        if let Ok(view) = &mut self.view {
-            view.metrics = self.metrics.extents();
-            view.series = view.metrics.keys().cloned().collect();
-        }
-    }
+/// By several threads: at the start there may be hundreds. Whether anything has changed.
+fn refresh(mut runs: Vec<(&String, &mut Run)>) -> bool {
+    let threads = std::thread::available_parallelism().map_or(1, usize::from);
+    let share = runs.len().div_ceil(threads).max(1);
+    std::thread::scope(|scope| {
+        let part = |part: &mut [(&String, &mut Run)]| {
+            part.iter_mut().fold(false, |any, (id, run)| run.refresh(id) | any)
+        };
+        let threads: Vec<_> =
+            runs.chunks_mut(share).map(|chunk| scope.spawn(move || part(chunk))).collect();
+        // A reader that panics must not take the page with it.
+        threads.into_iter().fold(false, |any, thread| thread.join().unwrap_or(true) | any)
+    })
 }
 
 impl Sweep {

@@ -12,6 +12,12 @@ impl Clock {
         Self(Instant::now())
     }
 
+    /// Processor time that all threads of this process have used, in seconds.
+    pub(crate) fn cpu_seconds() -> f64 {
+        let spent = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
+        spent.tv_sec as f64 + 1e-9 * spent.tv_nsec as f64
+    }
+
     /// Seconds since the start.
     pub fn seconds(self) -> f64 {
         self.0.elapsed().as_secs_f64()

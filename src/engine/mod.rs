@@ -90,6 +90,7 @@ mod batch_to_device;
 mod pass;
 mod profile_pass;
 pub mod reducer;
+mod rank_stats;
 mod scaler;
 mod start;
 mod state;
@@ -118,7 +119,7 @@ pub(crate) use vote::exchange;
 use candle_core::Device;
 
 use crate::collective::Collective;
-use crate::event::{Straggler, TimeShares};
+use crate::event::{RankStats, Straggler, TimeShares};
 use crate::launch::Phase;
 use crate::loss::Loss;
 use crate::metric::Metric;
@@ -129,6 +130,7 @@ use crate::optim::{Moments, Optimizer, Rates, Schedule, Scheduler, swa_lr};
 use crate::plan::Plan;
 use rank_consistency::Compared;
 use reducer::Reducer;
+use rank_stats::{RankReport, StatsClock};
 use straggler::Stragglers;
 use sync_batchnorm::JointPasses;
 
@@ -160,6 +162,7 @@ pub struct Engine {
     /// Rank 0's, in a group.
     stragglers: Option<Stragglers>,
     straggler: Option<Straggler>,
+    stats: StatsClock,
     /// Where batch norms take their statistics over all shards.
     joint: Option<JointPasses>,
     /// Passes as one launch, where the plan allows it.
@@ -192,6 +195,22 @@ impl Engine {
     /// A rank that came late to the reductions of the last steps, once.
     pub fn take_straggler(&mut self) -> Option<Straggler> {
         self.straggler.take()
+    }
+
+    /// What the ranks have told of themselves, once; rank 0's.
+    pub fn take_rank_stats(&mut self) -> Option<RankStats> {
+        self.stats.take()
+    }
+
+    /// What all ranks have done up to now. All of them call it.
+    ///
+    /// # Errors
+    ///
+    /// A collective failed.
+    pub fn rank_stats(&self) -> Result<RankStats, Error> {
+        let all = exchange(self.collective.as_ref(), &RankReport::now(self.time))?;
+        let late = self.stragglers.as_ref().map_or(&[][..], Stragglers::late_seconds);
+        Ok(rank_stats::of(self.state.step, &all, late))
     }
 
     /// Something that the run should say, once.

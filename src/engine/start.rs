@@ -14,6 +14,7 @@ use crate::engine::reducer::buckets::Layout;
 use crate::engine::reducer::{CpuReducer, Reducer};
 #[cfg(feature = "cuda")]
 use crate::engine::reducer::{GpuReducer, Held};
+use crate::engine::rank_stats::StatsClock;
 use crate::engine::straggler::Stragglers;
 use crate::engine::sync_batchnorm::JointPasses;
 use crate::engine::{Components, Engine, TrainState, freezing, vote};
@@ -86,6 +87,7 @@ impl Engine {
             home: None,
             stragglers: watches.then(|| Stragglers::new(world.count())),
             straggler: None,
+            stats: StatsClock::start(),
             joint,
             #[cfg(feature = "cuda")]
             graph,

@@ -2,7 +2,9 @@
 
 use crate::data::{self, Batch, sampler::MicroBatch};
 use crate::engine::pass::{Found, Passes};
+use crate::engine::rank_stats::RankReport;
 use crate::engine::update::MeanGradient;
+use crate::engine::straggler::Stragglers;
 use crate::engine::vote::{PassReport, Totals, Vote, exchange};
 use crate::engine::{Clock, Engine, Error, StopRequest};
 use crate::launch::Phase;
@@ -205,7 +207,14 @@ impl Engine {
         let waited = self.reducer.finish_step()?;
         self.time.communication += waited.as_secs_f64();
         let waited = (1e6 * (self.time.data - step.waited_before)) as u64;
-        let vote = Vote { passes, unused: self.reducer.unused(), stop_request, waited };
+        let vote = Vote {
+            passes,
+            unused: self.reducer.unused(),
+            stop_request,
+            waited,
+            asks: self.stats.is_due(self.collective.rank()),
+            done: self.stats.is_asked().then(|| RankReport::now(self.time)),
+        };
         let collective = self.collective.clone();
         let votes =
             self.timed(|time| &mut time.communication, |_| exchange(collective.as_ref(), &vote))?;
@@ -245,6 +254,10 @@ impl Engine {
             let found = stragglers.step(step.number, &self.collective.lags(), &waits, seconds);
             self.straggler = found.or(self.straggler.take());
         }
+        let late = self.stragglers.as_ref().map_or(&[][..], Stragglers::late_seconds);
+        let votes = &reduced.votes;
+        let told: Option<Vec<RankReport>> = votes.iter().map(|vote| vote.done).collect();
+        self.stats.hear(step.number, votes.iter().any(|vote| vote.asks), told.as_deref(), late);
     }
 
     fn count(&mut self, totals: &Totals) {

@@ -23,6 +23,8 @@ pub(crate) struct Stragglers {
     ranks: Vec<Behind>,
     /// Ranks that were named before.
     named: Vec<Rank>,
+    /// Seconds that the others waited for each rank so far.
+    late: Vec<f64>,
 }
 
 /// How far a rank was behind, over the steps in which it was the last.
@@ -38,7 +40,8 @@ struct Behind {
 
 impl Stragglers {
     pub(crate) fn new(world: usize) -> Self {
-        Self { steps: 0, seconds: 0.0, ranks: vec![Behind::default(); world], named: Vec::new() }
+        let ranks = vec![Behind::default(); world];
+        Self { steps: 0, seconds: 0.0, ranks, named: Vec::new(), late: vec![0.0; world] }
     }
 
     /// Takes in by how many seconds each rank came after the first one to the buckets of a step
@@ -56,6 +59,7 @@ impl Stragglers {
             behind.lag += lag;
             behind.waited += waits.get(last).copied().unwrap_or(0.0);
             behind.times += 1;
+            self.late[last] += lag;
         }
         self.steps += 1;
         self.seconds += seconds;
@@ -67,6 +71,11 @@ impl Stragglers {
         self.ranks.fill(Behind::default());
         self.named.extend(found.as_ref().map(|found| found.rank));
         found
+    }
+
+    /// Seconds that the others waited for each rank so far.
+    pub(crate) fn late_seconds(&self) -> &[f64] {
+        &self.late
     }
 
     fn judge(&self, step: u64) -> Option<Straggler> {
@@ -130,5 +139,7 @@ mod tests {
         let mut steps = 1..=20;
         let found = steps.find_map(|step| stragglers.step(step, &lags(step), &[0.07, 0.04], 0.1));
         assert!((found.unwrap().data_seconds - 0.04).abs() < 1e-12, "{found:?}");
+        let late = stragglers.late_seconds();
+        assert!((late[0] - 0.02).abs() < 1e-12 && (late[1] - 0.9).abs() < 1e-12, "{late:?}");
     }
 }

@@ -5,6 +5,7 @@ use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 use crate::collective::Collective;
 use crate::engine::error::Error;
+use crate::engine::rank_stats::RankReport;
 use crate::units::Rank;
 
 /// One rank's part of a step.
@@ -18,6 +19,12 @@ pub(crate) struct Vote {
     pub(crate) stop_request: StopRequest,
     /// Microseconds that it waited for its data.
     pub(crate) waited: u64,
+    /// Rank 0's: whether all shall tell what they have done with the next step.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub(crate) asks: bool,
+    /// What it has done so far, if rank 0 asked for it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) done: Option<RankReport>,
 }
 
 impl Vote {

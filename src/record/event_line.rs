@@ -90,7 +90,7 @@ pub fn line(event: &Event, context: &Context) -> Option<String> {
             format!("rank {rank} failed at step {step}: {message}")
         }
         // For the log alone.
-        Event::Partitioned(_) | Event::Finished(_) => return None,
+        Event::Partitioned(_) | Event::RankStats(_) | Event::Finished(_) => return None,
     };
     Some(escape(&text).into_owned())
 }

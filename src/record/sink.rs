@@ -4,6 +4,7 @@
 mod csv;
 mod curves;
 mod jsonl;
+mod milestones;
 mod tensorboard;
 
 use std::fmt::Debug;
@@ -16,7 +17,7 @@ use crate::registry::{Family, Member, Registry};
 
 pub use csv::{Csv, NAME as METRICS};
 pub use curves::Curves;
-pub(crate) use jsonl::read_milestones;
+pub(crate) use milestones::{Milestones, read_milestones, read_rank_stats};
 pub use jsonl::{Jsonl, Log, NAME as EVENTS, Stamped, read as read_events};
 pub use tensorboard::Tensorboard;
 

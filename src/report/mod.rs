@@ -102,7 +102,7 @@ impl Records {
 ///
 /// A file cannot be read or understood.
 pub(crate) fn read(folder: &Path) -> Result<Records, Error> {
-    read_with(folder, record::read_events)
+    with_log(folder, log_of(folder, record::read_events)?)
 }
 
 /// As [`read`], of recorded steps only the last before each other event and at the end.
@@ -111,15 +111,23 @@ pub(crate) fn read(folder: &Path) -> Result<Records, Error> {
 ///
 /// As [`read`].
 pub(crate) fn read_milestones(folder: &Path) -> Result<Records, Error> {
-    read_with(folder, record::read_milestones)
+    with_log(folder, log_of(folder, record::read_milestones)?)
 }
 
-fn read_with(
+fn log_of(
     folder: &Path,
-    read_log: impl Fn(&Path) -> Result<Log, record::Error>,
-) -> Result<Records, Error> {
+    read: impl Fn(&Path) -> Result<Log, record::Error>,
+) -> Result<Log, record::Error> {
     let events = folder.join(EVENTS);
-    let log = if events.exists() { read_log(&events)? } else { Log::default() };
+    if events.exists() { read(&events) } else { Ok(Log::default()) }
+}
+
+/// As [`read`], with events that were read before.
+///
+/// # Errors
+///
+/// As [`read`].
+pub(crate) fn with_log(folder: &Path, log: Log) -> Result<Records, Error> {
     let epochs = match record::read_epochs(&folder.join(EPOCHS))? {
         Some(epochs) => epochs,
         None => older_epochs(folder, &log)?,

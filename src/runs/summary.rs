@@ -107,8 +107,16 @@ pub struct Summary {
 ///
 /// A file cannot be read, is damaged, or a newer ddprun wrote it.
 pub fn summary(folder: &Path) -> Result<Summary, Error> {
+    summary_of(folder, report::read_milestones(folder)?)
+}
+
+/// As [`summary`], with records that were read before.
+///
+/// # Errors
+///
+/// As [`summary`].
+pub(crate) fn summary_of(folder: &Path, records: Records) -> Result<Summary, Error> {
     let description = Description::read(folder)?;
-    let records = report::read_milestones(folder)?;
     let starts = record::read_environment(folder)?;
     let events = records.log.effective();
     let (state, reason) = state_of(&records, &events, &description);

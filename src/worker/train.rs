@@ -145,6 +145,9 @@ fn edge(run: &mut RankRun, report: &StepReport) -> Result<Option<Ending>, Error>
     if let Some(straggler) = run.engine.take_straggler() {
         run.record(&Event::Straggler(straggler))?;
     }
+    if let Some(stats) = run.engine.take_rank_stats() {
+        run.record(&Event::RankStats(stats))?;
+    }
     if let Some(message) = run.engine.take_notice() {
         run.record(&Event::Warned { message })?;
     }
@@ -370,6 +373,10 @@ fn finish(run: &mut RankRun, ending: Ending) -> Result<(), Error> {
     }
     run.link.progress(run.engine.state().step, Phase::Finishing);
     run.collective.barrier().map_err(crate::engine::Error::from)?;
+    if run.samples > 0 {
+        let stats = run.engine.rank_stats()?;
+        run.record(&Event::RankStats(stats))?;
+    }
     if matches!(ending, Ending::Done(_)) {
         test(run)?;
         if let Some(missed) = run.missed_expectations() {

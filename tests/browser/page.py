@@ -17,6 +17,7 @@ import urllib.request
 
 from playwright.sync_api import expect, sync_playwright
 
+import pictures
 from runs import Run, many, sweep
 
 DDPRUN, FOLDER = os.path.abspath(sys.argv[1]), os.path.abspath(sys.argv[2])
@@ -49,9 +50,9 @@ every = "100 steps"
 class Server:
     """`ddprun serve` on a free port."""
 
-    def __init__(self, folder, *words):
+    def __init__(self, folder, *words, cwd=None):
         command = [DDPRUN, "serve", folder, "--port", "0", *words]
-        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, cwd=cwd)
         self.address = self.process.stdout.readline().strip()
         self.root = self.address.split("/?")[0]
 
@@ -182,6 +183,10 @@ def clicks(page, n_runs):
     # Differences.
     page.keyboard.press("3")
     expect(page.locator("td", has_text="optimizer.lr")).to_be_visible()
+    # One row for each property of the machines.
+    cores = page.locator("tr", has=page.locator("td.soft", has_text=re.compile("^cores$")))
+    expect(cores).to_have_count(1)
+    expect(cores.locator("td.wrap", has_text="3")).not_to_have_count(0)
     shot(page, "compare")
     # The sweep: brushing an axis leaves fewer trials.
     page.keyboard.press("4")
@@ -208,6 +213,14 @@ def clicks(page, n_runs):
     rows.first.click()
     expect(page.locator('[data-card="phases"]')).to_contain_text("backward")
     expect(page.locator('[data-card="stragglers"]')).to_contain_text("8ms")
+    # Each rank has a bar, and the one that the others wait for is named; resources over time.
+    phases = page.locator('[data-card="phases"]')
+    expect(phases.locator(".bar")).to_have_count(2)
+    expect(phases).to_contain_text("for rank 1, 10 % of its time")
+    usage = page.locator('[data-card="usage"]')
+    expect(usage.locator("canvas")).to_have_count(3)
+    expect(usage).to_contain_text("rank 1 1.5 cores")
+    expect(usage).to_contain_text("rank 0 400 MB")
     log = page.locator('[data-card="log"]')
     expect(log).to_contain_text("<b>said by rank 0</b>")
     log.get_by_label("Rank").select_option("1")
@@ -265,6 +278,8 @@ def trained(page, folder):
     before = facts.inner_text()
     expect(facts).not_to_have_text(before, timeout=5000)
     expect(page.locator('[data-card="resources"]')).to_contain_text("rank 1", timeout=5000)
+    expect(page.locator('[data-card="usage"]')).to_contain_text("rank 1", timeout=8000)
+    expect(page.locator('[data-card="phases"] .bar')).to_have_count(2)
     shot(page, "run-running")
     process.kill()
     process.wait()
@@ -281,14 +296,16 @@ def quick(browser, folder):
         began = time.monotonic()
         page.goto(server.address, wait_until="commit")
         page.wait_for_selector(".panel canvas")
-        page.wait_for_function("document.querySelectorAll('.row').length === 200")
         seconds = time.monotonic() - began
         print(f"200 runs of 100,000 points: {seconds:.2f} s to the first picture")
+        rows = page.locator(".row")
+        expect(rows).to_have_count(200, timeout=60000)
+        print(f"all of them after {time.monotonic() - began:.2f} s")
         page.wait_for_timeout(500)
         shot(page, "many")
         began = time.monotonic()
         page.locator("#filter").fill("model3")
-        page.wait_for_function("document.querySelectorAll('.row').length < 200")
+        expect(rows).to_have_count(29)
         print(f"filtered after {time.monotonic() - began:.2f} s")
         assert seconds < float(os.environ.get("FIRST_PICTURE_SECONDS", "1")), seconds
 
@@ -324,17 +341,21 @@ def phone(browser, server):
     assert page.evaluate("document.documentElement.dataset.theme") == "dark", "as the system wishes"
 
 
-def some(folder, picture):
+def some(folder, picture, broken=True):
     logs = os.path.join(folder, "logs")
-    plain = Run(logs, "plain", 1).train(1000).straggle().finish()
+    plain = Run(logs, "plain", 1)
+    for _ in range(20):
+        plain.train(50).tell()
+    plain.straggle().finish()
     plain.log(0, ["<b>said by rank 0</b>"]).log(1, ["said by rank 1"]).evaluate(picture)
     Run(logs, "failed", 2, lr=3.0).train(40).fail("the loss is not finite").log(1, ["bad"])
     Run(logs, HOSTILE, 3, lr=0.01, extra=f"momentum = '''{HOSTILE.replace(chr(39), '')}'''\n").train(600).log(0, [HOSTILE]).finish()
     cut = Run(logs, "cut", 4, lr=0.03).train(300)
     cut.write("metrics.csv", "301,4,0.")
     cut.write("events.jsonl", '{"time":"2026')
-    newer = Run(logs, "newer", 5)
-    newer.write("events.jsonl", '{"time":"2026-11-20T13:00:00Z","step":0,"event":"started","format":99}\n')
+    if broken:
+        newer = Run(logs, "newer", 5)
+        newer.write("events.jsonl", '{"time":"2026-11-20T13:00:00Z","step":0,"event":"started","format":99}\n')
     sweep(logs, 12)
     return logs, Run(logs, "goes_on", 6, lr=0.05).train(500)
 
@@ -359,6 +380,10 @@ def main():
     with sync_playwright() as playwright:
         own = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
         browser = playwright.chromium.launch(executable_path=own, args=["--no-sandbox"])
+        seen, _ = some(os.path.join(FOLDER, "seen"), "cat.png", broken=False)
+        # By a relative path, so that no line is longer on another machine.
+        with Server(".", cwd=seen) as server:
+            pictures.compare(browser, opened, server.address, "plain", shot)
         with Server(logs) as server:
             refuses_strangers(server)
             page = opened(browser, server.address, viewport={"width": 1440, "height": 900}, color_scheme="light")

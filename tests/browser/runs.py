@@ -41,6 +41,12 @@ class Run:
         }
         run = {"id": self.id, "logs": self.folder, "checkpoints": "none"}
         self.write("run.json", json.dumps({"format": 1, "run": run, "plan": plan}))
+        machine = {
+            "time": self.start.isoformat() + "Z", "ddprun": "0.1.0", "target": "x86_64-linux-gnu", "profile": "release",
+            "git_revision": None, "host": "a", "system": "Linux 6.1", "cpu": None, "cores": 2 + number % 2,
+            "folder": "/home/a", "command_line": ["ddprun", "x.toml"],
+        }
+        self.write("environment.json", json.dumps({"format": 1, "starts": [machine]}))
 
     def write(self, name, text):
         with open(os.path.join(self.folder, name), "a", encoding="utf-8") as file:
@@ -50,6 +56,19 @@ class Run:
         time = (self.start + datetime.timedelta(seconds=0.05 * step)).isoformat(timespec="milliseconds")
         line = {"time": time + "Z", "step": step, "event": event, **fields}
         self.write("events.jsonl", json.dumps(line, separators=(",", ":")) + "\n")
+
+    def tell(self, ranks=2):
+        """What each rank has done so far; the last one is late."""
+        seconds = 0.05 * self.step
+        shares = dict(data=0.06, forward=0.24, backward=0.5, communication=0.08, optimizer=0.04, evaluation=0.06, checkpoint=0.02)
+        phases = {name: [share * seconds * (1 + 0.1 * math.sin(rank)) for rank in range(ranks)] for name, share in shares.items()}
+        phases["communication"][-1] = 0
+        own = sum(each[-1] for each in phases.values())
+        late = [0.0] * (ranks - 1) + [0.1 * own]
+        cpu = [seconds * (1 + 0.5 * min(rank, 3)) for rank in range(ranks)]
+        memory = [400_000_000 + 1_000_000 * rank for rank in range(ranks)]
+        self.event(self.step, "rank_stats", phase_seconds=phases, late_seconds=late, cpu_seconds=cpu, memory=memory)
+        return self
 
     def train(self, steps):
         """Goes on for some steps."""

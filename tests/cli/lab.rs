@@ -115,6 +115,12 @@ impl Lab {
         text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect()
     }
 
+    /// What the ranks told of themselves last.
+    pub(crate) fn rank_stats(&self) -> Value {
+        let told = self.events().into_iter().rfind(|event| event["event"] == "rank_stats");
+        told.expect("the ranks have told of themselves")
+    }
+
     /// Steps that have been recorded.
     pub(crate) fn last_step(&self) -> u64 {
         let steps = self.events().into_iter().filter(|event| event["event"] == "step_done");

@@ -105,6 +105,7 @@ fn ranks_that_torchrun_starts_again_continue_their_run_to_the_same_bits() {
     all_have_code(0, &again);
     again[0].says(&["torchrun has started the ranks again (restart 1): continuing run "]);
     assert_eq!(runs(&lab), 1);
+    assert_eq!(lab.rank_stats()["cpu_seconds"].as_array().map(Vec::len), Some(2));
     bits(&lab).must_be(undisturbed());
     lab.is_clean();
 }

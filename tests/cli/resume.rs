@@ -174,6 +174,10 @@ fn a_run_whose_ranks_are_killed_again_and_again_ends_as_if_nothing_had_happened(
     let causes = last.unwrap()["restarts"].clone();
     assert_eq!(causes.as_array().map(Vec::len), Some(restarts), "{causes}");
     assert!(causes[0].as_str().unwrap().ends_with("was killed by SIGKILL"), "{causes}");
+    // Of this start alone.
+    let told = lab.rank_stats();
+    assert_eq!(told["memory"].as_array().map(Vec::len), Some(2), "{told}");
+    assert_eq!(told["step"], lab.last_step());
 }
 
 #[test]

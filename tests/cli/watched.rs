@@ -3,6 +3,8 @@
 
 use std::fs;
 
+use serde_json::Value;
+
 use crate::experiments::BASE;
 use crate::lab::Lab;
 use crate::resume::bits;
@@ -117,6 +119,11 @@ fn a_rank_that_is_slow_in_every_step_is_named_in_the_log_and_as_an_event() {
     assert_eq!(found[0]["rank"], 1);
     let (lag, step) = (&found[0]["lag_seconds"], &found[0]["step_seconds"]);
     assert!(lag.as_f64().unwrap() > 0.03 && step.as_f64().unwrap() > 0.06, "{lag} of {step}");
+    let told = lab.rank_stats();
+    let number = |place: &str| told.pointer(place).and_then(Value::as_f64).unwrap();
+    assert!(number("/late_seconds/1") > 0.6 && number("/late_seconds/0") < 0.3, "{told}");
+    let [first, slow] = [0, 1].map(|rank| number(&format!("/phase_seconds/communication/{rank}")));
+    assert!(first - slow > 0.6, "rank 0 waits for it: {told}");
 }
 
 #[test]

@@ -28,7 +28,7 @@ export function compare() {
     const left = drawn().length - runs.length;
     const rows = (of) => [...new Set(of.flatMap((values) => Object.keys(values)))].sort().map((key) => [key, of.map((values) => values[key])]);
     const config = rows(runs.map((run) => run.config));
-    const environment = rows(machines.map(flat));
+    const environment = rows(machines.map((machine) => flat(machine)));
     const results = metrics(runs).map((metric) => [metric, runs.map((run) => metricValue(metric, run.metrics[metric]?.last))]);
     const differ = ([, values]) => values.some((value) => JSON.stringify(value) !== JSON.stringify(values[0]));
     const part = (title, lines, mark) => {

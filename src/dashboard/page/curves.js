@@ -160,7 +160,8 @@ function extent() {
   const ends = drawn().map((run) => toX(run)(run.step)).filter((x) => x !== null && Number.isFinite(x));
   const high = ends.length ? ends.reduce((a, b) => Math.max(a, b)) : 1;
   if (!state.logX) return [0, high || 1];
-  return [state.x === "step" ? 1 : high / 1e4 || 1, high || 10];
+  const starts = drawn().map((run) => toX(run)(1)).filter((x) => x > 0);
+  return [starts.length ? starts.reduce((a, b) => Math.min(a, b)) : high / 1e4 || 1, high || 10];
 }
 
 function linesOf(found) {

@@ -23,6 +23,7 @@ export function metricValue(metric, value) {
 /** `1h 4m`, `12.3s` */
 export function duration(seconds) {
   if (!Number.isFinite(seconds)) return "";
+  if (seconds === 0) return "0s";
   if (seconds < 1) return `${Math.round(1000 * seconds)}ms`;
   if (seconds < 60) return `${Number(seconds.toFixed(1))}s`;
   const minutes = Math.floor(seconds / 60);
@@ -65,6 +66,9 @@ export function short(value) {
 /** A value of a configuration as text. */
 export function shown(value) {
   if (value === undefined || value === null) return "";
-  if (typeof value === "number") return String(Number(value.toPrecision(6)));
+  if (typeof value === "number") {
+    const text = String(Number(value.toPrecision(6)));
+    return value !== 0 && Math.abs(value) < 1e-4 ? value.toExponential(5).replace(/\.?0+e/, "e") : text;
+  }
   return typeof value === "string" ? value : JSON.stringify(value);
 }

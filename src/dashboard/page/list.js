@@ -19,7 +19,7 @@ export function list(root) {
     byId.clear();
     const some = runs.some((run) => !state.hidden.has(run.id));
     const all = state.overview.runs.length;
-    fill(head, h("span", {}, h("b", {}, String(runs.length)), runs.length === all ? ` run${all === 1 ? "" : "s"}` : ` of ${all} runs`), h("span.grow"),
+    fill(head, h("span", {}, h("b", {}, String(runs.length)), runs.length === all ? ` run${all === 1 ? "" : "s"}` : ` of ${all} runs`), state.overview.unread > 0 && h("span.reading", {}, `${state.overview.unread} to be read`), h("span.grow"),
       h("button", { type: "button", onclick: () => set({ hidden: some ? new Set([...state.hidden, ...runs.map((run) => run.id)]) : without(runs) }) }, some ? "untick all" : "tick all"));
     fill(rows, runs.map((run) => {
       const element = row(run, color.of(run));
@@ -32,7 +32,7 @@ export function list(root) {
     update(changed) {
       // A list that looks as before is left alone: the pointer may be on it.
       if (["overview", "filter", "hidden", "color", "colorBy", "theme"].some((key) => changed.has(key))) {
-        const now = JSON.stringify([listed(), [...state.hidden], state.color, state.colorBy, isDark(), state.overview.runs.length]);
+        const now = JSON.stringify([listed(), [...state.hidden], state.color, state.colorBy, isDark(), state.overview.runs.length, state.overview.unread]);
         if (now !== look) build();
         look = now;
       }

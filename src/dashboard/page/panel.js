@@ -52,7 +52,7 @@ export function panel(metric, enlarge) {
       focus: { alpha: 0.18 },
       cursor: {
         dataIdx: (u, series, index) => nearby(u.data[series], index),
-        focus: { prox: of.length > 1 ? 24 : -1 },
+        focus: { prox: of.length > 1 ? 24 : -1, dist: (u, index, at, line, pointer) => distance(u, lines[index - 1], line - pointer) },
         drag: { x: true, y: false, setScale: false },
         sync: { key: "runs", scales: ["x", null], setSeries: false },
         points: { size: 7, width: 2 },
@@ -127,6 +127,12 @@ export function panel(metric, enlarge) {
   }
 
   return { root, draw, highlight, metric, plot, image: () => chart?.ctx.canvas };
+}
+
+/** How far the pointer is from a line; in charts where it is not, only the line that is brought out is near. */
+function distance(u, line, own) {
+  if (u.over.matches(":hover")) return own;
+  return line && line.id === state.hot && !line.faint ? 0 : Infinity;
 }
 
 /** The point of a column that is nearest to `index`; a line that is over there has none. */

@@ -6,6 +6,7 @@ import { tint } from "./color.js";
 import { flat } from "./compare.js";
 import { evaluation } from "./evaluation.js";
 import { stateOf } from "./list.js";
+import { phasesCard, usageCard } from "./ranks.js";
 import { metrics, set, state } from "./store.js";
 import { details, log } from "./source.js";
 
@@ -19,6 +20,7 @@ export function runPage() {
   let words = "";
   let asked = 0;
   let before = "";
+  const usage = usageCard();
 
   async function build() {
     const run = state.byId.get(state.focus) ?? state.overview.runs[0];
@@ -34,7 +36,7 @@ export function runPage() {
     const lines = logCard(run, found);
     fill(root, heading(run), found?.problem && h("div.card.problem", {}, found.problem),
       found?.failure && h("div.card.failure", {}, h("h2", {}, "Why it failed"), h("pre", {}, found.failure)),
-      h("div.cards", {}, factsCard(run, found), metricsCard(run), phasesCard(found), stragglersCard(found), resourcesCard(run, found), eventsCard(found)), lines,
+      h("div.cards", {}, factsCard(run, found), metricsCard(run), phasesCard(found, new Set((found?.stragglers ?? []).map((each) => each.rank))), stragglersCard(found), resourcesCard(run, found), eventsCard(found)), usage.show(found?.ranks_told?.usage), lines,
       (found?.evaluations ?? []).map((each) => evaluation(each)),
       table("Configuration", run.config), found?.environment && table("Environment", flat(found.environment)));
   }
@@ -105,20 +107,6 @@ function metricsCard(run) {
     h("tbody", {}, names.map((name) => h("tr", {}, h("td", {}, name, run.monitor?.metric === name && h("span.soft", {}, "  ranks checkpoints")), ["last", "min", "max"].map((which) => h("td.number", {}, metricValue(name, run.metrics[name][which]))))))));
 }
 
-/** Where the time of rank 0 went. */
-function phasesCard(found) {
-  const phases = found?.phases?.filter(([, seconds]) => seconds > 0) ?? [];
-  if (!phases.length) return null;
-  const whole = phases.reduce((sum, [, seconds]) => sum + seconds, 0);
-  const part = ([name, seconds], index) => {
-    const bar = h("i", { "--tint": tint(index), title: `${name} ${duration(seconds)}` });
-    bar.style.width = `${(100 * seconds) / whole}%`;
-    return bar;
-  };
-  return h("section.card", { "data-card": "phases" }, h("h2", {}, "Where the time of rank 0 went"), h("div.bar", {}, phases.map(part)),
-    h("div.legend", {}, phases.map(([name, seconds], index) => h("span", { "--tint": tint(index) }, h("span.dot"), `${name} ${duration(seconds)}`, h("span.soft", {}, `${((100 * seconds) / whole).toFixed(0)} %`)))));
-}
-
 /** For whom the others waited. */
 function stragglersCard(found) {
   const all = found?.stragglers ?? [];
@@ -149,7 +137,7 @@ function resourcesCard(run, found) {
 function eventsCard(found) {
   const events = found?.events ?? [];
   if (!events.length) return null;
-  return h("section.card", {}, h("h2", {}, "What happened"), h("div.log", { tabindex: 0, "aria-label": "Events" }, h("pre", {}, events.map((each) => `${new Date(each.time).toLocaleTimeString()}  ${each.text}\n`).reverse())));
+  return h("section.card.whole", {}, h("h2", {}, "What happened"), h("div.log", { tabindex: 0, "aria-label": "Events" }, h("pre", {}, events.map((each) => `${new Date(each.time).toLocaleTimeString()}  ${each.text}\n`).reverse())));
 }
 
 function table(title, values) {

@@ -6,14 +6,17 @@ export function scale(values, log) {
   if (!known.every((value) => typeof value === "number" && Number.isFinite(value))) return categories(known);
   const low = Math.min(...known);
   const high = Math.max(...known);
-  if (low > 0 && (log || high / low >= 20)) return numbers(low, high, Math.log, Math.exp);
-  return numbers(low, high, (value) => value, (value) => value);
+  if (low > 0 && (log || high / low >= 20)) return numbers(known, low, high, Math.log, Math.exp);
+  return numbers(known, low, high, (value) => value, (value) => (known.every(Number.isInteger) ? Math.round(value) : value));
 }
 
-function numbers(low, high, forward, backward) {
+function numbers(values, low, high, forward, backward) {
   const [from, to] = [forward(low), forward(high)];
   const place = (value) => (to === from ? 0.5 : (forward(value) - from) / (to - from));
-  const ticks = (count) => (to === from ? [low] : Array.from({ length: count }, (_, index) => (index === 0 ? low : index === count - 1 ? high : backward(from + (index * (to - from)) / (count - 1)))));
+  // A few values that are apart are their own ticks.
+  const distinct = [...new Set(values)].sort((a, b) => a - b);
+  const areApart = distinct.every((value, index) => index === 0 || place(value) - place(distinct[index - 1]) > 0.08);
+  const ticks = (count) => (distinct.length <= count && areApart ? distinct : Array.from({ length: count }, (_, index) => (index === 0 ? low : index === count - 1 ? high : backward(from + (index * (to - from)) / (count - 1)))));
   return { place, ticks };
 }
 

@@ -4,7 +4,7 @@ import { overview } from "./source.js";
 
 /** The view's state. `words` of it are kept in the address, so that a page can be reloaded. */
 export const state = {
-  overview: { runs: [], sweeps: [], problems: [], folder: "", now: 0 },
+  overview: { runs: [], sweeps: [], unread: 0, problems: [], folder: "", now: 0 },
   byId: new Map(),
   hidden: new Set(),
   tab: "curves",

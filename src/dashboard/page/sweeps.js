@@ -16,7 +16,7 @@ export function sweeps() {
   function build() {
     const all = state.overview.sweeps;
     const sweep = all.find((each) => each.id === state.sweep) ?? all[0] ?? null;
-    const subject = sweep && state.sweep !== "runs" ? sweep : ticked();
+    const subject = sweep && state.sweep !== "runs" ? once(sweep) : ticked();
     const options = [...all.map((each) => [each.id, each.name]), ["runs", "all ticked runs"]];
     const bar = h("div.tools", {}, choice("Sweep", options, subject.id, (next) => set({ sweep: next })), h("span", {}, subject.words ?? ""));
     const valued = subject.trials.filter((trial) => trial.value !== null && trial.value !== undefined);
@@ -39,6 +39,9 @@ export function sweeps() {
     },
   };
 }
+
+/** A parameter with several ranges, under conditions, is one parameter. */
+const once = (sweep) => ({ ...sweep, parameters: sweep.parameters.filter(({ key }, index) => sweep.parameters.findIndex((each) => each.key === key) === index) });
 
 /** The ticked runs as if they were a sweep. */
 function ticked() {

@@ -4,7 +4,6 @@
 //! its `started` line says from which step.
 
 use std::fs;
-use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 
 use jiff::Timestamp;
@@ -78,7 +77,7 @@ pub struct Log {
 
 impl Log {
     /// Adds what a line says; an empty one says nothing.
-    fn add(&mut self, path: &Path, line: &[u8]) -> Result<(), Error> {
+    pub(super) fn add(&mut self, path: &Path, line: &[u8]) -> Result<(), Error> {
         let line = line.strip_suffix(b"\n").unwrap_or(line);
         match parse(line) {
             _ if line.is_empty() => {}
@@ -129,48 +128,11 @@ fn is_end(event: &Event) -> bool {
 ///
 /// The file cannot be read, or a newer ddprun wrote it.
 pub fn read(path: &Path) -> Result<Log, Error> {
-    read_lines(path, |_| true)
-}
-
-/// As [`read`], of recorded steps only the last before each other event and at the end: in a small
-/// part of the time, as nearly all lines of a long run are steps.
-///
-/// # Errors
-///
-/// As [`read`].
-pub(crate) fn read_milestones(path: &Path) -> Result<Log, Error> {
-    read_lines(path, |line| !is_step(line))
-}
-
-/// Whether a line is that of a recorded step, by its beginning.
-fn is_step(line: &[u8]) -> bool {
-    /// Bytes within which a line says what it is.
-    const HEAD: usize = 96;
-    let kind = br#","event":"step_done","#;
-    line[..line.len().min(HEAD)].windows(kind.len()).any(|window| window == kind)
-}
-
-/// Reads the lines that are `wanted`, and those before them.
-fn read_lines(path: &Path, wanted: impl Fn(&[u8]) -> bool) -> Result<Log, Error> {
-    const CAPACITY: usize = 256 << 10;
     let failed = |reason| files::Error::io("read", path)(reason);
-    let mut file = BufReader::with_capacity(CAPACITY, fs::File::open(path).map_err(failed)?);
+    let bytes = fs::read(path).map_err(failed)?;
     let mut log = Log::default();
-    let (mut line, mut passed) = (Vec::new(), Vec::new());
-    loop {
-        line.clear();
-        let is_over = file.read_until(b'\n', &mut line).map_err(failed)? == 0;
-        if line.ends_with(b"\n") && !wanted(&line) {
-            std::mem::swap(&mut line, &mut passed);
-            continue;
-        }
-        log.add(path, &passed)?;
-        passed.clear();
-        if is_over {
-            return Ok(log);
-        }
-        log.add(path, &line)?;
-    }
+    bytes.split(|&byte| byte == b'\n').try_for_each(|line| log.add(path, line))?;
+    Ok(log)
 }
 
 /// Appends an event.
@@ -180,7 +142,7 @@ pub(crate) fn write(lines: &mut Lines, stamped: &Stamped) -> Result<(), Error> {
 }
 
 /// One flat object: time, step, kind, then what the event says.
-fn encode(stamped: &Stamped) -> Result<String, serde_json::Error> {
+pub(super) fn encode(stamped: &Stamped) -> Result<String, serde_json::Error> {
     let mut object = Map::new();
     object.insert("time".into(), format!("{:.3}", stamped.time).into());
     object.insert("step".into(), stamped.step.into());
@@ -191,7 +153,7 @@ fn encode(stamped: &Stamped) -> Result<String, serde_json::Error> {
 }
 
 /// `Err(Some(format))` for a line of a newer format, `Err(None)` for what is no event.
-fn parse(line: &[u8]) -> Result<Stamped, Option<u32>> {
+pub(super) fn parse(line: &[u8]) -> Result<Stamped, Option<u32>> {
     let object: Map<String, Value> = serde_json::from_slice(line).map_err(|_| None)?;
     let format = object.get("format").and_then(Value::as_u64).unwrap_or(u64::from(FORMAT));
     if format > u64::from(FORMAT) {
@@ -263,21 +225,6 @@ mod tests {
             .unwrap();
         let log = read(&path).unwrap();
         assert_eq!((log.events.len(), log.n_unreadable), (2, 1));
-    }
-
-    #[test]
-    fn milestones_are_all_but_the_steps_in_between() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join(NAME);
-        let warned = || stamped(3, Event::Warned { message: "slow disk".into() });
-        let events = [step(1), step(2), step(3), warned(), step(4), step(5)];
-        let lines: Vec<String> = events.iter().map(|event| encode(event).unwrap()).collect();
-        let text = lines.join("\n") + "\n" + &lines[0][..120];
-        files::write_atomic(&path, text.as_bytes()).unwrap();
-        let whole = read(&path).unwrap();
-        assert_eq!((whole.events.len(), whole.n_unreadable), (6, 1));
-        let log = read_milestones(&path).unwrap();
-        assert_eq!(log, Log { events: vec![step(3), warned(), step(5)], n_unreadable: 1 });
     }
 
     #[test]

@@ -1,0 +1,165 @@
+//! What ranks told of themselves -> where the time of each went, and what each took over time. Pure.
+
+use jiff::Timestamp;
+use serde::Serialize;
+
+use crate::event::{Event, RankStats, TimeShares};
+use crate::record::Stamped;
+
+/// What is known of the ranks of a run.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub(super) struct Ranks {
+    /// Seconds of each rank in each phase, over all starts, without what was done again.
+    phases: Vec<(&'static str, Vec<f64>)>,
+    /// Seconds that the others waited for each rank; empty where that was not measured.
+    late: Vec<f64>,
+    usage: Usage,
+}
+
+/// What the ranks took, over time; a rank that was not there has gaps.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+struct Usage {
+    /// Seconds of running until then, without the pauses between starts.
+    seconds: Vec<f64>,
+    step: Vec<u64>,
+    /// By rank: cores in use since the report before.
+    cpu: Vec<Vec<Option<f32>>>,
+    /// By rank: bytes resident.
+    memory: Vec<Vec<Option<u64>>>,
+    /// By rank: share of the time since the report before that the others waited for it.
+    late: Vec<Vec<Option<f32>>>,
+}
+
+/// The starts of a run, each with the step that it continues from and its reports.
+struct Start<'a> {
+    from: u64,
+    reports: Vec<(f64, &'a RankStats)>,
+}
+
+impl Ranks {
+    /// Those of a run that has said `events`: its starts, and what its ranks told.
+    pub(super) fn of(events: &[Stamped]) -> Self {
+        let starts = starts(events);
+        let (mut phases, mut late) = (Vec::new(), Vec::new());
+        for (name, _) in TimeShares::default().phases() {
+            let of = |stats: &RankStats| stats.phase_seconds.get(name).cloned().unwrap_or_default();
+            phases.push((name, total(&starts, of)));
+        }
+        phases.retain(|(_, seconds)| seconds.iter().any(|&seconds| seconds > 0.0));
+        late.extend(total(&starts, |stats| stats.late_seconds.clone()));
+        Self { phases, late, usage: Usage::of(&starts) }
+    }
+}
+
+fn starts(events: &[Stamped]) -> Vec<Start<'_>> {
+    let mut starts: Vec<Start<'_>> = Vec::new();
+    let (mut begin, mut before, mut now): (Option<Timestamp>, f64, f64) = (None, 0.0, 0.0);
+    for Stamped { time, event, .. } in events {
+        if let Event::Started(started) = event {
+            (begin, before) = (Some(*time), now);
+            starts.push(Start { from: started.resumed_from, reports: Vec::new() });
+        }
+        now = before + time.duration_since(*begin.get_or_insert(*time)).as_secs_f64().max(0.0);
+        if let (Event::RankStats(stats), Some(start)) = (event, starts.last_mut()) {
+            start.reports.push((now, stats));
+        }
+    }
+    starts
+}
+
+/// The last values of each start that count, added up by rank.
+fn total(starts: &[Start<'_>], of: impl Fn(&RankStats) -> Vec<f64>) -> Vec<f64> {
+    let mut sums: Vec<f64> = Vec::new();
+    for (at, start) in starts.iter().enumerate() {
+        let until = starts[at + 1..].iter().map(|later| later.from).min().unwrap_or(u64::MAX);
+        let counted = start.reports.iter().rev().find(|(_, stats)| stats.step <= until);
+        let values = counted.map_or(Vec::new(), |(_, stats)| of(stats));
+        sums.resize(sums.len().max(values.len()), 0.0);
+        sums.iter_mut().zip(values).for_each(|(sum, value)| *sum += value);
+    }
+    sums
+}
+
+impl Usage {
+    fn of(starts: &[Start<'_>]) -> Self {
+        let reports = || starts.iter().flat_map(|start| &start.reports);
+        let ranks = reports().map(|(_, stats)| stats.memory.len()).max().unwrap_or(0);
+        let mut usage = Self::default();
+        usage.cpu.resize(ranks, Vec::new());
+        usage.memory.resize(ranks, Vec::new());
+        usage.late.resize(ranks, Vec::new());
+        for Start { reports, .. } in starts {
+            let mut before: Option<&(f64, &RankStats)> = None;
+            for report in reports {
+                usage.add(before, report);
+                before = Some(report);
+            }
+        }
+        usage
+    }
+
+    fn add(&mut self, before: Option<&(f64, &RankStats)>, (seconds, now): &(f64, &RankStats)) {
+        self.seconds.push(*seconds);
+        self.step.push(now.step);
+        let rate = |rank: usize, of: fn(&RankStats) -> &Vec<f64>| {
+            let (earlier, before) = before?;
+            let grown = of(now).get(rank)? - of(before).get(rank)?;
+            let took = seconds - earlier;
+            (took > 1e-3).then_some((grown / took) as f32)
+        };
+        let rates: [fn(&RankStats) -> &Vec<f64>; 2] =
+            [|stats| &stats.cpu_seconds, |stats| &stats.late_seconds];
+        for rank in 0..self.memory.len() {
+            self.cpu[rank].push(rate(rank, rates[0]));
+            self.late[rank].push(rate(rank, rates[1]));
+            self.memory[rank].push(now.memory.get(rank).copied().filter(|&bytes| bytes > 0));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::record::example_events;
+
+    fn at(second: i64, event: Event) -> Stamped {
+        let time = Timestamp::from_second(1_700_000_000 + second).unwrap();
+        Stamped { time, step: event.step().unwrap_or(0), event }
+    }
+
+    fn stats(step: u64, forward: [f64; 2], cpu: [f64; 2], late: f64) -> Event {
+        Event::RankStats(RankStats {
+            step,
+            phase_seconds: [("forward".to_owned(), forward.to_vec())].into(),
+            late_seconds: vec![0.0, late],
+            cpu_seconds: cpu.to_vec(),
+            memory: vec![100, 0],
+        })
+    }
+
+    #[test]
+    fn totals_are_of_what_counts_and_usage_is_of_all() {
+        let start = |step| Event::Started(example_events::started(step));
+        let events = [
+            at(0, start(0)),
+            at(2, stats(10, [1.0, 2.0], [2.0, 1.0], 0.5)),
+            at(4, stats(20, [2.0, 4.0], [5.0, 1.5], 1.5)),
+            at(1000, start(10)),
+            at(1003, stats(15, [0.5, 0.25], [3.0, 3.0], 0.0)),
+        ];
+        let ranks = Ranks::of(&events);
+        assert_eq!(ranks.phases, [("forward", vec![1.5, 2.25])]);
+        assert_eq!(ranks.late, [0.0, 0.5]);
+        let usage = ranks.usage;
+        assert_eq!((usage.seconds, usage.step), (vec![2.0, 4.0, 7.0], vec![10, 20, 15]));
+        assert_eq!(usage.cpu[0], [None, Some(1.5), None]);
+        assert_eq!(usage.late[1], [None, Some(0.5), None]);
+        assert_eq!((&usage.memory[0], &usage.memory[1]), (&vec![Some(100); 3], &vec![None; 3]));
+    }
+
+    #[test]
+    fn a_run_of_an_older_ddprun_told_nothing_of_its_ranks() {
+        let ranks = Ranks::of(&[at(0, Event::Started(example_events::started(0)))]);
+        assert_eq!(ranks, Ranks::default());
+    }
+}

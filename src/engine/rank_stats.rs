@@ -1,0 +1,136 @@
+//! What each rank has done so far, from all ranks to the record of rank 0: with the votes of a
+//! step, so that no call is added to it. Rank 0 asks by its clock, in a vote of the step before.
+
+use serde::{Deserialize, Serialize};
+
+use crate::engine::Clock;
+use crate::event::{RankStats, TimeShares};
+use crate::memory;
+use crate::units::Rank;
+
+/// Least time between two reports, in seconds.
+const MIN_INTERVAL: f64 = 1.0;
+/// Share of the time since the start after which the next report is due, so that a day of training
+/// has some three thousand.
+const INTERVAL_SHARE: f64 = 0.002;
+
+/// What one rank has done since the start.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub(crate) struct RankReport {
+    time: TimeShares,
+    cpu: f64,
+    memory: u64,
+}
+
+impl RankReport {
+    /// That of this process, which spent `time`.
+    pub(crate) fn now(time: TimeShares) -> Self {
+        let memory = memory::resident().map_or(0, |bytes| bytes.0);
+        Self { time, cpu: Clock::cpu_seconds(), memory }
+    }
+}
+
+/// The reports of all ranks as an event; `late` are the seconds that the others waited for each.
+pub(crate) fn of(step: u64, all: &[RankReport], late: &[f64]) -> RankStats {
+    let micros = |seconds: f64| (1e6 * seconds).round() / 1e6;
+    let names = TimeShares::default().phases().map(|(name, _)| name.to_owned());
+    let phase = |at: usize| all.iter().map(|report| micros(report.time.phases()[at].1)).collect();
+    RankStats {
+        step,
+        phase_seconds: names.into_iter().enumerate().map(|(at, name)| (name, phase(at))).collect(),
+        late_seconds: late.iter().map(|seconds| micros(*seconds)).collect(),
+        cpu_seconds: all.iter().map(|report| micros(report.cpu)).collect(),
+        memory: all.iter().map(|report| report.memory).collect(),
+    }
+}
+
+/// When reports are due, and the last that came.
+#[derive(Debug)]
+pub(crate) struct StatsClock {
+    clock: Clock,
+    /// Seconds after the start.
+    due: f64,
+    is_asked: bool,
+    found: Option<RankStats>,
+}
+
+impl StatsClock {
+    /// The first report is due soon.
+    pub(crate) fn start() -> Self {
+        Self { clock: Clock::start(), due: MIN_INTERVAL, is_asked: false, found: None }
+    }
+
+    /// Whether `rank` asks for reports now: only rank 0 does.
+    pub(crate) fn is_due(&self, rank: Rank) -> bool {
+        rank.is_first() && !self.is_asked && self.clock.seconds() >= self.due
+    }
+
+    /// Whether this rank tells what it has done.
+    pub(crate) fn is_asked(&self) -> bool {
+        self.is_asked
+    }
+
+    /// Takes what the votes of a step have `told`, if all ranks did, and whether they ask for more.
+    pub(crate) fn hear(
+        &mut self,
+        step: u64,
+        asks: bool,
+        told: Option<&[RankReport]>,
+        late: &[f64],
+    ) {
+        self.is_asked = asks;
+        if let Some(told) = told {
+            self.found = Some(of(step, told, late));
+            let now = self.clock.seconds();
+            self.due = now + MIN_INTERVAL.max(INTERVAL_SHARE * now);
+        }
+    }
+
+    /// The last reports, once.
+    pub(crate) fn take(&mut self) -> Option<RankStats> {
+        self.found.take()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::engine::vote::Vote;
+
+    fn report(cpu: f64) -> RankReport {
+        let time = TimeShares { forward: 0.123_456_78, ..TimeShares::default() };
+        RankReport { time, cpu, memory: 7 }
+    }
+
+    #[test]
+    fn ranks_tell_in_the_step_after_rank_0_has_asked() {
+        let mut clock = StatsClock::start();
+        assert!(!clock.is_due(Rank(0)), "not at once");
+        clock.due = 0.0;
+        assert!(clock.is_due(Rank(0)) && !clock.is_due(Rank(1)) && !clock.is_asked());
+        clock.hear(1, true, None, &[]);
+        assert!(clock.is_asked() && !clock.is_due(Rank(0)) && clock.take().is_none());
+        clock.hear(2, false, Some(&[report(1.0), report(2.0)]), &[0.0, 0.5]);
+        assert!(!clock.is_asked() && clock.due >= MIN_INTERVAL);
+        let found = clock.take().unwrap();
+        assert_eq!((found.step, &found.cpu_seconds[..]), (2, &[1.0, 2.0][..]));
+        assert_eq!(found.phase_seconds["forward"], [0.123_457; 2]);
+        assert_eq!((found.late_seconds, found.memory), (vec![0.0, 0.5], vec![7, 7]));
+        assert!(clock.take().is_none());
+    }
+
+    #[test]
+    fn this_process_has_used_some_processor_time_and_memory() {
+        let report = RankReport::now(TimeShares::default());
+        assert!(report.cpu > 0.0 && report.memory > 1 << 20, "{report:?}");
+    }
+
+    #[test]
+    fn a_vote_without_reports_is_no_longer_than_before() {
+        let text = serde_json::to_string(&Vote::default()).unwrap();
+        assert!(!text.contains("asks") && !text.contains("done"), "{text}");
+        let whole = Vote { asks: true, done: Some(report(0.1 + 0.2)), ..Vote::default() };
+        let back: Vote = serde_json::from_str(&serde_json::to_string(&whole).unwrap()).unwrap();
+        assert_eq!(back, whole);
+    }
+}
