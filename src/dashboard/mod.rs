@@ -18,7 +18,8 @@
 //! api/series?metric&points&from&to  {runs: {id: {step, mean, low?, high?}}}, columns of one length,
 //!                                   reduced to about `points`; `from` and `to` are steps
 //! api/timelines                     {id: [[step, seconds]]}: when each run was where
-//! api/run?id                        Details: ranks' phases and resources, stragglers, events, failure, evaluations ...
+//! api/run?id                        Details: ranks' phases and resources, stragglers, events,
+//!                                   failure, evaluations ...
 //! api/log?id&rank&lines             {lines, size}: the end of a rank's log
 //! api/image?id&evaluation&sample    a picture that an evaluation names
 //! api/events                        server-sent events: a number whenever anything has changed

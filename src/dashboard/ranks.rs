@@ -1,4 +1,5 @@
-//! What ranks told of themselves -> where the time of each went, and what each took over time. Pure.
+//! What ranks told of themselves -> where the time of each went, and what each took over time.
+//! Pure.
 
 use jiff::Timestamp;
 use serde::Serialize;

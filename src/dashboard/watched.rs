@@ -13,7 +13,9 @@ use super::overview::{Overview, RunView};
 use super::sweeps::SweepView;
 use super::timeline::timeline;
 use crate::files::lock_holder;
-use crate::record::{DESCRIPTION, ENVIRONMENT, EPOCHS, EVENTS, METRICS, Milestones, RESOLVED, newest_of};
+use crate::record::{
+    DESCRIPTION, ENVIRONMENT, EPOCHS, EVENTS, METRICS, Milestones, RESOLVED, newest_of,
+};
 use crate::report;
 use crate::runs::{self, State, TAGS};
 use crate::sweep::JOURNAL;
@@ -232,7 +234,7 @@ impl Run {
     fn read(&mut self, id: &str) -> Result<RunView, runs::Error> {
         self.timeline = timeline(&self.events.log().events);
         let records = report::with_log(&self.folder, self.events.log().clone())?;
-        let mut summary = runs::summary_of(&self.folder, records)?;
+        let mut summary = runs::summary_of(&self.folder, &records)?;
         if summary.state != State::Running && self.events.is_whole() {
             self.events.forget();
         }

@@ -3,8 +3,8 @@
 use crate::data::{self, Batch, sampler::MicroBatch};
 use crate::engine::pass::{Found, Passes};
 use crate::engine::rank_stats::RankReport;
-use crate::engine::update::MeanGradient;
 use crate::engine::straggler::Stragglers;
+use crate::engine::update::MeanGradient;
 use crate::engine::vote::{PassReport, Totals, Vote, exchange};
 use crate::engine::{Clock, Engine, Error, StopRequest};
 use crate::launch::Phase;

@@ -58,11 +58,11 @@ pub use history_file::{NAME as HISTORY, read as read_history, write as write_his
 pub use rank_log::RankLog;
 pub(crate) use run_json::DESCRIPTION_FORMAT;
 pub use run_json::{DATA, DESCRIPTION, RESOLVED, newest_of, newest_start, of_start};
-pub(crate) use sink::{Milestones, read_milestones, read_rank_stats};
 pub use sink::{
     Csv, Curves, EVENTS, Jsonl, Log, METRICS, OpenSink, Sink, SinkFamily, SinkStart, Sinks,
     Stamped, Tensorboard, read_events,
 };
+pub(crate) use sink::{Milestones, read_milestones, read_rank_stats};
 pub(crate) use stderr::{canvas, say, takes_words};
 pub use terminal::Screen;
 pub use test_file::{NAME as TEST_METRICS, read as read_test, write as write_test};

@@ -17,8 +17,8 @@ use crate::registry::{Family, Member, Registry};
 
 pub use csv::{Csv, NAME as METRICS};
 pub use curves::Curves;
-pub(crate) use milestones::{Milestones, read_milestones, read_rank_stats};
 pub use jsonl::{Jsonl, Log, NAME as EVENTS, Stamped, read as read_events};
+pub(crate) use milestones::{Milestones, read_milestones, read_rank_stats};
 pub use tensorboard::Tensorboard;
 
 /// A place for what a run says. Only rank 0 has sinks.

@@ -107,7 +107,7 @@ pub struct Summary {
 ///
 /// A file cannot be read, is damaged, or a newer ddprun wrote it.
 pub fn summary(folder: &Path) -> Result<Summary, Error> {
-    summary_of(folder, report::read_milestones(folder)?)
+    summary_of(folder, &report::read_milestones(folder)?)
 }
 
 /// As [`summary`], with records that were read before.
@@ -115,11 +115,11 @@ pub fn summary(folder: &Path) -> Result<Summary, Error> {
 /// # Errors
 ///
 /// As [`summary`].
-pub(crate) fn summary_of(folder: &Path, records: Records) -> Result<Summary, Error> {
+pub(crate) fn summary_of(folder: &Path, records: &Records) -> Result<Summary, Error> {
     let description = Description::read(folder)?;
     let starts = record::read_environment(folder)?;
     let events = records.log.effective();
-    let (state, reason) = state_of(&records, &events, &description);
+    let (state, reason) = state_of(records, &events, &description);
     let times = || records.log.events.iter().map(|stamped| stamped.time);
     let by_events = events.iter().map(|stamped| stamped.step).max();
     let step = by_events.or(records.epochs.last().map(|epoch| epoch.step)).unwrap_or(0);
@@ -136,13 +136,13 @@ pub(crate) fn summary_of(folder: &Path, records: Records) -> Result<Summary, Err
         total_steps: description.total_steps,
         epoch: epochs_at(step),
         epochs: description.total_steps.filter(|_| per_epoch > 0).map(epochs_at),
-        best: best(&records, &events, &description),
-        metrics: newest_metrics(&records, &events),
+        best: best(records, &events, &description),
+        metrics: newest_metrics(records, &events),
         monitor: description.monitor,
         mode: description.mode,
         started: starts.first().map(|start| start.time).into_iter().chain(times()).min(),
         updated: times().max(),
-        seconds: seconds(&records, state),
+        seconds: seconds(records, state),
         devices: description.devices,
         tags: tags(folder, config(folder).ok().as_ref())?,
     })

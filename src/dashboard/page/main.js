@@ -103,7 +103,10 @@ function start() {
   subscribe((changed) => {
     if (changed.has("tab")) tabs();
     const now = view();
-    if (shown !== now) fill(body, now.root);
+    if (shown !== now) {
+      fill(body, now.root);
+      place("view").scrollTop = 0;
+    }
     // A tab that comes back has missed what changed meanwhile.
     const all = shown === now ? changed : new Set([...changed, "tab", "overview", "hidden", "filter", "theme"]);
     shown = now;
