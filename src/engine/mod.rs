@@ -129,8 +129,8 @@ use crate::ops::GradientSink;
 use crate::optim::{Moments, Optimizer, Rates, Schedule, Scheduler, swa_lr};
 use crate::plan::Plan;
 use rank_consistency::Compared;
-use reducer::Reducer;
 use rank_stats::{RankReport, StatsClock};
+use reducer::Reducer;
 use straggler::Stragglers;
 use sync_batchnorm::JointPasses;
 

@@ -10,11 +10,11 @@ use crate::engine::error::Error;
 #[cfg(feature = "cuda")]
 use crate::engine::graph_pass::GraphPass;
 use crate::engine::rank_consistency::{Compared, Difference, EVERYTHING};
+use crate::engine::rank_stats::StatsClock;
 use crate::engine::reducer::buckets::Layout;
 use crate::engine::reducer::{CpuReducer, Reducer};
 #[cfg(feature = "cuda")]
 use crate::engine::reducer::{GpuReducer, Held};
-use crate::engine::rank_stats::StatsClock;
 use crate::engine::straggler::Stragglers;
 use crate::engine::sync_batchnorm::JointPasses;
 use crate::engine::{Components, Engine, TrainState, freezing, vote};

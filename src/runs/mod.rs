@@ -34,8 +34,8 @@ pub use find::{Found, find, trials};
 pub use follow::{Follower, News};
 pub use list::{Listing, Unreadable, list};
 pub use scalars::{Point, Reader, Scalars};
-pub use summary::{Best, State, Summary, summary};
 pub(crate) use summary::summary_of;
+pub use summary::{Best, State, Summary, summary};
 pub use sweeps::{SweepSummary, sweep_summary};
 pub use tags::{NAME as TAGS, Retagged, retag, tags};
 
