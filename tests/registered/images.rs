@@ -70,7 +70,7 @@ fn a_users_transform_draws_from_the_stream_of_its_sample() {
     let loaded = load("custom_transform.toml", ("", ""), &kinds).expect("the example");
     let transforms = &loaded.experiment.data.transforms.train;
     let transform = kinds.transforms.build(&transforms[0].choice()).expect("it is registered");
-    let gray = Pixels { channels: 3, height: 50, width: 40, data: vec![128; 6000] };
+    let gray = Pixels::new(3, [50, 40], vec![128; 6000]);
     let apply = |sample: Option<u64>| {
         let mut stream = sample.map(|sample| Key::new(7, Purpose::Augment, 0, sample).stream());
         let whole = Area::whole(gray.size());

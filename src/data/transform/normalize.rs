@@ -113,7 +113,7 @@ impl Transform for Normalize {
     fn size(&self, images: &Images) -> Result<Option<Sides>, Unfit> {
         let (n, cameras) = (self.camera_mean.len(), images.cameras);
         if n > 0 && n != cameras {
-            let what = format!("has numbers of {n} cameras, the observations have {cameras}");
+            let what = format!("needs a list for each camera: it has {n}, cameras are {cameras}");
             return Err(Unfit { key: "camera_mean", what, help: None });
         }
         let of_cameras = self.camera_mean.iter().map(|list| ("camera_mean", list));
@@ -169,7 +169,7 @@ mod tests {
         let images = |cameras| Images { cameras, ..Images::new(1, None) };
         assert_eq!(Normalize::by(&pixels).size(&images(2)), Ok(None));
         let unfit = Normalize::by(&pixels).size(&images(0)).unwrap_err();
-        assert_eq!(unfit.what, "has numbers of 2 cameras, the observations have 0");
+        assert_eq!(unfit.what, "needs a list for each camera: it has 2, cameras are 0");
         let wrong = Normalize { camera_std: vec![vec![1.0]], ..Normalize::by(&pixels) }.check();
         assert_eq!(wrong[0].key, "camera_std");
         // Runs of before have one mean of all.

@@ -50,10 +50,9 @@ impl Pipeline {
         let first_change =
             steps.iter().rposition(|step| !step.changes_values()).map_or(0, |i| i + 1);
         let changes = steps.split_off(first_change);
-        let is_value = |step: &Box<dyn Transform>| step.value(0, 0.0).is_some();
-        let last = if steps.last().is_some_and(is_value) { steps.pop() } else { None };
+        let last = steps.pop_if(|step| makes_values(&**step));
         let values = (0..channels).map(|channel| table(dtype, channel, last.as_deref())).collect();
-        if steps.iter().any(is_value) {
+        if steps.iter().any(|step| makes_values(&**step)) {
             return Err(unusable("`normalize` must come last, and once"));
         }
         if let Some(early) = steps.iter().position(|step| step.changes_values()) {
@@ -124,6 +123,11 @@ impl Pipeline {
             }
         }
     }
+}
+
+/// Whether it says what values become.
+fn makes_values(step: &dyn Transform) -> bool {
+    step.value(0, 0.0).is_some()
 }
 
 /// What each value of a channel becomes: its share of white, unless the last transform says else.

@@ -90,6 +90,7 @@ impl Pixels {
     }
 
     /// Black pixels of the same kind.
+    #[must_use]
     pub fn black(&self, height: usize, width: usize) -> Self {
         let data = vec![0; height * width * self.stride()];
         Self { channels: self.channels, height, width, dtype: self.dtype, data }
