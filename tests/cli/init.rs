@@ -94,7 +94,7 @@ fn tables_say_which_column_is_predicted_and_why() {
     assert!(text.contains("inputs = [\"at\"]") && text.contains("target = \"cost\""), "{text}");
     assert!(text.contains("name = \"mse\""), "{text}");
     let flat = |row: usize| {
-        let area = if row % 9 == 0 { "null".to_owned() } else { row.to_string() };
+        let area = if row.is_multiple_of(9) { "null".to_owned() } else { row.to_string() };
         format!(
             "{{\"city\": \"{}\", \"area\": {area}, \"rent\": {row}.5}}\n",
             ["Bern", "Rome"][row % 2]
