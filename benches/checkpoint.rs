@@ -38,6 +38,7 @@ fn plan(kinds: &Kinds) -> Plan {
     let facts = Facts {
         cores: 1,
         memory: None,
+        bf16: None,
         data,
         gpus: None,
         launched_world: None,

@@ -77,6 +77,7 @@ fn facts(loaded: &Loaded) -> Option<Facts> {
     Some(Facts {
         cores: 2,
         memory: None,
+        bf16: None,
         data,
         gpus: None,
         nodes: 1,

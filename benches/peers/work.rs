@@ -141,6 +141,7 @@ impl Work {
         Facts {
             cores,
             memory: None,
+            bf16: None,
             data,
             gpus: None,
             launched_world: None,

@@ -239,8 +239,8 @@ pub(crate) fn measure(
         Role::Foreign(place) => place.local_rank.0,
         Role::Parent | Role::Child(_) => 0,
     };
-    let (memory, gpus) = (main_memory(), gpus());
-    Ok(Facts { cores, memory, data, gpus, launched_world, local_rank, nodes })
+    let (memory, bf16, gpus) = (main_memory(), ops::bf16_instructions(), gpus());
+    Ok(Facts { cores, memory, bf16, data, gpus, launched_world, local_rank, nodes })
 }
 
 /// What the loss compares with.

@@ -7,7 +7,7 @@ use crate::cli::find_run::find_sweep;
 use crate::cli::prepare::{Origin, Prepared, refused, vocabulary};
 use crate::cli::request::RunRequest;
 use crate::cli::resumed::{MissingCheckpoints, ResumedRun};
-use crate::cli::run_files::{Description, OtherData, enter_run, stored_experiment};
+use crate::cli::run_files::{Description, OtherData, StoredPlan, enter_run, stored_experiment};
 use crate::cli::supervise::report;
 use crate::cli::train::{launch as launch_run, role};
 use crate::cli::{Refusal, to_stderr};
@@ -17,6 +17,7 @@ use crate::kinds::Kinds;
 use crate::launch::Role;
 use crate::launch::exit_code as exit;
 use crate::launch::rank_env::Foreign;
+use crate::plan::{Bf16Instructions, Plan, Precision};
 
 /// Continues a run. Changes that would alter what was already computed are refused by name.
 pub(crate) fn resume(args: &ResumeArgs, kinds: &Kinds) -> Result<u8, Refusal> {
@@ -77,7 +78,26 @@ fn prepare(
         now.experiment.train.precision = description.plan.precision().into();
     }
     now.pretrained = description.plan.pretrained_checkpoint();
-    Prepared::of(now, origin, Some(&description.plan.found()), kinds)
+    let prepared = Prepared::of(now, origin, Some(&description.plan.found()), kinds)?;
+    if let Some(change) = other_bf16(&description.plan, &prepared.plan) {
+        to_stderr(&change);
+    }
+    Ok(prepared)
+}
+
+/// Says that this processor multiplies bf16 numbers in another way than the run's, if it does.
+fn other_bf16(before: &StoredPlan, now: &Plan) -> Option<String> {
+    let way = |found: Option<Bf16Instructions>| {
+        found.map_or("rounded fp32".to_owned(), |found| found.to_string())
+    };
+    let before = before.current()?;
+    let is_meant =
+        |plan: &Plan| plan.precision == Precision::Bf16 && !plan.distributed.is_on_gpus();
+    let ways = [before, now].map(|plan| plan.bf16_instructions);
+    (is_meant(before) && is_meant(now) && ways[0] != ways[1]).then(|| {
+        let [before, now] = ways.map(way);
+        format!("changed: bf16 by {now}, before by {before}: the last bits differ")
+    })
 }
 
 fn load(description: &Description, changes: &[String], kinds: &Kinds) -> Result<Loaded, Refusal> {

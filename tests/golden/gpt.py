@@ -115,26 +115,27 @@ def trajectory(model):
     return losses, norms
 
 
-model = tiny()
-ids = whole("input.ids", (3, LENGTH + 1), VOCABULARY)
-logits, value = loss(model, ids)
-value.backward()
-losses, norms = trajectory(tiny())
-write({
-    "param_counts_total_tied": {
-        "tiny_test_v65_b16_l2_h2_d32": counts(65, 16, 2, 2, 32),
-        "cpu_shakespeare_l4_h4_d128_b64": counts(65, 64, 4, 4, 128, bias=False),
-        "shakespeare_char_l6_h6_d384_b256_biasFalse": counts(65, 256, 6, 6, 384, bias=False),
-        "gpt2_124M_v50257": counts(50257, 1024, 12, 12, 768),
-        "gpt2_v50304_biasFalse": counts(50304, 1024, 12, 12, 768, bias=False),
-    },
-    "keys_tiny": keys(model),
-    "tiny": {
-        "ids": ids.tolist(),
-        "logits": summary(logits),
-        "loss": value.item(),
-        "grads": {name: gradient(parameter) for name, parameter in model.named_parameters()},
-        "adamw_losses_20": losses,
-        "grad_norm_before_clip": norms,
-    },
-}, indent=1)
+if __name__ == "__main__":
+    model = tiny()
+    ids = whole("input.ids", (3, LENGTH + 1), VOCABULARY)
+    logits, value = loss(model, ids)
+    value.backward()
+    losses, norms = trajectory(tiny())
+    write({
+        "param_counts_total_tied": {
+            "tiny_test_v65_b16_l2_h2_d32": counts(65, 16, 2, 2, 32),
+            "cpu_shakespeare_l4_h4_d128_b64": counts(65, 64, 4, 4, 128, bias=False),
+            "shakespeare_char_l6_h6_d384_b256_biasFalse": counts(65, 256, 6, 6, 384, bias=False),
+            "gpt2_124M_v50257": counts(50257, 1024, 12, 12, 768),
+            "gpt2_v50304_biasFalse": counts(50304, 1024, 12, 12, 768, bias=False),
+        },
+        "keys_tiny": keys(model),
+        "tiny": {
+            "ids": ids.tolist(),
+            "logits": summary(logits),
+            "loss": value.item(),
+            "grads": {name: gradient(parameter) for name, parameter in model.named_parameters()},
+            "adamw_losses_20": losses,
+            "grad_norm_before_clip": norms,
+        },
+    }, indent=1)

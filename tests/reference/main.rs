@@ -2,6 +2,7 @@
 //! and trajectories, from weights that are a formula of their names (`tests/golden`).
 #![expect(clippy::unwrap_used, reason = "a test helper that fails is a failing test")]
 
+mod bf16;
 #[expect(dead_code, reason = "the update needs few kinds of arguments")]
 #[path = "../../crates/candle-train/tests/kernels/emulator.rs"]
 mod emulator;

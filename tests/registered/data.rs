@@ -62,6 +62,7 @@ fn planned(kinds: &Kinds) -> Plan {
     let facts = Facts {
         cores: 1,
         memory: None,
+        bf16: None,
         data: found,
         gpus: None,
         launched_world: None,

@@ -92,6 +92,7 @@ fn facts(loaded: &Loaded, kinds: &Kinds) -> Facts {
     Facts {
         cores: 2,
         memory: None,
+        bf16: None,
         data,
         gpus: None,
         launched_world: None,

@@ -48,6 +48,7 @@ pub(crate) fn plan(model: &str, input: &[usize], world: u32) -> Plan {
         },
         length: LengthPlan { steps_per_epoch: 6, total_steps: 12, time: None },
         precision: Precision::Fp32,
+        bf16_instructions: None,
         activation_checkpointing: false,
         cuda_graph: None,
         scaler: None,

@@ -1,5 +1,7 @@
 //! With which numbers, and by which algorithms, products and convolutions are computed.
 
+use std::fmt;
+
 use serde::{Deserialize, Serialize};
 
 /// Numbers of matrix products and convolutions; everything else is f32.
@@ -12,6 +14,26 @@ pub enum Precision {
     Bf16,
     /// half-precision operands and results, f32 accumulation.
     Fp16,
+}
+
+/// Instructions of a processor that multiply bf16 numbers; without them, f32 numbers are rounded.
+/// Results differ between them in their last bits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Bf16Instructions {
+    /// AVX512-BF16: pairs by pairs.
+    Avx512,
+    /// AMX-BF16: tiles by tiles.
+    Amx,
+}
+
+impl fmt::Display for Bf16Instructions {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Avx512 => "AVX512-BF16",
+            Self::Amx => "AMX",
+        })
+    }
 }
 
 /// How convolutions are computed.

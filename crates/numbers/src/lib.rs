@@ -6,5 +6,5 @@ pub mod arithmetic;
 pub mod rope;
 pub mod rng;
 
-pub use arithmetic::{Convolutions, Precision};
+pub use arithmetic::{Bf16Instructions, Convolutions, Precision};
 pub use rope::RopeScaling;

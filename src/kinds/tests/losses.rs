@@ -14,7 +14,16 @@ fn three_classes(class_counts: Vec<u64>) -> Facts {
         ..DataFacts::default()
     };
     let (launched_world, local_rank, nodes) = (None, 0, 1);
-    Facts { cores: 4, memory: None, data, gpus: None, launched_world, local_rank, nodes }
+    Facts {
+        cores: 4,
+        memory: None,
+        bf16: None,
+        data,
+        gpus: None,
+        launched_world,
+        local_rank,
+        nodes,
+    }
 }
 
 #[test]

@@ -10,6 +10,9 @@ pub(super) fn objection(plan: &Plan, other: &serde_json::Value) -> Option<String
     if let Some(why) = device_objection(&plan.distributed, &theirs.distributed) {
         return Some(why);
     }
+    if let Some(why) = bf16_objection(plan, &theirs) {
+        return Some(why);
+    }
     let ours = serde_json::to_value(adapted(plan, &theirs)).unwrap_or_default();
     difference("", &ours, other)
 }
@@ -37,6 +40,22 @@ fn device_objection(ours: &DistributedPlan, theirs: &DistributedPlan) -> Option<
     };
     (shares(ours) != shares(theirs))
         .then(|| format!("its ranks {}, but those of node 0 {}", shares(theirs), shares(ours)))
+}
+
+/// Processors that multiply bf16 numbers in different ways: results would depend on who computes.
+fn bf16_objection(ours: &Plan, theirs: &Plan) -> Option<String> {
+    let way = |plan: &Plan| {
+        plan.bf16_instructions.map_or("rounded fp32".to_owned(), |found| found.to_string())
+    };
+    let differ = ours.precision == theirs.precision && way(ours) != way(theirs);
+    differ.then(|| {
+        format!(
+            "its processor multiplies bf16 by {}, node 0's by {}; `train.precision = \"fp32\"` is \
+             the same on both",
+            way(theirs),
+            way(ours)
+        )
+    })
 }
 
 /// `plan` with what may differ between machines taken from `theirs`: which GPUs, threads, and

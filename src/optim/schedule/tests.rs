@@ -85,6 +85,7 @@ fn planned(keys: &[String], total: u64) -> Result<Plan, String> {
     let facts = Facts {
         cores: 1,
         memory: None,
+        bf16: None,
         data,
         gpus: None,
         launched_world: None,

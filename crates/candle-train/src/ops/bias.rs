@@ -10,6 +10,20 @@ const ROWS: usize = 128;
 /// Sum of each column of row-major `values` (rows, `columns`), in f64, blocks of rows in a fixed
 /// order.
 pub(super) fn column_sums(values: &[f32], columns: usize) -> Vec<f32> {
+    column_sums_of(
+        values,
+        columns,
+        #[inline(always)]
+        |value| value,
+    )
+}
+
+/// [`column_sums`] of `f` of the values; `f` must be `#[inline(always)]`.
+pub(super) fn column_sums_of(
+    values: &[f32],
+    columns: usize,
+    f: impl Fn(f32) -> f32 + Sync,
+) -> Vec<f32> {
     let block_sums = |block: &[f32]| {
         let mut sums = vec![0f64; columns];
         vectorised(
@@ -17,7 +31,7 @@ pub(super) fn column_sums(values: &[f32], columns: usize) -> Vec<f32> {
             || {
                 for row in block.chunks_exact(columns) {
                     for (sum, &value) in sums.iter_mut().zip(row) {
-                        *sum += f64::from(value);
+                        *sum += f64::from(f(value));
                     }
                 }
             },

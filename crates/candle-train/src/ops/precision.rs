@@ -5,18 +5,28 @@
 //! that this half type can hold: operands are rounded before a product, results after it, and in
 //! backward the incoming gradient and both produced gradients likewise. So the numbers are those of
 //! half storage with f32 accumulation: fp16 values beyond 65504 become infinite and gradients below
-//! half of 2^-24 become zero, which is what the gradient scaler is there for.
+//! half of 2^-24 become zero, which is what the gradient scaler is there for. Products of bf16
+//! numbers round their operands themselves, where the processor has instructions for them.
 
 use std::borrow::Cow;
 
+use half::f16;
 use half::slice::HalfFloatSliceExt;
-use half::{bf16, f16};
+use pulp::Arch;
 use rayon::prelude::*;
 
-use crate::Precision;
+use super::bias::{column_sums, column_sums_of};
+use super::kernel::{Epilogue, Format, Instructions};
+use super::simd::vectorised;
+use crate::{Bf16Instructions, Precision};
 
 /// Values rounded together; small enough for the first-level cache.
 pub const BLOCK: usize = 4096;
+
+/// The instructions that multiply bf16 numbers on this processor, if it has any.
+pub fn bf16_instructions() -> Option<Bf16Instructions> {
+    Instructions::best().map(Instructions::kind)
+}
 
 /// The values as the precision holds them.
 pub(super) fn rounded(values: &[f32], precision: Precision) -> Cow<'_, [f32]> {
@@ -28,6 +38,24 @@ pub(super) fn rounded(values: &[f32], precision: Precision) -> Cow<'_, [f32]> {
     Cow::Owned(copy)
 }
 
+/// The operand of a product of [`Format::of`] this precision: rounded, if the product does not.
+pub(super) fn operand(values: &[f32], precision: Precision) -> Cow<'_, [f32]> {
+    match Format::of(precision) {
+        Format::F32 => rounded(values, precision),
+        Format::Bf16(_) => Cow::Borrowed(values),
+    }
+}
+
+/// Column sums of an [`operand`], rounded: the gradient of a bias.
+pub(super) fn bias_gradient(operand: &[f32], columns: usize, precision: Precision) -> Vec<f32> {
+    let mut sums = match Format::of(precision) {
+        Format::F32 => column_sums(operand, columns),
+        Format::Bf16(_) => column_sums_of(operand, columns, to_bf16),
+    };
+    round_block(&mut sums, precision);
+    sums
+}
+
 /// Rounds every value to the nearest that the precision holds, ties to even.
 pub(super) fn round(values: &mut [f32], precision: Precision) {
     if precision != Precision::Fp32 {
@@ -35,26 +63,57 @@ pub(super) fn round(values: &mut [f32], precision: Precision) {
     }
 }
 
-/// [`round`] of at most [`BLOCK`] values, on the calling thread.
+/// [`round`] of a few values, on the calling thread.
 pub fn round_block(block: &mut [f32], precision: Precision) {
     match precision {
         Precision::Fp32 => {}
-        Precision::Bf16 => {
-            for value in block {
-                *value = bf16::from_f32(*value).to_f32();
+        Precision::Bf16 => vectorised(
+            #[inline(always)]
+            || {
+                for value in &mut *block {
+                    *value = to_bf16(*value);
+                }
+            },
+        ),
+        Precision::Fp16 => {
+            for block in block.chunks_mut(BLOCK) {
+                let mut half = [f16::ZERO; BLOCK];
+                let half = &mut half[..block.len()];
+                half.convert_from_f32_slice(block);
+                half.convert_to_f32_slice(block);
             }
         }
-        Precision::Fp16 => {
-            let mut half = [f16::ZERO; BLOCK];
-            let half = &mut half[..block.len()];
-            half.convert_from_f32_slice(block);
-            half.convert_to_f32_slice(block);
-        }
+    }
+}
+
+/// The nearest bf16 number, as `half::bf16::from_f32`, in a form that is vectorised.
+#[inline(always)]
+fn to_bf16(value: f32) -> f32 {
+    let bits = value.to_bits();
+    // Half of the last place, a little less if it is even: ties go to even.
+    let nearest = bits.wrapping_add(0x7FFF + (bits >> 16 & 1));
+    let bits = if value.is_nan() { bits | 0x0040_0000 } else { nearest };
+    f32::from_bits(bits & 0xFFFF_0000)
+}
+
+/// Rounds the results of a product while they are in the cache.
+#[derive(Clone, Copy)]
+pub(super) struct Round(pub(super) Precision);
+
+impl Epilogue for Round {
+    fn finish(&mut self, _: Arch, _: usize, values: &mut [f32]) {
+        round_block(values, self.0);
+    }
+
+    fn is_wanted(&self) -> bool {
+        self.0 != Precision::Fp32
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use half::bf16;
+
     use super::*;
 
     fn check(precision: Precision, cases: &[(f32, f32)]) {
@@ -97,6 +156,17 @@ mod tests {
             ],
         );
         assert!((bf16::from_f32(1e-30).to_f32() / 1e-30 - 1.0).abs() < 4e-3);
+    }
+
+    #[test]
+    fn bf16_is_rounded_as_by_the_crate_for_it() {
+        let bits =
+            (0..1u32 << 16).flat_map(|i| [0, 1, 0x7FFF, 0x8000, 0x8001].map(|x| i << 16 | x));
+        let mut values: Vec<f32> = bits.map(f32::from_bits).collect();
+        let expected: Vec<u32> =
+            values.iter().map(|value| bf16::from_f32(*value).to_f32().to_bits()).collect();
+        round(&mut values, Precision::Bf16);
+        assert!(values.into_iter().map(f32::to_bits).eq(expected));
     }
 
     #[test]

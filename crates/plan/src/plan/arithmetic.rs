@@ -1,7 +1,7 @@
 //! The numbers of a plan as sentences: first lines of a run, and of `ddprun plan`.
 
 use crate::plan::batch::{admitted_worlds, counted};
-use crate::plan::{Facts, Memory, Plan, Sampler, ScalingRule};
+use crate::plan::{Facts, Memory, Plan, Precision, Sampler, ScalingRule};
 use train_numbers::units::Bytes;
 
 impl Plan {
@@ -101,6 +101,11 @@ impl Plan {
             warnings.push(format!("{what}: each epoch is one smaller step"));
         }
         warnings.extend(self.data.notes.iter().cloned());
+        let on_cpu = !self.distributed.is_on_gpus();
+        if self.precision == Precision::Bf16 && on_cpu && self.bf16_instructions.is_none() {
+            let what = "this processor has no instructions for bf16";
+            warnings.push(format!("{what}: numbers are rounded to it, slower than fp32"));
+        }
         let classes = self.data.classes.len();
         if classes > 0 && self.model.outputs > classes {
             let outputs = self.model.outputs;

@@ -96,6 +96,7 @@ impl Plan {
         let trained = optimizer.trained(&found);
         let cores = (facts.cores / ranks.local_world.count()).max(1);
         let data = data::decide(experiment, &facts.data, transformed, model.outputs, cores);
+        let precision = precision::decide(experiment, &ranks, facts.bf16);
         let plan = Self {
             name: loaded.name().to_owned(),
             seed: experiment.experiment.seed,
@@ -104,7 +105,8 @@ impl Plan {
             loss,
             batch,
             length,
-            precision: precision::decide(experiment, &ranks),
+            precision,
+            bf16_instructions: precision::instructions(precision, &ranks, facts.bf16),
             convolutions: experiment.train.convolutions,
             activation_checkpointing: experiment.train.activation_checkpointing,
             cuda_graph: experiment.train.cuda_graph.given(),

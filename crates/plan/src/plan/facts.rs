@@ -4,9 +4,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::config::kind::{Choice, Entry};
 use crate::plan::{
-    Cameras, Flow, Images, LayerMisfit, LayerPlan, LossFacts, Measurable, MetricFacts, ModelPlan,
-    OptimizerFacts, PixelDtype, PixelStats, SchedulerFacts, SourcePlan, Span, TransformFacts,
-    Unfit,
+    Bf16Instructions, Cameras, Flow, Images, LayerMisfit, LayerPlan, LossFacts, Measurable,
+    MetricFacts, ModelPlan, OptimizerFacts, PixelDtype, PixelStats, SchedulerFacts, SourcePlan,
+    Span, TransformFacts, Unfit,
 };
 use train_numbers::units::{Bytes, WorldSize};
 
@@ -18,6 +18,9 @@ pub struct Facts {
     /// Main memory that this process may use; `None` = unknown.
     #[serde(default)]
     pub memory: Option<Bytes>,
+    /// What multiplies bf16 numbers; `None` = f32 numbers are rounded.
+    #[serde(default)]
+    pub bf16: Option<Bf16Instructions>,
     /// The data, counted.
     pub data: DataFacts,
     /// The GPUs that CUDA shows, in its order; `None` if this program was built without CUDA.

@@ -82,7 +82,7 @@ pub use split::{Part, SplitPlan};
 pub use swa::{SwaPlan, SwaRate};
 pub use test_time::TestTimeAugmentation;
 use train_numbers::units::BatchSize;
-pub use train_numbers::{Precision, RopeScaling};
+pub use train_numbers::{Bf16Instructions, Precision, RopeScaling};
 pub use transforms::{Images, PixelDtype, Sides, TransformFacts};
 
 /// Everything that will happen, decided. Equal on all ranks.
@@ -104,6 +104,10 @@ pub struct Plan {
     pub length: LengthPlan,
     /// Numbers of matrix products and convolutions.
     pub precision: Precision,
+    /// What multiplies bf16 numbers on the CPU, if that is the precision; absent = f32 numbers are
+    /// rounded.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub bf16_instructions: Option<Bf16Instructions>,
     /// How convolutions are computed.
     pub convolutions: Convolutions,
     /// Whether blocks keep their input only and are run again in backward.

@@ -271,11 +271,14 @@ fn optimizer(plan: &Plan) -> String {
 fn model(plan: &Plan, loaded: &Loaded) -> String {
     let model = &plan.model;
     let is_amp = loaded.experiment.train.precision == PrecisionChoice::Amp;
-    let precision = match plan.precision {
-        Precision::Fp32 if is_amp => "fp32 (amp on a CPU)",
-        Precision::Fp32 => "fp32",
-        Precision::Bf16 => "bf16",
-        Precision::Fp16 => "fp16",
+    let on_cpu = !plan.distributed.is_on_gpus();
+    let precision = match (plan.precision, plan.bf16_instructions) {
+        (Precision::Fp32, _) if is_amp => "fp32 (amp on a CPU without AMX)".to_owned(),
+        (Precision::Fp32, _) => "fp32".to_owned(),
+        (Precision::Bf16, Some(instructions)) => format!("bf16 ({instructions})"),
+        (Precision::Bf16, None) if on_cpu => "bf16 (rounded fp32)".to_owned(),
+        (Precision::Bf16, None) => "bf16".to_owned(),
+        (Precision::Fp16, _) => "fp16".to_owned(),
     };
     format!(
         "{}: {} parameters in {} tensors, {} -> {}, {precision}",

@@ -2,8 +2,8 @@ use std::path::Path;
 
 use crate::config::{Loaded, Problems, Vocabulary, load_text, refuse_unsafe, resolved};
 use crate::plan::{
-    BackendPlan, BatchPlan, Cadence, Costs, DataFacts, Facts, Memory, Modality, ModelFacts,
-    ModelPlan, Plan, Precision, SourcePlan, json, page,
+    BackendPlan, BatchPlan, Bf16Instructions, Cadence, Costs, DataFacts, Facts, Memory, Modality,
+    ModelFacts, ModelPlan, Plan, Precision, SourcePlan, json, page,
 };
 use train_numbers::units::{Bytes, WorldSize};
 
@@ -109,6 +109,7 @@ fn animals() -> Facts {
     Facts {
         cores: 8,
         memory: None,
+        bf16: Some(Bf16Instructions::Amx),
         data,
         gpus: None,
         launched_world: None,
@@ -132,6 +133,7 @@ fn digits() -> Facts {
     Facts {
         cores: 8,
         memory: None,
+        bf16: None,
         data,
         gpus: None,
         launched_world: None,
@@ -156,6 +158,7 @@ fn prices() -> Facts {
     Facts {
         cores: 2,
         memory: None,
+        bf16: None,
         data,
         gpus: None,
         launched_world: None,
@@ -306,12 +309,25 @@ fn the_first_limit_ends_the_run() {
 }
 
 #[test]
-fn amp_is_fp32_on_a_cpu_and_only_fp16_has_a_scaler() {
+fn amp_is_bf16_on_a_cpu_that_multiplies_tiles_of_it_and_only_fp16_has_a_scaler() {
     let precision = |word: &str| {
         let plan = good(ANIMALS, &[&format!("train.precision={word}")], &animals());
         (plan.precision, plan.scaler.is_some())
     };
-    assert_eq!(precision("amp"), (Precision::Fp32, false));
+    let on = |word: &str, bf16| {
+        let facts = Facts { bf16, ..animals() };
+        let plan = good(ANIMALS, &[&format!("train.precision={word}")], &facts);
+        let warns = plan.warnings(&facts, &Memory::of(&plan, None)).concat().contains("bf16");
+        (plan.precision, plan.bf16_instructions, warns)
+    };
+    let [avx512, amx] = [Some(Bf16Instructions::Avx512), Some(Bf16Instructions::Amx)];
+    assert_eq!(on("amp", amx), (Precision::Bf16, amx, false));
+    assert_eq!(on("amp", avx512), (Precision::Fp32, None, false));
+    assert_eq!(on("bf16", avx512), (Precision::Bf16, avx512, false));
+    assert_eq!(on("bf16", None), (Precision::Bf16, None, true));
+    assert_eq!(on("fp32", amx), (Precision::Fp32, None, false));
+    assert_eq!(precision("amp"), (Precision::Bf16, false));
+    assert_eq!(on("amp", None), (Precision::Fp32, None, false));
     assert_eq!(precision("bf16"), (Precision::Bf16, false));
     assert_eq!(precision("fp32"), (Precision::Fp32, false));
     assert_eq!(precision("fp16"), (Precision::Fp16, true));

@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use super::scores::{Block, Dropout, PerQuery, QUERIES, Softmax};
-use crate::ops::kernel::{Columns, Output, Panels, Rows, Source, Sums, Write, product};
+use crate::ops::kernel::{Columns, Format, Output, Panels, Rows, Source, Sums, Write, product};
 use crate::ops::scratch::Scratch;
 use crate::ops::simd::{sum_of_pairs, vectorised};
 
@@ -14,6 +14,8 @@ pub(super) struct HeadRows<'a> {
     pub(super) stride: usize,
     pub(super) length: usize,
     pub(super) width: usize,
+    /// Of the products with other rows.
+    pub(super) format: Format,
 }
 
 impl<'a> HeadRows<'a> {
@@ -28,13 +30,13 @@ impl<'a> HeadRows<'a> {
     /// Rows `range` as a right operand, (rows, width).
     fn panels(self, range: Range<usize>) -> Panels {
         let source = Source { values: self.from(range.start), tap: 0, row: self.stride, column: 1 };
-        Panels::pack(source, &[0], range.len(), self.width)
+        Panels::pack(self.format, source, &[0], range.len(), self.width)
     }
 
     /// Rows `range`, transposed, as a right operand: (width, rows).
     fn turned(self, range: Range<usize>) -> Panels {
         let source = Source { values: self.from(range.start), tap: 0, row: 1, column: self.stride };
-        Panels::pack(source, &[0], self.width, range.len())
+        Panels::pack(self.format, source, &[0], self.width, range.len())
     }
 
     fn from(self, row: usize) -> &'a [f32] {
@@ -134,7 +136,7 @@ fn by_key(by_key: HeadRows<'_>, by_query: HeadRows<'_>, block: &Block) -> Scratc
 /// (keys, queries).
 fn over_keys(by_key: HeadRows<'_>, weights: Scratch, block: &Block, out: &mut [f32]) {
     let (d, width) = (by_key.width, block.width());
-    let weights = Panels::of_rows(weights, block.keys, width);
+    let weights = Panels::of_rows(by_key.format, weights, block.keys, width);
     let mut turned = Scratch::new(d * width);
     let starts = starts(turned.len(), width);
     let output =

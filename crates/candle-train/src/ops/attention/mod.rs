@@ -14,8 +14,9 @@ use rayon::prelude::*;
 
 use super::chain;
 use super::flops::add_multiplications;
+use super::kernel::Format;
 use super::operation::{Gradients, Input, Kept, Operation};
-use super::precision::{round, rounded};
+use super::precision::{operand, round_block};
 use super::scratch::zeros;
 use super::simd::build_rows;
 use super::storage::{read, tensor};
@@ -122,6 +123,7 @@ impl Heads {
             stride: x.columns,
             length: x.length,
             width: d,
+            format: Format::of(self.attention.precision),
         };
         Head {
             q: rows(q),
@@ -145,8 +147,7 @@ impl Heads {
         tasks.zip(log_sums.par_chunks_mut(t.max(1))).enumerate().for_each(|(i, (y, log_sums))| {
             self.head(i, operands).forward(y, log_sums);
         });
-        let mut y = self.placed([&by_head], t);
-        round(&mut y, self.attention.precision);
+        let y = self.placed([&by_head], t);
         if let Some(kept) = &self.log_sums {
             kept.keep(log_sums);
         }
@@ -174,7 +175,7 @@ impl Heads {
         Ok(gradients)
     }
 
-    /// `N` times (b, heads, length, d), side by side as (b, length, N w).
+    /// `N` times (b, heads, length, d), side by side as (b, length, N w), and rounded.
     fn placed<const N: usize>(&self, by_head: [&[f32]; N], length: usize) -> Vec<f32> {
         let (heads, d, w) = (self.attention.heads, self.head_width(), self.sizes.w);
         build_rows(self.sizes.b * length * N * w, N * w, |start, tokens| {
@@ -187,6 +188,7 @@ impl Heads {
                     }
                 }
             }
+            round_block(tokens, self.attention.precision);
         })
     }
 
@@ -210,7 +212,7 @@ impl Operation for Apart {
     const NAME: &'static str = "attention";
 
     fn forward(&self, operands: [Input<'_>; 3]) -> Result<(Vec<f32>, Shape)> {
-        let [q, k, v] = operands.map(|x| rounded(x.values, self.0.attention.precision));
+        let [q, k, v] = operands.map(|x| operand(x.values, self.0.attention.precision));
         Ok(self.0.forward(self.0.apart(&q, &k, &v)))
     }
 
@@ -218,13 +220,11 @@ impl Operation for Apart {
         let Sizes { b, t, s, w } = self.0.sizes;
         let precision = self.0.attention.precision;
         let by_head = read([q, k, v, y, &dy], |[q, k, v, y, dy]| {
-            let [q, k, v, dy] = [q, k, v, dy].map(|x| rounded(x, precision));
+            let [q, k, v, dy] = [q, k, v, dy].map(|x| operand(x, precision));
             self.0.backward(self.0.apart(&q, &k, &v), y, &dy)
         })?;
         let place = |by_head: &[f32], length| {
-            let mut gradient = self.0.placed([by_head], length);
-            round(&mut gradient, precision);
-            tensor(gradient, (b, length, w)).map(Some)
+            tensor(self.0.placed([by_head], length), (b, length, w)).map(Some)
         };
         let [q, k, v] = by_head;
         Ok([place(&q, t)?, place(&k, s)?, place(&v, s)?])
@@ -239,18 +239,17 @@ impl Operation for Packed {
     const NAME: &'static str = "attention-packed";
 
     fn forward(&self, [qkv]: [Input<'_>; 1]) -> Result<(Vec<f32>, Shape)> {
-        let qkv = rounded(qkv.values, self.0.attention.precision);
+        let qkv = operand(qkv.values, self.0.attention.precision);
         Ok(self.0.forward(self.0.packed(&qkv)))
     }
 
     fn backward(&self, [qkv]: [&Tensor; 1], y: &Tensor, dy: Tensor) -> Gradients<Self> {
         let precision = self.0.attention.precision;
         let by_head = read([qkv, y, &dy], |[qkv, y, dy]| {
-            let [qkv, dy] = [qkv, dy].map(|x| rounded(x, precision));
+            let [qkv, dy] = [qkv, dy].map(|x| operand(x, precision));
             self.0.backward(self.0.packed(&qkv), y, &dy)
         })?;
-        let mut gradient = self.0.placed(by_head.each_ref().map(Vec::as_slice), self.0.sizes.t);
-        round(&mut gradient, precision);
+        let gradient = self.0.placed(by_head.each_ref().map(Vec::as_slice), self.0.sizes.t);
         Ok([Some(tensor(gradient, qkv.shape())?)])
     }
 }

@@ -1,12 +1,16 @@
 //! Which of the algorithms computes a convolution.
 
+use std::borrow::Cow;
+
 use super::geometry::Geometry;
 use super::{depthwise, direct, direct_gradient, winograd};
-use crate::Convolutions;
+use crate::ops::kernel::Format;
+use crate::ops::precision::{Round, round, rounded};
+use crate::{Convolutions, Precision};
 
 /// The ways to compute a convolution and its gradients.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Algorithm {
+pub(super) enum Way {
     /// Products of row slices: any shape.
     Direct,
     /// Fewer multiplications for 3x3 kernels of stride 1.
@@ -15,42 +19,85 @@ pub(super) enum Algorithm {
     Depthwise,
 }
 
+/// How a convolution and its gradients are computed, and to what operands and results are rounded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Algorithm {
+    pub(super) way: Way,
+    pub(super) precision: Precision,
+}
+
 impl Algorithm {
     /// The fastest for a shape, if it may be other than plain sums.
-    pub(super) fn of(g: &Geometry, convolutions: Convolutions) -> Self {
-        if depthwise::applies(g) {
-            Self::Depthwise
-        } else if winograd::applies(g) && convolutions == Convolutions::Fast {
-            Self::Winograd
-        } else {
-            Self::Direct
+    pub(super) fn of(g: &Geometry, convolutions: Convolutions, precision: Precision) -> Self {
+        let is_transformed = winograd::applies(g)
+            && convolutions == Convolutions::Fast
+            && !Format::of(precision).outruns_transforms();
+        let way = match () {
+            () if depthwise::applies(g) => Way::Depthwise,
+            () if is_transformed => Way::Winograd,
+            () => Way::Direct,
+        };
+        Self { way, precision }
+    }
+
+    /// Of the products that are made: the other ways multiply f32 numbers.
+    fn format(self) -> Format {
+        match self.way {
+            Way::Direct => Format::of(self.precision),
+            Way::Winograd | Way::Depthwise => Format::F32,
         }
     }
 
-    /// y (n, oh, ow, co).
-    pub(super) fn forward(self, g: &Geometry, x: &[f32], weight: &[f32]) -> Vec<f32> {
-        match self {
-            Self::Direct => direct::forward(g, x, weight),
-            Self::Winograd => winograd::forward(g, x, weight),
-            Self::Depthwise => depthwise::forward(g, x, weight),
+    /// As [`crate::ops::precision::operand`].
+    pub(super) fn operand(self, values: &[f32]) -> Cow<'_, [f32]> {
+        match self.format() {
+            Format::F32 => rounded(values, self.precision),
+            Format::Bf16(_) => Cow::Borrowed(values),
         }
+    }
+
+    /// The sums of [`Algorithm::forward`], not rounded.
+    pub(super) fn sums(self, g: &Geometry, x: &[f32], weight: &[f32]) -> Vec<f32> {
+        match self.way {
+            Way::Direct => direct::forward(g, x, weight, self.format(), ()),
+            Way::Winograd => winograd::forward(g, x, weight),
+            Way::Depthwise => depthwise::forward(g, x, weight),
+        }
+    }
+
+    /// y (n, oh, ow, co) of [`Algorithm::operand`]s.
+    pub(super) fn forward(self, g: &Geometry, x: &[f32], weight: &[f32]) -> Vec<f32> {
+        if self.way == Way::Direct && g.groups == 1 {
+            return direct::forward(g, x, weight, self.format(), Round(self.precision));
+        }
+        self.rounded(self.sums(g, x, weight))
     }
 
     /// dx (n, h, w, ci).
     pub(super) fn backward_data(self, g: &Geometry, dy: &[f32], weight: &[f32]) -> Vec<f32> {
-        match self {
-            Self::Direct => direct::backward_data(g, dy, weight),
-            Self::Winograd => winograd::backward_data(g, dy, weight),
-            Self::Depthwise => depthwise::backward_data(g, dy, weight),
+        self.rounded(self.data_sums(g, dy, weight))
+    }
+
+    /// The sums of [`Algorithm::backward_data`], not rounded.
+    pub(super) fn data_sums(self, g: &Geometry, dy: &[f32], weight: &[f32]) -> Vec<f32> {
+        match self.way {
+            Way::Direct => direct::backward_data(g, dy, weight, self.format()),
+            Way::Winograd => winograd::backward_data(g, dy, weight),
+            Way::Depthwise => depthwise::backward_data(g, dy, weight),
         }
     }
 
     /// dw (co, ci / groups, kh, kw).
     pub(super) fn backward_weight(self, g: &Geometry, x: &[f32], dy: &[f32]) -> Vec<f32> {
-        match self {
-            Self::Direct => direct_gradient::backward_weight(g, x, dy),
-            Self::Winograd => winograd::backward_weight(g, x, dy),
-            Self::Depthwise => depthwise::backward_weight(g, x, dy),
-        }
+        self.rounded(match self.way {
+            Way::Direct => direct_gradient::backward_weight(g, x, dy, self.format()),
+            Way::Winograd => winograd::backward_weight(g, x, dy),
+            Way::Depthwise => depthwise::backward_weight(g, x, dy),
+        })
+    }
+
+    fn rounded(self, mut values: Vec<f32>) -> Vec<f32> {
+        round(&mut values, self.precision);
+        values
     }
 }

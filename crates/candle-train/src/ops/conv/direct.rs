@@ -9,15 +9,22 @@ use rayon::prelude::*;
 use super::gathered::{gather, is_gathered};
 use super::geometry::{Geometry, Pixel};
 use super::weight_layout::to_hwio;
-use crate::ops::kernel::{Output, Panels, Rows, Source, Sums, Write, product};
+use crate::ops::kernel::{Epilogue, Format, Output, Panels, Rows, Source, Sums, Write, product};
 use crate::ops::scratch::zeros;
 
 /// Pixels per block: their inputs and outputs stay in the second-level cache.
 const PIXELS: usize = 192;
 
-/// y (n, oh, ow, co).
-pub(super) fn forward(g: &Geometry, x: &[f32], weight: &[f32]) -> Vec<f32> {
-    let panels: Vec<Panels> = (0..g.groups).map(|group| forward_panels(g, weight, group)).collect();
+/// y (n, oh, ow, co); of a single group, `epilogue` sees its rows.
+pub(super) fn forward(
+    g: &Geometry,
+    x: &[f32],
+    weight: &[f32],
+    format: Format,
+    epilogue: impl Epilogue + Copy + Sync,
+) -> Vec<f32> {
+    let panels: Vec<Panels> =
+        (0..g.groups).map(|group| forward_panels(g, weight, group, format)).collect();
     let outside = vec![0.0; g.group_inputs()];
     let mut y = zeros(g.pixels() * g.co);
     y.par_chunks_mut(PIXELS * g.co).enumerate().for_each(|(block, y)| {
@@ -31,10 +38,11 @@ pub(super) fn forward(g: &Geometry, x: &[f32], weight: &[f32]) -> Vec<f32> {
             if is_gathered(g) {
                 let matrix = gather(g, x, &pixels);
                 let slices: Vec<&[f32]> = matrix.chunks_exact(g.taps() * g.ci).collect();
-                product(&mut Rows { slices: &slices, taps: 1 }, panels, out, &mut ());
+                product(&mut Rows { slices: &slices, taps: 1 }, panels, out, &mut { epilogue });
             } else {
                 let slices = input_slices(g, x, &pixels, group, &outside);
-                product(&mut Rows { slices: &slices, taps: g.taps() }, panels, out, &mut ());
+                let mut rows = Rows { slices: &slices, taps: g.taps() };
+                product(&mut rows, panels, out, &mut { epilogue });
             }
         }
     });
@@ -42,16 +50,16 @@ pub(super) fn forward(g: &Geometry, x: &[f32], weight: &[f32]) -> Vec<f32> {
 }
 
 /// (taps, ci, co) of a group, or (1, taps ci, co) for gathered blocks.
-fn forward_panels(g: &Geometry, weight: &[f32], group: usize) -> Panels {
+fn forward_panels(g: &Geometry, weight: &[f32], group: usize, format: Format) -> Panels {
     let (inputs, outputs, taps) = (g.group_inputs(), g.group_outputs(), g.taps());
     if is_gathered(g) {
         let values = &to_hwio(g, weight, group);
         let source = Source { values, tap: 0, row: outputs, column: 1 };
-        return Panels::pack(source, &[0], taps * inputs, outputs);
+        return Panels::pack(format, source, &[0], taps * inputs, outputs);
     }
     let values = &weight[group * outputs * inputs * taps..];
     let source = Source { values, tap: 1, row: taps, column: inputs * taps };
-    Panels::pack(source, &(0..taps).collect::<Vec<_>>(), inputs, outputs)
+    Panels::pack(format, source, &(0..taps).collect::<Vec<_>>(), inputs, outputs)
 }
 
 /// What each tap of these output pixels reads: a group's channels of an input pixel, or zeros.
@@ -87,8 +95,8 @@ struct Class {
 }
 
 /// dx (n, h, w, ci).
-pub(super) fn backward_data(g: &Geometry, dy: &[f32], weight: &[f32]) -> Vec<f32> {
-    let classes = classes(g, weight);
+pub(super) fn backward_data(g: &Geometry, dy: &[f32], weight: &[f32], format: Format) -> Vec<f32> {
+    let classes = classes(g, weight, format);
     let outside = vec![0.0; g.group_outputs()];
     let row = g.w * g.ci;
     // Rows over all images; each class has about as many pixels of a block.
@@ -118,7 +126,7 @@ pub(super) fn backward_data(g: &Geometry, dy: &[f32], weight: &[f32]) -> Vec<f32
     dx
 }
 
-fn classes(g: &Geometry, weight: &[f32]) -> Vec<Class> {
+fn classes(g: &Geometry, weight: &[f32], format: Format) -> Vec<Class> {
     let [rows, columns] = g.stride;
     let remainders = (0..rows).flat_map(|y| (0..columns).map(move |x| [y, x]));
     remainders
@@ -131,19 +139,24 @@ fn classes(g: &Geometry, weight: &[f32]) -> Vec<Class> {
             };
             let all = (0..g.kh).flat_map(|ky| (0..g.kw).map(move |kx| [ky, kx]));
             let taps: Vec<[usize; 2]> = all.filter(meets).collect();
-            let panels =
-                (0..g.groups).map(|group| backward_panels(g, weight, group, &taps)).collect();
+            let panels = |group| backward_panels(g, weight, group, (&taps, format));
+            let panels = (0..g.groups).map(panels).collect();
             Class { remainder, taps, panels }
         })
         .collect()
 }
 
-fn backward_panels(g: &Geometry, weight: &[f32], group: usize, taps: &[[usize; 2]]) -> Panels {
+fn backward_panels(
+    g: &Geometry,
+    weight: &[f32],
+    group: usize,
+    (taps, format): (&[[usize; 2]], Format),
+) -> Panels {
     let (inputs, outputs) = (g.group_inputs(), g.group_outputs());
     let values = &weight[group * outputs * inputs * g.taps()..];
     let source = Source { values, tap: 1, row: inputs * g.taps(), column: g.taps() };
     let taps: Vec<usize> = taps.iter().map(|[ky, kx]| ky * g.kw + kx).collect();
-    Panels::pack(source, &taps, outputs, inputs)
+    Panels::pack(format, source, &taps, outputs, inputs)
 }
 
 /// The gradients that come back to these input pixels through the class's taps.

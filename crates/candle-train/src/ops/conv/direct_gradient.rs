@@ -11,7 +11,7 @@ use super::direct::input_slices;
 use super::gathered::{gather, is_gathered};
 use super::geometry::{Geometry, Pixel};
 use super::weight_layout::from_hwio;
-use crate::ops::kernel::{Columns, Output, Panels, Source, Sums, Write, product};
+use crate::ops::kernel::{Columns, Format, Output, Panels, Source, Sums, Write, product};
 use crate::ops::scratch::Scratch;
 
 /// Output pixels per product.
@@ -24,8 +24,8 @@ const LARGE_WEIGHT: usize = 1 << 17;
 const ROWS: usize = 48;
 
 /// dw in PyTorch's order.
-pub(super) fn backward_weight(g: &Geometry, x: &[f32], dy: &[f32]) -> Vec<f32> {
-    let work = Work { g, x, dy, zeros: vec![0.0; g.group_inputs()] };
+pub(super) fn backward_weight(g: &Geometry, x: &[f32], dy: &[f32], format: Format) -> Vec<f32> {
+    let work = Work { g, x, dy, format, zeros: vec![0.0; g.group_inputs()] };
     let large = g.weight_len() > LARGE_WEIGHT && !is_gathered(g);
     from_hwio(g, &if large { work.spread() } else { work.parts() })
 }
@@ -34,6 +34,7 @@ struct Work<'a> {
     g: &'a Geometry,
     x: &'a [f32],
     dy: &'a [f32],
+    format: Format,
     zeros: Vec<f32>,
 }
 
@@ -88,7 +89,7 @@ impl Work<'_> {
     fn panels(&self, pixels: Range<usize>, group: usize) -> Panels {
         let values = &self.dy[pixels.start * self.g.co + group * self.g.group_outputs()..];
         let source = Source { values, tap: 0, row: self.g.co, column: 1 };
-        Panels::pack(source, &[0], pixels.len(), self.g.group_outputs())
+        Panels::pack(self.format, source, &[0], pixels.len(), self.g.group_outputs())
     }
 
     /// As [`Work::parts`].

@@ -23,11 +23,10 @@ mod winograd;
 use candle_core::{Result, Shape, Tensor, bail};
 use rayon::prelude::*;
 
-use super::bias::column_sums;
 use super::chain;
 use super::flops::add_multiplications;
 use super::operation::{Gradients, Input, Operation, TwoOrThree};
-use super::precision::{round, rounded};
+use super::precision::{bias_gradient, operand, round_block, rounded};
 use super::storage::{read, tensor};
 use super::weight::{Destination, Weight};
 use crate::{Convolutions, Precision};
@@ -177,7 +176,7 @@ impl Conv {
         ConvOptions { precision, convolutions, .. }: ConvOptions,
     ) -> Self {
         add_multiplications(geometry.multiplications());
-        let algorithm = Algorithm::of(&geometry, convolutions);
+        let algorithm = Algorithm::of(&geometry, convolutions, precision);
         let (dw, db) = (weight.destination(), bias.map(Weight::destination));
         Self {
             geometry,
@@ -192,17 +191,18 @@ impl Conv {
     }
 
     fn values(&self, x: &[f32], weight: &[f32], bias: Option<&[f32]>) -> Vec<f32> {
-        let (x, weight) = (rounded(x, self.precision), rounded(weight, self.precision));
-        let mut y = self.algorithm.forward(&self.geometry, &x, &weight);
-        if let Some(bias) = bias {
-            let bias = rounded(bias, self.precision);
-            y.par_chunks_mut(PIXELS * bias.len()).for_each(|block| {
-                for pixel in block.chunks_exact_mut(bias.len()) {
-                    pixel.iter_mut().zip(&*bias).for_each(|(y, bias)| *y += bias);
-                }
-            });
-        }
-        round(&mut y, self.precision);
+        let (x, weight) = (self.algorithm.operand(x), self.algorithm.operand(weight));
+        let Some(bias) = bias else {
+            return self.algorithm.forward(&self.geometry, &x, &weight);
+        };
+        let mut y = self.algorithm.sums(&self.geometry, &x, &weight);
+        let bias = rounded(bias, self.precision);
+        y.par_chunks_mut(PIXELS * bias.len()).for_each(|block| {
+            for pixel in block.chunks_exact_mut(bias.len()) {
+                pixel.iter_mut().zip(&*bias).for_each(|(y, bias)| *y += bias);
+            }
+            round_block(block, self.precision);
+        });
         y
     }
 
@@ -210,20 +210,16 @@ impl Conv {
     fn gradients(&self, x: &Tensor, weight: &Tensor, dy: &Tensor) -> Result<ConvGradients> {
         let (algorithm, geometry) = (self.algorithm, &self.geometry);
         read([x, weight, dy], |[x_values, weight_values, dy]| {
-            let dy = rounded(dy, self.precision);
+            let dy = algorithm.operand(dy);
             let dw = if weight.track_op() {
-                let x_values = rounded(x_values, self.precision);
-                let mut dw = algorithm.backward_weight(geometry, &x_values, &dy);
-                round(&mut dw, self.precision);
-                self.dw.send(dw, weight)?
+                let x_values = algorithm.operand(x_values);
+                self.dw.send(algorithm.backward_weight(geometry, &x_values, &dy), weight)?
             } else {
                 None
             };
             let dx = if x.track_op() {
-                let weight_values = rounded(weight_values, self.precision);
-                let mut dx = algorithm.backward_data(geometry, &dy, &weight_values);
-                round(&mut dx, self.precision);
-                Some(tensor(dx, x.shape())?)
+                let weight_values = algorithm.operand(weight_values);
+                Some(tensor(algorithm.backward_data(geometry, &dy, &weight_values), x.shape())?)
             } else {
                 None
             };
@@ -233,11 +229,10 @@ impl Conv {
 
     fn bias_gradient(&self, bias: Option<&Tensor>, dy: &Tensor) -> Result<Option<Tensor>> {
         let (Some(destination), Some(bias)) = (&self.db, bias) else { return Ok(None) };
+        let (channels, precision) = (self.geometry.co, self.precision);
         let sums =
-            |[dy]: [&[f32]; 1]| Ok(column_sums(&rounded(dy, self.precision), self.geometry.co));
-        let mut db = read([dy], sums)?;
-        round(&mut db, self.precision);
-        destination.send(db, bias)
+            |[dy]: [&[f32]; 1]| Ok(bias_gradient(&operand(dy, precision), channels, precision));
+        destination.send(read([dy], sums)?, bias)
     }
 }
 

@@ -8,6 +8,7 @@ use proptest::prelude::*;
 use super::super::batch_norm::{Activation, batch_norm};
 use super::super::testing::{Collected, check_weights, values};
 use super::super::weight::{GradientSink, Uses, WeightUse};
+use super::algorithm::Way;
 use super::*;
 
 const FAST: ConvOptions = ConvOptions {
@@ -17,16 +18,16 @@ const FAST: ConvOptions = ConvOptions {
     convolutions: Convolutions::Fast,
 };
 
-const ALL: [Algorithm; 3] = [Algorithm::Direct, Algorithm::Winograd, Algorithm::Depthwise];
+const ALL: [Way; 3] = [Way::Direct, Way::Winograd, Way::Depthwise];
 
-fn applies(algorithm: Algorithm, g: &Geometry) -> bool {
-    match algorithm {
-        Algorithm::Direct => true,
-        Algorithm::Winograd => {
+fn applies(way: Way, g: &Geometry) -> bool {
+    match way {
+        Way::Direct => true,
+        Way::Winograd => {
             (g.kh, g.kw, g.stride, g.dilation, g.groups) == (3, 3, [1, 1], [1, 1], 1)
                 && g.padding < [3, 3]
         }
-        Algorithm::Depthwise => depthwise::applies(g),
+        Way::Depthwise => depthwise::applies(g),
     }
 }
 
@@ -82,7 +83,8 @@ impl Case {
         }
     }
 
-    fn compute(&self, algorithm: Algorithm) -> [Vec<f32>; 3] {
+    fn compute(&self, way: Way, precision: Precision) -> [Vec<f32>; 3] {
+        let algorithm = Algorithm { way, precision };
         [
             algorithm.forward(&self.g, &self.x, &self.w),
             algorithm.backward_data(&self.g, &self.r, &self.w),
@@ -91,8 +93,9 @@ impl Case {
     }
 
     /// Largest errors of y, dx and dw, relative to the root mean square of the exact values.
-    fn errors(&self, algorithm: Algorithm) -> [f64; 3] {
-        let (exact, found) = (exact(&self.g, &self.x, &self.w, &self.r), self.compute(algorithm));
+    fn errors(&self, way: Way) -> [f64; 3] {
+        let exact = exact(&self.g, &self.x, &self.w, &self.r);
+        let found = self.compute(way, Precision::Fp32);
         std::array::from_fn(|i| {
             let (exact, found) = (&exact[i], &found[i]);
             assert_eq!(exact.len(), found.len());
@@ -101,6 +104,23 @@ impl Case {
             let worst = errors.fold(0.0, |worst, error| if error > worst { error } else { worst });
             assert!(found.iter().all(|value| value.is_finite()));
             worst / rms.max(1e-3)
+        })
+    }
+
+    /// Largest errors of bf16 values, relative to the exact ones of rounded operands, or to their
+    /// root mean square where that is larger.
+    fn bf16_errors(&self, way: Way) -> [f64; 3] {
+        let held = |values: &[f32]| rounded(values, Precision::Bf16).into_owned();
+        let (x, w, r) = (held(&self.x), held(&self.w), held(&self.r));
+        let case = Self { g: self.g, x, w, r };
+        let exact = exact(&case.g, &case.x, &case.w, &case.r);
+        let found = case.compute(way, Precision::Bf16);
+        std::array::from_fn(|i| {
+            let (exact, found) = (&exact[i], &found[i]);
+            let rms = (exact.iter().map(|v| v * v).sum::<f64>() / exact.len() as f64).sqrt();
+            let error =
+                |(e, f): (&f64, &f32)| (e - f64::from(*f)).abs() / e.abs().max(rms).max(1e-3);
+            exact.iter().zip(found).map(error).fold(0.0, f64::max)
         })
     }
 }
@@ -140,10 +160,14 @@ proptest! {
 
     #[test]
     fn every_algorithm_agrees_with_sums_in_f64(case in case()) {
-        for algorithm in ALL.into_iter().filter(|algorithm| applies(*algorithm, &case.g)) {
-            let bound = if algorithm == Algorithm::Winograd { 1e-4 } else { 2e-5 };
-            for error in case.errors(algorithm) {
-                prop_assert!(error < bound, "{algorithm:?}: {error:e}");
+        for way in ALL.into_iter().filter(|way| applies(*way, &case.g)) {
+            let bound = if way == Way::Winograd { 1e-4 } else { 2e-5 };
+            for error in case.errors(way) {
+                prop_assert!(error < bound, "{way:?}: {error:e}");
+            }
+            for error in case.bf16_errors(way) {
+                // Half of the last of eight digits.
+                prop_assert!(error < 1.0 / 250.0, "bf16 {way:?}: {error:e}");
             }
         }
     }
@@ -154,23 +178,26 @@ fn blocks_parts_and_stages_of_larger_shapes_agree_with_sums_in_f64() {
     let same = |groups| Sliding { stride: [1, 1], padding: [1, 1], dilation: [1, 1], groups };
     let halving =
         |padding| Sliding { stride: [2, 2], padding: [padding; 2], dilation: [1, 1], groups: 1 };
-    for (case, algorithm) in [
+    for (case, way) in [
         // Several blocks and parts; tiles that end outside the image.
-        (Case::new([3, 33, 17, 16], [24, 16, 3, 3], same(1)), Algorithm::Winograd),
+        (Case::new([3, 33, 17, 16], [24, 16, 3, 3], same(1)), Way::Winograd),
         // Kernels that are read once for several blocks, and sums spread over the components.
-        (Case::new([50, 4, 4, 352], [341, 352, 3, 3], same(1)), Algorithm::Winograd),
-        (Case::new([2, 33, 17, 16], [24, 16, 3, 3], same(1)), Algorithm::Direct),
+        (Case::new([50, 4, 4, 352], [341, 352, 3, 3], same(1)), Way::Winograd),
+        (Case::new([2, 33, 17, 16], [24, 16, 3, 3], same(1)), Way::Direct),
         // A large weight.
-        (Case::new([2, 18, 14, 130], [129, 130, 3, 3], halving(1)), Algorithm::Direct),
-        (Case::new([2, 17, 14, 300], [450, 300, 1, 1], halving(0)), Algorithm::Direct),
+        (Case::new([2, 18, 14, 130], [129, 130, 3, 3], halving(1)), Way::Direct),
+        (Case::new([2, 17, 14, 300], [450, 300, 1, 1], halving(0)), Way::Direct),
         // A stem.
-        (Case::new([2, 37, 31, 3], [19, 3, 7, 7], halving(3)), Algorithm::Direct),
-        (Case::new([2, 29, 23, 35], [35, 1, 3, 3], same(35)), Algorithm::Depthwise),
+        (Case::new([2, 37, 31, 3], [19, 3, 7, 7], halving(3)), Way::Direct),
+        (Case::new([2, 29, 23, 35], [35, 1, 3, 3], same(35)), Way::Depthwise),
     ] {
-        assert!(applies(algorithm, &case.g));
-        let bound = if algorithm == Algorithm::Winograd { 1e-4 } else { 2e-5 };
-        for error in case.errors(algorithm) {
-            assert!(error < bound, "{algorithm:?} {:?}: {error:e}", case.g);
+        assert!(applies(way, &case.g));
+        let bound = if way == Way::Winograd { 1e-4 } else { 2e-5 };
+        for error in case.errors(way) {
+            assert!(error < bound, "{way:?} {:?}: {error:e}", case.g);
+        }
+        for error in case.bf16_errors(way) {
+            assert!(error < 1.0 / 250.0, "bf16 {way:?} {:?}: {error:e}", case.g);
         }
     }
 }
@@ -183,8 +210,8 @@ fn the_error_of_winograd_stays_within_its_bound_over_the_shapes_of_resnets() {
     {
         let sliding = Sliding { stride: [1, 1], padding: [1, 1], dilation: [1, 1], groups: 1 };
         let case = Case::new([n, size, size, ci], [co, ci, 3, 3], sliding);
-        let direct = case.errors(Algorithm::Direct);
-        let winograd = case.errors(Algorithm::Winograd);
+        let direct = case.errors(Way::Direct);
+        let winograd = case.errors(Way::Winograd);
         let show = |errors: [f64; 3]| errors.map(|error| format!("{error:.1e}")).join(" ");
         println!("{size}x{size} {ci} -> {co}: {}, winograd {}", show(direct), show(winograd));
         assert!(direct.iter().all(|&error| error < 1e-5), "{direct:?}");
@@ -196,21 +223,23 @@ fn the_error_of_winograd_stays_within_its_bound_over_the_shapes_of_resnets() {
 fn bits_do_not_depend_on_the_number_of_threads() {
     let sliding =
         |stride, groups| Sliding { stride: [stride; 2], padding: [1, 1], dilation: [1, 1], groups };
-    for (case, algorithm) in [
-        (Case::new([9, 13, 11, 17], [33, 17, 3, 3], sliding(1, 1)), Algorithm::Winograd),
-        (Case::new([40, 4, 4, 352], [341, 352, 3, 3], sliding(1, 1)), Algorithm::Winograd),
-        (Case::new([9, 13, 11, 6], [10, 6, 3, 3], sliding(1, 1)), Algorithm::Direct),
-        (Case::new([5, 13, 11, 32], [48, 16, 3, 3], sliding(2, 2)), Algorithm::Direct),
-        (Case::new([2, 18, 14, 130], [129, 130, 3, 3], sliding(2, 1)), Algorithm::Direct),
-        (Case::new([5, 13, 11, 19], [19, 1, 3, 3], sliding(1, 19)), Algorithm::Depthwise),
+    for (case, way) in [
+        (Case::new([9, 13, 11, 17], [33, 17, 3, 3], sliding(1, 1)), Way::Winograd),
+        (Case::new([40, 4, 4, 352], [341, 352, 3, 3], sliding(1, 1)), Way::Winograd),
+        (Case::new([9, 13, 11, 6], [10, 6, 3, 3], sliding(1, 1)), Way::Direct),
+        (Case::new([5, 13, 11, 32], [48, 16, 3, 3], sliding(2, 2)), Way::Direct),
+        (Case::new([2, 18, 14, 130], [129, 130, 3, 3], sliding(2, 1)), Way::Direct),
+        (Case::new([5, 13, 11, 19], [19, 1, 3, 3], sliding(1, 19)), Way::Depthwise),
     ] {
-        let bits = |threads| {
-            let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
-            let all = pool.install(|| case.compute(algorithm));
-            all.map(|values| values.into_iter().map(f32::to_bits).collect::<Vec<_>>())
-        };
-        let one = bits(1);
-        assert!(one == bits(2) && one == bits(3), "{algorithm:?}");
+        for precision in [Precision::Fp32, Precision::Bf16] {
+            let bits = |threads| {
+                let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
+                let all = pool.install(|| case.compute(way, precision));
+                all.map(|values| values.into_iter().map(f32::to_bits).collect::<Vec<_>>())
+            };
+            let one = bits(1);
+            assert!(one == bits(2) && one == bits(3), "{way:?} {precision:?}");
+        }
     }
 }
 
@@ -219,15 +248,15 @@ fn the_rule_takes_winograd_for_3x3_of_stride_1_with_enough_channels() {
     let of = |ci: usize, co, k, stride, groups| {
         let sliding = Sliding { stride: [stride; 2], padding: [1, 1], dilation: [1, 1], groups };
         let g = Geometry::new((1, 8, 8, ci), (co, ci / groups, k, k), sliding).unwrap();
-        assert_ne!(Algorithm::of(&g, Convolutions::Direct), Algorithm::Winograd);
-        Algorithm::of(&g, Convolutions::Fast)
+        assert_ne!(Algorithm::of(&g, Convolutions::Direct, Precision::Fp32).way, Way::Winograd);
+        Algorithm::of(&g, Convolutions::Fast, Precision::Fp32).way
     };
-    assert_eq!(of(64, 64, 3, 1, 1), Algorithm::Winograd);
-    assert_eq!(of(3, 64, 3, 1, 1), Algorithm::Direct);
-    assert_eq!(of(64, 64, 3, 2, 1), Algorithm::Direct);
-    assert_eq!(of(64, 64, 1, 1, 1), Algorithm::Direct);
-    assert_eq!(of(64, 64, 3, 1, 2), Algorithm::Direct);
-    assert_eq!(of(64, 64, 3, 1, 64), Algorithm::Depthwise);
+    assert_eq!(of(64, 64, 3, 1, 1), Way::Winograd);
+    assert_eq!(of(3, 64, 3, 1, 1), Way::Direct);
+    assert_eq!(of(64, 64, 3, 2, 1), Way::Direct);
+    assert_eq!(of(64, 64, 1, 1, 1), Way::Direct);
+    assert_eq!(of(64, 64, 3, 1, 2), Way::Direct);
+    assert_eq!(of(64, 64, 3, 1, 64), Way::Depthwise);
 }
 
 /// The operation against central differences.

@@ -7,10 +7,9 @@ use super::algorithm::Algorithm;
 use super::geometry::Geometry;
 use super::{ConvOptions, Slides, Sliding};
 use crate::Precision;
-use crate::ops::bias::column_sums;
 use crate::ops::chain;
 use crate::ops::operation::{Gradients, Input, Operation};
-use crate::ops::precision::{round, rounded};
+use crate::ops::precision::{bias_gradient, operand, round, rounded};
 use crate::ops::storage::{read, tensor};
 use crate::ops::weight::{Destination, Weight};
 
@@ -124,7 +123,7 @@ impl Transposed {
         Ok(Self {
             geometry,
             shape: vec![n, rows, columns, co],
-            algorithm: Algorithm::of(&geometry, options.convolutions),
+            algorithm: Algorithm::of(&geometry, options.convolutions, options.precision),
             precision: options.precision,
             #[cfg(feature = "cuda")]
             convolutions: options.convolutions,
@@ -134,8 +133,8 @@ impl Transposed {
     }
 
     fn values(&self, x: &[f32], weight: &[f32], bias: &[f32]) -> Vec<f32> {
-        let (x, weight) = (rounded(x, self.precision), rounded(weight, self.precision));
-        let mut y = self.algorithm.backward_data(&self.geometry, &x, &weight);
+        let (x, weight) = (self.algorithm.operand(x), self.algorithm.operand(weight));
+        let mut y = self.algorithm.data_sums(&self.geometry, &x, &weight);
         let bias = rounded(bias, self.precision);
         for place in y.chunks_exact_mut(bias.len()) {
             place.iter_mut().zip(&*bias).for_each(|(y, bias)| *y += bias);
@@ -161,19 +160,13 @@ impl Operation for Transposed {
     fn backward(&self, [x, weight, bias]: [&Tensor; 3], _: &Tensor, dy: Tensor) -> Gradients<Self> {
         let (algorithm, g) = (self.algorithm, &self.geometry);
         read([x, weight, &dy], |[x_values, weight_values, dy]| {
-            let dy = rounded(dy, self.precision);
-            let rounded_to = |mut values: Vec<f32>| {
-                round(&mut values, self.precision);
-                values
-            };
-            let db = self.db.send(rounded_to(column_sums(&dy, g.ci)), bias)?;
-            let x_values = rounded(x_values, self.precision);
-            let dw = algorithm.backward_weight(g, &dy, &x_values);
-            let dw = self.dw.send(rounded_to(dw), weight)?;
+            let db = bias_gradient(&operand(dy, self.precision), g.ci, self.precision);
+            let db = self.db.send(db, bias)?;
+            let (dy, x_values) = (algorithm.operand(dy), algorithm.operand(x_values));
+            let dw = self.dw.send(algorithm.backward_weight(g, &dy, &x_values), weight)?;
             let dx = if x.track_op() {
-                let weight_values = rounded(weight_values, self.precision);
-                let dx = algorithm.forward(g, &dy, &weight_values);
-                Some(tensor(rounded_to(dx), x.shape())?)
+                let weight_values = algorithm.operand(weight_values);
+                Some(tensor(algorithm.forward(g, &dy, &weight_values), x.shape())?)
             } else {
                 None
             };

@@ -4,6 +4,7 @@ use std::ops::Range;
 
 use pulp::Simd;
 
+use super::bf16::{Instructions, Tile as Bf16Tile};
 use super::level::TILE_ROWS;
 use super::product::{Chunk, Left};
 use super::tile::{Tile, add_outer, zeros};
@@ -77,6 +78,18 @@ impl Left for Columns<'_> {
             add_outer(simd, &mut sums, &a[0], b);
         }
         sums
+    }
+
+    fn pack(
+        &self,
+        instructions: Instructions,
+        rows: Range<usize>,
+        (_, depth): (usize, Range<usize>),
+        tile: &mut Bf16Tile,
+    ) {
+        instructions.pack_across(tile, [rows.len(), depth.len()], false, |k| {
+            &self.slices[depth.start + k][rows.start..]
+        });
     }
 }
 

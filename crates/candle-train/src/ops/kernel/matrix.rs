@@ -2,10 +2,12 @@
 
 use rayon::prelude::*;
 
+use super::bf16;
 use super::columns::Columns;
 use super::level::{TILE_ROWS, best};
-use super::panels::{Panels, Source};
+use super::panels::Source;
 use super::product::{Epilogue, Output, Sums, Write, product};
+use super::right::{Format, Panels};
 use super::rows::Rows;
 use super::transpose::{Strided, transpose_best};
 use crate::ops::scratch::filled;
@@ -44,11 +46,16 @@ impl<'a> Matrix<'a> {
         }
     }
 
-    /// Packed as the right operand of a product.
+    /// Packed as the right operand of a product of f32 numbers.
     pub(in crate::ops) fn panels(self) -> Panels {
+        self.panels_of(Format::F32)
+    }
+
+    /// Packed as the right operand of a product.
+    pub(in crate::ops) fn panels_of(self, format: Format) -> Panels {
         let source =
             Source { values: self.values, tap: 0, row: self.row_stride, column: self.col_stride };
-        Panels::pack(source, &[0], self.rows, self.cols)
+        Panels::pack(format, source, &[0], self.rows, self.cols)
     }
 
     /// `rows` rows from `first` on, as the left operand of a block; calls `f` with it.
@@ -74,18 +81,30 @@ pub(in crate::ops) fn multiply(
     write: Write,
     sums: Sums,
 ) {
-    assert_eq!(out.len(), a.rows * b.columns, "the output covers its values");
-    let rows = rows_per_block(a.rows);
-    let blocks = out.par_chunks_mut((rows * b.columns).max(1)).enumerate().with_max_len(1);
+    multiply_and_finish(out, a, b, (write, sums), ());
+}
+
+/// [`multiply`], and each block is given to an `epilogue`.
+pub(in crate::ops) fn multiply_and_finish(
+    out: &mut [f32],
+    a: Matrix<'_>,
+    b: &Panels,
+    (write, sums): (Write, Sums),
+    epilogue: impl Epilogue + Copy + Sync,
+) {
+    assert_eq!(out.len(), a.rows * b.columns(), "the output covers its values");
+    let rows = rows_per_block(b.format(), a.rows);
+    let blocks = out.par_chunks_mut((rows * b.columns()).max(1)).enumerate().with_max_len(1);
     blocks.for_each(|(block, out)| {
-        multiply_block(out, a, block * rows, b, (write, sums), &mut ());
+        multiply_block(out, a, block * rows, b, (write, sums), &mut { epilogue });
     });
 }
 
 /// a b, row-major, on all threads.
 pub(in crate::ops) fn multiplied(a: Matrix<'_>, b: Matrix<'_>, sums: Sums) -> Vec<f32> {
-    let (rows, columns, product) = (a.rows, b.cols, Rowwise::new(a, b, sums));
-    filled(rows * columns, rows_per_block(rows) * columns, |start, out| {
+    let (rows, columns) = (a.rows, b.cols);
+    let product = Rowwise::new(a, b, Format::F32, sums);
+    filled(rows * columns, rows_per_block(Format::F32, rows) * columns, |start, out| {
         product.write(out, start / columns, &mut ());
     })
 }
@@ -100,14 +119,14 @@ pub(in crate::ops) enum Rowwise<'a> {
 }
 
 impl<'a> Rowwise<'a> {
-    pub(in crate::ops) fn new(a: Matrix<'a>, b: Matrix<'_>, sums: Sums) -> Self {
+    pub(in crate::ops) fn new(a: Matrix<'a>, b: Matrix<'_>, format: Format, sums: Sums) -> Self {
         // Values that are packed or transposed in either way.
         let (packed, turned) = (b.rows * b.cols, a.rows * (a.cols + b.cols));
         if packed <= turned {
-            return Self::Packed { a, b: b.panels(), sums };
+            return Self::Packed { a, b: b.panels_of(format), sums };
         }
-        let (rows, a, b) = (a.rows, a.transposed().panels(), b.transposed());
-        let block = rows_per_block(b.rows) * rows;
+        let (rows, a, b) = (a.rows, a.transposed().panels_of(format), b.transposed());
+        let block = rows_per_block(format, b.rows) * rows;
         let columns = filled(b.rows * rows, block, |start, out| {
             multiply_block(out, b, start / rows, &a, (Write::Replace, sums), &mut ());
         });
@@ -144,15 +163,19 @@ fn multiply_block(
     (write, sums): (Write, Sums),
     epilogue: &mut dyn Epilogue,
 ) {
-    assert_eq!(a.cols, b.depth * b.taps, "inner sizes agree");
-    let starts: Vec<usize> = (0..out.len()).step_by(b.columns.max(1)).collect();
+    assert_eq!(a.cols, b.inner(), "inner sizes agree");
+    let starts: Vec<usize> = (0..out.len()).step_by(b.columns().max(1)).collect();
     a.left(first, b, Output { values: out, starts: &starts, write, sums }, epilogue);
 }
 
 /// Rows per block for a product of so many rows: as many blocks for one thread as for another, in
 /// whole tiles.
-pub(in crate::ops) fn rows_per_block(rows: usize) -> usize {
+pub(in crate::ops) fn rows_per_block(format: Format, rows: usize) -> usize {
+    let (most, fewest, tile) = match format {
+        Format::F32 => (ROWS, MIN_ROWS, TILE_ROWS),
+        Format::Bf16(_) => (bf16::BLOCK_ROWS, bf16::STRIP, bf16::STRIP),
+    };
     let threads = rayon::current_num_threads();
-    let blocks = rows.div_ceil(ROWS).next_multiple_of(threads);
-    rows.div_ceil(blocks.max(1)).max(MIN_ROWS).next_multiple_of(TILE_ROWS)
+    let blocks = rows.div_ceil(most).next_multiple_of(threads);
+    rows.div_ceil(blocks.max(1)).max(fewest).next_multiple_of(tile)
 }

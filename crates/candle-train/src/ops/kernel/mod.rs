@@ -1,4 +1,4 @@
-//! Dense f32 products: register tiles over packed panels; the instruction set is chosen at run
+//! Dense products: register tiles over packed panels; the instruction set is chosen at run
 //! time.
 //!
 //! The right operand B is packed once into [`Panels`]. A [`product::Left`] operand says where a
@@ -7,26 +7,33 @@
 //! ([`Columns`], for weight gradients). [`product()`] multiplies a block of rows on the calling
 //! thread; [`multiply`] cuts a whole product into such blocks.
 //!
-//! Each element of the result is a sum of chunks of fixed length ([`Sums`]), added in order, and
+//! Operands are f32, or rounded to bf16 where the processor multiplies that faster ([`Format`]).
+//! Each element of an f32 result is a sum of chunks of fixed length ([`Sums`]), added in order, and
 //! each chunk is one chain of fused multiply-adds. So bits depend neither on threads, nor on
 //! caches, nor on which of AVX-512, AVX2 and NEON runs. Processors without fused multiply-add round
 //! each product, too.
 
+mod bf16;
 mod columns;
 mod level;
 mod matrix;
 mod panels;
 mod product;
+mod right;
 mod rows;
 #[cfg(test)]
 mod tests;
 mod tile;
 mod transpose;
 
+pub(in crate::ops) use bf16::Instructions;
 pub(in crate::ops) use columns::Columns;
 pub(in crate::ops) use level::{best, run};
-pub(in crate::ops) use matrix::{Matrix, Rowwise, multiplied, multiply, rows_per_block};
-pub(in crate::ops) use panels::{Block, Panels, Source};
+pub(in crate::ops) use matrix::{
+    Matrix, Rowwise, multiplied, multiply, multiply_and_finish, rows_per_block,
+};
+pub(in crate::ops) use panels::{Block, Source};
 pub(in crate::ops) use product::{Epilogue, Output, Sums, Write, product};
+pub(in crate::ops) use right::{Format, Panels};
 pub(in crate::ops) use rows::Rows;
 pub(in crate::ops) use transpose::{Strided, transpose_best};

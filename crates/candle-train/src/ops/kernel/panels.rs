@@ -33,7 +33,7 @@ pub(in crate::ops) struct Source<'a> {
 
 /// B, (taps, depth, columns), in panels of a few registers' columns: a panel is (taps, depth, its
 /// columns), contiguous; columns beyond the last are zero.
-pub(in crate::ops) struct Panels {
+pub(in crate::ops) struct F32Panels {
     /// Of several operands, if they were packed together.
     values: Arc<Scratch>,
     /// Where those of this one begin.
@@ -52,7 +52,7 @@ pub(super) struct Panel<'a> {
     pub(super) columns: Range<usize>,
 }
 
-impl Panels {
+impl F32Panels {
     /// Packs B, (taps, depth, columns), for the processor's best level. `tap_of` gives the tap of
     /// the source for each tap of B, so that a product may use some of them, in any order.
     pub(in crate::ops) fn pack(
@@ -64,7 +64,7 @@ impl Panels {
         Self::pack_for(best(), source, taps, depth, columns)
     }
 
-    /// As [`Panels::pack`], for a given level.
+    /// As [`F32Panels::pack`], for a given level.
     pub(in crate::ops) fn pack_for(
         level: Arch,
         source: Source<'_>,

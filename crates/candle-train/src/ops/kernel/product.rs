@@ -4,8 +4,10 @@ use std::ops::Range;
 
 use pulp::{Arch, Simd, WithSimd};
 
+use super::bf16::{self, Instructions, Tile as Bf16Tile};
 use super::level::{TILE_ROWS, run};
-use super::panels::{Panel, Panels};
+use super::panels::{F32Panels, Panel};
+use super::right::Panels;
 use super::tile::{Tile, write_row, write_whole_rows};
 
 /// Values of A that stay in the first-level cache while all panels of B pass by.
@@ -67,6 +69,15 @@ pub(in crate::ops) trait Left {
         chunk: &Chunk,
         b: &[[S::f32s; V]],
     ) -> Tile<S, M, V>;
+
+    /// At most 16 rows of a part of one tap's depth, as a tile of bf16 numbers, row after row.
+    fn pack(
+        &self,
+        instructions: Instructions,
+        rows: Range<usize>,
+        part: (usize, Range<usize>),
+        tile: &mut Bf16Tile,
+    );
 }
 
 /// A part of the inner dimension: some taps with their whole depth, or a part of the depth of one
@@ -115,12 +126,38 @@ pub(in crate::ops) fn product<L: Left>(
     out: Output<'_>,
     epilogue: &mut dyn Epilogue,
 ) {
-    run(b.level, Product { left, b, out, epilogue });
+    match b {
+        Panels::F32(b) => run(b.level, Product { left, b, out, epilogue }),
+        Panels::Bf16(b) => bf16::product(left, b, out, epilogue),
+    }
+}
+
+/// Gives `epilogue` these rows of the result, of `columns` values each, that no product is added to
+/// any more.
+pub(super) fn finish(
+    level: Arch,
+    out: &mut Output<'_>,
+    columns: usize,
+    rows: Range<usize>,
+    epilogue: &mut dyn Epilogue,
+) {
+    if !epilogue.is_wanted() {
+        return;
+    }
+    let starts = out.starts;
+    let mut first = rows.start;
+    while first < rows.end {
+        let lies_beside = |&row: &usize| starts[row] == starts[first] + (row - first) * columns;
+        let end = first + (first..rows.end).take_while(lies_beside).count();
+        let values = &mut out.values[starts[first]..][..(end - first) * columns];
+        epilogue.finish(level, first, values);
+        first = end;
+    }
 }
 
 struct Product<'a, 'e, L> {
     left: &'a mut L,
-    b: &'a Panels,
+    b: &'a F32Panels,
     out: Output<'a>,
     // One compiled product serves all epilogues.
     epilogue: &'e mut dyn Epilogue,
@@ -240,17 +277,6 @@ impl<L: Left> Product<'_, '_, L> {
     }
 
     fn finish(&mut self, rows: Range<usize>) {
-        if !self.epilogue.is_wanted() {
-            return;
-        }
-        let (starts, columns) = (self.out.starts, self.b.columns);
-        let mut first = rows.start;
-        while first < rows.end {
-            let lies_beside = |&row: &usize| starts[row] == starts[first] + (row - first) * columns;
-            let end = first + (first..rows.end).take_while(lies_beside).count();
-            let values = &mut self.out.values[starts[first]..][..(end - first) * columns];
-            self.epilogue.finish(self.b.level, first, values);
-            first = end;
-        }
+        finish(self.b.level, &mut self.out, self.b.columns, rows, self.epilogue);
     }
 }

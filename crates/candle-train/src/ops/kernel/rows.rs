@@ -1,7 +1,10 @@
 //! A left operand whose rows are slices, one per row and tap.
 
+use std::ops::Range;
+
 use pulp::Simd;
 
+use super::bf16::{Instructions, Tile as Bf16Tile};
 use super::product::{Chunk, Left};
 use super::tile::{Tile, add_rows, zeros};
 
@@ -34,5 +37,17 @@ impl Left for Rows<'_> {
             b = after;
         }
         sums
+    }
+
+    fn pack(
+        &self,
+        instructions: Instructions,
+        rows: Range<usize>,
+        (tap, depth): (usize, Range<usize>),
+        tile: &mut Bf16Tile,
+    ) {
+        instructions.pack_lines(tile, [rows.len(), depth.len()], false, |i| {
+            &self.slices[(rows.start + i) * self.taps + tap][depth.start..]
+        });
     }
 }

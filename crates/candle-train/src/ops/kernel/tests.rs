@@ -1,12 +1,13 @@
 use proptest::prelude::*;
 use pulp::Arch;
 
+use super::panels::F32Panels;
 use super::*;
 use crate::ops::testing::values;
 
 fn panels(level: Arch, b: &[f32], depth: usize, columns: usize) -> Panels {
     let source = Source { values: b, tap: 0, row: columns, column: 1 };
-    Panels::pack_for(level, source, &[0], depth, columns)
+    Panels::F32(F32Panels::pack_for(level, source, &[0], depth, columns))
 }
 
 fn transposed(a: &[f32], rows: usize, columns: usize) -> Vec<f32> {
@@ -49,7 +50,7 @@ fn products_of_odd_sizes_and_transposed_operands_are_within_the_bound_at_every_l
             for level in level::all() {
                 let straight = panels(level, &b, k, n);
                 let source = Source { values: &b_turned, tap: 0, row: 1, column: k };
-                let turned = Panels::pack_for(level, source, &[0], k, n);
+                let turned = Panels::F32(F32Panels::pack_for(level, source, &[0], k, n));
                 let lefts = [Matrix::new(&a, m, k), Matrix::new(&a_turned, k, m).transposed()];
                 let mut results = Vec::new();
                 for left in lefts {
@@ -105,7 +106,7 @@ fn a_product_of_few_rows_has_the_bits_of_one_of_many() {
         multiply(&mut expected, a, &straight.panels(), Write::Replace, Sums::Long);
         for right in [straight, Matrix::new(&b_turned, n, k).transposed()] {
             assert!(multiplied(a, right, Sums::Long) == expected, "({m}, {k}, {n})");
-            let product = Rowwise::new(a, right, Sums::Long);
+            let product = Rowwise::new(a, right, Format::F32, Sums::Long);
             assert_eq!(matches!(product, Rowwise::Turned { .. }), m < 40);
             let mut rows = vec![f32::NAN; (m - m / 2) * n];
             product.write(&mut rows, m / 2, &mut Double);
@@ -174,7 +175,8 @@ proptest! {
             let before = values("out", 10, rows * (columns + 3));
             let mut out = before.clone();
             let mut note = Note(Vec::new());
-            let b_panels = Panels::pack_for(level, source, &order, depth, columns);
+            let b_panels =
+                Panels::F32(F32Panels::pack_for(level, source, &order, depth, columns));
             let output = Output { values: &mut out, starts: &starts, write, sums };
             product(&mut Rows { slices: &slices, taps }, &b_panels, output, &mut note);
             for row in 0..rows {

@@ -3,10 +3,14 @@
 use pulp::Arch;
 use rayon::prelude::*;
 
+use crate::Precision;
 use crate::ops::kernel::Epilogue;
 use crate::ops::math::{erf, exp, tanh};
+use crate::ops::precision::round_block;
 use crate::ops::simd::{vectorised, vectorised_for};
 
+/// Values that stay in the first-level cache from one step to the next.
+const NEAR: usize = 1 << 12;
 /// Values per task of the passes of their own.
 const BLOCK: usize = 1 << 13;
 
@@ -85,7 +89,8 @@ fn tangent(z: f32) -> f32 {
     tanh(SCALE * z * (CUBIC * z).mul_add(z, 1.0))
 }
 
-/// Adds the bias, keeps the sum where it is wanted, and applies the activation.
+/// Adds the bias, keeps the sum where it is wanted, and applies the activation; under a half
+/// precision, sum and result are rounded, as by autocast.
 pub(super) struct Finish<'a> {
     pub(super) bias: Option<&'a [f32]>,
     pub(super) activation: LinearActivation,
@@ -93,32 +98,54 @@ pub(super) struct Finish<'a> {
     pub(super) width: usize,
     /// Row-major, of the block's rows.
     pub(super) before: Option<&'a mut [f32]>,
+    pub(super) precision: Precision,
 }
 
 impl Epilogue for Finish<'_> {
     fn is_wanted(&self) -> bool {
-        let Self { bias, activation, before, .. } = self;
-        bias.is_some() || before.is_some() || *activation != LinearActivation::Identity
+        let Self { bias, activation, before, precision, .. } = self;
+        bias.is_some()
+            || before.is_some()
+            || *activation != LinearActivation::Identity
+            || *precision != Precision::Fp32
     }
 
     fn finish(&mut self, level: Arch, first: usize, values: &mut [f32]) {
-        vectorised_for(
-            level,
-            #[inline(always)]
-            || {
-                if let Some(bias) = self.bias {
+        let near = self.width * (NEAR / self.width.max(1)).max(1);
+        for (i, values) in values.chunks_mut(near).enumerate() {
+            self.finish_near(level, first * self.width + i * near, values);
+        }
+    }
+}
+
+impl Finish<'_> {
+    /// Whole rows, from value `start` of the block on.
+    fn finish_near(&mut self, level: Arch, start: usize, values: &mut [f32]) {
+        if let Some(bias) = self.bias {
+            vectorised_for(
+                level,
+                #[inline(always)]
+                || {
                     for row in values.chunks_exact_mut(self.width) {
                         for (value, bias) in row.iter_mut().zip(bias) {
                             *value += bias;
                         }
                     }
-                }
-                if let Some(before) = &mut self.before {
-                    before[first * self.width..][..values.len()].copy_from_slice(values);
-                }
-                activate_block(values, self.activation);
-            },
-        );
+                },
+            );
+        }
+        round_block(values, self.precision);
+        if let Some(before) = &mut self.before {
+            before[start..][..values.len()].copy_from_slice(values);
+        }
+        if self.activation != LinearActivation::Identity {
+            vectorised_for(
+                level,
+                #[inline(always)]
+                || activate_block(values, self.activation),
+            );
+            round_block(values, self.precision);
+        }
     }
 }
 
@@ -140,24 +167,21 @@ fn activate_block(values: &mut [f32], activation: LinearActivation) {
     }
 }
 
-/// Applies the activation to every value.
-pub(super) fn activate(values: &mut [f32], activation: LinearActivation) {
-    values.par_chunks_mut(BLOCK).for_each(|block| {
-        vectorised(
-            #[inline(always)]
-            || activate_block(block, activation),
-        );
-    });
-}
-
 /// The gradient of the activation's value becomes that of what entered it, which is `before`, or
-/// the rectifier's result.
-pub(super) fn pull_back(dy: &mut [f32], before: &[f32], activation: LinearActivation) {
+/// the rectifier's result; both gradients are rounded.
+pub(super) fn pull_back(
+    dy: &mut [f32],
+    before: &[f32],
+    activation: LinearActivation,
+    precision: Precision,
+) {
     dy.par_chunks_mut(BLOCK).zip(before.par_chunks(BLOCK)).for_each(|(dz, z)| {
+        round_block(dz, precision);
         vectorised(
             #[inline(always)]
             || pull_back_block(dz, z, activation),
         );
+        round_block(dz, precision);
     });
 }
 

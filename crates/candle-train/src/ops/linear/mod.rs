@@ -7,15 +7,14 @@ mod on_gpu;
 use candle_core::{Result, Shape, Tensor, bail};
 
 pub use activation::LinearActivation;
-use activation::{Finish, activate, pull_back};
+use activation::{Finish, pull_back};
 
-use super::bias::column_sums;
 use super::chain;
 use super::flops::add_multiplications;
-use super::kernel::{Matrix, Rowwise, Sums, Write, multiplied, multiply, rows_per_block};
+use super::kernel::{Format, Matrix, Rowwise, Sums, Write, multiply_and_finish, rows_per_block};
 use super::operation::{Gradients, Input, Kept, Operation, TwoOrThree};
-use super::precision::{round, rounded};
-use super::scratch::{filled, filled_together, zeros};
+use super::precision::{Round, bias_gradient, operand, rounded};
+use super::scratch::{filled, filled_together};
 use super::storage::{overwrite, read, tensor};
 use super::weight::{Destination, Weight};
 use crate::Precision;
@@ -84,13 +83,18 @@ impl Linear {
     }
 
     /// Bias and activation are applied while the product's rows are in the cache.
-    fn fused(&self, x: &[f32], weight: &[f32], bias: Option<&[f32]>) -> Vec<f32> {
-        let (rows, width) = (rows_per_block(self.n), self.outputs);
-        let x = Matrix::new(x, self.n, self.inputs);
-        let weight = Matrix::new(weight, self.outputs, self.inputs).transposed();
-        let product = Rowwise::new(x, weight, Sums::Long);
+    fn values(&self, x: &[f32], weight: &[f32], bias: Option<&[f32]>) -> Vec<f32> {
+        let (precision, width) = (self.precision, self.outputs);
+        let (x, weight) = (operand(x, precision), operand(weight, precision));
+        let bias = bias.map(|bias| rounded(bias, precision));
+        let x = Matrix::new(&x, self.n, self.inputs);
+        let weight = Matrix::new(&weight, self.outputs, self.inputs).transposed();
+        let format = Format::of(precision);
+        let (rows, product) =
+            (rows_per_block(format, self.n), Rowwise::new(x, weight, format, Sums::Long));
         let fill = |start: usize, y: &mut [f32], before: Option<&mut [f32]>| {
-            let mut finish = Finish { bias, activation: self.activation, width, before };
+            let (bias, activation) = (bias.as_deref(), self.activation);
+            let mut finish = Finish { bias, activation, width, before, precision };
             product.write(y, start / width, &mut finish);
         };
         let Some(kept) = &self.before else {
@@ -103,26 +107,16 @@ impl Linear {
         y
     }
 
-    /// As autocast: operands, sum and activation are rounded one after the other.
-    fn rounded(&self, x: &[f32], weight: &[f32], bias: Option<&[f32]>) -> Vec<f32> {
-        let (x, weight) = (rounded(x, self.precision), rounded(weight, self.precision));
-        let mut y = zeros(self.n * self.outputs);
-        if let Some(bias) = bias {
-            let bias = rounded(bias, self.precision);
-            y.chunks_exact_mut(self.outputs.max(1)).for_each(|row| row.copy_from_slice(&bias));
-        }
-        let x = Matrix::new(&x, self.n, self.inputs);
-        let weight = Matrix::new(&weight, self.outputs, self.inputs).transposed();
-        multiply(&mut y, x, &weight.panels(), Write::Add, Sums::Long);
-        round(&mut y, self.precision);
-        if let Some(before) = &self.before {
-            before.keep(y.clone());
-        }
-        if self.activation != LinearActivation::Identity {
-            activate(&mut y, self.activation);
-            round(&mut y, self.precision);
-        }
-        y
+    /// dx (n, inputs).
+    fn input_gradient(&self, dy: Matrix<'_>, weight: &[f32]) -> Vec<f32> {
+        let (format, inputs) = (Format::of(self.precision), self.inputs);
+        let weight = operand(weight, self.precision);
+        let weight = Matrix::new(&weight, self.outputs, inputs);
+        let (rows, product) =
+            (rows_per_block(format, self.n), Rowwise::new(dy, weight, format, Sums::Long));
+        filled(self.n * inputs, rows * inputs, |start, dx| {
+            product.write(dx, start / inputs, &mut Round(self.precision));
+        })
     }
 
     /// Turns the gradient of the result into that of what entered the activation, in its place;
@@ -133,19 +127,13 @@ impl Linear {
         }
         read([y], |[y]| {
             let before = self.before.as_ref().and_then(Kept::get).map_or(y, Vec::as_slice);
-            overwrite(dy, |dy| {
-                round(dy, self.precision);
-                pull_back(dy, before, self.activation);
-                round(dy, self.precision);
-            })
+            overwrite(dy, |dy| pull_back(dy, before, self.activation, self.precision))
         })
     }
 
     fn bias_gradient(&self, bias: Option<&Tensor>, dy: &[f32]) -> Result<Option<Tensor>> {
         let (Some(destination), Some(bias)) = (&self.db, bias) else { return Ok(None) };
-        let mut db = column_sums(dy, self.outputs);
-        round(&mut db, self.precision);
-        destination.send(db, bias)
+        destination.send(bias_gradient(dy, self.outputs, self.precision), bias)
     }
 }
 
@@ -156,11 +144,7 @@ impl Operation for Linear {
 
     fn forward(&self, ([x, weight], bias): TwoOrThree<Input<'_>>) -> Result<(Vec<f32>, Shape)> {
         let bias = bias.map(|bias| bias.values);
-        let y = if self.precision == Precision::Fp32 {
-            self.fused(x.values, weight.values, bias)
-        } else {
-            self.rounded(x.values, weight.values, bias)
-        };
+        let y = self.values(x.values, weight.values, bias);
         Ok((y, self.output_shape(x.shape)))
     }
 
@@ -173,26 +157,22 @@ impl Operation for Linear {
     ) -> Gradients<Self> {
         self.pull_back(y, &dy)?;
         read([x, weight, &dy], |[x_values, weight_values, dy]| {
-            let dy = rounded(dy, self.precision);
+            let dy = operand(dy, self.precision);
             let db = self.bias_gradient(bias, &dy)?;
             let dy = Matrix::new(&dy, self.n, self.outputs);
             let dw = if weight.track_op() {
-                let x_values = rounded(x_values, self.precision);
+                let x_values = operand(x_values, self.precision);
                 let x = Matrix::new(&x_values, self.n, self.inputs);
-                let x = x.panels();
+                let x = x.panels_of(Format::of(self.precision));
+                let (how, round) = ((Write::Replace, Sums::Long), Round(self.precision));
                 self.dw.send_written(weight, |dw| {
-                    multiply(dw, dy.transposed(), &x, Write::Replace, Sums::Long);
-                    round(dw, self.precision);
+                    multiply_and_finish(dw, dy.transposed(), &x, how, round);
                 })?
             } else {
                 None
             };
             let dx = if x.track_op() {
-                let weight_values = rounded(weight_values, self.precision);
-                let weight = Matrix::new(&weight_values, self.outputs, self.inputs);
-                let mut dx = multiplied(dy, weight, Sums::Long);
-                round(&mut dx, self.precision);
-                Some(tensor(dx, x.shape())?)
+                Some(tensor(self.input_gradient(dy, weight_values), x.shape())?)
             } else {
                 None
             };

@@ -51,7 +51,7 @@ pub enum PrecisionChoice {
     Bf16,
     /// half-precision autocast with a gradient scaler.
     Fp16,
-    /// The fastest that the device has: bf16 on GPUs, fp32 on the CPU.
+    /// The fastest that the device has: bf16 on GPUs and on CPUs with AMX, else fp32.
     Amp,
 }
 

@@ -10,7 +10,9 @@ use super::gather::Gather;
 use super::tiles::{Images, TILE, Tiles};
 use super::transform::{Input, KernelGradient, OutputGradient, Transform};
 use super::weights::TAPS;
-use crate::ops::kernel::{Columns, Output, Panels, Source, Sums, Write, best, product, run};
+use crate::ops::kernel::{
+    Columns, Format, Output, Panels, Source, Sums, Write, best, product, run,
+};
 
 /// Bytes of a block's transformed tiles: a second-level cache.
 const BLOCK_BYTES: usize = 1_300_000;
@@ -114,7 +116,7 @@ fn add_product(x: &Components, dy: &Components, component: usize, sum: &mut [f32
     let (inputs, outputs) = (x.columns(), dy.columns());
     let (x, dy) = (x.get(component), dy.get(component));
     let source = Source { values: x, tap: 0, row: inputs, column: 1 };
-    let x = Panels::pack(source, &[0], x.len() / inputs, inputs);
+    let x = Panels::pack(Format::F32, source, &[0], x.len() / inputs, inputs);
     let slices: Vec<&[f32]> = dy.chunks_exact(outputs).collect();
     let starts: Vec<usize> = (0..outputs).map(|row| row * inputs).collect();
     let out = Output { values: sum, starts: &starts, write: Write::Add, sums: Sums::Long };

@@ -1,0 +1,207 @@
+//! AVX-512's instructions for bf16: rounding, and sums of products of pairs.
+#![expect(unsafe_code, reason = "instructions that not every processor has")]
+
+use std::arch::x86_64::{
+    __m512bh, __m512i, __mmask16, _mm512_cvtne2ps_pbh, _mm512_dpbf16_ps, _mm512_loadu_ps,
+    _mm512_loadu_si512, _mm512_maskz_loadu_ps, _mm512_permutexvar_epi16, _mm512_set1_epi32,
+    _mm512_setzero_ps, _mm512_setzero_si512, _mm512_shuffle_i32x4, _mm512_storeu_ps,
+    _mm512_storeu_si512, _mm512_unpackhi_epi32, _mm512_unpackhi_epi64, _mm512_unpacklo_epi32,
+    _mm512_unpacklo_epi64,
+};
+
+use super::{LINES, PAIRS, Tile};
+
+/// Rows of A whose sums stay in registers together.
+const ROWS: usize = 8;
+
+/// Whether this processor has them.
+pub(super) fn is_there() -> bool {
+    is_x86_feature_detected!("avx512f")
+        && is_x86_feature_detected!("avx512bw")
+        && is_x86_feature_detected!("avx512bf16")
+}
+
+/// A tile of `lines` lines, of which `line(i)` are `depth` neighbouring numbers; zeros beyond. If
+/// `turned`, the first pairs of all lines come first, else all pairs of the first line.
+///
+/// # Safety
+///
+/// [`is_there`].
+#[target_feature(enable = "avx512f,avx512bw,avx512bf16")]
+pub(super) unsafe fn pack_lines<'a>(
+    tile: &mut Tile,
+    [lines, depth]: [usize; 2],
+    turned: bool,
+    line: impl Fn(usize) -> &'a [f32],
+) {
+    let [low, high] = [mask(depth), mask(depth.saturating_sub(LINES))];
+    let mut values = [_mm512_setzero_si512(); LINES];
+    for (i, value) in values.iter_mut().enumerate().take(lines) {
+        let from = &line(i)[..depth];
+        // SAFETY: the masks stand for the numbers that are there.
+        let [low, high] = unsafe {
+            [
+                _mm512_maskz_loadu_ps(low, from.as_ptr()),
+                _mm512_maskz_loadu_ps(high, from.as_ptr().wrapping_add(LINES)),
+            ]
+        };
+        *value = bits(_mm512_cvtne2ps_pbh(high, low));
+    }
+    store(tile, &values, turned);
+}
+
+/// [`pack_lines`] of lines that lie across: `across(k)` are number `k` of each line.
+///
+/// # Safety
+///
+/// [`is_there`].
+#[target_feature(enable = "avx512f,avx512bw,avx512bf16")]
+pub(super) unsafe fn pack_across<'a>(
+    tile: &mut Tile,
+    [lines, depth]: [usize; 2],
+    turned: bool,
+    across: impl Fn(usize) -> &'a [f32],
+) {
+    let mask = mask(lines);
+    let load = |k: usize| {
+        if k >= depth {
+            return _mm512_setzero_ps();
+        }
+        let from = &across(k)[..lines];
+        // SAFETY: the mask stands for the numbers that are there.
+        unsafe { _mm512_maskz_loadu_ps(mask, from.as_ptr()) }
+    };
+    let mut values = [_mm512_setzero_si512(); PAIRS];
+    for (pair, value) in values.iter_mut().enumerate().take(depth.div_ceil(2)) {
+        let halves = bits(_mm512_cvtne2ps_pbh(load(2 * pair + 1), load(2 * pair)));
+        *value = _mm512_permutexvar_epi16(interleaving(), halves);
+    }
+    store(tile, &values, !turned);
+}
+
+/// The first `n` of 16 lanes.
+fn mask(n: usize) -> __mmask16 {
+    if n >= LINES { __mmask16::MAX } else { (1 << n) - 1 }
+}
+
+/// Of each pair, the number of the lower half and that of the upper one.
+#[target_feature(enable = "avx512f")]
+fn interleaving() -> __m512i {
+    const PLACES: [u16; 32] = {
+        let mut places = [0; 32];
+        let mut i = 0;
+        while i < 16 {
+            places[2 * i as usize] = i;
+            places[2 * i as usize + 1] = 16 + i;
+            i += 1;
+        }
+        places
+    };
+    // SAFETY: 64 bytes of a constant.
+    unsafe { _mm512_loadu_si512(PLACES.as_ptr().cast()) }
+}
+
+#[target_feature(enable = "avx512f")]
+fn bits(pairs: __m512bh) -> __m512i {
+    // SAFETY: both are 64 bytes, of any value.
+    unsafe { std::mem::transmute(pairs) }
+}
+
+#[target_feature(enable = "avx512f")]
+fn pairs(bits: __m512i) -> __m512bh {
+    // SAFETY: both are 64 bytes, of any value.
+    unsafe { std::mem::transmute(bits) }
+}
+
+/// Line `index` of a tile.
+#[target_feature(enable = "avx512f")]
+fn line(tile: &Tile, index: usize) -> __m512i {
+    // SAFETY: 64 bytes of the tile.
+    unsafe { _mm512_loadu_si512(tile.as_chunks::<PAIRS>().0[index].as_ptr().cast()) }
+}
+
+#[target_feature(enable = "avx512f")]
+fn store(tile: &mut Tile, values: &[__m512i; LINES], turned: bool) {
+    let values = if turned { transposed(values) } else { *values };
+    for (to, value) in tile.as_chunks_mut::<PAIRS>().0.iter_mut().zip(values) {
+        // SAFETY: 64 bytes of the tile.
+        unsafe { _mm512_storeu_si512(to.as_mut_ptr().cast(), value) };
+    }
+}
+
+/// Pairs, then fours, then eights, then halves of 16 x 16 words.
+#[target_feature(enable = "avx512f")]
+fn transposed(r: &[__m512i; 16]) -> [__m512i; 16] {
+    let mut pairs = *r;
+    for i in 0..8 {
+        pairs[2 * i] = _mm512_unpacklo_epi32(r[2 * i], r[2 * i + 1]);
+        pairs[2 * i + 1] = _mm512_unpackhi_epi32(r[2 * i], r[2 * i + 1]);
+    }
+    let mut fours = *r;
+    for i in 0..4 {
+        let [a, b, c, d] = [pairs[4 * i], pairs[4 * i + 1], pairs[4 * i + 2], pairs[4 * i + 3]];
+        fours[4 * i] = _mm512_unpacklo_epi64(a, c);
+        fours[4 * i + 1] = _mm512_unpackhi_epi64(a, c);
+        fours[4 * i + 2] = _mm512_unpacklo_epi64(b, d);
+        fours[4 * i + 3] = _mm512_unpackhi_epi64(b, d);
+    }
+    // `fours[4 i + j]` holds, of rows 4 i.., columns j, 4 + j, 8 + j and 12 + j.
+    let mut out = *r;
+    for j in 0..4 {
+        let [a, b, c, d] = [fours[j], fours[4 + j], fours[8 + j], fours[12 + j]];
+        let (low, high) = (_mm512_shuffle_i32x4::<0x88>(a, b), _mm512_shuffle_i32x4::<0x88>(c, d));
+        out[j] = _mm512_shuffle_i32x4::<0x88>(low, high);
+        out[8 + j] = _mm512_shuffle_i32x4::<0xDD>(low, high);
+        let (low, high) = (_mm512_shuffle_i32x4::<0xDD>(a, b), _mm512_shuffle_i32x4::<0xDD>(c, d));
+        out[4 + j] = _mm512_shuffle_i32x4::<0x88>(low, high);
+        out[12 + j] = _mm512_shuffle_i32x4::<0xDD>(low, high);
+    }
+    out
+}
+
+/// As `amx::Tiles::multiply`, for the first `rows` rows; rows up to the next multiple of eight are
+/// written to as well.
+///
+/// # Safety
+///
+/// [`is_there`], and `c` may be written to there.
+#[target_feature(enable = "avx512f,avx512bw,avx512bf16")]
+pub(super) unsafe fn multiply(
+    a: &[[Tile; 2]],
+    b: &[[Tile; 2]],
+    (c, stride): (*mut f32, usize),
+    rows: usize,
+    add: bool,
+) {
+    for first in (0..rows).step_by(ROWS) {
+        let (half, start) = (first / LINES, first % LINES * PAIRS);
+        let place =
+            |i: usize, v: usize| c.wrapping_byte_add((first + i) * stride).wrapping_add(16 * v);
+        let mut sums = [[_mm512_setzero_ps(); 2]; ROWS];
+        if add {
+            for (i, sums) in sums.iter_mut().enumerate() {
+                for (v, sum) in sums.iter_mut().enumerate() {
+                    // SAFETY: the caller's.
+                    *sum = unsafe { _mm512_loadu_ps(place(i, v)) };
+                }
+            }
+        }
+        for (a, b) in a.iter().zip(b) {
+            let a: &[u32; ROWS * PAIRS] = a[half][start..].first_chunk().unwrap_or(&[0; _]);
+            for pair in 0..PAIRS {
+                let (b0, b1) = (pairs(line(&b[0], pair)), pairs(line(&b[1], pair)));
+                for (i, [sum0, sum1]) in sums.iter_mut().enumerate() {
+                    let a = pairs(_mm512_set1_epi32(a[i * PAIRS + pair].cast_signed()));
+                    *sum0 = _mm512_dpbf16_ps(*sum0, a, b0);
+                    *sum1 = _mm512_dpbf16_ps(*sum1, a, b1);
+                }
+            }
+        }
+        for (i, sums) in sums.iter().enumerate() {
+            for (v, sum) in sums.iter().enumerate() {
+                // SAFETY: the caller's.
+                unsafe { _mm512_storeu_ps(place(i, v), *sum) };
+            }
+        }
+    }
+}

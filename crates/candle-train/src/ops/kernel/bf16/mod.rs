@@ -1,0 +1,36 @@
+//! Products of bf16 numbers with f32 sums, by the instructions that a processor has for them.
+//!
+//! Both operands are packed in tiles of 16 lines, 32 numbers deep, and so rounded: A by its rows,
+//! of which each tile holds line after line, B by its columns, of which it holds pair after pair.
+//! Each element of the result is one chain of sums over the whole depth, whichever block it is in.
+
+mod panels;
+mod product;
+#[cfg(target_arch = "x86_64")]
+mod amx;
+#[cfg(target_arch = "x86_64")]
+mod avx512;
+#[cfg(test)]
+mod tests;
+#[cfg(target_arch = "x86_64")]
+#[path = "x86.rs"]
+mod instructions;
+#[cfg(not(target_arch = "x86_64"))]
+#[path = "none.rs"]
+mod instructions;
+
+pub(in crate::ops) use instructions::Instructions;
+pub(super) use panels::Bf16Panels;
+pub(super) use product::{BLOCK_ROWS, STRIP, product};
+
+/// Lines of a tile.
+const LINES: usize = 16;
+/// Pairs of numbers in a line of a tile.
+const PAIRS: usize = 16;
+/// Numbers in a line of a tile.
+pub(super) const DEPTH: usize = 2 * PAIRS;
+/// Words of a tile.
+const WORDS: usize = LINES * PAIRS;
+
+/// Pairs of bf16 numbers, the first one in the lower half.
+pub(super) type Tile = [u32; WORDS];

@@ -1,0 +1,66 @@
+//! A processor without instructions that multiply bf16 numbers.
+
+use super::Tile;
+use crate::Bf16Instructions;
+
+/// There are none.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::ops) enum Instructions {}
+
+impl Instructions {
+    /// The fastest of this processor.
+    pub(in crate::ops) fn best() -> Option<Self> {
+        None
+    }
+
+    /// Those of this processor.
+    #[cfg(test)]
+    pub(in crate::ops) fn all() -> Vec<Self> {
+        Vec::new()
+    }
+
+    /// What they are called.
+    pub(in crate::ops) fn kind(self) -> Bf16Instructions {
+        match self {}
+    }
+
+    /// Whether they are more than twice as fast as those for f32.
+    pub(in crate::ops::kernel) fn multiply_tiles(self) -> bool {
+        match self {}
+    }
+
+    /// Packs lines.
+    pub(in crate::ops::kernel) fn pack_lines<'a>(
+        self,
+        _: &mut Tile,
+        _: [usize; 2],
+        _: bool,
+        _: impl Fn(usize) -> &'a [f32],
+    ) {
+        match self {}
+    }
+
+    /// Packs lines that lie across.
+    pub(in crate::ops::kernel) fn pack_across<'a>(
+        self,
+        _: &mut Tile,
+        _: [usize; 2],
+        _: bool,
+        _: impl Fn(usize) -> &'a [f32],
+    ) {
+        match self {}
+    }
+
+    pub(super) fn start(self) -> Multiplier {
+        match self {}
+    }
+}
+
+/// There is none.
+pub(super) enum Multiplier {}
+
+impl Multiplier {
+    pub(super) fn multiply(&self, _: [&[[Tile; 2]]; 2], _: (&mut [f32], usize), _: usize, _: bool) {
+        match *self {}
+    }
+}

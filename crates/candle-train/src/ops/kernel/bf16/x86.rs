@@ -1,0 +1,119 @@
+//! The instruction sets of x86-64 that multiply bf16 numbers.
+#![expect(unsafe_code, reason = "instructions that not every processor has")]
+
+use std::sync::LazyLock;
+
+use super::{Tile, amx, avx512};
+use crate::Bf16Instructions;
+
+/// What multiplies bf16 numbers. A value is the proof that this processor can.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::ops) enum Instructions {
+    /// AMX: a tile by a tile. Rounding is AVX-512's.
+    Amx(Proof),
+    /// AVX512-BF16: pairs by pairs.
+    Avx512(Proof),
+}
+
+/// Made by detection only.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::ops) struct Proof(());
+
+impl Instructions {
+    /// The fastest of this processor.
+    pub(in crate::ops) fn best() -> Option<Self> {
+        static BEST: LazyLock<Option<Instructions>> =
+            LazyLock::new(|| Instructions::all().last().copied());
+        *BEST
+    }
+
+    /// Those of this processor, the fastest last.
+    pub(in crate::ops) fn all() -> Vec<Self> {
+        let mut all = Vec::new();
+        if avx512::is_there() {
+            all.push(Self::Avx512(Proof(())));
+            if amx::is_permitted() {
+                all.push(Self::Amx(Proof(())));
+            }
+        }
+        all
+    }
+
+    /// What they are called.
+    pub(in crate::ops) fn kind(self) -> Bf16Instructions {
+        match self {
+            Self::Amx(_) => Bf16Instructions::Amx,
+            Self::Avx512(_) => Bf16Instructions::Avx512,
+        }
+    }
+
+    /// Whether they are more than twice as fast as those for f32.
+    pub(in crate::ops::kernel) fn multiply_tiles(self) -> bool {
+        matches!(self, Self::Amx(_))
+    }
+
+    /// See [`avx512::pack_lines`].
+    #[expect(clippy::unused_self, reason = "the proof that they are there")]
+    #[inline(always)]
+    pub(in crate::ops::kernel) fn pack_lines<'a>(
+        self,
+        tile: &mut Tile,
+        shape: [usize; 2],
+        turned: bool,
+        line: impl Fn(usize) -> &'a [f32],
+    ) {
+        // SAFETY: `self` is the proof.
+        unsafe { avx512::pack_lines(tile, shape, turned, line) }
+    }
+
+    /// See [`avx512::pack_across`].
+    #[expect(clippy::unused_self, reason = "the proof that they are there")]
+    #[inline(always)]
+    pub(in crate::ops::kernel) fn pack_across<'a>(
+        self,
+        tile: &mut Tile,
+        shape: [usize; 2],
+        turned: bool,
+        across: impl Fn(usize) -> &'a [f32],
+    ) {
+        // SAFETY: `self` is the proof.
+        unsafe { avx512::pack_across(tile, shape, turned, across) }
+    }
+
+    /// What multiplies, for the calling thread.
+    pub(super) fn start(self) -> Multiplier {
+        match self {
+            // SAFETY: `self` is the proof; a product starts one at a time.
+            Self::Amx(_) => Multiplier::Amx(unsafe { amx::Tiles::configure() }),
+            Self::Avx512(_) => Multiplier::Avx512,
+        }
+    }
+}
+
+/// Multiplies on one thread.
+pub(super) enum Multiplier {
+    Amx(amx::Tiles),
+    Avx512,
+}
+
+impl Multiplier {
+    /// The first `rows` of 32 rows of 32 values, which begin `stride` values after each other,
+    /// become or grow by A B; further rows may be written to as well.
+    pub(super) fn multiply(
+        &self,
+        [a, b]: [&[[Tile; 2]]; 2],
+        (c, stride): (&mut [f32], usize),
+        rows: usize,
+        add: bool,
+    ) {
+        assert!(stride >= 32 && c.len() >= 31 * stride + 32, "32 rows of 32 values");
+        let c = (c.as_mut_ptr(), size_of::<f32>() * stride);
+        // SAFETY: the rows lie in `c`, and `self` was made by `Instructions`.
+        unsafe {
+            match self {
+                Self::Amx(tiles) => tiles.multiply(a, b, c, add),
+                Self::Avx512 => avx512::multiply(a, b, c, rows, add),
+            }
+        }
+    }
+}
