@@ -92,12 +92,11 @@ impl Plan {
         let Some(optimizer) = problems.take(grouped).filter(|_| problems.0.is_empty()) else {
             return Err(Problems::new(problems.0));
         };
-        let averaged = swa::decide(loaded, &length, &batch, &optimizer).map_err(alone)?;
         let trained = optimizer.trained(&found);
         let cores = (facts.cores / ranks.local_world.count()).max(1);
         let data = data::decide(experiment, &facts.data, transformed, model.outputs, cores);
-        let precision = precision::decide(experiment, &ranks, facts.bf16);
         let plan = Self {
+            swa: swa::decide(loaded, &length, &batch, &optimizer).map_err(alone)?,
             name: loaded.name().to_owned(),
             seed: experiment.experiment.seed,
             model,
@@ -105,8 +104,8 @@ impl Plan {
             loss,
             batch,
             length,
-            precision,
-            bf16_instructions: precision::instructions(precision, &ranks, facts.bf16),
+            precision: precision::decide(experiment, &ranks, facts.bf16),
+            bf16_instructions: precision::instructions(experiment, &ranks, facts.bf16),
             convolutions: experiment.train.convolutions,
             activation_checkpointing: experiment.train.activation_checkpointing,
             cuda_graph: experiment.train.cuda_graph.given(),
@@ -115,7 +114,6 @@ impl Plan {
             on_non_finite: experiment.train.on_non_finite,
             optimizer,
             ema: optimizer::ema(&experiment.ema),
-            swa: averaged,
             schedule,
             distributed: distributed::decide(experiment, &ranks, smaller, facts.cores, &trained),
             validate_every: experiment.validation.every.into(),

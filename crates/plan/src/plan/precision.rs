@@ -61,13 +61,14 @@ pub(crate) fn decide(
     }
 }
 
-/// Those of a plan that uses them.
+/// The instructions that a plan uses.
 pub(crate) fn instructions(
-    precision: Precision,
+    experiment: &Experiment,
     ranks: &Ranks,
     bf16: Option<Bf16Instructions>,
 ) -> Option<Bf16Instructions> {
-    bf16.filter(|_| precision == Precision::Bf16 && !ranks.on_gpus())
+    let is_bf16 = decide(experiment, ranks, bf16) == Precision::Bf16;
+    bf16.filter(|_| is_bf16 && !ranks.on_gpus())
 }
 
 /// The scaler, which only fp16 needs.

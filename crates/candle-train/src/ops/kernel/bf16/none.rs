@@ -1,11 +1,13 @@
 //! A processor without instructions that multiply bf16 numbers.
 
+use std::convert::Infallible;
+
 use super::Tile;
 use crate::Bf16Instructions;
 
 /// There are none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::ops) enum Instructions {}
+pub(in crate::ops) struct Instructions(Infallible);
 
 impl Instructions {
     /// The fastest of this processor.
@@ -21,12 +23,12 @@ impl Instructions {
 
     /// What they are called.
     pub(in crate::ops) fn kind(self) -> Bf16Instructions {
-        match self {}
+        match self.0 {}
     }
 
     /// Whether they are more than twice as fast as those for f32.
     pub(in crate::ops::kernel) fn multiply_tiles(self) -> bool {
-        match self {}
+        match self.0 {}
     }
 
     /// Packs lines.
@@ -37,7 +39,7 @@ impl Instructions {
         _: bool,
         _: impl Fn(usize) -> &'a [f32],
     ) {
-        match self {}
+        match self.0 {}
     }
 
     /// Packs lines that lie across.
@@ -48,19 +50,19 @@ impl Instructions {
         _: bool,
         _: impl Fn(usize) -> &'a [f32],
     ) {
-        match self {}
+        match self.0 {}
     }
 
     pub(super) fn start(self) -> Multiplier {
-        match self {}
+        match self.0 {}
     }
 }
 
 /// There is none.
-pub(super) enum Multiplier {}
+pub(super) struct Multiplier(Infallible);
 
 impl Multiplier {
     pub(super) fn multiply(&self, _: [&[[Tile; 2]]; 2], _: (&mut [f32], usize), _: usize, _: bool) {
-        match *self {}
+        match self.0 {}
     }
 }
