@@ -227,8 +227,9 @@ pub(crate) struct ResumeArgs {
     ddprun eval quickstart data.val_dir=data/other train.precision=bf16\n  \
     ddprun eval --weights resnet18.safetensors experiments/resnet.toml")]
 pub(crate) struct EvalArgs {
-    /// Run folder, its name, or a unique prefix of its id; for a sweep, its best trial. Default:
-    /// the newest run. With `--weights` an experiment file. Then overrides: other data
+    /// Run folder, its name, or a unique prefix of its id; for a sweep, its best trial; or a
+    /// checkpoint (`NAME/latest`, its folder). Default: the newest run that has a checkpoint. With
+    /// `--weights` an experiment file. Then overrides: other data
     /// (`data.val_file=new.csv`), `train.precision`, `validation.batch_size`,
     /// `data.transforms.val`.
     #[arg(value_name = "RUN | EXPERIMENT | KEY=VALUE")]
@@ -376,7 +377,7 @@ pub(crate) enum CheckpointVerb {
 /// `ddprun checkpoint export`
 #[derive(Debug, clap::Args)]
 pub(crate) struct ExportArgs {
-    /// Run (its best checkpoint) or checkpoint.
+    /// Run (its best checkpoint) or checkpoint: `NAME`, `NAME/latest`, a folder of either.
     #[arg(value_name = "RUN | FOLDER")]
     pub(crate) checkpoint: String,
     /// File to write, such as `model.safetensors` or `model.onnx`; with `--peft` a folder.

@@ -6,13 +6,13 @@ use std::path::{Path, PathBuf};
 
 use crate::checkpoint::{self, Opened};
 use crate::cli::args::CheckpointVerb;
-use crate::cli::evaluate::checkpoint_of;
-use crate::cli::export::Exported;
-use crate::cli::run_files::{Description, enter_best_run};
+use crate::cli::chosen::{Chosen, chosen};
+use crate::cli::run_files::enter_best_run;
 use crate::cli::{Refusal, export, to_stderr, to_stdout};
 use crate::kinds::Kinds;
 use crate::launch::exit_code as exit;
 use crate::record::text::metric;
+use crate::runs::StoredRun;
 use crate::units::Bytes;
 
 /// Does what the verb says.
@@ -89,21 +89,8 @@ fn describe(
 
 /// The checkpoint that `word` names: itself, or the best one (the newest, if that is asked for) of
 /// a folder of them or of a run.
-fn one_meant(word: &str, latest: bool) -> Result<Exported, Refusal> {
-    let path = Path::new(word);
-    let alone = |opened: Result<Opened, checkpoint::Error>| {
-        Ok(Exported { opened: opened.map_err(|error| unusable(&error))?, run: None })
-    };
-    if checkpoint::is_checkpoint(path) {
-        return alone(checkpoint::open(path));
-    }
-    if in_folder(path)?.is_empty() {
-        let run = run_of(Some(word))?;
-        return Ok(Exported { opened: checkpoint_of(&run, latest)?, run: Some(run) });
-    }
-    let best = path.join("best");
-    let newest = latest || !best.is_dir();
-    alone(if newest { checkpoint::newest(path) } else { checkpoint::open(&best) })
+fn one_meant(word: &str, latest: bool) -> Result<Chosen, Refusal> {
+    chosen(Some(word), latest).map_err(|refusal| or_checkpoint(refusal, word))
 }
 
 /// The checkpoints that `word` names: one, those of a folder, those of a run; without a word those
@@ -141,18 +128,21 @@ fn in_folder(folder: &Path) -> Result<Vec<PathBuf>, Refusal> {
 }
 
 /// The run that `word` names, or what else it could have named.
-fn run_of(word: Option<&str>) -> Result<Description, Refusal> {
+fn run_of(word: Option<&str>) -> Result<StoredRun, Refusal> {
     let Some(word) = word else { return enter_best_run(None) };
-    enter_best_run(Some(word)).map_err(|refusal| {
-        if refusal.code() != exit::REFUSED {
-            return refusal;
-        }
-        let page = format!(
-            "error: there is no run or checkpoint `{word}`\n  do: name a run (`<name>` or \
-             `<time>-<id>`), or a checkpoint (`checkpoints/<name>/<time>-<id>/best`)"
-        );
-        Refusal::new(exit::REFUSED, page)
-    })
+    enter_best_run(Some(word)).map_err(|refusal| or_checkpoint(refusal, word))
+}
+
+/// What else an unknown word could have named.
+fn or_checkpoint(refusal: Refusal, word: &str) -> Refusal {
+    if refusal.code() != exit::REFUSED {
+        return refusal;
+    }
+    let page = format!(
+        "error: there is no run or checkpoint `{word}`\n  do: name a run (`<name>` or \
+         `<time>-<id>`), or a checkpoint (`checkpoints/<name>/<time>-<id>/best`)"
+    );
+    Refusal::new(exit::REFUSED, page)
 }
 
 fn unusable(error: &checkpoint::Error) -> Refusal {

@@ -5,10 +5,9 @@ use std::path::Path;
 
 use serde_json::{Value, json};
 
-use crate::checkpoint::{self, Opened};
 use crate::cli::args::{EvalArgs, run_and_changes};
+use crate::cli::chosen::chosen;
 use crate::cli::prepare::{ALONE, generate, plan_of, prepare};
-use crate::cli::run_files::{Description, enter_best_run};
 use crate::cli::{Refusal, evaluation_changes, evaluation_tables, to_stdout};
 use crate::config::kind::Kind;
 use crate::data::transform::CenterCrop;
@@ -22,14 +21,6 @@ use crate::record::{Context, line, say};
 use crate::report;
 use crate::worker::{self, Details, Measured, exit};
 
-/// The best checkpoint of a run; the newest if it is asked for or no best one is kept.
-pub(crate) fn checkpoint_of(description: &Description, latest: bool) -> Result<Opened, Refusal> {
-    let (folder, plan) = (&description.run.checkpoints, description.plan.checkpoint());
-    let opened =
-        if latest { checkpoint::newest(folder) } else { checkpoint::best_or_newest(folder, plan) };
-    opened.map_err(|error| Refusal::of(exit::CHECKPOINT, &error, None))
-}
-
 /// Evaluates in this process alone; prints one metric a line, or JSON.
 pub(crate) fn evaluate(args: &EvalArgs, kinds: &Kinds) -> Result<u8, Refusal> {
     if let Some(weights) = &args.weights {
@@ -39,17 +30,17 @@ pub(crate) fn evaluate(args: &EvalArgs, kinds: &Kinds) -> Result<u8, Refusal> {
     }
     let (run, changes) = run_and_changes(&args.words);
     let here = std::env::current_dir().unwrap_or_default();
-    let description = enter_best_run(run)?;
-    let opened = checkpoint_of(&description, args.latest)?;
+    let chosen = chosen(run, args.latest)?;
+    let (description, opened) = (chosen.run()?, &chosen.opened);
     let mut plan = if changes.is_empty() {
-        plan_of(&description, kinds)?
+        plan_of(description, kinds)?
     } else {
         let draws = matches!(args.tta, Some(TestTimeAugmentation::Draws(_)));
         let asked = evaluation_changes::Asked { changes, draws, here };
-        evaluation_changes::changed(&description, &asked, kinds)?
+        evaluation_changes::changed(description, &asked, kinds)?
     };
     augment(args, &mut plan)?;
-    let measured = worker::evaluate(&plan, Some(&opened), &parts(args, &plan)?, kinds);
+    let measured = worker::evaluate(&plan, Some(opened), &parts(args, &plan)?, kinds);
     let measured = told(measured.map_err(failed)?);
     let step = opened.state.step;
     print(args, &measured, &format!("step {step}\n"), json!({ "step": step }))

@@ -6,7 +6,7 @@
 use std::path::{Path, PathBuf};
 
 use crate::cli::prepare::{ALONE, Prepared, generate, refused, vocabulary};
-use crate::cli::run_files::{Description, another_model, stored_experiment};
+use crate::cli::run_files::{another_model, stored_experiment};
 use crate::cli::{Refusal, to_stderr};
 use crate::config::schema::PrecisionChoice;
 use crate::config::{self, Loaded, Problem, Problems, changed_keys};
@@ -14,6 +14,7 @@ use crate::data::Fingerprint;
 use crate::kinds::Kinds;
 use crate::launch::exit_code as exit;
 use crate::plan::Plan;
+use crate::runs::StoredRun;
 
 /// Keys that say how to evaluate, in tables that do not otherwise.
 const TAKEN: [&str; 3] = ["train.precision", "train.convolutions", "validation.batch_size"];
@@ -70,7 +71,7 @@ pub(crate) struct Asked {
 ///
 /// A key does not matter here, the data cannot be used, or they do not fit the model.
 pub(crate) fn changed(
-    description: &Description,
+    description: &StoredRun,
     asked: &Asked,
     kinds: &Kinds,
 ) -> Result<Plan, Refusal> {
@@ -147,7 +148,7 @@ fn from(here: &Path, change: &str) -> String {
 }
 
 /// Refuses data that the model of the run does not fit, or whose classes are others.
-fn fits(description: &Description, now: &Plan) -> Result<(), Refusal> {
+fn fits(description: &StoredRun, now: &Plan) -> Result<(), Refusal> {
     let Some(then) = description.plan.current() else { return Ok(()) };
     let classes =
         |plan: &Plan| Fingerprint::of_plan(&plan.data).counting([0; 3], plan.data.classes.clone());

@@ -4,10 +4,10 @@
 use std::error::Error;
 use std::path::{Path, PathBuf};
 
-use crate::checkpoint::{self, Opened};
+use crate::checkpoint;
 use crate::cli::args::{ExportArgs, ExportFormat};
+use crate::cli::chosen::Chosen;
 use crate::cli::prepare::{plan_of, source_of};
-use crate::cli::run_files::{Description, find_run};
 use crate::cli::{Refusal, to_stderr};
 use crate::data;
 use crate::files;
@@ -22,13 +22,6 @@ use crate::plan::Plan;
 const INPUTS: &str = "preprocessing.json";
 /// Names of files that PyTorch users expect to be pickled.
 const PICKLES: [&str; 4] = ["pt", "pth", "bin", "ckpt"];
-
-/// A checkpoint that is exported.
-pub(crate) struct Exported {
-    pub(crate) opened: Opened,
-    /// Its run, if that was named.
-    pub(crate) run: Option<Description>,
-}
 
 /// The file that is asked for, from the root.
 ///
@@ -45,7 +38,7 @@ pub(crate) fn file(args: &ExportArgs) -> Result<PathBuf, Refusal> {
 /// Writes what is asked for.
 pub(crate) fn export(
     args: &ExportArgs,
-    exported: &Exported,
+    exported: &Chosen,
     to: &Path,
     kinds: &Kinds,
 ) -> Result<u8, Refusal> {
@@ -97,7 +90,7 @@ fn refuse_name(args: &ExportArgs) -> Result<(), Refusal> {
 }
 
 /// The checked weights, or their averages where the run kept some, as one safetensors file.
-fn export_weights(exported: &Exported, to: &Path, merge: bool) -> Result<(), Refusal> {
+fn export_weights(exported: &Chosen, to: &Path, merge: bool) -> Result<(), Refusal> {
     let mut model = exported.averaged()?;
     if merge {
         let (lora, _) = exported.adapters()?;
@@ -107,7 +100,7 @@ fn export_weights(exported: &Exported, to: &Path, merge: bool) -> Result<(), Ref
 }
 
 /// The model with those weights, as ONNX.
-fn export_onnx(exported: &Exported, to: &Path, kinds: &Kinds) -> Result<(), Refusal> {
+fn export_onnx(exported: &Chosen, to: &Path, kinds: &Kinds) -> Result<(), Refusal> {
     let (plan, weights) = (exported.plan(kinds)?, exported.averaged()?);
     let refused = |error: &dyn Error| Refusal::of(exit::REFUSED, error, None);
     let built = kinds.models.instantiate(&plan.model, plan.seed);
@@ -122,7 +115,7 @@ fn export_onnx(exported: &Exported, to: &Path, kinds: &Kinds) -> Result<(), Refu
 
 /// Says beside the file what the inputs of the model are made of. Weights alone are worth having.
 fn describe_inputs(
-    exported: &Exported,
+    exported: &Chosen,
     to: &Path,
     format: ExportFormat,
     kinds: &Kinds,
@@ -145,7 +138,7 @@ fn describe_inputs(
 }
 
 /// The adapters alone, and what PEFT must know of them.
-fn export_peft(exported: &Exported, to: &Path) -> Result<u8, Refusal> {
+fn export_peft(exported: &Chosen, to: &Path) -> Result<u8, Refusal> {
     let (lora, base) = exported.adapters()?;
     let model = exported.averaged()?;
     let adapters = checkpoint::peft(&model).map_err(|error| unusable(&error))?;
@@ -156,31 +149,21 @@ fn export_peft(exported: &Exported, to: &Path) -> Result<u8, Refusal> {
     Ok(0)
 }
 
-impl Exported {
+impl Chosen {
     /// The weights, or their averages.
     fn averaged(&self) -> Result<Vec<u8>, Refusal> {
         checkpoint::averaged_model(&self.opened).map_err(|error| unusable(&error))
     }
 
-    /// The run of the checkpoint.
-    fn run(&self) -> Result<Description, Refusal> {
-        if let Some(run) = &self.run {
-            return Ok(run.clone());
-        }
-        let path = &self.opened.path;
-        let real = std::fs::canonicalize(path).unwrap_or_else(|_| path.clone());
-        find_run(logs_of(&real).as_deref())
-    }
-
     /// The plan of that run.
     fn plan(&self, kinds: &Kinds) -> Result<Plan, Refusal> {
-        plan_of(&self.run()?, kinds)
+        plan_of(self.run()?, kinds)
     }
 
     /// The adapters of that run, as its description says, and the folder of the weights that it
     /// started from.
     fn adapters(&self) -> Result<(LoraConfig, Option<PathBuf>), Refusal> {
-        let plan = self.run()?.plan;
+        let plan = &self.run()?.plan;
         let without = || {
             let page = format!("error: `{}` has no adapters", self.opened.path.display());
             Refusal::new(exit::REFUSED, page + "\n  do: export it without `--peft` and `--merge`")
@@ -188,18 +171,6 @@ impl Exported {
         let base = plan.pretrained().and_then(Path::parent).map(Path::to_owned);
         Ok((plan.lora().and_then(|lora| lora.decided()).ok_or_else(without)?, base))
     }
-}
-
-/// The logs of a checkpoint's run: its logs beside the folder of all checkpoints, or its id.
-pub(crate) fn logs_of(checkpoint: &Path) -> Option<String> {
-    let run = checkpoint.parent()?;
-    let id = run.file_name()?;
-    let beside = || {
-        let name = run.parent()?;
-        Some(name.parent()?.parent()?.join("logs").join(name.file_name()?).join(id))
-    };
-    let logs = beside().filter(|logs| logs.is_dir());
-    Some(logs.unwrap_or_else(|| id.into()).to_string_lossy().into_owned())
 }
 
 fn write(to: &Path, bytes: &[u8]) -> Result<(), Refusal> {

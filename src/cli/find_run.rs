@@ -31,8 +31,16 @@ fn sweeps() -> Vec<PathBuf> {
 
 /// The log folder of the run that `word` names; of a sweep of its best trial, which is said.
 pub(crate) fn best_run(word: Option<&str>) -> Result<PathBuf, Refusal> {
+    best_run_that(word, &|_| true)
+}
+
+/// As [`best_run`]; where the newest of several is meant, of those that are `preferred`, if any is.
+pub(crate) fn best_run_that(
+    word: Option<&str>,
+    preferred: &dyn Fn(&Path) -> bool,
+) -> Result<PathBuf, Refusal> {
     match word.filter(|word| find_sweep(Path::new(word)).is_some()) {
-        None => run(word),
+        None => run_that(word, preferred),
         Some(sweep) => {
             let (folder, said) = best_of(sweep)?;
             to_stderr(&said);
@@ -77,7 +85,11 @@ fn best_of(word: &str) -> Result<(PathBuf, String), Refusal> {
 /// The log folder of the run that `word` names: itself, an experiment's name (its newest run), a
 /// run's id or the beginning of one; without a word that of the newest run of all below `logs/`.
 pub(crate) fn run(word: Option<&str>) -> Result<PathBuf, Refusal> {
-    report::find_run(Path::new(LOGS), word).map_err(|error| {
+    run_that(word, &|_| true)
+}
+
+fn run_that(word: Option<&str>, preferred: &dyn Fn(&Path) -> bool) -> Result<PathBuf, Refusal> {
+    report::find_run_that(Path::new(LOGS), word, preferred).map_err(|error| {
         let help = match (sweeps().last(), word.and_then(nearest)) {
             (_, Some(near)) if matches!(error, report::Error::NoRun { .. }) => {
                 format!("did you mean `{near}`?")

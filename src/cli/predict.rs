@@ -6,23 +6,19 @@ use std::path::{Path, PathBuf};
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
-use crate::checkpoint::{self, Opened};
 use crate::cli::args::PredictArgs;
-use crate::cli::evaluate::checkpoint_of;
-use crate::cli::export::logs_of;
+use crate::cli::chosen::chosen;
 use crate::cli::find_run::find_sweep;
 use crate::cli::prepare::plan_of;
-use crate::cli::pretrained::{RUN, has_checkpoint};
-use crate::cli::run_files::{Description, enter_best_run};
 use crate::cli::{Refusal, find_run, to_stderr};
 use crate::kinds::Kinds;
 use crate::launch::Role;
 use crate::launch::exit_code as exit;
 use crate::launch::rank_env::{self, Foreign};
-use crate::plan::Plan;
 use crate::predict::{self, Job, Said};
 use crate::record::canvas;
 use crate::report;
+use crate::runs::{Meant, RUN, meant};
 use crate::units::BatchSize;
 
 /// Predicts, and prints or writes the rows; exit 3 if every one has an error.
@@ -30,8 +26,8 @@ pub(crate) fn predict(args: &PredictArgs, kinds: &Kinds) -> Result<u8, Refusal> 
     let launched = launched(args)?;
     let here = std::env::current_dir().unwrap_or_default();
     let (run, inputs) = split(&args.words)?;
-    let (plan, opened) = model(run, args.latest, kinds)?;
-    let mut plan = plan;
+    let chosen = chosen(run, args.latest)?;
+    let mut plan = plan_of(chosen.run()?, kinds)?;
     if let Some(size) = args.batch_size.and_then(BatchSize::new) {
         plan.val_batch_size = size;
     }
@@ -42,7 +38,7 @@ pub(crate) fn predict(args: &PredictArgs, kinds: &Kinds) -> Result<u8, Refusal> 
     let out = args.out.clone().map(seen);
     let job = Job {
         plan: &plan,
-        opened: &opened,
+        opened: &chosen.opened,
         kinds,
         paths: &paths,
         ranks: args.nproc_per_node as usize,
@@ -107,24 +103,24 @@ impl Write for Stdout {
 fn split(words: &[String]) -> Result<(Option<&str>, Vec<PathBuf>), Refusal> {
     let (first, rest) = words.split_first().map_or(("", &[][..]), |(f, rest)| (f.as_str(), rest));
     let paths = |words: &[String]| words.iter().map(PathBuf::from).collect();
-    if let Some(run) = first.strip_prefix(RUN) {
-        return some(Some(run), paths(rest));
-    }
-    let path = Path::new(first);
-    if checkpoint::is_checkpoint(path) || is_run(path) {
-        return some(Some(first), paths(rest));
-    }
-    if path.exists() {
-        return some(None, paths(words));
-    }
-    if is_named(first) {
-        return some(Some(first), paths(rest));
-    }
+    let is_input = match meant(first) {
+        _ if first.starts_with(RUN) => false,
+        Meant::Checkpoint(_) | Meant::Folder(..) => false,
+        Meant::Run(run, _) if is_run(Path::new(run)) => false,
+        Meant::Run(..) if Path::new(first).exists() => true,
+        Meant::Run(run, _) if is_named(run) => false,
+        Meant::Run(..) => return Err(unknown(first)),
+    };
+    if is_input { some(None, paths(words)) } else { some(Some(first), paths(rest)) }
+}
+
+/// The first word is nothing that is there.
+fn unknown(first: &str) -> Refusal {
     let page = format!(
         "error: there is no file, folder, run or checkpoint `{first}`\n  do: name a run first \
          (`ddprun predict RUN INPUT...`), or only the inputs, and the newest run is taken"
     );
-    Err(Refusal::new(exit::REFUSED, page))
+    Refusal::new(exit::REFUSED, page)
 }
 
 fn some(run: Option<&str>, inputs: Vec<PathBuf>) -> Result<(Option<&str>, Vec<PathBuf>), Refusal> {
@@ -144,32 +140,6 @@ fn is_run(path: &Path) -> bool {
 fn is_named(word: &str) -> bool {
     find_sweep(Path::new(word)).is_some()
         || report::find_run(Path::new(find_run::LOGS), Some(word)).is_ok()
-}
-
-/// The plan and the checkpoint of what `word` names; without one, of the newest run that has a
-/// checkpoint.
-fn model(word: Option<&str>, latest: bool, kinds: &Kinds) -> Result<(Plan, Opened), Refusal> {
-    if let Some(path) = word.map(Path::new).filter(|path| checkpoint::is_checkpoint(path)) {
-        let real = std::fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
-        let unusable = |error: checkpoint::Error| Refusal::of(exit::CHECKPOINT, &error, None);
-        let opened = checkpoint::open(&real).map_err(unusable)?;
-        let description = enter_best_run(logs_of(&real).as_deref())?;
-        return Ok((plan_of(&description, kinds)?, opened));
-    }
-    let newest = if word.is_none() { newest_with_checkpoint() } else { None };
-    let description: Description = enter_best_run(word.or(newest.as_deref()))?;
-    if word.is_none() {
-        to_stderr(&format!("run {} of `{}`", description.run.id, description.run.logs.display()));
-    }
-    let opened = checkpoint_of(&description, latest)?;
-    Ok((plan_of(&description, kinds)?, opened))
-}
-
-/// The newest run that has something to predict with.
-fn newest_with_checkpoint() -> Option<String> {
-    let logs = Path::new(find_run::LOGS);
-    let found = report::find_run_that(logs, None, &has_checkpoint).ok()?;
-    Some(found.to_string_lossy().into_owned())
 }
 
 fn bar() -> ProgressBar {

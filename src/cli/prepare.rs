@@ -6,7 +6,7 @@ use std::thread::JoinHandle;
 
 use serde_json::Value;
 
-use crate::cli::run_files::{self, Description, OtherData, stored_experiment};
+use crate::cli::run_files::{self, OtherData, stored_experiment};
 use crate::cli::{Refusal, incomplete_starts, pretrained, to_stderr};
 use crate::config::kind::{Choice, Options};
 use crate::config::values::Auto;
@@ -21,6 +21,7 @@ use crate::plan::{
     Facts, GpuFacts, KindFacts, Limit, Memory, Plan, RunFolders, SplitPlan, Targets, chosen_loss,
 };
 use crate::record::Environment;
+use crate::runs::{StoredRun, link_logs};
 use crate::units::{Bytes, WorldSize};
 use crate::{collective, data, failpoint, files, ops, worker};
 
@@ -107,7 +108,7 @@ pub(crate) fn decide(loaded: &Loaded, facts: &Facts, kinds: &Kinds) -> Result<Pl
 
 /// The plan of a run; that of an earlier version is decided again, from the experiment that it
 /// stored.
-pub(crate) fn plan_of(description: &Description, kinds: &Kinds) -> Result<Plan, Refusal> {
+pub(crate) fn plan_of(description: &StoredRun, kinds: &Kinds) -> Result<Plan, Refusal> {
     if let Some(plan) = description.plan.current() {
         return Ok(plan.clone());
     }
@@ -354,6 +355,7 @@ pub(crate) fn own_run(
     let lock = RunLock::acquire(&folders.logs).map_err(unwritable)?;
     files::remove_stale_temporaries(&folders.logs).map_err(unwritable)?;
     files::remove_stale_temporaries(&folders.checkpoints).map_err(unwritable)?;
+    link_logs(&folders).map_err(unwritable)?;
     run_files::describe(&folders, &start).map_err(unwritable)?;
     let environment = describe_environment(folders.logs.clone());
     Ok(OwnedRun { folders, is_resumed: false, environment, _lock: Some(lock) })

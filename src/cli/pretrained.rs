@@ -7,14 +7,13 @@
 use std::path::{Path, PathBuf};
 
 use crate::checkpoint::{self, Opened};
-use crate::cli::run_files::{Description, seen_from_here};
 use crate::cli::{Refusal, find_run};
 use crate::config::{Loaded, PretrainedCheckpoint, Problem, closest};
+use crate::record::{DESCRIPTION, newest_of};
 use crate::report;
+use crate::runs::{self, Meant, RUN, StoredRun, Which, has_checkpoint, meant, run_of};
 
 const KEY: &str = "model.pretrained";
-/// What stands before the name of a run.
-pub(crate) const RUN: &str = "run:";
 
 /// Why there is no such checkpoint, and what to do about it.
 struct Unfound {
@@ -28,14 +27,10 @@ impl From<String> for Unfound {
     }
 }
 
-/// Which checkpoint of a run is meant.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Which {
-    /// The best; the newest where no best one is kept.
-    Any,
-    Best,
-    Newest,
-    Step(u64),
+impl From<runs::Error> for Unfound {
+    fn from(error: runs::Error) -> Self {
+        Self { what: error.to_string(), help: error.help() }
+    }
 }
 
 /// Puts the folder of the checkpoint that the experiment starts from in the place of the word for
@@ -47,9 +42,9 @@ enum Which {
 pub(crate) fn resolve(loaded: &mut Loaded) -> Result<(), Problem> {
     let Some(asked) = loaded.experiment.model.pretrained.clone() else { return Ok(()) };
     let logs = loaded.experiment.logging.dir.clone();
-    let found = match asked.to_str().and_then(|text| text.strip_prefix(RUN)) {
-        Some(word) => of_run(&logs, word).map(Some),
-        None => of_folder(&asked),
+    let found = match asked.to_str().filter(|word| word.starts_with(RUN)).map(meant) {
+        Some(Meant::Run(run, which)) => of_run(&logs, run, which).map(Some),
+        _ => of_folder(&logs, &asked),
     };
     let opened = found.map_err(|Unfound { what, help }| {
         let problem = loaded.problem(KEY, what);
@@ -74,24 +69,10 @@ fn step_folder(path: PathBuf, step: u64) -> PathBuf {
     beside.filter(|folder| folder.is_dir()).unwrap_or(path)
 }
 
-/// The checkpoint of a run, by the words that `ddprun eval` takes, and maybe `/best`, `/latest` or
-/// `/step-00000300`.
-fn of_run(logs: &Path, word: &str) -> Result<Opened, Unfound> {
-    let (run, which) = split(word);
-    let folder = folder_of(logs, run)?;
-    let description = seen_from_here(&folder).map_err(|refusal| in_words(&refusal))?;
-    of_description(&description, which)
-}
-
-/// The run, and which of its checkpoints.
-fn split(word: &str) -> (&str, Which) {
-    let Some((run, last)) = word.rsplit_once('/') else { return (word, Which::Any) };
-    let step = || last.strip_prefix("step-")?.parse().ok().map(Which::Step);
-    match last {
-        "best" => (run, Which::Best),
-        "latest" => (run, Which::Newest),
-        _ => step().map_or((word, Which::Any), |step| (run, step)),
-    }
+/// The checkpoint of a run, by the words that `ddprun eval` takes.
+fn of_run(logs: &Path, run: &str, which: Which) -> Result<Opened, Unfound> {
+    let stored = StoredRun::seen_from_here(&folder_of(logs, run)?)?;
+    Ok(stored.checkpoint(which)?)
 }
 
 /// The log folder of the run; of a sweep that of its best trial. Runs without a checkpoint are
@@ -113,48 +94,25 @@ fn folder_of(logs: &Path, word: &str) -> Result<PathBuf, Unfound> {
     })
 }
 
-/// Whether the run in this log folder has a checkpoint.
-pub(crate) fn has_checkpoint(folder: &Path) -> bool {
-    let checkpoints = seen_from_here(folder).map(|found| found.run.checkpoints);
-    checkpoints.is_ok_and(|folder| checkpoint::all(&folder).is_ok_and(|all| !all.is_empty()))
-}
-
-fn of_description(description: &Description, which: Which) -> Result<Opened, Unfound> {
-    let (folder, plan) = (&description.run.checkpoints, description.plan.checkpoint());
-    let unusable = |error: checkpoint::Error| Unfound::from(error.to_string());
-    match which {
-        Which::Newest => checkpoint::newest(folder).map_err(unusable),
-        Which::Step(step) => {
-            checkpoint::open(&folder.join(checkpoint::name(step))).map_err(unusable)
+/// The checkpoint that a folder is, or one of those in it or of its run; `None` of a file.
+fn of_folder(logs: &Path, path: &Path) -> Result<Option<Opened>, Unfound> {
+    let Some(word) = path.to_str() else { return Ok(None) };
+    Ok(Some(match meant(word) {
+        Meant::Checkpoint(path) => checkpoint::open(&path).map_err(runs::Error::from)?,
+        Meant::Folder(path, which) => {
+            let run = run_of(&path, logs).map(|run| StoredRun::seen_from_here(&run)).transpose()?;
+            runs::open(&path, run.as_ref().map(|run| run.plan.checkpoint()), which)?
         }
-        Which::Any => checkpoint::best_or_newest(folder, plan).map_err(unusable),
-        Which::Best => checkpoint::best(folder, plan).map_err(unusable)?.ok_or_else(|| Unfound {
-            what: format!("no best checkpoint is kept in `{}`", folder.display()),
-            help: Some("use `/latest`".to_owned()),
-        }),
-    }
-}
-
-/// The checkpoint that a folder is, or the best of those in it; `None` of a file.
-fn of_folder(path: &Path) -> Result<Option<Opened>, Unfound> {
-    if !path.is_dir() {
-        return Ok(None);
-    }
-    let unusable = |error: checkpoint::Error| Unfound::from(error.to_string());
-    if checkpoint::is_checkpoint(path) {
-        return checkpoint::open(path).map(Some).map_err(unusable);
-    }
-    if let Ok(description) = seen_from_here(path) {
-        return of_description(&description, Which::Any).map(Some);
-    }
-    if checkpoint::all(path).map_err(unusable)?.is_empty() {
-        let what = format!("`{}` is a folder without a checkpoint of ddprun", path.display());
-        let help = "name the safetensors file in it, a checkpoint, or a run as `run:NAME`";
-        return Err(Unfound { what, help: Some(help.to_owned()) });
-    }
-    let best = path.join("best");
-    let opened = if best.is_dir() { checkpoint::open(&best) } else { checkpoint::newest(path) };
-    opened.map(Some).map_err(unusable)
+        Meant::Run(run, which) if newest_of(Path::new(run), DESCRIPTION).is_file() => {
+            StoredRun::seen_from_here(Path::new(run))?.checkpoint(which)?
+        }
+        Meant::Run(..) if path.is_dir() => {
+            let what = format!("`{}` is a folder without a checkpoint of ddprun", path.display());
+            let help = "name the safetensors file in it, a checkpoint, or a run as `run:NAME`";
+            return Err(Unfound { what, help: Some(help.to_owned()) });
+        }
+        Meant::Run(..) => return Ok(None),
+    }))
 }
 
 /// A refusal as the words of a problem.
@@ -163,24 +121,5 @@ fn in_words(refusal: &Refusal) -> Unfound {
     match page.split_once("\n  do: ") {
         Some((what, help)) => Unfound { what: what.to_owned(), help: Some(help.to_owned()) },
         None => page.to_owned().into(),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_last_part_says_which_checkpoint_if_it_is_a_word_for_one() {
-        let check = |word, run, which| assert_eq!(split(word), (run, which), "{word}");
-        check("quickstart", "quickstart", Which::Any);
-        check("quickstart/best", "quickstart", Which::Best);
-        check(
-            "quickstart/20261123-020701-3fa2/latest",
-            "quickstart/20261123-020701-3fa2",
-            Which::Newest,
-        );
-        check("a/step-00000300", "a", Which::Step(300));
-        check("a/20261123-020701-3fa2", "a/20261123-020701-3fa2", Which::Any);
     }
 }

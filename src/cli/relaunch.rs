@@ -8,8 +8,8 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 
 use crate::cli::prepare::{Prepared, refused, resolved, unwritable, vocabulary};
-use crate::cli::run_files::{Description, described, stored_experiment};
-use crate::cli::{Refusal, pretrained, to_stderr};
+use crate::cli::run_files::{described, stored_experiment};
+use crate::cli::{Refusal, to_stderr};
 use crate::config;
 use crate::files;
 use crate::kinds::Kinds;
@@ -17,6 +17,7 @@ use crate::launch::LaunchId;
 use crate::launch::exit_code as exit;
 use crate::plan::RunFolders;
 use crate::record::RESOLVED;
+use crate::runs::{RUN, StoredRun};
 
 /// In the folder of a run's logs.
 const FILE: &str = "launch.json";
@@ -68,7 +69,7 @@ pub(crate) fn begun(
     let notes: Vec<_> = notes(&logs).filter(|(_, note)| note.asked == asked).collect();
     match choose(&again, &notes) {
         Choice::Of(launch, folder) => {
-            let Description { run, .. } = described(folder)?;
+            let StoredRun { run, .. } = described(folder)?;
             must_be_the_same(&run, prepared, kinds)?;
             let restart = restart(launch);
             to_stderr(&format!("{restart}: continuing run {} from its newest checkpoint", run.id));
@@ -169,7 +170,7 @@ fn asked(prepared: &Prepared) -> Result<String, Refusal> {
 /// The run whose weights are started from, as it was asked for.
 fn by_name(prepared: &Prepared) -> Option<PathBuf> {
     let word = prepared.loaded.word("model.pretrained")?;
-    word.starts_with(pretrained::RUN).then(|| PathBuf::from(word))
+    word.starts_with(RUN).then(|| PathBuf::from(word))
 }
 
 /// The notes of all runs below `logs`, by their folders, oldest first. What cannot be read, or is

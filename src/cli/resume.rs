@@ -7,7 +7,7 @@ use crate::cli::find_run::find_sweep;
 use crate::cli::prepare::{Origin, Prepared, refused, vocabulary};
 use crate::cli::request::RunRequest;
 use crate::cli::resumed::{MissingCheckpoints, ResumedRun};
-use crate::cli::run_files::{Description, OtherData, StoredPlan, enter_run, stored_experiment};
+use crate::cli::run_files::{OtherData, enter_run, stored_experiment};
 use crate::cli::supervise::report;
 use crate::cli::train::{launch as launch_run, role};
 use crate::cli::{Refusal, to_stderr};
@@ -18,6 +18,7 @@ use crate::launch::Role;
 use crate::launch::exit_code as exit;
 use crate::launch::rank_env::Foreign;
 use crate::plan::{Bf16Instructions, Plan, Precision};
+use crate::runs::{StoredPlan, StoredRun};
 
 /// Continues a run. Changes that would alter what was already computed are refused by name.
 pub(crate) fn resume(args: &ResumeArgs, kinds: &Kinds) -> Result<u8, Refusal> {
@@ -60,7 +61,7 @@ fn absolute(path: PathBuf) -> PathBuf {
 }
 
 fn prepare(
-    description: &Description,
+    description: &StoredRun,
     changes: Vec<String>,
     origin: Origin<'_>,
     launch: &Launch,
@@ -100,7 +101,7 @@ fn other_bf16(before: &StoredPlan, now: &Plan) -> Option<String> {
     })
 }
 
-fn load(description: &Description, changes: &[String], kinds: &Kinds) -> Result<Loaded, Refusal> {
+fn load(description: &StoredRun, changes: &[String], kinds: &Kinds) -> Result<Loaded, Refusal> {
     let (path, text) = stored_experiment(&description.run)?;
     config::load_text(&path, &text, changes, &vocabulary(kinds)).map_err(refused)
 }

@@ -7,191 +7,48 @@
 
 use std::path::{Path, PathBuf};
 
-use serde::{Deserialize, Serialize};
-use serde_json::Value;
-
 use crate::cli::{Refusal, find_run, to_stderr};
-use crate::config::PretrainedCheckpoint;
-use crate::config::kind::Options;
 use crate::data::{self, Fingerprint};
 use crate::files;
-use crate::model::Lora;
-use crate::plan::{CheckpointPlan, ModelPlan, Plan, Precision, RunFolders};
+use crate::plan::{ModelPlan, Plan, RunFolders};
 use crate::record::{
     DATA, DESCRIPTION, DESCRIPTION_FORMAT as FORMAT, RESOLVED, newest_of, newest_start, of_start,
 };
+use crate::runs::{self, Stored, StoredRun};
 use crate::worker::{self, exit};
 
-/// `run.json`: the folders and the plan of a run.
-#[derive(Debug, Serialize, Deserialize)]
-struct Stored {
-    format: u32,
-    run: RunFolders,
-    plan: Value,
-    /// The folder where relative paths began; absent in runs of earlier versions.
-    #[serde(default)]
-    started_in: Option<PathBuf>,
-}
-
-/// What a run is.
-#[derive(Clone, Debug)]
-pub(crate) struct Description {
-    pub(crate) run: RunFolders,
-    pub(crate) plan: StoredPlan,
-    /// The folder where relative paths began.
-    started_in: Option<PathBuf>,
-}
-
-/// The plan of a run as it was stored.
-#[derive(Clone, Debug)]
-pub(crate) enum StoredPlan {
-    /// By this version, or one whose plans have the same form.
-    Current(Box<Plan>),
-    /// By an earlier one; `prepare` decides it again.
-    Earlier(Box<EarlierPlan>),
-}
-
-/// What has had the same form in the plans of all versions.
-#[derive(Clone, Debug, Deserialize)]
-pub(crate) struct EarlierPlan {
-    checkpoint: CheckpointPlan,
-    precision: Precision,
-    model: EarlierModel,
-}
-
-/// What has been the same of their models.
-#[derive(Clone, Debug, Deserialize)]
-struct EarlierModel {
-    pretrained: Option<PathBuf>,
-    #[serde(default)]
-    lora: Option<Lora>,
-}
-
-impl StoredPlan {
-    /// The error is that of this version's form.
-    fn of(stored: &Value) -> Result<Self, serde_json::Error> {
-        let error = match Plan::deserialize(stored) {
-            Ok(plan) => return Ok(Self::Current(Box::new(plan))),
-            Err(error) => error,
-        };
-        EarlierPlan::deserialize(stored)
-            .map(|plan| Self::Earlier(Box::new(plan)))
-            .map_err(|_| error)
-    }
-
-    /// The whole plan, if it has this version's form.
-    pub(crate) fn current(&self) -> Option<&Plan> {
-        match self {
-            Self::Current(plan) => Some(plan),
-            Self::Earlier(_) => None,
-        }
-    }
-
-    /// What was found out about its data; nothing in plans of an earlier form.
-    pub(crate) fn found(&self) -> Options {
-        self.current().map_or(Options::new(), |plan| plan.data.source.found.clone())
-    }
-
-    /// When checkpoints are saved, and which are kept.
-    pub(crate) fn checkpoint(&self) -> &CheckpointPlan {
-        match self {
-            Self::Current(plan) => &plan.checkpoint,
-            Self::Earlier(plan) => &plan.checkpoint,
-        }
-    }
-
-    /// In which numbers it computes.
-    pub(crate) fn precision(&self) -> Precision {
-        match self {
-            Self::Current(plan) => plan.precision,
-            Self::Earlier(plan) => plan.precision,
-        }
-    }
-
-    /// Weights that it started from.
-    pub(crate) fn pretrained(&self) -> Option<&Path> {
-        match self {
-            Self::Current(plan) => plan.model.pretrained.as_deref(),
-            Self::Earlier(plan) => plan.model.pretrained.as_deref(),
-        }
-    }
-
-    /// What these are, if they are those of a run.
-    pub(crate) fn pretrained_checkpoint(&self) -> Option<PretrainedCheckpoint> {
-        self.current().and_then(|plan| plan.model.pretrained_checkpoint.clone())
-    }
-
-    /// The adapters that it trains, if it does.
-    pub(crate) fn lora(&self) -> Option<Lora> {
-        match self {
-            Self::Current(plan) => Lora::deserialize(plan.model.kind.options.get("lora")?).ok(),
-            Self::Earlier(plan) => plan.model.lora.clone(),
-        }
-    }
-}
-
-/// The run that `word` names ([`find_run::run`]); its paths are as they were written down.
-pub(crate) fn find_run(word: Option<&str>) -> Result<Description, Refusal> {
-    described(&find_run::run(word)?)
-}
-
-/// As [`find_run`], and goes to where the run's paths begin, so that it is what it was wherever it
-/// is called from.
-pub(crate) fn enter_run(word: Option<&str>) -> Result<Description, Refusal> {
-    enter(&find_run::run(word)?)
+/// The run that `word` names ([`find_run::run`]). Goes to where its paths begin, so that it is what it
+/// was wherever it is called from.
+pub(crate) fn enter_run(word: Option<&str>) -> Result<StoredRun, Refusal> {
+    enter_found(&find_run::run(word)?)
 }
 
 /// As [`enter_run`]; of a sweep its best trial.
-pub(crate) fn enter_best_run(word: Option<&str>) -> Result<Description, Refusal> {
-    enter(&find_run::best_run(word)?)
+pub(crate) fn enter_best_run(word: Option<&str>) -> Result<StoredRun, Refusal> {
+    enter_found(&find_run::best_run(word)?)
 }
 
-/// The run in `folder`; its own folders are those that are there, seen from here.
-pub(crate) fn seen_from_here(folder: &Path) -> Result<Description, Refusal> {
-    let mut description = described(folder)?;
-    let here = std::env::current_dir().unwrap_or_default();
-    let Ok(folder) = folder.canonicalize() else { return Ok(description) };
-    let (root, logs) = root_of(&folder, &description, &here);
-    if root != here {
-        let RunFolders { checkpoints, .. } = &mut description.run;
-        *checkpoints = root.join(&checkpoints);
-        description.run.logs = root.join(logs);
-    }
-    Ok(description)
-}
-
-fn enter(folder: &Path) -> Result<Description, Refusal> {
-    let mut description = described(folder)?;
-    let here = std::env::current_dir().unwrap_or_default();
-    let Ok(folder) = folder.canonicalize() else { return Ok(description) };
-    let (root, logs) = root_of(&folder, &description, &here);
-    description.run.logs = logs;
-    if root != here {
+/// As [`enter_run`]: that of this log folder.
+pub(crate) fn enter_found(folder: &Path) -> Result<StoredRun, Refusal> {
+    let (stored, root) = StoredRun::rooted(folder).map_err(|error| unreadable(&error))?;
+    if let Some(root) = root {
         std::env::set_current_dir(&root).map_err(|error| {
             let page = format!("error: cannot change to `{}`\n  why: {error}", root.display());
             Refusal::new(exit::STORAGE, page)
         })?;
         to_stderr(&format!("the paths of this run begin at `{}`", root.display()));
     }
-    Ok(description)
+    Ok(stored)
 }
 
 /// What the newest start of the run in `folder` wrote down.
-pub(crate) fn described(folder: &Path) -> Result<Description, Refusal> {
-    let path = newest_of(folder, DESCRIPTION);
-    let unusable = |why: String| {
-        let page = format!("error: `{}` cannot be used: {why}", path.display());
-        Refusal::new(exit::CHECKPOINT, page)
-    };
-    let bytes = std::fs::read(&path).map_err(|error| unusable(error.to_string()))?;
-    let stored: Stored =
-        serde_json::from_slice(&bytes).map_err(|error| unusable(error.to_string()))?;
-    if stored.format > FORMAT {
-        let found = stored.format;
-        return Err(unusable(format!("it has format {found}; this ddprun reads up to {FORMAT}")));
-    }
-    let plan = StoredPlan::of(&stored.plan).map_err(|error| unusable(error.to_string()))?;
-    Ok(Description { run: stored.run, plan, started_in: stored.started_in })
+pub(crate) fn described(folder: &Path) -> Result<StoredRun, Refusal> {
+    StoredRun::read(folder).map_err(|error| unreadable(&error))
+}
+
+/// A run whose files cannot be used.
+pub(crate) fn unreadable(error: &runs::Error) -> Refusal {
+    Refusal::of(exit::CHECKPOINT, error, error.help())
 }
 
 /// The experiment of the run's newest start, and the file that it is in.
@@ -206,34 +63,13 @@ pub(crate) fn stored_experiment(run: &RunFolders) -> Result<(PathBuf, String), R
     }
 }
 
-/// Where the paths of the run found in `folder` begin, and its log folder from there. A project
-/// that was moved or copied as a whole is found by the end of the folder's path; a log folder that
-/// stands alone belongs to the folder in which the run was started.
-fn root_of(folder: &Path, description: &Description, here: &Path) -> (PathBuf, PathBuf) {
-    let Description { run, started_in, .. } = description;
-    let is_unmoved =
-        |root: &&PathBuf| root.join(&run.logs).canonicalize().is_ok_and(|logs| logs == folder);
-    if let Some(root) = started_in.as_ref().filter(is_unmoved) {
-        return (root.clone(), run.logs.clone());
-    }
-    let logs: PathBuf = run.logs.components().filter(|part| part.as_os_str() != ".").collect();
-    if logs.is_relative() && folder.ends_with(&logs) {
-        let root = folder.ancestors().nth(logs.components().count());
-        return (root.unwrap_or(folder).to_owned(), run.logs.clone());
-    }
-    let has_checkpoints = |root: &&Path| root.join(&run.checkpoints).is_dir();
-    let above = folder.ancestors().find(|root| has_checkpoints(root)).map(Path::to_owned);
-    let above = above.filter(|_| run.checkpoints.is_relative());
-    let started = started_in.clone().filter(|root| root.is_dir());
-    (above.or(started).unwrap_or_else(|| here.to_owned()), folder.to_owned())
-}
-
 /// The folder of the checkpoints of the run in `logs`, a whole path, if it is there and no link.
 pub(crate) fn checkpoints_of(logs: &Path) -> Result<Option<PathBuf>, Refusal> {
     if !newest_of(logs, DESCRIPTION).is_file() {
         return Ok(None);
     }
-    let folder = seen_from_here(logs)?.run.checkpoints;
+    let stored = StoredRun::seen_from_here(logs).map_err(|error| unreadable(&error))?;
+    let folder = stored.run.checkpoints;
     let is_own = folder.is_dir() && !folder.is_symlink();
     Ok(folder.canonicalize().ok().filter(|_| is_own))
 }
@@ -242,7 +78,7 @@ pub(crate) fn checkpoints_of(logs: &Path) -> Result<Option<PathBuf>, Refusal> {
 pub(crate) fn weights_before(logs: &Path) -> Option<PathBuf> {
     let description = described(logs).ok()?;
     let here = std::env::current_dir().unwrap_or_default();
-    let (root, _) = root_of(&logs.canonicalize().ok()?, &description, &here);
+    let root = description.root(&logs.canonicalize().ok()?, &here);
     root.join(description.plan.pretrained()?).canonicalize().ok()
 }
 

@@ -8,9 +8,8 @@ use clap::Parser;
 use serde_json::json;
 
 use crate::cli::args::{Args, SampleArgs, Verb};
-use crate::cli::evaluate::checkpoint_of;
+use crate::cli::chosen::chosen;
 use crate::cli::prepare::{plan_of, source_of};
-use crate::cli::run_files::enter_best_run;
 use crate::cli::{Refusal, to_stderr, to_stdout};
 use crate::data::{self, ChatTemplate, TextForm, Tokenizer};
 use crate::kinds::Kinds;
@@ -19,11 +18,10 @@ use crate::worker::{self, Sampling, exit};
 
 /// Prints the prompt and what the model makes of it, or the actions of a policy.
 pub(crate) fn sample(args: &SampleArgs, kinds: &Kinds) -> Result<u8, Refusal> {
-    let description = enter_best_run(args.run.as_deref())?;
-    let plan = &plan_of(&description, kinds)?;
+    let chosen = chosen(args.run.as_deref(), args.latest)?;
+    let (plan, opened) = (&plan_of(chosen.run()?, kinds)?, &chosen.opened);
     if plan.data.source.modality == Modality::Behaviour {
-        let opened = checkpoint_of(&description, args.latest)?;
-        return policy::sample(args, plan, &opened, kinds);
+        return policy::sample(args, plan, opened, kinds);
     }
     let words = Words::of(plan, kinds)?;
     let prompt = words.read(&args.prompt)?;
@@ -32,7 +30,6 @@ pub(crate) fn sample(args: &SampleArgs, kinds: &Kinds) -> Result<u8, Refusal> {
             format!("error: `--temperature` must be greater than 0, not {}", args.temperature);
         return Err(Refusal::new(exit::REFUSED, page));
     }
-    let opened = checkpoint_of(&description, args.latest)?;
     let asked = Sampling {
         tokens: args.tokens,
         temperature: args.temperature,
@@ -40,7 +37,7 @@ pub(crate) fn sample(args: &SampleArgs, kinds: &Kinds) -> Result<u8, Refusal> {
         seed: args.seed,
         end: words.end(),
     };
-    let drawn = worker::sample(plan, &opened, kinds, &prompt, &asked)
+    let drawn = worker::sample(plan, opened, kinds, &prompt, &asked)
         .map_err(|error| Refusal::of(error.exit_code(), &error, error.help()))?;
     to_stdout(&(words.page(&args.prompt, &prompt, &drawn) + "\n"))
 }

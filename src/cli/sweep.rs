@@ -10,6 +10,7 @@ use crate::cli::prepare::{
     targets, vocabulary,
 };
 use crate::cli::run_files::OtherData;
+use crate::cli::sweep_weights::SweepWeights;
 use crate::cli::{Refusal, supervise, to_stderr, to_stdout};
 use crate::config::schema::Data;
 use crate::config::{self, Loaded, Problems};
@@ -51,6 +52,7 @@ pub(crate) fn sweep(args: &SweepArgs, kinds: &Kinds) -> Result<u8, Refusal> {
         program,
         opening: Mutex::new(()),
         surveyed: Mutex::new(Vec::new()),
+        weights: SweepWeights::of(&order.folder()),
     };
     let method = order.method().map_err(|error| refusal(&error))?;
     let ended = if let Some(range) = method.range_test() {
@@ -148,6 +150,8 @@ struct Ddp<'a> {
     opening: Mutex<()>,
     /// Data that has been counted: most trials have the same.
     surveyed: Mutex<Vec<(Surveyed, Facts)>>,
+    /// What trials start from.
+    weights: SweepWeights,
 }
 
 /// Problems of one trial, without pictures: its text is a command line that was never typed.
@@ -188,7 +192,7 @@ impl Ddp<'_> {
     ) -> Result<Prepared, String> {
         let mut loaded =
             config::load(self.base, changes, &vocabulary(self.kinds)).map_err(in_words)?;
-        complete(&mut loaded, self.kinds).map_err(in_words)?;
+        self.weights.hold(&mut loaded, |loaded| complete(loaded, self.kinds)).map_err(in_words)?;
         let mut facts = self.facts(&loaded, cores).map_err(|refusal| refusal.to_string())?;
         if let (Some(all), Some(own)) = (&mut facts.gpus, gpus) {
             *all = own.iter().filter_map(|gpu| all.get(*gpu).cloned()).collect();
@@ -238,6 +242,7 @@ impl Ddp<'_> {
         let run = {
             // Two trials that begin together must not both generate the same data.
             let _alone = self.opening.lock().unwrap_or_else(PoisonError::into_inner);
+            self.weights.keep().map_err(|error| error.to_string())?;
             match own_run(job.folders.clone(), &prepared, OtherData::Refused) {
                 Ok(run) => run,
                 Err(refusal) => return Ok(failed(refusal.to_string(), refusal.code())),

@@ -1,7 +1,7 @@
 //! Why there are no predictions.
 
 use crate::launch::exit_code as exit;
-use crate::{checkpoint, data, files, worker};
+use crate::{checkpoint, data, files, runs, worker};
 
 /// Why there are no predictions, and what to do about it.
 #[derive(Debug, thiserror::Error)]
@@ -49,6 +49,13 @@ impl From<data::Error> for Error {
 impl From<checkpoint::Error> for Error {
     fn from(error: checkpoint::Error) -> Self {
         Self::new(exit::CHECKPOINT, error.to_string())
+    }
+}
+
+impl From<runs::Error> for Error {
+    fn from(error: runs::Error) -> Self {
+        let help = error.help();
+        Self { help, ..Self::new(exit::CHECKPOINT, error.to_string()) }
     }
 }
 

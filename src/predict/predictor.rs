@@ -5,22 +5,23 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use serde::Deserialize;
-use serde_json::Value as Json;
-
 use crate::checkpoint::{self, Opened};
 use crate::data::loader::{Loader, Request, Settings};
 use crate::data::{DataSource, Inputs, Predicting, Transforms};
 use crate::engine::Engine;
 use crate::kinds::Kinds;
 use crate::launch::exit_code as exit;
-use crate::plan::{OnBadSample, Plan, RunFolders};
+use crate::plan::{OnBadSample, Plan};
 use crate::predict::cut::parts;
 use crate::predict::error::Error;
 use crate::predict::form::{Form, Outcome};
 use crate::predict::row::{Column, Row, Value};
-use crate::record::{DESCRIPTION, newest_of};
+use crate::report;
+use crate::runs::{self, Meant, StoredRun, has_checkpoint, meant, run_of};
 use crate::worker::{self, Alone};
+
+/// Where runs are looked for by their names.
+const LOGS: &str = "logs";
 
 /// The model of a run, with the weights of its best checkpoint: their averages where it keeps some.
 pub struct Predictor {
@@ -55,37 +56,22 @@ impl Predictions {
     }
 }
 
-/// `run.json`, as far as it matters here.
-#[derive(Deserialize)]
-struct Stored {
-    run: RunFolders,
-    plan: Json,
-    #[serde(default)]
-    started_in: Option<PathBuf>,
-}
-
 impl Predictor {
-    /// The model of the run whose logs are in the folder `run`, with its best checkpoint, or its
-    /// newest where no best one is kept.
+    /// The model of a run, with its best checkpoint, or its newest where no best one is kept: by the
+    /// folder of its logs or of its checkpoints, or by words as `ddprun predict` takes them
+    /// (`quickstart`, `run:quickstart/latest`). Or with the checkpoint whose folder is given.
     ///
     /// # Errors
     ///
     /// There is no such run, it was begun by an earlier version, or its checkpoint is unusable.
     pub fn open(run: impl AsRef<Path>, kinds: &Kinds) -> Result<Self, Error> {
-        let path = newest_of(run.as_ref(), DESCRIPTION);
-        let unusable = |why: String| {
-            Error::new(exit::CHECKPOINT, format!("`{}` cannot be used: {why}", path.display()))
+        let word = run.as_ref().to_string_lossy();
+        let (stored, opened) = of_word(&word)?;
+        let Some(plan) = stored.plan.current() else {
+            let what = format!("the run of `{word}` was begun by an earlier ddprun");
+            return Err(Error::new(exit::CHECKPOINT, what).with_help("use `ddprun predict`"));
         };
-        let bytes = std::fs::read(&path).map_err(|error| unusable(error.to_string()))?;
-        let stored: Stored =
-            serde_json::from_slice(&bytes).map_err(|error| unusable(error.to_string()))?;
-        let plan = Plan::deserialize(&stored.plan).map_err(|error| unusable(error.to_string()))?;
-        let mut folder = stored.run.checkpoints;
-        if let Some(root) = stored.started_in.filter(|_| !folder.is_dir()) {
-            folder = root.join(folder);
-        }
-        let opened = checkpoint::best_or_newest(&folder, &plan.checkpoint)?;
-        Self::of(plan, &opened, kinds)
+        Self::of(plan.clone(), &opened, kinds)
     }
 
     /// The model of `plan` with the weights of a checkpoint.
@@ -158,6 +144,33 @@ impl Predictor {
         let loader = Loader::start(inputs.samples.clone(), requests.into_iter(), settings)?;
         self.engine.with_evaluated(|engine| answered(engine, loader, form)).map_err(failed)?
     }
+}
+
+/// The run and the checkpoint that a word names, with paths that are seen from here.
+fn of_word(word: &str) -> Result<(StoredRun, Opened), Error> {
+    let logs = Path::new(LOGS);
+    let folder_of = |checkpoints: &Path| {
+        let what = || format!("the logs of the run of `{word}` are not here");
+        run_of(checkpoints, logs).ok_or_else(|| Error::new(exit::REFUSED, what()))
+    };
+    Ok(match meant(word) {
+        Meant::Run(name, which) => {
+            let found = report::find_run_that(logs, Some(name), &has_checkpoint);
+            let found = found.map_err(|error| Error::new(exit::REFUSED, error.to_string()))?;
+            let stored = StoredRun::seen_from_here(&found)?;
+            let opened = stored.checkpoint(which)?;
+            (stored, opened)
+        }
+        Meant::Checkpoint(path) => {
+            let folder = folder_of(path.parent().unwrap_or(&path))?;
+            (StoredRun::seen_from_here(&folder)?, checkpoint::open(&path)?)
+        }
+        Meant::Folder(path, which) => {
+            let stored = StoredRun::seen_from_here(&folder_of(&path)?)?;
+            let opened = runs::open(&path, Some(stored.plan.checkpoint()), which)?;
+            (stored, opened)
+        }
+    })
 }
 
 /// Files and folders as samples of the model of `plan`.

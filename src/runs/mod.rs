@@ -26,6 +26,9 @@ mod scalars;
 mod summary;
 mod sweeps;
 mod tags;
+mod which;
+mod stored;
+mod meant;
 
 use std::path::{Path, PathBuf};
 
@@ -33,13 +36,16 @@ pub use config::{Difference, config, differences, leaves};
 pub use find::{Found, find, trials};
 pub use follow::{Follower, News};
 pub use list::{Listing, Unreadable, list};
+pub(crate) use meant::{Meant, RUN, has_checkpoint, link_logs, meant, run_of};
 pub use scalars::{Point, Reader, Scalars};
+pub(crate) use stored::{Stored, StoredPlan, StoredRun};
 pub(crate) use summary::summary_of;
 pub use summary::{Best, State, Summary, summary};
 pub use sweeps::{SweepSummary, sweep_summary};
 pub use tags::{NAME as TAGS, Retagged, retag, tags};
+pub(crate) use which::{Which, open};
 
-use crate::{files, record, report, sweep};
+use crate::{checkpoint, files, record, report, sweep};
 
 /// Why a run cannot be read, or tagged.
 #[derive(Debug, thiserror::Error)]
@@ -74,6 +80,33 @@ pub enum Error {
         /// Where it differs.
         why: String,
     },
+    /// A file that cannot be used.
+    #[error("`{}` cannot be used: {why}", path.display())]
+    Unusable {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        why: String,
+    },
+    /// No checkpoint can be used.
+    #[error(transparent)]
+    Checkpoint(#[from] checkpoint::Error),
+    /// The best checkpoint is asked for, but none is kept.
+    #[error("no best checkpoint is kept in `{}`", folder.display())]
+    NoBest {
+        /// The run's checkpoint folder.
+        folder: PathBuf,
+    },
+    /// No checkpoint of that step is kept.
+    #[error("no checkpoint `{}` is kept in `{}`", checkpoint::name(*step), folder.display())]
+    NoStep {
+        /// The run's checkpoint folder.
+        folder: PathBuf,
+        /// The step.
+        step: u64,
+        /// Those that are kept.
+        kept: Vec<u64>,
+    },
     /// A word that cannot be a tag.
     #[error("`{tag}` is not a tag")]
     NotATag {
@@ -83,6 +116,18 @@ pub enum Error {
 }
 
 impl Error {
+    /// What can be done about it.
+    pub fn help(&self) -> Option<String> {
+        match self {
+            Self::NoBest { .. } => Some("use `/latest`".to_owned()),
+            Self::NoStep { kept, .. } if !kept.is_empty() => {
+                let names: Vec<String> = kept.iter().map(|&step| checkpoint::name(step)).collect();
+                Some(format!("there are {}", names.join(", ")))
+            }
+            _ => None,
+        }
+    }
+
     fn damaged(path: &Path, why: &impl ToString) -> Self {
         Self::Damaged { path: path.to_owned(), why: why.to_string() }
     }

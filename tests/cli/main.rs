@@ -57,5 +57,6 @@ mod tables;
 mod tensorboard;
 mod watched;
 mod weights;
+mod words;
 
 use test_support::skipped;

@@ -198,6 +198,18 @@ fn registered_models_answer_the_same_in_onnxruntime() {
     compare(folder.path(), &cases);
 }
 
+#[test]
+#[ignore = "a minute: more of the same layers, up to 88 million weights"]
+fn larger_models_answer_the_same_in_onnxruntime() {
+    let models = Models::default();
+    for name in LARGER {
+        // One at a time: some have 350 MB.
+        let folder = tempfile::tempdir().unwrap();
+        let case = write(folder.path(), &format!("{name}.onnx"), &small(name), &models, &[]);
+        compare(folder.path(), &[case]);
+    }
+}
+
 /// A policy with what tells the noise in actions.
 trait Policy: Model {
     fn noise(&self, noisy: &Tensor, steps: &[usize], observed: &Tensor) -> Tensor;

@@ -1,0 +1,137 @@
+//! What a word of the command line, or `model.pretrained`, means: a run and one of its checkpoints,
+//! a checkpoint, or a folder of them. All commands read it here.
+//!
+//! ```text
+//! quickstart, run:quickstart, logs/quickstart/ID, ID           the best checkpoint, or the newest
+//! quickstart/best, run:quickstart/latest, ID/step-00000300     this one
+//! checkpoints/quickstart/ID, checkpoints/quickstart/ID/best    the same, by its folder
+//! ```
+
+use std::path::{Path, PathBuf};
+
+use crate::checkpoint::{self, is_checkpoint};
+use crate::plan::RunFolders;
+use crate::record::{DESCRIPTION, newest_of};
+use crate::runs::stored::StoredRun;
+use crate::runs::which::Which;
+use crate::{files, report};
+
+/// What stands before the name of a run.
+pub(crate) const RUN: &str = "run:";
+/// In a folder of checkpoints: a link to the run's logs, where they are not found by their name.
+const LOGS: &str = "logs";
+/// Folders above that of a checkpoint's run in which its logs are looked for under any name.
+const LEVELS: usize = 3;
+
+/// What a word means.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Meant<'a> {
+    /// A run, by its folder, its name or its id.
+    Run(&'a str, Which),
+    /// A checkpoint, without links.
+    Checkpoint(PathBuf),
+    /// A folder of checkpoints, without links.
+    Folder(PathBuf, Which),
+}
+
+/// What `word` means.
+pub(crate) fn meant(word: &str) -> Meant<'_> {
+    if let Some(word) = word.strip_prefix(RUN) {
+        let (run, which) = split(word);
+        return Meant::Run(run, which);
+    }
+    if is_checkpoint(Path::new(word)) {
+        return Meant::Checkpoint(real(Path::new(word)));
+    }
+    let (run, which) = split(word);
+    let path = Path::new(run);
+    let holds_checkpoints = || checkpoint::all(path).is_ok_and(|all| !all.is_empty());
+    if path.is_dir() && !report::is_run(path) && holds_checkpoints() {
+        return Meant::Folder(real(path), which);
+    }
+    Meant::Run(run, which)
+}
+
+fn real(path: &Path) -> PathBuf {
+    path.canonicalize().unwrap_or_else(|_| path.to_owned())
+}
+
+/// The run, and which of its checkpoints.
+fn split(word: &str) -> (&str, Which) {
+    let Some((run, last)) = word.trim_end_matches('/').rsplit_once('/') else {
+        return (word, Which::Any);
+    };
+    let step = || last.strip_prefix("step-")?.parse().ok().map(Which::Step);
+    match last {
+        "best" => (run, Which::Best),
+        "latest" => (run, Which::Newest),
+        _ => step().map_or((word, Which::Any), |step| (run, step)),
+    }
+}
+
+/// Whether the run in this log folder has a checkpoint.
+pub(crate) fn has_checkpoint(folder: &Path) -> bool {
+    let checkpoints = StoredRun::seen_from_here(folder).map(|found| found.run.checkpoints);
+    checkpoints.is_ok_and(|folder| checkpoint::all(&folder).is_ok_and(|all| !all.is_empty()))
+}
+
+/// The logs of the run that keeps its checkpoints in `folder`, without links: by its link, beside
+/// the folder of all checkpoints, in another folder there, or by its id among the runs in `logs`.
+pub(crate) fn run_of(folder: &Path, logs: &Path) -> Option<PathBuf> {
+    let (id, name) = (folder.file_name()?, folder.parent()?.file_name()?);
+    let is_its = |logs: &PathBuf| {
+        newest_of(logs, DESCRIPTION).is_file()
+            && StoredRun::read(logs).is_ok_and(|stored| stored.run.id.as_str() == id)
+    };
+    let linked = Some(real(&folder.join(LOGS)));
+    let above = || folder.ancestors().skip(2);
+    let beside = above().map(|root| root.join("logs").join(name).join(id));
+    let named = above().take(LEVELS).flat_map(|root| {
+        let entries = std::fs::read_dir(root).into_iter().flatten().flatten();
+        entries.map(|entry| entry.path().join(name).join(id))
+    });
+    let found = linked.into_iter().chain(beside).chain(named).find(is_its);
+    found.or_else(|| report::find_run(logs, id.to_str()).ok().filter(is_its))
+}
+
+/// Makes a run be found from its checkpoints, where it is not by the names of its folders.
+///
+/// # Errors
+///
+/// The disk's.
+pub(crate) fn link_logs(run: &RunFolders) -> Result<(), files::Error> {
+    let (logs, checkpoints) = (real(&run.logs), real(&run.checkpoints));
+    let Some(named) = logs.parent() else { return Ok(()) };
+    let name = named.file_name().unwrap_or_default();
+    let is_usual = |root: &Path| root.join("logs").join(name) == named;
+    if checkpoints.ancestors().skip(2).any(is_usual) {
+        return Ok(());
+    }
+    match files::swap_link(&run.checkpoints.join(LOGS), &logs) {
+        Err(error) if error.is_without_links() => Ok(()),
+        linked => linked,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_last_part_says_which_checkpoint_if_it_is_a_word_for_one() {
+        let check = |word, run, which| {
+            assert_eq!(split(word), (run, which), "{word}");
+            assert_eq!(meant(&format!("{RUN}{word}")), Meant::Run(run, which), "{word}");
+        };
+        check("quickstart", "quickstart", Which::Any);
+        check("quickstart/best", "quickstart", Which::Best);
+        check("quickstart/best/", "quickstart", Which::Best);
+        check(
+            "quickstart/20261123-020701-3fa2/latest",
+            "quickstart/20261123-020701-3fa2",
+            Which::Newest,
+        );
+        check("a/step-00000300", "a", Which::Step(300));
+        check("a/20261123-020701-3fa2", "a/20261123-020701-3fa2", Which::Any);
+    }
+}
