@@ -17,8 +17,8 @@ use crate::record::{
 use crate::runs::{self, Stored, StoredRun};
 use crate::worker::{self, exit};
 
-/// The run that `word` names ([`find_run::run`]). Goes to where its paths begin, so that it is what it
-/// was wherever it is called from.
+/// The run that `word` names ([`find_run::run`]). Goes to where its paths begin, so that it is what
+/// it was wherever it is called from.
 pub(crate) fn enter_run(word: Option<&str>) -> Result<StoredRun, Refusal> {
     enter_found(&find_run::run(word)?)
 }

@@ -21,7 +21,8 @@ const MAX_PIXELS: u64 = 64 << 20;
 /// Most memory that decoding may take: 256 MiB.
 const MAX_BYTES: u64 = 256 << 20;
 
-/// Decodes an image to RGB of such values, or as much of it as `needed` says for an image of (height, width).
+/// Decodes an image to RGB of such values, or as much of it as `needed` says for an image of
+/// (height, width).
 ///
 /// # Errors
 ///
