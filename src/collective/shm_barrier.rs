@@ -301,7 +301,7 @@ fn ended(mapping: &Mapping) -> Error {
 /// Why the group ended, if it did.
 #[cfg(any(feature = "cuda", test))]
 pub(super) fn end_of(mapping: &Mapping) -> Option<Error> {
-    (mapping.word(ENDED_BY).load(SeqCst) != 0).then(|| ended(mapping))
+    (mapping.word(ARRIVALS).load(Acquire) & ENDED != 0).then(|| ended(mapping))
 }
 
 /// Wakes all ranks that sleep.

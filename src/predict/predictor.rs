@@ -57,9 +57,10 @@ impl Predictions {
 }
 
 impl Predictor {
-    /// The model of a run, with its best checkpoint, or its newest where no best one is kept: by the
-    /// folder of its logs or of its checkpoints, or by words as `ddprun predict` takes them
-    /// (`quickstart`, `run:quickstart/latest`). Or with the checkpoint whose folder is given.
+    /// The model of a run, with its best checkpoint, or its newest where no best one is kept. The
+    /// run is given by the folder of its logs or of its checkpoints, or in the words of
+    /// `ddprun predict` (`quickstart`, `run:quickstart/latest`); the folder of a checkpoint gives
+    /// that one.
     ///
     /// # Errors
     ///

@@ -27,8 +27,8 @@ use crate::rng::Key;
 pub struct ImageFolder {
     /// folder of class folders to train on, with .jpg .jpeg .jfif .png .ppm .bmp .pgm .tif .tiff
     /// and .webp files; pixels are those of Pillow's convert("RGB"), which clips 16-bit grey
-    /// at 255 (see `pixel_dtype`). Files and folders whose names begin with a dot are left out, and other files are
-    /// counted where there are many.
+    /// at 255 (see `pixel_dtype`). Files and folders whose names begin with a dot are left out, and
+    /// other files are counted where there are many.
     #[schemars(extend("format" = "path"), example = "data/train")]
     pub train_dir: PathBuf,
     /// the same classes, to validate on; or hold images of `train_dir` back with
