@@ -2,8 +2,10 @@
 
 use std::path::Path;
 
-use image::RgbImage;
+use fast_image_resize::images::Image;
+use fast_image_resize::{FilterType, PixelType, ResizeAlg, ResizeOptions, Resizer};
 use image::codecs::png::{CompressionType, FilterType::Adaptive, PngEncoder};
+use image::{ExtendedColorType, ImageEncoder};
 use plotters::coord::Shift;
 use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, Pos, VPos};
@@ -79,13 +81,15 @@ pub(crate) fn draw_png(picture: &impl Picture, what: &'static str) -> Result<Vec
     picture.draw(&area, canvas).map_err(failed(what))?;
     area.present().map_err(failed(what))?;
     drop(area);
-    let fine = RgbImage::from_raw(width, height, pixels)
-        .ok_or_else(|| Error::Draw { what, reason: "the buffer has a wrong size".into() })?;
-    let (width, height) = (size.0 * BITMAP_SCALE, size.1 * BITMAP_SCALE);
-    let smooth = image::imageops::thumbnail(&fine, width, height);
+    let fine = Image::from_vec_u8(width, height, pixels, PixelType::U8x3).map_err(failed(what))?;
+    let mut smooth = Image::new(width / OVERSAMPLING, height / OVERSAMPLING, PixelType::U8x3);
+    let means = ResizeOptions::new().resize_alg(ResizeAlg::Convolution(FilterType::Box));
+    Resizer::new().resize(&fine, &mut smooth, &means).map_err(failed(what))?;
     let mut bytes = Vec::new();
     let encoder = PngEncoder::new_with_quality(&mut bytes, CompressionType::Best, Adaptive);
-    smooth.write_with_encoder(encoder).map_err(failed(what))?;
+    encoder
+        .write_image(smooth.buffer(), smooth.width(), smooth.height(), ExtendedColorType::Rgb8)
+        .map_err(failed(what))?;
     Ok(bytes)
 }
 
