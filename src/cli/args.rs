@@ -32,7 +32,7 @@ pub(crate) enum Verb {
     Resume(ResumeArgs),
     /// Evaluate a run's best checkpoint, or given weights, on validation and test data.
     Eval(EvalArgs),
-    /// Predict files without answers with a run's best checkpoint.
+    /// Predict unlabelled files with a run's best checkpoint.
     Predict(PredictArgs),
     /// Generate text or actions with a run's best checkpoint.
     Sample(SampleArgs),
@@ -44,13 +44,13 @@ pub(crate) enum Verb {
     Report(ReportArgs),
     /// Show all runs and sweeps below a folder in the browser, while they train and afterwards.
     Serve(ServeArgs),
-    /// List runs and sweeps, and how they stand.
+    /// List runs and sweeps with their states.
     Ls(LsArgs),
     /// Compare runs: settings, metrics, machines, and their curves in one picture.
     Compare(CompareArgs),
-    /// Print what a rank of a run has said; `-f` follows a run until it ends.
+    /// Print the log of a rank; `-f` follows a run until it ends.
     Logs(LogsArgs),
-    /// Add tags to a run, or remove them; also while it trains.
+    /// Add tags to a run or remove them, even while it trains.
     Tag(TagArgs),
     /// Remove runs with their checkpoints.
     Rm(RmArgs),
@@ -104,7 +104,7 @@ pub(crate) struct Run {
 #[derive(Clone, Debug, Default, ClapArgs)]
 pub(crate) struct Launch {
     /// Ranks on this machine (`distributed.devices`); with MIN:MAX the run continues with fewer if
-    /// some stay lost (`distributed.min_world_size`).
+    /// lost ones cannot be replaced (`distributed.min_world_size`).
     #[arg(long, alias = "nproc_per_node", value_name = "N | MIN:MAX")]
     pub(crate) nproc_per_node: Option<String>,
     /// Restarts of the group after a failure (`fault.max_restarts`).
@@ -224,7 +224,8 @@ pub(crate) struct ResumeArgs {
 
 #[derive(Debug, ClapArgs)]
 #[command(after_help = "Examples:\n  ddprun eval\n  ddprun eval quickstart --latest\n  \
-    ddprun eval quickstart data.val_dir=data/other train.precision=bf16\n  \
+    ddprun eval quickstart train.precision=bf16\n  \
+    ddprun eval photos data.val_dir=data/other\n  \
     ddprun eval --weights resnet18.safetensors experiments/resnet.toml")]
 pub(crate) struct EvalArgs {
     /// Run folder, its name, or a unique prefix of its id; for a sweep, its best trial; or a

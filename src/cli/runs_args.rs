@@ -8,13 +8,13 @@ use clap::Args as ClapArgs;
 #[command(after_help = "Examples:\n  ddprun ls\n  ddprun ls --state running --tag baseline\n  \
     ddprun ls logs/sweep_quickstart --sort val/accuracy")]
 pub(crate) struct LsArgs {
-    /// Folder to look into, or a name in `logs`; of a sweep, its trials.
+    /// Folder to look into, or a name in `logs`; for a sweep, its trials.
     #[arg(default_value = "logs")]
     pub(crate) folder: PathBuf,
     /// Only runs with this tag; given several times, with all of them.
     #[arg(long = "tag", value_name = "TAG")]
     pub(crate) tags: Vec<String>,
-    /// Only runs that are so; given several times, any of them.
+    /// Only runs in this state; given several times, in any of them.
     #[arg(long = "state", value_name = "STATE")]
     #[arg(value_parser = ["running", "finished", "stopped", "failed", "killed", "pruned"])]
     pub(crate) states: Vec<String>,
