@@ -149,10 +149,10 @@ mod tests {
     #[test]
     fn a_batch_weighs_what_its_labels_weigh() {
         let weight = |loss: &CrossEntropy, labels| loss.weight(labels, 4).unwrap();
-        let (all, some) = (labels("labels"), labels("some_labels"));
+        let (all, some, mixed) = (labels("labels"), labels("some_labels"), recorded("mixed"));
         assert_eq!(weight(&CrossEntropy::default(), &all), 4.0);
         assert_eq!(weight(&CrossEntropy::default(), &some), 3.0);
-        assert_eq!(weight(&weighted(0.1), &recorded("mixed")), 4.0);
+        assert_eq!(weight(&weighted(0.1), &mixed), 4.0);
         let sum = |name| {
             let labels = labels(name).to_vec1::<i64>().unwrap();
             labels.iter().filter(|&&l| l >= 0).map(|&l| [0.2, 1.0, 3.5][l as usize]).sum::<f64>()

@@ -175,8 +175,13 @@ fn a_table_that_cannot_be_used_is_told_what_to_do() {
     let lab = lab();
     lab.write("houses.csv", houses());
     let held = ["data.train_file=houses.csv", "~data.val_file", "data.val_fraction=0.2"];
-    let plain = ["data.target=price", "~data.features", "data.standardize_target=false"];
-    let plan = |changes: &[&str]| {
+    let plain = [
+        "data.target=price",
+        "~model.embedding_dim",
+        "~data.features",
+        "data.standardize_target=false",
+    ];
+    let plan = |changes: &[&'static str]| {
         let monitor = ["checkpoint.monitor=val/loss", "~data.limit"];
         [&["plan", "small.toml"], &held[..], &plain[..], &monitor[..], changes].concat()
     };
