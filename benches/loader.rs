@@ -22,7 +22,8 @@ use ddprun::config::kind::Choice;
 use ddprun::config::values::Shape2;
 use ddprun::data::loader::{Loader, Request, Settings};
 use ddprun::data::transform::{
-    CenterCrop, Normalize, RandomCrop, RandomHorizontalFlip, RandomResizedCrop, Transforms,
+    CenterCrop, Normalize, PaddingMode, RandomCrop, RandomHorizontalFlip, RandomResizedCrop,
+    Transforms,
 };
 use ddprun::data::{Asked, DataSource, Dataset, ImageFolder, Mnist, open};
 use ddprun::plan::{DataPlan, Modality, OnBadSample, Sampler, SourcePlan, SplitPlan, Targets};
@@ -46,7 +47,8 @@ fn transforms(work: &str) -> Vec<Choice> {
             vec![Choice::of(&RandomResizedCrop { size, scale, ratio }), flip, color]
         }
         "small" => {
-            let crop = RandomCrop { size: Shape2::Side(32), padding: 4 };
+            let padding_mode = PaddingMode::Constant;
+            let crop = RandomCrop { size: Shape2::Side(32), padding: 4, padding_mode };
             vec![Choice::of(&crop), flip, color]
         }
         "mnist" => vec![normalize(&[0.1307], &[0.3081])],

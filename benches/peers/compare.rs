@@ -18,7 +18,7 @@ pub(crate) type Shape = (u32, u32);
 /// In which training is compared, if not told otherwise.
 const SHAPES: [Shape; 3] = [(1, 1), (1, 2), (2, 1)];
 
-/// Precisions of PyTorch that are compared with our fp32.
+/// Precisions in which both sides train; bf16 is autocast.
 const PRECISIONS: [&str; 2] = ["fp32", "bf16"];
 /// Runs of each mode by whose median the fastest is chosen.
 const TRIALS: usize = 3;
@@ -40,6 +40,8 @@ struct Comparison {
     name: &'static str,
     /// As it stands before the figure's own name.
     label: String,
+    /// Of training.
+    precision: Option<&'static str>,
     ours: Side,
     /// PyTorch in each of its modes, of which the fastest counts.
     theirs: Vec<(String, Side)>,
@@ -52,9 +54,9 @@ pub(crate) fn all(names: &[String], pairs: usize, shape: Option<Shape>) {
     let wanted = |comparison: &Comparison| {
         names.is_empty() || names.iter().any(|name| name == comparison.name)
     };
-    let mut rows = vec![];
+    let mut found = Found::default();
     for comparison in comparisons(&python, shape).into_iter().filter(wanted) {
-        rows.extend(compare(comparison, pairs));
+        found.add(comparison, pairs);
     }
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     println!(
@@ -63,9 +65,57 @@ pub(crate) fn all(names: &[String], pairs: usize, shape: Option<Shape>) {
         python.version()
     );
     println!("| work | ddprun | PyTorch | ratio: median (least to most) |\n|---|---|---|---|");
-    for row in rows {
+    for row in found.rows.iter().chain(&found.best_of_each()) {
         println!("{row}");
     }
+    println!("\n| work | PyTorch's mode | median of {TRIALS} runs |\n|---|---|---|");
+    for row in found.modes {
+        println!("{row}");
+    }
+}
+
+/// Rows of the tables so far.
+#[derive(Default)]
+struct Found {
+    rows: Vec<String>,
+    /// Each mode of PyTorch.
+    modes: Vec<String>,
+    /// Training: medians of ours and of PyTorch's fastest mode, by label and precision.
+    training: BTreeMap<String, Vec<(&'static str, [f64; 2])>>,
+}
+
+impl Found {
+    fn add(&mut self, comparison: Comparison, pairs: usize) {
+        let (label, precision) = (comparison.label.clone(), comparison.precision);
+        for Row { text, medians } in compare(comparison, pairs, &mut self.modes) {
+            self.rows.push(text);
+            if let Some(precision) = precision {
+                self.training.entry(label.clone()).or_default().push((precision, medians));
+            }
+        }
+    }
+
+    /// Our fastest precision beside PyTorch's fastest mode in any.
+    fn best_of_each(&self) -> Vec<String> {
+        let least = |found: &[(&'static str, [f64; 2])], side: usize| {
+            let by_time = |a: &&(_, [f64; 2]), b: &&(_, [f64; 2])| a.1[side].total_cmp(&b.1[side]);
+            found.iter().min_by(by_time).map(|(precision, medians)| (*precision, medians[side]))
+        };
+        let row = |(label, found): (&String, &Vec<_>)| {
+            let ((own, ours), (other, theirs)) = (least(found, 0)?, least(found, 1)?);
+            let (ratio, [ours, theirs]) =
+                (theirs / ours, [ours, theirs].map(|time| milliseconds(vec![time])));
+            let text = format!("| {label}, best of each | {ours} ({own}) | {theirs} ({other}) |");
+            (found.len() > 1).then(|| format!("{text} {ratio:.2}x |"))
+        };
+        self.training.iter().filter_map(row).collect()
+    }
+}
+
+/// A row of the table, and its times: ours, PyTorch's.
+struct Row {
+    text: String,
+    medians: [f64; 2],
 }
 
 /// What can be compared.
@@ -114,15 +164,15 @@ fn modes(precision: &str, has_images: bool, ranks: u32) -> Vec<Mode> {
     sets.into_iter().map(mode).collect()
 }
 
-/// Training in fp32 on our side, in `precision` on theirs: bf16 is the faster one where the
-/// processor multiplies in it.
+/// Training in `precision` on both sides.
 fn training(
     python: &Python,
     name: &'static str,
     precision: &'static str,
     (ranks, threads): Shape,
 ) -> Comparison {
-    let ours = own(&format!("train {name} --ranks {ranks} --threads {threads}"));
+    let ours =
+        own(&format!("train {name} --ranks {ranks} --threads {threads} --dtype {precision}"));
     let ddp = if ranks > 1 { "--ddp" } else { "" };
     let theirs = modes(precision, name.starts_with("resnet"), ranks).into_iter();
     let theirs = theirs.map(|(mode, flags)| {
@@ -132,10 +182,11 @@ fn training(
         (mode, Side { command: python.command(&program, ranks > 1), read: Some(their_step) })
     });
     let unit = if ranks > 1 { "ranks" } else { "threads" };
-    let label = format!("{name} {} {unit}, PyTorch in {precision}", ranks.max(threads));
+    let label = format!("{name}, {} {unit}", ranks.max(threads));
     Comparison {
         name,
         label,
+        precision: Some(precision),
         ours: Side { command: ours, read: Some(our_step) },
         theirs: theirs.collect(),
     }
@@ -147,6 +198,7 @@ fn allreduce(python: &Python) -> Comparison {
     Comparison {
         name: "allreduce",
         label: "all-reduce, 2 ranks".into(),
+        precision: None,
         ours: Side { command: cargo("collectives"), read: Some(reduction) },
         theirs: vec![("gloo".to_owned(), theirs)],
     }
@@ -159,6 +211,7 @@ fn startup(python: &Python) -> Comparison {
     Comparison {
         name: "startup",
         label: "start, meet and end, 2 ranks".into(),
+        precision: None,
         ours: Side { command: own("train mlp --ranks 2 --repetitions 0"), read: None },
         theirs: vec![("torchrun".to_owned(), theirs)],
     }
@@ -170,6 +223,7 @@ fn first_step(python: &Python) -> Comparison {
     Comparison {
         name: "first_step",
         label: "command to first ResNet-18 step, 2 ranks".into(),
+        precision: None,
         ours: Side { command: ours, read: Some(first) },
         theirs: vec![("torchrun".to_owned(), theirs)],
     }
@@ -187,6 +241,7 @@ fn loader(python: &Python) -> Comparison {
     Comparison {
         name: "loader",
         label: "JPEG loader, 1 core".into(),
+        precision: None,
         ours: Side { command: ours, read: Some(per_image) },
         theirs: vec![(
             "torchvision.io".to_owned(),
@@ -200,6 +255,7 @@ fn checkpoint(python: &Python) -> Comparison {
     Comparison {
         name: "checkpoint",
         label: "checkpoint".into(),
+        precision: None,
         ours: Side { command: cargo("checkpoint"), read: Some(saved) },
         theirs: vec![("safetensors".to_owned(), theirs)],
     }
@@ -282,9 +338,12 @@ fn run_once(side: &mut Side) -> Figures {
     lines.filter_map(|line| read(&line)).collect()
 }
 
-/// Rows of the table, one for each figure that both sides have.
-fn compare(mut comparison: Comparison, pairs: usize) -> Vec<String> {
-    let Some((mode, mut theirs)) = best_mode(&comparison.label, comparison.theirs) else {
+/// Rows of the table, one for each figure that both sides have; and one for each of `modes`.
+fn compare(mut comparison: Comparison, pairs: usize, modes: &mut Vec<String>) -> Vec<Row> {
+    let precision =
+        comparison.precision.map_or(String::new(), |precision| format!(", {precision}"));
+    comparison.label += &precision;
+    let Some((mode, mut theirs)) = best_mode(&comparison.label, comparison.theirs, modes) else {
         return vec![];
     };
     let mut figures: BTreeMap<String, Vec<(f64, f64)>> = BTreeMap::new();
@@ -302,15 +361,21 @@ fn compare(mut comparison: Comparison, pairs: usize) -> Vec<String> {
         let ratio = spread(&ratios);
         println!("{}: {ratio}", label.trim());
         let (ours, theirs) = pairs.into_iter().unzip::<_, _, Vec<f64>, Vec<f64>>();
+        let medians = [&ours, &theirs].map(|times| median(&sorted(times.iter().copied())));
         let (ours, theirs) = (milliseconds(ours), milliseconds(theirs));
-        format!("| {} | {ours} | {theirs} ({mode}) | {ratio} |", label.trim())
+        let text = format!("| {} | {ours} | {theirs} ({mode}) | {ratio} |", label.trim());
+        Row { text, medians }
     });
     rows.collect()
 }
 
 /// The mode that is fastest by the median of some runs of each, in turn; a mode that fails here
-/// does not count. Prints what each took.
-fn best_mode(label: &str, mut modes: Vec<(String, Side)>) -> Option<(String, Side)> {
+/// does not count. Prints what each took, and adds it to `told`.
+fn best_mode(
+    label: &str,
+    mut modes: Vec<(String, Side)>,
+    told: &mut Vec<String>,
+) -> Option<(String, Side)> {
     if modes.len() == 1 {
         return modes.pop();
     }
@@ -327,9 +392,12 @@ fn best_mode(label: &str, mut modes: Vec<(String, Side)>) -> Option<(String, Sid
         .map(|(mode, times)| (median(&sorted(times)), mode))
         .collect();
     timed.sort_by(|a, b| a.0.total_cmp(&b.0));
-    let told: Vec<String> =
+    let words: Vec<String> =
         timed.iter().map(|(time, (mode, _))| format!("{mode} {time:.2} ms")).collect();
-    println!("{label}: PyTorch's modes, medians of {TRIALS} runs: {}", told.join(", "));
+    println!("{label}: PyTorch's modes, medians of {TRIALS} runs: {}", words.join(", "));
+    let row =
+        |(time, (mode, _)): &(f64, (String, Side))| format!("| {label} | {mode} | {time:.2} ms |");
+    told.extend(timed.iter().map(row));
     timed.into_iter().next().map(|(_, mode)| mode)
 }
 

@@ -3,13 +3,11 @@
 //!
 //! ```text
 //! PYTHON=/venv/bin/python cargo bench --bench peers -- pairs [NAME ...] [--pairs 5] [--ranks 1 --threads 2]   both sides
-//! cargo bench --bench peers -- train NAME [--ranks 2] [--threads 1] [--seconds 2]       our side alone
+//! cargo bench --bench peers -- train NAME [--ranks 2] [--threads 1] [--dtype bf16]      our side alone
 //! cargo bench --bench peers -- list
 //! ```
 //!
-//! `list` names what can be compared. PyTorch's programs are those of `../shared/peers` where that
-//! folder exists, else those beside this file, which take the same flags and print the same keys.
-//! Both sides run real steps on samples that are already in memory; ours are real ranks, started
+//! `list` names what can be compared. PyTorch's programs lie beside this file. Both sides run real steps on samples that are already in memory; ours are real ranks, started
 //! and watched as `ddprun` does it.
 #![expect(
     clippy::expect_used,
@@ -24,13 +22,12 @@ mod compare;
 mod parent;
 mod python;
 mod rank;
-mod transformers;
 mod work;
 
 use std::process::ExitCode;
 
 use rank::Task;
-use work::{WORKS, Work};
+use work::{Shape, WORKS, Work};
 
 /// As the command `ddprun`.
 #[global_allocator]
@@ -51,9 +48,12 @@ impl Words {
         self.0.iter().any(|word| word == flag)
     }
 
-    /// Ranks, and threads of each.
-    fn shape(&self) -> compare::Shape {
-        (self.number("--ranks", 1.0) as u32, self.number("--threads", 1.0) as u32)
+    /// Ranks, threads of each, and the precision.
+    fn shape(&self) -> Shape {
+        let dtype = self.0.iter().position(|word| word == "--dtype");
+        let dtype = dtype.and_then(|at| self.0.get(at + 1)).map_or("fp32", String::as_str);
+        let [ranks, threads] = ["--ranks", "--threads"].map(|flag| self.number(flag, 1.0) as u32);
+        Shape { ranks, threads, dtype: dtype.to_owned() }
     }
 
     /// The words from `first` on that are neither a flag nor its number.
@@ -75,11 +75,11 @@ fn main() -> ExitCode {
     match words.0.first().map(String::as_str) {
         Some("worker") => rank::run(named(&words), task),
         Some("train") => {
-            let (ranks, threads) = words.shape();
-            return parent::train(named(&words), ranks, threads, task);
+            return parent::train(named(&words), &words.shape(), task);
         }
         Some("pairs") => {
-            let shape = words.has("--threads").then(|| words.shape());
+            let Shape { ranks, threads, .. } = words.shape();
+            let shape = words.has("--threads").then_some((ranks, threads));
             compare::all(&words.names(1), words.number("--pairs", 5.0) as usize, shape);
         }
         Some("list") => println!("{}", compare::names().join("\n")),

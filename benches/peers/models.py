@@ -20,15 +20,32 @@ def mlp():
 
 
 class Attention(nn.Module):
-    def __init__(self, width, heads, bias, causal):
+    """Causal, with packed projections."""
+
+    def __init__(self, width, heads):
         super().__init__()
-        self.heads, self.causal = heads, causal
-        self.qkv, self.out = nn.Linear(width, 3 * width, bias), nn.Linear(width, width, bias)
+        self.heads = heads
+        self.qkv, self.out = nn.Linear(width, 3 * width, False), nn.Linear(width, width, False)
 
     def forward(self, x):
         n, length, width = x.shape
         q, k, v = self.qkv(x).view(n, length, 3, self.heads, -1).permute(2, 0, 3, 1, 4)
-        y = F.scaled_dot_product_attention(q, k, v, is_causal=self.causal)
+        y = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        return self.out(y.transpose(1, 2).reshape(n, length, width))
+
+
+class SeriesAttention(nn.Module):
+    """With a projection for each of queries, keys and values, as the authors of iTransformer have it."""
+
+    def __init__(self, width, heads):
+        super().__init__()
+        self.heads = heads
+        self.q, self.k, self.v, self.out = (nn.Linear(width, width) for _ in range(4))
+
+    def forward(self, x):
+        n, length, width = x.shape
+        q, k, v = (of(x).view(n, length, self.heads, -1).transpose(1, 2) for of in (self.q, self.k, self.v))
+        y = F.scaled_dot_product_attention(q, k, v)
         return self.out(y.transpose(1, 2).reshape(n, length, width))
 
 
@@ -42,7 +59,7 @@ class GptBlock(nn.Module):
     def __init__(self, width, heads):
         super().__init__()
         self.norm1, self.norm2 = (nn.LayerNorm(width, bias=False) for _ in range(2))
-        self.attention = Attention(width, heads, False, True)
+        self.attention = Attention(width, heads)
         self.mlp = feed_forward(width, 4 * width, False)
 
     def forward(self, x):
@@ -69,7 +86,7 @@ class SeriesBlock(nn.Module):
 
     def __init__(self, width, heads, inner):
         super().__init__()
-        self.attention = Attention(width, heads, True, False)
+        self.attention = SeriesAttention(width, heads)
         self.mlp = feed_forward(width, inner, True)
         self.norm1, self.norm2 = nn.LayerNorm(width), nn.LayerNorm(width)
 

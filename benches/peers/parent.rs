@@ -3,15 +3,15 @@
 use std::process::ExitCode;
 
 use ddprun::internals::launch::{self, Console, Ended, Program, Start};
+use ddprun::kinds::Kinds;
 use ddprun::plan::RunFolders;
 
 use crate::rank::Task;
-use crate::transformers;
-use crate::work::Work;
+use crate::work::{Shape, Work};
 
-/// Runs `task` on `ranks` ranks; rank 0 prints its line to our standard output.
-pub(crate) fn train(work: &'static Work, ranks: u32, threads: u32, task: Task) -> ExitCode {
-    let plan = work.plan(ranks, threads, &transformers::kinds());
+/// Runs `task` in `shape`; rank 0 prints its line to our standard output.
+pub(crate) fn train(work: &'static Work, shape: &Shape, task: Task) -> ExitCode {
+    let plan = work.plan(shape, &Kinds::default());
     let folder = std::env::temp_dir().join(format!("ddprun-peers-{}", std::process::id()));
     std::fs::create_dir_all(&folder).expect("a temporary folder");
     let (id, checkpoints) = ("peers".to_owned(), folder.clone());

@@ -9,10 +9,10 @@ use ddprun::data::sampler::EpochOrder;
 use ddprun::engine::{Engine, StopRequest};
 use ddprun::internals::collective::{self, Collective};
 use ddprun::internals::launch::{self, Membership, PreparedRun};
+use ddprun::kinds::Kinds;
 use ddprun::plan::Plan;
 use ddprun::units::Rank;
 
-use crate::transformers;
 use crate::work::{BATCHES, Work};
 
 /// Stack for candle's recursion in `backward`.
@@ -68,8 +68,7 @@ struct Trainer {
 
 impl Trainer {
     fn new(work: &'static Work, plan: Arc<Plan>, rank: Rank, group: Arc<dyn Collective>) -> Self {
-        let kinds = transformers::kinds();
-        let components = kinds.components(&plan, &Device::Cpu).expect("a model");
+        let components = Kinds::default().components(&plan, &Device::Cpu).expect("a model");
         let engine = Engine::new(plan.clone(), components, group.clone(), None);
         let world = plan.distributed.world_size;
         let order = EpochOrder::new(&plan.data, &plan.batch, world, plan.seed, 0);
@@ -128,7 +127,7 @@ impl Trainer {
         stretches.sort_by(f64::total_cmp);
         let line = serde_json::json!({
             "bench": "train", "model": self.work.name, "world": self.group.world_size(),
-            "threads": self.plan.distributed.threads_per_rank,
+            "threads": self.plan.distributed.threads_per_rank, "dtype": self.plan.precision,
             "ms_per_step": stretches.get(stretches.len() / 2), "segs_ms": stretches,
             "communication_ms": communication, "to_barrier_s": start.to_barrier,
             "total_to_first_step": to_first_step, "idle_rss_mb": start.idle_rss_mb,

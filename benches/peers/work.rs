@@ -6,8 +6,18 @@ use candle_core::{Device, Result, Tensor};
 use ddprun::config;
 use ddprun::data::Batch;
 use ddprun::kinds::Kinds;
+use ddprun::ops;
 use ddprun::plan::{DataFacts, Facts, Modality, Plan, SourcePlan};
 use ddprun::rng::{Key, Purpose};
+
+/// On what a work is trained.
+pub(crate) struct Shape {
+    pub(crate) ranks: u32,
+    /// Of each rank.
+    pub(crate) threads: u32,
+    /// "fp32" or "bf16"
+    pub(crate) dtype: String,
+}
 
 /// Different batches of each rank.
 pub(crate) const BATCHES: usize = 4;
@@ -58,10 +68,13 @@ pub(crate) const WORKS: [Work; 6] = [
         sample: &[64],
         kind: Kind::Text(65),
         settings: &[
-            "model.name=bench_gpt",
-            "model.layers=4",
-            "model.heads=4",
-            "model.width=128",
+            "data.name=tokens",
+            "data.file=memory",
+            "data.seq_len=64",
+            "model.name=gpt",
+            "model.n_layers=4",
+            "model.n_heads=4",
+            "model.d_model=128",
             "train.batch_size=12",
             "train.clip_grad_norm=1.0",
             "optimizer.name=adamw",
@@ -75,10 +88,13 @@ pub(crate) const WORKS: [Work; 6] = [
         sample: &[256],
         kind: Kind::Text(65),
         settings: &[
-            "model.name=bench_gpt",
-            "model.layers=6",
-            "model.heads=6",
-            "model.width=384",
+            "data.name=tokens",
+            "data.file=memory",
+            "data.seq_len=256",
+            "model.name=gpt",
+            "model.n_layers=6",
+            "model.n_heads=6",
+            "model.d_model=384",
             "train.batch_size=12",
             "train.clip_grad_norm=1.0",
             "optimizer.name=adamw",
@@ -92,11 +108,16 @@ pub(crate) const WORKS: [Work; 6] = [
         sample: &[96, 321],
         kind: Kind::Series,
         settings: &[
-            "model.name=bench_itransformer",
-            "model.layers=2",
-            "model.heads=8",
-            "model.width=128",
-            "model.inner=256",
+            "data.name=csv_forecast",
+            "data.file=memory",
+            "data.seq_len=96",
+            "data.pred_len=96",
+            "model.name=itransformer",
+            "model.n_layers=2",
+            "model.n_heads=8",
+            "model.d_model=128",
+            "model.d_ff=256",
+            "model.dropout=0.0",
             "train.batch_size=16",
             "loss.name=mse",
             "optimizer.name=adam",
@@ -111,37 +132,41 @@ impl Work {
         WORKS.iter().find(|work| work.name == name)
     }
 
-    /// The plan for `ranks` ranks of `threads` threads, decided as the command line decides it.
-    pub(crate) fn plan(&self, ranks: u32, threads: u32, kinds: &Kinds) -> Plan {
+    /// The plan in `shape`, decided as the command line decides it.
+    pub(crate) fn plan(&self, shape: &Shape, kinds: &Kinds) -> Plan {
+        let Shape { ranks, threads, dtype } = shape;
         let mut changes: Vec<String> = self.settings.iter().map(|&change| change.into()).collect();
         changes.push(format!("distributed.devices={ranks}"));
         changes.push(format!("distributed.threads_per_rank={threads}"));
+        changes.push(format!("train.precision={dtype}"));
         let (path, text) = (Path::new("benches/peers/work.toml"), include_str!("work.toml"));
         let loaded = config::load_text(path, text, &changes, &kinds.vocabulary())
             .unwrap_or_else(|problems| panic!("{}", problems.page(false, 100)));
-        Plan::new(&loaded, &self.facts(ranks), kinds)
+        Plan::new(&loaded, &self.facts(*ranks), kinds)
             .unwrap_or_else(|problems| panic!("{}", problems.page(false, 100)))
     }
 
     fn facts(&self, ranks: u32) -> Facts {
-        let n_classes = match self.kind {
-            Kind::Classes(n) | Kind::Text(n) => n,
-            Kind::Series => 0,
+        let (n_classes, source, target) = match self.kind {
+            Kind::Classes(n) => (n, SourcePlan::new("mnist", Modality::Images), &[][..]),
+            Kind::Text(n) => (n, SourcePlan::new("tokens", Modality::Text), self.sample),
+            Kind::Series => (0, SourcePlan::new("csv_forecast", Modality::Series), self.sample),
         };
         let data = DataFacts {
-            source: SourcePlan::new("mnist", Modality::Images),
+            source,
             // More than any batch; the samples themselves are made once for each of `BATCHES`.
             n_train: 1024 * ranks as usize,
             n_val: 1,
             classes: (0..n_classes).map(|class| class.to_string()).collect(),
             sample: Some(self.sample.to_vec()),
+            target: target.to_vec(),
             ..DataFacts::default()
         };
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         Facts {
             cores,
             memory: None,
-            bf16: None,
+            bf16: ops::bf16_instructions(),
             data,
             gpus: None,
             launched_world: None,
@@ -172,10 +197,10 @@ impl Work {
             }
             Kind::Text(many) => {
                 let tokens = |key| classes(key, many, elements);
-                let next = Tensor::from_vec(tokens(&of_targets), elements, cpu)?;
+                let next = Tensor::from_vec(tokens(&of_targets), shape.clone(), cpu)?;
                 (Tensor::from_vec(tokens(&key), shape, cpu)?, next)
             }
-            Kind::Series => (values(&key)?, values(&of_targets)?.flatten_from(1)?),
+            Kind::Series => (values(&key)?, values(&of_targets)?),
         };
         Ok(Batch { inputs, targets, samples: (0..n as u32).collect(), unreadable: 0 })
     }

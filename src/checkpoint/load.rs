@@ -17,7 +17,7 @@ use crate::optim::Moments;
 use crate::plan::{CheckpointPlan, Plan};
 
 /// First parts of the names of averaged weights; a run keeps one average.
-const AVERAGES: [&str; 2] = ["ema", "swa"];
+const AVERAGES: [&str; 3] = ["ema", "swa", "lookahead"];
 
 /// A checkpoint folder as it was found.
 #[derive(Clone, Debug)]
@@ -208,7 +208,8 @@ pub fn model(opened: &Opened) -> Result<Vec<u8>, Error> {
         .map_err(|damage| Error::Damaged { path: opened.path.clone(), damage })
 }
 
-/// The average of the weights that the checkpoint holds, if that is complete: `ema` or `swa`.
+/// The average of the weights that the checkpoint holds, if that is complete: `ema`, `swa` or
+/// `lookahead`.
 pub(crate) fn average(opened: &Opened) -> Option<&'static str> {
     let file = opened.manifest.files.get(OPTIMIZER);
     let is_kept = |average: &&str| {

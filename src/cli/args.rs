@@ -64,9 +64,6 @@ pub(crate) enum Verb {
     },
     /// Print every key of an experiment file with its default and meaning.
     Schema {
-        /// Only this table, such as `optimizer`.
-        #[arg(value_name = "TABLE", conflicts_with_all = ["sweep", "json_schema"])]
-        table: Option<String>,
         /// The keys of a sweep file instead.
         #[arg(long)]
         sweep: bool,
@@ -250,8 +247,9 @@ pub(crate) struct EvalArgs {
     #[arg(long, value_name = "PART", value_parser = ["val", "test"])]
     pub(crate) part: Option<String>,
     /// Test-time augmentation: average the answers to each image and its mirror image (`hflip`), to
-    /// its corners and its middle (`five_crop`; `ten_crop` with mirror images), or to N draws of
-    /// the training transforms (`draws=N`).
+    /// these moved by a pixel as well (`hflip_translate`), to its corners and its middle
+    /// (`five_crop`; `ten_crop` with mirror images), or to N draws of the training transforms
+    /// (`draws=N`).
     #[arg(long, value_name = "HOW")]
     pub(crate) tta: Option<TestTimeAugmentation>,
     /// Print the metrics, and what is known of each class, as JSON.

@@ -57,7 +57,8 @@ fn of_weights(weights: &Path, args: &EvalArgs, kinds: &Kinds) -> Result<Measured
     let mut prepared = prepare(experiment, &changes, ALONE, kinds)?;
     generate(&prepared)?;
     // Averages are made in training.
-    (prepared.plan.ema, prepared.plan.swa) = (None, None);
+    let plan = &mut prepared.plan;
+    (plan.ema, plan.swa, plan.lookahead) = (None, None, None);
     augment(args, &mut prepared.plan)?;
     let parts = parts(args, &prepared.plan)?;
     worker::evaluate(&prepared.plan, None, &parts, kinds).map(told).map_err(failed)

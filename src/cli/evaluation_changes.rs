@@ -37,7 +37,7 @@ const REFUSED: [(&[&str], &str); 6] = [
         "it is about the samples to train on",
     ),
     (
-        &["train", "optimizer", "ema", "swa", "lr_scaling", "scheduler", "loss_scale"],
+        &["train", "optimizer", "ema", "swa", "lookahead", "lr_scaling", "scheduler", "loss_scale"],
         "nothing is trained",
     ),
     (&["validation"], "`ddprun eval` measures every metric, once"),

@@ -1,4 +1,4 @@
-//! The average of the weights (`[ema]`, `[swa]`): what is evaluated, tested and sampled in the
+//! The average of the weights (`[ema]`, `[swa]`, `[lookahead]`): what is evaluated, tested and sampled in the
 //! weights' place.
 //!
 //! With `ema.use_buffers` the running statistics have averages too, behind those of the parameters.

@@ -114,7 +114,7 @@ impl Engine {
         let step = self.state.step;
         self.averaged(|engine| {
             // Now these are their averages, if they have some, which are rank 0's too.
-            if engine.plan.ema.is_some_and(|ema| ema.use_buffers) {
+            if engine.plan.average().is_some_and(|average| average.of_buffers) {
                 engine.broadcast_buffers()?;
             }
             engine.evaluate_parameters(split, chunks, next)
@@ -222,26 +222,23 @@ impl Engine {
         pass: &ForwardContext,
     ) -> candle_core::Result<Comparison> {
         let how = self.plan.test_time_augmentation;
-        let mut views = match how {
-            Some(how) if how.has_views() => each_view(inputs)?,
-            _ => vec![inputs.clone()],
-        };
+        let mut views = each_view(inputs, how)?;
         if how.is_some_and(TestTimeAugmentation::mirrors) {
-            let mirrored = views.iter().map(|view| view.flip(&[view.rank() - 1]));
-            let mirrored = mirrored.collect::<candle_core::Result<Vec<_>>>()?;
+            let mirror =
+                |(view, weight): &(Tensor, f64)| Ok((view.flip(&[view.rank() - 1])?, *weight));
+            let mirrored = views.iter().map(mirror).collect::<candle_core::Result<Vec<_>>>()?;
             views.extend(mirrored);
         }
-        let n = views.len() as f64;
+        let total: f64 = views.iter().map(|(_, weight)| weight).sum();
         let mut views = views.into_iter();
-        let first = views.next().unwrap_or_else(|| inputs.clone());
+        let (first, weight) = views.next().unwrap_or_else(|| (inputs.clone(), 1.0));
         let mut compared = self.model.compare(&first, targets, draws, pass)?;
-        for view in views {
+        compared.outputs = weighed(compared.outputs, weight)?;
+        for (view, weight) in views {
             let more = self.model.compare(&view, targets, draws, pass)?;
-            compared.outputs = (compared.outputs + more.outputs)?;
+            compared.outputs = (compared.outputs + weighed(more.outputs, weight)?)?;
         }
-        if n > 1.0 {
-            compared.outputs = (compared.outputs / n)?;
-        }
+        compared.outputs = weighed(compared.outputs, 1.0 / total)?;
         Ok(compared)
     }
 
@@ -341,10 +338,52 @@ impl Engine {
     }
 }
 
-/// (n, views, channels, height, width) as views of (n, channels, height, width).
-fn each_view(inputs: &Tensor) -> candle_core::Result<Vec<Tensor>> {
-    let view = |at| inputs.narrow(1, at, 1)?.squeeze(1)?.contiguous();
+/// What is looked at of (n, channels, height, width), or of (n, views, channels, height, width), and
+/// how often it counts.
+fn each_view(
+    inputs: &Tensor,
+    how: Option<TestTimeAugmentation>,
+) -> candle_core::Result<Vec<(Tensor, f64)>> {
+    if how == Some(TestTimeAugmentation::HflipTranslate) {
+        let moved =
+            [(shifted(inputs, Towards::End)?, 1.0), (shifted(inputs, Towards::Start)?, 1.0)];
+        return Ok([(inputs.clone(), 2.0)].into_iter().chain(moved).collect());
+    }
+    if !how.is_some_and(TestTimeAugmentation::has_views) {
+        return Ok(vec![(inputs.clone(), 1.0)]);
+    }
+    let view = |at| Ok((inputs.narrow(1, at, 1)?.squeeze(1)?.contiguous()?, 1.0));
     (0..inputs.dim(1)?).map(view).collect()
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Towards {
+    Start,
+    End,
+}
+
+/// (n, channels, height, width), of which rows and columns are moved by one; what comes in is the
+/// reflection of the border.
+fn shifted(images: &Tensor, towards: Towards) -> candle_core::Result<Tensor> {
+    let along = |images: &Tensor, dim: usize| {
+        let n = images.dim(dim)?;
+        let inner = n.saturating_sub(2).min(1);
+        match towards {
+            Towards::End => {
+                let rest = images.narrow(dim, 0, n - 1)?;
+                Tensor::cat(&[&images.narrow(dim, inner, 1)?, &rest], dim)
+            }
+            Towards::Start => {
+                let rest = images.narrow(dim, 1, n - 1)?;
+                Tensor::cat(&[&rest, &images.narrow(dim, n - 1 - inner, 1)?], dim)
+            }
+        }
+    };
+    along(&along(images, 2)?, 3)
+}
+
+fn weighed(outputs: Tensor, weight: f64) -> candle_core::Result<Tensor> {
+    if weight == 1.0 { Ok(outputs) } else { outputs * weight }
 }
 
 /// What a batch of an evaluation gives.

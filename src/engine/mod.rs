@@ -86,6 +86,7 @@ mod sync_batchnorm;
 mod correct;
 mod shard_group;
 mod freezing;
+mod lookahead;
 mod batch_to_device;
 mod pass;
 mod profile_pass;

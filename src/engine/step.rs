@@ -81,6 +81,7 @@ impl Engine {
         }
         self.finish_step(&step, &reduced);
         self.average_weights()?;
+        self.look_ahead()?;
         self.freeze_and_unfreeze()?;
         Ok(self.report(&step, &reduced, &gradient, updated))
     }

@@ -365,6 +365,14 @@ fn every_number_has_its_range() {
     check(&["experiment.seed=-1"], &["`experiment.seed`: must be at least 0, not -1"]);
     check(&["ema.decay=1.1"], &["`ema.decay`: must be from 0 to 1, not 1.1"]);
     check(&["ema.power=0.75"], &["`ema.power`: needs `ema.decay`, up to which the share grows"]);
+    check(&["lookahead.k=0"], &["`lookahead.k`: must be at least 1, not 0"]);
+    check(&["lookahead.power=3"], &["`lookahead.power`: needs `lookahead.k`"]);
+    check(
+        &["lookahead.k=5", "swa.start=1 epoch"],
+        &[
+            "`lookahead.k`: cannot be together with `swa.start`: one average takes the weights' place",
+        ],
+    );
     check(&["swa.lr=0.05"], &["`swa.lr`: needs `swa.start`"]);
     check(&["swa.start=1 epoch", "swa.anneal_epochs=5"], &["`swa.anneal_epochs`: needs `swa.lr`"]);
     check(&["swa.start=1 epoch", "swa.every=never"], &["`swa.every`: must be epochs or steps"]);
@@ -401,7 +409,7 @@ fn every_word_names_something() {
         &["`checkpoint.monitor`: `val/acuracy` is not a metric"],
     );
     check(
-        &["checkpoint.monitor=val/accuracy", "checkpoint.mode=min"],
+        &["checkpoint.monitor=val/accuracy"],
         &["`checkpoint.mode`: would keep the worst `val/accuracy`"],
     );
     check(

@@ -57,6 +57,12 @@ pub trait Architecture: Debug + Send + Sync {
         false
     }
 
+    /// The weights of the convolution over images, by their name, whose first values whiten patches
+    /// of training images.
+    fn whitens(&self) -> Option<&'static str> {
+        None
+    }
+
     /// Folder of the adapters to start from, if it starts from some.
     fn adapters(&self) -> Option<&Path> {
         None

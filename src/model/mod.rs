@@ -45,6 +45,7 @@
 //! assert_eq!(facts.lengths().sum::<usize>(), 650);
 //! ```
 
+mod airbench94;
 mod architecture;
 mod attention;
 mod backbone;
@@ -87,6 +88,7 @@ mod tests;
 mod timebridge;
 mod unet1d;
 mod vit;
+mod whitening;
 
 use candle_core::{Result, Tensor, bail};
 
@@ -94,6 +96,7 @@ use crate::nn::ForwardContext;
 use crate::onnx::{Graph, Value};
 use crate::rng::Key;
 
+pub use airbench94::{Airbench94Config, Width};
 pub use architecture::{Architecture, Error, ModelFamily, Models};
 pub use backbone::BackboneMode;
 pub use cnn::SimpleCnnConfig;
@@ -121,6 +124,7 @@ pub use rgb_encoder::VisionBackbone;
 pub use speech_classifier::FastConformerConfig;
 pub use timebridge::TimeBridgeConfig;
 pub use vit::{VitConfig, VitSize};
+pub(crate) use whitening::Whitening;
 
 impl Default for Models {
     /// Those that come with ddprun.
@@ -128,6 +132,7 @@ impl Default for Models {
         let mut all = Self::empty();
         all.add::<MlpConfig>();
         all.add::<SimpleCnnConfig>();
+        all.add::<Airbench94Config>();
         resnet::register(&mut all);
         convnext::register(&mut all);
         mobilenet_v3::register(&mut all);

@@ -24,6 +24,7 @@ mod block;
 mod clip;
 mod lamb;
 mod lion;
+mod lookahead;
 mod moments;
 mod muon;
 mod nadam;
@@ -45,6 +46,7 @@ pub use clip::{
 pub use ema::ema_decay;
 pub use lamb::Lamb;
 pub use lion::Lion;
+pub use lookahead::lookahead_share;
 pub use moments::Moments;
 pub use muon::{AdjustLr, Muon};
 pub use nadam::NAdam;

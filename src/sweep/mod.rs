@@ -179,7 +179,6 @@ impl Error {
                 | Self::Newer { .. }
                 | Self::NotAJournal { .. }
                 | Self::NoSweep { .. }
-                | Self::Files(files::Error::InUse { .. })
         )
     }
 }

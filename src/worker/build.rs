@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use crate::checkpoint::{self, Destination, Opened, Snapshot, Writer};
 use crate::collective::Collective;
-use crate::data::{self, Asked, Fingerprint, Odds};
+use crate::data::{self, Asked, Dataset, Fingerprint, Odds};
 use crate::engine::{Clock, Engine, Split, TrainState};
 use crate::event::{Event, FORMAT, Started};
 use crate::kinds::Kinds;
@@ -17,6 +17,7 @@ use crate::record::{DATA, newest_of};
 use crate::units::{Rank, WorldSize};
 use crate::worker::broadcast_state::share;
 use crate::worker::device::{GroupHandles, RankDevice};
+use crate::worker::first_weights::whiten;
 use crate::worker::rank_logger::{LoggerSettings, RankLogger};
 use crate::worker::rollout::{Eyes, Simulation};
 use crate::worker::test::{Measured, measure_all};
@@ -50,12 +51,12 @@ pub(crate) fn build_run(
     }
     link.progress(0, Phase::Joining);
     let mut passed_over = Vec::new();
-    let mut engine = open_engine(&plan, kinds, &device, collective.clone(), |params| {
-        let folder = &folders.checkpoints;
+    let images = Some(&splits.train).filter(|_| rank.is_first());
+    let mut engine = open_engine(&plan, kinds, &device, collective.clone(), images, |params| {
         // Other machines may not see the folder of rank 0.
         let is_far = plan.distributed.nodes > 1;
         let newest = if rank_plan.resume && (rank.is_first() || !is_far) {
-            checkpoint::restore_newest(folder, &plan, params)?
+            checkpoint::restore_newest(&folders.checkpoints, &plan, params)?
         } else {
             None
         };
@@ -147,12 +148,13 @@ pub(crate) fn snapshot<'a>(plan: &'a Plan, engine: &'a Engine) -> Snapshot<'a> {
 }
 
 /// The engine with the model's first values: those that `restore` puts in place, pretrained ones,
-/// or drawn ones.
+/// or drawn ones, of which some may follow from training images.
 fn open_engine(
     plan: &Arc<Plan>,
     kinds: &Kinds,
     device: &RankDevice,
     collective: Arc<dyn Collective>,
+    images: Option<&Arc<dyn Dataset>>,
     restore: impl FnOnce(&Params) -> Result<Option<(TrainState, Vec<Moments>)>, Error>,
 ) -> Result<Engine, Error> {
     let components = kinds.components(plan, &device.device)?;
@@ -161,6 +163,9 @@ fn open_engine(
     if restored.is_none() {
         load_pretrained(plan, kinds, params)?;
         kinds.models.load_adapters(&plan.model, params)?;
+        if let Some(images) = images.filter(|_| plan.model.pretrained.is_none()) {
+            whiten(plan, kinds, params, images)?;
+        }
     }
     Ok(Engine::new(plan.clone(), components, collective, restored)?)
 }
@@ -219,7 +224,7 @@ pub(crate) fn alone(
     let device = RankDevice::open(&plan, Rank(0))?;
     let collective = device.join(&plan, GroupHandles::default())?;
     let group = collective.clone();
-    let engine = open_engine(&plan, kinds, &device, group, |params| {
+    let engine = open_engine(&plan, kinds, &device, group, None, |params| {
         let Some(opened) = opened else { return Ok(None) };
         let moments = checkpoint::restore(opened, &plan, params)?;
         Ok(Some((opened.state.clone(), moments)))

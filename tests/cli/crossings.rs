@@ -65,3 +65,106 @@ fn a_policy_that_sees_pictures_has_the_same_bits_on_four_ranks_and_after_kills()
     let make = || Lab::with(&seeing());
     ends_alike_however_it_is_disturbed(make, &["train.batch_size=2", "train.steps=4"]);
 }
+
+/// A small airbench94 by its recipe: filters that follow from the images, flips that alternate,
+/// slow weights, and a bias that is frozen after the first of three epochs of three steps.
+const SPEED_RUN: &str = r#"schema = 1
+
+[experiment]
+name = "small"
+seed = 11
+
+[model]
+name = "airbench94"
+widths = [4, 6, 8]
+
+[data]
+name = "shapes"
+dir = "data/shapes"
+classes = 3
+train_per_class = 9
+val_per_class = 4
+image_size = 32
+num_workers = 1
+drop_last = false
+
+[[data.transforms.train]]
+name = "alternating_horizontal_flip"
+
+[[data.transforms.train]]
+name = "random_crop"
+size = 32
+padding = 2
+padding_mode = "reflect"
+
+[train]
+epochs = 3
+batch_size = 3
+global_batch_size = 12
+
+[loss]
+name = "cross_entropy"
+label_smoothing = 0.2
+
+[optimizer]
+name = "sgd"
+lr = 0.05
+momentum = 0.85
+nesterov = true
+weight_decay = 1e-3
+
+[[optimizer.groups]]
+match = "whiten.weight"
+frozen = true
+
+[[optimizer.groups]]
+match = "whiten.bias"
+freeze_at_epoch = 1
+
+[[optimizer.groups]]
+match = "*.norm?.weight"
+frozen = true
+
+[[optimizer.groups]]
+match = "*.norm?.bias"
+lr_factor = 8.0
+weight_decay = 1e-4
+
+[lookahead]
+k = 2
+alpha = 0.25
+power = 3.0
+
+[scheduler]
+name = "one_cycle"
+anneal_strategy = "linear"
+cycle_momentum = false
+
+[distributed]
+devices = 2
+threads_per_rank = 1
+timeout = "60s"
+"#;
+
+#[test]
+fn a_speed_run_has_the_same_bits_on_four_ranks_and_after_kills() {
+    let make = || Lab::with(SPEED_RUN);
+    ends_alike_however_it_is_disturbed(make, &[]);
+    ends_alike_however_it_is_disturbed(make, &["train.precision=bf16", "train.batch_size=1"]);
+}
+
+#[test]
+fn a_speed_run_is_evaluated_exported_and_starts_others() {
+    let lab = Lab::with(SPEED_RUN);
+    lab.run_to(0, &["small.toml"]);
+    let measured = lab.run_to(0, &["eval", "--tta", "hflip_translate"]).stdout;
+    assert!(measured.contains("val/accuracy"), "{measured}");
+    lab.run_to(0, &["checkpoint", "export", "small", "model.onnx"]);
+    // What begins with these weights keeps their filters.
+    let again = ["small.toml", "model.pretrained=run:small/best", "train.epochs=2"];
+    lab.run_to(0, &[&again[..], &["experiment.name=again"]].concat());
+    lab.run_to(2, &["plan", "small.toml", "ema.decay=0.9"])
+        .says(&["`lookahead.k`: cannot be together with `ema.decay`"]);
+    lab.run_to(2, &["plan", "small.toml", "data.image_size=16", "data.transforms.train=[]"])
+        .says(&["images of 16x16"]);
+}

@@ -127,12 +127,15 @@ fn answers_are_averaged_over_views_of_images_alone() {
         let found: Value = serde_json::from_str(&ended.stdout).unwrap();
         found["metrics"]["val/loss"].as_f64().unwrap()
     };
-    let [one, five, ten, drawn] =
-        ["hflip", "five_crop", "ten_crop", "draws=3"].map(|how| loss(&["--tta", how]));
-    assert!(five != ten && one != five && [one, five, ten, drawn].iter().all(|x| x.is_finite()));
+    let [one, moved, five, ten, drawn] =
+        ["hflip", "hflip_translate", "five_crop", "ten_crop", "draws=3"]
+            .map(|how| loss(&["--tta", how]));
+    assert!(five != ten && one != five && one != moved);
+    assert!([one, moved, five, ten, drawn].iter().all(|x| x.is_finite()));
     // Nothing is random in the training transforms: all draws are the image itself, in 16 x 16.
     assert!((loss(&["--tta", "draws=2"]) - drawn).abs() < 1e-5);
-    lab.run_to(2, &["eval", "--tta", "rotate"]).says(&["must be hflip, five_crop, ten_crop"]);
+    lab.run_to(2, &["eval", "--tta", "rotate"])
+        .says(&["must be hflip, hflip_translate, five_crop, ten_crop"]);
     let plain = Lab::new();
     plain.run_to(0, &["small.toml", "train.epochs=1"]);
     plain.run_to(2, &["eval", "--tta", "ten_crop"]).says(&["needs a `center_crop`", "do: "]);

@@ -10,6 +10,7 @@ mod golden;
 mod grid;
 mod groups;
 mod labels;
+mod lookahead;
 mod noise;
 mod losses;
 mod not_finite;

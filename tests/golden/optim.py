@@ -173,6 +173,9 @@ write({
     "lion_lr.01": steps(lambda p: Lion(p, lr=0.01)),
     "lion_lr.01_b.95_.98_wd.1": steps(lambda p: Lion(p, lr=0.01, betas=(0.95, 0.98), weight_decay=0.1)),
     "onecycle_max.1_total20_pct.2": rates(20, lambda o: schedulers.OneCycleLR(o, max_lr=0.1, total_steps=20, pct_start=0.2)),
+    "onecycle_max.1_total20_pct.23_linear": rates(20, lambda o: schedulers.OneCycleLR(
+        o, max_lr=0.1, total_steps=20, pct_start=0.23, anneal_strategy="linear", cycle_momentum=False, div_factor=5.0,
+        final_div_factor=1 / 0.35)),
     "cosine_T10_eta0": rates(11, lambda o: schedulers.CosineAnnealingLR(o, T_max=10)),
     "step_3_.1": rates(10, lambda o: schedulers.StepLR(o, step_size=3)),
     "multistep_2_5_.1": rates(8, lambda o: schedulers.MultiStepLR(o, milestones=[2, 5])),

@@ -252,6 +252,10 @@ fn models() -> Value {
     serde_json::from_str(include_str!("../golden/models.json")).unwrap()
 }
 
+fn airbench94() -> Value {
+    serde_json::from_str(include_str!("../golden/airbench94.json")).unwrap()
+}
+
 /// Names and shapes as the golden numbers have them: "fc.weight 10x512".
 fn named(parameters: &[(String, Vec<usize>)]) -> Vec<String> {
     let shape = |shape: &[usize]| shape.iter().map(usize::to_string).collect::<Vec<_>>().join("x");
@@ -262,7 +266,16 @@ fn named(parameters: &[(String, Vec<usize>)]) -> Vec<String> {
 /// evaluation, and one of training.
 #[track_caller]
 fn check_model(name: &str, options: &Value, shape: [usize; 4], tolerance: f64) {
-    let golden = &models()[name];
+    check_beside(&models()[name], (name, options), shape, tolerance);
+}
+
+#[track_caller]
+fn check_beside(
+    golden: &Value,
+    (name, options): (&str, &Value),
+    shape: [usize; 4],
+    tolerance: f64,
+) {
     let plan = with(model_plan(name, 10, &shape[1..], vec![]), options);
     let names = named(&Models::default().describe(&plan).unwrap().parameters);
     assert_eq!(json!(names), golden["names"], "{name}");
@@ -310,6 +323,16 @@ fn resnext_equals_torchvision() {
 #[test]
 fn resnet20_with_padded_shortcuts_is_akamasters() {
     check_model("resnet20", &json!({ "shortcut": "padding" }), [4, 3, 32, 32], 1e-3);
+}
+
+#[test]
+fn airbench94_equals_its_authors() {
+    let golden = airbench94();
+    let widths = json!({ "widths": [16, 24, 32] });
+    check_beside(&golden["airbench94"], ("airbench94", &widths), [6, 3, 32, 32], 5e-3);
+    let facts = Models::default().describe(&model_plan("airbench94", 10, &[3, 32, 32], vec![]));
+    let parameters: usize = facts.unwrap().lengths().sum();
+    assert_eq!(json!(parameters), golden["parameters"]);
 }
 
 /// Larger models of the code of those above, in evaluation.

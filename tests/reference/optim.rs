@@ -9,7 +9,7 @@ use ddprun::optim::{
     Lamb, Lion, Moments, MultiStepLr, Muon, NAdam, OneCycleLr, Optimizer, Part, Plateau, Rates,
     ReduceLrOnPlateau, RmsProp, Schedule, Scheduler, Sgd, StepLr, Update, clip_coefficient,
 };
-use ddprun::plan::{OptimizerPlan, ParameterGroup, SchedulePlan};
+use ddprun::plan::{AnnealStrategy, OptimizerPlan, ParameterGroup, SchedulePlan};
 use serde_json::Value;
 
 fn golden() -> Value {
@@ -351,6 +351,15 @@ fn schedules_give_pytorchs_learning_rates() {
     check_schedule("linear_start.01_iters5_then_cosine_T15(SequentialLR)", &cosine, (20, 5));
     let one_cycle = OneCycleLr { pct_start: 0.2, ..OneCycleLr::default() };
     check_schedule("onecycle_max.1_total20_pct.2", &one_cycle, (20, 0));
+    let linear = OneCycleLr {
+        pct_start: 0.23,
+        div_factor: 5.0,
+        final_div_factor: 1.0 / 0.35,
+        anneal_strategy: AnnealStrategy::Linear,
+        cycle_momentum: false,
+    };
+    check_schedule("onecycle_max.1_total20_pct.23_linear", &linear, (20, 0));
+    assert!(rates(&linear, (20, 0), 0.1).iter().all(|rates| rates.momentum.is_none()));
 }
 
 #[test]

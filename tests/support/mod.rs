@@ -61,6 +61,7 @@ pub(crate) fn plan(model: &str, input: &[usize], world: u32) -> Plan {
         ),
         ema: None,
         swa: None,
+        lookahead: None,
         schedule: SchedulePlan {
             warmup_steps: 2,
             warmup_start_factor: 0.1,

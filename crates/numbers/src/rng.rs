@@ -34,6 +34,8 @@ pub enum Purpose {
     GradientNoise = 9,
     /// Which training images are mixed, and how; `a` = epoch, `b` = step of the epoch.
     Mixup = 10,
+    /// In which epochs something happens to a sample that happens in every other one; `b` = sample.
+    Alternate = 11,
 }
 
 /// A stream of random numbers, identified by what it is for.
@@ -49,29 +51,42 @@ pub enum Purpose {
 /// assert_ne!(of_sample(7).uniform(0), of_sample(8).uniform(0));
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Key(u64);
+pub struct Key {
+    state: u64,
+    turn: bool,
+}
 
 impl Key {
     /// The stream of `purpose` in the run with `seed`, at place (`a`, `b`).
     pub fn new(seed: u64, purpose: Purpose, a: u64, b: u64) -> Self {
-        [purpose as u64, a, b].into_iter().fold(Self(mix(seed ^ GOLDEN_GAMMA)), Self::with)
+        let first = Self { state: mix(seed ^ GOLDEN_GAMMA), turn: false };
+        [purpose as u64, a, b].into_iter().fold(first, Self::with)
     }
 
     /// The sub-stream `part` of this stream.
     #[must_use]
     pub fn with(self, part: u64) -> Self {
-        Self(mix(self.0.wrapping_add(GOLDEN_GAMMA) ^ mix(part.wrapping_add(GOLDEN_GAMMA))))
+        let state =
+            mix(self.state.wrapping_add(GOLDEN_GAMMA) ^ mix(part.wrapping_add(GOLDEN_GAMMA)));
+        Self { state, ..self }
+    }
+
+    /// The same stream in an epoch whose turn it is, or not: what alternates from epoch to epoch
+    /// looks at [`Stream::turn`]. No number of the stream depends on it.
+    #[must_use]
+    pub fn in_turn(self, turn: bool) -> Self {
+        Self { turn, ..self }
     }
 
     /// The number at position `counter`, uniform over all `u64`.
     #[inline(always)]
     pub fn bits(self, counter: u64) -> u64 {
-        mix(self.0.wrapping_add(counter.wrapping_add(1).wrapping_mul(GOLDEN_GAMMA)))
+        mix(self.state.wrapping_add(counter.wrapping_add(1).wrapping_mul(GOLDEN_GAMMA)))
     }
 
     /// What makes this stream differ from others, for a kernel that draws the same numbers.
     pub fn state(self) -> u64 {
-        self.0
+        self.state
     }
 
     /// Uniform in [0, 1) with 53 bits.
@@ -100,6 +115,11 @@ pub struct Stream {
 }
 
 impl Stream {
+    /// What [`Key::in_turn`] said.
+    pub fn turn(&self) -> bool {
+        self.key.turn
+    }
+
     /// The next 64 random bits.
     pub fn next_bits(&mut self) -> u64 {
         self.counter += 1;

@@ -46,9 +46,8 @@ pub(super) enum Task {
     Chats { base: Option<PathBuf> },
     /// Actions.
     Behaviour,
-    /// Classes of speech, or what it sounds like where there are none; whether names of files say
-    /// the classes.
-    Speech { by_name: bool },
+    /// Classes of speech, or what it sounds like where there are none.
+    Speech,
 }
 
 impl Recognised {

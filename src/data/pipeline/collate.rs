@@ -108,6 +108,13 @@ impl Mixing<'_> {
     }
 }
 
+/// The randomness of a sample in an epoch. Its turns alternate; half of all samples begin with one.
+fn augmentation_key(seed: u64, epoch: u64, place: u64) -> Key {
+    let first = Key::new(seed, Purpose::Alternate, 0, place).bits(0);
+    let turn = first.wrapping_add(epoch) & 1 == 1;
+    Key::new(seed, Purpose::Augment, epoch, place).in_turn(turn)
+}
+
 /// A probability of each class: 1 for that of a label.
 fn probabilities(target: &Target, classes: usize) -> Result<Vec<f32>, Error> {
     let unfit = || Error::Batch { what: format!("{target:?} of {classes} classes is mixed") };
@@ -140,7 +147,7 @@ fn load_or_replace(
 ) -> Result<Found, Error> {
     let index = sample as usize;
     let place = u64::from(copy) << 32 | u64::from(sample);
-    let key = epoch.map(|epoch| Key::new(settings.seed, Purpose::Augment, epoch, place));
+    let key = epoch.map(|epoch| augmentation_key(settings.seed, epoch, place));
     let source = match load_caught(dataset, index, key, values) {
         Ok(target) => return Ok(Found { sample: Some((sample, target)), warning: None }),
         Err(source) => source,

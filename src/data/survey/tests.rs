@@ -6,7 +6,7 @@ use super::*;
 use crate::config::kind::Kind;
 use crate::config::values::Shape2;
 use crate::data::pipeline::loader::{Loader, Request, Settings};
-use crate::data::transform::{CenterCrop, Normalize, RandomCrop, Resize};
+use crate::data::transform::{CenterCrop, Normalize, PaddingMode, RandomCrop, Resize};
 use crate::data::{Csv, ImageFolder, Mnist, Shapes};
 use crate::plan::{OnBadSample, Sampler, SplitPlan, Targets};
 
@@ -76,7 +76,11 @@ fn shapes_go_all_the_way_from_survey_to_batches() {
     let facts = generated(&shapes(&root.path().join("shapes")));
     assert_eq!((facts.n_train, facts.n_val, facts.classes.len()), (12, 6, 3));
     let transforms = vec![
-        Choice::of(&RandomCrop { size: Shape2::Side(16), padding: 2 }),
+        Choice::of(&RandomCrop {
+            size: Shape2::Side(16),
+            padding: 2,
+            padding_mode: PaddingMode::Constant,
+        }),
         Choice::of(&Normalize::new(&[0.5], &[0.5])),
     ];
     let plan = plan(facts, transforms);

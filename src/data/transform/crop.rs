@@ -30,6 +30,33 @@ pub(super) fn pad(image: Pixels, [top, bottom, left, right]: [usize; 4]) -> Pixe
     out
 }
 
+/// Adds `n` rows and columns on each side that mirror the image at its first and last ones, as
+/// torchvision's `padding_mode = "reflect"`.
+///
+/// # Errors
+///
+/// The image has no more than `n` rows or columns.
+pub(super) fn reflect(image: &Pixels, n: usize) -> Result<Pixels, String> {
+    let (height, width) = image.size();
+    if height <= n || width <= n {
+        return Err(format!("{width}x{height} pixels cannot be reflected by {n}"));
+    }
+    let mirrored = |i: usize, side: usize| {
+        let i = i.abs_diff(n);
+        if i < side { i } else { 2 * (side - 1) - i }
+    };
+    let mut out = image.black(height + 2 * n, width + 2 * n);
+    let stride = image.stride();
+    for (row, values) in out.data.chunks_exact_mut((width + 2 * n) * stride).enumerate() {
+        let source = image.row(mirrored(row, height), 0, width);
+        for (column, pixel) in values.chunks_exact_mut(stride).enumerate() {
+            let from = mirrored(column, width) * stride;
+            pixel.copy_from_slice(&source[from..from + stride]);
+        }
+    }
+    Ok(out)
+}
+
 /// A random (top, left), each up to its room; the middle without randomness.
 pub(super) fn random_offset(
     (down, right): (usize, usize),

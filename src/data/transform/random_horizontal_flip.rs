@@ -37,7 +37,7 @@ impl Transform for RandomHorizontalFlip {
 }
 
 /// Mirrors left to right.
-fn flip(mut image: Pixels) -> Pixels {
+pub(super) fn flip(mut image: Pixels) -> Pixels {
     let stride = image.stride();
     for row in image.data.chunks_exact_mut(image.width * stride) {
         match stride {

@@ -3,11 +3,11 @@
 use crate::config::kind::Choice;
 use crate::config::values::Shape2;
 use crate::data::transform::{
-    CenterCrop, ColorJitter, GaussianBlur, Grayscale, Images, Normalize, RandAugment,
-    RandomAdjustSharpness, RandomAffine, RandomAutocontrast, RandomCrop, RandomEqualize,
-    RandomErasing, RandomGrayscale, RandomHorizontalFlip, RandomInvert, RandomPosterize,
-    RandomResizedCrop, RandomRotation, RandomSolarize, RandomVerticalFlip, Resize, Transform,
-    Transforms, TrivialAugmentWide,
+    AlternatingHorizontalFlip, CenterCrop, ColorJitter, GaussianBlur, Grayscale, Images, Normalize,
+    RandAugment, RandomAdjustSharpness, RandomAffine, RandomAutocontrast, RandomCrop,
+    RandomEqualize, RandomErasing, RandomGrayscale, RandomHorizontalFlip, RandomInvert,
+    RandomPosterize, RandomResizedCrop, RandomRotation, RandomSolarize, RandomVerticalFlip, Resize,
+    Transform, Transforms, TrivialAugmentWide,
 };
 use crate::plan::{PixelDtype, PixelStats, TransformFacts, Unfit};
 
@@ -35,6 +35,7 @@ impl Default for Transforms {
         all.add::<RandomCrop>();
         all.add::<RandomResizedCrop>();
         all.add::<RandomHorizontalFlip>();
+        all.add::<AlternatingHorizontalFlip>();
         all.add::<RandomRotation>();
         all.add::<ColorJitter>();
         all.add::<RandomVerticalFlip>();

@@ -47,7 +47,7 @@ fn transforms(list: &str, expected: &[&str]) {
 fn an_entry_is_read_with_all_options_of_its_kind() {
     let loaded = good(GOOD, &["data.transforms.train=[{name=random_crop, size=8}]"]);
     let json = serde_json::to_string(&loaded.experiment.data.transforms.train).unwrap();
-    assert_eq!(json, r#"[{"name":"random_crop","padding":0,"size":8}]"#);
+    assert_eq!(json, r#"[{"name":"random_crop","padding":0,"padding_mode":"constant","size":8}]"#);
 }
 
 #[test]

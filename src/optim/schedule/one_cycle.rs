@@ -5,16 +5,16 @@ use serde::{Deserialize, Serialize};
 
 use crate::config::kind::{Kind, Need};
 use crate::optim::schedule::{Scheduler, anneal};
-use crate::plan::{Span, Unfit, shown};
+use crate::plan::{AnnealStrategy, Span, Unfit, shown};
 
 /// Lowest and highest momentum: the defaults of `OneCycleLR`.
 const MOMENTUM: [f64; 2] = [0.85, 0.95];
 
-/// the rate rises and falls once in the run (Smith and Topin 2018), as PyTorch's `OneCycleLR` with
-/// cosine annealing; its peak is the learning rate. Beside the rate it moves the optimizer's
-/// momentum (Adam's first beta) from 0.95 down to 0.85 and back (PyTorch's `cycle_momentum`),
-/// overriding the configured momentum; optimizers without momentum are unaffected. A warm-up
-/// precedes the cycle and rises to its first rate.
+/// the rate rises and falls once in the run (Smith and Topin 2018), as PyTorch's `OneCycleLR`; its
+/// peak is the learning rate. Beside the rate it moves the optimizer's momentum (Adam's first beta)
+/// from 0.95 down to 0.85 and back, overriding the configured momentum, unless `cycle_momentum` is
+/// false; optimizers without momentum are unaffected. A warm-up precedes the cycle and rises to its
+/// first rate.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct OneCycleLr {
@@ -27,11 +27,21 @@ pub struct OneCycleLr {
     /// the last rate is the first divided by this.
     #[schemars(range(min = 1.0))]
     pub final_div_factor: f64,
+    /// shape of rise and fall.
+    pub anneal_strategy: AnnealStrategy,
+    /// whether momentum moves against the rate.
+    pub cycle_momentum: bool,
 }
 
 impl Default for OneCycleLr {
     fn default() -> Self {
-        Self { pct_start: 0.3, div_factor: 25.0, final_div_factor: 1e4 }
+        Self {
+            pct_start: 0.3,
+            div_factor: 25.0,
+            final_div_factor: 1e4,
+            anneal_strategy: AnnealStrategy::Cos,
+            cycle_momentum: true,
+        }
     }
 }
 
@@ -52,10 +62,14 @@ impl OneCycleLr {
         let total = total(span) as f64;
         let peak_at = self.pct_start * total - 1.0;
         let (end_at, now) = (total - 1.0, t as f64);
+        let between = |from: f64, to: f64, share: f64| match self.anneal_strategy {
+            AnnealStrategy::Cos => anneal(from, to, share),
+            AnnealStrategy::Linear => from + (to - from) * share,
+        };
         if now <= peak_at {
-            anneal(first, peak, now / peak_at)
+            between(first, peak, now / peak_at)
         } else {
-            anneal(peak, last, ((now - peak_at) / (end_at - peak_at)).min(1.0))
+            between(peak, last, ((now - peak_at) / (end_at - peak_at)).min(1.0))
         }
     }
 }
@@ -68,7 +82,9 @@ impl Scheduler for OneCycleLr {
 
     fn describe(&self, span: &Span) -> String {
         let rise = shown(self.pct_start * 100.0);
-        format!("one_cycle over {} steps, rising for {rise} %", total(span))
+        let linear = self.anneal_strategy == AnnealStrategy::Linear;
+        let shape = if linear { ", linear" } else { "" };
+        format!("one_cycle over {} steps, rising for {rise} %{shape}", total(span))
     }
 
     fn fits(&self, span: &Span) -> Result<(), Unfit> {
@@ -92,11 +108,11 @@ impl Scheduler for OneCycleLr {
     }
 
     fn momentum_range(&self) -> Option<[f64; 2]> {
-        Some(MOMENTUM)
+        self.cycle_momentum.then_some(MOMENTUM)
     }
 
     fn momentum(&self, t: u64, span: &Span) -> Option<f64> {
-        let [low, high] = MOMENTUM;
+        let [low, high] = self.momentum_range()?;
         Some(self.at(t, span, [high, low, high]))
     }
 }

@@ -12,6 +12,14 @@ pub enum Init {
     Uniform(f64),
     /// Normal with mean 0 and this standard deviation.
     Normal(f64),
+    /// A convolution of `taps` weights per channel whose first `inputs` outputs are its inputs as
+    /// they are (`torch.nn.init.dirac_`); the others as [`Init::torch_default`].
+    Dirac {
+        /// Input channels.
+        inputs: usize,
+        /// Weights of a kernel; the middle one is 1.
+        taps: usize,
+    },
 }
 
 impl Init {
@@ -40,6 +48,14 @@ impl Init {
                 #[inline(always)]
                 |i| std * key.normal(2 * i),
             ),
+            Self::Dirac { inputs, taps } => {
+                let mut values = Self::torch_default(inputs * taps).values(key, n);
+                for (output, kernels) in values.chunks_mut(inputs * taps).take(inputs).enumerate() {
+                    kernels.fill(0.0);
+                    kernels[output * taps + taps / 2] = 1.0;
+                }
+                values
+            }
         }
     }
 }

@@ -44,6 +44,8 @@ pub struct Experiment {
     /// Plain average of the weights of the last epochs.
     #[serde(default)]
     pub swa: Swa,
+    /// `[lookahead]`
+    pub lookahead: Lookahead,
     /// How the learning rate follows the global batch size.
     pub lr_scaling: LrScaling,
     /// How the learning rate follows time.
@@ -231,6 +233,18 @@ pub struct Swa {
     pub anneal_epochs: Option<u64>,
     /// On which way; absent = a cosine's.
     pub anneal_strategy: Option<AnnealStrategy>,
+}
+
+/// `[lookahead]`
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Lookahead {
+    /// Steps between two meetings; absent = no slow weights.
+    pub k: Option<u64>,
+    /// Share of their way that slow weights go; absent = a half.
+    pub alpha: Option<f64>,
+    /// How the share falls to `alpha` over the run; absent = it is `alpha`.
+    pub power: Option<f64>,
 }
 
 /// How a learning rate gets to another.

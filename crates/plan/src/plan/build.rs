@@ -5,8 +5,8 @@ use crate::config::{Experiment, Loaded, Problem, Problems};
 use crate::plan::transforms::Transformed;
 use crate::plan::{
     BatchPlan, Facts, KindFacts, ModelFacts, ModelPlan, Plan, Sampler, batch, batch_statistics,
-    checkpointing, cuda_graph, data, distributed, length, metrics, model, optimizer, param_groups,
-    precision, schedule, swa, transforms,
+    checkpointing, cuda_graph, data, distributed, length, lookahead, metrics, model, optimizer,
+    param_groups, precision, schedule, swa, transforms,
 };
 use train_numbers::units::{AccumulationSteps, BatchSize, WorldSize};
 
@@ -55,7 +55,7 @@ impl Plan {
         let experiment = &loaded.experiment;
         let mut problems = Collected::default();
         let model = problems.model(loaded, facts, kinds);
-        let sampling = problems.one(data::check(loaded, &facts.data));
+        problems.one(data::check(loaded, &facts.data));
         let ranks = problems.one(distributed::ranks(loaded, facts));
         let on_gpus = ranks.as_ref().is_some_and(distributed::Ranks::on_gpus);
         if let Some((_, _, found)) = &model {
@@ -83,8 +83,7 @@ impl Plan {
             Some(batch),
             Some(smaller),
             Some((length, optimizer, schedule)),
-            Some(()),
-        ) = (model, loss, ranks, batch, smaller, moving, sampling)
+        ) = (model, loss, ranks, batch, smaller, moving)
         else {
             return Err(Problems::new(problems.0));
         };
@@ -97,6 +96,7 @@ impl Plan {
         let data = data::decide(experiment, &facts.data, transformed, model.outputs, cores);
         let plan = Self {
             swa: swa::decide(loaded, &length, &batch, &optimizer).map_err(alone)?,
+            lookahead: lookahead::decide(loaded, &length).map_err(alone)?,
             name: loaded.name().to_owned(),
             seed: experiment.experiment.seed,
             model,

@@ -39,6 +39,7 @@ mod schedule;
 mod show;
 mod source;
 mod batch_statistics;
+mod lookahead;
 mod swa;
 mod split;
 mod test_time;
@@ -64,6 +65,7 @@ pub use facts::{DataFacts, Facts, GpuFacts, KindFacts, ModelFacts, TargetColumn}
 pub use graph::rows as layer_rows;
 pub use graph::{Flow, LayerMisfit, LayerPlan};
 pub use length::{LengthPlan, NO_STEP_LIMIT};
+pub use lookahead::LookaheadPlan;
 pub use loss::{LossFacts, LossPlan, Targets, chosen as chosen_loss};
 pub use lr_scaling::scale_lr;
 pub use memory::{KEPT_SHARE, Memory};
@@ -130,6 +132,9 @@ pub struct Plan {
     /// Plain average of the parameters, to take their place when training is over.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub swa: Option<SwaPlan>,
+    /// Slow weights that the weights come back to.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lookahead: Option<LookaheadPlan>,
     /// Learning rate over time.
     pub schedule: SchedulePlan,
     /// Ranks and their communication.
@@ -185,7 +190,9 @@ impl Plan {
     /// The average of the weights, if one is kept.
     pub fn average(&self) -> Option<Average> {
         let ema = self.ema.map(|ema| Average { name: "ema", of_buffers: ema.use_buffers });
-        ema.or_else(|| self.swa.map(|_| Average { name: "swa", of_buffers: true }))
+        let whole = |name| Average { name, of_buffers: true };
+        let swa = || self.swa.map(|_| whole("swa"));
+        ema.or_else(swa).or_else(|| self.lookahead.map(|_| whole("lookahead")))
     }
 }
 

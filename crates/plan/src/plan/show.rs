@@ -265,7 +265,8 @@ fn optimizer(plan: &Plan) -> String {
         format!(", averaged: {}{power}{buffers}", shown(ema.decay))
     });
     let swa = plan.swa.map_or(String::new(), |swa| swa.line());
-    format!("{}{clip}{noise}{ema}{swa}", plan.optimizer.rule)
+    let lookahead = plan.lookahead.map_or(String::new(), |lookahead| lookahead.line());
+    format!("{}{clip}{noise}{ema}{swa}{lookahead}", plan.optimizer.rule)
 }
 
 fn model(plan: &Plan, loaded: &Loaded) -> String {
@@ -352,8 +353,7 @@ fn data(plan: &Plan) -> String {
     }
     let some: Vec<&str> = data.classes.iter().take(3).map(String::as_str).collect();
     let more = if data.classes.len() > 3 { ", ..." } else { "" };
-    let classes = if data.classes.len() == 1 { "class" } else { "classes" };
-    format!("{counts}, {} {classes} ({}{more})", data.classes.len(), some.join(", "))
+    format!("{counts}, {} classes ({}{more})", data.classes.len(), some.join(", "))
 }
 
 fn ranks(plan: &Plan) -> String {

@@ -14,6 +14,9 @@ const MAX_DRAWS: u32 = 1000;
 pub enum TestTimeAugmentation {
     /// The image and its mirror image.
     Hflip,
+    /// These, and both of them moved by a pixel up and to the left, and down and to the right, with
+    /// reflected borders. The moved ones count half.
+    HflipTranslate,
     /// Its four corners and its middle, as torchvision's `FiveCrop`.
     FiveCrop,
     /// These and their mirror images, as torchvision's `TenCrop`.
@@ -25,7 +28,7 @@ pub enum TestTimeAugmentation {
 impl TestTimeAugmentation {
     /// Whether mirror images are looked at, too.
     pub fn mirrors(self) -> bool {
-        matches!(self, Self::Hflip | Self::TenCrop)
+        matches!(self, Self::Hflip | Self::HflipTranslate | Self::TenCrop)
     }
 
     /// Whether each image is cropped several times.
@@ -35,7 +38,7 @@ impl TestTimeAugmentation {
 
     /// Whether each sample holds several images.
     pub fn has_views(self) -> bool {
-        self != Self::Hflip
+        matches!(self, Self::FiveCrop | Self::TenCrop | Self::Draws(_))
     }
 }
 
@@ -43,6 +46,7 @@ impl fmt::Display for TestTimeAugmentation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Hflip => f.write_str("hflip"),
+            Self::HflipTranslate => f.write_str("hflip_translate"),
             Self::FiveCrop => f.write_str("five_crop"),
             Self::TenCrop => f.write_str("ten_crop"),
             Self::Draws(n) => write!(f, "draws={n}"),
@@ -60,11 +64,12 @@ impl FromStr for TestTimeAugmentation {
         };
         match text {
             "hflip" => Ok(Self::Hflip),
+            "hflip_translate" => Ok(Self::HflipTranslate),
             "five_crop" => Ok(Self::FiveCrop),
             "ten_crop" => Ok(Self::TenCrop),
             _ => draws().ok_or_else(|| {
                 format!(
-                    "must be hflip, five_crop, ten_crop or draws=N with N from 1 to {MAX_DRAWS}"
+                    "must be hflip, hflip_translate, five_crop, ten_crop or draws=N with N from 1 to {MAX_DRAWS}"
                 )
             }),
         }
@@ -77,7 +82,7 @@ mod tests {
 
     #[test]
     fn words_are_read_as_they_are_written() {
-        for text in ["hflip", "five_crop", "ten_crop", "draws=8"] {
+        for text in ["hflip", "hflip_translate", "five_crop", "ten_crop", "draws=8"] {
             assert_eq!(text.parse::<TestTimeAugmentation>().unwrap().to_string(), text);
         }
         for text in ["draws", "draws=0", "draws=x", "vflip"] {

@@ -75,6 +75,26 @@ pub(crate) fn swa(loaded: &Loaded) -> Vec<Finding> {
     found
 }
 
+/// What slow weights need, and what they cannot be beside.
+pub(crate) fn lookahead(loaded: &Loaded) -> Vec<Finding> {
+    let experiment = &loaded.experiment;
+    let lookahead = &experiment.lookahead;
+    let mut found = Vec::new();
+    let given = [("alpha", lookahead.alpha.is_some()), ("power", lookahead.power.is_some())];
+    for (key, _) in given.into_iter().filter(|(_, given)| *given && lookahead.k.is_none()) {
+        let finding = Finding::new(format!("lookahead.{key}"), "needs `lookahead.k`");
+        found.push(finding.about("lookahead.k").help("such as `k = 5`"));
+    }
+    let swa = !matches!(experiment.swa.start, None | Some(Every::Never));
+    let others = [("ema.decay", experiment.ema.decay.is_some()), ("swa.start", swa)];
+    for (other, _) in others.into_iter().filter(|(_, is_on)| *is_on && lookahead.k.is_some()) {
+        let what =
+            format!("cannot be together with `{other}`: one average takes the weights' place");
+        found.push(Finding::new("lookahead.k", what).about(other).help("choose one of them"));
+    }
+    found
+}
+
 /// Transforms of what are no images.
 pub(crate) fn transforms(loaded: &Loaded, vocabulary: &Vocabulary) -> Vec<Finding> {
     let data = &loaded.experiment.data;

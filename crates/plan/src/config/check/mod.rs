@@ -80,7 +80,7 @@ pub(crate) fn all(
     vocabulary: &Vocabulary,
     broken: &BTreeSet<String>,
 ) -> Vec<Problem> {
-    let rules: [fn(&Loaded) -> Vec<Finding>; 10] = [
+    let rules: [fn(&Loaded) -> Vec<Finding>; 11] = [
         ranges::schema_version,
         ranges::numbers,
         ranges::lists,
@@ -89,6 +89,7 @@ pub(crate) fn all(
         names::paths,
         conflicts::length_and_batch,
         conflicts::swa,
+        conflicts::lookahead,
         conflicts::precision_and_backend,
         param_groups::together,
     ];

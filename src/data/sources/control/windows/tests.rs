@@ -352,6 +352,7 @@ fn images_of_a_camera_are_cropped_alike_in_a_sample_and_by_its_key_only() {
     let crop = [Choice::of(&crate::data::transform::RandomCrop {
         size: crate::config::values::Shape2::Both([4, 4]),
         padding: 0,
+        padding_mode: crate::data::transform::PaddingMode::Constant,
     })];
     let (asked, transforms) =
         (Asked::new("x", 0, crate::plan::Targets::Numbers), Transforms::default());
