@@ -64,6 +64,9 @@ pub(crate) enum Verb {
     },
     /// Print every key of an experiment file with its default and meaning.
     Schema {
+        /// Only this table, such as `optimizer`.
+        #[arg(value_name = "TABLE", conflicts_with_all = ["sweep", "json_schema"])]
+        table: Option<String>,
         /// The keys of a sweep file instead.
         #[arg(long)]
         sweep: bool,

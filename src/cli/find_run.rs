@@ -91,6 +91,7 @@ pub(crate) fn run(word: Option<&str>) -> Result<PathBuf, Refusal> {
 fn run_that(word: Option<&str>, preferred: &dyn Fn(&Path) -> bool) -> Result<PathBuf, Refusal> {
     report::find_run_that(Path::new(LOGS), word, preferred).map_err(|error| {
         let help = match (sweeps().last(), word.and_then(nearest)) {
+            _ if word.is_some_and(is_experiment) => of_experiment(word.unwrap_or_default()),
             (_, Some(near)) if matches!(error, report::Error::NoRun { .. }) => {
                 format!("did you mean `{near}`?")
             }
@@ -103,6 +104,19 @@ fn run_that(word: Option<&str>, preferred: &dyn Fn(&Path) -> bool) -> Result<Pat
         };
         Refusal::of(exit::REFUSED, &error, Some(help))
     })
+}
+
+/// Whether a word is the file of an experiment.
+fn is_experiment(word: &str) -> bool {
+    let path = Path::new(word);
+    path.extension().is_some_and(|end| end == "toml") && path.is_file()
+}
+
+/// What to write in the place of an experiment's file.
+fn of_experiment(file: &str) -> String {
+    let stem = Path::new(file).file_stem().unwrap_or_default().to_string_lossy().into_owned();
+    let near = nearest(&stem).map_or(String::new(), |near| format!(", such as `{near}`"));
+    format!("`{file}` is an experiment: name a run of it{near}; `ddprun ls` lists the runs")
 }
 
 /// The name of an experiment or the id of a run that is nearly `word`.

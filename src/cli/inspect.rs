@@ -9,7 +9,7 @@ use crate::cli::find_run::{self, LOGS, find_sweep};
 use crate::cli::prepare::{Prepared, prepare};
 use crate::cli::run_files::enter_run;
 use crate::cli::{Refusal, sweep, to_stdout};
-use crate::config;
+use crate::config::{self, closest};
 use crate::dashboard;
 use crate::engine::{self, PassProfile};
 use crate::files;
@@ -106,4 +106,30 @@ pub(crate) fn schema(of_sweep: bool, as_json: bool, kinds: &Kinds) -> Result<u8,
         (true, true) => config::sweep::json_schema(&vocabulary),
     };
     to_stdout(&(serde_json::to_string_pretty(&schema).unwrap_or_default() + "\n"))
+}
+
+/// `ddprun schema optimizer`: the keys of one table, and of those in it.
+pub(crate) fn schema_of(table: &str, kinds: &Kinds) -> Result<u8, Refusal> {
+    let vocabulary = kinds.vocabulary();
+    let page = vocabulary.reference();
+    let header = |line: &str| Some(line.strip_prefix('[')?.split(']').next()?.to_owned());
+    let is_asked = |name: &str| {
+        name.strip_prefix(table).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
+    };
+    let mut inside = false;
+    let lines = page.lines().filter(|line| {
+        inside = header(line).map_or(inside, |name| is_asked(&name));
+        inside
+    });
+    let found: Vec<&str> = lines.collect();
+    if found.is_empty() {
+        let tables: Vec<String> = page.lines().filter_map(header).collect();
+        let help = match closest(table, tables.iter().map(String::as_str)) {
+            Some(near) => format!("did you mean `{near}`?"),
+            None => format!("the tables are {}", tables.join(", ")),
+        };
+        let page = format!("error: `{table}` is not a table of an experiment\n  do: {help}");
+        return Err(Refusal::new(exit::REFUSED, page));
+    }
+    to_stdout(&(found.join("\n").trim_end().to_owned() + "\n"))
 }

@@ -261,11 +261,13 @@ fn main_memory() -> Option<Bytes> {
     Some(Bytes(machine.min(limit.unwrap_or(u64::MAX)))).filter(|memory| memory.0 > 0)
 }
 
-/// Says what works, but may not be what was meant, once for all ranks of a machine.
+/// Says what works, but may not be what was meant, once for all ranks of a machine. What is to be
+/// said of the data, rank 0 records.
 pub(crate) fn warn_about(prepared: &Prepared) {
     let Prepared { plan, facts, .. } = prepared;
     let warnings = plan.warnings(facts, &Memory::of(plan, None));
-    for warning in warnings.iter().filter(|_| facts.local_rank == 0) {
+    let is_own = |warning: &&String| facts.local_rank == 0 && !plan.data.notes.contains(warning);
+    for warning in warnings.iter().filter(is_own) {
         to_stderr(&format!("warning: {warning}"));
     }
 }
@@ -415,7 +417,11 @@ pub(crate) fn unwritable(error: files::Error) -> Refusal {
         }
         _ => "choose a folder that can be written, with `logging.dir` and `checkpoint.dir`",
     };
-    Refusal::of(exit::STORAGE, &error, Some(help.into()))
+    let code = match error {
+        files::Error::InUse { .. } => exit::REFUSED,
+        _ => exit::STORAGE,
+    };
+    Refusal::of(code, &error, Some(help.into()))
 }
 
 /// The experiment with everything filled in.

@@ -84,7 +84,8 @@ fn dispatch(args: Args, kinds: &Kinds) -> Result<u8, Refusal> {
         Some(Verb::Serve(serve)) => serve::serve(&serve),
         Some(Verb::Checkpoint(verb)) => checkpoint::dispatch(&verb, kinds),
         Some(Verb::Token { file }) => node_args::token(file.as_deref()),
-        Some(Verb::Schema { sweep, json_schema }) => inspect::schema(sweep, json_schema, kinds),
+        Some(Verb::Schema { table: Some(table), .. }) => inspect::schema_of(&table, kinds),
+        Some(Verb::Schema { sweep, json_schema, .. }) => inspect::schema(sweep, json_schema, kinds),
         Some(Verb::Completions { shell }) => Ok(completions(shell)),
         Some(Verb::ManPages { folder }) => man_pages(&folder),
         None => {

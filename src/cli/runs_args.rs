@@ -69,7 +69,8 @@ pub(crate) struct LogsArgs {
 #[command(after_help = "Examples:\n  ddprun rm 20261123-0207 --dry-run\n  \
     ddprun rm 20261123-0207 logs/quickstart/20261123-031100-58d1")]
 pub(crate) struct RmArgs {
-    /// Runs to remove with their checkpoints: folders, names, or unique prefixes of ids.
+    /// Runs to remove with their checkpoints: folders, names, or unique prefixes of ids. A sweep
+    /// goes with all its trials.
     #[arg(required = true, value_name = "RUN")]
     pub(crate) runs: Vec<String>,
     /// Only say what would be removed.

@@ -13,7 +13,8 @@ use crate::cli::run_files::OtherData;
 use crate::cli::sweep_weights::SweepWeights;
 use crate::cli::{Refusal, supervise, to_stderr, to_stdout};
 use crate::config::schema::Data;
-use crate::config::{self, Loaded, Problems};
+use crate::config::sweep::Sweep;
+use crate::config::{self, Loaded, Problem, Problems};
 use crate::kinds::Kinds;
 use crate::launch::exit_code as exit;
 use crate::launch::{self, Console, Note, Program, Start};
@@ -64,6 +65,10 @@ pub(crate) fn sweep(args: &SweepArgs, kinds: &Kinds) -> Result<u8, Refusal> {
         }
         ended
     } else {
+        trainer.check_metric(&sweep, &base, cores).map_err(|problem| {
+            let vocabulary = vocabulary(kinds);
+            refused(config::sweep::metric_problem(&path, &args.words, &vocabulary, &problem))
+        })?;
         let (ended, story) = sweep::run(order, &trainer).map_err(|error| refusal(&error))?;
         let (subject, trials) = (&story.subject, &story.trials);
         let ranking = subject.ranking(&kinds.pruners);
@@ -182,6 +187,19 @@ struct Surveyed {
 }
 
 impl Ddp<'_> {
+    /// Refuses a metric that has no meaning for what the base learns, once for all trials.
+    fn check_metric(&self, sweep: &Sweep, base: &Loaded, cores: usize) -> Result<(), Problem> {
+        let decides = |key: &str| key.starts_with("loss.") || key.starts_with("data.");
+        if sweep.search.parameters.iter().any(|parameter| decides(&parameter.key)) {
+            return Ok(());
+        }
+        // Whatever else is wrong is that of a trial.
+        let planned = self.facts(base, cores).map(|facts| planned(base, &facts, self.kinds));
+        let Ok(Err(problems)) = planned else { return Ok(()) };
+        let found = problems.iter().find(|problem| problem.key() == "checkpoint.monitor");
+        found.map_or(Ok(()), |problem| Err(problem.clone()))
+    }
+
     /// The base with `changes`, decided for `cores` and the GPUs of the machine that a trial has,
     /// without touching anything.
     fn decide(

@@ -96,6 +96,14 @@ pub enum Error {
         /// Classes without training folder.
         only_val: Vec<String>,
     },
+    /// A file holds nothing.
+    #[error("`{}` is empty", shown(.path))]
+    Empty {
+        /// The file.
+        path: PathBuf,
+        /// What it should hold.
+        expected: &'static str,
+    },
     /// A file is not what its format demands.
     #[error("`{}`: {what}", shown(.path))]
     Format {
@@ -153,6 +161,44 @@ pub enum Error {
         column: String,
         /// Those that exist.
         columns: Vec<String>,
+    },
+    /// Lines of JSON have no key of this name.
+    #[error("line {line} of `{}` has no key `{name}`; its keys are {}", shown(.path), named(.names))]
+    NoKey {
+        /// The key of the experiment that names it: `data.inputs[1]`
+        key: String,
+        /// The file.
+        path: PathBuf,
+        /// Its first line that is not empty.
+        line: u64,
+        /// The missing key.
+        name: String,
+        /// Those that exist.
+        names: Vec<String>,
+    },
+    /// Hardly a value of the target occurs twice, though the loss takes them for classes.
+    #[error("`{column}` has {classes} distinct values in the {rows} rows of `{}`, so {classes} classes", shown(.path))]
+    ManyClasses {
+        /// The table.
+        path: PathBuf,
+        /// The target.
+        column: String,
+        /// Rows of the table.
+        rows: usize,
+        /// Distinct values of the target.
+        classes: usize,
+        /// Whether all of these are numbers.
+        are_numbers: bool,
+    },
+    /// No sample of a part has a token that counts.
+    #[error("`{}`: {what}", shown(.path))]
+    AnswersCutOff {
+        /// The file.
+        path: PathBuf,
+        /// Of which part, and why.
+        what: String,
+        /// Tokens before the answers: half of them begin later.
+        begin: usize,
     },
     /// A data set has no images of this camera.
     #[error("`{}` has no images `{camera}`; it has {}", shown(.path), named(.cameras))]
@@ -307,7 +353,10 @@ impl Error {
     pub fn key(&self) -> Option<&str> {
         match self {
             Self::NoCamera { .. } | Self::Video { .. } => Some("data.cameras"),
-            Self::NoColumn { key, .. } => Some(key),
+            Self::NoColumn { key, .. } | Self::NoKey { key, .. } => Some(key),
+            Self::ManyClasses { are_numbers: true, .. } => Some("loss.name"),
+            Self::ManyClasses { .. } => Some("data.target"),
+            Self::AnswersCutOff { .. } => Some("data.seq_len"),
             _ => None,
         }
     }
@@ -319,11 +368,12 @@ impl Error {
             Self::Missing { expected, .. } | Self::NotAFolder { expected, .. } => {
                 format!("expected there: {expected}; relative paths start at the current folder")
             }
+            Self::Empty { expected, .. } => format!("expected is {expected}"),
             Self::NoClasses { .. } => {
                 "put each class into a folder of its own: <root>/<class>/<image>".to_owned()
             }
             Self::EmptyClasses { .. } => {
-                format!("remove the folder, or put images into it ({})", IMAGE_ENDINGS.join(" "))
+                format!("put images into it ({}), or move it elsewhere", IMAGE_ENDINGS.join(" "))
             }
             Self::ClassListsDiffer { .. } => "give both roots the same class folders: a label is \
                                               the position of the class in their order"
@@ -354,11 +404,25 @@ impl Error {
                                        so that training may see what is to be predicted"
                 .to_owned(),
             Self::Cell { help, .. } => help.clone(),
-            Self::NoColumn { column, columns, .. } => {
-                match closest(column, columns.iter().map(String::as_str)) {
+            Self::NoColumn { columns, .. } if columns.iter().all(|name| is_number(name)) => {
+                "has it no header line? Write the names of its columns into the first line"
+                    .to_owned()
+            }
+            Self::NoColumn { column: wanted, columns: names, .. }
+            | Self::NoKey { name: wanted, names, .. } => {
+                match closest(wanted, names.iter().map(String::as_str)) {
                     Some(near) => format!("did you mean `{near}`?"),
                     None => "name one of them".to_owned(),
                 }
+            }
+            Self::AnswersCutOff { begin, .. } => {
+                format!("raise it: half of the answers begin after {begin} tokens")
+            }
+            Self::ManyClasses { are_numbers: true, .. } => {
+                "use `loss.name = \"mse\"`, which learns numbers".to_owned()
+            }
+            Self::ManyClasses { .. } => {
+                "a class needs several rows: name the column that is to be predicted".to_owned()
             }
             Self::NoCamera { cameras, .. } if cameras.is_empty() => {
                 "omit `data.cameras` to train on the numbers alone".to_owned()
@@ -417,6 +481,11 @@ pub enum SampleError {
         /// Why.
         reason: String,
     },
+}
+
+/// Whether the name of a column is a number, as where a table has no header line.
+pub(crate) fn is_number(name: &str) -> bool {
+    name.parse::<f64>().is_ok()
 }
 
 /// A path as it may be shown on a terminal: control characters escaped.

@@ -67,7 +67,7 @@ pub use sources::{
     Instructions, Jsonl, LogMel, Missing, Mnist, Policy, PushTLike, Ranges, Reading, Shapes,
     Speech, Survey, TokenDtype, Tokens, Trajectories, encode, prompt, scaled, unscaled,
 };
-pub(crate) use sources::{cameras, is_date, largest_token};
+pub(crate) use sources::{cameras, delimiter, is_date, largest_token};
 pub use survey::{open, survey};
 pub use tokenizer::{TextForm, Tokenizer};
 pub use transform::Transforms;

@@ -409,7 +409,7 @@ fn every_word_names_something() {
         &["`checkpoint.monitor`: `val/acuracy` is not a metric"],
     );
     check(
-        &["checkpoint.monitor=val/accuracy"],
+        &["checkpoint.monitor=val/accuracy", "checkpoint.mode=min"],
         &["`checkpoint.mode`: would keep the worst `val/accuracy`"],
     );
     check(

@@ -19,7 +19,8 @@ pub struct CrossEntropy {
     pub label_smoothing: f64,
     /// how much a label counts, by its class: a list in label order, or "balanced": training
     /// samples / (classes x samples of the class), as scikit-learn's. The mean is over the weights
-    /// of the labels of the whole global batch. For training only, as `label_smoothing`.
+    /// of the labels of the whole global batch; with `data.mixup` it is over the samples. For
+    /// training only, as `label_smoothing`.
     #[schemars(with = "ClassWeights", example = &"balanced")]
     pub class_weights: Option<ClassWeights>,
 }
@@ -40,6 +41,9 @@ impl Loss for CrossEntropy {
     fn mean(&self, outputs: &Tensor, targets: &Tensor) -> Result<Tensor> {
         match &self.class_weights {
             None => mean(outputs, targets, self.label_smoothing),
+            Some(weights) if are_probabilities(targets) => {
+                self.mixed_mean(outputs, targets, weights.numbers()?)
+            }
             Some(weights) => self.weighted_mean(outputs, targets, weights.numbers()?),
         }
     }
@@ -51,6 +55,7 @@ impl Loss for CrossEntropy {
     fn weight(&self, targets: &Tensor, samples: usize) -> Result<f64> {
         match &self.class_weights {
             None => counted_samples(targets, samples),
+            Some(_) if are_probabilities(targets) => Ok(samples as f64),
             Some(weights) => class_weights::of_batch(targets, weights.numbers()?, samples),
         }
     }
@@ -64,12 +69,22 @@ impl Loss for CrossEntropy {
     }
 
     fn takes_probabilities(&self) -> bool {
-        // A mixture has no weight that its labels' would agree with.
-        self.class_weights.is_none()
+        true
     }
 }
 
 impl CrossEntropy {
+    /// The mean over samples of -sum (weight x probability) log softmax, as `CrossEntropyLoss` has
+    /// it of probabilities: whatever the classes of a sample weigh, it counts 1.
+    fn mixed_mean(&self, outputs: &Tensor, targets: &Tensor, weights: &[f64]) -> Result<Tensor> {
+        let classes = outputs.dim(1)?;
+        let each = (0..classes).map(|class| class_weights::weight(Some(weights), class) as f32);
+        let weights = Tensor::from_vec(each.collect(), (1, classes), outputs.device())?;
+        let smoothing = self.label_smoothing;
+        let smoothed = targets.affine(1.0 - smoothing, smoothing / classes as f64)?;
+        ops::cross_entropy_soft(outputs, &smoothed.broadcast_mul(&weights)?, 0.0)
+    }
+
     /// The sum over rows of -sum (weight x target) log softmax, over the sum of the labels'
     /// weights.
     fn weighted_mean(&self, outputs: &Tensor, labels: &Tensor, weights: &[f64]) -> Result<Tensor> {
@@ -92,9 +107,14 @@ impl CrossEntropy {
     }
 }
 
+/// Whether targets are a probability of each class, and not labels.
+fn are_probabilities(targets: &Tensor) -> bool {
+    targets.dtype() == DType::F32
+}
+
 /// Targets are labels, or a probability of each class.
 fn mean(outputs: &Tensor, targets: &Tensor, smoothing: f64) -> Result<Tensor> {
-    if targets.dtype() == DType::F32 {
+    if are_probabilities(targets) {
         return ops::cross_entropy_soft(outputs, targets, smoothing);
     }
     let (outputs, targets) = rows(outputs, targets)?;
@@ -109,7 +129,7 @@ mod tests {
     use candle_core::{Device, Var};
 
     use super::*;
-    use crate::loss::testing::{check, labels};
+    use crate::loss::testing::{check, labels, recorded};
 
     fn weighted(label_smoothing: f64) -> CrossEntropy {
         let class_weights = Some(ClassWeights::Each(vec![0.2, 1.0, 3.5]));
@@ -122,14 +142,17 @@ mod tests {
         check("cross_entropy_w", &weighted(0.0), &labels("labels"));
         check("cross_entropy_w_s.1", &weighted(0.1), &labels("labels"));
         check("cross_entropy_w_ignored", &weighted(0.1), &labels("some_labels"));
+        check("cross_entropy_w_mixed", &weighted(0.0), &recorded("mixed"));
+        check("cross_entropy_w_s.1_mixed", &weighted(0.1), &recorded("mixed"));
     }
 
     #[test]
     fn a_batch_weighs_what_its_labels_weigh() {
         let weight = |loss: &CrossEntropy, labels| loss.weight(labels, 4).unwrap();
-        let (all, some) = (labels("labels"), labels("some_labels"));
+        let (all, some, mixed) = (labels("labels"), labels("some_labels"), recorded("mixed"));
         assert_eq!(weight(&CrossEntropy::default(), &all), 4.0);
         assert_eq!(weight(&CrossEntropy::default(), &some), 3.0);
+        assert_eq!(weight(&weighted(0.1), &mixed), 4.0);
         let sum = |name| {
             let labels = labels(name).to_vec1::<i64>().unwrap();
             labels.iter().filter(|&&l| l >= 0).map(|&l| [0.2, 1.0, 3.5][l as usize]).sum::<f64>()

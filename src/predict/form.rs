@@ -130,6 +130,8 @@ impl Form {
         match answers {
             Ok(rows) => rows.into_iter().map(|row| whole(row, Value::Nothing)).collect(),
             Err(why) => {
+                // The row names the file.
+                let why = why.replacen(&format!(" `{}`", item.file.display()), "", 1);
                 let empty = self.columns.len() - head.len() - 1;
                 vec![whole(vec![Value::Nothing; empty], Value::text(why))]
             }

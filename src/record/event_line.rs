@@ -65,8 +65,10 @@ impl Context {
         (before / per_epoch + 1, before % per_epoch + 1)
     }
 
-    fn ends_an_epoch(&self, step: u64) -> bool {
-        self.steps_per_epoch > 0 && step.is_multiple_of(self.steps_per_epoch)
+    /// Whether an epoch ends at this step, complete or not.
+    fn closes_an_epoch(&self, step: u64) -> bool {
+        let is_whole = self.steps_per_epoch > 0 && step.is_multiple_of(self.steps_per_epoch);
+        is_whole || step == self.total_steps
     }
 }
 
@@ -77,8 +79,8 @@ pub fn line(event: &Event, context: &Context) -> Option<String> {
         Event::Started(started) => first_lines(started),
         Event::StepDone(done) => step_line(done, context),
         Event::StepSkipped { step, loss_scale } => skipped(*step, *loss_scale),
-        // At the end of an epoch, `EpochDone` carries these numbers.
-        Event::Evaluated(at) if context.ends_an_epoch(at.step) => return None,
+        // At the end of an epoch, and of the run, `EpochDone` carries these numbers.
+        Event::Evaluated(at) if context.closes_an_epoch(at.step) => return None,
         Event::Evaluated(evaluated) => evaluation(evaluated, context),
         Event::Tested(tested) => test_line(tested),
         Event::EpochDone(epoch) => epoch_line(epoch, context),
@@ -342,7 +344,10 @@ mod tests {
         assert_snapshot!(check(&Event::Evaluated(example_events::evaluated(30))),
             @"step 30/50  val loss 0.5500 acc 72.50 %  (1000 samples)");
         let context = Context { steps_per_epoch: 20, total_steps: 50, time_left: None };
-        assert_eq!(line(&Event::Evaluated(example_events::evaluated(40)), &context), None);
+        for step in [40, 50] {
+            let evaluated = Event::Evaluated(example_events::evaluated(step));
+            assert_eq!(line(&evaluated, &context), None);
+        }
     }
 
     #[test]

@@ -124,6 +124,26 @@ impl Error {
                 let names: Vec<String> = kept.iter().map(|&step| checkpoint::name(step)).collect();
                 Some(format!("there are {}", names.join(", ")))
             }
+            Self::NoStep { .. } => {
+                Some("none is kept there any more: train the run again".to_owned())
+            }
+            Self::Checkpoint(checkpoint::Error::NoneUsable { damaged, .. }) => {
+                let help = match damaged.is_empty() {
+                    true => {
+                        "put the run's checkpoints back there, or train it again; `ddprun ls` \
+                             lists the runs"
+                    }
+                    false => "put whole ones back there, or train the run again",
+                };
+                Some(help.to_owned())
+            }
+            Self::Files(files::Error::Io { reason, .. })
+                if reason.kind() == std::io::ErrorKind::NotFound =>
+            {
+                let help = "put back what is missing there, or name another run; `ddprun ls` lists \
+                            the runs";
+                Some(help.to_owned())
+            }
             _ => None,
         }
     }

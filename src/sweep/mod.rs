@@ -179,6 +179,7 @@ impl Error {
                 | Self::Newer { .. }
                 | Self::NotAJournal { .. }
                 | Self::NoSweep { .. }
+                | Self::Files(files::Error::InUse { .. })
         )
     }
 }

@@ -38,6 +38,7 @@ use crate::kinds::Kinds;
 pub(crate) use crate::launch::exit_code as exit;
 use crate::launch::{ErrorReport, Link, Membership, Stop};
 use crate::plan::{Plan, RankPlan, RunFolders};
+use crate::record::RankLog;
 use crate::units::Rank;
 use device::GroupHandles;
 pub(crate) use evaluation_details::{ClassDetails, Details, TargetDetails, WorstSample};
@@ -92,6 +93,7 @@ pub(crate) struct Outcome {
 pub(crate) fn run(membership: Membership, kinds: &Kinds) -> Outcome {
     let Membership { rank_plan, shm, peers, link } = membership;
     let link = Arc::new(link);
+    let (rank, logs) = (rank_plan.rank, rank_plan.run.logs.clone());
     let result =
         on_large_stack(|| live(rank_plan, GroupHandles { shm, peers }, link.clone(), kinds));
     match result {
@@ -107,9 +109,17 @@ pub(crate) fn run(membership: Membership, kinds: &Kinds) -> Outcome {
             report.out_of_memory = error.is_out_of_memory();
             // A disk that takes no report must not hide the failure itself.
             drop(link.report(&report));
+            drop(RankLog::open(&logs, rank).and_then(|mut log| log.say(&in_log(&report))));
             Outcome { code: error.exit_code(), failure: Some(report) }
         }
     }
+}
+
+/// The failure of a rank as its log has it.
+fn in_log(report: &ErrorReport) -> String {
+    let why = report.causes.iter().map(|cause| format!("\n  why: {cause}"));
+    let help = report.help.iter().map(|help| format!("\n  do: {help}"));
+    format!("error: {}{}", report.message, why.chain(help).collect::<String>())
 }
 
 /// Runs `work` on a thread with a stack for deep graphs. A panic in it is our bug.

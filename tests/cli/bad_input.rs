@@ -376,3 +376,29 @@ fn a_disk_that_fills_up_leaves_the_checkpoints_before_it_untouched() {
     assert_eq!(verified.matches(": intact").count(), 2, "{verified}");
     lab.is_clean();
 }
+
+#[test]
+fn a_variable_with_one_underscore_is_told_the_right_one() {
+    let lab = Lab::new();
+    let mut command = lab.ddprun(&["plan", "small.toml"]);
+    command.env("DDPRUN_TRAIN_BATCH_SIZE", "8");
+    let ended = spawn(command).wait();
+    ended.has_code(2);
+    ended.says(&["two underscores", "`DDPRUN_TRAIN__BATCH_SIZE`"]);
+}
+
+#[test]
+fn the_mode_of_a_checkpoint_follows_from_its_metric() {
+    let lab = Lab::new();
+    let accuracy = ["plan", "small.toml", "checkpoint.monitor=val/accuracy"];
+    lab.run_to(0, &accuracy);
+    let ended = lab.run_to(2, &[&accuracy[..], &["checkpoint.mode=min"]].concat());
+    ended.says(&["would keep the worst `val/accuracy`", "checkpoint.mode=min", "^^^"]);
+}
+
+#[test]
+fn an_experiment_in_the_place_of_a_run_is_told_so() {
+    let lab = Lab::new();
+    let ended = lab.run_to(2, &["eval", "small.toml"]);
+    ended.says(&["`small.toml` is an experiment: name a run of it"]);
+}

@@ -401,6 +401,10 @@ fn every_key_is_documented_by_the_schema_verb() {
     for key in ["global_batch_size", "find_unused_parameters", "on_bad_sample", "label_smoothing"] {
         assert!(page.contains(key), "{key}");
     }
+    let one = lab.run_to(0, &["schema", "data.mixup"]).stdout;
+    assert!(one.starts_with("[data.mixup]\n") && page.contains(&one), "{one}");
+    assert_eq!(one.lines().filter(|line| line.starts_with('[')).count(), 1, "{one}");
+    lab.run_to(2, &["schema", "optimiser"]).says(&["did you mean `optimizer`?"]);
     let page = lab.run_to(0, &["schema", "--sweep"]).stdout;
     for key in ["devices_per_trial", "reduction_factor = 3", "\"lr_range\": one run"] {
         assert!(page.contains(key), "{key}");

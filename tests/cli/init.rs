@@ -200,6 +200,19 @@ fn nothing_is_overwritten_and_what_cannot_be_used_is_named() {
     refuse(3, &["table.json"], &["holds JSON objects of no known kind", "`.jsonl`"]);
     lab.write("alpaca.json", "[]");
     refuse(3, &["alpaca.json"], &["there is no `tokenizer.json` beside it"]);
+    write_images(&lab, "photos", 8, 2);
+    let photo = fs::read(lab.path("photos/ants/0.png")).unwrap();
+    lab.write("plain/a.png", &photo);
+    refuse(3, &["plain"], &["holds images, but no class folders", "`<folder>/<class>/<image>`"]);
+    lab.write("sets/photos/a.png", &photo);
+    lab.write("sets/tables/train.csv", "a,b\n1,2\n");
+    refuse(3, &["sets"], &["others without: `tables`", "give the folder of one data set"]);
+    lab.write("series.tsf", "@relation x\n@data\n1:2:3\n");
+    refuse(3, &["series.tsf"], &["is a `.tsf` file, which is not read", "csv"]);
+    lab.write("semi.csv", "a;y\n1;2\n3;4\n");
+    refuse(3, &["semi.csv"], &["separated by `;`?"]);
+    lab.write("headless.csv", "1,2\n3,4\n");
+    refuse(3, &["headless.csv"], &["has no header line", "name the columns"]);
     for name in ["nowhere", "empty", "noise", "part", "void", "takes", "table", "alpaca"] {
         assert!(!Path::new(&lab.path(&format!("{name}.toml"))).exists(), "{name}");
     }
@@ -364,4 +377,16 @@ fn policies_see_the_cameras_of_their_data() {
     let text = written(&lab, "pusht", "pusht.toml");
     assert!(text.contains("cameras = [\"observation.images.top\"]"), "{text}");
     assert!(text.contains("vision_backbone = \"resnet18\""), "{text}");
+}
+
+#[test]
+fn a_table_separated_by_tabs_is_one() {
+    let lab = Lab::new();
+    let row = |i: usize| format!("{i}\t{}\t{}\n", i % 7, 2.5 * (i % 11) as f64);
+    let rows: String = (0..60).map(row).collect();
+    lab.write("t.tsv", "id\trooms\tprice\n".to_owned() + &rows);
+    let text = written(&lab, "t.tsv", "t.toml");
+    for words in ["train_file = \"t.tsv\"", "target = \"price\"", "# no features:"] {
+        assert!(text.contains(words), "{words}: {text}");
+    }
 }

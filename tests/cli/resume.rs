@@ -375,7 +375,7 @@ fn a_run_in_use_is_not_resumed_by_a_second_process() {
     let lab = Lab::new();
     let mut running = lab.start(&["small.toml", "train.epochs=1000000", "logging.every=10 steps"]);
     lab.wait_for_step(&mut running, 20);
-    let second = lab.run_to(6, &["resume"]);
+    let second = lab.run_to(2, &["resume"]);
     second.says(&["is in use by", &format!("pid {} on", running.pid()), "do: "]);
     running.signal(Signal::TERM);
     running.wait().has_code(75);

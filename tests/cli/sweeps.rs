@@ -298,7 +298,7 @@ fn trials_run_side_by_side_and_status_tells_how_it_stands() {
         status.stdout
     );
     assert!(status.stdout.contains("2 running"), "{}", status.stdout);
-    let second = lab.run_to(6, &["sweep", "tune.toml"]);
+    let second = lab.run_to(2, &["sweep", "tune.toml"]);
     second.says(&["is in use by", "do: "]);
     running.wait().has_code(0);
     let after = lab.run_to(0, &["sweep", "--status", "tune"]);
@@ -373,4 +373,28 @@ fn a_journal_of_another_space_or_a_newer_format_is_refused() {
     lab.run_to(2, &["sweep", "tune.toml"])
         .says(&["has format 2, and this ddprun reads formats up to 1"]);
     lab.is_clean();
+}
+
+#[test]
+fn a_metric_without_a_meaning_is_one_problem_and_a_sweep_goes_with_its_trials() {
+    let lab = lab(BASE, GRID);
+    lab.run_to(0, &["sweep", "tune.toml"]);
+    let dry = lab.run_to(0, &["rm", "tune", "--dry-run"]).stdout;
+    assert!(lab.path("logs/tune/trial-0001").is_dir() && dry.contains("trial-0004"), "{dry}");
+    lab.run_to(0, &["rm", "tune"]);
+    assert!(!lab.path("logs/tune").exists() && !lab.path("checkpoints/tune").exists());
+    lab.write(
+        "tune.toml",
+        fs::read_to_string(lab.path("tune.toml")).unwrap().replace("val/loss", "val/r2"),
+    );
+    let ended = lab.run_to(2, &["sweep", "tune.toml"]);
+    ended.says(&["`sweep.metric`: `val/r2`", "tune.toml:4:", "^^^^", "1 problem;"]);
+    lab.write(
+        "tune.toml",
+        fs::read_to_string(lab.path("tune.toml"))
+            .unwrap()
+            .replace("metric = \"val/r2\"", "method = \"bayes\""),
+    );
+    let ended = lab.run_to(2, &["sweep", "tune.toml"]);
+    ended.says(&["did you mean `tpe`?", "1 problem;"]);
 }

@@ -161,3 +161,39 @@ fn a_table_trains_in_half_precision_nearly_as_in_full() {
         assert!(half.is_finite() && (full - half).abs() < 0.02 * full, "{full}, {half}");
     }
 }
+
+/// 60 houses, each with a price of its own.
+fn houses() -> String {
+    (0..60).fold("area,price\n".to_owned(), |mut rows, i| {
+        let _ = writeln!(rows, "{},{}", 30 + i, 1000 + 7 * i);
+        rows
+    })
+}
+
+#[test]
+fn a_table_that_cannot_be_used_is_told_what_to_do() {
+    let lab = lab();
+    lab.write("houses.csv", houses());
+    let held = ["data.train_file=houses.csv", "~data.val_file", "data.val_fraction=0.2"];
+    let plain = [
+        "data.target=price",
+        "~model.embedding_dim",
+        "~data.features",
+        "data.standardize_target=false",
+    ];
+    let plan = |changes: &[&'static str]| {
+        let monitor = ["checkpoint.monitor=val/loss", "~data.limit"];
+        [&["plan", "small.toml"], &held[..], &plain[..], &monitor[..], changes].concat()
+    };
+    lab.run_to(2, &plan(&["loss.name=cross_entropy"])).says(&[
+        "`loss.name`: `price` has 60 distinct values in the 60 rows of `houses.csv`, so 60 classes",
+        "loss.name=cross_entropy",
+        "^^^^^",
+        "use `loss.name = \"mse\"`",
+    ]);
+    lab.run_to(0, &plan(&[]));
+    lab.write("houses.csv", houses().replace(',', ";"));
+    lab.run_to(3, &plan(&[])).says(&["`houses.csv`, line 1", "separated by `;`?"]);
+    lab.write("houses.tsv", houses().replace(',', "\t"));
+    lab.run_to(0, &plan(&["data.train_file=houses.tsv"]));
+}

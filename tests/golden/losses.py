@@ -12,6 +12,7 @@ from filled import given, write
 outputs = (3 * given("loss.outputs", (4, 3))).float().double()
 targets = given("loss.targets", (4, 3)).float().double()
 some_classes = (given("loss.classes", (4, 3)) > 0).double()
+mixed = given("loss.mixed", (4, 3)).softmax(1).float().double()
 labels = torch.tensor([2, 0, 0, 1])
 some_labels = torch.tensor([2, 0, -100, 1])
 weights = torch.tensor([0.2, 1.0, 3.5], dtype=torch.float64)
@@ -47,6 +48,7 @@ write({
     "outputs": outputs.flatten().tolist(),
     "targets": targets.flatten().tolist(),
     "some_classes": some_classes.flatten().tolist(),
+    "mixed": mixed.flatten().tolist(),
     "labels": labels.tolist(),
     "some_labels": some_labels.tolist(),
     "huber": loss(torch.nn.HuberLoss(), targets),
@@ -57,6 +59,8 @@ write({
     "cross_entropy_w": loss(entropy(weight=weights), labels),
     "cross_entropy_w_s.1": loss(entropy(weight=weights, label_smoothing=0.1), labels),
     "cross_entropy_w_ignored": loss(entropy(weight=weights, label_smoothing=0.1), some_labels),
+    "cross_entropy_w_mixed": loss(entropy(weight=weights), mixed),
+    "cross_entropy_w_s.1_mixed": loss(entropy(weight=weights, label_smoothing=0.1), mixed),
     "focal": loss(focal(2.0), labels),
     "focal_w": loss(focal(0.5, weights), some_labels),
     "bce_with_logits": loss(torch.nn.BCEWithLogitsLoss(), some_classes),

@@ -4,4 +4,4 @@ mod escape;
 mod wrap;
 
 pub use escape::{escape, mask};
-pub use wrap::{fitted, wrapped};
+pub use wrap::{fitted, message, wrapped};

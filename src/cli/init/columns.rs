@@ -18,6 +18,8 @@ pub(super) struct Columns {
     dates: Vec<String>,
     /// Whether a number or a date is missing.
     has_empty: bool,
+    /// Words that stand for missing numbers, beside those that are always taken so.
+    na_values: Vec<String>,
 }
 
 /// What a column holds.
@@ -45,6 +47,26 @@ impl Holds {
     }
 }
 
+/// Words that programs write where a number is not known.
+const UNKNOWN: [&str; 6] = ["?", "-", "--", "missing", "unknown", "#N/A"];
+
+/// The cells without those that stand for missing numbers, where all others are numbers; such words
+/// are added to `na_values`.
+fn given<'a>(cells: Vec<&'a str>, na_values: &mut Vec<String>) -> Vec<&'a str> {
+    let is_unknown = |cell: &&str| UNKNOWN.contains(cell);
+    let (unknown, known): (Vec<&str>, Vec<&str>) = cells.iter().copied().partition(is_unknown);
+    let are_numbers = !known.is_empty() && known.iter().all(|cell| cell.parse::<f64>().is_ok());
+    if !are_numbers {
+        return cells;
+    }
+    for word in unknown {
+        if !na_values.iter().any(|known| known == word) {
+            na_values.push(word.to_owned());
+        }
+    }
+    known
+}
+
 /// Whether many rows have each a word of their own.
 fn are_names(cells: &[&str]) -> bool {
     let different: BTreeSet<&&str> = cells.iter().collect();
@@ -66,6 +88,7 @@ impl Columns {
         for (at, name) in names.iter().enumerate().filter(|(at, _)| *at != target) {
             let cells = rows.iter().filter_map(|row| row.get(at));
             let given: Vec<&str> = cells.filter(|cell| !usual.is_empty(cell)).collect();
+            let given = self::given(given, &mut found.na_values);
             let lacks_some = given.len() < rows.len();
             match Holds::of(name, &given) {
                 Holds::Numbers => found.has_empty |= lacks_some,
@@ -97,6 +120,9 @@ impl Columns {
                 features.insert(key.to_owned(), json!(names));
             }
         }
+        if !self.na_values.is_empty() {
+            features.insert("na_values".to_owned(), json!(self.na_values));
+        }
         if self.has_empty {
             features.insert("missing".to_owned(), "median".into());
         }
@@ -110,6 +136,18 @@ impl Columns {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_question_mark_among_numbers_is_a_missing_one() {
+        let names = ["age", "city", "y"].map(str::to_owned);
+        let row = |i: usize| {
+            let city = ["?", "Bern"][i % 2];
+            csv::StringRecord::from(vec![if i == 3 { "?" } else { "30" }, city, "1"])
+        };
+        let rows: Vec<csv::StringRecord> = (0..30).map(row).collect();
+        let features = json!({ "categorical": ["city"], "na_values": ["?"], "missing": "median" });
+        assert_eq!(Columns::of(&names, &rows, 2).options(), [("features", features)]);
+    }
 
     #[test]
     fn words_dates_and_empty_cells_become_options() {

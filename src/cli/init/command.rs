@@ -87,12 +87,8 @@ fn survey(found: &Recognised, name: &str, kinds: &Kinds) -> Result<DataFacts, Re
 /// The whole file.
 fn experiment(from: &Path, to: &Path, name: &str, found: &Recognised, recipe: &Recipe) -> String {
     let written = format!("Written by `ddprun init {}` for {}", from.display(), recipe.about);
-    let keys: Vec<String> = found
-        .data
-        .options
-        .iter()
-        .map(|(key, value)| format!("{key} = {}\n", toml_of(value)))
-        .collect();
+    let keys: Vec<String> =
+        found.data.options.iter().map(|(key, value)| line(key, &toml_of(value))).collect();
     format!(
         "# ddprun {}\n#\n{}schema = 1\n\n[experiment]\nname = \"{name}\"\nseed = 42                     # of everything that is random\n\n{}\n[data]\nname = \"{}\"\n{}{}",
         to.display(),
@@ -102,6 +98,17 @@ fn experiment(from: &Path, to: &Path, name: &str, found: &Recognised, recipe: &R
         keys.concat(),
         recipe.rest
     )
+}
+
+/// A key of the data with what it is there for, if that is not said elsewhere.
+fn line(key: &str, value: &str) -> String {
+    let why = match key {
+        "ignore" => "no features: each row has a value of its own",
+        "features" => "columns that hold no numbers, and what stands in empty cells",
+        "standardize_target" => "`val/rmse_unscaled` is in the target's own unit",
+        _ => return format!("{key} = {value}\n"),
+    };
+    format!("{}{key} = {value}\n", comment(why))
 }
 
 /// A value as TOML writes it.

@@ -12,10 +12,19 @@ const MIN_IMAGES_PER_CLASS: usize = 500;
 
 /// Photos in class folders.
 pub(super) fn images(photos: &Photos, facts: &DataFacts) -> Recipe {
-    let Photos { smallest: (class, fewest), largest, side } = photos;
+    let Photos { smallest: (class, fewest), largest, side, unreadable } = photos;
+    let unreadable = match unreadable {
+        (_, 0) => String::new(),
+        (looked_at, n) => format!(
+            " {} of the {} that were looked at cannot be read: `data.on_bad_sample = \"skip\"` \
+             passes over such.",
+            count(*n),
+            count(*looked_at)
+        ),
+    };
     let about = format!(
         "{} images in {} classes to train on, {} to validate on. The smallest class, \"{class}\", \
-         has {} images, the largest {}; the median of their shorter sides is {side} pixels.",
+         has {} images, the largest {}; the median of their shorter sides is {side} pixels.{unreadable}",
         count(facts.n_train),
         facts.classes.len(),
         count(facts.n_val),
@@ -177,7 +186,12 @@ mod tests {
 
     #[test]
     fn small_images_keep_their_size_and_large_ones_are_cropped() {
-        let photos = |side| Photos { smallest: ("ant".to_owned(), 31), largest: 200, side };
+        let photos = |side| Photos {
+            smallest: ("ant".to_owned(), 31),
+            largest: 200,
+            side,
+            unreadable: (200, 3),
+        };
         let facts = DataFacts {
             n_train: 1440,
             n_val: 280,
@@ -189,6 +203,7 @@ mod tests {
         let large = images(&photos(333), &facts);
         assert!(large.model.contains("resnet18") && large.rest.contains("size = 224"));
         assert!(large.about.starts_with("1,440 images in 2 classes"), "{}", large.about);
+        assert!(large.about.contains("3 of the 200 that were looked at"), "{}", large.about);
         assert!(large.rest.contains("Classes are uneven"), "{}", large.rest);
         let middle = images(&photos(100), &facts);
         assert!(middle.rest.contains("size = 96") && middle.rest.contains("size = 109"));

@@ -33,6 +33,6 @@ pub(super) fn recipe(found: &Recognised, facts: &DataFacts) -> Recipe {
         }
         Task::Chats { base } => answers(&format!("conversations: {n}"), facts, base.as_deref()),
         Task::Behaviour => behaviour(&n, facts),
-        Task::Speech => speech(&n, facts),
+        Task::Speech { by_name } => speech(&n, *by_name, facts),
     }
 }

@@ -51,6 +51,7 @@ fn folder(at: &Path) -> Result<Recognised, Refusal> {
         return Ok(Recognised::new("mnist", &[("dir", path(at))], Task::Digits));
     }
     if images::has_classes(at) {
+        images::refuse_others(at)?;
         let options = [("train_dir", path(at)), ("val_fraction", VAL_FRACTION.into())];
         return Ok(class_folders(at, &options));
     }
@@ -60,6 +61,11 @@ fn folder(at: &Path) -> Result<Recognised, Refusal> {
     let usable: Vec<&PathBuf> = files.iter().filter(|file| is_known(file)).collect();
     match usable[..] {
         [only] => file(only),
+        [] if !images::below(at).is_empty() => {
+            let help = "put each class into a folder of its own, `<folder>/<class>/<image>`; or \
+                        list the images with their classes in a csv file, and give that";
+            Err(unusable(at, "holds images, but no class folders", help))
+        }
         _ => Err(unusable(at, "holds nothing that is recognised", KNOWN)),
     }
 }
@@ -87,22 +93,24 @@ fn split(train: &Path, val: &Path) -> Result<Recognised, Refusal> {
         return Ok(class_folders(train, &options));
     }
     if speech::is_there(train) {
-        return Ok(Recognised::new("speech", &options, Task::Speech));
+        let by_name = speech::has_recordings(train);
+        return Ok(Recognised::new("speech", &options, Task::Speech { by_name }));
     }
     Err(unusable(train, "holds neither class folders of images nor recordings", KNOWN))
 }
 
 /// Files called `train.*` and `val.*` in the folder `at`, of this ending if one is given.
 fn file_parts(at: &Path, asked: Option<&str>) -> Option<Result<Recognised, Refusal>> {
-    let endings =
-        ["csv", "jsonl", "bin", "npy"].into_iter().filter(|end| asked.is_none_or(|is| is == *end));
+    let endings = ["csv", "tsv", "jsonl", "bin", "npy"]
+        .into_iter()
+        .filter(|end| asked.is_none_or(|is| is == *end));
     for end in endings {
         let part =
             |name: &str| Some(at.join(format!("{name}.{end}"))).filter(|path| path.is_file());
         let val = VAL.iter().find_map(|name| part(name));
         if let Some((train, val)) = part("train").zip(val) {
             return Some(match end {
-                "csv" => table::csv(&train, Some(&val)),
+                "csv" | "tsv" => table::csv(&train, Some(&val)),
                 "jsonl" => lines(&train, Some(&val)),
                 _ => tokens::parts(&train, &val),
             });
@@ -114,7 +122,7 @@ fn file_parts(at: &Path, asked: Option<&str>) -> Option<Result<Recognised, Refus
 fn file(at: &Path) -> Result<Recognised, Refusal> {
     let end = ending(at);
     match end.as_str() {
-        "csv" => match table::series(at)? {
+        "csv" | "tsv" => match table::series(at)? {
             Some(series) => Ok(series),
             None => part_beside(at, &end).unwrap_or_else(|| table::csv(at, None)),
         },
@@ -122,6 +130,10 @@ fn file(at: &Path) -> Result<Recognised, Refusal> {
         "bin" | "npy" => beside(at, &end),
         "npz" | "parquet" => behaviour::recorded(at),
         "json" => json(at),
+        "tsf" | "arff" | "xlsx" | "xls" => {
+            let what = format!("is a `.{end}` file, which is not read");
+            Err(unusable(at, &what, "save it as a csv file with a header line"))
+        }
         _ if is_text(at) => {
             let options =
                 [("file", path(at)), ("seq_len", SEQ_LEN.into()), ("sample_tokens", 300.into())];
@@ -171,7 +183,7 @@ fn json(at: &Path) -> Result<Recognised, Refusal> {
 fn is_known(file: &Path) -> bool {
     match &*ending(file) {
         "json" => !matches!(Entries::of(file), Entries::Rows | Entries::Nothing),
-        end => ["csv", "npz", "parquet", "txt", "jsonl"].contains(&end),
+        end => ["csv", "tsv", "npz", "parquet", "txt", "jsonl"].contains(&end),
     }
 }
 

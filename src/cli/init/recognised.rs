@@ -46,8 +46,9 @@ pub(super) enum Task {
     Chats { base: Option<PathBuf> },
     /// Actions.
     Behaviour,
-    /// Classes of speech, or what it sounds like where there are none.
-    Speech,
+    /// Classes of speech, or what it sounds like where there are none; whether names of files say
+    /// the classes.
+    Speech { by_name: bool },
 }
 
 impl Recognised {

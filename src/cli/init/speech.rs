@@ -16,7 +16,7 @@ pub(super) fn is_there(folder: &Path) -> bool {
     has_recordings(folder) || listing::folders(folder).iter().any(|class| has_recordings(class))
 }
 
-fn has_recordings(folder: &Path) -> bool {
+pub(super) fn has_recordings(folder: &Path) -> bool {
     listing::files(folder).iter().any(|file| is_recording(file))
 }
 
@@ -32,8 +32,9 @@ pub(super) fn folder(at: &Path) -> Recognised {
         [only] if !has_recordings(at) => only,
         _ => at,
     };
+    let by_name = has_recordings(root);
     let options = [("train_dir", path(root)), ("val_fraction", VAL_FRACTION.into())];
-    Recognised::new("speech", &options, Task::Speech)
+    Recognised::new("speech", &options, Task::Speech { by_name })
 }
 
 /// The manifest to train on in a folder.
@@ -65,5 +66,6 @@ pub(super) fn manifest(at: &Path) -> Recognised {
     };
     let mut options = vec![("train_manifest", path(at)), val];
     options.extend(beside("noise").map(|noise| ("noise_manifest", noise)));
-    Recognised::new("speech", &options, Task::Speech)
+    let by_name = false;
+    Recognised::new("speech", &options, Task::Speech { by_name })
 }

@@ -5,12 +5,16 @@ use crate::cli::init::recipe::{ADAMW, Recipe, batch_size};
 use crate::plan::DataFacts;
 
 /// Classes of utterances; without them, what disturbed and masked speech is like.
-pub(super) fn speech(n: &str, facts: &DataFacts) -> Recipe {
-    if facts.classes.len() < 2 { sounds(n, facts) } else { classes(n, facts) }
+pub(super) fn speech(n: &str, by_name: bool, facts: &DataFacts) -> Recipe {
+    if facts.classes.len() < 2 { sounds(n, facts) } else { classes(n, by_name, facts) }
 }
 
-fn classes(n: &str, facts: &DataFacts) -> Recipe {
-    let about = format!("speech in {} classes: {n}.", count(facts.classes.len()));
+fn classes(n: &str, by_name: bool, facts: &DataFacts) -> Recipe {
+    let how = match by_name {
+        true => " The class is what stands before the first `_` of a file's name.",
+        false => "",
+    };
+    let about = format!("speech in {} classes: {n}.{how}", count(facts.classes.len()));
     let model = "[model]
 name = \"fastconformer\"        # NEST's encoder, small enough for a CPU
 d_model = 96

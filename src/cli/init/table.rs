@@ -10,6 +10,7 @@ use crate::cli::Refusal;
 use crate::cli::init::columns::Columns;
 use crate::cli::init::image_table::{Table, listed};
 use crate::cli::init::recognised::{Recognised, Task, VAL_FRACTION, path, unusable};
+use crate::data;
 
 /// Names that a target usually has.
 const TARGETS: [&str; 9] =
@@ -40,12 +41,14 @@ pub(super) fn series(file: &Path) -> Result<Option<Recognised>, Refusal> {
 pub(super) fn csv(train: &Path, val: Option<&Path>) -> Result<Recognised, Refusal> {
     let text = text(train)?;
     let mut reader = csv::ReaderBuilder::new()
+        .delimiter(data::delimiter(train))
         .flexible(true)
         .trim(csv::Trim::All)
         .from_reader(text.trim_start_matches('\u{feff}').as_bytes());
     let header = reader.headers().cloned().unwrap_or_default();
     let names: Vec<String> = header.iter().map(str::to_owned).collect();
-    let Some((index, why)) = target(&names) else {
+    let is_data = !names.is_empty() && names.iter().all(|name| name.parse::<f64>().is_ok());
+    let Some((index, why)) = target(&names).filter(|_| !is_data) else {
         return Err(unusable(train, "has no header line", "name the columns in its first line"));
     };
     let cell = |row: &csv::StringRecord| row.get(index).unwrap_or_default().to_owned();

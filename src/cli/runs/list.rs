@@ -1,12 +1,13 @@
 //! `ddprun ls`: the runs and sweeps of a folder, and how they stand.
 
 use std::cmp::Ordering;
+use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use crate::cli::runs::table::{WIDTH, aligned, cut};
+use crate::cli::runs::table::{WIDTH, aligned_to, cut};
 use crate::cli::runs_args::LsArgs;
 use crate::cli::{Refusal, find_run, to_stderr, to_stdout};
 use crate::kinds::Kinds;
@@ -42,7 +43,7 @@ pub(crate) fn ls(args: &LsArgs, kinds: &Kinds) -> Result<u8, Refusal> {
         to_stderr("no run matches");
     }
     let sorted = (args.sort != "start").then_some(args.sort.as_str());
-    to_stdout(&page(&listing, sorted))
+    to_stdout(&page(&listing, sorted, columns()))
 }
 
 /// A folder, or the folder of that name in `logs`.
@@ -123,13 +124,23 @@ fn lines(listing: &Listing) -> String {
     runs.chain(sweeps).chain(unreadable).collect()
 }
 
-/// The tables for the terminal. `sorted` is the metric by which the runs are sorted.
-fn page(listing: &Listing, sorted: Option<&str>) -> String {
-    let parts = [runs_table(&listing.runs, sorted), sweeps_table(&listing.sweeps)];
+/// Columns of a line: as many as it needs where no terminal shows it.
+fn columns() -> usize {
+    if !std::io::stdout().is_terminal() {
+        return usize::MAX;
+    }
+    let given = std::env::var("COLUMNS").ok().and_then(|columns| columns.parse().ok());
+    given.unwrap_or(WIDTH).max(WIDTH)
+}
+
+/// The tables in lines of `columns`. `sorted` is the metric by which the runs are sorted.
+fn page(listing: &Listing, sorted: Option<&str>, columns: usize) -> String {
+    let runs = runs_table(&listing.runs, sorted, columns);
+    let parts = [runs, sweeps_table(&listing.sweeps, columns)];
     parts.into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>().join("\n")
 }
 
-fn runs_table(runs: &[Summary], sorted: Option<&str>) -> String {
+fn runs_table(runs: &[Summary], sorted: Option<&str>, columns: usize) -> String {
     if runs.is_empty() {
         return String::new();
     }
@@ -137,11 +148,11 @@ fn runs_table(runs: &[Summary], sorted: Option<&str>) -> String {
     let head = ["run", "name", "state", "epoch", shared.unwrap_or("best"), "time"];
     let mut rows = vec![head.map(str::to_owned).to_vec()];
     rows.extend(runs.iter().map(|run| row(run, shared)));
-    let room = room_for_names(&rows);
+    let room = room_for_names(&rows, columns);
     for row in &mut rows {
         row[1] = cut(&row[1], room);
     }
-    let text = aligned(&rows, 3);
+    let text = aligned_to(&rows, 3, columns);
     let mut lines = text.lines();
     let mut page = lines.next().unwrap_or_default().to_owned() + "\n";
     for (line, run) in lines.zip(runs) {
@@ -183,10 +194,10 @@ fn place(run: &Summary) -> String {
 }
 
 /// Columns that the others leave for the names of the experiments.
-fn room_for_names(rows: &[Vec<String>]) -> usize {
+fn room_for_names(rows: &[Vec<String>], columns: usize) -> usize {
     let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max();
     let others: usize = [0, 2, 3, 4, 5].iter().filter_map(|&column| width(column)).sum();
-    WIDTH.saturating_sub(others + 10).max(MIN_NAME)
+    columns.saturating_sub(others + 10).max(MIN_NAME)
 }
 
 /// Tags and what went wrong, below the line of a run.
@@ -204,7 +215,7 @@ fn below(run: &Summary) -> String {
     [tags, reason].into_iter().flatten().map(part).collect()
 }
 
-fn sweeps_table(sweeps: &[SweepSummary]) -> String {
+fn sweeps_table(sweeps: &[SweepSummary], columns: usize) -> String {
     if sweeps.is_empty() {
         return String::new();
     }
@@ -213,7 +224,7 @@ fn sweeps_table(sweeps: &[SweepSummary]) -> String {
     rows.extend(sweeps.iter().map(|sweep| {
         let best = sweep.best.map(|value| metric(&sweep.monitor, value));
         vec![
-            cut(&sweep.name, 20),
+            cut(&sweep.name, columns.saturating_sub(WIDTH).saturating_add(20)),
             sweep.state.word().to_owned(),
             format!("{}/{}", sweep.done, sweep.trials),
             sweep.monitor.clone(),
@@ -225,5 +236,5 @@ fn sweeps_table(sweeps: &[SweepSummary]) -> String {
                 .to_string(),
         ]
     }));
-    aligned(&rows, 2)
+    aligned_to(&rows, 2, columns)
 }

@@ -20,15 +20,18 @@ struct Doomed {
     logs: PathBuf,
     /// Its folder for checkpoints, if it is there and another one.
     checkpoints: Option<PathBuf>,
+    /// Whether it is a sweep, whose trials are runs of their own.
+    is_sweep: bool,
 }
 
 /// `ddprun rm RUN...`: all of them, or none.
 pub(crate) fn rm(args: &RmArgs) -> Result<u8, Refusal> {
     let mut doomed: Vec<Doomed> = Vec::new();
     for word in &args.runs {
-        let run = doomed_run(word)?;
-        if !doomed.iter().any(|other| other.logs == run.logs) {
-            doomed.push(run);
+        for run in all_doomed(word)? {
+            if !doomed.iter().any(|other| other.logs == run.logs) {
+                doomed.push(run);
+            }
         }
     }
     doomed.iter().try_for_each(|run| is_not_needed(run, &doomed))?;
@@ -42,16 +45,24 @@ pub(crate) fn rm(args: &RmArgs) -> Result<u8, Refusal> {
     to_stdout(&format!("{what} {freed}\n"))
 }
 
-/// What belongs to the run that `word` names.
-fn doomed_run(word: &str) -> Result<Doomed, Refusal> {
-    if let Some(sweep) = find_run::find_sweep(Path::new(word)) {
-        let page = format!(
-            "error: `{word}` is a sweep, not a run\n  do: name its trials, such as `{}/trial-0001`",
-            sweep.display()
-        );
-        return Err(Refusal::new(exit::REFUSED, page));
-    }
-    let found = find_run::run(Some(word))?;
+/// The run that `word` names; of a sweep its trials, and then itself.
+fn all_doomed(word: &str) -> Result<Vec<Doomed>, Refusal> {
+    let Some(sweep) = find_run::find_sweep(Path::new(word)) else {
+        let found = find_run::run(Some(word))?;
+        is_no_link(&found)?;
+        names_one(word, &found)?;
+        return Ok(vec![doomed_run(&found)?]);
+    };
+    is_no_link(&sweep)?;
+    let trials = runs::trials(&sweep);
+    let mut all = trials.iter().map(|trial| doomed_run(trial)).collect::<Result<Vec<_>, _>>()?;
+    let logs = sweep.canonicalize().map_err(|reason| failed("find", &sweep, reason))?;
+    all.push(Doomed { logs, checkpoints: None, is_sweep: true });
+    Ok(all)
+}
+
+/// Refuses a link, which is not what it leads to.
+fn is_no_link(found: &Path) -> Result<(), Refusal> {
     if found.is_symlink() {
         let page = format!(
             "error: `{}` is a link\n  do: name the folder that it leads to, or remove the link",
@@ -59,8 +70,12 @@ fn doomed_run(word: &str) -> Result<Doomed, Refusal> {
         );
         return Err(Refusal::new(exit::REFUSED, page));
     }
-    names_one(word, &found)?;
-    let logs = found.canonicalize().map_err(|reason| failed("find", &found, reason))?;
+    Ok(())
+}
+
+/// What belongs to the run in the folder `found`.
+fn doomed_run(found: &Path) -> Result<Doomed, Refusal> {
+    let logs = found.canonicalize().map_err(|reason| failed("find", found, reason))?;
     let checkpoints = checkpoints_of(&logs)?.filter(|folder| folder != &logs);
     if let Some(folder) = &checkpoints
         && (folder.file_name() != logs.file_name() || logs.starts_with(folder))
@@ -71,7 +86,7 @@ fn doomed_run(word: &str) -> Result<Doomed, Refusal> {
         );
         return Err(Refusal::new(exit::REFUSED, page));
     }
-    Ok(Doomed { logs, checkpoints })
+    Ok(Doomed { logs, checkpoints, is_sweep: false })
 }
 
 /// An experiment's name means its newest run everywhere else; what is removed is named exactly.
@@ -136,7 +151,7 @@ fn remove(run: &Doomed, is_dry: bool) -> Result<u64, Refusal> {
     let mut freed = 0;
     // What is left after a kill between the two is still a run.
     for folder in run.checkpoints.iter().chain([&run.logs]) {
-        let size = size(folder);
+        let size = if run.is_sweep { size_of_files(folder) } else { size(folder) };
         let what = if is_dry { "would remove" } else { "removed" };
         if !is_dry {
             files::remove_folder(folder)
@@ -156,6 +171,13 @@ fn from_here(path: &Path) -> PathBuf {
     let here = std::env::current_dir().and_then(fs::canonicalize).unwrap_or_default();
     let is_below = here.parent().is_some();
     path.strip_prefix(&here).ok().filter(|_| is_below).unwrap_or(path).to_owned()
+}
+
+/// Bytes on the disk of the files in a folder, without those of folders in it.
+fn size_of_files(folder: &Path) -> u64 {
+    let entries = fs::read_dir(folder).into_iter().flatten().flatten();
+    let files = entries.filter_map(|entry| entry.metadata().ok()).filter(|found| !found.is_dir());
+    files.map(|found| 512 * found.blocks()).sum()
 }
 
 /// Bytes on the disk of what is in a folder; links count as themselves.

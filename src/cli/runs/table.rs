@@ -10,6 +10,11 @@ const GAP: usize = 2;
 /// The rows side by side: the first `names` columns begin below each other, the others end so.
 /// Columns for which there is no room go below, with the first column repeated.
 pub(crate) fn aligned(rows: &[Vec<String>], names: usize) -> String {
+    aligned_to(rows, names, WIDTH)
+}
+
+/// As [`aligned`], in lines of at most `most` columns.
+pub(crate) fn aligned_to(rows: &[Vec<String>], names: usize, most: usize) -> String {
     let rows: Vec<Vec<String>> =
         rows.iter().map(|row| row.iter().map(|cell| shown(cell)).collect()).collect();
     let n = rows.iter().map(Vec::len).max().unwrap_or(0);
@@ -17,7 +22,7 @@ pub(crate) fn aligned(rows: &[Vec<String>], names: usize) -> String {
         rows.iter().filter_map(move |row| row.get(column)).map(|cell| cell.chars().count())
     };
     let widths: Vec<usize> = (0..n).map(|column| length(column).max().unwrap_or(0)).collect();
-    let parts = parts(&widths);
+    let parts = parts(&widths, most);
     let line = |row: &Vec<String>, part: &[usize]| {
         let cell = |&column: &usize| match row.get(column) {
             Some(cell) if column < names => format!("{cell:<0$}", widths[column]),
@@ -31,11 +36,11 @@ pub(crate) fn aligned(rows: &[Vec<String>], names: usize) -> String {
 }
 
 /// Columns that fit beside each other, each part with the first.
-fn parts(widths: &[usize]) -> Vec<Vec<usize>> {
+fn parts(widths: &[usize], most: usize) -> Vec<Vec<usize>> {
     let mut parts: Vec<Vec<usize>> = vec![Vec::new()];
     let mut used = 0;
     for (column, width) in widths.iter().enumerate() {
-        if column > 1 && used + GAP + width > WIDTH {
+        if column > 1 && used + GAP + width > most {
             parts.push(vec![0]);
             used = widths[0];
         }

@@ -10,7 +10,7 @@
 use std::io::Cursor;
 use std::path::Path;
 
-use image::{DynamicImage, ImageDecoder, ImageFormat, ImageReader, Limits};
+use image::{DynamicImage, ImageDecoder, ImageError, ImageFormat, ImageReader, Limits};
 
 use crate::data::decoder_panic::caught;
 use crate::data::images::jpeg;
@@ -90,15 +90,24 @@ fn decode_whole(bytes: &[u8], format: ImageFormat) -> Result<DynamicImage, Strin
     let mut limits = Limits::default();
     limits.max_alloc = Some(MAX_BYTES);
     reader.limits(limits);
-    let decoder = reader.into_decoder().map_err(|error| error.to_string())?;
+    let decoder = reader.into_decoder().map_err(|error| reason(&error))?;
     check_size(decoder.dimensions(), decoder.total_bytes())?;
-    let image = || DynamicImage::from_decoder(decoder).map_err(|error| error.to_string());
+    let image = || DynamicImage::from_decoder(decoder).map_err(|error| reason(&error));
     let image = caught(image)?;
     let is_grey = format == ImageFormat::Png && has_only_grey(bytes);
     Ok(match image {
         DynamicImage::ImageLumaA16(_) if is_grey => DynamicImage::ImageLuma16(image.into_luma16()),
         other => other,
     })
+}
+
+/// Why an image cannot be decoded, without what the library shows for its own programmers.
+fn reason(error: &ImageError) -> String {
+    let text = error.to_string();
+    match text.split_once(": ChunkType {") {
+        Some((what, _)) => what.to_owned(),
+        None => text,
+    }
 }
 
 /// Whether a PNG has no channel but grey, by the colour type of its header. The library makes a

@@ -386,7 +386,10 @@ impl<'a> Source<'a> {
         let magic = 0x0800 + u32::from(dimensions);
         if numbers[0] != magic {
             let found = numbers[0];
-            return Err(self.wrong(format!("magic number {found:#010x} instead of {magic:#010x}")));
+            return Err(self.wrong(format!(
+                "it is no idx file of {dimensions} dimensions, as MNIST's are: magic number \
+                 {found:#010x} instead of {magic:#010x}"
+            )));
         }
         let dims: Vec<usize> = numbers[1..].iter().map(|&n| n as usize).collect();
         if dims.contains(&0) {

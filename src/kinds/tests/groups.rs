@@ -47,7 +47,7 @@ fn keys_of_a_group_that_say_nothing_or_contradict_each_other_are_refused() {
 #[test]
 fn a_group_without_a_pattern_and_a_misspelt_key_are_told() {
     let page = page(&group("lr_facter = 0.1"), &[]);
-    assert!(page.contains("did you mean `lr_factor`?"), "{page}");
+    assert!(page.contains("did you mean `lr_factor`, which"), "{page}");
     assert!(page.contains("`optimizer.groups[0].match`: is missing"), "{page}");
     let word = told(GOOD, &["optimizer.no_decay=[norms]"]);
     assert!(word[0].contains("`norm`, `bias` or `embedding`"), "{word:?}");

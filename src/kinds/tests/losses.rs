@@ -77,7 +77,7 @@ fn options_are_those_of_the_loss_in_their_ranges() {
     );
     check(&["loss.name=time_frequency"], &["`loss.alpha`: `time_frequency` needs `alpha`"]);
     check(
-        &["checkpoint.monitor=val/top5_accuracy"],
+        &["checkpoint.monitor=val/top5_accuracy", "checkpoint.mode=min"],
         &["`checkpoint.mode`: would keep the worst `val/top5_accuracy`"],
     );
     check(&["loss.name=hubre"], &["`loss.name`: no loss is called `hubre`"]);

@@ -139,9 +139,9 @@ impl Error {
         let (from, to) = (path.display(), path.with_extension("safetensors"));
         let to = to.display();
         Some(format!(
-            "convert it once, in Python:\n  import torch; from safetensors.torch import save_file\n  saved = \
-             torch.load(\"{from}\", map_location=\"cpu\", weights_only=True)\n  saved = saved.get(\"state_dict\", \
-             saved)\n  save_file({{k: v.contiguous().clone() for k, v in saved.items()}}, \"{to}\")"
+            "convert it once:\n  python -c 'import torch; from safetensors.torch import save_file; s = \
+             torch.load(\"{from}\", map_location=\"cpu\", weights_only=True); s = s.get(\"state_dict\", s); \
+             save_file({{k: v.contiguous().clone() for k, v in s.items()}}, \"{to}\")'"
         ))
     }
 }

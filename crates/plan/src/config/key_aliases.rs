@@ -8,7 +8,7 @@ use crate::config::spans::Path;
 use crate::config::suggest::{any_of, closest};
 
 /// Words of other programs -> ours.
-const ALIASES: [(&str, &str); 15] = [
+const ALIASES: [(&str, &str); 20] = [
     ("learning_rate", "lr"),
     ("wd", "weight_decay"),
     ("bs", "batch_size"),
@@ -24,6 +24,11 @@ const ALIASES: [(&str, &str); 15] = [
     ("param_groups", "groups"),
     ("sync_bn", "sync_batchnorm"),
     ("accumulate_grad_batches", "gradient_accumulation_steps"),
+    ("weight", "class_weights"),
+    ("weights", "class_weights"),
+    ("alpha", "mixup_alpha"),
+    ("mixup", "mixup_alpha"),
+    ("cutmix", "cutmix_alpha"),
 ];
 
 fn alias(word: &str) -> Option<&'static str> {
@@ -33,7 +38,9 @@ fn alias(word: &str) -> Option<&'static str> {
 /// The one of `names` that `word` stands for, if one is near enough.
 pub(crate) fn among<'a>(word: &str, names: impl Iterator<Item = &'a str>) -> Option<&'a str> {
     let names: Vec<&str> = names.collect();
-    let ours = alias(word).and_then(|ours| names.iter().find(|name| **name == ours).copied());
+    // Only a group of parameters has no rate of its own.
+    let alias = alias(word).or((word == "lr").then_some("lr_factor"));
+    let ours = alias.and_then(|ours| names.iter().find(|name| **name == ours).copied());
     ours.or_else(|| closest(word, names.iter().copied()))
 }
 
@@ -44,9 +51,11 @@ pub(crate) fn anywhere(word: &str, page: &Page) -> Vec<String> {
     let called = |word: &str| -> Vec<String> {
         all.iter().filter(|dotted| last(dotted) == word).cloned().collect()
     };
-    let exact = called(alias(word).unwrap_or(word));
-    if !exact.is_empty() {
-        return exact;
+    for word in std::iter::once(word).chain(alias(word)) {
+        let exact = called(word);
+        if !exact.is_empty() {
+            return exact;
+        }
     }
     let names: Vec<String> = all.iter().map(|dotted| last(dotted)).collect();
     closest(word, names.iter().map(String::as_str)).map(called).unwrap_or_default()

@@ -200,6 +200,7 @@ impl Stack {
         if named_by_file {
             loaded.sources.insert("experiment.name".to_owned(), Source::FileName);
         }
+        loaded.infer_modes(vocabulary);
         self.problems.extend(check::all(&loaded, vocabulary, &extracted.broken));
         if self.problems.is_empty() { Ok(loaded) } else { Err(Problems::new(self.problems)) }
     }

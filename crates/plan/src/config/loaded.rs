@@ -12,6 +12,7 @@ use crate::config::layer::{Layer, Source};
 use crate::config::problem::Problem;
 use crate::config::schema::Experiment;
 use crate::config::spans::Path;
+use crate::config::vocabulary::Vocabulary;
 
 /// An experiment, and where each of its values was written.
 #[derive(Clone, Debug)]
@@ -61,6 +62,22 @@ impl Loaded {
             }
         }
         Self { experiment, sources, path, pretrained: None, layers }
+    }
+
+    /// Modes that are not given follow from the metrics that are watched.
+    pub(crate) fn infer_modes(&mut self, vocabulary: &Vocabulary) {
+        let [checkpoint, early] =
+            ["checkpoint.mode", "early_stopping.mode"].map(|key| self.is_given(key));
+        let experiment = &mut self.experiment;
+        let watched = [
+            (checkpoint, &experiment.checkpoint.monitor, &mut experiment.checkpoint.mode),
+            (early, &experiment.early_stopping.monitor, &mut experiment.early_stopping.mode),
+        ];
+        for (is_given, metric, mode) in watched {
+            if let Some(better) = vocabulary.mode_of(metric).filter(|_| !is_given) {
+                *mode = better;
+            }
+        }
     }
 
     /// A problem of the key with this dotted name (`data.transforms.train[1].size`), drawn under

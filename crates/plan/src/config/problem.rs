@@ -8,7 +8,11 @@ use miette::{Diagnostic, GraphicalReportHandler, GraphicalTheme, NamedSource, So
 use thiserror::Error;
 
 use crate::config::layer::Source;
-use crate::terminal::{escape, mask};
+use crate::terminal::{escape, mask, message};
+
+/// Columns that a page needs beside a headline, and beside a remedy.
+const HEADLINE: usize = 6;
+const HELP: usize = 10;
 
 /// One thing that is wrong: key, reason, place, remedy.
 #[derive(Clone, Debug)]
@@ -92,14 +96,15 @@ impl Problem {
     }
 
     /// The same problem without anything that would act on a terminal: experiments come from
-    /// others, too.
-    fn shown(&self) -> Self {
+    /// others, too. Its sentences are in lines that fit.
+    fn shown(&self, width: usize) -> Self {
         let Parts { key, what, file, place, help, order } = self.0.as_ref();
         let masked = |file: &Arc<NamedSource<String>>| {
             Arc::new(NamedSource::new(escape(file.name()), mask(file.inner()).into_owned()))
         };
-        let [key, what] = [key, what].map(|text| escape(text).into_owned());
-        let help = help.as_ref().map(|help| escape(help).into_owned());
+        let what = message(&escape(&headline(key, what)), width.saturating_sub(HEADLINE));
+        let key = String::new();
+        let help = help.as_ref().map(|help| message(&escape(help), width.saturating_sub(HELP)));
         let (file, place, order) = (file.as_ref().map(masked), *place, *order);
         Self(Box::new(Parts { key, what, file, place, help, order }))
     }
@@ -153,9 +158,9 @@ impl Problems {
             if color { GraphicalTheme::unicode() } else { GraphicalTheme::unicode_nocolor() };
         theme.characters.underline = '^';
         let painter =
-            GraphicalReportHandler::new_themed(theme).with_width(width).with_context_lines(1);
+            GraphicalReportHandler::new_themed(theme).with_wrap_lines(false).with_context_lines(1);
         let mut page = String::new();
-        for problem in self.0.iter().map(Problem::shown) {
+        for problem in self.0.iter().map(|problem| problem.shown(width)) {
             // A `String` does not refuse to be written to, so a failure here can only cut the page
             // short.
             if painter.render_report(&mut page, problem.0.as_ref()).is_err() {

@@ -1,13 +1,59 @@
 //! A misspelt word -> the word that was meant, if one is near enough.
 
-/// The candidate closest to `word`, if it is near enough to be what was meant.
+/// Words of other programs, without their signs, and ours.
+const SYNONYMS: [(&str, &str); 14] = [
+    ("auc", "auroc"),
+    ("bayes", "tpe"),
+    ("bayesian", "tpe"),
+    ("ce", "cross_entropy"),
+    ("gloo", "shm"),
+    ("l1", "mae"),
+    ("l1loss", "mae"),
+    ("l2", "mse"),
+    ("mseloss", "mse"),
+    ("nll", "cross_entropy"),
+    ("optuna", "tpe"),
+    ("valauc", "val/auroc"),
+    ("valppl", "val/perplexity"),
+    ("valr2score", "val/r2"),
+];
+/// Letters that a word must have in common with another of which it is a part.
+const MIN_BEGINNING: usize = 3;
+const MIN_PART: usize = 4;
+
+/// The candidate closest to `word`, if it is near enough to be what was meant: what another program
+/// calls so (`bayes`), what is spelt so but for its signs (`adam_w`), what begins so (`val/acc`), a
+/// near one, or the longest with which it begins (`CosineAnnealingLR`).
+pub fn closest<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
+    let candidates: Vec<&str> = candidates.into_iter().collect();
+    let plain = letters(word);
+    let synonym = SYNONYMS.iter().find(|(other, _)| *other == plain).map(|&(_, ours)| ours);
+    let all = || candidates.iter().copied();
+    let begins = |it: &&str| plain.len() >= MIN_BEGINNING && letters(it).starts_with(&plain);
+    let is_begun_with = |it: &&str| {
+        let part = letters(it);
+        part.len() >= MIN_PART && (plain.starts_with(&part) || plain.ends_with(&part))
+    };
+    all()
+        .find(|it| Some(*it) == synonym)
+        .or_else(|| all().find(|it| !plain.is_empty() && letters(it) == plain))
+        .or_else(|| all().filter(begins).min_by_key(|it| it.len()))
+        .or_else(|| nearest(word, all()))
+        .or_else(|| all().filter(is_begun_with).max_by_key(|it| it.len()))
+}
+
+/// A word without its signs, in lower case.
+fn letters(word: &str) -> String {
+    word.chars().filter(|c| c.is_alphanumeric()).flat_map(char::to_lowercase).collect()
+}
+
+/// The candidate that the fewest slips make of `word`.
 ///
 /// Distance = optimal string alignment (a swap of neighbours counts once); at most a third of the
 /// longer word, at least one. Ties go to the candidate with the longer common beginning
 /// (Jaro-Winkler).
-pub fn closest<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
+fn nearest<'a>(word: &str, candidates: impl Iterator<Item = &'a str>) -> Option<&'a str> {
     candidates
-        .into_iter()
         .map(|candidate| (strsim::osa_distance(word, candidate), candidate))
         .filter(|&(distance, candidate)| distance <= allowed(word, candidate))
         .min_by(|(a, x), (b, y)| {
@@ -48,6 +94,43 @@ mod tests {
         check("q", Some("p"));
         check("banana", None);
         check("", Some("p"));
+    }
+
+    #[test]
+    fn words_of_other_programs_find_ours() {
+        let schedules = ["constant", "cosine", "step", "multi_step", "one_cycle", "plateau"];
+        let metrics = ["val/loss", "val/mae", "val/mse", "val/accuracy", "val/auroc"];
+        let kinds = ["adam", "adamw", "cross_entropy", "bce_with_logits", "mse", "mae"];
+        let check = |words: &[&str], word: &str, expected: &str| {
+            assert_eq!(closest(word, words.iter().copied()), Some(expected), "{word}");
+        };
+        for (word, expected) in [
+            ("cosine_annealing", "cosine"),
+            ("CosineAnnealingLR", "cosine"),
+            ("MultiStepLR", "multi_step"),
+            ("StepLR", "step"),
+            ("ReduceLROnPlateau", "plateau"),
+            ("OneCycleLR", "one_cycle"),
+        ] {
+            check(&schedules, word, expected);
+        }
+        for (word, expected) in
+            [("val/acc", "val/accuracy"), ("val_acc", "val/accuracy"), ("val/auc", "val/auroc")]
+        {
+            check(&metrics, word, expected);
+        }
+        for (word, expected) in [
+            ("adam_w", "adamw"),
+            ("AdamW", "adamw"),
+            ("crossentropy", "cross_entropy"),
+            ("CrossEntropyLoss", "cross_entropy"),
+            ("cross-entropy", "cross_entropy"),
+            ("bce", "bce_with_logits"),
+            ("MSELoss", "mse"),
+            ("L1Loss", "mae"),
+        ] {
+            check(&kinds, word, expected);
+        }
     }
 
     #[test]

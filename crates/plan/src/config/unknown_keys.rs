@@ -61,6 +61,9 @@ fn is_word(layer: &Layer) -> bool {
 /// What to write instead; an override and a variable are told their whole key.
 fn remedy(layer: &Layer, misfit: &Misfit, page: &Page) -> String {
     let is_word = is_word(layer);
+    if let (Source::Environment(_), Some(name)) = (&layer.source, variable(&misfit.path, page)) {
+        return format!("two underscores stand between the parts of a key: `{name}`");
+    }
     let name = dotted(&misfit.path);
     match layer.get(&misfit.path) {
         Some(Value::String(_, kind)) if is_word && misfit.has_name => {
@@ -72,6 +75,13 @@ fn remedy(layer: &Layer, misfit: &Misfit, page: &Page) -> String {
         }
         _ => misfit.help.clone(),
     }
+}
+
+/// The variable of the key whose parts one underscore joins.
+fn variable(path: &[String], page: &Page) -> Option<String> {
+    let written = path.join("_");
+    let key = page.all().into_iter().find(|key| key.replace('.', "_") == written)?;
+    Some(format!("DDPRUN_{}", key.replace('.', "__").to_uppercase()))
 }
 
 /// The misfit that the key at `path` is, if it is none of the schema's.
@@ -249,6 +259,9 @@ fn unknown_key(
     path.push(key.to_owned());
     let meant = among(key, keys.keys().map(String::as_str)).map(str::to_owned);
     let help = match &meant {
+        Some(name) if name == "lr_factor" => {
+            format!("did you mean `{name}`, which multiplies the learning rate?")
+        }
         Some(name) => format!("did you mean `{name}`?"),
         None if parent.is_empty() && ["base", "sweep"].contains(&key) => {
             "a file with `base` and `[sweep]` is run by `ddprun sweep`".to_owned()

@@ -353,7 +353,8 @@ fn data(plan: &Plan) -> String {
     }
     let some: Vec<&str> = data.classes.iter().take(3).map(String::as_str).collect();
     let more = if data.classes.len() > 3 { ", ..." } else { "" };
-    format!("{counts}, {} classes ({}{more})", data.classes.len(), some.join(", "))
+    let classes = if data.classes.len() == 1 { "class" } else { "classes" };
+    format!("{counts}, {} {classes} ({}{more})", data.classes.len(), some.join(", "))
 }
 
 fn ranks(plan: &Plan) -> String {

@@ -168,8 +168,15 @@ impl DataSource for Speech {
         let names: Vec<String> =
             parts.iter().take(2).map(|part| part.path.display().to_string()).collect();
         let (files, left_out) = (names.join(" and "), left_out(&parts));
-        let line =
-            format!("{files}, up to {seconds:.2} s at {rate} Hz, {bands} mel bands{left_out}");
+        let are_named =
+            |part: &Part| part.is_folder() && folder::names_classes(&part.path, part.utterances());
+        let by_name = match parts.iter().any(are_named) {
+            true => ", the class before the first `_` of a file's name",
+            false => "",
+        };
+        let line = format!(
+            "{files}, up to {seconds:.2} s at {rate} Hz, {bands} mel bands{by_name}{left_out}"
+        );
         let found = [("rate", rate.into()), ("samples", samples.into())];
         let found = found.map(|(name, number)| (name.to_owned(), number)).into();
         Ok(Survey { line, found, ..Survey::of(&self.read(&parts, measured, &asked.split)?) })

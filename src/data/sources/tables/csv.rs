@@ -7,20 +7,18 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::config::kind::{Kind, Modality, Offer, Options, OwnParts, Wrong};
-use crate::data::error::Error;
+use crate::data::error::{Error, is_number};
 use crate::data::inputs::{self, Inputs, Predicting};
 use crate::data::sources::holdout::Parts;
 use crate::data::sources::source::{Asked, DataSource, Files, Reading, Survey};
 use crate::data::sources::tables::column::{BadCell, Column, number};
 use crate::data::sources::tables::column_names::{ColumnNames, keyed};
-use crate::data::sources::tables::csv_rows::CsvRows;
+use crate::data::sources::tables::csv_rows::{CsvRows, EXPECTED, delimiter};
 use crate::data::sources::tables::features::{ColumnKind, Features};
 use crate::data::sources::tables::table::{Answer, AnswerKind, Opened, Rows, Wanted, at, cell};
 use crate::data::sources::tables::unanswered::Unanswered;
 use crate::data::{Splits, read};
 use crate::plan::Part;
-
-pub(super) const EXPECTED: &str = "a table, separated by commas, with one header line";
 
 /// a table with a header line; one column or several are to be predicted.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -169,8 +167,7 @@ impl Csv {
         let mut is_empty = true;
         while let Some(line) = rows.read(&mut record)? {
             if record.len() != header.len() {
-                let (cells, columns) = (record.len(), header.len());
-                return Err(at(path, line, format!("{cells} cells, but the header has {columns}")));
+                return Err(cell(path, line, ragged(record.len(), header.len())));
             }
             row(&header, &roles, &record, line).map_err(|bad| cell(path, line, bad))?;
             is_empty = false;
@@ -191,14 +188,7 @@ impl Csv {
 
     /// What each column is for.
     fn roles(&self, path: &Path, header: &[String]) -> Result<Vec<Role>, Error> {
-        let mut seen = BTreeSet::new();
-        if let Some(twice) = header.iter().find(|name| !seen.insert(*name)) {
-            return Err(at(path, 1, format!("two columns are called `{twice}`")));
-        }
-        if header.len() < 2 {
-            let what = "the table needs the target and at least one feature";
-            return Err(at(path, 1, what.to_owned()));
-        }
+        check_header(path, header).map_err(|bad| cell(path, 1, bad))?;
         let targets = self.target.names();
         let absent = self.named().into_iter().find(|(_, name)| !header.contains(name));
         if let Some((key, column)) = absent {
@@ -241,12 +231,17 @@ impl Csv {
                 Role::Target => {
                     let place = self.target.names().iter().position(|name| name == column);
                     let number = &mut numbers[place.unwrap_or(0)];
-                    match answers {
-                        AnswerKind::Class => class_of_row = Some(class(column, cell)?),
-                        AnswerKind::Numbers => *number = self::number(column, cell)?,
-                        AnswerKind::Flags => *number = flag(column, cell)?,
-                        AnswerKind::Unread => {}
-                    }
+                    let read = match answers {
+                        AnswerKind::Class => {
+                            class(column, cell).map(|class| class_of_row = Some(class))
+                        }
+                        AnswerKind::Numbers => {
+                            self::number(column, cell).map(|value| *number = value)
+                        }
+                        AnswerKind::Flags => flag(column, cell).map(|value| *number = value),
+                        AnswerKind::Unread => Ok(()),
+                    };
+                    read.map_err(|what| bad_target(what, column, cell, answers))?;
                 }
                 Role::Group if cell.is_empty() => Err(format!("`{column}` is empty"))?,
                 Role::Group => rows.groups.push(cell.to_owned()),
@@ -256,6 +251,59 @@ impl Csv {
         rows.answers.push(class_of_row.unwrap_or_else(|| Answer::numbers(&numbers)));
         Ok(())
     }
+}
+
+/// What is wrong with the names of the columns, whatever they are for.
+fn check_header(path: &Path, header: &[String]) -> Result<(), BadCell> {
+    let mut seen = BTreeSet::new();
+    if let Some(twice) = header.iter().find(|name| !seen.insert(*name)) {
+        let help = match is_number(twice) {
+            true => "has it no header line? Write the names of its columns into the first line",
+            false => "give each column a name of its own",
+        };
+        let what = format!("two columns are called `{twice}`");
+        return Err(BadCell { what, help: Some(help.to_owned()) });
+    }
+    if header.len() > 1 {
+        return Ok(());
+    }
+    let what = "the table needs the target and at least one feature".to_owned();
+    let others = [(b'\t', "tabs"), (b';', "`;`"), (b'|', "`|`"), (b',', "commas")];
+    let is_in_header = |(byte, _): &&(u8, &str)| {
+        *byte != delimiter(path) && header.iter().any(|name| name.as_bytes().contains(byte))
+    };
+    let help = match others.iter().find(is_in_header) {
+        Some((b'\t', _)) => "separated by tabs? Call the file `.tsv`".to_owned(),
+        Some((_, by)) => format!("separated by {by}? Save it with commas between the cells"),
+        None => "write a column of features beside it".to_owned(),
+    };
+    Err(BadCell { what, help: Some(help) })
+}
+
+/// That a row has not as many cells as the header.
+fn ragged(cells: usize, columns: usize) -> BadCell {
+    let help = match cells > columns {
+        true => "quote cells that hold commas: `\"a, b\"`",
+        false => "keep the commas of empty cells, as in `1,,3`",
+    };
+    let what = format!("{cells} cells, but the header has {columns}");
+    BadCell { what, help: Some(help.to_owned()) }
+}
+
+/// What is wrong with the cell of a target, with what can be done about it.
+fn bad_target(what: String, column: &str, cell: &str, answers: AnswerKind) -> BadCell {
+    let is_word = cell.parse::<f64>().is_err();
+    let help = match answers {
+        _ if cell.is_empty() => "remove rows that have no answer".to_owned(),
+        AnswerKind::Numbers if is_word => format!(
+            "if `{column}` is a class, use `loss.name = \"cross_entropy\"`; else remove the row"
+        ),
+        AnswerKind::Class if !is_word => {
+            "if it is a number to predict, use `loss.name = \"mse\"`".to_owned()
+        }
+        _ => "correct the cell, or remove the row".to_owned(),
+    };
+    BadCell { what, help: Some(help) }
 }
 
 /// What a column is for.
@@ -282,8 +330,10 @@ impl DataSource for Csv {
 
     fn inputs(&self, asked: &Predicting<'_>) -> Result<Inputs, Error> {
         let mut rows = Unanswered::new(&asked.plan.source.found, &self.features)?;
-        let is_wanted = |path: &Path| inputs::ends_with(path, &["csv"]);
-        for path in inputs::files(asked.paths, "tables (.csv) with a header line", &is_wanted)? {
+        let is_wanted = |path: &Path| inputs::ends_with(path, &["csv", "tsv"]);
+        for path in
+            inputs::files(asked.paths, "tables (.csv, .tsv) with a header line", &is_wanted)?
+        {
             self.rows_of(&path, &mut rows)?;
         }
         rows.inputs(&self.target)
@@ -496,7 +546,43 @@ mod tests {
         check("y,y\n1,1\n", false, "two columns are called `y`");
         check("b,y\n1,1\n", false, "different columns");
         check("a,y\n", false, "no rows");
-        check("", false, "at least one feature");
+        check("", false, "is empty");
         check("a,y\n1,5\n", true, "line 2: class `1` is not in the training table");
+    }
+
+    #[test]
+    fn what_to_do_about_a_table_that_cannot_be_used_is_said() {
+        #[track_caller]
+        fn check(train: &str, classify: bool, what: &str, help: &str) {
+            let error = opened(train, "a,y\n1,1\n", classify).err().unwrap();
+            assert!(error.to_string().contains(what), "{error}");
+            assert!(error.help().unwrap_or_default().contains(help), "{:?}", error.help());
+        }
+        let feature = "at least one feature";
+        check("a;y\n1;2\n", false, feature, "separated by `;`?");
+        check("a\ty\n1\t2\n", false, feature, "separated by tabs?");
+        check("\n", false, "train.csv` is empty", "one header line");
+        check("1,1\n2,3\n", false, "two columns are called `1`", "no header line?");
+        check("1,2\n2,3\n", false, "has no column `y`", "no header line?");
+        check("y,y\n2,3\n", false, "two columns are called `y`", "name of its own");
+        check("a,y\n1,1\n1,2,3\n", false, "3 cells", "quote cells");
+        check("a,y\n1,1\n1\n", false, "1 cells", "commas of empty cells");
+        check("a,y\n1,\n", false, "`y` is empty", "remove rows");
+        check("a,y\n1,cat\n", false, "`y` is `cat`", "cross_entropy");
+        check("a,y\n1,0.5\n", true, "not a class", "mse");
+        let numbers: String = (0..50).map(|i| format!("{i},{}\n", 10 * i)).collect();
+        let distinct = "`y` has 50 distinct values in the 50 rows of";
+        check(&format!("a,y\n{numbers}"), true, distinct, "mse");
+        let names: String = (0..50).map(|i| format!("{i},n{i}\n")).collect();
+        check(&format!("a,y\n{names}"), true, distinct, "several rows");
+    }
+
+    #[test]
+    fn a_tsv_is_separated_by_tabs() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("t.tsv");
+        std::fs::write(&path, "a\ty\n1,5\t2\n2\t3\n").unwrap();
+        let error = open(&path, &path, "y", targets(false)).err().unwrap();
+        assert!(error.to_string().contains("`a` is `1,5`"), "{error}");
     }
 }

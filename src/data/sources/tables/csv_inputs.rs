@@ -5,16 +5,19 @@ use std::path::Path;
 use crate::data::error::Error;
 use crate::data::inputs;
 use crate::data::read;
-use crate::data::sources::tables::csv::{Csv, EXPECTED};
-use crate::data::sources::tables::csv_rows::CsvRows;
+use crate::data::sources::tables::csv::Csv;
+use crate::data::sources::tables::csv_rows::{CsvRows, EXPECTED};
 use crate::data::sources::tables::unanswered::Unanswered;
 
 impl Csv {
     /// Reads the rows of a table without answers; columns that the run does not know are ignored.
     pub(super) fn rows_of(&self, path: &Path, rows: &mut Unanswered<'_>) -> Result<(), Error> {
         let bytes = read::table("the input", path, EXPECTED)?;
-        let (mut table, header) = CsvRows::open(path, &bytes)?;
         let names = rows.names();
+        let (mut table, header) = CsvRows::open(path, &bytes).map_err(|error| match error {
+            Error::Line { .. } => no_table(path, &names),
+            error => error,
+        })?;
         let places: Vec<Option<usize>> =
             names.iter().map(|name| header.iter().position(|other| other == name)).collect();
         let missing = names.iter().map(String::as_str).zip(&places);
@@ -43,4 +46,11 @@ impl Csv {
         }
         Ok(())
     }
+}
+
+/// Refuses a file that is no text.
+fn no_table<N: AsRef<str>>(path: &Path, names: &[N]) -> Error {
+    let names: Vec<String> = names.iter().map(|name| format!("`{}`", name.as_ref())).collect();
+    let what = format!("it is not a table; the run needs a csv with {}", names.join(", "));
+    Error::Format { path: path.to_owned(), what }
 }

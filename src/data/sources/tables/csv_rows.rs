@@ -7,6 +7,15 @@ use csv::{ErrorKind, Position, Reader, ReaderBuilder, StringRecord, Trim};
 use crate::data::error::Error;
 use crate::data::sources::tables::table::at;
 
+/// What a table is, in messages.
+pub(in crate::data) const EXPECTED: &str =
+    "a table with one header line, separated by commas, or by tabs in a `.tsv`";
+
+/// What stands between the cells of the table at `path`.
+pub(crate) fn delimiter(path: &Path) -> u8 {
+    if path.extension().is_some_and(|end| end.eq_ignore_ascii_case("tsv")) { b'\t' } else { b',' }
+}
+
 /// The rows of a table below its header.
 pub(in crate::data) struct CsvRows<'a> {
     path: &'a Path,
@@ -19,12 +28,19 @@ impl<'a> CsvRows<'a> {
     ///
     /// # Errors
     ///
-    /// The header is not text.
+    /// The table is empty, or its header is not text.
     pub(in crate::data) fn open(
         path: &'a Path,
         bytes: &'a [u8],
     ) -> Result<(Self, Vec<String>), Error> {
-        let reader = ReaderBuilder::new().flexible(true).trim(Trim::All).from_reader(bytes);
+        if bytes.trim_ascii().is_empty() {
+            return Err(Error::Empty { path: path.to_owned(), expected: EXPECTED });
+        }
+        let reader = ReaderBuilder::new()
+            .delimiter(delimiter(path))
+            .flexible(true)
+            .trim(Trim::All)
+            .from_reader(bytes);
         let mut rows = Self { path, reader, lines: Lines::of(bytes) };
         let header = rows.reader.headers().cloned().map_err(|error| rows.malformed(&error))?;
         Ok((rows, header.iter().map(str::to_owned).collect()))

@@ -13,7 +13,7 @@ use crate::data::inputs::{self, Inputs, Predicting};
 use crate::data::sources::holdout::Parts;
 use crate::data::sources::source::{Asked, DataSource, Files, Reading, Survey};
 use crate::data::sources::tables::column::{BadCell, Column, json_number};
-use crate::data::sources::tables::column_names::ColumnNames;
+use crate::data::sources::tables::column_names::{ColumnNames, keyed};
 use crate::data::sources::tables::features::{ColumnKind, Features};
 use crate::data::sources::tables::table::{Answer, AnswerKind, Opened, Rows, Wanted, at, cell};
 use crate::data::sources::tables::unanswered::Unanswered;
@@ -138,13 +138,38 @@ impl Jsonl {
         for (part, path, what) in self.given() {
             let mut rows = Rows::new(path, Vec::new());
             each_line(path, what, |object, line| {
-                self.push(&mut rows, object, (wanted.answers(), &kind))?;
+                if rows.lines.is_empty() {
+                    self.check_keys(object, path, line, &kind)?;
+                }
+                self.push(&mut rows, object, (wanted.answers(), &kind))
+                    .map_err(|bad| cell(path, line, bad))?;
                 rows.lines.push(line);
                 Ok(())
             })?;
             parts.put(part, rows);
         }
         wanted.open(parts, fit)
+    }
+
+    /// Refuses a first line that lacks a key which the experiment names, and each line needs.
+    fn check_keys(
+        &self,
+        object: &Map<String, Value>,
+        path: &Path,
+        line: u64,
+        kind: &dyn Fn(&str) -> ColumnKind,
+    ) -> Result<(), Error> {
+        let may_lack =
+            |name: &str| self.features.missing.is_some() || kind(name) == ColumnKind::Category;
+        let inputs = keyed("data.inputs", &self.inputs).into_iter();
+        let needed = inputs.filter(|(_, name)| !may_lack(name));
+        let group = self.group.iter().map(|name| ("data.group".to_owned(), name));
+        let mut named = self.target.keyed("data.target").into_iter().chain(group).chain(needed);
+        let Some((key, name)) = named.find(|(_, name)| !object.contains_key(*name)) else {
+            return Ok(());
+        };
+        let (path, names) = (path.to_owned(), object.keys().cloned().collect());
+        Err(Error::NoKey { key, path, line, name: name.clone(), names })
     }
 
     /// Inputs that a line to train on gives as a word.
@@ -172,7 +197,7 @@ impl Jsonl {
             let object: Map<String, Value> = match serde_json::from_slice(text) {
                 Ok(object) => object,
                 Err(error) => {
-                    rows.push_unreadable(&file, row, format!("it is not a JSON object: {error}"));
+                    rows.push_unreadable(&file, row, no_object(&error));
                     continue;
                 }
             };
@@ -268,7 +293,7 @@ impl Jsonl {
 fn each_line(
     path: &Path,
     what: &'static str,
-    mut push: impl FnMut(&Map<String, Value>, u64) -> Result<(), BadCell>,
+    mut push: impl FnMut(&Map<String, Value>, u64) -> Result<(), Error>,
 ) -> Result<(), Error> {
     let bytes = read::table(what, path, EXPECTED)?;
     let mut is_empty = true;
@@ -276,15 +301,23 @@ fn each_line(
         if text.trim_ascii().is_empty() {
             continue;
         }
-        let object: Map<String, Value> = serde_json::from_slice(text)
-            .map_err(|error| at(path, line, format!("it is not a JSON object: {error}")))?;
-        push(&object, line).map_err(|bad| cell(path, line, bad))?;
+        let object: Map<String, Value> =
+            serde_json::from_slice(text).map_err(|error| at(path, line, no_object(&error)))?;
+        push(&object, line)?;
         is_empty = false;
     }
     if is_empty {
         return Err(Error::Format { path: path.to_owned(), what: "it is empty".to_owned() });
     }
     Ok(())
+}
+
+/// Why a line is no object, with the column; the line is that of the file.
+fn no_object(error: &serde_json::Error) -> String {
+    let (line, column) = (error.line(), error.column());
+    let what = error.to_string();
+    let what = what.strip_suffix(&format!(" at line {line} column {column}")).unwrap_or(&what);
+    format!("it is not a JSON object: {what} at column {column}")
 }
 
 /// `pixels[0]`, `pixels[1]` ... of an array; the key itself of a number.
@@ -394,7 +427,7 @@ mod tests {
             check(&after(line), good, false, &format!("train.jsonl`, line 3: {expected}"));
         };
         line("[1, 2]", "it is not a JSON object: invalid type");
-        line(r#"{"a": 1"#, "it is not a JSON object: EOF");
+        line(r#"{"a": 1"#, "it is not a JSON object: EOF while parsing an object at column 7");
         line(r#"{"a": 1, "y": 3}"#, "it has no key `b`");
         line(r#"{"a": 1, "b": 2}"#, "it has no key `y`");
         line(r#"{"a": "x", "b": 2, "y": 3}"#, "`a` is \"x\", which is not a number");
@@ -408,5 +441,11 @@ mod tests {
         );
         check(good, r#"{"a": 1, "b": 2, "y": 4}"#, true, "class `4` is not in the training");
         check("\n", good, false, "train.jsonl`: it is empty");
+        let lacking = r#"{"a": 1, "b": 2, "yy": 3}"#;
+        check(lacking, good, false, "has no key `y`; its keys are `a`, `b`, `yy`");
+        check(good, lacking, false, "line 1 of ");
+        let error = opened(lacking, good, false).err().unwrap();
+        assert_eq!(error.key(), Some("data.target"));
+        assert_eq!(error.help().as_deref(), Some("did you mean `yy`?"));
     }
 }

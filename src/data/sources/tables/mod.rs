@@ -16,6 +16,7 @@ mod tests;
 
 pub use column_names::ColumnNames;
 pub use csv::Csv;
+pub(crate) use csv_rows::delimiter;
 pub use dates::DateFeature;
 pub(crate) use dates::is_date;
 pub use features::{Features, HandleUnknown, Missing};

@@ -125,7 +125,9 @@ impl Wanted<'_> {
     pub(crate) fn open(&self, parts: Parts<Rows>, fit: Option<Fit>) -> Result<Opened, Error> {
         let path = parts.train.path.clone();
         let unusable = |what| Error::Format { path, what };
-        let Parts { train, val, test } = parts.held_back(&self.asked.split).map_err(unusable)?;
+        let many_classes = self.many_classes(&parts.train);
+        let dealt = parts.held_back(&self.asked.split).map_err(unusable);
+        let Parts { train, val, test } = dealt.map_err(|error| many_classes().unwrap_or(error))?;
         let names = fit.as_ref().map(Fit::names);
         train.check_columns(names.as_deref().unwrap_or(&train.names()), &train.path)?;
         for other in std::iter::once(&val).chain(&test) {
@@ -146,7 +148,8 @@ impl Wanted<'_> {
             let encoded = fit.encode(&rows.columns);
             self.refuse_unknown(&rows, &encoded)?;
             notes.extend(unknown_words(&encoded, what));
-            Ok(Arc::new(rows.into_table(&fit, encoded, &classes)?))
+            let table = rows.into_table(&fit, encoded, &classes);
+            Ok(Arc::new(table.map_err(|error| many_classes().unwrap_or(error))?))
         };
         let val = evaluated(val, "validation")?;
         let test = test.map(|rows| evaluated(rows, "test")).transpose()?;
@@ -154,6 +157,20 @@ impl Wanted<'_> {
         let train = Arc::new(train.into_table(&fit, encoded, &classes)?);
         let (splits, target) = (Splits { train, val, test, classes }, self.target.names().to_vec());
         Ok(Opened { splits, fit, notes, target, answers: self.answers() })
+    }
+
+    /// That hardly a class has two rows, if so: a column of numbers, or of names.
+    fn many_classes(&self, rows: &Rows) -> impl Fn() -> Option<Error> + use<> {
+        let n = if self.answers() == AnswerKind::Class { rows.answers.len() } else { 0 };
+        let distinct: BTreeSet<&Answer> = rows.answers.iter().take(n).collect();
+        let are_numbers = distinct.iter().all(|answer| matches!(answer, Answer::Integer(_)));
+        let (classes, path) = (distinct.len(), rows.path.clone());
+        let column = self.target.names().first().cloned().unwrap_or_default();
+        move || {
+            let (path, column) = (path.clone(), column.clone());
+            let error = Error::ManyClasses { path, column, rows: n, classes, are_numbers };
+            (classes > 2.max(n / 2)).then_some(error)
+        }
     }
 
     /// What the training rows say that are taken.

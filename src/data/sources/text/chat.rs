@@ -17,7 +17,7 @@ use crate::data::error::Error;
 use crate::data::inputs::{Inputs, Predicting};
 use crate::data::sources::holdout::{Parts, Places};
 use crate::data::sources::source::{Asked, DataSource, Files, Reading, Survey};
-use crate::data::sources::text::entries::{Counted, Entries, Form, Samples, parts};
+use crate::data::sources::text::entries::{Counted, Entries, Form, Samples, parts, uncounted};
 use crate::data::sources::text::token_cache::{Look, Origin, TokenCache, cached};
 use crate::data::tokenizer::Tokenizer;
 use crate::data::{ChatTemplate, Dataset, Splits, TextForm, read};
@@ -92,7 +92,7 @@ impl DataSource for Chat {
 
     fn survey(&self, asked: &Asked<'_>) -> Result<Survey, Error> {
         let counts = if self.mask_prompt { "answers count" } else { "all messages count" };
-        let (splits, entries) = self.splits(&asked.split, Look::Whole)?;
+        let (splits, entries, uncounted) = self.splits(&asked.split, Look::Whole)?;
         // What the template makes of the data is said before anything starts.
         let first = splits.train.load(0, None, &mut Vec::new());
         first.map_err(|source| Error::Sample { index: 0, source })?;
@@ -100,7 +100,7 @@ impl DataSource for Chat {
         let wrong = entries.first_wrong().map(|(line, why, n)| {
             format!("{n} of {} conversations cannot be used; line {line}: {why}", entries.len())
         });
-        let (held, notes) = (Bytes(entries.held()), wrong.into_iter().collect());
+        let (held, notes) = (Bytes(entries.held()), wrong.into_iter().chain(uncounted).collect());
         Ok(Survey { notes, line, held, ..Survey::of(&splits) })
     }
 
@@ -131,7 +131,11 @@ impl DataSource for Chat {
 
 impl Chat {
     /// Opens all parts, and what they share.
-    fn splits(&self, split: &SplitPlan, look: Look) -> Result<(Splits, Arc<Entries>), Error> {
+    fn splits(
+        &self,
+        split: &SplitPlan,
+        look: Look,
+    ) -> Result<(Splits, Arc<Entries>, Option<String>), Error> {
         let tokenizer = Tokenizer::open(&self.tokenizer)?;
         let template = ChatTemplate::open(&self.tokenizer, self.chat_template.as_deref())?;
         let end = self.eos_token.as_deref().or_else(|| template.eos_token());
@@ -149,9 +153,8 @@ impl Chat {
         };
         let entries = cached(TokenCache::of_user().as_ref(), &self.origin(), look, cut)?;
         let entries = Arc::new(entries);
-        let Parts { train, val, test } =
-            parts((entries.len(), "conversations"), self.val_ratio, split)
-                .map_err(|what| Error::Format { path: self.file.clone(), what })?;
+        let dealt = parts((entries.len(), "conversations"), self.val_ratio, split)
+            .map_err(|what| Error::Format { path: self.file.clone(), what })?;
         let form = Form {
             path: self.file.clone(),
             noun: "conversation",
@@ -159,12 +162,17 @@ impl Chat {
             end,
             all_count: false,
         };
+        let note = match look {
+            Look::Whole => uncounted(&dealt, &entries, &form)?,
+            Look::Header => None,
+        };
+        let Parts { train, val, test } = dealt;
         let part = |places: Places| -> Arc<dyn Dataset> {
             Arc::new(Samples::new(entries.clone(), form.clone(), places))
         };
         let classes = tokenizer.vocabulary();
         let splits = Splits { train: part(train), val: part(val), test: test.map(part), classes };
-        Ok((splits, entries))
+        Ok((splits, entries, note))
     }
 
     /// What the tokens follow from.

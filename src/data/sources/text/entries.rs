@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use rayon::prelude::*;
 
-use crate::data::error::{SampleError, shown};
+use crate::data::error::{Error, SampleError, shown};
 use crate::data::read;
 use crate::data::sources::holdout::{Parts, Places};
 use crate::data::sources::text::held_tokens::HeldTokens;
@@ -168,6 +168,53 @@ pub(super) fn parts(
     Parts { train: places(0..n_train), val: places(n_train..n), test: None }.held_back(split)
 }
 
+/// Refuses parts of which no sample has a token that counts, because `seq_len` cuts the answers off;
+/// where some have none, says how many.
+///
+/// # Errors
+///
+/// All samples of a part are such.
+pub(super) fn uncounted(
+    parts: &Parts<Places>,
+    entries: &Entries,
+    form: &Form,
+) -> Result<Option<String>, Error> {
+    let empty = Places::default();
+    let named = [("train", &parts.train), ("validate", &parts.val)];
+    let named = named.into_iter().chain([("test", parts.test.as_ref().unwrap_or(&empty))]);
+    let (mut idle, mut all) = (Vec::new(), 0);
+    for (word, Places(places)) in named {
+        let cut: Vec<usize> =
+            places.par_iter().filter_map(|&at| form.cut_off(entries, at)).collect();
+        if cut.len() == places.len() && !places.is_empty() {
+            let what = format!(
+                "none of the {} to {word} on has a token that counts: `data.seq_len = {}` cuts \
+                 the answers off",
+                form.several(places.len()),
+                form.seq_len
+            );
+            return Err(Error::AnswersCutOff { path: form.path.clone(), what, begin: median(cut) });
+        }
+        all += places.len();
+        idle.extend(cut);
+    }
+    Ok((!idle.is_empty()).then(|| {
+        format!(
+            "{} of {} without a token that counts: `data.seq_len = {}` cuts their answers off, half \
+             of which begin after {} tokens",
+            idle.len(),
+            form.several(all),
+            form.seq_len,
+            median(idle.clone())
+        )
+    }))
+}
+
+fn median(mut of: Vec<usize>) -> usize {
+    of.sort_unstable();
+    of[of.len() / 2]
+}
+
 /// Some of the entries as samples.
 pub(super) struct Samples {
     entries: Arc<Entries>,
@@ -188,6 +235,33 @@ pub(super) struct Form {
     pub(super) end: u32,
     /// Whether all tokens count.
     pub(super) all_count: bool,
+}
+
+impl Form {
+    /// The number of tokens before the first that counts, if that is beyond the sample's end.
+    fn cut_off(&self, entries: &Entries, at: u32) -> Option<usize> {
+        let counts =
+            |(index, (_, counts)): &(usize, Counted)| *index > 0 && (*counts || self.all_count);
+        let first = |most: usize| {
+            let tokens = entries.read(at as usize, most).unwrap_or_default();
+            tokens.into_iter().enumerate().find(counts).map(|(index, _)| index)
+        };
+        // What is wrong with an entry that cannot be cut is told elsewhere.
+        let is_wrong = entries.wrong.contains_key(&(at as usize));
+        if is_wrong || first(self.seq_len + 1).is_some() {
+            return None;
+        }
+        Some(first(usize::MAX).unwrap_or(0))
+    }
+
+    /// "3 conversations"
+    fn several(&self, n: usize) -> String {
+        let plural = self
+            .noun
+            .strip_suffix('y')
+            .map_or_else(|| format!("{}s", self.noun), |stem| format!("{stem}ies"));
+        if n == 1 { format!("1 {}", self.noun) } else { format!("{n} {plural}") }
+    }
 }
 
 impl Samples {

@@ -17,7 +17,7 @@ use crate::data::error::Error;
 use crate::data::inputs::{Inputs, Predicting};
 use crate::data::sources::holdout::{Parts, Places};
 use crate::data::sources::source::{Asked, DataSource, Files, Reading, Survey};
-use crate::data::sources::text::entries::{Counted, Entries, Form, Samples, parts};
+use crate::data::sources::text::entries::{Counted, Entries, Form, Samples, parts, uncounted};
 use crate::data::sources::text::token_cache::{Look, Origin, TokenCache, cached};
 use crate::data::tokenizer::Tokenizer;
 use crate::data::{Dataset, Splits, TextForm, read};
@@ -86,9 +86,10 @@ impl DataSource for Instructions {
         let line = format!("{}, up to {} tokens, {counts}", self.file.display(), self.seq_len);
         let tokenizer = Tokenizer::open(&self.tokenizer)?;
         let token_bytes = tokenizer.token_bytes().unwrap_or_default();
-        let (splits, entries) = open_with(self, &tokenizer, &asked.split, Look::Whole)?;
+        let (splits, entries, uncounted) = open_with(self, &tokenizer, &asked.split, Look::Whole)?;
         let held = Bytes(entries.held());
-        Ok(Survey { token_bytes, line, held, ..Survey::of(&splits) })
+        let notes = uncounted.into_iter().collect();
+        Ok(Survey { token_bytes, notes, line, held, ..Survey::of(&splits) })
     }
 
     fn files(&self, _: &Options) -> Result<Vec<Files>, Error> {
@@ -151,7 +152,7 @@ fn open_with(
     tokenizer: &Tokenizer,
     split: &SplitPlan,
     look: Look,
-) -> Result<(Splits, Arc<Entries>), Error> {
+) -> Result<(Splits, Arc<Entries>, Option<String>), Error> {
     let end = tokenizer.end(source.eos_token.as_deref()).ok_or_else(|| {
         let what = match &source.eos_token {
             Some(name) => format!("it has no token `{name}`, which `data.eos_token` names"),
@@ -168,7 +169,7 @@ fn open_with(
         Ok(Entries::cut(&entries, |entry| tokens(entry, tokenizer, end)))
     };
     let entries = Arc::new(cached(TokenCache::of_user().as_ref(), &origin, look, cut)?);
-    let Parts { train, val, test } = parts((entries.len(), "entries"), source.val_ratio, split)
+    let dealt = parts((entries.len(), "entries"), source.val_ratio, split)
         .map_err(|what| Error::Format { path: source.file.clone(), what })?;
     let form = Form {
         path: source.file.clone(),
@@ -177,12 +178,17 @@ fn open_with(
         end,
         all_count: !source.mask_prompt,
     };
+    let note = match look {
+        Look::Whole => uncounted(&dealt, &entries, &form)?,
+        Look::Header => None,
+    };
+    let Parts { train, val, test } = dealt;
     let part = |places: Places| -> Arc<dyn Dataset> {
         Arc::new(Samples::new(entries.clone(), form.clone(), places))
     };
     let classes = tokenizer.vocabulary();
     let splits = Splits { train: part(train), val: part(val), test: test.map(part), classes };
-    Ok((splits, entries))
+    Ok((splits, entries, note))
 }
 
 /// The tokens of an entry, of which its answer counts.

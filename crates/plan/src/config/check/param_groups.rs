@@ -18,6 +18,7 @@ fn within(index: usize, group: &Group) -> Vec<Finding> {
         ("unfreeze_at_epoch", group.unfreeze_at_epoch.is_some()),
         ("freeze_at_epoch", group.freeze_at_epoch.is_some()),
     ];
+    let keys = given.map(|(name, _)| key(name));
     let given = given.iter().filter(|(_, is_given)| *is_given).map(|(name, _)| *name);
     if group.frozen == Some(true) {
         let idle =
@@ -32,9 +33,10 @@ fn within(index: usize, group: &Group) -> Vec<Finding> {
     }
     if group.frozen.is_none() && given.count() == 0 {
         let finding = Finding::new(key("match"), "says nothing about these parameters");
-        return vec![
-            finding.help("such as `lr_factor = 0.1`, `weight_decay = 0.0` or `frozen = true`"),
-        ];
+        let finding =
+            finding.help("such as `lr_factor = 0.1`, `weight_decay = 0.0` or `frozen = true`");
+        let keys = keys.into_iter().chain([key("frozen")]);
+        return vec![keys.fold(finding, Finding::about)];
     }
     Vec::new()
 }

@@ -75,7 +75,8 @@ fn validation(loaded: &Loaded, kind: &Spec, own: OwnParts) -> Vec<Finding> {
     if let Some(own_key) = named(loaded, own.val) {
         found.extend(of_val().map(|key| {
             let what = format!("does not go with `{own_key}`");
-            Finding::new(format!("data.{key}"), what).about(own_key.clone())
+            let finding = Finding::new(format!("data.{key}"), what).about(own_key.clone());
+            finding.help(format!("omit one of the two: on the command line `~data.{key}` does"))
         }));
     } else if let Some(key) = own.val.first().filter(|_| own.needs_val && of_val().next().is_none())
     {

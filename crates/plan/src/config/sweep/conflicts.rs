@@ -101,6 +101,10 @@ fn has_trials(needs: &[Need]) -> bool {
 }
 
 fn method(reader: &mut Reader, sweep: &Sweep) {
+    // An unknown method was reported, and needs nothing.
+    if reader.problems.iter().any(|problem| problem.key().starts_with(METHOD)) {
+        return;
+    }
     let needs = needs(&reader.vocabulary, sweep);
     let is_needed = |need| needs.contains(&need);
     foreign(reader, sweep, needs);
@@ -226,6 +230,11 @@ fn moved(reader: &Reader, problem: &Problem) -> Problem {
         Some(help) => moved.help(help.replace("mode =", "goal =")),
         None => moved,
     }
+}
+
+/// A problem of a checkpoint's monitor that only the data show, at the metric that asks for it.
+pub(super) fn at_metric(reader: &Reader, problem: &Problem) -> Problems {
+    moved(reader, problem).into()
 }
 
 /// The metric: a validation metric, from the base if the sweep names none.

@@ -113,6 +113,24 @@ pub fn load(
     }
 }
 
+/// A problem of the metric that a sweep, read as [`load`] does, makes its trials watch: drawn where
+/// the sweep asks for it.
+pub fn metric_problem(
+    path: &Path,
+    words: &[String],
+    vocabulary: &Vocabulary,
+    problem: &Problem,
+) -> Problems {
+    let Ok(text) = text::read(path) else { return problem.clone().into() };
+    let (layer, _) = Layer::document(Source::File(path.to_owned()), text);
+    let mut reader =
+        Reader { layers: vec![layer], problems: Vec::new(), vocabulary: vocabulary.clone() };
+    match take_words(&mut reader, words) {
+        Ok(_) => conflicts::at_metric(&reader, problem),
+        Err(problem) => problem.into(),
+    }
+}
+
 /// Puts the words of the command line into layers; what is left are changes of the experiment.
 fn take_words(reader: &mut Reader, words: &[String]) -> Result<Vec<String>, Problem> {
     let mut changes = Vec::new();

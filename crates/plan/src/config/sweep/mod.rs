@@ -27,7 +27,7 @@ pub use constraint::Constraint;
 pub use json_schema::{json_schema, reference};
 pub use kind::{METHOD, PRUNER};
 pub(crate) use load::is_space;
-pub use load::{is_sweep_word, load};
+pub use load::{is_sweep_word, load, metric_problem};
 pub use space::{Condition, Domain, Parameter, change_of, in_order};
 pub use space::{as_written, on_grid, ordered, steps_of, value_of};
 

@@ -102,7 +102,7 @@ fn what_cannot_be_used_is_named() {
     check("date,a\n2016-07-01,1\n2016-07-02,\n", parts, "line 3: `a` is empty");
     check("date,a\n2016-07-01,1,2\n", parts, "line 2: 3 cells, but the header has 2");
     check("date\n2016-07-01\n", parts, "at least one series");
-    check("", parts, "at least one series");
+    check("", parts, "is empty");
     check(&table(9), parts, "its test split has 4 rows");
     check(&table(6), parts, "its training split has 4 rows");
     check(&table(100), SplitRule::EttHour, "it has 100 rows, but this split needs 14400");

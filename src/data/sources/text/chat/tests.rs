@@ -114,3 +114,23 @@ fn conversations_are_held_back_at_random_where_that_is_asked_for() {
         .collect();
     assert_eq!(names.len(), 4, "each validates once");
 }
+
+#[test]
+fn answers_beyond_the_end_of_a_sample_are_counted() {
+    let folder = tempfile::tempdir().unwrap();
+    let text = [MESSAGES; 4].join("\n");
+    let of = |seq_len: usize| Chat { seq_len, ..source(folder.path(), &text) };
+    let told = |chat: &Chat| chat.splits(&SplitPlan::NONE, Look::Whole);
+    let error = told(&of(3)).err().unwrap();
+    assert!(error.to_string().contains("none of the 2 conversations to train on"), "{error}");
+    assert_eq!(error.key(), Some("data.seq_len"));
+    assert!(error.help().unwrap().contains("half of the answers begin after"), "{error}");
+    assert_eq!(told(&of(64)).unwrap().2, None);
+    let long = MESSAGES.replacen("\"a\"", &format!("\"{}\"", "a ".repeat(80)), 1);
+    let one = Chat {
+        val_ratio: 0.25,
+        ..source(folder.path(), &[&long, MESSAGES, MESSAGES, MESSAGES].join("\n"))
+    };
+    let note = told(&one).unwrap().2.unwrap();
+    assert!(note.starts_with("1 of 4 conversations without a token that counts"), "{note}");
+}
