@@ -128,12 +128,11 @@ impl Error {
                 Some("none is kept there any more: train the run again".to_owned())
             }
             Self::Checkpoint(checkpoint::Error::NoneUsable { damaged, .. }) => {
-                let help = match damaged.is_empty() {
-                    true => {
-                        "put the run's checkpoints back there, or train it again; `ddprun ls` \
-                             lists the runs"
-                    }
-                    false => "put whole ones back there, or train the run again",
+                let help = if damaged.is_empty() {
+                    "put the run's checkpoints back there, or train it again; `ddprun ls` lists \
+                     the runs"
+                } else {
+                    "put whole ones back there, or train the run again"
                 };
                 Some(help.to_owned())
             }

@@ -10,9 +10,10 @@ pub(super) fn speech(n: &str, by_name: bool, facts: &DataFacts) -> Recipe {
 }
 
 fn classes(n: &str, by_name: bool, facts: &DataFacts) -> Recipe {
-    let how = match by_name {
-        true => " The class is what stands before the first `_` of a file's name.",
-        false => "",
+    let how = if by_name {
+        " The class is what stands before the first `_` of a file's name."
+    } else {
+        ""
     };
     let about = format!("speech in {} classes: {n}.{how}", count(facts.classes.len()));
     let model = "[model]

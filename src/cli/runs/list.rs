@@ -1,9 +1,9 @@
 //! `ddprun ls`: the runs and sweeps of a folder, and how they stand.
 
 use std::cmp::Ordering;
-use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
 
+use console::Term;
 use serde::Serialize;
 use serde_json::{Value, json};
 
@@ -124,13 +124,13 @@ fn lines(listing: &Listing) -> String {
     runs.chain(sweeps).chain(unreadable).collect()
 }
 
-/// Columns of a line: as many as it needs where no terminal shows it.
+/// Columns of a line: the terminal's, or as many as it needs where no terminal shows it.
 fn columns() -> usize {
-    if !std::io::stdout().is_terminal() {
+    let terminal = Term::stdout();
+    if !terminal.is_term() {
         return usize::MAX;
     }
-    let given = std::env::var("COLUMNS").ok().and_then(|columns| columns.parse().ok());
-    given.unwrap_or(WIDTH).max(WIDTH)
+    terminal.size_checked().map_or(WIDTH, |(_, columns)| WIDTH.max(usize::from(columns)))
 }
 
 /// The tables in lines of `columns`. `sorted` is the metric by which the runs are sorted.

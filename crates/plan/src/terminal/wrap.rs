@@ -34,10 +34,8 @@ fn words(line: &str) -> impl Iterator<Item = &str> {
 /// The text of a message in lines of at most `width` columns; lines that are indented, as code is,
 /// stay as they are.
 pub fn message(text: &str, width: usize) -> String {
-    let line = |line: &str| match line.starts_with("  ") {
-        true => line.to_owned(),
-        false => wrapped(line, width, 0),
-    };
+    let line =
+        |line: &str| if line.starts_with("  ") { line.to_owned() } else { wrapped(line, width, 0) };
     text.lines().map(line).collect::<Vec<_>>().join("\n")
 }
 

@@ -170,9 +170,10 @@ impl DataSource for Speech {
         let (files, left_out) = (names.join(" and "), left_out(&parts));
         let are_named =
             |part: &Part| part.is_folder() && folder::names_classes(&part.path, part.utterances());
-        let by_name = match parts.iter().any(are_named) {
-            true => ", the class before the first `_` of a file's name",
-            false => "",
+        let by_name = if parts.iter().any(are_named) {
+            ", the class before the first `_` of a file's name"
+        } else {
+            ""
         };
         let line = format!(
             "{files}, up to {seconds:.2} s at {rate} Hz, {bands} mel bands{by_name}{left_out}"

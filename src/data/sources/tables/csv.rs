@@ -257,9 +257,10 @@ impl Csv {
 fn check_header(path: &Path, header: &[String]) -> Result<(), BadCell> {
     let mut seen = BTreeSet::new();
     if let Some(twice) = header.iter().find(|name| !seen.insert(*name)) {
-        let help = match is_number(twice) {
-            true => "has it no header line? Write the names of its columns into the first line",
-            false => "give each column a name of its own",
+        let help = if is_number(twice) {
+            "has it no header line? Write the names of its columns into the first line"
+        } else {
+            "give each column a name of its own"
         };
         let what = format!("two columns are called `{twice}`");
         return Err(BadCell { what, help: Some(help.to_owned()) });
@@ -282,9 +283,10 @@ fn check_header(path: &Path, header: &[String]) -> Result<(), BadCell> {
 
 /// That a row has not as many cells as the header.
 fn ragged(cells: usize, columns: usize) -> BadCell {
-    let help = match cells > columns {
-        true => "quote cells that hold commas: `\"a, b\"`",
-        false => "keep the commas of empty cells, as in `1,,3`",
+    let help = if cells > columns {
+        "quote cells that hold commas: `\"a, b\"`"
+    } else {
+        "keep the commas of empty cells, as in `1,,3`"
     };
     let what = format!("{cells} cells, but the header has {columns}");
     BadCell { what, help: Some(help.to_owned()) }
@@ -570,18 +572,20 @@ mod tests {
         check("a,y\n1,\n", false, "`y` is empty", "remove rows");
         check("a,y\n1,cat\n", false, "`y` is `cat`", "cross_entropy");
         check("a,y\n1,0.5\n", true, "not a class", "mse");
-        let numbers: String = (0..50).map(|i| format!("{i},{}\n", 10 * i)).collect();
+        let rows = |answer: fn(usize) -> String| {
+            let lines: Vec<_> = (0..50).map(|i| format!("{i},{}\n", answer(i))).collect();
+            format!("a,y\n{}", lines.concat())
+        };
         let distinct = "`y` has 50 distinct values in the 50 rows of";
-        check(&format!("a,y\n{numbers}"), true, distinct, "mse");
-        let names: String = (0..50).map(|i| format!("{i},n{i}\n")).collect();
-        check(&format!("a,y\n{names}"), true, distinct, "several rows");
+        check(&rows(|i| (10 * i).to_string()), true, distinct, "mse");
+        check(&rows(|i| format!("n{i}")), true, distinct, "several rows");
     }
 
     #[test]
     fn a_tsv_is_separated_by_tabs() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("t.tsv");
-        std::fs::write(&path, "a\ty\n1,5\t2\n2\t3\n").unwrap();
+        crate::files::write_atomic(&path, b"a\ty\n1,5\t2\n2\t3\n").unwrap();
         let error = open(&path, &path, "y", targets(false)).err().unwrap();
         assert!(error.to_string().contains("`a` is `1,5`"), "{error}");
     }
