@@ -14,7 +14,7 @@
 //! copy.
 
 mod adapters;
-mod compare;
+mod difference;
 mod copied;
 mod entries;
 mod links;

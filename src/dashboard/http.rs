@@ -10,7 +10,7 @@ use std::time::Duration;
 const MAX_HEAD: usize = 16 << 10;
 const MAX_HEADERS: usize = 64;
 /// Time for a browser to send or take something.
-const PATIENCE: Duration = Duration::from_secs(10);
+const SOCKET_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// What a browser asks for.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -76,8 +76,8 @@ impl Response {
 
 /// Reads a request; the answer to one that is none is given instead.
 pub(super) fn read(stream: &mut TcpStream) -> io::Result<Result<Request, Response>> {
-    stream.set_read_timeout(Some(PATIENCE))?;
-    stream.set_write_timeout(Some(PATIENCE))?;
+    stream.set_read_timeout(Some(SOCKET_TIMEOUT))?;
+    stream.set_write_timeout(Some(SOCKET_TIMEOUT))?;
     let mut head = Vec::new();
     let mut bytes = [0; 2048];
     loop {

@@ -5,7 +5,7 @@
 //! image or a recording by its name and size, and in small folders by its contents too. What would
 //! take too long is left out: sizes in very large folders, and most of a very large file.
 
-mod compare;
+mod changes;
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};

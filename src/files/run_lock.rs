@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use super::Error;
 
 /// How long a process waits for a lock before another one has it.
-const PATIENCE: Duration = Duration::from_millis(100);
+const LOCK_TIMEOUT: Duration = Duration::from_millis(100);
 
 /// The right to write into a run's folder.
 #[derive(Debug)]
@@ -61,11 +61,11 @@ impl RunLock {
 /// Takes the lock. A process that only looks whether it is held ([`lock_holder`]) holds it for a
 /// moment, which is waited for.
 fn patiently(file: &File) -> Result<(), TryLockError> {
-    let given_up = Instant::now() + PATIENCE;
+    let given_up = Instant::now() + LOCK_TIMEOUT;
     loop {
         match file.try_lock() {
             Err(TryLockError::WouldBlock) if Instant::now() < given_up => {
-                std::thread::sleep(PATIENCE / 100);
+                std::thread::sleep(LOCK_TIMEOUT / 100);
             }
             taken => return taken,
         }

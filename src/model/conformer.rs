@@ -75,13 +75,13 @@ impl Block {
         let [norm1, norm_attention, norm_conv, norm2, norm_out] = &self.norms;
         let half = |part: &FeedForward, norm: &LayerNorm, x: &Tensor, dropout: &Dropout| {
             let inner = |x: &Tensor| dropout.forward(&part.forward(&norm.forward(x)?, pass)?, pass);
-            x + (ops::chain(x, inner)? * 0.5)?
+            ops::chain(x, |x| ops::add(x, &ops::multiple(&inner(x)?, 0.5)?))
         };
         let x = half(&self.feed_forward[0], norm1, x, &self.dropout)?;
         let seen = self.attention.forward(&norm_attention.forward(&x)?, positions, frames, pass)?;
-        let x = (x + self.after_attention.forward(&seen, pass)?)?;
+        let x = ops::add(&x, &self.after_attention.forward(&seen, pass)?)?;
         let near = self.conv.forward(&norm_conv.forward(&x)?, frames, pass)?;
-        let x = (x + self.after_conv.forward(&near, pass)?)?;
+        let x = ops::add(&x, &self.after_conv.forward(&near, pass)?)?;
         norm_out.forward(&half(&self.feed_forward[1], norm2, &x, &self.after_second)?)
     }
 }

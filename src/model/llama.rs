@@ -159,12 +159,15 @@ impl Model for Llama {
     /// Tokens (n, t) -> logits (n, t, vocabulary).
     fn forward(&self, input: &Tensor, pass: &ForwardContext) -> Result<Tensor> {
         let x = self.embedding.forward(&input.to_dtype(DType::U32)?)?;
-        let x = self.layers.iter().try_fold(x, |x, layer| nn::run_block(layer, &x, pass))?;
-        let x = self.norm.forward(&x)?;
-        match &self.head {
-            Some(head) => head.forward(&x, pass),
-            None => ops::linear(&x, &self.embedding.weight().weight()?, None, pass.precision),
-        }
+        ops::chain(&x, |x| {
+            let layers = &self.layers;
+            let x = layers.iter().try_fold(x.clone(), |x, layer| nn::run_block(layer, &x, pass))?;
+            let x = self.norm.forward(&x)?;
+            match &self.head {
+                Some(head) => head.forward(&x, pass),
+                None => ops::linear(&x, &self.embedding.weight().weight()?, None, pass.precision),
+            }
+        })
     }
 
     fn onnx(&self, graph: &mut Graph, input: &Value) -> Result<Value> {
@@ -224,11 +227,11 @@ impl Layer {
 
 impl nn::Block for Layer {
     fn forward(&self, x: &Tensor, pass: &ForwardContext) -> Result<Tensor> {
-        let x = (x + self.attention.forward(&self.input_norm.forward(x)?, pass)?)?;
+        let x = ops::add(x, &self.attention.forward(&self.input_norm.forward(x)?, pass)?)?;
         let inner = self.inner_norm.forward(&x)?;
         let gate = ops::silu(&self.gate.forward(&inner, pass)?)?;
-        let inner = (gate * self.up.forward(&inner, pass)?)?;
-        &x + self.down.forward(&inner, pass)?
+        let inner = ops::product(&gate, &self.up.forward(&inner, pass)?)?;
+        ops::add(&x, &self.down.forward(&inner, pass)?)
     }
 }
 
@@ -276,23 +279,12 @@ impl SelfAttention {
     fn forward(&self, x: &Tensor, pass: &ForwardContext) -> Result<Tensor> {
         let q = ops::rotary(&self.q.forward(x, pass)?, self.heads, self.rope)?;
         let k = ops::rotary(&self.k.forward(x, pass)?, self.kv_heads, self.rope)?;
-        let (k, v) = (self.for_each_query(&k)?, self.for_each_query(&self.v.forward(x, pass)?)?);
+        let times = self.heads / self.kv_heads;
+        let k = ops::repeat_heads(&k, self.kv_heads, times)?;
+        let v = ops::repeat_heads(&self.v.forward(x, pass)?, self.kv_heads, times)?;
         let precision = pass.precision;
         let attention = Attention { heads: self.heads, causal: true, dropout: None, precision };
         self.o.forward(&ops::attention(&q, &k, &v, attention)?, pass)
-    }
-
-    /// (n, t, `kv_heads` d) -> (n, t, heads d): each head as often as it is used.
-    fn for_each_query(&self, x: &Tensor) -> Result<Tensor> {
-        let times = self.heads / self.kv_heads;
-        if times == 1 {
-            return Ok(x.clone());
-        }
-        let (n, t, width) = x.dims3()?;
-        let d = width / self.kv_heads;
-        let x = x.reshape((n, t, self.kv_heads, 1, d))?;
-        let x = x.broadcast_as((n, t, self.kv_heads, times, d))?;
-        x.reshape((n, t, self.heads * d))
     }
 
     /// [`SelfAttention::forward`] in a graph of ONNX.

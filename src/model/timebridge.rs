@@ -283,8 +283,9 @@ impl Mixing {
                 let across = flat.transpose(1, 2)?.contiguous()?;
                 let a = conv1.forward(&across, pass)?;
                 let with_mean = Tensor::cat(&[&a, &across.mean_keepdim(2)?], 2)?;
-                let sampled =
-                    (conv2.forward(&with_mean, pass)? + a)?.transpose(1, 2)?.contiguous()?;
+                let sampled = ops::add(&conv2.forward(&with_mean, pass)?, &a)?
+                    .transpose(1, 2)?
+                    .contiguous()?;
                 let y = attention.forward(&sampled, &flat, &flat, pass)?;
                 Ok((y, dropout.forward(&sampled, pass)?))
             }
@@ -375,7 +376,7 @@ fn square(
         grid.reshape((grids * side, side, width))
     };
     let columns = turned(&along_rows.forward(&lines, &lines, &lines, pass)?)?;
-    let y = (along_columns.forward(&columns, &columns, &columns, pass)? + &columns)?;
+    let y = ops::add(&along_columns.forward(&columns, &columns, &columns, pass)?, &columns)?;
     let y = turned(&y)?.reshape((grids, side * side, width))?.narrow(1, 0, rows)?.contiguous()?;
     let y = y.reshape((n, patches, rows, width))?.transpose(1, 2)?.contiguous()?;
     y.reshape((n * rows, patches, width))

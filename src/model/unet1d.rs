@@ -8,7 +8,7 @@ use crate::nn::{
     Builder, Conv1d, ConvShape, ConvTranspose1d, ForwardContext, GroupNorm, Linear, Nonlinearity,
 };
 use crate::onnx::{Graph, Value};
-use crate::ops::Window;
+use crate::ops::{self, Window};
 
 /// Sizes of the net.
 #[derive(Clone, Copy, Debug)]
@@ -129,11 +129,11 @@ impl Residual {
         let film = self.condition.forward(condition, pass)?.unsqueeze(1)?;
         let scale = film.narrow(2, 0, self.outputs)?.contiguous()?;
         let bias = film.narrow(2, self.outputs, self.outputs)?.contiguous()?;
-        let inner = self.blocks[0].forward(x, pass)?.broadcast_mul(&scale)?.broadcast_add(&bias)?;
+        let inner = ops::gated(&self.blocks[0].forward(x, pass)?, &scale)?.broadcast_add(&bias)?;
         let inner = self.blocks[1].forward(&inner, pass)?;
         match &self.shortcut {
-            Some(conv) => inner + conv.forward(x, pass)?,
-            None => inner + x,
+            Some(conv) => ops::add(&inner, &conv.forward(x, pass)?),
+            None => ops::add(&inner, x),
         }
     }
 }

@@ -30,7 +30,7 @@ mod muon;
 mod nadam;
 mod optimizer;
 mod rmsprop;
-mod schedule;
+mod scheduler;
 mod sgd;
 mod swa;
 mod update;
@@ -52,7 +52,7 @@ pub use muon::{AdjustLr, Muon};
 pub use nadam::NAdam;
 pub use optimizer::{Optimizer, OptimizerFamily, Optimizers, Step, facts, plan};
 pub use rmsprop::RmsProp;
-pub use schedule::{
+pub use scheduler::{
     Constant, CosineAnnealingLr, ExponentialLr, MultiStepLr, NoamAnnealing, OneCycleLr, Plateau,
     Rates, ReduceLrOnPlateau, Schedule, Scheduler, SchedulerFamily, Schedulers, StepLr, schedule,
 };

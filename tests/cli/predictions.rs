@@ -374,5 +374,5 @@ fn a_policy_and_an_older_form_of_inputs_are_refused_in_words() {
     lab.write("table.csv", "a,b\n1,2\n");
     lab.write("empty/x.txt", "");
     lab.run_to(3, &["predict", "empty"]).says(&["`empty`", "contains no images"]);
-    lab.run_to(3, &["predict", "table.csv"]).says(&["cannot decode `table.csv`"]);
+    lab.run_to(3, &["predict", "table.csv"]).says(&["table.csv: cannot decode"]);
 }

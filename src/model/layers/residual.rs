@@ -114,7 +114,7 @@ impl nn::Block for ResidualBranches {
             let y = run(before, x.clone(), pass)?;
             return norm.after(conv, &y, Some(&round), self.activation, pass);
         }
-        let sum = (round + run(&self.layers, x.clone(), pass)?)?;
+        let sum = ops::add(&round, &run(&self.layers, x.clone(), pass)?)?;
         match self.activation {
             Activation::Identity => Ok(sum),
             Activation::Relu => ops::relu(&sum),

@@ -5,6 +5,7 @@ use candle_core::{Result, Tensor};
 
 use super::{Builder, Dropout, ForwardContext, Init, Linear};
 use crate::onnx::{Graph, Value};
+use crate::ops;
 
 /// Which layers have an adapter, and of what kind: PEFT's `LoraConfig`.
 #[derive(Clone, Debug, PartialEq)]
@@ -72,7 +73,7 @@ impl Adapted {
         let y = self.base.forward(x, pass)?;
         let Some(Adapter { a, b, dropout, scale }) = &self.adapter else { return Ok(y) };
         let added = b.forward(&a.forward(&dropout.forward(x, pass)?, pass)?, pass)?;
-        y + (added * *scale)?
+        ops::add(&y, &ops::multiple(&added, *scale)?)
     }
 
     /// What [`Adapted::forward`] does, in a graph of ONNX: by one weight, W + (alpha / r) B A.

@@ -34,6 +34,7 @@ mod linear;
 mod loss;
 mod math;
 mod moving_average;
+mod multiple;
 mod newton_schulz;
 #[cfg(feature = "cuda")]
 mod on_gpu;
@@ -43,6 +44,7 @@ mod precision;
 mod product;
 mod recurrent;
 mod regression;
+mod repeat_heads;
 mod resample;
 mod rotary;
 mod row_norm;
@@ -88,6 +90,7 @@ pub use loss::{
     cross_entropy_sum, score_classes,
 };
 pub use moving_average::{Average, moving_average};
+pub use multiple::multiple;
 pub use newton_schulz::newton_schulz;
 pub(crate) use operation::{Backward, copy_of, in_graph};
 pub use pool::{
@@ -98,6 +101,7 @@ pub use precision::{BLOCK as ROUNDED_TOGETHER, bf16_instructions, round_block};
 pub use product::{gated, product, scaled};
 pub use recurrent::{Cell, recurrent};
 pub use regression::{mae, mse, score_mae, score_mse};
+pub use repeat_heads::repeat_heads;
 pub use resample::{Lines, Means, resample};
 pub use rotary::{Rope, rotary};
 pub use row_norm::{layer_norm, rms_norm};

@@ -5,9 +5,11 @@ use candle_core::{CudaStorage, Result, Shape, Storage, Tensor, bail};
 
 use crate::ops::cuda::Gpu;
 use crate::ops::drop_path::DropPath;
+use crate::ops::multiple::Multiple;
 use crate::ops::operation::{Gradients, OnGpu, copy_of};
 use crate::ops::product::Product;
 use crate::ops::recurrent::Recurrent;
+use crate::ops::repeat_heads::RepeatHeads;
 use crate::ops::resample::Resample;
 use crate::ops::shortcut::PaddedShortcut;
 
@@ -84,6 +86,26 @@ impl OnGpu for Resample {
 }
 
 impl OnGpu for PaddedShortcut {
+    fn forward_on(&self, _: &Gpu, [x]: [&Tensor; 1]) -> Result<(CudaStorage, Shape)> {
+        made(&self.composed(x)?)
+    }
+
+    fn backward_on(&self, _: &Gpu, [x]: [&Tensor; 1], _: &Tensor, dy: Tensor) -> Gradients<Self> {
+        Ok([Some(self.composed_gradient(x, &dy)?)])
+    }
+}
+
+impl OnGpu for Multiple {
+    fn forward_on(&self, _: &Gpu, [x]: [&Tensor; 1]) -> Result<(CudaStorage, Shape)> {
+        made(&(x.detach() * f64::from(self.factor))?)
+    }
+
+    fn backward_on(&self, _: &Gpu, _: [&Tensor; 1], _: &Tensor, dy: Tensor) -> Gradients<Self> {
+        Ok([Some((dy.detach() * f64::from(self.factor))?)])
+    }
+}
+
+impl OnGpu for RepeatHeads {
     fn forward_on(&self, _: &Gpu, [x]: [&Tensor; 1]) -> Result<(CudaStorage, Shape)> {
         made(&self.composed(x)?)
     }

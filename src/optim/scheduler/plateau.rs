@@ -4,7 +4,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::config::kind::Kind;
-use crate::optim::schedule::Scheduler;
+use crate::optim::scheduler::Scheduler;
 use crate::plan::{Mode, Span, shown};
 
 /// the rate drops when a metric stops improving, as PyTorch's `ReduceLROnPlateau`, after each

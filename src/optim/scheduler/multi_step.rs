@@ -4,7 +4,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::config::kind::{Kind, Wrong};
-use crate::optim::schedule::{Scheduler, StepLr, power};
+use crate::optim::scheduler::{Scheduler, StepLr, power};
 use crate::plan::{Span, shown};
 
 /// the rate drops at each milestone, as PyTorch's `MultiStepLR`.

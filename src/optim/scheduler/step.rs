@@ -4,7 +4,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::config::kind::Kind;
-use crate::optim::schedule::{Scheduler, power};
+use crate::optim::scheduler::{Scheduler, power};
 use crate::plan::{Span, shown};
 
 /// the rate drops every `step_size` intervals, as PyTorch's `StepLR`.

@@ -6,7 +6,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::config::kind::{Kind, Need};
-use crate::optim::schedule::Scheduler;
+use crate::optim::scheduler::Scheduler;
 use crate::plan::{Span, Unfit, shown};
 
 /// the rate falls along half a cosine to the end of the run, as PyTorch's `CosineAnnealingLR`.

@@ -4,7 +4,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::config::kind::Kind;
-use crate::optim::schedule::Scheduler;
+use crate::optim::scheduler::Scheduler;
 use crate::plan::Span;
 
 /// `NoamAnnealing` of `NeMo` (Vaswani et al. 2017, section 5.3): `lr d_model^-0.5 min(n^-0.5, n

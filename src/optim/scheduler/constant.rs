@@ -4,7 +4,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::config::kind::Kind;
-use crate::optim::schedule::Scheduler;
+use crate::optim::scheduler::Scheduler;
 use crate::plan::Span;
 
 /// the same rate throughout.

@@ -4,7 +4,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::config::kind::{Kind, Need};
-use crate::optim::schedule::{Scheduler, anneal};
+use crate::optim::scheduler::{Scheduler, anneal};
 use crate::plan::{AnnealStrategy, Span, Unfit, shown};
 
 /// Lowest and highest momentum: the defaults of `OneCycleLR`.
