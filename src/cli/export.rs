@@ -32,7 +32,16 @@ pub(crate) fn file(args: &ExportArgs) -> Result<PathBuf, Refusal> {
     if !args.peft {
         refuse_name(args)?;
     }
-    Ok(from_here(&args.to))
+    let file = from_here(&args.to);
+    if file.parent().is_some_and(checkpoint::is_checkpoint) {
+        let page = format!(
+            "error: `{}` would lie in a checkpoint, which holds what ddprun wrote and nothing else\n  \
+             do: name a file in another folder",
+            args.to.display()
+        );
+        return Err(Refusal::new(exit::REFUSED, page));
+    }
+    Ok(file)
 }
 
 /// Writes what is asked for.
@@ -174,8 +183,7 @@ impl Chosen {
 }
 
 fn write(to: &Path, bytes: &[u8]) -> Result<(), Refusal> {
-    let folder = to.parent().map_or(Ok(()), files::create_folder);
-    let written = folder.and_then(|()| files::write_atomic(to, bytes));
+    let written = files::create_parent(to).and_then(|()| files::write_atomic(to, bytes));
     written.map_err(|error| Refusal::of(exit::STORAGE, &error, None))?;
     to_stderr(&format!("wrote `{}`", to.display()));
     Ok(())
