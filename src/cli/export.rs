@@ -22,6 +22,9 @@ use crate::plan::Plan;
 const INPUTS: &str = "preprocessing.json";
 /// Names of files that PyTorch users expect to be pickled.
 const PICKLES: [&str; 4] = ["pt", "pth", "bin", "ckpt"];
+/// Names of forms that are not written here.
+const OTHERS: [&str; 9] =
+    ["tflite", "h5", "keras", "pb", "gguf", "mlmodel", "npz", "engine", "torchscript"];
 
 /// The file that is asked for, from the root.
 ///
@@ -89,7 +92,14 @@ fn refuse_name(args: &ExportArgs) -> Result<(), Refusal> {
             ", and load it with `safetensors.torch.load_file`",
         ),
         ExportFormat::Safetensors if is_onnx(to) => ("safetensors, not ONNX", ""),
-        ExportFormat::Onnx if is_pickle || extension == "safetensors" => ("ONNX", ""),
+        ExportFormat::Safetensors if OTHERS.contains(&extension) => {
+            ("safetensors, not what its name says", ", or a file that ends in `.onnx`")
+        }
+        ExportFormat::Onnx
+            if is_pickle || OTHERS.contains(&extension) || extension == "safetensors" =>
+        {
+            ("ONNX", "")
+        }
         _ => return Ok(()),
     };
     let meant = to.with_extension(format(args).extension());

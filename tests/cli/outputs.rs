@@ -362,6 +362,8 @@ fn an_export_takes_a_run_and_refuses_what_is_none() {
     let refused = lab.run_to(2, &["checkpoint", "export", "small", "model.pt"]);
     refused.says(&["`model.pt` would hold safetensors", "do: write `model.safetensors`"]);
     assert!(!lab.path("model.pt").exists());
+    let refused = lab.run_to(2, &["checkpoint", "export", "small", "model.tflite"]);
+    refused.says(&["`model.tflite` would hold safetensors", "do: write `model.safetensors`, or"]);
     let before = fs::read(&latest).unwrap();
     for name in ["model.safetensors", "model.onnx"] {
         let inside = lab.checkpoints().join("latest").join(name);
