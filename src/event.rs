@@ -205,6 +205,12 @@ pub struct RankStats {
     pub cpu_seconds: Vec<f64>,
     /// Bytes that it has resident; 0 where the system does not tell.
     pub memory: Vec<u64>,
+    /// Bytes in use of its GPU, by all processes; empty without GPUs.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub gpu_memory: Vec<Option<u64>>,
+    /// How busy its GPU was in the last moments, from 0 to 1; empty without GPUs.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub gpu_utilization: Vec<Option<f64>>,
 }
 
 /// An evaluation.

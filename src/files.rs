@@ -241,6 +241,18 @@ pub(crate) fn create_folder(path: &Path) -> Result<(), Error> {
     made.into_iter().try_for_each(sync_parent)
 }
 
+/// Makes the folder of the file `path`, and those above it.
+///
+/// # Errors
+///
+/// As [`create_folder`].
+pub(crate) fn create_parent(path: &Path) -> Result<(), Error> {
+    match path.parent().filter(|folder| !folder.as_os_str().is_empty()) {
+        Some(folder) => create_folder(folder),
+        None => Ok(()),
+    }
+}
+
 /// Makes the folder if needed and writes a small file without a name into it, synced: a folder that
 /// is read-only or full is found before training, not after the first epoch.
 ///

@@ -22,6 +22,9 @@ use crate::plan::Plan;
 const INPUTS: &str = "preprocessing.json";
 /// Names of files that PyTorch users expect to be pickled.
 const PICKLES: [&str; 4] = ["pt", "pth", "bin", "ckpt"];
+/// Names of forms that are not written here.
+const OTHERS: [&str; 9] =
+    ["tflite", "h5", "keras", "pb", "gguf", "mlmodel", "npz", "engine", "torchscript"];
 
 /// The file that is asked for, from the root.
 ///
@@ -32,7 +35,16 @@ pub(crate) fn file(args: &ExportArgs) -> Result<PathBuf, Refusal> {
     if !args.peft {
         refuse_name(args)?;
     }
-    Ok(from_here(&args.to))
+    let file = from_here(&args.to);
+    if file.parent().is_some_and(checkpoint::is_checkpoint) {
+        let page = format!(
+            "error: `{}` would lie in a checkpoint, which holds what ddprun wrote and nothing else\n  \
+             do: name a file in another folder",
+            args.to.display()
+        );
+        return Err(Refusal::new(exit::REFUSED, page));
+    }
+    Ok(file)
 }
 
 /// Writes what is asked for.
@@ -80,7 +92,14 @@ fn refuse_name(args: &ExportArgs) -> Result<(), Refusal> {
             ", and load it with `safetensors.torch.load_file`",
         ),
         ExportFormat::Safetensors if is_onnx(to) => ("safetensors, not ONNX", ""),
-        ExportFormat::Onnx if is_pickle || extension == "safetensors" => ("ONNX", ""),
+        ExportFormat::Safetensors if OTHERS.contains(&extension) => {
+            ("safetensors, not what its name says", ", or a file that ends in `.onnx`")
+        }
+        ExportFormat::Onnx
+            if is_pickle || OTHERS.contains(&extension) || extension == "safetensors" =>
+        {
+            ("ONNX", "")
+        }
         _ => return Ok(()),
     };
     let meant = to.with_extension(format(args).extension());
@@ -174,8 +193,7 @@ impl Chosen {
 }
 
 fn write(to: &Path, bytes: &[u8]) -> Result<(), Refusal> {
-    let folder = to.parent().map_or(Ok(()), files::create_folder);
-    let written = folder.and_then(|()| files::write_atomic(to, bytes));
+    let written = files::create_parent(to).and_then(|()| files::write_atomic(to, bytes));
     written.map_err(|error| Refusal::of(exit::STORAGE, &error, None))?;
     to_stderr(&format!("wrote `{}`", to.display()));
     Ok(())

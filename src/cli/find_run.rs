@@ -98,6 +98,11 @@ fn run_that(word: Option<&str>, preferred: &dyn Fn(&Path) -> bool) -> Result<Pat
             (Some(sweep), _) if word.is_none() => {
                 format!("`ddprun report {}` shows the newest sweep", sweep.display())
             }
+            _ if matches!(error, report::Error::NoRuns { .. }) => {
+                "`ddprun EXPERIMENT.toml` trains one; runs are looked for below the folder in which \
+                 you call ddprun"
+                    .to_owned()
+            }
             _ => "name a run folder, `logs/<name>/<time>-<id>`, or as much of its id as no other \
                   run begins with; `ddprun ls` lists the runs"
                 .to_owned(),

@@ -18,8 +18,8 @@ use crate::launch::Role;
 use crate::launch::exit_code as exit;
 use crate::memory;
 use crate::plan::{self, Costs, Memory};
-use crate::report;
 use crate::units::Bytes;
+use crate::{record, report};
 
 /// Stacks and small blocks of a process.
 const HEAP: Bytes = Bytes(4 << 20);
@@ -65,9 +65,11 @@ pub(crate) fn report(args: &ReportArgs, kinds: &Kinds) -> Result<u8, Refusal> {
         return sweep::show_status(&folder, false, kinds);
     }
     let description = enter_run(run)?;
-    let page = report::write(&description.run.logs, description.plan.checkpoint())
-        .map_err(|error| Refusal::of(exit::STORAGE, &error, None))?;
-    to_stdout(&page)
+    let page = report::write(&description.run.logs, description.plan.checkpoint());
+    to_stdout(&page.map_err(|error| {
+        let is_newer = matches!(error, report::Error::Record(record::Error::Newer { .. }));
+        Refusal::of(if is_newer { exit::REFUSED } else { exit::STORAGE }, &error, None)
+    })?)
 }
 
 /// `ddprun report [RUN | FOLDER] --html FILE`
@@ -84,7 +86,8 @@ fn report_html(word: Option<&str>, file: &Path) -> Result<u8, Refusal> {
     let page =
         dashboard::html(&folder).map_err(|error| Refusal::of(exit::STORAGE, &error, None))?;
     let Some(page) = page else { return Err(no_runs(&folder)) };
-    files::write_atomic(file, page.as_bytes())
+    files::create_parent(file)
+        .and_then(|()| files::write_atomic(file, page.as_bytes()))
         .map_err(|error| Refusal::of(exit::STORAGE, &error, None))?;
     to_stdout(&format!("{}\n", file.display()))
 }

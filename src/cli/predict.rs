@@ -172,7 +172,8 @@ fn show(bar: &ProgressBar, said: Said, is_heard: bool) {
 fn tell(ended: &predict::Ended, out: Option<&Path>) {
     let predict::Ended { rows, failed, first, .. } = ended;
     if *failed > 0 {
-        to_stderr(&format!("warning: {failed} of {rows} rows have an error:"));
+        let noun = if *rows == 1 { "row has" } else { "rows have" };
+        to_stderr(&format!("warning: {failed} of {rows} {noun} an error:"));
         for line in first {
             to_stderr(&format!("  {line}"));
         }
@@ -181,7 +182,8 @@ fn tell(ended: &predict::Ended, out: Option<&Path>) {
         }
     }
     if let Some(out) = out {
-        to_stderr(&format!("wrote `{}`: {rows} rows", out.display()));
+        let noun = if *rows == 1 { "row" } else { "rows" };
+        to_stderr(&format!("wrote `{}`: {rows} {noun}", out.display()));
     }
 }
 

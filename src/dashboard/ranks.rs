@@ -29,6 +29,10 @@ struct Usage {
     memory: Vec<Vec<Option<u64>>>,
     /// By rank: share of the time since the report before that the others waited for it.
     late: Vec<Vec<Option<f32>>>,
+    /// By rank: bytes in use of its GPU; empty without GPUs.
+    gpu_memory: Vec<Vec<Option<u64>>>,
+    /// By rank: how busy its GPU was, from 0 to 1; empty without GPUs.
+    gpu_utilization: Vec<Vec<Option<f64>>>,
 }
 
 /// The starts of a run, each with the step that it continues from and its reports.
@@ -89,6 +93,8 @@ impl Usage {
         usage.cpu.resize(ranks, Vec::new());
         usage.memory.resize(ranks, Vec::new());
         usage.late.resize(ranks, Vec::new());
+        usage.gpu_memory.resize(ranks, Vec::new());
+        usage.gpu_utilization.resize(ranks, Vec::new());
         for Start { reports, .. } in starts {
             let mut before: Option<&(f64, &RankStats)> = None;
             for report in reports {
@@ -96,6 +102,8 @@ impl Usage {
                 before = Some(report);
             }
         }
+        forget_unknown(&mut usage.gpu_memory);
+        forget_unknown(&mut usage.gpu_utilization);
         usage
     }
 
@@ -114,7 +122,16 @@ impl Usage {
             self.cpu[rank].push(rate(rank, rates[0]));
             self.late[rank].push(rate(rank, rates[1]));
             self.memory[rank].push(now.memory.get(rank).copied().filter(|&bytes| bytes > 0));
+            self.gpu_memory[rank].push(now.gpu_memory.get(rank).copied().flatten());
+            self.gpu_utilization[rank].push(now.gpu_utilization.get(rank).copied().flatten());
         }
+    }
+}
+
+/// Leaves nothing of a quantity that no rank has told.
+fn forget_unknown<T>(ranks: &mut Vec<Vec<Option<T>>>) {
+    if ranks.iter().flatten().all(Option::is_none) {
+        ranks.clear();
     }
 }
 
@@ -135,6 +152,7 @@ mod tests {
             late_seconds: vec![0.0, late],
             cpu_seconds: cpu.to_vec(),
             memory: vec![100, 0],
+            ..RankStats::default()
         })
     }
 
@@ -156,6 +174,25 @@ mod tests {
         assert_eq!(usage.cpu[0], [None, Some(1.5), None]);
         assert_eq!(usage.late[1], [None, Some(0.5), None]);
         assert_eq!((&usage.memory[0], &usage.memory[1]), (&vec![Some(100); 3], &vec![None; 3]));
+        assert!(usage.gpu_memory.is_empty() && usage.gpu_utilization.is_empty());
+    }
+
+    #[test]
+    fn gpus_have_gaps_where_a_rank_told_nothing_of_its_own() {
+        let on_gpus = |step, gpu_memory: &[Option<u64>]| {
+            Event::RankStats(RankStats {
+                step,
+                memory: vec![1, 1],
+                gpu_memory: gpu_memory.to_vec(),
+                ..RankStats::default()
+            })
+        };
+        let start = Event::Started(example_events::started(0));
+        let later = on_gpus(20, &[Some(8), Some(9)]);
+        let events = [at(0, start), at(1, on_gpus(10, &[Some(7), None])), at(2, later)];
+        let usage = Ranks::of(&events).usage;
+        assert_eq!(usage.gpu_memory, [[Some(7), Some(8)], [None, Some(9)]]);
+        assert!(usage.gpu_utilization.is_empty(), "{usage:?}");
     }
 
     #[test]

@@ -209,7 +209,7 @@ impl Engine {
     ///
     /// A collective failed.
     pub fn rank_stats(&self) -> Result<RankStats, Error> {
-        let all = exchange(self.collective.as_ref(), &RankReport::now(self.time))?;
+        let all = exchange(self.collective.as_ref(), &RankReport::now(self.time, &self.device))?;
         let late = self.stragglers.as_ref().map_or(&[][..], Stragglers::late_seconds);
         Ok(rank_stats::of(self.state.step, &all, late))
     }

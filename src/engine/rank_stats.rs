@@ -1,11 +1,13 @@
 //! What each rank has done so far, from all ranks to the record of rank 0: with the votes of a
 //! step, so that no call is added to it. Rank 0 asks by its clock, in a vote of the step before.
 
+use candle_core::Device;
 use serde::{Deserialize, Serialize};
 
 use crate::engine::Clock;
 use crate::event::{RankStats, TimeShares};
 use crate::memory;
+use crate::ops::{GpuUsage, gpu_usage};
 use crate::units::Rank;
 
 /// Least time between two reports, in seconds.
@@ -20,13 +22,23 @@ pub(crate) struct RankReport {
     time: TimeShares,
     cpu: f64,
     memory: u64,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    gpu: Option<GpuUsage>,
 }
 
 impl RankReport {
-    /// That of this process, which spent `time`.
-    pub(crate) fn now(time: TimeShares) -> Self {
+    /// That of this process, which spent `time` and computes on `device`.
+    pub(crate) fn now(time: TimeShares, device: &Device) -> Self {
         let memory = memory::resident().map_or(0, |bytes| bytes.0);
-        Self { time, cpu: Clock::cpu_seconds(), memory }
+        Self { time, cpu: Clock::cpu_seconds(), memory, gpu: gpu_usage(device) }
+    }
+
+    fn gpu_memory(&self) -> Option<u64> {
+        self.gpu.map(|gpu| gpu.memory.0)
+    }
+
+    fn gpu_utilization(&self) -> Option<f64> {
+        self.gpu?.utilization
     }
 }
 
@@ -41,7 +53,15 @@ pub(crate) fn of(step: u64, all: &[RankReport], late: &[f64]) -> RankStats {
         late_seconds: late.iter().map(|seconds| micros(*seconds)).collect(),
         cpu_seconds: all.iter().map(|report| micros(report.cpu)).collect(),
         memory: all.iter().map(|report| report.memory).collect(),
+        gpu_memory: known(all, RankReport::gpu_memory),
+        gpu_utilization: known(all, RankReport::gpu_utilization),
     }
+}
+
+/// A quantity of each rank; nothing if no rank knows it.
+fn known<T>(all: &[RankReport], of: fn(&RankReport) -> Option<T>) -> Vec<Option<T>> {
+    let values: Vec<_> = all.iter().map(of).collect();
+    if values.iter().any(Option::is_some) { values } else { Vec::new() }
 }
 
 /// When reports are due, and the last that came.
@@ -96,10 +116,11 @@ impl StatsClock {
 mod tests {
     use super::*;
     use crate::engine::vote::Vote;
+    use crate::units::Bytes;
 
     fn report(cpu: f64) -> RankReport {
         let time = TimeShares { forward: 0.123_456_78, ..TimeShares::default() };
-        RankReport { time, cpu, memory: 7 }
+        RankReport { time, cpu, memory: 7, gpu: None }
     }
 
     #[test]
@@ -120,9 +141,27 @@ mod tests {
     }
 
     #[test]
+    fn gpus_are_told_of_if_a_rank_has_one_and_else_not_mentioned() {
+        let of_gpu = |utilization| {
+            let gpu = GpuUsage { memory: Bytes(5 << 30), utilization };
+            RankReport { gpu: Some(gpu), ..report(1.0) }
+        };
+        let stats = of(1, &[of_gpu(Some(0.5)), of_gpu(None), report(1.0)], &[]);
+        assert_eq!(stats.gpu_memory, [Some(5 << 30), Some(5 << 30), None]);
+        assert_eq!(stats.gpu_utilization, [Some(0.5), None, None]);
+        let back: RankReport =
+            serde_json::from_str(&serde_json::to_string(&of_gpu(Some(0.25))).unwrap()).unwrap();
+        assert_eq!(back, of_gpu(Some(0.25)));
+        let text = serde_json::to_string(&of(1, &[report(1.0)], &[])).unwrap();
+        assert!(!text.contains("gpu"), "{text}");
+        assert!(!serde_json::to_string(&report(1.0)).unwrap().contains("gpu"));
+    }
+
+    #[test]
     fn this_process_has_used_some_processor_time_and_memory() {
-        let report = RankReport::now(TimeShares::default());
+        let report = RankReport::now(TimeShares::default(), &Device::Cpu);
         assert!(report.cpu > 0.0 && report.memory > 1 << 20, "{report:?}");
+        assert_eq!(report.gpu, None);
     }
 
     #[test]

@@ -214,7 +214,7 @@ impl Engine {
             stop_request,
             waited,
             asks: self.stats.is_due(self.collective.rank()),
-            done: self.stats.is_asked().then(|| RankReport::now(self.time)),
+            done: self.stats.is_asked().then(|| RankReport::now(self.time, &self.device)),
         };
         let collective = self.collective.clone();
         let votes =

@@ -61,6 +61,22 @@ impl From<runs::Error> for Error {
 
 impl From<files::Error> for Error {
     fn from(error: files::Error) -> Self {
-        Self::new(exit::STORAGE, error.to_string())
+        let why = std::error::Error::source(&error).map(|why| format!(": {why}"));
+        Self::new(exit::STORAGE, format!("{error}{}", why.unwrap_or_default()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+
+    #[test]
+    fn a_disk_that_is_full_is_named_as_the_cause() {
+        let full = files::Error::io("write", Path::new("p.csv"))(std::io::Error::other("no room"));
+        let error = Error::from(full);
+        assert_eq!(error.to_string(), "cannot write `p.csv`: no room");
+        assert_eq!(error.exit_code(), exit::STORAGE);
     }
 }

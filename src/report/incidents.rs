@@ -25,8 +25,10 @@ pub(crate) fn story(records: &Records) -> String {
     let events = log.effective();
     lines.extend(events.iter().filter_map(|stamped| told(&stamped.event)));
     lines.push(ending(&events, traces));
-    if log.n_unreadable > 0 {
-        lines.push(format!("{} lines of the log are unreadable", log.n_unreadable));
+    match log.n_unreadable {
+        0 => {}
+        1 => lines.push("1 line of the log is unreadable".to_owned()),
+        n => lines.push(format!("{n} lines of the log are unreadable")),
     }
     escape(&lines.join("\n")).into_owned() + "\n"
 }

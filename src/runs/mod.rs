@@ -63,7 +63,11 @@ pub enum Error {
     #[error(transparent)]
     Sweep(#[from] sweep::Error),
     /// Written by a newer ddprun.
-    #[error("`{}` has format {found}, and this ddprun reads formats up to {known}", path.display())]
+    #[error(
+        "`{}` was written by a newer ddprun: it has format {found}, and this ddprun reads formats up \
+         to {known}",
+        path.display()
+    )]
     Newer {
         /// The file.
         path: PathBuf,

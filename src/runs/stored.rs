@@ -137,7 +137,7 @@ impl StoredRun {
         if stored.format > FORMAT {
             let found = stored.format;
             return Err(unusable(format!(
-                "it has format {found}; this ddprun reads up to {FORMAT}"
+                "a newer ddprun wrote it, in format {found}; this one reads up to {FORMAT}"
             )));
         }
         let plan = StoredPlan::of(&stored.plan).map_err(|error| unusable(error.to_string()))?;

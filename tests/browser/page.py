@@ -200,6 +200,17 @@ def clicks(page, n_runs):
     assert 0 < left < 12, left
     expect(page.get_by_text(f"{left} of 12 trials")).to_be_visible()
     expect(page.locator('[data-card="importance"]')).to_contain_text("optimizer.lr")
+    # A dot for each trial in the history, and in the slice of each parameter.
+    expect(page.locator('[data-card="history"] circle')).to_have_count(12)
+    slices = page.locator('[data-card="slice"]')
+    expect(slices).to_have_count(2)
+    expect(slices.first.locator("circle")).to_have_count(12)
+    # What the brush leaves can be ticked alone, and its curves are those that are drawn.
+    page.get_by_role("button", name="tick only these").click()
+    expect(page.locator(".row:not(.unticked)")).to_have_count(left)
+    page.get_by_role("button", name="untick all").click()
+    page.get_by_role("button", name="tick all").click()
+    expect(page.locator(".row.unticked")).to_have_count(0)
     shot(page, "sweep")
     # One run: why it failed, its log, its phases.
     page.locator("#filter").fill("failed")
@@ -219,6 +230,8 @@ def clicks(page, n_runs):
     expect(phases).to_contain_text("for rank 1, 10 % of its time")
     usage = page.locator('[data-card="usage"]')
     expect(usage.locator("canvas")).to_have_count(3)
+    expect(page.locator('[data-chart^="GPU"]')).to_have_count(2)
+    expect(page.locator('[data-chart^="GPU"]:visible')).to_have_count(0)
     expect(usage).to_contain_text("rank 1 1.5 cores")
     expect(usage).to_contain_text("rank 0 400 MB")
     log = page.locator('[data-card="log"]')
@@ -258,8 +271,13 @@ def lives(page, run):
     row.click()
     page.keyboard.press("5")
     for _ in range(3):
-        run.train(50)
+        run.train(50).tell(gpus=True)
         expect(page.locator(".facts").first).to_contain_text(f"{run.step} of 1\u202f000", timeout=4000)
+    gpu, memory = (page.locator(f'[data-chart="{title}"]') for title in ["GPU utilization", "GPU memory in use"])
+    expect(gpu).to_contain_text("rank 0 90 %")
+    expect(gpu).not_to_contain_text("rank 1")
+    expect(memory).to_contain_text("rank 1 6 GB")
+    shot(page, "run-gpu")
     page.keyboard.press("1")
 
 

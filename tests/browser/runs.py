@@ -57,8 +57,8 @@ class Run:
         line = {"time": time + "Z", "step": step, "event": event, **fields}
         self.write("events.jsonl", json.dumps(line, separators=(",", ":")) + "\n")
 
-    def tell(self, ranks=2):
-        """What each rank has done so far; the last one is late."""
+    def tell(self, ranks=2, gpus=False):
+        """What each rank has done so far; the last one is late, and its GPU unknown."""
         seconds = 0.05 * self.step
         shares = dict(data=0.06, forward=0.24, backward=0.5, communication=0.08, optimizer=0.04, evaluation=0.06, checkpoint=0.02)
         phases = {name: [share * seconds * (1 + 0.1 * math.sin(rank)) for rank in range(ranks)] for name, share in shares.items()}
@@ -67,7 +67,8 @@ class Run:
         late = [0.0] * (ranks - 1) + [0.1 * own]
         cpu = [seconds * (1 + 0.5 * min(rank, 3)) for rank in range(ranks)]
         memory = [400_000_000 + 1_000_000 * rank for rank in range(ranks)]
-        self.event(self.step, "rank_stats", phase_seconds=phases, late_seconds=late, cpu_seconds=cpu, memory=memory)
+        gpu = dict(gpu_memory=[6_000_000_000] * ranks, gpu_utilization=[0.9] * (ranks - 1) + [None]) if gpus else {}
+        self.event(self.step, "rank_stats", phase_seconds=phases, late_seconds=late, cpu_seconds=cpu, memory=memory, **gpu)
         return self
 
     def train(self, steps):

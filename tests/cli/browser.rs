@@ -56,4 +56,7 @@ fn what_cannot_be_served_or_reported_is_said_in_words() {
         assert!(ended.stderr.contains("  do: "), "{words:?}: {}", ended.stderr);
     }
     assert!(!lab.path("x.html").exists());
+    lab.run_to(0, &["small.toml"]);
+    lab.run_to(0, &["report", "--html", "pages/of/x.html"]);
+    assert!(lab.path("pages/of/x.html").is_file());
 }

@@ -118,7 +118,10 @@ fn a_torn_a_newer_and_an_empty_run_do_not_hide_the_others() {
     assert_eq!(kinds, ["run", "run", "run", "unreadable"]);
     assert!(found[3]["reason"].as_str().unwrap().contains("has format 99"));
     let ended = lab.run_to(0, &["ls"]);
-    ended.says(&["has format 99, and this ddprun reads formats up to 1"]);
+    ended.says(&["by a newer ddprun: it has format 99, and this ddprun reads formats up to 1"]);
+    lab.run_to(0, &["ls", "logs/new"]).says(&["no run can be read"]);
+    lab.run_to(0, &["ls", "--tag", "absent"]).says(&["no run matches"]);
+    lab.run_to(2, &["ls", "nowhere"]).says(&["there is no run or folder `nowhere`"]);
     assert!(!ended.stdout.contains('\u{1b}'), "{}", ended.stdout);
 }
 
@@ -245,6 +248,11 @@ fn compare_shows_where_runs_differ_and_draws_their_curves() {
     let lr = keys.iter().find(|row| row["key"] == "optimizer.lr").unwrap();
     assert_eq!(lr["values"], serde_json::json!([0.001, 0.01]));
     assert!(lab.path("x.png").is_file());
+    lab.run_to(0, &["compare", "one", "two", "--out", "a/b/x.png"]);
+    assert!(lab.path("a/b/x.png").is_file());
+    let refused = lab.run_to(2, &["compare", "one", "two", "--out", "c/x.pdf"]);
+    refused.says(&["`c/x.pdf` would hold a PNG picture", "do: write `c/x.png`"]);
+    assert!(!lab.path("c").exists());
     lab.run_to(2, &["compare", "one", "one"]).says(&["is compared already"]);
     lab.run_to(2, &["compare", "one"]);
     lab.is_clean();

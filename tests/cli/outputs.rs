@@ -362,6 +362,16 @@ fn an_export_takes_a_run_and_refuses_what_is_none() {
     let refused = lab.run_to(2, &["checkpoint", "export", "small", "model.pt"]);
     refused.says(&["`model.pt` would hold safetensors", "do: write `model.safetensors`"]);
     assert!(!lab.path("model.pt").exists());
+    let refused = lab.run_to(2, &["checkpoint", "export", "small", "model.tflite"]);
+    refused.says(&["`model.tflite` would hold safetensors", "do: write `model.safetensors`, or"]);
+    let before = fs::read(&latest).unwrap();
+    for name in ["model.safetensors", "model.onnx"] {
+        let inside = lab.checkpoints().join("latest").join(name);
+        let refused = lab.run_to(2, &["checkpoint", "export", "small", inside.to_str().unwrap()]);
+        refused.says(&["would lie in a checkpoint", "do: name a file in another folder"]);
+    }
+    assert_eq!(fs::read(&latest).unwrap(), before);
+    lab.run_to(0, &["checkpoint", "verify", "small"]);
     for verb in [&["export", "nosuch", "x"][..], &["show", "nosuch"], &["verify", "nosuch"]] {
         let ended = lab.run_to(2, &[&["checkpoint"], verb].concat());
         ended.says(&["error: there is no run or checkpoint `nosuch`", "do: name a run"]);

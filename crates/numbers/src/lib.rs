@@ -1,5 +1,4 @@
-//! What every part of a training program shares, without a tensor: numbers with names, and
-//! counter-based random draws.
+#![doc = include_str!("../README.md")]
 
 pub mod units;
 pub mod arithmetic;

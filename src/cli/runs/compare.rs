@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 use crate::cli::runs::table::{aligned, cut};
 use crate::cli::runs_args::CompareArgs;
 use crate::cli::{Refusal, find_run, to_stderr, to_stdout};
+use crate::files;
 use crate::kinds::Kinds;
 use crate::launch::exit_code as exit;
 use crate::plan::Mode;
@@ -49,6 +50,7 @@ struct Values {
 
 /// `ddprun compare RUN RUN...`
 pub(crate) fn compare(args: &CompareArgs, kinds: &Kinds) -> Result<u8, Refusal> {
+    args.out.as_deref().map_or(Ok(()), refuse_name)?;
     let folders = folders(&args.runs)?;
     let runs = folders.iter().map(|folder| read(folder)).collect::<Result<Vec<_>, _>>();
     let runs = runs.map_err(|error| Refusal::of(exit::CHECKPOINT, &error, None))?;
@@ -56,7 +58,9 @@ pub(crate) fn compare(args: &CompareArgs, kinds: &Kinds) -> Result<u8, Refusal> 
     let environment = environment(&runs);
     let metrics = metrics(&runs, kinds);
     let path = args.out.clone().unwrap_or_else(|| folders[0].join(PNG));
-    let picture = draw(&runs, &path).map_err(|error| Refusal::of(exit::STORAGE, &error, None))?;
+    let storage = |error: &dyn std::error::Error| Refusal::of(exit::STORAGE, error, None);
+    files::create_parent(&path).map_err(|error| storage(&error))?;
+    let picture = draw(&runs, &path).map_err(|error| storage(&error))?;
     if args.json {
         let values = |rows: &Rows<String>| -> Vec<Value> {
             rows.iter().map(|(key, values)| json!({ "key": key, "values": values })).collect()
@@ -81,6 +85,20 @@ pub(crate) fn compare(args: &CompareArgs, kinds: &Kinds) -> Result<u8, Refusal> 
         to_stderr(&format!("curves: {}", path.display()));
     }
     Ok(code)
+}
+
+/// Refuses a picture whose name says another form.
+fn refuse_name(path: &Path) -> Result<(), Refusal> {
+    if path.extension().is_some_and(|end| end.eq_ignore_ascii_case("png")) {
+        return Ok(());
+    }
+    let meant = path.with_extension("png");
+    let page = format!(
+        "error: `{}` would hold a PNG picture\n  do: write `{}`",
+        path.display(),
+        meant.display()
+    );
+    Err(Refusal::new(exit::REFUSED, page))
 }
 
 /// The runs that are meant, each once.

@@ -40,7 +40,8 @@ pub(crate) fn ls(args: &LsArgs, kinds: &Kinds) -> Result<u8, Refusal> {
         to_stderr(&format!("note: {}: {}", unreadable.folder.display(), unreadable.why));
     }
     if listing.runs.is_empty() && listing.sweeps.is_empty() {
-        to_stderr("no run matches");
+        let is_filtered = !args.states.is_empty() || !args.tags.is_empty();
+        to_stderr(if is_filtered { "no run matches" } else { "no run can be read" });
     }
     let sorted = (args.sort != "start").then_some(args.sort.as_str());
     to_stdout(&page(&listing, sorted, columns()))
@@ -59,7 +60,9 @@ fn no_run(folder: &Path) -> Refusal {
         None => "`ddprun EXPERIMENT.toml` trains one; `ddprun ls FOLDER` looks into another folder"
             .to_owned(),
     };
-    let page = format!("error: there is no run under `{}`\n  do: {help}", folder.display());
+    let may_be_new = folder.is_dir() || folder == Path::new(find_run::LOGS);
+    let what = if may_be_new { "run under" } else { "run or folder" };
+    let page = format!("error: there is no {what} `{}`\n  do: {help}", folder.display());
     Refusal::new(exit::REFUSED, page)
 }
 

@@ -52,17 +52,20 @@ function waited(rank, seconds, whole) {
 export function usageCard() {
   const cpu = timeChart("CPU", (value) => `${number(value, 3)} cores`);
   const memory = timeChart("Memory", (value) => bytes(value));
+  const gpu = timeChart("GPU utilization", (value) => `${number(100 * value, 2)} %`);
+  const gpuMemory = timeChart("GPU memory in use", (value) => bytes(value));
   const late = timeChart("Others waited for it", (value) => `${number(100 * value, 2)} %`);
-  const root = h("section.card.usage", { "data-card": "usage" }, h("h2", {}, "Resources of each rank over time"), h("div.cards", {}, cpu.root, memory.root, late.root));
+  const charts = [cpu, memory, gpu, gpuMemory, late];
+  const root = h("section.card.usage", { "data-card": "usage" }, h("h2", {}, "Resources of each rank over time"), h("div.cards", {}, charts.map((chart) => chart.root)));
   return {
     show(usage) {
       if (!usage?.seconds?.length) return null;
       const isLate = usage.late.some((column) => column.some((value) => value > 0.01));
-      late.root.hidden = !isLate;
+      // What no rank knows has no chart: GPUs of a run on CPUs.
+      const shown = [[cpu, usage.cpu], [memory, usage.memory], [gpu, usage.gpu_utilization], [gpuMemory, usage.gpu_memory], [late, isLate ? usage.late : []]];
+      for (const [chart, columns] of shown) chart.root.hidden = !columns?.length;
       requestAnimationFrame(() => {
-        cpu.draw(usage.seconds, usage.cpu);
-        memory.draw(usage.seconds, usage.memory);
-        if (isLate) late.draw(usage.seconds, usage.late);
+        for (const [chart, columns] of shown) if (columns?.length) chart.draw(usage.seconds, columns);
       });
       return root;
     },

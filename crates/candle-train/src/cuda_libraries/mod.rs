@@ -126,6 +126,13 @@ static NCCL: Library = library(
     "`pip install nvidia-nccl-cu13` (for a driver of CUDA 12: nvidia-nccl-cu12)",
     code::<2>,
 );
+/// Only asked how busy a GPU is ([`nvml`]): nothing needs it.
+static NVML: Library = library(
+    "nvidia-ml",
+    &[("libnvidia-ml.so.1", 0)],
+    "it is installed with the NVIDIA driver",
+    code::<12>,
+);
 
 /// What every rank on a GPU calls, in the order in which they need one another.
 const NEEDED: [&Library; 5] = [&CUBLAS_LT, &CUBLAS, &CURAND, &NVRTC, &CUDNN];
@@ -155,6 +162,11 @@ pub fn check() -> Result<(), String> {
 /// As [`check`].
 pub fn check_nccl() -> Result<(), String> {
     NCCL.open().map(|_| ()).map_err(Clone::clone)
+}
+
+/// Where a function of NVML is, if that library is there and has it.
+pub fn nvml(function: &CStr) -> Option<usize> {
+    symbol(NVML.open().ok()?.handle, function)
 }
 
 /// Name and file of each library that this process has opened.
@@ -216,6 +228,7 @@ impl Library {
             "nvrtc" => c"nvrtcVersion",
             "cudnn" => c"cudnnGetVersion",
             "cudart" => c"cudaRuntimeGetVersion",
+            "nvidia-ml" => c"nvmlInit_v2",
             _ => c"ncclGetVersion",
         };
         let address = symbol(handle, known)?;

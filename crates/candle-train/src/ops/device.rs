@@ -1,6 +1,30 @@
-//! Which GPUs there are.
+//! Which GPUs there are, and what of one is in use.
+
+use candle_core::Device;
+use serde::{Deserialize, Serialize};
 
 use crate::units::Bytes;
+
+/// What of a GPU is in use, by all processes.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct GpuUsage {
+    /// Memory.
+    pub memory: Bytes,
+    /// Share of the last moments in which it computed, from 0 to 1; `None` if NVML does not tell.
+    pub utilization: Option<f64>,
+}
+
+/// What is in use of the GPU that `device` is; `None` on the CPU.
+#[cfg(not(feature = "cuda"))]
+pub fn gpu_usage(_device: &Device) -> Option<GpuUsage> {
+    None
+}
+
+/// What is in use of the GPU that `device` is; `None` on the CPU, or if the driver does not tell.
+#[cfg(feature = "cuda")]
+pub fn gpu_usage(device: &Device) -> Option<GpuUsage> {
+    super::cuda::Gpu::of_device(device).ok()?.usage()
+}
 
 /// Name and memory of the GPUs that CUDA shows, in its order, or why it shows none; `None` in a
 /// program without CUDA. No GPU is touched.
@@ -30,7 +54,7 @@ pub fn visible_gpus() -> Option<Result<Vec<(String, Bytes)>, String>> {
 ///
 /// The driver's.
 #[cfg(feature = "cuda")]
-pub fn open_gpu(ordinal: usize) -> candle_core::Result<candle_core::Device> {
+pub fn open_gpu(ordinal: usize) -> candle_core::Result<Device> {
     Ok(super::cuda::Gpu::open(ordinal)?.device())
 }
 
@@ -41,7 +65,7 @@ pub fn open_gpu(ordinal: usize) -> candle_core::Result<candle_core::Device> {
 ///
 /// The driver's.
 #[cfg(feature = "cuda")]
-pub fn take_gpu_peak(device: &candle_core::Device) -> candle_core::Result<Option<Bytes>> {
+pub fn take_gpu_peak(device: &Device) -> candle_core::Result<Option<Bytes>> {
     match super::cuda::Gpu::of_device(device) {
         Ok(gpu) => gpu.take_peak().map(|peak| Some(Bytes(peak))),
         Err(_) => Ok(None),

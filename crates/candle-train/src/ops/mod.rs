@@ -36,6 +36,8 @@ mod math;
 mod moving_average;
 mod multiple;
 mod newton_schulz;
+#[cfg(any(feature = "cuda", test))]
+mod nvml;
 #[cfg(feature = "cuda")]
 mod on_gpu;
 mod operation;
@@ -71,7 +73,7 @@ pub use conv::{
     ConvNorm, ConvOptions, Rounding, Slides, Window, conv_batch_norm, conv_transpose1d,
     conv_transpose2d, conv1d, conv2d,
 };
-pub use device::visible_gpus;
+pub use device::{GpuUsage, gpu_usage, visible_gpus};
 #[cfg(feature = "cuda")]
 pub use device::{open_gpu, take_gpu_peak};
 pub use drop_path::drop_path;

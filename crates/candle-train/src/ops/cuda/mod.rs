@@ -31,6 +31,7 @@ mod series;
 mod kernel_source;
 mod staging;
 mod constant_tables;
+mod usage;
 mod visible_devices;
 
 pub(super) use address::{Address, Half, of_tensor};
