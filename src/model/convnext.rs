@@ -3,15 +3,18 @@
 //!
 //! Keys: `features.0.{0,1}`, blocks of stage s at
 //! `features.{2s+1}.{i}.{layer_scale,block.0,block.2,block.3,block.5}`, between stages
-//! `features.{2s+2}.{0,1}`, `classifier.0`, `classifier.2`.
+//! `features.{2s+2}.{0,1}`, `classifier.0`, `classifier.2`. timm's names load as well.
 
+use std::path::Path;
 use std::sync::Arc;
 
 use candle_core::{Result, Tensor, bail};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{Architecture, Head, Model, Models};
+use super::hub::timm;
+use super::pretrained::Unfit;
+use super::{Architecture, Completion, Head, Model, Models};
 use crate::config::kind::Kind;
 use crate::nn::{
     self, Builder, Conv2d, ConvShape, DropPath, ForwardContext, Init, LayerNorm, Linear, Param,
@@ -99,6 +102,7 @@ impl Architecture for ConvNextConfig {
         }
         let (features, first) = (builder.pp("features"), self.size.width);
         let stem = features.pp(0);
+        self.call_by_timm(builder);
         let net = ConvNext {
             stem: conv(&stem.pp(0), channels, first, 4)?,
             stem_norm: norm(&stem.pp(1), first)?,
@@ -116,9 +120,46 @@ impl Architecture for ConvNextConfig {
     fn head(&self) -> Head {
         Head::Keys(&["classifier.2."])
     }
+
+    fn complete(
+        &self,
+        pretrained: Option<&Path>,
+        _: Option<u32>,
+    ) -> std::result::Result<Completion, Unfit> {
+        timm::complete(self.size.name, &[self.size.name], pretrained)
+    }
 }
 
 impl ConvNextConfig {
+    /// Says what timm calls each part.
+    fn call_by_timm(&self, builder: &Builder) {
+        let is = |own: String, other: String| builder.also_called(&own, other);
+        for (stage, &blocks) in self.size.blocks.iter().enumerate() {
+            let before = 2 * stage;
+            let between =
+                if stage == 0 { "stem".to_owned() } else { format!("stages.{stage}.downsample") };
+            for part in 0..2 {
+                is(format!("features.{before}.{part}"), format!("{between}.{part}"));
+            }
+            for i in 0..blocks {
+                let (own, other) =
+                    (format!("features.{}.{i}", before + 1), format!("stages.{stage}.blocks.{i}"));
+                let parts = [
+                    ("layer_scale", "gamma"),
+                    ("block.0", "conv_dw"),
+                    ("block.2", "norm"),
+                    ("block.3", "mlp.fc1"),
+                    ("block.5", "mlp.fc2"),
+                ];
+                for (part, name) in parts {
+                    is(format!("{own}.{part}"), format!("{other}.{name}"));
+                }
+            }
+        }
+        is("classifier.0".to_owned(), "head.norm".to_owned());
+        is("classifier.2".to_owned(), "head.fc".to_owned());
+    }
+
     fn stage(&self, features: &Builder, stage: usize) -> Result<Stage> {
         let (width, blocks) = (self.size.width << stage, self.size.blocks);
         let before: usize = blocks[..stage].iter().sum();

@@ -2,18 +2,21 @@
 //! and initialisation.
 //!
 //! Keys: `features.0`, `features.{stage}.{i}` of [inverted residuals](super::inverted_residual),
-//! `features.8`, `classifier.1`.
+//! `features.8`, `classifier.1`. timm's names load as well.
 
+use std::path::Path;
 use std::sync::Arc;
 
 use candle_core::{Result, Tensor, bail};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use super::hub::timm;
 use super::inverted_residual::{
     BlockOptions, ConvNorm, ConvSizes, InvertedResidual, Norms, Squeeze,
 };
-use super::{Architecture, Head, Model};
+use super::pretrained::Unfit;
+use super::{Architecture, Completion, Head, Model};
 use crate::config::kind::Kind;
 use crate::nn::{self, Builder, Dropout, ForwardContext, Init, Linear, Nonlinearity};
 use crate::onnx::{Graph, Value};
@@ -95,6 +98,7 @@ impl Architecture for EfficientNetConfig {
                 let skipped = self.stochastic_depth_prob * blocks.len() as f64 / total as f64;
                 let (builder, options) =
                     (features.pp(s + 1).pp(i), stage.options(inputs, i == 0, skipped));
+                options.call_by_timm(&builder, &format!("blocks.{s}.{i}"));
                 let block = InvertedResidual::new(&builder, options, &mut size, NORMS)?;
                 blocks.push(Arc::new(block));
                 inputs = stage.3;
@@ -102,7 +106,12 @@ impl Architecture for EfficientNetConfig {
         }
         let last = ConvSizes { inputs, outputs: FEATURES, kernel: 1, stride: 1, groups: 1 };
         let last = ConvNorm::new(&features.pp(STAGES.len() + 1), last, &mut size, NORMS, silu)?;
+        let parts = ["0.0", "0.1", "8.0", "8.1"];
+        for (part, other) in parts.iter().zip(["conv_stem", "bn1", "conv_head", "bn2"]) {
+            features.also_called(part, other);
+        }
         let (classifier, outputs) = (builder.pp("classifier"), plan.outputs);
+        classifier.also_called("1", "classifier");
         let init = Init::torch_default(outputs);
         let zeros = Some(Init::Constant(0.0));
         Ok(Box::new(EfficientNet {
@@ -120,6 +129,14 @@ impl Architecture for EfficientNetConfig {
 
     fn head(&self) -> Head {
         Head::Keys(&["classifier.1."])
+    }
+
+    fn complete(
+        &self,
+        pretrained: Option<&Path>,
+        _: Option<u32>,
+    ) -> std::result::Result<Completion, Unfit> {
+        timm::complete(Self::NAME, &[Self::NAME], pretrained)
     }
 }
 

@@ -8,6 +8,7 @@
 pub(super) mod gpt2;
 pub(super) mod llama;
 mod rope;
+pub(super) mod timm;
 
 use std::io;
 use std::path::Path;

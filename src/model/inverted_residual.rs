@@ -2,7 +2,7 @@
 //! more channels, depthwise, squeeze and excitation, 1x1 to few channels.
 //!
 //! Keys: `block.{i}.{0,1}` of convolutions and their norms, `block.{i}.{fc1,fc2}` of squeeze and
-//! excitation.
+//! excitation. timm's names load as well.
 
 use candle_core::{Result, Tensor};
 
@@ -109,6 +109,30 @@ pub(super) struct InvertedResidual {
     project: ConvNorm,
     /// Where x is added.
     drop_path: Option<DropPath>,
+}
+
+impl BlockOptions {
+    /// Says what timm calls the parts of the block at `builder`, which is its `other`.
+    pub(super) fn call_by_timm(&self, builder: &Builder, other: &str) {
+        let convs: &[[&str; 2]] = if self.expanded == self.inputs {
+            &[["conv_dw", "bn1"], ["conv_pw", "bn2"]]
+        } else {
+            &[["conv_pw", "bn1"], ["conv_dw", "bn2"], ["conv_pwl", "bn3"]]
+        };
+        let (block, last) = (builder.pp("block"), convs.len() - 1);
+        let squeeze = usize::from(self.squeeze.is_some());
+        for (i, names) in convs.iter().enumerate() {
+            let place = if i == last { i + squeeze } else { i };
+            for (part, name) in names.iter().enumerate() {
+                block.pp(place).also_called(&part.to_string(), format!("{other}.{name}"));
+            }
+        }
+        if self.squeeze.is_some() {
+            for (own, name) in [("fc1", "conv_reduce"), ("fc2", "conv_expand")] {
+                block.pp(last).also_called(own, format!("{other}.se.{name}"));
+            }
+        }
+    }
 }
 
 impl InvertedResidual {

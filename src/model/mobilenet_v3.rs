@@ -2,25 +2,32 @@
 //! and initialisation.
 //!
 //! Keys: `features.{i}`, of [inverted residuals](super::inverted_residual) between the first and
-//! the last convolution, `classifier.0`, `classifier.3`.
+//! the last convolution, `classifier.0`, `classifier.3`. timm's names load as well, if the norms are
+//! as theirs.
 
+use std::path::Path;
 use std::sync::Arc;
 
 use candle_core::{Result, Tensor, bail};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use super::hub::timm;
 use super::inverted_residual::{
     BlockOptions, ConvNorm, ConvSizes, InvertedResidual, Norms, Squeeze,
 };
-use super::{Architecture, Head, Model, Models};
+use super::pretrained::Unfit;
+use super::{Architecture, Completion, Head, Model, Models};
 use crate::config::kind::Kind;
+use crate::nn::state_dict::Misfit;
 use crate::nn::{self, Builder, Dropout, ForwardContext, Init, Linear, Nonlinearity};
 use crate::onnx::{Graph, Value};
 use crate::ops;
 use crate::plan::{Modality, ModelPlan};
 
-const NORMS: Norms = Norms { eps: 1e-3, momentum: 0.01 };
+const MOMENTUM: f64 = 0.01;
+/// Largest `norm_eps` of weights of timm, whose norms have 1e-5.
+const TIMMS_EPS: f64 = 1e-4;
 
 /// torchvision's `MobileNetV3` for small devices, 2.5 million parameters.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -29,6 +36,9 @@ pub struct MobileNetV3Config {
     /// dropout before the last layer.
     #[schemars(range(min = 0.0), extend("exclusiveMaximum" = 1.0))]
     pub dropout: f64,
+    /// eps of the batch norms; with 1e-5, weights of timm load by their names.
+    #[schemars(range(min = 0.0))]
+    pub norm_eps: f64,
     /// What its name says.
     #[serde(skip)]
     pub size: MobileNetV3Size,
@@ -46,7 +56,7 @@ pub enum MobileNetV3Size {
 
 impl Default for MobileNetV3Config {
     fn default() -> Self {
-        Self { dropout: 0.2, size: MobileNetV3Size::Small }
+        Self { dropout: 0.2, norm_eps: 1e-3, size: MobileNetV3Size::Small }
     }
 }
 
@@ -139,6 +149,7 @@ impl Architecture for MobileNetV3Config {
         let [channels, height, width] = plan.input[..] else {
             bail!("samples are (channels, height, width), not {:?}", plan.input)
         };
+        let norms = Norms { eps: self.norm_eps, momentum: MOMENTUM };
         let (rows, hidden) = match self.size {
             MobileNetV3Size::Small => (&SMALL[..], 1024),
             MobileNetV3Size::Large => (&LARGE[..], 1280),
@@ -146,16 +157,19 @@ impl Architecture for MobileNetV3Config {
         let (features, mut size, mut inputs) = (builder.pp("features"), [height, width], 16);
         let first = ConvSizes { inputs: channels, outputs: 16, kernel: 3, stride: 2, groups: 1 };
         let hard = Some(Nonlinearity::Hardswish);
-        let first = ConvNorm::new(&features.pp(0), first, &mut size, NORMS, hard)?;
+        let first = ConvNorm::new(&features.pp(0), first, &mut size, norms, hard)?;
         let mut blocks = Vec::new();
         for (i, row) in rows.iter().enumerate() {
             let builder = features.pp(i + 1);
-            let block = InvertedResidual::new(&builder, row.options(inputs), &mut size, NORMS)?;
+            let block = InvertedResidual::new(&builder, row.options(inputs), &mut size, norms)?;
             blocks.push(Arc::new(block));
             inputs = row.2;
         }
         let last = ConvSizes { inputs, outputs: 6 * inputs, kernel: 1, stride: 1, groups: 1 };
-        let last = ConvNorm::new(&features.pp(rows.len() + 1), last, &mut size, NORMS, hard)?;
+        let last = ConvNorm::new(&features.pp(rows.len() + 1), last, &mut size, norms, hard)?;
+        if self.norm_eps <= TIMMS_EPS {
+            self.call_by_timm(builder, rows);
+        }
         let classifier = builder.pp("classifier");
         Ok(Box::new(MobileNetV3 {
             first,
@@ -173,6 +187,52 @@ impl Architecture for MobileNetV3Config {
 
     fn head(&self) -> Head {
         Head::Keys(&["classifier.3."])
+    }
+
+    fn complete(
+        &self,
+        pretrained: Option<&Path>,
+        _: Option<u32>,
+    ) -> std::result::Result<Completion, Unfit> {
+        let theirs = match self.size {
+            MobileNetV3Size::Small => "mobilenetv3_small_100",
+            MobileNetV3Size::Large => "mobilenetv3_large_100",
+        };
+        timm::complete(self.name(), &[theirs], pretrained)
+    }
+
+    fn remedy(&self, misfit: &Misfit) -> Option<String> {
+        let is_timms = misfit.unexpected.iter().any(|(key, _)| key == "conv_stem.weight");
+        let help = "the names are those of timm, whose batch norms have another eps: set \
+                    `model.norm_eps = 1e-5`";
+        (is_timms && self.norm_eps > TIMMS_EPS).then(|| help.to_owned())
+    }
+}
+
+impl MobileNetV3Config {
+    /// Says what timm calls each part.
+    fn call_by_timm(&self, builder: &Builder, rows: &[Row]) {
+        let stages: &[usize] = match self.size {
+            MobileNetV3Size::Small => &[1, 2, 3, 2, 3],
+            MobileNetV3Size::Large => &[1, 2, 3, 4, 2, 3],
+        };
+        let features = builder.pp("features");
+        let (mut inputs, mut place) = (16, 0);
+        for (stage, &blocks) in stages.iter().enumerate() {
+            for i in 0..blocks {
+                let options = rows[place].options(inputs);
+                options.call_by_timm(&features.pp(place + 1), &format!("blocks.{stage}.{i}"));
+                inputs = options.outputs;
+                place += 1;
+            }
+        }
+        let (first, last) = (features.pp(0), features.pp(place + 1));
+        first.also_called("0", "conv_stem");
+        first.also_called("1", "bn1");
+        last.also_called("0", format!("blocks.{}.0.conv", stages.len()));
+        last.also_called("1", format!("blocks.{}.0.bn1", stages.len()));
+        builder.also_called("classifier.0", "conv_head");
+        builder.also_called("classifier.3", "classifier");
     }
 }
 

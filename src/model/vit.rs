@@ -4,7 +4,8 @@
 //! for images of another size are resampled.
 //!
 //! Keys: `cls_token`, `pos_embed`, `patch_embed.proj`,
-//! `blocks.{i}.{norm1,attn.qkv,attn.proj,norm2,mlp.fc1,mlp.fc2}`, `norm`, `head`.
+//! `blocks.{i}.{norm1,attn.qkv,attn.proj,norm2,mlp.fc1,mlp.fc2}`, `norm`, `head`. torchvision's names
+//! load as well.
 
 use std::sync::Arc;
 
@@ -111,6 +112,7 @@ impl Architecture for VitConfig {
         let grid = Grid { prefix: 1, sides: [height / patch, width / patch] };
         builder.is_grid_of_positions("pos_embed", grid);
         builder.is_embedding("cls_token");
+        call_by_torchvision(builder);
         Ok(Box::new(Vit {
             cls_token: builder.param("cls_token", &[1, 1, features], cls_token)?,
             pos_embed: builder.param("pos_embed", &[1, patches + 1, features], positions)?,
@@ -130,6 +132,36 @@ impl Architecture for VitConfig {
 
     fn head(&self) -> Head {
         Head::Keys(&["head."])
+    }
+}
+
+/// Says what torchvision calls each part; older files call the linear layers of
+/// `mlp` by names.
+fn call_by_torchvision(builder: &Builder) {
+    for (own, other) in [
+        ("cls_token", "class_token"),
+        ("pos_embed", "encoder.pos_embedding"),
+        ("patch_embed.proj", "conv_proj"),
+        ("norm", "encoder.ln"),
+        ("head", "heads.head"),
+    ] {
+        builder.also_called(own, other);
+    }
+    for layer in 0..LAYERS {
+        for (own, other) in [
+            ("norm1", "ln_1"),
+            ("attn.qkv.weight", "self_attention.in_proj_weight"),
+            ("attn.qkv.bias", "self_attention.in_proj_bias"),
+            ("attn.proj", "self_attention.out_proj"),
+            ("norm2", "ln_2"),
+            ("mlp.fc1", "mlp.0"),
+            ("mlp.fc1", "mlp.linear_1"),
+            ("mlp.fc2", "mlp.3"),
+            ("mlp.fc2", "mlp.linear_2"),
+        ] {
+            let other = format!("encoder.layers.encoder_layer_{layer}.{other}");
+            builder.also_called(&format!("blocks.{layer}.{own}"), other);
+        }
     }
 }
 

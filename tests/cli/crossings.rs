@@ -23,7 +23,7 @@ fn disturbed(lab: &Lab, points: &str, args: &[&str]) -> Ended {
 }
 
 /// A run on one rank, and the same disturbed in several ways.
-fn ends_alike_however_it_is_disturbed(make: fn() -> Lab, more: &[&str]) {
+pub(crate) fn ends_alike_however_it_is_disturbed(make: fn() -> Lab, more: &[&str]) {
     let whole = make();
     whole.run_to(0, &[&["small.toml", "distributed.devices=1"], more, &EACH[..]].concat());
     let expected = bits(&whole);

@@ -46,6 +46,7 @@ mod pairs;
 mod policies;
 mod predictions;
 mod power_loss;
+mod recipes;
 mod resume;
 mod running;
 mod same_run;

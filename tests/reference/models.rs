@@ -1,10 +1,11 @@
 //! Layers of `graph` and models of torchvision and timm against PyTorch (f64, `golden/layers.py`,
 //! `golden/models.py`): counts, outputs, gradients, running statistics.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use crate::golden::{
-    Collected, check_sum, fill, filled, flat, model_plan, near, near_summary, number, with,
+    Collected, check_sum, fill, filled, flat, model_plan, near, near_summary, number, weight, with,
 };
 use candle_core::{Device, Tensor, Var};
 use ddprun::config::kind::{Choice, Entry, Options};
@@ -363,5 +364,47 @@ fn counts_are_those_of_timm_and_torchvision() {
         let plan = if is_small { with(plan, &padded) } else { plan };
         let facts = Models::default().describe(&plan).unwrap();
         assert_eq!(*expected, facts.lengths().sum::<usize>(), "{name}");
+    }
+}
+
+/// Weights under the names of timm or torchvision, which are filled by those names.
+#[test]
+fn weights_load_by_the_names_of_the_other_library_and_answer_as_there() {
+    let text = include_str!("../golden/other_names.json");
+    let golden: Value = serde_json::from_str(text).unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let models = Models::default();
+    for (name, golden) in golden.as_object().unwrap() {
+        let tensors = golden["tensors"].as_array().unwrap().iter().map(|tensor| {
+            let mut words = tensor.as_str().unwrap().split(' ');
+            let name = words.next().unwrap().to_owned();
+            let shape: Vec<usize> = words.map(|side| side.parse().unwrap()).collect();
+            let values = Tensor::from_vec(weight(&name, &shape), shape, &Device::Cpu).unwrap();
+            (name, values)
+        });
+        let tensors: HashMap<String, Tensor> = tensors.collect();
+        let path = folder.path().join(format!("{name}.safetensors"));
+        candle_core::safetensors::save(&tensors, &path).unwrap();
+        let plan = |outputs, norm_eps: f64| {
+            let plan = model_plan(name, outputs, &[3, 32, 32], vec![]);
+            let eps = json!({ "norm_eps": norm_eps });
+            let plan = if name.starts_with("mobilenet") { with(plan, &eps) } else { plan };
+            ModelPlan { pretrained: Some(path.clone()), ..plan }
+        };
+        let whole = plan(10, 1e-5);
+        assert_eq!(models.check_pretrained(&whole), Ok(()), "{name}");
+        let (model, params) = models.instantiate(&whole, 1).unwrap();
+        let report = models.load_pretrained(&whole, &params).unwrap().unwrap();
+        assert_eq!((report.loaded, report.kept.len()), (tensors.len(), 0), "{name}");
+        let x = input("input.x", &[2, 3, 32, 32], 1.0);
+        let seen = model.forward(&x, &ForwardContext::eval(Precision::Fp32).direct()).unwrap();
+        near_summary(name, &seen, &golden["eval"]);
+        let head = ModelPlan { except_head: true, ..plan(7, 1e-5) };
+        assert_eq!(models.check_pretrained(&head), Ok(()), "{name}: all but its head");
+        let told = |plan: &ModelPlan| models.check_pretrained(plan).unwrap_err().help.unwrap();
+        assert!(told(&plan(7, 1e-5)).contains("`model.strict = \"except_head\"`"), "{name}");
+        if name.starts_with("mobilenet") {
+            assert!(told(&plan(10, 1e-3)).contains("`model.norm_eps = 1e-5`"), "{name}");
+        }
     }
 }

@@ -3,7 +3,10 @@
 //! `candle_nn::VarMap` is a hash map whose order differs per process; ranks that reduce by position
 //! need registration order. Names are PyTorch's state-dict keys, so safetensors move both ways.
 
+mod other_names;
+
 use std::cell::Cell;
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -27,6 +30,7 @@ pub struct Params {
     drops: bool,
     embeddings: Vec<String>,
     grids: Vec<(String, Grid)>,
+    other_names: BTreeMap<String, String>,
     needs_cpu: Option<String>,
 }
 

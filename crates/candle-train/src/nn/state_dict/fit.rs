@@ -34,6 +34,8 @@ pub struct Wanted {
     pub counters: Vec<String>,
     /// Tensors of positions of images, which a file may hold for images of another size.
     pub grids: Vec<(String, Grid)>,
+    /// Names of modules and tensors in weights of another library, and the model's names of them.
+    pub other_names: BTreeMap<String, String>,
 }
 
 impl Wanted {
@@ -49,7 +51,17 @@ impl Wanted {
             aliases: params.aliases().iter().map(alias).collect(),
             counters: params.counters().iter().map(|c| c.name().to_owned()).collect(),
             grids: params.grids().to_vec(),
+            other_names: params.other_names().clone(),
         }
+    }
+
+    /// The model's name of what another library calls `key`, if it is one of its tensors.
+    fn renamed(&self, key: &str) -> Option<String> {
+        if let Some(name) = self.other_names.get(key) {
+            return Some(name.clone());
+        }
+        let (module, tensor) = key.rsplit_once('.')?;
+        self.other_names.get(module).map(|module| format!("{module}.{tensor}"))
     }
 
     /// The first component, with its dot, if all tensors have the same.
@@ -134,7 +146,7 @@ pub struct Misfit {
 
 /// Compares `header` with what is `wanted`. The wrappers' `module.` and `_orig_mod.` are stripped
 /// from keys; if all of the model's keys share a first component (`resnet18.`) that none of the
-/// file's has, it is put before them.
+/// file's has, it is put before them. Names of another library become the model's.
 ///
 /// # Errors
 ///
@@ -174,7 +186,12 @@ fn renamed<'a>(wanted: &Wanted, header: &'a Header) -> BTreeMap<String, (&'a str
         .unwrap_or_default();
     let is_alias = |key: &str| wanted.aliases.iter().any(|(alias, _)| alias == key);
     let ours = |key: String| if is_alias(&key) { key } else { format!("{prefix}{key}") };
-    plain.into_iter().map(|(key, held)| (ours(key), held)).collect()
+    let named: BTreeMap<_, _> = plain.into_iter().map(|(key, held)| (ours(key), held)).collect();
+    if wanted.other_names.is_empty() {
+        return named;
+    }
+    let own = |key: &str| wanted.renamed(key).filter(|name| !named.contains_key(name));
+    named.iter().map(|(key, held)| (own(key).unwrap_or_else(|| key.clone()), *held)).collect()
 }
 
 /// What is left of the file, and what was found.
@@ -224,20 +241,23 @@ impl<'a> Comparing<'a> {
     ) -> Option<Origin> {
         let free = self.may_differ(name);
         match self.file.remove(name) {
-            Some((key, held)) => match layout(name, shape, &held.shape, grid, is_conv1d) {
-                Some(layout) => {
-                    self.fit.report.loaded += 1;
-                    if !matches!(held.dtype, Dtype::F32 | Dtype::F64 | Dtype::F16 | Dtype::BF16) {
-                        self.misfit.typed.push((name.to_owned(), held.dtype));
+            Some((key, held)) => {
+                match layout(name, shape, &lying(name, shape, key, held), grid, is_conv1d) {
+                    Some(layout) => {
+                        self.fit.report.loaded += 1;
+                        if !matches!(held.dtype, Dtype::F32 | Dtype::F64 | Dtype::F16 | Dtype::BF16)
+                        {
+                            self.misfit.typed.push((name.to_owned(), held.dtype));
+                        }
+                        return Some(Origin { key: key.to_owned(), layout });
                     }
-                    return Some(Origin { key: key.to_owned(), layout });
+                    None if free => self.fit.report.ignored.push(name.to_owned()),
+                    None => {
+                        let theirs = held.shape.clone();
+                        self.misfit.mismatched.push((name.to_owned(), shape.to_vec(), theirs));
+                    }
                 }
-                None if free => self.fit.report.ignored.push(name.to_owned()),
-                None => {
-                    let theirs = held.shape.clone();
-                    self.misfit.mismatched.push((name.to_owned(), shape.to_vec(), theirs));
-                }
-            },
+            }
             None if free || is_adapter(name) => {}
             None => self.misfit.missing.push((name.to_owned(), shape.to_vec())),
         }
@@ -276,6 +296,15 @@ impl<'a> Comparing<'a> {
         let fits = [missing.len(), unexpected.len(), mismatched.len(), typed.len()] == [0; 4];
         if fits { Ok(self.fit) } else { Err(self.misfit) }
     }
+}
+
+/// The shape of a tensor of the file. Another library, by whose `key` it is called, may have more or
+/// fewer sides of length 1: a convolution of one pixel for a linear layer.
+fn lying(name: &str, ours: &[usize], key: &str, held: &Held) -> Vec<usize> {
+    let sides = |shape: &[usize]| shape.iter().filter(|&&n| n != 1).copied().collect::<Vec<_>>();
+    let is_others = !name.ends_with(&unwrapped(key));
+    let theirs = &held.shape;
+    if is_others && sides(ours) == sides(theirs) { ours.to_vec() } else { theirs.clone() }
 }
 
 /// How numbers of shape `theirs` become those of `ours`; `None` if they cannot.
@@ -328,6 +357,44 @@ mod tests {
         let found = fit(&model, &file, Strict::All).unwrap();
         let origin = Origin { key: "_orig_mod.fc.weight".to_owned(), layout: Layout::Same };
         assert_eq!(found.origins, [Some(origin)]);
+    }
+
+    #[test]
+    fn names_of_another_library_become_the_models() {
+        let names = [("blocks.0.conv", "features.1.0"), ("blocks.0.gamma", "features.1.scale")];
+        let names = names.map(|(other, own)| (other.to_owned(), own.to_owned()));
+        let counter = "features.1.0.num_batches_tracked".to_owned();
+        let model = Wanted {
+            other_names: names.into(),
+            counters: vec![counter],
+            ..wanted(&[("features.1.0.weight", &[4, 2]), ("features.1.scale", &[4, 1, 1])])
+        };
+        let keys = |file: &[(&str, &[usize])]| {
+            let found = fit(&model, &header(file), Strict::All)?;
+            let key = |origin: Option<Origin>| origin.map(|origin| (origin.key, origin.layout));
+            Ok::<_, Misfit>(found.origins.into_iter().map(key).collect::<Vec<_>>())
+        };
+        let of = |key: &str| Some((key.to_owned(), Layout::Same));
+        let theirs: [(&str, &[usize]); 2] =
+            [("module.blocks.0.conv.weight", &[4, 2, 1, 1]), ("module.blocks.0.gamma", &[4])];
+        let expected = theirs.map(|(key, _)| of(key));
+        assert_eq!(keys(&theirs).unwrap(), expected);
+        let own: [(&str, &[usize]); 2] =
+            [("features.1.0.weight", &[4, 2]), ("features.1.scale", &[4, 1, 1])];
+        assert_eq!(keys(&own).unwrap(), own.map(|(key, _)| of(key)));
+        // Both names of one tensor, and a shape of the model's own that differs.
+        let twice = keys(&[own[0], own[1], ("blocks.0.gamma", &[4])]).unwrap_err();
+        assert_eq!(twice.unexpected, [("blocks.0.gamma".to_owned(), vec![4])]);
+        let flat = keys(&[own[0], ("features.1.scale", &[4])]).unwrap_err();
+        assert_eq!(flat.mismatched.len(), 1);
+        let counted = (
+            "blocks.0.conv.num_batches_tracked".to_owned(),
+            Held { dtype: Dtype::I64, shape: vec![] },
+        );
+        let mut file = header(&theirs);
+        file.insert(counted.0.clone(), counted.1);
+        let found = fit(&model, &file, Strict::All).unwrap();
+        assert_eq!(found.counters, [Some(counted.0)]);
     }
 
     #[test]

@@ -1,0 +1,55 @@
+//! Models of timm, whose `config.json` names the architecture.
+
+use std::path::Path;
+
+use super::{Config, FILE};
+use crate::model::Completion;
+use crate::model::config_json::{Error, read};
+use crate::model::pretrained::Unfit;
+
+/// Nothing more than `model` knows itself, if the `config.json` beside the weights `pretrained`
+/// names one of `architectures` or none. Some others have the same tensors, but other paddings or
+/// norms (`tf_efficientnet_b0`).
+///
+/// # Errors
+///
+/// It names another architecture.
+pub(in crate::model) fn complete(
+    model: &'static str,
+    architectures: &[&str],
+    pretrained: Option<&Path>,
+) -> Result<Completion, Unfit> {
+    let path = pretrained.and_then(Path::parent).map(|folder| folder.join(FILE));
+    let Some(path) = path else { return Ok(Completion::default()) };
+    let config: Config = read(&path, "a model of timm").unwrap_or_default();
+    match config.get("architecture").and_then(serde_json::Value::as_str) {
+        Some(other) if !architectures.contains(&other) => {
+            let what = format!("`architecture` = {other:?}");
+            Err(Unfit::of_description(&Error::Unknown { path, model, what }))
+        }
+        _ => Ok(Completion::default()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+
+    use super::*;
+
+    #[test]
+    fn another_architecture_with_the_same_tensors_is_refused_by_its_name() {
+        let folder = tempfile::tempdir().unwrap();
+        let weights = folder.path().join("model.safetensors");
+        let told = |config: &str| {
+            let mut file = std::fs::File::create(folder.path().join(FILE)).unwrap();
+            file.write_all(config.as_bytes()).unwrap();
+            complete("efficientnet_b0", &["efficientnet_b0"], Some(&weights))
+        };
+        let unfit = told(r#"{"architecture": "tf_efficientnet_b0"}"#).unwrap_err();
+        assert!(unfit.what.contains("`architecture` = \"tf_efficientnet_b0\""), "{unfit}");
+        for same in [r#"{"architecture": "efficientnet_b0"}"#, "{}", "no JSON"] {
+            assert_eq!(told(same).unwrap(), Completion::default());
+        }
+    }
+}

@@ -1,0 +1,291 @@
+//! Whole recipes, in which many features meet: four ranks, one, a rank that is killed, a parent that
+//! is killed, passes of other sizes, a last step that does not fill all ranks, bf16, a sweep.
+
+use std::fmt::Write;
+
+use serde_json::Value;
+
+use crate::crossings::ends_alike_however_it_is_disturbed;
+use crate::lab::Lab;
+
+/// A residual network by classes that are drawn alike: augmentation, a weighted focal loss, LAMB
+/// with noise on its gradients, gradual unfreezing, synchronised batch norms, averaged weights.
+const IMAGES: &str = r#"schema = 1
+
+[experiment]
+name = "small"
+seed = 5
+
+[model]
+name = "resnet8"
+
+[data]
+name = "shapes"
+dir = "data/shapes"
+classes = 3
+train_per_class = 9
+val_per_class = 4
+image_size = 16
+num_workers = 1
+drop_last = false
+sampler = "balanced"
+
+[[data.transforms.train]]
+name = "trivial_augment_wide"
+
+[[data.transforms.train]]
+name = "random_vertical_flip"
+
+[[data.transforms.train]]
+name = "gaussian_blur"
+kernel_size = 3
+
+[[data.transforms.train]]
+name = "random_erasing"
+p = 0.5
+
+[train]
+epochs = 3
+batch_size = 3
+global_batch_size = 12
+clip_grad_norm = 1.0
+gradient_noise = 0.01
+
+[loss]
+name = "focal"
+gamma = 1.5
+class_weights = "balanced"
+
+[optimizer]
+name = "lamb"
+lr = 0.02
+no_decay = ["norm", "bias"]
+
+[[optimizer.groups]]
+match = "conv1"
+frozen = true
+
+[[optimizer.groups]]
+match = "layer1"
+unfreeze_at_epoch = 2
+
+[[optimizer.groups]]
+match = "layer2"
+unfreeze_at_epoch = 1
+lr_factor = 0.5
+
+[ema]
+decay = 0.8
+use_buffers = true
+
+[validation]
+metrics = ["auroc", "precision"]
+
+[checkpoint]
+monitor = "val/f1"
+mode = "max"
+
+[distributed]
+devices = 2
+sync_batchnorm = true
+threads_per_rank = 1
+timeout = "60s"
+"#;
+
+/// A transformer of images that are repeated and mixed: Muon with a rate for each layer, a group that
+/// is frozen later, weights averaged in the end.
+const MIXED: &str = r#"schema = 1
+
+[experiment]
+name = "small"
+seed = 5
+
+[model]
+name = "graph"
+layers = [
+    { name = "conv2d", key = "patches", out_channels = 8, kernel_size = 4, stride = 4 },
+    { name = "tokens" },
+    { name = "class_token", key = "token" },
+    { name = "position_embedding", key = "positions" },
+    { name = "repeat", key = "blocks", times = 2, layers = [
+        { name = "residual", layers = [
+            { name = "layer_norm", key = "norm1" },
+            { name = "attention", key = "attn", n_heads = 2, p = 0.1 },
+            { name = "stochastic_depth", p = 0.2 },
+        ] },
+        { name = "residual", layers = [
+            { name = "layer_norm", key = "norm2" },
+            { name = "linear", key = "fc1", out_features = 16 },
+            { name = "gelu" },
+            { name = "linear", key = "fc2", out_features = 8 },
+        ] },
+    ] },
+    { name = "layer_norm", key = "norm" },
+    { name = "select" },
+    { name = "linear", key = "head" },
+]
+
+[data]
+name = "shapes"
+dir = "data/shapes"
+classes = 3
+train_per_class = 9
+val_per_class = 4
+image_size = 16
+num_workers = 1
+drop_last = false
+aug_repeats = 3
+transforms.train = [{ name = "rand_augment" }]
+
+[data.mixup]
+mixup_alpha = 0.8
+cutmix_alpha = 1.0
+mode = "pair"
+off_epoch = 2
+
+[train]
+epochs = 3
+batch_size = 3
+global_batch_size = 12
+
+[loss]
+name = "cross_entropy"
+label_smoothing = 0.1
+
+[optimizer]
+name = "muon"
+lr = 0.02
+layer_decay = 0.7
+no_decay = ["norm", "bias", "embedding"]
+
+[[optimizer.groups]]
+match = "patches"
+freeze_at_epoch = 1
+
+[swa]
+start = "4 steps"
+every = "2 steps"
+
+[distributed]
+devices = 2
+threads_per_rank = 1
+timeout = "60s"
+"#;
+
+/// A table of words, dates and empty cells with several labels, held back by patients: Adafactor, a
+/// group with another rate, slow weights.
+const LABELS: &str = r#"schema = 1
+
+[experiment]
+name = "small"
+seed = 5
+
+[model]
+name = "mlp"
+hidden = [8]
+embedding_dim = 2
+
+[data]
+name = "csv"
+train_file = "rows.csv"
+target = ["cat", "dog"]
+group = "patient"
+ignore = ["id"]
+val_fraction = 0.2
+test_fraction = 0.1
+fraction = 0.9
+num_workers = 0
+drop_last = false
+
+[data.features]
+categorical = "auto"
+dates = ["seen"]
+missing = "median"
+missing_indicator = true
+
+[train]
+epochs = 3
+batch_size = 3
+global_batch_size = 12
+
+[loss]
+name = "bce_with_logits"
+pos_weight = "balanced"
+
+[optimizer]
+name = "adafactor"
+lr = 0.05
+
+[[optimizer.groups]]
+match = "*.bias"
+lr_factor = 2.0
+
+[lookahead]
+k = 2
+
+[checkpoint]
+monitor = "val/average_precision"
+mode = "max"
+
+[distributed]
+devices = 2
+threads_per_rank = 1
+timeout = "60s"
+"#;
+
+/// The recipe of labels with its table.
+fn labels() -> Lab {
+    let lab = Lab::with(LABELS);
+    let row = |mut rows: String, i: u32| {
+        let size = if i % 7 == 3 { String::new() } else { (10 + i * i % 13).to_string() };
+        let (colour, month) = (["red", "blue", ""][i as usize % 3], i % 12 + 1);
+        let (cat, dog) = (u32::from(i % 3 == 0), u32::from(i % 4 == 1));
+        let _ = writeln!(rows, "{i},p{},{size},{colour},2024-{month:02}-17,{cat},{dog}", i / 2);
+        rows
+    };
+    let header = "id,patient,size,colour,seen,cat,dog\n".to_owned();
+    lab.write("rows.csv", (0..60).fold(header, row));
+    lab
+}
+
+const HALF: [&str; 2] = ["train.precision=bf16", "train.batch_size=1"];
+
+#[test]
+fn a_recipe_of_images_has_the_same_bits_on_four_ranks_and_after_kills() {
+    ends_alike_however_it_is_disturbed(|| Lab::with(IMAGES), &[]);
+    ends_alike_however_it_is_disturbed(|| Lab::with(IMAGES), &HALF);
+}
+
+#[test]
+fn a_recipe_of_mixed_images_has_the_same_bits_on_four_ranks_and_after_kills() {
+    ends_alike_however_it_is_disturbed(|| Lab::with(MIXED), &[]);
+    ends_alike_however_it_is_disturbed(|| Lab::with(MIXED), &HALF);
+}
+
+#[test]
+fn a_recipe_of_labels_has_the_same_bits_on_four_ranks_and_after_kills() {
+    ends_alike_however_it_is_disturbed(labels, &[]);
+    ends_alike_however_it_is_disturbed(labels, &HALF);
+}
+
+#[test]
+fn trials_of_a_recipe_agree_whatever_the_size_of_their_passes() {
+    let lab = labels();
+    let spaces = ["train.batch_size=1,3", "optimizer.lr=0.01,0.03"];
+    let ended = lab.run_to(0, &[&["sweep", "small.toml", "--json"], &spaces[..]].concat());
+    let found: Value = serde_json::from_str(&ended.stdout).unwrap();
+    let trial = |trial: &Value| {
+        let values = &trial["values"];
+        let size = values["train.batch_size"].as_u64().unwrap();
+        (size, values["optimizer.lr"].as_f64().unwrap(), trial["value"].as_f64().unwrap())
+    };
+    let trials: Vec<(u64, f64, f64)> =
+        found["trials"].as_array().unwrap().iter().map(trial).collect();
+    assert_eq!(trials.len(), 4, "{trials:?}");
+    for (size, lr, value) in &trials {
+        let others = trials.iter().filter(|other| other.1 == *lr && other.0 != *size);
+        let apart: Vec<f64> = others.map(|other| (other.2 - value).abs()).collect();
+        assert!(apart.len() == 1 && apart[0] < 1e-3, "{trials:?}");
+    }
+    lab.is_clean();
+}

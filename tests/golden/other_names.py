@@ -1,0 +1,37 @@
+"""Writes other_names.json: models of timm 1.0.31 and torchvision 0.29 (PyTorch 2.15, f64) that ddprun has under the names
+of the other library: names and shapes of their state dicts, and what they answer.
+
+    python tests/golden/other_names.py > tests/golden/other_names.json
+"""
+
+import timm
+import torch
+from torchvision.models import VisionTransformer
+
+from filled import fill_model, given, keys, summary, write
+
+SHAPE = (2, 3, 32, 32)
+
+
+def case(model):
+    model = fill_model(model).eval()
+    tensors = [(name, shape) for name, shape in keys(model) if not name.endswith("num_batches_tracked")]
+    with torch.no_grad():
+        return {
+            "tensors": [" ".join([name, *map(str, shape)]) for name, shape in tensors],
+            "eval": summary(model(given("input.x", SHAPE))),
+        }
+
+
+TIMM = {
+    "convnext_tiny": "convnext_tiny",
+    "efficientnet_b0": "efficientnet_b0",
+    "mobilenet_v3_small": "mobilenetv3_small_100",
+    "mobilenet_v3_large": "mobilenetv3_large_100",
+}
+
+golden = {name: case(timm.create_model(theirs, num_classes=10)) for name, theirs in TIMM.items()}
+golden["vit_tiny"] = case(VisionTransformer(
+    image_size=32, patch_size=16, num_layers=12, num_heads=3, hidden_dim=192, mlp_dim=768, num_classes=10,
+))
+write(golden)
