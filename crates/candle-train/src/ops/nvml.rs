@@ -12,7 +12,7 @@ const SUCCESS: c_int = 0;
 #[derive(Default)]
 struct Rates {
     gpu: c_uint,
-    memory: c_uint,
+    _memory: c_uint,
 }
 
 type Init = unsafe extern "C" fn() -> c_int;
@@ -98,7 +98,7 @@ mod tests {
     extern "C" fn get_rates(device: usize, rates: *mut Rates) -> c_int {
         assert_eq!(device, HANDLE);
         // SAFETY: a place for one answer.
-        unsafe { *rates = Rates { gpu: 37, memory: 12 } };
+        unsafe { *rates = Rates { gpu: 37, _memory: 12 } };
         SUCCESS
     }
 
