@@ -138,7 +138,11 @@ fn start_writer(
 ) -> Result<Writer, Error> {
     let (folder, checkpoint) = (run.checkpoints.clone(), plan.checkpoint.clone());
     let destination = Destination { folder, plan: checkpoint, records };
-    Ok(Writer::start(destination, &snapshot(plan, engine))?)
+    let mut snapshot = snapshot(plan, engine);
+    // What other ranks keep has room in the copy.
+    let all = Moments::of_all(plan, snapshot.params, snapshot.state.step);
+    snapshot.moments = &all;
+    Ok(Writer::start(destination, &snapshot)?)
 }
 
 /// What a checkpoint made now would hold.
