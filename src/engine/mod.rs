@@ -111,6 +111,7 @@ pub(crate) use batch_to_device::DeviceTensors;
 pub use clock::Clock;
 pub use error::Error;
 pub use evaluate::{Evaluation, Split, Worst};
+pub(crate) use ownership::keeps;
 pub use profile_pass::{PassProfile, profile_pass};
 pub use scaler::Scaler;
 pub use state::{EarlyStopping, EpochSums, SwaState, TrainState, is_better};

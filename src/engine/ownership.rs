@@ -39,8 +39,11 @@ pub(super) struct Division {
 
 impl Ownership {
     /// As the plan asks for; `None` where every rank keeps everything.
-    pub(super) fn new(plan: &Plan, params: &Params, collective: &dyn Collective) -> Option<Self> {
-        let (rank, world) = (collective.rank(), collective.world_size());
+    pub(super) fn new(
+        plan: &Plan,
+        params: &Params,
+        (rank, world): (Rank, WorldSize),
+    ) -> Option<Self> {
         let shard = plan.distributed.shard;
         if shard == Sharding::None || world == WorldSize::ONE {
             return None;
@@ -91,9 +94,15 @@ impl Ownership {
     }
 }
 
+/// Whether `rank` keeps the moments of a parameter under `plan`.
+pub(crate) fn keeps(plan: &Plan, params: &Params, rank: Rank) -> impl Fn(usize) -> bool {
+    let ownership = Ownership::new(plan, params, (rank, plan.distributed.world_size));
+    move |index| ownership.as_ref().is_none_or(|ownership| ownership.is_mine(index))
+}
+
 impl Engine {
     /// Whether this rank moves a parameter, and keeps its moments.
-    pub(super) fn keeps(&self, parameter: usize) -> bool {
+    pub(crate) fn keeps(&self, parameter: usize) -> bool {
         self.ownership.as_ref().is_none_or(|ownership| ownership.is_mine(parameter))
     }
 

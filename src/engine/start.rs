@@ -58,7 +58,8 @@ impl Engine {
         let layout = freezing::layout(&plan, &params);
         let device = device(&params);
         let joint = JointPasses::new(&plan, &params, &collective)?;
-        let ownership = Ownership::new(&plan, &params, collective.as_ref()).map(Arc::new);
+        let place = (collective.rank(), collective.world_size());
+        let ownership = Ownership::new(&plan, &params, place).map(Arc::new);
         let held = (layout, ownership.clone());
         let reducer = reducer(&plan, &params, &collective, held, &moments)?;
         let sink = reducer.sink();

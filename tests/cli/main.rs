@@ -49,6 +49,7 @@ mod power_loss;
 mod resume;
 mod running;
 mod same_run;
+mod sharded;
 mod stops;
 mod strace;
 mod surroundings;
