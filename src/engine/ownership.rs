@@ -190,6 +190,26 @@ impl Engine {
         if self.trained[index] { Moments::lengths(plan, index, param.shape()) } else { [0, 0] }
     }
 
+    /// What all ranks together keep, in vectors of at most one element: which of them there are says
+    /// how large a checkpoint is.
+    pub(crate) fn outline_of_moments(&self) -> Vec<Moments> {
+        let one = |is_there: bool| vec![0.0; usize::from(is_there)];
+        let mut outline: Vec<Moments> = self
+            .moments
+            .iter()
+            .map(|Moments { first, second, average }| Moments {
+                first: one(!first.is_empty()),
+                second: one(!second.is_empty()),
+                average: one(!average.is_empty()),
+            })
+            .collect();
+        for (index, param) in self.params.parameters().iter().enumerate() {
+            let [first, second] = self.moment_lengths(index, param);
+            (outline[index].first, outline[index].second) = (one(first > 0), one(second > 0));
+        }
+        outline
+    }
+
     /// Has the ranks in `on` hold the moments of all parameters, as [`Engine::moments`] of plain
     /// DDP, until [`Engine::release_moments`]. Every rank must call it; without sharding nothing
     /// happens.

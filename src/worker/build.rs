@@ -141,10 +141,9 @@ fn start_writer(
 ) -> Result<Writer, Error> {
     let (folder, checkpoint) = (run.checkpoints.clone(), plan.checkpoint.clone());
     let destination = Destination { folder, plan: checkpoint, records };
-    let mut snapshot = snapshot(plan, engine);
     // What other ranks keep has room in the copy.
-    let all = Moments::of_all(plan, snapshot.params, snapshot.state.step);
-    snapshot.moments = &all;
+    let outline = engine.outline_of_moments();
+    let snapshot = Snapshot { moments: &outline, ..snapshot(plan, engine) };
     Ok(Writer::start(destination, &snapshot)?)
 }
 
