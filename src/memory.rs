@@ -13,7 +13,7 @@ use std::os::unix::fs::FileExt;
 use std::ptr::{self, NonNull};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
-use rustix::mm::{MapFlags, ProtFlags};
+use rustix::mm::{Advice, MapFlags, ProtFlags};
 
 use crate::plan::KEPT_SHARE;
 use crate::units::Bytes;
@@ -102,6 +102,35 @@ fn status(key: &str) -> Option<Bytes> {
     let status = std::fs::read_to_string("/proc/self/status").ok()?;
     let line = status.lines().find_map(|line| line.strip_prefix(key))?;
     line.trim().strip_suffix(" kB")?.parse().ok().map(|kib: u64| Bytes(kib << 10))
+}
+
+/// Whose pages values lie in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Pages {
+    /// This process's.
+    Private,
+    /// Shared memory's, mapped by several processes.
+    Shared,
+}
+
+/// Gives the whole pages among those of `values` back to the system; they come again, as zeros,
+/// when they are next touched. A system that refuses leaves everything as it is.
+pub(crate) fn release_pages(values: &mut [f32], pages: Pages) {
+    let range = values.as_mut_ptr_range();
+    // The system's, which is larger than [`PAGE`] on some: it rounds lengths up.
+    let page = rustix::param::page_size();
+    let start = range.start.addr().next_multiple_of(page);
+    let end = range.end.addr() / page * page;
+    if start >= end {
+        return;
+    }
+    let advice = match pages {
+        Pages::Private => Advice::LinuxDontNeed,
+        Pages::Shared => Advice::LinuxRemove,
+    };
+    let first = range.start.with_addr(start);
+    // SAFETY: the pages lie inside `values`, which is borrowed mutably; any bits are an f32.
+    let _ = unsafe { rustix::mm::madvise(first.cast(), end - start, advice) };
 }
 
 /// The allocator, which a program installs in its own binary; the `ddprun` command does. Without it

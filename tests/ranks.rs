@@ -92,6 +92,59 @@ fn sums_are_the_fixed_tree_bit_for_bit_on_all_ranks_whatever_the_lengths() {
 }
 
 #[test]
+fn each_rank_gets_the_sum_of_its_own_part_in_the_same_tree() {
+    let (n, gradients) = (100_003, 2 * 100_096);
+    for world in [1, 2, 3, 5] {
+        let right = bits(&expected(world, n));
+        // Two ranges for each rank, the last rank none.
+        let ranks = world as usize;
+        let part = |rank: usize| match rank {
+            last if last + 1 == ranks && ranks > 1 => Vec::new(),
+            rank => {
+                vec![rank * 4096..rank * 4096 + 4000, 50_000 + rank * 64..50_000 + rank * 64 + 9]
+            }
+        };
+        let parts: Vec<_> = (0..ranks).map(part).collect();
+        let sums = spawn(world, gradients, TIMEOUT, |group| {
+            let mut segments = group.segments(&[n, 7]).unwrap();
+            let (rank, segment) = (group.rank(), &mut segments[0]);
+            let mut found = Vec::new();
+            // Twice: what was given back to the system is written anew.
+            for _ in 0..2 {
+                segment.iter_mut().enumerate().for_each(|(i, v)| *v = value(rank.0, i));
+                group.reduce_scatter(segment, &parts).unwrap();
+                segment.release(&[20_480..50_000, 60_000..n]);
+                let mine = parts[rank.index()].iter();
+                found.push(mine.map(|range| bits(&segment[range.clone()])).collect::<Vec<_>>());
+            }
+            found
+        });
+        for (rank, found) in sums.into_iter().enumerate() {
+            let right: Vec<_> =
+                parts[rank].iter().map(|range| right[range.clone()].to_vec()).collect();
+            assert_eq!(found, [right.clone(), right], "rank {rank} of {world}");
+        }
+    }
+}
+
+#[test]
+fn released_memory_is_zeros_and_may_be_written_again() {
+    for world in [1, 2] {
+        spawn(world, 100_096, TIMEOUT, |group| {
+            let mut segments = group.segments(&[100_003]).unwrap();
+            let segment = &mut segments[0];
+            segment.fill(1.0);
+            segment.release(&[0..0, 10..90_000]);
+            assert_eq!((segment[9], segment[90_001]), (1.0, 1.0));
+            assert_eq!(segment[50_000], 0.0, "a page in the middle");
+            segment[50_000] = 2.0;
+            assert_eq!(segment[50_000], 2.0);
+            group.barrier().unwrap();
+        });
+    }
+}
+
+#[test]
 fn compressed_sums_are_those_of_rounded_gradients_and_the_same_on_all_ranks() {
     type Round = fn(f32) -> f32;
     let hooks: [(CommHook, Round); 2] = [

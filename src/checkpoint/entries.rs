@@ -34,6 +34,19 @@ pub(crate) trait Source: Sync {
 pub(crate) trait Target: Send {
     /// Gives the memory to `fill`.
     fn fill(self, fill: impl FnOnce(&mut [u8])) -> candle_core::Result<()>;
+
+    /// Whether this rank keeps the values at all.
+    fn is_here(&self) -> bool {
+        true
+    }
+}
+
+/// Where a vector of the optimizer's state goes.
+pub(crate) enum Place<'a> {
+    /// To this rank.
+    Here(&'a mut [f32]),
+    /// To another rank alone.
+    Elsewhere,
 }
 
 impl Source for ValueSlot<'_> {
@@ -81,10 +94,16 @@ impl Target for ValueSlot<'_> {
     }
 }
 
-impl Target for &mut [f32] {
+impl Target for Place<'_> {
     fn fill(self, fill: impl FnOnce(&mut [u8])) -> candle_core::Result<()> {
-        fill(bytemuck::cast_slice_mut(self));
+        if let Self::Here(values) = self {
+            fill(bytemuck::cast_slice_mut(values));
+        }
         Ok(())
+    }
+
+    fn is_here(&self) -> bool {
+        matches!(self, Self::Here(_))
     }
 }
 
@@ -122,16 +141,23 @@ pub(crate) fn of_moments<'a>(
     named(params, plan, all, |values| values.is_empty())
 }
 
-/// As [`of_moments`], to be filled.
+/// As [`of_moments`], to be filled; the moments of the parameters that `keeps` refuses stay as they
+/// are.
 pub(crate) fn of_moments_mut<'a>(
     params: &Params,
     plan: &Plan,
     moments: &'a mut [Moments],
-) -> Vec<Entry<&'a mut [f32]>> {
-    let all = moments.iter_mut().map(|Moments { first, second, average }| {
-        [first.as_mut_slice(), second.as_mut_slice(), average.as_mut_slice()]
+    keeps: &dyn Fn(usize) -> bool,
+) -> Vec<Entry<Place<'a>>> {
+    let all = moments.iter_mut().enumerate().map(|(index, moments)| {
+        let Moments { first, second, average } = moments;
+        let place = |values: &'a mut Vec<f32>| {
+            let is_here = values.is_empty() || keeps(index);
+            if is_here { Place::Here(values) } else { Place::Elsewhere }
+        };
+        [place(first), place(second), Place::Here(average)]
     });
-    named(params, plan, all, |values| values.is_empty())
+    named(params, plan, all, |place| matches!(place, Place::Here(values) if values.is_empty()))
 }
 
 /// Names the moments and the average of each parameter; what there is not is left out.

@@ -124,12 +124,26 @@ pub fn restore_newest(
     plan: &Plan,
     params: &Params,
 ) -> Result<Option<Restored>, Error> {
+    restore_newest_part(folder, plan, params, &|_| true)
+}
+
+/// As [`restore_newest`], with the moments of those parameters only that `keeps` names.
+///
+/// # Errors
+///
+/// As [`restore_newest`].
+pub(crate) fn restore_newest_part(
+    folder: &Path,
+    plan: &Plan,
+    params: &Params,
+    keeps: &dyn Fn(usize) -> bool,
+) -> Result<Option<Restored>, Error> {
     if all(folder)?.is_empty() {
         return Ok(None);
     }
     let ((mut state, moments), passed_over) = newest_that(folder, |path| {
         let opened = open(path)?;
-        let moments = restore(&opened, plan, params)?;
+        let moments = restore_part(&opened, plan, params, keeps)?;
         Ok((opened.state, moments))
     })?;
     if state.forget_other_metrics(plan) {
@@ -261,11 +275,31 @@ pub fn averaged_model(opened: &Opened) -> Result<Vec<u8>, Error> {
 /// A file is damaged; a tensor is missing, left over or of another shape: the checkpoint is another
 /// experiment's. The parameters then have no meaning.
 pub fn restore(opened: &Opened, plan: &Plan, params: &Params) -> Result<Vec<Moments>, Error> {
+    restore_part(opened, plan, params, &|_| true)
+}
+
+/// As [`restore`], with the moments of those parameters only that `keeps` names: those of others
+/// are not read, and empty.
+///
+/// # Errors
+///
+/// As [`restore`].
+pub(crate) fn restore_part(
+    opened: &Opened,
+    plan: &Plan,
+    params: &Params,
+    keeps: &dyn Fn(usize) -> bool,
+) -> Result<Vec<Moments>, Error> {
     let tensors = entries::of_model(params)
         .map_err(|error| misfit(&opened.path.join(MODEL), error.to_string()))?;
     read_tensors(opened, MODEL, tensors)?;
     let mut moments = Moments::of_all(plan, params, opened.state.step);
-    read_tensors(opened, OPTIMIZER, entries::of_moments_mut(params, plan, &mut moments))?;
+    read_tensors(opened, OPTIMIZER, entries::of_moments_mut(params, plan, &mut moments, keeps))?;
+    // Zeros that nothing has touched take no memory until here.
+    let others = 0..params.parameters().len();
+    for index in others.filter(|&index| !keeps(index)) {
+        (moments[index].first, moments[index].second) = (Vec::new(), Vec::new());
+    }
     Ok(moments)
 }
 

@@ -11,6 +11,8 @@ pub enum Op {
     Segments,
     /// [`Collective::all_reduce`]
     AllReduce,
+    /// [`Collective::reduce_scatter`]
+    ReduceScatter,
     /// [`Collective::broadcast`]
     Broadcast,
     /// [`Collective::all_gather`]
@@ -22,8 +24,14 @@ pub enum Op {
 }
 
 impl Op {
-    const ALL: [Self; 5] =
-        [Self::Segments, Self::AllReduce, Self::Broadcast, Self::AllGather, Self::Barrier];
+    const ALL: [Self; 6] = [
+        Self::Segments,
+        Self::AllReduce,
+        Self::ReduceScatter,
+        Self::Broadcast,
+        Self::AllGather,
+        Self::Barrier,
+    ];
 
     /// Its number in headers.
     pub(super) fn code(self) -> u64 {
@@ -44,7 +52,7 @@ pub struct Call {
     pub op: Op,
     /// Its length; 0 where lengths may differ.
     pub bytes: Bytes,
-    /// Segment of an `all_reduce`; hash of all lengths for `segments`; else 0.
+    /// Segment of an `all_reduce` or `reduce_scatter`; hash of all lengths for `segments`; else 0.
     pub tag: u64,
 }
 
@@ -53,6 +61,7 @@ impl fmt::Display for Op {
         f.write_str(match self {
             Self::Segments => "segments",
             Self::AllReduce => "all_reduce",
+            Self::ReduceScatter => "reduce_scatter",
             Self::Broadcast => "broadcast",
             Self::AllGather => "all_gather",
             Self::Barrier => "barrier",
@@ -68,7 +77,7 @@ impl fmt::Display for Call {
         if self.bytes.0 > 0 {
             write!(f, ", {}", self.bytes)?;
         }
-        if self.op == Op::AllReduce {
+        if matches!(self.op, Op::AllReduce | Op::ReduceScatter) {
             write!(f, ", bucket {}", self.tag)?;
         }
         f.write_str(")")

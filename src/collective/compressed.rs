@@ -9,7 +9,7 @@
 
 use std::sync::Arc;
 
-use crate::collective::{Collective, Error, Segment};
+use crate::collective::{Collective, Elements, Error, Segment};
 use crate::ops::{ROUNDED_TOGETHER as BLOCK, round_block};
 use crate::plan::{CommHook, Precision};
 use crate::units::{Rank, WorldSize};
@@ -23,6 +23,18 @@ pub(super) struct Compressed {
 impl Compressed {
     pub(super) fn new(group: Arc<dyn Collective>, hook: CommHook) -> Self {
         Self { group, hook }
+    }
+
+    /// What of this rank goes into the sum.
+    fn compress(&self, values: &mut [f32]) {
+        round(values, 1.0 / self.world_size().get() as f32, self.hook);
+    }
+
+    /// The sum, as it comes out.
+    fn expand(&self, values: &mut [f32]) {
+        round(values, 1.0, self.hook);
+        let world = self.world_size().get() as f32;
+        values.iter_mut().for_each(|value| *value *= world);
     }
 }
 
@@ -55,13 +67,17 @@ impl Collective for Compressed {
     }
 
     fn all_reduce(&self, segment: &mut Segment) -> Result<(), Error> {
-        let world = self.world_size().get() as f32;
-        round(segment, 1.0 / world, self.hook);
+        self.compress(segment);
         self.group.all_reduce(segment)?;
-        round(segment, 1.0, self.hook);
-        for value in segment.iter_mut() {
-            *value *= world;
-        }
+        self.expand(segment);
+        Ok(())
+    }
+
+    fn reduce_scatter(&self, segment: &mut Segment, parts: &[Elements]) -> Result<(), Error> {
+        self.compress(segment);
+        self.group.reduce_scatter(segment, parts)?;
+        let mine = parts.get(self.rank().index()).into_iter().flatten();
+        mine.for_each(|range| self.expand(&mut segment[range.clone()]));
         Ok(())
     }
 

@@ -1,6 +1,6 @@
 //! The interface of all backends.
 
-use crate::collective::{Error, Segment};
+use crate::collective::{Elements, Error, Segment};
 use crate::units::{Rank, WorldSize};
 
 /// A group of ranks that exchange tensors.
@@ -26,6 +26,18 @@ pub trait Collective: Send + Sync {
     ///
     /// A rank is gone, late, or makes another call.
     fn all_reduce(&self, segment: &mut Segment) -> Result<(), Error>;
+
+    /// Sums the segment over all ranks as [`Collective::all_reduce`], in the same tree, but each rank
+    /// gets only the elements of its own of the `parts`, which are disjoint, one for each rank, and
+    /// equal on all of them. The other elements have no meaning afterwards.
+    ///
+    /// # Errors
+    ///
+    /// As [`Collective::all_reduce`].
+    fn reduce_scatter(&self, segment: &mut Segment, parts: &[Elements]) -> Result<(), Error> {
+        let _ = parts;
+        self.all_reduce(segment)
+    }
 
     /// Replaces `bytes` by those of rank 0. Equal lengths on every rank.
     ///

@@ -10,6 +10,7 @@
 //! | call         | waits for all | bytes read and written                     | algorithm                        |
 //! |--------------|---------------|--------------------------------------------|----------------------------------|
 //! | `all_reduce` | 2             | S/W from W ranks, S/W to W ranks: 2S       | each rank reduces its share      |
+//! | `reduce_scatter` | 2         | own part from W ranks, S/W to one: 2S at most | each rank reduces its part |
 //! | `broadcast`  | S/P, 1 or more | rank 0 writes S, the others read S         | staging halves, write and read overlap |
 //! | `all_gather` | S/P, 1 or more | S written, the sum of the others' S read   | staging halves                   |
 //! | `barrier`    | 1             | 0                                          |                                  |
@@ -46,4 +47,5 @@ pub(crate) use open::open_on_gpu;
 pub(crate) use open::open_tcp;
 pub use open::{compressed, open};
 pub use reduce::tree_sum;
+pub(crate) use segment::Elements;
 pub use segment::Segment;

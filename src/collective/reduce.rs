@@ -44,6 +44,30 @@ pub(super) fn tree_sum_everywhere(parts: &mut [&mut [f32]]) {
     }
 }
 
+/// Adds all `parts` as [`tree_sum`] and leaves the sum in `parts[own]`; the others may be
+/// overwritten.
+pub(super) fn tree_sum_at(parts: &mut [&mut [f32]], own: usize) {
+    let len = parts.first().map_or(0, |part| part.len());
+    if let [first, second] = parts {
+        // The order of two summands changes no bit.
+        let (sum, other) = if own == 0 { (first, second) } else { (second, first) };
+        return vectorised(
+            #[inline(always)]
+            || sum.iter_mut().zip(&**other).for_each(|(sum, value)| *sum += *value),
+        );
+    }
+    for from in (0..len).step_by(PIECE) {
+        let piece = from..len.min(from + PIECE);
+        vectorised(
+            #[inline(always)]
+            || tree(parts, piece.clone()),
+        );
+        if let Some((sum, others)) = parts.split_first_mut().filter(|_| own > 0) {
+            others[own - 1][piece.clone()].copy_from_slice(&sum[piece]);
+        }
+    }
+}
+
 /// [`tree_sum`] of some elements of each part.
 #[inline(always)]
 fn tree(parts: &mut [&mut [f32]], piece: Range<usize>) {
@@ -120,6 +144,18 @@ mod tests {
             let mut parts: Vec<&mut [f32]> = memory.iter_mut().map(|v| &mut v[..]).collect();
             tree_sum(&mut parts);
             prop_assert_eq!(parts[0][0].to_bits(), by_levels(values).to_bits());
+        }
+
+        #[test]
+        fn the_sum_at_any_place_is_that_of_the_tree(
+            values in prop::collection::vec(-1e6f32..1e6, 1..9),
+            place in 0usize..9,
+        ) {
+            let own = place % values.len();
+            let mut memory: Vec<[f32; 1]> = values.iter().map(|&v| [v]).collect();
+            let mut parts: Vec<&mut [f32]> = memory.iter_mut().map(|v| &mut v[..]).collect();
+            tree_sum_at(&mut parts, own);
+            prop_assert_eq!(parts[own][0].to_bits(), by_levels(values).to_bits());
         }
 
         #[test]

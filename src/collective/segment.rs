@@ -1,8 +1,12 @@
 //! Gradient memory that a reduction replaces by its sum.
 
-use std::ops::{Deref, DerefMut};
+use std::ops::{Deref, DerefMut, Range};
 
 use crate::collective::shared_mapping::SharedFloats;
+use crate::memory::{Pages, release_pages};
+
+/// Some elements of a segment, in their order.
+pub(crate) type Elements = Vec<Range<usize>>;
 
 /// Gradient memory, f32, that moves between the training thread and the communication thread.
 ///
@@ -24,6 +28,19 @@ impl Segment {
     /// Position in the call of `segments`: the number of its bucket.
     pub fn index(&self) -> usize {
         self.index
+    }
+
+    /// Gives the memory of these elements, as far as it is whole pages, back to the system until
+    /// they are written again. They have no meaning until then. No rank may be in a reduction of
+    /// this segment.
+    pub fn release(&mut self, elements: &[Range<usize>]) {
+        let pages = match self.memory {
+            Memory::Private(_) => Pages::Private,
+            Memory::Shared(_) => Pages::Shared,
+        };
+        for range in elements {
+            release_pages(&mut self[range.clone()], pages);
+        }
     }
 }
 

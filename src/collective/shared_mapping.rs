@@ -182,6 +182,18 @@ impl SharedFloats {
     /// between two barriers inside an `all_reduce`, and with shares that are disjoint between
     /// ranks.
     pub(super) fn reduce(&mut self, share: &Range<usize>) {
+        reduce::tree_sum_everywhere(&mut self.of_all_ranks(share));
+    }
+
+    /// As [`SharedFloats::reduce`], but the sum is in this rank's area only; in the others the
+    /// elements have no meaning afterwards.
+    pub(super) fn reduce_here(&mut self, share: &Range<usize>) {
+        let own = self.rank.index();
+        reduce::tree_sum_at(&mut self.of_all_ranks(share), own);
+    }
+
+    /// The elements of `share` of every rank, for a reduction.
+    fn of_all_ranks(&mut self, share: &Range<usize>) -> Vec<&mut [f32]> {
         let part = |rank| {
             let address = self.address(Rank(rank), share.start, share.len());
             // SAFETY: in range and aligned; the areas of ranks are disjoint, the range belongs to
@@ -189,8 +201,7 @@ impl SharedFloats {
             // mutably.
             unsafe { std::slice::from_raw_parts_mut(address.as_ptr(), share.len()) }
         };
-        let mut parts: Vec<&mut [f32]> = (0..self.mapping.world as u32).map(part).collect();
-        reduce::tree_sum_everywhere(&mut parts);
+        (0..self.mapping.world as u32).map(part).collect()
     }
 
     /// Address of the elements `from..from + len` of this part in the area of `rank`.

@@ -2,7 +2,8 @@
 //!
 //! Gradients live in the mapping, so a reduction is in place: after a barrier, rank r adds the r-th
 //! share of the elements of all ranks and writes the sum to all of them, then there is another
-//! barrier. `broadcast` and `all_gather` go through the ranks' staging areas in pieces of half an
+//! barrier. In a `reduce_scatter` it adds the elements of its part, and the sum stays with it.
+//! `broadcast` and `all_gather` go through the ranks' staging areas in pieces of half an
 //! area: while one half is read, the other is written, so each piece costs one barrier. The halves
 //! take turns over all calls, and the barrier that begins a call is that of its first piece.
 
@@ -16,7 +17,7 @@ use crate::collective::reduce::share;
 use crate::collective::segment::Memory;
 use crate::collective::shared_mapping::{Mapping, STAGING, SharedFloats};
 use crate::collective::shm_barrier::{self, MAX_WORLD, ShmBarrier};
-use crate::collective::{Collective, Error, Op, Segment};
+use crate::collective::{Collective, Elements, Error, Op, Segment};
 use crate::failpoint;
 use crate::plan::shm_layout::ALIGNMENT;
 use crate::units::{Bytes, Rank, WorldSize};
@@ -98,6 +99,28 @@ impl Shm {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Has `reduce` work on the areas of all ranks while they wait for each other.
+    fn reduction(
+        &self,
+        op: Op,
+        segment: &mut Segment,
+        reduce: impl FnOnce(&mut SharedFloats),
+    ) -> Result<(), Error> {
+        let (len, index) = (segment.len(), segment.index as u64);
+        let Memory::Shared(floats) = &mut segment.memory else {
+            return Err(Error::mapping("the segment is private memory"));
+        };
+        if !floats.is_in(&self.mapping) {
+            return Err(Error::mapping("the segment belongs to another group"));
+        }
+        let mut state = self.state();
+        let call = state.barrier.begin(op, 4 * len, index, 0)?;
+        state.add_lags();
+        failpoint::reach("collective");
+        reduce(floats);
+        state.barrier.wait(&call)
+    }
+
     fn lay_out(&self, lengths: &[usize]) -> Result<Vec<Segment>, Error> {
         let mut start = 0;
         let mut segments = Vec::with_capacity(lengths.len());
@@ -141,19 +164,15 @@ impl Collective for Shm {
     }
 
     fn all_reduce(&self, segment: &mut Segment) -> Result<(), Error> {
-        let (len, index) = (segment.len(), segment.index as u64);
-        let Memory::Shared(floats) = &mut segment.memory else {
-            return Err(Error::mapping("the segment is private memory"));
-        };
-        if !floats.is_in(&self.mapping) {
-            return Err(Error::mapping("the segment belongs to another group"));
-        }
-        let mut state = self.state();
-        let call = state.barrier.begin(Op::AllReduce, 4 * len, index, 0)?;
-        state.add_lags();
-        failpoint::reach("collective");
-        floats.reduce(&share(len, self.rank.index(), self.world.count()));
-        state.barrier.wait(&call)
+        let share = share(segment.len(), self.rank.index(), self.world.count());
+        self.reduction(Op::AllReduce, segment, |floats| floats.reduce(&share))
+    }
+
+    fn reduce_scatter(&self, segment: &mut Segment, parts: &[Elements]) -> Result<(), Error> {
+        let mine = parts.get(self.rank.index()).map_or(&[][..], Vec::as_slice);
+        self.reduction(Op::ReduceScatter, segment, |floats| {
+            mine.iter().for_each(|range| floats.reduce_here(range));
+        })
     }
 
     fn broadcast(&self, bytes: &mut [u8]) -> Result<(), Error> {

@@ -16,7 +16,7 @@ use crate::collective::exchange::{Connection, Exchange, Interrupts, end_all, exc
 use crate::collective::message::Target;
 use crate::collective::reduce::{share, tree_sum};
 use crate::collective::segment::Memory;
-use crate::collective::{Call, Collective, Error, Op, Segment};
+use crate::collective::{Call, Collective, Elements, Error, Op, Segment};
 use crate::failpoint;
 use crate::transport::Peer;
 use crate::units::{Bytes, Rank, WorldSize};
@@ -114,24 +114,17 @@ impl Tcp {
         Ok(state)
     }
 
-    /// Receives all ranks' elements of this rank's share, and leaves their sum in the first part.
-    fn reduce_share(
-        &self,
-        state: &mut State,
-        call: &Call,
-        values: &[f32],
-        shares: &[Range<usize>],
-    ) -> Result<(), Error> {
+    /// Sends the elements of each rank's share to it, receives all ranks' elements of this rank's
+    /// share, and leaves their sum in the first part.
+    fn reduce_share(&self, state: &mut State, call: &Call, shares: &[&[f32]]) -> Result<(), Error> {
         let me = self.rank.index();
         let State { connections, parts, .. } = state;
         for part in &mut *parts {
             part.resize(shares[me].len(), 0.0);
         }
-        parts[me].copy_from_slice(&values[shares[me].clone()]);
-        let out: Vec<&[u8]> = self
-            .others()
-            .map(|other| bytemuck::cast_slice(&values[shares[other].clone()]))
-            .collect();
+        parts[me].copy_from_slice(shares[me]);
+        let out: Vec<&[u8]> =
+            self.others().map(|other| bytemuck::cast_slice(shares[other])).collect();
         let theirs = parts.iter_mut().enumerate().filter(|(rank, _)| *rank != me);
         let into = theirs.map(|(_, part)| Target::Slice(bytemuck::cast_slice_mut(part))).collect();
         let done = exchange(&self.round(call, 0), connections, &out, into);
@@ -212,15 +205,34 @@ impl Collective for Tcp {
 
     fn all_reduce(&self, segment: &mut Segment) -> Result<(), Error> {
         let (len, index) = (segment.len(), segment.index as u64);
-        let Memory::Private(values) = &mut segment.memory else {
-            return Err(Error::Connections { what: "the segment is shared memory".to_owned() });
-        };
+        let values = private(segment)?;
         let (call, mut state) = self.begin(Op::AllReduce, 4 * len, index)?;
         let world = self.world.count();
         let shares: Vec<Range<usize>> = (0..world).map(|rank| share(len, rank, world)).collect();
-        self.reduce_share(&mut state, &call, values, &shares)?;
+        let of_each: Vec<&[f32]> = shares.iter().map(|share| &values[share.clone()]).collect();
+        self.reduce_share(&mut state, &call, &of_each)?;
         failpoint::reach("collective");
         self.gather_shares(&mut state, &call, values, &shares)
+    }
+
+    fn reduce_scatter(&self, segment: &mut Segment, parts: &[Elements]) -> Result<(), Error> {
+        let (len, index) = (segment.len(), segment.index as u64);
+        let values = private(segment)?;
+        let (call, mut state) = self.begin(Op::ReduceScatter, 4 * len, index)?;
+        let packed = |ranges: &Elements| -> Vec<f32> {
+            ranges.iter().flat_map(|range| &values[range.clone()]).copied().collect()
+        };
+        let packed: Vec<Vec<f32>> = parts.iter().map(packed).collect();
+        let of_each: Vec<&[f32]> = packed.iter().map(Vec::as_slice).collect();
+        self.reduce_share(&mut state, &call, &of_each)?;
+        failpoint::reach("collective");
+        let mut sums = state.parts[0].as_slice();
+        for range in &parts[self.rank.index()] {
+            let (these, after) = sums.split_at(range.len());
+            values[range.clone()].copy_from_slice(these);
+            sums = after;
+        }
+        Ok(())
     }
 
     fn broadcast(&self, bytes: &mut [u8]) -> Result<(), Error> {
@@ -269,6 +281,16 @@ impl Collective for Tcp {
 
     fn give_up(&self) {
         self.interrupts.give_up();
+    }
+}
+
+/// Where a segment of such a group lives.
+fn private(segment: &mut Segment) -> Result<&mut Vec<f32>, Error> {
+    match &mut segment.memory {
+        Memory::Private(values) => Ok(values),
+        Memory::Shared(_) => {
+            Err(Error::Connections { what: "the segment is shared memory".to_owned() })
+        }
     }
 }
 

@@ -78,6 +78,7 @@ impl Engine {
         self.state.swa = of.swa;
         let taken = self.reducer.take_over(&moments);
         (self.moments, self.home) = (moments, Some(step));
+        self.release_moments();
         taken.map_err(|source| Error::Tensor { phase: "taking over", step, source })
     }
 }

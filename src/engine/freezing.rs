@@ -43,13 +43,14 @@ impl Engine {
             return Ok(());
         }
         self.bring_home()?;
+        let keeps: Vec<bool> = (0..trained.len()).map(|index| self.keeps(index)).collect();
         let plan = &self.plan.optimizer;
         let params = self.params.parameters().iter().enumerate().zip(&mut self.moments);
         for ((index, param), moments) in
             params.filter(|((i, _), _)| trained[*i] != self.trained[*i])
         {
             let average = std::mem::take(&mut moments.average);
-            let state = if trained[index] {
+            let state = if trained[index] && keeps[index] {
                 Moments::of(plan, index, param.shape())
             } else {
                 Moments::default()

@@ -90,6 +90,7 @@ mod lookahead;
 mod batch_to_device;
 mod pass;
 mod profile_pass;
+mod ownership;
 pub mod reducer;
 mod rank_stats;
 mod scaler;
@@ -110,6 +111,7 @@ pub(crate) use batch_to_device::DeviceTensors;
 pub use clock::Clock;
 pub use error::Error;
 pub use evaluate::{Evaluation, Split, Worst};
+pub(crate) use ownership::keeps;
 pub use profile_pass::{PassProfile, profile_pass};
 pub use scaler::Scaler;
 pub use state::{EarlyStopping, EpochSums, SwaState, TrainState, is_better};
@@ -129,6 +131,7 @@ use crate::nn::Params;
 use crate::ops::GradientSink;
 use crate::optim::{Moments, Optimizer, Rates, Schedule, Scheduler, swa_lr};
 use crate::plan::Plan;
+use ownership::Ownership;
 use rank_consistency::Compared;
 use rank_stats::{RankReport, StatsClock};
 use reducer::Reducer;
@@ -148,6 +151,8 @@ pub struct Engine {
     scheduler: Box<dyn Scheduler>,
     moments: Vec<Moments>,
     collective: Arc<dyn Collective>,
+    /// Where each rank keeps only its part of the optimizer's state.
+    ownership: Option<Arc<Ownership>>,
     reducer: Box<dyn Reducer>,
     /// Where the model computes.
     device: Device,
@@ -219,9 +224,10 @@ impl Engine {
         self.notice.take()
     }
 
-    /// How gradients get to the other ranks, where that is worth a line.
+    /// How gradients get to the other ranks, or what of the optimizer's state this rank keeps, where
+    /// that is worth a line.
     pub fn describe(&self) -> Option<String> {
-        self.reducer.describe()
+        self.reducer.describe().or_else(|| self.describe_ownership())
     }
 
     /// Tells `observer` from now on what this rank is doing.
@@ -266,7 +272,8 @@ impl Engine {
     }
 
     /// Optimizer state of each parameter in registration order; on a GPU as [`Engine::bring_home`]
-    /// found it.
+    /// found it. Where it is divided among ranks, only this rank's parameters have moments, unless
+    /// [`Engine::gather_moments`] brought the others.
     pub fn moments(&self) -> &[Moments] {
         &self.moments
     }

@@ -117,6 +117,8 @@ impl Engine {
         Ok(match part {
             Part::Weights => hash_of_vars(params.parameters().iter().map(Param::var))?,
             Part::Frozen => hash_of_vars(frozen.map(Buffer::var))?,
+            // What one rank alone keeps can differ from no other's.
+            Part::Moments if self.ownership.is_some() => [0; HASH],
             Part::Moments => hash_of(moments.iter().flat_map(|m| [&m.first, &m.second])),
             Part::Averages => {
                 // Those of running statistics are rank 0's, as these are.

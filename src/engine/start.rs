@@ -9,6 +9,7 @@ use crate::collective::{self, Collective};
 use crate::engine::error::Error;
 #[cfg(feature = "cuda")]
 use crate::engine::graph_pass::GraphPass;
+use crate::engine::ownership::Ownership;
 use crate::engine::rank_consistency::{Compared, Difference, EVERYTHING};
 use crate::engine::rank_stats::StatsClock;
 use crate::engine::reducer::buckets::Layout;
@@ -57,7 +58,10 @@ impl Engine {
         let layout = freezing::layout(&plan, &params);
         let device = device(&params);
         let joint = JointPasses::new(&plan, &params, &collective)?;
-        let reducer = reducer(&plan, &params, &collective, layout, &moments)?;
+        let place = (collective.rank(), collective.world_size());
+        let ownership = Ownership::new(&plan, &params, place).map(Arc::new);
+        let held = (layout, ownership.clone());
+        let reducer = reducer(&plan, &params, &collective, held, &moments)?;
         let sink = reducer.sink();
         #[cfg(feature = "cuda")]
         let graph = GraphPass::new(&plan, &device);
@@ -76,6 +80,7 @@ impl Engine {
             scheduler,
             moments,
             collective,
+            ownership,
             reducer,
             device,
             sink,
@@ -93,6 +98,7 @@ impl Engine {
             graph,
             notice: None,
         };
+        engine.release_moments();
         engine.freeze()?;
         engine.broadcast_parameters()?;
         engine.broadcast_buffers()?;
@@ -158,12 +164,13 @@ fn device(params: &Params) -> Device {
     first.map_or(Device::Cpu, |var| var.device().clone())
 }
 
-/// What holds the gradients: memory of the device that the parameters are on.
+/// What holds the gradients, in buckets whose parts have owners or not: memory of the device that
+/// the parameters are on.
 fn reducer(
     plan: &Plan,
     params: &Params,
     collective: &Arc<dyn Collective>,
-    layout: Layout,
+    (layout, ownership): (Layout, Option<Arc<Ownership>>),
     moments: &[Moments],
 ) -> Result<Box<dyn Reducer>, Error> {
     let overlap = plan.distributed.overlap;
@@ -186,7 +193,7 @@ fn reducer(
         return Ok(Box::new(GpuReducer::new(&gpu, collective, held)?));
     }
     let _ = (params, moments);
-    Ok(Box::new(CpuReducer::new(collective, layout, overlap && !is_shared)?))
+    Ok(Box::new(CpuReducer::new(collective, layout, overlap && !is_shared, ownership)?))
 }
 
 /// Zeroed optimizer state.

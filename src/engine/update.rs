@@ -8,8 +8,10 @@ use crate::engine::vote::Vote;
 use crate::engine::{Engine, Error};
 use crate::launch::Phase;
 use crate::nn::Param;
-use crate::optim::{GradientNorm, Preparation, Rates, Update, clip_coefficient, ema_decay};
-use crate::plan::OnNonFinite;
+use crate::optim::{
+    GradientNorm, Optimizer, Preparation, Rates, Update, clip_coefficient, ema_decay,
+};
+use crate::plan::{OnNonFinite, Plan};
 use crate::rng::{Key, Purpose, name_hash};
 use crate::units::Rank;
 
@@ -123,7 +125,12 @@ impl Engine {
             |time| &mut time.optimizer,
             |engine| engine.optimizer_step(step.rates, preparation, &unused),
         )
-        .map_err(|source| Error::Tensor { phase: "optimizer", step: step.number, source })
+        .map_err(|source| Error::Tensor {
+            phase: "optimizer",
+            step: step.number,
+            source,
+        })?;
+        self.timed(|time| &mut time.communication, |engine| engine.share_updates(step.rates))
     }
 
     /// Noise of `train.gradient_noise` on the gradients as they are after `preparation`.
@@ -141,6 +148,16 @@ impl Engine {
         });
     }
 
+    /// The `count`-th update.
+    pub(super) fn planned_update(
+        &self,
+        rates: Rates,
+        preparation: Preparation,
+        count: u64,
+    ) -> Update<'_> {
+        planned_update(self.optimizer.as_ref(), &self.plan, rates, preparation, count)
+    }
+
     fn optimizer_step(
         &mut self,
         rates: Rates,
@@ -148,9 +165,7 @@ impl Engine {
         unused: &[usize],
     ) -> candle_core::Result<()> {
         let (plan, count) = (&self.plan, self.state.updates + 1);
-        let update = Update::new(self.optimizer.as_ref(), &plan.optimizer, rates)
-            .prepared(preparation)
-            .averaging(plan.ema.as_ref().map_or(1.0, |ema| ema_decay(ema, count)));
+        let update = planned_update(self.optimizer.as_ref(), plan, rates, preparation, count);
         let counts = self.counts(unused);
         let (params, moments) = (self.params.parameters(), &mut self.moments);
         let moved = self.reducer.update(&update, params, moments, &counts);
@@ -189,6 +204,19 @@ impl Engine {
         let names = votes[rank].unused.iter().map(name).collect();
         Err(Error::Unused { step, rank: Rank(rank as u32), names })
     }
+}
+
+/// The `count`-th update of a run.
+fn planned_update<'a>(
+    rule: &'a dyn Optimizer,
+    plan: &'a Plan,
+    rates: Rates,
+    preparation: Preparation,
+    count: u64,
+) -> Update<'a> {
+    Update::new(rule, &plan.optimizer, rates)
+        .prepared(preparation)
+        .averaging(plan.ema.as_ref().map_or(1.0, |ema| ema_decay(ema, count)))
 }
 
 /// Parameters that no rank with samples used: the optimizer leaves them alone, weight decay

@@ -38,11 +38,17 @@ impl Moments {
 
     /// Zeroed state of the parameter with this place and shape.
     pub fn of(plan: &OptimizerPlan, index: usize, shape: &[usize]) -> Self {
-        let zeros = |kept: usize| {
-            let shape = plan.state_of(index).get(kept).map(|(_, extent)| extent.of(shape));
-            vec![0.0; shape.map_or(0, |shape| shape.iter().product())]
-        };
-        Self { first: zeros(0), second: zeros(1), average: Vec::new() }
+        let [first, second] = Self::lengths(plan, index, shape).map(|n| vec![0.0; n]);
+        Self { first, second, average: Vec::new() }
+    }
+
+    /// Elements of the first and the second of [`Moments::of`].
+    pub fn lengths(plan: &OptimizerPlan, index: usize, shape: &[usize]) -> [usize; 2] {
+        let state = plan.state_of(index);
+        [0, 1].map(|kept| {
+            let shape = state.get(kept).map(|(_, extent)| extent.of(shape));
+            shape.map_or(0, |shape| shape.iter().product())
+        })
     }
 
     /// Zeroed state of a parameter with `n` elements under the rule of `plan`, where it is no

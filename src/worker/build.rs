@@ -6,7 +6,7 @@ use std::sync::Arc;
 use crate::checkpoint::{self, Destination, Opened, Snapshot, Writer};
 use crate::collective::Collective;
 use crate::data::{self, Asked, Dataset, Fingerprint, Odds};
-use crate::engine::{Clock, Engine, Split, TrainState};
+use crate::engine::{self, Clock, Engine, Split, TrainState};
 use crate::event::{Event, FORMAT, Started};
 use crate::kinds::Kinds;
 use crate::launch::{Link, Phase};
@@ -56,7 +56,10 @@ pub(crate) fn build_run(
         // Other machines may not see the folder of rank 0.
         let is_far = plan.distributed.nodes > 1;
         let newest = if rank_plan.resume && (rank.is_first() || !is_far) {
-            checkpoint::restore_newest(&folders.checkpoints, &plan, params)?
+            // What rank 0 hands on is everything.
+            let mine = engine::keeps(&plan, params, rank);
+            let keeps = |index| is_far || mine(index);
+            checkpoint::restore_newest_part(&folders.checkpoints, &plan, params, &keeps)?
         } else {
             None
         };
@@ -138,7 +141,10 @@ fn start_writer(
 ) -> Result<Writer, Error> {
     let (folder, checkpoint) = (run.checkpoints.clone(), plan.checkpoint.clone());
     let destination = Destination { folder, plan: checkpoint, records };
-    Ok(Writer::start(destination, &snapshot(plan, engine))?)
+    // What other ranks keep has room in the copy.
+    let outline = engine.outline_of_moments();
+    let snapshot = Snapshot { moments: &outline, ..snapshot(plan, engine) };
+    Ok(Writer::start(destination, &snapshot)?)
 }
 
 /// What a checkpoint made now would hold.

@@ -94,7 +94,8 @@ fn best(plan: &Plan, folder: &Path, engine: &Engine) -> Result<Option<Opened>, E
 /// folder.
 fn take_best(plan: &Plan, folder: &Path, engine: &mut Engine) -> Result<Option<u64>, Error> {
     let Some(opened) = best(plan, folder, engine)? else { return Ok(None) };
-    let moments = checkpoint::restore(&opened, plan, engine.params())?;
+    let keeps = |index| engine.keeps(index);
+    let moments = checkpoint::restore_part(&opened, plan, engine.params(), &keeps)?;
     engine.adopt(&opened.state, moments)?;
     Ok(Some(opened.state.step))
 }

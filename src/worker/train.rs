@@ -323,9 +323,10 @@ fn ending(run: &RankRun, stop_request: StopRequest, edge: &Edge) -> Option<Endin
     }
 }
 
-/// Copies the state on rank 0, to be written while training goes on; running statistics are rank
-/// 0's, so nothing needs to be collected.
+/// Copies the state on rank 0, to be written while training goes on. Every rank calls it: rank 0
+/// needs the moments that others keep; running statistics are rank 0's.
 fn save(run: &mut RankRun, importance: Importance) -> Result<(), Error> {
+    run.engine.gather_moments(0..1)?;
     let Some(writer) = &run.writer else { return Ok(()) };
     let clock = Clock::start();
     run.link.progress(run.engine.state().step, Phase::Saving);
@@ -334,6 +335,7 @@ fn save(run: &mut RankRun, importance: Importance) -> Result<(), Error> {
     }
     run.engine.bring_home()?;
     writer.save(&snapshot(&run.plan, &run.engine), importance)?;
+    run.engine.release_moments();
     run.engine.time_mut().checkpoint += clock.seconds();
     Ok(())
 }

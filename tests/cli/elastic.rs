@@ -10,11 +10,11 @@ use crate::resume::{Bits, bits};
 use crate::running::{Ended, is_alive, pid_of, spawn, until};
 
 /// A small run with a checkpoint at every second step.
-fn experiment() -> String {
+pub(crate) fn experiment() -> String {
     BASE.replace("epochs = 2", "epochs = 10") + "\n[checkpoint]\nevery = \"2 steps\"\n"
 }
 
-fn undisturbed() -> &'static Bits {
+pub(crate) fn undisturbed() -> &'static Bits {
     static BITS: OnceLock<Bits> = OnceLock::new();
     BITS.get_or_init(|| {
         let lab = Lab::with(&experiment());
@@ -24,7 +24,7 @@ fn undisturbed() -> &'static Bits {
 }
 
 /// Runs the experiment on one or two ranks with these fail points.
-fn run(lab: &Lab, points: &str, changes: &[&str]) -> Ended {
+pub(crate) fn run(lab: &Lab, points: &str, changes: &[&str]) -> Ended {
     let mut command = lab.ddprun(&[&["small.toml", "--nproc-per-node=1:2"], changes].concat());
     // However slow the disk is, a checkpoint is on it long before the end.
     let points = format!("checkpoint.queued=wait@*,*,*; {points}");

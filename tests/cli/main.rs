@@ -50,6 +50,7 @@ mod recipes;
 mod resume;
 mod running;
 mod same_run;
+mod sharded;
 mod stops;
 mod strace;
 mod surroundings;

@@ -16,6 +16,7 @@ mod losses;
 mod not_finite;
 #[path = "../support/sequences.rs"]
 mod sequences;
+mod sharded;
 mod short_steps;
 mod state;
 #[path = "../support/mod.rs"]
@@ -52,6 +53,7 @@ fn train(plan: &Plan) -> String {
         let metrics = engine
             .evaluate(Split::Val, &chunks, &mut || Ok(batch(plan, &next.next().unwrap().samples)))
             .unwrap();
+        engine.gather_moments(0..world.get()).unwrap();
         format!("{} {losses:?} {metrics:?}", fingerprint(&engine))
     });
     assert!(outcomes.iter().all(|outcome| *outcome == outcomes[0]), "ranks differ: {outcomes:#?}");

@@ -146,6 +146,8 @@ fn distributed_plan(world_size: WorldSize) -> DistributedPlan {
         first_bucket_cap: Bytes(512),
         overlap: true,
         comm_hook: ddprun::plan::CommHook::None,
+        shard: ddprun::plan::Sharding::None,
+        largest_part: 0,
         nccl_if_apart: false,
         find_unused_parameters: false,
         sync_batchnorm: false,

@@ -98,6 +98,28 @@ fn sums_are_those_of_the_fixed_tree_bit_for_bit_on_all_ranks() {
 }
 
 #[test]
+fn each_rank_gets_the_sum_of_its_own_part_in_the_same_tree() {
+    let n = 30_003;
+    for world in [2, 3, 5] {
+        let right = tree(world, n);
+        let part = |rank: usize| vec![rank * 512..rank * 512 + 500, 9000 + rank..9001 + rank];
+        let mut parts: Vec<Elements> = (0..world as usize).map(part).collect();
+        parts[1] = Elements::new();
+        let sums = spawn(world, TIMEOUT, |group| {
+            let (rank, mut segments) = (group.rank(), group.segments(&[n]).unwrap());
+            segments[0].iter_mut().enumerate().for_each(|(i, v)| *v = value(rank.0, i));
+            group.reduce_scatter(&mut segments[0], &parts).unwrap();
+            let mine = parts[rank.index()].iter();
+            mine.map(|range| bits(&segments[0][range.clone()])).collect::<Vec<_>>()
+        });
+        for (found, part) in sums.into_iter().zip(&parts) {
+            let right: Vec<_> = part.iter().map(|range| right[range.clone()].to_vec()).collect();
+            assert_eq!(found, right, "world size {world}");
+        }
+    }
+}
+
+#[test]
 fn all_ranks_receive_the_broadcast_of_rank_0_and_what_all_ranks_gather() {
     for n in [0, 1, PIECES, PIECES + 1, 3_000_001] {
         let content: Vec<u8> = (0..n).map(|i| (i % 251) as u8).collect();

@@ -22,6 +22,7 @@ use std::time::{Duration, Instant};
 
 use crate::collective::{self, Collective, Segment};
 use crate::engine::error::Error;
+use crate::engine::ownership::{Division, Ownership};
 use crate::engine::reducer::Reducer;
 use crate::engine::reducer::buckets::{Layout, Slot};
 use crate::engine::reducer::progress::Progress;
@@ -30,25 +31,36 @@ use crate::nn::{Param, Params, change_all};
 use crate::ops::GradientSink;
 use crate::optim::{Moments, Part, Update, shared_sum_of_squares, sum_of_squares};
 use crate::plan::OptimizerPlan;
+use crate::units::Rank;
 use store::{Full, State, Store, add, turn_bit};
 
 /// Collects and reduces the gradients of one step after another.
 pub(crate) struct CpuReducer {
     store: Arc<Store>,
     collective: Arc<dyn Collective>,
+    /// Where each rank gets the sums of its parameters only.
+    divided: Option<Arc<Divided>>,
     reduced: Receiver<Reduced>,
     thread: Option<JoinHandle<()>>,
+}
+
+/// Whose which gradients are.
+struct Divided {
+    ownership: Arc<Ownership>,
+    /// Of each bucket.
+    buckets: Vec<Division>,
 }
 
 struct Reduced {
     bucket: usize,
     segment: Segment,
-    /// Sums of squares of the members, in their order.
+    /// Sums of squares of the members, in their order; zero for those that are not this rank's.
     result: Result<Vec<f64>, collective::Error>,
 }
 
 impl CpuReducer {
-    /// A reducer over `collective` for buckets of `layout`.
+    /// A reducer over `collective` for buckets of `layout`, of which `ownership` says whose they
+    /// are.
     ///
     /// # Errors
     ///
@@ -57,7 +69,10 @@ impl CpuReducer {
         collective: &Arc<dyn Collective>,
         layout: Layout,
         overlap: bool,
+        ownership: Option<Arc<Ownership>>,
     ) -> Result<Self, Error> {
+        let divided = ownership
+            .map(|ownership| Arc::new(Divided { buckets: ownership.divide(&layout), ownership }));
         let segments = collective.segments(&layout.lengths)?;
         let (full, to_reduce) = channel();
         let (done, reduced) = channel();
@@ -65,7 +80,15 @@ impl CpuReducer {
             .name("communication".into())
             .spawn({
                 let (collective, layout) = (collective.clone(), layout.clone());
-                move || communicate(collective.as_ref(), &layout, &to_reduce, &done)
+                let divided = divided.clone();
+                move || {
+                    let sums = Sums {
+                        collective: collective.as_ref(),
+                        layout: &layout,
+                        divided: divided.as_deref(),
+                    };
+                    communicate(&sums, &to_reduce, &done);
+                }
             })
             .map_err(Error::Thread)?;
         let state = State {
@@ -77,7 +100,7 @@ impl CpuReducer {
         };
         let store = Arc::new(Store { layout, overlap, state: Mutex::new(state) });
         let collective = collective.clone();
-        Ok(Self { store, collective, reduced, thread: Some(thread) })
+        Ok(Self { store, collective, divided, reduced, thread: Some(thread) })
     }
 
     fn take_back(&self, Reduced { bucket, segment, result }: Reduced) -> Result<(), Error> {
@@ -89,16 +112,39 @@ impl CpuReducer {
         Ok(())
     }
 
+    /// Whether this rank has the sum of a parameter's gradients.
+    fn is_mine(&self, parameter: usize) -> bool {
+        self.divided.as_ref().is_none_or(|divided| divided.ownership.is_mine(parameter))
+    }
+
+    /// Tells the other ranks the sums of squares of this rank's parameters, and hears theirs.
+    fn share_squares(&self) -> Result<(), Error> {
+        let Some(Divided { ownership, .. }) = self.divided.as_deref() else { return Ok(()) };
+        let mut state = self.store.state();
+        let squares = &mut state.squares;
+        let mine: Vec<f64> =
+            ownership.of(self.collective.rank()).map(|parameter| squares[parameter]).collect();
+        let all = self.collective.all_gather(bytemuck::cast_slice(&mine))?;
+        for (rank, bytes) in (0..).map(Rank).zip(&all) {
+            let told = bytemuck::pod_collect_to_vec::<u8, f64>(bytes);
+            for (parameter, told) in ownership.of(rank).zip(told) {
+                squares[parameter] = told;
+            }
+        }
+        Ok(())
+    }
+
     /// Gives the reduced gradients of all parameters, in registration order, to `visit`; those of
-    /// parameters that take no part are empty.
+    /// parameters that take no part, or are other ranks', are empty.
     fn gradients<T>(&self, visit: impl FnOnce(&[&[f32]]) -> T) -> T {
         let state = self.store.state();
-        let gradient = |(slot, &is_trained): (&Slot, &bool)| {
+        let gradient = |(index, (slot, &is_trained)): (usize, (&Slot, &bool))| {
             let segment = state.segments[slot.bucket].as_deref().unwrap_or_default();
-            if is_trained { &segment[slot.start..slot.start + slot.len] } else { &[] }
+            let is_here = is_trained && self.is_mine(index);
+            if is_here { &segment[slot.start..slot.start + slot.len] } else { &[] }
         };
         let slots = self.store.layout.slots.iter().zip(&state.progress.trained);
-        let gradients: Vec<&[f32]> = slots.map(gradient).collect();
+        let gradients: Vec<&[f32]> = slots.enumerate().map(gradient).collect();
         visit(&gradients)
     }
 }
@@ -163,10 +209,15 @@ impl Reducer for CpuReducer {
             // The lock is free while the segment is away.
             let left = self.store.close_next(&mut self.store.state());
             if let Some(full) = left {
-                let (layout, squares) = (&self.store.layout, shared_sum_of_squares);
-                self.take_back(reduce(self.collective.as_ref(), layout, full, squares))?;
+                let sums = Sums {
+                    collective: self.collective.as_ref(),
+                    layout: &self.store.layout,
+                    divided: self.divided.as_deref(),
+                };
+                self.take_back(sums.reduce(full, shared_sum_of_squares))?;
             }
         }
+        self.share_squares()?;
         if failpoint::flips("reduced")
             && let Some(segment) = &mut self.store.state().segments[0]
         {
@@ -184,17 +235,17 @@ impl Reducer for CpuReducer {
     }
 
     fn first_not_finite(&self) -> Option<usize> {
-        self.gradients(|gradients| {
-            gradients.iter().position(|gradient| gradient.iter().any(|value| !value.is_finite()))
-        })
+        // Squares of f32 cannot overflow an f64 sum.
+        self.store.state().squares.iter().position(|squares| !squares.is_finite())
     }
 
     fn change_gradients(&self, change: &mut dyn FnMut(usize, &mut [f32])) {
         let mut state = self.store.state();
         let State { segments, progress, .. } = &mut *state;
+        let is_mine = |index| self.is_mine(index);
         for (index, slot) in self.store.layout.slots.iter().enumerate() {
             if let Some(segment) =
-                segments[slot.bucket].as_mut().filter(|_| progress.trained[index])
+                segments[slot.bucket].as_mut().filter(|_| progress.trained[index] && is_mine(index))
             {
                 change(index, &mut segment[slot.start..slot.start + slot.len]);
             }
@@ -213,7 +264,8 @@ impl Reducer for CpuReducer {
             change_all(&vars, |values| {
                 let all =
                     values.iter_mut().zip(gradients).zip(&mut *moments).zip(params).zip(counts);
-                let all = all.enumerate();
+                // Those of other ranks come from them.
+                let all = all.enumerate().filter(|(index, _)| self.is_mine(*index));
                 update.apply(all.map(
                     |(index, ((((values, gradient), moments), param), &count))| Part {
                         values,
@@ -250,31 +302,44 @@ impl Drop for CpuReducer {
 
 /// Body of the communication thread: reduces buckets in the order in which they come, and measures
 /// them while they are in the cache and backward goes on.
-fn communicate(
-    collective: &dyn Collective,
-    layout: &Layout,
-    to_reduce: &Receiver<Full>,
-    done: &Sender<Reduced>,
-) {
+fn communicate(sums: &Sums<'_>, to_reduce: &Receiver<Full>, done: &Sender<Reduced>) {
     for full in to_reduce {
-        if done.send(reduce(collective, layout, full, sum_of_squares)).is_err() {
+        if done.send(sums.reduce(full, sum_of_squares)).is_err() {
             return;
         }
     }
 }
 
-/// Sums one bucket over the ranks and measures its members with `squares`.
-fn reduce(
-    collective: &dyn Collective,
-    layout: &Layout,
-    Full { bucket, mut segment }: Full,
-    squares: fn(&[f32]) -> f64,
-) -> Reduced {
-    let result = collective.all_reduce(&mut segment).map(|()| {
-        let members = layout.buckets[bucket].iter().map(|&parameter| layout.slots[parameter]);
-        members.map(|slot| squares(&segment[slot.start..slot.start + slot.len])).collect()
-    });
-    Reduced { bucket, segment, result }
+/// How buckets are summed.
+struct Sums<'a> {
+    collective: &'a dyn Collective,
+    layout: &'a Layout,
+    divided: Option<&'a Divided>,
+}
+
+impl Sums<'_> {
+    /// Sums one bucket over the ranks and measures its members, those that are this rank's, with
+    /// `squares`.
+    fn reduce(&self, Full { bucket, mut segment }: Full, squares: fn(&[f32]) -> f64) -> Reduced {
+        let division = self.divided.map(|divided| (&divided.buckets[bucket], &divided.ownership));
+        let summed = match division {
+            None => self.collective.all_reduce(&mut segment),
+            Some((division, _)) => self.collective.reduce_scatter(&mut segment, &division.parts),
+        };
+        let is_mine =
+            |parameter| division.is_none_or(|(_, ownership)| ownership.is_mine(parameter));
+        let of = |&parameter: &usize| {
+            let Slot { start, len, .. } = self.layout.slots[parameter];
+            if is_mine(parameter) { squares(&segment[start..start + len]) } else { 0.0 }
+        };
+        let result = summed.map(|()| self.layout.buckets[bucket].iter().map(of).collect());
+        if let Some((division, _)) = division.filter(|(_, of)| of.frees_gradients)
+            && result.is_ok()
+        {
+            segment.release(&division.others);
+        }
+        Reduced { bucket, segment, result }
+    }
 }
 
 /// Has the first number of `values` go wrong, if that is asked for at `point`.

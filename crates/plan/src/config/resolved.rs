@@ -55,7 +55,7 @@ impl std::fmt::Display for Change {
 
 /// Keys that may change when a run is continued, because no number of the finished part depends on
 /// them; a table stands for all of its keys.
-pub const SAFE_ON_RESUME: [&str; 23] = [
+pub const SAFE_ON_RESUME: [&str; 24] = [
     "experiment.tags",
     "train.epochs",
     "train.steps",
@@ -69,6 +69,7 @@ pub const SAFE_ON_RESUME: [&str; 23] = [
     "distributed.threads_per_rank",
     "distributed.timeout",
     "distributed.overlap",
+    "distributed.shard",
     "distributed.bucket_cap",
     "distributed.first_bucket_cap",
     "validation.every",

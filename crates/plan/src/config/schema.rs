@@ -360,6 +360,8 @@ pub struct Distributed {
     pub overlap: bool,
     /// In which numbers gradients are exchanged.
     pub comm_hook: CommHook,
+    /// What ranks divide among themselves, in place of keeping all of it each (ZeRO).
+    pub shard: Sharding,
     /// Tolerate parameters that the loss does not reach.
     pub find_unused_parameters: bool,
     /// BatchNorm statistics of a pass over all shards (`SyncBatchNorm`), not of each shard.
@@ -404,6 +406,30 @@ impl CommHook {
             Self::None => "fp32",
             Self::Bf16 => "bf16",
             Self::Fp16 => "fp16",
+        }
+    }
+}
+
+/// What each rank keeps a part of, as DeepSpeed's ZeRO.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Sharding {
+    /// Nothing: plain DDP.
+    #[default]
+    None,
+    /// The optimizer's state (ZeRO-1).
+    Optimizer,
+    /// The optimizer's state and reduced gradients (ZeRO-2).
+    Gradients,
+}
+
+impl Sharding {
+    /// As in the experiment.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::None => "none",
+            Self::Optimizer => "optimizer",
+            Self::Gradients => "gradients",
         }
     }
 }

@@ -8,8 +8,9 @@ use crate::config::schema::Backend;
 use crate::config::values::Devices;
 use crate::config::{Experiment, Loaded, Problem};
 use crate::plan::batch::counted;
+use crate::plan::ownership::largest_part;
 use crate::plan::shm_layout::{MAX_RANKS, Mapping};
-use crate::plan::{CommHook, Facts, OnOom, admitted_worlds};
+use crate::plan::{CommHook, Facts, OnOom, Sharding, admitted_worlds};
 use train_numbers::units::{Bytes, Rank, Shards, WorldSize};
 
 /// Ranks of several machines, each of which has a connection to every other.
@@ -50,6 +51,13 @@ pub struct DistributedPlan {
     /// In which numbers gradients are exchanged.
     #[serde(default)]
     pub comm_hook: CommHook,
+    /// What each rank keeps only its part of; in a world of one the part is everything.
+    #[serde(default)]
+    pub shard: Sharding,
+    /// Elements of the parameters, of those that are trained, whose state and gradients the rank
+    /// with the largest part keeps.
+    #[serde(default)]
+    pub largest_part: usize,
     /// Tolerate unused parameters.
     pub find_unused_parameters: bool,
     /// Whether batch norms take their statistics over all shards of a pass.
@@ -104,6 +112,11 @@ impl DistributedPlan {
     /// The GPU on which `rank` computes, as CUDA numbers it; `None` for the CPU.
     pub fn gpu(&self, rank: Rank) -> Option<usize> {
         self.devices.get(rank.index())?.strip_prefix(GPU_PREFIX)?.parse().ok()
+    }
+
+    /// Whether each rank keeps only its part of the optimizer's state.
+    pub fn is_sharded(&self) -> bool {
+        self.shard != Sharding::None && self.world_size > WorldSize::ONE
     }
 
     /// Whether ranks compute on GPUs.
@@ -371,6 +384,8 @@ pub(crate) fn decide(
         first_bucket_cap: Bytes(asked.first_bucket_cap.0),
         overlap: asked.overlap,
         comm_hook: asked.comm_hook,
+        shard: asked.shard,
+        largest_part: largest_part(lengths, world_size),
         find_unused_parameters: asked.find_unused_parameters,
         sync_batchnorm: asked.sync_batchnorm,
         timeout: asked.timeout.0,

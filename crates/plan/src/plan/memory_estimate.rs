@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::plan::shm_layout::STAGING_BYTES;
-use crate::plan::{BackendPlan, Cadence, Plan};
+use crate::plan::{BackendPlan, Cadence, Plan, Sharding};
 use train_numbers::units::Bytes;
 
 /// Freed blocks may wait for the next step up to one part in so many of what was in use at most
@@ -25,7 +25,8 @@ pub struct Memory {
     /// f32 gradients: this rank's buckets, its share of the others' (which it reduces in place),
     /// and the sums over its earlier shards.
     pub gradients: Bytes,
-    /// Moments of the update rule, and the average of the weights.
+    /// Moments of the update rule, of the rank's largest part where they are divided, and the
+    /// average of the weights.
     pub optimizer: Bytes,
     /// Running statistics.
     pub buffers: Bytes,
@@ -51,7 +52,8 @@ impl Memory {
         let average = u64::from(plan.average().is_some());
         let buffers = Bytes::of_f32(plan.model.n_buffer_elements);
         let averaged = u64::from(plan.average().is_some_and(|average| average.of_buffers));
-        let optimizer = Bytes(state.0 + average * weights.0 + averaged * buffers.0);
+        let own = part(plan, trained, state);
+        let optimizer = Bytes(own.0 + average * weights.0 + averaged * buffers.0);
         let saving = &plan.checkpoint;
         let is_saved = saving.every != Cadence::Never || saving.keep_best > 0;
         let mut memory = Self {
@@ -61,7 +63,7 @@ impl Memory {
             buffers,
             activations: activations.map(|of_pass| Bytes(of_pass.0 * passes_at_once(plan))),
             checkpoint: if is_saved {
-                Bytes(weights.0 + optimizer.0 + buffers.0)
+                Bytes(weights.0 + optimizer.0 - own.0 + state.0 + buffers.0)
             } else {
                 Bytes(0)
             },
@@ -90,6 +92,30 @@ fn passes_at_once(plan: &Plan) -> u64 {
     if plan.distributed.sync_batchnorm { u64::from(shards.max(1)) } else { 1 }
 }
 
+/// What a rank keeps of `all`, of which there is something for each of the `trained` parameters.
+fn part(plan: &Plan, trained: Bytes, all: Bytes) -> Bytes {
+    if !plan.distributed.is_sharded() || trained.0 == 0 {
+        return all;
+    }
+    let largest = Bytes::of_f32(plan.distributed.largest_part).0.min(trained.0);
+    Bytes((u128::from(all.0) * u128::from(largest) / u128::from(trained.0)) as u64)
+}
+
+/// What a rank holds of its own gradients. Reduced ones of others are freed bucket by bucket while
+/// backward runs, unless passes or shards add up first: then there are all of them when the last
+/// pass begins.
+fn kept_gradients(plan: &Plan, all: Bytes, adds_up: bool) -> Bytes {
+    let distributed = &plan.distributed;
+    let frees = distributed.shard == Sharding::Gradients && distributed.is_sharded();
+    if !frees || adds_up || !distributed.overlap || distributed.sync_batchnorm {
+        return all;
+    }
+    let part = part(plan, all, all).0;
+    // The bucket that fills, and the one that is being reduced.
+    let on_their_way = (all.0 - part).min(2 * distributed.bucket_cap.0);
+    Bytes(part + on_their_way)
+}
+
 fn gradients(plan: &Plan, own: Bytes) -> Bytes {
     let world = u64::from(plan.distributed.world_size.get());
     let shared = match plan.distributed.backend {
@@ -105,7 +131,9 @@ fn gradients(plan: &Plan, own: Bytes) -> Bytes {
     let levels = u64::from(shards.ilog2()) + u64::from(!shards.is_power_of_two());
     // Those of shards that run together are kept apart.
     let apart = Some(passes_at_once(plan)).filter(|&passes| passes > 1).unwrap_or(0);
-    Bytes(own.0 * (1 + levels + apart) + shared)
+    let adds_up = plan.batch.accumulation.get() > 1 || levels > 0 || apart > 0;
+    let kept = kept_gradients(plan, own, adds_up);
+    Bytes(kept.0 + own.0 * (levels + apart) + shared)
 }
 
 fn loading(plan: &Plan) -> Bytes {

@@ -18,6 +18,7 @@ mod build;
 mod cameras;
 pub mod cuda_graph;
 mod data;
+mod ownership;
 mod distributed;
 mod facts;
 mod graph;
@@ -52,7 +53,7 @@ use serde::{Deserialize, Serialize};
 pub use crate::config::kind::Modality;
 pub use crate::config::schema::{
     AnnealStrategy, CommHook, Convolutions, Expectation, Interval, MixupMode, Mode, OnBadSample,
-    OnNonFinite, OnOom, Sampler, ScalingRule,
+    OnNonFinite, OnOom, Sampler, ScalingRule, Sharding,
 };
 pub use crate::config::values::Patience;
 pub use arithmetic::shown;
@@ -73,6 +74,7 @@ pub use metrics::{Measurable, MetricFacts};
 pub use mixup::MixupPlan;
 pub use model::ModelPlan;
 pub use optimizer::{EmaPlan, Extent, Matrices, OptimizerFacts, OptimizerPlan};
+pub use ownership::owners;
 pub use param_groups::ParameterGroup;
 pub use precision::{ClipPlan, ScalerPlan};
 pub use rank::{RankPlan, RunFolders};

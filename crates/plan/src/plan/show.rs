@@ -7,7 +7,7 @@ use crate::config::{Loaded, Source, leaves};
 use crate::plan::arithmetic::shown;
 use crate::plan::batch::counted;
 use crate::plan::{
-    BackendPlan, Cadence, Facts, Memory, Mode, ParameterGroup, Plan, Precision, graph,
+    BackendPlan, Cadence, Facts, Memory, Mode, ParameterGroup, Plan, Precision, Sharding, graph,
 };
 use crate::terminal::wrapped;
 
@@ -50,6 +50,7 @@ pub fn page(plan: &Plan, loaded: &Loaded, facts: &Facts, costs: &Costs) -> Strin
         ),
         ("checkpoints", checkpoints(plan)),
     ];
+    rows.extend(sharding(plan).map(|line| ("sharding", line)));
     rows.extend(plan.model.weights_line().map(|line| ("weights", line)));
     rows.extend(early_stopping(plan).map(|line| ("early stopping", line)));
     rows.extend(plan.arithmetic().into_iter().skip(2).map(|line| ("shards", line)));
@@ -374,6 +375,25 @@ fn ranks(plan: &Plan) -> String {
     devices.dedup();
     let threads = counted(distributed.threads_per_rank as u64, "thread", "threads");
     format!("{} on {}, {threads} each, {backend}", distributed.world_size, devices.join(", "))
+}
+
+/// "optimizer state in 2 parts (ZeRO-1), the largest of 5,900,000 of 11,689,512 parameters"
+fn sharding(plan: &Plan) -> Option<String> {
+    let distributed = &plan.distributed;
+    let what = match distributed.shard {
+        Sharding::None => return None,
+        Sharding::Optimizer => "optimizer state (ZeRO-1)",
+        Sharding::Gradients => "optimizer state and gradients (ZeRO-2)",
+    };
+    if !distributed.is_sharded() {
+        return Some(format!("{what}: one rank keeps all of it"));
+    }
+    let (ranks, largest) = (distributed.world_size, thousands(distributed.largest_part));
+    let trained = thousands(plan.model.n_parameters - plan.optimizer.n_frozen());
+    Some(format!(
+        "{what} in {ranks} parts, the largest of {largest} of {trained} parameters; rank 0 \
+         gathers checkpoints"
+    ))
 }
 
 fn loading(plan: &Plan) -> String {

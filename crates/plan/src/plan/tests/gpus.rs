@@ -266,3 +266,17 @@ fn passes_are_recorded_where_nothing_of_them_is_decided_on_the_cpu() {
     drawing.model.draws_on_cpu = true;
     assert_eq!(obstacle(&drawing), Some("the model draws random numbers or branches on the CPU"));
 }
+
+#[test]
+fn optimizer_state_in_parts_is_refused_on_gpus() {
+    for shard in ["optimizer", "gradients"] {
+        let asked = format!("distributed.shard={shard}");
+        let changes = [asked.as_str(), "distributed.devices=2"];
+        let expected = format!(
+            "`distributed.shard`: is \"{shard}\", which is not available on GPUs (take it out, or \
+             train on CPUs (`CUDA_VISIBLE_DEVICES=`))"
+        );
+        assert_eq!(told(ANIMALS, &changes, &with_gpus(2)), [expected]);
+        assert!(good(ANIMALS, &changes, &with_gpus(0)).distributed.is_sharded());
+    }
+}

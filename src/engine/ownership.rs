@@ -1,0 +1,341 @@
+//! Which rank keeps what (`distributed.shard`): each parameter has an owner, which alone has the
+//! moments of the update rule, gets the reduced gradient, and moves the parameter; then it gives
+//! the new values to the others. Averages of the weights are kept by all: they follow from the
+//! weights.
+//!
+//! No number changes: sums over ranks have the same tree, squares are summed parameter by parameter
+//! and then in registration order, and an update never looks beyond its parameter.
+
+use std::ops::Range;
+
+use crate::collective::{self, Collective, Elements};
+use crate::engine::reducer::buckets::Layout;
+use crate::engine::{Engine, Error};
+use crate::nn::{Param, Params, change_all};
+use crate::optim::{Moments, Part, Preparation, Rates};
+use crate::plan::{Plan, Sharding, owners};
+use crate::units::{Bytes, Rank, WorldSize};
+
+/// Elements that each rank gives in one exchange.
+const ROUND: usize = 1 << 20;
+
+/// Who owns which parameter.
+pub(super) struct Ownership {
+    rank: Rank,
+    world: WorldSize,
+    /// Of each parameter in registration order.
+    owners: Vec<Rank>,
+    /// Whether gradients of the others' parameters are freed once they are reduced.
+    pub(super) frees_gradients: bool,
+}
+
+/// How a bucket is divided.
+pub(super) struct Division {
+    /// Elements of each rank.
+    pub(super) parts: Vec<Elements>,
+    /// What is not this rank's.
+    pub(super) others: Elements,
+}
+
+impl Ownership {
+    /// As the plan asks for; `None` where every rank keeps everything.
+    pub(super) fn new(
+        plan: &Plan,
+        params: &Params,
+        (rank, world): (Rank, WorldSize),
+    ) -> Option<Self> {
+        let shard = plan.distributed.shard;
+        if shard == Sharding::None || world == WorldSize::ONE {
+            return None;
+        }
+        let sizes: Vec<usize> = params.parameters().iter().map(Param::elem_count).collect();
+        // As the plan counts: what is never trained has nothing to be kept.
+        let is_trained = |index: &usize| plan.optimizer.is_ever_trained(*index);
+        let trained: Vec<usize> = (0..sizes.len()).filter(is_trained).collect();
+        let lengths: Vec<usize> = trained.iter().map(|&index| sizes[index]).collect();
+        let mut all = vec![Rank(0); sizes.len()];
+        for (index, owner) in trained.into_iter().zip(owners(&lengths, world)) {
+            all[index] = owner;
+        }
+        let frees_gradients = shard == Sharding::Gradients;
+        Some(Self { rank, world, owners: all, frees_gradients })
+    }
+
+    /// Whether this rank owns the parameter with this place in registration order.
+    pub(super) fn is_mine(&self, parameter: usize) -> bool {
+        self.owners[parameter] == self.rank
+    }
+
+    /// The parameters of `rank`, in registration order.
+    pub(super) fn of(&self, rank: Rank) -> impl Iterator<Item = usize> {
+        (0..self.owners.len()).filter(move |&index| self.owners[index] == rank)
+    }
+
+    /// How each bucket is divided.
+    pub(super) fn divide(&self, layout: &Layout) -> Vec<Division> {
+        let buckets = layout.buckets.iter().zip(&layout.lengths);
+        buckets.map(|(members, &length)| self.divide_bucket(layout, members, length)).collect()
+    }
+
+    fn divide_bucket(&self, layout: &Layout, members: &[usize], length: usize) -> Division {
+        let mut parts = vec![Elements::new(); self.world.count()];
+        let (mut others, mut end) = (Elements::new(), 0);
+        for &parameter in members {
+            let slot = layout.slots[parameter];
+            let elements = slot.start..slot.start + slot.len;
+            if self.is_mine(parameter) {
+                others.push(end..elements.start);
+                end = elements.end;
+            }
+            parts[self.owners[parameter].index()].push(elements);
+        }
+        others.push(end..length);
+        Division { parts, others }
+    }
+}
+
+/// Whether `rank` keeps the moments of a parameter under `plan`.
+pub(crate) fn keeps(plan: &Plan, params: &Params, rank: Rank) -> impl Fn(usize) -> bool {
+    let ownership = Ownership::new(plan, params, (rank, plan.distributed.world_size));
+    move |index| ownership.as_ref().is_none_or(|ownership| ownership.is_mine(index))
+}
+
+impl Engine {
+    /// Whether this rank moves a parameter, and keeps its moments.
+    pub(crate) fn keeps(&self, parameter: usize) -> bool {
+        self.ownership.as_ref().is_none_or(|ownership| ownership.is_mine(parameter))
+    }
+
+    /// How much this rank keeps, where the optimizer's state is divided.
+    pub(super) fn describe_ownership(&self) -> Option<String> {
+        let ownership = self.ownership.as_ref()?;
+        let (mut mine, mut all) = (0, 0);
+        for (index, param) in self.params.parameters().iter().enumerate() {
+            let lengths = self.moment_lengths(index, param);
+            all += lengths.iter().sum::<usize>();
+            mine += self.moments[index].first.len() + self.moments[index].second.len();
+        }
+        let [mine, all] = [mine, all].map(Bytes::of_f32);
+        let (rank, world) = (ownership.rank, ownership.world);
+        Some(format!("optimizer state in {world} parts: rank {rank} keeps {mine} of {all}"))
+    }
+
+    /// After an update of this rank's parameters: gives them to the others, takes theirs, and moves
+    /// the averages of theirs.
+    pub(super) fn share_updates(&mut self, rates: Rates) -> Result<(), Error> {
+        let Some(ownership) = self.ownership.clone() else { return Ok(()) };
+        let mut moments = std::mem::take(&mut self.moments);
+        let shared = self.gather_weights(&ownership);
+        let followed = shared.and_then(|()| self.follow(&ownership, rates, &mut moments));
+        self.moments = moments;
+        followed
+    }
+
+    fn gather_weights(&self, ownership: &Ownership) -> Result<(), Error> {
+        let params = self.params.parameters();
+        let failed = |source| self.not_shared(source);
+        let vars: Vec<_> =
+            params.iter().map(Param::var).collect::<Result<_, _>>().map_err(failed)?;
+        let length = |(param, &is_trained): (&Param, &bool)| {
+            if is_trained { param.elem_count() } else { 0 }
+        };
+        let lengths: Vec<usize> = params.iter().zip(&self.trained).map(length).collect();
+        let mut gathered = Ok(());
+        change_all(&vars, |values| {
+            let mut values: Vec<&mut [f32]> = values.iter_mut().map(Vec::as_mut_slice).collect();
+            let collective = self.collective.as_ref();
+            gathered = gather(collective, &ownership.owners, &lengths, &mut values);
+        })
+        .map_err(failed)?;
+        Ok(gathered?)
+    }
+
+    /// Moves the averages of the parameters that others have updated, as if it were this rank.
+    fn follow(
+        &self,
+        ownership: &Ownership,
+        rates: Rates,
+        moments: &mut [Moments],
+    ) -> Result<(), Error> {
+        if self.plan.ema.is_none() {
+            return Ok(());
+        }
+        let params = self.params.parameters();
+        let update = self.planned_update(rates, Preparation::default(), self.state.updates);
+        let failed = |source| self.not_shared(source);
+        let vars: Vec<_> =
+            params.iter().map(Param::var).collect::<Result<_, _>>().map_err(failed)?;
+        change_all(&vars, |values| {
+            let all = values.iter_mut().zip(moments).zip(params).enumerate();
+            let others = all.filter(|(index, _)| !ownership.is_mine(*index));
+            update.apply(others.map(|(index, ((values, moments), param))| Part {
+                values,
+                gradient: &[],
+                moments,
+                index,
+                shape: param.shape(),
+                count: None,
+            }));
+        })
+        .map_err(failed)
+    }
+
+    fn not_shared(&self, source: candle_core::Error) -> Error {
+        Error::Tensor { phase: "sharing", step: self.state.step + 1, source }
+    }
+
+    /// Elements of the two moments that the owner of a parameter has of it now.
+    fn moment_lengths(&self, index: usize, param: &Param) -> [usize; 2] {
+        let plan = &self.plan.optimizer;
+        if self.trained[index] { Moments::lengths(plan, index, param.shape()) } else { [0, 0] }
+    }
+
+    /// What all ranks together keep, in vectors of at most one element: which of them there are says
+    /// how large a checkpoint is.
+    pub(crate) fn outline_of_moments(&self) -> Vec<Moments> {
+        let one = |is_there: bool| vec![0.0; usize::from(is_there)];
+        let mut outline: Vec<Moments> = self
+            .moments
+            .iter()
+            .map(|Moments { first, second, average }| Moments {
+                first: one(!first.is_empty()),
+                second: one(!second.is_empty()),
+                average: one(!average.is_empty()),
+            })
+            .collect();
+        for (index, param) in self.params.parameters().iter().enumerate() {
+            let [first, second] = self.moment_lengths(index, param);
+            (outline[index].first, outline[index].second) = (one(first > 0), one(second > 0));
+        }
+        outline
+    }
+
+    /// Has the ranks in `on` hold the moments of all parameters, as [`Engine::moments`] of plain
+    /// DDP, until [`Engine::release_moments`]. Every rank must call it; without sharding nothing
+    /// happens.
+    ///
+    /// # Errors
+    ///
+    /// A collective failed.
+    pub fn gather_moments(&mut self, on: Range<u32>) -> Result<(), Error> {
+        let Some(ownership) = self.ownership.clone() else { return Ok(()) };
+        let params = self.params.parameters().iter().enumerate();
+        let lengths: Vec<[usize; 2]> =
+            params.map(|(index, param)| self.moment_lengths(index, param)).collect();
+        let mut vectors: Vec<&mut [f32]> = Vec::with_capacity(2 * lengths.len());
+        for (Moments { first, second, .. }, lengths) in self.moments.iter_mut().zip(&lengths) {
+            if on.contains(&ownership.rank.0) {
+                first.resize(lengths[0], 0.0);
+                second.resize(lengths[1], 0.0);
+            }
+            vectors.extend([first.as_mut_slice(), second.as_mut_slice()]);
+        }
+        let owners: Vec<Rank> = ownership.owners.iter().flat_map(|&owner| [owner; 2]).collect();
+        let lengths = lengths.as_flattened();
+        Ok(gather(self.collective.as_ref(), &owners, lengths, &mut vectors)?)
+    }
+
+    /// Lets go of the moments of others' parameters.
+    pub fn release_moments(&mut self) {
+        let Some(ownership) = &self.ownership else { return };
+        let moments = self.moments.iter_mut().zip(0..ownership.owners.len());
+        for (moments, _) in moments.filter(|(_, index)| !ownership.is_mine(*index)) {
+            (moments.first, moments.second) = (Vec::new(), Vec::new());
+        }
+    }
+}
+
+/// Gives the elements of each of `vectors`, which its owner has, to all ranks that have room for
+/// them: it may be empty elsewhere. In rounds, so that little more memory is needed.
+fn gather(
+    collective: &dyn Collective,
+    owners: &[Rank],
+    lengths: &[usize],
+    vectors: &mut [&mut [f32]],
+) -> Result<(), collective::Error> {
+    let (me, world) = (collective.rank(), collective.world_size());
+    let mut held = vec![0; world.count()];
+    owners.iter().zip(lengths).for_each(|(owner, length)| held[owner.index()] += length);
+    let rounds = held.into_iter().max().unwrap_or(0).div_ceil(ROUND);
+    for round in 0..rounds {
+        let mut mine = Vec::<f32>::new();
+        for (index, elements) in pieces(owners, lengths, me, round) {
+            mine.extend_from_slice(&vectors[index][elements]);
+        }
+        let all = collective.all_gather(bytemuck::cast_slice(&mine))?;
+        for (rank, bytes) in (0..).map(Rank).zip(&all).filter(|(rank, _)| *rank != me) {
+            let mut rest = bytes.as_slice();
+            for (index, elements) in pieces(owners, lengths, rank, round) {
+                let (these, after) = rest.split_at(4 * elements.len());
+                rest = after;
+                if !vectors[index].is_empty() {
+                    let place = bytemuck::cast_slice_mut(&mut vectors[index][elements]);
+                    place.copy_from_slice(these);
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+/// What `rank` gives in a round: elements of its vectors, which it gives one after the other.
+fn pieces(
+    owners: &[Rank],
+    lengths: &[usize],
+    rank: Rank,
+    round: usize,
+) -> Vec<(usize, Range<usize>)> {
+    let (from, to) = (round * ROUND, (round + 1) * ROUND);
+    let mut start = 0;
+    let mut pieces = Vec::new();
+    for (index, (_, &length)) in
+        owners.iter().zip(lengths).enumerate().filter(|(_, (owner, _))| **owner == rank)
+    {
+        let end = start + length;
+        let elements = from.max(start)..to.min(end);
+        if !elements.is_empty() {
+            pieces.push((index, elements.start - start..elements.end - start));
+        }
+        start = end;
+    }
+    pieces
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::engine::reducer::buckets::Slot;
+
+    #[test]
+    fn a_rank_gives_its_vectors_one_after_the_other_in_rounds() {
+        let owners = [0, 1, 0, 0].map(Rank);
+        let lengths = [ROUND - 2, 7, 5, 0];
+        let given = |rank, round| pieces(&owners, &lengths, Rank(rank), round);
+        assert_eq!(given(0, 0), [(0, 0..ROUND - 2), (2, 0..2)]);
+        assert_eq!(given(0, 1), [(2, 2..5)]);
+        assert_eq!(given(1, 0), [(1, 0..7)]);
+        assert_eq!(given(1, 1), []);
+    }
+
+    #[test]
+    fn a_bucket_is_divided_by_owner_and_all_else_is_the_others() {
+        let slot = |start, len| Slot { bucket: 0, start, len };
+        let layout = Layout {
+            buckets: vec![vec![2, 1, 0]],
+            lengths: vec![320],
+            slots: vec![slot(256, 50), slot(64, 130), slot(0, 60)],
+        };
+        let owners = [0, 1, 0].map(Rank).to_vec();
+        let divided = |rank| {
+            let world = WorldSize::new(2).unwrap();
+            let owners = owners.clone();
+            let all = Ownership { rank: Rank(rank), world, owners, frees_gradients: true };
+            all.divide(&layout).remove(0)
+        };
+        let (zero, one) = (divided(0), divided(1));
+        assert_eq!(zero.parts, [vec![0..60, 256..306], vec![64..194]]);
+        assert_eq!(zero.parts, one.parts);
+        assert_eq!(zero.others, [0..0, 60..256, 306..320]);
+        assert_eq!(one.others, [0..64, 194..320]);
+    }
+}

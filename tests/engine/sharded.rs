@@ -1,0 +1,217 @@
+//! Optimizer state, and gradients, in parts (`distributed.shard`): the bits of plain DDP, and a part
+//! of its memory.
+
+use std::sync::Arc;
+
+use ddprun::config::kind::Kind;
+use ddprun::internals::checkpoint::{self, Snapshot};
+use ddprun::kinds::Kinds;
+use ddprun::optim::{self, Adafactor, AdamW, Lamb, Muon, Optimizer};
+use ddprun::plan::{
+    CommHook, EmaPlan, LookaheadPlan, OptimizerPlan, ParameterGroup, Plan, Precision, Sharding,
+};
+use ddprun::units::{Bytes, Rank};
+
+use crate::support::{engine, fingerprint, on_ranks, plan, step};
+use crate::{IMAGE, SCALER, train};
+
+const SHARDED: [Sharding; 2] = [Sharding::Optimizer, Sharding::Gradients];
+
+/// Plain DDP on one rank, and each way on one, two and four.
+#[track_caller]
+fn check(model: &str, input: &[usize], change: impl Fn(&mut Plan)) {
+    let make = |world, shard| {
+        let mut plan = plan(model, input, world);
+        change(&mut plan);
+        plan.distributed.shard = shard;
+        plan
+    };
+    let alone = train(&make(1, Sharding::None));
+    for shard in SHARDED {
+        for world in [1, 2, 4] {
+            assert_eq!(train(&make(world, shard)), alone, "{shard:?}, world size {world}");
+        }
+    }
+    let mut late = make(2, Sharding::Gradients);
+    late.distributed.overlap = false;
+    late.distributed.bucket_cap = Bytes(25 << 20);
+    assert_eq!(train(&late), alone, "one large bucket without overlap");
+}
+
+/// The plan under `rule`, its matrices apart from all else.
+fn ruled<K: Kind + Optimizer>(plan: &mut Plan, rule: &K) {
+    let facts = ddprun::model::Models::default().describe(&plan.model).unwrap();
+    let group = |is_matrix| ParameterGroup {
+        name: String::new(),
+        lr_factor: 1.0,
+        weight_decay: 0.01,
+        unfreezes_at: 0,
+        freezes_at: None,
+        is_matrix,
+        n_state: 0,
+        n_tensors: 0,
+        n_parameters: 0,
+    };
+    plan.optimizer = OptimizerPlan {
+        groups: vec![group(false), group(true)],
+        group_of: facts.parameters.iter().map(|(_, shape)| usize::from(shape.len() == 2)).collect(),
+        ..optim::plan(rule, 0.02)
+    };
+}
+
+#[test]
+fn sgd_with_momentum_has_the_bits_of_plain_ddp() {
+    check("mlp", &[10], |_| ());
+    check("resnet8", &IMAGE, |_| ());
+}
+
+#[test]
+fn adamw_with_averages_of_weights_and_buffers_has_the_bits_of_plain_ddp() {
+    check("resnet8", &IMAGE, |plan| {
+        plan.optimizer = optim::plan(&AdamW::default(), 1e-2);
+        plan.ema = Some(EmaPlan { decay: 0.9, power: None, use_buffers: true });
+    });
+}
+
+#[test]
+fn rules_that_look_at_whole_tensors_have_the_bits_of_plain_ddp() {
+    check("mlp", &[10], |plan| plan.optimizer = optim::plan(&Lamb::default(), 1e-2));
+    check("resnet8", &IMAGE, |plan| ruled(plan, &Adafactor::default()));
+    check("mlp", &[10], |plan| ruled(plan, &Muon::default()));
+}
+
+#[test]
+fn half_precision_slow_weights_and_noise_have_the_bits_of_plain_ddp() {
+    check("mlp", &[10], |plan| {
+        plan.precision = Precision::Fp16;
+        plan.scaler = Some(SCALER);
+        plan.clip.noise = Some(1e-3);
+    });
+    check("mlp", &[10], |plan| {
+        plan.precision = Precision::Bf16;
+        plan.lookahead = Some(LookaheadPlan { k: 3, alpha: 0.5, power: None });
+    });
+}
+
+#[test]
+fn frozen_and_unfrozen_parameters_have_the_bits_of_plain_ddp() {
+    check("resnet8", &IMAGE, |plan| {
+        ruled(plan, &AdamW::default());
+        plan.optimizer.groups[0].unfreezes_at = 3;
+        plan.optimizer.groups[1].freezes_at = Some(5);
+        plan.ema = Some(EmaPlan { decay: 0.5, power: None, use_buffers: false });
+    });
+}
+
+#[test]
+fn compressed_gradients_have_the_bits_of_plain_ddp_on_as_many_ranks() {
+    for hook in [CommHook::Bf16, CommHook::Fp16] {
+        let with = |shard| {
+            let mut plan = plan("mlp", &[10], 2);
+            (plan.distributed.comm_hook, plan.distributed.shard) = (hook, shard);
+            let outcomes = on_ranks(&plan, |collective| {
+                let rank = collective.rank();
+                let hooked = ddprun::internals::collective::compressed(collective, hook);
+                let mut engine = engine(&plan, hooked);
+                (0..4).for_each(|_| drop(step(&mut engine, &plan, rank).unwrap()));
+                engine.gather_moments(0..2).unwrap();
+                fingerprint(&engine)
+            });
+            assert_eq!(outcomes[0], outcomes[1], "{shard:?}");
+            outcomes[0].clone()
+        };
+        for shard in SHARDED {
+            assert_eq!(with(shard), with(Sharding::None), "{shard:?}");
+        }
+    }
+}
+
+/// Bytes of the moments that each of two ranks holds after a step.
+fn held(shard: Sharding) -> Vec<usize> {
+    let mut plan = plan("resnet8", &IMAGE, 2);
+    plan.optimizer = optim::plan(&AdamW::default(), 1e-2);
+    plan.distributed.shard = shard;
+    on_ranks(&plan, |collective| {
+        let rank = collective.rank();
+        let mut engine = engine(&plan, collective);
+        step(&mut engine, &plan, rank).unwrap();
+        let bytes = engine.moments().iter().map(|m| 4 * (m.first.len() + m.second.len())).sum();
+        let described = engine.describe().unwrap_or_default();
+        let says = format!("rank {} keeps {} of ", rank.0, Bytes(bytes as u64));
+        assert!(shard == Sharding::None || described.contains(&says), "{described}");
+        bytes
+    })
+}
+
+#[test]
+fn each_of_two_ranks_holds_half_of_the_optimizers_state() {
+    let all = held(Sharding::None)[0];
+    for shard in SHARDED {
+        let parts = held(shard);
+        assert_eq!(parts.iter().sum::<usize>(), all);
+        let most = *parts.iter().max().unwrap() as f64 / all as f64;
+        assert!((0.5..0.56).contains(&most), "{parts:?} of {all}");
+    }
+}
+
+#[test]
+fn a_checkpoint_of_two_ranks_is_whole_and_goes_on_at_one_and_four() {
+    let make = |world, shard| {
+        let mut plan = plan("resnet8", &IMAGE, world);
+        plan.optimizer = optim::plan(&AdamW::default(), 1e-2);
+        plan.ema = Some(EmaPlan { decay: 0.9, power: None, use_buffers: true });
+        plan.distributed.shard = shard;
+        plan
+    };
+    let folder = tempfile::tempdir().unwrap();
+    let first = make(2, Sharding::Gradients);
+    on_ranks(&first, |collective| {
+        let rank = collective.rank();
+        let mut engine = engine(&first, collective);
+        // In the middle of the first epoch of six steps.
+        (0..4).for_each(|_| drop(step(&mut engine, &first, rank).unwrap()));
+        engine.gather_moments(0..1).unwrap();
+        if rank == Rank(0) {
+            let (params, moments) = (engine.params(), engine.moments());
+            let snapshot = Snapshot { plan: &first, params, moments, state: engine.state() };
+            checkpoint::save(folder.path(), &snapshot).unwrap();
+        }
+        engine.release_moments();
+    });
+    let finished = |plan: &Plan, resumed: bool| {
+        let outcomes = on_ranks(plan, |collective| {
+            let rank = collective.rank();
+            let components = Kinds::default().components(plan, &candle_core::Device::Cpu).unwrap();
+            let restored = resumed.then(|| {
+                let params = &components.params;
+                checkpoint::restore_newest(folder.path(), plan, params).unwrap().unwrap()
+            });
+            let restored = restored.map(|restored| (restored.state, restored.moments));
+            let mut engine = ddprun::engine::Engine::new(
+                Arc::new(plan.clone()),
+                components,
+                collective,
+                restored,
+            )
+            .unwrap();
+            while engine.state().step < 8 {
+                step(&mut engine, plan, rank).unwrap();
+            }
+            engine.compare_everything().unwrap();
+            engine.gather_moments(0..1).unwrap();
+            fingerprint(&engine)
+        });
+        // Averages of running statistics are rank 0's.
+        outcomes[0].clone()
+    };
+    let undisturbed = finished(&make(1, Sharding::None), false);
+    for (world, shard) in [
+        (1, Sharding::Optimizer),
+        (1, Sharding::None),
+        (4, Sharding::Optimizer),
+        (4, Sharding::Gradients),
+        (2, Sharding::None),
+    ] {
+        assert_eq!(finished(&make(world, shard), true), undisturbed, "{shard:?} at {world}");
+    }
+}
