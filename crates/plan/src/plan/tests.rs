@@ -115,6 +115,7 @@ fn animals() -> Facts {
         launched_world: None,
         local_rank: 0,
         nodes: 1,
+        mpi: None,
     }
 }
 
@@ -139,6 +140,7 @@ fn digits() -> Facts {
         launched_world: None,
         local_rank: 0,
         nodes: 1,
+        mpi: None,
     }
 }
 
@@ -164,6 +166,7 @@ fn prices() -> Facts {
         launched_world: None,
         local_rank: 0,
         nodes: 1,
+        mpi: None,
     }
 }
 
