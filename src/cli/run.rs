@@ -15,11 +15,12 @@ use crate::cli::{
     Refusal, checkpoint, doctor, evaluate, init, inspect, last_words, node_args, predict, resume,
     runs, sample, serve, sweep, to_stderr, train, usage,
 };
+use crate::collective::mpi;
+use crate::failpoint;
 use crate::kinds::Kinds;
 use crate::launch::exit_code as exit;
 use crate::launch::{self, Role, rank_env};
 use crate::terminal::fitted;
-use crate::{collective, failpoint};
 
 /// Runs the command line `arguments` (the first is the program's name) with the models of `kinds`.
 pub fn run(arguments: impl IntoIterator<Item = OsString>, kinds: &Kinds) -> ExitCode {
@@ -46,7 +47,10 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>, kinds: &Kinds) -> Exit
             refusal.code()
         }
     };
-    collective::mpi::leave(code);
+    match code {
+        0 | exit::EXPECTATION | exit::PREEMPTED | exit::INTERRUPTED => mpi::leave(),
+        failed => mpi::abort(failed),
+    }
     ExitCode::from(code)
 }
 

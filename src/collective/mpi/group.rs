@@ -234,7 +234,6 @@ impl Collective for Mpi {
 
     fn abort(&self, reason: &str) {
         self.interrupts.abort(reason);
-        self.world.fail();
         // A thread that is in a call tells the others. If none is, this one does.
         let Ok(mut state) = self.state.try_lock() else { return };
         if state.failed.is_none() {

@@ -91,7 +91,7 @@ pub(super) struct Library {
     constants: Constants,
     /// The file that the loader found.
     pub(super) file: PathBuf,
-    /// What it calls itself: the first line.
+    /// What it calls itself.
     pub(super) version: String,
     /// Version of the standard.
     pub(super) standard: (c_int, c_int),
@@ -212,7 +212,8 @@ impl Library {
         // SAFETY: places for a text that is shorter everywhere, and for its length.
         self.checked(unsafe { get_library_version(text.as_mut_ptr().cast(), &raw mut length) })?;
         self.standard = (major, minor);
-        self.version = first_line(&text);
+        // Open MPI goes on with who has built it.
+        self.version = first_line(&text).split(',').next().unwrap_or_default().to_owned();
         Ok(())
     }
 

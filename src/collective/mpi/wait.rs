@@ -143,7 +143,6 @@ impl Wait<'_> {
 
 /// Tells all ranks why the group has ended, as far as they can be reached in a short time.
 pub(super) fn tell(world: &World, error: &Error) {
-    world.fail();
     let (by, reason) = match error {
         Error::Aborted { by, reason } => (*by, reason.clone()),
         other => (world.rank, other.to_string()),

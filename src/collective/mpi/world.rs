@@ -1,7 +1,6 @@
 //! MPI in this process: one library, opened once, initialised once, and left at the end.
 
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
@@ -83,18 +82,12 @@ pub(super) struct World {
     library: &'static Mutex<Library>,
     pub(super) rank: Rank,
     pub(super) size: WorldSize,
-    has_failed: AtomicBool,
 }
 
 impl World {
     /// The library, which one thread at a time may call.
     pub(super) fn library(&self) -> MutexGuard<'_, Library> {
         self.library.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Notes that the ranks cannot end together.
-    pub(super) fn fail(&self) {
-        self.has_failed.store(true, Ordering::SeqCst);
     }
 }
 
@@ -154,7 +147,7 @@ pub(crate) fn start(launcher: &Launcher, rank: Rank, world: WorldSize) -> Result
         (library.version.clone(), library.file.display().to_string(), library.initialise())
     };
     let (own, size) = seen.map_err(|why| StartError::Refused { version: version.clone(), why })?;
-    WORLD.get_or_init(|| World { library, rank, size: world, has_failed: AtomicBool::new(false) });
+    WORLD.get_or_init(|| World { library, rank, size: world });
     if size != world.get() as i32 {
         return Err(StartError::OtherLauncher { launched: world, seen: size, version, file });
     }
@@ -169,16 +162,21 @@ pub(super) fn world() -> Option<&'static World> {
     WORLD.get()
 }
 
-/// Leaves MPI, where this process has started it, as the last thing that it does: together with
-/// the other ranks; or, after a failure, so that none of them waits for ever.
-pub(crate) fn leave(code: u8) {
-    let Some(world) = world() else { return };
-    if world.has_failed.load(Ordering::SeqCst) {
+/// Leaves MPI together with the other ranks, where this process has started it: the last thing that
+/// it does. Waits for them.
+pub(crate) fn leave() {
+    if let Some(world) = world() {
+        world.library().finalise();
+    }
+}
+
+/// Ends all ranks with this code, where this process has started MPI: the last thing that a rank
+/// does that has failed, so that no other waits for ever.
+pub(crate) fn abort(code: u8) {
+    if let Some(world) = world() {
         // The others have been told, and shall say so.
         std::thread::sleep(GRACE);
         world.library().abort(code);
-    } else {
-        world.library().finalise();
     }
 }
 
