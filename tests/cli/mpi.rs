@@ -1,5 +1,5 @@
-//! Ranks that `mpirun` starts, by each MPI that this machine has: Open MPI and MPICH. A machine of a
-//! cluster is imitated by variables that tell a rank that it is alone there.
+//! Ranks that `mpirun` starts, by each MPI that this machine has: Open MPI and MPICH. A machine of
+//! a cluster is imitated by variables that tell a rank that it is alone there.
 
 use std::fs;
 use std::process::Command;

@@ -332,8 +332,8 @@ impl Library {
         })
     }
 
-    /// Sends the first `n` elements of `mine` to all ranks, and receives all ranks' into `all`, from
-    /// its element `from` on.
+    /// Sends the first `n` elements of `mine` to all ranks, and receives those of all into `all`,
+    /// from its element `from` on.
     pub(super) fn all_gather<T: Pod>(
         &self,
         (mine, n): (Vec<T>, usize),

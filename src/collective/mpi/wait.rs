@@ -62,8 +62,8 @@ impl Wait<'_> {
         Error::Mpi { what: format!("{why}, in {}", self.call) }
     }
 
-    /// Waits for all transfers, and returns their memory. `missing` are the ranks that the transfers
-    /// at these positions wait for; `busy` is the time without sleep.
+    /// Waits for all transfers, and returns their memory. `missing` are the ranks that those at
+    /// these positions wait for; `busy` is the time without sleep.
     pub(super) fn complete<B>(
         &self,
         mut transfers: Vec<Transfer<B>>,

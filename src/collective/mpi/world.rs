@@ -27,7 +27,8 @@ pub enum StartError {
     Unusable(String),
     /// The library does not know the launcher.
     #[error(
-        "the launcher started {launched} ranks, but {version} ({file}) sees {seen}: it does not belong to this launcher"
+        "the launcher started {launched} ranks, but {version} ({file}) sees {seen}: it does not \
+         belong to this launcher"
     )]
     OtherLauncher {
         /// By the launcher's variables.

@@ -137,7 +137,8 @@ const OPEN_MPI: LauncherVariables = LauncherVariables {
     identity: &["PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid", "OMPI_MCA_orte_hnp_uri"],
 };
 
-/// MPICH's and Intel MPI's `mpirun`, Hydra, which tells no identity of a launch: that is its process.
+/// Hydra, the `mpirun` of MPICH and Intel MPI. It tells no identity of a launch: that is its
+/// process.
 const HYDRA: LauncherVariables = LauncherVariables {
     rank: "PMI_RANK",
     world: "PMI_SIZE",
