@@ -69,12 +69,22 @@ impl Mpirun {
 
     /// The same, each of which is told that it is the only one of its machine.
     fn ddprun_on_machines(&self, lab: &Lab, ranks: u32, args: &[&str]) -> Command {
+        self.on_machines(lab, ranks, "", args)
+    }
+
+    /// Two ranks on machines of their own, the second of which has this fault.
+    fn ddprun_with(&self, lab: &Lab, fault: &str, args: &[&str]) -> Command {
+        let fault = format!("[ ${} = 1 ] && export DDPRUN_FP='{fault}';", self.rank_variable());
+        self.on_machines(lab, 2, &fault, args)
+    }
+
+    fn on_machines(&self, lab: &Lab, ranks: u32, before: &str, args: &[&str]) -> Command {
         let alone = if self.is_open_mpi {
             "OMPI_COMM_WORLD_LOCAL_RANK=0 OMPI_COMM_WORLD_LOCAL_SIZE=1"
         } else {
             "MPI_LOCALRANKID=0 MPI_LOCALNRANKS=1"
         };
-        let script = format!("{alone} exec {BINARY} {}", args.join(" "));
+        let script = format!("{before} {alone} exec {BINARY} {}", args.join(" "));
         self.start(lab, ranks, &["sh", "-c", &script])
     }
 
@@ -197,9 +207,7 @@ fn a_rank_that_fails_tells_the_others_why_through_mpi() {
     for mpirun in Mpirun::all() {
         let lab = Lab::with(BASE);
         let args = ["small.toml", "distributed.backend=mpi", "distributed.timeout=30s"];
-        let mut command = mpirun.ddprun_on_machines(&lab, 2, &args);
-        command.env("DDPRUN_FP", "backward=panic@1,3");
-        let ended = spawn(command).wait();
+        let ended = spawn(mpirun.ddprun_with(&lab, "backward=panic@*,3", &args)).wait();
         assert_ne!(ended.code, 0);
         ended.says(&["rank 1 ended the group: "]);
         until("the end of all ranks", || lab.processes().is_empty());
@@ -211,9 +219,7 @@ fn a_rank_that_hangs_is_named_at_the_deadline() {
     for mpirun in Mpirun::all() {
         let lab = Lab::with(BASE);
         let args = ["small.toml", "distributed.backend=mpi", "distributed.timeout=2s"];
-        let mut command = mpirun.ddprun_on_machines(&lab, 2, &args);
-        command.env("DDPRUN_FP", "backward=hang@1,3");
-        let ended = spawn(command).wait();
+        let ended = spawn(mpirun.ddprun_with(&lab, "backward=hang@*,3", &args)).wait();
         ended.has_code(5);
         ended.says(&["timed out waiting for rank 1 (in call "]);
         until("the end of all ranks", || lab.processes().is_empty());

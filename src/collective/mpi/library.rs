@@ -213,7 +213,7 @@ impl Library {
         self.checked(unsafe { get_library_version(text.as_mut_ptr().cast(), &raw mut length) })?;
         self.standard = (major, minor);
         // Open MPI goes on with who has built it.
-        self.version = first_line(&text).split(',').next().unwrap_or_default().to_owned();
+        self.version = first_line(&text).chars().take_while(|c| *c != ',').collect();
         Ok(())
     }
 
