@@ -19,6 +19,7 @@ mod wait;
 mod group;
 
 pub(crate) use search::{Family, Launcher};
-pub(crate) use world::{StartError, abort, check, leave, start};
+pub(crate) use wait::abort;
+pub(crate) use world::{StartError, check, leave, start};
 
 pub(super) use group::Mpi;

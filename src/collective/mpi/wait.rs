@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use crate::collective::mpi::headers::{END_BYTES, END_TAG, end, read_end};
 use crate::collective::mpi::library::Transfer;
-use crate::collective::mpi::world::World;
+use crate::collective::mpi::world::{World, world};
 use crate::collective::{Call, Error, Missing};
 use crate::units::Rank;
 
@@ -21,6 +21,8 @@ pub(super) const BRIEFLY: Duration = Duration::from_millis(1);
 const NAP: Duration = Duration::from_micros(100);
 /// No pause counts for longer: while the whole group is suspended (Ctrl-Z), so is the deadline.
 const MAX_PAUSE: Duration = Duration::from_secs(1);
+/// Time that other ranks have to report why their group ended, before this one ends them.
+const GRACE: Duration = Duration::from_secs(2);
 /// Longest time to tell other ranks that the group has ended.
 const TELL_TIMEOUT: Duration = Duration::from_millis(500);
 
@@ -143,6 +145,7 @@ impl Wait<'_> {
 
 /// Tells all ranks why the group has ended, as far as they can be reached in a short time.
 pub(super) fn tell(world: &World, error: &Error) {
+    world.has_told.store(true, Ordering::SeqCst);
     let (by, reason) = match error {
         Error::Aborted { by, reason } => (*by, reason.clone()),
         other => (world.rank, other.to_string()),
@@ -156,6 +159,19 @@ pub(super) fn tell(world: &World, error: &Error) {
         drop(library);
         std::thread::sleep(NAP);
     }
+}
+
+/// Ends all ranks with this code, where this process has started MPI: the last thing that a rank
+/// does that has failed, so that no other waits for ever.
+pub(crate) fn abort(code: u8) {
+    let Some(world) = world() else { return };
+    if !world.has_told.load(Ordering::SeqCst) {
+        let reason = format!("it failed, with exit code {code}");
+        tell(world, &Error::Aborted { by: world.rank, reason });
+    }
+    // The others shall say so before they are ended.
+    std::thread::sleep(GRACE);
+    world.library().abort(code);
 }
 
 /// All ranks but this one.

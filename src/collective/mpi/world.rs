@@ -1,15 +1,13 @@
 //! MPI in this process: one library, opened once, initialised once, and left at the end.
 
 use std::path::PathBuf;
+use std::sync::atomic::AtomicBool;
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
-use std::time::Duration;
 
 use crate::collective::mpi::library::Library;
 use crate::collective::mpi::search::{Launcher, candidates, folders, names};
 use crate::units::{Rank, WorldSize};
 
-/// Time that other ranks have to report why their group ended, before this one ends them.
-const GRACE: Duration = Duration::from_secs(2);
 /// The first version of the standard with all that is called here.
 const NEEDED: i32 = 3;
 
@@ -83,6 +81,8 @@ pub(super) struct World {
     library: &'static Mutex<Library>,
     pub(super) rank: Rank,
     pub(super) size: WorldSize,
+    /// Whether the others have been told that the group has ended.
+    pub(super) has_told: AtomicBool,
 }
 
 impl World {
@@ -148,7 +148,7 @@ pub(crate) fn start(launcher: &Launcher, rank: Rank, world: WorldSize) -> Result
         (library.version.clone(), library.file.display().to_string(), library.initialise())
     };
     let (own, size) = seen.map_err(|why| StartError::Refused { version: version.clone(), why })?;
-    WORLD.get_or_init(|| World { library, rank, size: world });
+    WORLD.get_or_init(|| World { library, rank, size: world, has_told: AtomicBool::new(false) });
     if size != world.get() as i32 {
         return Err(StartError::OtherLauncher { launched: world, seen: size, version, file });
     }
@@ -168,16 +168,6 @@ pub(super) fn world() -> Option<&'static World> {
 pub(crate) fn leave() {
     if let Some(world) = world() {
         world.library().finalise();
-    }
-}
-
-/// Ends all ranks with this code, where this process has started MPI: the last thing that a rank
-/// does that has failed, so that no other waits for ever.
-pub(crate) fn abort(code: u8) {
-    if let Some(world) = world() {
-        // The others have been told, and shall say so.
-        std::thread::sleep(GRACE);
-        world.library().abort(code);
     }
 }
 
