@@ -81,6 +81,7 @@ fn facts(loaded: &Loaded) -> Option<Facts> {
         data,
         gpus: None,
         nodes: 1,
+        mpi: None,
         launched_world: None,
         local_rank: 0,
     })

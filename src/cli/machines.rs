@@ -8,7 +8,7 @@ use crate::cli::supervise::{Launched, take_part, watch};
 use crate::kinds::Kinds;
 use crate::launch::exit_code as exit;
 use crate::launch::rank_env::Foreign;
-use crate::launch::{self, NodeConfig, NodeRendezvousError, PreparedRun};
+use crate::launch::{self, MpiJoinError, NodeConfig, NodeRendezvousError, PreparedRun};
 use crate::plan::RunFolders;
 use crate::units::Rank;
 
@@ -56,6 +56,38 @@ pub(crate) fn train_launched(
     // Rank 0 holds the run's lock as long as it lives.
     let run = owned_or_joined(owned, &membership.rank_plan.run, request)?;
     Ok(take_part(membership, run, kinds))
+}
+
+/// A rank of an MPI launcher, which meets those of all machines by MPI. Rank 0 makes the run's
+/// folders.
+pub(crate) fn train_by_mpi(
+    foreign: &Foreign,
+    request: &RunRequest,
+    kinds: &Kinds,
+) -> Result<Launched, Refusal> {
+    let plan = &request.prepared.plan;
+    let mut owned = None;
+    let make = make(request, kinds, &mut owned);
+    let membership = launch::join_by_mpi(foreign, plan, make).map_err(apart_by_mpi)?;
+    // Rank 0 holds the run's lock as long as it lives.
+    let run = owned_or_joined(owned, &membership.rank_plan.run, request)?;
+    Ok(take_part(membership, run, kinds))
+}
+
+fn apart_by_mpi(error: MpiJoinError<Refusal>) -> Refusal {
+    let (code, help) = match &error {
+        MpiJoinError::Prepare(_) | MpiJoinError::Thread(_) => (exit::RESOURCE, None),
+        MpiJoinError::Start(why) => (exit::REFUSED, Some(why.help())),
+        MpiJoinError::Refused(_) => (
+            exit::REFUSED,
+            Some("give all ranks the same program, experiment and data at the same paths"),
+        ),
+        MpiJoinError::Group(_) => (exit::PEER, None),
+    };
+    match error {
+        MpiJoinError::Prepare(refusal) => refusal,
+        error => Refusal::of(code, &error, help.map(str::to_owned)),
+    }
 }
 
 /// Makes the run where this process is the first of all, and leaves it in `owned`.

@@ -8,7 +8,9 @@ use serde_json::Value;
 
 use crate::cli::run_files::{self, OtherData, stored_experiment};
 use crate::cli::{Refusal, incomplete_starts, pretrained, to_stderr};
+use crate::collective::mpi::StartError;
 use crate::config::kind::{Choice, Options};
+use crate::config::schema::Backend;
 use crate::config::values::Auto;
 use crate::config::{self, Loaded, Problems, Vocabulary};
 use crate::data::{Asked, DataSource, Fingerprint};
@@ -16,9 +18,11 @@ use crate::files::RunLock;
 use crate::kinds::Kinds;
 use crate::launch::Role;
 use crate::launch::exit_code as exit;
+use crate::launch::rank_env::mpi_launcher;
 use crate::model;
 use crate::plan::{
-    Facts, GpuFacts, KindFacts, Limit, Memory, Plan, RunFolders, SplitPlan, Targets, chosen_loss,
+    Facts, GpuFacts, KindFacts, Limit, Memory, MpiFacts, Plan, RunFolders, SplitPlan, Targets,
+    chosen_loss,
 };
 use crate::record::Environment;
 use crate::runs::{StoredRun, link_logs};
@@ -241,7 +245,21 @@ pub(crate) fn measure(
         Role::Parent | Role::Child(_) => 0,
     };
     let (memory, bf16, gpus) = (main_memory(), ops::bf16_instructions(), gpus());
-    Ok(Facts { cores, memory, bf16, data, gpus, launched_world, local_rank, nodes })
+    let mpi = mpi(experiment.distributed.backend, nodes);
+    Ok(Facts { cores, memory, bf16, data, gpus, launched_world, local_rank, nodes, mpi })
+}
+
+/// Opens the library of the MPI launcher that started this process, where it may be used.
+fn mpi(asked: Backend, nodes: u32) -> Option<MpiFacts> {
+    let is_wanted = asked == Backend::Mpi || (asked == Backend::Auto && nodes > 1);
+    let launcher = is_wanted.then(mpi_launcher)??;
+    Some(match collective::mpi::check(&launcher) {
+        Ok(()) => MpiFacts::Found,
+        Err(why) => {
+            let error = StartError::Unusable(why);
+            MpiFacts::Unusable { why: error.to_string(), help: error.help().to_owned() }
+        }
+    })
 }
 
 /// What the loss compares with.

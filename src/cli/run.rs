@@ -15,6 +15,7 @@ use crate::cli::{
     Refusal, checkpoint, doctor, evaluate, init, inspect, last_words, node_args, predict, resume,
     runs, sample, serve, sweep, to_stderr, train, usage,
 };
+use crate::collective::mpi;
 use crate::failpoint;
 use crate::kinds::Kinds;
 use crate::launch::exit_code as exit;
@@ -35,17 +36,22 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>, kinds: &Kinds) -> Exit
         to_stderr(&format!("error: {wrong}"));
         return ExitCode::from(exit::REFUSED);
     }
-    match dispatch(args, kinds) {
-        Ok(code) => ExitCode::from(code),
+    let code = match dispatch(args, kinds) {
+        Ok(code) => code,
         Err(refusal) => {
             if !is_said_by_another(refusal.code()) {
                 let page = refusal.page();
                 let is_terminal = io::stderr().is_terminal();
                 last_words(&if is_terminal { fitted(page, 80) } else { page.to_owned() });
             }
-            ExitCode::from(refusal.code())
+            refusal.code()
         }
+    };
+    match code {
+        0 | exit::EXPECTATION | exit::PREEMPTED | exit::INTERRUPTED => mpi::leave(),
+        failed => mpi::abort(failed),
     }
+    ExitCode::from(code)
 }
 
 /// Whether another rank of this machine refuses the same in the same words: the ranks of a launcher

@@ -11,13 +11,14 @@ use crate::cli::prepare::{
 };
 use crate::cli::run_files::OtherData;
 use crate::cli::sweep_weights::SweepWeights;
+use crate::cli::train::role;
 use crate::cli::{Refusal, supervise, to_stderr, to_stdout};
 use crate::config::schema::Data;
 use crate::config::sweep::Sweep;
 use crate::config::{self, Loaded, Problem, Problems};
 use crate::kinds::Kinds;
 use crate::launch::exit_code as exit;
-use crate::launch::{self, Console, Note, Program, Start};
+use crate::launch::{self, Console, Note, Program, Role, Start};
 use crate::plan::{Facts, Targets};
 use crate::record::Screen;
 use crate::sweep::{
@@ -29,6 +30,14 @@ use crate::units::Rank;
 pub(crate) fn sweep(args: &SweepArgs, kinds: &Kinds) -> Result<u8, Refusal> {
     if let Some(folder) = &args.status {
         return show_status(folder, args.json, kinds);
+    }
+    if let Role::Foreign(place) = role()? {
+        let page = format!(
+            "error: another launcher has started {} ranks of this command, and a sweep starts its \
+             ranks itself\n  do: start `ddprun sweep` without a launcher",
+            place.world
+        );
+        return Err(Refusal::new(exit::REFUSED, page));
     }
     let path = args.file.clone().unwrap_or_default();
     let (sweep, base) =

@@ -13,8 +13,9 @@ use crate::cli::request::RunRequest;
 use crate::cli::supervise::{Launched, report, take_part, watch};
 use crate::cli::{machines, node_args};
 use crate::kinds::Kinds;
-use crate::launch::rank_env::Foreign;
+use crate::launch::rank_env::{Foreign, mpi_launcher};
 use crate::launch::{self, JoinError, PreparedRun, RendezvousError, Role};
+use crate::plan::{BackendPlan, MpiFacts};
 use crate::worker::{self, exit};
 
 /// `ddprun x.toml [key=value ...]`
@@ -46,6 +47,13 @@ pub(crate) fn launch(
                 let request = make((role, place.nodes))?;
                 machines::train_launched(launched, &place, &request, kinds)
             }
+            None if launched.world != launched.local_world && mpi_launcher().is_some() => {
+                let request = make((role, launched.world.get()))?;
+                match request.prepared.plan.distributed.backend {
+                    BackendPlan::Mpi => machines::train_by_mpi(launched, &request, kinds),
+                    _ => Err(no_way(launched, &request)),
+                }
+            }
             None => foreign(make, role, launched, kinds),
         },
         (Role::Foreign(_), Some(_)) => {
@@ -65,6 +73,17 @@ pub(crate) fn launch(
             Ok(launched)
         }
     }
+}
+
+/// Ranks on several machines whose plan does not use MPI, and which were given no token.
+fn no_way(launched: &Foreign, request: &RunRequest) -> Refusal {
+    let Foreign { world, local_world, .. } = *launched;
+    let error = JoinError::<Never>::SeveralMachines { world, local_world };
+    let why = match &request.prepared.facts.mpi {
+        Some(MpiFacts::Unusable { why, .. }) => format!("\n  why: {why}"),
+        _ => String::new(),
+    };
+    Refusal::new(exit::REFUSED, format!("error: {error}{why}"))
 }
 
 /// What started this process.
@@ -130,6 +149,7 @@ fn no_place<E: fmt::Display>(error: &JoinError<E>) -> Refusal {
         | JoinError::NotARank
         | JoinError::SeveralMachines { .. }
         | JoinError::OtherWorld { .. }
+        | JoinError::Mpi(_)
         // Rank 0 says why.
         | JoinError::Rendezvous(RendezvousError::Refused { .. }) => exit::REFUSED,
         JoinError::Inherited { source, .. } if is_lack(source) => exit::RESOURCE,
@@ -137,6 +157,7 @@ fn no_place<E: fmt::Display>(error: &JoinError<E>) -> Refusal {
     };
     let why = match error {
         JoinError::Inherited { source, .. } => format!("\n  why: {source}"),
+        JoinError::Mpi(error) => format!("\n  do: {}", error.help()),
         _ => String::new(),
     };
     Refusal::new(code, format!("error: {error}{why}"))

@@ -68,6 +68,12 @@ pub enum Error {
         /// What, in NCCL's words or ours.
         what: String,
     },
+    /// The MPI library failed.
+    #[error("MPI: {what}")]
+    Mpi {
+        /// What, in its words or ours.
+        what: String,
+    },
     /// The shared mapping cannot be used.
     #[error("the shared mapping cannot be used: {what}")]
     Mapping {
@@ -94,6 +100,9 @@ impl Error {
 }
 
 fn list(missing: &[Missing]) -> String {
+    if missing.is_empty() {
+        return "data of other ranks".to_owned();
+    }
     let each = missing.iter().map(|m| format!("rank {} (in call {})", m.rank, m.begun));
     each.collect::<Vec<_>>().join(", ")
 }

@@ -67,8 +67,8 @@ pub trait Collective: Send + Sync {
     /// As [`Collective::all_reduce`].
     fn barrier(&self) -> Result<(), Error>;
 
-    /// How gradients are summed if not by this program in f32: a library and its version, or a
-    /// lower precision.
+    /// How gradients are summed if not by this program alone in f32: a library and its version, or
+    /// a lower precision.
     fn describe(&self) -> Option<String> {
         None
     }

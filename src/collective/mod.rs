@@ -1,5 +1,5 @@
 //! One tensor per rank -> their sum. One trait, [`Collective`], with the backends `solo`, `shm`,
-//! `tcp` (several machines) and, with the feature `cuda`, `nccl`.
+//! `tcp` (several machines), `mpi` (ranks of an MPI launcher) and, with the feature `cuda`, `nccl`.
 //!
 //! Every rank makes the same calls in the same order. Every wait has a deadline; a failed
 //! collective is final for its group. Sums are taken in f32 in a fixed binary tree over ranks, so
@@ -30,6 +30,7 @@ mod message;
 mod exchange;
 mod tcp;
 mod compressed;
+pub(crate) mod mpi;
 #[cfg(feature = "cuda")]
 mod nccl;
 mod open;
@@ -44,8 +45,8 @@ pub(crate) use group::OnGpu;
 pub(crate) use open::check;
 #[cfg(feature = "cuda")]
 pub(crate) use open::open_on_gpu;
-pub(crate) use open::open_tcp;
 pub use open::{compressed, open};
+pub(crate) use open::{open_mpi, open_tcp};
 pub use reduce::tree_sum;
 pub(crate) use segment::Elements;
 pub use segment::Segment;

@@ -9,7 +9,7 @@ use crate::collective::compressed::Compressed;
 use crate::collective::device_group::Control;
 #[cfg(feature = "cuda")]
 use crate::collective::nccl;
-use crate::collective::{Collective, Error, shm, solo, tcp};
+use crate::collective::{Collective, Error, mpi, shm, solo, tcp};
 #[cfg(feature = "cuda")]
 use crate::plan::DistributedPlan;
 use crate::plan::{BackendPlan, CommHook};
@@ -32,7 +32,9 @@ pub(crate) fn open_on_gpu(
 ) -> Result<Arc<dyn Collective>, Error> {
     let (world, timeout, hook) = (plan.world_size, plan.timeout, plan.comm_hook);
     let control: Arc<dyn Control> = match plan.backend {
-        BackendPlan::Solo => return open(plan.backend, rank, world, fd, timeout),
+        BackendPlan::Solo | BackendPlan::Mpi => {
+            return open(plan.backend, rank, world, fd, timeout);
+        }
         BackendPlan::Tcp | BackendPlan::Nccl { mapping: None } => {
             Arc::new(tcp::Tcp::open(rank, world, peers, timeout)?)
         }
@@ -96,6 +98,20 @@ fn check_different_gpus(gpus: &[Vec<u8>]) -> Result<(), String> {
     Ok(())
 }
 
+/// Joins the group of all ranks of an MPI launcher, after [`mpi::start`]. No rank waits longer than
+/// `timeout` for another.
+///
+/// # Errors
+///
+/// [`Error::Mpi`]: MPI was not started, or for another rank.
+pub(crate) fn open_mpi(
+    rank: Rank,
+    world: WorldSize,
+    timeout: Duration,
+) -> Result<Arc<dyn Collective>, Error> {
+    open(BackendPlan::Mpi, rank, world, None, timeout)
+}
+
 /// Joins the group that the plan describes. `fd` is the shared mapping, zeroed when it was made;
 /// `solo` needs none. No rank waits longer than `timeout` for another.
 ///
@@ -116,6 +132,7 @@ pub fn open(
             let fd = fd.ok_or_else(|| Error::mapping("no descriptor of it was received"))?;
             Ok(Arc::new(shm::Shm::open(&fd, mapping, rank, world, timeout)?))
         }
+        BackendPlan::Mpi => Ok(Arc::new(mpi::Mpi::open(rank, world, timeout)?)),
         BackendPlan::Nccl { .. } => Err(Error::mapping("`nccl` is opened on a GPU")),
         BackendPlan::Tcp => Err(Error::Connections { what: "none were received".to_owned() }),
     }

@@ -49,7 +49,8 @@
 //! };
 //! let facts =
 //!     Facts { cores: 1, memory: None, bf16: None, data, gpus: None, launched_world: None,
-//! local_rank: 0, nodes: 1 }; let plan = Arc::new(Plan::new(&loaded, &facts, &kinds).unwrap());
+//! local_rank: 0, nodes: 1, mpi: None };
+//! let plan = Arc::new(Plan::new(&loaded, &facts, &kinds).unwrap());
 //!
 //! let components = kinds.components(&plan, &Device::Cpu).unwrap();
 //! let mut engine = Engine::solo(plan.clone(), components).unwrap();

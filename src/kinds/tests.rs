@@ -436,10 +436,6 @@ fn every_impossible_combination_is_named() {
         &["`loss_scale.init`: bf16 needs no scaler; it belongs to `precision = \"fp16\"`"],
     );
     check(
-        &["distributed.backend=mpi"],
-        &["`distributed.backend`: the MPI backend is not implemented"],
-    );
-    check(
         &["validation.every=never", "early_stopping.patience=3"],
         &["`early_stopping.monitor`: `val/loss` is never measured: `validation.every` is \
            \"never\""],

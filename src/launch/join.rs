@@ -6,8 +6,10 @@ use std::os::fd::RawFd;
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
+use crate::collective::mpi::StartError;
 use crate::failpoint;
 use crate::launch::foreign::local_rendezvous::{self, Host, RendezvousError, Shared};
+use crate::launch::foreign::mpi::start_mpi;
 use crate::launch::messages::ToRank;
 use crate::launch::prepared_run::PreparedRun;
 use crate::launch::rank::env::{Child, Foreign, Role};
@@ -16,7 +18,7 @@ use crate::launch::rank::link::Link;
 use crate::launch::rank::membership::Membership;
 use crate::launch::rank::peer_monitor::PeerMonitor;
 use crate::launch::rank::status::RankStatus;
-use crate::plan::RankPlan;
+use crate::plan::{BackendPlan, RankPlan};
 use crate::transport::Peer;
 use crate::transport::channel::Channel;
 use crate::units::{Rank, WorldSize};
@@ -39,8 +41,8 @@ pub enum JoinError<E> {
     /// The launcher has ranks on several machines.
     #[error(
         "the launcher started {world} ranks, {local_world} of them on this machine: for several \
-         machines, set `DDPRUN_TOKEN_FILE` to the run's token file, or start `ddprun --nnodes` on \
-         each machine without a launcher (docs/machines.md)"
+         machines, start them with mpirun, set `DDPRUN_TOKEN_FILE` to the run's token file, or start \
+         `ddprun --nnodes` on each machine without a launcher (docs/machines.md)"
     )]
     SeveralMachines {
         /// All ranks.
@@ -67,6 +69,9 @@ pub enum JoinError<E> {
         #[source]
         source: io::Error,
     },
+    /// MPI cannot be used.
+    #[error(transparent)]
+    Mpi(#[from] StartError),
     /// The ranks of a foreign launcher did not find each other.
     #[error(transparent)]
     Rendezvous(#[from] RendezvousError),
@@ -136,6 +141,9 @@ fn join_foreign<E: std::fmt::Display>(
         if rank.is_first() { host(foreign, prepare)? } else { local_rendezvous::join(foreign)? };
     let PreparedRun { plan, folders: run, resume } = prepared;
     let Shared { memory: shm, peer_monitor } = shared;
+    if plan.distributed.backend == BackendPlan::Mpi {
+        start_mpi(foreign)?;
+    }
     let fail = |source| JoinError::Inherited { rank, what: "listen to signals", source };
     let link = Link::open(None, None, peer_monitor, rank, run.logs.clone()).map_err(fail)?;
     // The launcher does not tell why it started the group again.

@@ -46,6 +46,7 @@ pub use failure::Failure;
 pub(crate) use foreign::launch_id::Launcher;
 pub(crate) use foreign::launch_id::{LaunchId, launch_ids};
 pub(crate) use foreign::local_rendezvous::RendezvousError;
+pub(crate) use foreign::mpi::{MpiJoinError, join_by_mpi};
 pub(crate) use foreign::multi_machine::join_machines;
 pub(crate) use join::JoinError;
 pub use join::join;

@@ -37,6 +37,7 @@ mod machines;
 mod measured;
 mod media;
 mod memory;
+mod mpi;
 mod network;
 mod oom;
 mod older_runs;

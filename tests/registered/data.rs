@@ -68,6 +68,7 @@ fn planned(kinds: &Kinds) -> Plan {
         launched_world: None,
         local_rank: 0,
         nodes: 1,
+        mpi: None,
     };
     Plan::new(&loaded, &facts, kinds).expect("a plan")
 }

@@ -98,6 +98,7 @@ fn facts(loaded: &Loaded, kinds: &Kinds) -> Facts {
         launched_world: None,
         local_rank: 0,
         nodes: 1,
+        mpi: None,
     }
 }
 

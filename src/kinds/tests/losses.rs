@@ -23,6 +23,7 @@ fn three_classes(class_counts: Vec<u64>) -> Facts {
         launched_world,
         local_rank,
         nodes,
+        mpi: None,
     }
 }
 

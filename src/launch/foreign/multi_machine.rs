@@ -3,6 +3,7 @@
 
 use std::fmt;
 
+use crate::launch::foreign::mpi::start_mpi;
 use crate::launch::machines::node_rendezvous::{NodeRendezvousError, io_error, join_nodes};
 use crate::launch::machines::nodes::NodeConfig;
 use crate::launch::prepared_run::PreparedRun;
@@ -10,7 +11,7 @@ use crate::launch::rank::env::Foreign;
 use crate::launch::rank::link::Link;
 use crate::launch::rank::membership::Membership;
 use crate::launch::rank::peer_monitor::PeerMonitor;
-use crate::plan::{Plan, RankPlan};
+use crate::plan::{BackendPlan, Plan, RankPlan};
 
 /// Joins this rank with those of all machines. Rank 0 prepares the run by `prepare`, as in
 /// [`join_nodes`]. The others notice a later failure when its connections break, as does the
@@ -28,6 +29,10 @@ pub(crate) fn join_machines<E: fmt::Display>(
 ) -> Result<Membership, NodeRendezvousError<E>> {
     let (prepared, mut nodes) = join_nodes(config, plan, prepare, report)?;
     let PreparedRun { plan, folders: run, resume } = prepared;
+    if plan.distributed.backend == BackendPlan::Mpi {
+        start_mpi(foreign)
+            .map_err(|error| NodeRendezvousError::Refused { reason: error.to_string() })?;
+    }
     let peers = nodes.take_peers().pop().unwrap_or_default();
     let (rank, restarts) = (foreign.rank, foreign.restarts);
     let link = Link::open(None, None, PeerMonitor::default(), rank, run.logs.clone());

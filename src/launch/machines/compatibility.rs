@@ -3,7 +3,7 @@
 use crate::plan::{DistributedPlan, Plan};
 
 /// Why the plan of another node does not fit that of node 0, if so.
-pub(super) fn objection(plan: &Plan, other: &serde_json::Value) -> Option<String> {
+pub(in crate::launch) fn objection(plan: &Plan, other: &serde_json::Value) -> Option<String> {
     let Ok(theirs) = serde_json::from_value::<Plan>(other.clone()) else {
         return Some("its plan cannot be read".to_owned());
     };
@@ -60,7 +60,7 @@ fn bf16_objection(ours: &Plan, theirs: &Plan) -> Option<String> {
 
 /// `plan` with what may differ between machines taken from `theirs`: which GPUs, threads, and
 /// loader workers. None of it changes a bit of the results.
-pub(super) fn adapted(plan: &Plan, theirs: &Plan) -> Plan {
+pub(in crate::launch) fn adapted(plan: &Plan, theirs: &Plan) -> Plan {
     let mut plan = plan.clone();
     if plan.distributed.is_on_gpus() && theirs.distributed.is_on_gpus() {
         plan.distributed.devices.clone_from(&theirs.distributed.devices);

@@ -2,5 +2,5 @@
 //! other how the run goes.
 
 pub(in crate::launch) mod nodes;
-mod compatibility;
+pub(in crate::launch) mod compatibility;
 pub(in crate::launch) mod node_rendezvous;

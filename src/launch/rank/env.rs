@@ -2,12 +2,15 @@
 //! foreign launcher.
 //!
 //! The only reader of the launchers' variables. PyTorch's (torchrun, Kubernetes `PyTorchJob`) take
-//! precedence over Open MPI's, and those over a Slurm step's. A world of one without numbered ranks
+//! precedence over those of MPI launchers (Open MPI; MPICH and Intel MPI), and those over a Slurm
+//! step's and other PMI's. A world of one without numbered ranks
 //! has no launcher: there we start the ranks ourselves.
 
 use std::os::fd::RawFd;
 use std::path::PathBuf;
 
+use crate::collective::mpi::{Family, Launcher};
+use crate::launch::rank::launcher_process;
 use crate::units::{Rank, WorldSize};
 
 /// The control socket. Set by our own parent for its ranks, as the next three.
@@ -110,7 +113,7 @@ struct LauncherVariables {
     local_rank: &'static str,
     local_world: &'static str,
     nodes: Option<&'static str>,
-    restarts: &'static str,
+    restarts: Option<&'static str>,
     identity: &'static [&'static str],
 }
 
@@ -120,7 +123,7 @@ const TORCH: LauncherVariables = LauncherVariables {
     local_rank: "LOCAL_RANK",
     local_world: "LOCAL_WORLD_SIZE",
     nodes: None,
-    restarts: "TORCHELASTIC_RESTART_COUNT",
+    restarts: Some("TORCHELASTIC_RESTART_COUNT"),
     identity: &["TORCHELASTIC_RUN_ID", "MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RESTART_COUNT"],
 };
 
@@ -130,9 +133,32 @@ const OPEN_MPI: LauncherVariables = LauncherVariables {
     local_rank: "OMPI_COMM_WORLD_LOCAL_RANK",
     local_world: "OMPI_COMM_WORLD_LOCAL_SIZE",
     nodes: None,
-    restarts: "OMPI_MCA_orte_num_restarts",
+    restarts: Some("OMPI_MCA_orte_num_restarts"),
     identity: &["PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid", "OMPI_MCA_orte_hnp_uri"],
 };
+
+/// Hydra, the `mpirun` of MPICH and Intel MPI. It tells no identity of a launch: that is its
+/// process.
+const HYDRA: LauncherVariables = LauncherVariables {
+    rank: "PMI_RANK",
+    world: "PMI_SIZE",
+    local_rank: "MPI_LOCALRANKID",
+    local_world: "MPI_LOCALNRANKS",
+    nodes: None,
+    restarts: None,
+    identity: &[LAUNCHER_PROCESS],
+};
+
+/// Other launchers with PMI, such as Cray's.
+const PMI: LauncherVariables = LauncherVariables {
+    local_rank: "PMI_LOCAL_RANK",
+    local_world: "PMI_LOCAL_SIZE",
+    identity: &["PMI_JOBID", LAUNCHER_PROCESS],
+    ..HYDRA
+};
+
+/// No variable of the environment: the process of the launcher on this machine.
+const LAUNCHER_PROCESS: &str = "(process of the launcher)";
 
 /// `SLURM_PROCID` alone is also set in a batch script, which is not a launcher.
 const SLURM: LauncherVariables = LauncherVariables {
@@ -141,7 +167,7 @@ const SLURM: LauncherVariables = LauncherVariables {
     local_rank: "SLURM_LOCALID",
     local_world: "SLURM_STEP_TASKS_PER_NODE",
     nodes: Some("SLURM_STEP_NUM_NODES"),
-    restarts: "SLURM_RESTART_COUNT",
+    restarts: Some("SLURM_RESTART_COUNT"),
     identity: &["SLURM_JOB_ID", "SLURM_STEP_ID", "SLURM_RESTART_COUNT"],
 };
 
@@ -151,7 +177,32 @@ const SLURM: LauncherVariables = LauncherVariables {
 ///
 /// As [`parse`].
 pub fn from_environment() -> Result<Role, EnvError> {
-    parse(|name| std::env::var_os(name).map(|value| value.to_string_lossy().into_owned()))
+    parse(|name| match name {
+        LAUNCHER_PROCESS => launcher_process::find(HYDRA.rank).map(|found| found.identity),
+        _ => variable(name),
+    })
+}
+
+fn variable(name: &str) -> Option<String> {
+    std::env::var_os(name).map(|value| value.to_string_lossy().into_owned())
+}
+
+/// The MPI launcher that started this process.
+pub(crate) fn mpi_launcher() -> Option<Launcher> {
+    let (family, variable) = mpi_family(variable)?;
+    let program = launcher_process::find(variable).and_then(|found| found.program);
+    Some(Launcher { family, program })
+}
+
+/// Whose variables the environment has, and the one that each rank has of its own.
+fn mpi_family(get: impl Fn(&str) -> Option<String>) -> Option<(Family, &'static str)> {
+    // It may have inherited those of a launcher that started its parent.
+    if get(CONTROL_FD).is_some() {
+        return None;
+    }
+    let families =
+        [(Family::OpenMpi, OPEN_MPI.rank), (Family::Pmi, HYDRA.rank), (Family::Pmix, "PMIX_RANK")];
+    families.into_iter().find(|(_, variable)| get(variable).is_some())
 }
 
 /// The role of a process with these variables.
@@ -175,7 +226,9 @@ pub fn parse(get: impl Fn(&str) -> Option<String>) -> Result<Role, EnvError> {
         let alone = world == WorldSize::ONE && get(TORCH.local_rank).is_none();
         return if alone { Ok(Role::Parent) } else { foreign(&get, &TORCH, rank, world) };
     }
-    for names in [&OPEN_MPI, &SLURM] {
+    // Hydra starts its own helpers by srun, and srun may speak PMI.
+    let hydra = get(HYDRA.local_world).map(|_| &HYDRA);
+    for names in [Some(&OPEN_MPI), hydra, Some(&SLURM), Some(&PMI)].into_iter().flatten() {
         if get(names.world).is_some() && get(names.rank).is_some() {
             let (rank, world) = rank_and_world(&get, names)?;
             if world > WorldSize::ONE {
@@ -216,7 +269,8 @@ fn foreign(
     let local_world = local_world.unwrap_or(guess);
     let local_guess = if local_world == WorldSize::ONE { Rank(0) } else { rank };
     let local_rank = number(get, names.local_rank)?.map_or(local_guess, Rank);
-    let restarts = number(get, names.restarts)?.unwrap_or(0);
+    let restarts = names.restarts.map(|name| number(get, name)).transpose()?.flatten();
+    let restarts = restarts.unwrap_or(0);
     let rendezvous = if world == local_world { None } else { rendezvous(get)? };
     Ok(Role::Foreign(Foreign { rank, world, local_rank, local_world, group, restarts, rendezvous }))
 }
@@ -338,6 +392,33 @@ mod tests {
         );
         check("SLURM_PROCID=0 SLURM_NTASKS=4 SLURM_JOB_ID=7", "parent");
         check("SLURM_PROCID=0 SLURM_STEP_NUM_TASKS=1 SLURM_JOB_ID=7", "parent");
+    }
+
+    #[test]
+    fn the_mpirun_of_mpich_is_understood_also_where_srun_started_its_helpers() {
+        let hydra = "PMI_RANK=1 PMI_SIZE=4 MPI_LOCALRANKID=1 MPI_LOCALNRANKS=2";
+        check(hydra, "rank 1 of 4, local 1 of 2, in ");
+        let helper = "SLURM_PROCID=0 SLURM_STEP_NUM_TASKS=2 SLURM_STEP_NUM_NODES=2";
+        check(&format!("{hydra} {helper}"), "rank 1 of 4, local 1 of 2, in ");
+        check("PMI_RANK=0 PMI_SIZE=1 MPI_LOCALRANKID=0 MPI_LOCALNRANKS=1", "parent");
+        let srun = "SLURM_PROCID=1 SLURM_STEP_NUM_TASKS=4 SLURM_LOCALID=1 SLURM_JOB_ID=7 \
+                    SLURM_STEP_ID=0 SLURM_STEP_NUM_NODES=1 PMI_RANK=1 PMI_SIZE=4";
+        check(srun, "rank 1 of 4, local 1 of 4, in 7/0/");
+        let cray = "PMI_RANK=3 PMI_SIZE=4 PMI_LOCAL_RANK=1 PMI_LOCAL_SIZE=2 PMI_JOBID=9";
+        check(cray, "rank 3 of 4, local 1 of 2, in 9/");
+    }
+
+    #[test]
+    fn an_mpi_launcher_is_known_by_its_variables_but_not_by_our_own_ranks() {
+        let family = |text: &str| {
+            mpi_family(|name| text.split(' ').any(|key| key == name).then(|| "0".to_owned()))
+                .map(|(family, _)| family)
+        };
+        assert_eq!(family("OMPI_COMM_WORLD_RANK PMIX_RANK"), Some(Family::OpenMpi));
+        assert_eq!(family("PMI_RANK SLURM_PROCID"), Some(Family::Pmi));
+        assert_eq!(family("PMIX_RANK SLURM_PROCID"), Some(Family::Pmix));
+        assert_eq!(family("RANK SLURM_PROCID"), None);
+        assert_eq!(family("PMI_RANK DDPRUN_CONTROL_FD"), None);
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! The rank's side: its environment, what it inherits, and its link to the parent.
 
+mod launcher_process;
 pub mod env;
 pub(in crate::launch) mod inherit;
 pub(in crate::launch) mod threads;

@@ -91,6 +91,7 @@ fn planned(keys: &[String], total: u64) -> Result<Plan, String> {
         launched_world: None,
         local_rank: 0,
         nodes: 1,
+        mpi: None,
     };
     Plan::new(&loaded, &facts, &kinds).map_err(|problems| problems.page(false, 80))
 }

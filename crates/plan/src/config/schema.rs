@@ -374,7 +374,7 @@ pub struct Distributed {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Backend {
-    /// The best for the devices: `nccl` on GPUs, `shm` on CPUs.
+    /// The best for the devices: `nccl` on GPUs, `shm` on CPUs, `mpi` or `tcp` on several machines.
     Auto,
     /// Shared memory of one machine.
     Shm,
@@ -382,7 +382,7 @@ pub enum Backend {
     Nccl,
     /// Several machines, through the CPUs' memory.
     Tcp,
-    /// CPUs of several machines, by a library.
+    /// Ranks that an MPI launcher started, by its library.
     Mpi,
 }
 

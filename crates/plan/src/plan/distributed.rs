@@ -10,11 +10,13 @@ use crate::config::{Experiment, Loaded, Problem};
 use crate::plan::batch::counted;
 use crate::plan::ownership::largest_part;
 use crate::plan::shm_layout::{MAX_RANKS, Mapping};
-use crate::plan::{CommHook, Facts, OnOom, Sharding, admitted_worlds};
+use crate::plan::{CommHook, Facts, MpiFacts, OnOom, Sharding, admitted_worlds};
 use train_numbers::units::{Bytes, Rank, Shards, WorldSize};
 
 /// Ranks of several machines, each of which has a connection to every other.
 const MAX_RANKS_OVER_MACHINES: u32 = 64;
+/// The same where MPI keeps the connections.
+const MAX_RANKS_BY_MPI: u32 = 1024;
 /// What stands before the number of a GPU.
 const GPU_PREFIX: &str = "cuda:";
 /// How a program without CUDA becomes one with it.
@@ -86,6 +88,8 @@ pub enum BackendPlan {
     },
     /// Connections between the ranks of several machines.
     Tcp,
+    /// The library of the MPI launcher that started the ranks.
+    Mpi,
 }
 
 fn one() -> u32 {
@@ -96,7 +100,7 @@ impl BackendPlan {
     /// Bytes of the shared mapping, if there is one.
     pub fn mapping(self) -> Option<Bytes> {
         match self {
-            Self::Solo | Self::Tcp => None,
+            Self::Solo | Self::Tcp | Self::Mpi => None,
             Self::Shm { mapping } => Some(mapping),
             Self::Nccl { mapping } => mapping,
         }
@@ -142,6 +146,8 @@ pub(crate) struct Ranks {
     nodes: u32,
     /// By a foreign launcher, which may show each rank other GPUs.
     launched: bool,
+    /// Whether an MPI launcher did, whose library can be used.
+    mpi: bool,
     /// The GPU of each rank of this machine; empty for the CPU.
     gpus: Vec<u32>,
 }
@@ -155,6 +161,12 @@ impl Ranks {
     fn share_a_gpu(&self) -> Option<u32> {
         let mut earlier = self.gpus.iter().enumerate();
         earlier.find(|(at, gpu)| self.gpus[..*at].contains(gpu)).map(|(_, gpu)| *gpu)
+    }
+
+    /// Whether their tensors go through MPI.
+    fn use_mpi(&self, asked: Backend) -> bool {
+        let is_chosen = asked == Backend::Auto && self.nodes > 1 && self.gpus.is_empty();
+        self.world > WorldSize::ONE && self.mpi && (is_chosen || asked == Backend::Mpi)
     }
 
     /// Whether only the ranks themselves can say if each has a GPU of its own: a launcher has
@@ -211,11 +223,12 @@ pub(crate) fn ranks(loaded: &Loaded, facts: &Facts) -> Result<Ranks, Problem> {
     let (local_world, nodes) = (world, facts.nodes);
     let all = WorldSize::new(world.get().saturating_mul(nodes)).unwrap_or(world);
     let launched = facts.launched_world.is_some();
-    let ranks = Ranks { world: all, local_world, nodes, launched, gpus };
-    match no_nccl(loaded, facts, &ranks).or_else(|| not_on_machines(loaded, &ranks)) {
-        Some(problem) => Err(problem),
-        None => Ok(ranks),
-    }
+    let mpi = launched && facts.mpi == Some(MpiFacts::Found);
+    let ranks = Ranks { world: all, local_world, nodes, launched, mpi, gpus };
+    let problem = no_nccl(loaded, facts, &ranks)
+        .or_else(|| no_mpi(loaded, facts, &ranks))
+        .or_else(|| not_on_machines(loaded, &ranks));
+    problem.map_or(Ok(ranks), Err)
 }
 
 /// How a list of so many GPUs does not fit the ranks of a launcher.
@@ -240,13 +253,14 @@ fn not_on_machines(loaded: &Loaded, ranks: &Ranks) -> Option<Problem> {
         return (backend == Backend::Tcp).then(problem);
     }
     let problem = |key: &str, what: String, help: &str| Some(loaded.problem(key, what).help(help));
-    if !matches!(backend, Backend::Auto | Backend::Tcp | Backend::Nccl) {
+    if backend == Backend::Shm {
         let what = format!("connects ranks of one machine, and there are {}", ranks.nodes);
         return problem("distributed.backend", what, "omit it, or use backend = \"tcp\"");
     }
-    if ranks.world.get() > MAX_RANKS_OVER_MACHINES {
+    let most = if ranks.use_mpi(backend) { MAX_RANKS_BY_MPI } else { MAX_RANKS_OVER_MACHINES };
+    if ranks.world.get() > most {
         let what = format!(
-            "gives {} ranks, but all machines together can have at most {MAX_RANKS_OVER_MACHINES}",
+            "gives {} ranks, but all machines together can have at most {most}",
             ranks.world
         );
         return problem(
@@ -308,6 +322,34 @@ fn no_nccl(loaded: &Loaded, facts: &Facts, ranks: &Ranks) -> Option<Problem> {
     let what = format!("is \"nccl\", which refuses two ranks on one GPU, here GPU {gpu}");
     let help = "omit it: ranks of a launcher find out whether their GPUs differ";
     Some(problem(what).help(help))
+}
+
+/// Why MPI, if it was asked for, cannot be had.
+fn no_mpi(loaded: &Loaded, facts: &Facts, ranks: &Ranks) -> Option<Problem> {
+    if loaded.experiment.distributed.backend != Backend::Mpi {
+        return None;
+    }
+    let problem = |what: String| loaded.problem("distributed.backend", what);
+    match &facts.mpi {
+        None => {
+            let what = "is \"mpi\", but no MPI launcher has started this process";
+            let help = "start it with `mpirun -n 4 ddprun ...` or `srun --mpi=pmix ddprun ...`; \
+                        ranks of one machine need no MPI: backend = \"shm\"";
+            Some(problem(what.to_owned()).help(help))
+        }
+        Some(MpiFacts::Unusable { why, help }) => {
+            Some(problem(format!("is \"mpi\", but {why}")).help(help))
+        }
+        Some(MpiFacts::Found) if !ranks.launched && ranks.world > WorldSize::ONE => {
+            let what = format!(
+                "is \"mpi\", whose launcher started 1 rank, but `distributed.devices` gives {}",
+                ranks.world
+            );
+            let help = format!("start as many with the launcher: `mpirun -n {}`", ranks.world);
+            Some(problem(what).help(help))
+        }
+        Some(MpiFacts::Found) => None,
+    }
 }
 
 /// As many of `devices` as a run that may have fewer ranks starts with.
@@ -396,6 +438,9 @@ fn backend(asked: Backend, ranks: &Ranks, lengths: &[usize]) -> BackendPlan {
     let world = ranks.world;
     if world == WorldSize::ONE {
         return BackendPlan::Solo;
+    }
+    if ranks.use_mpi(asked) {
+        return BackendPlan::Mpi;
     }
     let apart = ranks.share_a_gpu().is_none() && !ranks.must_find_out();
     let by_nccl = match asked {

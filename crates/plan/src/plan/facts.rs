@@ -33,6 +33,25 @@ pub struct Facts {
     pub local_rank: u32,
     /// Machines that take part, with as many ranks each.
     pub nodes: u32,
+    /// The library of the MPI launcher that started this process; `None` without such a launcher,
+    /// and where it is not needed.
+    #[serde(default)]
+    pub mpi: Option<MpiFacts>,
+}
+
+/// Whether an MPI launcher's library can be used.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum MpiFacts {
+    /// It was opened.
+    Found,
+    /// It was not.
+    Unusable {
+        /// Why.
+        why: String,
+        /// What the user can do about it.
+        help: String,
+    },
 }
 
 /// A GPU.

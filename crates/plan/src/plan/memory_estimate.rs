@@ -121,7 +121,7 @@ fn gradients(plan: &Plan, own: Bytes) -> Bytes {
     let shared = match plan.distributed.backend {
         BackendPlan::Solo | BackendPlan::Nccl { mapping: None } => 0,
         // This rank's share of the largest bucket, as each rank has it: no more than a bucket.
-        BackendPlan::Tcp => own.0.min(plan.distributed.bucket_cap.0),
+        BackendPlan::Tcp | BackendPlan::Mpi => own.0.min(plan.distributed.bucket_cap.0),
         // Pages of the others' buckets that this rank writes, and of all staging areas.
         BackendPlan::Nccl { mapping: Some(_) } => world * STAGING_BYTES,
         BackendPlan::Shm { .. } => own.0 * (world - 1) / world + world * STAGING_BYTES,

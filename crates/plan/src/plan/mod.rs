@@ -62,7 +62,7 @@ pub use cameras::{Cameras, PixelStats};
 pub use checkpointing::{Cadence, CheckpointPlan, EarlyStoppingPlan, LoggingPlan};
 pub use data::{DataPlan, Limit, shares};
 pub use distributed::{BackendPlan, DistributedPlan};
-pub use facts::{DataFacts, Facts, GpuFacts, KindFacts, ModelFacts, TargetColumn};
+pub use facts::{DataFacts, Facts, GpuFacts, KindFacts, ModelFacts, MpiFacts, TargetColumn};
 pub use graph::rows as layer_rows;
 pub use graph::{Flow, LayerMisfit, LayerPlan};
 pub use length::{LengthPlan, NO_STEP_LIMIT};

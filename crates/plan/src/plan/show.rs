@@ -223,6 +223,7 @@ fn decided(plan: &Plan, key: &str) -> Option<String> {
             BackendPlan::Shm { .. } => "shm".to_owned(),
             BackendPlan::Nccl { .. } => "nccl".to_owned(),
             BackendPlan::Tcp => "tcp".to_owned(),
+            BackendPlan::Mpi => "mpi".to_owned(),
         },
         "validation.batch_size" => plan.val_batch_size.to_string(),
         _ => return None,
@@ -368,6 +369,7 @@ fn ranks(plan: &Plan) -> String {
             format!("NCCL between {} machines", distributed.nodes)
         }
         BackendPlan::Tcp => format!("TCP between {} machines", distributed.nodes),
+        BackendPlan::Mpi => "MPI".to_owned(),
     };
     // Those of this machine.
     let mut devices = distributed.devices.clone();

@@ -116,6 +116,7 @@ fn animals() -> Facts {
         launched_world: None,
         local_rank: 0,
         nodes: 1,
+        mpi: None,
     }
 }
 
@@ -140,6 +141,7 @@ fn digits() -> Facts {
         launched_world: None,
         local_rank: 0,
         nodes: 1,
+        mpi: None,
     }
 }
 
@@ -165,6 +167,7 @@ fn prices() -> Facts {
         launched_world: None,
         local_rank: 0,
         nodes: 1,
+        mpi: None,
     }
 }
 

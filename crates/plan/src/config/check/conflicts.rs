@@ -5,7 +5,7 @@ use serde::Deserialize;
 use crate::config::check::Finding;
 use crate::config::kind::{Modality, Offer, Spec};
 use crate::config::loaded::Loaded;
-use crate::config::schema::{Backend, Mode, PrecisionChoice, Sampler};
+use crate::config::schema::{Mode, PrecisionChoice, Sampler};
 use crate::config::values::{Auto, Every};
 use crate::config::vocabulary::Vocabulary;
 
@@ -126,10 +126,6 @@ pub(crate) fn precision_and_backend(loaded: &Loaded) -> Vec<Finding> {
     let distributed = &experiment.distributed;
     let mut found = scaler(loaded);
     // Whether there are GPUs, and how many machines, is a fact: the plan decides.
-    if distributed.backend == Backend::Mpi {
-        let what = "the MPI backend is not implemented";
-        found.push(Finding::new("distributed.backend", what).help("use backend = \"shm\""));
-    }
     let of_shards = [
         ("distributed.shards", distributed.shards),
         ("distributed.min_world_size", distributed.min_world_size),

@@ -1,8 +1,8 @@
 //! GPUs that are made up: devices, backends, and what is refused.
 
 use super::*;
-use crate::plan::GpuFacts;
 use crate::plan::cuda_graph::obstacle;
+use crate::plan::{GpuFacts, MpiFacts};
 use train_numbers::units::Rank;
 
 fn with_gpus(count: usize) -> Facts {
@@ -160,6 +160,30 @@ fn ranks_of_a_launcher_on_several_machines_take_the_gpu_of_their_place_and_find_
     }
     let cpus = good(&auto(), &[], &launched(1, 0)).distributed;
     assert_eq!((cpus.backend, cpus.nccl_if_apart), (BackendPlan::Tcp, false));
+}
+
+#[test]
+fn ranks_of_an_mpi_launcher_use_mpi_where_asked_and_on_cpus_of_several_machines() {
+    let launched = |mpi| Facts { launched_world: WorldSize::new(4), mpi, ..with_gpus(0) };
+    let apart = |mpi| Facts { launched_world: Some(WorldSize::ONE), nodes: 4, ..launched(mpi) };
+    let (found, asked) = (Some(MpiFacts::Found), ["distributed.backend=mpi"]);
+    let backend = |words: &[&str], facts: &Facts| good(&auto(), words, facts).distributed.backend;
+    assert!(matches!(backend(&[], &launched(found.clone())), BackendPlan::Shm { .. }));
+    assert_eq!(backend(&asked, &launched(found.clone())), BackendPlan::Mpi);
+    assert_eq!(backend(&[], &apart(found.clone())), BackendPlan::Mpi);
+    let on_gpus = Facts { nodes: 4, mpi: found.clone(), ..with_gpus(2) };
+    let on_gpus = Facts { launched_world: Some(WorldSize::ONE), ..on_gpus };
+    assert_eq!(backend(&[], &on_gpus), BackendPlan::Tcp);
+    assert_eq!(backend(&asked, &on_gpus), BackendPlan::Mpi);
+    let unusable = MpiFacts::Unusable { why: "there is none".into(), help: "install it".into() };
+    assert_eq!(backend(&[], &apart(Some(unusable.clone()))), BackendPlan::Tcp);
+    let refused = told(&auto(), &asked, &apart(Some(unusable)));
+    assert!(refused[0].contains("is \"mpi\", but there is none"), "{refused:?}");
+    let refused = told(&auto(), &asked, &launched(None));
+    assert!(refused[0].contains("no MPI launcher has started this process"), "{refused:?}");
+    let one = Facts { launched_world: None, mpi: found, ..with_gpus(0) };
+    let refused = told(&auto(), &["distributed.backend=mpi", "distributed.devices=2"], &one);
+    assert!(refused[0].contains("started 1 rank, but"), "{refused:?}");
 }
 
 #[test]
