@@ -34,7 +34,9 @@ impl Compressed {
     fn expand(&self, values: &mut [f32]) {
         round(values, 1.0, self.hook);
         let world = self.world_size().get() as f32;
-        values.iter_mut().for_each(|value| *value *= world);
+        for value in values {
+            *value *= world;
+        }
     }
 }
 

@@ -171,7 +171,9 @@ impl Collective for Shm {
     fn reduce_scatter(&self, segment: &mut Segment, parts: &[Elements]) -> Result<(), Error> {
         let mine = parts.get(self.rank.index()).map_or(&[][..], Vec::as_slice);
         self.reduction(Op::ReduceScatter, segment, |floats| {
-            mine.iter().for_each(|range| floats.reduce_here(range));
+            for range in mine {
+                floats.reduce_here(range);
+            }
         })
     }
 

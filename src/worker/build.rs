@@ -33,14 +33,7 @@ pub(crate) fn build_run(
     let (plan, rank, folders) = (Arc::new(rank_plan.plan), rank_plan.rank, rank_plan.run);
     let device = RankDevice::open(&plan, rank)?;
     let collective = device.join(&plan, handles)?;
-    link.on_give_up({
-        let collective = collective.clone();
-        move || collective.give_up()
-    });
-    link.on_rank_lost({
-        let collective = collective.clone();
-        move |why| collective.abort(why)
-    });
+    end_together(&link, &collective);
     link.progress(0, Phase::LoadingData);
     let source = kinds.data.build(&plan.data.source.kind).map_err(data::Error::from)?;
     let splits = data::open(source.as_ref(), &plan.data, &Asked::of(&plan), &kinds.transforms)?;
@@ -115,6 +108,18 @@ pub(crate) fn build_run(
         run.record(&Event::Warned { message: format!("skipped a newer checkpoint: {damage}") })?;
     }
     Ok(run)
+}
+
+/// Has the group end when the parent says so, or when another rank is lost.
+fn end_together(link: &Link, collective: &Arc<dyn Collective>) {
+    link.on_give_up({
+        let collective = collective.clone();
+        move || collective.give_up()
+    });
+    link.on_rank_lost({
+        let collective = collective.clone();
+        move |why| collective.abort(why)
+    });
 }
 
 /// What the first rank of the run writes.

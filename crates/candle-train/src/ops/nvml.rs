@@ -112,7 +112,7 @@ mod tests {
             "nvmlDeviceGetUtilizationRates" => {
                 Some(get_rates as extern "C" fn(usize, *mut Rates) -> c_int as usize)
             }
-            other => panic!("{other}"),
+            _ => None,
         }
     }
 
