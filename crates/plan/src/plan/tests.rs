@@ -158,17 +158,7 @@ fn prices() -> Facts {
         sample: Some(vec![13]),
         ..DataFacts::default()
     };
-    Facts {
-        cores: 2,
-        memory: None,
-        bf16: None,
-        data,
-        gpus: None,
-        launched_world: None,
-        local_rank: 0,
-        nodes: 1,
-        mpi: None,
-    }
+    Facts { cores: 2, data, ..digits() }
 }
 
 /// A model of two linear layers and a norm.
