@@ -27,9 +27,9 @@ pub trait Collective: Send + Sync {
     /// A rank is gone, late, or makes another call.
     fn all_reduce(&self, segment: &mut Segment) -> Result<(), Error>;
 
-    /// Sums the segment over all ranks as [`Collective::all_reduce`], in the same tree, but each rank
-    /// gets only the elements of its own of the `parts`, which are disjoint, one for each rank, and
-    /// equal on all of them. The other elements have no meaning afterwards.
+    /// Sums the segment over all ranks as [`Collective::all_reduce`], in the same tree, but each
+    /// rank gets only the elements of its own of the `parts`, which are disjoint, one for each
+    /// rank, and equal on all of them. The other elements have no meaning afterwards.
     ///
     /// # Errors
     ///
