@@ -44,6 +44,7 @@ fn plan(kinds: &Kinds) -> Plan {
         launched_world: None,
         local_rank: 0,
         nodes: 1,
+        mpi: None,
     };
     let mut plan = Plan::new(&loaded, &facts, kinds).expect("a plan");
     plan.model.outputs = 1000;

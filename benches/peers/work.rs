@@ -172,6 +172,7 @@ impl Work {
             launched_world: None,
             local_rank: 0,
             nodes: 1,
+            mpi: None,
         }
     }
 

@@ -168,8 +168,8 @@ pub(super) fn parts(
     Parts { train: places(0..n_train), val: places(n_train..n), test: None }.held_back(split)
 }
 
-/// Refuses parts of which no sample has a token that counts, because `seq_len` cuts the answers off;
-/// where some have none, says how many.
+/// Refuses parts of which no sample has a token that counts, because `seq_len` cuts the answers
+/// off; where some have none, says how many.
 ///
 /// # Errors
 ///
