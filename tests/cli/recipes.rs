@@ -239,7 +239,7 @@ fn labels() -> Lab {
     let row = |mut rows: String, i: u32| {
         let size = if i % 7 == 3 { String::new() } else { (10 + i * i % 13).to_string() };
         let (colour, month) = (["red", "blue", ""][i as usize % 3], i % 12 + 1);
-        let (cat, dog) = (u32::from(i % 3 == 0), u32::from(i % 4 == 1));
+        let (cat, dog) = (u32::from(i.is_multiple_of(3)), u32::from(i % 4 == 1));
         let _ = writeln!(rows, "{i},p{},{size},{colour},2024-{month:02}-17,{cat},{dog}", i / 2);
         rows
     };
