@@ -38,14 +38,14 @@ pub(crate) fn ends_alike_however_it_is_disturbed(make: fn() -> Lab, more: &[&str
 
     let restarted = make();
     let again = [&["--max-restarts", "1", "distributed.devices=2"], more].concat();
-    let ended = disturbed(&restarted, "backward=kill@1,3", &again);
+    let ended = disturbed(&restarted, "forward=kill@1,3", &again);
     ended.has_code(0);
     ended.says(&["rank 1 was killed by SIGKILL"]);
     check(&restarted, &expected);
 
     let resumed = make();
     let two = [&["distributed.devices=2"], more].concat();
-    disturbed(&resumed, "backward=kill(parent)@0,3", &two).has_code(-9);
+    disturbed(&resumed, "forward=kill(parent)@0,3", &two).has_code(-9);
     resumed.run_to(0, &["resume", "distributed.devices=4"]).says(&["resumed after step 2"]);
     check(&resumed, &expected);
 }

@@ -361,13 +361,13 @@ mod tests {
 
     #[test]
     fn names_of_another_library_become_the_models() {
-        let names = [("blocks.0.conv", "features.1.0"), ("blocks.0.gamma", "features.1.scale")];
+        let names = [("blocks.0.conv", "features.1.0"), ("blocks.0.gamma", "scale")];
         let names = names.map(|(other, own)| (other.to_owned(), own.to_owned()));
         let counter = "features.1.0.num_batches_tracked".to_owned();
         let model = Wanted {
             other_names: names.into(),
             counters: vec![counter],
-            ..wanted(&[("features.1.0.weight", &[4, 2]), ("features.1.scale", &[4, 1, 1])])
+            ..wanted(&[("features.1.0.weight", &[4, 2]), ("scale", &[4, 1, 1])])
         };
         let keys = |file: &[(&str, &[usize])]| {
             let found = fit(&model, &header(file), Strict::All)?;
@@ -379,13 +379,12 @@ mod tests {
             [("module.blocks.0.conv.weight", &[4, 2, 1, 1]), ("module.blocks.0.gamma", &[4])];
         let expected = theirs.map(|(key, _)| of(key));
         assert_eq!(keys(&theirs).unwrap(), expected);
-        let own: [(&str, &[usize]); 2] =
-            [("features.1.0.weight", &[4, 2]), ("features.1.scale", &[4, 1, 1])];
+        let own: [(&str, &[usize]); 2] = [("features.1.0.weight", &[4, 2]), ("scale", &[4, 1, 1])];
         assert_eq!(keys(&own).unwrap(), own.map(|(key, _)| of(key)));
         // Both names of one tensor, and a shape of the model's own that differs.
         let twice = keys(&[own[0], own[1], ("blocks.0.gamma", &[4])]).unwrap_err();
         assert_eq!(twice.unexpected, [("blocks.0.gamma".to_owned(), vec![4])]);
-        let flat = keys(&[own[0], ("features.1.scale", &[4])]).unwrap_err();
+        let flat = keys(&[own[0], ("scale", &[4])]).unwrap_err();
         assert_eq!(flat.mismatched.len(), 1);
         let counted = (
             "blocks.0.conv.num_batches_tracked".to_owned(),
