@@ -144,13 +144,13 @@ fn what_is_wrong_with_a_key_is_refused_as_ddprun_refuses_it() {
 /// Rules of experiments that a schema cannot say, by their words in docs/experiments.md: the schema
 /// takes what breaks them, and ddprun refuses it.
 const RULES: [(&str, &str); 7] = [
-    ("keys that ask for others", "[ema]\npower = 0.75"),
-    ("options that go together", "[optimizer]\nnesterov = true\nmomentum = 0.0"),
-    ("names of metrics", "[early_stopping]\nmonitor = \"val/acuracy\"\npatience = 3"),
-    ("paths are not empty", "[data]\nname = \"mnist\"\ndir = \"\""),
-    ("names of folders", "[experiment]\nname = \"a/b\""),
-    ("tags", "[experiment]\ntags = [\"two words\"]"),
-    ("a schedule needs a last step", "[train]\ntime = \"1h\"\n[scheduler]\nname = \"cosine\""),
+    ("keys that require", "[ema]\npower = 0.75"),
+    ("or exclude each other", "[optimizer]\nnesterov = true\nmomentum = 0.0"),
+    ("unknown metrics", "[early_stopping]\nmonitor = \"val/acuracy\"\npatience = 3"),
+    ("empty paths", "[data]\nname = \"mnist\"\ndir = \"\""),
+    ("invalid folder names", "[experiment]\nname = \"a/b\""),
+    ("and tags", "[experiment]\ntags = [\"two words\"]"),
+    ("schedules without an end", "[train]\ntime = \"1h\"\n[scheduler]\nname = \"cosine\""),
 ];
 
 #[test]
@@ -239,7 +239,7 @@ const SWEEP_RULES: [(&str, &str); 10] = [
         "[sweep.pruner]\nname = \"asha\"\nmin_resource = \"2 epochs\"\nmax_resource = \"1 epoch\"",
     ),
     (
-        "a limited number of points",
+        "infinite grids",
         "[sweep.parameters.\"optimizer.lr\"]\ndistribution = \"uniform\"\nmin = 0.1\nmax = 1",
     ),
     (
@@ -247,10 +247,10 @@ const SWEEP_RULES: [(&str, &str); 10] = [
         "[sweep.parameters.\"optimizer.lr\"]\nvalues = [0.1]\nwhen = { \"optimizer.name\" = \"sgd\" }",
     ),
     (
-        "two entries of a key at a time",
+        "entries of a key that are active at the same time",
         "[sweep.parameters]\n\"optimizer.lr\" = [{ values = [0.1] }, { values = [0.2] }]",
     ),
-    ("the syntax of constraints", "constraints = [\"optimizer.lr <\"]"),
+    ("syntax errors in constraints", "constraints = [\"optimizer.lr <\"]"),
     ("values that the base refuses", "[sweep.parameters]\n\"train.precision\" = [\"fp8\"]"),
     (
         "learning rates that do not rise",

@@ -1,5 +1,5 @@
-//! The average of the weights (`[ema]`, `[swa]`, `[lookahead]`): what is evaluated, tested and sampled in the
-//! weights' place.
+//! The average of the weights (`[ema]`, `[swa]`, `[lookahead]`): what is evaluated, tested and
+//! sampled in the weights' place.
 //!
 //! With `ema.use_buffers` the running statistics have averages too, behind those of the parameters.
 //! Running statistics are rank 0's until they are broadcast, and so are their averages.

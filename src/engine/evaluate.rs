@@ -338,8 +338,8 @@ impl Engine {
     }
 }
 
-/// What is looked at of (n, channels, height, width), or of (n, views, channels, height, width), and
-/// how often it counts.
+/// What is looked at of (n, channels, height, width), or of (n, views, channels, height, width),
+/// and how often it counts.
 fn each_view(
     inputs: &Tensor,
     how: Option<TestTimeAugmentation>,

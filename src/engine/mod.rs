@@ -225,8 +225,8 @@ impl Engine {
         self.notice.take()
     }
 
-    /// How gradients get to the other ranks, or what of the optimizer's state this rank keeps, where
-    /// that is worth a line.
+    /// How gradients get to the other ranks, or what of the optimizer's state this rank keeps,
+    /// where that is worth a line.
     pub fn describe(&self) -> Option<String> {
         self.reducer.describe().or_else(|| self.describe_ownership())
     }

@@ -190,8 +190,8 @@ impl Engine {
         if self.trained[index] { Moments::lengths(plan, index, param.shape()) } else { [0, 0] }
     }
 
-    /// What all ranks together keep, in vectors of at most one element: which of them there are says
-    /// how large a checkpoint is.
+    /// What all ranks together keep, in vectors of at most one element: which of them there are
+    /// says how large a checkpoint is.
     pub(crate) fn outline_of_moments(&self) -> Vec<Moments> {
         let one = |is_there: bool| vec![0.0; usize::from(is_there)];
         let mut outline: Vec<Moments> = self

@@ -2,8 +2,8 @@
 //! and initialisation.
 //!
 //! Keys: `features.{i}`, of [inverted residuals](super::inverted_residual) between the first and
-//! the last convolution, `classifier.0`, `classifier.3`. timm's names load as well, if the norms are
-//! as theirs.
+//! the last convolution, `classifier.0`, `classifier.3`. timm's names load as well, if the norms
+//! are as theirs.
 
 use std::path::Path;
 use std::sync::Arc;

@@ -4,8 +4,8 @@
 //! for images of another size are resampled.
 //!
 //! Keys: `cls_token`, `pos_embed`, `patch_embed.proj`,
-//! `blocks.{i}.{norm1,attn.qkv,attn.proj,norm2,mlp.fc1,mlp.fc2}`, `norm`, `head`. torchvision's names
-//! load as well.
+//! `blocks.{i}.{norm1,attn.qkv,attn.proj,norm2,mlp.fc1,mlp.fc2}`, `norm`, `head`. torchvision's
+//! names load as well.
 
 use std::sync::Arc;
 

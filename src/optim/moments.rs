@@ -12,7 +12,8 @@ pub struct Moments {
     pub first: Vec<f32>,
     /// `exp_avg_sq`.
     pub second: Vec<f32>,
-    /// Moving average of the parameter (`[ema]`, `[swa]`, `[lookahead]`); its first values are given to it later.
+    /// Moving average of the parameter (`[ema]`, `[swa]`, `[lookahead]`); its first values are
+    /// given to it later.
     pub average: Vec<f32>,
 }
 

@@ -1,5 +1,5 @@
-//! The ranks of an MPI launcher on several machines find each other by MPI itself, without a port or
-//! a token.
+//! The ranks of an MPI launcher on several machines find each other by MPI itself, without a port
+//! or a token.
 //!
 //! ```text
 //! all ─▶ all     Hello {version, plan}   (all-gather)

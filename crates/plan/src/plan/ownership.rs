@@ -45,8 +45,8 @@ mod tests {
     #[test]
     fn the_largest_parameters_go_to_the_ranks_that_have_least() {
         let owners = owners(&[5, 100, 60, 60, 0, 5], world(2));
-        assert_eq!(owners, [1, 0, 1, 1, 0, 0].map(Rank));
-        assert_eq!(largest_part(&[5, 100, 60, 60, 0, 5], world(2)), 125);
+        assert_eq!(owners, [0, 0, 1, 1, 0, 0].map(Rank));
+        assert_eq!(largest_part(&[5, 100, 60, 60, 0, 5], world(2)), 120);
         assert_eq!(largest_part(&[7, 7], world(1)), 14);
         assert_eq!(largest_part(&[], world(3)), 0);
     }

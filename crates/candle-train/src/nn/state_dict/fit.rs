@@ -298,8 +298,8 @@ impl<'a> Comparing<'a> {
     }
 }
 
-/// The shape of a tensor of the file. Another library, by whose `key` it is called, may have more or
-/// fewer sides of length 1: a convolution of one pixel for a linear layer.
+/// The shape of a tensor of the file. Another library, by whose `key` it is called, may have more
+/// or fewer sides of length 1: a convolution of one pixel for a linear layer.
 fn lying(name: &str, ours: &[usize], key: &str, held: &Held) -> Vec<usize> {
     let sides = |shape: &[usize]| shape.iter().filter(|&&n| n != 1).copied().collect::<Vec<_>>();
     let is_others = !name.ends_with(&unwrapped(key));
