@@ -214,6 +214,7 @@ impl Work {
             launched_world: None,
             local_rank: 0,
             nodes: 1,
+            mpi: None,
         }
     }
 
