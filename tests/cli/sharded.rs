@@ -123,7 +123,9 @@ fn a_rank_of_two_needs_visibly_less_memory_as_the_plan_foretells() {
     for rank in 0..2 {
         let [plain, optimizer, gradients] =
             [&plain.1, &optimizer.1, &gradients.1].map(|resident| resident[rank]);
-        assert!(optimizer < plain - 40.0, "rank {rank}: {plain} and {optimizer} MiB");
+        // These are peaks: rank 0 loses 64 MiB of moments, and has 24 MiB of the other part's at a
+        // time when it saves. A third of what it saves is left to how the allocator fares.
+        assert!(optimizer < plain - 25.0, "rank {rank}: {plain} and {optimizer} MiB");
         assert!(gradients < optimizer - 20.0, "rank {rank}: {optimizer} and {gradients} MiB");
     }
 }
