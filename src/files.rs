@@ -8,6 +8,7 @@
 
 mod append_file;
 mod atomic_file;
+mod follower;
 mod fs_calls;
 mod line_file;
 mod new_file;
@@ -23,6 +24,7 @@ use crate::failpoint;
 
 pub(crate) use append_file::Appended;
 pub(crate) use atomic_file::AtomicFile;
+pub(crate) use follower::{Follower, News};
 pub(crate) use line_file::Lines;
 pub(crate) use new_file::{NewFile, sync_together};
 pub(crate) use run_lock::{RunLock, lock_holder};

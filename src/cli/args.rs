@@ -185,8 +185,12 @@ pub(crate) struct SweepArgs {
     /// Try failed trials again, from their newest checkpoints.
     #[arg(long)]
     pub(crate) retry_failed: bool,
+    /// Share the trials with all machines that run this command in the same folder.
+    #[arg(long, conflicts_with = "retry_failed")]
+    pub(crate) share: bool,
     /// Show the state of the sweep in this folder without running it.
-    #[arg(long, value_name = "FOLDER", conflicts_with_all = ["file", "extend", "retry_failed"])]
+    #[arg(long, value_name = "FOLDER")]
+    #[arg(conflicts_with_all = ["file", "extend", "retry_failed", "share"])]
     pub(crate) status: Option<PathBuf>,
     /// Print the result as JSON.
     #[arg(long)]

@@ -18,6 +18,7 @@ use crate::config::sweep::Sweep;
 use crate::config::{self, Loaded, Problem, Problems};
 use crate::kinds::Kinds;
 use crate::launch::exit_code as exit;
+use crate::launch::rank_env::Foreign;
 use crate::launch::{self, Console, Note, Program, Role, Start};
 use crate::plan::{Facts, Targets};
 use crate::record::Screen;
@@ -31,13 +32,10 @@ pub(crate) fn sweep(args: &SweepArgs, kinds: &Kinds) -> Result<u8, Refusal> {
     if let Some(folder) = &args.status {
         return show_status(folder, args.json, kinds);
     }
-    if let Role::Foreign(place) = role()? {
-        let page = format!(
-            "error: another launcher has started {} ranks of this command, and a sweep starts its \
-             ranks itself\n  do: start `ddprun sweep` without a launcher",
-            place.world
-        );
-        return Err(Refusal::new(exit::REFUSED, page));
+    if let Role::Foreign(place) = role()?
+        && !args.share
+    {
+        return Err(launched(&place));
     }
     let path = args.file.clone().unwrap_or_default();
     let (sweep, base) =
@@ -66,6 +64,9 @@ pub(crate) fn sweep(args: &SweepArgs, kinds: &Kinds) -> Result<u8, Refusal> {
     };
     let method = order.method().map_err(|error| refusal(&error))?;
     let ended = if let Some(range) = method.range_test() {
+        if args.share {
+            return Err(one_run());
+        }
         let (ended, found) =
             sweep::run_range_test(&order, range, &trainer).map_err(|error| refusal(&error))?;
         if let Some(found) = found {
@@ -78,7 +79,12 @@ pub(crate) fn sweep(args: &SweepArgs, kinds: &Kinds) -> Result<u8, Refusal> {
             let vocabulary = vocabulary(kinds);
             refused(config::sweep::metric_problem(&path, &args.words, &vocabulary, &problem))
         })?;
-        let (ended, story) = sweep::run(order, &trainer).map_err(|error| refusal(&error))?;
+        let ran = if args.share {
+            sweep::run_shared(order, &trainer, &worker_name(), &to_stderr)
+        } else {
+            sweep::run(order, &trainer)
+        };
+        let (ended, story) = ran.map_err(|error| refusal(&error))?;
         let (subject, trials) = (&story.subject, &story.trials);
         let ranking = subject.ranking(&kinds.pruners);
         let summary = || sweep::summary(subject, &ranking, trials);
@@ -92,6 +98,30 @@ pub(crate) fn sweep(args: &SweepArgs, kinds: &Kinds) -> Result<u8, Refusal> {
         Ended::Stopped { interrupted: true } => exit::INTERRUPTED,
         Ended::Stopped { interrupted: false } => exit::PREEMPTED,
     })
+}
+
+/// Another launcher starts several processes of a sweep, which do not know of each other.
+fn launched(place: &Foreign) -> Refusal {
+    let page = format!(
+        "error: another launcher has started {} processes of this command, and a sweep starts its \
+         ranks itself\n  do: start `ddprun sweep` without a launcher, or with `--share`: each \
+         process then trains trials of its own",
+        place.world
+    );
+    Refusal::new(exit::REFUSED, page)
+}
+
+/// A range test has no trials that could be shared.
+fn one_run() -> Refusal {
+    let page = "error: a learning-rate range test is one run, and `--share` shares trials\n  \
+                do: omit `--share`";
+    Refusal::new(exit::REFUSED, page.to_owned())
+}
+
+/// `gpu-07-4242-1764111000`: of this process alone, also where machines number processes alike.
+fn worker_name() -> String {
+    let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
+    format!("{host}-{}-{}", std::process::id(), jiff::Timestamp::now().as_second())
 }
 
 /// Data goes to stdout, for people or for programs.

@@ -7,8 +7,9 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 use super::curve::{Columns, Curve, Extent};
+use crate::files::Follower;
 use crate::record::METRICS;
-use crate::runs::{self, Follower, Scalars};
+use crate::runs::{self, Scalars};
 
 /// Size from which on a file is sketched first.
 const LONG: u64 = 512 << 10;

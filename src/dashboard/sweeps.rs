@@ -58,7 +58,7 @@ impl SweepView {
     ///
     /// It cannot be read.
     pub(super) fn read(folder: &Path, id: &str) -> Result<Self, sweep::Error> {
-        let Status { story, holder } = sweep::status(folder)?;
+        let Status { story, holder, .. } = sweep::status(folder)?;
         let (subject, trials) = (&story.subject, &story.trials);
         let done = trials.iter().filter(|trial| trial.state != State::Running).count();
         let running = if holder.is_some() { ", running" } else { "" };

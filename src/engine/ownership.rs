@@ -10,6 +10,7 @@ use std::ops::Range;
 
 use crate::collective::{self, Collective, Elements};
 use crate::engine::reducer::buckets::Layout;
+use crate::engine::update::planned_update;
 use crate::engine::{Engine, Error};
 use crate::nn::{Param, Params, change_all};
 use crate::optim::{Moments, Part, Preparation, Rates};
@@ -161,7 +162,8 @@ impl Engine {
             return Ok(());
         }
         let params = self.params.parameters();
-        let update = self.planned_update(rates, Preparation::default(), self.state.updates);
+        let (rule, count) = (self.optimizer.as_ref(), self.state.updates);
+        let update = planned_update(rule, &self.plan, rates, Preparation::default(), count);
         let failed = |source| self.not_shared(source);
         let vars: Vec<_> =
             params.iter().map(Param::var).collect::<Result<_, _>>().map_err(failed)?;

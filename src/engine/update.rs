@@ -148,16 +148,6 @@ impl Engine {
         });
     }
 
-    /// The `count`-th update.
-    pub(super) fn planned_update(
-        &self,
-        rates: Rates,
-        preparation: Preparation,
-        count: u64,
-    ) -> Update<'_> {
-        planned_update(self.optimizer.as_ref(), &self.plan, rates, preparation, count)
-    }
-
     fn optimizer_step(
         &mut self,
         rates: Rates,
@@ -207,7 +197,7 @@ impl Engine {
 }
 
 /// The `count`-th update of a run.
-fn planned_update<'a>(
+pub(super) fn planned_update<'a>(
     rule: &'a dyn Optimizer,
     plan: &'a Plan,
     rates: Rates,

@@ -20,7 +20,6 @@
 mod config;
 mod description;
 mod find;
-mod follow;
 mod list;
 mod scalars;
 mod summary;
@@ -34,7 +33,6 @@ use std::path::{Path, PathBuf};
 
 pub use config::{Difference, config, differences, leaves};
 pub use find::{Found, find, trials};
-pub use follow::{Follower, News};
 pub use list::{Listing, Unreadable, list};
 pub(crate) use meant::{Meant, RUN, has_checkpoint, link_logs, meant, run_of};
 pub use scalars::{Point, Reader, Scalars};

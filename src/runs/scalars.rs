@@ -7,9 +7,9 @@ use std::path::Path;
 use jiff::Timestamp;
 use serde::Deserialize;
 
-use super::follow::{Follower, News};
 use super::{Error, known_format};
 use crate::event::FORMAT;
+use crate::files::{Follower, News};
 use crate::record::EVENTS;
 use crate::report;
 

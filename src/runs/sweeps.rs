@@ -42,7 +42,7 @@ pub struct SweepSummary {
 ///
 /// There is none, or it cannot be read.
 pub fn sweep_summary(folder: &Path) -> Result<SweepSummary, Error> {
-    let Status { story, holder } = sweep::status(folder)?;
+    let Status { story, holder, .. } = sweep::status(folder)?;
     let subject = story.subject;
     let is_open = |trial: &&Trial| trial.state == sweep::State::Running;
     let done = story.trials.len() - story.trials.iter().filter(is_open).count();

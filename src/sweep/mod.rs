@@ -42,6 +42,7 @@ mod table;
 mod trial_events;
 mod trial;
 mod view;
+mod workers;
 
 use std::path::{Path, PathBuf};
 
@@ -59,6 +60,7 @@ pub use status::{Status, status};
 pub use table::table;
 pub use trial::{Length, Report, State, Trial, cost, id};
 pub use trial_scheduler::run;
+pub use workers::run as run_shared;
 
 use crate::files::{self, RunLock};
 use crate::registry::Unbuildable;

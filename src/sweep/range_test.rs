@@ -8,6 +8,7 @@
 
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 use plotters::prelude::*;
 use serde::Serialize;
@@ -113,11 +114,14 @@ pub fn run(
     let events = folders.logs.join(EVENTS);
     let cores = order.machine.cores;
     let (gpus, waker) = ((0..order.machine.gpus).collect(), Arc::new(waker));
-    let job = Job { folders, changes: all, cores, gpus, resume: false, waker };
+    let is_pruned = AtomicBool::new(false);
+    let job = Job { folders, changes: all, cores, gpus, resume: false, waker, is_pruned };
     let outcome = trainer.train(&job, &mut |_| {});
     trainer.report(&job);
     match outcome {
-        Outcome::Stopped => return Ok((Ended::Stopped { interrupted: false }, None)),
+        Outcome::Stopped | Outcome::Lost => {
+            return Ok((Ended::Stopped { interrupted: false }, None));
+        }
         // A rate at which the loss explodes is what the test looks for.
         Outcome::Done | Outcome::Failed { cause: Cause::Diverged, .. } => {}
         Outcome::Failed { error, .. } => return Err(Error::Refused { trials: vec![error] }),

@@ -1,7 +1,11 @@
 //! What is asked of a sweep, and of what trains its trials.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+use serde::{Deserialize, Serialize};
 
 use crate::config::kind::Kind;
 use crate::config::sweep::{Sweep, Values, change_of};
@@ -31,6 +35,11 @@ pub trait Trainer: Sync {
     /// Makes pictures of what a trial recorded; by default none. Its devices are free by then: the
     /// next one trains.
     fn report(&self, _job: &Job) {}
+
+    /// Trials that can be trained at the same time now; `None` means as many as the order says.
+    fn capacity(&self) -> Option<usize> {
+        None
+    }
 }
 
 /// A trial, as its trainer needs to know it.
@@ -49,15 +58,26 @@ pub struct Job {
     pub resume: bool,
     /// Rung to stop it.
     pub waker: Arc<Waker>,
+    /// Whether it is stopped because it was given up.
+    pub is_pruned: AtomicBool,
+}
+
+/// Trains a trial; a panic is a failure of this trial alone.
+pub(super) fn trained(trainer: &dyn Trainer, job: &Job, on_step: &mut dyn FnMut(u64)) -> Outcome {
+    let panicked = |_| Outcome::Failed { error: "ddprun panicked".to_owned(), cause: Cause::Other };
+    catch_unwind(AssertUnwindSafe(|| trainer.train(job, on_step))).unwrap_or_else(panicked)
 }
 
 /// How the training of a trial ended.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "outcome", rename_all = "snake_case")]
 pub enum Outcome {
     /// It is done.
     Done,
     /// It was stopped, and saved.
     Stopped,
+    /// The machine that trained it is gone or leaves: another resumes it.
+    Lost,
     /// It failed.
     Failed {
         /// Why, in words.
@@ -67,8 +87,14 @@ pub enum Outcome {
     },
 }
 
+/// Makes a trial's pictures. One that cannot be drawn changes nothing about the trial.
+pub(super) fn reported(trainer: &dyn Trainer, job: &Job) {
+    drop(catch_unwind(AssertUnwindSafe(|| trainer.report(job))));
+}
+
 /// What kind of failure ended a trial.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Cause {
     /// Its numbers were not finite any more: a result, and a bad one.
     Diverged,

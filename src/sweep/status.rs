@@ -4,7 +4,6 @@ use std::path::Path;
 
 use crate::files::lock_holder;
 use crate::record::text::{metric, wrapped};
-use crate::sweep::Error;
 use crate::sweep::journal::{self, Story};
 use crate::sweep::pruner::Pruners;
 use crate::sweep::ranking::best;
@@ -12,6 +11,7 @@ use crate::sweep::table::{WIDTH, table};
 use crate::sweep::trial::State;
 use crate::sweep::trial_events::TrialEvents;
 use crate::sweep::view::values_of;
+use crate::sweep::{Error, workers};
 
 /// A sweep as it stands.
 #[derive(Clone, Debug)]
@@ -20,6 +20,8 @@ pub struct Status {
     pub story: Story,
     /// The process that runs it; `None` if none does.
     pub holder: Option<String>,
+    /// Machines that share it and wrote something within the last minute.
+    pub workers: usize,
 }
 
 /// Reads how the sweep in `folder` stands. Nothing is written.
@@ -35,7 +37,7 @@ pub fn status(folder: &Path) -> Result<Status, Error> {
         tail.poll()?;
         trial.reports = tail.reports;
     }
-    Ok(Status { story, holder: lock_holder(folder) })
+    Ok(Status { story, holder: lock_holder(folder), workers: workers::count(folder) })
 }
 
 impl Status {
@@ -57,6 +59,10 @@ impl Status {
             .map(|(count, word)| format!("{count} {word}"))
             .collect();
         let holder = match &self.holder {
+            Some(holder) if self.workers > 0 => {
+                let noun = if self.workers == 1 { "worker" } else { "workers" };
+                format!("led by {holder}, {} {noun}", self.workers)
+            }
             Some(holder) => format!("running as {holder}"),
             None => "not running".to_owned(),
         };

@@ -1,22 +1,18 @@
 //! `events.jsonl` of a trial, as it grows -> what it has reported so far.
 
-use std::fs::File;
-use std::io::{Read, Seek, SeekFrom};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use serde_json::Value;
 
-use crate::files;
+use crate::files::{self, Follower};
 use crate::record::EVENTS;
 use crate::sweep::trial::Report;
 
 /// Follows one file.
 #[derive(Debug)]
 pub(crate) struct TrialEvents {
-    path: PathBuf,
+    events: Follower,
     metric: String,
-    /// Bytes that have been read, without the last line if that has no end yet.
-    offset: u64,
     /// By step; a step that was done again after a resume counts once.
     pub(crate) reports: Vec<Report>,
     /// Whether the run has said that it is done, and was not started again since.
@@ -27,9 +23,8 @@ impl TrialEvents {
     /// The reports of `metric` of the run in `folder`.
     pub(crate) fn new(folder: &Path, metric: &str) -> Self {
         Self {
-            path: folder.join(EVENTS),
+            events: Follower::new(&folder.join(EVENTS)),
             metric: metric.to_owned(),
-            offset: 0,
             reports: Vec::new(),
             is_over: false,
         }
@@ -41,27 +36,17 @@ impl TrialEvents {
     ///
     /// The file cannot be read.
     pub(crate) fn poll(&mut self) -> Result<(), files::Error> {
-        let mut file = match File::open(&self.path) {
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(()),
-            other => other.map_err(files::Error::io("open", &self.path))?,
-        };
-        let mut bytes = Vec::new();
-        file.seek(SeekFrom::Start(self.offset))
-            .and_then(|_| file.read_to_end(&mut bytes))
-            .map_err(files::Error::io("read", &self.path))?;
-        let whole = bytes.iter().rposition(|byte| *byte == b'\n').map_or(0, |at| at + 1);
-        self.offset += whole as u64;
-        bytes[..whole].split(|byte| *byte == b'\n').for_each(|line| self.line(line));
+        self.events.poll()?.lines.lines().for_each(|line| self.line(line));
         Ok(())
     }
 
-    fn line(&mut self, line: &[u8]) {
+    fn line(&mut self, line: &str) {
         // Most lines are recorded steps, which need not be parsed here.
-        let has = |word: &[u8]| line.windows(word.len()).any(|window| window == word);
-        if !(has(b"\"evaluated\"") || has(b"\"started\"") || has(b"\"finished\"")) {
+        let words = ["\"evaluated\"", "\"started\"", "\"finished\""];
+        if !words.iter().any(|word| line.contains(word)) {
             return;
         }
-        let Ok(event) = serde_json::from_slice::<Value>(line) else { return };
+        let Ok(event) = serde_json::from_str::<Value>(line) else { return };
         match event.get("event").and_then(Value::as_str) {
             Some("started") => self.is_over = false,
             Some("finished") => {

@@ -11,10 +11,10 @@ use std::path::Path;
 use crate::config::sweep::{Values, change_of};
 use crate::files::{self, RunLock};
 use crate::sweep::journal::{self, Journal, Story, Subject};
-use crate::sweep::method::points;
+use crate::sweep::method::{Method, points};
 use crate::sweep::request::{Ended, Order, Trainer};
 use crate::sweep::sampler::BaseValues;
-use crate::sweep::trial::Trial;
+use crate::sweep::trial::{State, Trial};
 use crate::sweep::trial_scheduler::session::Session;
 use crate::sweep::view::View;
 use crate::sweep::{Error, cleanup, prepared_folder, results};
@@ -29,24 +29,13 @@ pub fn run(order: Order<'_>, trainer: &dyn Trainer) -> Result<(Ended, Story), Er
     let folder = order.folder();
     let base = BaseValues::of(&order.base.experiment);
     let (method, ranking) = (order.method()?, order.ranking()?);
-    let points = points(method.as_ref(), &order.sweep.search, &base);
-    if points.as_ref().is_some_and(Vec::is_empty) {
-        return Err(Error::NothingLeft);
-    }
-    let n_points = points.as_ref().map_or(usize::MAX, Vec::len);
-    let total = order.sweep.trials.unwrap_or(usize::MAX).min(n_points);
+    let (points, total) = asked(&order, method.as_ref(), &base)?;
     // A sweep that exists is read by its owner alone: what another process has done since would be
     // done again.
     let owned =
         folder.join(journal::NAME).exists().then(|| prepared_folder(&folder)).transpose()?;
     let story = journal::read(&folder)?;
-    let subject = Subject::new(
-        &order.sweep.name,
-        &order.sweep.base,
-        &order.sweep.search,
-        total,
-        &order.base.experiment,
-    );
+    let subject = subject(&order, total);
     let earlier = story.as_ref().map(|story| &story.subject);
     is_same_sweep(&folder, &subject, earlier, order.extend)?;
     let trials = story.as_ref().map(|story| story.trials.clone()).unwrap_or_default();
@@ -77,6 +66,42 @@ pub fn run(order: Order<'_>, trainer: &dyn Trainer) -> Result<(Ended, Story), Er
     results::write(&folder, &subject, &order.sweep.search, &ranking, &trials)?;
     let opened = story.map_or_else(jiff::Timestamp::now, |story| story.opened);
     Ok((ended, Story { subject, trials, opened }))
+}
+
+/// What the folder holds of this sweep, if all of its trials have ended. Nothing is written.
+///
+/// # Errors
+///
+/// As [`run`].
+pub(super) fn finished(order: &Order<'_>) -> Result<Option<(Ended, Story)>, Error> {
+    let folder = order.folder();
+    let Some(story) = journal::read(&folder)? else { return Ok(None) };
+    let base = BaseValues::of(&order.base.experiment);
+    let (_, total) = asked(order, order.method()?.as_ref(), &base)?;
+    is_same_sweep(&folder, &subject(order, total), Some(&story.subject), order.extend)?;
+    let count = |state| story.trials.iter().filter(|trial| trial.state == state).count();
+    let is_over = story.trials.len() >= total && count(State::Running) == 0;
+    let failed = count(State::Failed);
+    Ok(is_over.then_some((Ended::Done { failed }, story)))
+}
+
+/// The points of a method that knows them beforehand, and the trials that are asked for.
+fn asked(
+    order: &Order<'_>,
+    method: &dyn Method,
+    base: &BaseValues,
+) -> Result<(Option<Vec<Values>>, usize), Error> {
+    let points = points(method, &order.sweep.search, base);
+    if points.as_ref().is_some_and(Vec::is_empty) {
+        return Err(Error::NothingLeft);
+    }
+    let n_points = points.as_ref().map_or(usize::MAX, Vec::len);
+    Ok((points, order.sweep.trials.unwrap_or(usize::MAX).min(n_points)))
+}
+
+fn subject(order: &Order<'_>, total: usize) -> Subject {
+    let sweep = order.sweep;
+    Subject::new(&sweep.name, &sweep.base, &sweep.search, total, &order.base.experiment)
 }
 
 /// Takes possession of the folder of a sweep that begins.

@@ -24,6 +24,7 @@ pub(crate) struct View {
     goal: Mode,
     ranking: Ranking,
     total: usize,
+    /// Trials that can run at the same time, as was said last.
     concurrent: usize,
     began: Instant,
     /// Trials that were done before this process began.
@@ -110,6 +111,20 @@ impl View {
     pub(crate) fn interrupted(&mut self, trial: &Trial) {
         self.remove(trial.number);
         self.say(&format!("trial {} interrupted and saved", trial.number));
+    }
+
+    /// The worker of a trial is gone, or leaves.
+    pub(crate) fn lost(&mut self, trial: &Trial) {
+        self.remove(trial.number);
+        self.say(&format!("trial {} has lost its worker; another one resumes it", trial.number));
+    }
+
+    /// So many trials can run at the same time now.
+    pub(crate) fn has_capacity(&mut self, concurrent: usize) {
+        if concurrent != self.concurrent {
+            self.concurrent = concurrent;
+            self.say(&format!("{concurrent} concurrent trials now"));
+        }
     }
 
     pub(crate) fn ended(&mut self, number: u32, trials: &[Trial]) {

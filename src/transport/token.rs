@@ -39,26 +39,35 @@ pub(crate) enum TokenError {
 ///
 /// # Errors
 ///
-/// It cannot be read, other users can read it (its mode is not 0600 or 0400), or it does not hold a
-/// token.
+/// It cannot be read, other users can read it, or it does not hold a token.
 pub(crate) fn read_token(path: &Path) -> Result<Key, TokenError> {
     let unreadable = |source| TokenError::Unreadable { path: path.to_owned(), source };
     let exposed = |what: String| TokenError::Exposed { path: path.to_owned(), what };
     let file = File::open(path).map_err(unreadable)?;
     // Of the open file, not of its name: the file of that name may be replaced meanwhile.
     let about = file.metadata().map_err(unreadable)?;
-    if about.uid() != rustix::process::geteuid().as_raw() {
-        return Err(exposed("belongs to another user".to_owned()));
-    }
-    if about.mode() & 0o177 != 0 {
-        let mode = about.mode() & 0o777;
-        return Err(exposed(format!("has mode {mode:04o}: others may have read it")));
+    let user = rustix::process::geteuid().as_raw();
+    if let Some(what) = exposure(about.uid(), about.mode(), user) {
+        return Err(exposed(what));
     }
     let mut text = String::new();
     // An endless file, or one that is not text, holds no token.
     let read = file.take(2 * MAC_BYTES as u64 + 2).read_to_string(&mut text);
     let key = read.ok().and_then(|_| parse(text.trim_end()));
     key.ok_or_else(|| TokenError::Malformed { path: path.to_owned() })
+}
+
+/// Why a file of this owner and mode is not `user`'s secret, if so. A secret that Kubernetes mounts
+/// belongs to root and is read by way of its group (`fsGroup`), mode 0440.
+fn exposure(owner: u32, mode: u32, user: u32) -> Option<String> {
+    let allowed = match owner {
+        _ if owner == user => 0o600,
+        0 => 0o640,
+        _ => return Some("belongs to another user".to_owned()),
+    };
+    let mode = mode & 0o777;
+    let is_exposed = mode & !allowed != 0;
+    is_exposed.then(|| format!("has mode {mode:04o}: others may have read it"))
 }
 
 /// A new token, as its file holds it.
@@ -107,6 +116,26 @@ mod tests {
             let error = read_token(&path).unwrap_err().to_string();
             assert!(error.contains(&format!("has mode {mode:04o}")), "{error}");
         }
+    }
+
+    #[test]
+    fn a_secret_of_root_may_be_read_by_its_group_and_by_no_one_else() {
+        assert_eq!([0o440, 0o400, 0o640].map(|mode| exposure(0, mode, 1000)), [None, None, None]);
+        let others = "has mode 0444: others may have read it";
+        assert_eq!(exposure(0, 0o444, 1000).as_deref(), Some(others));
+        assert!(exposure(0, 0o460, 1000).is_some(), "its group may write");
+        assert!(exposure(1000, 0o440, 1000).is_some(), "the group of a file of one's own");
+        assert_eq!(exposure(1001, 0o400, 1000).as_deref(), Some("belongs to another user"));
+    }
+
+    #[test]
+    fn a_link_to_a_secret_is_judged_by_the_file() {
+        let (folder, path) = file(&new_token().unwrap(), 0o400);
+        let link = folder.path().join("link");
+        std::os::unix::fs::symlink(&path, &link).unwrap();
+        assert!(read_token(&link).unwrap() == read_token(&path).unwrap());
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o444)).unwrap();
+        assert!(matches!(read_token(&link), Err(TokenError::Exposed { .. })));
     }
 
     #[test]

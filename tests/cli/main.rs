@@ -51,6 +51,7 @@ mod recipes;
 mod resume;
 mod running;
 mod same_run;
+mod shared_sweeps;
 mod sharded;
 mod stops;
 mod strace;

@@ -10,10 +10,10 @@ use signal_hook::consts::{SIGINT, SIGTERM};
 
 use crate::cli::runs_args::LogsArgs;
 use crate::cli::{Refusal, find_run, to_stderr};
-use crate::files;
+use crate::files::{self, Follower, News};
 use crate::launch::exit_code as exit;
 use crate::record::RankLog;
-use crate::runs::{self, Follower, News, Summary};
+use crate::runs::{self, Summary};
 use crate::terminal::escape;
 use crate::units::Rank;
 
@@ -50,7 +50,7 @@ pub(crate) fn logs(args: &LogsArgs) -> Result<u8, Refusal> {
 }
 
 /// Prints what is new; whether there is still a reader.
-fn print(news: Result<News, runs::Error>) -> Result<bool, Refusal> {
+fn print(news: Result<News, files::Error>) -> Result<bool, Refusal> {
     let News { is_anew, lines } = news.map_err(|error| Refusal::of(exit::STORAGE, &error, None))?;
     if is_anew {
         to_stderr("the log was replaced; it begins again:");

@@ -37,9 +37,7 @@ use store::{Full, State, Store, add, turn_bit};
 /// Collects and reduces the gradients of one step after another.
 pub(crate) struct CpuReducer {
     store: Arc<Store>,
-    collective: Arc<dyn Collective>,
-    /// Where each rank gets the sums of its parameters only.
-    divided: Option<Arc<Divided>>,
+    sums: Sums,
     reduced: Receiver<Reduced>,
     thread: Option<JoinHandle<()>>,
 }
@@ -74,21 +72,14 @@ impl CpuReducer {
         let divided = ownership
             .map(|ownership| Arc::new(Divided { buckets: ownership.divide(&layout), ownership }));
         let segments = collective.segments(&layout.lengths)?;
+        let sums = Sums { collective: collective.clone(), layout: layout.clone(), divided };
         let (full, to_reduce) = channel();
         let (done, reduced) = channel();
         let thread = std::thread::Builder::new()
             .name("communication".into())
             .spawn({
-                let (collective, layout) = (collective.clone(), layout.clone());
-                let divided = divided.clone();
-                move || {
-                    let sums = Sums {
-                        collective: collective.as_ref(),
-                        layout: &layout,
-                        divided: divided.as_deref(),
-                    };
-                    communicate(&sums, &to_reduce, &done);
-                }
+                let sums = sums.clone();
+                move || communicate(&sums, &to_reduce, &done)
             })
             .map_err(Error::Thread)?;
         let state = State {
@@ -99,8 +90,7 @@ impl CpuReducer {
             stack: Vec::new(),
         };
         let store = Arc::new(Store { layout, overlap, state: Mutex::new(state) });
-        let collective = collective.clone();
-        Ok(Self { store, collective, divided, reduced, thread: Some(thread) })
+        Ok(Self { store, sums, reduced, thread: Some(thread) })
     }
 
     fn take_back(&self, Reduced { bucket, segment, result }: Reduced) -> Result<(), Error> {
@@ -114,17 +104,17 @@ impl CpuReducer {
 
     /// Whether this rank has the sum of a parameter's gradients.
     fn is_mine(&self, parameter: usize) -> bool {
-        self.divided.as_ref().is_none_or(|divided| divided.ownership.is_mine(parameter))
+        self.sums.divided.as_ref().is_none_or(|divided| divided.ownership.is_mine(parameter))
     }
 
     /// Tells the other ranks the sums of squares of this rank's parameters, and hears theirs.
     fn share_squares(&self) -> Result<(), Error> {
-        let Some(Divided { ownership, .. }) = self.divided.as_deref() else { return Ok(()) };
+        let Some(Divided { ownership, .. }) = self.sums.divided.as_deref() else { return Ok(()) };
         let mut state = self.store.state();
         let squares = &mut state.squares;
         let mine: Vec<f64> =
-            ownership.of(self.collective.rank()).map(|parameter| squares[parameter]).collect();
-        let all = self.collective.all_gather(bytemuck::cast_slice(&mine))?;
+            ownership.of(self.sums.collective.rank()).map(|parameter| squares[parameter]).collect();
+        let all = self.sums.collective.all_gather(bytemuck::cast_slice(&mine))?;
         for (rank, bytes) in (0..).map(Rank).zip(&all) {
             let told = bytemuck::pod_collect_to_vec::<u8, f64>(bytes);
             for (parameter, told) in ownership.of(rank).zip(told) {
@@ -209,12 +199,7 @@ impl Reducer for CpuReducer {
             // The lock is free while the segment is away.
             let left = self.store.close_next(&mut self.store.state());
             if let Some(full) = left {
-                let sums = Sums {
-                    collective: self.collective.as_ref(),
-                    layout: &self.store.layout,
-                    divided: self.divided.as_deref(),
-                };
-                self.take_back(sums.reduce(full, shared_sum_of_squares))?;
+                self.take_back(self.sums.reduce(full, shared_sum_of_squares))?;
             }
         }
         self.share_squares()?;
@@ -302,7 +287,7 @@ impl Drop for CpuReducer {
 
 /// Body of the communication thread: reduces buckets in the order in which they come, and measures
 /// them while they are in the cache and backward goes on.
-fn communicate(sums: &Sums<'_>, to_reduce: &Receiver<Full>, done: &Sender<Reduced>) {
+fn communicate(sums: &Sums, to_reduce: &Receiver<Full>, done: &Sender<Reduced>) {
     for full in to_reduce {
         if done.send(sums.reduce(full, sum_of_squares)).is_err() {
             return;
@@ -311,17 +296,20 @@ fn communicate(sums: &Sums<'_>, to_reduce: &Receiver<Full>, done: &Sender<Reduce
 }
 
 /// How buckets are summed.
-struct Sums<'a> {
-    collective: &'a dyn Collective,
-    layout: &'a Layout,
-    divided: Option<&'a Divided>,
+#[derive(Clone)]
+struct Sums {
+    collective: Arc<dyn Collective>,
+    layout: Layout,
+    /// Where each rank gets the sums of its parameters only.
+    divided: Option<Arc<Divided>>,
 }
 
-impl Sums<'_> {
+impl Sums {
     /// Sums one bucket over the ranks and measures its members, those that are this rank's, with
     /// `squares`.
     fn reduce(&self, Full { bucket, mut segment }: Full, squares: fn(&[f32]) -> f64) -> Reduced {
-        let division = self.divided.map(|divided| (&divided.buckets[bucket], &divided.ownership));
+        let divided = self.divided.as_ref();
+        let division = divided.map(|divided| (&divided.buckets[bucket], &divided.ownership));
         let summed = match division {
             None => self.collective.all_reduce(&mut segment),
             Some((division, _)) => self.collective.reduce_scatter(&mut segment, &division.parts),

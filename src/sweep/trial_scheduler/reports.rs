@@ -1,5 +1,7 @@
 //! What follows from the reports and the ends of trials.
 
+use std::sync::atomic::Ordering;
+
 use crate::failpoint;
 use crate::sweep::journal::Journal;
 use crate::sweep::request::{Cause, Outcome};
@@ -62,6 +64,7 @@ impl Session<'_> {
         journal.ended(trial, self.order.sweep.search.goal)?;
         failpoint::reach("sweep.pruned");
         running.is_cut = true;
+        running.job.is_pruned.store(true, Ordering::Release);
         running.job.waker.wake();
         Ok(())
     }
@@ -94,6 +97,10 @@ impl Session<'_> {
             Outcome::Stopped => {
                 self.view.interrupted(trial);
                 return Ok(true);
+            }
+            Outcome::Lost => {
+                self.view.lost(trial);
+                return Ok(false);
             }
             Outcome::Done if trial.reports.is_empty() => {
                 (State::Failed, Some(format!("the run never reported `{metric}`")))

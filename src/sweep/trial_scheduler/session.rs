@@ -1,9 +1,9 @@
 //! The trials of a sweep that run: the next is started as soon as there is room for it.
 
 use std::collections::VecDeque;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread::{Builder, Scope};
 use std::time::{Duration, Instant};
@@ -16,7 +16,7 @@ use crate::plan::RunFolders;
 use crate::sweep::journal::Journal;
 use crate::sweep::method::{Asked, Method};
 use crate::sweep::ranking::Ranking;
-use crate::sweep::request::{Cause, Ended, Job, Order, Outcome, Trainer};
+use crate::sweep::request::{Ended, Job, Order, Outcome, Trainer, reported, trained};
 use crate::sweep::sampler::BaseValues;
 use crate::sweep::trial::{Length, State, Trial, id};
 use crate::sweep::trial_events::TrialEvents;
@@ -89,7 +89,7 @@ impl<'a> Session<'a> {
             interruption: Signals::of_interruption().map_err(failed("listen to signals"))?,
         };
         let retried = self.retry(journal)?;
-        self.view.opened(&self.folder, self.order.concurrent(), &self.trials, retried);
+        self.view.opened(&self.folder, self.capacity(), &self.trials, retried);
         let ended = std::thread::scope(|scope| {
             let ended = self.serve(scope, journal, &mut inbox);
             if ended.is_err() {
@@ -113,14 +113,18 @@ impl<'a> Session<'a> {
     {
         let mut stopped: Option<Ended> = None;
         loop {
-            while stopped.is_none() && self.running.len() < self.order.concurrent() {
+            let mut is_exhausted = false;
+            let capacity = self.capacity();
+            self.view.has_capacity(capacity);
+            while stopped.is_none() && self.running.len() < capacity {
                 if self.failures() > self.order.sweep.max_failures as usize {
                     stopped = Some(Ended::TooManyFailures);
                 } else if !self.start_next(scope, journal, &inbox.sender)? {
+                    is_exhausted = true;
                     break;
                 }
             }
-            if self.running.is_empty() {
+            if self.running.is_empty() && (is_exhausted || stopped.is_some()) {
                 let failed = self.failures();
                 return Ok(stopped.unwrap_or(Ended::Done { failed }));
             }
@@ -164,6 +168,11 @@ impl<'a> Session<'a> {
             retried += 1;
         }
         Ok(retried)
+    }
+
+    /// Trials that can run at the same time now.
+    fn capacity(&self) -> usize {
+        self.trainer.capacity().unwrap_or_else(|| self.order.concurrent())
     }
 
     fn failures(&self) -> usize {
@@ -247,6 +256,7 @@ impl<'a> Session<'a> {
             gpus: self.free_gpus(),
             resume,
             waker: Arc::new(Waker::new().map_err(failed("make a waker"))?),
+            is_pruned: AtomicBool::new(false),
         });
         let number = trial.number;
         let (began, running) = (Instant::now(), job.clone());
@@ -264,13 +274,10 @@ impl<'a> Session<'a> {
         let (trainer, sender) = (self.trainer, sender.clone());
         let watch = move || {
             let mut on_step = |step| drop(sender.send(Message::Step(number, step)));
-            let trained = catch_unwind(AssertUnwindSafe(|| trainer.train(&job, &mut on_step)));
-            let panicked =
-                |_| Outcome::Failed { error: "ddprun panicked".to_owned(), cause: Cause::Other };
+            let outcome = trained(trainer, &job, &mut on_step);
             // The receiver is gone if the sweep has failed meanwhile.
-            drop(sender.send(Message::Over(number, trained.unwrap_or_else(panicked))));
-            // A picture that cannot be drawn changes nothing about the trial.
-            drop(catch_unwind(AssertUnwindSafe(|| trainer.report(&job))));
+            drop(sender.send(Message::Over(number, outcome)));
+            reported(trainer, &job);
         };
         let thread = Builder::new().name(id(number)).spawn_scoped(scope, watch);
         thread.map(|_| ()).map_err(failed("start a thread"))

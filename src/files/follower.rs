@@ -6,11 +6,10 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use super::Error;
-use crate::files;
 
 /// Follows one file, which need not be there yet.
 #[derive(Debug)]
-pub struct Follower {
+pub(crate) struct Follower {
     path: PathBuf,
     /// Bytes of whole lines that have been read.
     offset: u64,
@@ -20,21 +19,21 @@ pub struct Follower {
 
 /// What is new in a file.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct News {
+pub(crate) struct News {
     /// Whether the file was cut or replaced, so that its lines come from the first on.
-    pub is_anew: bool,
+    pub(crate) is_anew: bool,
     /// Whole lines, with their ends; bytes that are no UTF-8 are replaced.
-    pub lines: String,
+    pub(crate) lines: String,
 }
 
 impl Follower {
     /// Follows the file at `path` from its first line on.
-    pub fn new(path: &Path) -> Self {
+    pub(crate) fn new(path: &Path) -> Self {
         Self { path: path.to_owned(), offset: 0, file: None }
     }
 
     /// The file.
-    pub fn path(&self) -> &Path {
+    pub(crate) fn path(&self) -> &Path {
         &self.path
     }
 
@@ -43,7 +42,7 @@ impl Follower {
     /// # Errors
     ///
     /// The file cannot be read.
-    pub fn poll(&mut self) -> Result<News, Error> {
+    pub(crate) fn poll(&mut self) -> Result<News, Error> {
         self.look(false)
     }
 
@@ -52,12 +51,12 @@ impl Follower {
     /// # Errors
     ///
     /// As [`Follower::poll`].
-    pub fn poll_to_the_end(&mut self) -> Result<News, Error> {
+    pub(crate) fn poll_to_the_end(&mut self) -> Result<News, Error> {
         self.look(true)
     }
 
     fn look(&mut self, is_last: bool) -> Result<News, Error> {
-        let failed = |reason| Error::from(files::Error::io("read", &self.path)(reason));
+        let failed = |reason| Error::io("read", &self.path)(reason);
         let mut file = match File::open(&self.path) {
             Err(error) if error.kind() == ErrorKind::NotFound => return Ok(News::default()),
             other => other.map_err(failed)?,
@@ -88,6 +87,7 @@ mod tests {
     use std::io::Write;
 
     use super::*;
+    use crate::files;
 
     #[test]
     fn lines_come_once_each_and_half_a_line_waits_for_its_end() {

@@ -1,0 +1,246 @@
+//! A worker of a shared sweep: trains what its leader gives it.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::thread::{Builder, Scope};
+use std::time::Instant;
+
+use crate::files::{self, Follower, Lines, lock_holder};
+use crate::sweep::request::{Job, Order, Outcome, Trainer, reported, trained};
+use crate::sweep::trial::id;
+use crate::sweep::workers::Timing;
+use crate::sweep::workers::messages::{
+    Attempt, COMMANDS, Command, REPORTS, Report, received, send,
+};
+use crate::sweep::{Error, gpus};
+use crate::transport::Waker;
+use crate::transport::build_id::build_id;
+
+/// What a thread that trains says.
+enum Message {
+    Step(u32, u64),
+    Over(Attempt, Outcome),
+}
+
+/// How a worker works.
+pub(super) struct Service<'a> {
+    pub(super) order: Order<'a>,
+    pub(super) trainer: &'a dyn Trainer,
+    pub(super) timing: Timing,
+    /// Set to end it: it takes no more trials and stops those that it trains.
+    pub(super) is_leaving: &'a AtomicBool,
+    /// Hears what a person wants to know.
+    pub(super) say: &'a (dyn Fn(&str) + Sync),
+}
+
+/// A worker at work.
+struct Worker<'s, 'a> {
+    service: &'s Service<'a>,
+    commands: Follower,
+    reports: Lines,
+    /// Commands for which there was no room yet: a leader that took over may not know of all.
+    waiting: VecDeque<Command>,
+    running: BTreeMap<Attempt, Arc<Job>>,
+    steps: BTreeMap<u32, u64>,
+    /// Ends that could not be written yet.
+    unsent: VecDeque<Report>,
+    /// When something could last be written.
+    wrote: Instant,
+    sender: Sender<Message>,
+    receiver: Receiver<Message>,
+}
+
+impl Service<'_> {
+    /// Joins by the files in `folder`: from here on a leader knows this worker. Returns where it
+    /// reports.
+    ///
+    /// # Errors
+    ///
+    /// The folder cannot be written.
+    pub(super) fn join(&self, folder: &Path) -> Result<Lines, files::Error> {
+        files::create_writable_folder(folder)?;
+        // Made here, so that each later look finds a file that grows.
+        drop(Lines::open(&folder.join(COMMANDS))?);
+        let mut reports = Lines::open(&folder.join(REPORTS))?;
+        let (slots, ddprun) = (self.order.concurrent(), build_id().to_owned());
+        send(&mut reports, &Report::Joined { slots, ddprun })?;
+        Ok(reports)
+    }
+
+    /// Trains what the leader commands in `folder`, until this worker leaves.
+    ///
+    /// # Errors
+    ///
+    /// The system gives no thread.
+    pub(super) fn run(&self, folder: &Path, reports: Lines) -> Result<(), Error> {
+        let (sender, receiver) = channel();
+        let mut worker = Worker {
+            service: self,
+            commands: Follower::new(&folder.join(COMMANDS)),
+            reports,
+            waiting: VecDeque::new(),
+            running: BTreeMap::new(),
+            steps: BTreeMap::new(),
+            unsent: VecDeque::new(),
+            wrote: Instant::now(),
+            sender,
+            receiver,
+        };
+        std::thread::scope(|scope| worker.work(scope))
+    }
+}
+
+impl<'s> Worker<'s, '_> {
+    fn work<'scope>(&mut self, scope: &'scope Scope<'scope, '_>) -> Result<(), Error>
+    where
+        's: 'scope,
+    {
+        let timing = self.service.timing;
+        let mut is_leaving = false;
+        loop {
+            // What cannot be read now is read at the next look.
+            let commands = received(&mut self.commands).unwrap_or_default();
+            commands.into_iter().for_each(|command| self.obey(command));
+            while !is_leaving && self.running.len() < self.service.order.concurrent() {
+                let Some(Command::Train { attempt, changes, resume }) = self.waiting.pop_front()
+                else {
+                    break;
+                };
+                self.start(scope, attempt, changes, resume)?;
+            }
+            if let Ok(message) = self.receiver.recv_timeout(timing.poll) {
+                self.hear(message);
+            }
+            if self.service.is_leaving.load(Ordering::Acquire) && !is_leaving {
+                is_leaving = true;
+                self.unsent.push_front(Report::Leaving);
+                self.stop_all();
+            }
+            self.report();
+            if is_leaving && self.running.is_empty() {
+                return Ok(());
+            }
+        }
+    }
+
+    fn obey(&mut self, command: Command) {
+        match command {
+            Command::Release { attempt } => {
+                let other = |command: &Command| !matches!(command, Command::Train { attempt: waits, .. } if *waits == attempt);
+                self.waiting.retain(other);
+                if let Some(job) = self.running.get(&attempt) {
+                    job.waker.wake();
+                }
+            }
+            train @ Command::Train { .. } => self.waiting.push_back(train),
+        }
+    }
+
+    fn start<'scope>(
+        &mut self,
+        scope: &'scope Scope<'scope, '_>,
+        attempt: Attempt,
+        changes: Vec<String>,
+        resume: bool,
+    ) -> Result<(), Error>
+    where
+        's: 'scope,
+    {
+        let failed = |what| move |reason| Error::System { what, reason };
+        let service = self.service;
+        let slots = service.order.concurrent().max(1);
+        let job = Arc::new(Job {
+            folders: service.order.folders(attempt.trial),
+            changes,
+            cores: (service.order.machine.cores / slots).max(1),
+            gpus: self.free_gpus(),
+            resume,
+            waker: Arc::new(Waker::new().map_err(failed("make a waker"))?),
+            is_pruned: AtomicBool::new(false),
+        });
+        (service.say)(&format!(
+            "trial {} {}",
+            attempt.trial,
+            if resume { "resumed" } else { "started" }
+        ));
+        self.running.insert(attempt, job.clone());
+        let sender = self.sender.clone();
+        let watch = move || {
+            let outcome = service.train(&job, attempt.trial, &sender);
+            drop(sender.send(Message::Over(attempt, outcome)));
+            reported(service.trainer, &job);
+        };
+        let thread = Builder::new().name(id(attempt.trial)).spawn_scoped(scope, watch);
+        thread.map(|_| ()).map_err(failed("start a thread"))
+    }
+
+    /// The GPUs of this machine for the next trial.
+    fn free_gpus(&self) -> Vec<usize> {
+        let order = &self.service.order;
+        let mut trials = vec![0; order.machine.gpus];
+        for gpu in self.running.values().flat_map(|job| &job.gpus) {
+            trials[*gpu] += 1;
+        }
+        gpus::least_used(&trials, order.sweep.search.devices_per_trial as usize)
+    }
+
+    fn hear(&mut self, message: Message) {
+        match message {
+            Message::Step(trial, step) => drop(self.steps.insert(trial, step)),
+            Message::Over(attempt, outcome) => {
+                self.running.remove(&attempt);
+                self.steps.remove(&attempt.trial);
+                let words = match &outcome {
+                    Outcome::Done => "finished".to_owned(),
+                    Outcome::Stopped | Outcome::Lost => "stopped and saved".to_owned(),
+                    Outcome::Failed { error, .. } => format!("failed: {error}"),
+                };
+                (self.service.say)(&format!("trial {} {words}", attempt.trial));
+                self.unsent.push_back(Report::Ended { attempt, outcome });
+            }
+        }
+    }
+
+    /// Writes what is to be told, and at least that this worker is there.
+    fn report(&mut self) {
+        let timing = self.service.timing;
+        if self.unsent.is_empty() && self.wrote.elapsed() >= timing.beat {
+            let steps = self.steps.iter().map(|(trial, step)| (*trial, *step)).collect();
+            if send(&mut self.reports, &Report::Beat { steps }).is_ok() {
+                self.wrote = Instant::now();
+            }
+        }
+        while let Some(report) = self.unsent.front() {
+            if send(&mut self.reports, report).is_err() {
+                break;
+            }
+            self.unsent.pop_front();
+            self.wrote = Instant::now();
+        }
+        if self.wrote.elapsed() > timing.lease {
+            // The leader cannot hear us, and has given our trials to others.
+            self.stop_all();
+        }
+    }
+
+    fn stop_all(&self) {
+        self.running.values().for_each(|job| job.waker.wake());
+    }
+}
+
+impl Service<'_> {
+    /// Trains a trial as soon as its folder is free: the worker that had it before may still be
+    /// saving.
+    fn train(&self, job: &Job, trial: u32, sender: &Sender<Message>) -> Outcome {
+        while lock_holder(&job.folders.logs).is_some() {
+            if job.waker.take() {
+                return Outcome::Stopped;
+            }
+            std::thread::sleep(self.timing.poll);
+        }
+        trained(self.trainer, job, &mut |step| drop(sender.send(Message::Step(trial, step))))
+    }
+}

@@ -1,0 +1,284 @@
+use std::collections::HashSet;
+use std::path::Path;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicUsize};
+use std::time::Instant;
+
+use serde_json::{Value, json};
+
+use super::*;
+use crate::config::sweep::{Domain, Parameter, Search, Sweep};
+use crate::config::values::Auto;
+use crate::config::{Loaded, Vocabulary, load_text};
+use crate::files::{Lines, RunLock};
+use crate::record::{EVENTS, Screen};
+use crate::sweep::example_sweeps::search;
+use crate::sweep::method::Methods;
+use crate::sweep::pruner::Pruners;
+use crate::sweep::request::{Job, Machine, Outcome};
+use crate::sweep::trial::Length;
+use crate::sweep::workers::crew::Standing;
+
+const QUICK: Timing = Timing {
+    poll: Duration::from_millis(2),
+    beat: Duration::from_millis(10),
+    lease: Duration::from_millis(400),
+};
+
+/// A folder that several workers share.
+struct Lab {
+    folder: tempfile::TempDir,
+    sweep: Sweep,
+    base: Loaded,
+    methods: Methods,
+    pruners: Pruners,
+}
+
+impl Lab {
+    fn new(method: &str, trials: usize) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let text = format!(
+            "schema = 1\n[model]\nname = \"mlp\"\n[data]\nname = \"shapes\"\n[train]\nepochs = 4\n\
+             batch_size = 8\n[logging]\ndir = \"{0}\"\n[checkpoint]\ndir = \"{0}/c\"\n",
+            folder.path().display()
+        );
+        let base = load_text(Path::new("base.toml"), &text, &[], &Vocabulary::open()).unwrap();
+        let line = Domain::Uniform { min: 0.0, max: 1.0 };
+        let search =
+            Search { parameters: vec![Parameter::new("optimizer.lr", line)], ..search(method) };
+        let sweep = Sweep {
+            name: "s".into(),
+            path: "s.toml".into(),
+            base: "base.toml".into(),
+            changes: Vec::new(),
+            search,
+            trials: Some(trials),
+            trials_per_device: 1,
+            concurrent_trials: Auto::Given(2),
+            max_failures: 3,
+            keep_pruned_checkpoints: false,
+        };
+        let (methods, pruners) = (Methods::default(), Pruners::default());
+        Self { folder, sweep, base, methods, pruners }
+    }
+
+    fn share<'a>(&'a self, trainer: &'a dyn Trainer, name: &'a str) -> Share<'a> {
+        let order = Order {
+            sweep: &self.sweep,
+            base: &self.base,
+            methods: &self.methods,
+            pruners: &self.pruners,
+            machine: Machine { cores: 8, gpus: 0 },
+            extend: false,
+            retry_failed: false,
+            screen: Screen::Silent,
+        };
+        Share { order, trainer, name, say: &|_| (), timing: QUICK }
+    }
+
+    fn journal(&self) -> Vec<Value> {
+        let path = self.folder.path().join("s").join(journal::NAME);
+        let text = std::fs::read_to_string(path).unwrap_or_default();
+        text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect()
+    }
+
+    /// Trials whose end is written down, once for each time.
+    fn ended(&self) -> Vec<u64> {
+        let lines = self.journal();
+        let ended = lines.iter().filter(|line| line["record"] == "ended");
+        ended.map(|line| line["trial"].as_u64().unwrap()).collect()
+    }
+}
+
+/// Trains in a moment, alone in the trial's folder; may be told to hang.
+#[derive(Default)]
+struct Quick {
+    trained: AtomicUsize,
+    /// Trials at which it hangs until it is stopped, once each.
+    hangs: Mutex<HashSet<u32>>,
+    hung: AtomicUsize,
+}
+
+impl Trainer for Quick {
+    fn check(&self, _: &[String]) -> Result<Length, String> {
+        Ok(Length { steps_per_epoch: 10, total_steps: 10 })
+    }
+
+    fn train(&self, job: &Job, on_step: &mut dyn FnMut(u64)) -> Outcome {
+        files::create_folder(&job.folders.logs).unwrap();
+        let _alone = RunLock::acquire(&job.folders.logs).unwrap();
+        let number = crate::sweep::trial::number(&job.folders.id).unwrap();
+        if self.hangs.lock().unwrap().remove(&number) {
+            self.hung.fetch_add(1, Ordering::SeqCst);
+            while !job.waker.take() {
+                std::thread::sleep(QUICK.poll);
+            }
+            return Outcome::Stopped;
+        }
+        let mut lines = Lines::open(&job.folders.logs.join(EVENTS)).unwrap();
+        let event = json!({"step": 10, "event": "evaluated", "metrics": {"val/loss": 0.5}});
+        lines.push(&event.to_string()).unwrap();
+        on_step(10);
+        self.trained.fetch_add(1, Ordering::SeqCst);
+        Outcome::Done
+    }
+}
+
+/// Runs a sweep of `trials` on `workers`, beside `dead` ones that fall silent with the trials that
+/// they took. Returns the lab, and how often a trial was trained to its end.
+fn shared(trials: usize, workers: usize, dead: usize) -> (Lab, usize) {
+    let (lab, trainer) = (Lab::new("random", trials), Quick::default());
+    let dies = Quick { hangs: Mutex::new((1..=trials as u32).collect()), ..Quick::default() };
+    let is_dead = AtomicBool::new(false);
+    let names: Vec<String> = (0..workers).map(|n| format!("w{n}")).collect();
+    let dead_names: Vec<String> = (0..dead).map(|n| format!("dead{n}")).collect();
+    std::thread::scope(|scope| {
+        for name in &dead_names {
+            scope.spawn(|| lost_worker(&lab, &dies, name, &is_dead));
+        }
+        let share = |name: &String| {
+            let (ended, story) = lab.share(&trainer, name).run().unwrap();
+            assert_eq!((ended, story.trials.len()), (Ended::Done { failed: 0 }, trials));
+            assert!(story.trials.iter().all(|trial| trial.state == State::Finished));
+        };
+        let all: Vec<_> = names.iter().map(|name| scope.spawn(move || share(name))).collect();
+        all.into_iter().for_each(|worker| worker.join().unwrap());
+        is_dead.store(true, Ordering::Release);
+    });
+    (lab, trainer.trained.into_inner())
+}
+
+fn each_once(lab: &Lab, trials: usize) {
+    let mut ended = lab.ended();
+    ended.sort_unstable();
+    assert_eq!(ended, (1..=trials as u64).collect::<Vec<_>>());
+}
+
+#[test]
+fn many_workers_end_each_trial_of_a_sweep_once() {
+    let (lab, trained) = shared(100, 8, 0);
+    each_once(&lab, 100);
+    assert_eq!(trained, 100);
+}
+
+#[test]
+fn a_trial_whose_worker_falls_silent_is_resumed_by_another() {
+    let (lab, trained) = shared(12, 1, 1);
+    each_once(&lab, 12);
+    assert_eq!(trained, 12);
+}
+
+/// Seconds between the ends of these trials, in the middle.
+fn median_pause(times: &[jiff::Timestamp]) -> f64 {
+    let mut pauses: Vec<f64> =
+        times.windows(2).map(|pair| pair[1].duration_since(pair[0]).as_secs_f64()).collect();
+    pauses.sort_unstable_by(f64::total_cmp);
+    pauses[pauses.len() / 2]
+}
+
+#[test]
+#[ignore = "a thousand trials on fifty workers"]
+fn a_thousand_trials_on_fifty_workers_of_which_five_die_end_once_each_at_a_constant_cost() {
+    let (lab, _) = shared(1000, 45, 5);
+    each_once(&lab, 1000);
+    let lines = lab.journal();
+    let ended = lines.iter().filter(|line| line["record"] == "ended");
+    let times: Vec<jiff::Timestamp> =
+        ended.map(|line| line["time"].as_str().unwrap().parse().unwrap()).collect();
+    let [early, late] = [&times[50..350], &times[650..950]].map(median_pause);
+    println!("a trial each {:.2} ms early and {:.2} ms late", 1e3 * early, 1e3 * late);
+    assert!(late < 2.0 * early + 0.005, "{early} s and {late} s");
+}
+
+/// A worker that takes trials and then says nothing more, as one whose machine has lost its power.
+fn lost_worker(lab: &Lab, trainer: &Quick, name: &str, is_dead: &AtomicBool) {
+    let folder = lab.folder.path().join("s").join(FOLDER).join(name);
+    let silent = Timing { beat: Duration::from_hours(1), lease: Duration::from_hours(1), ..QUICK };
+    let order = lab.share(trainer, name).order;
+    let service = Service { order, trainer, timing: silent, is_leaving: is_dead, say: &|_| () };
+    let reports = service.join(&folder).unwrap();
+    service.run(&folder, reports).unwrap();
+}
+
+#[test]
+fn a_leader_that_follows_another_finds_trials_in_progress_and_their_ends() {
+    let lab = Lab::new("random", 30);
+    let crew_folder = lab.folder.path().join("s").join(FOLDER);
+    let slow = Slow { released: AtomicBool::new(false), starts: AtomicUsize::new(0) };
+    let (is_leaving, order) = (AtomicBool::new(false), lab.share(&slow, "w").order);
+    std::thread::scope(|scope| {
+        let say: &(dyn Fn(&str) + Sync) = &|_| ();
+        let service =
+            Service { order, trainer: &slow, timing: QUICK, is_leaving: &is_leaving, say };
+        let at = crew_folder.join("w");
+        let reports = service.join(&at).unwrap();
+        scope.spawn(move || service.run(&at, reports).unwrap());
+        let mut crew = crew_when(&crew_folder, 2);
+        let (_, first) = crew.assign(1, &["optimizer.lr=0.5".to_owned()], false).unwrap().unwrap();
+        until(|| slow.starts.load(Ordering::SeqCst) == 1);
+        drop(crew);
+        // The next leader finds the attempt, and its end.
+        let mut crew = crew_when(&crew_folder, 2);
+        let begun = crew.begun(1).unwrap();
+        assert_eq!(begun, ("w".to_owned(), first));
+        assert!(matches!(crew.standing("w", first), Standing::Runs(_)));
+        slow.released.store(true, Ordering::Release);
+        until(|| {
+            crew.look().unwrap();
+            crew.standing("w", first) == Standing::Ended(Outcome::Done)
+        });
+        crew.release("w", first, true).unwrap();
+        assert_eq!(crew.begun(1), None);
+        // One that was given up by a leader that went before it said so is stopped.
+        slow.released.store(false, Ordering::Release);
+        let (_, third) = crew.assign(3, &[], false).unwrap().unwrap();
+        until(|| slow.starts.load(Ordering::SeqCst) == 2);
+        crew.release_all_but(&[1, 2]).unwrap();
+        assert_eq!((crew.begun(3), third.attempt), (None, 1));
+        slow.released.store(true, Ordering::Release);
+        let (_, second) = crew.assign(1, &[], true).unwrap().unwrap();
+        assert_eq!(second.attempt, first.attempt + 1);
+        is_leaving.store(true, Ordering::Release);
+    });
+}
+
+/// Trains until it is released.
+struct Slow {
+    released: AtomicBool,
+    starts: AtomicUsize,
+}
+
+impl Trainer for Slow {
+    fn check(&self, _: &[String]) -> Result<Length, String> {
+        Ok(Length { steps_per_epoch: 10, total_steps: 10 })
+    }
+
+    fn train(&self, job: &Job, _: &mut dyn FnMut(u64)) -> Outcome {
+        self.starts.fetch_add(1, Ordering::SeqCst);
+        while !self.released.load(Ordering::Acquire) {
+            if job.waker.take() {
+                return Outcome::Stopped;
+            }
+            std::thread::sleep(QUICK.poll);
+        }
+        Outcome::Done
+    }
+}
+
+fn until(is_so: impl FnMut() -> bool) {
+    let began = Instant::now();
+    let mut is_so = is_so;
+    while !is_so() {
+        assert!(began.elapsed() < Duration::from_mins(1), "it does not come");
+        std::thread::sleep(QUICK.poll);
+    }
+}
+
+fn crew_when(folder: &Path, slots: usize) -> Crew {
+    let mut crew = Crew::new(folder, QUICK.lease, "nobody").unwrap();
+    until(|| {
+        crew.look().unwrap();
+        crew.slots() == slots
+    });
+    crew
+}

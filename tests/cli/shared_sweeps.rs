@@ -1,0 +1,82 @@
+//! Sweeps that several processes share, as machines with one folder do.
+
+use std::fs;
+
+use rustix::process::{Signal, kill_process};
+
+use crate::experiments::SLOW;
+use crate::lab::Lab;
+use crate::running::{Running, pid_of, until};
+use crate::sweeps::{ended, lab, told};
+
+/// Values that do not depend on who trained what.
+const RANDOM: &str = "method = \"random\"\ntrials = 4\nconcurrent_trials = 1\n\
+    [sweep.parameters.\"optimizer.lr\"]\ndistribution = \"log_uniform\"\nmin = 1e-3\nmax = 0.1\n";
+
+fn share(lab: &Lab) -> Running {
+    lab.start(&["sweep", "tune.toml", "--share"])
+}
+
+/// Two trials run, each in a process of its own; returns the leader and the other.
+fn two_at_work(lab: &Lab) -> [Running; 2] {
+    let leader = share(lab);
+    let folder = |number: u32| lab.path(&format!("logs/tune/trial-{number:04}/metrics.csv"));
+    let steps = |number| fs::read_to_string(folder(number)).map_or(0, |text| text.lines().count());
+    until("the first trial", || steps(1) > 3);
+    let other = share(lab);
+    until("the second trial", || steps(2) > 3);
+    [leader, other]
+}
+
+#[test]
+fn a_worker_that_is_stopped_saves_and_the_others_end_the_sweep_as_one_machine_would() {
+    let alone = lab(SLOW, RANDOM);
+    alone.run_to(0, &["sweep", "tune.toml"]);
+    let lab = lab(SLOW, RANDOM);
+    let [leader, other] = two_at_work(&lab);
+    let status = lab.run_to(0, &["sweep", "--status", "tune"]).stdout;
+    assert!(status.contains(&format!("led by pid {} on ", leader.pid())), "{status}");
+    assert!(status.contains(", 2 workers\n"), "{status}");
+    other.signal(Signal::TERM);
+    let left = other.wait();
+    left.has_code(75);
+    left.says(&["of sweep `logs/tune`, led by pid ", "trial 2 stopped and saved"]);
+    let end = leader.wait();
+    end.has_code(0);
+    end.says(&["2 concurrent trials now", "trial 2 has lost its worker", "[4 of 4]"]);
+    assert_eq!(told(&lab), told(&alone));
+    assert!(!lab.path("logs/tune/workers").exists());
+    lab.run_to(0, &["sweep", "tune.toml", "--share"]);
+    assert_eq!(ended(&lab).len(), 4);
+    lab.is_clean();
+}
+
+#[test]
+fn a_leader_that_is_killed_is_followed_by_another_worker_which_resumes_its_trials() {
+    let alone = lab(SLOW, RANDOM);
+    alone.run_to(0, &["sweep", "tune.toml"]);
+    let lab = lab(SLOW, RANDOM);
+    let [leader, other] = two_at_work(&lab);
+    kill_process(pid_of(leader.pid()), Signal::KILL).unwrap();
+    leader.wait();
+    let end = other.wait();
+    end.has_code(0);
+    end.says(&["trial 1 has lost its worker", "trial 1 resumed", "[4 of 4]"]);
+    assert_eq!(told(&lab), told(&alone));
+    lab.is_clean();
+}
+
+#[test]
+fn what_cannot_be_shared_is_refused_in_words() {
+    let one = lab(SLOW, "method = \"lr_range\"\n");
+    one.run_to(2, &["sweep", "tune.toml", "--share"]).says(&["is one run", "omit `--share`"]);
+    let other = lab(SLOW, RANDOM);
+    other.run_to(0, &["sweep", "tune.toml", "sweep.trials=1"]);
+    let refused = other.run_to(2, &["sweep", "tune.toml", "sweep.seed=9", "--share"]);
+    refused.says(&["holds another sweep", "`sweep.seed`: "]);
+    assert!(!other.path("logs/tune/workers").exists());
+    let mut command = other.ddprun(&["sweep", "tune.toml"]);
+    command.envs([("RANK", "0"), ("WORLD_SIZE", "2"), ("LOCAL_RANK", "0")]);
+    command.envs([("LOCAL_WORLD_SIZE", "2"), ("MASTER_ADDR", "127.0.0.1"), ("MASTER_PORT", "1")]);
+    crate::running::spawn(command).wait().says(&["started 2 processes", "--share"]);
+}
