@@ -2,10 +2,8 @@
 
 use std::path::Path;
 
-use fast_image_resize::images::Image;
-use fast_image_resize::{FilterType, PixelType, ResizeAlg, ResizeOptions, Resizer};
 use image::codecs::png::{CompressionType, FilterType::Adaptive, PngEncoder};
-use image::{ExtendedColorType, ImageEncoder};
+use image::{DynamicImage, ExtendedColorType, ImageEncoder, RgbImage};
 use plotters::coord::Shift;
 use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, Pos, VPos};
@@ -81,14 +79,13 @@ pub(crate) fn draw_png(picture: &impl Picture, what: &'static str) -> Result<Vec
     picture.draw(&area, canvas).map_err(failed(what))?;
     area.present().map_err(failed(what))?;
     drop(area);
-    let fine = Image::from_vec_u8(width, height, pixels, PixelType::U8x3).map_err(failed(what))?;
-    let mut smooth = Image::new(width / OVERSAMPLING, height / OVERSAMPLING, PixelType::U8x3);
-    let means = ResizeOptions::new().resize_alg(ResizeAlg::Convolution(FilterType::Box));
-    Resizer::new().resize(&fine, &mut smooth, &means).map_err(failed(what))?;
+    let fine = DynamicImage::from(RgbImage::from_raw(width, height, pixels).unwrap_or_default());
+    // Not generic, so that it is compiled, and optimised, with its own crate.
+    let smooth = fine.thumbnail_exact(width / OVERSAMPLING, height / OVERSAMPLING).into_rgb8();
     let mut bytes = Vec::new();
     let encoder = PngEncoder::new_with_quality(&mut bytes, CompressionType::Best, Adaptive);
     encoder
-        .write_image(smooth.buffer(), smooth.width(), smooth.height(), ExtendedColorType::Rgb8)
+        .write_image(&smooth, smooth.width(), smooth.height(), ExtendedColorType::Rgb8)
         .map_err(failed(what))?;
     Ok(bytes)
 }
