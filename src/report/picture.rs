@@ -72,10 +72,10 @@ pub(crate) fn draw_png(picture: &impl Picture, what: &'static str) -> Result<Vec
     let scale = BITMAP_SCALE * OVERSAMPLING;
     let size = picture.size();
     let (width, height) = (size.0 * scale, size.1 * scale);
+    // White.
     let mut pixels = vec![255; (3 * width * height) as usize];
     let area = BitMapBackend::with_buffer(&mut pixels, (width, height)).into_drawing_area();
     let canvas = Canvas { scale: f64::from(scale), lift: BITMAP_LIFT };
-    area.fill(&WHITE).map_err(failed(what))?;
     picture.draw(&area, canvas).map_err(failed(what))?;
     area.present().map_err(failed(what))?;
     drop(area);
@@ -95,7 +95,6 @@ pub(crate) fn draw_svg(picture: &impl Picture, what: &'static str) -> Result<Str
     register_font(what)?;
     let mut text = String::new();
     let area = SVGBackend::with_string(&mut text, picture.size()).into_drawing_area();
-    area.fill(&WHITE).map_err(failed(what))?;
     picture.draw(&area, Canvas { scale: 1.0, lift: 0.0 }).map_err(failed(what))?;
     area.present().map_err(failed(what))?;
     drop(area);
