@@ -110,7 +110,7 @@ bench *args:
 bench-peers *names:
     cargo bench --locked --bench peers -- pairs "$@"
 
-# What a machine with a GPU needs, without Rust and network: target/gpu, and the same packed as target/gpu.tar.xz. Built without a GPU, so
+# What a machine with a GPU needs, without Rust and network: target/gpu, and the same packed as target/gpu.tar.gz. Built without a GPU, so
 # `CUDA_COMPUTE_CAP=80 CUDARC_CUDA_VERSION=13000` say for what.
 [group('measure')]
 gpu-pack:
@@ -126,13 +126,14 @@ gpu-pack:
     cp benches/gpu.sh target/gpu/run.sh
     mkdir target/gpu/peers && cp benches/peers/{bench_gpu,models}.py target/gpu/peers
     cp -r experiments target/gpu/experiments
-    tar -C target -cJf target/gpu.tar.xz gpu
-    ls -lh target/gpu target/gpu.tar.xz
+    tar -C target -czf target/gpu.tar.gz gpu
+    ls -lh target/gpu target/gpu.tar.gz
 
-# On a machine with a GPU: every `gpu_` test, then passes of models beside PyTorch's, and all results as one table at the end.
+# On a machine with a GPU: every `gpu_` test, then steps of models beside PyTorch's, and all results as one table; `just gpu A B` for two
+# of the four stages (benches/gpu.sh).
 [group('measure')]
-gpu: gpu-pack
-    target/gpu/run.sh
+gpu *stages: gpu-pack
+    target/gpu/run.sh {{stages}}
 
 # The packages, below target/package: a wheel for pip, and an archive for `cargo binstall` and containers. Arguments go to
 # maturin: `just package --zig --compatibility manylinux_2_28`, `just package --features cuda` (docs/install.md).

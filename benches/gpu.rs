@@ -2,9 +2,10 @@
 //! what half precision gains; one line for each model, batch size and precision. `just gpu` runs it
 //! beside `benches/peers/bench_gpu.py`, which prints PyTorch's lines.
 //!
-//! `--first` prints the time from the start of the program to the end of one step of ResNet-50,
-//! `--no-graph` launches one kernel after another, `--cards` only names the GPUs, and fails without
-//! one, and `--tiny` trains small models on the CPU, to see that all of it works.
+//! `--works resnet50:128,gpt2` and `--precisions bf16,fp16` measure a part of it. `--first` prints
+//! the time from the start of the program to the end of one step of ResNet-50, `--no-graph` launches
+//! one kernel after another, `--cards` only names the GPUs, and fails without one, and `--tiny`
+//! trains small models on the CPU, to see that all of it works.
 #![expect(
     clippy::expect_used,
     clippy::panic,
@@ -39,6 +40,8 @@ const BATCHES: usize = 4;
 
 /// A model, its sample, and the batches that it is measured at.
 struct Work {
+    /// What it is called in `--works`.
+    key: &'static str,
     name: &'static str,
     sample: &'static [usize],
     /// Classes, or words.
@@ -70,6 +73,7 @@ const GPT_TINY: [&str; 6] = [
 
 const WORKS: [Work; 4] = [
     Work {
+        key: "resnet50",
         name: "ResNet-50 224x224",
         sample: &[3, 224, 224],
         outputs: 1000,
@@ -78,6 +82,7 @@ const WORKS: [Work; 4] = [
         unit: ("images", 1),
     },
     Work {
+        key: "resnet18",
         name: "ResNet-18 32x32",
         sample: &[3, 32, 32],
         outputs: 10,
@@ -86,6 +91,7 @@ const WORKS: [Work; 4] = [
         unit: ("images", 1),
     },
     Work {
+        key: "gpt2",
         name: "GPT-2 124M",
         sample: &[1024],
         outputs: 50_257,
@@ -94,6 +100,7 @@ const WORKS: [Work; 4] = [
         unit: ("tokens", 1024),
     },
     Work {
+        key: "mlp",
         name: "MLP 784-2048-2048-10",
         sample: &[1, 28, 28],
         outputs: 10,
@@ -106,6 +113,7 @@ const WORKS: [Work; 4] = [
 /// The same kinds, small enough for a CPU.
 const TINY: [Work; 3] = [
     Work {
+        key: "resnet50",
         name: "ResNet-8 8x8",
         sample: &[3, 8, 8],
         outputs: 10,
@@ -114,6 +122,7 @@ const TINY: [Work; 3] = [
         unit: ("images", 1),
     },
     Work {
+        key: "gpt2",
         name: "GPT tiny",
         sample: &[16],
         outputs: 65,
@@ -122,6 +131,7 @@ const TINY: [Work; 3] = [
         unit: ("tokens", 16),
     },
     Work {
+        key: "mlp",
         name: "MLP tiny",
         sample: &[1, 28, 28],
         outputs: 10,
@@ -275,8 +285,14 @@ impl Work {
     fn rows(&self, device: &Device, name: &str, gpus: Option<&GpuFacts>, flags: &Flags) {
         let steps = if flags.tiny { (1, 2) } else { (WARM, 30) };
         for &batch in self.batches {
+            if !flags.wants(self.key, batch) {
+                continue;
+            }
             let mut exact = None;
             for (precision, changes) in PRECISIONS {
+                if !flags.precisions.as_ref().is_none_or(|named| named.contains(precision)) {
+                    continue;
+                }
                 let graph: &[&str] = if flags.no_graph { &["train.cuda_graph=false"] } else { &[] };
                 let plan =
                     self.plan(batch, &[changes, graph].concat(), gpus.map(|gpu| vec![gpu.clone()]));
@@ -320,6 +336,35 @@ struct Flags {
     tiny: bool,
     first: bool,
     no_graph: bool,
+    /// `resnet50:128,gpt2`; all without it.
+    works: Option<String>,
+    /// `bf16,fp16`; all without it.
+    precisions: Option<String>,
+}
+
+impl Flags {
+    fn read() -> Self {
+        let asked: Vec<String> = std::env::args().collect();
+        let place = |flag: &str| asked.iter().position(|argument| argument == flag);
+        let value = |flag: &str| asked.get(place(flag)? + 1).cloned();
+        let has = |flag: &str| place(flag).is_some();
+        Self {
+            tiny: has("--tiny"),
+            first: has("--first"),
+            no_graph: has("--no-graph"),
+            works: value("--works"),
+            precisions: value("--precisions"),
+        }
+    }
+
+    /// Whether a model is to be measured at this batch size. Small models have one each.
+    fn wants(&self, key: &str, batch: usize) -> bool {
+        let is_it = |word: &str| match word.split_once(':') {
+            Some((name, size)) => name == key && (self.tiny || size == batch.to_string()),
+            None => word == key,
+        };
+        self.works.as_ref().is_none_or(|words| words.split(',').any(is_it))
+    }
 }
 
 /// Names the GPUs, or says why there is none.
@@ -344,12 +389,10 @@ fn cards() -> ExitCode {
 
 fn main() -> ExitCode {
     let began = Instant::now();
-    let asked: Vec<String> = std::env::args().collect();
-    let has = |flag: &str| asked.iter().any(|argument| argument == flag);
-    if has("--cards") {
+    if std::env::args().any(|argument| argument == "--cards") {
         return cards();
     }
-    let flags = Flags { tiny: has("--tiny"), first: has("--first"), no_graph: has("--no-graph") };
+    let flags = Flags::read();
     if flags.tiny {
         for work in &TINY {
             work.rows(&Device::Cpu, "the CPU", None, &flags);

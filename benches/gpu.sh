@@ -1,16 +1,25 @@
 #!/usr/bin/env bash
-# Every `gpu_` test, then training steps of models beside PyTorch's, and all results at the end: one row for each model, batch and
-# precision, one column for each program. `just gpu-pack` puts this script beside the programs that it runs; the folder needs a driver
-# and CUDA's libraries (docs/gpu.md), neither Rust nor the network.
+# What a card shows, in stages that are of use each on its own, for a machine that is at hand for half an hour:
 #
-# Exits with 3 where there is no GPU, and with 1 if a test, or a program that should measure, fails. `--table FILE` makes the table of what an
-# earlier run has said.
+#   run.sh [A] [B] [C] [D] [--out FOLDER]     all stages without a name; FOLDER is `results`
+#
+#   A  the cards, every `gpu_` test, the first steps                                      about 6 minutes
+#   B  ResNet-50 and GPT-2 124M in bf16, in turn with PyTorch eager, channels-last        about 6 minutes
+#   C  the other models, sizes and precisions, with graphs and without, beside PyTorch
+#   D  the two of B beside torch.compile
+#
+# Each program's output is in FOLDER/STAGE.log as it comes, and FOLDER/table.md is made anew after each: one row for each model, batch and
+# precision, one column for each program. What is killed has lost nothing. `just gpu-pack` puts this script beside the programs that it
+# runs; the folder needs a driver and CUDA's libraries (docs/gpu.md), neither Rust nor the network.
+#
+# Exits with 3 where there is no GPU, and with 1 if a test, or a program that should measure, fails. `--tiny` trains small models on the CPU,
+# to see that the script works. `--table FILE...` makes the table of what earlier runs have said.
 set -uo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")"
 
 # Rows of one table out of all lines `SPEED | work | program | text | card |`; what was measured several times is there as often.
 table() {
-  awk -F ' [|] ' '
+  cat "$@" | awk -F ' [|] ' '
     $1 == "SPEED" {
       if (!($2 in seen)) { seen[$2] = 1; works[++rows] = $2 }
       if (!($3 in program)) { program[$3] = 1; programs[++columns] = $3 }
@@ -30,44 +39,92 @@ table() {
         for (c = 1; c <= columns; c++) line = line " " cell[works[r] SUBSEP programs[c]] " |"
         print line
       }
-    }' "$1"
+    }'
   echo
-  grep -E '^(TABLE|SKIPPED|test result)|FAILED|panicked' "$1" | sed 's/^TABLE //'
+  cat "$@" | grep -E '^(TABLE|SKIPPED|test result)|FAILED|panicked' | sed 's/^TABLE //'
 }
 
-if [ "${1:-}" = --table ]; then
-  table "$2"
-  exit
-fi
-if ! ./gpu-bench --cards; then
+out=results stages=() tiny=()
+while [ "$#" -gt 0 ]; do
+  case "$1" in
+    --table) shift; table "$@"; exit ;;
+    --out) out="$2"; shift ;;
+    --tiny) tiny=(--tiny) ;;
+    A | B | C | D) stages+=("$1") ;;
+    *) echo "error: \`$1\` is no stage; they are A, B, C and D" >&2; exit 2 ;;
+  esac
+  shift
+done
+[ "${#stages[@]}" -gt 0 ] || stages=(A B C D)
+if [ "${#tiny[@]}" -eq 0 ] && ! ./gpu-bench --cards; then
   echo 'error: there is nothing to measure without a GPU' >&2
   echo '  do: run this folder where `nvidia-smi` shows one, with the libraries that docs/gpu.md names' >&2
   exit 3
 fi
+mkdir -p "$out"
 export DDPRUN="$PWD/ddprun" DDPRUN_ROOT="$PWD"
 python="${PYTHON:-python3}"
-log="$(mktemp)"
-{
-  ./gpu-bench --cards
-  nvidia-smi --query-gpu=driver_version --format=csv,noheader 2>/dev/null | sed 's/^/TABLE | driver | /; s/$/ | |/'
-  ./gpu-tests gpu_ --nocapture --test-threads=1 || echo 'FAILED: tests'
-  ./gpu-bench --first || echo 'FAILED: the first step'
-  ./gpu-bench || echo 'FAILED: the benchmark'
-  ./gpu-bench --no-graph || echo 'FAILED: the benchmark without graphs'
-  if "$python" -c 'import torch' 2>/dev/null; then
-    "$python" peers/bench_gpu.py --first || echo "FAILED: PyTorch's first step"
-    # In turn, so that a card that grows warm is seen.
-    "$python" peers/bench_gpu.py || echo 'FAILED: PyTorch'
-    ./gpu-bench || echo 'FAILED: the benchmark'
-    "$python" peers/bench_gpu.py --compile || echo 'FAILED: PyTorch, compiled'
-    ./gpu-bench || echo 'FAILED: the benchmark'
+log=
+
+# Runs a program of this stage: `run WHAT COMMAND...`. Its lines are in the log as it says them, and the table follows.
+run() {
+  local what="$1"
+  shift
+  "$@" 2>&1 | tee -a "$log"
+  if [ "${PIPESTATUS[0]}" -ne 0 ]; then echo "FAILED: $what" | tee -a "$log"; fi
+  table "$out"/?.log >"$out/table.md.new"
+  mv "$out/table.md.new" "$out/table.md"
+}
+
+ddprun() { run "ddprun $*" ./gpu-bench "${tiny[@]}" "$@"; }
+
+has_torch() { "$python" -c 'import torch' 2>/dev/null; }
+
+torch() {
+  if has_torch; then
+    run "PyTorch $*" "$python" peers/bench_gpu.py "${tiny[@]}" "$@"
   else
-    echo 'SKIPPED: no PyTorch (PYTHON=... names one)'
+    echo 'SKIPPED: no PyTorch (PYTHON=... names one)' | tee -a "$log"
   fi
-} 2>&1 | tee "$log"
+}
+
+main_works=(--works resnet50:128,gpt2:8 --precisions bf16)
+
+stage_A() {
+  if [ "${#tiny[@]}" -eq 0 ]; then run 'the cards' ./gpu-bench --cards; fi
+  run 'the driver' sh -c "nvidia-smi --query-gpu=driver_version --format=csv,noheader 2>/dev/null | sed 's/^/TABLE | driver | /; s/\$/ | |/'"
+  run tests ./gpu-tests gpu_ --nocapture --test-threads=1
+  ddprun --first
+  torch --first
+}
+
+stage_B() {
+  # In turn, so that a card that grows warm is seen.
+  for _ in 1 2 3; do
+    ddprun "${main_works[@]}"
+    torch "${main_works[@]}"
+  done
+}
+
+stage_C() {
+  ddprun
+  torch
+  ddprun --no-graph
+}
+
+stage_D() {
+  torch "${main_works[@]}" --compile
+  ddprun "${main_works[@]}"
+}
+
+for stage in "${stages[@]}"; do
+  log="$out/$stage.log"
+  : >"$log"
+  echo "== stage $stage"
+  "stage_$stage"
+done
 echo
-table "$log"
-status=0
-if grep -qE '^FAILED|panicked' "$log"; then status=1; fi
-rm "$log"
-exit "$status"
+cat "$out/table.md"
+for stage in "${stages[@]}"; do
+  if grep -qE '^FAILED|panicked' "$out/$stage.log"; then exit 1; fi
+done

@@ -1,8 +1,8 @@
 """PyTorch's side of benches/gpu.rs: the same models, batches and numbers, trained on one GPU, eager channels-last or compiled.
 
-    python benches/peers/bench_gpu.py [--compile] [--first] [--tiny]
+    python benches/peers/bench_gpu.py [--works resnet50:128,gpt2] [--precisions bf16] [--compile] [--first] [--tiny]
 
-`--compile` is torch.compile, `--first` prints the time to the end of one step of ResNet-50. In a table of `benches/gpu.sh` each is a column.
+`--works` and `--precisions` measure a part, `--compile` is torch.compile, `--first` prints the time to the end of one step of ResNet-50. In a table of `benches/gpu.sh` each is a column.
 
 Batches come from page-locked memory in each step, as they do in ddprun. `--tiny` trains small models on the CPU, to see that all of it works.
 """
@@ -21,6 +21,8 @@ flags = argparse.ArgumentParser()
 flags.add_argument("--compile", action="store_true")
 flags.add_argument("--first", action="store_true", help="only the time to the end of the first step of ResNet-50")
 flags.add_argument("--tiny", action="store_true")
+flags.add_argument("--works", help="`resnet50:128,gpt2`; all without it")
+flags.add_argument("--precisions", help="`bf16,fp16`; all without it")
 flags = flags.parse_args()
 DEVICE = torch.device("cpu" if flags.tiny else "cuda")
 CARD = "the CPU" if flags.tiny else torch.cuda.get_device_name()
@@ -56,17 +58,17 @@ def digits(n):
     return torch.randn(n, 1, 28, 28), torch.randint(10, (n,))
 
 
-# name -> (model, batch, batch sizes, what is counted, how many of them a sample has)
+# key of --works, name -> (model, batch, batch sizes, what is counted, how many of them a sample has)
 WORKS = {
-    "ResNet-50 224x224": (resnet50, images(224, 1000), (64, 128, 256), "images", 1),
-    "ResNet-18 32x32": (lambda: resnet18(10, True), images(32, 10), (64, 256), "images", 1),
-    "GPT-2 124M": (lambda: Gpt(12, 12, 768, 1024, 50257), tokens(1024, 50257), (4, 8), "tokens", 1024),
-    "MLP 784-2048-2048-10": (lambda: mlp(2048, 1, 2), digits, (128,), "samples", 1),
+    ("resnet50", "ResNet-50 224x224"): (resnet50, images(224, 1000), (64, 128, 256), "images", 1),
+    ("resnet18", "ResNet-18 32x32"): (lambda: resnet18(10, True), images(32, 10), (64, 256), "images", 1),
+    ("gpt2", "GPT-2 124M"): (lambda: Gpt(12, 12, 768, 1024, 50257), tokens(1024, 50257), (4, 8), "tokens", 1024),
+    ("mlp", "MLP 784-2048-2048-10"): (lambda: mlp(2048, 1, 2), digits, (128,), "samples", 1),
 }
 TINY = {
-    "CNN 8x8": (small_cnn, images(8, 10), (4,), "images", 1),
-    "GPT tiny": (lambda: Gpt(2, 2, 16, 16), tokens(16, 65), (2,), "tokens", 16),
-    "MLP tiny": (lambda: mlp(16, 1), digits, (4,), "samples", 1),
+    ("resnet50", "CNN 8x8"): (small_cnn, images(8, 10), (4,), "images", 1),
+    ("gpt2", "GPT tiny"): (lambda: Gpt(2, 2, 16, 16), tokens(16, 65), (2,), "tokens", 16),
+    ("mlp", "MLP tiny"): (lambda: mlp(16, 1), digits, (4,), "samples", 1),
 }
 # "tf32" is PyTorch's default: convolutions may round to it, products do not.
 PRECISIONS = {"fp32": None, "tf32": None, "bf16": torch.bfloat16, "fp16": torch.float16}
@@ -138,16 +140,27 @@ def line(count, unit, found, exact):
 
 
 if flags.first:
-    name, (build, batch_of, *_) = next(iter((TINY if flags.tiny else WORKS).items()))
+    (_, name), (build, batch_of, *_) = next(iter((TINY if flags.tiny else WORKS).items()))
     Training(build, batch_of, 4 if flags.tiny else 64, "bf16").step(0)
     took = time.perf_counter() - BEGAN
     print(f"TABLE | {title}: start to the end of the first step of {name}, bf16 | {took:.2f} s | {CARD} |")
     raise SystemExit
 
-for name, (build, batch_of, sizes, unit, each) in (TINY if flags.tiny else WORKS).items():
-    for batch in sizes:
+
+def wanted(key, batch):
+    """Whether a model is to be measured at this batch size. Small models have one each."""
+    if flags.works is None:
+        return True
+    asked = [word.partition(":") for word in flags.works.split(",")]
+    return any(name == key and (flags.tiny or size in ("", str(batch))) for name, _, size in asked)
+
+
+for (key, name), (build, batch_of, sizes, unit, each) in (TINY if flags.tiny else WORKS).items():
+    for batch in filter(lambda batch: wanted(key, batch), sizes):
         exact = None
         for precision in PRECISIONS:
+            if flags.precisions is not None and precision not in flags.precisions.split(","):
+                continue
             try:
                 found = Training(build, batch_of, batch, precision).measure()
                 said = line(batch * each, unit, found, exact)
