@@ -35,18 +35,7 @@ fn plan(kinds: &Kinds) -> Plan {
     let Data { name, options, .. } = loaded.experiment.data.clone();
     let asked = Asked::new(loaded.name(), 0, Targets::Classes);
     let data = data::survey(&kinds.data, &Choice { name, options }, &asked).expect("data");
-    let facts = Facts {
-        cores: 1,
-        memory: None,
-        bf16: None,
-        data,
-        gpus: None,
-        launched_world: None,
-        local_rank: 0,
-        nodes: 1,
-        mpi: None,
-    };
-    let mut plan = Plan::new(&loaded, &facts, kinds).expect("a plan");
+    let mut plan = Plan::new(&loaded, &Facts::of(data), kinds).expect("a plan");
     plan.model.outputs = 1000;
     plan
 }

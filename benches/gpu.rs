@@ -215,17 +215,7 @@ impl Work {
             ..DataFacts::default()
         };
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
-        Facts {
-            cores,
-            memory: None,
-            bf16: None,
-            data,
-            gpus,
-            launched_world: None,
-            local_rank: 0,
-            nodes: 1,
-            mpi: None,
-        }
+        Facts { cores, gpus, ..Facts::of(data) }
     }
 
     /// Noise or tokens, and their answers.

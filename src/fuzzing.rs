@@ -74,17 +74,7 @@ fn facts(loaded: &Loaded) -> Option<Facts> {
     let classes = if is_table { vec![] } else { ["a", "b", "c"].map(str::to_owned).to_vec() };
     let data =
         DataFacts { source, sample, classes, n_train: 640, n_val: 64, ..DataFacts::default() };
-    Some(Facts {
-        cores: 2,
-        memory: None,
-        bf16: None,
-        data,
-        gpus: None,
-        nodes: 1,
-        mpi: None,
-        launched_world: None,
-        local_rank: 0,
-    })
+    Some(Facts { cores: 2, ..Facts::of(data) })
 }
 
 /// The manifest of a checkpoint: as it is, and with a seal that fits.

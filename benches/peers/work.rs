@@ -163,17 +163,7 @@ impl Work {
             ..DataFacts::default()
         };
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
-        Facts {
-            cores,
-            memory: None,
-            bf16: ops::bf16_instructions(),
-            data,
-            gpus: None,
-            launched_world: None,
-            local_rank: 0,
-            nodes: 1,
-            mpi: None,
-        }
+        Facts { cores, bf16: ops::bf16_instructions(), ..Facts::of(data) }
     }
 
     /// The `index`-th batch of a rank: noise of mean 0 and variance 1 or tokens, and their answers.

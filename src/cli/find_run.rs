@@ -3,7 +3,6 @@
 use std::path::{Path, PathBuf};
 
 use crate::cli::{Refusal, to_stderr};
-use crate::config::closest;
 use crate::launch::exit_code as exit;
 use crate::runs::{self, Found};
 use crate::{record, report, sweep};
@@ -131,5 +130,5 @@ pub(crate) fn nearest(word: &str) -> Option<String> {
     let names = runs.iter().filter_map(|run| name(run.parent()?));
     let all: Vec<String> =
         names.chain(runs.iter().chain(&sweeps).filter_map(|path| name(path))).collect();
-    closest(word, all.iter().map(String::as_str)).map(str::to_owned)
+    runs::nearest(word, &all)
 }

@@ -8,10 +8,10 @@ use std::path::{Path, PathBuf};
 
 use crate::checkpoint::{self, Opened};
 use crate::cli::{Refusal, find_run};
-use crate::config::{Loaded, PretrainedCheckpoint, Problem, closest};
+use crate::config::{Loaded, PretrainedCheckpoint, Problem};
 use crate::record::{DESCRIPTION, newest_of};
 use crate::report;
-use crate::runs::{self, Meant, RUN, StoredRun, Which, has_checkpoint, meant, run_of};
+use crate::runs::{self, Meant, RUN, StoredRun, has_checkpoint, meant, nearest, run_of, split};
 
 const KEY: &str = "model.pretrained";
 
@@ -42,9 +42,9 @@ impl From<runs::Error> for Unfound {
 pub(crate) fn resolve(loaded: &mut Loaded) -> Result<(), Problem> {
     let Some(asked) = loaded.experiment.model.pretrained.clone() else { return Ok(()) };
     let logs = loaded.experiment.logging.dir.clone();
-    let found = match asked.to_str().filter(|word| word.starts_with(RUN)).map(meant) {
-        Some(Meant::Run(run, which)) => of_run(&logs, run, which).map(Some),
-        _ => of_folder(&logs, &asked),
+    let found = match asked.to_str().and_then(|word| word.strip_prefix(RUN)) {
+        Some(word) => of_run(&logs, word).map(Some),
+        None => of_folder(&logs, &asked),
     };
     let opened = found.map_err(|Unfound { what, help }| {
         let problem = loaded.problem(KEY, what);
@@ -70,20 +70,22 @@ fn step_folder(path: PathBuf, step: u64) -> PathBuf {
 }
 
 /// The checkpoint of a run, by the words that `ddprun eval` takes.
-fn of_run(logs: &Path, run: &str, which: Which) -> Result<Opened, Unfound> {
-    let stored = StoredRun::seen_from_here(&folder_of(logs, run)?)?;
-    Ok(stored.checkpoint(which)?)
+fn of_run(logs: &Path, word: &str) -> Result<Opened, Unfound> {
+    let (run, which) = split(word);
+    let folder = if find_run::find_sweep(Path::new(run)).is_some() {
+        find_run::best_trial(run).map_err(|refusal| in_words(&refusal))?
+    } else {
+        folder_of(logs, run, word)?
+    };
+    Ok(StoredRun::seen_from_here(&folder)?.checkpoint(which)?)
 }
 
-/// The log folder of the run; of a sweep that of its best trial. Runs without a checkpoint are
-/// passed over where another of their name has one.
-fn folder_of(logs: &Path, word: &str) -> Result<PathBuf, Unfound> {
-    if find_run::find_sweep(Path::new(word)).is_some() {
-        return find_run::best_trial(word).map_err(|refusal| in_words(&refusal));
-    }
-    report::find_run_that(logs, Some(word), &has_checkpoint).map_err(|error| {
+/// The log folder of the run that is part of `word`. Runs without a checkpoint are passed over
+/// where another of their name has one.
+fn folder_of(logs: &Path, run: &str, word: &str) -> Result<PathBuf, Unfound> {
+    report::find_run_that(logs, Some(run), &has_checkpoint).map_err(|error| {
         let names = report::run_names(logs);
-        let near = closest(word, names.iter().map(String::as_str));
+        let near = nearest(word, &names);
         let list = || format!("runs are {}", names.join(", "));
         let help = match near {
             Some(near) => Some(format!("did you mean `{RUN}{near}`?")),

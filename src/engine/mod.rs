@@ -47,10 +47,7 @@
 //!     sample: Some(vec![1, 4, 4]),
 //!     ..DataFacts::default()
 //! };
-//! let facts =
-//!     Facts { cores: 1, memory: None, bf16: None, data, gpus: None, launched_world: None,
-//! local_rank: 0, nodes: 1, mpi: None };
-//! let plan = Arc::new(Plan::new(&loaded, &facts, &kinds).unwrap());
+//! let plan = Arc::new(Plan::new(&loaded, &Facts::of(data), &kinds).unwrap());
 //!
 //! let components = kinds.components(&plan, &Device::Cpu).unwrap();
 //! let mut engine = Engine::solo(plan.clone(), components).unwrap();

@@ -52,6 +52,7 @@ impl Passes<'_> {
             precision: self.plan.precision,
             convolutions: self.plan.convolutions,
             activation_checkpointing: self.plan.activation_checkpointing,
+            lengths: None,
             sync_batchnorm,
         }
     }

@@ -59,10 +59,7 @@ pub(super) struct FramesOnnx {
 impl FramesOnnx {
     /// `lengths` (n, 1) of samples that were padded to `most` frames.
     fn new(graph: &mut Graph, lengths: &Value, most: usize) -> Self {
-        let places: Vec<f32> = (0..most).map(|place| place as f32).collect();
-        let places = graph.floats(&[1, most], &places);
-        let dims = [None, Some(most)];
-        let is_real = graph.node("Less", &[&places, lengths], &[], &dims);
+        let is_real = graph.is_within(most, lengths);
         let is_real = graph.unary("Cast", &is_real, &[Attribute::Int("to", 1)]);
         let keep = graph.unsqueezed(&is_real, &[2]);
         let across = graph.unsqueezed(&is_real, &[1]);

@@ -3,15 +3,19 @@
 //!
 //! A batch norm after a convolution, and a ReLU after either, are one operation, so a `resnet18` in
 //! layers is as fast as the registered one, and its numbers are identical to the bit.
+//!
+//! Recordings are padded to one length: of them the layers get the frames, and how many of each
+//! recording are its own.
 
 use candle_core::{Result, Tensor, bail};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use super::recordings::{heard, heard_onnx};
 use super::{Architecture, Head, Model, Models};
 use crate::config::kind::{Kind, Spec};
 use crate::model::layers::{Layers, Node, Site, run, run_onnx};
-use crate::nn::{Builder, ForwardContext};
+use crate::nn::{Builder, ForwardContext, Lengths};
 use crate::onnx;
 use crate::ops;
 use crate::plan::{LayerPlan, ModelPlan};
@@ -35,12 +39,22 @@ impl Kind for GraphConfig {
 
 impl Architecture for GraphConfig {
     fn build(&self, plan: &ModelPlan, builder: &Builder) -> Result<Box<dyn Model>> {
-        let is_image = plan.input.len() == 3;
+        let first = plan.layers.first();
+        let is_speech = first.is_some_and(|layer| layer.input.padded().is_some());
+        if let Some(first) = first.filter(|_| is_speech) {
+            // Lengths are read, and padding is hidden, on CPUs.
+            builder.pp(&first.path).needs_cpu();
+        }
+        let samples = match plan.input.len() {
+            3 if is_speech => Samples::Speech,
+            3 => Samples::Images,
+            _ => Samples::Others,
+        };
         if let Some(missing) = self.head.iter().find(|key| !has_layer(&plan.layers, key)) {
             bail!("`model.head` names `{missing}`, but no layer with parameters has that key");
         }
         let nodes = Site::all(&self.layers, &plan.layers, builder, plan.outputs)?;
-        Ok(Box::new(Graph { is_image, nodes }))
+        Ok(Box::new(Graph { samples, nodes }))
     }
 
     fn head(&self) -> Head {
@@ -74,18 +88,44 @@ impl Models {
 }
 
 struct Graph {
-    is_image: bool,
+    samples: Samples,
     nodes: Vec<Node>,
+}
+
+/// What comes in.
+enum Samples {
+    /// (n, c, h, w)
+    Images,
+    /// Clean and noisy, with a row that says how many frames are no padding: (n, 2, frames + 1,
+    /// mels). The layers get the noisy frames.
+    Speech,
+    /// As the layers take it.
+    Others,
 }
 
 impl Model for Graph {
     fn forward(&self, input: &Tensor, pass: &ForwardContext) -> Result<Tensor> {
-        let x = if self.is_image { ops::nchw_to_nhwc(input)? } else { input.clone() };
-        run(&self.nodes, x, pass)
+        match self.samples {
+            Samples::Images => run(&self.nodes, ops::nchw_to_nhwc(input)?, pass),
+            Samples::Speech => {
+                let (frames, lengths) = heard(input, 1)?;
+                let lengths = Some(Lengths::new(lengths));
+                run(&self.nodes, frames, &ForwardContext { lengths, ..pass.clone() })
+            }
+            Samples::Others => run(&self.nodes, input.clone(), pass),
+        }
     }
 
     fn onnx(&self, graph: &mut onnx::Graph, input: &onnx::Value) -> Result<onnx::Value> {
-        let x = if self.is_image { graph.images(input) } else { input.clone() };
+        let x = match self.samples {
+            Samples::Images => graph.images(input),
+            Samples::Speech => {
+                let (frames, lengths) = heard_onnx(graph, input, 1);
+                graph.measure(lengths);
+                frames
+            }
+            Samples::Others => input.clone(),
+        };
         run_onnx(&self.nodes, graph, &x)
     }
 }

@@ -77,6 +77,7 @@ mod nest;
 mod patchtst;
 pub(crate) mod peft;
 mod pretrained;
+mod recordings;
 mod recurrent;
 mod resnet;
 mod rgb_encoder;

@@ -6,15 +6,13 @@
 //!
 //! Keys: `encoder.*` (see `fastconformer.rs`), `decoder.decoder_layers.0`, and the frozen
 //! `quantizer.codebooks`, `quantizer.proj`, `mask_processor.mask_embedding`.
-//!
-//! A sample is (2, frames + 1, mels): features of clean and of noisy speech; the first number of
-//! the last row says how many frames are more than padding.
 
 use candle_core::{D, Device, Result, Tensor, bail};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::fastconformer::{FastConformer, SUBSAMPLING_FACTOR, Sizes};
+use super::recordings::{heard, heard_onnx};
 use super::{Architecture, Comparison, Model};
 use crate::config::kind::Kind;
 use crate::nn::{Builder, Conv1d, ConvShape, ForwardContext, Init, Param};
@@ -271,27 +269,6 @@ fn asks(mask: &[f32]) -> bool {
 fn unit(rows: &Tensor) -> Result<Tensor> {
     let length = rows.sqr()?.sum_keepdim(D::Minus1)?.sqrt()?;
     rows.broadcast_div(&length.maximum(1e-12)?)
-}
-
-/// One kind of speech (0 is clean, 1 noisy) of a batch, (n, frames, mels), and its lengths.
-pub(super) fn heard(inputs: &Tensor, kind: usize) -> Result<(Tensor, Vec<usize>)> {
-    let (_, _, rows, _) = inputs.dims4()?;
-    let speech = inputs.narrow(1, kind, 1)?.squeeze(1)?;
-    let lengths = speech.narrow(1, rows - 1, 1)?.narrow(2, 0, 1)?.flatten_all()?;
-    let lengths = lengths.to_vec1::<f32>()?.into_iter().map(|length| length as usize).collect();
-    Ok((speech.narrow(1, 0, rows - 1)?.contiguous()?, lengths))
-}
-
-/// [`heard`] in a graph of ONNX; lengths are (n, 1).
-pub(super) fn heard_onnx(graph: &mut Graph, inputs: &Value, kind: usize) -> (Value, Value) {
-    let rows = inputs.dims()[2].unwrap_or(1);
-    let speech = graph.narrowed(inputs, 1, kind, 1);
-    let speech = graph.squeezed(&speech, &[1]);
-    let last = graph.narrowed(&speech, 1, rows - 1, 1);
-    let last = graph.squeezed(&last, &[1]);
-    let lengths = graph.narrowed(&last, 1, 0, 1);
-    let lengths = graph.unary("Floor", &lengths, &[]);
-    (graph.narrowed(&speech, 1, 0, rows - 1), lengths)
 }
 
 impl Model for Nest {

@@ -3,17 +3,18 @@
 //!
 //! Keys: `encoder.*` (see `fastconformer.rs`), `head`.
 
-use candle_core::{Device, Result, Tensor};
+use candle_core::{Result, Tensor};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::backbone::{self, BACKBONE_MODE, BackboneMode};
 use super::fastconformer::{FastConformer, Sizes};
-use super::nest::{heard, heard_onnx, shape};
+use super::nest::shape;
+use super::recordings::{heard, heard_onnx, mean_within, mean_within_onnx};
 use super::{Architecture, Head, Model};
 use crate::config::kind::{Kind, Wrong};
 use crate::nn::{Builder, ForwardContext, Linear};
-use crate::onnx::{Attribute, Graph, Value};
+use crate::onnx::{Graph, Value};
 use crate::plan::{Modality, ModelPlan};
 
 /// `FastConformer` with a linear layer on the mean of its frames: classes of speech.
@@ -123,33 +124,13 @@ impl Model for Classifier {
         let (speech, lengths) = heard(input, 1)?;
         let inside = if self.in_eval { pass.evaluating() } else { pass.clone() };
         let (encoded, lengths) = self.encoder.forward(&speech, &lengths, &inside)?;
-        let frames = encoded.dim(1)?;
-        let share = |&length: &usize| {
-            let length = length.clamp(1, frames);
-            (0..frames).map(move |frame| if frame < length { 1.0 / length as f32 } else { 0.0 })
-        };
-        let shares: Vec<f32> = lengths.iter().flat_map(share).collect();
-        let shares = Tensor::from_vec(shares, (lengths.len(), frames, 1), &Device::Cpu)?;
-        self.head.forward(&encoded.broadcast_mul(&shares)?.sum(1)?, pass)
+        self.head.forward(&mean_within(&encoded, &lengths)?, pass)
     }
 
     fn onnx(&self, graph: &mut Graph, input: &Value) -> Result<Value> {
         let (speech, lengths) = heard_onnx(graph, input, 1);
         let (encoded, lengths) = self.encoder.onnx(graph, &speech, &lengths)?;
-        let frames = encoded.dims()[1].unwrap_or(1);
-        let one = graph.scalar(1.0);
-        let most = graph.scalar(frames as f64);
-        let lengths = graph.binary("Max", &lengths, &one);
-        let lengths = graph.binary("Min", &lengths, &most);
-        let lengths = graph.unsqueezed(&lengths, &[2]);
-        let places: Vec<f32> = (0..frames).map(|place| place as f32).collect();
-        let places = graph.floats(&[1, frames, 1], &places);
-        let is_real = graph.node("Less", &[&places, &lengths], &[], &[None, Some(frames), Some(1)]);
-        let is_real = graph.unary("Cast", &is_real, &[Attribute::Int("to", 1)]);
-        let shares = graph.div(&is_real, &lengths);
-        let shared = graph.mul(&encoded, &shares);
-        let mean = graph.reduced("ReduceSum", &shared, &[1]);
-        let mean = graph.squeezed(&mean, &[1]);
+        let mean = mean_within_onnx(graph, &encoded, &lengths);
         self.head.onnx(graph, &mean)
     }
 }

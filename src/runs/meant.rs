@@ -10,6 +10,7 @@
 use std::path::{Path, PathBuf};
 
 use crate::checkpoint::{self, is_checkpoint};
+use crate::config::closest;
 use crate::plan::RunFolders;
 use crate::record::{DESCRIPTION, newest_of};
 use crate::runs::stored::StoredRun;
@@ -57,7 +58,7 @@ fn real(path: &Path) -> PathBuf {
 }
 
 /// The run, and which of its checkpoints.
-fn split(word: &str) -> (&str, Which) {
+pub(crate) fn split(word: &str) -> (&str, Which) {
     let Some((run, last)) = word.trim_end_matches('/').rsplit_once('/') else {
         return (word, Which::Any);
     };
@@ -66,6 +67,24 @@ fn split(word: &str) -> (&str, Which) {
         "best" => (run, Which::Best),
         "latest" => (run, Which::Newest),
         _ => step().map_or((word, Which::Any), |step| (run, step)),
+    }
+}
+
+/// What was probably meant by a word that means nothing: one of `names`, or a checkpoint of it.
+pub(crate) fn nearest(word: &str, names: &[String]) -> Option<String> {
+    let near = |word: &str| closest(word, names.iter().map(String::as_str));
+    let Some((run, last)) = word.trim_end_matches('/').rsplit_once('/') else {
+        return near(word).map(str::to_owned);
+    };
+    let exact = names.iter().any(|name| name == run).then_some(run);
+    let checkpoint = match split(word).1 {
+        Which::Any => closest(last, ["best", "latest"]),
+        _ => Some(last),
+    };
+    match (exact.or_else(|| near(run)), checkpoint) {
+        (Some(run), Some(checkpoint)) => Some(format!("{run}/{checkpoint}")),
+        (run, None) => near(word).or(run).map(str::to_owned),
+        (None, Some(_)) => near(word).map(str::to_owned),
     }
 }
 
@@ -116,6 +135,22 @@ pub(crate) fn link_logs(run: &RunFolders) -> Result<(), files::Error> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_nearest_word_is_that_of_a_run_or_of_its_checkpoint() {
+        let names = ["tiny", "resnet18", "20261123-020701-3fa2"].map(str::to_owned);
+        let check = |word, expected: Option<&str>| {
+            assert_eq!(nearest(word, &names).as_deref(), expected, "{word}");
+        };
+        check("tniy", Some("tiny"));
+        check("tiny/bst", Some("tiny/best"));
+        check("tiny/lastest", Some("tiny/latest"));
+        check("tniy/best", Some("tiny/best"));
+        check("resnet81/step-00000300", Some("resnet18/step-00000300"));
+        check("resnet81/lates/", Some("resnet18/latest"));
+        check("tiny/20261123", Some("tiny"));
+        check("quite/another", None);
+    }
 
     #[test]
     fn the_last_part_says_which_checkpoint_if_it_is_a_word_for_one() {

@@ -34,7 +34,7 @@ use std::path::{Path, PathBuf};
 pub use config::{Difference, config, differences, leaves};
 pub use find::{Found, find, trials};
 pub use list::{Listing, Unreadable, list};
-pub(crate) use meant::{Meant, RUN, has_checkpoint, link_logs, meant, run_of};
+pub(crate) use meant::{Meant, RUN, has_checkpoint, link_logs, meant, nearest, run_of, split};
 pub use scalars::{Point, Reader, Scalars};
 pub(crate) use stored::{Stored, StoredPlan, StoredRun};
 pub(crate) use summary::summary_of;

@@ -1,8 +1,9 @@
-"""Compares pictures of the page with kept ones: where its parts are, and its light and dark.
+"""Compares pictures of the page with kept ones: where its parts are, their colours, and its light and dark.
 
-Fonts differ between machines, so no pixels are compared: of each view the places of its parts, how
-much its first chart has drawn, and its brightness in coarse cells stand in `pictures.json`. `KEEP=1`
-writes the file anew, after a change of the page that is meant; look at the screenshots then.
+Fonts differ between machines, so no pixels are compared: of each view the places of its parts, their
+colours, how much its first chart has drawn, and its brightness in coarse cells stand in
+`pictures.json`. `KEEP=1` writes the file anew, after a change of the page that is meant; look at the
+screenshots then.
 """
 
 import base64
@@ -16,8 +17,10 @@ LOOKS = {
     "phone": {"viewport": {"width": 390, "height": 844}, "color_scheme": "dark", "has_touch": True},
 }
 TABS = ["Curves", "Table", "Compare", "Sweep", "Run"]
-# What differs more than this is another page: pixels of a place, share of a chart, levels of 16.
+# What differs more than this is another page: pixels of a place, share of a chart, levels of 16, cells.
 MAX_SHIFT, MAX_FACTOR, MAX_MEAN, MAX_CELLS = 40, 2.5, 0.7, 0.05
+# The same of a colour, of 255 in each of red, green, blue and cover.
+MAX_COLOR = 6
 
 MEASURE = """async (picture) => {
     const box = (element) => {
@@ -28,6 +31,20 @@ MEASURE = """async (picture) => {
     for (const name of [".top", ".list", ".view", ".tabs", ".tools", ".panel", ".scroll", ".card", ".drawing", ".usage"]) {
         const element = [...document.querySelectorAll(name)].find((each) => each.offsetParent !== null || each.ownerSVGElement === null && each.getClientRects().length);
         if (element) boxes[name] = box(element);
+    }
+    const one = document.createElement("canvas").getContext("2d", { willReadFrequently: true });
+    const rgba = (color) => {
+        one.clearRect(0, 0, 1, 1);
+        one.fillStyle = color === "none" ? "transparent" : color;
+        one.fillRect(0, 0, 1, 1);
+        return [...one.getImageData(0, 0, 1, 1).data].map((level) => level.toString(16).padStart(2, "0")).join("");
+    };
+    const colors = {};
+    for (const name of ["body", ".top", ".list", ".row", ".swatch", ".tabs [aria-selected=true]", ".panel", ".card", ".step", ".drawing circle", ".curve", ".bar i"]) {
+        const element = document.querySelector(name);
+        if (!element || !element.getClientRects().length) continue;
+        const { color, backgroundColor, stroke, fill } = getComputedStyle(element);
+        colors[name] = [color, backgroundColor, stroke, fill].map(rgba).join(" ");
     }
     const inked = (canvas) => {
         if (!canvas) return 0;
@@ -56,7 +73,7 @@ MEASURE = """async (picture) => {
         }
         cells.push(line);
     }
-    return { boxes, inked: Number(inked(document.querySelector(".panel canvas, .timechart canvas")).toFixed(4)), cells };
+    return { boxes, colors, inked: Number(inked(document.querySelector(".panel canvas, .timechart canvas")).toFixed(4)), cells };
 }"""
 
 
@@ -88,6 +105,12 @@ def differences(kept, now):
             found.append(f"{name}: {before} is {after}")
         elif max(abs(a - b) - MAX_SHIFT - 0.1 * abs(a) for a, b in zip(before, after)) > 0:
             found.append(f"{name}: {before} is at {after}")
+    for name in sorted(set(kept["colors"]) | set(now["colors"])):
+        before, after = kept["colors"].get(name), now["colors"].get(name)
+        if before is None or after is None:
+            found.append(f"colours of {name}: {before} is {after}")
+        elif max(abs(a - b) for a, b in zip(bytes.fromhex(before), bytes.fromhex(after))) > MAX_COLOR:
+            found.append(f"text, background, stroke and fill of {name}: {before} is {after}")
     before, after = kept["inked"], now["inked"]
     if not before / MAX_FACTOR <= after <= max(before * MAX_FACTOR, 1e-9):
         found.append(f"the first chart has drawn {after}, not {before} of its pixels")
@@ -112,6 +135,9 @@ def compare(browser, opened, address, focus, shot):
     assert not wrong, "the page looks different (KEEP=1 keeps it so):\n" + "\n".join(wrong)
     blank = [name for name in views if name.endswith("-curves") and views[name]["inked"] < 0.005]
     assert not blank, blank
-    # The comparison sees what it should: another view, the other theme.
+    # The comparison sees what it should: another view, the other theme, one colour.
     assert differences(kept["light-curves"], views["light-table"])
     assert differences(kept["light-run"], views["dark-run"])
+    other = json.loads(json.dumps(kept["light-sweep"]))
+    other["colors"][".step"] = other["colors"][".swatch"]
+    assert len(differences(other, kept["light-sweep"])) == 1

@@ -1,11 +1,51 @@
-//! Conversations, manifests of speech and policies that see pictures, where features meet: four
-//! ranks, a rank that is killed, a parent that is killed.
+//! Conversations, manifests of speech, policies that see pictures and optimizers, where features
+//! meet: four ranks, a rank that is killed, a parent that is killed.
 
 use crate::lab::Lab;
 use crate::media::{chats, speech};
 use crate::policies::seeing;
 use crate::resume::{Bits, bits, must_be_whole};
 use crate::running::{Ended, spawn};
+
+/// Two ranks, three epochs, steps of several passes.
+const COMMON: &str = r#"schema = 1
+
+[experiment]
+name = "small"
+seed = 5
+
+[distributed]
+devices = 2
+threads_per_rank = 1
+timeout = "60s"
+
+[train]
+epochs = 3
+batch_size = 3
+global_batch_size = 12
+"#;
+
+/// A lab with a recipe of three epochs, which goes on in `[train]`.
+pub(crate) fn recipe(rest: &str) -> Lab {
+    Lab::with(&format!("{COMMON}{rest}"))
+}
+
+/// `[data]` of shapes of three classes, in three steps, of which the last does not fill all ranks.
+pub(crate) fn shapes(image_size: u32) -> String {
+    format!(
+        r#"
+[data]
+name = "shapes"
+dir = "data/shapes"
+classes = 3
+train_per_class = 9
+val_per_class = 4
+image_size = {image_size}
+num_workers = 1
+drop_last = false
+"#
+    )
+}
 
 /// Four shards, a checkpoint at each step, and so many epochs or steps.
 const EACH: [&str; 4] = [
@@ -22,16 +62,32 @@ fn disturbed(lab: &Lab, points: &str, args: &[&str]) -> Ended {
     spawn(command).wait()
 }
 
-/// A run on one rank, and the same disturbed in several ways.
-pub(crate) fn ends_alike_however_it_is_disturbed(make: fn() -> Lab, more: &[&str]) {
+fn check(lab: &Lab, expected: &Bits) {
+    bits(lab).must_be(expected);
+    must_be_whole(lab);
+    lab.is_clean();
+}
+
+/// The end of a run on one rank.
+fn undisturbed(make: &dyn Fn() -> Lab, more: &[&str]) -> Bits {
     let whole = make();
     whole.run_to(0, &[&["small.toml", "distributed.devices=1"], more, &EACH[..]].concat());
-    let expected = bits(&whole);
-    let check = |lab: &Lab, expected: &Bits| {
-        bits(lab).must_be(expected);
-        must_be_whole(lab);
-        lab.is_clean();
-    };
+    bits(&whole)
+}
+
+/// A run that is killed in its third step, and goes on with another number of ranks.
+fn killed_and_resumed(make: &dyn Fn() -> Lab, [ranks, then]: [u32; 2], more: &[&str]) -> Lab {
+    let [ranks, then] = [ranks, then].map(|n| format!("distributed.devices={n}"));
+    let lab = make();
+    let args = [&[&*ranks], more].concat();
+    disturbed(&lab, "forward=kill(parent)@0,3", &args).has_code(-9);
+    lab.run_to(0, &["resume", &then]).says(&["resumed after step 2"]);
+    lab
+}
+
+/// A run on one rank, and the same disturbed in several ways.
+pub(crate) fn ends_alike_however_it_is_disturbed(make: &dyn Fn() -> Lab, more: &[&str]) {
+    let expected = undisturbed(make, more);
     let four = make();
     four.run_to(0, &[&["small.toml", "distributed.devices=4"], more, &EACH[..]].concat());
     check(&four, &expected);
@@ -43,51 +99,78 @@ pub(crate) fn ends_alike_however_it_is_disturbed(make: fn() -> Lab, more: &[&str
     ended.says(&["rank 1 was killed by SIGKILL"]);
     check(&restarted, &expected);
 
-    let resumed = make();
-    let two = [&["distributed.devices=2"], more].concat();
-    disturbed(&resumed, "forward=kill(parent)@0,3", &two).has_code(-9);
-    resumed.run_to(0, &["resume", "distributed.devices=4"]).says(&["resumed after step 2"]);
-    check(&resumed, &expected);
+    check(&killed_and_resumed(make, [2, 4], more), &expected);
+}
+
+/// The same in full precision, and in bf16 with smaller passes.
+pub(crate) fn ends_alike_in_full_and_in_half(make: &dyn Fn() -> Lab, more: &[&str]) {
+    ends_alike_however_it_is_disturbed(make, more);
+    let half = ["train.precision=bf16", "train.batch_size=1"];
+    ends_alike_however_it_is_disturbed(make, &[more, &half].concat());
+}
+
+/// Numbers of a table by the Huber loss, of which every second one is far off.
+const NUMBERS: &str = r#"
+precision = "bf16"
+
+[model]
+name = "mlp"
+hidden = [8]
+
+[data]
+name = "csv"
+train_file = "numbers.csv"
+val_file = "numbers.csv"
+target = "y"
+num_workers = 0
+drop_last = false
+
+[loss]
+name = "huber"
+delta = 0.5
+
+[optimizer]
+lr = 0.01
+"#;
+
+#[test]
+fn other_optimizers_resume_in_bf16_to_the_same_bits_on_one_rank_and_on_two() {
+    for optimizer in ["rmsprop", "adagrad", "nadam", "lion"] {
+        let rule = format!("name = \"{optimizer}\"\n");
+        let momentum = if optimizer == "rmsprop" { "momentum = 0.9\n" } else { "" };
+        let make = || {
+            let lab = recipe(&format!("{NUMBERS}{rule}{momentum}"));
+            let row = |i: u32| format!("{i},{},{}\n", i * i % 7, i % 2 * 5 + i * 3 % 5);
+            lab.write("numbers.csv", "a,b,y\n".to_owned() + &(0..30).map(row).collect::<String>());
+            lab
+        };
+        let expected = undisturbed(&make, &[]);
+        for ranks in [1, 2] {
+            println!("{optimizer} on {ranks}");
+            check(&killed_and_resumed(&make, [ranks; 2], &[]), &expected);
+        }
+    }
 }
 
 #[test]
 fn conversations_have_the_same_bits_on_four_ranks_and_after_kills() {
-    ends_alike_however_it_is_disturbed(chats, &[]);
+    ends_alike_however_it_is_disturbed(&chats, &[]);
 }
 
 #[test]
 fn manifests_of_speech_have_the_same_bits_on_four_ranks_and_after_kills() {
-    ends_alike_however_it_is_disturbed(speech, &["train.batch_size=1", "train.epochs=4"]);
+    ends_alike_however_it_is_disturbed(&speech, &["train.batch_size=1", "train.epochs=4"]);
 }
 
 #[test]
 fn a_policy_that_sees_pictures_has_the_same_bits_on_four_ranks_and_after_kills() {
     let make = || Lab::with(&seeing());
-    ends_alike_however_it_is_disturbed(make, &["train.batch_size=2", "train.steps=4"]);
+    ends_alike_however_it_is_disturbed(&make, &["train.batch_size=2", "train.steps=4"]);
 }
 
 /// A small airbench94 by its recipe: filters that follow from the images, flips that alternate,
 /// slow weights, and a bias that is frozen after the first of three epochs of three steps.
-const SPEED_RUN: &str = r#"schema = 1
-
-[experiment]
-name = "small"
-seed = 11
-
-[model]
-name = "airbench94"
-widths = [4, 6, 8]
-
-[data]
-name = "shapes"
-dir = "data/shapes"
-classes = 3
-train_per_class = 9
-val_per_class = 4
-image_size = 32
-num_workers = 1
-drop_last = false
-
+const SPEED_RUN: &str = r#"
 [[data.transforms.train]]
 name = "alternating_horizontal_flip"
 
@@ -97,10 +180,9 @@ size = 32
 padding = 2
 padding_mode = "reflect"
 
-[train]
-epochs = 3
-batch_size = 3
-global_batch_size = 12
+[model]
+name = "airbench94"
+widths = [4, 6, 8]
 
 [loss]
 name = "cross_entropy"
@@ -139,23 +221,20 @@ power = 3.0
 name = "one_cycle"
 anneal_strategy = "linear"
 cycle_momentum = false
-
-[distributed]
-devices = 2
-threads_per_rank = 1
-timeout = "60s"
 "#;
+
+fn speed_run() -> Lab {
+    recipe(&(shapes(32) + SPEED_RUN))
+}
 
 #[test]
 fn a_speed_run_has_the_same_bits_on_four_ranks_and_after_kills() {
-    let make = || Lab::with(SPEED_RUN);
-    ends_alike_however_it_is_disturbed(make, &[]);
-    ends_alike_however_it_is_disturbed(make, &["train.precision=bf16", "train.batch_size=1"]);
+    ends_alike_in_full_and_in_half(&speed_run, &[]);
 }
 
 #[test]
 fn a_speed_run_is_evaluated_exported_and_starts_others() {
-    let lab = Lab::with(SPEED_RUN);
+    let lab = speed_run();
     lab.run_to(0, &["small.toml"]);
     let measured = lab.run_to(0, &["eval", "--tta", "hflip_translate"]).stdout;
     assert!(measured.contains("val/accuracy"), "{measured}");

@@ -113,6 +113,29 @@ fn speech_of_manifests_is_learnt_alike_on_one_rank_and_on_two() {
     refused.says(&["`data.min_duration`: is more than `max_duration` = 0.05"]);
 }
 
+#[test]
+fn a_graph_learns_from_recordings_alike_on_one_rank_and_on_two() {
+    let lab = speech();
+    let [model, rest] = SPEECH.split_once("[data]").map(|(a, b)| [a, b]).unwrap();
+    let model = model.split_once("[model]").unwrap().0;
+    let layers = r#"[model]
+name = "graph"
+layers = [
+    { name = "conv1d", key = "conv", out_channels = 8, kernel_size = 3, stride = 2, padding = 1 }, { name = "gelu" },
+    { name = "attention", key = "attention", n_heads = 2, p = 0.1 },
+    { name = "global_avg_pool" }, { name = "linear", key = "fc" },
+]
+"#;
+    lab.write("graph.toml", format!("{model}{layers}\n[data]{rest}"));
+    let planned = lab.run_to(0, &["plan", "graph.toml"]).stdout;
+    assert!(planned.contains("attention, 2 heads, without padding"), "{planned}");
+    for n in ["1", "2"] {
+        let (name, n) = (format!("experiment.name=g{n}"), format!("distributed.devices={n}"));
+        lab.run_to(0, &["graph.toml", &name, &n]);
+    }
+    assert!(self::model(&lab, "g1") == self::model(&lab, "g2"), "the same bits");
+}
+
 const CHAT: &str = r#"schema = 1
 
 [experiment]

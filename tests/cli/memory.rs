@@ -27,18 +27,22 @@ lr = 0.01
 momentum = 0.9
 "#;
 
+/// The plan of such a run, and what the run left.
+pub(crate) fn planned_and_trained(changes: &[&str]) -> (Lab, Value) {
+    let lab = Lab::with(SHORT);
+    let run = |verb: &[&str]| lab.run_to(0, &[verb, &["small.toml"], changes].concat());
+    let plan = serde_json::from_str(&run(&["plan", "--json"]).stdout).unwrap();
+    run(&[]);
+    (lab, plan)
+}
+
+pub(crate) fn mib(bytes: &Value) -> f64 {
+    bytes.as_u64().unwrap() as f64 / f64::from(1 << 20)
+}
+
 /// What the plan foretells and what rank 0 had resident at most, in MiB.
 fn foretold_and_measured(changes: &[&str]) -> (f64, f64) {
-    let lab = Lab::with(SHORT);
-    let mib = |bytes: &Value| bytes.as_u64().unwrap() as f64 / f64::from(1 << 20);
-    let with = |verb: &[&'static str]| -> Vec<String> {
-        let words = verb.iter().chain(&["small.toml"]).chain(changes);
-        words.map(|&word| word.to_owned()).collect()
-    };
-    let run =
-        |words: Vec<String>| lab.run_to(0, &words.iter().map(String::as_str).collect::<Vec<_>>());
-    let plan: Value = serde_json::from_str(&run(with(&["plan", "--json"])).stdout).unwrap();
-    run(with(&[]));
+    let (lab, plan) = planned_and_trained(changes);
     let events = lab.events();
     let finished = events.iter().find(|event| event["event"] == "finished").unwrap();
     (mib(&plan["peak_memory"]), mib(&finished["peak_memory"]))

@@ -5,30 +5,16 @@ use std::fmt::Write;
 
 use serde_json::Value;
 
-use crate::crossings::ends_alike_however_it_is_disturbed;
+use crate::crossings::{ends_alike_in_full_and_in_half, recipe, shapes};
 use crate::lab::Lab;
 
 /// A residual network by classes that are drawn alike: augmentation, a weighted focal loss, LAMB
 /// with noise on its gradients, gradual unfreezing, synchronised batch norms, averaged weights.
-const IMAGES: &str = r#"schema = 1
-
-[experiment]
-name = "small"
-seed = 5
+const IMAGES: &str = r#"
+sampler = "balanced"
 
 [model]
 name = "resnet8"
-
-[data]
-name = "shapes"
-dir = "data/shapes"
-classes = 3
-train_per_class = 9
-val_per_class = 4
-image_size = 16
-num_workers = 1
-drop_last = false
-sampler = "balanced"
 
 [[data.transforms.train]]
 name = "trivial_augment_wide"
@@ -44,13 +30,6 @@ kernel_size = 3
 name = "random_erasing"
 p = 0.5
 
-[train]
-epochs = 3
-batch_size = 3
-global_batch_size = 12
-clip_grad_norm = 1.0
-gradient_noise = 0.01
-
 [loss]
 name = "focal"
 gamma = 1.5
@@ -60,18 +39,10 @@ class_weights = "balanced"
 name = "lamb"
 lr = 0.02
 no_decay = ["norm", "bias"]
-
-[[optimizer.groups]]
-match = "conv1"
-frozen = true
-
-[[optimizer.groups]]
-match = "layer1"
-unfreeze_at_epoch = 2
+gradual_unfreezing = "2 steps"
 
 [[optimizer.groups]]
 match = "layer2"
-unfreeze_at_epoch = 1
 lr_factor = 0.5
 
 [ema]
@@ -84,21 +55,13 @@ metrics = ["auroc", "precision"]
 [checkpoint]
 monitor = "val/f1"
 mode = "max"
-
-[distributed]
-devices = 2
-sync_batchnorm = true
-threads_per_rank = 1
-timeout = "60s"
 "#;
 
 /// A transformer of images that are repeated and mixed: Muon with a rate for each layer, a group that
 /// is frozen later, weights averaged in the end.
-const MIXED: &str = r#"schema = 1
-
-[experiment]
-name = "small"
-seed = 5
+const MIXED: &str = r#"
+aug_repeats = 3
+transforms.train = [{ name = "rand_augment" }]
 
 [model]
 name = "graph"
@@ -125,28 +88,11 @@ layers = [
     { name = "linear", key = "head" },
 ]
 
-[data]
-name = "shapes"
-dir = "data/shapes"
-classes = 3
-train_per_class = 9
-val_per_class = 4
-image_size = 16
-num_workers = 1
-drop_last = false
-aug_repeats = 3
-transforms.train = [{ name = "rand_augment" }]
-
 [data.mixup]
 mixup_alpha = 0.8
 cutmix_alpha = 1.0
 mode = "pair"
 off_epoch = 2
-
-[train]
-epochs = 3
-batch_size = 3
-global_batch_size = 12
 
 [loss]
 name = "cross_entropy"
@@ -165,21 +111,11 @@ freeze_at_epoch = 1
 [swa]
 start = "4 steps"
 every = "2 steps"
-
-[distributed]
-devices = 2
-threads_per_rank = 1
-timeout = "60s"
 "#;
 
 /// A table of words, dates and empty cells with several labels, held back by patients: Adafactor, a
 /// group with another rate, slow weights.
-const LABELS: &str = r#"schema = 1
-
-[experiment]
-name = "small"
-seed = 5
-
+const LABELS: &str = r#"
 [model]
 name = "mlp"
 hidden = [8]
@@ -203,11 +139,6 @@ dates = ["seen"]
 missing = "median"
 missing_indicator = true
 
-[train]
-epochs = 3
-batch_size = 3
-global_batch_size = 12
-
 [loss]
 name = "bce_with_logits"
 pos_weight = "balanced"
@@ -226,16 +157,11 @@ k = 2
 [checkpoint]
 monitor = "val/average_precision"
 mode = "max"
-
-[distributed]
-devices = 2
-threads_per_rank = 1
-timeout = "60s"
 "#;
 
 /// The recipe of labels with its table.
 fn labels() -> Lab {
-    let lab = Lab::with(LABELS);
+    let lab = recipe(LABELS);
     let row = |mut rows: String, i: u32| {
         let size = if i % 7 == 3 { String::new() } else { (10 + i * i % 13).to_string() };
         let (colour, month) = (["red", "blue", ""][i as usize % 3], i % 12 + 1);
@@ -248,24 +174,53 @@ fn labels() -> Lab {
     lab
 }
 
-const HALF: [&str; 2] = ["train.precision=bf16", "train.batch_size=1"];
+/// The recipe of images; its first convolution learns in the last of nine steps only.
+fn images() -> Lab {
+    let clipped = "clip_grad_norm = 1.0\ngradient_noise = 0.01\n".to_owned();
+    recipe(&(clipped + &shapes(16) + IMAGES))
+}
 
 #[test]
 fn a_recipe_of_images_has_the_same_bits_on_four_ranks_and_after_kills() {
-    ends_alike_however_it_is_disturbed(|| Lab::with(IMAGES), &[]);
-    ends_alike_however_it_is_disturbed(|| Lab::with(IMAGES), &HALF);
+    ends_alike_in_full_and_in_half(&images, &["distributed.sync_batchnorm=true"]);
 }
 
 #[test]
 fn a_recipe_of_mixed_images_has_the_same_bits_on_four_ranks_and_after_kills() {
-    ends_alike_however_it_is_disturbed(|| Lab::with(MIXED), &[]);
-    ends_alike_however_it_is_disturbed(|| Lab::with(MIXED), &HALF);
+    ends_alike_in_full_and_in_half(&|| recipe(&(shapes(16) + MIXED)), &[]);
 }
 
 #[test]
 fn a_recipe_of_labels_has_the_same_bits_on_four_ranks_and_after_kills() {
-    ends_alike_however_it_is_disturbed(labels, &[]);
-    ends_alike_however_it_is_disturbed(labels, &HALF);
+    ends_alike_in_full_and_in_half(&labels, &[]);
+}
+
+#[test]
+fn layers_that_are_unfrozen_one_by_one_are_shown_in_the_plan_and_swept() {
+    let lab = images();
+    let page = lab.run_to(0, &["plan", "small.toml"]).stdout;
+    for [layer, trained] in [
+        ["head", "always"],
+        ["layer3.0", "after 2 steps"],
+        ["layer2, layer2.0", "after 4 steps"],
+        ["layer1.0", "after 2 epochs"],
+        ["stem", "after 8 steps"],
+    ] {
+        let is_row = |line: &&str| line.starts_with(layer) && line.contains(trained);
+        assert!(page.lines().any(|line| is_row(&line)), "{layer} {trained}: {page}");
+    }
+    let space = "optimizer.gradual_unfreezing=never,1 epoch,4 epochs";
+    let ended = lab.run_to(0, &["sweep", "small.toml", "--json", space]);
+    let found: Value = serde_json::from_str(&ended.stdout).unwrap();
+    let values: Vec<f64> = found["trials"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|trial| trial["value"].as_f64().unwrap())
+        .collect();
+    assert_eq!(values.len(), 3, "{found}");
+    assert_ne!(values[0].to_bits(), values[2].to_bits(), "all at once, and the head alone");
+    lab.is_clean();
 }
 
 #[test]

@@ -1,11 +1,10 @@
 //! Optimizer state, and gradients, in parts: the real program's bits, resumes and memory.
 
-use serde_json::Value;
-
 use crate::elastic;
 use crate::experiments::{BASE, SLOW};
 use crate::lab::Lab;
 use crate::machines::{Machines, end, state};
+use crate::memory::{mib, planned_and_trained};
 use crate::resume::{bits, must_be_whole, undisturbed};
 use crate::running::spawn;
 
@@ -67,46 +66,25 @@ fn sharded_ranks_on_two_machines_give_the_bits_of_plain_ddp_on_one() {
     }
 }
 
-/// 18.9 million parameters under AdamW, on two ranks with one thread each.
-const LARGE: &str = r#"
-[experiment]
-name = "small"
-[model]
-name = "mlp"
-hidden = [2048, 2048, 2048, 2048]
-[data]
-name = "shapes"
-classes = 4
-train_per_class = 200
-val_per_class = 4
-num_workers = 0
-[train]
-steps = 3
-batch_size = 16
-[optimizer]
-name = "adamw"
-lr = 0.001
-[distributed]
-devices = 2
-threads_per_rank = 1
-bucket_cap = "4MiB"
-[checkpoint]
-every = "never"
-keep_best = 0
-[validation]
-every = "never"
-"#;
+/// 18.9 million parameters under AdamW, on two ranks.
+const LARGE: [&str; 10] = [
+    "model.hidden=[2048,2048,2048,2048]",
+    "train.batch_size=16",
+    "optimizer.name=adamw",
+    "optimizer.lr=0.001",
+    "~optimizer.momentum",
+    "distributed.devices=2",
+    "distributed.bucket_cap=4MiB",
+    "checkpoint.every=never",
+    "checkpoint.keep_best=0",
+    "validation.every=never",
+];
 
 /// What the plan foretells of a rank, what of it is gradients and optimizer, and what each rank has
 /// resident in the end, in MiB.
 fn memory(shard: &str) -> ([f64; 3], Vec<f64>) {
-    let lab = Lab::with(LARGE);
-    let mib = |bytes: &Value| bytes.as_u64().unwrap() as f64 / f64::from(1 << 20);
     let shard = format!("distributed.shard={shard}");
-    let plan: Value =
-        serde_json::from_str(&lab.run_to(0, &["plan", "--json", "small.toml", &shard]).stdout)
-            .unwrap();
-    lab.run_to(0, &["small.toml", &shard]);
+    let (lab, plan) = planned_and_trained(&[&LARGE[..], &[&shard]].concat());
     let of = &plan["memory"];
     let foretold = [&plan["peak_memory"], &of["gradients"], &of["optimizer"]].map(mib);
     let measured = lab.rank_stats()["memory"].as_array().unwrap().iter().map(mib).collect();

@@ -210,7 +210,11 @@ fn a_run_that_is_misnamed_is_refused_at_its_key_with_the_nearest_name() {
     let from = |word: &str| format!("model.pretrained={word}");
     says(
         &lab.run_to(2, &["plan", "small.toml", &from("run:smal/best")]),
-        &["`model.pretrained`", "there is no run `smal`", "did you mean `run:small`?"],
+        &["`model.pretrained`", "there is no run `smal`", "did you mean `run:small/best`?"],
+    );
+    says(
+        &lab.run_to(2, &["plan", "small.toml", &from("run:small/bst")]),
+        &["`model.pretrained`", "did you mean `run:small/best`?"],
     );
     says(
         &lab.run_to(2, &["small.toml", &from("run:small/step-00000099")]),

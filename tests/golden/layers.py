@@ -104,6 +104,36 @@ class CrossAttention(nn.Module):
         return self.proj(y.transpose(1, 2).reshape(len(x), 5, 4))
 
 
+class Padded(nn.Module):
+    """Of recordings of 7 and 4 steps, padded to 7: a convolution of stride 2, attention of 3 heads that hides the padding,
+    and the mean of what is left."""
+
+    lengths = torch.tensor([7, 4])
+
+    def __init__(self):
+        super().__init__()
+        self.conv = nn.Conv1d(6, 6, 3, 2, 1)
+        self.attention = nn.Module()
+        self.attention.qkv, self.attention.proj = nn.Linear(6, 18), nn.Linear(6, 6)
+
+    def forward(self, x):
+        x = self.conv(x.transpose(1, 2)).transpose(1, 2)
+        n, t, _ = x.shape
+        is_padding = torch.arange(t) >= (self.lengths[:, None] + 1) // 2
+        qkv, proj = self.attention.qkv, self.attention.proj
+        heads = [part.reshape(n, t, 3, 2).transpose(1, 2) for part in qkv(x).chunk(3, -1)]
+        y = nn.functional.scaled_dot_product_attention(*heads, attn_mask=~is_padding[:, None, None, :])
+        y = proj(y.transpose(1, 2).reshape(n, t, 6))
+        theirs = nn.MultiheadAttention(6, 3, batch_first=True).double()
+        theirs.load_state_dict({
+            "in_proj_weight": qkv.weight, "in_proj_bias": qkv.bias,
+            "out_proj.weight": proj.weight, "out_proj.bias": proj.bias,
+        })
+        torch.testing.assert_close(theirs(x, x, x, key_padding_mask=is_padding)[0], y)
+        keep = (~is_padding)[..., None].double()
+        return (y * keep).sum(1) / keep.sum(1)
+
+
 class Gated(nn.Module):
     """x silu(w x), as in a gated linear unit."""
 
@@ -148,6 +178,7 @@ write({
     "batch_norm": case(nn.BatchNorm2d(6, eps=1e-2, momentum=0.3), IMAGE),
     "attention": case(Attention(), SEQUENCE),
     "cross_attention": case(CrossAttention(), SEQUENCE),
+    "padded": case(Padded(), SEQUENCE),
     "max_pool1d": case(Steps(nn.MaxPool1d(3, 2, 1)), SEQUENCE),
     "max_pool1d_dilated": case(Steps(nn.MaxPool1d(3, 1, 1, 2)), SEQUENCE),
     "avg_pool1d": case(Steps(nn.AvgPool1d(3, 2, 1)), SEQUENCE),

@@ -25,13 +25,23 @@ def case(model):
 
 TIMM = {
     "convnext_tiny": "convnext_tiny",
+    "convnext_small": "convnext_small",
+    "convnext_base": "convnext_base",
     "efficientnet_b0": "efficientnet_b0",
     "mobilenet_v3_small": "mobilenetv3_small_100",
     "mobilenet_v3_large": "mobilenetv3_large_100",
 }
 
+# Heads and width; torchvision itself has the base size only, as `vit_b_16`.
+TORCHVISION = {"vit_tiny": (3, 192), "vit_small": (6, 384), "vit_base": (12, 768)}
+
+
+def vit(heads, width):
+    return VisionTransformer(
+        image_size=32, patch_size=16, num_layers=12, num_heads=heads, hidden_dim=width, mlp_dim=4 * width, num_classes=10,
+    )
+
+
 golden = {name: case(timm.create_model(theirs, num_classes=10)) for name, theirs in TIMM.items()}
-golden["vit_tiny"] = case(VisionTransformer(
-    image_size=32, patch_size=16, num_layers=12, num_heads=3, hidden_dim=192, mlp_dim=768, num_classes=10,
-))
+golden |= {name: case(vit(*sizes)) for name, sizes in TORCHVISION.items()}
 write(golden)

@@ -190,6 +190,34 @@ fn attention_of_graph_shares_heads_and_turns_positions_as_in_pytorch() {
     check_layer("attention", ("attention", options), &SEQUENCE);
 }
 
+/// Recordings of 7 and of 4 steps.
+#[test]
+fn the_padding_of_recordings_is_hidden_in_graph_as_by_a_key_padding_mask() {
+    let golden: Value = serde_json::from_str(include_str!("../golden/layers.json")).unwrap();
+    let golden = &golden["padded"];
+    let conv = json!({ "out_channels": 6, "kernel_size": 3, "stride": 2, "padding": 1 });
+    let layers = [
+        entry("conv1d", Some("l.conv"), &conv),
+        entry("attention", Some("l.attention"), &json!({ "n_heads": 3 })),
+        entry("global_avg_pool", None, &json!({})),
+    ];
+    let layers = Layers::default().plan(&layers, Flow::Padded([7, 6, 1]), 6).unwrap();
+    let plan = ModelPlan { layers, ..ModelPlan::new(Choice::named("graph"), &[2, 8, 6], 6) };
+    // Clean, noisy with the frames, and a row with the length.
+    let frames = fill("input.x", 2 * 7 * 6).into_iter().map(|u| (3.0 * u) as f32);
+    let frames: Vec<f32> = frames.collect();
+    let sample =
+        |(frames, length): (&[f32], f32)| [&[0.5; 48][..], frames, &[length], &[0.0; 5]].concat();
+    let x: Vec<f32> = frames.chunks(42).zip([7.0, 4.0]).flat_map(sample).collect();
+    let x = Var::from_vec(x, (2, 2, 8, 6), &Device::Cpu).unwrap();
+    let (y, of_x, params, collected) = pass(&plan, &x, &training());
+    near_summary("padded", &y, &golden["output"]);
+    let of_frames: Vec<f32> = of_x.chunks(96).flat_map(|of| of[48..90].to_vec()).collect();
+    near_gradient("padded: x", &of_frames, &golden["input"], 2e-4);
+    near_gradients(&params, &collected, golden, 2e-4);
+    assert_eq!(params.parameters().len(), golden["grads"].as_object().unwrap().len());
+}
+
 #[test]
 fn learnt_queries_ask_a_sequence_as_in_pytorch() {
     let latents = json!([{ "name": "latents", "key": "latents", "steps": 5, "out_features": 4 }]);

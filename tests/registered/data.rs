@@ -59,18 +59,7 @@ fn planned(kinds: &Kinds) -> Plan {
     };
     let asked = Asked::new("custom_data", 0, Targets::Classes);
     let found = data::survey(&kinds.data, &Choice { name, options }, &asked).expect("a survey");
-    let facts = Facts {
-        cores: 1,
-        memory: None,
-        bf16: None,
-        data: found,
-        gpus: None,
-        launched_world: None,
-        local_rank: 0,
-        nodes: 1,
-        mpi: None,
-    };
-    Plan::new(&loaded, &facts, kinds).expect("a plan")
+    Plan::new(&loaded, &Facts::of(found), kinds).expect("a plan")
 }
 
 /// Trains `plan` to its end, and evaluates what it has learnt.

@@ -89,17 +89,7 @@ fn facts(loaded: &Loaded, kinds: &Kinds) -> Facts {
     let choice = Choice { name: data.name.clone(), options: data.options.clone() };
     let asked = Asked::new("custom", 0, Targets::Classes);
     let data = data::survey(&kinds.data, &choice, &asked).expect("a survey");
-    Facts {
-        cores: 2,
-        memory: None,
-        bf16: None,
-        data,
-        gpus: None,
-        launched_world: None,
-        local_rank: 0,
-        nodes: 1,
-        mpi: None,
-    }
+    Facts { cores: 2, ..Facts::of(data) }
 }
 
 fn planned(loaded: &Loaded, kinds: &Kinds) -> Plan {

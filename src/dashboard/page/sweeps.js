@@ -73,9 +73,11 @@ function history(subject, valued) {
   const y = scale(inOrder.map((trial) => trial.value), false);
   const better = subject.goal === "max" ? Math.max : Math.min;
   let best = inOrder[0].value;
-  const steps = inOrder.map((trial) => {
+  // Level until a trial is better, and straight to its value there.
+  const steps = inOrder.flatMap((trial) => {
+    const before = best;
     best = better(best, trial.value);
-    return `${px(x.place(trial.number))},${py(y.place(best))}`;
+    return [before, best].map((value) => `${px(x.place(trial.number))},${py(y.place(value))}`);
   });
   return h("section.card", { "data-card": "history" }, h("h2", {}, "History"), frame(x, y, subject.metric, [
     h("polyline.step", { points: steps.join(" ") }), dots(subject, inOrder, x, y, (trial) => trial.number)]));

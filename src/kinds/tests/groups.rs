@@ -45,6 +45,16 @@ fn keys_of_a_group_that_say_nothing_or_contradict_each_other_are_refused() {
 }
 
 #[test]
+fn layers_are_unfrozen_after_epochs_or_steps() {
+    let gradual = |word: &str| told(GOOD, &[&format!("optimizer.gradual_unfreezing={word}")]);
+    assert_eq!(gradual("0 steps"), ["`optimizer.gradual_unfreezing`: must be at least 1, not 0"]);
+    assert!(gradual("soon")[0].starts_with("`optimizer.gradual_unfreezing`: "));
+    let loaded = good(GOOD, &["optimizer.gradual_unfreezing=2 epochs"]);
+    let again = good(&resolved(&loaded.experiment).unwrap(), &[]);
+    assert_eq!(again.experiment.optimizer.gradual_unfreezing, Some(Every::Epochs(2)));
+}
+
+#[test]
 fn a_group_without_a_pattern_and_a_misspelt_key_are_told() {
     let page = page(&group("lr_facter = 0.1"), &[]);
     assert!(page.contains("did you mean `lr_factor`, which"), "{page}");

@@ -13,18 +13,7 @@ fn three_classes(class_counts: Vec<u64>) -> Facts {
         class_counts,
         ..DataFacts::default()
     };
-    let (launched_world, local_rank, nodes) = (None, 0, 1);
-    Facts {
-        cores: 4,
-        memory: None,
-        bf16: None,
-        data,
-        gpus: None,
-        launched_world,
-        local_rank,
-        nodes,
-        mpi: None,
-    }
+    Facts { cores: 4, ..Facts::of(data) }
 }
 
 #[test]

@@ -90,10 +90,13 @@ fn run(plan: &ModelPlan, model: &dyn Model, graph: &GraphProto, n: usize) -> Jso
     json!({"feeds": [feed], "shape": shape, "expected": y.flatten_all().unwrap().to_vec1::<f32>().unwrap()})
 }
 
-/// Samples of a kind whose numbers mean something: categories of a table.
+/// Samples of a kind whose numbers mean something: categories of a table, lengths of recordings.
 fn samples(plan: &ModelPlan, n: usize, mut values: Vec<f32>) -> Vec<f32> {
     let width = values.len() / n;
     for (sample, row) in values.chunks_exact_mut(width).enumerate() {
+        if let Some(&Flow::Padded([steps, bands, _])) = plan.layers.first().map(|l| &l.input) {
+            row[width - bands] = (steps - 5 * sample) as f32;
+        }
         let mut start = width - plan.one_hot.iter().sum::<usize>();
         for &categories in &plan.one_hot {
             row[start..start + categories].fill(0.0);
@@ -280,6 +283,7 @@ fn graph(layers: &str, input: Flow) -> ModelPlan {
     let shape = match input {
         Flow::Image(shape) => shape.to_vec(),
         Flow::Sequence(shape) => shape.to_vec(),
+        Flow::Padded([steps, bands, _]) => vec![2, steps + 1, bands],
         Flow::Vector(n) | Flow::Tokens(n) => vec![n],
     };
     ModelPlan { layers, ..crate::model::tests::plan("graph", &shape, 5) }
@@ -297,6 +301,7 @@ fn layers_of_a_graph_answer_the_same_in_onnxruntime() {
         (Flow::Vector(6), VECTORS),
         (Flow::Image([3, 12, 17]), OVER_THE_EDGE),
         (Flow::Sequence([12, 6]), STEPS_OVER_THE_EDGE),
+        (Flow::Padded([12, 6, 1]), RECORDINGS),
     ];
     let write = |(i, (input, layers)): (usize, &(Flow, &str))| {
         write(folder.path(), &format!("graph{i}.onnx"), &graph(layers, *input), &models, &[])
@@ -357,6 +362,14 @@ const ATTENTION: &str = r#"
     { name = "attention", n_heads = 2 },
     { name = "cross_attention", key = "pool", n_heads = 2, layers = [{ name = "latents", key = "latents", steps = 3, out_features = 4 }] },
     { name = "global_avg_pool" }, { name = "tanh" }, { name = "linear" }"#;
+
+const RECORDINGS: &str = r#"
+    { name = "conv1d", out_channels = 8, kernel_size = 3, stride = 2, padding = 1 },
+    { name = "attention", n_heads = 2, causal = true }, { name = "attention", n_heads = 4, n_kv_heads = 2 },
+    { name = "concat", layers = [{ name = "global_avg_pool" }, { name = "sequential", layers = [
+        { name = "cross_attention", key = "pool", n_heads = 2, layers = [{ name = "latents", key = "latents", steps = 3, out_features = 4 }] },
+        { name = "flatten" } ] }] },
+    { name = "linear" }"#;
 
 const TOKENS: &str = r#"
     { name = "embedding", key = "wte", out_features = 8 }, { name = "position_embedding" },

@@ -98,16 +98,20 @@ fn every_parameter_of_a_transformer_in_layers_learns() {
     assert_eq!(still.map(|(_, name)| *name).collect::<Vec<_>>(), Vec::<&str>::new());
 }
 
-/// The plan of a graph with these layers for images of 28x28 pixels.
-fn of_layers(layers: &str) -> ModelPlan {
+/// Layers as an experiment writes them.
+fn loaded(layers: &str) -> Vec<Entry> {
     let text = format!(
         "extends = []\n[model]\nname = \"graph\"\nlayers = [{layers}]\n[data]\nname = \
          \"mnist\"\ndir = \"d\"\n[train]\nepochs = 1\nbatch_size = 8\n[optimizer]\nname = \
          \"sgd\"\n"
     );
     let vocabulary = Vocabulary::open();
-    let loaded = load_text(Path::new("all.toml"), &text, &[], &vocabulary).unwrap();
-    of_entries(&loaded.experiment.model.layers, [1, 28, 28])
+    load_text(Path::new("all.toml"), &text, &[], &vocabulary).unwrap().experiment.model.layers
+}
+
+/// The plan of a graph with these layers for images of 28x28 pixels.
+fn of_layers(layers: &str) -> ModelPlan {
+    of_entries(&loaded(layers), [1, 28, 28])
 }
 
 #[test]
@@ -165,6 +169,30 @@ fn layers_of_every_kind_run_in_both_modes() {
     {
         assert_eq!(model.forward(&x, &pass).unwrap().dims(), [3, 10]);
     }
+}
+
+#[test]
+fn what_stands_in_the_padding_of_a_recording_changes_no_answer() {
+    let layers = loaded(
+        r#"{ name = "linear", out_features = 8 }, { name = "attention", n_heads = 2 },
+           { name = "cross_attention", key = "pool", n_heads = 2, layers = [{ name = "latents", steps = 3, out_features = 8 }] },
+           { name = "flatten" }, { name = "linear" }"#,
+    );
+    let layers = Layers::default().plan(&layers, Flow::Padded([16, 4, 1]), 10).unwrap();
+    let kind = Choice { name: "graph".to_owned(), ..Choice::default() };
+    let plan = ModelPlan { layers, ..ModelPlan::new(kind, &[2, 17, 4], 10) };
+    let (model, params) = Models::default().instantiate(&plan, 1).unwrap();
+    assert_eq!(params.needs_cpu(), Some("0"));
+    let answer = |padding: f32, length: u8| {
+        let mut sample = vec![0.3_f32; 2 * 17 * 4];
+        sample[(17 + 5) * 4..(17 + 16) * 4].fill(padding);
+        sample[(17 + 16) * 4] = f32::from(length);
+        let x = Tensor::from_vec(sample, (1, 2, 17, 4), &Device::Cpu).unwrap();
+        let y = model.forward(&x, &ForwardContext::eval(Precision::Fp32)).unwrap();
+        y.to_vec2::<f32>().unwrap()
+    };
+    assert_eq!(answer(0.0, 5), answer(7.0, 5));
+    assert_ne!(answer(0.0, 16), answer(7.0, 16));
 }
 
 /// What pretrained weights of ten classes are told, for a graph of five with such a head.

@@ -5,6 +5,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::config::kind::Kind;
+use crate::model::layers::lengths::{own_steps, without_padding};
 use crate::model::layers::{
     Decided, Flow, Forward, Layer, LayerMisfit, Node, Scope, Site, Sizes, Unfit,
 };
@@ -13,7 +14,8 @@ use crate::onnx::{Graph, Value};
 use crate::ops::{self, Attention, Rope};
 
 /// self-attention over the steps of a sequence, with a linear layer before it (`qkv`) and one after
-/// it (`proj`), as timm's.
+/// it (`proj`), as timm's. The padding of recordings is hidden, as by the `key_padding_mask` of
+/// `torch.nn.MultiheadAttention`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct SelfAttention {
@@ -76,11 +78,12 @@ impl Layer for SelfAttention {
         Ok(input.into())
     }
 
-    fn details(&self, _: &Sizes) -> String {
+    fn details(&self, sizes: &Sizes) -> String {
         let shared = self.n_kv_heads.map_or(String::new(), |n| format!(" on {n}"));
         let rotary = if self.rope_theta.is_some() { ", rotary" } else { "" };
         let causal = if self.causal { ", causal" } else { "" };
-        format!(", {} heads{shared}{rotary}{causal}", self.n_heads)
+        let padding = without_padding(sizes);
+        format!(", {} heads{shared}{rotary}{causal}{padding}", self.n_heads)
     }
 
     fn parameters(&self, sizes: &Sizes) -> usize {
@@ -109,6 +112,7 @@ impl Layer for SelfAttention {
             kv_heads: self.shared() as usize,
             rope: self.rope_theta.map(Rope::unscaled),
             causal: self.causal,
+            padded: site.sizes().input.padded(),
             dropout: Dropout::new(&site.draws(), self.p),
         }))
     }
@@ -122,6 +126,8 @@ struct Built {
     kv_heads: usize,
     rope: Option<Rope>,
     causal: bool,
+    /// Frames from one step to the next, if some are padding.
+    padded: Option<usize>,
     /// Of the probabilities.
     dropout: Dropout,
 }
@@ -133,8 +139,11 @@ impl Forward for Built {
         let Self { heads, kv_heads, causal, rope, .. } = *self;
         let options = Attention { heads, causal, dropout, precision: pass.precision };
         let qkv = self.qkv.forward(x, pass)?;
+        let lengths = own_steps(x, self.padded, pass)?;
+        let lengths = lengths.as_deref();
         if kv_heads == heads && rope.is_none() {
-            return self.proj.forward(&ops::attention_packed(&qkv, options)?, pass);
+            let y = ops::attention_packed_within(&qkv, options, lengths)?;
+            return self.proj.forward(&y, pass);
         }
         let width = x.dim(D::Minus1)?;
         let shared = width / heads * kv_heads;
@@ -144,15 +153,18 @@ impl Forward for Built {
             (q, k) = (ops::rotary(&q, heads, rope)?, ops::rotary(&k, kv_heads, rope)?);
         }
         let v = self.for_each_query(&part(width + shared, shared)?)?;
-        let y = ops::attention(&q, &self.for_each_query(&k)?, &v, options)?;
+        let k = self.for_each_query(&k)?;
+        let y = ops::attention_within([&q, &k, &v], options, lengths)?;
         self.proj.forward(&y, pass)
     }
 
     fn onnx(&self, graph: &mut Graph, x: &Value) -> CandleResult<Value> {
         let Self { heads, kv_heads, causal, rope, .. } = *self;
         let qkv = self.qkv.onnx(graph, x)?;
+        let lengths = self.padded.and_then(|stride| graph.lengths(stride));
+        let lengths = lengths.as_ref();
         if kv_heads == heads && rope.is_none() {
-            let y = graph.attention_packed(&qkv, heads, causal);
+            let y = graph.attention_packed_within(&qkv, heads, causal, lengths);
             return self.proj.onnx(graph, &y);
         }
         let width = x.features();
@@ -166,7 +178,7 @@ impl Forward for Built {
             k = graph.rotary(&k, kv_heads, tables);
         }
         let [k, v] = [k, v].map(|part| graph.heads_repeated(&part, kv_heads, heads));
-        let y = graph.attention([&q, &k, &v], heads, causal);
+        let y = graph.attention_within([&q, &k, &v], heads, causal, lengths);
         self.proj.onnx(graph, &y)
     }
 }

@@ -78,7 +78,7 @@ impl Layer for Conv1d {
         divided(self.groups, features, self.out_channels)?;
         let (slide, behind) = self.slide()?;
         let steps = slide.along(steps + behind, input)?;
-        Ok(Flow::Sequence([steps, self.out_channels as usize]).into())
+        Ok(input.slid(steps, self.out_channels as usize, slide.stride).into())
     }
 
     fn details(&self, _: &Sizes) -> String {

@@ -5,6 +5,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::config::kind::{Entry, Kind};
+use crate::model::layers::lengths::{own_steps, without_padding};
 use crate::model::layers::sequential::end;
 use crate::model::layers::{
     Decided, Flow, Forward, Layer, LayerMisfit, Node, Scope, Site, Sizes, Unfit, run, run_onnx,
@@ -15,7 +16,7 @@ use crate::ops::{self, Attention};
 
 /// attention of another sequence to this one: each step of layers(x) asks all steps of x, with
 /// linear layers for queries (`q`), for keys and values (`kv`), and after it (`proj`), as timm's
-/// `AttentionPoolLatent`.
+/// `AttentionPoolLatent`. The padding of recordings is hidden.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct CrossAttention {
@@ -48,8 +49,8 @@ impl Layer for CrossAttention {
         Ok(Decided { output, layers, shortcut: Vec::new() })
     }
 
-    fn details(&self, _: &Sizes) -> String {
-        format!(", {} heads", self.n_heads)
+    fn details(&self, sizes: &Sizes) -> String {
+        format!(", {} heads{}", self.n_heads, without_padding(sizes))
     }
 
     fn parameters(&self, sizes: &Sizes) -> usize {
@@ -76,6 +77,7 @@ impl Layer for CrossAttention {
             kv: Linear::new(&builder.pp("kv"), sizes.inputs(), 2 * width)?,
             proj: Linear::new(&builder.pp("proj"), width, width)?,
             heads: self.n_heads as usize,
+            padded: sizes.input.padded(),
             dropout: Dropout::new(&site.draws(), self.p),
         }))
     }
@@ -88,6 +90,8 @@ struct Built {
     kv: Linear,
     proj: Linear,
     heads: usize,
+    /// Frames from one step of x to the next, if some are padding.
+    padded: Option<usize>,
     /// Of the probabilities.
     dropout: Dropout,
 }
@@ -101,7 +105,8 @@ impl Forward for Built {
         let q = self.q.forward(&run(&self.queries, x.clone(), pass)?, pass)?;
         let (kv, width) = (self.kv.forward(x, pass)?, q.dim(D::Minus1)?);
         let part = |first| kv.narrow(2, first, width)?.contiguous();
-        let y = ops::attention(&q, &part(0)?, &part(width)?, options)?;
+        let lengths = own_steps(x, self.padded, pass)?;
+        let y = ops::attention_within([&q, &part(0)?, &part(width)?], options, lengths.as_deref())?;
         self.proj.forward(&y, pass)
     }
 
@@ -110,7 +115,8 @@ impl Forward for Built {
         let (q, kv) = (self.q.onnx(graph, &queries)?, self.kv.onnx(graph, x)?);
         let width = q.features();
         let [k, v] = [0, width].map(|first| graph.narrowed(&kv, 2, first, width));
-        let y = graph.attention([&q, &k, &v], self.heads, false);
+        let lengths = self.padded.and_then(|stride| graph.lengths(stride));
+        let y = graph.attention_within([&q, &k, &v], self.heads, false, lengths.as_ref());
         self.proj.onnx(graph, &y)
     }
 }

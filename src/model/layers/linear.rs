@@ -44,7 +44,7 @@ impl Kind for Linear {
 
 impl Layer for Linear {
     fn decide(&self, input: Flow, scope: &mut Scope<'_>) -> Result<Decided, LayerMisfit> {
-        if !matches!(input, Flow::Vector(_) | Flow::Sequence(_)) {
+        if !matches!(input, Flow::Vector(_) | Flow::Sequence(_) | Flow::Padded(_)) {
             let help = Some("put `global_avg_pool` or `flatten` before it");
             return Err(Unfit { help, ..input.is_no("a vector or a sequence") }.into());
         }

@@ -25,6 +25,7 @@ mod instance_norm;
 mod latents;
 mod layer_norm;
 mod leaky_relu;
+mod lengths;
 mod linear;
 mod max_pool1d;
 mod max_pool2d;

@@ -32,10 +32,9 @@ impl Layer for PositionEmbedding {
     }
 
     fn build(&self, site: &Site<'_>) -> CandleResult<Node> {
-        let Flow::Sequence([steps, features]) = site.sizes().output else {
-            // The plan gives it another shape; only a plan that was edited by hand does not.
-            return Err(Error::Msg(format!("{:?} has no steps", site.sizes().output)));
-        };
+        // The plan gives it such a shape; only a plan that was edited by hand does not.
+        let [steps, features] =
+            site.sizes().output.sequence().map_err(|unfit| Error::Msg(unfit.what))?;
         let table = Embedding::with_init(&site.builder(), steps, features, Init::Normal(STD))?;
         Ok(Node::of(Positions { table, steps }))
     }

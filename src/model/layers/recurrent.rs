@@ -56,7 +56,14 @@ macro_rules! recurrent {
         impl Layer for $type {
             fn decide(&self, input: Flow, _: &mut Scope<'_>) -> Result<Decided, LayerMisfit> {
                 let [steps, features] = input.sequence()?;
-                Ok(Flow::Sequence([steps, self.shape(features).outputs()]).into())
+                let outputs = self.shape(features).outputs();
+                // What is read backwards begins with the padding.
+                let states = if self.bidirectional {
+                    Flow::Sequence([steps, outputs])
+                } else {
+                    input.with_features(outputs)
+                };
+                Ok(states.into())
             }
 
             fn details(&self, _: &Sizes) -> String {

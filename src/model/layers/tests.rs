@@ -69,6 +69,27 @@ fn shapes_follow_from_the_data() {
 }
 
 #[test]
+fn padding_is_known_as_long_as_each_step_keeps_its_place() {
+    let input = Flow::Padded([16, 8, 1]);
+    let known = |layers: &str| plans(layers, input).unwrap().pop().unwrap().output.padded();
+    let strided = r#"{ name = "conv1d", out_channels = 4, kernel_size = 3, stride = 2, padding = 1 },
+        { name = "max_pool1d", kernel_size = 2 }, { name = "layer_norm" }, { name = "lstm", hidden_size = 4 }"#;
+    assert_eq!(known(strided), Some(4));
+    for layer in [
+        r#"{ name = "conv1d", out_channels = 4, kernel_size = 3 }"#,
+        r#"{ name = "lstm", hidden_size = 4, bidirectional = true }"#,
+        r#"{ name = "class_token" }"#,
+        r#"{ name = "transpose" }"#,
+    ] {
+        assert_eq!(known(layer), None, "{layer}");
+    }
+    let shown =
+        plans(r#"{ name = "attention", n_heads = 2 }, { name = "global_avg_pool" }"#, input);
+    let shown: Vec<String> = shown.unwrap().into_iter().map(|layer| layer.details).collect();
+    assert_eq!(shown, [", 2 heads, without padding", ", without padding"]);
+}
+
+#[test]
 fn a_layer_that_does_not_fit_says_what_it_gets() {
     refused(
         r#"{ name = "linear" }"#,

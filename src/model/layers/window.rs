@@ -43,7 +43,7 @@ impl Slide {
     pub(super) fn pooled_along(self, input: Flow, rounding: Rounding) -> Result<Flow, Unfit> {
         let [steps, features] = input.sequence()?;
         self.sees_values()?;
-        Ok(Flow::Sequence([self.rounded(steps, input, rounding)?, features]))
+        Ok(input.slid(self.rounded(steps, input, rounding)?, features, self.stride))
     }
 
     fn sees_values(self) -> Result<(), Unfit> {
@@ -140,7 +140,7 @@ impl Pooling {
     pub(super) fn over_steps(self, input: Flow) -> Result<Flow, Unfit> {
         let [steps, features] = input.sequence()?;
         holds(self.kernel[1])?;
-        Ok(Flow::Sequence([self.along(1, steps, input)?, features]))
+        Ok(input.slid(self.along(1, steps, input)?, features, self.slides.stride[1]))
     }
 
     /// The same over steps, which are an image of one row.

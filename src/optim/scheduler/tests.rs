@@ -82,18 +82,7 @@ fn planned(keys: &[String], total: u64) -> Result<Plan, String> {
         sample: Some(vec![1]),
         ..DataFacts::default()
     };
-    let facts = Facts {
-        cores: 1,
-        memory: None,
-        bf16: None,
-        data,
-        gpus: None,
-        launched_world: None,
-        local_rank: 0,
-        nodes: 1,
-        mpi: None,
-    };
-    Plan::new(&loaded, &facts, &kinds).map_err(|problems| problems.page(false, 80))
+    Plan::new(&loaded, &Facts::of(data), &kinds).map_err(|problems| problems.page(false, 80))
 }
 
 fn rates(plan: &Plan) -> Vec<Rates> {

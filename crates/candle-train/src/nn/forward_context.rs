@@ -1,5 +1,6 @@
 //! What a forward pass needs beside its input.
 
+use crate::nn::Lengths;
 use crate::ops::BatchGroup;
 use crate::rng::Key;
 use crate::{Convolutions, Precision};
@@ -18,6 +19,8 @@ pub struct ForwardContext {
     /// The other parts of the batch, if batch norms take their statistics over all of them
     /// (`SyncBatchNorm`).
     pub sync_batchnorm: Option<BatchGroup>,
+    /// How long each sample is, where they are padded to one length.
+    pub lengths: Option<Lengths>,
 }
 
 /// Training or evaluation.
@@ -65,6 +68,7 @@ impl ForwardContext {
             convolutions: Convolutions::Fast,
             activation_checkpointing: false,
             sync_batchnorm: None,
+            lengths: None,
         }
     }
 

@@ -6,7 +6,20 @@ use super::value::{Attribute, Value};
 impl Graph {
     /// q (n, t, heads d), k and v (n, s, heads d) -> (n, t, heads d); causal: a step sees only
     /// itself and those before it.
-    pub fn attention(&mut self, [q, k, v]: [&Value; 3], heads: usize, causal: bool) -> Value {
+    pub fn attention(&mut self, operands: [&Value; 3], heads: usize, causal: bool) -> Value {
+        self.attention_within(operands, heads, causal, None)
+    }
+
+    /// [`Graph::attention`] in which the queries of a sample see its first keys only, as many as
+    /// `lengths` (n, 1) says, which is at least one.
+    pub fn attention_within(
+        &mut self,
+        [q, k, v]: [&Value; 3],
+        heads: usize,
+        causal: bool,
+        lengths: Option<&Value>,
+    ) -> Value {
+        let keys = k.dims()[1];
         let width = q.features();
         let q = self.scaled(q, 1.0 / ((width / heads.max(1)) as f64).sqrt());
         let [q, v] = [&q, v].map(|x| {
@@ -20,6 +33,14 @@ impl Graph {
             let hidden = self.hidden_behind(&scores);
             scores = self.add(&scores, &hidden);
         }
+        if let Some((keys, lengths)) = keys.zip(lengths) {
+            // (n, 1, 1, s)
+            let is_seen = self.is_within(keys, lengths);
+            let is_seen = self.unsqueezed(&is_seen, &[1, 2]);
+            let least = self.scalar(f64::from(f32::MIN));
+            let dims = scores.dims().to_vec();
+            scores = self.node("Where", &[&is_seen, &scores, &least], &[], &dims);
+        }
         let shares = self.softmax(&scores);
         let seen = self.matmul(&shares, &v);
         let seen = self.transposed(&seen, &[0, 2, 1, 3]);
@@ -28,9 +49,28 @@ impl Graph {
 
     /// Queries, keys and values side by side, (n, t, 3 width) -> (n, t, width).
     pub fn attention_packed(&mut self, qkv: &Value, heads: usize, causal: bool) -> Value {
+        self.attention_packed_within(qkv, heads, causal, None)
+    }
+
+    /// [`Graph::attention_within`] of such.
+    pub fn attention_packed_within(
+        &mut self,
+        qkv: &Value,
+        heads: usize,
+        causal: bool,
+        lengths: Option<&Value>,
+    ) -> Value {
         let width = qkv.features() / 3;
         let [q, k, v] = [0, 1, 2].map(|i| self.narrowed(qkv, 2, i * width, width));
-        self.attention([&q, &k, &v], heads, causal)
+        self.attention_within([&q, &k, &v], heads, causal, lengths)
+    }
+
+    /// Of each of so many steps, whether it is one of the first `lengths` (n, 1): (n, steps),
+    /// truth values.
+    pub fn is_within(&mut self, steps: usize, lengths: &Value) -> Value {
+        let places: Vec<f32> = (0..steps).map(|place| place as f32).collect();
+        let places = self.floats(&[1, steps], &places);
+        self.node("Less", &[&places, lengths], &[], &[None, Some(steps)])
     }
 
     /// (n, t, heads d) -> (n, t, heads, d)

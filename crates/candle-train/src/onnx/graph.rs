@@ -29,6 +29,8 @@ pub struct Graph {
     /// Values and the same with their channels elsewhere.
     turned: BTreeMap<(String, Layout), Value>,
     longest: usize,
+    /// Of each sample, (n, 1).
+    lengths: Option<Value>,
     /// The first that could not be written.
     blamed: Option<String>,
 }
@@ -42,6 +44,22 @@ impl Graph {
     /// Steps of the longest sequence that it takes.
     pub fn longest(&self) -> usize {
         self.longest
+    }
+
+    /// Says how many steps of each sample are its own, (n, 1), where the others are padding.
+    pub fn measure(&mut self, lengths: Value) {
+        self.lengths = Some(lengths);
+    }
+
+    /// The same, (n, 1), where steps have `stride` of those steps each; none where samples are not
+    /// padded.
+    pub fn lengths(&mut self, stride: usize) -> Option<Value> {
+        let lengths = self.lengths.clone()?;
+        let stride = self.scalar(stride.max(1) as f64);
+        let lengths = self.div(&lengths, &stride);
+        let lengths = self.unary("Ceil", &lengths, &[]);
+        let one = self.scalar(1.0);
+        Some(self.binary("Max", &lengths, &one))
     }
 
     /// Notes that this part could not be written, unless a part of it was blamed before.

@@ -63,7 +63,9 @@ pub use activation::{
     gelu, gelu_tanh, hardsigmoid, hardswish, leaky_relu, mish, relu, relu6, sigmoid, silu, tanh,
 };
 pub use add::add;
-pub use attention::{Attention, attention, attention_packed};
+pub use attention::{
+    Attention, attention, attention_packed, attention_packed_within, attention_within,
+};
 pub use batch_norm::{
     Activation, BatchStatistics, RunningStatistics, batch_norm, batch_norm_running, sync_batch_norm,
 };

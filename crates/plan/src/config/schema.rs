@@ -163,6 +163,10 @@ pub struct Optimizer {
     /// Factor of the learning rate from each layer to the one below.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub layer_decay: Option<f64>,
+    /// After which epochs or steps the next layer is trained as well; absent or "never" = all are
+    /// from the first step on.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gradual_unfreezing: Option<Every>,
     /// Parameters that are treated otherwise.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub groups: Vec<Group>,

@@ -39,6 +39,24 @@ pub struct Facts {
     pub mpi: Option<MpiFacts>,
 }
 
+impl Facts {
+    /// Such data on one machine of which no more is known than that it has a core: no GPU, and no
+    /// launcher. For what plans a run on the spot, such as tests, benches and your own programs.
+    pub fn of(data: DataFacts) -> Self {
+        Self {
+            cores: 1,
+            memory: None,
+            bf16: None,
+            data,
+            gpus: None,
+            launched_world: None,
+            local_rank: 0,
+            nodes: 1,
+            mpi: None,
+        }
+    }
+}
+
 /// Whether an MPI launcher's library can be used.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]

@@ -1,5 +1,7 @@
-//! Which layer a parameter is in, counted from the stem to the head, for learning rates that fall
-//! with the depth (`optimizer.layer_decay`), as timm's `param_groups_layer_decay` counts them.
+//! Which layer a parameter is in, counted from the stem to the head, as timm's
+//! `param_groups_layer_decay` counts them: for learning rates that fall with the depth
+//! (`optimizer.layer_decay`), and for layers that are trained one after another
+//! (`optimizer.gradual_unfreezing`).
 
 use crate::plan::ModelFacts;
 
@@ -8,21 +10,25 @@ pub(super) struct Layers {
     /// Of each parameter, its layer.
     of: Vec<usize>,
     names: Vec<String>,
-    decay: f64,
 }
 
 impl Layers {
-    /// Name and factor of the layer of a parameter.
-    pub(super) fn of(&self, parameter: usize) -> (String, f64) {
+    /// Name of the layer of a parameter, and how many layers are above it.
+    pub(super) fn of(&self, parameter: usize) -> (&str, u32) {
         let layer = self.of[parameter];
-        let above = i32::try_from(self.names.len() - 1 - layer).unwrap_or(i32::MAX);
-        (self.names[layer].clone(), self.decay.powi(above))
+        let above = u32::try_from(self.names.len() - 1 - layer).unwrap_or(u32::MAX);
+        (&self.names[layer], above)
     }
+}
+
+/// The factor of a layer's rate that has so many layers above it.
+pub(super) fn factor(decay: f64, above: u32) -> f64 {
+    decay.powi(i32::try_from(above).unwrap_or(i32::MAX))
 }
 
 /// The layers of `model`: what comes before the first numbered block is the stem, what comes
 /// between blocks and head belongs to the block before it. `None` if there are no numbered blocks.
-pub(super) fn layers(model: &ModelFacts, decay: f64) -> Option<Layers> {
+pub(super) fn layers(model: &ModelFacts) -> Option<Layers> {
     let names: Vec<&str> = model.parameters.iter().map(|(name, _)| name.as_str()).collect();
     let last_block = names.iter().rposition(|name| block(name).is_some())?;
     let is_head = |index: usize, name: &str| {
@@ -43,7 +49,7 @@ pub(super) fn layers(model: &ModelFacts, decay: f64) -> Option<Layers> {
             found.push(layer);
         }
     }
-    Some(Layers { of, names: found, decay })
+    Some(Layers { of, names: found })
 }
 
 /// What stands before the blocks of a stage belongs to the first of them.
@@ -110,9 +116,10 @@ mod tests {
                 head: vec![recorded["head"].as_str().unwrap().to_owned()],
                 ..ModelFacts::default()
             };
-            let layers = layers(&facts, 0.75).unwrap();
+            let layers = layers(&facts).unwrap();
             for (index, entry) in factors.iter().enumerate() {
-                let (layer, factor) = layers.of(index);
+                let (layer, above) = layers.of(index);
+                let factor = factor(0.75, above);
                 let expected = entry[2].as_f64().unwrap();
                 assert!((factor - expected).abs() < 1e-12, "{model} {entry}: {layer} {factor}");
             }

@@ -73,7 +73,7 @@ pub(crate) fn decide(
         input: input.to_vec(),
         target: data.target.clone(),
         one_hot: data.one_hot.clone(),
-        layers: graph::decide(loaded, input, &data.target, outputs, kinds)?,
+        layers: graph::decide(loaded, input, data, outputs, kinds)?,
         pretrained: asked.pretrained.clone(),
         pretrained_checkpoint: loaded.pretrained.clone(),
         except_head: asked.strict == Strict::ExceptHead,

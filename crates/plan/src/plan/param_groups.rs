@@ -4,8 +4,9 @@
 use serde::{Deserialize, Serialize};
 
 use crate::config::schema::{Group, NoDecay};
+use crate::config::values::Every;
 use crate::config::{Loaded, Problem, closest};
-use crate::plan::layer_decay::{Layers, layers};
+use crate::plan::layer_decay::{Layers, factor, layers};
 use crate::plan::{ModelFacts, OptimizerPlan};
 
 /// Parameters that the optimizer treats alike.
@@ -62,19 +63,21 @@ pub(crate) fn decide(
 ) -> Result<OptimizerPlan, Vec<Problem>> {
     let asked = &loaded.experiment.optimizer;
     let is_plain = asked.groups.is_empty() && asked.no_decay.is_empty();
-    if is_plain && asked.layer_decay.is_none() && optimizer.matrices.is_none() {
+    let interval = asked.gradual_unfreezing.and_then(|every| match every {
+        Every::Never => None,
+        Every::Epochs(n) => Some(n.saturating_mul(steps_per_epoch)),
+        Every::Steps(n) => Some(n),
+    });
+    let by_layers = asked.layer_decay.is_some() || interval.is_some();
+    if is_plain && !by_layers && optimizer.matrices.is_none() {
         return Ok(optimizer);
     }
     let problems = unmatched(loaded, model);
     if !problems.is_empty() {
         return Err(problems);
     }
-    let layers = match asked.layer_decay.map(|decay| layers(model, decay)) {
-        None => None,
-        Some(Some(layers)) => Some(layers),
-        Some(None) => return Err(vec![unlayered(loaded)]),
-    };
-    let asking = Asking { loaded, model, layers, steps_per_epoch, plan: &optimizer };
+    let layers = by_layers.then(|| layers(model).ok_or_else(|| unlayered(loaded))).transpose()?;
+    let asking = Asking { loaded, model, layers, interval, steps_per_epoch, plan: &optimizer };
     let (mut groups, mut group_of) = (Vec::<ParameterGroup>::new(), Vec::new());
     for (index, (_, shape)) in model.parameters.iter().enumerate() {
         let group = asking.group(index);
@@ -105,6 +108,8 @@ struct Asking<'a> {
     loaded: &'a Loaded,
     model: &'a ModelFacts,
     layers: Option<Layers>,
+    /// Steps after which the next layer is trained as well.
+    interval: Option<u64>,
     steps_per_epoch: u64,
     plan: &'a OptimizerPlan,
 }
@@ -119,10 +124,13 @@ impl Asking<'_> {
         let decay = if exempt { 0.0 } else { self.plan.weight_decay };
         let steps = |epochs: u64| epochs.saturating_mul(self.steps_per_epoch);
         let frozen = own.is_some_and(|group| group.frozen == Some(true));
+        let start = own.and_then(|group| group.unfreeze_at_epoch).map(steps);
+        let turn =
+            layer.zip(self.interval).map(|((_, above), n)| n.saturating_mul(u64::from(above)));
         let end = own.and_then(|group| group.freeze_at_epoch).map(steps);
         let own_decay = own.and_then(|group| group.weight_decay);
         let pattern = own.map(|group| group.pattern.clone());
-        let names = [pattern, layer.as_ref().map(|(name, _)| name.clone())];
+        let names = [pattern, layer.map(|(name, _)| name.to_owned())];
         let mut names: Vec<String> = names.into_iter().flatten().collect();
         let matrices = self.plan.matrices.as_ref();
         let is_matrix = matrices.is_some_and(|matrices| matrices.holds(name, shape, self.model));
@@ -135,10 +143,10 @@ impl Asking<'_> {
         ParameterGroup {
             name: if is_exempt && !frozen { name + ", no decay" } else { name },
             lr_factor: own.and_then(|group| group.lr_factor).unwrap_or(1.0)
-                * layer.map_or(1.0, |(_, factor)| factor)
+                * layer.zip(asked.layer_decay).map_or(1.0, |((_, above), by)| factor(by, above))
                 * by_shape,
             weight_decay: if frozen { 0.0 } else { own_decay.unwrap_or(decay) },
-            unfreezes_at: own.and_then(|group| group.unfreeze_at_epoch).map_or(0, steps),
+            unfreezes_at: if frozen { 0 } else { start.or(turn).unwrap_or(0) },
             freezes_at: if frozen { Some(0) } else { end },
             is_matrix,
             n_state: 0,
@@ -238,13 +246,21 @@ fn without_matrices(loaded: &Loaded) -> Problem {
     loaded.problem("optimizer.name", what).help("choose `adamw`, by which all else would move")
 }
 
-fn unlayered(loaded: &Loaded) -> Problem {
-    let name = &loaded.experiment.model.name;
-    let what =
-        format!("`{name}` has no numbered layers, such as `blocks.0`, by which a rate could fall");
-    loaded
-        .problem("optimizer.layer_decay", what)
-        .help("use `[[optimizer.groups]]` with `lr_factor`")
+/// Of a model without blocks, for each key that needs them.
+fn unlayered(loaded: &Loaded) -> Vec<Problem> {
+    let (name, asked) = (&loaded.experiment.model.name, &loaded.experiment.optimizer);
+    let of = |key: &str, why: &str, instead: &str| {
+        let what = format!("`{name}` has no numbered layers, such as `blocks.0`, {why}");
+        loaded.problem(key, what).help(format!("use `[[optimizer.groups]]` with `{instead}`"))
+    };
+    let decay = asked
+        .layer_decay
+        .map(|_| of("optimizer.layer_decay", "by which a rate could fall", "lr_factor"));
+    let gradual = asked.gradual_unfreezing.map(|_| {
+        let key = "optimizer.gradual_unfreezing";
+        of(key, "to train one after another", "unfreeze_at_epoch")
+    });
+    decay.into_iter().chain(gradual).collect()
 }
 
 /// Whether a parameter's name is that of a pattern: a module's name stands for all that is in it,

@@ -7,7 +7,8 @@ use crate::config::{Loaded, Source, leaves};
 use crate::plan::arithmetic::shown;
 use crate::plan::batch::counted;
 use crate::plan::{
-    BackendPlan, Cadence, Facts, Memory, Mode, ParameterGroup, Plan, Precision, Sharding, graph,
+    BackendPlan, Cadence, Facts, LengthPlan, Memory, Mode, ParameterGroup, Plan, Precision,
+    Sharding, graph,
 };
 use crate::terminal::wrapped;
 
@@ -98,7 +99,6 @@ fn groups(plan: &Plan) -> String {
         return String::new();
     }
     let head = ["group", "trained", "tensors", "parameters", "lr", "weight decay"];
-    let per_epoch = plan.length.steps_per_epoch.max(1);
     let row = |group: &ParameterGroup| {
         let lr = plan.optimizer.lr * group.lr_factor;
         let numbers = if group.is_ever_trained() {
@@ -109,19 +109,25 @@ fn groups(plan: &Plan) -> String {
         let [lr, decay] = numbers;
         let counts = [thousands(group.n_tensors), thousands(group.n_parameters)];
         let [tensors, parameters] = counts;
-        [group.name.clone(), trained(group, per_epoch), tensors, parameters, lr, decay]
+        [group.name.clone(), trained(group, &plan.length), tensors, parameters, lr, decay]
     };
     let rows: Vec<[String; 6]> =
         std::iter::once(head.map(str::to_owned)).chain(groups.iter().map(row)).collect();
     columns(&rows, 2)
 }
 
-/// "always", "never", "after 3 epochs", "for 10 epochs"
-fn trained(group: &ParameterGroup, per_epoch: u64) -> String {
-    let epochs = |steps: u64| counted(steps / per_epoch, "epoch", "epochs");
+/// "always", "never", "after 3 epochs", "for 10 epochs", "after 40 steps, not reached"
+fn trained(group: &ParameterGroup, length: &LengthPlan) -> String {
+    let per_epoch = length.steps_per_epoch.max(1);
+    let epochs = |steps: u64| match steps % per_epoch {
+        0 => counted(steps / per_epoch, "epoch", "epochs"),
+        _ => counted(steps, "step", "steps"),
+    };
+    let is_too_late = group.unfreezes_at >= length.total_steps;
     match (group.unfreezes_at, group.freezes_at) {
         _ if !group.is_ever_trained() => "never".to_owned(),
         (0, None) => "always".to_owned(),
+        (start, _) if is_too_late => format!("after {}, not reached", epochs(start)),
         (start, None) => format!("after {}", epochs(start)),
         (0, Some(end)) => format!("for {}", epochs(end)),
         (start, Some(end)) => format!("after {}, until {}", epochs(start), end / per_epoch),

@@ -107,17 +107,7 @@ fn animals() -> Facts {
         sample: None,
         ..DataFacts::default()
     };
-    Facts {
-        cores: 8,
-        memory: None,
-        bf16: Some(Bf16Instructions::Amx),
-        data,
-        gpus: None,
-        launched_world: None,
-        local_rank: 0,
-        nodes: 1,
-        mpi: None,
-    }
+    Facts { cores: 8, bf16: Some(Bf16Instructions::Amx), ..Facts::of(data) }
 }
 
 fn digits() -> Facts {
@@ -132,17 +122,7 @@ fn digits() -> Facts {
         sample: Some(vec![1, 28, 28]),
         ..DataFacts::default()
     };
-    Facts {
-        cores: 8,
-        memory: None,
-        bf16: None,
-        data,
-        gpus: None,
-        launched_world: None,
-        local_rank: 0,
-        nodes: 1,
-        mpi: None,
-    }
+    Facts { cores: 8, ..Facts::of(data) }
 }
 
 fn prices() -> Facts {
@@ -158,7 +138,7 @@ fn prices() -> Facts {
         sample: Some(vec![13]),
         ..DataFacts::default()
     };
-    Facts { cores: 2, data, ..digits() }
+    Facts { cores: 2, ..Facts::of(data) }
 }
 
 /// A model of two linear layers and a norm.

@@ -47,12 +47,27 @@ pub struct Attention {
 ///
 /// Shapes that do not fit, a width that the heads do not divide, a probability outside [0, 1].
 pub fn attention(q: &Tensor, k: &Tensor, v: &Tensor, attention: Attention) -> Result<Tensor> {
+    attention_within([q, k, v], attention, None)
+}
+
+/// [`attention`] in which the queries of sample i see its first `lengths[i]` keys only, as with a
+/// `key_padding_mask` of `torch.nn.MultiheadAttention` that hides the others. With lengths, it has
+/// no kernels for GPUs.
+///
+/// # Errors
+///
+/// As [`attention`], or a length for which there are no keys.
+pub fn attention_within(
+    [q, k, v]: [&Tensor; 3],
+    attention: Attention,
+    lengths: Option<&[usize]>,
+) -> Result<Tensor> {
     let ((b, t, w), (k_b, s, k_w)) = (q.dims3()?, k.dims3()?);
     if (k_b, k_w) != (b, w) || v.dims() != k.dims() {
         bail!("queries {:?}, keys {:?} and values {:?}", q.dims(), k.dims(), v.dims());
     }
     let op = Heads::new(attention, Sizes { b, t, s, w }, [q, k, v].iter().any(|x| x.track_op()))?;
-    chain::apply([q, k, v], Apart(op))
+    chain::apply([q, k, v], Apart(op.within(lengths)?))
 }
 
 /// [`attention`] of queries, keys and values that lie side by side: qkv (b, t, 3 w) -> (b, t, w).
@@ -61,12 +76,25 @@ pub fn attention(q: &Tensor, k: &Tensor, v: &Tensor, attention: Attention) -> Re
 ///
 /// As [`attention`].
 pub fn attention_packed(qkv: &Tensor, attention: Attention) -> Result<Tensor> {
+    attention_packed_within(qkv, attention, None)
+}
+
+/// [`attention_within`] of queries, keys and values that lie side by side.
+///
+/// # Errors
+///
+/// As [`attention_within`].
+pub fn attention_packed_within(
+    qkv: &Tensor,
+    attention: Attention,
+    lengths: Option<&[usize]>,
+) -> Result<Tensor> {
     let (b, t, columns) = qkv.dims3()?;
     if columns % 3 != 0 {
         bail!("queries, keys and values in {columns} columns");
     }
     let op = Heads::new(attention, Sizes { b, t, s: t, w: columns / 3 }, qkv.track_op())?;
-    chain::apply([qkv], Packed(op))
+    chain::apply([qkv], Packed(op.within(lengths)?))
 }
 
 /// Batch, queries, keys and width.
@@ -81,6 +109,8 @@ struct Sizes {
 struct Heads {
     attention: Attention,
     sizes: Sizes,
+    /// Keys that the queries of each sample see; all of them if it is empty.
+    lengths: Vec<usize>,
     /// Of each (batch, head, query), the logarithm of the sum of exponentials.
     log_sums: Option<Kept<Vec<f32>>>,
 }
@@ -106,7 +136,18 @@ impl Heads {
             bail!("a dropout probability of {p}");
         }
         add_multiplications(2 * sizes.b * sizes.t * sizes.s * sizes.w);
-        Ok(Self { attention, sizes, log_sums: tracked.then(Kept::default) })
+        let log_sums = tracked.then(Kept::default);
+        Ok(Self { attention, sizes, lengths: Vec::new(), log_sums })
+    }
+
+    /// The same over the first keys of each sample.
+    fn within(self, lengths: Option<&[usize]>) -> Result<Self> {
+        let Sizes { b, s, .. } = self.sizes;
+        let Some(lengths) = lengths else { return Ok(self) };
+        if lengths.len() != b || lengths.iter().any(|length| !(1..=s).contains(length)) {
+            bail!("{b} samples of {s} keys, of which {lengths:?} are seen");
+        }
+        Ok(Self { lengths: lengths.to_vec(), ..self })
     }
 
     fn head_width(&self) -> usize {
@@ -115,6 +156,7 @@ impl Heads {
 
     fn head<'a>(&self, index: usize, [q, k, v]: [Operand<'a>; 3]) -> Head<'a> {
         let (heads, d) = (self.attention.heads, self.head_width());
+        let seen = self.lengths.get(index / heads).copied();
         let rows = |x: Operand<'a>| HeadRows {
             values: x
                 .values
@@ -127,8 +169,8 @@ impl Heads {
         };
         Head {
             q: rows(q),
-            k: rows(k),
-            v: rows(v),
+            k: HeadRows { length: seen.unwrap_or(k.length), ..rows(k) },
+            v: HeadRows { length: seen.unwrap_or(v.length), ..rows(v) },
             causal: self.attention.causal,
             dropout: self.attention.dropout.map(|(probability, key)| Dropout {
                 probability,

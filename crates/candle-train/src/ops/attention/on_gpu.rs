@@ -1,16 +1,19 @@
 //! Attention on a GPU: which columns of which tensors the operands are.
 
-use candle_core::{CudaStorage, DType, Result, Shape, Tensor};
+use candle_core::{CudaStorage, DType, Result, Shape, Tensor, bail};
 
 use super::{Apart, Heads, Packed, Sizes};
 use crate::ops::cuda::{self, Address, Attend, Gpu, Half, Mask, Operand};
 use crate::ops::operation::{Gradients, OnGpu};
 
 impl Heads {
-    fn on_gpu<'a>(&self, gpu: &'a Gpu) -> Attend<'a> {
+    fn on_gpu<'a>(&self, gpu: &'a Gpu) -> Result<Attend<'a>> {
+        if !self.lengths.is_empty() {
+            bail!("attention within lengths has no kernel for GPUs");
+        }
         let Sizes { b, t, s, .. } = self.sizes;
         let attention = self.attention;
-        Attend {
+        Ok(Attend {
             gpu,
             dtype: Half::of(attention.precision),
             b,
@@ -20,7 +23,7 @@ impl Heads {
             s,
             causal: attention.causal,
             mask: attention.dropout.map(|(p, key)| Mask::new(p, key)),
-        }
+        })
     }
 
     fn apart_on_gpu(&self, [q, k, v]: [Address; 3]) -> [Operand; 3] {
@@ -49,7 +52,7 @@ impl Heads {
         let Sizes { t, w, .. } = self.sizes;
         let values = cuda::of_tensor(dy)?;
         let incoming = Operand { values, length: t, columns: w, first: 0 };
-        self.on_gpu(gpu).backward(operands, incoming, out)
+        self.on_gpu(gpu)?.backward(operands, incoming, out)
     }
 }
 
@@ -57,7 +60,7 @@ impl OnGpu for Apart {
     fn forward_on(&self, gpu: &Gpu, operands: [&Tensor; 3]) -> Result<(CudaStorage, Shape)> {
         let [q, k, v] = operands.map(cuda::of_tensor);
         let operands = self.0.apart_on_gpu([q?, k?, v?]);
-        Ok((self.0.on_gpu(gpu).forward(operands)?, self.0.shape()))
+        Ok((self.0.on_gpu(gpu)?.forward(operands)?, self.0.shape()))
     }
 
     fn backward_on(
@@ -81,7 +84,7 @@ impl OnGpu for Apart {
 impl OnGpu for Packed {
     fn forward_on(&self, gpu: &Gpu, [qkv]: [&Tensor; 1]) -> Result<(CudaStorage, Shape)> {
         let operands = self.0.packed_on_gpu(cuda::of_tensor(qkv)?);
-        Ok((self.0.on_gpu(gpu).forward(operands)?, self.0.shape()))
+        Ok((self.0.on_gpu(gpu)?.forward(operands)?, self.0.shape()))
     }
 
     fn backward_on(

@@ -9,15 +9,16 @@ fn plain(heads: usize, causal: bool) -> Attention {
     Attention { heads, causal, dropout: None, precision: Precision::Fp32 }
 }
 
-/// q (b, t, w), k and v (b, s, w).
-fn slow(v: &[Vec<f64>], sizes: Sizes, attention: Attention) -> Vec<f64> {
+/// q (b, t, w), k and v (b, s, w), of which the queries of each sample see the first `lengths`.
+fn slow(v: &[Vec<f64>], sizes: Sizes, attention: Attention, lengths: &[usize]) -> Vec<f64> {
     let Sizes { b, t, s, w } = sizes;
     let d = w / attention.heads;
     let mut y = vec![0.0; b * t * w];
     for (batch, head, query) in (0..b * attention.heads * t)
         .map(|i| (i / (attention.heads * t), i / t % attention.heads, i % t))
     {
-        let seen = if attention.causal { (query + 1).min(s) } else { s };
+        let keys = lengths.get(batch).copied().unwrap_or(s);
+        let seen = if attention.causal { (query + 1).min(keys) } else { keys };
         let at = |length: usize, row: usize, j: usize| (batch * length + row) * w + head * d + j;
         let score = |key: usize| -> f64 {
             let products = (0..d).map(|j| v[0][at(t, query, j)] * v[1][at(s, key, j)]);
@@ -45,9 +46,33 @@ fn check(sizes: Sizes, kind: Attention) {
     check_gradients(
         &[&[b, t, w], &[b, s, w], &[b, s, w]],
         |x| attention(&x[0], &x[1], &x[2], kind),
-        |v| slow(v, sizes, kind),
+        |v| slow(v, sizes, kind, &[]),
         1e-5,
     );
+}
+
+#[test]
+fn keys_beyond_a_samples_length_are_seen_by_none_of_its_queries() {
+    let dropout = Some((0.4, Key::new(1, Purpose::Dropout, 2, 3)));
+    for (t, s) in [(5, 5), (70, 70), (3, 9)] {
+        for kind in [plain(2, false), plain(2, true), Attention { dropout, ..plain(2, false) }] {
+            let (sizes, lengths) = (Sizes { b: 3, t, s, w: 4 }, [2, s, 1]);
+            check_gradients(
+                &[&[3, t, 4], &[3, s, 4], &[3, s, 4]],
+                |x| attention_within([&x[0], &x[1], &x[2]], kind, Some(&lengths)),
+                |v| slow(v, sizes, kind, &lengths),
+                1e-5,
+            );
+        }
+    }
+}
+
+#[test]
+fn lengths_that_leave_no_key_or_more_than_there_are_are_refused() {
+    let x = tensor(vec![0.0; 24], (2, 4, 3)).unwrap();
+    for lengths in [&[4, 0][..], &[4, 5], &[4]] {
+        assert!(attention_packed_within(&x, plain(1, false), Some(lengths)).is_err());
+    }
 }
 
 #[test]
@@ -155,7 +180,7 @@ proptest! {
             let x = x.flatten_all().unwrap().to_vec1::<f32>().unwrap();
             x.into_iter().map(f64::from).collect::<Vec<_>>()
         });
-        let exact = slow(&exact, Sizes { b: 1, t, s, w }, kind);
+        let exact = slow(&exact, Sizes { b: 1, t, s, w }, kind, &[]);
         let y = attention(&q, &k, &v, kind).unwrap().flatten_all().unwrap().to_vec1::<f32>().unwrap();
         let worst = y.iter().zip(&exact).map(|(y, e)| (f64::from(*y) - e).abs()).fold(0.0, f64::max);
         println!("attention: max error {worst:.1e} at (t {t}, s {s}, heads {heads}, d {d})");

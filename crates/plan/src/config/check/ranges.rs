@@ -108,6 +108,12 @@ const WHOLES: &[Whole] = &[
     ),
     ("lr_scaling.base_batch_size", |e| Some(e.lr_scaling.base_batch_size.into()), 1, MAX_SAMPLES),
     ("swa.start", |e| e.swa.start.and_then(count), 0, MAX_STEPS),
+    (
+        "optimizer.gradual_unfreezing",
+        |e| e.optimizer.gradual_unfreezing.and_then(count),
+        1,
+        MAX_STEPS,
+    ),
     ("swa.every", |e| e.swa.every.and_then(count), 1, MAX_STEPS),
     ("lookahead.k", |e| e.lookahead.k, 1, MAX_STEPS),
     ("swa.anneal_epochs", |e| e.swa.anneal_epochs, 0, 1 << 24),

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use crate::config::kind::Choice;
 use crate::config::schema::Model;
 use crate::config::{Loaded, Problem};
-use crate::plan::{KindFacts, Unfit};
+use crate::plan::{DataFacts, KindFacts, Unfit};
 pub use shape::Flow;
 pub use table::rows;
 
@@ -62,7 +62,7 @@ impl From<Unfit> for LayerMisfit {
 pub(super) fn decide(
     loaded: &Loaded,
     input: &[usize],
-    target: &[usize],
+    data: &DataFacts,
     outputs: usize,
     kinds: &dyn KindFacts,
 ) -> Result<Vec<LayerPlan>, Problem> {
@@ -72,7 +72,8 @@ pub(super) fn decide(
         let what = "is missing: `graph` is made of layers";
         return Err(loaded.problem_at("model.layers", "model.name", what).help(help));
     }
-    let Some(start) = Flow::of(input, target).filter(|_| name == "graph") else {
+    let (modality, target) = (data.source.modality, &data.target[..]);
+    let Some(start) = Flow::of(modality, input, target).filter(|_| name == "graph") else {
         return Ok(Vec::new());
     };
     let plans = kinds.layers(layers, start, outputs).map_err(|misfit| problem(loaded, misfit))?;

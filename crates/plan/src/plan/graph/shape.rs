@@ -4,7 +4,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use crate::plan::Unfit;
+use crate::plan::{Modality, Unfit};
 
 /// One sample between two layers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -14,6 +14,9 @@ pub enum Flow {
     Image([usize; 3]),
     /// Steps, features.
     Sequence([usize; 2]),
+    /// The same of recordings, which are padded to one length, with the frames from one step to the
+    /// next: what a recording's length is counted in.
+    Padded([usize; 3]),
     /// Features.
     Vector(usize),
     /// Steps, each a token.
@@ -22,9 +25,12 @@ pub enum Flow {
 
 impl Flow {
     /// A sample of shape `input` whose target has shape `target`: with a target per element it is a
-    /// text.
-    pub(super) fn of(input: &[usize], target: &[usize]) -> Option<Self> {
+    /// text. Of speech, it is the frames without the row that says how many there are.
+    pub(super) fn of(modality: Modality, input: &[usize], target: &[usize]) -> Option<Self> {
         Some(match *input {
+            [_, rows, bands] if modality == Modality::Speech => {
+                Self::Padded([rows.saturating_sub(1), bands, 1])
+            }
             [channels, height, width] => Self::Image([channels, height, width]),
             [steps, features] => Self::Sequence([steps, features]),
             [steps] if *target == [steps] => Self::Tokens(steps),
@@ -46,6 +52,7 @@ impl Flow {
         match self {
             Self::Image([features, ..])
             | Self::Sequence([_, features])
+            | Self::Padded([_, features, _])
             | Self::Vector(features) => Some(features),
             Self::Tokens(_) => None,
         }
@@ -57,7 +64,28 @@ impl Flow {
         match self {
             Self::Image([_, height, width]) => Self::Image([features, height, width]),
             Self::Sequence([steps, _]) | Self::Tokens(steps) => Self::Sequence([steps, features]),
+            Self::Padded([steps, _, stride]) => Self::Padded([steps, features, stride]),
             Self::Vector(_) => Self::Vector(features),
+        }
+    }
+
+    /// A sequence after a window slid over it; of one that is padded, it is known which steps are
+    /// padding where the window keeps to the stride.
+    #[must_use]
+    pub fn slid(self, steps: usize, features: usize, stride: usize) -> Self {
+        match self {
+            Self::Padded([before, _, frames]) if steps == before.div_ceil(stride.max(1)) => {
+                Self::Padded([steps, features, frames * stride])
+            }
+            _ => Self::Sequence([steps, features]),
+        }
+    }
+
+    /// The frames from one step to the next, if steps beyond a sample's own length are padding.
+    pub fn padded(self) -> Option<usize> {
+        match self {
+            Self::Padded([_, _, frames]) => Some(frames),
+            _ => None,
         }
     }
 
@@ -65,7 +93,7 @@ impl Flow {
     pub fn rows(self) -> usize {
         match self {
             Self::Image([_, height, width]) => height * width,
-            Self::Sequence([steps, _]) | Self::Tokens(steps) => steps,
+            Self::Sequence([steps, _]) | Self::Padded([steps, ..]) | Self::Tokens(steps) => steps,
             Self::Vector(_) => 1,
         }
     }
@@ -90,6 +118,7 @@ impl Flow {
     pub fn sequence(self) -> Result<[usize; 2], Unfit> {
         match self {
             Self::Sequence(sides) => Ok(sides),
+            Self::Padded([steps, features, _]) => Ok([steps, features]),
             _ => Err(self.is_no("a sequence")),
         }
     }
@@ -118,7 +147,7 @@ impl Flow {
     pub fn in_words(self) -> String {
         match self {
             Self::Image(_) => format!("an image of {self}"),
-            Self::Sequence([steps, features]) => {
+            Self::Sequence([steps, features]) | Self::Padded([steps, features, _]) => {
                 format!("a sequence of {steps} steps with {features} features")
             }
             Self::Vector(features) => format!("a vector of {features}"),
@@ -131,7 +160,9 @@ impl fmt::Display for Flow {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Image([channels, height, width]) => write!(f, "{channels}x{height}x{width}"),
-            Self::Sequence([steps, features]) => write!(f, "{steps}x{features}"),
+            Self::Sequence([steps, features]) | Self::Padded([steps, features, _]) => {
+                write!(f, "{steps}x{features}")
+            }
             Self::Vector(length) | Self::Tokens(length) => write!(f, "{length}"),
         }
     }

@@ -78,6 +78,58 @@ fn a_pattern_that_matches_nothing_is_drawn_with_the_nearest_name() {
     insta::assert_snapshot!("unmatched", problems.page(false, 80));
 }
 
+/// A stem, two blocks, a norm and a head.
+fn in_blocks(model: &ModelPlan) -> Result<ModelFacts, String> {
+    let names = ["stem.0.weight", "blocks.0.weight", "blocks.1.weight", "norm.weight", "fc.weight"];
+    let parameters = names.map(|name| (name.to_owned(), vec![4])).into();
+    describe(model).map(|facts| ModelFacts { parameters, head: vec!["fc.".to_owned()], ..facts })
+}
+
+/// Of each parameter, the epochs before it is trained, and whether it is at all.
+fn starts(text: &str, changes: &[&str]) -> Vec<(f64, bool)> {
+    let plan = Plan::new(&read(text, changes), &animals(), &in_blocks).unwrap();
+    let epoch = plan.length.steps_per_epoch as f64;
+    let group = |index| plan.optimizer.group(index).unwrap();
+    let start = |index| (group(index).unfreezes_at as f64 / epoch, group(index).is_ever_trained());
+    (0..5).map(start).collect()
+}
+
+#[test]
+fn layers_are_unfrozen_one_by_one_from_the_head_down() {
+    let gradual = ["optimizer.gradual_unfreezing=2 epochs"];
+    let trained = |starts: [f64; 5]| starts.map(|start| (start, true)).to_vec();
+    assert_eq!(starts(ANIMALS, &gradual), trained([6.0, 4.0, 2.0, 2.0, 0.0]));
+    let never = ["optimizer.gradual_unfreezing=never", "optimizer.layer_decay=0.5"];
+    assert_eq!(starts(ANIMALS, &never), trained([0.0; 5]));
+    let own = with(
+        "[[optimizer.groups]]\nmatch = \"stem\"\nunfreeze_at_epoch = 1\n\
+         [[optimizer.groups]]\nmatch = \"blocks.0\"\nfrozen = true\n\
+         [[optimizer.groups]]\nmatch = \"norm\"\nlr_factor = 0.1\n",
+    );
+    let expected = [(1.0, true), (0.0, false), (2.0, true), (2.0, true), (0.0, true)];
+    assert_eq!(starts(&own, &gradual), expected);
+}
+
+#[test]
+fn the_page_says_when_each_layer_is_unfrozen() {
+    let check = |changes: &[&str], expected: [[&str; 2]; 4]| {
+        let loaded = read(ANIMALS, changes);
+        let plan = Plan::new(&loaded, &animals(), &in_blocks).unwrap();
+        let page = page(&plan, &loaded, &animals(), &costs(&plan, None));
+        for [layer, trained] in expected {
+            let is_row = |line: &str| line.starts_with(layer) && line.contains(trained);
+            assert!(page.lines().any(is_row), "{layer} {trained}: {page}");
+        }
+    };
+    let short = ["optimizer.gradual_unfreezing=1 epoch", "train.epochs=3", "~scheduler.warmup"];
+    let late = ["stem", " after 3 epochs, not reached "];
+    let blocks = [["blocks.0", " after 2 epochs "], ["blocks.1", " after 1 epoch "]];
+    check(&short, [late, blocks[0], blocks[1], ["head", " always "]]);
+    let blocks = [["blocks.0", " after 14 steps "], ["blocks.1", " after 7 steps "]];
+    let steps = [["stem", " after 21 steps "], blocks[0], blocks[1], ["head", " always "]];
+    check(&["optimizer.gradual_unfreezing=7 steps"], steps);
+}
+
 #[test]
 fn groups_that_cannot_be_are_refused() {
     let one = |keys: &str| told(&with(&format!("[[optimizer.groups]]\n{keys}")), &[], &animals());
@@ -100,5 +152,10 @@ fn groups_that_cannot_be_are_refused() {
         told(ANIMALS, &["optimizer.layer_decay=0.75"], &animals()),
         ["`optimizer.layer_decay`: `resnet18` has no numbered layers, such as `blocks.0`, by \
           which a rate could fall (use `[[optimizer.groups]]` with `lr_factor`)"]
+    );
+    assert_eq!(
+        told(ANIMALS, &["optimizer.gradual_unfreezing=1 epoch"], &animals()),
+        ["`optimizer.gradual_unfreezing`: `resnet18` has no numbered layers, such as `blocks.0`, \
+          to train one after another (use `[[optimizer.groups]]` with `unfreeze_at_epoch`)"]
     );
 }
