@@ -65,6 +65,17 @@ fuzz target="all" seconds="60":
         -max_len=16384 -timeout=20 -rss_limit_mb=3000 -artifact_prefix="target/fuzz/$name-" -print_final_stats=1
     done
 
+# The tests `gpu_` over a stand-in for CUDA: without a GPU, a toolkit or CUDA's libraries. `just cuda-standin gpu_rows` runs some.
+[group('check')]
+cuda-standin *tests="gpu_":
+    #!/usr/bin/env bash
+    set -euo pipefail
+    tests/cuda_standin/build.sh target/cuda_standin
+    export PATH="$PWD/.ci/fake-cuda:$PATH" CUDA_COMPUTE_CAP=80 CUDARC_CUDA_VERSION=13000
+    cargo test --locked --features cuda --no-run
+    export LD_LIBRARY_PATH="$PWD/target/cuda_standin${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}" DDPRUN_STANDIN_CARDS=2
+    cargo test --locked --features cuda --lib --test gpu -- --nocapture {{tests}}
+
 # The import rule alone: a module uses only modules declared above it in `src/lib.rs`.
 [group('check')]
 layering:

@@ -49,6 +49,7 @@ Context* current() { return in_thread; }
 
 API int cuInit(unsigned) {
     if (visible().empty()) return NO_DEVICE;
+    if (!initialized) report_segfaults();
     initialized = true;
     return SUCCESS;
 }

@@ -37,9 +37,7 @@ std::shared_ptr<Mark> mark_of(Event* event) {
 // Memory that a graph's nodes name must still be what it was.
 int check_borrowed(const Graph& graph) {
     for (const Allocation& borrowed : graph.borrowed) {
-        Allocation found;
-        bool is_there = usable(borrowed.address, borrowed.bytes, "a graph", &found);
-        if (!is_there || found.serial != borrowed.serial) return refuse(INVALID_VALUE, "a graph works with memory that was freed");
+        if (!is_allocated(borrowed)) return refuse(INVALID_VALUE, "a graph works with memory that was freed");
     }
     return SUCCESS;
 }
@@ -162,7 +160,7 @@ API int cuStreamEndCapture(void* handle, Graph** made) {
     auto free_memory = [](Graph* old) {
         for (Allocation& own : old->memory) {
             Allocation gone;
-            if (usable(own.address, 0, "a graph's memory", &gone) && gone.serial == own.serial) forget(own.address, &gone);
+            if (is_allocated(own)) forget(own.address, &gone);
             recycle(own);
         }
         delete old;

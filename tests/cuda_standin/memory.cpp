@@ -128,6 +128,8 @@ int forget(Address address, Allocation* gone) {
     if (found == allocations().end()) return refuse(INVALID_VALUE, "0x%lx is freed, and is no allocation (any more)", address);
     *gone = found->second;
     allocations().erase(found);
+    // As the driver counts: what comes later in the stream may have it.
+    if (!gone->graph) cards[gone->card].usage.used -= gone->bytes;
     return SUCCESS;
 }
 
@@ -142,7 +144,13 @@ void recycle(const Allocation& allocation) {
     std::lock_guard guard(lock);
     Card& card = cards[allocation.card];
     give_back(card, allocation.address, room(allocation.bytes));
-    (allocation.graph ? card.usage.graphs : card.usage.used) -= allocation.bytes;
+    if (allocation.graph) card.usage.graphs -= allocation.bytes;
+}
+
+bool is_allocated(const Allocation& allocation) {
+    std::lock_guard guard(lock);
+    auto found = allocations().find(allocation.address);
+    return found != allocations().end() && found->second.serial == allocation.serial;
 }
 
 bool usable(Address address, size_t bytes, const char* what, Allocation* found) {

@@ -38,6 +38,10 @@ __attribute__((format(printf, 1, 2))) void fault(const char* format, ...);
 // 0, or what a fault has left.
 int faulted();
 
+// segfault.cpp: what this thread works on, for the report of a fault of memory.
+void works_on(const char* name);
+void report_segfaults();
+
 // A number of the environment.
 long setting(const char* name, long otherwise);
 
@@ -64,6 +68,7 @@ int allocate(int card, size_t bytes, Graph* graph, Allocation* made);
 int forget(Address address, Allocation* gone);
 void poison(const Allocation& allocation);
 void recycle(const Allocation& allocation);
+bool is_allocated(const Allocation& allocation);
 // Whether `bytes` from `address` on lie in memory that was allocated and not freed; says so if not.
 bool usable(Address address, size_t bytes, const char* what, Allocation* found = nullptr);
 

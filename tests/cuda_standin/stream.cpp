@@ -54,6 +54,7 @@ void work_through(Stream* stream) {
             stream->queue.pop_front();
         }
         be_late(work, draws);
+        works_on(work.name.c_str());
         if (!faulted() || work.name == "event") work.run();
         {
             std::lock_guard guard(stream->lock);
