@@ -73,7 +73,7 @@ cuda-standin *tests="gpu_":
     tests/cuda_standin/build.sh target/cuda_standin
     export PATH="$PWD/.ci/fake-cuda:$PATH" CUDA_COMPUTE_CAP=80 CUDARC_CUDA_VERSION=13000
     cargo test --locked --features cuda --no-run
-    export LD_LIBRARY_PATH="$PWD/target/cuda_standin${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}" DDPRUN_STANDIN_CARDS=2
+    export LD_LIBRARY_PATH="$PWD/target/cuda_standin${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}" CUDA_STANDIN_CARDS=2
     cargo test --locked --features cuda --lib --test gpu -- --nocapture {{tests}}
 
 # The import rule alone: a module uses only modules declared above it in `src/lib.rs`.

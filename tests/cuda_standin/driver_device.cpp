@@ -20,7 +20,7 @@ Context contexts[8];
 const std::vector<int>& visible() {
     static const auto& found = *[] {
         auto* cards = new std::vector<int>;
-        int count = (int)setting("DDPRUN_STANDIN_CARDS", 1);
+        int count = (int)setting("CUDA_STANDIN_CARDS", 1);
         const char* shown = getenv("CUDA_VISIBLE_DEVICES");
         for (int card = 0; !shown && card < count; ++card) cards->push_back(card);
         while (shown && *shown) {

@@ -54,7 +54,7 @@ Card& card_of(int number) {
         void* outside = mmap((void*)(CARDS + base), WINDOW, PROT_NONE, flags, -1, 0);
         if (inside == MAP_FAILED || outside == MAP_FAILED) fault("the addresses of card %d are taken", number);
         card.end = CARDS + base + ROUND;
-        card.usage.total = (size_t)setting("DDPRUN_STANDIN_MEMORY_MIB", 4096) << 20;
+        card.usage.total = (size_t)setting("CUDA_STANDIN_MEMORY_MIB", 4096) << 20;
         card.open = true;
     }
     return card;

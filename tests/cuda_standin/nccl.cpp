@@ -115,7 +115,7 @@ void end(Handle* handle, bool is_aborted) {
 }  // namespace
 
 API int ncclGetVersion(int* version) {
-    *version = (int)setting("DDPRUN_STANDIN_NCCL", 23005);
+    *version = (int)setting("CUDA_STANDIN_NCCL", 23005);
     return SUCCESS;
 }
 

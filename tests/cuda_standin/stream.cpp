@@ -35,7 +35,7 @@ double now() {
 
 // A copy by the card is late half of the time, anything else rarely, by up to so many microseconds.
 void be_late(const Work& work, uint32_t& draws) {
-    static const long most = setting("DDPRUN_STANDIN_DELAY_US", 300);
+    static const long most = setting("CUDA_STANDIN_DELAY_US", 300);
     draws = draws * 1664525u + 1013904223u;
     unsigned chance = work.late ? 2 : 64;
     if (most == 0 || (draws >> 8) % chance != 0) return;
