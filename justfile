@@ -71,6 +71,7 @@ cuda-standin *tests="gpu_":
     #!/usr/bin/env bash
     set -euo pipefail
     tests/cuda_standin/build.sh target/cuda_standin
+    target/cuda_standin/selftest
     export PATH="$PWD/.ci/fake-cuda:$PATH" CUDA_COMPUTE_CAP=80 CUDARC_CUDA_VERSION=13000
     cargo test --locked --features cuda --no-run
     export LD_LIBRARY_PATH="$PWD/target/cuda_standin${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}" CUDA_STANDIN_CARDS=2
