@@ -75,13 +75,14 @@ struct Fibre {
     unsigned thread;
 };
 
+// The block that runs. Thread after thread goes to the next barrier, or to the end; thread 0 has none to itself until all have.
 struct Block {
     void (*body)(void*);
     void* data;
-    unsigned threads, next, finished;
+    unsigned threads, started, finished;
+    bool has_barriers, is_broken;
     void* scheduler;
-    Fibre* running;
-    std::vector<Fibre*> idle, waiting;
+    std::vector<Fibre*> fibres;
 };
 
 static Block block;
@@ -90,60 +91,73 @@ inline void enter_thread(unsigned thread) {
     threadIdx = {thread % blockDim.x, thread / blockDim.x % blockDim.y, thread / blockDim.x / blockDim.y};
 }
 
+inline void run_thread(unsigned thread) {
+    enter_thread(thread);
+    block.body(block.data);
+    ++block.finished;
+}
+
+inline void leave(Fibre* self);
+
+// A fibre runs its own thread; the first one all threads, where the first meets no barrier.
 [[noreturn]] inline void live() {
     for (;;) {
-        Fibre* self = block.running;
-        while (block.next < block.threads) {
-            self->thread = block.next++;
-            enter_thread(self->thread);
-            block.body(block.data);
-            ++block.finished;
+        Fibre* self = block.fibres[block.started - 1];
+        run_thread(self->thread);
+        if (!block.has_barriers) {
+            while (block.finished < block.threads) run_thread(block.finished);
         }
-        block.idle.push_back(self);
-        standin_switch(&self->place, block.scheduler);
+        leave(self);
     }
 }
 
-inline Fibre* new_fibre() {
+inline Fibre* new_fibre(unsigned thread) {
     constexpr size_t STACK = 64 << 10;
+    // Stacks that began alike would share a few lines of the processor's caches.
+    size_t shift = thread * 448 % (STACK / 2);
     char* stack = (char*)mmap(nullptr, STACK, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     // Six registers, where to begin, and 8 bytes more, as after a call.
-    void** top = (void**)(stack + STACK) - 8;
+    void** top = (void**)(stack + STACK - shift) - 8;
     memset(top, 0, 64);
     top[6] = (void*)live;
-    return new Fibre{top, 0};
+    return new Fibre{top, thread};
 }
 
-inline void resume(Fibre* fibre) {
-    block.running = fibre;
-    standin_switch(&block.scheduler, fibre->place);
+// The fibre of a thread, started if it is not.
+inline Fibre* fibre_of(unsigned thread) {
+    if (thread == block.started) ++block.started;
+    if (thread == block.fibres.size()) block.fibres.push_back(new_fibre(thread));
+    return block.fibres[thread];
+}
+
+// The end of a thread: the next one, or the end of the block.
+inline void leave(Fibre* self) {
+    if (block.finished == block.threads) return standin_switch(&self->place, block.scheduler);
+    unsigned next = (self->thread + 1) % block.threads;
+    // Thread 0 waits where others have ended.
+    if (next == 0) block.is_broken = true;
+    standin_switch(&self->place, fibre_of(next)->place);
 }
 
 inline void barrier() {
-    Fibre* self = block.running;
-    block.waiting.push_back(self);
-    standin_switch(&self->place, block.scheduler);
+    block.has_barriers = true;
+    if (block.finished > 0) {
+        block.is_broken = true;
+        return;
+    }
+    Fibre* self = block.fibres[threadIdx.x + blockDim.x * (threadIdx.y + blockDim.y * threadIdx.z)];
+    unsigned next = self->thread + 1 == block.threads ? 0 : self->thread + 1;
+    if (block.threads > 1) standin_switch(&self->place, fibre_of(next)->place);
     enter_thread(self->thread);
 }
 
 // Runs all threads of the block; false if some ended where others wait for them.
 inline bool run_block() {
-    block.next = block.finished = 0;
+    block.started = block.finished = 0;
+    block.has_barriers = block.is_broken = false;
     block.threads = blockDim.x * blockDim.y * blockDim.z;
-    while (block.next < block.threads) {
-        if (block.idle.empty()) block.idle.push_back(new_fibre());
-        Fibre* fibre = block.idle.back();
-        block.idle.pop_back();
-        resume(fibre);
-    }
-    bool is_whole = true;
-    while (!block.waiting.empty()) {
-        is_whole = is_whole && block.finished == 0;
-        auto round = std::move(block.waiting);
-        block.waiting.clear();
-        for (Fibre* fibre : round) resume(fibre);
-    }
-    return is_whole;
+    standin_switch(&block.scheduler, fibre_of(0)->place);
+    return !block.is_broken;
 }
 
 // ---- kernels

@@ -189,7 +189,7 @@ API int cuGraphLaunch(Executable* executable, void* handle) {
     if (int wrong = check_borrowed(*graph)) return wrong;
     auto run = [=] {
         for (const Work& node : graph->nodes) {
-            if (!faulted()) node.run();
+            if (!faulted()) run_counted(node);
         }
     };
     return submit(stream, {.kind = KERNEL, .name = "a graph", .run = run});

@@ -137,6 +137,9 @@ struct Mark {
     void wait();
 };
 
+// counts.cpp
+void run_counted(const Work& work);
+
 Stream* open_stream(Context* context);
 void close_stream(Stream* stream);
 // Enqueues work, or records it where the stream is captured.

@@ -55,7 +55,7 @@ void work_through(Stream* stream) {
         }
         be_late(work, draws);
         works_on(work.name.c_str());
-        if (!faulted() || work.name == "event") work.run();
+        if (!faulted() || work.name == "event") run_counted(work);
         {
             std::lock_guard guard(stream->lock);
             ++stream->done;
