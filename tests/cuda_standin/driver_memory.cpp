@@ -2,6 +2,7 @@
 
 #include "driver.h"
 
+#include <algorithm>
 #include <cstdlib>
 #include <cstring>
 
@@ -85,9 +86,10 @@ API int cuMemsetD8_v2(Address to, unsigned char value, size_t bytes) {
 
 API int cuMemAllocAsync(Address* address, size_t bytes, void* handle) {
     ON_STREAM("cuMemAllocAsync", handle);
-    if (bytes == 0) return refuse(INVALID_VALUE, "no bytes are allocated");
     Allocation made;
-    if (int wrong = allocate(current()->card, bytes, stream->capture, &made)) return wrong;
+    // No bytes are something here, and nothing to cuMemAlloc: Candle relies on it for the shapes of scalars.
+    size_t some = std::max<size_t>(bytes, 1);
+    if (int wrong = allocate(current()->card, some, stream->capture, &made)) return wrong;
     if (stream->capture) stream->capture->memory.push_back(made);
     *address = made.address;
     return submit(stream, {.kind = ALLOCATE, .name = "cuMemAllocAsync", .run = [=] { poison(made); }});
@@ -111,6 +113,7 @@ API int cuMemFreeAsync(Address address, void* handle) {
 API int cuMemAlloc_v2(Address* address, size_t bytes) {
     IN_CONTEXT("cuMemAlloc");
     if (int wrong = outside_capture("cuMemAlloc")) return wrong;
+    if (bytes == 0) return refuse(INVALID_VALUE, "cuMemAlloc: no bytes");
     Allocation made;
     if (int wrong = allocate(current()->card, bytes, nullptr, &made)) return wrong;
     poison(made);
