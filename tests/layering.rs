@@ -310,12 +310,11 @@ const CUDA: [&str; 6] = ["cu", "cublas", "cudnn", "curand", "nccl", "nvrtc"];
 /// Functions of CUDA's libraries that a line of code calls by their own names.
 fn cuda_calls(line: &str) -> Vec<&str> {
     let before_brackets = code(line).match_indices('(').map(|(at, _)| &line[..at]);
-    let words = before_brackets.filter_map(|text| {
-        text.rsplit(|c: char| !c.is_ascii_alphanumeric() && c != '_').next()
-    });
+    let words = before_brackets
+        .filter_map(|text| text.rsplit(|c: char| !c.is_ascii_alphanumeric() && c != '_').next());
     let is_cuda = |word: &&str| {
-        let rest = CUDA.iter().filter_map(|prefix| word.strip_prefix(prefix));
-        rest.into_iter().any(|rest| rest.starts_with(|c: char| c.is_ascii_uppercase()))
+        let mut rest = CUDA.iter().filter_map(|prefix| word.strip_prefix(prefix));
+        rest.any(|rest| rest.starts_with(|c: char| c.is_ascii_uppercase()))
     };
     words.filter(is_cuda).collect()
 }
