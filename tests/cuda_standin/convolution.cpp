@@ -21,7 +21,9 @@ size_t count(const long* sizes) { return sizes[0] * sizes[1] * sizes[2] * sizes[
 Values read(const void* place, int type, size_t n) {
     Values values(n);
     for (size_t i = 0; i < n; ++i) {
-        values[i] = type == HALF ? (float)((const f16*)place)[i] : type == BFLOAT16 ? (float)((const bf16*)place)[i] : ((const float*)place)[i];
+        if (type == HALF) values[i] = (float)((const f16*)place)[i];
+        else if (type == BFLOAT16) values[i] = (float)((const bf16*)place)[i];
+        else values[i] = ((const float*)place)[i];
     }
     return values;
 }
