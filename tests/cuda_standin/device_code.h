@@ -85,7 +85,8 @@ struct Block {
     std::vector<Fibre*> fibres;
 };
 
-static Block block;
+// Never destroyed: streams outlive the end of `main`.
+static Block& block = *new Block{};
 
 inline void enter_thread(unsigned thread) {
     threadIdx = {thread % blockDim.x, thread / blockDim.x % blockDim.y, thread / blockDim.x / blockDim.y};

@@ -29,10 +29,12 @@ struct Card {
 };
 
 std::mutex lock;
-Card cards[MOST_CARDS];
 uint64_t serial = 0;
 
-// Of all cards, by address: never destroyed, as streams may outlive the end of `main`.
+// Never destroyed, as what follows: streams outlive the end of `main`.
+Card* const cards = new Card[MOST_CARDS];
+
+// Of all cards, by address.
 std::map<Address, Allocation>& allocations() {
     static auto& all = *new std::map<Address, Allocation>;
     return all;
