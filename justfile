@@ -65,6 +65,26 @@ fuzz target="all" seconds="60":
         -max_len=16384 -timeout=20 -rss_limit_mb=3000 -artifact_prefix="target/fuzz/$name-" -print_final_stats=1
     done
 
+# The tests `gpu_` over a stand-in for CUDA, without a GPU, a toolkit or CUDA's libraries; `just cuda-standin gpu_rows` runs some.
+[group('check')]
+cuda-standin *tests="gpu_":
+    #!/usr/bin/env bash
+    set -euo pipefail
+    tests/cuda_standin/build.sh target/cuda_standin
+    target/cuda_standin/selftest
+    export PATH="$PWD/.ci/fake-cuda:$PATH" CUDA_COMPUTE_CAP=80 CUDARC_CUDA_VERSION=13000
+    cargo test --locked --features cuda --no-run --lib --test gpu --test cli
+    export LD_LIBRARY_PATH="$PWD/target/cuda_standin${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}" CUDA_STANDIN_CARDS=2
+    # Whole runs of a few steps.
+    export DDPRUN_DATA__TRAIN_PER_CLASS=32 DDPRUN_DATA__VAL_PER_CLASS=8
+    cargo test --locked --features cuda --lib --test gpu -- --nocapture {{tests}}
+
+# Every model on every kind of data over the stand-in for CUDA.
+[group('check')]
+cuda-standin-models: (cuda-standin "gpu_initial")
+    LD_LIBRARY_PATH="$PWD/target/cuda_standin" PATH="$PWD/.ci/fake-cuda:$PATH" CUDA_COMPUTE_CAP=80 CUDARC_CUDA_VERSION=13000 \
+      cargo test --locked --features cuda --test cli -- every_model_takes_a_step
+
 # The import rule alone: a module uses only modules declared above it in `src/lib.rs`.
 [group('check')]
 layering:

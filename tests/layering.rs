@@ -304,6 +304,42 @@ fn no_comment_is_wider_than_a_line_of_code() {
     }
 }
 
+/// Prefixes of the functions of CUDA's libraries.
+const CUDA: [&str; 6] = ["cu", "cublas", "cudnn", "curand", "nccl", "nvrtc"];
+
+/// Functions of CUDA's libraries that a line of code calls by their own names.
+fn cuda_calls(line: &str) -> Vec<&str> {
+    let before_brackets = code(line).match_indices('(').map(|(at, _)| &line[..at]);
+    let words = before_brackets
+        .filter_map(|text| text.rsplit(|c: char| !c.is_ascii_alphanumeric() && c != '_').next());
+    let is_cuda = |word: &&str| {
+        let mut rest = CUDA.iter().filter_map(|prefix| word.strip_prefix(prefix));
+        rest.any(|rest| rest.starts_with(|c: char| c.is_ascii_uppercase()))
+    };
+    words.filter(is_cuda).collect()
+}
+
+/// Without it the program does not link, which nothing but a build with the feature `cuda` tells.
+#[test]
+fn every_function_of_cuda_that_is_called_is_defined_where_the_libraries_are_opened() {
+    let defined = source("../crates/candle-train/src/cuda_libraries/functions.rs");
+    let defined: Vec<&str> = defined.split_whitespace().collect();
+    let mut calls = 0;
+    for (path, text) in all_sources() {
+        for call in text.lines().flat_map(cuda_calls) {
+            assert!(defined.contains(&call), "{} calls {call}", path.display());
+            calls += 1;
+        }
+    }
+    assert!(calls > 10, "the calls were not found");
+}
+
+#[test]
+fn the_scan_sees_calls_of_cuda() {
+    let line = "    unsafe { sys::cuInit(custom(0), cublasSetWorkspace_v2(x)) } // cuGone()";
+    assert_eq!(cuda_calls(line), ["cuInit", "cublasSetWorkspace_v2"]);
+}
+
 #[test]
 fn modules_of_other_packages_have_their_place_in_the_order() {
     let lib = "pub use one::{rng, units};\nmod files;\nuse two::nn;\npub mod cli;";

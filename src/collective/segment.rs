@@ -30,6 +30,12 @@ impl Segment {
         self.index
     }
 
+    /// Whether nothing but memory of segments lies in its pages.
+    #[cfg(feature = "cuda")]
+    pub(crate) fn has_own_pages(&self) -> bool {
+        matches!(self.memory, Memory::Shared(_))
+    }
+
     /// Gives the memory of these elements, as far as it is whole pages, back to the system until
     /// they are written again. They have no meaning until then. No rank may be in a reduction of
     /// this segment.

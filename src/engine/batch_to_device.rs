@@ -47,6 +47,11 @@ impl Engine {
         })
     }
 
+    /// Inputs without targets, where the model reads them.
+    pub(super) fn inputs_on_device(&self, inputs: &Tensor) -> Result<Tensor> {
+        if self.moves().inputs { self.moved(inputs) } else { Ok(inputs.clone()) }
+    }
+
     fn moves(&self) -> DeviceTensors {
         let is_text = self.plan.data.source.modality == Modality::Text;
         DeviceTensors { inputs: !is_text }

@@ -153,8 +153,8 @@ impl Engine {
         Ok(Evaluation { metrics, kept, worst, samples, unreadable })
     }
 
-    /// What the model answers to `inputs`, with the averaged parameters where there are averages.
-    /// Each sample draws from its key.
+    /// What the model answers to `inputs` of the CPU, with the averaged parameters where there are
+    /// averages. Each sample draws from its key.
     ///
     /// # Errors
     ///
@@ -164,7 +164,8 @@ impl Engine {
             convolutions: self.plan.convolutions,
             ..ForwardContext::eval(self.plan.precision)
         };
-        self.averaged(|engine| asked(&*engine.model, inputs, draws, &pass))?
+        let inputs = self.inputs_on_device(inputs)?;
+        self.averaged(|engine| asked(&*engine.model, &inputs, draws, &pass))?
     }
 
     /// What is asked beside the loss: nothing in most evaluations where an answer takes many

@@ -272,7 +272,8 @@ impl Engine {
             .timed(|time| &mut time.forward, |engine| graph.pass(engine, context, draws, batch));
         let must = graph.must;
         self.graph = Some(graph);
-        let failed = |source| Error::Tensor { phase: "recorded", step: step.number, source };
+        let phase = "forward and backward";
+        let failed = |source| Error::Tensor { phase, step: step.number, source };
         let Some((found, news)) = passed.map_err(failed)? else { return Ok(None) };
         if let CaptureEvent::GivenUp(why) = news {
             let what = format!("CUDA graph disabled: {why}");

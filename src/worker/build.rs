@@ -11,10 +11,11 @@ use crate::event::{Event, FORMAT, Started};
 use crate::kinds::Kinds;
 use crate::launch::{Link, Phase};
 use crate::nn::Params;
+use crate::ops;
 use crate::optim::Moments;
-use crate::plan::{BackendPlan, Plan, RankPlan, RunFolders};
+use crate::plan::{Plan, RankPlan, RunFolders};
 use crate::record::{DATA, newest_of};
-use crate::units::{Rank, WorldSize};
+use crate::units::Rank;
 use crate::worker::broadcast_state::share;
 use crate::worker::device::{GroupHandles, RankDevice};
 use crate::worker::first_weights::whiten;
@@ -229,8 +230,9 @@ pub(crate) fn alone(
     opened: Option<&Opened>,
     kinds: &Kinds,
 ) -> Result<Alone, Error> {
-    plan.distributed.world_size = WorldSize::ONE;
-    plan.distributed.backend = BackendPlan::Solo;
+    // A driver that does not answer has no GPU for us.
+    let gpus = ops::visible_gpus().and_then(Result::ok).unwrap_or_default();
+    plan.distributed.become_alone(gpus.len());
     let plan = Arc::new(plan);
     let device = RankDevice::open(&plan, Rank(0))?;
     let collective = device.join(&plan, GroupHandles::default())?;

@@ -77,7 +77,7 @@ impl GpuReducer {
         let (mut reducer, mut way) = (None, None);
         if collective.world_size().count() > 1 && collective.on_gpu().is_none() {
             let segments = collective.segments(&layout.lengths)?;
-            let staging = Staging::new(gpu, segments).map_err(failed)?;
+            let staging = Staging::new(gpu, segments, Segment::has_own_pages).map_err(failed)?;
             way = Some(staging.describe());
             let carrier = Carrier { staging, buckets: buckets.clone() };
             reducer = Some(HostStagedReducer::start(collective.clone(), carrier)?);

@@ -118,6 +118,19 @@ impl DistributedPlan {
         self.devices.get(rank.index())?.strip_prefix(GPU_PREFIX)?.parse().ok()
     }
 
+    /// Becomes a world of one on a machine with so many GPUs, whatever machine it was decided for:
+    /// on its own GPU, on the first one where there are fewer, on the CPU where there is none.
+    pub fn become_alone(&mut self, visible_gpus: usize) {
+        let device = match self.gpu(Rank(0)) {
+            Some(gpu) if gpu < visible_gpus => format!("{GPU_PREFIX}{gpu}"),
+            Some(_) if visible_gpus > 0 => format!("{GPU_PREFIX}0"),
+            _ => "cpu".to_owned(),
+        };
+        self.devices = vec![device];
+        self.world_size = WorldSize::ONE;
+        self.backend = BackendPlan::Solo;
+    }
+
     /// Whether each rank keeps only its part of the optimizer's state.
     pub fn is_sharded(&self) -> bool {
         self.shard != Sharding::None && self.world_size > WorldSize::ONE

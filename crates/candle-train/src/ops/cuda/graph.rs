@@ -55,8 +55,11 @@ impl Graph {
         // The pass itself runs beside the first replays, and what it has used stays with the
         // process.
         if free < 2 * needed + RESERVED_BYTES {
-            let [free, needed] = [free, needed].map(Bytes);
-            bail!("a graph and the pass beside it need twice {needed}, and {free} are free");
+            let [free, needed, reserved] = [free, needed, RESERVED_BYTES].map(Bytes);
+            bail!(
+                "a graph and the pass beside it need twice {needed}, with {reserved} to spare, and \
+                 {free} are free"
+            );
         }
         give_cublas_memory(gpu)?;
         ANY.store(true, Ordering::Relaxed);

@@ -50,20 +50,28 @@ impl Moment {
 }
 
 impl<M: DerefMut<Target = [f32]>> Staging<M> {
-    /// Page-locks `memory`. Where the driver refuses, copies go through memory of its own, as they
-    /// always can.
+    /// Page-locks what of `memory` has pages of its own. Where it has not, or the driver refuses,
+    /// copies go through memory of the driver, as they always can.
+    ///
+    /// Copies to and from page-locked memory go on when the call has returned, so whatever else
+    /// lies in such a page, a result that is read at once, or a shape that is freed after the call,
+    /// would be read too early or written too late.
     ///
     /// # Errors
     ///
     /// The driver's, for want of a stream.
-    pub fn new(gpu: &Gpu, memory: Vec<M>) -> Result<Self> {
+    pub fn new(gpu: &Gpu, memory: Vec<M>, has_own_pages: impl Fn(&M) -> bool) -> Result<Self> {
         let context = gpu.cuda().cuda_stream().context().clone();
         let copies = context.new_stream().w()?;
-        let ranges = memory.iter().map(|part| {
+        let alone = memory.iter().filter(|part| has_own_pages(part));
+        let ranges = alone.map(|part| {
             let Range { start, end } = part.as_ptr_range();
             start as usize..end as usize
         });
-        let locked = Locked::lock(&context, &pages(ranges));
+        let mut locked = Locked::lock(&context, &pages(ranges));
+        if !memory.iter().all(has_own_pages) {
+            locked.refused = Some("other values lie in its pages".to_owned());
+        }
         Ok(Self { copies, locked, memory })
     }
 
@@ -72,7 +80,7 @@ impl<M: DerefMut<Target = [f32]>> Staging<M> {
         match &self.locked.refused {
             None => "gradients are summed by the CPU, through page-locked memory".to_owned(),
             Some(why) => format!(
-                "gradients are summed by the CPU, through memory that cannot be page-locked ({why})"
+                "gradients are summed by the CPU, through memory that is not page-locked ({why})"
             ),
         }
     }

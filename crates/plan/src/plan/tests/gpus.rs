@@ -33,6 +33,20 @@ fn every_visible_gpu_gets_a_rank_and_nccl_sums() {
 }
 
 #[test]
+fn what_was_trained_on_gpus_is_evaluated_on_whatever_is_there() {
+    let trained = good(&auto(), &["distributed.devices=[3, 0]"], &with_gpus(4));
+    for (visible, device) in [(4, "cuda:3"), (1, "cuda:0"), (0, "cpu")] {
+        let mut alone = trained.distributed.clone();
+        alone.become_alone(visible);
+        assert_eq!((&alone.devices[..], alone.world_size.get()), (&[device.to_owned()][..], 1));
+        assert_eq!(alone.backend, BackendPlan::Solo);
+    }
+    let mut on_cpu = good(&auto(), &[], &with_gpus(0)).distributed;
+    on_cpu.become_alone(2);
+    assert_eq!(on_cpu.devices, ["cpu"], "a run of the CPU stays there");
+}
+
+#[test]
 fn a_list_names_gpus_and_two_ranks_may_share_one() {
     let listed = good(&auto(), &["distributed.devices=[3, 0]"], &with_gpus(4));
     assert_eq!(listed.distributed.devices, ["cuda:3", "cuda:0"]);
