@@ -136,6 +136,12 @@ fn yaml(text: &str) -> String {
     serde_json::Value::from(text).to_string()
 }
 
+/// Lines of text as a YAML block, each after a line break and four blanks.
+fn block(text: &str) -> String {
+    let line = |line: &str| if line.is_empty() { "\n".to_owned() } else { format!("\n    {line}") };
+    format!("|{}", text.lines().map(line).collect::<String>())
+}
+
 /// `key: value` lines, each after a line break and so many blanks.
 fn entries(table: &BTreeMap<String, String>, indent: usize) -> String {
     let blanks = " ".repeat(indent);
@@ -324,7 +330,7 @@ spec:
         volumeMounts:{mounts}
       volumes:{volumes}
 ",
-            experiment = yaml(&job.experiment),
+            experiment = block(&job.experiment),
             service = self.service(&name, &head),
             nodes = self.nodes,
             restarts = self.max_restarts,

@@ -35,9 +35,6 @@ pub struct Slurm {
     /// Machines.
     #[schemars(range(min = 1, max = 1024))]
     pub nodes: u32,
-    /// Fewest machines that the job may be given.
-    #[schemars(range(min = 1, max = 1024))]
-    pub min_nodes: Option<u32>,
     /// Ranks on each machine. Default: one for each GPU, else `distributed.devices`.
     #[schemars(range(min = 1, max = 1024))]
     pub ranks_per_node: Option<u32>,
@@ -78,7 +75,6 @@ impl Default for Slurm {
             qos: None,
             time: None,
             nodes: 1,
-            min_nodes: None,
             ranks_per_node: None,
             gpus_per_node: 0,
             cpus_per_rank: None,
@@ -98,9 +94,6 @@ impl Kind for Slurm {
 
     fn check(&self) -> Vec<Wrong> {
         let wrong = |key, what: String| Wrong { key, with: &[], what };
-        let fewer = self.min_nodes.filter(|least| *least > self.nodes).map(|least| {
-            wrong("min_nodes", format!("is {least}, more than the `nodes = {}`", self.nodes))
-        });
         let short = self.time.filter(|time| time.0 <= self.stop_before.0).map(|time| {
             let what = format!("is {time}: it must be longer than `stop_before`");
             wrong("time", format!("{what}, {}", self.stop_before))
@@ -111,7 +104,7 @@ impl Kind for Slurm {
         let option = option.map(|option| {
             wrong("options", format!("`{option}` is no option of sbatch: it must begin with `-`"))
         });
-        [fewer, short, name, option].into_iter().flatten().collect()
+        [short, name, option].into_iter().flatten().collect()
     }
 }
 
@@ -127,10 +120,6 @@ impl Slurm {
             value.map(|value| format!("{option}={}", quoted(&value)))
         };
         let minutes = self.time.map(|time| seconds(&time).div_ceil(60).to_string());
-        let nodes = match self.min_nodes {
-            Some(least) => format!("{least}-{}", self.nodes),
-            None => self.nodes.to_string(),
-        };
         let gpus = (self.gpus_per_node > 0).then(|| self.gpus_per_node.to_string());
         let memory =
             self.memory.as_ref().map(|Size(bytes)| format!("{}M", bytes.div_ceil(1 << 20)));
@@ -140,7 +129,7 @@ impl Slurm {
             given("--account", self.account.clone()),
             given("--qos", self.qos.clone()),
             given("--time", minutes),
-            given("--nodes", Some(nodes)),
+            given("--nodes", Some(self.nodes.to_string())),
             given("--ntasks-per-node", Some(job.ranks.to_string())),
             given("--cpus-per-task", self.cpus_per_rank.map(|cpus| cpus.to_string())),
             given("--gpus-per-node", gpus),
@@ -250,9 +239,8 @@ exit \"$code\"
         (!id.is_empty() && id.chars().all(|c| c.is_ascii_digit())).then(|| id.to_owned())
     }
 
-    fn list(&self, jobs: &[Place]) -> Call {
+    fn list(&self, _: &[Place]) -> Call {
         // A list of jobs would be refused if Slurm had forgotten the only one in it.
-        let _ = jobs;
         Call::new("squeue", ["--noheader", "--states=all", "--me", "--format=%i|%T|%r"])
     }
 
@@ -298,7 +286,6 @@ mod tests {
             account: Some("my project".to_owned()),
             time: Some(Duration(std::time::Duration::from_hours(12))),
             nodes: 4,
-            min_nodes: Some(2),
             cpus_per_rank: Some(8),
             memory: Some(Size(64 << 30)),
             options: vec!["--exclusive".to_owned()],
@@ -349,13 +336,12 @@ mod tests {
         let variable = BTreeMap::from([("A B".to_owned(), String::new())]);
         assert_eq!(
             wrong(Slurm {
-                min_nodes: Some(2),
                 time: minute,
                 environment: variable,
                 options: vec!["exclusive".to_owned()],
                 ..Slurm::default()
             }),
-            ["min_nodes", "time", "environment", "options"]
+            ["time", "environment", "options"]
         );
     }
 }
