@@ -32,11 +32,13 @@ pub(crate) fn list<'a>(folders: impl IntoIterator<Item = &'a str>) -> String {
     format!(
         "for folder in {}; do
     pid=$(cat \"$folder/pid\" 2>/dev/null)
+    # Before its exit code is looked for, which it leaves at its end.
+    alive=$(tr '\\0' ' ' <\"/proc/$pid/cmdline\" 2>/dev/null | grep -cF \"$folder\")
     if [ -e \"$folder/exit\" ]; then
         word=\"ended (exit $(cat \"$folder/exit\"))\"
     elif [ -z \"$pid\" ]; then
         word=starting
-    elif tr '\\0' ' ' <\"/proc/$pid/cmdline\" 2>/dev/null | grep -qF \"$folder\"; then
+    elif [ \"$alive\" != 0 ]; then
         word=running
     else
         word=killed

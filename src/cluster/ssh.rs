@@ -61,7 +61,7 @@ fn folder_of(key: &str) -> String {
 impl Ssh {
     /// Runs a script in the folder on that machine.
     fn bash(&self, script: &str) -> Call {
-        let script = format!("set -e\ncd {}\n{script}", quoted(&self.folder));
+        let script = format!("cd {} || exit 2\n{script}", quoted(&self.folder));
         self.call(["bash", "-s"]).reading(script)
     }
 
@@ -96,7 +96,7 @@ impl Cluster for Ssh {
             format!("cat >{folder}/{name} <<'{end}'\n{text}\n{end}\n")
         };
         let script = format!(
-            "mkdir -p {folder}\n{}{}setsid --fork bash {folder}/job.sh </dev/null >/dev/null 2>&1\n",
+            "set -e\nmkdir -p {folder}\n{}{}setsid --fork bash {folder}/job.sh </dev/null >/dev/null 2>&1\n",
             file("experiment.toml", job.experiment.trim_end()),
             file("job.sh", self.script(job).trim_end()),
         );
