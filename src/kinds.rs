@@ -38,6 +38,7 @@ use std::sync::Arc;
 
 use candle_core::Device;
 
+use crate::cluster::Clusters;
 use crate::config::Vocabulary;
 use crate::config::kind::{Choice, Entry, FamilySpec};
 use crate::data::{DataSources, Transforms};
@@ -81,6 +82,8 @@ pub struct Kinds {
     pub methods: Methods,
     /// What gives trials up early.
     pub pruners: Pruners,
+    /// What runs submitted experiments.
+    pub clusters: Clusters,
 }
 
 impl Kinds {
@@ -102,6 +105,7 @@ impl Kinds {
             self.sinks.spec(),
             self.methods.spec(),
             self.pruners.spec(),
+            self.clusters.spec(),
         ]
     }
 

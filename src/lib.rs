@@ -39,6 +39,7 @@ mod report;
 pub mod sweep;
 pub mod runs;
 mod dashboard;
+pub mod cluster;
 pub mod kinds;
 mod worker;
 pub mod predict;

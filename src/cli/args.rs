@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args as ClapArgs, Parser, Subcommand};
 
+use crate::cli::cluster_args::{CancelArgs, JobsArgs, SubmitArgs};
 use crate::cli::runs_args::{CompareArgs, LogsArgs, LsArgs, RmArgs, TagArgs};
 use crate::plan::TestTimeAugmentation;
 
@@ -54,6 +55,12 @@ pub(crate) enum Verb {
     Tag(TagArgs),
     /// Remove runs with their checkpoints.
     Rm(RmArgs),
+    /// Run an experiment on a cluster: by Slurm, Kubernetes, ssh, or in the background here.
+    Submit(SubmitArgs),
+    /// List submitted jobs with their states.
+    Jobs(JobsArgs),
+    /// Tell submitted jobs to save and to end.
+    Cancel(CancelArgs),
     /// Inspect, verify or export checkpoints.
     #[command(subcommand)]
     Checkpoint(CheckpointVerb),
@@ -65,11 +72,14 @@ pub(crate) enum Verb {
     /// Print every key of an experiment file with its default and meaning.
     Schema {
         /// Only this table, such as `optimizer`.
-        #[arg(value_name = "TABLE", conflicts_with_all = ["sweep", "json_schema"])]
+        #[arg(value_name = "TABLE", conflicts_with_all = ["sweep", "clusters", "json_schema"])]
         table: Option<String>,
         /// The keys of a sweep file instead.
         #[arg(long)]
         sweep: bool,
+        /// The keys of a file of clusters instead.
+        #[arg(long, conflicts_with = "sweep")]
+        clusters: bool,
         /// As a JSON schema, for editors: `#:schema experiment.schema.json` in the first line of a
         /// file.
         #[arg(long)]

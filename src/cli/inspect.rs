@@ -99,14 +99,32 @@ pub(crate) fn no_runs(folder: &Path) -> Refusal {
     Refusal::new(exit::REFUSED, format!("{what}\n  do: {help}"))
 }
 
-/// Every key of an experiment or a sweep, as TOML or as a JSON schema.
-pub(crate) fn schema(of_sweep: bool, as_json: bool, kinds: &Kinds) -> Result<u8, Refusal> {
+/// A reference page.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Page {
+    Experiment,
+    Sweep,
+    Clusters,
+}
+
+impl Page {
+    /// The page that these flags ask for.
+    pub(crate) fn of(sweep: bool, clusters: bool) -> Self {
+        let asked = [(sweep, Self::Sweep), (clusters, Self::Clusters)];
+        asked.into_iter().find(|(flag, _)| *flag).map_or(Self::Experiment, |(_, page)| page)
+    }
+}
+
+/// Every key of an experiment, a sweep or a cluster, as TOML or as a JSON schema.
+pub(crate) fn schema(of: Page, as_json: bool, kinds: &Kinds) -> Result<u8, Refusal> {
     let vocabulary = kinds.vocabulary();
-    let schema = match (of_sweep, as_json) {
-        (false, false) => return to_stdout(vocabulary.reference()),
-        (true, false) => return to_stdout(&config::sweep::reference(&vocabulary)),
-        (false, true) => config::json_schema(&vocabulary),
-        (true, true) => config::sweep::json_schema(&vocabulary),
+    let schema = match (of, as_json) {
+        (Page::Experiment, false) => return to_stdout(vocabulary.reference()),
+        (Page::Sweep, false) => return to_stdout(&config::sweep::reference(&vocabulary)),
+        (Page::Clusters, false) => return to_stdout(&config::clusters::reference(&vocabulary)),
+        (Page::Experiment, true) => config::json_schema(&vocabulary),
+        (Page::Sweep, true) => config::sweep::json_schema(&vocabulary),
+        (Page::Clusters, true) => config::clusters::json_schema(&vocabulary),
     };
     to_stdout(&(serde_json::to_string_pretty(&schema).unwrap_or_default() + "\n"))
 }

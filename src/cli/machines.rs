@@ -3,8 +3,10 @@
 use crate::cli::output::to_stderr;
 use crate::cli::prepare::{OwnedRun, join_run};
 use crate::cli::refusal::Refusal;
+use crate::cli::relaunch;
 use crate::cli::request::RunRequest;
 use crate::cli::supervise::{Launched, take_part, watch};
+use crate::files;
 use crate::kinds::Kinds;
 use crate::launch::exit_code as exit;
 use crate::launch::rank_env::Foreign;
@@ -14,14 +16,10 @@ use crate::units::Rank;
 
 /// This machine's part of a run: meets the others, and runs its own ranks. Node 0 makes the run's
 /// folders.
-pub(crate) fn train(
-    place: &NodeConfig,
-    request: &RunRequest,
-    kinds: &Kinds,
-) -> Result<Launched, Refusal> {
+pub(crate) fn train(place: &NodeConfig, request: &RunRequest) -> Result<Launched, Refusal> {
     let plan = &request.prepared.plan;
     let mut owned = None;
-    let make = make(request, kinds, &mut owned);
+    let make = make(request, &mut owned);
     let met = launch::join_nodes(place, plan, make, &mut |line| to_stderr(line));
     let (prepared, mut nodes) = met.map_err(apart)?;
     let PreparedRun { plan, folders, resume } = prepared;
@@ -50,7 +48,7 @@ pub(crate) fn train_launched(
 ) -> Result<Launched, Refusal> {
     let plan = &request.prepared.plan;
     let mut owned = None;
-    let make = make(request, kinds, &mut owned);
+    let make = make(request, &mut owned);
     let met = launch::join_machines(foreign, place, plan, make, &mut |line| to_stderr(line));
     let membership = met.map_err(apart)?;
     // Rank 0 holds the run's lock as long as it lives.
@@ -67,7 +65,7 @@ pub(crate) fn train_by_mpi(
 ) -> Result<Launched, Refusal> {
     let plan = &request.prepared.plan;
     let mut owned = None;
-    let make = make(request, kinds, &mut owned);
+    let make = make(request, &mut owned);
     let membership = launch::join_by_mpi(foreign, plan, make).map_err(apart_by_mpi)?;
     // Rank 0 holds the run's lock as long as it lives.
     let run = owned_or_joined(owned, &membership.rank_plan.run, request)?;
@@ -93,11 +91,11 @@ fn apart_by_mpi(error: MpiJoinError<Refusal>) -> Refusal {
 /// Makes the run where this process is the first of all, and leaves it in `owned`.
 fn make<'a>(
     request: &'a RunRequest,
-    kinds: &'a Kinds,
     owned: &'a mut Option<OwnedRun>,
 ) -> impl FnOnce() -> Result<PreparedRun, Refusal> + 'a {
     move || {
-        let run = owned.insert(request.open(kinds)?);
+        let run = owned.insert(request.open()?);
+        relaunch::note(&run.folders, &request.prepared)?;
         let (plan, folders) = (request.prepared.plan.clone(), run.folders.clone());
         Ok(PreparedRun { plan, folders, resume: run.is_resumed })
     }
@@ -109,7 +107,15 @@ fn owned_or_joined(
     folders: &RunFolders,
     request: &RunRequest,
 ) -> Result<OwnedRun, Refusal> {
-    owned.map_or_else(|| join_run(folders.clone(), &request.prepared, request.other_data()), Ok)
+    if let Some(run) = owned {
+        return Ok(run);
+    }
+    let run = join_run(folders.clone(), &request.prepared, request.other_data())?;
+    if files::lock_holder(&folders.logs).is_none() {
+        // The folder is this machine's own, and the run is to be found again here too.
+        relaunch::note(folders, &request.prepared)?;
+    }
+    Ok(run)
 }
 
 fn apart(error: NodeRendezvousError<Refusal>) -> Refusal {

@@ -449,7 +449,7 @@ pub(crate) fn resolved(prepared: &Prepared) -> Result<String, Refusal> {
 }
 
 /// `20261120-134205-3f9a`: sorts by time, and two runs of one second differ.
-fn new_id() -> String {
+pub(crate) fn new_id() -> String {
     let now = jiff::Zoned::now();
     let nanoseconds = now.timestamp().as_nanosecond() as u64;
     let seed = nanoseconds ^ (u64::from(std::process::id()) << 20);

@@ -7,17 +7,19 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use crate::cli::prepare::{Prepared, refused, resolved, unwritable, vocabulary};
-use crate::cli::run_files::{described, stored_experiment};
-use crate::cli::{Refusal, to_stderr};
-use crate::config;
+use crate::cli::prepare::{Origin, Prepared, unwritable};
+use crate::cli::request::RunRequest;
+use crate::cli::resumed::ResumedRun;
+use crate::cli::run_files::described;
+use crate::cli::{Refusal, stored_experiment, to_stderr};
+use crate::config::{self, Loaded};
 use crate::files;
 use crate::kinds::Kinds;
-use crate::launch::LaunchId;
 use crate::launch::exit_code as exit;
+use crate::launch::{LaunchId, Role, launch_ids};
 use crate::plan::RunFolders;
 use crate::record::RESOLVED;
-use crate::runs::{RUN, StoredRun};
+use crate::runs::RUN;
 
 /// In the folder of a run's logs.
 const FILE: &str = "launch.json";
@@ -35,58 +37,71 @@ struct Note {
 }
 
 /// Writes into the folder of a run by whom it was launched.
-pub(crate) fn note(
-    run: &RunFolders,
-    launches: &[LaunchId],
-    prepared: &Prepared,
-) -> Result<(), Refusal> {
+pub(crate) fn note(run: &RunFolders, prepared: &Prepared) -> Result<(), Refusal> {
+    let launches = launch_ids();
     if launches.is_empty() {
         return Ok(());
     }
     let path = run.logs.join(FILE);
     // What was asked for first: `ddprun resume` names the run, and asks for nothing.
-    let asked = read(&path).map_or_else(|| asked(prepared), |before| Ok(before.asked))?;
-    let note = Note { format: FORMAT, launches: launches.to_vec(), asked };
+    let asked = read(&path).map_or_else(|| asked(&prepared.loaded), |before| Ok(before.asked))?;
+    let note = Note { format: FORMAT, launches, asked };
     let text = serde_json::to_vec_pretty(&note).unwrap_or_default();
     files::write_atomic(&path, &text).map_err(unwritable)
 }
 
-/// The run that one of `launches` had begun before its launcher started the ranks again; `None` if
-/// there is none, or this is its first attempt.
+/// The run that this launch had begun before its launcher started the ranks again, on as many ranks
+/// as there are now; `None` if there is none, or this is its first attempt.
 ///
 /// # Errors
 ///
-/// There may be one, but that cannot be known; or the same experiment now has other numbers.
+/// There may be one, but that cannot be known; or it cannot go on here.
 pub(crate) fn begun(
-    prepared: &Prepared,
-    launches: &[LaunchId],
+    loaded: &Loaded,
+    origin: Origin<'_>,
     kinds: &Kinds,
-) -> Result<Option<RunFolders>, Refusal> {
-    let again: Vec<&LaunchId> = launches.iter().filter(|launch| launch.attempt > 0).collect();
+) -> Result<Option<RunRequest>, Refusal> {
+    let launches = launch_ids();
+    let again: Vec<&LaunchId> = launches.iter().filter(|launch| launch.may_be_again()).collect();
     let Some(launch) = again.first() else { return Ok(None) };
-    let asked = asked(prepared)?;
-    let logs = prepared.plan.logging.dir.join(&prepared.plan.name);
+    let asked = asked(loaded)?;
+    let logs = loaded.experiment.logging.dir.join(loaded.name());
     let notes: Vec<_> = notes(&logs).filter(|(_, note)| note.asked == asked).collect();
     match choose(&again, &notes) {
         Choice::Of(launch, folder) => {
-            let StoredRun { run, .. } = described(folder)?;
-            must_be_the_same(&run, prepared, kinds)?;
-            let restart = restart(launch);
-            to_stderr(&format!("{restart}: continuing run {} from its newest checkpoint", run.id));
-            Ok(Some(run))
+            let stored = described(folder)?;
+            let id = &stored.run.id;
+            say(
+                origin,
+                &format!("{}: continuing run {id} from its newest checkpoint", launch.again()),
+            );
+            let devices = serde_json::to_string(&loaded.experiment.distributed.devices);
+            let devices = format!("distributed.devices={}", devices.unwrap_or_default());
+            let prepared = stored_experiment::prepare(&stored, &[devices], origin, kinds)?;
+            Ok(Some(RunRequest::of(prepared, ResumedRun::of(stored.run))))
         }
         Choice::None => {
-            let (restart, logs) = (restart(launch), logs.display());
-            to_stderr(&format!("{restart}: no earlier run found in `{logs}`; starting a new one"));
+            if launch.attempt > 0 {
+                let (again, logs) = (launch.again(), logs.display());
+                let what = format!("no earlier run found in `{logs}`; starting a new one");
+                say(origin, &format!("{again}: {what}"));
+            }
             Ok(None)
         }
         Choice::Unclear(launch, folders) => Err(unclear(launch, &folders)),
     }
 }
 
-/// "torchrun has started the ranks again (restart 1)"
-fn restart(launch: &LaunchId) -> String {
-    format!("{} has started the ranks again (restart {})", launch.launcher, launch.attempt)
+/// Says it once for all ranks of a launcher.
+fn say((role, _): Origin<'_>, words: &str) {
+    if !matches!(role, Role::Foreign(place) if !place.rank.is_first()) {
+        to_stderr(words);
+    }
+}
+
+/// The run that the job called `id` began, of those below `logs`.
+pub(crate) fn run_of_job(logs: &Path, id: &str) -> Option<PathBuf> {
+    notes(logs).find(|(_, note)| note.launches.iter().any(|l| l.is_job(id))).map(|(run, _)| run)
 }
 
 /// Which run goes on.
@@ -123,54 +138,22 @@ fn unclear(launch: &LaunchId, folders: &[&Path]) -> Refusal {
     let page = format!(
         "error: {}, but cannot tell which run of `{id}` to continue:{}\n  \
          do: continue one with `ddprun resume RUN` under {launcher}",
-        restart(launch),
+        launch.again(),
         list.concat(),
     );
     Refusal::new(exit::REFUSED, page)
 }
 
-/// Refuses to go on with numbers that the run did not begin with: on a machine with another number
-/// of GPUs, for example.
-fn must_be_the_same(run: &RunFolders, prepared: &Prepared, kinds: &Kinds) -> Result<(), Refusal> {
-    let (path, before) = stored_experiment(run)?;
-    let load = |text: &str| {
-        let loaded = config::load_text(&path, text, &[], &vocabulary(kinds));
-        loaded.map(|loaded| loaded.experiment).map_err(refused)
-    };
-    let (before, mut now) = (load(&before)?, load(&resolved(prepared)?)?);
-    if by_name(prepared).is_some() {
-        // The best checkpoint of the other run may be another one by now.
-        now.model.pretrained.clone_from(&before.model.pretrained);
-    }
-    let changed = config::refuse_unsafe(&before, &now);
-    changed.map(drop).map_err(|changes| {
-        let list: Vec<String> = changes.iter().map(|change| format!("\n  {change}")).collect();
-        let page = format!(
-            "error: settings of run {} resolve differently on this machine:{}\n  \
-             do: `ddprun resume {}`, with overrides if needed",
-            run.id,
-            list.concat(),
-            run.logs.display()
-        );
-        Refusal::new(exit::REFUSED, page)
-    })
-}
-
 /// A hash of the experiment as it was asked for.
-fn asked(prepared: &Prepared) -> Result<String, Refusal> {
-    let mut experiment = prepared.loaded.experiment.clone();
-    if let Some(name) = by_name(prepared) {
-        experiment.model.pretrained = Some(name);
+fn asked(loaded: &Loaded) -> Result<String, Refusal> {
+    let mut experiment = loaded.experiment.clone();
+    if let Some(word) = loaded.word("model.pretrained").filter(|word| word.starts_with(RUN)) {
+        // The best checkpoint of the other run may be another one by now.
+        experiment.model.pretrained = Some(PathBuf::from(word));
     }
     let text =
         config::resolved(&experiment).map_err(|error| Refusal::of(exit::BUG, &error, None))?;
     Ok(blake3::hash(text.as_bytes()).to_hex().to_string())
-}
-
-/// The run whose weights are started from, as it was asked for.
-fn by_name(prepared: &Prepared) -> Option<PathBuf> {
-    let word = prepared.loaded.word("model.pretrained")?;
-    word.starts_with(RUN).then(|| PathBuf::from(word))
 }
 
 /// The notes of all runs below `logs`, by their folders, oldest first. What cannot be read, or is

@@ -2,11 +2,8 @@
 
 use crate::cli::prepare::{OwnedRun, Prepared, open_run, warn_about};
 use crate::cli::refusal::Refusal;
-use crate::cli::relaunch;
 use crate::cli::resumed::ResumedRun;
 use crate::cli::run_files::OtherData;
-use crate::kinds::Kinds;
-use crate::launch;
 
 /// What is to be run.
 pub(crate) struct RunRequest {
@@ -27,20 +24,12 @@ impl RunRequest {
         Self { resumed: Some(resumed), ..Self::new(prepared) }
     }
 
-    /// Makes the run's folders, or takes possession of those of the run that is resumed: as was
-    /// asked, or because a launcher has started its ranks again.
-    pub(crate) fn open(&self, kinds: &Kinds) -> Result<OwnedRun, Refusal> {
-        let (prepared, launches) = (&self.prepared, launch::launch_ids());
-        let resumed = match &self.resumed {
-            Some(run) => Some(run.clone()),
-            None => relaunch::begun(prepared, &launches, kinds)?.map(ResumedRun::of),
-        };
-        let run = match resumed {
-            Some(run) => run.own(prepared)?,
-            None => open_run(prepared)?,
-        };
-        relaunch::note(&run.folders, &launches, prepared)?;
-        Ok(run)
+    /// Makes the run's folders, or takes possession of those of the run that is resumed.
+    pub(crate) fn open(&self) -> Result<OwnedRun, Refusal> {
+        match &self.resumed {
+            Some(run) => run.own(&self.prepared),
+            None => open_run(&self.prepared),
+        }
     }
 
     /// What to do about data other than those that the run began with.

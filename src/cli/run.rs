@@ -11,9 +11,10 @@ use std::sync::atomic::AtomicBool;
 use clap::{CommandFactory, Parser};
 
 use crate::cli::args::{Args, Verb};
+use crate::cli::inspect::Page;
 use crate::cli::{
-    Refusal, checkpoint, doctor, evaluate, init, inspect, last_words, node_args, predict, resume,
-    runs, sample, serve, sweep, to_stderr, train, usage,
+    Refusal, checkpoint, doctor, evaluate, init, inspect, jobs, last_words, node_args, predict,
+    resume, runs, sample, serve, submit, sweep, to_stderr, train, usage,
 };
 use crate::collective::mpi;
 use crate::failpoint;
@@ -83,15 +84,20 @@ fn dispatch(args: Args, kinds: &Kinds) -> Result<u8, Refusal> {
         Some(Verb::Doctor(doctor)) => doctor::doctor(&doctor, kinds),
         Some(Verb::Ls(args)) => runs::ls(&args, kinds),
         Some(Verb::Compare(args)) => runs::compare(&args, kinds),
-        Some(Verb::Logs(args)) => runs::logs(&args),
+        Some(Verb::Logs(args)) => jobs::logs(&args, kinds),
         Some(Verb::Tag(args)) => runs::tag(&args),
         Some(Verb::Rm(args)) => runs::rm(&args),
         Some(Verb::Report(report)) => inspect::report(&report, kinds),
         Some(Verb::Serve(serve)) => serve::serve(&serve),
+        Some(Verb::Submit(args)) => submit::submit(&args, kinds),
+        Some(Verb::Jobs(args)) => jobs::jobs(&args, kinds),
+        Some(Verb::Cancel(args)) => jobs::cancel(&args, kinds),
         Some(Verb::Checkpoint(verb)) => checkpoint::dispatch(&verb, kinds),
         Some(Verb::Token { file }) => node_args::token(file.as_deref()),
         Some(Verb::Schema { table: Some(table), .. }) => inspect::schema_of(&table, kinds),
-        Some(Verb::Schema { sweep, json_schema, .. }) => inspect::schema(sweep, json_schema, kinds),
+        Some(Verb::Schema { sweep, clusters, json_schema, .. }) => {
+            inspect::schema(Page::of(sweep, clusters), json_schema, kinds)
+        }
         Some(Verb::Completions { shell }) => Ok(completions(shell)),
         Some(Verb::ManPages { folder }) => man_pages(&folder),
         None => {

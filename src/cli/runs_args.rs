@@ -53,11 +53,14 @@ pub(crate) struct TagArgs {
 }
 
 #[derive(Debug, ClapArgs)]
-#[command(after_help = "Examples:\n  ddprun logs\n  ddprun logs -f quickstart --rank 1")]
+#[command(after_help = "Examples:\n  ddprun logs\n  ddprun logs -f quickstart --rank 1\n  \
+    ddprun logs -f 4711")]
 pub(crate) struct LogsArgs {
-    /// Run folder, its name, or a unique prefix of its id. Default: the newest run.
+    /// Run folder, its name, or a unique prefix of its id; or a submitted job. Default: the newest
+    /// run.
+    #[arg(value_name = "RUN | JOB")]
     pub(crate) run: Option<String>,
-    /// Wait for more until the run ends.
+    /// Wait for more until the run or job ends.
     #[arg(short, long)]
     pub(crate) follow: bool,
     /// Whose log.

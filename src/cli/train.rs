@@ -11,7 +11,7 @@ use crate::cli::prepare::{
 use crate::cli::refusal::Refusal;
 use crate::cli::request::RunRequest;
 use crate::cli::supervise::{Launched, report, take_part, watch};
-use crate::cli::{machines, node_args};
+use crate::cli::{machines, node_args, relaunch};
 use crate::kinds::Kinds;
 use crate::launch::rank_env::{Foreign, mpi_launcher};
 use crate::launch::{self, JoinError, PreparedRun, RendezvousError, Role};
@@ -23,6 +23,9 @@ pub(crate) fn train(args: &Run, kinds: &Kinds) -> Result<u8, Refusal> {
     let path = args.experiment.clone().unwrap_or_default();
     let prepare = |origin: Origin<'_>| {
         let loaded = load(&path, &args.all_changes(), kinds)?;
+        if let Some(request) = relaunch::begun(&loaded, origin, kinds)? {
+            return Ok(request);
+        }
         let facts = measure(&loaded, origin, None, kinds)?;
         let plan = decide(&loaded, &facts, kinds)?;
         check_weights(&loaded, &plan, kinds).map_err(refused)?;
@@ -62,10 +65,11 @@ pub(crate) fn launch(
                         itself, without a launcher";
             Err(Refusal::new(exit::REFUSED, page))
         }
-        (_, Some(place)) => machines::train(&place, &make((role, place.nodes))?, kinds),
+        (_, Some(place)) => machines::train(&place, &make((role, place.nodes))?),
         (_, None) => {
             let request = make((role, 1))?;
-            let run = request.open(kinds)?;
+            let run = request.open()?;
+            relaunch::note(&run.folders, &request.prepared)?;
             let smaller = request.prepared.smaller(kinds)?;
             let Prepared { plan, source, .. } = request.prepared;
             let mut launched = watch(plan, smaller, run, None)?;
@@ -119,7 +123,8 @@ fn foreign(
     let joined = launch::join(role, || {
         let request = make((role, 1))?;
         say_overridden(place, &request.prepared);
-        let run = owned.insert(request.open(kinds)?);
+        let run = owned.insert(request.open()?);
+        relaunch::note(&run.folders, &request.prepared)?;
         let (plan, folders) = (request.prepared.plan, run.folders.clone());
         Ok::<_, Refusal>(PreparedRun { plan, folders, resume: run.is_resumed })
     });

@@ -56,7 +56,8 @@ impl Lab {
         let mut command = Command::new(program);
         command.args(args).current_dir(self.folder.path()).env(MARK, self.folder.path());
         let foreign = ["RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "SLURM_PROCID"];
-        let launches = ["OMPI_COMM_WORLD_RANK", "TORCHELASTIC_RUN_ID", "SLURM_JOB_ID"];
+        let launches =
+            ["OMPI_COMM_WORLD_RANK", "TORCHELASTIC_RUN_ID", "SLURM_JOB_ID", "DDPRUN_JOB"];
         for name in foreign.into_iter().chain(launches) {
             command.env_remove(name);
         }

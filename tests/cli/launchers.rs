@@ -28,6 +28,11 @@ impl Torchrun {
 
     /// Two ranks, after so many restarts.
     fn start(&self, lab: &Lab, restarts: u32, args: &[&str]) -> Vec<Running> {
+        self.start_ranks(2, lab, restarts, args)
+    }
+
+    fn start_ranks(&self, ranks: u32, lab: &Lab, restarts: u32, args: &[&str]) -> Vec<Running> {
+        let world = ranks.to_string();
         let start = |rank: u32| {
             let mut command = lab.ddprun(args);
             let (rank, restarts) = (rank.to_string(), restarts.to_string());
@@ -35,13 +40,13 @@ impl Torchrun {
                 format!("/tmp/torchelastic_0/{folder}/attempt_{restarts}/{rank}/error.json")
             });
             command.envs([("RANK", rank.as_str()), ("LOCAL_RANK", &rank)]);
-            command.envs([("WORLD_SIZE", "2"), ("LOCAL_WORLD_SIZE", "2")]);
+            command.envs([("WORLD_SIZE", &world), ("LOCAL_WORLD_SIZE", &world)]);
             command.envs([("MASTER_ADDR", "127.0.0.1"), ("MASTER_PORT", &self.port)]);
             command.envs([("TORCHELASTIC_RUN_ID", "none"), ("TORCHELASTIC_ERROR_FILE", &file)]);
             command.env("TORCHELASTIC_RESTART_COUNT", &restarts);
             spawn(command)
         };
-        (0..2).map(start).collect()
+        (0..ranks).map(start).collect()
     }
 }
 
@@ -107,6 +112,26 @@ fn ranks_that_torchrun_starts_again_continue_their_run_to_the_same_bits() {
     assert_eq!(runs(&lab), 1);
     assert_eq!(lab.rank_stats()["cpu_seconds"].as_array().map(Vec::len), Some(2));
     bits(&lab).must_be(undisturbed());
+    lab.is_clean();
+}
+
+/// The experiment leaves the shards to the number of ranks, which is another one after the restart.
+#[test]
+fn a_restart_on_fewer_ranks_continues_the_run_with_its_own_shards() {
+    let shards = ["small.toml", "distributed.shards=auto"];
+    let whole = Lab::with(SLOW);
+    all_have_code(0, &end(Torchrun::new(Some("none_a1")).start(&whole, 0, &shards)));
+    let lab = Lab::with(SLOW);
+    let launch = Torchrun::new(Some("none_b2"));
+    let mut all = launch.start(&lab, 0, &shards);
+    lab.wait_for_step_and_save(&mut all[0], 17);
+    all[1].signal(Signal::KILL);
+    end(all);
+    let again = end(launch.start_ranks(1, &lab, 1, &shards));
+    all_have_code(0, &again);
+    again[0].says(&["(restart 1): continuing run "]);
+    assert_eq!(runs(&lab), 1);
+    bits(&lab).must_be(&bits(&whole));
     lab.is_clean();
 }
 

@@ -18,7 +18,7 @@ use crate::terminal::escape;
 use crate::units::Rank;
 
 /// Time between two looks at a log that grows.
-const POLL_INTERVAL: Duration = Duration::from_millis(200);
+pub(crate) const POLL_INTERVAL: Duration = Duration::from_millis(200);
 
 /// `ddprun logs [-f] [RUN] [--rank N]`
 pub(crate) fn logs(args: &LogsArgs) -> Result<u8, Refusal> {
@@ -50,7 +50,7 @@ pub(crate) fn logs(args: &LogsArgs) -> Result<u8, Refusal> {
 }
 
 /// Prints what is new; whether there is still a reader.
-fn print(news: Result<News, files::Error>) -> Result<bool, Refusal> {
+pub(crate) fn print(news: Result<News, files::Error>) -> Result<bool, Refusal> {
     let News { is_anew, lines } = news.map_err(|error| Refusal::of(exit::STORAGE, &error, None))?;
     if is_anew {
         to_stderr("the log was replaced; it begins again:");
@@ -64,7 +64,7 @@ fn print(news: Result<News, files::Error>) -> Result<bool, Refusal> {
 }
 
 /// Becomes true at Ctrl-C.
-fn stop_flag() -> Result<Arc<AtomicBool>, Refusal> {
+pub(crate) fn stop_flag() -> Result<Arc<AtomicBool>, Refusal> {
     let stop = Arc::new(AtomicBool::new(false));
     for signal in [SIGINT, SIGTERM] {
         // A second one ends the process at once.

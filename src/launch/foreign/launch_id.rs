@@ -6,12 +6,15 @@ use serde::{Deserialize, Serialize};
 use crate::launch::error_report::host;
 use crate::launch::rank::env::CONTROL_FD;
 
-/// A launch of torchrun, or a job of Slurm.
+/// The job that `ddprun submit` made, as its script says.
+const JOB: &str = "DDPRUN_JOB";
+
+/// A launch of torchrun, a job of Slurm, or one of `ddprun submit`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct LaunchId {
     /// The launcher.
     pub launcher: Launcher,
-    /// torchrun's run id, or Slurm's job.
+    /// torchrun's run id, Slurm's job, or ours.
     pub id: String,
     /// Distinguishes launches with the same id: torchrun's folder of this launch, or Slurm's step.
     /// Absent if the launcher does not tell.
@@ -30,6 +33,8 @@ pub(crate) enum Launcher {
     Torchrun,
     /// Slurm, which restarts a job after its machine failed, or when it was preempted.
     Slurm,
+    /// What runs a job of `ddprun submit`.
+    Job,
 }
 
 impl std::fmt::Display for Launcher {
@@ -37,11 +42,32 @@ impl std::fmt::Display for Launcher {
         f.write_str(match self {
             Self::Torchrun => "torchrun",
             Self::Slurm => "Slurm",
+            Self::Job => "the cluster",
         })
     }
 }
 
 impl LaunchId {
+    /// Whether this may be a later attempt: an engine does not tell a job of ours how often it has
+    /// started it.
+    pub(crate) fn may_be_again(&self) -> bool {
+        self.attempt > 0 || self.launcher == Launcher::Job
+    }
+
+    /// Whether it is the job called `id`, of ours.
+    pub(crate) fn is_job(&self, id: &str) -> bool {
+        self.launcher == Launcher::Job && self.id == id
+    }
+
+    /// "torchrun has started the ranks again (restart 1)"
+    pub(crate) fn again(&self) -> String {
+        let Self { launcher, id, attempt, .. } = self;
+        match launcher {
+            Launcher::Job => format!("{launcher} has started job {id} again"),
+            _ => format!("{launcher} has started the ranks again (restart {attempt})"),
+        }
+    }
+
     /// Whether `earlier` is this launch before its restart; `None` if that is unknown.
     pub(crate) fn continues(&self, earlier: &Self) -> Option<bool> {
         let has_same_name = (self.launcher, &self.id) == (earlier.launcher, &earlier.id);
@@ -80,7 +106,15 @@ fn parse(get: impl Fn(&str) -> Option<String>) -> Vec<LaunchId> {
         host: host(),
         attempt: attempt("SLURM_RESTART_COUNT"),
     });
-    torchrun.into_iter().chain(slurm).collect()
+    // No other job has this id, on no machine.
+    let job = get(JOB).map(|id| LaunchId {
+        launcher: Launcher::Job,
+        id,
+        mark: Some(String::new()),
+        host: host(),
+        attempt: 0,
+    });
+    torchrun.into_iter().chain(slurm).chain(job).collect()
 }
 
 /// The folder with a random name that torchrun creates for a launch: above those of the attempt and
@@ -148,6 +182,16 @@ mod tests {
         assert_eq!(again.continues(&moved), Some(true));
         assert_eq!(again.continues(&job("SLURM_STEP_ID=0", 0)), Some(false));
         assert_eq!(again.continues(&job("", 0)), Some(false));
+    }
+
+    #[test]
+    fn a_job_of_ours_is_the_same_at_every_start_and_on_every_machine() {
+        let job = |id: &str| ids(&format!("DDPRUN_JOB={id}")).remove(0);
+        let moved = LaunchId { host: "elsewhere".to_owned(), ..job("a") };
+        assert_eq!(moved.continues(&job("a")), Some(true));
+        assert_eq!(moved.continues(&job("b")), Some(false));
+        assert!(job("a").may_be_again() && job("a").is_job("a"));
+        assert_eq!(job("a").again(), "the cluster has started job a again");
     }
 
     #[test]

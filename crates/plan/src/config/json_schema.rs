@@ -174,12 +174,27 @@ fn list(root: &mut Value, family: &FamilySpec) {
 
 /// A table of the kind's name, its options and keys that all kinds share; of a kind that is not
 /// named with its options alone.
-pub(crate) fn of_kind(kind: &Spec, shared: Map<String, Value>, is_named: bool) -> Value {
-    let mut properties = shared;
-    if is_named || properties.contains_key("name") {
-        let name = json!({ "const": kind.name, "description": kind.about });
-        properties.insert("name".to_owned(), name);
+pub(crate) fn of_kind(kind: &Spec, mut shared: Map<String, Value>, is_named: bool) -> Value {
+    if is_named {
+        return of_kind_named(kind, shared, "name");
     }
+    if shared.contains_key("name") {
+        shared.insert("name".to_owned(), name_of(kind));
+    }
+    table(kind, shared, None)
+}
+
+/// A table of the options of a kind, whose name stands at `key`.
+pub(crate) fn of_kind_named(kind: &Spec, mut shared: Map<String, Value>, key: &str) -> Value {
+    shared.insert(key.to_owned(), name_of(kind));
+    table(kind, shared, Some(key))
+}
+
+fn name_of(kind: &Spec) -> Value {
+    json!({ "const": kind.name, "description": kind.about })
+}
+
+fn table(kind: &Spec, mut properties: Map<String, Value>, named: Option<&str>) -> Value {
     for key in &kind.keys {
         let mut schema = key.schema.clone();
         if let (Some(schema), Some(default)) = (schema.as_object_mut(), &key.default) {
@@ -187,7 +202,7 @@ pub(crate) fn of_kind(kind: &Spec, shared: Map<String, Value>, is_named: bool) -
         }
         properties.insert(key.name.clone(), schema);
     }
-    let named = is_named.then_some("name".to_owned());
+    let named = named.map(str::to_owned);
     let needed = kind.keys.iter().filter(|key| key.required).map(|key| key.name.clone());
     json!({
         "type": "object",

@@ -9,16 +9,19 @@
 //! everything.
 
 mod check;
+pub mod clusters;
 mod extract;
 mod json_schema;
 mod keys;
 pub mod kind;
+mod kind_reader;
 mod layer;
 mod load;
 mod loaded;
 mod key_aliases;
 mod overrides;
 mod problem;
+mod reader;
 mod resolved;
 pub mod schema;
 mod spans;

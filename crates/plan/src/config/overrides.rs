@@ -16,10 +16,11 @@ use crate::config::problem::Problem;
 use crate::config::spans::{self, KeySpan, Path};
 
 /// Variables that ddprun itself uses; none of them is a setting. All that end in `_FD` are, too.
-pub const RESERVED: [&str; 9] = [
+pub const RESERVED: [&str; 10] = [
     "DDPRUN_CACHE",
     "DDPRUN_FILE_CALLS",
     "DDPRUN_FP",
+    "DDPRUN_JOB",
     "DDPRUN_LOG",
     "DDPRUN_PORT",
     "DDPRUN_RUN",

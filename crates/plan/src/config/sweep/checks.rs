@@ -5,8 +5,8 @@ use std::collections::HashSet;
 use figment::value::Value;
 
 use crate::config::keys::path_of;
+use crate::config::reader::{Reader, join, json};
 use crate::config::spans::{KeySpan, Path};
-use crate::config::sweep::reader::{Reader, join, json};
 use crate::config::sweep::space::Condition;
 use crate::config::sweep::{Constraint, Domain, Json, Parameter, Values};
 use crate::config::unknown_keys::unknown;

@@ -6,11 +6,11 @@ use crate::config::keys::path_of;
 use crate::config::kind::Need;
 use crate::config::loaded::Loaded;
 use crate::config::problem::{Problem, Problems};
+use crate::config::reader::{Reader, join};
 use crate::config::schema::Mode;
 use crate::config::suggest::{any_of, closest};
-use crate::config::sweep::kind::METHOD;
+use crate::config::sweep::METHOD;
 use crate::config::sweep::load::load_base;
-use crate::config::sweep::reader::{Reader, join};
 use crate::config::sweep::space::in_order;
 use crate::config::sweep::{Domain, Json, Parameter, Sweep, Values, change_of};
 

@@ -11,8 +11,8 @@ use serde_json::{Map, Value, json};
 use crate::config::json_schema::of_kind;
 use crate::config::kind::page;
 use crate::config::sweep::checks::RESERVED;
-use crate::config::sweep::kind::{METHOD, PRUNER};
 use crate::config::sweep::load::COUNTS;
+use crate::config::sweep::{METHOD, PRUNER};
 use crate::config::vocabulary::Vocabulary;
 
 /// Every key of a sweep.

@@ -13,13 +13,13 @@ use crate::config::layer::{Layer, Source};
 use crate::config::loaded::Loaded;
 use crate::config::overrides::{self, Asked};
 use crate::config::problem::{Problem, Problems};
+use crate::config::reader::{Reader, join};
 use crate::config::schema::Mode;
 use crate::config::spans::KeySpan;
-use crate::config::sweep::kind::{METHOD, PRUNER};
-use crate::config::sweep::reader::{Reader, join};
-use crate::config::sweep::{Search, Sweep, checks, conflicts, hydra, kind};
+use crate::config::sweep::{METHOD, PRUNER};
+use crate::config::sweep::{Search, Sweep, checks, conflicts, hydra};
 use crate::config::values::Auto;
-use crate::config::{self, Vocabulary, text};
+use crate::config::{self, Vocabulary, kind_reader, text};
 
 /// Keys of `[sweep]`, beside the options of a method.
 const KEYS: [&str; 15] = [
@@ -84,8 +84,12 @@ pub fn load(
         // An experiment: it has nothing to say about the sweep but where it is.
         layer.dict = Dict::new();
     }
-    let mut reader =
-        Reader { layers: vec![layer], problems: Vec::new(), vocabulary: vocabulary.clone() };
+    let mut reader = Reader {
+        layers: vec![layer],
+        problems: Vec::new(),
+        vocabulary: vocabulary.clone(),
+        noun: "a sweep",
+    };
     let changes = take_words(&mut reader, words)?;
     let base = if is_sweep { base(&mut reader, path) } else { Some(path.to_owned()) };
     let name = name(&mut reader, path, is_sweep);
@@ -123,8 +127,12 @@ pub fn metric_problem(
 ) -> Problems {
     let Ok(text) = text::read(path) else { return problem.clone().into() };
     let (layer, _) = Layer::document(Source::File(path.to_owned()), text);
-    let mut reader =
-        Reader { layers: vec![layer], problems: Vec::new(), vocabulary: vocabulary.clone() };
+    let mut reader = Reader {
+        layers: vec![layer],
+        problems: Vec::new(),
+        vocabulary: vocabulary.clone(),
+        noun: "a sweep",
+    };
     match take_words(&mut reader, words) {
         Ok(_) => conflicts::at_metric(&reader, problem),
         Err(problem) => problem.into(),
@@ -282,13 +290,13 @@ fn pruner(reader: &mut Reader) -> Choice {
     let table = path_of(PRUNER);
     let name = join(&table, "name");
     match reader.get(&table) {
-        None => kind::plain(NO_PRUNER),
+        None => kind_reader::plain(NO_PRUNER),
         Some(Value::Dict(..)) if reader.get(&name).is_none() => {
             reader.wrong_help(&table, "has no name", "such as `name = \"asha\"`");
-            kind::plain(NO_PRUNER)
+            kind_reader::plain(NO_PRUNER)
         }
-        Some(Value::Dict(..)) => kind::choice(reader, PRUNER, &name, NO_PRUNER, &table),
-        Some(_) => kind::choice(reader, PRUNER, &table, NO_PRUNER, &table),
+        Some(Value::Dict(..)) => kind_reader::choice(reader, PRUNER, &name, NO_PRUNER, &table),
+        Some(_) => kind_reader::choice(reader, PRUNER, &table, NO_PRUNER, &table),
     }
 }
 
@@ -297,7 +305,7 @@ fn method(reader: &mut Reader) -> Choice {
     let path = path_of(METHOD);
     let name = reader.get(&path).and_then(Value::as_str).unwrap_or_default();
     let table = join(&path_of("sweep"), name);
-    kind::choice(reader, METHOD, &path, "grid", &table)
+    kind_reader::choice(reader, METHOD, &path, "grid", &table)
 }
 
 /// The base with `changes`.

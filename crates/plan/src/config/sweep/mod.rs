@@ -12,9 +12,7 @@ mod checks;
 mod constraint;
 mod hydra;
 mod json_schema;
-mod kind;
 mod load;
-mod reader;
 mod space;
 mod conflicts;
 
@@ -25,7 +23,6 @@ use serde::{Serialize, Serializer};
 pub use conflicts::{MAX_POINTS, watching};
 pub use constraint::Constraint;
 pub use json_schema::{json_schema, reference};
-pub use kind::{METHOD, PRUNER};
 pub(crate) use load::is_space;
 pub use load::{is_sweep_word, load, metric_problem};
 pub use space::{Condition, Domain, Parameter, change_of, in_order};
@@ -34,6 +31,11 @@ pub use space::{as_written, on_grid, ordered, steps_of, value_of};
 use crate::config::kind::Choice;
 use crate::config::schema::Mode;
 use crate::config::values::Auto;
+
+/// The key of the search method.
+pub const METHOD: &str = "sweep.method";
+/// The table of the pruner.
+pub const PRUNER: &str = "sweep.pruner";
 
 /// A value of a parameter: whatever TOML can say.
 pub type Json = serde_json::Value;

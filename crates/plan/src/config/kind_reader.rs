@@ -1,23 +1,18 @@
-//! A search method or pruner, and its options: read, completed with defaults, and checked with
-//! carets.
+//! A kind that a file other than an experiment chooses, and its options: read, completed with
+//! defaults, and checked with carets.
 
 use figment::error::Kind as ErrorKind;
 use figment::value::{Dict, Value};
 
 use crate::config::check::range;
 use crate::config::kind::{Choice, FamilySpec, Key, Options, Spec};
+use crate::config::reader::{Reader, join, json};
 use crate::config::suggest::any_of;
-use crate::config::sweep::reader::{Reader, join, json};
 use crate::config::wording;
-
-/// The key of the search method.
-pub const METHOD: &str = "sweep.method";
-/// The table of the pruner.
-pub const PRUNER: &str = "sweep.pruner";
 
 /// The kind that the word at `name` chooses, with its options from `table`; `usual` if there is no
 /// word.
-pub(super) fn choice(
+pub(crate) fn choice(
     reader: &mut Reader,
     family: &str,
     name: &[String],
@@ -25,8 +20,8 @@ pub(super) fn choice(
     table: &[String],
 ) -> Choice {
     let Some(family) = reader.vocabulary.family(family).cloned() else {
+        let given = given(reader, name, table);
         let name = reader.text(name).unwrap_or_else(|| usual.to_owned());
-        let given = given(reader, table);
         let options = given.iter().map(|(key, value)| (key.clone(), json(value))).collect();
         return Choice { name, options };
     };
@@ -35,27 +30,35 @@ pub(super) fn choice(
     let kind = if is_named { reader.word(name, &words) } else { family.kind(usual) };
     // Without a known name it cannot be said which options are right.
     let Some(kind) = kind else { return plain(usual) };
-    Choice { name: kind.name.to_owned(), options: options(reader, &family, kind, table) }
+    Choice { name: kind.name.to_owned(), options: options(reader, &family, kind, name, table) }
 }
 
 /// A kind without options.
-pub(super) fn plain(name: &str) -> Choice {
+pub(crate) fn plain(name: &str) -> Choice {
     Choice { name: name.to_owned(), options: Options::new() }
 }
 
-/// What the layers say in `table`, but for the name.
-fn given(reader: &Reader, table: &[String]) -> Dict {
+/// What the layers say in `table`, but for the word at `name`.
+fn given(reader: &Reader, name: &[String], table: &[String]) -> Dict {
     let value = |key: String| {
-        let value = reader.get(&join(table, &key)).cloned()?;
-        (key != "name").then_some((key, value))
+        let at = join(table, &key);
+        let value = reader.get(&at).cloned()?;
+        (at != name).then_some((key, value))
     };
     reader.keys(table).into_iter().filter_map(value).collect()
 }
 
 /// The options of `kind`, of which the wrong ones are reported and replaced by their defaults.
-fn options(reader: &mut Reader, family: &FamilySpec, kind: &Spec, table: &[String]) -> Options {
-    let mut own = given(reader, table);
-    foreign(reader, family, kind, table, &own);
+fn options(
+    reader: &mut Reader,
+    family: &FamilySpec,
+    kind: &Spec,
+    name: &[String],
+    table: &[String],
+) -> Options {
+    let mut own = given(reader, name, table);
+    let word = name.last().map_or("name", String::as_str);
+    foreign(reader, family, kind, (word, table), &own);
     own.retain(|key, _| kind.key(key).is_some());
     let n_before = reader.problems.len();
     let read = loop {
@@ -82,13 +85,19 @@ fn options(reader: &mut Reader, family: &FamilySpec, kind: &Spec, table: &[Strin
     read
 }
 
-/// Reports keys of a table with a name that are no options of `kind`.
-fn foreign(reader: &mut Reader, family: &FamilySpec, kind: &Spec, table: &[String], own: &Dict) {
+/// Reports keys of a table that are no options of `kind`, which its key `word` names.
+fn foreign(
+    reader: &mut Reader,
+    family: &FamilySpec,
+    kind: &Spec,
+    (word, table): (&str, &[String]),
+    own: &Dict,
+) {
     let is_foreign = |key: &&String| kind.key(key).is_none() && family.owners(key).next().is_some();
-    let mut others = vec!["name"];
+    let mut others = vec![word];
     for key in own.keys().filter(is_foreign) {
         let owners = any_of(family.owners(key));
-        let what = format!("belongs to {owners}, but `name` is `{}`", kind.name);
+        let what = format!("belongs to {owners}, but `{word}` is `{}`", kind.name);
         reader.wrong(&join(table, key), what);
         others.push(key);
     }

@@ -11,29 +11,31 @@ use crate::config::suggest::{any_of, closest};
 use crate::config::sweep::Json;
 use crate::config::vocabulary::Vocabulary;
 
-/// The layers of a sweep, weakest first, and what is wrong with them.
-pub(super) struct Reader {
-    pub(super) layers: Vec<Layer>,
-    pub(super) problems: Vec<Problem>,
-    /// What an experiment may say.
-    pub(super) vocabulary: Vocabulary,
+/// The layers of a file that is no experiment, weakest first, and what is wrong with them.
+pub(crate) struct Reader {
+    pub(crate) layers: Vec<Layer>,
+    pub(crate) problems: Vec<Problem>,
+    /// What a program knows.
+    pub(crate) vocabulary: Vocabulary,
+    /// What the file is: "a sweep".
+    pub(crate) noun: &'static str,
 }
 
 impl Reader {
     /// The strongest value at `path`.
-    pub(super) fn get(&self, path: &[String]) -> Option<&Value> {
+    pub(crate) fn get(&self, path: &[String]) -> Option<&Value> {
         self.layers[strongest(&self.layers, path)?].get(path)
     }
 
     /// Takes the value at `path` out of all layers.
-    pub(super) fn remove(&mut self, path: &[String]) {
+    pub(crate) fn remove(&mut self, path: &[String]) {
         for layer in &mut self.layers {
             layer.remove(path);
         }
     }
 
     /// A problem of the value at `path`, drawn on the strongest layer that knows a place for it.
-    pub(super) fn problem(&self, path: &[String], what: impl Into<String>) -> Problem {
+    pub(crate) fn problem(&self, path: &[String], what: impl Into<String>) -> Problem {
         let at = (1..=path.len()).rev().find_map(|length| {
             let known = |layer: &Layer| layer.places.contains_key(&path[..length]);
             self.layers.iter().rposition(known).map(|order| (order, &path[..length]))
@@ -49,13 +51,13 @@ impl Reader {
     }
 
     /// Notes a problem.
-    pub(super) fn wrong(&mut self, path: &[String], what: impl Into<String>) {
+    pub(crate) fn wrong(&mut self, path: &[String], what: impl Into<String>) {
         let problem = self.problem(path, what);
         self.problems.push(problem);
     }
 
     /// Notes a problem with a remedy.
-    pub(super) fn wrong_help(
+    pub(crate) fn wrong_help(
         &mut self,
         path: &[String],
         what: impl Into<String>,
@@ -66,7 +68,7 @@ impl Reader {
     }
 
     /// Text at `path`; a problem if it is something else.
-    pub(super) fn text(&mut self, path: &[String]) -> Option<String> {
+    pub(crate) fn text(&mut self, path: &[String]) -> Option<String> {
         if let Value::String(_, text) = self.get(path)? {
             Some(text.clone())
         } else {
@@ -76,7 +78,7 @@ impl Reader {
     }
 
     /// `true` or `false`.
-    pub(super) fn truth(&mut self, path: &[String]) -> Option<bool> {
+    pub(crate) fn truth(&mut self, path: &[String]) -> Option<bool> {
         if let Value::Bool(_, truth) = self.get(path)? {
             Some(*truth)
         } else {
@@ -86,7 +88,7 @@ impl Reader {
     }
 
     /// A whole number from `low` to `high`.
-    pub(super) fn whole(&mut self, path: &[String], low: u64, high: u64) -> Option<u64> {
+    pub(crate) fn whole(&mut self, path: &[String], low: u64, high: u64) -> Option<u64> {
         let number = self.get(path)?.to_i128().and_then(|number| u64::try_from(number).ok());
         if let Some(number) = number.filter(|number| (low..=high).contains(number)) {
             Some(number)
@@ -97,7 +99,7 @@ impl Reader {
     }
 
     /// A finite number.
-    pub(super) fn real(&mut self, path: &[String]) -> Option<f64> {
+    pub(crate) fn real(&mut self, path: &[String]) -> Option<f64> {
         let value = self.get(path)?;
         let number = value.to_i128().map(|whole| whole as f64).or_else(|| value.to_f64());
         if let Some(number) = number.filter(|number| number.is_finite()) {
@@ -109,7 +111,7 @@ impl Reader {
     }
 
     /// One of some words.
-    pub(super) fn word<T: Copy>(&mut self, path: &[String], words: &[(&str, T)]) -> Option<T> {
+    pub(crate) fn word<T: Copy>(&mut self, path: &[String], words: &[(&str, T)]) -> Option<T> {
         let text = self.text(path)?;
         if let Some((_, meaning)) = words.iter().find(|(word, _)| *word == text) {
             return Some(*meaning);
@@ -124,7 +126,7 @@ impl Reader {
     }
 
     /// Names of the entries of the table at `path`, over all layers, in the order of writing.
-    pub(super) fn keys(&self, path: &[String]) -> Vec<String> {
+    pub(crate) fn keys(&self, path: &[String]) -> Vec<String> {
         let mut found: Vec<((usize, usize), String)> = Vec::new();
         for (order, layer) in self.layers.iter().enumerate() {
             let table = if path.is_empty() {
@@ -144,12 +146,12 @@ impl Reader {
     }
 
     /// Reports every entry of the table at `path` that is not one of `known`.
-    pub(super) fn only(&mut self, path: &[String], known: &[&str]) {
+    pub(crate) fn only(&mut self, path: &[String], known: &[&str]) {
         self.only_of(path, &[], known);
     }
 
     /// As [`Reader::only`], without a word about entries that are `other`.
-    pub(super) fn only_of(&mut self, path: &[String], other: &[&str], known: &[&str]) {
+    pub(crate) fn only_of(&mut self, path: &[String], other: &[&str], known: &[&str]) {
         for key in self.keys(path) {
             if known.contains(&key.as_str()) || other.contains(&key.as_str()) {
                 continue;
@@ -160,20 +162,20 @@ impl Reader {
             };
             let at = join(path, &key);
             let order = strongest(&self.layers, &at).unwrap_or(0);
-            let problem =
-                self.layers[order].at_key(&at, "is not a key of a sweep".to_owned(), order);
+            let what = format!("is not a key of {}", self.noun);
+            let problem = self.layers[order].at_key(&at, what, order);
             self.problems.push(problem.help(help));
         }
     }
 }
 
 /// `path` and one key more.
-pub(super) fn join(path: &[String], key: &str) -> Path {
+pub(crate) fn join(path: &[String], key: &str) -> Path {
     path.iter().cloned().chain([key.to_owned()]).collect()
 }
 
 /// The value as JSON.
-pub(super) fn json(value: &Value) -> Json {
+pub(crate) fn json(value: &Value) -> Json {
     serde_json::to_value(value).unwrap_or_default()
 }
 

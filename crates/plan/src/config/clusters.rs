@@ -1,0 +1,159 @@
+//! `[cluster.NAME]` tables, which say where experiments can be submitted.
+//!
+//! ```text
+//! ddprun.toml ... ~/.config/ddprun/clusters.toml ─read─▶ the table of one name | Problems, each with a caret
+//! ```
+//!
+//! What a reader would get wrong: files are not merged. The first that has a cluster of the name
+//! says everything about it.
+
+use std::path::{Path, PathBuf};
+
+use serde_json::{Map, Value as Json, json};
+
+use crate::config::json_schema::of_kind_named;
+use crate::config::keys::path_of;
+use crate::config::kind::{Choice, page};
+use crate::config::layer::{Layer, Source};
+use crate::config::problem::{Problem, Problems};
+use crate::config::reader::{Reader, join};
+use crate::config::suggest::{any_of, closest};
+use crate::config::{Vocabulary, kind_reader, text};
+
+/// The table whose tables are clusters.
+pub const CLUSTER: &str = "cluster";
+/// The key that chooses a cluster's kind.
+const KIND: &str = "kind";
+/// What a cluster may say, as it is written.
+const PAGE: &str = include_str!("clusters.toml");
+
+/// A cluster that a file describes.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Cluster {
+    /// What the file calls it.
+    pub name: String,
+    /// The file.
+    pub path: PathBuf,
+    /// What runs it, and how it is to be used.
+    pub kind: Choice,
+}
+
+/// Why there is no such cluster.
+#[derive(Debug, thiserror::Error)]
+pub enum Unknown {
+    /// No file describes one of this name.
+    #[error("no cluster is called `{name}`")]
+    Name {
+        /// The name.
+        name: String,
+        /// The clusters that there are, if there is any.
+        known: Vec<String>,
+    },
+    /// What the file says of it is wrong.
+    #[error(transparent)]
+    Problems(#[from] Problems),
+}
+
+impl Unknown {
+    /// What to do about it.
+    pub fn help(&self) -> Option<String> {
+        let Self::Name { name, known } = self else { return None };
+        let names = || known.iter().map(String::as_str);
+        Some(match closest(name, names()) {
+            _ if known.is_empty() => {
+                let name = if name.is_empty() { "lab" } else { name };
+                format!(
+                    "describe it in `ddprun.toml`, for example:\n    [cluster.{name}]\n    kind = \
+                     \"slurm\"\n    partition = \"gpu\""
+                )
+            }
+            Some(near) => format!("did you mean `{near}`?"),
+            None => format!("the clusters are {}", any_of(names())),
+        })
+    }
+}
+
+/// Reads the cluster `name` in the first of `files` that has one of this name. Files that are not
+/// there have none.
+///
+/// # Errors
+///
+/// There is no such cluster, or its table is wrong.
+pub fn load(files: &[PathBuf], name: &str, vocabulary: &Vocabulary) -> Result<Cluster, Unknown> {
+    let mut known = Vec::new();
+    for path in files.iter().filter(|path| path.exists()) {
+        let mut reader = read(path, vocabulary)?;
+        let names = reader.keys(&path_of(CLUSTER));
+        if names.iter().any(|known| known == name) {
+            return Ok(cluster(reader, name, path)?);
+        }
+        // A slip in the name of the only table must not read as if there were no cluster.
+        reader.only(&[], &[CLUSTER]);
+        if !reader.problems.is_empty() {
+            return Err(Problems::new(reader.problems).into());
+        }
+        known.extend(names);
+    }
+    Err(Unknown::Name { name: name.to_owned(), known })
+}
+
+fn read(path: &Path, vocabulary: &Vocabulary) -> Result<Reader, Problems> {
+    let (layer, problems) = Layer::document(Source::File(path.to_owned()), text::read(path)?);
+    if !problems.is_empty() {
+        return Err(Problems::new(problems));
+    }
+    let (problems, vocabulary) = (Vec::new(), vocabulary.clone());
+    Ok(Reader { layers: vec![layer], problems, vocabulary, noun: "a file of clusters" })
+}
+
+fn cluster(mut reader: Reader, name: &str, path: &Path) -> Result<Cluster, Problems> {
+    reader.only(&[], &[CLUSTER]);
+    reader.noun = "a cluster";
+    let table = join(&path_of(CLUSTER), name);
+    if reader.get(&table).is_some_and(|value| value.as_dict().is_none()) {
+        let help = format!("begin it with `[{CLUSTER}.{name}]`");
+        reader.wrong_help(&table, "must be a table", help);
+        return Err(Problems::new(reader.problems));
+    }
+    let kind = join(&table, KIND);
+    if reader.get(&kind).is_none() {
+        let kinds = reader.vocabulary.family(CLUSTER).into_iter().flat_map(|it| it.names());
+        let help = format!("it may be {}", any_of(kinds));
+        let missing = reader.problem(&table, "has no `kind`").help(help);
+        return Err(missing.into());
+    }
+    let kind = kind_reader::choice(&mut reader, CLUSTER, &kind, "", &table);
+    if !reader.problems.is_empty() {
+        return Err(Problems::new(reader.problems));
+    }
+    Ok(Cluster { name: name.to_owned(), path: path.to_owned(), kind })
+}
+
+/// A problem of the key `key` of a cluster, drawn on its file.
+pub fn problem(cluster: &Cluster, key: &str, what: &str, vocabulary: &Vocabulary) -> Problem {
+    let at = join(&join(&path_of(CLUSTER), &cluster.name), key);
+    match read(&cluster.path, vocabulary) {
+        Ok(reader) => reader.problem(&at, what),
+        Err(_) => Problem::new(format!("{CLUSTER}.{}.{key}", cluster.name), what),
+    }
+}
+
+/// The reference page: every key of every kind with its meaning and its default, as TOML.
+pub fn reference(vocabulary: &Vocabulary) -> String {
+    page(PAGE, vocabulary.families())
+}
+
+/// The JSON schema of a file of clusters.
+pub fn json_schema(vocabulary: &Vocabulary) -> Json {
+    let kinds = vocabulary.family(CLUSTER).into_iter().flat_map(|family| &family.kinds);
+    let kinds: Vec<Json> = kinds.map(|kind| of_kind_named(kind, Map::new(), KIND)).collect();
+    json!({
+        "$schema": "http://json-schema.org/draft-07/schema#",
+        "title": "Clusters of ddprun",
+        "type": "object",
+        "properties": {
+            CLUSTER: { "type": "object", "additionalProperties": { "oneOf": kinds } },
+        },
+        "additionalProperties": false,
+    })
+}

@@ -1,0 +1,42 @@
+//! The command lines of the verbs that look after jobs on clusters: `submit`, `jobs`, `cancel`.
+
+use std::path::PathBuf;
+
+use clap::Args as ClapArgs;
+
+#[derive(Debug, ClapArgs)]
+#[command(after_help = "Examples:\n  ddprun submit experiments/quickstart.toml --on lab\n  \
+    ddprun submit experiments/quickstart.toml train.epochs=3 --on lab --print")]
+pub(crate) struct SubmitArgs {
+    /// Experiment file.
+    pub(crate) experiment: PathBuf,
+    /// Overrides: `train.batch_size=64`; `~scheduler.warmup` restores the default.
+    #[arg(value_name = "KEY=VALUE")]
+    pub(crate) changes: Vec<String>,
+    /// Cluster: a table `[cluster.NAME]` of `ddprun.toml`, beside the experiment or in this folder,
+    /// or of `~/.config/ddprun/clusters.toml`.
+    #[arg(long, value_name = "NAME")]
+    pub(crate) on: String,
+    /// Print the script or manifest, and submit nothing.
+    #[arg(long)]
+    pub(crate) print: bool,
+}
+
+#[derive(Debug, ClapArgs)]
+#[command(after_help = "Examples:\n  ddprun jobs\n  ddprun jobs --on lab --json")]
+pub(crate) struct JobsArgs {
+    /// Only those of this cluster.
+    #[arg(long, value_name = "NAME")]
+    pub(crate) on: Option<String>,
+    /// Print a JSON object per job, a line each.
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Debug, ClapArgs)]
+#[command(after_help = "Example:\n  ddprun cancel 4711")]
+pub(crate) struct CancelArgs {
+    /// Jobs, as `ddprun jobs` lists them.
+    #[arg(required = true, value_name = "JOB")]
+    pub(crate) jobs: Vec<String>,
+}

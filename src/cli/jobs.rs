@@ -1,0 +1,224 @@
+//! `ddprun jobs`, `ddprun cancel`, and the output of a job: what became of what was submitted.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use serde_json::json;
+
+use crate::cli::cluster_args::{CancelArgs, JobsArgs};
+use crate::cli::find_run::LOGS;
+use crate::cli::runs::{self, POLL_INTERVAL, aligned, print, stop_flag};
+use crate::cli::runs_args::LogsArgs;
+use crate::cli::{Refusal, relaunch, to_stderr, to_stdout};
+use crate::cluster::{self, Cluster, Error, Output, Place, State, Submitted};
+use crate::config::closest;
+use crate::files::Follower;
+use crate::kinds::Kinds;
+use crate::launch::exit_code as exit;
+use crate::runs::summary;
+
+/// Time between two questions to an engine.
+const QUESTION_INTERVAL: Duration = Duration::from_secs(5);
+
+/// An engine that gave no answer.
+pub(crate) fn no_answer(cluster: &str, error: &Error) -> Refusal {
+    let page = format!("error: cluster `{cluster}`: {error}");
+    let help = error.help().map(|help| format!("\n  do: {help}")).unwrap_or_default();
+    let code = if matches!(error, Error::NotRun { .. }) { exit::REFUSED } else { exit::PEER };
+    Refusal::new(code, page + &help)
+}
+
+/// A job and how it stands.
+struct Row {
+    place: Place,
+    job: Submitted,
+    /// `None` = the engine has forgotten it.
+    state: Option<State>,
+    /// The folder of the run that it began.
+    run: Option<PathBuf>,
+}
+
+impl Row {
+    /// How it stands: in the engine's words, else in the run's.
+    fn word(&self) -> String {
+        let of_run = || Some(summary(self.run.as_ref()?).ok()?.state.word().to_owned());
+        let of_engine = self.state.as_ref().map(|state| state.word.clone());
+        of_engine.or_else(of_run).unwrap_or_else(|| "unknown".to_owned())
+    }
+
+    fn run_id(&self) -> String {
+        let name = self.run.as_ref().and_then(|run| run.file_name());
+        name.map(|name| name.to_string_lossy().into_owned()).unwrap_or_default()
+    }
+}
+
+/// `ddprun jobs [--on NAME] [--json]`
+pub(crate) fn jobs(args: &JobsArgs, kinds: &Kinds) -> Result<u8, Refusal> {
+    let is_asked = |job: &Submitted| args.on.as_ref().is_none_or(|name| *name == job.cluster);
+    let mut all = cluster::all(Path::new(LOGS));
+    all.retain(|(_, job)| is_asked(job));
+    if all.is_empty() {
+        to_stderr("no job was submitted from this folder: `ddprun submit EXPERIMENT --on NAME`");
+        return Ok(0);
+    }
+    let rows = rows(all, kinds);
+    if args.json {
+        return to_stdout(
+            &rows.iter().map(|row| as_json(row).to_string() + "\n").collect::<String>(),
+        );
+    }
+    let head = ["job", "cluster", "experiment", "submitted", "state", "run"];
+    let mut table = vec![head.map(str::to_owned).to_vec()];
+    table.extend(rows.iter().map(cells));
+    to_stdout(&aligned(&table, head.len()))
+}
+
+fn cells(row: &Row) -> Vec<String> {
+    let Submitted { id, cluster, name, submitted, .. } = &row.job;
+    let time = submitted.to_zoned(jiff::tz::TimeZone::system()).strftime("%m-%d %H:%M");
+    vec![id.clone(), cluster.clone(), name.clone(), time.to_string(), row.word(), row.run_id()]
+}
+
+fn as_json(row: &Row) -> serde_json::Value {
+    let Submitted { id, cluster, kind, name, submitted, .. } = &row.job;
+    json!({
+        "job": id,
+        "cluster": cluster,
+        "kind": kind.name,
+        "experiment": name,
+        "submitted": submitted.to_string(),
+        "state": row.word(),
+        "is_over": row.state.as_ref().is_none_or(|state| state.is_over),
+        "folder": row.place.folder,
+        "run": row.run,
+    })
+}
+
+/// Asks each engine once. One that does not answer is told, and hides no other.
+fn rows(all: Vec<(Place, Submitted)>, kinds: &Kinds) -> Vec<Row> {
+    let mut known: BTreeMap<String, Vec<(String, State)>> = BTreeMap::new();
+    let engine = |job: &Submitted| serde_json::to_string(&job.kind).unwrap_or_default();
+    for (_, job) in &all {
+        if known.contains_key(&engine(job)) {
+            continue;
+        }
+        let same = all.iter().filter(|(_, other)| other.kind == job.kind);
+        let places: Vec<Place> = same.map(|(place, _)| place.clone()).collect();
+        let states = states(job, &places, kinds).unwrap_or_else(|refusal| {
+            to_stderr(refusal.page());
+            Vec::new()
+        });
+        known.insert(engine(job), states);
+    }
+    let row = |(place, job): (Place, Submitted)| {
+        let state = known.get(&engine(&job)).and_then(|states| state_of(states, &place));
+        let run = run_of(&place, &job);
+        Row { place, job, state, run }
+    };
+    all.into_iter().map(row).collect()
+}
+
+fn state_of(states: &[(String, State)], place: &Place) -> Option<State> {
+    states.iter().find(|(id, _)| *id == place.id).map(|(_, state)| state.clone())
+}
+
+/// The run that a job began: it notes by whom it was launched.
+fn run_of(place: &Place, job: &Submitted) -> Option<PathBuf> {
+    let key = place.folder.file_name()?.to_str()?;
+    relaunch::run_of_job(&Path::new(LOGS).join(&job.name), key)
+}
+
+fn states(
+    job: &Submitted,
+    places: &[Place],
+    kinds: &Kinds,
+) -> Result<Vec<(String, State)>, Refusal> {
+    let kind = kind_of(job, kinds)?;
+    let answer = kind.list(places).run().map_err(|error| no_answer(&job.cluster, &error))?;
+    Ok(kind.states(&answer))
+}
+
+fn kind_of(job: &Submitted, kinds: &Kinds) -> Result<Box<dyn Cluster>, Refusal> {
+    let built = kinds.clusters.build(&job.kind);
+    built.map_err(|error| Refusal::of(exit::REFUSED, &error, None))
+}
+
+/// `ddprun cancel JOB ...`
+pub(crate) fn cancel(args: &CancelArgs, kinds: &Kinds) -> Result<u8, Refusal> {
+    let all: Result<Vec<_>, _> = args.jobs.iter().map(|id| named(id)).collect();
+    for (place, job) in all? {
+        let kind = kind_of(&job, kinds)?;
+        kind.cancel(&place).run().map_err(|error| no_answer(&job.cluster, &error))?;
+        to_stderr(&format!("job {} of `{}` was told to save and to end", place.id, job.cluster));
+    }
+    Ok(0)
+}
+
+fn named(id: &str) -> Result<(Place, Submitted), Refusal> {
+    cluster::find(Path::new(LOGS), id).ok_or_else(|| {
+        let all = cluster::all(Path::new(LOGS));
+        let help = match closest(id, all.iter().map(|(place, _)| place.id.as_str())) {
+            Some(near) => format!("did you mean `{near}`?"),
+            None => "`ddprun jobs` lists what was submitted from this folder".to_owned(),
+        };
+        Refusal::new(exit::REFUSED, format!("error: there is no job `{id}`\n  do: {help}"))
+    })
+}
+
+/// `ddprun logs [-f] [RUN | JOB]`
+pub(crate) fn logs(args: &LogsArgs, kinds: &Kinds) -> Result<u8, Refusal> {
+    let job = args.run.as_deref().and_then(|word| cluster::find(Path::new(LOGS), word));
+    let Some((place, job)) = job else { return runs::logs(args) };
+    match kind_of(&job, kinds)?.output(&place, args.follow) {
+        Output::Call(call) => {
+            call.show().map_err(|error| no_answer(&job.cluster, &error))?;
+            Ok(0)
+        }
+        Output::File(path) => show(&path, args.follow, &place, &job, kinds),
+    }
+}
+
+/// Prints the output of a job, and what is added to it until the job is over.
+fn show(
+    path: &Path,
+    follow: bool,
+    place: &Place,
+    job: &Submitted,
+    kinds: &Kinds,
+) -> Result<u8, Refusal> {
+    let (mut follower, stop) = (Follower::new(path), stop_flag()?);
+    let mut asked: Option<Instant> = None;
+    let mut word = String::new();
+    while follow {
+        if asked.is_none_or(|asked| asked.elapsed() >= QUESTION_INTERVAL) {
+            asked = Some(Instant::now());
+            let state = state_of(&states(job, std::slice::from_ref(place), kinds)?, place);
+            // A job that its engine has forgotten is over.
+            let state = state.unwrap_or_else(|| State::over("over"));
+            if state.word != word {
+                to_stderr(&format!("job {}: {}", place.id, state.word));
+                word.clone_from(&state.word);
+            }
+            if state.is_over {
+                break;
+            }
+        }
+        if stop.load(std::sync::atomic::Ordering::Relaxed) {
+            return Ok(exit::INTERRUPTED);
+        }
+        if !print(follower.poll())? {
+            return Ok(0);
+        }
+        std::thread::sleep(POLL_INTERVAL);
+    }
+    if !path.exists() {
+        let page = format!(
+            "error: job {} has no output yet\n  do: `ddprun logs -f {0}` waits for it",
+            place.id
+        );
+        return Err(Refusal::new(exit::REFUSED, page));
+    }
+    print(follower.poll_to_the_end())?;
+    Ok(0)
+}

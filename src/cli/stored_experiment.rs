@@ -1,0 +1,71 @@
+//! The experiment that a run has stored -> the same, prepared to go on.
+
+use crate::cli::prepare::{Origin, Prepared, refused, vocabulary};
+use crate::cli::run_files::stored_experiment;
+use crate::cli::{Refusal, to_stderr};
+use crate::config::schema::PrecisionChoice;
+use crate::config::{self, Change, Loaded};
+use crate::kinds::Kinds;
+use crate::launch::exit_code as exit;
+use crate::plan::{Bf16Instructions, Plan, Precision};
+use crate::runs::{StoredPlan, StoredRun};
+
+/// Decides again about the run that goes on, with these changes.
+///
+/// # Errors
+///
+/// A change would alter what was already computed.
+pub(crate) fn prepare(
+    description: &StoredRun,
+    changes: &[String],
+    origin: Origin<'_>,
+    kinds: &Kinds,
+) -> Result<Prepared, Refusal> {
+    let before = load(description, &[], kinds)?;
+    let mut now = load(description, changes, kinds)?;
+    let changed = config::refuse_unsafe(&before.experiment, &now.experiment);
+    for change in changed.map_err(|changes| refusal(&changes))? {
+        to_stderr(&format!("changed: {change}"));
+    }
+    if now.experiment.train.precision == PrecisionChoice::Amp {
+        // What it stands for is a matter of the version; the run goes on as it began.
+        now.experiment.train.precision = description.plan.precision().into();
+    }
+    now.pretrained = description.plan.pretrained_checkpoint();
+    let prepared = Prepared::of(now, origin, Some(&description.plan.found()), kinds)?;
+    if let Some(change) = other_bf16(&description.plan, &prepared.plan) {
+        to_stderr(&change);
+    }
+    Ok(prepared)
+}
+
+/// Says that this processor multiplies bf16 numbers in another way than the run's, if it does.
+fn other_bf16(before: &StoredPlan, now: &Plan) -> Option<String> {
+    let way = |found: Option<Bf16Instructions>| {
+        found.map_or("rounded fp32".to_owned(), |found| found.to_string())
+    };
+    let before = before.current()?;
+    let is_meant =
+        |plan: &Plan| plan.precision == Precision::Bf16 && !plan.distributed.is_on_gpus();
+    let ways = [before, now].map(|plan| plan.bf16_instructions);
+    (is_meant(before) && is_meant(now) && ways[0] != ways[1]).then(|| {
+        let [before, now] = ways.map(way);
+        format!("changed: bf16 by {now}, before by {before}: the last bits differ")
+    })
+}
+
+fn load(description: &StoredRun, changes: &[String], kinds: &Kinds) -> Result<Loaded, Refusal> {
+    let (path, text) = stored_experiment(&description.run)?;
+    config::load_text(&path, &text, changes, &vocabulary(kinds)).map_err(refused)
+}
+
+fn refusal(changes: &[Change]) -> Refusal {
+    let list: Vec<String> = changes.iter().map(|change| format!("\n  {change}")).collect();
+    let page = format!(
+        "error: these keys cannot change on resume:{}\n  \
+         do: omit them, or start a new run; `{}` may change on a resume",
+        list.concat(),
+        config::SAFE_ON_RESUME.join("`, `")
+    );
+    Refusal::new(exit::REFUSED, page)
+}

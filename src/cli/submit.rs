@@ -1,0 +1,194 @@
+//! `ddprun submit x.toml --on NAME`: an experiment becomes a job of a cluster (docs/clusters.md).
+
+use std::path::{Path, PathBuf};
+
+use crate::cli::cluster_args::SubmitArgs;
+use crate::cli::find_run::LOGS;
+use crate::cli::prepare::{ALONE, load, measure, new_id, planned, refused, unwritable};
+use crate::cli::{Refusal, jobs, to_stderr, to_stdout};
+use crate::cluster::{self, Cluster, Job, Shape, Submitted};
+use crate::config::clusters::{self, Unknown};
+use crate::config::{self, Loaded};
+use crate::files;
+use crate::kinds::Kinds;
+use crate::launch::exit_code as exit;
+use crate::transport;
+
+/// `ddprun submit EXPERIMENT [key=value ...] --on NAME [--print]`
+pub(crate) fn submit(args: &SubmitArgs, kinds: &Kinds) -> Result<u8, Refusal> {
+    refuse_sweep(&args.experiment)?;
+    let described = described(&args.experiment, &args.on, kinds)?;
+    let kind = build(&described, kinds)?;
+    let loaded = read(args, kind.as_ref(), kinds)?;
+    let job = job(loaded, &described, kind.as_ref(), kinds)?;
+    if args.print {
+        return to_stdout(&kind.script(&job));
+    }
+    ask(&described, kind.as_ref(), kinds)?;
+    let id = hand_over(&job, &described, kind.as_ref())?;
+    let on = format!("`{}` ({})", described.name, described.kind.name);
+    to_stderr(&format!(
+        "submitted `{}` to {on}, {}\n  `ddprun jobs` shows its state, `ddprun logs -f {id}` follows \
+         it, `ddprun cancel {id}` stops it",
+        job.name,
+        size(kind.shape(), job.ranks)
+    ));
+    to_stdout(&format!("{id}\n"))
+}
+
+/// "2 nodes x 4 ranks"
+fn size(shape: Shape, ranks: u32) -> String {
+    let counted = |n: u32, noun: &str| format!("{n} {noun}{}", if n == 1 { "" } else { "s" });
+    format!("{} x {}", counted(shape.nodes, "node"), counted(ranks, "rank"))
+}
+
+/// A sweep's trials share one journal, which nothing yet keeps from several machines.
+fn refuse_sweep(path: &Path) -> Result<(), Refusal> {
+    let text = std::fs::read_to_string(path).unwrap_or_default();
+    let table: toml::Table = text.parse().unwrap_or_default();
+    if !table.contains_key("sweep") && !table.contains_key("base") {
+        return Ok(());
+    }
+    let page = format!(
+        "error: `{0}` is a sweep, which cannot be submitted yet\n  do: start `ddprun sweep {0}` in \
+         a job of your own on one machine, or submit its experiments one by one",
+        path.display()
+    );
+    Err(Refusal::new(exit::REFUSED, page))
+}
+
+/// The cluster `name`, where it is described nearest to the experiment.
+fn described(experiment: &Path, name: &str, kinds: &Kinds) -> Result<clusters::Cluster, Refusal> {
+    let beside = experiment.parent().unwrap_or(Path::new("")).join("ddprun.toml");
+    let home = std::env::var_os("HOME").map(|home| PathBuf::from(home).join(".config"));
+    let config = std::env::var_os("XDG_CONFIG_HOME").map(PathBuf::from).or(home);
+    let files: Vec<PathBuf> = [Some(beside), Some("ddprun.toml".into())]
+        .into_iter()
+        .chain([config.map(|folder| folder.join("ddprun/clusters.toml"))])
+        .flatten()
+        .collect();
+    clusters::load(&files, name, &kinds.vocabulary()).map_err(|unknown| {
+        let help = unknown.help();
+        match unknown {
+            Unknown::Problems(problems) => refused(problems),
+            error @ Unknown::Name { .. } => Refusal::of(exit::REFUSED, &error, help),
+        }
+    })
+}
+
+fn build(described: &clusters::Cluster, kinds: &Kinds) -> Result<Box<dyn Cluster>, Refusal> {
+    let built = kinds.clusters.build(&described.kind);
+    built.map_err(|error| Refusal::of(exit::BUG, &error, None))
+}
+
+/// The experiment with its changes. Files that only the cluster has are not looked at.
+fn read(args: &SubmitArgs, kind: &dyn Cluster, kinds: &Kinds) -> Result<Loaded, Refusal> {
+    if kind.sees_files() {
+        return load(&args.experiment, &args.changes, kinds);
+    }
+    config::load(&args.experiment, &args.changes, &kinds.vocabulary()).map_err(refused)
+}
+
+/// The job of an experiment that can be run on the cluster, as far as that can be known here.
+fn job(
+    mut loaded: Loaded,
+    described: &clusters::Cluster,
+    kind: &dyn Cluster,
+    kinds: &Kinds,
+) -> Result<Job, Refusal> {
+    let shape = kind.shape();
+    let name = loaded.name().to_owned();
+    let (experiment, ranks) = cluster::placed(loaded.experiment, &name, shape);
+    loaded.experiment = experiment;
+    if kind.sees_files() {
+        check(&loaded, described, kind, ranks, kinds)?;
+    }
+    let experiment = config::resolved(&loaded.experiment);
+    let experiment = experiment.map_err(|error| Refusal::of(exit::BUG, &error, None))?;
+    let here = std::env::current_dir().and_then(|root| Ok((root, std::env::current_exe()?)));
+    let (root, own) = here.map_err(|error| Refusal::of(exit::STORAGE, &error, None))?;
+    let key = new_id();
+    let folder = cluster::folder_of(&root.join(LOGS), &key);
+    let program = kind.program().unwrap_or(own);
+    Ok(Job { name, key, folder, root, program, experiment, ranks })
+}
+
+/// Plans the experiment for the cluster.
+fn check(
+    loaded: &Loaded,
+    described: &clusters::Cluster,
+    kind: &dyn Cluster,
+    ranks: u32,
+    kinds: &Kinds,
+) -> Result<(), Refusal> {
+    let shape = kind.shape();
+    let here = measure(loaded, ALONE, None, kinds)?;
+    if shape.gpus_per_node > 0 && here.gpus.is_none() {
+        if kind.program().is_some() {
+            // What another ddprun can do is not known here.
+            return Ok(());
+        }
+        let what = "asks for GPUs, but this ddprun was built without `cuda`";
+        let problem = clusters::problem(described, "gpus_per_node", what, &kinds.vocabulary());
+        let help = "rebuild it with `cargo build --release --features cuda`, or name another with \
+                    `program`";
+        return Err(refused(problem.help(help).into()));
+    }
+    let is_placed = shape.nodes > 1 || shape.gpus_per_node > 0;
+    let facts = if is_placed { cluster::facts_of(here, shape, ranks) } else { here };
+    planned(loaded, &facts, kinds).map(drop).map_err(refused)
+}
+
+/// Asks the engine what it has against the job.
+fn ask(described: &clusters::Cluster, kind: &dyn Cluster, kinds: &Kinds) -> Result<(), Refusal> {
+    let Some(question) = kind.question() else { return Ok(()) };
+    let answer = question.run().map_err(|error| jobs::no_answer(&described.name, &error))?;
+    let Some((key, what)) = kind.objection(&answer) else { return Ok(()) };
+    Err(refused(clusters::problem(described, key, &what, &kinds.vocabulary()).into()))
+}
+
+/// Writes the job's files and submits it; its id.
+fn hand_over(
+    job: &Job,
+    described: &clusters::Cluster,
+    kind: &dyn Cluster,
+) -> Result<String, Refusal> {
+    write(job, kind)?;
+    let submitted =
+        kind.submit(job).run().map_err(|error| jobs::no_answer(&described.name, &error));
+    let id = submitted.and_then(|answer| {
+        kind.id(job, &answer).ok_or_else(|| {
+            let answer = answer.trim();
+            let page = format!("error: `{}` answered without a job: {answer}", described.name);
+            Refusal::new(exit::PEER, page)
+        })
+    });
+    let id = id.inspect_err(|_| {
+        // Nothing was submitted, so that nothing is left.
+        drop(files::remove_folder(&job.folder));
+    })?;
+    let submitted = Submitted {
+        format: cluster::FORMAT,
+        id: id.clone(),
+        cluster: described.name.clone(),
+        kind: described.kind.clone(),
+        name: job.name.clone(),
+        submitted: jiff::Timestamp::now(),
+    };
+    cluster::write(&job.folder, &submitted).map_err(unwritable)?;
+    Ok(id)
+}
+
+fn write(job: &Job, kind: &dyn Cluster) -> Result<(), Refusal> {
+    let write =
+        |path: &Path, text: &str| files::write_atomic(path, text.as_bytes()).map_err(unwritable);
+    files::create_writable_folder(&job.folder).map_err(unwritable)?;
+    write(&job.experiment_path(), &job.experiment)?;
+    write(&job.folder.join(kind.script_name()), &kind.script(job))?;
+    if kind.shape().needs_token {
+        let token =
+            transport::new_token().map_err(|error| Refusal::of(exit::RESOURCE, &error, None))?;
+        files::write_secret(&job.token_path(), token.as_bytes()).map_err(unwritable)?;
+    }
+    Ok(())
+}

@@ -1,0 +1,501 @@
+//! `kind = "kubernetes"`
+//!
+//! An Indexed Job with a pod for each machine, which find each other by a headless service. A pod
+//! that is taken away, or that was told to stop and has saved, is replaced without counting as a
+//! failure; one that refuses its experiment or its data ends the job.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::cluster::{Call, Cluster, Job, Output, Place, Shape, State, shell};
+use crate::config::kind::{Kind, Wrong};
+use crate::config::values::{Duration, Size};
+
+/// a cluster that Kubernetes runs: `kubectl` is called here. Data and runs are on volumes, ddprun
+/// is in the image.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Kubernetes {
+    /// Image of the containers, with ddprun in it.
+    #[schemars(extend("examples" = ["registry.example.com/ddprun:0.1"]))]
+    pub image: String,
+    /// Context of kubectl; by default its current one.
+    #[serde(default)]
+    #[schemars(extend("examples" = ["lab"]))]
+    pub context: Option<String>,
+    /// Namespace; by default that of the context.
+    #[serde(default)]
+    #[schemars(extend("examples" = ["training"]))]
+    pub namespace: Option<String>,
+    /// Pods, each of which counts as a machine.
+    #[serde(default = "one")]
+    #[schemars(range(min = 1, max = 64))]
+    pub nodes: u32,
+    /// Ranks of each pod. Default: one for each GPU, else `distributed.devices`.
+    #[serde(default)]
+    #[schemars(range(min = 1, max = 1024))]
+    pub ranks_per_node: Option<u32>,
+    /// GPUs of each pod (`nvidia.com/gpu`).
+    #[serde(default)]
+    #[schemars(range(min = 0, max = 1024))]
+    pub gpus_per_node: u32,
+    /// Cores of each pod.
+    #[serde(default)]
+    #[schemars(range(min = 1, max = 4096))]
+    pub cpus_per_node: Option<u32>,
+    /// Memory of each pod.
+    #[serde(default)]
+    #[schemars(extend("examples" = ["64GiB"]))]
+    pub memory: Option<Size>,
+    /// Claims of volumes, each with the folder at which it is mounted: data, `logs` and
+    /// `checkpoints` must be on one.
+    #[serde(default)]
+    #[schemars(extend("examples" = [{ "project-claim": "/project" }]))]
+    pub volumes: BTreeMap<String, String>,
+    /// Folder of the container in which the experiment's paths begin.
+    #[schemars(extend("examples" = ["/project"]))]
+    pub folder: String,
+    /// The ddprun of the image.
+    #[serde(default = "ddprun")]
+    pub program: String,
+    /// Secret whose key `token` holds what `ddprun token` prints. Several pods need it.
+    #[serde(default)]
+    #[schemars(extend("examples" = ["ddprun-token"]))]
+    pub token_secret: Option<String>,
+    /// Labels of the nodes that may run it.
+    #[serde(default)]
+    #[schemars(extend("examples" = [{ "gpu": "a100" }]))]
+    pub node_selector: BTreeMap<String, String>,
+    /// How long a pod that is taken away may save.
+    #[serde(default = "grace")]
+    pub grace: Duration,
+    /// How often failed pods are replaced.
+    #[serde(default = "three")]
+    #[schemars(range(min = 0, max = 1000))]
+    pub max_restarts: u32,
+    /// Variables of the job.
+    #[serde(default)]
+    #[schemars(extend("examples" = [{ "OMP_NUM_THREADS": "8" }]))]
+    pub environment: BTreeMap<String, String>,
+}
+
+fn one() -> u32 {
+    1
+}
+
+fn three() -> u32 {
+    3
+}
+
+fn ddprun() -> String {
+    "ddprun".to_owned()
+}
+
+fn grace() -> Duration {
+    Duration(std::time::Duration::from_mins(2))
+}
+
+impl Kind for Kubernetes {
+    const NAME: &'static str = "kubernetes";
+
+    fn check(&self) -> Vec<Wrong> {
+        let wrong = |key, what: String| Wrong { key, with: &[], what };
+        let token = (self.nodes > 1 && self.token_secret.is_none()).then(|| {
+            let make = "kubectl create secret generic ddprun-token --from-file=token=run.token";
+            wrong("token_secret", format!("is missing: several pods need one; `{make}`"))
+        });
+        let empty = |key, text: &str| text.is_empty().then(|| wrong(key, "is empty".to_owned()));
+        let relative = |key, text: &str| {
+            (!text.starts_with('/')).then(|| wrong(key, format!("`{text}` is no whole path")))
+        };
+        let folder = relative("folder", &self.folder);
+        let mounts = self.volumes.values().find_map(|path| relative("volumes", path));
+        let claims = self.volumes.keys().find(|claim| !is_name(claim));
+        let claims = claims.map(|claim| wrong("volumes", format!("`{claim}` cannot name a claim")));
+        let name = shell::not_a_variable(&self.environment)
+            .map(|name| wrong("environment", format!("`{name}` cannot name a variable")));
+        let found = [token, empty("image", &self.image), folder, mounts, claims, name];
+        found.into_iter().flatten().collect()
+    }
+}
+
+/// Whether Kubernetes takes it for the name of a claim: a DNS subdomain.
+fn is_name(text: &str) -> bool {
+    let inner = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit();
+    (1..=253).contains(&text.len())
+        && text.starts_with(inner)
+        && text.ends_with(inner)
+        && text.chars().all(|c| inner(c) || "-.".contains(c))
+}
+
+/// Text as YAML takes it: JSON is YAML.
+fn yaml(text: &str) -> String {
+    serde_json::Value::from(text).to_string()
+}
+
+/// Lines of text as a YAML block, each after a line break and four blanks.
+fn block(text: &str) -> String {
+    let line = |line: &str| if line.is_empty() { "\n".to_owned() } else { format!("\n    {line}") };
+    format!("|{}", text.lines().map(line).collect::<String>())
+}
+
+/// `key: value` lines, each after a line break and so many blanks.
+fn entries(table: &BTreeMap<String, String>, indent: usize) -> String {
+    let blanks = " ".repeat(indent);
+    let entry =
+        |(key, value): (&String, &String)| format!("\n{blanks}{}: {}", yaml(key), yaml(value));
+    table.iter().map(entry).collect()
+}
+
+/// Name of a job: a DNS label, to which a pod's number can be added.
+fn name_of(job: &Job) -> String {
+    let plain = |c: char| if c.is_ascii_alphanumeric() { c.to_ascii_lowercase() } else { '-' };
+    let name: String = job.name.chars().map(plain).take(32).collect();
+    let name = name.trim_matches('-');
+    let name = if name.starts_with(|c: char| c.is_ascii_lowercase()) {
+        name.to_owned()
+    } else {
+        format!("run-{name}")
+    };
+    format!("{}-{}", name.trim_end_matches('-'), job.key)
+}
+
+impl Kubernetes {
+    fn kubectl<'a>(&'a self, args: impl IntoIterator<Item = &'a str>) -> Call {
+        let flag = |name: &str, value: &Option<String>| {
+            value.as_ref().map(|value| format!("--{name}={value}"))
+        };
+        let flags = [flag("context", &self.context), flag("namespace", &self.namespace)];
+        let args = args.into_iter().map(str::to_owned);
+        Call::new("kubectl", flags.into_iter().flatten().chain(args))
+    }
+
+    /// The command line of a pod.
+    fn command(&self, name: &str) -> String {
+        let experiment = "/ddprun/experiment.toml";
+        let alone = [self.program.as_str(), experiment].map(yaml);
+        let (nodes, master) = (self.nodes.to_string(), format!("{name}-0.{name}"));
+        let meeting = [
+            "--nnodes",
+            &nodes,
+            "--node-rank",
+            "$(JOB_COMPLETION_INDEX)",
+            "--master-addr",
+            &master,
+            "--token-file",
+            "/ddprun-token/token",
+        ];
+        let meeting = meeting.into_iter().filter(|_| self.nodes > 1).map(yaml);
+        alone.into_iter().chain(meeting).collect::<Vec<_>>().join(", ")
+    }
+
+    fn resources(&self) -> String {
+        let memory = self.memory.map(|Size(bytes)| format!("{}Mi", bytes.div_ceil(1 << 20)));
+        let given = [
+            ("cpu", self.cpus_per_node.map(|cpus| cpus.to_string())),
+            ("memory", memory),
+            ("nvidia.com/gpu", (self.gpus_per_node > 0).then(|| self.gpus_per_node.to_string())),
+        ];
+        let given = given.into_iter().filter_map(|(key, value)| Some((key.to_owned(), value?)));
+        let limits: BTreeMap<String, String> = given.collect();
+        if limits.is_empty() {
+            return String::new();
+        }
+        let lines = entries(&limits, 12);
+        format!("\n        resources:\n          limits:{lines}\n          requests:{lines}")
+    }
+
+    fn variables(&self, key: &str) -> String {
+        let mut all = self.environment.clone();
+        all.insert("DDPRUN_JOB".to_owned(), key.to_owned());
+        let variable = |(name, value): (&String, &String)| {
+            format!("\n        - {{name: {}, value: {}}}", yaml(name), yaml(value))
+        };
+        all.iter().map(variable).collect()
+    }
+
+    /// Where volumes are mounted, and the volumes.
+    fn volumes(&self, name: &str) -> (String, String) {
+        let mut mounts = "\n        - {name: experiment, mountPath: /ddprun}".to_owned();
+        let mut volumes =
+            format!("\n      - name: experiment\n        configMap: {{name: {}}}", yaml(name));
+        if let Some(secret) = self.token_secret.as_deref().filter(|_| self.nodes > 1) {
+            mounts += "\n        - {name: token, mountPath: /ddprun-token, readOnly: true}";
+            let _ = write!(
+                volumes,
+                "\n      - name: token\n        secret: {{secretName: {}, defaultMode: 0400}}",
+                yaml(secret)
+            );
+        }
+        for (number, (claim, path)) in self.volumes.iter().enumerate() {
+            let _ =
+                write!(mounts, "\n        - {{name: volume-{number}, mountPath: {}}}", yaml(path));
+            let _ = write!(
+                volumes,
+                "\n      - name: volume-{number}\n        persistentVolumeClaim: {{claimName: {}}}",
+                yaml(claim)
+            );
+        }
+        (mounts, volumes)
+    }
+
+    fn service(&self, name: &str, head: &str) -> String {
+        if self.nodes == 1 {
+            return String::new();
+        }
+        format!(
+            "apiVersion: v1
+kind: Service
+{head}
+spec:
+  clusterIP: None
+  publishNotReadyAddresses: true
+  selector: {{batch.kubernetes.io/job-name: {name}}}
+---
+"
+        )
+    }
+}
+
+impl Cluster for Kubernetes {
+    fn shape(&self) -> Shape {
+        Shape {
+            nodes: self.nodes,
+            ranks_per_node: self.ranks_per_node,
+            gpus_per_node: self.gpus_per_node,
+            needs_token: false,
+            is_launched: false,
+        }
+    }
+
+    fn sees_files(&self) -> bool {
+        false
+    }
+
+    fn script_name(&self) -> &'static str {
+        "job.yaml"
+    }
+
+    fn script(&self, job: &Job) -> String {
+        let name = name_of(job);
+        let labels = format!("{{app.kubernetes.io/managed-by: ddprun, ddprun-job: {}}}", job.key);
+        let head = format!("metadata:\n  name: {name}\n  labels: {labels}");
+        let (mounts, volumes) = self.volumes(&name);
+        let selector = if self.node_selector.is_empty() {
+            String::new()
+        } else {
+            format!("\n      nodeSelector:{}", entries(&self.node_selector, 8))
+        };
+        format!(
+            "apiVersion: v1
+kind: ConfigMap
+{head}
+data:
+  experiment.toml: {experiment}
+---
+{service}apiVersion: batch/v1
+kind: Job
+{head}
+spec:
+  completionMode: Indexed
+  completions: {nodes}
+  parallelism: {nodes}
+  backoffLimit: {restarts}
+  podFailurePolicy:
+    rules:
+    # The experiment, the data, the numbers or the checkpoint: it would fail again.
+    - action: FailJob
+      onExitCodes: {{containerName: ddprun, operator: In, values: [2, 3, 4, 7, 9]}}
+    # Stopped by request, and saved.
+    - action: Ignore
+      onExitCodes: {{containerName: ddprun, operator: In, values: [75]}}
+    - action: Ignore
+      onPodConditions: [{{type: DisruptionTarget, status: \"True\"}}]
+  template:
+    metadata:
+      labels: {labels}
+    spec:
+      subdomain: {name}
+      restartPolicy: Never
+      terminationGracePeriodSeconds: {grace}{selector}
+      containers:
+      - name: ddprun
+        image: {image}
+        workingDir: {folder}
+        command: [{command}]
+        env:{variables}{resources}
+        volumeMounts:{mounts}
+      volumes:{volumes}
+",
+            experiment = block(&job.experiment),
+            service = self.service(&name, &head),
+            nodes = self.nodes,
+            restarts = self.max_restarts,
+            grace = self.grace.0.as_secs(),
+            image = yaml(&self.image),
+            folder = yaml(&self.folder),
+            command = self.command(&name),
+            variables = self.variables(&job.key),
+            resources = self.resources(),
+        )
+    }
+
+    fn submit(&self, job: &Job) -> Call {
+        self.kubectl(["create", "--filename=-"]).reading(self.script(job))
+    }
+
+    fn id(&self, job: &Job, _: &str) -> Option<String> {
+        Some(name_of(job))
+    }
+
+    fn list(&self, _: &[Place]) -> Call {
+        let columns = "{range .items[*]}{.metadata.name}|{.status.active}|\
+                       {.status.conditions[?(@.status==\"True\")].type}{\"\\n\"}{end}";
+        let output = format!("--output=jsonpath={columns}");
+        self.kubectl(["get", "jobs", "--selector=app.kubernetes.io/managed-by=ddprun", &output])
+    }
+
+    fn states(&self, answer: &str) -> Vec<(String, State)> {
+        let state = |line: &str| {
+            let mut parts = line.split('|');
+            let (name, active) = (parts.next()?, parts.next()?);
+            let conditions = parts.next().unwrap_or_default();
+            let has = |word: &str| conditions.split_whitespace().any(|it| it == word);
+            let state = match active.parse() {
+                _ if has("Complete") => State::over("Complete"),
+                _ if has("Failed") => State::over("Failed"),
+                Ok(1_u32..) => State::open("Active"),
+                _ => State::open("Pending"),
+            };
+            Some((name.to_owned(), state))
+        };
+        answer.lines().filter_map(state).collect()
+    }
+
+    fn cancel(&self, job: &Place) -> Call {
+        // Its pods are told to stop, and have their grace to save.
+        self.kubectl(["delete", "job", &job.id])
+    }
+
+    fn output(&self, job: &Place, follow: bool) -> Output {
+        let name = format!("batch.kubernetes.io/job-name={}", job.id);
+        let selector = format!("--selector={name},batch.kubernetes.io/job-completion-index=0");
+        let args = ["logs", &selector, "--tail=-1"].into_iter();
+        Output::Call(self.kubectl(args.chain(follow.then_some("--follow"))))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use test_support::skipped::skipped;
+
+    use super::*;
+
+    fn kubernetes() -> Kubernetes {
+        Kubernetes {
+            image: "registry.example.com/ddprun:0.1".to_owned(),
+            context: None,
+            namespace: Some("training".to_owned()),
+            nodes: 2,
+            ranks_per_node: None,
+            gpus_per_node: 4,
+            cpus_per_node: Some(16),
+            memory: Some(Size(64 << 30)),
+            volumes: BTreeMap::from([("project-claim".to_owned(), "/project".to_owned())]),
+            folder: "/project".to_owned(),
+            program: ddprun(),
+            token_secret: Some("ddprun-token".to_owned()),
+            node_selector: BTreeMap::from([("gpu".to_owned(), "a100".to_owned())]),
+            grace: grace(),
+            max_restarts: 3,
+            environment: BTreeMap::from([("HF_HOME".to_owned(), "/project/hf".to_owned())]),
+        }
+    }
+
+    fn alone() -> Kubernetes {
+        Kubernetes {
+            nodes: 1,
+            gpus_per_node: 0,
+            cpus_per_node: None,
+            memory: None,
+            token_secret: None,
+            node_selector: BTreeMap::new(),
+            ..kubernetes()
+        }
+    }
+
+    #[test]
+    fn several_pods_meet_by_a_headless_service_with_a_token() {
+        insta::assert_snapshot!(kubernetes().script(&Job::example()));
+    }
+
+    #[test]
+    fn one_pod_needs_neither() {
+        insta::assert_snapshot!(alone().script(&Job::example()));
+        assert_eq!(alone().check(), []);
+    }
+
+    #[test]
+    fn what_kubernetes_would_refuse_is_wrong_before() {
+        let wrong = Kubernetes {
+            image: String::new(),
+            token_secret: None,
+            folder: "project".to_owned(),
+            volumes: BTreeMap::from([("Claim".to_owned(), "project".to_owned())]),
+            ..kubernetes()
+        };
+        let keys: Vec<&str> = wrong.check().into_iter().map(|wrong| wrong.key).collect();
+        assert_eq!(keys, ["token_secret", "image", "folder", "volumes", "volumes"]);
+    }
+
+    #[test]
+    fn names_are_dns_labels_with_room_for_the_number_of_a_pod() {
+        let of = |name: &str| name_of(&Job { name: name.to_owned(), ..Job::example() });
+        assert_eq!(of("ResNet18_animals.v2"), "resnet18-animals-v2-20261125-1200-3f9a");
+        assert_eq!(of("18"), "run-18-20261125-1200-3f9a");
+        assert_eq!(of("___"), "run-20261125-1200-3f9a");
+        assert!(of(&"a".repeat(128)).len() + "-63".len() <= 63);
+    }
+
+    #[test]
+    fn states_are_read_from_conditions() {
+        let answer = "a|2|\nb||Complete SuccessCriteriaMet\nc||FailureTarget Failed\nd||\n";
+        let words: Vec<_> = kubernetes()
+            .states(answer)
+            .into_iter()
+            .map(|(name, state)| format!("{name} {} {}", state.word, state.is_over))
+            .collect();
+        assert_eq!(
+            words,
+            ["a Active false", "b Complete true", "c Failed true", "d Pending false"]
+        );
+    }
+
+    /// Python's `kubernetes-validate` knows the schemas that Kubernetes publishes.
+    #[test]
+    fn manifests_fit_the_published_schemas() {
+        let python = std::env::var_os("PYTHON").unwrap_or_else(|| "python3".into());
+        let check = "import sys, yaml, kubernetes_validate as k
+for x in yaml.safe_load_all(sys.stdin):
+    k.validate(x, k.latest_version(), strict=True)
+    print(x['kind'])";
+        let call = |input: String| {
+            let program = python.to_string_lossy();
+            Call::new(&program, ["-c", check]).reading(input).run()
+        };
+        let printed = match call(kubernetes().script(&Job::example())) {
+            Err(error) if error.to_string().contains("No module named") => {
+                return skipped("no Python with `kubernetes-validate`");
+            }
+            printed => printed.unwrap(),
+        };
+        assert_eq!(printed, "ConfigMap\nService\nJob\n");
+        assert_eq!(call(alone().script(&Job::example())).unwrap(), "ConfigMap\nJob\n");
+        let broken =
+            kubernetes().script(&Job::example()).replace("completions: 2", "completions: x");
+        assert!(call(broken).is_err(), "a wrong manifest is refused");
+    }
+}

@@ -1,0 +1,143 @@
+//! `kind = "local"`
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::cluster::machine::{self, text};
+use crate::cluster::shell::{path, preparation};
+use crate::cluster::{Call, Cluster, Job, Output, Place, Shape, State, job, shell};
+use crate::config::kind::{Kind, Wrong};
+
+/// this machine: jobs start at once, and go on when the terminal is closed.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct Local {
+    /// Variables of the job.
+    #[schemars(extend("examples" = [{ "OMP_NUM_THREADS": "8" }]))]
+    pub environment: BTreeMap<String, String>,
+    /// Lines of the shell before ddprun starts.
+    #[schemars(extend("examples" = [["module load cuda"]]))]
+    pub setup: Vec<String>,
+    /// The ddprun of the cluster; by default the one that submits.
+    #[schemars(extend("format" = "path", "examples" = ["/opt/ddprun/bin/ddprun"]))]
+    pub program: Option<PathBuf>,
+}
+
+impl Kind for Local {
+    const NAME: &'static str = "local";
+
+    fn check(&self) -> Vec<Wrong> {
+        let name = shell::not_a_variable(&self.environment);
+        let what = |name: &str| format!("`{name}` cannot name a variable");
+        name.map(|name| Wrong { key: "environment", with: &[], what: what(name) })
+            .into_iter()
+            .collect()
+    }
+}
+
+impl Cluster for Local {
+    fn shape(&self) -> Shape {
+        Shape::one_machine(None)
+    }
+
+    fn program(&self) -> Option<PathBuf> {
+        self.program.clone()
+    }
+
+    fn script(&self, job: &Job) -> String {
+        let command = format!("{} {}", path(&job.program), path(&job.experiment_path()));
+        let preparation = format!(
+            "cd {} || exit 2\n{}",
+            path(&job.root),
+            preparation(&self.environment, &self.setup)
+        );
+        machine::script(&text(&job.folder), &preparation, &job.key, &command)
+    }
+
+    fn submit(&self, job: &Job) -> Call {
+        let script = job.folder.join(self.script_name()).into_os_string();
+        Call::new("setsid", ["--fork".into(), "bash".into(), script])
+    }
+
+    fn id(&self, job: &Job, _: &str) -> Option<String> {
+        Some(job.key.clone())
+    }
+
+    fn list(&self, jobs: &[Place]) -> Call {
+        let folders: Vec<String> = jobs.iter().map(|job| text(&job.folder)).collect();
+        bash(machine::list(folders.iter().map(String::as_str)))
+    }
+
+    fn states(&self, answer: &str) -> Vec<(String, State)> {
+        machine::states(answer)
+    }
+
+    fn cancel(&self, job: &Place) -> Call {
+        bash(machine::cancel(&text(&job.folder)))
+    }
+
+    fn output(&self, job: &Place, _: bool) -> Output {
+        Output::File(job::output_in(&job.folder))
+    }
+}
+
+fn bash(script: String) -> Call {
+    Call::new("bash", ["-s"]).reading(script)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_script_leaves_process_and_exit_code_in_the_jobs_folder() {
+        let folder = tempfile::tempdir().unwrap();
+        let at = |name: &str| folder.path().join(name);
+        let program = at("program.sh");
+        let text = "#!/bin/sh\necho $DDPRUN_JOB $A $(pwd) $1\nexit 9\n";
+        crate::files::write_atomic(&program, text.as_bytes()).unwrap();
+        let job = Job {
+            folder: at("it's here"),
+            root: folder.path().to_owned(),
+            program: "sh".into(),
+            ..Job::example()
+        };
+        let local = Local {
+            environment: BTreeMap::from([("A".to_owned(), "a b".to_owned())]),
+            setup: vec!["sh() { command sh program.sh \"$@\"; }".to_owned()],
+            program: None,
+        };
+        crate::files::create_folder(&job.folder).unwrap();
+        let script = job.folder.join("job.sh");
+        crate::files::write_atomic(&script, local.script(&job).as_bytes()).unwrap();
+        local.submit(&job).run().unwrap();
+        let place = Place { id: job.key.clone(), folder: job.folder.clone() };
+        let state = loop {
+            let answer = local.list(std::slice::from_ref(&place)).run().unwrap();
+            let (_, state) = local.states(&answer).remove(0);
+            if state.is_over {
+                break state;
+            }
+        };
+        assert_eq!(state, State::over("ended (exit 9)"));
+        let output = std::fs::read_to_string(job.output_path()).unwrap();
+        let (root, experiment) = (folder.path().display(), job.experiment_path());
+        assert_eq!(output, format!("{} a b {root} {}\n", job.key, experiment.display()));
+    }
+
+    #[test]
+    fn a_job_whose_process_is_gone_was_killed() {
+        let folder = tempfile::tempdir().unwrap();
+        let place = Place { id: "x".to_owned(), folder: folder.path().to_owned() };
+        let state = || {
+            let answer = Local::default().list(std::slice::from_ref(&place)).run().unwrap();
+            Local::default().states(&answer).remove(0).1
+        };
+        assert_eq!(state(), State::open("starting"));
+        crate::files::write_atomic(&folder.path().join("pid"), b"1\n").unwrap();
+        assert_eq!(state(), State::over("killed"));
+    }
+}

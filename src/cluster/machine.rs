@@ -1,0 +1,76 @@
+//! A machine without a scheduler: a script that leaves its process and its exit code in the job's
+//! folder, and scripts that read these.
+
+use std::path::Path;
+
+use crate::cluster::shell::{AtTerm, quoted, supervised};
+use crate::cluster::{Place, State};
+
+/// The script of a job whose folder is `folder`, seen from where it runs.
+pub(crate) fn script(folder: &str, preparation: &str, key: &str, command: &str) -> String {
+    let at = |name: &str| quoted(&format!("{folder}/{name}"));
+    format!(
+        "#!/bin/bash
+exec >>{output} 2>&1 </dev/null
+echo $$ >{pid}
+{preparation}export DDPRUN_JOB={key}
+
+{supervised}
+echo \"$code\" >{exit}
+exit \"$code\"
+",
+        output = at("output.log"),
+        pid = at("pid"),
+        exit = at("exit"),
+        supervised = supervised(command, AtTerm::PassOn),
+    )
+}
+
+/// Prints how the jobs in these folders stand.
+pub(crate) fn list<'a>(folders: impl IntoIterator<Item = &'a str>) -> String {
+    let folders: Vec<String> = folders.into_iter().map(quoted).collect();
+    format!(
+        "for folder in {}; do
+    pid=$(cat \"$folder/pid\" 2>/dev/null)
+    # Before its exit code is looked for, which it leaves at its end.
+    alive=$(tr '\\0' ' ' <\"/proc/$pid/cmdline\" 2>/dev/null | grep -cF \"$folder\")
+    if [ -e \"$folder/exit\" ]; then
+        word=\"ended (exit $(cat \"$folder/exit\"))\"
+    elif [ -z \"$pid\" ]; then
+        word=starting
+    elif [ \"$alive\" != 0 ]; then
+        word=running
+    else
+        word=killed
+    fi
+    echo \"${{folder##*/}}|$word\"
+done
+",
+        folders.join(" ")
+    )
+}
+
+/// The states that [`list`] printed.
+pub(crate) fn states(answer: &str) -> Vec<(String, State)> {
+    let state = |line: &str| {
+        let (key, word) = line.split_once('|')?;
+        let is_over = !["starting", "running"].contains(&word);
+        Some((key.to_owned(), State { word: word.to_owned(), is_over }))
+    };
+    answer.lines().filter_map(state).collect()
+}
+
+/// Tells the job in this folder to save and to end.
+pub(crate) fn cancel(folder: &str) -> String {
+    format!("kill -TERM \"$(cat {})\"\n", quoted(&format!("{folder}/pid")))
+}
+
+/// The key of a job: the name of its folder.
+pub(crate) fn key_of(job: &Place) -> &str {
+    job.folder.file_name().and_then(|name| name.to_str()).unwrap_or(&job.id)
+}
+
+/// A path as text.
+pub(crate) fn text(path: &Path) -> String {
+    path.to_string_lossy().into_owned()
+}

@@ -1,0 +1,106 @@
+//! Words and lines of shell scripts.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+/// A word that the shell takes as it is.
+pub(crate) fn quoted(word: &str) -> String {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "/._-+=:,@%".contains(c);
+    if !word.is_empty() && word.chars().all(plain) {
+        return word.to_owned();
+    }
+    format!("'{}'", word.replace('\'', r"'\''"))
+}
+
+/// A path as a word.
+pub(crate) fn path(path: &Path) -> String {
+    quoted(&path.to_string_lossy())
+}
+
+/// What comes before the program: variables, then lines.
+pub(crate) fn preparation(variables: &BTreeMap<String, String>, setup: &[String]) -> String {
+    let export = |(name, value): (&String, &String)| format!("export {name}={}\n", quoted(value));
+    let exports: String = variables.iter().map(export).collect();
+    exports + &setup.iter().map(|line| format!("{line}\n")).collect::<String>()
+}
+
+/// The first name that is no name of a variable.
+pub(crate) fn not_a_variable(variables: &BTreeMap<String, String>) -> Option<&str> {
+    let is_name = |name: &str| {
+        name.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_')
+            && name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_')
+    };
+    variables.keys().map(String::as_str).find(|name| !is_name(name))
+}
+
+/// What a script does at SIGTERM.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum AtTerm {
+    /// Tells the program.
+    PassOn,
+    /// Waits: the program is told by others.
+    Wait,
+}
+
+/// Runs a command and passes on SIGUSR1 to it; its exit code is in `$code`.
+pub(crate) fn supervised(command: &str, at_term: AtTerm) -> String {
+    let at_term = match at_term {
+        AtTerm::PassOn => "pass_on TERM",
+        AtTerm::Wait => "signalled=1",
+    };
+    format!(
+        "pass_on() {{ signalled=1; kill -\"$1\" $! 2>/dev/null; }}
+trap 'pass_on USR1' USR1
+trap '{at_term}' TERM
+{command} &
+while :; do
+    signalled=
+    wait $!
+    code=$?
+    [ -n \"$signalled\" ] || break    # a signal ends the wait, not the program
+done
+"
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::Command;
+
+    use super::*;
+
+    #[test]
+    fn the_shell_gives_back_a_quoted_word() {
+        for word in ["plain", "", "it's", "a b", "$HOME `x` \"y\"", "*\n\\"] {
+            let script = format!("printf %s {}", quoted(word));
+            let printed = Command::new("sh").args(["-c", &script]).output().unwrap();
+            assert_eq!(String::from_utf8(printed.stdout).unwrap(), word);
+        }
+    }
+
+    #[test]
+    fn a_script_passes_signals_on_and_ends_with_the_programs_code() {
+        let child = "trap 'exit 75' USR1; echo ready; while :; do sleep 0.01; done";
+        let script = supervised(&format!("sh -c {}", quoted(child)), AtTerm::Wait) + "exit $code";
+        let mut running = Command::new("bash")
+            .args(["-c", &script])
+            .stdout(std::process::Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut line = String::new();
+        let out = running.stdout.take().unwrap();
+        std::io::BufRead::read_line(&mut std::io::BufReader::new(out), &mut line).unwrap();
+        let pid = rustix::process::Pid::from_raw(running.id() as i32).unwrap();
+        rustix::process::kill_process(pid, rustix::process::Signal::USR1).unwrap();
+        assert_eq!(running.wait().unwrap().code(), Some(75));
+    }
+
+    #[test]
+    fn variables_have_names() {
+        let of = |name: &str| BTreeMap::from([(name.to_owned(), String::new())]);
+        assert_eq!(not_a_variable(&of("HF_HOME2")), None);
+        assert_eq!(not_a_variable(&of("A;rm")), Some("A;rm"));
+        assert_eq!(not_a_variable(&of("2A")), Some("2A"));
+        assert_eq!(not_a_variable(&of("")), Some(""));
+    }
+}

@@ -1,0 +1,347 @@
+//! `kind = "slurm"`
+//!
+//! The script is told before its time is over, and passes that on; Slurm itself tells the ranks when
+//! their nodes are taken away. When the run has been saved (exit 75) the script puts the job back into
+//! the queue.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::cluster::shell::{AtTerm, path, preparation, quoted, supervised};
+use crate::cluster::{Call, Cluster, Job, Output, Place, Shape, State, job, shell};
+use crate::config::kind::{Kind, Wrong};
+use crate::config::values::{Duration, Size};
+
+/// a cluster that Slurm runs: `sbatch`, `squeue` and `scancel` are called here.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct Slurm {
+    /// Partition; by default the cluster's.
+    #[schemars(extend("examples" = ["gpu"]))]
+    pub partition: Option<String>,
+    /// Account that pays.
+    #[schemars(extend("examples" = ["project-7"]))]
+    pub account: Option<String>,
+    /// Quality of service.
+    #[schemars(extend("examples" = ["normal"]))]
+    pub qos: Option<String>,
+    /// Time limit of a job; by default the partition's. A run that takes longer goes on in the next
+    /// turn.
+    #[schemars(extend("examples" = ["12h"]))]
+    pub time: Option<Duration>,
+    /// Machines.
+    #[schemars(range(min = 1, max = 1024))]
+    pub nodes: u32,
+    /// Ranks on each machine. Default: one for each GPU, else `distributed.devices`.
+    #[schemars(range(min = 1, max = 1024))]
+    pub ranks_per_node: Option<u32>,
+    /// GPUs of each machine.
+    #[schemars(range(min = 0, max = 1024))]
+    pub gpus_per_node: u32,
+    /// Cores of each rank; by default the cluster's number.
+    #[schemars(range(min = 1, max = 4096))]
+    pub cpus_per_rank: Option<u32>,
+    /// Memory of each machine; by default the cluster's amount.
+    #[schemars(extend("examples" = ["64GiB"]))]
+    pub memory: Option<Size>,
+    /// Connects ranks of several machines by MPI, with this `srun --mpi=`. Default: they connect
+    /// by TCP, with a token.
+    #[schemars(extend("examples" = ["pmix"]))]
+    pub mpi: Option<String>,
+    /// How long before its time limit a job saves and goes back into the queue.
+    pub stop_before: Duration,
+    /// Further options of sbatch.
+    #[schemars(extend("examples" = [["--exclusive"]]))]
+    pub options: Vec<String>,
+    /// Variables of the job.
+    #[schemars(extend("examples" = [{ "OMP_NUM_THREADS": "8" }]))]
+    pub environment: BTreeMap<String, String>,
+    /// Lines of the shell before ddprun starts.
+    #[schemars(extend("examples" = [["module load cuda"]]))]
+    pub setup: Vec<String>,
+    /// The ddprun of the cluster; by default the one that submits.
+    #[schemars(extend("format" = "path", "examples" = ["/opt/ddprun/bin/ddprun"]))]
+    pub program: Option<PathBuf>,
+}
+
+impl Default for Slurm {
+    fn default() -> Self {
+        Self {
+            partition: None,
+            account: None,
+            qos: None,
+            time: None,
+            nodes: 1,
+            ranks_per_node: None,
+            gpus_per_node: 0,
+            cpus_per_rank: None,
+            memory: None,
+            mpi: None,
+            stop_before: Duration(std::time::Duration::from_mins(2)),
+            options: Vec::new(),
+            environment: BTreeMap::new(),
+            setup: Vec::new(),
+            program: None,
+        }
+    }
+}
+
+impl Kind for Slurm {
+    const NAME: &'static str = "slurm";
+
+    fn check(&self) -> Vec<Wrong> {
+        let wrong = |key, what: String| Wrong { key, with: &[], what };
+        let short = self.time.filter(|time| time.0 <= self.stop_before.0).map(|time| {
+            let what = format!("is {time}: it must be longer than `stop_before`");
+            wrong("time", format!("{what}, {}", self.stop_before))
+        });
+        let name = shell::not_a_variable(&self.environment)
+            .map(|name| wrong("environment", format!("`{name}` cannot name a variable")));
+        let option = self.options.iter().find(|option| !is_option(option));
+        let option = option.map(|option| {
+            wrong("options", format!("`{option}` is no option of sbatch: it must begin with `-`"))
+        });
+        [short, name, option].into_iter().flatten().collect()
+    }
+}
+
+fn is_option(text: &str) -> bool {
+    text.starts_with('-') && !text.contains('\n')
+}
+
+impl Slurm {
+    /// `#SBATCH` lines.
+    fn head(&self, job: &Job) -> String {
+        let seconds = |time: &Duration| time.0.as_secs().max(1);
+        let given = |option: &str, value: Option<String>| {
+            value.map(|value| format!("{option}={}", quoted(&value)))
+        };
+        let minutes = self.time.map(|time| seconds(&time).div_ceil(60).to_string());
+        let gpus = (self.gpus_per_node > 0).then(|| self.gpus_per_node.to_string());
+        let memory =
+            self.memory.as_ref().map(|Size(bytes)| format!("{}M", bytes.div_ceil(1 << 20)));
+        let lines = [
+            given("--job-name", Some(job.name.clone())),
+            given("--partition", self.partition.clone()),
+            given("--account", self.account.clone()),
+            given("--qos", self.qos.clone()),
+            given("--time", minutes),
+            given("--nodes", Some(self.nodes.to_string())),
+            given("--ntasks-per-node", Some(job.ranks.to_string())),
+            given("--cpus-per-task", self.cpus_per_rank.map(|cpus| cpus.to_string())),
+            given("--gpus-per-node", gpus),
+            given("--mem", memory),
+            given("--chdir", Some(job.root.to_string_lossy().into_owned())),
+            given("--output", Some(job.output_path().to_string_lossy().into_owned())),
+            Some("--open-mode=append".to_owned()),
+            Some("--requeue".to_owned()),
+            given("--signal", Some(format!("B:USR1@{}", seconds(&self.stop_before)))),
+        ];
+        let lines = lines.into_iter().flatten().chain(self.options.iter().cloned());
+        lines.map(|line| format!("#SBATCH {line}\n")).collect()
+    }
+
+    /// What starts the ranks.
+    fn command(&self, job: &Job) -> String {
+        let ddprun = format!("{} {}", path(&job.program), path(&job.experiment_path()));
+        if self.nodes == 1 {
+            // A step of its own: of a script Slurm takes the nodes away without a warning.
+            return format!(
+                "srun --ntasks=1 --ntasks-per-node=1 --cpus-per-task=\"$SLURM_CPUS_ON_NODE\" \
+                 {ddprun}"
+            );
+        }
+        let mpi = self.mpi.as_ref().map(|kind| format!("--mpi={} ", quoted(kind)));
+        // srun does not take it over from sbatch.
+        let cpus = self.cpus_per_rank.map(|cpus| format!("--cpus-per-task={cpus} "));
+        format!("srun {}{}{ddprun}", mpi.unwrap_or_default(), cpus.unwrap_or_default())
+    }
+
+    /// How ranks of several machines meet.
+    fn meeting(&self, job: &Job) -> String {
+        if self.nodes == 1 || self.mpi.is_some() {
+            return String::new();
+        }
+        format!(
+            "# Rank 0 runs where this script does. Jobs that share a machine have ports of their \
+             own.\nexport DDPRUN_TOKEN_FILE={}\nexport MASTER_ADDR=$(hostname)\nexport \
+             DDPRUN_PORT=$((20000 + SLURM_JOB_ID % 10000))\n",
+            path(&job.token_path())
+        )
+    }
+}
+
+impl Cluster for Slurm {
+    fn shape(&self) -> Shape {
+        Shape {
+            nodes: self.nodes,
+            ranks_per_node: self.ranks_per_node,
+            gpus_per_node: self.gpus_per_node,
+            needs_token: self.nodes > 1 && self.mpi.is_none(),
+            is_launched: self.nodes > 1,
+        }
+    }
+
+    fn program(&self) -> Option<PathBuf> {
+        self.program.clone()
+    }
+
+    fn script(&self, job: &Job) -> String {
+        format!(
+            "#!/bin/bash
+{head}
+{preparation}export DDPRUN_JOB={key}
+{meeting}
+{supervised}
+# Saved and stopped: by the end of its time, or because others need its nodes. Slurm calls a job
+# that was cancelled by another word.
+if [ \"$code\" = 75 ] && scontrol show job \"$SLURM_JOB_ID\" | grep -q JobState=RUNNING; then
+    scontrol requeue \"$SLURM_JOB_ID\"
+fi
+exit \"$code\"
+",
+            head = self.head(job),
+            preparation = preparation(&self.environment, &self.setup),
+            key = job.key,
+            meeting = self.meeting(job),
+            // Slurm itself tells the steps of a job that they have to end.
+            supervised = supervised(&self.command(job), AtTerm::Wait),
+        )
+    }
+
+    fn question(&self) -> Option<Call> {
+        Some(Call::new("sinfo", ["--noheader", "--format=%R"]))
+    }
+
+    fn objection(&self, answer: &str) -> Option<(&'static str, String)> {
+        let asked = self.partition.as_ref()?;
+        let known: Vec<&str> = answer.split_whitespace().collect();
+        // A job may name several partitions, of which it takes the first that is free.
+        let missing = asked.split(',').find(|name| !known.contains(name))?;
+        let mut known = known;
+        known.sort_unstable();
+        known.dedup();
+        let what = format!("the cluster has no `{missing}`; its partitions: {}", known.join(", "));
+        Some(("partition", what))
+    }
+
+    fn submit(&self, job: &Job) -> Call {
+        let script = job.folder.join(self.script_name());
+        Call::new("sbatch", ["--parsable".into(), script.into_os_string()])
+    }
+
+    fn id(&self, _: &Job, answer: &str) -> Option<String> {
+        // "4711", or "4711;cluster".
+        let id = answer.lines().last()?.split(';').next()?.trim();
+        (!id.is_empty() && id.chars().all(|c| c.is_ascii_digit())).then(|| id.to_owned())
+    }
+
+    fn list(&self, _: &[Place]) -> Call {
+        // A list of jobs would be refused if Slurm had forgotten the only one in it.
+        Call::new("squeue", ["--noheader", "--states=all", "--me", "--format=%i|%T|%r"])
+    }
+
+    fn states(&self, answer: &str) -> Vec<(String, State)> {
+        let state = |line: &str| {
+            let mut parts = line.trim().splitn(3, '|');
+            let (id, word) = (parts.next()?.to_owned(), parts.next()?);
+            let reason = parts.next().filter(|reason| !["None", ""].contains(reason));
+            let open = ["PENDING", "RUNNING", "SUSPENDED", "CONFIGURING", "COMPLETING", "REQUEUED"];
+            let shown = match reason.filter(|_| word == "PENDING") {
+                Some(reason) => format!("{word} ({reason})"),
+                None => word.to_owned(),
+            };
+            let is_over = !open.contains(&word);
+            Some((id, State { word: shown, is_over }))
+        };
+        answer.lines().filter_map(state).collect()
+    }
+
+    fn cancel(&self, job: &Place) -> Call {
+        Call::new("scancel", [&job.id])
+    }
+
+    fn output(&self, job: &Place, _: bool) -> Output {
+        Output::File(job::output_in(&job.folder))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn on_one_machine_ddprun_starts_the_ranks_and_there_is_no_token() {
+        let slurm =
+            Slurm { partition: Some("gpu".to_owned()), gpus_per_node: 4, ..Slurm::default() };
+        insta::assert_snapshot!(slurm.script(&Job::example()));
+    }
+
+    #[test]
+    fn several_machines_are_started_by_srun_and_meet_with_a_token() {
+        let slurm = Slurm {
+            account: Some("my project".to_owned()),
+            time: Some(Duration(std::time::Duration::from_hours(12))),
+            nodes: 4,
+            cpus_per_rank: Some(8),
+            memory: Some(Size(64 << 30)),
+            options: vec!["--exclusive".to_owned()],
+            environment: BTreeMap::from([("HF_HOME".to_owned(), "/a b".to_owned())]),
+            setup: vec!["module load cuda".to_owned()],
+            ..Slurm::default()
+        };
+        insta::assert_snapshot!(slurm.script(&Job::example()));
+        let by_mpi = Slurm { mpi: Some("pmix".to_owned()), ..slurm };
+        let script = by_mpi.script(&Job::example());
+        assert!(script.contains("\nsrun --mpi=pmix --cpus-per-task=8 /opt/ddprun "), "{script}");
+        assert!(!script.contains("TOKEN"), "{script}");
+    }
+
+    #[test]
+    fn a_partition_that_the_cluster_lacks_is_named_with_those_that_it_has() {
+        let of =
+            |partition: &str| Slurm { partition: Some(partition.to_owned()), ..Slurm::default() };
+        assert_eq!(of("gpu,cpu").objection("cpu\ngpu\ncpu\n"), None);
+        assert_eq!(Slurm::default().objection(""), None);
+        let what = "the cluster has no `gup`; its partitions: cpu, gpu".to_owned();
+        assert_eq!(of("gup").objection("gpu\ncpu\ngpu\n"), Some(("partition", what)));
+    }
+
+    #[test]
+    fn slurms_answers_are_understood() {
+        let (slurm, job) = (Slurm::default(), Job::example());
+        assert_eq!(slurm.id(&job, "4711\n").as_deref(), Some("4711"));
+        assert_eq!(slurm.id(&job, "4711;lab\n").as_deref(), Some("4711"));
+        assert_eq!(slurm.id(&job, "lua: hello\n"), None);
+        let states =
+            slurm.states("7|PENDING|BeginTime\n8|RUNNING|None\n9|FAILED|NonZeroExitCode\n");
+        let expected = [
+            ("7".to_owned(), State::open("PENDING (BeginTime)")),
+            ("8".to_owned(), State::open("RUNNING")),
+            ("9".to_owned(), State::over("FAILED")),
+        ];
+        assert_eq!(states, expected);
+    }
+
+    #[test]
+    fn options_that_contradict_each_other_are_wrong() {
+        let wrong = |slurm: Slurm| -> Vec<&str> {
+            slurm.check().into_iter().map(|wrong| wrong.key).collect()
+        };
+        assert_eq!(wrong(Slurm::default()), [""; 0]);
+        let minute = Some(Duration(std::time::Duration::from_mins(1)));
+        let variable = BTreeMap::from([("A B".to_owned(), String::new())]);
+        assert_eq!(
+            wrong(Slurm {
+                time: minute,
+                environment: variable,
+                options: vec!["exclusive".to_owned()],
+                ..Slurm::default()
+            }),
+            ["time", "environment", "options"]
+        );
+    }
+}

@@ -1,0 +1,183 @@
+//! `kind = "ssh"`
+
+use std::collections::BTreeMap;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::cluster::machine::{self, key_of};
+use crate::cluster::shell::{preparation, quoted};
+use crate::cluster::{Call, Cluster, Job, Output, Place, Shape, State, shell};
+use crate::config::kind::{Kind, Wrong};
+
+/// another machine, which is reached by ssh: jobs start at once. The experiment is sent; its data
+/// and ddprun are there.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Ssh {
+    /// Where to: a host of `~/.ssh/config`, or `user@host`.
+    #[schemars(extend("examples" = ["me@gpu-box"]))]
+    pub host: String,
+    /// Folder on that machine in which the experiment's paths begin, from the home folder if it is
+    /// relative. It must be there.
+    #[schemars(extend("examples" = ["project"]))]
+    pub folder: String,
+    /// The ddprun of that machine.
+    #[serde(default = "ddprun")]
+    pub program: String,
+    /// Variables of the job.
+    #[serde(default)]
+    #[schemars(extend("examples" = [{ "OMP_NUM_THREADS": "8" }]))]
+    pub environment: BTreeMap<String, String>,
+    /// Lines of the shell before ddprun starts.
+    #[serde(default)]
+    #[schemars(extend("examples" = [["module load cuda"]]))]
+    pub setup: Vec<String>,
+}
+
+fn ddprun() -> String {
+    "ddprun".to_owned()
+}
+
+impl Kind for Ssh {
+    const NAME: &'static str = "ssh";
+
+    fn check(&self) -> Vec<Wrong> {
+        let wrong = |key, what: String| Wrong { key, with: &[], what };
+        let host = (self.host.is_empty() || self.host.starts_with('-'))
+            .then(|| wrong("host", format!("`{}` is no host", self.host)));
+        let folder = self.folder.is_empty().then(|| wrong("folder", "is empty".to_owned()));
+        let name = shell::not_a_variable(&self.environment)
+            .map(|name| wrong("environment", format!("`{name}` cannot name a variable")));
+        [host, folder, name].into_iter().flatten().collect()
+    }
+}
+
+/// The folder of a job, from that in which the experiment's paths begin.
+fn folder_of(key: &str) -> String {
+    format!("logs/.jobs/{key}")
+}
+
+impl Ssh {
+    /// Runs a script in the folder on that machine.
+    fn bash(&self, script: &str) -> Call {
+        let script = format!("cd {} || exit 2\n{script}", quoted(&self.folder));
+        self.call(["bash", "-s"]).reading(script)
+    }
+
+    fn call<'a>(&'a self, command: impl IntoIterator<Item = &'a str>) -> Call {
+        // A question for a password could not be answered.
+        let head = ["-o", "BatchMode=yes", &self.host];
+        Call::new("ssh", head.into_iter().chain(command))
+    }
+}
+
+impl Cluster for Ssh {
+    fn shape(&self) -> Shape {
+        Shape::one_machine(None)
+    }
+
+    fn sees_files(&self) -> bool {
+        false
+    }
+
+    fn script(&self, job: &Job) -> String {
+        let folder = folder_of(&job.key);
+        let command = format!("{} {folder}/experiment.toml", quoted(&self.program));
+        let preparation = preparation(&self.environment, &self.setup);
+        machine::script(&folder, &preparation, &job.key, &command)
+    }
+
+    fn submit(&self, job: &Job) -> Call {
+        let folder = folder_of(&job.key);
+        // Nothing that begins a line of the two ends with the key of this job.
+        let file = |name: &str, text: &str| {
+            let end = format!("END-{}", job.key);
+            format!("cat >{folder}/{name} <<'{end}'\n{text}\n{end}\n")
+        };
+        let script = format!(
+            "set -e\nmkdir -p {folder}\n{}{}setsid --fork bash {folder}/job.sh </dev/null >/dev/null 2>&1\n",
+            file("experiment.toml", job.experiment.trim_end()),
+            file("job.sh", self.script(job).trim_end()),
+        );
+        self.bash(&script)
+    }
+
+    fn id(&self, job: &Job, _: &str) -> Option<String> {
+        Some(job.key.clone())
+    }
+
+    fn list(&self, jobs: &[Place]) -> Call {
+        let folders: Vec<String> = jobs.iter().map(|job| folder_of(key_of(job))).collect();
+        self.bash(&machine::list(folders.iter().map(String::as_str)))
+    }
+
+    fn states(&self, answer: &str) -> Vec<(String, State)> {
+        machine::states(answer)
+    }
+
+    fn cancel(&self, job: &Place) -> Call {
+        self.bash(&machine::cancel(&folder_of(key_of(job))))
+    }
+
+    fn output(&self, job: &Place, follow: bool) -> Output {
+        let folder = format!("{}/{}", self.folder, folder_of(key_of(job)));
+        let output = quoted(&format!("{folder}/output.log"));
+        let command = if follow {
+            let pid = quoted(&format!("{folder}/pid"));
+            format!("tail -n +1 -f --pid=\"$(cat {pid})\" {output}")
+        } else {
+            format!("cat {output}")
+        };
+        Output::Call(self.call([command.as_str()]))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn machine() -> Ssh {
+        Ssh {
+            host: "me@box".to_owned(),
+            folder: "my project".to_owned(),
+            program: ddprun(),
+            environment: BTreeMap::new(),
+            setup: vec!["source env.sh".to_owned()],
+        }
+    }
+
+    #[test]
+    fn the_experiment_and_the_script_are_sent_and_started() {
+        let call = machine().submit(&Job::example());
+        assert_eq!(call.args, ["-o", "BatchMode=yes", "me@box", "bash", "-s"]);
+        insta::assert_snapshot!(call.input);
+    }
+
+    /// The other machine is imitated by a shell in another folder.
+    #[test]
+    fn what_is_sent_runs_the_experiment_there() {
+        let home = tempfile::tempdir().unwrap();
+        crate::files::create_folder(&home.path().join("my project")).unwrap();
+        let sent = |call: &Call| {
+            let script = format!("cd {}\n{}", home.path().display(), call.input);
+            Call::new("bash", ["-s"]).reading(script).run().unwrap()
+        };
+        let ssh =
+            Ssh { program: "cat".to_owned(), setup: vec!["echo begun".to_owned()], ..machine() };
+        let job = Job::example();
+        sent(&ssh.submit(&job));
+        let place = Place { id: job.key.clone(), folder: job.folder.clone() };
+        let state = loop {
+            let (key, state) = ssh.states(&sent(&ssh.list(std::slice::from_ref(&place)))).remove(0);
+            assert_eq!(key, job.key);
+            if state.is_over {
+                break state;
+            }
+        };
+        assert_eq!(state, State::over("ended (exit 0)"));
+        let output = home.path().join("my project").join(folder_of(&job.key)).join("output.log");
+        let printed = std::fs::read_to_string(output).unwrap();
+        assert_eq!(printed, format!("begun\n{}", job.experiment));
+    }
+}

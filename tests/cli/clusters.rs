@@ -1,0 +1,143 @@
+//! `ddprun submit`, `jobs`, `logs` and `cancel`: with a cluster that is this machine, and what is
+//! refused before anything is submitted.
+
+use std::fs;
+
+use serde_json::Value;
+
+use crate::experiments::{BASE, SLOW};
+use crate::lab::{Lab, children};
+use crate::resume::{bits, undisturbed};
+use crate::running::{Ended, spawn, until};
+
+/// Holds a run of [`SLOW`] up in the middle, so that a signal meets it.
+pub(crate) const PAUSE: &str = "environment = { DDPRUN_FP = 'backward=sleep(2000)@0,20' }\n";
+
+/// A lab with this experiment and these clusters.
+fn lab(experiment: &str, clusters: &str) -> Lab {
+    let lab = Lab::with(experiment);
+    lab.write("ddprun.toml", clusters);
+    lab
+}
+
+/// Submits `small.toml` with these words, and gives the job's id.
+pub(crate) fn submit(lab: &Lab, words: &[&str]) -> String {
+    let ended = lab.run_to(0, &[&["submit", "small.toml", "--on", "lab"], words].concat());
+    ended.stdout.trim().to_owned()
+}
+
+/// What `ddprun jobs` knows of the only job.
+pub(crate) fn job(lab: &Lab) -> Value {
+    let lines = lab.run_to(0, &["jobs", "--json"]).stdout;
+    assert_eq!(lines.lines().count(), 1, "{lines}");
+    serde_json::from_str(&lines).unwrap()
+}
+
+/// Waits until a step is recorded and saved, or no run will ever record one.
+pub(crate) fn wait_for_a_save(lab: &Lab) {
+    until("a checkpoint", || {
+        lab.last_step() >= 17 && lab.events().iter().any(|event| event["event"] == "saved")
+    });
+}
+
+fn refused(lab: &Lab, args: &[&str], words: &[&str]) -> Ended {
+    let ended = lab.run_to(2, args);
+    ended.says(words);
+    assert!(!lab.path("logs").exists(), "something was left");
+    ended
+}
+
+#[test]
+fn a_job_of_this_machine_goes_on_without_the_terminal_and_is_found_with_its_run() {
+    let lab = lab(BASE, "[cluster.lab]\nkind = 'local'\nsetup = ['echo ready']\n");
+    let id = submit(&lab, &["train.epochs=3"]);
+    // The job has what was submitted.
+    lab.write("small.toml", "changed");
+    let followed = lab.run_to(0, &["logs", "-f", &id]);
+    assert!(followed.stdout.starts_with("ready\n"), "{}", followed.stdout);
+    assert!(followed.stdout.contains("completed after step 18"), "{}", followed.stdout);
+    let job = job(&lab);
+    assert_eq!((&job["state"], &job["is_over"]), (&"ended (exit 0)".into(), &true.into()));
+    assert_eq!(job["run"].as_str(), lab.run_folder().strip_prefix(lab.path("")).unwrap().to_str());
+    let table = lab.run_to(0, &["jobs"]).stdout;
+    assert!(table.contains(&id) && table.contains("ended (exit 0)"), "{table}");
+    assert_eq!(lab.run_to(0, &["ls"]).stdout.lines().count(), 2, "a job is no run");
+    lab.is_clean();
+}
+
+#[test]
+fn a_cancelled_job_saves_and_the_same_job_continues_its_run() {
+    let lab = lab(SLOW, &format!("[cluster.lab]\nkind = 'local'\n{PAUSE}"));
+    let id = submit(&lab, &[]);
+    wait_for_a_save(&lab);
+    lab.run_to(0, &["cancel", &id]).says(&["was told to save and to end"]);
+    lab.run_to(0, &["logs", "-f", &id]);
+    assert_eq!(job(&lab)["state"], "ended (exit 75)");
+    // As an engine starts it again.
+    let script = children(&lab.path("logs/.jobs"))[0].join("job.sh");
+    let ended = spawn(lab.command("bash", &[script.to_str().unwrap()])).wait();
+    ended.has_code(0);
+    let output = fs::read_to_string(script.with_file_name("output.log")).unwrap();
+    assert!(output.contains("has started job "), "{output}");
+    assert_eq!(children(&lab.path("logs/small")).len(), 1, "one run");
+    bits(&lab).must_be(undisturbed());
+    lab.is_clean();
+}
+
+#[test]
+fn print_shows_the_script_and_submits_nothing() {
+    let clusters = "[cluster.lab]\nkind = 'slurm'\npartition = 'gpu'\nnodes = 2\n\
+                    ranks_per_node = 4\n";
+    let lab = lab(BASE, clusters);
+    let args = ["submit", "small.toml", "train.batch_size=1", "--on", "lab", "--print"];
+    let script = lab.run_to(0, &args).stdout;
+    for line in ["#SBATCH --partition=gpu", "#SBATCH --nodes=2", "#SBATCH --ntasks-per-node=4"] {
+        assert!(script.contains(line), "{line} is not in {script}");
+    }
+    assert!(!lab.path("logs").exists());
+    // What the cluster's ranks cannot do is drawn on the experiment.
+    let args = ["submit", "small.toml", "train.batch_size=4", "--on", "lab", "--print"];
+    lab.run_to(2, &args).says(&["global_batch_size"]);
+}
+
+#[test]
+fn what_cannot_be_submitted_is_refused_before_anything_is_written() {
+    let missing = Lab::new();
+    let args = &["submit", "small.toml", "--on", "lab"][..];
+    let example = "[cluster.lab] kind = \"slurm\" partition = \"gpu\"";
+    refused(&missing, args, &["no cluster is called `lab`", "`ddprun.toml`", example]);
+    let lab = lab(BASE, "[cluster.lab]\nkind = 'slurm'\n[cluster.k8s]\nkind = 'kubernetes'\n");
+    let to = |name| ["submit", "small.toml", "--on", name];
+    refused(&lab, &to("labb"), &["no cluster is called `labb`", "did you mean `lab`?"]);
+    refused(&lab, &to("k8s"), &["`kubernetes` needs `image`", "`kubernetes` needs `folder`"]);
+    let wrong = ["submit", "small.toml", "train.epochs=0", "--on", "lab"];
+    refused(&lab, &wrong, &["`train.epochs`"]);
+    lab.write("sweep.toml", "schema = 1\nbase = 'small.toml'\n[sweep]\n");
+    refused(&lab, &["submit", "sweep.toml", "--on", "lab"], &["is a sweep"]);
+    let mut command = lab.ddprun(args);
+    command.env("PATH", "/nonexistent");
+    let ended = spawn(command).wait();
+    ended.has_code(2);
+    ended.says(&["cluster `lab`: `sinfo` cannot be run", "login node"]);
+    assert!(!lab.path("logs").exists());
+    lab.run_to(2, &["cancel", "7"]).says(&["there is no job `7`"]);
+}
+
+#[test]
+fn a_wrong_table_of_a_cluster_is_drawn_on_its_file() {
+    for (table, words) in [
+        ("kind = 'slurm'\npartitoin = 'gpu'", &["partitoin", "did you mean `partition`?"][..]),
+        ("kind = 'slurm'\nnodes = 0", &["`cluster.lab.nodes`: must be from 1 to 1024, not 0"]),
+        ("kind = 'slurm'\nnodes = 'two'", &["`cluster.lab.nodes`", "whole number"]),
+        ("kind = 'slurm'\ntime = '1m'", &["must be longer than `stop_before`"]),
+        ("kind = 'slurm'\nimage = 'x'", &["belongs to `kubernetes`, but `kind` is `slurm`"]),
+        ("kind = 'slrum'", &["did you mean `slurm`?"]),
+        ("partition = 'gpu'", &["has no `kind`"]),
+    ] {
+        let lab = lab(BASE, &format!("[cluster.lab]\n{table}\n"));
+        let ended = refused(&lab, &["submit", "small.toml", "--on", "lab"], words);
+        ended.says(&["ddprun.toml:"]);
+    }
+    let lab = lab(BASE, "[clutser.lab]\nkind = 'slurm'\n");
+    refused(&lab, &["submit", "small.toml", "--on", "lab"], &["did you mean `cluster`?"]);
+}

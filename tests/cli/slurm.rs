@@ -1,0 +1,236 @@
+//! Jobs of a real Slurm: its controller and two nodes, as processes of this machine.
+
+use std::fs;
+use std::net::TcpListener;
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use rustix::process::{Signal, kill_process};
+use serde_json::Value;
+use test_support::skipped::skipped;
+
+use crate::clusters::{PAUSE, wait_for_a_save};
+use crate::experiments::SLOW;
+use crate::lab::{Lab, children};
+use crate::resume::{bits, undisturbed};
+use crate::running::{Ended, pid_of, spawn, until};
+
+/// A cluster of two nodes with four cores each.
+struct Slurm {
+    folder: tempfile::TempDir,
+    daemons: Vec<Child>,
+}
+
+impl Slurm {
+    /// Starts it, where Slurm is installed.
+    fn start() -> Option<Self> {
+        let is_there = |program: &str| Command::new(program).arg("-V").output().is_ok();
+        if !["slurmctld", "slurmd", "sbatch", "squeue"].into_iter().all(is_there) {
+            skipped("no Slurm (slurmctld, slurmd, slurm-client)");
+            return None;
+        }
+        let mut slurm = Self { folder: tempfile::tempdir().unwrap(), daemons: Vec::new() };
+        fs::write(slurm.configuration(), slurm.text()).unwrap();
+        for folder in ["state", "spool-a", "spool-b"] {
+            fs::create_dir(slurm.folder.path().join(folder)).unwrap();
+        }
+        slurm.daemon("slurmctld", &[]);
+        slurm.daemon("slurmd", &["-N", "a"]);
+        slurm.daemon("slurmd", &["-N", "b"]);
+        until("two idle nodes", || slurm.ask("sinfo", &["-h", "-o", "%D %t"]) == "2 idle\n");
+        Some(slurm)
+    }
+
+    fn configuration(&self) -> PathBuf {
+        self.folder.path().join("slurm.conf")
+    }
+
+    fn text(&self) -> String {
+        let free = || {
+            let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+            let port = listener.local_addr().unwrap().port();
+            (listener, port)
+        };
+        let (_held, ports): (Vec<_>, Vec<u16>) = (0..3).map(|_| free()).unzip();
+        let user = Command::new("id").arg("-un").output().unwrap();
+        let (user, folder) = (String::from_utf8(user.stdout).unwrap(), self.folder.path());
+        let (user, folder) = (user.trim(), folder.display());
+        let node = |name: &str, port: u16| {
+            format!(
+                "NodeName={name} NodeHostname=localhost NodeAddr=127.0.0.1 Port={port} CPUs=4\n"
+            )
+        };
+        format!(
+            "ClusterName=test
+SlurmctldHost=localhost(127.0.0.1)
+SlurmctldPort={}
+AuthType=auth/none
+CredType=cred/none
+SlurmUser={user}
+SlurmdUser={user}
+StateSaveLocation={folder}/state
+SlurmdSpoolDir={folder}/spool-%n
+SlurmctldPidFile={folder}/slurmctld.pid
+SlurmdPidFile={folder}/slurmd-%n.pid
+ProctrackType=proctrack/linuxproc
+TaskPlugin=task/none
+SelectType=select/cons_tres
+SelectTypeParameters=CR_CPU
+SchedulerType=sched/builtin
+ReturnToService=2
+MpiDefault=none
+SwitchType=switch/none
+SlurmdParameters=config_overrides
+{}{}PartitionName=main Nodes=a,b Default=YES MaxTime=INFINITE State=UP
+",
+            ports[0],
+            node("a", ports[1]),
+            node("b", ports[2]),
+        )
+    }
+
+    fn daemon(&mut self, program: &str, args: &[&str]) {
+        let log = format!("{program}-{}.log", self.daemons.len());
+        let log = fs::File::create(self.folder.path().join(log));
+        let child = Command::new(program)
+            .arg("-D")
+            .args(args)
+            .env("SLURM_CONF", self.configuration())
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(log.unwrap())
+            .spawn();
+        self.daemons.push(child.unwrap());
+    }
+
+    /// A command of Slurm; what it prints.
+    fn ask(&self, program: &str, args: &[&str]) -> String {
+        let asked =
+            Command::new(program).args(args).env("SLURM_CONF", self.configuration()).output();
+        String::from_utf8(asked.unwrap().stdout).unwrap()
+    }
+
+    /// ddprun in a lab, on this cluster.
+    fn ddprun(&self, lab: &Lab, args: &[&str]) -> Ended {
+        let mut command = lab.ddprun(args);
+        command.env("SLURM_CONF", self.configuration());
+        spawn(command).wait()
+    }
+
+    fn submit(&self, lab: &Lab) -> String {
+        let ended = self.ddprun(lab, &["submit", "small.toml", "--on", "lab"]);
+        ended.has_code(0);
+        ended.stdout.trim().to_owned()
+    }
+
+    fn state(&self, lab: &Lab) -> String {
+        let lines = self.ddprun(lab, &["jobs", "--json"]).stdout;
+        let job: Value = serde_json::from_str(&lines).unwrap();
+        job["state"].as_str().unwrap().to_owned()
+    }
+
+    /// Lets a job that went back into the queue start at once, and not in two minutes.
+    fn start_again(&self, lab: &Lab, id: &str, changes: &[&str]) {
+        until("the queue", || self.state(lab).starts_with("PENDING"));
+        let job = format!("JobId={id}");
+        self.ask("scontrol", &[&["update", &job, "StartTime=now"], changes].concat());
+    }
+
+    /// Follows the job to its end.
+    fn ends_well(&self, lab: &Lab, id: &str) {
+        let followed = self.ddprun(lab, &["logs", "-f", id]);
+        followed.has_code(0);
+        let Ended { stdout, stderr, .. } = &followed;
+        assert!(stdout.contains("completed after step 60"), "{stdout}\n{stderr}");
+        assert!(stdout.contains("started the ranks again (restart 1): continuing run"), "{stdout}");
+        assert_eq!(self.state(lab), "COMPLETED", "{stdout}");
+        assert_eq!(children(&lab.path("logs/small")).len(), 1, "one run");
+        bits(lab).must_be(undisturbed());
+    }
+}
+
+impl Drop for Slurm {
+    fn drop(&mut self) {
+        self.ask("scancel", &["--me"]);
+        // What runs a job would outlive the daemons.
+        let began = Instant::now();
+        let is_busy = || !self.ask("squeue", &["-h", "--states=RUNNING,COMPLETING"]).is_empty();
+        while is_busy() && began.elapsed() < Duration::from_secs(20) {}
+        for daemon in self.daemons.iter_mut().rev() {
+            let _ = kill_process(pid_of(daemon.id()), Signal::TERM);
+            let _ = daemon.wait();
+        }
+    }
+}
+
+fn lab(cluster: &str) -> Lab {
+    let lab = Lab::with(SLOW);
+    lab.write("ddprun.toml", format!("[cluster.lab]\nkind = 'slurm'\n{PAUSE}{cluster}"));
+    lab
+}
+
+/// Told before its time is over, as `--signal` has Slurm do it.
+fn the_end_of_its_time_sends_a_job_back_into_the_queue(slurm: &Slurm) {
+    let lab = lab("");
+    let id = slurm.submit(&lab);
+    wait_for_a_save(&lab);
+    slurm.ask("scancel", &["--batch", "--signal=USR1", &id]);
+    slurm.start_again(&lab, &id, &[]);
+    slurm.ends_well(&lab, &id);
+    lab.is_clean();
+}
+
+fn two_nodes_may_become_one(slurm: &Slurm) {
+    let lab = lab("nodes = 2\nranks_per_node = 1\n");
+    let id = slurm.submit(&lab);
+    wait_for_a_save(&lab);
+    assert_eq!(slurm.ask("squeue", &["-h", "-j", &id, "-o", "%D"]), "2\n");
+    slurm.ask("scontrol", &["requeue", &id]);
+    slurm.start_again(&lab, &id, &["NumNodes=1-1", "NumTasks=1"]);
+    slurm.ends_well(&lab, &id);
+    lab.is_clean();
+}
+
+/// Slurm kills what runs there, and puts the job back.
+fn the_job_of_a_node_that_goes_down_continues(slurm: &Slurm) {
+    let lab = lab("");
+    let id = slurm.submit(&lab);
+    wait_for_a_save(&lab);
+    let node = slurm.ask("squeue", &["-h", "-j", &id, "-o", "%N"]);
+    let name = format!("NodeName={}", node.trim());
+    slurm.ask("scontrol", &["update", &name, "State=DOWN", "Reason=test"]);
+    slurm.start_again(&lab, &id, &[]);
+    slurm.ends_well(&lab, &id);
+    lab.is_clean();
+}
+
+fn a_cancelled_job_saves_and_stays_away(slurm: &Slurm) {
+    let lab = lab("");
+    let id = slurm.submit(&lab);
+    wait_for_a_save(&lab);
+    slurm.ddprun(&lab, &["cancel", &id]).has_code(0);
+    until("the end", || slurm.state(&lab) == "CANCELLED");
+    let output = children(&lab.path("logs/.jobs"))[0].join("output.log");
+    let output = fs::read_to_string(output).unwrap();
+    assert!(output.contains("ddprun resume"), "{output}");
+    lab.is_clean();
+}
+
+fn an_unknown_partition_is_drawn_on_the_clusters_file(slurm: &Slurm) {
+    let lab = lab("partition = 'mian'\n");
+    let ended = slurm.ddprun(&lab, &["submit", "small.toml", "--on", "lab"]);
+    ended.has_code(2);
+    ended.says(&["`cluster.lab.partition`: the cluster has no `mian`; its partitions: main"]);
+    assert!(!lab.path("logs").exists());
+}
+
+#[test]
+fn a_real_slurm_runs_interrupts_and_continues_jobs() {
+    let Some(slurm) = Slurm::start() else { return };
+    an_unknown_partition_is_drawn_on_the_clusters_file(&slurm);
+    the_end_of_its_time_sends_a_job_back_into_the_queue(&slurm);
+    two_nodes_may_become_one(&slurm);
+    the_job_of_a_node_that_goes_down_continues(&slurm);
+    a_cancelled_job_saves_and_stays_away(&slurm);
+}
