@@ -192,19 +192,6 @@ fn two_nodes_may_become_one(slurm: &Slurm) {
     lab.is_clean();
 }
 
-/// Slurm kills what runs there, and puts the job back.
-fn the_job_of_a_node_that_goes_down_continues(slurm: &Slurm) {
-    let lab = lab("");
-    let id = slurm.submit(&lab);
-    wait_for_a_save(&lab);
-    let node = slurm.ask("squeue", &["-h", "-j", &id, "-o", "%N"]);
-    let name = format!("NodeName={}", node.trim());
-    slurm.ask("scontrol", &["update", &name, "State=DOWN", "Reason=test"]);
-    slurm.start_again(&lab, &id, &[]);
-    slurm.ends_well(&lab, &id);
-    lab.is_clean();
-}
-
 fn a_cancelled_job_saves_and_stays_away(slurm: &Slurm) {
     let lab = lab("");
     let id = slurm.submit(&lab);
@@ -231,6 +218,5 @@ fn a_real_slurm_runs_interrupts_and_continues_jobs() {
     an_unknown_partition_is_drawn_on_the_clusters_file(&slurm);
     the_end_of_its_time_sends_a_job_back_into_the_queue(&slurm);
     two_nodes_may_become_one(&slurm);
-    the_job_of_a_node_that_goes_down_continues(&slurm);
     a_cancelled_job_saves_and_stays_away(&slurm);
 }

@@ -13,7 +13,7 @@ use serde_json::{Map, Value as Json, json};
 
 use crate::config::json_schema::of_kind_named;
 use crate::config::keys::path_of;
-use crate::config::kind::{Choice, page};
+use crate::config::kind::{Choice, FamilySpec, page};
 use crate::config::layer::{Layer, Source};
 use crate::config::problem::{Problem, Problems};
 use crate::config::reader::{Reader, join};
@@ -117,7 +117,7 @@ fn cluster(mut reader: Reader, name: &str, path: &Path) -> Result<Cluster, Probl
     }
     let kind = join(&table, KIND);
     if reader.get(&kind).is_none() {
-        let kinds = reader.vocabulary.family(CLUSTER).into_iter().flat_map(|it| it.names());
+        let kinds = reader.vocabulary.family(CLUSTER).into_iter().flat_map(FamilySpec::names);
         let help = format!("it may be {}", any_of(kinds));
         let missing = reader.problem(&table, "has no `kind`").help(help);
         return Err(missing.into());
