@@ -178,6 +178,7 @@ pub(crate) struct PlanArgs {
 }
 
 #[derive(Debug, ClapArgs)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a flag of its own")]
 #[command(after_help = "Examples:\n  ddprun sweep experiments/sweep_quickstart.toml\n  \
     ddprun sweep experiments/quickstart.toml optimizer.lr=0.1,0.01\n  \
     ddprun sweep --status logs/sweep_quickstart")]

@@ -115,7 +115,7 @@ fn launched(place: &Foreign) -> Refusal {
 fn one_run() -> Refusal {
     let page = "error: a learning-rate range test is one run, and `--share` shares trials\n  \
                 do: omit `--share`";
-    Refusal::new(exit::REFUSED, page.to_owned())
+    Refusal::new(exit::REFUSED, page)
 }
 
 /// `gpu-07-4242-1764111000`: of this process alone, also where machines number processes alike.

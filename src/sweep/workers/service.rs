@@ -103,7 +103,9 @@ impl<'s> Worker<'s, '_> {
         loop {
             // What cannot be read now is read at the next look.
             let commands = received(&mut self.commands).unwrap_or_default();
-            commands.into_iter().for_each(|command| self.obey(command));
+            for command in commands {
+                self.obey(command);
+            }
             while !is_leaving && self.running.len() < self.service.order.concurrent() {
                 let Some(Command::Train { attempt, changes, resume }) = self.waiting.pop_front()
                 else {
