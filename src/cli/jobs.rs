@@ -75,19 +75,19 @@ pub(crate) fn jobs(args: &JobsArgs, kinds: &Kinds) -> Result<u8, Refusal> {
 }
 
 fn cells(row: &Row) -> Vec<String> {
-    let Submitted { id, cluster, name, submitted, .. } = &row.job;
-    let time = submitted.to_zoned(jiff::tz::TimeZone::system()).strftime("%m-%d %H:%M");
+    let Submitted { id, cluster, name, time, .. } = &row.job;
+    let time = time.to_zoned(jiff::tz::TimeZone::system()).strftime("%m-%d %H:%M");
     vec![id.clone(), cluster.clone(), name.clone(), time.to_string(), row.word(), row.run_id()]
 }
 
 fn as_json(row: &Row) -> serde_json::Value {
-    let Submitted { id, cluster, kind, name, submitted, .. } = &row.job;
+    let Submitted { id, cluster, kind, name, time, .. } = &row.job;
     json!({
         "job": id,
         "cluster": cluster,
         "kind": kind.name,
         "experiment": name,
-        "submitted": submitted.to_string(),
+        "submitted": time.to_string(),
         "state": row.word(),
         "is_over": row.state.as_ref().is_none_or(|state| state.is_over),
         "folder": row.place.folder,
@@ -187,30 +187,9 @@ fn show(
     job: &Submitted,
     kinds: &Kinds,
 ) -> Result<u8, Refusal> {
-    let (mut follower, stop) = (Follower::new(path), stop_flag()?);
-    let mut asked: Option<Instant> = None;
-    let mut word = String::new();
-    while follow {
-        if asked.is_none_or(|asked| asked.elapsed() >= QUESTION_INTERVAL) {
-            asked = Some(Instant::now());
-            let state = state_of(&states(job, std::slice::from_ref(place), kinds)?, place);
-            // A job that its engine has forgotten is over.
-            let state = state.unwrap_or_else(|| State::over("over"));
-            if state.word != word {
-                to_stderr(&format!("job {}: {}", place.id, state.word));
-                word.clone_from(&state.word);
-            }
-            if state.is_over {
-                break;
-            }
-        }
-        if stop.load(std::sync::atomic::Ordering::Relaxed) {
-            return Ok(exit::INTERRUPTED);
-        }
-        if !print(follower.poll())? {
-            return Ok(0);
-        }
-        std::thread::sleep(POLL_INTERVAL);
+    let mut follower = Follower::new(path);
+    if follow && let Some(code) = follow_job(&mut follower, place, job, kinds)? {
+        return Ok(code);
     }
     if !path.exists() {
         let page = format!(
@@ -221,4 +200,38 @@ fn show(
     }
     print(follower.poll_to_the_end())?;
     Ok(0)
+}
+
+/// Prints what a job says until it is over; an exit code if the user has seen enough before.
+fn follow_job(
+    follower: &mut Follower,
+    place: &Place,
+    job: &Submitted,
+    kinds: &Kinds,
+) -> Result<Option<u8>, Refusal> {
+    let stop = stop_flag()?;
+    let mut asked: Option<Instant> = None;
+    let mut word = String::new();
+    loop {
+        if asked.is_none_or(|asked| asked.elapsed() >= QUESTION_INTERVAL) {
+            asked = Some(Instant::now());
+            let state = state_of(&states(job, std::slice::from_ref(place), kinds)?, place);
+            // A job that its engine has forgotten is over.
+            let state = state.unwrap_or_else(|| State::over("over"));
+            if state.word != word {
+                to_stderr(&format!("job {}: {}", place.id, state.word));
+                word.clone_from(&state.word);
+            }
+            if state.is_over {
+                return Ok(None);
+            }
+        }
+        if stop.load(std::sync::atomic::Ordering::Relaxed) {
+            return Ok(Some(exit::INTERRUPTED));
+        }
+        if !print(follower.poll())? {
+            return Ok(Some(0));
+        }
+        std::thread::sleep(POLL_INTERVAL);
+    }
 }

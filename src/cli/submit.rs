@@ -28,8 +28,8 @@ pub(crate) fn submit(args: &SubmitArgs, kinds: &Kinds) -> Result<u8, Refusal> {
     let id = hand_over(&job, &described, kind.as_ref())?;
     let on = format!("`{}` ({})", described.name, described.kind.name);
     to_stderr(&format!(
-        "submitted `{}` to {on}, {}\n  `ddprun jobs` shows its state, `ddprun logs -f {id}` follows \
-         it, `ddprun cancel {id}` stops it",
+        "submitted `{}` to {on}, {}\n  `ddprun jobs` shows its state, `ddprun logs -f {id}` \
+         follows it, `ddprun cancel {id}` stops it",
         job.name,
         size(kind.shape(), job.ranks)
     ));
@@ -173,7 +173,7 @@ fn hand_over(
         cluster: described.name.clone(),
         kind: described.kind.clone(),
         name: job.name.clone(),
-        submitted: jiff::Timestamp::now(),
+        time: jiff::Timestamp::now(),
     };
     cluster::write(&job.folder, &submitted).map_err(unwritable)?;
     Ok(id)

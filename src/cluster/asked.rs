@@ -66,31 +66,31 @@ mod tests {
     }
 
     #[track_caller]
-    fn check(devices: &str, shape: Shape, expected: (Devices, Auto<u32>, u32)) {
+    fn check(devices: &str, shape: Shape, expected: &(Devices, Auto<u32>, u32)) {
         let (placed, ranks) = placed(experiment(devices), "x", shape);
         let found = (placed.distributed.devices, placed.distributed.shards, ranks);
-        assert_eq!(found, expected, "{devices} {shape:?}");
+        assert_eq!(found, *expected, "{devices} {shape:?}");
     }
 
     #[test]
     fn ranks_are_the_clusters_then_one_for_each_gpu_then_the_experiments() {
         let one = Shape::one_machine(None);
-        check("'auto'", one, (Devices::Auto, Auto::Auto, 1));
-        check("3", one, (Devices::Count(3), Auto::Auto, 3));
-        check("3", Shape { gpus_per_node: 2, ..one }, (Devices::Count(2), Auto::Auto, 2));
+        check("'auto'", one, &(Devices::Auto, Auto::Auto, 1));
+        check("3", one, &(Devices::Count(3), Auto::Auto, 3));
+        check("3", Shape { gpus_per_node: 2, ..one }, &(Devices::Count(2), Auto::Auto, 2));
         check(
             "[0, 0]",
             Shape { gpus_per_node: 2, ..one },
-            (Devices::List(vec![0, 0]), Auto::Auto, 2),
+            &(Devices::List(vec![0, 0]), Auto::Auto, 2),
         );
         let asked = Shape { gpus_per_node: 2, ranks_per_node: Some(8), ..one };
-        check("3", asked, (Devices::Count(8), Auto::Auto, 8));
+        check("3", asked, &(Devices::Count(8), Auto::Auto, 8));
     }
 
     #[test]
     fn shards_of_several_machines_are_fixed() {
         let two = Shape { nodes: 2, ..Shape::one_machine(None) };
-        check("'auto'", two, (Devices::Count(1), Auto::Given(2), 1));
-        check("4", two, (Devices::Count(4), Auto::Given(8), 4));
+        check("'auto'", two, &(Devices::Count(1), Auto::Given(2), 1));
+        check("4", two, &(Devices::Count(4), Auto::Given(8), 4));
     }
 }

@@ -21,7 +21,8 @@ pub(crate) fn path(path: &Path) -> String {
 pub(crate) fn preparation(variables: &BTreeMap<String, String>, setup: &[String]) -> String {
     let export = |(name, value): (&String, &String)| format!("export {name}={}\n", quoted(value));
     let exports: String = variables.iter().map(export).collect();
-    exports + &setup.iter().map(|line| format!("{line}\n")).collect::<String>()
+    let line = |line: &String| format!("{line}\n");
+    exports + &setup.iter().map(line).collect::<String>()
 }
 
 /// The first name that is no name of a variable.

@@ -1,8 +1,8 @@
 //! `kind = "slurm"`
 //!
-//! The script is told before its time is over, and passes that on; Slurm itself tells the ranks when
-//! their nodes are taken away. When the run has been saved (exit 75) the script puts the job back into
-//! the queue.
+//! The script is told before its time is over, and passes that on; Slurm itself tells the ranks
+//! when their nodes are taken away. When the run has been saved (exit 75) the script puts the job
+//! back into the queue.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -141,7 +141,8 @@ impl Slurm {
             given("--signal", Some(format!("B:USR1@{}", seconds(&self.stop_before)))),
         ];
         let lines = lines.into_iter().flatten().chain(self.options.iter().cloned());
-        lines.map(|line| format!("#SBATCH {line}\n")).collect()
+        let shown = |line: String| format!("#SBATCH {line}\n");
+        lines.map(shown).collect()
     }
 
     /// What starts the ranks.

@@ -96,7 +96,8 @@ impl Cluster for Ssh {
             format!("cat >{folder}/{name} <<'{end}'\n{text}\n{end}\n")
         };
         let script = format!(
-            "set -e\nmkdir -p {folder}\n{}{}setsid --fork bash {folder}/job.sh </dev/null >/dev/null 2>&1\n",
+            "set -e\nmkdir -p {folder}\n{}{}setsid --fork bash {folder}/job.sh </dev/null \
+             >/dev/null 2>&1\n",
             file("experiment.toml", job.experiment.trim_end()),
             file("job.sh", self.script(job).trim_end()),
         );

@@ -28,7 +28,7 @@ pub(crate) struct Submitted {
     /// The experiment's name.
     pub(crate) name: String,
     /// When.
-    pub(crate) submitted: jiff::Timestamp,
+    pub(crate) time: jiff::Timestamp,
 }
 
 /// The folder of the job `key` of the runs in `logs`.
@@ -75,7 +75,7 @@ mod tests {
                 cluster: "lab".to_owned(),
                 kind: Choice::named("slurm"),
                 name: name.to_owned(),
-                submitted: jiff::Timestamp::UNIX_EPOCH,
+                time: jiff::Timestamp::UNIX_EPOCH,
             };
             let folder = folder_of(logs.path(), key);
             files::create_folder(&folder).unwrap();
