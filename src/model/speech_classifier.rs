@@ -3,7 +3,7 @@
 //!
 //! Keys: `encoder.*` (see `fastconformer.rs`), `head`.
 
-use candle_core::{Device, Result, Tensor};
+use candle_core::{Result, Tensor};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -129,7 +129,7 @@ impl Model for Classifier {
             (0..frames).map(move |frame| if frame < length { 1.0 / length as f32 } else { 0.0 })
         };
         let shares: Vec<f32> = lengths.iter().flat_map(share).collect();
-        let shares = Tensor::from_vec(shares, (lengths.len(), frames, 1), &Device::Cpu)?;
+        let shares = Tensor::from_vec(shares, (lengths.len(), frames, 1), encoded.device())?;
         self.head.forward(&encoded.broadcast_mul(&shares)?.sum(1)?, pass)
     }
 
