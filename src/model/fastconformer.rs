@@ -22,12 +22,12 @@ pub(super) struct Frames {
 }
 
 impl Frames {
-    /// `lengths` of `n` samples that were padded to `most` frames.
-    fn new(lengths: &[usize], most: usize) -> Result<Self> {
-        let n = lengths.len();
+    /// For x (n, frames, ...), whose samples have `lengths` and were padded to the frames of x.
+    fn of(x: &Tensor, lengths: &[usize]) -> Result<Self> {
+        let (n, most) = (lengths.len(), x.dim(1)?);
         let real = |&length: &usize| (0..most).map(move |frame| f32::from(frame < length));
         let keep: Vec<f32> = lengths.iter().flat_map(real).collect();
-        let keep = Tensor::from_vec(keep, (n, most, 1), &Device::Cpu)?;
+        let keep = Tensor::from_vec(keep, (n, most, 1), x.device())?;
         let pairs = keep.broadcast_mul(&keep.transpose(1, 2)?)?.unsqueeze(1)?;
         Ok(Self { keep, pairs })
     }
@@ -167,8 +167,9 @@ impl FastConformer {
     ) -> Result<(Tensor, Vec<usize>)> {
         let (x, lengths) = self.subsample(x, lengths, pass)?;
         let t = x.dim(1)?;
-        let frames = Frames::new(&lengths, t)?;
-        let positions = self.dropout.forward(&positions(t, self.width)?, pass)?;
+        let frames = Frames::of(&x, &lengths)?;
+        let positions = positions(t, self.width)?.to_device(x.device())?;
+        let positions = self.dropout.forward(&positions, pass)?;
         let x = self.dropout.forward(&(x * (self.width as f64).sqrt())?, pass)?;
         let layer = |x, block: &Block| block.forward(&x, &positions, &frames, pass);
         Ok((self.layers.iter().try_fold(x, layer)?, lengths))
@@ -181,7 +182,7 @@ impl FastConformer {
         lengths: &[usize],
         pass: &ForwardContext,
     ) -> Result<(Tensor, Vec<usize>)> {
-        let hide = |x: &Tensor, lengths: &[usize]| Frames::new(lengths, x.dim(1)?)?.hide(x);
+        let hide = |x: &Tensor, lengths: &[usize]| Frames::of(x, lengths)?.hide(x);
         let [first, depthwise1, pointwise1, depthwise2, pointwise2] = &self.conv;
         let mut lengths = lengths.to_vec();
         let mut x = hide(&x.unsqueeze(3)?, &lengths)?;

@@ -194,7 +194,7 @@ impl Nest {
         lengths: &[usize],
         pass: &ForwardContext,
     ) -> Result<Tensor> {
-        let mask = mask.unsqueeze(2)?;
+        let mask = mask.to_device(noisy.device())?.unsqueeze(2)?;
         let hidden = mask.broadcast_mul(&self.mask.tensor()?)?;
         let shown = noisy.broadcast_mul(&mask.affine(-1.0, 1.0)?)?;
         Ok(self.encoder.forward(&hidden.broadcast_add(&shown)?, lengths, pass)?.0)
@@ -226,8 +226,8 @@ impl Nest {
         let n_rows = rows.len();
         let rows = Tensor::from_vec(rows, n_rows, &Device::Cpu)?;
         Ok(Comparison {
-            outputs: scores.flatten_to(1)?.index_select(&rows, 0)?,
-            targets: tokens.flatten_all()?.index_select(&rows, 0)?,
+            outputs: scores.flatten_to(1)?.index_select(&rows.to_device(scores.device())?, 0)?,
+            targets: tokens.flatten_all()?.index_select(&rows.to_device(tokens.device())?, 0)?,
         })
     }
 

@@ -3,7 +3,7 @@
 //! A sample is (2, frames + 1, mels): features of clean and of noisy speech; the first number of
 //! the last row says how many frames are more than padding.
 
-use candle_core::{Device, Result, Tensor};
+use candle_core::{Result, Tensor};
 
 use crate::onnx::{Attribute, Graph, Value};
 
@@ -37,7 +37,7 @@ pub(super) fn mean_within(x: &Tensor, lengths: &[usize]) -> Result<Tensor> {
         (0..steps).map(move |step| if step < length { 1.0 / length as f32 } else { 0.0 })
     };
     let shares: Vec<f32> = lengths.iter().flat_map(share).collect();
-    let shares = Tensor::from_vec(shares, (lengths.len(), steps, 1), &Device::Cpu)?;
+    let shares = Tensor::from_vec(shares, (lengths.len(), steps, 1), x.device())?;
     x.broadcast_mul(&shares)?.sum(1)
 }
 
