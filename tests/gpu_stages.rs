@@ -1,5 +1,5 @@
 //! `benches/gpu.sh` over made-up programs: what a machine with a GPU would leave behind.
-#![expect(clippy::unwrap_used, reason = "a test")]
+#![expect(clippy::unwrap_used, clippy::disallowed_methods, reason = "a test")]
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;

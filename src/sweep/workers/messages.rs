@@ -99,7 +99,9 @@ mod tests {
         ];
         files::write_atomic(&path, b"{\"report\":\"be").unwrap();
         let mut lines = Lines::open(&path).unwrap();
-        reports.iter().for_each(|report| send(&mut lines, report).unwrap());
+        for report in &reports {
+            send(&mut lines, report).unwrap();
+        }
         let mut follower = Follower::new(&path);
         assert_eq!(received::<Report>(&mut follower).unwrap(), reports);
         assert_eq!(received::<Report>(&mut follower).unwrap(), []);

@@ -142,7 +142,9 @@ fn shared(trials: usize, workers: usize, dead: usize) -> (Lab, usize) {
             assert!(story.trials.iter().all(|trial| trial.state == State::Finished));
         };
         let all: Vec<_> = names.iter().map(|name| scope.spawn(move || share(name))).collect();
-        all.into_iter().for_each(|worker| worker.join().unwrap());
+        for worker in all {
+            worker.join().unwrap();
+        }
         is_dead.store(true, Ordering::Release);
     });
     (lab, trainer.trained.into_inner())
