@@ -133,6 +133,8 @@ SlurmdParameters=config_overrides
     /// Lets a job that went back into the queue start at once, and not in two minutes.
     fn start_again(&self, lab: &Lab, id: &str, changes: &[&str]) {
         until("the queue", || self.state(lab).starts_with("PENDING"));
+        // What is left of its first turn must not be taken for the end of the second.
+        until("idle nodes", || self.ask("sinfo", &["-h", "-o", "%D %t"]) == "2 idle\n");
         let job = format!("JobId={id}");
         self.ask("scontrol", &[&["update", &job, "StartTime=now"], changes].concat());
     }
