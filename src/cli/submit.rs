@@ -42,7 +42,7 @@ fn size(shape: Shape, ranks: u32) -> String {
     format!("{} x {}", counted(shape.nodes, "node"), counted(ranks, "rank"))
 }
 
-/// A sweep's trials share one journal, which nothing yet keeps from several machines.
+/// A sweep is no job but many: each machine runs `ddprun sweep --share`.
 fn refuse_sweep(path: &Path) -> Result<(), Refusal> {
     let text = std::fs::read_to_string(path).unwrap_or_default();
     let table: toml::Table = text.parse().unwrap_or_default();
@@ -50,8 +50,9 @@ fn refuse_sweep(path: &Path) -> Result<(), Refusal> {
         return Ok(());
     }
     let page = format!(
-        "error: `{0}` is a sweep, which cannot be submitted yet\n  do: start `ddprun sweep {0}` in \
-         a job of your own on one machine, or submit its experiments one by one",
+        "error: `{0}` is a sweep, which cannot be submitted yet\n  do: run `ddprun sweep {0} --share` \
+         in jobs of your own, as many as you like; under Slurm: `sbatch --array=1-8 --wrap=\"ddprun \
+         sweep {0} --share\"`",
         path.display()
     );
     Err(Refusal::new(exit::REFUSED, page))
