@@ -6,15 +6,18 @@ use rustix::process::{Signal, kill_process};
 
 use crate::experiments::SLOW;
 use crate::lab::Lab;
-use crate::running::{Running, pid_of, until};
+use crate::running::{Running, pid_of, spawn, until};
 use crate::sweeps::{ended, lab, told};
 
 /// Values that do not depend on who trained what.
 const RANDOM: &str = "method = \"random\"\ntrials = 4\nconcurrent_trials = 1\n\
     [sweep.parameters.\"optimizer.lr\"]\ndistribution = \"log_uniform\"\nmin = 1e-3\nmax = 0.1\n";
 
+/// A worker whose steps take so long that others can join.
 fn share(lab: &Lab) -> Running {
-    lab.start(&["sweep", "tune.toml", "--share"])
+    let mut command = lab.ddprun(&["sweep", "tune.toml", "--share"]);
+    command.env("DDPRUN_FP", "backward=sleep(50)@*,*,*");
+    spawn(command)
 }
 
 /// Two trials run, each in a process of its own; returns the leader and the other.
@@ -78,5 +81,5 @@ fn what_cannot_be_shared_is_refused_in_words() {
     let mut command = other.ddprun(&["sweep", "tune.toml"]);
     command.envs([("RANK", "0"), ("WORLD_SIZE", "2"), ("LOCAL_RANK", "0")]);
     command.envs([("LOCAL_WORLD_SIZE", "2"), ("MASTER_ADDR", "127.0.0.1"), ("MASTER_PORT", "1")]);
-    crate::running::spawn(command).wait().says(&["started 2 processes", "--share"]);
+    spawn(command).wait().says(&["started 2 processes", "--share"]);
 }

@@ -130,13 +130,14 @@ SlurmdParameters=config_overrides
         job["state"].as_str().unwrap().to_owned()
     }
 
-    /// Lets a job that went back into the queue start at once, and not in two minutes.
+    /// Lets a job that went back into the queue start soon, and not in two minutes; in the second
+    /// of its first end it would be refused, as its credential of that second was revoked.
     fn start_again(&self, lab: &Lab, id: &str, changes: &[&str]) {
         until("the queue", || self.state(lab).starts_with("PENDING"));
         // What is left of its first turn must not be taken for the end of the second.
         until("idle nodes", || self.ask("sinfo", &["-h", "-o", "%D %t"]) == "2 idle\n");
         let job = format!("JobId={id}");
-        self.ask("scontrol", &[&["update", &job, "StartTime=now"], changes].concat());
+        self.ask("scontrol", &[&["update", &job, "StartTime=now+3"], changes].concat());
     }
 
     /// Follows the job to its end.
@@ -144,7 +145,9 @@ SlurmdParameters=config_overrides
         let followed = self.ddprun(lab, &["logs", "-f", id]);
         followed.has_code(0);
         let Ended { stdout, stderr, .. } = &followed;
-        assert!(stdout.contains("completed after step 60"), "{stdout}\n{stderr}");
+        let log = fs::read_to_string(self.folder.path().join("slurmctld-0.log"));
+        let log = log.unwrap_or_default();
+        assert!(stdout.contains("completed after step 60"), "{stdout}\n{stderr}\n{log}");
         assert!(stdout.contains("started the ranks again (restart 1): continuing run"), "{stdout}");
         assert_eq!(self.state(lab), "COMPLETED", "{stdout}");
         assert_eq!(children(&lab.path("logs/small")).len(), 1, "one run");

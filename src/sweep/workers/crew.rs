@@ -52,8 +52,9 @@ impl Crew {
         let (members, latest) = Default::default();
         let mut crew = Self { folder: folder.to_owned(), lease, members, latest };
         crew.look()?;
-        if let Some(member) = crew.members.get_mut(me) {
-            member.is_here = true;
+        // What was written before we looked does not say that its writer is there.
+        for (name, member) in &mut crew.members {
+            member.is_here = name == me;
         }
         Ok(crew)
     }
@@ -169,7 +170,7 @@ impl Member {
                 Command::Release { attempt } => drop(attempts.remove(&attempt)),
             }
         }
-        let mut member = Self {
+        Ok(Self {
             commands: Lines::open(&path)?,
             reports: Follower::new(&folder.join(REPORTS)),
             heard: Instant::now(),
@@ -178,11 +179,7 @@ impl Member {
             slots: 0,
             attempts,
             steps: BTreeMap::new(),
-        };
-        // What it wrote before we looked does not say that it is there.
-        member.look()?;
-        member.is_here = false;
-        Ok(member)
+        })
     }
 
     /// Trials that it can take.
