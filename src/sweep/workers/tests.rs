@@ -22,7 +22,8 @@ use crate::sweep::workers::crew::Standing;
 const QUICK: Timing = Timing {
     poll: Duration::from_millis(2),
     beat: Duration::from_millis(10),
-    lease: Duration::from_millis(400),
+    // Long enough for a busy machine: a worker that is late is not lost.
+    lease: Duration::from_secs(5),
 };
 
 /// A folder that several workers share.
