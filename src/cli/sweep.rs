@@ -89,7 +89,7 @@ pub(crate) fn sweep(args: &SweepArgs, kinds: &Kinds) -> Result<u8, Refusal> {
         let ranking = subject.ranking(&kinds.pruners);
         let summary = || sweep::summary(subject, &ranking, trials);
         show(args.json, summary, || sweep::table(subject, &ranking, trials))?;
-        say_end(ended, &order.folder(), &story);
+        say_end(ended, &order.folder(), &story, args.share);
         ended
     };
     Ok(match ended {
@@ -138,13 +138,16 @@ fn show(
 }
 
 /// Last words: how it ended, and where everything is.
-fn say_end(ended: Ended, folder: &Path, story: &Story) {
+fn say_end(ended: Ended, folder: &Path, story: &Story, is_shared: bool) {
     let best = sweep::best(&story.trials, story.subject.goal);
     if best.is_some() {
         let names = format!("{}, {}, {}", sweep::BEST, sweep::CSV, sweep::JSON);
         to_stderr(&format!("{names} and pictures are in `{}`", folder.display()));
     }
     match ended {
+        Ended::Stopped { .. } if is_shared => to_stderr(
+            "stopped and saved; other workers continue the sweep, and the same command rejoins it",
+        ),
         Ended::Stopped { .. } => to_stderr("stopped and saved; run the same command to continue"),
         Ended::TooManyFailures => to_stderr(
             "error: more trials failed than `sweep.max_failures` allows\n  \

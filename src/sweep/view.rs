@@ -57,13 +57,14 @@ impl View {
         }
     }
 
-    /// First words.
+    /// First words; `open` says what trials are that have begun and not ended.
     pub(crate) fn opened(
         &mut self,
         folder: &Path,
         concurrent: usize,
         trials: &[Trial],
         n_retried: usize,
+        open: &str,
     ) {
         (self.concurrent, self.before) = (concurrent, n_done(trials));
         let goal = if self.goal == Mode::Max { "maximizing" } else { "minimizing" };
@@ -75,8 +76,8 @@ impl View {
             self.metric
         );
         if !trials.is_empty() {
-            let interrupted = trials.len() - self.before - n_retried;
-            text += &format!("; {} done, {interrupted} interrupted", self.before);
+            let n_open = trials.len() - self.before - n_retried;
+            text += &format!("; {} done, {n_open} {open}", self.before);
         }
         if n_retried > 0 {
             text += &format!(", {n_retried} failed and retried");

@@ -44,6 +44,7 @@ fn a_worker_that_is_stopped_saves_and_the_others_end_the_sweep_as_one_machine_wo
     let left = other.wait();
     left.has_code(75);
     left.says(&["of sweep `logs/tune`, led by pid ", "trial 2 stopped and saved"]);
+    left.says(&["other workers continue the sweep"]);
     let end = leader.wait();
     end.has_code(0);
     end.says(&["2 concurrent trials now", "trial 2 has lost its worker", "[4 of 4]"]);
@@ -64,7 +65,8 @@ fn a_leader_that_is_killed_is_followed_by_another_worker_which_resumes_its_trial
     leader.wait();
     let end = other.wait();
     end.has_code(0);
-    end.says(&["trial 1 has lost its worker", "trial 1 resumed", "[4 of 4]"]);
+    end.says(&["0 done, 2 under way", "trial 1 has lost its worker", "trial 1 continues"]);
+    end.says(&["[4 of 4]"]);
     assert_eq!(told(&lab), told(&alone));
     lab.is_clean();
 }

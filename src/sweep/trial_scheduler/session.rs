@@ -89,7 +89,8 @@ impl<'a> Session<'a> {
             interruption: Signals::of_interruption().map_err(failed("listen to signals"))?,
         };
         let retried = self.retry(journal)?;
-        self.view.opened(&self.folder, self.capacity(), &self.trials, retried);
+        let open = if self.is_shared() { "under way" } else { "interrupted" };
+        self.view.opened(&self.folder, self.capacity(), &self.trials, retried, open);
         let ended = std::thread::scope(|scope| {
             let ended = self.serve(scope, journal, &mut inbox);
             if ended.is_err() {
@@ -173,6 +174,11 @@ impl<'a> Session<'a> {
     /// Trials that can run at the same time now.
     fn capacity(&self) -> usize {
         self.trainer.capacity().unwrap_or_else(|| self.order.concurrent())
+    }
+
+    /// Whether trials may be running that an earlier leader has started.
+    fn is_shared(&self) -> bool {
+        self.trainer.capacity().is_some()
     }
 
     fn failures(&self) -> usize {
@@ -261,7 +267,12 @@ impl<'a> Session<'a> {
         let number = trial.number;
         let (began, running) = (Instant::now(), job.clone());
         self.running.push(Running { number, job: running, tail, seen: 0, is_cut: false, began });
-        self.view.started(trial, begins(resume, &self.order.folders(number)));
+        let how = if resume && self.is_shared() {
+            "continues"
+        } else {
+            begins(resume, &self.order.folders(number))
+        };
+        self.view.started(trial, how);
         if resume {
             // What it reported before it was interrupted may say all already.
             self.listen(journal)?;
