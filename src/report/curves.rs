@@ -175,6 +175,8 @@ mod tests {
     #[test]
     fn a_classifiers_picture_has_both_panels_with_their_words() {
         let text = svg(&classifier(12));
+        let background = text.lines().find(|line| line.starts_with("<rect")).unwrap();
+        assert!(background.contains("fill=\"#FFFFFF\""), "dark pages need it: {background}");
         for words in ["loss", "accuracy (%)", "epoch", "train", "val", "best epoch"] {
             assert!(text.contains(&format!("\n{words}")), "`{words}` is missing");
         }

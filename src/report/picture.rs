@@ -95,6 +95,7 @@ pub(crate) fn draw_svg(picture: &impl Picture, what: &'static str) -> Result<Str
     register_font(what)?;
     let mut text = String::new();
     let area = SVGBackend::with_string(&mut text, picture.size()).into_drawing_area();
+    area.fill(&WHITE).map_err(failed(what))?;
     picture.draw(&area, Canvas { scale: 1.0, lift: 0.0 }).map_err(failed(what))?;
     area.present().map_err(failed(what))?;
     drop(area);
