@@ -14,6 +14,7 @@ use crate::kinds::Kinds;
 use crate::launch::exit_code as exit;
 use crate::launch::{self, Console, Program, Start};
 use crate::plan::{Cadence, Plan, RunFolders, Sampler};
+use crate::terminal::counted;
 use crate::units::WorldSize;
 
 /// Trains at each world size and compares what is left. Exit 9 names the first parameter that
@@ -148,10 +149,6 @@ fn same(
         ranks(other)
     );
     Err(Refusal::new(exit::EXPECTATION, page))
-}
-
-fn counted(n: u64, noun: &str) -> String {
-    format!("{n} {noun}{}", if n == 1 { "" } else { "s" })
 }
 
 /// A folder for the runs, gone with this value unless a failure names a log in it.

@@ -12,6 +12,7 @@ use crate::config::{self, Loaded};
 use crate::files;
 use crate::kinds::Kinds;
 use crate::launch::exit_code as exit;
+use crate::terminal::counted;
 use crate::transport;
 
 /// `ddprun submit EXPERIMENT [key=value ...] --on NAME [--print]`
@@ -38,8 +39,7 @@ pub(crate) fn submit(args: &SubmitArgs, kinds: &Kinds) -> Result<u8, Refusal> {
 
 /// "2 nodes x 4 ranks"
 fn size(shape: Shape, ranks: u32) -> String {
-    let counted = |n: u32, noun: &str| format!("{n} {noun}{}", if n == 1 { "" } else { "s" });
-    format!("{} x {}", counted(shape.nodes, "node"), counted(ranks, "rank"))
+    format!("{} x {}", counted(shape.nodes.into(), "node"), counted(ranks.into(), "rank"))
 }
 
 /// A sweep is no job but many: each machine runs `ddprun sweep --share`.

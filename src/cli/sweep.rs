@@ -120,8 +120,7 @@ fn one_run() -> Refusal {
 
 /// `gpu-07-4242-1764111000`: of this process alone, also where machines number processes alike.
 fn worker_name() -> String {
-    let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
-    format!("{host}-{}-{}", std::process::id(), jiff::Timestamp::now().as_second())
+    format!("{}-{}-{}", launch::host(), std::process::id(), jiff::Timestamp::now().as_second())
 }
 
 /// Data goes to stdout, for people or for programs.

@@ -85,8 +85,8 @@ impl Job {
         Self {
             name: "mnist".to_owned(),
             key: "20261125-1200-3f9a".to_owned(),
-            folder: "/work/logs/.jobs/20261125-1200-3f9a".into(),
-            root: "/work".into(),
+            folder: "/project/logs/.jobs/20261125-1200-3f9a".into(),
+            root: "/project".into(),
             program: "/opt/ddprun".into(),
             experiment: "[experiment]\nname = \"mnist\"\n".to_owned(),
             ranks: 4,

@@ -5,7 +5,7 @@ use std::io;
 use std::net::IpAddr;
 
 use super::http::Request;
-use crate::transport;
+use crate::{launch, transport};
 
 /// The token of a server, and the names by which it may be asked for.
 #[derive(Clone, Debug)]
@@ -25,7 +25,7 @@ impl Access {
     /// The system provides no randomness.
     pub(crate) fn new(host: &str, port: u16) -> io::Result<Self> {
         let token = transport::new_token()?.trim().to_owned();
-        let own = rustix::system::uname().nodename().to_string_lossy().into_owned();
+        let own = launch::host();
         let names = vec!["localhost".to_owned(), host.to_owned(), own];
         Ok(Self { token, cookie: format!("ddprun-{port}"), names })
     }

@@ -66,7 +66,7 @@ pub(super) fn clock() -> Duration {
 }
 
 /// Name of this machine.
-pub(super) fn host() -> String {
+pub(crate) fn host() -> String {
     rustix::system::uname().nodename().to_string_lossy().into_owned()
 }
 

@@ -39,7 +39,7 @@ mod join;
 mod parent;
 
 pub use error_report::Blame;
-pub(crate) use error_report::ErrorReport;
+pub(crate) use error_report::{ErrorReport, host};
 pub use exit::{Ended, Exit};
 pub use failure::Failure;
 #[cfg(test)]

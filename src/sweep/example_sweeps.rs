@@ -1,13 +1,20 @@
 //! What the tests of this room search for.
 
 use std::collections::BTreeMap;
+use std::path::Path;
 
 use serde_json::json;
 
 use crate::config::kind::{Choice, Options};
 use crate::config::schema::Mode;
-use crate::config::sweep::Search;
+use crate::config::sweep::{Domain, Parameter, Search, Sweep};
+use crate::config::values::Auto;
+use crate::config::{Loaded, Vocabulary, load_text};
+use crate::record::Screen;
 use crate::sweep::journal::Subject;
+use crate::sweep::method::Methods;
+use crate::sweep::pruner::Pruners;
+use crate::sweep::request::{Machine, Order};
 use crate::sweep::trial::{Length, Report, State, Trial};
 
 /// A search without parameters.
@@ -54,4 +61,54 @@ pub(crate) fn of_batch(steps: u64, mut trial: Trial) -> Trial {
     trial.length =
         Length { steps_per_epoch: steps, total_steps: trial.length.total_steps * steps / before };
     trial
+}
+
+/// A folder, and what is searched in it.
+pub(crate) struct Lab {
+    pub(crate) folder: tempfile::TempDir,
+    pub(crate) sweep: Sweep,
+    pub(crate) base: Loaded,
+    pub(crate) methods: Methods,
+    pub(crate) pruners: Pruners,
+}
+
+impl Lab {
+    pub(crate) fn new(method: &str, trials: usize) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let text = format!(
+            "schema = 1\n[model]\nname = \"mlp\"\n[data]\nname = \"shapes\"\n[train]\nepochs = 4\n\
+             batch_size = 8\n[logging]\ndir = \"{0}\"\n[checkpoint]\ndir = \"{0}/c\"\n",
+            folder.path().display()
+        );
+        let vocabulary = Vocabulary::open();
+        let base = load_text(Path::new("base.toml"), &text, &[], &vocabulary).unwrap();
+        let line = Domain::Uniform { min: 0.0, max: 1.0 };
+        let search =
+            Search { parameters: vec![Parameter::new("optimizer.lr", line)], ..search(method) };
+        let sweep = Sweep {
+            name: "s".into(),
+            path: "s.toml".into(),
+            base: "base.toml".into(),
+            changes: Vec::new(),
+            search,
+            trials: Some(trials),
+            trials_per_device: 1,
+            concurrent_trials: Auto::Given(1),
+            max_failures: 3,
+            keep_pruned_checkpoints: false,
+        };
+        let (methods, pruners) = (Methods::default(), Pruners::default());
+        Self { folder, sweep, base, methods, pruners }
+    }
+
+    pub(crate) fn order(&self) -> Order<'_> {
+        self.order_on(Machine { cores: 8, gpus: 0 })
+    }
+
+    pub(crate) fn order_on(&self, machine: Machine) -> Order<'_> {
+        let (sweep, base) = (&self.sweep, &self.base);
+        let (methods, pruners) = (&self.methods, &self.pruners);
+        let (extend, retry_failed, screen) = (false, false, Screen::Silent);
+        Order { sweep, base, methods, pruners, machine, extend, retry_failed, screen }
+    }
 }

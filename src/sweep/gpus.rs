@@ -1,8 +1,23 @@
 //! Which GPUs a trial gets, and how it is made to see only those. Pure.
 
+use crate::sweep::request::Job;
+
+/// The `wanted` GPUs of a machine with `count` that `jobs` use least.
+pub(super) fn free<'a>(
+    count: usize,
+    jobs: impl Iterator<Item = &'a Job>,
+    wanted: usize,
+) -> Vec<usize> {
+    let mut trials = vec![0; count];
+    for gpu in jobs.flat_map(|job| &job.gpus) {
+        trials[*gpu] += 1;
+    }
+    least_used(&trials, wanted)
+}
+
 /// Numbers of the `wanted` GPUs with the fewest trials on them, of those that CUDA shows:
 /// `trials[gpu]` run on each. In their order; all of them if there are fewer.
-pub(super) fn least_used(trials: &[usize], wanted: usize) -> Vec<usize> {
+fn least_used(trials: &[usize], wanted: usize) -> Vec<usize> {
     let mut gpus: Vec<usize> = (0..trials.len()).collect();
     gpus.sort_by_key(|&gpu| (trials[gpu], gpu));
     gpus.truncate(wanted);

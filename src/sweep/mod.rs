@@ -64,6 +64,7 @@ pub use workers::run as run_shared;
 
 use crate::files::{self, RunLock};
 use crate::registry::Unbuildable;
+use crate::terminal::counted;
 use crate::{record, report};
 
 /// Why a sweep cannot be run or read.
@@ -115,7 +116,7 @@ pub enum Error {
         can_extend: bool,
     },
     /// Experiments that cannot be run.
-    #[error("{} cannot be run:{}", counted(trials), list(trials))]
+    #[error("{} cannot be run:{}", counted(trials.len() as u64, "trial"), list(trials))]
     Refused {
         /// Each trial with its values and the reason.
         trials: Vec<String>,
@@ -196,11 +197,6 @@ fn prepared_folder(folder: &Path) -> Result<RunLock, Error> {
     let lock = RunLock::acquire(folder)?;
     files::remove_stale_temporaries(folder)?;
     Ok(lock)
-}
-
-/// `1 trial`, `3 trials`
-fn counted(trials: &[String]) -> String {
-    format!("{} {}", trials.len(), if trials.len() == 1 { "trial" } else { "trials" })
 }
 
 fn list(lines: &[String]) -> String {

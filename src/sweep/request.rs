@@ -12,11 +12,11 @@ use crate::config::sweep::{Sweep, Values, change_of};
 use crate::config::{Loaded, sweep as config};
 use crate::plan::RunFolders;
 use crate::record::{Jsonl, Screen};
-use crate::sweep::Error;
 use crate::sweep::method::{Method, Methods};
 use crate::sweep::pruner::Pruners;
 use crate::sweep::ranking::Ranking;
 use crate::sweep::trial::{Length, id};
+use crate::sweep::{Error, gpus};
 use crate::transport::Waker;
 
 /// Makes runs out of trials: the program's way from an experiment to its ranks, or a test's.
@@ -204,6 +204,28 @@ impl Order<'_> {
             changes.push(change_of("logging.sinks", &names.into()));
         }
         changes
+    }
+
+    /// A trial for this machine, beside `others` and as one of `concurrent`.
+    pub(super) fn job<'a>(
+        &self,
+        number: u32,
+        changes: Vec<String>,
+        resume: bool,
+        concurrent: usize,
+        others: impl Iterator<Item = &'a Job>,
+    ) -> Result<Arc<Job>, Error> {
+        let failed = |reason| Error::System { what: "make a waker", reason };
+        let devices = self.sweep.search.devices_per_trial as usize;
+        Ok(Arc::new(Job {
+            folders: self.folders(number),
+            changes,
+            cores: (self.machine.cores / concurrent.max(1)).max(1),
+            gpus: gpus::free(self.machine.gpus, others, devices),
+            resume,
+            waker: Arc::new(Waker::new().map_err(failed)?),
+            is_pruned: AtomicBool::new(false),
+        }))
     }
 
     pub(super) fn changes(&self, values: &Values) -> Vec<String> {

@@ -12,6 +12,7 @@ use crate::sweep::trial::State;
 use crate::sweep::trial_events::TrialEvents;
 use crate::sweep::view::values_of;
 use crate::sweep::{Error, workers};
+use crate::terminal::counted;
 
 /// A sweep as it stands.
 #[derive(Clone, Debug)]
@@ -60,8 +61,7 @@ impl Status {
             .collect();
         let holder = match &self.holder {
             Some(holder) if self.workers > 0 => {
-                let noun = if self.workers == 1 { "worker" } else { "workers" };
-                format!("led by {holder}, {} {noun}", self.workers)
+                format!("led by {holder}, {}", counted(self.workers as u64, "worker"))
             }
             Some(holder) => format!("running as {holder}"),
             None => "not running".to_owned(),

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::{Fingerprint, Mark, Part};
+use crate::terminal::counted;
 
 /// Classes that are named.
 const MAX_NAMED_CLASSES: usize = 6;
@@ -18,7 +19,7 @@ impl Fingerprint {
             ("test", self.n_test, then.n_test),
         ] {
             if now != before {
-                found.push(format!("{split}: {}, was {before}", counted(now, "sample")));
+                found.push(format!("{split}: {}, was {before}", counted(now as u64, "sample")));
             }
         }
         found.extend(shape("sample", self.sample.as_deref(), then.sample.as_deref()));
@@ -49,7 +50,7 @@ fn classes(now: &[String], then: &[String]) -> Vec<String> {
     let mut lines: Vec<String> = gone.chain(new).chain(moved).collect();
     let more = lines.len().saturating_sub(MAX_NAMED_CLASSES);
     lines.truncate(MAX_NAMED_CLASSES);
-    lines.extend((more > 0).then(|| format!("... and {} more", counted(more, "class"))));
+    lines.extend((more > 0).then(|| format!("... and {} more", counted(more as u64, "class"))));
     lines
 }
 
@@ -126,21 +127,19 @@ fn folders(now: &Part, then: &Part) -> Vec<String> {
     let count = |part: &Part, name: &String| part.folders.get(name).copied().unwrap_or(0);
     let differ = names.into_iter().filter(|name| count(now, name) != count(then, name));
     let said = differ.map(|name| {
-        format!("`{name}` has {}, had {}", counted(count(now, name), "file"), count(then, name))
+        format!(
+            "`{name}` has {}, had {}",
+            counted(count(now, name) as u64, "file"),
+            count(then, name)
+        )
     });
     said.take(MAX_NAMED_CLASSES).collect()
 }
 
 fn are(n: usize) -> String {
-    format!("{} {}", counted(n, "file"), if n == 1 { "is" } else { "are" })
+    format!("{} {}", counted(n as u64, "file"), if n == 1 { "is" } else { "are" })
 }
 
 fn have(n: usize) -> String {
-    format!("{} {}", counted(n, "file"), if n == 1 { "has" } else { "have" })
-}
-
-/// "1 file", "3 files", "2 classes"
-fn counted(n: usize, noun: &str) -> String {
-    let plural = if noun.ends_with('s') { "es" } else { "s" };
-    format!("{n} {noun}{}", if n == 1 { "" } else { plural })
+    format!("{} {}", counted(n as u64, "file"), if n == 1 { "has" } else { "have" })
 }

@@ -19,6 +19,7 @@ use serde::{Deserialize, Serialize};
 use crate::config::kind::Kind;
 use crate::event::{Evaluated, Event, Finished, StepDone};
 use crate::files::{self, Appended};
+use crate::launch;
 use crate::record::Error;
 use crate::record::sink::{OpenSink, Sink, SinkStart, Stamped};
 
@@ -95,7 +96,7 @@ fn free_name(folder: &Path, now: Timestamp) -> Result<PathBuf, Error> {
     let newest =
         entries.flatten().filter_map(|entry| second_of(&entry.file_name().to_string_lossy())).max();
     let second = newest.map_or(0, |newest| newest + 1).max(now.as_second());
-    let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
+    let host = launch::host();
     Ok(folder.join(format!("{PREFIX}{second:010}.{host}")))
 }
 

@@ -3,7 +3,6 @@
 use std::collections::VecDeque;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread::{Builder, Scope};
 use std::time::{Duration, Instant};
@@ -13,6 +12,7 @@ use crate::config::sweep::Values;
 use crate::failpoint;
 use crate::launch::Signals;
 use crate::plan::RunFolders;
+use crate::sweep::Error;
 use crate::sweep::journal::Journal;
 use crate::sweep::method::{Asked, Method};
 use crate::sweep::ranking::Ranking;
@@ -21,8 +21,6 @@ use crate::sweep::sampler::BaseValues;
 use crate::sweep::trial::{Length, State, Trial, id};
 use crate::sweep::trial_events::TrialEvents;
 use crate::sweep::view::View;
-use crate::sweep::{Error, gpus};
-use crate::transport::Waker;
 
 /// How often running trials are listened to when nothing else happens.
 const POLL_INTERVAL: Duration = Duration::from_millis(100);
@@ -252,26 +250,16 @@ impl<'a> Session<'a> {
         'a: 'scope,
     {
         let failed = |what| move |reason| Error::System { what, reason };
-        let folders = self.order.folders(trial.number);
-        let tail = TrialEvents::new(&folders.logs, &self.order.sweep.search.metric);
-        let concurrent = self.order.concurrent().min(self.total).max(1);
-        let job = Arc::new(Job {
-            folders,
-            changes: self.order.changes(&trial.values),
-            cores: (self.order.machine.cores / concurrent).max(1),
-            gpus: self.free_gpus(),
-            resume,
-            waker: Arc::new(Waker::new().map_err(failed("make a waker"))?),
-            is_pruned: AtomicBool::new(false),
-        });
+        let concurrent = self.order.concurrent().min(self.total);
+        let others = self.running.iter().map(|running| &*running.job);
+        let changes = self.order.changes(&trial.values);
+        let job = self.order.job(trial.number, changes, resume, concurrent, others)?;
+        let tail = TrialEvents::new(&job.folders.logs, &self.order.sweep.search.metric);
         let number = trial.number;
         let (began, running) = (Instant::now(), job.clone());
         self.running.push(Running { number, job: running, tail, seen: 0, is_cut: false, began });
-        let how = if resume && self.is_shared() {
-            "continues"
-        } else {
-            begins(resume, &self.order.folders(number))
-        };
+        let how =
+            if resume && self.is_shared() { "continues" } else { begins(resume, &job.folders) };
         self.view.started(trial, how);
         if resume {
             // What it reported before it was interrupted may say all already.
@@ -292,15 +280,6 @@ impl<'a> Session<'a> {
         };
         let thread = Builder::new().name(id(number)).spawn_scoped(scope, watch);
         thread.map(|_| ()).map_err(failed("start a thread"))
-    }
-
-    /// The GPUs for the next trial.
-    fn free_gpus(&self) -> Vec<usize> {
-        let mut trials = vec![0; self.order.machine.gpus];
-        for gpu in self.running.iter().flat_map(|running| &running.job.gpus) {
-            trials[*gpu] += 1;
-        }
-        gpus::least_used(&trials, self.order.sweep.search.devices_per_trial as usize)
     }
 }
 

@@ -7,68 +7,17 @@ use serde_json::json;
 use super::*;
 use crate::config::kind::Choice;
 use crate::config::schema::Mode;
-use crate::config::sweep::{Domain, Parameter, Search, Sweep};
+use crate::config::sweep::{Domain, Parameter};
 use crate::config::values::{Auto, Every};
-use crate::config::{Loaded, Vocabulary, load_text};
 use crate::files::{self, Lines};
 use crate::record::EVENTS;
-use crate::record::Screen;
-use crate::sweep::example_sweeps::search;
-use crate::sweep::method::Methods;
-use crate::sweep::pruner::{Asha, Pruners};
+use crate::sweep::example_sweeps::Lab;
+use crate::sweep::pruner::Asha;
 use crate::sweep::ranking::best;
 use crate::sweep::request::{Cause, Job, Machine, Outcome};
 use crate::sweep::trial::{Length, Report, State, id};
 
-/// A folder, and what is searched in it.
-struct Lab {
-    folder: tempfile::TempDir,
-    sweep: Sweep,
-    base: Loaded,
-    methods: Methods,
-    pruners: Pruners,
-}
-
 impl Lab {
-    fn new(method: &str, trials: usize) -> Self {
-        let folder = tempfile::tempdir().unwrap();
-        let text = format!(
-            "schema = 1\n[model]\nname = \"mlp\"\n[data]\nname = \"shapes\"\n[train]\nepochs = 4\n\
-             batch_size = 8\n[logging]\ndir = \"{0}\"\n[checkpoint]\ndir = \"{0}/c\"\n",
-            folder.path().display()
-        );
-        let vocabulary = Vocabulary::open();
-        let base = load_text(Path::new("base.toml"), &text, &[], &vocabulary).unwrap();
-        let line = Domain::Uniform { min: 0.0, max: 1.0 };
-        let search =
-            Search { parameters: vec![Parameter::new("optimizer.lr", line)], ..search(method) };
-        let sweep = Sweep {
-            name: "s".into(),
-            path: "s.toml".into(),
-            base: "base.toml".into(),
-            changes: Vec::new(),
-            search,
-            trials: Some(trials),
-            trials_per_device: 1,
-            concurrent_trials: Auto::Given(1),
-            max_failures: 3,
-            keep_pruned_checkpoints: false,
-        };
-        let (methods, pruners) = (Methods::default(), Pruners::default());
-        Self { folder, sweep, base, methods, pruners }
-    }
-
-    fn order(&self) -> Order<'_> {
-        self.order_on(Machine { cores: 8, gpus: 0 })
-    }
-
-    fn order_on(&self, machine: Machine) -> Order<'_> {
-        let (sweep, base) = (&self.sweep, &self.base);
-        let (methods, pruners) = (&self.methods, &self.pruners);
-        let (extend, retry_failed, screen) = (false, false, Screen::Silent);
-        Order { sweep, base, methods, pruners, machine, extend, retry_failed, screen }
-    }
-
     fn run(&self, trainer: &dyn Trainer) -> (Ended, Vec<Trial>) {
         let (ended, story) = run(self.order(), trainer).unwrap();
         (ended, story.trials)

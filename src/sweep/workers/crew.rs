@@ -191,7 +191,7 @@ impl Member {
         for report in received(&mut self.reports)? {
             (self.heard, self.is_here) = (Instant::now(), true);
             match report {
-                Report::Joined { slots, .. } => self.slots = slots,
+                Report::Joined { slots } => self.slots = slots,
                 Report::Beat { steps } => self.steps = steps.into_iter().collect(),
                 Report::Ended { attempt, outcome } => {
                     if let Some(end) = self.attempts.get_mut(&attempt) {

@@ -54,7 +54,7 @@ pub(super) enum Command {
 #[serde(tag = "report", rename_all = "snake_case")]
 pub(super) enum Report {
     /// It trains so many trials at a time.
-    Joined { slots: usize, ddprun: String },
+    Joined { slots: usize },
     /// It is there; the last step of each trial that it trains.
     Beat { steps: Vec<(u32, u64)> },
     /// An attempt is over.
@@ -91,7 +91,7 @@ mod tests {
         let attempt = Attempt { trial: 7, attempt: 2 };
         let outcome = Outcome::Failed { error: "a \"b\"".to_owned(), cause: Cause::Storage };
         let reports = [
-            Report::Joined { slots: 2, ddprun: "0.1".to_owned() },
+            Report::Joined { slots: 2 },
             Report::Beat { steps: vec![(7, 120)] },
             Report::Ended { attempt, outcome },
             Report::Ended { attempt, outcome: Outcome::Done },

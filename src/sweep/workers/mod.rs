@@ -4,13 +4,13 @@
 //! ```text
 //! all       Service ◀─ commands.jsonl ──┐
 //!           Service ── reports.jsonl ──▶│ Crew ◀── Leader (a Trainer) ◀── trial_scheduler::run
-//!                                       └ of whoever has the sweep's lock: one of the workers
+//!                                       └ in the worker that holds the sweep's lock
 //! ```
 //!
-//! Whoever has the lock of the sweep's folder leads: it alone draws, prunes and journals, as in a
-//! sweep of one machine, so values bind late and each trial ends once. If it goes, the lock is free
-//! and another worker leads; trials in progress are not disturbed. A worker that is silent for
-//! [`Timing::lease`] is lost, and its trials are resumed by others.
+//! The worker that holds the lock of the sweep's folder leads: it alone draws, prunes and journals,
+//! as in a sweep of one machine, so values bind late and each trial ends once. If it goes, the lock
+//! is free and another worker leads; trials in progress are not disturbed. A worker that is silent
+//! for [`Timing::lease`] is lost, and its trials are resumed by others.
 
 mod messages;
 mod crew;

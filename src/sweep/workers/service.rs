@@ -9,15 +9,13 @@ use std::thread::{Builder, Scope};
 use std::time::Instant;
 
 use crate::files::{self, Follower, Lines, lock_holder};
+use crate::sweep::Error;
 use crate::sweep::request::{Job, Order, Outcome, Trainer, reported, trained};
 use crate::sweep::trial::id;
 use crate::sweep::workers::Timing;
 use crate::sweep::workers::messages::{
     Attempt, COMMANDS, Command, REPORTS, Report, received, send,
 };
-use crate::sweep::{Error, gpus};
-use crate::transport::Waker;
-use crate::transport::build_id::build_id;
 
 /// What a thread that trains says.
 enum Message {
@@ -65,8 +63,7 @@ impl Service<'_> {
         // Made here, so that each later look finds a file that grows.
         drop(Lines::open(&folder.join(COMMANDS))?);
         let mut reports = Lines::open(&folder.join(REPORTS))?;
-        let (slots, ddprun) = (self.order.concurrent(), build_id().to_owned());
-        send(&mut reports, &Report::Joined { slots, ddprun })?;
+        send(&mut reports, &Report::Joined { slots: self.order.concurrent() })?;
         Ok(reports)
     }
 
@@ -153,16 +150,8 @@ impl<'s> Worker<'s, '_> {
     {
         let failed = |what| move |reason| Error::System { what, reason };
         let service = self.service;
-        let slots = service.order.concurrent().max(1);
-        let job = Arc::new(Job {
-            folders: service.order.folders(attempt.trial),
-            changes,
-            cores: (service.order.machine.cores / slots).max(1),
-            gpus: self.free_gpus(),
-            resume,
-            waker: Arc::new(Waker::new().map_err(failed("make a waker"))?),
-            is_pruned: AtomicBool::new(false),
-        });
+        let (slots, others) = (service.order.concurrent(), self.running.values().map(|job| &**job));
+        let job = service.order.job(attempt.trial, changes, resume, slots, others)?;
         (service.say)(&format!(
             "trial {} {}",
             attempt.trial,
@@ -177,16 +166,6 @@ impl<'s> Worker<'s, '_> {
         };
         let thread = Builder::new().name(id(attempt.trial)).spawn_scoped(scope, watch);
         thread.map(|_| ()).map_err(failed("start a thread"))
-    }
-
-    /// The GPUs of this machine for the next trial.
-    fn free_gpus(&self) -> Vec<usize> {
-        let order = &self.service.order;
-        let mut trials = vec![0; order.machine.gpus];
-        for gpu in self.running.values().flat_map(|job| &job.gpus) {
-            trials[*gpu] += 1;
-        }
-        gpus::least_used(&trials, order.sweep.search.devices_per_trial as usize)
     }
 
     fn hear(&mut self, message: Message) {

@@ -7,15 +7,11 @@ use std::time::Instant;
 use serde_json::{Value, json};
 
 use super::*;
-use crate::config::sweep::{Domain, Parameter, Search, Sweep};
 use crate::config::values::Auto;
-use crate::config::{Loaded, Vocabulary, load_text};
 use crate::files::{Lines, RunLock};
-use crate::record::{EVENTS, Screen};
-use crate::sweep::example_sweeps::search;
-use crate::sweep::method::Methods;
-use crate::sweep::pruner::Pruners;
-use crate::sweep::request::{Job, Machine, Outcome};
+use crate::record::EVENTS;
+use crate::sweep::example_sweeps::Lab;
+use crate::sweep::request::{Job, Outcome};
 use crate::sweep::trial::Length;
 use crate::sweep::workers::crew::Standing;
 
@@ -26,58 +22,19 @@ const QUICK: Timing = Timing {
     lease: Duration::from_secs(5),
 };
 
-/// A folder that several workers share.
-struct Lab {
-    folder: tempfile::TempDir,
-    sweep: Sweep,
-    base: Loaded,
-    methods: Methods,
-    pruners: Pruners,
+/// Trials for workers that train two at a time.
+fn lab(trials: usize) -> Lab {
+    let mut lab = Lab::new("random", trials);
+    lab.sweep.concurrent_trials = Auto::Given(2);
+    lab
 }
 
 impl Lab {
-    fn new(method: &str, trials: usize) -> Self {
-        let folder = tempfile::tempdir().unwrap();
-        let text = format!(
-            "schema = 1\n[model]\nname = \"mlp\"\n[data]\nname = \"shapes\"\n[train]\nepochs = 4\n\
-             batch_size = 8\n[logging]\ndir = \"{0}\"\n[checkpoint]\ndir = \"{0}/c\"\n",
-            folder.path().display()
-        );
-        let base = load_text(Path::new("base.toml"), &text, &[], &Vocabulary::open()).unwrap();
-        let line = Domain::Uniform { min: 0.0, max: 1.0 };
-        let search =
-            Search { parameters: vec![Parameter::new("optimizer.lr", line)], ..search(method) };
-        let sweep = Sweep {
-            name: "s".into(),
-            path: "s.toml".into(),
-            base: "base.toml".into(),
-            changes: Vec::new(),
-            search,
-            trials: Some(trials),
-            trials_per_device: 1,
-            concurrent_trials: Auto::Given(2),
-            max_failures: 3,
-            keep_pruned_checkpoints: false,
-        };
-        let (methods, pruners) = (Methods::default(), Pruners::default());
-        Self { folder, sweep, base, methods, pruners }
-    }
-
     fn share<'a>(&'a self, trainer: &'a dyn Trainer, name: &'a str) -> Share<'a> {
-        let order = Order {
-            sweep: &self.sweep,
-            base: &self.base,
-            methods: &self.methods,
-            pruners: &self.pruners,
-            machine: Machine { cores: 8, gpus: 0 },
-            extend: false,
-            retry_failed: false,
-            screen: Screen::Silent,
-        };
-        Share { order, trainer, name, say: &|_| (), timing: QUICK }
+        Share { order: self.order(), trainer, name, say: &|_| (), timing: QUICK }
     }
 
-    fn journal(&self) -> Vec<Value> {
+    fn journal_lines(&self) -> Vec<Value> {
         let path = self.folder.path().join("s").join(journal::NAME);
         let text = std::fs::read_to_string(path).unwrap_or_default();
         text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect()
@@ -85,7 +42,7 @@ impl Lab {
 
     /// Trials whose end is written down, once for each time.
     fn ended(&self) -> Vec<u64> {
-        let lines = self.journal();
+        let lines = self.journal_lines();
         let ended = lines.iter().filter(|line| line["record"] == "ended");
         ended.map(|line| line["trial"].as_u64().unwrap()).collect()
     }
@@ -128,7 +85,7 @@ impl Trainer for Quick {
 /// Runs a sweep of `trials` on `workers`, beside `dead` ones that fall silent with the trials that
 /// they took. Returns the lab, and how often a trial was trained to its end.
 fn shared(trials: usize, workers: usize, dead: usize) -> (Lab, usize) {
-    let (lab, trainer) = (Lab::new("random", trials), Quick::default());
+    let (lab, trainer) = (lab(trials), Quick::default());
     let dies = Quick { hangs: Mutex::new((1..=trials as u32).collect()), ..Quick::default() };
     let is_dead = AtomicBool::new(false);
     let names: Vec<String> = (0..workers).map(|n| format!("w{n}")).collect();
@@ -184,7 +141,7 @@ fn median_pause(times: &[jiff::Timestamp]) -> f64 {
 fn a_thousand_trials_on_fifty_workers_of_which_five_die_end_once_each_at_a_constant_cost() {
     let (lab, _) = shared(1000, 45, 5);
     each_once(&lab, 1000);
-    let lines = lab.journal();
+    let lines = lab.journal_lines();
     let ended = lines.iter().filter(|line| line["record"] == "ended");
     let times: Vec<jiff::Timestamp> =
         ended.map(|line| line["time"].as_str().unwrap().parse().unwrap()).collect();
@@ -205,7 +162,7 @@ fn lost_worker(lab: &Lab, trainer: &Quick, name: &str, is_dead: &AtomicBool) {
 
 #[test]
 fn a_leader_that_follows_another_finds_trials_in_progress_and_their_ends() {
-    let lab = Lab::new("random", 30);
+    let lab = lab(30);
     let crew_folder = lab.folder.path().join("s").join(FOLDER);
     let slow = Slow { released: AtomicBool::new(false), starts: AtomicUsize::new(0) };
     let (is_leaving, order) = (AtomicBool::new(false), lab.share(&slow, "w").order);
@@ -278,7 +235,7 @@ fn until(is_so: impl FnMut() -> bool) {
 }
 
 fn crew_when(folder: &Path, slots: usize) -> Crew {
-    let mut crew = Crew::new(folder, QUICK.lease, "nobody").unwrap();
+    let mut crew = Crew::new(folder, QUICK.lease, "the next leader").unwrap();
     until(|| {
         crew.look().unwrap();
         crew.slots() == slots
