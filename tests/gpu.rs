@@ -16,8 +16,8 @@ use std::sync::{Arc, Mutex, OnceLock};
 use candle_core::{Device, Result, Tensor, Var};
 use ddprun::nn::Init;
 use ddprun::ops::{
-    self, Activation, Attention, Average, ConvNorm, ConvOptions, GradientSink, LinearActivation,
-    Uses, Weight, WeightUse, Window,
+    self, Activation, Attention, Average, Cell, ConvNorm, ConvOptions, GradientSink,
+    LinearActivation, Rounding, Slides, Uses, Weight, WeightUse, Window,
 };
 use ddprun::plan::{Convolutions, Precision};
 use ddprun::rng::{Key, Purpose};
@@ -294,6 +294,70 @@ fn gpu_images() {
     twin.check("global_average_pool", &|x, _| ops::global_average_pool(&x[0]));
     twin.check("nchw_to_nhwc", &|x, _| ops::nchw_to_nhwc(&x[0]));
     twin.check("nhwc_to_nchw", &|x, _| ops::nhwc_to_nchw(&x[0]));
+}
+
+#[test]
+fn gpu_what_has_no_kernel_is_computed_on_the_cpu() {
+    let twin = |operands, weights| Twin { operands, weights, tolerance: 0.0 };
+    let recurrent = twin(&[&[3, 5, 16]], &[&[16, 4], &[16]]);
+    recurrent
+        .check("recurrent", &|x, w| ops::recurrent(&x[0], &w[0], Some(&w[1]), Cell::Lstm, true));
+    let images = twin(&[&[3, 12, 11, 20]], &[]);
+    let slides = Slides { stride: [2, 1], padding: [1, 0], dilation: [1, 1] };
+    images.check("max_pool2d of no square", &|x, _| {
+        ops::max_pool2d_over(&x[0], [3, 2], slides, Rounding::Up)
+    });
+    let plain = Slides { padding: [0, 0], ..slides };
+    images.check("average_pool2d of no square", &|x, _| {
+        ops::average_pool2d_over(&x[0], [3, 2], plain)
+    });
+    let precision = Precision::Fp32;
+    let attention = Attention { heads: 2, causal: false, dropout: None, precision };
+    let shape: &[usize] = &[2, 5, 8];
+    twin(&[shape; 3], &[]).check("attention within lengths", &|x, _| {
+        ops::attention_within([&x[0], &x[1], &x[2]], attention, Some(&[5, 3]))
+    });
+}
+
+/// A few steps with this optimizer where `devices` says: the loss on what was not trained on.
+fn loss_of(optimizer: &str, devices: &str) -> f64 {
+    let folder = tempfile::tempdir().unwrap();
+    let text = format!(
+        "schema = 1\n[experiment]\nname = \"rules\"\n[model]\nname = \"mlp\"\n\
+         [data]\nname = \"shapes\"\nclasses = 3\ntrain_per_class = 16\nval_per_class = 8\n\
+         image_size = 8\n[train]\nsteps = 6\nbatch_size = 8\ngradient_noise = 0.01\n\
+         [ema]\ndecay = 0.5\n[optimizer]\nname = \"{optimizer}\"\nlr = 0.003\n\
+         [scheduler]\nname = \"constant\"\n"
+    );
+    std::fs::write(folder.path().join("rules.toml"), text).unwrap();
+    let mut command = ddprun(folder.path());
+    command.arg("rules.toml").env("CUDA_VISIBLE_DEVICES", devices);
+    for key in ["DDPRUN_DATA__TRAIN_PER_CLASS", "DDPRUN_DATA__VAL_PER_CLASS"] {
+        command.env_remove(key);
+    }
+    let ended = command.output().unwrap();
+    assert!(ended.status.success(), "{optimizer}: {}", String::from_utf8_lossy(&ended.stderr));
+    let files = walkdir(folder.path());
+    let events = files.iter().find(|path| path.ends_with("events.jsonl")).unwrap();
+    let losses = std::fs::read_to_string(events).unwrap();
+    let losses = losses.lines().filter_map(|line| {
+        let event: serde_json::Value = serde_json::from_str(line).unwrap();
+        event["metrics"]["val/loss"].as_f64()
+    });
+    losses.last().unwrap()
+}
+
+#[test]
+fn gpu_every_optimizer_moves_weights_as_on_the_cpu() {
+    if gpu("optimizers").is_none() {
+        return;
+    }
+    for name in ddprun::optim::Optimizers::default().names() {
+        let [here, there] = ["", "0"].map(|devices| loss_of(name, devices));
+        let difference = (here - there).abs() / here;
+        println!("TABLE | {name} | {difference:.1e} of the loss | allowed 1e-03 |");
+        assert!(difference < 1e-3, "{name}: {here} on the CPU, {there} on the GPU");
+    }
 }
 
 #[test]

@@ -120,10 +120,12 @@ impl Engine {
     ) -> Result<(), Error> {
         (self.observer)(step.number, Phase::Optimizer);
         let unused = unused_everywhere(&reduced.votes);
-        self.add_noise(preparation);
         self.timed(
             |time| &mut time.optimizer,
-            |engine| engine.optimizer_step(step.rates, preparation, &unused),
+            |engine| {
+                engine.add_noise(preparation)?;
+                engine.optimizer_step(step.rates, preparation, &unused)
+            },
         )
         .map_err(|source| Error::Tensor {
             phase: "optimizer",
@@ -134,8 +136,8 @@ impl Engine {
     }
 
     /// Noise of `train.gradient_noise` on the gradients as they are after `preparation`.
-    fn add_noise(&self, preparation: Preparation) {
-        let Some(first) = self.plan.clip.noise else { return };
+    fn add_noise(&self, preparation: Preparation) -> candle_core::Result<()> {
+        let Some(first) = self.plan.clip.noise else { return Ok(()) };
         let Preparation { mean, clip, .. } = preparation;
         let variance = first / (1.0 + self.state.step as f64).powf(0.55);
         let scale = variance.sqrt() / (f64::from(mean) * f64::from(clip));
@@ -145,7 +147,7 @@ impl Engine {
             gradient.par_iter_mut().enumerate().for_each(|(element, value)| {
                 *value += (scale * key.normal(2 * element as u64)) as f32;
             });
-        });
+        })
     }
 
     fn optimizer_step(

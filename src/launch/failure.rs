@@ -13,6 +13,10 @@ use crate::launch::phase::Phase;
 use crate::plan::RunFolders;
 use crate::units::Rank;
 
+/// What to do when memory runs out.
+pub(crate) const LESS_MEMORY: &str = "reduce `train.batch_size` or `data.num_workers`, or set \
+    `fault.on_oom = \"shrink_batch\"`; `ddprun plan` shows how much memory a rank needs";
+
 /// Lines of the log that a failure shows.
 const LOG_TAIL_LINES: usize = 20;
 /// Bytes of the log in which those lines are looked for.

@@ -42,6 +42,7 @@ pub use error_report::Blame;
 pub(crate) use error_report::{ErrorReport, host};
 pub use exit::{Ended, Exit};
 pub use failure::Failure;
+pub(crate) use failure::LESS_MEMORY;
 #[cfg(test)]
 pub(crate) use foreign::launch_id::Launcher;
 pub(crate) use foreign::launch_id::{LaunchId, launch_ids};

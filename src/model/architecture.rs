@@ -157,11 +157,10 @@ impl Models {
             buffers: params.buffers().iter().map(|b| key(b.name(), b.shape())).collect(),
             least_rows: params.least_rows().filter(|_| !architecture.keeps_statistics()),
             has_blocks: architecture.has_blocks(),
-            draws_on_cpu: architecture.draws_on_cpu(),
+            draws_on_cpu: architecture.draws_on_cpu() || params.computes_on_cpu(),
             drops: params.drops(),
             embeddings: params.embeddings().to_vec(),
             head: architecture.head().keys(&Wanted::of(&params)),
-            needs_cpu: params.needs_cpu().map(str::to_owned),
         })
     }
 

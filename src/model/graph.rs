@@ -43,7 +43,7 @@ impl Architecture for GraphConfig {
         let is_speech = first.is_some_and(|layer| layer.input.padded().is_some());
         if let Some(first) = first.filter(|_| is_speech) {
             // Lengths are read, and padding is hidden, on CPUs.
-            builder.pp(&first.path).needs_cpu();
+            builder.pp(&first.path).computes_on_cpu();
         }
         let samples = match plan.input.len() {
             3 if is_speech => Samples::Speech,

@@ -15,7 +15,7 @@ use crate::ops::Cell;
 use crate::plan::{Modality, ModelPlan};
 
 /// long short-term memory over the steps of a window, or over the values of a row of a table; a
-/// linear layer answers from the last state. It runs on CPUs only.
+/// linear layer answers from the last state. GPUs leave the recurrence to the CPU.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct RecurrentConfig {

@@ -4,6 +4,8 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::config::kind::Kind;
+#[cfg(feature = "cuda")]
+use crate::ops::cuda::Rule;
 use crate::optim::{Block, Optimizer, Step};
 
 /// Adagrad (Duchi et al. 2011), as `torch.optim.Adagrad`.
@@ -34,6 +36,28 @@ impl Kind for Adagrad {
     const NAME: &'static str = "adagrad";
 }
 
+/// The numbers of a step.
+struct Factors {
+    lr: f32,
+    /// Share of the parameter that is added to its gradient.
+    penalty: f32,
+    eps: f32,
+    /// What the sum begins with: state begins as zeros.
+    start: f32,
+}
+
+impl Adagrad {
+    fn factors(&self, step: &Step) -> Factors {
+        let done = step.count.saturating_sub(1);
+        Factors {
+            lr: (step.lr / (1.0 + done as f64 * self.lr_decay)) as f32,
+            penalty: step.weight_decay as f32,
+            eps: self.eps as f32,
+            start: if done == 0 { self.initial_accumulator_value as f32 } else { 0.0 },
+        }
+    }
+}
+
 impl Optimizer for Adagrad {
     fn state(&self) -> Vec<&'static str> {
         vec!["sum"]
@@ -44,11 +68,7 @@ impl Optimizer for Adagrad {
     }
 
     fn update(&self, block: &mut Block<'_>, step: &Step) {
-        let done = step.count.saturating_sub(1);
-        let lr = (step.lr / (1.0 + done as f64 * self.lr_decay)) as f32;
-        let (penalty, eps) = (step.weight_decay as f32, self.eps as f32);
-        // State begins as zeros.
-        let start = if done == 0 { self.initial_accumulator_value as f32 } else { 0.0 };
+        let Factors { lr, penalty, eps, start } = self.factors(step);
         block.each_with(
             #[inline(always)]
             |value, g, sum| {
@@ -57,5 +77,15 @@ impl Optimizer for Adagrad {
                 value - lr * (g / (sum.sqrt() + eps))
             },
         );
+    }
+
+    fn has_gpu_kernel(&self) -> bool {
+        true
+    }
+
+    #[cfg(feature = "cuda")]
+    fn on_gpu(&self, step: &Step) -> Option<Rule> {
+        let Factors { lr, penalty, eps, start } = self.factors(step);
+        Some(Rule { kind: Rule::ADAGRAD, lr, penalty, eps, start, ..Rule::default() })
     }
 }

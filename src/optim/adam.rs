@@ -51,7 +51,7 @@ impl Optimizer for Adam {
         self.factors(step).update(block);
     }
 
-    fn runs_on_gpus(&self) -> bool {
+    fn has_gpu_kernel(&self) -> bool {
         true
     }
 

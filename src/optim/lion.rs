@@ -4,6 +4,8 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::config::kind::Kind;
+#[cfg(feature = "cuda")]
+use crate::ops::cuda::Rule;
 use crate::optim::adam::decays;
 use crate::optim::block::lerp;
 use crate::optim::{Block, Optimizer, Step};
@@ -31,6 +33,29 @@ impl Kind for Lion {
     const NAME: &'static str = "lion";
 }
 
+/// The numbers of a step.
+struct Factors {
+    lr: f32,
+    /// What is left of the parameter before it moves.
+    shrink: f32,
+    /// 1 - beta1
+    rest1: f32,
+    /// 1 - beta2
+    rest2: f32,
+}
+
+impl Lion {
+    fn factors(&self, step: &Step) -> Factors {
+        let [beta1, beta2] = self.betas;
+        Factors {
+            lr: step.lr as f32,
+            shrink: (1.0 - step.lr * step.weight_decay) as f32,
+            rest1: (1.0 - step.momentum.unwrap_or(beta1)) as f32,
+            rest2: (1.0 - beta2) as f32,
+        }
+    }
+}
+
 impl Optimizer for Lion {
     fn state(&self) -> Vec<&'static str> {
         vec!["exp_avg"]
@@ -45,10 +70,7 @@ impl Optimizer for Lion {
     }
 
     fn update(&self, block: &mut Block<'_>, step: &Step) {
-        let lr = step.lr as f32;
-        let shrink = (1.0 - step.lr * step.weight_decay) as f32;
-        let [beta1, beta2] = self.betas;
-        let (rest1, rest2) = ((1.0 - step.momentum.unwrap_or(beta1)) as f32, (1.0 - beta2) as f32);
+        let Factors { lr, shrink, rest1, rest2 } = self.factors(step);
         block.each_with(
             #[inline(always)]
             |value, g, momentum| {
@@ -57,6 +79,16 @@ impl Optimizer for Lion {
                 value * shrink - lr * sign(direction)
             },
         );
+    }
+
+    fn has_gpu_kernel(&self) -> bool {
+        true
+    }
+
+    #[cfg(feature = "cuda")]
+    fn on_gpu(&self, step: &Step) -> Option<Rule> {
+        let Factors { lr, shrink, rest1, rest2 } = self.factors(step);
+        Some(Rule { kind: Rule::LION, lr, shrink, rest1, rest2, ..Rule::default() })
     }
 }
 

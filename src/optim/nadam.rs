@@ -4,6 +4,8 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::config::kind::Kind;
+#[cfg(feature = "cuda")]
+use crate::ops::cuda::Rule;
 use crate::optim::adam::{STATE, decays};
 use crate::optim::block::lerp;
 use crate::optim::{Block, Optimizer, Step};
@@ -45,7 +47,45 @@ impl Kind for NAdam {
     const NAME: &'static str = "nadam";
 }
 
+/// The numbers of a step.
+struct Factors {
+    of_gradient: f32,
+    of_momentum: f32,
+    /// Bias correction of the second moment.
+    correction: f32,
+    /// 1 - beta1
+    rest1: f32,
+    beta2: f32,
+    /// 1 - beta2
+    rest2: f32,
+    eps: f32,
+    /// Share of the parameter that is added to its gradient.
+    penalty: f32,
+    /// What is left of the parameter before it moves.
+    shrink: f32,
+}
+
 impl NAdam {
+    fn factors(&self, step: &Step) -> Factors {
+        let [beta1, beta2] = self.betas;
+        let t = step.count as f64;
+        let (mu, next) = (self.mu(t), self.mu(t + 1.0));
+        let product = self.mu_product(step.count);
+        let (decay, decoupled) = (step.weight_decay, self.decoupled_weight_decay);
+        let count = i32::try_from(step.count).unwrap_or(i32::MAX);
+        Factors {
+            of_gradient: (step.lr * (1.0 - mu) / (1.0 - product)) as f32,
+            of_momentum: (step.lr * next / (1.0 - product * next)) as f32,
+            correction: (1.0 - beta2.powi(count)) as f32,
+            rest1: (1.0 - beta1) as f32,
+            beta2: beta2 as f32,
+            rest2: (1.0 - beta2) as f32,
+            eps: self.eps as f32,
+            penalty: if decoupled { 0.0 } else { decay as f32 },
+            shrink: if decoupled { (1.0 - step.lr * decay) as f32 } else { 1.0 },
+        }
+    }
+
     /// The momentum of step `t`: `beta1 (1 - 0.96^(t momentum_decay) / 2)`.
     fn mu(&self, t: f64) -> f64 {
         self.betas[0] * (1.0 - 0.5 * 0.96f64.powf(t * self.momentum_decay))
@@ -78,18 +118,9 @@ impl Optimizer for NAdam {
     }
 
     fn update(&self, block: &mut Block<'_>, step: &Step) {
-        let [beta1, beta2] = self.betas;
-        let t = step.count as f64;
-        let (mu, next) = (self.mu(t), self.mu(t + 1.0));
-        let product = self.mu_product(step.count);
-        let of_gradient = (step.lr * (1.0 - mu) / (1.0 - product)) as f32;
-        let of_momentum = (step.lr * next / (1.0 - product * next)) as f32;
-        let correction = (1.0 - beta2.powi(i32::try_from(step.count).unwrap_or(i32::MAX))) as f32;
-        let (rest1, rest2) = ((1.0 - beta1) as f32, (1.0 - beta2) as f32);
-        let (beta2, eps, decay) = (beta2 as f32, self.eps as f32, step.weight_decay);
-        let decoupled = self.decoupled_weight_decay;
-        let penalty = if decoupled { 0.0 } else { decay as f32 };
-        let shrink = if decoupled { (1.0 - step.lr * decay) as f32 } else { 1.0 };
+        let factors = self.factors(step);
+        let Factors { of_gradient, of_momentum, correction, rest1, .. } = factors;
+        let Factors { beta2, rest2, eps, penalty, shrink, .. } = factors;
         block.each_with_two(
             #[inline(always)]
             |value, g, m, v| {
@@ -101,5 +132,19 @@ impl Optimizer for NAdam {
                 value - of_gradient * (g / root) - of_momentum * (*m / root)
             },
         );
+    }
+
+    fn has_gpu_kernel(&self) -> bool {
+        true
+    }
+
+    #[cfg(feature = "cuda")]
+    fn on_gpu(&self, step: &Step) -> Option<Rule> {
+        let factors = self.factors(step);
+        let Factors { of_gradient: lr, of_momentum: step_size, correction, .. } = factors;
+        let Factors { rest1, beta2, rest2, eps, penalty, shrink, .. } = factors;
+        let rule =
+            Rule { kind: Rule::NADAM, lr, step_size, rest1, beta2, rest2, ..Rule::default() };
+        Some(Rule { root_correction: correction.sqrt(), eps, penalty, shrink, ..rule })
     }
 }

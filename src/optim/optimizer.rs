@@ -38,12 +38,13 @@ pub trait Optimizer: Debug + Send + Sync {
     /// number of its state. The state of what is no matrix is as long as the block.
     fn update(&self, block: &mut Block<'_>, step: &Step);
 
-    /// Whether it has a kernel for GPUs.
-    fn runs_on_gpus(&self) -> bool {
+    /// Whether it has a kernel for GPUs. Without one, gradients are copied to the CPU and new
+    /// values back.
+    fn has_gpu_kernel(&self) -> bool {
         false
     }
 
-    /// The numbers of its kernel for a step.
+    /// The numbers of its kernel for a step, if it has one.
     #[cfg(feature = "cuda")]
     fn on_gpu(&self, step: &Step) -> Option<Rule> {
         let _ = step;
@@ -108,7 +109,7 @@ pub fn facts(rule: &dyn Optimizer) -> OptimizerFacts {
         matrices: rule.matrices(),
         weight_decay: rule.weight_decay(),
         momentum: rule.momentum().map(str::to_owned),
-        runs_on_gpus: rule.runs_on_gpus(),
+        has_gpu_kernel: rule.has_gpu_kernel(),
     }
 }
 

@@ -4,6 +4,8 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::config::kind::Kind;
+#[cfg(feature = "cuda")]
+use crate::ops::cuda::Rule;
 use crate::optim::{Block, Optimizer, Step};
 
 /// `RMSprop` (Tieleman and Hinton 2012), as `torch.optim.RMSprop` without `centered`.
@@ -34,6 +36,32 @@ impl Kind for RmsProp {
     const NAME: &'static str = "rmsprop";
 }
 
+/// The numbers of a step.
+struct Factors {
+    lr: f32,
+    /// Share of the parameter that is added to its gradient.
+    penalty: f32,
+    eps: f32,
+    alpha: f32,
+    /// 1 - alpha
+    rest: f32,
+    momentum: f32,
+}
+
+impl RmsProp {
+    fn factors(&self, step: &Step) -> Factors {
+        let moved = step.momentum.filter(|_| self.momentum != 0.0);
+        Factors {
+            lr: step.lr as f32,
+            penalty: step.weight_decay as f32,
+            eps: self.eps as f32,
+            alpha: self.alpha as f32,
+            rest: (1.0 - self.alpha) as f32,
+            momentum: moved.unwrap_or(self.momentum) as f32,
+        }
+    }
+}
+
 impl Optimizer for RmsProp {
     fn state(&self) -> Vec<&'static str> {
         if self.momentum == 0.0 {
@@ -52,8 +80,7 @@ impl Optimizer for RmsProp {
     }
 
     fn update(&self, block: &mut Block<'_>, step: &Step) {
-        let (lr, penalty, eps) = (step.lr as f32, step.weight_decay as f32, self.eps as f32);
-        let (alpha, rest) = (self.alpha as f32, (1.0 - self.alpha) as f32);
+        let Factors { lr, penalty, eps, alpha, rest, momentum } = self.factors(step);
         let square = move |square: &mut f32, g: f32| {
             *square = alpha * *square + rest * (g * g);
             g / (square.sqrt() + eps)
@@ -64,7 +91,6 @@ impl Optimizer for RmsProp {
                 |value, g, mean| value - lr * square(mean, g + penalty * value),
             );
         } else {
-            let momentum = step.momentum.unwrap_or(self.momentum) as f32;
             block.each_with_two(
                 #[inline(always)]
                 |value, g, mean, buffer| {
@@ -73,5 +99,17 @@ impl Optimizer for RmsProp {
                 },
             );
         }
+    }
+
+    fn has_gpu_kernel(&self) -> bool {
+        true
+    }
+
+    #[cfg(feature = "cuda")]
+    fn on_gpu(&self, step: &Step) -> Option<Rule> {
+        let Factors { lr, penalty, eps, alpha: beta2, rest: rest2, momentum } = self.factors(step);
+        let has_momentum = self.momentum != 0.0;
+        let kind = if has_momentum { Rule::RMSPROP_MOMENTUM } else { Rule::RMSPROP };
+        Some(Rule { kind, lr, penalty, eps, beta2, rest2, momentum, ..Rule::default() })
     }
 }

@@ -97,7 +97,7 @@ impl Optimizer for Sgd {
         }
     }
 
-    fn runs_on_gpus(&self) -> bool {
+    fn has_gpu_kernel(&self) -> bool {
         true
     }
 

@@ -3,7 +3,7 @@
 use std::any::Any;
 use std::path::PathBuf;
 
-use crate::launch::{Blame, exit_code as exit};
+use crate::launch::{Blame, LESS_MEMORY, exit_code as exit};
 use crate::plan::Expectation;
 use crate::units::Rank;
 use crate::{checkpoint, collective, data, engine, files, kinds, nn, record};
@@ -143,6 +143,7 @@ impl Error {
     /// What the user can do about it.
     pub(crate) fn help(&self) -> Option<String> {
         match self {
+            _ if self.is_out_of_memory() => Some(LESS_MEMORY.into()),
             Self::Data(error) => error.help(),
             Self::Engine(error) => error.help(),
             Self::Record(record::Error::Thread { .. }) => None,
@@ -223,6 +224,7 @@ mod tests {
         };
         let full = of("DriverError(CUDA_ERROR_OUT_OF_MEMORY, \"out of memory\")");
         assert_eq!((full.is_out_of_memory(), full.exit_code()), (true, exit::RESOURCE));
+        assert!(full.help().unwrap().contains("fault.on_oom"));
         for library in ["CUDNN_STATUS_ALLOC_FAILED", "CURAND_STATUS_ALLOCATION_FAILED"] {
             assert!(of(&format!("cuDNN says CudnnError({library}) for ...")).is_out_of_memory());
         }

@@ -66,15 +66,16 @@ function importance(subject) {
   })));
 }
 
-/** The result of each trial in their order, and the best so far. */
+/** The result of each trial in their order, and the best so far: of a sweep, among those that were not stopped early. */
 function history(subject, valued) {
   const inOrder = [...valued].sort((a, b) => a.number - b.number);
   const x = scale(inOrder.map((trial) => trial.number), false);
   const y = scale(inOrder.map((trial) => trial.value), false);
   const better = subject.goal === "max" ? Math.max : Math.min;
-  let best = inOrder[0].value;
+  const whole = inOrder.filter((trial) => subject.id === "runs" || trial.state === "finished");
+  let best = whole[0]?.value;
   // Level until a trial is better, and straight to its value there.
-  const steps = inOrder.flatMap((trial) => {
+  const steps = whole.flatMap((trial) => {
     const before = best;
     best = better(best, trial.value);
     return [before, best].map((value) => `${px(x.place(trial.number))},${py(y.place(value))}`);

@@ -224,7 +224,10 @@ impl Reducer for CpuReducer {
         self.store.state().squares.iter().position(|squares| !squares.is_finite())
     }
 
-    fn change_gradients(&self, change: &mut dyn FnMut(usize, &mut [f32])) {
+    fn change_gradients(
+        &self,
+        change: &mut dyn FnMut(usize, &mut [f32]),
+    ) -> candle_core::Result<()> {
         let mut state = self.store.state();
         let State { segments, progress, .. } = &mut *state;
         let is_mine = |index| self.is_mine(index);
@@ -235,6 +238,7 @@ impl Reducer for CpuReducer {
                 change(index, &mut segment[slot.start..slot.start + slot.len]);
             }
         }
+        Ok(())
     }
 
     fn update(

@@ -5,6 +5,7 @@
 //! are added in the lower part of the fixed tree. How ranks are added is NCCL's affair; through the
 //! `shm` backend it is the tree again.
 
+mod cpu_update;
 mod store;
 
 use std::collections::BTreeSet;
@@ -67,8 +68,9 @@ impl GpuReducer {
         let bucket = |&length: &usize| Tensor::zeros(length, DType::F32, &device);
         let buckets: Vec<Tensor> =
             layout.lengths.iter().map(bucket).collect::<Result<_>>().map_err(failed)?;
-        let moments: Vec<_> =
-            moments.iter().map(|m| on_device(m, &device)).collect::<Result<_>>().map_err(failed)?;
+        let moments: Result<Vec<_>> =
+            moments.iter().map(|of| on_device(of, plan, &device)).collect::<Result<_>>();
+        let moments: Vec<_> = moments.map_err(failed)?;
         let trained: Vec<usize> =
             (0..params.len()).filter(|&index| plan.is_ever_trained(index)).collect();
         let of = OptimizerState { plan, params, moments: &moments };
@@ -117,12 +119,19 @@ impl GpuReducer {
     }
 }
 
-fn on_device(moments: &Moments, device: &Device) -> Result<[Option<Tensor>; 3]> {
-    let tensor = |values: &[f32]| {
-        let some = (!values.is_empty()).then(|| Tensor::from_slice(values, values.len(), device));
+/// What is kept of a parameter on the GPU: the average alone if the CPU updates it.
+fn on_device(
+    moments: &Moments,
+    plan: &OptimizerPlan,
+    device: &Device,
+) -> Result<[Option<Tensor>; 3]> {
+    let tensor = |values: &[f32], is_here: bool| {
+        let some = (is_here && !values.is_empty())
+            .then(|| Tensor::from_slice(values, values.len(), device));
         some.transpose()
     };
-    Ok([tensor(&moments.first)?, tensor(&moments.second)?, tensor(&moments.average)?])
+    let [first, second] = [&moments.first, &moments.second].map(|of| tensor(of, !plan.on_cpu));
+    Ok([first?, second?, tensor(&moments.average, true)?])
 }
 
 /// Parameters, and what their optimizer keeps of them.
@@ -239,7 +248,7 @@ impl Reducer for GpuReducer {
             (0..trained.len()).map(|index| self.trained.contains(&index)).collect();
         for (index, home) in moments.iter().enumerate().take(trained.len()) {
             if trained[index] != before[index] {
-                self.moments[index] = on_device(home, &device)?;
+                self.moments[index] = on_device(home, plan, &device)?;
             }
         }
         let mut state = self.store.state();
@@ -295,13 +304,25 @@ impl Reducer for GpuReducer {
         )
     }
 
+    fn change_gradients(&self, change: &mut dyn FnMut(usize, &mut [f32])) -> Result<()> {
+        for &index in &self.trained {
+            let mut gradient = self.store.gradient(index)?;
+            change(index, &mut gradient);
+            self.store.set_gradient(index, &gradient)?;
+        }
+        Ok(())
+    }
+
     fn update(
         &mut self,
         update: &Update<'_>,
-        _params: &[Param],
-        _moments: &mut [Moments],
+        params: &[Param],
+        moments: &mut [Moments],
         counts: &[Option<u64>],
     ) -> Result<()> {
+        if update.plan().on_cpu {
+            return self.update_on_cpu(update, params, moments, counts);
+        }
         // A launch for the parameters of each group and count: most often, one for all.
         let plan = update.plan();
         let alike = |index: usize| (plan.group_of.get(index).copied(), counts[index]);

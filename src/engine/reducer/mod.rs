@@ -95,8 +95,15 @@ pub(crate) trait Reducer: Send {
     fn first_not_finite(&self) -> Option<usize>;
 
     /// Lets `change` have the reduced gradients of the parameters that take part, each with its
-    /// registration index. On GPUs nothing happens: the plan refuses what would.
-    fn change_gradients(&self, _change: &mut dyn FnMut(usize, &mut [f32])) {}
+    /// registration index.
+    ///
+    /// # Errors
+    ///
+    /// The device's.
+    fn change_gradients(
+        &self,
+        change: &mut dyn FnMut(usize, &mut [f32]),
+    ) -> candle_core::Result<()>;
 
     /// Moves the parameters along their reduced gradients; `counts` says which update of each this
     /// is (`Part::count`).

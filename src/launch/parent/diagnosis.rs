@@ -2,16 +2,12 @@
 
 use crate::launch::exit::Exit;
 use crate::launch::exit_code;
-use crate::launch::failure::{Failure, Secondary};
+use crate::launch::failure::{Failure, LESS_MEMORY, Secondary};
 use crate::launch::parent::group::{Fault, Group, Member};
 use crate::launch::parent::stall::{Stall, StallKind};
 use crate::launch::phase::Phase;
 use crate::plan::RunFolders;
 use crate::units::Rank;
-
-/// What to do when memory runs out.
-const LESS_MEMORY: &str = "reduce `train.batch_size` or `data.num_workers`, or set `fault.on_oom = \
-    \"shrink_batch\"`; `ddprun plan` shows how much memory a rank needs";
 
 impl Failure {
     /// A rank that failed by itself.

@@ -69,7 +69,7 @@ impl Layer for AvgPool2d {
         let pooling = self.pooling().map_err(|unfit| Error::Msg(unfit.what))?;
         let pool = Pool { pooling, count_include_pad: self.count_include_pad };
         if !pooling.is_square() && !pool.is_by_lines() {
-            site.builder().needs_cpu();
+            site.builder().computes_on_cpu();
         }
         Ok(Node::of(pool))
     }

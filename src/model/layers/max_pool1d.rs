@@ -15,7 +15,7 @@ use crate::nn::ForwardContext;
 use crate::onnx::{Graph, Value};
 use crate::ops;
 
-/// largest value of each window of a sequence, `torch.nn.MaxPool1d`. On CPUs only.
+/// largest value of each window of a sequence, `torch.nn.MaxPool1d`. GPUs leave it to the CPU.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct MaxPool1d {
@@ -67,7 +67,7 @@ impl Layer for MaxPool1d {
     }
 
     fn build(&self, site: &Site<'_>) -> CandleResult<Node> {
-        site.builder().needs_cpu();
+        site.builder().computes_on_cpu();
         let pooling = self.pooling().map_err(|unfit| Error::Msg(unfit.what))?;
         Ok(Node::of(Pool(pooling.in_a_row())))
     }

@@ -34,8 +34,8 @@ pub struct MaxPool2d {
     /// places from one pixel of the window to the next, down and to the right.
     #[serde(default = "once")]
     pub dilation: Shape2,
-    /// one more window where the stride leaves a rest, which hangs over the edge, as PyTorch's. On
-    /// CPUs only.
+    /// one more window where the stride leaves a rest, which hangs over the edge, as PyTorch's.
+    /// GPUs leave it to the CPU.
     #[serde(default)]
     #[schemars(example = true)]
     pub ceil_mode: bool,
@@ -68,7 +68,7 @@ impl Layer for MaxPool2d {
     fn build(&self, site: &Site<'_>) -> CandleResult<Node> {
         let pooling = self.pooling().map_err(|unfit| Error::Msg(unfit.what))?;
         if !pooling.is_square() {
-            site.builder().needs_cpu();
+            site.builder().computes_on_cpu();
         }
         Ok(Node::of(Pool(pooling)))
     }

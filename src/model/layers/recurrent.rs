@@ -103,14 +103,14 @@ recurrent!(
     "lstm",
     |_| Cell::Lstm,
     "long short-term memory over the steps of a sequence, `torch.nn.LSTM`: the states of all \
-     steps. On CPUs only."
+     steps. GPUs leave it to the CPU."
 );
 recurrent!(
     Gru,
     "gru",
     |_| Cell::Gru,
     "gated recurrent unit over the steps of a sequence, `torch.nn.GRU`: the states of all steps. \
-     On CPUs only."
+     GPUs leave it to the CPU."
 );
 recurrent!(
     Rnn,
@@ -119,7 +119,8 @@ recurrent!(
         RnnNonlinearity::Tanh => Cell::Tanh,
         RnnNonlinearity::Relu => Cell::Relu,
     },
-    "recurrent layer over the steps of a sequence, `torch.nn.RNN`: the states of all steps. On CPUs only.",
+    "recurrent layer over the steps of a sequence, `torch.nn.RNN`: the states of all steps. GPUs \
+     leave it to the CPU.",
     /// what a state is of the sum of both products.
     #[serde(default)]
     #[schemars(example = &"relu")]

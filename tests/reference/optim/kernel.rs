@@ -2,7 +2,8 @@
 
 use ddprun::config::kind::Kind;
 use ddprun::optim::{
-    self, Adam, AdamW, Moments, Optimizer, Part, Preparation, Rates, Sgd, Update, sum_of_squares,
+    self, Adagrad, Adam, AdamW, Lion, Moments, NAdam, Optimizer, Part, Preparation, Rates, RmsProp,
+    Sgd, Update, sum_of_squares,
 };
 use ddprun::plan::OptimizerPlan;
 
@@ -38,7 +39,7 @@ fn plan<K: Kind + Optimizer>(rule: K) -> Planned {
 }
 
 /// The rule as words: kind, then f32 in the order of `Rule` in optimizer.cu.
-fn words(kind: u32, numbers: [f64; 11]) -> Vec<u32> {
+fn words(kind: u32, numbers: [f64; 12]) -> Vec<u32> {
     let numbers = numbers.map(|v| (v as f32).to_bits());
     let Preparation { mean, clip, limit } = PREPARATION;
     let prepared = [mean, clip, limit, 1.0 - KEEP].map(f32::to_bits);
@@ -50,26 +51,53 @@ const LR: f64 = 0.1;
 const DECAY: f64 = 0.02;
 const COUNT: i32 = 3;
 
-/// Every rule, and as words.
-fn rules() -> [(Planned, Vec<u32>); 5] {
+/// Every rule, and as words: rate, momentum and damping; the three of means, and epsilon; step size
+/// and root correction; penalty, shrink and start.
+fn rules() -> Vec<(Planned, Vec<u32>)> {
     let (lr, decay, count) = (LR, DECAY, COUNT);
-    let [beta1, beta2, eps] = [0.9f64, 0.99999, 1e-8];
-    let [c1, c2] = [beta1, beta2].map(|beta| 1.0 - beta.powi(count));
-    let adam = |[penalty, shrink]: [f64; 2]| {
-        let (moments, steps) = ([1.0 - beta1, beta2, 1.0 - beta2], [eps, lr / c1, c2.sqrt()]);
-        [&[0.0; 3][..], &moments, &steps, &[penalty, shrink]].concat().try_into().unwrap()
+    let (betas, eps) = ([0.9f64, 0.99999], 1e-8);
+    let [rest1, rest2] = betas.map(|beta| 1.0 - beta);
+    let [c1, c2] = betas.map(|beta| 1.0 - beta.powi(count));
+    let beta2 = betas[1];
+    let shrink = 1.0 - lr * decay;
+    let sgd = |momentum, damp| [lr, momentum, damp, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, decay, 1.0, 0.0];
+    let adam = |penalty, shrink| {
+        [0.0, 0.0, 0.0, rest1, beta2, rest2, eps, lr / c1, c2.sqrt(), penalty, shrink, 0.0]
     };
-    let sgd = |momentum, damp| [lr, momentum, damp, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, decay, 0.0];
+    let lion = [lr, 0.0, 0.0, rest1, 0.0, rest2, 0.0, 0.0, 0.0, 0.0, shrink, 0.0];
+    let rmsprop =
+        |momentum| [lr, momentum, 0.0, 0.0, 0.99, 1.0 - 0.99, eps, 0.0, 0.0, decay, 1.0, 0.0];
+    let adagrad = |lr, start| [lr, 0.0, 0.0, 0.0, 0.0, 0.0, eps, 0.0, 0.0, decay, 1.0, start];
+    let mu = |t: f64| betas[0] * (1.0 - 0.5 * 0.96f64.powf(t * 4e-3));
+    let product: f64 = (1..=count).map(|t| mu(t.into())).product();
+    let (now, next) = (mu(count.into()), mu(f64::from(count) + 1.0));
+    let of_momentum = lr * next / (1.0 - product * next);
+    let of_gradient = lr * (1.0 - now) / (1.0 - product);
+    let means = [rest1, beta2, rest2, eps];
+    let nadam = |penalty, shrink| {
+        let [a, b, c, d] = means;
+        [of_gradient, 0.0, 0.0, a, b, c, d, of_momentum, c2.sqrt(), penalty, shrink, 0.0]
+    };
     let with =
         |nesterov, dampening| plan(Sgd { momentum: 0.8, dampening, nesterov, ..Sgd::default() });
-    let plain = plan(Sgd::default());
-    let betas = [beta1, beta2];
-    [
-        (plain, words(0, sgd(0.0, 1.0))),
+    let rms = |momentum| plan(RmsProp { eps, momentum, ..RmsProp::default() });
+    let grad = |lr_decay| plan(Adagrad { eps, lr_decay, ..Adagrad::default() });
+    let n = |decoupled_weight_decay| {
+        plan(NAdam { betas, eps, decoupled_weight_decay, ..NAdam::default() })
+    };
+    vec![
+        (plan(Sgd::default()), words(0, sgd(0.0, 1.0))),
         (with(false, 0.1), words(1, sgd(0.8, 0.9))),
         (with(true, 0.0), words(2, sgd(0.8, 1.0))),
-        (plan(Adam { betas, eps, ..Adam::default() }), words(3, adam([decay, 1.0]))),
-        (plan(AdamW { betas, eps, ..AdamW::default() }), words(3, adam([0.0, 1.0 - lr * decay]))),
+        (plan(Adam { betas, eps, ..Adam::default() }), words(3, adam(decay, 1.0))),
+        (plan(AdamW { betas, eps, ..AdamW::default() }), words(3, adam(0.0, shrink))),
+        (plan(Lion { betas, ..Lion::default() }), words(5, lion)),
+        (rms(0.0), words(6, rmsprop(0.0))),
+        (rms(0.8), words(7, rmsprop(0.8))),
+        (grad(0.0), words(8, adagrad(lr, 0.0))),
+        (grad(0.5), words(8, adagrad(lr / 2.0, 0.0))),
+        (n(false), words(9, nadam(decay, 1.0))),
+        (n(true), words(9, nadam(0.0, shrink))),
     ]
 }
 
@@ -82,7 +110,12 @@ fn every_rule_moves_parameters_as_on_the_cpu() {
         let start: Vec<Vec<f32>> = (0..3).map(|i| values(i, sizes[i as usize].0)).collect();
         let gradients: Vec<Vec<f32>> = (3..6).map(|i| values(i, sizes[i as usize - 3].0)).collect();
         let seconds = |i: u64| values(i, 700).iter().map(|v| v * v).collect::<Vec<f32>>();
-        let moments: Vec<[Vec<f32>; 2]> = (6..9).map(|i| [values(i, 700), seconds(i)]).collect();
+        // Means of squares are positive.
+        let is_mean =
+            ["square_avg", "sum"].contains(&plan.state.first().map_or("", |s| s.as_str()));
+        let first = |i: u64| if is_mean { seconds(i) } else { values(i, 700) };
+        let second = |i: u64| if is_mean { values(i, 700) } else { seconds(i) };
+        let moments: Vec<[Vec<f32>; 2]> = (6..9).map(|i| [first(i), second(i)]).collect();
 
         let mut expected = start.clone();
         // The first parameter alone has an average.
@@ -161,7 +194,7 @@ fn an_average_follows_a_parameter_that_no_pass_used() {
         decays: 1,
         idle: 0,
     };
-    let (mut parts, still) = ([[0u32, 0], [0, 1]], words(4, [0.0; 11]));
+    let (mut parts, still) = ([[0u32, 0], [0, 1]], words(4, [0.0; 12]));
     let (table, order) = (std::ptr::from_mut(&mut place).cast(), parts.as_mut_ptr().cast());
     let arguments = &mut [Bytes(table), Bytes(order), Whole(&still), Count(PER_BLOCK as u64)];
     gpu.run("update", rows(parts.len()), arguments);

@@ -31,7 +31,7 @@ pub struct Params {
     embeddings: Vec<String>,
     grids: Vec<(String, Grid)>,
     other_names: BTreeMap<String, String>,
-    needs_cpu: Option<String>,
+    computes_on_cpu: bool,
 }
 
 /// A trainable (or frozen) tensor with its PyTorch name. Cloning shares it.
@@ -317,9 +317,9 @@ impl Params {
         }
     }
 
-    /// The first layer that has no kernels for GPUs, by its path.
-    pub fn needs_cpu(&self) -> Option<&str> {
-        self.needs_cpu.as_deref()
+    /// Whether a layer computes on the CPU even if its input is on a GPU.
+    pub fn computes_on_cpu(&self) -> bool {
+        self.computes_on_cpu
     }
 
     /// Number of trainable elements.
@@ -504,9 +504,10 @@ impl Builder {
         params.least_rows = Some(params.least_rows.map_or(rows, |least| least.min(rows)));
     }
 
-    /// Says that the layer at this path has no kernels for GPUs.
-    pub fn needs_cpu(&self) {
-        lock(&self.params).needs_cpu.get_or_insert_with(|| self.path.clone());
+    /// Says that a layer computes on the CPU even if its input is on a GPU, so that its passes cannot
+    /// be recorded.
+    pub fn computes_on_cpu(&self) {
+        lock(&self.params).computes_on_cpu = true;
     }
 
     /// Says that a layer drops something in training.

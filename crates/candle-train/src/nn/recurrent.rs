@@ -51,8 +51,8 @@ impl RecurrentShape {
 }
 
 /// `torch.nn.LSTM`, `GRU` or `RNN` with `batch_first=True`, from a state of zeros: `weight_ih_l0`,
-/// `weight_hh_l0`, `bias_ih_l0`, `bias_hh_l0` and so on, all U(+-1/sqrt(hidden)). It runs on the
-/// CPU only.
+/// `weight_hh_l0`, `bias_ih_l0`, `bias_hh_l0` and so on, all U(+-1/sqrt(hidden)). The CPU computes
+/// it.
 pub struct Recurrent {
     layers: Vec<Vec<Direction>>,
     cell: Cell,
@@ -75,7 +75,7 @@ impl Recurrent {
     ///
     /// As [`Recurrent::new`].
     pub fn drawing(builder: &Builder, draws: &Builder, shape: RecurrentShape) -> Result<Self> {
-        builder.needs_cpu();
+        builder.computes_on_cpu();
         let layer = |i: usize| {
             let inputs = if i == 0 { shape.inputs } else { shape.outputs() };
             let direction = |reverse| Direction::new(builder, i, inputs, reverse, shape);

@@ -12,6 +12,8 @@ use candle_core::{
 
 #[cfg(feature = "cuda")]
 use super::cuda::Gpu;
+#[cfg(feature = "cuda")]
+use super::on_gpu;
 use super::storage::slice;
 
 /// A differentiable operation; [`super::chain::apply`] applies it.
@@ -49,6 +51,12 @@ pub(crate) trait Operation: Send + Sync + 'static {
 /// The half of an operation that enqueues kernels on a GPU.
 #[cfg(feature = "cuda")]
 pub(crate) trait OnGpu: Operation {
+    /// Whether it has kernels for what it does. Without them, operands are copied to the CPU and
+    /// results back.
+    fn has_kernels(&self) -> bool {
+        true
+    }
+
     /// [`Operation::forward`], of contiguous operands.
     ///
     /// # Errors
@@ -128,7 +136,7 @@ impl<T> List<T> for TwoOrThree<T> {
 }
 
 /// `items` as the operands of an operation.
-fn listed<O: Operation, T>(items: Vec<T>) -> Result<O::Operands<T>> {
+pub(super) fn listed<O: Operation, T>(items: Vec<T>) -> Result<O::Operands<T>> {
     let n = items.len();
     match List::from_vec(items) {
         Some(list) => Ok(list),
@@ -140,10 +148,22 @@ fn listed<O: Operation, T>(items: Vec<T>) -> Result<O::Operands<T>> {
 pub(super) fn forward<O: OnGpu>(op: &O, operands: &[Tensor]) -> Result<(Storage, Shape)> {
     #[cfg(feature = "cuda")]
     if let Some(first) = operands.first().filter(|first| first.device().is_cuda()) {
+        if !op.has_kernels() {
+            return on_gpu::forward_by_cpu(op, operands);
+        }
         let gpu = Gpu::of_tensor(first)?;
         let (y, shape) = op.forward_on(&gpu, listed::<O, _>(operands.iter().collect())?)?;
         return Ok((Storage::Cuda(y), shape));
     }
+    let (y, shape) = forward_on_cpu(op, operands)?;
+    Ok((Storage::Cpu(CpuStorage::F32(y)), shape))
+}
+
+/// The result of `op`, of operands in the CPU's memory.
+pub(super) fn forward_on_cpu<O: Operation>(
+    op: &O,
+    operands: &[Tensor],
+) -> Result<(Vec<f32>, Shape)> {
     let guards: Vec<_> = operands.iter().map(Tensor::storage_and_layout).collect();
     let mut inputs = Vec::with_capacity(guards.len());
     for (storage, layout) in &guards {
@@ -152,8 +172,7 @@ pub(super) fn forward<O: OnGpu>(op: &O, operands: &[Tensor]) -> Result<(Storage,
         };
         inputs.push(Input { values: slice(storage, layout)?, shape: layout.shape() });
     }
-    let (y, shape) = op.forward(listed::<O, _>(inputs)?)?;
-    Ok((Storage::Cpu(CpuStorage::F32(y)), shape))
+    op.forward(listed::<O, _>(inputs)?)
 }
 
 /// The gradient of a result that is known.
@@ -189,6 +208,9 @@ impl<O: OnGpu> Backward for O {
         let (operands, dy) = (listed::<O, _>(operands.to_vec())?, dy.contiguous()?);
         #[cfg(feature = "cuda")]
         if dy.device().is_cuda() {
+            if !self.has_kernels() {
+                return on_gpu::backward_by_cpu(self, operands.into_vec(), y, &dy);
+            }
             let gpu = Gpu::of_tensor(&dy)?;
             return Ok(self.backward_on(&gpu, operands, y, dy)?.into_vec());
         }

@@ -23,7 +23,7 @@ pub fn max_pool2d(x: &Tensor, kernel: usize, window: Window) -> Result<Tensor> {
 }
 
 /// [`max_pool2d`] of windows of other rows than columns, with pixels between theirs, or that hang
-/// over the edge. On CPUs only.
+/// over the edge. Other windows than squares are the CPU's.
 ///
 /// # Errors
 ///
@@ -48,7 +48,7 @@ pub fn average_pool2d(x: &Tensor, kernel: usize, window: Window) -> Result<Tenso
     average_pool2d_over(x, [kernel; 2], window.into())
 }
 
-/// [`average_pool2d`] of windows of other rows than columns. On CPUs only.
+/// [`average_pool2d`] of windows of other rows than columns, which the CPU computes.
 ///
 /// # Errors
 ///

@@ -58,9 +58,6 @@ impl Plan {
         problems.one(data::check(loaded, &facts.data));
         let ranks = problems.one(distributed::ranks(loaded, facts));
         let on_gpus = ranks.as_ref().is_some_and(distributed::Ranks::on_gpus);
-        if let Some((_, _, found)) = &model {
-            problems.one(model::check_devices(loaded, found, on_gpus));
-        }
         let loss = problems.take(metrics::with_loss(loaded, &facts.data, on_gpus, kinds));
         let known = loss.as_ref().map_or(&[][..], |(_, metrics)| metrics);
         let world = ranks.as_ref().map(|ranks| ranks.world);
@@ -145,12 +142,6 @@ impl Plan {
     fn contradiction(&self, loaded: &Loaded) -> Option<Problem> {
         if !batch_statistics::suffice(self) {
             return Some(batch_statistics::refused(loaded, self));
-        }
-        if self.clip.noise.is_some() && self.distributed.is_on_gpus() {
-            let problem = loaded.problem("train.gradient_noise", "has no kernel for GPUs");
-            return Some(
-                problem.help("train on CPUs (`distributed.backend=\"shm\"`), or take it out"),
-            );
         }
         if self.distributed.shard != Sharding::None && self.distributed.is_on_gpus() {
             let shard = self.distributed.shard.name();

@@ -27,7 +27,10 @@ pub fn obstacle(plan: &Plan) -> Option<&'static str> {
         (plan.data.source.modality == Modality::Text, "tokens are sorted on the CPU"),
         (plan.data.mixup.is_some(), "targets of mixed images are probabilities, of others labels"),
         (plan.loss.weighs_labels, "labels are weighed on the CPU"),
-        (plan.model.draws_on_cpu, "the model draws random numbers or branches on the CPU"),
+        (
+            plan.model.draws_on_cpu,
+            "the model draws random numbers, branches or computes on the CPU",
+        ),
         (plan.model.drops, "dropout masks are keyed by the step on the CPU"),
         (plan.distributed.find_unused_parameters, "which parameters are used may differ"),
     ];

@@ -235,7 +235,7 @@ pub struct ModelFacts {
     pub least_rows: Option<usize>,
     /// Whether it runs through blocks whose inputs alone can be kept.
     pub has_blocks: bool,
-    /// Whether passes draw or decide something on the CPU.
+    /// Whether passes draw, decide or compute something on the CPU.
     pub draws_on_cpu: bool,
     /// Whether a layer drops something.
     pub drops: bool,
@@ -245,9 +245,6 @@ pub struct ModelFacts {
     /// Prefixes of the names in the head.
     #[serde(default)]
     pub head: Vec<String>,
-    /// The first layer that has no kernels for GPUs, by its path.
-    #[serde(default)]
-    pub needs_cpu: Option<String>,
 }
 
 impl ModelFacts {
@@ -340,7 +337,7 @@ impl<F: Fn(&ModelPlan) -> Result<ModelFacts, String>> KindFacts for F {
             }),
             weight_decay: option("weight_decay").unwrap_or(0.0),
             momentum: momentum.map(str::to_owned),
-            runs_on_gpus: true,
+            has_gpu_kernel: rule.name != "muon",
         })
     }
 

@@ -117,19 +117,6 @@ pub(crate) fn count(
     Ok((model.counted(&found), found))
 }
 
-/// A model on GPUs whose layers have no kernels for them.
-pub(crate) fn check_devices(
-    loaded: &Loaded,
-    facts: &ModelFacts,
-    on_gpus: bool,
-) -> Result<(), Problem> {
-    let Some(layer) = facts.needs_cpu.as_ref().filter(|_| on_gpus) else { return Ok(()) };
-    let name = &loaded.experiment.model.name;
-    let what = format!("`{name}` has a layer without kernels for GPUs, `{layer}`");
-    let help = "train on the CPU (`CUDA_VISIBLE_DEVICES=`), or choose another model";
-    Err(loaded.problem("model.name", what).help(help))
-}
-
 /// `train.activation_checkpointing` of a model without blocks.
 fn check_blocks(loaded: &Loaded, facts: &ModelFacts) -> Result<(), Problem> {
     let experiment = &loaded.experiment;

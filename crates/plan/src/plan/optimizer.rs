@@ -32,6 +32,9 @@ pub struct OptimizerPlan {
     pub weight_decay: f64,
     /// Whether one-dimensional parameters are left without decay.
     pub no_decay_on_1d: bool,
+    /// Whether the parameters are on GPUs and the update is on the CPU.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub on_cpu: bool,
     /// Groups of parameters; empty = all are treated alike.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub groups: Vec<ParameterGroup>,
@@ -102,7 +105,7 @@ pub struct OptimizerFacts {
     /// The option that a schedule of momentum moves.
     pub momentum: Option<String>,
     /// Whether it has a kernel for GPUs.
-    pub runs_on_gpus: bool,
+    pub has_gpu_kernel: bool,
 }
 
 impl OptimizerPlan {
@@ -120,6 +123,7 @@ impl OptimizerPlan {
             base_batch_size: GlobalBatchSize::ONE,
             weight_decay,
             no_decay_on_1d: false,
+            on_cpu: false,
             groups: Vec::new(),
             group_of: Vec::new(),
         }
@@ -209,16 +213,12 @@ pub(crate) fn decide(
     };
     let rule = Choice { name: asked.name.clone(), options: asked.options.clone() };
     let facts = kinds.optimizer(&rule).map_err(|what| loaded.problem("optimizer.name", what))?;
-    if on_gpus && !facts.runs_on_gpus {
-        let what = format!("`{}` has no kernel for GPUs", rule.name);
-        let help = "train on the CPU (`CUDA_VISIBLE_DEVICES=`), or choose another optimizer";
-        return Err(loaded.problem("optimizer.name", what).help(help));
-    }
     Ok(OptimizerPlan {
         lr: scale_lr(scaling, asked.lr, base_batch_size, batch.global),
         scaling,
         base_batch_size,
         no_decay_on_1d: asked.no_decay_on_1d,
+        on_cpu: on_gpus && !facts.has_gpu_kernel,
         ..OptimizerPlan::new(rule, facts, asked.lr)
     })
 }

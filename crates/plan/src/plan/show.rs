@@ -274,7 +274,8 @@ fn optimizer(plan: &Plan) -> String {
     });
     let swa = plan.swa.map_or(String::new(), |swa| swa.line());
     let lookahead = plan.lookahead.map_or(String::new(), |lookahead| lookahead.line());
-    format!("{}{clip}{noise}{ema}{swa}{lookahead}", plan.optimizer.rule)
+    let place = if plan.optimizer.on_cpu { ", on the CPU" } else { "" };
+    format!("{}{place}{clip}{noise}{ema}{swa}{lookahead}", plan.optimizer.rule)
 }
 
 fn model(plan: &Plan, loaded: &Loaded) -> String {

@@ -128,6 +128,21 @@ impl Store {
         Ok(())
     }
 
+    /// The gradient of a parameter, as it is now. Waits for the GPU.
+    pub(super) fn gradient(&self, index: usize) -> Result<Vec<f32>> {
+        let slot = self.layout.slots[index];
+        let bucket = self.state().buckets[slot.bucket].clone();
+        bucket.narrow(0, slot.start, slot.len)?.to_vec1()
+    }
+
+    /// Replaces the gradient of a parameter.
+    pub(super) fn set_gradient(&self, index: usize, gradient: &[f32]) -> Result<()> {
+        let slot = self.layout.slots[index];
+        let bucket = self.state().buckets[slot.bucket].clone();
+        let gradient = Tensor::from_slice(gradient, slot.len, bucket.device())?;
+        put(&bucket, slot.start, &gradient, false)
+    }
+
     pub(super) fn state(&self) -> MutexGuard<'_, State> {
         // The state is whole between statements; a panic elsewhere ends the process anyway.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)

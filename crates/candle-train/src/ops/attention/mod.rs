@@ -51,8 +51,8 @@ pub fn attention(q: &Tensor, k: &Tensor, v: &Tensor, attention: Attention) -> Re
 }
 
 /// [`attention`] in which the queries of sample i see its first `lengths[i]` keys only, as with a
-/// `key_padding_mask` of `torch.nn.MultiheadAttention` that hides the others. With lengths, it has
-/// no kernels for GPUs.
+/// `key_padding_mask` of `torch.nn.MultiheadAttention` that hides the others. With lengths, the
+/// CPU computes it.
 ///
 /// # Errors
 ///

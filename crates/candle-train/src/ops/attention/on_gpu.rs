@@ -1,16 +1,18 @@
 //! Attention on a GPU: which columns of which tensors the operands are.
 
-use candle_core::{CudaStorage, DType, Result, Shape, Tensor, bail};
+use candle_core::{CudaStorage, DType, Result, Shape, Tensor};
 
 use super::{Apart, Heads, Packed, Sizes};
 use crate::ops::cuda::{self, Address, Attend, Gpu, Half, Mask, Operand};
 use crate::ops::operation::{Gradients, OnGpu};
 
 impl Heads {
+    /// The kernels know no lengths.
+    fn has_kernels(&self) -> bool {
+        self.lengths.is_empty()
+    }
+
     fn on_gpu<'a>(&self, gpu: &'a Gpu) -> Result<Attend<'a>> {
-        if !self.lengths.is_empty() {
-            bail!("attention within lengths has no kernel for GPUs");
-        }
         let Sizes { b, t, s, .. } = self.sizes;
         let attention = self.attention;
         Ok(Attend {
@@ -57,6 +59,10 @@ impl Heads {
 }
 
 impl OnGpu for Apart {
+    fn has_kernels(&self) -> bool {
+        self.0.has_kernels()
+    }
+
     fn forward_on(&self, gpu: &Gpu, operands: [&Tensor; 3]) -> Result<(CudaStorage, Shape)> {
         let [q, k, v] = operands.map(cuda::of_tensor);
         let operands = self.0.apart_on_gpu([q?, k?, v?]);
@@ -82,6 +88,10 @@ impl OnGpu for Apart {
 }
 
 impl OnGpu for Packed {
+    fn has_kernels(&self) -> bool {
+        self.0.has_kernels()
+    }
+
     fn forward_on(&self, gpu: &Gpu, [qkv]: [&Tensor; 1]) -> Result<(CudaStorage, Shape)> {
         let operands = self.0.packed_on_gpu(cuda::of_tensor(qkv)?);
         Ok((self.0.on_gpu(gpu)?.forward(operands)?, self.0.shape()))

@@ -14,7 +14,7 @@ const PER_BLOCK: usize = 1 << 13;
 pub struct Rule {
     /// One of the constants below.
     pub kind: i32,
-    /// Learning rate of SGD.
+    /// Learning rate; `NAdam`'s factor of the gradient.
     pub lr: f32,
     /// Share of the momentum buffer that stays.
     pub momentum: f32,
@@ -22,13 +22,14 @@ pub struct Rule {
     pub damp: f32,
     /// 1 - beta1
     pub rest1: f32,
-    /// Share of the second moment that stays.
+    /// Share of the mean of squares that stays.
     pub beta2: f32,
     /// 1 - beta2
     pub rest2: f32,
-    /// Added to the root of the second moment.
+    /// Added to the root of the mean of squares.
     pub eps: f32,
-    /// Adam's learning rate, the bias correction of the first moment included.
+    /// Adam's learning rate, the bias correction of the first moment included; `NAdam`'s factor of
+    /// the momentum.
     pub step_size: f32,
     /// Root of the bias correction of the second moment.
     pub root_correction: f32,
@@ -36,6 +37,8 @@ pub struct Rule {
     pub penalty: f32,
     /// What weight decay leaves of a value.
     pub shrink: f32,
+    /// Added to Adagrad's sum before the square.
+    pub start: f32,
     /// Factor that makes a mean of a summed gradient.
     pub mean: f32,
     /// Factor of clipping by norm.
@@ -57,6 +60,16 @@ impl Rule {
     pub const ADAM: i32 = 3;
     /// Values stay; only averages move.
     pub const AVERAGE_ONLY: i32 = 4;
+    /// Lion.
+    pub const LION: i32 = 5;
+    /// `RMSprop` without momentum.
+    pub const RMSPROP: i32 = 6;
+    /// `RMSprop` with momentum.
+    pub const RMSPROP_MOMENTUM: i32 = 7;
+    /// Adagrad.
+    pub const ADAGRAD: i32 = 8;
+    /// `NAdam`.
+    pub const NADAM: i32 = 9;
 }
 
 /// A parameter, f32, and what belongs to it. All stay where they are for the whole run.

@@ -23,6 +23,7 @@ impl OnGpu for Transpose {
 }
 
 impl Windows {
+    /// The kernels know squares alone.
     fn on_gpu(&self) -> Result<cuda::Pool> {
         let Some((kernel, Window { stride, padding })) = self.square() else {
             bail!("pooling over {:?} pixels has no kernel for GPUs", self.kernel)
@@ -33,6 +34,10 @@ impl Windows {
 }
 
 impl OnGpu for MaxPool {
+    fn has_kernels(&self) -> bool {
+        self.windows.square().is_some()
+    }
+
     fn forward_on(&self, gpu: &Gpu, [x]: [&Tensor; 1]) -> Result<(CudaStorage, Shape)> {
         let (y, chosen) = self.windows.on_gpu()?.maxima(gpu, cuda::of_tensor(x)?)?;
         let shape = self.windows.output_shape();
@@ -49,6 +54,10 @@ impl OnGpu for MaxPool {
 }
 
 impl OnGpu for AveragePool {
+    fn has_kernels(&self) -> bool {
+        self.windows.square().is_some()
+    }
+
     fn forward_on(&self, gpu: &Gpu, [x]: [&Tensor; 1]) -> Result<(CudaStorage, Shape)> {
         let y = self.windows.on_gpu()?.means(gpu, cuda::of_tensor(x)?)?;
         Ok((y, self.windows.output_shape()))

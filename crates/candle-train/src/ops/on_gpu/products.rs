@@ -116,4 +116,8 @@ impl OnGpu for RepeatHeads {
 }
 
 /// Steps one after another are many small kernels; models of these are refused by the plan.
-impl OnGpu for Recurrent {}
+impl OnGpu for Recurrent {
+    fn has_kernels(&self) -> bool {
+        false
+    }
+}

@@ -78,6 +78,21 @@ fn a_loss_without_kernels_is_refused_on_gpus() {
 }
 
 #[test]
+fn an_optimizer_without_a_kernel_stays_on_the_cpu_and_the_page_says_so() {
+    let facts = with_gpus(1);
+    let with_head = |model: &ModelPlan| {
+        describe(model).map(|facts| ModelFacts { head: vec!["fc2.".to_owned()], ..facts })
+    };
+    for (name, on_cpu) in [("muon", true), ("adamw", false)] {
+        let loaded = read(&auto(), &[&format!("optimizer.name={name}"), "~optimizer.momentum"]);
+        let plan = Plan::new(&loaded, &facts, &with_head).unwrap();
+        assert_eq!(plan.optimizer.on_cpu, on_cpu);
+        let page = page(&plan, &loaded, &facts, &costs(&plan, None));
+        assert_eq!(page.contains(", on the CPU"), on_cpu, "{page}");
+    }
+}
+
+#[test]
 fn a_smaller_group_leaves_out_the_devices_that_failed_while_there_are_others() {
     let changes = ["distributed.min_world_size=1", "distributed.devices=4", "distributed.shards=4"];
     let loaded = read(&auto(), &changes);
@@ -302,7 +317,10 @@ fn passes_are_recorded_where_nothing_of_them_is_decided_on_the_cpu() {
     assert_eq!(obstacle(&dropping), Some("dropout masks are keyed by the step on the CPU"));
     let mut drawing = good(&auto(), &on_gpu, &one);
     drawing.model.draws_on_cpu = true;
-    assert_eq!(obstacle(&drawing), Some("the model draws random numbers or branches on the CPU"));
+    assert_eq!(
+        obstacle(&drawing),
+        Some("the model draws random numbers, branches or computes on the CPU")
+    );
 }
 
 #[test]

@@ -17,16 +17,59 @@ struct Rule {
     int kind;
     float lr, momentum, damp;
     float rest1, beta2, rest2, eps, step_size, root_correction;
-    float penalty, shrink;
+    float penalty, shrink, start;
     float mean, clip, limit;
     float follow;
 };
 
-enum { SGD, SGD_MOMENTUM, SGD_NESTEROV, ADAM, AVERAGE_ONLY };
+enum { SGD, SGD_MOMENTUM, SGD_NESTEROV, ADAM, AVERAGE_ONLY, LION, RMSPROP, RMSPROP_MOMENTUM, ADAGRAD, NADAM };
 
 // As PyTorch's `lerp`.
 __device__ inline float lerp_as_torch(float start, float end, float weight) {
     return weight < 0.5f ? start + weight * (end - start) : end - (end - start) * (1.0f - weight);
+}
+
+// Where a value goes along the gradient `g`; its state moves on. `shrink` is what weight decay leaves of it.
+__device__ inline float moved(const Rule& rule, float value, float g, float shrink, float* first, float* second) {
+    switch (rule.kind) {
+    case SGD:
+        return value - rule.lr * g;
+    case SGD_MOMENTUM:
+    case SGD_NESTEROV: {
+        float v = rule.momentum * *first + rule.damp * g;
+        *first = v;
+        return value - rule.lr * (rule.kind == SGD_NESTEROV ? g + rule.momentum * v : v);
+    }
+    case ADAM: {
+        float m = *first = lerp_as_torch(*first, g, rule.rest1);
+        float v = *second = rule.beta2 * *second + rule.rest2 * (g * g);
+        return value * shrink - rule.step_size * (m / (sqrtf(v) / rule.root_correction + rule.eps));
+    }
+    case LION: {
+        float direction = lerp_as_torch(*first, g, rule.rest1);
+        *first = lerp_as_torch(*first, g, rule.rest2);
+        return value * shrink - rule.lr * (direction > 0.0f ? 1.0f : direction < 0.0f ? -1.0f : 0.0f);
+    }
+    case RMSPROP:
+    case RMSPROP_MOMENTUM: {
+        float mean = *first = rule.beta2 * *first + rule.rest2 * (g * g);
+        float step = g / (sqrtf(mean) + rule.eps);
+        if (rule.kind == RMSPROP_MOMENTUM) step = *second = rule.momentum * *second + step;
+        return value - rule.lr * step;
+    }
+    case ADAGRAD: {
+        float sum = *first = (*first + rule.start) + g * g;
+        return value - rule.lr * (g / (sqrtf(sum) + rule.eps));
+    }
+    case NADAM: {
+        float m = *first = lerp_as_torch(*first, g, rule.rest1);
+        float v = *second = rule.beta2 * *second + rule.rest2 * (g * g);
+        float root = sqrtf(v) / rule.root_correction + rule.eps;
+        return value * shrink - rule.lr * (g / root) - rule.step_size * (m / root);
+    }
+    default: // AVERAGE_ONLY
+        return value;
+    }
 }
 
 // One block for `per_block` elements of one parameter: parts[block] says which parameter and which of its blocks.
@@ -34,28 +77,15 @@ KERNEL update(const ParameterAddresses* parameters, const uint2* parts, Rule rul
     uint2 part = parts[blockIdx.x];
     ParameterAddresses own = parameters[part.x];
     if (own.idle) return;
+    float penalty = own.decays ? rule.penalty : 0.0f, shrink = own.decays ? rule.shrink : 1.0f;
     u64 first = part.y * per_block, last = first + per_block < own.n ? first + per_block : own.n;
     for (u64 i = first + threadIdx.x; i < last; i += blockDim.x) {
         float value = own.values[i];
         float g = own.gradient[i] * rule.mean * rule.clip;
         g = g < -rule.limit ? -rule.limit : g;
         g = g > rule.limit ? rule.limit : g;
-        g += (own.decays ? rule.penalty : 0.0f) * value;
-        if (rule.kind == AVERAGE_ONLY) {
-            // Only the average moves.
-        } else if (rule.kind == SGD) {
-            value -= rule.lr * g;
-        } else if (rule.kind <= SGD_NESTEROV) {
-            float v = rule.momentum * own.first[i] + rule.damp * g;
-            own.first[i] = v;
-            value -= rule.lr * (rule.kind == SGD_NESTEROV ? g + rule.momentum * v : v);
-        } else {
-            float m = lerp_as_torch(own.first[i], g, rule.rest1);
-            float v = rule.beta2 * own.second[i] + rule.rest2 * (g * g);
-            own.first[i] = m;
-            own.second[i] = v;
-            value = value * (own.decays ? rule.shrink : 1.0f) - rule.step_size * (m / (sqrtf(v) / rule.root_correction + rule.eps));
-        }
+        g += penalty * value;
+        value = moved(rule, value, g, shrink, &own.first[i], &own.second[i]);
         own.values[i] = value;
         if (own.average) own.average[i] = lerp_as_torch(own.average[i], value, rule.follow);
     }

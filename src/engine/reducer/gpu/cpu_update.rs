@@ -1,0 +1,40 @@
+//! The update of parameters on a GPU by a rule that has no kernel: their values and gradients are
+//! copied to the CPU, where the moments stay, and the new values back.
+
+use candle_core::{Result, Tensor};
+
+use super::GpuReducer;
+use crate::nn::Param;
+use crate::ops::cuda::put;
+use crate::optim::{Moments, Part, Update};
+
+impl GpuReducer {
+    /// Moves the parameters that have a count (`Part::count`), and then all averages, which are on
+    /// the GPU.
+    pub(super) fn update_on_cpu(
+        &mut self,
+        update: &Update<'_>,
+        params: &[Param],
+        moments: &mut [Moments],
+        counts: &[Option<u64>],
+    ) -> Result<()> {
+        for index in self.trained.iter().copied().filter(|&index| counts[index].is_some()) {
+            let (param, moments) = (&params[index], &mut moments[index]);
+            let var = param.var()?;
+            let mut values: Vec<f32> = var.flatten_all()?.to_vec1()?;
+            let average = std::mem::take(&mut moments.average);
+            update.apply([Part {
+                values: &mut values,
+                gradient: &self.store.gradient(index)?,
+                moments,
+                index,
+                shape: param.shape(),
+                count: counts[index],
+            }]);
+            moments.average = average;
+            put(var, 0, &Tensor::from_vec(values, var.shape(), var.device())?, false)?;
+        }
+        let follow = update.on_gpu(None, None);
+        follow.map_or(Ok(()), |rule| self.updater.update(rule, |_| true))
+    }
+}
