@@ -7,16 +7,16 @@ use std::time::{Duration, Instant};
 use serde_json::json;
 
 use crate::cli::cluster_args::{CancelArgs, JobsArgs};
-use crate::cli::find_run::LOGS;
+use crate::cli::find_run::{LOGS, find_sweep};
 use crate::cli::runs::{self, POLL_INTERVAL, aligned, print, stop_flag};
 use crate::cli::runs_args::LogsArgs;
 use crate::cli::{Refusal, relaunch, to_stderr, to_stdout};
 use crate::cluster::{self, Cluster, Error, Output, Place, State, Submitted};
 use crate::config::closest;
-use crate::files::Follower;
+use crate::files::{self, Follower, News};
 use crate::kinds::Kinds;
 use crate::launch::exit_code as exit;
-use crate::runs::summary;
+use crate::runs::{summary, sweep_summary};
 
 /// Time between two questions to an engine.
 const QUESTION_INTERVAL: Duration = Duration::from_secs(5);
@@ -35,14 +35,21 @@ struct Row {
     job: Submitted,
     /// `None` = the engine has forgotten it.
     state: Option<State>,
-    /// The folder of the run that it began.
+    /// The folder of the run or of the sweep that it began.
     run: Option<PathBuf>,
 }
 
 impl Row {
     /// How it stands: in the engine's words, else in the run's.
     fn word(&self) -> String {
-        let of_run = || Some(summary(self.run.as_ref()?).ok()?.state.word().to_owned());
+        let of_run = || {
+            let folder = self.run.as_ref()?;
+            let state = match self.job.workers {
+                None => summary(folder).ok()?.state,
+                Some(_) => sweep_summary(folder).ok()?.state,
+            };
+            Some(state.word().to_owned())
+        };
         let of_engine = self.state.as_ref().map(|state| state.word.clone());
         of_engine.or_else(of_run).unwrap_or_else(|| "unknown".to_owned())
     }
@@ -81,12 +88,13 @@ fn cells(row: &Row) -> Vec<String> {
 }
 
 fn as_json(row: &Row) -> serde_json::Value {
-    let Submitted { id, cluster, kind, name, time, .. } = &row.job;
+    let Submitted { id, cluster, kind, name, workers, time, .. } = &row.job;
     json!({
         "job": id,
         "cluster": cluster,
         "kind": kind.name,
         "experiment": name,
+        "workers": workers,
         "submitted": time.to_string(),
         "state": row.word(),
         "is_over": row.state.as_ref().is_none_or(|state| state.is_over),
@@ -123,8 +131,11 @@ fn state_of(states: &[(String, State)], place: &Place) -> Option<State> {
     states.iter().find(|(id, _)| *id == place.id).map(|(_, state)| state.clone())
 }
 
-/// The run that a job began: it notes by whom it was launched.
+/// The sweep of a job, or the run that it began: it notes by whom it was launched.
 fn run_of(place: &Place, job: &Submitted) -> Option<PathBuf> {
+    if job.workers.is_some() {
+        return find_sweep(&Path::new(LOGS).join(&job.name));
+    }
     let key = place.folder.file_name()?.to_str()?;
     relaunch::run_of_job(&Path::new(LOGS).join(&job.name), key)
 }
@@ -175,36 +186,72 @@ pub(crate) fn logs(args: &LogsArgs, kinds: &Kinds) -> Result<u8, Refusal> {
             call.show().map_err(|error| no_answer(&job.cluster, &error))?;
             Ok(0)
         }
-        Output::File(path) => show(&path, args.follow, &place, &job, kinds),
+        Output::Files(paths) => show(&paths, args.follow, &place, &job, kinds),
     }
 }
 
 /// Prints the output of a job, and what is added to it until the job is over.
 fn show(
-    path: &Path,
+    paths: &[PathBuf],
     follow: bool,
     place: &Place,
     job: &Submitted,
     kinds: &Kinds,
 ) -> Result<u8, Refusal> {
-    let mut follower = Follower::new(path);
-    if follow && let Some(code) = follow_job(&mut follower, place, job, kinds)? {
+    let mut shown = Shown::of(paths);
+    if follow && let Some(code) = follow_job(&mut shown, place, job, kinds)? {
         return Ok(code);
     }
-    if !path.exists() {
+    if !paths.iter().any(|path| path.exists()) {
         let page = format!(
             "error: job {} has no output yet\n  do: `ddprun logs -f {0}` waits for it",
             place.id
         );
         return Err(Refusal::new(exit::REFUSED, page));
     }
-    print(follower.poll_to_the_end())?;
+    shown.print(Follower::poll_to_the_end)?;
     Ok(0)
+}
+
+/// The output of a job: of all its workers, if it has several, each under its name.
+struct Shown {
+    followers: Vec<(String, Follower)>,
+    /// Whose lines were printed last.
+    last: Option<usize>,
+}
+
+impl Shown {
+    fn of(paths: &[PathBuf]) -> Self {
+        let name = |path: &Path| {
+            path.file_stem().map(|stem| stem.to_string_lossy().into_owned()).unwrap_or_default()
+        };
+        let follower = |path: &PathBuf| (name(path), Follower::new(path));
+        Self { followers: paths.iter().map(follower).collect(), last: None }
+    }
+
+    /// Prints what is new; false once no one reads it any more.
+    fn print(
+        &mut self,
+        poll: impl Fn(&mut Follower) -> Result<News, files::Error>,
+    ) -> Result<bool, Refusal> {
+        let several = self.followers.len() > 1;
+        for (index, (name, follower)) in self.followers.iter_mut().enumerate() {
+            let news = poll(follower);
+            let is_new = news.as_ref().is_ok_and(|news| !news.lines.is_empty());
+            if several && is_new && self.last.replace(index) != Some(index) {
+                to_stderr(&format!("==> {name} <=="));
+            }
+            if !print(news)? {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
 }
 
 /// Prints what a job says until it is over; an exit code if the user has seen enough before.
 fn follow_job(
-    follower: &mut Follower,
+    shown: &mut Shown,
     place: &Place,
     job: &Submitted,
     kinds: &Kinds,
@@ -229,7 +276,7 @@ fn follow_job(
         if stop.load(std::sync::atomic::Ordering::Relaxed) {
             return Ok(Some(exit::INTERRUPTED));
         }
-        if !print(follower.poll())? {
+        if !shown.print(Follower::poll)? {
             return Ok(Some(0));
         }
         std::thread::sleep(POLL_INTERVAL);

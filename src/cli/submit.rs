@@ -1,12 +1,13 @@
-//! `ddprun submit x.toml --on NAME`: an experiment becomes a job of a cluster (docs/clusters.md).
+//! `ddprun submit x.toml --on NAME`: an experiment becomes a job of a cluster, and a sweep its
+//! workers (docs/clusters.md).
 
 use std::path::{Path, PathBuf};
 
 use crate::cli::cluster_args::SubmitArgs;
 use crate::cli::find_run::LOGS;
-use crate::cli::prepare::{ALONE, load, measure, new_id, planned, refused, unwritable};
-use crate::cli::{Refusal, jobs, to_stderr, to_stdout};
-use crate::cluster::{self, Cluster, Job, Shape, Submitted};
+use crate::cli::prepare::{ALONE, gpus, load, measure, new_id, planned, refused, unwritable};
+use crate::cli::{Refusal, jobs, sweep, to_stderr, to_stdout};
+use crate::cluster::{self, Cluster, Job, Shape, Submitted, Sweep, Work};
 use crate::config::clusters::{self, Unknown};
 use crate::config::{self, Loaded};
 use crate::files;
@@ -15,13 +16,16 @@ use crate::launch::exit_code as exit;
 use crate::terminal::counted;
 use crate::transport;
 
-/// `ddprun submit EXPERIMENT [key=value ...] --on NAME [--print]`
+/// `ddprun submit FILE [key=value ...] --on NAME [--workers N] [--print]`
 pub(crate) fn submit(args: &SubmitArgs, kinds: &Kinds) -> Result<u8, Refusal> {
-    refuse_sweep(&args.experiment)?;
     let described = described(&args.experiment, &args.on, kinds)?;
     let kind = build(&described, kinds)?;
-    let loaded = read(args, kind.as_ref(), kinds)?;
-    let job = job(loaded, &described, kind.as_ref(), kinds)?;
+    let job = if is_sweep(args) {
+        sweep_job(args, &described, kind.as_ref(), kinds)?
+    } else {
+        refuse_workers(args)?;
+        experiment_job(args, &described, kind.as_ref(), kinds)?
+    };
     if args.print {
         return to_stdout(&kind.script(&job));
     }
@@ -32,28 +36,39 @@ pub(crate) fn submit(args: &SubmitArgs, kinds: &Kinds) -> Result<u8, Refusal> {
         "submitted `{}` to {on}, {}\n  `ddprun jobs` shows its state, `ddprun logs -f {id}` \
          follows it, `ddprun cancel {id}` stops it",
         job.name,
-        size(kind.shape(), job.ranks)
+        size(kind.shape(), &job)
     ));
     to_stdout(&format!("{id}\n"))
 }
 
-/// "2 nodes x 4 ranks"
-fn size(shape: Shape, ranks: u32) -> String {
-    format!("{} x {}", counted(shape.nodes.into(), "node"), counted(ranks.into(), "rank"))
+/// "2 nodes x 4 ranks", "8 workers"
+fn size(shape: Shape, job: &Job) -> String {
+    match job.workers() {
+        Some(workers) => counted(workers.into(), "worker"),
+        None => {
+            let (nodes, ranks) = (shape.nodes.into(), job.ranks.into());
+            format!("{} x {}", counted(nodes, "node"), counted(ranks, "rank"))
+        }
+    }
 }
 
-/// A sweep is no job but many: each machine runs `ddprun sweep --share`.
-fn refuse_sweep(path: &Path) -> Result<(), Refusal> {
-    let text = std::fs::read_to_string(path).unwrap_or_default();
+/// Whether several trials are asked for: by the file, or by a word.
+fn is_sweep(args: &SubmitArgs) -> bool {
+    let text = std::fs::read_to_string(&args.experiment).unwrap_or_default();
     let table: toml::Table = text.parse().unwrap_or_default();
-    if !table.contains_key("sweep") && !table.contains_key("base") {
+    let asks = |word: &String| config::sweep::is_sweep_word(word) || config::sweep::is_space(word);
+    table.contains_key("sweep") || table.contains_key("base") || args.changes.iter().any(asks)
+}
+
+fn refuse_workers(args: &SubmitArgs) -> Result<(), Refusal> {
+    if args.workers.is_none() {
         return Ok(());
     }
     let page = format!(
-        "error: `{0}` is a sweep, which cannot be submitted yet\n  do: run `ddprun sweep {0} --share` \
-         in jobs of your own, as many as you like; under Slurm: `sbatch --array=1-8 --wrap=\"ddprun \
-         sweep {0} --share\"`",
-        path.display()
+        "error: `--workers` share the trials of a sweep, and `{}` is an experiment\n  do: set \
+         `nodes` and `ranks_per_node` of the cluster, or add a search space, such as \
+         `optimizer.lr=0.1,0.01`",
+        args.experiment.display()
     );
     Err(Refusal::new(exit::REFUSED, page))
 }
@@ -91,12 +106,13 @@ fn read(args: &SubmitArgs, kind: &dyn Cluster, kinds: &Kinds) -> Result<Loaded, 
 }
 
 /// The job of an experiment that can be run on the cluster, as far as that can be known here.
-fn job(
-    mut loaded: Loaded,
+fn experiment_job(
+    args: &SubmitArgs,
     described: &clusters::Cluster,
     kind: &dyn Cluster,
     kinds: &Kinds,
 ) -> Result<Job, Refusal> {
+    let mut loaded = read(args, kind, kinds)?;
     let shape = kind.shape();
     let name = loaded.name().to_owned();
     let (experiment, ranks) = cluster::placed(loaded.experiment, &name, shape);
@@ -106,12 +122,36 @@ fn job(
     }
     let experiment = config::resolved(&loaded.experiment);
     let experiment = experiment.map_err(|error| Refusal::of(exit::BUG, &error, None))?;
+    job(name, Work::Experiment(experiment), ranks, kind)
+}
+
+/// The job of a sweep's workers, each of which has the devices of one machine.
+fn sweep_job(
+    args: &SubmitArgs,
+    described: &clusters::Cluster,
+    kind: &dyn Cluster,
+    kinds: &Kinds,
+) -> Result<Job, Refusal> {
+    let sweep = sweep::shared(&args.experiment, &args.changes, kinds)?;
+    let shape = kind.shape();
+    if kind.sees_files() && shape.gpus_per_node > 0 && kind.program().is_none() && gpus().is_none()
+    {
+        return Err(without_cuda(described, kinds));
+    }
+    let of_gpus = (shape.gpus_per_node > 0).then_some(shape.gpus_per_node);
+    let ranks = shape.ranks_per_node.or(of_gpus).unwrap_or(sweep.search.devices_per_trial);
+    let (file, words) = (args.experiment.clone(), args.changes.clone());
+    let workers = args.workers.unwrap_or(shape.nodes);
+    job(sweep.name, Work::Sweep(Sweep { file, words, workers }), ranks, kind)
+}
+
+fn job(name: String, work: Work, ranks: u32, kind: &dyn Cluster) -> Result<Job, Refusal> {
     let here = std::env::current_dir().and_then(|root| Ok((root, std::env::current_exe()?)));
     let (root, own) = here.map_err(|error| Refusal::of(exit::STORAGE, &error, None))?;
     let key = new_id();
     let folder = cluster::folder_of(&root.join(LOGS), &key);
     let program = kind.program().unwrap_or(own);
-    Ok(Job { name, key, folder, root, program, experiment, ranks })
+    Ok(Job { name, key, folder, root, program, work, ranks })
 }
 
 /// Plans the experiment for the cluster.
@@ -129,15 +169,20 @@ fn check(
             // What another ddprun can do is not known here.
             return Ok(());
         }
-        let what = "asks for GPUs, but this ddprun was built without `cuda`";
-        let problem = clusters::problem(described, "gpus_per_node", what, &kinds.vocabulary());
-        let help = "rebuild it with `cargo build --release --features cuda`, or name another with \
-                    `program`";
-        return Err(refused(problem.help(help).into()));
+        return Err(without_cuda(described, kinds));
     }
     let is_placed = shape.nodes > 1 || shape.gpus_per_node > 0;
     let facts = if is_placed { cluster::facts_of(here, shape, ranks) } else { here };
     planned(loaded, &facts, kinds).map(drop).map_err(refused)
+}
+
+/// GPUs are asked for, of which this program, which will run there, can use none.
+fn without_cuda(described: &clusters::Cluster, kinds: &Kinds) -> Refusal {
+    let what = "asks for GPUs, but this ddprun was built without `cuda`";
+    let problem = clusters::problem(described, "gpus_per_node", what, &kinds.vocabulary());
+    let help = "rebuild it with `cargo build --release --features cuda`, or name another with \
+                `program`";
+    refused(problem.help(help).into())
 }
 
 /// Asks the engine what it has against the job.
@@ -174,6 +219,7 @@ fn hand_over(
         cluster: described.name.clone(),
         kind: described.kind.clone(),
         name: job.name.clone(),
+        workers: job.workers(),
         time: jiff::Timestamp::now(),
     };
     cluster::write(&job.folder, &submitted).map_err(unwritable)?;
@@ -184,9 +230,11 @@ fn write(job: &Job, kind: &dyn Cluster) -> Result<(), Refusal> {
     let write =
         |path: &Path, text: &str| files::write_atomic(path, text.as_bytes()).map_err(unwritable);
     files::create_writable_folder(&job.folder).map_err(unwritable)?;
-    write(&job.experiment_path(), &job.experiment)?;
+    if let Some(experiment) = job.experiment() {
+        write(&job.experiment_path(), experiment)?;
+    }
     write(&job.folder.join(kind.script_name()), &kind.script(job))?;
-    if kind.shape().needs_token {
+    if kind.shape().needs_token && job.workers().is_none() {
         let token =
             transport::new_token().map_err(|error| Refusal::of(exit::RESOURCE, &error, None))?;
         files::write_secret(&job.token_path(), token.as_bytes()).map_err(unwritable)?;

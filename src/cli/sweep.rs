@@ -111,10 +111,21 @@ fn launched(place: &Foreign) -> Refusal {
     Refusal::new(exit::REFUSED, page)
 }
 
+/// The sweep that several machines are to share, as each of them will read it.
+pub(crate) fn shared(path: &Path, words: &[String], kinds: &Kinds) -> Result<Sweep, Refusal> {
+    let (sweep, _) = config::sweep::load(path, words, &vocabulary(kinds)).map_err(refused)?;
+    let method = kinds.methods.build(&sweep.search.method);
+    let method = method.map_err(|error| Refusal::of(exit::BUG, &error, None))?;
+    if method.range_test().is_some() {
+        return Err(one_run());
+    }
+    Ok(sweep)
+}
+
 /// A range test has no trials that could be shared.
 fn one_run() -> Refusal {
-    let page = "error: a learning-rate range test is one run, and `--share` shares trials\n  \
-                do: omit `--share`";
+    let page = "error: a learning-rate range test is one run, and only the trials of a \
+                sweep can be shared\n  do: run `ddprun sweep` without `--share`";
     Refusal::new(exit::REFUSED, page)
 }
 

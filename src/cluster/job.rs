@@ -1,24 +1,45 @@
-//! What is to be run.
+//! What is to be run: an experiment, or the workers of a sweep.
 
 use std::path::{Path, PathBuf};
 
-/// An experiment that is submitted. Its paths are whole.
+/// What is submitted. Its paths are whole.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Job {
-    /// The experiment's name.
+    /// Name of the experiment or of the sweep.
     pub name: String,
     /// Tells it from all other jobs, in letters and digits that file and host names may have.
     pub key: String,
     /// What belongs to the job: its script, its experiment, its output.
     pub folder: PathBuf,
-    /// Where the experiment's paths begin.
+    /// Where paths begin.
     pub root: PathBuf,
     /// The program that runs it.
     pub program: PathBuf,
-    /// The experiment with all changes.
-    pub experiment: String,
+    /// What it runs.
+    pub work: Work,
     /// Ranks on each machine.
     pub ranks: u32,
+}
+
+/// What a job runs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Work {
+    /// An experiment: its text, with all changes.
+    Experiment(String),
+    /// A sweep, which its workers share.
+    Sweep(Sweep),
+}
+
+/// A sweep that is submitted. Its workers read the file that the user has, not a copy: what joins
+/// the sweep later, by hand or by another job, must read the same.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Sweep {
+    /// Its file, from the folder in which paths begin.
+    pub file: PathBuf,
+    /// The words after it.
+    pub words: Vec<String>,
+    /// Processes that share its trials, each on a machine of its own if the cluster has several.
+    pub workers: u32,
 }
 
 /// File of the experiment in the job's folder.
@@ -32,6 +53,36 @@ impl Job {
     /// The file of the experiment.
     pub fn experiment_path(&self) -> PathBuf {
         self.folder.join(EXPERIMENT)
+    }
+
+    /// The words that run it: `program` on the experiment in `folder`, as seen from where it runs,
+    /// or on the sweep.
+    pub fn command(&self, program: &str, folder: &str) -> Vec<String> {
+        let own = |word: &str| word.to_owned();
+        match &self.work {
+            Work::Experiment(_) => vec![own(program), format!("{folder}/{EXPERIMENT}")],
+            Work::Sweep(Sweep { file, words, .. }) => {
+                let file = file.to_string_lossy().into_owned();
+                let head = [own(program), own("sweep"), file].into_iter();
+                head.chain(words.iter().cloned()).chain([own("--share")]).collect()
+            }
+        }
+    }
+
+    /// Workers, if it is a sweep.
+    pub fn workers(&self) -> Option<u32> {
+        match &self.work {
+            Work::Experiment(_) => None,
+            Work::Sweep(sweep) => Some(sweep.workers),
+        }
+    }
+
+    /// The text of the experiment; a sweep's workers read their own file.
+    pub fn experiment(&self) -> Option<&str> {
+        match &self.work {
+            Work::Experiment(text) => Some(text),
+            Work::Sweep(_) => None,
+        }
     }
 
     /// The file of the output.
@@ -48,6 +99,11 @@ impl Job {
 /// The file of the output in a job's folder.
 pub(crate) fn output_in(folder: &Path) -> PathBuf {
     folder.join(OUTPUT)
+}
+
+/// The file of the output of one of several workers in a job's folder; Slurm counts from 1.
+pub(crate) fn output_of_worker(folder: &Path, worker: impl std::fmt::Display) -> PathBuf {
+    folder.join(format!("output-{worker}.log"))
 }
 
 /// How many machines, ranks and GPUs a job gets.
@@ -88,8 +144,18 @@ impl Job {
             folder: "/project/logs/.jobs/20261125-1200-3f9a".into(),
             root: "/project".into(),
             program: "/opt/ddprun".into(),
-            experiment: "[experiment]\nname = \"mnist\"\n".to_owned(),
+            work: Work::Experiment("[experiment]\nname = \"mnist\"\n".to_owned()),
             ranks: 4,
         }
+    }
+
+    /// Three workers of a sweep.
+    pub(crate) fn example_sweep() -> Self {
+        let work = Work::Sweep(Sweep {
+            file: "experiments/tune.toml".into(),
+            words: vec!["optimizer.lr=choice(0.1, 0.01)".to_owned()],
+            workers: 3,
+        });
+        Self { name: "tune".to_owned(), work, ranks: 1, ..Self::example() }
     }
 }

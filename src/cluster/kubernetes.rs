@@ -1,6 +1,7 @@
 //! `kind = "kubernetes"`
 //!
-//! An Indexed Job with a pod for each machine, which find each other by a headless service. A pod
+//! An Indexed Job with a pod for each machine, which find each other by a headless service, or with
+//! a pod for each worker of a sweep. A pod
 //! that is taken away, or that was told to stop and has saved, is replaced without counting as a
 //! failure; one that refuses its experiment or its data ends the job.
 
@@ -30,7 +31,7 @@ pub struct Kubernetes {
     #[serde(default)]
     #[schemars(extend("examples" = ["training"]))]
     pub namespace: Option<String>,
-    /// Pods, each of which counts as a machine.
+    /// Pods, each of which counts as a machine; for a sweep its workers.
     #[serde(default = "one")]
     #[schemars(range(min = 1, max = 64))]
     pub nodes: u32,
@@ -122,6 +123,9 @@ impl Kind for Kubernetes {
     }
 }
 
+/// Folder of the experiment in a pod.
+const CONFIG: &str = "/ddprun";
+
 /// Whether Kubernetes takes it for the name of a claim: a DNS subdomain.
 fn is_name(text: &str) -> bool {
     let inner = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit();
@@ -173,10 +177,15 @@ impl Kubernetes {
         Call::new("kubectl", flags.into_iter().flatten().chain(args))
     }
 
+    /// Whether the pods of a job train one model together.
+    fn meets(&self, job: &Job) -> bool {
+        self.nodes > 1 && job.workers().is_none()
+    }
+
     /// The command line of a pod.
-    fn command(&self, name: &str) -> String {
-        let experiment = "/ddprun/experiment.toml";
-        let alone = [self.program.as_str(), experiment].map(yaml);
+    fn command(&self, job: &Job, name: &str) -> String {
+        let alone = job.command(&self.program, CONFIG);
+        let alone = alone.iter().map(|word| yaml(word));
         let (nodes, master) = (self.nodes.to_string(), format!("{name}-0.{name}"));
         let meeting = [
             "--nnodes",
@@ -188,8 +197,8 @@ impl Kubernetes {
             "--token-file",
             "/ddprun-token/token",
         ];
-        let meeting = meeting.into_iter().filter(|_| self.nodes > 1).map(yaml);
-        alone.into_iter().chain(meeting).collect::<Vec<_>>().join(", ")
+        let meeting = meeting.into_iter().filter(|_| self.meets(job)).map(yaml);
+        alone.chain(meeting).collect::<Vec<_>>().join(", ")
     }
 
     fn resources(&self) -> String {
@@ -218,11 +227,14 @@ impl Kubernetes {
     }
 
     /// Where volumes are mounted, and the volumes.
-    fn volumes(&self, name: &str) -> (String, String) {
-        let mut mounts = "\n        - {name: experiment, mountPath: /ddprun}".to_owned();
-        let mut volumes =
-            format!("\n      - name: experiment\n        configMap: {{name: {}}}", yaml(name));
-        if let Some(secret) = self.token_secret.as_deref().filter(|_| self.nodes > 1) {
+    fn volumes(&self, job: &Job, name: &str) -> (String, String) {
+        let (mut mounts, mut volumes) = (String::new(), String::new());
+        if job.experiment().is_some() {
+            let _ = write!(mounts, "\n        - {{name: experiment, mountPath: {CONFIG}}}");
+            let config = format!("configMap: {{name: {}}}", yaml(name));
+            let _ = write!(volumes, "\n      - name: experiment\n        {config}");
+        }
+        if let Some(secret) = self.token_secret.as_deref().filter(|_| self.meets(job)) {
             mounts += "\n        - {name: token, mountPath: /ddprun-token, readOnly: true}";
             let _ = write!(
                 volumes,
@@ -242,8 +254,19 @@ impl Kubernetes {
         (mounts, volumes)
     }
 
-    fn service(&self, name: &str, head: &str) -> String {
-        if self.nodes == 1 {
+    /// The experiment, for the pods to read.
+    fn config(job: &Job, head: &str) -> String {
+        let manifest = |text| {
+            let text = block(text);
+            format!(
+                "apiVersion: v1\nkind: ConfigMap\n{head}\ndata:\n  experiment.toml: {text}\n---\n"
+            )
+        };
+        job.experiment().map(manifest).unwrap_or_default()
+    }
+
+    fn service(&self, job: &Job, name: &str, head: &str) -> String {
+        if !self.meets(job) {
             return String::new();
         }
         format!(
@@ -283,20 +306,14 @@ impl Cluster for Kubernetes {
         let name = name_of(job);
         let labels = format!("{{app.kubernetes.io/managed-by: ddprun, ddprun-job: {}}}", job.key);
         let head = format!("metadata:\n  name: {name}\n  labels: {labels}");
-        let (mounts, volumes) = self.volumes(&name);
+        let (mounts, volumes) = self.volumes(job, &name);
         let selector = if self.node_selector.is_empty() {
             String::new()
         } else {
             format!("\n      nodeSelector:{}", entries(&self.node_selector, 8))
         };
         format!(
-            "apiVersion: v1
-kind: ConfigMap
-{head}
-data:
-  experiment.toml: {experiment}
----
-{service}apiVersion: batch/v1
+            "{config}{service}apiVersion: batch/v1
 kind: Job
 {head}
 spec:
@@ -330,14 +347,14 @@ spec:
         volumeMounts:{mounts}
       volumes:{volumes}
 ",
-            experiment = block(&job.experiment),
-            service = self.service(&name, &head),
-            nodes = self.nodes,
+            config = Self::config(job, &head),
+            service = self.service(job, &name, &head),
+            nodes = job.workers().unwrap_or(self.nodes),
             restarts = self.max_restarts,
             grace = self.grace.0.as_secs(),
             image = yaml(&self.image),
             folder = yaml(&self.folder),
-            command = self.command(&name),
+            command = self.command(job, &name),
             variables = self.variables(&job.key),
             resources = self.resources(),
         )
@@ -381,121 +398,17 @@ spec:
     }
 
     fn output(&self, job: &Place, follow: bool) -> Output {
-        let name = format!("batch.kubernetes.io/job-name={}", job.id);
-        let selector = format!("--selector={name},batch.kubernetes.io/job-completion-index=0");
-        let args = ["logs", &selector, "--tail=-1"].into_iter();
-        Output::Call(self.kubectl(args.chain(follow.then_some("--follow"))))
+        let name = format!("--selector=batch.kubernetes.io/job-name={}", job.id);
+        // The first pod speaks for all that train one model; workers speak for themselves.
+        let first = format!("{name},batch.kubernetes.io/job-completion-index=0");
+        let most = format!("--max-log-requests={}", job.workers.unwrap_or(1));
+        let args = match job.workers {
+            None => vec!["logs", &first, "--tail=-1"],
+            Some(_) => vec!["logs", &name, "--tail=-1", "--prefix", &most],
+        };
+        Output::Call(self.kubectl(args.into_iter().chain(follow.then_some("--follow"))))
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use test_support::skipped::skipped;
-
-    use super::*;
-
-    fn kubernetes() -> Kubernetes {
-        Kubernetes {
-            image: "registry.example.com/ddprun:0.1".to_owned(),
-            context: None,
-            namespace: Some("training".to_owned()),
-            nodes: 2,
-            ranks_per_node: None,
-            gpus_per_node: 4,
-            cpus_per_node: Some(16),
-            memory: Some(Size(64 << 30)),
-            volumes: BTreeMap::from([("project-claim".to_owned(), "/project".to_owned())]),
-            folder: "/project".to_owned(),
-            program: ddprun(),
-            token_secret: Some("ddprun-token".to_owned()),
-            node_selector: BTreeMap::from([("gpu".to_owned(), "a100".to_owned())]),
-            grace: grace(),
-            max_restarts: 3,
-            environment: BTreeMap::from([("HF_HOME".to_owned(), "/project/hf".to_owned())]),
-        }
-    }
-
-    fn alone() -> Kubernetes {
-        Kubernetes {
-            nodes: 1,
-            gpus_per_node: 0,
-            cpus_per_node: None,
-            memory: None,
-            token_secret: None,
-            node_selector: BTreeMap::new(),
-            ..kubernetes()
-        }
-    }
-
-    #[test]
-    fn several_pods_meet_by_a_headless_service_with_a_token() {
-        insta::assert_snapshot!(kubernetes().script(&Job::example()));
-    }
-
-    #[test]
-    fn one_pod_needs_neither() {
-        insta::assert_snapshot!(alone().script(&Job::example()));
-        assert_eq!(alone().check(), []);
-    }
-
-    #[test]
-    fn what_kubernetes_would_refuse_is_wrong_before() {
-        let wrong = Kubernetes {
-            image: String::new(),
-            token_secret: None,
-            folder: "project".to_owned(),
-            volumes: BTreeMap::from([("Claim".to_owned(), "project".to_owned())]),
-            ..kubernetes()
-        };
-        let keys: Vec<&str> = wrong.check().into_iter().map(|wrong| wrong.key).collect();
-        assert_eq!(keys, ["token_secret", "image", "folder", "volumes", "volumes"]);
-    }
-
-    #[test]
-    fn names_are_dns_labels_with_room_for_the_number_of_a_pod() {
-        let of = |name: &str| name_of(&Job { name: name.to_owned(), ..Job::example() });
-        assert_eq!(of("ResNet18_animals.v2"), "resnet18-animals-v2-20261125-1200-3f9a");
-        assert_eq!(of("18"), "run-18-20261125-1200-3f9a");
-        assert_eq!(of("___"), "run-20261125-1200-3f9a");
-        assert!(of(&"a".repeat(128)).len() + "-63".len() <= 63);
-    }
-
-    #[test]
-    fn states_are_read_from_conditions() {
-        let answer = "a|2|\nb||Complete SuccessCriteriaMet\nc||FailureTarget Failed\nd||\n";
-        let words: Vec<_> = kubernetes()
-            .states(answer)
-            .into_iter()
-            .map(|(name, state)| format!("{name} {} {}", state.word, state.is_over))
-            .collect();
-        assert_eq!(
-            words,
-            ["a Active false", "b Complete true", "c Failed true", "d Pending false"]
-        );
-    }
-
-    /// Python's `kubernetes-validate` knows the schemas that Kubernetes publishes.
-    #[test]
-    fn manifests_fit_the_published_schemas() {
-        let python = std::env::var_os("PYTHON").unwrap_or_else(|| "python3".into());
-        let check = "import sys, yaml, kubernetes_validate as k
-for x in yaml.safe_load_all(sys.stdin):
-    k.validate(x, k.latest_version(), strict=True)
-    print(x['kind'])";
-        let call = |input: String| {
-            let program = python.to_string_lossy();
-            Call::new(&program, ["-c", check]).reading(input).run()
-        };
-        let printed = match call(kubernetes().script(&Job::example())) {
-            Err(error) if error.to_string().contains("No module named") => {
-                return skipped("no Python with `kubernetes-validate`");
-            }
-            printed => printed.unwrap(),
-        };
-        assert_eq!(printed, "ConfigMap\nService\nJob\n");
-        assert_eq!(call(alone().script(&Job::example())).unwrap(), "ConfigMap\nJob\n");
-        let broken =
-            kubernetes().script(&Job::example()).replace("completions: 2", "completions: x");
-        assert!(call(broken).is_err(), "a wrong manifest is refused");
-    }
-}
+mod tests;

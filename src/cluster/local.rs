@@ -48,13 +48,12 @@ impl Cluster for Local {
     }
 
     fn script(&self, job: &Job) -> String {
-        let command = format!("{} {}", path(&job.program), path(&job.experiment_path()));
         let preparation = format!(
             "cd {} || exit 2\n{}",
             path(&job.root),
             preparation(&self.environment, &self.setup)
         );
-        machine::script(&text(&job.folder), &preparation, &job.key, &command)
+        machine::script(job, &text(&job.folder), &text(&job.program), &preparation)
     }
 
     fn submit(&self, job: &Job) -> Call {
@@ -80,7 +79,7 @@ impl Cluster for Local {
     }
 
     fn output(&self, job: &Place, _: bool) -> Output {
-        Output::File(job::output_in(&job.folder))
+        Output::Files(vec![job::output_in(&job.folder)])
     }
 }
 
@@ -114,7 +113,7 @@ mod tests {
         let script = job.folder.join("job.sh");
         crate::files::write_atomic(&script, local.script(&job).as_bytes()).unwrap();
         local.submit(&job).run().unwrap();
-        let place = Place { id: job.key.clone(), folder: job.folder.clone() };
+        let place = Place { id: job.key.clone(), folder: job.folder.clone(), workers: None };
         let state = loop {
             let answer = local.list(std::slice::from_ref(&place)).run().unwrap();
             let (_, state) = local.states(&answer).remove(0);
@@ -131,7 +130,7 @@ mod tests {
     #[test]
     fn a_job_whose_process_is_gone_was_killed() {
         let folder = tempfile::tempdir().unwrap();
-        let place = Place { id: "x".to_owned(), folder: folder.path().to_owned() };
+        let place = Place { id: "x".to_owned(), folder: folder.path().to_owned(), workers: None };
         let state = || {
             let answer = Local::default().list(std::slice::from_ref(&place)).run().unwrap();
             Local::default().states(&answer).remove(0).1

@@ -3,11 +3,11 @@
 
 use std::path::Path;
 
-use crate::cluster::shell::{AtTerm, quoted, supervised};
-use crate::cluster::{Place, State};
+use crate::cluster::shell::{AtTerm, line, quoted, supervised_workers};
+use crate::cluster::{Job, Place, State};
 
-/// The script of a job whose folder is `folder`, seen from where it runs.
-pub(crate) fn script(folder: &str, preparation: &str, key: &str, command: &str) -> String {
+/// The script of a job whose folder is `folder`, seen from where `program` runs it.
+pub(crate) fn script(job: &Job, folder: &str, program: &str, preparation: &str) -> String {
     let at = |name: &str| quoted(&format!("{folder}/{name}"));
     format!(
         "#!/bin/bash
@@ -19,10 +19,15 @@ echo $$ >{pid}
 echo \"$code\" >{exit}
 exit \"$code\"
 ",
+        key = job.key,
         output = at("output.log"),
         pid = at("pid"),
         exit = at("exit"),
-        supervised = supervised(command, AtTerm::PassOn),
+        supervised = supervised_workers(
+            &line(&job.command(program, folder)),
+            job.workers().unwrap_or(1),
+            AtTerm::PassOn
+        ),
     )
 }
 

@@ -26,7 +26,7 @@ use crate::registry::{Family, Member, Registry};
 
 pub(crate) use asked::{facts_of, placed};
 pub use call::{Call, Error};
-pub use job::{Job, Shape};
+pub use job::{Job, Shape, Sweep, Work};
 pub use kubernetes::Kubernetes;
 pub use local::Local;
 pub use slurm::Slurm;
@@ -94,6 +94,8 @@ pub struct Place {
     pub id: String,
     /// Its folder.
     pub folder: std::path::PathBuf,
+    /// Workers, if it is a sweep.
+    pub workers: Option<u32>,
 }
 
 /// How a job stands.
@@ -120,8 +122,8 @@ impl State {
 /// Where a job's output is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Output {
-    /// In a file of this machine.
-    File(std::path::PathBuf),
+    /// In files of this machine: one, or one for each worker.
+    Files(Vec<std::path::PathBuf>),
     /// What this program prints.
     Call(Call),
 }

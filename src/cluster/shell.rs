@@ -17,6 +17,11 @@ pub(crate) fn path(path: &Path) -> String {
     quoted(&path.to_string_lossy())
 }
 
+/// A command line.
+pub(crate) fn line(words: &[String]) -> String {
+    words.iter().map(|word| quoted(word)).collect::<Vec<_>>().join(" ")
+}
+
 /// What comes before the program: variables, then lines.
 pub(crate) fn preparation(variables: &BTreeMap<String, String>, setup: &[String]) -> String {
     let export = |(name, value): (&String, &String)| format!("export {name}={}\n", quoted(value));
@@ -43,24 +48,57 @@ pub(crate) enum AtTerm {
     Wait,
 }
 
+impl AtTerm {
+    fn traps(self) -> String {
+        let at_term = match self {
+            Self::PassOn => "pass_on TERM",
+            Self::Wait => "signalled=1",
+        };
+        format!("trap 'pass_on USR1' USR1\ntrap '{at_term}' TERM\n")
+    }
+}
+
 /// Runs a command and passes on SIGUSR1 to it; its exit code is in `$code`.
 pub(crate) fn supervised(command: &str, at_term: AtTerm) -> String {
-    let at_term = match at_term {
-        AtTerm::PassOn => "pass_on TERM",
-        AtTerm::Wait => "signalled=1",
-    };
     format!(
         "pass_on() {{ signalled=1; kill -\"$1\" $! 2>/dev/null; }}
-trap 'pass_on USR1' USR1
-trap '{at_term}' TERM
-{command} &
+{}{command} &
 while :; do
     signalled=
     wait $!
     code=$?
     [ -n \"$signalled\" ] || break    # a signal ends the wait, not the program
 done
-"
+",
+        at_term.traps()
+    )
+}
+
+/// As [`supervised`], for so many processes of the command. The least exit code counts: a worker
+/// that was killed does not matter where another has ended the sweep.
+pub(crate) fn supervised_workers(command: &str, workers: u32, at_term: AtTerm) -> String {
+    if workers == 1 {
+        return supervised(command, at_term);
+    }
+    format!(
+        "workers=
+pass_on() {{ signalled=1; kill -\"$1\" $workers 2>/dev/null; }}
+{}for worker in $(seq {workers}); do
+    {command} &
+    workers=\"$workers $!\"
+done
+code=255
+for worker in $workers; do
+    while :; do
+        signalled=
+        wait \"$worker\"
+        ended=$?
+        [ -n \"$signalled\" ] || break    # a signal ends the wait, not the worker
+    done
+    [ \"$ended\" -ge \"$code\" ] || code=$ended
+done
+",
+        at_term.traps()
     )
 }
 
@@ -91,6 +129,28 @@ mod tests {
         let mut line = String::new();
         let out = running.stdout.take().unwrap();
         std::io::BufRead::read_line(&mut std::io::BufReader::new(out), &mut line).unwrap();
+        let pid = rustix::process::Pid::from_raw(running.id() as i32).unwrap();
+        rustix::process::kill_process(pid, rustix::process::Signal::USR1).unwrap();
+        assert_eq!(running.wait().unwrap().code(), Some(75));
+    }
+
+    #[test]
+    fn several_workers_get_a_signal_and_the_least_code_counts() {
+        let child = "trap 'exit 75' USR1; echo ready; while :; do sleep 0.01; done";
+        let first = "mkdir first 2>/dev/null && exit 137";
+        let folder = tempfile::tempdir().unwrap();
+        let command = format!("sh -c {}", quoted(&format!("{first}; {child}")));
+        let script = supervised_workers(&command, 3, AtTerm::PassOn) + "exit $code";
+        let mut running = Command::new("bash")
+            .args(["-c", &script])
+            .current_dir(folder.path())
+            .stdout(std::process::Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut out = std::io::BufReader::new(running.stdout.take().unwrap());
+        for _ in 0..2 {
+            std::io::BufRead::read_line(&mut out, &mut String::new()).unwrap();
+        }
         let pid = rustix::process::Pid::from_raw(running.id() as i32).unwrap();
         rustix::process::kill_process(pid, rustix::process::Signal::USR1).unwrap();
         assert_eq!(running.wait().unwrap().code(), Some(75));

@@ -2,7 +2,7 @@
 //!
 //! The script is told before its time is over, and passes that on; Slurm itself tells the ranks
 //! when their nodes are taken away. When the run has been saved (exit 75) the script puts the job
-//! back into the queue.
+//! back into the queue. Workers of a sweep are the tasks of an array, each a job of one machine.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -10,7 +10,7 @@ use std::path::PathBuf;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::cluster::shell::{AtTerm, path, preparation, quoted, supervised};
+use crate::cluster::shell::{AtTerm, line, path, preparation, quoted, supervised};
 use crate::cluster::{Call, Cluster, Job, Output, Place, Shape, State, job, shell};
 use crate::config::kind::{Kind, Wrong};
 use crate::config::values::{Duration, Size};
@@ -32,7 +32,7 @@ pub struct Slurm {
     /// turn.
     #[schemars(extend("examples" = ["12h"]))]
     pub time: Option<Duration>,
-    /// Machines.
+    /// Machines; for a sweep its workers, each of which is a job of one machine.
     #[schemars(range(min = 1, max = 1024))]
     pub nodes: u32,
     /// Ranks on each machine. Default: one for each GPU, else `distributed.devices`.
@@ -123,19 +123,24 @@ impl Slurm {
         let gpus = (self.gpus_per_node > 0).then(|| self.gpus_per_node.to_string());
         let memory =
             self.memory.as_ref().map(|Size(bytes)| format!("{}M", bytes.div_ceil(1 << 20)));
+        let output = match job.workers() {
+            None => job.output_path(),
+            Some(_) => job::output_of_worker(&job.folder, "%a"),
+        };
         let lines = [
             given("--job-name", Some(job.name.clone())),
             given("--partition", self.partition.clone()),
             given("--account", self.account.clone()),
             given("--qos", self.qos.clone()),
             given("--time", minutes),
-            given("--nodes", Some(self.nodes.to_string())),
+            given("--array", job.workers().map(|workers| format!("1-{workers}"))),
+            given("--nodes", Some(self.nodes_of(job).to_string())),
             given("--ntasks-per-node", Some(job.ranks.to_string())),
             given("--cpus-per-task", self.cpus_per_rank.map(|cpus| cpus.to_string())),
             given("--gpus-per-node", gpus),
             given("--mem", memory),
             given("--chdir", Some(job.root.to_string_lossy().into_owned())),
-            given("--output", Some(job.output_path().to_string_lossy().into_owned())),
+            given("--output", Some(output.to_string_lossy().into_owned())),
             Some("--open-mode=append".to_owned()),
             Some("--requeue".to_owned()),
             given("--signal", Some(format!("B:USR1@{}", seconds(&self.stop_before)))),
@@ -145,10 +150,16 @@ impl Slurm {
         lines.map(shown).collect()
     }
 
+    /// Machines of each job: workers of a sweep have one.
+    fn nodes_of(&self, job: &Job) -> u32 {
+        if job.workers().is_some() { 1 } else { self.nodes }
+    }
+
     /// What starts the ranks.
     fn command(&self, job: &Job) -> String {
-        let ddprun = format!("{} {}", path(&job.program), path(&job.experiment_path()));
-        if self.nodes == 1 {
+        let text = |path: &std::path::Path| path.to_string_lossy().into_owned();
+        let ddprun = line(&job.command(&text(&job.program), &text(&job.folder)));
+        if self.nodes_of(job) == 1 {
             // A step of its own: of a script Slurm takes the nodes away without a warning.
             return format!(
                 "srun --ntasks=1 --ntasks-per-node=1 --cpus-per-task=\"$SLURM_CPUS_ON_NODE\" \
@@ -163,7 +174,7 @@ impl Slurm {
 
     /// How ranks of several machines meet.
     fn meeting(&self, job: &Job) -> String {
-        if self.nodes == 1 || self.mpi.is_some() {
+        if self.nodes_of(job) == 1 || self.mpi.is_some() {
             return String::new();
         }
         format!(
@@ -191,6 +202,11 @@ impl Cluster for Slurm {
     }
 
     fn script(&self, job: &Job) -> String {
+        // The id of one task of an array may be that of the whole array, too.
+        let id = match job.workers() {
+            None => "$SLURM_JOB_ID",
+            Some(_) => "${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID",
+        };
         format!(
             "#!/bin/bash
 {head}
@@ -199,8 +215,8 @@ impl Cluster for Slurm {
 {supervised}
 # Saved and stopped: by the end of its time, or because others need its nodes. Slurm calls a job
 # that was cancelled by another word.
-if [ \"$code\" = 75 ] && scontrol show job \"$SLURM_JOB_ID\" | grep -q JobState=RUNNING; then
-    scontrol requeue \"$SLURM_JOB_ID\"
+if [ \"$code\" = 75 ] && scontrol show job \"{id}\" | grep -q JobState=RUNNING; then
+    scontrol requeue \"{id}\"
 fi
 exit \"$code\"
 ",
@@ -242,7 +258,7 @@ exit \"$code\"
 
     fn list(&self, _: &[Place]) -> Call {
         // A list of jobs would be refused if Slurm had forgotten the only one in it.
-        Call::new("squeue", ["--noheader", "--states=all", "--me", "--format=%i|%T|%r"])
+        Call::new("squeue", ["--noheader", "--states=all", "--me", "--array", "--format=%F|%T|%r"])
     }
 
     fn states(&self, answer: &str) -> Vec<(String, State)> {
@@ -258,7 +274,11 @@ exit \"$code\"
             let is_over = !open.contains(&word);
             Some((id, State { word: shown, is_over }))
         };
-        answer.lines().filter_map(state).collect()
+        let mut tasks: BTreeMap<String, Vec<State>> = BTreeMap::new();
+        for (id, state) in answer.lines().filter_map(state) {
+            tasks.entry(id).or_default().push(state);
+        }
+        tasks.into_iter().map(|(id, tasks)| (id, together(tasks))).collect()
     }
 
     fn cancel(&self, job: &Place) -> Call {
@@ -266,8 +286,33 @@ exit \"$code\"
     }
 
     fn output(&self, job: &Place, _: bool) -> Output {
-        Output::File(job::output_in(&job.folder))
+        Output::Files(match job.workers {
+            None => vec![job::output_in(&job.folder)],
+            Some(workers) => {
+                (1..=workers).map(|worker| job::output_of_worker(&job.folder, worker)).collect()
+            }
+        })
     }
+}
+
+/// How an array stands whose tasks stand like this: "2 RUNNING, 1 PENDING (Resources)".
+fn together(tasks: Vec<State>) -> State {
+    let is_over = tasks.iter().all(|task| task.is_over);
+    let mut counts: Vec<(String, usize)> = Vec::new();
+    for task in tasks {
+        match counts.iter_mut().find(|(word, _)| *word == task.word) {
+            Some((_, count)) => *count += 1,
+            None => counts.push((task.word, 1)),
+        }
+    }
+    let word = match &counts[..] {
+        [(word, 1)] => word.clone(),
+        counts => {
+            let words = counts.iter().map(|(word, count)| format!("{count} {word}"));
+            words.collect::<Vec<_>>().join(", ")
+        }
+    };
+    State { word, is_over }
 }
 
 #[cfg(test)]
@@ -299,6 +344,22 @@ mod tests {
         let script = by_mpi.script(&Job::example());
         assert!(script.contains("\nsrun --mpi=pmix --cpus-per-task=8 /opt/ddprun "), "{script}");
         assert!(!script.contains("TOKEN"), "{script}");
+    }
+
+    #[test]
+    fn workers_of_a_sweep_are_an_array_whose_tasks_go_back_into_the_queue_one_by_one() {
+        insta::assert_snapshot!(
+            Slurm { nodes: 4, gpus_per_node: 1, ..Slurm::default() }.script(&Job::example_sweep())
+        );
+        let answer = "7|RUNNING|None\n7|PENDING|Resources\n7|RUNNING|None\n8|FAILED|x\n";
+        let expected = [
+            ("7".to_owned(), State::open("2 RUNNING, 1 PENDING (Resources)")),
+            ("8".to_owned(), State::over("FAILED")),
+        ];
+        assert_eq!(Slurm::default().states(answer), expected);
+        let place = Place { id: "7".to_owned(), folder: "/x".into(), workers: Some(2) };
+        let files = ["/x/output-1.log", "/x/output-2.log"].map(PathBuf::from);
+        assert_eq!(Slurm::default().output(&place, false), Output::Files(files.to_vec()));
     }
 
     #[test]

@@ -83,9 +83,8 @@ impl Cluster for Ssh {
 
     fn script(&self, job: &Job) -> String {
         let folder = folder_of(&job.key);
-        let command = format!("{} {folder}/experiment.toml", quoted(&self.program));
         let preparation = preparation(&self.environment, &self.setup);
-        machine::script(&folder, &preparation, &job.key, &command)
+        machine::script(job, &folder, &self.program, &preparation)
     }
 
     fn submit(&self, job: &Job) -> Call {
@@ -95,10 +94,11 @@ impl Cluster for Ssh {
             let end = format!("END-{}", job.key);
             format!("cat >{folder}/{name} <<'{end}'\n{text}\n{end}\n")
         };
+        let experiment = |text: &str| file("experiment.toml", text.trim_end());
         let script = format!(
             "set -e\nmkdir -p {folder}\n{}{}setsid --fork bash {folder}/job.sh </dev/null \
              >/dev/null 2>&1\n",
-            file("experiment.toml", job.experiment.trim_end()),
+            job.experiment().map(experiment).unwrap_or_default(),
             file("job.sh", self.script(job).trim_end()),
         );
         self.bash(&script)
@@ -168,7 +168,7 @@ mod tests {
             Ssh { program: "cat".to_owned(), setup: vec!["echo begun".to_owned()], ..machine() };
         let job = Job::example();
         sent(&ssh.submit(&job));
-        let place = Place { id: job.key.clone(), folder: job.folder.clone() };
+        let place = Place { id: job.key.clone(), folder: job.folder.clone(), workers: None };
         let state = loop {
             let (key, state) = ssh.states(&sent(&ssh.list(std::slice::from_ref(&place)))).remove(0);
             assert_eq!(key, job.key);
@@ -179,6 +179,6 @@ mod tests {
         assert_eq!(state, State::over("ended (exit 0)"));
         let output = home.path().join("my project").join(folder_of(&job.key)).join("output.log");
         let printed = std::fs::read_to_string(output).unwrap();
-        assert_eq!(printed, format!("begun\n{}", job.experiment));
+        assert_eq!(printed, format!("begun\n{}", job.experiment().unwrap()));
     }
 }

@@ -25,8 +25,11 @@ pub(crate) struct Submitted {
     pub(crate) cluster: String,
     /// The cluster as it was then: its table may change.
     pub(crate) kind: Choice,
-    /// The experiment's name.
+    /// Name of the experiment or of the sweep.
     pub(crate) name: String,
+    /// Workers, if it is a sweep.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) workers: Option<u32>,
     /// When.
     pub(crate) time: jiff::Timestamp,
 }
@@ -51,7 +54,8 @@ pub(crate) fn all(logs: &Path) -> Vec<(Place, Submitted)> {
         let job: Submitted =
             serde_json::from_slice(&std::fs::read(folder.join(FILE)).ok()?).ok()?;
         let folder = std::path::absolute(&folder).unwrap_or(folder);
-        (job.format <= FORMAT).then(|| (Place { id: job.id.clone(), folder }, job))
+        let place = Place { id: job.id.clone(), folder, workers: job.workers };
+        (job.format <= FORMAT).then_some((place, job))
     };
     folders.into_iter().filter_map(job).collect()
 }
@@ -75,6 +79,7 @@ mod tests {
                 cluster: "lab".to_owned(),
                 kind: Choice::named("slurm"),
                 name: name.to_owned(),
+                workers: None,
                 time: jiff::Timestamp::UNIX_EPOCH,
             };
             let folder = folder_of(logs.path(), key);

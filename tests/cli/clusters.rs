@@ -9,9 +9,14 @@ use crate::experiments::{BASE, SLOW};
 use crate::lab::{Lab, children};
 use crate::resume::{bits, undisturbed};
 use crate::running::{Ended, spawn, until};
+use crate::shared_sweeps::{RANDOM, steps};
+use crate::sweeps::{self, told};
 
 /// Holds a run of [`SLOW`] up in the middle, so that a signal meets it.
 pub(crate) const PAUSE: &str = "environment = { DDPRUN_FP = 'backward=sleep(2000)@0,20' }\n";
+
+/// Steps of a sweep's trials take so long that several workers meet.
+pub(crate) const SLOWLY: &str = "environment = { DDPRUN_FP = 'backward=sleep(50)@*,*,*' }\n";
 
 /// A lab with this experiment and these clusters.
 fn lab(experiment: &str, clusters: &str) -> Lab {
@@ -22,7 +27,11 @@ fn lab(experiment: &str, clusters: &str) -> Lab {
 
 /// Submits `small.toml` with these words, and gives the job's id.
 pub(crate) fn submit(lab: &Lab, words: &[&str]) -> String {
-    let ended = lab.run_to(0, &[&["submit", "small.toml", "--on", "lab"], words].concat());
+    submit_file(lab, "small.toml", words)
+}
+
+fn submit_file(lab: &Lab, file: &str, words: &[&str]) -> String {
+    let ended = lab.run_to(0, &[&["submit", file, "--on", "lab"], words].concat());
     ended.stdout.trim().to_owned()
 }
 
@@ -73,15 +82,65 @@ fn a_cancelled_job_saves_and_the_same_job_continues_its_run() {
     lab.run_to(0, &["cancel", &id]).says(&["was told to save and to end"]);
     lab.run_to(0, &["logs", "-f", &id]);
     assert_eq!(job(&lab)["state"], "ended (exit 75)");
-    // As an engine starts it again.
-    let script = children(&lab.path("logs/.jobs"))[0].join("job.sh");
-    let ended = spawn(lab.command("bash", &[script.to_str().unwrap()])).wait();
-    ended.has_code(0);
-    let output = fs::read_to_string(script.with_file_name("output.log")).unwrap();
+    let output = again(&lab);
     assert!(output.contains("has started job "), "{output}");
     assert_eq!(children(&lab.path("logs/small")).len(), 1, "one run");
     bits(&lab).must_be(undisturbed());
     lab.is_clean();
+}
+
+/// Starts the only job again, as an engine does; its output.
+fn again(lab: &Lab) -> String {
+    let script = children(&lab.path("logs/.jobs"))[0].join("job.sh");
+    let ended = spawn(lab.command("bash", &[script.to_str().unwrap()])).wait();
+    ended.has_code(0);
+    fs::read_to_string(script.with_file_name("output.log")).unwrap()
+}
+
+#[test]
+fn workers_of_a_sweep_save_when_they_are_told_and_the_same_job_ends_it_as_one_machine_would() {
+    let alone = sweeps::lab(SLOW, RANDOM);
+    alone.run_to(0, &["sweep", "tune.toml"]);
+    let lab = sweeps::lab(SLOW, RANDOM);
+    lab.write("ddprun.toml", format!("[cluster.lab]\nkind = 'local'\n{SLOWLY}"));
+    let id = submit_file(&lab, "tune.toml", &["--workers", "2"]);
+    until("two trials", || steps(&lab, 1) > 3 && steps(&lab, 2) > 3);
+    let status = lab.run_to(0, &["sweep", "--status", "tune"]).stdout;
+    assert!(status.contains(", 2 workers\n"), "{status}");
+    lab.run_to(0, &["cancel", &id]).says(&["was told to save and to end"]);
+    lab.run_to(0, &["logs", "-f", &id]);
+    let stopped = job(&lab);
+    assert_eq!((&stopped["state"], &stopped["workers"]), (&"ended (exit 75)".into(), &2.into()));
+    assert_eq!(stopped["run"], "logs/tune");
+    let output = again(&lab);
+    assert!(output.contains("trial 1 continues") && output.contains("[4 of 4]"), "{output}");
+    assert_eq!(job(&lab)["state"], "ended (exit 0)");
+    assert_eq!(told(&lab), told(&alone));
+    lab.is_clean();
+}
+
+#[test]
+fn a_sweep_becomes_as_many_workers_as_its_cluster_has_machines_or_as_are_asked_for() {
+    let clusters = "[cluster.lab]\nkind = 'slurm'\nnodes = 4\nranks_per_node = 2\n\
+                    [cluster.k8s]\nkind = 'kubernetes'\nimage = 'x'\nfolder = '/p'\n";
+    let lab = lab(BASE, clusters);
+    let print = |words: &[&str]| lab.run_to(0, &[&["submit"], words, &["--print"]].concat()).stdout;
+    // A search space makes it a sweep.
+    let script = print(&["small.toml", "optimizer.lr=0.1,0.01", "--on", "lab"]);
+    for line in ["--array=1-4", "--nodes=1", "--ntasks-per-node=2", "--job-name=small-sweep"] {
+        assert!(script.contains(&format!("#SBATCH {line}\n")), "{line} is not in {script}");
+    }
+    assert!(script.contains(" sweep small.toml optimizer.lr=0.1,0.01 --share"), "{script}");
+    lab.write("tune.toml", format!("schema = 1\nbase = 'small.toml'\n[sweep]\n{RANDOM}"));
+    let manifest = print(&["tune.toml", "--on", "k8s", "--workers", "3"]);
+    assert!(manifest.contains("completions: 3\n"), "{manifest}");
+    refused(
+        &lab,
+        &["submit", "small.toml", "--on", "lab", "--workers", "2"],
+        &["is an experiment"],
+    );
+    lab.write("range.toml", "schema = 1\nbase = 'small.toml'\n[sweep]\nmethod = 'lr_range'\n");
+    refused(&lab, &["submit", "range.toml", "--on", "lab"], &["is one run"]);
 }
 
 #[test]
@@ -113,7 +172,7 @@ fn what_cannot_be_submitted_is_refused_before_anything_is_written() {
     let wrong = ["submit", "small.toml", "train.epochs=0", "--on", "lab"];
     refused(&lab, &wrong, &["`train.epochs`"]);
     lab.write("sweep.toml", "schema = 1\nbase = 'small.toml'\n[sweep]\n");
-    refused(&lab, &["submit", "sweep.toml", "--on", "lab"], &["is a sweep"]);
+    refused(&lab, &["submit", "sweep.toml", "--on", "lab"], &["there is nothing to try"]);
     let mut command = lab.ddprun(args);
     command.env("PATH", "/nonexistent");
     let ended = spawn(command).wait();

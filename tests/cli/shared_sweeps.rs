@@ -10,7 +10,7 @@ use crate::running::{Running, pid_of, spawn, until};
 use crate::sweeps::{ended, lab, told};
 
 /// Values that do not depend on who trained what.
-const RANDOM: &str = "method = \"random\"\ntrials = 4\nconcurrent_trials = 1\n\
+pub(crate) const RANDOM: &str = "method = \"random\"\ntrials = 4\nconcurrent_trials = 1\n\
     [sweep.parameters.\"optimizer.lr\"]\ndistribution = \"log_uniform\"\nmin = 1e-3\nmax = 0.1\n";
 
 /// A worker whose steps take so long that others can join.
@@ -23,12 +23,16 @@ fn share(lab: &Lab) -> Running {
 /// Two trials run, each in a process of its own; returns the leader and the other.
 fn two_at_work(lab: &Lab) -> [Running; 2] {
     let leader = share(lab);
-    let folder = |number: u32| lab.path(&format!("logs/tune/trial-{number:04}/metrics.csv"));
-    let steps = |number| fs::read_to_string(folder(number)).map_or(0, |text| text.lines().count());
-    until("the first trial", || steps(1) > 3);
+    until("the first trial", || steps(lab, 1) > 3);
     let other = share(lab);
-    until("the second trial", || steps(2) > 3);
+    until("the second trial", || steps(lab, 2) > 3);
     [leader, other]
+}
+
+/// Steps that a trial has recorded.
+pub(crate) fn steps(lab: &Lab, trial: u32) -> usize {
+    let path = lab.path(&format!("logs/tune/trial-{trial:04}/metrics.csv"));
+    fs::read_to_string(path).map_or(0, |text| text.lines().count())
 }
 
 #[test]

@@ -10,11 +10,13 @@ use rustix::process::{Signal, kill_process};
 use serde_json::Value;
 use test_support::skipped::skipped;
 
-use crate::clusters::{PAUSE, wait_for_a_save};
+use crate::clusters::{PAUSE, SLOWLY, wait_for_a_save};
 use crate::experiments::SLOW;
 use crate::lab::{Lab, children};
 use crate::resume::{bits, undisturbed};
 use crate::running::{Ended, pid_of, spawn, until};
+use crate::shared_sweeps::{RANDOM, steps};
+use crate::sweeps::{self, told};
 
 /// A cluster of two nodes with four cores each.
 struct Slurm {
@@ -119,7 +121,11 @@ SlurmdParameters=config_overrides
     }
 
     fn submit(&self, lab: &Lab) -> String {
-        let ended = self.ddprun(lab, &["submit", "small.toml", "--on", "lab"]);
+        self.submit_file(lab, &["small.toml"])
+    }
+
+    fn submit_file(&self, lab: &Lab, words: &[&str]) -> String {
+        let ended = self.ddprun(lab, &[&["submit", "--on", "lab"], words].concat());
         ended.has_code(0);
         ended.stdout.trim().to_owned()
     }
@@ -197,6 +203,31 @@ fn two_nodes_may_become_one(slurm: &Slurm) {
     lab.is_clean();
 }
 
+/// One of two workers is told that its time is over, and comes back.
+fn workers_of_a_sweep_are_an_array_of_which_one_may_go_and_come_back(slurm: &Slurm) {
+    let alone = sweeps::lab(SLOW, RANDOM);
+    alone.run_to(0, &["sweep", "tune.toml"]);
+    let lab = sweeps::lab(SLOW, RANDOM);
+    lab.write("ddprun.toml", format!("[cluster.lab]\nkind = 'slurm'\n{SLOWLY}"));
+    let id = slurm.submit_file(&lab, &["tune.toml", "--workers", "2"]);
+    until("two trials", || steps(&lab, 1) > 3 && steps(&lab, 2) > 3);
+    assert_eq!(slurm.state(&lab), "2 RUNNING");
+    // The last task of an array has the id of the array as its own.
+    let last = format!("{id}_2");
+    slurm.ask("scancel", &["--batch", "--signal=USR1", &last]);
+    until("the queue", || slurm.state(&lab).contains("1 PENDING"));
+    assert!(slurm.state(&lab).contains("1 RUNNING"), "{}", slurm.state(&lab));
+    slurm.ask("scontrol", &["update", &format!("JobId={last}"), "StartTime=now+3"]);
+    let followed = slurm.ddprun(&lab, &["logs", "-f", &id]);
+    followed.has_code(0);
+    let Ended { stdout, stderr, .. } = &followed;
+    assert!(stdout.contains("stopped and saved") && stdout.contains("[4 of 4]"), "{stdout}");
+    assert!(stderr.contains("==> output-2 <=="), "{stderr}");
+    assert_eq!(slurm.state(&lab), "2 COMPLETED", "{stdout}");
+    assert_eq!(told(&lab), told(&alone));
+    lab.is_clean();
+}
+
 fn a_cancelled_job_saves_and_stays_away(slurm: &Slurm) {
     let lab = lab("");
     let id = slurm.submit(&lab);
@@ -222,6 +253,7 @@ fn a_real_slurm_runs_interrupts_and_continues_jobs() {
     let Some(slurm) = Slurm::start() else { return };
     an_unknown_partition_is_drawn_on_the_clusters_file(&slurm);
     the_end_of_its_time_sends_a_job_back_into_the_queue(&slurm);
+    workers_of_a_sweep_are_an_array_of_which_one_may_go_and_come_back(&slurm);
     two_nodes_may_become_one(&slurm);
     a_cancelled_job_saves_and_stays_away(&slurm);
 }

@@ -58,7 +58,7 @@ pub fn is_sweep_word(word: &str) -> bool {
 }
 
 /// Whether a word of the command line gives a key several values: `optimizer.lr=0.1,0.2`.
-pub(crate) fn is_space(word: &str) -> bool {
+pub fn is_space(word: &str) -> bool {
     split(word).is_some_and(|(_, _, value, _)| matches!(hydra::table(value), Some(Ok(_))))
 }
 
