@@ -94,6 +94,14 @@ impl Error {
         }
     }
 
+    /// Who has ended the group and why, as `rank` tells others of it.
+    pub(super) fn told_by(&self, rank: Rank) -> (Rank, String) {
+        match self {
+            Self::Aborted { by, reason } => (*by, reason.clone()),
+            other => (rank, other.to_string()),
+        }
+    }
+
     pub(super) fn mapping(what: impl Into<String>) -> Self {
         Self::Mapping { what: what.into(), source: None }
     }

@@ -24,6 +24,11 @@ use crate::units::Rank;
 
 /// Longest sleep between two checks.
 const MAX_SLEEP: Duration = Duration::from_secs(1);
+/// The same of a leader, whose machine wants to hear that it is alive.
+const MAX_SLEEP_OF_LEADER: Duration = Duration::from_millis(50);
+
+/// What a leader does again and again while it waits for others.
+pub(super) type Meanwhile = Box<dyn Fn() -> Result<(), Error> + Send + Sync>;
 
 /// Requests of other threads of this rank to the one that waits in an exchange.
 pub(super) struct Interrupts {
@@ -110,6 +115,9 @@ pub(super) struct Exchange<'a> {
     pub(super) round: u64,
     pub(super) interrupts: &'a Interrupts,
     pub(super) timeout: Duration,
+    /// What a leader, for which ranks of its machine wait, does again and again: an error ends the
+    /// exchange.
+    pub(super) meanwhile: Option<&'a Meanwhile>,
 }
 
 /// Sends `out[i]` through connection i and receives into `into[i]`. A rank that makes no progress
@@ -145,10 +153,7 @@ pub(super) fn exchange(
 
 /// Tells all ranks why the group has ended.
 pub(super) fn end_all(connections: &mut [Connection], rank: Rank, error: &Error) {
-    let (by, reason) = match error {
-        Error::Aborted { by, reason } => (*by, reason.clone()),
-        other => (rank, other.to_string()),
-    };
+    let (by, reason) = error.told_by(rank);
     for connection in connections {
         connection.end(by, &reason);
     }
@@ -229,9 +234,10 @@ impl Transfer<'_> {
 
 /// Sends and receives until all transfers are done.
 fn complete(exchange: &Exchange<'_>, transfers: &mut [Transfer<'_>]) -> Result<(), Error> {
-    let Exchange { rank, call, interrupts, timeout, .. } = *exchange;
+    let Exchange { rank, call, interrupts, timeout, meanwhile, .. } = *exchange;
     let mut waited = Duration::ZERO;
     loop {
+        meanwhile.map_or(Ok(()), |meanwhile| meanwhile())?;
         if let Some(reason) = interrupts.reason() {
             return Err(Error::Aborted { by: rank, reason });
         }
@@ -247,7 +253,9 @@ fn complete(exchange: &Exchange<'_>, transfers: &mut [Transfer<'_>]) -> Result<(
         } else if waited >= timeout || interrupts.gives_up() {
             return Err(Error::Timeout { call: *call, missing: missing(transfers, call), waited });
         } else {
-            waited += sleep(transfers, &interrupts.waker, timeout.saturating_sub(waited));
+            let longest = meanwhile.map_or(MAX_SLEEP, |_| MAX_SLEEP_OF_LEADER);
+            let time = timeout.saturating_sub(waited).min(longest);
+            waited += sleep(transfers, &interrupts.waker, time);
         }
     }
 }
@@ -271,7 +279,6 @@ fn missing(transfers: &[Transfer<'_>], call: &Call) -> Vec<Missing> {
 /// how long. No sleep counts for longer than it was meant to be: while the whole group is suspended
 /// (Ctrl-Z), so is the deadline.
 fn sleep(transfers: &[Transfer<'_>], waker: &Waker, time: Duration) -> Duration {
-    let time = time.min(MAX_SLEEP);
     let mut fds = vec![PollFd::new(waker, PollFlags::IN)];
     for transfer in transfers {
         let out = if transfer.out.is_done() { PollFlags::empty() } else { PollFlags::OUT };

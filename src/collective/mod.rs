@@ -1,5 +1,6 @@
 //! One tensor per rank -> their sum. One trait, [`Collective`], with the backends `solo`, `shm`,
-//! `tcp` (several machines), `mpi` (ranks of an MPI launcher) and, with the feature `cuda`, `nccl`.
+//! `tcp` (several machines, whose ranks add in shared memory first), `mpi` (ranks of an MPI
+//! launcher) and, with the feature `cuda`, `nccl`.
 //!
 //! Every rank makes the same calls in the same order. Every wait has a deadline; a failed
 //! collective is final for its group. Sums are taken in f32 in a fixed binary tree over ranks, so
@@ -18,6 +19,7 @@
 mod call;
 mod error;
 mod reduce;
+mod subtrees;
 mod shared_mapping;
 mod segment;
 mod group;
@@ -29,6 +31,7 @@ mod shm;
 mod message;
 mod exchange;
 mod tcp;
+mod machines;
 mod compressed;
 pub(crate) mod mpi;
 #[cfg(feature = "cuda")]
@@ -46,7 +49,7 @@ pub(crate) use open::check;
 #[cfg(feature = "cuda")]
 pub(crate) use open::open_on_gpu;
 pub use open::{compressed, open};
-pub(crate) use open::{open_mpi, open_tcp};
+pub(crate) use open::{open_machines, open_mpi, open_tcp};
 pub use reduce::tree_sum;
 pub(crate) use segment::Elements;
 pub use segment::Segment;

@@ -9,10 +9,8 @@ use crate::collective::compressed::Compressed;
 use crate::collective::device_group::Control;
 #[cfg(feature = "cuda")]
 use crate::collective::nccl;
-use crate::collective::{Collective, Error, mpi, shm, solo, tcp};
-#[cfg(feature = "cuda")]
-use crate::plan::DistributedPlan;
-use crate::plan::{BackendPlan, CommHook};
+use crate::collective::{Collective, Error, machines, mpi, shm, solo, tcp};
+use crate::plan::{BackendPlan, CommHook, DistributedPlan};
 use crate::transport::Peer;
 use crate::units::{Rank, WorldSize};
 
@@ -35,9 +33,10 @@ pub(crate) fn open_on_gpu(
         BackendPlan::Solo | BackendPlan::Mpi => {
             return open(plan.backend, rank, world, fd, timeout);
         }
-        BackendPlan::Tcp | BackendPlan::Nccl { mapping: None } => {
-            Arc::new(tcp::Tcp::open(rank, world, peers, timeout)?)
-        }
+        BackendPlan::Tcp | BackendPlan::Nccl { mapping: None } => match machine(plan, rank, fd)? {
+            None => Arc::new(tcp::Tcp::open(rank, world, peers, timeout)?),
+            Some(local) => Arc::new(machines::Machines::open(rank, world, local, peers, timeout)?),
+        },
         BackendPlan::Shm { mapping } | BackendPlan::Nccl { mapping: Some(mapping) } => {
             let fd = fd.ok_or_else(|| Error::mapping("no descriptor of it was received"))?;
             Arc::new(shm::Shm::open(&fd, mapping, rank, world, timeout)?)
@@ -161,6 +160,40 @@ pub(crate) fn open_tcp(
     timeout: Duration,
 ) -> Result<Arc<dyn Collective>, Error> {
     Ok(Arc::new(tcp::Tcp::open(rank, world, peers, timeout)?))
+}
+
+/// Joins the group of a plan for several machines: through shared memory with the ranks of this
+/// machine, and through the connections `peers` with the others. No rank waits longer than
+/// `timeout` for another that makes no progress.
+///
+/// # Errors
+///
+/// [`Error::Connections`] and [`Error::Mapping`]: a connection or the memory is missing, or cannot
+/// be used.
+pub(crate) fn open_machines(
+    plan: &DistributedPlan,
+    rank: Rank,
+    fd: Option<OwnedFd>,
+    peers: Vec<Peer>,
+) -> Result<Arc<dyn Collective>, Error> {
+    let (world, timeout) = (plan.world_size, plan.timeout);
+    match machine(plan, rank, fd)? {
+        None => open_tcp(rank, world, peers, timeout),
+        Some(local) => Ok(Arc::new(machines::Machines::open(rank, world, local, peers, timeout)?)),
+    }
+}
+
+/// The group of this machine's ranks, if there are several.
+fn machine(
+    plan: &DistributedPlan,
+    rank: Rank,
+    fd: Option<OwnedFd>,
+) -> Result<Option<shm::Shm>, Error> {
+    let Some(mapping) = plan.machine_mapping else { return Ok(None) };
+    let local = plan.local_world();
+    let own = Rank(rank.0 % local.get());
+    let fd = fd.ok_or_else(|| Error::mapping("no descriptor of it was received"))?;
+    shm::Shm::open(&fd, mapping, own, local, plan.timeout).map(Some)
 }
 
 #[cfg(test)]

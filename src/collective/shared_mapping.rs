@@ -192,6 +192,33 @@ impl SharedFloats {
         reduce::tree_sum_at(&mut self.of_all_ranks(share), own);
     }
 
+    /// Replaces the elements of `share` by the sums over `subtrees`, each in the area of the first
+    /// of its ranks; in the others the elements have no meaning afterwards. As
+    /// [`SharedFloats::reduce`].
+    pub(super) fn reduce_subtrees(&mut self, share: &Range<usize>, subtrees: &[Range<usize>]) {
+        let mut parts = self.of_all_ranks(share);
+        for ranks in subtrees {
+            reduce::tree_sum(&mut parts[ranks.clone()]);
+        }
+    }
+
+    /// Elements in the area of `rank`, which no rank writes until the next barrier.
+    pub(super) fn of_rank(&self, rank: Rank, elements: &Range<usize>) -> &[f32] {
+        let address = self.address(rank, elements.start, elements.len());
+        // SAFETY: in range and aligned; no rank writes there until the next barrier.
+        unsafe { std::slice::from_raw_parts(address.as_ptr(), elements.len()) }
+    }
+
+    /// Copies elements from the area of `rank`, which no rank writes until the next barrier.
+    pub(super) fn copy_from(&mut self, rank: Rank, elements: &Range<usize>) {
+        if rank != self.rank {
+            let from = self.address(rank, elements.start, elements.len());
+            // SAFETY: in range and aligned; another rank's area, which no rank writes.
+            let from = unsafe { std::slice::from_raw_parts(from.as_ptr(), elements.len()) };
+            self.as_mut_slice()[elements.clone()].copy_from_slice(from);
+        }
+    }
+
     /// The elements of `share` of every rank, for a reduction.
     fn of_all_ranks(&mut self, share: &Range<usize>) -> Vec<&mut [f32]> {
         let part = |rank| {

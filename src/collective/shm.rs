@@ -7,6 +7,7 @@
 //! area: while one half is read, the other is written, so each piece costs one barrier. The halves
 //! take turns over all calls, and the barrier that begins a call is that of its first piece.
 
+use std::ops::Range;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -25,10 +26,21 @@ use crate::units::{Bytes, Rank, WorldSize};
 /// Bytes that are exchanged between two barriers.
 const PIECE: usize = STAGING / 2;
 
+/// A reduction with other machines.
+pub(super) struct LeaderReduction<'a> {
+    pub(super) op: Op,
+    /// The parts of the tree that this machine sums alone, by its own numbers of its ranks.
+    pub(super) subtrees: &'a [Range<usize>],
+    /// The elements of which this rank gets the sum.
+    pub(super) mine: &'a [Range<usize>],
+}
+
 /// One rank of the group.
 pub(super) struct Shm {
     rank: Rank,
     world: WorldSize,
+    /// By which number errors name the first rank.
+    first: Rank,
     mapping: Arc<Mapping>,
     /// Whether to wait no longer.
     gives_up: Arc<AtomicBool>,
@@ -82,6 +94,7 @@ impl Shm {
         Ok(Self {
             rank,
             world,
+            first: Rank(0),
             mapping,
             gives_up,
             state: Mutex::new(State {
@@ -92,6 +105,73 @@ impl Shm {
                 lags: vec![0; world.count()],
             }),
         })
+    }
+
+    /// The same, of a machine whose first rank has the number `first` among those of all machines:
+    /// errors name ranks by it.
+    pub(super) fn starting_at(mut self, first: Rank) -> Self {
+        let state = self.state.get_mut().unwrap_or_else(PoisonError::into_inner);
+        state.barrier.name_from(first);
+        self.first = first;
+        self
+    }
+
+    /// What a leader that waits for other machines does meanwhile: it shows its own ranks that it
+    /// is alive, and stops when one of them has ended the group.
+    pub(super) fn watch(&self) -> impl Fn() -> Result<(), Error> + Send + Sync + use<> {
+        let mapping = Arc::clone(&self.mapping);
+        move || {
+            shm_barrier::beat(&mapping);
+            shm_barrier::end_of(&mapping).map_or(Ok(()), Err)
+        }
+    }
+
+    /// Ends the group for the reason that another machine gave.
+    pub(super) fn end_for(&self, error: &Error) {
+        let (by, reason) = error.told_by(self.named());
+        shm_barrier::end(&self.mapping, by, &reason);
+    }
+
+    /// Sums a segment over the subtrees of this machine; then the first rank exchanges the sums
+    /// with other machines, which leaves those over all ranks in its area; and each rank takes its
+    /// elements of them.
+    pub(super) fn reduce_through_leader(
+        &self,
+        &LeaderReduction { op, subtrees, mine }: &LeaderReduction<'_>,
+        segment: &mut Segment,
+        exchange: impl FnOnce(&mut SharedFloats) -> Result<(), Error>,
+    ) -> Result<(), Error> {
+        let (len, index) = (segment.len(), segment.index as u64);
+        let floats = self.own(segment)?;
+        let mut state = self.state();
+        let call = state.barrier.begin(op, 4 * len, index, 0)?;
+        floats.reduce_subtrees(&share(len, self.rank.index(), self.world.count()), subtrees);
+        state.barrier.wait(&call)?;
+        failpoint::reach("collective");
+        if self.rank.is_first() {
+            exchange(floats)?;
+        }
+        state.barrier.wait(&call)?;
+        for range in mine {
+            floats.copy_from(Rank(0), range);
+        }
+        state.barrier.wait(&call)
+    }
+
+    /// This rank's number among those of all machines.
+    fn named(&self) -> Rank {
+        Rank(self.first.0 + self.rank.0)
+    }
+
+    /// The memory of a segment of this group.
+    fn own<'a>(&self, segment: &'a mut Segment) -> Result<&'a mut SharedFloats, Error> {
+        let Memory::Shared(floats) = &mut segment.memory else {
+            return Err(Error::mapping("the segment is private memory"));
+        };
+        if !floats.is_in(&self.mapping) {
+            return Err(Error::mapping("the segment belongs to another group"));
+        }
+        Ok(floats)
     }
 
     /// A panic inside a call leaves a group whose barriers disagree, which the next call notices.
@@ -107,12 +187,7 @@ impl Shm {
         reduce: impl FnOnce(&mut SharedFloats),
     ) -> Result<(), Error> {
         let (len, index) = (segment.len(), segment.index as u64);
-        let Memory::Shared(floats) = &mut segment.memory else {
-            return Err(Error::mapping("the segment is private memory"));
-        };
-        if !floats.is_in(&self.mapping) {
-            return Err(Error::mapping("the segment belongs to another group"));
-        }
+        let floats = self.own(segment)?;
         let mut state = self.state();
         let call = state.barrier.begin(op, 4 * len, index, 0)?;
         state.add_lags();
@@ -239,7 +314,7 @@ impl Collective for Shm {
 
     fn abort(&self, reason: &str) {
         // Not through the state, which a waiting thread of this rank may hold.
-        shm_barrier::end(&self.mapping, self.rank, reason);
+        shm_barrier::end(&self.mapping, self.named(), reason);
     }
 
     fn give_up(&self) {

@@ -8,6 +8,9 @@
 //! which waiting ranks name those that are missing. The last to arrive wakes those that sleep, if
 //! any do.
 //!
+//! Where there are other machines, the first rank talks to theirs while the others wait. It beats
+//! meanwhile, and no deadline runs out as long as it does: it has its own, and knows who is late.
+//!
 //! A waiting rank spins for a moment (the others are usually microseconds away), then sleeps. With
 //! fewer cores than ranks it sleeps at once: spinning would take the core of a rank that it waits
 //! for.
@@ -32,6 +35,8 @@ pub(super) const MAX_WORLD: usize = MAX_RANKS as usize;
 const ARRIVALS: usize = 0;
 /// Word: ranks that sleep, or are about to.
 const SLEEPERS: usize = 4;
+/// Word: signs of life of a leader that waits for other machines while its own ranks wait for it.
+const BEATS: usize = 128;
 /// Word: 1 + the rank that ended the group.
 const ENDED_BY: usize = 64;
 /// Length of the reason, then its bytes.
@@ -61,12 +66,16 @@ const SPIN_TIME: Duration = Duration::from_micros(10);
 const SPINS_PER_CLOCK_READ: u32 = 16;
 /// Longest sleep between two checks.
 const MAX_SLEEP: Duration = Duration::from_secs(1);
+/// Time of a leader that was told to wait no longer to say for which machine it waited.
+const LEADER_GRACE: Duration = Duration::from_secs(2);
 
 /// One rank's part of the barriers of its group.
 pub(super) struct ShmBarrier {
     mapping: Arc<Mapping>,
     rank: Rank,
     world: WorldSize,
+    /// By which number the first rank is named.
+    first: Rank,
     timeout: Duration,
     /// Whether every rank has a core.
     spins: bool,
@@ -87,8 +96,18 @@ impl ShmBarrier {
     ) -> Self {
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         let spins = world.count() <= cores;
-        let (arrivals, seq, failed) = (0, 0, None);
-        Self { mapping, rank, world, timeout, spins, gives_up, arrivals, seq, failed }
+        let (first, arrivals, seq, failed) = (Rank(0), 0, 0, None);
+        Self { mapping, rank, world, first, timeout, spins, gives_up, arrivals, seq, failed }
+    }
+
+    /// Names ranks by their numbers among those of all machines; `first` is the first one here.
+    pub(super) fn name_from(&mut self, first: Rank) {
+        self.first = first;
+    }
+
+    /// The number of a rank among those of all machines.
+    fn named(&self, rank: Rank) -> Rank {
+        Rank(self.first.0 + rank.0)
     }
 
     /// Begins a call: waits for all ranks and compares their calls. `own` is a number that may
@@ -165,19 +184,38 @@ impl ShmBarrier {
         let arrivals = self.mapping.word(ARRIVALS);
         let mut spin = Spin::new(self.spins);
         let mut waited = Duration::ZERO;
+        let (mut beats, mut waits_for_leader) = (self.beats(), false);
         while !self.is_complete(seen) {
             if seen & ENDED != 0 {
                 return Err(ended(&self.mapping));
             }
             if !spin.again() {
-                if waited >= self.timeout || self.gives_up.load(SeqCst) {
+                // A leader that is alive knows better than this rank for whom all of them wait.
+                if std::mem::replace(&mut beats, self.beats()) != beats {
+                    (waits_for_leader, waited) = (true, Duration::ZERO);
+                }
+                let patience = self.patience(waits_for_leader);
+                if waited >= patience {
                     return self.give_up(call, waited);
                 }
-                waited += self.sleep(self.timeout.saturating_sub(waited));
+                waited += self.sleep(patience.saturating_sub(waited));
             }
             seen = arrivals.load(SeqCst);
         }
         Ok(())
+    }
+
+    fn beats(&self) -> u32 {
+        self.mapping.word(BEATS).load(SeqCst)
+    }
+
+    /// How long to wait for ranks that give no sign of life.
+    fn patience(&self, waits_for_leader: bool) -> Duration {
+        match (self.gives_up.load(SeqCst), waits_for_leader) {
+            (true, false) => Duration::ZERO,
+            (true, true) => self.timeout.min(LEADER_GRACE),
+            (false, _) => self.timeout,
+        }
     }
 
     /// Sleeps until the barrier is complete or the group ended, at most for `time`, and returns how
@@ -207,7 +245,7 @@ impl ShmBarrier {
             theirs.wrapping_sub(self.arrivals) & COUNT <= 1
         };
         let missing = (0..self.world.get()).map(Rank).filter(|rank| !is_here(rank));
-        missing.map(|rank| Missing { rank, begun: self.begun(rank) }).collect()
+        missing.map(|rank| Missing { rank: self.named(rank), begun: self.begun(rank) }).collect()
     }
 
     /// Number of the last call that `rank` has begun.
@@ -220,7 +258,7 @@ impl ShmBarrier {
     /// the other ranks.
     fn give_up(&self, call: &Call, waited: Duration) -> Result<(), Error> {
         let error = Error::Timeout { call: *call, missing: self.missing(), waited };
-        end(&self.mapping, self.rank, &error.to_string());
+        end(&self.mapping, self.named(self.rank), &error.to_string());
         let seen = self.mapping.word(ARRIVALS).load(SeqCst);
         if self.is_complete(seen) { Ok(()) } else { Err(error) }
     }
@@ -232,8 +270,9 @@ impl ShmBarrier {
         let others = (1..self.world.get()).map(Rank);
         for (other, second) in others.map(|rank| (rank, call_of(rank))) {
             if first != second {
-                let (first, second) = (call(Rank(0), first)?, call(other, second)?);
-                return Err(Error::Mismatch { first: (Rank(0), first), second: (other, second) });
+                let [one, other] = [Rank(0), other].map(|rank| self.named(rank));
+                let (first, second) = ((one, call(one, first)?), (other, call(other, second)?));
+                return Err(Error::Mismatch { first, second });
             }
         }
         Ok(())
@@ -299,9 +338,13 @@ fn ended(mapping: &Mapping) -> Error {
 }
 
 /// Why the group ended, if it did.
-#[cfg(any(feature = "cuda", test))]
 pub(super) fn end_of(mapping: &Mapping) -> Option<Error> {
     (mapping.word(ARRIVALS).load(Acquire) & ENDED != 0).then(|| ended(mapping))
+}
+
+/// A leader that waits for other machines is alive.
+pub(super) fn beat(mapping: &Mapping) {
+    mapping.word(BEATS).fetch_add(1, SeqCst);
 }
 
 /// Wakes all ranks that sleep.

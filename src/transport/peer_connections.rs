@@ -1,8 +1,8 @@
-//! Connections between any two ranks of several machines, made by the machines' parents.
+//! Connections between the first ranks of any two of several machines, made by the machines'
+//! parents.
 
 use std::io;
 use std::net::{SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
-use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
 use crate::transport::acceptor::Acceptor;
@@ -69,7 +69,7 @@ fn connect(address: &impl ToSocketAddrs, until: Instant) -> io::Result<TcpStream
     Err(refused)
 }
 
-/// What a node needs to connect its ranks to those of the other nodes.
+/// What a node needs to connect its first rank to those of the other nodes.
 pub(crate) struct PeerConnections<'a> {
     /// This node, of so many.
     pub(crate) node: u32,
@@ -82,97 +82,62 @@ pub(crate) struct PeerConnections<'a> {
 }
 
 impl PeerConnections<'_> {
-    /// For each rank of this node, its connections to all other ranks. This node connects to the
-    /// nodes before it, at `lower`, and is connected to by those after it. Refused connections are
-    /// reported through `warn`.
+    /// The connections of this node's first rank to those of all other nodes. This node connects to
+    /// the nodes before it, at `lower`, and is connected to by those after it. Refused connections
+    /// are reported through `warn`.
     pub(crate) fn connect(
         &self,
         listener: &TcpListener,
         lower: &[SocketAddr],
         warn: &mut dyn FnMut(&str),
-    ) -> Result<Vec<Vec<Peer>>, ConnectError> {
+    ) -> Result<Vec<Peer>, ConnectError> {
         let refused = |what: &str| {
             let what = what.to_owned();
             move |source| ConnectError::Io { what, source }
         };
-        let mut peers = self.within_node().map_err(refused("connect its own ranks"))?;
+        let mut peers = Vec::new();
         // Listens first, so that no node waits for this one while it connects.
         let mut acceptor = Acceptor::open(listener, &self.key).map_err(refused("listen"))?;
         let until = Instant::now() + CONNECT_TIMEOUT;
         for (other, &address) in (0..).zip(lower) {
-            for pair in self.pairs(other) {
-                let purpose = Purpose::Ranks { from: pair.own.0, to: pair.other.0 };
-                let (stream, keys) = connect_authenticated(address, &self.key, purpose, until)
-                    .map_err(|error| unreached(address, error))?;
-                self.add(&mut peers, pair, stream, keys);
-            }
+            let other = self.first_of(other);
+            let purpose = Purpose::Ranks { from: self.first_of(self.node).0, to: other.0 };
+            let (stream, keys) = connect_authenticated(address, &self.key, purpose, until)
+                .map_err(|error| unreached(address, error))?;
+            peers.push(self.peer(other, stream, keys));
         }
-        let mut expected: Vec<RankPair> =
-            (self.node + 1..self.nodes).flat_map(|other| self.pairs(other)).collect();
+        let mut expected: Vec<Rank> =
+            (self.node + 1..self.nodes).map(|other| self.first_of(other)).collect();
         while !expected.is_empty() {
             let Some(accepted) = acceptor.accept(until, warn) else {
                 return Err(ConnectError::Missing(missing(&expected)));
             };
             let Purpose::Ranks { from, to } = accepted.purpose else { continue };
-            let pair = RankPair { own: Rank(to), other: Rank(from) };
-            let Some(at) = expected.iter().position(|other| *other == pair) else { continue };
-            expected.swap_remove(at);
-            self.add(&mut peers, pair, accepted.stream, accepted.keys);
+            if Rank(to) != self.first_of(self.node) {
+                continue;
+            }
+            let Some(at) = expected.iter().position(|other| other.0 == from) else { continue };
+            let other = expected.swap_remove(at);
+            peers.push(self.peer(other, accepted.stream, accepted.keys));
         }
         Ok(peers)
     }
 
-    /// Each rank of this node with each of another.
-    fn pairs(&self, other: u32) -> impl Iterator<Item = RankPair> + use<> {
-        let n = self.ranks_per_node;
-        let (own, other) = (self.node * n, other * n);
-        (own..own + n).flat_map(move |own| {
-            (other..other + n).map(move |other| RankPair { own: Rank(own), other: Rank(other) })
-        })
+    fn first_of(&self, node: u32) -> Rank {
+        Rank(node * self.ranks_per_node)
     }
 
-    fn add(
-        &self,
-        peers: &mut [Vec<Peer>],
-        RankPair { own, other }: RankPair,
-        stream: TcpStream,
-        keys: SessionKeys,
-    ) {
-        let node = (other.0 / self.ranks_per_node) as usize;
+    fn peer(&self, rank: Rank, stream: TcpStream, keys: SessionKeys) -> Peer {
+        let node = (rank.0 / self.ranks_per_node) as usize;
         let address = self.names.get(node).cloned().unwrap_or_default();
         // Without it small messages are only slower.
         let _ = stream.set_nodelay(true);
-        let peer = Peer { rank: other, address, socket: stream.into(), keys: Some(keys) };
-        peers[(own.0 % self.ranks_per_node) as usize].push(peer);
-    }
-
-    /// The connections between the ranks of this node.
-    fn within_node(&self) -> io::Result<Vec<Vec<Peer>>> {
-        let first = self.node * self.ranks_per_node;
-        let mut peers: Vec<Vec<Peer>> = (0..self.ranks_per_node).map(|_| Vec::new()).collect();
-        for a in 0..self.ranks_per_node {
-            for b in a + 1..self.ranks_per_node {
-                let (to_b, to_a) = UnixStream::pair()?;
-                for (own, other, socket) in [(a, b, to_b), (b, a, to_a)] {
-                    let (rank, address) = (Rank(first + other), "this machine".to_owned());
-                    let socket = socket.into();
-                    peers[own as usize].push(Peer { rank, address, socket, keys: None });
-                }
-            }
-        }
-        Ok(peers)
+        Peer { rank, address, socket: stream.into(), keys: Some(keys) }
     }
 }
 
-/// A rank of this node and one of another.
-#[derive(Clone, Copy, PartialEq, Eq)]
-struct RankPair {
-    own: Rank,
-    other: Rank,
-}
-
-fn missing(expected: &[RankPair]) -> String {
-    let first = expected.first().map_or(Rank(0), |pair| pair.other);
+fn missing(expected: &[Rank]) -> String {
+    let first = expected.first().copied().unwrap_or(Rank(0));
     match expected.len() - 1 {
         0 => format!("rank {first}"),
         more => format!("rank {first} and {more} more"),

@@ -67,7 +67,7 @@ impl RankDevice {
             return Ok(collective::compressed(group, distributed.comm_hook));
         }
         if distributed.backend == BackendPlan::Tcp {
-            let group = collective::open_tcp(self.rank, world, peers, timeout)?;
+            let group = collective::open_machines(distributed, self.rank, shm, peers)?;
             return Ok(collective::compressed(group, distributed.comm_hook));
         }
         let group = collective::open(distributed.backend, self.rank, world, shm, timeout)?;

@@ -72,9 +72,15 @@ impl Machines {
 
     /// All nodes in an endless run, with a checkpoint.
     pub(crate) fn endless(&self, changes: &[&str]) -> Vec<Running> {
+        self.endless_of("1", changes)
+    }
+
+    /// The same with so many ranks on each.
+    fn endless_of(&self, ranks: &str, changes: &[&str]) -> Vec<Running> {
         let changes = [&ENDLESS[..], changes].concat();
-        let mut all: Vec<Running> =
-            (0..self.labs.len()).map(|node| self.start(node, &changes)).collect();
+        let verb = ["small.toml", "--nproc-per-node", ranks];
+        let start = |node| self.start_with(node, &verb, &changes);
+        let mut all: Vec<Running> = (0..self.labs.len()).map(start).collect();
         self.labs[0].wait_for_step_and_save(&mut all[0], 40);
         assert!(!all[0].is_over(), "{}", all[0].stderr());
         all
@@ -97,17 +103,23 @@ pub(crate) fn state(lab: &Lab) -> [Vec<u8>; 3] {
 
 #[test]
 fn two_machines_give_the_bits_of_one_with_as_many_ranks() {
-    for (ranks, world, batch) in [("1", "2", "4"), ("2", "4", "2")] {
-        let batch = format!("train.batch_size={batch}");
+    // Machines, ranks of each, all ranks, samples of each: 6 ranks leave the last batch uneven.
+    let shapes = [(2, "1", "2", "4"), (2, "2", "4", "2"), (2, "3", "6", "1"), (3, "1", "3", "2")];
+    for ((count, ranks, world, batch), shard) in
+        shapes.iter().zip(["none", "gradients"].iter().cycle())
+    {
+        let changes = [format!("train.batch_size={batch}"), format!("distributed.shard={shard}")];
+        let changes = changes.each_ref().map(String::as_str);
         let one = Lab::with(BASE);
-        one.run_to(0, &["small.toml", "--nproc-per-node", world, &batch]);
-        let machines = Machines::new(2);
+        one.run_to(0, &[&["small.toml", "--nproc-per-node", world], &changes[..]].concat());
+        let machines = Machines::new(*count);
         let verb = ["small.toml", "--nproc-per-node", ranks];
-        let all = (0..2).map(|node| machines.start_with(node, &verb, &[&batch])).collect();
+        let all = (0..*count).map(|node| machines.start_with(node, &verb, &changes)).collect();
         for ended in end(all) {
             ended.has_code(0);
         }
-        assert!(state(&machines.labs[0]) == state(&one), "{ranks} ranks on each machine");
+        let shape = format!("{count} machines with {ranks} ranks each");
+        assert!(state(&machines.labs[0]) == state(&one), "{shape}");
         // The other machine has the logs of its ranks, and what the run is.
         assert!(!machines.labs[1].path("checkpoints").exists());
         let described = ["experiment.toml", "resolved.toml", "run.json", "data.json"];
@@ -239,6 +251,22 @@ fn a_rank_that_stands_still_is_named_on_all_machines() {
         ended.says(&[&format!("error: rank 1 (pid {rank}) "), "where: rank 1 on node 1, "]);
     }
     machines.are_clean();
+}
+
+#[test]
+fn of_two_ranks_on_each_machine_one_that_is_killed_or_stands_still_is_named_on_both() {
+    for (signal, rank) in [(Signal::KILL, 3), (Signal::STOP, 3), (Signal::KILL, 2)] {
+        let machines = Machines::new(2);
+        let all = machines.endless_of("2", &["train.batch_size=2", "fault.stall_timeout=3s"]);
+        let pid = all[1].ranks()[rank - 2];
+        kill_process(pid_of(pid), signal).unwrap();
+        for ended in end(all) {
+            ended.has_code(5);
+            ended.says(&[&format!("error: rank {rank} "), &format!("where: rank {rank} on node 1,")]);
+            ended.says(&[&format!("pid {pid}")]);
+        }
+        machines.are_clean();
+    }
 }
 
 #[test]

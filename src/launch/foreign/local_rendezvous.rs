@@ -135,7 +135,7 @@ impl<'a> Host<'a> {
         &self,
         prepared: &PreparedRun,
     ) -> Result<Shared, RendezvousError> {
-        let memory = prepared.plan.distributed.backend.mapping().map(shared_memory);
+        let memory = prepared.plan.distributed.mapping().map(shared_memory);
         let memory =
             memory.transpose().map_err(io_error(self.launch.rank, "create shared memory"))?;
         let answer = Answer::Welcome(Box::new(prepared.clone()));

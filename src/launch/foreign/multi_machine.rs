@@ -33,7 +33,7 @@ pub(crate) fn join_machines<E: fmt::Display>(
         start_mpi(foreign)
             .map_err(|error| NodeRendezvousError::Refused { reason: error.to_string() })?;
     }
-    let peers = nodes.take_peers().pop().unwrap_or_default();
+    let peers = nodes.take_peers();
     let (rank, restarts) = (foreign.rank, foreign.restarts);
     let link = Link::open(None, None, PeerMonitor::default(), rank, run.logs.clone());
     let link = link.map_err(io_error(config.node, "listen to signals"))?;

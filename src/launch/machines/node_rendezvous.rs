@@ -3,7 +3,7 @@
 //! ```text
 //! node k ──Hello {plan}──▶ node 0      after a handshake that proves the token (`transport::handshake`)
 //! node k ◀─Welcome {run}── node 0      once all nodes have joined; or Refused
-//! node k ─────────────────▶ node i     for i < k: a connection from each of k's ranks to each of i's
+//! node k ─────────────────▶ node i     for i < k: a connection from k's first rank to i's
 //! ```
 //!
 //! No port stays open once the ranks are connected.

@@ -145,8 +145,8 @@ impl RemoteNode {
 pub(in crate::launch) struct NodeConnections {
     /// To all other nodes for node 0, to node 0 for the others.
     pub(in crate::launch) remotes: Vec<RemoteNode>,
-    /// For each rank of this node, those to all other ranks.
-    pub(in crate::launch) peers: Vec<Vec<Peer>>,
+    /// Those of this node's first rank to the first ranks of the others.
+    pub(in crate::launch) peers: Vec<Peer>,
 }
 
 /// The other nodes of a run: all of them for node 0, node 0 for the others.
@@ -191,8 +191,8 @@ impl Nodes {
         (first..first + self.ranks.ranks_per_node).map(Rank)
     }
 
-    /// The connections of this machine's ranks. Returned once.
-    pub(in crate::launch) fn take_peers(&mut self) -> Vec<Vec<Peer>> {
+    /// The connections of this machine's first rank. Returned once.
+    pub(in crate::launch) fn take_peers(&mut self) -> Vec<Peer> {
         std::mem::take(&mut self.connections.peers)
     }
 

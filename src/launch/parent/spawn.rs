@@ -68,7 +68,7 @@ pub(super) fn spawn_all(
 ) -> Result<Vec<Process>, Box<Failure>> {
     let fail = |rank| move |error: io::Error| Failure::of_start(run, rank, &error, 8);
     let fail_log = |rank| move |error: io::Error| Failure::of_start(run, rank, &error, 6);
-    let mapping = plan.distributed.backend.mapping();
+    let mapping = plan.distributed.mapping();
     let memory = mapping.map(shared_memory).transpose().map_err(fail(Rank(0)))?;
     let status = RankStatus::new(plan.distributed.world_size).map_err(fail(Rank(0)))?;
     let status = Arc::new(status);
@@ -79,7 +79,7 @@ pub(super) fn spawn_all(
         None => ((0..world).map(Rank).collect(), 0),
     };
     let local_world = ranks.len();
-    let mut peers = nodes.map_or(vec![], Nodes::take_peers).into_iter();
+    let mut peers = nodes.map_or(vec![], Nodes::take_peers);
     for (local_rank, rank) in ranks.into_iter().enumerate() {
         let log = open_log(run, rank, start.console).map_err(fail_log(rank))?;
         let rank_plan = RankPlan {
@@ -95,7 +95,8 @@ pub(super) fn spawn_all(
             local_world,
             node,
             memory: memory.as_ref(),
-            peers: peers.next().unwrap_or_default(),
+            // The first one speaks with the other machines.
+            peers: std::mem::take(&mut peers),
             status: &status,
             log,
         };

@@ -19,7 +19,7 @@ pub(in crate::launch) const CONTROL_FD: &str = "DDPRUN_CONTROL_FD";
 pub(in crate::launch) const SHM_FD: &str = "DDPRUN_SHM_FD";
 /// The [`RankStatus`](crate::launch::rank::status) file.
 pub(in crate::launch) const STATUS_FD: &str = "DDPRUN_STATUS_FD";
-/// Sockets to the other ranks, in a run over several machines: numbers between commas.
+/// Sockets of a machine's first rank to those of the other machines: numbers between commas.
 pub(in crate::launch) const PEER_FDS: &str = "DDPRUN_PEER_FDS";
 
 /// The token file that authenticates ranks of several machines under a foreign launcher.
@@ -49,7 +49,7 @@ pub struct Child {
     pub shm_fd: Option<RawFd>,
     /// The file in which ranks report where they are.
     pub status_fd: Option<RawFd>,
-    /// Sockets to the other ranks, if they share no memory.
+    /// Sockets of a machine's first rank to those of the other machines.
     pub peer_fds: Vec<RawFd>,
 }
 

@@ -12,7 +12,8 @@ pub struct Membership {
     pub rank_plan: RankPlan,
     /// The mapping for `collective::open`; absent in a world of one.
     pub shm: Option<OwnedFd>,
-    /// The other ranks, for `collective::open_tcp`; empty on one machine.
+    /// The first ranks of the other machines, for the first one of this: see
+    /// `collective::open_machines`.
     pub peers: Vec<Peer>,
     /// Progress, errors and requests to stop.
     pub link: Link,

@@ -13,9 +13,9 @@ use crate::plan::shm_layout::{MAX_RANKS, Mapping};
 use crate::plan::{CommHook, Facts, MpiFacts, OnOom, Sharding, admitted_worlds};
 use train_numbers::units::{Bytes, Rank, Shards, WorldSize};
 
-/// Ranks of several machines, each of which has a connection to every other.
-const MAX_RANKS_OVER_MACHINES: u32 = 64;
-/// The same where MPI keeps the connections.
+/// Machines whose first ranks are connected, each with every other.
+const MAX_MACHINES: u32 = 64;
+/// Ranks where MPI keeps the connections.
 const MAX_RANKS_BY_MPI: u32 = 1024;
 /// What stands before the number of a GPU.
 const GPU_PREFIX: &str = "cuda:";
@@ -40,6 +40,10 @@ pub struct DistributedPlan {
     pub threads_per_rank: usize,
     /// How tensors are exchanged.
     pub backend: BackendPlan,
+    /// Bytes of the mapping that the ranks of each of several machines share, if a machine has
+    /// several.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub machine_mapping: Option<Bytes>,
     /// Whether ranks that a launcher started, each of which knows its own GPU only, find out if
     /// these differ, and then use NCCL.
     #[serde(default)]
@@ -82,11 +86,10 @@ pub enum BackendPlan {
     },
     /// NCCL for gradients on GPUs.
     Nccl {
-        /// Bytes of the mapping through which everything else goes; `None` = connections between
-        /// the ranks of several machines.
+        /// Bytes of the mapping through which everything else goes; `None` = as with `Tcp`.
         mapping: Option<Bytes>,
     },
-    /// Connections between the ranks of several machines.
+    /// Connections between the first ranks of several machines.
     Tcp,
     /// The library of the MPI launcher that started the ranks.
     Mpi,
@@ -113,6 +116,11 @@ impl DistributedPlan {
         WorldSize::new(self.world_size.get() / self.nodes.max(1)).unwrap_or(WorldSize::ONE)
     }
 
+    /// Bytes of the mapping that the ranks of a machine share, if there is one.
+    pub fn mapping(&self) -> Option<Bytes> {
+        self.backend.mapping().or(self.machine_mapping)
+    }
+
     /// The GPU on which `rank` computes, as CUDA numbers it; `None` for the CPU.
     pub fn gpu(&self, rank: Rank) -> Option<usize> {
         self.devices.get(rank.index())?.strip_prefix(GPU_PREFIX)?.parse().ok()
@@ -129,6 +137,7 @@ impl DistributedPlan {
         self.devices = vec![device];
         self.world_size = WorldSize::ONE;
         self.backend = BackendPlan::Solo;
+        self.machine_mapping = None;
     }
 
     /// Whether each rank keeps only its part of the optimizer's state.
@@ -270,17 +279,21 @@ fn not_on_machines(loaded: &Loaded, ranks: &Ranks) -> Option<Problem> {
         let what = format!("connects ranks of one machine, and there are {}", ranks.nodes);
         return problem("distributed.backend", what, "omit it, or use backend = \"tcp\"");
     }
-    let most = if ranks.use_mpi(backend) { MAX_RANKS_BY_MPI } else { MAX_RANKS_OVER_MACHINES };
-    if ranks.world.get() > most {
+    if ranks.use_mpi(backend) && ranks.world.get() > MAX_RANKS_BY_MPI {
         let what = format!(
-            "gives {} ranks, but all machines together can have at most {most}",
+            "gives {} ranks, but all machines together can have at most {MAX_RANKS_BY_MPI}",
             ranks.world
         );
-        return problem(
-            "distributed.devices",
-            what,
-            "use fewer ranks on each machine, with more threads each",
+        let help = "use fewer ranks on each machine, with more threads each";
+        return problem("distributed.devices", what, help);
+    }
+    if !ranks.use_mpi(backend) && ranks.nodes > MAX_MACHINES {
+        let what = format!(
+            "gives {} machines, but without MPI there can be at most {MAX_MACHINES}, each \
+             connected with every other",
+            ranks.nodes
         );
+        return problem("distributed.devices", what, "use fewer machines, or start it by mpirun");
     }
     if experiment.distributed.min_world_size.given().is_some() {
         let what =
@@ -427,13 +440,15 @@ pub(crate) fn decide(
     } else {
         named.cycle().take(world_size.count()).collect()
     };
+    let backend = backend(asked.backend, ranks, lengths);
     DistributedPlan {
         world_size,
         nodes: ranks.nodes,
+        machine_mapping: machine_mapping(backend, ranks, lengths),
         smaller,
         devices,
         threads_per_rank: asked.threads_per_rank.given().map_or(share, |n| n as usize),
-        backend: backend(asked.backend, ranks, lengths),
+        backend,
         nccl_if_apart: asked.backend == Backend::Auto && ranks.must_find_out(),
         bucket_cap: Bytes(asked.bucket_cap.0),
         first_bucket_cap: Bytes(asked.first_bucket_cap.0),
@@ -468,4 +483,17 @@ fn backend(asked: Backend, ranks: &Ranks, lengths: &[usize]) -> BackendPlan {
         return BackendPlan::Tcp;
     }
     BackendPlan::Shm { mapping: Mapping::new(world, lengths.iter().copied()).total() }
+}
+
+/// What the ranks of each of several machines share: their gradients, unless NCCL sums these.
+fn machine_mapping(backend: BackendPlan, ranks: &Ranks, lengths: &[usize]) -> Option<Bytes> {
+    let local = ranks.local_world;
+    if ranks.nodes == 1 || local == WorldSize::ONE {
+        return None;
+    }
+    match backend {
+        BackendPlan::Tcp => Some(Mapping::new(local, lengths.iter().copied()).total()),
+        BackendPlan::Nccl { mapping: None } => Some(Mapping::new(local, []).total()),
+        _ => None,
+    }
 }

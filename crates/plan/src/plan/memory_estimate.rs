@@ -118,13 +118,14 @@ fn kept_gradients(plan: &Plan, all: Bytes, adds_up: bool) -> Bytes {
 
 fn gradients(plan: &Plan, own: Bytes) -> Bytes {
     let world = u64::from(plan.distributed.world_size.get());
-    let shared = match plan.distributed.backend {
-        BackendPlan::Solo | BackendPlan::Nccl { mapping: None } => 0,
-        // This rank's share of the largest bucket, as each rank has it: no more than a bucket.
-        BackendPlan::Tcp | BackendPlan::Mpi => own.0.min(plan.distributed.bucket_cap.0),
-        // Pages of the others' buckets that this rank writes, and of all staging areas.
-        BackendPlan::Nccl { mapping: Some(_) } => world * STAGING_BYTES,
-        BackendPlan::Shm { .. } => own.0 * (world - 1) / world + world * STAGING_BYTES,
+    let bucket = own.0.min(plan.distributed.bucket_cap.0);
+    let local = u64::from(plan.distributed.local_world().get());
+    let shared = match (plan.distributed.backend, plan.distributed.machine_mapping) {
+        // Besides what ranks of one machine share, the sums in the first one's buckets, and of that
+        // one the largest bucket as other machines send and receive it.
+        (BackendPlan::Tcp, Some(_)) => 2 * own.0 + 2 * bucket + local * STAGING_BYTES,
+        (BackendPlan::Nccl { mapping: None }, Some(_)) => local * STAGING_BYTES,
+        (backend, _) => shared(backend, own, bucket, world),
     };
     // A sum per level of the tree over this rank's shards but the last.
     let shards = u64::from(plan.batch.shards.get()).div_ceil(world).max(1);
@@ -134,6 +135,19 @@ fn gradients(plan: &Plan, own: Bytes) -> Bytes {
     let adds_up = plan.batch.accumulation.get() > 1 || levels > 0 || apart > 0;
     let kept = kept_gradients(plan, own, adds_up);
     Bytes(kept.0 + own.0 * (levels + apart) + shared)
+}
+
+/// What a rank holds of others beside its own gradients, where each is alone on its machine or all
+/// are on one.
+fn shared(backend: BackendPlan, own: Bytes, bucket: u64, world: u64) -> u64 {
+    match backend {
+        BackendPlan::Solo | BackendPlan::Nccl { mapping: None } => 0,
+        // This rank's share of the largest bucket, as each rank has it: no more than a bucket.
+        BackendPlan::Tcp | BackendPlan::Mpi => bucket,
+        // Pages of the others' buckets that this rank writes, and of all staging areas.
+        BackendPlan::Nccl { mapping: Some(_) } => world * STAGING_BYTES,
+        BackendPlan::Shm { .. } => own.0 * (world - 1) / world + world * STAGING_BYTES,
+    }
 }
 
 fn loading(plan: &Plan) -> Bytes {
