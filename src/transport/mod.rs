@@ -2,12 +2,14 @@
 //!
 //! ```text
 //! one machine        Channel (messages over a Unix socket), shared_memory
-//! several machines   token ─▶ handshake ─▶ SessionKeys ─▶ Channel or Peer, with a MAC for each message
+//! several machines   token ─▶ handshake ─▶ SessionKeys ─▶ Channel or Peer, whose messages are sealed
 //! ```
 
 mod shared_memory;
 mod waker;
 pub(crate) mod auth;
+pub(crate) mod record;
+mod noise;
 mod token;
 pub(crate) mod build_id;
 pub(crate) mod channel;
