@@ -266,8 +266,10 @@ impl<'a> Incoming<'a> {
             Ok(_) | Err(Errno::AGAIN | Errno::INTR) => return Ok(false),
             Err(errno) => return Err(errno.into()),
         }
-        let (Some(mut header), Some(&tag)) =
-            (bytes.first_chunk().copied(), bytes.last_chunk()) else { return Ok(false) };
+        let (Some(mut header), Some(&tag)) = (bytes.first_chunk().copied(), bytes.last_chunk())
+        else {
+            return Ok(false);
+        };
         if let Some(key) = key {
             key.peek(&mut header, tag)?;
         }

@@ -151,7 +151,8 @@ impl Channel {
     fn next_message<T: DeserializeOwned>(&mut self) -> io::Result<Option<T>> {
         if self.announced.is_none() {
             let Some(header) = self.take(size_of::<u32>())? else { return Ok(None) };
-            let length = header.first_chunk().map_or(0, |bytes| u32::from_le_bytes(*bytes) as usize);
+            let length =
+                header.first_chunk().map_or(0, |bytes| u32::from_le_bytes(*bytes) as usize);
             if length > MAX_MESSAGE_BYTES {
                 let text = format!("a message of {length} bytes is announced");
                 return Err(io::Error::new(ErrorKind::InvalidData, text));

@@ -19,6 +19,8 @@ pub(crate) mod peer;
 pub(crate) mod peer_connections;
 
 pub(crate) use auth::Key;
+#[cfg(any(test, feature = "fuzzing"))]
+pub(crate) use noise::is_believed;
 pub(crate) use peer::Peer;
 pub use shared_memory::shared_memory;
 pub(crate) use token::{new_token, read_token};

@@ -121,5 +121,18 @@ fn raw_split(noise: &mut HandshakeState) -> (Key, Key) {
     (Key::new(up), Key::new(down))
 }
 
+/// Whether a server takes `bytes` for the first and third message of a client, or a client takes
+/// them for a server's answer. They were made without the key.
+#[cfg(any(test, feature = "fuzzing"))]
+pub(crate) fn is_believed(bytes: &[u8]) -> bool {
+    let mut all = [0; HELLO_BYTES + PROOF_BYTES];
+    all.iter_mut().zip(bytes).for_each(|(into, byte)| *into = *byte);
+    let (Some(hello), Some(proof)) = (all.first_chunk(), all.last_chunk()) else { return false };
+    let key = Key::new([7; KEY_BYTES]);
+    let server = Server::new(&key, hello).ok().and_then(|(server, _)| server.verify(proof));
+    let client = Client::new(&key).and_then(|(client, _)| client.prove(hello, Purpose::Node(1)));
+    Protocol::of(hello) == Protocol::Ours && (server.is_some() || client.is_ok())
+}
+
 #[cfg(test)]
 mod tests;

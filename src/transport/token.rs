@@ -6,7 +6,7 @@ use std::io::{self, Read};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use crate::transport::auth::{Key, KEY_BYTES};
+use crate::transport::auth::{KEY_BYTES, Key};
 
 /// Why a token cannot be used.
 #[derive(Debug, thiserror::Error)]

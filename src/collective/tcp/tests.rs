@@ -136,7 +136,6 @@ fn all_ranks_receive_the_broadcast_of_rank_0_and_what_all_ranks_gather() {
     }
 }
 
-
 #[test]
 fn other_calls_and_lengths_are_named_on_both_sides_before_data_moves() {
     let errors = spawn(2, TIMEOUT, |group| match group.rank() {
