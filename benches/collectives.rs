@@ -1,7 +1,8 @@
-//! Latency and bandwidth of the `shm` collectives between processes; one JSON line per figure.
+//! Latency and bandwidth of the collectives between processes; one JSON line per figure.
 //!
 //! ```text
-//! cargo bench --bench collectives [-- --ranks 2]
+//! cargo bench --bench collectives [-- --ranks 2]    in shared memory
+//! cargo bench --bench collectives -- --tcp          two ranks over loopback, plain and encrypted
 //! ```
 //!
 //! Timed as `benches/peers/allreduce.py` times gloo: five times as many calls as fit 0.4 s, at most
@@ -13,7 +14,9 @@
     reason = "a benchmark may stop, prints, and tells its ranks who they are"
 )]
 
-use std::process::{Command, ExitCode};
+use std::net::{TcpListener, TcpStream};
+use std::os::fd::OwnedFd;
+use std::process::{Child, Command, ExitCode, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -33,14 +36,22 @@ const VOTE: usize = 150;
 const REPETITIONS: usize = 5;
 const DEADLINE: Duration = Duration::from_mins(1);
 const AS_RANK: &str = "DDPRUN_BENCH_RANK";
+/// How ranks that are connected by TCP send: as `plain` or `encrypted` bytes.
+const OVER_TCP: &str = "DDPRUN_BENCH_TCP";
+const PLAIN: &str = "plain";
 
 fn main() -> ExitCode {
     let world = WorldSize::new(ranks()).expect("`--ranks` is at least 1");
     match std::env::var(AS_RANK) {
         Ok(rank) => {
-            run(Rank(rank.parse().expect("a rank")), world);
+            let rank = Rank(rank.parse().expect("a rank"));
+            match std::env::var(OVER_TCP) {
+                Ok(how) => run_over_tcp(rank, &how),
+                Err(_) => run(rank, world),
+            }
             ExitCode::SUCCESS
         }
+        Err(_) if std::env::args().any(|word| word == "--tcp") => start_over_tcp(),
         Err(_) => start(world),
     }
 }
@@ -60,15 +71,48 @@ fn backend(world: WorldSize) -> BackendPlan {
 fn start(world: WorldSize) -> ExitCode {
     let BackendPlan::Shm { mapping } = backend(world) else { return ExitCode::FAILURE };
     let memory = transport::shared_memory(mapping).expect("shared memory");
-    let program = std::env::current_exe().expect("a path");
-    let start = |rank: u32| {
-        let mut command = Command::new(&program);
-        command.args(std::env::args_os().skip(1)).env(AS_RANK, rank.to_string());
-        command.stdin(memory.try_clone().expect("a descriptor")).spawn().expect("a process")
-    };
-    let ranks: Vec<_> = (0..world.get()).map(start).collect();
+    let start = |rank| start_rank(rank, memory.try_clone().expect("a descriptor"), None);
+    wait_for((0..world.get()).map(start).collect())
+}
+
+/// Starts two ranks with their ends of a connection as standard input, once for each way to send.
+fn start_over_tcp() -> ExitCode {
+    for how in [PLAIN, "encrypted"] {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+        let one = TcpStream::connect(listener.local_addr().expect("a port")).expect("a connection");
+        let (other, _) = listener.accept().expect("a connection");
+        let ranks = (0..).zip([one, other]);
+        let ended = wait_for(ranks.map(|(rank, end)| start_rank(rank, end, Some(how))).collect());
+        if ended != ExitCode::SUCCESS {
+            return ended;
+        }
+    }
+    ExitCode::SUCCESS
+}
+
+fn start_rank(rank: u32, stdin: impl Into<OwnedFd>, over_tcp: Option<&str>) -> Child {
+    let mut command = Command::new(std::env::current_exe().expect("a path"));
+    command.args(std::env::args_os().skip(1)).env(AS_RANK, rank.to_string());
+    command.envs(over_tcp.map(|how| (OVER_TCP, how)));
+    command.stdin(Stdio::from(stdin.into())).spawn().expect("a process")
+}
+
+fn wait_for(ranks: Vec<Child>) -> ExitCode {
     let failed = ranks.into_iter().any(|mut rank| !rank.wait().is_ok_and(|end| end.success()));
     if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS }
+}
+
+fn run_over_tcp(rank: Rank, how: &str) {
+    let stream = TcpStream::from(rustix::io::dup(rustix::stdio::stdin()).expect("the connection"));
+    let keys = (how != PLAIN).then_some([[1; 32], [2; 32]]);
+    let group = collective::one_of_two_machines(rank, stream, keys, DEADLINE).expect("a group");
+    let sizes = [4 << 10, 1 << 20, 44_706_000];
+    let mut segments = group.segments(&sizes.map(|bytes| bytes / 4)).expect("memory");
+    for (bytes, segment) in sizes.into_iter().zip(&mut segments) {
+        segment.fill(1e-30);
+        let name = format!("tcp_{how}_all_reduce");
+        measure(&group, &name, bytes, &mut || group.all_reduce(segment).expect("all"));
+    }
 }
 
 fn run(rank: Rank, world: WorldSize) {
@@ -81,14 +125,16 @@ fn run(rank: Rank, world: WorldSize) {
     }
     let mut bytes = [0; 4 << 10];
     let vote = [b'.'; VOTE];
-    measure(&group, "broadcast", bytes.len(), &mut || group.broadcast(&mut bytes).expect("all"));
-    measure(&group, "all_gather", VOTE, &mut || drop(group.all_gather(&vote).expect("all")));
-    measure(&group, "barrier", 0, &mut || group.barrier().expect("all"));
+    measure(&group, "shm_broadcast", bytes.len(), &mut || {
+        group.broadcast(&mut bytes).expect("all")
+    });
+    measure(&group, "shm_all_gather", VOTE, &mut || drop(group.all_gather(&vote).expect("all")));
+    measure(&group, "shm_barrier", 0, &mut || group.barrier().expect("all"));
 }
 
 fn all_reduce(group: &Arc<dyn Collective>, bytes: usize, segment: &mut Segment) {
     segment.fill(1e-30);
-    measure(group, "all_reduce", bytes, &mut || group.all_reduce(segment).expect("all"));
+    measure(group, "shm_all_reduce", bytes, &mut || group.all_reduce(segment).expect("all"));
 }
 
 /// Times `call` and prints the figure.
@@ -106,7 +152,7 @@ fn measure(group: &Arc<dyn Collective>, name: &str, bytes: usize, call: &mut dyn
     let (median, spread) = (means[REPETITIONS / 2], means[REPETITIONS - 1] - means[0]);
     if group.rank().is_first() {
         let line = serde_json::json!({
-            "bench": format!("shm_{name}"), "world": group.world_size(), "bytes": bytes, "iters": calls,
+            "bench": name, "world": group.world_size(), "bytes": bytes, "iters": calls,
             "us": median, "best_us": means[0], "algbw_GBps": bytes as f64 / median / 1e3,
             "spread": spread / median,
         });

@@ -21,11 +21,12 @@ use crate::{checkpoint, launch};
 pub(crate) type Target = fn(&[u8]);
 
 /// All of them, by the names of their targets and of their folders in `fuzz/corpus`.
-pub(crate) const TARGETS: [(&str, Target); 9] = [
+pub(crate) const TARGETS: [(&str, Target); 10] = [
     ("config", config),
     ("manifest", manifest),
     ("safetensors", safetensors),
     ("frame", frame),
+    ("handshake", handshake),
     ("csv", csv),
     ("image", image),
     ("npz", npz),
@@ -118,6 +119,15 @@ pub fn safetensors(bytes: &[u8]) {
 /// Messages between the parent and a rank.
 pub fn frame(bytes: &[u8]) {
     drop(launch::receive_both(bytes));
+}
+
+/// The messages of both ends of a handshake between machines.
+///
+/// # Panics
+///
+/// One that does not prove that it comes from a holder of the key is believed.
+pub fn handshake(bytes: &[u8]) {
+    assert!(!crate::transport::is_believed(bytes));
 }
 
 /// A table.

@@ -13,11 +13,13 @@ pub mod checkpoint {
 pub mod collective {
     pub use crate::collective::{Collective, Error, Op, Segment, compressed, open, tree_sum};
 
+    use std::net::TcpStream;
     use std::os::unix::net::UnixStream;
     use std::sync::Arc;
     use std::time::Duration;
 
-    use crate::transport::Peer;
+    use crate::transport::auth::SessionKeys;
+    use crate::transport::{Key, Peer};
     use crate::units::{Rank, WorldSize};
 
     /// Rank `rank` of two that share no memory, but a connection.
@@ -35,6 +37,30 @@ pub mod collective {
         let peer = Peer { rank: other, address: "here".into(), socket: stream.into(), keys: None };
         crate::collective::open_tcp(rank, world, vec![peer], timeout)
     }
+
+    /// Rank `rank` of two on different machines, whose messages are sealed if there are keys: for
+    /// what rank 0 sends and for what rank 1 sends.
+    ///
+    /// # Errors
+    ///
+    /// The connection cannot be used.
+    pub fn one_of_two_machines(
+        rank: Rank,
+        stream: TcpStream,
+        keys: Option<[[u8; 32]; 2]>,
+        timeout: Duration,
+    ) -> Result<Arc<dyn Collective>, Error> {
+        let world = WorldSize::new(2).unwrap_or(WorldSize::ONE);
+        let keys = keys.map(|keys| {
+            let [send, receive] = if rank.is_first() { keys } else { [keys[1], keys[0]] };
+            SessionKeys { send: Key::new(send), receive: Key::new(receive) }
+        });
+        // As real connections are.
+        let _ = stream.set_nodelay(true);
+        let other = Rank(1 - rank.0);
+        let peer = Peer { rank: other, address: "there".into(), socket: stream.into(), keys };
+        crate::collective::open_tcp(rank, world, vec![peer], timeout)
+    }
 }
 
 /// Files that are whole or absent.
@@ -46,7 +72,7 @@ pub mod files {
 #[cfg(any(test, feature = "fuzzing"))]
 pub mod fuzzing {
     pub use crate::fuzzing::{
-        audio, config, csv, frame, image, manifest, npz, parquet, safetensors,
+        audio, config, csv, frame, handshake, image, manifest, npz, parquet, safetensors,
     };
 }
 

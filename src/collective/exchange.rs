@@ -1,7 +1,7 @@
 //! One message to each other rank and one from each, in both directions of all connections at once.
 //!
 //! A header says which call its sender makes, and is compared before any of the payload is read.
-//! Only messages between machines have MACs. A message that ends the group may come in place of any
+//! Only messages between machines are sealed. A message that ends the group may come in place of any
 //! other.
 
 use std::io;
@@ -16,9 +16,9 @@ use rustix::event::{PollFd, PollFlags};
 use rustix::net::Shutdown;
 use rustix::time::Timespec;
 
-use crate::collective::message::{Incoming, Outgoing, Target};
+use crate::collective::message::{Incoming, Outgoing, Sealer, Target};
 use crate::collective::{Call, Error, Missing};
-use crate::transport::auth::MessageAuth;
+use crate::transport::record::RecordKey;
 use crate::transport::{Peer, Waker};
 use crate::units::Rank;
 
@@ -75,8 +75,9 @@ pub(super) struct Connection {
     pub(super) rank: Rank,
     address: String,
     socket: OwnedFd,
-    send: Option<MessageAuth>,
-    receive: Option<MessageAuth>,
+    /// Absent within a machine.
+    send: Option<Sealer>,
+    receive: Option<RecordKey>,
     /// Whether the last message to it was sent completely.
     is_at_boundary: bool,
 }
@@ -85,14 +86,19 @@ impl Connection {
     pub(super) fn open(peer: Peer) -> io::Result<Self> {
         let Peer { rank, address, socket, keys } = peer;
         rustix::io::ioctl_fionbio(&socket, true)?;
-        let auth = keys.map(|keys| (MessageAuth::new(keys.send), MessageAuth::new(keys.receive)));
-        let (send, receive) = auth.unzip();
+        let send = keys.as_ref().map(|keys| Sealer::new(&keys.send)).transpose()?;
+        let receive = keys.as_ref().map(|keys| RecordKey::new(&keys.receive)).transpose()?;
         Ok(Self { rank, address, socket, send, receive, is_at_boundary: true })
     }
 
     fn gone(&self, call: &Call, why: &io::Error) -> Error {
         let (rank, address) = (self.rank, self.address.clone());
         Error::Gone { rank, address, call: *call, why: why.to_string() }
+    }
+
+    #[cfg(any(feature = "cuda", test))]
+    fn begins_with_end(&self) -> io::Result<bool> {
+        Incoming::begins_with_end(&self.socket, self.receive.as_ref())
     }
 
     /// Tells the other rank that the group has ended, if no message is half sent.
@@ -170,7 +176,7 @@ pub(super) fn received_end(connections: &mut [Connection], call: &Call) -> Optio
     let ready: Vec<bool> = fds.iter().map(|fd| !fd.revents().is_empty()).collect();
     drop(fds);
     let mut ready = connections.iter_mut().zip(ready).filter(|(_, ready)| *ready);
-    ready.find_map(|(connection, _)| match Incoming::begins_with_end(&connection.socket) {
+    ready.find_map(|(connection, _)| match connection.begins_with_end() {
         Ok(false) => None,
         Ok(true) => {
             let mut end = Incoming::new(Target::Slice(&mut []));

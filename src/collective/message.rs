@@ -1,9 +1,11 @@
 //! A partly sent or received message between two ranks. Sockets are non-blocking.
 //!
 //! ```text
-//! header: operation, round, call, length, tag, payload's length   48 bytes  MAC
-//! payload, in pieces of 256 KiB, each                                       MAC
+//! header: operation, round, call, length, tag, payload's length   48 bytes
+//! payload, in pieces of 128 KiB
 //! ```
+//!
+//! Between machines the header and each piece are a sealed record.
 
 use std::io::{self, ErrorKind};
 use std::ops::Range;
@@ -15,13 +17,15 @@ use rustix::net::RecvFlags;
 use rustix::net::SendFlags;
 
 use crate::collective::{Call, Error, Op};
-use crate::transport::auth::{MAC_BYTES, MessageAuth};
+use crate::transport::Key;
+use crate::transport::record::{RecordKey, TAG_BYTES};
 use crate::units::{Bytes, Rank};
 
 /// Bytes of a header.
 const HEADER_BYTES: usize = 48;
-/// Payload under one MAC: a change in transit is noticed before more is read.
-const PIECE_BYTES: usize = 256 << 10;
+/// Payload in one record: it stays in the processor's cache while it is sealed and sent, and a change
+/// in transit is noticed before more is read.
+pub(super) const PIECE_BYTES: usize = 128 << 10;
 /// Operation of a message that ends the group.
 const END: u64 = 0xE0D;
 /// Longest reason for an end that is sent.
@@ -58,15 +62,36 @@ fn parts(len: usize) -> usize {
     1 + len.div_ceil(PIECE_BYTES)
 }
 
+/// What seals the messages of a connection between machines.
+pub(super) struct Sealer {
+    key: RecordKey,
+    /// The present record, with its tag.
+    record: Vec<u8>,
+}
+
+impl Sealer {
+    pub(super) fn new(key: &Key) -> io::Result<Self> {
+        Ok(Self { key: RecordKey::new(key)?, record: Vec::new() })
+    }
+
+    fn seal(&mut self, part: &[u8]) -> io::Result<()> {
+        self.record.clear();
+        self.record.extend_from_slice(part);
+        let tag = self.key.seal(&mut self.record)?;
+        self.record.extend_from_slice(&tag);
+        Ok(())
+    }
+}
+
 /// A message that is being sent.
 pub(super) struct Outgoing<'a> {
     header: [u8; HEADER_BYTES],
     payload: &'a [u8],
     /// Number of the present part; 0 is the header.
     part: usize,
-    /// Bytes of it, and of its MAC, that are sent.
+    /// Bytes of it that are sent; sealed, if it is.
     sent: usize,
-    tag: Option<[u8; MAC_BYTES]>,
+    is_sealed: bool,
 }
 
 impl<'a> Outgoing<'a> {
@@ -83,7 +108,7 @@ impl<'a> Outgoing<'a> {
     }
 
     fn new(fields: [u64; 6], payload: &'a [u8]) -> Self {
-        Self { header: header(fields), payload, part: 0, sent: 0, tag: None }
+        Self { header: header(fields), payload, part: 0, sent: 0, is_sealed: false }
     }
 
     pub(super) fn is_done(&self) -> bool {
@@ -91,40 +116,38 @@ impl<'a> Outgoing<'a> {
     }
 
     pub(super) fn is_untouched(&self) -> bool {
-        self.part == 0 && self.sent == 0 && self.tag.is_none()
+        self.part == 0 && self.sent == 0 && !self.is_sealed
     }
 
     /// Sends what can be sent now, and returns whether anything was.
     pub(super) fn push(
         &mut self,
         socket: &OwnedFd,
-        mut auth: Option<&mut MessageAuth>,
+        mut sealer: Option<&mut Sealer>,
     ) -> io::Result<bool> {
         let mut has_advanced = false;
         while !self.is_done() {
-            let part = match self.part {
+            let mut part = match self.part {
                 0 => &self.header[..],
                 part => &self.payload[piece(part, self.payload.len())],
             };
-            if self.tag.is_none() {
-                self.tag = auth.as_deref_mut().map(|auth| auth.tag(part));
+            if let Some(sealer) = sealer.as_deref_mut() {
+                if !std::mem::replace(&mut self.is_sealed, true) {
+                    sealer.seal(part)?;
+                }
+                part = &sealer.record;
             }
-            let tag = self.tag.as_ref().map_or(&[][..], |tag| &tag[..]);
-            let (rest, is_last) = match self.sent.checked_sub(part.len()) {
-                None => (&part[self.sent..], tag.is_empty()),
-                Some(of_tag) => (&tag[of_tag..], true),
-            };
-            let is_last = is_last && self.part + 1 == parts(self.payload.len());
+            let is_last = self.part + 1 == parts(self.payload.len());
             let more = if is_last { SendFlags::empty() } else { SendFlags::MORE };
-            match rustix::net::send(socket, rest, SendFlags::NOSIGNAL | more) {
+            match rustix::net::send(socket, &part[self.sent..], SendFlags::NOSIGNAL | more) {
                 Ok(n) => self.sent += n,
                 Err(Errno::AGAIN) => return Ok(has_advanced),
                 Err(Errno::INTR) => continue,
                 Err(errno) => return Err(errno.into()),
             }
             has_advanced = true;
-            if self.sent == part.len() + tag.len() {
-                (self.part, self.sent, self.tag) = (self.part + 1, 0, None);
+            if self.sent == part.len() {
+                (self.part, self.sent, self.is_sealed) = (self.part + 1, 0, false);
             }
         }
         Ok(has_advanced)
@@ -139,14 +162,14 @@ pub(super) struct Incoming<'a> {
     reason: Vec<u8>,
     /// Number of the present part; 0 is the header.
     part: usize,
-    /// Bytes of it, and of its MAC, that were received.
+    /// Bytes of it, and of its tag, that were received.
     received: usize,
-    tag: [u8; MAC_BYTES],
+    tag: [u8; TAG_BYTES],
 }
 
 impl<'a> Incoming<'a> {
     pub(super) fn new(target: Target<'a>) -> Self {
-        let (header, reason, tag) = ([0; HEADER_BYTES], Vec::new(), [0; MAC_BYTES]);
+        let (header, reason, tag) = ([0; HEADER_BYTES], Vec::new(), [0; TAG_BYTES]);
         Self { header, target, reason, part: 0, received: 0, tag }
     }
 
@@ -171,7 +194,7 @@ impl<'a> Incoming<'a> {
     pub(super) fn pull(
         &mut self,
         socket: &OwnedFd,
-        mut auth: Option<&mut MessageAuth>,
+        mut key: Option<&mut RecordKey>,
     ) -> io::Result<bool> {
         let had_begun = self.has_begun();
         let mut has_advanced = false;
@@ -179,7 +202,7 @@ impl<'a> Incoming<'a> {
             if self.has_begun() && (!had_begun || self.part == parts(self.len())) {
                 return Ok(has_advanced);
             }
-            let tag_len = if auth.is_some() { MAC_BYTES } else { 0 };
+            let tag_len = if key.is_some() { TAG_BYTES } else { 0 };
             let (received, mut tag) = (self.received, self.tag);
             let part = self.present_part();
             let len = part.len();
@@ -198,10 +221,8 @@ impl<'a> Incoming<'a> {
             has_advanced = true;
             self.tag = tag;
             if self.received == len + tag_len {
-                let part = self.present_part();
-                if auth.as_deref_mut().is_some_and(|auth| !auth.verify(part, &tag)) {
-                    let text = "a message was altered, replayed or inserted in transit";
-                    return Err(io::Error::new(ErrorKind::InvalidData, text));
+                if let Some(key) = key.as_deref_mut() {
+                    key.open(self.present_part(), tag)?;
                 }
                 (self.part, self.received) = (self.part + 1, 0);
             }
@@ -233,17 +254,26 @@ impl<'a> Incoming<'a> {
     ///
     /// # Errors
     ///
-    /// The other end is gone.
+    /// The other end is gone, or did not send what is there.
     #[cfg(any(feature = "cuda", test))]
-    pub(super) fn begins_with_end(socket: &OwnedFd) -> io::Result<bool> {
-        let mut bytes = [0; HEADER_BYTES];
+    pub(super) fn begins_with_end(socket: &OwnedFd, key: Option<&RecordKey>) -> io::Result<bool> {
+        let mut bytes = [0; HEADER_BYTES + TAG_BYTES];
+        let expected = if key.is_some() { bytes.len() } else { HEADER_BYTES };
         let flags = RecvFlags::PEEK | RecvFlags::DONTWAIT;
-        match rustix::net::recv(socket, &mut bytes, flags) {
-            Ok((0, _)) => Err(ErrorKind::UnexpectedEof.into()),
-            Ok((n, _)) => Ok(n == HEADER_BYTES && fields(&bytes)[0] == END),
-            Err(Errno::AGAIN | Errno::INTR) => Ok(false),
-            Err(errno) => Err(errno.into()),
+        match rustix::net::recv(socket, &mut bytes[..expected], flags) {
+            Ok((0, _)) => return Err(ErrorKind::UnexpectedEof.into()),
+            Ok((n, _)) if n == expected => {}
+            Ok(_) | Err(Errno::AGAIN | Errno::INTR) => return Ok(false),
+            Err(errno) => return Err(errno.into()),
         }
+        let (Some(mut header), Some(&tag)) = (bytes.first_chunk().copied(), bytes.last_chunk())
+        else {
+            return Ok(false);
+        };
+        if let Some(key) = key {
+            key.peek(&mut header, tag)?;
+        }
+        Ok(fields(&header)[0] == END)
     }
 
     /// Whether this may still be the end of the group.

@@ -1,4 +1,5 @@
-//! Messages over a stream socket: JSON after its length and, between machines, before its MAC.
+//! Messages over a stream socket: JSON after its length. Between machines each of the two is a sealed
+//! record, so no length is believed before it is authenticated.
 //!
 //! Sockets are non-blocking: a receiver that stops reading does not block the sender, which buffers
 //! what is unsent.
@@ -13,7 +14,8 @@ use rustix::time::Timespec;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use crate::transport::auth::{MAC_BYTES, MessageAuth, SessionKeys};
+use crate::transport::auth::SessionKeys;
+use crate::transport::record::{RecordKey, TAG_BYTES};
 
 /// Largest message that is accepted: far larger than a plan with very many class names.
 const MAX_MESSAGE_BYTES: usize = 64 << 20;
@@ -22,8 +24,10 @@ const MAX_MESSAGE_BYTES: usize = 64 << 20;
 pub(crate) struct Channel {
     socket: OwnedFd,
     /// Of what is sent and of what is received; absent within a machine.
-    auth: Option<[MessageAuth; 2]>,
+    keys: Option<[RecordKey; 2]>,
     inbox: Vec<u8>,
+    /// Bytes of the next message, if its length was received.
+    announced: Option<usize>,
     outbox: Vec<u8>,
     is_closed: bool,
 }
@@ -32,13 +36,17 @@ impl Channel {
     pub(crate) fn new(socket: impl Into<OwnedFd>) -> io::Result<Self> {
         let socket = socket.into();
         rustix::io::ioctl_fionbio(&socket, true)?;
-        Ok(Self { socket, auth: None, inbox: Vec::new(), outbox: Vec::new(), is_closed: false })
+        let (inbox, outbox) = (Vec::new(), Vec::new());
+        Ok(Self { socket, keys: None, inbox, announced: None, outbox, is_closed: false })
     }
 
-    /// A connection whose messages are authenticated by these keys.
-    pub(crate) fn authenticated(socket: impl Into<OwnedFd>, keys: SessionKeys) -> io::Result<Self> {
-        let auth = Some([MessageAuth::new(keys.send), MessageAuth::new(keys.receive)]);
-        Ok(Self { auth, ..Self::new(socket)? })
+    /// A connection whose messages are sealed with these keys.
+    pub(crate) fn authenticated(
+        socket: impl Into<OwnedFd>,
+        keys: &SessionKeys,
+    ) -> io::Result<Self> {
+        let keys = Some([RecordKey::new(&keys.send)?, RecordKey::new(&keys.receive)?]);
+        Ok(Self { keys, ..Self::new(socket)? })
     }
 
     /// Whether the other end is gone. What it sent before can still be received.
@@ -56,12 +64,20 @@ impl Channel {
         let body = serde_json::to_vec(message)?;
         let length =
             u32::try_from(body.len()).map_err(|_| io::Error::from(ErrorKind::InvalidData))?;
-        self.outbox.extend_from_slice(&length.to_le_bytes());
-        self.outbox.extend_from_slice(&body);
-        if let Some([auth, _]) = &mut self.auth {
-            self.outbox.extend_from_slice(&auth.tag(&body));
-        }
+        self.queue(&length.to_le_bytes())?;
+        self.queue(&body)?;
         self.flush()
+    }
+
+    /// Queues bytes that the other end takes as one.
+    fn queue(&mut self, bytes: &[u8]) -> io::Result<()> {
+        let from = self.outbox.len();
+        self.outbox.extend_from_slice(bytes);
+        if let Some([key, _]) = &mut self.keys {
+            let tag = key.seal(&mut self.outbox[from..])?;
+            self.outbox.extend_from_slice(&tag);
+        }
+        Ok(())
     }
 
     /// Sends what can be sent now. A peer that is gone is not an error here: see
@@ -133,27 +149,34 @@ impl Channel {
     }
 
     fn next_message<T: DeserializeOwned>(&mut self) -> io::Result<Option<T>> {
-        let Some(header) = self.inbox.first_chunk::<4>() else { return Ok(None) };
-        let length = u32::from_le_bytes(*header) as usize;
-        if length > MAX_MESSAGE_BYTES {
-            let text = format!("a message of {length} bytes is announced");
-            return Err(io::Error::new(ErrorKind::InvalidData, text));
+        if self.announced.is_none() {
+            let Some(header) = self.take(size_of::<u32>())? else { return Ok(None) };
+            let length =
+                header.first_chunk().map_or(0, |bytes| u32::from_le_bytes(*bytes) as usize);
+            if length > MAX_MESSAGE_BYTES {
+                let text = format!("a message of {length} bytes is announced");
+                return Err(io::Error::new(ErrorKind::InvalidData, text));
+            }
+            self.announced = Some(length);
         }
-        let end = 4 + length + if self.auth.is_some() { MAC_BYTES } else { 0 };
-        let Some((body, tag)) =
-            self.inbox.get(4..end).and_then(|rest| rest.split_at_checked(length))
-        else {
+        let Some(length) = self.announced else { return Ok(None) };
+        let Some(body) = self.take(length)? else { return Ok(None) };
+        self.announced = None;
+        Ok(Some(serde_json::from_slice(&body)?))
+    }
+
+    /// The next `n` bytes that the other end queued as one, if all have arrived.
+    fn take(&mut self, n: usize) -> io::Result<Option<Vec<u8>>> {
+        let tag_bytes = if self.keys.is_some() { TAG_BYTES } else { 0 };
+        if self.inbox.len() < n + tag_bytes {
             return Ok(None);
-        };
-        if let Some([_, auth]) = &mut self.auth
-            && !tag.try_into().is_ok_and(|tag| auth.verify(body, tag))
-        {
-            let text = "a message was altered, replayed or inserted in transit";
-            return Err(io::Error::new(ErrorKind::InvalidData, text));
         }
-        let message = serde_json::from_slice(body)?;
-        self.inbox.drain(..end);
-        Ok(Some(message))
+        let mut bytes: Vec<u8> = self.inbox.drain(..n + tag_bytes).collect();
+        if let (Some([_, key]), Some(&tag)) = (&mut self.keys, bytes.last_chunk()) {
+            bytes.truncate(n);
+            key.open(&mut bytes, tag)?;
+        }
+        Ok(Some(bytes))
     }
 
     fn wait(&self, flags: PollFlags, began: Instant, timeout: Duration) -> io::Result<()> {
@@ -202,7 +225,7 @@ mod tests {
     use std::os::unix::net::UnixStream;
 
     use super::*;
-    use crate::transport::auth::Key;
+    use crate::transport::auth::{KEY_BYTES, Key};
 
     fn ends() -> (Channel, Channel) {
         let (a, b) = UnixStream::pair().unwrap();
@@ -235,28 +258,58 @@ mod tests {
         assert_eq!(error.kind(), ErrorKind::UnexpectedEof);
     }
 
+    /// Two ends over which messages are sealed.
+    fn sealed_ends() -> (Channel, Channel) {
+        let (a, b) = UnixStream::pair().unwrap();
+        let keys = |send, receive| SessionKeys {
+            send: Key::new([send; KEY_BYTES]),
+            receive: Key::new([receive; KEY_BYTES]),
+        };
+        let from = Channel::authenticated(a, &keys(1, 2)).unwrap();
+        (from, Channel::authenticated(b, &keys(2, 1)).unwrap())
+    }
+
+    /// What the other end makes of "second" if its bytes are changed on their way.
+    fn received_after(tamper: impl FnOnce(&mut Vec<u8>)) -> io::Result<Vec<String>> {
+        let (mut from, mut to) = sealed_ends();
+        from.send(&"first").unwrap();
+        assert_eq!(to.receive::<String>().unwrap(), ["first"]);
+        let body = b"\"second\"";
+        from.queue(&(body.len() as u32).to_le_bytes()).unwrap();
+        from.queue(body).unwrap();
+        assert!(!from.outbox.windows(6).any(|bytes| bytes == b"second"), "it can be read");
+        tamper(&mut from.outbox);
+        from.flush().unwrap();
+        drop(from);
+        to.receive()
+    }
+
+    /// Bytes of "second" on the wire: its length, itself, and their tags.
+    const WIRE: usize = 4 + TAG_BYTES + 8 + TAG_BYTES;
+
     #[test]
-    fn an_authenticated_message_that_was_changed_or_repeated_is_refused() {
-        let changed = |bytes: &mut Vec<u8>| bytes[5] ^= 1;
-        let repeated = |bytes: &mut Vec<u8>| bytes.extend(bytes.clone());
-        for tamper in [changed, repeated] {
-            let (a, b) = UnixStream::pair().unwrap();
-            let keys = |send, receive| SessionKeys {
-                send: Key::new([send; MAC_BYTES]),
-                receive: Key::new([receive; MAC_BYTES]),
-            };
-            let mut from = Channel::authenticated(a, keys(1, 2)).unwrap();
-            let mut to = Channel::authenticated(b, keys(2, 1)).unwrap();
-            from.send(&"first").unwrap();
-            assert_eq!(to.receive::<String>().unwrap(), ["first"]);
-            // What `send` would have put on the wire.
-            let body = b"\"second\"";
-            let tag = from.auth.as_mut().unwrap()[0].tag(body);
-            from.outbox = [&(body.len() as u32).to_le_bytes()[..], body, &tag].concat();
-            tamper(&mut from.outbox);
-            from.flush().unwrap();
-            let error = to.receive::<String>().unwrap_err();
+    fn no_bit_of_a_sealed_message_can_be_changed_and_its_length_neither() {
+        assert_eq!(received_after(|bytes| assert_eq!(bytes.len(), WIRE)).unwrap(), ["second"]);
+        for bit in 0..8 * WIRE {
+            let error = received_after(|bytes| bytes[bit / 8] ^= 1 << (bit % 8)).unwrap_err();
+            assert!(error.to_string().contains("altered, replayed or inserted"), "{bit}: {error}");
+        }
+    }
+
+    #[test]
+    fn a_sealed_message_that_is_repeated_or_dropped_or_inserted_is_refused() {
+        let changes: [fn(&mut Vec<u8>); 4] = [
+            |bytes| bytes.extend(bytes.clone()),
+            |bytes| drop(bytes.drain(..4 + TAG_BYTES)),
+            |bytes| bytes.rotate_left(4 + TAG_BYTES),
+            |bytes| drop(bytes.splice(..0, [0; 4 + TAG_BYTES])),
+        ];
+        for change in changes {
+            let error = received_after(change).unwrap_err();
             assert!(error.to_string().contains("altered, replayed or inserted"), "{error}");
+        }
+        for length in 0..WIRE {
+            assert!(received_after(|bytes| bytes.truncate(length)).unwrap().is_empty());
         }
     }
 

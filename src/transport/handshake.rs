@@ -4,7 +4,8 @@ use std::io::{self, ErrorKind, Read, Write};
 use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
-use crate::transport::auth::{self, HELLO_BYTES, Key, MAC_BYTES, Purpose, SessionKeys};
+use crate::transport::auth::{Key, Purpose, SessionKeys};
+use crate::transport::noise::{Client, HELLO_BYTES, PROOF_BYTES, PROTOCOL, Protocol, Server};
 
 /// Longest time that a handshake may take.
 pub(crate) const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
@@ -16,6 +17,8 @@ pub(crate) enum HandshakeError {
     Io(io::Error),
     /// It did not prove that it holds the key.
     Unauthenticated,
+    /// It is ddprun, but of a version with another handshake.
+    OtherVersion,
 }
 
 /// The handshake of the end that opened the connection.
@@ -25,34 +28,48 @@ pub(crate) fn initiate(
     purpose: Purpose,
 ) -> Result<SessionKeys, HandshakeError> {
     let until = Instant::now() + HANDSHAKE_TIMEOUT;
-    let hello = auth::client_hello(purpose, &Key::random().map_err(HandshakeError::Io)?);
+    let noise = |error: snow::Error| HandshakeError::Io(io::Error::other(error.to_string()));
+    let (client, hello) = Client::new(key).map_err(noise)?;
     send(stream, &hello).map_err(HandshakeError::Io)?;
     let mut answer = [0; HELLO_BYTES];
-    receive(stream, &mut answer, until).map_err(HandshakeError::Io)?;
-    let proof = auth::client_proof(key, &hello, &answer);
-    let (proof, keys) = proof.ok_or(HandshakeError::Unauthenticated)?;
+    let (protocol, rest) = answer.split_at_mut(PROTOCOL.len());
+    receive(stream, protocol, until).map_err(HandshakeError::Io)?;
+    match Protocol::of(protocol) {
+        Protocol::Ours => receive(stream, rest, until).map_err(HandshakeError::Io)?,
+        Protocol::OtherVersion => return Err(HandshakeError::OtherVersion),
+        Protocol::Unknown => return Err(HandshakeError::Unauthenticated),
+    }
+    let proved = client.prove(&answer, purpose).map_err(|_| HandshakeError::Unauthenticated);
+    let (proof, keys) = proved?;
     send(stream, &proof).map_err(HandshakeError::Io)?;
     Ok(keys)
 }
 
 /// The handshake of the end that accepted the connection. It reads 96 bytes at most, and interprets
-/// none of them before the last 32 have authenticated the others. The error says why the connection
-/// is refused.
+/// none of them but the protocol before the last 32 have authenticated the client. The error says
+/// why the connection is refused.
 pub(crate) fn respond(
     stream: &mut TcpStream,
     key: &Key,
 ) -> Result<(Purpose, SessionKeys), &'static str> {
+    const UNPROVED: &str = "it does not prove that it has the token of this run";
     let until = Instant::now() + HANDSHAKE_TIMEOUT;
     let mut hello = [0; HELLO_BYTES];
     receive(stream, &mut hello, until).map_err(|error| io_reason(&error))?;
-    let nonce = Key::random().map_err(|_| "the system provides no randomness")?;
-    let answer = auth::server_hello(key, &hello, &nonce)
-        .ok_or("it does not speak this version of ddprun's protocol")?;
+    match Protocol::of(&hello) {
+        Protocol::Ours => {}
+        Protocol::OtherVersion => {
+            // So that it says the same to its user; it may be gone by now.
+            let _ = send(stream, PROTOCOL);
+            return Err("it is another version of ddprun");
+        }
+        Protocol::Unknown => return Err("it does not speak ddprun's protocol"),
+    }
+    let (server, answer) = Server::new(key, &hello).map_err(|_| UNPROVED)?;
     send(stream, &answer).map_err(|error| io_reason(&error))?;
-    let mut proof = [0; MAC_BYTES];
+    let mut proof = [0; PROOF_BYTES];
     receive(stream, &mut proof, until).map_err(|error| io_reason(&error))?;
-    auth::verify_client(key, &hello, &answer, &proof)
-        .ok_or("it does not prove that it has the token of this run")
+    server.verify(&proof).ok_or(UNPROVED)
 }
 
 fn io_reason(error: &io::Error) -> &'static str {

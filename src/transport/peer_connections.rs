@@ -146,7 +146,10 @@ fn missing(expected: &[Rank]) -> String {
 
 fn unreached(address: SocketAddr, error: HandshakeError) -> ConnectError {
     match error {
-        HandshakeError::Unauthenticated => ConnectError::Unauthenticated(address),
+        // Ranks of other versions have been refused before.
+        HandshakeError::Unauthenticated | HandshakeError::OtherVersion => {
+            ConnectError::Unauthenticated(address)
+        }
         HandshakeError::Io(source) => ConnectError::Io { what: format!("reach {address}"), source },
     }
 }

@@ -6,7 +6,7 @@ use std::io::{self, Read};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use crate::transport::auth::{Key, MAC_BYTES};
+use crate::transport::auth::{KEY_BYTES, Key};
 
 /// Why a token cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -52,7 +52,7 @@ pub(crate) fn read_token(path: &Path) -> Result<Key, TokenError> {
     }
     let mut text = String::new();
     // An endless file, or one that is not text, holds no token.
-    let read = file.take(2 * MAC_BYTES as u64 + 2).read_to_string(&mut text);
+    let read = file.take(2 * KEY_BYTES as u64 + 2).read_to_string(&mut text);
     let key = read.ok().and_then(|_| parse(text.trim_end()));
     key.ok_or_else(|| TokenError::Malformed { path: path.to_owned() })
 }

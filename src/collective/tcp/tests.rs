@@ -1,4 +1,4 @@
-//! Ranks as threads, over streams with and without MACs.
+//! Ranks as threads, over streams with and without sealed records.
 
 use std::net::{TcpListener, TcpStream};
 use std::os::fd::OwnedFd;
@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use super::*;
+use crate::collective::message::PIECE_BYTES;
 use crate::transport::Key;
 use crate::transport::auth::SessionKeys;
 
@@ -121,7 +122,7 @@ fn each_rank_gets_the_sum_of_its_own_part_in_the_same_tree() {
 
 #[test]
 fn all_ranks_receive_the_broadcast_of_rank_0_and_what_all_ranks_gather() {
-    for n in [0, 1, PIECES, PIECES + 1, 3_000_001] {
+    for n in [0, 1, PIECE_BYTES, PIECE_BYTES + 1, 3_000_001] {
         let content: Vec<u8> = (0..n).map(|i| (i % 251) as u8).collect();
         let right: Vec<Vec<u8>> = (0..3).map(|rank| vec![rank; rank as usize * n]).collect();
         let received = spawn(3, TIMEOUT, |group| {
@@ -134,9 +135,6 @@ fn all_ranks_receive_the_broadcast_of_rank_0_and_what_all_ranks_gather() {
         assert!(received.iter().all(|got| got.0 == content && got.1 == right), "{n} bytes");
     }
 }
-
-/// Bytes under one MAC.
-const PIECES: usize = 256 << 10;
 
 #[test]
 fn other_calls_and_lengths_are_named_on_both_sides_before_data_moves() {
@@ -243,19 +241,99 @@ fn a_waiting_thread_returns_when_another_of_its_rank_aborts() {
     assert!(errors[0].contains("out of memory") || errors[0].contains("`barrier`"), "{errors:?}");
 }
 
+/// A reduction of so many elements.
+const ELEMENTS: usize = 50_000;
+/// Bytes of its first message: a header, a piece and their tags.
+const MESSAGE: usize = 48 + 16 + 2 * ELEMENTS + 16;
+
+/// How a reduction of two ranks ends for the second if somebody between the two changes what the
+/// first one sends, up to the end of its first message. What was received is in the second value.
+fn reduction_after(change: impl FnOnce(&mut Vec<u8>) + Send) -> Result<Vec<f32>, String> {
+    let mut all = peers(2);
+    let (mut theirs, mut mine) = (all.remove(0), all.remove(0));
+    // The socket of the first rank now ends at the attacker, who holds that to the second one.
+    let (to_first, of_first) = tcp_pair();
+    let to_second = std::mem::replace(&mut theirs[0].socket, of_first);
+    let mine = mine.remove(0);
+    std::thread::scope(|scope| {
+        let open = |rank, peer| {
+            Tcp::open(Rank(rank), WorldSize::new(2).unwrap(), vec![peer], TIMEOUT).unwrap()
+        };
+        let reduce = move |rank: u32, peer: Peer| {
+            let group = open(rank, peer);
+            let mut segment = Segment { memory: Memory::Private(vec![0.5; ELEMENTS]), index: 0 };
+            let done = group.all_reduce(&mut segment).map_err(|error| error.to_string());
+            done.map(|()| segment.to_vec())
+        };
+        scope.spawn(move || drop(reduce(0, theirs.remove(0))));
+        scope.spawn(move || {
+            let [mut from, mut to] = [TcpStream::from(to_first), TcpStream::from(to_second)];
+            let mut back = [from.try_clone().unwrap(), to.try_clone().unwrap()];
+            scope.spawn(move || {
+                let [to, from] = &mut back;
+                let _ = std::io::copy(from, to);
+                let _ = to.shutdown(std::net::Shutdown::Both);
+            });
+            let mut message = vec![0; MESSAGE];
+            std::io::Read::read_exact(&mut from, &mut message).unwrap();
+            change(&mut message);
+            // The second rank may have closed its end by now.
+            let _ = std::io::Write::write_all(&mut to, &message);
+            let _ = std::io::copy(&mut from, &mut to);
+            let _ = to.shutdown(std::net::Shutdown::Both);
+        });
+        reduce(1, mine)
+    })
+}
+
 #[test]
-fn inserted_bytes_end_the_group() {
+fn an_unchanged_message_is_summed_through_the_same_wire() {
+    let sum = reduction_after(|bytes| {
+        let floats = 0.5_f32.to_le_bytes().repeat(4);
+        assert!(!bytes.windows(16).any(|window| window == floats), "gradients can be read");
+    });
+    assert_eq!(sum.unwrap(), vec![1.0; ELEMENTS]);
+}
+
+#[test]
+fn no_byte_of_a_reduction_can_be_changed() {
+    let payload = 64..MESSAGE;
+    let places = (0..64).chain(payload.clone().step_by(4999)).chain(MESSAGE - 17..MESSAGE);
+    for at in places {
+        let error = reduction_after(|bytes| bytes[at] ^= 1 << (at % 8)).unwrap_err();
+        assert!(error.contains("altered, replayed or inserted"), "byte {at}: {error}");
+        assert!(error.contains("the connection to rank 0 on machine 0 ended"), "{error}");
+    }
+}
+
+#[test]
+fn a_record_that_is_repeated_dropped_moved_inserted_or_cut_ends_the_group() {
+    let changes: [fn(&mut Vec<u8>); 5] = [
+        |bytes| *bytes = [&bytes[..64], &bytes[..]].concat(),
+        |bytes| drop(bytes.drain(..64)),
+        |bytes| bytes.rotate_left(64),
+        |bytes| drop(bytes.splice(..0, [7; 64])),
+        |bytes| bytes.truncate(MESSAGE - 1),
+    ];
+    for change in changes {
+        let error = reduction_after(change).unwrap_err();
+        assert!(error.contains("altered, replayed or inserted"), "{error}");
+    }
+}
+
+#[test]
+fn a_forged_end_of_the_group_is_not_believed() {
     let mut all = peers(2);
     let (one, theirs) = (all.remove(0), all.remove(0));
-    // The best that an attacker who can write to the wire could do.
     let wire = theirs[0].socket.try_clone().unwrap();
-    let world = WorldSize::new(2).unwrap();
-    let group = Tcp::open(Rank(0), world, one, TIMEOUT).unwrap();
-    let barrier = [5_u64, 0, 1, 0, 0, 0].map(u64::to_le_bytes).concat();
-    rustix::net::send(&wire, &[barrier, vec![7; 32]].concat(), rustix::net::SendFlags::empty())
-        .unwrap();
-    let error = group.barrier().unwrap_err().to_string();
-    assert!(error.contains("altered, replayed or inserted"), "{error}");
+    let group = Tcp::open(Rank(0), WorldSize::new(2).unwrap(), one, TIMEOUT).unwrap();
+    let end = [0xE0D_u64, 0, 0, 0, 1, 0].map(u64::to_le_bytes).concat();
+    let flags = rustix::net::SendFlags::empty();
+    rustix::net::send(&wire, &[end, vec![7; 16]].concat(), flags).unwrap();
+    // As a rank sees it that waits for its GPU, and then as one in a call.
+    let seen = crate::collective::device_group::Control::end(&group).unwrap().to_string();
+    assert!(seen.contains("altered, replayed or inserted"), "{seen}");
+    assert_eq!(group.barrier().unwrap_err().to_string(), seen);
 }
 
 #[test]

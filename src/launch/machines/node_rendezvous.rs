@@ -278,7 +278,7 @@ struct JoinedNode {
 
 impl JoinedNode {
     fn receive(connection: AuthenticatedConnection) -> Option<(Self, Hello)> {
-        let mut channel = Channel::authenticated(connection.stream, connection.keys).ok()?;
+        let mut channel = Channel::authenticated(connection.stream, &connection.keys).ok()?;
         let hello: Hello = channel.receive_one(HANDSHAKE_TIMEOUT).ok()?;
         if connection.purpose != Purpose::Node(hello.node) {
             return None;
@@ -343,7 +343,7 @@ fn join_host<E>(
     let (own_ip, host_address) = addresses.map_err(io_error(node, "tell its own address"))?;
     let listener = TcpListener::bind((own_ip, 0)).map_err(io_error(node, "listen"))?;
     let port = listener.local_addr().map_err(io_error(node, "listen"))?.port();
-    let channel = Channel::authenticated(stream, keys);
+    let channel = Channel::authenticated(stream, &keys);
     let mut channel = channel.map_err(io_error(node, "use its connection"))?;
     let welcome = receive_run(&mut channel, config, plan, port)?;
     let Welcome { prepared, secret, nodes, host } = welcome;
@@ -377,6 +377,10 @@ fn connect_to_host<E>(
         connect_authenticated((master.as_str(), port), token, Purpose::Node(node), until);
     connected.map_err(|error| match error {
         HandshakeError::Unauthenticated => NodeRendezvousError::Unauthenticated { address },
+        HandshakeError::OtherVersion => {
+            let reason = format!("node 0 at {address} is another version of ddprun");
+            NodeRendezvousError::Refused { reason }
+        }
         HandshakeError::Io(_) => {
             NodeRendezvousError::Missing { node, missing: format!("node 0 at {address}"), waited }
         }

@@ -4,13 +4,14 @@ use std::io::{Read, Write};
 use std::net::SocketAddr;
 
 use super::*;
-use crate::transport::auth::{self, HELLO_BYTES, MAC_BYTES};
+use crate::transport::auth::KEY_BYTES;
 use crate::transport::handshake::{HANDSHAKE_TIMEOUT, HandshakeError, initiate};
+use crate::transport::noise::{Client, HELLO_BYTES, PROTOCOL};
 
 const TIMEOUT: Duration = Duration::from_mins(1);
 
 fn key(byte: u8) -> Key {
-    Key::new([byte; MAC_BYTES])
+    Key::new([byte; KEY_BYTES])
 }
 
 /// An acceptor for the holders of `key(1)`, and the warnings that it gave.
@@ -79,12 +80,12 @@ fn a_client_with_the_key_is_accepted_also_after_one_with_another_key_was_refused
 fn a_replayed_handshake_is_refused() {
     let mut server = Server::new();
     // What a listener between two honest ends would have seen.
-    let hello = auth::client_hello(Purpose::Node(3), &key(9));
+    let (client, hello) = Client::new(&key(1)).unwrap();
     let mut honest = server.connect();
     honest.write_all(&hello).unwrap();
     let mut answer = [0; HELLO_BYTES];
     honest.read_exact(&mut answer).unwrap();
-    let (proof, _) = auth::client_proof(&key(1), &hello, &answer).unwrap();
+    let (proof, _) = client.prove(&answer, Purpose::Node(3)).unwrap();
     honest.write_all(&proof).unwrap();
     assert!(server.next().is_some());
     for _ in 0..3 {
@@ -112,6 +113,30 @@ fn garbage_instead_of_a_handshake_gets_no_answer() {
     }
     assert!(server.next().is_none());
     assert!(server.warnings[0].contains("does not speak"), "{:?}", server.warnings);
+    server.accepts_the_key();
+}
+
+#[test]
+fn each_end_is_told_that_the_other_is_another_version() {
+    let mut server = Server::new();
+    let mut older = server.connect();
+    older.write_all(&[&b"ddprun machines\x01"[..], &[7; 48]].concat()).unwrap();
+    let mut answer = Vec::new();
+    older.read_to_end(&mut answer).unwrap();
+    assert_eq!(answer, PROTOCOL);
+    assert!(server.next().is_none());
+    assert!(server.warnings[0].contains("is another version of ddprun"), "{:?}", server.warnings);
+    // A newer server answers a client of ours in the same way.
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let mut client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    let newer = std::thread::spawn(move || {
+        let (mut stream, _) = listener.accept().unwrap();
+        stream.read_exact(&mut [0; HELLO_BYTES]).unwrap();
+        stream.write_all(b"ddprun machines\x03").unwrap();
+    });
+    let refused = initiate(&mut client, &key(1), Purpose::Node(1));
+    assert!(matches!(refused, Err(HandshakeError::OtherVersion)), "{refused:?}");
+    newer.join().unwrap();
     server.accepts_the_key();
 }
 

@@ -1,0 +1,94 @@
+//! Bytes of one direction of a connection -> sealed records: encrypted, and each with a tag that
+//! shows a change. Pure.
+//!
+//! They are the transport messages of Noise: AES-256-GCM by ring, with the number of the record as
+//! nonce. A record that is changed, repeated, left out, moved or inserted does not open, as it has
+//! another number or another key.
+
+use std::io::{self, ErrorKind};
+
+use ring::aead::{AES_256_GCM, Aad, LessSafeKey, NONCE_LEN, Nonce, UnboundKey};
+
+use crate::transport::auth::{KEY_BYTES, Key};
+
+/// What a record is longer than its contents.
+pub(crate) const TAG_BYTES: usize = 16;
+/// Number of the first record; the message before it is the last of the handshake.
+const FIRST: u64 = 1;
+/// Records under one key, which the next one replaces. It is far from where AES-GCM with a counter
+/// is weak, and no number returns under the same key.
+const RECORDS_PER_KEY: u64 = 1 << 16;
+
+/// The key of one direction, and the number of its next record.
+pub(crate) struct RecordKey {
+    key: LessSafeKey,
+    next: u64,
+}
+
+impl RecordKey {
+    pub(crate) fn new(key: &Key) -> io::Result<Self> {
+        Ok(Self { key: cipher(key.bytes())?, next: FIRST })
+    }
+
+    /// Encrypts the next record in place, and returns its tag.
+    pub(crate) fn seal(&mut self, bytes: &mut [u8]) -> io::Result<[u8; TAG_BYTES]> {
+        let sealed = self.key.seal_in_place_separate_tag(nonce(self.next), Aad::empty(), bytes);
+        let tag = sealed.ok().and_then(|tag| tag.as_ref().try_into().ok());
+        let tag = tag.ok_or_else(|| io::Error::other("a message could not be encrypted"))?;
+        self.advance()?;
+        Ok(tag)
+    }
+
+    /// Decrypts the next record in place.
+    ///
+    /// # Errors
+    ///
+    /// It is not the next record that the other end sealed. `bytes` then have no meaning.
+    pub(crate) fn open(&mut self, bytes: &mut [u8], tag: [u8; TAG_BYTES]) -> io::Result<()> {
+        self.peek(bytes, tag)?;
+        self.advance()
+    }
+
+    /// As [`RecordKey::open`], but the next record stays the same.
+    pub(crate) fn peek(&self, bytes: &mut [u8], tag: [u8; TAG_BYTES]) -> io::Result<()> {
+        let (nonce, aad) = (nonce(self.next), Aad::empty());
+        let opened = self.key.open_in_place_separate_tag(nonce, aad, tag.into(), bytes, 0..);
+        opened.map(drop).map_err(|_| {
+            let text = "a message was altered, replayed or inserted in transit";
+            io::Error::new(ErrorKind::InvalidData, text)
+        })
+    }
+
+    fn advance(&mut self) -> io::Result<()> {
+        self.next += 1;
+        if self.next.is_multiple_of(RECORDS_PER_KEY) {
+            self.rekey()?;
+        }
+        Ok(())
+    }
+
+    /// The function REKEY of Noise. The former key cannot be computed from the new one.
+    fn rekey(&mut self) -> io::Result<()> {
+        let mut key = [0; KEY_BYTES];
+        self.key
+            .seal_in_place_separate_tag(nonce(u64::MAX), Aad::empty(), &mut key)
+            .map_err(|_| io::Error::other("the key of a connection could not be changed"))?;
+        self.key = cipher(&key)?;
+        Ok(())
+    }
+}
+
+fn cipher(key: &[u8; KEY_BYTES]) -> io::Result<LessSafeKey> {
+    let key = UnboundKey::new(&AES_256_GCM, key);
+    key.map(LessSafeKey::new).map_err(|_| io::Error::other("AES-256-GCM cannot be used"))
+}
+
+/// Four zero bytes and the number, as Noise defines it for AES-GCM.
+fn nonce(number: u64) -> Nonce {
+    let mut nonce = [0; NONCE_LEN];
+    nonce[NONCE_LEN - size_of::<u64>()..].copy_from_slice(&number.to_be_bytes());
+    Nonce::assume_unique_for_key(nonce)
+}
+
+#[cfg(test)]
+mod tests;
