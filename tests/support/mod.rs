@@ -142,6 +142,7 @@ fn distributed_plan(world_size: WorldSize) -> DistributedPlan {
         devices: vec!["cpu".into(); world_size.count()],
         threads_per_rank: 1,
         backend: if world_size == WorldSize::ONE { BackendPlan::Solo } else { shm },
+        machine_mapping: None,
         bucket_cap: Bytes(2048),
         first_bucket_cap: Bytes(512),
         overlap: true,

@@ -8,6 +8,7 @@ use std::time::Instant;
 
 use super::*;
 use crate::collective::message::PIECE_BYTES;
+use crate::collective::reduce::tree_sum;
 use crate::transport::Key;
 use crate::transport::auth::SessionKeys;
 
