@@ -103,17 +103,20 @@ pub(crate) fn state(lab: &Lab) -> [Vec<u8>; 3] {
 
 #[test]
 fn two_machines_give_the_bits_of_one_with_as_many_ranks() {
-    // Machines, ranks of each, all ranks, samples of each: 6 ranks leave the last batch uneven.
-    let shapes = [(2, "1", "2", "4"), (2, "2", "4", "2"), (2, "3", "6", "1"), (3, "1", "3", "2")];
-    for ((count, ranks, world, batch), shard) in
-        shapes.iter().zip(["none", "gradients"].iter().cycle())
-    {
-        let changes = [format!("train.batch_size={batch}"), format!("distributed.shard={shard}")];
+    // Machines, ranks of each, samples of each; 6 in a step leave the last batch uneven.
+    let shapes = [(2, 1, 4), (2, 2, 2), (2, 3, 1), (3, 1, 2)];
+    for ((count, ranks, batch), shard) in shapes.iter().zip(["none", "gradients"].iter().cycle()) {
+        let changes = [
+            format!("train.batch_size={batch}"),
+            format!("train.global_batch_size={}", count * ranks * batch),
+            format!("distributed.shard={shard}"),
+        ];
         let changes = changes.each_ref().map(String::as_str);
+        let (ranks, world) = (ranks.to_string(), (count * ranks).to_string());
         let one = Lab::with(BASE);
-        one.run_to(0, &[&["small.toml", "--nproc-per-node", world], &changes[..]].concat());
+        one.run_to(0, &[&["small.toml", "--nproc-per-node", &world], &changes[..]].concat());
         let machines = Machines::new(*count);
-        let verb = ["small.toml", "--nproc-per-node", ranks];
+        let verb = ["small.toml", "--nproc-per-node", &ranks];
         let all = (0..*count).map(|node| machines.start_with(node, &verb, &changes)).collect();
         for ended in end(all) {
             ended.has_code(0);
@@ -262,7 +265,10 @@ fn of_two_ranks_on_each_machine_one_that_is_killed_or_stands_still_is_named_on_b
         kill_process(pid_of(pid), signal).unwrap();
         for ended in end(all) {
             ended.has_code(5);
-            ended.says(&[&format!("error: rank {rank} "), &format!("where: rank {rank} on node 1,")]);
+            ended.says(&[
+                &format!("error: rank {rank} "),
+                &format!("where: rank {rank} on node 1,"),
+            ]);
             ended.says(&[&format!("pid {pid}")]);
         }
         machines.are_clean();

@@ -78,7 +78,7 @@ fn a_leader_that_is_killed_is_followed_by_another_worker_which_resumes_its_trial
 #[test]
 fn what_cannot_be_shared_is_refused_in_words() {
     let one = lab(SLOW, "method = \"lr_range\"\n");
-    one.run_to(2, &["sweep", "tune.toml", "--share"]).says(&["is one run", "omit `--share`"]);
+    one.run_to(2, &["sweep", "tune.toml", "--share"]).says(&["is one run", "without `--share`"]);
     let other = lab(SLOW, RANDOM);
     other.run_to(0, &["sweep", "tune.toml", "sweep.trials=1"]);
     let refused = other.run_to(2, &["sweep", "tune.toml", "sweep.seed=9", "--share"]);
