@@ -43,13 +43,10 @@ pub(crate) fn submit(args: &SubmitArgs, kinds: &Kinds) -> Result<u8, Refusal> {
 
 /// "2 nodes x 4 ranks", "8 workers"
 fn size(shape: Shape, job: &Job) -> String {
-    match job.workers() {
-        Some(workers) => counted(workers.into(), "worker"),
-        None => {
-            let (nodes, ranks) = (shape.nodes.into(), job.ranks.into());
-            format!("{} x {}", counted(nodes, "node"), counted(ranks, "rank"))
-        }
+    if let Some(workers) = job.workers() {
+        return counted(workers.into(), "worker");
     }
+    format!("{} x {}", counted(shape.nodes.into(), "node"), counted(job.ranks.into(), "rank"))
 }
 
 /// Whether several trials are asked for: by the file, or by a word.

@@ -70,9 +70,10 @@ impl RecordKey {
     /// The function REKEY of Noise. The former key cannot be computed from the new one.
     fn rekey(&mut self) -> io::Result<()> {
         let mut key = [0; KEY_BYTES];
-        self.key
-            .seal_in_place_separate_tag(nonce(u64::MAX), Aad::empty(), &mut key)
-            .map_err(|_| io::Error::other("the key of a connection could not be changed"))?;
+        let sealed = self.key.seal_in_place_separate_tag(nonce(u64::MAX), Aad::empty(), &mut key);
+        // Its tag is not needed.
+        let refused = |_| io::Error::other("the key of a connection could not be changed");
+        sealed.map(drop).map_err(refused)?;
         self.key = cipher(&key)?;
         Ok(())
     }

@@ -138,6 +138,13 @@ impl Share<'_> {
         let mut leader = None;
         loop {
             let folder = self.order.folder();
+            // Before it leads: leader and worker may have been told to stop together.
+            let interrupted = interruption.take() > 0;
+            if interrupted || preemption.take() > 0 || has_failed() {
+                let story = journal::read(&folder)?;
+                let story = story.ok_or(Error::NoSweep { folder })?;
+                return Ok((Ended::Stopped { interrupted }, story));
+            }
             match lock_holder(&folder) {
                 None => {
                     if let Some(finished) = trial_scheduler::finished(&self.order)? {
@@ -158,12 +165,6 @@ impl Share<'_> {
                     leader = Some(holder);
                 }
                 Some(_) => {}
-            }
-            let interrupted = interruption.take() > 0;
-            if interrupted || preemption.take() > 0 || has_failed() {
-                let story = journal::read(&folder)?;
-                let story = story.ok_or(Error::NoSweep { folder })?;
-                return Ok((Ended::Stopped { interrupted }, story));
             }
             std::thread::sleep(self.timing.beat);
         }

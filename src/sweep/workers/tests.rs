@@ -105,7 +105,7 @@ fn shared(trials: usize, workers: usize, dead: usize) -> (Lab, usize) {
         }
         is_dead.store(true, Ordering::Release);
     });
-    (lab, trainer.trained.into_inner())
+    (lab, trainer.trained.into_inner() + dies.trained.into_inner())
 }
 
 fn each_once(lab: &Lab, trials: usize) {
