@@ -127,7 +127,7 @@ impl Kind for Kubernetes {
 const CONFIG: &str = "/ddprun";
 
 /// Whether Kubernetes takes it for the name of a claim: a DNS subdomain.
-fn is_name(text: &str) -> bool {
+pub(super) fn is_name(text: &str) -> bool {
     let inner = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit();
     (1..=253).contains(&text.len())
         && text.starts_with(inner)
@@ -136,18 +136,18 @@ fn is_name(text: &str) -> bool {
 }
 
 /// Text as YAML takes it: JSON is YAML.
-fn yaml(text: &str) -> String {
+pub(super) fn yaml(text: &str) -> String {
     serde_json::Value::from(text).to_string()
 }
 
 /// Lines of text as a YAML block, each after a line break and four blanks.
-fn block(text: &str) -> String {
+pub(super) fn block(text: &str) -> String {
     let line = |line: &str| if line.is_empty() { "\n".to_owned() } else { format!("\n    {line}") };
     format!("|{}", text.lines().map(line).collect::<String>())
 }
 
 /// `key: value` lines, each after a line break and so many blanks.
-fn entries(table: &BTreeMap<String, String>, indent: usize) -> String {
+pub(super) fn entries(table: &BTreeMap<String, String>, indent: usize) -> String {
     let blanks = " ".repeat(indent);
     let entry =
         |(key, value): (&String, &String)| format!("\n{blanks}{}: {}", yaml(key), yaml(value));
@@ -155,7 +155,7 @@ fn entries(table: &BTreeMap<String, String>, indent: usize) -> String {
 }
 
 /// Name of a job: a DNS label, to which a pod's number can be added.
-fn name_of(job: &Job) -> String {
+pub(super) fn name_of(job: &Job) -> String {
     let plain = |c: char| if c.is_ascii_alphanumeric() { c.to_ascii_lowercase() } else { '-' };
     let name: String = job.name.chars().map(plain).take(32).collect();
     let name = name.trim_matches('-');

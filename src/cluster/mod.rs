@@ -15,6 +15,7 @@ mod submitted;
 mod kubernetes;
 mod local;
 mod machine;
+mod skypilot;
 mod slurm;
 mod ssh;
 
@@ -29,6 +30,7 @@ pub use call::{Call, Error};
 pub use job::{Job, Shape, Sweep, Work};
 pub use kubernetes::Kubernetes;
 pub use local::Local;
+pub use skypilot::SkyPilot;
 pub use slurm::Slurm;
 pub use ssh::Ssh;
 pub(crate) use submitted::{FORMAT, Submitted, all, find, folder_of, write};
@@ -153,6 +155,7 @@ impl Default for Clusters {
         let mut all = Self::empty();
         all.add::<Slurm>();
         all.add::<Kubernetes>();
+        all.add::<SkyPilot>();
         all.add::<Ssh>();
         all.add::<Local>();
         all
