@@ -126,7 +126,7 @@ fn run(rank: Rank, world: WorldSize) {
     let mut bytes = [0; 4 << 10];
     let vote = [b'.'; VOTE];
     measure(&group, "shm_broadcast", bytes.len(), &mut || {
-        group.broadcast(&mut bytes).expect("all")
+        group.broadcast(&mut bytes).expect("all");
     });
     measure(&group, "shm_all_gather", VOTE, &mut || drop(group.all_gather(&vote).expect("all")));
     measure(&group, "shm_barrier", 0, &mut || group.barrier().expect("all"));

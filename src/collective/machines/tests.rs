@@ -30,7 +30,9 @@ fn spawn<T: Send>(
         let mut threads = Vec::new();
         for (machine, mut peers) in (0..).zip(peers(machines)) {
             let memory = shared_memory(mapping).unwrap();
-            peers.iter_mut().for_each(|peer| peer.rank.0 *= n);
+            for peer in &mut peers {
+                peer.rank.0 *= n;
+            }
             for own in 0..n {
                 let local = Shm::open(&memory, mapping, Rank(own), size(n), timeout).unwrap();
                 let (rank, world) = (Rank(machine * n + own), size(machines * n));
