@@ -1,8 +1,8 @@
 //! `kind = "skypilot"`
 //!
-//! A managed job: SkyPilot finds machines, and finds others when they are taken away or the job was
-//! stopped and saved (exit 75). The experiment stands in the task's `run`, so that nothing but what
-//! is on the volumes or in the buckets has to be there before.
+//! A managed job: `SkyPilot` finds machines, and finds others when they are taken away or the job
+//! was stopped and saved (exit 75). The experiment stands in the task's `run`, so that nothing but
+//! what is on the volumes or in the buckets has to be there before.
 
 use std::collections::BTreeMap;
 
@@ -15,7 +15,7 @@ use crate::cluster::{Call, Cluster, Job, Output, Place, Shape, State, shell};
 use crate::config::kind::{Kind, Wrong};
 use crate::config::values::Size;
 
-/// machines of clouds, which SkyPilot finds: `sky jobs` is called here. Data and runs are on
+/// machines of clouds, which `SkyPilot` finds: `sky jobs` is called here. Data and runs are on
 /// volumes or in buckets.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
@@ -56,7 +56,7 @@ pub struct SkyPilot {
     /// Whether machines may be spot instances, which are cheaper and may be taken away.
     #[serde(default)]
     pub spot: bool,
-    /// Volumes of SkyPilot, each with the folder at which it is mounted: data, `logs` and
+    /// Volumes of `SkyPilot`, each with the folder at which it is mounted: data, `logs` and
     /// `checkpoints` must be on one, or in a bucket.
     #[serde(default)]
     #[schemars(extend("examples" = [{ "project-volume": "/project" }]))]
@@ -306,7 +306,7 @@ envs:{variables}
     }
 }
 
-/// A job in SkyPilot's list.
+/// A job in `SkyPilot`'s list.
 #[derive(Debug, Deserialize)]
 struct Listed {
     job_name: String,
