@@ -1,4 +1,4 @@
-//! Jobs of SkyPilot, for which a shell script stands in: this machine is its only cloud.
+//! Jobs of `SkyPilot`, for which a shell script stands in: this machine is its only cloud.
 
 use std::fs;
 
