@@ -1,8 +1,8 @@
 //! One message to each other rank and one from each, in both directions of all connections at once.
 //!
 //! A header says which call its sender makes, and is compared before any of the payload is read.
-//! Only messages between machines are sealed. A message that ends the group may come in place of any
-//! other.
+//! Only messages between machines are sealed. A message that ends the group may come in place of
+//! any other.
 
 use std::io;
 #[cfg(any(feature = "cuda", test))]

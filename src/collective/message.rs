@@ -23,8 +23,8 @@ use crate::units::{Bytes, Rank};
 
 /// Bytes of a header.
 const HEADER_BYTES: usize = 48;
-/// Payload in one record: it stays in the processor's cache while it is sealed and sent, and a change
-/// in transit is noticed before more is read.
+/// Payload in one record: it stays in the processor's cache while it is sealed and sent, and a
+/// change in transit is noticed before more is read.
 pub(super) const PIECE_BYTES: usize = 128 << 10;
 /// Operation of a message that ends the group.
 const END: u64 = 0xE0D;

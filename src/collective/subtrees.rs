@@ -32,8 +32,8 @@ pub(super) fn subtrees(world: usize, ranks: Range<usize>) -> Vec<Range<usize>> {
 }
 
 /// Adds the sums of subtrees that cover all ranks as the tree over `world` ranks does, and leaves
-/// the sum in the first of `sums`; the others are overwritten. The i-th is that of the subtree whose
-/// first rank is `starts[i]`.
+/// the sum in the first of `sums`; the others are overwritten. The i-th is that of the subtree
+/// whose first rank is `starts[i]`.
 pub(super) fn finish_tree(world: usize, starts: &[usize], sums: &mut [&mut [f32]]) {
     let mut places = vec![None; world];
     for (place, start) in starts.iter().enumerate() {

@@ -1,5 +1,5 @@
-//! Messages over a stream socket: JSON after its length. Between machines each of the two is a sealed
-//! record, so no length is believed before it is authenticated.
+//! Messages over a stream socket: JSON after its length. Between machines each of the two is a
+//! sealed record, so no length is believed before it is authenticated.
 //!
 //! Sockets are non-blocking: a receiver that stops reading does not block the sender, which buffers
 //! what is unsent.

@@ -1,5 +1,5 @@
-//! A shared key -> proof of who is at the other end of a connection, and a fresh key for each of its
-//! directions. Pure.
+//! A shared key -> proof of who is at the other end of a connection, and a fresh key for each of
+//! its directions. Pure.
 //!
 //! ```text
 //! client ── PROTOCOL ‖ e ───────────────▶ server      64 bytes

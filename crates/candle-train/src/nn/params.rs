@@ -504,8 +504,8 @@ impl Builder {
         params.least_rows = Some(params.least_rows.map_or(rows, |least| least.min(rows)));
     }
 
-    /// Says that a layer computes on the CPU even if its input is on a GPU, so that its passes cannot
-    /// be recorded.
+    /// Says that a layer computes on the CPU even if its input is on a GPU, so that its passes
+    /// cannot be recorded.
     pub fn computes_on_cpu(&self) {
         lock(&self.params).computes_on_cpu = true;
     }

@@ -12,10 +12,10 @@ impl Heads {
         self.lengths.is_empty()
     }
 
-    fn on_gpu<'a>(&self, gpu: &'a Gpu) -> Result<Attend<'a>> {
+    fn on_gpu<'a>(&self, gpu: &'a Gpu) -> Attend<'a> {
         let Sizes { b, t, s, .. } = self.sizes;
         let attention = self.attention;
-        Ok(Attend {
+        Attend {
             gpu,
             dtype: Half::of(attention.precision),
             b,
@@ -25,7 +25,7 @@ impl Heads {
             s,
             causal: attention.causal,
             mask: attention.dropout.map(|(p, key)| Mask::new(p, key)),
-        })
+        }
     }
 
     fn apart_on_gpu(&self, [q, k, v]: [Address; 3]) -> [Operand; 3] {
@@ -54,7 +54,7 @@ impl Heads {
         let Sizes { t, w, .. } = self.sizes;
         let values = cuda::of_tensor(dy)?;
         let incoming = Operand { values, length: t, columns: w, first: 0 };
-        self.on_gpu(gpu)?.backward(operands, incoming, out)
+        self.on_gpu(gpu).backward(operands, incoming, out)
     }
 }
 
@@ -66,7 +66,7 @@ impl OnGpu for Apart {
     fn forward_on(&self, gpu: &Gpu, operands: [&Tensor; 3]) -> Result<(CudaStorage, Shape)> {
         let [q, k, v] = operands.map(cuda::of_tensor);
         let operands = self.0.apart_on_gpu([q?, k?, v?]);
-        Ok((self.0.on_gpu(gpu)?.forward(operands)?, self.0.shape()))
+        Ok((self.0.on_gpu(gpu).forward(operands)?, self.0.shape()))
     }
 
     fn backward_on(
@@ -94,7 +94,7 @@ impl OnGpu for Packed {
 
     fn forward_on(&self, gpu: &Gpu, [qkv]: [&Tensor; 1]) -> Result<(CudaStorage, Shape)> {
         let operands = self.0.packed_on_gpu(cuda::of_tensor(qkv)?);
-        Ok((self.0.on_gpu(gpu)?.forward(operands)?, self.0.shape()))
+        Ok((self.0.on_gpu(gpu).forward(operands)?, self.0.shape()))
     }
 
     fn backward_on(
