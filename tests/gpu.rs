@@ -329,7 +329,8 @@ fn loss_of(optimizer: &str, devices: &str) -> f64 {
          [ema]\ndecay = 0.5\n[optimizer]\nname = \"{optimizer}\"\nlr = 0.003\n\
          [scheduler]\nname = \"constant\"\n"
     );
-    std::fs::write(folder.path().join("rules.toml"), text).unwrap();
+    ddprun::internals::files::write_atomic(&folder.path().join("rules.toml"), text.as_bytes())
+        .unwrap();
     let mut command = ddprun(folder.path());
     command.arg("rules.toml").env("CUDA_VISIBLE_DEVICES", devices);
     for key in ["DDPRUN_DATA__TRAIN_PER_CLASS", "DDPRUN_DATA__VAL_PER_CLASS"] {
@@ -340,11 +341,11 @@ fn loss_of(optimizer: &str, devices: &str) -> f64 {
     let files = walkdir(folder.path());
     let events = files.iter().find(|path| path.ends_with("events.jsonl")).unwrap();
     let losses = std::fs::read_to_string(events).unwrap();
-    let losses = losses.lines().filter_map(|line| {
+    let loss = losses.lines().rev().find_map(|line| {
         let event: serde_json::Value = serde_json::from_str(line).unwrap();
         event["metrics"]["val/loss"].as_f64()
     });
-    losses.last().unwrap()
+    loss.unwrap()
 }
 
 #[test]
