@@ -1,9 +1,9 @@
 //! `kind = "kubernetes"`
 //!
 //! An Indexed Job with a pod for each machine, which find each other by a headless service, or with
-//! a pod for each worker of a sweep. A pod
-//! that is taken away, or that was told to stop and has saved, is replaced without counting as a
-//! failure; one that refuses its experiment or its data ends the job.
+//! a pod for each worker of a sweep. A pod that is taken away, or that was told to stop and has
+//! saved, is replaced without counting as a failure; one that refuses its experiment or its data
+//! ends the job.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -11,6 +11,8 @@ use std::fmt::Write as _;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::cluster::defaults::{ddprun, one, three};
+use crate::cluster::manifest::{block, entries, is_name, name_of, yaml};
 use crate::cluster::{Call, Cluster, Job, Output, Place, Shape, State, shell};
 use crate::config::kind::{Kind, Wrong};
 use crate::config::values::{Duration, Size};
@@ -83,18 +85,6 @@ pub struct Kubernetes {
     pub environment: BTreeMap<String, String>,
 }
 
-fn one() -> u32 {
-    1
-}
-
-fn three() -> u32 {
-    3
-}
-
-fn ddprun() -> String {
-    "ddprun".to_owned()
-}
-
 fn grace() -> Duration {
     Duration(std::time::Duration::from_mins(2))
 }
@@ -125,47 +115,6 @@ impl Kind for Kubernetes {
 
 /// Folder of the experiment in a pod.
 const CONFIG: &str = "/ddprun";
-
-/// Whether Kubernetes takes it for the name of a claim: a DNS subdomain.
-pub(super) fn is_name(text: &str) -> bool {
-    let inner = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit();
-    (1..=253).contains(&text.len())
-        && text.starts_with(inner)
-        && text.ends_with(inner)
-        && text.chars().all(|c| inner(c) || "-.".contains(c))
-}
-
-/// Text as YAML takes it: JSON is YAML.
-pub(super) fn yaml(text: &str) -> String {
-    serde_json::Value::from(text).to_string()
-}
-
-/// Lines of text as a YAML block, each after a line break and four blanks.
-pub(super) fn block(text: &str) -> String {
-    let line = |line: &str| if line.is_empty() { "\n".to_owned() } else { format!("\n    {line}") };
-    format!("|{}", text.lines().map(line).collect::<String>())
-}
-
-/// `key: value` lines, each after a line break and so many blanks.
-pub(super) fn entries(table: &BTreeMap<String, String>, indent: usize) -> String {
-    let blanks = " ".repeat(indent);
-    let entry =
-        |(key, value): (&String, &String)| format!("\n{blanks}{}: {}", yaml(key), yaml(value));
-    table.iter().map(entry).collect()
-}
-
-/// Name of a job: a DNS label, to which a pod's number can be added.
-pub(super) fn name_of(job: &Job) -> String {
-    let plain = |c: char| if c.is_ascii_alphanumeric() { c.to_ascii_lowercase() } else { '-' };
-    let name: String = job.name.chars().map(plain).take(32).collect();
-    let name = name.trim_matches('-');
-    let name = if name.starts_with(|c: char| c.is_ascii_lowercase()) {
-        name.to_owned()
-    } else {
-        format!("run-{name}")
-    };
-    format!("{}-{}", name.trim_end_matches('-'), job.key)
-}
 
 impl Kubernetes {
     fn kubectl<'a>(&'a self, args: impl IntoIterator<Item = &'a str>) -> Call {

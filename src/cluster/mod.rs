@@ -11,6 +11,8 @@ mod call;
 mod job;
 mod asked;
 mod shell;
+mod defaults;
+mod manifest;
 mod submitted;
 mod kubernetes;
 mod local;

@@ -9,7 +9,8 @@ use std::collections::BTreeMap;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::cluster::kubernetes::{block, entries, is_name, name_of, yaml};
+use crate::cluster::defaults::{ddprun, one, three};
+use crate::cluster::manifest::{block, entries, is_name, name_of, yaml};
 use crate::cluster::shell::{line, quoted};
 use crate::cluster::{Call, Cluster, Job, Output, Place, Shape, State, shell};
 use crate::config::kind::{Kind, Wrong};
@@ -83,18 +84,6 @@ pub struct SkyPilot {
     #[serde(default)]
     #[schemars(extend("examples" = [{ "OMP_NUM_THREADS": "8" }]))]
     pub environment: BTreeMap<String, String>,
-}
-
-fn one() -> u32 {
-    1
-}
-
-fn three() -> u32 {
-    3
-}
-
-fn ddprun() -> String {
-    "ddprun".to_owned()
 }
 
 impl Kind for SkyPilot {

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::cluster::defaults::ddprun;
 use crate::cluster::machine::{self, key_of};
 use crate::cluster::shell::{preparation, quoted};
 use crate::cluster::{Call, Cluster, Job, Output, Place, Shape, State, shell};
@@ -33,10 +34,6 @@ pub struct Ssh {
     #[serde(default)]
     #[schemars(extend("examples" = [["module load cuda"]]))]
     pub setup: Vec<String>,
-}
-
-fn ddprun() -> String {
-    "ddprun".to_owned()
 }
 
 impl Kind for Ssh {

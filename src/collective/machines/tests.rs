@@ -4,8 +4,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use super::*;
-use crate::collective::reduce::tree_sum;
-use crate::collective::tcp::tests::peers;
+use crate::collective::tcp::tests::{bits, peers, tree, value};
 use crate::plan::Mapping;
 use crate::transport::shared_memory;
 
@@ -45,28 +44,11 @@ fn spawn<T: Send>(
     })
 }
 
-fn value(rank: u32, i: usize) -> f32 {
-    let mixed = (i as u32).wrapping_mul(2_654_435_761).wrapping_add(rank.wrapping_mul(40_503));
-    (mixed % 20_011) as f32 * 1.37e-3 * [1.0, -1e4, 1e-4][(mixed % 3) as usize]
-}
-
-fn bits(values: &[f32]) -> Vec<u32> {
-    values.iter().map(|value| value.to_bits()).collect()
-}
-
-/// The sum of all ranks by the flat tree.
-fn flat(world: u32, n: usize) -> Vec<u32> {
-    let all = (0..world).map(|rank| (0..n).map(|i| value(rank, i)).collect());
-    let mut all: Vec<Vec<f32>> = all.collect();
-    tree_sum(&mut all.iter_mut().map(Vec::as_mut_slice).collect::<Vec<_>>());
-    bits(&all[0])
-}
-
 #[test]
 fn sums_have_the_bits_of_the_flat_tree_on_any_machines() {
     for shape in [(2, 2), (2, 3), (3, 2), (3, 3), (2, 4)] {
         let world = shape.0 * shape.1;
-        let right: Vec<_> = LENGTHS.iter().map(|&n| flat(world, n)).collect();
+        let right: Vec<_> = LENGTHS.iter().map(|&n| tree(world, n)).collect();
         let sums = spawn(shape, TIMEOUT, |group| {
             let mut segments = group.segments(&LENGTHS).unwrap();
             for segment in &mut segments {
@@ -84,7 +66,7 @@ fn sums_have_the_bits_of_the_flat_tree_on_any_machines() {
 fn each_rank_gets_the_sum_of_its_own_part_with_the_bits_of_the_flat_tree() {
     for shape in [(2, 2), (2, 3)] {
         let (world, n) = (shape.0 * shape.1, LENGTHS[3]);
-        let right = flat(world, n);
+        let right = tree(world, n);
         let part = |rank: usize| vec![rank * 512..rank * 512 + 500, 9000 + rank..9001 + rank];
         let mut parts: Vec<Elements> = (0..world as usize).map(part).collect();
         parts[1] = Elements::new();

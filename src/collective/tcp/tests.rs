@@ -65,16 +65,17 @@ fn spawn<T: Send>(world: u32, timeout: Duration, each: impl Fn(Arc<Tcp>) -> T + 
 }
 
 /// A value that differs between ranks and elements, and whose sum depends on the order of addition.
-fn value(rank: u32, i: usize) -> f32 {
+pub(in crate::collective) fn value(rank: u32, i: usize) -> f32 {
     let mixed = (i as u32).wrapping_mul(2_654_435_761).wrapping_add(rank.wrapping_mul(40_503));
     (mixed % 20_011) as f32 * 1.37e-3 * [1.0, -1e4, 1e-4][(mixed % 3) as usize]
 }
 
-fn bits(values: &[f32]) -> Vec<u32> {
+pub(in crate::collective) fn bits(values: &[f32]) -> Vec<u32> {
     values.iter().map(|value| value.to_bits()).collect()
 }
 
-fn tree(world: u32, n: usize) -> Vec<u32> {
+/// The sum of all ranks by the flat tree.
+pub(in crate::collective) fn tree(world: u32, n: usize) -> Vec<u32> {
     let all = (0..world).map(|rank| (0..n).map(|i| value(rank, i)).collect());
     let mut all: Vec<Vec<f32>> = all.collect();
     tree_sum(&mut all.iter_mut().map(Vec::as_mut_slice).collect::<Vec<_>>());

@@ -87,7 +87,7 @@ fn a_record_can_be_looked_at_before_it_is_opened() {
 }
 
 #[test]
-#[ignore = "ten million forgeries"]
+#[ignore = "takes half a minute; `.ci/run` runs it"]
 fn none_of_ten_million_forged_records_opens() {
     use crate::rng::{Key as RngKey, Purpose};
     let draws = RngKey::new(1, Purpose::Sample, 0, 0);
