@@ -55,7 +55,8 @@ pub(crate) enum Verb {
     Tag(TagArgs),
     /// Remove runs with their checkpoints.
     Rm(RmArgs),
-    /// Run an experiment on a cluster: by Slurm, Kubernetes, SkyPilot, ssh, or in the background here.
+    /// Run an experiment on a cluster: by Slurm, Kubernetes, `SkyPilot`, ssh, or in the background
+    /// here.
     Submit(SubmitArgs),
     /// List submitted jobs with their states.
     Jobs(JobsArgs),
