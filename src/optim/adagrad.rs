@@ -71,7 +71,7 @@ impl Optimizer for Adagrad {
         let Factors { lr, penalty, eps, start } = self.factors(step);
         block.each_with(
             #[inline(always)]
-            |value, g, sum| {
+            move |value, g, sum| {
                 let g = g + penalty * value;
                 *sum = (*sum + start) + g * g;
                 value - lr * (g / (sum.sqrt() + eps))

@@ -128,7 +128,7 @@ impl AdamFactors {
         let &Self { root_correction, penalty, shrink, .. } = self;
         block.each_with_two(
             #[inline(always)]
-            |value, g, m, v| {
+            move |value, g, m, v| {
                 let g = g + penalty * value;
                 *m = lerp(*m, g, rest1);
                 *v = beta2 * *v + rest2 * (g * g);

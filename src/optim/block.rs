@@ -37,7 +37,7 @@ pub fn lerp(start: f32, end: f32, weight: f32) -> f32 {
 pub fn follow_values(average: &mut [f32], values: &[f32], follow: f32) {
     vectorised(
         #[inline(always)]
-        || {
+        move || {
             for (average, &value) in average.iter_mut().zip(values) {
                 *average = lerp(*average, value, follow);
             }
@@ -56,14 +56,15 @@ impl Block<'_> {
         self.gradient.iter().map(|&g| self.preparation.of(g)).collect()
     }
 
-    /// Replaces each value by `rule(value, gradient)`.
+    /// Replaces each value by `rule(value, gradient)`. `rule` should be `move`, here and below: what
+    /// a closure refers to might change with each value that is written, and nothing is vectorised.
     #[inline(always)]
     pub fn each(&mut self, rule: impl Fn(f32, f32) -> f32) {
-        let preparation = self.preparation;
+        let (values, gradient, preparation) = (&mut *self.values, self.gradient, self.preparation);
         vectorised(
             #[inline(always)]
-            || {
-                for (value, &g) in self.values.iter_mut().zip(self.gradient) {
+            move || {
+                for (value, &g) in values.iter_mut().zip(gradient) {
                     *value = rule(*value, preparation.of(g));
                 }
             },
@@ -73,12 +74,13 @@ impl Block<'_> {
     /// Replaces each value by `rule(value, gradient, state)`, which also renews the state.
     #[inline(always)]
     pub fn each_with(&mut self, rule: impl Fn(f32, f32, &mut f32) -> f32) {
-        let preparation = self.preparation;
+        let (values, gradient, preparation) = (&mut *self.values, self.gradient, self.preparation);
+        let state = &mut *self.first;
         vectorised(
             #[inline(always)]
-            || {
-                let state = self.first.iter_mut();
-                for ((value, &g), first) in self.values.iter_mut().zip(self.gradient).zip(state) {
+            move || {
+                let values = values.iter_mut().zip(gradient);
+                for ((value, &g), first) in values.zip(state.iter_mut()) {
                     *value = rule(*value, preparation.of(g), first);
                 }
             },
@@ -89,12 +91,13 @@ impl Block<'_> {
     /// of state.
     #[inline(always)]
     pub fn each_with_two(&mut self, rule: impl Fn(f32, f32, &mut f32, &mut f32) -> f32) {
-        let preparation = self.preparation;
+        let (values, gradient, preparation) = (&mut *self.values, self.gradient, self.preparation);
+        let (first, second) = (&mut *self.first, &mut *self.second);
         vectorised(
             #[inline(always)]
-            || {
-                let state = self.first.iter_mut().zip(self.second.iter_mut());
-                let values = self.values.iter_mut().zip(self.gradient);
+            move || {
+                let state = first.iter_mut().zip(second.iter_mut());
+                let values = values.iter_mut().zip(gradient);
                 for ((value, &g), (first, second)) in values.zip(state) {
                     *value = rule(*value, preparation.of(g), first, second);
                 }

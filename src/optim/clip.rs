@@ -56,9 +56,12 @@ fn squares(block: &[f32]) -> f64 {
     let mut sums = [0f64; LANES];
     let (rows, rest) = block.as_chunks::<LANES>();
     for row in rows {
-        for (sum, &value) in sums.iter_mut().zip(row) {
-            *sum += f64::from(value) * f64::from(value);
+        // A new array for each row: it stays in registers.
+        let mut next = sums;
+        for i in 0..LANES {
+            next[i] += f64::from(row[i]) * f64::from(row[i]);
         }
+        sums = next;
     }
     for (sum, &value) in sums.iter_mut().zip(rest) {
         *sum += f64::from(value) * f64::from(value);

@@ -73,7 +73,7 @@ impl Optimizer for Lion {
         let Factors { lr, shrink, rest1, rest2 } = self.factors(step);
         block.each_with(
             #[inline(always)]
-            |value, g, momentum| {
+            move |value, g, momentum| {
                 let direction = lerp(*momentum, g, rest1);
                 *momentum = lerp(*momentum, g, rest2);
                 value * shrink - lr * sign(direction)

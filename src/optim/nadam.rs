@@ -123,7 +123,7 @@ impl Optimizer for NAdam {
         let Factors { beta2, rest2, eps, penalty, shrink, .. } = factors;
         block.each_with_two(
             #[inline(always)]
-            |value, g, m, v| {
+            move |value, g, m, v| {
                 let value = value * shrink;
                 let g = g + penalty * value;
                 *m = lerp(*m, g, rest1);

@@ -88,12 +88,12 @@ impl Optimizer for RmsProp {
         if self.momentum == 0.0 {
             block.each_with(
                 #[inline(always)]
-                |value, g, mean| value - lr * square(mean, g + penalty * value),
+                move |value, g, mean| value - lr * square(mean, g + penalty * value),
             );
         } else {
             block.each_with_two(
                 #[inline(always)]
-                |value, g, mean, buffer| {
+                move |value, g, mean, buffer| {
                     *buffer = momentum * *buffer + square(mean, g + penalty * value);
                     value - lr * *buffer
                 },

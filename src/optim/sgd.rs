@@ -75,12 +75,12 @@ impl Optimizer for Sgd {
         if self.momentum == 0.0 {
             block.each(
                 #[inline(always)]
-                |value, g| value - lr * (g + penalty * value),
+                move |value, g| value - lr * (g + penalty * value),
             );
         } else if self.nesterov {
             block.each_with(
                 #[inline(always)]
-                |value, g, buffer| {
+                move |value, g, buffer| {
                     let g = g + penalty * value;
                     *buffer = momentum * *buffer + damp * g;
                     value - lr * (g + momentum * *buffer)
@@ -89,7 +89,7 @@ impl Optimizer for Sgd {
         } else {
             block.each_with(
                 #[inline(always)]
-                |value, g, buffer| {
+                move |value, g, buffer| {
                     *buffer = momentum * *buffer + damp * (g + penalty * value);
                     value - lr * *buffer
                 },

@@ -41,12 +41,12 @@ impl Init {
             Self::Uniform(bound) => drawn(
                 n,
                 #[inline(always)]
-                |i| 2.0 * bound * key.uniform(i) - bound,
+                move |i| 2.0 * bound * key.uniform(i) - bound,
             ),
             Self::Normal(std) => drawn(
                 n,
                 #[inline(always)]
-                |i| std * key.normal(2 * i),
+                move |i| std * key.normal(2 * i),
             ),
             Self::Dirac { inputs, taps } => {
                 let mut values = Self::torch_default(inputs * taps).values(key, n);
@@ -61,11 +61,11 @@ impl Init {
 }
 
 /// `draw(i)` for `i` below `n`, by all threads.
-fn drawn(n: usize, draw: impl Fn(u64) -> f64 + Sync) -> Vec<f32> {
+fn drawn(n: usize, draw: impl Fn(u64) -> f64 + Sync + Copy) -> Vec<f32> {
     build(n, |start, values| {
         vectorised(
             #[inline(always)]
-            || {
+            move || {
                 for (i, value) in values.iter_mut().enumerate() {
                     *value = draw((start + i) as u64) as f32;
                 }

@@ -130,27 +130,37 @@ impl Cell {
     #[inline(always)]
     fn step(self, [read, state]: [&[f32]; 2], [hidden, inner]: [&[f32]; 2], to: &mut Step<'_>) {
         let h = hidden.len();
-        let sum = |gate: usize, j: usize| read[gate * h + j] + state[gate * h + j];
-        for j in 0..h {
-            match self {
-                Self::Lstm => {
-                    let [i, f, o] = [0, 1, 3].map(|gate| logistic(sum(gate, j)));
-                    let g = tanh(sum(2, j));
+        let (inner, to_inner, to_hidden) = (&inner[..h], &mut to.inner[..h], &mut to.hidden[..h]);
+        match self {
+            Self::Lstm => {
+                let [read, state] = [read, state].map(|gates| of_each_gate::<4>(gates, h));
+                let mut gates = each_gate::<4>(to.gates, h);
+                for j in 0..h {
+                    let sum = |gate: usize| read[gate][j] + state[gate][j];
+                    let [i, f, o] = [logistic(sum(0)), logistic(sum(1)), logistic(sum(3))];
+                    let g = tanh(sum(2));
                     let c = f * inner[j] + i * g;
-                    spread([i, f, g, o], to.gates, j);
-                    (to.inner[j], to.hidden[j]) = (c, o * tanh(c));
+                    put([i, f, g, o], &mut gates, j);
+                    (to_inner[j], to_hidden[j]) = (c, o * tanh(c));
                 }
-                Self::Gru => {
-                    let [r, z] = [0, 1].map(|gate| logistic(sum(gate, j)));
-                    let new = tanh(read[2 * h + j] + r * state[2 * h + j]);
-                    spread([r, z, new], to.gates, j);
-                    to.inner[j] = state[2 * h + j];
-                    to.hidden[j] = (1.0 - z) * new + z * hidden[j];
+            }
+            Self::Gru => {
+                let [read, state] = [read, state].map(|gates| of_each_gate::<3>(gates, h));
+                let mut gates = each_gate::<3>(to.gates, h);
+                for j in 0..h {
+                    let sum = |gate: usize| read[gate][j] + state[gate][j];
+                    let [r, z] = [logistic(sum(0)), logistic(sum(1))];
+                    let new = tanh(read[2][j] + r * state[2][j]);
+                    put([r, z, new], &mut gates, j);
+                    to_inner[j] = state[2][j];
+                    to_hidden[j] = (1.0 - z) * new + z * hidden[j];
                 }
-                Self::Tanh => to.hidden[j] = tanh(sum(0, j)),
-                Self::Relu => {
-                    let sum = sum(0, j);
-                    to.hidden[j] = if sum < 0.0 { 0.0 } else { sum };
+            }
+            Self::Tanh | Self::Relu => {
+                for ((to, read), state) in to_hidden.iter_mut().zip(read).zip(state) {
+                    let sum = read + state;
+                    let open = if sum < 0.0 { 0.0 } else { sum };
+                    *to = if self == Self::Tanh { tanh(sum) } else { open };
                 }
             }
         }
@@ -159,50 +169,74 @@ impl Cell {
     #[inline(always)]
     fn back(self, of: &BackwardStep<'_>, to: &mut Slopes<'_>) {
         let h = to.hidden.len();
-        for j in 0..h {
-            let (dh, gate) = (to.hidden[j], |gate: usize| of.gates[gate * h + j]);
-            match self {
-                Self::Lstm => {
-                    let [i, f, g, o] = [0, 1, 2, 3].map(gate);
-                    let [before, cell] = of.inner.map(|cells| cells[j]);
-                    let bent = tanh(cell);
-                    let dc = to.cell[j] + dh * o * (1.0 - bent * bent);
+        let (hidden, cell) = (&mut to.hidden[..h], &mut to.cell[..h]);
+        let [before, after] = of.inner.map(|inner| &inner[..h]);
+        let [state_before, y] = of.hidden.map(|hidden| &hidden[..h]);
+        match self {
+            Self::Lstm => {
+                let gates = of_each_gate::<4>(of.gates, h);
+                let (mut read, mut state) =
+                    (each_gate::<4>(to.read, h), each_gate::<4>(to.state, h));
+                for j in 0..h {
+                    let [i, f, g, o] = [gates[0][j], gates[1][j], gates[2][j], gates[3][j]];
+                    let (dh, bent) = (hidden[j], tanh(after[j]));
+                    let dc = cell[j] + dh * o * (1.0 - bent * bent);
                     let slopes = [
                         dc * g * i * (1.0 - i),
-                        dc * before * f * (1.0 - f),
+                        dc * before[j] * f * (1.0 - f),
                         dc * i * (1.0 - g * g),
                         dh * bent * o * (1.0 - o),
                     ];
-                    spread(slopes, to.read, j);
-                    spread(slopes, to.state, j);
-                    (to.cell[j], to.hidden[j]) = (dc * f, 0.0);
+                    put(slopes, &mut read, j);
+                    put(slopes, &mut state, j);
+                    (cell[j], hidden[j]) = (dc * f, 0.0);
                 }
-                Self::Gru => {
-                    let [r, z, new] = [0, 1, 2].map(gate);
+            }
+            Self::Gru => {
+                let gates = of_each_gate::<3>(of.gates, h);
+                let (mut read, mut state) =
+                    (each_gate::<3>(to.read, h), each_gate::<3>(to.state, h));
+                for j in 0..h {
+                    let [r, z, new] = [gates[0][j], gates[1][j], gates[2][j]];
+                    let dh = hidden[j];
                     let d_new = dh * (1.0 - z) * (1.0 - new * new);
-                    let d_z = dh * (of.hidden[0][j] - new) * z * (1.0 - z);
-                    let d_r = d_new * of.inner[1][j] * r * (1.0 - r);
-                    spread([d_r, d_z, d_new], to.read, j);
-                    spread([d_r, d_z, d_new * r], to.state, j);
-                    to.hidden[j] = dh * z;
+                    let d_z = dh * (state_before[j] - new) * z * (1.0 - z);
+                    let d_r = d_new * after[j] * r * (1.0 - r);
+                    put([d_r, d_z, d_new], &mut read, j);
+                    put([d_r, d_z, d_new * r], &mut state, j);
+                    hidden[j] = dh * z;
                 }
-                Self::Tanh | Self::Relu => {
-                    let y = of.hidden[1][j];
-                    let open = if y > 0.0 { 1.0 } else { 0.0 };
-                    let slope = if self == Self::Tanh { 1.0 - y * y } else { open };
-                    (to.read[j], to.state[j], to.hidden[j]) = (dh * slope, dh * slope, 0.0);
+            }
+            Self::Tanh | Self::Relu => {
+                let (read, state) = (&mut to.read[..h], &mut to.state[..h]);
+                for j in 0..h {
+                    let open = if y[j] > 0.0 { 1.0 } else { 0.0 };
+                    let slope = if self == Self::Tanh { 1.0 - y[j] * y[j] } else { open };
+                    let slope = hidden[j] * slope;
+                    (read[j], state[j], hidden[j]) = (slope, slope, 0.0);
                 }
             }
         }
     }
 }
 
+/// The `h` values of each of N gates, which lie one after the other.
+#[inline(always)]
+fn of_each_gate<const N: usize>(gates: &[f32], h: usize) -> [&[f32]; N] {
+    std::array::from_fn(|gate| &gates[gate * h..][..h])
+}
+
+/// [`of_each_gate`], to be written.
+#[inline(always)]
+fn each_gate<const N: usize>(mut gates: &mut [f32], h: usize) -> [&mut [f32]; N] {
+    std::array::from_fn(|_| gates.split_off_mut(..h).unwrap_or_default())
+}
+
 /// A value of each gate to its place among those of feature j.
 #[inline(always)]
-fn spread<const N: usize>(values: [f32; N], gates: &mut [f32], j: usize) {
-    let h = gates.len() / N;
-    for (gate, value) in values.into_iter().enumerate() {
-        gates[gate * h + j] = value;
+fn put<const N: usize>(values: [f32; N], gates: &mut [&mut [f32]; N], j: usize) {
+    for (gate, value) in gates.iter_mut().zip(values) {
+        gate[j] = value;
     }
 }
 

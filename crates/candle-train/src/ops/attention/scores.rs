@@ -111,7 +111,9 @@ impl Block {
     /// probabilities and becomes those of the products.
     pub(super) fn pull_back(&self, p: &mut [f32], ds: &mut [f32], softmax: &Softmax) {
         let width = self.width();
-        let Softmax { log_sums, means, scale } = softmax;
+        let Softmax { log_sums, means, scale } = *softmax;
+        let [log_sums, means] =
+            [&log_sums, &means].map(|of_queries| of_queries[..width].as_chunks::<LANES>().0);
         vectorised(
             #[inline(always)]
             || {
@@ -119,10 +121,14 @@ impl Block {
                 for (key, (p, ds)) in rows.enumerate() {
                     self.hide(key, p, f32::NEG_INFINITY);
                     self.hide(key, ds, 0.0);
-                    let queries = log_sums[..width].iter().zip(&means[..width]);
-                    for ((p, ds), (log_sum, mean)) in p.iter_mut().zip(ds).zip(queries) {
-                        *p = exp(p.mul_add(*scale, -log_sum));
-                        *ds = *p * (*ds - mean) * scale;
+                    let (p, ds) = (p.as_chunks_mut::<LANES>().0, ds.as_chunks_mut::<LANES>().0);
+                    for ((p, ds), (log_sums, means)) in
+                        p.iter_mut().zip(ds).zip(log_sums.iter().zip(means))
+                    {
+                        for lane in 0..LANES {
+                            p[lane] = exp(p[lane].mul_add(scale, -log_sums[lane]));
+                            ds[lane] = p[lane] * (ds[lane] - means[lane]) * scale;
+                        }
                     }
                 }
             },

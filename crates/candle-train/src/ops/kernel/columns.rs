@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use pulp::Simd;
 
-use super::bf16::{Instructions, Tile as Bf16Tile};
+use super::bf16::{Instructions, Order, Tile as Bf16Tile};
 use super::level::TILE_ROWS;
 use super::product::{Chunk, Left};
 use super::tile::{Tile, add_outer, zeros};
@@ -80,6 +80,10 @@ impl Left for Columns<'_> {
         sums
     }
 
+    fn order(&self, instructions: Instructions) -> Order {
+        instructions.order_across()
+    }
+
     fn pack(
         &self,
         instructions: Instructions,
@@ -87,7 +91,8 @@ impl Left for Columns<'_> {
         (_, depth): (usize, Range<usize>),
         tile: &mut Bf16Tile,
     ) {
-        instructions.pack_across(tile, [rows.len(), depth.len()], false, |k| {
+        let order = instructions.order_across();
+        instructions.pack_across(tile, [rows.len(), depth.len()], order, |k| {
             &self.slices[depth.start + k][rows.start..]
         });
     }

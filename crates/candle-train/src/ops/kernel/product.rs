@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use pulp::{Arch, Simd, WithSimd};
 
-use super::bf16::{self, Instructions, Tile as Bf16Tile};
+use super::bf16::{self, Instructions, Order, Tile as Bf16Tile};
 use super::level::{TILE_ROWS, run};
 use super::panels::{F32Panels, Panel};
 use super::right::Panels;
@@ -70,7 +70,12 @@ pub(in crate::ops) trait Left {
         b: &[[S::f32s; V]],
     ) -> Tile<S, M, V>;
 
-    /// At most 16 rows of a part of one tap's depth, as a tile of bf16 numbers, row after row.
+    /// In which order [`Left::pack`] leaves a tile.
+    fn order(&self, _: Instructions) -> Order {
+        Order::Lines
+    }
+
+    /// At most 16 rows of a part of one tap's depth, as a tile of bf16 numbers.
     fn pack(
         &self,
         instructions: Instructions,

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use pulp::Simd;
 
-use super::bf16::{Instructions, Tile as Bf16Tile};
+use super::bf16::{Instructions, Order, Tile as Bf16Tile};
 use super::product::{Chunk, Left};
 use super::tile::{Tile, add_rows, zeros};
 
@@ -46,7 +46,7 @@ impl Left for Rows<'_> {
         (tap, depth): (usize, Range<usize>),
         tile: &mut Bf16Tile,
     ) {
-        instructions.pack_lines(tile, [rows.len(), depth.len()], false, |i| {
+        instructions.pack_lines(tile, [rows.len(), depth.len()], Order::Lines, |i| {
             &self.slices[(rows.start + i) * self.taps + tap][depth.start..]
         });
     }

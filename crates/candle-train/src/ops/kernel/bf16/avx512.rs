@@ -2,15 +2,18 @@
 #![expect(unsafe_code, reason = "instructions that not every processor has")]
 
 use std::arch::x86_64::{
-    __m512bh, __m512i, __mmask16, _mm512_cvtne2ps_pbh, _mm512_dpbf16_ps, _mm512_loadu_ps,
-    _mm512_loadu_si512, _mm512_maskz_loadu_ps, _mm512_permutexvar_epi16, _mm512_set1_epi32,
-    _mm512_setzero_ps, _mm512_setzero_si512, _mm512_shuffle_i32x4, _mm512_storeu_ps,
-    _mm512_storeu_si512, _mm512_unpackhi_epi32, _mm512_unpackhi_epi64, _mm512_unpacklo_epi32,
-    _mm512_unpacklo_epi64,
+    __m512bh, __m512i, __mmask16, _MM_HINT_T0, _mm_prefetch, _mm512_cvtne2ps_pbh, _mm512_dpbf16_ps,
+    _mm512_loadu_ps, _mm512_loadu_si512, _mm512_maskz_loadu_ps, _mm512_permutexvar_epi16,
+    _mm512_set1_epi32, _mm512_setzero_ps, _mm512_setzero_si512, _mm512_shuffle_i32x4,
+    _mm512_storeu_ps, _mm512_storeu_si512, _mm512_unpackhi_epi32, _mm512_unpackhi_epi64,
+    _mm512_unpacklo_epi32, _mm512_unpacklo_epi64,
 };
 
 use super::{LINES, PAIRS, Tile};
 
+/// Numbers of a line between those that are packed and those that are fetched into the cache: two
+/// tiles.
+const AHEAD: usize = 2 * super::DEPTH;
 /// Rows of A whose sums stay in registers together.
 const ROWS: usize = 8;
 
@@ -21,8 +24,8 @@ pub(super) fn is_there() -> bool {
         && is_x86_feature_detected!("avx512bf16")
 }
 
-/// A tile of `lines` lines, of which `line(i)` are `depth` neighbouring numbers; zeros beyond. If
-/// `turned`, the first pairs of all lines come first, else all pairs of the first line.
+/// A tile of `lines` lines, of which `line(i)` are `depth` neighbouring numbers; zeros beyond. In
+/// [`Order::Lines`](super::Order), or `turned`.
 ///
 /// # Safety
 ///
@@ -38,6 +41,9 @@ pub(super) unsafe fn pack_lines<'a>(
     let mut values = [_mm512_setzero_si512(); LINES];
     for (i, value) in values.iter_mut().enumerate().take(lines) {
         let from = &line(i)[..depth];
+        for ahead in [AHEAD, AHEAD + LINES] {
+            _mm_prefetch::<_MM_HINT_T0>(from.as_ptr().wrapping_add(ahead).cast());
+        }
         // SAFETY: the masks stand for the numbers that are there.
         let [low, high] = unsafe {
             [
@@ -50,7 +56,8 @@ pub(super) unsafe fn pack_lines<'a>(
     store(tile, &values, turned);
 }
 
-/// [`pack_lines`] of lines that lie across: `across(k)` are number `k` of each line.
+/// [`pack_lines`] of lines that lie across: `across(k)` are number `k` of each line. In
+/// [`Order::Pairs`](super::Order), or `turned`.
 ///
 /// # Safety
 ///
@@ -68,6 +75,7 @@ pub(super) unsafe fn pack_across<'a>(
             return _mm512_setzero_ps();
         }
         let from = &across(k)[..lines];
+        _mm_prefetch::<_MM_HINT_T0>(from.as_ptr().wrapping_add(2 * LINES).cast());
         // SAFETY: the mask stands for the numbers that are there.
         unsafe { _mm512_maskz_loadu_ps(mask, from.as_ptr()) }
     };
@@ -76,7 +84,7 @@ pub(super) unsafe fn pack_across<'a>(
         let halves = bits(_mm512_cvtne2ps_pbh(load(2 * pair + 1), load(2 * pair)));
         *value = _mm512_permutexvar_epi16(interleaving(), halves);
     }
-    store(tile, &values, !turned);
+    store(tile, &values, turned);
 }
 
 /// The first `n` of 16 lanes.
@@ -160,21 +168,23 @@ fn transposed(r: &[__m512i; 16]) -> [__m512i; 16] {
 }
 
 /// As `amx::Tiles::multiply`, for the first `rows` rows; rows up to the next multiple of eight are
-/// written to as well.
+/// written to as well. `PAIRS_FIRST`: tiles of A hold the first pairs of all lines, then the second
+/// ones, else all pairs of the first line, then those of the second.
 ///
 /// # Safety
 ///
 /// [`is_there`], and `c` may be written to there.
 #[target_feature(enable = "avx512f,avx512bw,avx512bf16")]
-pub(super) unsafe fn multiply(
+pub(super) unsafe fn multiply<const PAIRS_FIRST: bool>(
     a: &[[Tile; 2]],
     b: &[[Tile; 2]],
     (c, stride): (*mut f32, usize),
     rows: usize,
     add: bool,
 ) {
+    let (line_step, pair_step) = if PAIRS_FIRST { (1, LINES) } else { (PAIRS, 1) };
     for first in (0..rows).step_by(ROWS) {
-        let (half, start) = (first / LINES, first % LINES * PAIRS);
+        let (half, start) = (first / LINES, first % LINES * line_step);
         let place =
             |i: usize, v: usize| c.wrapping_byte_add((first + i) * stride).wrapping_add(16 * v);
         let mut sums = [[_mm512_setzero_ps(); 2]; ROWS];
@@ -187,11 +197,12 @@ pub(super) unsafe fn multiply(
             }
         }
         for (a, b) in a.iter().zip(b) {
-            let a: &[u32; ROWS * PAIRS] = a[half][start..].first_chunk().unwrap_or(&[0; _]);
+            let a = &a[half][start..][..(ROWS - 1) * line_step + (PAIRS - 1) * pair_step + 1];
             for pair in 0..PAIRS {
                 let (b0, b1) = (pairs(line(&b[0], pair)), pairs(line(&b[1], pair)));
                 for (i, [sum0, sum1]) in sums.iter_mut().enumerate() {
-                    let a = pairs(_mm512_set1_epi32(a[i * PAIRS + pair].cast_signed()));
+                    let a = a[i * line_step + pair * pair_step].cast_signed();
+                    let a = pairs(_mm512_set1_epi32(a));
                     *sum0 = _mm512_dpbf16_ps(*sum0, a, b0);
                     *sum1 = _mm512_dpbf16_ps(*sum1, a, b1);
                 }

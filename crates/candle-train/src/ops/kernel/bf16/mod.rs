@@ -1,7 +1,8 @@
 //! Products of bf16 numbers with f32 sums, by the instructions that a processor has for them.
 //!
-//! Both operands are packed in tiles of 16 lines, 32 numbers deep, and so rounded: A by its rows,
-//! of which each tile holds line after line, B by its columns, of which it holds pair after pair.
+//! Both operands are packed in tiles of 16 lines, 32 numbers deep, and so rounded: A by its rows, B
+//! by its columns. Tiles of B are in [`Order::Pairs`], those of A in either order that the
+//! instructions take.
 //! Each element of the result is one chain of sums over the whole depth, whichever block it is in.
 
 mod panels;
@@ -34,3 +35,12 @@ const WORDS: usize = LINES * PAIRS;
 
 /// Pairs of bf16 numbers, the first one in the lower half.
 pub(super) type Tile = [u32; WORDS];
+
+/// How the words of a tile lie.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Order {
+    /// All pairs of the first line, then those of the second.
+    Lines,
+    /// The first pairs of all lines, then the second ones.
+    Pairs,
+}

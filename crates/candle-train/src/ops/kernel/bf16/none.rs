@@ -2,7 +2,7 @@
 
 use std::convert::Infallible;
 
-use super::Tile;
+use super::{Order, Tile};
 use crate::Bf16Instructions;
 
 /// There are none.
@@ -31,12 +31,17 @@ impl Instructions {
         match self.0 {}
     }
 
+    /// The order of an A that is packed across its lines.
+    pub(in crate::ops::kernel) fn order_across(self) -> Order {
+        match self.0 {}
+    }
+
     /// Packs lines.
     pub(in crate::ops::kernel) fn pack_lines<'a>(
         self,
         _: &mut Tile,
         _: [usize; 2],
-        _: bool,
+        _: Order,
         _: impl Fn(usize) -> &'a [f32],
     ) {
         match self.0 {}
@@ -47,7 +52,7 @@ impl Instructions {
         self,
         _: &mut Tile,
         _: [usize; 2],
-        _: bool,
+        _: Order,
         _: impl Fn(usize) -> &'a [f32],
     ) {
         match self.0 {}
@@ -62,7 +67,13 @@ impl Instructions {
 pub(super) struct Multiplier(Infallible);
 
 impl Multiplier {
-    pub(super) fn multiply(&self, _: [&[[Tile; 2]]; 2], _: (&mut [f32], usize), _: usize, _: bool) {
+    pub(super) fn multiply(
+        &self,
+        _: ([&[[Tile; 2]]; 2], Order),
+        _: (&mut [f32], usize),
+        _: usize,
+        _: bool,
+    ) {
         match self.0 {}
     }
 }

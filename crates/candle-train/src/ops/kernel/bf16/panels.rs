@@ -5,7 +5,8 @@ use std::sync::Arc;
 
 use rayon::prelude::*;
 
-use super::{DEPTH, Instructions, LINES, Tile, WORDS};
+use super::product::NEAR;
+use super::{DEPTH, Instructions, LINES, Order, Tile, WORDS};
 use crate::ops::kernel::panels::Source;
 use crate::ops::scratch::Scratch;
 
@@ -13,6 +14,8 @@ use crate::ops::scratch::Scratch;
 pub(super) const COLUMNS: usize = 2 * LINES;
 /// Pairs of tiles from which on packing is worth several threads.
 const PARALLEL: usize = 32;
+/// Panels that one thread packs together: 1 KiB of each row.
+const GROUP: usize = 8;
 /// Values of a cache line.
 const CACHE_LINE: usize = 16;
 
@@ -40,8 +43,9 @@ impl Tiles {
     }
 }
 
-/// B, (taps, depth, columns): a panel is (taps, blocks of the depth), each of two tiles; zeros
-/// beyond the last column and the end of the depth.
+/// B, (taps, depth, columns), in blocks of the inner dimension, (taps, parts of the depth). Of those
+/// that pass together, panel after panel, a panel is a pair of tiles for each block; zeros beyond the
+/// last column and the end of the depth.
 #[derive(Clone)]
 pub(in crate::ops) struct Bf16Panels {
     tiles: Arc<Tiles>,
@@ -60,13 +64,11 @@ impl Bf16Panels {
         depth: usize,
         columns: usize,
     ) -> Self {
-        let blocks = depth.div_ceil(DEPTH);
-        let count = columns.div_ceil(COLUMNS) * taps.len() * blocks;
-        let mut tiles = Tiles::new(count);
-        let pack = |(i, pair): (usize, &mut [Tile; 2])| {
-            let (panel, tap, block) =
-                (i / blocks / taps.len(), i / blocks % taps.len(), i % blocks);
-            let rows = block * DEPTH..depth.min((block + 1) * DEPTH);
+        let blocks = taps.len() * depth.div_ceil(DEPTH);
+        let count = columns.div_ceil(COLUMNS);
+        let mut tiles = Tiles::new(count * blocks);
+        let pack = |((block, panel), pair): ((usize, usize), &mut [Tile; 2])| {
+            let (tap, rows) = place(block, depth);
             for (half, tile) in pair.iter_mut().enumerate() {
                 let first = (panel * COLUMNS + half * LINES).min(columns);
                 let columns = first..columns.min(first + LINES);
@@ -74,11 +76,21 @@ impl Bf16Panels {
                 pack_tile(instructions, source, start, [rows.clone(), columns], tile);
             }
         };
-        if count < PARALLEL {
-            tiles.pairs_mut().iter_mut().enumerate().for_each(pack);
+        // Read as B lies in memory: a few of its rows, or a few of its columns, after the others.
+        let by_rows = source.column == 1;
+        let pack_group = |(first, near, pairs): (usize, Range<usize>, &mut [[Tile; 2]])| {
+            let (deep, wide) = (near.len(), pairs.len() / near.len());
+            for i in 0..pairs.len() {
+                let (block, panel) =
+                    if by_rows { (i / wide, i % wide) } else { (i % deep, i / deep) };
+                pack(((near.start + block, first + panel), &mut pairs[panel * deep + block]));
+            }
+        };
+        let groups = groups(tiles.pairs_mut(), blocks, count);
+        if count * blocks < PARALLEL {
+            groups.into_iter().for_each(pack_group);
         } else {
-            let pairs = tiles.pairs_mut().par_iter_mut().enumerate();
-            pairs.with_min_len(PARALLEL / 4).for_each(pack);
+            groups.into_par_iter().with_max_len(1).for_each(pack_group);
         }
         let tiles = Arc::new(tiles);
         Self { tiles, instructions, taps: taps.len(), depth, columns }
@@ -96,16 +108,37 @@ impl Bf16Panels {
 
     /// The tap of a block, and which part of the depth it is.
     pub(super) fn block(&self, index: usize) -> (usize, Range<usize>) {
-        let per_tap = self.depth.div_ceil(DEPTH);
-        let first = index % per_tap * DEPTH;
-        (index / per_tap, first..self.depth.min(first + DEPTH))
+        place(index, self.depth)
     }
 
-    /// These blocks of a panel.
-    pub(super) fn panel(&self, panel: usize, blocks: Range<usize>) -> &[[Tile; 2]] {
-        let start = panel * self.blocks();
-        &self.tiles.pairs()[start + blocks.start..start + blocks.end]
+    /// Blocks of a panel that pass together.
+    pub(super) fn panel(&self, panel: usize, near: Range<usize>) -> &[[Tile; 2]] {
+        let start = near.start * self.count() + panel * near.len();
+        &self.tiles.pairs()[start..start + near.len()]
     }
+}
+
+/// The tap of a block of the inner dimension, and which part of the depth it is.
+fn place(block: usize, depth: usize) -> (usize, Range<usize>) {
+    let per_tap = depth.div_ceil(DEPTH);
+    let first = block % per_tap * DEPTH;
+    (block / per_tap, first..depth.min(first + DEPTH))
+}
+
+/// What one thread packs: some panels over the blocks that pass together, with the first panel and
+/// those blocks.
+fn groups(
+    pairs: &mut [[Tile; 2]],
+    blocks: usize,
+    count: usize,
+) -> Vec<(usize, Range<usize>, &mut [[Tile; 2]])> {
+    let mut groups = Vec::new();
+    for (i, pairs) in pairs.chunks_mut((NEAR * count).max(1)).enumerate() {
+        let near = i * NEAR..blocks.min((i + 1) * NEAR);
+        let some = pairs.chunks_mut(near.len() * GROUP).enumerate();
+        groups.extend(some.map(|(group, pairs)| (group * GROUP, near.clone(), pairs)));
+    }
+    groups
 }
 
 /// Packs rows and columns of the tap that begins at `start`.
@@ -120,10 +153,12 @@ fn pack_tile(
     let at = start + rows.start * row + columns.start * column;
     let shape @ [lines, depth] = [columns.len(), rows.len()];
     if column == 1 {
-        return instructions.pack_across(tile, shape, true, |k| &values[at + k * row..][..lines]);
+        return instructions
+            .pack_across(tile, shape, Order::Pairs, |k| &values[at + k * row..][..lines]);
     }
     if row == 1 {
-        return instructions.pack_lines(tile, shape, true, |i| &values[at + i * column..][..depth]);
+        return instructions
+            .pack_lines(tile, shape, Order::Pairs, |i| &values[at + i * column..][..depth]);
     }
     let mut near = [[0.0; DEPTH]; LINES];
     for (i, line) in near.iter_mut().enumerate().take(lines) {
@@ -131,5 +166,5 @@ fn pack_tile(
             *value = values[at + i * column + k * row];
         }
     }
-    instructions.pack_lines(tile, shape, true, |i| &near[i]);
+    instructions.pack_lines(tile, shape, Order::Pairs, |i| &near[i]);
 }

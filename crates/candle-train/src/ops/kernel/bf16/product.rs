@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use super::instructions::Multiplier;
 use super::panels::{Bf16Panels, COLUMNS, Tiles};
-use super::{DEPTH, LINES};
+use super::{DEPTH, LINES, Order};
 use crate::ops::kernel::level::best;
 use crate::ops::kernel::product::{Epilogue, Left, Output, Write, finish};
 
@@ -14,7 +14,7 @@ pub(in crate::ops::kernel) const STRIP: usize = 2 * LINES;
 pub(in crate::ops::kernel) const BLOCK_ROWS: usize = 6 * STRIP;
 /// Blocks of the inner dimension that pass together: a strip of A stays in the first-level cache,
 /// and of B, 512 rows in the second-level cache.
-const NEAR: usize = 512 / DEPTH;
+pub(super) const NEAR: usize = 512 / DEPTH;
 
 /// As `kernel::product`.
 pub(in crate::ops::kernel) fn product<L: Left>(
@@ -33,7 +33,8 @@ pub(in crate::ops::kernel) fn product<L: Left>(
             let rows = first..rows.min(first + STRIP);
             pack(left, b, &rows, near.clone(), &mut a);
             let add = near.start > 0 || out.write == Write::Add;
-            multiply_strip(&multiplier, &a, (b, near.clone()), &mut out, rows.clone(), add);
+            let a = (&a, left.order(b.instructions));
+            multiply_strip(&multiplier, a, (b, near.clone()), &mut out, rows.clone(), add);
             if near.end == blocks {
                 finish(best(), &mut out, b.columns, rows, epilogue);
             }
@@ -66,7 +67,7 @@ fn pack<L: Left>(
 /// Some rows of the result, over all columns.
 fn multiply_strip(
     multiplier: &Multiplier,
-    a: &Tiles,
+    (a, order): (&Tiles, Order),
     (b, blocks): (&Bf16Panels, Range<usize>),
     out: &mut Output<'_>,
     rows: Range<usize>,
@@ -77,7 +78,7 @@ fn multiply_strip(
     let stride = even_stride(starts);
     for panel in 0..b.count() {
         let columns = panel * COLUMNS..b.columns.min((panel + 1) * COLUMNS);
-        let operands = [a, b.panel(panel, blocks.clone())];
+        let operands = ([a, b.panel(panel, blocks.clone())], order);
         if let Some(stride) = stride.filter(|_| columns.len() == COLUMNS) {
             let c = &mut out.values[starts[0] + columns.start..];
             multiplier.multiply(operands, (c, stride), STRIP, add);

@@ -3,7 +3,7 @@
 
 use std::sync::LazyLock;
 
-use super::{Tile, amx, avx512};
+use super::{Order, Tile, amx, avx512};
 use crate::Bf16Instructions;
 
 /// What multiplies bf16 numbers. A value is the proof that this processor can.
@@ -52,6 +52,12 @@ impl Instructions {
         matches!(self, Self::Amx(_))
     }
 
+    /// The order of the tiles of an A that is packed across its lines: as it comes, where the
+    /// instructions take it so.
+    pub(in crate::ops::kernel) fn order_across(self) -> Order {
+        if self.multiply_tiles() { Order::Lines } else { Order::Pairs }
+    }
+
     /// See [`avx512::pack_lines`].
     #[expect(clippy::unused_self, reason = "the proof that they are there")]
     #[inline(always)]
@@ -59,11 +65,11 @@ impl Instructions {
         self,
         tile: &mut Tile,
         shape: [usize; 2],
-        turned: bool,
+        order: Order,
         line: impl Fn(usize) -> &'a [f32],
     ) {
         // SAFETY: `self` is the proof.
-        unsafe { avx512::pack_lines(tile, shape, turned, line) }
+        unsafe { avx512::pack_lines(tile, shape, order == Order::Pairs, line) }
     }
 
     /// See [`avx512::pack_across`].
@@ -73,11 +79,11 @@ impl Instructions {
         self,
         tile: &mut Tile,
         shape: [usize; 2],
-        turned: bool,
+        order: Order,
         across: impl Fn(usize) -> &'a [f32],
     ) {
         // SAFETY: `self` is the proof.
-        unsafe { avx512::pack_across(tile, shape, turned, across) }
+        unsafe { avx512::pack_across(tile, shape, order == Order::Lines, across) }
     }
 
     /// What multiplies, for the calling thread.
@@ -98,10 +104,11 @@ pub(super) enum Multiplier {
 
 impl Multiplier {
     /// The first `rows` of 32 rows of 32 values, which begin `stride` values after each other,
-    /// become or grow by A B; further rows may be written to as well.
+    /// become or grow by A B; further rows may be written to as well. `order` is that of the tiles
+    /// of A.
     pub(super) fn multiply(
         &self,
-        [a, b]: [&[[Tile; 2]]; 2],
+        ([a, b], order): ([&[[Tile; 2]]; 2], Order),
         (c, stride): (&mut [f32], usize),
         rows: usize,
         add: bool,
@@ -112,7 +119,10 @@ impl Multiplier {
         unsafe {
             match self {
                 Self::Amx(tiles) => tiles.multiply(a, b, c, add),
-                Self::Avx512 => avx512::multiply(a, b, c, rows, add),
+                Self::Avx512 if order == Order::Pairs => {
+                    avx512::multiply::<true>(a, b, c, rows, add);
+                }
+                Self::Avx512 => avx512::multiply::<false>(a, b, c, rows, add),
             }
         }
     }
