@@ -26,23 +26,31 @@ pub(super) fn filled(n: usize, block: usize, fill: impl Fn(usize, &mut [f32]) + 
 }
 
 /// [`filled`] of `N` vectors, of which `fill` is given the same block.
-#[expect(unsafe_code, reason = "memory is handed out before all of it is written")]
 pub(super) fn filled_together<const N: usize>(
     n: usize,
     block: usize,
     fill: impl Fn(usize, [&mut [f32]; N]) + Sync,
 ) -> [Vec<f32>; N] {
+    let block = block.max(1);
+    let lens: Vec<usize> = (0..n).step_by(block).map(|start| block.min(n - start)).collect();
+    filled_blocks(&lens, |index, blocks| fill(index * block, blocks))
+}
+
+/// [`filled_together`] of blocks of any lengths, which `fill` is given by their numbers.
+#[expect(unsafe_code, reason = "memory is handed out before all of it is written")]
+pub(super) fn filled_blocks<const N: usize>(
+    lens: &[usize],
+    fill: impl Fn(usize, [&mut [f32]; N]) + Sync,
+) -> [Vec<f32>; N] {
+    let n = lens.iter().sum();
     let mut vectors: [Vec<f32>; N] = std::array::from_fn(|_| Vec::with_capacity(n));
     let mut rest = vectors.each_mut().map(|values| &mut values.spare_capacity_mut()[..n]);
-    let block = block.max(1);
-    let next = |start: usize| {
-        let len = block.min(n - start);
-        (start, rest.each_mut().map(|rest| rest.split_off_mut(..len).unwrap_or_default()))
-    };
-    let blocks: Vec<_> = (0..n).step_by(block).map(next).collect();
+    let next =
+        |&len: &usize| rest.each_mut().map(|rest| rest.split_off_mut(..len).unwrap_or_default());
+    let blocks: Vec<_> = lens.iter().map(next).collect();
     // Many small pieces of work, so that a core that is slower for a while takes fewer of them.
     let together = blocks.len().div_ceil(PIECES).max(1);
-    blocks.into_par_iter().with_max_len(together).for_each(|(start, blocks)| {
+    blocks.into_par_iter().enumerate().with_max_len(together).for_each(|(index, blocks)| {
         let zeroed = blocks.map(|values| {
             for value in &mut *values {
                 value.write(0.0);
@@ -50,7 +58,7 @@ pub(super) fn filled_together<const N: usize>(
             // SAFETY: each value was written by the loop.
             unsafe { values.assume_init_mut() }
         });
-        fill(start, zeroed);
+        fill(index, zeroed);
     });
     for values in &mut vectors {
         // SAFETY: the blocks are the first `n` values, and each was written.

@@ -45,6 +45,21 @@ impl<R, F: FnMut() -> R> WithSimd for Loop<F> {
     }
 }
 
+/// Asks for the value `ahead` of the first one, whether there is any, to be brought into the cache;
+/// only on x86-64.
+#[inline(always)]
+#[expect(unsafe_code, reason = "an instruction that reads nothing and never fails")]
+pub(super) fn fetch(values: &[f32], ahead: usize) {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: every x86-64 processor has it, and any address may be asked for.
+    unsafe {
+        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+        _mm_prefetch::<_MM_HINT_T0>(values.as_ptr().wrapping_add(ahead).cast());
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = (values, ahead);
+}
+
 /// `n` values, block after block from `fill(start, block)`, in parallel. A block comes zeroed, and
 /// is finished in the first-level cache.
 pub(crate) fn build(n: usize, fill: impl Fn(usize, &mut [f32]) + Sync) -> Vec<f32> {

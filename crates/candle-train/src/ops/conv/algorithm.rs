@@ -3,6 +3,7 @@
 use std::borrow::Cow;
 
 use super::geometry::Geometry;
+use super::winograd::Rounding;
 use super::{depthwise, direct, direct_gradient, winograd};
 use crate::ops::kernel::Format;
 use crate::ops::precision::{Round, round, rounded};
@@ -31,7 +32,7 @@ impl Algorithm {
     pub(super) fn of(g: &Geometry, convolutions: Convolutions, precision: Precision) -> Self {
         let is_transformed = winograd::applies(g)
             && convolutions == Convolutions::Fast
-            && !Format::of(precision).outruns_transforms();
+            && !Format::of(precision).outruns_transforms(winograd::tiles(g));
         let way = match () {
             () if depthwise::applies(g) => Way::Depthwise,
             () if is_transformed => Way::Winograd,
@@ -48,8 +49,19 @@ impl Algorithm {
         }
     }
 
-    /// As [`crate::ops::precision::operand`].
+    /// What is rounded on the way, and so neither before nor after.
+    fn on_the_way(self) -> Rounding {
+        let rounds = self.way == Way::Winograd && self.precision == Precision::Bf16;
+        Rounding { operands: rounds, result: rounds }
+    }
+
+    /// The numbers of images that are multiplied: as [`crate::ops::precision::operand`].
     pub(super) fn operand(self, values: &[f32]) -> Cow<'_, [f32]> {
+        if self.on_the_way().operands { Cow::Borrowed(values) } else { self.weight(values) }
+    }
+
+    /// The numbers of a weight that are multiplied.
+    pub(super) fn weight(self, values: &[f32]) -> Cow<'_, [f32]> {
         match self.format() {
             Format::F32 => rounded(values, self.precision),
             Format::Bf16(_) => Cow::Borrowed(values),
@@ -58,31 +70,41 @@ impl Algorithm {
 
     /// The sums of [`Algorithm::forward`], not rounded.
     pub(super) fn sums(self, g: &Geometry, x: &[f32], weight: &[f32]) -> Vec<f32> {
+        let rounding = Rounding { result: false, ..self.on_the_way() };
         match self.way {
             Way::Direct => direct::forward(g, x, weight, self.format(), ()),
-            Way::Winograd => winograd::forward(g, x, weight),
+            Way::Winograd => winograd::forward(g, x, weight, rounding),
             Way::Depthwise => depthwise::forward(g, x, weight),
         }
     }
 
     /// y (n, oh, ow, co) of [`Algorithm::operand`]s.
     pub(super) fn forward(self, g: &Geometry, x: &[f32], weight: &[f32]) -> Vec<f32> {
-        if self.way == Way::Direct && g.groups == 1 {
-            return direct::forward(g, x, weight, self.format(), Round(self.precision));
+        match self.way {
+            Way::Direct if g.groups == 1 => {
+                direct::forward(g, x, weight, self.format(), Round(self.precision))
+            }
+            Way::Winograd if self.on_the_way().result => {
+                winograd::forward(g, x, weight, self.on_the_way())
+            }
+            _ => self.rounded(self.sums(g, x, weight)),
         }
-        self.rounded(self.sums(g, x, weight))
     }
 
     /// dx (n, h, w, ci).
     pub(super) fn backward_data(self, g: &Geometry, dy: &[f32], weight: &[f32]) -> Vec<f32> {
+        if self.on_the_way().result {
+            return winograd::backward_data(g, dy, weight, self.on_the_way());
+        }
         self.rounded(self.data_sums(g, dy, weight))
     }
 
     /// The sums of [`Algorithm::backward_data`], not rounded.
     pub(super) fn data_sums(self, g: &Geometry, dy: &[f32], weight: &[f32]) -> Vec<f32> {
+        let rounding = Rounding { result: false, ..self.on_the_way() };
         match self.way {
             Way::Direct => direct::backward_data(g, dy, weight, self.format()),
-            Way::Winograd => winograd::backward_data(g, dy, weight),
+            Way::Winograd => winograd::backward_data(g, dy, weight, rounding),
             Way::Depthwise => depthwise::backward_data(g, dy, weight),
         }
     }
@@ -91,7 +113,7 @@ impl Algorithm {
     pub(super) fn backward_weight(self, g: &Geometry, x: &[f32], dy: &[f32]) -> Vec<f32> {
         self.rounded(match self.way {
             Way::Direct => direct_gradient::backward_weight(g, x, dy, self.format()),
-            Way::Winograd => winograd::backward_weight(g, x, dy),
+            Way::Winograd => winograd::backward_weight(g, x, dy, self.on_the_way()),
             Way::Depthwise => depthwise::backward_weight(g, x, dy),
         })
     }

@@ -4,13 +4,11 @@
 //! The gradient of the input is the same product the other way round, made apart for each class of
 //! input pixels that the same taps reach: with a stride of 2 there are four.
 
-use rayon::prelude::*;
-
 use super::gathered::{gather, is_gathered};
 use super::geometry::{Geometry, Pixel};
-use super::weight_layout::to_hwio;
+use super::weight_layout::{by_tap, to_hwio};
 use crate::ops::kernel::{Epilogue, Format, Output, Panels, Rows, Source, Sums, Write, product};
-use crate::ops::scratch::zeros;
+use crate::ops::scratch::filled;
 
 /// Pixels per block: their inputs and outputs stay in the second-level cache.
 const PIXELS: usize = 192;
@@ -23,12 +21,10 @@ pub(super) fn forward(
     format: Format,
     epilogue: impl Epilogue + Copy + Sync,
 ) -> Vec<f32> {
-    let panels: Vec<Panels> =
-        (0..g.groups).map(|group| forward_panels(g, weight, group, format)).collect();
+    let panels = forward_panels(g, weight, format);
     let outside = vec![0.0; g.group_inputs()];
-    let mut y = zeros(g.pixels() * g.co);
-    y.par_chunks_mut(PIXELS * g.co).enumerate().for_each(|(block, y)| {
-        let first = block * PIXELS;
+    filled(g.pixels() * g.co, PIXELS * g.co, |start, y| {
+        let first = start / g.co;
         let pixels: Vec<Pixel> = g.output_pixels(first..first + y.len() / g.co).collect();
         for (group, panels) in panels.iter().enumerate() {
             let starts: Vec<usize> =
@@ -45,21 +41,24 @@ pub(super) fn forward(
                 product(&mut rows, panels, out, &mut { epilogue });
             }
         }
-    });
-    y
+    })
 }
 
-/// (taps, ci, co) of a group, or (1, taps ci, co) for gathered blocks.
-fn forward_panels(g: &Geometry, weight: &[f32], group: usize, format: Format) -> Panels {
+/// (taps, ci, co) of each group, or (1, taps ci, co) for gathered blocks.
+fn forward_panels(g: &Geometry, weight: &[f32], format: Format) -> Vec<Panels> {
     let (inputs, outputs, taps) = (g.group_inputs(), g.group_outputs(), g.taps());
     if is_gathered(g) {
-        let values = &to_hwio(g, weight, group);
+        let values = &to_hwio(g, weight, 0);
         let source = Source { values, tap: 0, row: outputs, column: 1 };
-        return Panels::pack(format, source, &[0], taps * inputs, outputs);
+        return vec![Panels::pack(format, source, &[0], taps * inputs, outputs)];
     }
-    let values = &weight[group * outputs * inputs * taps..];
-    let source = Source { values, tap: 1, row: taps, column: inputs * taps };
-    Panels::pack(format, source, &(0..taps).collect::<Vec<_>>(), inputs, outputs)
+    let (weight, all) = (by_tap(weight, taps), (0..taps).collect::<Vec<_>>());
+    let of_group = |group: usize| {
+        let values = &weight[group * outputs * inputs..];
+        let source = Source { values, tap: g.co * inputs, row: 1, column: inputs };
+        Panels::pack(format, source, &all, inputs, outputs)
+    };
+    (0..g.groups).map(of_group).collect()
 }
 
 /// What each tap of these output pixels reads: a group's channels of an input pixel, or zeros.
@@ -101,9 +100,8 @@ pub(super) fn backward_data(g: &Geometry, dy: &[f32], weight: &[f32], format: Fo
     let row = g.w * g.ci;
     // Rows over all images; each class has about as many pixels of a block.
     let rows = (PIXELS * g.stride[0] * g.stride[1]).div_ceil(g.w.max(1));
-    let mut dx = zeros(g.n * g.h * row);
-    dx.par_chunks_mut((rows * row).max(1)).enumerate().for_each(|(block, dx)| {
-        let first = block * rows * g.w;
+    filled(g.n * g.h * row, (rows * row).max(1), |start, dx| {
+        let first = start / g.ci;
         for class in classes.iter().filter(|class| !class.taps.is_empty()) {
             let reached = |(_, pixel): &(usize, Pixel)| {
                 [pixel.y % g.stride[0], pixel.x % g.stride[1]] == class.remainder
@@ -122,12 +120,11 @@ pub(super) fn backward_data(g: &Geometry, dy: &[f32], weight: &[f32], format: Fo
                 product(&mut rows, panels, out, &mut ());
             }
         }
-    });
-    dx
+    })
 }
 
 fn classes(g: &Geometry, weight: &[f32], format: Format) -> Vec<Class> {
-    let [rows, columns] = g.stride;
+    let ([rows, columns], weight) = (g.stride, by_tap(weight, g.taps()));
     let remainders = (0..rows).flat_map(|y| (0..columns).map(move |x| [y, x]));
     remainders
         .map(|remainder| {
@@ -139,13 +136,14 @@ fn classes(g: &Geometry, weight: &[f32], format: Format) -> Vec<Class> {
             };
             let all = (0..g.kh).flat_map(|ky| (0..g.kw).map(move |kx| [ky, kx]));
             let taps: Vec<[usize; 2]> = all.filter(meets).collect();
-            let panels = |group| backward_panels(g, weight, group, (&taps, format));
+            let panels = |group| backward_panels(g, &weight, group, (&taps, format));
             let panels = (0..g.groups).map(panels).collect();
             Class { remainder, taps, panels }
         })
         .collect()
 }
 
+/// Of a weight [`by_tap`].
 fn backward_panels(
     g: &Geometry,
     weight: &[f32],
@@ -153,8 +151,8 @@ fn backward_panels(
     (taps, format): (&[[usize; 2]], Format),
 ) -> Panels {
     let (inputs, outputs) = (g.group_inputs(), g.group_outputs());
-    let values = &weight[group * outputs * inputs * g.taps()..];
-    let source = Source { values, tap: 1, row: inputs * g.taps(), column: g.taps() };
+    let values = &weight[group * outputs * inputs..];
+    let source = Source { values, tap: g.co * inputs, row: inputs, column: 1 };
     let taps: Vec<usize> = taps.iter().map(|[ky, kx]| ky * g.kw + kx).collect();
     Panels::pack(format, source, &taps, outputs, inputs)
 }

@@ -191,7 +191,7 @@ impl Conv {
     }
 
     fn values(&self, x: &[f32], weight: &[f32], bias: Option<&[f32]>) -> Vec<f32> {
-        let (x, weight) = (self.algorithm.operand(x), self.algorithm.operand(weight));
+        let (x, weight) = (self.algorithm.operand(x), self.algorithm.weight(weight));
         let Some(bias) = bias else {
             return self.algorithm.forward(&self.geometry, &x, &weight);
         };
@@ -218,7 +218,7 @@ impl Conv {
                 None
             };
             let dx = if x.track_op() {
-                let weight_values = algorithm.operand(weight_values);
+                let weight_values = algorithm.weight(weight_values);
                 Some(tensor(algorithm.backward_data(geometry, &dy, &weight_values), x.shape())?)
             } else {
                 None

@@ -1,8 +1,11 @@
 //! Orders of a weight's values. PyTorch's is (co, ci / groups, kh, kw).
 
+use std::borrow::Cow;
+
 use rayon::prelude::*;
 
 use super::geometry::Geometry;
+use crate::ops::scratch::zeros;
 
 /// The weight of `group` as (kh, kw, ci, co), where ci and co are those of the group.
 pub(super) fn to_hwio(g: &Geometry, weight: &[f32], group: usize) -> Vec<f32> {
@@ -19,15 +22,56 @@ pub(super) fn to_hwio(g: &Geometry, weight: &[f32], group: usize) -> Vec<f32> {
     hwio
 }
 
+/// Filters of one input and one output that are turned together: they stay in the first-level cache.
+const FILTERS: usize = 512;
+
+/// (filters, taps) as (taps, filters).
+pub(super) fn by_tap(weight: &[f32], taps: usize) -> Cow<'_, [f32]> {
+    if taps == 1 {
+        return Cow::Borrowed(weight);
+    }
+    let mut turned = zeros(weight.len());
+    let of_taps = turned.chunks_exact_mut((weight.len() / taps).max(1));
+    let mut of_taps: Vec<_> = of_taps.map(|of_tap| of_tap.chunks_mut(FILTERS)).collect();
+    let pieces = |filters| {
+        let of_taps: Vec<&mut [f32]> = of_taps.iter_mut().filter_map(Iterator::next).collect();
+        (filters, of_taps)
+    };
+    let pieces: Vec<(&[f32], Vec<&mut [f32]>)> =
+        weight.chunks(FILTERS * taps).map(pieces).collect();
+    pieces.into_par_iter().for_each(|(filters, mut of_taps)| {
+        for (i, filter) in filters.chunks_exact(taps).enumerate() {
+            for (to, value) in of_taps.iter_mut().zip(filter) {
+                to[i] = *value;
+            }
+        }
+    });
+    Cow::Owned(turned)
+}
+
+/// Outputs whose filters are written together: what is read is a cache line.
+const OUTPUTS: usize = 16;
+
 /// PyTorch's order from that of all groups, (groups, kh, kw, ci, co).
 pub(super) fn from_hwio(g: &Geometry, hwio: &[f32]) -> Vec<f32> {
     let (inputs, outputs, taps) = (g.group_inputs(), g.group_outputs(), g.taps());
-    let mut weight = vec![0.0; hwio.len()];
-    weight.par_chunks_mut(inputs * taps).enumerate().for_each(|(output, filter)| {
-        let group = &hwio[output / outputs * inputs * outputs * taps..];
-        for (input, filter) in filter.chunks_exact_mut(taps).enumerate() {
-            for (tap, value) in filter.iter_mut().enumerate() {
-                *value = group[(tap * inputs + input) * outputs + output % outputs];
+    let group = (inputs * outputs * taps).max(1);
+    let mut weight = zeros(hwio.len());
+    let groups = weight.chunks_exact_mut(group).zip(hwio.chunks_exact(group));
+    let pieces: Vec<(&[f32], usize, &mut [f32])> = groups
+        .flat_map(|(filters, hwio)| {
+            let some = filters.chunks_mut(OUTPUTS * inputs * taps).enumerate();
+            some.map(move |(i, filters)| (hwio, i * OUTPUTS, filters))
+        })
+        .collect();
+    pieces.into_par_iter().for_each(|(hwio, first, filters)| {
+        let mut filters: Vec<&mut [f32]> = filters.chunks_exact_mut(inputs * taps).collect();
+        for input in 0..inputs {
+            for tap in 0..taps {
+                let line = &hwio[(tap * inputs + input) * outputs + first..];
+                for (filter, value) in filters.iter_mut().zip(line) {
+                    filter[input * taps + tap] = *value;
+                }
             }
         }
     });
@@ -40,7 +84,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn both_orders_hold_the_same_values() {
+    fn all_orders_hold_the_same_values() {
         let sliding = Sliding { stride: [1, 1], padding: [0, 0], dilation: [1, 1], groups: 3 };
         let g = Geometry::new((1, 4, 4, 6), (15, 2, 2, 3), sliding).unwrap();
         let weight: Vec<f32> = (0..g.weight_len()).map(|i| i as f32).collect();
@@ -48,5 +92,6 @@ mod tests {
         // Group 1, tap (1, 2), input 1, output 4 is filter 9, input 1, tap 5.
         assert_eq!(hwio[60 + (5 * 2 + 1) * 5 + 4], ((9 * 2 + 1) * 6 + 5) as f32);
         assert_eq!(from_hwio(&g, &hwio), weight);
+        assert_eq!(by_tap(&weight, 6)[5 * 30 + 9 * 2 + 1], ((9 * 2 + 1) * 6 + 5) as f32);
     }
 }

@@ -6,11 +6,12 @@ use rayon::prelude::*;
 
 use super::components::{COMPONENTS, Components, padded};
 use super::gather::Gather;
-use super::scatter::scatter;
+use super::scatter::Scatter;
 use super::tiles::{Images, Tiles};
 use super::transform::Input;
 use super::weights::Kernels;
-use crate::ops::kernel::{Output, Panels, Rows, Sums, Write, product};
+use crate::ops::kernel::{Output, Panels, Rows, Sums, Write, best, product, run};
+use crate::ops::scratch::{filled_blocks, zeros};
 
 /// Bytes of a block's transformed tiles and products: a second-level cache.
 const BLOCK_BYTES: usize = 1_300_000;
@@ -20,28 +21,27 @@ const LARGE_KERNELS: usize = 4 << 20;
 /// Tiles that are transformed before the products in that case.
 const STAGED_TILES: usize = 512;
 
-/// y (images of `output`) = x (images of `input`) * kernels, with `padding` rows and columns of
-/// zeros.
+/// y (images of `output`) = x, which `gather` reads, * kernels; rounded to bf16 if it `rounds`.
 pub(super) fn apply(
-    x: &[f32],
-    input: Images,
+    gather: Gather<'_, 6, Input>,
     kernels: &Kernels<'_>,
     output: Images,
-    padding: [usize; 2],
-    y: &mut [f32],
-) {
+    rounds: bool,
+) -> Vec<f32> {
     let large = padded(kernels.rows) * padded(kernels.columns) * COMPONENTS > LARGE_KERNELS;
     let kernels = kernels.panels();
     let tiles = Tiles::new(output);
-    let work = Work { gather: Gather::new(x, input, padding), kernels, tiles };
+    let work = Work { gather, kernels, tiles, rounds };
     let size = BLOCK_BYTES / (4 * COMPONENTS * (work.inputs() + work.outputs()));
     let blocks = tiles.blocks(size.clamp(48, 96));
     if large {
-        work.staged(&blocks, y);
-    } else {
-        let slices = tiles.cut(y, &blocks);
-        blocks.into_par_iter().zip(slices).for_each(|(bands, y)| work.block(bands, y));
+        let mut y = zeros(output.len());
+        work.staged(&blocks, &mut y);
+        return y;
     }
+    let lens: Vec<usize> = blocks.iter().map(|bands| tiles.values(bands)).collect();
+    let [y] = filled_blocks(&lens, |block, [y]| work.block(blocks[block].clone(), y));
+    y
 }
 
 struct Work<'a> {
@@ -49,6 +49,7 @@ struct Work<'a> {
     /// (inputs, outputs) per component.
     kernels: [Panels; COMPONENTS],
     tiles: Tiles,
+    rounds: bool,
 }
 
 impl Work<'_> {
@@ -68,7 +69,7 @@ impl Work<'_> {
         for (component, product) in products.split().into_iter().enumerate() {
             self.multiply(component, &inputs, product);
         }
-        scatter(&products.rows(0..count), &self.tiles, bands, y);
+        self.scatter(&products.rows(0..count), bands, y);
     }
 
     /// A few blocks at a time: all are transformed, then each product is made for all of them, so
@@ -86,9 +87,14 @@ impl Work<'_> {
             });
             blocks.par_iter().zip(slices).for_each(|(bands, y)| {
                 let rows = row(bands.start)..row(bands.end);
-                scatter(&products.rows(rows), &self.tiles, bands.clone(), y);
+                self.scatter(&products.rows(rows), bands.clone(), y);
             });
         }
+    }
+
+    fn scatter(&self, products: &[&[f32]; COMPONENTS], bands: Range<usize>, y: &mut [f32]) {
+        let Self { tiles, rounds, .. } = self;
+        run(best(), Scatter { products, tiles, bands, y, rounds: *rounds });
     }
 
     fn multiply(&self, component: usize, inputs: &Components, values: &mut [f32]) {

@@ -7,25 +7,32 @@ use pulp::{Simd, WithSimd};
 use rayon::prelude::*;
 
 use super::components::{Components, Pieces, padded};
-use super::tiles::{Images, TilePosition, Tiles};
-use super::transform::Transform;
+use super::tiles::{Images, TILE, TilePosition, Tiles};
+use super::transform::{Transform, rounded};
 use crate::ops::kernel::{best, run};
+use crate::ops::simd::fetch;
 
 /// Reads the `I` x `I` pixels of each tile, from `padding` above and left of its place, zeros
-/// outside the image, and transforms them by `T`.
+/// outside the image, and transforms them by `T`; rounded to bf16 before if it `rounds`.
 pub(super) struct Gather<'a, const I: usize, T> {
     source: &'a [f32],
     images: Images,
     padding: [usize; 2],
     zeros: Vec<f32>,
+    rounds: bool,
     transform: PhantomData<T>,
 }
 
 impl<'a, const I: usize, T: Transform<I, 6>> Gather<'a, I, T> {
-    pub(super) fn new(source: &'a [f32], images: Images, padding: [usize; 2]) -> Self {
+    pub(super) fn new(
+        source: &'a [f32],
+        images: Images,
+        padding: [usize; 2],
+        rounds: bool,
+    ) -> Self {
         assert_eq!(source.len(), images.len(), "images cover their values");
         let zeros = vec![0.0; images.c];
-        Self { source, images, padding, zeros, transform: PhantomData }
+        Self { source, images, padding, zeros, rounds, transform: PhantomData }
     }
 
     /// Writes each component of the tiles of these bands as (tiles, padded channels).
@@ -45,6 +52,10 @@ impl<'a, const I: usize, T: Transform<I, 6>> Gather<'a, I, T> {
             self.run(tiles, bands.clone(), pieces);
         });
         transformed
+    }
+
+    pub(super) fn images(&self) -> Images {
+        self.images
     }
 
     pub(super) fn channels(&self) -> usize {
@@ -93,8 +104,12 @@ impl<const I: usize, T: Transform<I, 6>> WithSimd for Run<'_, I, T> {
                 if first + S::F32_LANES <= channels {
                     for row in 0..I {
                         for column in 0..I {
-                            values[row][column] =
-                                S::as_simd_f32s(&pixels[row][column][first..]).0[0];
+                            let here = &pixels[row][column][first..];
+                            values[row][column] = S::as_simd_f32s(here).0[0];
+                            // What only the next tile of the band reads.
+                            if column + TILE >= I {
+                                fetch(here, TILE * channels);
+                            }
                         }
                     }
                 } else {
@@ -102,6 +117,13 @@ impl<const I: usize, T: Transform<I, 6>> WithSimd for Run<'_, I, T> {
                         for column in 0..I {
                             let rest = &pixels[row][column][first.min(channels)..];
                             values[row][column] = simd.partial_load_f32s(rest);
+                        }
+                    }
+                }
+                if self.gather.rounds {
+                    for row in &mut values {
+                        for value in row {
+                            *value = rounded(simd, *value);
                         }
                     }
                 }

@@ -7,7 +7,7 @@ use rayon::prelude::*;
 
 use super::components::{COMPONENTS, Components, padded};
 use super::gather::Gather;
-use super::tiles::{Images, TILE, Tiles};
+use super::tiles::{TILE, Tiles};
 use super::transform::{Input, KernelGradient, OutputGradient, Transform};
 use super::weights::TAPS;
 use crate::ops::kernel::{
@@ -24,20 +24,10 @@ const PARTS: usize = 8;
 /// Tiles that are transformed before the products if the products are large.
 const STAGED_TILES: usize = 512;
 
-/// dw (co, ci, 3, 3) of y = x * w, from x (images of `input`) and dy (images of `output`).
-pub(super) fn gradient(
-    x: &[f32],
-    input: Images,
-    dy: &[f32],
-    output: Images,
-    padding: [usize; 2],
-) -> Vec<f32> {
-    let tiles = Tiles::new(output);
-    let work = Work {
-        inputs: Gather::new(x, input, padding),
-        outputs: Gather::new(dy, output, [0, 0]),
-        tiles,
-    };
+/// dw (co, ci, 3, 3) of y = x * w, from x and dy.
+pub(super) fn gradient(x: Gather<'_, 6, Input>, dy: Gather<'_, TILE, OutputGradient>) -> Vec<f32> {
+    let (input, output) = (x.images(), dy.images());
+    let work = Work { inputs: x, outputs: dy, tiles: Tiles::new(output) };
     let sums = if work.len() > LARGE_PRODUCTS { vec![work.staged()] } else { work.parts() };
     let mut dw = vec![0.0; output.c * input.c * TAPS];
     dw.par_chunks_mut(input.c * TAPS).enumerate().for_each(|(channel, dw)| {

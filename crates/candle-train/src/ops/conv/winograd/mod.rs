@@ -14,8 +14,8 @@ mod transform;
 mod weights;
 
 use super::geometry::Geometry;
-use crate::ops::scratch::zeros;
-use tiles::Images;
+use gather::Gather;
+use tiles::{Images, TILE};
 use weights::Kernels;
 
 /// Channels from which on the transforms are worth it.
@@ -28,27 +28,50 @@ pub(super) fn applies(g: &Geometry) -> bool {
         && g.ci.min(g.co) >= CHANNELS
 }
 
+/// Tiles of all images, for which kernels are transformed once.
+pub(super) fn tiles(g: &Geometry) -> usize {
+    g.n * g.oh.div_ceil(TILE) * g.ow.div_ceil(TILE)
+}
+
+/// What is rounded to bf16 on its way through the registers. Kernels come as they are to be.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Rounding {
+    /// Images as they are read.
+    pub(super) operands: bool,
+    /// Images as they are written.
+    pub(super) result: bool,
+}
+
 /// x (n, h, w, ci) -> y (n, oh, ow, co); weight (co, ci, 3, 3).
-pub(super) fn forward(g: &Geometry, x: &[f32], weight: &[f32]) -> Vec<f32> {
+pub(super) fn forward(g: &Geometry, x: &[f32], weight: &[f32], rounding: Rounding) -> Vec<f32> {
     let (input, output) = images(g);
-    let mut y = zeros(output.len());
-    apply::apply(x, input, &Kernels::forward(weight, g.ci, g.co), output, g.padding, &mut y);
-    y
+    let gather = Gather::new(x, input, g.padding, rounding.operands);
+    apply::apply(gather, &Kernels::forward(weight, g.ci, g.co), output, rounding.result)
 }
 
 /// dy (n, oh, ow, co) -> dx (n, h, w, ci): the convolution of dy with the rotated kernels.
-pub(super) fn backward_data(g: &Geometry, dy: &[f32], weight: &[f32]) -> Vec<f32> {
+pub(super) fn backward_data(
+    g: &Geometry,
+    dy: &[f32],
+    weight: &[f32],
+    rounding: Rounding,
+) -> Vec<f32> {
     let (input, output) = images(g);
-    let mut dx = zeros(input.len());
-    let kernels = Kernels::backward(weight, g.ci, g.co);
-    apply::apply(dy, output, &kernels, input, g.padding.map(|padding| 2 - padding), &mut dx);
-    dx
+    let padding = g.padding.map(|padding| 2 - padding);
+    let gather = Gather::new(dy, output, padding, rounding.operands);
+    apply::apply(gather, &Kernels::backward(weight, g.ci, g.co), input, rounding.result)
 }
 
 /// dw (co, ci, 3, 3).
-pub(super) fn backward_weight(g: &Geometry, x: &[f32], dy: &[f32]) -> Vec<f32> {
+pub(super) fn backward_weight(
+    g: &Geometry,
+    x: &[f32],
+    dy: &[f32],
+    Rounding { operands, .. }: Rounding,
+) -> Vec<f32> {
     let (input, output) = images(g);
-    gradient::gradient(x, input, dy, output, g.padding)
+    let x = Gather::new(x, input, g.padding, operands);
+    gradient::gradient(x, Gather::new(dy, output, [0, 0], operands))
 }
 
 fn images(g: &Geometry) -> (Images, Images) {

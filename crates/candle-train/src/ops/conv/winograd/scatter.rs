@@ -6,25 +6,17 @@ use pulp::{Simd, WithSimd};
 
 use super::components::{COMPONENTS, padded};
 use super::tiles::{TILE, Tiles};
-use super::transform::{Output, Transform};
-use crate::ops::kernel::{best, run};
+use super::transform::{Output, Transform, rounded};
 
 /// Writes the tiles of these bands into `y`, the bands' pixels; the products are, one component
 /// after the other, (tiles, padded channels).
-pub(super) fn scatter(
-    products: &[&[f32]; COMPONENTS],
-    tiles: &Tiles,
-    bands: Range<usize>,
-    y: &mut [f32],
-) {
-    run(best(), Scatter { products, tiles, bands, y });
-}
-
-struct Scatter<'a> {
-    products: &'a [&'a [f32]; COMPONENTS],
-    tiles: &'a Tiles,
-    bands: Range<usize>,
-    y: &'a mut [f32],
+pub(super) struct Scatter<'a> {
+    pub(super) products: &'a [&'a [f32]; COMPONENTS],
+    pub(super) tiles: &'a Tiles,
+    pub(super) bands: Range<usize>,
+    pub(super) y: &'a mut [f32],
+    /// To bf16.
+    pub(super) rounds: bool,
 }
 
 impl WithSimd for Scatter<'_> {
@@ -53,6 +45,7 @@ impl WithSimd for Scatter<'_> {
                 for (row, line) in values.iter().enumerate().take(rows) {
                     for (column, &value) in line.iter().enumerate().take(columns) {
                         let pixel = pixel + row * image.w + column;
+                        let value = if self.rounds { rounded(simd, value) } else { value };
                         let channels = &mut self.y[pixel * image.c..][..image.c][first..];
                         match S::as_mut_simd_f32s(channels).0.first_mut() {
                             Some(out) => *out = value,

@@ -83,6 +83,11 @@ impl Tiles {
         (band / self.rows * h + (band % self.rows * TILE).min(h)) * w
     }
 
+    /// Output values of a run of bands.
+    pub(super) fn values(&self, bands: &Range<usize>) -> usize {
+        (self.first_pixel(bands.end) - self.first_pixel(bands.start)) * self.output.c
+    }
+
     /// Cuts `y` into the slices of these adjoining runs of bands.
     pub(super) fn cut<'a>(
         &self,
@@ -91,8 +96,7 @@ impl Tiles {
     ) -> Vec<&'a mut [f32]> {
         let mut slices = Vec::with_capacity(blocks.len());
         for bands in blocks {
-            let pixels = self.first_pixel(bands.end) - self.first_pixel(bands.start);
-            let (slice, rest) = y.split_at_mut(pixels * self.output.c);
+            let (slice, rest) = y.split_at_mut(self.values(bands));
             slices.push(slice);
             y = rest;
         }

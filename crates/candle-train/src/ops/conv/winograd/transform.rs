@@ -37,6 +37,17 @@ pub(super) trait Transform<const I: usize, const O: usize>: Sync {
     }
 }
 
+/// The nearest bf16 numbers, ties to even, as `precision::round` has them.
+#[inline(always)]
+pub(super) fn rounded<S: Simd>(simd: S, values: S::f32s) -> S::f32s {
+    let [one, half, upper] = [1, 0x7FFF, 0xFFFF_0000].map(|bits| simd.splat_u32s(bits));
+    let bits = simd.transmute_u32s_f32s(values);
+    let last = simd.and_u32s(simd.wrapping_dyn_shr_u32s(bits, simd.splat_u32s(16)), one);
+    let nearest = simd.and_u32s(simd.add_u32s(bits, simd.add_u32s(half, last)), upper);
+    let is_number = simd.equal_f32s(values, values);
+    simd.select_f32s(is_number, simd.transmute_f32s_u32s(nearest), values)
+}
+
 /// Bt: input tiles.
 pub(super) struct Input;
 /// At: output tiles.

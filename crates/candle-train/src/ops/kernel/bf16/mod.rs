@@ -38,7 +38,7 @@ pub(super) type Tile = [u32; WORDS];
 
 /// How the words of a tile lie.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Order {
+pub(in crate::ops) enum Order {
     /// All pairs of the first line, then those of the second.
     Lines,
     /// The first pairs of all lines, then the second ones.
