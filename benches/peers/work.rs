@@ -163,7 +163,8 @@ impl Work {
             ..DataFacts::default()
         };
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
-        Facts { cores, bf16: ops::bf16_instructions(), ..Facts::of(data) }
+        let (bf16, bf16_is_faster) = (ops::bf16_instructions(), ops::bf16_is_faster());
+        Facts { cores, bf16, bf16_is_faster, ..Facts::of(data) }
     }
 
     /// The `index`-th batch of a rank: noise of mean 0 and variance 1 or tokens, and their answers.

@@ -244,9 +244,11 @@ pub(crate) fn measure(
         Role::Foreign(place) => place.local_rank.0,
         Role::Parent | Role::Child(_) => 0,
     };
-    let (memory, bf16, gpus) = (main_memory(), ops::bf16_instructions(), gpus());
+    let (memory, gpus) = (main_memory(), gpus());
+    let (bf16, bf16_is_faster) = (ops::bf16_instructions(), ops::bf16_is_faster());
     let mpi = mpi(experiment.distributed.backend, nodes);
-    Ok(Facts { cores, memory, bf16, data, gpus, launched_world, local_rank, nodes, mpi })
+    let places = Facts { launched_world, local_rank, nodes, mpi, ..Facts::of(data) };
+    Ok(Facts { cores, memory, bf16, bf16_is_faster, gpus, ..places })
 }
 
 /// Opens the library of the MPI launcher that started this process, where it may be used.

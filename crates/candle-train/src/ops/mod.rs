@@ -101,7 +101,7 @@ pub use pool::{
     MAX_PIXELS, average_pool2d, average_pool2d_over, global_average_pool, max_pool2d,
     max_pool2d_over, mean_pixel,
 };
-pub use precision::{BLOCK as ROUNDED_TOGETHER, bf16_instructions, round_block};
+pub use precision::{BLOCK as ROUNDED_TOGETHER, bf16_instructions, bf16_is_faster, round_block};
 pub use product::{gated, product, scaled};
 pub use recurrent::{Cell, recurrent};
 pub use regression::{mae, mse, score_mae, score_mse};

@@ -21,6 +21,9 @@ pub struct Facts {
     /// What multiplies bf16 numbers; `None` = f32 numbers are rounded.
     #[serde(default)]
     pub bf16: Option<Bf16Instructions>,
+    /// Whether that does more work at a time than what multiplies f32 numbers.
+    #[serde(default)]
+    pub bf16_is_faster: bool,
     /// The data, counted.
     pub data: DataFacts,
     /// The GPUs that CUDA shows, in its order; `None` if this program was built without CUDA.
@@ -47,6 +50,7 @@ impl Facts {
             cores: 1,
             memory: None,
             bf16: None,
+            bf16_is_faster: false,
             data,
             gpus: None,
             launched_world: None,

@@ -5,6 +5,7 @@ use train_numbers::{Bf16Instructions, Precision};
 
 use crate::config::Experiment;
 use crate::config::schema::PrecisionChoice;
+use crate::plan::Facts;
 use crate::plan::distributed::Ranks;
 
 /// PyTorch's `GradScaler`.
@@ -43,20 +44,14 @@ impl From<Precision> for PrecisionChoice {
     }
 }
 
-/// The precision; "amp" is bf16 where it is known to be faster: on GPUs, and on CPUs with AMX.
-/// AVX512-BF16 does twice the work of an f32 instruction on some processors only. Elsewhere bf16 is
-/// f32 that is rounded, and slower.
-pub(crate) fn decide(
-    experiment: &Experiment,
-    ranks: &Ranks,
-    bf16: Option<Bf16Instructions>,
-) -> Precision {
+/// The precision; "amp" is bf16 where it is known to be faster: on GPUs, and on CPUs whose
+/// instructions for it do more work than those for f32. Without any, bf16 is f32 that is rounded,
+/// and slower.
+pub(crate) fn decide(experiment: &Experiment, ranks: &Ranks, facts: &Facts) -> Precision {
     match experiment.train.precision {
         PrecisionChoice::Fp16 => Precision::Fp16,
         PrecisionChoice::Bf16 => Precision::Bf16,
-        PrecisionChoice::Amp if ranks.on_gpus() || bf16 == Some(Bf16Instructions::Amx) => {
-            Precision::Bf16
-        }
+        PrecisionChoice::Amp if ranks.on_gpus() || facts.bf16_is_faster => Precision::Bf16,
         PrecisionChoice::Fp32 | PrecisionChoice::Amp => Precision::Fp32,
     }
 }
@@ -65,10 +60,10 @@ pub(crate) fn decide(
 pub(crate) fn instructions(
     experiment: &Experiment,
     ranks: &Ranks,
-    bf16: Option<Bf16Instructions>,
+    facts: &Facts,
 ) -> Option<Bf16Instructions> {
-    let is_bf16 = decide(experiment, ranks, bf16) == Precision::Bf16;
-    bf16.filter(|_| is_bf16 && !ranks.on_gpus())
+    let is_bf16 = decide(experiment, ranks, facts) == Precision::Bf16;
+    facts.bf16.filter(|_| is_bf16 && !ranks.on_gpus())
 }
 
 /// The scaler, which only fp16 needs.

@@ -283,7 +283,9 @@ fn model(plan: &Plan, loaded: &Loaded) -> String {
     let is_amp = loaded.experiment.train.precision == PrecisionChoice::Amp;
     let on_cpu = !plan.distributed.is_on_gpus();
     let precision = match (plan.precision, plan.bf16_instructions) {
-        (Precision::Fp32, _) if is_amp => "fp32 (amp on a CPU without AMX)".to_owned(),
+        (Precision::Fp32, _) if is_amp => {
+            "fp32 (amp on a CPU on which bf16 is not faster)".to_owned()
+        }
         (Precision::Fp32, _) => "fp32".to_owned(),
         (Precision::Bf16, Some(instructions)) => format!("bf16 ({instructions})"),
         (Precision::Bf16, None) if on_cpu => "bf16 (rounded fp32)".to_owned(),

@@ -107,7 +107,8 @@ fn animals() -> Facts {
         sample: None,
         ..DataFacts::default()
     };
-    Facts { cores: 8, bf16: Some(Bf16Instructions::Amx), ..Facts::of(data) }
+    let bf16 = Some(Bf16Instructions::Amx);
+    Facts { cores: 8, bf16, bf16_is_faster: true, ..Facts::of(data) }
 }
 
 fn digits() -> Facts {
@@ -283,18 +284,18 @@ fn the_first_limit_ends_the_run() {
 }
 
 #[test]
-fn amp_is_bf16_on_a_cpu_that_multiplies_tiles_of_it_and_only_fp16_has_a_scaler() {
+fn amp_is_bf16_on_a_cpu_on_which_that_is_faster_and_only_fp16_has_a_scaler() {
     let precision = |word: &str| {
         let plan = good(ANIMALS, &[&format!("train.precision={word}")], &animals());
         (plan.precision, plan.scaler.is_some())
     };
+    let [avx512, amx] = [Some(Bf16Instructions::Avx512), Some(Bf16Instructions::Amx)];
     let on = |word: &str, bf16| {
-        let facts = Facts { bf16, ..animals() };
+        let facts = Facts { bf16, bf16_is_faster: bf16 == amx, ..animals() };
         let plan = good(ANIMALS, &[&format!("train.precision={word}")], &facts);
         let warns = plan.warnings(&facts, &Memory::of(&plan, None)).concat().contains("bf16");
         (plan.precision, plan.bf16_instructions, warns)
     };
-    let [avx512, amx] = [Some(Bf16Instructions::Avx512), Some(Bf16Instructions::Amx)];
     assert_eq!(on("amp", amx), (Precision::Bf16, amx, false));
     assert_eq!(on("amp", avx512), (Precision::Fp32, None, false));
     assert_eq!(on("bf16", avx512), (Precision::Bf16, avx512, false));

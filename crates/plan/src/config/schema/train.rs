@@ -51,7 +51,8 @@ pub enum PrecisionChoice {
     Bf16,
     /// half-precision autocast with a gradient scaler.
     Fp16,
-    /// The fastest that the device has: bf16 on GPUs and on CPUs with AMX, else fp32.
+    /// The fastest that the device has: bf16 on GPUs, on CPUs with AMX and on AMD's with
+    /// AVX512-BF16, else fp32.
     Amp,
 }
 

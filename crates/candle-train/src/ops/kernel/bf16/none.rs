@@ -31,6 +31,11 @@ impl Instructions {
         match self.0 {}
     }
 
+    /// Whether they are faster than those for f32.
+    pub(in crate::ops) fn outrun_f32(self) -> bool {
+        match self.0 {}
+    }
+
     /// The order of an A that is packed across its lines.
     pub(in crate::ops::kernel) fn order_across(self) -> Order {
         match self.0 {}
