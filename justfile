@@ -130,6 +130,18 @@ bench *args:
 bench-peers *names:
     cargo bench --locked --bench peers -- pairs "$@"
 
+# Time of a step of each model with one thread and with two, and its serial share.
+[group('measure')]
+bench-threads *args:
+    cargo build --locked --release
+    python3 benches/threads.py "$@"
+
+# Vectorised loops of `ops` that the compiler left scalar.
+[group('measure')]
+scalar-loops:
+    cargo rustc --release --locked -p candle-train --lib -- -C symbol-mangling-version=v0 --emit asm=target/loops.s
+    python3 benches/scalar_loops.py target/loops.s
+
 # What a machine with a GPU needs, without Rust and network: target/gpu, and the same packed as target/gpu.tar.gz. Built without a GPU, so
 # `CUDA_COMPUTE_CAP=80 CUDARC_CUDA_VERSION=13000` say for what.
 [group('measure')]

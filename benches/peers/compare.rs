@@ -25,6 +25,12 @@ const TRIALS: usize = 3;
 /// Times that a run that fails is tried.
 const TRIES: usize = 3;
 
+/// What of training is compared, where not all of it is.
+pub(crate) struct Only {
+    pub(crate) shape: Option<Shape>,
+    pub(crate) precision: Option<String>,
+}
+
 /// Takes a time out of a line that a program printed.
 type Read = fn(&Value) -> Option<(String, f64)>;
 
@@ -49,13 +55,13 @@ struct Comparison {
 
 /// Runs the comparisons of the given names (all without one), and prints a line for each and a
 /// table of all.
-pub(crate) fn all(names: &[String], pairs: usize, shape: Option<Shape>) {
+pub(crate) fn all(names: &[String], pairs: usize, only: &Only) {
     let python = Python::open();
     let wanted = |comparison: &Comparison| {
         names.is_empty() || names.iter().any(|name| name == comparison.name)
     };
     let mut found = Found::default();
-    for comparison in comparisons(&python, shape).into_iter().filter(wanted) {
+    for comparison in comparisons(&python, only).into_iter().filter(wanted) {
         found.add(comparison, pairs);
     }
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
@@ -124,12 +130,15 @@ pub(crate) fn names() -> Vec<&'static str> {
     works.chain(["allreduce", "startup", "first_step", "loader", "checkpoint"]).collect()
 }
 
-fn comparisons(python: &Python, shape: Option<Shape>) -> Vec<Comparison> {
+fn comparisons(python: &Python, only: &Only) -> Vec<Comparison> {
     let mut all = Vec::new();
+    let is_wanted =
+        |precision: &&str| only.precision.as_ref().is_none_or(|wanted| wanted == precision);
     for work in &WORKS {
-        let shapes = shape.map_or(SHAPES.to_vec(), |shape| vec![shape]);
+        let shapes = only.shape.map_or(SHAPES.to_vec(), |shape| vec![shape]);
         for shape in shapes {
-            all.extend(PRECISIONS.map(|precision| training(python, work.name, precision, shape)));
+            let precisions = PRECISIONS.into_iter().filter(is_wanted);
+            all.extend(precisions.map(|precision| training(python, work.name, precision, shape)));
         }
     }
     all.extend([allreduce(python), startup(python), first_step(python)]);

@@ -2,7 +2,7 @@
 //! the usual way in.
 //!
 //! ```text
-//! PYTHON=/venv/bin/python cargo bench --bench peers -- pairs [NAME ...] [--pairs 5] [--ranks 1 --threads 2]   both sides
+//! PYTHON=/venv/bin/python cargo bench --bench peers -- pairs [NAME ...] [--pairs 5] [--ranks 1 --threads 2] [--dtype bf16]   both sides
 //! cargo bench --bench peers -- train NAME [--ranks 2] [--threads 1] [--dtype bf16]      our side alone
 //! cargo bench --bench peers -- list
 //! ```
@@ -78,9 +78,12 @@ fn main() -> ExitCode {
             return parent::train(named(&words), &words.shape(), task);
         }
         Some("pairs") => {
-            let Shape { ranks, threads, .. } = words.shape();
-            let shape = words.has("--threads").then_some((ranks, threads));
-            compare::all(&words.names(1), words.number("--pairs", 5.0) as usize, shape);
+            let Shape { ranks, threads, dtype } = words.shape();
+            let only = compare::Only {
+                shape: words.has("--threads").then_some((ranks, threads)),
+                precision: words.has("--dtype").then_some(dtype),
+            };
+            compare::all(&words.names(1), words.number("--pairs", 5.0) as usize, &only);
         }
         Some("list") => println!("{}", compare::names().join("\n")),
         // `cargo bench` without a name: this program takes long and needs a Python.

@@ -46,7 +46,12 @@ pub(super) fn rounded(values: &[f32], precision: Precision) -> Cow<'_, [f32]> {
 
 /// The operand of a product of [`Format::of`] this precision: rounded, if the product does not.
 pub(super) fn operand(values: &[f32], precision: Precision) -> Cow<'_, [f32]> {
-    match Format::of(precision) {
+    operand_of(Format::of(precision), values, precision)
+}
+
+/// The operand of a product of this format: rounded, if the product does not.
+pub(super) fn operand_of(format: Format, values: &[f32], precision: Precision) -> Cow<'_, [f32]> {
+    match format {
         Format::F32 => rounded(values, precision),
         Format::Bf16(_) => Cow::Borrowed(values),
     }

@@ -20,7 +20,9 @@ pub(super) const PIECE: usize = 1024;
 ///
 /// `f` must be a closure that is `#[inline(always)]`, and so must be what it calls in a loop: write
 /// `for`, not `for_each`, whose closure may be left outside, where a `mul_add` is a hundred times
-/// slower.
+/// slower. And `move`, or numbers in arrays of a constant length: what a closure only refers to may
+/// change with every value that is written, so that nothing is vectorised
+/// (`benches/scalar_loops.py` finds such loops).
 #[inline(always)]
 pub fn vectorised<R>(f: impl FnMut() -> R) -> R {
     vectorised_for(kernel::best(), f)

@@ -9,6 +9,8 @@ mod head;
 mod on_gpu;
 mod scores;
 
+use std::borrow::Cow;
+
 use candle_core::{Result, Shape, Tensor, bail};
 use rayon::prelude::*;
 
@@ -16,7 +18,7 @@ use super::chain;
 use super::flops::add_multiplications;
 use super::kernel::Format;
 use super::operation::{Gradients, Input, Kept, Operation};
-use super::precision::{operand, round_block};
+use super::precision::{operand_of, round_block};
 use super::scratch::zeros;
 use super::simd::build_rows;
 use super::storage::{read, tensor};
@@ -154,6 +156,16 @@ impl Heads {
         self.sizes.w / self.attention.heads
     }
 
+    /// Of the products with rows of a head.
+    fn format(&self) -> Format {
+        Format::of_depth(self.attention.precision, self.head_width())
+    }
+
+    /// What is multiplied of these values.
+    fn multiplied<'a>(&self, values: &'a [f32]) -> Cow<'a, [f32]> {
+        operand_of(self.format(), values, self.attention.precision)
+    }
+
     fn head<'a>(&self, index: usize, [q, k, v]: [Operand<'a>; 3]) -> Head<'a> {
         let (heads, d) = (self.attention.heads, self.head_width());
         let seen = self.lengths.get(index / heads).copied();
@@ -165,7 +177,7 @@ impl Heads {
             stride: x.columns,
             length: x.length,
             width: d,
-            format: Format::of(self.attention.precision),
+            format: self.format(),
         };
         Head {
             q: rows(q),
@@ -254,15 +266,14 @@ impl Operation for Apart {
     const NAME: &'static str = "attention";
 
     fn forward(&self, operands: [Input<'_>; 3]) -> Result<(Vec<f32>, Shape)> {
-        let [q, k, v] = operands.map(|x| operand(x.values, self.0.attention.precision));
+        let [q, k, v] = operands.map(|x| self.0.multiplied(x.values));
         Ok(self.0.forward(self.0.apart(&q, &k, &v)))
     }
 
     fn backward(&self, [q, k, v]: [&Tensor; 3], y: &Tensor, dy: Tensor) -> Gradients<Self> {
         let Sizes { b, t, s, w } = self.0.sizes;
-        let precision = self.0.attention.precision;
         let by_head = read([q, k, v, y, &dy], |[q, k, v, y, dy]| {
-            let [q, k, v, dy] = [q, k, v, dy].map(|x| operand(x, precision));
+            let [q, k, v, dy] = [q, k, v, dy].map(|x| self.0.multiplied(x));
             self.0.backward(self.0.apart(&q, &k, &v), y, &dy)
         })?;
         let place = |by_head: &[f32], length| {
@@ -281,14 +292,13 @@ impl Operation for Packed {
     const NAME: &'static str = "attention-packed";
 
     fn forward(&self, [qkv]: [Input<'_>; 1]) -> Result<(Vec<f32>, Shape)> {
-        let qkv = operand(qkv.values, self.0.attention.precision);
+        let qkv = self.0.multiplied(qkv.values);
         Ok(self.0.forward(self.0.packed(&qkv)))
     }
 
     fn backward(&self, [qkv]: [&Tensor; 1], y: &Tensor, dy: Tensor) -> Gradients<Self> {
-        let precision = self.0.attention.precision;
         let by_head = read([qkv, y, &dy], |[qkv, y, dy]| {
-            let [qkv, dy] = [qkv, dy].map(|x| operand(x, precision));
+            let [qkv, dy] = [qkv, dy].map(|x| self.0.multiplied(x));
             self.0.backward(self.0.packed(&qkv), y, &dy)
         })?;
         let gradient = self.0.placed(by_head.each_ref().map(Vec::as_slice), self.0.sizes.t);

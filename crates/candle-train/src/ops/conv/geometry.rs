@@ -101,7 +101,12 @@ impl Geometry {
     /// Output pixels of this range.
     pub(super) fn output_pixels(&self, range: Range<usize>) -> impl Iterator<Item = Pixel> {
         let (oh, ow) = (self.oh, self.ow);
-        range.map(move |pixel| Pixel::new(pixel, oh, ow))
+        let mut next = Pixel::new(range.start, oh, ow);
+        range.map(move |_| {
+            let pixel = next;
+            next = pixel.following(oh, ow);
+            pixel
+        })
     }
 }
 
@@ -118,6 +123,17 @@ impl Pixel {
     #[inline(always)]
     pub(super) fn new(pixel: usize, h: usize, w: usize) -> Self {
         Self { image: pixel / (h * w), y: pixel / w % h, x: pixel % w }
+    }
+
+    /// The next one, of images of h x w.
+    #[inline(always)]
+    fn following(self, h: usize, w: usize) -> Self {
+        let Self { image, y, x } = self;
+        match () {
+            () if x + 1 < w => Self { image, y, x: x + 1 },
+            () if y + 1 < h => Self { image, y: y + 1, x: 0 },
+            () => Self { image: image + 1, y: 0, x: 0 },
+        }
     }
 }
 

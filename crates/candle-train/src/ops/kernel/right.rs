@@ -1,6 +1,6 @@
 //! The right operand of a product, packed for the numbers that it multiplies.
 
-use super::bf16::{Bf16Panels, Instructions};
+use super::bf16::{Bf16Panels, DEPTH, Instructions};
 use super::panels::{Block, F32Panels, Source};
 use crate::Precision;
 use crate::ops::scratch::Scratch;
@@ -24,6 +24,16 @@ impl Format {
         match (precision, Instructions::best()) {
             (Precision::Bf16, Some(instructions)) => Self::Bf16(instructions),
             _ => Self::F32,
+        }
+    }
+
+    /// [`Format::of`] where sums have so few products: f32 where bf16 would mostly multiply zeros.
+    pub(in crate::ops) fn of_depth(precision: Precision, depth: usize) -> Self {
+        match Self::of(precision) {
+            Self::Bf16(instructions) if depth < DEPTH && !instructions.multiply_tiles() => {
+                Self::F32
+            }
+            format => format,
         }
     }
 
