@@ -130,12 +130,6 @@ bench *args:
 bench-peers *names:
     cargo bench --locked --bench peers -- pairs "$@"
 
-# Time of a step of each model with one thread and with two, and its serial share.
-[group('measure')]
-bench-threads *args:
-    cargo build --locked --release
-    python3 benches/threads.py "$@"
-
 # Vectorised loops of `ops` that the compiler left scalar.
 [group('measure')]
 scalar-loops:

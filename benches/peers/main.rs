@@ -2,13 +2,15 @@
 //! the usual way in.
 //!
 //! ```text
-//! PYTHON=/venv/bin/python cargo bench --bench peers -- pairs [NAME ...] [--pairs 5] [--ranks 1 --threads 2] [--dtype bf16]   both sides
+//! PYTHON=/venv/bin/python cargo bench --bench peers -- \
+//!     pairs [NAME ...] [--pairs 5] [--ranks 1 --threads 2] [--dtype bf16]               both sides
 //! cargo bench --bench peers -- train NAME [--ranks 2] [--threads 1] [--dtype bf16]      our side alone
 //! cargo bench --bench peers -- list
 //! ```
 //!
-//! `list` names what can be compared. PyTorch's programs lie beside this file. Both sides run real steps on samples that are already in memory; ours are real ranks, started
-//! and watched as `ddprun` does it.
+//! `list` names what can be compared. PyTorch's programs lie beside this file. Both sides run real
+//! steps on samples that are already in memory; ours are real ranks, started and watched as
+//! `ddprun` does it.
 #![expect(
     clippy::expect_used,
     clippy::panic,

@@ -56,8 +56,9 @@ impl Block<'_> {
         self.gradient.iter().map(|&g| self.preparation.of(g)).collect()
     }
 
-    /// Replaces each value by `rule(value, gradient)`. `rule` should be `move`, here and below: what
-    /// a closure refers to might change with each value that is written, and nothing is vectorised.
+    /// Replaces each value by `rule(value, gradient)`. Here and below, `rule` should be a `move`
+    /// closure: what it only refers to might change with each value that is written, and then
+    /// nothing is vectorised.
     #[inline(always)]
     pub fn each(&mut self, rule: impl Fn(f32, f32) -> f32) {
         let (values, gradient, preparation) = (&mut *self.values, self.gradient, self.preparation);

@@ -22,7 +22,8 @@ pub(super) fn to_hwio(g: &Geometry, weight: &[f32], group: usize) -> Vec<f32> {
     hwio
 }
 
-/// Filters of one input and one output that are turned together: they stay in the first-level cache.
+/// Filters of one input and one output that are turned together: they stay in the first-level
+/// cache.
 const FILTERS: usize = 512;
 
 /// (filters, taps) as (taps, filters).

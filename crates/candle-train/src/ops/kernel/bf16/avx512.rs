@@ -197,7 +197,7 @@ pub(super) unsafe fn multiply<const PAIRS_FIRST: bool>(
             }
         }
         for (a, b) in a.iter().zip(b) {
-            let a = &a[half][start..][..(ROWS - 1) * line_step + (PAIRS - 1) * pair_step + 1];
+            let a = &a[half][start..][..=(ROWS - 1) * line_step + (PAIRS - 1) * pair_step];
             for pair in 0..PAIRS {
                 let (b0, b1) = (pairs(line(&b[0], pair)), pairs(line(&b[1], pair)));
                 for (i, [sum0, sum1]) in sums.iter_mut().enumerate() {

@@ -43,9 +43,9 @@ impl Tiles {
     }
 }
 
-/// B, (taps, depth, columns), in blocks of the inner dimension, (taps, parts of the depth). Of those
-/// that pass together, panel after panel, a panel is a pair of tiles for each block; zeros beyond the
-/// last column and the end of the depth.
+/// B, (taps, depth, columns), in blocks of the inner dimension, (taps, parts of the depth). Those
+/// that pass together lie together, panel after panel: a panel is a pair of tiles for each block,
+/// with zeros beyond the last column and the end of the depth.
 #[derive(Clone)]
 pub(in crate::ops) struct Bf16Panels {
     tiles: Arc<Tiles>,
@@ -67,7 +67,7 @@ impl Bf16Panels {
         let blocks = taps.len() * depth.div_ceil(DEPTH);
         let count = columns.div_ceil(COLUMNS);
         let mut tiles = Tiles::new(count * blocks);
-        let pack = |((block, panel), pair): ((usize, usize), &mut [Tile; 2])| {
+        let pack = |block: usize, panel: usize, pair: &mut [Tile; 2]| {
             let (tap, rows) = place(block, depth);
             for (half, tile) in pair.iter_mut().enumerate() {
                 let first = (panel * COLUMNS + half * LINES).min(columns);
@@ -78,15 +78,15 @@ impl Bf16Panels {
         };
         // Read as B lies in memory: a few of its rows, or a few of its columns, after the others.
         let by_rows = source.column == 1;
-        let pack_group = |(first, near, pairs): (usize, Range<usize>, &mut [[Tile; 2]])| {
+        let pack_group = |Group { first, near, pairs }: Group<'_>| {
             let (deep, wide) = (near.len(), pairs.len() / near.len());
             for i in 0..pairs.len() {
                 let (block, panel) =
                     if by_rows { (i / wide, i % wide) } else { (i % deep, i / deep) };
-                pack(((near.start + block, first + panel), &mut pairs[panel * deep + block]));
+                pack(near.start + block, first + panel, &mut pairs[panel * deep + block]);
             }
         };
-        let groups = groups(tiles.pairs_mut(), blocks, count);
+        let groups = Group::all(tiles.pairs_mut(), blocks, count);
         if count * blocks < PARALLEL {
             groups.into_iter().for_each(pack_group);
         } else {
@@ -125,20 +125,27 @@ fn place(block: usize, depth: usize) -> (usize, Range<usize>) {
     (block / per_tap, first..depth.min(first + DEPTH))
 }
 
-/// What one thread packs: some panels over the blocks that pass together, with the first panel and
-/// those blocks.
-fn groups(
-    pairs: &mut [[Tile; 2]],
-    blocks: usize,
-    count: usize,
-) -> Vec<(usize, Range<usize>, &mut [[Tile; 2]])> {
-    let mut groups = Vec::new();
-    for (i, pairs) in pairs.chunks_mut((NEAR * count).max(1)).enumerate() {
-        let near = i * NEAR..blocks.min((i + 1) * NEAR);
-        let some = pairs.chunks_mut(near.len() * GROUP).enumerate();
-        groups.extend(some.map(|(group, pairs)| (group * GROUP, near.clone(), pairs)));
+/// What one thread packs: some panels over the blocks that pass together.
+struct Group<'a> {
+    /// The first panel.
+    first: usize,
+    /// The blocks.
+    near: Range<usize>,
+    pairs: &'a mut [[Tile; 2]],
+}
+
+impl<'a> Group<'a> {
+    /// All pairs of so many blocks and panels.
+    fn all(pairs: &'a mut [[Tile; 2]], blocks: usize, panels: usize) -> Vec<Self> {
+        let mut groups = Vec::new();
+        for (i, pairs) in pairs.chunks_mut((NEAR * panels).max(1)).enumerate() {
+            let near = i * NEAR..blocks.min((i + 1) * NEAR);
+            for (group, pairs) in pairs.chunks_mut(near.len() * GROUP).enumerate() {
+                groups.push(Self { first: group * GROUP, near: near.clone(), pairs });
+            }
+        }
+        groups
     }
-    groups
 }
 
 /// Packs rows and columns of the tap that begins at `start`.
