@@ -28,11 +28,12 @@ pub(super) struct Algorithm {
 }
 
 impl Algorithm {
-    /// The fastest for a shape, if it may be other than plain sums.
+    /// The fastest for a shape, if it may be other than plain sums. The number of images must not
+    /// decide: the bits of one would depend on how many others there are.
     pub(super) fn of(g: &Geometry, convolutions: Convolutions, precision: Precision) -> Self {
         let is_transformed = winograd::applies(g)
             && convolutions == Convolutions::Fast
-            && !Format::of(precision).outruns_transforms(winograd::tiles(g));
+            && !Format::of(precision).outruns_transforms();
         let way = match () {
             () if depthwise::applies(g) => Way::Depthwise,
             () if is_transformed => Way::Winograd,

@@ -5,10 +5,6 @@ use super::panels::{Block, F32Panels, Source};
 use crate::Precision;
 use crate::ops::scratch::Scratch;
 
-/// Tiles below which transforming the kernels takes longer than what it saves of products of bf16
-/// numbers.
-const FEW_TILES: usize = 96;
-
 /// Which numbers a product multiplies; sums are f32.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::ops) enum Format {
@@ -37,13 +33,9 @@ impl Format {
         }
     }
 
-    /// Whether plain products are faster than fewer products of transformed f32 numbers, of `tiles`
-    /// tiles.
-    pub(in crate::ops) fn outruns_transforms(self, tiles: usize) -> bool {
-        match self {
-            Self::F32 => false,
-            Self::Bf16(instructions) => instructions.multiply_tiles() || tiles < FEW_TILES,
-        }
+    /// Whether plain products are faster than fewer products of transformed f32 numbers.
+    pub(in crate::ops) fn outruns_transforms(self) -> bool {
+        matches!(self, Self::Bf16(instructions) if instructions.multiply_tiles())
     }
 }
 

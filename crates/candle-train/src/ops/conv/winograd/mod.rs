@@ -15,7 +15,7 @@ mod weights;
 
 use super::geometry::Geometry;
 use gather::Gather;
-use tiles::{Images, TILE};
+use tiles::Images;
 use weights::Kernels;
 
 /// Channels from which on the transforms are worth it.
@@ -26,11 +26,6 @@ pub(super) fn applies(g: &Geometry) -> bool {
     (g.kh, g.kw, g.stride, g.dilation, g.groups) == (3, 3, [1, 1], [1, 1], 1)
         && g.padding.iter().all(|&padding| padding <= 2)
         && g.ci.min(g.co) >= CHANNELS
-}
-
-/// Tiles of all images, for which kernels are transformed once.
-pub(super) fn tiles(g: &Geometry) -> usize {
-    g.n * g.oh.div_ceil(TILE) * g.ow.div_ceil(TILE)
 }
 
 /// What is rounded to bf16 on its way through the registers. Kernels come as they are to be.
@@ -77,4 +72,34 @@ pub(super) fn backward_weight(
 fn images(g: &Geometry) -> (Images, Images) {
     let input = Images { n: g.n, h: g.h, w: g.w, c: g.ci };
     (input, Images { h: g.oh, w: g.ow, c: g.co, ..input })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Sliding;
+    use super::*;
+    use crate::Precision;
+    use crate::ops::precision::round_block;
+    use crate::ops::testing::values;
+
+    #[test]
+    fn rounding_on_the_way_is_rounding_before_and_after() {
+        let sliding = Sliding { stride: [1, 1], padding: [1, 1], dilation: [1, 1], groups: 1 };
+        let g = Geometry::new((2, 9, 6, 20), (17, 20, 3, 3), sliding).unwrap();
+        let (x, dy) = (values("x", 0, 2 * 9 * 6 * 20), values("dy", 0, 2 * 9 * 6 * 17));
+        let weight = values("weight", 0, g.weight_len());
+        let rounded = |values: &[f32]| {
+            let mut copy = values.to_vec();
+            round_block(&mut copy, Precision::Bf16);
+            copy
+        };
+        let (on_the_way, apart) = (Rounding { operands: true, result: true }, Rounding::default());
+        assert_ne!(x, rounded(&x));
+        let y = forward(&g, &x, &weight, on_the_way);
+        assert_eq!(y, rounded(&forward(&g, &rounded(&x), &weight, apart)));
+        let dx = backward_data(&g, &dy, &weight, on_the_way);
+        assert_eq!(dx, rounded(&backward_data(&g, &rounded(&dy), &weight, apart)));
+        let dw = backward_weight(&g, &x, &dy, on_the_way);
+        assert_eq!(dw, backward_weight(&g, &rounded(&x), &rounded(&dy), apart));
+    }
 }

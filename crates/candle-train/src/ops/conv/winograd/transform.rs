@@ -37,7 +37,7 @@ pub(super) trait Transform<const I: usize, const O: usize>: Sync {
     }
 }
 
-/// The nearest bf16 numbers, ties to even, as `precision::round` has them.
+/// The nearest bf16 numbers, ties to even, as `precision::round` has them; NaN stays as it is.
 #[inline(always)]
 pub(super) fn rounded<S: Simd>(simd: S, values: S::f32s) -> S::f32s {
     let [one, half, upper] = [1, 0x7FFF, 0xFFFF_0000].map(|bits| simd.splat_u32s(bits));
