@@ -2,18 +2,19 @@
 #![expect(unsafe_code, reason = "instructions that not every processor has")]
 
 use std::arch::x86_64::{
-    __m512bh, __m512i, __mmask16, _MM_HINT_T0, _mm_prefetch, _mm512_cvtne2ps_pbh, _mm512_dpbf16_ps,
-    _mm512_loadu_ps, _mm512_loadu_si512, _mm512_maskz_loadu_ps, _mm512_permutexvar_epi16,
-    _mm512_set1_epi32, _mm512_setzero_ps, _mm512_setzero_si512, _mm512_shuffle_i32x4,
-    _mm512_storeu_ps, _mm512_storeu_si512, _mm512_unpackhi_epi32, _mm512_unpackhi_epi64,
-    _mm512_unpacklo_epi32, _mm512_unpacklo_epi64,
+    __m512bh, __m512i, __mmask16, _mm512_cvtne2ps_pbh, _mm512_dpbf16_ps, _mm512_loadu_ps,
+    _mm512_loadu_si512, _mm512_maskz_loadu_ps, _mm512_permutexvar_epi16, _mm512_set1_epi32,
+    _mm512_setzero_ps, _mm512_setzero_si512, _mm512_shuffle_i32x4, _mm512_storeu_ps,
+    _mm512_storeu_si512, _mm512_unpackhi_epi32, _mm512_unpackhi_epi64, _mm512_unpacklo_epi32,
+    _mm512_unpacklo_epi64,
 };
 
-use super::{LINES, PAIRS, Tile};
+use super::{DEPTH, LINES, PAIRS, Tile};
+use crate::ops::simd::fetch;
 
 /// Numbers of a line between those that are packed and those that are fetched into the cache: two
 /// tiles.
-const AHEAD: usize = 2 * super::DEPTH;
+const AHEAD: usize = 2 * DEPTH;
 /// Rows of A whose sums stay in registers together.
 const ROWS: usize = 8;
 
@@ -41,9 +42,8 @@ pub(super) unsafe fn pack_lines<'a>(
     let mut values = [_mm512_setzero_si512(); LINES];
     for (i, value) in values.iter_mut().enumerate().take(lines) {
         let from = &line(i)[..depth];
-        for ahead in [AHEAD, AHEAD + LINES] {
-            _mm_prefetch::<_MM_HINT_T0>(from.as_ptr().wrapping_add(ahead).cast());
-        }
+        fetch(from, AHEAD);
+        fetch(from, AHEAD + LINES);
         // SAFETY: the masks stand for the numbers that are there.
         let [low, high] = unsafe {
             [
@@ -75,7 +75,7 @@ pub(super) unsafe fn pack_across<'a>(
             return _mm512_setzero_ps();
         }
         let from = &across(k)[..lines];
-        _mm_prefetch::<_MM_HINT_T0>(from.as_ptr().wrapping_add(2 * LINES).cast());
+        fetch(from, 2 * LINES);
         // SAFETY: the mask stands for the numbers that are there.
         unsafe { _mm512_maskz_loadu_ps(mask, from.as_ptr()) }
     };
