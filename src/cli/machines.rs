@@ -10,7 +10,9 @@ use crate::files;
 use crate::kinds::Kinds;
 use crate::launch::exit_code as exit;
 use crate::launch::rank_env::Foreign;
-use crate::launch::{self, MpiJoinError, NodeConfig, NodeRendezvousError, PreparedRun};
+use crate::launch::{
+    self, FirstOfMachine, MpiJoinError, NodeConfig, NodeRendezvousError, PreparedRun,
+};
 use crate::plan::RunFolders;
 use crate::units::Rank;
 
@@ -38,22 +40,24 @@ pub(crate) fn train(place: &NodeConfig, request: &RunRequest) -> Result<Launched
     watch(plan, vec![], run, Some(&mut nodes))
 }
 
-/// A rank of another launcher, which meets those of all machines itself. Rank 0 makes the run's
-/// folders.
+/// The first rank of another launcher on this machine, which meets those of the other machines by
+/// what `request` prepares. Rank 0 makes the run's folders.
 pub(crate) fn train_launched(
     foreign: &Foreign,
     place: &NodeConfig,
-    request: &RunRequest,
+    request: impl FnOnce() -> Result<RunRequest, Refusal>,
     kinds: &Kinds,
 ) -> Result<Launched, Refusal> {
+    let first = FirstOfMachine::open(foreign).map_err(|error| apart(error.into()))?;
+    let request = request().inspect_err(|refusal| first.refuse(&refusal.to_string()))?;
     let plan = &request.prepared.plan;
     let mut owned = None;
-    let make = make(request, &mut owned);
-    let met = launch::join_machines(foreign, place, plan, make, &mut |line| to_stderr(line));
-    let membership = met.map_err(apart)?;
+    let make = make(&request, &mut owned);
+    let met = first.meet(place, plan, make, &mut |line| to_stderr(line)).map_err(apart)?;
     // Rank 0 holds the run's lock as long as it lives.
-    let run = owned_or_joined(owned, &membership.rank_plan.run, request)?;
-    Ok(take_part(membership, run, kinds))
+    let run = owned_or_joined(owned, &met.prepared.folders, &request);
+    let run = run.inspect_err(|refusal| first.refuse(&refusal.to_string()))?;
+    Ok(take_part(first.welcome(met).map_err(apart)?, run, kinds))
 }
 
 /// A rank of an MPI launcher, which meets those of all machines by MPI. Rank 0 makes the run's
@@ -130,10 +134,12 @@ fn apart(error: NodeRendezvousError<Refusal>) -> Refusal {
             "copy node 0's token file to this machine, and make sure that nothing else uses the \
              port",
         ),
-        NodeRendezvousError::Missing { .. } | NodeRendezvousError::Io { .. } => (
+        NodeRendezvousError::Missing { .. }
+        | NodeRendezvousError::Local(_)
+        | NodeRendezvousError::Io { .. } => (
             exit::PEER,
-            "make sure that all machines were started and can reach each other, with no firewall \
-             between them",
+            "make sure that all machines and ranks were started and can reach each other, with no \
+             firewall between them",
         ),
     };
     Refusal::of(code, &error, Some(help.to_owned()))

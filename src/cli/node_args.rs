@@ -49,11 +49,11 @@ pub(crate) fn place(launch: &Launch) -> Result<Option<NodeConfig>, Refusal> {
     Ok(Some(NodeConfig { node, nodes, master, port, token: read_token(file)? }))
 }
 
-/// The place of a rank that another launcher started beside ranks of other machines, if it may meet
-/// them.
+/// The place of the machine of a rank that another launcher started beside ranks of other machines,
+/// if they may meet.
 pub(crate) fn launched_place(foreign: &Foreign) -> Result<Option<NodeConfig>, Refusal> {
     let Some(endpoint) = &foreign.rendezvous else { return Ok(None) };
-    let (node, nodes, port) = (foreign.rank.0, foreign.world.get(), endpoint.port);
+    let (node, nodes, port) = (foreign.node(), foreign.nodes(), endpoint.port);
     let token = read_token(&endpoint.token_file)?;
     Ok(Some(NodeConfig { node, nodes, master: endpoint.master.clone(), port, token }))
 }

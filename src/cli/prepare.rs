@@ -26,7 +26,7 @@ use crate::plan::{
 };
 use crate::record::Environment;
 use crate::runs::{StoredRun, link_logs};
-use crate::units::{Bytes, WorldSize};
+use crate::units::Bytes;
 use crate::{collective, data, failpoint, files, ops, worker};
 
 /// An experiment with everything decided.
@@ -232,12 +232,12 @@ pub(crate) fn measure(
     data.limit(limit);
     let mut cores = std::thread::available_parallelism().map_or(1, usize::from);
     let launched_world = match role {
-        // Each of its ranks counts as a machine, which shares its cores with the others there.
-        Role::Foreign(place) if nodes > 1 => {
-            cores = (cores / place.local_world.count()).max(1);
-            Some(WorldSize::ONE)
+        // Those of one machine, which divide its cores among them.
+        Role::Foreign(place) => {
+            let ranks = if nodes == 1 { place.world } else { place.machine().count };
+            cores = place.share_of_cores(cores) * ranks.count();
+            Some(ranks)
         }
-        Role::Foreign(place) => Some(place.world),
         Role::Parent | Role::Child(_) => None,
     };
     let local_rank = match role {

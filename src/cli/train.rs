@@ -46,9 +46,8 @@ pub(crate) fn launch(
     let place = node_args::place(launch)?;
     match (role, place) {
         (Role::Foreign(launched), None) => match node_args::launched_place(launched)? {
-            Some(place) => {
-                let request = make((role, place.nodes))?;
-                machines::train_launched(launched, &place, &request, kinds)
+            Some(place) if launched.is_first_of_machine() => {
+                machines::train_launched(launched, &place, || make((role, place.nodes)), kinds)
             }
             None if launched.world != launched.local_world && mpi_launcher().is_some() => {
                 let request = make((role, launched.world.get()))?;
@@ -57,7 +56,7 @@ pub(crate) fn launch(
                     _ => Err(no_way(launched, &request)),
                 }
             }
-            None => foreign(make, role, launched, kinds),
+            _ => foreign(make, role, launched, kinds),
         },
         (Role::Foreign(_), Some(_)) => {
             let page = "error: another launcher has started this process, and `--nnodes` asks for \
@@ -148,7 +147,7 @@ fn say_overridden(place: &Foreign, prepared: &Prepared) {
     }
 }
 
-fn no_place<E: fmt::Display>(error: &JoinError<E>) -> Refusal {
+pub(crate) fn no_place<E: fmt::Display>(error: &JoinError<E>) -> Refusal {
     let code = match error {
         JoinError::Prepare(_)
         | JoinError::NotARank

@@ -79,7 +79,9 @@ pub enum JoinError<E> {
 
 /// Joins the group of this rank. Under a foreign launcher rank 0 prepares the run by `prepare`
 /// (parses the experiment, creates folders) and sends it to the others; `prepare` is called nowhere
-/// else.
+/// else. Of several machines, the first rank of each joins by [`FirstOfMachine`].
+///
+/// [`FirstOfMachine`]: crate::launch::FirstOfMachine
 ///
 /// # Errors
 ///
@@ -134,11 +136,12 @@ fn join_foreign<E: std::fmt::Display>(
     prepare: impl FnOnce() -> Result<PreparedRun, E>,
 ) -> Result<Membership, JoinError<E>> {
     let Foreign { rank, world, local_world, restarts, .. } = *foreign;
-    if world != local_world {
+    if world != local_world && foreign.rendezvous.is_none() {
         return Err(JoinError::SeveralMachines { world, local_world });
     }
+    let first = foreign.is_first_of_machine();
     let (prepared, shared) =
-        if rank.is_first() { host(foreign, prepare)? } else { local_rendezvous::join(foreign)? };
+        if first { host(foreign, prepare)? } else { local_rendezvous::join(foreign)? };
     let PreparedRun { plan, folders: run, resume } = prepared;
     let Shared { memory: shm, peer_monitor } = shared;
     if plan.distributed.backend == BackendPlan::Mpi {

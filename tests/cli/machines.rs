@@ -374,9 +374,14 @@ fn ranks_that_torchrun_starts_on_two_machines_give_the_bits_of_one_also_after_a_
     one.run_to(0, &["small.toml", "--nproc-per-node", "4", "train.batch_size=2"]);
     let launched = Launched::new();
     let lab = &launched.machines.labs[0];
-    for ended in end(launched.start(&FOUR, Some("run.token"))) {
+    let all = end(launched.start(&FOUR, Some("run.token")));
+    for ended in &all {
         ended.has_code(0);
     }
+    // The first rank of each machine meets the others; those beside it share its memory.
+    all[0].says(&["waiting for node 1 at "]);
+    all[2].says(&["node 1 connects to node 0 at "]);
+    assert_eq!([&all[1].stderr, &all[3].stderr], ["", ""]);
     assert!(state(lab) == state(&one));
     assert!(!launched.machines.labs[1].path("checkpoints").exists());
     one.run_to(0, &["resume", "train.epochs=3"]);
@@ -393,8 +398,24 @@ fn of_ranks_that_torchrun_starts_on_two_machines_a_killed_one_ends_all() {
     let mut all = launched.start(&[&FOUR[..], &ENDLESS].concat(), Some("run.token"));
     launched.machines.labs[0].wait_for_step_and_save(&mut all[0], 40);
     all[3].signal(Signal::KILL);
-    let codes: Vec<i32> = end(all).into_iter().map(|ended| ended.code).collect();
+    let ended = end(all);
+    let codes: Vec<i32> = ended.iter().map(|ended| ended.code).collect();
     assert_eq!(codes, [5, 5, 5, -9]);
+    // At once, by the connection within the machine, and passed on to the other.
+    for at in [0, 2] {
+        ended[at].says(&["rank 3 (pid ", ") died"]);
+    }
+    launched.machines.are_clean();
+}
+
+#[test]
+fn ranks_of_a_machine_that_torchrun_starts_are_told_why_there_is_no_run() {
+    let launched = Launched::new();
+    let ended = end(launched.start(&[&FOUR[..], &["data.nmae=x"]].concat(), Some("run.token")));
+    for ended in &ended {
+        ended.has_code(2);
+    }
+    ended[2].says(&["`data.nmae`"]);
     launched.machines.are_clean();
 }
 

@@ -1,14 +1,14 @@
-//! The ranks of a foreign launcher on one machine find each other: rank 0 sends plan and shared
-//! memory to the others.
+//! The ranks of a foreign launcher on one machine find each other: the first of them sends plan and
+//! shared memory to the others.
 //!
-//! They connect to an abstract Unix socket, whose name identifies the launch. It exists in memory
-//! only, ends with rank 0, needs no port (the launcher's own store holds `MASTER_PORT`), and
-//! accepts only processes of the same user.
+//! They connect to an abstract Unix socket, whose name identifies the launch and the machine. It
+//! exists in memory only, ends with the first rank, needs no port (the launcher's own store holds
+//! `MASTER_PORT`), and accepts only processes of the same user.
 //!
 //! ```text
-//! rank r ──Hello {version, rank, world}──▶ rank 0
-//! rank r ◀──one byte (with the memory)──── rank 0
-//! rank r ◀──Welcome {plan, run} | Refused─ rank 0
+//! rank r ──Hello {version, rank, world}──▶ first rank
+//! rank r ◀──one byte (with the memory)──── first rank
+//! rank r ◀──Welcome {plan, run} | Refused─ first rank
 //! ```
 
 use std::io::{self, ErrorKind, IoSlice, IoSliceMut};
@@ -35,11 +35,12 @@ use crate::units::{Rank, WorldSize};
 
 /// Longest wait for the others.
 const RENDEZVOUS_TIMEOUT: Duration = Duration::from_mins(1);
-/// Longest wait of a rank for rank 0 to prepare the run, which may have to generate data.
-const PREPARE_TIMEOUT: Duration = Duration::from_mins(15);
+/// Longest wait of a rank for the first one to have the run, for which that may have to generate
+/// data, and to meet other machines. Its death is noticed at once.
+const PREPARE_TIMEOUT: Duration = Duration::from_hours(1);
 /// Longest wait for the others to be told that there is no run.
 const REFUSAL_TIMEOUT: Duration = Duration::from_secs(5);
-/// Time between two attempts to reach rank 0.
+/// Time between two attempts to reach the first rank.
 const RETRY_INTERVAL: Duration = Duration::from_millis(20);
 
 /// Why the ranks did not find each other.
@@ -76,9 +77,11 @@ pub enum RendezvousError {
         /// Why not.
         why: String,
     },
-    /// Rank 0 has no run for this rank.
-    #[error("rank 0 could not prepare the run: {reason}")]
+    /// The first rank has no run for this rank.
+    #[error("rank {by} could not prepare the run: {reason}")]
     Refused {
+        /// The first rank.
+        by: Rank,
         /// Its reason.
         reason: String,
     },
@@ -105,7 +108,7 @@ pub(in crate::launch) struct Shared {
     pub(in crate::launch) peer_monitor: PeerMonitor,
 }
 
-/// Rank 0, which the others connect to.
+/// The first rank of the machine, which the others connect to.
 pub(in crate::launch) struct Host<'a> {
     launch: &'a Foreign,
     listener: UnixListener,
@@ -121,7 +124,7 @@ impl<'a> Host<'a> {
         };
         let listener = open().map_err(|source| match source.kind() {
             ErrorKind::AddrInUse => RendezvousError::WrongProcess {
-                claimed: "rank 0".to_owned(),
+                claimed: format!("rank {}", launch.rank),
                 why: format!("another process already is, in the launch `{}`", launch.group),
             },
             _ => io_error(launch.rank, "listen for the other ranks")(source),
@@ -158,7 +161,8 @@ impl<'a> Host<'a> {
         let Foreign { rank, world, .. } = *self.launch;
         let began = Instant::now();
         let mut joined = Vec::new();
-        let mut missing: Vec<Rank> = (1..world.get()).map(Rank).collect();
+        let ranks = rank.0..rank.0 + self.launch.machine().count.get();
+        let mut missing: Vec<Rank> = ranks.skip(1).map(Rank).collect();
         while !missing.is_empty() {
             let left = timeout.checked_sub(began.elapsed());
             let left = left.ok_or_else(|| RendezvousError::Missing {
@@ -216,33 +220,31 @@ impl<'a> Host<'a> {
     }
 
     fn objection(&self, hello: &Hello) -> Option<String> {
-        let world = self.launch.world;
+        let Foreign { rank, world, .. } = *self.launch;
         if hello.version != build_id() {
-            Some(format!("it is ddprun {}, but rank 0 is {}", hello.version, build_id()))
+            Some(format!("it is ddprun {}, but rank {rank} is {}", hello.version, build_id()))
         } else if hello.world != world {
-            Some(format!("its world size is {}, but that of rank 0 is {world}", hello.world))
+            Some(format!("its world size is {}, but that of rank {rank} is {world}", hello.world))
         } else {
             None
         }
     }
 }
 
-/// Another rank: connects to rank 0, and waits for the run.
+/// Another rank: connects to the first one of its machine, and waits for the run.
 pub(in crate::launch) fn join(launch: &Foreign) -> Result<(PreparedRun, Shared), RendezvousError> {
     let Foreign { rank, world, .. } = *launch;
+    let first = launch.machine().first;
     let stream = connect(launch)?;
     if !is_same_user(&stream) {
         let why = "it belongs to another user".to_owned();
-        return Err(RendezvousError::WrongProcess { claimed: "rank 0".to_owned(), why });
+        return Err(RendezvousError::WrongProcess { claimed: format!("rank {first}"), why });
     }
     let lost = |source: io::Error| match source.kind() {
-        ErrorKind::TimedOut => RendezvousError::Missing {
-            rank,
-            missing: vec![Rank(0)],
-            world,
-            waited: PREPARE_TIMEOUT,
-        },
-        _ => io_error(rank, "receive the plan from rank 0")(source),
+        ErrorKind::TimedOut => {
+            RendezvousError::Missing { rank, missing: vec![first], world, waited: PREPARE_TIMEOUT }
+        }
+        _ => io_error(rank, "receive the plan from the first rank of its machine")(source),
     };
     let mut channel = Channel::new(stream).map_err(lost)?;
     let hello = Hello { version: build_id().to_owned(), rank, world };
@@ -250,18 +252,18 @@ pub(in crate::launch) fn join(launch: &Foreign) -> Result<(PreparedRun, Shared),
     let memory = receive_memory(&channel).map_err(lost)?;
     match channel.receive_one(RENDEZVOUS_TIMEOUT).map_err(lost)? {
         Answer::Welcome(prepared) => {
-            let first = MonitoredPeer::new(Rank(0), channel).map_err(lost)?;
+            let first = MonitoredPeer::new(first, channel).map_err(lost)?;
             let peer_monitor = std::iter::once(first).collect();
             Ok((*prepared, Shared { memory, peer_monitor }))
         }
-        Answer::Refused(reason) => Err(RendezvousError::Refused { reason }),
+        Answer::Refused(reason) => Err(RendezvousError::Refused { by: first, reason }),
     }
 }
 
-/// Connects to rank 0, which may start later than this rank.
+/// Connects to the first rank, which may start later than this one.
 fn connect(launch: &Foreign) -> Result<UnixStream, RendezvousError> {
     let Foreign { rank, world, .. } = *launch;
-    let address = address(launch).map_err(io_error(rank, "name the socket of rank 0"))?;
+    let address = address(launch).map_err(io_error(rank, "name the socket of its machine"))?;
     let began = Instant::now();
     while began.elapsed() < RENDEZVOUS_TIMEOUT {
         match UnixStream::connect_addr(&address) {
@@ -269,12 +271,12 @@ fn connect(launch: &Foreign) -> Result<UnixStream, RendezvousError> {
             Err(error) if error.kind() == ErrorKind::ConnectionRefused => {
                 std::thread::sleep(RETRY_INTERVAL);
             }
-            Err(error) => return Err(io_error(rank, "reach rank 0")(error)),
+            Err(error) => return Err(io_error(rank, "reach the first rank of its machine")(error)),
         }
     }
     Err(RendezvousError::Missing {
         rank,
-        missing: vec![Rank(0)],
+        missing: vec![launch.machine().first],
         world,
         waited: RENDEZVOUS_TIMEOUT,
     })
@@ -282,7 +284,9 @@ fn connect(launch: &Foreign) -> Result<UnixStream, RendezvousError> {
 
 fn address(launch: &Foreign) -> io::Result<SocketAddr> {
     let user = rustix::process::geteuid().as_raw();
-    let group = blake3::hash(launch.group.as_bytes()).to_hex();
+    // Two machines of a launch may be containers that share a network.
+    let group = format!("{}/{}", launch.group, launch.machine().first);
+    let group = blake3::hash(group.as_bytes()).to_hex();
     SocketAddr::from_abstract_name(format!("ddprun-{user}-{}", &group[..32]))
 }
 

@@ -1,8 +1,9 @@
-//! A rank that another launcher started beside ranks of other machines: it finds them itself, as a
-//! machine of one rank.
+//! Ranks that another launcher started on several machines: the first of each machine meets those
+//! of the others, for all ranks of its own, which wait for it (`local_rendezvous`).
 
 use std::fmt;
 
+use crate::launch::foreign::local_rendezvous::{Host, RendezvousError, Shared};
 use crate::launch::foreign::mpi::start_mpi;
 use crate::launch::machines::node_rendezvous::{NodeRendezvousError, io_error, join_nodes};
 use crate::launch::machines::nodes::NodeConfig;
@@ -10,34 +11,75 @@ use crate::launch::prepared_run::PreparedRun;
 use crate::launch::rank::env::Foreign;
 use crate::launch::rank::link::Link;
 use crate::launch::rank::membership::Membership;
-use crate::launch::rank::peer_monitor::PeerMonitor;
 use crate::plan::{BackendPlan, Plan, RankPlan};
+use crate::transport::Peer;
 
-/// Joins this rank with those of all machines. Rank 0 prepares the run by `prepare`, as in
-/// [`join_nodes`]. The others notice a later failure when its connections break, as does the
-/// launcher.
-///
-/// # Errors
-///
-/// As [`join_nodes`].
-pub(crate) fn join_machines<E: fmt::Display>(
-    foreign: &Foreign,
-    config: &NodeConfig,
-    plan: &Plan,
-    prepare: impl FnOnce() -> Result<PreparedRun, E>,
-    report: &mut dyn FnMut(&str),
-) -> Result<Membership, NodeRendezvousError<E>> {
-    let (prepared, mut nodes) = join_nodes(config, plan, prepare, report)?;
-    let PreparedRun { plan, folders: run, resume } = prepared;
-    if plan.distributed.backend == BackendPlan::Mpi {
-        start_mpi(foreign)
-            .map_err(|error| NodeRendezvousError::Refused { reason: error.to_string() })?;
+/// The first rank of a machine, for which the others there wait.
+pub(crate) struct FirstOfMachine<'a> {
+    foreign: &'a Foreign,
+    host: Host<'a>,
+}
+
+impl<'a> FirstOfMachine<'a> {
+    /// Lets the other ranks of the machine connect, and wait for the run.
+    ///
+    /// # Errors
+    ///
+    /// Another process is this rank, or no socket is to be had.
+    pub(crate) fn open(foreign: &'a Foreign) -> Result<Self, RendezvousError> {
+        Ok(Self { foreign, host: Host::open(foreign)? })
     }
-    let peers = nodes.take_peers();
-    let (rank, restarts) = (foreign.rank, foreign.restarts);
-    let link = Link::open(None, None, PeerMonitor::default(), rank, run.logs.clone());
-    let link = link.map_err(io_error(config.node, "listen to signals"))?;
-    // The launcher does not tell why it started the group again.
-    let rank_plan = RankPlan { plan, rank, run, resume, restarts, causes: vec![] };
-    Ok(Membership { rank_plan, shm: None, peers, link })
+
+    /// Tells the other ranks of the machine that there is no run.
+    pub(crate) fn refuse(&self, reason: &str) {
+        self.host.refuse(reason);
+    }
+
+    /// Meets the first ranks of the other machines. Rank 0 prepares the run by `prepare`, as in
+    /// [`join_nodes`].
+    ///
+    /// # Errors
+    ///
+    /// As [`join_nodes`]; the other ranks of the machine are told.
+    pub(crate) fn meet<E: fmt::Display>(
+        &self,
+        config: &NodeConfig,
+        plan: &Plan,
+        prepare: impl FnOnce() -> Result<PreparedRun, E>,
+        report: &mut dyn FnMut(&str),
+    ) -> Result<Met, NodeRendezvousError<E>> {
+        let met = join_nodes(config, plan, prepare, report);
+        let (prepared, mut nodes) = met.inspect_err(|error| self.refuse(&error.to_string()))?;
+        Ok(Met { prepared, node: config.node, peers: nodes.take_peers() })
+    }
+
+    /// Sends the run to the other ranks of the machine, which has all that they need by now. All
+    /// notice a later failure when connections break, as does the launcher.
+    ///
+    /// # Errors
+    ///
+    /// A rank of this machine does not come, MPI cannot be used, or no thread is to be had.
+    pub(crate) fn welcome<E>(self, met: Met) -> Result<Membership, NodeRendezvousError<E>> {
+        let Met { prepared, node, peers } = met;
+        let Shared { memory: shm, peer_monitor } = self.host.welcome(&prepared)?;
+        let PreparedRun { plan, folders: run, resume } = prepared;
+        if plan.distributed.backend == BackendPlan::Mpi {
+            start_mpi(self.foreign)
+                .map_err(|error| NodeRendezvousError::Refused { reason: error.to_string() })?;
+        }
+        let (rank, restarts) = (self.foreign.rank, self.foreign.restarts);
+        let link = Link::open(None, None, peer_monitor, rank, run.logs.clone());
+        let link = link.map_err(io_error(node, "listen to signals"))?;
+        // The launcher does not tell why it started the group again.
+        let rank_plan = RankPlan { plan, rank, run, resume, restarts, causes: vec![] };
+        Ok(Membership { rank_plan, shm, peers, link })
+    }
+}
+
+/// A machine that has met the others.
+pub(crate) struct Met {
+    /// What all train.
+    pub(crate) prepared: PreparedRun,
+    node: u32,
+    peers: Vec<Peer>,
 }

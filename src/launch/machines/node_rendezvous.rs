@@ -17,6 +17,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::launch::PreparedRun;
 use crate::launch::error_report::host;
+use crate::launch::foreign::local_rendezvous::RendezvousError;
 use crate::launch::machines::compatibility;
 use crate::launch::machines::nodes::{NodeConfig, NodeConnections, NodeRanks, Nodes, RemoteNode};
 use crate::plan::Plan;
@@ -65,6 +66,9 @@ pub(crate) enum NodeRendezvousError<E> {
         /// Where node 0 should be.
         address: String,
     },
+    /// A rank that a launcher started on this machine did not come.
+    #[error(transparent)]
+    Local(#[from] RendezvousError),
     /// The nodes do not fit together.
     #[error("{reason}")]
     Refused {
@@ -306,7 +310,8 @@ fn objection(hello: &Hello, plan: &Plan, nodes: u32) -> Option<String> {
     }
     if hello.nodes != nodes {
         return Some(format!(
-            "it was started with --nnodes {}, but node 0 with --nnodes {nodes}",
+            "it counts {} machines, but node 0 counts {nodes}: with `--nnodes`, or ranks that a \
+             launcher numbers machine by machine, as many on each",
             hello.nodes
         ));
     }

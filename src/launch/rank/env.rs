@@ -7,11 +7,17 @@
 //! has no launcher: there we start the ranks ourselves.
 
 use std::os::fd::RawFd;
-use std::path::PathBuf;
 
 use crate::collective::mpi::{Family, Launcher};
+use crate::launch::rank::launcher_env::{
+    self, HYDRA, LAUNCHER_PROCESS, OPEN_MPI, PMI, SLURM, TORCH, rank_and_world,
+};
 use crate::launch::rank::launcher_process;
+use crate::launch::rank::variables::number;
 use crate::units::{Rank, WorldSize};
+
+pub use crate::launch::rank::launcher_env::{Foreign, MachineRanks, RendezvousEndpoint};
+pub use crate::launch::rank::variables::EnvError;
 
 /// The control socket. Set by our own parent for its ranks, as the next three.
 pub(in crate::launch) const CONTROL_FD: &str = "DDPRUN_CONTROL_FD";
@@ -21,11 +27,6 @@ pub(in crate::launch) const SHM_FD: &str = "DDPRUN_SHM_FD";
 pub(in crate::launch) const STATUS_FD: &str = "DDPRUN_STATUS_FD";
 /// Sockets of a machine's first rank to those of the other machines: numbers between commas.
 pub(in crate::launch) const PEER_FDS: &str = "DDPRUN_PEER_FDS";
-
-/// The token file that authenticates ranks of several machines under a foreign launcher.
-const TOKEN_FILE: &str = "DDPRUN_TOKEN_FILE";
-/// The port of their rendezvous, if not the one after the launcher's.
-const PORT: &str = "DDPRUN_PORT";
 
 /// What this process is.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -52,124 +53,6 @@ pub struct Child {
     /// Sockets of a machine's first rank to those of the other machines.
     pub peer_fds: Vec<RawFd>,
 }
-
-/// What a foreign launcher decided.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Foreign {
-    /// This rank.
-    pub rank: Rank,
-    /// All ranks.
-    pub world: WorldSize,
-    /// Rank within this machine.
-    pub local_rank: Rank,
-    /// Ranks of this machine.
-    pub local_world: WorldSize,
-    /// Identifies this launch on this machine: run id, address, port, restart count.
-    pub group: String,
-    /// How often the launcher has started the group again.
-    pub restarts: u32,
-    /// The rendezvous of ranks on several machines, if the environment names a token.
-    pub rendezvous: Option<RendezvousEndpoint>,
-}
-
-/// Where ranks of several machines find each other, and what authenticates them.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct RendezvousEndpoint {
-    /// The machine of rank 0.
-    pub master: String,
-    /// A free port of it.
-    pub port: u16,
-    /// File of the token.
-    pub token_file: PathBuf,
-}
-
-/// The environment contradicts itself.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum EnvError {
-    /// Not a number, or out of range.
-    #[error("`{name}={value}` in the environment is not {expected}")]
-    Bad {
-        /// Variable.
-        name: &'static str,
-        /// What it holds.
-        value: String,
-        /// What it should hold.
-        expected: String,
-    },
-    /// One variable of a pair.
-    #[error("the environment has `{present}`, but not `{absent}`")]
-    Incomplete {
-        /// Set.
-        present: &'static str,
-        /// Not set.
-        absent: &'static str,
-    },
-}
-
-/// The variables of one launcher.
-struct LauncherVariables {
-    rank: &'static str,
-    world: &'static str,
-    local_rank: &'static str,
-    local_world: &'static str,
-    nodes: Option<&'static str>,
-    restarts: Option<&'static str>,
-    identity: &'static [&'static str],
-}
-
-const TORCH: LauncherVariables = LauncherVariables {
-    rank: "RANK",
-    world: "WORLD_SIZE",
-    local_rank: "LOCAL_RANK",
-    local_world: "LOCAL_WORLD_SIZE",
-    nodes: None,
-    restarts: Some("TORCHELASTIC_RESTART_COUNT"),
-    identity: &["TORCHELASTIC_RUN_ID", "MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RESTART_COUNT"],
-};
-
-const OPEN_MPI: LauncherVariables = LauncherVariables {
-    rank: "OMPI_COMM_WORLD_RANK",
-    world: "OMPI_COMM_WORLD_SIZE",
-    local_rank: "OMPI_COMM_WORLD_LOCAL_RANK",
-    local_world: "OMPI_COMM_WORLD_LOCAL_SIZE",
-    nodes: None,
-    restarts: Some("OMPI_MCA_orte_num_restarts"),
-    identity: &["PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid", "OMPI_MCA_orte_hnp_uri"],
-};
-
-/// Hydra, the `mpirun` of MPICH and Intel MPI. It tells no identity of a launch: that is its
-/// process.
-const HYDRA: LauncherVariables = LauncherVariables {
-    rank: "PMI_RANK",
-    world: "PMI_SIZE",
-    local_rank: "MPI_LOCALRANKID",
-    local_world: "MPI_LOCALNRANKS",
-    nodes: None,
-    restarts: None,
-    identity: &[LAUNCHER_PROCESS],
-};
-
-/// Other launchers with PMI, such as Cray's.
-const PMI: LauncherVariables = LauncherVariables {
-    local_rank: "PMI_LOCAL_RANK",
-    local_world: "PMI_LOCAL_SIZE",
-    identity: &["PMI_JOBID", LAUNCHER_PROCESS],
-    ..HYDRA
-};
-
-/// No variable of the environment: the process of the launcher on this machine.
-const LAUNCHER_PROCESS: &str = "(process of the launcher)";
-
-/// `SLURM_PROCID` alone is also set in a batch script, which is not a launcher.
-const SLURM: LauncherVariables = LauncherVariables {
-    rank: "SLURM_PROCID",
-    world: "SLURM_STEP_NUM_TASKS",
-    local_rank: "SLURM_LOCALID",
-    local_world: "SLURM_STEP_TASKS_PER_NODE",
-    nodes: Some("SLURM_STEP_NUM_NODES"),
-    restarts: Some("SLURM_RESTART_COUNT"),
-    identity: &["SLURM_JOB_ID", "SLURM_STEP_ID", "SLURM_RESTART_COUNT"],
-};
 
 /// Reads this process's environment.
 ///
@@ -220,11 +103,13 @@ pub fn parse(get: impl Fn(&str) -> Option<String>) -> Result<Role, EnvError> {
         let (rank, peer_fds) = (Rank(rank), peer_fds(&get)?);
         return Ok(Role::Child(Child { rank, control_fd, shm_fd, status_fd, peer_fds }));
     }
+    let foreign =
+        |names, rank, world| launcher_env::parse(&get, names, rank, world).map(Role::Foreign);
     if get(TORCH.rank).is_some() || get(TORCH.world).is_some() {
         let (rank, world) = rank_and_world(&get, &TORCH)?;
         // A Kubernetes job of one pod: we use all of the pod's devices.
         let alone = world == WorldSize::ONE && get(TORCH.local_rank).is_none();
-        return if alone { Ok(Role::Parent) } else { foreign(&get, &TORCH, rank, world) };
+        return if alone { Ok(Role::Parent) } else { foreign(&TORCH, rank, world) };
     }
     // Hydra starts its own helpers by srun, and srun may speak PMI.
     let hydra = get(HYDRA.local_world).map(|_| &HYDRA);
@@ -232,7 +117,7 @@ pub fn parse(get: impl Fn(&str) -> Option<String>) -> Result<Role, EnvError> {
         if get(names.world).is_some() && get(names.rank).is_some() {
             let (rank, world) = rank_and_world(&get, names)?;
             if world > WorldSize::ONE {
-                return foreign(&get, names, rank, world);
+                return foreign(names, rank, world);
             }
         }
     }
@@ -244,84 +129,6 @@ fn peer_fds(get: &impl Fn(&str) -> Option<String>) -> Result<Vec<RawFd>, EnvErro
     let numbers: Result<_, _> = value.split(',').map(str::parse).collect();
     let expected = "a comma-separated list of numbers".to_owned();
     numbers.map_err(|_| EnvError::Bad { name: PEER_FDS, value: value.clone(), expected })
-}
-
-fn foreign(
-    get: &impl Fn(&str) -> Option<String>,
-    names: &LauncherVariables,
-    rank: Rank,
-    world: WorldSize,
-) -> Result<Role, EnvError> {
-    let one_machine = match names.nodes {
-        Some(nodes) => number(get, nodes)?.is_none_or(|nodes| nodes == 1),
-        None => {
-            get("MASTER_ADDR").is_some_and(|at| ["localhost", "127.0.0.1", "::1"].contains(&&*at))
-        }
-    };
-    let local_world = match names.nodes {
-        // Slurm writes "4" or "2(x2)": only the number of machines counts here.
-        Some(_) => None,
-        None => number(get, names.local_world)?.and_then(WorldSize::new),
-    };
-    let guess = if one_machine { world } else { WorldSize::ONE };
-    let identity = names.identity.iter().map(|name| get(name).unwrap_or_default());
-    let group = identity.collect::<Vec<_>>().join("/");
-    let local_world = local_world.unwrap_or(guess);
-    let local_guess = if local_world == WorldSize::ONE { Rank(0) } else { rank };
-    let local_rank = number(get, names.local_rank)?.map_or(local_guess, Rank);
-    let restarts = names.restarts.map(|name| number(get, name)).transpose()?.flatten();
-    let restarts = restarts.unwrap_or(0);
-    let rendezvous = if world == local_world { None } else { rendezvous(get)? };
-    Ok(Role::Foreign(Foreign { rank, world, local_rank, local_world, group, restarts, rendezvous }))
-}
-
-/// `MASTER_PORT` is the launcher's own: torchrun's store listens there.
-fn rendezvous(
-    get: &impl Fn(&str) -> Option<String>,
-) -> Result<Option<RendezvousEndpoint>, EnvError> {
-    const MASTER: &str = "MASTER_ADDR";
-    const MASTER_PORT: &str = "MASTER_PORT";
-    let Some(token_file) = get(TOKEN_FILE).map(PathBuf::from) else { return Ok(None) };
-    let master = get(MASTER).ok_or(EnvError::Incomplete { present: TOKEN_FILE, absent: MASTER })?;
-    let (name, port) = match (number(get, PORT)?, number(get, MASTER_PORT)?) {
-        (Some(port), _) => (PORT, port),
-        (None, port) => (MASTER_PORT, port.unwrap_or(29_500) + 1),
-    };
-    let expected = "a port, from 1 to 65534".to_owned();
-    let port = u16::try_from(port).ok().filter(|port| *port > 0);
-    let port =
-        port.ok_or(EnvError::Bad { name, value: get(name).unwrap_or_default(), expected })?;
-    Ok(Some(RendezvousEndpoint { master, port, token_file }))
-}
-
-fn rank_and_world(
-    get: &impl Fn(&str) -> Option<String>,
-    names: &LauncherVariables,
-) -> Result<(Rank, WorldSize), EnvError> {
-    let (rank, world) = match (number(get, names.rank)?, number(get, names.world)?) {
-        (Some(rank), Some(world)) => (rank, world),
-        (None, _) => return Err(EnvError::Incomplete { present: names.world, absent: names.rank }),
-        (_, None) => return Err(EnvError::Incomplete { present: names.rank, absent: names.world }),
-    };
-    let bad =
-        |name, value: u32, expected| EnvError::Bad { name, value: value.to_string(), expected };
-    let size = WorldSize::new(world).ok_or_else(|| bad(names.world, 0, "at least 1".to_owned()))?;
-    if rank >= world {
-        return Err(bad(names.rank, rank, format!("below `{}={world}`", names.world)));
-    }
-    Ok((Rank(rank), size))
-}
-
-fn number(
-    get: &impl Fn(&str) -> Option<String>,
-    name: &'static str,
-) -> Result<Option<u32>, EnvError> {
-    let Some(value) = get(name) else { return Ok(None) };
-    let expected = || "a non-negative integer".to_owned();
-    match value.trim().parse::<u32>() {
-        Ok(number) if i32::try_from(number).is_ok() => Ok(Some(number)),
-        _ => Err(EnvError::Bad { name, value, expected: expected() }),
-    }
 }
 
 #[cfg(test)]
@@ -388,7 +195,7 @@ mod tests {
         check(&format!("{srun} SLURM_STEP_NUM_NODES=1"), "rank 1 of 4, local 1 of 4, in 7/0/");
         check(
             &format!("{srun} SLURM_STEP_NUM_NODES=2 SLURM_STEP_TASKS_PER_NODE=2(x2)"),
-            "rank 1 of 4, local 1 of 1, in 7/0/",
+            "rank 1 of 4, local 1 of 2, in 7/0/",
         );
         check("SLURM_PROCID=0 SLURM_NTASKS=4 SLURM_JOB_ID=7", "parent");
         check("SLURM_PROCID=0 SLURM_STEP_NUM_TASKS=1 SLURM_JOB_ID=7", "parent");
@@ -419,34 +226,6 @@ mod tests {
         assert_eq!(family("PMIX_RANK SLURM_PROCID"), Some(Family::Pmix));
         assert_eq!(family("RANK SLURM_PROCID"), None);
         assert_eq!(family("PMI_RANK DDPRUN_CONTROL_FD"), None);
-    }
-
-    #[test]
-    fn ranks_of_several_machines_use_the_port_after_the_launchers_if_there_is_a_token() {
-        let rendezvous = |more: &str| {
-            let text = format!("RANK=3 WORLD_SIZE=4 LOCAL_RANK=1 LOCAL_WORLD_SIZE=2 {more}");
-            let get = |name: &str| {
-                let pairs = text.split_whitespace().filter_map(|pair| pair.split_once('='));
-                let mut values = pairs.filter(|(key, _)| *key == name).map(|(_, value)| value);
-                values.next().map(str::to_owned)
-            };
-            match parse(get) {
-                Ok(Role::Foreign(Foreign { rendezvous: Some(at), .. })) => {
-                    format!("{}:{} {}", at.master, at.port, at.token_file.display())
-                }
-                Ok(_) => "none".to_owned(),
-                Err(error) => error.to_string(),
-            }
-        };
-        assert_eq!(rendezvous("MASTER_ADDR=h MASTER_PORT=7"), "none");
-        let token = "DDPRUN_TOKEN_FILE=t MASTER_ADDR=h";
-        assert_eq!(rendezvous(token), "h:29501 t");
-        assert_eq!(rendezvous(&format!("{token} MASTER_PORT=7")), "h:8 t");
-        assert_eq!(rendezvous(&format!("{token} MASTER_PORT=7 DDPRUN_PORT=9")), "h:9 t");
-        let last = "`MASTER_PORT=65535` in the environment is not a port, from 1 to 65534";
-        assert_eq!(rendezvous(&format!("{token} MASTER_PORT=65535")), last);
-        let half = "the environment has `DDPRUN_TOKEN_FILE`, but not `MASTER_ADDR`";
-        assert_eq!(rendezvous("DDPRUN_TOKEN_FILE=t"), half);
     }
 
     #[test]

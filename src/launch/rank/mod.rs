@@ -1,6 +1,8 @@
 //! The rank's side: its environment, what it inherits, and its link to the parent.
 
 mod launcher_process;
+mod variables;
+mod launcher_env;
 pub mod env;
 pub(in crate::launch) mod inherit;
 pub(in crate::launch) mod threads;

@@ -21,7 +21,7 @@ pub(crate) fn limit_threads() {
 /// Variables for a process of this role. A rank of another launcher has its share of the cores.
 fn limits(role: Option<&Role>, cores: usize) -> Vec<(&'static str, String)> {
     let share = match role {
-        Some(Role::Foreign(place)) => Some((cores / place.local_world.count()).max(1)),
+        Some(Role::Foreign(place)) => Some(place.share_of_cores(cores)),
         _ => None,
     };
     let candle = (CANDLE.0, CANDLE.1.to_owned());

@@ -230,8 +230,10 @@ pub(crate) fn ranks(loaded: &Loaded, facts: &Facts) -> Result<Ranks, Problem> {
             None => list[..list.len().min(count as usize)].to_vec(),
         },
         _ if visible == 0 => Vec::new(),
-        // Each rank counts as a machine, and knows its own place alone.
-        _ if facts.launched_world.is_some() && facts.nodes > 1 => vec![facts.local_rank % visible],
+        // A rank that counts as a machine shares the GPUs with others that do.
+        _ if facts.launched_world == Some(WorldSize::ONE) && facts.nodes > 1 => {
+            vec![facts.local_rank % visible]
+        }
         // Under a launcher several ranks may have to share a GPU: the launcher decides it.
         _ if facts.launched_world.is_some() => (0..count).map(|rank| rank % visible).collect(),
         _ if count > visible => {
