@@ -77,8 +77,8 @@ pub struct Kubernetes {
     #[serde(default)]
     #[schemars(extend("examples" = [{ "gpu": "a100" }]))]
     pub node_selector: BTreeMap<String, String>,
-    /// How long a pod that is taken away may save. Default: 2m, or more where an earlier run's saves
-    /// took long.
+    /// How long a pod that is taken away may save. Default: 2m, or more where saves of an earlier
+    /// run took long.
     #[serde(default)]
     #[schemars(extend("examples" = ["5m"]))]
     pub grace: Option<Duration>,

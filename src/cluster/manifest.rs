@@ -147,7 +147,7 @@ mod tests {
         let values = [
             json!({"kind": "A", "spec": {"n": 1, "is": true, "none": {}, "list": []}}),
             json!({"command": ["sh", "-c", "cd \"/a b\"\n\nexec x"], "values": [2, 75, "True"]}),
-            json!({"of": [{"name": "x", "at": ["/p"]}, {"key": "true", "a:b": "1"}], "t": "a\nb\n"}),
+            json!({"of": [{"name": "x", "at": ["/p"]}, {"key": "true", "a:b": 1}], "t": "a\nb\n"}),
             json!({"lead": " a\nb", "trail": "a\n\n", "bell": "a\n\u{7}"}),
         ];
         insta::assert_snapshot!(documents(&values), @r#"
@@ -171,7 +171,7 @@ mod tests {
         - name: x
           at: [/p]
         - key: "true"
-          "a:b": "1"
+          "a:b": 1
         t: |
           a
           b

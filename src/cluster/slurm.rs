@@ -54,7 +54,7 @@ pub struct Slurm {
     #[schemars(extend("examples" = ["pmix"]))]
     pub mpi: Option<String>,
     /// How long before its time limit a job saves and goes back into the queue. Default: 2m, or
-    /// more where an earlier run's saves took long.
+    /// more where saves of an earlier run took long.
     #[schemars(extend("examples" = ["5m"]))]
     pub stop_before: Option<Duration>,
     /// Further options of sbatch.

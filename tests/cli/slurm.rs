@@ -337,10 +337,16 @@ fn a_job_that_takes_longer_than_its_time_limit_ends_in_several_turns() {
     let slowly = "environment = { DDPRUN_FP = 'backward=sleep(700)@0,*,*' }\n";
     let lab = lab_with(slowly, "time = '1m'\nstop_before = '30s'\n");
     let id = slurm.submit(&lab);
+    let is_over = |state: &str| ["COMPLETED", "FAILED", "TIMEOUT"].contains(&state);
     loop {
-        until("a turn", || !slurm.state(&lab).starts_with("PENDING"));
-        until("its end", || !["RUNNING", "COMPLETING"].contains(&&*slurm.state(&lab)));
-        if !slurm.state(&lab).starts_with("PENDING") {
+        let mut state = String::new();
+        let mut is = |wanted: &str| {
+            state = slurm.state(&lab);
+            state.starts_with(wanted) || is_over(&state)
+        };
+        until("a turn", || is("RUNNING"));
+        until("the end of a turn", || is("PENDING"));
+        if is_over(&state) {
             break;
         }
         slurm.start_again(&lab, &id, &[]);

@@ -20,9 +20,9 @@ pub(super) struct Volumes {
 }
 
 impl Volumes {
-    fn add(&mut self, name: &str, path: &str, source: (&str, Value)) {
-        self.mounts.push(json!({"name": name, "mountPath": path}));
-        self.volumes.push(json!({"name": name, source.0: source.1}));
+    fn add(&mut self, path: &str, volume: Value) {
+        self.mounts.push(json!({"name": volume["name"], "mountPath": path}));
+        self.volumes.push(volume);
     }
 }
 
@@ -64,15 +64,15 @@ impl Kubernetes {
     pub(super) fn mounted(&self, job: &Job, name: &str) -> Volumes {
         let mut all = Volumes { volumes: Vec::new(), mounts: Vec::new() };
         if job.experiment().is_some() {
-            all.add("experiment", EXPERIMENT, ("configMap", json!({"name": name})));
+            all.add(EXPERIMENT, json!({"name": "experiment", "configMap": {"name": name}}));
         }
         if let Some(secret) = self.token_secret.as_deref().filter(|_| self.meets(job)) {
             let secret = json!({"secretName": secret, "defaultMode": 0o400});
-            all.add("token", TOKEN, ("secret", secret));
+            all.add(TOKEN, json!({"name": "token", "secret": secret}));
         }
         for (number, (claim, path)) in self.volumes.iter().enumerate() {
-            let claim = json!({"claimName": claim});
-            all.add(&format!("volume-{number}"), path, ("persistentVolumeClaim", claim));
+            let (name, claim) = (format!("volume-{number}"), json!({"claimName": claim}));
+            all.add(path, json!({"name": name, "persistentVolumeClaim": claim}));
         }
         all
     }

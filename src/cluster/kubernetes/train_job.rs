@@ -44,13 +44,13 @@ impl Kubernetes {
             "spec": {
                 "runtimeRef": {"name": runtime},
                 "trainer": trainer,
-                "runtimePatches": [self.patch(job, &metadata["labels"], self.mounted(job, name))],
+                "runtimePatches": [self.patch(job, &metadata["labels"], &self.mounted(job, name))],
             },
         })
     }
 
     /// What of the runtime is this job's own.
-    fn patch(&self, job: &Job, labels: &Value, mounted: Volumes) -> Value {
+    fn patch(&self, job: &Job, labels: &Value, mounted: &Volumes) -> Value {
         let mut pod = json!({
             "terminationGracePeriodSeconds": self.grace_of(job),
             "containers": [{"name": NODE, "volumeMounts": mounted.mounts}],
