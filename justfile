@@ -37,7 +37,7 @@ failpoints:
     cargo test --locked --lib failpoint
 
 # The tests that `just test` leaves out because they take minutes: starved ranks, memory over 100,000 steps, disks that end
-# at any byte, a kill at each system call, forged messages by the million.
+# at any byte, a kill at each system call, forged messages by the million, a job of several turns under Slurm's shortest limit.
 [group('check')]
 soak:
     cargo test --locked --lib --test cli -- --ignored --nocapture --test-threads=1

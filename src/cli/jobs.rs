@@ -161,7 +161,12 @@ pub(crate) fn cancel(args: &CancelArgs, kinds: &Kinds) -> Result<u8, Refusal> {
     for (place, job) in all? {
         let kind = kind_of(&job, kinds)?;
         kind.cancel(&place).run().map_err(|error| no_answer(&job.cluster, &error))?;
-        to_stderr(&format!("job {} of `{}` was told to save and to end", place.id, job.cluster));
+        let told = if kind.saves_when_cancelled() {
+            "was told to save and to end"
+        } else {
+            "is stopped without saving: its newest checkpoint remains"
+        };
+        to_stderr(&format!("job {} of `{}` {told}", place.id, job.cluster));
     }
     Ok(0)
 }

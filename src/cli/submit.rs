@@ -7,12 +7,13 @@ use crate::cli::cluster_args::SubmitArgs;
 use crate::cli::find_run::LOGS;
 use crate::cli::prepare::{ALONE, gpus, load, measure, new_id, planned, refused, unwritable};
 use crate::cli::{Refusal, jobs, sweep, to_stderr, to_stdout};
-use crate::cluster::{self, Cluster, Job, Shape, Submitted, Sweep, Work};
+use crate::cluster::{self, Cluster, Job, LongestSave, Shape, Submitted, Sweep, Work};
 use crate::config::clusters::{self, Unknown};
 use crate::config::{self, Loaded};
 use crate::files;
 use crate::kinds::Kinds;
 use crate::launch::exit_code as exit;
+use crate::runs::longest_save;
 use crate::terminal::counted;
 use crate::transport;
 
@@ -26,6 +27,10 @@ pub(crate) fn submit(args: &SubmitArgs, kinds: &Kinds) -> Result<u8, Refusal> {
         refuse_workers(args)?;
         experiment_job(args, &described, kind.as_ref(), kinds)?
     };
+    refuse_misfit(&job, &described, kind.as_ref(), kinds)?;
+    if let Some(note) = kind.save_time(&job).and_then(|time| time.note) {
+        to_stderr(&note);
+    }
     if args.print {
         return to_stdout(&kind.script(&job));
     }
@@ -148,7 +153,9 @@ fn job(name: String, work: Work, ranks: u32, kind: &dyn Cluster) -> Result<Job, 
     let key = new_id();
     let folder = cluster::folder_of(&root.join(LOGS), &key);
     let program = kind.program().unwrap_or(own);
-    Ok(Job { name, key, folder, root, program, work, ranks })
+    let longest = longest_save(&root.join(LOGS).join(&name));
+    let longest_save = longest.map(|(run, seconds)| LongestSave { seconds, run });
+    Ok(Job { name, key, folder, root, program, work, ranks, longest_save })
 }
 
 /// Plans the experiment for the cluster.
@@ -180,6 +187,17 @@ fn without_cuda(described: &clusters::Cluster, kinds: &Kinds) -> Refusal {
     let help = "rebuild it with `cargo build --release --features cuda`, or name another with \
                 `program`";
     refused(problem.help(help).into())
+}
+
+/// Refuses a job for which the cluster's table does not do.
+fn refuse_misfit(
+    job: &Job,
+    described: &clusters::Cluster,
+    kind: &dyn Cluster,
+    kinds: &Kinds,
+) -> Result<(), Refusal> {
+    let Some((key, what)) = kind.misfit(job) else { return Ok(()) };
+    Err(refused(clusters::problem(described, key, &what, &kinds.vocabulary()).into()))
 }
 
 /// Asks the engine what it has against the job.

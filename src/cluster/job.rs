@@ -2,8 +2,10 @@
 
 use std::path::{Path, PathBuf};
 
+use super::LongestSave;
+
 /// What is submitted. Its paths are whole.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Job {
     /// Name of the experiment or of the sweep.
     pub name: String,
@@ -19,6 +21,8 @@ pub struct Job {
     pub work: Work,
     /// Ranks on each machine.
     pub ranks: u32,
+    /// The longest save of an earlier run of it, if one is known.
+    pub longest_save: Option<LongestSave>,
 }
 
 /// What a job runs.
@@ -146,6 +150,7 @@ impl Job {
             program: "/opt/ddprun".into(),
             work: Work::Experiment("[experiment]\nname = \"mnist\"\n".to_owned()),
             ranks: 4,
+            longest_save: None,
         }
     }
 

@@ -1,19 +1,24 @@
 //! `kind = "kubernetes"`
 //!
 //! An Indexed Job with a pod for each machine, which find each other by a headless service, or with
-//! a pod for each worker of a sweep. A pod that is taken away, or that was told to stop and has
-//! saved, is replaced without counting as a failure; one that refuses its experiment or its data
-//! ends the job.
+//! a pod for each worker of a sweep; or the same as a `TrainJob` of Kubeflow Trainer. A pod that is
+//! taken away, or that was told to stop and has saved, is replaced without counting as a failure;
+//! one that refuses its experiment or its data ends the job.
+
+mod pod;
+mod indexed_job;
+mod train_job;
 
 use std::collections::BTreeMap;
-use std::fmt::Write as _;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
 
-use crate::cluster::defaults::{ddprun, one, three};
-use crate::cluster::manifest::{block, entries, is_name, name_of, yaml};
-use crate::cluster::{Call, Cluster, Job, Output, Place, Shape, State, shell};
+use self::pod::config_map;
+use crate::cluster::defaults::{ddprun, one};
+use crate::cluster::manifest::{documents, is_name, name_of};
+use crate::cluster::{Call, Cluster, Job, Output, Place, SaveTime, Shape, State, shell};
 use crate::config::kind::{Kind, Wrong};
 use crate::config::values::{Duration, Size};
 
@@ -72,21 +77,23 @@ pub struct Kubernetes {
     #[serde(default)]
     #[schemars(extend("examples" = [{ "gpu": "a100" }]))]
     pub node_selector: BTreeMap<String, String>,
-    /// How long a pod that is taken away may save.
-    #[serde(default = "grace")]
-    pub grace: Duration,
-    /// How often failed pods are replaced.
-    #[serde(default = "three")]
+    /// How long a pod that is taken away may save. Default: 2m, or more where saves of an earlier
+    /// run took long.
+    #[serde(default)]
+    #[schemars(extend("examples" = ["5m"]))]
+    pub grace: Option<Duration>,
+    /// How often failed pods are replaced (3); of a `TrainJob` its runtime decides.
+    #[serde(default)]
     #[schemars(range(min = 0, max = 1000))]
-    pub max_restarts: u32,
+    pub max_restarts: Option<u32>,
+    /// Training runtime of Kubeflow Trainer (a `ClusterTrainingRuntime`): makes it a `TrainJob`.
+    #[serde(default)]
+    #[schemars(extend("examples" = ["ddprun"]))]
+    pub training_runtime: Option<String>,
     /// Variables of the job.
     #[serde(default)]
     #[schemars(extend("examples" = [{ "OMP_NUM_THREADS": "8" }]))]
     pub environment: BTreeMap<String, String>,
-}
-
-fn grace() -> Duration {
-    Duration(std::time::Duration::from_mins(2))
 }
 
 impl Kind for Kubernetes {
@@ -108,15 +115,39 @@ impl Kind for Kubernetes {
         let claims = claims.map(|claim| wrong("volumes", format!("`{claim}` cannot name a claim")));
         let name = shell::not_a_variable(&self.environment)
             .map(|name| wrong("environment", format!("`{name}` cannot name a variable")));
-        let found = [token, empty("image", &self.image), folder, mounts, claims, name];
-        found.into_iter().flatten().collect()
+        let image = empty("image", &self.image);
+        let found = [token, image, folder, self.without_volumes(), mounts, claims, name];
+        found.into_iter().flatten().chain(self.of_train_jobs()).collect()
     }
 }
 
-/// Folder of the experiment in a pod.
-const CONFIG: &str = "/ddprun";
-
 impl Kubernetes {
+    /// A runtime of the cluster may mount volumes of its own.
+    fn without_volumes(&self) -> Option<Wrong> {
+        (self.volumes.is_empty() && self.training_runtime.is_none()).then(|| {
+            let what = "is missing: runs would be lost with their pods, and workers could not \
+                        share trials; name a claim and where it is mounted, such as `{ \
+                        project-claim = \"/project\" }`";
+            Wrong { key: "volumes", with: &[], what: what.to_owned() }
+        })
+    }
+
+    /// What is wrong for a `TrainJob` alone.
+    fn of_train_jobs(&self) -> Vec<Wrong> {
+        let Some(runtime) = &self.training_runtime else { return Vec::new() };
+        let name = (!is_name(runtime)).then(|| Wrong {
+            key: "training_runtime",
+            with: &[],
+            what: format!("`{runtime}` cannot name a runtime"),
+        });
+        let restarts = self.max_restarts.map(|_| Wrong {
+            key: "max_restarts",
+            with: &["training_runtime"],
+            what: "is decided by the training runtime (`backoffLimit`)".to_owned(),
+        });
+        [name, restarts].into_iter().flatten().collect()
+    }
+
     fn kubectl<'a>(&'a self, args: impl IntoIterator<Item = &'a str>) -> Call {
         let flag = |name: &str, value: &Option<String>| {
             value.as_ref().map(|value| format!("--{name}={value}"))
@@ -126,109 +157,22 @@ impl Kubernetes {
         Call::new("kubectl", flags.into_iter().flatten().chain(args))
     }
 
-    /// Whether the pods of a job train one model together.
-    fn meets(&self, job: &Job) -> bool {
-        self.nodes > 1 && job.workers().is_none()
-    }
-
-    /// The command line of a pod.
-    fn command(&self, job: &Job, name: &str) -> String {
-        let alone = job.command(&self.program, CONFIG);
-        let alone = alone.iter().map(|word| yaml(word));
-        let (nodes, master) = (self.nodes.to_string(), format!("{name}-0.{name}"));
-        let meeting = [
-            "--nnodes",
-            &nodes,
-            "--node-rank",
-            "$(JOB_COMPLETION_INDEX)",
-            "--master-addr",
-            &master,
-            "--token-file",
-            "/ddprun-token/token",
-        ];
-        let meeting = meeting.into_iter().filter(|_| self.meets(job)).map(yaml);
-        alone.chain(meeting).collect::<Vec<_>>().join(", ")
-    }
-
-    fn resources(&self) -> String {
-        let memory = self.memory.map(|Size(bytes)| format!("{}Mi", bytes.div_ceil(1 << 20)));
-        let given = [
-            ("cpu", self.cpus_per_node.map(|cpus| cpus.to_string())),
-            ("memory", memory),
-            ("nvidia.com/gpu", (self.gpus_per_node > 0).then(|| self.gpus_per_node.to_string())),
-        ];
-        let given = given.into_iter().filter_map(|(key, value)| Some((key.to_owned(), value?)));
-        let limits: BTreeMap<String, String> = given.collect();
-        if limits.is_empty() {
-            return String::new();
-        }
-        let lines = entries(&limits, 12);
-        format!("\n        resources:\n          limits:{lines}\n          requests:{lines}")
-    }
-
-    fn variables(&self, key: &str) -> String {
-        let mut all = self.environment.clone();
-        all.insert("DDPRUN_JOB".to_owned(), key.to_owned());
-        let variable = |(name, value): (&String, &String)| {
-            format!("\n        - {{name: {}, value: {}}}", yaml(name), yaml(value))
+    /// What is created for a job.
+    fn objects(&self, job: &Job) -> Vec<Value> {
+        let name = name_of(job);
+        let labels = json!({"app.kubernetes.io/managed-by": "ddprun", "ddprun-job": job.key});
+        let metadata = json!({"name": name, "labels": labels});
+        let config = config_map(job, &metadata);
+        let objects = match &self.training_runtime {
+            None => self.indexed_job(job, &name, &metadata),
+            Some(runtime) => vec![self.train_job(job, &name, &metadata, runtime)],
         };
-        all.iter().map(variable).collect()
+        config.into_iter().chain(objects).collect()
     }
 
-    /// Where volumes are mounted, and the volumes.
-    fn volumes(&self, job: &Job, name: &str) -> (String, String) {
-        let (mut mounts, mut volumes) = (String::new(), String::new());
-        if job.experiment().is_some() {
-            let _ = write!(mounts, "\n        - {{name: experiment, mountPath: {CONFIG}}}");
-            let config = format!("configMap: {{name: {}}}", yaml(name));
-            let _ = write!(volumes, "\n      - name: experiment\n        {config}");
-        }
-        if let Some(secret) = self.token_secret.as_deref().filter(|_| self.meets(job)) {
-            mounts += "\n        - {name: token, mountPath: /ddprun-token, readOnly: true}";
-            let _ = write!(
-                volumes,
-                "\n      - name: token\n        secret: {{secretName: {}, defaultMode: 0400}}",
-                yaml(secret)
-            );
-        }
-        for (number, (claim, path)) in self.volumes.iter().enumerate() {
-            let _ =
-                write!(mounts, "\n        - {{name: volume-{number}, mountPath: {}}}", yaml(path));
-            let _ = write!(
-                volumes,
-                "\n      - name: volume-{number}\n        persistentVolumeClaim: {{claimName: {}}}",
-                yaml(claim)
-            );
-        }
-        (mounts, volumes)
-    }
-
-    /// The experiment, for the pods to read.
-    fn config(job: &Job, head: &str) -> String {
-        let manifest = |text| {
-            let text = block(text);
-            format!(
-                "apiVersion: v1\nkind: ConfigMap\n{head}\ndata:\n  experiment.toml: {text}\n---\n"
-            )
-        };
-        job.experiment().map(manifest).unwrap_or_default()
-    }
-
-    fn service(&self, job: &Job, name: &str, head: &str) -> String {
-        if !self.meets(job) {
-            return String::new();
-        }
-        format!(
-            "apiVersion: v1
-kind: Service
-{head}
-spec:
-  clusterIP: None
-  publishNotReadyAddresses: true
-  selector: {{batch.kubernetes.io/job-name: {name}}}
----
-"
-        )
+    /// What kubectl calls its jobs.
+    fn resource(&self) -> &'static str {
+        if self.training_runtime.is_some() { "trainjobs.trainer.kubeflow.org" } else { "jobs" }
     }
 }
 
@@ -252,61 +196,24 @@ impl Cluster for Kubernetes {
     }
 
     fn script(&self, job: &Job) -> String {
-        let name = name_of(job);
-        let labels = format!("{{app.kubernetes.io/managed-by: ddprun, ddprun-job: {}}}", job.key);
-        let head = format!("metadata:\n  name: {name}\n  labels: {labels}");
-        let (mounts, volumes) = self.volumes(job, &name);
-        let selector = if self.node_selector.is_empty() {
-            String::new()
-        } else {
-            format!("\n      nodeSelector:{}", entries(&self.node_selector, 8))
-        };
-        format!(
-            "{config}{service}apiVersion: batch/v1
-kind: Job
-{head}
-spec:
-  completionMode: Indexed
-  completions: {nodes}
-  parallelism: {nodes}
-  backoffLimit: {restarts}
-  podFailurePolicy:
-    rules:
-    # The experiment, the data, the numbers or the checkpoint: it would fail again.
-    - action: FailJob
-      onExitCodes: {{containerName: ddprun, operator: In, values: [2, 3, 4, 7, 9]}}
-    # Stopped by request, and saved.
-    - action: Ignore
-      onExitCodes: {{containerName: ddprun, operator: In, values: [75]}}
-    - action: Ignore
-      onPodConditions: [{{type: DisruptionTarget, status: \"True\"}}]
-  template:
-    metadata:
-      labels: {labels}
-    spec:
-      subdomain: {name}
-      restartPolicy: Never
-      terminationGracePeriodSeconds: {grace}{selector}
-      containers:
-      - name: ddprun
-        image: {image}
-        workingDir: {folder}
-        command: [{command}]
-        env:{variables}{resources}
-        volumeMounts:{mounts}
-      volumes:{volumes}
-",
-            config = Self::config(job, &head),
-            service = self.service(job, &name, &head),
-            nodes = job.workers().unwrap_or(self.nodes),
-            restarts = self.max_restarts,
-            grace = self.grace.0.as_secs(),
-            image = yaml(&self.image),
-            folder = yaml(&self.folder),
-            command = self.command(job, &name),
-            variables = self.variables(&job.key),
-            resources = self.resources(),
-        )
+        documents(&self.objects(job))
+    }
+
+    fn save_time(&self, job: &Job) -> Option<SaveTime> {
+        Some(SaveTime::of("grace", self.grace, job.longest_save.as_ref()))
+    }
+
+    fn question(&self) -> Option<Call> {
+        let runtimes = "clustertrainingruntimes.trainer.kubeflow.org";
+        let names = "--output=jsonpath={.items[*].metadata.name}";
+        self.training_runtime.as_ref().map(|_| self.kubectl(["get", runtimes, names]))
+    }
+
+    fn objection(&self, answer: &str) -> Option<(&'static str, String)> {
+        let asked = self.training_runtime.as_ref()?;
+        let known: Vec<&str> = answer.split_whitespace().collect();
+        let what = || format!("the cluster has no `{asked}`; its runtimes: {}", known.join(", "));
+        (!known.contains(&asked.as_str())).then(|| ("training_runtime", what()))
     }
 
     fn submit(&self, job: &Job) -> Call {
@@ -318,10 +225,16 @@ spec:
     }
 
     fn list(&self, _: &[Place]) -> Call {
-        let columns = "{range .items[*]}{.metadata.name}|{.status.active}|\
-                       {.status.conditions[?(@.status==\"True\")].type}{\"\\n\"}{end}";
-        let output = format!("--output=jsonpath={columns}");
-        self.kubectl(["get", "jobs", "--selector=app.kubernetes.io/managed-by=ddprun", &output])
+        let active = match self.training_runtime {
+            None => "active",
+            Some(_) => "jobsStatus[*].active",
+        };
+        let output = format!(
+            "--output=jsonpath={{range .items[*]}}{{.metadata.name}}|{{.status.{active}}}|\
+             {{.status.conditions[?(@.status==\"True\")].type}}{{\"\\n\"}}{{end}}"
+        );
+        let ours = "--selector=app.kubernetes.io/managed-by=ddprun";
+        self.kubectl(["get", self.resource(), ours, &output])
     }
 
     fn states(&self, answer: &str) -> Vec<(String, State)> {
@@ -343,11 +256,15 @@ spec:
 
     fn cancel(&self, job: &Place) -> Call {
         // Its pods are told to stop, and have their grace to save.
-        self.kubectl(["delete", "job", &job.id])
+        self.kubectl(["delete", self.resource(), &job.id])
     }
 
     fn output(&self, job: &Place, follow: bool) -> Output {
-        let name = format!("--selector=batch.kubernetes.io/job-name={}", job.id);
+        let label = match self.training_runtime {
+            None => "batch.kubernetes.io/job-name",
+            Some(_) => "jobset.sigs.k8s.io/replicatedjob-name=node,jobset.sigs.k8s.io/jobset-name",
+        };
+        let name = format!("--selector={label}={}", job.id);
         // The first pod speaks for all that train one model; workers speak for themselves.
         let first = format!("{name},batch.kubernetes.io/job-completion-index=0");
         let most = format!("--max-log-requests={}", job.workers.unwrap_or(1));

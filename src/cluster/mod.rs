@@ -13,6 +13,7 @@ mod asked;
 mod shell;
 mod defaults;
 mod manifest;
+mod save_time;
 mod submitted;
 mod kubernetes;
 mod local;
@@ -32,6 +33,7 @@ pub use call::{Call, Error};
 pub use job::{Job, Shape, Sweep, Work};
 pub use kubernetes::Kubernetes;
 pub use local::Local;
+pub use save_time::{LongestSave, SaveTime};
 pub use skypilot::SkyPilot;
 pub use slurm::Slurm;
 pub use ssh::Ssh;
@@ -71,6 +73,16 @@ pub trait Cluster: Debug + Send + Sync {
         None
     }
 
+    /// How long before its end a job is told to save; `None` = it is not told.
+    fn save_time(&self, _job: &Job) -> Option<SaveTime> {
+        None
+    }
+
+    /// What the cluster's table says that does not go with this job: an option, and what is wrong.
+    fn misfit(&self, _job: &Job) -> Option<(&'static str, String)> {
+        None
+    }
+
     /// Submits what [`Cluster::script`] wrote.
     fn submit(&self, job: &Job) -> Call;
 
@@ -86,6 +98,11 @@ pub trait Cluster: Debug + Send + Sync {
 
     /// Tells a job to save and to end.
     fn cancel(&self, job: &Place) -> Call;
+
+    /// Whether a job that is cancelled has time to save.
+    fn saves_when_cancelled(&self) -> bool {
+        true
+    }
 
     /// Where the job's output is.
     fn output(&self, job: &Place, follow: bool) -> Output;

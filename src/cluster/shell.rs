@@ -95,7 +95,8 @@ for worker in $workers; do
         ended=$?
         [ -n \"$signalled\" ] || break    # a signal ends the wait, not the worker
     done
-    [ \"$ended\" -ge \"$code\" ] || code=$ended
+    # Bash forgets how a worker ended that was gone when it was told, and says -1.
+    [ \"$ended\" -lt 0 ] || [ \"$ended\" -ge \"$code\" ] || code=$ended
 done
 ",
         at_term.traps()

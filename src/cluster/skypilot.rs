@@ -289,6 +289,10 @@ envs:{variables}
         Call::new("sky", ["jobs", "cancel", "--yes", "--name", &job.id])
     }
 
+    fn saves_when_cancelled(&self) -> bool {
+        false
+    }
+
     fn output(&self, job: &Place, follow: bool) -> Output {
         let follow = if follow { "--follow" } else { "--no-follow" };
         Output::Call(Call::new("sky", ["jobs", "logs", "--name", &job.id, "--tail=0", follow]))

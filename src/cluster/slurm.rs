@@ -11,7 +11,9 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::cluster::shell::{AtTerm, line, path, preparation, quoted, supervised};
-use crate::cluster::{Call, Cluster, Job, Output, Place, Shape, State, job, shell};
+use crate::cluster::{
+    Call, Cluster, Job, LongestSave, Output, Place, SaveTime, Shape, State, job, shell,
+};
 use crate::config::kind::{Kind, Wrong};
 use crate::config::values::{Duration, Size};
 
@@ -51,8 +53,10 @@ pub struct Slurm {
     /// by TCP, with a token.
     #[schemars(extend("examples" = ["pmix"]))]
     pub mpi: Option<String>,
-    /// How long before its time limit a job saves and goes back into the queue.
-    pub stop_before: Duration,
+    /// How long before its time limit a job saves and goes back into the queue. Default: 2m, or
+    /// more where saves of an earlier run took long.
+    #[schemars(extend("examples" = ["5m"]))]
+    pub stop_before: Option<Duration>,
     /// Further options of sbatch.
     #[schemars(extend("examples" = [["--exclusive"]]))]
     pub options: Vec<String>,
@@ -80,7 +84,7 @@ impl Default for Slurm {
             cpus_per_rank: None,
             memory: None,
             mpi: None,
-            stop_before: Duration(std::time::Duration::from_mins(2)),
+            stop_before: None,
             options: Vec::new(),
             environment: BTreeMap::new(),
             setup: Vec::new(),
@@ -94,10 +98,7 @@ impl Kind for Slurm {
 
     fn check(&self) -> Vec<Wrong> {
         let wrong = |key, what: String| Wrong { key, with: &[], what };
-        let short = self.time.filter(|time| time.0 <= self.stop_before.0).map(|time| {
-            let what = format!("is {time}: it must be longer than `stop_before`");
-            wrong("time", format!("{what}, {}", self.stop_before))
-        });
+        let short = self.too_short(None).map(|what| wrong("time", what));
         let name = shell::not_a_variable(&self.environment)
             .map(|name| wrong("environment", format!("`{name}` cannot name a variable")));
         let option = self.options.iter().find(|option| !is_option(option));
@@ -113,6 +114,19 @@ fn is_option(text: &str) -> bool {
 }
 
 impl Slurm {
+    fn stop(&self, longest: Option<&LongestSave>) -> SaveTime {
+        SaveTime::of("stop_before", self.stop_before, longest)
+    }
+
+    /// What is wrong with a time limit that comes before the warning of it.
+    fn too_short(&self, longest: Option<&LongestSave>) -> Option<String> {
+        let (time, stop) = (self.time?, self.stop(longest));
+        let stop_before = Duration(stop.time);
+        let what = format!("is {time}: it must be longer than `stop_before`, {stop_before}");
+        let why = stop.note.map(|note| format!(" ({note})")).unwrap_or_default();
+        (time.0 <= stop_before.0).then(|| what + &why)
+    }
+
     /// `#SBATCH` lines.
     fn head(&self, job: &Job) -> String {
         let seconds = |time: &Duration| time.0.as_secs().max(1);
@@ -143,7 +157,13 @@ impl Slurm {
             given("--output", Some(output.to_string_lossy().into_owned())),
             Some("--open-mode=append".to_owned()),
             Some("--requeue".to_owned()),
-            given("--signal", Some(format!("B:USR1@{}", seconds(&self.stop_before)))),
+            given(
+                "--signal",
+                Some(format!(
+                    "B:USR1@{}",
+                    self.stop(job.longest_save.as_ref()).time.as_secs().max(1)
+                )),
+            ),
         ];
         let lines = lines.into_iter().flatten().chain(self.options.iter().cloned());
         let shown = |line: String| format!("#SBATCH {line}\n");
@@ -227,6 +247,14 @@ exit \"$code\"
             // Slurm itself tells the steps of a job that they have to end.
             supervised = supervised(&self.command(job), AtTerm::Wait),
         )
+    }
+
+    fn save_time(&self, job: &Job) -> Option<SaveTime> {
+        Some(self.stop(job.longest_save.as_ref()))
+    }
+
+    fn misfit(&self, job: &Job) -> Option<(&'static str, String)> {
+        self.too_short(job.longest_save.as_ref()).map(|what| ("time", what))
     }
 
     fn question(&self) -> Option<Call> {
@@ -386,6 +414,29 @@ mod tests {
             ("9".to_owned(), State::over("FAILED")),
         ];
         assert_eq!(states, expected);
+    }
+
+    #[test]
+    fn a_job_is_warned_as_long_before_its_end_as_the_saves_of_an_earlier_run_need() {
+        let longest_save = Some(LongestSave { seconds: 41.0, run: "r".to_owned() });
+        let job = Job { longest_save, ..Job::example() };
+        let of = |time, stop_before| {
+            let minutes = |minutes| Duration(std::time::Duration::from_mins(minutes));
+            let (time, stop_before) = (Some(minutes(time)), stop_before);
+            Slurm { time, stop_before, ..Slurm::default() }
+        };
+        let long = of(60, None);
+        assert!(long.script(&job).contains("#SBATCH --signal=B:USR1@180\n"));
+        assert!(long.script(&Job::example()).contains("#SBATCH --signal=B:USR1@120\n"));
+        assert_eq!(long.misfit(&job), None);
+        let short = of(3, None);
+        assert_eq!(short.check(), []);
+        let what = "is 3m: it must be longer than `stop_before`, 3m (stop_before = 3m: a save of \
+                    run r took 41.0 s)";
+        assert_eq!(short.misfit(&job), Some(("time", what.to_owned())));
+        let set = of(3, Some(Duration(std::time::Duration::from_secs(100))));
+        assert!(set.script(&job).contains("#SBATCH --signal=B:USR1@100\n"));
+        assert_eq!(set.misfit(&job), None);
     }
 
     #[test]

@@ -122,7 +122,8 @@ fn workers_of_a_sweep_save_when_they_are_told_and_the_same_job_ends_it_as_one_ma
 #[test]
 fn a_sweep_becomes_as_many_workers_as_its_cluster_has_machines_or_as_are_asked_for() {
     let clusters = "[cluster.lab]\nkind = 'slurm'\nnodes = 4\nranks_per_node = 2\n\
-                    [cluster.k8s]\nkind = 'kubernetes'\nimage = 'x'\nfolder = '/p'\n";
+                    [cluster.k8s]\nkind = 'kubernetes'\nimage = 'x'\nfolder = '/p'\n\
+                    volumes = { claim = '/p' }\n";
     let lab = lab(BASE, clusters);
     let print = |words: &[&str]| lab.run_to(0, &[&["submit"], words, &["--print"]].concat()).stdout;
     // A search space makes it a sweep.
@@ -159,6 +160,47 @@ fn print_shows_the_script_and_submits_nothing() {
     lab.run_to(2, &args).says(&["global_batch_size"]);
 }
 
+/// What an earlier run of the experiment took to save decides how long the next one gets.
+#[test]
+fn a_job_gets_as_long_to_save_as_an_earlier_run_needed_and_says_so() {
+    let lab = lab(BASE, "[cluster.lab]\nkind = 'slurm'\ntime = '1h'\n");
+    lab.run_to(0, &["small.toml"]);
+    let args = ["submit", "small.toml", "--on", "lab", "--print"];
+    let usual = lab.run_to(0, &args);
+    assert!(usual.stdout.contains("#SBATCH --signal=B:USR1@120\n"), "{}", usual.stdout);
+    assert!(!usual.stderr.contains("stop_before"), "{}", usual.stderr);
+    // Its disk was slow.
+    let events = lab.run_folder().join("events.jsonl");
+    let slow = |mut event: Value| {
+        if event["event"] == "saved" {
+            event["seconds"] = 41.into();
+        }
+        format!("{event}\n")
+    };
+    fs::write(events, lab.events().into_iter().map(slow).collect::<String>()).unwrap();
+    let longer = lab.run_to(0, &args);
+    assert!(longer.stdout.contains("#SBATCH --signal=B:USR1@180\n"), "{}", longer.stdout);
+    longer.says(&["stop_before = 3m: a save of run ", " took 41.0 s"]);
+    lab.write("ddprun.toml", "[cluster.lab]\nkind = 'slurm'\ntime = '3m'\n");
+    let short = lab.run_to(2, &args);
+    short
+        .says(&["ddprun.toml:", "`cluster.lab.time`: is 3m: it must be longer than `stop_before`"]);
+}
+
+#[test]
+fn a_training_runtime_makes_it_a_train_job() {
+    let table = "kind = 'kubernetes'\nimage = 'x'\nfolder = '/p'\ntraining_runtime = 'ddprun'\n";
+    let lab = lab(BASE, &format!("[cluster.lab]\n{table}"));
+    let manifest = lab.run_to(0, &["submit", "small.toml", "--on", "lab", "--print"]).stdout;
+    assert!(manifest.contains("kind: TrainJob\n"), "{manifest}");
+    lab.write("ddprun.toml", format!("[cluster.lab]\n{table}max_restarts = 5\n"));
+    refused(
+        &lab,
+        &["submit", "small.toml", "--on", "lab"],
+        &["is decided by the training runtime"],
+    );
+}
+
 #[test]
 fn what_cannot_be_submitted_is_refused_before_anything_is_written() {
     let missing = Lab::new();
@@ -190,6 +232,10 @@ fn a_wrong_table_of_a_cluster_is_drawn_on_its_file() {
         ("kind = 'slurm'\nnodes = 'two'", &["`cluster.lab.nodes`", "whole number"]),
         ("kind = 'slurm'\ntime = '1m'", &["must be longer than `stop_before`"]),
         ("kind = 'slurm'\nimage = 'x'", &["belongs to `kubernetes` or `skypilot`, but `kind` is"]),
+        (
+            "kind = 'kubernetes'\nimage = 'x'\nfolder = '/p'",
+            &["`cluster.lab.volumes`: is missing: runs would be lost", "name a claim"],
+        ),
         ("kind = 'slrum'", &["did you mean `slurm`?"]),
         ("partition = 'gpu'", &["has no `kind`"]),
     ] {

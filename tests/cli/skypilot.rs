@@ -88,7 +88,9 @@ fn a_job_that_was_stopped_and_saved_goes_on_where_skypilot_starts_it_again() {
     assert_eq!((&job["state"], &job["job"]), (&"SUCCEEDED".into(), &id.into()));
     assert_eq!(children(&lab.path("logs/small")).len(), 1, "one run");
     bits(&lab).must_be(undisturbed());
-    ddprun(&lab, &["cancel", id]).has_code(0);
+    let cancelled = ddprun(&lab, &["cancel", id]);
+    cancelled.has_code(0);
+    cancelled.says(&["is stopped without saving: its newest checkpoint remains"]);
     let cancelled = fs::read_to_string(lab.path("sky/cancelled")).unwrap();
     assert_eq!(cancelled, format!("jobs cancel --yes --name {id}\n"));
     until("the end of the stand-in", || lab.path("sky/code").exists());

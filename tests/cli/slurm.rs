@@ -25,15 +25,15 @@ struct Slurm {
 }
 
 impl Slurm {
-    /// Starts it, where Slurm is installed.
-    fn start() -> Option<Self> {
+    /// Starts it with these lines of its configuration, where Slurm is installed.
+    fn start(more: &str) -> Option<Self> {
         let is_there = |program: &str| Command::new(program).arg("-V").output().is_ok();
         if !["slurmctld", "slurmd", "sbatch", "squeue"].into_iter().all(is_there) {
             skipped("no Slurm (slurmctld, slurmd, slurm-client)");
             return None;
         }
         let mut slurm = Self { folder: tempfile::tempdir().unwrap(), daemons: Vec::new() };
-        fs::write(slurm.configuration(), slurm.text()).unwrap();
+        fs::write(slurm.configuration(), slurm.text() + more).unwrap();
         for folder in ["state", "spool-a", "spool-b"] {
             fs::create_dir(slurm.folder.path().join(folder)).unwrap();
         }
@@ -66,7 +66,9 @@ impl Slurm {
         format!(
             "ClusterName=test
 SlurmctldHost=localhost(127.0.0.1)
-SlurmctldPort={}
+SlurmctldPort={0}
+# No other cluster of this machine has a job of the same number.
+FirstJobId=1{0}
 AuthType=auth/none
 CredType=cred/none
 SlurmUser={user}
@@ -84,7 +86,8 @@ ReturnToService=2
 MpiDefault=none
 SwitchType=switch/none
 SlurmdParameters=config_overrides
-{}{}PartitionName=main Nodes=a,b Default=YES MaxTime=INFINITE State=UP
+{1}{2}PartitionName=main Nodes=a,b Default=YES MaxTime=INFINITE State=UP GraceTime=30
+PartitionName=urgent Nodes=a,b MaxTime=INFINITE State=UP PriorityTier=10
 ",
             ports[0],
             node("a", ports[1]),
@@ -136,6 +139,17 @@ SlurmdParameters=config_overrides
         job["state"].as_str().unwrap().to_owned()
     }
 
+    /// Kills a node with all that a job has there, as if its power had gone.
+    fn kill_node(&mut self, node: &str, id: &str) {
+        let daemon = if node == "a" { 1 } else { 2 };
+        let daemon = &mut self.daemons[daemon];
+        daemon.kill().unwrap();
+        let _ = daemon.wait();
+        for pid in processes_of(id) {
+            let _ = kill_process(pid_of(pid), Signal::KILL);
+        }
+    }
+
     /// Lets a job that went back into the queue start soon, and not in two minutes; in the second
     /// of its first end it would be refused, as its credential of that second was revoked.
     fn start_again(&self, lab: &Lab, id: &str, changes: &[&str]) {
@@ -175,9 +189,27 @@ impl Drop for Slurm {
     }
 }
 
+/// Processes of a job: its script, its steps, and what watches over them.
+fn processes_of(id: &str) -> Vec<u32> {
+    let (variable, watcher) = (format!("SLURM_JOB_ID={id}"), format!("slurmstepd: [{id}."));
+    let is_of_it = |pid: &u32| {
+        let read = |file: &str| fs::read(format!("/proc/{pid}/{file}")).unwrap_or_default();
+        let environ = read("environ");
+        environ.split(|byte| *byte == 0).any(|entry| entry == variable.as_bytes())
+            || read("cmdline").starts_with(watcher.as_bytes())
+    };
+    let entries = fs::read_dir("/proc").unwrap().flatten();
+    let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+    pids.filter(is_of_it).collect()
+}
+
 fn lab(cluster: &str) -> Lab {
+    lab_with(PAUSE, cluster)
+}
+
+fn lab_with(environment: &str, cluster: &str) -> Lab {
     let lab = Lab::with(SLOW);
-    lab.write("ddprun.toml", format!("[cluster.lab]\nkind = 'slurm'\n{PAUSE}{cluster}"));
+    lab.write("ddprun.toml", format!("[cluster.lab]\nkind = 'slurm'\n{environment}{cluster}"));
     lab
 }
 
@@ -244,16 +276,81 @@ fn an_unknown_partition_is_drawn_on_the_clusters_file(slurm: &Slurm) {
     let lab = lab("partition = 'mian'\n");
     let ended = slurm.ddprun(&lab, &["submit", "small.toml", "--on", "lab"]);
     ended.has_code(2);
-    ended.says(&["`cluster.lab.partition`: the cluster has no `mian`; its partitions: main"]);
+    ended.says(&[
+        "`cluster.lab.partition`: the cluster has no `mian`; its partitions: main, urgent",
+    ]);
     assert!(!lab.path("logs").exists());
 }
 
 #[test]
 fn a_real_slurm_runs_interrupts_and_continues_jobs() {
-    let Some(slurm) = Slurm::start() else { return };
+    let Some(slurm) = Slurm::start("") else { return };
     an_unknown_partition_is_drawn_on_the_clusters_file(&slurm);
     the_end_of_its_time_sends_a_job_back_into_the_queue(&slurm);
     workers_of_a_sweep_are_an_array_of_which_one_may_go_and_come_back(&slurm);
     two_nodes_may_become_one(&slurm);
     a_cancelled_job_saves_and_stays_away(&slurm);
+}
+
+/// Others need its nodes, and have to wait until it has saved.
+#[test]
+fn a_preempted_job_saves_in_its_grace_time_and_continues() {
+    let preempt = "PreemptType=preempt/partition_prio\nPreemptMode=REQUEUE\n";
+    let Some(slurm) = Slurm::start(preempt) else { return };
+    let lab = lab("");
+    let id = slurm.submit(&lab);
+    wait_for_a_save(&lab);
+    let urgent = ["--partition=urgent", "--nodes=2", "--exclusive", "--output=/dev/null"];
+    let other = slurm.ask("sbatch", &[&urgent[..], &["--parsable", "--wrap=sleep 1"]].concat());
+    let state_of = |job: &str| slurm.ask("squeue", &["-h", "--states=all", "-j", job, "-o", "%T"]);
+    until("the urgent job", || state_of(other.trim()) == "COMPLETED\n");
+    let saved = lab.events().into_iter().rfind(|event| event["event"] == "saved").unwrap();
+    assert_eq!(saved["step"], lab.last_step(), "it was told, and saved its last step");
+    slurm.start_again(&lab, &id, &[]);
+    slurm.ends_well(&lab, &id);
+    lab.is_clean();
+}
+
+/// Nothing is saved then: the newest checkpoint counts.
+#[test]
+fn a_job_whose_node_dies_continues_on_another() {
+    let Some(mut slurm) = Slurm::start("SlurmdTimeout=10\n") else { return };
+    let lab = lab("");
+    let id = slurm.submit(&lab);
+    wait_for_a_save(&lab);
+    let node = slurm.ask("squeue", &["-h", "-j", &id, "-o", "%N"]);
+    slurm.kill_node(node.trim(), &id);
+    until("the queue", || slurm.state(&lab).starts_with("PENDING"));
+    let other = if node.trim() == "a" { "b" } else { "a" };
+    slurm.ask("scontrol", &["update", &format!("JobId={id}"), "StartTime=now+3"]);
+    slurm.ends_well(&lab, &id);
+    let nodes = slurm.ask("squeue", &["-h", "--states=all", "-j", &id, "-o", "%N"]);
+    assert_eq!(nodes.trim(), other);
+    lab.is_clean();
+}
+
+/// Slurm's shortest limit is a minute, and its warning may come a minute too early. In `just soak`.
+#[test]
+#[ignore = "takes three minutes"]
+fn a_job_that_takes_longer_than_its_time_limit_ends_in_several_turns() {
+    let Some(slurm) = Slurm::start("") else { return };
+    let slowly = "environment = { DDPRUN_FP = 'backward=sleep(700)@0,*,*' }\n";
+    let lab = lab_with(slowly, "time = '1m'\nstop_before = '30s'\n");
+    let id = slurm.submit(&lab);
+    let is_over = |state: &str| ["COMPLETED", "FAILED", "TIMEOUT"].contains(&state);
+    loop {
+        let mut state = String::new();
+        let mut is = |wanted: &str| {
+            state = slurm.state(&lab);
+            state.starts_with(wanted) || is_over(&state)
+        };
+        until("a turn", || is("RUNNING"));
+        until("the end of a turn", || is("PENDING"));
+        if is_over(&state) {
+            break;
+        }
+        slurm.start_again(&lab, &id, &[]);
+    }
+    slurm.ends_well(&lab, &id);
+    lab.is_clean();
 }

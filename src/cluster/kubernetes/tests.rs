@@ -2,7 +2,9 @@
 
 use test_support::skipped::skipped;
 
+use super::indexed_job::failure_policy;
 use super::*;
+use crate::cluster::LongestSave;
 
 fn kubernetes() -> Kubernetes {
     Kubernetes {
@@ -19,8 +21,9 @@ fn kubernetes() -> Kubernetes {
         program: ddprun(),
         token_secret: Some("ddprun-token".to_owned()),
         node_selector: BTreeMap::from([("gpu".to_owned(), "a100".to_owned())]),
-        grace: grace(),
-        max_restarts: 3,
+        grace: None,
+        max_restarts: None,
+        training_runtime: None,
         environment: BTreeMap::from([("HF_HOME".to_owned(), "/project/hf".to_owned())]),
     }
 }
@@ -59,6 +62,114 @@ fn workers_of_a_sweep_are_pods_that_read_its_file_on_a_volume() {
     assert_eq!(args.join(" "), format!("--namespace=training {logs}"));
 }
 
+fn of_kubeflow() -> Kubernetes {
+    Kubernetes { training_runtime: Some("ddprun".to_owned()), ..kubernetes() }
+}
+
+#[test]
+fn a_train_job_numbers_its_pods_by_the_variables_of_its_runtime() {
+    assert_eq!(of_kubeflow().check(), []);
+    insta::assert_snapshot!(of_kubeflow().script(&Job::example()));
+}
+
+#[test]
+fn workers_of_a_sweep_take_the_pods_of_a_train_job_for_no_machines_of_one_run() {
+    insta::assert_snapshot!(of_kubeflow().script(&Job::example_sweep()));
+    let calls = [
+        of_kubeflow().list(&[]),
+        of_kubeflow().cancel(&Place { id: "x".to_owned(), folder: "/x".into(), workers: None }),
+    ];
+    let words = |call: &Call| call.args.iter().any(|arg| arg == "trainjobs.trainer.kubeflow.org");
+    assert!(calls.iter().all(words), "{calls:?}");
+}
+
+/// `kubeflow.json` was made from the CRDs by the program beside it.
+#[test]
+fn train_jobs_and_the_runtime_of_the_docs_fit_the_crds_of_kubeflow_trainer() {
+    let crds = include_str!("../../../tests/golden/kubeflow.json");
+    let crds: Value = serde_json::from_str(crds).unwrap();
+    let errors = |object: &Value| -> Vec<String> {
+        let kind = object["kind"].as_str().unwrap();
+        let schema = jsonschema::validator_for(&crds[kind]).unwrap();
+        schema.iter_errors(object).map(|it| format!("{}: {it}", it.instance_path())).collect()
+    };
+    let alone = Kubernetes { training_runtime: Some("x".to_owned()), ..alone() };
+    for job in [Job::example(), Job::example_sweep()] {
+        for kind in [of_kubeflow(), alone.clone()] {
+            assert_eq!(errors(kind.objects(&job).last().unwrap()), [""; 0], "{kind:?} {job:?}");
+        }
+    }
+    let mut wrong = of_kubeflow().objects(&Job::example()).remove(1);
+    wrong["spec"]["trainer"]["nodes"] = 2.into();
+    assert_eq!(errors(&wrong).len(), 1, "{:?}", errors(&wrong));
+    assert_eq!(errors(&runtime()), [""; 0]);
+    let page = include_str!("../../../docs/clusters.md");
+    let shown = documents(&[runtime()]);
+    assert!(page.contains(&shown), "docs/clusters.md has no\n{shown}");
+}
+
+/// The training runtime that does to a pod what an Indexed Job does.
+fn runtime() -> Value {
+    let node = json!([{"name": "node", "image": "ddprun"}]);
+    let pod = json!({"restartPolicy": "Never", "containers": node});
+    let label = json!({"trainer.kubeflow.org/trainjob-ancestor-step": "trainer"});
+    let policy = failure_policy("node");
+    let job = json!({"backoffLimit": 3, "podFailurePolicy": policy, "template": {"spec": pod}});
+    let job = json!({"metadata": {"labels": label}, "spec": job});
+    let jobs = json!({"replicatedJobs": [{"name": "node", "template": job}]});
+    let policy = json!({"numNodes": 1, "torch": {}});
+    json!({
+        "apiVersion": "trainer.kubeflow.org/v1alpha1",
+        "kind": "ClusterTrainingRuntime",
+        "metadata": {"name": "ddprun"},
+        "spec": {"mlPolicy": policy, "template": {"spec": jobs}},
+    })
+}
+
+/// What a pod of a `TrainJob` runs is run, with the variables of its runtime.
+#[test]
+fn the_command_of_a_train_job_gives_ddprun_its_place() {
+    let folder = tempfile::tempdir().unwrap();
+    let run = |job: &Job| {
+        let kind = Kubernetes {
+            program: "echo".to_owned(),
+            folder: folder.path().display().to_string(),
+            ..of_kubeflow()
+        };
+        let made = kind.objects(job).pop().unwrap();
+        let words = made["spec"]["trainer"]["command"].as_array().unwrap();
+        let words = words.iter().map(|word| word.as_str().unwrap());
+        let place = ["PET_NNODES=2", "PET_NODE_RANK=1", "PET_MASTER_ADDR=h", "PET_MASTER_PORT=7"];
+        Call::new("env", place.into_iter().chain(words)).run().unwrap()
+    };
+    let place = "--nnodes 2 --node-rank 1 --master-addr h --master-port 7";
+    let expected = format!("/ddprun/experiment.toml {place} --token-file /ddprun-token/token\n");
+    assert_eq!(run(&Job::example()), expected);
+    let worker = "sweep experiments/tune.toml optimizer.lr=choice(0.1, 0.01) --share\n";
+    assert_eq!(run(&Job::example_sweep()), worker);
+}
+
+#[test]
+fn a_runtime_that_the_cluster_lacks_is_named_with_those_that_it_has() {
+    assert_eq!(kubernetes().question(), None);
+    assert!(of_kubeflow().question().is_some());
+    assert_eq!(of_kubeflow().objection("torch-distributed ddprun"), None);
+    let what = "the cluster has no `ddprun`; its runtimes: a, b".to_owned();
+    assert_eq!(of_kubeflow().objection("a b"), Some(("training_runtime", what)));
+}
+
+#[test]
+fn a_pod_has_as_long_to_save_as_the_saves_of_an_earlier_run_need() {
+    let longest_save = Some(LongestSave { seconds: 100.0, run: "r".to_owned() });
+    let job = Job { longest_save, ..Job::example() };
+    for kind in [kubernetes(), of_kubeflow()] {
+        let script = kind.script(&job);
+        assert!(script.contains("terminationGracePeriodSeconds: 360\n"), "{script}");
+        let note = kind.save_time(&job).unwrap().note.unwrap();
+        assert_eq!(note, "grace = 6m: a save of run r took 100.0 s");
+    }
+}
+
 #[test]
 fn what_kubernetes_would_refuse_is_wrong_before() {
     let wrong = Kubernetes {
@@ -70,6 +181,12 @@ fn what_kubernetes_would_refuse_is_wrong_before() {
     };
     let keys: Vec<&str> = wrong.check().into_iter().map(|wrong| wrong.key).collect();
     assert_eq!(keys, ["token_secret", "image", "folder", "volumes", "volumes"]);
+    let lost = Kubernetes { volumes: BTreeMap::new(), ..alone() };
+    assert_eq!(lost.check()[0].key, "volumes");
+    let of_runtime = Kubernetes { volumes: BTreeMap::new(), ..of_kubeflow() };
+    assert_eq!(of_runtime.check(), [], "the runtime may have volumes");
+    let twice = Kubernetes { max_restarts: Some(1), ..of_kubeflow() };
+    assert_eq!(twice.check()[0].key, "max_restarts");
 }
 
 #[test]
@@ -78,7 +195,11 @@ fn names_are_dns_labels_with_room_for_the_number_of_a_pod() {
     assert_eq!(of("ResNet18_animals.v2"), "resnet18-animals-v2-20261125-1200-3f9a");
     assert_eq!(of("18"), "run-18-20261125-1200-3f9a");
     assert_eq!(of("___"), "run-20261125-1200-3f9a");
-    assert!(of(&"a".repeat(128)).len() + "-63".len() <= 63);
+    let longest = Job { key: "20261125-120000-3f9a".to_owned(), ..Job::example() };
+    for name in ["a", "1"].map(|name| name.repeat(128)) {
+        let name = name_of(&Job { name, ..longest.clone() });
+        assert!(name.len() + "-node-0-1023-abcde".len() <= 63, "{name}");
+    }
 }
 
 #[test]
