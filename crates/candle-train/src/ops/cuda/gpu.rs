@@ -346,6 +346,11 @@ pub(in crate::ops) fn wrap(storage: CudaStorage, shape: impl Into<Shape>) -> Ten
     Tensor::from_storage(Storage::Cuda(storage), shape, BackpropOp::none(), false)
 }
 
+/// A number that nobody reads, where memory of the same GPU was taken away.
+pub(in crate::ops) fn placeholder(storage: &CudaStorage) -> Result<CudaStorage> {
+    Gpu { device: storage.device.clone() }.storage(DType::F32, 1)
+}
+
 /// Address of a whole storage that was made here.
 pub(super) fn whole(storage: &CudaStorage) -> Result<Address> {
     let (at, dtype) = begin_of(storage)?;
