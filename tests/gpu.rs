@@ -137,7 +137,8 @@ fn conv(stride: usize, padding: usize, groups: usize, precision: Precision) -> C
 fn gpu_convolutions() {
     for precision in ALL {
         let tolerance = tolerance(precision);
-        for (k, stride, padding, groups) in [(3, 1, 1, 1), (1, 2, 0, 1), (7, 2, 3, 1), (3, 1, 1, 4)]
+        for (k, stride, padding, groups) in
+            [(3, 1, 1, 1), (1, 2, 0, 1), (7, 2, 3, 1), (3, 1, 1, 2), (3, 1, 1, 4), (3, 2, 1, 8)]
         {
             let weight = [16, 8 / groups, k, k];
             let twin = Twin { operands: &[&[2, 13, 11, 8]], weights: &[&weight, &[16]], tolerance };

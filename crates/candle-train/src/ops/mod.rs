@@ -79,7 +79,7 @@ pub use conv::{
 };
 pub use device::{GpuUsage, gpu_usage, visible_gpus};
 #[cfg(feature = "cuda")]
-pub use device::{open_gpu, take_gpu_peak};
+pub use device::{open_gpu, take_gpu_peak, trim_gpu_memory};
 pub use drop_path::drop_path;
 pub use dropout::dropout;
 pub use embedding::embedding;

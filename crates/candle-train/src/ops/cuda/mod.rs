@@ -20,6 +20,7 @@ mod conv;
 mod cudnn;
 mod h2d_prefetcher;
 mod gpu;
+mod grouped;
 mod graph;
 mod images;
 mod ledger;
