@@ -146,6 +146,11 @@ fn gpu_convolutions() {
             let name = format!("conv2d {k}x{k} stride {stride} groups {groups} {precision:?}");
             twin.check(&name, &|x, w| ops::conv2d(&x[0], &w[0], Some(&w[1]), options));
         }
+        let (wide, grouped): (&[usize], &[usize]) = (&[2, 6, 7, 12], &[12, 3, 3, 3]);
+        let twin = Twin { operands: &[wide], weights: &[grouped, &[12]], tolerance };
+        let options = conv(1, 1, 4, precision);
+        let name = format!("conv2d of groups that cuDNN may refuse {precision:?}");
+        twin.check(&name, &|x, w| ops::conv2d(&x[0], &w[0], Some(&w[1]), options));
         let twin = Twin { operands: &[&[3, 17, 8]], weights: &[&[16, 8, 5], &[16]], tolerance };
         let options = conv(2, 2, 1, precision);
         let name = format!("conv1d {precision:?}");
