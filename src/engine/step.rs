@@ -79,12 +79,13 @@ impl Engine {
         let reduced = self.exchange_votes(&step, reports, stop_request)?;
         let gradient = self.unscale(&step, &reduced);
         let updated = self.check(&step, &reduced, &gradient)?;
-        if updated && !is_queued {
-            let clip = self.clip(&gradient);
-            self.update(&step, &reduced, clip)?;
-        }
-        if updated {
-            self.count_update(&reduced.votes);
+        match (updated, is_queued) {
+            (true, true) => self.count_update(&reduced.votes),
+            (true, false) => {
+                let clip = self.clip(&gradient);
+                self.update(&step, &reduced, clip)?;
+            }
+            (false, _) => {}
         }
         self.finish_step(&step, &reduced);
         self.average_weights()?;

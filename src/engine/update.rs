@@ -136,6 +136,7 @@ impl Engine {
             step: step.number,
             source,
         })?;
+        self.count_update(&reduced.votes);
         self.timed(|time| &mut time.communication, |engine| engine.share_updates(step.rates))
     }
 
@@ -165,9 +166,7 @@ impl Engine {
         let counts = self.counts(unused);
         let (params, moments) = (self.params.parameters(), &mut self.moments);
         let moved = self.reducer.update(&update, params, moments, &counts);
-        let moved =
-            moved.and_then(|()| self.reducer.average_buffers(&update, &self.params, moments));
-        moved
+        moved.and_then(|()| self.reducer.average_buffers(&update, &self.params, moments))
     }
 
     /// Notes an update, and which parameters it left out.

@@ -157,17 +157,17 @@ fn every_rule_moves_parameters_as_on_the_cpu() {
         let mut parts = [[0u32, 0], [0, 1], [0, 2], [1, 0], [2, 0]];
         let (table, order) = (places.as_mut_ptr().cast(), parts.as_mut_ptr().cast());
         let per_block = || Count(PER_BLOCK as u64);
-        let update = |decision, words: &[u32]| {
-            let arguments =
-                &mut [Bytes(table), Bytes(order), Whole(words), Words(decision), per_block()];
+        let update = |mut decision: [u32; 2], words: &[u32]| {
+            let decision = Words(&mut decision);
+            let arguments = &mut [Bytes(table), Bytes(order), Whole(words), decision, per_block()];
             gpu.run("update", rows(parts.len()), arguments);
         };
         // What the GPU decides replaces the clipping that the rule holds; and here nothing moves.
         let Preparation { clip, .. } = PREPARATION;
         let mut unclipped = words.clone();
         unclipped[14] = 7f32.to_bits();
-        update(&mut [0, 0], &words);
-        update(&mut [clip.to_bits(), 1], &unclipped);
+        update([0, 0], &words);
+        update([clip.to_bits(), 1], &unclipped);
         let mut sums = vec![0.0; parts.len()];
         let arguments =
             &mut [Bytes(table), Bytes(order), Doubles(&mut sums), Count(PER_BLOCK as u64)];
