@@ -14,8 +14,8 @@ use crate::ops::cuda::{Gpu, H2dPrefetcher, InFlightTensor};
 /// Gives one batch after another.
 pub type Batches = Box<dyn FnMut() -> Result<Batch, Error>>;
 
-/// `batches`, which never end, as `engine` gets those of a run: sent to its GPU ahead of time, if it
-/// computes on one.
+/// `batches`, which never end, as `engine` gets those of a run: sent to its GPU ahead of time, if
+/// it computes on one.
 ///
 /// # Errors
 ///
