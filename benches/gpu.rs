@@ -24,7 +24,7 @@ use ddprun::data::Batch;
 use ddprun::data::sampler::EpochOrder;
 use ddprun::engine::{Engine, StopRequest};
 use ddprun::kinds::Kinds;
-use ddprun::ops::{open_gpu, take_gpu_peak, visible_gpus};
+use ddprun::ops::{open_gpu, take_gpu_peak, trim_gpu_memory, visible_gpus};
 use ddprun::plan::{DataFacts, Facts, GpuFacts, Modality, Plan, SourcePlan};
 use ddprun::rng::{Key, Purpose};
 use ddprun::units::{Bytes, Rank};
@@ -239,6 +239,8 @@ impl Work {
 
     /// Trains for `steps` steps after `warm` others.
     fn measure(&self, plan: Plan, device: &Device, (warm, steps): (usize, usize)) -> Result<Found> {
+        // What the row before left is none of this one's.
+        trim_gpu_memory(device)?;
         let plan = Arc::new(plan);
         let built = Kinds::default().components(&plan, device);
         let components = built.map_err(candle_core::Error::msg)?;
@@ -253,10 +255,12 @@ impl Work {
         let size = plan.batch.size.count();
         let batches: Vec<Batch> =
             (0..BATCHES).map(|i| self.batch(size, i)).collect::<Result<_>>()?;
+        // As runs have them: while the GPU computes, a thread of its own sends the next batch.
+        let next = ddprun::internals::prefetch::batches_of(&engine, batches.into_iter().cycle());
+        let mut next = next.map_err(candle_core::Error::msg)?;
         let mut step = |at: usize| {
             let passes = order.passes(at % order.steps(), Rank(0));
-            let batch = &batches[at % BATCHES];
-            let stepped = engine.step(&passes, &mut || Ok(batch.clone()), StopRequest::None);
+            let stepped = engine.step(&passes, &mut next, StopRequest::None);
             if let Some(notice) = engine.take_notice() {
                 println!("TABLE | ddprun {}: {notice} | | |", self.name);
             }

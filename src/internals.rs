@@ -84,6 +84,12 @@ pub mod launch {
     };
 }
 
+/// Batches on their way to a GPU.
+#[cfg(feature = "cuda")]
+pub mod prefetch {
+    pub use crate::worker::gpu_prefetch::{Batches, batches_of};
+}
+
 /// Memory that processes share.
 pub mod transport {
     pub use crate::transport::shared_memory;

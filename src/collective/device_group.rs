@@ -214,4 +214,4 @@ impl<S: DeviceReducer> Collective for DeviceGroup<S> {
 }
 
 #[cfg(test)]
-mod tests;
+pub(super) mod tests;

@@ -248,11 +248,16 @@ fn shown(code: i32) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::{Nccl, join, new_id};
+    use super::{Nccl, join, new_id, open};
+
+    use std::sync::Barrier;
+    use std::time::Duration;
 
     use candle_core::{Device, Result, Tensor};
 
     use crate::collective::device_group::DeviceReducer;
+    use crate::collective::device_group::tests::{over_memory, spawn};
+    use crate::collective::{Collective, OnGpu};
     use crate::cuda_libraries::check_nccl;
     use crate::ops::cuda::Gpu;
     use crate::ops::{open_gpu, visible_gpus};
@@ -298,5 +303,35 @@ mod tests {
         let gradient = Tensor::zeros(4, candle_core::DType::F32, &device).unwrap();
         let refused = aborted.enqueue(&gradient).unwrap_err();
         assert!(refused.to_string().contains("the group has ended"), "{refused}");
+    }
+
+    /// A rank that joins, and never takes part in the sum.
+    #[test]
+    fn gpu_a_sum_without_the_other_rank_ends_at_the_deadline_and_frees_the_card() {
+        let gpus = visible_gpus().and_then(std::result::Result::ok).map_or(0, |gpus| gpus.len());
+        if gpus < 2 || check_nccl().is_err() {
+            return skipped("two GPUs and NCCL");
+        }
+        let (deadline, over) = (Duration::from_secs(3), Barrier::new(2));
+        let errors = spawn(over_memory(2, 20 * deadline), |control| {
+            let rank = control.rank();
+            let device = open_gpu(rank.index()).unwrap();
+            let gpu = Gpu::of_device(&device).unwrap();
+            let group = open(&gpu, control, CommHook::None, deadline).unwrap();
+            if rank.is_first() {
+                let gradient = Tensor::ones(4, candle_core::DType::F32, &device).unwrap();
+                group.enqueue_all_reduce(&gradient).unwrap();
+                let error = group.finish().unwrap_err();
+                // What is enqueued from now on waits for the sum no more.
+                device.synchronize().unwrap();
+                over.wait();
+                return error.to_string();
+            }
+            over.wait();
+            group.barrier().unwrap_err().to_string()
+        });
+        let why = "a sum of gradients did not end within 3.0 s: a rank did not participate";
+        assert!(errors[0].contains(why), "{errors:?}");
+        assert!(errors[1].contains(why), "the other rank is told why: {errors:?}");
     }
 }

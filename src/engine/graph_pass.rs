@@ -11,14 +11,14 @@ use crate::engine::Engine;
 use crate::engine::batch_to_device::DeviceBatch;
 use crate::engine::error::Error;
 use crate::engine::graph_capture::{Capture, CaptureEvent, Recorder};
+use crate::engine::pass::{Measured, Passes};
 use crate::engine::reducer::Marks;
 use crate::engine::step::Step;
 use crate::engine::vote::PassReport;
 use crate::launch::Phase;
 use crate::model::Comparison;
 use crate::nn::ForwardContext;
-use crate::ops::best_classes;
-use crate::ops::cuda::{Gpu, Graph, keep_shapes, put};
+use crate::ops::cuda::{Found, Gpu, Graph, keep_shapes, put};
 use crate::plan::Plan;
 use crate::plan::cuda_graph::is_wanted;
 use crate::rng::Key;
@@ -38,10 +38,8 @@ struct Fixed {
     inputs: Tensor,
     /// Labels, u32, or what the outputs should be, f32.
     targets: Tensor,
-    /// The loss, one f32.
-    loss: Tensor,
-    /// The class with the largest output, u32; classifiers only.
-    best: Option<Tensor>,
+    /// Loss and right answers.
+    found: Found,
 }
 
 /// A recorded pass: launches, and what the CPU knows after it.
@@ -52,30 +50,24 @@ struct Recording {
     counted: Vec<i64>,
 }
 
-/// What a pass says.
-#[derive(PartialEq)]
-struct Report {
-    /// The bits of the loss.
-    loss: u32,
-    /// Right answers, and how many were asked for.
-    correct: [u64; 2],
-}
-
 /// A pass at hand.
 struct AtHand<'a> {
     engine: &'a Engine,
     gpu: &'a Gpu,
     fixed: &'a Fixed,
-    /// In the CPU's memory, where they are compared.
-    targets: &'a Tensor,
+    passes: Passes<'a>,
     context: ForwardContext,
     draws: Vec<Key>,
+    /// How much the pass counts: it is full.
+    weight: f64,
 }
 
-/// All that a pass changes: bits of gradients and running statistics, and the counters.
+/// All that a pass changes: bits of gradients and running statistics, the counters, and what it
+/// found.
 #[derive(PartialEq)]
 struct State {
     numbers: Vec<Vec<u32>>,
+    found: Vec<u8>,
     counts: Vec<i64>,
 }
 
@@ -92,10 +84,10 @@ impl GraphPass {
     fn pass(
         &mut self,
         engine: &Engine,
+        passes: Passes<'_>,
         context: ForwardContext,
-        draws: Vec<Key>,
         batch: &Batch,
-    ) -> Result<Option<(Report, CaptureEvent)>> {
+    ) -> Result<Option<CaptureEvent>> {
         let full = batch.samples.len() == engine.plan.batch.size.count();
         let Some(kind) = engine.reducer.marks().and_then(|marks| marks.kind()) else {
             return Ok(None);
@@ -116,29 +108,31 @@ impl GraphPass {
         let DeviceBatch { inputs, targets } = engine.batch_on_device(batch)?;
         let fixed = match &mut self.fixed {
             Some(fixed) => fixed,
-            none => none.insert(Fixed::new(&self.gpu.device(), &inputs, &targets, classifies)?),
+            none => none.insert(Fixed::new(&self.gpu, &inputs, &targets)?),
         };
         if fixed.inputs.shape() != inputs.shape() || fixed.targets.shape() != targets.shape() {
             return Ok(None);
         }
         fixed.fill(&inputs, &targets)?;
-        let (gpu, fixed, targets) = (&self.gpu, &*fixed, &batch.targets);
-        let mut at_hand = AtHand { engine, gpu, fixed, targets, context, draws };
-        let (report, news) = self.captures[capture].pass(&mut at_hand)?;
+        let (gpu, fixed, draws) = (&self.gpu, &*fixed, passes.draws(batch));
+        let weight = batch.samples.len() as f64;
+        let mut at_hand = AtHand { engine, gpu, fixed, passes, context, draws, weight };
+        let news = self.captures[capture].pass(&mut at_hand)?;
+        if let Some(found) = engine.reducer.next_pass() {
+            found?.take(gpu, &fixed.found)?;
+        }
         if matches!(news, CaptureEvent::GivenUp(_)) {
             // What was found out about one is true of both.
             self.captures = [Capture::Off, Capture::Off];
         }
-        Ok(Some((report, news)))
+        Ok(Some(news))
     }
 }
 
 impl Fixed {
-    fn new(device: &Device, inputs: &Tensor, targets: &Tensor, classifies: bool) -> Result<Self> {
-        let room = |like: &Tensor| Tensor::zeros(like.shape(), like.dtype(), device);
-        let loss = Tensor::zeros(1, DType::F32, device)?;
-        let best = classifies.then(|| room(targets)).transpose()?;
-        Ok(Self { inputs: room(inputs)?, targets: room(targets)?, loss, best })
+    fn new(gpu: &Gpu, inputs: &Tensor, targets: &Tensor) -> Result<Self> {
+        let room = |like: &Tensor| Tensor::zeros(like.shape(), like.dtype(), &gpu.device());
+        Ok(Self { inputs: room(inputs)?, targets: room(targets)?, found: Found::new(gpu)? })
     }
 
     fn fill(&self, inputs: &Tensor, targets: &Tensor) -> Result<()> {
@@ -157,27 +151,15 @@ impl AtHand<'_> {
         let (inputs, targets) = (&self.fixed.inputs, &self.fixed.targets);
         let compared = engine.model.compare(inputs, targets, &self.draws, &self.context);
         let passed = compared.and_then(|Comparison { outputs, targets }| {
-            let loss = engine.loss.mean(&outputs, &targets)?;
-            put(&self.fixed.loss, 0, &loss.detach(), false)?;
-            if let Some(best) = &self.fixed.best {
-                put(best, 0, &best_classes(&outputs.detach(), &targets)?, false)?;
-            }
+            let found = &self.fixed.found;
+            let Measured { loss, .. } =
+                self.passes.noted(&outputs, &targets, self.weight, found)?;
             // A full batch of samples that all count weighs 1, and only fp16, which is not
             // recorded, scales the loss.
             loss.backward().map(drop)
         });
         engine.params.end_pass();
         passed
-    }
-
-    /// What the pass at hand says. Waits for the GPU.
-    fn report(&self) -> Result<Report> {
-        let loss = self.fixed.loss.to_vec1::<f32>()?;
-        let loss = loss[0].to_bits();
-        let Some(best) = &self.fixed.best else { return Ok(Report { loss, correct: [0, 0] }) };
-        let (best, labels) = (best.to_vec1::<u32>()?, self.targets.to_vec1::<u32>()?);
-        let right = best.iter().zip(&labels).filter(|(best, label)| best == label).count();
-        Ok(Report { loss, correct: [right as u64, labels.len() as u64] })
     }
 
     fn counts(&self) -> Vec<i64> {
@@ -206,13 +188,11 @@ impl AtHand<'_> {
 
 impl Recorder for AtHand<'_> {
     type Recording = Recording;
-    type Report = Report;
     type State = State;
     type Error = candle_core::Error;
 
-    fn run(&mut self) -> Result<Report> {
-        self.enqueue()?;
-        self.report()
+    fn run(&mut self) -> Result<()> {
+        self.enqueue()
     }
 
     fn record(&mut self) -> Result<Recording> {
@@ -226,13 +206,13 @@ impl Recorder for AtHand<'_> {
         Ok(Recording { graph: graph?, marks: after, counted })
     }
 
-    fn replay(&mut self, recording: &Recording) -> Result<Report> {
+    fn replay(&mut self, recording: &Recording) -> Result<()> {
         recording.graph.replay()?;
         self.engine.reducer.set_marks(&recording.marks);
         let counts: Vec<i64> =
             self.counts().iter().zip(&recording.counted).map(|(now, more)| now + more).collect();
         self.set_counts(&counts);
-        self.report()
+        Ok(())
     }
 
     fn state(&mut self) -> Result<State> {
@@ -241,10 +221,12 @@ impl Recorder for AtHand<'_> {
             Ok(values.into_iter().map(f32::to_bits).collect())
         };
         let numbers = self.numbers()?.into_iter().map(bits).collect::<Result<_>>()?;
-        Ok(State { numbers, counts: self.counts() })
+        let found = self.fixed.found.bits(self.gpu)?;
+        Ok(State { numbers, found, counts: self.counts() })
     }
 
-    fn restore(&mut self, State { numbers, counts }: &State) -> Result<()> {
+    fn restore(&mut self, State { numbers, found, counts }: &State) -> Result<()> {
+        self.fixed.found.set_bits(self.gpu, found)?;
         for (place, bits) in self.numbers()?.iter().zip(numbers) {
             let values: Vec<f32> = bits.iter().copied().map(f32::from_bits).collect();
             put(place, 0, &Tensor::from_vec(values, bits.len(), place.device())?, false)?;
@@ -265,16 +247,19 @@ impl Engine {
     ) -> std::result::Result<Option<PassReport>, Error> {
         let Some(mut graph) = self.graph.take() else { return Ok(None) };
         (self.observer)(step.number, Phase::Forward);
-        let passes = self.passes(step);
-        let (context, draws) = (passes.context(micro_batch, None), passes.draws(batch));
         // Backward is a part of it: one launch has one time.
-        let passed = self
-            .timed(|time| &mut time.forward, |engine| graph.pass(engine, context, draws, batch));
+        let passed = self.timed(
+            |time| &mut time.forward,
+            |engine| {
+                let passes = engine.passes(step);
+                graph.pass(engine, passes, passes.context(micro_batch, None), batch)
+            },
+        );
         let must = graph.must;
         self.graph = Some(graph);
         let phase = "forward and backward";
         let failed = |source| Error::Tensor { phase, step: step.number, source };
-        let Some((found, news)) = passed.map_err(failed)? else { return Ok(None) };
+        let Some(news) = passed.map_err(failed)? else { return Ok(None) };
         if let CaptureEvent::GivenUp(why) = news {
             let what = format!("CUDA graph disabled: {why}");
             if must {
@@ -283,7 +268,7 @@ impl Engine {
             self.notice = Some(what);
         }
         let samples = micro_batch.samples.len() as u64;
-        let loss = f64::from(f32::from_bits(found.loss));
-        Ok(Some(PassReport::new(micro_batch.index_in_step, samples, loss, found.correct)))
+        let asked = if self.plan.loss.has_classes() { samples } else { 0 };
+        Ok(Some(PassReport::new(micro_batch.index_in_step, samples, f64::NAN, [0, asked])))
     }
 }

@@ -80,6 +80,8 @@ mod evaluate;
 mod answers;
 #[cfg(feature = "cuda")]
 mod graph_pass;
+#[cfg(feature = "cuda")]
+mod gpu_step;
 mod sync_batchnorm;
 mod correct;
 mod shard_group;

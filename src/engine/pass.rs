@@ -28,12 +28,38 @@ pub(super) struct Passes<'a> {
     pub(super) loss_scale: f64,
 }
 
+/// A batch as the model sees it, and where a GPU notes what it finds; without that place the CPU
+/// waits for it.
+pub(super) struct Placed<'a> {
+    pub(super) batch: &'a DeviceBatch,
+    #[cfg(feature = "cuda")]
+    pub(super) found: Option<crate::ops::cuda::Found>,
+}
+
+impl<'a> From<&'a DeviceBatch> for Placed<'a> {
+    fn from(batch: &'a DeviceBatch) -> Self {
+        Self {
+            batch,
+            #[cfg(feature = "cuda")]
+            found: None,
+        }
+    }
+}
+
 /// What one forward pass found.
 pub(super) struct Found {
     /// The mean loss times the pass's share of the step and the loss scale: what backward starts
     /// from.
     scaled: Tensor,
     report: PassReport,
+}
+
+/// The loss of a pass, its value, and the answers that are right and that were asked for. What a
+/// GPU notes is not known yet.
+pub(super) struct Measured {
+    pub(super) loss: Tensor,
+    pub(super) value: f64,
+    pub(super) correct: [u64; 2],
 }
 
 impl Passes<'_> {
@@ -69,7 +95,7 @@ impl Passes<'_> {
         &self,
         micro_batch: &MicroBatch,
         batch: &Batch,
-        placed: &DeviceBatch,
+        placed: &Placed<'_>,
         sink: &Arc<dyn GradientSink>,
         sync_batchnorm: Option<BatchGroup>,
     ) -> Result<Found> {
@@ -86,15 +112,13 @@ impl Passes<'_> {
     fn found(
         &self,
         micro_batch: &MicroBatch,
-        DeviceBatch { inputs, targets }: &DeviceBatch,
+        placed: &Placed<'_>,
         draws: &[Key],
         context: &ForwardContext,
     ) -> Result<Found> {
+        let DeviceBatch { inputs, targets } = placed.batch;
         let Comparison { outputs, targets } =
             self.model.compare(inputs, targets, draws, context)?;
-        let loss = self.loss.mean(&outputs, &targets)?;
-        let correct = correct(&self.plan.loss, &outputs, &targets)?;
-        let value = f64::from(scalar(&loss)?);
         // Full passes weigh 1, as in PyTorch; the short ones at the end of an epoch weigh less, and
         // those with labels that do not count.
         let samples = micro_batch.samples.len();
@@ -102,9 +126,29 @@ impl Passes<'_> {
         // Where nothing counts the gradient is zero, but it must reach the parameters.
         let share = if weight > 0.0 { weight } else { 1.0 };
         let factor = share / self.plan.batch.size.count() as f64 * self.loss_scale;
+        let Measured { loss, value, correct } =
+            self.measured(&outputs, &targets, weight, placed)?;
         let index = micro_batch.index_in_step;
         let report = PassReport::new(index, samples as u64, value, correct);
-        Ok(Found { scaled: (loss * factor)?, report: report.weighing(weight) })
+        let scaled = if factor == 1.0 { loss } else { (loss * factor)? };
+        Ok(Found { scaled, report: report.weighing(weight) })
+    }
+
+    fn measured(
+        &self,
+        outputs: &Tensor,
+        targets: &Tensor,
+        weight: f64,
+        placed: &Placed<'_>,
+    ) -> Result<Measured> {
+        #[cfg(feature = "cuda")]
+        if let Some(found) = &placed.found {
+            return self.noted(outputs, targets, weight, found);
+        }
+        let _ = (weight, placed);
+        let loss = self.loss.mean(outputs, targets)?;
+        let correct = correct(&self.plan.loss, outputs, targets)?;
+        Ok(Measured { value: f64::from(scalar(&loss)?), loss, correct })
     }
 
     /// Backward of one pass; gradients go to the sink.
@@ -121,7 +165,7 @@ pub(super) fn draws(plan: &Plan, epoch: u64, samples: &[u32]) -> Vec<Key> {
     samples.iter().map(key).collect()
 }
 
-/// The value of a scalar. On a GPU this waits for the device: the one synchronisation of a pass.
+/// The value of a scalar. On a GPU this waits for the device.
 pub(super) fn scalar(loss: &Tensor) -> Result<f32> {
     loss.to_scalar()
 }

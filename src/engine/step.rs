@@ -1,7 +1,7 @@
 //! The training step, in the order of its mathematics.
 
 use crate::data::{self, Batch, sampler::MicroBatch};
-use crate::engine::pass::{Found, Passes};
+use crate::engine::pass::{Found, Passes, Placed};
 use crate::engine::rank_stats::RankReport;
 use crate::engine::straggler::Stragglers;
 use crate::engine::update::MeanGradient;
@@ -71,13 +71,21 @@ impl Engine {
         stop_request: StopRequest,
     ) -> Result<StepReport, Error> {
         let step = self.begin_step();
-        let reports = self.forward_backward(&step, micro_batches, next)?;
-        let reduced = self.reduce(&step, reports, stop_request)?;
+        let mut reports = self.forward_backward(&step, micro_batches, next)?;
+        self.reduce(&step)?;
+        // Alone on a GPU, a rank reads what its passes found when the update is under way.
+        let is_queued = self.queue_update(&step, &reports)?;
+        self.hear(&step, &mut reports)?;
+        let reduced = self.exchange_votes(&step, reports, stop_request)?;
         let gradient = self.unscale(&step, &reduced);
         let updated = self.check(&step, &reduced, &gradient)?;
-        if updated {
-            let clip = self.clip(&gradient);
-            self.update(&step, &reduced, clip)?;
+        match (updated, is_queued) {
+            (true, true) => self.count_update(&reduced.votes),
+            (true, false) => {
+                let clip = self.clip(&gradient);
+                self.update(&step, &reduced, clip)?;
+            }
+            (false, _) => {}
         }
         self.finish_step(&step, &reduced);
         self.average_weights()?;
@@ -168,6 +176,11 @@ impl Engine {
             |time| &mut time.forward,
             |engine| {
                 let placed = engine.batch_on_device(batch)?;
+                let placed = Placed {
+                    #[cfg(feature = "cuda")]
+                    found: engine.reducer.next_pass().transpose()?,
+                    ..Placed::from(&placed)
+                };
                 let group = engine.joint.as_ref().map(|joint| joint.group(0));
                 engine.passes(step).forward(micro_batch, batch, &placed, &engine.sink, group)
             },
@@ -197,16 +210,35 @@ impl Engine {
         }
     }
 
-    /// Sums gradients over the ranks, and lets all of them know what each saw and asks for.
-    fn reduce(
+    /// Sums gradients over the ranks.
+    fn reduce(&mut self, step: &Step) -> Result<(), Error> {
+        (self.observer)(step.number, Phase::Reducing);
+        let waited = self.reducer.finish_step()?;
+        self.time.communication += waited.as_secs_f64();
+        Ok(())
+    }
+
+    /// Parameters are moved when it is known what the passes found.
+    #[cfg(not(feature = "cuda"))]
+    #[expect(clippy::unused_self, clippy::unnecessary_wraps, reason = "as with the feature")]
+    fn queue_update(&mut self, _: &Step, _: &[PassReport]) -> Result<bool, Error> {
+        Ok(false)
+    }
+
+    /// On the CPU it is known.
+    #[cfg(not(feature = "cuda"))]
+    #[expect(clippy::unused_self, clippy::unnecessary_wraps, reason = "as with the feature")]
+    fn hear(&mut self, _: &Step, _: &mut [PassReport]) -> Result<(), Error> {
+        Ok(())
+    }
+
+    /// Lets all ranks know what each saw and asks for.
+    fn exchange_votes(
         &mut self,
         step: &Step,
         passes: Vec<PassReport>,
         stop_request: StopRequest,
     ) -> Result<Reduced, Error> {
-        (self.observer)(step.number, Phase::Reducing);
-        let waited = self.reducer.finish_step()?;
-        self.time.communication += waited.as_secs_f64();
         let waited = (1e6 * (self.time.data - step.waited_before)) as u64;
         let vote = Vote {
             passes,

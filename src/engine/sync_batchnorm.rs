@@ -194,7 +194,8 @@ impl Engine {
                 let mut report = None;
                 if let Some((placed, batch)) = &batches[at] {
                     let group = Some(joint.group(shard));
-                    let found = passes.forward(&micro_batches[at], batch, placed, &sink, group)?;
+                    let found =
+                        passes.forward(&micro_batches[at], batch, &placed.into(), &sink, group)?;
                     report = Some(passes.backward(found)?.missing(batch.unreadable));
                 }
                 joint.finish(shard, report.is_some())?;

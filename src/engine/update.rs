@@ -30,12 +30,16 @@ impl Engine {
     /// The reduced gradients are sums over passes, times the loss scale. What makes means over
     /// samples of them is applied by [`Engine::update`], in the same pass over memory.
     pub(super) fn unscale(&self, step: &Step, reduced: &Reduced) -> MeanGradient {
-        let weight = reduced.totals.weight;
+        let factor = self.mean_factor(step, reduced.totals.weight);
+        MeanGradient { factor, norm: GradientNorm::new(self.reducer.squares(), f64::from(factor)) }
+    }
+
+    /// What makes a mean of the sums of a step whose passes weigh so much.
+    pub(super) fn mean_factor(&self, step: &Step, weight: f64) -> f32 {
         // Where nothing counts, the sums are zeros, and stay so.
         let weight = if weight > 0.0 { weight } else { 1.0 };
         let passes = weight / self.plan.batch.size.count() as f64;
-        let factor = (1.0 / (passes * step.loss_scale)) as f32;
-        MeanGradient { factor, norm: GradientNorm::new(self.reducer.squares(), f64::from(factor)) }
+        (1.0 / (passes * step.loss_scale)) as f32
     }
 
     /// Whether the parameters may move: `false` skips the update.
@@ -132,6 +136,7 @@ impl Engine {
             step: step.number,
             source,
         })?;
+        self.count_update(&reduced.votes);
         self.timed(|time| &mut time.communication, |engine| engine.share_updates(step.rates))
     }
 
@@ -150,7 +155,7 @@ impl Engine {
         })
     }
 
-    fn optimizer_step(
+    pub(super) fn optimizer_step(
         &mut self,
         rates: Rates,
         preparation: Preparation,
@@ -161,14 +166,16 @@ impl Engine {
         let counts = self.counts(unused);
         let (params, moments) = (self.params.parameters(), &mut self.moments);
         let moved = self.reducer.update(&update, params, moments, &counts);
-        let moved =
-            moved.and_then(|()| self.reducer.average_buffers(&update, &self.params, moments));
-        self.state.updates = count;
-        for &parameter in unused {
-            let name = params[parameter].name().to_owned();
+        moved.and_then(|()| self.reducer.average_buffers(&update, &self.params, moments))
+    }
+
+    /// Notes an update, and which parameters it left out.
+    pub(super) fn count_update(&mut self, votes: &[Vote]) {
+        self.state.updates += 1;
+        for parameter in unused_everywhere(votes) {
+            let name = self.params.parameters()[parameter].name().to_owned();
             *self.state.missed.entry(name).or_default() += 1;
         }
-        moved
     }
 
     /// Which update of each parameter comes next, as PyTorch counts: those that it had no part in

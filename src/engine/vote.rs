@@ -85,6 +85,13 @@ impl PassReport {
         Self { weight: weight.to_bits(), ..self }
     }
 
+    /// The same once its loss and its right answers are known.
+    #[cfg(feature = "cuda")]
+    pub(crate) fn hear(&mut self, [loss, right]: [f64; 2]) {
+        self.loss = loss.to_bits();
+        self.correct[0] = right as u64;
+    }
+
     /// The same of a batch with samples that could not be read.
     pub(crate) fn missing(self, unreadable: u64) -> Self {
         Self { unreadable, ..self }

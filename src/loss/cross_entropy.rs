@@ -48,6 +48,21 @@ impl Loss for CrossEntropy {
         }
     }
 
+    #[cfg(feature = "cuda")]
+    fn scored(
+        &self,
+        outputs: &Tensor,
+        targets: &Tensor,
+        weight: f64,
+        found: &ops::cuda::Found,
+    ) -> Result<Option<Tensor>> {
+        if self.class_weights.is_some() || are_probabilities(targets) {
+            return Ok(None);
+        }
+        let smoothing = self.label_smoothing;
+        ops::cross_entropy_scored(outputs, targets, smoothing, found, weight).map(Some)
+    }
+
     fn measured(&self, outputs: &Tensor, targets: &Tensor) -> Result<Tensor> {
         mean(outputs, targets, 0.0)
     }

@@ -70,6 +70,24 @@ pub trait Loss: Debug + Send + Sync {
     /// Shapes or labels that do not fit.
     fn mean(&self, outputs: &Tensor, targets: &Tensor) -> Result<Tensor>;
 
+    /// [`Loss::mean`] of labels on a GPU in one pass over `outputs`, which may be written over.
+    /// Loss, right answers and the `weight` of the pass are noted in `found`. `None` = there is no
+    /// such way.
+    ///
+    /// # Errors
+    ///
+    /// As [`Loss::mean`].
+    #[cfg(feature = "cuda")]
+    fn scored(
+        &self,
+        _outputs: &Tensor,
+        _targets: &Tensor,
+        _weight: f64,
+        _found: &crate::ops::cuda::Found,
+    ) -> Result<Option<Tensor>> {
+        Ok(None)
+    }
+
     /// What an evaluation measures: the mean without what is only for training.
     ///
     /// # Errors

@@ -6,10 +6,32 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread::JoinHandle;
 
-use crate::data::loader::{Loaded, Loader, Unreadable};
+use crate::data::loader::{Loaded, Unreadable};
 use crate::data::{Batch, Error};
-use crate::engine::DeviceTensors;
+use crate::engine::{DeviceTensors, Engine};
 use crate::ops::cuda::{Gpu, H2dPrefetcher, InFlightTensor};
+
+/// Gives one batch after another.
+pub type Batches = Box<dyn FnMut() -> Result<Batch, Error>>;
+
+/// `batches`, which never end, as `engine` gets those of a run: sent to its GPU ahead of time, if
+/// it computes on one.
+///
+/// # Errors
+///
+/// The driver's, or no thread can be started.
+pub fn batches_of(
+    engine: &Engine,
+    mut batches: impl Iterator<Item = Batch> + Send + 'static,
+) -> Result<Batches, Error> {
+    let ended = || Error::Batch { what: "there is no batch left".into() };
+    let Some((gpu, moves)) = engine.destination() else {
+        return Ok(Box::new(move || batches.next().ok_or_else(ended)));
+    };
+    let loaded = batches.map(|batch| Ok(Loaded { batch, unreadable: Vec::new() }));
+    let mut ahead = Ahead::start(loaded, gpu, moves, Arc::default())?;
+    Ok(Box::new(move || Ok(ahead.next().ok_or_else(ended)??.batch)))
+}
 
 /// The batches of a loader, one of which is always on its way.
 pub(super) struct Ahead {
@@ -29,7 +51,7 @@ struct InFlight {
 impl Ahead {
     /// Starts the thread. `waits` is true while the training thread waits.
     pub(super) fn start(
-        loader: Loader,
+        loader: impl Iterator<Item = Result<Loaded, Error>> + Send + 'static,
         gpu: Gpu,
         moves: DeviceTensors,
         waits: Arc<AtomicBool>,
@@ -78,7 +100,7 @@ impl InFlight {
 }
 
 fn send_all(
-    loader: Loader,
+    loader: impl Iterator<Item = Result<Loaded, Error>>,
     mut prefetcher: H2dPrefetcher,
     moves: DeviceTensors,
     to: &SyncSender<Result<InFlight, Error>>,

@@ -2,7 +2,7 @@
 //! put together.
 
 #[cfg(feature = "cuda")]
-mod gpu_prefetch;
+pub(crate) mod gpu_prefetch;
 mod first_weights;
 mod build;
 mod evaluation_details;

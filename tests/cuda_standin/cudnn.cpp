@@ -68,6 +68,8 @@ size_t memory_of(int algorithm, int math, const Tensor& y) {
 int list(const Tensor& x, const Tensor& w, const Tensor& y, const Description& d, int room, int* count, Estimate* found) {
     if (int wrong = check(x, w, y, d)) return wrong;
     *count = 0;
+    // It has no algorithm for groups of odd numbers of channels.
+    if (d.groups > 1 && w.sizes[1] % 2 == 1) return UNSUPPORTED;
     for (int algorithm : {RANDOM, GREEDY, REFUSED, PLAIN}) {
         if (*count == room) break;
         int math = x.type == 0 && d.math == FMA_MATH ? FMA_MATH : TENSOR_OP_MATH;

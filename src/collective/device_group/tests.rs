@@ -110,7 +110,7 @@ fn over_connections(ranks: usize, timeout: Duration) -> Vec<Arc<dyn Control>> {
 }
 
 /// Ranks of one machine.
-fn over_memory(ranks: usize, timeout: Duration) -> Vec<Arc<dyn Control>> {
+pub(in crate::collective) fn over_memory(ranks: usize, timeout: Duration) -> Vec<Arc<dyn Control>> {
     let size = Mapping::new(world(ranks), []).total();
     let fd = rustix::fs::memfd_create("device_group", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
     rustix::fs::ftruncate(&fd, size.0).unwrap();
@@ -149,7 +149,7 @@ fn open(
 
 /// Runs `each` with the control of each of `ranks` ranks as threads, and returns what they return
 /// in rank order.
-fn spawn<T: Send>(
+pub(in crate::collective) fn spawn<T: Send>(
     controls: Vec<Arc<dyn Control>>,
     each: impl Fn(Arc<dyn Control>) -> T + Sync,
 ) -> Vec<T> {

@@ -23,7 +23,9 @@ use crate::engine::reducer::host_staged::{Carry, HostStagedReducer, Sum};
 use crate::engine::reducer::progress::Progress;
 use crate::nn::{Param, Params};
 use crate::ops::GradientSink;
-use crate::ops::cuda::{Gpu, Moment, Parameter, Staging, Updater, exchange, put};
+use crate::ops::cuda::{
+    Conditions, Found, Gpu, Ledger, Moment, Parameter, Staging, StepNumbers, Updater, exchange, put,
+};
 use crate::optim::{Moments, Update};
 use crate::plan::OptimizerPlan;
 pub(crate) use store::Marks;
@@ -38,6 +40,8 @@ pub(crate) struct GpuReducer {
     moments: Vec<[Option<Tensor>; 3]>,
     gpu: Gpu,
     updater: Updater,
+    /// Whether the CPU moves the parameters.
+    on_cpu: bool,
     /// The parameters that `updater` moves.
     trained: Vec<usize>,
     /// Moves the averages of frozen parameters and of buffers, where there are some.
@@ -88,6 +92,8 @@ impl GpuReducer {
             reducer,
             buckets,
             progress: Progress::new(&layout),
+            ledger: Ledger::new(gpu).map_err(failed)?,
+            decision: None,
             squares: 0.0,
             stack: Vec::new(),
             failure: None,
@@ -95,7 +101,8 @@ impl GpuReducer {
         let (collective, state) = (collective.clone(), Mutex::new(state));
         let store = Store { gpu: gpu.clone(), layout, overlap, collective, state };
         let (store, gpu) = (Arc::new(store), gpu.clone());
-        Ok(Self { store, way, moments, gpu, updater, trained, follower })
+        let on_cpu = plan.on_cpu;
+        Ok(Self { store, way, moments, gpu, updater, on_cpu, trained, follower })
     }
 
     fn reduce_rest(&self) -> std::result::Result<(), Error> {
@@ -114,8 +121,7 @@ impl GpuReducer {
         if let Some(reducer) = &mut state.reducer {
             reducer.finish(|back| back.goes_before(&self.store.gpu).map_err(failed))?;
         }
-        state.squares = self.updater.squares().map_err(failed)?;
-        Ok(())
+        self.updater.note_squares(&state.ledger).map_err(failed)
     }
 }
 
@@ -264,7 +270,29 @@ impl Reducer for GpuReducer {
     fn begin_step(&self) {
         let mut state = self.store.state();
         state.progress.begin_step();
+        state.ledger.begin_step();
+        state.decision = None;
         state.stack.clear();
+    }
+
+    fn next_pass(&self) -> Option<Result<Found>> {
+        Some(self.store.state().ledger.next_pass())
+    }
+
+    fn decide(&self, conditions: Conditions, passes: usize) -> Result<bool> {
+        let mut state = self.store.state();
+        if self.on_cpu || state.ledger.passes() != passes {
+            return Ok(false);
+        }
+        state.decision = Some(state.ledger.decide(conditions)?);
+        Ok(true)
+    }
+
+    fn hear(&self) -> Result<Vec<[f64; 2]>> {
+        let mut state = self.store.state();
+        let StepNumbers { squares, passes } = state.ledger.read()?;
+        state.squares = squares;
+        Ok(passes)
     }
 
     fn begin_last_pass(&self) {
@@ -331,8 +359,9 @@ impl Reducer for GpuReducer {
             let (group, count) = launch;
             let group = group.and_then(|group| plan.groups.get(group));
             let Some(rule) = update.on_gpu(count, group) else { continue };
-            let trained = &self.trained;
-            self.updater.update(rule, |place| alike(trained[place]) == launch)?;
+            let (trained, state) = (&self.trained, self.store.state());
+            let decision = state.decision.as_ref();
+            self.updater.update(rule, decision, |place| alike(trained[place]) == launch)?;
         }
         Ok(())
     }
@@ -354,7 +383,9 @@ impl Reducer for GpuReducer {
         _: &mut [Moments],
     ) -> Result<()> {
         match (&mut self.follower, update.on_gpu(None, None)) {
-            (Some(follower), Some(rule)) => follower.update(rule, |_| true),
+            (Some(follower), Some(rule)) => {
+                follower.update(rule, self.store.state().decision.as_ref(), |_| true)
+            }
             _ => Ok(()),
         }
     }

@@ -20,6 +20,8 @@ use crate::engine::averaged_model::{average_buffers, averaged_vars, swap_average
 use crate::engine::error::Error;
 use crate::nn::{Param, Params};
 use crate::ops::GradientSink;
+#[cfg(feature = "cuda")]
+use crate::ops::cuda::{Conditions, Found};
 use crate::optim::{Moments, Update};
 use crate::plan::OptimizerPlan;
 
@@ -66,6 +68,34 @@ pub(crate) trait Reducer: Send {
 
     /// Opens a step.
     fn begin_step(&self);
+
+    /// Where the next pass of the step notes what it finds on a GPU.
+    #[cfg(feature = "cuda")]
+    fn next_pass(&self) -> Option<candle_core::Result<Found>> {
+        None
+    }
+
+    /// Lets a GPU decide about the update of a step of so many passes, before the CPU knows what
+    /// they found; whether it will.
+    ///
+    /// # Errors
+    ///
+    /// The device's.
+    #[cfg(feature = "cuda")]
+    fn decide(&self, _conditions: Conditions, _passes: usize) -> candle_core::Result<bool> {
+        Ok(false)
+    }
+
+    /// Loss and right answers of each pass that noted them; on a GPU [`Reducer::squares`] is known
+    /// from then on. The one wait of a step.
+    ///
+    /// # Errors
+    ///
+    /// The device's.
+    #[cfg(feature = "cuda")]
+    fn hear(&self) -> candle_core::Result<Vec<[f64; 2]>> {
+        Ok(Vec::new())
+    }
 
     /// Announces the last pass of the step: from now on buckets leave when they are full.
     fn begin_last_pass(&self);

@@ -7,7 +7,7 @@ use ddprun::optim::{
 };
 use ddprun::plan::OptimizerPlan;
 
-use crate::emulator::Arg::{Bytes, Count, Doubles, Out, Whole};
+use crate::emulator::Arg::{Bytes, Count, Double, Doubles, Nothing, Out, Whole, Words};
 use crate::emulator::{STRIDING, emulator, rows};
 use crate::numbers::{agree, values};
 
@@ -156,8 +156,18 @@ fn every_rule_moves_parameters_as_on_the_cpu() {
             found.iter_mut().zip(&mut states_found).enumerate().map(place).collect();
         let mut parts = [[0u32, 0], [0, 1], [0, 2], [1, 0], [2, 0]];
         let (table, order) = (places.as_mut_ptr().cast(), parts.as_mut_ptr().cast());
-        let arguments = &mut [Bytes(table), Bytes(order), Whole(&words), Count(PER_BLOCK as u64)];
-        gpu.run("update", rows(parts.len()), arguments);
+        let per_block = || Count(PER_BLOCK as u64);
+        let update = |mut decision: [u32; 2], words: &[u32]| {
+            let decision = Words(&mut decision);
+            let arguments = &mut [Bytes(table), Bytes(order), Whole(words), decision, per_block()];
+            gpu.run("update", rows(parts.len()), arguments);
+        };
+        // What the GPU decides replaces the clipping that the rule holds; and here nothing moves.
+        let Preparation { clip, .. } = PREPARATION;
+        let mut unclipped = words.clone();
+        unclipped[14] = 7f32.to_bits();
+        update([0, 0], &words);
+        update([clip.to_bits(), 1], &unclipped);
         let mut sums = vec![0.0; parts.len()];
         let arguments =
             &mut [Bytes(table), Bytes(order), Doubles(&mut sums), Count(PER_BLOCK as u64)];
@@ -196,11 +206,44 @@ fn an_average_follows_a_parameter_that_no_pass_used() {
     };
     let (mut parts, still) = ([[0u32, 0], [0, 1]], words(4, [0.0; 12]));
     let (table, order) = (std::ptr::from_mut(&mut place).cast(), parts.as_mut_ptr().cast());
-    let arguments = &mut [Bytes(table), Bytes(order), Whole(&still), Count(PER_BLOCK as u64)];
+    let per_block = Count(PER_BLOCK as u64);
+    let arguments = &mut [Bytes(table), Bytes(order), Whole(&still), Nothing, per_block];
     gpu.run("update", rows(parts.len()), arguments);
     let nearer = before.iter().zip(&start).map(|(a, v)| a + (1.0 - KEEP) * (v - a));
     agree("average", &average, &nearer.collect::<Vec<_>>(), 1e-6);
     assert_eq!(found, start);
+}
+
+#[test]
+fn the_gpu_decides_about_an_update_as_the_cpu_does() {
+    let Some(gpu) = emulator() else { return };
+    let decide = |squares: f64, losses: [f64; 2], most_norm: f64, most_loss: f64| {
+        // The second pass weighs three times as much as the first.
+        let [first, second] = losses;
+        let mut found = [squares, 0.0, 0.0, first, 1.0, 2.0, second, 1.0, 6.0];
+        let mut decision = [0u32; 2];
+        let arguments = &mut [
+            Doubles(&mut found),
+            Words(&mut decision),
+            Double(0.5),
+            Double(most_norm),
+            Double(most_loss),
+            Count(2),
+        ];
+        gpu.run("decide", [1, 1, 1, 32, 1, 1], arguments);
+        (f32::from_bits(decision[0]), decision[1] == 1)
+    };
+    let (free, nan) = (f64::INFINITY, f64::NAN);
+    let clipped = |limit| optim::clip_coefficient(8.0, limit) as f32;
+    assert_eq!(decide(256.0, [1.0, 2.0], free, free), (1.0, true));
+    assert_eq!(decide(256.0, [1.0, 2.0], 2.0, free), (clipped(2.0), true));
+    assert_eq!(decide(256.0, [1.0, 2.0], 9.0, 1.75), (clipped(9.0), true), "the mean is 1.75");
+    assert!(!decide(256.0, [1.0, 2.0], free, 1.74).1, "past the greatest loss");
+    for (squares, losses) in
+        [(nan, [1.0; 2]), (free, [1.0; 2]), (1e80, [1.0; 2]), (1.0, [nan, 1.0]), (1.0, [1.0, free])]
+    {
+        assert!(!decide(squares, losses, 2.0, free).1, "{squares}, {losses:?}");
+    }
 }
 
 #[test]

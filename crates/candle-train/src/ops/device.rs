@@ -58,6 +58,20 @@ pub fn open_gpu(ordinal: usize) -> candle_core::Result<Device> {
     Ok(super::cuda::Gpu::open(ordinal)?.device())
 }
 
+/// Gives memory of a GPU that nothing uses any more, that of graphs too, back to the driver; there
+/// is none on the CPU.
+///
+/// # Errors
+///
+/// The driver's.
+#[cfg(feature = "cuda")]
+pub fn trim_gpu_memory(device: &Device) -> candle_core::Result<()> {
+    match super::cuda::Gpu::of_device(device) {
+        Ok(gpu) => gpu.free_memory().map(drop),
+        Err(_) => Ok(()),
+    }
+}
+
 /// The most bytes of the GPU's memory in use at a time since the last call; nothing is known on the
 /// CPU.
 ///

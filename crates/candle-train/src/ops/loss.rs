@@ -159,18 +159,6 @@ fn before(row: &[f32], label: usize) -> usize {
     row.iter().enumerate().filter(|&entry| is_before(entry)).count()
 }
 
-/// The class of each row's largest logit (the first, if several), (n) u32, on the GPU: enqueued
-/// only. `labels` as [`cross_entropy`]'s on a GPU.
-///
-/// # Errors
-///
-/// Shapes that do not fit, or the driver's.
-#[cfg(feature = "cuda")]
-pub fn best_classes(logits: &Tensor, labels: &Tensor) -> Result<Tensor> {
-    let (logits, targets) = (logits.contiguous()?, cuda::Targets::Placed(cuda::of_tensor(labels)?));
-    cuda::CrossEntropy::best(&cuda::Gpu::of_tensor(&logits)?, cuda::Logits::of(&logits)?, &targets)
-}
-
 #[cfg(feature = "cuda")]
 fn score_on_gpu(logits: &Tensor, labels: &[Option<usize>], smoothing: f64) -> Result<ClassScores> {
     let logits = logits.contiguous()?;
@@ -406,7 +394,11 @@ fn first_maximum(row: &[f32]) -> usize {
 
 /// The class of each sample; `None` if it does not count.
 fn checked_labels(logits: &Tensor, labels: &Tensor) -> Result<Vec<Option<usize>>> {
-    let (n, classes) = logits.dims2()?;
+    checked(logits.dims2()?, labels)
+}
+
+/// The class of each of `n` samples.
+pub(super) fn checked((n, classes): (usize, usize), labels: &Tensor) -> Result<Vec<Option<usize>>> {
     let labels: Vec<i64> = match labels.dtype() {
         DType::I64 => labels.to_vec1()?,
         _ => labels.to_vec1::<u32>()?.into_iter().map(i64::from).collect(),

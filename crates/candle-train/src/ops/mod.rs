@@ -50,6 +50,8 @@ mod repeat_heads;
 mod resample;
 mod rotary;
 mod row_norm;
+#[cfg(feature = "cuda")]
+mod scored;
 mod scratch;
 mod shortcut;
 mod softmax;
@@ -77,7 +79,7 @@ pub use conv::{
 };
 pub use device::{GpuUsage, gpu_usage, visible_gpus};
 #[cfg(feature = "cuda")]
-pub use device::{open_gpu, take_gpu_peak};
+pub use device::{open_gpu, take_gpu_peak, trim_gpu_memory};
 pub use drop_path::drop_path;
 pub use dropout::dropout;
 pub use embedding::embedding;
@@ -87,8 +89,6 @@ pub use group_norm::group_norm;
 pub use instance_norm::{Deviation, InstanceNorm};
 pub use layout::{nchw_to_nhwc, nhwc_to_nchw};
 pub use linear::{LinearActivation, linear, linear_activated};
-#[cfg(feature = "cuda")]
-pub use loss::best_classes;
 pub use loss::{
     ClassScores, IGNORED_LABEL, count_correct, count_in_top, cross_entropy, cross_entropy_soft,
     cross_entropy_sum, score_classes,
@@ -109,6 +109,8 @@ pub use repeat_heads::repeat_heads;
 pub use resample::{Lines, Means, resample};
 pub use rotary::{Rope, rotary};
 pub use row_norm::{layer_norm, rms_norm};
+#[cfg(feature = "cuda")]
+pub use scored::{count_right, cross_entropy_scored};
 pub use shortcut::padded_shortcut;
 pub(crate) use simd::build;
 pub use simd::vectorised;

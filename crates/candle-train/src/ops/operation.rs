@@ -33,6 +33,12 @@ pub(crate) trait Operation: Send + Sync + 'static {
         bail!("{} was made for a GPU", Self::NAME)
     }
 
+    /// Whether backward reads the result.
+    #[cfg(any(feature = "cuda", test))]
+    fn reads_result(&self) -> bool {
+        true
+    }
+
     /// The gradients of the operands, given the result and its gradient, which is contiguous and
     /// may be written over ([`super::storage::overwrite`]). `None` where no gradient is wanted, or
     /// where it was sent off.
@@ -180,6 +186,12 @@ pub(crate) trait Backward: Send + Sync {
     /// What messages call the operation.
     fn name(&self) -> &'static str;
 
+    /// As [`Operation::reads_result`].
+    #[cfg(any(feature = "cuda", test))]
+    fn reads_result(&self) -> bool {
+        true
+    }
+
     /// As [`Operation::backward`]; `dy` may be written over if it is contiguous. Operands beyond
     /// the last that is returned have no gradient.
     ///
@@ -197,6 +209,11 @@ pub(crate) trait Backward: Send + Sync {
 impl<O: OnGpu> Backward for O {
     fn name(&self) -> &'static str {
         O::NAME
+    }
+
+    #[cfg(any(feature = "cuda", test))]
+    fn reads_result(&self) -> bool {
+        Operation::reads_result(self)
     }
 
     fn backward(

@@ -3,6 +3,8 @@
 use std::cell::Cell;
 use std::ops::Range;
 
+#[cfg(feature = "cuda")]
+use candle_core::CudaStorage;
 use candle_core::{CpuStorage, Device, InplaceOp1, Layout, Result, Shape, Storage, Tensor, bail};
 
 /// The values of a contiguous f32 storage.
@@ -85,6 +87,40 @@ impl<R, F: FnOnce(&mut Vec<f32>, Range<usize>) -> R> InplaceOp1 for Change<F, R>
             bail!("values to change are contiguous")
         };
         self.result.set(self.f.take().map(|f| f(values, start..end)));
+        Ok(())
+    }
+}
+
+/// The memory of a whole tensor of a GPU, which has none of its own then.
+#[cfg(feature = "cuda")]
+pub(super) fn take_from_gpu(x: &Tensor) -> Result<CudaStorage> {
+    let take = Take(Cell::new(None));
+    x.inplace_op1(&take)?;
+    match take.0.into_inner() {
+        Some(storage) => Ok(storage),
+        None => bail!("no memory of a GPU"),
+    }
+}
+
+#[cfg(feature = "cuda")]
+struct Take(Cell<Option<CudaStorage>>);
+
+#[cfg(feature = "cuda")]
+impl InplaceOp1 for Take {
+    fn name(&self) -> &'static str {
+        "take-values"
+    }
+
+    fn cpu_fwd(&self, _: &mut CpuStorage, _: &Layout) -> Result<()> {
+        bail!("values of the CPU")
+    }
+
+    fn cuda_fwd(&self, storage: &mut CudaStorage, layout: &Layout) -> Result<()> {
+        if layout.contiguous_offsets().is_none_or(|(start, _)| start != 0) {
+            bail!("values to take are whole, got {layout:?}");
+        }
+        let rest = super::cuda::placeholder(storage)?;
+        self.0.set(Some(std::mem::replace(storage, rest)));
         Ok(())
     }
 }

@@ -59,6 +59,113 @@ fn cross_entropy(
     (loss[0], gradient, losses, best)
 }
 
+/// What the GPU makes of rows of logits in one pass: loss, gradient for the gradient `dy` of the
+/// loss, and how many rows are right. The gradient takes the place of the logits if `in_place`.
+fn scored(
+    gpu: &Emulator,
+    logits: &[f32],
+    labels: &mut [i32],
+    [smoothing, divisor]: [f64; 2],
+    dy: f32,
+    in_place: bool,
+) -> (f32, Vec<f32>, f64) {
+    let n = labels.len();
+    let (classes, at) = ((logits.len() / n) as u64, labels.as_mut_ptr().cast());
+    let (mut losses, mut hits, mut given) = (vec![0.0; n], vec![0; n], logits.to_vec());
+    let mut apart = vec![0.0; logits.len()];
+    let place = if in_place { given.as_mut_ptr() } else { apart.as_mut_ptr() };
+    gpu.run(
+        "cross_entropy_scored",
+        rows(n),
+        &mut [
+            Bytes(given.as_mut_ptr().cast()),
+            Bytes(at),
+            Doubles(&mut losses),
+            Words(&mut hits),
+            Bytes(place.cast()),
+            Double(smoothing),
+            Double(divisor),
+            Count(classes),
+        ],
+    );
+    let (mut loss, mut found) = ([0.0], [0.0; 3]);
+    gpu.run(
+        "cross_entropy_found",
+        rows(1),
+        &mut [
+            Doubles(&mut losses),
+            Words(&mut hits),
+            Out(&mut loss),
+            Doubles(&mut found),
+            Double(divisor),
+            Double(4.5),
+            Count(n as u64),
+        ],
+    );
+    assert_eq!([found[0], found[2]], [f64::from(loss[0]), 4.5]);
+    let mut gradient = if in_place { given } else { apart };
+    let n = gradient.len() as u64;
+    gpu.run("scale", STRIDING, &mut [Out(&mut gradient), In(&[dy]), Count(n)]);
+    (loss[0], gradient, found[1])
+}
+
+#[test]
+fn one_pass_gives_the_loss_the_right_answers_and_the_gradient_of_the_cpu() {
+    let Some(gpu) = emulator() else { return };
+    let (n, classes) = (6usize, 300usize);
+    let mut logits = values(1, n * classes);
+    // The first of two equal maxima is the answer.
+    logits[3 * classes + 5] = 9.0;
+    logits[3 * classes + 270] = 9.0;
+    logits[17] = 11.0;
+    for ignored in [ops::IGNORED_LABEL, 7] {
+        let labels = [17i64, 0, ignored, 5, 17, 270];
+        let mut numbers = labels.map(|label| label.max(-1) as i32);
+        let targets = candle_core::Tensor::new(&labels, &candle_core::Device::Cpu).unwrap();
+        let counted = numbers.iter().filter(|label| **label >= 0).count() as f64;
+        for (smoothing, dy, in_place) in
+            [(0.0, 1.0, true), (0.1, 1.0, false), (0.1, 0.7, true), (0.0, 256.0, false)]
+        {
+            let operand = var(&logits, &[n, classes]);
+            let (y, gradients) =
+                reference(&[&operand], &[dy], || ops::cross_entropy(&operand, &targets, smoothing));
+            let settings = [smoothing, counted];
+            let (loss, gradient, right) =
+                scored(gpu, &logits, &mut numbers, settings, dy, in_place);
+            agree("loss", &[loss], &y, 1e-6);
+            agree("gradient", &gradient, &gradients[0], 1e-6);
+            assert_eq!(right as usize, ops::count_correct(&operand, &targets).unwrap());
+        }
+    }
+}
+
+#[test]
+fn one_pass_gives_the_slope_of_the_loss() {
+    let Some(gpu) = emulator() else { return };
+    let (logits, mut labels) = (values(3, 10), [3i32, 1]);
+    let (_, gradient, _) = scored(gpu, &logits, &mut labels, [0.1, 2.0], 1.0, false);
+    for at in 0..logits.len() {
+        let mut loss = |step: f32| {
+            let mut moved = logits.clone();
+            moved[at] += step;
+            f64::from(scored(gpu, &moved, &mut labels, [0.1, 2.0], 1.0, false).0)
+        };
+        let slope = (loss(0.02) - loss(-0.02)) / 0.04;
+        assert!((slope - f64::from(gradient[at])).abs() < 2e-4, "{at}: {slope} {}", gradient[at]);
+    }
+}
+
+#[test]
+fn a_loss_of_another_kind_is_noted_beside_the_right_answers() {
+    let Some(gpu) = emulator() else { return };
+    for (right, kept) in [(-1.0, 8.0), (3.0, 3.0)] {
+        let mut found = [0.0, 8.0, 0.0];
+        let arguments = &mut [In(&[0.25]), Doubles(&mut found), Double(right), Double(4.0)];
+        gpu.run("note_found", rows(1), arguments);
+        assert_eq!(found, [0.25, kept, 4.0]);
+    }
+}
+
 #[test]
 fn cross_entropy_with_labels_is_that_of_the_cpu() {
     let Some(gpu) = emulator() else { return };

@@ -5,8 +5,8 @@
 //! it is launched, nor how a GPU rounds.
 #![expect(clippy::unwrap_used, reason = "a test helper that fails is a failing test")]
 
-#[expect(dead_code, reason = "structures by value are for the update of `tests/reference`")]
 mod emulator;
+mod grouped;
 mod losses;
 mod numbers;
 mod pointwise;

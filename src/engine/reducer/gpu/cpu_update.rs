@@ -35,6 +35,6 @@ impl GpuReducer {
             put(var, 0, &Tensor::from_vec(values, var.shape(), var.device())?, false)?;
         }
         let follow = update.on_gpu(None, None);
-        follow.map_or(Ok(()), |rule| self.updater.update(rule, |_| true))
+        follow.map_or(Ok(()), |rule| self.updater.update(rule, None, |_| true))
     }
 }

@@ -11,7 +11,7 @@ use crate::engine::reducer::buckets::Layout;
 use crate::engine::reducer::host_staged::HostStagedReducer;
 use crate::engine::reducer::progress::Progress;
 use crate::ops::GradientSink;
-use crate::ops::cuda::{Gpu, Moment, clear, put};
+use crate::ops::cuda::{Decision, Gpu, Ledger, Moment, clear, put};
 
 /// What operations write to.
 pub(super) struct Store {
@@ -28,7 +28,11 @@ pub(super) struct State {
     /// f32; each lives as long as the engine.
     pub(super) buckets: Vec<Tensor>,
     pub(super) progress: Progress,
-    /// Sum of the squares of all reduced gradients.
+    /// What the passes of the step find.
+    pub(super) ledger: Ledger,
+    /// What the GPU decided about the update of the step, where it does.
+    pub(super) decision: Option<Decision>,
+    /// Sum of the squares of all reduced gradients, once it was read.
     pub(super) squares: f64,
     /// Sums over this rank's earlier shards: (level in the tree, one tensor per bucket).
     pub(super) stack: Vec<(u32, Vec<Tensor>)>,

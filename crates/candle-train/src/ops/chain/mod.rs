@@ -7,13 +7,13 @@
 
 use std::cell::RefCell;
 use std::collections::{HashMap, HashSet};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 
 use candle_core::op::BackpropOp;
 use candle_core::{CpuStorage, DType, Result, Shape, Storage, Tensor, TensorId, Var, bail};
 
 use super::add::{add_to, copied};
-use super::operation::{Backward, List, OnGpu, copy_of, forward, in_graph};
+use super::operation::{Backward, List, OnGpu, forward, in_graph};
 use super::storage::{same_storage, with_vector};
 
 /// `f(x)`, whose operations are those of this module and become one node of Candle's graph.
@@ -36,13 +36,53 @@ pub fn chain(x: &Tensor, f: impl FnOnce(&Tensor) -> Result<Tensor>) -> Result<Te
     if links.last().is_none_or(|link| link.id != y.id()) {
         bail!("the last operation of a chain is not part of it");
     }
-    let chain = Box::new(Chain { x: x.id(), links: Mutex::new(links) });
     if x.track_op() {
-        return in_graph(&[x], taken(&y)?, chain);
+        return closed(x.id(), x, &y, links);
     }
     // Nothing before the chain learns: a leaf of its own lets backward reach it.
     let leaf = Var::zeros((), DType::F32, x.device())?;
-    in_graph(&[leaf.as_tensor()], taken(&y)?, chain)
+    closed(x.id(), leaf.as_tensor(), &y, links)
+}
+
+/// Applies an operation to `y`. If a chain of this thread ended with it, the operation becomes a
+/// link of that chain: its gradient is handed on as it is, and `y` may be used by nothing else that
+/// learns. `op` is told whether it may write over `y`: whether nothing reads it in backward.
+///
+/// # Errors
+///
+/// That of the operation, or `y` was used in this way before.
+#[cfg(any(feature = "cuda", test))]
+pub(crate) fn extended<O: OnGpu>(y: &Tensor, op: impl FnOnce(bool) -> O) -> Result<Tensor> {
+    let last = LAST.with_borrow(Weak::upgrade);
+    let Some(chain) = last.filter(|chain| chain.result.get() == Some(&y.id())) else {
+        return apply_one(y, op(false));
+    };
+    let mut links = chain.take();
+    let Some(last) = links.last_mut() else { bail!("a chain can be continued once") };
+    let op = op(!last.operation.reads_result());
+    (last.id, last.y) = (y.id(), y.clone());
+    let (storage, shape) = forward(&op, std::slice::from_ref(y))?;
+    let z = Tensor::from_storage(storage, shape, BackpropOp::none(), true);
+    let operands = vec![Operand { tensor: y.clone(), is_inner: true }];
+    links.push(Link { operation: Box::new(op), operands, id: z.id(), y: z.clone() });
+    closed(chain.x, &chain.operand, &z, links)
+}
+
+#[cfg(any(feature = "cuda", test))]
+fn apply_one<O: OnGpu>(x: &Tensor, op: O) -> Result<Tensor> {
+    let x = x.contiguous()?;
+    let result = forward(&op, std::slice::from_ref(&x))?;
+    node(&[&x], result, Box::new(op))
+}
+
+/// The links from `x` to `y` as one node, whose operand in Candle's graph is `operand`.
+fn closed(x: TensorId, operand: &Tensor, y: &Tensor, links: Vec<Link>) -> Result<Tensor> {
+    let (links, operand) = (Mutex::new(links), operand.clone());
+    let chain = Arc::new(Chain { x, operand, links, result: OnceLock::new() });
+    let result = in_graph(&[&chain.operand], taken(y)?, Box::new(chain.clone()))?;
+    chain.result.get_or_init(|| result.id());
+    LAST.set(Arc::downgrade(&chain));
+    Ok(result)
 }
 
 /// Applies an operation; operands that are not contiguous are copied.
@@ -75,6 +115,8 @@ struct Tape {
 
 thread_local! {
     static TAPE: RefCell<Option<Tape>> = const { RefCell::new(None) };
+    /// The chain that was closed last.
+    static LAST: RefCell<Weak<Chain>> = const { RefCell::new(Weak::new()) };
 }
 
 /// An operation, its operands and its result.
@@ -180,10 +222,11 @@ fn record(
     })
 }
 
-/// The values of a contiguous tensor that is not read again; on a GPU a copy of them.
+/// The values of a contiguous tensor that is not read again.
 fn taken(x: &Tensor) -> Result<(Storage, Shape)> {
-    if !x.device().is_cpu() {
-        return copy_of(x);
+    #[cfg(feature = "cuda")]
+    if x.device().is_cuda() {
+        return Ok((Storage::Cuda(super::storage::take_from_gpu(x)?), x.shape().clone()));
     }
     let values = with_vector(x, |values, _| std::mem::take(values))?;
     Ok((Storage::Cpu(CpuStorage::F32(values)), x.shape().clone()))
@@ -192,24 +235,32 @@ fn taken(x: &Tensor) -> Result<(Storage, Shape)> {
 /// The chain as one operation.
 struct Chain {
     x: TensorId,
+    /// What Candle's graph knows as the chain's operand.
+    operand: Tensor,
     /// In the order of forward; backward takes them.
     links: Mutex<Vec<Link>>,
+    /// As Candle's graph knows it.
+    result: OnceLock<TensorId>,
 }
 
-impl Backward for Chain {
+impl Chain {
+    fn take(&self) -> Vec<Link> {
+        std::mem::take(&mut *self.links.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+impl Backward for Arc<Chain> {
     fn name(&self) -> &'static str {
         "chain"
     }
 
     fn backward(&self, _: &[&Tensor], y: &Tensor, dy: &Tensor) -> Result<Vec<Option<Tensor>>> {
-        let mut links =
-            std::mem::take(&mut *self.links.lock().unwrap_or_else(PoisonError::into_inner));
+        let mut links = self.take();
         let mut gradients = Gradients::default();
-        if let Some(last) = links.last_mut() {
-            // Its own result was handed out.
-            last.y = y.clone();
-            gradients.0.insert(last.id, dy.clone());
-        }
+        let Some(last) = links.last_mut() else { bail!("the gradient of a chain that went on") };
+        // Its own result was handed out.
+        last.y = y.clone();
+        gradients.0.insert(last.id, dy.clone());
         while let Some(link) = links.pop() {
             if let Some(dy) = gradients.0.remove(&link.id) {
                 link.backward(&dy, &mut gradients)?;

@@ -6,6 +6,8 @@ use candle_core::Device;
 
 use super::*;
 use crate::Precision;
+use crate::ops::loss::{CrossEntropy, Targets};
+use crate::ops::operation::Kept;
 use crate::ops::testing::values;
 use crate::ops::{
     Attention, GradientSink, LinearActivation, Uses, Weight, WeightUse, add, attention_packed,
@@ -131,5 +133,62 @@ fn a_weight_of_candles_graph_is_refused_rather_than_lost() -> Result<()> {
     let forward = |x: &Tensor| linear(x, &Weight::from(w.as_tensor()), None, Precision::Fp32);
     let refused = chain(&x, forward)?.sum_all()?.backward();
     assert!(refused.unwrap_err().to_string().contains("a weight in a chain"));
+    Ok(())
+}
+
+/// Loss, gradient of x and those of the weights of two layers and a cross-entropy, which is a link
+/// of their chain or a node of its own; and whether it might have written over the logits.
+fn classified(goes_on: bool, is_x_learnt: bool, ends_in_relu: bool) -> Result<(Outcome, bool)> {
+    let (layer, sink) = (Layer::new(), Arc::new(Sink::default()));
+    let x = variable("x", &[6, WIDTH]);
+    let before = if is_x_learnt { x.affine(2.0, 0.0)? } else { x.as_detached_tensor() };
+    let of_weights: Arc<dyn GradientSink> = sink.clone();
+    let weight = |var, i| Weight::learnt(var, WeightUse::new(&of_weights, i, &Uses::default()));
+    let logits = chain(&before, |x| {
+        let h = linear(x, &weight(&layer.widen, 0), None, Precision::Fp32)?;
+        let y = linear(&h, &weight(&layer.narrow, 1), None, Precision::Fp32)?;
+        if ends_in_relu { relu(&y) } else { Ok(y) }
+    })?;
+    let labels: Vec<_> = (0..6).map(|label| (label != 4).then_some(label)).collect();
+    let mut in_place = false;
+    let op = |may| {
+        in_place = may;
+        let targets = Targets::Labels(labels);
+        CrossEntropy { targets, smoothing: 0.1, divisor: 5.0, rows: Kept::default() }
+    };
+    let loss = if goes_on { extended(&logits, op)? } else { apply([&logits], op(false))? };
+    let store = (&loss * 3.0)?.backward()?;
+    let flat = |x: &Tensor| x.flatten_all().unwrap().to_vec1::<f32>().unwrap();
+    let of_weights = sink.0.lock().unwrap().clone();
+    Ok((Outcome { loss: flat(&loss), dx: store.get(&x).map(flat), of_weights }, in_place))
+}
+
+#[test]
+fn a_chain_goes_on_with_what_follows_it() -> Result<()> {
+    for is_x_learnt in [true, false] {
+        for ends_in_relu in [true, false] {
+            let (longer, in_place) = classified(true, is_x_learnt, ends_in_relu)?;
+            let (two, _) = classified(false, is_x_learnt, ends_in_relu)?;
+            assert_eq!((longer.of_weights.len(), longer.dx.is_some()), (2, is_x_learnt));
+            assert_eq!(longer, two);
+            assert_eq!(in_place, !ends_in_relu, "a rectifier reads its result in backward");
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn a_result_that_a_chain_went_on_with_has_no_other_use() -> Result<()> {
+    let (x, w) = (variable("x", &[1, 3]), variable("w", &[2, 3]));
+    let of_weights: Arc<dyn GradientSink> = Arc::new(Sink::default());
+    let weight = Weight::learnt(&w, WeightUse::new(&of_weights, 0, &Uses::default()));
+    let logits = chain(&x, |x| linear(x, &weight, None, Precision::Fp32))?;
+    let op = |_| {
+        let targets = Targets::Labels(vec![Some(1)]);
+        CrossEntropy { targets, smoothing: 0.0, divisor: 1.0, rows: Kept::default() }
+    };
+    extended(&logits, op)?;
+    let other = logits.sum_all()?.backward();
+    assert!(other.unwrap_err().to_string().contains("a chain that went on"));
     Ok(())
 }

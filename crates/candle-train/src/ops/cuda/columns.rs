@@ -3,24 +3,33 @@
 use candle_core::{CudaStorage, DType, Result};
 
 use super::address::Address;
-use super::gpu::{Gpu, Grid, args, suffix, whole};
+use super::gpu::{COLUMNS, Gpu, Grid, args, suffix, whole};
 
-/// Least rows of a chunk, and most chunks of a grid.
-const MIN_CHUNK_ROWS: usize = 512;
-const MAX_CHUNKS: usize = 32_768;
+/// Least rows of a chunk.
+const MIN_CHUNK_ROWS: usize = 64;
+/// Blocks of a grid: about four for each multiprocessor of a large GPU. More would only leave more
+/// partial sums to the few blocks that merge them; and the number is the same on all GPUs, so that
+/// the order of additions is.
+const BLOCKS: usize = 512;
 
 /// How rows are cut.
 #[derive(Clone, Copy)]
-struct Chunks {
+pub(super) struct Chunks {
     rows: usize,
     c: usize,
-    per_chunk: usize,
-    count: usize,
+    pub(super) per_chunk: usize,
+    pub(super) count: usize,
 }
 
 impl Chunks {
     fn new(rows: usize, c: usize) -> Self {
-        let per_chunk = rows.div_ceil(MAX_CHUNKS).max(MIN_CHUNK_ROWS);
+        Self::over(rows, c, 1)
+    }
+
+    /// The same for `layers` grids at once.
+    pub(super) fn over(rows: usize, c: usize, layers: usize) -> Self {
+        let chunks = (BLOCKS / (c.div_ceil(COLUMNS) * layers).max(1)).max(1);
+        let per_chunk = rows.div_ceil(chunks).max(MIN_CHUNK_ROWS);
         Self { rows, c, per_chunk, count: rows.div_ceil(per_chunk) }
     }
 
@@ -37,11 +46,22 @@ impl Chunks {
 pub(super) fn column_sums(gpu: &Gpu, x: Address, rows: usize, c: usize) -> Result<CudaStorage> {
     let chunks = Chunks::new(rows, c);
     let partial = gpu.storage(DType::F32, chunks.count * c)?;
-    let sums = gpu.storage(DType::F32, c)?;
-    let (at, out) = (whole(&partial)?, whole(&sums)?);
+    let at = whole(&partial)?;
     let kernel = format!("column_sums_{}", suffix(x.dtype)?);
     gpu.launch(&kernel, chunks.grid(), args![x, at, rows, c, chunks.per_chunk])?;
-    gpu.launch("merge_sums", chunks.merging(), args![at, out, chunks.count, c])?;
+    merge_sums(gpu, at, chunks.count, c)
+}
+
+/// The sums over the chunks of `partial` (chunks, c), f32.
+pub(super) fn merge_sums(
+    gpu: &Gpu,
+    partial: Address,
+    chunks: usize,
+    c: usize,
+) -> Result<CudaStorage> {
+    let sums = gpu.storage(DType::F32, c)?;
+    let arguments = args![partial, whole(&sums)?, chunks, c];
+    gpu.launch("merge_sums", Grid::columns(c, 1), arguments)?;
     Ok(sums)
 }
 

@@ -1,11 +1,12 @@
-//! Convolutions on the GPU, by cuDNN: operands are cast to the precision's type, the weight's
-//! channels go last.
+//! Convolutions on the GPU, by cuDNN or, for groups of few channels, by our kernels: operands are
+//! cast to the precision's type, the weight's channels go last.
 
 use candle_core::{CudaStorage, DType, Result};
 
 use super::address::{Address, Half};
 use super::cudnn::{self, Direction, Problem};
 use super::gpu::{Gpu, Grid, args, suffix, whole};
+use super::grouped;
 use super::pointwise::{Finish, Kind, finish, narrowed, widened};
 use crate::ops::conv::Geometry;
 use crate::{Convolutions, Precision};
@@ -132,8 +133,14 @@ impl Conv<'_> {
     }
 
     fn run(&self, direction: Direction, operands: [Address; 2], out: Address) -> Result<()> {
-        let operands = operands.map(|operand| operand.at);
-        cudnn::run(self.gpu, direction, self.problem(), operands, out.at)
+        if grouped::is_ours(self.geometry) {
+            return grouped::run(self.gpu, direction, self.geometry, operands, out);
+        }
+        let addresses = operands.map(|operand| operand.at);
+        if cudnn::run(self.gpu, direction, self.problem(), addresses, out.at)? {
+            return Ok(());
+        }
+        grouped::run(self.gpu, direction, self.geometry, operands, out)
     }
 
     fn cast(&self, values: Address, n: usize) -> Result<Cast> {

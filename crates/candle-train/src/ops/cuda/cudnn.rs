@@ -45,6 +45,7 @@ pub(super) struct Problem {
 }
 
 /// Enqueues a convolution: `operands` and `out` are addresses of contiguous values, channels last.
+/// `false` = it has groups, and cuDNN has no algorithm for it.
 ///
 /// # Errors
 ///
@@ -55,7 +56,7 @@ pub(super) fn run(
     problem: Problem,
     operands: [u64; 2],
     out: u64,
-) -> Result<()> {
+) -> Result<bool> {
     thread_local! {
         static CUDNN: RefCell<Option<Cudnn>> = const { RefCell::new(None) };
     }
@@ -68,12 +69,15 @@ pub(super) fn run(
             none => none.insert(Cudnn::open(gpu).map_err(failed)?),
         };
         loop {
-            let plan = cudnn.plan(direction, problem).map_err(failed)?;
+            let plan = match cudnn.plan(direction, problem) {
+                Err(_) if problem.groups > 1 => return Ok(false),
+                plan => plan.map_err(failed)?,
+            };
             let workspace = cudnn.workspace(gpu, plan.candidate.bytes)?;
             let ran = plan.run(cudnn.handle, operands, out, workspace);
-            let Err(error) = ran else { return Ok(()) };
+            let Err(error) = ran else { return Ok(true) };
             // An estimate may promise what the library then refuses for this shape.
-            if !cudnn.take_next(direction, problem).map_err(failed)? {
+            if !cudnn.take_next(direction, problem).map_err(failed)? && problem.groups == 1 {
                 return Err(failed(error));
             }
         }
@@ -252,7 +256,11 @@ impl Plan {
             api::set_filter4d_descriptor(w, kind, FORMAT, problem.w)?;
         }
         let descriptors = Descriptors { convolution, x, w, y };
-        let candidates = descriptors.estimates(handle, direction, problem)?;
+        let candidates = match descriptors.estimates(handle, direction, problem) {
+            // It is not asked again.
+            Err(_) if problem.groups > 1 => VecDeque::new(),
+            found => found?,
+        };
         let mut plan = Self { descriptors, candidates };
         plan.settle(handle)?;
         Ok(plan)

@@ -18,6 +18,7 @@ use cudarc::driver::sys::{
 use cudarc::driver::{CudaSlice, DevicePtr, DeviceRepr, LaunchConfig, PushKernelArg};
 
 use super::address::Address;
+use super::grouped;
 use super::kernel_source;
 use super::optimizer::{ParameterAddresses, Rule};
 
@@ -26,8 +27,10 @@ use super::optimizer::{ParameterAddresses, Rule};
 const THREADS: u32 = 256;
 /// Most blocks of a grid that strides over elements.
 const MAX_BLOCKS: u64 = 1 << 16;
-/// `COLUMNS` and `LANES` of columns.cu.
-const COLUMN_BLOCK: (u32, u32) = (32, 8);
+/// Columns of a block: `COLUMNS` of columns.cu.
+pub(super) const COLUMNS: usize = 32;
+/// The same, and `LANES`.
+const COLUMN_BLOCK: (u32, u32) = (COLUMNS as u32, 8);
 
 /// A GPU. Cheap to clone.
 #[derive(Clone)]
@@ -44,6 +47,7 @@ pub(super) enum Arg {
     Single(f32),
     Double(f64),
     Rule(Rule),
+    Grouped(grouped::Shape),
 }
 
 /// Blocks and threads of a launch.
@@ -70,6 +74,12 @@ impl Grid {
         let (width, lanes) = COLUMN_BLOCK;
         let blocks = ((c as u32).div_ceil(width), chunks as u32, 1);
         Self { blocks, threads: (width, lanes, 1) }
+    }
+
+    /// As many of these grids at once.
+    pub(super) fn deep(mut self, layers: usize) -> Self {
+        self.blocks.2 = layers as u32;
+        self
     }
 
     /// Tiles of 32 x 32 over `images` matrices (rows, columns).
@@ -160,7 +170,7 @@ impl Gpu {
     /// # Errors
     ///
     /// The driver's.
-    pub(super) fn free_memory(&self) -> Result<(u64, u64)> {
+    pub(in crate::ops) fn free_memory(&self) -> Result<(u64, u64)> {
         let context = self.device.cuda_stream().context().clone();
         context.synchronize().w()?;
         let (mut most, mut now) = (0u64, 0u64);
@@ -265,6 +275,7 @@ impl Gpu {
                 Arg::Single(value) => builder.arg(value),
                 Arg::Double(value) => builder.arg(value),
                 Arg::Rule(value) => builder.arg(value),
+                Arg::Grouped(value) => builder.arg(value),
             };
         }
         let config =
@@ -279,6 +290,9 @@ impl Gpu {
 
 // SAFETY: `Rule` is plain numbers in C's layout, as optimizer.cu declares it.
 unsafe impl DeviceRepr for Rule {}
+
+// SAFETY: `Shape` is plain numbers in C's layout, as grouped.cu declares it.
+unsafe impl DeviceRepr for grouped::Shape {}
 
 // SAFETY: six numbers of eight bytes and two of four, in C's layout, without padding; zero is a
 // value of each.
@@ -344,6 +358,11 @@ pub(super) use args;
 /// A storage as a tensor outside of any graph.
 pub(in crate::ops) fn wrap(storage: CudaStorage, shape: impl Into<Shape>) -> Tensor {
     Tensor::from_storage(Storage::Cuda(storage), shape, BackpropOp::none(), false)
+}
+
+/// A number that nobody reads, where memory of the same GPU was taken away.
+pub(in crate::ops) fn placeholder(storage: &CudaStorage) -> Result<CudaStorage> {
+    Gpu { device: storage.device.clone() }.storage(DType::F32, 1)
 }
 
 /// Address of a whole storage that was made here.

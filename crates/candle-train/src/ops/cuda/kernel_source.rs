@@ -17,6 +17,7 @@ pub(super) const KERNELS: &str = concat!(
     include_str!("kernels/columns.cu"),
     include_str!("kernels/rows.cu"),
     include_str!("kernels/images.cu"),
+    include_str!("kernels/grouped.cu"),
     include_str!("kernels/losses.cu"),
     include_str!("kernels/series.cu"),
     include_str!("kernels/optimizer.cu"),

@@ -1,9 +1,10 @@
 //! Losses: one scalar in the GPU's memory; nothing here waits for it.
 
-use candle_core::{CudaStorage, DType, Result, Tensor};
+use candle_core::{CudaStorage, DType, Result, Tensor, bail};
 
 use super::address::{Address, of_tensor};
 use super::gpu::{Arg, Gpu, Grid, Scratch, args, whole, wrap};
+use super::ledger::Found;
 
 /// Elements per partial sum of a regression loss.
 pub(super) const BLOCK: usize = 1 << 14;
@@ -32,6 +33,13 @@ impl Logits {
         let (rows, classes) = logits.dims2()?;
         Ok(Self { values: of_tensor(logits)?, rows, classes })
     }
+
+    /// The same with a row for each position of all dimensions but the last.
+    pub(in crate::ops) fn of_positions(logits: &Tensor) -> Result<Self> {
+        let classes = logits.dims().last().copied().unwrap_or(1);
+        let rows = logits.elem_count() / classes.max(1);
+        Ok(Self { values: of_tensor(logits)?, rows, classes })
+    }
 }
 
 /// Rows of logits under softmax and cross-entropy, and what backward needs of them.
@@ -56,6 +64,13 @@ enum Labels {
 }
 
 impl Labels {
+    /// `labels`, sent to the GPU; `None` does not count.
+    fn sent(gpu: &Gpu, labels: &[Option<usize>]) -> Result<Self> {
+        let number = |label: &Option<usize>| label.map_or(-1, |label| label as i32);
+        let numbers: Vec<i32> = labels.iter().map(number).collect();
+        Ok(Self::Sent(gpu.upload(bytemuck::cast_slice(&numbers))?))
+    }
+
     fn argument(&self) -> Arg {
         match self {
             Self::None => None::<Address>.into(),
@@ -118,11 +133,7 @@ impl CrossEntropy {
     ) -> Result<(Self, Losses, CudaStorage)> {
         let Logits { values, rows, classes } = logits;
         let (labels, targets) = match targets {
-            Targets::Labels(labels) => {
-                let number = |label: &Option<usize>| label.map_or(-1, |label| label as i32);
-                let numbers: Vec<i32> = labels.iter().map(number).collect();
-                (Labels::Sent(gpu.upload(bytemuck::cast_slice(&numbers))?), None)
-            }
+            Targets::Labels(labels) => (Labels::sent(gpu, labels)?, None),
             Targets::Placed(labels) => (Labels::At(*labels), None),
             Targets::Probabilities(targets) => (Labels::None, Some(*targets)),
         };
@@ -170,6 +181,74 @@ impl CrossEntropy {
         ];
         gpu.launch("cross_entropy_gradient", Grid::over(n), &arguments)?;
         Ok(wrap(gradient, logits.shape()))
+    }
+}
+
+/// Rows of logits with a label each, in one pass over them: losses, right answers and, where it is
+/// wanted, the gradient, which may take the place of the logits.
+pub(in crate::ops) struct Scored<'a> {
+    pub(in crate::ops) logits: Logits,
+    pub(in crate::ops) targets: &'a Targets<'a>,
+    pub(in crate::ops) gradient: Option<Address>,
+    pub(in crate::ops) smoothing: f64,
+    /// What the sum of the losses is divided by.
+    pub(in crate::ops) divisor: f64,
+}
+
+impl Scored<'_> {
+    /// The sum of the rows' losses over the divisor, a scalar. It is noted in `found`, with the
+    /// right answers and the `weight` of the pass.
+    pub(in crate::ops) fn loss(
+        &self,
+        gpu: &Gpu,
+        found: &Found,
+        weight: f64,
+    ) -> Result<CudaStorage> {
+        let loss = gpu.storage(DType::F32, 1)?;
+        self.run(gpu, Some(whole(&loss)?), found, weight)?;
+        Ok(loss)
+    }
+
+    /// Notes the right answers alone.
+    pub(in crate::ops) fn count(&self, gpu: &Gpu, found: &Found) -> Result<()> {
+        self.run(gpu, None, found, 0.0)
+    }
+
+    fn run(&self, gpu: &Gpu, loss: Option<Address>, found: &Found, weight: f64) -> Result<()> {
+        let Logits { values, rows, classes } = self.logits;
+        let labels = match self.targets {
+            Targets::Labels(labels) => Labels::sent(gpu, labels)?,
+            Targets::Placed(labels) => Labels::At(*labels),
+            Targets::Probabilities(_) => bail!("probabilities have no right answer"),
+        };
+        let (losses, hits) = (gpu.scratch(8 * rows)?, gpu.scratch(4 * rows)?);
+        let arguments = [
+            values.into(),
+            labels.argument(),
+            losses.at(),
+            hits.at(),
+            self.gradient.into(),
+            self.smoothing.into(),
+            self.divisor.into(),
+            classes.into(),
+        ];
+        gpu.launch("cross_entropy_scored", Grid::rows(rows), &arguments)?;
+        let arguments = [
+            losses.at(),
+            hits.at(),
+            loss.into(),
+            found.argument(),
+            self.divisor.into(),
+            weight.into(),
+            rows.into(),
+        ];
+        gpu.launch("cross_entropy_found", Grid::rows(1), &arguments)
+    }
+
+    /// Multiplies a gradient by that of the loss.
+    pub(in crate::ops) fn pull(gpu: &Gpu, gradient: &Tensor, dy: &Tensor) -> Result<()> {
+        let n = gradient.elem_count();
+        gpu.launch("scale", Grid::over(n), args![of_tensor(gradient)?, of_tensor(dy)?, n])
     }
 }
 

@@ -20,8 +20,10 @@ mod conv;
 mod cudnn;
 mod h2d_prefetcher;
 mod gpu;
+mod grouped;
 mod graph;
 mod images;
+mod ledger;
 mod linear;
 mod losses;
 mod optimizer;
@@ -41,13 +43,14 @@ pub use buckets::{clear, compress, exchange, expand, pointer, put};
 pub(super) use constant_tables::table;
 pub(super) use conv::Conv;
 pub use gpu::Gpu;
-pub(super) use gpu::wrap;
+pub(super) use gpu::{placeholder, wrap};
 pub use graph::{Graph, keep_shapes};
 pub use h2d_prefetcher::{H2dPrefetcher, InFlightTensor};
 pub(super) use images::{Pool, global_average, global_average_gradient, transpose};
+pub use ledger::{Conditions, Found, Ledger, StepNumbers};
 pub(super) use linear::Linear;
-pub(super) use losses::{CrossEntropy, Differences, Logits, Targets};
-pub use optimizer::{Parameter, Rule, Updater};
+pub(super) use losses::{CrossEntropy, Differences, Logits, Scored, Targets};
+pub use optimizer::{Decision, Parameter, Rule, Updater};
 pub use pinned_copy::to_gpu;
 pub(super) use pointwise::{
     Finish, Kind, Mask, activation, activation_gradient, drop_in_place, dropped, embedding,

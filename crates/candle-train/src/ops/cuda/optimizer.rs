@@ -1,9 +1,10 @@
-//! All parameters of a model updated by one launch, and their gradients measured by another.
+//! All parameters of a model updated by one launch, and their gradients measured by two others.
 
 use candle_core::{Device, Result, Tensor};
 
 use super::address::of_tensor;
 use super::gpu::{Arg, Gpu, Grid, Scratch};
+use super::ledger::Ledger;
 
 /// Elements of one parameter that a block of threads works on.
 const PER_BLOCK: usize = 1 << 13;
@@ -98,6 +99,20 @@ pub(super) struct ParameterAddresses {
     idle: u32,
 }
 
+/// What the GPU decided about an update by itself ([`super::Ledger::decide`]): how gradients are
+/// clipped, and whether parameters move.
+pub struct Decision(Scratch);
+
+impl Decision {
+    pub(super) fn new(gpu: &Gpu) -> Result<Self> {
+        gpu.scratch(8).map(Self)
+    }
+
+    pub(super) fn argument(&self) -> Arg {
+        self.0.at()
+    }
+}
+
 /// Where everything is, on the GPU.
 pub struct Updater {
     gpu: Gpu,
@@ -134,12 +149,18 @@ impl Updater {
         self.gpu.device()
     }
 
-    /// Enqueues the update of the parameters that `takes_part` names by their index.
+    /// Enqueues the update of the parameters that `takes_part` names by their index. Where the GPU
+    /// makes the `decision`, it replaces the rule's clipping.
     ///
     /// # Errors
     ///
     /// The driver's.
-    pub fn update(&mut self, rule: Rule, takes_part: impl Fn(usize) -> bool) -> Result<()> {
+    pub fn update(
+        &mut self,
+        rule: Rule,
+        decision: Option<&Decision>,
+        takes_part: impl Fn(usize) -> bool,
+    ) -> Result<()> {
         let mut addresses = self.addresses.clone();
         for (parameter, own) in addresses.iter_mut().enumerate() {
             own.idle = u32::from(!takes_part(parameter));
@@ -149,25 +170,24 @@ impl Updater {
             self.table = self.gpu.upload(bytemuck::cast_slice(&addresses))?;
             self.addresses = addresses;
         }
-        let arguments = [self.table.at(), self.parts.at(), Arg::Rule(rule), PER_BLOCK.into()];
+        let decision = decision.map_or(Arg::Address(0), Decision::argument);
+        let (table, parts) = (self.table.at(), self.parts.at());
+        let arguments = [table, parts, Arg::Rule(rule), decision, PER_BLOCK.into()];
         self.gpu.launch("update", Grid::rows(self.n_parts), &arguments)
     }
 
-    /// The sum of squares of all gradients, in f64. Waits for the GPU.
+    /// Notes the sum of squares of all gradients, in f64, in `ledger`.
     ///
     /// # Errors
     ///
     /// The driver's.
-    pub fn squares(&self) -> Result<f64> {
+    pub fn note_squares(&self, ledger: &Ledger) -> Result<()> {
         let sums = self.gpu.scratch(8 * self.n_parts)?;
-        let total = self.gpu.scratch(8)?;
         let at = Scratch::at;
         let arguments = [at(&self.table), at(&self.parts), at(&sums), PER_BLOCK.into()];
         self.gpu.launch("squares", Grid::rows(self.n_parts), &arguments)?;
-        let arguments = [at(&sums), at(&total), self.n_parts.into()];
-        self.gpu.launch("total_of_squares", Grid::rows(1), &arguments)?;
-        let bytes = self.gpu.download(&total)?;
-        Ok(bytemuck::pod_collect_to_vec::<u8, f64>(&bytes).into_iter().sum())
+        let arguments = [at(&sums), ledger.squares()?.argument(), self.n_parts.into()];
+        self.gpu.launch("total_of_squares", Grid::rows(1), &arguments)
     }
 }
 

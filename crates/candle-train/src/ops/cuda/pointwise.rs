@@ -32,7 +32,7 @@ pub(super) fn narrowed(gpu: &Gpu, values: Address, dtype: DType, n: usize) -> Re
     }
     let out = gpu.storage(dtype, n)?;
     let kernel = format!("narrow_{}", suffix(dtype)?);
-    gpu.launch(&kernel, Grid::over(n), args![values, whole(&out)?, n])?;
+    gpu.launch(&kernel, Grid::over(n.div_ceil(4)), args![values, whole(&out)?, n])?;
     Ok(Cast::Made(out))
 }
 
@@ -44,7 +44,7 @@ pub(super) fn widened(gpu: &Gpu, values: CudaStorage, n: usize) -> Result<CudaSt
     }
     let out = gpu.storage(DType::F32, n)?;
     let kernel = format!("widen_{}", suffix(from.dtype)?);
-    gpu.launch(&kernel, Grid::over(n), args![from, whole(&out)?, n])?;
+    gpu.launch(&kernel, Grid::over(n.div_ceil(4)), args![from, whole(&out)?, n])?;
     Ok(out)
 }
 

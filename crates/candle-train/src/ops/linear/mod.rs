@@ -148,6 +148,11 @@ impl Operation for Linear {
         Ok((y, self.output_shape(x.shape)))
     }
 
+    #[cfg(any(feature = "cuda", test))]
+    fn reads_result(&self) -> bool {
+        self.activation != LinearActivation::Identity
+    }
+
     /// The bias's gradient leaves first: it was registered last.
     fn backward(
         &self,

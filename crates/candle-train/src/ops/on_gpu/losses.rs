@@ -9,7 +9,7 @@ use crate::ops::operation::{Gradients, OnGpu};
 use crate::ops::regression::{Kind, Regression};
 
 impl Targets {
-    fn on_gpu(&self) -> Result<cuda::Targets<'_>> {
+    pub(in crate::ops) fn on_gpu(&self) -> Result<cuda::Targets<'_>> {
         Ok(match self {
             Self::Labels(labels) => cuda::Targets::Labels(labels),
             Self::Placed(labels) => cuda::Targets::Placed(cuda::of_tensor(labels)?),

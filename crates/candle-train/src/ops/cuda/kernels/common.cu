@@ -49,9 +49,43 @@ __device__ inline float rounded(float value) {
 
 #define KERNEL extern "C" __global__ void
 
+// A position among elements. Divisions of 64 bits are slow on a GPU, and few tensors need them.
+struct Index {
+    u64 at;
+    __device__ operator u64() const { return at; }
+};
+
+template <typename N>
+__device__ inline Index operator/(Index i, N by) {
+    return {(i.at | by) >> 32 ? i.at / by : (u32)i.at / (u32)by};
+}
+
+template <typename N>
+__device__ inline Index operator%(Index i, N by) {
+    return {(i.at | by) >> 32 ? i.at % by : (u32)i.at % (u32)by};
+}
+
 // Positions of a grid that strides over `n` elements.
 #define FOR_EACH(i, n) \
-    for (u64 i = (u64)blockIdx.x * blockDim.x + threadIdx.x; i < (n); i += (u64)gridDim.x * blockDim.x)
+    for (Index i = {(u64)blockIdx.x * blockDim.x + threadIdx.x}; i.at < (n); i.at += (u64)gridDim.x * blockDim.x)
+
+// Four neighbours, which a thread reads or writes at once.
+template <typename T>
+struct alignas(4 * sizeof(T)) Four { T at[4]; };
+
+// y = x, each in its own type; four at a time where both begin at such a place.
+template <typename A, typename B>
+__device__ inline void converted(const A* x, B* y, u64 n) {
+    bool are_aligned = (u64)x % sizeof(Four<A>) == 0 && (u64)y % sizeof(Four<B>) == 0;
+    u64 fours = are_aligned ? n / 4 : 0;
+    FOR_EACH(i, fours) {
+        Four<A> from = ((const Four<A>*)x)[i];
+        Four<B> to;
+        for (int k = 0; k < 4; ++k) store(&to.at[k], load(from.at[k]));
+        ((Four<B>*)y)[i] = to;
+    }
+    FOR_EACH(i, n - 4 * fours) store(&y[4 * fours + i], load(x[4 * fours + i]));
+}
 
 // Threads of a block that works on one row; the tree of a sum has as many leaves.
 #define ROW_THREADS 256

@@ -127,10 +127,10 @@ __device__ inline void unfinish(
         unfinish(dy, y, before, dz, kind, n); \
     } \
     KERNEL narrow_##NAME(const float* x, T* y, u64 n) { \
-        FOR_EACH(i, n) store(&y[i], x[i]); \
+        converted(x, y, n); \
     } \
     KERNEL widen_##NAME(const T* x, float* y, u64 n) { \
-        FOR_EACH(i, n) y[i] = load(x[i]); \
+        converted(x, y, n); \
     } \
     KERNEL compress_##NAME(const float* x, T* y, float factor, u64 n) { \
         FOR_EACH(i, n) store(&y[i], factor * x[i]); \

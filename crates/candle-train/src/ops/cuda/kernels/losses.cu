@@ -1,5 +1,34 @@
 // Losses, and the scores of an evaluation.
 
+// What a block finds out about a row: the largest logit, minus the first position that holds it (a maximum finds the
+// first), and the sums of e^(logit - largest) and of logit - largest.
+struct RowSums { float largest, first; double exponentials, differences; };
+
+__device__ inline RowSums row_sums(const float* x, u64 classes) {
+    RowSums s = {NO_VALUE, -(float)classes, 0.0, 0.0};
+    for (u64 i = threadIdx.x; i < classes; i += blockDim.x) {
+        float value = x[i];
+        if (value > s.largest || value != value) s.largest = value;
+    }
+    s.largest = block_maximum(s.largest);
+    for (u64 i = threadIdx.x; i < classes; i += blockDim.x) {
+        float difference = x[i] - s.largest;
+        s.exponentials += expf(difference);
+        s.differences += difference;
+        if (difference == 0.0f && -(float)i > s.first) s.first = -(float)i;
+    }
+    s.exponentials = block_sum(s.exponentials);
+    s.differences = block_sum(s.differences);
+    s.first = block_maximum(s.first);
+    return s;
+}
+
+// The loss of a row whose target sums to `weight` and has the share `hits` of logit - largest.
+__device__ inline double row_loss(RowSums s, double weight, double hits, double smoothing, u64 classes) {
+    double uniform = smoothing == 0.0 ? 0.0 : smoothing / classes * s.differences;
+    return weight * log(s.exponentials) - (1.0 - smoothing) * hits - uniform;
+}
+
 // Per row of logits: its loss, and what turns the logits into the gradient: factor e^(logit - largest). A block per row.
 // The target is `labels` (-1 = does not count) or `targets` (rows, classes). `best` gets the first maximum.
 KERNEL cross_entropy_rows(
@@ -7,41 +36,90 @@ KERNEL cross_entropy_rows(
     float* factor_of, u32* best, double smoothing, u64 classes
 ) {
     u64 row = blockIdx.x, start = row * classes;
-    float largest = NO_VALUE;
-    for (u64 i = threadIdx.x; i < classes; i += blockDim.x) {
-        float value = logits[start + i];
-        if (value > largest || value != value) largest = value;
-    }
-    largest = block_maximum(largest);
-    double exponentials = 0.0, differences = 0.0, weight = 0.0, hits = 0.0;
-    // Minus the first position that holds the largest logit: a maximum finds the first.
-    float first = -(float)classes;
-    for (u64 i = threadIdx.x; i < classes; i += blockDim.x) {
-        float difference = logits[start + i] - largest;
-        exponentials += expf(difference);
-        differences += difference;
-        if (difference == 0.0f && -(float)i > first) first = -(float)i;
-        if (targets) {
-            weight += targets[start + i];
+    RowSums s = row_sums(logits + start, classes);
+    double weight = 0.0, hits = 0.0;
+    if (targets) {
+        for (u64 i = threadIdx.x; i < classes; i += blockDim.x) {
+            float target = targets[start + i];
+            weight += target;
             // A probability of 0 takes no part, whatever the logit.
-            if (targets[start + i] != 0.0f) hits += (double)targets[start + i] * difference;
+            if (target != 0.0f) hits += (double)target * (logits[start + i] - s.largest);
         }
     }
-    exponentials = block_sum(exponentials);
-    differences = block_sum(differences);
     weight = targets ? block_sum(weight) : 1.0;
     hits = targets ? block_sum(hits) : 0.0;
-    first = block_maximum(first);
     if (threadIdx.x != 0) return;
     int label = labels ? labels[row] : 0;
-    if (label >= 0 && labels) hits = (double)logits[start + label] - largest;
+    if (label >= 0 && labels) hits = (double)logits[start + label] - s.largest;
     weight = (1.0 - smoothing) * weight + smoothing;
-    double uniform = smoothing == 0.0 ? 0.0 : smoothing / classes * differences;
-    double loss = weight * log(exponentials) - (1.0 - smoothing) * hits - uniform;
-    losses[row] = label < 0 ? 0.0 : loss;
-    largest_of[row] = largest;
-    factor_of[row] = label < 0 ? 0.0f : (float)(weight / exponentials);
-    if (best) best[row] = (u32)(-first);
+    losses[row] = label < 0 ? 0.0 : row_loss(s, weight, hits, smoothing, classes);
+    largest_of[row] = s.largest;
+    factor_of[row] = label < 0 ? 0.0f : (float)(weight / s.exponentials);
+    if (best) best[row] = (u32)(-s.first);
+}
+
+// Per row of logits: its loss, whether its first maximum is its label (-1 = does not count), and the gradient of the
+// sum of the losses over `divisor`. A block per row. The gradient may take the place of the logits; without one it is
+// not written.
+KERNEL cross_entropy_scored(
+    const float* logits, const int* labels, double* losses, u32* hits, float* gradient,
+    double smoothing, double divisor, u64 classes
+) {
+    u64 row = blockIdx.x, start = row * classes;
+    RowSums s = row_sums(logits + start, classes);
+    int label = labels[row];
+    double weight = (1.0 - smoothing) + smoothing;
+    if (threadIdx.x == 0) {
+        double hit = label < 0 ? 0.0 : (double)logits[start + label] - s.largest;
+        losses[row] = label < 0 ? 0.0 : row_loss(s, weight, hit, smoothing, classes);
+        hits[row] = label >= 0 && -s.first == (float)label;
+    }
+    if (!gradient) return;
+    // The label's logit was read.
+    __syncthreads();
+    float scale = (float)(1.0 / divisor), factor = (float)(weight / s.exponentials);
+    float hit = (float)((1.0 - smoothing) * scale);
+    float uniform = (float)(smoothing * scale) / (float)classes;
+    for (u64 i = threadIdx.x; i < classes; i += blockDim.x) {
+        float probability = expf(logits[start + i] - s.largest) * factor;
+        float value = probability * scale - uniform - (i == (u64)label ? hit : 0.0f);
+        gradient[start + i] = label < 0 ? 0.0f : value;
+    }
+}
+
+// What a pass found, for the CPU to read later: loss, right answers, and how much the pass counts. The sum of the
+// losses over a divisor is `loss`, too; without `loss`, only right answers are counted. One block.
+KERNEL cross_entropy_found(
+    const double* losses, const u32* hits, float* loss, double* found, double divisor, double weight, u64 n
+) {
+    double sum = 0.0, right = 0.0;
+    for (u64 i = threadIdx.x; i < n; i += blockDim.x) {
+        sum += losses[i];
+        right += hits[i];
+    }
+    sum = block_sum(sum);
+    right = block_sum(right);
+    if (threadIdx.x != 0) return;
+    found[1] = right;
+    if (!loss) return;
+    *loss = (float)(sum / divisor);
+    found[0] = *loss;
+    found[2] = weight;
+}
+
+// The same of a loss that is known; right answers that are negative were counted already.
+KERNEL note_found(const float* loss, double* found, double right, double weight) {
+    if (threadIdx.x != 0) return;
+    found[0] = *loss;
+    if (right >= 0.0) found[1] = right;
+    found[2] = weight;
+}
+
+// x times a factor, which most often is 1.
+KERNEL scale(float* x, const float* factor, u64 n) {
+    float by = *factor;
+    if (by == 1.0f) return;
+    FOR_EACH(i, n) x[i] *= by;
 }
 
 // The sum of n numbers over a divisor, in one block.

@@ -72,8 +72,40 @@ __device__ inline float moved(const Rule& rule, float value, float g, float shri
     }
 }
 
+// What the GPU decides about an update by itself: the factor of clipping by norm, and whether parameters move.
+struct Decision {
+    float clip;
+    u32 moves;
+};
+
+// By what the passes of a step found, (1 + passes, 3): the sum of squares of all gradients, and of each pass its loss,
+// right answers and weight. They move if loss and gradient are finite and the loss is at most `most_loss`; the norm is
+// clipped to `most_norm`. One thread.
+KERNEL decide(
+    const double* found, Decision* decision, double factor, double most_norm, double most_loss, u64 passes
+) {
+    if (threadIdx.x != 0) return;
+    double loss = 0.0, weight = 0.0;
+    for (u64 pass = 1; pass <= passes; ++pass) {
+        loss += found[3 * pass] * found[3 * pass + 2];
+        weight += found[3 * pass + 2];
+    }
+    if (weight > 0.0) loss /= weight;
+    double norm = sqrt(found[0]) * factor, clip = most_norm / (norm + 1e-6);
+    decision->clip = clip < 1.0 ? (float)clip : 1.0f;
+    // No f32 is larger than the last number.
+    decision->moves = loss - loss == 0.0 && loss <= most_loss && norm <= 3.4028234663852886e38;
+}
+
 // One block for `per_block` elements of one parameter: parts[block] says which parameter and which of its blocks.
-KERNEL update(const ParameterAddresses* parameters, const uint2* parts, Rule rule, u64 per_block) {
+// `decision` is the GPU's own, if there is one.
+KERNEL update(
+    const ParameterAddresses* parameters, const uint2* parts, Rule rule, const Decision* decision, u64 per_block
+) {
+    if (decision) {
+        if (!decision->moves) return;
+        rule.clip = decision->clip;
+    }
     uint2 part = parts[blockIdx.x];
     ParameterAddresses own = parameters[part.x];
     if (own.idle) return;

@@ -1,0 +1,202 @@
+//! What the passes of a step find out on the GPU, kept there until the CPU reads all of it at once.
+
+use std::sync::Arc;
+
+use candle_core::{Result, Tensor, bail};
+
+use super::address::of_tensor;
+use super::gpu::{Arg, Gpu, Grid, Scratch};
+use super::optimizer::Decision;
+
+/// Numbers, f64, of a pass: loss, right answers, weight.
+const NUMBERS: usize = 3;
+/// Bytes of them.
+const BYTES: usize = 8 * NUMBERS;
+/// Passes that there is room for at first.
+const ROOM: usize = 8;
+
+/// Where a pass notes its loss, its right answers and how much it counts.
+#[derive(Clone)]
+pub struct Found {
+    memory: Arc<Scratch>,
+    at: u64,
+}
+
+impl Found {
+    /// Memory of its own.
+    ///
+    /// # Errors
+    ///
+    /// The GPU is out of memory.
+    pub fn new(gpu: &Gpu) -> Result<Self> {
+        let memory = Arc::new(gpu.scratch(BYTES)?);
+        Ok(Self { at: begin(&memory)?, memory })
+    }
+
+    pub(super) fn argument(&self) -> Arg {
+        Arg::Address(self.at)
+    }
+
+    /// Notes a loss, a scalar f32. `right` are the right answers, unless they were counted on the
+    /// GPU.
+    ///
+    /// # Errors
+    ///
+    /// The driver's.
+    pub fn note(&self, loss: &Tensor, right: Option<u64>, weight: f64) -> Result<()> {
+        let right = right.map_or(-1.0, |right| right as f64);
+        let arguments = [of_tensor(loss)?.into(), self.argument(), right.into(), weight.into()];
+        Gpu::of_tensor(loss)?.launch("note_found", Grid::rows(1), &arguments)
+    }
+
+    /// Takes over what `other` holds.
+    ///
+    /// # Errors
+    ///
+    /// The driver's.
+    pub fn take(&self, gpu: &Gpu, other: &Self) -> Result<()> {
+        copy(gpu, other.at, self.at, 1)
+    }
+
+    /// The bits of what is there. Waits for the GPU.
+    ///
+    /// # Errors
+    ///
+    /// The driver's.
+    pub fn bits(&self, gpu: &Gpu) -> Result<Vec<u8>> {
+        gpu.download(&self.memory)
+    }
+
+    /// Puts them back.
+    ///
+    /// # Errors
+    ///
+    /// The driver's.
+    pub fn set_bits(&self, gpu: &Gpu, bits: &[u8]) -> Result<()> {
+        let values = gpu.upload(bits)?;
+        copy(gpu, begin(&values)?, self.at, 1)
+    }
+}
+
+/// What a step found: the sum of squares of its gradients, and of each pass the loss and the right
+/// answers.
+pub struct StepNumbers {
+    /// Not finite if a gradient is not.
+    pub squares: f64,
+    /// Of each pass, in their order.
+    pub passes: Vec<[f64; 2]>,
+}
+
+/// On what an update depends beside its gradients.
+#[derive(Clone, Copy, Debug)]
+pub struct Conditions {
+    /// What makes means of the summed gradients.
+    pub factor: f64,
+    /// To which the norm of the mean gradient is clipped.
+    pub most_norm: f64,
+    /// Loss past which parameters stay.
+    pub most_loss: f64,
+}
+
+/// Room for what the passes of a step find.
+pub struct Ledger {
+    gpu: Gpu,
+    /// That of the step, and of each pass.
+    memory: Arc<Scratch>,
+    room: usize,
+    passes: usize,
+}
+
+impl Ledger {
+    /// An empty one.
+    ///
+    /// # Errors
+    ///
+    /// The GPU is out of memory.
+    pub fn new(gpu: &Gpu) -> Result<Self> {
+        let memory = Arc::new(gpu.scratch((1 + ROOM) * BYTES)?);
+        Ok(Self { gpu: gpu.clone(), memory, room: ROOM, passes: 0 })
+    }
+
+    /// Begins a step.
+    pub fn begin_step(&mut self) {
+        self.passes = 0;
+    }
+
+    /// Where the next pass notes what it finds.
+    ///
+    /// # Errors
+    ///
+    /// The GPU is out of memory.
+    pub fn next_pass(&mut self) -> Result<Found> {
+        if self.passes == self.room {
+            let larger = self.gpu.scratch((1 + 2 * self.room) * BYTES)?;
+            copy(&self.gpu, begin(&self.memory)?, begin(&larger)?, 1 + self.room)?;
+            (self.memory, self.room) = (Arc::new(larger), 2 * self.room);
+        }
+        self.passes += 1;
+        self.place(self.passes)
+    }
+
+    /// Passes that noted something.
+    pub fn passes(&self) -> usize {
+        self.passes
+    }
+
+    /// Where the sum of squares belongs.
+    pub(super) fn squares(&self) -> Result<Found> {
+        self.place(0)
+    }
+
+    fn place(&self, index: usize) -> Result<Found> {
+        let memory = self.memory.clone();
+        Ok(Found { at: begin(&memory)? + (index * BYTES) as u64, memory })
+    }
+
+    /// Lets the GPU decide about the update.
+    ///
+    /// # Errors
+    ///
+    /// The driver's.
+    pub fn decide(&self, conditions: Conditions) -> Result<Decision> {
+        let Conditions { factor, most_norm, most_loss } = conditions;
+        let decision = Decision::new(&self.gpu)?;
+        let arguments = [
+            self.memory.at(),
+            decision.argument(),
+            factor.into(),
+            most_norm.into(),
+            most_loss.into(),
+            self.passes.into(),
+        ];
+        self.gpu.launch("decide", Grid::rows(1), &arguments)?;
+        Ok(decision)
+    }
+
+    /// All that was noted in the step. Waits for the GPU.
+    ///
+    /// # Errors
+    ///
+    /// The driver's.
+    pub fn read(&self) -> Result<StepNumbers> {
+        let bytes = self.gpu.download(&self.memory)?;
+        let numbers: Vec<f64> = bytemuck::pod_collect_to_vec(&bytes);
+        let passes = numbers.chunks_exact(NUMBERS).skip(1).take(self.passes);
+        let passes = passes.map(|pass| [pass[0], pass[1]]).collect();
+        Ok(StepNumbers { squares: numbers[0], passes })
+    }
+}
+
+fn begin(memory: &Scratch) -> Result<u64> {
+    match memory.at() {
+        Arg::Address(at) => Ok(at),
+        _ => bail!("memory has an address"),
+    }
+}
+
+/// Copies what `n` passes noted, as words of four bytes.
+fn copy(gpu: &Gpu, from: u64, to: u64, n: usize) -> Result<()> {
+    let words = n * BYTES / 4;
+    let arguments = [Arg::Address(from), Arg::Address(to), words.into()];
+    gpu.launch("narrow_f32", Grid::over(words), &arguments)
+}

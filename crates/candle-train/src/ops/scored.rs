@@ -1,0 +1,140 @@
+//! Cross-entropy of labels on a GPU in one pass over the logits: loss, right answers and gradient,
+//! which takes the place of the logits where nothing else reads them. Nothing here waits.
+
+use candle_core::{CudaStorage, Result, Shape, Tensor, bail};
+
+use super::chain;
+use super::cuda::{self, Found, Gpu};
+use super::loss::{Targets, checked};
+use super::operation::{Gradients, Kept, OnGpu, Operation};
+
+/// [`super::cross_entropy`] of logits (..., classes), f32 on a GPU, which are the caller's to give
+/// away: they may be written over, and no other operation that learns may use them. Loss, right
+/// answers and the `weight` of the pass are noted in `found`.
+///
+/// labels (...) u32 or i64 -> scalar f32; 0 if no label counts.
+///
+/// # Errors
+///
+/// As [`super::cross_entropy`], but no sample need count.
+pub fn cross_entropy_scored(
+    logits: &Tensor,
+    labels: &Tensor,
+    smoothing: f64,
+    found: &Found,
+    weight: f64,
+) -> Result<Tensor> {
+    let (targets, counted) = targets(logits, labels)?;
+    let (divisor, found) = (counted.max(1) as f64, found.clone());
+    let (is_learnt, gradient) = (logits.track_op(), Kept::default());
+    chain::extended(logits, |in_place| ScoredCrossEntropy {
+        targets,
+        smoothing,
+        divisor,
+        found,
+        weight,
+        is_learnt,
+        in_place,
+        gradient,
+    })
+}
+
+/// Notes in `found` how many samples that count have their largest logit (the first, if several) at
+/// their label. Arguments as [`cross_entropy_scored`].
+///
+/// # Errors
+///
+/// As [`super::count_correct`].
+pub fn count_right(logits: &Tensor, labels: &Tensor, found: &Found) -> Result<()> {
+    let (targets, _) = targets(logits, labels)?;
+    let logits = logits.contiguous()?;
+    let scored = cuda::Scored {
+        logits: cuda::Logits::of_positions(&logits)?,
+        targets: &targets.on_gpu()?,
+        gradient: None,
+        smoothing: 0.0,
+        divisor: 1.0,
+    };
+    scored.count(&Gpu::of_tensor(&logits)?, found)
+}
+
+/// Labels as they are compared, and how many count. Those on a GPU were checked when they were
+/// copied there.
+fn targets(logits: &Tensor, labels: &Tensor) -> Result<(Targets, usize)> {
+    let classes = logits.dims().last().copied().unwrap_or(0);
+    let labels = labels.flatten_all()?;
+    if logits.elem_count() != labels.elem_count() * classes {
+        bail!("{} labels for logits {:?}", labels.elem_count(), logits.dims());
+    }
+    if labels.device().is_cuda() {
+        let n = labels.elem_count();
+        return Ok((Targets::Placed(labels), n));
+    }
+    let labels = checked((labels.elem_count(), classes), &labels)?;
+    let counted = labels.iter().flatten().count();
+    Ok((Targets::Labels(labels), counted))
+}
+
+struct ScoredCrossEntropy {
+    targets: Targets,
+    smoothing: f64,
+    /// What the sum of the losses is divided by.
+    divisor: f64,
+    found: Found,
+    weight: f64,
+    /// Whether the gradient is wanted.
+    is_learnt: bool,
+    /// Whether it takes the place of the logits.
+    in_place: bool,
+    /// Otherwise it is here.
+    gradient: Kept<()>,
+}
+
+impl Operation for ScoredCrossEntropy {
+    type Operands<T> = [T; 1];
+
+    const NAME: &'static str = "cross-entropy and its gradient";
+
+    fn backward(&self, _: [&Tensor; 1], _: &Tensor, _: Tensor) -> Gradients<Self> {
+        bail!("{} was made for a GPU", Self::NAME)
+    }
+}
+
+impl OnGpu for ScoredCrossEntropy {
+    fn forward_on(&self, gpu: &Gpu, [logits]: [&Tensor; 1]) -> Result<(CudaStorage, Shape)> {
+        let values = cuda::of_tensor(logits)?;
+        let mut gradient = (self.is_learnt && self.in_place).then_some(values);
+        if self.is_learnt && !self.in_place {
+            let own = gpu.tensor(logits.dtype(), logits.shape())?;
+            gradient = Some(cuda::of_tensor(&own)?);
+            self.gradient.keep_on_gpu(own);
+        }
+        let scored = cuda::Scored {
+            logits: cuda::Logits::of_positions(logits)?,
+            targets: &self.targets.on_gpu()?,
+            gradient,
+            smoothing: self.smoothing,
+            divisor: self.divisor,
+        };
+        Ok((scored.loss(gpu, &self.found, self.weight)?, ().into()))
+    }
+
+    fn backward_on(
+        &self,
+        gpu: &Gpu,
+        [logits]: [&Tensor; 1],
+        _: &Tensor,
+        dy: Tensor,
+    ) -> Gradients<Self> {
+        let gradient = if self.in_place {
+            logits.detach()
+        } else {
+            let Some(own) = self.gradient.on_gpu::<Tensor>() else {
+                bail!("backward of a loss that was not computed")
+            };
+            own.clone()
+        };
+        cuda::Scored::pull(gpu, &gradient, &dy)?;
+        Ok([Some(gradient)])
+    }
+}
