@@ -124,10 +124,9 @@ pub(crate) struct Launch {
     /// Restarts of the group after a failure (`fault.max_restarts`).
     #[arg(long, alias = "max_restarts", value_name = "N")]
     pub(crate) max_restarts: Option<u32>,
-    /// Number of nodes (machines); start ddprun on each of them.
-    #[arg(long, value_name = "N", default_value_t = 1)]
-    #[arg(value_parser = clap::value_parser!(u32).range(1..=64))]
-    pub(crate) nnodes: u32,
+    /// Number of nodes (machines), 1 by default; start ddprun on each of them.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=64))]
+    pub(crate) nnodes: Option<u32>,
     /// Ignored; accepted for compatibility with torchrun.
     #[arg(long)]
     pub(crate) standalone: bool,
@@ -448,6 +447,11 @@ pub(crate) fn run_and_changes(words: &[String]) -> (Option<&str>, Vec<String>) {
 }
 
 impl Launch {
+    /// Number of nodes.
+    pub(crate) fn nodes(&self) -> u32 {
+        self.nnodes.unwrap_or(1)
+    }
+
     /// The flags as changes of the experiment.
     pub(crate) fn changes(&self) -> Vec<String> {
         let (least, count) = match self.nproc_per_node.as_deref() {

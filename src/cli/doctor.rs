@@ -47,7 +47,7 @@ pub(crate) fn doctor(args: &DoctorArgs, kinds: &Kinds) -> Result<u8, Refusal> {
 
 /// The experiment at the largest of the world sizes, so that its shards admit the others.
 fn at_most(args: &DoctorArgs, kinds: &Kinds) -> Result<Prepared, Refusal> {
-    if args.run.launch.nnodes > 1 {
+    if args.run.launch.nodes() > 1 {
         let page = "error: `ddprun doctor` compares ranks of one machine\n  do: omit `--nnodes`; \
                     several machines give the bits of one with as many ranks";
         return Err(Refusal::new(exit::REFUSED, page));

@@ -27,7 +27,7 @@ const HEAP: Bytes = Bytes(4 << 20);
 /// `ddprun plan x.toml`
 pub(crate) fn plan(args: &PlanArgs, kinds: &Kinds) -> Result<u8, Refusal> {
     let path = args.run.experiment.clone().unwrap_or_default();
-    let origin = (&Role::Parent, args.run.launch.nnodes);
+    let origin = (&Role::Parent, args.run.launch.nodes());
     let prepared = prepare(&path, &args.run.all_changes(), origin, kinds)?;
     let profiled = profiled(&prepared, kinds);
     let mut memory = Memory::of(&prepared.plan, profiled.and_then(|pass| pass.activations));

@@ -1,23 +1,45 @@
 //! The flags of several machines -> this machine's place among them, and the token that they share
 //! (docs/machines.md).
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use crate::cli::args::Launch;
 use crate::cli::output::to_stdout;
 use crate::cli::refusal::Refusal;
 use crate::files;
-use crate::launch::NodeConfig;
 use crate::launch::exit_code as exit;
-use crate::launch::rank_env::Foreign;
+use crate::launch::rank_env::{self, Foreign};
+use crate::launch::{NodeConfig, Role};
 use crate::transport::{self, Key};
 
 /// Port of node 0, as torchrun has it.
 const PORT: u16 = 29_500;
 
+/// The flags, and what torchrun's variables say where there is none, unless a launcher has started
+/// this process.
+pub(crate) fn with_variables(launch: &Launch, role: &Role) -> Result<Launch, Refusal> {
+    if !matches!(role, Role::Parent) {
+        return Ok(launch.clone());
+    }
+    let of_variables = rank_env::elastic_flags();
+    let variables = of_variables.map_err(|error| Refusal::of(exit::REFUSED, &error, None))?;
+    let mut launch = launch.clone();
+    launch.nnodes = launch.nnodes.or(variables.nnodes);
+    launch.nproc_per_node = launch.nproc_per_node.or(variables.nproc_per_node);
+    let flags = &mut launch.rendezvous;
+    flags.node_rank = flags.node_rank.or(variables.node_rank);
+    if flags.rdzv_endpoint.is_none() {
+        flags.master_addr = flags.master_addr.take().or(variables.master_addr);
+        flags.master_port = flags.master_port.or(variables.master_port);
+        flags.rdzv_endpoint = variables.rdzv_endpoint;
+    }
+    flags.token_file = flags.token_file.take().or(variables.token_file.map(PathBuf::from));
+    Ok(launch)
+}
+
 /// This machine's place, if the flags speak of several.
 pub(crate) fn place(launch: &Launch) -> Result<Option<NodeConfig>, Refusal> {
-    let (nodes, flags) = (launch.nnodes, &launch.rendezvous);
+    let (nodes, flags) = (launch.nodes(), &launch.rendezvous);
     if nodes == 1 {
         return Ok(None);
     }

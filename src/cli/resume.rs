@@ -10,7 +10,7 @@ use crate::cli::resumed::{MissingCheckpoints, ResumedRun};
 use crate::cli::run_files::{OtherData, enter_run};
 use crate::cli::supervise::report;
 use crate::cli::train::{launch as launch_run, role};
-use crate::cli::{Refusal, stored_experiment};
+use crate::cli::{Refusal, node_args, stored_experiment};
 use crate::kinds::Kinds;
 use crate::launch::Role;
 use crate::launch::exit_code as exit;
@@ -27,7 +27,8 @@ pub(crate) fn resume(args: &ResumeArgs, kinds: &Kinds) -> Result<u8, Refusal> {
         );
         return Err(Refusal::new(exit::REFUSED, page));
     }
-    let (mut launch, mut role) = (args.launch.clone(), role()?);
+    let mut role = role()?;
+    let mut launch = node_args::with_variables(&args.launch, &role)?;
     // They are meant from here, and the run may be elsewhere.
     launch.rendezvous.token_file = launch.rendezvous.token_file.take().map(absolute);
     if let Role::Foreign(Foreign { rendezvous: Some(endpoint), .. }) = &mut role {

@@ -21,6 +21,8 @@ use crate::worker::{self, exit};
 /// `ddprun x.toml [key=value ...]`
 pub(crate) fn train(args: &Run, kinds: &Kinds) -> Result<u8, Refusal> {
     let path = args.experiment.clone().unwrap_or_default();
+    let role = role()?;
+    let args = Run { launch: node_args::with_variables(&args.launch, &role)?, ..args.clone() };
     let prepare = |origin: Origin<'_>| {
         let loaded = load(&path, &args.all_changes(), kinds)?;
         if let Some(request) = relaunch::begun(&loaded, origin, kinds)? {
@@ -31,7 +33,7 @@ pub(crate) fn train(args: &Run, kinds: &Kinds) -> Result<u8, Refusal> {
         check_weights(&loaded, &plan, kinds).map_err(refused)?;
         Ok(RunRequest::new(Prepared::new(loaded, facts, plan, kinds)?))
     };
-    let launched = launch(&args.launch, &role()?, prepare, kinds)?;
+    let launched = launch(&args.launch, &role, prepare, kinds)?;
     report(launched, kinds)
 }
 

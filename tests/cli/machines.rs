@@ -137,6 +137,30 @@ fn two_machines_give_the_bits_of_one_with_as_many_ranks() {
     }
 }
 
+/// As Kubeflow's pods have them.
+#[test]
+fn machines_take_their_place_from_the_variables_of_torchruns_flags() {
+    let machines = Machines::new(2);
+    let start = |node: usize| {
+        let mut command = machines.labs[node].ddprun(&["small.toml", "train.batch_size=3"]);
+        command.envs([("PET_NNODES", "2"), ("PET_NODE_RANK", &node.to_string())]);
+        command.envs([("PET_MASTER_ADDR", "127.0.0.1"), ("PET_MASTER_PORT", &machines.port)]);
+        command.envs([("PET_NPROC_PER_NODE", "1"), ("DDPRUN_TOKEN_FILE", "run.token")]);
+        spawn(command)
+    };
+    let ended = end((0..2).map(start).collect());
+    for ended in &ended {
+        ended.has_code(0);
+    }
+    ended[1].says(&["node 1 of 2: rank 1; "]);
+    let mut elastic = machines.labs[0].ddprun(&["small.toml"]);
+    elastic.env("PET_NNODES", "1:2");
+    let ended = spawn(elastic).wait();
+    ended.has_code(2);
+    ended.says(&["`PET_NNODES=1:2` in the environment is not a fixed number of nodes"]);
+    machines.are_clean();
+}
+
 #[test]
 fn strangers_and_other_tokens_are_refused_and_the_run_is_unaffected() {
     let machines = Machines::new(2);

@@ -3,12 +3,13 @@
 //!
 //! The only reader of the launchers' variables. PyTorch's (torchrun, Kubernetes `PyTorchJob`) take
 //! precedence over those of MPI launchers (Open MPI; MPICH and Intel MPI), and those over a Slurm
-//! step's and other PMI's. A world of one without numbered ranks
-//! has no launcher: there we start the ranks ourselves.
+//! step's and other PMI's. A world of one without numbered ranks has no launcher: there we start
+//! the ranks ourselves.
 
 use std::os::fd::RawFd;
 
 use crate::collective::mpi::{Family, Launcher};
+use crate::launch::rank::elastic_env;
 use crate::launch::rank::launcher_env::{
     self, HYDRA, LAUNCHER_PROCESS, OPEN_MPI, PMI, SLURM, TORCH, rank_and_world,
 };
@@ -16,6 +17,7 @@ use crate::launch::rank::launcher_process;
 use crate::launch::rank::variables::number;
 use crate::units::{Rank, WorldSize};
 
+pub use crate::launch::rank::elastic_env::ElasticFlags;
 pub use crate::launch::rank::launcher_env::{Foreign, MachineRanks, RendezvousEndpoint};
 pub use crate::launch::rank::variables::EnvError;
 
@@ -64,6 +66,15 @@ pub fn from_environment() -> Result<Role, EnvError> {
         LAUNCHER_PROCESS => launcher_process::find(HYDRA.rank).map(|found| found.identity),
         _ => variable(name),
     })
+}
+
+/// What the environment says in place of torchrun's flags, to a process that no launcher started.
+///
+/// # Errors
+///
+/// A variable is no number, or allows several numbers of nodes.
+pub(crate) fn elastic_flags() -> Result<ElasticFlags, EnvError> {
+    elastic_env::parse(variable)
 }
 
 fn variable(name: &str) -> Option<String> {

@@ -7,7 +7,7 @@ use crate::launch::rank::variables::{EnvError, number};
 use crate::units::{Rank, WorldSize};
 
 /// The token file that authenticates ranks of several machines under a foreign launcher.
-const TOKEN_FILE: &str = "DDPRUN_TOKEN_FILE";
+pub(super) const TOKEN_FILE: &str = "DDPRUN_TOKEN_FILE";
 /// The port of their rendezvous, if not the one after the launcher's.
 const PORT: &str = "DDPRUN_PORT";
 

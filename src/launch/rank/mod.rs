@@ -3,6 +3,7 @@
 mod launcher_process;
 mod variables;
 mod launcher_env;
+mod elastic_env;
 pub mod env;
 pub(in crate::launch) mod inherit;
 pub(in crate::launch) mod threads;
