@@ -1,5 +1,6 @@
 //! A run on several machines: this machine's part of it (docs/machines.md).
 
+use crate::cli::no_place::no_place;
 use crate::cli::output::to_stderr;
 use crate::cli::prepare::{OwnedRun, join_run};
 use crate::cli::refusal::Refusal;
@@ -11,7 +12,7 @@ use crate::kinds::Kinds;
 use crate::launch::exit_code as exit;
 use crate::launch::rank_env::Foreign;
 use crate::launch::{
-    self, FirstOfMachine, MpiJoinError, NodeConfig, NodeRendezvousError, PreparedRun,
+    self, FirstOfMachine, JoinError, MpiJoinError, NodeConfig, NodeRendezvousError, PreparedRun,
 };
 use crate::plan::RunFolders;
 use crate::units::Rank;
@@ -48,7 +49,8 @@ pub(crate) fn train_launched(
     request: impl FnOnce() -> Result<RunRequest, Refusal>,
     kinds: &Kinds,
 ) -> Result<Launched, Refusal> {
-    let first = FirstOfMachine::open(foreign).map_err(|error| apart(error.into()))?;
+    let opened = FirstOfMachine::open(foreign);
+    let first = opened.map_err(|error: JoinError<Refusal>| no_place(&error))?;
     let request = request().inspect_err(|refusal| first.refuse(&refusal.to_string()))?;
     let plan = &request.prepared.plan;
     let mut owned = None;
@@ -57,7 +59,8 @@ pub(crate) fn train_launched(
     // Rank 0 holds the run's lock as long as it lives.
     let run = owned_or_joined(owned, &met.prepared.folders, &request);
     let run = run.inspect_err(|refusal| first.refuse(&refusal.to_string()))?;
-    Ok(take_part(first.welcome(met).map_err(apart)?, run, kinds))
+    let membership = first.welcome(met).map_err(|error: JoinError<Refusal>| no_place(&error))?;
+    Ok(take_part(membership, run, kinds))
 }
 
 /// A rank of an MPI launcher, which meets those of all machines by MPI. Rank 0 makes the run's
@@ -134,9 +137,7 @@ fn apart(error: NodeRendezvousError<Refusal>) -> Refusal {
             "copy node 0's token file to this machine, and make sure that nothing else uses the \
              port",
         ),
-        NodeRendezvousError::Missing { .. }
-        | NodeRendezvousError::Local(_)
-        | NodeRendezvousError::Io { .. } => (
+        NodeRendezvousError::Missing { .. } | NodeRendezvousError::Io { .. } => (
             exit::PEER,
             "make sure that all machines and ranks were started and can reach each other, with no \
              firewall between them",

@@ -38,6 +38,7 @@ mod checkpoint;
 mod sample;
 mod predict;
 mod node_args;
+mod no_place;
 mod supervise;
 mod machines;
 mod train;

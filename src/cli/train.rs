@@ -1,9 +1,9 @@
 //! Training: load, facts, plan, launch, report.
 
 use std::fmt;
-use std::io;
 
 use crate::cli::args::{Launch, Run};
+use crate::cli::no_place::no_place;
 use crate::cli::output::to_stderr;
 use crate::cli::prepare::{
     Origin, OwnedRun, Prepared, check_weights, decide, load, measure, refused,
@@ -14,7 +14,7 @@ use crate::cli::supervise::{Launched, report, take_part, watch};
 use crate::cli::{machines, node_args, relaunch};
 use crate::kinds::Kinds;
 use crate::launch::rank_env::{Foreign, mpi_launcher};
-use crate::launch::{self, JoinError, PreparedRun, RendezvousError, Role};
+use crate::launch::{self, JoinError, PreparedRun, Role};
 use crate::plan::{BackendPlan, MpiFacts};
 use crate::worker::{self, exit};
 
@@ -147,30 +147,4 @@ fn say_overridden(place: &Foreign, prepared: &Prepared) {
              {devices}`"
         ));
     }
-}
-
-pub(crate) fn no_place<E: fmt::Display>(error: &JoinError<E>) -> Refusal {
-    let code = match error {
-        JoinError::Prepare(_)
-        | JoinError::NotARank
-        | JoinError::SeveralMachines { .. }
-        | JoinError::OtherWorld { .. }
-        | JoinError::Mpi(_)
-        // Rank 0 says why.
-        | JoinError::Rendezvous(RendezvousError::Refused { .. }) => exit::REFUSED,
-        JoinError::Inherited { source, .. } if is_lack(source) => exit::RESOURCE,
-        JoinError::Inherited { .. } | JoinError::Rendezvous(_) => exit::PEER,
-    };
-    let why = match error {
-        JoinError::Inherited { source, .. } => format!("\n  why: {source}"),
-        JoinError::Mpi(error) => format!("\n  do: {}", error.help()),
-        _ => String::new(),
-    };
-    Refusal::new(code, format!("error: {error}{why}"))
-}
-
-/// Whether the system has no thread, descriptor or memory left for us.
-fn is_lack(error: &io::Error) -> bool {
-    let lacks = [libc::EAGAIN, libc::ENOMEM, libc::EMFILE, libc::ENFILE];
-    error.raw_os_error().is_some_and(|errno| lacks.contains(&errno))
 }

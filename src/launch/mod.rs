@@ -36,6 +36,7 @@ mod rank;
 mod machines;
 mod foreign;
 mod join;
+mod first_of_machine;
 mod parent;
 
 pub use error_report::Blame;
@@ -43,12 +44,12 @@ pub(crate) use error_report::{ErrorReport, host};
 pub use exit::{Ended, Exit};
 pub use failure::Failure;
 pub(crate) use failure::LESS_MEMORY;
+pub(crate) use first_of_machine::FirstOfMachine;
 #[cfg(test)]
 pub(crate) use foreign::launch_id::Launcher;
 pub(crate) use foreign::launch_id::{LaunchId, launch_ids};
 pub(crate) use foreign::local_rendezvous::RendezvousError;
 pub(crate) use foreign::mpi::{MpiJoinError, join_by_mpi};
-pub(crate) use foreign::multi_machine::FirstOfMachine;
 pub(crate) use join::JoinError;
 pub use join::join;
 pub(crate) use machines::node_rendezvous::{NodeRendezvousError, join_nodes};

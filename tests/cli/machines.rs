@@ -142,7 +142,7 @@ fn two_machines_give_the_bits_of_one_with_as_many_ranks() {
 fn machines_take_their_place_from_the_variables_of_torchruns_flags() {
     let machines = Machines::new(2);
     let start = |node: usize| {
-        let mut command = machines.labs[node].ddprun(&["small.toml", "train.batch_size=3"]);
+        let mut command = machines.labs[node].ddprun(&["small.toml", "train.batch_size=4"]);
         command.envs([("PET_NNODES", "2"), ("PET_NODE_RANK", &node.to_string())]);
         command.envs([("PET_MASTER_ADDR", "127.0.0.1"), ("PET_MASTER_PORT", &machines.port)]);
         command.envs([("PET_NPROC_PER_NODE", "1"), ("DDPRUN_TOKEN_FILE", "run.token")]);

@@ -3,4 +3,3 @@
 pub(in crate::launch) mod launch_id;
 pub(in crate::launch) mod local_rendezvous;
 pub(in crate::launch) mod mpi;
-pub(in crate::launch) mod multi_machine;

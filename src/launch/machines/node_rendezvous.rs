@@ -17,7 +17,6 @@ use serde::{Deserialize, Serialize};
 
 use crate::launch::PreparedRun;
 use crate::launch::error_report::host;
-use crate::launch::foreign::local_rendezvous::RendezvousError;
 use crate::launch::machines::compatibility;
 use crate::launch::machines::nodes::{NodeConfig, NodeConnections, NodeRanks, Nodes, RemoteNode};
 use crate::plan::Plan;
@@ -66,9 +65,6 @@ pub(crate) enum NodeRendezvousError<E> {
         /// Where node 0 should be.
         address: String,
     },
-    /// A rank that a launcher started on this machine did not come.
-    #[error(transparent)]
-    Local(#[from] RendezvousError),
     /// The nodes do not fit together.
     #[error("{reason}")]
     Refused {
@@ -411,9 +407,6 @@ fn receive_run<E>(
     }
 }
 
-pub(in crate::launch) fn io_error<E>(
-    node: u32,
-    what: &'static str,
-) -> impl Fn(io::Error) -> NodeRendezvousError<E> {
+fn io_error<E>(node: u32, what: &'static str) -> impl Fn(io::Error) -> NodeRendezvousError<E> {
     move |source| NodeRendezvousError::Io { node, what: what.to_owned(), source }
 }

@@ -3,9 +3,10 @@
 
 use std::fmt;
 
-use crate::launch::foreign::local_rendezvous::{Host, RendezvousError, Shared};
+use crate::launch::foreign::local_rendezvous::{Host, Shared};
 use crate::launch::foreign::mpi::start_mpi;
-use crate::launch::machines::node_rendezvous::{NodeRendezvousError, io_error, join_nodes};
+use crate::launch::join::JoinError;
+use crate::launch::machines::node_rendezvous::{NodeRendezvousError, join_nodes};
 use crate::launch::machines::nodes::NodeConfig;
 use crate::launch::prepared_run::PreparedRun;
 use crate::launch::rank::env::Foreign;
@@ -26,7 +27,7 @@ impl<'a> FirstOfMachine<'a> {
     /// # Errors
     ///
     /// Another process is this rank, or no socket is to be had.
-    pub(crate) fn open(foreign: &'a Foreign) -> Result<Self, RendezvousError> {
+    pub(crate) fn open<E>(foreign: &'a Foreign) -> Result<Self, JoinError<E>> {
         Ok(Self { foreign, host: Host::open(foreign)? })
     }
 
@@ -50,7 +51,7 @@ impl<'a> FirstOfMachine<'a> {
     ) -> Result<Met, NodeRendezvousError<E>> {
         let met = join_nodes(config, plan, prepare, report);
         let (prepared, mut nodes) = met.inspect_err(|error| self.refuse(&error.to_string()))?;
-        Ok(Met { prepared, node: config.node, peers: nodes.take_peers() })
+        Ok(Met { prepared, peers: nodes.take_peers() })
     }
 
     /// Sends the run to the other ranks of the machine, which has all that they need by now. All
@@ -59,17 +60,17 @@ impl<'a> FirstOfMachine<'a> {
     /// # Errors
     ///
     /// A rank of this machine does not come, MPI cannot be used, or no thread is to be had.
-    pub(crate) fn welcome<E>(self, met: Met) -> Result<Membership, NodeRendezvousError<E>> {
-        let Met { prepared, node, peers } = met;
+    pub(crate) fn welcome<E>(self, met: Met) -> Result<Membership, JoinError<E>> {
+        let Met { prepared, peers } = met;
         let Shared { memory: shm, peer_monitor } = self.host.welcome(&prepared)?;
         let PreparedRun { plan, folders: run, resume } = prepared;
         if plan.distributed.backend == BackendPlan::Mpi {
-            start_mpi(self.foreign)
-                .map_err(|error| NodeRendezvousError::Refused { reason: error.to_string() })?;
+            start_mpi(self.foreign)?;
         }
         let (rank, restarts) = (self.foreign.rank, self.foreign.restarts);
         let link = Link::open(None, None, peer_monitor, rank, run.logs.clone());
-        let link = link.map_err(io_error(node, "listen to signals"))?;
+        let fail = |source| JoinError::Inherited { rank, what: "listen to signals", source };
+        let link = link.map_err(fail)?;
         // The launcher does not tell why it started the group again.
         let rank_plan = RankPlan { plan, rank, run, resume, restarts, causes: vec![] };
         Ok(Membership { rank_plan, shm, peers, link })
@@ -80,6 +81,5 @@ impl<'a> FirstOfMachine<'a> {
 pub(crate) struct Met {
     /// What all train.
     pub(crate) prepared: PreparedRun,
-    node: u32,
     peers: Vec<Peer>,
 }
