@@ -96,6 +96,8 @@ pub(super) struct LauncherVariables {
     /// Slurm's holds that of every machine.
     pub(super) local_world: &'static str,
     nodes: Option<&'static str>,
+    /// Whether ranks are numbered machine by machine, unless another variable says otherwise.
+    by_machine: bool,
     cores: Option<&'static str>,
     restarts: Option<&'static str>,
     identity: &'static [&'static str],
@@ -107,6 +109,7 @@ pub(super) const TORCH: LauncherVariables = LauncherVariables {
     local_rank: "LOCAL_RANK",
     local_world: "LOCAL_WORLD_SIZE",
     nodes: Some("GROUP_WORLD_SIZE"),
+    by_machine: true,
     cores: None,
     restarts: Some("TORCHELASTIC_RESTART_COUNT"),
     identity: &["TORCHELASTIC_RUN_ID", "MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RESTART_COUNT"],
@@ -118,6 +121,7 @@ pub(super) const OPEN_MPI: LauncherVariables = LauncherVariables {
     local_rank: "OMPI_COMM_WORLD_LOCAL_RANK",
     local_world: "OMPI_COMM_WORLD_LOCAL_SIZE",
     nodes: None,
+    by_machine: false,
     cores: None,
     restarts: Some("OMPI_MCA_orte_num_restarts"),
     identity: &["PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid", "OMPI_MCA_orte_hnp_uri"],
@@ -131,6 +135,7 @@ pub(super) const HYDRA: LauncherVariables = LauncherVariables {
     local_rank: "MPI_LOCALRANKID",
     local_world: "MPI_LOCALNRANKS",
     nodes: None,
+    by_machine: false,
     cores: None,
     restarts: None,
     identity: &[LAUNCHER_PROCESS],
@@ -154,6 +159,7 @@ pub(super) const SLURM: LauncherVariables = LauncherVariables {
     local_rank: "SLURM_LOCALID",
     local_world: "SLURM_STEP_TASKS_PER_NODE",
     nodes: Some("SLURM_STEP_NUM_NODES"),
+    by_machine: true,
     cores: Some("SLURM_CPUS_ON_NODE"),
     restarts: Some("SLURM_RESTART_COUNT"),
     identity: &["SLURM_JOB_ID", "SLURM_STEP_ID", "SLURM_RESTART_COUNT"],
@@ -210,7 +216,7 @@ fn ranks_of_machine(
         Some(nodes) => u64::from(nodes) * u64::from(ranks.get()) == u64::from(world.get()),
         None => world.get().is_multiple_of(ranks.get()),
     };
-    Ok((ranks, as_many))
+    Ok((ranks, names.by_machine && as_many))
 }
 
 /// The same of a step of Slurm.
@@ -317,6 +323,10 @@ mod tests {
 
     #[test]
     fn ranks_in_another_order_or_in_other_numbers_are_machines_of_their_own() {
+        // `mpirun --map-by node` is seen by some of the ranks alone.
+        let mpi = "OMPI_COMM_WORLD_SIZE=4 OMPI_COMM_WORLD_LOCAL_SIZE=2";
+        let rank = "OMPI_COMM_WORLD_RANK=3 OMPI_COMM_WORLD_LOCAL_RANK=1";
+        has_place(&format!("{mpi} {rank}"), (3, 1), (3, 4));
         has_place("WORLD_SIZE=4 RANK=2 LOCAL_WORLD_SIZE=2 LOCAL_RANK=1", (2, 1), (2, 4));
         let uneven = "WORLD_SIZE=4 GROUP_WORLD_SIZE=3 LOCAL_WORLD_SIZE=2";
         has_place(&format!("{uneven} RANK=0 LOCAL_RANK=0"), (0, 1), (0, 4));
