@@ -139,8 +139,8 @@ fn apart(error: NodeRendezvousError<Refusal>) -> Refusal {
         ),
         NodeRendezvousError::Missing { .. } | NodeRendezvousError::Io { .. } => (
             exit::PEER,
-            "make sure that all machines and ranks were started and can reach each other, with no \
-             firewall between them",
+            "make sure that all machines were started and can reach each other, with no firewall \
+             between them",
         ),
     };
     Refusal::of(code, &error, Some(help.to_owned()))

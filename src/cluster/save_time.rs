@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use crate::config::values;
 
-/// What a job gets that nobody has measured, and at least.
+/// The time without a measured save, and the shortest that follows from one.
 pub(super) const DEFAULT: Duration = Duration::from_mins(2);
 
 /// The save of an earlier run of the experiment that took longest.

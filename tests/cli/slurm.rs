@@ -331,7 +331,7 @@ fn a_job_whose_node_dies_continues_on_another() {
 
 /// Slurm's shortest limit is a minute, and its warning may come a minute too early. In `just soak`.
 #[test]
-#[ignore = "takes three minutes"]
+#[ignore = "takes three minutes: `just soak`"]
 fn a_job_that_takes_longer_than_its_time_limit_ends_in_several_turns() {
     let Some(slurm) = Slurm::start("") else { return };
     let slowly = "environment = { DDPRUN_FP = 'backward=sleep(700)@0,*,*' }\n";

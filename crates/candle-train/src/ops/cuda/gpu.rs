@@ -360,7 +360,7 @@ pub(in crate::ops) fn wrap(storage: CudaStorage, shape: impl Into<Shape>) -> Ten
     Tensor::from_storage(Storage::Cuda(storage), shape, BackpropOp::none(), false)
 }
 
-/// A number that nobody reads, where memory of the same GPU was taken away.
+/// Stands in a tensor for memory of the same GPU that was moved out of it; never read.
 pub(in crate::ops) fn placeholder(storage: &CudaStorage) -> Result<CudaStorage> {
     Gpu { device: storage.device.clone() }.storage(DType::F32, 1)
 }
