@@ -4,8 +4,9 @@
 //!
 //! A training step asks for the same sizes again and again. Sizes are rounded up to one of eight
 //! classes per power of two; a freed block waits in the list of its class. Blocks in use and
-//! waiting together stay below a fixed multiple of what was in use at once: what exceeds it goes
-//! back to the system.
+//! waiting together stay below a multiple of what was in use at once: what exceeds it goes back to
+//! the system. The multiple grows, within bounds, while blocks that went back are wanted again: each
+//! of their pages would be cleared anew in every step.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::fs::File;
@@ -33,6 +34,8 @@ static BLOCKS: Mutex<Blocks> = Mutex::new(Blocks {
     bytes_in_use: 0,
     peak: 0,
     most: 0,
+    released: [0; CLASSES],
+    missed: 0,
 });
 
 /// Where it is written that the system denied memory: a file, and a place in it.
@@ -157,6 +160,10 @@ struct Blocks {
     peak: usize,
     /// Most ever in use.
     most: usize,
+    /// How many blocks of each class went back to the system and were not wanted since.
+    released: [u32; CLASSES],
+    /// Bytes of blocks that went back and were wanted again.
+    missed: usize,
 }
 
 /// The beginning of a block that is not in use.
@@ -211,9 +218,18 @@ impl Blocks {
     }
 
     /// Whether blocks in use and waiting are more than a quarter above the most that was ever in
-    /// use.
+    /// use, or, where blocks were missed, more than half.
     fn is_too_much(&self) -> bool {
-        self.bytes_waiting + self.bytes_in_use > self.most + self.most / KEPT_SHARE
+        let share = self.most / KEPT_SHARE;
+        self.bytes_waiting + self.bytes_in_use > self.most + share + share.min(self.missed)
+    }
+
+    /// Notes that a new block of `class` is needed.
+    fn miss(&mut self, class: usize, bytes: usize) {
+        if let Some(fewer) = self.released[class].checked_sub(1) {
+            self.released[class] = fewer;
+            self.missed += bytes;
+        }
     }
 
     /// Gives waiting blocks back to the system, large ones first, while `keeps_on`.
@@ -223,6 +239,7 @@ impl Blocks {
             while keeps_on(self)
                 && let Some(block) = self.reuse(class, bytes)
             {
+                self.released[class] = self.released[class].saturating_add(1);
                 // SAFETY: the block is a whole mapping of `bytes` bytes that is not in use. An
                 // error would mean that it is not, and leaves the memory to the end of the process.
                 let _ = unsafe { rustix::mm::munmap(block.as_ptr().cast(), bytes) };
@@ -245,6 +262,7 @@ fn take(size: usize) -> (*mut u8, bool) {
     if let Some(block) = blocks.reuse(class, bytes) {
         return (block.as_ptr().cast(), false);
     }
+    blocks.miss(class, bytes);
     blocks.release(Blocks::is_too_much);
     drop(blocks);
     (map(bytes), true)
@@ -358,6 +376,28 @@ mod tests {
             let zeroed = vec![0u32; 2 * n];
             assert!(zeroed.iter().all(|&v| v == 0), "{n}");
         }
+    }
+
+    #[test]
+    fn more_may_wait_once_blocks_that_went_back_are_wanted_again_but_at_most_half() {
+        let mut blocks = Blocks {
+            waiting: [None; CLASSES],
+            bytes_waiting: 30,
+            bytes_in_use: 100,
+            peak: 100,
+            most: 100,
+            released: [0; CLASSES],
+            missed: 0,
+        };
+        blocks.miss(3, 10);
+        assert!(blocks.is_too_much(), "a block of another size was never there");
+        blocks.released[3] = 1;
+        blocks.miss(3, 10);
+        assert!(!blocks.is_too_much());
+        blocks.released[3] = 1;
+        blocks.miss(3, 1000);
+        blocks.bytes_waiting = 51;
+        assert!(blocks.is_too_much());
     }
 
     #[test]

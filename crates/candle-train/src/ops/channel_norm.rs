@@ -8,6 +8,7 @@ use candle_core::Result;
 use rayon::prelude::*;
 
 use super::batch_norm::{Activation, BatchStatistics};
+use super::saved::{Room, Values};
 use super::simd::{PerChannel, build, change_blocks, for_each_piece, vectorised};
 use super::sync_batch_norm::{Extent, Moments};
 
@@ -57,17 +58,18 @@ pub(super) fn batch_statistics(x: &[f32], c: usize) -> BatchStatistics {
 /// Mean and squared deviations of each channel: each block of rows finds its own while it is in the
 /// cache, and blocks are merged in a fixed order.
 pub(super) fn moments(x: &[f32], c: usize) -> Moments {
-    let blocks: Vec<Vec<[f64; 2]>> =
-        x.par_chunks(ROWS * c).map(|block| block_statistics(block, c)).collect();
-    let mut total = Moments::none(c);
-    for (block, values) in blocks.into_iter().zip(x.chunks(ROWS * c)) {
-        total.merge(&Moments { rows: values.len() / c, channels: block });
-    }
-    total
+    let blocks: Vec<Moments> =
+        x.par_chunks(ROWS * c).map(|block| block_moments(block, c)).collect();
+    Moments::of_all(c, blocks)
+}
+
+/// [`moments`] of rows that are in the cache, on the calling thread.
+pub(super) fn near_moments(x: &[f32], c: usize) -> Moments {
+    Moments::of_all(c, x.chunks(ROWS * c).map(|block| block_moments(block, c)))
 }
 
 /// Mean and sum of squared deviations of each channel of one block.
-fn block_statistics(block: &[f32], c: usize) -> Vec<[f64; 2]> {
+fn block_moments(block: &[f32], c: usize) -> Moments {
     let n = (block.len() / c) as f32;
     let width = width(c);
     let mut sums = vec![0f32; width];
@@ -100,13 +102,12 @@ fn block_statistics(block: &[f32], c: usize) -> Vec<[f64; 2]> {
     );
     // The deviations sum to zero but for the rounding of the mean, which is so taken back.
     let parts = folded(&rest, c).zip(folded(&squares, c)).zip(&mean);
-    parts
-        .map(|((rest, squares), mean)| {
-            let rest = f64::from(rest / n);
-            let squares = f64::from(squares) - f64::from(n) * rest * rest;
-            [f64::from(*mean) + rest, squares.max(0.0)]
-        })
-        .collect()
+    let channel = |((rest, squares), mean): ((f32, f32), &f32)| {
+        let rest = f64::from(rest / n);
+        let squares = f64::from(squares) - f64::from(n) * rest * rest;
+        [f64::from(*mean) + rest, squares.max(0.0)]
+    };
+    Moments { rows: block.len() / c, channels: parts.map(channel).collect() }
 }
 
 /// Values whose sums are kept side by side: the least number of rows that are whole strips of
@@ -208,13 +209,13 @@ impl Channels<'_> {
     }
 
     /// activation(gamma (x - mean) / std + beta + residual).
-    pub(super) fn apply(&self, x: &[f32], residual: Option<&[f32]>) -> Vec<f32> {
+    pub(super) fn apply<V: Values + ?Sized>(&self, x: &V, residual: Option<&[f32]>) -> Vec<f32> {
         let mean = PerChannel::new(self.mean.iter().copied());
         let scale = PerChannel::new(self.scale());
         let shift = PerChannel::new(self.beta.iter().copied());
         let apply = |start: usize, y: &mut [f32]| {
-            let n = y.len();
-            let x = &x[start..][..n];
+            let (n, mut room) = (y.len(), Room::default());
+            let x = x.read(start..start + n, &mut room);
             let residual = residual.map(|residual| &residual[start..][..n]);
             let constants = [mean.at(start, n), scale.at(start, n), shift.at(start, n)];
             vectorised(
@@ -232,9 +233,9 @@ impl Channels<'_> {
     /// # Errors
     ///
     /// Those of the batch's other parts.
-    pub(super) fn backward(
+    pub(super) fn backward<V: Values + ?Sized>(
         &self,
-        x: &[f32],
+        x: &V,
         gate: Gate<'_>,
         dy: &mut [f32],
         batch: &Extent,
@@ -250,8 +251,9 @@ impl Channels<'_> {
             }
             Gate::Output(_) => {
                 let pull = |start: usize, dx: &mut [f32]| {
-                    let (g, x) = (&dy[start..][..dx.len()], &x[start..][..dx.len()]);
-                    let constants = slope.at(start, x.len());
+                    let (n, mut room) = (dx.len(), Room::default());
+                    let (g, x) = (&dy[start..][..n], x.read(start..start + n, &mut room));
+                    let constants = slope.at(start, n);
                     vectorised(
                         #[inline(always)]
                         || {
@@ -267,17 +269,18 @@ impl Channels<'_> {
     }
 
     /// What makes a piece of the gradient of x of a piece of that of the output.
-    fn pull_through_gate(
+    fn pull_through_gate<V: Values + ?Sized>(
         &self,
-        x: &[f32],
+        x: &V,
         slope: &InputSlope,
     ) -> impl Fn(usize, &mut [f32]) + Sync {
         let relu = self.activation == Activation::Relu;
         let shift = relu.then(|| PerChannel::new(self.beta.iter().copied()));
         move |start, dy| {
-            let x = &x[start..][..dy.len()];
-            let shift = shift.as_ref().map(|shift| shift.at(start, x.len()));
-            let constants = slope.at(start, x.len());
+            let (n, mut room) = (dy.len(), Room::default());
+            let x = x.read(start..start + n, &mut room);
+            let shift = shift.as_ref().map(|shift| shift.at(start, n));
+            let constants = slope.at(start, n);
             vectorised(
                 #[inline(always)]
                 || {
@@ -291,7 +294,7 @@ impl Channels<'_> {
     }
 
     /// Sums over rows of g, then of g (x - mean), with g the gradient before the activation.
-    fn sums(&self, x: &[f32], gate: Gate<'_>, dy: &mut [f32]) -> Vec<f64> {
+    fn sums<V: Values + ?Sized>(&self, x: &V, gate: Gate<'_>, dy: &mut [f32]) -> Vec<f64> {
         let c = self.mean.len();
         let repeated = |values: Vec<f32>| -> Vec<f32> {
             values.iter().copied().cycle().take(width(c)).collect()
@@ -302,7 +305,8 @@ impl Channels<'_> {
         let relu = self.activation == Activation::Relu;
         let sums = |(index, dy): (usize, &mut [f32])| {
             let at = index * ROWS * c..index * ROWS * c + dy.len();
-            let x = &x[at.clone()];
+            let mut room = Room::default();
+            let x = x.read(at.clone(), &mut room);
             let mut sums = vec![0f32; 2 * mean.len()];
             let (plain, weighted) = sums.split_at_mut(mean.len());
             vectorised(

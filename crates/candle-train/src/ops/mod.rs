@@ -50,6 +50,7 @@ mod repeat_heads;
 mod resample;
 mod rotary;
 mod row_norm;
+mod saved;
 #[cfg(feature = "cuda")]
 mod scored;
 mod scratch;

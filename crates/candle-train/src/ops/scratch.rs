@@ -25,46 +25,54 @@ pub(super) fn filled(n: usize, block: usize, fill: impl Fn(usize, &mut [f32]) + 
     values
 }
 
+/// Lengths of the blocks of `n` values.
+pub(super) fn lengths(n: usize, block: usize) -> Vec<usize> {
+    (0..n).step_by(block.max(1)).map(|start| block.min(n - start)).collect()
+}
+
 /// [`filled`] of `N` vectors, of which `fill` is given the same block.
 pub(super) fn filled_together<const N: usize>(
     n: usize,
     block: usize,
     fill: impl Fn(usize, [&mut [f32]; N]) + Sync,
 ) -> [Vec<f32>; N] {
-    let block = block.max(1);
-    let lens: Vec<usize> = (0..n).step_by(block).map(|start| block.min(n - start)).collect();
-    filled_blocks(&lens, |index, blocks| fill(index * block, blocks))
+    let (values, _) =
+        filled_blocks(&lengths(n, block), |index, blocks| fill(index * block, blocks));
+    values
 }
 
-/// [`filled_together`] of blocks of any lengths, which `fill` is given by their numbers.
+/// [`filled_together`] of blocks of any lengths, which `fill` is given by their numbers, and what
+/// it returns of each.
 #[expect(unsafe_code, reason = "memory is handed out before all of it is written")]
-pub(super) fn filled_blocks<const N: usize>(
+pub(super) fn filled_blocks<T: Copy + Default + Send, R: Send, const N: usize>(
     lens: &[usize],
-    fill: impl Fn(usize, [&mut [f32]; N]) + Sync,
-) -> [Vec<f32>; N] {
+    fill: impl Fn(usize, [&mut [T]; N]) -> R + Sync,
+) -> ([Vec<T>; N], Vec<R>) {
     let n = lens.iter().sum();
-    let mut vectors: [Vec<f32>; N] = std::array::from_fn(|_| Vec::with_capacity(n));
+    let mut vectors: [Vec<T>; N] = std::array::from_fn(|_| Vec::with_capacity(n));
     let mut rest = vectors.each_mut().map(|values| &mut values.spare_capacity_mut()[..n]);
     let next =
         |&len: &usize| rest.each_mut().map(|rest| rest.split_off_mut(..len).unwrap_or_default());
     let blocks: Vec<_> = lens.iter().map(next).collect();
     // Many small pieces of work, so that a core that is slower for a while takes fewer of them.
     let together = blocks.len().div_ceil(PIECES).max(1);
-    blocks.into_par_iter().enumerate().with_max_len(together).for_each(|(index, blocks)| {
+    let blocks = blocks.into_par_iter().enumerate().with_max_len(together);
+    let found = blocks.map(|(index, blocks)| {
         let zeroed = blocks.map(|values| {
             for value in &mut *values {
-                value.write(0.0);
+                value.write(T::default());
             }
             // SAFETY: each value was written by the loop.
             unsafe { values.assume_init_mut() }
         });
-        fill(index, zeroed);
+        fill(index, zeroed)
     });
+    let found = found.collect();
     for values in &mut vectors {
         // SAFETY: the blocks are the first `n` values, and each was written.
         unsafe { values.set_len(n) };
     }
-    vectors
+    (vectors, found)
 }
 
 /// Buffers that a thread keeps; attention's backward needs eight at a time, others two or three.

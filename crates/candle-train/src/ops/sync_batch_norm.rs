@@ -36,6 +36,13 @@ impl Moments {
         Self { rows: 0, channels: vec![[0.0; 2]; c] }
     }
 
+    /// Those of all rows of `parts`, taken in their order.
+    pub(super) fn of_all(c: usize, parts: impl IntoIterator<Item = Self>) -> Self {
+        let mut total = Self::none(c);
+        parts.into_iter().for_each(|part| total.merge(&part));
+        total
+    }
+
     /// Takes in those of other rows (Chan et al., 1983).
     pub(super) fn merge(&mut self, other: &Self) {
         let (count, n) = (self.rows as f64, other.rows as f64);

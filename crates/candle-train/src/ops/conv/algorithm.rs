@@ -2,11 +2,14 @@
 
 use std::borrow::Cow;
 
+use rayon::prelude::*;
+
 use super::geometry::Geometry;
 use super::winograd::Rounding;
-use super::{depthwise, direct, direct_gradient, winograd};
+use super::{PIXELS, depthwise, direct, direct_gradient, winograd};
 use crate::ops::kernel::Format;
 use crate::ops::precision::{Round, round, rounded};
+use crate::ops::saved::Saved;
 use crate::{Convolutions, Precision};
 
 /// The ways to compute a convolution and its gradients.
@@ -89,6 +92,30 @@ impl Algorithm {
                 winograd::forward(g, x, weight, self.on_the_way())
             }
             _ => self.rounded(self.sums(g, x, weight)),
+        }
+    }
+
+    /// [`Algorithm::forward`] as it is kept for backward, and what `see` makes of each of its blocks
+    /// of pixels, while they are in the cache and in their order.
+    pub(super) fn forward_saved<R: Send>(
+        self,
+        g: &Geometry,
+        x: &[f32],
+        weight: &[f32],
+        see: impl Fn(&[f32]) -> R + Sync,
+    ) -> (Saved, Vec<R>) {
+        match self.way {
+            Way::Direct => {
+                direct::forward_saved(g, x, weight, (self.format(), self.precision), see)
+            }
+            Way::Winograd if self.precision != Precision::Fp16 => {
+                winograd::forward_saved(g, x, weight, self.precision, see)
+            }
+            _ => {
+                let y = self.forward(g, x, weight);
+                let seen = y.par_chunks(PIXELS * g.co).map(|pixels| see(pixels)).collect();
+                (Saved::new(y, self.precision), seen)
+            }
         }
     }
 

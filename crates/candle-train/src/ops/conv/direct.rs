@@ -7,8 +7,11 @@
 use super::gathered::{gather, is_gathered};
 use super::geometry::{Geometry, Pixel};
 use super::weight_layout::{by_tap, to_hwio};
+use crate::Precision;
 use crate::ops::kernel::{Epilogue, Format, Output, Panels, Rows, Source, Sums, Write, product};
-use crate::ops::scratch::filled;
+use crate::ops::precision::round_block;
+use crate::ops::saved::Saved;
+use crate::ops::scratch::{filled, lengths};
 
 /// Pixels per block: their inputs and outputs stay in the second-level cache.
 const PIXELS: usize = 192;
@@ -21,10 +24,44 @@ pub(super) fn forward(
     format: Format,
     epilogue: impl Epilogue + Copy + Sync,
 ) -> Vec<f32> {
-    let panels = forward_panels(g, weight, format);
-    let outside = vec![0.0; g.group_inputs()];
-    filled(g.pixels() * g.co, PIXELS * g.co, |start, y| {
-        let first = start / g.co;
+    let forward = Forward::new(g, x, weight, format);
+    filled(g.pixels() * g.co, PIXELS * g.co, |start, y| forward.block(start / g.co, y, epilogue))
+}
+
+/// [`forward`] rounded to `precision`, and what `see` makes of each block of pixels.
+pub(super) fn forward_saved<R: Send>(
+    g: &Geometry,
+    x: &[f32],
+    weight: &[f32],
+    (format, precision): (Format, Precision),
+    see: impl Fn(&[f32]) -> R + Sync,
+) -> (Saved, Vec<R>) {
+    let forward = Forward::new(g, x, weight, format);
+    let blocks = lengths(g.pixels() * g.co, PIXELS * g.co);
+    Saved::of_blocks(&blocks, precision, |index, y| {
+        forward.block(index * PIXELS, y, ());
+        round_block(y, precision);
+        see(y)
+    })
+}
+
+struct Forward<'a> {
+    g: &'a Geometry,
+    x: &'a [f32],
+    /// Of each group.
+    panels: Vec<Panels>,
+    outside: Vec<f32>,
+}
+
+impl<'a> Forward<'a> {
+    fn new(g: &'a Geometry, x: &'a [f32], weight: &[f32], format: Format) -> Self {
+        let panels = forward_panels(g, weight, format);
+        Self { g, x, panels, outside: vec![0.0; g.group_inputs()] }
+    }
+
+    /// The output pixels from `first` on that `y` has room for.
+    fn block(&self, first: usize, y: &mut [f32], epilogue: impl Epilogue + Copy) {
+        let Self { g, x, panels, outside } = self;
         let pixels: Vec<Pixel> = g.output_pixels(first..first + y.len() / g.co).collect();
         for (group, panels) in panels.iter().enumerate() {
             let starts: Vec<usize> =
@@ -36,12 +73,12 @@ pub(super) fn forward(
                 let slices: Vec<&[f32]> = matrix.chunks_exact(g.taps() * g.ci).collect();
                 product(&mut Rows { slices: &slices, taps: 1 }, panels, out, &mut { epilogue });
             } else {
-                let slices = input_slices(g, x, &pixels, group, &outside);
+                let slices = input_slices(g, x, &pixels, group, outside);
                 let mut rows = Rows { slices: &slices, taps: g.taps() };
                 product(&mut rows, panels, out, &mut { epilogue });
             }
         }
-    })
+    }
 }
 
 /// (taps, ci, co) of each group, or (1, taps ci, co) for gathered blocks.

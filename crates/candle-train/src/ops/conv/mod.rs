@@ -24,10 +24,13 @@ use candle_core::{Result, Shape, Tensor, bail};
 use rayon::prelude::*;
 
 use super::chain;
+use super::channel_norm::near_moments;
 use super::flops::add_multiplications;
 use super::operation::{Gradients, Input, Operation, TwoOrThree};
 use super::precision::{bias_gradient, operand, round_block, rounded};
+use super::saved::Saved;
 use super::storage::{read, tensor};
+use super::sync_batch_norm::Moments;
 use super::weight::{Destination, Weight};
 use crate::{Convolutions, Precision};
 use algorithm::Algorithm;
@@ -36,7 +39,7 @@ pub use geometry::Rounding;
 pub use normalised::{ConvNorm, conv_batch_norm};
 pub use transposed::{conv_transpose1d, conv_transpose2d};
 
-/// Pixels that get their bias together.
+/// Pixels that are finished together.
 const PIXELS: usize = 256;
 
 /// How a window slides over an image, the same in both directions.
@@ -204,6 +207,15 @@ impl Conv {
             round_block(block, self.precision);
         });
         y
+    }
+
+    /// The values without a bias, as they are kept for a norm, and their moments.
+    fn values_and_moments(&self, x: &[f32], weight: &[f32]) -> (Saved, Moments) {
+        let (x, weight) = (self.algorithm.operand(x), self.algorithm.weight(weight));
+        let channels = self.geometry.co;
+        let see = |pixels: &[f32]| near_moments(pixels, channels);
+        let (values, parts) = self.algorithm.forward_saved(&self.geometry, &x, &weight, see);
+        (values, Moments::of_all(channels, parts))
     }
 
     /// Gradients of x and weight, given that of the sum.

@@ -9,8 +9,9 @@ use super::geometry::Geometry;
 use super::{Conv, ConvOptions};
 use crate::ops::batch_norm::{Activation, BatchStatistics};
 use crate::ops::chain;
-use crate::ops::channel_norm::{Channels, Gate, moments};
+use crate::ops::channel_norm::{Channels, Gate};
 use crate::ops::operation::{Gradients, Input, Operation, TwoOrThree};
+use crate::ops::saved::Saved;
 use crate::ops::storage::{overwrite, read, tensor};
 use crate::ops::sync_batch_norm::{BatchGroup, Extent};
 use crate::ops::weight::Weight;
@@ -33,7 +34,8 @@ pub struct ConvNorm<'a> {
 }
 
 /// [`super::conv2d`] without bias, then [`crate::ops::batch_norm()`] with a residual and an
-/// activation: the same bits, in one operation. Returns the statistics of the batch, too.
+/// activation, in one operation: the same but for the last bits of the statistics, which are taken
+/// block by block as the convolution ends them. Returns the statistics of the batch, too.
 ///
 /// # Errors
 ///
@@ -53,8 +55,9 @@ pub fn conv_batch_norm(
     if x.device().is_cuda() {
         return super::normalised_on_gpu::conv_batch_norm(&x, residual, layer, conv);
     }
-    let between = read([&x, weight], |[x, weight]| Ok(conv.values(x, weight, None)))?;
-    let (moments, batch) = Extent::of(moments(&between, g.co), layer.group)?;
+    let (between, moments) =
+        read([&x, weight], |[x, weight]| Ok(conv.values_and_moments(x, weight)))?;
+    let (moments, batch) = Extent::of(moments, layer.group)?;
     let statistics = moments.statistics();
     let op = Node {
         conv,
@@ -84,7 +87,7 @@ fn check(g: &Geometry, residual: Option<&Tensor>, affine: [&Weight; 2]) -> Resul
 pub(super) struct Node {
     conv: Conv,
     /// What the convolution made.
-    between: Vec<f32>,
+    between: Saved,
     mean: Vec<f32>,
     inverse_std: Vec<f32>,
     batch: Extent,

@@ -10,7 +10,9 @@ use super::scatter::Scatter;
 use super::tiles::{Images, Tiles};
 use super::transform::Input;
 use super::weights::Kernels;
+use crate::Precision;
 use crate::ops::kernel::{Output, Panels, Rows, Sums, Write, best, product, run};
+use crate::ops::saved::Saved;
 use crate::ops::scratch::{filled_blocks, zeros};
 
 /// Bytes of a block's transformed tiles and products: a second-level cache.
@@ -28,20 +30,33 @@ pub(super) fn apply(
     output: Images,
     rounds: bool,
 ) -> Vec<f32> {
-    let large = padded(kernels.rows) * padded(kernels.columns) * COMPONENTS > LARGE_KERNELS;
-    let kernels = kernels.panels();
-    let tiles = Tiles::new(output);
-    let work = Work { gather, kernels, tiles, rounds };
-    let size = BLOCK_BYTES / (4 * COMPONENTS * (work.inputs() + work.outputs()));
-    let blocks = tiles.blocks(size.clamp(48, 96));
-    if large {
-        let mut y = zeros(output.len());
-        work.staged(&blocks, &mut y);
-        return y;
+    let work = Work::new(gather, kernels, output, rounds);
+    if work.is_staged {
+        return work.staged();
     }
-    let lens: Vec<usize> = blocks.iter().map(|bands| tiles.values(bands)).collect();
-    let [y] = filled_blocks(&lens, |block, [y]| work.block(blocks[block].clone(), y));
+    let ([y], _) = filled_blocks(&work.lengths(), |block, [y]| work.block(block, y));
     y
+}
+
+/// [`apply`] rounded to bf16 if `precision` is that, and what `see` makes of each block of pixels.
+pub(super) fn apply_saved<R: Send>(
+    gather: Gather<'_, 6, Input>,
+    kernels: &Kernels<'_>,
+    output: Images,
+    precision: Precision,
+    see: impl Fn(&[f32]) -> R + Sync,
+) -> (Saved, Vec<R>) {
+    let work = Work::new(gather, kernels, output, precision == Precision::Bf16);
+    if work.is_staged {
+        let mut y = work.staged();
+        let blocks = work.tiles.cut(&mut y, &work.blocks);
+        let seen = blocks.into_par_iter().map(|block| see(block)).collect();
+        return (Saved::new(y, precision), seen);
+    }
+    Saved::of_blocks(&work.lengths(), precision, |block, y| {
+        work.block(block, y);
+        see(y)
+    })
 }
 
 struct Work<'a> {
@@ -49,10 +64,33 @@ struct Work<'a> {
     /// (inputs, outputs) per component.
     kernels: [Panels; COMPONENTS],
     tiles: Tiles,
+    /// Bands of tiles that are worked on together.
+    blocks: Vec<Range<usize>>,
     rounds: bool,
+    is_staged: bool,
 }
 
-impl Work<'_> {
+impl<'a> Work<'a> {
+    fn new(
+        gather: Gather<'a, 6, Input>,
+        kernels: &Kernels<'_>,
+        output: Images,
+        rounds: bool,
+    ) -> Self {
+        let elements = padded(kernels.rows) * padded(kernels.columns) * COMPONENTS;
+        let kernels = kernels.panels();
+        let (tiles, is_staged) = (Tiles::new(output), elements > LARGE_KERNELS);
+        let mut work = Self { gather, kernels, tiles, blocks: Vec::new(), rounds, is_staged };
+        let size = BLOCK_BYTES / (4 * COMPONENTS * (work.inputs() + work.outputs()));
+        work.blocks = tiles.blocks(size.clamp(48, 96));
+        work
+    }
+
+    /// Values of the output of each block.
+    fn lengths(&self) -> Vec<usize> {
+        self.blocks.iter().map(|bands| self.tiles.values(bands)).collect()
+    }
+
     fn inputs(&self) -> usize {
         padded(self.gather.channels())
     }
@@ -61,7 +99,8 @@ impl Work<'_> {
         padded(self.tiles.output.c)
     }
 
-    fn block(&self, bands: Range<usize>, y: &mut [f32]) {
+    fn block(&self, block: usize, y: &mut [f32]) {
+        let bands = self.blocks[block].clone();
         let count = self.tiles.within(&bands);
         let mut inputs = Components::new(count, self.inputs());
         let mut products = Components::new(count, self.outputs());
@@ -74,8 +113,10 @@ impl Work<'_> {
 
     /// A few blocks at a time: all are transformed, then each product is made for all of them, so
     /// that the kernels are read once.
-    fn staged(&self, blocks: &[Range<usize>], y: &mut [f32]) {
-        let mut slices = self.tiles.cut(y, blocks);
+    fn staged(&self) -> Vec<f32> {
+        let blocks = &self.blocks;
+        let mut y = zeros(self.tiles.output.len());
+        let mut slices = self.tiles.cut(&mut y, blocks);
         let group = (STAGED_TILES / self.tiles.within(&blocks[0])).max(1);
         for (blocks, slices) in blocks.chunks(group).zip(slices.chunks_mut(group)) {
             let inputs = self.gather.run_all(&self.tiles, blocks);
@@ -90,6 +131,7 @@ impl Work<'_> {
                 self.scatter(&products.rows(rows), bands.clone(), y);
             });
         }
+        y
     }
 
     fn scatter(&self, products: &[&[f32]; COMPONENTS], bands: Range<usize>, y: &mut [f32]) {

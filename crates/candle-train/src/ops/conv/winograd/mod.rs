@@ -14,6 +14,8 @@ mod transform;
 mod weights;
 
 use super::geometry::Geometry;
+use crate::Precision;
+use crate::ops::saved::Saved;
 use gather::Gather;
 use tiles::Images;
 use weights::Kernels;
@@ -42,6 +44,19 @@ pub(super) fn forward(g: &Geometry, x: &[f32], weight: &[f32], rounding: Roundin
     let (input, output) = images(g);
     let gather = Gather::new(x, input, g.padding, rounding.operands);
     apply::apply(gather, &Kernels::forward(weight, g.ci, g.co), output, rounding.result)
+}
+
+/// [`forward`], as [`apply::apply_saved`] keeps it.
+pub(super) fn forward_saved<R: Send>(
+    g: &Geometry,
+    x: &[f32],
+    weight: &[f32],
+    precision: Precision,
+    see: impl Fn(&[f32]) -> R + Sync,
+) -> (Saved, Vec<R>) {
+    let (input, output) = images(g);
+    let gather = Gather::new(x, input, g.padding, precision == Precision::Bf16);
+    apply::apply_saved(gather, &Kernels::forward(weight, g.ci, g.co), output, precision, see)
 }
 
 /// dy (n, oh, ow, co) -> dx (n, h, w, ci): the convolution of dy with the rotated kernels.
@@ -78,7 +93,6 @@ fn images(g: &Geometry) -> (Images, Images) {
 mod tests {
     use super::super::Sliding;
     use super::*;
-    use crate::Precision;
     use crate::ops::precision::round_block;
     use crate::ops::testing::values;
 
