@@ -54,6 +54,11 @@ impl Foreign {
         MachineRanks { first: Rank(self.rank.0 - self.rank.0 % count.get()), count }
     }
 
+    /// The same rank, as if each were on a machine of its own.
+    pub fn apart(&self) -> Self {
+        Self { by_machine: false, ..self.clone() }
+    }
+
     /// Number of machines, by [`machine`](Self::machine).
     pub fn nodes(&self) -> u32 {
         self.world.get() / self.machine().count.get()
