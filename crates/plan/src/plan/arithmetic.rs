@@ -93,7 +93,7 @@ impl Plan {
 
     /// What works, but may not be what was meant, if each rank needs `memory`.
     pub fn warnings(&self, facts: &Facts, memory: &Memory) -> Vec<String> {
-        let ranks = self.distributed.world_size.count();
+        let ranks = self.distributed.local_world().count();
         let threads = ranks * self.distributed.threads_per_rank;
         let mut warnings = Vec::new();
         if ranks > facts.cores {
