@@ -7,9 +7,9 @@
 //! | MPICH, Intel MPI, Cray MPICH | `libmpi.so.12`, `libmpich.so.12` | numbers |
 //! | the standard ABI of MPI 5 | `libmpi_abi.so.1` | small numbers, as addresses |
 //!
-//! Only the first rank of each machine talks to the others, by messages from rank to rank (`links`);
-//! sums do not use `MPI_Iallreduce`, whose order of additions is the library's, unless the plan says
-//! so. No call blocks: all are polled, so that every wait has a deadline.
+//! Only the first rank of each machine talks to the others, by messages from rank to rank. The order
+//! of additions is ours, not that of `MPI_Iallreduce`, unless the plan says so. No call blocks: all
+//! are polled, so that every wait has a deadline.
 
 mod search;
 mod library;
