@@ -530,6 +530,7 @@ impl Collective for Leaders {
     }
 }
 
+#[expect(clippy::needless_pass_by_value, reason = "fits `map_err`")]
 fn unusable(error: std::io::Error) -> Error {
     Error::Connections { what: error.to_string() }
 }

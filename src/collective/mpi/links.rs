@@ -311,14 +311,13 @@ impl<'a> Incoming<'a> {
     fn take(&mut self, piece: &[u8], exchange: &Exchange<'_>, from: Rank) -> Result<(), Error> {
         let unreadable = || failed(exchange.call, &format!("rank {from} sent what is no message"));
         let mut bytes = piece;
-        let length = match self.length {
-            Some(length) => length,
-            None => {
-                let (header, rest) = piece.split_first_chunk().ok_or_else(unreadable)?;
-                bytes = rest;
-                let call = (exchange.call, exchange.round);
-                check_header(header, (exchange.rank, from), call, &self.target)?
-            }
+        let length = if let Some(length) = self.length {
+            length
+        } else {
+            let (header, rest) = piece.split_first_chunk().ok_or_else(unreadable)?;
+            bytes = rest;
+            let call = (exchange.call, exchange.round);
+            check_header(header, (exchange.rank, from), call, &self.target)?
         };
         self.length = Some(length);
         let after = self.received + bytes.len();

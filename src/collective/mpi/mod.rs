@@ -7,8 +7,8 @@
 //! | MPICH, Intel MPI, Cray MPICH | `libmpi.so.12`, `libmpich.so.12` | numbers |
 //! | the standard ABI of MPI 5 | `libmpi_abi.so.1` | small numbers, as addresses |
 //!
-//! Only the first rank of each machine talks to the others, by messages from rank to rank. The order
-//! of additions is ours, not that of `MPI_Iallreduce`, unless the plan says so. No call blocks: all
+//! Only the first rank of each machine talks to the others, by messages from rank to rank. We add,
+//! in our order, and not `MPI_Iallreduce` in its own, unless the plan says so. No call blocks: all
 //! are polled, so that every wait has a deadline.
 
 mod search;

@@ -55,6 +55,7 @@ impl Foreign {
     }
 
     /// The same rank, as if each were on a machine of its own.
+    #[must_use]
     pub fn apart(&self) -> Self {
         Self { by_machine: false, ..self.clone() }
     }
