@@ -100,8 +100,8 @@ fn check_different_gpus(gpus: &[Vec<u8>]) -> Result<(), String> {
     Ok(())
 }
 
-/// Joins the group of all ranks of an MPI launcher, each by itself, after `mpi::start`. No rank waits longer than
-/// `timeout` for another.
+/// Joins the group of all ranks of an MPI launcher, each by itself, after `mpi::start`. No rank
+/// waits longer than `timeout` for another.
 ///
 /// # Errors
 ///

@@ -159,7 +159,9 @@ fn spawn<T: Send>(
     let all: Vec<_> = from.into_iter().enumerate().map(start).collect();
     std::thread::scope(|scope| {
         let each = &each;
-        let run = |(leaders, counts)| scope.spawn(move || each(&leaders, &counts));
+        let run = |(leaders, counts): (Leaders, Arc<Counts>)| {
+            scope.spawn(move || each(&leaders, &counts))
+        };
         let threads: Vec<_> = all.into_iter().map(run).collect();
         threads.into_iter().map(|thread| thread.join().unwrap()).collect()
     })
@@ -202,7 +204,8 @@ fn step(leaders: &Leaders, counts: &Counts, together: &Barrier) -> Step {
 #[test]
 fn to_a_thousand_ranks_a_machine_sends_its_gradient_twice_and_votes_grow_linearly() {
     println!(
-        "| ranks | machines | data: bytes of a machine / gradient | messages, all | in turn | control: bytes of a machine | messages, all | in turn |"
+        "| ranks | machines | gradients: sent by a machine / their bytes | messages of all | in turn \
+         | votes: most bytes from a machine | messages of all | in turn |"
     );
     for machines in [2, 4, 8, 16, 32, 64, 128] {
         let together = Barrier::new(machines);
