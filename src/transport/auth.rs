@@ -11,8 +11,8 @@ pub(crate) const KEY_BYTES: usize = 32;
 /// Bytes of a purpose.
 pub(crate) const PURPOSE_BYTES: usize = 16;
 
-/// A secret of 32 bytes. It is never shown, and its memory is wiped when it is dropped: on the heap,
-/// as a value that moves leaves copies behind.
+/// A secret of 32 bytes. It is never shown, and its memory is wiped when it is dropped. It is on
+/// the heap, as a value that moves leaves copies behind.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Key(Box<[u8; KEY_BYTES]>);
 
