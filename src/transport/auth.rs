@@ -170,19 +170,11 @@ mod tests {
                 let now = pages.len().min((end - at) as usize);
                 // Memory that another thread has just given back cannot be read.
                 let Ok(n) = memory.read_at(&mut pages[..now], at) else { break };
-                let is_it = |window: &[u8]| {
-                    window.iter().zip(inverted).all(|(byte, inverted)| *byte == !*inverted)
-                };
                 // A key begins where the allocator aligns it.
-                found += pages[..n]
-                    .chunks_exact(8)
-                    .zip(0..)
-                    .filter(|(first, at)| {
-                        first[0] == !inverted[0]
-                            && is_it(&pages[8 * at..n.min(8 * at + KEY_BYTES)])
-                            && 8 * at + KEY_BYTES <= n
-                    })
-                    .count();
+                for place in (0..(n + 1).saturating_sub(KEY_BYTES)).step_by(8) {
+                    let mut bytes = pages[place..place + KEY_BYTES].iter().zip(inverted);
+                    found += usize::from(bytes.all(|(byte, inverted)| *byte == !*inverted));
+                }
                 if n == 0 {
                     break;
                 }
