@@ -221,6 +221,27 @@ fn ranks_of_a_machine_share_memory_and_its_first_talks_to_the_others() {
 }
 
 #[test]
+fn more_than_eight_ranks_vote_through_a_tree() {
+    let found = Mpirun::all();
+    let args = ["small.toml", "train.batch_size=1", "train.global_batch_size=10", "train.epochs=1"];
+    let plain = Lab::with(BASE);
+    if !found.is_empty() {
+        plain.run_to(0, &[&args[..], &["distributed.devices=10"]].concat());
+    }
+    for mpirun in found {
+        let lab = Lab::with(BASE);
+        let more = ["distributed.devices=auto", "distributed.backend=mpi"];
+        spawn(mpirun.ddprun(&lab, 10, &[&args[..], &more].concat())).wait().has_code(0);
+        bits(&lab).must_be(&bits(&plain));
+        // In pairs there are five machines.
+        let pairs = Lab::with(BASE);
+        let args = [&args[..], &more[..1]].concat();
+        spawn(mpirun.on_machines(&pairs, 10, Place::IN_PAIRS, "", &args)).wait().has_code(0);
+        bits(&pairs).must_be(&bits(&plain));
+    }
+}
+
+#[test]
 fn gradients_that_the_library_adds_up_are_close_to_those_of_the_tree() {
     for mpirun in Mpirun::all() {
         let losses = |how: &str| -> Vec<f64> {
