@@ -63,19 +63,22 @@ pub(crate) fn train_launched(
     Ok(take_part(membership, run, kinds))
 }
 
-/// A rank of an MPI launcher, which meets those of all machines by MPI. Rank 0 makes the run's
-/// folders.
+/// A rank of an MPI launcher, which meets those of all machines by MPI. `request` is planned as if
+/// each rank were on a machine of its own. Rank 0 makes the run's folders.
 pub(crate) fn train_by_mpi(
-    foreign: &Foreign,
-    request: &RunRequest,
+    apart: &Foreign,
+    mut request: RunRequest,
     kinds: &Kinds,
 ) -> Result<Launched, Refusal> {
-    let plan = &request.prepared.plan;
+    let timeout = request.prepared.plan.distributed.timeout;
+    let foreign = launch::place_by_mpi(apart, timeout).map_err(apart_by_mpi)?;
+    request.prepared.share_machines(&foreign, kinds)?;
     let mut owned = None;
-    let make = make(request, &mut owned);
-    let membership = launch::join_by_mpi(foreign, plan, make).map_err(apart_by_mpi)?;
+    let make = make(&request, &mut owned);
+    let plan = &request.prepared.plan;
+    let membership = launch::join_by_mpi(&foreign, plan, make).map_err(apart_by_mpi)?;
     // Rank 0 holds the run's lock as long as it lives.
-    let run = owned_or_joined(owned, &membership.rank_plan.run, request)?;
+    let run = owned_or_joined(owned, &membership.rank_plan.run, &request)?;
     Ok(take_part(membership, run, kinds))
 }
 
@@ -87,7 +90,7 @@ fn apart_by_mpi(error: MpiJoinError<Refusal>) -> Refusal {
             exit::REFUSED,
             Some("give all ranks the same program, experiment and data at the same paths"),
         ),
-        MpiJoinError::Group(_) => (exit::PEER, None),
+        MpiJoinError::Group(_) | MpiJoinError::Machine(_) => (exit::PEER, None),
     };
     match error {
         MpiJoinError::Prepare(refusal) => refusal,

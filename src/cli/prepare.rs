@@ -18,7 +18,7 @@ use crate::files::RunLock;
 use crate::kinds::Kinds;
 use crate::launch::Role;
 use crate::launch::exit_code as exit;
-use crate::launch::rank_env::mpi_launcher;
+use crate::launch::rank_env::{Foreign, mpi_launcher};
 use crate::model;
 use crate::plan::{
     Facts, GpuFacts, KindFacts, Limit, Memory, MpiFacts, Plan, RunFolders, SplitPlan, Targets,
@@ -62,6 +62,18 @@ impl Prepared {
         let facts = measure(&loaded, origin, found, kinds)?;
         let plan = decide(&loaded, &facts, kinds)?;
         Self::new(loaded, facts, plan, kinds)
+    }
+
+    /// Decides again for ranks that were each taken to be on a machine of its own, now that it is
+    /// known which of them share one.
+    pub(crate) fn share_machines(&mut self, found: &Foreign, kinds: &Kinds) -> Result<(), Refusal> {
+        let (ranks, nodes) = (found.machine().count, found.nodes());
+        if nodes < self.facts.nodes {
+            self.facts.cores *= ranks.count();
+            self.facts = Facts { launched_world: Some(ranks), nodes, ..self.facts.clone() };
+            self.plan = decide(&self.loaded, &self.facts, kinds)?;
+        }
+        Ok(())
     }
 
     /// The plans of the smaller groups that the run may go on with.

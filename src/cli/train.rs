@@ -52,9 +52,11 @@ pub(crate) fn launch(
                 machines::train_launched(launched, &place, || make((role, place.nodes)), kinds)
             }
             None if launched.world != launched.local_world && mpi_launcher().is_some() => {
-                let request = make((role, launched.world.get()))?;
+                // Which ranks share a machine is found out by MPI, once a plan uses it.
+                let apart = launched.apart();
+                let request = make((&Role::Foreign(apart.clone()), apart.nodes()))?;
                 match request.prepared.plan.distributed.backend {
-                    BackendPlan::Mpi => machines::train_by_mpi(launched, &request, kinds),
+                    BackendPlan::Mpi => machines::train_by_mpi(&apart, request, kinds),
                     _ => Err(no_way(launched, &request)),
                 }
             }

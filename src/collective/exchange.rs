@@ -8,14 +8,13 @@ use std::io;
 #[cfg(any(feature = "cuda", test))]
 use std::io::ErrorKind;
 use std::os::fd::OwnedFd;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags};
 use rustix::net::Shutdown;
 use rustix::time::Timespec;
 
+use crate::collective::links::{Exchange, Links, Message};
 use crate::collective::message::{Incoming, Outgoing, Sealer, Target};
 use crate::collective::{Call, Error, Missing};
 use crate::transport::record::RecordKey;
@@ -26,49 +25,6 @@ use crate::units::Rank;
 const MAX_SLEEP: Duration = Duration::from_secs(1);
 /// The same of a leader, whose machine wants to hear that it is alive.
 const MAX_SLEEP_OF_LEADER: Duration = Duration::from_millis(50);
-
-/// What a leader does again and again while it waits for others.
-pub(super) type Meanwhile = Box<dyn Fn() -> Result<(), Error> + Send + Sync>;
-
-/// Requests of other threads of this rank to the one that waits in an exchange.
-pub(super) struct Interrupts {
-    waker: Waker,
-    gives_up: AtomicBool,
-    reason: Mutex<Option<String>>,
-}
-
-impl Interrupts {
-    pub(super) fn new() -> io::Result<Self> {
-        Ok(Self {
-            waker: Waker::new()?,
-            gives_up: AtomicBool::new(false),
-            reason: Mutex::new(None),
-        })
-    }
-
-    /// Requests to wait no longer.
-    pub(super) fn give_up(&self) {
-        self.gives_up.store(true, Ordering::SeqCst);
-        self.waker.wake();
-    }
-
-    /// Requests to end the group. The first reason stays.
-    pub(super) fn abort(&self, reason: &str) {
-        let mut first = self.reason.lock().unwrap_or_else(PoisonError::into_inner);
-        first.get_or_insert_with(|| reason.to_owned());
-        self.waker.wake();
-    }
-
-    /// Whether to wait no longer.
-    pub(super) fn gives_up(&self) -> bool {
-        self.gives_up.load(Ordering::SeqCst)
-    }
-
-    /// Why to end the group, if that was requested.
-    pub(super) fn reason(&self) -> Option<String> {
-        self.reason.lock().unwrap_or_else(PoisonError::into_inner).clone()
-    }
-}
 
 /// The connection to another rank.
 pub(super) struct Connection {
@@ -113,89 +69,67 @@ impl Connection {
     }
 }
 
-/// One exchange of a call.
-pub(super) struct Exchange<'a> {
-    pub(super) rank: Rank,
-    pub(super) call: &'a Call,
-    /// Number of the exchange within its call, from 0.
-    pub(super) round: u64,
-    pub(super) interrupts: &'a Interrupts,
-    pub(super) timeout: Duration,
-    /// What a leader, for which ranks of its machine wait, does again and again: an error ends the
-    /// exchange.
-    pub(super) meanwhile: Option<&'a Meanwhile>,
-}
-
-/// Sends `out[i]` through connection i and receives into `into[i]`. A rank that makes no progress
-/// at all for the timeout is missing.
-///
-/// # Errors
-///
-/// A rank is gone, late, ended the group, or makes another call. The connections are then unusable,
-/// and the other ranks have been told as far as possible.
-pub(super) fn exchange(
-    exchange: &Exchange<'_>,
-    connections: &mut [Connection],
-    out: &[&[u8]],
-    into: Vec<Target<'_>>,
-) -> Result<(), Error> {
-    let mut transfers: Vec<Transfer> = connections
-        .iter_mut()
-        .zip(out.iter().zip(into))
-        .map(|(connection, (payload, target))| Transfer {
-            connection,
-            out: Outgoing::of_call(exchange.call, exchange.round, payload),
-            into: Incoming::new(target),
-        })
-        .collect();
-    let done = complete(exchange, &mut transfers);
-    for transfer in &mut transfers {
-        let out = &transfer.out;
-        transfer.connection.is_at_boundary = out.is_done() || out.is_untouched();
-    }
-    drop(transfers);
-    done.inspect_err(|error| end_all(connections, exchange.rank, error))
-}
-
-/// Tells all ranks why the group has ended.
-pub(super) fn end_all(connections: &mut [Connection], rank: Rank, error: &Error) {
-    let (by, reason) = error.told_by(rank);
-    for connection in connections {
-        connection.end(by, &reason);
-    }
-}
-
-/// Why the group has ended, as far as the connections show between two calls: a rank says so, or is
-/// gone. The message of a rank that is ahead, in its next call, is left unread. Does not wait.
-#[cfg(any(feature = "cuda", test))]
-pub(super) fn received_end(connections: &mut [Connection], call: &Call) -> Option<Error> {
-    let mut fds: Vec<_> =
-        connections.iter().map(|c| PollFd::new(&c.socket, PollFlags::IN)).collect();
-    // If polling fails, the next check polls again.
-    rustix::event::poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).ok()?;
-    let ready: Vec<bool> = fds.iter().map(|fd| !fd.revents().is_empty()).collect();
-    drop(fds);
-    let mut ready = connections.iter_mut().zip(ready).filter(|(_, ready)| *ready);
-    ready.find_map(|(connection, _)| match connection.begins_with_end() {
-        Ok(false) => None,
-        Ok(true) => {
-            let mut end = Incoming::new(Target::Slice(&mut []));
-            let mut pulled = Ok(true);
-            while end.may_be_end() && matches!(pulled, Ok(true)) {
-                pulled = end.pull(&connection.socket, connection.receive.as_mut());
-            }
-            let broken = pulled.err().unwrap_or_else(|| ErrorKind::UnexpectedEof.into());
-            Some(end.end().unwrap_or_else(|| connection.gone(call, &broken)))
+impl Links for Vec<Connection> {
+    fn exchange(
+        &mut self,
+        exchange: &Exchange<'_>,
+        messages: Vec<Message<'_>>,
+    ) -> Result<(), Error> {
+        let mut messages = messages.into_iter().peekable();
+        let mut transfers: Vec<Transfer<'_>> = self
+            .iter_mut()
+            .enumerate()
+            .filter_map(|(peer, connection)| {
+                let Message { out, into, .. } = messages.next_if(|next| next.peer == peer)?;
+                let out = out.map(|out| Outgoing::of_call(exchange.call, exchange.round, out));
+                Some(Transfer { connection, out, into: into.map(Incoming::new) })
+            })
+            .collect();
+        let done = complete(exchange, &mut transfers);
+        for Transfer { connection, out, .. } in &mut transfers {
+            let whole = |out: &Outgoing<'_>| out.is_done() || out.is_untouched();
+            connection.is_at_boundary = out.as_ref().is_none_or(whole);
         }
-        Err(why) => Some(connection.gone(call, &why)),
-    })
+        drop(transfers);
+        done.inspect_err(|error| self.end_all(exchange.rank, error))
+    }
+
+    fn end_all(&mut self, rank: Rank, error: &Error) {
+        let (by, reason) = error.told_by(rank);
+        for connection in self {
+            connection.end(by, &reason);
+        }
+    }
+
+    #[cfg(any(feature = "cuda", test))]
+    fn received_end(&mut self, call: &Call) -> Option<Error> {
+        let mut fds: Vec<_> = self.iter().map(|c| PollFd::new(&c.socket, PollFlags::IN)).collect();
+        // If polling fails, the next check polls again.
+        rustix::event::poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).ok()?;
+        let ready: Vec<bool> = fds.iter().map(|fd| !fd.revents().is_empty()).collect();
+        drop(fds);
+        let mut ready = self.iter_mut().zip(ready).filter(|(_, ready)| *ready);
+        ready.find_map(|(connection, _)| match connection.begins_with_end() {
+            Ok(false) => None,
+            Ok(true) => {
+                let mut end = Incoming::new(Target::Slice(&mut []));
+                let mut pulled = Ok(true);
+                while end.may_be_end() && matches!(pulled, Ok(true)) {
+                    pulled = end.pull(&connection.socket, connection.receive.as_mut());
+                }
+                let broken = pulled.err().unwrap_or_else(|| ErrorKind::UnexpectedEof.into());
+                Some(end.end().unwrap_or_else(|| connection.gone(call, &broken)))
+            }
+            Err(why) => Some(connection.gone(call, &why)),
+        })
+    }
 }
 
-/// Both directions of a connection.
+/// The directions of a connection that are in use.
 struct Transfer<'a> {
     connection: &'a mut Connection,
-    out: Outgoing<'a>,
-    into: Incoming<'a>,
+    out: Option<Outgoing<'a>>,
+    into: Option<Incoming<'a>>,
 }
 
 impl Transfer<'_> {
@@ -204,10 +138,14 @@ impl Transfer<'_> {
         let Exchange { rank, call, round, .. } = *exchange;
         let Connection { socket, send, receive, .. } = &mut *self.connection;
         // Reads first: the other rank may have sent why it has gone.
-        let received = self.into.pull(socket, receive.as_mut());
-        let sent = self.out.push(socket, send.as_mut());
+        let pull = |into: &mut Incoming<'_>| into.pull(socket, receive.as_mut());
+        let received = self.into.as_mut().map_or(Ok(false), pull);
+        let push = |out: &mut Outgoing<'_>| out.push(socket, send.as_mut());
+        let sent = self.out.as_mut().map_or(Ok(false), push);
         let received = received.map_err(|why| self.connection.gone(call, &why))?;
-        self.into.check(rank, self.connection.rank, call, round)?;
+        if let Some(into) = &self.into {
+            into.check(rank, self.connection.rank, call, round)?;
+        }
         match sent {
             Ok(sent) => Ok(received || sent),
             Err(why) => {
@@ -224,9 +162,11 @@ impl Transfer<'_> {
         let Self { connection: Connection { socket, receive, rank, .. }, into, .. } = self;
         let mut pull =
             |message: &mut Incoming<'_>| message.pull(socket, receive.as_mut()).unwrap_or(false);
-        while !into.is_done() && into.check(own, *rank, call, round).is_ok() && pull(into) {}
-        if !into.is_done() {
-            return into.end();
+        if let Some(into) = into {
+            while !into.is_done() && into.check(own, *rank, call, round).is_ok() && pull(into) {}
+            if !into.is_done() {
+                return into.end();
+            }
         }
         let mut after = Incoming::new(Target::Slice(&mut []));
         while after.may_be_end() && pull(&mut after) {}
@@ -234,7 +174,20 @@ impl Transfer<'_> {
     }
 
     fn is_done(&self) -> bool {
-        self.out.is_done() && self.into.is_done()
+        self.is_sent() && self.is_received()
+    }
+
+    fn is_sent(&self) -> bool {
+        self.out.as_ref().is_none_or(Outgoing::is_done)
+    }
+
+    fn is_received(&self) -> bool {
+        self.into.as_ref().is_none_or(Incoming::is_done)
+    }
+
+    /// Whether the other end is to send something, and nothing of it has come.
+    fn is_silent(&self) -> bool {
+        self.into.as_ref().is_some_and(|into| !into.has_begun())
     }
 }
 
@@ -269,9 +222,9 @@ fn complete(exchange: &Exchange<'_>, transfers: &mut [Transfer<'_>]) -> Result<(
 /// The ranks whose transfers are not done; if some have sent nothing at all, only those.
 fn missing(transfers: &[Transfer<'_>], call: &Call) -> Vec<Missing> {
     let silent: Vec<&Transfer<'_>> =
-        transfers.iter().filter(|transfer| !transfer.into.has_begun()).collect();
+        transfers.iter().filter(|transfer| transfer.is_silent()).collect();
     let missing = |transfer: &Transfer<'_>| {
-        let begun = if transfer.into.has_begun() { call.seq } else { call.seq - 1 };
+        let begun = if transfer.is_silent() { call.seq - 1 } else { call.seq };
         Missing { rank: transfer.connection.rank, begun }
     };
     if silent.is_empty() {
@@ -287,8 +240,8 @@ fn missing(transfers: &[Transfer<'_>], call: &Call) -> Vec<Missing> {
 fn sleep(transfers: &[Transfer<'_>], waker: &Waker, time: Duration) -> Duration {
     let mut fds = vec![PollFd::new(waker, PollFlags::IN)];
     for transfer in transfers {
-        let out = if transfer.out.is_done() { PollFlags::empty() } else { PollFlags::OUT };
-        let into = if transfer.into.is_done() { PollFlags::empty() } else { PollFlags::IN };
+        let out = if transfer.is_sent() { PollFlags::empty() } else { PollFlags::OUT };
+        let into = if transfer.is_received() { PollFlags::empty() } else { PollFlags::IN };
         if !transfer.is_done() {
             fds.push(PollFd::new(&transfer.connection.socket, out | into));
         }

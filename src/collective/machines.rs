@@ -3,7 +3,7 @@
 //!
 //! | call | within the machine | between leaders |
 //! |---|---|---|
-//! | `all_reduce`, `reduce_scatter` | sums over subtrees; then all copy the result | as in `tcp` |
+//! | `all_reduce`, `reduce_scatter` | sums over subtrees; then all copy the result | as in `leaders` |
 //! | `broadcast` | from the leader | before it |
 //! | `all_gather` | to the leader, and from it | between the two |
 //! | `barrier`, `segments` | before, and for a barrier after it | a message |
@@ -18,12 +18,12 @@ use std::ops::Range;
 use std::time::Duration;
 
 use crate::collective::call::lengths_tag;
+use crate::collective::leaders::{Leaders, Place};
+use crate::collective::links::Meanwhile;
 use crate::collective::shared_mapping::SharedFloats;
 use crate::collective::shm::{LeaderReduction, Shm};
 use crate::collective::subtrees::subtrees;
-use crate::collective::tcp::{Place, Tcp};
 use crate::collective::{Collective, Elements, Error, Op, Segment};
-use crate::transport::Peer;
 use crate::units::{Rank, WorldSize};
 
 /// How much longer leaders wait for each other at least; a quarter of a long timeout.
@@ -35,20 +35,19 @@ pub(super) struct Machines {
     world: WorldSize,
     local: Shm,
     /// Of the leader.
-    leaders: Option<Tcp>,
+    leaders: Option<Leaders>,
     /// The parts of the tree that this machine sums alone, by its own numbers of its ranks.
     subtrees: Vec<Range<usize>>,
 }
 
 impl Machines {
     /// Joins the group of the machine, `local` of which is this rank, and as the leader that of all
-    /// leaders, by the connections `peers`. Does not wait.
+    /// leaders, by `connect`. Does not wait.
     pub(super) fn open(
-        rank: Rank,
-        world: WorldSize,
+        (rank, world): (Rank, WorldSize),
         local: Shm,
-        peers: Vec<Peer>,
         timeout: Duration,
+        connect: impl FnOnce(Place, Duration, Option<Meanwhile>) -> Result<Leaders, Error>,
     ) -> Result<Self, Error> {
         let (own, n) = (local.rank(), local.world_size());
         let first = Rank(rank.0 - own.0);
@@ -56,7 +55,7 @@ impl Machines {
         let leader = || {
             let timeout = timeout + LEADER_MARGIN.max(timeout / 4);
             let place = Place { rank, world, local: n };
-            Tcp::open_leader(place, peers, timeout, Some(Box::new(local.watch())))
+            connect(place, timeout, Some(Box::new(local.watch())))
         };
         let leaders = own.is_first().then(leader).transpose()?;
         let ranks = first.index()..first.index() + n.count();
@@ -74,7 +73,10 @@ impl Machines {
     }
 
     /// A call of the leaders' group, whose failure ends that of the machine.
-    fn between<T>(&self, call: impl FnOnce(&Tcp) -> Result<T, Error>) -> Result<Option<T>, Error> {
+    fn between<T>(
+        &self,
+        call: impl FnOnce(&Leaders) -> Result<T, Error>,
+    ) -> Result<Option<T>, Error> {
         let done = self.leaders.as_ref().map(call).transpose();
         done.inspect_err(|error| self.local.end_for(error))
     }
@@ -85,7 +87,7 @@ impl Machines {
         op: Op,
         segment: &mut Segment,
         mine: &[Range<usize>],
-        exchange: impl FnOnce(&Tcp, &mut SharedFloats) -> Result<(), Error>,
+        exchange: impl FnOnce(&Leaders, &mut SharedFloats) -> Result<(), Error>,
     ) -> Result<(), Error> {
         let parts = LeaderReduction { op, subtrees: &self.subtrees, mine };
         self.within(self.local.reduce_through_leader(&parts, segment, |floats| {
@@ -179,8 +181,12 @@ impl Collective for Machines {
 
     fn barrier(&self) -> Result<(), Error> {
         self.within(self.local.barrier())?;
-        self.between(Tcp::barrier)?;
+        self.between(Leaders::barrier)?;
         self.within(self.local.barrier())
+    }
+
+    fn describe(&self) -> Option<String> {
+        self.leaders.as_ref().and_then(Leaders::describe)
     }
 
     fn abort(&self, reason: &str) {

@@ -22,7 +22,7 @@ use crate::transport::record::{RecordKey, TAG_BYTES};
 use crate::units::{Bytes, Rank};
 
 /// Bytes of a header.
-const HEADER_BYTES: usize = 48;
+pub(super) const HEADER_BYTES: usize = 48;
 /// Payload in one record: it stays in the processor's cache while it is sealed and sent, and a
 /// change in transit is noticed before more is read.
 pub(super) const PIECE_BYTES: usize = 128 << 10;
@@ -37,6 +37,43 @@ pub(super) enum Target<'a> {
     Slice(&'a mut [u8]),
     /// Its sender decides.
     Vec(&'a mut Vec<u8>),
+}
+
+/// The header of a rank's message in the `round`-th exchange of a call, with so many bytes.
+pub(super) fn header_of(call: &Call, round: u64, bytes: usize) -> [u8; HEADER_BYTES] {
+    let Call { seq, op, bytes: of_call, tag } = *call;
+    header([op.code(), round, seq, of_call.0, tag, bytes as u64])
+}
+
+/// The bytes that a message has by its header, if its sender makes the same call as `own`.
+///
+/// # Errors
+///
+/// It makes another one, or sends another number of bytes than `target` has.
+pub(super) fn check_header(
+    header: &[u8; HEADER_BYTES],
+    (own, other): (Rank, Rank),
+    (call, round): (&Call, u64),
+    target: &Target<'_>,
+) -> Result<usize, Error> {
+    let [op, its_round, seq, bytes, tag, len] = fields(header);
+    let op = Op::of_code(op).ok_or_else(|| Error::Connections {
+        what: format!("rank {other} sent an unknown operation"),
+    })?;
+    let theirs = Call { seq, op, bytes: Bytes(bytes), tag };
+    if theirs != *call || its_round != round {
+        let (mut first, mut second) = ((own, *call), (other, theirs));
+        if other < own {
+            (first, second) = (second, first);
+        }
+        return Err(Error::Mismatch { first, second });
+    }
+    match target {
+        Target::Slice(slice) if slice.len() != len as usize => Err(Error::Connections {
+            what: format!("rank {other} sends {len} bytes in {call}, not {}", slice.len()),
+        }),
+        _ => Ok(len as usize),
+    }
 }
 
 fn header(fields: [u64; 6]) -> [u8; HEADER_BYTES] {
@@ -97,18 +134,17 @@ pub(super) struct Outgoing<'a> {
 impl<'a> Outgoing<'a> {
     /// This rank's message in the `round`-th exchange of a call.
     pub(super) fn of_call(call: &Call, round: u64, payload: &'a [u8]) -> Self {
-        let Call { seq, op, bytes, tag } = *call;
-        Self::new([op.code(), round, seq, bytes.0, tag, payload.len() as u64], payload)
+        Self::new(header_of(call, round, payload.len()), payload)
     }
 
     /// The end of the group.
     pub(super) fn of_end(by: Rank, reason: &'a str) -> Self {
         let reason = &reason.as_bytes()[..reason.floor_char_boundary(MAX_REASON_BYTES)];
-        Self::new([END, 0, 0, 0, u64::from(by.0), reason.len() as u64], reason)
+        Self::new(header([END, 0, 0, 0, u64::from(by.0), reason.len() as u64]), reason)
     }
 
-    fn new(fields: [u64; 6], payload: &'a [u8]) -> Self {
-        Self { header: header(fields), payload, part: 0, sent: 0, is_sealed: false }
+    fn new(header: [u8; HEADER_BYTES], payload: &'a [u8]) -> Self {
+        Self { header, payload, part: 0, sent: 0, is_sealed: false }
     }
 
     pub(super) fn is_done(&self) -> bool {
@@ -302,26 +338,9 @@ impl<'a> Incoming<'a> {
         if !self.has_begun() {
             return Ok(());
         }
-        let [op, its_round, seq, bytes, tag, len] = fields(&self.header);
-        if op == END {
+        if self.is_end() {
             return self.end().map_or(Ok(()), Err);
         }
-        let op = Op::of_code(op).ok_or_else(|| Error::Connections {
-            what: format!("rank {other} sent an unknown operation"),
-        })?;
-        let theirs = Call { seq, op, bytes: Bytes(bytes), tag };
-        if theirs != *call || its_round != round {
-            let (mut first, mut second) = ((own, *call), (other, theirs));
-            if other < own {
-                (first, second) = (second, first);
-            }
-            return Err(Error::Mismatch { first, second });
-        }
-        match &self.target {
-            Target::Slice(slice) if slice.len() != len as usize => Err(Error::Connections {
-                what: format!("rank {other} sends {len} bytes in {call}, not {}", slice.len()),
-            }),
-            _ => Ok(()),
-        }
+        check_header(&self.header, (own, other), (call, round), &self.target).map(drop)
     }
 }

@@ -1,6 +1,7 @@
 //! One tensor per rank -> their sum. One trait, [`Collective`], with the backends `solo`, `shm`,
-//! `tcp` (several machines, whose ranks add in shared memory first), `mpi` (ranks of an MPI
-//! launcher) and, with the feature `cuda`, `nccl`.
+//! `tcp` and `mpi` (several machines, whose ranks add in shared memory first, and whose first ranks
+//! are linked by connections or by the library of an MPI launcher) and, with the feature `cuda`,
+//! `nccl`.
 //!
 //! Every rank makes the same calls in the same order. Every wait has a deadline; a failed
 //! collective is final for its group. Sums are taken in f32 in a fixed binary tree over ranks, so
@@ -29,8 +30,10 @@ mod solo;
 mod shm_barrier;
 mod shm;
 mod message;
+mod links;
 mod exchange;
-mod tcp;
+mod gather_tree;
+mod leaders;
 mod machines;
 mod compressed;
 pub(crate) mod mpi;

@@ -7,9 +7,13 @@ use std::time::Duration;
 use crate::collective::compressed::Compressed;
 #[cfg(feature = "cuda")]
 use crate::collective::device_group::Control;
+use crate::collective::leaders::{Leaders, Place};
+use crate::collective::links::Meanwhile;
+use crate::collective::machines::Machines;
+use crate::collective::mpi::MpiLinks;
 #[cfg(feature = "cuda")]
 use crate::collective::nccl;
-use crate::collective::{Collective, Error, machines, mpi, shm, solo, tcp};
+use crate::collective::{Collective, Error, shm, solo};
 use crate::plan::{BackendPlan, CommHook, DistributedPlan};
 use crate::transport::Peer;
 use crate::units::{Rank, WorldSize};
@@ -30,12 +34,11 @@ pub(crate) fn open_on_gpu(
 ) -> Result<Arc<dyn Collective>, Error> {
     let (world, timeout, hook) = (plan.world_size, plan.timeout, plan.comm_hook);
     let control: Arc<dyn Control> = match plan.backend {
-        BackendPlan::Solo | BackendPlan::Mpi => {
-            return open(plan.backend, rank, world, fd, timeout);
-        }
+        BackendPlan::Solo => return open(plan.backend, rank, world, fd, timeout),
+        BackendPlan::Mpi => return open_machines(plan, rank, fd, peers),
         BackendPlan::Tcp | BackendPlan::Nccl { mapping: None } => match machine(plan, rank, fd)? {
-            None => Arc::new(tcp::Tcp::open(rank, world, peers, timeout)?),
-            Some(local) => Arc::new(machines::Machines::open(rank, world, local, peers, timeout)?),
+            None => Arc::new(Leaders::open(rank, world, peers, timeout)?),
+            Some(local) => Arc::new(of_machine(plan, rank, local, peers)?),
         },
         BackendPlan::Shm { mapping } | BackendPlan::Nccl { mapping: Some(mapping) } => {
             let fd = fd.ok_or_else(|| Error::mapping("no descriptor of it was received"))?;
@@ -97,8 +100,8 @@ fn check_different_gpus(gpus: &[Vec<u8>]) -> Result<(), String> {
     Ok(())
 }
 
-/// Joins the group of all ranks of an MPI launcher, after [`mpi::start`]. No rank waits longer than
-/// `timeout` for another.
+/// Joins the group of all ranks of an MPI launcher, each by itself, after `mpi::start`. No rank
+/// waits longer than `timeout` for another.
 ///
 /// # Errors
 ///
@@ -108,7 +111,17 @@ pub(crate) fn open_mpi(
     world: WorldSize,
     timeout: Duration,
 ) -> Result<Arc<dyn Collective>, Error> {
-    open(BackendPlan::Mpi, rank, world, None, timeout)
+    let place = Place { rank, world, local: WorldSize::ONE };
+    Ok(Arc::new(through_mpi(place, timeout, None)?))
+}
+
+/// The links of a leader to the others through MPI.
+fn through_mpi(
+    place: Place,
+    timeout: Duration,
+    meanwhile: Option<Meanwhile>,
+) -> Result<Leaders, Error> {
+    Leaders::linked(place, Box::new(MpiLinks::open(place)?), timeout, meanwhile)
 }
 
 /// Joins the group that the plan describes. `fd` is the shared mapping, zeroed when it was made;
@@ -131,7 +144,7 @@ pub fn open(
             let fd = fd.ok_or_else(|| Error::mapping("no descriptor of it was received"))?;
             Ok(Arc::new(shm::Shm::open(&fd, mapping, rank, world, timeout)?))
         }
-        BackendPlan::Mpi => Ok(Arc::new(mpi::Mpi::open(rank, world, timeout)?)),
+        BackendPlan::Mpi => open_mpi(rank, world, timeout),
         BackendPlan::Nccl { .. } => Err(Error::mapping("`nccl` is opened on a GPU")),
         BackendPlan::Tcp => Err(Error::Connections { what: "none were received".to_owned() }),
     }
@@ -159,17 +172,17 @@ pub(crate) fn open_tcp(
     peers: Vec<Peer>,
     timeout: Duration,
 ) -> Result<Arc<dyn Collective>, Error> {
-    Ok(Arc::new(tcp::Tcp::open(rank, world, peers, timeout)?))
+    Ok(Arc::new(Leaders::open(rank, world, peers, timeout)?))
 }
 
 /// Joins the group of a plan for several machines: through shared memory with the ranks of this
-/// machine, and through the connections `peers` with the others. No rank waits longer than
+/// machine, and through the connections `peers`, or MPI, with the others. No rank waits longer than
 /// `timeout` for another that makes no progress.
 ///
 /// # Errors
 ///
-/// [`Error::Connections`] and [`Error::Mapping`]: a connection or the memory is missing, or cannot
-/// be used.
+/// [`Error::Connections`], [`Error::Mpi`] and [`Error::Mapping`]: a connection, MPI or the memory
+/// is missing, or cannot be used.
 pub(crate) fn open_machines(
     plan: &DistributedPlan,
     rank: Rank,
@@ -178,9 +191,27 @@ pub(crate) fn open_machines(
 ) -> Result<Arc<dyn Collective>, Error> {
     let (world, timeout) = (plan.world_size, plan.timeout);
     match machine(plan, rank, fd)? {
+        None if plan.backend == BackendPlan::Mpi => {
+            let place = Place { rank, world, local: WorldSize::ONE };
+            Ok(Arc::new(through_mpi(place, timeout, None)?.summing_by(plan.all_reduce)))
+        }
         None => open_tcp(rank, world, peers, timeout),
-        Some(local) => Ok(Arc::new(machines::Machines::open(rank, world, local, peers, timeout)?)),
+        Some(local) => Ok(Arc::new(of_machine(plan, rank, local, peers)?)),
     }
+}
+
+/// A rank of a machine with several.
+fn of_machine(
+    plan: &DistributedPlan,
+    rank: Rank,
+    local: shm::Shm,
+    peers: Vec<Peer>,
+) -> Result<Machines, Error> {
+    let ranks = (rank, plan.world_size);
+    Machines::open(ranks, local, plan.timeout, |place, timeout, meanwhile| match plan.backend {
+        BackendPlan::Mpi => through_mpi(place, timeout, meanwhile),
+        _ => Leaders::connected(place, peers, timeout, meanwhile),
+    })
 }
 
 /// The group of this machine's ranks, if there are several.

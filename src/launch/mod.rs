@@ -49,7 +49,7 @@ pub(crate) use first_of_machine::FirstOfMachine;
 pub(crate) use foreign::launch_id::Launcher;
 pub(crate) use foreign::launch_id::{LaunchId, launch_ids};
 pub(crate) use foreign::local_rendezvous::RendezvousError;
-pub(crate) use foreign::mpi::{MpiJoinError, join_by_mpi};
+pub(crate) use foreign::mpi::{MpiJoinError, join_by_mpi, place_by_mpi};
 pub(crate) use join::JoinError;
 pub use join::join;
 pub(crate) use machines::node_rendezvous::{NodeRendezvousError, join_nodes};

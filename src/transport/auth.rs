@@ -3,14 +3,24 @@
 use std::fs::File;
 use std::io::{self, Read};
 
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use zeroize::Zeroize;
+
 /// Bytes of a key.
 pub(crate) const KEY_BYTES: usize = 32;
 /// Bytes of a purpose.
 pub(crate) const PURPOSE_BYTES: usize = 16;
 
-/// A secret of 32 bytes. It is never shown.
+/// A secret of 32 bytes. It is never shown, and its memory is wiped when it is dropped. It is on
+/// the heap, as a value that moves leaves copies behind.
 #[derive(Clone, PartialEq, Eq)]
-pub struct Key([u8; KEY_BYTES]);
+pub struct Key(Box<[u8; KEY_BYTES]>);
+
+impl Drop for Key {
+    fn drop(&mut self) {
+        self.0.zeroize();
+    }
+}
 
 impl Key {
     /// 32 bytes of the system's randomness.
@@ -19,14 +29,24 @@ impl Key {
     ///
     /// The system gives none.
     pub fn random() -> io::Result<Self> {
-        let mut bytes = [0; KEY_BYTES];
-        File::open("/dev/urandom")?.read_exact(&mut bytes)?;
-        Ok(Self(bytes))
+        let mut key = Self(Box::new([0; KEY_BYTES]));
+        File::open("/dev/urandom")?.read_exact(&mut *key.0)?;
+        Ok(key)
     }
 
-    /// The key with these bytes.
-    pub fn new(bytes: [u8; KEY_BYTES]) -> Self {
-        Self(bytes)
+    /// The key with these bytes, of which the caller's copy stays.
+    pub fn new(mut bytes: [u8; KEY_BYTES]) -> Self {
+        let mut key = Self(Box::new([0; KEY_BYTES]));
+        key.0.copy_from_slice(&bytes);
+        bytes.zeroize();
+        key
+    }
+
+    /// The same, which wipes the caller's copy.
+    pub(crate) fn take(bytes: &mut [u8; KEY_BYTES]) -> Self {
+        let key = Self::new(*bytes);
+        bytes.zeroize();
+        key
     }
 
     /// The bytes, to pass the key on.
@@ -42,13 +62,34 @@ impl Key {
         for part in parts {
             hasher.update(part);
         }
-        Self(*hasher.finalize().as_bytes())
+        let mut hash = hasher.finalize();
+        hasher.zeroize();
+        let key = Self::new(*hash.as_bytes());
+        hash.zeroize();
+        key
     }
 }
 
 impl std::fmt::Debug for Key {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("Key")
+    }
+}
+
+/// A key as a message holds it, to a rank of ours or to another machine.
+#[derive(Clone)]
+pub(crate) struct SentKey(pub(crate) Key);
+
+impl Serialize for SentKey {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        self.0.bytes().serialize(serializer)
+    }
+}
+
+impl<'de> Deserialize<'de> for SentKey {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let mut bytes = <[u8; KEY_BYTES]>::deserialize(deserializer)?;
+        Ok(Self(Key::take(&mut bytes)))
     }
 }
 
@@ -95,6 +136,8 @@ pub struct SessionKeys {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::FileExt;
+
     use super::*;
 
     #[test]
@@ -109,6 +152,53 @@ mod tests {
         ];
         for (at, one) in derived.iter().enumerate() {
             assert!(derived[..at].iter().all(|other| other != one), "{at}");
+        }
+    }
+
+    /// How often `bytes`, each inverted, are somewhere in the memory that this process may write.
+    fn found(inverted: &[u8; KEY_BYTES]) -> usize {
+        let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+        let memory = File::open("/proc/self/mem").unwrap();
+        let writable = maps.lines().filter(|line| line.contains(" rw"));
+        let mut pages = vec![0; 1 << 20];
+        let mut found = 0;
+        for line in writable {
+            let (range, _) = line.split_once(' ').unwrap();
+            let (start, end) = range.split_once('-').unwrap();
+            let [mut at, end] = [start, end].map(|text| u64::from_str_radix(text, 16).unwrap());
+            while at < end {
+                let now = pages.len().min((end - at) as usize);
+                // Memory that another thread has just given back cannot be read.
+                let Ok(n) = memory.read_at(&mut pages[..now], at) else { break };
+                // A key begins where the allocator aligns it.
+                for place in (0..(n + 1).saturating_sub(KEY_BYTES)).step_by(8) {
+                    let mut bytes = pages[place..place + KEY_BYTES].iter().zip(inverted);
+                    found += usize::from(bytes.all(|(byte, inverted)| *byte == !*inverted));
+                }
+                if n == 0 {
+                    break;
+                }
+                at += n as u64;
+            }
+            pages.fill(0);
+        }
+        found
+    }
+
+    #[test]
+    fn the_memory_of_a_key_is_wiped_when_it_is_dropped() {
+        // Inverted, so that the copies to compare with are not found.
+        let inverted = |key: &Key| -> [u8; KEY_BYTES] { std::array::from_fn(|i| !key.bytes()[i]) };
+        let random = Key::random().unwrap();
+        let derived = random.derive("a test", &[b"a"]);
+        let session = SessionKeys { send: derived.clone(), receive: random.clone() };
+        let all = [inverted(&random), inverted(&derived)];
+        for inverted in &all {
+            assert!(found(inverted) >= 2, "each is there, and in the session");
+        }
+        drop((random, derived, session));
+        for inverted in &all {
+            assert_eq!(found(inverted), 0);
         }
     }
 

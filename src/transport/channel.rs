@@ -2,7 +2,7 @@
 //! sealed record, so no length is believed before it is authenticated.
 //!
 //! Sockets are non-blocking: a receiver that stops reading does not block the sender, which buffers
-//! what is unsent.
+//! what is unsent. A message may hold a key: what buffers hold of it is wiped.
 
 use std::io::{self, ErrorKind};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -13,6 +13,7 @@ use rustix::net::SendFlags;
 use rustix::time::Timespec;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
+use zeroize::{Zeroize, Zeroizing};
 
 use crate::transport::auth::SessionKeys;
 use crate::transport::record::{RecordKey, TAG_BYTES};
@@ -61,9 +62,10 @@ impl Channel {
 
     /// Queues a message and sends what can be sent now.
     pub(crate) fn send<T: Serialize>(&mut self, message: &T) -> io::Result<()> {
-        let body = serde_json::to_vec(message)?;
+        let body = Zeroizing::new(serde_json::to_vec(message)?);
         let length =
             u32::try_from(body.len()).map_err(|_| io::Error::from(ErrorKind::InvalidData))?;
+        self.outbox.reserve(size_of::<u32>() + body.len() + 2 * TAG_BYTES);
         self.queue(&length.to_le_bytes())?;
         self.queue(&body)?;
         self.flush()
@@ -93,6 +95,9 @@ impl Channel {
                 Err(error) if is_gone(&error) => self.is_closed = true,
                 Err(error) => return Err(error),
             }
+        }
+        if self.outbox.is_empty() {
+            self.outbox.zeroize();
         }
         Ok(())
     }
@@ -134,9 +139,9 @@ impl Channel {
     }
 
     fn read_available(&mut self) -> io::Result<()> {
-        let mut buffer = [0; 16 << 10];
+        let mut buffer = Zeroizing::new([0; 16 << 10]);
         while !self.is_closed {
-            match rustix::io::read(&self.socket, &mut buffer).map_err(io::Error::from) {
+            match rustix::io::read(&self.socket, &mut buffer[..]).map_err(io::Error::from) {
                 Ok(0) => self.is_closed = true,
                 Ok(n) => self.inbox.extend_from_slice(&buffer[..n]),
                 Err(error) if error.kind() == ErrorKind::WouldBlock => break,
@@ -166,12 +171,16 @@ impl Channel {
     }
 
     /// The next `n` bytes that the other end queued as one, if all have arrived.
-    fn take(&mut self, n: usize) -> io::Result<Option<Vec<u8>>> {
+    fn take(&mut self, n: usize) -> io::Result<Option<Zeroizing<Vec<u8>>>> {
         let tag_bytes = if self.keys.is_some() { TAG_BYTES } else { 0 };
         if self.inbox.len() < n + tag_bytes {
             return Ok(None);
         }
-        let mut bytes: Vec<u8> = self.inbox.drain(..n + tag_bytes).collect();
+        let mut bytes = Zeroizing::new(self.inbox[..n + tag_bytes].to_vec());
+        drop(self.inbox.drain(..n + tag_bytes));
+        if self.inbox.is_empty() {
+            self.inbox.zeroize();
+        }
         if let (Some([_, key]), Some(&tag)) = (&mut self.keys, bytes.last_chunk()) {
             bytes.truncate(n);
             key.open(&mut bytes, tag)?;

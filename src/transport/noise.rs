@@ -117,8 +117,8 @@ fn hello(noise: &mut HandshakeState) -> Result<[u8; HELLO_BYTES], snow::Error> {
 
 /// The keys from client to server and from server to client.
 fn raw_split(noise: &mut HandshakeState) -> (Key, Key) {
-    let (up, down) = noise.dangerously_get_raw_split();
-    (Key::new(up), Key::new(down))
+    let (mut up, mut down) = noise.dangerously_get_raw_split();
+    (Key::take(&mut up), Key::take(&mut down))
 }
 
 /// Whether a server takes `bytes` for the first and third message of a client, or a client takes

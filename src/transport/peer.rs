@@ -4,7 +4,7 @@ use std::os::fd::OwnedFd;
 
 use serde::{Deserialize, Serialize};
 
-use crate::transport::auth::{Key, SessionKeys};
+use crate::transport::auth::{SentKey, SessionKeys};
 use crate::units::Rank;
 
 /// Another rank of a group without shared memory, and the connection to it.
@@ -25,19 +25,19 @@ pub struct Peer {
 pub(crate) struct PeerDescription {
     rank: Rank,
     address: String,
-    keys: Option<[[u8; 32]; 2]>,
+    keys: Option<[SentKey; 2]>,
 }
 
 impl PeerDescription {
     pub(crate) fn of(peer: &Peer) -> Self {
-        let keys = peer.keys.as_ref().map(|keys| [*keys.send.bytes(), *keys.receive.bytes()]);
+        let keys = peer.keys.clone();
+        let keys = keys.map(|SessionKeys { send, receive }| [SentKey(send), SentKey(receive)]);
         Self { rank: peer.rank, address: peer.address.clone(), keys }
     }
 
     pub(crate) fn with_socket(self, socket: OwnedFd) -> Peer {
-        let key = Key::new;
         let keys =
-            self.keys.map(|[send, receive]| SessionKeys { send: key(send), receive: key(receive) });
+            self.keys.map(|[send, receive]| SessionKeys { send: send.0, receive: receive.0 });
         Peer { rank: self.rank, address: self.address, socket, keys }
     }
 }

@@ -8,6 +8,7 @@
 use std::io::{self, ErrorKind};
 
 use ring::aead::{AES_256_GCM, Aad, LessSafeKey, NONCE_LEN, Nonce, UnboundKey};
+use zeroize::Zeroize;
 
 use crate::transport::auth::{KEY_BYTES, Key};
 
@@ -74,7 +75,9 @@ impl RecordKey {
         // Its tag is not needed.
         let refused = |_| io::Error::other("the key of a connection could not be changed");
         sealed.map(drop).map_err(refused)?;
-        self.key = cipher(&key)?;
+        let new = cipher(&key);
+        key.zeroize();
+        self.key = new?;
         Ok(())
     }
 }

@@ -6,6 +6,8 @@ use std::io::{self, Read};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
+use zeroize::{Zeroize, Zeroizing};
+
 use crate::transport::auth::{KEY_BYTES, Key};
 
 /// Why a token cannot be used.
@@ -50,7 +52,8 @@ pub(crate) fn read_token(path: &Path) -> Result<Key, TokenError> {
     if let Some(what) = exposure(about.uid(), about.mode(), user) {
         return Err(exposed(what));
     }
-    let mut text = String::new();
+    // Large enough to stay where it is, and to be wiped there.
+    let mut text = Zeroizing::new(String::with_capacity(4 * KEY_BYTES));
     // An endless file, or one that is not text, holds no token.
     let read = file.take(2 * KEY_BYTES as u64 + 2).read_to_string(&mut text);
     let key = read.ok().and_then(|_| parse(text.trim_end()));
@@ -75,12 +78,20 @@ fn exposure(owner: u32, mode: u32, user: u32) -> Option<String> {
 /// # Errors
 ///
 /// The system provides no randomness.
-pub(crate) fn new_token() -> io::Result<String> {
-    Ok(format!("{}\n", blake3::Hash::from_bytes(*Key::random()?.bytes()).to_hex()))
+pub(crate) fn new_token() -> io::Result<Zeroizing<String>> {
+    let mut hash = blake3::Hash::from_bytes(*Key::random()?.bytes());
+    let mut hex = hash.to_hex();
+    let text = Zeroizing::new(format!("{hex}\n"));
+    hash.zeroize();
+    hex.zeroize();
+    Ok(text)
 }
 
 fn parse(text: &str) -> Option<Key> {
-    blake3::Hash::from_hex(text).ok().map(|hash| Key::new(*hash.as_bytes()))
+    let mut hash = blake3::Hash::from_hex(text).ok()?;
+    let key = Key::new(*hash.as_bytes());
+    hash.zeroize();
+    Some(key)
 }
 
 #[cfg(test)]
@@ -141,7 +152,8 @@ mod tests {
     #[test]
     fn anything_but_a_token_is_refused() {
         let token = new_token().unwrap();
-        for text in ["", "abc\n", &token[1..], &format!("0{token}"), &token.replace('\n', "\nx")] {
+        for text in ["", "abc\n", &token[1..], &format!("0{}", *token), &token.replace('\n', "\nx")]
+        {
             let (_folder, path) = file(text, 0o600);
             assert!(matches!(read_token(&path), Err(TokenError::Malformed { .. })), "{text:?}");
         }

@@ -66,7 +66,7 @@ impl RankDevice {
             let group = collective::open_on_gpu(gpu, distributed, self.rank, shm, peers)?;
             return Ok(collective::compressed(group, distributed.comm_hook));
         }
-        if distributed.backend == BackendPlan::Tcp {
+        if matches!(distributed.backend, BackendPlan::Tcp | BackendPlan::Mpi) {
             let group = collective::open_machines(distributed, self.rank, shm, peers)?;
             return Ok(collective::compressed(group, distributed.comm_hook));
         }

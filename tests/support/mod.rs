@@ -147,6 +147,7 @@ fn distributed_plan(world_size: WorldSize) -> DistributedPlan {
         first_bucket_cap: Bytes(512),
         overlap: true,
         comm_hook: ddprun::plan::CommHook::None,
+        all_reduce: ddprun::plan::AllReduce::Tree,
         shard: ddprun::plan::Sharding::None,
         largest_part: 0,
         nccl_if_apart: false,

@@ -6,9 +6,9 @@ use std::sync::{Barrier, Mutex, MutexGuard, PoisonError};
 use candle_core::Device;
 
 use super::*;
+use crate::collective::leaders::Leaders;
+use crate::collective::leaders::tests::peers;
 use crate::collective::shm::Shm;
-use crate::collective::tcp::Tcp;
-use crate::collective::tcp::tests::peers;
 use crate::plan::Mapping;
 
 const TIMEOUT: Duration = Duration::from_secs(30);
@@ -103,7 +103,7 @@ fn world(ranks: usize) -> WorldSize {
 /// Ranks that are connected as those of several machines.
 fn over_connections(ranks: usize, timeout: Duration) -> Vec<Arc<dyn Control>> {
     let open = |(rank, peers)| {
-        let tcp = Tcp::open(Rank(rank), world(ranks), peers, timeout).unwrap();
+        let tcp = Leaders::open(Rank(rank), world(ranks), peers, timeout).unwrap();
         Arc::new(tcp) as Arc<dyn Control>
     };
     (0..).zip(peers(ranks as u32)).map(open).collect()

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use super::*;
-use crate::collective::tcp::tests::{bits, peers, tree, value};
+use crate::collective::leaders::tests::{bits, peers, tree, value};
 use crate::plan::Mapping;
 use crate::transport::shared_memory;
 
@@ -35,7 +35,10 @@ fn spawn<T: Send>(
             for own in 0..n {
                 let local = Shm::open(&memory, mapping, Rank(own), size(n), timeout).unwrap();
                 let (rank, world) = (Rank(machine * n + own), size(machines * n));
-                let group = Machines::open(rank, world, local, std::mem::take(&mut peers), timeout);
+                let peers = std::mem::take(&mut peers);
+                let group = Machines::open((rank, world), local, timeout, |place, wait, watch| {
+                    Leaders::connected(place, peers, wait, watch)
+                });
                 let (group, each) = (Arc::new(group.unwrap()), &each);
                 threads.push(scope.spawn(move || each(group)));
             }

@@ -10,8 +10,6 @@ use std::mem::ManuallyDrop;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-use bytemuck::Pod;
-
 type Handle = usize;
 /// Longest text that a library writes, with some to spare.
 const TEXT_BYTES: usize = 16 << 10;
@@ -50,19 +48,17 @@ functions! {
     irecv = c"MPI_Irecv" (*mut c_void, c_int, Handle, c_int, c_int, Handle, *mut u64);
     iprobe = c"MPI_Iprobe" (c_int, c_int, Handle, *mut c_int, *mut Status);
     test = c"MPI_Test" (*mut u64, *mut c_int, *mut Status);
-    ibcast = c"MPI_Ibcast" (*mut c_void, c_int, Handle, c_int, Handle, *mut u64);
-    ialltoallv = c"MPI_Ialltoallv" (
-        *const c_void, *const c_int, *const c_int, Handle,
-        *mut c_void, *const c_int, *const c_int, Handle, Handle, *mut u64);
-    iallgatherv = c"MPI_Iallgatherv" (
-        *const c_void, c_int, Handle, *mut c_void, *const c_int, *const c_int, Handle, Handle,
-        *mut u64);
+    get_count = c"MPI_Get_count" (*const Status, Handle, *mut c_int);
+    iallreduce = c"MPI_Iallreduce" (
+        *const c_void, *mut c_void, c_int, Handle, Handle, Handle, *mut u64);
 }
 
 /// What has another value in each library.
 struct Constants {
     world: Handle,
     byte: Handle,
+    float: Handle,
+    sum: Handle,
     errors_return: Handle,
     /// `MPI_THREAD_SERIALIZED`
     serialized: c_int,
@@ -73,15 +69,27 @@ impl Constants {
         let open_mpi = |name: &CStr| symbol(library, name);
         let is_standard = file.to_string_lossy().contains("libmpi_abi");
         if is_standard {
-            return Self { world: 0x101, byte: 0x247, errors_return: 0x143, serialized: 2048 };
+            let (byte, float, sum) = (0x247, 0x210, 0x21);
+            return Self { world: 0x101, byte, float, sum, errors_return: 0x143, serialized: 2048 };
         }
-        let world = open_mpi(c"ompi_mpi_comm_world");
-        let (byte, errors) = (open_mpi(c"ompi_mpi_byte"), open_mpi(c"ompi_mpi_errors_return"));
-        if let (Some(world), Some(byte), Some(errors_return)) = (world, byte, errors) {
-            return Self { world, byte, errors_return, serialized: 2 };
-        }
-        let (world, byte) = (0x4400_0000, 0x4c00_010d);
-        Self { world, byte, errors_return: 0x5400_0001, serialized: 2 }
+        let of_open_mpi = || {
+            Some(Self {
+                world: open_mpi(c"ompi_mpi_comm_world")?,
+                byte: open_mpi(c"ompi_mpi_byte")?,
+                float: open_mpi(c"ompi_mpi_float")?,
+                sum: open_mpi(c"ompi_mpi_op_sum")?,
+                errors_return: open_mpi(c"ompi_mpi_errors_return")?,
+                serialized: 2,
+            })
+        };
+        of_open_mpi().unwrap_or(Self {
+            world: 0x4400_0000,
+            byte: 0x4c00_010d,
+            float: 0x4c00_040a,
+            sum: 0x5800_0003,
+            errors_return: 0x5400_0001,
+            serialized: 2,
+        })
     }
 }
 
@@ -95,33 +103,6 @@ pub(super) struct Library {
     pub(super) version: String,
     /// Version of the standard.
     pub(super) standard: (c_int, c_int),
-}
-
-/// Where a rank's bytes are in the memory of all: the bytes of each rank, and where they begin.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Layout {
-    counts: Vec<c_int>,
-    starts: Vec<c_int>,
-}
-
-impl Layout {
-    /// Parts of these bytes, one after another.
-    pub(super) fn of(lengths: impl IntoIterator<Item = usize>) -> Result<Self, String> {
-        let mut layout = Self::default();
-        let mut end = 0;
-        for bytes in lengths {
-            let int = |n: usize| c_int::try_from(n).map_err(|_| "more than 2 GiB at once");
-            layout.counts.push(int(bytes)?);
-            layout.starts.push(int(end)?);
-            end += bytes;
-            int(end)?;
-        }
-        Ok(layout)
-    }
-
-    fn total(&self) -> usize {
-        self.counts.iter().map(|&bytes| bytes as usize).sum()
-    }
 }
 
 /// A transfer under way, with the memory that it reads or writes. If it is given up, the memory is
@@ -163,24 +144,6 @@ impl<B> Transfer<B> {
         // SAFETY: `self` ends here, and is not used again.
         self.is_done.then(|| unsafe { ManuallyDrop::take(&mut self.buffers) })
     }
-}
-
-/// Buffers of [`Library::all_to_all`].
-pub(super) struct Scattered {
-    /// What was sent.
-    pub(super) values: Vec<f32>,
-    /// What all ranks sent to this one, in rank order.
-    pub(super) parts: Vec<f32>,
-    _layouts: [Layout; 2],
-}
-
-/// Buffers of [`Library::all_gather`].
-pub(super) struct Gathered<T> {
-    /// What this rank sent.
-    pub(super) mine: Vec<T>,
-    /// What all ranks sent, in rank order.
-    pub(super) all: Vec<T>,
-    _layout: Layout,
 }
 
 impl Library {
@@ -270,8 +233,10 @@ impl Library {
         })
     }
 
+    /// Receives so many bytes into `memory`, which becomes as long.
     pub(super) fn receive(
         &self,
+        mut memory: Vec<u8>,
         length: usize,
         from: usize,
         tag: c_int,
@@ -279,79 +244,43 @@ impl Library {
         let Constants { world, byte, .. } = self.constants;
         let irecv = self.functions.irecv;
         let (count, from) = (length as c_int, from as c_int);
-        Transfer::begin(self, vec![0; length], |bytes, request| {
+        memory.resize(length, 0);
+        Transfer::begin(self, memory, |bytes, request| {
             // SAFETY: as in `send`; a longer message is an error.
             unsafe { irecv(bytes.as_mut_ptr().cast(), count, byte, from, tag, world, request) }
         })
     }
 
-    /// Whether a message with this tag has come from a rank.
-    pub(super) fn has_message(&self, from: usize, tag: c_int) -> Result<bool, String> {
-        let (mut flag, mut status): (c_int, Status) = (0, [0; 16]);
-        let (iprobe, world) = (self.functions.iprobe, self.constants.world);
+    /// The bytes of the next message with this tag from a rank, if one has come.
+    pub(super) fn message(&self, from: usize, tag: c_int) -> Result<Option<usize>, String> {
+        let (mut flag, mut count, mut status): (c_int, c_int, Status) = (0, 0, [0; 16]);
+        let Functions { iprobe, get_count, .. } = self.functions;
+        let Constants { world, byte, .. } = self.constants;
         // SAFETY: places for two answers.
         let code = unsafe { iprobe(from as c_int, tag, world, &raw mut flag, &raw mut status) };
-        self.checked(code).map(|()| flag != 0)
+        self.checked(code)?;
+        if flag == 0 {
+            return Ok(None);
+        }
+        // SAFETY: the status that was just written, and a place for the answer.
+        self.checked(unsafe { get_count(&raw const status, byte, &raw mut count) })?;
+        usize::try_from(count).map(Some).map_err(|_| "a message is too long".to_owned())
     }
 
-    /// Replaces `bytes` by those of rank 0.
-    pub(super) fn broadcast(&self, bytes: Vec<u8>) -> Result<Transfer<Vec<u8>>, String> {
-        let Constants { world, byte, .. } = self.constants;
-        let (ibcast, count) = (self.functions.ibcast, bytes.len() as c_int);
-        Transfer::begin(self, bytes, |bytes, request| {
-            // SAFETY: as in `send`.
-            unsafe { ibcast(bytes.as_mut_ptr().cast(), count, byte, 0, world, request) }
-        })
-    }
-
-    /// Sends each rank its part of `values`, which begin at element `from`, and receives all ranks'
-    /// parts into `parts`.
-    pub(super) fn all_to_all(
+    /// The sums of all ranks' `values`, beside these.
+    pub(super) fn all_reduce(
         &self,
-        (values, from): (Vec<f32>, usize),
-        parts: Vec<f32>,
-        [sent, received]: [Layout; 2],
-    ) -> Result<Transfer<Scattered>, String> {
-        assert!(from * 4 + sent.total() <= values.len() * 4, "more is sent than there is");
-        assert!(received.total() <= parts.len() * 4, "more is received than there is room for");
-        let Constants { world, byte, .. } = self.constants;
-        let call = self.functions.ialltoallv;
-        let buffers = Scattered { values, parts, _layouts: [sent, received] };
-        Transfer::begin(self, buffers, |buffers, request| {
-            let Scattered { values, parts, _layouts: [out, into] } = buffers;
-            let (out_counts, out_starts) = (out.counts.as_ptr(), out.starts.as_ptr());
-            let (counts, starts) = (into.counts.as_ptr(), into.starts.as_ptr());
-            let (values, parts) = (values[from..].as_ptr().cast(), parts.as_mut_ptr().cast());
-            // SAFETY: as in `send`, also for the counts; all parts are within their memory.
-            unsafe {
-                call(
-                    values, out_counts, out_starts, byte, parts, counts, starts, byte, world,
-                    request,
-                )
-            }
-        })
-    }
-
-    /// Sends the first `n` elements of `mine` to all ranks, and receives those of all into `all`,
-    /// from its element `from` on.
-    pub(super) fn all_gather<T: Pod>(
-        &self,
-        (mine, n): (Vec<T>, usize),
-        (all, from): (Vec<T>, usize),
-        layout: Layout,
-    ) -> Result<Transfer<Gathered<T>>, String> {
-        let size = size_of::<T>();
-        assert!(n <= mine.len(), "more is sent than there is");
-        assert!(from * size + layout.total() <= all.len() * size, "more comes than there is room");
-        let Constants { world, byte, .. } = self.constants;
-        let (call, count) = (self.functions.iallgatherv, (n * size) as c_int);
-        let buffers = Gathered { mine, all, _layout: layout };
-        Transfer::begin(self, buffers, |buffers, request| {
-            let Gathered { mine, all, _layout: layout } = buffers;
-            let (counts, starts) = (layout.counts.as_ptr(), layout.starts.as_ptr());
-            let (mine, all) = (mine.as_ptr().cast(), all[from..].as_mut_ptr().cast());
-            // SAFETY: as in `all_to_all`.
-            unsafe { call(mine, count, byte, all, counts, starts, byte, world, request) }
+        values: Vec<f32>,
+        mut sums: Vec<f32>,
+    ) -> Result<Transfer<[Vec<f32>; 2]>, String> {
+        let Constants { world, float, sum, .. } = self.constants;
+        let iallreduce = self.functions.iallreduce;
+        let count = c_int::try_from(values.len()).map_err(|_| "more than 2^31 values at once")?;
+        sums.resize(values.len(), 0.0);
+        Transfer::begin(self, [values, sums], |[values, sums], request| {
+            let (values, sums) = (values.as_ptr().cast(), sums.as_mut_ptr().cast());
+            // SAFETY: as in `send`; both are as long.
+            unsafe { iallreduce(values, sums, count, float, sum, world, request) }
         })
     }
 
@@ -406,17 +335,6 @@ fn file_of(address: usize) -> Option<PathBuf> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn parts_follow_one_another_and_two_gib_are_too_much() {
-        let layout = Layout::of([4, 0, 8]).unwrap();
-        assert_eq!(
-            (layout.counts.as_slice(), layout.starts.as_slice()),
-            (&[4, 0, 8][..], &[0, 4, 4][..])
-        );
-        assert_eq!(layout.total(), 12);
-        assert!(Layout::of([1 << 30, 1 << 30]).is_err());
-    }
 
     #[test]
     fn what_is_no_mpi_library_says_what_it_lacks() {

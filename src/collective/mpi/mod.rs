@@ -7,19 +7,18 @@
 //! | MPICH, Intel MPI, Cray MPICH | `libmpi.so.12`, `libmpich.so.12` | numbers |
 //! | the standard ABI of MPI 5 | `libmpi_abi.so.1` | small numbers, as addresses |
 //!
-//! Sums do not use `MPI_Allreduce`, whose order of additions is the library's: each rank receives
-//! its share of all ranks (`MPI_Ialltoallv`), adds it in the fixed tree, and sends the sums to all
-//! (`MPI_Iallgatherv`). No call blocks: all are polled, so that every wait has a deadline.
+//! Only the first rank of each machine talks to the others, by messages from rank to rank. We add,
+//! in our order, and not `MPI_Iallreduce` in its own, unless the plan says so. No call blocks: all
+//! are polled, so that every wait has a deadline.
 
 mod search;
 mod library;
 mod world;
-mod headers;
-mod wait;
-mod group;
+mod end;
+mod links;
 
+pub(crate) use end::abort;
 pub(crate) use search::{Family, Launcher};
-pub(crate) use wait::abort;
 pub(crate) use world::{StartError, check, leave, start};
 
-pub(super) use group::Mpi;
+pub(super) use links::MpiLinks;

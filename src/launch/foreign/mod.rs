@@ -2,4 +2,5 @@
 
 pub(in crate::launch) mod launch_id;
 pub(in crate::launch) mod local_rendezvous;
+pub(in crate::launch) mod whereabouts;
 pub(in crate::launch) mod mpi;

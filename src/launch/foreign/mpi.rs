@@ -2,9 +2,13 @@
 //! or a token.
 //!
 //! ```text
+//! all ─▶ all     Whereabouts             (all-gather)
 //! all ─▶ all     Hello {version, plan}   (all-gather)
 //! rank 0 ─▶ all  Answer                  (broadcast: its length, then itself)
 //! ```
+//!
+//! Then those of a machine share memory, if the launcher numbers ranks machine by machine, as many
+//! on each (`whereabouts`).
 
 use std::fmt;
 use std::time::Duration;
@@ -14,6 +18,8 @@ use serde::{Deserialize, Serialize};
 use crate::collective::mpi::{StartError, start};
 use crate::collective::{self, Collective};
 use crate::launch::error_report::host;
+use crate::launch::foreign::local_rendezvous::{self, Host, RendezvousError, Shared};
+use crate::launch::foreign::whereabouts::{Whereabouts, are_by_machine};
 use crate::launch::machines::compatibility;
 use crate::launch::prepared_run::PreparedRun;
 use crate::launch::rank::env::{Foreign, mpi_launcher};
@@ -22,6 +28,7 @@ use crate::launch::rank::membership::Membership;
 use crate::launch::rank::peer_monitor::PeerMonitor;
 use crate::plan::{Plan, RankPlan};
 use crate::transport::build_id::build_id;
+use crate::units::WorldSize;
 
 /// Longest wait of a rank for rank 0 to prepare the run, which may have to generate data.
 const PREPARE_TIMEOUT: Duration = Duration::from_mins(15);
@@ -38,6 +45,9 @@ pub(crate) enum MpiJoinError<E> {
     /// A rank is gone, or late.
     #[error(transparent)]
     Group(#[from] collective::Error),
+    /// The ranks of this machine did not find each other.
+    #[error(transparent)]
+    Machine(#[from] RendezvousError),
     /// The ranks do not fit together, or there is no run.
     #[error("{0}")]
     Refused(String),
@@ -67,8 +77,28 @@ pub(in crate::launch) fn start_mpi(foreign: &Foreign) -> Result<(), StartError> 
     start(&launcher, foreign.rank, foreign.world)
 }
 
-/// Joins this rank with those of all machines. Rank 0 prepares the run by `prepare` once all plans
-/// are known to be the same, and sends it to the others.
+/// Starts MPI in this rank, and finds out together with all others which of them share a machine.
+/// No rank waits longer than `timeout` for another.
+///
+/// # Errors
+///
+/// As [`MpiJoinError`].
+pub(crate) fn place_by_mpi<E>(
+    foreign: &Foreign,
+    timeout: Duration,
+) -> Result<Foreign, MpiJoinError<E>> {
+    start_mpi(foreign)?;
+    let group = collective::open_mpi(foreign.rank, foreign.world, timeout)?;
+    let mine = serde_json::to_vec(&Whereabouts::of(foreign)).unwrap_or_default();
+    let all = group.all_gather(&mine)?;
+    let all: Option<Vec<_>> = all.iter().map(|one| serde_json::from_slice(one).ok()).collect();
+    // Another version of ddprun is named later.
+    let by_machine = all.is_some_and(|all| are_by_machine(&all));
+    Ok(Foreign { by_machine, ..foreign.clone() })
+}
+
+/// Joins this rank with those of all machines, after [`place_by_mpi`]. Rank 0 prepares the run by
+/// `prepare` once all plans are known to be the same, and sends it to the others.
 ///
 /// # Errors
 ///
@@ -79,7 +109,6 @@ pub(crate) fn join_by_mpi<E: fmt::Display>(
     prepare: impl FnOnce() -> Result<PreparedRun, E>,
 ) -> Result<Membership, MpiJoinError<E>> {
     let Foreign { rank, world, restarts, .. } = *foreign;
-    start_mpi(foreign)?;
     let timeout = plan.distributed.timeout;
     let group = collective::open_mpi(rank, world, timeout)?;
     let prepares = collective::open_mpi(rank, world, timeout + PREPARE_TIMEOUT)?;
@@ -98,16 +127,29 @@ pub(crate) fn join_by_mpi<E: fmt::Display>(
     } else {
         receive(prepares.as_ref())?
     };
-    let PreparedRun { plan: first, folders: run, resume } = match answer {
+    let prepared = match answer {
         Answer::Welcome(prepared) => *prepared,
         Answer::Refused(reason) => return Err(MpiJoinError::Refused(reason)),
     };
+    let Shared { memory: shm, peer_monitor } = share_machine(foreign, &prepared)?;
+    let PreparedRun { plan: first, folders: run, resume } = prepared;
     let plan = compatibility::adapted(&first, plan);
-    let link = Link::open(None, None, PeerMonitor::default(), rank, run.logs.clone());
+    let link = Link::open(None, None, peer_monitor, rank, run.logs.clone());
     let link = link.map_err(MpiJoinError::Thread)?;
     // The launcher does not tell why it started the group again.
     let rank_plan = RankPlan { plan, rank, run, resume, restarts, causes: vec![] };
-    Ok(Membership { rank_plan, shm: None, peers: vec![], link })
+    Ok(Membership { rank_plan, shm, peers: vec![], link })
+}
+
+/// What the ranks of this machine share.
+fn share_machine(foreign: &Foreign, prepared: &PreparedRun) -> Result<Shared, RendezvousError> {
+    if foreign.machine().count == WorldSize::ONE {
+        return Ok(Shared { memory: None, peer_monitor: PeerMonitor::default() });
+    }
+    if foreign.is_first_of_machine() {
+        return Host::open(foreign)?.welcome(prepared);
+    }
+    local_rendezvous::join(foreign).map(|(_, shared)| shared)
 }
 
 /// Rank 0's answer, and why it has no run.

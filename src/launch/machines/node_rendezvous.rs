@@ -21,7 +21,7 @@ use crate::launch::machines::compatibility;
 use crate::launch::machines::nodes::{NodeConfig, NodeConnections, NodeRanks, Nodes, RemoteNode};
 use crate::plan::Plan;
 use crate::transport::acceptor::{Acceptor, AuthenticatedConnection};
-use crate::transport::auth::{Key, Purpose, SessionKeys};
+use crate::transport::auth::{Key, Purpose, SentKey, SessionKeys};
 use crate::transport::build_id::build_id;
 use crate::transport::channel::Channel;
 use crate::transport::handshake::{HANDSHAKE_TIMEOUT, HandshakeError};
@@ -110,7 +110,7 @@ enum Answer {
 struct Welcome {
     prepared: PreparedRun,
     /// Of this run alone: ranks of another run cannot connect.
-    secret: [u8; 32],
+    secret: SentKey,
     /// Address and name of each node but the first.
     nodes: Vec<(SocketAddr, String)>,
     /// Name of node 0.
@@ -262,7 +262,7 @@ fn send_run(joined: &mut [JoinedNode], prepared: &PreparedRun, secret: &Key) -> 
     let nodes: Vec<_> = joined.iter().map(|node| (node.address, node.name())).collect();
     for node in joined {
         let (prepared, nodes, host) = (prepared.clone(), nodes.clone(), host());
-        let welcome = Welcome { prepared, secret: *secret.bytes(), nodes, host };
+        let welcome = Welcome { prepared, secret: SentKey(secret.clone()), nodes, host };
         node.channel.send_all(&Answer::Welcome(Box::new(welcome)), CONNECT_TIMEOUT)?;
     }
     Ok(())
@@ -349,7 +349,7 @@ fn join_host<E>(
     let welcome = receive_run(&mut channel, config, plan, port)?;
     let Welcome { prepared, secret, nodes, host } = welcome;
     let prepared = PreparedRun { plan: compatibility::adapted(&prepared.plan, plan), ..prepared };
-    let key = run_key(&config.token, &Key::new(secret), &prepared);
+    let key = run_key(&config.token, &secret.0, &prepared);
     let first = format!("{host} at {}", host_address.ip());
     let (addresses, names): (Vec<_>, Vec<_>) =
         std::iter::once((host_address, first.clone())).chain(nodes).unzip();

@@ -54,6 +54,12 @@ impl Foreign {
         MachineRanks { first: Rank(self.rank.0 - self.rank.0 % count.get()), count }
     }
 
+    /// The same rank, as if each were on a machine of its own.
+    #[must_use]
+    pub fn apart(&self) -> Self {
+        Self { by_machine: false, ..self.clone() }
+    }
+
     /// Number of machines, by [`machine`](Self::machine).
     pub fn nodes(&self) -> u32 {
         self.world.get() / self.machine().count.get()
@@ -344,6 +350,8 @@ mod tests {
         let step = "SLURM_STEP_NUM_TASKS=4 SLURM_STEP_NUM_NODES=2 SLURM_PROCID=3 SLURM_NODEID=1";
         let two = format!("{step} SLURM_LOCALID=1 SLURM_STEP_TASKS_PER_NODE=2(x2)");
         has_place(&two, (2, 2), (1, 2));
+        let apart = launched(&two).apart();
+        assert_eq!((apart.machine().count.get(), apart.node(), apart.nodes()), (1, 3, 4));
         let one = format!("{step} SLURM_LOCALID=0 SLURM_STEP_TASKS_PER_NODE=3,1");
         assert_eq!(launched(&one).local_world.get(), 1);
     }

@@ -364,6 +364,8 @@ pub struct Distributed {
     pub overlap: bool,
     /// In which numbers gradients are exchanged.
     pub comm_hook: CommHook,
+    /// Who adds up the gradients of all ranks.
+    pub all_reduce: AllReduce,
     /// What ranks divide among themselves, in place of keeping all of it each (ZeRO).
     pub shard: Sharding,
     /// Tolerate parameters that the loss does not reach.
@@ -412,6 +414,17 @@ impl CommHook {
             Self::Fp16 => "fp16",
         }
     }
+}
+
+/// Who adds up the gradients of all ranks.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum AllReduce {
+    /// This program, in a fixed tree over ranks.
+    #[default]
+    Tree,
+    /// The MPI library, in an order of its own.
+    Library,
 }
 
 /// What each rank keeps a part of, as DeepSpeed's ZeRO.

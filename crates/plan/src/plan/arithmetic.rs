@@ -1,7 +1,7 @@
 //! The numbers of a plan as sentences: first lines of a run, and of `ddprun plan`.
 
 use crate::plan::batch::{admitted_worlds, counted};
-use crate::plan::{Facts, Memory, Plan, Precision, Sampler, ScalingRule};
+use crate::plan::{AllReduce, BackendPlan, Facts, Memory, Plan, Precision, Sampler, ScalingRule};
 use train_numbers::units::Bytes;
 
 impl Plan {
@@ -10,6 +10,10 @@ impl Plan {
         let mut lines =
             vec![format!("{}; {}", self.batch_line(), self.lr_line()), self.steps_line()];
         lines.extend(self.shards_line());
+        if self.has_bits_of_a_library() {
+            let what = "gradients are summed by the MPI library: results have its bits, which may";
+            lines.push(format!("{what} differ with the number of ranks and where they run"));
+        }
         lines
     }
 
@@ -70,22 +74,26 @@ impl Plan {
         [steps, time].into_iter().flatten().collect::<Vec<_>>().join(", ")
     }
 
+    /// Whether the order of additions is a library's, and not the fixed tree's.
+    fn has_bits_of_a_library(&self) -> bool {
+        let distributed = &self.distributed;
+        distributed.all_reduce == AllReduce::Library && distributed.backend == BackendPlan::Mpi
+    }
+
     /// What is special about shards, where they are not simply the ranks.
     fn shards_line(&self) -> Option<String> {
         let shards = self.batch.shards.get();
         let worlds: Vec<String> = admitted_worlds(shards).iter().map(u32::to_string).collect();
         (shards != self.distributed.world_size.get()).then(|| {
             let size = self.batch.shard_size();
-            format!(
-                "{shards} shards of {size} samples: the same bits on {} ranks",
-                worlds.join(", ")
-            )
+            let of_worlds = if self.has_bits_of_a_library() { "" } else { "the same bits " };
+            format!("{shards} shards of {size} samples: {of_worlds}on {} ranks", worlds.join(", "))
         })
     }
 
     /// What works, but may not be what was meant, if each rank needs `memory`.
     pub fn warnings(&self, facts: &Facts, memory: &Memory) -> Vec<String> {
-        let ranks = self.distributed.world_size.count();
+        let ranks = self.distributed.local_world().count();
         let threads = ranks * self.distributed.threads_per_rank;
         let mut warnings = Vec::new();
         if ranks > facts.cores {

@@ -10,7 +10,7 @@ use crate::config::{Experiment, Loaded, Problem};
 use crate::plan::batch::counted;
 use crate::plan::ownership::largest_part;
 use crate::plan::shm_layout::{MAX_RANKS, Mapping};
-use crate::plan::{CommHook, Facts, MpiFacts, OnOom, Sharding, admitted_worlds};
+use crate::plan::{AllReduce, CommHook, Facts, MpiFacts, OnOom, Sharding, admitted_worlds};
 use train_numbers::units::{Bytes, Rank, Shards, WorldSize};
 
 /// Machines whose first ranks are connected, each with every other.
@@ -57,6 +57,9 @@ pub struct DistributedPlan {
     /// In which numbers gradients are exchanged.
     #[serde(default)]
     pub comm_hook: CommHook,
+    /// Who adds up the gradients of all ranks.
+    #[serde(default)]
+    pub all_reduce: AllReduce,
     /// What each rank keeps only its part of; in a world of one the part is everything.
     #[serde(default)]
     pub shard: Sharding,
@@ -251,6 +254,7 @@ pub(crate) fn ranks(loaded: &Loaded, facts: &Facts) -> Result<Ranks, Problem> {
     let ranks = Ranks { world: all, local_world, nodes, launched, mpi, gpus };
     let problem = no_nccl(loaded, facts, &ranks)
         .or_else(|| no_mpi(loaded, facts, &ranks))
+        .or_else(|| no_library_sums(loaded, &ranks))
         .or_else(|| not_on_machines(loaded, &ranks));
     problem.map_or(Ok(ranks), Err)
 }
@@ -380,6 +384,20 @@ fn no_mpi(loaded: &Loaded, facts: &Facts, ranks: &Ranks) -> Option<Problem> {
     }
 }
 
+/// Why no library can add up the gradients, if that was asked for.
+fn no_library_sums(loaded: &Loaded, ranks: &Ranks) -> Option<Problem> {
+    let asked = &loaded.experiment.distributed;
+    let is_refused = asked.all_reduce == AllReduce::Library
+        && ranks.world > WorldSize::ONE
+        && !ranks.use_mpi(asked.backend);
+    is_refused.then(|| {
+        let what = "is \"library\", which is a sum by MPI, but tensors do not go through MPI";
+        let help = "omit it; or start the ranks with `mpirun -n 4 ddprun ...` and set backend = \
+                    \"mpi\"";
+        loaded.problem("distributed.all_reduce", what).help(help)
+    })
+}
+
 /// As many of `devices` as a run that may have fewer ranks starts with.
 fn largest(loaded: &Loaded, devices: u32) -> u32 {
     let asked = &loaded.experiment.distributed;
@@ -446,7 +464,7 @@ pub(crate) fn decide(
     DistributedPlan {
         world_size,
         nodes: ranks.nodes,
-        machine_mapping: machine_mapping(backend, ranks, lengths),
+        machine_mapping: machine_mapping(backend, asked.all_reduce, ranks, lengths),
         smaller,
         devices,
         threads_per_rank: asked.threads_per_rank.given().map_or(share, |n| n as usize),
@@ -456,6 +474,7 @@ pub(crate) fn decide(
         first_bucket_cap: Bytes(asked.first_bucket_cap.0),
         overlap: asked.overlap,
         comm_hook: asked.comm_hook,
+        all_reduce: asked.all_reduce,
         shard: asked.shard,
         largest_part: largest_part(lengths, world_size),
         find_unused_parameters: asked.find_unused_parameters,
@@ -487,14 +506,22 @@ fn backend(asked: Backend, ranks: &Ranks, lengths: &[usize]) -> BackendPlan {
     BackendPlan::Shm { mapping: Mapping::new(world, lengths.iter().copied()).total() }
 }
 
-/// What the ranks of each of several machines share: their gradients, unless NCCL sums these.
-fn machine_mapping(backend: BackendPlan, ranks: &Ranks, lengths: &[usize]) -> Option<Bytes> {
+/// What the ranks of each of several machines share: their gradients, unless a library sums these.
+fn machine_mapping(
+    backend: BackendPlan,
+    all_reduce: AllReduce,
+    ranks: &Ranks,
+    lengths: &[usize],
+) -> Option<Bytes> {
     let local = ranks.local_world;
-    if ranks.nodes == 1 || local == WorldSize::ONE {
+    // A library that adds up does so within machines too.
+    if ranks.nodes == 1 || local == WorldSize::ONE || all_reduce == AllReduce::Library {
         return None;
     }
     match backend {
-        BackendPlan::Tcp => Some(Mapping::new(local, lengths.iter().copied()).total()),
+        BackendPlan::Tcp | BackendPlan::Mpi => {
+            Some(Mapping::new(local, lengths.iter().copied()).total())
+        }
         BackendPlan::Nccl { mapping: None } => Some(Mapping::new(local, []).total()),
         _ => None,
     }

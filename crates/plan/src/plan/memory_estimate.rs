@@ -124,6 +124,8 @@ fn gradients(plan: &Plan, own: Bytes) -> Bytes {
         // Besides what ranks of one machine share, the sums in the first one's buckets, and of that
         // one the largest bucket as other machines send and receive it.
         (BackendPlan::Tcp, Some(_)) => 2 * own.0 + 2 * bucket + local * STAGING_BYTES,
+        // MPI gets copies of both.
+        (BackendPlan::Mpi, Some(_)) => 2 * own.0 + 4 * bucket + local * STAGING_BYTES,
         (BackendPlan::Nccl { mapping: None }, Some(_)) => local * STAGING_BYTES,
         (backend, _) => shared(backend, own, bucket, world),
     };
@@ -143,7 +145,9 @@ fn shared(backend: BackendPlan, own: Bytes, bucket: u64, world: u64) -> u64 {
     match backend {
         BackendPlan::Solo | BackendPlan::Nccl { mapping: None } => 0,
         // This rank's share of the largest bucket, as each rank has it: no more than a bucket.
-        BackendPlan::Tcp | BackendPlan::Mpi => bucket,
+        BackendPlan::Tcp => bucket,
+        // The same, and the copies of what MPI sends and receives.
+        BackendPlan::Mpi => 3 * bucket,
         // Pages of the others' buckets that this rank writes, and of all staging areas.
         BackendPlan::Nccl { mapping: Some(_) } => world * STAGING_BYTES,
         BackendPlan::Shm { .. } => own.0 * (world - 1) / world + world * STAGING_BYTES,

@@ -52,8 +52,8 @@ use serde::{Deserialize, Serialize};
 
 pub use crate::config::kind::Modality;
 pub use crate::config::schema::{
-    AnnealStrategy, CommHook, Convolutions, Expectation, Interval, MixupMode, Mode, OnBadSample,
-    OnNonFinite, OnOom, Sampler, ScalingRule, Sharding,
+    AllReduce, AnnealStrategy, CommHook, Convolutions, Expectation, Interval, MixupMode, Mode,
+    OnBadSample, OnNonFinite, OnOom, Sampler, ScalingRule, Sharding,
 };
 pub use crate::config::values::Patience;
 pub use arithmetic::shown;

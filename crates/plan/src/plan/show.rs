@@ -378,6 +378,9 @@ fn ranks(plan: &Plan) -> String {
             format!("NCCL between {} machines", distributed.nodes)
         }
         BackendPlan::Tcp => format!("TCP between {} machines", distributed.nodes),
+        BackendPlan::Mpi if distributed.local_world() < distributed.world_size => {
+            format!("MPI between {} machines", distributed.nodes)
+        }
         BackendPlan::Mpi => "MPI".to_owned(),
     };
     // Those of this machine.

@@ -216,6 +216,34 @@ fn ranks_of_an_mpi_launcher_use_mpi_where_asked_and_on_cpus_of_several_machines(
 }
 
 #[test]
+fn ranks_of_a_machine_share_their_gradients_under_mpi_unless_its_library_adds_them_up() {
+    let machines = Facts {
+        launched_world: WorldSize::new(2),
+        nodes: 2,
+        mpi: Some(MpiFacts::Found),
+        ..with_gpus(0)
+    };
+    let tree = good(&auto(), &[], &machines);
+    assert_eq!((tree.distributed.backend, tree.distributed.nodes), (BackendPlan::Mpi, 2));
+    assert!(tree.distributed.machine_mapping.is_some());
+    let library = ["distributed.all_reduce=library"];
+    let plan = good(&auto(), &library, &machines);
+    assert_eq!(plan.distributed.machine_mapping, None);
+    let told_of_library = |plan: &Plan| {
+        plan.arithmetic().iter().filter(|line| line.contains("summed by the MPI library")).count()
+    };
+    assert_eq!((told_of_library(&plan), told_of_library(&tree)), (1, 0));
+    // On one machine it must be asked for.
+    let one = Facts { launched_world: WorldSize::new(4), nodes: 1, ..machines.clone() };
+    assert_eq!(told_of_library(&good(&auto(), &["distributed.backend=mpi", library[0]], &one)), 1);
+    for facts in [one, Facts { mpi: None, ..machines }] {
+        let refused = told(&auto(), &library, &facts);
+        let words = "`distributed.all_reduce`: is \"library\", which is a sum by MPI";
+        assert!(refused[0].contains(words), "{refused:?}");
+    }
+}
+
+#[test]
 fn a_plan_of_an_earlier_version_still_says_how_large_its_mapping_is() {
     let earlier: BackendPlan = serde_json::from_str(r#"{"nccl":{"mapping":1024}}"#).unwrap();
     assert_eq!(earlier, BackendPlan::Nccl { mapping: Some(Bytes(1024)) });

@@ -52,12 +52,17 @@ pub(in crate::collective) fn peers(world: u32) -> Vec<Vec<Peer>> {
 }
 
 /// Runs `each` on `world` ranks as threads, and returns what they return in rank order.
-fn spawn<T: Send>(world: u32, timeout: Duration, each: impl Fn(Arc<Tcp>) -> T + Sync) -> Vec<T> {
+fn spawn<T: Send>(
+    world: u32,
+    timeout: Duration,
+    each: impl Fn(Arc<Leaders>) -> T + Sync,
+) -> Vec<T> {
     std::thread::scope(|scope| {
         let start = |(rank, peers)| {
             let (each, size) = (&each, WorldSize::new(world).unwrap());
-            scope
-                .spawn(move || each(Arc::new(Tcp::open(Rank(rank), size, peers, timeout).unwrap())))
+            scope.spawn(move || {
+                each(Arc::new(Leaders::open(Rank(rank), size, peers, timeout).unwrap()))
+            })
         };
         let threads: Vec<_> = (0..).zip(peers(world)).map(start).collect();
         threads.into_iter().map(|thread| thread.join().unwrap()).collect()
@@ -124,10 +129,14 @@ fn each_rank_gets_the_sum_of_its_own_part_in_the_same_tree() {
 
 #[test]
 fn all_ranks_receive_the_broadcast_of_rank_0_and_what_all_ranks_gather() {
-    for n in [0, 1, PIECE_BYTES, PIECE_BYTES + 1, 3_000_001] {
+    // Many use the tree.
+    for (world, n) in
+        [(3, 0), (3, 1), (3, PIECE_BYTES), (3, PIECE_BYTES + 1), (3, 3_000_001), (11, 500_001)]
+    {
         let content: Vec<u8> = (0..n).map(|i| (i % 251) as u8).collect();
-        let right: Vec<Vec<u8>> = (0..3).map(|rank| vec![rank; rank as usize * n]).collect();
-        let received = spawn(3, TIMEOUT, |group| {
+        let right: Vec<Vec<u8>> =
+            (0..world as u8).map(|rank| vec![rank; rank as usize * n]).collect();
+        let received = spawn(world, TIMEOUT, |group| {
             let rank = group.rank();
             let mut bytes = if rank.is_first() { content.clone() } else { vec![0; n] };
             group.broadcast(&mut bytes).unwrap();
@@ -259,7 +268,7 @@ fn reduction_after(change: impl FnOnce(&mut Vec<u8>) + Send) -> Result<Vec<f32>,
     let mine = mine.remove(0);
     std::thread::scope(|scope| {
         let open = |rank, peer| {
-            Tcp::open(Rank(rank), WorldSize::new(2).unwrap(), vec![peer], TIMEOUT).unwrap()
+            Leaders::open(Rank(rank), WorldSize::new(2).unwrap(), vec![peer], TIMEOUT).unwrap()
         };
         let reduce = move |rank: u32, peer: Peer| {
             let group = open(rank, peer);
@@ -328,7 +337,7 @@ fn a_forged_end_of_the_group_is_not_believed() {
     let mut all = peers(2);
     let (one, theirs) = (all.remove(0), all.remove(0));
     let wire = theirs[0].socket.try_clone().unwrap();
-    let group = Tcp::open(Rank(0), WorldSize::new(2).unwrap(), one, TIMEOUT).unwrap();
+    let group = Leaders::open(Rank(0), WorldSize::new(2).unwrap(), one, TIMEOUT).unwrap();
     let end = [0xE0D_u64, 0, 0, 0, 1, 0].map(u64::to_le_bytes).concat();
     let flags = rustix::net::SendFlags::empty();
     rustix::net::send(&wire, &[end, vec![7; 16]].concat(), flags).unwrap();
@@ -342,6 +351,6 @@ fn a_forged_end_of_the_group_is_not_believed() {
 fn a_group_without_all_connections_is_refused() {
     let mut some = peers(3).remove(0);
     some.pop();
-    let error = Tcp::open(Rank(0), WorldSize::new(3).unwrap(), some, TIMEOUT).err().unwrap();
+    let error = Leaders::open(Rank(0), WorldSize::new(3).unwrap(), some, TIMEOUT).err().unwrap();
     assert!(error.to_string().contains("rank 0 of 3 has 1 of them"), "{error}");
 }

@@ -1,0 +1,362 @@
+//! Links between ranks through MPI. A message is a header, as over connections, and its payload, in
+//! pieces. No call blocks: all are polled, so that every wait has a deadline, and can be ended by
+//! another thread or another rank.
+
+use std::ffi::c_int;
+use std::time::{Duration, Instant};
+
+use crate::collective::leaders::Place;
+use crate::collective::links::{Exchange, Links, Message};
+use crate::collective::message::{HEADER_BYTES, Target, check_header, header_of};
+use crate::collective::mpi::end;
+use crate::collective::mpi::library::{Library, Transfer};
+use crate::collective::mpi::world::{World, world};
+use crate::collective::{Call, Error, Missing};
+use crate::units::Rank;
+
+/// Tag of a message.
+const TAG: c_int = 1;
+/// Payload that is sent at a time: MPI counts bytes in 32 bits.
+const PIECE: usize = 64 << 20;
+/// Time between two looks for a message that ends the group, for each 64 ranks.
+const LOOK_INTERVAL: Duration = Duration::from_millis(1);
+/// Time for which data are polled without sleeping: the library moves them only while it is called.
+const BUSY: Duration = Duration::from_millis(20);
+/// Time for which ranks that have sent nothing are waited for without sleeping.
+const BRIEFLY: Duration = Duration::from_millis(1);
+/// Time between two polls after that.
+const NAP: Duration = Duration::from_micros(100);
+/// No pause counts for longer: while the whole group is suspended (Ctrl-Z), so is the deadline.
+const MAX_PAUSE: Duration = Duration::from_secs(1);
+
+/// The links of a rank to the first ranks of other machines.
+pub(in crate::collective) struct MpiLinks {
+    world: &'static World,
+    others: Vec<Rank>,
+    /// Memory for the next sum by the library.
+    room: Vec<f32>,
+}
+
+impl MpiLinks {
+    /// Those of a rank at this place, after `start`. Does not wait.
+    pub(in crate::collective) fn open(place: Place) -> Result<Self, Error> {
+        let refused = |what: &str| Error::Mpi { what: what.to_owned() };
+        let world = world().ok_or_else(|| refused("this rank has not started it"))?;
+        let Place { rank, world: size, .. } = place;
+        if (world.rank, world.size) != (rank, size) {
+            let what =
+                format!("this is rank {rank} of {size}, and not {} of {}", world.rank, world.size);
+            return Err(refused(&what));
+        }
+        Ok(Self { world, others: place.others().collect(), room: Vec::new() })
+    }
+
+    /// Works until all is done.
+    fn complete(&self, exchange: &Exchange<'_>, work: &mut impl Work) -> Result<(), Error> {
+        let mut pace = Pace::start();
+        let mut looked = Instant::now();
+        let look_interval = LOOK_INTERVAL * (1 + self.world.size.get() / 64);
+        loop {
+            exchange.meanwhile.map_or(Ok(()), |meanwhile| meanwhile())?;
+            if work.advance(&self.world.library(), exchange)? {
+                pace.restart();
+            }
+            if work.is_done() {
+                return Ok(());
+            }
+            if let Some(reason) = exchange.interrupts.reason() {
+                return Err(Error::Aborted { by: self.world.rank, reason });
+            }
+            if looked.elapsed() >= look_interval {
+                let told = end::received(self.world).map_err(|why| failed(exchange.call, &why))?;
+                told.map_or(Ok(()), Err)?;
+                looked = Instant::now();
+            }
+            if pace.waited >= exchange.timeout || exchange.interrupts.gives_up() {
+                let (missing, waited) = (work.missing(exchange.call), pace.waited);
+                return Err(Error::Timeout { call: *exchange.call, missing, waited });
+            }
+            pace.pause();
+        }
+    }
+}
+
+impl Links for MpiLinks {
+    fn exchange(
+        &mut self,
+        exchange: &Exchange<'_>,
+        messages: Vec<Message<'_>>,
+    ) -> Result<(), Error> {
+        let both = |Message { peer, out, into }| Both {
+            rank: self.others[peer],
+            out: out.map(|payload| Outgoing::new(exchange, payload)),
+            into: into.map(Incoming::new),
+        };
+        let mut transfers: Vec<Both<'_>> = messages.into_iter().map(both).collect();
+        let done = self.complete(exchange, &mut transfers);
+        done.inspect_err(|error| end::tell(self.world, error))
+    }
+
+    fn sum_by_library(
+        &mut self,
+        exchange: &Exchange<'_>,
+        values: &mut Vec<f32>,
+    ) -> Result<(), Error> {
+        let len = values.len();
+        let (own, room) = (std::mem::take(values), std::mem::take(&mut self.room));
+        let begun = self.world.library().all_reduce(own, room);
+        let done = begun.map_err(|why| failed(exchange.call, &why)).and_then(|transfer| {
+            let mut sum = Sum { transfer, is_done: false };
+            self.complete(exchange, &mut sum)?;
+            Ok(sum.transfer.finish().unwrap_or_default())
+        });
+        // What a failed transfer holds on to is never given back.
+        let [own, sums] = done.inspect_err(|error| {
+            values.resize(len, 0.0);
+            end::tell(self.world, error);
+        })?;
+        (*values, self.room) = (sums, own);
+        Ok(())
+    }
+
+    fn end_all(&mut self, _rank: Rank, error: &Error) {
+        end::tell(self.world, error);
+    }
+
+    #[cfg(any(feature = "cuda", test))]
+    fn received_end(&mut self, call: &Call) -> Option<Error> {
+        end::received(self.world).unwrap_or_else(|why| Some(failed(call, &why)))
+    }
+
+    fn describe(&self) -> Option<String> {
+        let library = self.world.library();
+        let (version, file) = (&library.version, library.file.display());
+        Some(format!("gradients go through MPI: {version} ({file})"))
+    }
+}
+
+/// What the library says, as an error.
+fn failed(call: &Call, why: &str) -> Error {
+    Error::Mpi { what: format!("{why}, in {call}") }
+}
+
+/// What is under way in the library.
+trait Work {
+    /// Does what is possible now, and returns whether anything was.
+    fn advance(&mut self, library: &Library, exchange: &Exchange<'_>) -> Result<bool, Error>;
+
+    fn is_done(&self) -> bool;
+
+    /// The ranks that it waits for, as far as they are known.
+    fn missing(&self, call: &Call) -> Vec<Missing>;
+}
+
+impl Work for Vec<Both<'_>> {
+    fn advance(&mut self, library: &Library, exchange: &Exchange<'_>) -> Result<bool, Error> {
+        let mut has_advanced = false;
+        for Both { rank, out, into } in self {
+            if let Some(out) = out {
+                let sent = out.advance(library, *rank);
+                has_advanced |= sent.map_err(|why| failed(exchange.call, &why))?;
+            }
+            if let Some(into) = into {
+                has_advanced |= into.advance(library, exchange, *rank)?;
+            }
+        }
+        Ok(has_advanced)
+    }
+
+    fn is_done(&self) -> bool {
+        self.iter().all(Both::is_done)
+    }
+
+    /// If some have sent nothing, only those.
+    fn missing(&self, call: &Call) -> Vec<Missing> {
+        let has_silent = self.iter().any(Both::is_silent);
+        let late = self.iter().filter(|both| !both.is_done());
+        let late = late.filter(|both| !has_silent || both.is_silent());
+        let missing = |both: &Both<'_>| Missing {
+            rank: both.rank,
+            begun: call.seq - u64::from(both.is_silent()),
+        };
+        late.map(missing).collect()
+    }
+}
+
+/// A sum by the library, which does not tell whom it waits for.
+struct Sum {
+    transfer: Transfer<[Vec<f32>; 2]>,
+    is_done: bool,
+}
+
+impl Work for Sum {
+    fn advance(&mut self, library: &Library, exchange: &Exchange<'_>) -> Result<bool, Error> {
+        self.is_done = self.transfer.poll(library).map_err(|why| failed(exchange.call, &why))?;
+        Ok(self.is_done)
+    }
+
+    fn is_done(&self) -> bool {
+        self.is_done
+    }
+
+    fn missing(&self, _call: &Call) -> Vec<Missing> {
+        Vec::new()
+    }
+}
+
+/// What is sent to a rank, and received from it.
+struct Both<'a> {
+    rank: Rank,
+    out: Option<Outgoing<'a>>,
+    into: Option<Incoming<'a>>,
+}
+
+impl Both<'_> {
+    fn is_done(&self) -> bool {
+        let is_sent = self.out.as_ref().is_none_or(Outgoing::is_done);
+        is_sent && self.into.as_ref().is_none_or(Incoming::is_done)
+    }
+
+    /// Whether it is to send something, and has sent nothing.
+    fn is_silent(&self) -> bool {
+        self.into.as_ref().is_some_and(|into| into.length.is_none())
+    }
+}
+
+/// A message that is being sent.
+struct Outgoing<'a> {
+    /// What is not sent yet, before the rest of the payload.
+    header: Option<[u8; HEADER_BYTES]>,
+    rest: &'a [u8],
+    piece: Option<Transfer<Vec<u8>>>,
+}
+
+impl<'a> Outgoing<'a> {
+    fn new(exchange: &Exchange<'_>, payload: &'a [u8]) -> Self {
+        let header = header_of(exchange.call, exchange.round, payload.len());
+        Self { header: Some(header), rest: payload, piece: None }
+    }
+
+    fn is_done(&self) -> bool {
+        self.header.is_none() && self.rest.is_empty() && self.piece.is_none()
+    }
+
+    fn advance(&mut self, library: &Library, to: Rank) -> Result<bool, String> {
+        let mut memory = Vec::new();
+        if let Some(mut piece) = self.piece.take() {
+            if !piece.poll(library)? {
+                self.piece = Some(piece);
+                return Ok(false);
+            }
+            memory = piece.finish().unwrap_or_default();
+        }
+        if self.is_done() {
+            return Ok(true);
+        }
+        memory.clear();
+        memory.extend(self.header.take().into_iter().flatten());
+        let (now, rest) = self.rest.split_at(self.rest.len().min(PIECE));
+        memory.extend_from_slice(now);
+        self.rest = rest;
+        self.piece = Some(library.send(memory, to.index(), TAG)?);
+        Ok(true)
+    }
+}
+
+/// A message that is being received.
+struct Incoming<'a> {
+    target: Target<'a>,
+    /// Bytes of the payload, once the header is here.
+    length: Option<usize>,
+    received: usize,
+    piece: Option<Transfer<Vec<u8>>>,
+}
+
+impl<'a> Incoming<'a> {
+    fn new(target: Target<'a>) -> Self {
+        Self { target, length: None, received: 0, piece: None }
+    }
+
+    fn is_done(&self) -> bool {
+        self.length == Some(self.received)
+    }
+
+    fn advance(
+        &mut self,
+        library: &Library,
+        exchange: &Exchange<'_>,
+        from: Rank,
+    ) -> Result<bool, Error> {
+        let broken = |why: String| failed(exchange.call, &why);
+        if self.is_done() {
+            return Ok(false);
+        }
+        let Some(mut piece) = self.piece.take() else {
+            let Some(bytes) = library.message(from.index(), TAG).map_err(broken)? else {
+                return Ok(false);
+            };
+            let begun = library.receive(Vec::new(), bytes, from.index(), TAG);
+            self.piece = Some(begun.map_err(broken)?);
+            return Ok(true);
+        };
+        if !piece.poll(library).map_err(broken)? {
+            self.piece = Some(piece);
+            return Ok(false);
+        }
+        self.take(&piece.finish().unwrap_or_default(), exchange, from)?;
+        Ok(true)
+    }
+
+    /// Copies a piece to its place.
+    fn take(&mut self, piece: &[u8], exchange: &Exchange<'_>, from: Rank) -> Result<(), Error> {
+        let unreadable = || failed(exchange.call, &format!("rank {from} sent what is no message"));
+        let mut bytes = piece;
+        let length = if let Some(length) = self.length {
+            length
+        } else {
+            let (header, rest) = piece.split_first_chunk().ok_or_else(unreadable)?;
+            bytes = rest;
+            let call = (exchange.call, exchange.round);
+            check_header(header, (exchange.rank, from), call, &self.target)?
+        };
+        self.length = Some(length);
+        let after = self.received + bytes.len();
+        if after > length {
+            return Err(unreadable());
+        }
+        match &mut self.target {
+            Target::Slice(slice) => slice[self.received..after].copy_from_slice(bytes),
+            Target::Vec(all) => all.extend_from_slice(bytes),
+        }
+        self.received = after;
+        Ok(())
+    }
+}
+
+/// Pauses between polls: short at first, and after each progress.
+struct Pace {
+    busy: Duration,
+    waited: Duration,
+    last: Instant,
+}
+
+impl Pace {
+    fn start() -> Self {
+        Self { busy: BRIEFLY, waited: Duration::ZERO, last: Instant::now() }
+    }
+
+    fn restart(&mut self) {
+        *self = Self { busy: BUSY, waited: Duration::ZERO, last: Instant::now() };
+    }
+
+    fn pause(&mut self) {
+        if self.waited < self.busy {
+            std::thread::yield_now();
+        } else {
+            std::thread::sleep(NAP);
+        }
+        let now = Instant::now();
+        self.waited += (now - self.last).min(MAX_PAUSE);
+        self.last = now;
+    }
+}
