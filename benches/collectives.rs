@@ -3,8 +3,10 @@
 //! ```text
 //! cargo bench --bench collectives [-- --ranks 2]    in shared memory
 //! cargo bench --bench collectives -- --tcp          two ranks over loopback, plain and encrypted
+//! cargo bench --bench collectives -- --small --ranks 64    what every step calls beside gradients
 //! ```
 //!
+//! `cpu_us` is processor time of rank 0 per call, which more ranks than cores do not lengthen.
 //! Timed as `benches/peers/allreduce.py` times gloo: five times as many calls as fit 0.4 s, at most
 //! 500, and the median of the five means. Rank 0 prints.
 #![expect(
@@ -24,6 +26,7 @@ use ddprun::internals::collective::{self, Collective, Segment};
 use ddprun::internals::transport;
 use ddprun::plan::{BackendPlan, Mapping};
 use ddprun::units::{Rank, WorldSize};
+use rustix::time::{ClockId, clock_gettime};
 
 /// As the command `ddprun`.
 #[global_allocator]
@@ -56,6 +59,12 @@ fn main() -> ExitCode {
     }
 }
 
+/// The sizes that are reduced: the first with `--small`.
+fn sizes() -> &'static [usize] {
+    let is_small = std::env::args().any(|word| word == "--small");
+    if is_small { &SIZES[..1] } else { &SIZES }
+}
+
 /// `--ranks N`; two without it. Other words are cargo's.
 fn ranks() -> u32 {
     let words: Vec<String> = std::env::args().collect();
@@ -64,7 +73,8 @@ fn ranks() -> u32 {
 }
 
 fn backend(world: WorldSize) -> BackendPlan {
-    BackendPlan::Shm { mapping: Mapping::new(world, SIZES.map(|bytes| bytes / 4)).total() }
+    let lengths = sizes().iter().map(|bytes| bytes / 4);
+    BackendPlan::Shm { mapping: Mapping::new(world, lengths).total() }
 }
 
 /// Starts all ranks with the mapping as their standard input, and waits for them.
@@ -118,10 +128,10 @@ fn run_over_tcp(rank: Rank, how: &str) {
 fn run(rank: Rank, world: WorldSize) {
     let fd = rustix::io::dup(rustix::stdio::stdin()).expect("the mapping");
     let group = collective::open(backend(world), rank, world, Some(fd), DEADLINE).expect("a group");
-    let lengths = SIZES.map(|bytes| bytes / 4);
+    let lengths: Vec<usize> = sizes().iter().map(|bytes| bytes / 4).collect();
     let mut segments = group.segments(&lengths).expect("memory");
-    for (bytes, segment) in SIZES.into_iter().zip(&mut segments) {
-        all_reduce(&group, bytes, segment);
+    for (bytes, segment) in sizes().iter().zip(&mut segments) {
+        all_reduce(&group, *bytes, segment);
     }
     let mut bytes = [0; 4 << 10];
     let vote = [b'.'; VOTE];
@@ -140,6 +150,7 @@ fn all_reduce(group: &Arc<dyn Collective>, bytes: usize, segment: &mut Segment) 
 /// Times `call` and prints the figure.
 fn measure(group: &Arc<dyn Collective>, name: &str, bytes: usize, call: &mut dyn FnMut()) {
     let calls = agreed_calls(group, call);
+    let used = cpu_us();
     let mut means: Vec<f64> = (0..REPETITIONS)
         .map(|_| {
             group.barrier().expect("all");
@@ -148,16 +159,23 @@ fn measure(group: &Arc<dyn Collective>, name: &str, bytes: usize, call: &mut dyn
             1e6 * began.elapsed().as_secs_f64() / calls as f64
         })
         .collect();
+    let used = (cpu_us() - used) / (REPETITIONS as u64 * calls) as f64;
     means.sort_by(f64::total_cmp);
     let (median, spread) = (means[REPETITIONS / 2], means[REPETITIONS - 1] - means[0]);
     if group.rank().is_first() {
         let line = serde_json::json!({
             "bench": name, "world": group.world_size(), "bytes": bytes, "iters": calls,
-            "us": median, "best_us": means[0], "algbw_GBps": bytes as f64 / median / 1e3,
+            "us": median, "best_us": means[0], "cpu_us": used, "algbw_GBps": bytes as f64 / median / 1e3,
             "spread": spread / median,
         });
         println!("{line}");
     }
+}
+
+/// Processor time of this process so far, microseconds.
+fn cpu_us() -> f64 {
+    let time = clock_gettime(ClockId::ProcessCPUTime);
+    1e6 * time.tv_sec as f64 + time.tv_nsec as f64 / 1e3
 }
 
 /// As many calls as fit 0.4 s on rank 0, at least 2 and at most 500.
