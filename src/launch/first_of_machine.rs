@@ -46,7 +46,7 @@ impl<'a> FirstOfMachine<'a> {
         &self,
         config: &NodeConfig,
         plan: &Plan,
-        prepare: impl FnOnce() -> Result<PreparedRun, E>,
+        prepare: impl FnOnce(Option<&str>) -> Result<PreparedRun, E>,
         report: &mut dyn FnMut(&str),
     ) -> Result<Met, NodeRendezvousError<E>> {
         let met = join_nodes(config, plan, prepare, report);

@@ -3,4 +3,6 @@
 
 pub(in crate::launch) mod nodes;
 pub(in crate::launch) mod compatibility;
+pub(in crate::launch) mod waiting;
 pub(in crate::launch) mod node_rendezvous;
+pub(in crate::launch) mod next_meeting;

@@ -6,7 +6,9 @@
 //! node k ─────────────────▶ node i     for i < k: a connection from k's first rank to i's
 //! ```
 //!
-//! No port stays open once the ranks are connected.
+//! No port stays open once the ranks are connected. After a failure the machines meet again in the
+//! same way (`next_meeting`): each says from which run and meeting it comes, if from any. One from
+//! an older meeting is refused; one from none takes the place of a parent that has died.
 
 use std::fmt;
 use std::io::{self, ErrorKind};
@@ -18,7 +20,10 @@ use serde::{Deserialize, Serialize};
 use crate::launch::PreparedRun;
 use crate::launch::error_report::host;
 use crate::launch::machines::compatibility;
-use crate::launch::machines::nodes::{NodeConfig, NodeConnections, NodeRanks, Nodes, RemoteNode};
+use crate::launch::machines::nodes::{
+    Meeting, NodeConfig, NodeConnections, NodeRanks, Nodes, RemoteNode, Session,
+};
+use crate::launch::machines::waiting::{LOOK_INTERVAL, Waiting};
 use crate::plan::Plan;
 use crate::transport::acceptor::{Acceptor, AuthenticatedConnection};
 use crate::transport::auth::{Key, Purpose, SessionKeys};
@@ -65,6 +70,12 @@ pub(crate) enum NodeRendezvousError<E> {
         /// Where node 0 should be.
         address: String,
     },
+    /// This node was asked to stop while it waited.
+    #[error("node {node} was asked to stop while it waited for the others")]
+    CalledOff {
+        /// This node.
+        node: u32,
+    },
     /// The nodes do not fit together.
     #[error("{reason}")]
     Refused {
@@ -74,6 +85,11 @@ pub(crate) enum NodeRendezvousError<E> {
 }
 
 impl<E> NodeRendezvousError<E> {
+    /// Whether another attempt may succeed, when machines that have met before meet again.
+    pub(in crate::launch) fn may_pass(&self) -> bool {
+        matches!(self, Self::Io { .. } | Self::Missing { .. } | Self::Unauthenticated { .. })
+    }
+
     fn connecting(node: u32) -> impl Fn(ConnectError) -> Self {
         move |error| match error {
             ConnectError::Io { what, source } => Self::Io { node, what, source },
@@ -97,6 +113,8 @@ struct Hello {
     /// Where its ranks can be reached.
     port: u16,
     plan: serde_json::Value,
+    /// Where it comes from; absent if it was just started.
+    session: Option<Session>,
 }
 
 /// Node 0's answer.
@@ -115,11 +133,13 @@ struct Welcome {
     nodes: Vec<(SocketAddr, String)>,
     /// Name of node 0.
     host: String,
+    session: Session,
 }
 
 /// Finds the other nodes. Node 0 prepares the run by `prepare` once all have joined, and sends it
 /// to the others, which use it if their own plan is the same except for what may differ between
-/// machines. `report` gets lines for the terminal.
+/// machines. `prepare` gets the id of the run that the others want to continue, if they have lost
+/// the node 0 of before. `report` gets lines for the terminal.
 ///
 /// # Errors
 ///
@@ -127,24 +147,44 @@ struct Welcome {
 pub(crate) fn join_nodes<E: fmt::Display>(
     config: &NodeConfig,
     plan: &Plan,
-    prepare: impl FnOnce() -> Result<PreparedRun, E>,
+    prepare: impl FnOnce(Option<&str>) -> Result<PreparedRun, E>,
+    report: &mut dyn FnMut(&str),
+) -> Result<(PreparedRun, Nodes), NodeRendezvousError<E>> {
+    let longest = plan.distributed.timeout;
+    let mut waiting =
+        Waiting { until: Instant::now() + longest, longest, is_called_off: &mut || false };
+    meet(config, plan, None, prepare, &mut waiting, report)
+}
+
+/// As [`join_nodes`]; `session` is where this machine comes from, if it has met the others before.
+pub(in crate::launch) fn meet<E: fmt::Display>(
+    config: &NodeConfig,
+    plan: &Plan,
+    session: Option<&Session>,
+    prepare: impl FnOnce(Option<&str>) -> Result<PreparedRun, E>,
+    waiting: &mut Waiting<'_>,
     report: &mut dyn FnMut(&str),
 ) -> Result<(PreparedRun, Nodes), NodeRendezvousError<E>> {
     if config.node == 0 {
-        Host::open(config)?.welcome_all(plan, prepare, report)
+        Host::open(config, session)?.welcome_all(plan, prepare, waiting, report)
     } else {
-        join_host(config, plan, report)
+        join_host(config, plan, session, waiting, report)
     }
 }
 
 /// Node 0, which the others connect to.
 struct Host<'a> {
     config: &'a NodeConfig,
+    /// Where it comes from itself.
+    session: Option<&'a Session>,
     listener: TcpListener,
 }
 
 impl<'a> Host<'a> {
-    fn open<E>(config: &'a NodeConfig) -> Result<Self, NodeRendezvousError<E>> {
+    fn open<E>(
+        config: &'a NodeConfig,
+        session: Option<&'a Session>,
+    ) -> Result<Self, NodeRendezvousError<E>> {
         let address = (config.master.as_str(), config.port);
         let listener = TcpListener::bind(address).map_err(|source| {
             let (master, port) = address;
@@ -156,22 +196,27 @@ impl<'a> Host<'a> {
             let what = format!("listen at {master}:{port}{remedy}");
             NodeRendezvousError::Io { node: 0, what, source }
         })?;
-        Ok(Self { config, listener })
+        Ok(Self { config, session, listener })
     }
 
     fn welcome_all<E: fmt::Display>(
         self,
         plan: &Plan,
-        prepare: impl FnOnce() -> Result<PreparedRun, E>,
+        prepare: impl FnOnce(Option<&str>) -> Result<PreparedRun, E>,
+        waiting: &mut Waiting<'_>,
         report: &mut dyn FnMut(&str),
     ) -> Result<(PreparedRun, Nodes), NodeRendezvousError<E>> {
-        let mut joined = self.gather(plan, report)?;
-        let prepared = prepare().map_err(|error| {
+        let mut joined = self.gather(plan, waiting, report)?;
+        let latest = latest(self.session.into_iter().chain(sessions(&joined))).cloned();
+        let run = latest.as_ref().map(|session| session.run.as_str());
+        let prepared = prepare(run).map_err(|error| {
             refuse(&mut joined, &format!("node 0 could not prepare the run: {error}"));
             NodeRendezvousError::Prepare(error)
         })?;
         let secret = Key::random().map_err(io_error(0, "draw random numbers"))?;
-        send_run(&mut joined, &prepared, &secret).map_err(io_error(0, "send the plan"))?;
+        let session = next(latest.as_ref(), &prepared);
+        send_run(&mut joined, &prepared, &secret, &session)
+            .map_err(io_error(0, "send the plan"))?;
         let names: Vec<String> =
             std::iter::once(host()).chain(joined.iter().map(JoinedNode::name)).collect();
         let key = run_key(&self.config.token, &secret, &prepared);
@@ -185,37 +230,48 @@ impl<'a> Host<'a> {
             RemoteNode::new(node.node, name, node.channel)
         });
         let connections = NodeConnections { remotes: remotes.collect(), peers };
-        let (run, timeout) = (prepared.folders.clone(), plan.distributed.timeout);
-        Ok((prepared, Nodes::new(ranks, connections, run, timeout)))
+        let (config, prepared_here) = (self.config.clone(), prepared.clone());
+        let meeting = Meeting { config, prepared: prepared_here, session };
+        Ok((prepared, Nodes::new(meeting, connections)))
     }
 
     /// Waits for all other nodes, and returns them in their order.
     fn gather<E>(
         &self,
         plan: &Plan,
+        waiting: &mut Waiting<'_>,
         report: &mut dyn FnMut(&str),
     ) -> Result<Vec<JoinedNode>, NodeRendezvousError<E>> {
         let NodeConfig { nodes, ref master, port, .. } = *self.config;
         let acceptor = Acceptor::open(&self.listener, &self.config.token);
         let mut acceptor = acceptor.map_err(io_error(0, "listen"))?;
-        let waited = plan.distributed.timeout;
-        let until = Instant::now() + waited;
         let mut joined: Vec<Option<JoinedNode>> = (1..nodes).map(|_| None).collect();
         report(&format!("waiting for {} at {master}:{port} ...", missing(&joined)));
-        while joined.iter().any(Option::is_none) {
-            let Some(connection) = acceptor.accept(until, report) else {
-                let missing = missing(&joined);
+        loop {
+            if let Some(connection) = acceptor.accept(waiting.next_look(), report) {
+                if let Some((node, hello)) = JoinedNode::receive(connection) {
+                    self.register(node, &hello, plan, &mut joined, report)?;
+                }
+            } else if (waiting.is_called_off)() {
+                let error = NodeRendezvousError::CalledOff { node: 0 };
+                refuse(joined.iter_mut().flatten(), "node 0 was asked to stop");
+                return Err(error);
+            } else if waiting.is_over() {
+                let (missing, waited) = (missing(&joined), waiting.longest);
                 return Err(NodeRendezvousError::Missing { node: 0, missing, waited });
-            };
-            if let Some((node, hello)) = JoinedNode::receive(connection) {
-                self.register(node, &hello, plan, &mut joined, report)?;
+            }
+            // One may have died while it waited for the others.
+            for place in &mut joined {
+                drop(place.take_if(|node| node.has_left()));
+            }
+            if joined.iter().all(Option::is_some) {
+                return Ok(joined.into_iter().flatten().collect());
             }
         }
-        Ok(joined.into_iter().flatten().collect())
     }
 
-    /// Adds a node. A second one of the same number is refused; one that does not fit ends the
-    /// rendezvous for all.
+    /// Adds a node. A second one of the same number is refused, and so is one that comes from
+    /// another run or an older meeting; one that does not fit ends the rendezvous for all.
     fn register<E>(
         &self,
         mut node: JoinedNode,
@@ -230,17 +286,60 @@ impl<'a> Host<'a> {
             return Err(NodeRendezvousError::Refused { reason });
         }
         // `objection` has checked the number.
-        let slot = &mut joined[hello.node as usize - 1];
-        match slot {
-            Some(earlier) if !earlier.has_left() => {
-                let why = format!("node {} has already joined: {}", hello.node, earlier.name());
+        let at = hello.node as usize - 1;
+        let late = hello.session.as_ref().and_then(|theirs| {
+            let others = joined.iter().flatten().filter_map(|node| node.session.as_ref());
+            is_late(theirs, self.session, latest(others))
+        });
+        let taken = joined[at].as_mut().filter(|earlier| !earlier.has_left());
+        let taken = taken.map(|node| format!("it has already joined: {}", node.name()));
+        match late.or(taken) {
+            Some(why) => {
+                let why = format!("node {} {}", hello.node, why.trim_start_matches("it "));
                 report(&format!("warning: {} was refused: {why}", node.name()));
                 refuse([&mut node], &why);
             }
-            _ => *slot = Some(node),
+            None => joined[at] = Some(node),
         }
         Ok(())
     }
+}
+
+/// Where these nodes come from.
+fn sessions(joined: &[JoinedNode]) -> impl Iterator<Item = &Session> {
+    joined.iter().filter_map(|node| node.session.as_ref())
+}
+
+/// The newest of some sessions, the first of equals.
+fn latest<'a>(sessions: impl Iterator<Item = &'a Session>) -> Option<&'a Session> {
+    sessions.reduce(|a, b| {
+        let age = |session: &Session| (session.meeting, session.restarts.len());
+        if age(b) > age(a) { b } else { a }
+    })
+}
+
+/// The session that begins when all have met.
+fn next(latest: Option<&Session>, prepared: &PreparedRun) -> Session {
+    let meeting = latest.map_or(0, |session| session.meeting) + 1;
+    let restarts = latest.map_or_else(Vec::new, |session| session.restarts.clone());
+    Session { run: prepared.folders.id.clone(), meeting, restarts }
+}
+
+/// Why a node that comes from `theirs` does not belong to what node 0, which comes from `own`, and
+/// those who came before it continue. Where a node 0 has died while the machines met, some of them
+/// are a meeting ahead.
+fn is_late(theirs: &Session, own: Option<&Session>, others: Option<&Session>) -> Option<String> {
+    let oldest = own.map(|own| own.meeting).or(others.map(|it| it.meeting.saturating_sub(1)));
+    let run = own.or(others).map(|session| &session.run);
+    if run.is_some_and(|run| *run != theirs.run) {
+        return Some(format!("it continues another run, {}", theirs.run));
+    }
+    oldest.filter(|oldest| theirs.meeting < *oldest).map(|_| {
+        let meeting = theirs.meeting;
+        format!(
+            "it comes from meeting {meeting} of this run's machines, and they have met again since"
+        )
+    })
 }
 
 /// "node 1, node 3"
@@ -258,11 +357,17 @@ fn refuse<'a>(nodes: impl IntoIterator<Item = &'a mut JoinedNode>, reason: &str)
 }
 
 /// Sends the run to all nodes, with what they need to connect to each other.
-fn send_run(joined: &mut [JoinedNode], prepared: &PreparedRun, secret: &Key) -> io::Result<()> {
+fn send_run(
+    joined: &mut [JoinedNode],
+    prepared: &PreparedRun,
+    secret: &Key,
+    session: &Session,
+) -> io::Result<()> {
     let nodes: Vec<_> = joined.iter().map(|node| (node.address, node.name())).collect();
     for node in joined {
         let (prepared, nodes, host) = (prepared.clone(), nodes.clone(), host());
-        let welcome = Welcome { prepared, secret: *secret.bytes(), nodes, host };
+        let (secret, session) = (*secret.bytes(), session.clone());
+        let welcome = Welcome { prepared, secret, nodes, host, session };
         node.channel.send_all(&Answer::Welcome(Box::new(welcome)), CONNECT_TIMEOUT)?;
     }
     Ok(())
@@ -273,6 +378,7 @@ struct JoinedNode {
     node: u32,
     host: String,
     address: SocketAddr,
+    session: Option<Session>,
     channel: Channel,
 }
 
@@ -284,7 +390,8 @@ impl JoinedNode {
             return None;
         }
         let address = SocketAddr::new(connection.address, hello.port);
-        Some((Self { node: hello.node, host: hello.host.clone(), address, channel }, hello))
+        let (host, session) = (hello.host.clone(), hello.session.clone());
+        Some((Self { node: hello.node, host, address, session, channel }, hello))
     }
 
     fn name(&self) -> String {
@@ -336,18 +443,22 @@ fn peer_connections<'a>(
 fn join_host<E>(
     config: &NodeConfig,
     plan: &Plan,
+    session: Option<&Session>,
+    waiting: &mut Waiting<'_>,
     report: &mut dyn FnMut(&str),
 ) -> Result<(PreparedRun, Nodes), NodeRendezvousError<E>> {
-    let (node, timeout) = (config.node, plan.distributed.timeout);
-    let (stream, keys) = connect_to_host(config, timeout, report)?;
+    let node = config.node;
+    let (stream, keys) = connect_to_host(config, waiting, report)?;
     let addresses = stream.local_addr().and_then(|own| Ok((own.ip(), stream.peer_addr()?)));
     let (own_ip, host_address) = addresses.map_err(io_error(node, "tell its own address"))?;
     let listener = TcpListener::bind((own_ip, 0)).map_err(io_error(node, "listen"))?;
     let port = listener.local_addr().map_err(io_error(node, "listen"))?.port();
     let channel = Channel::authenticated(stream, &keys);
     let mut channel = channel.map_err(io_error(node, "use its connection"))?;
-    let welcome = receive_run(&mut channel, config, plan, port)?;
-    let Welcome { prepared, secret, nodes, host } = welcome;
+    let hello = hello(config, plan, port, session);
+    channel.send_all(&hello, CONNECT_TIMEOUT).map_err(io_error(node, "join node 0"))?;
+    let Welcome { prepared, secret, nodes, host, session } =
+        receive_run(&mut channel, node, plan, waiting)?;
     let prepared = PreparedRun { plan: compatibility::adapted(&prepared.plan, plan), ..prepared };
     let key = run_key(&config.token, &Key::new(secret), &prepared);
     let first = format!("{host} at {}", host_address.ip());
@@ -359,23 +470,29 @@ fn join_host<E>(
         .connect(&listener, lower, report)
         .map_err(NodeRendezvousError::connecting(node))?;
     let remotes = vec![RemoteNode::new(0, first, channel)];
-    let run = prepared.folders.clone();
-    let nodes = Nodes::new(ranks, NodeConnections { remotes, peers }, run, timeout);
-    Ok((prepared, nodes))
+    let meeting = Meeting { config: config.clone(), prepared: prepared.clone(), session };
+    Ok((prepared, Nodes::new(meeting, NodeConnections { remotes, peers })))
 }
 
 /// A connection to node 0, which may be started later.
 fn connect_to_host<E>(
     config: &NodeConfig,
-    waited: Duration,
+    waiting: &mut Waiting<'_>,
     report: &mut dyn FnMut(&str),
 ) -> Result<(TcpStream, SessionKeys), NodeRendezvousError<E>> {
     let NodeConfig { node, ref master, port, ref token, .. } = *config;
     let address = format!("{master}:{port}");
     report(&format!("node {node} connects to node 0 at {address} ..."));
-    let until = Instant::now() + waited;
-    let connected =
-        connect_authenticated((master.as_str(), port), token, Purpose::Node(node), until);
+    let connected = loop {
+        let (host, purpose) = ((master.as_str(), port), Purpose::Node(node));
+        match connect_authenticated(host, token, purpose, waiting.next_look()) {
+            Err(HandshakeError::Io(_)) if (waiting.is_called_off)() => {
+                return Err(NodeRendezvousError::CalledOff { node });
+            }
+            Err(HandshakeError::Io(_)) if !waiting.is_over() => {}
+            connected => break connected,
+        }
+    };
     connected.map_err(|error| match error {
         HandshakeError::Unauthenticated => NodeRendezvousError::Unauthenticated { address },
         HandshakeError::OtherVersion => {
@@ -383,30 +500,72 @@ fn connect_to_host<E>(
             NodeRendezvousError::Refused { reason }
         }
         HandshakeError::Io(_) => {
-            NodeRendezvousError::Missing { node, missing: format!("node 0 at {address}"), waited }
+            let (missing, waited) = (format!("node 0 at {address}"), waiting.longest);
+            NodeRendezvousError::Missing { node, missing, waited }
         }
     })
 }
 
-/// Introduces this node, and waits for the run.
+/// How this node introduces itself.
+fn hello(config: &NodeConfig, plan: &Plan, port: u16, session: Option<&Session>) -> Hello {
+    let NodeConfig { node, nodes, .. } = *config;
+    let (plan, session) = (serde_json::to_value(plan).unwrap_or_default(), session.cloned());
+    Hello { version: build_id().to_owned(), node, nodes, host: host(), port, plan, session }
+}
+
+/// Waits for the run.
 fn receive_run<E>(
     channel: &mut Channel,
-    config: &NodeConfig,
+    node: u32,
     plan: &Plan,
-    port: u16,
+    waiting: &mut Waiting<'_>,
 ) -> Result<Welcome, NodeRendezvousError<E>> {
-    let NodeConfig { node, nodes, .. } = *config;
-    let plan_as_json = serde_json::to_value(plan).unwrap_or_default();
-    let (version, host) = (build_id().to_owned(), host());
-    let hello = Hello { version, node, nodes, host, port, plan: plan_as_json };
-    channel.send_all(&hello, CONNECT_TIMEOUT).map_err(io_error(node, "join node 0"))?;
-    let answer = channel.receive_one(plan.distributed.timeout + PREPARE_TIMEOUT);
-    match answer.map_err(io_error(node, "receive the plan from node 0"))? {
-        Answer::Welcome(welcome) => Ok(*welcome),
-        Answer::Refused(reason) => Err(NodeRendezvousError::Refused { reason }),
+    let until = Instant::now() + plan.distributed.timeout + PREPARE_TIMEOUT;
+    loop {
+        match channel.receive_one(LOOK_INTERVAL) {
+            Ok(Answer::Welcome(welcome)) => return Ok(*welcome),
+            Ok(Answer::Refused(reason)) => return Err(NodeRendezvousError::Refused { reason }),
+            Err(error) if error.kind() == ErrorKind::TimedOut && Instant::now() < until => {
+                if (waiting.is_called_off)() {
+                    return Err(NodeRendezvousError::CalledOff { node });
+                }
+            }
+            Err(source) => return Err(io_error(node, "receive the plan from node 0")(source)),
+        }
     }
 }
 
 fn io_error<E>(node: u32, what: &'static str) -> impl Fn(io::Error) -> NodeRendezvousError<E> {
     move |source| NodeRendezvousError::Io { node, what: what.to_owned(), source }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn session(run: &str, meeting: u32, restarts: usize) -> Session {
+        Session { run: run.to_owned(), meeting, restarts: vec!["a rank died".to_owned(); restarts] }
+    }
+
+    #[test]
+    fn a_machine_that_was_lost_for_a_meeting_or_comes_from_another_run_is_refused() {
+        let (first, second) = (session("r", 1, 1), session("r", 2, 2));
+        assert_eq!(is_late(&second, Some(&second), None), None);
+        let late = is_late(&first, Some(&second), None).unwrap();
+        assert!(late.starts_with("it comes from meeting 1 of this run's machines"), "{late}");
+        let other = is_late(&session("s", 2, 0), Some(&second), None).unwrap();
+        assert_eq!(other, "it continues another run, s");
+    }
+
+    #[test]
+    fn a_new_node_0_takes_the_word_of_the_others_the_newest_first() {
+        let [first, second, third] = [1, 2, 3].map(|meeting| session("r", meeting, 1));
+        assert_eq!(is_late(&first, None, None), None);
+        // One of them may have met a node 0 that died meanwhile.
+        assert_eq!(is_late(&second, None, Some(&third)), None);
+        assert!(is_late(&first, None, Some(&third)).is_some());
+        let longer = session("r", 2, 2);
+        assert_eq!(latest([&first, &second, &longer].into_iter()), Some(&longer));
+        assert_eq!(latest([&second].into_iter()), Some(&second));
+    }
 }

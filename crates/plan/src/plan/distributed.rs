@@ -306,12 +306,14 @@ fn not_on_machines(loaded: &Loaded, ranks: &Ranks) -> Option<Problem> {
             "omit it; `ddprun resume` continues with any number of ranks",
         );
     }
-    if experiment.fault.max_restarts > 0 {
-        let what = "is not available over several machines: a group that fails ends".to_owned();
+    if experiment.fault.max_restarts > 0 && ranks.launched {
+        let what = "is not available over several machines under another launcher: the launcher \
+                    starts the ranks again"
+            .to_owned();
         return problem(
             "fault.max_restarts",
             what,
-            "set it to 0, and start `ddprun resume` on all machines again",
+            "set it to 0, or start `ddprun --nnodes` on each machine without a launcher",
         );
     }
     if experiment.fault.on_oom == OnOom::ShrinkBatch {
