@@ -63,7 +63,7 @@ pub(crate) fn doctor(
     let make = |_: Option<&str>| {
         Ok(PreparedRun { plan: plan.clone(), folders: folders.clone(), resume: false })
     };
-    let met = launch::join_nodes(place, &plan, make, &mut |line| to_stderr(line));
+    let met = launch::join_nodes(place, &plan, &[], make, &mut |line| to_stderr(line));
     let (_, mut nodes) = met.map_err(apart)?;
     let group = nodes.group_of_first_ranks().map_err(|error| lost(&error))?;
     let links = Links::measure(&*group).map_err(|error| lost(&error))?;

@@ -19,11 +19,16 @@ use crate::units::Rank;
 
 /// This machine's part of a run: meets the others, and runs its own ranks. Node 0 makes the run's
 /// folders.
-pub(crate) fn train(place: &NodeConfig, request: &RunRequest) -> Result<Launched, Refusal> {
+pub(crate) fn train(
+    place: &NodeConfig,
+    request: &RunRequest,
+    kinds: &Kinds,
+) -> Result<Launched, Refusal> {
     let plan = &request.prepared.plan;
+    let smaller = request.prepared.smaller(kinds)?;
     let mut owned = None;
     let make = make(request, &mut owned);
-    let met = launch::join_nodes(place, plan, make, &mut |line| to_stderr(line));
+    let met = launch::join_nodes(place, plan, &smaller, make, &mut |line| to_stderr(line));
     let (prepared, mut nodes) = met.map_err(apart)?;
     let PreparedRun { plan, folders, resume } = prepared;
     let mut run = owned_or_joined(owned, &folders, request)?;

@@ -49,7 +49,7 @@ impl<'a> FirstOfMachine<'a> {
         prepare: impl FnOnce(Option<&str>) -> Result<PreparedRun, E>,
         report: &mut dyn FnMut(&str),
     ) -> Result<Met, NodeRendezvousError<E>> {
-        let met = join_nodes(config, plan, prepare, report);
+        let met = join_nodes(config, plan, &[], prepare, report);
         let (prepared, mut nodes) = met.inspect_err(|error| self.refuse(&error.to_string()))?;
         Ok(Met { prepared, peers: nodes.take_peers() })
     }

@@ -26,8 +26,9 @@ fn machines(count: usize) -> Machines {
 
 /// The parent of a machine with one rank, in whose ranks these fail points are.
 fn start(machines: &Machines, node: usize, points: &str, changes: &[&str]) -> Running {
-    let verb = ["small.toml", "--nproc-per-node", "1", "--max-restarts", "1"];
-    let mut command = machines.command(&machines.labs[node], node, &verb, changes);
+    let verb = ["small.toml", "--nproc-per-node", "1"];
+    let changes = [&["fault.max_restarts=1"], changes].concat();
+    let mut command = machines.command(&machines.labs[node], node, &verb, &changes);
     command.env("DDPRUN_FP", format!("{SAVED}; {points}")).env("RUST_BACKTRACE", "0");
     spawn(command)
 }
@@ -203,4 +204,76 @@ fn ctrl_c_ends_the_wait_for_a_machine_that_is_gone() {
         ended.says(&["was asked to stop while it waited for the others"]);
         until("the ranks' end", || machines.labs.iter().all(|lab| lab.processes().is_empty()));
     }
+}
+
+#[test]
+fn a_run_goes_on_without_a_machine_that_stays_away_and_takes_it_back_at_the_next_meeting() {
+    let machines = machines(2);
+    let changes =
+        ["distributed.min_world_size=1", "distributed.timeout=8s", "fault.max_restarts=2"];
+    let points = "backward=hang@0,8; backward=hang@0,20,1";
+    let mut all = start_all(&machines, points, &changes);
+    wait_for_step_7(&machines, &mut all[0]);
+    let (second, mut first) = (all.remove(1), all.remove(0));
+    second.signal(Signal::KILL);
+    assert_eq!(second.wait().code, -9);
+    // It goes on alone, to where it hangs again.
+    machines.labs[0].wait_for_step(&mut first, 19);
+    assert!(first.stderr().contains("going on without node 1"), "{}", first.stderr());
+    let second = start(&machines, 1, "", &changes);
+    let rank = first.ranks()[0];
+    kill_process(pid_of(rank), Signal::KILL).unwrap();
+    let [first, second] = [first, second].map(Running::wait);
+    first.has_code(0);
+    second.has_code(0);
+    first.says(&[
+        "restart 1 of 2",
+        "1 rank instead of 2, from the newest checkpoint: rank 1 failed",
+    ]);
+    first.says(&[
+        "restart 2 of 2",
+        "2 ranks instead of 1, from the newest checkpoint: rank 0 failed",
+    ]);
+    bits(&machines.labs[0]).must_be(undisturbed());
+    machines.are_clean();
+}
+
+#[test]
+fn four_machines_become_two_of_other_places_and_no_bit_differs() {
+    let changes = ["train.batch_size=2", "distributed.shards=4"];
+    let one = Lab::with(&experiment());
+    one.run_to(0, &[&["small.toml", "distributed.devices=4"], &changes[..]].concat());
+    let machines = machines(4);
+    let elastic = ["distributed.min_world_size=2", "distributed.timeout=15s"];
+    let changes = [&changes[..], &elastic].concat();
+    let mut all = start_all(&machines, "backward=hang@0,8", &changes);
+    wait_for_step_7(&machines, &mut all[0]);
+    for dead in [3, 1] {
+        all[dead].signal(Signal::KILL);
+        assert_eq!(all.remove(dead).wait().code, -9);
+    }
+    for ended in end(all) {
+        ended.has_code(0);
+        ended.says(&["restart 1 of 1", "2 ranks instead of 4, from the newest checkpoint: "]);
+    }
+    bits(&machines.labs[0]).must_be(&bits(&one));
+    machines.are_clean();
+}
+
+#[test]
+fn three_machines_meet_a_new_node_0_and_continue_their_run() {
+    let changes = ["train.batch_size=2", "train.global_batch_size=6"];
+    let one = Lab::with(&experiment());
+    one.run_to(0, &[&["small.toml", "distributed.devices=3"], &changes[..]].concat());
+    let machines = machines(3);
+    let mut all = start_all(&machines, "backward=hang@0,8", &changes);
+    wait_for_step_7(&machines, &mut all[0]);
+    all[0].signal(Signal::KILL);
+    assert_eq!(all.remove(0).wait().code, -9);
+    all.push(start(&machines, 0, "", &changes));
+    for ended in end(all) {
+        ended.has_code(0);
+    }
+    bits(&machines.labs[0]).must_be(&bits(&one));
+    machines.are_clean();
 }

@@ -7,7 +7,7 @@ use std::convert::Infallible;
 use std::time::Instant;
 
 use crate::launch::PreparedRun;
-use crate::launch::machines::node_rendezvous::{NodeRendezvousError, meet};
+use crate::launch::machines::node_rendezvous::{NodeRendezvousError, Place, meet};
 use crate::launch::machines::nodes::{Meeting, Nodes, Session};
 use crate::launch::machines::waiting::{LOOK_INTERVAL, Waiting};
 
@@ -35,14 +35,16 @@ pub(in crate::launch) fn join_again(
     is_called_off: &mut dyn FnMut() -> bool,
     report: &mut dyn FnMut(&str),
 ) -> Result<(), MeetAgainError> {
-    let Meeting { config, prepared, session } = nodes.meeting().clone();
+    let Meeting { config, prepared, smaller, session, .. } = nodes.meeting().clone();
     let session = Session { restarts: restarts.to_vec(), ..session };
     let prepared = PreparedRun { resume: true, ..prepared };
     let longest = prepared.plan.distributed.timeout;
     let mut waiting = Waiting { until: Instant::now() + longest, longest, is_called_off };
     loop {
         let again = || Ok::<_, Infallible>(prepared.clone());
-        let met = meet(&config, &prepared.plan, Some(&session), |_| again(), &mut waiting, report);
+        let plan = &prepared.plan;
+        let place = Place { config: &config, plan, smaller: &smaller, session: Some(&session) };
+        let met = meet(place, |_| again(), &mut waiting, report);
         match met {
             Ok((_, met)) => {
                 *nodes = met;

@@ -21,7 +21,7 @@ use crate::launch::PreparedRun;
 use crate::launch::error_report::host;
 use crate::launch::machines::compatibility;
 use crate::launch::machines::nodes::{
-    Meeting, NodeConfig, NodeConnections, NodeRanks, Nodes, RemoteNode, Session,
+    Meeting, NodeConfig, NodeConnections, NodeRanks, Nodes, RemoteNode, Session, plan_for,
 };
 use crate::launch::machines::waiting::{LOOK_INTERVAL, Waiting};
 use crate::plan::Plan;
@@ -37,6 +37,9 @@ use crate::transport::peer_connections::{
 /// Longest wait of a node for node 0 to prepare the run, which may have to generate data, after all
 /// nodes have joined.
 const PREPARE_TIMEOUT: Duration = Duration::from_mins(15);
+
+/// Time for machines to come back that did not take part before, once all others are there.
+const RETURN_TIME: Duration = Duration::from_secs(5);
 
 /// Why the nodes of a run did not find each other.
 #[derive(Debug, thiserror::Error)]
@@ -129,7 +132,7 @@ struct Welcome {
     prepared: PreparedRun,
     /// Of this run alone: ranks of another run cannot connect.
     secret: [u8; 32],
-    /// Address and name of each node but the first.
+    /// Address and name of each node but the first, of those that take part.
     nodes: Vec<(SocketAddr, String)>,
     /// Name of node 0.
     host: String,
@@ -139,7 +142,8 @@ struct Welcome {
 /// Finds the other nodes. Node 0 prepares the run by `prepare` once all have joined, and sends it
 /// to the others, which use it if their own plan is the same except for what may differ between
 /// machines. `prepare` gets the id of the run that the others want to continue, if they have lost
-/// the node 0 of before. `report` gets lines for the terminal.
+/// the node 0 of before. `smaller` are the plans of fewer machines that the run may continue with,
+/// if some do not come back. `report` gets lines for the terminal.
 ///
 /// # Errors
 ///
@@ -147,45 +151,52 @@ struct Welcome {
 pub(crate) fn join_nodes<E: fmt::Display>(
     config: &NodeConfig,
     plan: &Plan,
+    smaller: &[Plan],
     prepare: impl FnOnce(Option<&str>) -> Result<PreparedRun, E>,
     report: &mut dyn FnMut(&str),
 ) -> Result<(PreparedRun, Nodes), NodeRendezvousError<E>> {
     let longest = plan.distributed.timeout;
     let mut waiting =
         Waiting { until: Instant::now() + longest, longest, is_called_off: &mut || false };
-    meet(config, plan, None, prepare, &mut waiting, report)
+    let place = Place { config, plan, smaller, session: None };
+    meet(place, prepare, &mut waiting, report)
 }
 
-/// As [`join_nodes`]; `session` is where this machine comes from, if it has met the others before.
+/// A machine that wants to meet the others.
+#[derive(Clone, Copy)]
+pub(in crate::launch) struct Place<'a> {
+    pub(in crate::launch) config: &'a NodeConfig,
+    /// Of all machines.
+    pub(in crate::launch) plan: &'a Plan,
+    /// Of fewer.
+    pub(in crate::launch) smaller: &'a [Plan],
+    /// Where it comes from, if it has met the others before.
+    pub(in crate::launch) session: Option<&'a Session>,
+}
+
+/// As [`join_nodes`], also for machines that have met before.
 pub(in crate::launch) fn meet<E: fmt::Display>(
-    config: &NodeConfig,
-    plan: &Plan,
-    session: Option<&Session>,
+    place: Place<'_>,
     prepare: impl FnOnce(Option<&str>) -> Result<PreparedRun, E>,
     waiting: &mut Waiting<'_>,
     report: &mut dyn FnMut(&str),
 ) -> Result<(PreparedRun, Nodes), NodeRendezvousError<E>> {
-    if config.node == 0 {
-        Host::open(config, session)?.welcome_all(plan, prepare, waiting, report)
+    if place.config.node == 0 {
+        Host::open(place)?.welcome_all(prepare, waiting, report)
     } else {
-        join_host(config, plan, session, waiting, report)
+        join_host(place, waiting, report)
     }
 }
 
 /// Node 0, which the others connect to.
 struct Host<'a> {
-    config: &'a NodeConfig,
-    /// Where it comes from itself.
-    session: Option<&'a Session>,
+    place: Place<'a>,
     listener: TcpListener,
 }
 
 impl<'a> Host<'a> {
-    fn open<E>(
-        config: &'a NodeConfig,
-        session: Option<&'a Session>,
-    ) -> Result<Self, NodeRendezvousError<E>> {
-        let address = (config.master.as_str(), config.port);
+    fn open<E>(place: Place<'a>) -> Result<Self, NodeRendezvousError<E>> {
+        let address = (place.config.master.as_str(), place.config.port);
         let listener = TcpListener::bind(address).map_err(|source| {
             let (master, port) = address;
             let remedy = match source.kind() {
@@ -196,66 +207,66 @@ impl<'a> Host<'a> {
             let what = format!("listen at {master}:{port}{remedy}");
             NodeRendezvousError::Io { node: 0, what, source }
         })?;
-        Ok(Self { config, session, listener })
+        Ok(Self { place, listener })
     }
 
     fn welcome_all<E: fmt::Display>(
         self,
-        plan: &Plan,
         prepare: impl FnOnce(Option<&str>) -> Result<PreparedRun, E>,
         waiting: &mut Waiting<'_>,
         report: &mut dyn FnMut(&str),
     ) -> Result<(PreparedRun, Nodes), NodeRendezvousError<E>> {
-        let mut joined = self.gather(plan, waiting, report)?;
-        let latest = latest(self.session.into_iter().chain(sessions(&joined))).cloned();
+        let Place { config, smaller, .. } = self.place;
+        let mut joined = self.gather(waiting, report)?;
+        let latest = latest(self.place.session.into_iter().chain(sessions(&joined))).cloned();
         let run = latest.as_ref().map(|session| session.run.as_str());
         let prepared = prepare(run).map_err(|error| {
             refuse(&mut joined, &format!("node 0 could not prepare the run: {error}"));
             NodeRendezvousError::Prepare(error)
         })?;
         let secret = Key::random().map_err(io_error(0, "draw random numbers"))?;
-        let session = next(latest.as_ref(), &prepared);
-        send_run(&mut joined, &prepared, &secret, &session)
-            .map_err(io_error(0, "send the plan"))?;
+        let session = next(latest.as_ref(), &prepared, &joined);
+        let (config, smaller) = (config.clone(), smaller.to_vec());
+        let meeting = Meeting { config, prepared, smaller, session };
+        send_run(&mut joined, &meeting, &secret).map_err(io_error(0, "send the plan"))?;
         let names: Vec<String> =
             std::iter::once(host()).chain(joined.iter().map(JoinedNode::name)).collect();
-        let key = run_key(&self.config.token, &secret, &prepared);
-        let ranks = NodeRanks::new(self.config, plan);
-        let connections = peer_connections(self.config, ranks, key, &names);
-        let peers = connections
+        let peers = peer_connections(&meeting, &secret, &names)
             .connect(&self.listener, &[], report)
             .map_err(NodeRendezvousError::connecting(0))?;
-        let remotes = joined.into_iter().map(|node| {
+        let ranks = meeting.ranks();
+        let remotes = (1..).zip(joined).map(|(place, node)| {
             let name = node.name();
-            RemoteNode::new(node.node, name, node.channel)
+            RemoteNode::new(node.node, ranks.first_of(place), name, node.channel)
         });
         let connections = NodeConnections { remotes: remotes.collect(), peers };
-        let (config, prepared_here) = (self.config.clone(), prepared.clone());
-        let meeting = Meeting { config, prepared: prepared_here, session };
-        Ok((prepared, Nodes::new(meeting, connections)))
+        met(meeting, connections)
     }
 
     /// Waits for all other nodes, and returns them in their order.
     fn gather<E>(
         &self,
-        plan: &Plan,
         waiting: &mut Waiting<'_>,
         report: &mut dyn FnMut(&str),
     ) -> Result<Vec<JoinedNode>, NodeRendezvousError<E>> {
-        let NodeConfig { nodes, ref master, port, .. } = *self.config;
-        let acceptor = Acceptor::open(&self.listener, &self.config.token);
+        let NodeConfig { nodes, ref master, port, ref token, .. } = *self.place.config;
+        let acceptor = Acceptor::open(&self.listener, token);
         let mut acceptor = acceptor.map_err(io_error(0, "listen"))?;
         let mut joined: Vec<Option<JoinedNode>> = (1..nodes).map(|_| None).collect();
+        let began = Instant::now();
         report(&format!("waiting for {} at {master}:{port} ...", missing(&joined)));
         loop {
             if let Some(connection) = acceptor.accept(waiting.next_look(), report) {
                 if let Some((node, hello)) = JoinedNode::receive(connection) {
-                    self.register(node, &hello, plan, &mut joined, report)?;
+                    self.register(node, &hello, &mut joined, report)?;
                 }
             } else if (waiting.is_called_off)() {
                 let error = NodeRendezvousError::CalledOff { node: 0 };
                 refuse(joined.iter_mut().flatten(), "node 0 was asked to stop");
                 return Err(error);
+            } else if self.may_go_on_without_more(&joined, began, waiting) {
+                report(&format!("going on without {}", missing(&joined)));
+                return Ok(joined.into_iter().flatten().collect());
             } else if waiting.is_over() {
                 let (missing, waited) = (missing(&joined), waiting.longest);
                 return Err(NodeRendezvousError::Missing { node: 0, missing, waited });
@@ -270,17 +281,34 @@ impl<'a> Host<'a> {
         }
     }
 
+    /// Whether the run, which has begun, continues with these machines alone: at the deadline, or
+    /// soon where all are back that took part before.
+    fn may_go_on_without_more(
+        &self,
+        joined: &[Option<JoinedNode>],
+        began: Instant,
+        waiting: &Waiting<'_>,
+    ) -> bool {
+        let Place { smaller, session, .. } = self.place;
+        let others = || joined.iter().flatten();
+        let sessions = others().filter_map(|node| node.session.as_ref());
+        let Some(before) = latest(session.into_iter().chain(sessions)) else { return false };
+        let is_back = |number: &u32| *number == 0 || others().any(|node| node.node == *number);
+        let are_back = before.present.iter().all(is_back) && began.elapsed() >= RETURN_TIME;
+        (are_back || waiting.is_over()) && plan_for(smaller, 1 + others().count()).is_some()
+    }
+
     /// Adds a node. A second one of the same number is refused, and so is one that comes from
     /// another run or an older meeting; one that does not fit ends the rendezvous for all.
     fn register<E>(
         &self,
         mut node: JoinedNode,
         hello: &Hello,
-        plan: &Plan,
         joined: &mut [Option<JoinedNode>],
         report: &mut dyn FnMut(&str),
     ) -> Result<(), NodeRendezvousError<E>> {
-        if let Some(why) = objection(hello, plan, self.config.nodes) {
+        let Place { config, plan, session, .. } = self.place;
+        if let Some(why) = objection(hello, plan, config.nodes) {
             let reason = format!("node {} ({}): {why}", hello.node, node.name());
             refuse(joined.iter_mut().flatten().chain([&mut node]), &reason);
             return Err(NodeRendezvousError::Refused { reason });
@@ -289,7 +317,7 @@ impl<'a> Host<'a> {
         let at = hello.node as usize - 1;
         let late = hello.session.as_ref().and_then(|theirs| {
             let others = joined.iter().flatten().filter_map(|node| node.session.as_ref());
-            is_late(theirs, self.session, latest(others))
+            is_late(theirs, session, latest(others))
         });
         let taken = joined[at].as_mut().filter(|earlier| !earlier.has_left());
         let taken = taken.map(|node| format!("it has already joined: {}", node.name()));
@@ -319,10 +347,11 @@ fn latest<'a>(sessions: impl Iterator<Item = &'a Session>) -> Option<&'a Session
 }
 
 /// The session that begins when all have met.
-fn next(latest: Option<&Session>, prepared: &PreparedRun) -> Session {
+fn next(latest: Option<&Session>, prepared: &PreparedRun, joined: &[JoinedNode]) -> Session {
+    let present = std::iter::once(0).chain(joined.iter().map(|node| node.node)).collect();
     let meeting = latest.map_or(0, |session| session.meeting) + 1;
     let restarts = latest.map_or_else(Vec::new, |session| session.restarts.clone());
-    Session { run: prepared.folders.id.clone(), meeting, restarts }
+    Session { run: prepared.folders.id.clone(), meeting, restarts, present }
 }
 
 /// Why a node that comes from `theirs` does not belong to what node 0, which comes from `own`, and
@@ -357,20 +386,28 @@ fn refuse<'a>(nodes: impl IntoIterator<Item = &'a mut JoinedNode>, reason: &str)
 }
 
 /// Sends the run to all nodes, with what they need to connect to each other.
-fn send_run(
-    joined: &mut [JoinedNode],
-    prepared: &PreparedRun,
-    secret: &Key,
-    session: &Session,
-) -> io::Result<()> {
+fn send_run(joined: &mut [JoinedNode], meeting: &Meeting, secret: &Key) -> io::Result<()> {
     let nodes: Vec<_> = joined.iter().map(|node| (node.address, node.name())).collect();
     for node in joined {
-        let (prepared, nodes, host) = (prepared.clone(), nodes.clone(), host());
-        let (secret, session) = (*secret.bytes(), session.clone());
+        let (nodes, host, secret) = (nodes.clone(), host(), *secret.bytes());
+        let Meeting { prepared, session, .. } = meeting.clone();
         let welcome = Welcome { prepared, secret, nodes, host, session };
         node.channel.send_all(&Answer::Welcome(Box::new(welcome)), CONNECT_TIMEOUT)?;
     }
     Ok(())
+}
+
+/// The run as this machine takes part in it, and the connections to the others.
+fn met<E>(
+    meeting: Meeting,
+    connections: NodeConnections,
+) -> Result<(PreparedRun, Nodes), NodeRendezvousError<E>> {
+    let Some(plan) = meeting.plan().cloned() else {
+        let reason = format!("there is no plan for {} machines", meeting.session.present.len());
+        return Err(NodeRendezvousError::Refused { reason });
+    };
+    let prepared = PreparedRun { plan, ..meeting.prepared.clone() };
+    Ok((prepared, Nodes::new(meeting, connections)))
 }
 
 /// A node that has connected to node 0.
@@ -430,23 +467,23 @@ fn run_key(token: &Key, secret: &Key, prepared: &PreparedRun) -> Key {
 }
 
 fn peer_connections<'a>(
-    config: &NodeConfig,
-    ranks: NodeRanks,
-    key: Key,
+    meeting: &Meeting,
+    secret: &Key,
     names: &'a [String],
 ) -> PeerConnections<'a> {
-    let NodeRanks { node, ranks_per_node } = ranks;
-    PeerConnections { node, nodes: config.nodes, ranks_per_node, key, names }
+    let NodeRanks { place, ranks_per_node } = meeting.ranks();
+    let nodes = meeting.session.present.len() as u32;
+    let key = run_key(&meeting.config.token, secret, &meeting.prepared);
+    PeerConnections { node: place, nodes, ranks_per_node, key, names }
 }
 
 /// Another node: connects to node 0, and waits there for the run.
 fn join_host<E>(
-    config: &NodeConfig,
-    plan: &Plan,
-    session: Option<&Session>,
+    place: Place<'_>,
     waiting: &mut Waiting<'_>,
     report: &mut dyn FnMut(&str),
 ) -> Result<(PreparedRun, Nodes), NodeRendezvousError<E>> {
+    let Place { config, plan, smaller, session } = place;
     let node = config.node;
     let (stream, keys) = connect_to_host(config, waiting, report)?;
     let addresses = stream.local_addr().and_then(|own| Ok((own.ip(), stream.peer_addr()?)));
@@ -457,21 +494,21 @@ fn join_host<E>(
     let mut channel = channel.map_err(io_error(node, "use its connection"))?;
     let hello = hello(config, plan, port, session);
     channel.send_all(&hello, CONNECT_TIMEOUT).map_err(io_error(node, "join node 0"))?;
-    let Welcome { prepared, secret, nodes, host, session } =
-        receive_run(&mut channel, node, plan, waiting)?;
+    let welcome = receive_run(&mut channel, node, plan, waiting)?;
+    let Welcome { prepared, secret, nodes, host, session } = welcome;
     let prepared = PreparedRun { plan: compatibility::adapted(&prepared.plan, plan), ..prepared };
-    let key = run_key(&config.token, &Key::new(secret), &prepared);
+    let (config, smaller) = (config.clone(), smaller.to_vec());
+    let meeting = Meeting { config, prepared, smaller, session };
     let first = format!("{host} at {}", host_address.ip());
     let (addresses, names): (Vec<_>, Vec<_>) =
         std::iter::once((host_address, first.clone())).chain(nodes).unzip();
-    let ranks = NodeRanks::new(config, plan);
-    let lower = addresses.get(..node as usize).unwrap_or_default();
-    let peers = peer_connections(config, ranks, key, &names)
+    let ranks = meeting.ranks();
+    let lower = addresses.get(..ranks.place as usize).unwrap_or_default();
+    let peers = peer_connections(&meeting, &Key::new(secret), &names)
         .connect(&listener, lower, report)
         .map_err(NodeRendezvousError::connecting(node))?;
-    let remotes = vec![RemoteNode::new(0, first, channel)];
-    let meeting = Meeting { config: config.clone(), prepared: prepared.clone(), session };
-    Ok((prepared, Nodes::new(meeting, NodeConnections { remotes, peers })))
+    let remotes = vec![RemoteNode::new(0, ranks.first_of(0), first, channel)];
+    met(meeting, NodeConnections { remotes, peers })
 }
 
 /// A connection to node 0, which may be started later.
@@ -544,7 +581,8 @@ mod tests {
     use super::*;
 
     fn session(run: &str, meeting: u32, restarts: usize) -> Session {
-        Session { run: run.to_owned(), meeting, restarts: vec!["a rank died".to_owned(); restarts] }
+        let restarts = vec!["a rank died".to_owned(); restarts];
+        Session { run: run.to_owned(), meeting, restarts, present: vec![0, 1] }
     }
 
     #[test]

@@ -58,18 +58,15 @@ pub(crate) struct NodeConfig {
 /// The ranks of one machine: as many on each.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::launch) struct NodeRanks {
-    pub(in crate::launch) node: u32,
+    /// Its place among the machines that take part.
+    pub(in crate::launch) place: u32,
     pub(in crate::launch) ranks_per_node: u32,
 }
 
 impl NodeRanks {
-    pub(in crate::launch) fn new(config: &NodeConfig, plan: &Plan) -> Self {
-        let ranks_per_node = plan.distributed.world_size.get() / config.nodes;
-        Self { node: config.node, ranks_per_node }
-    }
-
-    fn first_of(self, node: u32) -> Rank {
-        Rank(node * self.ranks_per_node)
+    /// The first rank of the machine at `place`.
+    pub(in crate::launch) fn first_of(self, place: u32) -> Rank {
+        Rank(place * self.ranks_per_node)
     }
 }
 
@@ -115,20 +112,50 @@ pub(in crate::launch) struct Session {
     pub(in crate::launch) meeting: u32,
     /// Why the group was started again, oldest first.
     pub(in crate::launch) restarts: Vec<String>,
+    /// Numbers of the machines that take part, in the order of their ranks.
+    pub(in crate::launch) present: Vec<u32>,
 }
 
 /// What a machine knows of the meeting that it comes from.
 #[derive(Clone, Debug)]
 pub(in crate::launch) struct Meeting {
     pub(in crate::launch) config: NodeConfig,
-    /// With what this machine alone decides.
+    /// Of all machines, with what this one alone decides.
     pub(in crate::launch) prepared: PreparedRun,
+    /// The plans of fewer machines that the run may continue with.
+    pub(in crate::launch) smaller: Vec<Plan>,
     pub(in crate::launch) session: Session,
+}
+
+impl Meeting {
+    /// The plan of the machines that take part; `None` if there is none for so many.
+    pub(in crate::launch) fn plan(&self) -> Option<&Plan> {
+        let plans = std::iter::once(&self.prepared.plan).chain(&self.smaller);
+        plan_for(plans, self.session.present.len())
+    }
+
+    /// This machine's ranks.
+    pub(in crate::launch) fn ranks(&self) -> NodeRanks {
+        let nodes = self.config.nodes;
+        let ranks_per_node = self.prepared.plan.distributed.world_size.get() / nodes;
+        let place = self.session.present.iter().position(|node| *node == self.config.node);
+        NodeRanks { place: place.unwrap_or(0) as u32, ranks_per_node }
+    }
+}
+
+/// Of some plans that for so many machines.
+pub(in crate::launch) fn plan_for<'a>(
+    plans: impl IntoIterator<Item = &'a Plan>,
+    machines: usize,
+) -> Option<&'a Plan> {
+    plans.into_iter().find(|plan| plan.distributed.nodes as usize == machines)
 }
 
 /// Another node.
 pub(in crate::launch) struct RemoteNode {
     node: u32,
+    /// Its first rank.
+    first: Rank,
     /// Its name and address, for messages.
     name: String,
     channel: Channel,
@@ -140,9 +167,9 @@ pub(in crate::launch) struct RemoteNode {
 }
 
 impl RemoteNode {
-    pub(in crate::launch) fn new(node: u32, name: String, channel: Channel) -> Self {
+    pub(in crate::launch) fn new(node: u32, first: Rank, name: String, channel: Channel) -> Self {
         let (last_message, has_ended) = (Duration::ZERO, false);
-        Self { node, name, channel, last_message, has_ended, failed: None, next: None }
+        Self { node, first, name, channel, last_message, has_ended, failed: None, next: None }
     }
 
     /// Whether it said how its ranks ended.
@@ -208,7 +235,7 @@ impl Nodes {
     pub(in crate::launch) fn new(meeting: Meeting, connections: NodeConnections) -> Self {
         let plan = &meeting.prepared.plan;
         Self {
-            ranks: NodeRanks::new(&meeting.config, plan),
+            ranks: meeting.ranks(),
             connections,
             heartbeat_timeout: plan.distributed.timeout.min(HEARTBEAT_TIMEOUT),
             meeting,
@@ -220,7 +247,22 @@ impl Nodes {
 
     /// Number of this machine.
     pub(crate) fn node(&self) -> u32 {
-        self.ranks.node
+        self.meeting.config.node
+    }
+
+    /// Its place among those that take part, if some are lost.
+    pub(in crate::launch) fn place(&self) -> u32 {
+        self.ranks.place
+    }
+
+    /// The plan of the machines that take part.
+    pub(in crate::launch) fn plan(&self) -> &Plan {
+        self.meeting.plan().unwrap_or(&self.meeting.prepared.plan)
+    }
+
+    /// Whether other machines take part.
+    pub(in crate::launch) fn has_others(&self) -> bool {
+        self.meeting.session.present.len() > 1
     }
 
     /// The meeting that these connections are from.
@@ -240,7 +282,7 @@ impl Nodes {
 
     /// The ranks of this machine.
     pub(crate) fn ranks(&self) -> impl Iterator<Item = Rank> + use<> {
-        let first = self.ranks.first_of(self.ranks.node).0;
+        let first = self.ranks.first_of(self.ranks.place).0;
         (first..first + self.ranks.ranks_per_node).map(Rank)
     }
 
@@ -292,8 +334,8 @@ impl Nodes {
             let _ = remote.channel.flush();
             let lost = remote.receive(self.watched, self.heartbeat_timeout);
             if let Some(why) = lost.filter(|_| !remote.has_concluded()) {
-                let first = self.ranks.first_of(remote.node);
-                let failure = Failure::of_node(run, remote.node, first, &remote.name, why);
+                let RemoteNode { node, first, ref name, .. } = *remote;
+                let failure = Failure::of_node(run, node, first, name, why);
                 remote.failed = Some(NodeFailure { failure, is_consequence: false });
             }
         }

@@ -117,9 +117,18 @@ impl Recovery {
         Note::Restarting { attempt, of, wait, cause: failed.failure }
     }
 
-    /// Takes over what all machines know of the restarts so far.
-    pub(in crate::launch) fn adopt(&mut self, causes: &[String]) {
+    /// Takes over what the machines that have met after `cause` know of the restarts so far, and
+    /// the plan of as many as there are.
+    pub(in crate::launch) fn adopt(
+        &mut self,
+        plan: &Plan,
+        causes: &[String],
+        cause: Box<Failure>,
+    ) -> Option<Note> {
         self.budget.adopt(causes);
+        let (from, to) = (self.plan().world_size(), plan.world_size());
+        self.plans = vec![plan.clone()];
+        (from != to).then_some(Note::Resized { from, to, cause: Some(cause) })
     }
 
     /// The restart that was to follow `failure` was called off.

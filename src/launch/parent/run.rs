@@ -105,8 +105,12 @@ impl Runner<'_> {
                     }
                     if let Some(nodes) = &mut self.nodes {
                         let met = meet_again(nodes, &recovery, &mut self.stops, self.on_note);
-                        met.map_err(|why| why.ends(recovery.call_off(failure)))?;
-                        recovery.adopt(nodes.restarts());
+                        let Err(why) = met else {
+                            let note = recovery.adopt(nodes.plan(), nodes.restarts(), failure);
+                            note.into_iter().for_each(&mut *self.on_note);
+                            continue;
+                        };
+                        return Err(why.ends(recovery.call_off(failure)));
                     }
                 }
             }
