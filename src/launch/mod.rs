@@ -53,9 +53,11 @@ pub(crate) use foreign::local_rendezvous::RendezvousError;
 pub(crate) use foreign::mpi::{MpiJoinError, join_by_mpi};
 pub(crate) use join::JoinError;
 pub use join::join;
+pub(crate) use machines::greeting::NodeRendezvousError;
+pub(crate) use machines::meeting::NodeConfig;
 pub(crate) use machines::next_meeting::join_nodes_again;
-pub(crate) use machines::node_rendezvous::{NodeRendezvousError, join_nodes};
-pub(crate) use machines::nodes::{NodeConfig, Nodes};
+pub(crate) use machines::node_rendezvous::join_nodes;
+pub(crate) use machines::nodes::Nodes;
 #[cfg(any(test, feature = "fuzzing"))]
 pub(crate) use messages::receive_both;
 pub use parent::options::{Console, Note, Program, Start};

@@ -7,8 +7,10 @@ use std::convert::Infallible;
 use std::time::Instant;
 
 use crate::launch::PreparedRun;
-use crate::launch::machines::node_rendezvous::{NodeRendezvousError, Place, meet};
-use crate::launch::machines::nodes::{Meeting, Nodes, Session};
+use crate::launch::machines::greeting::{NodeRendezvousError, Place};
+use crate::launch::machines::meeting::{Meeting, Session};
+use crate::launch::machines::node_rendezvous::meet;
+use crate::launch::machines::nodes::Nodes;
 use crate::launch::machines::waiting::{LOOK_INTERVAL, Waiting};
 
 /// Why the machines did not meet again.

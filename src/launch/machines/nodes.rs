@@ -12,12 +12,12 @@ use rustix::event::{PollFd, PollFlags};
 use serde::{Deserialize, Serialize};
 
 use crate::collective::{self, Collective};
+use crate::launch::Failure;
 use crate::launch::error_report::clock;
 use crate::launch::exit::Ended;
 use crate::launch::exit_code;
-use crate::launch::{Failure, PreparedRun};
+use crate::launch::machines::meeting::{Meeting, NodeRanks};
 use crate::plan::Plan;
-use crate::transport::auth::Key;
 use crate::transport::channel::{Channel, poll};
 use crate::transport::peer::Peer;
 use crate::units::{Rank, WorldSize};
@@ -39,36 +39,6 @@ const ACKNOWLEDGE_TIMEOUT: Duration = Duration::from_secs(2);
 const DECISION_TIMEOUT: Duration = Duration::from_secs(30);
 /// Longest time to send to a node that does not read.
 const SEND_TIMEOUT: Duration = Duration::from_secs(1);
-
-/// This machine's part in a run over several.
-#[derive(Clone, Debug)]
-pub(crate) struct NodeConfig {
-    /// Number of this machine; 0 has rank 0.
-    pub node: u32,
-    /// Number of machines.
-    pub nodes: u32,
-    /// Name or address of node 0.
-    pub master: String,
-    /// Its port.
-    pub port: u16,
-    /// The secret that authenticates the machines.
-    pub token: Key,
-}
-
-/// The ranks of one machine: as many on each.
-#[derive(Clone, Copy, Debug)]
-pub(in crate::launch) struct NodeRanks {
-    /// Its place among the machines that take part.
-    pub(in crate::launch) place: u32,
-    pub(in crate::launch) ranks_per_node: u32,
-}
-
-impl NodeRanks {
-    /// The first rank of the machine at `place`.
-    pub(in crate::launch) fn first_of(self, place: u32) -> Rank {
-        Rank(place * self.ranks_per_node)
-    }
-}
 
 /// A failure of a node's ranks.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -101,54 +71,6 @@ pub(in crate::launch) enum Next {
     },
     /// The run is over.
     Over,
-}
-
-/// Where a run over several machines stands, as each of them tells the others when they meet again.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(in crate::launch) struct Session {
-    /// The run's id.
-    pub(in crate::launch) run: String,
-    /// Number of the meeting, from 1: the machines meet for each start of the group.
-    pub(in crate::launch) meeting: u32,
-    /// Why the group was started again, oldest first.
-    pub(in crate::launch) restarts: Vec<String>,
-    /// Numbers of the machines that take part, in the order of their ranks.
-    pub(in crate::launch) present: Vec<u32>,
-}
-
-/// What a machine knows of the meeting that it comes from.
-#[derive(Clone, Debug)]
-pub(in crate::launch) struct Meeting {
-    pub(in crate::launch) config: NodeConfig,
-    /// Of all machines, with what this one alone decides.
-    pub(in crate::launch) prepared: PreparedRun,
-    /// The plans of fewer machines that the run may continue with.
-    pub(in crate::launch) smaller: Vec<Plan>,
-    pub(in crate::launch) session: Session,
-}
-
-impl Meeting {
-    /// The plan of the machines that take part; `None` if there is none for so many.
-    pub(in crate::launch) fn plan(&self) -> Option<&Plan> {
-        let plans = std::iter::once(&self.prepared.plan).chain(&self.smaller);
-        plan_for(plans, self.session.present.len())
-    }
-
-    /// This machine's ranks.
-    pub(in crate::launch) fn ranks(&self) -> NodeRanks {
-        let nodes = self.config.nodes;
-        let ranks_per_node = self.prepared.plan.distributed.world_size.get() / nodes;
-        let place = self.session.present.iter().position(|node| *node == self.config.node);
-        NodeRanks { place: place.unwrap_or(0) as u32, ranks_per_node }
-    }
-}
-
-/// Of some plans that for so many machines.
-pub(in crate::launch) fn plan_for<'a>(
-    plans: impl IntoIterator<Item = &'a Plan>,
-    machines: usize,
-) -> Option<&'a Plan> {
-    plans.into_iter().find(|plan| plan.distributed.nodes as usize == machines)
 }
 
 /// Another node.

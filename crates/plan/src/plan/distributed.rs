@@ -406,8 +406,8 @@ pub(crate) fn smaller_worlds(
     ranks: &Ranks,
     shards: Shards,
 ) -> Result<Vec<WorldSize>, Problem> {
-    let world = ranks.world;
     const KEY: &str = "distributed.min_world_size";
+    let world = ranks.world;
     let Some(least) = loaded.experiment.distributed.min_world_size.given() else {
         return Ok(Vec::new());
     };
