@@ -165,6 +165,31 @@ fn a_parent_that_is_started_again_after_its_death_continues_the_run_of_the_other
 }
 
 #[test]
+fn a_parent_that_was_lost_and_replaced_cannot_come_back() {
+    let machines = machines(2);
+    let changes = ["distributed.timeout=8s", "fault.max_restarts=3"];
+    let points = "backward=hang@0,8; backward=hang@0,20,1";
+    let mut all = start_all(&machines, points, &changes);
+    wait_for_step_7(&machines, &mut all[0]);
+    let (lost, mut first) = (all.remove(1), all.remove(0));
+    lost.signal(Signal::STOP);
+    until("the meeting", || first.stderr().matches("waiting for node 1").count() == 2);
+    let second = start(&machines, 1, "", &changes);
+    machines.labs[0].wait_for_step(&mut first, 19);
+    // It wants to meet the others, and they meet again.
+    lost.signal(Signal::CONT);
+    until("the lost parent", || lost.stderr().matches("node 1 connects to node 0").count() == 2);
+    kill_process(pid_of(first.ranks()[0]), Signal::KILL).unwrap();
+    let [first, second, lost] = [first, second, lost].map(Running::wait);
+    first.has_code(0);
+    second.has_code(0);
+    lost.has_code(5);
+    lost.says(&["restart 1 of 3", ") is gone\n"]);
+    bits(&machines.labs[0]).must_be(undisturbed());
+    machines.are_clean();
+}
+
+#[test]
 fn a_node_0_that_has_lost_the_run_ends_the_others_in_words() {
     let machines = machines(2);
     let mut all = start_all(&machines, "backward=hang@0,8", &[]);
@@ -221,6 +246,7 @@ fn a_run_goes_on_without_a_machine_that_stays_away_and_takes_it_back_at_the_next
     machines.labs[0].wait_for_step(&mut first, 19);
     assert!(first.stderr().contains("going on without node 1"), "{}", first.stderr());
     let second = start(&machines, 1, "", &changes);
+    until("node 1", || second.stderr().contains("node 1 connects to node 0"));
     let rank = first.ranks()[0];
     kill_process(pid_of(rank), Signal::KILL).unwrap();
     let [first, second] = [first, second].map(Running::wait);
