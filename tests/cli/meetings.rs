@@ -7,6 +7,7 @@ use rustix::process::{Signal, kill_process};
 
 use crate::elastic::{experiment, undisturbed};
 use crate::experiments::SLOW;
+use crate::failpoints::{self, OF_EVERY_RANK, OF_RANK_0};
 use crate::lab::Lab;
 use crate::machines::{Machines, end};
 use crate::resume::bits;
@@ -57,6 +58,28 @@ fn a_rank_that_dies_on_either_machine_is_replaced_and_no_bit_differs() {
             ended.says(&[&again]);
         }
         bits(&machines.labs[0]).must_be(undisturbed());
+        machines.are_clean();
+    }
+}
+
+#[test]
+fn a_rank_that_dies_in_any_phase_is_replaced_on_all_machines_and_no_bit_differs() {
+    let of_rank_1 = OF_EVERY_RANK.iter().map(|point| point.replace("{}", "1"));
+    for point in of_rank_1.chain(OF_RANK_0.iter().map(|&point| point.to_owned())) {
+        let machines = Machines::new(2);
+        for lab in &machines.labs {
+            lab.write("small.toml", failpoints::experiment());
+        }
+        for ended in end(start_all(&machines, &point, &[])) {
+            assert_eq!(ended.code, 0, "{point}: {}", ended.stderr);
+            assert_eq!(
+                ended.stderr.matches("restart 1 of 1").count(),
+                1,
+                "{point}: {}",
+                ended.stderr
+            );
+        }
+        bits(&machines.labs[0]).must_be(failpoints::undisturbed());
         machines.are_clean();
     }
 }

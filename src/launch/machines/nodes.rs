@@ -337,11 +337,13 @@ impl Nodes {
         });
     }
 
-    /// What node 0 says that follows the failure; `None` if it is gone.
+    /// What node 0 says that follows the failure; `None` if it is gone. Ends the connection.
     pub(in crate::launch) fn decision(&mut self) -> Option<Next> {
         let has_come = |remote: &RemoteNode| remote.next.is_some() || remote.channel.is_closed();
         self.wait(DECISION_TIMEOUT, |nodes| nodes.connections.remotes.iter().any(has_come));
-        self.connections.remotes.iter().find_map(|remote| remote.next)
+        // Node 0 waits until it is read.
+        let mut remotes = std::mem::take(&mut self.connections.remotes).into_iter();
+        remotes.find_map(|remote| remote.next)
     }
 
     /// Waits until the others have read the last message: node 0 answers it, and waits until those
