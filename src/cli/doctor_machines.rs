@@ -96,7 +96,11 @@ fn alone(prepared: &Prepared, steps: u64, kinds: &Kinds) -> Result<Plan, Refusal
     let ranks = prepared.plan.distributed.local_world().get();
     let admitted = admitted_worlds(prepared.plan.batch.shards.get());
     let ranks = admitted.into_iter().find(|world| *world >= ranks).unwrap_or(ranks);
-    let changes = [format!("distributed.devices={ranks}"), "distributed.backend=auto".to_owned()];
+    let changes = [
+        format!("distributed.devices={ranks}"),
+        "distributed.backend=auto".to_owned(),
+        "distributed.min_world_size=auto".to_owned(),
+    ];
     let loaded = config::load_text(&prepared.loaded.path, &text, &changes, &vocabulary(kinds));
     let alone = Prepared::of(loaded.map_err(refused)?, ALONE, None, kinds)?;
     Ok(shortened(alone.plan, steps))
