@@ -39,8 +39,8 @@ pub(crate) enum Verb {
     Sample(SampleArgs),
     /// Run a hyperparameter sweep.
     Sweep(SweepArgs),
-    /// Train a few steps at several world sizes, or on several machines, and compare the results bit
-    /// for bit.
+    /// Train a few steps at several world sizes, or on several machines, and compare the results
+    /// bit for bit.
     Doctor(DoctorArgs),
     /// Print a run's table and draw its curves again, or the results of a sweep.
     Report(ReportArgs),
