@@ -142,9 +142,7 @@ fn sized(name: &str) -> (Plan, u32) {
         "graph" => (graph(), 32),
         "mlp" => (plan(name, &[3, 32, 32], 1), 64),
         "simple_cnn" | "airbench94" => (plan(name, &[3, 32, 32], 1), 64),
-        _ if name.starts_with("resnet") && !name.contains('_') => {
-            (plan(name, &[3, 32, 32], 1), 32)
-        }
+        _ if name.starts_with("resnet") && !name.contains('_') => (plan(name, &[3, 32, 32], 1), 32),
         _ => (plan(name, &[3, 64, 64], 1), 16),
     }
 }

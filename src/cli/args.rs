@@ -39,7 +39,8 @@ pub(crate) enum Verb {
     Sample(SampleArgs),
     /// Run a hyperparameter sweep.
     Sweep(SweepArgs),
-    /// Train a few steps at several world sizes, and compare the results bit for bit.
+    /// Train a few steps at several world sizes, or on several machines, and compare the results
+    /// bit for bit.
     Doctor(DoctorArgs),
     /// Print a run's table and draw its curves again, or the results of a sweep.
     Report(ReportArgs),
@@ -212,7 +213,7 @@ pub(crate) struct SweepArgs {
 #[command(after_help = "Example:\n  ddprun doctor experiments/quickstart.toml --world-sizes 1,2")]
 pub(crate) struct DoctorArgs {
     /// World sizes to compare; each must be `distributed.shards` (by default the largest) divided
-    /// by a power of two.
+    /// by a power of two. Without effect with `--nnodes`.
     #[arg(long, alias = "world_sizes", value_name = "N,N", value_delimiter = ',')]
     #[arg(default_value = "1,2", value_parser = clap::value_parser!(u32).range(1..=64))]
     pub(crate) world_sizes: Vec<u32>,

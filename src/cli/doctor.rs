@@ -1,29 +1,32 @@
 //! `ddprun doctor x.toml`: a few steps of the experiment at each world size, and whether they gave
-//! the same bits.
+//! the same bits; over several machines [`doctor_machines`].
 
-use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use crate::checkpoint::{self, Manifest};
+use crate::checkpoint::Manifest;
 use crate::cli::args::DoctorArgs;
+use crate::cli::doctor_training::{ScratchFolder, refuse_torch_order, shortened, train};
 use crate::cli::prepare::{ALONE, Prepared, generate, prepare, refused, vocabulary};
-use crate::cli::{Refusal, to_stdout};
+use crate::cli::{Refusal, doctor_machines, node_args, to_stdout};
 use crate::config::{self, Loaded};
-use crate::files;
 use crate::kinds::Kinds;
+use crate::launch::Role;
 use crate::launch::exit_code as exit;
-use crate::launch::{self, Console, Program, Start};
-use crate::plan::{Cadence, Plan, RunFolders, Sampler};
+use crate::plan::Plan;
 use crate::terminal::counted;
 use crate::units::WorldSize;
 
 /// Trains at each world size and compares what is left. Exit 9 names the first parameter that
 /// differs.
 pub(crate) fn doctor(args: &DoctorArgs, kinds: &Kinds) -> Result<u8, Refusal> {
+    let launch = node_args::with_variables(&args.run.launch, &Role::Parent)?;
+    if let Some(place) = node_args::place(&launch)? {
+        return doctor_machines::doctor(args, &launch, &place, kinds);
+    }
     let prepared = at_most(args, kinds)?;
     generate(&prepared)?;
     let plans = plans(args, &prepared, kinds)?;
-    let mut room = ScratchFolder::make(&prepared.plan)?;
+    let mut room = ScratchFolder::make(&prepared.plan, 0)?;
     let shards = prepared.plan.batch.shards;
     let precision = format!("{:?}", prepared.plan.precision).to_lowercase();
     to_stdout(&format!(
@@ -47,21 +50,12 @@ pub(crate) fn doctor(args: &DoctorArgs, kinds: &Kinds) -> Result<u8, Refusal> {
 
 /// The experiment at the largest of the world sizes, so that its shards admit the others.
 fn at_most(args: &DoctorArgs, kinds: &Kinds) -> Result<Prepared, Refusal> {
-    if args.run.launch.nodes() > 1 {
-        let page = "error: `ddprun doctor` compares ranks of one machine\n  do: omit `--nnodes`; \
-                    several machines give the bits of one with as many ranks";
-        return Err(Refusal::new(exit::REFUSED, page));
-    }
     let path = args.run.experiment.clone().unwrap_or_default();
     let largest = args.world_sizes.iter().max().copied().unwrap_or(1);
     let mut changes = args.run.all_changes();
     changes.push(format!("distributed.devices={largest}"));
     let prepared = prepare(&path, &changes, ALONE, kinds)?;
-    if prepared.plan.data.sampler == Sampler::Torch {
-        let page = "error: `data.sampler = \"torch\"` deals samples out by rank: another world \
-                    size is another experiment\n  do: use `data.sampler = \"shards\"`";
-        return Err(Refusal::new(exit::REFUSED, page));
-    }
+    refuse_torch_order(&prepared.plan)?;
     Ok(prepared)
 }
 
@@ -82,48 +76,6 @@ fn plans(args: &DoctorArgs, prepared: &Prepared, kinds: &Kinds) -> Result<Vec<Pl
 
 fn load(original: &Loaded, text: &str, change: String, kinds: &Kinds) -> Result<Loaded, Refusal> {
     config::load_text(&original.path, text, &[change], &vocabulary(kinds)).map_err(refused)
-}
-
-/// The first `steps` of a plan, with a checkpoint after them.
-fn shortened(mut plan: Plan, steps: u64) -> Plan {
-    plan.length.total_steps = plan.length.total_steps.min(steps);
-    plan.length.time = None;
-    plan.validate_every = Cadence::Never;
-    plan.checkpoint.every = Cadence::Steps(plan.length.total_steps);
-    plan.early_stopping = None;
-    plan.max_restarts = 0;
-    plan.logging.sinks.clear();
-    plan.expect.clear();
-    plan
-}
-
-/// Trains to the end, and returns what the last checkpoint consists of.
-fn train(plan: &Plan, room: &mut ScratchFolder) -> Result<(Manifest, Duration), Refusal> {
-    let folders = room.folders(plan.world_size());
-    for folder in [&folders.logs, &folders.checkpoints] {
-        files::create_folder(folder).map_err(|error| Refusal::of(exit::STORAGE, &error, None))?;
-    }
-    let program = Program::this().map_err(|error| Refusal::of(exit::RESOURCE, &error, None))?;
-    let start =
-        Start { resume: false, program, console: Console::File, smaller: vec![], waker: None };
-    let began = Instant::now();
-    let ended = launch::run(plan, &folders, &start, &mut |_| ()).map_err(|mut failure| {
-        room.is_kept = true;
-        failure.help.get_or_insert_with(|| "train the experiment itself to see it again".into());
-        Refusal::new(failure.exit_code(), failure.block("no checkpoint"))
-    })?;
-    if ended.exit_code() != 0 {
-        return Err(Refusal::new(
-            ended.exit_code(),
-            "stopped before all world sizes were compared",
-        ));
-    }
-    let newest = checkpoint::newest(&folders.checkpoints)
-        .map_err(|error| Refusal::of(exit::CHECKPOINT, &error, None))?;
-    let time = began.elapsed();
-    // All that is compared is in the manifest.
-    drop(folders.logs.parent().map(files::remove_folder));
-    Ok((newest.manifest, time))
 }
 
 fn line(world: WorldSize, manifest: &Manifest, time: Duration) -> String {
@@ -149,39 +101,4 @@ fn same(
         ranks(other)
     );
     Err(Refusal::new(exit::EXPECTATION, page))
-}
-
-/// A folder for the runs, gone with this value unless a failure names a log in it.
-struct ScratchFolder {
-    path: PathBuf,
-    is_kept: bool,
-}
-
-impl ScratchFolder {
-    /// Beside the checkpoints, where there is room for some.
-    fn make(plan: &Plan) -> Result<Self, Refusal> {
-        let name = format!("doctor-{}", std::process::id());
-        let path = plan.checkpoint.dir.join(&plan.name).join(name);
-        files::create_writable_folder(&path)
-            .map_err(|error| Refusal::of(exit::STORAGE, &error, None))?;
-        Ok(Self { path, is_kept: false })
-    }
-
-    fn folders(&self, world: WorldSize) -> RunFolders {
-        let id = format!("world-{world}");
-        let of = |kind: &Path| self.path.join(&id).join(kind);
-        RunFolders { logs: of(Path::new("logs")), checkpoints: of(Path::new("checkpoints")), id }
-    }
-}
-
-impl Drop for ScratchFolder {
-    fn drop(&mut self) {
-        if self.is_kept {
-            return;
-        }
-        // What cannot be removed does no harm, and its name tells what it is.
-        drop(files::remove_folder(&self.path));
-        // The experiment's folder goes only if no run is in it.
-        drop(self.path.parent().map(std::fs::remove_dir));
-    }
 }

@@ -19,11 +19,16 @@ use crate::units::Rank;
 
 /// This machine's part of a run: meets the others, and runs its own ranks. Node 0 makes the run's
 /// folders.
-pub(crate) fn train(place: &NodeConfig, request: &RunRequest) -> Result<Launched, Refusal> {
+pub(crate) fn train(
+    place: &NodeConfig,
+    request: &RunRequest,
+    kinds: &Kinds,
+) -> Result<Launched, Refusal> {
     let plan = &request.prepared.plan;
+    let smaller = request.prepared.smaller(kinds)?;
     let mut owned = None;
     let make = make(request, &mut owned);
-    let met = launch::join_nodes(place, plan, make, &mut |line| to_stderr(line));
+    let met = launch::join_nodes(place, plan, &smaller, make, &mut |line| to_stderr(line));
     let (prepared, mut nodes) = met.map_err(apart)?;
     let PreparedRun { plan, folders, resume } = prepared;
     let mut run = owned_or_joined(owned, &folders, request)?;
@@ -76,7 +81,7 @@ pub(crate) fn train_by_mpi(
     let mut owned = None;
     let make = make(&request, &mut owned);
     let plan = &request.prepared.plan;
-    let membership = launch::join_by_mpi(&foreign, plan, make).map_err(apart_by_mpi)?;
+    let membership = launch::join_by_mpi(&foreign, plan, || make(None)).map_err(apart_by_mpi)?;
     // Rank 0 holds the run's lock as long as it lives.
     let run = owned_or_joined(owned, &membership.rank_plan.run, &request)?;
     Ok(take_part(membership, run, kinds))
@@ -98,13 +103,18 @@ fn apart_by_mpi(error: MpiJoinError<Refusal>) -> Refusal {
     }
 }
 
-/// Makes the run where this process is the first of all, and leaves it in `owned`.
+/// Makes the run where this process is the first of all, and leaves it in `owned`; that with the id
+/// which the other machines continue, if they have lost the one that had made it.
 fn make<'a>(
     request: &'a RunRequest,
     owned: &'a mut Option<OwnedRun>,
-) -> impl FnOnce() -> Result<PreparedRun, Refusal> + 'a {
-    move || {
-        let run = owned.insert(request.open()?);
+) -> impl FnOnce(Option<&str>) -> Result<PreparedRun, Refusal> + 'a {
+    move |continued| {
+        let run = match continued {
+            Some(id) => request.open_again(id)?,
+            None => request.open()?,
+        };
+        let run = owned.insert(run);
         relaunch::note(&run.folders, &request.prepared)?;
         let (plan, folders) = (request.prepared.plan.clone(), run.folders.clone());
         Ok(PreparedRun { plan, folders, resume: run.is_resumed })
@@ -128,13 +138,15 @@ fn owned_or_joined(
     Ok(run)
 }
 
-fn apart(error: NodeRendezvousError<Refusal>) -> Refusal {
+/// Why the machines did not meet.
+pub(crate) fn apart(error: NodeRendezvousError<Refusal>) -> Refusal {
     let (code, help) = match error {
         NodeRendezvousError::Prepare(refusal) => return refusal,
         NodeRendezvousError::Refused { .. } => (
             exit::REFUSED,
             "start the same program with the same experiment and flags on all machines",
         ),
+        NodeRendezvousError::CalledOff { .. } => (exit::PEER, "start it again on all machines"),
         NodeRendezvousError::Unauthenticated { .. } => (
             exit::PEER,
             "copy node 0's token file to this machine, and make sure that nothing else uses the \

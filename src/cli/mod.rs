@@ -50,6 +50,9 @@ mod serve;
 mod jobs;
 mod submit;
 mod init;
+mod doctor_training;
+mod doctor_links;
+mod doctor_machines;
 mod doctor;
 mod run;
 

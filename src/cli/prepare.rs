@@ -361,13 +361,16 @@ impl Drop for OwnedRun {
 pub(crate) fn open_run(prepared: &Prepared) -> Result<OwnedRun, Refusal> {
     let plan = &prepared.plan;
     incomplete_starts::remove(plan);
-    let id = new_id();
-    let folders = RunFolders {
-        logs: plan.logging.dir.join(&plan.name).join(&id),
-        checkpoints: plan.checkpoint.dir.join(&plan.name).join(&id),
-        id,
-    };
-    own_run(folders, prepared, OtherData::Refused)
+    own_run(folders_of(plan, &new_id()), prepared, OtherData::Refused)
+}
+
+/// The folders of the run `id` of this experiment.
+pub(crate) fn folders_of(plan: &Plan, id: &str) -> RunFolders {
+    RunFolders {
+        logs: plan.logging.dir.join(&plan.name).join(id),
+        checkpoints: plan.checkpoint.dir.join(&plan.name).join(id),
+        id: id.to_owned(),
+    }
 }
 
 /// Takes possession of a run's folders and writes down what was asked, decided and found

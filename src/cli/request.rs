@@ -1,9 +1,12 @@
 //! A run that is asked for: a new one, or one that is resumed.
 
-use crate::cli::prepare::{OwnedRun, Prepared, open_run, warn_about};
+use crate::cli::output::to_stderr;
+use crate::cli::prepare::{OwnedRun, Prepared, folders_of, open_run, warn_about};
 use crate::cli::refusal::Refusal;
 use crate::cli::resumed::ResumedRun;
 use crate::cli::run_files::OtherData;
+use crate::launch::exit_code as exit;
+use crate::record::{RESOLVED, newest_of};
 
 /// What is to be run.
 pub(crate) struct RunRequest {
@@ -32,8 +35,38 @@ impl RunRequest {
         }
     }
 
+    /// As [`RunRequest::open`], on node 0 of several machines whose others continue the run `id`:
+    /// this process takes the place of the one that had made it.
+    pub(crate) fn open_again(&self, id: &str) -> Result<OwnedRun, Refusal> {
+        let plan = &self.prepared.plan;
+        let run = match &self.resumed {
+            Some(run) if run.folders.id == id => run.clone(),
+            Some(run) => {
+                return Err(not_continued(id, &format!("it was to resume {}", run.folders.id)));
+            }
+            None => ResumedRun::of(folders_of(plan, id)),
+        };
+        let logs = &run.folders.logs;
+        let is_name = id.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-');
+        if !is_name || !newest_of(logs, RESOLVED).is_file() {
+            return Err(not_continued(id, &format!("there is none in `{}`", logs.display())));
+        }
+        to_stderr(&format!(
+            "the other machines continue run {id}: so does node 0, from its newest checkpoint"
+        ));
+        run.own(&self.prepared)
+    }
+
     /// What to do about data other than those that the run began with.
     pub(crate) fn other_data(&self) -> OtherData {
         self.resumed.as_ref().map_or(OtherData::Refused, |run| run.data)
     }
+}
+
+fn not_continued(id: &str, why: &str) -> Refusal {
+    let page = format!(
+        "error: the other machines continue run {id}, which node 0 cannot\n  why: {why}\n  do: stop \
+         ddprun on all machines, and start it on all again"
+    );
+    Refusal::new(exit::REFUSED, page)
 }

@@ -135,6 +135,7 @@ fn announce(note: &Note) {
                 cause.rank, cause.message
             ));
         }
+        Note::Meeting { words } => to_stderr(words),
         Note::Shrunk { size, cause } => {
             to_stderr(&format!(
                 "continuing from the newest checkpoint with micro-batches of {size} {} and more \

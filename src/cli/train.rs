@@ -68,7 +68,7 @@ pub(crate) fn launch(
                         itself, without a launcher";
             Err(Refusal::new(exit::REFUSED, page))
         }
-        (_, Some(place)) => machines::train(&place, &make((role, place.nodes))?),
+        (_, Some(place)) => machines::train(&place, &make((role, place.nodes))?, kinds),
         (_, None) => {
             let request = make((role, 1))?;
             let run = request.open()?;

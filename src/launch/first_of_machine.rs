@@ -6,8 +6,9 @@ use std::fmt;
 use crate::launch::foreign::local_rendezvous::{Host, Shared};
 use crate::launch::foreign::mpi::start_mpi;
 use crate::launch::join::JoinError;
-use crate::launch::machines::node_rendezvous::{NodeRendezvousError, join_nodes};
-use crate::launch::machines::nodes::NodeConfig;
+use crate::launch::machines::greeting::NodeRendezvousError;
+use crate::launch::machines::meeting::NodeConfig;
+use crate::launch::machines::node_rendezvous::join_nodes;
 use crate::launch::prepared_run::PreparedRun;
 use crate::launch::rank::env::Foreign;
 use crate::launch::rank::link::Link;
@@ -46,10 +47,10 @@ impl<'a> FirstOfMachine<'a> {
         &self,
         config: &NodeConfig,
         plan: &Plan,
-        prepare: impl FnOnce() -> Result<PreparedRun, E>,
+        prepare: impl FnOnce(Option<&str>) -> Result<PreparedRun, E>,
         report: &mut dyn FnMut(&str),
     ) -> Result<Met, NodeRendezvousError<E>> {
-        let met = join_nodes(config, plan, prepare, report);
+        let met = join_nodes(config, plan, &[], prepare, report);
         let (prepared, mut nodes) = met.inspect_err(|error| self.refuse(&error.to_string()))?;
         Ok(Met { prepared, peers: nodes.take_peers() })
     }

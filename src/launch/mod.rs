@@ -15,7 +15,8 @@
 //! ```
 //!
 //! Several machines (`--nnodes`): their parents find each other first (`machines`) and connect all
-//! ranks; then each parent runs its own ranks, `run_node`, and tells the others how they end.
+//! ranks; then each parent runs its own ranks, `run_node`, and tells the others how they end. After
+//! a failure node 0 decides whether all meet again, for the next attempt.
 //!
 //! On one machine no port is opened. Ranks die with the thread that called [`run()`] (the main
 //! thread), and when their control socket closes. A signal to one rank stops all: `worker` votes on
@@ -52,8 +53,11 @@ pub(crate) use foreign::local_rendezvous::RendezvousError;
 pub(crate) use foreign::mpi::{MpiJoinError, join_by_mpi, place_by_mpi};
 pub(crate) use join::JoinError;
 pub use join::join;
-pub(crate) use machines::node_rendezvous::{NodeRendezvousError, join_nodes};
-pub(crate) use machines::nodes::{NodeConfig, Nodes};
+pub(crate) use machines::greeting::NodeRendezvousError;
+pub(crate) use machines::meeting::NodeConfig;
+pub(crate) use machines::next_meeting::join_nodes_again;
+pub(crate) use machines::node_rendezvous::join_nodes;
+pub(crate) use machines::nodes::Nodes;
 #[cfg(any(test, feature = "fuzzing"))]
 pub(crate) use messages::receive_both;
 pub use parent::options::{Console, Note, Program, Start};

@@ -1,10 +1,11 @@
-//! `ddprun doctor`: the same bits at any world size, shown for an experiment.
+//! `ddprun doctor`: the same bits at any world size and on any machine, shown for an experiment.
 
 use std::fs;
 
 use crate::experiments::BASE;
 use crate::lab::{Lab, children};
-use crate::running::spawn;
+use crate::machines::{Machines, end};
+use crate::running::{Ended, spawn};
 
 /// The fingerprints that were printed, one for each world size.
 fn fingerprints(page: &str) -> Vec<&str> {
@@ -91,4 +92,101 @@ fn what_cannot_be_compared_is_refused_before_anything_is_started() {
     lab.run_to(2, &["doctor", "small.toml", "--world-sizes=0"]).says(&["0 is not in 1..=64"]);
     assert!(fs::read_dir(lab.path("checkpoints")).is_err());
     lab.is_clean();
+}
+
+/// The doctor on two machines, with fail points on the second.
+fn on_two_machines(machines: &Machines, points: &str, changes: &[&str]) -> Vec<Ended> {
+    let start = |node: usize| {
+        let verb = ["doctor", "small.toml", "--nproc-per-node=1", "--steps=3"];
+        let mut command = machines.command(&machines.labs[node], node, &verb, changes);
+        command.env("DDPRUN_FP", if node == 1 { points } else { "" });
+        spawn(command)
+    };
+    let ended = end((0..2).map(start).collect());
+    machines.are_clean();
+    ended
+}
+
+/// The fingerprints of the machines alone and of all together.
+fn machine_fingerprints(page: &str) -> Vec<&str> {
+    let lines =
+        page.lines().filter(|line| line.starts_with("node ") || line.starts_with("all tog"));
+    lines.filter_map(|line| line.split_whitespace().last()).collect()
+}
+
+#[test]
+fn two_machines_are_measured_and_give_the_same_bits_alone_and_together() {
+    let machines = Machines::new(2);
+    // What only a run over machines can have does not matter.
+    let changes = ["fault.max_restarts=1", "distributed.min_world_size=2"];
+    let ended = on_two_machines(&machines, "", &changes);
+    for ended in &ended {
+        ended.has_code(0);
+    }
+    let page = &ended[0].stdout;
+    let first = "2 machines of 1 rank each: 3 steps of small, global batch 8 in 2 shards, fp32\n";
+    assert!(page.starts_with(first), "{page}");
+    assert!(
+        page.contains("all-reduce between machines: ") && page.contains("for 25.00 MiB"),
+        "{page}"
+    );
+    assert_eq!(page.matches(" receives ").count(), 2, "{page}");
+    let hashes = machine_fingerprints(page);
+    assert_eq!((hashes.len(), hashes[0].len()), (3, 16), "{page}");
+    assert!(hashes.iter().all(|hash| *hash == hashes[0]), "{page}");
+    assert!(page.ends_with(
+        "the same bits on each machine alone and on all together: parameters, optimizer and progress\n"
+    ));
+    assert_eq!(ended[1].stdout, "");
+    for lab in &machines.labs {
+        assert!(children(&lab.path("checkpoints")).is_empty(), "the trainings are gone");
+    }
+    // What one machine says of the same steps.
+    let one = Lab::with(BASE).run_to(0, &["doctor", "small.toml", "--steps=3"]);
+    assert_eq!(fingerprints(&one.stdout)[0], hashes[0]);
+}
+
+#[test]
+fn a_machine_that_computes_other_bits_is_named_on_all() {
+    let machines = Machines::new(2);
+    let ended = on_two_machines(&machines, "gradient=flip@0,2", &[]);
+    for ended in &ended {
+        ended.has_code(9);
+        ended.says(&["error: node 1 (", "differ bitwise when each trains alone, first in `"]);
+    }
+    let hashes = machine_fingerprints(&ended[0].stdout);
+    assert!(hashes.len() == 2 && hashes[0] != hashes[1], "{}", ended[0].stdout);
+}
+
+#[test]
+fn a_slow_machine_is_named_and_is_no_failure() {
+    let machines = Machines::new(2);
+    let ended = on_two_machines(&machines, "forward=sleep(600)@0", &[]);
+    ended[0].has_code(0);
+    let page = &ended[0].stdout;
+    assert!(page.contains("note: node 1 (") && page.contains(") computes slowly: "), "{page}");
+}
+
+#[test]
+fn a_machine_that_fails_alone_is_named_with_what_it_said() {
+    let machines = Machines::new(2);
+    let ended = on_two_machines(&machines, "backward=kill@0,2", &[]);
+    ended[0].has_code(5);
+    ended[0].says(&["error: node 1 (", ") could not train alone"]);
+    ended[1].has_code(5);
+    ended[1].says(&["rank 0 was killed by SIGKILL"]);
+}
+
+#[test]
+fn machines_that_do_not_fit_are_refused_by_the_doctor_as_by_a_run() {
+    let machines = Machines::new(2);
+    let start = |node: usize, change: &str| {
+        let verb = ["doctor", "small.toml", "--nproc-per-node=1"];
+        spawn(machines.command(&machines.labs[node], node, &verb, &[change]))
+    };
+    for ended in end(vec![start(0, "optimizer.lr=0.5"), start(1, "optimizer.lr=0.25")]) {
+        ended.has_code(2);
+        ended.says(&["`optimizer.lr` is 0.25, but in that of node 0 it is 0.5"]);
+    }
+    machines.are_clean();
 }

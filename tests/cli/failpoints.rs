@@ -9,7 +9,7 @@ use crate::resume::{Bits, bits};
 use crate::running::{Ended, spawn};
 
 /// Phases that every rank goes through in a step or before the first one.
-const OF_EVERY_RANK: [&str; 12] = [
+pub(crate) const OF_EVERY_RANK: [&str; 12] = [
     "join=kill@{},*",
     "joining=kill@{},0",
     "sample=kill@{},*,0,30",
@@ -25,7 +25,7 @@ const OF_EVERY_RANK: [&str; 12] = [
 ];
 
 /// Phases of rank 0 alone: it writes checkpoints and records.
-const OF_RANK_0: [&str; 14] = [
+pub(crate) const OF_RANK_0: [&str; 14] = [
     "saving=kill@0,4",
     "checkpoint.write=kill@0,*,0,1",
     "checkpoint.write=kill@0,*,0,5",
@@ -43,7 +43,7 @@ const OF_RANK_0: [&str; 14] = [
 ];
 
 /// A small run with a checkpoint at every second step, so that some are rotated away.
-fn experiment() -> String {
+pub(crate) fn experiment() -> String {
     BASE.to_owned() + "\n[checkpoint]\nevery = \"2 steps\"\n"
 }
 
@@ -54,7 +54,7 @@ fn run(lab: &Lab, points: &str, changes: &[&str]) -> Ended {
     spawn(command).wait()
 }
 
-fn undisturbed() -> &'static Bits {
+pub(crate) fn undisturbed() -> &'static Bits {
     static BITS: OnceLock<Bits> = OnceLock::new();
     BITS.get_or_init(|| {
         let lab = Lab::with(&experiment());

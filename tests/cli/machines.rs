@@ -499,7 +499,6 @@ fn what_several_machines_cannot_do_is_refused_with_a_remedy() {
         ended.says(words);
         ended.says(&["several machines"]);
     };
-    refuses(&["fault.max_restarts=2"], &["`fault.max_restarts`", "`ddprun resume`"]);
     refuses(&["fault.on_oom=shrink_batch"], &["`fault.on_oom`"]);
     refuses(&["distributed.min_world_size=1"], &["`distributed.min_world_size`"]);
     let lab = &machines.labs[0];

@@ -37,6 +37,7 @@ mod looked_after;
 mod machines;
 mod measured;
 mod media;
+mod meetings;
 mod memory;
 mod mpi;
 mod network;

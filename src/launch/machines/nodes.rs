@@ -2,21 +2,25 @@
 //!
 //! ```text
 //! node k ◀─Heartbeat, Failed, Ended─▶ node 0
+//! node k ◀─Next───────────────────── node 0      after a failure, if the run may start again
 //! ```
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags};
 use serde::{Deserialize, Serialize};
 
+use crate::collective::{self, Collective};
 use crate::launch::Failure;
 use crate::launch::error_report::clock;
 use crate::launch::exit::Ended;
-use crate::plan::{Plan, RunFolders};
-use crate::transport::auth::Key;
+use crate::launch::exit_code;
+use crate::launch::machines::meeting::{Meeting, NodeRanks};
+use crate::plan::Plan;
 use crate::transport::channel::{Channel, poll};
 use crate::transport::peer::Peer;
-use crate::units::Rank;
+use crate::units::{Rank, WorldSize};
 
 /// Time between two heartbeats.
 const HEARTBEAT_INTERVAL: Duration = Duration::from_secs(1);
@@ -31,41 +35,10 @@ const END_TIMEOUT: Duration = Duration::from_mins(1);
 /// Longest wait until the others have read why the run ended: what is unread when a connection is
 /// closed may be lost.
 const ACKNOWLEDGE_TIMEOUT: Duration = Duration::from_secs(2);
+/// Longest wait for what node 0 decides after a failure: it may have to end its ranks first.
+const DECISION_TIMEOUT: Duration = Duration::from_secs(30);
 /// Longest time to send to a node that does not read.
 const SEND_TIMEOUT: Duration = Duration::from_secs(1);
-
-/// This machine's part in a run over several.
-#[derive(Clone, Debug)]
-pub(crate) struct NodeConfig {
-    /// Number of this machine; 0 has rank 0.
-    pub node: u32,
-    /// Number of machines.
-    pub nodes: u32,
-    /// Name or address of node 0.
-    pub master: String,
-    /// Its port.
-    pub port: u16,
-    /// The secret that authenticates the machines.
-    pub token: Key,
-}
-
-/// The ranks of one machine: as many on each.
-#[derive(Clone, Copy, Debug)]
-pub(in crate::launch) struct NodeRanks {
-    pub(in crate::launch) node: u32,
-    pub(in crate::launch) ranks_per_node: u32,
-}
-
-impl NodeRanks {
-    pub(in crate::launch) fn new(config: &NodeConfig, plan: &Plan) -> Self {
-        let ranks_per_node = plan.distributed.world_size.get() / config.nodes;
-        Self { node: config.node, ranks_per_node }
-    }
-
-    fn first_of(self, node: u32) -> Rank {
-        Rank(node * self.ranks_per_node)
-    }
-}
 
 /// A failure of a node's ranks.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -84,11 +57,27 @@ pub(in crate::launch) enum NodeMessage {
     Failed(NodeFailure),
     /// Its ranks have ended well.
     Ended,
+    /// What follows the failure: node 0 decides it.
+    Next(Next),
+}
+
+/// What follows a failure.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(in crate::launch) enum Next {
+    /// All nodes meet again after this time.
+    Again {
+        /// Grows while the run makes no progress.
+        wait: Duration,
+    },
+    /// The run is over.
+    Over,
 }
 
 /// Another node.
 pub(in crate::launch) struct RemoteNode {
     node: u32,
+    /// Its first rank.
+    first: Rank,
     /// Its name and address, for messages.
     name: String,
     channel: Channel,
@@ -96,12 +85,13 @@ pub(in crate::launch) struct RemoteNode {
     last_message: Duration,
     has_ended: bool,
     failed: Option<NodeFailure>,
+    next: Option<Next>,
 }
 
 impl RemoteNode {
-    pub(in crate::launch) fn new(node: u32, name: String, channel: Channel) -> Self {
-        let (last_message, has_ended, failed) = (Duration::ZERO, false, None);
-        Self { node, name, channel, last_message, has_ended, failed }
+    pub(in crate::launch) fn new(node: u32, first: Rank, name: String, channel: Channel) -> Self {
+        let (last_message, has_ended) = (Duration::ZERO, false);
+        Self { node, first, name, channel, last_message, has_ended, failed: None, next: None }
     }
 
     /// Whether it said how its ranks ended.
@@ -122,6 +112,7 @@ impl RemoteNode {
             match message {
                 NodeMessage::Heartbeat => {}
                 NodeMessage::Ended => self.has_ended = true,
+                NodeMessage::Next(next) => self.next = Some(next),
                 NodeMessage::Failed(failed) => {
                     // A later message may have the cause.
                     if !failed.is_consequence || self.failed.is_none() {
@@ -153,7 +144,7 @@ pub(in crate::launch) struct NodeConnections {
 pub(crate) struct Nodes {
     ranks: NodeRanks,
     connections: NodeConnections,
-    run: RunFolders,
+    meeting: Meeting,
     heartbeat_timeout: Duration,
     /// Time in which this process itself ran.
     watched: Duration,
@@ -163,17 +154,13 @@ pub(crate) struct Nodes {
 }
 
 impl Nodes {
-    pub(in crate::launch) fn new(
-        ranks: NodeRanks,
-        connections: NodeConnections,
-        run: RunFolders,
-        timeout: Duration,
-    ) -> Self {
+    pub(in crate::launch) fn new(meeting: Meeting, connections: NodeConnections) -> Self {
+        let plan = &meeting.prepared.plan;
         Self {
-            ranks,
+            ranks: meeting.ranks(),
             connections,
-            run,
-            heartbeat_timeout: timeout.min(HEARTBEAT_TIMEOUT),
+            heartbeat_timeout: plan.distributed.timeout.min(HEARTBEAT_TIMEOUT),
+            meeting,
             watched: Duration::ZERO,
             polled_at: clock(),
             last_heartbeat: Duration::ZERO,
@@ -182,18 +169,66 @@ impl Nodes {
 
     /// Number of this machine.
     pub(crate) fn node(&self) -> u32 {
-        self.ranks.node
+        self.meeting.config.node
+    }
+
+    /// Its place among those that take part, if some are lost.
+    pub(in crate::launch) fn place(&self) -> u32 {
+        self.ranks.place
+    }
+
+    /// The plan of the machines that take part.
+    pub(in crate::launch) fn plan(&self) -> &Plan {
+        self.meeting.plan().unwrap_or(&self.meeting.prepared.plan)
+    }
+
+    /// Whether other machines take part.
+    pub(in crate::launch) fn has_others(&self) -> bool {
+        self.meeting.session.present.len() > 1
+    }
+
+    /// The meeting that these connections are from.
+    pub(in crate::launch) fn meeting(&self) -> &Meeting {
+        &self.meeting
+    }
+
+    /// Why the group was started again so far, oldest first.
+    pub(in crate::launch) fn restarts(&self) -> &[String] {
+        &self.meeting.session.restarts
+    }
+
+    /// Whether the machines meet again after a failure.
+    pub(in crate::launch) fn meet_again(&self) -> bool {
+        self.meeting.prepared.plan.max_restarts > 0
     }
 
     /// The ranks of this machine.
     pub(crate) fn ranks(&self) -> impl Iterator<Item = Rank> + use<> {
-        let first = self.ranks.first_of(self.ranks.node).0;
+        let first = self.ranks.first_of(self.ranks.place).0;
         (first..first + self.ranks.ranks_per_node).map(Rank)
     }
 
     /// The connections of this machine's first rank. Returned once.
     pub(in crate::launch) fn take_peers(&mut self) -> Vec<Peer> {
         std::mem::take(&mut self.connections.peers)
+    }
+
+    /// The first ranks of the machines as a group of their parents, before any rank was started:
+    /// for measurements. For a run the machines then meet again.
+    ///
+    /// # Errors
+    ///
+    /// The connections cannot be used, or were given away.
+    pub(crate) fn group_of_first_ranks(
+        &mut self,
+    ) -> Result<Arc<dyn Collective>, collective::Error> {
+        let each = self.ranks.ranks_per_node;
+        let peers = self.take_peers().into_iter();
+        let peers = peers.map(|peer| Peer { rank: Rank(peer.rank.0 / each), ..peer }).collect();
+        let config = &self.meeting.config;
+        let world = WorldSize::new(config.nodes).unwrap_or(WorldSize::ONE);
+        let timeout = self.meeting.prepared.plan.distributed.timeout;
+        collective::open_tcp(Rank(config.node), world, peers, timeout)
     }
 
     /// The descriptors to poll.
@@ -216,12 +251,13 @@ impl Nodes {
             self.last_heartbeat = self.watched;
             self.send(&NodeMessage::Heartbeat);
         }
+        let run = &self.meeting.prepared.folders;
         for remote in &mut self.connections.remotes {
             let _ = remote.channel.flush();
             let lost = remote.receive(self.watched, self.heartbeat_timeout);
             if let Some(why) = lost.filter(|_| !remote.has_concluded()) {
-                let first = self.ranks.first_of(remote.node);
-                let failure = Failure::of_node(&self.run, remote.node, first, &remote.name, why);
+                let RemoteNode { node, first, ref name, .. } = *remote;
+                let failure = Failure::of_node(run, node, first, name, why);
                 remote.failed = Some(NodeFailure { failure, is_consequence: false });
             }
         }
@@ -277,15 +313,37 @@ impl Nodes {
         Err(self.pass_on(cause.failure))
     }
 
-    /// The failure as this node reports it; node 0 sends it to all others.
+    /// The failure, which node 0 sends to all others.
     fn pass_on(&mut self, cause: Box<Failure>) -> Box<Failure> {
         if self.node() == 0 {
             let failed = NodeFailure { failure: cause.clone(), is_consequence: false };
             self.send(&NodeMessage::Failed(failed));
             self.wait_until_read();
         }
-        let code = if cause.node == Some(self.node()) { cause.code } else { 5 };
-        Box::new(Failure { code, ..*cause })
+        cause
+    }
+
+    /// The failure as this node reports it.
+    pub(in crate::launch) fn reported(&self, failure: Failure) -> Failure {
+        let is_own = failure.node == Some(self.node());
+        Failure { code: if is_own { failure.code } else { exit_code::PEER }, ..failure }
+    }
+
+    /// Tells the others what follows the failure that they know of.
+    pub(in crate::launch) fn announce(&mut self, next: Next) {
+        self.send(&NodeMessage::Next(next));
+        self.wait(ACKNOWLEDGE_TIMEOUT, |nodes| {
+            nodes.connections.remotes.iter().all(|remote| remote.channel.is_closed())
+        });
+    }
+
+    /// What node 0 says that follows the failure; `None` if it is gone. Ends the connection.
+    pub(in crate::launch) fn decision(&mut self) -> Option<Next> {
+        let has_come = |remote: &RemoteNode| remote.next.is_some() || remote.channel.is_closed();
+        self.wait(DECISION_TIMEOUT, |nodes| nodes.connections.remotes.iter().any(has_come));
+        // Node 0 waits until it is read.
+        let mut remotes = std::mem::take(&mut self.connections.remotes).into_iter();
+        remotes.find_map(|remote| remote.next)
     }
 
     /// Waits until the others have read the last message: node 0 answers it, and waits until those
@@ -293,8 +351,10 @@ impl Nodes {
     fn wait_until_read(&mut self) {
         let is_first = self.node() == 0;
         self.wait(ACKNOWLEDGE_TIMEOUT, |nodes| {
+            // Where they may meet again, they wait for what node 0 decides.
+            let answers = is_first && nodes.meet_again();
             let has_read = |remote: &RemoteNode| {
-                remote.channel.is_closed() || (!is_first && remote.has_concluded())
+                remote.channel.is_closed() || answers || (!is_first && remote.has_concluded())
             };
             nodes.connections.remotes.iter().all(has_read)
         });
@@ -326,7 +386,7 @@ impl Nodes {
             // A node that cannot be reached is gone, or its heartbeats will time out.
             let _ = match message {
                 NodeMessage::Heartbeat => remote.channel.send(message),
-                NodeMessage::Failed(_) | NodeMessage::Ended => {
+                NodeMessage::Failed(_) | NodeMessage::Ended | NodeMessage::Next(_) => {
                     remote.channel.send_all(message, SEND_TIMEOUT)
                 }
             };

@@ -11,4 +11,5 @@ mod elastic;
 pub(in crate::launch) mod recovery;
 mod spawn;
 mod watch;
+mod next_attempt;
 pub(in crate::launch) mod run;

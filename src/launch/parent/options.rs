@@ -109,6 +109,11 @@ pub enum Note {
         /// Why it failed.
         cause: Box<Failure>,
     },
+    /// The machines of the run meet again.
+    Meeting {
+        /// Whom this one waits for, and where.
+        words: String,
+    },
     /// A rank ran out of memory: the run continues from its newest checkpoint with smaller
     /// micro-batches, and more of them.
     Shrunk {

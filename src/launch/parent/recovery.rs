@@ -41,6 +41,11 @@ impl Recovery {
         Self { plans, sizes, budget, lost: vec![] }
     }
 
+    /// For a run over several machines that was restarted before because of `causes`.
+    pub(in crate::launch) fn resumed(plan: &Plan, causes: &[String]) -> Self {
+        Self { budget: RestartBudget::after(plan.max_restarts, causes), ..Self::new(plan, &[]) }
+    }
+
     /// The plan of the group to be started next.
     pub(in crate::launch) fn plan(&self) -> &Plan {
         &self.plans[self.sizes.index()]
@@ -105,13 +110,35 @@ impl Recovery {
         self.shrink_group(failed.failure).map(|note| (note, Duration::ZERO))
     }
 
+    /// What follows a failure of a run over several machines, as another of them has decided it.
+    pub(in crate::launch) fn follow(&mut self, failed: FailedAttempt, wait: Duration) -> Note {
+        self.budget.follow(&failed.failure);
+        let (attempt, of) = (self.budget.spent(), self.budget.allowed());
+        Note::Restarting { attempt, of, wait, cause: failed.failure }
+    }
+
+    /// Takes over what the machines that have met after `cause` know of the restarts so far, and
+    /// the plan of as many as there are.
+    pub(in crate::launch) fn adopt(
+        &mut self,
+        plan: &Plan,
+        causes: &[String],
+        cause: Box<Failure>,
+    ) -> Option<Note> {
+        self.budget.adopt(causes);
+        let (from, to) = (self.plan().world_size(), plan.world_size());
+        self.plans = vec![plan.clone()];
+        (from != to).then_some(Note::Resized { from, to, cause: Some(cause) })
+    }
+
     /// The restart that was to follow `failure` was called off.
     pub(in crate::launch) fn call_off(&mut self, failure: Box<Failure>) -> Box<Failure> {
         self.budget.refund();
         self.end(failure)
     }
 
-    fn end(&self, failure: Box<Failure>) -> Box<Failure> {
+    /// The failure that is the end of the run, with those before it.
+    pub(in crate::launch) fn end(&self, failure: Box<Failure>) -> Box<Failure> {
         Box::new(Failure { history: self.causes().to_vec(), ..*failure })
     }
 

@@ -25,6 +25,11 @@ impl RestartBudget {
         Self { allowed, spent: 0, causes: Vec::new(), furthest: 0, without_progress: 0 }
     }
 
+    /// The same for a run that was restarted before because of `causes`.
+    pub(in crate::launch) fn after(allowed: u32, causes: &[String]) -> Self {
+        Self { spent: causes.len() as u32, causes: causes.to_vec(), ..Self::new(allowed) }
+    }
+
     /// Restarts of the group in its present size.
     pub(in crate::launch) fn spent(&self) -> u32 {
         self.spent
@@ -52,6 +57,18 @@ impl RestartBudget {
         self.causes.push(failure.to_string());
         self.spent += 1;
         Some(backoff(self.without_progress))
+    }
+
+    /// Spends a restart on `failure`, as another machine has decided it.
+    pub(in crate::launch) fn follow(&mut self, failure: &Failure) {
+        self.causes.push(failure.to_string());
+        self.spent += 1;
+    }
+
+    /// Takes over what all machines know of the restarts so far.
+    pub(in crate::launch) fn adopt(&mut self, causes: &[String]) {
+        self.causes = causes.to_vec();
+        self.spent = causes.len() as u32;
     }
 
     /// Returns the last restart to the budget: it was called off.
@@ -114,6 +131,18 @@ mod tests {
         budget.renew("with 2 ranks".to_owned());
         assert!(budget.spend(&failure(5), 3).is_some());
         assert_eq!((budget.spent(), budget.causes().len()), (1, 3));
+    }
+
+    #[test]
+    fn restarts_that_other_machines_know_of_are_spent_here_too() {
+        let mut budget = RestartBudget::after(3, &["a".to_owned()]);
+        budget.follow(&failure(5));
+        assert_eq!((budget.spent(), budget.causes().len()), (2, 2));
+        assert!(budget.spend(&failure(5), 1).is_some());
+        assert!(budget.spend(&failure(5), 2).is_none());
+        budget.adopt(&["a".to_owned()]);
+        assert!(budget.spend(&failure(5), 3).is_some());
+        assert_eq!(budget.causes()[0], "a");
     }
 
     #[test]

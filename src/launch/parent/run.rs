@@ -4,6 +4,7 @@ use crate::files;
 use crate::launch::exit::Ended;
 use crate::launch::exit_code;
 use crate::launch::machines::nodes::NodeFailure;
+use crate::launch::parent::next_attempt::{after_failure, meet_again};
 use crate::launch::parent::options::{Note, Start};
 use crate::launch::parent::recovery::{FailedAttempt, Recovery};
 use crate::launch::parent::spawn::spawn_all;
@@ -32,7 +33,7 @@ pub fn run(
 }
 
 /// As [`run()`], for this machine's ranks of a run over several, whose parents have found each
-/// other. No group is started again.
+/// other. To start the group again, all parents meet again; node 0 decides whether they do.
 ///
 /// # Errors
 ///
@@ -52,7 +53,7 @@ fn run_to_end(
     plan: &Plan,
     run: &RunFolders,
     start: &Start,
-    nodes: Option<&mut Nodes>,
+    mut nodes: Option<&mut Nodes>,
     on_note: &mut dyn FnMut(Note),
 ) -> Result<Ended, Box<Failure>> {
     let name = match nodes.as_ref().map_or(0, |nodes| nodes.node()) {
@@ -61,7 +62,13 @@ fn run_to_end(
     };
     let stops = StopSources::open(start.waker.clone())
         .map_err(|error| Failure::of_start(run, Rank(0), &error, exit_code::RESOURCE));
-    let ended = stops.and_then(|stops| Runner { run, start, stops, nodes, on_note }.run(plan));
+    let ended = stops.and_then(|stops| {
+        Runner { run, start, stops, nodes: nodes.as_deref_mut(), on_note }.run(plan)
+    });
+    let ended = ended.map_err(|failure| match &nodes {
+        Some(nodes) => Box::new(nodes.reported(*failure)),
+        None => failure,
+    });
     ended.inspect_err(|failure| {
         let text = serde_json::to_vec_pretty(failure).unwrap_or_default();
         // The failure itself goes to the caller; a full disk must not hide it.
@@ -80,17 +87,30 @@ struct Runner<'a> {
 
 impl Runner<'_> {
     fn run(&mut self, plan: &Plan) -> Result<Ended, Box<Failure>> {
-        let mut recovery = Recovery::new(plan, &self.start.smaller);
+        let mut recovery = match &self.nodes {
+            Some(nodes) => Recovery::resumed(plan, nodes.restarts()),
+            None => Recovery::new(plan, &self.start.smaller),
+        };
         loop {
             match self.attempt(&recovery) {
                 Ok(Some(ended)) => return Ok(ended),
                 Ok(None) => (self.on_note)(recovery.grow()),
                 Err(failed) => {
                     let failure = failed.failure.clone();
-                    let (note, wait) = recovery.after(failed)?;
+                    let nodes = self.nodes.as_deref_mut();
+                    let (note, wait) = after_failure(nodes, &mut recovery, failed)?;
                     (self.on_note)(note);
                     if self.stops.is_requested_within(wait) {
                         return Err(recovery.call_off(failure));
+                    }
+                    if let Some(nodes) = &mut self.nodes {
+                        let met = meet_again(nodes, &recovery, &mut self.stops, self.on_note);
+                        let Err(why) = met else {
+                            let note = recovery.adopt(nodes.plan(), nodes.restarts(), failure);
+                            note.into_iter().for_each(&mut *self.on_note);
+                            continue;
+                        };
+                        return Err(why.ends(recovery.call_off(failure)));
                     }
                 }
             }

@@ -75,7 +75,7 @@ pub(super) fn spawn_all(
     let mut processes = Vec::new();
     let world = plan.distributed.world_size.get();
     let (ranks, node): (Vec<Rank>, _) = match &nodes {
-        Some(nodes) => (nodes.ranks().collect(), nodes.node()),
+        Some(nodes) => (nodes.ranks().collect(), nodes.place()),
         None => ((0..world).map(Rank).collect(), 0),
     };
     let local_world = ranks.len();

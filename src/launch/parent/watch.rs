@@ -94,7 +94,7 @@ impl Watch<'_> {
         }
         let mut stall_detector =
             StallDetector::new(self.stall_timeout, first.index() + processes.len())
-                .among_others(self.nodes.is_some());
+                .among_others(self.nodes.as_ref().is_some_and(|nodes| nodes.has_others()));
         let (mut inspected_at, mut inspections) = (clock(), 0);
         while !group.is_over(clock()) {
             self.wait(&processes, &group);

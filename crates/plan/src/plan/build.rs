@@ -63,8 +63,8 @@ impl Plan {
         let world = ranks.as_ref().map(|ranks| ranks.world);
         let batch =
             world.and_then(|world| problems.one(batch::decide(loaded, world, facts.data.n_train)));
-        let smaller = world.zip(batch).and_then(|(world, batch)| {
-            problems.one(distributed::smaller_worlds(loaded, world, batch.shards))
+        let smaller = ranks.as_ref().zip(batch).and_then(|(ranks, batch)| {
+            problems.one(distributed::smaller_worlds(loaded, ranks, batch.shards))
         });
         let moving = world.zip(batch).and_then(|(world, batch)| {
             let length = length::decide(experiment, facts.data.n_train, world, &batch);
@@ -204,6 +204,11 @@ impl Plan {
         let worlds = self.distributed.smaller.iter();
         worlds
             .map(|world| {
+                if facts.nodes > 1 {
+                    // Fewer machines, with as many ranks each.
+                    let nodes = world.get() / self.distributed.local_world().get();
+                    return Self::new(&loaded, &Facts { nodes, ..facts.clone() }, kinds);
+                }
                 loaded.experiment.distributed.devices = Devices::Count(world.get());
                 Self::new(&loaded, facts, kinds)
             })

@@ -301,21 +301,28 @@ fn not_on_machines(loaded: &Loaded, ranks: &Ranks) -> Option<Problem> {
         );
         return problem("distributed.devices", what, "use fewer machines, or start it by mpirun");
     }
-    if experiment.distributed.min_world_size.given().is_some() {
+    if experiment.distributed.min_world_size.given().is_some()
+        && (ranks.launched || experiment.fault.max_restarts == 0)
+    {
         let what =
-            "is not available over several machines: a run that loses a rank ends".to_owned();
-        return problem(
-            "distributed.min_world_size",
-            what,
-            "omit it; `ddprun resume` continues with any number of ranks",
-        );
+            "needs restarts over several machines: those that are left meet again".to_owned();
+        let help = if ranks.launched {
+            "omit it: the launcher starts the ranks again; or start `ddprun --nnodes` on each \
+             machine without a launcher"
+        } else {
+            "set `fault.max_restarts` to at least 1, or omit it; `ddprun resume` continues with any \
+             number of ranks"
+        };
+        return problem("distributed.min_world_size", what, help);
     }
-    if experiment.fault.max_restarts > 0 {
-        let what = "is not available over several machines: a group that fails ends".to_owned();
+    if experiment.fault.max_restarts > 0 && ranks.launched {
+        let what = "is not available over several machines under another launcher: the launcher \
+                    starts the ranks again"
+            .to_owned();
         return problem(
             "fault.max_restarts",
             what,
-            "set it to 0, and start `ddprun resume` on all machines again",
+            "set it to 0, or start `ddprun --nnodes` on each machine without a launcher",
         );
     }
     if experiment.fault.on_oom == OnOom::ShrinkBatch {
@@ -414,10 +421,11 @@ fn largest(loaded: &Loaded, devices: u32) -> u32 {
 /// Smaller numbers of ranks that the run may go on with, largest first.
 pub(crate) fn smaller_worlds(
     loaded: &Loaded,
-    world: WorldSize,
+    ranks: &Ranks,
     shards: Shards,
 ) -> Result<Vec<WorldSize>, Problem> {
     const KEY: &str = "distributed.min_world_size";
+    let world = ranks.world;
     let Some(least) = loaded.experiment.distributed.min_world_size.given() else {
         return Ok(Vec::new());
     };
@@ -427,7 +435,10 @@ pub(crate) fn smaller_worlds(
             format!("is {least}, but the run has {}", counted(world.get().into(), "rank", "ranks")),
         ));
     }
-    let admitted = admitted_worlds(shards.get());
+    // Of several machines whole ones are lost.
+    let each = if ranks.nodes > 1 { ranks.local_world.get() } else { 1 };
+    let admitted = admitted_worlds(shards.get()).into_iter();
+    let admitted: Vec<u32> = admitted.filter(|size| size.is_multiple_of(each)).collect();
     let smaller = admitted.iter().rev().filter(|size| (least..world.get()).contains(size));
     let smaller: Vec<WorldSize> = smaller.filter_map(|size| WorldSize::new(*size)).collect();
     if smaller.is_empty() && least < world.get() {

@@ -516,6 +516,27 @@ fn smaller_groups_take_the_same_steps_and_smaller_passes_too() {
 }
 
 #[test]
+fn over_machines_smaller_groups_are_whole_machines_and_need_restarts() {
+    let facts = Facts { nodes: 4, ..animals() };
+    let fewer = |changes: &[&str]| {
+        let elastic = ["distributed.min_world_size=1", "distributed.shards=auto"];
+        let loaded = read(ANIMALS, &[&elastic, changes].concat());
+        let smaller = Plan::new(&loaded, &facts, &describe)?.smaller(&loaded, &facts, &describe)?;
+        let shape = |plan: &Plan| (plan.distributed.nodes, plan.world_size().get());
+        Ok::<_, Problems>(smaller.iter().map(shape).collect::<Vec<_>>())
+    };
+    let restarts = "fault.max_restarts=1";
+    assert_eq!(fewer(&["distributed.devices=1", restarts]).unwrap(), [(2, 2), (1, 1)]);
+    assert_eq!(fewer(&["distributed.devices=2", restarts]).unwrap(), [(2, 4), (1, 2)]);
+    let problems = fewer(&["distributed.devices=1"]).unwrap_err();
+    let said: Vec<String> = problems.iter().map(ToString::to_string).collect();
+    assert!(
+        said.iter().any(|said| said.contains("needs restarts over several machines")),
+        "{said:?}"
+    );
+}
+
+#[test]
 fn more_samples_than_can_be_numbered_are_refused() {
     let mut facts = animals();
     facts.data.n_train = 1 << 32;

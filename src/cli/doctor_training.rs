@@ -1,0 +1,133 @@
+//! The short trainings that `ddprun doctor` compares, in a folder that goes with them.
+
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use crate::checkpoint::{self, Manifest};
+use crate::cli::refusal::Refusal;
+use crate::files;
+use crate::launch::exit_code as exit;
+use crate::launch::{self, Console, Nodes, Program, Start};
+use crate::plan::{Cadence, Plan, RunFolders, Sampler};
+
+/// The first `steps` of a plan, with a checkpoint after them.
+pub(crate) fn shortened(mut plan: Plan, steps: u64) -> Plan {
+    plan.length.total_steps = plan.length.total_steps.min(steps);
+    plan.length.time = None;
+    plan.validate_every = Cadence::Never;
+    plan.checkpoint.every = Cadence::Steps(plan.length.total_steps);
+    plan.early_stopping = None;
+    plan.max_restarts = 0;
+    plan.logging.sinks.clear();
+    plan.expect.clear();
+    plan
+}
+
+/// Refuses an experiment whose results depend on the number of ranks.
+pub(crate) fn refuse_torch_order(plan: &Plan) -> Result<(), Refusal> {
+    if plan.data.sampler != Sampler::Torch {
+        return Ok(());
+    }
+    let page = "error: `data.sampler = \"torch\"` deals samples out by rank: another world size is \
+                another experiment\n  do: use `data.sampler = \"shards\"`";
+    Err(Refusal::new(exit::REFUSED, page))
+}
+
+/// Trains to the end, and returns what the last checkpoint consists of.
+pub(crate) fn train(
+    plan: &Plan,
+    room: &mut ScratchFolder,
+) -> Result<(Manifest, Duration), Refusal> {
+    let folders = room.folders(&format!("world-{}", plan.world_size()))?;
+    let time = run(plan, &folders, None, room)?;
+    finished(&folders).map(|manifest| (manifest, time))
+}
+
+/// Trains this machine's part, and returns on node 0 what the last checkpoint consists of.
+pub(crate) fn train_together(
+    plan: &Plan,
+    nodes: &mut Nodes,
+    room: &mut ScratchFolder,
+) -> Result<(Option<Manifest>, Duration), Refusal> {
+    let (folders, is_first) = (room.folders("together")?, nodes.node() == 0);
+    let time = run(plan, &folders, Some(nodes), room)?;
+    let manifest = is_first.then(|| finished(&folders)).transpose()?;
+    Ok((manifest, time))
+}
+
+fn run(
+    plan: &Plan,
+    folders: &RunFolders,
+    nodes: Option<&mut Nodes>,
+    room: &mut ScratchFolder,
+) -> Result<Duration, Refusal> {
+    let program = Program::this().map_err(|error| Refusal::of(exit::RESOURCE, &error, None))?;
+    let start =
+        Start { resume: false, program, console: Console::File, smaller: vec![], waker: None };
+    let began = Instant::now();
+    let ended = match nodes {
+        Some(nodes) => launch::run_node(plan, folders, &start, nodes, &mut |_| ()),
+        None => launch::run(plan, folders, &start, &mut |_| ()),
+    };
+    let ended = ended.map_err(|mut failure| {
+        room.is_kept = true;
+        failure.help.get_or_insert_with(|| "train the experiment itself to see it again".into());
+        Refusal::new(failure.exit_code(), failure.block("no checkpoint"))
+    })?;
+    if ended.exit_code() != 0 {
+        return Err(Refusal::new(ended.exit_code(), "stopped before all results were compared"));
+    }
+    Ok(began.elapsed())
+}
+
+/// What the last checkpoint consists of.
+fn finished(folders: &RunFolders) -> Result<Manifest, Refusal> {
+    let newest = checkpoint::newest(&folders.checkpoints)
+        .map_err(|error| Refusal::of(exit::CHECKPOINT, &error, None))?;
+    // All that is compared is in the manifest.
+    drop(folders.logs.parent().map(files::remove_folder));
+    Ok(newest.manifest)
+}
+
+/// A folder for the runs, gone with this value unless a failure names a log in it.
+pub(crate) struct ScratchFolder {
+    path: PathBuf,
+    is_kept: bool,
+}
+
+impl ScratchFolder {
+    /// Beside the checkpoints, where there is room for some.
+    pub(crate) fn make(plan: &Plan, node: u32) -> Result<Self, Refusal> {
+        let pid = std::process::id();
+        // Several machines may share the folder.
+        let name =
+            if node == 0 { format!("doctor-{pid}") } else { format!("doctor-{pid}-node-{node}") };
+        let path = plan.checkpoint.dir.join(&plan.name).join(name);
+        files::create_writable_folder(&path)
+            .map_err(|error| Refusal::of(exit::STORAGE, &error, None))?;
+        Ok(Self { path, is_kept: false })
+    }
+
+    /// The folders of a run, which are there when it returns.
+    pub(crate) fn folders(&self, id: &str) -> Result<RunFolders, Refusal> {
+        let of = |kind: &str| self.path.join(id).join(kind);
+        let (logs, checkpoints) = (of("logs"), of("checkpoints"));
+        for folder in [&logs, &checkpoints] {
+            files::create_folder(folder)
+                .map_err(|error| Refusal::of(exit::STORAGE, &error, None))?;
+        }
+        Ok(RunFolders { id: id.to_owned(), logs, checkpoints })
+    }
+}
+
+impl Drop for ScratchFolder {
+    fn drop(&mut self) {
+        if self.is_kept {
+            return;
+        }
+        // What cannot be removed does no harm, and its name tells what it is.
+        drop(files::remove_folder(&self.path));
+        // The experiment's folder goes only if no run is in it.
+        drop(self.path.parent().map(std::fs::remove_dir));
+    }
+}

@@ -1,0 +1,161 @@
+//! What machines that meet say to each other, why they may not fit, and what they have once they
+//! have met.
+
+use std::io;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use crate::launch::PreparedRun;
+use crate::launch::machines::meeting::{Meeting, NodeConfig, NodeRanks, Session};
+use crate::launch::machines::nodes::{NodeConnections, Nodes};
+use crate::plan::Plan;
+use crate::transport::auth::{Key, SentKey};
+use crate::transport::peer_connections::{CONNECT_TIMEOUT, ConnectError, PeerConnections};
+
+/// Why the nodes of a run did not find each other.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum NodeRendezvousError<E> {
+    /// This is node 0, and it could not prepare the run. The other nodes were told.
+    #[error(transparent)]
+    Prepare(E),
+    /// The system refused.
+    #[error("node {node} cannot {what}: {source}")]
+    Io {
+        /// This node.
+        node: u32,
+        /// What was tried.
+        what: String,
+        /// Why not.
+        source: io::Error,
+    },
+    /// A node did not join.
+    #[error("node {node} waited {:.0} s, but {missing} did not come", waited.as_secs_f64())]
+    Missing {
+        /// This node.
+        node: u32,
+        /// Which nodes or ranks are missing.
+        missing: String,
+        /// How long.
+        waited: Duration,
+    },
+    /// What listens at the address does not hold the token.
+    #[error("the process listening at {address} does not prove that it has the token of this run")]
+    Unauthenticated {
+        /// Where node 0 should be.
+        address: String,
+    },
+    /// This node was asked to stop while it waited.
+    #[error("node {node} was asked to stop while it waited for the others")]
+    CalledOff {
+        /// This node.
+        node: u32,
+    },
+    /// The nodes do not fit together.
+    #[error("{reason}")]
+    Refused {
+        /// Why.
+        reason: String,
+    },
+}
+
+impl<E> NodeRendezvousError<E> {
+    /// Whether another attempt may succeed, when machines that have met before meet again.
+    pub(in crate::launch) fn may_pass(&self) -> bool {
+        matches!(self, Self::Io { .. } | Self::Missing { .. } | Self::Unauthenticated { .. })
+    }
+
+    pub(in crate::launch) fn connecting(node: u32) -> impl Fn(ConnectError) -> Self {
+        move |error| match error {
+            ConnectError::Io { what, source } => Self::Io { node, what, source },
+            ConnectError::Unauthenticated(address) => {
+                Self::Unauthenticated { address: address.to_string() }
+            }
+            ConnectError::Missing(missing) => {
+                Self::Missing { node, missing, waited: CONNECT_TIMEOUT }
+            }
+        }
+    }
+}
+
+/// The first message of a node.
+#[derive(Serialize, Deserialize)]
+pub(in crate::launch) struct Hello {
+    pub(in crate::launch) version: String,
+    pub(in crate::launch) node: u32,
+    pub(in crate::launch) nodes: u32,
+    pub(in crate::launch) host: String,
+    /// Where its ranks can be reached.
+    pub(in crate::launch) port: u16,
+    pub(in crate::launch) plan: serde_json::Value,
+    /// Where it comes from; absent if it was just started.
+    pub(in crate::launch) session: Option<Session>,
+}
+
+/// Node 0's answer.
+#[derive(Serialize, Deserialize)]
+pub(in crate::launch) enum Answer {
+    Welcome(Box<Welcome>),
+    Refused(String),
+}
+
+#[derive(Serialize, Deserialize)]
+pub(in crate::launch) struct Welcome {
+    pub(in crate::launch) prepared: PreparedRun,
+    /// Of this run alone: ranks of another run cannot connect.
+    pub(in crate::launch) secret: SentKey,
+    /// Address and name of each node but the first, of those that take part.
+    pub(in crate::launch) nodes: Vec<(SocketAddr, String)>,
+    /// Name of node 0.
+    pub(in crate::launch) host: String,
+    pub(in crate::launch) session: Session,
+}
+
+/// A machine that wants to meet the others.
+#[derive(Clone, Copy)]
+pub(in crate::launch) struct Place<'a> {
+    pub(in crate::launch) config: &'a NodeConfig,
+    /// Of all machines.
+    pub(in crate::launch) plan: &'a Plan,
+    /// Of fewer.
+    pub(in crate::launch) smaller: &'a [Plan],
+    /// Where it comes from, if it has met the others before.
+    pub(in crate::launch) session: Option<&'a Session>,
+}
+
+/// The run as this machine takes part in it, and the connections to the others.
+pub(in crate::launch) fn met<E>(
+    meeting: Meeting,
+    connections: NodeConnections,
+) -> Result<(PreparedRun, Nodes), NodeRendezvousError<E>> {
+    let Some(plan) = meeting.plan().cloned() else {
+        let reason = format!("there is no plan for {} machines", meeting.session.present.len());
+        return Err(NodeRendezvousError::Refused { reason });
+    };
+    let prepared = PreparedRun { plan, ..meeting.prepared.clone() };
+    Ok((prepared, Nodes::new(meeting, connections)))
+}
+
+/// The key of this run's ranks. Another run with the same token has another one.
+pub(in crate::launch) fn run_key(token: &Key, secret: &Key, prepared: &PreparedRun) -> Key {
+    token.derive("ranks of a run", &[secret.bytes(), prepared.folders.id.as_bytes()])
+}
+
+pub(in crate::launch) fn peer_connections<'a>(
+    meeting: &Meeting,
+    secret: &Key,
+    names: &'a [String],
+) -> PeerConnections<'a> {
+    let NodeRanks { place, ranks_per_node } = meeting.ranks();
+    let nodes = meeting.session.present.len() as u32;
+    let key = run_key(&meeting.config.token, secret, &meeting.prepared);
+    PeerConnections { node: place, nodes, ranks_per_node, key, names }
+}
+
+pub(in crate::launch) fn io_error<E>(
+    node: u32,
+    what: &'static str,
+) -> impl Fn(io::Error) -> NodeRendezvousError<E> {
+    move |source| NodeRendezvousError::Io { node, what: what.to_owned(), source }
+}

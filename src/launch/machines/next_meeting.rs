@@ -1,0 +1,65 @@
+//! The parents of several machines meet again: after a failure, for the next start of the group.
+//!
+//! They meet where they met first. A machine whose parent has died may come as a new one, started
+//! by the same command; also node 0, which the others then tell which run they continue.
+
+use std::convert::Infallible;
+use std::time::Instant;
+
+use crate::launch::PreparedRun;
+use crate::launch::machines::greeting::{NodeRendezvousError, Place};
+use crate::launch::machines::meeting::{Meeting, Session};
+use crate::launch::machines::node_rendezvous::meet;
+use crate::launch::machines::nodes::Nodes;
+use crate::launch::machines::waiting::{LOOK_INTERVAL, Waiting};
+
+/// Why the machines did not meet again.
+pub(crate) type MeetAgainError = NodeRendezvousError<Infallible>;
+
+/// As [`join_again`], where nothing has failed and nothing is told.
+///
+/// # Errors
+///
+/// As [`join_again`].
+pub(crate) fn join_nodes_again(nodes: &mut Nodes) -> Result<(), MeetAgainError> {
+    join_again(nodes, &[], &mut || false, &mut |_| ())
+}
+
+/// Connects the machines again, and puts the new connections into `nodes`. `restarts` are the
+/// reasons of all restarts so far with the one to come; afterwards those that node 0 knows.
+///
+/// # Errors
+///
+/// A machine does not come within `distributed.timeout`, or does not fit any more.
+pub(in crate::launch) fn join_again(
+    nodes: &mut Nodes,
+    restarts: &[String],
+    is_called_off: &mut dyn FnMut() -> bool,
+    report: &mut dyn FnMut(&str),
+) -> Result<(), MeetAgainError> {
+    let Meeting { config, prepared, smaller, session, .. } = nodes.meeting().clone();
+    let session = Session { restarts: restarts.to_vec(), ..session };
+    let prepared = PreparedRun { resume: true, ..prepared };
+    let longest = prepared.plan.distributed.timeout;
+    let mut waiting = Waiting { until: Instant::now() + longest, longest, is_called_off };
+    loop {
+        let again = || Ok::<_, Infallible>(prepared.clone());
+        let plan = &prepared.plan;
+        let place = Place { config: &config, plan, smaller: &smaller, session: Some(&session) };
+        let met = meet(place, |_| again(), &mut waiting, report);
+        match met {
+            Ok((_, met)) => {
+                *nodes = met;
+                return Ok(());
+            }
+            // A machine may have died while the others met.
+            Err(error) if error.may_pass() && !waiting.is_over() => {
+                if (waiting.is_called_off)() {
+                    return Err(NodeRendezvousError::CalledOff { node: config.node });
+                }
+                std::thread::sleep(LOOK_INTERVAL);
+            }
+            Err(error) => return Err(error),
+        }
+    }
+}

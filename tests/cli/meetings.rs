@@ -1,0 +1,328 @@
+//! Runs over several machines that go on after a failure: all parents meet again, also with one
+//! that was started anew in the place of a dead one. The same bits in the end.
+
+use std::fs;
+
+use rustix::process::{Signal, kill_process};
+
+use crate::elastic::{experiment, undisturbed};
+use crate::experiments::SLOW;
+use crate::failpoints::{self, OF_EVERY_RANK, OF_RANK_0};
+use crate::lab::Lab;
+use crate::machines::{Machines, end};
+use crate::resume::bits;
+use crate::running::{Running, pid_of, spawn, until};
+
+/// However slow the disk is, a checkpoint is on it before the next step.
+const SAVED: &str = "checkpoint.queued=wait@*,*,*";
+
+/// Machines with the experiment of `elastic`: 60 steps, a checkpoint after every second one.
+fn machines(count: usize) -> Machines {
+    let machines = Machines::new(count);
+    for lab in &machines.labs {
+        lab.write("small.toml", experiment());
+    }
+    machines
+}
+
+/// The parent of a machine with one rank, in whose ranks these fail points are.
+fn start(machines: &Machines, node: usize, points: &str, changes: &[&str]) -> Running {
+    let verb = ["small.toml", "--nproc-per-node", "1"];
+    let changes = [&["fault.max_restarts=1"], changes].concat();
+    let mut command = machines.command(&machines.labs[node], node, &verb, &changes);
+    command.env("DDPRUN_FP", format!("{SAVED}; {points}")).env("RUST_BACKTRACE", "0");
+    spawn(command)
+}
+
+fn start_all(machines: &Machines, points: &str, changes: &[&str]) -> Vec<Running> {
+    (0..machines.labs.len()).map(|node| start(machines, node, points, changes)).collect()
+}
+
+/// Waits until a rank hangs in step 8, with the checkpoint of step 6 on the disk.
+fn wait_for_step_7(machines: &Machines, first: &mut Running) {
+    machines.labs[0].wait_for_step_and_save(first, 7);
+    assert!(!first.is_over(), "{}", first.stderr());
+}
+
+#[test]
+fn a_rank_that_dies_on_either_machine_is_replaced_and_no_bit_differs() {
+    for rank in [1, 0] {
+        let machines = machines(2);
+        let all = start_all(&machines, &format!("backward=kill@{rank},8"), &[]);
+        let again = format!(
+            "restart 1 of 1, from the newest checkpoint: rank {rank} failed: rank {rank} was killed \
+             by SIGKILL"
+        );
+        for ended in end(all) {
+            ended.has_code(0);
+            ended.says(&[&again]);
+        }
+        bits(&machines.labs[0]).must_be(undisturbed());
+        machines.are_clean();
+    }
+}
+
+#[test]
+fn a_rank_that_dies_in_any_phase_is_replaced_on_all_machines_and_no_bit_differs() {
+    let of_rank_1 = OF_EVERY_RANK.iter().map(|point| point.replace("{}", "1"));
+    for point in of_rank_1.chain(OF_RANK_0.iter().map(|&point| point.to_owned())) {
+        let machines = Machines::new(2);
+        for lab in &machines.labs {
+            lab.write("small.toml", failpoints::experiment());
+        }
+        for ended in end(start_all(&machines, &point, &[])) {
+            assert_eq!(ended.code, 0, "{point}: {}", ended.stderr);
+            assert_eq!(
+                ended.stderr.matches("restart 1 of 1").count(),
+                1,
+                "{point}: {}",
+                ended.stderr
+            );
+        }
+        bits(&machines.labs[0]).must_be(failpoints::undisturbed());
+        machines.are_clean();
+    }
+}
+
+#[test]
+fn of_two_ranks_on_each_machine_a_killed_one_is_replaced_in_the_middle_of_an_epoch() {
+    let one = Lab::with(SLOW);
+    one.run_to(0, &["small.toml", "distributed.devices=4"]);
+    let machines = Machines::new(2);
+    for lab in &machines.labs {
+        lab.write("small.toml", SLOW);
+    }
+    let verb = ["small.toml", "--nproc-per-node", "2", "--max-restarts", "2"];
+    let start = |node| spawn(machines.command(&machines.labs[node], node, &verb, &[]));
+    let mut all: Vec<Running> = (0..2).map(start).collect();
+    machines.labs[0].wait_for_step_and_save(&mut all[0], 17);
+    let killed =
+        all[1].ranks().last().is_some_and(|&pid| kill_process(pid_of(pid), Signal::KILL).is_ok());
+    let ended = end(all);
+    assert!(killed, "the run was over before a rank could be killed");
+    for ended in ended {
+        ended.has_code(0);
+        ended.says(&[
+            "restart 1 of 2, from the newest checkpoint: rank 3 failed: rank 3 was killed",
+        ]);
+    }
+    bits(&machines.labs[0]).must_be(&bits(&one));
+    machines.are_clean();
+}
+
+#[test]
+fn a_rank_that_stands_still_is_replaced_on_all_machines() {
+    let machines = machines(2);
+    let changes = ["fault.stall_timeout=2s"];
+    for ended in end(start_all(&machines, "backward=stop@1,8", &changes)) {
+        ended.has_code(0);
+        ended.says(&["restart 1 of 1", "rank 1 failed: rank 1 (pid "]);
+    }
+    bits(&machines.labs[0]).must_be(undisturbed());
+    machines.are_clean();
+}
+
+#[test]
+fn restarts_that_are_used_up_end_all_machines_with_the_rank_and_the_history() {
+    let machines = machines(2);
+    for ended in end(start_all(&machines, "backward=kill@1,8,*", &[])) {
+        ended.has_code(5);
+        ended.says(&["error: rank 1 was killed by SIGKILL\n", "where: rank 1 on node 1, "]);
+        ended.says(&["before restart 1: rank 1 (step 8, backward): rank 1 was killed by SIGKILL"]);
+        assert!(!ended.stderr.contains("restart 2"), "{}", ended.stderr);
+    }
+    machines.are_clean();
+}
+
+#[test]
+fn a_failure_that_would_recur_ends_all_machines_at_once() {
+    let machines = machines(2);
+    let ended = end(start_all(&machines, "", &["fault.divergence_threshold=1e-9"]));
+    for ended in &ended {
+        assert!([4, 5].contains(&ended.code), "{}", ended.stderr);
+        assert!(!ended.stderr.contains("restart 1"), "{}", ended.stderr);
+    }
+    assert_eq!(ended[0].code, 4, "{}", ended[0].stderr);
+    machines.are_clean();
+}
+
+#[test]
+fn a_machine_that_does_not_come_back_is_named_at_the_deadline() {
+    for dead in [1, 0] {
+        let machines = machines(2);
+        let mut all = start_all(&machines, "backward=hang@0,8", &["distributed.timeout=8s"]);
+        wait_for_step_7(&machines, &mut all[0]);
+        all[dead].signal(Signal::KILL);
+        let ended = all.swap_remove(1 - dead).wait();
+        ended.has_code(5);
+        ended.says(&[&format!("error: node {dead} ("), ") is gone\n", "restart 1 of 1"]);
+        ended.says(&[&format!("node {} waited 8 s, but node {dead}", 1 - dead), "did not come"]);
+        until("the ranks' end", || machines.labs.iter().all(|lab| lab.processes().is_empty()));
+    }
+}
+
+#[test]
+fn a_parent_that_is_started_again_after_its_death_continues_the_run_of_the_others() {
+    for dead in [1, 0] {
+        let machines = machines(2);
+        let mut all = start_all(&machines, "backward=hang@0,8", &[]);
+        wait_for_step_7(&machines, &mut all[0]);
+        all[dead].signal(Signal::KILL);
+        let survivor = all.swap_remove(1 - dead);
+        assert_eq!(all.remove(0).wait().code, -9);
+        let again = start(&machines, dead, "backward=hang@0,8", &[]);
+        let [survivor, again] = [survivor, again].map(Running::wait);
+        survivor.has_code(0);
+        again.has_code(0);
+        survivor.says(&["restart 1 of 1", &format!("node {dead} ("), ") is gone"]);
+        if dead == 0 {
+            again.says(&["the other machines continue run ", ": so does node 0"]);
+        }
+        // One run: it was continued, not begun once more.
+        let runs = fs::read_dir(machines.labs[0].path("logs/small")).unwrap();
+        let runs = runs.filter(|entry| !entry.as_ref().unwrap().path().is_symlink());
+        assert_eq!(runs.count(), 1);
+        bits(&machines.labs[0]).must_be(undisturbed());
+        until("the ranks' end", || machines.labs.iter().all(|lab| lab.processes().is_empty()));
+    }
+}
+
+#[test]
+fn a_parent_that_was_lost_and_replaced_cannot_come_back() {
+    let machines = machines(2);
+    let changes = ["distributed.timeout=8s", "fault.max_restarts=3"];
+    let points = "backward=hang@0,8; backward=hang@0,20,1";
+    let mut all = start_all(&machines, points, &changes);
+    wait_for_step_7(&machines, &mut all[0]);
+    let (lost, mut first) = (all.remove(1), all.remove(0));
+    lost.signal(Signal::STOP);
+    until("the meeting", || first.stderr().matches("waiting for node 1").count() == 2);
+    let second = start(&machines, 1, "", &changes);
+    machines.labs[0].wait_for_step(&mut first, 19);
+    // It wants to meet the others, and they meet again.
+    lost.signal(Signal::CONT);
+    until("the lost parent", || lost.stderr().matches("node 1 connects to node 0").count() == 2);
+    kill_process(pid_of(first.ranks()[0]), Signal::KILL).unwrap();
+    let [first, second, lost] = [first, second, lost].map(Running::wait);
+    first.has_code(0);
+    second.has_code(0);
+    lost.has_code(5);
+    lost.says(&["restart 1 of 3", ") is gone\n"]);
+    bits(&machines.labs[0]).must_be(undisturbed());
+    machines.are_clean();
+}
+
+#[test]
+fn a_node_0_that_has_lost_the_run_ends_the_others_in_words() {
+    let machines = machines(2);
+    let mut all = start_all(&machines, "backward=hang@0,8", &[]);
+    wait_for_step_7(&machines, &mut all[0]);
+    all[0].signal(Signal::KILL);
+    let survivor = all.remove(1);
+    assert_eq!(all.remove(0).wait().code, -9);
+    until("the rank's end", || machines.labs[0].processes().is_empty());
+    fs::remove_dir_all(machines.labs[0].path("logs")).unwrap();
+    let again = start(&machines, 0, "", &[]).wait();
+    again.has_code(2);
+    again.says(&[
+        "the other machines continue run ",
+        "which node 0 cannot",
+        "why: there is none in",
+    ]);
+    let survivor = survivor.wait();
+    survivor.has_code(5);
+    survivor.says(&["error: node 0 (", ") is gone\n", "node 0 could not prepare the run"]);
+    assert!(!machines.labs[0].path("logs").exists());
+}
+
+#[test]
+fn ctrl_c_ends_the_wait_for_a_machine_that_is_gone() {
+    for dead in [1, 0] {
+        let machines = machines(2);
+        let mut all = start_all(&machines, "backward=hang@0,8", &[]);
+        wait_for_step_7(&machines, &mut all[0]);
+        all[dead].signal(Signal::KILL);
+        let other = all.swap_remove(1 - dead);
+        until("the wait", || other.stderr().contains("restart 1 of 1"));
+        let words = ["waiting for node 1 at ", "node 1 connects to node 0 at "][dead ^ 1];
+        until("the meeting", || other.stderr().matches(words).count() == 2);
+        other.signal(Signal::INT);
+        let ended = other.wait();
+        ended.has_code(5);
+        ended.says(&["was asked to stop while it waited for the others"]);
+        until("the ranks' end", || machines.labs.iter().all(|lab| lab.processes().is_empty()));
+    }
+}
+
+#[test]
+fn a_run_goes_on_without_a_machine_that_stays_away_and_takes_it_back_at_the_next_meeting() {
+    let machines = machines(2);
+    let changes =
+        ["distributed.min_world_size=1", "distributed.timeout=8s", "fault.max_restarts=2"];
+    let points = "backward=hang@0,8; backward=hang@0,20,1";
+    let mut all = start_all(&machines, points, &changes);
+    wait_for_step_7(&machines, &mut all[0]);
+    let (second, mut first) = (all.remove(1), all.remove(0));
+    second.signal(Signal::KILL);
+    assert_eq!(second.wait().code, -9);
+    // It goes on alone, to where it hangs again.
+    machines.labs[0].wait_for_step(&mut first, 19);
+    assert!(first.stderr().contains("going on without node 1"), "{}", first.stderr());
+    let second = start(&machines, 1, "", &changes);
+    until("node 1", || second.stderr().contains("node 1 connects to node 0"));
+    let rank = first.ranks()[0];
+    kill_process(pid_of(rank), Signal::KILL).unwrap();
+    let [first, second] = [first, second].map(Running::wait);
+    first.has_code(0);
+    second.has_code(0);
+    first.says(&[
+        "restart 1 of 2",
+        "1 rank instead of 2, from the newest checkpoint: rank 1 failed",
+    ]);
+    first.says(&[
+        "restart 2 of 2",
+        "2 ranks instead of 1, from the newest checkpoint: rank 0 failed",
+    ]);
+    bits(&machines.labs[0]).must_be(undisturbed());
+    machines.are_clean();
+}
+
+#[test]
+fn four_machines_become_two_of_other_places_and_no_bit_differs() {
+    let changes = ["train.batch_size=2", "distributed.shards=4"];
+    let one = Lab::with(&experiment());
+    one.run_to(0, &[&["small.toml", "distributed.devices=4"], &changes[..]].concat());
+    let machines = machines(4);
+    let elastic = ["distributed.min_world_size=2", "distributed.timeout=15s"];
+    let changes = [&changes[..], &elastic].concat();
+    let mut all = start_all(&machines, "backward=hang@0,8", &changes);
+    wait_for_step_7(&machines, &mut all[0]);
+    for dead in [3, 1] {
+        all[dead].signal(Signal::KILL);
+        assert_eq!(all.remove(dead).wait().code, -9);
+    }
+    for ended in end(all) {
+        ended.has_code(0);
+        ended.says(&["restart 1 of 1", "2 ranks instead of 4, from the newest checkpoint: "]);
+    }
+    bits(&machines.labs[0]).must_be(&bits(&one));
+    machines.are_clean();
+}
+
+#[test]
+fn three_machines_meet_a_new_node_0_and_continue_their_run() {
+    let changes = ["train.batch_size=2", "train.global_batch_size=6"];
+    let one = Lab::with(&experiment());
+    one.run_to(0, &[&["small.toml", "distributed.devices=3"], &changes[..]].concat());
+    let machines = machines(3);
+    let mut all = start_all(&machines, "backward=hang@0,8", &changes);
+    wait_for_step_7(&machines, &mut all[0]);
+    all[0].signal(Signal::KILL);
+    assert_eq!(all.remove(0).wait().code, -9);
+    all.push(start(&machines, 0, "", &changes));
+    for ended in end(all) {
+        ended.has_code(0);
+    }
+    bits(&machines.labs[0]).must_be(&bits(&one));
+    machines.are_clean();
+}
