@@ -7,8 +7,9 @@
 //!     cargo bench --bench loader -- --json crop jpegs/train 0 5
 //! ```
 //!
-//! `crop`: decode, `RandomResizedCrop(224)`, flip, normalise; `decode`: decode alone; `small`:
-//! 32x32 with padding 4, crop and flip; `mnist`. Then the folder, the loader threads and the number
+//! `crop`: decode, `RandomResizedCrop(224)`, flip, normalise; `rand_augment`: the same with
+//! `RandAugment` before the last; `decode`: decode alone; `small`: 32x32 with padding 4, crop and
+//! flip; `mnist`. Then the folder, the loader threads and the number
 //! of epochs. The three variables are those under which ranks run.
 #![expect(clippy::expect_used, reason = "a benchmark may stop")]
 #![expect(clippy::print_stdout, reason = "the figures are its output")]
@@ -22,8 +23,8 @@ use ddprun::config::kind::Choice;
 use ddprun::config::values::Shape2;
 use ddprun::data::loader::{Loader, Request, Settings};
 use ddprun::data::transform::{
-    CenterCrop, Normalize, PaddingMode, RandomCrop, RandomHorizontalFlip, RandomResizedCrop,
-    Transforms,
+    CenterCrop, Normalize, PaddingMode, RandAugment, RandomCrop, RandomHorizontalFlip,
+    RandomResizedCrop, Transforms,
 };
 use ddprun::data::{Asked, DataSource, Dataset, ImageFolder, Mnist, open};
 use ddprun::plan::{DataPlan, Modality, OnBadSample, Sampler, SourcePlan, SplitPlan, Targets};
@@ -41,10 +42,12 @@ fn transforms(work: &str) -> Vec<Choice> {
     let flip = Choice::of(&RandomHorizontalFlip { p: 0.5 });
     let color = normalize(&[0.485, 0.456, 0.406], &[0.229, 0.224, 0.225]);
     match work {
-        "crop" => {
+        "crop" | "rand_augment" => {
             let (scale, ratio) = ([0.08, 1.0], [3.0 / 4.0, 4.0 / 3.0]);
             let size = Shape2::Side(224);
-            vec![Choice::of(&RandomResizedCrop { size, scale, ratio }), flip, color]
+            let crop = Choice::of(&RandomResizedCrop { size, scale, ratio });
+            let augment = (work != "crop").then(|| Choice::of(&RandAugment::default()));
+            [crop, flip].into_iter().chain(augment).chain([color]).collect()
         }
         "small" => {
             let padding_mode = PaddingMode::Constant;

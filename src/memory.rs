@@ -5,8 +5,8 @@
 //! A training step asks for the same sizes again and again. Sizes are rounded up to one of eight
 //! classes per power of two; a freed block waits in the list of its class. Blocks in use and
 //! waiting together stay below a multiple of what was in use at once: what exceeds it goes back to
-//! the system. The multiple grows, within bounds, while blocks that went back are wanted again: each
-//! of their pages would be cleared anew in every step.
+//! the system. The multiple grows, within bounds, where blocks that went back are wanted again: the
+//! system would clear their pages anew in every step.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::fs::File;
@@ -217,11 +217,12 @@ impl Blocks {
         self.most = self.most.max(self.bytes_in_use);
     }
 
-    /// Whether blocks in use and waiting are more than a quarter above the most that was ever in
-    /// use, or, where blocks were missed, more than half.
-    fn is_too_much(&self) -> bool {
-        let share = self.most / KEPT_SHARE;
-        self.bytes_waiting + self.bytes_in_use > self.most + share + share.min(self.missed)
+    /// Bytes in use and waiting beyond what may be: a quarter above the most that was ever in use,
+    /// and a sixteenth more where blocks were missed.
+    fn excess(&self) -> usize {
+        let missed = self.missed.min(self.most / (4 * KEPT_SHARE));
+        let limit = self.most + self.most / KEPT_SHARE + missed;
+        (self.bytes_waiting + self.bytes_in_use).saturating_sub(limit)
     }
 
     /// Notes that a new block of `class` is needed.
@@ -232,13 +233,18 @@ impl Blocks {
         }
     }
 
-    /// Gives waiting blocks back to the system, large ones first, while `keeps_on`.
-    fn release(&mut self, keeps_on: impl Fn(&Self) -> bool) {
-        for class in (0..CLASSES).rev() {
+    /// Gives waiting blocks back to the system until `excess` is zero or none are left: the
+    /// smallest that is large enough, or else the largest.
+    fn release(&mut self, excess: impl Fn(&Self) -> usize) {
+        loop {
+            let excess = excess(self);
+            let mut waiting = (0..CLASSES).filter(|&class| self.waiting[class].is_some());
+            let enough = waiting.clone().find(|&class| bytes_of(class) >= excess);
+            let Some(class) = enough.or_else(|| waiting.next_back()).filter(|_| excess > 0) else {
+                return;
+            };
             let bytes = bytes_of(class);
-            while keeps_on(self)
-                && let Some(block) = self.reuse(class, bytes)
-            {
+            if let Some(block) = self.reuse(class, bytes) {
                 self.released[class] = self.released[class].saturating_add(1);
                 // SAFETY: the block is a whole mapping of `bytes` bytes that is not in use. An
                 // error would mean that it is not, and leaves the memory to the end of the process.
@@ -263,7 +269,7 @@ fn take(size: usize) -> (*mut u8, bool) {
         return (block.as_ptr().cast(), false);
     }
     blocks.miss(class, bytes);
-    blocks.release(Blocks::is_too_much);
+    blocks.release(Blocks::excess);
     drop(blocks);
     (map(bytes), true)
 }
@@ -274,7 +280,7 @@ fn map(bytes: usize) -> *mut u8 {
     // SAFETY: a null hint lets the kernel choose a free range.
     let mapped = || unsafe { rustix::mm::mmap_anonymous(ptr::null_mut(), bytes, prot, flags) };
     let block = mapped().or_else(|_| {
-        blocks().release(|_| true);
+        blocks().release(|_| usize::MAX);
         mapped()
     });
     let Ok(block) = block else {
@@ -379,10 +385,10 @@ mod tests {
     }
 
     #[test]
-    fn more_may_wait_once_blocks_that_went_back_are_wanted_again_but_at_most_half() {
+    fn more_may_wait_once_blocks_that_went_back_are_wanted_again_but_a_sixteenth_at_most() {
         let mut blocks = Blocks {
             waiting: [None; CLASSES],
-            bytes_waiting: 30,
+            bytes_waiting: 31,
             bytes_in_use: 100,
             peak: 100,
             most: 100,
@@ -390,14 +396,14 @@ mod tests {
             missed: 0,
         };
         blocks.miss(3, 10);
-        assert!(blocks.is_too_much(), "a block of another size was never there");
+        assert_eq!(blocks.excess(), 6, "a block of another size was never there");
         blocks.released[3] = 1;
         blocks.miss(3, 10);
-        assert!(!blocks.is_too_much());
+        assert_eq!(blocks.excess(), 0);
         blocks.released[3] = 1;
         blocks.miss(3, 1000);
-        blocks.bytes_waiting = 51;
-        assert!(blocks.is_too_much());
+        blocks.bytes_waiting = 34;
+        assert_eq!(blocks.excess(), 3);
     }
 
     #[test]

@@ -1,5 +1,5 @@
-"""`bench_loader.py tv WORKERS REPETITIONS THREADS`: images per second of a DataLoader over `jpegs/train`, decoded by
-torchvision.io, cut at random to 224 x 224, flipped and normalised."""
+"""`bench_loader.py crop|rand_augment WORKERS REPETITIONS THREADS`: images per second of a DataLoader over `jpegs/train`,
+decoded by torchvision.io, cut at random to 224 x 224, flipped, with RandAugment or without, and normalised."""
 import json
 import statistics
 import sys
@@ -16,6 +16,7 @@ transform = v2.Compose(
     [
         v2.RandomResizedCrop(224, antialias=True),
         v2.RandomHorizontalFlip(),
+        *([v2.RandAugment()] if sys.argv[1] == "rand_augment" else []),
         v2.ToDtype(torch.float32, scale=True),
         v2.Normalize([0.485, 0.456, 0.406], [0.229, 0.224, 0.225]),
     ]

@@ -127,7 +127,9 @@ struct Row {
 /// What can be compared.
 pub(crate) fn names() -> Vec<&'static str> {
     let works = WORKS.iter().map(|work| work.name);
-    works.chain(["allreduce", "startup", "first_step", "loader", "checkpoint"]).collect()
+    works
+        .chain(["allreduce", "startup", "first_step", "loader", "rand_augment", "checkpoint"])
+        .collect()
 }
 
 fn comparisons(python: &Python, only: &Only) -> Vec<Comparison> {
@@ -142,7 +144,9 @@ fn comparisons(python: &Python, only: &Only) -> Vec<Comparison> {
         }
     }
     all.extend([allreduce(python), startup(python), first_step(python)]);
-    all.extend([loader(python), checkpoint(python)]);
+    all.push(loader(python, "loader", "crop", "JPEG loader, 1 core"));
+    all.push(loader(python, "rand_augment", "rand_augment", "the same with RandAugment"));
+    all.push(checkpoint(python));
     all
 }
 
@@ -238,18 +242,19 @@ fn first_step(python: &Python) -> Comparison {
     }
 }
 
-fn loader(python: &Python) -> Comparison {
+/// JPEGs, cut at random, with these transforms.
+fn loader(python: &Python, name: &'static str, transforms: &str, label: &str) -> Comparison {
     let images = python.scratch.join("jpegs/train");
     if !images.is_dir() {
         let made = python.command("gen_jpegs.py", false).status();
         assert!(made.is_ok_and(|status| status.success()), "the images are generated");
     }
     let mut ours = cargo("loader");
-    ours.args(["--", "--json", "crop"]).arg(&images).args(["0", "3"]);
-    let theirs = python.command("bench_loader.py tv 0 1 1", false);
+    ours.args(["--", "--json", transforms]).arg(&images).args(["0", "3"]);
+    let theirs = python.command(&format!("bench_loader.py {transforms} 0 1 1"), false);
     Comparison {
-        name: "loader",
-        label: "JPEG loader, 1 core".into(),
+        name,
+        label: label.into(),
         precision: None,
         ours: Side { command: ours, read: Some(per_image) },
         theirs: vec![(

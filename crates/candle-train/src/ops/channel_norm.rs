@@ -57,15 +57,19 @@ pub(super) fn batch_statistics(x: &[f32], c: usize) -> BatchStatistics {
 
 /// Mean and squared deviations of each channel: each block of rows finds its own while it is in the
 /// cache, and blocks are merged in a fixed order.
-pub(super) fn moments(x: &[f32], c: usize) -> Moments {
-    let blocks: Vec<Moments> =
-        x.par_chunks(ROWS * c).map(|block| block_moments(block, c)).collect();
-    Moments::of_all(c, blocks)
+pub(super) fn moments<V: Values + ?Sized>(x: &V, c: usize) -> Moments {
+    let block = |start: usize| {
+        let mut room = Room::default();
+        block_moments(x.read(start..x.len().min(start + ROWS * c), &mut room), c)
+    };
+    let starts: Vec<usize> = (0..x.len()).step_by(ROWS * c).collect();
+    Moments::of_all(c, starts.into_par_iter().map(block).collect::<Vec<_>>())
 }
 
-/// [`moments`] of rows that are in the cache, on the calling thread.
-pub(super) fn near_moments(x: &[f32], c: usize) -> Moments {
-    Moments::of_all(c, x.chunks(ROWS * c).map(|block| block_moments(block, c)))
+/// Those of the blocks of rows that are in the cache, on the calling thread. Merged with those of
+/// other rows, as many blocks before and after, they are [`moments`] of all.
+pub(super) fn near_moments(x: &[f32], c: usize) -> Vec<Moments> {
+    x.chunks(ROWS * c).map(|block| block_moments(block, c)).collect()
 }
 
 /// Mean and sum of squared deviations of each channel of one block.

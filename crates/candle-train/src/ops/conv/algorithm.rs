@@ -2,11 +2,10 @@
 
 use std::borrow::Cow;
 
-use rayon::prelude::*;
-
 use super::geometry::Geometry;
 use super::winograd::Rounding;
-use super::{PIXELS, depthwise, direct, direct_gradient, winograd};
+use super::{depthwise, direct, direct_gradient, winograd};
+use crate::ops::channel_norm::ROWS;
 use crate::ops::kernel::Format;
 use crate::ops::precision::{Round, round, rounded};
 use crate::ops::saved::Saved;
@@ -96,26 +95,26 @@ impl Algorithm {
     }
 
     /// [`Algorithm::forward`] as it is kept for backward, and what `see` makes of each of its blocks
-    /// of pixels, while they are in the cache and in their order.
+    /// of pixels, while they are in the cache and in their order. `None` if the blocks are not whole
+    /// blocks of rows of a norm.
     pub(super) fn forward_saved<R: Send>(
         self,
         g: &Geometry,
         x: &[f32],
         weight: &[f32],
         see: impl Fn(&[f32]) -> R + Sync,
-    ) -> (Saved, Vec<R>) {
+    ) -> (Saved, Option<Vec<R>>) {
+        const { assert!(direct::SEEN_PIXELS.is_multiple_of(ROWS)) };
         match self.way {
             Way::Direct => {
-                direct::forward_saved(g, x, weight, (self.format(), self.precision), see)
+                let formats = (self.format(), self.precision);
+                let (y, seen) = direct::forward_saved(g, x, weight, formats, see);
+                (y, Some(seen))
             }
             Way::Winograd if self.precision != Precision::Fp16 => {
-                winograd::forward_saved(g, x, weight, self.precision, see)
+                winograd::forward_saved(g, x, weight, self.precision, (ROWS, see))
             }
-            _ => {
-                let y = self.forward(g, x, weight);
-                let seen = y.par_chunks(PIXELS * g.co).map(|pixels| see(pixels)).collect();
-                (Saved::new(y, self.precision), seen)
-            }
+            _ => (Saved::new(self.forward(g, x, weight), self.precision), None),
         }
     }
 

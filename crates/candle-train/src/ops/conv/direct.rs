@@ -15,6 +15,8 @@ use crate::ops::scratch::{filled, lengths};
 
 /// Pixels per block: their inputs and outputs stay in the second-level cache.
 const PIXELS: usize = 192;
+/// Pixels that are seen together: whole blocks, and whole blocks of rows of a norm.
+pub(super) const SEEN_PIXELS: usize = 2 * PIXELS;
 
 /// y (n, oh, ow, co); of a single group, `epilogue` sees its rows.
 pub(super) fn forward(
@@ -28,7 +30,7 @@ pub(super) fn forward(
     filled(g.pixels() * g.co, PIXELS * g.co, |start, y| forward.block(start / g.co, y, epilogue))
 }
 
-/// [`forward`] rounded to `precision`, and what `see` makes of each block of pixels.
+/// [`forward`] rounded to `precision`, and what `see` makes of each run of [`SEEN_PIXELS`].
 pub(super) fn forward_saved<R: Send>(
     g: &Geometry,
     x: &[f32],
@@ -37,10 +39,12 @@ pub(super) fn forward_saved<R: Send>(
     see: impl Fn(&[f32]) -> R + Sync,
 ) -> (Saved, Vec<R>) {
     let forward = Forward::new(g, x, weight, format);
-    let blocks = lengths(g.pixels() * g.co, PIXELS * g.co);
-    Saved::of_blocks(&blocks, precision, |index, y| {
-        forward.block(index * PIXELS, y, ());
-        round_block(y, precision);
+    let runs = lengths(g.pixels() * g.co, SEEN_PIXELS * g.co);
+    Saved::of_blocks(&runs, precision, |run, y| {
+        for (block, y) in y.chunks_mut(PIXELS * g.co).enumerate() {
+            forward.block(run * SEEN_PIXELS + block * PIXELS, y, ());
+            round_block(y, precision);
+        }
         see(y)
     })
 }

@@ -24,7 +24,7 @@ use candle_core::{Result, Shape, Tensor, bail};
 use rayon::prelude::*;
 
 use super::chain;
-use super::channel_norm::near_moments;
+use super::channel_norm::{moments, near_moments};
 use super::flops::add_multiplications;
 use super::operation::{Gradients, Input, Operation, TwoOrThree};
 use super::precision::{bias_gradient, operand, round_block, rounded};
@@ -39,7 +39,7 @@ pub use geometry::Rounding;
 pub use normalised::{ConvNorm, conv_batch_norm};
 pub use transposed::{conv_transpose1d, conv_transpose2d};
 
-/// Pixels that are finished together.
+/// Pixels that get their bias together.
 const PIXELS: usize = 256;
 
 /// How a window slides over an image, the same in both directions.
@@ -214,8 +214,12 @@ impl Conv {
         let (x, weight) = (self.algorithm.operand(x), self.algorithm.weight(weight));
         let channels = self.geometry.co;
         let see = |pixels: &[f32]| near_moments(pixels, channels);
-        let (values, parts) = self.algorithm.forward_saved(&self.geometry, &x, &weight, see);
-        (values, Moments::of_all(channels, parts))
+        let (values, seen) = self.algorithm.forward_saved(&self.geometry, &x, &weight, see);
+        let moments = match seen {
+            Some(parts) => Moments::of_all(channels, parts.into_iter().flatten()),
+            None => moments(&values, channels),
+        };
+        (values, moments)
     }
 
     /// Gradients of x and weight, given that of the sum.

@@ -34,8 +34,7 @@ pub struct ConvNorm<'a> {
 }
 
 /// [`super::conv2d`] without bias, then [`crate::ops::batch_norm()`] with a residual and an
-/// activation, in one operation: the same but for the last bits of the statistics, which are taken
-/// block by block as the convolution ends them. Returns the statistics of the batch, too.
+/// activation: the same bits, in one operation. Returns the statistics of the batch, too.
 ///
 /// # Errors
 ///

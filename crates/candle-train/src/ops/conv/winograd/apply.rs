@@ -38,25 +38,27 @@ pub(super) fn apply(
     y
 }
 
-/// [`apply`] rounded to bf16 if `precision` is that, and what `see` makes of each block of pixels.
+/// [`apply`] rounded to bf16 if `precision` is that, and what `see` makes of each block of pixels,
+/// if all blocks begin at multiples of `pixels`.
 pub(super) fn apply_saved<R: Send>(
     gather: Gather<'_, 6, Input>,
     kernels: &Kernels<'_>,
     output: Images,
     precision: Precision,
-    see: impl Fn(&[f32]) -> R + Sync,
-) -> (Saved, Vec<R>) {
-    let work = Work::new(gather, kernels, output, precision == Precision::Bf16);
+    (pixels, see): (usize, impl Fn(&[f32]) -> R + Sync),
+) -> (Saved, Option<Vec<R>>) {
+    let mut work = Work::new(gather, kernels, output, precision == Precision::Bf16);
     if work.is_staged {
-        let mut y = work.staged();
-        let blocks = work.tiles.cut(&mut y, &work.blocks);
-        let seen = blocks.into_par_iter().map(|block| see(block)).collect();
-        return (Saved::new(y, precision), seen);
+        return (Saved::new(work.staged(), precision), None);
     }
-    Saved::of_blocks(&work.lengths(), precision, |block, y| {
+    let aligned = work.tiles.aligned(&work.blocks, pixels);
+    let is_seen = aligned.is_some();
+    work.blocks = aligned.unwrap_or(work.blocks);
+    let (y, seen) = Saved::of_blocks(&work.lengths(), precision, |block, y| {
         work.block(block, y);
-        see(y)
-    })
+        is_seen.then(|| see(y))
+    });
+    (y, seen.into_iter().collect())
 }
 
 struct Work<'a> {

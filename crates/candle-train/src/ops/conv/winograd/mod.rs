@@ -52,8 +52,8 @@ pub(super) fn forward_saved<R: Send>(
     x: &[f32],
     weight: &[f32],
     precision: Precision,
-    see: impl Fn(&[f32]) -> R + Sync,
-) -> (Saved, Vec<R>) {
+    see: (usize, impl Fn(&[f32]) -> R + Sync),
+) -> (Saved, Option<Vec<R>>) {
     let (input, output) = images(g);
     let gather = Gather::new(x, input, g.padding, precision == Precision::Bf16);
     apply::apply_saved(gather, &Kernels::forward(weight, g.ci, g.co), output, precision, see)

@@ -66,6 +66,22 @@ impl Tiles {
             .collect()
     }
 
+    /// Blocks as large as these at most, which begin at multiples of `pixels`; `None` if there are
+    /// none.
+    pub(super) fn aligned(
+        &self,
+        blocks: &[Range<usize>],
+        pixels: usize,
+    ) -> Option<Vec<Range<usize>>> {
+        let band = TILE * self.output.w;
+        // Bands of an image's end may have fewer rows.
+        let step = (1..=blocks.iter().map(Range::len).max()?).rev().find(|bands| {
+            self.output.h.is_multiple_of(TILE) && (bands * band).is_multiple_of(pixels)
+        })?;
+        let bands = self.bands();
+        Some((0..bands).step_by(step).map(|start| start..bands.min(start + step)).collect())
+    }
+
     /// Where the tile `number` of these bands is.
     #[inline(always)]
     pub(super) fn place(&self, bands: &Range<usize>, number: usize) -> TilePosition {
@@ -107,6 +123,29 @@ impl Tiles {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn aligned_blocks_hold_every_band_and_begin_at_multiples() {
+        for (n, h, w, pixels, expected) in [
+            (6, 56, 56, 128, Some(8)),
+            (6, 32, 32, 128, Some(8)),
+            (6, 28, 28, 128, Some(8)),
+            (6, 14, 14, 128, None),
+            (1, 4, 4, 128, None),
+        ] {
+            let tiles = Tiles::new(Images { n, h, w, c: 2 });
+            let blocks = tiles.blocks(9 * tiles.columns);
+            let aligned = tiles.aligned(&blocks, pixels);
+            let Some(aligned) = aligned else {
+                assert_eq!(expected, None, "{w}");
+                continue;
+            };
+            assert_eq!(aligned.first().map(Range::len), expected, "{w}");
+            assert!(aligned.iter().all(|bands| tiles.first_pixel(bands.start) % pixels == 0));
+            let bands: Vec<usize> = aligned.into_iter().flatten().collect();
+            assert!(bands.into_iter().eq(0..tiles.bands()));
+        }
+    }
 
     #[test]
     fn blocks_are_adjoining_slices_of_the_output_and_hold_every_tile_once() {
