@@ -1,5 +1,5 @@
-//! Time of a training step of each registered model with one thread and with two, and from that
-//! the share of a step that only one thread works on.
+//! Time of a training step of each registered model with one thread and with two, and the share of
+//! the latter in which only one of them works.
 //!
 //! ```text
 //! cargo bench --bench models                        a row of a Markdown table for each model
@@ -7,7 +7,9 @@
 //! ```
 //!
 //! A step is the engine's: forward, loss, backward, update. Samples are in memory. Each number of
-//! threads has a process of its own, in turn; the fastest of three runs counts.
+//! threads has a process of its own, in turn; the fastest of three runs counts. The share is 2 less
+//! the processor time by the time. What is left to two threads is memory and clock rates that they
+//! share, for which neither is idle.
 #![expect(
     clippy::expect_used,
     clippy::unwrap_used,
@@ -25,7 +27,7 @@ mod support;
 
 use std::path::Path;
 use std::process::Command;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use ddprun::config;
 use ddprun::data::sampler::EpochOrder;
@@ -36,6 +38,7 @@ use ddprun::plan::{
     BatchPlan, Cameras, DataFacts, Facts, Modality, ModelPlan, Plan, Precision, SourcePlan,
 };
 use ddprun::units::{AccumulationSteps, BatchSize, GlobalBatchSize, Rank, Shards, WorldSize};
+use rustix::time::{ClockId, clock_gettime};
 use serde_json::{Value, json};
 use support::{batch, choose, engine, plan};
 
@@ -58,35 +61,36 @@ fn main() {
     let names: Vec<&str> =
         words.iter().map(String::as_str).filter(|word| !word.starts_with("--")).collect();
     if let ["one", name, threads] = names[..] {
-        let threads = threads.parse().expect("a number of threads");
-        return println!("{}", milliseconds(&planned(name, is_half), threads));
+        let [time, used] = measured(&planned(name, is_half), threads.parse().expect("a number"));
+        return println!("{time} {used}");
     }
-    println!("| model | 1 thread | 2 threads | serial share |\n|---|---|---|---|");
+    println!("| model | 1 thread | 2 threads | one of two works alone |\n|---|---|---|---|");
     for name in Models::default().names().filter(|name| names.is_empty() || names.contains(name)) {
         let runs = (0..RUNS).map(|_| ["1", "2"].map(|threads| run(name, threads, is_half)));
-        let [one, two] = runs.reduce(|a, b| [a[0].min(b[0]), a[1].min(b[1])]).expect("runs");
-        let share = (100.0 * (2.0 * two / one - 1.0)).max(0.0);
+        let faster = |a: [f64; 2], b: [f64; 2]| if b[0] < a[0] { b } else { a };
+        let best = runs.reduce(|a, b| [faster(a[0], b[0]), faster(a[1], b[1])]);
+        let [[one, _], [two, used]] = best.expect("runs");
+        let share = (100.0 * (2.0 - used / two)).clamp(0.0, 100.0);
         println!("| {name} | {one:.1} ms | {two:.1} ms | {share:.0} % |");
     }
 }
 
-/// Milliseconds a step in a process of its own.
-fn run(name: &str, threads: &str, is_half: bool) -> f64 {
+/// [`measured`] by a process of its own.
+fn run(name: &str, threads: &str, is_half: bool) -> [f64; 2] {
     let mut command = Command::new(std::env::current_exe().expect("this program"));
     command.args(["one", name, threads]).args(is_half.then_some("--bf16"));
     let output = command.env("RAYON_NUM_THREADS", threads).output().expect("a process");
     let text = String::from_utf8_lossy(&output.stdout);
-    text.trim().parse().unwrap_or_else(|_| panic!("{name}: {output:?}"))
+    let figures: Vec<f64> = text.split_whitespace().flat_map(str::parse).collect();
+    figures.try_into().unwrap_or_else(|_| panic!("{name}: {output:?}"))
 }
 
-/// The median of the steps after two.
-fn milliseconds(plan: &Plan, threads: usize) -> f64 {
+/// Milliseconds of a step, and of processor time in it: the means of the steps after two.
+fn measured(plan: &Plan, threads: usize) -> [f64; 2] {
     let train = || {
         let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).use_current_thread();
         let _pool = pool.build().expect("threads");
-        let mut times = step_seconds(plan);
-        times.sort_by(f64::total_cmp);
-        1e3 * times[times.len() / 2]
+        steps(plan)
     };
     std::thread::scope(|scope| {
         let thread = std::thread::Builder::new().stack_size(STACK_BYTES);
@@ -94,23 +98,27 @@ fn milliseconds(plan: &Plan, threads: usize) -> f64 {
     })
 }
 
-fn step_seconds(plan: &Plan) -> Vec<f64> {
+fn steps(plan: &Plan) -> [f64; 2] {
     let mut engine = engine(plan, support::group(plan).remove(0));
     let order = EpochOrder::new(&plan.data, &plan.batch, WorldSize::ONE, plan.seed, 0);
     let passes = order.passes(0, Rank(0));
     let batch = batch(plan, &passes[0].samples);
-    let mut step = || {
-        let began = Instant::now();
-        engine.step(&passes, &mut || Ok(batch.clone()), StopRequest::None).expect("a step");
-        began.elapsed().as_secs_f64()
-    };
+    let mut step =
+        || engine.step(&passes, &mut || Ok(batch.clone()), StopRequest::None).expect("a step");
     let _warm = [step(), step()];
-    let began = Instant::now();
-    let mut times = Vec::new();
-    while times.len() < STEPS || began.elapsed().as_secs_f64() < SECONDS {
-        times.push(step());
+    let (began, used) = (Instant::now(), processor_time());
+    let mut n = 0;
+    while n < STEPS || began.elapsed().as_secs_f64() < SECONDS {
+        step();
+        n += 1;
     }
-    times
+    let both = [began.elapsed(), processor_time() - used];
+    both.map(|time| 1e3 * time.as_secs_f64() / n as f64)
+}
+
+fn processor_time() -> Duration {
+    let time = clock_gettime(ClockId::ProcessCPUTime);
+    Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }
 
 /// A plan of one rank for the registered model `name`, at a size of which a step takes about a

@@ -94,9 +94,9 @@ impl Algorithm {
         }
     }
 
-    /// [`Algorithm::forward`] as it is kept for backward, and what `see` makes of each of its blocks
-    /// of pixels, while they are in the cache and in their order. `None` if the blocks are not whole
-    /// blocks of rows of a norm.
+    /// [`Algorithm::forward`] as it is kept for backward, and what `see` makes of each block of
+    /// pixels, while it is in the cache; in their order. `None` if blocks are not whole blocks of
+    /// rows of a norm.
     pub(super) fn forward_saved<R: Send>(
         self,
         g: &Geometry,

@@ -12,7 +12,7 @@ use super::gathered::{gather, is_gathered};
 use super::geometry::{Geometry, Pixel};
 use super::weight_layout::from_hwio;
 use crate::ops::kernel::{Columns, Format, Output, Panels, Source, Sums, Write, product};
-use crate::ops::scratch::Scratch;
+use crate::ops::scratch::{Scratch, zeros};
 
 /// Output pixels per product.
 const PIXELS: usize = 256;
@@ -57,7 +57,7 @@ impl Work<'_> {
             sum
         };
         let sums: Vec<Scratch> = (0..parts).into_par_iter().map(part_sum).collect();
-        let mut total = vec![0.0; self.g.weight_len()];
+        let mut total = zeros(self.g.weight_len());
         for sum in &sums {
             total.iter_mut().zip(&**sum).for_each(|(total, value)| *total += value);
         }
@@ -96,7 +96,7 @@ impl Work<'_> {
     fn spread(&self) -> Vec<f32> {
         let g = self.g;
         let (inputs, outputs) = (g.group_inputs(), g.group_outputs());
-        let mut total = vec![0.0; g.weight_len()];
+        let mut total = zeros(g.weight_len());
         let per_group = g.taps() * inputs * outputs;
         for (group, total) in total.chunks_exact_mut(per_group).enumerate() {
             let blocks = self.blocks();

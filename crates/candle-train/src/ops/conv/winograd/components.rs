@@ -10,6 +10,8 @@ use crate::ops::scratch::Scratch;
 pub(super) const COMPONENTS: usize = 36;
 /// Columns are padded to a multiple of this: the widest vector, and a line of the cache.
 const LINE: usize = 16;
+/// Zeros that one thread writes.
+const BLOCK: usize = 1 << 16;
 
 /// A row range of each component.
 pub(super) type Pieces<'a> = [&'a mut [f32]; COMPONENTS];
@@ -36,7 +38,7 @@ impl Components {
     /// Matrices of zeros.
     pub(super) fn zeros(rows: usize, columns: usize) -> Self {
         let mut zeros = Self::new(rows, columns);
-        zeros.values.fill(0.0);
+        zeros.values.par_chunks_mut(BLOCK).for_each(|block| block.fill(0.0));
         zeros
     }
 

@@ -13,6 +13,7 @@ use super::weights::TAPS;
 use crate::ops::kernel::{
     Columns, Format, Output, Panels, Source, Sums, Write, best, product, run,
 };
+use crate::ops::scratch::zeros;
 
 /// Bytes of a block's transformed tiles: a second-level cache.
 const BLOCK_BYTES: usize = 1_300_000;
@@ -29,7 +30,7 @@ pub(super) fn gradient(x: Gather<'_, 6, Input>, dy: Gather<'_, TILE, OutputGradi
     let (input, output) = (x.images(), dy.images());
     let work = Work { inputs: x, outputs: dy, tiles: Tiles::new(output) };
     let sums = if work.len() > LARGE_PRODUCTS { vec![work.staged()] } else { work.parts() };
-    let mut dw = vec![0.0; output.c * input.c * TAPS];
+    let mut dw = zeros(output.c * input.c * TAPS);
     dw.par_chunks_mut(input.c * TAPS).enumerate().for_each(|(channel, dw)| {
         run(best(), Row { sums: &sums, channel, inputs: input.c, dw });
     });
