@@ -11,8 +11,7 @@
 use std::path::Path;
 use std::{env, fs, io};
 
-/// What the linker is asked for. `moe` holds candle-kernels' products of quantised matrices, the
-/// only ones that want CUDA's runtime library; nothing here calls them.
+/// What the linker is asked for. `moe` is candle-kernels' own, and there if `nvcc` is real.
 const LIBRARIES: [&str; 9] =
     ["cuda", "cudart", "cublas", "cublasLt", "curand", "nvrtc", "cudnn", "nccl", "moe"];
 

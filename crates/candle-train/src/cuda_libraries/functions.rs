@@ -6,7 +6,7 @@ use std::ffi::CStr;
 use std::sync::atomic::AtomicUsize;
 
 use super::jump::{find, functions};
-use super::{CUBLAS, CUBLAS_LT, CUDA, CUDNN, CURAND, Function, NCCL, NVRTC};
+use super::{CUBLAS, CUBLAS_LT, CUDA, CUDNN, CURAND, Function, MOE, NCCL, NVRTC};
 
 functions! { CUDA:
     cuCtxCreate_v3 cuCtxCreate_v4 cuCtxDestroy_v2 cuCtxGetCacheConfig cuCtxGetCurrent cuCtxGetLimit
@@ -83,4 +83,23 @@ functions! { NCCL:
     ncclCommFinalize ncclCommGetAsyncError ncclCommInitAll ncclCommInitRank ncclCommInitRankConfig
     ncclCommSplit ncclCommUserRank ncclGetErrorString ncclGetUniqueId ncclGetVersion ncclGroupEnd
     ncclGroupStart ncclRecv ncclRedOpCreatePreMulSum ncclRedOpDestroy ncclReduce ncclReduceScatter ncclSend
+}
+
+functions! { MOE:
+    launch_mmq_gguf_q2_k launch_mmq_gguf_q3_k launch_mmq_gguf_q4_0 launch_mmq_gguf_q4_1
+    launch_mmq_gguf_q4_k launch_mmq_gguf_q5_0 launch_mmq_gguf_q5_1 launch_mmq_gguf_q5_k
+    launch_mmq_gguf_q6_k launch_mmq_gguf_q8_0 launch_mmq_quantize_q8_1_D2S6
+    launch_mmq_quantize_q8_1_D4 launch_mmq_quantize_q8_1_DS4 launch_mmvq_gguf_q2_k_bf16_plain
+    launch_mmvq_gguf_q2_k_f16_plain launch_mmvq_gguf_q2_k_f32_plain launch_mmvq_gguf_q3_k_bf16_plain
+    launch_mmvq_gguf_q3_k_f16_plain launch_mmvq_gguf_q3_k_f32_plain launch_mmvq_gguf_q4_0_bf16_plain
+    launch_mmvq_gguf_q4_0_f16_plain launch_mmvq_gguf_q4_0_f32_plain launch_mmvq_gguf_q4_1_bf16_plain
+    launch_mmvq_gguf_q4_1_f16_plain launch_mmvq_gguf_q4_1_f32_plain launch_mmvq_gguf_q4_k_bf16_plain
+    launch_mmvq_gguf_q4_k_f16_plain launch_mmvq_gguf_q4_k_f32_plain launch_mmvq_gguf_q5_0_bf16_plain
+    launch_mmvq_gguf_q5_0_f16_plain launch_mmvq_gguf_q5_0_f32_plain launch_mmvq_gguf_q5_1_bf16_plain
+    launch_mmvq_gguf_q5_1_f16_plain launch_mmvq_gguf_q5_1_f32_plain launch_mmvq_gguf_q5_k_bf16_plain
+    launch_mmvq_gguf_q5_k_f16_plain launch_mmvq_gguf_q5_k_f32_plain launch_mmvq_gguf_q6_k_bf16_plain
+    launch_mmvq_gguf_q6_k_f16_plain launch_mmvq_gguf_q6_k_f32_plain launch_mmvq_gguf_q8_0_bf16_plain
+    launch_mmvq_gguf_q8_0_f16_plain launch_mmvq_gguf_q8_0_f32_plain
+    launch_mmvq_gguf_quantize_q8_1_bf16 launch_mmvq_gguf_quantize_q8_1_f16
+    launch_mmvq_gguf_quantize_q8_1_f32 moe_gemm_gguf moe_gemm_gguf_prefill moe_gemm_wmma
 }

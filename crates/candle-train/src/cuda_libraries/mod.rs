@@ -81,6 +81,15 @@ fn words() -> usize {
     answer as extern "C" fn() -> *const c_char as usize
 }
 
+/// Address of a function that ends the program: what it should have computed would be missing.
+fn no_product() -> usize {
+    #[expect(clippy::panic, reason = "its caller expects no error")]
+    extern "C" fn end() {
+        panic!("no products of quantised matrices on GPUs: they are not part of this program");
+    }
+    end as extern "C" fn() as usize
+}
+
 static CUDA: Library =
     library("cuda", &[("libcuda.so.1", 0)], "it is installed with the NVIDIA driver", code::<100>);
 static CUBLAS: Library = library(
@@ -133,6 +142,10 @@ static NVML: Library = library(
     "it is installed with the NVIDIA driver",
     code::<12>,
 );
+
+/// candle-kernels' products of quantised matrices, which want CUDA's runtime library when a program
+/// is linked. They are in no file: defined here, they are not taken from its archive.
+static MOE: Library = library("moe", &[], "it is not part of this program", no_product);
 
 /// What every rank on a GPU calls, in the order in which they need one another.
 const NEEDED: [&Library; 5] = [&CUBLAS_LT, &CUBLAS, &CURAND, &NVRTC, &CUDNN];
