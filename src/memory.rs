@@ -28,15 +28,7 @@ const STEPS: usize = 8;
 /// All classes, up to blocks of 2^46 bytes.
 const CLASSES: usize = STEPS * 32;
 
-static BLOCKS: Mutex<Blocks> = Mutex::new(Blocks {
-    waiting: [None; CLASSES],
-    bytes_waiting: 0,
-    bytes_in_use: 0,
-    peak: 0,
-    most: 0,
-    released: [0; CLASSES],
-    missed: 0,
-});
+static BLOCKS: Mutex<Blocks> = Mutex::new(Blocks::NONE);
 
 /// Where it is written that the system denied memory: a file, and a place in it.
 static DENIALS: OnceLock<(File, u64)> = OnceLock::new();
@@ -193,6 +185,17 @@ fn is_large(layout: &Layout) -> bool {
 }
 
 impl Blocks {
+    /// Nothing was asked for yet.
+    const NONE: Self = Self {
+        waiting: [None; CLASSES],
+        bytes_waiting: 0,
+        bytes_in_use: 0,
+        peak: 0,
+        most: 0,
+        released: [0; CLASSES],
+        missed: 0,
+    };
+
     /// A waiting block of `class`, which is in use from now on.
     fn reuse(&mut self, class: usize, bytes: usize) -> Option<NonNull<Waiting>> {
         let block = self.waiting[class]?;
@@ -386,15 +389,7 @@ mod tests {
 
     #[test]
     fn more_may_wait_once_blocks_that_went_back_are_wanted_again_but_a_sixteenth_at_most() {
-        let mut blocks = Blocks {
-            waiting: [None; CLASSES],
-            bytes_waiting: 31,
-            bytes_in_use: 100,
-            peak: 100,
-            most: 100,
-            released: [0; CLASSES],
-            missed: 0,
-        };
+        let mut blocks = Blocks { bytes_waiting: 31, bytes_in_use: 100, most: 100, ..Blocks::NONE };
         blocks.miss(3, 10);
         assert_eq!(blocks.excess(), 6, "a block of another size was never there");
         blocks.released[3] = 1;

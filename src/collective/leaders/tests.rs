@@ -87,20 +87,23 @@ pub(in crate::collective) fn tree(world: u32, n: usize) -> Vec<u32> {
     bits(&all[0])
 }
 
+/// The bits of all-reduced segments of these lengths, to which each rank gives its values.
+pub(in crate::collective) fn summed(group: &dyn Collective, lengths: &[usize]) -> Vec<Vec<u32>> {
+    let mut segments = group.segments(lengths).unwrap();
+    for segment in &mut segments {
+        let rank = group.rank().0;
+        segment.iter_mut().enumerate().for_each(|(i, v)| *v = value(rank, i));
+        group.all_reduce(segment).unwrap();
+    }
+    segments.iter().map(|segment| bits(segment)).collect()
+}
+
 #[test]
 fn sums_are_those_of_the_fixed_tree_bit_for_bit_on_all_ranks() {
     let lengths = [1, 0, 7, 64, 4097, 300_003];
     for world in [2, 3, 5] {
         let right: Vec<_> = lengths.iter().map(|&n| tree(world, n)).collect();
-        let sums = spawn(world, TIMEOUT, |group| {
-            let mut segments = group.segments(&lengths).unwrap();
-            for segment in &mut segments {
-                let rank = group.rank().0;
-                segment.iter_mut().enumerate().for_each(|(i, v)| *v = value(rank, i));
-                group.all_reduce(segment).unwrap();
-            }
-            segments.iter().map(|segment| bits(segment)).collect::<Vec<_>>()
-        });
+        let sums = spawn(world, TIMEOUT, |group| summed(&*group, &lengths));
         assert!(sums.into_iter().all(|sums| sums == right), "world size {world}");
     }
 }

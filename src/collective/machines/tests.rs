@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use super::*;
-use crate::collective::leaders::tests::{bits, peers, tree, value};
+use crate::collective::leaders::tests::{bits, peers, summed, tree, value};
 use crate::plan::Mapping;
 use crate::transport::shared_memory;
 
@@ -52,15 +52,7 @@ fn sums_have_the_bits_of_the_flat_tree_on_any_machines() {
     for shape in [(2, 2), (2, 3), (3, 2), (3, 3), (2, 4)] {
         let world = shape.0 * shape.1;
         let right: Vec<_> = LENGTHS.iter().map(|&n| tree(world, n)).collect();
-        let sums = spawn(shape, TIMEOUT, |group| {
-            let mut segments = group.segments(&LENGTHS).unwrap();
-            for segment in &mut segments {
-                let rank = group.rank().0;
-                segment.iter_mut().enumerate().for_each(|(i, v)| *v = value(rank, i));
-                group.all_reduce(segment).unwrap();
-            }
-            segments.iter().map(|segment| bits(segment)).collect::<Vec<_>>()
-        });
+        let sums = spawn(shape, TIMEOUT, |group| summed(&*group, &LENGTHS));
         assert!(sums.into_iter().all(|sums| sums == right), "{shape:?}");
     }
 }

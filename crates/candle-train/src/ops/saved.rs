@@ -78,8 +78,8 @@ impl Saved {
         Self::Bf16(halves)
     }
 
-    /// Blocks of these lengths, which `fill` makes in the cache, zeroed before and rounded to
-    /// `precision` after; and what it returns of each.
+    /// Blocks of these lengths, which `fill` is given zeroed, in the cache, and rounds to
+    /// `precision`; and what it returns of each.
     pub(super) fn of_blocks<R: Send>(
         lens: &[usize],
         precision: Precision,
@@ -97,18 +97,6 @@ impl Saved {
             found
         });
         (Self::Bf16(halves), found)
-    }
-
-    /// As f32.
-    #[cfg(test)]
-    pub(super) fn into_f32(self) -> Vec<f32> {
-        match self {
-            Self::F32(values) => values,
-            Self::Bf16(halves) => {
-                let value = |half: &u16| f32::from_bits(u32::from(*half) << 16);
-                halves.iter().map(value).collect()
-            }
-        }
     }
 }
 
@@ -148,13 +136,14 @@ mod tests {
                 block.len()
             });
             assert_eq!((saved.len(), found), (x.len(), lens));
-            assert_eq!(saved.into_f32(), x);
+            assert_eq!(saved.read(0..x.len(), &mut Room::default()), x);
         }
     }
 
     #[test]
     fn no_nan_becomes_a_number() {
         let nan = f32::from_bits(0x7F80_0001);
-        assert!(Saved::new(vec![nan], Precision::Bf16).into_f32()[0].is_nan());
+        let saved = Saved::new(vec![nan], Precision::Bf16);
+        assert!(saved.read(0..1, &mut Room::default())[0].is_nan());
     }
 }
