@@ -145,6 +145,12 @@ fn a_rank_that_the_kernel_kills_for_memory_is_named_and_comes_back_with_smaller_
     }
 }
 
+/// What the kernel adds to this process's share of memory when it chooses whom to kill.
+fn oom_score(process: &str) -> i32 {
+    let score = fs::read_to_string(format!("/proc/{process}/oom_score_adj")).unwrap();
+    score.trim().parse().unwrap()
+}
+
 #[test]
 fn a_rank_that_is_killed_by_hand_did_not_run_out_of_memory_because_a_process_elsewhere_did() {
     let files = ["memory.limit_in_bytes", "memory.max"];
@@ -156,6 +162,8 @@ fn a_rank_that_is_killed_by_hand_did_not_run_out_of_memory_because_a_process_els
     let mut running =
         lab.start(&["small.toml", "train.epochs=100000", "fault.on_oom=shrink_batch"]);
     lab.wait_for_step(&mut running, 3);
+    let scores = running.ranks().into_iter().map(|rank| oom_score(&rank.to_string()));
+    assert!(scores.min().unwrap() > oom_score("self"), "the parent is killed before its ranks");
     let greedy = shell(&lab, &group.script("tail /dev/zero"));
     greedy.has_code(-libc::SIGKILL);
     kill_process(pid_of(running.ranks()[1]), Signal::KILL).unwrap();

@@ -13,6 +13,7 @@ use rustix::process::{Pid, PidfdFlags, Signal};
 
 use crate::failpoint;
 use crate::launch::messages::ToRank;
+use crate::launch::parent::oom_kills;
 use crate::launch::parent::options::{Console, Program, Start};
 use crate::launch::rank::env::{CONTROL_FD, PEER_FDS, SHM_FD, STATUS_FD};
 use crate::launch::rank::status::RankStatus;
@@ -153,6 +154,7 @@ fn spawn(
         .chain(peer_fds);
     inherit::prepare(&mut command, fds.collect());
     let child = command.spawn()?;
+    oom_kills::prefer(child.id());
     let pidfd = rustix::process::pidfd_open(Pid::from_child(&child), PidfdFlags::empty())?;
     let (rank, channel, status) = (rank_plan.rank, Channel::new(ours)?, Arc::clone(status));
     let mut process = Process { rank, child, pidfd, channel, status };
