@@ -187,22 +187,21 @@ impl RelativeAttention {
         let (n, t, width) = x.dims3()?;
         let (heads, each) = (self.heads, width / self.heads);
         // (n, t, width) -> (n, heads, t, each)
-        let split = |x: Tensor| x.reshape((n, t, heads, each))?.transpose(1, 2)?.contiguous();
+        let split = |x: Tensor| ops::swapped(&x.reshape((n, t, heads, each))?, 1);
         let query = self.query.forward(x, pass)?.reshape((n, t, heads, each))?;
-        let biased =
-            |bias: &Param| query.broadcast_add(&bias.tensor()?)?.transpose(1, 2)?.contiguous();
+        let biased = |bias: &Param| ops::swapped(&query.broadcast_add(&bias.tensor()?)?, 1);
         let key = split(self.key.forward(x, pass)?)?;
         let value = split(self.value.forward(x, pass)?)?;
         let places = self.position.forward(positions, pass)?;
-        let places = places.reshape((2 * t - 1, heads, each))?.transpose(0, 1)?.contiguous()?;
-        let content = biased(&self.bias_u)?.matmul(&key.transpose(2, 3)?.contiguous()?)?;
-        let places = places.transpose(1, 2)?.contiguous()?.unsqueeze(0)?;
+        let places = ops::swapped(&places.reshape((2 * t - 1, heads, each))?, 0)?;
+        let content = biased(&self.bias_u)?.matmul(&ops::swapped(&key, 2)?)?;
+        let places = ops::swapped(&places, 1)?.unsqueeze(0)?;
         let places = places.broadcast_as((n, heads, each, 2 * t - 1))?.contiguous()?;
         let distance = shift(&biased(&self.bias_v)?.matmul(&places)?)?;
-        let scores = ((content + distance)? * (1.0 / (each as f64).sqrt()))?;
+        let scores = ops::multiple(&ops::add(&content, &distance)?, 1.0 / (each as f64).sqrt())?;
         let shares = ops::softmax(&frames.hide_pairs(&scores, OUT_OF_SIGHT)?)?;
         let shares = self.dropout.forward(&frames.hide_pairs(&shares, 0.0)?, pass)?;
-        let seen = shares.matmul(&value)?.transpose(1, 2)?.contiguous()?.reshape((n, t, width))?;
+        let seen = ops::swapped(&shares.matmul(&value)?, 1)?.reshape((n, t, width))?;
         self.out.forward(&seen, pass)
     }
 }
@@ -263,8 +262,8 @@ fn shift(x: &Tensor) -> Result<Tensor> {
     let (n, heads, t, distances) = x.dims4()?;
     let first = Tensor::zeros((n, heads, t, 1), x.dtype(), x.device())?;
     let padded = Tensor::cat(&[&first, x], 3)?.reshape((n, heads, distances + 1, t))?;
-    let shifted = padded.narrow(2, 1, distances)?.contiguous()?;
-    shifted.reshape((n, heads, t, distances))?.narrow(3, 0, t)?.contiguous()
+    let shifted = ops::part(&padded, 2, 1, distances)?;
+    ops::part(&shifted.reshape((n, heads, t, distances))?, 3, 0, t)
 }
 
 /// Pointwise, gate, depthwise, batch norm, `SiLU`, pointwise.
@@ -295,8 +294,8 @@ impl Convolution {
     fn forward(&self, x: &Tensor, frames: &Frames, pass: &ForwardContext) -> Result<Tensor> {
         let width = x.dim(2)?;
         let x = self.pointwise1.forward(x, pass)?;
-        let gate = Nonlinearity::Sigmoid.forward(&x.narrow(2, width, width)?.contiguous()?)?;
-        let x = frames.hide(&(x.narrow(2, 0, width)?.contiguous()? * gate)?)?;
+        let gate = Nonlinearity::Sigmoid.forward(&ops::part(&x, 2, width, width)?)?;
+        let x = frames.hide(&ops::product(&ops::part(&x, 2, 0, width)?, &gate)?)?;
         let x = self.depthwise.forward(&x, pass)?.unsqueeze(2)?;
         let x = self.norm.forward(&x, None, Activation::Identity, pass)?.squeeze(2)?;
         self.pointwise2.forward(&Nonlinearity::Silu.forward(&x)?, pass)

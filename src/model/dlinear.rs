@@ -62,11 +62,13 @@ struct DLinear {
 
 impl Model for DLinear {
     fn forward(&self, input: &Tensor, pass: &ForwardContext) -> Result<Tensor> {
-        let x = self.window.series(input)?.transpose(1, 2)?.contiguous()?;
+        let x = ops::swapped(&self.window.series(input)?, 1)?;
         let trend = ops::moving_average(&x, KERNEL, Average::Centred)?;
         let seasonal = (x - &trend)?;
-        let y = (self.trend.forward(&trend, pass)? + self.seasonal.forward(&seasonal, pass)?)?;
-        y.transpose(1, 2)?.contiguous()
+        ops::chain(&trend, |trend| {
+            let trend = self.trend.forward(trend, pass)?;
+            ops::swapped(&ops::add(&trend, &self.seasonal.forward(&seasonal, pass)?)?, 1)
+        })
     }
 
     fn onnx(&self, graph: &mut Graph, input: &Value) -> Result<Value> {

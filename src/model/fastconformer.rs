@@ -8,7 +8,7 @@ use candle_core::{Device, Result, Tensor, bail};
 use super::conformer::{Block, Sizes as BlockSizes};
 use crate::nn::{Builder, Conv2d, ConvShape, Dropout, ForwardContext, Linear, Nonlinearity};
 use crate::onnx::{Attribute, Graph, Value};
-use crate::ops::Window;
+use crate::ops::{self, Window};
 
 /// Frames of features that become one.
 pub(super) const SUBSAMPLING_FACTOR: usize = 8;
@@ -192,7 +192,7 @@ impl FastConformer {
             x = hide(&Nonlinearity::Relu.forward(&x)?, &lengths)?;
         }
         // The original's channels come before the frequencies.
-        let x = x.transpose(2, 3)?.contiguous()?.flatten_from(2)?;
+        let x = ops::swapped(&x, 2)?.flatten_from(2)?;
         Ok((self.out.forward(&x, pass)?, lengths))
     }
 }

@@ -15,7 +15,7 @@ use super::{Architecture, Head, Model};
 use crate::config::kind::Kind;
 use crate::nn::{Builder, Dropout, ForwardContext, LayerNorm, Linear};
 use crate::onnx::{Graph, Value};
-use crate::ops::{Deviation, InstanceNorm};
+use crate::ops::{self, Deviation, InstanceNorm};
 use crate::plan::{Modality, ModelPlan};
 
 /// `iTransformer`: each series of a window is one token, and so is each feature of its dates.
@@ -101,7 +101,7 @@ impl Model for ITransformer {
         let tokens = self.embedding.forward(&x.rows, pass)?;
         let tokens = self.encoder.forward(&self.dropout.forward(&tokens, pass)?, pass)?;
         // What came of the dates has done its work.
-        let tokens = self.norm.forward(&tokens)?.narrow(1, 0, self.window.series)?.contiguous()?;
+        let tokens = ops::part(&self.norm.forward(&tokens)?, 1, 0, self.window.series)?;
         x.undo(&self.projector.forward(&tokens, pass)?)
     }
 

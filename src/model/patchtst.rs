@@ -16,7 +16,7 @@ use super::{Architecture, Head, Model};
 use crate::config::kind::Kind;
 use crate::nn::{BatchNorm2d, Buffer, Builder, Dropout, ForwardContext, Linear};
 use crate::onnx::{Attribute, Graph, Value};
-use crate::ops::{Activation, Deviation, InstanceNorm};
+use crate::ops::{self, Activation, Deviation, InstanceNorm};
 use crate::plan::{Modality, ModelPlan};
 
 /// Positions in the original's table.
@@ -181,7 +181,7 @@ impl Model for PatchTst {
         let tokens = self.encoder.forward(&tokens, pass)?.unsqueeze(2)?;
         let tokens = self.norm.forward(&tokens, None, Activation::Identity, pass)?.squeeze(2)?;
         // The original's features come before the patches.
-        let flat = tokens.transpose(1, 2)?.contiguous()?.flatten_from(1)?;
+        let flat = ops::swapped(&tokens, 1)?.flatten_from(1)?;
         let y = self.head_dropout.forward(&self.head.forward(&flat, pass)?, pass)?;
         x.undo(&y.reshape((n, series, self.window.next))?)
     }

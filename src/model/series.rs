@@ -3,7 +3,7 @@
 use candle_core::{Result, Tensor, bail};
 
 use crate::onnx::{Graph, Value};
-use crate::ops::Deviation;
+use crate::ops::{self, Deviation};
 use crate::plan::ModelPlan;
 
 /// Sizes of a forecast.
@@ -36,7 +36,7 @@ impl Window {
 
     /// The series of an input (n, time steps, series + marks): (n, time steps, series).
     pub(super) fn series(&self, input: &Tensor) -> Result<Tensor> {
-        input.narrow(2, 0, self.series)?.contiguous()
+        ops::part(input, 2, 0, self.series)
     }
 
     /// [`Window::series`] in a graph of ONNX.

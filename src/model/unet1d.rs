@@ -127,8 +127,8 @@ impl Residual {
     /// x (n, length, inputs), activated condition (n, features) -> (n, length, outputs).
     fn forward(&self, x: &Tensor, condition: &Tensor, pass: &ForwardContext) -> Result<Tensor> {
         let film = self.condition.forward(condition, pass)?.unsqueeze(1)?;
-        let scale = film.narrow(2, 0, self.outputs)?.contiguous()?;
-        let bias = film.narrow(2, self.outputs, self.outputs)?.contiguous()?;
+        let scale = ops::part(&film, 2, 0, self.outputs)?;
+        let bias = ops::part(&film, 2, self.outputs, self.outputs)?;
         let inner = ops::gated(&self.blocks[0].forward(x, pass)?, &scale)?.broadcast_add(&bias)?;
         let inner = self.blocks[1].forward(&inner, pass)?;
         match &self.shortcut {

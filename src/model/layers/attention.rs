@@ -147,7 +147,7 @@ impl Forward for Built {
         }
         let width = x.dim(D::Minus1)?;
         let shared = width / heads * kv_heads;
-        let part = |first, width| qkv.narrow(2, first, width)?.contiguous();
+        let part = |first, width| ops::part(&qkv, 2, first, width);
         let (mut q, mut k) = (part(0, width)?, part(width, shared)?);
         if let Some(rope) = rope {
             (q, k) = (ops::rotary(&q, heads, rope)?, ops::rotary(&k, kv_heads, rope)?);

@@ -104,7 +104,7 @@ impl Forward for Built {
         let options = Attention { heads, causal: false, dropout, precision: pass.precision };
         let q = self.q.forward(&run(&self.queries, x.clone(), pass)?, pass)?;
         let (kv, width) = (self.kv.forward(x, pass)?, q.dim(D::Minus1)?);
-        let part = |first| kv.narrow(2, first, width)?.contiguous();
+        let part = |first| ops::part(&kv, 2, first, width);
         let lengths = own_steps(x, self.padded, pass)?;
         let y = ops::attention_within([&q, &part(0)?, &part(width)?], options, lengths.as_deref())?;
         self.proj.forward(&y, pass)

@@ -8,6 +8,7 @@ use crate::config::kind::Kind;
 use crate::model::layers::{Decided, Flow, Forward, Layer, LayerMisfit, Node, Scope, Site};
 use crate::nn::ForwardContext;
 use crate::onnx::{Graph, Value};
+use crate::ops;
 
 /// steps and features of a sequence exchanged.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -31,7 +32,7 @@ impl Layer for Transpose {
 
 impl Forward for Transpose {
     fn forward(&self, x: &Tensor, _: &ForwardContext) -> CandleResult<Tensor> {
-        x.transpose(1, 2)?.contiguous()
+        ops::swapped(x, 1)
     }
 
     fn onnx(&self, graph: &mut Graph, x: &Value) -> CandleResult<Value> {

@@ -7,11 +7,13 @@
 use std::f64::consts::TAU;
 
 use candle_core::{Result, Shape, Tensor, bail};
+use rayon::prelude::*;
 
 use super::chain;
 use super::kernel::{Matrix, Sums, Write, multiplied, multiply};
 use super::layout::transposed;
 use super::operation::{Gradients, Input, Operation};
+use super::simd::{BLOCK, build, build_rows, change_blocks, change_rows};
 use super::storage::{read, tensor};
 
 /// `(1 - alpha)` times the mean absolute error, plus `alpha` times the mean of the differences'
@@ -45,18 +47,30 @@ impl TimeFrequency {
 
     /// (time steps, width): the cosines of all frequencies, then the negative sines.
     pub(super) fn basis(&self) -> Vec<f32> {
-        let frequencies = self.width() / 2;
-        let angle = |t: usize, f: usize| TAU * (t * f % self.steps) as f64 / self.steps as f64;
-        let row = |t| {
-            let cosines = (0..frequencies).map(move |f| angle(t, f).cos());
-            cosines.chain((0..frequencies).map(move |f| -angle(t, f).sin()))
-        };
-        (0..self.steps).flat_map(row).map(|value| value as f32).collect()
+        let (steps, frequencies) = (self.steps, self.width() / 2);
+        // They have as many values as a turn has steps.
+        let angle = |step: usize| TAU * step as f64 / steps as f64;
+        let turn: Vec<[f32; 2]> =
+            (0..steps).map(|step| [angle(step).cos() as f32, -angle(step).sin() as f32]).collect();
+        build_rows(steps * self.width(), self.width(), |start, rows| {
+            for (i, row) in rows.chunks_exact_mut(2 * frequencies).enumerate() {
+                let (t, (cosines, sines)) =
+                    (start / (2 * frequencies) + i, row.split_at_mut(frequencies));
+                for (f, (cosine, sine)) in cosines.iter_mut().zip(sines).enumerate() {
+                    [*cosine, *sine] = turn[t * f % steps];
+                }
+            }
+        })
     }
 
     /// The differences of each series in a row of its own: (n series, time steps).
     fn differences(&self, p: &[f32], t: &[f32]) -> Vec<f32> {
-        let differences: Vec<f32> = p.iter().zip(t).map(|(p, t)| p - t).collect();
+        let differences = build(p.len(), |start, block| {
+            let pairs = p[start..].iter().zip(&t[start..]);
+            for (difference, (p, t)) in block.iter_mut().zip(pairs) {
+                *difference = p - t;
+            }
+        });
         transposed(&differences, self.steps, self.series)
     }
 
@@ -76,12 +90,12 @@ impl TimeFrequency {
     fn loss(&self, p: &[f32], t: &[f32]) -> f64 {
         let differences = self.differences(p, t);
         let spectrum = self.spectrum(&differences, &self.basis());
-        let time: f64 = differences.iter().map(|&d| f64::from(d).abs()).sum();
-        let frequency: f64 = spectrum
-            .chunks_exact(self.width())
-            .flat_map(|row| row.split_at(self.width() / 2).0.iter().zip(&row[self.width() / 2..]))
-            .map(|(&re, &im)| f64::from(re).hypot(f64::from(im)))
-            .sum();
+        let time =
+            summed(&differences, BLOCK, |block| block.iter().map(|&d| f64::from(d).abs()).sum());
+        let frequency = summed(&spectrum, self.width(), |row| {
+            let (re, im) = row.split_at(self.width() / 2);
+            re.iter().zip(im).map(|(&re, &im)| length(re, im)).sum()
+        });
         let (of_time, of_frequency) = self.weights();
         of_time * time + of_frequency * frequency
     }
@@ -91,24 +105,41 @@ impl TimeFrequency {
         let (basis, differences) = (self.basis(), self.differences(p, t));
         let (of_time, of_frequency) = self.weights();
         let mut slopes = self.spectrum(&differences, &basis);
-        for row in slopes.chunks_exact_mut(self.width()) {
-            let (re, im) = row.split_at_mut(self.width() / 2);
-            for (re, im) in re.iter_mut().zip(im) {
-                let length = re.hypot(*im);
-                let factor = (scale * of_frequency) as f32 / length;
-                (*re, *im) = if length == 0.0 { (0.0, 0.0) } else { (*re * factor, *im * factor) };
+        let width = self.width();
+        change_rows(&mut slopes, width, |_, rows| {
+            for row in rows.chunks_exact_mut(width) {
+                let (re, im) = row.split_at_mut(width / 2);
+                for (re, im) in re.iter_mut().zip(im) {
+                    let length = length(*re, *im) as f32;
+                    let factor = (scale * of_frequency) as f32 / length;
+                    let is_zero = length == 0.0;
+                    (*re, *im) = if is_zero { (0.0, 0.0) } else { (*re * factor, *im * factor) };
+                }
             }
-        }
+        });
         let rows = self.n * self.series;
         let mut by_series = differences;
-        for d in &mut by_series {
-            *d = (scale * of_time) as f32 * if *d == 0.0 { 0.0 } else { d.signum() };
-        }
+        change_blocks(&mut by_series, |_, block| {
+            for d in block {
+                *d = (scale * of_time) as f32 * if *d == 0.0 { 0.0 } else { d.signum() };
+            }
+        });
         let back = Matrix::new(&basis, self.steps, self.width()).transposed().panels();
         let slopes = Matrix::new(&slopes, rows, self.width());
         multiply(&mut by_series, slopes, &back, Write::Add, Sums::Long);
         transposed(&by_series, self.series, self.steps)
     }
+}
+
+/// Of a complex number; squares of f32 numbers do not overflow f64 ones.
+fn length(re: f32, im: f32) -> f64 {
+    let [re, im] = [re, im].map(f64::from);
+    (re * re + im * im).sqrt()
+}
+
+/// The sum of `f` of blocks of `block` values, in their order.
+fn summed(values: &[f32], block: usize, f: impl Fn(&[f32]) -> f64 + Sync) -> f64 {
+    values.par_chunks(block.max(1)).map(&f).collect::<Vec<f64>>().into_iter().sum()
 }
 
 impl Operation for TimeFrequency {

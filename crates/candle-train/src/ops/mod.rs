@@ -41,6 +41,7 @@ mod nvml;
 #[cfg(feature = "cuda")]
 mod on_gpu;
 mod operation;
+mod part;
 mod pool;
 mod precision;
 mod product;
@@ -88,7 +89,7 @@ pub use flops::count_flops;
 pub use fourier::time_frequency;
 pub use group_norm::group_norm;
 pub use instance_norm::{Deviation, InstanceNorm};
-pub use layout::{nchw_to_nhwc, nhwc_to_nchw};
+pub use layout::{nchw_to_nhwc, nhwc_to_nchw, swapped};
 pub use linear::{LinearActivation, linear, linear_activated};
 pub use loss::{
     ClassScores, IGNORED_LABEL, count_correct, count_in_top, cross_entropy, cross_entropy_soft,
@@ -98,6 +99,7 @@ pub use moving_average::{Average, moving_average};
 pub use multiple::multiple;
 pub use newton_schulz::newton_schulz;
 pub(crate) use operation::{Backward, copy_of, in_graph};
+pub use part::part;
 pub use pool::{
     MAX_PIXELS, average_pool2d, average_pool2d_over, global_average_pool, max_pool2d,
     max_pool2d_over, mean_pixel,

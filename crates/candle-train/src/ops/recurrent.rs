@@ -2,8 +2,10 @@
 //! operation.
 //!
 //! The product with what a layer reads is a linear layer before; here is what goes from step to
-//! step, always in f32. Inside, steps come first: (step, sample, feature), in the order in which
-//! they are read.
+//! step, always in f32. Blocks of samples go through all steps on a thread each. Within a block,
+//! steps come first: (step, sample, feature), in the order in which they are read.
+
+use std::ops::Range;
 
 use candle_core::{Result, Shape, Tensor, bail};
 
@@ -13,10 +15,14 @@ use super::flops::add_multiplications;
 use super::kernel::{Matrix, Panels, Sums, Write, multiply};
 use super::math::{logistic, tanh};
 use super::operation::{Gradients, Input, Kept, Operation, TwoOrThree};
-use super::scratch::zeros;
+use super::scratch::filled_blocks;
 use super::simd::vectorised;
 use super::storage::{read, tensor};
 use super::weight::{Destination, Weight};
+
+/// Samples of a block at most: three tiles of the product. The order of the weight gradient's sum
+/// depends on it.
+const TOGETHER: usize = 18;
 
 /// What a recurrent layer does in a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -92,12 +98,17 @@ pub(super) struct Recurrent {
 
 /// What backward needs of all steps.
 struct States {
-    /// (t + 1, n, h), zeros first.
-    hidden: Vec<f32>,
-    /// (t, n, gates h), after their activations.
+    /// The state before each step, block after block, of each (t, sample, h).
+    before: Vec<f32>,
+    blocks: Vec<BlockStates>,
+}
+
+/// What backward needs of the steps of a block.
+struct BlockStates {
+    /// (t, sample, gates h), after their activations.
     gates: Vec<f32>,
-    /// (t + 1, n, h): of an LSTM the cells, zeros first; of a GRU, from the second on, what its
-    /// reset gate multiplies.
+    /// (t + 1, sample, h): of an LSTM the cells, zeros first; of a GRU, from the second on, what
+    /// its reset gate multiplies.
     inner: Vec<f32>,
 }
 
@@ -240,101 +251,156 @@ fn put<const N: usize>(values: [f32; N], gates: &mut [&mut [f32]; N], j: usize) 
     }
 }
 
+impl Sizes {
+    /// How many samples are in each block.
+    fn blocks(self) -> Vec<usize> {
+        let blocks = self.n.div_ceil(TOGETHER);
+        (0..blocks).map(|i| self.n * (i + 1) / blocks - self.n * i / blocks).collect()
+    }
+
+    /// How many of `width` values of each step each block has.
+    fn lengths(self, width: usize) -> Vec<usize> {
+        self.blocks().iter().map(|samples| samples * self.t * width).collect()
+    }
+
+    /// The values of each block, of `width` for each step of each sample.
+    fn cut(self, mut values: &[f32], width: usize) -> Vec<&[f32]> {
+        let lengths = self.lengths(width).into_iter();
+        lengths.map(|len| values.split_off(..len).unwrap_or_default()).collect()
+    }
+}
+
 impl Recurrent {
-    /// Where the k-th step that is read lies among `t`.
-    fn place(&self, k: usize) -> usize {
-        if self.reverse { self.sizes.t - 1 - k } else { k }
+    /// Values of each step, for each that a state has.
+    fn width(&self) -> usize {
+        self.cell.gates() * self.sizes.h
     }
 
-    /// (n, t, width) as (t, n, width) in the order of reading, or back.
-    fn ordered(&self, values: &[f32], width: usize, back: bool) -> Vec<f32> {
-        let Sizes { n, t, .. } = self.sizes;
-        let mut out = zeros(n * t * width);
-        for k in 0..t {
-            for sample in 0..n {
-                let (apart, together) = (sample * t + self.place(k), k * n + sample);
-                let (from, to) = if back { (together, apart) } else { (apart, together) };
-                out[to * width..][..width].copy_from_slice(&values[from * width..][..width]);
-            }
-        }
-        out
+    /// Where a sample's `width` values of the k-th step that is read are among (sample, t, width).
+    fn place(&self, sample: usize, k: usize, width: usize) -> Range<usize> {
+        let t = self.sizes.t;
+        let step = sample * t + if self.reverse { t - 1 - k } else { k };
+        step * width..(step + 1) * width
     }
 
-    fn states(&self, gates: &[f32], weight: &[f32], bias: Option<&[f32]>) -> States {
-        let (Sizes { n, t, h }, width) = (self.sizes, self.cell.gates() * self.sizes.h);
-        let read = self.ordered(gates, width, false);
-        let panels: Panels = Matrix::new(weight, width, h).transposed().panels();
-        let (mut hidden, mut inner) = (zeros((t + 1) * n * h), zeros((t + 1) * n * h));
-        let (mut kept, mut state) = (zeros(t * n * width), zeros(n * width));
+    /// The steps of a block: from what is `read`, (sample, t, gates h), to `y`, (sample, t, h), and
+    /// the states `before` each step, (t, sample, h), zeros as they come.
+    fn forward_block(
+        &self,
+        read: &[f32],
+        (weight, bias): (&Panels, Option<&[f32]>),
+        [y, before]: [&mut [f32]; 2],
+    ) -> BlockStates {
+        let (Sizes { t, h, .. }, width, n) = (self.sizes, self.width(), samples_of(y, self.sizes));
+        let (mut gates, mut inner) = (vec![0.0; t * n * width], vec![0.0; (t + 1) * n * h]);
+        let mut state = vec![0.0; n * width];
         for k in 0..t {
-            let (before, after) = hidden.split_at_mut((k + 1) * n * h);
-            let before = &before[k * n * h..];
             match bias {
                 Some(bias) => {
                     state.chunks_exact_mut(width).for_each(|row| row.copy_from_slice(bias));
                 }
                 None => state.fill(0.0),
             }
-            multiply(&mut state, Matrix::new(before, n, h), &panels, Write::Add, Sums::Long);
-            let (inner_before, inner_after) = inner.split_at_mut((k + 1) * n * h);
-            let (read, kept) = (&read[k * n * width..], &mut kept[k * n * width..]);
+            let (before, after) = before[k * n * h..].split_at_mut(n * h);
+            multiply(&mut state, Matrix::new(before, n, h), weight, Write::Add, Sums::Long);
+            let (inner_before, inner_after) = inner[k * n * h..].split_at_mut(n * h);
+            let gates = &mut gates[k * n * width..];
             for sample in 0..n {
-                let (one, wide) =
-                    (sample * h..(sample + 1) * h, sample * width..(sample + 1) * width);
-                let products = [&read[wide.clone()], &state[wide.clone()]];
-                let states = [&before[one.clone()], &inner_before[k * n * h..][one.clone()]];
+                let (one, wide) = (at(sample, h), at(sample, width));
+                let products = [&read[self.place(sample, k, width)], &state[wide.clone()]];
+                let states = [&before[one.clone()], &inner_before[one.clone()]];
+                let hidden = &mut y[self.place(sample, k, h)];
                 vectorised(
                     #[inline(always)]
                     || {
                         let mut to = Step {
-                            gates: &mut kept[wide.clone()],
-                            hidden: &mut after[one.clone()],
+                            gates: &mut gates[wide.clone()],
+                            hidden: &mut *hidden,
                             inner: &mut inner_after[one.clone()],
                         };
                         self.cell.step(products, states, &mut to);
                     },
                 );
+                if let Some(after) = after.get_mut(one) {
+                    after.copy_from_slice(hidden);
+                }
             }
         }
-        States { hidden, gates: kept, inner }
+        BlockStates { gates, inner }
     }
 
-    /// Gradients of the gates, (n, t, gates h), and of the products with the state, (t, n, gates
-    /// h).
-    fn through_time(&self, states: &States, weight: &[f32], dy: &[f32]) -> [Vec<f32>; 2] {
-        let (Sizes { n, t, h }, width) = (self.sizes, self.cell.gates() * self.sizes.h);
-        let (dy, panels) = (self.ordered(dy, h, false), Matrix::new(weight, width, h).panels());
-        let (mut read, mut state) = (zeros(t * n * width), zeros(t * n * width));
-        let (mut dh, mut dc) = (zeros(n * h), zeros(n * h));
+    /// The steps of a block back, from the gradient `dy` of its `y`: gradients of what it `read`,
+    /// (sample, t, gates h), and of its products with the state, (t, sample, gates h).
+    fn backward_block(
+        &self,
+        (before, BlockStates { gates, inner }): (&[f32], &BlockStates),
+        weight: &Panels,
+        [y, dy]: [&[f32]; 2],
+        [read, state]: [&mut [f32]; 2],
+    ) {
+        let (Sizes { t, h, .. }, width, n) = (self.sizes, self.width(), samples_of(y, self.sizes));
+        let (mut dh, mut dc) = (vec![0.0; n * h], vec![0.0; n * h]);
         for k in (0..t).rev() {
-            dh.iter_mut().zip(&dy[k * n * h..]).for_each(|(dh, dy)| *dh += dy);
-            let step = k * n * width..(k + 1) * n * width;
+            let state = &mut state[k * n * width..][..n * width];
             for sample in 0..n {
-                let (one, wide) =
-                    (sample * h..(sample + 1) * h, sample * width..(sample + 1) * width);
+                let (one, wide) = (at(sample, h), at(sample, width));
+                let now = self.place(sample, k, h);
                 let of = BackwardStep {
-                    gates: &states.gates[step.clone()][wide.clone()],
-                    hidden: [k, k + 1].map(|k| &states.hidden[k * n * h..][one.clone()]),
-                    inner: [k, k + 1].map(|k| &states.inner[k * n * h..][one.clone()]),
+                    gates: &gates[k * n * width..][wide.clone()],
+                    hidden: [&before[k * n * h..][one.clone()], &y[now.clone()]],
+                    inner: [k, k + 1].map(|k| &inner[k * n * h..][one.clone()]),
                 };
+                let (dh, dy) = (&mut dh[one.clone()], &dy[now]);
+                dh.iter_mut().zip(dy).for_each(|(dh, dy)| *dh += dy);
+                let read = &mut read[self.place(sample, k, width)];
                 vectorised(
                     #[inline(always)]
                     || {
                         let mut to = Slopes {
-                            hidden: &mut dh[one.clone()],
+                            hidden: &mut *dh,
                             cell: &mut dc[one.clone()],
-                            read: &mut read[step.clone()][wide.clone()],
-                            state: &mut state[step.clone()][wide.clone()],
+                            read: &mut *read,
+                            state: &mut state[wide.clone()],
                         };
                         self.cell.back(&of, &mut to);
                     },
                 );
             }
-            let slopes = Matrix::new(&state[step], n, width);
-            multiply(&mut dh, slopes, &panels, Write::Add, Sums::Long);
+            multiply(&mut dh, Matrix::new(state, n, width), weight, Write::Add, Sums::Long);
         }
-        [self.ordered(&read, width, true), state]
     }
+
+    fn states(&self, gates: &[f32], weight: &[f32], bias: Option<&[f32]>) -> (Vec<f32>, States) {
+        let (h, width) = (self.sizes.h, self.width());
+        let weight = Matrix::new(weight, width, h).transposed().panels();
+        let read = self.sizes.cut(gates, width);
+        let ([y, before], blocks) = filled_blocks(&self.sizes.lengths(h), |block, to| {
+            self.forward_block(read[block], (&weight, bias), to)
+        });
+        (y, States { before, blocks })
+    }
+
+    /// Gradients of the gates, (n, t, gates h), and of the products with the state, in the order of
+    /// [`States::before`].
+    fn through_time(&self, states: &States, weight: &[f32], y: [&[f32]; 2]) -> [Vec<f32>; 2] {
+        let (h, width) = (self.sizes.h, self.width());
+        let weight = Matrix::new(weight, width, h).panels();
+        let [before, y, dy] = [&*states.before, y[0], y[1]].map(|values| self.sizes.cut(values, h));
+        let (gradients, _) = filled_blocks(&self.sizes.lengths(width), |i, to| {
+            self.backward_block((before[i], &states.blocks[i]), &weight, [y[i], dy[i]], to);
+        });
+        gradients
+    }
+}
+
+/// How many samples a block's `y` has.
+fn samples_of(y: &[f32], sizes: Sizes) -> usize {
+    y.len() / (sizes.t * sizes.h).max(1)
+}
+
+/// Where the i-th of rows of `width` values is.
+fn at(i: usize, width: usize) -> Range<usize> {
+    i * width..(i + 1) * width
 }
 
 impl Operation for Recurrent {
@@ -344,8 +410,7 @@ impl Operation for Recurrent {
 
     fn forward(&self, ([gates, weight], bias): TwoOrThree<Input<'_>>) -> Result<(Vec<f32>, Shape)> {
         let Sizes { n, t, h } = self.sizes;
-        let states = self.states(gates.values, weight.values, bias.map(|bias| bias.values));
-        let y = self.ordered(&states.hidden[n * h..], h, true);
+        let (y, states) = self.states(gates.values, weight.values, bias.map(|bias| bias.values));
         self.states.keep(states);
         Ok((y, Shape::from((n, t, h))))
     }
@@ -354,18 +419,19 @@ impl Operation for Recurrent {
     fn backward(
         &self,
         ([gates, weight], bias): TwoOrThree<&Tensor>,
-        _: &Tensor,
+        y: &Tensor,
         dy: Tensor,
     ) -> Gradients<Self> {
         let Some(states) = self.states.get() else { bail!("backward before forward") };
-        let (Sizes { n, t, h }, width) = (self.sizes, self.cell.gates() * self.sizes.h);
-        let [read_gradient, state_gradient] =
-            read([weight, &dy], |[weight, dy]| Ok(self.through_time(states, weight, dy)))?;
+        let (Sizes { n, t, h }, width) = (self.sizes, self.width());
+        let [read_gradient, state_gradient] = read([weight, y, &dy], |[weight, y, dy]| {
+            Ok(self.through_time(states, weight, [y, dy]))
+        })?;
         let db = match (&self.db, bias) {
             (Some(db), Some(bias)) => db.send(column_sums(&state_gradient, width), bias)?,
             _ => None,
         };
-        let before = Matrix::new(&states.hidden[..t * n * h], t * n, h).panels();
+        let before = Matrix::new(&states.before, t * n, h).panels();
         let slopes = Matrix::new(&state_gradient, t * n, width).transposed();
         let dw = self.dw.send_written(weight, |dw| {
             multiply(dw, slopes, &before, Write::Replace, Sums::Long);

@@ -95,8 +95,8 @@ impl Algorithm {
     }
 
     /// [`Algorithm::forward`] as it is kept for backward, and what `see` makes of each block of
-    /// pixels, while it is in the cache; in their order. `None` if blocks are not whole blocks of
-    /// rows of a norm.
+    /// pixels, while it is in the cache; in their order. `None` if blocks are few, or not whole
+    /// blocks of rows of a norm.
     pub(super) fn forward_saved<R: Send>(
         self,
         g: &Geometry,
@@ -105,16 +105,17 @@ impl Algorithm {
         see: impl Fn(&[f32]) -> R + Sync,
     ) -> (Saved, Option<Vec<R>>) {
         const { assert!(direct::SEEN_PIXELS.is_multiple_of(ROWS)) };
+        let apart = || (Saved::new(self.forward(g, x, weight), self.precision), None);
         match self.way {
             Way::Direct => {
                 let formats = (self.format(), self.precision);
-                let (y, seen) = direct::forward_saved(g, x, weight, formats, see);
-                (y, Some(seen))
+                let saved = direct::forward_saved(g, x, weight, formats, see);
+                saved.map_or_else(apart, |(y, seen)| (y, Some(seen)))
             }
             Way::Winograd if self.precision != Precision::Fp16 => {
                 winograd::forward_saved(g, x, weight, self.precision, (ROWS, see))
             }
-            _ => (Saved::new(self.forward(g, x, weight), self.precision), None),
+            _ => apart(),
         }
     }
 

@@ -6,13 +6,15 @@ use pulp::{Simd, WithSimd};
 use rayon::prelude::*;
 
 use super::geometry::{Geometry, Pixel};
-use crate::ops::kernel::{best, run};
-use crate::ops::scratch::zeros;
+use crate::ops::kernel::{Strided, balanced, best, run, transpose_best};
+use crate::ops::scratch::filled;
+use crate::ops::simd;
 
-/// Pixels per block.
-const PIXELS: usize = 256;
-/// Partial sums of the weight gradient.
+/// Multiplications of a block of pixels.
+const BLOCK: usize = 1 << 17;
+/// Partial sums of the weight gradient at most, and pixels of each at least.
 const PARTS: usize = 16;
+const PART_PIXELS: usize = 32;
 
 /// Whether each channel has a filter of its own, and makes one output channel.
 pub(super) fn applies(g: &Geometry) -> bool {
@@ -40,17 +42,16 @@ fn apply(
     read: impl Fn(usize, usize, usize) -> Option<usize> + Sync,
 ) -> Vec<f32> {
     let taps = transpose(weight, g.ci, g.taps());
-    let mut out = zeros(pixels * g.ci);
-    out.par_chunks_mut(PIXELS * g.ci).enumerate().for_each(|(block, out)| {
-        let first = block * PIXELS;
+    let block = balanced(pixels, BLOCK.div_ceil(g.taps() * g.ci), 1);
+    filled(pixels * g.ci, block * g.ci, |start, out| {
+        let first = start / g.ci;
         run(best(), Sums { g, values, taps: &taps, first, out, read: &read });
-    });
-    out
+    })
 }
 
 /// dw (c, 1, kh, kw): a fixed number of partial sums over pixels, added in a fixed order.
 pub(super) fn backward_weight(g: &Geometry, x: &[f32], dy: &[f32]) -> Vec<f32> {
-    let parts = PARTS.min(g.pixels().div_ceil(PIXELS));
+    let parts = PARTS.min(g.pixels().div_ceil(PART_PIXELS));
     let part_sum = |part: usize| {
         let mut sums = vec![0.0; g.taps() * g.ci];
         let pixels = g.pixels() * part / parts..g.pixels() * (part + 1) / parts;
@@ -58,16 +59,20 @@ pub(super) fn backward_weight(g: &Geometry, x: &[f32], dy: &[f32]) -> Vec<f32> {
         sums
     };
     let parts: Vec<Vec<f32>> = (0..parts).into_par_iter().map(part_sum).collect();
-    let mut total = vec![0.0; g.taps() * g.ci];
-    for part in parts {
-        total.iter_mut().zip(part).for_each(|(total, value)| *total += value);
-    }
+    let total = filled(g.taps() * g.ci, simd::BLOCK, |first, total| {
+        for part in &parts {
+            total.iter_mut().zip(&part[first..]).for_each(|(total, value)| *total += value);
+        }
+    });
     transpose(&total, g.taps(), g.ci)
 }
 
 /// (rows, columns) -> (columns, rows).
 fn transpose(values: &[f32], rows: usize, columns: usize) -> Vec<f32> {
-    (0..values.len()).map(|i| values[i % rows * columns + i / rows]).collect()
+    let mut turned = vec![0.0; values.len()];
+    let to = Strided { values: &mut *turned, stride: rows };
+    transpose_best(Strided { values, stride: columns }, to, (columns, rows));
+    turned
 }
 
 /// The pixels of a block, from `first` on.

@@ -8,15 +8,21 @@ use super::gathered::{gather, is_gathered};
 use super::geometry::{Geometry, Pixel};
 use super::weight_layout::{by_tap, to_hwio};
 use crate::Precision;
-use crate::ops::kernel::{Epilogue, Format, Output, Panels, Rows, Source, Sums, Write, product};
+use crate::ops::kernel::{
+    Epilogue, Format, Output, Panels, Rows, Source, Sums, Write, balanced, product,
+};
 use crate::ops::precision::round_block;
 use crate::ops::saved::Saved;
 use crate::ops::scratch::{filled, lengths};
 
-/// Pixels per block: their inputs and outputs stay in the second-level cache.
+/// Pixels per block at most: their inputs and outputs stay in the second-level cache.
 const PIXELS: usize = 192;
+/// Pixels per block at least: whole register tiles.
+const MIN_PIXELS: usize = 48;
 /// Pixels that are seen together: whole blocks, and whole blocks of rows of a norm.
 pub(super) const SEEN_PIXELS: usize = 2 * PIXELS;
+/// Runs of [`SEEN_PIXELS`] at least, so that no thread waits long for the last of another.
+const SEEN_RUNS: usize = 16;
 
 /// y (n, oh, ow, co); of a single group, `epilogue` sees its rows.
 pub(super) fn forward(
@@ -27,26 +33,31 @@ pub(super) fn forward(
     epilogue: impl Epilogue + Copy + Sync,
 ) -> Vec<f32> {
     let forward = Forward::new(g, x, weight, format);
-    filled(g.pixels() * g.co, PIXELS * g.co, |start, y| forward.block(start / g.co, y, epilogue))
+    let block = balanced(g.pixels(), PIXELS, MIN_PIXELS).next_multiple_of(MIN_PIXELS);
+    filled(g.pixels() * g.co, block * g.co, |start, y| forward.block(start / g.co, y, epilogue))
 }
 
-/// [`forward`] rounded to `precision`, and what `see` makes of each run of [`SEEN_PIXELS`].
+/// [`forward`] rounded to `precision`, and what `see` makes of each run of [`SEEN_PIXELS`]; `None`
+/// of few pixels.
 pub(super) fn forward_saved<R: Send>(
     g: &Geometry,
     x: &[f32],
     weight: &[f32],
     (format, precision): (Format, Precision),
     see: impl Fn(&[f32]) -> R + Sync,
-) -> (Saved, Vec<R>) {
+) -> Option<(Saved, Vec<R>)> {
+    if g.pixels() < SEEN_RUNS * SEEN_PIXELS {
+        return None;
+    }
     let forward = Forward::new(g, x, weight, format);
     let runs = lengths(g.pixels() * g.co, SEEN_PIXELS * g.co);
-    Saved::of_blocks(&runs, precision, |run, y| {
+    Some(Saved::of_blocks(&runs, precision, |run, y| {
         for (block, y) in y.chunks_mut(PIXELS * g.co).enumerate() {
             forward.block(run * SEEN_PIXELS + block * PIXELS, y, ());
             round_block(y, precision);
         }
         see(y)
-    })
+    }))
 }
 
 struct Forward<'a> {
@@ -140,7 +151,8 @@ pub(super) fn backward_data(g: &Geometry, dy: &[f32], weight: &[f32], format: Fo
     let outside = vec![0.0; g.group_outputs()];
     let row = g.w * g.ci;
     // Rows over all images; each class has about as many pixels of a block.
-    let rows = (PIXELS * g.stride[0] * g.stride[1]).div_ceil(g.w.max(1));
+    let most = (PIXELS * g.stride[0] * g.stride[1]).div_ceil(g.w.max(1));
+    let rows = balanced(g.n * g.h, most, 1);
     filled(g.n * g.h * row, (rows * row).max(1), |start, dx| {
         let first = start / g.ci;
         for class in classes.iter().filter(|class| !class.taps.is_empty()) {

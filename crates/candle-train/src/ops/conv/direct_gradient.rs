@@ -1,7 +1,8 @@
 //! Gradient of the weight: for each tap, the transposed input times the gradient of the output.
 //!
 //! A small weight is summed over parts of the pixels, a fixed number of them, added in a fixed
-//! order; the rows of a large one are spread over threads, each of which sees all pixels.
+//! order; the rows of a large one, or of few pixels, are spread over threads, each of which sees all
+//! pixels.
 
 use std::ops::Range;
 
@@ -11,23 +12,28 @@ use super::direct::input_slices;
 use super::gathered::{gather, is_gathered};
 use super::geometry::{Geometry, Pixel};
 use super::weight_layout::from_hwio;
-use crate::ops::kernel::{Columns, Format, Output, Panels, Source, Sums, Write, product};
-use crate::ops::scratch::{Scratch, zeros};
+use crate::ops::kernel::{Columns, Format, Output, Panels, Source, Sums, Write, balanced, product};
+use crate::ops::scratch::{Scratch, filled, zeros};
+use crate::ops::simd::BLOCK;
 
 /// Output pixels per product.
 const PIXELS: usize = 256;
+/// Pixels whose gradients are too few for a partial sum of each thread.
+const FEW_PIXELS: usize = 4 * PIXELS;
 /// Partial sums of a small weight.
 const PARTS: usize = 8;
 /// Elements above which a weight is large.
 const LARGE_WEIGHT: usize = 1 << 17;
-/// Rows of a large weight that a thread sums: whole register tiles.
+/// Rows of a large weight that a thread sums at most and at least: whole register tiles.
 const ROWS: usize = 48;
+const MIN_ROWS: usize = 12;
 
 /// dw in PyTorch's order.
 pub(super) fn backward_weight(g: &Geometry, x: &[f32], dy: &[f32], format: Format) -> Vec<f32> {
     let work = Work { g, x, dy, format, zeros: vec![0.0; g.group_inputs()] };
-    let large = g.weight_len() > LARGE_WEIGHT && !is_gathered(g);
-    from_hwio(g, &if large { work.spread() } else { work.parts() })
+    let (large, few) = (g.weight_len() > LARGE_WEIGHT, g.pixels() <= FEW_PIXELS);
+    let is_spread = (large || few) && !is_gathered(g);
+    from_hwio(g, &if is_spread { work.spread() } else { work.parts() })
 }
 
 struct Work<'a> {
@@ -57,11 +63,11 @@ impl Work<'_> {
             sum
         };
         let sums: Vec<Scratch> = (0..parts).into_par_iter().map(part_sum).collect();
-        let mut total = zeros(self.g.weight_len());
-        for sum in &sums {
-            total.iter_mut().zip(&**sum).for_each(|(total, value)| *total += value);
-        }
-        total
+        filled(self.g.weight_len(), BLOCK, |first, total| {
+            for sum in &sums {
+                total.iter_mut().zip(&sum[first..]).for_each(|(total, value)| *total += value);
+            }
+        })
     }
 
     fn add_block(&self, pixels: Range<usize>, sum: &mut [f32]) {
@@ -100,13 +106,14 @@ impl Work<'_> {
         let per_group = g.taps() * inputs * outputs;
         for (group, total) in total.chunks_exact_mut(per_group).enumerate() {
             let blocks = self.blocks();
+            let rows = balanced(inputs, ROWS, MIN_ROWS).next_multiple_of(MIN_ROWS);
             let dy: Vec<Panels> =
                 blocks.par_iter().map(|pixels| self.panels(pixels.clone(), group)).collect();
             let taps = total.chunks_exact_mut(inputs * outputs).enumerate();
             let tasks: Vec<(usize, usize, &mut [f32])> = taps
                 .flat_map(|(tap, sum)| {
-                    let rows = sum.chunks_mut(ROWS * outputs).enumerate();
-                    rows.map(move |(rows, sum)| (tap, rows * ROWS, sum))
+                    let pieces = sum.chunks_mut(rows * outputs).enumerate();
+                    pieces.map(move |(piece, sum)| (tap, piece * rows, sum))
                 })
                 .collect();
             tasks.into_par_iter().for_each(|(tap, first, sum)| {

@@ -175,7 +175,12 @@ pub(in crate::ops) fn rows_per_block(format: Format, rows: usize) -> usize {
         Format::F32 => (ROWS, MIN_ROWS, TILE_ROWS),
         Format::Bf16(_) => (bf16::BLOCK_ROWS, bf16::STRIP, bf16::STRIP),
     };
-    let threads = rayon::current_num_threads();
-    let blocks = rows.div_ceil(most).next_multiple_of(threads);
-    rows.div_ceil(blocks.max(1)).max(fewest).next_multiple_of(tile)
+    balanced(rows, most, fewest).next_multiple_of(tile)
+}
+
+/// Length of the blocks of `n` of something, from `fewest` to `most`: as many for one thread as for
+/// another.
+pub(in crate::ops) fn balanced(n: usize, most: usize, fewest: usize) -> usize {
+    let blocks = n.div_ceil(most).next_multiple_of(rayon::current_num_threads());
+    n.div_ceil(blocks.max(1)).max(fewest)
 }

@@ -1,24 +1,43 @@
-//! Images: orders of axes and pooling.
+//! Orders of axes, parts, and pooling.
 
 use candle_core::{CudaStorage, Result, Shape, Tensor, bail};
 
 use crate::ops::conv::Window;
 use crate::ops::cuda::{self, Gpu};
 use crate::ops::layout::Transpose;
+use crate::ops::on_gpu::made;
 use crate::ops::operation::{Gradients, OnGpu};
+use crate::ops::part::Part;
 use crate::ops::pool::{AveragePool, GlobalAveragePool, MaxPool, Windows};
 
 impl OnGpu for Transpose {
     fn forward_on(&self, gpu: &Gpu, [x]: [&Tensor; 1]) -> Result<(CudaStorage, Shape)> {
-        let x = cuda::of_tensor(x)?;
-        let y = cuda::transpose(gpu, x, self.shape[0], (self.rows, self.cols))?;
-        Ok((y, Shape::from(&self.shape)))
+        if self.inner > 1 {
+            let (y, _) = made(&self.composed(x, [self.rows, self.cols])?)?;
+            return Ok((y, self.shape.clone()));
+        }
+        let n = x.elem_count() / (self.rows * self.cols).max(1);
+        let y = cuda::transpose(gpu, cuda::of_tensor(x)?, n, (self.rows, self.cols))?;
+        Ok((y, self.shape.clone()))
     }
 
     fn backward_on(&self, gpu: &Gpu, [x]: [&Tensor; 1], _: &Tensor, dy: Tensor) -> Gradients<Self> {
-        let dy = cuda::of_tensor(&dy)?;
-        let dx = cuda::transpose(gpu, dy, self.shape[0], (self.cols, self.rows))?;
+        if self.inner > 1 {
+            return Ok([Some(self.composed(&dy, [self.cols, self.rows])?.reshape(x.shape())?)]);
+        }
+        let n = x.elem_count() / (self.rows * self.cols).max(1);
+        let dx = cuda::transpose(gpu, cuda::of_tensor(&dy)?, n, (self.cols, self.rows))?;
         Ok([Some(cuda::wrap(dx, x.shape()))])
+    }
+}
+
+impl OnGpu for Part {
+    fn forward_on(&self, _: &Gpu, [x]: [&Tensor; 1]) -> Result<(CudaStorage, Shape)> {
+        made(&self.composed(x)?)
+    }
+
+    fn backward_on(&self, _: &Gpu, [x]: [&Tensor; 1], _: &Tensor, dy: Tensor) -> Gradients<Self> {
+        Ok([Some(self.composed_gradient(x, &dy)?)])
     }
 }
 

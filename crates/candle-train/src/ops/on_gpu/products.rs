@@ -6,20 +6,13 @@ use candle_core::{CudaStorage, Result, Shape, Storage, Tensor, bail};
 use crate::ops::cuda::Gpu;
 use crate::ops::drop_path::DropPath;
 use crate::ops::multiple::Multiple;
-use crate::ops::operation::{Gradients, OnGpu, copy_of};
+use crate::ops::on_gpu::made;
+use crate::ops::operation::{Gradients, OnGpu};
 use crate::ops::product::Product;
 use crate::ops::recurrent::Recurrent;
 use crate::ops::repeat_heads::RepeatHeads;
 use crate::ops::resample::Resample;
 use crate::ops::shortcut::PaddedShortcut;
-
-/// The memory of a result, and its shape.
-fn made(y: &Tensor) -> Result<(CudaStorage, Shape)> {
-    match copy_of(&y.contiguous()?)? {
-        (Storage::Cuda(storage), shape) => Ok((storage, shape)),
-        _ => bail!("a result on the CPU"),
-    }
-}
 
 impl Product {
     /// x as (groups, rows, c), factors as (groups, 1, c).
