@@ -11,7 +11,7 @@ use super::{Architecture, Head, Model, Models};
 use crate::config::kind::Kind;
 use crate::nn::{Builder, Dropout, ForwardContext, Linear, Recurrent, RecurrentShape};
 use crate::onnx::{Graph, Value};
-use crate::ops::Cell;
+use crate::ops::{self, Cell};
 use crate::plan::{Modality, ModelPlan};
 
 /// long short-term memory over the steps of a window, or over the values of a row of a table; a
@@ -131,15 +131,22 @@ struct Net {
 }
 
 impl Net {
-    /// What each direction has read at its end: of the one that reads from the end, the first step.
+    /// What each direction has read at its end, (n, 1, features): of the one that reads from the
+    /// end, the first step.
     fn last(&self, states: &Tensor) -> Result<Tensor> {
         let (_, steps, features) = states.dims3()?;
-        let forward = states.narrow(1, steps - 1, 1)?.squeeze(1)?.narrow(1, 0, self.hidden)?;
+        let forward = ops::part(states, 1, steps - 1, 1)?;
         if features == self.hidden {
-            return forward.contiguous();
+            return Ok(forward);
         }
-        let backward = states.narrow(1, 0, 1)?.squeeze(1)?;
-        Tensor::cat(&[forward, backward.narrow(1, self.hidden, self.hidden)?], 1)
+        let backward = ops::part(&ops::part(states, 1, 0, 1)?, 2, self.hidden, self.hidden)?;
+        Tensor::cat(&[ops::part(&forward, 2, 0, self.hidden)?, backward], 2)
+    }
+
+    /// x (n, steps, features) -> (n, 1, outputs).
+    fn output(&self, x: &Tensor, pass: &ForwardContext) -> Result<Tensor> {
+        let last = self.last(&self.rnn.forward(x, pass)?)?;
+        self.fc.forward(&self.dropout.forward(&last, pass)?, pass)
     }
 }
 
@@ -165,8 +172,9 @@ impl Net {
 impl Model for Net {
     fn forward(&self, input: &Tensor, pass: &ForwardContext) -> Result<Tensor> {
         let x = if input.rank() == 2 { input.unsqueeze(2)? } else { input.clone() };
-        let last = self.last(&self.rnn.forward(&x, pass)?)?;
-        let y = self.fc.forward(&self.dropout.forward(&last, pass)?, pass)?;
+        let output = |x: &Tensor| self.output(x, pass);
+        let y = if self.rnn.is_bidirectional() { output(&x) } else { ops::chain(&x, output) };
+        let y = y?.squeeze(1)?;
         match &self.table {
             Some(shape) => y.reshape([&[y.dim(0)?], &shape[..]].concat()),
             None => Ok(y),

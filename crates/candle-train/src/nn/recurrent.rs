@@ -113,6 +113,11 @@ impl Recurrent {
         Ok(x)
     }
 
+    /// Whether it reads from both ends; what the directions give is put together by Candle then.
+    pub fn is_bidirectional(&self) -> bool {
+        self.layers.iter().any(|directions| directions.len() > 1)
+    }
+
     /// What [`Recurrent::forward`] does, in a graph of ONNX.
     ///
     /// # Errors

@@ -38,7 +38,15 @@ pub(super) fn column_sums_of(
         );
         sums
     };
-    let blocks: Vec<Vec<f64>> =
-        values.par_chunks((ROWS * columns).max(1)).map(block_sums).collect();
-    (0..columns).map(|column| blocks.iter().map(|sums| sums[column]).sum::<f64>() as f32).collect()
+    let blocks = values.par_chunks((ROWS * columns).max(1)).map(block_sums);
+    added(&blocks.collect::<Vec<_>>(), columns)
+}
+
+/// The sums of `columns` numbers of each block, in their order.
+pub(super) fn added(blocks: &[Vec<f64>], columns: usize) -> Vec<f32> {
+    let mut total = vec![0f64; columns];
+    for sums in blocks {
+        total.iter_mut().zip(sums).for_each(|(total, sum)| *total += sum);
+    }
+    total.into_iter().map(|sum| sum as f32).collect()
 }

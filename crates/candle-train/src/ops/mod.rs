@@ -55,6 +55,7 @@ mod saved;
 #[cfg(feature = "cuda")]
 mod scored;
 mod scratch;
+mod shift;
 mod shortcut;
 mod softmax;
 mod storage;
@@ -114,6 +115,7 @@ pub use rotary::{Rope, rotary};
 pub use row_norm::{layer_norm, rms_norm};
 #[cfg(feature = "cuda")]
 pub use scored::{count_right, cross_entropy_scored};
+pub use shift::shifted;
 pub use shortcut::padded_shortcut;
 pub(crate) use simd::build;
 pub use simd::vectorised;

@@ -4,6 +4,7 @@
 use candle_core::{Result, Shape, Tensor, bail};
 use rayon::prelude::*;
 
+use super::bias::added;
 use super::chain;
 use super::operation::{Gradients, Input, Operation};
 use super::simd::{build, build_rows, change_rows, vectorised};
@@ -105,9 +106,8 @@ fn sums_of_products(x: &[f32], dy: &[f32], c: usize) -> Vec<f32> {
         );
         sums
     };
-    let blocks: Vec<Vec<f64>> =
-        x.par_chunks(ROWS * c).zip(dy.par_chunks(ROWS * c)).map(block_sums).collect();
-    (0..c).map(|column| blocks.iter().map(|sums| sums[column]).sum::<f64>() as f32).collect()
+    let blocks = x.par_chunks(ROWS * c).zip(dy.par_chunks(ROWS * c)).map(block_sums);
+    added(&blocks.collect::<Vec<_>>(), c)
 }
 
 /// Each value times its factor.

@@ -9,7 +9,7 @@ use super::geometry::{Geometry, Pixel};
 use super::weight_layout::{by_tap, to_hwio};
 use crate::Precision;
 use crate::ops::kernel::{
-    Epilogue, Format, Output, Panels, Rows, Source, Sums, Write, balanced, product,
+    Epilogue, Format, Output, Panels, Rows, Source, Sums, Write, balanced, blocks_of_tiles, product,
 };
 use crate::ops::precision::round_block;
 use crate::ops::saved::Saved;
@@ -17,8 +17,6 @@ use crate::ops::scratch::{filled, lengths};
 
 /// Pixels per block at most: their inputs and outputs stay in the second-level cache.
 const PIXELS: usize = 192;
-/// Pixels per block at least: whole register tiles.
-const MIN_PIXELS: usize = 48;
 /// Pixels that are seen together: whole blocks, and whole blocks of rows of a norm.
 pub(super) const SEEN_PIXELS: usize = 2 * PIXELS;
 /// Runs of [`SEEN_PIXELS`] at least, so that no thread waits long for the last of another.
@@ -33,7 +31,7 @@ pub(super) fn forward(
     epilogue: impl Epilogue + Copy + Sync,
 ) -> Vec<f32> {
     let forward = Forward::new(g, x, weight, format);
-    let block = balanced(g.pixels(), PIXELS, MIN_PIXELS).next_multiple_of(MIN_PIXELS);
+    let block = blocks_of_tiles(format, g.pixels(), PIXELS);
     filled(g.pixels() * g.co, block * g.co, |start, y| forward.block(start / g.co, y, epilogue))
 }
 

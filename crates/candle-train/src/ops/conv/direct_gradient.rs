@@ -16,8 +16,9 @@ use crate::ops::kernel::{Columns, Format, Output, Panels, Source, Sums, Write, b
 use crate::ops::scratch::{Scratch, filled, zeros};
 use crate::ops::simd::BLOCK;
 
-/// Output pixels per product.
+/// Output pixels per product at most, and at least in a part.
 const PIXELS: usize = 256;
+const MIN_PIXELS: usize = 64;
 /// Pixels whose gradients are too few for a partial sum of each thread.
 const FEW_PIXELS: usize = 4 * PIXELS;
 /// Partial sums of a small weight.
@@ -45,24 +46,27 @@ struct Work<'a> {
 }
 
 impl Work<'_> {
-    fn blocks(&self) -> Vec<Range<usize>> {
+    /// The pixels in at most [`PIXELS`], as many for each of `parts`.
+    fn blocks(&self, parts: usize) -> Vec<Range<usize>> {
         let pixels = self.g.pixels();
-        (0..pixels).step_by(PIXELS).map(|first| first..(first + PIXELS).min(pixels)).collect()
+        let blocks = pixels.div_ceil(PIXELS).next_multiple_of(parts);
+        (0..blocks).map(|i| pixels * i / blocks..pixels * (i + 1) / blocks).collect()
     }
 
     /// (groups, taps, ci, co).
     fn parts(&self) -> Vec<f32> {
-        let blocks = self.blocks();
-        let parts = PARTS.min(blocks.len());
-        let part_sum = |part: usize| {
+        let parts = self.g.pixels().div_ceil(MIN_PIXELS).clamp(1, PARTS);
+        let blocks = self.blocks(parts);
+        let part_sum = |blocks: &[Range<usize>]| {
             let mut sum = Scratch::new(self.g.weight_len());
             sum.fill(0.0);
-            for pixels in &blocks[blocks.len() * part / parts..blocks.len() * (part + 1) / parts] {
+            for pixels in blocks {
                 self.add_block(pixels.clone(), &mut sum);
             }
             sum
         };
-        let sums: Vec<Scratch> = (0..parts).into_par_iter().map(part_sum).collect();
+        let parts = blocks.par_chunks((blocks.len() / parts).max(1));
+        let sums: Vec<Scratch> = parts.map(part_sum).collect();
         filled(self.g.weight_len(), BLOCK, |first, total| {
             for sum in &sums {
                 total.iter_mut().zip(&sum[first..]).for_each(|(total, value)| *total += value);
@@ -105,7 +109,7 @@ impl Work<'_> {
         let mut total = zeros(g.weight_len());
         let per_group = g.taps() * inputs * outputs;
         for (group, total) in total.chunks_exact_mut(per_group).enumerate() {
-            let blocks = self.blocks();
+            let blocks = self.blocks(1);
             let rows = balanced(inputs, ROWS, MIN_ROWS).next_multiple_of(MIN_ROWS);
             let dy: Vec<Panels> =
                 blocks.par_iter().map(|pixels| self.panels(pixels.clone(), group)).collect();

@@ -171,9 +171,18 @@ fn multiply_block(
 /// Rows per block for a product of so many rows: as many blocks for one thread as for another, in
 /// whole tiles.
 pub(in crate::ops) fn rows_per_block(format: Format, rows: usize) -> usize {
-    let (most, fewest, tile) = match format {
-        Format::F32 => (ROWS, MIN_ROWS, TILE_ROWS),
-        Format::Bf16(_) => (bf16::BLOCK_ROWS, bf16::STRIP, bf16::STRIP),
+    let most = match format {
+        Format::F32 => ROWS,
+        Format::Bf16(_) => bf16::BLOCK_ROWS,
+    };
+    blocks_of_tiles(format, rows, most)
+}
+
+/// [`rows_per_block`], but about `most` at most.
+pub(in crate::ops) fn blocks_of_tiles(format: Format, rows: usize, most: usize) -> usize {
+    let (fewest, tile) = match format {
+        Format::F32 => (MIN_ROWS, TILE_ROWS),
+        Format::Bf16(_) => (bf16::STRIP, bf16::STRIP),
     };
     balanced(rows, most, fewest).next_multiple_of(tile)
 }

@@ -30,7 +30,8 @@ pub(in crate::ops) use bf16::Instructions;
 pub(in crate::ops) use columns::Columns;
 pub(in crate::ops) use level::{best, run};
 pub(in crate::ops) use matrix::{
-    Matrix, Rowwise, balanced, multiplied, multiply, multiply_and_finish, rows_per_block,
+    Matrix, Rowwise, balanced, blocks_of_tiles, multiplied, multiply, multiply_and_finish,
+    rows_per_block,
 };
 pub(in crate::ops) use panels::{Block, Source};
 pub(in crate::ops) use product::{Epilogue, Output, Sums, Write, product};

@@ -12,6 +12,7 @@ use crate::ops::product::Product;
 use crate::ops::recurrent::Recurrent;
 use crate::ops::repeat_heads::RepeatHeads;
 use crate::ops::resample::Resample;
+use crate::ops::shift::Shift;
 use crate::ops::shortcut::PaddedShortcut;
 
 impl Product {
@@ -47,6 +48,25 @@ impl OnGpu for Product {
         let of_factors = (&dy * grouped)?.sum(1)?.reshape(factors.shape())?;
         let of_factors = self.destination.send_tensor(of_factors, factors)?;
         Ok([Some(dy.broadcast_mul(&every)?.reshape(x.shape())?), of_factors])
+    }
+}
+
+impl OnGpu for Shift {
+    fn forward_on(&self, _: &Gpu, [x, shift]: [&Tensor; 2]) -> Result<(CudaStorage, Shape)> {
+        let rows = x.detach().reshape(((), self.sample / self.c, self.c))?;
+        let (y, _) = made(&rows.broadcast_add(&shift.detach().reshape(((), 1, self.c))?)?)?;
+        Ok((y, x.shape().clone()))
+    }
+
+    fn backward_on(
+        &self,
+        _: &Gpu,
+        [_, shift]: [&Tensor; 2],
+        _: &Tensor,
+        dy: Tensor,
+    ) -> Gradients<Self> {
+        let sums = dy.detach().reshape(((), self.sample / self.c, self.c))?.sum(1)?;
+        Ok([Some(dy), Some(sums.reshape(shift.shape())?)])
     }
 }
 
