@@ -13,38 +13,18 @@ use crate::ops::{self, Window};
 /// Frames of features that become one.
 pub(super) const SUBSAMPLING_FACTOR: usize = 8;
 
-/// Which frames of a batch are more than padding.
-pub(super) struct Frames {
-    /// (n, frames, 1) of ones and zeros.
-    keep: Tensor,
-    /// (n, 1, frames, frames) of ones and zeros.
-    pairs: Tensor,
-}
+/// How many frames of each sample of a batch are more than padding.
+pub(super) struct Frames(Vec<usize>);
 
 impl Frames {
-    /// For x (n, frames, ...), whose samples have `lengths` and were padded to the frames of x.
-    fn of(x: &Tensor, lengths: &[usize]) -> Result<Self> {
-        let (n, most) = (lengths.len(), x.dim(1)?);
-        let real = |&length: &usize| (0..most).map(move |frame| f32::from(frame < length));
-        let keep: Vec<f32> = lengths.iter().flat_map(real).collect();
-        let keep = Tensor::from_vec(keep, (n, most, 1), x.device())?;
-        let pairs = keep.broadcast_mul(&keep.transpose(1, 2)?)?.unsqueeze(1)?;
-        Ok(Self { keep, pairs })
-    }
-
     /// x (n, frames, ...) with zeros for padding.
     pub(super) fn hide(&self, x: &Tensor) -> Result<Tensor> {
-        let keep = (2..x.rank() - 1).try_fold(self.keep.clone(), |keep, _| keep.unsqueeze(2))?;
-        x.broadcast_mul(&keep)
+        ops::hide_padding(x, &self.0)
     }
 
     /// x (n, heads, frames, frames) with `value` for pairs with padding.
     pub(super) fn hide_pairs(&self, x: &Tensor, value: f64) -> Result<Tensor> {
-        let hidden = x.broadcast_mul(&self.pairs)?;
-        if value == 0.0 {
-            return Ok(hidden);
-        }
-        hidden.broadcast_add(&(self.pairs.affine(-value, value))?)
+        ops::hide_pairs(x, &self.0, value as f32)
     }
 }
 
@@ -167,7 +147,7 @@ impl FastConformer {
     ) -> Result<(Tensor, Vec<usize>)> {
         let (x, lengths) = self.subsample(x, lengths, pass)?;
         let t = x.dim(1)?;
-        let frames = Frames::of(&x, &lengths)?;
+        let frames = Frames(lengths.clone());
         let positions = positions(t, self.width)?.to_device(x.device())?;
         let positions = self.dropout.forward(&positions, pass)?;
         let x = self.dropout.forward(&(x * (self.width as f64).sqrt())?, pass)?;
@@ -182,14 +162,13 @@ impl FastConformer {
         lengths: &[usize],
         pass: &ForwardContext,
     ) -> Result<(Tensor, Vec<usize>)> {
-        let hide = |x: &Tensor, lengths: &[usize]| Frames::of(x, lengths)?.hide(x);
         let [first, depthwise1, pointwise1, depthwise2, pointwise2] = &self.conv;
         let mut lengths = lengths.to_vec();
-        let mut x = hide(&x.unsqueeze(3)?, &lengths)?;
+        let mut x = ops::hide_padding(&x.unsqueeze(3)?, &lengths)?;
         for stage in [&[first][..], &[depthwise1, pointwise1], &[depthwise2, pointwise2]] {
             x = stage.iter().try_fold(x, |x, conv| conv.forward(&x, pass))?;
             lengths = lengths.into_iter().map(halved).collect();
-            x = hide(&Nonlinearity::Relu.forward(&x)?, &lengths)?;
+            x = ops::hide_padding(&Nonlinearity::Relu.forward(&x)?, &lengths)?;
         }
         // The original's channels come before the frequencies.
         let x = ops::swapped(&x, 2)?.flatten_from(2)?;

@@ -41,6 +41,7 @@ mod nvml;
 #[cfg(feature = "cuda")]
 mod on_gpu;
 mod operation;
+mod padding;
 mod part;
 mod pool;
 mod precision;
@@ -100,6 +101,7 @@ pub use moving_average::{Average, moving_average};
 pub use multiple::multiple;
 pub use newton_schulz::newton_schulz;
 pub(crate) use operation::{Backward, copy_of, in_graph};
+pub use padding::{hide_padding, hide_pairs};
 pub use part::part;
 pub use pool::{
     MAX_PIXELS, average_pool2d, average_pool2d_over, global_average_pool, max_pool2d,

@@ -1,4 +1,4 @@
-//! Orders of axes, parts, and pooling.
+//! Orders of axes, parts, padding, and pooling.
 
 use candle_core::{CudaStorage, Result, Shape, Tensor, bail};
 
@@ -7,6 +7,7 @@ use crate::ops::cuda::{self, Gpu};
 use crate::ops::layout::Transpose;
 use crate::ops::on_gpu::made;
 use crate::ops::operation::{Gradients, OnGpu};
+use crate::ops::padding::Padding;
 use crate::ops::part::Part;
 use crate::ops::pool::{AveragePool, GlobalAveragePool, MaxPool, Windows};
 
@@ -28,6 +29,16 @@ impl OnGpu for Transpose {
         let n = x.elem_count() / (self.rows * self.cols).max(1);
         let dx = cuda::transpose(gpu, cuda::of_tensor(&dy)?, n, (self.cols, self.rows))?;
         Ok([Some(cuda::wrap(dx, x.shape()))])
+    }
+}
+
+impl OnGpu for Padding {
+    fn forward_on(&self, _: &Gpu, [x]: [&Tensor; 1]) -> Result<(CudaStorage, Shape)> {
+        made(&self.composed(x, true)?)
+    }
+
+    fn backward_on(&self, _: &Gpu, _: [&Tensor; 1], _: &Tensor, dy: Tensor) -> Gradients<Self> {
+        Ok([Some(self.composed(&dy, false)?)])
     }
 }
 
