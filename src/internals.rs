@@ -18,7 +18,7 @@ pub mod collective {
     use std::sync::Arc;
     use std::time::Duration;
 
-    use crate::transport::auth::SessionKeys;
+    use crate::transport::record::SessionKeys;
     use crate::transport::{Key, Peer};
     use crate::units::{Rank, WorldSize};
 
@@ -53,7 +53,7 @@ pub mod collective {
         let world = WorldSize::new(2).unwrap_or(WorldSize::ONE);
         let keys = keys.map(|keys| {
             let [send, receive] = if rank.is_first() { keys } else { [keys[1], keys[0]] };
-            SessionKeys { send: Key::new(send), receive: Key::new(receive) }
+            SessionKeys::new(Key::new(send), Key::new(receive))
         });
         // As real connections are.
         let _ = stream.set_nodelay(true);

@@ -4,13 +4,13 @@
 use std::time::Duration;
 
 use crate::checkpoint::Manifest;
-use crate::cli::args::DoctorArgs;
+use crate::cli::args::{DoctorArgs, Run};
 use crate::cli::doctor_training::{ScratchFolder, refuse_torch_order, shortened, train};
 use crate::cli::prepare::{ALONE, Prepared, generate, prepare, refused, vocabulary};
+use crate::cli::train::role;
 use crate::cli::{Refusal, doctor_machines, node_args, to_stdout};
 use crate::config::{self, Loaded};
 use crate::kinds::Kinds;
-use crate::launch::Role;
 use crate::launch::exit_code as exit;
 use crate::plan::Plan;
 use crate::terminal::counted;
@@ -19,11 +19,11 @@ use crate::units::WorldSize;
 /// Trains at each world size and compares what is left. Exit 9 names the first parameter that
 /// differs.
 pub(crate) fn doctor(args: &DoctorArgs, kinds: &Kinds) -> Result<u8, Refusal> {
-    let launch = node_args::with_variables(&args.run.launch, &Role::Parent)?;
-    if let Some(place) = node_args::place(&launch)? {
-        return doctor_machines::doctor(args, &launch, &place, kinds);
+    let run = node_args::run_with_variables(&args.run, &role()?)?;
+    if let Some(place) = node_args::place(&run.launch)? {
+        return doctor_machines::doctor(&run, args.steps, &place, kinds);
     }
-    let prepared = at_most(args, kinds)?;
+    let prepared = at_most(&run, &args.world_sizes, kinds)?;
     generate(&prepared)?;
     let plans = plans(args, &prepared, kinds)?;
     let mut room = ScratchFolder::make(&prepared.plan, 0)?;
@@ -49,10 +49,10 @@ pub(crate) fn doctor(args: &DoctorArgs, kinds: &Kinds) -> Result<u8, Refusal> {
 }
 
 /// The experiment at the largest of the world sizes, so that its shards admit the others.
-fn at_most(args: &DoctorArgs, kinds: &Kinds) -> Result<Prepared, Refusal> {
-    let path = args.run.experiment.clone().unwrap_or_default();
-    let largest = args.world_sizes.iter().max().copied().unwrap_or(1);
-    let mut changes = args.run.all_changes();
+fn at_most(run: &Run, world_sizes: &[u32], kinds: &Kinds) -> Result<Prepared, Refusal> {
+    let path = run.experiment.clone().unwrap_or_default();
+    let largest = world_sizes.iter().max().copied().unwrap_or(1);
+    let mut changes = run.all_changes();
     changes.push(format!("distributed.devices={largest}"));
     let prepared = prepare(&path, &changes, ALONE, kinds)?;
     refuse_torch_order(&prepared.plan)?;

@@ -5,7 +5,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::checkpoint::Manifest;
-use crate::cli::args::{DoctorArgs, Launch};
+use crate::cli::args::Run;
 use crate::cli::doctor_links::{BUCKET_BYTES, Links, SMALL_BYTES, speed};
 use crate::cli::doctor_training::{
     ScratchFolder, refuse_torch_order, shortened, train, train_together,
@@ -46,18 +46,17 @@ struct Alone {
 
 /// Node 0 prints the result. Exit 9 if a machine computes other bits, on all machines.
 pub(crate) fn doctor(
-    args: &DoctorArgs,
-    launch: &Launch,
+    run: &Run,
+    steps: u64,
     place: &NodeConfig,
     kinds: &Kinds,
 ) -> Result<u8, Refusal> {
-    let path = args.run.experiment.clone().unwrap_or_default();
-    let changes: Vec<String> = args.run.changes.iter().cloned().chain(launch.changes()).collect();
-    let prepared = prepare(&path, &changes, (&Role::Parent, place.nodes), kinds)?;
+    let path = run.experiment.clone().unwrap_or_default();
+    let prepared = prepare(&path, &run.all_changes(), (&Role::Parent, place.nodes), kinds)?;
     refuse_torch_order(&prepared.plan)?;
-    let alone = alone(&prepared, args.steps, kinds)?;
+    let alone = alone(&prepared, steps, kinds)?;
     generate(&prepared)?;
-    let plan = shortened(prepared.plan.clone(), args.steps);
+    let plan = shortened(prepared.plan.clone(), steps);
     let mut room = ScratchFolder::make(&plan, place.node)?;
     let folders = room.folders("together")?;
     let make = |_: Option<&str>| {

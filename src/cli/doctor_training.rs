@@ -8,7 +8,7 @@ use crate::cli::refusal::Refusal;
 use crate::files;
 use crate::launch::exit_code as exit;
 use crate::launch::{self, Console, Nodes, Program, Start};
-use crate::plan::{Cadence, Plan, RunFolders, Sampler};
+use crate::plan::{Cadence, OnOom, Plan, RunFolders, Sampler};
 
 /// The first `steps` of a plan, with a checkpoint after them.
 pub(crate) fn shortened(mut plan: Plan, steps: u64) -> Plan {
@@ -17,7 +17,7 @@ pub(crate) fn shortened(mut plan: Plan, steps: u64) -> Plan {
     plan.validate_every = Cadence::Never;
     plan.checkpoint.every = Cadence::Steps(plan.length.total_steps);
     plan.early_stopping = None;
-    plan.max_restarts = 0;
+    (plan.max_restarts, plan.on_oom) = (0, OnOom::Stop);
     plan.logging.sinks.clear();
     plan.expect.clear();
     plan

@@ -8,7 +8,8 @@ use crate::cli::args::{PlanArgs, ReportArgs};
 use crate::cli::find_run::{self, LOGS, find_sweep};
 use crate::cli::prepare::{Prepared, prepare};
 use crate::cli::run_files::enter_run;
-use crate::cli::{Refusal, sweep, to_stdout};
+use crate::cli::train::role;
+use crate::cli::{Refusal, node_args, sweep, to_stdout};
 use crate::config::{self, closest};
 use crate::dashboard;
 use crate::engine::{self, PassProfile};
@@ -27,8 +28,9 @@ const HEAP: Bytes = Bytes(4 << 20);
 /// `ddprun plan x.toml`
 pub(crate) fn plan(args: &PlanArgs, kinds: &Kinds) -> Result<u8, Refusal> {
     let path = args.run.experiment.clone().unwrap_or_default();
-    let origin = (&Role::Parent, args.run.launch.nodes());
-    let prepared = prepare(&path, &args.run.all_changes(), origin, kinds)?;
+    let run = node_args::run_with_variables(&args.run, &role()?)?;
+    let origin = (&Role::Parent, run.launch.nodes());
+    let prepared = prepare(&path, &run.all_changes(), origin, kinds)?;
     let profiled = profiled(&prepared, kinds);
     let mut memory = Memory::of(&prepared.plan, profiled.and_then(|pass| pass.activations));
     if let Some(program) = memory::of_program().filter(|_| profiled.is_some()) {

@@ -110,14 +110,8 @@ fn make<'a>(
     owned: &'a mut Option<OwnedRun>,
 ) -> impl FnOnce(Option<&str>) -> Result<PreparedRun, Refusal> + 'a {
     move |continued| {
-        let run = match continued {
-            Some(id) => request.open_again(id)?,
-            None => request.open()?,
-        };
-        let run = owned.insert(run);
-        relaunch::note(&run.folders, &request.prepared)?;
-        let (plan, folders) = (request.prepared.plan.clone(), run.folders.clone());
-        Ok(PreparedRun { plan, folders, resume: run.is_resumed })
+        let run = owned.insert(relaunch::open(request, continued)?);
+        Ok(run.for_ranks(request.prepared.plan.clone()))
     }
 }
 

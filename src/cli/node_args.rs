@@ -3,7 +3,7 @@
 
 use std::path::{Path, PathBuf};
 
-use crate::cli::args::Launch;
+use crate::cli::args::{Launch, Run};
 use crate::cli::output::to_stdout;
 use crate::cli::refusal::Refusal;
 use crate::files;
@@ -35,6 +35,11 @@ pub(crate) fn with_variables(launch: &Launch, role: &Role) -> Result<Launch, Ref
     }
     flags.token_file = flags.token_file.take().or(variables.token_file.map(PathBuf::from));
     Ok(launch)
+}
+
+/// As [`with_variables`], of all that is asked for.
+pub(crate) fn run_with_variables(run: &Run, role: &Role) -> Result<Run, Refusal> {
+    Ok(Run { launch: with_variables(&run.launch, role)?, ..run.clone() })
 }
 
 /// This machine's place, if the flags speak of several.

@@ -16,9 +16,9 @@ use crate::config::{self, Loaded, Problems, Vocabulary};
 use crate::data::{Asked, DataSource, Fingerprint};
 use crate::files::RunLock;
 use crate::kinds::Kinds;
-use crate::launch::Role;
 use crate::launch::exit_code as exit;
 use crate::launch::rank_env::{Foreign, mpi_launcher};
+use crate::launch::{PreparedRun, Role};
 use crate::model;
 use crate::plan::{
     Facts, GpuFacts, KindFacts, Limit, Memory, MpiFacts, Plan, RunFolders, SplitPlan, Targets,
@@ -340,6 +340,11 @@ impl OwnedRun {
     /// A run that another process has made.
     pub(crate) fn of_another(folders: RunFolders) -> Self {
         Self { folders, is_resumed: false, environment: None, _lock: None }
+    }
+
+    /// What its ranks are to do.
+    pub(crate) fn for_ranks(&self, plan: Plan) -> PreparedRun {
+        PreparedRun { plan, folders: self.folders.clone(), resume: self.is_resumed }
     }
 
     /// Waits until this process writes nothing more into the folders.

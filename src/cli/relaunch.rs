@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use crate::cli::prepare::{Origin, Prepared, unwritable};
+use crate::cli::prepare::{Origin, OwnedRun, Prepared, unwritable};
 use crate::cli::request::RunRequest;
 use crate::cli::resumed::ResumedRun;
 use crate::cli::run_files::described;
@@ -34,6 +34,17 @@ struct Note {
     launches: Vec<LaunchId>,
     /// Hash of the experiment as it was asked for: one launch may begin several.
     asked: String,
+}
+
+/// Makes the run that is asked for, or takes it up: that with the id `continued`, if other machines
+/// go on with it. Its folder says by whom it was launched.
+pub(crate) fn open(request: &RunRequest, continued: Option<&str>) -> Result<OwnedRun, Refusal> {
+    let run = match continued {
+        Some(id) => request.open_again(id)?,
+        None => request.open()?,
+    };
+    note(&run.folders, &request.prepared)?;
+    Ok(run)
 }
 
 /// Writes into the folder of a run by whom it was launched.

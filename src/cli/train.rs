@@ -14,7 +14,7 @@ use crate::cli::supervise::{Launched, report, take_part, watch};
 use crate::cli::{machines, node_args, relaunch};
 use crate::kinds::Kinds;
 use crate::launch::rank_env::{Foreign, mpi_launcher};
-use crate::launch::{self, JoinError, PreparedRun, Role};
+use crate::launch::{self, JoinError, Role};
 use crate::plan::{BackendPlan, MpiFacts};
 use crate::worker::{self, exit};
 
@@ -22,7 +22,7 @@ use crate::worker::{self, exit};
 pub(crate) fn train(args: &Run, kinds: &Kinds) -> Result<u8, Refusal> {
     let path = args.experiment.clone().unwrap_or_default();
     let role = role()?;
-    let args = Run { launch: node_args::with_variables(&args.launch, &role)?, ..args.clone() };
+    let args = node_args::run_with_variables(args, &role)?;
     let prepare = |origin: Origin<'_>| {
         let loaded = load(&path, &args.all_changes(), kinds)?;
         if let Some(request) = relaunch::begun(&loaded, origin, kinds)? {
@@ -71,8 +71,7 @@ pub(crate) fn launch(
         (_, Some(place)) => machines::train(&place, &make((role, place.nodes))?, kinds),
         (_, None) => {
             let request = make((role, 1))?;
-            let run = request.open()?;
-            relaunch::note(&run.folders, &request.prepared)?;
+            let run = relaunch::open(&request, None)?;
             let smaller = request.prepared.smaller(kinds)?;
             let Prepared { plan, source, .. } = request.prepared;
             let mut launched = watch(plan, smaller, run, None)?;
@@ -126,10 +125,8 @@ fn foreign(
     let joined = launch::join(role, || {
         let request = make((role, 1))?;
         say_overridden(place, &request.prepared);
-        let run = owned.insert(request.open()?);
-        relaunch::note(&run.folders, &request.prepared)?;
-        let (plan, folders) = (request.prepared.plan, run.folders.clone());
-        Ok::<_, Refusal>(PreparedRun { plan, folders, resume: run.is_resumed })
+        let run = owned.insert(relaunch::open(&request, None)?);
+        Ok::<_, Refusal>(run.for_ranks(request.prepared.plan))
     });
     let membership = match joined {
         Err(JoinError::Prepare(refusal)) => return Err(refusal),

@@ -113,8 +113,7 @@ impl Kind for Kubernetes {
         let mounts = self.volumes.values().find_map(|path| relative("volumes", path));
         let claims = self.volumes.keys().find(|claim| !is_name(claim));
         let claims = claims.map(|claim| wrong("volumes", format!("`{claim}` cannot name a claim")));
-        let name = shell::not_a_variable(&self.environment)
-            .map(|name| wrong("environment", format!("`{name}` cannot name a variable")));
+        let name = shell::wrong_name(&self.environment);
         let image = empty("image", &self.image);
         let found = [token, image, folder, self.without_volumes(), mounts, claims, name];
         found.into_iter().flatten().chain(self.of_train_jobs()).collect()

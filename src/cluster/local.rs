@@ -30,11 +30,7 @@ impl Kind for Local {
     const NAME: &'static str = "local";
 
     fn check(&self) -> Vec<Wrong> {
-        let name = shell::not_a_variable(&self.environment);
-        let what = |name: &str| format!("`{name}` cannot name a variable");
-        name.map(|name| Wrong { key: "environment", with: &[], what: what(name) })
-            .into_iter()
-            .collect()
+        shell::wrong_name(&self.environment).into_iter().collect()
     }
 }
 

@@ -3,7 +3,7 @@
 
 use std::path::Path;
 
-use crate::cluster::shell::{AtTerm, line, quoted, supervised_workers};
+use crate::cluster::shell::{AtTerm, line, quoted, supervised};
 use crate::cluster::{Job, Place, State};
 
 /// The script of a job whose folder is `folder`, seen from where `program` runs it.
@@ -23,7 +23,7 @@ exit \"$code\"
         output = at("output.log"),
         pid = at("pid"),
         exit = at("exit"),
-        supervised = supervised_workers(
+        supervised = supervised(
             &line(&job.command(program, folder)),
             job.workers().unwrap_or(1),
             AtTerm::PassOn

@@ -1,7 +1,4 @@
-//! Words of YAML manifests: whole documents, quoted text, blocks, tables, and names that Kubernetes
-//! takes. Pure.
-
-use std::collections::BTreeMap;
+//! Values as YAML, and names that Kubernetes takes. Pure.
 
 use serde_json::Value;
 
@@ -91,7 +88,8 @@ fn plain(text: &str) -> String {
     if begins && text.chars().all(is_plain) && !OTHERS.contains(&&*text.to_ascii_lowercase()) {
         return text.to_owned();
     }
-    yaml(text)
+    // JSON is YAML.
+    Value::from(text).to_string()
 }
 
 /// Whether Kubernetes takes it for the name of a claim or of a volume: a DNS subdomain.
@@ -101,25 +99,6 @@ pub(super) fn is_name(text: &str) -> bool {
         && text.starts_with(inner)
         && text.ends_with(inner)
         && text.chars().all(|c| inner(c) || "-.".contains(c))
-}
-
-/// Text as YAML takes it: JSON is YAML.
-pub(super) fn yaml(text: &str) -> String {
-    serde_json::Value::from(text).to_string()
-}
-
-/// Lines of text as a YAML block, each after a line break and four blanks.
-pub(super) fn block(text: &str) -> String {
-    let line = |line: &str| if line.is_empty() { "\n".to_owned() } else { format!("\n    {line}") };
-    format!("|{}", text.lines().map(line).collect::<String>())
-}
-
-/// `key: value` lines, each after a line break and so many blanks.
-pub(super) fn entries(table: &BTreeMap<String, String>, indent: usize) -> String {
-    let blanks = " ".repeat(indent);
-    let entry =
-        |(key, value): (&String, &String)| format!("\n{blanks}{}: {}", yaml(key), yaml(value));
-    table.iter().map(entry).collect()
 }
 
 /// Name of a job: a DNS label, to which a pod's number can be added, and what `JobSet` adds to the

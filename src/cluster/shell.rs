@@ -3,6 +3,8 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
+use crate::config::kind::Wrong;
+
 /// A word that the shell takes as it is.
 pub(crate) fn quoted(word: &str) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || "/._-+=:,@%".contains(c);
@@ -30,13 +32,14 @@ pub(crate) fn preparation(variables: &BTreeMap<String, String>, setup: &[String]
     exports + &setup.iter().map(line).collect::<String>()
 }
 
-/// The first name that is no name of a variable.
-pub(crate) fn not_a_variable(variables: &BTreeMap<String, String>) -> Option<&str> {
+/// What is wrong with the names of a kind's `environment`.
+pub(crate) fn wrong_name(variables: &BTreeMap<String, String>) -> Option<Wrong> {
     let is_name = |name: &str| {
         name.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_')
             && name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_')
     };
-    variables.keys().map(String::as_str).find(|name| !is_name(name))
+    let name = variables.keys().find(|name| !is_name(name))?;
+    Some(Wrong { key: "environment", with: &[], what: format!("`{name}` cannot name a variable") })
 }
 
 /// What a script does at SIGTERM.
@@ -48,58 +51,46 @@ pub(crate) enum AtTerm {
     Wait,
 }
 
-impl AtTerm {
-    fn traps(self) -> String {
-        let at_term = match self {
-            Self::PassOn => "pass_on TERM",
-            Self::Wait => "signalled=1",
-        };
-        format!("trap 'pass_on USR1' USR1\ntrap '{at_term}' TERM\n")
-    }
-}
-
-/// Runs a command and passes on SIGUSR1 to it; its exit code is in `$code`.
-pub(crate) fn supervised(command: &str, at_term: AtTerm) -> String {
-    format!(
-        "pass_on() {{ signalled=1; kill -\"$1\" $! 2>/dev/null; }}
-{}{command} &
-while :; do
-    signalled=
-    wait $!
-    code=$?
-    [ -n \"$signalled\" ] || break    # a signal ends the wait, not the program
-done
-",
-        at_term.traps()
-    )
-}
-
-/// As [`supervised`], for so many processes of the command. The least exit code counts: a worker
-/// that was killed does not matter where another has ended the sweep.
-pub(crate) fn supervised_workers(command: &str, workers: u32, at_term: AtTerm) -> String {
-    if workers == 1 {
-        return supervised(command, at_term);
-    }
-    format!(
-        "workers=
-pass_on() {{ signalled=1; kill -\"$1\" $workers 2>/dev/null; }}
-{}for worker in $(seq {workers}); do
-    {command} &
-    workers=\"$workers $!\"
-done
-code=255
-for worker in $workers; do
-    while :; do
-        signalled=
-        wait \"$worker\"
-        ended=$?
-        [ -n \"$signalled\" ] || break    # a signal ends the wait, not the worker
+/// Runs so many processes of a command, and passes on SIGUSR1 to them. The least exit code is in
+/// `$code`: a worker that was killed does not matter where another has ended the sweep.
+pub(crate) fn supervised(command: &str, workers: u32, at_term: AtTerm) -> String {
+    let start = match workers {
+        1 => format!("    {command} >&3 &\n    programs=$!\n"),
+        _ => format!(
+            "    for worker in $(seq {workers}); do
+        {command} >&3 &
+        programs=\"$programs $!\"
     done
-    # Bash forgets how a worker ended that was gone when it was told, and says -1.
-    [ \"$ended\" -lt 0 ] || [ \"$ended\" -ge \"$code\" ] || code=$ended
-done
-",
-        at_term.traps()
+"
+        ),
+    };
+    let at_term = match at_term {
+        AtTerm::PassOn => "pass_on TERM",
+        AtTerm::Wait => ":",
+    };
+    format!(
+        "programs=
+pass_on() {{ kill -\"$1\" $programs 2>/dev/null; }}
+trap 'pass_on USR1' USR1
+trap '{at_term}' TERM
+# A shell of its own waits, without signals: bash may lose the exit code of a program that ends in
+# the instant of one.
+exec 3>&1 4< <(
+    trap : USR1 TERM
+{start}    trap '' USR1 TERM
+    echo $programs
+    code=255
+    for program in $programs; do
+        wait \"$program\"
+        ended=$?
+        [ \"$ended\" -ge \"$code\" ] || code=$ended
+    done
+    echo \"$code\"
+)
+read -r programs <&4
+# Older shells pass a signal on only between two reads.
+while read -r -t 1 code <&4; [ $? -gt 128 ]; do :; done
+"
     )
 }
 
@@ -121,7 +112,8 @@ mod tests {
     #[test]
     fn a_script_passes_signals_on_and_ends_with_the_programs_code() {
         let child = "trap 'exit 75' USR1; echo ready; while :; do sleep 0.01; done";
-        let script = supervised(&format!("sh -c {}", quoted(child)), AtTerm::Wait) + "exit $code";
+        let script =
+            supervised(&format!("sh -c {}", quoted(child)), 1, AtTerm::Wait) + "exit $code";
         let mut running = Command::new("bash")
             .args(["-c", &script])
             .stdout(std::process::Stdio::piped())
@@ -136,12 +128,40 @@ mod tests {
     }
 
     #[test]
+    fn signals_at_the_end_of_a_program_do_not_change_its_code() {
+        let child = "trap '' USR1; echo ready; sleep 0.01; exit 75";
+        let command = format!("sh -c {}", quoted(child));
+        for workers in [1, 2] {
+            let script = supervised(&command, workers, AtTerm::PassOn) + "exit $code";
+            for _ in 0..20 {
+                let mut running = Command::new("bash")
+                    .args(["-c", &script])
+                    .stdout(std::process::Stdio::piped())
+                    .spawn()
+                    .unwrap();
+                let mut out = std::io::BufReader::new(running.stdout.take().unwrap());
+                for _ in 0..workers {
+                    std::io::BufRead::read_line(&mut out, &mut String::new()).unwrap();
+                }
+                let pid = rustix::process::Pid::from_raw(running.id() as i32).unwrap();
+                let code = loop {
+                    rustix::process::kill_process(pid, rustix::process::Signal::USR1).unwrap();
+                    if let Some(status) = running.try_wait().unwrap() {
+                        break status.code();
+                    }
+                };
+                assert_eq!(code, Some(75));
+            }
+        }
+    }
+
+    #[test]
     fn several_workers_get_a_signal_and_the_least_code_counts() {
         let child = "trap 'exit 75' USR1; echo ready; while :; do sleep 0.01; done";
         let first = "mkdir first 2>/dev/null && exit 137";
         let folder = tempfile::tempdir().unwrap();
         let command = format!("sh -c {}", quoted(&format!("{first}; {child}")));
-        let script = supervised_workers(&command, 3, AtTerm::PassOn) + "exit $code";
+        let script = supervised(&command, 3, AtTerm::PassOn) + "exit $code";
         let mut running = Command::new("bash")
             .args(["-c", &script])
             .current_dir(folder.path())
@@ -159,10 +179,13 @@ mod tests {
 
     #[test]
     fn variables_have_names() {
-        let of = |name: &str| BTreeMap::from([(name.to_owned(), String::new())]);
-        assert_eq!(not_a_variable(&of("HF_HOME2")), None);
-        assert_eq!(not_a_variable(&of("A;rm")), Some("A;rm"));
-        assert_eq!(not_a_variable(&of("2A")), Some("2A"));
-        assert_eq!(not_a_variable(&of("")), Some(""));
+        let check = |name: &str, expected: Option<&str>| {
+            let found = wrong_name(&BTreeMap::from([(name.to_owned(), String::new())]));
+            assert_eq!(found.map(|wrong| wrong.what).as_deref(), expected);
+        };
+        check("HF_HOME2", None);
+        check("A;rm", Some("`A;rm` cannot name a variable"));
+        check("2A", Some("`2A` cannot name a variable"));
+        check("", Some("`` cannot name a variable"));
     }
 }

@@ -8,13 +8,15 @@ use std::collections::BTreeMap;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value, json};
 
 use crate::cluster::defaults::{ddprun, one, three};
-use crate::cluster::manifest::{block, entries, is_name, name_of, yaml};
+use crate::cluster::manifest::{documents, is_name, name_of};
 use crate::cluster::shell::{line, quoted};
 use crate::cluster::{Call, Cluster, Job, Output, Place, Shape, State, shell};
 use crate::config::kind::{Kind, Wrong};
 use crate::config::values::Size;
+use crate::launch::exit_code;
 
 /// machines of clouds, which `SkyPilot` finds: `sky jobs` is called here. Data and runs are on
 /// volumes or in buckets.
@@ -106,10 +108,15 @@ impl Kind for SkyPilot {
         let volume = volume.map(|name| wrong("volumes", format!("`{name}` cannot name a volume")));
         let url = self.buckets.keys().find(|url| !url.contains("://"));
         let url = url.map(|url| wrong("buckets", format!("`{url}` is no bucket: `s3://name`")));
-        let name = shell::not_a_variable(&self.environment)
-            .map(|name| wrong("environment", format!("`{name}` cannot name a variable")));
+        let name = shell::wrong_name(&self.environment);
         [gpu, folder, volumes, buckets, volume, url, name].into_iter().flatten().collect()
     }
+}
+
+/// The entries that have a value, in their order.
+fn table<const N: usize>(entries: [(&str, Option<Value>); N]) -> Value {
+    let given = entries.into_iter().filter_map(|(key, value)| Some((key.to_owned(), value?)));
+    Value::Object(given.collect::<Map<_, _>>())
 }
 
 /// Folder of a job's files on a machine, below the home folder.
@@ -118,41 +125,38 @@ fn files_of(job: &Job) -> String {
 }
 
 impl SkyPilot {
-    /// `resources`, without its first line.
-    fn resources(&self) -> String {
+    /// What `SkyPilot` looks for, and when it looks again.
+    fn resources(&self) -> Value {
         let gpus = |name| format!("{name}:{}", self.gpus_per_node);
         let at_least = |count: u64| format!("{count}+");
         let memory = self.memory.map(|Size(bytes)| at_least(bytes.div_ceil(1 << 30)));
-        let given = [
-            ("infra", self.infra.clone()),
-            ("accelerators", self.gpu.as_ref().map(gpus)),
-            ("cpus", self.cpus_per_node.map(|cpus| at_least(cpus.into()))),
-            ("memory", memory),
-            ("image_id", self.image.clone()),
-        ];
-        let shown = |(key, value): (_, Option<String>)| {
-            value.map(|value| format!("  {key}: {}\n", yaml(&value)))
-        };
-        let spot = self.spot.then(|| "  use_spot: true\n".to_owned());
-        given.into_iter().map(shown).chain([spot]).flatten().collect()
+        let recovery = json!({
+            "max_restarts_on_errors": self.max_restarts,
+            "recover_on_exit_codes": [exit_code::PREEMPTED],
+        });
+        table([
+            ("infra", self.infra.clone().map(Value::from)),
+            ("accelerators", self.gpu.as_ref().map(gpus).map(Value::from)),
+            ("cpus", self.cpus_per_node.map(|cpus| at_least(cpus.into()).into())),
+            ("memory", memory.map(Value::from)),
+            ("image_id", self.image.clone().map(Value::from)),
+            ("use_spot", self.spot.then_some(Value::Bool(true))),
+            ("job_recovery", Some(recovery)),
+        ])
     }
 
-    /// Volumes and buckets.
-    fn mounts(&self) -> String {
-        let mut mounts = String::new();
-        if !self.volumes.is_empty() {
-            let at = self.volumes.iter().map(|(name, path)| (path.clone(), name.clone()));
-            mounts += &format!("volumes:{}\n", entries(&at.collect(), 2));
-        }
-        if !self.buckets.is_empty() {
-            let bucket = |(url, path): (&String, &String)| {
-                let (path, url) = (yaml(path), yaml(url));
-                format!("  {path}:\n    source: {url}\n    mode: MOUNT_CACHED\n")
-            };
-            mounts += "file_mounts:\n";
-            mounts += &self.buckets.iter().map(bucket).collect::<String>();
-        }
-        mounts
+    /// The volume at each path; `None` if there are none.
+    fn mounted_volumes(&self) -> Option<Value> {
+        let at = |(name, path): (&String, &String)| (path.clone(), Value::from(name.as_str()));
+        (!self.volumes.is_empty()).then(|| self.volumes.iter().map(at).collect())
+    }
+
+    /// The bucket at each path; `None` if there are none.
+    fn mounted_buckets(&self) -> Option<Value> {
+        let at = |(url, path): (&String, &String)| {
+            (path.clone(), json!({"source": url, "mode": "MOUNT_CACHED"}))
+        };
+        (!self.buckets.is_empty()).then(|| self.buckets.iter().map(at).collect())
     }
 
     /// What each machine runs.
@@ -221,29 +225,17 @@ impl Cluster for SkyPilot {
     fn script(&self, job: &Job) -> String {
         let mut variables = self.environment.clone();
         variables.insert("DDPRUN_JOB".to_owned(), job.key.clone());
-        let setup = match &self.setup[..] {
-            [] => String::new(),
-            lines => format!("setup: {}\n", block(&lines.join("\n"))),
-        };
-        format!(
-            "name: {name}
-num_nodes: {nodes}
-resources:
-{resources}  job_recovery:
-    max_restarts_on_errors: {restarts}
-    # Stopped by request, and saved.
-    recover_on_exit_codes: [75]
-envs:{variables}
-{mounts}{setup}run: {run}
-",
-            name = name_of(job),
-            nodes = job.workers().unwrap_or(self.nodes),
-            resources = self.resources(),
-            restarts = self.max_restarts,
-            variables = entries(&variables, 2),
-            mounts = self.mounts(),
-            run = block(&self.run(job)),
-        )
+        let lines = |lines: &[String]| Value::from(lines.join("\n") + "\n");
+        documents(&[table([
+            ("name", Some(name_of(job).into())),
+            ("num_nodes", Some(job.workers().unwrap_or(self.nodes).into())),
+            ("resources", Some(self.resources())),
+            ("envs", Some(json!(variables))),
+            ("volumes", self.mounted_volumes()),
+            ("file_mounts", self.mounted_buckets()),
+            ("setup", (!self.setup.is_empty()).then(|| lines(&self.setup))),
+            ("run", Some(self.run(job).into())),
+        ])])
     }
 
     fn question(&self) -> Option<Call> {
@@ -374,10 +366,7 @@ mod tests {
         assert!(task.contains("\nnum_nodes: 3\n"), "{task}");
         let run =
             "exec ddprun sweep experiments/tune.toml 'optimizer.lr=choice(0.1, 0.01)' --share";
-        assert!(
-            task.contains(&format!("run: |\n    cd /project || exit 2\n    {run}\n")),
-            "{task}"
-        );
+        assert!(task.contains(&format!("run: |\n  cd /project || exit 2\n  {run}\n")), "{task}");
         assert_eq!(two_machines().submit(&Job::example_sweep()).program, "sky");
     }
 

@@ -99,8 +99,7 @@ impl Kind for Slurm {
     fn check(&self) -> Vec<Wrong> {
         let wrong = |key, what: String| Wrong { key, with: &[], what };
         let short = self.too_short(None).map(|what| wrong("time", what));
-        let name = shell::not_a_variable(&self.environment)
-            .map(|name| wrong("environment", format!("`{name}` cannot name a variable")));
+        let name = shell::wrong_name(&self.environment);
         let option = self.options.iter().find(|option| !is_option(option));
         let option = option.map(|option| {
             wrong("options", format!("`{option}` is no option of sbatch: it must begin with `-`"))
@@ -245,7 +244,7 @@ exit \"$code\"
             key = job.key,
             meeting = self.meeting(job),
             // Slurm itself tells the steps of a job that they have to end.
-            supervised = supervised(&self.command(job), AtTerm::Wait),
+            supervised = supervised(&self.command(job), 1, AtTerm::Wait),
         )
     }
 
@@ -370,7 +369,7 @@ mod tests {
         insta::assert_snapshot!(slurm.script(&Job::example()));
         let by_mpi = Slurm { mpi: Some("pmix".to_owned()), ..slurm };
         let script = by_mpi.script(&Job::example());
-        assert!(script.contains("\nsrun --mpi=pmix --cpus-per-task=8 /opt/ddprun "), "{script}");
+        assert!(script.contains("    srun --mpi=pmix --cpus-per-task=8 /opt/ddprun "), "{script}");
         assert!(!script.contains("TOKEN"), "{script}");
     }
 

@@ -44,8 +44,7 @@ impl Kind for Ssh {
         let host = (self.host.is_empty() || self.host.starts_with('-'))
             .then(|| wrong("host", format!("`{}` is no host", self.host)));
         let folder = self.folder.is_empty().then(|| wrong("folder", "is empty".to_owned()));
-        let name = shell::not_a_variable(&self.environment)
-            .map(|name| wrong("environment", format!("`{name}` cannot name a variable")));
+        let name = shell::wrong_name(&self.environment);
         [host, folder, name].into_iter().flatten().collect()
     }
 }

@@ -17,7 +17,7 @@ use rustix::time::Timespec;
 use crate::collective::links::{Exchange, Links, Message};
 use crate::collective::message::{Incoming, Outgoing, Sealer, Target};
 use crate::collective::{Call, Error, Missing};
-use crate::transport::record::RecordKey;
+use crate::transport::record::{RecordKey, SessionKeys};
 use crate::transport::{Peer, Waker};
 use crate::units::Rank;
 
@@ -42,8 +42,8 @@ impl Connection {
     pub(super) fn open(peer: Peer) -> io::Result<Self> {
         let Peer { rank, address, socket, keys } = peer;
         rustix::io::ioctl_fionbio(&socket, true)?;
-        let send = keys.as_ref().map(|keys| Sealer::new(&keys.send)).transpose()?;
-        let receive = keys.as_ref().map(|keys| RecordKey::new(&keys.receive)).transpose()?;
+        let keys = keys.map(SessionKeys::open).transpose()?;
+        let (send, receive) = keys.map(|[send, receive]| (Sealer::new(send), receive)).unzip();
         Ok(Self { rank, address, socket, send, receive, is_at_boundary: true })
     }
 

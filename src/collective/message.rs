@@ -17,7 +17,6 @@ use rustix::net::RecvFlags;
 use rustix::net::SendFlags;
 
 use crate::collective::{Call, Error, Op};
-use crate::transport::Key;
 use crate::transport::record::{RecordKey, TAG_BYTES};
 use crate::units::{Bytes, Rank};
 
@@ -107,8 +106,8 @@ pub(super) struct Sealer {
 }
 
 impl Sealer {
-    pub(super) fn new(key: &Key) -> io::Result<Self> {
-        Ok(Self { key: RecordKey::new(key)?, record: Vec::new() })
+    pub(super) fn new(key: RecordKey) -> Self {
+        Self { key, record: Vec::new() }
     }
 
     fn seal(&mut self, part: &[u8]) -> io::Result<()> {

@@ -29,7 +29,7 @@ impl fmt::Display for Exit {
 }
 
 /// How a run ended when nothing failed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Ended {
     /// All steps are done.
     Completed,

@@ -174,6 +174,12 @@ impl Failure {
         Box::new(Self::new(run, rank, message, vec![], exit_code::PEER))
     }
 
+    /// Machines that have saved, to go on with one that had come back, and did not meet.
+    pub(super) fn of_meeting(run: &RunFolders, rank: Rank) -> Box<Self> {
+        let message = "the machines did not meet again".to_owned();
+        Box::new(Self::new(run, rank, message, vec![], exit_code::PEER))
+    }
+
     pub(super) fn new(
         run: &RunFolders,
         rank: Rank,

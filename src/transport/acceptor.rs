@@ -14,9 +14,10 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags};
 
-use crate::transport::auth::{Key, Purpose, SessionKeys};
+use crate::transport::auth::{Key, Purpose};
 use crate::transport::channel::poll;
 use crate::transport::handshake::respond;
+use crate::transport::record::SessionKeys;
 
 /// Connections that are authenticated at a time.
 const MAX_PENDING: usize = 64;

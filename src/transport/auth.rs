@@ -14,7 +14,7 @@ pub(crate) const PURPOSE_BYTES: usize = 16;
 /// A secret of 32 bytes. It is never shown, and its memory is wiped when it is dropped. It is on
 /// the heap, as a value that moves leaves copies behind.
 #[derive(Clone, PartialEq, Eq)]
-pub struct Key(Box<[u8; KEY_BYTES]>);
+pub(crate) struct Key(Box<[u8; KEY_BYTES]>);
 
 impl Drop for Key {
     fn drop(&mut self) {
@@ -28,14 +28,14 @@ impl Key {
     /// # Errors
     ///
     /// The system gives none.
-    pub fn random() -> io::Result<Self> {
+    pub(crate) fn random() -> io::Result<Self> {
         let mut key = Self(Box::new([0; KEY_BYTES]));
         File::open("/dev/urandom")?.read_exact(&mut *key.0)?;
         Ok(key)
     }
 
     /// The key with these bytes, of which the caller's copy stays.
-    pub fn new(mut bytes: [u8; KEY_BYTES]) -> Self {
+    pub(crate) fn new(mut bytes: [u8; KEY_BYTES]) -> Self {
         let mut key = Self(Box::new([0; KEY_BYTES]));
         key.0.copy_from_slice(&bytes);
         bytes.zeroize();
@@ -50,7 +50,7 @@ impl Key {
     }
 
     /// The bytes, to pass the key on.
-    pub fn bytes(&self) -> &[u8; KEY_BYTES] {
+    pub(crate) fn bytes(&self) -> &[u8; KEY_BYTES] {
         &self.0
     }
 
@@ -77,7 +77,7 @@ impl std::fmt::Debug for Key {
 }
 
 /// A key as a message holds it, to a rank of ours or to another machine.
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 pub(crate) struct SentKey(pub(crate) Key);
 
 impl Serialize for SentKey {
@@ -125,20 +125,12 @@ impl Purpose {
     }
 }
 
-/// The keys of an authenticated connection: see [`crate::transport::record`].
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct SessionKeys {
-    /// For what this end sends.
-    pub send: Key,
-    /// For what it receives.
-    pub receive: Key,
-}
-
 #[cfg(test)]
 mod tests {
     use std::os::unix::fs::FileExt;
 
     use super::*;
+    use crate::transport::record::SessionKeys;
 
     /// Bytes at the end of a key that are searched for.
     const END: usize = 16;
@@ -196,7 +188,7 @@ mod tests {
             |key: &Key| -> [u8; END] { std::array::from_fn(|i| !key.bytes()[KEY_BYTES - END + i]) };
         let random = Key::random().unwrap();
         let derived = random.derive("a test", &[b"a"]);
-        let session = SessionKeys { send: derived.clone(), receive: random.clone() };
+        let session = SessionKeys::new(derived.clone(), random.clone());
         let all = [inverted(&random), inverted(&derived)];
         for inverted in &all {
             assert!(found(inverted) >= 2, "each is there, and in the session");

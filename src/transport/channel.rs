@@ -15,8 +15,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use zeroize::{Zeroize, Zeroizing};
 
-use crate::transport::auth::SessionKeys;
-use crate::transport::record::{RecordKey, TAG_BYTES};
+use crate::transport::record::{RecordKey, SessionKeys, TAG_BYTES};
 
 /// Largest message that is accepted: far larger than a plan with very many class names.
 const MAX_MESSAGE_BYTES: usize = 64 << 20;
@@ -42,12 +41,8 @@ impl Channel {
     }
 
     /// A connection whose messages are sealed with these keys.
-    pub(crate) fn authenticated(
-        socket: impl Into<OwnedFd>,
-        keys: &SessionKeys,
-    ) -> io::Result<Self> {
-        let keys = Some([RecordKey::new(&keys.send)?, RecordKey::new(&keys.receive)?]);
-        Ok(Self { keys, ..Self::new(socket)? })
+    pub(crate) fn authenticated(socket: impl Into<OwnedFd>, keys: SessionKeys) -> io::Result<Self> {
+        Ok(Self { keys: Some(keys.open()?), ..Self::new(socket)? })
     }
 
     /// Whether the other end is gone. What it sent before can still be received.
@@ -270,12 +265,12 @@ mod tests {
     /// Two ends over which messages are sealed.
     fn sealed_ends() -> (Channel, Channel) {
         let (a, b) = UnixStream::pair().unwrap();
-        let keys = |send, receive| SessionKeys {
-            send: Key::new([send; KEY_BYTES]),
-            receive: Key::new([receive; KEY_BYTES]),
+        let keys = |of: [u8; 2]| {
+            let [send, receive] = of.map(|byte| Key::new([byte; KEY_BYTES]));
+            SessionKeys::new(send, receive)
         };
-        let from = Channel::authenticated(a, &keys(1, 2)).unwrap();
-        (from, Channel::authenticated(b, &keys(2, 1)).unwrap())
+        let from = Channel::authenticated(a, keys([1, 2])).unwrap();
+        (from, Channel::authenticated(b, keys([2, 1])).unwrap())
     }
 
     /// What the other end makes of "second" if its bytes are changed on their way.

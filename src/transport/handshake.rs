@@ -4,8 +4,9 @@ use std::io::{self, ErrorKind, Read, Write};
 use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
-use crate::transport::auth::{Key, Purpose, SessionKeys};
+use crate::transport::auth::{Key, Purpose};
 use crate::transport::noise::{Client, HELLO_BYTES, PROOF_BYTES, PROTOCOL, Protocol, Server};
+use crate::transport::record::SessionKeys;
 
 /// Longest time that a handshake may take.
 pub(crate) const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);

@@ -15,8 +15,8 @@
 
 use snow::{Builder, HandshakeState};
 
-use crate::transport::auth::{KEY_BYTES, Key, PURPOSE_BYTES, Purpose, SessionKeys};
-use crate::transport::record::TAG_BYTES;
+use crate::transport::auth::{KEY_BYTES, Key, PURPOSE_BYTES, Purpose};
+use crate::transport::record::{SessionKeys, TAG_BYTES};
 
 /// Bytes of each of the first two messages.
 pub(crate) const HELLO_BYTES: usize = PROTOCOL.len() + KEY_BYTES + TAG_BYTES;
@@ -73,7 +73,7 @@ impl Client {
         let (up, down) = raw_split(&mut self.0);
         let mut proof = [0; PROOF_BYTES];
         self.0.into_transport_mode()?.write_message(&purpose.encode(), &mut proof)?;
-        Ok((proof, SessionKeys { send: up, receive: down }))
+        Ok((proof, SessionKeys::new(up, down)))
     }
 }
 
@@ -98,7 +98,7 @@ impl Server {
         let mut purpose = [0; PROOF_BYTES];
         let length = self.0.into_transport_mode().ok()?.read_message(proof, &mut purpose).ok()?;
         let purpose = Purpose::decode(purpose.get(..length)?)?;
-        Some((purpose, SessionKeys { send: down, receive: up }))
+        Some((purpose, SessionKeys::new(down, up)))
     }
 }
 

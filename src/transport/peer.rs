@@ -4,7 +4,7 @@ use std::os::fd::OwnedFd;
 
 use serde::{Deserialize, Serialize};
 
-use crate::transport::auth::{SentKey, SessionKeys};
+use crate::transport::record::SessionKeys;
 use crate::units::Rank;
 
 /// Another rank of a group without shared memory, and the connection to it.
@@ -21,24 +21,22 @@ pub struct Peer {
 }
 
 /// A [`Peer`] without its socket, which a rank inherits from its parent.
-#[derive(Clone, Serialize, Deserialize)]
+#[derive(Serialize, Deserialize)]
 pub(crate) struct PeerDescription {
     rank: Rank,
     address: String,
-    keys: Option<[SentKey; 2]>,
+    keys: Option<SessionKeys>,
 }
 
 impl PeerDescription {
-    pub(crate) fn of(peer: &Peer) -> Self {
-        let keys = peer.keys.clone();
-        let keys = keys.map(|SessionKeys { send, receive }| [SentKey(send), SentKey(receive)]);
-        Self { rank: peer.rank, address: peer.address.clone(), keys }
+    /// The peer, which its new owner alone can use, and the socket for it to inherit.
+    pub(crate) fn of(Peer { rank, address, socket, keys }: Peer) -> (Self, OwnedFd) {
+        (Self { rank, address, keys }, socket)
     }
 
     pub(crate) fn with_socket(self, socket: OwnedFd) -> Peer {
-        let keys =
-            self.keys.map(|[send, receive]| SessionKeys { send: send.0, receive: receive.0 });
-        Peer { rank: self.rank, address: self.address, socket, keys }
+        let Self { rank, address, keys } = self;
+        Peer { rank, address, socket, keys }
     }
 }
 

@@ -6,9 +6,10 @@ use std::net::{SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
 use std::time::{Duration, Instant};
 
 use crate::transport::acceptor::Acceptor;
-use crate::transport::auth::{Key, Purpose, SessionKeys};
+use crate::transport::auth::{Key, Purpose};
 use crate::transport::handshake::{HANDSHAKE_TIMEOUT, HandshakeError, initiate};
 use crate::transport::peer::Peer;
+use crate::transport::record::SessionKeys;
 use crate::units::Rank;
 
 /// Longest wait for all ranks to be connected.

@@ -8,9 +8,10 @@
 use std::io::{self, ErrorKind};
 
 use ring::aead::{AES_256_GCM, Aad, LessSafeKey, NONCE_LEN, Nonce, UnboundKey};
+use serde::{Deserialize, Serialize};
 use zeroize::Zeroize;
 
-use crate::transport::auth::{KEY_BYTES, Key};
+use crate::transport::auth::{KEY_BYTES, Key, SentKey};
 
 /// What a record is longer than its contents.
 pub(crate) const TAG_BYTES: usize = 16;
@@ -20,6 +21,33 @@ const FIRST: u64 = 1;
 /// is weak, and no number returns under the same key.
 const RECORDS_PER_KEY: u64 = 1 << 16;
 
+/// The keys of an authenticated connection. They cannot be copied, and are used up by
+/// [`SessionKeys::open`]: two senders with one key would both seal a record of the same number, and
+/// AES-GCM protects neither of two such records.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct SessionKeys {
+    send: SentKey,
+    receive: SentKey,
+}
+
+impl SessionKeys {
+    /// For what this end sends, and for what it receives.
+    pub(crate) fn new(send: Key, receive: Key) -> Self {
+        Self { send: SentKey(send), receive: SentKey(receive) }
+    }
+
+    /// What seals the records that this end sends, and what opens those that it receives.
+    pub(crate) fn open(self) -> io::Result<[RecordKey; 2]> {
+        Ok([RecordKey::new(self.send.0)?, RecordKey::new(self.receive.0)?])
+    }
+
+    /// Whether `others` are those of the other end.
+    #[cfg(test)]
+    pub(crate) fn fit(&self, others: &Self) -> bool {
+        self.send.0 == others.receive.0 && self.receive.0 == others.send.0
+    }
+}
+
 /// The key of one direction, and the number of its next record.
 pub(crate) struct RecordKey {
     key: LessSafeKey,
@@ -27,7 +55,8 @@ pub(crate) struct RecordKey {
 }
 
 impl RecordKey {
-    pub(crate) fn new(key: &Key) -> io::Result<Self> {
+    #[expect(clippy::needless_pass_by_value, reason = "a key is used once")]
+    fn new(key: Key) -> io::Result<Self> {
         Ok(Self { key: cipher(key.bytes())?, next: FIRST })
     }
 

@@ -56,7 +56,7 @@ const EACH: [&str; 4] = [
 ];
 
 /// What `points` do to a run, whose checkpoints are on the disk before the next step.
-fn disturbed(lab: &Lab, points: &str, args: &[&str]) -> Ended {
+pub(crate) fn disturbed(lab: &Lab, points: &str, args: &[&str]) -> Ended {
     let mut command = lab.ddprun(&[&["small.toml"], args, &EACH[..]].concat());
     command.env("DDPRUN_FP", format!("checkpoint.queued=wait@*,*,*; {points}"));
     spawn(command).wait()

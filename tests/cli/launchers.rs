@@ -14,24 +14,30 @@ use crate::resume::{bits, undisturbed};
 use crate::running::{Ended, Running, spawn};
 
 /// A launch of torchrun, whose run id is "none" as long as its user gives no other.
-struct Torchrun {
+pub(crate) struct Torchrun {
     /// The folder that it makes for itself; its name is random.
     folder: Option<&'static str>,
     port: String,
 }
 
 impl Torchrun {
-    fn new(folder: Option<&'static str>) -> Self {
+    pub(crate) fn new(folder: Option<&'static str>) -> Self {
         let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
         Self { folder, port: free.to_string() }
     }
 
     /// Two ranks, after so many restarts.
-    fn start(&self, lab: &Lab, restarts: u32, args: &[&str]) -> Vec<Running> {
+    pub(crate) fn start(&self, lab: &Lab, restarts: u32, args: &[&str]) -> Vec<Running> {
         self.start_ranks(2, lab, restarts, args)
     }
 
-    fn start_ranks(&self, ranks: u32, lab: &Lab, restarts: u32, args: &[&str]) -> Vec<Running> {
+    pub(crate) fn start_ranks(
+        &self,
+        ranks: u32,
+        lab: &Lab,
+        restarts: u32,
+        args: &[&str],
+    ) -> Vec<Running> {
         let world = ranks.to_string();
         let start = |rank: u32| {
             let mut command = lab.ddprun(args);

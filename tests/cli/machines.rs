@@ -153,6 +153,18 @@ fn machines_take_their_place_from_the_variables_of_torchruns_flags() {
         ended.has_code(0);
     }
     ended[1].says(&["node 1 of 2: rank 1; "]);
+    let planned = |args: &[&str], variables: &[(&str, &str)]| {
+        let args = [&["plan", "small.toml", "train.batch_size=4"], args].concat();
+        let mut command = machines.labs[0].ddprun(&args);
+        command.envs(variables.iter().copied());
+        let ended = spawn(command).wait();
+        ended.has_code(0);
+        let ranks = ended.stdout.lines().find(|line| line.starts_with("  ranks "));
+        ranks.unwrap_or_else(|| panic!("{}", ended.stdout)).to_owned()
+    };
+    let by_flags = planned(&["--nnodes", "2", "--nproc-per-node", "1"], &[]);
+    assert_eq!(planned(&[], &[("PET_NNODES", "2"), ("PET_NPROC_PER_NODE", "1")]), by_flags);
+    assert_ne!(planned(&[], &[]), by_flags);
     let mut elastic = machines.labs[0].ddprun(&["small.toml"]);
     elastic.env("PET_NNODES", "1:2");
     let ended = spawn(elastic).wait();
@@ -440,6 +452,13 @@ fn ranks_of_a_machine_that_torchrun_starts_are_told_why_there_is_no_run() {
         ended.has_code(2);
     }
     ended[2].says(&["`data.nmae`"]);
+    // Nobody would give them smaller passes.
+    let shrink = [&FOUR[..], &["fault.on_oom=shrink_batch"]].concat();
+    let ended = end(launched.start(&shrink, Some("run.token")));
+    for ended in &ended {
+        ended.has_code(2);
+    }
+    ended[0].says(&["`fault.on_oom`", "several machines under another launcher"]);
     launched.machines.are_clean();
 }
 
@@ -499,7 +518,6 @@ fn what_several_machines_cannot_do_is_refused_with_a_remedy() {
         ended.says(words);
         ended.says(&["several machines"]);
     };
-    refuses(&["fault.on_oom=shrink_batch"], &["`fault.on_oom`"]);
     refuses(&["distributed.min_world_size=1"], &["`distributed.min_world_size`"]);
     let lab = &machines.labs[0];
     let many = ["small.toml", "--nnodes", "2"];

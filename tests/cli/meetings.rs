@@ -288,6 +288,112 @@ fn a_run_goes_on_without_a_machine_that_stays_away_and_takes_it_back_at_the_next
 }
 
 #[test]
+fn machines_that_come_back_while_the_others_train_take_part_after_a_checkpoint() {
+    // Of four, three cannot train together, so the first that is back waits for the second.
+    for lost in [&[1][..], &[1, 3]] {
+        let count = 2 * lost.len();
+        let (batch, shards) = (format!("train.batch_size={}", 8 / count), count.to_string());
+        let shards = format!("distributed.shards={shards}");
+        let changes = [&*batch, &shards, "train.global_batch_size=8"];
+        let one = Lab::with(&experiment());
+        one.run_to(0, &[&["small.toml", "distributed.devices=1"], &changes[..]].concat());
+        let machines = machines(count);
+        let elastic = ["distributed.min_world_size=1", "distributed.timeout=15s"];
+        let changes = [&changes[..], &elastic].concat();
+        // Those that are left are not done before the others are back.
+        let mut all =
+            start_all(&machines, "backward=hang@0,8; backward=sleep(150)@0,*,1", &changes);
+        wait_for_step_7(&machines, &mut all[0]);
+        for &lost in lost.iter().rev() {
+            all[lost].signal(Signal::KILL);
+            assert_eq!(all.remove(lost).wait().code, -9);
+        }
+        machines.labs[0].wait_for_step(&mut all[0], 10);
+        let back = lost.iter().map(|&node| {
+            let mut again = start(&machines, node, "", &changes);
+            let words = "the others train; this machine takes part after a checkpoint";
+            until("its place", || again.stderr().contains(words) || again.is_over());
+            again
+        });
+        let back: Vec<Running> = back.collect();
+        for ended in end(back) {
+            ended.has_code(0);
+        }
+        let (fewer, more) = (count / 2, count);
+        let rank = if fewer == 1 { "rank" } else { "ranks" };
+        for ended in end(all) {
+            ended.has_code(0);
+            ended.says(&["restart 1 of 1", &format!("{fewer} {rank} instead of {more}, from ")]);
+            let grown = format!("{more} ranks instead of {fewer}, from the newest checkpoint: a ");
+            ended.says(&[&format!("{grown}checkpoint is on disk")]);
+            assert_eq!(ended.stderr.matches(" instead of ").count(), 2, "{}", ended.stderr);
+        }
+        bits(&machines.labs[0]).must_be(&bits(&one));
+        machines.are_clean();
+    }
+}
+
+/// What happens to the ranks of two machines, and to two ranks of one.
+fn on_one_machine(points: &str, changes: &[&str]) -> Lab {
+    let lab = Lab::with(&experiment());
+    let args = [&["small.toml", "fault.max_restarts=1"], changes].concat();
+    let mut command = lab.ddprun(&args);
+    command.env("DDPRUN_FP", format!("{SAVED}; {points}"));
+    spawn(command).wait().has_code(0);
+    lab
+}
+
+#[test]
+fn machines_whose_ranks_run_out_of_memory_go_on_in_smaller_passes_with_the_bits_of_one() {
+    let smaller = "with micro-batches of 2 samples";
+    for (points, restarts) in [
+        ("memory=oom@1,9", "0"),
+        ("memory=oom@0,9", "0"),
+        // A restart that is left is left afterwards, too.
+        ("memory=oom@1,9; backward=kill@0,15,1", "1"),
+    ] {
+        let restarts = format!("fault.max_restarts={restarts}");
+        let changes = ["fault.on_oom=shrink_batch", &restarts];
+        let one = on_one_machine(points, &changes);
+        let machines = machines(2);
+        for ended in end(start_all(&machines, points, &changes)) {
+            ended.has_code(0);
+            ended.says(&[smaller]);
+            assert_eq!(ended.stderr.contains("restart 1 of 1"), points.contains("kill"));
+        }
+        bits(&machines.labs[0]).must_be(&bits(&one));
+        machines.are_clean();
+    }
+    let machines = machines(2);
+    let changes = ["fault.on_oom=shrink_batch", "fault.max_restarts=0"];
+    let ended = end(start_all(&machines, "memory=oom@1,9,*", &changes));
+    assert_eq!([ended[0].code, ended[1].code], [5, 8], "{}", ended[0].stderr);
+    ended[0].says(&[smaller, "with micro-batches of 1 sample", "where: rank 1 on node 1, "]);
+    machines.are_clean();
+}
+
+#[test]
+fn a_parent_that_is_started_again_takes_over_the_smaller_passes_of_the_others() {
+    let changes = ["fault.on_oom=shrink_batch"];
+    let one = on_one_machine("memory=oom@1,9", &changes);
+    for dead in [1, 0] {
+        let machines = machines(2);
+        let points = "memory=oom@1,9; backward=hang@0,20,1";
+        let mut all = start_all(&machines, points, &changes);
+        machines.labs[0].wait_for_step(&mut all[0], 19);
+        all[dead].signal(Signal::KILL);
+        let survivor = all.swap_remove(1 - dead);
+        assert_eq!(all.remove(0).wait().code, -9);
+        let again = start(&machines, dead, "", &changes);
+        for ended in end(vec![survivor, again]) {
+            ended.has_code(0);
+        }
+        bits(&machines.labs[0]).must_be(&bits(&one));
+        until("the ranks' end", || machines.labs.iter().all(|lab| lab.processes().is_empty()));
+    }
+}
+
+#[test]
 fn four_machines_become_two_of_other_places_and_no_bit_differs() {
     let changes = ["train.batch_size=2", "distributed.shards=4"];
     let one = Lab::with(&experiment());

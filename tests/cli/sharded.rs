@@ -1,12 +1,18 @@
-//! Optimizer state, and gradients, in parts: the real program's bits, resumes and memory.
+//! Optimizer state, and gradients, in parts: the real program's bits, resumes and memory, and where
+//! the parts meet other features.
 
+use rustix::process::Signal;
+
+use crate::crossings::{self, ends_alike_however_it_is_disturbed, recipe, shapes};
 use crate::elastic;
 use crate::experiments::{BASE, SLOW};
 use crate::lab::Lab;
+use crate::launchers::Torchrun;
 use crate::machines::{Machines, end, state};
 use crate::memory::{mib, planned_and_trained};
 use crate::resume::{bits, must_be_whole, undisturbed};
 use crate::running::spawn;
+use crate::sweeps;
 
 /// Two ranks whose second one is killed in step 20; a checkpoint of step 14 is on disk.
 fn killed(shard: &str) -> Lab {
@@ -42,11 +48,129 @@ fn a_sharded_run_that_is_killed_at_two_ranks_goes_on_at_one_and_four_to_the_bits
 
 #[test]
 fn a_sharded_run_that_loses_a_rank_goes_on_with_fewer_to_the_bits_of_plain_ddp() {
-    let lab = Lab::with(&elastic::experiment());
-    let ended = elastic::run(&lab, "backward=kill@1,5", &["distributed.shard=gradients"]);
-    ended.has_code(0);
-    ended.says(&["1 rank instead of 2", "2 ranks instead of 1"]);
-    bits(&lab).must_be(elastic::undisturbed());
+    for changes in [&[][..], &["ema.decay=0.9"]] {
+        let plain = Lab::with(&elastic::experiment());
+        plain.run_to(0, &[&["small.toml"], changes].concat());
+        let lab = Lab::with(&elastic::experiment());
+        let sharded = [&["distributed.shard=gradients"], changes].concat();
+        let ended = elastic::run(&lab, "backward=kill@1,5", &sharded);
+        ended.has_code(0);
+        ended.says(&["1 rank instead of 2", "2 ranks instead of 1"]);
+        bits(&lab).must_be(&bits(&plain));
+        lab.is_clean();
+    }
+}
+
+/// A network with batch norms, under AdamW.
+fn images() -> Lab {
+    let rest = "[model]\nname = \"resnet8\"\n[optimizer]\nname = \"adamw\"\nlr = 1e-3\n";
+    recipe(&format!("{}{rest}", shapes(16)))
+}
+
+/// A forecaster with a parameter that no pass uses.
+fn forecasts() -> Lab {
+    let lab = recipe(
+        r#"
+[model]
+name = "timebridge"
+d_model = 8
+n_heads = 2
+d_ff = 8
+period = 4
+ca_layers = 1
+
+[data]
+name = "csv_forecast"
+file = "series.csv"
+seq_len = 8
+pred_len = 4
+num_workers = 0
+drop_last = false
+
+[loss]
+name = "mse"
+
+[optimizer]
+name = "adamw"
+lr = 1e-3
+"#,
+    );
+    let row =
+        |i: usize| format!("2020-01-{:02} {:02}:00:00,{},{}\n", 1 + i / 24, i % 24, i % 7, i % 5);
+    lab.write("series.csv", format!("date,a,b\n{}", (0..60).map(row).collect::<String>()));
+    lab
+}
+
+/// A world of one divides nothing, so its bits are those of plain DDP.
+#[test]
+fn sharded_runs_with_other_features_have_the_bits_of_plain_ddp_however_they_are_disturbed() {
+    let averages = ["ema.decay=0.9", "ema.use_buffers=true"];
+    let joint = "distributed.sync_batchnorm=true";
+    let swa = ["swa.start=1 epoch", "swa.every=1 step", "swa.lr=0.01", "swa.anneal_epochs=1"];
+    let unused = "distributed.find_unused_parameters=true";
+    let meetings: [(fn() -> Lab, &str, &[&str]); 5] = [
+        (images, "gradients", &[&[joint], &averages[..]].concat()),
+        (images, "optimizer", &[&[joint], &swa[..]].concat()),
+        (images, "gradients", &swa),
+        (forecasts, "gradients", &[unused, "ema.decay=0.9"]),
+        (forecasts, "optimizer", &[unused, "lookahead.k=2", "lookahead.alpha=0.5"]),
+    ];
+    for (make, shard, changes) in meetings {
+        println!("{shard} {changes:?}");
+        let shard = format!("distributed.shard={shard}");
+        ends_alike_however_it_is_disturbed(&make, &[&[&*shard], changes].concat());
+    }
+}
+
+#[test]
+fn sharded_ranks_that_run_out_of_memory_go_on_in_smaller_passes_as_plain_ones_do() {
+    let shrunk = |shard: &str| {
+        let lab = images();
+        let shard = format!("distributed.shard={shard}");
+        let batches = ["train.batch_size=2", "train.global_batch_size=16"];
+        let changes = [&batches[..], &["fault.on_oom=shrink_batch", &shard]].concat();
+        let ended = crossings::disturbed(&lab, "memory=oom@1,3", &changes);
+        ended.has_code(0);
+        ended.says(&["with micro-batches of 1 sample", "resumed after step 2"]);
+        lab.is_clean();
+        bits(&lab)
+    };
+    let plain = shrunk("none");
+    for shard in ["optimizer", "gradients"] {
+        shrunk(shard).must_be(&plain);
+    }
+}
+
+#[test]
+fn sharded_ranks_of_torchrun_go_on_after_a_restart_with_as_many_and_fewer() {
+    for (shard, then) in [("gradients", 2), ("optimizer", 1)] {
+        let lab = Lab::with(SLOW);
+        let launch = Torchrun::new(Some("none_a1"));
+        let args = ["small.toml", &format!("distributed.shard={shard}")];
+        let mut all = launch.start(&lab, 0, &args);
+        lab.wait_for_step_and_save(&mut all[0], 17);
+        all[1].signal(Signal::KILL);
+        let ended = end(all);
+        ended[0].says(&["optimizer state in 2 parts: rank 0 keeps "]);
+        for ended in end(launch.start_ranks(then, &lab, 1, &args)) {
+            ended.has_code(0);
+        }
+        bits(&lab).must_be(undisturbed());
+        lab.is_clean();
+    }
+}
+
+#[test]
+fn trials_of_a_sweep_over_the_division_report_the_same() {
+    let grid = "metric = \"val/loss\"\ndevices_per_trial = 2\nconcurrent_trials = 1\n\
+        [sweep.parameters]\n\"distributed.shard\" = [\"none\", \"optimizer\", \"gradients\"]\n";
+    let lab = sweeps::lab(BASE, grid);
+    lab.run_to(0, &["sweep", "tune.toml"]);
+    let told = sweeps::told(&lab);
+    let reports: Vec<_> = told.iter().map(|(.., reports)| reports).collect();
+    assert_eq!(reports.len(), 3, "{told:?}");
+    assert!(reports[0].as_array().is_some_and(|reports| !reports.is_empty()), "{told:?}");
+    assert!(reports.iter().all(|these| these == &reports[0]), "{told:?}");
     lab.is_clean();
 }
 

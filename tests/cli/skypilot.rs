@@ -18,8 +18,8 @@ case "$1 $2" in
 "jobs launch")
     task=${*: -1}
     sed -n 's/^name: //p' "$task" >sky/name
-    sed -n '/^envs:/,/^[a-z]/s/^  "\([^"]*\)": "\(.*\)"$/export \1="\2"/p' "$task" >sky/run.sh
-    sed '1,/^run: |/d; s/^    //' "$task" >>sky/run.sh
+    sed -n '/^envs:/,/^[a-z]/s/^  \([A-Z_]*\): "\(.*\)"$/export \1="\2"/p' "$task" >sky/run.sh
+    sed '1,/^run: |/d; s/^  //' "$task" >>sky/run.sh
     grep -q 'recover_on_exit_codes: \[75\]' "$task" || exit 1
     {
         while :; do

@@ -5,12 +5,12 @@ use serde_json::{Value, json};
 use super::Kubernetes;
 use super::pod::{EXPERIMENT, TOKEN};
 use crate::cluster::Job;
+use crate::launch::exit_code as exit;
 
 /// Exit codes after which a run would fail again: of its experiment, its data, its numbers or its
 /// checkpoint.
-const FINAL: [u8; 5] = [2, 3, 4, 7, 9];
-/// The exit code of a run that was stopped by request, and saved.
-const SAVED: u8 = 75;
+const FINAL: [u8; 5] =
+    [exit::REFUSED, exit::DATA, exit::NUMERIC, exit::CHECKPOINT, exit::EXPECTATION];
 /// How often failed pods are replaced by default.
 const MAX_RESTARTS: u32 = 3;
 
@@ -89,5 +89,5 @@ pub(super) fn failure_policy(container: &str) -> Value {
     };
     let disrupted = json!([{"type": "DisruptionTarget", "status": "True"}]);
     let ignored = json!({"action": "Ignore", "onPodConditions": disrupted});
-    json!({"rules": [on("FailJob", &FINAL), on("Ignore", &[SAVED]), ignored]})
+    json!({"rules": [on("FailJob", &FINAL), on("Ignore", &[exit::PREEMPTED]), ignored]})
 }

@@ -13,9 +13,12 @@ use std::sync::{Arc, Barrier};
 use std::time::Instant;
 
 use super::tests::{bits, tree, value};
+use super::words::PIECE;
 use super::*;
 use crate::collective::Missing;
-use crate::collective::message::{HEADER_BYTES, check_header, header_of};
+use crate::collective::gather_tree::{FEW, height};
+use crate::collective::links::Message;
+use crate::collective::message::{HEADER_BYTES, Target, check_header, header_of};
 
 const LOCAL: u32 = 8;
 const TIMEOUT: Duration = Duration::from_mins(1);

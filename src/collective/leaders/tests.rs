@@ -10,7 +10,7 @@ use super::*;
 use crate::collective::message::PIECE_BYTES;
 use crate::collective::reduce::tree_sum;
 use crate::transport::Key;
-use crate::transport::auth::SessionKeys;
+use crate::transport::record::SessionKeys;
 
 const TIMEOUT: Duration = Duration::from_secs(30);
 
@@ -38,7 +38,7 @@ pub(in crate::collective) fn peers(world: u32) -> Vec<Vec<Peer>> {
             for (own, other, socket, send, receive) in
                 [(a, b, to_b, &up, &down), (b, a, to_a, &down, &up)]
             {
-                let keys = SessionKeys { send: send.clone(), receive: receive.clone() };
+                let keys = SessionKeys::new(send.clone(), receive.clone());
                 peers[own as usize].push(Peer {
                     rank: Rank(other),
                     address: format!("machine {}", other % 2),

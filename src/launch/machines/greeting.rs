@@ -1,5 +1,4 @@
-//! What machines that meet say to each other, why they may not fit, and what they have once they
-//! have met.
+//! What machines that meet say to each other, and why they may not fit.
 
 use std::io;
 use std::net::SocketAddr;
@@ -9,7 +8,6 @@ use serde::{Deserialize, Serialize};
 
 use crate::launch::PreparedRun;
 use crate::launch::machines::meeting::{Meeting, NodeConfig, NodeRanks, Session};
-use crate::launch::machines::nodes::{NodeConnections, Nodes};
 use crate::plan::Plan;
 use crate::transport::auth::{Key, SentKey};
 use crate::transport::peer_connections::{CONNECT_TIMEOUT, ConnectError, PeerConnections};
@@ -97,6 +95,8 @@ pub(in crate::launch) struct Hello {
 #[derive(Serialize, Deserialize)]
 pub(in crate::launch) enum Answer {
     Welcome(Box<Welcome>),
+    /// The others train; it may take part from their next meeting on.
+    Wait,
     Refused(String),
 }
 
@@ -122,19 +122,6 @@ pub(in crate::launch) struct Place<'a> {
     pub(in crate::launch) smaller: &'a [Plan],
     /// Where it comes from, if it has met the others before.
     pub(in crate::launch) session: Option<&'a Session>,
-}
-
-/// The run as this machine takes part in it, and the connections to the others.
-pub(in crate::launch) fn met<E>(
-    meeting: Meeting,
-    connections: NodeConnections,
-) -> Result<(PreparedRun, Nodes), NodeRendezvousError<E>> {
-    let Some(plan) = meeting.plan().cloned() else {
-        let reason = format!("there is no plan for {} machines", meeting.session.present.len());
-        return Err(NodeRendezvousError::Refused { reason });
-    };
-    let prepared = PreparedRun { plan, ..meeting.prepared.clone() };
-    Ok((prepared, Nodes::new(meeting, connections)))
 }
 
 /// The key of this run's ranks. Another run with the same token has another one.

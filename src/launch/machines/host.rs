@@ -2,26 +2,19 @@
 
 use std::fmt;
 use std::io::{self, ErrorKind};
-use std::net::{SocketAddr, TcpListener};
+use std::net::TcpListener;
 use std::time::{Duration, Instant};
 
 use crate::launch::PreparedRun;
 use crate::launch::error_report::host;
-use crate::launch::machines::compatibility;
+use crate::launch::machines::door::{Door, JoinedNode, objection, refuse};
 use crate::launch::machines::greeting::{
-    Answer, Hello, NodeRendezvousError, Place, Welcome, io_error, met, peer_connections,
+    Answer, Hello, NodeRendezvousError, Place, Welcome, io_error, peer_connections,
 };
-use crate::launch::machines::meeting::{
-    Meeting, NodeConfig, Session, is_late, latest, next, plan_for,
-};
+use crate::launch::machines::meeting::{Meeting, NodeConfig, latest, next, plan_for};
 use crate::launch::machines::nodes::{NodeConnections, Nodes, RemoteNode};
 use crate::launch::machines::waiting::Waiting;
-use crate::plan::Plan;
-use crate::transport::acceptor::{Acceptor, AuthenticatedConnection};
-use crate::transport::auth::{Key, Purpose, SentKey};
-use crate::transport::build_id::build_id;
-use crate::transport::channel::Channel;
-use crate::transport::handshake::HANDSHAKE_TIMEOUT;
+use crate::transport::auth::{Key, SentKey};
 use crate::transport::peer_connections::CONNECT_TIMEOUT;
 
 /// Time for machines to come back that did not take part before, once all others are there.
@@ -30,11 +23,18 @@ const RETURN_TIME: Duration = Duration::from_secs(5);
 /// Node 0, which the others connect to.
 pub(in crate::launch) struct Host<'a> {
     place: Place<'a>,
-    listener: TcpListener,
+    door: Door,
 }
 
 impl<'a> Host<'a> {
-    pub(in crate::launch) fn open<E>(place: Place<'a>) -> Result<Self, NodeRendezvousError<E>> {
+    /// With a `door` that is open already, if there is one.
+    pub(in crate::launch) fn open<E>(
+        place: Place<'a>,
+        door: Option<Door>,
+    ) -> Result<Self, NodeRendezvousError<E>> {
+        if let Some(door) = door {
+            return Ok(Self { place, door });
+        }
         let address = (place.config.master.as_str(), place.config.port);
         let listener = TcpListener::bind(address).map_err(|source| {
             let (master, port) = address;
@@ -46,23 +46,25 @@ impl<'a> Host<'a> {
             let what = format!("listen at {master}:{port}{remedy}");
             NodeRendezvousError::Io { node: 0, what, source }
         })?;
-        Ok(Self { place, listener })
+        let door = Door::open(listener, place.config).map_err(io_error(0, "listen"))?;
+        Ok(Self { place, door })
     }
 
     pub(in crate::launch) fn welcome_all<E: fmt::Display>(
-        self,
+        mut self,
         prepare: impl FnOnce(Option<&str>) -> Result<PreparedRun, E>,
         waiting: &mut Waiting<'_>,
         report: &mut dyn FnMut(&str),
     ) -> Result<(PreparedRun, Nodes), NodeRendezvousError<E>> {
-        let Place { config, smaller, .. } = self.place;
-        let mut joined = self.gather(waiting, report)?;
-        let latest = latest(self.place.session.into_iter().chain(sessions(&joined))).cloned();
+        self.gather(waiting, report)?;
+        let Place { config, smaller, session, .. } = self.place;
+        let latest = latest(session.into_iter().chain(self.door.sessions())).cloned();
         let run = latest.as_ref().map(|session| session.run.as_str());
         let prepared = prepare(run).map_err(|error| {
-            refuse(&mut joined, &format!("node 0 could not prepare the run: {error}"));
+            self.door.refuse_all(&format!("node 0 could not prepare the run: {error}"));
             NodeRendezvousError::Prepare(error)
         })?;
+        let (listener, mut joined) = self.door.close();
         let secret = Key::random().map_err(io_error(0, "draw random numbers"))?;
         let session = next(latest.as_ref(), &prepared, joined.iter().map(|node| node.node));
         let (config, smaller) = (config.clone(), smaller.to_vec());
@@ -71,123 +73,78 @@ impl<'a> Host<'a> {
         let names: Vec<String> =
             std::iter::once(host()).chain(joined.iter().map(JoinedNode::name)).collect();
         let peers = peer_connections(&meeting, &secret, &names)
-            .connect(&self.listener, &[], report)
+            .connect(&listener, &[], report)
             .map_err(NodeRendezvousError::connecting(0))?;
         let ranks = meeting.ranks();
         let remotes = (1..).zip(joined).map(|(place, node)| {
             let name = node.name();
             RemoteNode::new(node.node, ranks.first_of(place), name, node.channel)
         });
-        let connections = NodeConnections { remotes: remotes.collect(), peers };
-        met(meeting, connections)
+        let remotes = remotes.collect();
+        let is_open = meeting.session.present.len() < meeting.config.nodes as usize;
+        let door = is_open.then(|| Door::open(listener, &meeting.config)).transpose();
+        let door = door.map_err(io_error(0, "listen"))?;
+        Nodes::met(meeting, NodeConnections { remotes, peers, door })
     }
 
-    /// Waits for all other nodes, and returns them in their order.
+    /// Waits for all other nodes.
     fn gather<E>(
-        &self,
+        &mut self,
         waiting: &mut Waiting<'_>,
         report: &mut dyn FnMut(&str),
-    ) -> Result<Vec<JoinedNode>, NodeRendezvousError<E>> {
-        let NodeConfig { nodes, ref master, port, ref token, .. } = *self.place.config;
-        let acceptor = Acceptor::open(&self.listener, token);
-        let mut acceptor = acceptor.map_err(io_error(0, "listen"))?;
-        let mut joined: Vec<Option<JoinedNode>> = (1..nodes).map(|_| None).collect();
+    ) -> Result<(), NodeRendezvousError<E>> {
+        let NodeConfig { ref master, port, .. } = *self.place.config;
         let began = Instant::now();
-        report(&format!("waiting for {} at {master}:{port} ...", missing(&joined)));
-        loop {
-            if let Some(connection) = acceptor.accept(waiting.next_look(), report) {
-                if let Some((node, hello)) = JoinedNode::receive(connection) {
-                    self.register(node, &hello, &mut joined, report)?;
-                }
+        report(&format!("waiting for {} at {master}:{port} ...", self.door.missing()));
+        self.door.forget_who_has_left();
+        while !self.door.is_complete() {
+            if let Some((node, hello)) = self.door.accept(waiting.next_look(), report) {
+                self.register(node, &hello, report)?;
             } else if (waiting.is_called_off)() {
-                let error = NodeRendezvousError::CalledOff { node: 0 };
-                refuse(joined.iter_mut().flatten(), "node 0 was asked to stop");
-                return Err(error);
-            } else if self.may_go_on_without_more(&joined, began, waiting) {
-                report(&format!("going on without {}", missing(&joined)));
-                return Ok(joined.into_iter().flatten().collect());
+                self.door.refuse_all("node 0 was asked to stop");
+                return Err(NodeRendezvousError::CalledOff { node: 0 });
+            } else if self.may_go_on_without_more(began, waiting) {
+                report(&format!("going on without {}", self.door.missing()));
+                return Ok(());
             } else if waiting.is_over() {
-                let (missing, waited) = (missing(&joined), waiting.longest);
+                let (missing, waited) = (self.door.missing(), waiting.longest);
                 return Err(NodeRendezvousError::Missing { node: 0, missing, waited });
             }
-            // One may have died while it waited for the others.
-            for place in &mut joined {
-                drop(place.take_if(|node| node.has_left()));
-            }
-            if joined.iter().all(Option::is_some) {
-                return Ok(joined.into_iter().flatten().collect());
-            }
+            self.door.forget_who_has_left();
         }
+        Ok(())
     }
 
     /// Whether the run, which has begun, continues with these machines alone: at the deadline, or
     /// soon where all are back that took part before.
-    fn may_go_on_without_more(
-        &self,
-        joined: &[Option<JoinedNode>],
-        began: Instant,
-        waiting: &Waiting<'_>,
-    ) -> bool {
+    fn may_go_on_without_more(&self, began: Instant, waiting: &Waiting<'_>) -> bool {
         let Place { smaller, session, .. } = self.place;
-        let others = || joined.iter().flatten();
-        let sessions = others().filter_map(|node| node.session.as_ref());
-        let Some(before) = latest(session.into_iter().chain(sessions)) else { return false };
-        let is_back = |number: &u32| *number == 0 || others().any(|node| node.node == *number);
+        let before = latest(session.into_iter().chain(self.door.sessions()));
+        let Some(before) = before else { return false };
+        let is_back = |number: &u32| *number == 0 || self.door.nodes().any(|node| node == *number);
         let are_back = before.present.iter().all(is_back) && began.elapsed() >= RETURN_TIME;
-        (are_back || waiting.is_over()) && plan_for(smaller, 1 + others().count()).is_some()
+        let machines = 1 + self.door.nodes().count();
+        (are_back || waiting.is_over()) && plan_for(smaller, machines).is_some()
     }
 
-    /// Adds a node. A second one of the same number is refused, and so is one that comes from
-    /// another run or an older meeting; one that does not fit ends the rendezvous for all.
+    /// Adds a node. One that does not fit ends the rendezvous for all.
     fn register<E>(
-        &self,
+        &mut self,
         mut node: JoinedNode,
         hello: &Hello,
-        joined: &mut [Option<JoinedNode>],
         report: &mut dyn FnMut(&str),
     ) -> Result<(), NodeRendezvousError<E>> {
         let Place { config, plan, session, .. } = self.place;
         if let Some(why) = objection(hello, plan, config.nodes) {
             let reason = format!("node {} ({}): {why}", hello.node, node.name());
-            refuse(joined.iter_mut().flatten().chain([&mut node]), &reason);
+            self.door.refuse_all(&reason);
+            refuse([&mut node], &reason);
             return Err(NodeRendezvousError::Refused { reason });
         }
-        // `objection` has checked the number.
-        let at = hello.node as usize - 1;
-        let late = hello.session.as_ref().and_then(|theirs| {
-            let others = joined.iter().flatten().filter_map(|node| node.session.as_ref());
-            is_late(theirs, session, latest(others))
-        });
-        let taken = joined[at].as_mut().filter(|earlier| !earlier.has_left());
-        let taken = taken.map(|node| format!("it has already joined: {}", node.name()));
-        match late.or(taken) {
-            Some(why) => {
-                let why = format!("node {} {}", hello.node, why.trim_start_matches("it "));
-                report(&format!("warning: {} was refused: {why}", node.name()));
-                refuse([&mut node], &why);
-            }
-            None => joined[at] = Some(node),
+        if let Err(why) = self.door.admit(node, session) {
+            report(&format!("warning: {why}"));
         }
         Ok(())
-    }
-}
-
-/// Where these nodes come from.
-fn sessions(joined: &[JoinedNode]) -> impl Iterator<Item = &Session> {
-    joined.iter().filter_map(|node| node.session.as_ref())
-}
-
-/// "node 1, node 3"
-fn missing(joined: &[Option<JoinedNode>]) -> String {
-    let missing = (1..).zip(joined).filter(|(_, node)| node.is_none());
-    let names: Vec<String> = missing.map(|(node, _)| format!("node {node}")).collect();
-    names.join(", ")
-}
-
-/// Refuses nodes. One that has left gets no answer.
-fn refuse<'a>(nodes: impl IntoIterator<Item = &'a mut JoinedNode>, reason: &str) {
-    for node in nodes {
-        let _ = node.channel.send_all(&Answer::Refused(reason.to_owned()), HANDSHAKE_TIMEOUT);
     }
 }
 
@@ -201,55 +158,4 @@ fn send_run(joined: &mut [JoinedNode], meeting: &Meeting, secret: &Key) -> io::R
         node.channel.send_all(&Answer::Welcome(Box::new(welcome)), CONNECT_TIMEOUT)?;
     }
     Ok(())
-}
-
-/// A node that has connected to node 0.
-struct JoinedNode {
-    node: u32,
-    host: String,
-    address: SocketAddr,
-    session: Option<Session>,
-    channel: Channel,
-}
-
-impl JoinedNode {
-    fn receive(connection: AuthenticatedConnection) -> Option<(Self, Hello)> {
-        let mut channel = Channel::authenticated(connection.stream, &connection.keys).ok()?;
-        let hello: Hello = channel.receive_one(HANDSHAKE_TIMEOUT).ok()?;
-        if connection.purpose != Purpose::Node(hello.node) {
-            return None;
-        }
-        let address = SocketAddr::new(connection.address, hello.port);
-        let (host, session) = (hello.host.clone(), hello.session.clone());
-        Some((Self { node: hello.node, host, address, session, channel }, hello))
-    }
-
-    fn name(&self) -> String {
-        format!("{} at {}", self.host, self.address.ip())
-    }
-
-    /// Whether it has closed its connection; it sends nothing before it is answered.
-    fn has_left(&self) -> bool {
-        use rustix::net::{RecvFlags, recv};
-        let flags = RecvFlags::PEEK | RecvFlags::DONTWAIT;
-        recv(&self.channel, &mut [0_u8][..], flags) != Err(rustix::io::Errno::AGAIN)
-    }
-}
-
-/// Why a node does not belong to this run, if so.
-fn objection(hello: &Hello, plan: &Plan, nodes: u32) -> Option<String> {
-    if hello.version != build_id() {
-        return Some(format!("it is ddprun {}, but node 0 is {}", hello.version, build_id()));
-    }
-    if hello.nodes != nodes {
-        return Some(format!(
-            "it counts {} machines, but node 0 counts {nodes}: with `--nnodes`, or ranks that a \
-             launcher numbers machine by machine, as many on each",
-            hello.nodes
-        ));
-    }
-    if hello.node == 0 || hello.node >= nodes {
-        return Some(format!("the nodes are numbered from 0 to {}", nodes.saturating_sub(1)));
-    }
-    compatibility::objection(plan, &hello.plan)
 }

@@ -44,10 +44,20 @@ pub(in crate::launch) struct Session {
     pub(in crate::launch) run: String,
     /// Number of the meeting, from 1: the machines meet for each start of the group.
     pub(in crate::launch) meeting: u32,
-    /// Why the group was started again, oldest first.
-    pub(in crate::launch) restarts: Vec<String>,
+    pub(in crate::launch) past: Past,
     /// Numbers of the machines that take part, in the order of their ranks.
     pub(in crate::launch) present: Vec<u32>,
+}
+
+/// What the run has been through, as far as its next start depends on it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(in crate::launch) struct Past {
+    /// Why the group was started again, oldest first.
+    pub(in crate::launch) causes: Vec<String>,
+    /// Restarts that count against `fault.max_restarts`.
+    pub(in crate::launch) spent: u32,
+    /// How often passes became smaller because memory ran out.
+    pub(in crate::launch) shrunk: u32,
 }
 
 /// What a machine knows of the meeting that it comes from.
@@ -62,10 +72,16 @@ pub(in crate::launch) struct Meeting {
 }
 
 impl Meeting {
-    /// The plan of the machines that take part; `None` if there is none for so many.
-    pub(in crate::launch) fn plan(&self) -> Option<&Plan> {
-        let plans = std::iter::once(&self.prepared.plan).chain(&self.smaller);
-        plan_for(plans, self.session.present.len())
+    /// The plan of the machines that take part, in passes as small as they have become; `None` if
+    /// there is none.
+    pub(in crate::launch) fn plan(&self) -> Option<Plan> {
+        let plan = self.plan_of(self.session.present.len())?.clone();
+        (0..self.session.past.shrunk).try_fold(plan, |plan, _| plan.in_smaller_passes())
+    }
+
+    /// The plan of so many machines, in passes as large as was asked for.
+    pub(in crate::launch) fn plan_of(&self, machines: usize) -> Option<&Plan> {
+        plan_for(std::iter::once(&self.prepared.plan).chain(&self.smaller), machines)
     }
 
     /// This machine's ranks.
@@ -90,7 +106,7 @@ pub(in crate::launch) fn latest<'a>(
     sessions: impl Iterator<Item = &'a Session>,
 ) -> Option<&'a Session> {
     sessions.reduce(|a, b| {
-        let age = |session: &Session| (session.meeting, session.restarts.len());
+        let age = |session: &Session| (session.meeting, session.past.causes.len());
         if age(b) > age(a) { b } else { a }
     })
 }
@@ -103,8 +119,8 @@ pub(in crate::launch) fn next(
 ) -> Session {
     let present = std::iter::once(0).chain(others).collect();
     let meeting = latest.map_or(0, |session| session.meeting) + 1;
-    let restarts = latest.map_or_else(Vec::new, |session| session.restarts.clone());
-    Session { run: prepared.folders.id.clone(), meeting, restarts, present }
+    let past = latest.map_or_else(Past::default, |session| session.past.clone());
+    Session { run: prepared.folders.id.clone(), meeting, past, present }
 }
 
 /// Why a node that comes from `theirs` does not belong to what node 0, which comes from `own`, and
@@ -133,8 +149,9 @@ mod tests {
     use super::*;
 
     fn session(run: &str, meeting: u32, restarts: usize) -> Session {
-        let restarts = vec!["a rank died".to_owned(); restarts];
-        Session { run: run.to_owned(), meeting, restarts, present: vec![0, 1] }
+        let causes = vec!["a rank died".to_owned(); restarts];
+        let past = Past { causes, ..Past::default() };
+        Session { run: run.to_owned(), meeting, past, present: vec![0, 1] }
     }
 
     #[test]

@@ -1,4 +1,5 @@
-//! The parents of several machines meet again: after a failure, for the next start of the group.
+//! The parents of several machines meet again for the next start of the group: after a failure, or
+//! because one that was away has come.
 //!
 //! They meet where they met first. A machine whose parent has died may come as a new one, started
 //! by the same command; also node 0, which the others then tell which run they continue.
@@ -8,7 +9,7 @@ use std::time::Instant;
 
 use crate::launch::PreparedRun;
 use crate::launch::machines::greeting::{NodeRendezvousError, Place};
-use crate::launch::machines::meeting::{Meeting, Session};
+use crate::launch::machines::meeting::{Meeting, Past, Session};
 use crate::launch::machines::node_rendezvous::meet;
 use crate::launch::machines::nodes::Nodes;
 use crate::launch::machines::waiting::{LOOK_INTERVAL, Waiting};
@@ -22,31 +23,32 @@ pub(crate) type MeetAgainError = NodeRendezvousError<Infallible>;
 ///
 /// As [`join_again`].
 pub(crate) fn join_nodes_again(nodes: &mut Nodes) -> Result<(), MeetAgainError> {
-    join_again(nodes, &[], &mut || false, &mut |_| ())
+    join_again(nodes, &Past::default(), &mut || false, &mut |_| ())
 }
 
-/// Connects the machines again, and puts the new connections into `nodes`. `restarts` are the
-/// reasons of all restarts so far with the one to come; afterwards those that node 0 knows.
+/// Connects the machines again, and puts the new connections into `nodes`. `past` is what the
+/// run has been through with what comes now; afterwards it is what node 0 knows.
 ///
 /// # Errors
 ///
 /// A machine does not come within `distributed.timeout`, or does not fit any more.
 pub(in crate::launch) fn join_again(
     nodes: &mut Nodes,
-    restarts: &[String],
+    past: &Past,
     is_called_off: &mut dyn FnMut() -> bool,
     report: &mut dyn FnMut(&str),
 ) -> Result<(), MeetAgainError> {
     let Meeting { config, prepared, smaller, session, .. } = nodes.meeting().clone();
-    let session = Session { restarts: restarts.to_vec(), ..session };
+    let session = Session { past: past.clone(), ..session };
     let prepared = PreparedRun { resume: true, ..prepared };
     let longest = prepared.plan.distributed.timeout;
+    let mut door = nodes.take_door();
     let mut waiting = Waiting { until: Instant::now() + longest, longest, is_called_off };
     loop {
         let again = || Ok::<_, Infallible>(prepared.clone());
         let plan = &prepared.plan;
         let place = Place { config: &config, plan, smaller: &smaller, session: Some(&session) };
-        let met = meet(place, |_| again(), &mut waiting, report);
+        let met = meet(place, door.take(), |_| again(), &mut waiting, report);
         match met {
             Ok((_, met)) => {
                 *nodes = met;

@@ -18,23 +18,27 @@ use std::time::{Duration, Instant};
 use crate::launch::PreparedRun;
 use crate::launch::error_report::host;
 use crate::launch::machines::compatibility;
+use crate::launch::machines::door::Door;
 use crate::launch::machines::greeting::{
-    Answer, Hello, NodeRendezvousError, Place, Welcome, io_error, met, peer_connections,
+    Answer, Hello, NodeRendezvousError, Place, Welcome, io_error, peer_connections,
 };
 use crate::launch::machines::host::Host;
 use crate::launch::machines::meeting::{Meeting, NodeConfig, Session};
 use crate::launch::machines::nodes::{NodeConnections, Nodes, RemoteNode};
 use crate::launch::machines::waiting::{LOOK_INTERVAL, Waiting};
 use crate::plan::Plan;
-use crate::transport::auth::{Purpose, SessionKeys};
+use crate::transport::auth::Purpose;
 use crate::transport::build_id::build_id;
 use crate::transport::channel::Channel;
 use crate::transport::handshake::HandshakeError;
 use crate::transport::peer_connections::{CONNECT_TIMEOUT, connect_authenticated};
+use crate::transport::record::SessionKeys;
 
 /// Longest wait of a node for node 0 to prepare the run, which may have to generate data, after all
 /// nodes have joined.
 const PREPARE_TIMEOUT: Duration = Duration::from_mins(15);
+/// What a node cannot that came while the others train, if their run ends before they meet.
+const LATE: &str = "take part in the run: it is over, or node 0 is gone";
 
 /// Finds the other nodes. Node 0 prepares the run by `prepare` once all have joined, and sends it
 /// to the others, which use it if their own plan is the same except for what may differ between
@@ -56,18 +60,19 @@ pub(crate) fn join_nodes<E: fmt::Display>(
     let mut waiting =
         Waiting { until: Instant::now() + longest, longest, is_called_off: &mut || false };
     let place = Place { config, plan, smaller, session: None };
-    meet(place, prepare, &mut waiting, report)
+    meet(place, None, prepare, &mut waiting, report)
 }
 
-/// As [`join_nodes`], also for machines that have met before.
+/// As [`join_nodes`], also for machines that have met before, of which node 0 may have a door open.
 pub(in crate::launch) fn meet<E: fmt::Display>(
     place: Place<'_>,
+    door: Option<Door>,
     prepare: impl FnOnce(Option<&str>) -> Result<PreparedRun, E>,
     waiting: &mut Waiting<'_>,
     report: &mut dyn FnMut(&str),
 ) -> Result<(PreparedRun, Nodes), NodeRendezvousError<E>> {
     if place.config.node == 0 {
-        Host::open(place)?.welcome_all(prepare, waiting, report)
+        Host::open(place, door)?.welcome_all(prepare, waiting, report)
     } else {
         join_host(place, waiting, report)
     }
@@ -86,11 +91,11 @@ fn join_host<E>(
     let (own_ip, host_address) = addresses.map_err(io_error(node, "tell its own address"))?;
     let listener = TcpListener::bind((own_ip, 0)).map_err(io_error(node, "listen"))?;
     let port = listener.local_addr().map_err(io_error(node, "listen"))?.port();
-    let channel = Channel::authenticated(stream, &keys);
+    let channel = Channel::authenticated(stream, keys);
     let mut channel = channel.map_err(io_error(node, "use its connection"))?;
     let hello = hello(config, plan, port, session);
     channel.send_all(&hello, CONNECT_TIMEOUT).map_err(io_error(node, "join node 0"))?;
-    let welcome = receive_run(&mut channel, node, plan, waiting)?;
+    let welcome = receive_run(&mut channel, node, plan, (waiting, report))?;
     let Welcome { prepared, secret, nodes, host, session } = welcome;
     let prepared = PreparedRun { plan: compatibility::adapted(&prepared.plan, plan), ..prepared };
     let (config, smaller) = (config.clone(), smaller.to_vec());
@@ -104,7 +109,7 @@ fn join_host<E>(
         .connect(&listener, lower, report)
         .map_err(NodeRendezvousError::connecting(node))?;
     let remotes = vec![RemoteNode::new(0, ranks.first_of(0), first, channel)];
-    met(meeting, NodeConnections { remotes, peers })
+    Nodes::met(meeting, NodeConnections { remotes, peers, door: None })
 }
 
 /// A connection to node 0, which may be started later.
@@ -151,19 +156,26 @@ fn receive_run<E>(
     channel: &mut Channel,
     node: u32,
     plan: &Plan,
-    waiting: &mut Waiting<'_>,
+    (waiting, report): (&mut Waiting<'_>, &mut dyn FnMut(&str)),
 ) -> Result<Welcome, NodeRendezvousError<E>> {
-    let until = Instant::now() + plan.distributed.timeout + PREPARE_TIMEOUT;
+    let longest = plan.distributed.timeout + PREPARE_TIMEOUT;
+    let (mut until, mut what) = (Instant::now() + longest, "receive the plan from node 0");
     loop {
         match channel.receive_one(LOOK_INTERVAL) {
             Ok(Answer::Welcome(welcome)) => return Ok(*welcome),
+            Ok(Answer::Wait) => {
+                if what != LATE {
+                    report("the others train; this machine takes part after a checkpoint");
+                }
+                (until, what) = (Instant::now() + longest, LATE);
+            }
             Ok(Answer::Refused(reason)) => return Err(NodeRendezvousError::Refused { reason }),
             Err(error) if error.kind() == ErrorKind::TimedOut && Instant::now() < until => {
                 if (waiting.is_called_off)() {
                     return Err(NodeRendezvousError::CalledOff { node });
                 }
             }
-            Err(source) => return Err(io_error(node, "receive the plan from node 0")(source)),
+            Err(source) => return Err(io_error(node, what)(source)),
         }
     }
 }

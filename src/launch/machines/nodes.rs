@@ -4,6 +4,8 @@
 //! node k ◀─Heartbeat, Failed, Ended─▶ node 0
 //! node k ◀─Next───────────────────── node 0      after a failure, if the run may start again
 //! ```
+//!
+//! While some machines are away, node 0 has its door open for them.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,12 +14,14 @@ use rustix::event::{PollFd, PollFlags};
 use serde::{Deserialize, Serialize};
 
 use crate::collective::{self, Collective};
-use crate::launch::Failure;
 use crate::launch::error_report::clock;
 use crate::launch::exit::Ended;
 use crate::launch::exit_code;
-use crate::launch::machines::meeting::{Meeting, NodeRanks};
-use crate::plan::Plan;
+use crate::launch::machines::door::Door;
+use crate::launch::machines::greeting::NodeRendezvousError;
+use crate::launch::machines::meeting::{Meeting, NodeRanks, Past};
+use crate::launch::{Failure, PreparedRun};
+use crate::plan::{OnOom, Plan};
 use crate::transport::channel::{Channel, poll};
 use crate::transport::peer::Peer;
 use crate::units::{Rank, WorldSize};
@@ -55,11 +59,15 @@ pub(in crate::launch) enum NodeMessage {
     Heartbeat,
     /// Its ranks have failed.
     Failed(NodeFailure),
-    /// Its ranks have ended well.
-    Ended,
+    /// Its ranks have ended well; what node 0 says counts for all.
+    Ended(Outcome),
     /// What follows the failure: node 0 decides it.
     Next(Next),
 }
+
+/// How ranks that have not failed ended; `None`: they have saved, to come back with those of more
+/// machines.
+pub(in crate::launch) type Outcome = Option<Ended>;
 
 /// What follows a failure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -69,6 +77,8 @@ pub(in crate::launch) enum Next {
         /// Grows while the run makes no progress.
         wait: Duration,
     },
+    /// All nodes meet again at once, and go on in smaller passes.
+    Smaller,
     /// The run is over.
     Over,
 }
@@ -83,20 +93,20 @@ pub(in crate::launch) struct RemoteNode {
     channel: Channel,
     /// When its last message arrived, in watched time.
     last_message: Duration,
-    has_ended: bool,
+    ended: Option<Outcome>,
     failed: Option<NodeFailure>,
     next: Option<Next>,
 }
 
 impl RemoteNode {
     pub(in crate::launch) fn new(node: u32, first: Rank, name: String, channel: Channel) -> Self {
-        let (last_message, has_ended) = (Duration::ZERO, false);
-        Self { node, first, name, channel, last_message, has_ended, failed: None, next: None }
+        let (last_message, ended) = (Duration::ZERO, None);
+        Self { node, first, name, channel, last_message, ended, failed: None, next: None }
     }
 
     /// Whether it said how its ranks ended.
     fn has_concluded(&self) -> bool {
-        self.has_ended || self.failed.is_some()
+        self.ended.is_some() || self.failed.is_some()
     }
 
     /// Reads its messages, and returns why it is lost, if it is.
@@ -111,7 +121,7 @@ impl RemoteNode {
         for message in messages {
             match message {
                 NodeMessage::Heartbeat => {}
-                NodeMessage::Ended => self.has_ended = true,
+                NodeMessage::Ended(outcome) => self.ended = Some(outcome),
                 NodeMessage::Next(next) => self.next = Some(next),
                 NodeMessage::Failed(failed) => {
                     // A later message may have the cause.
@@ -138,6 +148,8 @@ pub(in crate::launch) struct NodeConnections {
     pub(in crate::launch) remotes: Vec<RemoteNode>,
     /// Those of this node's first rank to the first ranks of the others.
     pub(in crate::launch) peers: Vec<Peer>,
+    /// For machines that do not take part; of node 0, if some do not.
+    pub(in crate::launch) door: Option<Door>,
 }
 
 /// The other nodes of a run: all of them for node 0, node 0 for the others.
@@ -145,6 +157,8 @@ pub(crate) struct Nodes {
     ranks: NodeRanks,
     connections: NodeConnections,
     meeting: Meeting,
+    /// Of the machines that take part.
+    plan: Plan,
     heartbeat_timeout: Duration,
     /// Time in which this process itself ran.
     watched: Duration,
@@ -154,17 +168,27 @@ pub(crate) struct Nodes {
 }
 
 impl Nodes {
-    pub(in crate::launch) fn new(meeting: Meeting, connections: NodeConnections) -> Self {
-        let plan = &meeting.prepared.plan;
-        Self {
+    /// The run as this machine takes part in it, and the connections to the others.
+    pub(in crate::launch) fn met<E>(
+        meeting: Meeting,
+        connections: NodeConnections,
+    ) -> Result<(PreparedRun, Self), NodeRendezvousError<E>> {
+        let Some(plan) = meeting.plan() else {
+            let reason = format!("there is no plan for {} machines", meeting.session.present.len());
+            return Err(NodeRendezvousError::Refused { reason });
+        };
+        let prepared = PreparedRun { plan: plan.clone(), ..meeting.prepared.clone() };
+        let nodes = Self {
             ranks: meeting.ranks(),
             connections,
             heartbeat_timeout: plan.distributed.timeout.min(HEARTBEAT_TIMEOUT),
             meeting,
+            plan,
             watched: Duration::ZERO,
             polled_at: clock(),
             last_heartbeat: Duration::ZERO,
-        }
+        };
+        Ok((prepared, nodes))
     }
 
     /// Number of this machine.
@@ -179,7 +203,7 @@ impl Nodes {
 
     /// The plan of the machines that take part.
     pub(in crate::launch) fn plan(&self) -> &Plan {
-        self.meeting.plan().unwrap_or(&self.meeting.prepared.plan)
+        &self.plan
     }
 
     /// Whether other machines take part.
@@ -192,14 +216,27 @@ impl Nodes {
         &self.meeting
     }
 
-    /// Why the group was started again so far, oldest first.
-    pub(in crate::launch) fn restarts(&self) -> &[String] {
-        &self.meeting.session.restarts
+    /// What the run has been through so far.
+    pub(in crate::launch) fn past(&self) -> &Past {
+        &self.meeting.session.past
     }
 
-    /// Whether the machines meet again after a failure.
+    /// Whether the machines may meet again after a failure.
     pub(in crate::launch) fn meet_again(&self) -> bool {
-        self.meeting.prepared.plan.max_restarts > 0
+        self.plan.max_restarts > 0 || self.plan.on_oom == OnOom::ShrinkBatch
+    }
+
+    /// Whether there are machines at the door with which the run can go on.
+    pub(in crate::launch) fn can_grow(&self) -> bool {
+        let present = &self.meeting.session.present;
+        let door = self.connections.door.iter();
+        let more = door.flat_map(Door::nodes).filter(|node| !present.contains(node)).count();
+        more > 0 && self.meeting.plan_of(present.len() + more).is_some()
+    }
+
+    /// The door, with those who stand there, for the next meeting.
+    pub(in crate::launch) fn take_door(&mut self) -> Option<Door> {
+        self.connections.door.take()
     }
 
     /// The ranks of this machine.
@@ -241,8 +278,9 @@ impl Nodes {
         })
     }
 
-    /// Sends a heartbeat if it is time for one, reads what the others sent, and returns whether one
-    /// of them has failed. To be called more often than there are heartbeats.
+    /// Sends a heartbeat if it is time for one, reads what the others sent, looks who is at the door,
+    /// and returns whether one of the others has failed. To be called more often than there are
+    /// heartbeats.
     pub(in crate::launch) fn poll(&mut self) -> bool {
         let now = clock();
         self.watched += now.saturating_sub(self.polled_at).min(MAX_POLL_GAP);
@@ -250,6 +288,9 @@ impl Nodes {
         if self.watched >= self.last_heartbeat + HEARTBEAT_INTERVAL {
             self.last_heartbeat = self.watched;
             self.send(&NodeMessage::Heartbeat);
+        }
+        if let Some(door) = &mut self.connections.door {
+            door.look(&self.meeting);
         }
         let run = &self.meeting.prepared.folders;
         for remote in &mut self.connections.remotes {
@@ -268,12 +309,12 @@ impl Nodes {
     /// first failure of any node that is not another's consequence.
     pub(in crate::launch) fn conclude(
         &mut self,
-        own: Result<Ended, NodeFailure>,
-    ) -> Result<Ended, Box<Failure>> {
+        own: Result<Outcome, NodeFailure>,
+    ) -> Result<Outcome, Box<Failure>> {
         match own {
             // The user here does not want to wait.
-            Ok(ended @ Ended::Interrupted { saved: false }) => {
-                self.send(&NodeMessage::Ended);
+            Ok(ended @ Some(Ended::Interrupted { saved: false })) => {
+                self.send(&NodeMessage::Ended(ended));
                 Ok(ended)
             }
             Ok(ended) => self.conclude_success(ended),
@@ -286,10 +327,10 @@ impl Nodes {
         }
     }
 
-    fn conclude_success(&mut self, ended: Ended) -> Result<Ended, Box<Failure>> {
+    fn conclude_success(&mut self, own: Outcome) -> Result<Outcome, Box<Failure>> {
         let is_first = self.node() == 0;
         if !is_first {
-            self.send(&NodeMessage::Ended);
+            self.send(&NodeMessage::Ended(own));
         }
         self.wait(END_TIMEOUT, |nodes| {
             nodes.connections.remotes.iter().all(RemoteNode::has_concluded)
@@ -297,13 +338,16 @@ impl Nodes {
         if let Some(failed) = self.remote_failure() {
             return Err(self.pass_on(failed.failure));
         }
+        // Where one was asked to stop for good meanwhile, none comes back.
+        let theirs = || self.connections.remotes.iter().find_map(|remote| remote.ended.flatten());
+        let ended = own.or_else(theirs);
         if is_first {
-            self.send(&NodeMessage::Ended);
+            self.send(&NodeMessage::Ended(ended));
         }
         Ok(ended)
     }
 
-    fn conclude_consequence(&mut self, failed: NodeFailure) -> Result<Ended, Box<Failure>> {
+    fn conclude_consequence(&mut self, failed: NodeFailure) -> Result<Outcome, Box<Failure>> {
         if self.node() > 0 && self.remote_failure().is_none() {
             self.send(&NodeMessage::Failed(failed.clone()));
         }
@@ -386,7 +430,7 @@ impl Nodes {
             // A node that cannot be reached is gone, or its heartbeats will time out.
             let _ = match message {
                 NodeMessage::Heartbeat => remote.channel.send(message),
-                NodeMessage::Failed(_) | NodeMessage::Ended | NodeMessage::Next(_) => {
+                NodeMessage::Failed(_) | NodeMessage::Ended(_) | NodeMessage::Next(_) => {
                     remote.channel.send_all(message, SEND_TIMEOUT)
                 }
             };

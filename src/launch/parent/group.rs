@@ -53,6 +53,8 @@ pub(in crate::launch) enum Event {
     Stalled(Stall),
     /// Another machine has failed.
     FailedElsewhere,
+    /// Another machine wants to take part.
+    Knocked,
     /// SIGTERM or a similar signal arrived.
     Preempted,
     /// Ctrl-C was pressed.
@@ -260,6 +262,10 @@ impl Group {
                 self.has_failed_elsewhere = true;
                 self.settle(now)
             }
+            Event::Knocked => {
+                self.grows_after.get_or_insert(1);
+                self.make_room()
+            }
             Event::Preempted => self.ask(Stop::Preempt),
             Event::Interrupted => self.interrupted(now),
             Event::Tick => self.tick(now),
@@ -297,6 +303,11 @@ impl Group {
 
     fn checkpoint_saved(&mut self) -> Vec<Action> {
         self.saved += 1;
+        self.make_room()
+    }
+
+    /// Stops for a larger group, if it is time to.
+    fn make_room(&mut self) -> Vec<Action> {
         if self.stage == Stage::Running && self.grows_after.is_some_and(|n| self.saved >= n) {
             return self.ask(Stop::Resize);
         }

@@ -35,16 +35,14 @@ pub(super) fn after_failure(
     if nodes.node() == 0 {
         let next = recovery.after(failed);
         nodes.announce(match next {
+            Ok((Note::Shrunk { .. }, _)) => Next::Smaller,
             Ok((_, wait)) => Next::Again { wait },
             Err(_) => Next::Over,
         });
         return next;
     }
     match nodes.decision() {
-        Some(Next::Again { wait }) if !failed.was_asked => {
-            Ok((recovery.follow(failed, wait), wait))
-        }
-        Some(_) => Err(recovery.end(failed.failure)),
+        Some(next) => recovery.follow(failed, next),
         None => recovery.after(failed),
     }
 }
@@ -63,14 +61,14 @@ pub(super) fn meet_again(
 ) -> Result<(), NotMet> {
     let mut is_called_off = || stops.is_requested_within(LOOK);
     let mut report = |line: &str| on_note(Note::Meeting { words: line.to_owned() });
-    join_again(nodes, recovery.causes(), &mut is_called_off, &mut report).map_err(NotMet)
+    join_again(nodes, recovery.past(), &mut is_called_off, &mut report).map_err(NotMet)
 }
 
 /// Why the machines did not meet again.
 pub(super) struct NotMet(MeetAgainError);
 
 impl NotMet {
-    /// The failure after which they wanted to meet.
+    /// The failure after which they wanted to meet, or that they did not.
     pub(super) fn ends(self, failure: Box<Failure>) -> Box<Failure> {
         let mut failure = failure;
         failure.causes.push(self.0.to_string());

@@ -4,6 +4,8 @@
 use std::time::Duration;
 
 use crate::launch::Failure;
+use crate::launch::machines::meeting::Past;
+use crate::launch::machines::nodes::Next;
 use crate::launch::parent::elastic::GroupSizes;
 use crate::launch::parent::options::Note;
 use crate::launch::parent::restart::{RestartBudget, is_retryable};
@@ -41,9 +43,9 @@ impl Recovery {
         Self { plans, sizes, budget, lost: vec![] }
     }
 
-    /// For a run over several machines that was restarted before because of `causes`.
-    pub(in crate::launch) fn resumed(plan: &Plan, causes: &[String]) -> Self {
-        Self { budget: RestartBudget::after(plan.max_restarts, causes), ..Self::new(plan, &[]) }
+    /// For a run over several machines that has been through `past`.
+    pub(in crate::launch) fn resumed(plan: &Plan, past: &Past) -> Self {
+        Self { budget: RestartBudget::after(plan.max_restarts, past), ..Self::new(plan, &[]) }
     }
 
     /// The plan of the group to be started next.
@@ -54,6 +56,11 @@ impl Recovery {
     /// Why the groups before ended, oldest first.
     pub(in crate::launch) fn causes(&self) -> &[String] {
         self.budget.causes()
+    }
+
+    /// What the run has been through.
+    pub(in crate::launch) fn past(&self) -> &Past {
+        self.budget.past()
     }
 
     /// Checkpoints after which the group makes room for a larger one.
@@ -94,7 +101,7 @@ impl Recovery {
         if failed.failure.out_of_memory && self.plan().on_oom == OnOom::ShrinkBatch {
             // The same micro-batches would fail again. If there are none smaller, another restart
             // may still succeed.
-            if let Some(smaller) = self.plans.iter().map(Plan::in_smaller_passes).collect() {
+            if let Some(smaller) = self.in_smaller_passes() {
                 return Ok((self.shrink_micro_batches(smaller, failed.failure), Duration::ZERO));
             }
         }
@@ -110,25 +117,51 @@ impl Recovery {
         self.shrink_group(failed.failure).map(|note| (note, Duration::ZERO))
     }
 
-    /// What follows a failure of a run over several machines, as another of them has decided it.
-    pub(in crate::launch) fn follow(&mut self, failed: FailedAttempt, wait: Duration) -> Note {
+    /// What follows a failure of a run over several machines, as node 0 has decided it.
+    ///
+    /// # Errors
+    ///
+    /// The failure is the end.
+    pub(in crate::launch) fn follow(
+        &mut self,
+        failed: FailedAttempt,
+        next: Next,
+    ) -> Result<(Note, Duration), Box<Failure>> {
+        let wait = match next {
+            Next::Over => return Err(self.end(failed.failure)),
+            _ if failed.was_asked => return Err(self.end(failed.failure)),
+            Next::Again { wait } => wait,
+            Next::Smaller => match self.in_smaller_passes() {
+                Some(smaller) => {
+                    let note = self.shrink_micro_batches(smaller, failed.failure);
+                    return Ok((note, Duration::ZERO));
+                }
+                // Node 0 has the same plan, and has made it smaller.
+                None => return Err(self.end(failed.failure)),
+            },
+        };
         self.budget.follow(&failed.failure);
         let (attempt, of) = (self.budget.spent(), self.budget.allowed());
-        Note::Restarting { attempt, of, wait, cause: failed.failure }
+        Ok((Note::Restarting { attempt, of, wait, cause: failed.failure }, wait))
     }
 
-    /// Takes over what the machines that have met after `cause` know of the restarts so far, and
-    /// the plan of as many as there are.
+    /// The machines that train have saved, to meet again with those that were away.
+    pub(in crate::launch) fn make_room(&mut self) {
+        self.budget.note("a machine has come back: a checkpoint was on disk".to_owned());
+    }
+
+    /// Takes over what the machines that have met, after `cause` if there was one, know of the
+    /// restarts so far, and the plan of as many as there are.
     pub(in crate::launch) fn adopt(
         &mut self,
         plan: &Plan,
-        causes: &[String],
-        cause: Box<Failure>,
+        past: &Past,
+        cause: Option<Box<Failure>>,
     ) -> Option<Note> {
-        self.budget.adopt(causes);
+        self.budget.adopt(past);
         let (from, to) = (self.plan().world_size(), plan.world_size());
         self.plans = vec![plan.clone()];
-        (from != to).then_some(Note::Resized { from, to, cause: Some(cause) })
+        (from != to).then_some(Note::Resized { from, to, cause })
     }
 
     /// The restart that was to follow `failure` was called off.
@@ -142,10 +175,14 @@ impl Recovery {
         Box::new(Failure { history: self.causes().to_vec(), ..*failure })
     }
 
+    fn in_smaller_passes(&self) -> Option<Vec<Plan>> {
+        self.plans.iter().map(Plan::in_smaller_passes).collect()
+    }
+
     fn shrink_micro_batches(&mut self, smaller: Vec<Plan>, cause: Box<Failure>) -> Note {
         self.plans = smaller;
         let size = self.plan().batch.size;
-        self.budget.renew(format!("passes of {size}: {cause}"));
+        self.budget.shrink(format!("passes of {size}: {cause}"));
         Note::Shrunk { size, cause }
     }
 

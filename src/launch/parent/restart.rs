@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use crate::launch::Failure;
+use crate::launch::machines::meeting::Past;
 
 /// Longest wait before a restart.
 const MAX_BACKOFF: Duration = Duration::from_secs(30);
@@ -11,9 +12,8 @@ const MAX_BACKOFF: Duration = Duration::from_secs(30);
 #[derive(Debug)]
 pub(in crate::launch) struct RestartBudget {
     allowed: u32,
-    /// Restarts since the group has its present size.
-    spent: u32,
-    causes: Vec<String>,
+    /// Of its restarts, those since the group has its present size are spent.
+    past: Past,
     /// Furthest step that any attempt has begun.
     furthest: u64,
     /// Failures in a row that reached no further step than those before them.
@@ -22,17 +22,17 @@ pub(in crate::launch) struct RestartBudget {
 
 impl RestartBudget {
     pub(in crate::launch) fn new(allowed: u32) -> Self {
-        Self { allowed, spent: 0, causes: Vec::new(), furthest: 0, without_progress: 0 }
+        Self { allowed, past: Past::default(), furthest: 0, without_progress: 0 }
     }
 
-    /// The same for a run that was restarted before because of `causes`.
-    pub(in crate::launch) fn after(allowed: u32, causes: &[String]) -> Self {
-        Self { spent: causes.len() as u32, causes: causes.to_vec(), ..Self::new(allowed) }
+    /// The same for a run that has been through `past`.
+    pub(in crate::launch) fn after(allowed: u32, past: &Past) -> Self {
+        Self { past: past.clone(), ..Self::new(allowed) }
     }
 
     /// Restarts of the group in its present size.
     pub(in crate::launch) fn spent(&self) -> u32 {
-        self.spent
+        self.past.spent
     }
 
     /// Restarts that are allowed in all.
@@ -42,45 +42,59 @@ impl RestartBudget {
 
     /// Why the group was started again, oldest first.
     pub(in crate::launch) fn causes(&self) -> &[String] {
-        &self.causes
+        &self.past.causes
+    }
+
+    /// What the run has been through.
+    pub(in crate::launch) fn past(&self) -> &Past {
+        &self.past
     }
 
     /// Spends a restart on `failure` of a group that had begun `step`, and returns how long to wait
     /// before it; `None` if there is none left, or the failure would recur. A run that makes
     /// progress does not wait.
     pub(in crate::launch) fn spend(&mut self, failure: &Failure, step: u64) -> Option<Duration> {
-        if self.spent >= self.allowed || !is_retryable(failure.code) {
+        if self.past.spent >= self.allowed || !is_retryable(failure.code) {
             return None;
         }
         self.without_progress = if step > self.furthest { 0 } else { self.without_progress + 1 };
         self.furthest = self.furthest.max(step);
-        self.causes.push(failure.to_string());
-        self.spent += 1;
+        self.follow(failure);
         Some(backoff(self.without_progress))
     }
 
     /// Spends a restart on `failure`, as another machine has decided it.
     pub(in crate::launch) fn follow(&mut self, failure: &Failure) {
-        self.causes.push(failure.to_string());
-        self.spent += 1;
+        self.past.causes.push(failure.to_string());
+        self.past.spent += 1;
     }
 
     /// Takes over what all machines know of the restarts so far.
-    pub(in crate::launch) fn adopt(&mut self, causes: &[String]) {
-        self.causes = causes.to_vec();
-        self.spent = causes.len() as u32;
+    pub(in crate::launch) fn adopt(&mut self, past: &Past) {
+        self.past = past.clone();
     }
 
     /// Returns the last restart to the budget: it was called off.
     pub(in crate::launch) fn refund(&mut self) {
-        self.causes.pop();
-        self.spent = self.spent.saturating_sub(1);
+        self.past.causes.pop();
+        self.past.spent = self.past.spent.saturating_sub(1);
     }
 
     /// Starts over for a group of another size, for which `cause` is the reason.
     pub(in crate::launch) fn renew(&mut self, cause: String) {
-        self.causes.push(cause);
-        (self.spent, self.without_progress) = (0, 0);
+        self.note(cause);
+        (self.past.spent, self.without_progress) = (0, 0);
+    }
+
+    /// As [`RestartBudget::renew`], for smaller passes.
+    pub(in crate::launch) fn shrink(&mut self, cause: String) {
+        self.renew(cause);
+        self.past.shrunk += 1;
+    }
+
+    /// The group starts again, for which `cause` is the reason and no restart is spent.
+    pub(in crate::launch) fn note(&mut self, cause: String) {
+        self.past.causes.push(cause);
     }
 }
 
@@ -135,12 +149,13 @@ mod tests {
 
     #[test]
     fn restarts_that_other_machines_know_of_are_spent_here_too() {
-        let mut budget = RestartBudget::after(3, &["a".to_owned()]);
+        let past = Past { causes: vec!["a".to_owned()], spent: 1, shrunk: 0 };
+        let mut budget = RestartBudget::after(3, &past);
         budget.follow(&failure(5));
         assert_eq!((budget.spent(), budget.causes().len()), (2, 2));
         assert!(budget.spend(&failure(5), 1).is_some());
         assert!(budget.spend(&failure(5), 2).is_none());
-        budget.adopt(&["a".to_owned()]);
+        budget.adopt(&past);
         assert!(budget.spend(&failure(5), 3).is_some());
         assert_eq!(budget.causes()[0], "a");
     }

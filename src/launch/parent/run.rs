@@ -4,7 +4,7 @@ use crate::files;
 use crate::launch::exit::Ended;
 use crate::launch::exit_code;
 use crate::launch::machines::nodes::NodeFailure;
-use crate::launch::parent::next_attempt::{after_failure, meet_again};
+use crate::launch::parent::next_attempt::{NotMet, after_failure, meet_again};
 use crate::launch::parent::options::{Note, Start};
 use crate::launch::parent::recovery::{FailedAttempt, Recovery};
 use crate::launch::parent::spawn::spawn_all;
@@ -88,33 +88,52 @@ struct Runner<'a> {
 impl Runner<'_> {
     fn run(&mut self, plan: &Plan) -> Result<Ended, Box<Failure>> {
         let mut recovery = match &self.nodes {
-            Some(nodes) => Recovery::resumed(plan, nodes.restarts()),
+            Some(nodes) => Recovery::resumed(plan, nodes.past()),
             None => Recovery::new(plan, &self.start.smaller),
         };
         loop {
             match self.attempt(&recovery) {
                 Ok(Some(ended)) => return Ok(ended),
-                Ok(None) => (self.on_note)(recovery.grow()),
-                Err(failed) => {
-                    let failure = failed.failure.clone();
-                    let nodes = self.nodes.as_deref_mut();
-                    let (note, wait) = after_failure(nodes, &mut recovery, failed)?;
-                    (self.on_note)(note);
-                    if self.stops.is_requested_within(wait) {
-                        return Err(recovery.call_off(failure));
-                    }
-                    if let Some(nodes) = &mut self.nodes {
-                        let met = meet_again(nodes, &recovery, &mut self.stops, self.on_note);
-                        let Err(why) = met else {
-                            let note = recovery.adopt(nodes.plan(), nodes.restarts(), failure);
-                            note.into_iter().for_each(&mut *self.on_note);
-                            continue;
-                        };
-                        return Err(why.ends(recovery.call_off(failure)));
-                    }
-                }
+                Ok(None) => self.grow(&mut recovery)?,
+                Err(failed) => self.recover(&mut recovery, failed)?,
             }
         }
+    }
+
+    /// The group has made room for a larger one.
+    fn grow(&mut self, recovery: &mut Recovery) -> Result<(), Box<Failure>> {
+        let Some(nodes) = &self.nodes else {
+            (self.on_note)(recovery.grow());
+            return Ok(());
+        };
+        recovery.make_room();
+        let first = nodes.ranks().next().unwrap_or(Rank(0));
+        self.meet(recovery, None).map_err(|why| why.ends(Failure::of_meeting(self.run, first)))
+    }
+
+    /// The group has failed: prepares the next one.
+    fn recover(
+        &mut self,
+        recovery: &mut Recovery,
+        failed: FailedAttempt,
+    ) -> Result<(), Box<Failure>> {
+        let failure = failed.failure.clone();
+        let (note, wait) = after_failure(self.nodes.as_deref_mut(), recovery, failed)?;
+        (self.on_note)(note);
+        if self.stops.is_requested_within(wait) {
+            return Err(recovery.call_off(failure));
+        }
+        let met = self.meet(recovery, Some(failure.clone()));
+        met.map_err(|why| why.ends(recovery.call_off(failure)))
+    }
+
+    /// Meets the other machines again, if there are some, after this `cause`.
+    fn meet(&mut self, recovery: &mut Recovery, cause: Option<Box<Failure>>) -> Result<(), NotMet> {
+        let Some(nodes) = &mut self.nodes else { return Ok(()) };
+        meet_again(nodes, recovery, &mut self.stops, self.on_note)?;
+        let note = recovery.adopt(nodes.plan(), nodes.past(), cause);
+        note.into_iter().for_each(&mut *self.on_note);
+        Ok(())
     }
 
     /// Starts the group once and follows it to its end; `None`: it was stopped to come back with
@@ -136,8 +155,8 @@ impl Runner<'_> {
         let group = watch.run(processes);
         let verdict = judge(&group);
         let ended = match verdict {
-            Verdict::Ended(ended) => Ok(ended),
-            Verdict::Resized => return Ok(None),
+            Verdict::Ended(ended) => Ok(Some(ended)),
+            Verdict::Resized => Ok(None),
             Verdict::FailedElsewhere => Err(Failure::of_elsewhere(run, group.first())),
             Verdict::Fault(rank, fault) => Err(Failure::of_fault(run, &group, rank, fault)),
             Verdict::Stopped(rank) => Err(Failure::of_stopped(run, &group, rank)),
@@ -152,7 +171,7 @@ impl Runner<'_> {
             }
             None => ended,
         };
-        ended.map(Some).map_err(|failure| FailedAttempt {
+        ended.map_err(|failure| FailedAttempt {
             failure,
             step: group.members.iter().map(|member| member.step).max().unwrap_or(0),
             saved: group.saved(),

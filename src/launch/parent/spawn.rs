@@ -137,7 +137,8 @@ fn spawn(
         None => command.env_remove(SHM_FD),
     };
     command.env(STATUS_FD, status.as_fd().as_raw_fd().to_string());
-    let peer_fds: Vec<_> = peers.iter().map(|peer| peer.socket.as_raw_fd()).collect();
+    let (peers, sockets): (Vec<_>, Vec<_>) = peers.into_iter().map(PeerDescription::of).unzip();
+    let peer_fds: Vec<_> = sockets.iter().map(AsRawFd::as_raw_fd).collect();
     let numbers: Vec<String> = peer_fds.iter().map(ToString::to_string).collect();
     if numbers.is_empty() {
         command.env_remove(PEER_FDS);
@@ -162,7 +163,7 @@ fn spawn(
     if !peers.is_empty() {
         // Keys go through the socket: other processes of the same user can read a process's
         // environment.
-        process.channel.send(&ToRank::Peers(peers.iter().map(PeerDescription::of).collect()))?;
+        process.channel.send(&ToRank::Peers(peers))?;
     }
     Ok(process)
 }

@@ -104,8 +104,9 @@ impl Watch<'_> {
                     receive(process, &mut oom_kills, &mut events);
                 }
             }
-            if self.nodes.as_deref_mut().is_some_and(Nodes::poll) {
-                events.push(Event::FailedElsewhere);
+            if let Some(nodes) = self.nodes.as_deref_mut() {
+                events.extend(nodes.poll().then_some(Event::FailedElsewhere));
+                events.extend(nodes.can_grow().then_some(Event::Knocked));
             }
             if group.is_failing() || clock() >= inspected_at + POLL_INTERVAL {
                 inspected_at = clock();

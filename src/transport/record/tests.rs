@@ -6,7 +6,7 @@ use snow::{Builder, TransportState};
 use super::*;
 
 fn pair() -> [RecordKey; 2] {
-    [(); 2].map(|()| RecordKey::new(&Key::new([5; KEY_BYTES])).unwrap())
+    [(); 2].map(|()| RecordKey::new(Key::new([5; KEY_BYTES])).unwrap())
 }
 
 /// A record as it is on the wire.
@@ -41,7 +41,7 @@ fn snow_pair() -> (TransportState, TransportState, Key) {
 #[test]
 fn records_are_the_transport_messages_of_noise_also_after_a_change_of_key() {
     let (mut client, mut server, up) = snow_pair();
-    let [mut seal, mut open] = [(); 2].map(|()| RecordKey::new(&up).unwrap());
+    let [mut seal, mut open] = [(); 2].map(|()| RecordKey::new(up.clone()).unwrap());
     for number in [FIRST, FIRST + 1, RECORDS_PER_KEY - 1, RECORDS_PER_KEY, RECORDS_PER_KEY + 1] {
         for key in [&mut seal, &mut open] {
             while key.next < number {
@@ -70,7 +70,7 @@ fn a_record_does_not_open_under_another_key_or_before_its_turn() {
     let [first, second] = [b"first", b"other"].map(|bytes| sealed(&mut from, bytes));
     assert_ne!(first, second);
     assert!(opened(&mut to, &second).is_err());
-    let mut other = RecordKey::new(&Key::new([6; KEY_BYTES])).unwrap();
+    let mut other = RecordKey::new(Key::new([6; KEY_BYTES])).unwrap();
     assert!(opened(&mut other, &first).is_err());
     assert_eq!(opened(&mut to, &first).unwrap(), b"first");
     assert_eq!(opened(&mut to, &second).unwrap(), b"other");

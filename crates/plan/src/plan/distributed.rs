@@ -325,9 +325,13 @@ fn not_on_machines(loaded: &Loaded, ranks: &Ranks) -> Option<Problem> {
             "set it to 0, or start `ddprun --nnodes` on each machine without a launcher",
         );
     }
-    if experiment.fault.on_oom == OnOom::ShrinkBatch {
-        let what = "is \"shrink_batch\", which is not available on several machines".to_owned();
-        return problem("fault.on_oom", what, "make `train.batch_size` smaller");
+    if experiment.fault.on_oom == OnOom::ShrinkBatch && ranks.launched {
+        let what = "is \"shrink_batch\", which is not available over several machines under \
+                    another launcher"
+            .to_owned();
+        let help = "make `train.batch_size` smaller, or start `ddprun --nnodes` on each machine \
+                    without a launcher";
+        return problem("fault.on_oom", what, help);
     }
     None
 }

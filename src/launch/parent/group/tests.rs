@@ -140,6 +140,12 @@ fn a_group_makes_room_for_a_larger_one_after_its_checkpoints_unless_it_was_asked
     assert_eq!(exit_with(group, [76, 76]), Verdict::Ended(Ended::Stopped));
     let mut group = Group::new([100, 101]);
     assert_eq!(group.step(at(1), Event::Saved), []);
+    // Another machine has come.
+    assert_eq!(group.step(at(2), Event::Knocked), [Action::Send(Stop::Resize)]);
+    assert_eq!(group.step(at(3), Event::Knocked), []);
+    let mut group = Group::new([100, 101]);
+    assert_eq!(group.step(at(1), Event::Knocked), []);
+    assert_eq!(group.step(at(2), Event::Saved), [Action::Send(Stop::Resize)]);
 }
 
 fn stalled(kind: StallKind) -> (u64, Event) {

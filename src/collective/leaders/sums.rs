@@ -1,0 +1,143 @@
+//! Sums over the leaders' machines.
+//!
+//! A reduction has two exchanges: each leader sends every other its share of the elements, summed
+//! over its machine as far as the tree allows, and adds its own share of all machines in the same
+//! tree as in shared memory; then it sends its sums to all. With M machines that is 2S (M-1)/M
+//! bytes out and as many in, over all links at once in both directions; where the ranks of a
+//! machine are several subtrees, the first exchange sends one sum of each.
+
+use std::ops::Range;
+
+use super::{Leaders, State};
+use crate::collective::links::Message;
+use crate::collective::message::Target;
+use crate::collective::reduce::share;
+use crate::collective::segment::Memory;
+use crate::collective::subtrees::finish_tree;
+use crate::collective::{Call, Elements, Error, Op, Segment};
+use crate::failpoint;
+use crate::plan::AllReduce;
+use crate::units::Bytes;
+
+impl Leaders {
+    /// All ranks get the sums of the segment.
+    pub(super) fn sum(&self, segment: &mut Segment) -> Result<(), Error> {
+        let (len, index) = (segment.len(), segment.index as u64);
+        let values = private(segment)?;
+        if self.adds == AllReduce::Library {
+            return self.sum_by_library(Op::AllReduce, values, index);
+        }
+        let (call, mut state) = self.begin(Op::AllReduce, 4 * len, index)?;
+        let shares = self.shares(len);
+        let of_each: Vec<&[f32]> = shares.iter().map(|share| &values[share.clone()]).collect();
+        self.reduce_share(&mut state, &call, &of_each)?;
+        failpoint::reach("collective");
+        self.gather_shares(&mut state, &call, values, &shares)
+    }
+
+    /// Each rank gets the sums of its part of the segment.
+    pub(super) fn sum_parts(&self, segment: &mut Segment, parts: &[Elements]) -> Result<(), Error> {
+        let (len, index) = (segment.len(), segment.index as u64);
+        let values = private(segment)?;
+        if self.adds == AllReduce::Library {
+            return self.sum_by_library(Op::ReduceScatter, values, index);
+        }
+        let (call, mut state) = self.begin(Op::ReduceScatter, 4 * len, index)?;
+        let packed = |ranges: &Elements| -> Vec<f32> {
+            ranges.iter().flat_map(|range| &values[range.clone()]).copied().collect()
+        };
+        let packed: Vec<Vec<f32>> = parts.iter().map(packed).collect();
+        let of_each: Vec<&[f32]> = packed.iter().map(Vec::as_slice).collect();
+        self.reduce_share(&mut state, &call, &of_each)?;
+        failpoint::reach("collective");
+        let mut sums = state.sums();
+        for range in &parts[self.rank.index()] {
+            let (these, after) = sums.split_at(range.len());
+            values[range.clone()].copy_from_slice(these);
+            sums = after;
+        }
+        Ok(())
+    }
+
+    /// The elements of `0..len` that each machine reduces.
+    pub(in crate::collective) fn shares(&self, len: usize) -> Vec<Range<usize>> {
+        let machines = self.machines();
+        (0..machines).map(|place| share(len, place, machines)).collect()
+    }
+
+    /// A sum that the library takes, once all are known to make this call.
+    fn sum_by_library(&self, op: Op, values: &mut Vec<f32>, index: u64) -> Result<(), Error> {
+        let mut state = self.synchronize(op, 4 * values.len(), index)?;
+        let call = Call { seq: state.seq, op, bytes: Bytes(4 * values.len() as u64), tag: index };
+        failpoint::reach("collective");
+        let done = state.links.sum_by_library(&self.round(&call, 1, 0), values);
+        state.record(done)
+    }
+
+    /// Sends each machine the elements of its share, one after the other the sums over the subtrees
+    /// of this machine; receives those of all machines of this one's share, and leaves their sum in
+    /// [`State::sums`].
+    pub(in crate::collective) fn reduce_share(
+        &self,
+        state: &mut State,
+        call: &Call,
+        shares: &[&[f32]],
+    ) -> Result<(), Error> {
+        let (me, len) = (self.place, shares[self.place].len() / self.starts[self.place].len());
+        let State { links, parts, .. } = state;
+        for (part, starts) in parts.iter_mut().zip(&self.starts) {
+            part.resize(starts.len() * len, 0.0);
+        }
+        parts[me].copy_from_slice(shares[me]);
+        let mut messages = Vec::with_capacity(shares.len());
+        for (place, part) in parts.iter_mut().enumerate().filter(|(place, _)| *place != me) {
+            let out: Option<&[u8]> = Some(bytemuck::cast_slice(shares[place]));
+            let into = Some(Target::Slice(bytemuck::cast_slice_mut(part)));
+            messages.push(Message { peer: self.link(place), out, into });
+        }
+        let done = links.exchange(&self.round(call, 0, 0), messages);
+        state.record(done)?;
+        if len > 0 {
+            let mut sums: Vec<&mut [f32]> =
+                state.parts.iter_mut().flat_map(|part| part.chunks_exact_mut(len)).collect();
+            finish_tree(self.world.count(), &self.starts.concat(), &mut sums);
+        }
+        state.parts[0].truncate(len);
+        Ok(())
+    }
+
+    /// Sends this leader's sums to all, and receives theirs into `values`.
+    pub(in crate::collective) fn gather_shares(
+        &self,
+        state: &mut State,
+        call: &Call,
+        values: &mut [f32],
+        shares: &[Range<usize>],
+    ) -> Result<(), Error> {
+        let me = self.place;
+        let State { links, parts, .. } = state;
+        values[shares[me].clone()].copy_from_slice(&parts[0]);
+        let out: Option<&[u8]> = Some(bytemuck::cast_slice(&parts[0]));
+        let (mut messages, mut rest) = (Vec::new(), values);
+        for (place, share) in shares.iter().enumerate() {
+            let (theirs, after) = rest.split_at_mut(share.len());
+            if place != me {
+                let into = Some(Target::Slice(bytemuck::cast_slice_mut(theirs)));
+                messages.push(Message { peer: self.link(place), out, into });
+            }
+            rest = after;
+        }
+        let done = links.exchange(&self.round(call, 1, 0), messages);
+        state.record(done)
+    }
+}
+
+/// Where a segment of such a group lives.
+fn private(segment: &mut Segment) -> Result<&mut Vec<f32>, Error> {
+    match &mut segment.memory {
+        Memory::Private(values) => Ok(values),
+        Memory::Shared(_) => {
+            Err(Error::Connections { what: "the segment is shared memory".to_owned() })
+        }
+    }
+}

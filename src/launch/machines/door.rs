@@ -1,0 +1,201 @@
+//! The port of node 0, and who has come to it: all others before a meeting, or machines that were
+//! away while the rest trains.
+
+use std::io;
+use std::net::{SocketAddr, TcpListener};
+use std::time::{Duration, Instant};
+
+use crate::launch::machines::compatibility;
+use crate::launch::machines::greeting::{Answer, Hello};
+use crate::launch::machines::meeting::{Meeting, NodeConfig, Session, is_late, latest};
+use crate::plan::Plan;
+use crate::transport::acceptor::{Acceptor, AuthenticatedConnection};
+use crate::transport::auth::Purpose;
+use crate::transport::build_id::build_id;
+use crate::transport::channel::Channel;
+use crate::transport::handshake::HANDSHAKE_TIMEOUT;
+
+/// Time after which those who wait hear again that they are to wait.
+const WORD_INTERVAL: Duration = Duration::from_secs(10);
+
+/// Where nodes join node 0. Those that stand there when it is dropped see their connections end.
+pub(in crate::launch) struct Door {
+    listener: TcpListener,
+    acceptor: Acceptor,
+    /// Node 1 and so on, as far as they are here.
+    joined: Vec<Option<JoinedNode>>,
+    /// When they were last told to wait.
+    told: Instant,
+}
+
+impl Door {
+    pub(in crate::launch) fn open(listener: TcpListener, config: &NodeConfig) -> io::Result<Self> {
+        let acceptor = Acceptor::open(&listener, &config.token)?;
+        let joined = (1..config.nodes).map(|_| None).collect();
+        Ok(Self { listener, acceptor, joined, told: Instant::now() })
+    }
+
+    /// Those who are here, in their order; the listener listens on.
+    pub(in crate::launch) fn close(self) -> (TcpListener, Vec<JoinedNode>) {
+        (self.listener, self.joined.into_iter().flatten().collect())
+    }
+
+    /// The next node that comes before `until`, if one does.
+    pub(in crate::launch) fn accept(
+        &mut self,
+        until: Instant,
+        report: &mut dyn FnMut(&str),
+    ) -> Option<(JoinedNode, Hello)> {
+        JoinedNode::receive(self.acceptor.accept(until, report)?)
+    }
+
+    /// Lets a node in whose plan fits, where node 0 comes from the meeting `own`. A second one of
+    /// its number is refused, and so is one from another run or an older meeting: the reason.
+    pub(in crate::launch) fn admit(
+        &mut self,
+        mut node: JoinedNode,
+        own: Option<&Session>,
+    ) -> Result<(), String> {
+        let late = node.session.as_ref().and_then(|theirs| {
+            let others = self.nodes_here().filter_map(|node| node.session.as_ref());
+            is_late(theirs, own, latest(others))
+        });
+        // `objection` has checked the number.
+        let place = &mut self.joined[node.node as usize - 1];
+        let taken = place.as_mut().filter(|earlier| !earlier.has_left());
+        let taken = taken.map(|node| format!("it has already joined: {}", node.name()));
+        match late.or(taken) {
+            Some(why) => {
+                let why = format!("node {} {}", node.node, why.trim_start_matches("it "));
+                refuse([&mut node], &why);
+                Err(format!("{} was refused: {why}", node.name()))
+            }
+            None => {
+                *place = Some(node);
+                Ok(())
+            }
+        }
+    }
+
+    /// Lets in who has come while the group of `meeting` trains, and tells them to wait; who does
+    /// not fit is refused.
+    pub(in crate::launch) fn look(&mut self, meeting: &Meeting) {
+        let mut is_due = self.told.elapsed() >= WORD_INTERVAL;
+        while let Some((mut node, hello)) = self.accept(Instant::now(), &mut |_| ()) {
+            match objection(&hello, &meeting.prepared.plan, meeting.config.nodes) {
+                Some(why) => {
+                    let reason = format!("node {} ({}): {why}", hello.node, node.name());
+                    refuse([&mut node], &reason);
+                }
+                // Who is refused has been told why.
+                None => is_due |= self.admit(node, Some(&meeting.session)).is_ok(),
+            }
+        }
+        self.forget_who_has_left();
+        if is_due {
+            self.told = Instant::now();
+            for node in self.joined.iter_mut().flatten() {
+                // One that cannot be told has left.
+                let _ = node.channel.send(&Answer::Wait);
+            }
+        }
+    }
+
+    /// One may have died while it waited for the others.
+    pub(in crate::launch) fn forget_who_has_left(&mut self) {
+        for place in &mut self.joined {
+            drop(place.take_if(|node| node.has_left()));
+        }
+    }
+
+    /// Numbers of those who are here.
+    pub(in crate::launch) fn nodes(&self) -> impl Iterator<Item = u32> {
+        self.nodes_here().map(|node| node.node)
+    }
+
+    /// Where they come from.
+    pub(in crate::launch) fn sessions(&self) -> impl Iterator<Item = &Session> {
+        self.nodes_here().filter_map(|node| node.session.as_ref())
+    }
+
+    pub(in crate::launch) fn is_complete(&self) -> bool {
+        self.joined.iter().all(Option::is_some)
+    }
+
+    /// "node 1, node 3"
+    pub(in crate::launch) fn missing(&self) -> String {
+        let missing = (1..).zip(&self.joined).filter(|(_, node)| node.is_none());
+        let names: Vec<String> = missing.map(|(node, _)| format!("node {node}")).collect();
+        names.join(", ")
+    }
+
+    /// Refuses all who are here.
+    pub(in crate::launch) fn refuse_all(&mut self, reason: &str) {
+        refuse(self.joined.iter_mut().flatten(), reason);
+    }
+
+    fn nodes_here(&self) -> impl Iterator<Item = &JoinedNode> {
+        self.joined.iter().flatten()
+    }
+}
+
+/// Refuses nodes. One that has left gets no answer.
+pub(in crate::launch) fn refuse<'a>(
+    nodes: impl IntoIterator<Item = &'a mut JoinedNode>,
+    reason: &str,
+) {
+    for node in nodes {
+        let _ = node.channel.send_all(&Answer::Refused(reason.to_owned()), HANDSHAKE_TIMEOUT);
+    }
+}
+
+/// A node that has connected to node 0.
+pub(in crate::launch) struct JoinedNode {
+    pub(in crate::launch) node: u32,
+    host: String,
+    pub(in crate::launch) address: SocketAddr,
+    pub(in crate::launch) session: Option<Session>,
+    pub(in crate::launch) channel: Channel,
+}
+
+impl JoinedNode {
+    fn receive(connection: AuthenticatedConnection) -> Option<(Self, Hello)> {
+        let mut channel = Channel::authenticated(connection.stream, connection.keys).ok()?;
+        let hello: Hello = channel.receive_one(HANDSHAKE_TIMEOUT).ok()?;
+        if connection.purpose != Purpose::Node(hello.node) {
+            return None;
+        }
+        let address = SocketAddr::new(connection.address, hello.port);
+        let (host, session) = (hello.host.clone(), hello.session.clone());
+        Some((Self { node: hello.node, host, address, session, channel }, hello))
+    }
+
+    pub(in crate::launch) fn name(&self) -> String {
+        format!("{} at {}", self.host, self.address.ip())
+    }
+
+    /// Whether it has closed its connection; it sends nothing before it is answered.
+    fn has_left(&self) -> bool {
+        use rustix::net::{RecvFlags, recv};
+        let flags = RecvFlags::PEEK | RecvFlags::DONTWAIT;
+        recv(&self.channel, &mut [0_u8][..], flags) != Err(rustix::io::Errno::AGAIN)
+    }
+}
+
+/// Why a node does not belong to this run, if so.
+pub(in crate::launch) fn objection(hello: &Hello, plan: &Plan, nodes: u32) -> Option<String> {
+    if hello.version != build_id() {
+        return Some(format!("it is ddprun {}, but node 0 is {}", hello.version, build_id()));
+    }
+    if hello.nodes != nodes {
+        return Some(format!(
+            "it counts {} machines, but node 0 counts {nodes}: with `--nnodes`, or ranks that a \
+             launcher numbers machine by machine, as many on each",
+            hello.nodes
+        ));
+    }
+    if hello.node == 0 || hello.node >= nodes {
+        return Some(format!("the nodes are numbered from 0 to {}", nodes.saturating_sub(1)));
+    }
+    compatibility::objection(plan, &hello.plan)
+}
