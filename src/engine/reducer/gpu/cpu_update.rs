@@ -11,8 +11,8 @@ use crate::ops::cuda::put;
 use crate::optim::{Moments, Part, Update};
 
 impl GpuReducer {
-    /// Moves the parameters of this rank that have a count (`Part::count`), and then the averages of
-    /// all that it has, which are on the GPU.
+    /// Moves the parameters of this rank that have a count (`Part::count`), and then the averages
+    /// of all that it has, which are on the GPU.
     pub(super) fn update_on_cpu(
         &mut self,
         update: &Update<'_>,
