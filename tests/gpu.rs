@@ -7,6 +7,9 @@
     reason = "a test, which prints a row of a table"
 )]
 
+#[path = "gpu/sharded.rs"]
+mod sharded;
+
 use std::ffi::OsString;
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};

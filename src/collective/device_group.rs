@@ -11,10 +11,8 @@ use std::sync::Arc;
 use std::sync::mpsc::{TryRecvError, channel};
 use std::time::{Duration, Instant};
 
-use candle_core::Tensor;
-
-use crate::collective::{Collective, Error, OnGpu, Segment};
-use crate::units::{Rank, WorldSize};
+use crate::collective::{Call, Collective, DeviceExchange, Error, Missing, OnGpu, Op, Segment};
+use crate::units::{Bytes, Rank, WorldSize};
 
 /// Bytes of the library's group id.
 pub(super) const ID_BYTES: usize = 128;
@@ -28,6 +26,21 @@ pub(super) trait Control: Collective {
 
     /// Whether this rank was told to wait no longer.
     fn gives_up(&self) -> bool;
+
+    /// Notes for the others that this rank begins to wait for the library once more.
+    fn begin_wait(&self);
+
+    /// The ranks that have begun to wait for it less often than this one; `None` = none of this
+    /// machine, and of others it is not known.
+    fn late(&self) -> Option<Late>;
+}
+
+/// The ranks that a wait for the library waits for.
+pub(super) struct Late {
+    /// The number of the wait, from 1.
+    pub(super) wait: u64,
+    /// Each with the number of its last one.
+    pub(super) missing: Vec<Missing>,
 }
 
 /// One rank's part of the library's group.
@@ -38,10 +51,11 @@ pub(super) trait DeviceReducer: Send + Sync {
     /// The library and its version.
     fn describe(&self) -> String;
 
-    /// As [`OnGpu::enqueue_all_reduce`].
-    fn enqueue(&self, values: &Tensor) -> Result<(), Error>;
+    /// As [`OnGpu::enqueue`].
+    fn enqueue(&self, exchange: DeviceExchange<'_>) -> Result<(), Error>;
 
-    /// Makes later work of the device wait for the sums, and returns the event of their completion.
+    /// Makes later work of the device wait for all that was enqueued, and returns the event of its
+    /// completion.
     fn record(&self) -> Result<Self::Event, Error>;
 
     /// Whether the device has reached the event.
@@ -92,7 +106,7 @@ impl<S: DeviceReducer> DeviceGroup<S> {
 
     fn wait(&self) -> Result<(), Error> {
         let event = self.reducer.record()?;
-        let what = "a sum of gradients did not end";
+        let what = "an exchange of the GPUs did not end";
         wait_for(self.control.as_ref(), self.timeout, what, || {
             if self.reducer.is_complete(&event)? {
                 return Ok(Some(()));
@@ -134,6 +148,7 @@ fn wait_for<T>(
     what: &str,
     mut poll: impl FnMut() -> Result<Option<T>, Error>,
 ) -> Result<T, Error> {
+    control.begin_wait();
     let began = Instant::now();
     loop {
         // The library's error may be the consequence of a rank that is gone: the control group may
@@ -146,18 +161,40 @@ fn wait_for<T>(
         }
         let waited = began.elapsed();
         if waited >= timeout || control.gives_up() {
-            let seconds = waited.as_secs_f64();
-            let what = format!("{what} within {seconds:.1} s: a rank did not participate");
-            return Err(Error::Nccl { what });
+            return Err(late(control, what, waited));
         }
         // CUDA has no wait with a deadline.
         std::thread::park_timeout(POLL_INTERVAL);
     }
 }
 
+/// Who did not come, as far as that is known.
+fn late(control: &dyn Control, what: &str, waited: Duration) -> Error {
+    let seconds = waited.as_secs_f64();
+    let nccl = |why| Error::Nccl { what: format!("{what} within {seconds:.1} s{why}") };
+    match control.late() {
+        None => nccl(": a rank of another machine did not come; the ranks' logs say where each is"),
+        Some(Late { missing, .. }) if missing.is_empty() => nccl(
+            ", though all ranks wait for it: look at the GPUs (`nvidia-smi`) and, with \
+             NCCL_DEBUG=INFO, at their connections",
+        ),
+        Some(Late { wait, missing }) => Error::Timeout {
+            call: Call { seq: wait, op: Op::SumOnDevices, bytes: Bytes(0), tag: 0 },
+            missing,
+            waited,
+        },
+    }
+}
+
 impl<S: DeviceReducer> OnGpu for DeviceGroup<S> {
-    fn enqueue_all_reduce(&self, values: &Tensor) -> Result<(), Error> {
-        self.reducer.enqueue(values).map_err(|error| self.end(self.control.end().unwrap_or(error)))
+    fn enqueue(&self, exchange: DeviceExchange<'_>) -> Result<(), Error> {
+        let enqueued = self.reducer.enqueue(exchange);
+        enqueued.map_err(|error| self.end(self.control.end().unwrap_or(error)))
+    }
+
+    fn join(&self) -> Result<(), Error> {
+        let joined = self.reducer.record().map(drop);
+        joined.map_err(|error| self.end(self.control.end().unwrap_or(error)))
     }
 
     fn finish(&self) -> Result<(), Error> {

@@ -1,5 +1,11 @@
 //! The interface of all backends.
 
+#[cfg(any(feature = "cuda", test))]
+use std::ops::Range;
+
+#[cfg(any(feature = "cuda", test))]
+use candle_core::Tensor;
+
 use crate::collective::{Elements, Error, Segment};
 use crate::units::{Rank, WorldSize};
 
@@ -73,7 +79,7 @@ pub trait Collective: Send + Sync {
         None
     }
 
-    /// Sums of tensors in the GPU's memory, if this group computes them there.
+    /// Exchanges of tensors in the GPU's memory, if this group has them there.
     #[cfg(any(feature = "cuda", test))]
     fn on_gpu(&self) -> Option<&dyn OnGpu> {
         None
@@ -89,18 +95,44 @@ pub trait Collective: Send + Sync {
     fn give_up(&self);
 }
 
-/// Sums in the GPU's memory. Every rank makes the same calls in the same order.
+/// What all ranks do together with contiguous tensors in their GPUs' memory. They stay where they
+/// are until later work has waited for it ([`OnGpu::join`]).
+#[cfg(any(feature = "cuda", test))]
+#[derive(Clone, Copy)]
+pub enum DeviceExchange<'a> {
+    /// The values, f32 or f64, become their sum over all ranks.
+    AllReduce(&'a Tensor),
+    /// As [`Collective::reduce_scatter`], of f32.
+    ReduceScatter {
+        /// Has no meaning afterwards, except for `mine`.
+        values: &'a Tensor,
+        /// Of each rank; equal on all of them.
+        parts: &'a [Range<usize>],
+        /// Where the sum of this rank's part goes: there, or elsewhere.
+        mine: &'a Tensor,
+    },
+    /// Each tensor, f32, becomes that of the rank beside it.
+    AllGather(&'a [(Rank, Tensor)]),
+}
+
+/// Exchanges in the GPU's memory. Every rank makes the same calls in the same order.
 #[cfg(any(feature = "cuda", test))]
 pub trait OnGpu {
-    /// Enqueues on the GPU, after all earlier work, the replacement of `values`, f32 and
-    /// contiguous, by their sum over all ranks. Later work may overlap with it.
+    /// Enqueues an exchange on the GPU, after all earlier work. Later work may overlap with it.
     ///
     /// # Errors
     ///
     /// The library's, or the group ended.
-    fn enqueue_all_reduce(&self, values: &candle_core::Tensor) -> Result<(), Error>;
+    fn enqueue(&self, exchange: DeviceExchange<'_>) -> Result<(), Error>;
 
-    /// Waits until all enqueued sums are complete.
+    /// Lets later work of the GPU wait for all that was enqueued.
+    ///
+    /// # Errors
+    ///
+    /// The library's, or the group ended.
+    fn join(&self) -> Result<(), Error>;
+
+    /// Waits until all that was enqueued is complete.
     ///
     /// # Errors
     ///

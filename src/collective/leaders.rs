@@ -226,6 +226,12 @@ impl crate::collective::device_group::Control for Leaders {
     fn gives_up(&self) -> bool {
         self.interrupts.gives_up()
     }
+
+    fn begin_wait(&self) {}
+
+    fn late(&self) -> Option<crate::collective::device_group::Late> {
+        None
+    }
 }
 
 impl Collective for Leaders {

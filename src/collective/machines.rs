@@ -219,6 +219,16 @@ impl crate::collective::device_group::Control for Machines {
     fn gives_up(&self) -> bool {
         crate::collective::device_group::Control::gives_up(&self.local)
     }
+
+    fn begin_wait(&self) {
+        crate::collective::device_group::Control::begin_wait(&self.local);
+    }
+
+    /// Of other machines nothing is known.
+    fn late(&self) -> Option<crate::collective::device_group::Late> {
+        let here = crate::collective::device_group::Control::late(&self.local);
+        here.filter(|late| !late.missing.is_empty())
+    }
 }
 
 /// The bytes of all ranks of a machine, each after its length.

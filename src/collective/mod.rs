@@ -47,7 +47,7 @@ pub use error::Error;
 pub(crate) use error::Missing;
 pub use group::Collective;
 #[cfg(any(feature = "cuda", test))]
-pub(crate) use group::OnGpu;
+pub(crate) use group::{DeviceExchange, OnGpu};
 pub(crate) use open::check;
 #[cfg(feature = "cuda")]
 pub(crate) use open::open_on_gpu;

@@ -1,7 +1,10 @@
 #![expect(unsafe_code, reason = "the C interface of NCCL")]
-//! Sums of gradients by NCCL, on a stream of their own, overlapping with the computation. Streams
-//! wait for each other by events; the CPU only polls, as [`crate::collective::device_group`] does.
+//! Sums of gradients and copies of weights by NCCL, on a stream of their own, overlapping with the
+//! computation. Streams wait for each other by events; the CPU only polls, as
+//! [`crate::collective::device_group`] does.
 
+use std::ffi::c_void;
+use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -10,8 +13,8 @@ use cudarc::driver::result::device;
 use cudarc::driver::{CudaEvent, CudaStream, DriverError};
 use cudarc::nccl::{result as api, sys};
 
-use crate::collective::Error;
 use crate::collective::device_group::{Control, DeviceGroup, DeviceReducer, ID_BYTES};
+use crate::collective::{DeviceExchange, Error};
 use crate::cuda_libraries;
 use crate::ops::cuda::{Gpu, compress, expand, pointer};
 use crate::plan::CommHook;
@@ -24,6 +27,7 @@ const MIN_SHARING_VERSION: i32 = 23_000;
 pub(super) struct Nccl {
     /// `None` once it was aborted.
     communicator: Mutex<Option<Communicator>>,
+    rank: Rank,
     world: WorldSize,
     /// Where the model computes.
     compute: Arc<CudaStream>,
@@ -41,6 +45,50 @@ struct Communicator(sys::ncclComm_t);
 // SAFETY: a handle may be used by any thread, one at a time: it is behind a lock.
 unsafe impl Send for Communicator {}
 
+/// A call of NCCL.
+struct Call {
+    from: u64,
+    to: u64,
+    /// Numbers.
+    n: usize,
+    kind: sys::ncclDataType_t,
+    what: What,
+}
+
+/// What becomes of the numbers of all ranks.
+enum What {
+    Sum,
+    SumAt(Rank),
+    CopyFrom(Rank),
+}
+
+impl Call {
+    fn enqueue(
+        &self,
+        Communicator(handle): &Communicator,
+        stream: &CudaStream,
+    ) -> Result<(), api::NcclError> {
+        let (from, to) = (self.from as *const c_void, self.to as *mut c_void);
+        let (n, kind, sum) = (self.n, self.kind, sys::ncclRedOp_t::ncclSum);
+        let (handle, stream) = (*handle, stream.cu_stream().cast());
+        // SAFETY: the handle is live; these are that many numbers in the memory of this rank's GPU,
+        // which stay there until later work has waited for the stream, or `record` has enqueued
+        // their way back; the stream is of the same context.
+        let enqueued = unsafe {
+            match self.what {
+                What::Sum => api::all_reduce(from, to, n, kind, sum, handle, stream),
+                What::SumAt(Rank(root)) => {
+                    api::reduce(from, to, n, kind, sum, root as i32, handle, stream)
+                }
+                What::CopyFrom(Rank(root)) => {
+                    api::broadcast(from, to, n, kind, root as i32, handle, stream)
+                }
+            }
+        };
+        enqueued.map(drop)
+    }
+}
+
 /// Joins NCCL's group of all ranks; all else is exchanged through `control`.
 ///
 /// # Errors
@@ -52,13 +100,14 @@ pub(super) fn open(
     hook: CommHook,
     timeout: Duration,
 ) -> Result<DeviceGroup<Nccl>, Error> {
-    let (world, compute) = (control.world_size(), gpu.cuda().cuda_stream());
+    let place = (control.rank(), control.world_size());
+    let compute = gpu.cuda().cuda_stream();
     let context = compute.context().clone();
     let join_group = move |id: [u8; ID_BYTES], rank: Rank, world: WorldSize| {
         context.bind_to_thread().map_err(driver)?;
         join(id, rank, world)
     };
-    let finish = move |communicator| Nccl::new(communicator, world, compute, hook);
+    let finish = move |communicator| Nccl::new(communicator, place, compute, hook);
     DeviceGroup::open(control, timeout, new_id, join_group, finish)
 }
 
@@ -82,26 +131,83 @@ fn join(id: [u8; ID_BYTES], rank: Rank, world: WorldSize) -> Result<Communicator
 impl Nccl {
     fn new(
         communicator: Communicator,
-        world: WorldSize,
+        (rank, world): (Rank, WorldSize),
         compute: Arc<CudaStream>,
         hook: CommHook,
     ) -> Result<Self, Error> {
         let sums = compute.context().new_stream().map_err(driver)?;
         let (communicator, halves) = (Mutex::new(Some(communicator)), Mutex::new(Vec::new()));
-        Ok(Self { communicator, world, compute, sums, hook, halves, version: version()? })
+        let version = version()?;
+        Ok(Self { communicator, rank, world, compute, sums, hook, halves, version })
     }
 
-    /// The tensor that is summed for `values`, and NCCL's type of its numbers: itself, or its
-    /// half-precision copy, which [`Nccl::expand_halves`] copies back.
-    fn compressed(&self, values: &Tensor) -> candle_core::Result<(Tensor, sys::ncclDataType_t)> {
-        let (dtype, name) = match self.hook {
-            CommHook::None => return Ok((values.clone(), sys::ncclDataType_t::ncclFloat32)),
-            CommHook::Bf16 => (DType::BF16, sys::ncclDataType_t::ncclBfloat16),
-            CommHook::Fp16 => (DType::F16, sys::ncclDataType_t::ncclFloat16),
+    /// The calls that make an exchange. Where gradients go as half precision, these are of copies,
+    /// and [`Nccl::expand_halves`] copies what they give back.
+    fn calls(&self, exchange: DeviceExchange<'_>) -> candle_core::Result<Vec<Call>> {
+        match exchange {
+            DeviceExchange::AllReduce(values) => {
+                let (sent, kind) = self.compressed(values)?;
+                if let Some(half) = &sent {
+                    self.halves().push((values.clone(), half.clone()));
+                }
+                let at = pointer(sent.as_ref().unwrap_or(values))?;
+                Ok(vec![Call { from: at, to: at, n: values.elem_count(), kind, what: What::Sum }])
+            }
+            DeviceExchange::ReduceScatter { values, parts, mine } => {
+                self.sums_of_parts(values, parts, mine)
+            }
+            DeviceExchange::AllGather(values) => {
+                let call = |(owner, values): &(Rank, Tensor)| {
+                    let (at, kind) = (pointer(values)?, sys::ncclDataType_t::ncclFloat32);
+                    let what = What::CopyFrom(*owner);
+                    Ok(Call { from: at, to: at, n: values.elem_count(), kind, what })
+                };
+                values.iter().map(call).collect()
+            }
+        }
+    }
+
+    /// A sum at each rank: parts are those of whole parameters, so they differ in length, and
+    /// `ncclReduceScatter` does not fit. As many bytes leave a rank.
+    fn sums_of_parts(
+        &self,
+        values: &Tensor,
+        parts: &[Range<usize>],
+        mine: &Tensor,
+    ) -> candle_core::Result<Vec<Call>> {
+        let (half, kind) = self.compressed(values)?;
+        let sent = half.as_ref().unwrap_or(values);
+        let mut to_mine = pointer(mine)?;
+        if let Some(half) = &half {
+            let part = parts[self.rank.index()].clone();
+            let half = half.narrow(0, part.start, part.len())?;
+            to_mine = pointer(&half)?;
+            self.halves().push((mine.clone(), half));
+        }
+        let (begin, size) = (pointer(sent)?, sent.dtype().size_in_bytes());
+        let call = |(owner, part): (Rank, &Range<usize>)| {
+            let from = begin + (part.start * size) as u64;
+            let to = if owner == self.rank { to_mine } else { from };
+            Call { from, to, n: part.len(), kind, what: What::SumAt(owner) }
+        };
+        let parts = (0..).map(Rank).zip(parts).filter(|(_, part)| !part.is_empty());
+        Ok(parts.map(call).collect())
+    }
+
+    /// The half-precision copy of `values` that is summed for them, if there is one, and NCCL's
+    /// type of what is summed.
+    fn compressed(
+        &self,
+        values: &Tensor,
+    ) -> candle_core::Result<(Option<Tensor>, sys::ncclDataType_t)> {
+        let (dtype, kind) = match (values.dtype(), self.hook) {
+            (DType::F64, _) => return Ok((None, sys::ncclDataType_t::ncclFloat64)),
+            (_, CommHook::None) => return Ok((None, sys::ncclDataType_t::ncclFloat32)),
+            (_, CommHook::Bf16) => (DType::BF16, sys::ncclDataType_t::ncclBfloat16),
+            (_, CommHook::Fp16) => (DType::F16, sys::ncclDataType_t::ncclFloat16),
         };
         let half = compress(values, dtype, 1.0 / self.world.get() as f32)?;
-        self.halves().push((values.clone(), half.clone()));
-        Ok((half, name))
+        Ok((Some(half), kind))
     }
 
     /// Copies sums in half precision back, after them in the order of the compute stream.
@@ -127,30 +233,20 @@ impl DeviceReducer for Nccl {
         format!("gradients are summed by NCCL {}, in {}", self.version, self.hook.name())
     }
 
-    fn enqueue(&self, values: &Tensor) -> Result<(), Error> {
-        let (summed, number_type) = self.compressed(values).map_err(tensor)?;
-        let place = pointer(&summed).map_err(tensor)? as *mut std::ffi::c_void;
+    fn enqueue(&self, exchange: DeviceExchange<'_>) -> Result<(), Error> {
+        let calls = self.calls(exchange).map_err(tensor)?;
         let ready = self.compute.record_event(None).map_err(driver)?;
         self.sums.wait(&ready).map_err(driver)?;
         let communicator = self.communicator();
-        let Some(Communicator(handle)) = *communicator else {
+        let Some(communicator) = &*communicator else {
             return Err(Error::Nccl { what: "the group has ended".to_owned() });
         };
-        // SAFETY: the handle is live; these are that many numbers in the memory of this rank's GPU,
-        // which live as long as the engine, or until `record` has enqueued their way back; the
-        // stream is of the same context.
-        let enqueued = unsafe {
-            api::all_reduce(
-                place,
-                place,
-                values.elem_count(),
-                number_type,
-                sys::ncclRedOp_t::ncclSum,
-                handle,
-                self.sums.cu_stream().cast(),
-            )
-        };
-        enqueued.map(|_| ()).map_err(failed("a sum of gradients"))
+        // Several are one launch.
+        api::group_start().map_err(failed("an exchange"))?;
+        let stream = &self.sums;
+        let enqueued = calls.iter().try_for_each(|call| call.enqueue(communicator, stream));
+        let ended = api::group_end();
+        enqueued.and(ended.map(drop)).map_err(failed("a sum of gradients"))
     }
 
     fn record(&self) -> Result<CudaEvent, Error> {
@@ -253,11 +349,11 @@ mod tests {
     use std::sync::Barrier;
     use std::time::Duration;
 
-    use candle_core::{Device, Result, Tensor};
+    use candle_core::{DType, Device, Result, Tensor};
 
     use crate::collective::device_group::DeviceReducer;
     use crate::collective::device_group::tests::{over_memory, spawn};
-    use crate::collective::{Collective, OnGpu};
+    use crate::collective::{Collective, DeviceExchange, OnGpu};
     use crate::cuda_libraries::check_nccl;
     use crate::ops::cuda::Gpu;
     use crate::ops::{open_gpu, visible_gpus};
@@ -270,13 +366,13 @@ mod tests {
         let compute = Gpu::of_device(device).unwrap().cuda().cuda_stream();
         compute.context().bind_to_thread().unwrap();
         let communicator = join(new_id().unwrap(), Rank(0), WorldSize::ONE).unwrap();
-        Nccl::new(communicator, WorldSize::ONE, compute, hook).unwrap()
+        Nccl::new(communicator, (Rank(0), WorldSize::ONE), compute, hook).unwrap()
     }
 
     /// What the group of one makes of `values`.
     fn summed(group: &Nccl, device: &Device, values: &[f32]) -> Result<Vec<f32>> {
         let gradient = Tensor::from_slice(values, values.len(), device)?;
-        group.enqueue(&gradient).unwrap();
+        group.enqueue(DeviceExchange::AllReduce(&gradient)).unwrap();
         let done = group.record().unwrap();
         while !group.is_complete(&done).unwrap() {
             assert!(group.failure().is_none());
@@ -301,8 +397,61 @@ mod tests {
         let aborted = alone(&device, CommHook::None);
         aborted.abort();
         let gradient = Tensor::zeros(4, candle_core::DType::F32, &device).unwrap();
-        let refused = aborted.enqueue(&gradient).unwrap_err();
+        let refused = aborted.enqueue(DeviceExchange::AllReduce(&gradient)).unwrap_err();
         assert!(refused.to_string().contains("the group has ended"), "{refused}");
+    }
+
+    /// Parts of unequal length, in their place and elsewhere, and one rank without a part.
+    #[test]
+    fn gpu_each_rank_gets_the_sum_of_its_part_and_what_others_own() {
+        let gpus = visible_gpus().and_then(std::result::Result::ok).map_or(0, |gpus| gpus.len());
+        if gpus < 2 || check_nccl().is_err() {
+            return skipped("two GPUs and NCCL");
+        }
+        for (hook, parts) in [
+            (CommHook::None, [0..4, 4..6]),
+            (CommHook::Bf16, [0..1, 1..6]),
+            (CommHook::Fp16, [0..6, 0..0]),
+        ] {
+            let controls = over_memory(2, Duration::from_secs(60));
+            let found = spawn(controls, |control| {
+                let rank = control.rank();
+                let device = open_gpu(rank.index()).unwrap();
+                let gpu = Gpu::of_device(&device).unwrap();
+                let group = open(&gpu, control, hook, Duration::from_secs(60)).unwrap();
+                let factor = 1.0 + 2.0 * rank.index() as f32;
+                let values: Vec<f32> = (1..=6).map(|value| factor * value as f32).collect();
+                let values = Tensor::new(values, &device).unwrap();
+                let part = parts[rank.index()].clone();
+                let mine = if rank.is_first() {
+                    values.narrow(0, part.start, part.len()).unwrap()
+                } else {
+                    Tensor::zeros(6, DType::F32, &device).unwrap().narrow(0, 0, part.len()).unwrap()
+                };
+                let parts = &parts;
+                let exchange =
+                    DeviceExchange::ReduceScatter { values: &values, parts, mine: &mine };
+                group.enqueue(exchange).unwrap();
+                group.join().unwrap();
+                // Later work, which need not wait on the CPU.
+                let doubled = (!part.is_empty()).then(|| (&mine * 2.0).unwrap());
+                let owned = [Rank(1), Rank(0)]
+                    .map(|owner| (owner, Tensor::new(&[factor, -factor], &device).unwrap()));
+                group.enqueue(DeviceExchange::AllGather(&owned)).unwrap();
+                let total = Tensor::new(&[f64::from(factor) / 3.0], &device).unwrap();
+                group.enqueue(DeviceExchange::AllReduce(&total)).unwrap();
+                group.finish().unwrap();
+                let owned = owned.map(|(_, values)| values.to_vec1::<f32>().unwrap());
+                let doubled = doubled.map(|values| values.to_vec1::<f32>().unwrap());
+                (doubled.unwrap_or_default(), owned, total.to_vec1::<f64>().unwrap())
+            });
+            for (rank, (doubled, owned, total)) in found.into_iter().enumerate() {
+                let sums: Vec<f32> = parts[rank].clone().map(|i| 8.0 * (i + 1) as f32).collect();
+                assert_eq!(doubled, sums, "{hook:?}, rank {rank}");
+                assert_eq!(owned, [[3.0, -3.0], [1.0, -1.0]]);
+                assert_eq!(total, [1.0 / 3.0 + 1.0], "f64 is not rounded");
+            }
+        }
     }
 
     /// A rank that joins, and never takes part in the sum.
@@ -320,7 +469,7 @@ mod tests {
             let group = open(&gpu, control, CommHook::None, deadline).unwrap();
             if rank.is_first() {
                 let gradient = Tensor::ones(4, candle_core::DType::F32, &device).unwrap();
-                group.enqueue_all_reduce(&gradient).unwrap();
+                group.enqueue(DeviceExchange::AllReduce(&gradient)).unwrap();
                 let error = group.finish().unwrap_err();
                 // What is enqueued from now on waits for the sum no more.
                 device.synchronize().unwrap();
@@ -330,7 +479,8 @@ mod tests {
             over.wait();
             group.barrier().unwrap_err().to_string()
         });
-        let why = "a sum of gradients did not end within 3.0 s: a rank did not participate";
+        let why =
+            "timed out waiting for rank 1 (in call 1) after 3.0 s in `sum on devices` (call 2)";
         assert!(errors[0].contains(why), "{errors:?}");
         assert!(errors[1].contains(why), "the other rank is told why: {errors:?}");
     }

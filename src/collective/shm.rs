@@ -13,7 +13,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+#[cfg(any(feature = "cuda", test))]
+use crate::collective::Missing;
 use crate::collective::call::lengths_tag;
+#[cfg(any(feature = "cuda", test))]
+use crate::collective::device_group::Late;
 use crate::collective::reduce::share;
 use crate::collective::segment::Memory;
 use crate::collective::shared_mapping::{Mapping, STAGING, SharedFloats};
@@ -216,6 +220,18 @@ impl crate::collective::device_group::Control for Shm {
 
     fn gives_up(&self) -> bool {
         self.gives_up.load(Ordering::SeqCst)
+    }
+
+    fn begin_wait(&self) {
+        shm_barrier::begin_wait(&self.mapping, self.rank);
+    }
+
+    fn late(&self) -> Option<Late> {
+        let waits = |rank| shm_barrier::waits(&self.mapping, rank);
+        let mine = waits(self.rank);
+        let behind = (0..self.world.get()).map(Rank).filter(|rank| waits(*rank) < mine);
+        let named = |rank: Rank| Missing { rank: Rank(self.first.0 + rank.0), begun: waits(rank) };
+        Some(Late { wait: mine, missing: behind.map(named).collect() })
     }
 }
 

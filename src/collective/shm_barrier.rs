@@ -42,10 +42,14 @@ const ENDED_BY: usize = 64;
 /// Length of the reason, then its bytes.
 const REASON: usize = 32 << 10;
 const REASON_BYTES: usize = 2048;
-/// Slot of each rank: a line with its arrivals, then two lines with its calls of odd and even
-/// number.
+/// Slot of each rank: a line with its arrivals and its waits for a library, then two lines with its
+/// calls of odd and even number.
 const SLOTS: usize = 4096;
 const SLOT: usize = 256;
+
+/// Word of a slot: how often its rank has begun to wait for a library.
+#[cfg(any(feature = "cuda", test))]
+const WAITS: usize = 8;
 
 /// Fields of a call in its slot.
 const SEQ: usize = 0;
@@ -340,6 +344,18 @@ fn ended(mapping: &Mapping) -> Error {
 /// Why the group ended, if it did.
 pub(super) fn end_of(mapping: &Mapping) -> Option<Error> {
     (mapping.word(ARRIVALS).load(Acquire) & ENDED != 0).then(|| ended(mapping))
+}
+
+/// Notes that `rank` begins to wait for a library once more.
+#[cfg(any(feature = "cuda", test))]
+pub(super) fn begin_wait(mapping: &Mapping, rank: Rank) {
+    mapping.word(arrived(rank) + WAITS).fetch_add(1, SeqCst);
+}
+
+/// How often `rank` has begun to wait for a library.
+#[cfg(any(feature = "cuda", test))]
+pub(super) fn waits(mapping: &Mapping, rank: Rank) -> u64 {
+    mapping.word(arrived(rank) + WAITS).load(SeqCst).into()
 }
 
 /// A leader that waits for other machines is alive.

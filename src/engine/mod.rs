@@ -224,10 +224,12 @@ impl Engine {
         self.notice.take()
     }
 
-    /// How gradients get to the other ranks, or what of the optimizer's state this rank keeps,
+    /// How gradients get to the other ranks, and what of the optimizer's state this rank keeps,
     /// where that is worth a line.
     pub fn describe(&self) -> Option<String> {
-        self.reducer.describe().or_else(|| self.describe_ownership())
+        let said = [self.reducer.describe(), self.describe_ownership()];
+        let said: Vec<String> = said.into_iter().flatten().collect();
+        (!said.is_empty()).then(|| said.join("; "))
     }
 
     /// Tells `observer` from now on what this rank is doing.

@@ -12,8 +12,9 @@ use crate::collective::{self, Collective, Elements};
 use crate::engine::reducer::buckets::Layout;
 use crate::engine::update::planned_update;
 use crate::engine::{Engine, Error};
-use crate::nn::{Param, Params, change_all};
-use crate::optim::{Moments, Part, Preparation, Rates};
+use crate::launch::Phase;
+use crate::nn::{Param, Params};
+use crate::optim::{Moments, Preparation, Rates};
 use crate::plan::{Plan, Sharding, owners};
 use crate::units::{Bytes, Rank, WorldSize};
 
@@ -32,7 +33,7 @@ pub(super) struct Ownership {
 
 /// How a bucket is divided.
 pub(super) struct Division {
-    /// Elements of each rank.
+    /// Elements of each rank: one range, padding between its parameters included.
     pub(super) parts: Vec<Elements>,
     /// What is not this rank's.
     pub(super) others: Elements,
@@ -67,31 +68,44 @@ impl Ownership {
         self.owners[parameter] == self.rank
     }
 
+    /// Who owns the parameter with this place in registration order.
+    pub(super) fn owner(&self, parameter: usize) -> Rank {
+        self.owners[parameter]
+    }
+
     /// The parameters of `rank`, in registration order.
     pub(super) fn of(&self, rank: Rank) -> impl Iterator<Item = usize> {
         (0..self.owners.len()).filter(move |&index| self.owners[index] == rank)
     }
 
-    /// How each bucket is divided.
-    pub(super) fn divide(&self, layout: &Layout) -> Vec<Division> {
+    /// Lets go of the moments of others' parameters.
+    pub(super) fn release(&self, moments: &mut [Moments]) {
+        let moments = moments.iter_mut().zip(0..self.owners.len());
+        for (moments, _) in moments.filter(|(_, index)| !self.is_mine(*index)) {
+            (moments.first, moments.second) = (Vec::new(), Vec::new());
+        }
+    }
+
+    /// `layout` with what each rank owns of a bucket side by side, and how each bucket is divided.
+    pub(super) fn divide(&self, layout: Layout) -> (Layout, Vec<Division>) {
+        let layout = layout.sorted(|parameter| self.owners[parameter]);
         let buckets = layout.buckets.iter().zip(&layout.lengths);
-        buckets.map(|(members, &length)| self.divide_bucket(layout, members, length)).collect()
+        let divided = buckets.map(|(of, &length)| self.divide_bucket(&layout, of, length));
+        let divided = divided.collect();
+        (layout, divided)
     }
 
     fn divide_bucket(&self, layout: &Layout, members: &[usize], length: usize) -> Division {
-        let mut parts = vec![Elements::new(); self.world.count()];
-        let (mut others, mut end) = (Elements::new(), 0);
+        let mut parts = vec![0..0; self.world.count()];
         for &parameter in members {
-            let slot = layout.slots[parameter];
-            let elements = slot.start..slot.start + slot.len;
-            if self.is_mine(parameter) {
-                others.push(end..elements.start);
-                end = elements.end;
-            }
-            parts[self.owners[parameter].index()].push(elements);
+            let (slot, part) =
+                (layout.slots[parameter], &mut parts[self.owners[parameter].index()]);
+            let start = if part.end == 0 { slot.start } else { part.start };
+            *part = start..slot.start + slot.len;
         }
-        others.push(end..length);
-        Division { parts, others }
+        let mine = &parts[self.rank.index()];
+        let others = vec![0..mine.start, mine.end..length];
+        Division { parts: parts.into_iter().map(|part| vec![part]).collect(), others }
     }
 }
 
@@ -123,67 +137,18 @@ impl Engine {
 
     /// After an update of this rank's parameters: gives them to the others, takes theirs, and moves
     /// the averages of theirs.
-    pub(super) fn share_updates(&mut self, rates: Rates) -> Result<(), Error> {
-        let Some(ownership) = self.ownership.clone() else { return Ok(()) };
-        let mut moments = std::mem::take(&mut self.moments);
-        let shared = self.gather_weights(&ownership);
-        let followed = shared.and_then(|()| self.follow(&ownership, rates, &mut moments));
-        self.moments = moments;
-        followed
-    }
-
-    fn gather_weights(&self, ownership: &Ownership) -> Result<(), Error> {
-        let params = self.params.parameters();
-        let failed = |source| self.not_shared(source);
-        let vars: Vec<_> =
-            params.iter().map(Param::var).collect::<Result<_, _>>().map_err(failed)?;
-        let length = |(param, &is_trained): (&Param, &bool)| {
-            if is_trained { param.elem_count() } else { 0 }
-        };
-        let lengths: Vec<usize> = params.iter().zip(&self.trained).map(length).collect();
-        let mut gathered = Ok(());
-        change_all(&vars, |values| {
-            let mut values: Vec<&mut [f32]> = values.iter_mut().map(Vec::as_mut_slice).collect();
-            let collective = self.collective.as_ref();
-            gathered = gather(collective, &ownership.owners, &lengths, &mut values);
-        })
-        .map_err(failed)?;
-        Ok(gathered?)
-    }
-
-    /// Moves the averages of the parameters that others have updated, as if it were this rank.
-    fn follow(
-        &self,
-        ownership: &Ownership,
-        rates: Rates,
-        moments: &mut [Moments],
-    ) -> Result<(), Error> {
-        if self.plan.ema.is_none() {
+    pub(super) fn share_updates(&mut self, step: u64, rates: Rates) -> Result<(), Error> {
+        if self.ownership.is_none() {
             return Ok(());
         }
-        let params = self.params.parameters();
+        (self.observer)(step, Phase::Reducing);
         let (rule, count) = (self.optimizer.as_ref(), self.state.updates);
         let update = planned_update(rule, &self.plan, rates, Preparation::default(), count);
-        let failed = |source| self.not_shared(source);
-        let vars: Vec<_> =
-            params.iter().map(Param::var).collect::<Result<_, _>>().map_err(failed)?;
-        change_all(&vars, |values| {
-            let all = values.iter_mut().zip(moments).zip(params).enumerate();
-            let others = all.filter(|(index, _)| !ownership.is_mine(*index));
-            update.apply(others.map(|(index, ((values, moments), param))| Part {
-                values,
-                gradient: &[],
-                moments,
-                index,
-                shape: param.shape(),
-                count: None,
-            }));
+        let (params, moments) = (self.params.parameters(), &mut self.moments);
+        self.reducer.share_updates(&update, params, moments).map_err(|error| match error {
+            Error::Tensor { phase, source, .. } => Error::Tensor { phase, step, source },
+            other => other,
         })
-        .map_err(failed)
-    }
-
-    fn not_shared(&self, source: candle_core::Error) -> Error {
-        Error::Tensor { phase: "sharing", step: self.state.step + 1, source }
     }
 
     /// Elements of the two moments that the owner of a parameter has of it now.
@@ -221,6 +186,7 @@ impl Engine {
     /// A collective failed.
     pub fn gather_moments(&mut self, on: Range<u32>) -> Result<(), Error> {
         let Some(ownership) = self.ownership.clone() else { return Ok(()) };
+        self.bring_home()?;
         let params = self.params.parameters().iter().enumerate();
         let lengths: Vec<[usize; 2]> =
             params.map(|(index, param)| self.moment_lengths(index, param)).collect();
@@ -239,17 +205,15 @@ impl Engine {
 
     /// Lets go of the moments of others' parameters.
     pub fn release_moments(&mut self) {
-        let Some(ownership) = &self.ownership else { return };
-        let moments = self.moments.iter_mut().zip(0..ownership.owners.len());
-        for (moments, _) in moments.filter(|(_, index)| !ownership.is_mine(*index)) {
-            (moments.first, moments.second) = (Vec::new(), Vec::new());
+        if let Some(ownership) = &self.ownership {
+            ownership.release(&mut self.moments);
         }
     }
 }
 
 /// Gives the elements of each of `vectors`, which its owner has, to all ranks that have room for
 /// them: it may be empty elsewhere. In rounds, so that little more memory is needed.
-fn gather(
+pub(super) fn gather(
     collective: &dyn Collective,
     owners: &[Rank],
     lengths: &[usize],
@@ -306,7 +270,6 @@ fn pieces(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::engine::reducer::buckets::Slot;
 
     #[test]
     fn a_rank_gives_its_vectors_one_after_the_other_in_rounds() {
@@ -320,26 +283,22 @@ mod tests {
     }
 
     #[test]
-    fn a_bucket_is_divided_by_owner_and_all_else_is_the_others() {
-        let slot = |start, len| Slot { bucket: 0, start, len };
-        let layout = Layout {
-            buckets: vec![vec![2, 1, 0]],
-            lengths: vec![320],
-            slots: vec![slot(256, 50), slot(64, 130), slot(0, 60)],
-        };
-        let owners = [0, 1, 0].map(Rank).to_vec();
+    fn what_a_rank_owns_of_a_bucket_lies_side_by_side_and_all_else_is_the_others() {
+        let order = [3, 2, 1, 0].to_vec();
+        let layout = Layout::new(&[50, 130, 60, 7], &[order], Bytes(1 << 20), Bytes(1 << 20));
+        let owners = [0, 1, 0, 2].map(Rank).to_vec();
         let divided = |rank| {
-            let world = WorldSize::new(2).unwrap();
-            let owners = owners.clone();
+            let (world, owners) = (WorldSize::new(4).unwrap(), owners.clone());
             let all = Ownership { rank: Rank(rank), world, owners, frees_gradients: true };
-            all.divide(&layout).remove(0)
+            let (layout, mut divided) = all.divide(layout.clone());
+            assert_eq!(layout.buckets, [[2, 0, 1, 3]]);
+            divided.remove(0)
         };
-        let (zero, one) = (divided(0), divided(1));
-        let [first, second] = &zero.parts[..] else { panic!("two ranks") };
-        assert_eq!(first, &[0..60, 256..306]);
-        assert_eq!((second.len(), &second[0]), (1, &(64..194)));
-        assert_eq!(zero.parts, one.parts);
-        assert_eq!(zero.others, [0..0, 60..256, 306..320]);
-        assert_eq!(one.others, [0..64, 194..320]);
+        let parts = [0..114, 128..258, 320..327, 0..0];
+        let [zero, one, none] = [0, 1, 3].map(divided);
+        assert_eq!((zero.parts.concat(), one.parts.concat()), (parts.to_vec(), parts.to_vec()));
+        assert_eq!(zero.others, [0..0, 114..384]);
+        assert_eq!(one.others, [0..128, 258..384]);
+        assert_eq!(none.others, [0..0, 0..384]);
     }
 }

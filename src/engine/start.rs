@@ -53,13 +53,16 @@ impl Engine {
         let is_new = restored.is_none();
         let start = restored.as_ref().map_or(0, |(state, _)| state.step);
         same_start(collective.as_ref(), &params, start)?;
-        let (state, moments) =
+        let (state, mut moments) =
             restored.unwrap_or_else(|| (TrainState::new(&plan), fresh_moments(&plan, &params)));
         let layout = freezing::layout(&plan, &params);
         let device = device(&params);
         let joint = JointPasses::new(&plan, &params, &collective)?;
         let place = (collective.rank(), collective.world_size());
         let ownership = Ownership::new(&plan, &params, place).map(Arc::new);
+        if let Some(ownership) = &ownership {
+            ownership.release(&mut moments);
+        }
         let held = (layout, ownership.clone());
         let reducer = reducer(&plan, &params, &collective, held, &moments)?;
         let sink = reducer.sink();
@@ -98,7 +101,6 @@ impl Engine {
             graph,
             notice: None,
         };
-        engine.release_moments();
         engine.freeze()?;
         engine.broadcast_parameters()?;
         engine.broadcast_buffers()?;
@@ -189,7 +191,7 @@ fn reducer(
             && collective.world_size() > WorldSize::ONE
             && (!is_shared || collective.on_gpu().is_some())
             && !crate::plan::cuda_graph::is_wanted(plan);
-        let held = Held { layout, overlap, plan: &plan.optimizer, params, moments };
+        let held = Held { layout, overlap, plan: &plan.optimizer, params, moments, ownership };
         return Ok(Box::new(GpuReducer::new(&gpu, collective, held)?));
     }
     let _ = (params, moments);

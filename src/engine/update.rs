@@ -137,7 +137,10 @@ impl Engine {
             source,
         })?;
         self.count_update(&reduced.votes);
-        self.timed(|time| &mut time.communication, |engine| engine.share_updates(step.rates))
+        self.timed(
+            |time| &mut time.communication,
+            |engine| engine.share_updates(step.number, step.rates),
+        )
     }
 
     /// Noise of `train.gradient_noise` on the gradients as they are after `preparation`.

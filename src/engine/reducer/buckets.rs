@@ -25,7 +25,8 @@ pub struct Slot {
 /// Assignment of parameters to buckets.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Layout {
-    /// Parameters of each bucket, in the order in which their gradients become ready.
+    /// Parameters of each bucket, in the order in which they lie there: that in which their
+    /// gradients become ready, unless [`Layout::sorted`] made it another.
     pub buckets: Vec<Vec<usize>>,
     /// Elements of each bucket, padding included.
     pub lengths: Vec<usize>,
@@ -38,17 +39,29 @@ impl Layout {
     /// order, and apart from the others.
     pub fn new(sizes: &[usize], orders: &[Vec<usize>], first_cap: Bytes, cap: Bytes) -> Self {
         let buckets = assign(sizes, orders, first_cap, cap);
-        let mut slots = vec![Slot { bucket: 0, start: 0, len: 0 }; sizes.len()];
-        let mut lengths = Vec::with_capacity(buckets.len());
-        for (bucket, members) in buckets.iter().enumerate() {
+        let slots = sizes.iter().map(|&len| Slot { bucket: 0, start: 0, len }).collect();
+        Self { lengths: vec![0; buckets.len()], buckets, slots }.placed()
+    }
+
+    /// The same buckets, in which parameters with the same `key` lie side by side.
+    #[must_use]
+    pub fn sorted<K: Ord>(mut self, key: impl Fn(usize) -> K) -> Self {
+        self.buckets.iter_mut().for_each(|members| members.sort_by_key(|&index| key(index)));
+        self.placed()
+    }
+
+    fn placed(mut self) -> Self {
+        let Self { buckets, lengths, slots } = &mut self;
+        for (bucket, (members, length)) in buckets.iter().zip(lengths).enumerate() {
             let mut start = 0;
             for &parameter in members {
-                slots[parameter] = Slot { bucket, start, len: sizes[parameter] };
-                start += sizes[parameter].next_multiple_of(ALIGNMENT);
+                let len = slots[parameter].len;
+                slots[parameter] = Slot { bucket, start, len };
+                start += len.next_multiple_of(ALIGNMENT);
             }
-            lengths.push(start);
+            *length = start;
         }
-        Self { buckets, lengths, slots }
+        self
     }
 
     /// The buckets that hold parameters which are trained.

@@ -13,6 +13,7 @@
 //! the lower part of the fixed binary tree, like a binary counter; the collective continues the
 //! same tree over ranks.
 
+mod sharing;
 mod store;
 
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -31,7 +32,6 @@ use crate::nn::{Param, Params, change_all};
 use crate::ops::GradientSink;
 use crate::optim::{Moments, Part, Update, shared_sum_of_squares, sum_of_squares};
 use crate::plan::OptimizerPlan;
-use crate::units::Rank;
 use store::{Full, State, Store, add, turn_bit};
 
 /// Collects and reduces the gradients of one step after another.
@@ -69,8 +69,13 @@ impl CpuReducer {
         overlap: bool,
         ownership: Option<Arc<Ownership>>,
     ) -> Result<Self, Error> {
-        let divided = ownership
-            .map(|ownership| Arc::new(Divided { buckets: ownership.divide(&layout), ownership }));
+        let (layout, divided) = match ownership {
+            None => (layout, None),
+            Some(ownership) => {
+                let (layout, buckets) = ownership.divide(layout);
+                (layout, Some(Arc::new(Divided { ownership, buckets })))
+            }
+        };
         let segments = collective.segments(&layout.lengths)?;
         let sums = Sums { collective: collective.clone(), layout: layout.clone(), divided };
         let (full, to_reduce) = channel();
@@ -105,23 +110,6 @@ impl CpuReducer {
     /// Whether this rank has the sum of a parameter's gradients.
     fn is_mine(&self, parameter: usize) -> bool {
         self.sums.divided.as_ref().is_none_or(|divided| divided.ownership.is_mine(parameter))
-    }
-
-    /// Tells the other ranks the sums of squares of this rank's parameters, and hears theirs.
-    fn share_squares(&self) -> Result<(), Error> {
-        let Some(Divided { ownership, .. }) = self.sums.divided.as_deref() else { return Ok(()) };
-        let mut state = self.store.state();
-        let squares = &mut state.squares;
-        let mine: Vec<f64> =
-            ownership.of(self.sums.collective.rank()).map(|parameter| squares[parameter]).collect();
-        let all = self.sums.collective.all_gather(bytemuck::cast_slice(&mine))?;
-        for (rank, bytes) in (0..).map(Rank).zip(&all) {
-            let told = bytemuck::pod_collect_to_vec::<u8, f64>(bytes);
-            for (parameter, told) in ownership.of(rank).zip(told) {
-                squares[parameter] = told;
-            }
-        }
-        Ok(())
     }
 
     /// Gives the reduced gradients of all parameters, in registration order, to `visit`; those of
@@ -275,6 +263,15 @@ impl Reducer for CpuReducer {
             turn_bit_of(average, "averages");
         }
         Ok(())
+    }
+
+    fn share_updates(
+        &mut self,
+        update: &Update<'_>,
+        params: &[Param],
+        moments: &mut [Moments],
+    ) -> Result<(), Error> {
+        self.share(update, params, moments)
     }
 }
 

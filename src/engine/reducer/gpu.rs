@@ -3,48 +3,58 @@
 //!
 //! The order is that of the CPU's [`super::cpu`]: buckets leave in a fixed order, shards
 //! are added in the lower part of the fixed tree. How ranks are added is NCCL's affair; through the
-//! `shm` backend it is the tree again.
+//! `shm` backend it is the tree again. Where parameters have owners, each rank gets the sums of its
+//! own, and moves them (`sharing.rs`).
 
+mod carrier;
 mod cpu_update;
+mod memory;
+mod sharing;
 mod store;
+mod updaters;
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use candle_core::{DType, Device, Result, Tensor};
+use candle_core::{Result, Tensor};
 
 use crate::collective::{Collective, Segment};
 use crate::engine::averaged_model::averaged_vars;
 use crate::engine::error::Error;
+use crate::engine::ownership::Ownership;
 use crate::engine::reducer::Reducer;
 use crate::engine::reducer::buckets::Layout;
-use crate::engine::reducer::host_staged::{Carry, HostStagedReducer, Sum};
+use crate::engine::reducer::host_staged::HostStagedReducer;
 use crate::engine::reducer::progress::Progress;
 use crate::nn::{Param, Params};
 use crate::ops::GradientSink;
 use crate::ops::cuda::{
-    Conditions, Found, Gpu, Ledger, Moment, Parameter, Staging, StepNumbers, Updater, exchange, put,
+    Conditions, Found, Gpu, Ledger, Staging, StepNumbers, Updater, exchange, put,
 };
 use crate::optim::{Moments, Update};
 use crate::plan::OptimizerPlan;
+use carrier::{Carried, Carrier};
+use memory::Buckets;
 pub(crate) use store::Marks;
 use store::{State, Store};
+use updaters::{Kept, OptimizerState, on_device};
 
 /// The gradients of a rank that computes on a GPU, and the state of its optimizer.
 pub(crate) struct GpuReducer {
     store: Arc<Store>,
     /// How gradients get to the other ranks, if not by NCCL.
     way: Option<String>,
-    /// Two moments and the average of each parameter, where there are such.
-    moments: Vec<[Option<Tensor>; 3]>,
+    moments: Vec<Kept>,
     gpu: Gpu,
+    /// Where parameters have owners.
+    ownership: Option<Arc<Ownership>>,
     updater: Updater,
     /// Whether the CPU moves the parameters.
     on_cpu: bool,
-    /// The parameters that `updater` moves.
+    /// The parameters that `updater` knows.
     trained: Vec<usize>,
-    /// Moves the averages of frozen parameters and of buffers, where there are some.
+    /// Moves the averages of what `updater` does not move, where there are some.
     follower: Option<Updater>,
 }
 
@@ -55,8 +65,10 @@ pub(crate) struct Held<'a> {
     pub(crate) overlap: bool,
     pub(crate) plan: &'a OptimizerPlan,
     pub(crate) params: &'a Params,
-    /// As the run begins or was restored.
+    /// As the run begins or was restored; only of what this rank owns.
     pub(crate) moments: &'a [Moments],
+    /// Who owns which parameter, where they have owners.
+    pub(crate) ownership: Option<Arc<Ownership>>,
 }
 
 impl GpuReducer {
@@ -64,29 +76,35 @@ impl GpuReducer {
     pub(crate) fn new(
         gpu: &Gpu,
         collective: &Arc<dyn Collective>,
-        Held { layout, overlap, plan, params: all, moments }: Held<'_>,
+        Held { layout, overlap, plan, params, moments, ownership }: Held<'_>,
     ) -> std::result::Result<Self, Error> {
-        let params = all.parameters();
         let failed = |source| Error::Tensor { phase: "first", step: 0, source };
         let device = gpu.device();
-        let bucket = |&length: &usize| Tensor::zeros(length, DType::F32, &device);
-        let buckets: Vec<Tensor> =
-            layout.lengths.iter().map(bucket).collect::<Result<_>>().map_err(failed)?;
+        let (layout, divisions) = match &ownership {
+            Some(ownership) => ownership.divide(layout),
+            None => (layout, Vec::new()),
+        };
+        let divided = ownership.as_deref().map(|ownership| (ownership, &divisions[..]));
+        let buckets = Buckets::new(&device, &layout, divided, collective.rank()).map_err(failed)?;
         let moments: Result<Vec<_>> =
-            moments.iter().map(|of| on_device(of, plan, &device)).collect::<Result<_>>();
-        let moments: Vec<_> = moments.map_err(failed)?;
+            moments.iter().map(|of| on_device(of, plan, &device)).collect();
+        let moments = moments.map_err(failed)?;
         let trained: Vec<usize> =
-            (0..params.len()).filter(|&index| plan.is_ever_trained(index)).collect();
-        let of = OptimizerState { plan, params, moments: &moments };
-        let updater = updater(gpu, &layout, &buckets, &of, &trained).map_err(failed)?;
-        let follower = follower(gpu, all, &moments, &trained).map_err(failed)?;
+            (0..params.parameters().len()).filter(|&index| plan.is_ever_trained(index)).collect();
+        let of =
+            OptimizerState { plan, params, moments: &moments, ownership: ownership.as_deref() };
+        let updater = of.updater(gpu, &layout, &buckets, &trained).map_err(failed)?;
+        let follower = of.follower(gpu, &trained).map_err(failed)?;
         let (mut reducer, mut way) = (None, None);
         if collective.world_size().count() > 1 && collective.on_gpu().is_none() {
             let segments = collective.segments(&layout.lengths)?;
             let staging = Staging::new(gpu, segments, Segment::has_own_pages).map_err(failed)?;
             way = Some(staging.describe());
-            let carrier = Carrier { staging, buckets: buckets.clone() };
-            reducer = Some(HostStagedReducer::start(collective.clone(), carrier)?);
+            let back = (0..layout.lengths.len()).map(|bucket| buckets.mine(bucket)).collect();
+            let parts = divisions.into_iter().map(|division| division.parts).collect();
+            let parts = ownership.is_some().then_some(parts);
+            let carrier = Carrier { staging, back };
+            reducer = Some(HostStagedReducer::start(collective.clone(), parts, carrier)?);
         }
         let state = State {
             reducer,
@@ -100,11 +118,11 @@ impl GpuReducer {
         };
         let (collective, state) = (collective.clone(), Mutex::new(state));
         let store = Store { gpu: gpu.clone(), layout, overlap, collective, state };
-        let (store, gpu) = (Arc::new(store), gpu.clone());
-        let on_cpu = plan.on_cpu;
-        Ok(Self { store, way, moments, gpu, updater, on_cpu, trained, follower })
+        let (store, gpu, on_cpu) = (Arc::new(store), gpu.clone(), plan.on_cpu);
+        Ok(Self { store, way, moments, gpu, ownership, updater, on_cpu, trained, follower })
     }
 
+    /// Sums the buckets that have not left, and waits for all.
     fn reduce_rest(&self) -> std::result::Result<(), Error> {
         let failed = |source| Error::Tensor { phase: "reduction", step: 0, source };
         let mut state = self.store.state();
@@ -115,106 +133,25 @@ impl GpuReducer {
         if let Some(failure) = state.failure.take() {
             return Err(failure.into());
         }
-        if let Some(sums) = self.store.collective.on_gpu() {
-            sums.finish()?;
-        }
         if let Some(reducer) = &mut state.reducer {
-            reducer.finish(|back| back.goes_before(&self.store.gpu).map_err(failed))?;
+            reducer.finish(|back: Carried| back.arrive(&self.store.gpu))?;
+        }
+        self.measure()?;
+        if let Some(gpus) = self.store.collective.on_gpu() {
+            gpus.finish()?;
+            state.buckets.free(|| Ok::<_, Error>(()))?;
         }
         self.updater.note_squares(&state.ledger).map_err(failed)
     }
-}
 
-/// What is kept of a parameter on the GPU: the average alone if the CPU updates it.
-fn on_device(
-    moments: &Moments,
-    plan: &OptimizerPlan,
-    device: &Device,
-) -> Result<[Option<Tensor>; 3]> {
-    let tensor = |values: &[f32], is_here: bool| {
-        let some = (is_here && !values.is_empty())
-            .then(|| Tensor::from_slice(values, values.len(), device));
-        some.transpose()
-    };
-    let [first, second] = [&moments.first, &moments.second].map(|of| tensor(of, !plan.on_cpu));
-    Ok([first?, second?, tensor(&moments.average, true)?])
-}
-
-/// Parameters, and what their optimizer keeps of them.
-struct OptimizerState<'a> {
-    plan: &'a OptimizerPlan,
-    params: &'a [Param],
-    moments: &'a [[Option<Tensor>; 3]],
-}
-
-/// What moves the parameters that are `trained`.
-fn updater(
-    gpu: &Gpu,
-    layout: &Layout,
-    buckets: &[Tensor],
-    state: &OptimizerState<'_>,
-    trained: &[usize],
-) -> Result<Updater> {
-    let OptimizerState { plan, params, moments } = *state;
-    let mut parameters = Vec::with_capacity(trained.len());
-    for &index in trained {
-        let (param, slot) = (&params[index], layout.slots[index]);
-        parameters.push(Parameter {
-            values: param.var()?,
-            gradient: (&buckets[slot.bucket], slot.start),
-            moments: moments[index].each_ref().map(Option::as_ref),
-            decays: plan.group(index).is_some()
-                || !(plan.no_decay_on_1d && param.shape().len() <= 1),
-        });
+    /// Whether this rank moves a parameter.
+    fn is_mine(&self, index: usize) -> bool {
+        self.ownership.as_ref().is_none_or(|ownership| ownership.is_mine(index))
     }
-    Updater::new(gpu, &parameters)
-}
 
-/// What moves the averages of parameters that are not `trained`, and of buffers, which are kept
-/// behind those of the parameters.
-fn follower(
-    gpu: &Gpu,
-    params: &Params,
-    moments: &[[Option<Tensor>; 3]],
-    trained: &[usize],
-) -> Result<Option<Updater>> {
-    let behind = moments.iter().skip(params.parameters().len());
-    let buffers = params.moving_buffers().zip(behind).map(|(buffer, of)| (buffer.var(), of));
-    let parameters = params.parameters().iter().zip(moments).enumerate();
-    let frozen = parameters.filter(|(index, _)| !trained.contains(index));
-    let frozen = frozen.map(|(_, (param, of))| (param.var(), of));
-    let mut followed = Vec::new();
-    for (values, moments) in frozen.filter(|(_, [.., average])| average.is_some()).chain(buffers) {
-        let values = values?;
-        followed.push(Parameter {
-            values,
-            // None is looked at; the values stand for it.
-            gradient: (values.as_tensor(), 0),
-            moments: moments.each_ref().map(Option::as_ref),
-            decays: false,
-        });
-    }
-    if followed.is_empty() { Ok(None) } else { Updater::new(gpu, &followed).map(Some) }
-}
-
-/// Buckets of the GPU, and their way through the memory that the ranks share.
-struct Carrier {
-    staging: Staging<Segment>,
-    buckets: Vec<Tensor>,
-}
-
-impl Carry for Carrier {
-    type Moment = Moment;
-
-    fn carry(
-        &mut self,
-        bucket: usize,
-        ready: Moment,
-        sum: Sum<'_>,
-    ) -> std::result::Result<Moment, Error> {
-        let carried = self.staging.visit(bucket, &self.buckets[bucket], &ready, sum);
-        let failed = |source| Error::Tensor { phase: "reduction", step: 0, source };
-        Ok(carried.map_err(failed)??)
+    /// The parameters that take part in the step and are this rank's.
+    fn trained_here(&self) -> impl Iterator<Item = usize> {
+        self.trained.iter().copied().filter(|&index| self.is_mine(index))
     }
 }
 
@@ -228,7 +165,7 @@ impl Reducer for GpuReducer {
     }
 
     fn buckets(&self) -> Vec<Tensor> {
-        self.store.state().buckets.clone()
+        self.store.state().buckets.all().cloned().collect()
     }
 
     fn marks(&self) -> Option<Marks> {
@@ -261,9 +198,10 @@ impl Reducer for GpuReducer {
         let layout = &self.store.layout;
         state.progress.train_only(layout, trained);
         self.trained = (0..trained.len()).filter(|&index| trained[index]).collect();
-        let of = OptimizerState { plan, params: params.parameters(), moments: &self.moments };
-        self.updater = updater(&self.gpu, layout, &state.buckets, &of, &self.trained)?;
-        self.follower = follower(&self.gpu, params, &self.moments, &self.trained)?;
+        let (moments, ownership) = (&self.moments[..], self.ownership.as_deref());
+        let of = OptimizerState { plan, params, moments, ownership };
+        self.updater = of.updater(&self.gpu, layout, &state.buckets, &self.trained)?;
+        self.follower = of.follower(&self.gpu, &self.trained)?;
         Ok(())
     }
 
@@ -321,19 +259,12 @@ impl Reducer for GpuReducer {
     }
 
     fn first_not_finite(&self) -> Option<usize> {
-        let state = self.store.state();
-        let values: Result<Vec<Vec<f32>>> = state.buckets.iter().map(Tensor::to_vec1).collect();
-        let values = values.ok()?;
-        self.store.layout.slots.iter().zip(&state.progress.trained).position(
-            |(slot, &is_trained)| {
-                let gradient = &values[slot.bucket][slot.start..slot.start + slot.len];
-                is_trained && gradient.iter().any(|value| !value.is_finite())
-            },
-        )
+        let place = self.updater.first_not_finite().ok()??;
+        self.trained.get(place).copied()
     }
 
     fn change_gradients(&self, change: &mut dyn FnMut(usize, &mut [f32])) -> Result<()> {
-        for &index in &self.trained {
+        for index in self.trained_here() {
             let mut gradient = self.store.gradient(index)?;
             change(index, &mut gradient);
             self.store.set_gradient(index, &gradient)?;
@@ -354,14 +285,17 @@ impl Reducer for GpuReducer {
         // A launch for the parameters of each group and count: most often, one for all.
         let plan = update.plan();
         let alike = |index: usize| (plan.group_of.get(index).copied(), counts[index]);
-        let launches: BTreeSet<_> = self.trained.iter().map(|&index| alike(index)).collect();
+        let launches: BTreeSet<_> = self.trained_here().map(alike).collect();
         for launch in launches {
             let (group, count) = launch;
             let group = group.and_then(|group| plan.groups.get(group));
             let Some(rule) = update.on_gpu(count, group) else { continue };
-            let (trained, state) = (&self.trained, self.store.state());
-            let decision = state.decision.as_ref();
-            self.updater.update(rule, decision, |place| alike(trained[place]) == launch)?;
+            let (trained, ownership) = (&self.trained, &self.ownership);
+            let state = self.store.state();
+            let is_mine = |index| ownership.as_ref().is_none_or(|of| of.is_mine(index));
+            self.updater.update(rule, state.decision.as_ref(), |place| {
+                is_mine(trained[place]) && alike(trained[place]) == launch
+            })?;
         }
         Ok(())
     }
@@ -382,12 +316,19 @@ impl Reducer for GpuReducer {
         _: &Params,
         _: &mut [Moments],
     ) -> Result<()> {
-        match (&mut self.follower, update.on_gpu(None, None)) {
-            (Some(follower), Some(rule)) => {
-                follower.update(rule, self.store.state().decision.as_ref(), |_| true)
-            }
-            _ => Ok(()),
-        }
+        // Where parameters have owners, averages follow when all are there.
+        if self.ownership.is_some() { Ok(()) } else { self.follow(update) }
+    }
+
+    fn share_updates(
+        &mut self,
+        update: &Update<'_>,
+        params: &[Param],
+        _: &mut [Moments],
+    ) -> std::result::Result<(), Error> {
+        self.share(params)?;
+        let failed = |source| Error::Tensor { phase: "sharing", step: 0, source };
+        self.follow(update).map_err(failed)
     }
 
     fn swap_averages(&mut self, params: &Params, _moments: &mut [Moments]) -> Result<()> {

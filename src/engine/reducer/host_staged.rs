@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
 
-use crate::collective::{self, Collective, Segment};
+use crate::collective::{self, Collective, Elements, Segment};
 use crate::engine::error::Error;
 
 /// Sums one segment over the ranks.
@@ -35,8 +35,13 @@ pub(super) struct HostStagedReducer<M> {
     ready: Option<Sender<(usize, M)>>,
     back: Receiver<Result<M, Error>>,
     under_way: usize,
+    /// Why one did not come back; [`HostStagedReducer::finish`] tells.
+    failed: Option<Error>,
     thread: Option<JoinHandle<()>>,
 }
+
+/// The part of each rank of each bucket, where each gets the sums of its own.
+pub(super) type Parts = Option<Vec<Vec<Elements>>>;
 
 impl<M: Send + 'static> HostStagedReducer<M> {
     /// Starts the thread.
@@ -46,14 +51,19 @@ impl<M: Send + 'static> HostStagedReducer<M> {
     /// It cannot be started.
     pub(super) fn start(
         collective: Arc<dyn Collective>,
+        parts: Parts,
         mut carrier: impl Carry<Moment = M> + 'static,
     ) -> Result<Self, Error> {
         let (ready, to_sum) = channel();
         let (done, back) = channel();
-        let work = move || carry_all(collective.as_ref(), &mut carrier, &to_sum, &done);
+        let work = move || {
+            let sum =
+                |bucket, segment: &mut Segment| sum(collective.as_ref(), &parts, bucket, segment);
+            carry_all(sum, &mut carrier, &to_sum, &done);
+        };
         let thread = std::thread::Builder::new().name("communication".into()).spawn(work);
         let thread = Some(thread.map_err(Error::Thread)?);
-        Ok(Self { ready: Some(ready), back, under_way: 0, thread })
+        Ok(Self { ready: Some(ready), back, under_way: 0, failed: None, thread })
     }
 
     /// Sends a bucket off, to be read when `ready` is over. Every rank sends the same buckets in
@@ -66,6 +76,16 @@ impl<M: Send + 'static> HostStagedReducer<M> {
         }
     }
 
+    /// Gives `arrives` when each of the buckets is back that are summed by now.
+    pub(super) fn take_arrived(&mut self, mut arrives: impl FnMut(M) -> Result<(), Error>) {
+        while self.failed.is_none()
+            && let Ok(back) = self.back.try_recv()
+        {
+            self.under_way -= 1;
+            self.failed = back.and_then(&mut arrives).err();
+        }
+    }
+
     /// Waits until all buckets that were sent are summed, and gives `arrives` when each is back.
     ///
     /// # Errors
@@ -75,6 +95,9 @@ impl<M: Send + 'static> HostStagedReducer<M> {
         &mut self,
         mut arrives: impl FnMut(M) -> Result<(), Error>,
     ) -> Result<(), Error> {
+        if let Some(error) = self.failed.take() {
+            return Err(error);
+        }
         while self.under_way > 0 {
             self.under_way -= 1;
             arrives(self.back.recv().map_err(|_| Error::ThreadGone)??)?;
@@ -94,16 +117,28 @@ impl<M> Drop for HostStagedReducer<M> {
     }
 }
 
+/// Sums a bucket, or each rank's part of it.
+fn sum(
+    collective: &dyn Collective,
+    parts: &Parts,
+    bucket: usize,
+    segment: &mut Segment,
+) -> Result<(), collective::Error> {
+    match parts {
+        None => collective.all_reduce(segment),
+        Some(parts) => collective.reduce_scatter(segment, &parts[bucket]),
+    }
+}
+
 /// Body of the thread. After a failure nothing more is summed: the group has ended.
 fn carry_all<C: Carry>(
-    collective: &dyn Collective,
+    sum: impl Fn(usize, &mut Segment) -> Result<(), collective::Error>,
     carrier: &mut C,
     to_sum: &Receiver<(usize, C::Moment)>,
     done: &Sender<Result<C::Moment, Error>>,
 ) {
     for (bucket, ready) in to_sum {
-        let mut sum = |segment: &mut Segment| collective.all_reduce(segment);
-        let carried = carrier.carry(bucket, ready, &mut sum);
+        let carried = carrier.carry(bucket, ready, &mut |segment| sum(bucket, segment));
         let failed = carried.is_err();
         if done.send(carried).is_err() || failed {
             return;
@@ -165,7 +200,7 @@ mod tests {
     fn steps(group: &Arc<dyn Collective>, loses: Option<usize>) -> Result<Vec<Vec<f32>>, String> {
         let segments = group.segments(&LENGTHS).map_err(|error| error.to_string())?;
         let mut reducer =
-            HostStagedReducer::start(group.clone(), Made { segments, loses }).unwrap();
+            HostStagedReducer::start(group.clone(), None, Made { segments, loses }).unwrap();
         let mut found = Vec::new();
         for step in 0..2 {
             for (bucket, length) in LENGTHS.into_iter().enumerate() {

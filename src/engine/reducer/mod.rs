@@ -149,6 +149,19 @@ pub(crate) trait Reducer: Send {
         counts: &[Option<u64>],
     ) -> candle_core::Result<()>;
 
+    /// Where each parameter has an owner: gives those that this rank has moved to the others, takes
+    /// theirs, and moves the averages that [`Reducer::update`] did not.
+    ///
+    /// # Errors
+    ///
+    /// A collective failed; the group is then unusable. Or the device's.
+    fn share_updates(
+        &mut self,
+        update: &Update<'_>,
+        params: &[Param],
+        moments: &mut [Moments],
+    ) -> Result<(), Error>;
+
     /// Begins the averages at what they are of, as it is.
     ///
     /// # Errors

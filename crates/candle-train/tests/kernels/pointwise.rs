@@ -47,9 +47,13 @@ fn activations_and_their_gradients_are_those_of_the_cpu() {
 
 #[test]
 fn what_follows_a_product_adds_the_bias_keeps_the_sum_and_goes_back() {
+    // One at a time, and four.
+    [19, 20].into_iter().for_each(follow_a_product);
+}
+
+fn follow_a_product(width: usize) {
     let Some(gpu) = emulator() else { return };
-    let (rows, width) = (37, 19);
-    let n = rows * width;
+    let n = 37 * width;
     let (z, bias, dy) = (values(1, n), values(2, width), values(3, n));
     let sum: Vec<f32> = (0..n).map(|i| z[i] + bias[i % width]).collect();
     let operand = var(&sum, &[n]);

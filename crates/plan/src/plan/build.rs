@@ -4,9 +4,9 @@ use crate::config::values::{Auto, Devices};
 use crate::config::{Experiment, Loaded, Problem, Problems};
 use crate::plan::transforms::Transformed;
 use crate::plan::{
-    BatchPlan, Facts, KindFacts, ModelFacts, ModelPlan, Plan, Sampler, Sharding, batch,
-    batch_statistics, checkpointing, cuda_graph, data, distributed, length, lookahead, metrics,
-    model, optimizer, param_groups, precision, schedule, swa, transforms,
+    BatchPlan, Facts, KindFacts, ModelFacts, ModelPlan, Plan, Sampler, batch, batch_statistics,
+    checkpointing, cuda_graph, data, distributed, length, lookahead, metrics, model, optimizer,
+    param_groups, precision, schedule, swa, transforms,
 };
 use train_numbers::units::{AccumulationSteps, BatchSize, WorldSize};
 
@@ -142,12 +142,6 @@ impl Plan {
     fn contradiction(&self, loaded: &Loaded) -> Option<Problem> {
         if !batch_statistics::suffice(self) {
             return Some(batch_statistics::refused(loaded, self));
-        }
-        if self.distributed.shard != Sharding::None && self.distributed.is_on_gpus() {
-            let shard = self.distributed.shard.name();
-            let what = format!("is \"{shard}\", which is not available on GPUs");
-            let help = "take it out, or train on CPUs (`CUDA_VISIBLE_DEVICES=`)";
-            return Some(loaded.problem("distributed.shard", what).help(help));
         }
         if self.shards_of_a_gpu_share_statistics() {
             let what = "is not available on a GPU that runs several shards";

@@ -1,6 +1,8 @@
 //! The update of parameters on a GPU by a rule that has no kernel: their values and gradients are
 //! copied to the CPU, where the moments stay, and the new values back.
 
+use std::collections::BTreeSet;
+
 use candle_core::{Result, Tensor};
 
 use super::GpuReducer;
@@ -9,8 +11,8 @@ use crate::ops::cuda::put;
 use crate::optim::{Moments, Part, Update};
 
 impl GpuReducer {
-    /// Moves the parameters that have a count (`Part::count`), and then all averages, which are on
-    /// the GPU.
+    /// Moves the parameters of this rank that have a count (`Part::count`), and then the averages
+    /// of all that it has, which are on the GPU.
     pub(super) fn update_on_cpu(
         &mut self,
         update: &Update<'_>,
@@ -18,7 +20,9 @@ impl GpuReducer {
         moments: &mut [Moments],
         counts: &[Option<u64>],
     ) -> Result<()> {
-        for index in self.trained.iter().copied().filter(|&index| counts[index].is_some()) {
+        let moved: Vec<usize> =
+            self.trained_here().filter(|&index| counts[index].is_some()).collect();
+        for index in moved {
             let (param, moments) = (&params[index], &mut moments[index]);
             let var = param.var()?;
             let mut values: Vec<f32> = var.flatten_all()?.to_vec1()?;
@@ -35,6 +39,9 @@ impl GpuReducer {
             put(var, 0, &Tensor::from_vec(values, var.shape(), var.device())?, false)?;
         }
         let follow = update.on_gpu(None, None);
-        follow.map_or(Ok(()), |rule| self.updater.update(rule, None, |_| true))
+        let here: BTreeSet<usize> = self.trained_here().collect();
+        let (trained, updater) = (&self.trained, &mut self.updater);
+        let is_here = |place: usize| here.contains(&trained[place]);
+        follow.map_or(Ok(()), |rule| updater.update(rule, None, is_here))
     }
 }

@@ -1,13 +1,16 @@
 //! The buckets in a GPU's memory: operations write gradients into them, and a bucket leaves when
 //! its last one is in.
 
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use candle_core::{DType, Result, Tensor, bail};
 
+use super::carrier::Carried;
+use super::memory::Buckets;
 use crate::collective::{self, Collective};
 use crate::engine::graph_capture::{Kind, kind_of_pass};
-use crate::engine::reducer::buckets::Layout;
+use crate::engine::reducer::buckets::{Layout, Slot};
 use crate::engine::reducer::host_staged::HostStagedReducer;
 use crate::engine::reducer::progress::Progress;
 use crate::ops::GradientSink;
@@ -24,9 +27,8 @@ pub(super) struct Store {
 
 pub(super) struct State {
     /// For a group that cannot sum on GPUs. It ends before the buckets that it carries.
-    pub(super) reducer: Option<HostStagedReducer<Moment>>,
-    /// f32; each lives as long as the engine.
-    pub(super) buckets: Vec<Tensor>,
+    pub(super) reducer: Option<HostStagedReducer<Carried>>,
+    pub(super) buckets: Buckets,
     pub(super) progress: Progress,
     /// What the passes of the step find.
     pub(super) ledger: Ledger,
@@ -34,8 +36,9 @@ pub(super) struct State {
     pub(super) decision: Option<Decision>,
     /// Sum of the squares of all reduced gradients, once it was read.
     pub(super) squares: f64,
-    /// Sums over this rank's earlier shards: (level in the tree, one tensor per bucket).
-    pub(super) stack: Vec<(u32, Vec<Tensor>)>,
+    /// Sums over this rank's earlier shards: (level in the tree, a tensor of each bucket that is
+    /// reduced).
+    pub(super) stack: Vec<(u32, BTreeMap<usize, Tensor>)>,
     /// Why a bucket could not leave; the end of the step tells.
     pub(super) failure: Option<collective::Error>,
 }
@@ -55,7 +58,7 @@ impl Marks {
 
 impl GradientSink for Store {
     fn add(&self, index: usize, gradient: &[f32]) -> Result<()> {
-        let device = self.state().buckets[self.layout.slots[index].bucket].device().clone();
+        let device = self.gpu.device();
         self.add_tensor(index, &Tensor::from_slice(gradient, gradient.len(), &device)?)
     }
 
@@ -68,7 +71,8 @@ impl GradientSink for Store {
         if gradient.elem_count() != slot.len || gradient.dtype() != DType::F32 {
             bail!("a gradient {:?} for {} elements, f32", gradient.shape(), slot.len);
         }
-        put(&state.buckets[slot.bucket], slot.start, gradient, state.progress.written[index])?;
+        let is_more = state.progress.written[index];
+        put(&state.buckets.whole(slot.bucket)?, slot.start, gradient, is_more)?;
         state.progress.wrote(index);
         Ok(())
     }
@@ -90,30 +94,38 @@ impl Store {
         let bucket = state.progress.order[state.progress.next];
         self.zero_unwritten(state, bucket)?;
         state.progress.next += 1;
-        let values = &state.buckets[bucket];
+        let values = state.buckets.whole(bucket)?;
         for (_, earlier) in state.stack.iter().rev() {
-            put(values, 0, &earlier[bucket], true)?;
+            put(&values, 0, &earlier[&bucket], true)?;
         }
         if state.failure.is_some() {
             return Ok(());
         }
-        if let Some(sums) = self.collective.on_gpu() {
-            state.failure = sums.enqueue_all_reduce(values).err();
-        } else if let Some(reducer) = &mut state.reducer {
-            reducer.send(bucket, Moment::now(&self.gpu)?);
+        let State { reducer, buckets, failure, .. } = state;
+        if let Some(gpus) = self.collective.on_gpu() {
+            // With its memory given back only now, one bucket is summed while the next one fills.
+            let freed = buckets.free(|| gpus.join());
+            *failure = freed.and_then(|()| gpus.enqueue(buckets.sum(bucket, &values))).err();
+            buckets.left(bucket);
+        } else if let Some(reducer) = reducer {
+            reducer.send(bucket, Carried { moment: Moment::now(&self.gpu)?, values });
+            if buckets.carry_off(bucket) {
+                reducer.take_arrived(|back| back.arrive(&self.gpu));
+            }
         }
         Ok(())
     }
 
     pub(super) fn close_shard(&self, state: &mut State) -> Result<()> {
-        for bucket in 0..self.layout.buckets.len() {
+        let mut sum = BTreeMap::new();
+        for bucket in state.progress.order.clone() {
             self.zero_unwritten(state, bucket)?;
+            sum.insert(bucket, state.buckets.whole(bucket)?.copy()?);
         }
-        let sum: Vec<Tensor> = state.buckets.iter().map(Tensor::copy).collect::<Result<_>>()?;
         let mut level = 0;
         while let Some((_, earlier)) = state.stack.pop_if(|(at, _)| *at == level) {
-            for (sum, earlier) in sum.iter().zip(&earlier) {
-                put(sum, 0, earlier, true)?;
+            for (bucket, earlier) in &earlier {
+                put(&sum[bucket], 0, earlier, true)?;
             }
             level += 1;
         }
@@ -123,28 +135,34 @@ impl Store {
     }
 
     /// Parameters that the loss did not reach count as zero, so that all ranks reduce the same.
-    pub(super) fn zero_unwritten(&self, state: &State, bucket: usize) -> Result<()> {
+    fn zero_unwritten(&self, state: &mut State, bucket: usize) -> Result<()> {
+        let values = state.buckets.whole(bucket)?;
         let unwritten = self.layout.buckets[bucket].iter().filter(|&&p| !state.progress.written[p]);
         for &parameter in unwritten {
             let slot = self.layout.slots[parameter];
-            clear(&state.buckets[bucket], slot.start, slot.len)?;
+            clear(&values, slot.start, slot.len)?;
         }
         Ok(())
     }
 
-    /// The gradient of a parameter, as it is now. Waits for the GPU.
+    /// The summed gradient of a parameter of this rank. Waits for the GPU.
     pub(super) fn gradient(&self, index: usize) -> Result<Vec<f32>> {
         let slot = self.layout.slots[index];
-        let bucket = self.state().buckets[slot.bucket].clone();
-        bucket.narrow(0, slot.start, slot.len)?.to_vec1()
+        let (values, start) = self.summed_at(slot);
+        values.narrow(0, start, slot.len)?.to_vec1()
     }
 
-    /// Replaces the gradient of a parameter.
+    /// Replaces the summed gradient of a parameter of this rank.
     pub(super) fn set_gradient(&self, index: usize, gradient: &[f32]) -> Result<()> {
         let slot = self.layout.slots[index];
-        let bucket = self.state().buckets[slot.bucket].clone();
-        let gradient = Tensor::from_slice(gradient, slot.len, bucket.device())?;
-        put(&bucket, slot.start, &gradient, false)
+        let (values, start) = self.summed_at(slot);
+        put(&values, start, &Tensor::from_slice(gradient, slot.len, values.device())?, false)
+    }
+
+    fn summed_at(&self, slot: Slot) -> (Tensor, usize) {
+        let state = self.state();
+        let (values, start) = state.buckets.summed_at(slot);
+        (values.clone(), start)
     }
 
     pub(super) fn state(&self) -> MutexGuard<'_, State> {

@@ -227,6 +227,7 @@ impl Gpu {
         let slice = unsafe {
             match dtype {
                 DType::F32 => CudaStorageSlice::F32(self.device.alloc(n)?),
+                DType::F64 => CudaStorageSlice::F64(self.device.alloc(n)?),
                 DType::BF16 => CudaStorageSlice::BF16(self.device.alloc(n)?),
                 DType::F16 => CudaStorageSlice::F16(self.device.alloc(n)?),
                 DType::U32 => CudaStorageSlice::U32(self.device.alloc(n)?),
@@ -375,6 +376,7 @@ pub(super) fn whole(storage: &CudaStorage) -> Result<Address> {
 pub(super) fn begin_of(storage: &CudaStorage) -> Result<(u64, DType)> {
     let at = match &storage.slice {
         CudaStorageSlice::F32(slice) => pointer(slice),
+        CudaStorageSlice::F64(slice) => pointer(slice),
         CudaStorageSlice::BF16(slice) => pointer(slice),
         CudaStorageSlice::F16(slice) => pointer(slice),
         CudaStorageSlice::U32(slice) => pointer(slice),

@@ -1,6 +1,6 @@
 //! All parameters of a model updated by one launch, and their gradients measured by two others.
 
-use candle_core::{Device, Result, Tensor};
+use candle_core::{DType, Device, Result, Tensor, bail};
 
 use super::address::of_tensor;
 use super::gpu::{Arg, Gpu, Grid, Scratch};
@@ -77,8 +77,8 @@ impl Rule {
 pub struct Parameter<'a> {
     /// Its values.
     pub values: &'a Tensor,
-    /// The bucket that holds its gradient, and where in it.
-    pub gradient: (&'a Tensor, usize),
+    /// What holds its gradient, and from which element on; `None` = another rank.
+    pub gradient: Option<(&'a Tensor, usize)>,
     /// Its two moments, where the rule has them, and the average of its values, if one is kept.
     pub moments: [Option<&'a Tensor>; 3],
     /// Whether weight decay applies to it.
@@ -119,7 +119,10 @@ pub struct Updater {
     addresses: Vec<ParameterAddresses>,
     table: Scratch,
     parts: Scratch,
-    n_parts: usize,
+    /// Which parameter each part is of.
+    parameter_of: Vec<u32>,
+    /// The sum of squares of each part's gradient, f64.
+    sums: Tensor,
 }
 
 impl Updater {
@@ -139,9 +142,10 @@ impl Updater {
             })
             .collect();
         let table = gpu.upload(bytemuck::cast_slice(&addresses))?;
-        let n_parts = parts.len();
+        let parameter_of: Vec<u32> = parts.iter().map(|[parameter, _]| *parameter).collect();
         let parts = gpu.upload(bytemuck::cast_slice(&parts))?;
-        Ok(Self { gpu: gpu.clone(), addresses, table, parts, n_parts })
+        let sums = Tensor::zeros(parameter_of.len().max(1), DType::F64, &gpu.device())?;
+        Ok(Self { gpu: gpu.clone(), addresses, table, parts, parameter_of, sums })
     }
 
     /// Where the parameters are.
@@ -173,30 +177,74 @@ impl Updater {
         let decision = decision.map_or(Arg::Address(0), Decision::argument);
         let (table, parts) = (self.table.at(), self.parts.at());
         let arguments = [table, parts, Arg::Rule(rule), decision, PER_BLOCK.into()];
-        self.gpu.launch("update", Grid::rows(self.n_parts), &arguments)
+        self.gpu.launch("update", Grid::rows(self.n_parts()), &arguments)
     }
 
-    /// Notes the sum of squares of all gradients, in f64, in `ledger`.
+    fn n_parts(&self) -> usize {
+        self.parameter_of.len()
+    }
+
+    /// Measures the gradients of this rank: the sums of squares of their parts, f64, in the order
+    /// of the parameters; zeros are those of other ranks.
+    ///
+    /// # Errors
+    ///
+    /// The driver's.
+    pub fn measure(&self) -> Result<&Tensor> {
+        let sums = of_tensor(&self.sums)?.into();
+        let arguments = [self.table.at(), self.parts.at(), sums, PER_BLOCK.into()];
+        self.gpu.launch("squares", Grid::rows(self.n_parts()), &arguments)?;
+        Ok(&self.sums)
+    }
+
+    /// Puts what all ranks measured in the place of what this one did.
+    ///
+    /// # Errors
+    ///
+    /// There is another number of parts, or the driver's.
+    pub fn set_measured(&self, sums: &[f64]) -> Result<()> {
+        if sums.len() != self.sums.elem_count() {
+            bail!("{} sums of {} parts", sums.len(), self.sums.elem_count());
+        }
+        let from = self.gpu.upload(bytemuck::cast_slice(sums))?;
+        // As words of four bytes.
+        let words = 2 * sums.len();
+        let arguments = [from.at(), of_tensor(&self.sums)?.into(), words.into()];
+        self.gpu.launch("narrow_f32", Grid::over(words), &arguments)
+    }
+
+    /// Notes the sum of squares of all gradients in `ledger`, as they were measured.
     ///
     /// # Errors
     ///
     /// The driver's.
     pub fn note_squares(&self, ledger: &Ledger) -> Result<()> {
-        let sums = self.gpu.scratch(8 * self.n_parts)?;
-        let at = Scratch::at;
-        let arguments = [at(&self.table), at(&self.parts), at(&sums), PER_BLOCK.into()];
-        self.gpu.launch("squares", Grid::rows(self.n_parts), &arguments)?;
-        let arguments = [at(&sums), ledger.squares()?.argument(), self.n_parts.into()];
+        let sums = of_tensor(&self.sums)?.into();
+        let arguments = [sums, ledger.squares()?.argument(), self.n_parts().into()];
         self.gpu.launch("total_of_squares", Grid::rows(1), &arguments)
+    }
+
+    /// The first parameter whose gradient was not finite when it was measured. Waits for the GPU.
+    ///
+    /// # Errors
+    ///
+    /// The driver's.
+    pub fn first_not_finite(&self) -> Result<Option<usize>> {
+        let sums = self.sums.to_vec1::<f64>()?;
+        let mut parts = self.parameter_of.iter().zip(sums);
+        Ok(parts.find(|(_, sum)| !sum.is_finite()).map(|(&parameter, _)| parameter as usize))
     }
 }
 
 fn addresses_of(parameter: &Parameter<'_>) -> Result<ParameterAddresses> {
-    let Parameter { values, gradient: (bucket, start), moments, decays } = parameter;
+    let Parameter { values, gradient, moments, decays } = parameter;
     let address = |tensor: Option<&Tensor>| tensor.map_or(Ok(0), |t| of_tensor(t).map(|a| a.at));
     Ok(ParameterAddresses {
         values: of_tensor(values)?.at,
-        gradient: of_tensor(bucket)?.at + 4 * *start as u64,
+        gradient: match gradient {
+            Some((held, start)) => of_tensor(held)?.at + 4 * *start as u64,
+            None => 0,
+        },
         first: address(moments[0])?,
         second: address(moments[1])?,
         average: address(moments[2])?,

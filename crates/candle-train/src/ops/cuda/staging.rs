@@ -86,7 +86,8 @@ impl<M: DerefMut<Target = [f32]>> Staging<M> {
     }
 
     /// Copies `values`, f32 on the GPU, to the `index`-th memory once `ready` is over, lets
-    /// `change` have it there, and enqueues the copy back. Returns when that copy is over.
+    /// `change` have it there, and enqueues the copy of some elements to another tensor, which may
+    /// be a part of `values`. Returns when that copy is over.
     ///
     /// # Errors
     ///
@@ -94,39 +95,47 @@ impl<M: DerefMut<Target = [f32]>> Staging<M> {
     pub fn visit<E>(
         &mut self,
         index: usize,
-        values: &Tensor,
-        ready: &Moment,
+        (values, ready): (&Tensor, &Moment),
+        back: &(Range<usize>, Tensor),
         change: impl FnOnce(&mut M) -> std::result::Result<(), E>,
     ) -> Result<std::result::Result<Moment, E>> {
-        let at = self.fetch(index, values, ready)?;
+        self.fetch(index, values, ready)?;
         match change(&mut self.memory[index]) {
-            Ok(()) => self.send(index, at).map(Ok),
+            Ok(()) => self.send(index, back).map(Ok),
             Err(error) => Ok(Err(error)),
         }
     }
 
-    fn fetch(&mut self, index: usize, values: &Tensor, ready: &Moment) -> Result<u64> {
-        let (place, n) = (of_tensor(values)?, self.memory[index].len());
-        if values.elem_count() != n || place.dtype != DType::F32 {
-            bail!("{:?} {:?} do not fit {n} numbers", values.shape(), place.dtype);
-        }
+    fn fetch(&mut self, index: usize, values: &Tensor, ready: &Moment) -> Result<()> {
+        let at = place_of(values, self.memory[index].len())?;
         self.copies.wait(&ready.0).w()?;
         let (memory, stream) = (&mut self.memory[index][..], self.copies.cu_stream());
         // SAFETY: as many numbers on both sides, on a stream of the context that both belong to;
         // this function returns after the copy, and the memory is not shared meanwhile.
-        unsafe { memcpy_dtoh_async(memory, place.at, stream) }.w()?;
-        self.copies.synchronize().w()?;
-        Ok(place.at)
+        unsafe { memcpy_dtoh_async(memory, at, stream) }.w()?;
+        self.copies.synchronize().w()
     }
 
-    fn send(&self, index: usize, at: u64) -> Result<Moment> {
-        let stream = self.copies.cu_stream();
-        // SAFETY: `at` is the place that as many numbers came from. They are changed again only
-        // after the next copy to this memory, which waits for this one, as everything on the stream
-        // does; so does `drop`.
-        unsafe { memcpy_htod_async(at, &self.memory[index][..], stream) }.w()?;
+    fn send(&self, index: usize, (elements, to): &(Range<usize>, Tensor)) -> Result<Moment> {
+        let (at, stream) = (place_of(to, elements.len())?, self.copies.cu_stream());
+        if !elements.is_empty() {
+            let values = &self.memory[index][elements.clone()];
+            // SAFETY: as many numbers on both sides. They are changed again only after the next
+            // copy to this memory, which waits for this one, as everything on the stream does; so
+            // does `drop`.
+            unsafe { memcpy_htod_async(at, values, stream) }.w()?;
+        }
         self.copies.record_event(None).w().map(Moment)
     }
+}
+
+/// Where the `n` values of a tensor, f32 on the GPU, lie.
+fn place_of(values: &Tensor, n: usize) -> Result<u64> {
+    let place = of_tensor(values)?;
+    if values.elem_count() != n || place.dtype != DType::F32 {
+        bail!("{:?} {:?} do not fit {n} numbers", values.shape(), place.dtype);
+    }
+    Ok(place.at)
 }
 
 impl<M> Drop for Staging<M> {

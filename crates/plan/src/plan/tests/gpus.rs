@@ -352,15 +352,26 @@ fn passes_are_recorded_where_nothing_of_them_is_decided_on_the_cpu() {
 }
 
 #[test]
-fn optimizer_state_in_parts_is_refused_on_gpus() {
-    for shard in ["optimizer", "gradients"] {
+fn optimizer_state_is_in_parts_on_gpus_as_on_cpus_but_a_bucket_that_is_freed_is_not_recorded() {
+    let graph = ["distributed.devices=2", "train.cuda_graph=true"];
+    for (shard, why) in [
+        ("optimizer", None),
+        ("gradients", Some("`distributed.shard = \"gradients\"` frees what a graph works with")),
+    ] {
         let asked = format!("distributed.shard={shard}");
-        let changes = [asked.as_str(), "distributed.devices=2"];
-        let expected = format!(
-            "`distributed.shard`: is \"{shard}\", which is not available on GPUs (take it out, or \
-             train on CPUs (`CUDA_VISIBLE_DEVICES=`))"
-        );
-        assert_eq!(told(ANIMALS, &changes, &with_gpus(2)), [expected]);
-        assert!(good(ANIMALS, &changes, &with_gpus(0)).distributed.is_sharded());
+        let plans = [2, 0].map(|gpus| good(ANIMALS, &[&asked, graph[0]], &with_gpus(gpus)));
+        let [on_gpus, on_cpus] = &plans;
+        assert!(on_gpus.distributed.is_sharded() && on_gpus.distributed.is_on_gpus());
+        let [here, there] = [on_gpus, on_cpus].map(|plan| Memory::of(plan, None));
+        assert_eq!((here.optimizer, here.checkpoint), (there.optimizer, there.checkpoint));
+        // Other ranks' buckets are in their GPUs.
+        assert!(here.gradients < there.gradients);
+        let alone = Memory::of(&good(ANIMALS, &["distributed.devices=1"], &with_gpus(2)), None);
+        assert!(here.optimizer < alone.optimizer);
+        let recorded = [asked.as_str(), graph[0], graph[1]];
+        match why {
+            None => assert_eq!(obstacle(&good(ANIMALS, &recorded, &with_gpus(2))), None),
+            Some(why) => assert!(told(ANIMALS, &recorded, &with_gpus(2))[0].contains(why)),
+        }
     }
 }

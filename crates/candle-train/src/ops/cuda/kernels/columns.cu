@@ -138,17 +138,24 @@ KERNEL move_running(float* running, const float* value, double momentum, double 
     }
 }
 
-// y = activation(gamma (x - mean) / std + beta + residual)
-template <typename T>
+// y = activation(gamma (x - mean) / std + beta + residual), N at a time.
+template <int N, typename T>
 __device__ inline void batch_norm(
     const T* x, const float* mean, const float* inverse_std, const float* gamma, const float* beta,
     const float* residual, float* y, int rectified, u64 c, u64 n
 ) {
-    FOR_EACH(i, n) {
-        u64 column = i % c;
-        float value = (load(x[i]) - mean[column]) * (gamma[column] * inverse_std[column]) + beta[column];
-        if (residual) value += residual[i];
-        y[i] = rectified && value < 0.0f ? 0.0f : value;
+    FOR_EACH(i, n / N) {
+        u64 columns = i % (c / N);
+        Pack<T, N> from = pack<N>(x, i);
+        Pack<float, N> centre = pack<N>(mean, columns), inverse = pack<N>(inverse_std, columns);
+        Pack<float, N> scale = pack<N>(gamma, columns), offset = pack<N>(beta, columns), added, result;
+        if (residual) added = pack<N>(residual, i);
+        for (int k = 0; k < N; ++k) {
+            float value = (load(from.at[k]) - centre.at[k]) * (scale.at[k] * inverse.at[k]) + offset.at[k];
+            if (residual) value += added.at[k];
+            result.at[k] = rectified && value < 0.0f ? 0.0f : value;
+        }
+        unpack(result, y, i);
     }
 }
 
@@ -197,15 +204,21 @@ KERNEL batch_norm_affine(
     slopes[2 * c + column] = (float)(-scale * plain / rows);
 }
 
-// dx = gamma / std (g - mean(g) - x̂ mean(g x̂))
-template <typename T>
+// dx = gamma / std (g - mean(g) - x̂ mean(g x̂)), N at a time.
+template <int N, typename T>
 __device__ inline void batch_norm_pull(
     const float* g, const T* x, const float* mean, const float* slopes, T* dx, u64 c, u64 n
 ) {
-    FOR_EACH(i, n) {
-        u64 column = i % c;
-        float centred = load(x[i]) - mean[column];
-        store(&dx[i], slopes[column] * g[i] + slopes[c + column] * centred + slopes[2 * c + column]);
+    FOR_EACH(i, n / N) {
+        u64 columns = i % (c / N);
+        Pack<T, N> from = pack<N>(x, i), result;
+        Pack<float, N> incoming = pack<N>(g, i), centre = pack<N>(mean, columns), of_g = pack<N>(slopes, columns);
+        Pack<float, N> of_x = pack<N>(slopes + c, columns), added = pack<N>(slopes + 2 * c, columns);
+        for (int k = 0; k < N; ++k) {
+            float centred = load(from.at[k]) - centre.at[k];
+            store(&result.at[k], of_g.at[k] * incoming.at[k] + of_x.at[k] * centred + added.at[k]);
+        }
+        unpack(result, dx, i);
     }
 }
 
@@ -220,7 +233,10 @@ __device__ inline void batch_norm_pull(
         const T* x, const float* mean, const float* inverse_std, const float* gamma, const float* beta, \
         const float* residual, float* y, int rectified, u64 c, u64 n \
     ) { \
-        batch_norm(x, mean, inverse_std, gamma, beta, residual, y, rectified, c, n); \
+        bool fit = fits_four(mean) && fits_four(inverse_std) && fits_four(gamma) && fits_four(beta); \
+        if (fit && c % 4 == 0 && fits_four(x) && fits_four(residual) && fits_four(y)) \
+            batch_norm<4>(x, mean, inverse_std, gamma, beta, residual, y, rectified, c, n); \
+        else batch_norm<1>(x, mean, inverse_std, gamma, beta, residual, y, rectified, c, n); \
     } \
     KERNEL batch_norm_sums_##NAME( \
         const T* x, const float* mean, const float* y, float* dy, float* partial, \
@@ -231,6 +247,8 @@ __device__ inline void batch_norm_pull(
     KERNEL batch_norm_pull_##NAME( \
         const float* g, const T* x, const float* mean, const float* slopes, T* dx, u64 c, u64 n \
     ) { \
-        batch_norm_pull(g, x, mean, slopes, dx, c, n); \
+        bool fit = fits_four(g) && fits_four(x) && fits_four(mean) && fits_four(slopes) && fits_four(dx); \
+        if (fit && c % 4 == 0) batch_norm_pull<4>(g, x, mean, slopes, dx, c, n); \
+        else batch_norm_pull<1>(g, x, mean, slopes, dx, c, n); \
     }
 FOR_ALL_TYPES(COLUMN_KERNELS)

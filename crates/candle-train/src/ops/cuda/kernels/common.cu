@@ -69,22 +69,35 @@ __device__ inline Index operator%(Index i, N by) {
 #define FOR_EACH(i, n) \
     for (Index i = {(u64)blockIdx.x * blockDim.x + threadIdx.x}; i.at < (n); i.at += (u64)gridDim.x * blockDim.x)
 
-// Four neighbours, which a thread reads or writes at once.
-template <typename T>
-struct alignas(4 * sizeof(T)) Four { T at[4]; };
+// N neighbours, which a thread reads or writes at once.
+template <typename T, int N>
+struct alignas(N * sizeof(T)) Pack { T at[N]; };
 
-// y = x, each in its own type; four at a time where both begin at such a place.
-template <typename A, typename B>
-__device__ inline void converted(const A* x, B* y, u64 n) {
-    bool are_aligned = (u64)x % sizeof(Four<A>) == 0 && (u64)y % sizeof(Four<B>) == 0;
-    u64 fours = are_aligned ? n / 4 : 0;
+template <int N, typename T>
+__device__ inline Pack<T, N> pack(const T* x, u64 i) { return ((const Pack<T, N>*)x)[i]; }
+
+template <int N, typename T>
+__device__ inline void unpack(const Pack<T, N>& values, T* y, u64 i) { ((Pack<T, N>*)y)[i] = values; }
+
+// Whether packs of four may begin there, or there is nothing.
+template <typename T>
+__device__ inline bool fits_four(const T* x) { return (u64)x % sizeof(Pack<T, 4>) == 0; }
+
+// y = x, or factor x, each in its own type; four at a time where both begin at such a place. Without a factor, f32 keeps all
+// bits: some are no f32.
+template <bool SCALES, typename A, typename B>
+__device__ inline void converted(const A* x, B* y, float factor, u64 n) {
+    u64 fours = fits_four(x) && fits_four(y) ? n / 4 : 0;
     FOR_EACH(i, fours) {
-        Four<A> from = ((const Four<A>*)x)[i];
-        Four<B> to;
-        for (int k = 0; k < 4; ++k) store(&to.at[k], load(from.at[k]));
-        ((Four<B>*)y)[i] = to;
+        Pack<A, 4> from = pack<4>(x, i);
+        Pack<B, 4> to;
+        for (int k = 0; k < 4; ++k) store(&to.at[k], SCALES ? factor * load(from.at[k]) : load(from.at[k]));
+        unpack(to, y, i);
     }
-    FOR_EACH(i, n - 4 * fours) store(&y[4 * fours + i], load(x[4 * fours + i]));
+    FOR_EACH(rest, n - 4 * fours) {
+        u64 i = 4 * fours + rest;
+        store(&y[i], SCALES ? factor * load(x[i]) : load(x[i]));
+    }
 }
 
 // Threads of a block that works on one row; the tree of a sum has as many leaves.

@@ -90,28 +90,43 @@ KERNEL activation_gradient(const float* x, float* dy, int kind, float parameter,
     FOR_EACH(i, n) dy[i] = pulled(kind, x[i], dy[i], parameter);
 }
 
-// y = activation(z + bias) for z (n / width, width); what entered the activation goes to `before`, if there is one.
-template <typename T>
+// y = activation(z + bias) for z (n / width, width); what entered the activation goes to `before`, if there is one. N at
+// a time.
+template <int N, typename T>
 __device__ inline void finish(
     const T* z, const float* bias, float* y, T* before, int kind, u64 width, u64 n
 ) {
-    FOR_EACH(i, n) {
-        float value = load(z[i]);
-        if (bias) value = rounded<T>(value + rounded<T>(bias[i % width]));
-        if (before) store(&before[i], value);
-        y[i] = kind == IDENTITY ? value : rounded<T>(activated(kind, value));
+    FOR_EACH(i, n / N) {
+        Pack<T, N> from = pack<N>(z, i), entered;
+        Pack<float, N> added, result;
+        if (bias) added = pack<N>(bias, i % (width / N));
+        for (int k = 0; k < N; ++k) {
+            float value = load(from.at[k]);
+            if (bias) value = rounded<T>(value + rounded<T>(added.at[k]));
+            store(&entered.at[k], value);
+            result.at[k] = kind == IDENTITY ? value : rounded<T>(activated(kind, value));
+        }
+        if (before) unpack(entered, before, i);
+        unpack(result, y, i);
     }
 }
 
 // dz = the gradient of what entered the activation; `before` is that, and y, for a rectifier, its result.
-template <typename T>
+template <int N, typename T>
 __device__ inline void unfinish(
     const float* dy, const float* y, const T* before, T* dz, int kind, u64 n
 ) {
-    FOR_EACH(i, n) {
-        float g = rounded<T>(dy[i]);
-        float entered = before ? load(before[i]) : y[i];
-        store(&dz[i], pulled(kind, entered, g));
+    FOR_EACH(i, n / N) {
+        Pack<float, N> incoming = pack<N>(dy, i), result;
+        Pack<T, N> entered, pulled_back;
+        if (before) entered = pack<N>(before, i);
+        else result = pack<N>(y, i);
+        for (int k = 0; k < N; ++k) {
+            float g = rounded<T>(incoming.at[k]);
+            float x = before ? load(entered.at[k]) : result.at[k];
+            store(&pulled_back.at[k], pulled(kind, x, g));
+        }
+        unpack(pulled_back, dz, i);
     }
 }
 
@@ -119,24 +134,28 @@ __device__ inline void unfinish(
     KERNEL finish_##NAME( \
         const T* z, const float* bias, float* y, T* before, int kind, u64 width, u64 n \
     ) { \
-        finish(z, bias, y, before, kind, width, n); \
+        bool fits = fits_four(z) && fits_four(bias) && fits_four(y) && fits_four(before); \
+        if (fits && width % 4 == 0) finish<4>(z, bias, y, before, kind, width, n); \
+        else finish<1>(z, bias, y, before, kind, width, n); \
     } \
     KERNEL unfinish_##NAME( \
         const float* dy, const float* y, const T* before, T* dz, int kind, u64 n \
     ) { \
-        unfinish(dy, y, before, dz, kind, n); \
+        bool fits = fits_four(dy) && fits_four(y) && fits_four(before) && fits_four(dz); \
+        if (fits && n % 4 == 0) unfinish<4>(dy, y, before, dz, kind, n); \
+        else unfinish<1>(dy, y, before, dz, kind, n); \
     } \
     KERNEL narrow_##NAME(const float* x, T* y, u64 n) { \
-        converted(x, y, n); \
+        converted<false>(x, y, 1.0f, n); \
     } \
     KERNEL widen_##NAME(const T* x, float* y, u64 n) { \
-        converted(x, y, n); \
+        converted<false>(x, y, 1.0f, n); \
     } \
     KERNEL compress_##NAME(const float* x, T* y, float factor, u64 n) { \
-        FOR_EACH(i, n) store(&y[i], factor * x[i]); \
+        converted<true>(x, y, factor, n); \
     } \
     KERNEL expand_##NAME(const T* x, float* y, float factor, u64 n) { \
-        FOR_EACH(i, n) y[i] = factor * load(x[i]); \
+        converted<true>(x, y, factor, n); \
     }
 FOR_ALL_TYPES(FINISH)
 

@@ -132,12 +132,13 @@ KERNEL exchange(float* x, float* y, u64 n) {
     }
 }
 
-// The sum of squares of each part's gradient, in f64; not finite if one element is not.
+// The sum of squares of each part's gradient, in f64; not finite if one element is not. Zero if another rank has it.
 KERNEL squares(const ParameterAddresses* parameters, const uint2* parts, double* sums, u64 per_block) {
     uint2 part = parts[blockIdx.x];
     ParameterAddresses own = parameters[part.x];
     u64 first = part.y * per_block, last = first + per_block < own.n ? first + per_block : own.n;
     double sum = 0.0;
+    if (!own.gradient) last = first;
     for (u64 i = first + threadIdx.x; i < last; i += blockDim.x) {
         double g = own.gradient[i];
         sum += g * g;

@@ -90,49 +90,68 @@ KERNEL softmax_gradient(const float* y, float* dy, u64 c) {
 }
 
 // The probabilities of a row of scores, one row per query: softmax(scale score) over the keys that the query sees. They
-// replace the scores; `dropped`, if there is one, gets them after dropout.
-template <typename T>
+// replace the scores; `dropped`, if there is one, gets them after dropout. N at a time.
+template <int N, typename T>
 __device__ inline void attention_weights(
     T* scores, T* dropped, u64 queries, u64 keys, float scale, int causal,
     u64 key, u64 threshold, float kept_scale
 ) {
-    u64 start = blockIdx.x * keys;
+    u64 start = blockIdx.x * keys, first = start / N;
     u64 query = blockIdx.x % queries;
     u64 seen = causal && query + 1 < keys ? query + 1 : keys;
     float largest = NO_VALUE;
-    for (u64 i = threadIdx.x; i < seen; i += blockDim.x) {
-        float value = load(scores[start + i]) * scale;
-        if (value > largest || value != value) largest = value;
+    for (u64 i = threadIdx.x; i * N < seen; i += blockDim.x) {
+        Pack<T, N> values = pack<N>(scores, first + i);
+        for (int k = 0; k < N && i * N + k < seen; ++k) {
+            float value = load(values.at[k]) * scale;
+            if (value > largest || value != value) largest = value;
+        }
     }
     largest = block_maximum(largest);
     float sum = 0.0f;
-    for (u64 i = threadIdx.x; i < seen; i += blockDim.x) sum += expf(load(scores[start + i]) * scale - largest);
+    for (u64 i = threadIdx.x; i * N < seen; i += blockDim.x) {
+        Pack<T, N> values = pack<N>(scores, first + i);
+        for (int k = 0; k < N && i * N + k < seen; ++k) sum += expf(load(values.at[k]) * scale - largest);
+    }
     float factor = 1.0f / block_sum(sum);
-    for (u64 i = threadIdx.x; i < keys; i += blockDim.x) {
-        float p = i < seen ? expf(load(scores[start + i]) * scale - largest) * factor : 0.0f;
-        store(&scores[start + i], p);
-        if (dropped) store(&dropped[start + i], is_kept(key, start + i, threshold) ? p * kept_scale : 0.0f);
+    for (u64 i = threadIdx.x; i * N < keys; i += blockDim.x) {
+        Pack<T, N> values = pack<N>(scores, first + i), kept;
+        for (int k = 0; k < N; ++k) {
+            u64 at = i * N + k;
+            float p = at < seen ? expf(load(values.at[k]) * scale - largest) * factor : 0.0f;
+            store(&values.at[k], p);
+            if (dropped) store(&kept.at[k], is_kept(key, start + at, threshold) ? p * kept_scale : 0.0f);
+        }
+        unpack(values, scores, first + i);
+        if (dropped) unpack(kept, dropped, first + i);
     }
 }
 
 // Over the gradient of the dropped probabilities, that of the scores.
-template <typename T>
+template <int N, typename T>
 __device__ inline void attention_weights_gradient(
     const T* probabilities, T* gradient, u64 keys, float scale, int drops,
     u64 key, u64 threshold, float kept_scale
 ) {
-    u64 start = blockIdx.x * keys;
+    u64 start = blockIdx.x * keys, first = start / N;
     float sum = 0.0f;
-    for (u64 i = threadIdx.x; i < keys; i += blockDim.x) {
-        float g = load(gradient[start + i]);
-        if (drops) g = is_kept(key, start + i, threshold) ? g * kept_scale : 0.0f;
-        sum += g * load(probabilities[start + i]);
+    for (u64 i = threadIdx.x; i * N < keys; i += blockDim.x) {
+        Pack<T, N> gradients = pack<N>(gradient, first + i), weights = pack<N>(probabilities, first + i);
+        for (int k = 0; k < N; ++k) {
+            float g = load(gradients.at[k]);
+            if (drops) g = is_kept(key, start + i * N + k, threshold) ? g * kept_scale : 0.0f;
+            sum += g * load(weights.at[k]);
+        }
     }
     sum = block_sum(sum);
-    for (u64 i = threadIdx.x; i < keys; i += blockDim.x) {
-        float g = load(gradient[start + i]);
-        if (drops) g = is_kept(key, start + i, threshold) ? g * kept_scale : 0.0f;
-        store(&gradient[start + i], load(probabilities[start + i]) * (g - sum) * scale);
+    for (u64 i = threadIdx.x; i * N < keys; i += blockDim.x) {
+        Pack<T, N> gradients = pack<N>(gradient, first + i), weights = pack<N>(probabilities, first + i);
+        for (int k = 0; k < N; ++k) {
+            float g = load(gradients.at[k]);
+            if (drops) g = is_kept(key, start + i * N + k, threshold) ? g * kept_scale : 0.0f;
+            store(&gradients.at[k], load(weights.at[k]) * (g - sum) * scale);
+        }
+        unpack(gradients, gradient, first + i);
     }
 }
 
@@ -163,13 +182,17 @@ __device__ inline void merge_heads(
         T* scores, T* dropped, u64 queries, u64 keys, float scale, int causal, \
         u64 key, u64 threshold, float kept_scale \
     ) { \
-        attention_weights(scores, dropped, queries, keys, scale, causal, key, threshold, kept_scale); \
+        if (keys % 4 == 0 && fits_four(scores) && fits_four(dropped)) \
+            attention_weights<4>(scores, dropped, queries, keys, scale, causal, key, threshold, kept_scale); \
+        else attention_weights<1>(scores, dropped, queries, keys, scale, causal, key, threshold, kept_scale); \
     } \
     KERNEL attention_weights_gradient_##NAME( \
         const T* probabilities, T* gradient, u64 keys, float scale, int drops, \
         u64 key, u64 threshold, float kept_scale \
     ) { \
-        attention_weights_gradient(probabilities, gradient, keys, scale, drops, key, threshold, kept_scale); \
+        if (keys % 4 == 0 && fits_four(probabilities) && fits_four(gradient)) \
+            attention_weights_gradient<4>(probabilities, gradient, keys, scale, drops, key, threshold, kept_scale); \
+        else attention_weights_gradient<1>(probabilities, gradient, keys, scale, drops, key, threshold, kept_scale); \
     } \
     KERNEL split_heads_##NAME( \
         const float* x, T* y, u64 length, u64 columns, u64 first, u64 heads, u64 d, u64 n \
