@@ -39,7 +39,8 @@ impl Layout {
     /// order, and apart from the others.
     pub fn new(sizes: &[usize], orders: &[Vec<usize>], first_cap: Bytes, cap: Bytes) -> Self {
         let buckets = assign(sizes, orders, first_cap, cap);
-        let slots = sizes.iter().map(|&len| Slot { bucket: 0, start: 0, len }).collect();
+        let mut slots = vec![Slot { bucket: 0, start: 0, len: 0 }; sizes.len()];
+        buckets.iter().flatten().for_each(|&parameter| slots[parameter].len = sizes[parameter]);
         Self { lengths: vec![0; buckets.len()], buckets, slots }.placed()
     }
 

@@ -77,6 +77,7 @@ impl<M: Send + 'static> HostStagedReducer<M> {
     }
 
     /// Gives `arrives` when each of the buckets is back that are summed by now.
+    #[cfg(feature = "cuda")]
     pub(super) fn take_arrived(&mut self, mut arrives: impl FnMut(M) -> Result<(), Error>) {
         while self.failed.is_none()
             && let Ok(back) = self.back.try_recv()
