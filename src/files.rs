@@ -298,6 +298,24 @@ pub(crate) fn remove_stale_temporaries(folder: &Path) -> Result<usize, Error> {
     Ok(removed)
 }
 
+/// Removes what a killed process left of `path`, which it was writing; nobody may be writing it.
+///
+/// # Errors
+///
+/// As [`remove_stale_temporaries`].
+pub(crate) fn remove_temporaries_of(path: &Path) -> Result<(), Error> {
+    let (Some(folder), Some(name)) = (path.parent(), path.file_name()) else { return Ok(()) };
+    let prefix = format!(".{}.", name.to_string_lossy());
+    for entry in fs::read_dir(folder).map_err(Error::io("read the folder", folder))? {
+        let entry = entry.map_err(Error::io("read the folder", folder))?;
+        let (path, name) = (entry.path(), entry.file_name().to_string_lossy().into_owned());
+        if name.starts_with(&prefix) && is_temporary(&name) {
+            fs_calls::remove_file(&path).map_err(Error::io("remove", &path))?;
+        }
+    }
+    Ok(())
+}
+
 fn is_temporary(name: &str) -> bool {
     name.starts_with('.') && name.ends_with(TEMPORARY)
 }

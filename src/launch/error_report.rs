@@ -49,6 +49,11 @@ pub struct ErrorReport {
     pub help: Option<String>,
 }
 
+/// Name of a rank's report, in the run's folder of logs.
+pub(super) fn report_file(rank: Rank) -> String {
+    format!("rank-{rank}.error.json")
+}
+
 /// Where the cause of an error is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]

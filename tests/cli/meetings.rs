@@ -302,7 +302,7 @@ fn machines_that_come_back_while_the_others_train_take_part_after_a_checkpoint()
         let changes = [&changes[..], &elastic].concat();
         // Those that are left are not done before the others are back.
         let mut all =
-            start_all(&machines, "backward=hang@0,8; backward=sleep(150)@0,*,1", &changes);
+            start_all(&machines, "backward=hang@0,8; backward=sleep(500)@0,*,1", &changes);
         wait_for_step_7(&machines, &mut all[0]);
         for &lost in lost.iter().rev() {
             all[lost].signal(Signal::KILL);

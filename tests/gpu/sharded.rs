@@ -144,7 +144,7 @@ fn gpu_state_in_parts_of_two_ranks_on_one_gpu_has_the_bits_of_plain_ddp() {
     }
 }
 
-/// With four shards, as many ranks continue that add in another order, so the loss is compared.
+/// One rank continues with the same bits. Four add in NCCL's order, which is another one.
 #[test]
 fn gpu_a_checkpoint_of_two_ranks_with_parts_goes_on_at_one_and_four() {
     if gpus() < 2 {

@@ -278,9 +278,9 @@ impl Nodes {
         })
     }
 
-    /// Sends a heartbeat if it is time for one, reads what the others sent, looks who is at the door,
-    /// and returns whether one of the others has failed. To be called more often than there are
-    /// heartbeats.
+    /// Sends a heartbeat if it is time for one, reads what the others sent, looks who is at the
+    /// door, and returns whether one of the others has failed. To be called more often than there
+    /// are heartbeats.
     pub(in crate::launch) fn poll(&mut self) -> bool {
         let now = clock();
         self.watched += now.saturating_sub(self.polled_at).min(MAX_POLL_GAP);

@@ -12,6 +12,8 @@ use rustix::event::{PollFd, PollFlags};
 use rustix::process::{Pid, PidfdFlags, Signal};
 
 use crate::failpoint;
+use crate::files;
+use crate::launch::error_report::report_file;
 use crate::launch::messages::ToRank;
 use crate::launch::parent::oom_kills;
 use crate::launch::parent::options::{Console, Program, Start};
@@ -83,6 +85,8 @@ pub(super) fn spawn_all(
     let mut peers = nodes.map_or(vec![], Nodes::take_peers);
     for (local_rank, rank) in ranks.into_iter().enumerate() {
         let log = open_log(run, rank, start.console).map_err(fail_log(rank))?;
+        // A rank that was killed may have left half a report; one that stays does no harm.
+        drop(files::remove_temporaries_of(&run.logs.join(report_file(rank))));
         let rank_plan = RankPlan {
             plan: plan.clone(),
             rank,

@@ -15,7 +15,7 @@ use rustix::process::Signal;
 use crate::failpoint;
 use crate::files;
 use crate::launch::Phase;
-use crate::launch::error_report::{Blame, ErrorReport, FORMAT, chain, clock, host};
+use crate::launch::error_report::{Blame, ErrorReport, FORMAT, chain, clock, host, report_file};
 use crate::launch::messages::{FromRank, ToRank};
 use crate::launch::rank::parent_watchdog::ParentWatchdog;
 use crate::launch::rank::peer_monitor::PeerMonitor;
@@ -221,7 +221,7 @@ impl Link {
     pub fn report(&self, report: &ErrorReport) -> Result<(), files::Error> {
         self.send(&FromRank::Failed(Box::new(report.clone())));
         let text = serde_json::to_vec_pretty(report).unwrap_or_default();
-        files::write_atomic(&self.logs.join(format!("rank-{}.error.json", self.rank)), &text)
+        files::write_atomic(&self.logs.join(report_file(self.rank)), &text)
     }
 
     /// Reports that this rank has done all its work, or has stopped as asked and saved. An exit

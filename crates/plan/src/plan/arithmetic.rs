@@ -1,7 +1,9 @@
 //! The numbers of a plan as sentences: first lines of a run, and of `ddprun plan`.
 
 use crate::plan::batch::{admitted_worlds, counted};
-use crate::plan::{AllReduce, BackendPlan, Facts, Memory, Plan, Precision, Sampler, ScalingRule};
+use crate::plan::{
+    AllReduce, BackendPlan, Facts, Memory, OnOom, Plan, Precision, Sampler, ScalingRule,
+};
 use train_numbers::units::Bytes;
 
 impl Plan {
@@ -102,6 +104,7 @@ impl Plan {
             warnings.push(format!("{threads} threads share {}", cores(facts.cores)));
         }
         warnings.extend(self.crowded_memory(facts, memory));
+        warnings.extend(self.without_a_parent(facts));
         let (samples, step) = (self.data.n_train as u64, u64::from(self.batch.global.get()));
         if step > samples {
             let what =
@@ -121,6 +124,20 @@ impl Plan {
                 .push(format!("the model has {outputs} outputs, the data only {classes} classes"));
         }
         warnings
+    }
+
+    /// Settings for ranks that ddprun starts, where another launcher does.
+    fn without_a_parent(&self, facts: &Facts) -> Option<String> {
+        facts.launched_world?;
+        let settings = [
+            (self.max_restarts > 0, "`fault.max_restarts`"),
+            (self.on_oom == OnOom::ShrinkBatch, "`fault.on_oom`"),
+        ];
+        let set: Vec<&str> =
+            settings.into_iter().filter_map(|(is_set, name)| is_set.then_some(name)).collect();
+        let have = if set.len() == 1 { "has" } else { "have" };
+        let what = "no effect under another launcher, which restarts ranks itself";
+        (!set.is_empty()).then(|| format!("{} {have} {what}", set.join(" and ")))
     }
 
     /// Ranks of this machine that need more than it has, on its cores.

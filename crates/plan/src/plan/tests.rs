@@ -330,6 +330,11 @@ fn threads_and_loaders_share_the_cores() {
     let expected = "a step takes 2400 samples, but there are only 1650 to train on: each epoch is \
                     one smaller step";
     assert_eq!(rare.warnings(&animals(), &memory), [expected]);
+    let launched = Facts { launched_world: WorldSize::new(4), ..animals() };
+    let restarts = ["fault.max_restarts=2", "fault.on_oom=shrink_batch"];
+    let warnings = good(ANIMALS, &restarts, &launched).warnings(&launched, &memory);
+    let what = "no effect under another launcher, which restarts ranks itself";
+    assert_eq!(warnings, [format!("`fault.max_restarts` and `fault.on_oom` have {what}")]);
 }
 
 #[test]
