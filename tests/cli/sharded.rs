@@ -101,6 +101,9 @@ lr = 1e-3
     lab
 }
 
+/// Where something is trained, `distributed.shard`, and what it meets.
+type Meeting<'a> = (fn() -> Lab, &'a str, &'a [&'a str]);
+
 /// A world of one divides nothing, so its bits are those of plain DDP.
 #[test]
 fn sharded_runs_with_other_features_have_the_bits_of_plain_ddp_however_they_are_disturbed() {
@@ -108,7 +111,7 @@ fn sharded_runs_with_other_features_have_the_bits_of_plain_ddp_however_they_are_
     let joint = "distributed.sync_batchnorm=true";
     let swa = ["swa.start=1 epoch", "swa.every=1 step", "swa.lr=0.01", "swa.anneal_epochs=1"];
     let unused = "distributed.find_unused_parameters=true";
-    let meetings: [(fn() -> Lab, &str, &[&str]); 5] = [
+    let meetings: [Meeting; 5] = [
         (images, "gradients", &[&[joint], &averages[..]].concat()),
         (images, "optimizer", &[&[joint], &swa[..]].concat()),
         (images, "gradients", &swa),

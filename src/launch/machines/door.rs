@@ -64,17 +64,13 @@ impl Door {
         let place = &mut self.joined[node.node as usize - 1];
         let taken = place.as_mut().filter(|earlier| !earlier.has_left());
         let taken = taken.map(|node| format!("it has already joined: {}", node.name()));
-        match late.or(taken) {
-            Some(why) => {
-                let why = format!("node {} {}", node.node, why.trim_start_matches("it "));
-                refuse([&mut node], &why);
-                Err(format!("{} was refused: {why}", node.name()))
-            }
-            None => {
-                *place = Some(node);
-                Ok(())
-            }
+        if let Some(why) = late.or(taken) {
+            let why = format!("node {} {}", node.node, why.trim_start_matches("it "));
+            refuse([&mut node], &why);
+            return Err(format!("{} was refused: {why}", node.name()));
         }
+        *place = Some(node);
+        Ok(())
     }
 
     /// Lets in who has come while the group of `meeting` trains, and tells them to wait; who does

@@ -4,6 +4,8 @@
 //! machine (`/proc/vmstat`) includes other programs. Without a control group's count no death is
 //! attributed to memory.
 
+use std::fs::OpenOptions;
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -18,7 +20,8 @@ const RANK_OOM_SCORE: i32 = 200;
 pub(super) fn prefer(rank: u32) {
     let own = std::fs::read_to_string("/proc/self/oom_score_adj").unwrap_or_default();
     let score = own.trim().parse().unwrap_or(0) + RANK_OOM_SCORE;
-    let _ = std::fs::write(format!("/proc/{rank}/oom_score_adj"), score.min(1000).to_string());
+    let file = OpenOptions::new().write(true).open(format!("/proc/{rank}/oom_score_adj"));
+    let _ = file.and_then(|mut file| file.write_all(score.min(1000).to_string().as_bytes()));
 }
 
 /// The kills that the kernel has counted since this began to look, less those that explained a

@@ -98,8 +98,8 @@ mod tests {
         let flat = |t: &Tensor| t.flatten_all()?.to_vec1::<f32>();
         for dims in [&[7][..], &[2, 5], &[2, 5, 3], &[3, 2, 5, 4]] {
             let x = Var::from_tensor(&tensor(values("x", 0, dims.iter().product()), dims)?)?;
-            for dim in 0..dims.len() {
-                for (first, count) in [(0, 1), (1, dims[dim] - 1), (0, dims[dim])] {
+            for (dim, &places) in dims.iter().enumerate() {
+                for (first, count) in [(0, 1), (1, places - 1), (0, places)] {
                     let theirs = x.narrow(dim, first, count)?.contiguous()?;
                     let ours = part(&x, dim, first, count)?;
                     assert_eq!((ours.dims(), flat(&ours)?), (theirs.dims(), flat(&theirs)?));

@@ -77,12 +77,12 @@ impl GpuReducer {
             owned.iter().map(|(owner, values)| (*owner, values.elem_count())).unzip();
         let mut slices: Vec<&mut [f32]> = values.iter_mut().map(Vec::as_mut_slice).collect();
         gather(collective, &owners, &lengths, &mut slices)?;
-        let others = owned.iter().zip(values).filter(|((owner, _), _)| *owner != me);
+        let mut others = owned.iter().zip(values).filter(|((owner, _), _)| *owner != me);
         let set = |((_, to), values): (&(Rank, Tensor), Vec<f32>)| {
             let n = values.len();
             put(to, 0, &Tensor::from_vec(values, n, to.device())?, false)
         };
-        others.map(set).collect::<Result<()>>().map_err(failed)
+        others.try_for_each(set).map_err(failed)
     }
 
     /// Moves the averages of what this rank does not move itself.
