@@ -1,8 +1,8 @@
 //! Gradient of the weight: for each tap, the transposed input times the gradient of the output.
 //!
 //! A small weight is summed over parts of the pixels, a fixed number of them, added in a fixed
-//! order; the rows of a large one, or of few pixels, are spread over threads, each of which sees all
-//! pixels.
+//! order; the rows of a large one, or of few pixels, are spread over threads, each of which sees
+//! all pixels.
 
 use std::ops::Range;
 
