@@ -1,5 +1,5 @@
-//! Optimizer state, and gradients, in parts (`distributed.shard`): the bits of plain DDP on the same
-//! GPUs. Two numbers have one sum, so this holds for two ranks whatever order NCCL adds in.
+//! Optimizer state, and gradients, in parts (`distributed.shard`): the bits of plain DDP on the
+//! same GPUs. Two numbers have one sum, so this holds for two ranks whatever order NCCL adds in.
 
 use std::path::{Path, PathBuf};
 use std::process::Output;
