@@ -298,7 +298,8 @@ pub(crate) fn remove_stale_temporaries(folder: &Path) -> Result<usize, Error> {
     Ok(removed)
 }
 
-/// Removes what a killed process left of `path`, which it was writing; nobody may be writing it.
+/// Removes the temporaries that a process left when it was killed while it wrote `path`. No other
+/// process may be writing `path` meanwhile.
 ///
 /// # Errors
 ///

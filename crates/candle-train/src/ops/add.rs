@@ -1,5 +1,7 @@
 //! Sums of two tensors, on all threads.
 
+use std::ops::Deref;
+
 use candle_core::{DType, Result, Shape, Tensor, bail};
 
 use super::chain::apply;
@@ -37,6 +39,15 @@ impl Operation for Add {
     fn backward(&self, _: [&Tensor; 2], _: &Tensor, dy: Tensor) -> Gradients<Self> {
         Ok([Some(dy.clone()), Some(dy)])
     }
+}
+
+/// The sum of `parts` of `n` values each, which are added in their order.
+pub(super) fn sum_of_parts(parts: &[impl Deref<Target = [f32]> + Sync], n: usize) -> Vec<f32> {
+    build(n, |start, sum| {
+        for part in parts {
+            add_block(sum, &part[start..]);
+        }
+    })
 }
 
 /// sum + gradient, in the memory of `sum` where that is the CPU's: nothing else may hold it.

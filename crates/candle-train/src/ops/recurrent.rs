@@ -252,15 +252,11 @@ fn put<const N: usize>(values: [f32; N], gates: &mut [&mut [f32]; N], j: usize) 
 }
 
 impl Sizes {
-    /// How many samples are in each block.
-    fn blocks(self) -> Vec<usize> {
-        let blocks = self.n.div_ceil(TOGETHER);
-        (0..blocks).map(|i| self.n * (i + 1) / blocks - self.n * i / blocks).collect()
-    }
-
-    /// How many of `width` values of each step each block has.
+    /// Values of each block of samples, of `width` for each step of each sample.
     fn lengths(self, width: usize) -> Vec<usize> {
-        self.blocks().iter().map(|samples| samples * self.t * width).collect()
+        let blocks = self.n.div_ceil(TOGETHER);
+        let samples = |i| self.n * (i + 1) / blocks - self.n * i / blocks;
+        (0..blocks).map(|i| samples(i) * self.t * width).collect()
     }
 
     /// The values of each block, of `width` for each step of each sample.

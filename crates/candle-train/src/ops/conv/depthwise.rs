@@ -6,9 +6,9 @@ use pulp::{Simd, WithSimd};
 use rayon::prelude::*;
 
 use super::geometry::{Geometry, Pixel};
+use crate::ops::add::sum_of_parts;
 use crate::ops::kernel::{Strided, balanced, best, run, transpose_best};
 use crate::ops::scratch::filled;
-use crate::ops::simd;
 
 /// Multiplications of a block of pixels.
 const BLOCK: usize = 1 << 17;
@@ -59,12 +59,7 @@ pub(super) fn backward_weight(g: &Geometry, x: &[f32], dy: &[f32]) -> Vec<f32> {
         sums
     };
     let parts: Vec<Vec<f32>> = (0..parts).into_par_iter().map(part_sum).collect();
-    let total = filled(g.taps() * g.ci, simd::BLOCK, |first, total| {
-        for part in &parts {
-            total.iter_mut().zip(&part[first..]).for_each(|(total, value)| *total += value);
-        }
-    });
-    transpose(&total, g.taps(), g.ci)
+    transpose(&sum_of_parts(&parts, g.taps() * g.ci), g.taps(), g.ci)
 }
 
 /// (rows, columns) -> (columns, rows).

@@ -12,9 +12,9 @@ use super::direct::input_slices;
 use super::gathered::{gather, is_gathered};
 use super::geometry::{Geometry, Pixel};
 use super::weight_layout::from_hwio;
+use crate::ops::add::sum_of_parts;
 use crate::ops::kernel::{Columns, Format, Output, Panels, Source, Sums, Write, balanced, product};
-use crate::ops::scratch::{Scratch, filled, zeros};
-use crate::ops::simd::BLOCK;
+use crate::ops::scratch::{Scratch, zeros};
 
 /// Output pixels per product at most, and at least in a part.
 const PIXELS: usize = 256;
@@ -67,11 +67,7 @@ impl Work<'_> {
         };
         let parts = blocks.par_chunks((blocks.len() / parts).max(1));
         let sums: Vec<Scratch> = parts.map(part_sum).collect();
-        filled(self.g.weight_len(), BLOCK, |first, total| {
-            for sum in &sums {
-                total.iter_mut().zip(&sum[first..]).for_each(|(total, value)| *total += value);
-            }
-        })
+        sum_of_parts(&sums, self.g.weight_len())
     }
 
     fn add_block(&self, pixels: Range<usize>, sum: &mut [f32]) {
