@@ -174,23 +174,29 @@ fn chosen_model(loaded: &Loaded) -> Choice {
     Choice { name: asked.name.clone(), options: asked.options.clone() }
 }
 
-/// Finds the checkpoint that a run is to start from, and fills in what files beside the weights and
-/// the adapters tell, and the experiment does not give.
+/// Finds the checkpoint that a run is to start from, and fills in what the experiment does not
+/// give: what the run of that checkpoint, and files beside the weights and the adapters, tell.
 pub(crate) fn complete(loaded: &mut Loaded, kinds: &Kinds) -> Result<(), Problems> {
-    pretrained::resolve(loaded)?;
+    let options = pretrained::resolve(loaded)?;
+    fill(loaded, options);
     let Ok(model) = kinds.models.build(&chosen_model(loaded)) else { return Ok(()) };
     let experiment = &loaded.experiment;
     let seq_len = experiment.data.options.get("seq_len").and_then(Value::as_u64);
     let (weights, seq_len) = (experiment.model.pretrained.as_deref(), seq_len.map(|n| n as u32));
     let found = model.complete(weights, seq_len).map_err(|unfit| unfit_problem(loaded, unfit))?;
-    let is_open = |key: &String| key == "lora" || !loaded.is_given(&format!("model.{key}"));
-    let options: Options = found.options.into_iter().filter(|(key, _)| is_open(key)).collect();
+    fill(loaded, found.options);
     let model = &mut loaded.experiment.model;
-    model.options.extend(options);
     if let (None, Some(outputs)) = (model.num_classes.given(), found.outputs) {
         model.num_classes = Auto::Given(outputs);
     }
     Ok(())
+}
+
+/// Options of the model that the experiment does not give.
+fn fill(loaded: &mut Loaded, options: Options) {
+    let is_open = |key: &String| key == "lora" || !loaded.is_given(&format!("model.{key}"));
+    let options: Options = options.into_iter().filter(|(key, _)| is_open(key)).collect();
+    loaded.experiment.model.options.extend(options);
 }
 
 fn unfit_problem(loaded: &Loaded, unfit: model::Unfit) -> Problems {

@@ -1,13 +1,15 @@
 //! `model.pretrained = "run:NAME/best"`, or a folder of checkpoints -> the checkpoint that is
 //! meant.
 //!
-//! Only its weights are taken; their averages where the run kept some, as `ddprun eval` does. What
-//! the experiment stores is the folder of one step, so that it means the same checkpoint later.
+//! Its weights are taken, or their averages where the run kept some, as `ddprun eval` does; and the
+//! options of its model that the experiment leaves out. What the experiment stores is the folder of
+//! one step, so that it means the same checkpoint later.
 
 use std::path::{Path, PathBuf};
 
 use crate::checkpoint::{self, Opened};
 use crate::cli::{Refusal, find_run};
+use crate::config::kind::{Choice, Options};
 use crate::config::{Loaded, PretrainedCheckpoint, Problem};
 use crate::record::{DESCRIPTION, newest_of};
 use crate::report;
@@ -33,34 +35,52 @@ impl From<runs::Error> for Unfound {
     }
 }
 
+/// A checkpoint, and the model of its run, if that is known.
+struct Found {
+    opened: Opened,
+    model: Option<Choice>,
+}
+
+impl Found {
+    fn new(opened: Opened, run: Option<&StoredRun>) -> Self {
+        let plan = run.and_then(|run| run.plan.current());
+        Self { opened, model: plan.map(|plan| plan.model.kind.clone()) }
+    }
+}
+
 /// Puts the folder of the checkpoint that the experiment starts from in the place of the word for
-/// it; weights of other programs stay as they are.
+/// it; weights of other programs stay as they are. Returns the options of the model that was
+/// trained there, if it is of the experiment's kind; adapters are not part of them.
 ///
 /// # Errors
 ///
 /// There is no such run or checkpoint, drawn on its key.
-pub(crate) fn resolve(loaded: &mut Loaded) -> Result<(), Problem> {
-    let Some(asked) = loaded.experiment.model.pretrained.clone() else { return Ok(()) };
+pub(crate) fn resolve(loaded: &mut Loaded) -> Result<Options, Problem> {
+    let nothing = Options::new();
+    let Some(asked) = loaded.experiment.model.pretrained.clone() else { return Ok(nothing) };
     let logs = loaded.experiment.logging.dir.clone();
     let found = match asked.to_str().and_then(|word| word.strip_prefix(RUN)) {
         Some(word) => of_run(&logs, word).map(Some),
         None => of_folder(&logs, &asked),
     };
-    let opened = found.map_err(|Unfound { what, help }| {
+    let found = found.map_err(|Unfound { what, help }| {
         let problem = loaded.problem(KEY, what);
         match help {
             Some(help) => problem.help(help),
             None => problem,
         }
     })?;
-    let Some(opened) = opened else { return Ok(()) };
+    let Some(Found { opened, model }) = found else { return Ok(nothing) };
     let averaged = checkpoint::average(&opened).is_some();
     let Opened { path, manifest, state } = opened;
     let step = state.step;
     let fingerprint = manifest.fingerprint();
     loaded.pretrained = Some(PretrainedCheckpoint { step, averaged, fingerprint });
     loaded.experiment.model.pretrained = Some(step_folder(path, step));
-    Ok(())
+    let alike = model.filter(|model| model.name == loaded.experiment.model.name);
+    let mut options = alike.map_or(nothing, |model| model.options);
+    options.remove("lora");
+    Ok(options)
 }
 
 /// The folder itself, and not a link to it that may soon lead elsewhere.
@@ -70,14 +90,15 @@ fn step_folder(path: PathBuf, step: u64) -> PathBuf {
 }
 
 /// The checkpoint of a run, by the words that `ddprun eval` takes.
-fn of_run(logs: &Path, word: &str) -> Result<Opened, Unfound> {
+fn of_run(logs: &Path, word: &str) -> Result<Found, Unfound> {
     let (run, which) = split(word);
     let folder = if find_run::find_sweep(Path::new(run)).is_some() {
         find_run::best_trial(run).map_err(|refusal| in_words(&refusal))?
     } else {
         folder_of(logs, run, word)?
     };
-    Ok(StoredRun::seen_from_here(&folder)?.checkpoint(which)?)
+    let run = StoredRun::seen_from_here(&folder)?;
+    Ok(Found::new(run.checkpoint(which)?, Some(&run)))
 }
 
 /// The log folder of the run that is part of `word`. Runs without a checkpoint are passed over
@@ -97,16 +118,20 @@ fn folder_of(logs: &Path, run: &str, word: &str) -> Result<PathBuf, Unfound> {
 }
 
 /// The checkpoint that a folder is, or one of those in it or of its run; `None` of a file.
-fn of_folder(logs: &Path, path: &Path) -> Result<Option<Opened>, Unfound> {
+fn of_folder(logs: &Path, path: &Path) -> Result<Option<Found>, Unfound> {
     let Some(word) = path.to_str() else { return Ok(None) };
     Ok(Some(match meant(word) {
-        Meant::Checkpoint(path) => checkpoint::open(&path).map_err(runs::Error::from)?,
+        Meant::Checkpoint(path) => {
+            Found::new(checkpoint::open(&path).map_err(runs::Error::from)?, None)
+        }
         Meant::Folder(path, which) => {
             let run = run_of(&path, logs).map(|run| StoredRun::seen_from_here(&run)).transpose()?;
-            runs::open(&path, run.as_ref().map(|run| run.plan.checkpoint()), which)?
+            let kept = run.as_ref().map(|run| run.plan.checkpoint());
+            Found::new(runs::open(&path, kept, which)?, run.as_ref())
         }
         Meant::Run(run, which) if newest_of(Path::new(run), DESCRIPTION).is_file() => {
-            StoredRun::seen_from_here(Path::new(run))?.checkpoint(which)?
+            let run = StoredRun::seen_from_here(Path::new(run))?;
+            Found::new(run.checkpoint(which)?, Some(&run))
         }
         Meant::Run(..) if path.is_dir() => {
             let what = format!("`{}` is a folder without a checkpoint of ddprun", path.display());

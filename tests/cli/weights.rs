@@ -210,6 +210,32 @@ fn a_run_starts_from_the_weights_of_another_by_its_name() {
 }
 
 #[test]
+fn a_run_that_starts_from_another_has_the_sizes_of_its_model_where_it_says_none() {
+    let lab = Lab::new();
+    let small = fs::read_to_string(lab.path("small.toml")).unwrap();
+    let sizeless: Vec<&str> = small.lines().filter(|line| !line.starts_with("hidden")).collect();
+    assert_eq!(sizeless.len() + 1, small.lines().count());
+    fs::write(lab.path("tuned.toml"), sizeless.join("\n")).unwrap();
+    lab.run_to(0, &["small.toml", "train.epochs=1", "model.hidden=[7,5]"]);
+    let still = ["train.epochs=1", "optimizer.lr=1e-30", "optimizer.weight_decay=0.0"];
+    let folder = children(&lab.path("checkpoints/small")).remove(0);
+    for (name, word) in [("tuned", "run:small"), ("again", folder.to_str().unwrap())] {
+        let (name, from) = (format!("experiment.name={name}"), format!("model.pretrained={word}"));
+        lab.run_to(0, &[&["tuned.toml", &name, &from][..], &still].concat());
+    }
+    assert_eq!(metrics(&lab, &["tuned"]), metrics(&lab, &["small"]));
+    assert_eq!(metrics(&lab, &["again"]), metrics(&lab, &["small"]));
+    // The run does not need the other one any more, and keeps the sizes.
+    fs::remove_dir_all(lab.path("checkpoints/small")).unwrap();
+    fs::remove_dir_all(lab.path("logs/small")).unwrap();
+    lab.run_to(0, &["resume", "tuned", "train.epochs=2"]);
+    let tuned = children(&lab.path("logs/tuned")).remove(0);
+    let resolved = fs::read_to_string(tuned.join("resolved.toml")).unwrap();
+    assert!(resolved.contains("hidden = [7, 5]"), "{resolved}");
+    lab.is_clean();
+}
+
+#[test]
 fn a_run_that_is_misnamed_is_refused_at_its_key_with_the_nearest_name() {
     let lab = trained();
     let from = |word: &str| format!("model.pretrained={word}");
