@@ -187,8 +187,9 @@ pub(crate) struct SweepArgs {
     /// Sweep file, or an experiment file followed by search spaces.
     #[arg(required_unless_present = "status")]
     pub(crate) file: Option<PathBuf>,
-    /// Search spaces (`optimizer.lr=0.1,0.01`, `choice()`, `range()`, `interval()`), overrides for
-    /// all trials, and sweep keys (`sweep.trials=24`).
+    /// Search spaces (`optimizer.lr=0.1,0.01`, `choice()`, `range()`, `interval(0, 1)`,
+    /// log-uniform: `tag(log, interval(1e-4, 1e-1))`), overrides for all trials, and sweep keys
+    /// (`sweep.trials=24`).
     #[arg(value_name = "KEY=VALUE")]
     pub(crate) words: Vec<String>,
     /// Continue with a changed search space or method, keeping finished trials.

@@ -241,6 +241,15 @@ fn zero_trials_and_a_method_without_an_end_are_refused() {
 }
 
 #[test]
+fn a_sweep_of_the_command_line_is_told_words_of_the_command_line() {
+    let interval = "optimizer.lr=interval(0.1,1)";
+    refused(BASE, &[interval], 0, &["too many values for a grid", "`sweep.method=random`"]);
+    refused(BASE, &[interval, "sweep.method=random"], 0, &["such as `sweep.trials=24`"]);
+    let log = ["no function `loguniform`", "write `tag(log, interval(1e-4,1))`", "1 problem;"];
+    refused(BASE, &["optimizer.lr=loguniform(1e-4,1)"], 0, &log);
+}
+
+#[test]
 fn numbers_in_the_wrong_order_or_without_a_logarithm_are_refused() {
     let with = |table: &str| file("", &format!("\"optimizer.lr\" = {{ {table} }}"));
     refused(&with("distribution = \"uniform\", min = 2, max = 1"), &[], 6, &["less than `max`"]);

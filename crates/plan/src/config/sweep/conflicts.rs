@@ -100,6 +100,20 @@ fn has_trials(needs: &[Need]) -> bool {
     needs.contains(&Need::Parameters) || needs.contains(&Need::List)
 }
 
+/// Whether the sweep is written behind an experiment on the command line, not in a file.
+fn is_typed(sweep: &Sweep) -> bool {
+    sweep.base == sweep.path
+}
+
+/// What to do about a grid of too many points.
+fn other_methods(sweep: &Sweep) -> &'static str {
+    if is_typed(sweep) {
+        "give a list of values, or `sweep.method=random` or `sweep.method=tpe`"
+    } else {
+        "give `values`, or `method = \"random\"` or \"tpe\""
+    }
+}
+
 fn method(reader: &mut Reader, sweep: &Sweep) {
     // An unknown method was reported, and needs nothing.
     if reader.problems.iter().any(|problem| problem.key().starts_with(METHOD)) {
@@ -116,7 +130,11 @@ fn method(reader: &mut Reader, sweep: &Sweep) {
     }
     if is_needed(Need::Parameters) && search.parameters.is_empty() {
         if reader.problems.is_empty() {
-            let help = "such as `[sweep.parameters.\"optimizer.lr\"]` with `values = [0.1, 0.01]`";
+            let help = if is_typed(sweep) {
+                "such as `optimizer.lr=0.1,0.01`"
+            } else {
+                "such as `[sweep.parameters.\"optimizer.lr\"]` with `values = [0.1, 0.01]`"
+            };
             reader.wrong_help(&key("parameters"), "is empty: there is nothing to try", help);
         }
         return;
@@ -126,7 +144,9 @@ fn method(reader: &mut Reader, sweep: &Sweep) {
     }
     if is_needed(Need::Trials) && sweep.trials.is_none() && reader.get(&key("trials")).is_none() {
         let what = format!("is missing: `{word}` never stops by itself");
-        reader.wrong_help(&key("trials"), what, "such as `trials = 24`");
+        let help =
+            if is_typed(sweep) { "such as `sweep.trials=24`" } else { "such as `trials = 24`" };
+        reader.wrong_help(&key("trials"), what, help);
     }
 }
 
@@ -162,15 +182,13 @@ fn points(reader: &mut Reader, sweep: &Sweep) {
             count = count.saturating_mul(points.len());
         } else {
             let what = "has too many values for a grid";
-            let help = "give `values`, or `method = \"random\"` or \"tpe\"";
-            reader.wrong_help(&join(&parameter.path, "distribution"), what, help);
+            reader.wrong_help(&join(&parameter.path, "distribution"), what, other_methods(sweep));
             return;
         }
     }
     if count > MAX_POINTS {
         let what = format!("make up to {count} combinations, more than {MAX_POINTS}");
-        let help = "give fewer values, or `method = \"random\"` or \"tpe\"";
-        reader.wrong_help(&path_of("sweep.parameters"), what, help);
+        reader.wrong_help(&path_of("sweep.parameters"), what, other_methods(sweep));
     }
 }
 

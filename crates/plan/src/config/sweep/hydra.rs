@@ -5,6 +5,7 @@
 use figment::value::{Dict, Value};
 
 use crate::config::overrides::bare;
+use crate::config::suggest::{any_of, closest};
 use crate::config::sweep::space::{on_grid, steps_of};
 
 /// Functions that name a space.
@@ -28,6 +29,33 @@ pub(super) fn table(text: &str) -> Option<Result<Dict, String>> {
     }
     let parts = parts(text);
     (parts.len() > 1).then(|| values(text))
+}
+
+/// What is wrong with a call of a function that is none of these, and what to write instead. Text
+/// that only looks like one, such as `photos(1)`, is a value.
+pub(super) fn unknown_function(text: &str) -> Option<(String, String)> {
+    let (name, rest) = text.trim().split_once('(')?;
+    let (name, inner) = (name.trim(), rest.strip_suffix(')')?);
+    let is_word = !name.is_empty() && name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_');
+    if !is_word || SPACES.contains(&name) {
+        return None;
+    }
+    Some((format!("there is no function `{name}`"), instead_of(name, inner)?))
+}
+
+fn instead_of(name: &str, inner: &str) -> Option<String> {
+    match name.to_lowercase().replace('_', "").as_str() {
+        "loguniform" => return Some(format!("write `tag(log, interval({inner}))`")),
+        "uniform" => return Some(format!("write `interval({inner})`")),
+        "intuniform" | "randint" => return Some(format!("write `int(interval({inner}))`")),
+        _ => {}
+    }
+    if let Some(meant) = closest(name, SPACES) {
+        return Some(format!("did you mean `{meant}({inner})`?"));
+    }
+    let numbers = parts(inner);
+    let is_call = numbers.len() > 1 && numbers.iter().all(|part| number(part).is_ok());
+    is_call.then(|| format!("it may be {}", any_of(SPACES)))
 }
 
 /// Whether `text` begins as `name(` and closes fewer parentheses than it opens.
@@ -175,6 +203,28 @@ mod tests {
     fn one_value_is_no_space() {
         for text in ["0.1", "sgd", "[64,32]", "'a,b'", "{x=1, y=2}", "", "choices(1,2"] {
             assert!(table(text).is_none(), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_function_that_does_not_exist_is_told_ours() {
+        let check = |text: &str, name: &str, help: &str| {
+            let expected = (format!("there is no function `{name}`"), help.to_owned());
+            assert_eq!(unknown_function(text), Some(expected), "{text}");
+        };
+        let log = "write `tag(log, interval(1e-4,1e-1))`";
+        check("loguniform(1e-4,1e-1)", "loguniform", log);
+        check("log_uniform(1e-4,1e-1)", "log_uniform", log);
+        check("uniform(0, 1)", "uniform", "write `interval(0, 1)`");
+        check("randint(1,8)", "randint", "write `int(interval(1,8))`");
+        check("intervall(0.1,0.01)", "intervall", "did you mean `interval(0.1,0.01)`?");
+        check(
+            "normal(0,1)",
+            "normal",
+            "it may be `choice`, `range`, `interval`, `tag`, `int` or `float`",
+        );
+        for text in ["0.1", "interval(0,1)", "photos(1)", "data/photos (1)", "(1,2)", "a(b", ""] {
+            assert_eq!(unknown_function(text), None, "{text}");
         }
     }
 

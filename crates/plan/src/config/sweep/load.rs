@@ -181,9 +181,12 @@ fn spellings(word: &str) -> [Vec<String>; 2] {
 /// The layer of a word such as `optimizer.lr=0.1,0.01`; `None` for a single value.
 fn space(word: &str) -> Result<Option<Layer>, Problem> {
     let Some((key, key_at, value, value_at)) = split(word) else { return Ok(None) };
-    let Some(table) = hydra::table(value) else { return Ok(None) };
     let source = Source::CommandLine(word.to_owned());
     let text = Arc::new(NamedSource::new(source.to_string(), word.to_owned()));
+    if let Some((what, help)) = hydra::unknown_function(value) {
+        return Err(Problem::new(key, what).at(&text, value_at, 1).help(help));
+    }
+    let Some(table) = hydra::table(value) else { return Ok(None) };
     let table = table.map_err(|what| Problem::new(key, what).at(&text, value_at.clone(), 1))?;
     let place = KeySpan { key: key_at, value: value_at.clone() };
     let path = spellings(word)[0].clone();
