@@ -74,9 +74,14 @@ pub(crate) fn refuse_unknown_flag(
     kinds: &Kinds,
 ) -> Option<Refusal> {
     let Some(ContextValue::String(flag)) = error.get(ContextKind::InvalidArg) else { return None };
-    let is_known = error.kind() != ErrorKind::UnknownArgument
-        || error.get(ContextKind::SuggestedArg).is_some();
-    if is_known || !takes_changes(line) {
+    if error.kind() != ErrorKind::UnknownArgument || !takes_changes(line) {
+        return None;
+    }
+    if let Some(help) = instead_of_flag(flag, line) {
+        let page = format!("error: `{flag}` is not a flag\n  do: {help}");
+        return Some(Refusal::new(exit::REFUSED, page));
+    }
+    if error.get(ContextKind::SuggestedArg).is_some() {
         return None;
     }
     let key = kinds.vocabulary().key_of_flag(flag.trim_start_matches('-'))?;
@@ -86,12 +91,53 @@ pub(crate) fn refuse_unknown_flag(
     Some(Refusal::new(exit::REFUSED, page))
 }
 
+/// What does here what `flag` does in other programs.
+fn instead_of_flag(flag: &str, line: &[OsString]) -> Option<String> {
+    let all = Args::command();
+    let command = command_of(&all, line);
+    let has_verb = command.get_name() != all.get_name();
+    let has_ranks =
+        command.get_arguments().any(|word| word.get_long() == Some("nproc-per-node"));
+    let mut positionals = command.get_positionals();
+    let takes_file =
+        positionals.any(|word| ["experiment", "file"].contains(&word.get_id().as_str()));
+    let value = value_of(flag, line);
+    match flag.trim_start_matches('-').replace('_', "-").as_str() {
+        "ranks" | "num-ranks" | "world-size" | "nproc" if has_ranks => {
+            let count = value.filter(|value| value.parse::<u32>().is_ok()).unwrap_or("N");
+            Some(format!("write `--nproc-per-node {count}`"))
+        }
+        "resume" | "continue" if !has_verb => {
+            Some("`ddprun resume RUN` continues a run, `ddprun resume` the newest".to_owned())
+        }
+        "config" | "config-file" if takes_file => {
+            let verb = if has_verb { format!("{} ", command.get_name()) } else { String::new() };
+            let file = value.unwrap_or("EXPERIMENT.toml");
+            Some(format!("the file is the first argument: `ddprun {verb}{file}`"))
+        }
+        "dry-run" if !has_verb => {
+            let is_toml = |word: &&str| Path::new(word).extension().is_some_and(|it| it == "toml");
+            let file = line.iter().filter_map(|word| word.to_str()).find(is_toml);
+            let file = file.unwrap_or("EXPERIMENT.toml");
+            Some(format!("`ddprun plan {file}` shows what would happen, without running it"))
+        }
+        "verbose" | "v" | "debug" => {
+            Some("nothing is left out: `ddprun logs -f` follows the log of a rank".to_owned())
+        }
+        _ => None,
+    }
+}
+
+/// The command whose words this command line has: that of its verb, or that which trains.
+fn command_of<'a>(all: &'a Command, line: &[OsString]) -> &'a Command {
+    line.get(1).and_then(|verb| all.find_subcommand(verb)).unwrap_or(all)
+}
+
 /// Whether the verb of this command line takes `key=value`.
 fn takes_changes(line: &[OsString]) -> bool {
     let command = Args::command();
-    let verb = line.get(1).and_then(|verb| command.find_subcommand(verb));
     let is_change = |name: &clap::builder::Str| name.contains("KEY=VALUE");
-    verb.unwrap_or(&command)
+    command_of(&command, line)
         .get_positionals()
         .any(|word| word.get_value_names().unwrap_or_default().iter().any(is_change))
 }
@@ -158,5 +204,23 @@ mod tests {
         check("ddprun --gpus 2 x.toml", "write `distributed.devices=2`");
         assert_eq!(hint("ddprun x.toml --zzzzzz"), None);
         assert_eq!(hint("ddprun report --epochs 3"), None);
+    }
+
+    #[test]
+    fn a_flag_of_another_program_is_told_what_does_the_same() {
+        check("ddprun x.toml --ranks 2", "write `--nproc-per-node 2`");
+        check("ddprun plan x.toml --world_size=4", "write `--nproc-per-node 4`");
+        check("ddprun x.toml --nproc", "write `--nproc-per-node N`");
+        let resume = "`ddprun resume RUN` continues a run, `ddprun resume` the newest";
+        check("ddprun x.toml --resume", resume);
+        check("ddprun --config x.toml", "the file is the first argument: `ddprun x.toml`");
+        let file = "the file is the first argument: `ddprun plan EXPERIMENT.toml`";
+        check("ddprun plan --config", file);
+        let plan = "`ddprun plan x.toml` shows what would happen, without running it";
+        check("ddprun x.toml --dry-run", plan);
+        let logs = "nothing is left out: `ddprun logs -f` follows the log of a rank";
+        check("ddprun x.toml --verbose", logs);
+        check("ddprun x.toml -v", logs);
+        assert_eq!(hint("ddprun resume --config x.toml"), None);
     }
 }
