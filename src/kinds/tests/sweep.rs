@@ -158,6 +158,8 @@ fn a_parameter_that_is_no_key_of_an_experiment_is_refused_with_the_right_name() 
     refused(&file("", "\"optimizer\" = [0.1]"), &[], 6, &["is a table"]);
     refused(&file("", "\"distributed.devices\" = [1, 2]"), &[], 6, &["`sweep.devices_per_trial`"]);
     refused(BASE, &["optimizer.lrr=0.1,0.2"], 0, &["did you mean `optimizer.lr`?"]);
+    let list = ["a list, which a sweep cannot vary", "`data.transforms.train=[...]`", "1 problem;"];
+    refused(BASE, &["data.transforms.train[0].size=8,9"], 0, &list);
 }
 
 #[test]

@@ -78,6 +78,12 @@ pub(crate) fn command_line(text: &str) -> Result<Asked, Problem> {
     if segments.iter().any(|(segment, _)| segment.is_empty()) {
         return refuse("names no key", "write `key=value`, such as `train.epochs=3`");
     }
+    if let Some(list) = list_of(&body[..key_end]) {
+        let file = Arc::new(NamedSource::new(source.to_string(), text.to_owned()));
+        return Err(Problem::new(&body[..key_end], "a list can only be replaced whole")
+            .at(&file, start..start + key_end, 0)
+            .help(format!("write `{list}=[...]` with all of its entries")));
+    }
     if text.starts_with('~') {
         return Ok(removal(source, text.to_owned(), &segments));
     }
@@ -86,6 +92,15 @@ pub(crate) fn command_line(text: &str) -> Result<Asked, Problem> {
     }
     let value_at = start + key_end + 1;
     assignment(source, text.to_owned(), &segments, value_at)
+}
+
+/// The list of which a key names an entry: `data.transforms.train` of
+/// `data.transforms.train[0].size`.
+fn list_of(key: &str) -> Option<&str> {
+    let (list, rest) = key.split_once('[')?;
+    let is_quoted = !list.matches('"').count().is_multiple_of(2);
+    let index = rest.split(']').next()?;
+    (!is_quoted && index.parse::<usize>().is_ok()).then_some(list)
 }
 
 /// Position of the first `=` outside quotes.
@@ -267,6 +282,16 @@ mod tests {
         for text in ["train.epochs", "=3", "train..epochs=3", "", "x=[1", "x=\"a"] {
             assert!(command_line(text).is_err(), "{text}");
         }
+    }
+
+    #[test]
+    fn an_entry_of_a_list_is_told_the_whole_list() {
+        for text in ["a.train[0].size=32,64", "~a.train[0]", "+a.train[1].size=3"] {
+            let Err(problem) = command_line(text) else { panic!("{text}") };
+            assert_eq!(problem.what(), "a list can only be replaced whole");
+            assert_eq!(problem.remedy(), Some("write `a.train=[...]` with all of its entries"));
+        }
+        check("expect.\"val/top[1]\".at_most=1", "expect.'val/top[1]'.at_most = 1");
     }
 
     #[test]

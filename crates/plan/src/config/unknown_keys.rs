@@ -111,6 +111,23 @@ pub(crate) fn unknown(
     None
 }
 
+/// Whether `path` leads to a list of tables, or into one.
+pub(crate) fn is_in_list(path: &[String], page: &Page) -> bool {
+    let mut known = page.known();
+    for key in path {
+        known = match known {
+            Known::Table(keys) | Known::Open(keys) => {
+                let Some(inner) = keys.get(key) else { return false };
+                inner
+            }
+            Known::Each(inner) => inner,
+            Known::List(_) | Known::Nested => return true,
+            Known::Anything | Known::Leaf => return false,
+        };
+    }
+    matches!(known, Known::List(_) | Known::Nested)
+}
+
 fn mend(layer: &mut Layer, misfit: &Misfit, page: &Page) {
     let parent = &misfit.path[..misfit.path.len() - 1];
     let free = |layer: &mut Layer, name: &str| {

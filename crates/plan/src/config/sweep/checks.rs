@@ -9,7 +9,7 @@ use crate::config::reader::{Reader, join, json};
 use crate::config::spans::{KeySpan, Path};
 use crate::config::sweep::space::Condition;
 use crate::config::sweep::{Constraint, Domain, Json, Parameter, Values};
-use crate::config::unknown_keys::unknown;
+use crate::config::unknown_keys::{is_in_list, unknown};
 
 /// Keys of a parameter's table.
 const SPEC: [&str; 6] = ["values", "distribution", "min", "max", "q", "when"];
@@ -95,6 +95,12 @@ fn check_key(reader: &mut Reader, path: &[String], key: &str) {
         return;
     }
     let schema_path = path_of(key);
+    if is_in_list(&schema_path, reader.vocabulary.page()) {
+        let list = key.split('[').next().unwrap_or(key);
+        let help = format!("`{list}=[...]` replaces the whole list, in all trials");
+        reader.wrong_help(path, "belongs to a list, which a sweep cannot vary", help);
+        return;
+    }
     let order = crate::config::extract::strongest(&reader.layers, path).unwrap_or(0);
     let mut probe = reader.layers[order].clone();
     let place = probe.places.get(path).map_or(0..0, |place| place.key.clone());
