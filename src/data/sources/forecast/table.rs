@@ -9,10 +9,11 @@ use crate::data::error::Error;
 use crate::data::read;
 use crate::data::sources::forecast::calendar::{self, Calendar};
 use crate::data::sources::forecast::dates::{self, Dates};
-use crate::data::sources::tables::column::number;
+use crate::data::sources::tables::column::{BadCell, decimals, number, with_point};
 use crate::data::sources::tables::csv_rows::CsvRows;
 use crate::data::sources::tables::fit::{Scale, scale};
-use crate::data::sources::tables::table::at;
+use crate::data::sources::tables::header;
+use crate::data::sources::tables::table::{at, cell};
 use crate::plan::TargetColumn;
 
 const EXPECTED: &str = "a table of series: a header line, then one line of numbers for each time \
@@ -42,11 +43,13 @@ impl Table {
     ///
     /// # Errors
     ///
-    /// The file is absent, a line holds something that is not a finite number or a date, or dates
-    /// do not ascend.
+    /// The file is absent, two columns have one name, a line holds something that is not a finite
+    /// number or a date, or dates do not ascend.
     pub(super) fn read(path: &Path, calendar: Calendar, check_dates: bool) -> Result<Self, Error> {
         let bytes = read::table("the table", path, EXPECTED)?;
         let (mut rows, header) = CsvRows::open(path, &bytes)?;
+        header::unique(&header).map_err(|bad| cell(path, 1, bad))?;
+        let separator = header::separator(path, &header);
         let dated = header.first().is_some_and(|name| name.eq_ignore_ascii_case("date"));
         let names = header.iter().skip(usize::from(dated)).cloned();
         let mut table = Self::new(names.collect(), calendar);
@@ -55,7 +58,9 @@ impl Table {
         }
         let mut record = ::csv::StringRecord::new();
         while let Some(line) = rows.read(&mut record)? {
-            let date = table.push(&record, &header, dated).map_err(|what| at(path, line, what))?;
+            let date = table.push(&record, &header, dated).map_err(|BadCell { what, help }| {
+                cell(path, line, BadCell { what, help: separator.clone().or(help) })
+            })?;
             table.last = [table.last[1], date];
             if let Some(date) = date.filter(|_| check_dates) {
                 let out_of_order = |what| Error::DateOrder { path: path.to_owned(), line, what };
@@ -84,14 +89,17 @@ impl Table {
         record: &::csv::StringRecord,
         header: &[String],
         dated: bool,
-    ) -> Result<Option<DateTime>, String> {
+    ) -> Result<Option<DateTime>, BadCell> {
         if record.len() != header.len() {
-            return Err(format!("{} cells, but the header has {}", record.len(), header.len()));
+            return Err(ragged(record.len(), header.len()));
         }
         let date = record.get(0).filter(|_| dated).map(calendar::date).transpose()?;
         calendar::append(self.calendar, date, &mut self.marks);
         for (column, cell) in header.iter().zip(record).skip(usize::from(dated)) {
-            self.raw.push(number(column, cell)?);
+            self.raw.push(number(column, cell).map_err(|what| {
+                let help = Some(remedy(cell));
+                BadCell { what, help }
+            })?);
         }
         Ok(date)
     }
@@ -171,5 +179,25 @@ impl Table {
     pub(super) fn marks(&self, row: usize) -> &[f32] {
         let features = self.calendar.features();
         &self.marks[row * features..][..features]
+    }
+}
+
+/// That a row has not as many cells as the header.
+fn ragged(cells: usize, columns: usize) -> BadCell {
+    let help = if cells > columns {
+        "write decimals with a point, as in `1.5`: commas stand between the cells"
+    } else {
+        "complete the row or remove it"
+    };
+    let what = format!("{cells} cells, but the header has {columns}");
+    BadCell { what, help: Some(help.to_owned()) }
+}
+
+/// What to do about a cell that is no finite number.
+fn remedy(cell: &str) -> String {
+    match with_point(cell) {
+        Some(point) => decimals(&point),
+        None => "fill or remove such values before training: each row has a number for each series"
+            .to_owned(),
     }
 }

@@ -188,6 +188,12 @@ fn remedy(name: &str, cell: &str, is_empty: bool) -> String {
     if is_empty {
         return format!("fill empty cells with `data.features.missing = \"mean\"`, or {ignore}");
     }
+    if cell.parse::<f64>().is_ok() {
+        return format!("correct or remove such rows, or {ignore}");
+    }
+    if let Some(point) = with_point(cell) {
+        return format!("{}, or {ignore}", decimals(&point));
+    }
     let key = if dates::parse(cell).is_some() { "dates" } else { "categorical" };
     format!("declare it with `data.features.{key} = [\"{name}\"]`, or {ignore}")
 }
@@ -197,6 +203,17 @@ fn empty(column: &str, cell: &str) -> String {
         "" => format!("`{column}` is empty"),
         cell => format!("`{column}` is `{cell}`, which counts as empty"),
     }
+}
+
+/// A number whose decimals follow a comma, with a point instead: `1.5` of `1,5`.
+pub(crate) fn with_point(cell: &str) -> Option<String> {
+    let point = cell.replacen(',', ".", 1);
+    (point != cell && point.parse::<f64>().is_ok()).then_some(point)
+}
+
+/// What to do about decimals that follow a comma.
+pub(crate) fn decimals(point: &str) -> String {
+    format!("write decimals with a point: `{point}`")
 }
 
 /// The number in a cell.

@@ -7,14 +7,15 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::config::kind::{Kind, Modality, Offer, Options, OwnParts, Wrong};
-use crate::data::error::{Error, is_number};
+use crate::data::error::Error;
 use crate::data::inputs::{self, Inputs, Predicting};
 use crate::data::sources::holdout::Parts;
 use crate::data::sources::source::{Asked, DataSource, Files, Reading, Survey};
-use crate::data::sources::tables::column::{BadCell, Column, number};
+use crate::data::sources::tables::column::{BadCell, Column, decimals, number, with_point};
 use crate::data::sources::tables::column_names::{ColumnNames, keyed};
-use crate::data::sources::tables::csv_rows::{CsvRows, EXPECTED, delimiter};
+use crate::data::sources::tables::csv_rows::{CsvRows, EXPECTED};
 use crate::data::sources::tables::features::{ColumnKind, Features};
+use crate::data::sources::tables::header;
 use crate::data::sources::tables::table::{Answer, AnswerKind, Opened, Rows, Wanted, at, cell};
 use crate::data::sources::tables::unanswered::Unanswered;
 use crate::data::{Splits, read};
@@ -254,30 +255,14 @@ impl Csv {
 }
 
 /// What is wrong with the names of the columns, whatever they are for.
-fn check_header(path: &Path, header: &[String]) -> Result<(), BadCell> {
-    let mut seen = BTreeSet::new();
-    if let Some(twice) = header.iter().find(|name| !seen.insert(*name)) {
-        let help = if is_number(twice) {
-            "has it no header line? Write the names of its columns into the first line"
-        } else {
-            "give each column a name of its own"
-        };
-        let what = format!("two columns are called `{twice}`");
-        return Err(BadCell { what, help: Some(help.to_owned()) });
-    }
-    if header.len() > 1 {
+fn check_header(path: &Path, names: &[String]) -> Result<(), BadCell> {
+    header::unique(names)?;
+    if names.len() > 1 {
         return Ok(());
     }
     let what = "the table needs the target and at least one feature".to_owned();
-    let others = [(b'\t', "tabs"), (b';', "`;`"), (b'|', "`|`"), (b',', "commas")];
-    let is_in_header = |(byte, _): &&(u8, &str)| {
-        *byte != delimiter(path) && header.iter().any(|name| name.as_bytes().contains(byte))
-    };
-    let help = match others.iter().find(is_in_header) {
-        Some((b'\t', _)) => "separated by tabs? Call the file `.tsv`".to_owned(),
-        Some((_, by)) => format!("separated by {by}? Save it with commas between the cells"),
-        None => "write a column of features beside it".to_owned(),
-    };
+    let help = header::separator(path, names);
+    let help = help.unwrap_or_else(|| "write a column of features beside it".to_owned());
     Err(BadCell { what, help: Some(help) })
 }
 
@@ -295,8 +280,10 @@ fn ragged(cells: usize, columns: usize) -> BadCell {
 /// What is wrong with the cell of a target, with what can be done about it.
 fn bad_target(what: String, column: &str, cell: &str, answers: AnswerKind) -> BadCell {
     let is_word = cell.parse::<f64>().is_err();
+    let point = with_point(cell);
     let help = match answers {
         _ if cell.is_empty() => "remove rows that have no answer".to_owned(),
+        AnswerKind::Numbers if point.is_some() => decimals(&point.unwrap_or_default()),
         AnswerKind::Numbers if is_word => format!(
             "if `{column}` is a class, use `loss.name = \"cross_entropy\"`; else remove the row"
         ),
@@ -545,7 +532,7 @@ mod tests {
         check("a,y\n1,1\n1,2,3\n", false, "line 3: 3 cells, but the header has 2");
         check("a,y\n1,0.5\n", true, "not a class");
         check("a,b\n1,1\n", false, "has no column `y`; its columns are `a`, `b`");
-        check("y,y\n1,1\n", false, "two columns are called `y`");
+        check("y,y\n1,1\n", false, "columns 1 and 2 are both called `y`");
         check("b,y\n1,1\n", false, "different columns");
         check("a,y\n", false, "no rows");
         check("", false, "is empty");
@@ -564,13 +551,16 @@ mod tests {
         check("a;y\n1;2\n", false, feature, "separated by `;`?");
         check("a\ty\n1\t2\n", false, feature, "separated by tabs?");
         check("\n", false, "train.csv` is empty", "one header line");
-        check("1,1\n2,3\n", false, "two columns are called `1`", "no header line?");
+        check("1,1\n2,3\n", false, "columns 1 and 2 are both called `1`", "no header line?");
         check("1,2\n2,3\n", false, "has no column `y`", "no header line?");
-        check("y,y\n2,3\n", false, "two columns are called `y`", "name of its own");
+        check("y,a,y\n2,3,4\n", false, "columns 1 and 3 are both called `y`", "of its own");
         check("a,y\n1,1\n1,2,3\n", false, "3 cells", "quote cells");
         check("a,y\n1,1\n1\n", false, "1 cells", "commas of empty cells");
         check("a,y\n1,\n", false, "`y` is empty", "remove rows");
         check("a,y\n1,cat\n", false, "`y` is `cat`", "cross_entropy");
+        check("a,y\n1,\"2,5\"\n", false, "`y` is `2,5`", "with a point: `2.5`");
+        check("a,y\n\"1,5\",1\n", false, "`a` is `1,5`", "with a point: `1.5`");
+        check("a,y\ninf,1\n", false, "`a` is `inf`", "correct or remove such rows");
         check("a,y\n1,0.5\n", true, "not a class", "mse");
         let rows = |answer: fn(usize) -> String| {
             let lines: Vec<_> = (0..50).map(|i| format!("{i},{}\n", answer(i))).collect();

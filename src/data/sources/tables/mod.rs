@@ -8,6 +8,7 @@ pub(in crate::data) mod fit;
 pub(in crate::data) mod table;
 mod unanswered;
 pub(in crate::data) mod csv_rows;
+pub(in crate::data) mod header;
 pub(in crate::data) mod csv;
 mod csv_inputs;
 mod jsonl;

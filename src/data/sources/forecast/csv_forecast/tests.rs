@@ -111,6 +111,26 @@ fn what_cannot_be_used_is_named() {
 }
 
 #[test]
+fn what_to_do_about_a_series_that_cannot_be_used_is_said() {
+    let check = |text: &str, what: &str, help: &str| {
+        let Err(error) = opened(text, SplitRule::Parts([7, 1, 2]), 3, 2) else { panic!("{text}") };
+        assert!(error.to_string().contains(what), "{error}");
+        assert!(error.help().unwrap_or_default().contains(help), "{:?}", error.help());
+    };
+    let fill = "fill or remove such values before training";
+    check("date,a\n2016-07-01,NaN\n", "line 2: `a` is `NaN`, which is not finite", fill);
+    check("date,a\n2016-07-01,\n", "line 2: `a` is empty", fill);
+    check("date,a\n2016-07-01,n/a\n", "line 2: `a` is `n/a`", fill);
+    check("date,a\n2016-07-01,\"1,5\"\n", "line 2: `a` is `1,5`", "with a point: `1.5`");
+    check("date,a\n2016-07-01,1,5\n", "3 cells", "decimals with a point");
+    check("date,a,b\n2016-07-01,1\n", "2 cells", "complete the row");
+    let semicolons = "separated by `;`? Save it with commas";
+    check("date;a\n2016-07-01;1.5\n", "line 2: `date;a` is", semicolons);
+    check("date;a\n2016-07-01;1,5\n", "line 2: 2 cells", semicolons);
+    check("date,a,b,a\n", "line 1: columns 2 and 4 are both called `a`", "a name of its own");
+}
+
+#[test]
 fn rows_may_be_cut_by_their_numbers() {
     let rows = SplitRule::Rows([34, 11, 11]);
     let (splits, notes) = reading(&table(60), rows, (4, 2), true).unwrap();
