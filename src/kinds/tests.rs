@@ -429,6 +429,16 @@ fn every_word_names_something() {
 }
 
 #[test]
+fn a_comma_behind_a_value_and_a_change_without_one_are_told() {
+    let comma = page(&with("lr = 0.1\n", "lr = 0.1,\n"), &[]);
+    assert!(comma.contains("help: remove the comma"), "{comma}");
+    for text in ["train.epochs=", "experiment.name= "] {
+        let empty = page(GOOD, &[text]);
+        assert!(empty.contains("has no value") && empty.contains("^^^"), "{empty}");
+    }
+}
+
+#[test]
 fn every_impossible_combination_is_named() {
     check(&["~train.epochs"], &["`train.epochs`: nothing says how long to train"]);
     check(

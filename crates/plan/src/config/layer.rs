@@ -68,7 +68,12 @@ impl Layer {
 
     /// Problems of a text that is not TOML; at most ten, since one slip has many consequences.
     pub(crate) fn unreadable(&self, errors: Vec<(String, std::ops::Range<usize>)>) -> Vec<Problem> {
-        let problem = |(what, span)| Problem::new("", what).at(&self.text, span, 0);
+        let problem = |(what, span): (String, std::ops::Range<usize>)| {
+            let is_comma = self.text.inner().as_bytes().get(span.start) == Some(&b',');
+            let is_behind = is_comma && what.contains("expected newline");
+            let problem = Problem::new("", what).at(&self.text, span, 0);
+            if is_behind { problem.help("remove the comma") } else { problem }
+        };
         errors.into_iter().take(10).map(problem).collect()
     }
 

@@ -87,7 +87,7 @@ pub(crate) fn command_line(text: &str) -> Result<Asked, Problem> {
     if text.starts_with('~') {
         return Ok(removal(source, text.to_owned(), &segments));
     }
-    if key_end == body.len() {
+    if body[key_end..].trim_start_matches('=').trim().is_empty() {
         return refuse("has no value", "write `key=value`, or `~key` to reset it");
     }
     let value_at = start + key_end + 1;
@@ -255,7 +255,7 @@ mod tests {
         check("model.hidden=[64,32]", "model.hidden = [64, 32]");
         check("logging.sinks=[csv,jsonl]", "logging.sinks = ['csv', 'jsonl']");
         check("logging.sinks=[]", "logging.sinks = []");
-        check("experiment.name=", "experiment.name = ''");
+        check("experiment.name=''", "experiment.name = ''");
         check("expect.\"val/loss\".at_most=0.5", "expect.'val/loss'.at_most = 0.5");
         check("expect.val/loss.at_most=0.5", "expect.'val/loss'.at_most = 0.5");
         check("a.b={x=1}", "a.b = {x = 1}");
@@ -279,7 +279,7 @@ mod tests {
 
     #[test]
     fn what_is_no_assignment_is_refused() {
-        for text in ["train.epochs", "=3", "train..epochs=3", "", "x=[1", "x=\"a"] {
+        for text in ["train.epochs", "x=", "x= ", "=3", "train..epochs=3", "", "x=[1", "x=\"a"] {
             assert!(command_line(text).is_err(), "{text}");
         }
     }
