@@ -30,10 +30,11 @@ pub(crate) fn doctor(args: &DoctorArgs, kinds: &Kinds) -> Result<u8, Refusal> {
     let shards = prepared.plan.batch.shards;
     let precision = format!("{:?}", prepared.plan.precision).to_lowercase();
     to_stdout(&format!(
-        "{} of {}: global batch {} in {shards} shards, {precision}\n",
+        "{} of {}: global batch {} in {}, {precision}\n",
         counted(plans[0].length.total_steps, "step"),
         prepared.plan.name,
-        prepared.plan.batch.global
+        prepared.plan.batch.global,
+        counted(u64::from(shards.get()), "shard")
     ))?;
     let mut first: Option<(WorldSize, Manifest)> = None;
     for plan in &plans {

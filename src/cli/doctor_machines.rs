@@ -131,13 +131,13 @@ fn table(plan: &Plan, links: &Links, machines: &[Machine]) -> String {
     let precision = format!("{:?}", plan.precision).to_lowercase();
     let (small, bucket) = (links.small.as_secs_f64() * 1e3, links.bucket.as_secs_f64() * 1e3);
     let mut text = format!(
-        "{} of {ranks} each: {} of {}, global batch {} in {} shards, {precision}\n\
+        "{} of {ranks} each: {} of {}, global batch {} in {}, {precision}\n\
          all-reduce between machines: {small:.2} ms for {}, {bucket:.0} ms for {}\n",
         counted(machines.len() as u64, "machine"),
         counted(plan.length.total_steps, "step"),
         plan.name,
         plan.batch.global,
-        plan.batch.shards,
+        counted(u64::from(plan.batch.shards.get()), "shard"),
         Bytes(SMALL_BYTES as u64),
         Bytes(BUCKET_BYTES as u64),
     );

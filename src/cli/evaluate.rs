@@ -70,7 +70,7 @@ fn parts(args: &EvalArgs, plan: &Plan) -> Result<Vec<Split>, Refusal> {
         Some("test") if plan.data.n_test == 0 && worker::simulated(plan).is_none() => {
             let name = &plan.data.source.kind.name;
             let what = format!("error: this `{name}` has no part to test on");
-            let help = "hold one back with `data.test_fraction`, or name its file or folder";
+            let help = "hold one out with `data.test_fraction`, or name its file or folder";
             Err(Refusal::new(exit::REFUSED, format!("{what}\n  do: {help}")))
         }
         Some("test") => Ok(vec![Split::Test]),

@@ -96,6 +96,7 @@ pub(crate) fn prepare(
     kinds: &Kinds,
 ) -> Result<Prepared, Refusal> {
     let loaded = load(path, changes, kinds)?;
+    check_folders(&loaded).map_err(refused)?;
     let facts = measure(&loaded, origin, None, kinds)?;
     let plan = decide(&loaded, &facts, kinds)?;
     check_weights(&loaded, &plan, kinds).map_err(refused)?;
@@ -210,6 +211,22 @@ fn unfit_problem(loaded: &Loaded, unfit: model::Unfit) -> Problems {
 /// Compares the weights to start from with the model, by the header of their file.
 pub(crate) fn check_weights(loaded: &Loaded, plan: &Plan, kinds: &Kinds) -> Result<(), Problems> {
     kinds.models.check_pretrained(&plan.model).map_err(|unfit| unfit_problem(loaded, unfit))
+}
+
+/// Refuses files where folders are to hold the runs.
+fn check_folders(loaded: &Loaded) -> Result<(), Problems> {
+    let experiment = &loaded.experiment;
+    let folders = [
+        ("logging.dir", &experiment.logging.dir),
+        ("checkpoint.dir", &experiment.checkpoint.dir),
+    ];
+    let files = folders.into_iter().filter(|(_, path)| path.is_file());
+    let problem = |(key, path): (&str, &PathBuf)| {
+        let what = format!("`{}` is a file, not a folder", path.display());
+        loaded.problem(key, what).help("name a folder; one that is absent is made")
+    };
+    let problems: Vec<_> = files.map(problem).collect();
+    if problems.is_empty() { Ok(()) } else { Err(Problems::new(problems)) }
 }
 
 /// Names that an experiment may use.

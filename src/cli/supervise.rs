@@ -131,8 +131,8 @@ fn announce(note: &Note) {
                 seconds => format!(" in {seconds} s"),
             };
             to_stderr(&format!(
-                "restart {attempt} of {of}{wait}, from the newest checkpoint: rank {} failed: {}",
-                cause.rank, cause.message
+                "restart {attempt} of {of}{wait}, from the newest checkpoint: {}",
+                failed(cause.rank, &cause.message)
             ));
         }
         Note::Meeting { words } => to_stderr(words),
@@ -146,7 +146,7 @@ fn announce(note: &Note) {
         }
         Note::Resized { from, to, cause } => {
             let why = cause.as_ref().map_or("a checkpoint is on disk".to_owned(), |cause| {
-                format!("rank {} failed: {}", cause.rank, cause.message)
+                failed(cause.rank, &cause.message)
             });
             to_stderr(&format!(
                 "{}, from the newest checkpoint: {why}",
@@ -155,6 +155,14 @@ fn announce(note: &Note) {
         }
         Note::Started { .. } | Note::Progress { .. } => {}
     }
+}
+
+/// What became of a rank: "rank 1 was killed by SIGKILL", "rank 1 failed: ..." in its own words.
+fn failed(rank: Rank, message: &str) -> String {
+    if message.starts_with(&format!("rank {rank} ")) {
+        return message.to_owned();
+    }
+    format!("rank {rank} failed: {message}")
 }
 
 /// Completes what the run has recorded: the history, which a killed rank leaves some seconds old,
@@ -179,5 +187,18 @@ fn saved(checkpoints: &Path) -> String {
     match checkpoint::newest(checkpoints) {
         Ok(newest) => format!("step {} in `{}`", newest.state.step, newest.path.display()),
         Err(_) => "nothing yet".into(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_rank_that_failed_is_named_once() {
+        let killed = "rank 1 was killed by SIGKILL";
+        assert_eq!(failed(Rank(1), killed), killed);
+        assert_eq!(failed(Rank(1), "out of memory"), "rank 1 failed: out of memory");
+        assert_eq!(failed(Rank(1), "rank 10 is gone"), "rank 1 failed: rank 10 is gone");
     }
 }

@@ -85,7 +85,7 @@ pub enum Error {
         classes: Vec<String>,
     },
     /// Training and validation data do not have the same classes.
-    #[error("class folders differ: only in `{}`: {}; only in `{}`: {}", shown(.train), named(.only_train), shown(.val), named(.only_val))]
+    #[error("class folders differ: {}", only_in(.train, .only_train, .val, .only_val))]
     ClassListsDiffer {
         /// Training root.
         train: PathBuf,
@@ -509,6 +509,15 @@ fn named(names: &[String]) -> String {
         names.iter().take(MAX_NAMES).map(|name| format!("`{}`", shown(Path::new(name)))).collect();
     let more = names.len().saturating_sub(MAX_NAMES);
     if more == 0 { listed.join(", ") } else { format!("{} and {more} more", listed.join(", ")) }
+}
+
+/// The classes that only one of two folders has.
+fn only_in(train: &Path, only_train: &[String], val: &Path, only_val: &[String]) -> String {
+    let sides = [(train, only_train), (val, only_val)];
+    let some = sides.iter().filter(|(_, classes)| !classes.is_empty());
+    let words =
+        some.map(|(root, classes)| format!("only in `{}`: {}", shown(root), named(classes)));
+    words.collect::<Vec<_>>().join("; ")
 }
 
 fn too_many(split: &str, unreadable: u64, samples: u64, most: f64) -> String {

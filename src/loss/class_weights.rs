@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize, Serializer};
 use crate::config::kind::Options;
 use crate::ops::IGNORED_LABEL;
 use crate::plan::{DataFacts, Unfit};
+use crate::terminal::counted;
 
 /// The word for weights that follow from the data.
 const BALANCED: &str = "balanced";
@@ -42,7 +43,9 @@ impl ClassWeights {
         };
         let (given, classes) = (weights.len(), data.classes.len());
         if given != classes {
-            let what = format!("has {given} weights, but the data has {classes} classes");
+            let (weights, classes) =
+                (counted(given as u64, "weight"), counted(classes as u64, "class"));
+            let what = format!("has {weights}, but the data has {classes}");
             let help = Some("give one weight for each class, in label order, or \"balanced\"");
             return Err(Unfit { key, what, help });
         }

@@ -44,8 +44,8 @@ fn ending(finished: &Finished) -> String {
         Reason::Completed => "completed",
         Reason::EarlyStopped => "stopped early (no improvement)",
         Reason::OutOfTime => "time limit reached",
-        Reason::Stopped => "stopped by request (state saved)",
-        Reason::Abandoned => "stopped by request (state not saved)",
+        Reason::Stopped => "stopped (state saved)",
+        Reason::Abandoned => "stopped (state not saved)",
     };
     let rate = if has_trained(finished) {
         format!(", {}", rate(finished.samples_per_second))

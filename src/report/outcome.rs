@@ -180,8 +180,8 @@ mod tests {
             (Reason::Completed, "completed after step 50 in 2m 31s"),
             (Reason::EarlyStopped, "stopped early (no improvement) after step 50"),
             (Reason::OutOfTime, "time limit reached after step 50"),
-            (Reason::Stopped, "stopped by request (state saved) after step 50"),
-            (Reason::Abandoned, "stopped by request (state not saved) after step 50"),
+            (Reason::Stopped, "stopped (state saved) after step 50"),
+            (Reason::Abandoned, "stopped (state not saved) after step 50"),
         ];
         for (reason, words) in words {
             assert!(with(reason).starts_with(words), "{}", with(reason));

@@ -187,8 +187,8 @@ fn of_reason(reason: Reason) -> (State, &'static str) {
         Reason::Completed => (State::Finished, "completed"),
         Reason::EarlyStopped => (State::Finished, "stopped early"),
         Reason::OutOfTime => (State::Finished, "time limit reached"),
-        Reason::Stopped => (State::Stopped, "by request, state saved"),
-        Reason::Abandoned => (State::Stopped, "by request, state not saved"),
+        Reason::Stopped => (State::Stopped, "state saved"),
+        Reason::Abandoned => (State::Stopped, "state not saved"),
     }
 }
 

@@ -336,6 +336,15 @@ fn folders_that_cannot_be_made_are_named_before_anything_is_trained() {
     }
 }
 
+#[test]
+fn a_file_where_a_folder_is_to_be_is_refused_at_its_key() {
+    let lab = Lab::new();
+    for key in ["logging.dir", "checkpoint.dir"] {
+        let ended = refuses(&lab, &["small.toml", &format!("{key}=small.toml")]);
+        ended.says(&[&format!("`{key}`: `small.toml` is a file, not a folder"), "command line:1:"]);
+    }
+}
+
 /// Runs the binary where `checkpoints` is a file system of `size`; `None` where that is not
 /// allowed.
 pub(crate) fn on_small_disk(lab: &Lab, size: &str, args: &[&str]) -> Option<Ended> {

@@ -48,13 +48,13 @@ fn what_does_not_go_together_is_refused_with_its_key() {
     let check = |changes: &[&str], words: &[&str]| {
         lab.run_to(2, &[&["plan", "small.toml"], changes].concat()).says(words);
     };
-    check(&[], &["`data.val_file`: is missing: give it, or hold samples back"]);
+    check(&[], &["`data.val_file`: is missing: give it, or hold out samples"]);
     check(&["data.folds=5", "data.fold=5"], &["`data.fold`: is 5, but the last of 5 parts is 4"]);
     let held = "data.val_fraction=0.2";
     check(&[held, "data.sampler=weighted"], &["needs `data.class_weights`"]);
     check(
         &[held, "data.sampler=weighted", "data.class_weights=[1.0]"],
-        &["`data.class_weights`: has 1 weights, but the classes are 0, 1"],
+        &["`data.class_weights`: has 1 weight, but the classes are 0, 1"],
     );
     check(&[held, "data.limit=5", "data.fraction=0.5"], &["both say how many samples"]);
     check(&[held, "data.limit=0"], &["`data.limit`"]);

@@ -38,7 +38,7 @@ fn a_run_that_loses_a_rank_goes_on_with_fewer_and_has_it_again_after_a_checkpoin
     let ended = run(&lab, "backward=kill@1,5", &[]);
     ended.has_code(0);
     ended.says(&[
-        "1 rank instead of 2, from the newest checkpoint: rank 1 failed: rank 1 was killed",
+        "1 rank instead of 2, from the newest checkpoint: rank 1 was killed",
         "2 ranks instead of 1, from the newest checkpoint: a checkpoint is on disk",
     ]);
     bits(&lab).must_be(undisturbed());

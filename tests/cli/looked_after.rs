@@ -175,8 +175,8 @@ fn logs_are_followed_until_the_run_ends() {
     running.wait().has_code(75);
     let ended = following.wait();
     ended.has_code(0);
-    ended.says(&[" stopped after step ", "by request, state saved"]);
-    assert!(ended.stdout.contains("stopped by request (state saved)"), "{}", ended.stdout);
+    ended.says(&[" stopped after step ", "state saved"]);
+    assert!(ended.stdout.contains("stopped (state saved)"), "{}", ended.stdout);
 
     let log = lab.run_folder().join("rank-0.log");
     let text = fs::read_to_string(&log).unwrap();

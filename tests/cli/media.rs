@@ -108,7 +108,7 @@ fn speech_of_manifests_is_learnt_alike_on_one_rank_and_on_two() {
     let refused = lab.run_to(3, &["small.toml"]);
     refused.says(&["noise.json`, line 1: the recording `", "hum.wav` does not exist"]);
     let refused = lab.run_to(2, &["small.toml", "~data.val_manifest"]);
-    refused.says(&["`data.val_dir`: is missing: give it or `val_manifest`, or hold samples back"]);
+    refused.says(&["`data.val_dir`: is missing: give it or `val_manifest`, or hold out samples"]);
     let refused = lab.run_to(2, &["small.toml", "data.max_duration=0.05"]);
     refused.says(&["`data.min_duration`: is more than `max_duration` = 0.05"]);
 }

@@ -103,7 +103,7 @@ fn of_two_ranks_on_each_machine_a_killed_one_is_replaced_in_the_middle_of_an_epo
     for ended in ended {
         ended.has_code(0);
         ended.says(&[
-            "restart 1 of 2, from the newest checkpoint: rank 3 failed: rank 3 was killed",
+            "restart 1 of 2, from the newest checkpoint: rank 3 was killed",
         ]);
     }
     bits(&machines.labs[0]).must_be(&bits(&one));
@@ -116,7 +116,7 @@ fn a_rank_that_stands_still_is_replaced_on_all_machines() {
     let changes = ["fault.stall_timeout=2s"];
     for ended in end(start_all(&machines, "backward=stop@1,8", &changes)) {
         ended.has_code(0);
-        ended.says(&["restart 1 of 1", "rank 1 failed: rank 1 (pid "]);
+        ended.says(&["restart 1 of 1", "newest checkpoint: rank 1 (pid "]);
     }
     bits(&machines.labs[0]).must_be(undisturbed());
     machines.are_clean();

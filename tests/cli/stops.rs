@@ -101,7 +101,7 @@ fn a_stopped_rank_is_named_and_replaced_within_its_patience() {
     running.signal(Signal::TERM);
     let ended = running.wait();
     ended.has_code(75);
-    ended.says(&[&format!("rank 1 failed: rank 1 (pid {rank}) is stopped (SIGSTOP)")]);
+    ended.says(&[&format!("newest checkpoint: rank 1 (pid {rank}) is stopped (SIGSTOP)")]);
     saved_and_resumable(&lab, &ended);
 }
 
@@ -227,7 +227,7 @@ fn a_group_that_is_started_again_ends_with_the_weights_of_an_undisturbed_one() {
         lab.is_clean();
         assert!(model(&lab) == model(&undisturbed));
         if ended.stderr.contains("restart 1 of 1") {
-            ended.says(&["rank 1 failed: rank 1 was killed by SIGKILL", "resumed after step "]);
+            ended.says(&["newest checkpoint: rank 1 was killed by SIGKILL", "resumed after step "]);
             return;
         }
     }

@@ -10,9 +10,19 @@ const MAX_SMALL_SIDE: u32 = 48;
 /// Photos of a class below which training from scratch is worth a warning.
 const MIN_IMAGES_PER_CLASS: usize = 500;
 
+/// How many photos the classes have.
+fn sizes_of_classes(photos: &Photos) -> String {
+    let (class, fewest) = &photos.smallest;
+    if *fewest == photos.largest {
+        return format!("There are {} images in each class", count(*fewest));
+    }
+    let (fewest, most) = (count(*fewest), count(photos.largest));
+    format!("The smallest class, \"{class}\", has {fewest} images, the largest {most}")
+}
+
 /// Photos in class folders.
 pub(super) fn images(photos: &Photos, facts: &DataFacts) -> Recipe {
-    let Photos { smallest: (class, fewest), largest, side, unreadable } = photos;
+    let Photos { smallest: (_, fewest), largest, side, unreadable } = photos;
     let unreadable = match unreadable {
         (_, 0) => String::new(),
         (looked_at, n) => format!(
@@ -23,13 +33,12 @@ pub(super) fn images(photos: &Photos, facts: &DataFacts) -> Recipe {
         ),
     };
     let about = format!(
-        "{} images in {} classes to train on, {} to validate on. The smallest class, \"{class}\", \
-         has {} images, the largest {}; the median of their shorter sides is {side} pixels.{unreadable}",
+        "{} images in {} classes to train on, {} to validate on. {}; the median of their shorter \
+         sides is {side} pixels.{unreadable}",
         count(facts.n_train),
         facts.classes.len(),
         count(facts.n_val),
-        count(*fewest),
-        count(*largest),
+        sizes_of_classes(photos),
     );
     let (model, transforms) =
         if *side <= MAX_SMALL_SIDE { small_images(*side) } else { large_images(*side, *fewest) };
@@ -44,7 +53,7 @@ pub(super) fn images(photos: &Photos, facts: &DataFacts) -> Recipe {
 [train]
 epochs = {}                   # {} images each
 batch_size = {batch}               # per rank
-precision = \"amp\"             # the fastest of this machine that trains alike
+precision = \"amp\"             # bf16 where this machine is fast at it, else fp32
 
 {balance}[loss]
 name = \"cross_entropy\"
@@ -83,7 +92,7 @@ pub(super) fn listed(multi_label: bool, side: u32, n: &str, facts: &DataFacts) -
 [train]
 epochs = {}
 batch_size = {}               # per rank
-precision = \"amp\"             # the fastest of this machine that trains alike
+precision = \"amp\"             # bf16 where this machine is fast at it, else fp32
 
 [loss]
 name = \"{loss}\"

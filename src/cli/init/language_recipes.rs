@@ -80,7 +80,7 @@ targets = [\"q_proj\", \"v_proj\"] # mlp layers, too: gate_proj, up_proj, down_p
 [train]
 epochs = 3
 batch_size = {batch_size}                # per rank
-precision = \"amp\"             # the fastest of this machine that trains alike
+precision = \"amp\"             # bf16 where this machine is fast at it, else fp32
 
 [optimizer]
 name = \"adamw\"

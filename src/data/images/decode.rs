@@ -103,10 +103,16 @@ fn decode_whole(bytes: &[u8], format: ImageFormat) -> Result<DynamicImage, Strin
 
 /// Why an image cannot be decoded, without what the library shows for its own programmers.
 fn reason(error: &ImageError) -> String {
-    let text = error.to_string();
-    match text.split_once(": ChunkType {") {
-        Some((what, _)) => what.to_owned(),
-        None => text,
+    in_words(error.to_string())
+}
+
+/// "the PNG is damaged (CRC error)": as much of the library's text as comes before its numbers.
+fn in_words(text: String) -> String {
+    let Some((before, _)) = text.split_once("ChunkType {") else { return text };
+    let what = before.strip_prefix("Format error decoding Png: ").unwrap_or(before);
+    match what.split_once(':') {
+        Some((what, _)) => format!("the PNG is damaged ({what})"),
+        None => "the PNG is damaged".to_owned(),
     }
 }
 
@@ -158,6 +164,16 @@ mod tests {
     use crate::skipped::skipped;
 
     const ODD_IMAGES: &str = "../shared/data/odd-images";
+
+    #[test]
+    fn what_the_library_says_of_a_png_is_cut_short() {
+        let text = "Format error decoding Png: CRC error: expected 0x1 have 0x2 while decoding \
+                    ChunkType { type: IDAT, critical: true } chunk.";
+        assert_eq!(in_words(text.to_owned()), "the PNG is damaged (CRC error)");
+        let text = "Format error decoding Png: Chunk ChunkType { type: IDAT } is invalid";
+        assert_eq!(in_words(text.to_owned()), "the PNG is damaged");
+        assert_eq!(in_words("unexpected end of file".to_owned()), "unexpected end of file");
+    }
 
     fn decode(bytes: &[u8]) -> Result<Pixels, String> {
         let part = super::decode(bytes.to_vec(), PixelDtype::Uint8, Area::whole)?;

@@ -443,6 +443,8 @@ mod tests {
             error.unwrap_err().to_string(),
             "class folders differ: only in `t`: `bear`, `cat`; only in `v`: `cow`"
         );
+        let error = check_same_classes(Path::new("t"), &train, Path::new("v"), &train[..2]);
+        assert_eq!(error.unwrap_err().to_string(), "class folders differ: only in `t`: `cat`");
         assert!(check_same_classes(Path::new("t"), &train, Path::new("v"), &train).is_ok());
     }
 }

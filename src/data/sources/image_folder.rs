@@ -31,7 +31,7 @@ pub struct ImageFolder {
     /// other files are counted where there are many.
     #[schemars(extend("format" = "path"), example = "data/train")]
     pub train_dir: PathBuf,
-    /// the same classes, to validate on; or hold images of `train_dir` back with
+    /// the same classes, to validate on; or hold out images of `train_dir` with
     /// `data.val_fraction` or `data.folds`.
     #[serde(default)]
     #[schemars(extend("format" = "path"), example = "data/val")]

@@ -34,7 +34,7 @@ pub struct ImageTable {
     /// table to train on, separated by commas, with a header line.
     #[schemars(extend("format" = "path"), example = "data/train.csv")]
     pub train_file: PathBuf,
-    /// table to validate on, with the same columns; or hold rows of `train_file` back with
+    /// table to validate on, with the same columns; or hold out rows of `train_file` with
     /// `data.val_fraction` or `data.folds`.
     #[serde(default)]
     #[schemars(extend("format" = "path"), example = "data/val.csv")]

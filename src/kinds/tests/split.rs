@@ -18,7 +18,7 @@ fn what_is_held_back_goes_with_the_data_set() {
     check(
         &alone(),
         &[],
-        "`data.val_dir`: is missing: give it, or hold samples back with `val_fraction` or `folds`",
+        "`data.val_dir`: is missing: give it, or hold out samples with `val_fraction` or `folds`",
     );
     check(GOOD, &["data.val_fraction=0.2"], "`data.val_fraction`: does not go with `data.val_dir`");
     check(GOOD, &["data.folds=3"], "`data.folds`: does not go with `data.val_dir`");
@@ -63,7 +63,7 @@ fn each_data_set_says_what_it_can_hold_back() {
     let forecast = of("name = \"csv_forecast\"\nfile = \"x.csv\"\nseq_len = 8\npred_len = 2");
     assert_eq!(
         told(&forecast, &["data.val_fraction=0.1"]),
-        ["`data.val_fraction`: `csv_forecast` has parts of its own: nothing can be held back"]
+        ["`data.val_fraction`: `csv_forecast` has parts of its own: nothing can be held out"]
     );
     let text = of("name = \"tokens\"\nfile = \"x.txt\"\nseq_len = 8");
     good(&text, &["data.val_fraction=0.1", "data.test_fraction=0.1"]);
@@ -74,7 +74,7 @@ fn each_data_set_says_what_it_can_hold_back() {
     let table = of("name = \"csv\"\ntrain_file = \"x\"\nval_file = \"y\"\ntarget = \"z\"");
     assert_eq!(
         told(&table, &["data.group=patient"]),
-        ["`data.group`: needs `val_fraction`, `test_fraction` or `folds`: nothing is held back"]
+        ["`data.group`: needs `val_fraction`, `test_fraction` or `folds`: nothing is held out"]
     );
     let asked = of("name = \"instructions\"\nfile = \"x\"\ntokenizer = \"y\"\nseq_len = 8");
     good(&asked, &["data.folds=5"]);

@@ -89,7 +89,8 @@ impl Plan {
         (shards != self.distributed.world_size.get()).then(|| {
             let size = self.batch.shard_size();
             let of_worlds = if self.has_bits_of_a_library() { "" } else { "the same bits " };
-            format!("{shards} shards of {size} samples: {of_worlds}on {} ranks", worlds.join(", "))
+            let samples = counted(size as u64, "sample", "samples");
+            format!("{shards} shards of {samples}: {of_worlds}on {} ranks", worlds.join(", "))
         })
     }
 

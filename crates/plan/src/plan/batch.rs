@@ -95,11 +95,13 @@ fn shards(asked: Option<u32>, world: WorldSize) -> Result<u32, Refusal> {
     if shards.is_multiple_of(world.get()) && (shards / world.get()).is_power_of_two() {
         return Ok(shards);
     }
-    let what = format!("{shards} shards do not divide over {}", ranks(world.get()));
+    let do_not = counted(u64::from(shards), "shard does not", "shards do not");
+    let what = format!("{do_not} divide over {}", ranks(world.get()));
     let admitted: Vec<String> = admitted_worlds(shards).iter().map(u32::to_string).collect();
     let nearest = world.get() * (shards.div_ceil(world.get())).next_power_of_two();
     let help = format!(
-        "with {shards} shards the world size may be {}; for {}, use {nearest} shards",
+        "with {} the world size may be {}; for {}, use {nearest} shards",
+        counted(u64::from(shards), "shard", "shards"),
         admitted.join(", "),
         ranks(world.get())
     );

@@ -9,6 +9,7 @@ use serde_json::Value;
 
 use crate::config::kind::Choice;
 use crate::config::{Experiment, Loaded, Problem};
+use crate::plan::batch::counted;
 use crate::plan::mixup;
 use crate::plan::transforms::Transformed;
 use crate::plan::{
@@ -127,7 +128,8 @@ pub(crate) fn check(loaded: &Loaded, found: &DataFacts) -> Result<(), Problem> {
     let weights = asked.class_weights.as_deref().unwrap_or_default();
     if !weights.is_empty() && weights.len() != found.classes.len() {
         let (n, classes) = (weights.len(), found.classes.join(", "));
-        let what = format!("has {n} weights, but the classes are {classes}");
+        let weights = counted(n as u64, "weight", "weights");
+        let what = format!("has {weights}, but the classes are {classes}");
         return Err(loaded.problem("data.class_weights", what));
     }
     let drawn = weights.iter().zip(&found.class_counts).any(|(&w, &n)| w > 0.0 && n > 0);

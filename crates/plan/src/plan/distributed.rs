@@ -448,9 +448,10 @@ pub(crate) fn smaller_worlds(
     if smaller.is_empty() && least < world.get() {
         let admitted: Vec<String> = admitted.iter().map(u32::to_string).collect();
         let admitted = admitted.join(", ");
+        let shards = counted(shards.get().into(), "shard", "shards");
         let what = format!(
-            "with {shards} shards the world size may be {admitted}, none of which is from {least} \
-             to below {world}"
+            "with {shards} the world size may be {admitted}, none of which is from {least} to \
+             below {world}"
         );
         return Err(loaded.problem(KEY, what).help("use 2, 4, 8 ... ranks, or a smaller minimum"));
     }

@@ -37,7 +37,7 @@ pub struct Speech {
     #[serde(default)]
     #[schemars(extend("format" = "path"), example = "data/train")]
     pub train_dir: Option<PathBuf>,
-    /// the same classes, to validate on; or hold utterances to train on back with
+    /// the same classes, to validate on; or hold out utterances to train on with
     /// `data.val_fraction` or `data.folds`.
     #[serde(default)]
     #[schemars(extend("format" = "path"), example = "data/val")]

@@ -30,7 +30,7 @@ pub struct Jsonl {
     /// file to train on.
     #[schemars(extend("format" = "path"), example = "data/train.jsonl")]
     pub train_file: PathBuf,
-    /// file to validate on, with the same keys; or hold lines of `train_file` back with
+    /// file to validate on, with the same keys; or hold out lines of `train_file` with
     /// `data.val_fraction` or `data.folds`.
     #[serde(default)]
     #[schemars(extend("format" = "path"), example = "data/val.jsonl")]

@@ -19,7 +19,7 @@ pub(crate) fn all(loaded: &Loaded, vocabulary: &Vocabulary) -> Vec<Finding> {
             found.extend(group(loaded));
         }
         None => found.extend(given(data).map(|key| {
-            let what = format!("`{}` has parts of its own: nothing can be held back", kind.name);
+            let what = format!("`{}` has parts of its own: nothing can be held out", kind.name);
             Finding::new(format!("data.{key}"), what).about("data.name")
         })),
     }
@@ -83,7 +83,7 @@ fn validation(loaded: &Loaded, kind: &Spec, own: OwnParts) -> Vec<Finding> {
         let by = if own.deals { "`val_fraction` or `folds`" } else { "`val_fraction`" };
         let others: Vec<String> = own.val[1..].iter().map(|key| format!(" or `{key}`")).collect();
         let others = others.concat();
-        let what = format!("is missing: give it{others}, or hold samples back with {by}");
+        let what = format!("is missing: give it{others}, or hold out samples with {by}");
         found.push(Finding::new(format!("data.{key}"), what).asked_by("data.name"));
     }
     if data.folds.is_some() && !own.deals {
@@ -112,7 +112,7 @@ fn test(loaded: &Loaded, own: OwnParts) -> Option<Finding> {
 /// A group that nothing is held back by.
 fn group(loaded: &Loaded) -> Option<Finding> {
     const KEY: &str = "data.group";
-    let what = "needs `val_fraction`, `test_fraction` or `folds`: nothing is held back";
+    let what = "needs `val_fraction`, `test_fraction` or `folds`: nothing is held out";
     let is_idle = loaded.is_given(KEY) && given(&loaded.experiment.data).next().is_none();
     is_idle.then(|| Finding::new(KEY, what))
 }
