@@ -25,6 +25,7 @@ mod run_files;
 mod chosen;
 mod pretrained;
 mod runs;
+mod data_problem;
 mod prepare;
 mod stored_experiment;
 mod resumed;

@@ -7,7 +7,7 @@ use std::thread::JoinHandle;
 use serde_json::Value;
 
 use crate::cli::run_files::{self, OtherData, stored_experiment};
-use crate::cli::{Refusal, incomplete_starts, pretrained, to_stderr};
+use crate::cli::{Refusal, data_problem, incomplete_starts, pretrained, to_stderr};
 use crate::collective::mpi::StartError;
 use crate::config::kind::{Choice, Options};
 use crate::config::schema::Backend;
@@ -142,16 +142,12 @@ pub(crate) fn source_of(plan: &Plan, kinds: &Kinds) -> Result<Arc<dyn DataSource
     built.map(Arc::from).map_err(|error| of_data(&error))
 }
 
-/// Data that cannot be used.
-/// Drawn on the key that is at fault, if it is one.
+/// Data that cannot be used, drawn on the key that asks for them, if one does.
 fn of_data_of(loaded: &Loaded, error: &data::Error) -> Refusal {
-    let Some(key) = error.key() else { return of_data(error) };
-    let problem = loaded.problem(key, error.to_string());
-    let problem = match error.help() {
-        Some(help) => problem.help(help),
-        None => problem,
-    };
-    refused(problem.into())
+    match data_problem::of_key(loaded, error) {
+        Some((code, problems)) => drawn(code, &problems),
+        None => of_data(error),
+    }
 }
 
 fn of_data(error: &data::Error) -> Refusal {
@@ -237,9 +233,13 @@ pub(crate) fn vocabulary(kinds: &Kinds) -> Vocabulary {
 /// The page of all problems of an experiment.
 #[expect(clippy::needless_pass_by_value, reason = "fits `map_err`")]
 pub(crate) fn refused(problems: Problems) -> Refusal {
+    drawn(exit::REFUSED, &problems)
+}
+
+fn drawn(code: u8, problems: &Problems) -> Refusal {
     /// Columns of the page.
     const WIDTH: usize = 80;
-    Refusal::of_problems(exit::REFUSED, problems.page(use_color(), WIDTH))
+    Refusal::of_problems(code, problems.page(use_color(), WIDTH))
 }
 
 /// Colour for a terminal, unless `NO_COLOR` says otherwise (<https://no-color.org>).

@@ -191,7 +191,11 @@ fn a_data_folder_that_does_not_exist_is_named_with_what_it_should_hold() {
     let lab = photos();
     fs::remove_dir_all(lab.path("data/val")).unwrap();
     let ended = refuses_data(&lab, &["photos.toml"]);
-    ended.says(&["`data/val`", "does not exist", "do: ", "class"]);
+    let what = "`data.val_dir`: the validation folder `data/val` does not exist";
+    ended.says(&[what, "photos.toml:", "help: ", "class"]);
+    lab.write_photos();
+    let ended = refuses_data(&lab, &["photos.toml", "data.train_dir=data/trian"]);
+    ended.says(&["command line:1:16", "did you mean `data/train`?"]);
 }
 
 #[test]
