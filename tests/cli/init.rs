@@ -77,6 +77,19 @@ fn every_command_has_a_man_page() {
 }
 
 #[test]
+fn columns_that_are_called_by_numbers_are_series() {
+    let lab = Lab::new();
+    let row = |row: usize| format!("{}.25,{}.5\n", 60 + row % 7, 50 + row % 5);
+    let rows = (0..120).map(row).collect::<String>();
+    lab.write("speeds.csv", format!("773869,767541\n{rows}"));
+    let text = written(&lab, "speeds.csv", "speeds.toml");
+    assert!(text.contains("name = \"csv_forecast\""), "{text}");
+    lab.write("plain.csv", format!("0,1\n{rows}"));
+    let text = written(&lab, "plain.csv", "plain.toml");
+    assert!(text.contains("target = \"1\""), "{text}");
+}
+
+#[test]
 fn tables_say_which_column_is_predicted_and_why() {
     let lab = Lab::new();
     let row = |row: usize| format!("{row},{},{}\n", row % 7, row % 3);

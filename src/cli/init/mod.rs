@@ -11,6 +11,7 @@ mod entries;
 mod columns;
 mod images;
 mod image_table;
+mod numbered;
 mod table;
 mod tokens;
 mod language;

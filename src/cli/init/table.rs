@@ -9,6 +9,7 @@ use serde_json::{Map, Value};
 use crate::cli::Refusal;
 use crate::cli::init::columns::Columns;
 use crate::cli::init::image_table::{Table, listed};
+use crate::cli::init::numbered;
 use crate::cli::init::recognised::{Recognised, Task, VAL_FRACTION, path, unusable};
 use crate::data;
 
@@ -20,12 +21,19 @@ const MAX_CLASSES: usize = 20;
 /// Rows of each class from which on numbers are taken for classes.
 const ROWS_OF_A_CLASS: usize = 5;
 
-/// A csv file of series in time: one whose first column is called `date`.
+/// A csv file of series in time: one whose first column is called `date`, or whose columns have
+/// numbers for names.
 pub(super) fn series(file: &Path) -> Result<Option<Recognised>, Refusal> {
     let text = text(file)?;
     let first = text.lines().next().and_then(|header| header.split(',').next()).unwrap_or_default();
     let first = first.trim_start_matches('\u{feff}').trim().trim_matches('"');
-    if !first.eq_ignore_ascii_case("date") {
+    let is_numbered = || {
+        let (names, rows) = cells(file, &text);
+        numbered::are_names(&names, &rows) && !numbered::count_up(&names)
+    };
+    // Other tables are read once only.
+    let may_be = first.parse::<u64>().is_ok();
+    if !first.eq_ignore_ascii_case("date") && !(may_be && is_numbered()) {
         return Ok(None);
     }
     let rows = text.lines().skip(1).filter(|line| !line.trim().is_empty()).count();
@@ -39,20 +47,15 @@ pub(super) fn series(file: &Path) -> Result<Option<Recognised>, Refusal> {
 
 /// A csv file to train on and one to validate on, for which rows are held back if there is none.
 pub(super) fn csv(train: &Path, val: Option<&Path>) -> Result<Recognised, Refusal> {
-    let text = text(train)?;
-    let mut reader = csv::ReaderBuilder::new()
-        .delimiter(data::delimiter(train))
-        .flexible(true)
-        .trim(csv::Trim::All)
-        .from_reader(text.trim_start_matches('\u{feff}').as_bytes());
-    let header = reader.headers().cloned().unwrap_or_default();
-    let names: Vec<String> = header.iter().map(str::to_owned).collect();
-    let is_data = !names.is_empty() && names.iter().all(|name| name.parse::<f64>().is_ok());
+    let (names, rows) = cells(train, &text(train)?);
+    let are_numbers = !names.is_empty() && names.iter().all(|name| name.parse::<f64>().is_ok());
+    let is_data = are_numbers && !numbered::are_names(&names, &rows);
     let Some((index, why)) = target(&names).filter(|_| !is_data) else {
-        return Err(unusable(train, "has no header line", "name the columns in its first line"));
+        let help = "name the columns in its first line; numbers are taken for names only where \
+                    they cannot be values";
+        return Err(unusable(train, "has no header line", help));
     };
     let cell = |row: &csv::StringRecord| row.get(index).unwrap_or_default().to_owned();
-    let rows: Vec<csv::StringRecord> = reader.records().flatten().collect();
     let cells: Vec<String> = rows.iter().map(cell).collect();
     let parts = [("train_file", path(train)), validation(val)];
     if let Some(images) = listed(train, &Table { names: &names, rows: &rows }, &parts)? {
@@ -66,6 +69,17 @@ pub(super) fn csv(train: &Path, val: Option<&Path>) -> Result<Recognised, Refusa
         options.push(("standardize_target", true.into()));
     }
     Ok(Recognised::new("csv", &options, Task::Table { classify, why: format!("{why}; {words}") }))
+}
+
+/// The first line of a table, and the rows below it.
+fn cells(file: &Path, text: &str) -> (Vec<String>, Vec<csv::StringRecord>) {
+    let mut reader = csv::ReaderBuilder::new()
+        .delimiter(data::delimiter(file))
+        .flexible(true)
+        .trim(csv::Trim::All)
+        .from_reader(text.trim_start_matches('\u{feff}').as_bytes());
+    let first = reader.headers().cloned().unwrap_or_default();
+    (first.iter().map(str::to_owned).collect(), reader.records().flatten().collect())
 }
 
 /// The same of JSON lines.
