@@ -96,8 +96,7 @@ fn instead_of_flag(flag: &str, line: &[OsString]) -> Option<String> {
     let all = Args::command();
     let command = command_of(&all, line);
     let has_verb = command.get_name() != all.get_name();
-    let has_ranks =
-        command.get_arguments().any(|word| word.get_long() == Some("nproc-per-node"));
+    let has_ranks = command.get_arguments().any(|word| word.get_long() == Some("nproc-per-node"));
     let mut positionals = command.get_positionals();
     let takes_file =
         positionals.any(|word| ["experiment", "file"].contains(&word.get_id().as_str()));
