@@ -269,7 +269,7 @@ pub(crate) fn step(
     engine.step(
         &passes,
         &mut || Ok(batch(plan, &batches.next().unwrap().samples)),
-        StopRequest::None,
+        &|| StopRequest::None,
     )
 }
 
