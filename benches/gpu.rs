@@ -260,7 +260,7 @@ impl Work {
         let mut next = next.map_err(candle_core::Error::msg)?;
         let mut step = |at: usize| {
             let passes = order.passes(at % order.steps(), Rank(0));
-            let stepped = engine.step(&passes, &mut next, StopRequest::None);
+            let stepped = engine.step(&passes, &mut next, &|| StopRequest::None);
             if let Some(notice) = engine.take_notice() {
                 println!("TABLE | ddprun {}: {notice} | | |", self.name);
             }

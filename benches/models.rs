@@ -104,7 +104,7 @@ fn steps(plan: &Plan) -> [f64; 2] {
     let passes = order.passes(0, Rank(0));
     let batch = batch(plan, &passes[0].samples);
     let mut step =
-        || engine.step(&passes, &mut || Ok(batch.clone()), StopRequest::None).expect("a step");
+        || engine.step(&passes, &mut || Ok(batch.clone()), &|| StopRequest::None).expect("a step");
     let _warm = [step(), step()];
     let (began, used) = (Instant::now(), processor_time());
     let mut n = 0;

@@ -89,7 +89,9 @@ impl Trainer {
     fn step(&mut self) {
         let passes = self.order.passes(self.steps % self.order.steps(), self.rank);
         let batch = &self.batches[self.steps % self.batches.len()];
-        self.engine.step(&passes, &mut || Ok(batch.clone()), StopRequest::None).expect("a step");
+        self.engine
+            .step(&passes, &mut || Ok(batch.clone()), &|| StopRequest::None)
+            .expect("a step");
         self.steps += 1;
     }
 

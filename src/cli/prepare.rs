@@ -212,10 +212,8 @@ pub(crate) fn check_weights(loaded: &Loaded, plan: &Plan, kinds: &Kinds) -> Resu
 /// Refuses files where folders are to hold the runs.
 fn check_folders(loaded: &Loaded) -> Result<(), Problems> {
     let experiment = &loaded.experiment;
-    let folders = [
-        ("logging.dir", &experiment.logging.dir),
-        ("checkpoint.dir", &experiment.checkpoint.dir),
-    ];
+    let folders =
+        [("logging.dir", &experiment.logging.dir), ("checkpoint.dir", &experiment.checkpoint.dir)];
     let files = folders.into_iter().filter(|(_, path)| path.is_file());
     let problem = |(key, path): (&str, &PathBuf)| {
         let what = format!("`{}` is a file, not a folder", path.display());

@@ -98,8 +98,8 @@ fn past(run: &RunFolders) -> Result<Past, Refusal> {
     if !found.is_empty() {
         return Ok(Past::Saved);
     }
-    // The folder is older than the run, and its links are younger than a checkpoint.
-    if !folder.is_dir() || folder.join("latest").is_symlink() {
+    // Links are younger than a checkpoint.
+    if folder.join("latest").is_symlink() {
         return Ok(Past::Lost);
     }
     let unreadable = |error: record::Error| Refusal::of(exit::STORAGE, &error, None);
@@ -107,6 +107,10 @@ fn past(run: &RunFolders) -> Result<Past, Refusal> {
     if events.is_file() {
         let log = record::read_events(&events).map_err(unreadable)?;
         return Ok(if had_saved(&log.events) { Past::Lost } else { Past::Unsaved });
+    }
+    // The folder is older than the run.
+    if !folder.is_dir() {
+        return Ok(Past::Lost);
     }
     let epochs = record::read_epochs(&run.logs.join(EPOCHS)).map_err(unreadable)?;
     let is_silent = epochs.is_none_or(|epochs| epochs.is_empty())

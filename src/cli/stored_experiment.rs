@@ -61,11 +61,15 @@ fn load(description: &StoredRun, changes: &[String], kinds: &Kinds) -> Result<Lo
 
 fn refusal(changes: &[Change]) -> Refusal {
     let list: Vec<String> = changes.iter().map(|change| format!("\n  {change}")).collect();
-    let page = format!(
-        "error: these keys cannot change on resume:{}\n  \
-         do: omit them, or start a new run; `{}` may change on a resume",
-        list.concat(),
-        config::SAFE_ON_RESUME.join("`, `")
-    );
+    let help = if changes.iter().all(|change| config::is_folder(&change.key)) {
+        "omit them: a run stays in its folders; to move it, move them, and leave a link (`ln -s`) \
+         in their place"
+            .to_owned()
+    } else {
+        let safe = config::SAFE_ON_RESUME.join("`, `");
+        format!("omit them, or start a new run; `{safe}` may change on a resume")
+    };
+    let list = list.concat();
+    let page = format!("error: these keys cannot change on resume:{list}\n  do: {help}");
     Refusal::new(exit::REFUSED, page)
 }

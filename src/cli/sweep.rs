@@ -88,7 +88,8 @@ pub(crate) fn sweep(args: &SweepArgs, kinds: &Kinds) -> Result<u8, Refusal> {
         let (subject, trials) = (&story.subject, &story.trials);
         let ranking = subject.ranking(&kinds.pruners);
         let summary = || sweep::summary(subject, &ranking, trials);
-        show(args.json, summary, || sweep::table(subject, &ranking, trials))?;
+        let open = if args.share { "running" } else { "interrupted" };
+        show(args.json, summary, || sweep::table(subject, &ranking, trials, open))?;
         say_end(ended, &order.folder(), &story, args.share);
         ended
     };

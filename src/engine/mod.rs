@@ -65,7 +65,7 @@
 //!             unreadable: 0,
 //!         })
 //!     };
-//!     losses.push(engine.step(&passes, &mut next, StopRequest::None).unwrap().loss);
+//!     losses.push(engine.step(&passes, &mut next, &|| StopRequest::None).unwrap().loss);
 //! }
 //! assert!(losses[9] < 0.5 * losses[0], "{losses:?}");
 //! ```

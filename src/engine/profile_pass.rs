@@ -8,7 +8,7 @@ use crate::engine::{Components, Error};
 use crate::memory;
 use crate::nn::ForwardContext;
 use crate::ops::{GradientSink, count_flops};
-use crate::plan::Plan;
+use crate::plan::{Modality, Plan};
 use crate::rng::{Key, Purpose};
 use crate::units::Bytes;
 
@@ -16,6 +16,8 @@ use crate::units::Bytes;
 const ELEMENTS: usize = 1 << 16;
 /// Least and most samples of that batch.
 const SAMPLES: [usize; 2] = [4, 128];
+/// Values of an image above which a smaller one is run in its place.
+const LARGE_IMAGE: usize = 1 << 20;
 /// Stack of the thread that runs them, as that of a rank's training thread.
 const STACK_BYTES: usize = 512 << 20;
 
@@ -32,7 +34,8 @@ pub struct PassProfile {
 /// What a pass of `plan` needs: runs two small batches of zeros forward and backward, with as many
 /// threads as a rank has. Large blocks of memory are counted as they are handed out. Between two
 /// gradients that backward hands over, the most in use grows in proportion to the batch; which
-/// moment is the largest depends on the batch.
+/// moment is the largest depends on the batch. Of large images smaller ones are run, since what a
+/// pass holds grows with their area.
 ///
 /// # Errors
 ///
@@ -43,13 +46,16 @@ pub fn profile_pass(plan: &Plan, components: &Components) -> Result<PassProfile,
         .stack_size(STACK_BYTES)
         .build()
         .map_err(|error| Error::Thread(std::io::Error::other(error)))?;
-    let elements = plan.model.input.iter().product::<usize>().max(1);
+    let shape = profiled_shape(plan);
+    let elements = shape.iter().product::<usize>().max(1);
+    let area = plan.model.input.iter().product::<usize>().max(1) as f64 / elements as f64;
+    let scaled = |value: u64| (value as f64 * area) as u64;
     let size = plan.batch.size.count();
     let [least, most] = SAMPLES;
     let many = (ELEMENTS / elements).clamp(least, most).min(size);
     let before = memory::in_use();
     let measure = |samples| {
-        pool.install(|| peaks_of_pass(plan, components, samples, before))
+        pool.install(|| peaks_of_pass(plan, components, &[&[samples], &shape[..]].concat(), before))
             .map_err(|source| Error::Tensor { phase: "profiled", step: 0, source })
     };
     // Each batch twice: the first pass leaves the work memory that threads keep, which grows with
@@ -58,14 +64,28 @@ pub fn profile_pass(plan: &Plan, components: &Components) -> Result<PassProfile,
     let few = many / 2;
     let small = if size == many { None } else { Some(settled(few)?.0) };
     let (large, flops) = settled(many)?;
-    let flops = flops / many as u64;
+    let flops = scaled(flops / many as u64);
     let Some(small) = small else {
-        return Ok(PassProfile { activations: counted(large), flops });
+        return Ok(PassProfile { activations: counted(large.into_iter().map(scaled)), flops });
     };
     let peak = |(small, large): (u64, u64)| {
-        large + large.saturating_sub(small) * (size - many) as u64 / (many - few) as u64
+        scaled(large + large.saturating_sub(small) * (size - many) as u64 / (many - few) as u64)
     };
     Ok(PassProfile { activations: counted(small.into_iter().zip(large).map(peak)), flops })
+}
+
+/// The shape of the samples that are run: that of the model's inputs, or of images with a half, a
+/// quarter ... of their rows and columns.
+fn profiled_shape(plan: &Plan) -> Vec<usize> {
+    let mut shape = plan.model.input.clone();
+    while let [channels, rows, columns] = &mut shape[..]
+        && plan.data.source.modality == Modality::Images
+        && *channels * *rows * *columns > LARGE_IMAGE
+        && *rows.max(columns) > 1
+    {
+        (*rows, *columns) = (rows.div_ceil(2), columns.div_ceil(2));
+    }
+    shape
 }
 
 /// The largest of these peaks, where they were counted.
@@ -74,14 +94,14 @@ fn counted(peaks: impl IntoIterator<Item = u64>) -> Option<Bytes> {
 }
 
 /// Most bytes in use beside those of `before` until each gradient was handed over, and after the
-/// last; and the operations of the forward pass.
+/// last; and the operations of the forward pass. `shape` is that of the batch.
 fn peaks_of_pass(
     plan: &Plan,
     Components { model, params, loss, .. }: &Components,
-    samples: usize,
+    shape: &[usize],
     before: Bytes,
 ) -> candle_core::Result<(Vec<u64>, u64)> {
-    let shape: Vec<usize> = std::iter::once(samples).chain(plan.model.input.clone()).collect();
+    let samples = shape[0];
     let inputs = Tensor::zeros(shape, DType::F32, &Device::Cpu)?;
     let targets = if plan.loss.has_classes() {
         Tensor::zeros([&[samples], &plan.model.target[..]].concat(), DType::U32, &Device::Cpu)?

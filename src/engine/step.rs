@@ -56,8 +56,8 @@ pub(super) struct Reduced {
 
 impl Engine {
     /// One step: forward and backward of this rank's `micro_batches`, the mean gradient over all
-    /// ranks, one update. `stop_request` is what this rank would like to happen at the step
-    /// boundary.
+    /// ranks, one update. `stop_request` is asked, when the passes are made, what this rank would
+    /// like to happen at the step boundary.
     ///
     /// # Errors
     ///
@@ -68,7 +68,7 @@ impl Engine {
         &mut self,
         micro_batches: &[MicroBatch],
         next: NextBatch<'_>,
-        stop_request: StopRequest,
+        stop_request: &dyn Fn() -> StopRequest,
     ) -> Result<StepReport, Error> {
         let step = self.begin_step();
         let mut reports = self.forward_backward(&step, micro_batches, next)?;
@@ -76,7 +76,7 @@ impl Engine {
         // Alone on a GPU, a rank reads what its passes found when the update is under way.
         let is_queued = self.queue_update(&step, &reports)?;
         self.hear(&step, &mut reports)?;
-        let reduced = self.exchange_votes(&step, reports, stop_request)?;
+        let reduced = self.exchange_votes(&step, reports, stop_request())?;
         let gradient = self.unscale(&step, &reduced);
         let updated = self.check(&step, &reduced, &gradient)?;
         match (updated, is_queued) {

@@ -81,6 +81,6 @@ impl Status {
             let line = format!("best {} {value}, trial {}: {values}", subject.metric, best.number);
             text += &(wrapped(&line, WIDTH, 2) + "\n");
         }
-        text + "\n" + &table(subject, &subject.ranking(pruners), trials)
+        text + "\n" + &table(subject, &subject.ranking(pruners), trials, open)
     }
 }

@@ -17,8 +17,9 @@ pub(super) const WIDTH: usize = 80;
 /// Columns that name a row, and begin each part of a table that is too wide.
 const NAMES: usize = 2;
 
-/// The best trials, their values with four digits; below them why others failed.
-pub fn table(subject: &Subject, ranking: &Ranking, trials: &[Trial]) -> String {
+/// The best trials, their values with four digits; below them why others failed. Those that are not
+/// over are called `open`.
+pub fn table(subject: &Subject, ranking: &Ranking, trials: &[Trial], open: &str) -> String {
     if trials.is_empty() {
         return String::new();
     }
@@ -37,7 +38,7 @@ pub fn table(subject: &Subject, ranking: &Ranking, trials: &[Trial]) -> String {
             value.map_or_else(dash, |value| metric(&subject.metric, value)),
             spent.unwrap_or_else(dash),
             duration(trial.seconds),
-            word(trial.state).to_owned(),
+            if trial.state == State::Running { open } else { word(trial.state) }.to_owned(),
         ];
         row.extend(keys.iter().map(|key| shown(value_of(&trial.values, key))));
         rows.push(row);
@@ -134,7 +135,7 @@ mod tests {
             with(failed, &json!({"optimizer.lr": 1.0})),
             with(of_batch(5, trial(4, State::Pruned, &[0.5])), &json!({"n": "adamw"})),
         ];
-        insta::assert_snapshot!(table(&subject(), &Ranking::plain(subject().goal), &trials), @"
+        insta::assert_snapshot!(table(&subject(), &Ranking::plain(subject().goal), &trials, "running"), @"
         rank  trial  val/accuracy  epochs    time     state  optimizer.lr      n
            1      1       75.00 %       2  0.00 s  finished           0.1    sgd
            2      4       50.00 %       1  0.00 s    pruned             -  adamw
@@ -143,7 +144,7 @@ mod tests {
         trial 3 failed: cannot write `checkpoints/tune/trial-0003/step-00000040`: there
           is no space left on the device
         ");
-        assert_eq!(table(&subject(), &Ranking::plain(subject().goal), &[]), "");
+        assert_eq!(table(&subject(), &Ranking::plain(subject().goal), &[], "running"), "");
     }
 
     #[test]
@@ -152,7 +153,7 @@ mod tests {
             with(trial(number, State::Finished, &[value]), &json!({"n": "sgd", "data.fold": fold}))
         };
         let trials = [of(1, 0, 0.5), of(2, 1, 0.75), of(3, 2, 0.625)];
-        let text = table(&subject(), &Ranking::plain(subject().goal), &trials);
+        let text = table(&subject(), &Ranking::plain(subject().goal), &trials, "running");
         assert!(text.contains("val/accuracy over `data.fold`:\n"), "{text}");
         assert!(text.contains("62.50 %  12.50 %       3  sgd\n"), "{text}");
     }
@@ -162,7 +163,7 @@ mod tests {
         let values = json!({"optimizer.lr": 0.1, "optimizer.weight_decay": 0.002_639,
             "train.global_batch_size": 128, "model.hidden": [512, 512], "scheduler.name": "cosine"});
         let trials = [with(trial(1, State::Finished, &[0.75]), &values)];
-        let text = table(&subject(), &Ranking::plain(subject().goal), &trials);
+        let text = table(&subject(), &Ranking::plain(subject().goal), &trials, "running");
         assert!(text.lines().all(|line| line.chars().count() <= WIDTH), "{text}");
         insta::assert_snapshot!(text, @"
         rank  trial  val/accuracy  epochs    time     state  optimizer.lr

@@ -147,14 +147,8 @@ impl Error {
             Self::Data(error) => error.help(),
             Self::Engine(error) => error.help(),
             Self::Record(record::Error::Thread { .. }) => None,
-            Self::Files(_) | Self::Record(_) => Some(
-                "make room or choose another folder with `logging.dir` and `checkpoint.dir`, then \
-                 `ddprun resume`"
-                    .into(),
-            ),
-            Self::Checkpoint(error) if error.is_storage() => {
-                Some("make room or choose another `checkpoint.dir`, then `ddprun resume`".into())
-            }
+            Self::Files(_) | Self::Record(_) => Some(MORE_ROOM.into()),
+            Self::Checkpoint(error) if error.is_storage() => Some(MORE_ROOM.into()),
             Self::Checkpoint(checkpoint::Error::NotFinite { .. }) => Some(
                 "start a new run with a smaller `optimizer.lr` or with `train.clip_grad_norm`; the \
                  checkpoints before it are as they were"
@@ -171,6 +165,10 @@ impl Error {
         }
     }
 }
+
+/// What to do where something cannot be written.
+const MORE_ROOM: &str = "make room, or move the folder and leave a link (`ln -s`) in its place; \
+                         then `ddprun resume`";
 
 /// The exit code of unusable data, or of what kept it from being read.
 pub(crate) fn of_data(error: &data::Error) -> u8 {

@@ -36,7 +36,7 @@ use crate::event::Event;
 use crate::failpoint;
 use crate::kinds::Kinds;
 pub(crate) use crate::launch::exit_code as exit;
-use crate::launch::{ErrorReport, Link, Membership, Stop};
+use crate::launch::{ErrorReport, Link, Membership};
 use crate::plan::{Plan, RankPlan, RunFolders};
 use crate::record::RankLog;
 use crate::units::Rank;
@@ -78,6 +78,24 @@ pub(crate) struct RankRun {
     pace_clock: Clock,
     paced_samples: u64,
     samples: u64,
+}
+
+/// What this rank's signals, its launcher and (on rank 0) its clock ask for.
+pub(crate) struct Wishes {
+    link: Arc<Link>,
+    clock: Clock,
+    /// Of the time for the run, when the clock was started.
+    left: Option<Duration>,
+}
+
+impl Wishes {
+    /// The strongest of them.
+    pub(crate) fn now(&self) -> StopRequest {
+        let is_late = |left: Duration| self.clock.seconds() >= left.as_secs_f64();
+        let is_over = self.left.is_some_and(is_late);
+        let time = if is_over { StopRequest::EndOfTime } else { StopRequest::None };
+        train::wish_of(self.link.stop_requested()).max(time)
+    }
 }
 
 /// How a rank's process ends.
@@ -240,16 +258,10 @@ impl RankRun {
         Ok(self.logger.record(event)?)
     }
 
-    /// What this rank's signals, its launcher and (on rank 0) its clock ask for.
-    fn stop_request(&self) -> StopRequest {
-        let stop: Option<Stop> = self.link.stop_requested();
-        let is_late = self.plan.length.time.is_some_and(|budget| self.spent() >= budget);
-        let time = if is_late && self.rank.is_first() {
-            StopRequest::EndOfTime
-        } else {
-            StopRequest::None
-        };
-        train::wish_of(stop).max(time)
+    fn wishes(&self) -> Wishes {
+        let left = |budget: Duration| budget.saturating_sub(self.spent());
+        let left = self.plan.length.time.filter(|_| self.rank.is_first()).map(left);
+        Wishes { link: self.link.clone(), clock: Clock::start(), left }
     }
 
     /// Time of this start and of those before it, up to their checkpoints, as far as `train.time`

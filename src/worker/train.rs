@@ -62,10 +62,10 @@ fn epoch(run: &mut RankRun) -> Result<Option<Ending>, Error> {
     audit_partition(run, &order, epoch)?;
     let mut feed = training_feed(run, &order, epoch, first..last)?;
     run.epoch_clock = Clock::start();
+    let wishes = run.wishes();
     for step in first..last {
         let passes = order.passes(step as usize, run.rank);
-        let stop_request = run.stop_request();
-        let report = run.engine.step(&passes, &mut || feed.next(), stop_request);
+        let report = run.engine.step(&passes, &mut || feed.next(), &|| wishes.now());
         if let Err(error) = &report {
             tell_refused(run, error, &feed)?;
         }
@@ -138,6 +138,10 @@ fn training_feed(
 /// Everything between two steps: record, evaluate, close the epoch, save, and perhaps leave.
 fn edge(run: &mut RankRun, report: &StepReport) -> Result<Option<Ending>, Error> {
     let edge = Edge::after(report.step, &run.plan.length);
+    if report.stop_request == StopRequest::Abandon {
+        record_step(run, report, &edge)?;
+        return Ok(Some(Ending::Left(StopRequest::Abandon)));
+    }
     if edge.is_due(run.plan.compare_weights) {
         run.engine.compare_weights()?;
     }
@@ -166,7 +170,7 @@ fn edge(run: &mut RankRun, report: &StepReport) -> Result<Option<Ending>, Error>
     if matches!(ending, Some(Ending::Done(_))) && complete_average(run)? {
         is_best = evaluate_once_more(run, &edge)?;
     }
-    let leaving = ending.is_some() && report.stop_request != StopRequest::Abandon;
+    let leaving = ending.is_some();
     let keeps_best = is_best && run.plan.checkpoint.keep_best > 0;
     if leaving && report.stop_request == StopRequest::Unwatched {
         let message = "no heartbeat from the parent process for `distributed.timeout` (is it \

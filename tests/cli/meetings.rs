@@ -102,9 +102,7 @@ fn of_two_ranks_on_each_machine_a_killed_one_is_replaced_in_the_middle_of_an_epo
     assert!(killed, "the run was over before a rank could be killed");
     for ended in ended {
         ended.has_code(0);
-        ended.says(&[
-            "restart 1 of 2, from the newest checkpoint: rank 3 was killed",
-        ]);
+        ended.says(&["restart 1 of 2, from the newest checkpoint: rank 3 was killed"]);
     }
     bits(&machines.labs[0]).must_be(&bits(&one));
     machines.are_clean();

@@ -277,6 +277,39 @@ fn mixed_images_have_the_same_bits_on_one_rank_and_after_a_resume() {
 }
 
 /// A finished run with checkpoints of step 6 and step 12.
+#[test]
+fn a_run_stays_in_its_folders_which_may_be_moved() {
+    let lab = Lab::new();
+    lab.run_to(0, &["small.toml"]);
+    for key in ["checkpoint.dir", "logging.dir"] {
+        let elsewhere = format!("{key}=elsewhere");
+        let refused = lab.run_to(2, &["resume", "small", "train.epochs=4", &elsewhere]);
+        refused.says(&[
+            "cannot change on resume",
+            &format!("`{key}`"),
+            "a run stays in its folders",
+        ]);
+        assert!(!lab.path("elsewhere").exists());
+    }
+    for folder in ["checkpoints", "logs"] {
+        let moved = lab.path(&format!("other-{folder}"));
+        fs::rename(lab.path(folder), &moved).unwrap();
+        std::os::unix::fs::symlink(&moved, lab.path(folder)).unwrap();
+    }
+    lab.run_to(0, &["resume", "small", "train.epochs=4"]).says(&["resumed after step 12"]);
+    lab.run_to(0, &["checkpoint", "verify"]);
+    lab.is_clean();
+}
+
+#[test]
+fn a_run_of_one_shard_is_refused_more_ranks_with_what_would_admit_them() {
+    let lab = Lab::new();
+    lab.run_to(0, &["small.toml", "distributed.devices=1"]);
+    let refused = lab.run_to(2, &["resume", "small", "train.epochs=4", "distributed.devices=2"]);
+    refused.says(&["1 shard cannot be divided over 2 ranks", "start a run with", "shards = 2"]);
+    lab.is_clean();
+}
+
 fn with_two_checkpoints() -> (Lab, [PathBuf; 2]) {
     let lab = Lab::new();
     lab.run_to(0, &["small.toml", "checkpoint.keep_last=2", "checkpoint.every=6 steps"]);

@@ -317,7 +317,7 @@ fn a_checkpoint_that_cannot_be_written_ends_the_run_and_is_named() {
     let ended = running.wait();
     ended.has_code(6);
     ended.says(&["error: cannot ", "checkpoints/small/", ", saving, step ", "why:   "]);
-    ended.says(&["do:    make room or choose another `checkpoint.dir`"]);
+    ended.says(&["do:    make room, or move the folder and leave a link"]);
     assert_eq!(ended.stderr.matches("error: ").count(), 1, "{}", ended.stderr);
     fs::remove_file(&folder).unwrap();
     fs::rename(&aside, &folder).unwrap();

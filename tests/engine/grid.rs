@@ -97,7 +97,7 @@ fn steps(plan: &Plan, n_steps: usize, collective: Arc<dyn Collective>) -> String
     for step in 0..n_steps {
         let passes = order.passes(step, rank);
         let mut next = || loader.next().unwrap().map(|loaded| loaded.batch);
-        let report = engine.step(&passes, &mut next, StopRequest::None).unwrap();
+        let report = engine.step(&passes, &mut next, &|| StopRequest::None).unwrap();
         told.push((report.loss.to_bits(), report.grad_norm.to_bits()));
     }
     engine.broadcast_buffers().unwrap();

@@ -34,7 +34,7 @@ fn steps_with_ignored_labels(plan: &Plan) -> Vec<(f64, f64)> {
             let passes = order.passes(step as usize, rank);
             let mut next = passes.iter();
             let mut batch = || Ok(partly(&next.next().unwrap().samples));
-            let report = engine.step(&passes, &mut batch, StopRequest::None).unwrap();
+            let report = engine.step(&passes, &mut batch, &|| StopRequest::None).unwrap();
             (report.loss, report.grad_norm)
         };
         (0..3).map(run).collect()

@@ -123,7 +123,7 @@ fn moving_averages_with_and_without_buffers_are_timms() {
         plan.schedule = optim::schedule(&ExponentialLr { gamma: 1.0 }, 16);
         let (mut engine, passes) = golden_engine(&plan);
         for step in 0..8 {
-            engine.step(&passes, &mut || Ok(golden_batch(step)), StopRequest::None).unwrap();
+            engine.step(&passes, &mut || Ok(golden_batch(step)), &|| StopRequest::None).unwrap();
         }
         check_averages(&mut engine, &plan, (key, &golden[key]));
     }
@@ -140,7 +140,7 @@ fn averages_rates_and_statistics_are_pytorchs() {
         let (mut engine, passes) = golden_engine(&plan);
         for step in 0..16 {
             let mut next = || Ok(golden_batch(step));
-            let report = engine.step(&passes, &mut next, StopRequest::None).unwrap();
+            let report = engine.step(&passes, &mut next, &|| StopRequest::None).unwrap();
             let at = |key: &str| golden[key][step as usize].as_f64().unwrap();
             near("learning rate", report.lr, at("lrs"), 1e-12);
             near("loss", report.loss, at("losses"), 1e-5);

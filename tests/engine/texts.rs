@@ -74,7 +74,7 @@ fn losses(plan: &Plan) -> Vec<f64> {
             let passes = order.passes((step % 6) as usize, rank);
             let mut next = passes.iter();
             let mut batch = || Ok(said_again(&next.next().unwrap().samples));
-            engine.step(&passes, &mut batch, StopRequest::None).unwrap().loss
+            engine.step(&passes, &mut batch, &|| StopRequest::None).unwrap().loss
         };
         (0..24).map(loss).collect()
     });

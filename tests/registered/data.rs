@@ -84,7 +84,7 @@ fn trained(plan: Plan, splits: Splits, kinds: &Kinds) -> BTreeMap<String, f64> {
             let loader = Loader::start(splits.train.clone(), requests.into_iter(), settings);
             let mut loader = loader.expect("a loader");
             let mut next = || Ok(loader.next().expect("a batch").expect("points").batch);
-            engine.step(&passes, &mut next, StopRequest::None).expect("a step");
+            engine.step(&passes, &mut next, &|| StopRequest::None).expect("a step");
         }
     }
     let n = splits.val.len();

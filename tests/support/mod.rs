@@ -266,11 +266,9 @@ pub(crate) fn step(
         EpochOrder::new(&plan.data, &plan.batch, plan.distributed.world_size, plan.seed, epoch);
     let passes = order.passes((done % plan.length.steps_per_epoch) as usize, rank);
     let mut batches = passes.clone().into_iter().filter(|pass| !pass.samples.is_empty());
-    engine.step(
-        &passes,
-        &mut || Ok(batch(plan, &batches.next().unwrap().samples)),
-        StopRequest::None,
-    )
+    engine.step(&passes, &mut || Ok(batch(plan, &batches.next().unwrap().samples)), &|| {
+        StopRequest::None
+    })
 }
 
 /// BLAKE3 of all parameters, buffers and moments.

@@ -46,7 +46,7 @@ pub use loaded::{Loaded, PretrainedCheckpoint};
 pub use overrides::RESERVED;
 pub use problem::{Problem, Problems};
 pub use resolved::leaves;
-pub use resolved::{Change, SAFE_ON_RESUME, changed_keys, refuse_unsafe, resolved};
+pub use resolved::{Change, SAFE_ON_RESUME, changed_keys, is_folder, refuse_unsafe, resolved};
 pub use schema::Experiment;
 pub use suggest::closest;
 pub use vocabulary::{MetricSpec, Vocabulary};

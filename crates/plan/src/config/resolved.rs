@@ -82,6 +82,9 @@ pub const SAFE_ON_RESUME: [&str; 24] = [
     "expect",
 ];
 
+/// Of these, what cannot change all the same: what was written so far is there.
+const FOLDERS: [&str; 2] = ["checkpoint.dir", "logging.dir"];
+
 /// All keys whose values differ, in the order of their names; a list is one key.
 pub fn changed_keys(old: &Experiment, new: &Experiment) -> Vec<Change> {
     let (old, new) = (leaves(old), leaves(new));
@@ -117,9 +120,15 @@ pub fn refuse_unsafe(old: &Experiment, new: &Experiment) -> Result<Vec<Change>, 
 }
 
 fn is_safe(key: &str) -> bool {
-    SAFE_ON_RESUME.iter().any(|safe| {
-        key.strip_prefix(safe).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
-    })
+    let is_in = |table: &&str| {
+        key.strip_prefix(*table).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
+    };
+    !is_folder(key) && SAFE_ON_RESUME.iter().any(|table| is_in(&table))
+}
+
+/// Whether this is the key of a folder that a run stays in.
+pub fn is_folder(key: &str) -> bool {
+    FOLDERS.contains(&key)
 }
 
 /// Every key that has a value, and the value as JSON.

@@ -95,15 +95,14 @@ fn shards(asked: Option<u32>, world: WorldSize) -> Result<u32, Refusal> {
     if shards.is_multiple_of(world.get()) && (shards / world.get()).is_power_of_two() {
         return Ok(shards);
     }
-    let do_not = counted(u64::from(shards), "shard does not", "shards do not");
-    let what = format!("{do_not} divide over {}", ranks(world.get()));
+    let (asked, world_size) = (counted(shards.into(), "shard", "shards"), ranks(world.get()));
+    let what = format!("{asked} cannot be divided over {world_size}");
     let admitted: Vec<String> = admitted_worlds(shards).iter().map(u32::to_string).collect();
     let nearest = world.get() * (shards.div_ceil(world.get())).next_power_of_two();
     let help = format!(
-        "with {} the world size may be {}; for {}, use {nearest} shards",
-        counted(u64::from(shards), "shard", "shards"),
+        "with {asked} the world size may be {}; for {world_size}, start a run with \
+         `distributed.shards = {nearest}`",
         admitted.join(", "),
-        ranks(world.get())
     );
     refuse("distributed.shards", what, help)
 }
@@ -309,8 +308,9 @@ mod tests {
             (32, 0, 0, 8),
             3,
             "distributed.shards",
-            "8 shards do not divide over 3 ranks",
-            "with 8 shards the world size may be 1, 2, 4, 8; for 3 ranks, use 12 shards",
+            "8 shards cannot be divided over 3 ranks",
+            "with 8 shards the world size may be 1, 2, 4, 8; for 3 ranks, start a run with \
+             `distributed.shards = 12`",
         );
         check(
             (32, 0, 1, 8),
