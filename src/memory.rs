@@ -4,7 +4,8 @@
 //!
 //! A training step asks for the same sizes again and again. Sizes are rounded up to one of eight
 //! classes per power of two; a freed block waits in the list of its class. Blocks in use and
-//! waiting together stay below a multiple of what was in use at once: what exceeds it goes back to
+//! waiting together stay below a multiple of what was in use at once: where a new block would
+//! exceed it, one that waits is made as long as the new one, and what still exceeds it goes back to
 //! the system. The multiple grows, within bounds, where blocks that went back are wanted again: the
 //! system would clear their pages anew in every step.
 
@@ -14,7 +15,7 @@ use std::os::unix::fs::FileExt;
 use std::ptr::{self, NonNull};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
-use rustix::mm::{Advice, MapFlags, ProtFlags};
+use rustix::mm::{Advice, MapFlags, MremapFlags, ProtFlags};
 
 use crate::plan::KEPT_SHARE;
 use crate::units::Bytes;
@@ -236,16 +237,35 @@ impl Blocks {
         }
     }
 
+    /// The class of the smallest waiting block of at least `bytes`, or else of the largest.
+    fn nearest(&self, bytes: usize) -> Option<usize> {
+        let mut waiting = (0..CLASSES).filter(|&class| self.waiting[class].is_some());
+        waiting.clone().find(|&class| bytes_of(class) >= bytes).or_else(|| waiting.next_back())
+    }
+
+    /// A waiting block of another class, made `bytes` long: only the pages that are added are
+    /// cleared by the system. `None` where none waits, or it refuses.
+    fn resized(&mut self, bytes: usize) -> Option<NonNull<Waiting>> {
+        let class = self.nearest(bytes)?;
+        let block = self.reuse(class, bytes_of(class))?;
+        self.released[class] = self.released[class].saturating_add(1);
+        let (start, old) = (block.as_ptr().cast(), bytes_of(class));
+        // SAFETY: the block is a whole mapping of `old` bytes that is not in use. An error leaves
+        // it as it was.
+        let moved = unsafe { rustix::mm::mremap(start, old, bytes, MremapFlags::MAYMOVE) };
+        if moved.is_err() {
+            // SAFETY: as above.
+            let _ = unsafe { rustix::mm::munmap(start, old) };
+        }
+        NonNull::new(moved.ok()?.cast())
+    }
+
     /// Gives waiting blocks back to the system until `excess` is zero or none are left: the
     /// smallest that is large enough, or else the largest.
     fn release(&mut self, excess: impl Fn(&Self) -> usize) {
         loop {
             let excess = excess(self);
-            let mut waiting = (0..CLASSES).filter(|&class| self.waiting[class].is_some());
-            let enough = waiting.clone().find(|&class| bytes_of(class) >= excess);
-            let Some(class) = enough.or_else(|| waiting.next_back()).filter(|_| excess > 0) else {
-                return;
-            };
+            let Some(class) = self.nearest(excess).filter(|_| excess > 0) else { return };
             let bytes = bytes_of(class);
             if let Some(block) = self.reuse(class, bytes) {
                 self.released[class] = self.released[class].saturating_add(1);
@@ -272,9 +292,10 @@ fn take(size: usize) -> (*mut u8, bool) {
         return (block.as_ptr().cast(), false);
     }
     blocks.miss(class, bytes);
+    let resized = if blocks.excess() > 0 { blocks.resized(bytes) } else { None };
     blocks.release(Blocks::excess);
     drop(blocks);
-    (map(bytes), true)
+    resized.map_or_else(|| (map(bytes), true), |block| (block.as_ptr().cast(), false))
 }
 
 /// A new zeroed mapping; null if the system refuses.
@@ -399,6 +420,24 @@ mod tests {
         blocks.miss(3, 1000);
         blocks.bytes_waiting = 34;
         assert_eq!(blocks.excess(), 3);
+    }
+
+    #[test]
+    fn a_block_that_was_made_longer_or_shorter_holds_what_is_written() {
+        for (old, new) in [(1usize << 20, 3 << 20), (3 << 20, 1 << 20)] {
+            let mut blocks = Blocks::NONE;
+            blocks.bytes_in_use = bytes_of(class(old).0);
+            let block = NonNull::new(map(old).cast()).unwrap();
+            blocks.wait(class(old).0, old, block);
+            let block = blocks.resized(new).unwrap();
+            assert_eq!((blocks.bytes_waiting, blocks.released[class(old).0]), (0, 1));
+            assert!(blocks.resized(new).is_none(), "none waits any more");
+            // SAFETY: a mapping of `new` bytes of our own.
+            unsafe {
+                block.as_ptr().cast::<u8>().write_bytes(7, new);
+                rustix::mm::munmap(block.as_ptr().cast(), new).unwrap();
+            }
+        }
     }
 
     #[test]
