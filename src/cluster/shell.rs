@@ -70,7 +70,10 @@ pub(crate) fn supervised(command: &str, workers: u32, at_term: AtTerm) -> String
     };
     format!(
         "programs=
-pass_on() {{ kill -\"$1\" $programs 2>/dev/null; }}
+early=
+pass_on() {{
+    if [ -n \"$programs\" ]; then kill -\"$1\" $programs 2>/dev/null; else early=\"$early $1\"; fi
+}}
 trap 'pass_on USR1' USR1
 trap '{at_term}' TERM
 # A shell of its own waits, without signals: bash may lose the exit code of a program that ends in
@@ -88,6 +91,7 @@ exec 3>&1 4< <(
     echo \"$code\"
 )
 read -r programs <&4
+for signal in $early; do pass_on \"$signal\"; done
 # Older shells pass a signal on only between two reads.
 while read -r -t 1 code <&4; [ $? -gt 128 ]; do :; done
 "
