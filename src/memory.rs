@@ -153,7 +153,8 @@ struct Blocks {
     peak: usize,
     /// Most ever in use.
     most: usize,
-    /// How many blocks of each class went back to the system and were not wanted since.
+    /// How many blocks of each class went back to the system or became others, and were not wanted
+    /// since.
     released: [u32; CLASSES],
     /// Bytes of blocks that went back and were wanted again.
     missed: usize,

@@ -54,7 +54,7 @@ fn neighbour(path: &Path, is_folder: bool) -> Option<PathBuf> {
     let mut names: Vec<String> = std::fs::read_dir(parent.unwrap_or(Path::new(".")))
         .ok()?
         .flatten()
-        .filter(|entry| entry.path().is_dir() == is_folder)
+        .filter(|entry| entry.path().exists() && entry.path().is_dir() == is_folder)
         .filter_map(|entry| entry.file_name().into_string().ok())
         .collect();
     names.sort();

@@ -96,7 +96,6 @@ pub(crate) fn prepare(
     kinds: &Kinds,
 ) -> Result<Prepared, Refusal> {
     let loaded = load(path, changes, kinds)?;
-    check_folders(&loaded).map_err(refused)?;
     let facts = measure(&loaded, origin, None, kinds)?;
     let plan = decide(&loaded, &facts, kinds)?;
     check_weights(&loaded, &plan, kinds).map_err(refused)?;
@@ -106,6 +105,7 @@ pub(crate) fn prepare(
 /// Reads the experiment at `path` with `changes`, and what the files beside its weights tell.
 pub(crate) fn load(path: &Path, changes: &[String], kinds: &Kinds) -> Result<Loaded, Refusal> {
     let mut loaded = config::load(path, changes, &vocabulary(kinds)).map_err(refused)?;
+    check_folders(&loaded).map_err(refused)?;
     complete(&mut loaded, kinds).map_err(refused)?;
     failpoint::reach("parse");
     Ok(loaded)

@@ -11,6 +11,7 @@ use crate::checkpoint::{self, Opened};
 use crate::cli::{Refusal, find_run};
 use crate::config::kind::{Choice, Options};
 use crate::config::{Loaded, PretrainedCheckpoint, Problem};
+use crate::model;
 use crate::record::{DESCRIPTION, newest_of};
 use crate::report;
 use crate::runs::{self, Meant, RUN, StoredRun, has_checkpoint, meant, nearest, run_of, split};
@@ -50,7 +51,7 @@ impl Found {
 
 /// Puts the folder of the checkpoint that the experiment starts from in the place of the word for
 /// it; weights of other programs stay as they are. Returns the options of the model that was
-/// trained there, if it is of the experiment's kind; adapters are not part of them.
+/// trained there, if it is of the experiment's kind.
 ///
 /// # Errors
 ///
@@ -78,9 +79,7 @@ pub(crate) fn resolve(loaded: &mut Loaded) -> Result<Options, Problem> {
     loaded.pretrained = Some(PretrainedCheckpoint { step, averaged, fingerprint });
     loaded.experiment.model.pretrained = Some(step_folder(path, step));
     let alike = model.filter(|model| model.name == loaded.experiment.model.name);
-    let mut options = alike.map_or(nothing, |model| model.options);
-    options.remove("lora");
-    Ok(options)
+    Ok(alike.map_or(nothing, |model| model::inherited(model.options)))
 }
 
 /// The folder itself, and not a link to it that may soon lead elsewhere.
@@ -122,7 +121,9 @@ fn of_folder(logs: &Path, path: &Path) -> Result<Option<Found>, Unfound> {
     let Some(word) = path.to_str() else { return Ok(None) };
     Ok(Some(match meant(word) {
         Meant::Checkpoint(path) => {
-            Found::new(checkpoint::open(&path).map_err(runs::Error::from)?, None)
+            let run = path.parent().and_then(|folder| run_of(folder, logs));
+            let run = run.and_then(|run| StoredRun::seen_from_here(&run).ok());
+            Found::new(checkpoint::open(&path).map_err(runs::Error::from)?, run.as_ref())
         }
         Meant::Folder(path, which) => {
             let run = run_of(&path, logs).map(|run| StoredRun::seen_from_here(&run)).transpose()?;

@@ -104,18 +104,16 @@ fn past(run: &RunFolders) -> Result<Past, Refusal> {
     }
     let unreadable = |error: record::Error| Refusal::of(exit::STORAGE, &error, None);
     let (events, history) = (run.logs.join(EVENTS), run.logs.join(HISTORY));
+    // The folder is older than the run; what was saved last may not be recorded.
+    let unsaved = if folder.is_dir() { Past::Unsaved } else { Past::Unknown };
     if events.is_file() {
         let log = record::read_events(&events).map_err(unreadable)?;
-        return Ok(if had_saved(&log.events) { Past::Lost } else { Past::Unsaved });
-    }
-    // The folder is older than the run.
-    if !folder.is_dir() {
-        return Ok(Past::Lost);
+        return Ok(if had_saved(&log.events) { Past::Lost } else { unsaved });
     }
     let epochs = record::read_epochs(&run.logs.join(EPOCHS)).map_err(unreadable)?;
     let is_silent = epochs.is_none_or(|epochs| epochs.is_empty())
         && (!history.is_file() || record::read_history(&history).map_err(unreadable)?.is_empty());
-    Ok(if is_silent { Past::Unsaved } else { Past::Unknown })
+    Ok(if is_silent { unsaved } else { Past::Unknown })
 }
 
 /// Whether a checkpoint had been written since the run last began at its first step.

@@ -91,6 +91,8 @@ exec 3>&1 4< <(
     echo \"$code\"
 )
 read -r programs <&4
+# Programs need a moment before they can be told.
+[ -z \"$early\" ] || sleep 1
 for signal in $early; do pass_on \"$signal\"; done
 # Older shells pass a signal on only between two reads.
 while read -r -t 1 code <&4; [ $? -gt 128 ]; do :; done

@@ -34,8 +34,8 @@ pub struct PassProfile {
 /// What a pass of `plan` needs: runs two small batches of zeros forward and backward, with as many
 /// threads as a rank has. Large blocks of memory are counted as they are handed out. Between two
 /// gradients that backward hands over, the most in use grows in proportion to the batch; which
-/// moment is the largest depends on the batch. Of large images smaller ones are run, since what a
-/// pass holds grows with their area.
+/// moment is the largest depends on the batch. Of large images smaller ones are run, if the model
+/// takes them, since what a sample adds grows with its area.
 ///
 /// # Errors
 ///
@@ -46,31 +46,42 @@ pub fn profile_pass(plan: &Plan, components: &Components) -> Result<PassProfile,
         .stack_size(STACK_BYTES)
         .build()
         .map_err(|error| Error::Thread(std::io::Error::other(error)))?;
-    let shape = profiled_shape(plan);
+    let (whole, smaller) = (&plan.model.input, profiled_shape(plan));
+    let found = pool.install(|| {
+        let found = profile_samples(plan, components, &smaller);
+        if found.is_ok() || smaller == *whole {
+            return found;
+        }
+        profile_samples(plan, components, whole)
+    });
+    found.map_err(|source| Error::Tensor { phase: "profiled", step: 0, source })
+}
+
+/// What a pass needs, by samples of `shape`.
+fn profile_samples(
+    plan: &Plan,
+    components: &Components,
+    shape: &[usize],
+) -> candle_core::Result<PassProfile> {
     let elements = shape.iter().product::<usize>().max(1);
     let area = plan.model.input.iter().product::<usize>().max(1) as f64 / elements as f64;
-    let scaled = |value: u64| (value as f64 * area) as u64;
     let size = plan.batch.size.count();
     let [least, most] = SAMPLES;
     let many = (ELEMENTS / elements).clamp(least, most).min(size);
     let before = memory::in_use();
-    let measure = |samples| {
-        pool.install(|| peaks_of_pass(plan, components, &[&[samples], &shape[..]].concat(), before))
-            .map_err(|source| Error::Tensor { phase: "profiled", step: 0, source })
-    };
+    let measure = |samples| peaks_of_pass(plan, components, samples, shape, before);
     // Each batch twice: the first pass leaves the work memory that threads keep, which grows with
     // the batch, so the smaller one comes first.
     let settled = |samples| measure(samples).and_then(|_| measure(samples));
     let few = many / 2;
-    let small = if size == many { None } else { Some(settled(few)?.0) };
+    let small = if few == 0 { None } else { Some(settled(few)?.0) };
     let (large, flops) = settled(many)?;
-    let flops = scaled(flops / many as u64);
-    let Some(small) = small else {
-        return Ok(PassProfile { activations: counted(large.into_iter().map(scaled)), flops });
-    };
+    let small = small.unwrap_or_else(|| vec![0; large.len()]);
     let peak = |(small, large): (u64, u64)| {
-        scaled(large + large.saturating_sub(small) * (size - many) as u64 / (many - few) as u64)
+        let of_sample = large.saturating_sub(small) as f64 / (many - few) as f64;
+        large + (of_sample * (size as f64 * area - many as f64)) as u64
     };
+    let flops = (flops as f64 * area / many as f64) as u64;
     Ok(PassProfile { activations: counted(small.into_iter().zip(large).map(peak)), flops })
 }
 
@@ -94,15 +105,15 @@ fn counted(peaks: impl IntoIterator<Item = u64>) -> Option<Bytes> {
 }
 
 /// Most bytes in use beside those of `before` until each gradient was handed over, and after the
-/// last; and the operations of the forward pass. `shape` is that of the batch.
+/// last; and the operations of the forward pass.
 fn peaks_of_pass(
     plan: &Plan,
     Components { model, params, loss, .. }: &Components,
+    samples: usize,
     shape: &[usize],
     before: Bytes,
 ) -> candle_core::Result<(Vec<u64>, u64)> {
-    let samples = shape[0];
-    let inputs = Tensor::zeros(shape, DType::F32, &Device::Cpu)?;
+    let inputs = Tensor::zeros([&[samples], shape].concat(), DType::F32, &Device::Cpu)?;
     let targets = if plan.loss.has_classes() {
         Tensor::zeros([&[samples], &plan.model.target[..]].concat(), DType::U32, &Device::Cpu)?
     } else if plan.model.target.is_empty() {

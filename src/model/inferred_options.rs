@@ -1,8 +1,17 @@
-//! What files beside weights tell of a model.
+//! What files beside weights, and the run that made them, tell of a model.
 
 use serde::Serialize;
 
 use crate::config::kind::Options;
+
+/// Options that say how a model is trained, and not what it is.
+const OF_TRAINING: [&str; 3] = ["lora", "freeze_backbone", "backbone_mode"];
+
+/// The options of a trained model that one that starts from its weights has, too.
+pub(crate) fn inherited(mut options: Options) -> Options {
+    options.retain(|key, _| !OF_TRAINING.contains(&key.as_str()));
+    options
+}
 
 /// Options that were read from files; those that the experiment gives come before them.
 #[derive(Clone, Debug, Default, PartialEq)]

@@ -112,6 +112,7 @@ pub use gpt::{Gelu, GptConfig};
 pub use graph::GraphConfig;
 pub use head::Head;
 pub use inferred_options::Completion;
+pub(crate) use inferred_options::inherited;
 pub use itransformer::ITransformerConfig;
 pub use llama::{LlamaConfig, Lora, RopeScaling, RopeType};
 pub use mlp::MlpConfig;

@@ -139,6 +139,7 @@ fn training_feed(
 fn edge(run: &mut RankRun, report: &StepReport) -> Result<Option<Ending>, Error> {
     let edge = Edge::after(report.step, &run.plan.length);
     if report.stop_request == StopRequest::Abandon {
+        report_saves(run, Wait::No)?;
         record_step(run, report, &edge)?;
         return Ok(Some(Ending::Left(StopRequest::Abandon)));
     }

@@ -112,7 +112,11 @@ fn a_rank_killed_in_the_last_test_is_replaced_and_the_test_made() {
         let lab = Lab::with(POLICY);
         let ended = run(&lab, point, &["small.toml", "--max-restarts", "1"]);
         assert_eq!(ended.code, 0, "{point}: {}", ended.stderr);
-        ended.says(&["restart 1 of 1", &format!("rank {rank} failed"), "completed after step 3"]);
+        ended.says(&[
+            "restart 1 of 1",
+            &format!("rank {rank} was killed"),
+            "completed after step 3",
+        ]);
         assert_eq!(tested(&lab), tested(&undisturbed), "{point}");
         lab.is_clean();
     }

@@ -68,8 +68,7 @@ fn dies_and_goes_on(points: &str, rank: u32) {
     let lab = Lab::with(&experiment());
     let ended = run(&lab, points, &["--max-restarts", "1"]);
     assert_eq!(ended.code, 0, "{points}: {}", ended.stderr);
-    for words in
-        ["restart 1 of 1".to_owned(), format!("rank {rank} failed: rank {rank} was killed")]
+    for words in ["restart 1 of 1".to_owned(), format!("newest checkpoint: rank {rank} was killed")]
     {
         assert!(ended.stderr.contains(&words), "{points}: `{words}` is not in {}", ended.stderr);
     }

@@ -50,8 +50,7 @@ fn a_rank_that_dies_on_either_machine_is_replaced_and_no_bit_differs() {
         let machines = machines(2);
         let all = start_all(&machines, &format!("backward=kill@{rank},8"), &[]);
         let again = format!(
-            "restart 1 of 1, from the newest checkpoint: rank {rank} failed: rank {rank} was killed \
-             by SIGKILL"
+            "restart 1 of 1, from the newest checkpoint: rank {rank} was killed by SIGKILL"
         );
         for ended in end(all) {
             ended.has_code(0);
@@ -279,7 +278,7 @@ fn a_run_goes_on_without_a_machine_that_stays_away_and_takes_it_back_at_the_next
     ]);
     first.says(&[
         "restart 2 of 2",
-        "2 ranks instead of 1, from the newest checkpoint: rank 0 failed",
+        "2 ranks instead of 1, from the newest checkpoint: rank 0 was killed",
     ]);
     bits(&machines.labs[0]).must_be(undisturbed());
     machines.are_clean();

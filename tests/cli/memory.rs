@@ -65,6 +65,13 @@ fn the_plan_foretells_a_ranks_memory_to_a_fifth() {
         &["model.name=resnet8", "train.batch_size=128"],
         &["model.name=resnet8", "train.batch_size=128", "train.activation_checkpointing=true"],
         &["model.name=resnet8", "train.batch_size=64", "distributed.devices=2"],
+        // So large that smaller ones are measured.
+        &[
+            "model.name=resnet8",
+            "train.batch_size=2",
+            "data.transforms.train=[{name='resize',size=[640,640]}]",
+            "data.transforms.val=[{name='resize',size=[640,640]}]",
+        ],
     ] {
         let (foretold, measured) = foretold_and_measured(changes);
         assert!(

@@ -276,7 +276,6 @@ fn mixed_images_have_the_same_bits_on_one_rank_and_after_a_resume() {
     parts.is_clean();
 }
 
-/// A finished run with checkpoints of step 6 and step 12.
 #[test]
 fn a_run_stays_in_its_folders_which_may_be_moved() {
     let lab = Lab::new();
@@ -310,6 +309,7 @@ fn a_run_of_one_shard_is_refused_more_ranks_with_what_would_admit_them() {
     lab.is_clean();
 }
 
+/// A finished run with checkpoints of step 6 and step 12.
 fn with_two_checkpoints() -> (Lab, [PathBuf; 2]) {
     let lab = Lab::new();
     lab.run_to(0, &["small.toml", "checkpoint.keep_last=2", "checkpoint.every=6 steps"]);

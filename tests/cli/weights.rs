@@ -219,12 +219,18 @@ fn a_run_that_starts_from_another_has_the_sizes_of_its_model_where_it_says_none(
     lab.run_to(0, &["small.toml", "train.epochs=1", "model.hidden=[7,5]"]);
     let still = ["train.epochs=1", "optimizer.lr=1e-30", "optimizer.weight_decay=0.0"];
     let folder = children(&lab.path("checkpoints/small")).remove(0);
-    for (name, word) in [("tuned", "run:small"), ("again", folder.to_str().unwrap())] {
+    let (folder, step) = (folder.to_str().unwrap(), folder.join("step-00000006"));
+    let words = [("tuned", "run:small"), ("again", folder), ("third", step.to_str().unwrap())];
+    for (name, word) in words {
         let (name, from) = (format!("experiment.name={name}"), format!("model.pretrained={word}"));
         lab.run_to(0, &[&["tuned.toml", &name, &from][..], &still].concat());
     }
     assert_eq!(metrics(&lab, &["tuned"]), metrics(&lab, &["small"]));
     assert_eq!(metrics(&lab, &["again"]), metrics(&lab, &["small"]));
+    assert_eq!(metrics(&lab, &["third"]), metrics(&lab, &["small"]));
+    // Each trial of a sweep has them, not only the one that looked for the run.
+    let two = ["optimizer.lr=1e-3,1e-2", "model.pretrained=run:small", "train.epochs=1"];
+    lab.run_to(0, &[&["sweep", "tuned.toml"][..], &two].concat());
     // The run does not need the other one any more, and keeps the sizes.
     fs::remove_dir_all(lab.path("checkpoints/small")).unwrap();
     fs::remove_dir_all(lab.path("logs/small")).unwrap();

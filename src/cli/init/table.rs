@@ -25,7 +25,9 @@ const ROWS_OF_A_CLASS: usize = 5;
 /// numbers for names.
 pub(super) fn series(file: &Path) -> Result<Option<Recognised>, Refusal> {
     let text = text(file)?;
-    let first = text.lines().next().and_then(|header| header.split(',').next()).unwrap_or_default();
+    let delimiter = char::from(data::delimiter(file));
+    let header = text.lines().next().unwrap_or_default();
+    let first = header.split(delimiter).next().unwrap_or_default();
     let first = first.trim_start_matches('\u{feff}').trim().trim_matches('"');
     let is_numbered = || {
         let (names, rows) = cells(file, &text);

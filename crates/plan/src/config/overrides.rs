@@ -100,7 +100,8 @@ fn list_of(key: &str) -> Option<&str> {
     let (list, rest) = key.split_once('[')?;
     let is_quoted = !list.matches('"').count().is_multiple_of(2);
     let index = rest.split(']').next()?;
-    (!is_quoted && index.parse::<usize>().is_ok()).then_some(list)
+    // Names of metrics, such as `val/top[1]`, are no lists.
+    (!is_quoted && !list.contains('/') && index.parse::<usize>().is_ok()).then_some(list)
 }
 
 /// Position of the first `=` outside quotes.
@@ -292,6 +293,7 @@ mod tests {
             assert_eq!(problem.remedy(), Some("write `a.train=[...]` with all of its entries"));
         }
         check("expect.\"val/top[1]\".at_most=1", "expect.'val/top[1]'.at_most = 1");
+        check("expect.val/top[1].at_most=1", "expect.'val/top[1]'.at_most = 1");
     }
 
     #[test]

@@ -50,12 +50,15 @@ fn instead_of(name: &str, inner: &str) -> Option<String> {
         "intuniform" | "randint" => return Some(format!("write `int(interval({inner}))`")),
         _ => {}
     }
+    let parts = parts(inner);
+    if parts.len() < 2 {
+        return None;
+    }
     if let Some(meant) = closest(name, SPACES) {
         return Some(format!("did you mean `{meant}({inner})`?"));
     }
-    let numbers = parts(inner);
-    let is_call = numbers.len() > 1 && numbers.iter().all(|part| number(part).is_ok());
-    is_call.then(|| format!("it may be {}", any_of(SPACES)))
+    let is_call = parts.iter().all(|part| number(part).is_ok());
+    is_call.then(|| format!("use {}", any_of(SPACES)))
 }
 
 /// Whether `text` begins as `name(` and closes fewer parentheses than it opens.
@@ -221,9 +224,18 @@ mod tests {
         check(
             "normal(0,1)",
             "normal",
-            "it may be `choice`, `range`, `interval`, `tag`, `int` or `float`",
+            "use `choice`, `range`, `interval`, `tag`, `int` or `float`",
         );
-        for text in ["0.1", "interval(0,1)", "photos(1)", "data/photos (1)", "(1,2)", "a(b", ""] {
+        for text in [
+            "0.1",
+            "interval(0,1)",
+            "photos(1)",
+            "change(3)",
+            "data/photos (1)",
+            "(1,2)",
+            "a(b",
+            "",
+        ] {
             assert_eq!(unknown_function(text), None, "{text}");
         }
     }
