@@ -35,7 +35,8 @@ pub(super) fn series(file: &Path) -> Result<Option<Recognised>, Refusal> {
     };
     // Other tables are read once only.
     let may_be = first.parse::<u64>().is_ok();
-    if !first.eq_ignore_ascii_case("date") && !(may_be && is_numbered()) {
+    let is_series = first.eq_ignore_ascii_case("date") || (may_be && is_numbered());
+    if !is_series {
         return Ok(None);
     }
     let rows = text.lines().skip(1).filter(|line| !line.trim().is_empty()).count();

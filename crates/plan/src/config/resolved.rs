@@ -123,7 +123,7 @@ fn is_safe(key: &str) -> bool {
     let is_in = |table: &&str| {
         key.strip_prefix(*table).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
     };
-    !is_folder(key) && SAFE_ON_RESUME.iter().any(|table| is_in(&table))
+    !is_folder(key) && SAFE_ON_RESUME.iter().any(is_in)
 }
 
 /// Whether this is the key of a folder that a run stays in.

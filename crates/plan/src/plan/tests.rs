@@ -384,7 +384,8 @@ fn numbers_that_cannot_be_together_are_told_with_a_remedy() {
     );
     check(
         &["distributed.shards=8", "distributed.devices=3"],
-        &["`distributed.shards`: 8 shards cannot be divided over 3 ranks"],
+        &["`distributed.shards`: 8 shards cannot be divided over 3 ranks (with 8 shards the \
+           world size may be 1, 2, 4, 8; for 3 ranks, start a run with `distributed.shards = 12`)"],
     );
     check(
         &["scheduler.warmup=60 epochs"],
