@@ -83,8 +83,9 @@ pub(crate) struct RankRun {
 /// What this rank's signals, its launcher and (on rank 0) its clock ask for.
 pub(crate) struct Wishes {
     link: Arc<Link>,
+    /// Of this start.
     clock: Clock,
-    /// Of the time for the run, when the clock was started.
+    /// What the starts before this one left of the time for the run.
     left: Option<Duration>,
 }
 
@@ -259,9 +260,9 @@ impl RankRun {
     }
 
     fn wishes(&self) -> Wishes {
-        let left = |budget: Duration| budget.saturating_sub(self.spent());
+        let left = |budget: Duration| budget.saturating_sub(self.spent_before);
         let left = self.plan.length.time.filter(|_| self.rank.is_first()).map(left);
-        Wishes { link: self.link.clone(), clock: Clock::start(), left }
+        Wishes { link: self.link.clone(), clock: self.clock, left }
     }
 
     /// Time of this start and of those before it, up to their checkpoints, as far as `train.time`
