@@ -27,9 +27,9 @@ pub(crate) struct Args {
 pub(crate) enum Verb {
     /// Write an experiment for a file or folder of data, with its choices explained.
     Init(InitArgs),
-    /// Show the plan without running it.
+    /// Show every value that a run would use, and its source, without training.
     Plan(PlanArgs),
-    /// Continue a run from its newest checkpoint, bit for bit.
+    /// Continue a run from its newest checkpoint, optionally with more epochs.
     Resume(ResumeArgs),
     /// Evaluate a run's best checkpoint, or given weights, on validation and test data.
     Eval(EvalArgs),
@@ -37,12 +37,12 @@ pub(crate) enum Verb {
     Predict(PredictArgs),
     /// Generate text or actions with a run's best checkpoint.
     Sample(SampleArgs),
-    /// Run a hyperparameter sweep.
+    /// Search for hyperparameters: grid, random, TPE, pruning; or run a learning-rate range test.
     Sweep(SweepArgs),
-    /// Train a few steps at several world sizes, or on several machines, and compare the results
-    /// bit for bit.
+    /// Check that results are bitwise identical at several world sizes, or on several machines, by
+    /// training a few steps.
     Doctor(DoctorArgs),
-    /// Print a run's table and draw its curves again, or the results of a sweep.
+    /// Print a run's metrics and redraw its curves, or print the results of a sweep.
     Report(ReportArgs),
     /// Show all runs and sweeps below a folder in the browser, while they train and afterwards.
     Serve(ServeArgs),
@@ -56,17 +56,17 @@ pub(crate) enum Verb {
     Tag(TagArgs),
     /// Remove runs with their checkpoints.
     Rm(RmArgs),
-    /// Run an experiment on a cluster: by Slurm, Kubernetes, `SkyPilot`, ssh, or in the background
-    /// here.
+    /// Run an experiment or a sweep on Slurm, Kubernetes or SkyPilot, over ssh, or in the
+    /// background here.
     Submit(SubmitArgs),
     /// List submitted jobs with their states.
     Jobs(JobsArgs),
-    /// Tell submitted jobs to save and to end.
+    /// Tell submitted jobs to save and end.
     Cancel(CancelArgs),
     /// Inspect, verify or export checkpoints.
     #[command(subcommand)]
     Checkpoint(CheckpointVerb),
-    /// Generate the token that authenticates a run's nodes.
+    /// Generate the token with which the machines of a run authenticate each other.
     Token {
         /// File to create, readable only by you; without it the token is printed.
         file: Option<PathBuf>,
@@ -79,11 +79,11 @@ pub(crate) enum Verb {
         /// The keys of a sweep file instead.
         #[arg(long)]
         sweep: bool,
-        /// The keys of a file of clusters instead.
+        /// The keys of `ddprun.toml`, which describes clusters, instead.
         #[arg(long, conflicts_with = "sweep")]
         clusters: bool,
-        /// As a JSON schema, for editors: `#:schema experiment.schema.json` in the first line of a
-        /// file.
+        /// Print a JSON schema, for editors; name it in the first line of a file: `#:schema
+        /// experiment.schema.json`.
         #[arg(long)]
         json_schema: bool,
     },
@@ -94,7 +94,7 @@ pub(crate) enum Verb {
     },
     /// Write the man pages of all commands into a folder.
     ManPages {
-        /// The folder; it is made if it is absent.
+        /// The folder; it is created if needed.
         folder: PathBuf,
     },
     /// One rank; started by ddprun itself.
@@ -122,7 +122,7 @@ pub(crate) struct Launch {
     /// lost ones cannot be replaced (`distributed.min_world_size`).
     #[arg(long, alias = "nproc_per_node", value_name = "N | MIN:MAX")]
     pub(crate) nproc_per_node: Option<String>,
-    /// Restarts of the group after a failure (`fault.max_restarts`).
+    /// How often all ranks are restarted after a failure (`fault.max_restarts`).
     #[arg(long, alias = "max_restarts", value_name = "N")]
     pub(crate) max_restarts: Option<u32>,
     /// Number of nodes (machines), 1 by default; start ddprun on each of them.
@@ -159,12 +159,12 @@ pub(crate) struct Rendezvous {
 
 #[derive(Debug, ClapArgs)]
 pub(crate) struct InitArgs {
-    /// Folder with `train` and `val` (class folders of images or recordings; csv, jsonl or bin
-    /// files), MNIST's files, a csv file with dates, a text, or recorded behaviour (npz, parquet,
-    /// `LeRobot`).
-    /// Without it the quickstart is written, which needs no data.
+    /// Your data: class folders of images or recordings, csv or JSON lines (tables, time series,
+    /// lists of images), MNIST's files, NeMo manifests, conversations, instructions, a text, token
+    /// files, or demonstrations (npz, parquet, LeRobot); also split into `train` and `val`. Without
+    /// it the quickstart is written, which needs no data.
     pub(crate) path: Option<PathBuf>,
-    /// File to write; by default the name of the data with `.toml`, in this folder.
+    /// File to write; by default the data's name with `.toml`, in this folder.
     pub(crate) file: Option<PathBuf>,
 }
 
@@ -214,7 +214,7 @@ pub(crate) struct SweepArgs {
 #[command(after_help = "Example:\n  ddprun doctor experiments/quickstart.toml --world-sizes 1,2")]
 pub(crate) struct DoctorArgs {
     /// World sizes to compare; each must be `distributed.shards` (by default the largest) divided
-    /// by a power of two. Without effect with `--nnodes`.
+    /// by a power of two. Has no effect with `--nnodes`.
     #[arg(long, alias = "world_sizes", value_name = "N,N", value_delimiter = ',')]
     #[arg(default_value = "1,2", value_parser = clap::value_parser!(u32).range(1..=64))]
     pub(crate) world_sizes: Vec<u32>,
@@ -228,8 +228,8 @@ pub(crate) struct DoctorArgs {
 
 #[derive(Debug, ClapArgs)]
 pub(crate) struct ResumeArgs {
-    /// Run folder, its name, or a unique prefix of its id (default: the newest run), then
-    /// overrides.
+    /// Run folder, its name, or a unique prefix of its id (default: the newest run). Then
+    /// overrides, such as `train.epochs=20`, of keys that do not affect what was computed.
     #[arg(value_name = "RUN | KEY=VALUE")]
     pub(crate) words: Vec<String>,
     /// Resume although the data has changed, if it still fits the model.
@@ -262,21 +262,20 @@ pub(crate) struct EvalArgs {
     /// Evaluate the newest checkpoint instead of the best.
     #[arg(long, conflicts_with = "weights")]
     pub(crate) latest: bool,
-    /// Evaluate on this part of the data alone. Default: on the validation part and, if there is
-    /// one, the test part.
+    /// Evaluate only on this split. Default: the validation split and, if there is one, the test
+    /// split.
     #[arg(long, value_name = "PART", value_parser = ["val", "test"])]
     pub(crate) part: Option<String>,
-    /// Test-time augmentation: average the answers to each image and its mirror image (`hflip`), to
-    /// these moved by a pixel as well (`hflip_translate`), to its corners and its middle
-    /// (`five_crop`; `ten_crop` with mirror images), or to N draws of the training transforms
+    /// Test-time augmentation: average the predictions for each image and its mirror image
+    /// (`hflip`), for these also shifted by a pixel (`hflip_translate`), for its corners and centre
+    /// (`five_crop`; `ten_crop` with mirror images), or for N draws of the training transforms
     /// (`draws=N`).
     #[arg(long, value_name = "HOW")]
     pub(crate) tta: Option<TestTimeAugmentation>,
-    /// Print the metrics, and what is known of each class, as JSON.
+    /// Print all metrics, also per class, as JSON.
     #[arg(long)]
     pub(crate) json: bool,
-    /// Write the same as `eval.json` into this folder, with a picture of which classes are taken
-    /// for which.
+    /// Write the same as `eval.json` into this folder, with a picture of the confusion matrix.
     #[arg(long, value_name = "FOLDER")]
     pub(crate) out: Option<PathBuf>,
 }
@@ -287,31 +286,31 @@ pub(crate) struct EvalArgs {
     ddprun predict checkpoints/houses/20261123-020701-3fa2/best new.csv")]
 pub(crate) struct PredictArgs {
     /// Run folder, its name (or `run:NAME`), a unique prefix of its id, a sweep, or a checkpoint;
-    /// default: the newest run that has a checkpoint. Then files and folders such as the run was
-    /// trained on: images, .csv, .jsonl, .txt, recordings.
+    /// default: the newest run that has a checkpoint. Then files and folders of the kind that the
+    /// run was trained on: images, .csv, .jsonl, .txt, recordings.
     #[arg(required = true, value_name = "RUN | CHECKPOINT | INPUT")]
     pub(crate) words: Vec<String>,
-    /// File to write: .csv, .jsonl or .parquet. Default: csv on stdout. What a stopped command has
-    /// done is kept in FILE.parts, and the same command continues.
+    /// File to write: .csv, .jsonl or .parquet. Default: csv on stdout. If the command is stopped,
+    /// finished parts are kept in FILE.parts; the same command continues.
     #[arg(long, short, value_name = "FILE")]
     pub(crate) out: Option<PathBuf>,
-    /// Give the K most likely classes. Default: the probabilities of all of up to 20 classes, 5 of
-    /// more.
+    /// Output the K most likely classes. Default: the probabilities of all classes if there are at
+    /// most 20, else the 5 most likely.
     #[arg(long, alias = "top_k", value_name = "K")]
     #[arg(value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) top: Option<u32>,
-    /// Samples in a batch; default: as in the run's evaluations.
+    /// Batch size; default: that of the run's evaluations.
     #[arg(long, alias = "batch_size", value_name = "N")]
     #[arg(value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) batch_size: Option<u32>,
-    /// Ranks on this machine, each with a copy of the model; the rows are the same.
+    /// Ranks on this machine, each with a copy of the model; predictions stay the same.
     #[arg(long, alias = "nproc_per_node", value_name = "N", default_value_t = 1)]
     #[arg(value_parser = clap::value_parser!(u32).range(1..=64))]
     pub(crate) nproc_per_node: u32,
     /// Use the newest checkpoint instead of the best.
     #[arg(long)]
     pub(crate) latest: bool,
-    /// Replace FILE, and parts of other predictions.
+    /// Replace FILE, and discard unfinished parts of other predictions.
     #[arg(long)]
     pub(crate) overwrite: bool,
 }
@@ -321,9 +320,9 @@ pub(crate) struct SampleArgs {
     /// Run folder, its name, or a unique prefix of its id; for a sweep, its best trial. Default:
     /// the newest run.
     pub(crate) run: Option<String>,
-    /// Start of the text: characters, or token ids if the data are tokens. For a policy: the last
+    /// Start of the text, or token ids if the data set holds tokens. For a policy: the last
     /// observations, oldest first, as numbers; without a prompt, the policy is rolled out in its
-    /// data set's simulator.
+    /// data set's simulation.
     #[arg(long, default_value = "", value_name = "TEXT")]
     pub(crate) prompt: String,
     /// Simulated episodes of a policy, all from the same start.
@@ -353,8 +352,8 @@ pub(crate) struct ReportArgs {
     /// Run or sweep folder, its name, or a unique prefix of a run's id. Default: the newest run;
     /// with `--html` all runs below `logs`.
     pub(crate) run: Option<String>,
-    /// Write a page that shows the run, or all runs and sweeps below a folder, into this file. It
-    /// works offline, and can be printed.
+    /// Write the page of `ddprun serve` for the run, or for all runs and sweeps below a folder,
+    /// into this file. It works offline, and can be printed.
     #[arg(long, value_name = "FILE")]
     pub(crate) html: Option<PathBuf>,
 }
@@ -366,13 +365,13 @@ pub(crate) struct ServeArgs {
     /// Folder with runs below it, or a run, or a sweep.
     #[arg(default_value = "logs")]
     pub(crate) folder: PathBuf,
-    /// Port to listen on; 0 for any that is free.
+    /// Port to listen on; 0 for any free port.
     #[arg(long, value_name = "PORT", default_value_t = 8430)]
     pub(crate) port: u16,
-    /// Address to listen on. Others than this machine's own need `--allow-remote`.
+    /// Address to listen on. All but this machine's own need `--allow-remote`.
     #[arg(long, value_name = "HOST", default_value = "127.0.0.1")]
     pub(crate) host: String,
-    /// Let other machines see the page. Its token and all it shows cross the network unencrypted.
+    /// Let other machines open the page. Its token and contents cross the network unencrypted.
     #[arg(long, alias = "allow_remote")]
     pub(crate) allow_remote: bool,
 }
@@ -392,7 +391,7 @@ pub(crate) enum CheckpointVerb {
         checkpoints: Option<String>,
     },
     /// Write the weights as a safetensors file that PyTorch loads with `strict=True`, or the model
-    /// as ONNX; beside it `preprocessing.json` says what its inputs are made of.
+    /// as ONNX, and beside it `preprocessing.json`, which describes its inputs.
     Export(ExportArgs),
 }
 
@@ -404,7 +403,7 @@ pub(crate) struct ExportArgs {
     pub(crate) checkpoint: String,
     /// File to write, such as `model.safetensors` or `model.onnx`; with `--peft` a folder.
     pub(crate) to: PathBuf,
-    /// What to write; by default what the file's name ends with.
+    /// What to write; by default it follows from the file's extension.
     #[arg(long)]
     pub(crate) format: Option<ExportFormat>,
     /// Export the newest checkpoint of a run instead of the best.
@@ -414,8 +413,8 @@ pub(crate) struct ExportArgs {
     /// `adapter_config.json`, as PEFT reads them.
     #[arg(long, conflicts_with_all = ["merge", "format"])]
     pub(crate) peft: bool,
-    /// Merge the adapters of `[model.lora]` into the weights, and write the weights without the
-    /// adapters. ONNX always has them merged.
+    /// Write the weights with the adapters of `[model.lora]` merged in. ONNX always has them
+    /// merged.
     #[arg(long)]
     pub(crate) merge: bool,
 }

@@ -30,10 +30,10 @@ pub(crate) struct SubmitArgs {
 #[derive(Debug, ClapArgs)]
 #[command(after_help = "Examples:\n  ddprun jobs\n  ddprun jobs --on lab --json")]
 pub(crate) struct JobsArgs {
-    /// Only those of this cluster.
+    /// Only jobs of this cluster.
     #[arg(long, value_name = "NAME")]
     pub(crate) on: Option<String>,
-    /// Print a JSON object per job, a line each.
+    /// Print one JSON object per line and job.
     #[arg(long)]
     pub(crate) json: bool,
 }

@@ -11,17 +11,17 @@ pub(crate) struct LsArgs {
     /// Folder to look into, or a name in `logs`; for a sweep, its trials.
     #[arg(default_value = "logs")]
     pub(crate) folder: PathBuf,
-    /// Only runs with this tag; given several times, with all of them.
+    /// Only runs with this tag; if given several times, with all of them.
     #[arg(long = "tag", value_name = "TAG")]
     pub(crate) tags: Vec<String>,
-    /// Only runs in this state; given several times, in any of them.
+    /// Only runs in this state; if given several times, in any of them.
     #[arg(long = "state", value_name = "STATE")]
     #[arg(value_parser = ["running", "finished", "stopped", "failed", "killed", "pruned"])]
     pub(crate) states: Vec<String>,
     /// `start` (the oldest first), or a metric such as `val/accuracy` (the best first).
     #[arg(long, value_name = "METRIC", default_value = "start")]
     pub(crate) sort: String,
-    /// Print a JSON object per run and sweep, a line each.
+    /// Print one JSON object per line: a run or a sweep.
     #[arg(long)]
     pub(crate) json: bool,
 }
@@ -33,7 +33,7 @@ pub(crate) struct CompareArgs {
     /// Two or more runs: folders, names, or unique prefixes of ids.
     #[arg(required = true, num_args = 2.., value_name = "RUN")]
     pub(crate) runs: Vec<String>,
-    /// Picture of all curves to write. Default: `compare.png` in the first run's folder.
+    /// File for the picture of all curves. Default: `compare.png` in the first run's folder.
     #[arg(long, value_name = "FILE")]
     pub(crate) out: Option<PathBuf>,
     /// Print the result as JSON.
@@ -47,7 +47,7 @@ pub(crate) struct CompareArgs {
 pub(crate) struct TagArgs {
     /// Run folder, its name, or a unique prefix of its id.
     pub(crate) run: String,
-    /// `+tag` adds a tag, `-tag` removes it; without any, the tags are shown.
+    /// `+tag` adds a tag, `-tag` removes it; without any, the run's tags are printed.
     #[arg(value_name = "+TAG | -TAG", allow_hyphen_values = true)]
     pub(crate) changes: Vec<String>,
 }
@@ -60,10 +60,10 @@ pub(crate) struct LogsArgs {
     /// run.
     #[arg(value_name = "RUN | JOB")]
     pub(crate) run: Option<String>,
-    /// Wait for more until the run or job ends.
+    /// Follow the log until the run or job ends.
     #[arg(short, long)]
     pub(crate) follow: bool,
-    /// Whose log.
+    /// The rank.
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub(crate) rank: u32,
 }
@@ -76,7 +76,7 @@ pub(crate) struct RmArgs {
     /// goes with all its trials.
     #[arg(required = true, value_name = "RUN")]
     pub(crate) runs: Vec<String>,
-    /// Only say what would be removed.
+    /// Only print what would be removed.
     #[arg(long)]
     pub(crate) dry_run: bool,
 }
