@@ -21,28 +21,28 @@ use crate::data::{Dataset, Splits, Target, read};
 use crate::plan::{Part, SplitPlan};
 use crate::rng::Key;
 
-/// folders of images, one folder per class, as torchvision's ImageFolder.
+/// image folders, one per class, as torchvision's ImageFolder.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ImageFolder {
-    /// folder of class folders to train on, with .jpg .jpeg .jfif .png .ppm .bmp .pgm .tif .tiff
-    /// and .webp files; pixels are those of Pillow's convert("RGB"), which clips 16-bit grey
-    /// at 255 (see `pixel_dtype`). Files and folders whose names begin with a dot are left out, and
-    /// other files are counted where there are many.
+    /// training folder, with one folder per class that holds .jpg .jpeg .jfif .png .ppm .bmp .pgm
+    /// .tif .tiff and .webp files. Pixels are those of Pillow's convert("RGB"), which clips 16-bit
+    /// grey at 255 (see `pixel_dtype`). Names that begin with a dot are skipped; many other files
+    /// cause a warning.
     #[schemars(extend("format" = "path"), example = "data/train")]
     pub train_dir: PathBuf,
-    /// the same classes, to validate on; or hold out images of `train_dir` with
+    /// validation folder, with the same classes; or hold out images of `train_dir` with
     /// `data.val_fraction` or `data.folds`.
     #[serde(default)]
     #[schemars(extend("format" = "path"), example = "data/val")]
     pub val_dir: Option<PathBuf>,
-    /// the same classes, to test on when the training is over.
+    /// test folder, with the same classes; it is used once, at the end of training.
     #[serde(default)]
     #[schemars(extend("format" = "path"), example = "data/test")]
     pub test_dir: Option<PathBuf>,
-    /// how a value of a pixel is read: `uint8`, or `uint16` for scans and satellite images of 16
-    /// bits, which become value / 65535 (8-bit files among them are spread over that range).
-    /// Transforms of colours want `uint8`.
+    /// how pixels are read: `uint8`, or `uint16` for 16-bit scans and satellite images, which
+    /// become value / 65535 (8-bit files among them are scaled to the same range). Colour
+    /// transforms need `uint8`.
     #[serde(default, skip_serializing_if = "PixelDtype::is_usual")]
     #[schemars(example = &"uint16")]
     pub pixel_dtype: PixelDtype,

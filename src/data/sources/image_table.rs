@@ -27,44 +27,44 @@ use crate::rng::Key;
 const EXPECTED: &str =
     "a table with a header line: the file of an image, and its classes or numbers";
 
-/// images that a table lists, each with several classes (or none) or several numbers.
+/// images listed in a table, each with any number of labels, or with numbers to predict.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ImageTable {
-    /// table to train on, separated by commas, with a header line.
+    /// training table: csv with a header line.
     #[schemars(extend("format" = "path"), example = "data/train.csv")]
     pub train_file: PathBuf,
-    /// table to validate on, with the same columns; or hold out rows of `train_file` with
+    /// validation table, with the same columns; or hold out rows of `train_file` with
     /// `data.val_fraction` or `data.folds`.
     #[serde(default)]
     #[schemars(extend("format" = "path"), example = "data/val.csv")]
     pub val_file: Option<PathBuf>,
-    /// table to test on when the training is over, with the same columns.
+    /// test table, with the same columns; it is used once, at the end of training.
     #[serde(default)]
     #[schemars(extend("format" = "path"), example = "data/test.csv")]
     pub test_file: Option<PathBuf>,
-    /// folder in which the files of all tables are; absent = that of each table.
+    /// folder of the images. Default: each table's own folder.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(extend("format" = "path"), example = "data/images")]
     pub image_dir: Option<PathBuf>,
-    /// column with the file of each image.
+    /// column with the path of each image.
     #[serde(default = "image")]
     pub image_column: String,
-    /// columns of the classes, in label order: 1 where an image has the class, else 0.
+    /// label columns, in label order: 1 if an image has the label, else 0.
     #[serde(default)]
     #[schemars(example = ["cat", "dog"])]
     pub class_columns: Vec<String>,
-    /// columns of the numbers to predict, instead of `class_columns`.
+    /// columns of numbers to predict, instead of `class_columns`.
     #[serde(default)]
     #[schemars(example = ["x", "y"])]
     pub target_columns: Vec<String>,
-    /// name of a column, such as a patient: images with the same value are held back together.
+    /// a column such as a patient: images with the same value are held out together.
     #[serde(default)]
     #[schemars(example = &"patient")]
     pub group: Option<String>,
-    /// how a value of a pixel is read: `uint8`, or `uint16` for scans and satellite images of 16
-    /// bits, which become value / 65535 (8-bit files among them are spread over that range).
-    /// Transforms of colours want `uint8`.
+    /// how pixels are read: `uint8`, or `uint16` for 16-bit scans and satellite images, which
+    /// become value / 65535 (8-bit files among them are scaled to the same range). Colour
+    /// transforms need `uint8`.
     #[serde(default, skip_serializing_if = "PixelDtype::is_usual")]
     #[schemars(example = &"uint16")]
     pub pixel_dtype: PixelDtype,

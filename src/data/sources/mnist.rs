@@ -28,12 +28,12 @@ const EXPECTED: &str = "train-images-idx3-ubyte, train-labels-idx1-ubyte, t10k-i
 /// Largest decompressed file: 8 GiB.
 const MAX_FILE_BYTES: u64 = 8 << 30;
 
-/// the idx files of MNIST and its relatives; where training images validate (`data.val_fraction`,
-/// `data.folds`), the official test images are to test on.
+/// the idx files of MNIST and similar data sets. The official test images validate; with
+/// `data.val_fraction` or `data.folds` they are the test set instead.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Mnist {
-    /// folder of the four idx files (.gz or not).
+    /// folder with the four idx files (.gz or not).
     #[schemars(extend("format" = "path"), example = "data/mnist")]
     pub dir: PathBuf,
 }

@@ -14,36 +14,35 @@ use crate::data::transform::Pixels;
 use crate::data::{Environment, Splits};
 use crate::rng::Key;
 
-/// generated observations and actions of a task that has two right ways; the next actions are the
-/// target.
+/// a generated pushing task that can be solved in two ways; the next actions are predicted.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct PushTLike {
-    /// demonstrations to generate: an agent goes around a disc, by the left or by the right, and
+    /// demonstrations to generate: an agent goes around a disc, on the left or on the right, and
     /// pushes it to the goal. test/success is the success rate of the best policy from 50 new
-    /// starts.
+    /// initial states.
     #[serde(default = "two_hundred")]
     #[schemars(range(min = 2, max = 100_000))]
     pub episodes: usize,
-    /// actions that are predicted together; the first `n_obs_steps - 1` of them are past.
+    /// actions predicted at once; the first `n_obs_steps - 1` of them are in the past.
     #[serde(default = "Chunk::horizon")]
     #[schemars(range(min = 1, max = 65_536))]
     pub horizon: usize,
-    /// observations that are seen.
+    /// number of past observations that the policy sees.
     #[serde(default = "Chunk::n_obs_steps")]
     #[schemars(range(min = 1, max = 65_536))]
     pub n_obs_steps: usize,
-    /// actions that are done before the next are predicted.
+    /// actions executed before the next prediction.
     #[serde(default = "Chunk::n_action_steps")]
     #[schemars(range(min = 1, max = 65_536))]
     pub n_action_steps: usize,
-    /// pixels of a side of the picture that each observation holds: it shows where the disc is,
-    /// which no number says then. Default: no picture, but four numbers.
+    /// height and width of an image that is part of each observation; only it shows the disc then.
+    /// Default: no image, but four numbers.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 16, max = 512), example = 96)]
     pub image_size: Option<usize>,
-    /// held-out fraction: the last episodes are for validation, where `data.val_fraction` and
-    /// `data.folds` deal out none.
+    /// fraction of the episodes, at the end, held out for validation, unless `data.val_fraction` or
+    /// `data.folds` is given.
     #[serde(default = "Chunk::val_ratio")]
     #[schemars(extend("exclusiveMinimum" = 0.0, "exclusiveMaximum" = 1.0))]
     pub val_ratio: f64,

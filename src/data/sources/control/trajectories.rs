@@ -13,37 +13,37 @@ use crate::data::sources::control::chunk::{ACTS, Behaviour, Chunk};
 use crate::data::sources::control::{parquet, windows};
 use crate::data::sources::source::{Asked, DataSource, Files, Reading, Survey};
 
-/// recorded observations and actions; the next actions are the target.
+/// recorded observations and actions; the next actions are predicted.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Trajectories {
     /// an npz file with the arrays `obs` (steps, numbers), `actions` (steps, numbers), and
     /// `episode_starts` (steps) or `episode_ends` (episodes); or a parquet file, or the folder of a
-    /// `LeRobot` data set, with the columns `observation.state`, `action` and `episode_index`.
-    /// Null, NaN and infinite numbers are refused. Every number is scaled to -1 .. 1 by its range
-    /// in the training episodes.
+    /// LeRobot data set, with the columns `observation.state`, `action` and `episode_index`. Null,
+    /// NaN and infinite numbers are refused. Numbers are scaled to -1 .. 1 by their ranges in the
+    /// training episodes.
     #[schemars(extend("format" = "path"), example = "data/expert.npz")]
     pub file: PathBuf,
-    /// cameras whose images each observation holds: columns of a parquet file, images that
-    /// `LeRobot` keeps in the folder `images` (videos are not read), or uint8 arrays (steps,
-    /// height, width, channels) of an npz file. `data.transforms` change them.
+    /// cameras whose images are part of each observation: columns of a parquet file, images in the
+    /// folder `images` of a LeRobot data set (videos are not read), or uint8 arrays (steps, height,
+    /// width, channels) of an npz file. `data.transforms` apply to them.
     #[serde(default)]
     #[schemars(example = ["observation.images.top"])]
     pub cameras: Vec<String>,
-    /// actions that are predicted together; the first `n_obs_steps - 1` of them are past.
+    /// actions predicted at once; the first `n_obs_steps - 1` of them are in the past.
     #[serde(default = "Chunk::horizon")]
     #[schemars(range(min = 1, max = 65_536))]
     pub horizon: usize,
-    /// observations that are seen.
+    /// number of past observations that the policy sees.
     #[serde(default = "Chunk::n_obs_steps")]
     #[schemars(range(min = 1, max = 65_536))]
     pub n_obs_steps: usize,
-    /// actions that are done before the next are predicted.
+    /// actions executed before the next prediction.
     #[serde(default = "Chunk::n_action_steps")]
     #[schemars(range(min = 1, max = 65_536))]
     pub n_action_steps: usize,
-    /// held-out fraction: the last episodes are for validation, where `data.val_fraction` and
-    /// `data.folds` deal out none.
+    /// fraction of the episodes, at the end, held out for validation, unless `data.val_fraction` or
+    /// `data.folds` is given.
     #[serde(default = "Chunk::val_ratio")]
     #[schemars(extend("exclusiveMinimum" = 0.0, "exclusiveMaximum" = 1.0))]
     pub val_ratio: f64,

@@ -27,35 +27,35 @@ use crate::plan::TargetColumn;
 use crate::rng::Key;
 use crate::units::Bytes;
 
-/// a table of series in time; what comes next is the target.
+/// time series in a csv table; the next steps are predicted.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct CsvForecast {
-    /// table of series, one row per time step: a header line, then numbers; a first column `date`
-    /// holds dates. All series are standardised with the training rows and predicted together.
-    /// val/mse, val/mae and the loss are measured on that scale, over all windows; test/mse and
-    /// test/mae once, with the best parameters, when the run is over.
+    /// the table: a header line, then one row of numbers per time step; the first column may be
+    /// `date`. All series are standardised by the training rows and predicted together. Loss,
+    /// val/mse and val/mae are measured on that scale, over all windows; test/mse and test/mae
+    /// once, with the best weights, at the end of the run.
     #[schemars(extend("format" = "path"), example = "data/ETTh1.csv")]
     pub file: PathBuf,
-    /// how the rows are cut in order: parts of training, validation and test; or their numbers of
-    /// rows, as "34560:11520:11520" (where none exceeds 1000, with the word: "500:100:100 rows");
-    /// remaining rows are unused; or `ett_hour` and `ett_minute` (12, 4 and 4 months of 30 days).
-    /// Validation and test look back into the rows before them.
+    /// chronological split into training, validation and test: ratios; or numbers of rows, such as
+    /// "34560:11520:11520" (if none exceeds 1000, write "500:100:100 rows"), remaining rows being
+    /// unused; or `ett_hour` and `ett_minute` (12, 4 and 4 months of 30 days). The first windows of
+    /// validation and test look back into the rows before them.
     #[serde(default = "split")]
     #[schemars(example = &"ett_hour")]
     pub split: SplitRule,
-    /// time steps that the model sees.
+    /// past time steps that the model sees.
     #[schemars(range(min = 2, max = 65_536), example = 96)]
     pub seq_len: usize,
-    /// time steps that it predicts.
+    /// future time steps that it predicts.
     #[schemars(range(min = 1, max = 65_536), example = 96)]
     pub pred_len: usize,
-    /// features of the date beside the series: "hour" (hour, day of the week, of the month and of
-    /// the year), "minute" (the minute, too) or "none"; zeros where the table has no dates.
+    /// date features in addition to the series: "hour" (hour, day of the week, of the month and of
+    /// the year), "minute" (these and the minute) or "none"; zeros if the table has no dates.
     #[serde(default)]
     pub calendar: Calendar,
-    /// refuse dates that descend or repeat, because rows are cut in their order, and warn of gaps.
-    /// false takes the rows as they are.
+    /// refuse dates that are not in ascending order, and warn about gaps. false takes the rows as
+    /// they are.
     #[serde(default = "checked")]
     #[schemars(example = false)]
     pub check_dates: bool,

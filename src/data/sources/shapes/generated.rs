@@ -39,14 +39,14 @@ const JPEG_QUALITY: u8 = 92;
 /// Longest wait for another process that generates the same folder.
 const GENERATION_TIMEOUT: Duration = Duration::from_mins(5);
 
-/// generated coloured shapes and textures, no files needed; written as an image folder on first
-/// use. Where training images validate (`data.val_fraction`, `data.folds`), the generated
-/// validation images are to test on.
+/// generated images of coloured shapes and textures; no files needed. They are written as an image
+/// folder on first use. With `data.val_fraction` or `data.folds`, the generated validation images
+/// are the test set.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Shapes {
-    /// folder to generate into; each set has a folder of its own below it, whose name follows from
-    /// the seed and the numbers below. Default: "data/<experiment name>".
+    /// folder to generate into; each set gets a subfolder named after the seed and the options
+    /// below. Default: "data/<experiment name>".
     #[schemars(extend("format" = "path"), example = "data/shapes")]
     pub dir: Option<PathBuf>,
     /// number of classes, 2 to 90.

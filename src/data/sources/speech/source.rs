@@ -27,60 +27,57 @@ use crate::plan::SplitPlan;
 /// Samples a second of the utterances of manifests, as NeMo's.
 const RATE: u32 = 16_000;
 
-/// folders of recordings (WAV, FLAC, OGG Vorbis, MP3), or manifests of NVIDIA NeMo.
+/// folders of recordings (WAV, FLAC, OGG Vorbis, MP3), or NVIDIA NeMo manifests.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Speech {
-    /// folder of recordings; a file's class is its folder, or in a folder without folders what
-    /// stands before the first
-    /// `_` of its name. Or `train_manifest`.
+    /// training folder; a recording's class is its folder's name or, for files directly in
+    /// `train_dir`, the file name up to the first `_`. Or use `train_manifest`.
     #[serde(default)]
     #[schemars(extend("format" = "path"), example = "data/train")]
     pub train_dir: Option<PathBuf>,
-    /// the same classes, to validate on; or hold out utterances to train on with
+    /// validation folder, with the same classes; or hold out training utterances with
     /// `data.val_fraction` or `data.folds`.
     #[serde(default)]
     #[schemars(extend("format" = "path"), example = "data/val")]
     pub val_dir: Option<PathBuf>,
-    /// the same classes, to test on when the training is over.
+    /// test folder, with the same classes; it is used once, at the end of training.
     #[serde(default)]
     #[schemars(extend("format" = "path"), example = "data/test")]
     pub test_dir: Option<PathBuf>,
-    /// a manifest of NeMo to train on: a JSON object a line, with `audio_filepath` and `duration`
-    /// in seconds, and maybe
-    /// `offset` and `label`. Relative paths start at the current folder, or at the manifest's where
-    /// they lead nowhere.
+    /// training manifest in NeMo's format: one JSON object per line, with `audio_filepath`,
+    /// `duration` in seconds, and optionally `offset` and `label`. Relative paths start at the
+    /// current folder or, if nothing is found there, at the manifest's folder.
     #[serde(default)]
     #[schemars(extend("format" = "path"), example = "data/train_manifest.json")]
     pub train_manifest: Option<PathBuf>,
-    /// a manifest to validate on.
+    /// validation manifest.
     #[serde(default)]
     #[schemars(extend("format" = "path"), example = "data/val_manifest.json")]
     pub val_manifest: Option<PathBuf>,
-    /// a manifest to test on when the training is over.
+    /// test manifest, used once, at the end of training.
     #[serde(default)]
     #[schemars(extend("format" = "path"), example = "data/test_manifest.json")]
     pub test_manifest: Option<PathBuf>,
-    /// a manifest of noise, parts of which are mixed into training utterances. Default: noise is
-    /// generated.
+    /// manifest of noise that is mixed into training utterances. Default: noise is generated.
     #[serde(default)]
     #[schemars(extend("format" = "path"), example = "data/noise_manifest.json")]
     pub noise_manifest: Option<PathBuf>,
-    /// the key of manifests that holds the class. Default: `label`, else `command`; without them
-    /// all utterances have one class.
+    /// key of the class in manifests. Default: `label`, else `command`; without either, all
+    /// utterances have the same class.
     #[serde(default)]
     #[schemars(example = &"text")]
     pub label_key: Option<String>,
-    /// shorter utterances of manifests are left out.
+    /// shorter utterances of manifests are skipped.
     #[serde(default)]
     #[schemars(range(min = 0.0), example = 0.1)]
     pub min_duration: Option<f64>,
-    /// longer utterances of manifests are left out.
+    /// longer utterances of manifests are skipped.
     #[serde(default)]
     #[schemars(extend("exclusiveMinimum" = 0.0), example = 20.0)]
     pub max_duration: Option<f64>,
-    /// samples a second; recordings of other rates are resampled, as torchaudio does. Default: that
-    /// of the files, which must be the same, and 16000 with manifests.
+    /// sample rate in Hz; recordings with other rates are resampled, as by torchaudio. Default: the
+    /// files' rate, which must be the same for all; 16000 with manifests.
     #[serde(default)]
     #[schemars(range(min = 1000, max = 768_000), example = 16_000)]
     pub sample_rate: Option<u32>,
@@ -88,8 +85,8 @@ pub struct Speech {
     #[serde(default = "eighty")]
     #[schemars(range(min = 8, max = 1024), example = 64)]
     pub n_mels: usize,
-    /// longer utterances are cut. Half of the training utterances are augmented with noise or
-    /// another speaker.
+    /// longer utterances are cut. Half of the training utterances are mixed with noise or another
+    /// speaker.
     #[serde(default = "twenty")]
     #[schemars(extend("exclusiveMinimum" = 0.0), example = 10.0)]
     pub max_seconds: f64,

@@ -21,40 +21,40 @@ use crate::data::sources::tables::unanswered::Unanswered;
 use crate::data::{Splits, read};
 use crate::plan::Part;
 
-/// a table with a header line; one column or several are to be predicted.
+/// a table with a header line, of which one or several columns are predicted.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Csv {
-    /// table to train on, with a header line.
+    /// training table, with a header line.
     #[schemars(extend("format" = "path"), example = "data/train.csv")]
     pub train_file: PathBuf,
-    /// table to validate on, with the same header; or hold out rows of `train_file` with
+    /// validation table, with the same header; or hold out rows of `train_file` with
     /// `data.val_fraction` or `data.folds`.
     #[serde(default)]
     #[schemars(extend("format" = "path"), example = "data/val.csv")]
     pub val_file: Option<PathBuf>,
-    /// table to test on when the training is over, with the same header.
+    /// test table, with the same header; it is used once, at the end of training.
     #[serde(default)]
     #[schemars(extend("format" = "path"), example = "data/test.csv")]
     pub test_file: Option<PathBuf>,
-    /// name of the column to predict, or a list of them; all others are features. Several are
-    /// numbers, or with `bce_with_logits` classes, of which a row has those that are 1.
+    /// the column to predict, or a list of columns; all others are features. Several columns are
+    /// numbers or, with `bce_with_logits`, labels: 1 if a row has the label, else 0.
     #[schemars(example = &"price")]
     pub target: ColumnNames,
-    /// standardise the numbers to predict with the training rows; `mae_unscaled` and
-    /// `rmse_unscaled` are in their own unit.
+    /// standardise the target by the training rows; `mae_unscaled` and `rmse_unscaled` are in its
+    /// own unit.
     #[serde(default)]
     pub standardize_target: bool,
-    /// names of columns that are not features, such as row numbers.
+    /// columns that are not features, such as row numbers.
     #[serde(default)]
     #[schemars(example = ["id"])]
     pub ignore: Vec<String>,
-    /// name of a column, such as a patient: rows with the same value are held back together. It
-    /// is not a feature.
+    /// a column such as a patient: rows with the same value are held out together. It is not a
+    /// feature.
     #[serde(default)]
     #[schemars(example = &"patient")]
     pub group: Option<String>,
-    /// what the columns are that hold no numbers, and what stands in empty cells.
+    /// how columns that do not hold numbers, and empty cells, are encoded.
     #[serde(default)]
     #[schemars(example = Features::example())]
     pub features: Features,

@@ -15,26 +15,27 @@ use crate::data::sources::tables::dates::DateFeature;
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Features {
-    /// columns of categories: a number for each category of the training rows, 1 or 0 (one-hot).
-    /// An empty cell is a category of its own. "auto": every column with a cell that is not a
-    /// number.
+    /// categorical columns, encoded one-hot by the categories of the training rows. An empty cell
+    /// is a category of its own. "auto": every column with a cell that is not a number.
     pub categorical: ColumnNames,
-    /// columns of dates: year, month and day, and perhaps a time.
+    /// date columns: year, month and day, and optionally a time.
     pub dates: ColumnNames,
-    /// what is taken from a date.
+    /// features taken from each date.
     pub date_features: Vec<DateFeature>,
-    /// what comes round in a date is given by its sine and cosine; else by a standardised number.
+    /// encode periodic features of a date as sine and cosine; if false, as standardised numbers.
     pub cyclic_dates: bool,
-    /// what stands for an empty cell of a number: "mean", "median" or `"most_frequent"` of the
-    /// column's training rows, or a number; a date's features are their means. Without it empty
+    /// value for empty numeric cells: "mean", "median" or `"most_frequent"` of the column's
+    /// training rows, or a number; features of empty dates become their means. Without it, empty
     /// cells are refused.
     pub missing: Option<Missing>,
-    /// a further number for each column that has empty cells in training rows: 1 where the cell is
+    /// add an input for each column with empty cells in the training rows: 1 where the cell is
     /// empty.
     pub missing_indicator: bool,
-    /// cells that count as empty, beside those of pandas: NA, N/A, NaN, null, None and the like.
+    /// cells that count as empty, in addition to those of pandas: NA, N/A, NaN, null, None and the
+    /// like.
     pub na_values: Vec<String>,
-    /// a category that no training row has: "ignore" makes all its numbers 0, "error" refuses it.
+    /// categories that do not occur in the training rows: "ignore" encodes them as all zeros,
+    /// "error" refuses them.
     pub handle_unknown: HandleUnknown,
 }
 

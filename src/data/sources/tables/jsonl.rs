@@ -23,41 +23,40 @@ use crate::plan::Part;
 const EXPECTED: &str =
     "a JSON object in each line, with the keys of `data.inputs` and `data.target`";
 
-/// a JSON object a line: named inputs and a target.
+/// one JSON object per line, with named inputs and a target.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Jsonl {
-    /// file to train on.
+    /// training file.
     #[schemars(extend("format" = "path"), example = "data/train.jsonl")]
     pub train_file: PathBuf,
-    /// file to validate on, with the same keys; or hold out lines of `train_file` with
+    /// validation file, with the same keys; or hold out lines of `train_file` with
     /// `data.val_fraction` or `data.folds`.
     #[serde(default)]
     #[schemars(extend("format" = "path"), example = "data/val.jsonl")]
     pub val_file: Option<PathBuf>,
-    /// file to test on when the training is over, with the same keys.
+    /// test file, with the same keys; it is used once, at the end of training.
     #[serde(default)]
     #[schemars(extend("format" = "path"), example = "data/test.jsonl")]
     pub test_file: Option<PathBuf>,
-    /// keys to predict from, in this order: numbers, or arrays of numbers that are equally long in
-    /// all lines; words and dates as `features` says. Numbers are standardised with the lines to
-    /// train on; other keys are ignored.
+    /// keys to predict from, in this order: numbers, or arrays of numbers of the same length in all
+    /// lines; categories and dates if `features` declares them. Numbers are standardised by the
+    /// training lines; other keys are ignored.
     #[schemars(example = ["width", "height"])]
     pub inputs: Vec<String>,
-    /// key to predict: a number, or with a loss of classes a word or a whole number; or a list of
-    /// keys, which are numbers, or with `bce_with_logits` 1 where a line has the class, else 0.
+    /// the key to predict: a number or, for classification, a word or a whole number; or a list of
+    /// keys with numbers or, with `bce_with_logits`, labels: 1 if a line has the label, else 0.
     #[schemars(example = &"price")]
     pub target: ColumnNames,
-    /// standardise the numbers to predict with the training lines; `mae_unscaled` and
-    /// `rmse_unscaled` are in their own unit.
+    /// standardise the target by the training lines; `mae_unscaled` and `rmse_unscaled` are in its
+    /// own unit.
     #[serde(default)]
     pub standardize_target: bool,
-    /// what the inputs are that hold no numbers, and what stands for null and for keys that a line
-    /// lacks.
+    /// how inputs that are not numbers, null, and missing keys are encoded.
     #[serde(default)]
     #[schemars(example = Features::example())]
     pub features: Features,
-    /// a key, such as a patient: lines with the same value, a word or a whole number, are held back
+    /// a key such as a patient: lines with the same value, a word or a whole number, are held out
     /// together.
     #[serde(default)]
     #[schemars(example = &"patient")]

@@ -28,16 +28,17 @@ const EXPECTED: &str = "a line for each conversation, such as {\"messages\": [{\
                         \"user\", \"content\": \"hi\"}, {\"role\": \"assistant\", \"content\": \
                         \"hello\"}]}, or a JSON list of them";
 
-/// conversations, of which the assistant's answers are learnt, by the tokenizer's chat template.
+/// conversations, formatted by the tokenizer's chat template; the model learns the assistant's
+/// answers.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Chat {
-    /// conversations: a JSON object a line, or a JSON list, of `messages` (each with `role` and
-    /// `content`), of `conversations` (`from` and `value`, as ShareGPT's), or of `instruction`,
-    /// `input` and `output` (as Alpaca's). Losses are means over the tokens that count.
+    /// conversations, one JSON object per line or a JSON list: with `messages` (each with `role`
+    /// and `content`), `conversations` (`from` and `value`, ShareGPT's format), or `instruction`,
+    /// `input` and `output` (Alpaca's). Losses are means over the counted tokens.
     #[schemars(extend("format" = "path"), example = "data/chats.jsonl")]
     pub file: PathBuf,
-    /// tokenizer: a tokenizer.json, as it lies beside a model on the `HuggingFace` hub.
+    /// a tokenizer.json from the Hugging Face hub.
     #[schemars(extend("format" = "path"), example = "weights/tokenizer.json")]
     pub tokenizer: PathBuf,
     /// "chatml", or a file with a Jinja template. Default: the template beside the tokenizer, in
@@ -45,27 +46,26 @@ pub struct Chat {
     #[serde(default)]
     #[schemars(extend("format" = "path"), example = &"chatml")]
     pub chat_template: Option<PathBuf>,
-    /// context length in tokens; longer conversations are cut, shorter ones are padded (padding is
-    /// ignored in the loss).
+    /// context length in tokens; longer conversations are truncated, shorter ones padded (the loss
+    /// ignores padding).
     #[schemars(range(min = 2, max = 65_536), example = 1024)]
     pub seq_len: usize,
-    /// held-out fraction: the last conversations are for validation, where `data.val_fraction` and
-    /// `data.folds` deal out none.
+    /// fraction of the conversations, at the end, held out for validation, unless
+    /// `data.val_fraction` or `data.folds` is given.
     #[serde(default = "a_tenth")]
     #[schemars(extend("exclusiveMinimum" = 0.0, "exclusiveMaximum" = 1.0))]
     pub val_ratio: f64,
-    /// compute the loss on the assistant's tokens only: those of `{% generation %}` where the
-    /// template has it, else what each answer adds to the conversation, with the token that ends
-    /// it.
+    /// compute the loss only on the assistant's tokens: the template's `{% generation %}` blocks if
+    /// it has any, else what each answer adds to the conversation, including its end token.
     #[serde(default = "yes")]
     pub mask_prompt: bool,
-    /// the token that ends an answer in `ddprun sample`, and pads. Default: the `eos_token` of
-    /// `tokenizer_config.json`, else the first usual one that the tokenizer knows.
+    /// token that ends an answer in `ddprun sample`, and that pads. Default: the `eos_token` of
+    /// `tokenizer_config.json`, else the first usual one in the vocabulary.
     #[serde(default)]
     #[schemars(example = "<|im_end|>")]
     pub eos_token: Option<String>,
-    /// when a run is over on one machine, so many tokens are drawn from its best weights and
-    /// printed, as `ddprun sample` does. Default: none.
+    /// at the end of a run on one machine, sample this many tokens with the best weights and print
+    /// them, like `ddprun sample`. Default: none.
     #[serde(default)]
     #[schemars(range(min = 1, max = 1_048_576), example = 300)]
     pub sample_tokens: Option<u32>,

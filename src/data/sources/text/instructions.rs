@@ -24,38 +24,38 @@ use crate::data::{Dataset, Splits, TextForm, read};
 use crate::plan::SplitPlan;
 use crate::units::Bytes;
 
-/// instructions and their answers, in Alpaca's form.
+/// instructions and answers in Alpaca's format.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Instructions {
-    /// a JSON list of `instruction`, `input` (may be empty) and `output`, as Alpaca's, or one such
-    /// object a line; each entry becomes one sample: the prompt of Stanford's Alpaca, up to
-    /// "### Response:", then the answer. Losses are means over the tokens that count, however the
-    /// entries of unequal length are spread over passes and ranks.
+    /// a JSON list of objects with `instruction`, `input` (may be empty) and `output`, or one such
+    /// object per line. Each becomes one sample: the prompt of Stanford's Alpaca, up to "###
+    /// Response:", then the answer. Losses are means over all counted tokens of the global batch,
+    /// whatever their distribution over passes and ranks.
     #[schemars(extend("format" = "path"), example = "data/alpaca_data.json")]
     pub file: PathBuf,
-    /// tokenizer: a tokenizer.json, as it lies beside a model on the `HuggingFace` hub.
+    /// a tokenizer.json from the Hugging Face hub.
     #[schemars(extend("format" = "path"), example = "weights/tokenizer.json")]
     pub tokenizer: PathBuf,
-    /// context length in tokens; longer texts are cut, shorter ones are padded (padding is ignored
-    /// in the loss).
+    /// context length in tokens; longer texts are truncated, shorter ones padded (the loss ignores
+    /// padding).
     #[schemars(range(min = 2, max = 65_536), example = 256)]
     pub seq_len: usize,
-    /// held-out fraction: the last entries are for validation, where `data.val_fraction` and
-    /// `data.folds` deal out none.
+    /// fraction of the entries, at the end, held out for validation, unless `data.val_fraction` or
+    /// `data.folds` is given.
     #[serde(default = "a_tenth")]
     #[schemars(extend("exclusiveMinimum" = 0.0, "exclusiveMaximum" = 1.0))]
     pub val_ratio: f64,
-    /// compute the loss on answer tokens only.
+    /// compute the loss only on the tokens of the answer.
     #[serde(default)]
     #[schemars(example = true)]
     pub mask_prompt: bool,
-    /// the token that ends an answer. Default: the first of `</s>`, `<|endoftext|>`,
-    /// `<|end_of_text|>`, `<|im_end|>`, `<|eot_id|>` and `<eos>` that the tokenizer knows.
+    /// token that ends an answer. Default: the first of `</s>`, `<|endoftext|>`, `<|end_of_text|>`,
+    /// `<|im_end|>`, `<|eot_id|>` and `<eos>` that the tokenizer knows.
     #[schemars(example = "</s>")]
     pub eos_token: Option<String>,
-    /// when a run is over on one machine, this many tokens are sampled with its best
-    /// weights and printed, as `ddprun sample` does. Default: none.
+    /// at the end of a run on one machine, sample this many tokens with the best weights and print
+    /// them, like `ddprun sample`. Default: none.
     #[schemars(range(min = 1, max = 1_048_576), example = 300)]
     pub sample_tokens: Option<u32>,
 }

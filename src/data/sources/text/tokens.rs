@@ -34,45 +34,44 @@ const MAX_OVERLAPPING_WINDOWS: usize = 1 << 24;
 /// Largest vocabulary whose tokens have 16 bits.
 const MAX_UINT16_VOCABULARY: usize = 1 << 16;
 
-/// a text as characters or tokens; the next one is the target.
+/// a text, as characters or tokens; the next one is predicted.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Tokens {
-    /// a text, read character by character or by `tokenizer`; the first 90 % are for training, or
-    /// what `data.val_fraction` and `data.test_fraction` leave: the end validates, then tests.
-    /// Instead of `train_file` and `val_file`. A training sample begins at every character (token),
-    /// so that `train.steps` says how long to train; in a training part of more than 16,777,216
-    /// tokens, or in such a `train_file`, it begins at every `seq_len`-th, and an epoch is once
-    /// through it. Validation uses non-overlapping windows; the incomplete last one is dropped.
+    /// a text, read by characters or by `tokenizer`; use it instead of `train_file` and `val_file`.
+    /// The first 90 % is for training, the rest for validation; `data.val_fraction` and
+    /// `data.test_fraction` set other parts of its end. A training sample begins at every token, so
+    /// set the length with `train.steps`. In more than 16,777,216 training tokens, also of a
+    /// `train_file`, one begins at every `seq_len`-th token, and an epoch is one pass through them.
+    /// Validation uses non-overlapping windows; the incomplete last one is dropped.
     #[schemars(extend("format" = "path"), example = "data/input.txt")]
     pub file: Option<PathBuf>,
-    /// tokens to train on, as nanoGPT's prepare.py writes them, or a .npy array of them.
+    /// training tokens: a file written by nanoGPT's prepare.py, or a .npy array.
     #[schemars(extend("format" = "path"), example = "data/train.bin")]
     pub train_file: Option<PathBuf>,
-    /// tokens to validate on.
+    /// validation tokens.
     #[schemars(extend("format" = "path"), example = "data/val.bin")]
     pub val_file: Option<PathBuf>,
-    /// tokens to test on when the training is over.
+    /// test tokens, used once, at the end of training.
     #[schemars(extend("format" = "path"), example = "data/test.bin")]
     pub test_file: Option<PathBuf>,
-    /// size of the vocabulary of `train_file` and `val_file`; 50257 is that of GPT-2.
+    /// vocabulary size of `train_file` and `val_file`; 50257 is GPT-2's.
     #[serde(default = "gpt2")]
     #[schemars(range(min = 2, max = 1_048_576), example = 50_304)]
     pub vocab_size: usize,
-    /// how `train_file` and `val_file` store a token, little-endian: "uint16" or "uint32". Default:
-    /// 16 bits for vocabularies of up to 65,536, else 32. A .npy file says so itself.
+    /// type of the tokens in `train_file` and `val_file`, little-endian: "uint16" or "uint32".
+    /// Default: 16 bits for vocabularies of up to 65,536, else 32. A .npy file needs no type.
     #[serde(default)]
     #[schemars(example = &"uint32")]
     pub token_dtype: Option<TokenDtype>,
-    /// tokenizer: a tokenizer.json, as it lies beside a model on the `HuggingFace` hub, or "char",
-    /// the default.
+    /// a tokenizer.json from the Hugging Face hub, or "char", the default.
     #[schemars(extend("format" = "path"), example = "weights/tokenizer.json")]
     pub tokenizer: Option<PathBuf>,
     /// context length in tokens.
     #[schemars(range(min = 2, max = 65_536), example = 256)]
     pub seq_len: usize,
-    /// when a run is over on one machine, this many tokens are sampled with its best
-    /// weights and printed, as `ddprun sample` does. Default: none.
+    /// at the end of a run on one machine, sample this many tokens with the best weights and print
+    /// them, like `ddprun sample`. Default: none.
     #[schemars(range(min = 1, max = 1_048_576), example = 300)]
     pub sample_tokens: Option<u32>,
 }
