@@ -21,15 +21,15 @@ const EPS: f64 = 1e-12;
 /// Share by which running statistics move.
 const MOMENTUM: f64 = 0.4;
 
-/// the convolutional network of airbench94 (Jordan 2024), 2.0 million parameters, for photos of 25
-/// to 48 pixels. Its first layer whitens patches of training images: its weights follow from 5,000
-/// of them when a run begins, and experiments/airbench94.toml freezes them.
+/// the convolutional network of airbench94 (Jordan 2024), 2.0 million parameters, for images of 25
+/// to 48 pixels. Its first layer whitens patches: its weights are computed from 5,000 training
+/// images when a run begins, and experiments/airbench94.toml freezes them.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Airbench94Config {
     /// channels of the three groups.
     pub widths: [Width; 3],
-    /// factor of the answers.
+    /// factor of the outputs.
     #[schemars(extend("exclusiveMinimum" = 0.0))]
     pub scaling_factor: f64,
 }

@@ -7,11 +7,11 @@ use serde::{Deserialize, Serialize};
 use crate::config::kind::Wrong;
 
 /// What the option means to every model that has it.
-pub(super) const BACKBONE_MODE: &str = "how a frozen backbone runs while the head trains. \
-    \"train\": `BatchNorm` uses the statistics of the batch, and its running statistics go on \
-    moving, as in PyTorch where only `requires_grad` is False. \"eval\": as after \
-    `backbone.eval()`, with the running statistics that it came with, which stay as they are, and \
-    without dropout. Default: \"train\", but \"eval\" for `fastconformer`.";
+pub(super) const BACKBONE_MODE: &str = "mode of a frozen backbone while the head trains. \
+    \"train\": `BatchNorm` uses batch statistics, and its running statistics keep moving, as in \
+    PyTorch if only `requires_grad` is False. \"eval\": as after `backbone.eval()`: it uses its \
+    running statistics, which do not change, and no dropout. Default: \"train\", but \"eval\" for \
+    `fastconformer`.";
 
 /// In which mode a frozen backbone runs, as after `backbone.train()` or `backbone.eval()`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]

@@ -35,7 +35,7 @@ pub struct ConvNextConfig {
     /// `convnext_base`.
     #[schemars(with = "f64", range(min = 0.0), extend("exclusiveMaximum" = 1.0), example = 0.1)]
     pub stochastic_depth_prob: Option<f64>,
-    /// first value of what each channel of a block is scaled by.
+    /// initial value of the per-channel scale of a block.
     #[schemars(range(min = 0.0), example = 1.0)]
     pub layer_scale: f64,
     /// What its name says: how wide and deep it is.

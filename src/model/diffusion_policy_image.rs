@@ -23,18 +23,17 @@ use crate::onnx::{Graph, Value};
 use crate::plan::{Cameras, Modality, ModelPlan};
 use crate::rng::Key;
 
-/// Diffusion policy that sees images: a residual network with group norms finds key points in the
-/// images of each camera.
+/// Diffusion policy with camera images, as in LeRobot: a ResNet with group norms finds keypoints in
+/// the images of each camera.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct DiffusionPolicyImageConfig {
-    /// the network that sees images: "resnet18", "resnet34", "resnet50", or "resnet8" for images of
-    /// about 32x32.
+    /// image encoder: "resnet18", "resnet34", "resnet50", or "resnet8" for images of about 32x32.
     pub vision_backbone: VisionBackbone,
-    /// key points that are found in an image; two features of each go on.
+    /// keypoints per image; each gives two features.
     #[schemars(range(min = 1, max = 65536))]
     pub spatial_softmax_num_keypoints: usize,
-    /// an encoder of its own for each camera; else all share one.
+    /// use a separate encoder for each camera instead of a shared one.
     pub use_separate_rgb_encoder_per_camera: bool,
     /// U-Net channels per level; each level halves the length of the action chunk.
     #[schemars(inner(range(min = 1, max = 65536)))]

@@ -35,8 +35,8 @@ pub struct EfficientNetConfig {
     /// dropout before the last layer.
     #[schemars(range(min = 0.0), extend("exclusiveMaximum" = 1.0))]
     pub dropout: f64,
-    /// stochastic depth: the probability that a sample skips a block, if there were one more than
-    /// the last; it grows from 0 in the first.
+    /// stochastic depth: the probability that a sample skips a block grows linearly from 0 in the
+    /// first block; a block after the last would have this one.
     #[schemars(range(min = 0.0), extend("exclusiveMaximum" = 1.0))]
     pub stochastic_depth_prob: f64,
 }

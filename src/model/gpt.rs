@@ -26,7 +26,7 @@ use crate::plan::{Modality, ModelPlan};
 /// Deviation of initial weights; residual projections have it over the root of twice the layers.
 const STD: f64 = 0.02;
 
-/// GPT-2 as nanoGPT writes it: pre-norm blocks of causal attention and a feed-forward part.
+/// GPT-2, as in nanoGPT: pre-norm blocks of causal attention and a feed-forward network.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct GptConfig {
@@ -42,7 +42,7 @@ pub struct GptConfig {
     /// dropout after each sublayer.
     #[schemars(range(min = 0.0), extend("exclusiveMaximum" = 1.0))]
     pub dropout: f64,
-    /// biases in linear layers and norms, as GPT-2 has them.
+    /// biases in linear layers and norms, as in GPT-2.
     pub bias: bool,
     /// "gelu", exact as in nanoGPT, or `gelu_tanh`, the approximation that GPT-2 was trained with.
     pub activation: Gelu,

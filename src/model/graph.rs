@@ -20,7 +20,7 @@ use crate::onnx;
 use crate::ops;
 use crate::plan::{LayerPlan, ModelPlan};
 
-/// A model written down layer by layer, in `[[model.layers]]`.
+/// A model built from layers in the experiment file: `[[model.layers]]`.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct GraphConfig {

@@ -32,7 +32,8 @@ use crate::plan::{Modality, ModelPlan};
 pub use lora::Lora;
 pub use rope::{RopeScaling, RopeType};
 
-/// Llama as `HuggingFace` writes it: rotary embeddings, grouped-query attention (GQA), SwiGLU.
+/// Llama and Mistral, as in Hugging Face transformers: rotary embeddings, grouped-query attention
+/// (GQA), SwiGLU.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct LlamaConfig {
@@ -65,10 +66,9 @@ pub struct LlamaConfig {
     /// standard deviation of initial weights.
     #[schemars(range(min = 0.0))]
     pub init_std: f64,
-    /// low-rank adapters (`LoRA`), trained while the model itself stays as it is: no gradients, no
-    /// optimizer state. A checkpoint holds both, so that it is whole; `ddprun checkpoint export
-    /// --peft` writes the adapters alone, as PEFT reads them, and `--merge` the weights with what
-    /// the adapters add.
+    /// low-rank adapters (LoRA), trained while the base weights are frozen, without gradients and
+    /// optimizer state. Checkpoints hold both. `ddprun checkpoint export --peft` writes only the
+    /// adapters, in PEFT's format, and `--merge` the weights with the adapters merged in.
     pub lora: Lora,
 }
 

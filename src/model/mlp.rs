@@ -25,9 +25,9 @@ pub struct MlpConfig {
     /// dropout after each hidden layer.
     #[schemars(range(min = 0.0), extend("exclusiveMaximum" = 1.0))]
     pub dropout: f64,
-    /// width of a learnt vector for each category of a table's columns of categories, in the place
-    /// of its one-hot numbers; "auto" takes min(600, 1.6 n^0.56) for n categories, as fastai. A
-    /// category that no training row has is a vector of zeros.
+    /// size of a learned embedding for each categorical column, instead of one-hot inputs; "auto"
+    /// takes min(600, 1.6 n^0.56) for n categories, as fastai does. The embedding of a category
+    /// that does not occur in the training rows is zero.
     #[schemars(example = 8)]
     pub embedding_dim: Option<Auto<u32>>,
 }

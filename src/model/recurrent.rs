@@ -14,8 +14,8 @@ use crate::onnx::{Graph, Value};
 use crate::ops::{self, Cell};
 use crate::plan::{Modality, ModelPlan};
 
-/// long short-term memory over the steps of a window, or over the values of a row of a table; a
-/// linear layer answers from the last state. GPUs leave the recurrence to the CPU.
+/// long short-term memory over the steps of a window, or over the values of a table row; a linear
+/// layer predicts from the last state. The recurrence always runs on the CPU.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct RecurrentConfig {
@@ -25,7 +25,7 @@ pub struct RecurrentConfig {
     /// layers, each of which reads the states of the one before.
     #[schemars(range(min = 1, max = 1024))]
     pub num_layers: usize,
-    /// whether each layer reads from the end as well.
+    /// whether each layer also reads backwards.
     pub bidirectional: bool,
     /// dropout between layers, and before the last one.
     #[schemars(range(min = 0.0), extend("exclusiveMaximum" = 1.0))]

@@ -34,16 +34,16 @@ use trunk::{Shape, Style, Trunk};
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct ResNetConfig {
-    /// "imagenet" (7x7 convolution with stride 2, then pooling) or "cifar" (3x3, stride 1, for
-    /// small images; always that of the networks for images of 32x32).
+    /// "imagenet" (7x7 convolution with stride 2, then pooling) or "cifar" (3x3 with stride 1, for
+    /// small images; the networks for 32x32 images always have it).
     pub stem: Stem,
-    /// what goes round a block that changes the shape: "projection", a 1x1 convolution, or
-    /// "padding", the input with every second row and column and more channels of zeros, without
-    /// parameters; its last layer is called `linear`.
+    /// shortcut of blocks that change the shape: "projection", a 1x1 convolution (option B), or
+    /// "padding", every second row and column of the input with zeros as further channels, without
+    /// parameters (option A); the last layer is then called `linear`.
     pub shortcut: Shortcut,
-    /// start the last norm of each residual block at zero (Goyal et al. 2017).
+    /// initialise the last norm of each residual block to zero (Goyal et al. 2017).
     pub zero_init_residual: bool,
-    /// train the head only.
+    /// train only the head.
     pub freeze_backbone: bool,
     /// See [`BackboneMode`]; `None` is "train".
     #[schemars(with = "BackboneMode", description = BACKBONE_MODE, example = BackboneMode::Eval)]

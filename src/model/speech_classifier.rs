@@ -39,7 +39,7 @@ pub struct FastConformerConfig {
     /// channels of the 8x subsampling convolutions.
     #[schemars(range(min = 1, max = 16384))]
     pub subsampling_channels: usize,
-    /// train the head only.
+    /// train only the head.
     pub freeze_backbone: bool,
     /// See [`BackboneMode`]; `None` is "eval".
     #[schemars(with = "BackboneMode", description = BACKBONE_MODE, example = BackboneMode::Eval)]
