@@ -22,15 +22,15 @@ use crate::cluster::{Call, Cluster, Job, Output, Place, SaveTime, Shape, State, 
 use crate::config::kind::{Kind, Wrong};
 use crate::config::values::{Duration, Size};
 
-/// a cluster that Kubernetes runs: `kubectl` is called here. Data and runs are on volumes, ddprun
+/// a Kubernetes cluster: `kubectl` is called on this machine. Data and runs are on volumes, ddprun
 /// is in the image.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Kubernetes {
-    /// Image of the containers, with ddprun in it.
+    /// Container image with ddprun in it.
     #[schemars(extend("examples" = ["registry.example.com/ddprun:0.1"]))]
     pub image: String,
-    /// Context of kubectl; by default its current one.
+    /// kubectl context; by default the current one.
     #[serde(default)]
     #[schemars(extend("examples" = ["lab"]))]
     pub context: Option<String>,
@@ -38,11 +38,11 @@ pub struct Kubernetes {
     #[serde(default)]
     #[schemars(extend("examples" = ["training"]))]
     pub namespace: Option<String>,
-    /// Pods, each of which counts as a machine; for a sweep its workers.
+    /// Pods, each of which counts as a machine; for a sweep the number of workers.
     #[serde(default = "one")]
     #[schemars(range(min = 1, max = 64))]
     pub nodes: u32,
-    /// Ranks of each pod. Default: one for each GPU, else `distributed.devices`.
+    /// Ranks in each pod. Default: one per GPU, else `distributed.devices`.
     #[serde(default)]
     #[schemars(range(min = 1, max = 1024))]
     pub ranks_per_node: Option<u32>,
@@ -58,39 +58,39 @@ pub struct Kubernetes {
     #[serde(default)]
     #[schemars(extend("examples" = ["64GiB"]))]
     pub memory: Option<Size>,
-    /// Claims of volumes, each with the folder at which it is mounted: data, `logs` and
-    /// `checkpoints` must be on one.
+    /// Persistent volume claims, each with its mount folder: data, `logs` and `checkpoints` must be
+    /// on one.
     #[serde(default)]
     #[schemars(extend("examples" = [{ "project-claim": "/project" }]))]
     pub volumes: BTreeMap<String, String>,
-    /// Folder of the container in which the experiment's paths begin.
+    /// Folder in the container to which the experiment's paths are relative.
     #[schemars(extend("examples" = ["/project"]))]
     pub folder: String,
-    /// The ddprun of the image.
+    /// Path of ddprun in the image.
     #[serde(default = "ddprun")]
     pub program: String,
-    /// Secret whose key `token` holds what `ddprun token` prints. Several pods need it.
+    /// Secret whose key `token` holds the output of `ddprun token`; required for several pods.
     #[serde(default)]
     #[schemars(extend("examples" = ["ddprun-token"]))]
     pub token_secret: Option<String>,
-    /// Labels of the nodes that may run it.
+    /// Labels that nodes must have to run it.
     #[serde(default)]
     #[schemars(extend("examples" = [{ "gpu": "a100" }]))]
     pub node_selector: BTreeMap<String, String>,
-    /// How long a pod that is taken away may save. Default: 2m, or more where saves of an earlier
+    /// How long a pod may take to save before it ends. Default: 2m, or more if saves of an earlier
     /// run took long.
     #[serde(default)]
     #[schemars(extend("examples" = ["5m"]))]
     pub grace: Option<Duration>,
-    /// How often failed pods are replaced (3); of a `TrainJob` its runtime decides.
+    /// How often failed pods are replaced (3); for a TrainJob its runtime decides.
     #[serde(default)]
     #[schemars(range(min = 0, max = 1000))]
     pub max_restarts: Option<u32>,
-    /// Training runtime of Kubeflow Trainer (a `ClusterTrainingRuntime`): makes it a `TrainJob`.
+    /// Kubeflow Trainer's training runtime (a ClusterTrainingRuntime): run the job as a TrainJob.
     #[serde(default)]
     #[schemars(extend("examples" = ["ddprun"]))]
     pub training_runtime: Option<String>,
-    /// Variables of the job.
+    /// Environment variables of the job.
     #[serde(default)]
     #[schemars(extend("examples" = [{ "OMP_NUM_THREADS": "8" }]))]
     pub environment: BTreeMap<String, String>,

@@ -11,17 +11,17 @@ use crate::cluster::shell::{path, preparation};
 use crate::cluster::{Call, Cluster, Job, Output, Place, Shape, State, job, shell};
 use crate::config::kind::{Kind, Wrong};
 
-/// this machine: jobs start at once, and go on when the terminal is closed.
+/// this machine: jobs start at once, and keep running when the terminal is closed.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Local {
-    /// Variables of the job.
+    /// Environment variables of the job.
     #[schemars(extend("examples" = [{ "OMP_NUM_THREADS": "8" }]))]
     pub environment: BTreeMap<String, String>,
-    /// Lines of the shell before ddprun starts.
+    /// Shell lines to run before ddprun starts.
     #[schemars(extend("examples" = [["module load cuda"]]))]
     pub setup: Vec<String>,
-    /// The ddprun of the cluster; by default the one that submits.
+    /// Path of ddprun on the cluster; by default that of the ddprun that submits.
     #[schemars(extend("format" = "path", "examples" = ["/opt/ddprun/bin/ddprun"]))]
     pub program: Option<PathBuf>,
 }

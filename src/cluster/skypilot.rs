@@ -18,21 +18,21 @@ use crate::config::kind::{Kind, Wrong};
 use crate::config::values::Size;
 use crate::launch::exit_code;
 
-/// machines of clouds, which `SkyPilot` finds: `sky jobs` is called here. Data and runs are on
+/// cloud machines found by SkyPilot: `sky jobs` is called on this machine. Data and runs are on
 /// volumes or in buckets.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct SkyPilot {
-    /// Where to look for machines: cloud, region, zone, or a context of Kubernetes. Default: the
+    /// Where to look for machines: cloud, region, zone, or a Kubernetes context. Default: the
     /// cheapest place that has them.
     #[serde(default)]
     #[schemars(extend("examples" = ["aws/us-east-1", "k8s/lab"]))]
     pub infra: Option<String>,
-    /// Machines; for a sweep its workers.
+    /// Machines; for a sweep the number of workers.
     #[serde(default = "one")]
     #[schemars(range(min = 1, max = 64))]
     pub nodes: u32,
-    /// Ranks on each machine. Default: one for each GPU, else `distributed.devices`.
+    /// Ranks on each machine. Default: one per GPU, else `distributed.devices`.
     #[serde(default)]
     #[schemars(range(min = 1, max = 1024))]
     pub ranks_per_node: Option<u32>,
@@ -56,33 +56,33 @@ pub struct SkyPilot {
     #[serde(default)]
     #[schemars(extend("examples" = ["docker:registry.example.com/ddprun:0.1"]))]
     pub image: Option<String>,
-    /// Whether machines may be spot instances, which are cheaper and may be taken away.
+    /// Whether to use spot instances, which are cheaper and may be preempted.
     #[serde(default)]
     pub spot: bool,
-    /// Volumes of `SkyPilot`, each with the folder at which it is mounted: data, `logs` and
-    /// `checkpoints` must be on one, or in a bucket.
+    /// SkyPilot volumes, each with its mount folder: data, `logs` and `checkpoints` must be on one,
+    /// or in a bucket.
     #[serde(default)]
     #[schemars(extend("examples" = [{ "project-volume": "/project" }]))]
     pub volumes: BTreeMap<String, String>,
-    /// Buckets, each with the folder at which it is mounted (`MOUNT_CACHED`).
+    /// Buckets, each with its mount folder (`MOUNT_CACHED`).
     #[serde(default)]
     #[schemars(extend("examples" = [{ "s3://project": "/project" }]))]
     pub buckets: BTreeMap<String, String>,
-    /// Folder of the machine in which the experiment's paths begin.
+    /// Folder on the machines to which the experiment's paths are relative.
     #[schemars(extend("examples" = ["/project"]))]
     pub folder: String,
-    /// Lines of the shell that prepare a machine, such as those that install ddprun.
+    /// Shell lines that prepare a machine, such as those that install ddprun.
     #[serde(default)]
     #[schemars(extend("examples" = [["pip install ddprun"]]))]
     pub setup: Vec<String>,
-    /// The ddprun of the machines.
+    /// Path of ddprun on the machines.
     #[serde(default = "ddprun")]
     pub program: String,
-    /// How often a job that failed is started again.
+    /// How often a failed job is restarted.
     #[serde(default = "three")]
     #[schemars(range(min = 0, max = 1000))]
     pub max_restarts: u32,
-    /// Variables of the job.
+    /// Environment variables of the job.
     #[serde(default)]
     #[schemars(extend("examples" = [{ "OMP_NUM_THREADS": "8" }]))]
     pub environment: BTreeMap<String, String>,

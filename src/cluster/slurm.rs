@@ -17,56 +17,56 @@ use crate::cluster::{
 use crate::config::kind::{Kind, Wrong};
 use crate::config::values::{Duration, Size};
 
-/// a cluster that Slurm runs: `sbatch`, `squeue` and `scancel` are called here.
+/// a Slurm cluster: `sbatch`, `squeue` and `scancel` are called on this machine.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Slurm {
     /// Partition; by default the cluster's.
     #[schemars(extend("examples" = ["gpu"]))]
     pub partition: Option<String>,
-    /// Account that pays.
+    /// Account to charge.
     #[schemars(extend("examples" = ["project-7"]))]
     pub account: Option<String>,
     /// Quality of service.
     #[schemars(extend("examples" = ["normal"]))]
     pub qos: Option<String>,
-    /// Time limit of a job; by default the partition's. A run that takes longer goes on in the next
-    /// turn.
+    /// Time limit of a job; by default the partition's. A run that takes longer continues after it
+    /// was requeued.
     #[schemars(extend("examples" = ["12h"]))]
     pub time: Option<Duration>,
-    /// Machines; for a sweep its workers, each of which is a job of one machine.
+    /// Machines; for a sweep the number of workers, each a job on one machine.
     #[schemars(range(min = 1, max = 1024))]
     pub nodes: u32,
-    /// Ranks on each machine. Default: one for each GPU, else `distributed.devices`.
+    /// Ranks on each machine. Default: one per GPU, else `distributed.devices`.
     #[schemars(range(min = 1, max = 1024))]
     pub ranks_per_node: Option<u32>,
     /// GPUs of each machine.
     #[schemars(range(min = 0, max = 1024))]
     pub gpus_per_node: u32,
-    /// Cores of each rank; by default the cluster's number.
+    /// Cores per rank; by default the cluster's setting.
     #[schemars(range(min = 1, max = 4096))]
     pub cpus_per_rank: Option<u32>,
-    /// Memory of each machine; by default the cluster's amount.
+    /// Memory per machine; by default the cluster's setting.
     #[schemars(extend("examples" = ["64GiB"]))]
     pub memory: Option<Size>,
-    /// Connects ranks of several machines by MPI, with this `srun --mpi=`. Default: they connect
-    /// by TCP, with a token.
+    /// Connect ranks of several machines by MPI, with this value of `srun --mpi=`. Default: by TCP,
+    /// with a token.
     #[schemars(extend("examples" = ["pmix"]))]
     pub mpi: Option<String>,
-    /// How long before its time limit a job saves and goes back into the queue. Default: 2m, or
-    /// more where saves of an earlier run took long.
+    /// How long before its time limit a job saves and requeues itself. Default: 2m, or more if
+    /// saves of an earlier run took long.
     #[schemars(extend("examples" = ["5m"]))]
     pub stop_before: Option<Duration>,
     /// Further options of sbatch.
     #[schemars(extend("examples" = [["--exclusive"]]))]
     pub options: Vec<String>,
-    /// Variables of the job.
+    /// Environment variables of the job.
     #[schemars(extend("examples" = [{ "OMP_NUM_THREADS": "8" }]))]
     pub environment: BTreeMap<String, String>,
-    /// Lines of the shell before ddprun starts.
+    /// Shell lines to run before ddprun starts.
     #[schemars(extend("examples" = [["module load cuda"]]))]
     pub setup: Vec<String>,
-    /// The ddprun of the cluster; by default the one that submits.
+    /// Path of ddprun on the cluster; by default that of the ddprun that submits.
     #[schemars(extend("format" = "path", "examples" = ["/opt/ddprun/bin/ddprun"]))]
     pub program: Option<PathBuf>,
 }

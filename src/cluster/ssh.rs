@@ -11,26 +11,26 @@ use crate::cluster::shell::{preparation, quoted};
 use crate::cluster::{Call, Cluster, Job, Output, Place, Shape, State, shell};
 use crate::config::kind::{Kind, Wrong};
 
-/// another machine, which is reached by ssh: jobs start at once. The experiment is sent; its data
-/// and ddprun are there.
+/// another machine, over ssh: jobs start at once. The experiment is sent; ddprun and the data must
+/// be there.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Ssh {
-    /// Where to: a host of `~/.ssh/config`, or `user@host`.
+    /// The machine: a host of `~/.ssh/config`, or `user@host`.
     #[schemars(extend("examples" = ["me@gpu-box"]))]
     pub host: String,
-    /// Folder on that machine in which the experiment's paths begin, from the home folder if it is
-    /// relative. It must be there.
+    /// Folder on that machine to which the experiment's paths are relative; itself relative to the
+    /// home folder. It must exist.
     #[schemars(extend("examples" = ["project"]))]
     pub folder: String,
-    /// The ddprun of that machine.
+    /// Path of ddprun on that machine.
     #[serde(default = "ddprun")]
     pub program: String,
-    /// Variables of the job.
+    /// Environment variables of the job.
     #[serde(default)]
     #[schemars(extend("examples" = [{ "OMP_NUM_THREADS": "8" }]))]
     pub environment: BTreeMap<String, String>,
-    /// Lines of the shell before ddprun starts.
+    /// Shell lines to run before ddprun starts.
     #[serde(default)]
     #[schemars(extend("examples" = [["module load cuda"]]))]
     pub setup: Vec<String>,

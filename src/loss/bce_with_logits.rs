@@ -8,14 +8,13 @@ use crate::config::kind::{Kind, Options};
 use crate::loss::{ClassWeights, Loss};
 use crate::plan::{DataFacts, Targets, Unfit};
 
-/// sigmoid cross-entropy for samples that may have several classes, or none, as
-/// `torch.nn.BCEWithLogitsLoss`.
+/// sigmoid cross-entropy for multi-label data, as `torch.nn.BCEWithLogitsLoss`.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct BceWithLogits {
-    /// weight of the samples that have a class, relative to those that do not: a list in label
-    /// order, or "balanced": training samples without the class / those with it. It is for
-    /// training: val/loss and test/loss are measured without.
+    /// weight of the positive samples of each label: a list in label order, or "balanced": training
+    /// samples without the label / those with it. It applies only to training: val/loss and
+    /// test/loss are measured without it.
     #[schemars(with = "ClassWeights", example = &"balanced")]
     pub pos_weight: Option<ClassWeights>,
 }

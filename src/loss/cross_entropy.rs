@@ -13,14 +13,14 @@ use crate::plan::{DataFacts, Targets, Unfit};
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct CrossEntropy {
-    /// label smoothing factor, 0 to 1. It applies to training only: val/loss and test/loss are
-    /// measured without it, as timm's are, and can be compared between runs with other factors.
+    /// label smoothing factor, 0 to 1. It applies only to training: val/loss and test/loss are
+    /// measured without it, as in timm, so they can be compared between runs.
     #[schemars(range(min = 0.0, max = 1.0), example = 0.1)]
     pub label_smoothing: f64,
-    /// how much a label counts, by its class: a list in label order, or "balanced": training
-    /// samples / (classes x samples of the class), as scikit-learn's. The mean is over the weights
-    /// of the labels of the whole global batch; with `data.mixup` it is over the samples. For
-    /// training only, as `label_smoothing`.
+    /// weight of each class: a list in label order, or "balanced": training samples / (classes x
+    /// samples of the class), as in scikit-learn. The loss is the weighted mean over the global
+    /// batch; with `data.mixup` the mean over samples. It applies only to training, like
+    /// `label_smoothing`.
     #[schemars(with = "ClassWeights", example = &"balanced")]
     pub class_weights: Option<ClassWeights>,
 }

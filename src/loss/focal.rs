@@ -11,18 +11,17 @@ use crate::plan::{DataFacts, Targets, Unfit};
 /// What keeps the slope of a power of 0 finite.
 const EPS: f64 = 1e-30;
 
-/// cross-entropy for classes times (1 - p)^gamma, p the probability of the right class (Lin et al.
-/// 2017, with a softmax): easy samples count less.
+/// cross-entropy times (1 - p)^gamma, where p is the probability of the right class (Lin et al.
+/// 2017, with a softmax), so easy samples count less.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Focal {
-    /// power of the factor; 0 is `cross_entropy`.
+    /// exponent of that factor; 0 is `cross_entropy`.
     #[schemars(range(min = 0.0))]
     pub gamma: f64,
-    /// how much a label counts, by its class: a list in label order, or "balanced": training
-    /// samples / (classes x samples of the class), as scikit-learn's. The mean is over the weights
-    /// of the labels of the whole global batch. It is for training: val/loss and test/loss are
-    /// measured without.
+    /// weight of each class: a list in label order, or "balanced": training samples / (classes x
+    /// samples of the class), as in scikit-learn. The loss is the weighted mean over the global
+    /// batch. It applies only to training: val/loss and test/loss are measured without it.
     #[schemars(with = "ClassWeights", example = &"balanced")]
     pub class_weights: Option<ClassWeights>,
 }

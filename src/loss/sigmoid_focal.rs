@@ -9,15 +9,15 @@ use crate::loss::Loss;
 use crate::loss::bce_with_logits::{minus_log_sigmoid, sigmoid_cross_entropy};
 use crate::plan::Targets;
 
-/// the focal loss of samples that may have several classes, or none, as
-/// `torchvision.ops.sigmoid_focal_loss` with `reduction="mean"`.
+/// focal loss for multi-label data, as `torchvision.ops.sigmoid_focal_loss` with
+/// `reduction="mean"`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct SigmoidFocal {
-    /// power of 1 minus the probability of the right answer; 0 is `bce_with_logits`.
+    /// exponent of 1 minus the probability of the right answer; 0 is `bce_with_logits`.
     #[schemars(range(min = 0.0))]
     pub gamma: f64,
-    /// weight of the classes that a sample has; the others weigh 1 - alpha.
+    /// weight of the labels that a sample has; the others weigh 1 - alpha.
     #[schemars(range(min = 0.0, max = 1.0))]
     pub alpha: f64,
 }

@@ -8,12 +8,12 @@ use crate::config::kind::Kind;
 use crate::loss::{Huber, Loss};
 use crate::plan::Targets;
 
-/// absolute error of numbers, rounded off up to `beta` (Girshick 2015), as `torch.nn.SmoothL1Loss`:
-/// `huber` with `delta = beta`, over `beta`.
+/// absolute error of numbers, quadratic up to `beta` (Girshick 2015), as `torch.nn.SmoothL1Loss`:
+/// `huber` with `beta` as its `delta`, divided by `beta`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct SmoothL1 {
-    /// error from which the loss is a line of slope 1; `mae` is its limit at 0.
+    /// error above which the loss is linear with slope 1; the limit at 0 is `mae`.
     #[schemars(extend("exclusiveMinimum" = 0.0))]
     pub beta: f64,
 }

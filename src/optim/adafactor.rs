@@ -9,26 +9,26 @@ use crate::optim::block::lerp;
 use crate::optim::{Block, Optimizer, Step, shared_sum_of_squares};
 use crate::plan::{Extent, Matrices};
 
-/// Adafactor (Shazeer and Stern 2018), as `torch.optim.Adafactor`: of a matrix it keeps the mean
-/// squares of rows and columns only.
+/// Adafactor (Shazeer and Stern 2018), as `torch.optim.Adafactor`: for a matrix, it keeps only the
+/// mean squares of rows and columns.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Adafactor {
     /// decoupled weight decay: each step multiplies weights by `1 - lr * weight_decay`.
     #[schemars(range(min = 0.0), example = 0.01)]
     pub weight_decay: f64,
-    /// mean squares follow the gradients by the share `t^beta2_decay` at step t.
+    /// at step t, mean squares move by the fraction `t^beta2_decay` towards the squared gradients.
     #[schemars(range(max = 0.0))]
     pub beta2_decay: f64,
-    /// least root mean square of the gradients of a row or column; without it, the precision of
-    /// f32.
+    /// lower bound of the root mean square of a row's or column's gradients; by default, the
+    /// precision of f32.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0.0), example = 1e-30)]
     pub eps1: Option<f64>,
-    /// least root mean square of a tensor, by which its step is scaled.
+    /// lower bound of a tensor's root mean square, by which its step is scaled.
     #[schemars(range(min = 0.0))]
     pub eps2: f64,
-    /// largest root mean square of an update before it is scaled.
+    /// upper bound of an update's root mean square, before it is scaled.
     #[schemars(range(min = 1.0))]
     pub d: f64,
 }

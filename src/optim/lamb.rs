@@ -9,8 +9,8 @@ use crate::optim::adam::{STATE, decays};
 use crate::optim::block::lerp;
 use crate::optim::{Block, Optimizer, Step, shared_sum_of_squares};
 
-/// LAMB (You et al. 2020) for large batches: Adam, whose step is as long as its tensor times the
-/// learning rate, as timm's `Lamb`. timm also clips, as `train.clip_grad_norm = 1.0` does.
+/// LAMB (You et al. 2020) for large batches, as timm's `Lamb`: Adam with steps scaled to the norm
+/// of each tensor. timm also clips gradients; set `train.clip_grad_norm` to 1.0 for that.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Lamb {
@@ -24,9 +24,9 @@ pub struct Lamb {
     /// added to the denominator for stability.
     #[schemars(range(min = 0.0))]
     pub eps: f64,
-    /// make no step longer than Adam's (LAMBC).
+    /// never make a step longer than Adam's (LAMBC).
     pub trust_clip: bool,
-    /// scale the steps of tensors without weight decay, too.
+    /// also scale the steps of tensors without weight decay.
     pub always_adapt: bool,
 }
 

@@ -10,8 +10,8 @@ use crate::optim::adam::decays;
 use crate::optim::block::lerp;
 use crate::optim::{Block, Optimizer, Step};
 
-/// Lion (Chen et al. 2023): the sign of an interpolated momentum, with decoupled weight decay. Its
-/// learning rate is 3 to 10 times smaller than `AdamW`'s.
+/// Lion (Chen et al. 2023): the sign of an interpolated momentum, with decoupled weight decay. Use
+/// a learning rate 3 to 10 times smaller than `AdamW`'s.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Lion {

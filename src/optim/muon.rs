@@ -10,29 +10,29 @@ use crate::optim::block::lerp;
 use crate::optim::{Block, Optimizer, Step};
 use crate::plan::{Extent, Matrices};
 
-/// Muon (Jordan et al. 2024), as `torch.optim.Muon`, for the matrices of hidden layers; all else
-/// (biases, norms, embeddings, convolutions, the head) is updated by `AdamW`, as its authors
-/// recommend. PyTorch orthogonalises in bf16, this in f32.
+/// Muon (Jordan et al. 2024), as `torch.optim.Muon`, for the matrices of hidden layers. Everything
+/// else (biases, norms, embeddings, convolutions, the head) is updated by `AdamW`, as its authors
+/// recommend. PyTorch orthogonalises in bf16, ddprun in f32.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Muon {
     /// decoupled weight decay: each step multiplies weights by `1 - lr * weight_decay`.
     #[schemars(range(min = 0.0))]
     pub weight_decay: f64,
-    /// momentum of the matrices.
+    /// momentum of matrices.
     #[schemars(range(min = 0.0, max = 1.0))]
     pub momentum: f64,
     /// Nesterov's look-ahead.
     pub nesterov: bool,
-    /// iterations of Newton and Schulz.
+    /// Newton-Schulz iterations.
     #[schemars(range(min = 1, max = 99))]
     pub ns_steps: u32,
-    /// how a matrix of A rows and B columns scales its learning rate.
+    /// how the shape of a matrix scales its learning rate, as PyTorch's `adjust_lr_fn`.
     pub adjust_lr_fn: AdjustLr,
-    /// learning rate of all else as a factor of the matrices'.
+    /// learning rate of everything else, as a factor of that of matrices.
     #[schemars(range(min = 0.0), example = 0.015)]
     pub adamw_lr_factor: f64,
-    /// decay of `AdamW`'s two moments.
+    /// decay rates of `AdamW`'s two moments.
     #[schemars(schema_with = "decays")]
     pub adamw_betas: [f64; 2],
     /// added to the root of `AdamW`'s second moment.

@@ -18,7 +18,7 @@ pub struct NAdam {
     /// each step multiplies weights by `1 - lr * weight_decay` instead.
     #[schemars(range(min = 0.0), example = 1e-4)]
     pub weight_decay: f64,
-    /// decay weights as AdamW does (`NAdamW`).
+    /// decoupled weight decay, as in AdamW (`NAdamW`).
     pub decoupled_weight_decay: bool,
     /// exponential decay rates of the first and second moments.
     #[schemars(schema_with = "decays")]
@@ -26,7 +26,7 @@ pub struct NAdam {
     /// added to the denominator for stability.
     #[schemars(range(min = 0.0))]
     pub eps: f64,
-    /// how slowly the momentum warms up to the first beta.
+    /// controls how slowly the momentum warms up to the first beta.
     #[schemars(range(min = 0.0))]
     pub momentum_decay: f64,
 }

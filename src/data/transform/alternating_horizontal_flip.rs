@@ -8,8 +8,9 @@ use crate::data::transform::random_horizontal_flip::flip;
 use crate::data::transform::{Area, Pixels, Transform};
 use crate::rng::Stream;
 
-/// mirror left to right in every other epoch (Jordan 2024): half of the images, drawn by the seed,
-/// in the first epoch, and the others in the second. Two epochs show each image from both sides.
+/// mirror left to right in every other epoch (Jordan 2024): a random half of the images in the
+/// first epoch, the other half in the second, and so on, so that two epochs show each image both
+/// ways.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct AlternatingHorizontalFlip {}

@@ -8,7 +8,8 @@ use crate::data::transform::{Area, Images, Pixels, Sides, Transform};
 use crate::plan::{PixelStats, Unfit};
 use crate::rng::Stream;
 
-/// (pixel / 255 - mean) / std, the last of its list; of 16 bits pixel / 65535.
+/// (pixel / 255 - mean) / std, with pixel / 65535 for 16-bit images. It is the last transform,
+/// except for `random_erasing`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Normalize {

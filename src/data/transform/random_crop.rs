@@ -17,11 +17,11 @@ pub struct RandomCrop {
     /// [height, width] in pixels; one number is both.
     #[schemars(example = 224)]
     pub size: Shape2,
-    /// pixels that are added on each side.
+    /// pixels added on each side.
     #[serde(default)]
     #[schemars(range(max = 8192), example = 4)]
     pub padding: u32,
-    /// what they are.
+    /// how they are filled.
     #[serde(default)]
     pub padding_mode: PaddingMode,
 }

@@ -9,8 +9,8 @@ use crate::data::transform::{Area, Images, Pixels, Sides, Transform, happens};
 use crate::plan::Unfit;
 use crate::rng::Stream;
 
-/// overwrite a random rectangle, as torchvision's `RandomErasing`; it works on values, so it stands
-/// after `normalize`.
+/// overwrite a random rectangle, as torchvision's `RandomErasing`; it works on normalized values,
+/// so it comes after `normalize`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct RandomErasing {

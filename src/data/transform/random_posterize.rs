@@ -13,7 +13,7 @@ use crate::rng::Stream;
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct RandomPosterize {
-    /// bits that are kept.
+    /// bits to keep.
     #[schemars(range(min = 1, max = 8))]
     pub bits: u32,
     /// probability.

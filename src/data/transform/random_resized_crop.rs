@@ -13,7 +13,7 @@ use crate::plan::Unfit;
 use crate::rng::Stream;
 
 /// crop a random fraction of the area with a random aspect ratio, then resize, as torchvision's
-/// `RandomResizedCrop`. Where it is the first, only what it keeps is decoded.
+/// `RandomResizedCrop`. If it is the first transform, only the pixels that it keeps are decoded.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct RandomResizedCrop {

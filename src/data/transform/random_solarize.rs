@@ -12,7 +12,7 @@ use crate::rng::Stream;
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct RandomSolarize {
-    /// the least value that is inverted, of 0 to 255.
+    /// lowest value that is inverted, from 0 to 255.
     #[schemars(range(min = 0.0, max = 256.0))]
     pub threshold: f64,
     /// probability.

@@ -7,7 +7,7 @@ use crate::config::kind::Kind;
 use crate::data::transform::{Area, Pixels, Transform, happens};
 use crate::rng::Stream;
 
-/// mirror top to bottom, or leave as it is.
+/// mirror top to bottom with probability `p`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct RandomVerticalFlip {

@@ -22,8 +22,8 @@ use crate::rng::Stream;
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Resize {
-    /// one number is the length of the shorter side, and the aspect is kept; [height, width] is
-    /// exactly that.
+    /// one number is the length of the shorter side, keeping the aspect ratio; [height, width]
+    /// gives exactly that size.
     #[schemars(example = [256, 256])]
     pub size: Shape2,
 }

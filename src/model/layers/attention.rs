@@ -14,7 +14,7 @@ use crate::onnx::{Graph, Value};
 use crate::ops::{self, Attention, Rope};
 
 /// self-attention over the steps of a sequence, with a linear layer before it (`qkv`) and one after
-/// it (`proj`), as timm's. The padding of recordings is hidden, as by the `key_padding_mask` of
+/// it (`proj`), as timm's. The padding of recordings is masked, like the `key_padding_mask` of
 /// `torch.nn.MultiheadAttention`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]

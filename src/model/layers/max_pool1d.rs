@@ -15,7 +15,7 @@ use crate::nn::ForwardContext;
 use crate::onnx::{Graph, Value};
 use crate::ops;
 
-/// largest value of each window of a sequence, `torch.nn.MaxPool1d`. GPUs leave it to the CPU.
+/// largest value of each window of a sequence, `torch.nn.MaxPool1d`. It always runs on the CPU.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct MaxPool1d {

@@ -13,7 +13,7 @@ use crate::plan::{Span, Unfit, shown};
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct CosineAnnealingLr {
-    /// lowest learning rate, at most `optimizer.lr` as scaled.
+    /// lowest learning rate; at most the scaled `optimizer.lr`.
     #[schemars(range(min = 0.0), example = 1e-5)]
     pub eta_min: f64,
 }

@@ -10,26 +10,25 @@ use crate::plan::{AnnealStrategy, Span, Unfit, shown};
 /// Lowest and highest momentum: the defaults of `OneCycleLR`.
 const MOMENTUM: [f64; 2] = [0.85, 0.95];
 
-/// the rate rises and falls once in the run (Smith and Topin 2018), as PyTorch's `OneCycleLR`; its
-/// peak is the learning rate. Beside the rate it moves the optimizer's momentum (Adam's first beta)
-/// from 0.95 down to 0.85 and back, overriding the configured momentum, unless `cycle_momentum` is
-/// false; optimizers without momentum are unaffected. A warm-up precedes the cycle and rises to its
-/// first rate.
+/// the rate rises and falls once over the run (Smith and Topin 2018), as PyTorch's `OneCycleLR`;
+/// its peak is `optimizer.lr`. Unless `cycle_momentum` is false, it also moves the optimizer's
+/// momentum (Adam's first beta) from 0.95 down to 0.85 and back, overriding the configured value. A
+/// warm-up precedes the cycle and rises to its first rate.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct OneCycleLr {
-    /// fraction of the steps in which the rate rises.
+    /// fraction of the run in which the rate rises.
     #[schemars(range(min = 0.0, max = 1.0))]
     pub pct_start: f64,
-    /// the first rate is the peak (the learning rate) divided by this.
+    /// the first rate is the peak divided by this.
     #[schemars(range(min = 1.0))]
     pub div_factor: f64,
     /// the last rate is the first divided by this.
     #[schemars(range(min = 1.0))]
     pub final_div_factor: f64,
-    /// shape of rise and fall.
+    /// shape of the rise and the fall.
     pub anneal_strategy: AnnealStrategy,
-    /// whether momentum moves against the rate.
+    /// whether momentum is cycled inversely to the rate.
     pub cycle_momentum: bool,
 }
 

@@ -12,9 +12,9 @@ use crate::plan::{Mode, Span, shown};
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct ReduceLrOnPlateau {
-    /// metric to watch.
+    /// metric to monitor.
     pub monitor: String,
-    /// whether less ("min") or more ("max") of it is better. Default: what suits the metric.
+    /// whether lower ("min") or higher ("max") is better. Default: it follows from the metric.
     #[schemars(example = Mode::Min)]
     pub mode: Option<Mode>,
     /// factor of a drop.
@@ -22,7 +22,7 @@ pub struct ReduceLrOnPlateau {
     pub factor: f64,
     /// evaluations without improvement that are tolerated.
     pub patience: u64,
-    /// relative improvement that counts.
+    /// smallest relative change that counts as an improvement.
     #[schemars(range(min = 0.0))]
     pub threshold: f64,
 }

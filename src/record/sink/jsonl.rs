@@ -20,7 +20,7 @@ use crate::record::sink::{OpenSink, Sink, SinkStart};
 /// Name of the file in the run's folder.
 pub const NAME: &str = "events.jsonl";
 
-/// `events.jsonl`: everything that a run says, a line each.
+/// `events.jsonl`: all events of a run, one JSON object per line.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Jsonl {}

@@ -7,8 +7,8 @@ use crate::config::kind::{Kind, Need};
 use crate::config::sweep::{MAX_POINTS, Parameter, Search, Values, as_written, ordered};
 use crate::sweep::method::Method;
 
-/// every combination, the last parameter varying fastest; lists and steps only. `trials` may cut it
-/// short.
+/// every combination of listed or quantised values, the last parameter varying fastest. `trials`
+/// may limit it.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Grid {}

@@ -7,7 +7,7 @@ use crate::config::kind::{Kind, Need};
 use crate::config::sweep::{Search, Values};
 use crate::sweep::method::Method;
 
-/// the trials that you write down, each as a table that begins with `[[sweep.list]]`.
+/// exactly the trials that you list, each as a table `[[sweep.list]]`.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct List {}

@@ -8,7 +8,7 @@ use crate::config::sweep::Values;
 use crate::sweep::method::{Asked, Method};
 use crate::sweep::sampler;
 
-/// independent draws, each a pure function of the seed and the trial's number.
+/// independent draws that depend only on the seed and the trial's number.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Random {}

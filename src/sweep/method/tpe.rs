@@ -29,9 +29,10 @@ const ATTEMPTS: u64 = 100;
 /// Keeps these draws apart from the random ones of the same trial.
 const STREAM: u64 = 1 << 32;
 
-/// ten random trials, then the tree-structured Parzen estimator (Bergstra et al. 2011) as Optuna's
-/// `TPESampler(multivariate=True, group=True, constant_liar=True)`: parameters with the same
-/// condition are drawn together, and running trials repel new ones.
+/// Bayesian optimisation: ten random trials, then the tree-structured Parzen estimator (Bergstra et
+/// al. 2011), as Optuna's `TPESampler(multivariate=True, group=True, constant_liar=True)`:
+/// parameters with the same condition are drawn together, and new trials keep away from running
+/// ones.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Tpe {}

@@ -10,18 +10,18 @@ use crate::sweep::trial::{Trial, cost};
 
 /// asynchronous successive halving (Li et al. 2020, <https://arxiv.org/abs/1810.05934>), in the
 /// variant that stops trials instead of pausing them, as Optuna's `SuccessiveHalvingPruner`: at
-/// each rung a trial continues if it is among the best `1/reduction_factor` of those that got
-/// there, or the best.
+/// each rung, a trial continues if it is among the best `1/reduction_factor` of the trials that
+/// reached it, or the best of them.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Asha {
     /// the first rung: "1 epoch" or "500 steps".
     #[schemars(extend("pattern" = AMOUNT))]
     pub min_resource: Every,
-    /// where pruning ends, in the unit of `min_resource`; without it at the run's end.
+    /// where pruning ends, in the unit of `min_resource`. Default: the run's length.
     #[schemars(extend("pattern" = AMOUNT))]
     pub max_resource: Option<Every>,
-    /// one of this many goes on at each rung, and rungs grow by it.
+    /// one in this many trials continues at each rung, and each rung is this many times later.
     #[schemars(range(min = 2, max = 100))]
     pub reduction_factor: u64,
 }

@@ -9,15 +9,15 @@ use crate::sweep::pruner::{AMOUNT, Pruner, Running, count, countable};
 use crate::sweep::trial::{State, cost};
 
 /// the median stopping rule (Golovin et al. 2017, section 3.2.2, as Optuna's `MedianPruner`): a
-/// trial stops if its best report is worse than the median of what the finished trials reported at
-/// the same point.
+/// trial stops if its best value so far is worse than the median of the finished trials at the same
+/// point.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Median {
-    /// before this, nothing is stopped: "3 epochs" or "500 steps".
+    /// no trial is stopped before this: "3 epochs" or "500 steps".
     #[schemars(extend("pattern" = AMOUNT))]
     pub min_resource: Every,
-    /// finished trials before anything is stopped.
+    /// finished trials before any trial is stopped.
     #[schemars(range(min = 0, max = 1_000_000))]
     pub startup_trials: u64,
 }
