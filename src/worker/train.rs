@@ -24,8 +24,15 @@ use crate::worker::{Error, RankRun};
 pub(crate) enum Ending {
     /// All that was to be done is done.
     Done(Reason),
-    /// Saved and left because of this request.
+    /// Left because of this request.
     Left(StopRequest),
+}
+
+impl Ending {
+    /// Whether the state is saved before it: all but a second Ctrl-C leave time for that.
+    fn saves(self) -> bool {
+        self != Self::Left(StopRequest::Abandon)
+    }
 }
 
 /// Trains from where the engine stands to the end of the run. One that was over when it was saved
@@ -74,7 +81,7 @@ fn epoch(run: &mut RankRun) -> Result<Option<Ending>, Error> {
             tell_epoch(run, &feed)?;
         }
         if let Some(ending) = edge(run, &report)? {
-            if !is_last && ending != Ending::Left(StopRequest::Abandon) {
+            if !is_last && ending.saves() {
                 tell_epoch(run, &feed)?;
             }
             return Ok(Some(ending));
@@ -141,7 +148,7 @@ fn edge(run: &mut RankRun, report: &StepReport) -> Result<Option<Ending>, Error>
     if report.stop_request == StopRequest::Abandon {
         report_saves(run, Wait::No)?;
         record_step(run, report, &edge)?;
-        return Ok(Some(Ending::Left(StopRequest::Abandon)));
+        return Ok(ending(run, report.stop_request, &edge));
     }
     if edge.is_due(run.plan.compare_weights) {
         run.engine.compare_weights()?;
@@ -375,7 +382,7 @@ fn report_saves(run: &mut RankRun, wait: Wait) -> Result<(), Error> {
 /// Waits for the disk and for all ranks, so that no rank leaves while rank 0 still saves; then the
 /// test, where the run is over, and the last words.
 fn finish(run: &mut RankRun, ending: Ending) -> Result<(), Error> {
-    if ending != Ending::Left(StopRequest::Abandon) {
+    if ending.saves() {
         report_saves(run, Wait::ForDisk)?;
     }
     run.link.progress(run.engine.state().step, Phase::Finishing);
