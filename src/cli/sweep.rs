@@ -85,12 +85,12 @@ pub(crate) fn sweep(args: &SweepArgs, kinds: &Kinds) -> Result<u8, Refusal> {
             sweep::run(order, &trainer)
         };
         let (ended, story) = ran.map_err(|error| refusal(&error))?;
-        let (subject, trials) = (&story.subject, &story.trials);
+        let status = sweep::Status::of(story, &order.folder());
+        let Story { subject, trials, .. } = &status.story;
         let ranking = subject.ranking(&kinds.pruners);
         let summary = || sweep::summary(subject, &ranking, trials);
-        let open = if args.share { "running" } else { "interrupted" };
-        show(args.json, summary, || sweep::table(subject, &ranking, trials, open))?;
-        say_end(ended, &order.folder(), &story, args.share);
+        show(args.json, summary, || sweep::table(&status, &ranking))?;
+        say_end(ended, &order.folder(), &status.story, args.share);
         ended
     };
     Ok(match ended {
