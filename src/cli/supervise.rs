@@ -170,12 +170,9 @@ fn failed(rank: Rank, message: &str) -> String {
 /// written must not hide how the run ended.
 pub(crate) fn draw(plan: &Plan, folders: &RunFolders) {
     let Ok(records) = report::read(&folders.logs) else { return };
-    let progress = records.progress();
     let mut done = report::settle(&folders.logs, &records);
-    let wants_curves = plan.logging.sinks.iter().any(|sink| sink == Curves::NAME);
-    if wants_curves && !progress.is_empty() {
-        let best = progress.best(&plan.checkpoint);
-        done = done.and(report::curves::write(&progress, best, &folders.logs, &plan.name));
+    if plan.logging.sinks.iter().any(|sink| sink == Curves::NAME) {
+        done = done.and(report::draw(&folders.logs, &records, &plan.checkpoint));
     }
     if let Err(error) = done {
         to_stderr(&format!("warning: {error}"));
