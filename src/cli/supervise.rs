@@ -4,7 +4,7 @@
 use std::path::Path;
 
 use crate::checkpoint;
-use crate::cli::output::to_stderr;
+use crate::cli::output::{screen, to_stderr};
 use crate::cli::prepare::OwnedRun;
 use crate::cli::refusal::Refusal;
 use crate::cli::sample;
@@ -51,6 +51,8 @@ pub(crate) fn watch(
         Some(nodes) => launch::run_node(&plan, &run.folders, &start, nodes, &mut hear),
         None => launch::run(&plan, &run.folders, &start, &mut hear),
     };
+    // A rank that was killed leaves its bar.
+    screen().erase_bars();
     run.settle();
     let node = nodes.map_or(0, |nodes| nodes.node());
     Ok(Launched { plan, run, how: How::Watched { ended, node }, sample_tokens: None })
