@@ -12,7 +12,7 @@ use crate::cli::prepare::{
 use crate::cli::run_files::OtherData;
 use crate::cli::sweep_weights::SweepWeights;
 use crate::cli::train::role;
-use crate::cli::{Refusal, supervise, to_stderr, to_stdout};
+use crate::cli::{Refusal, screen, supervise, to_stderr, to_stdout};
 use crate::config::schema::Data;
 use crate::config::sweep::Sweep;
 use crate::config::{self, Loaded, Problem, Problems};
@@ -21,7 +21,6 @@ use crate::launch::exit_code as exit;
 use crate::launch::rank_env::Foreign;
 use crate::launch::{self, Console, Note, Program, Role, Start};
 use crate::plan::{Facts, Targets};
-use crate::record::Screen;
 use crate::sweep::{
     self, Cause, Ended, Job, Length, Machine, Order, Outcome, State, Story, Trainer, Trial,
 };
@@ -49,9 +48,7 @@ pub(crate) fn sweep(args: &SweepArgs, kinds: &Kinds) -> Result<u8, Refusal> {
         machine: Machine { cores, gpus: gpus().map_or(0, |gpus| gpus.len()) },
         extend: args.extend,
         retry_failed: args.retry_failed,
-        screen: Screen::detect(
-            std::env::var_os("NO_COLOR").and_then(|v| v.into_string().ok()).as_deref(),
-        ),
+        screen: screen(),
     };
     let program = Program::this().map_err(|error| Refusal::of(exit::RESOURCE, &error, None))?;
     let trainer = Ddp {

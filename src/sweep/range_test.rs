@@ -17,7 +17,7 @@ use crate::config::sweep::change_of;
 use crate::event::Event;
 use crate::files::{self, RunLock};
 use crate::plan::RunFolders;
-use crate::record::text::{loss, short};
+use crate::record::text::short;
 use crate::record::{self, EVENTS};
 use crate::report::panel::{Canvas, FRAME};
 use crate::report::picture::{self, Area, Drawn, Picture};
@@ -238,7 +238,7 @@ impl Picture for Curve<'_> {
         let x = Scale::of_logarithms(first.lr.ln(), last.lr.ln());
         // Where the loss explodes it says nothing more: four times the first is enough to see it.
         let most = 4.0 * first.smooth.abs().max(1e-9);
-        let y = Scale::of(points.iter().map(|point| point.smooth.min(most)), loss);
+        let y = Scale::of(points.iter().map(|point| point.smooth.min(most)));
         let frame = Frame { left: 90.0, top: 76.0, width: 780.0, height: 324.0, x: &x, y: &y };
         frame.draw(area, canvas, "training loss", "optimizer.lr")?;
         let through = |value: fn(&Point) -> f64| {

@@ -1,5 +1,6 @@
 //! A file and the words of a command line -> `Sweep`, with the experiment that it changes.
 
+use std::collections::BTreeMap;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -59,7 +60,7 @@ pub fn is_sweep_word(word: &str) -> bool {
 
 /// Whether a word of the command line gives a key several values: `optimizer.lr=0.1,0.2`.
 pub fn is_space(word: &str) -> bool {
-    split(word).is_some_and(|(_, _, value, _)| matches!(hydra::table(value), Some(Ok(_))))
+    split(word).is_some_and(|(_, _, value, _)| matches!(hydra::space(value), Some(Ok(_))))
 }
 
 /// Reads the sweep file or experiment `path`, and the words after it: `sweep.key=value`, spaces,
@@ -186,15 +187,20 @@ fn space(word: &str) -> Result<Option<Layer>, Problem> {
     if let Some((what, help)) = hydra::unknown_function(value) {
         return Err(Problem::new(key, what).at(&text, value_at, 1).help(help));
     }
-    let Some(table) = hydra::table(value) else { return Ok(None) };
-    let table = table.map_err(|what| Problem::new(key, what).at(&text, value_at.clone(), 1))?;
+    let Some(space) = hydra::space(value) else { return Ok(None) };
+    let hydra::Space { table, places: written } =
+        space.map_err(|what| Problem::new(key, what).at(&text, value_at.clone(), 1))?;
     let place = KeySpan { key: key_at, value: value_at.clone() };
     let path = spellings(word)[0].clone();
-    let mut places: std::collections::BTreeMap<_, _> =
+    let mut places: BTreeMap<_, _> =
         (1..=path.len()).map(|length| (path[..length].to_vec(), place.clone())).collect();
     for name in table.keys() {
         let inner = KeySpan { key: value_at.clone(), value: value_at.clone() };
         places.insert(join(&path, name), inner);
+    }
+    for (inside, at) in written {
+        let at = value_at.start + at.start..value_at.start + at.end;
+        places.insert([&path[..], &inside[..]].concat(), KeySpan { key: at.clone(), value: at });
     }
     let parameters = Dict::from([(key.to_owned(), Value::from(table))]);
     let sweep = Dict::from([("parameters".to_owned(), Value::from(parameters))]);
