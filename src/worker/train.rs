@@ -157,7 +157,7 @@ fn edge(run: &mut RankRun, report: &StepReport) -> Result<Option<Ending>, Error>
         run.record(&Event::Warned { message })?;
     }
     record_step(run, report, &edge)?;
-    let mut is_best = false;
+    let (mut is_best, best) = (false, run.engine.state().best.clone());
     if edge.ends_run {
         complete_average(run)?;
     }
@@ -169,6 +169,8 @@ fn edge(run: &mut RankRun, report: &StepReport) -> Result<Option<Ending>, Error>
     }
     let ending = ending(run, report.stop_request, &edge);
     if matches!(ending, Some(Ending::Done(_))) && complete_average(run)? {
+        // What the weights have just reached is not what is saved.
+        run.engine.state_mut().best = best;
         is_best = evaluate_once_more(run, &edge)?;
     }
     let leaving = ending.is_some();
@@ -235,16 +237,12 @@ fn evaluate(run: &mut RankRun, edge: &Edge) -> Result<bool, Error> {
     Ok(is_best)
 }
 
-/// Evaluates the average that takes the place of the weights of the last evaluation. Early stopping
-/// has its reasons from the weights.
+/// Evaluates the average that takes the place of the weights of the last evaluation.
 fn evaluate_once_more(run: &mut RankRun, edge: &Edge) -> Result<bool, Error> {
     if run.plan.validate_every == Cadence::Never {
         return Ok(false);
     }
-    let early_stopping = run.engine.state().early_stopping.clone();
-    let is_best = evaluate(run, edge)?;
-    run.engine.state_mut().early_stopping = early_stopping;
-    Ok(is_best)
+    evaluate(run, edge)
 }
 
 /// Gives the average of the weights, if one is open, the statistics of an epoch, which is the one

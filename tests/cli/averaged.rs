@@ -3,7 +3,7 @@
 
 use serde_json::Value;
 
-use crate::experiments::SLOW;
+use crate::experiments::{BASE, SLOW};
 use crate::lab::Lab;
 use crate::resume::bits;
 use crate::running::spawn;
@@ -53,6 +53,30 @@ fn a_run_that_stops_early_ends_with_its_average_too() {
     lab.run_to(0, &["small.toml"]).says(&["stopped early (no improvement) after step 36"]);
     assert_eq!(state(&lab)["swa"], serde_json::json!({ "averaged": 6, "is_complete": true }));
     lab.run_to(0, &["resume"]).says(&["already stopped early after step 36"]);
+}
+
+/// What `ddprun eval` measures of the best checkpoint.
+fn evaluated(lab: &Lab) -> Value {
+    serde_json::from_str(&lab.run_to(0, &["eval", "--json"]).stdout).unwrap()
+}
+
+#[test]
+fn the_best_value_of_a_run_that_stops_early_is_that_of_a_checkpoint() {
+    // Weights that still learn are better than their average.
+    let base = BASE.replace("epochs = 2", "epochs = 9");
+    let swa = "\n[swa]\nstart = \"1 step\"\nevery = \"1 step\"\n";
+    let early = "\n[early_stopping]\npatience = 1\nmin_delta = 10.0\n";
+    let lab = Lab::with(&(base + swa + early));
+    lab.run_to(0, &["small.toml"]).says(&["stopped early (no improvement) after step 18"]);
+    let at_end: Vec<f64> = lab
+        .events()
+        .iter()
+        .filter(|event| event["event"] == "evaluated" && event["step"] == 18)
+        .map(|event| event["metrics"]["val/loss"].as_f64().unwrap())
+        .collect();
+    assert!(at_end.len() == 2 && at_end[0] < at_end[1], "{at_end:?}");
+    let (best, found) = (state(&lab)["best"].clone(), evaluated(&lab));
+    assert_eq!([&best["step"], &best["value"]], [&found["step"], &found["metrics"]["val/loss"]]);
 }
 
 #[test]
