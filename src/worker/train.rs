@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::checkpoint::Importance;
+use crate::checkpoint::{self, Importance};
 use crate::data::audit::{Partition, SampleDigest, audit};
 use crate::data::loader::{Loader, Request, Settings};
 use crate::data::sampler::EpochOrder;
@@ -13,6 +13,7 @@ use crate::launch::{Phase, Stop};
 use crate::memory;
 use crate::plan::Cadence;
 use crate::worker::batch_source::Feed;
+use crate::worker::broadcast_state::told;
 use crate::worker::build::snapshot;
 use crate::worker::test::test;
 use crate::worker::triggers::{self, Edge};
@@ -35,6 +36,7 @@ pub(crate) fn train(run: &mut RankRun) -> Result<Ending, Error> {
         Some(reason) => {
             let message = triggers::nothing_left(reason, run.engine.state());
             run.record(&Event::Warned { message })?;
+            complete_late(run)?;
             Ending::Done(reason)
         }
         None => epochs(run)?,
@@ -185,9 +187,6 @@ fn edge(run: &mut RankRun, report: &StepReport) -> Result<Option<Ending>, Error>
             // The last state replaces none, and none replaces it.
             report_saves(run, Wait::ForDisk)?;
         }
-        // What is saved was compared, so that a restart never continues from the rank that differs.
-        run.link.progress(edge.step, Phase::Saving);
-        run.engine.compare_everything()?;
         save(run, if keeps_best { Importance::Best } else { Importance::Regular })?;
     }
     Ok(ending)
@@ -263,6 +262,23 @@ fn complete_average(run: &mut RankRun) -> Result<bool, Error> {
     Ok(true)
 }
 
+/// Completes and evaluates the average of a run that did not end where it was saved, but is over
+/// now, and saves it in the place of that checkpoint.
+fn complete_late(run: &mut RankRun) -> Result<(), Error> {
+    if !complete_average(run)? {
+        return Ok(());
+    }
+    let edge = Edge::after(run.engine.state().step, &run.plan.length);
+    if run.engine.state().best.as_ref().is_some_and(|best| best.step == edge.step) {
+        let (folder, plan) = (&run.folders.checkpoints, &run.plan.checkpoint);
+        let others = || checkpoint::best_until(folder, plan, edge.step.saturating_sub(1));
+        let best = if run.rank.is_first() { others()? } else { None };
+        run.engine.state_mut().best = told(run.collective.as_ref(), &best)?;
+    }
+    evaluate_once_more(run, &edge)?;
+    save(run, Importance::Regular)
+}
+
 /// `train/loss` and `train/accuracy` over the epoch so far, so that they can be monitored too.
 fn running_metrics(run: &RankRun) -> Vec<(String, f64)> {
     let sums = run.engine.state().sums;
@@ -327,8 +343,11 @@ fn ending(run: &RankRun, stop_request: StopRequest, edge: &Edge) -> Option<Endin
 }
 
 /// Copies the state on rank 0, to be written while training goes on. Every rank calls it: rank 0
-/// needs the moments that others keep; running statistics are rank 0's.
+/// needs the moments that others keep; running statistics are rank 0's. What is saved was compared,
+/// so that a restart never continues from the rank that differs.
 fn save(run: &mut RankRun, importance: Importance) -> Result<(), Error> {
+    run.link.progress(run.engine.state().step, Phase::Saving);
+    run.engine.compare_everything()?;
     run.engine.gather_moments(0..1)?;
     let Some(writer) = &run.writer else { return Ok(()) };
     let clock = Clock::start();

@@ -6,7 +6,7 @@ use serde_json::Value;
 use crate::experiments::{BASE, SLOW};
 use crate::lab::Lab;
 use crate::resume::bits;
-use crate::running::spawn;
+use crate::running::{spawn, until};
 
 /// Two epochs of twelve steps, of which the weights of every fourth one after the first are
 /// averaged.
@@ -77,6 +77,28 @@ fn the_best_value_of_a_run_that_stops_early_is_that_of_a_checkpoint() {
     assert!(at_end.len() == 2 && at_end[0] < at_end[1], "{at_end:?}");
     let (best, found) = (state(&lab)["best"].clone(), evaluated(&lab));
     assert_eq!([&best["step"], &best["value"]], [&found["step"], &found["metrics"]["val/loss"]]);
+}
+
+#[test]
+fn a_run_that_is_found_to_be_over_ends_with_its_average_too() {
+    let lab = Lab::with(&averaging().replace("epochs = 2", "epochs = 9"));
+    let mut command = lab.ddprun(&["small.toml"]);
+    command.env("DDPRUN_FP", "checkpoint.queued=wait@*,*,*; forward=kill(parent)@0,26");
+    spawn(command).wait().has_code(-9);
+    until("the end of the ranks", || lab.processes().is_empty());
+    assert_eq!(state(&lab)["swa"], serde_json::json!({ "averaged": 3, "is_complete": false }));
+    lab.run_to(0, &["resume", "train.epochs=2"]).says(&["all 24 steps are done"]);
+    let state = state(&lab);
+    assert_eq!(state["swa"], serde_json::json!({ "averaged": 3, "is_complete": true }));
+    let newest = lab.run_to(0, &["eval", "--latest", "--json"]).stdout;
+    let newest: Value = serde_json::from_str(&newest).unwrap();
+    assert_eq!(newest["metrics"]["val/loss"], state["metrics"]["val/loss"]);
+    let (best, found) = (&state["best"], evaluated(&lab));
+    assert_eq!([&best["step"], &best["value"]], [&found["step"], &found["metrics"]["val/loss"]]);
+    let whole = bits(&lab);
+    lab.run_to(0, &["resume"]).says(&["all 24 steps are done"]);
+    bits(&lab).must_be(&whole);
+    lab.is_clean();
 }
 
 #[test]
