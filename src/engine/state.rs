@@ -150,7 +150,8 @@ impl TrainState {
     }
 
     /// Takes the metrics of an evaluation after the current step. Returns whether the metric that
-    /// ranks checkpoints is the best so far.
+    /// ranks checkpoints is the best so far. Early stopping and the schedule have their reasons
+    /// from the weights, also where a run that ended with their average is given more steps.
     pub fn evaluated(
         &mut self,
         plan: &Plan,
@@ -160,10 +161,13 @@ impl TrainState {
         self.metrics = metrics;
         self.evaluated_at = self.step;
         self.evaluations += 1;
-        if let Some(early) = &plan.early_stopping {
-            self.early_stopping.observe(early, &self.metrics);
+        let is_of_average = self.swa.is_some_and(|swa| swa.is_complete);
+        if !is_of_average {
+            if let Some(early) = &plan.early_stopping {
+                self.early_stopping.observe(early, &self.metrics);
+            }
+            self.observe_plateau(scheduler, plan.schedule.better);
         }
-        self.observe_plateau(scheduler, plan.schedule.better);
         self.observe_best(&plan.checkpoint)
     }
 

@@ -146,7 +146,8 @@ pub(crate) fn kept<'a>(
 }
 
 /// The values that there are, given what [`measure`] kept of all batches, of targets that were
-/// divided by `scales`.
+/// divided by `scales`. What is not finite is left out: a checkpoint that held it could not be read
+/// again.
 pub(crate) fn values(
     metrics: &[Arc<dyn Metric>],
     all: &[Kept],
@@ -156,7 +157,7 @@ pub(crate) fn values(
         let kept = kept(metrics, all, metric.keeps())?;
         Some((metric.name(), metric.value_unscaled(kept, scales)))
     };
-    metrics.iter().filter_map(value).filter(|(_, value)| !value.is_nan())
+    metrics.iter().filter_map(value).filter(|(_, value)| value.is_finite())
 }
 
 /// Metrics that a program knows.
