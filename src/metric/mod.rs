@@ -146,8 +146,7 @@ pub(crate) fn kept<'a>(
 }
 
 /// The values that there are, given what [`measure`] kept of all batches, of targets that were
-/// divided by `scales`. What is not finite is left out: a checkpoint that held it could not be read
-/// again.
+/// divided by `scales`.
 pub(crate) fn values(
     metrics: &[Arc<dyn Metric>],
     all: &[Kept],
@@ -157,7 +156,7 @@ pub(crate) fn values(
         let kept = kept(metrics, all, metric.keeps())?;
         Some((metric.name(), metric.value_unscaled(kept, scales)))
     };
-    metrics.iter().filter_map(value).filter(|(_, value)| value.is_finite())
+    metrics.iter().filter_map(value).filter(|(_, value)| !value.is_nan())
 }
 
 /// Metrics that a program knows.

@@ -127,12 +127,3 @@ fn an_answer_that_no_probability_could_tell_from_another_has_its_place() {
     let all = measure(&metrics, &outputs, &labels).unwrap();
     assert!(values(&metrics, &all, &[]).any(|value| value == ("auroc", 1.0)));
 }
-
-#[test]
-fn a_value_that_is_not_finite_is_left_out() {
-    let metrics: [Arc<dyn Metric>; 2] = [Arc::new(Perplexity), Arc::new(Accuracy)];
-    // e to the 1000.
-    let kept = [Kept::Sums(vec![1000.0, 1.0]), Kept::of_answers(1, 2)];
-    let found: Vec<(&str, f64)> = values(&metrics, &kept, &[]).collect();
-    assert_eq!(found, [("accuracy", 0.5)]);
-}
