@@ -2,8 +2,10 @@
 
 use std::path::Path;
 
+use serde::Deserialize;
 use serde_json::Value;
 
+use crate::event::Reason;
 use crate::files::{self, Follower};
 use crate::record::EVENTS;
 use crate::sweep::trial::Report;
@@ -49,9 +51,7 @@ impl TrialEvents {
         let Ok(event) = serde_json::from_str::<Value>(line) else { return };
         match event.get("event").and_then(Value::as_str) {
             Some("started") => self.is_over = false,
-            Some("finished") => {
-                self.is_over = event.get("reason").and_then(Value::as_str) != Some("stopped");
-            }
+            Some("finished") => self.is_over = ends_the_run(&event),
             Some("evaluated") => self.evaluated(&event),
             _ => {}
         }
@@ -67,6 +67,13 @@ impl TrialEvents {
             self.reports.insert(place, report);
         }
     }
+}
+
+/// Whether the last words of a start are those of its run: one that was stopped goes on, whether it
+/// had saved or not.
+fn ends_the_run(finished: &Value) -> bool {
+    let reason = finished.get("reason").and_then(|reason| Reason::deserialize(reason).ok());
+    matches!(reason, Some(Reason::Completed | Reason::EarlyStopped | Reason::OutOfTime))
 }
 
 #[cfg(test)]
@@ -114,12 +121,17 @@ mod tests {
     }
 
     #[test]
-    fn a_run_that_was_stopped_is_not_over() {
-        let folder = tempfile::tempdir().unwrap();
-        let mut lines = Lines::open(&folder.path().join(EVENTS)).unwrap();
-        lines.push(r#"{"step":30,"event":"finished","reason":"stopped"}"#).unwrap();
-        let mut tail = TrialEvents::new(folder.path(), "val/loss");
-        tail.poll().unwrap();
-        assert!(!tail.is_over);
+    fn a_run_that_was_stopped_is_not_over_and_one_that_came_to_its_end_is() {
+        let reasons = ["completed", "early_stopped", "out_of_time", "stopped", "abandoned"];
+        let is_over = reasons.map(|reason| {
+            let folder = tempfile::tempdir().unwrap();
+            let mut lines = Lines::open(&folder.path().join(EVENTS)).unwrap();
+            let finished = format!(r#"{{"step":30,"event":"finished","reason":"{reason}"}}"#);
+            lines.push(&finished).unwrap();
+            let mut tail = TrialEvents::new(folder.path(), "val/loss");
+            tail.poll().unwrap();
+            tail.is_over
+        });
+        assert_eq!(is_over, [true, true, true, false, false]);
     }
 }
