@@ -115,6 +115,15 @@ pub enum Error {
         /// Whether `--extend` allows it.
         can_extend: bool,
     },
+    /// Checkpoints of trials whose sweep is gone.
+    #[error(
+        "`{}` holds the checkpoints of an earlier sweep, whose records are gone",
+        folder.display()
+    )]
+    Leftovers {
+        /// The folder of the first such trial.
+        folder: PathBuf,
+    },
     /// Experiments that cannot be run.
     #[error("{} cannot be run:{}", counted(trials.len() as u64, "trial"), list(trials))]
     Refused {
@@ -160,6 +169,9 @@ impl Error {
                 "values of another experiment cannot be compared: choose another `sweep.name`"
                     .to_owned(),
             ),
+            Self::Leftovers { .. } => Some(
+                "remove the folder that it is in, or choose another `sweep.name`".to_owned(),
+            ),
             Self::Refused { .. } => {
                 Some("change the space, or exclude such trials with `sweep.constraints`".to_owned())
             }
@@ -180,6 +192,7 @@ impl Error {
         matches!(
             self,
             Self::Changed { .. }
+                | Self::Leftovers { .. }
                 | Self::Refused { .. }
                 | Self::Kind(_)
                 | Self::NothingLeft

@@ -6,15 +6,16 @@ mod reports;
 mod session;
 
 use std::collections::{HashMap, VecDeque};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
+use crate::checkpoint;
 use crate::config::sweep::{Values, change_of};
 use crate::files::{self, RunLock};
 use crate::sweep::journal::{self, Journal, Story, Subject};
 use crate::sweep::method::{Method, points};
 use crate::sweep::request::{Ended, Order, Trainer};
 use crate::sweep::sampler::BaseValues;
-use crate::sweep::trial::{State, Trial};
+use crate::sweep::trial::{State, Trial, number};
 use crate::sweep::trial_scheduler::session::Session;
 use crate::sweep::view::View;
 use crate::sweep::{Error, cleanup, prepared_folder, results};
@@ -38,6 +39,9 @@ pub fn run(order: Order<'_>, trainer: &dyn Trainer) -> Result<(Ended, Story), Er
     let subject = subject(&order, total);
     let earlier = story.as_ref().map(|story| &story.subject);
     is_same_sweep(&folder, &subject, earlier, order.extend)?;
+    if earlier.is_none() {
+        refuse_leftovers(&order)?;
+    }
     let trials = story.as_ref().map(|story| story.trials.clone()).unwrap_or_default();
     let mut session = Session {
         order,
@@ -102,6 +106,19 @@ fn asked(
 fn subject(order: &Order<'_>, total: usize) -> Subject {
     let sweep = order.sweep;
     Subject::new(&sweep.name, &sweep.base, &sweep.search, total, &order.base.experiment)
+}
+
+/// Refuses checkpoints that a sweep of this name has left whose records are gone: a trial of the
+/// same number that is interrupted would go on from them.
+fn refuse_leftovers(order: &Order<'_>) -> Result<(), Error> {
+    let all = order.base.experiment.checkpoint.dir.join(&order.sweep.name);
+    let is_trial =
+        |path: &PathBuf| path.file_name().and_then(|name| number(name.to_str()?)).is_some();
+    let has_any = |path: &PathBuf| checkpoint::all(path).is_ok_and(|found| !found.is_empty());
+    let folders = std::fs::read_dir(all).into_iter().flatten().flatten();
+    let first =
+        folders.map(|folder| folder.path()).filter(|path| is_trial(path) && has_any(path)).min();
+    first.map_or(Ok(()), |folder| Err(Error::Leftovers { folder }))
 }
 
 /// Takes possession of the folder of a sweep that begins.

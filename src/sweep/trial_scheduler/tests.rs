@@ -273,6 +273,20 @@ fn another_search_is_refused_unless_it_extends() {
 }
 
 #[test]
+fn checkpoints_that_a_sweep_without_records_has_left_are_refused_before_anything_is_touched() {
+    let lab = Lab::new("random", 2);
+    let fake = fake(|_, _| Outcome::Done);
+    lab.run(&fake);
+    let [records, checkpoints] = ["s", "c/s"].map(|name| lab.folder.path().join(name));
+    files::remove_folder(&records).unwrap();
+    let error = run(lab.order(), &fake).err().unwrap();
+    assert!(error.is_refusal() && error.to_string().contains("c/s/trial-0001`"), "{error}");
+    assert!(error.help().unwrap().contains("another `sweep.name`") && !records.exists());
+    files::remove_folder(&checkpoints).unwrap();
+    assert_eq!(lab.run(&fake).0, Ended::Done { failed: 0 });
+}
+
+#[test]
 fn a_grid_ends_with_its_points_and_takes_those_that_were_added() {
     let mut lab = Lab::new("grid", 1000);
     let points =
