@@ -6,8 +6,8 @@ use std::sync::{Mutex, PoisonError};
 use crate::cli::args::SweepArgs;
 use crate::cli::find_run::find_sweep;
 use crate::cli::prepare::{
-    ALONE, Prepared, check_weights, complete, gpus, measure, own_run, planned, refused, source_of,
-    targets, vocabulary,
+    ALONE, Prepared, check_weights, complete, gpus, measure, other_data, own_run, planned, refused,
+    source_of, targets, vocabulary,
 };
 use crate::cli::run_files::OtherData;
 use crate::cli::sweep_weights::SweepWeights;
@@ -20,7 +20,7 @@ use crate::kinds::Kinds;
 use crate::launch::exit_code as exit;
 use crate::launch::rank_env::Foreign;
 use crate::launch::{self, Console, Note, Program, Role, Start};
-use crate::plan::{Facts, Targets};
+use crate::plan::{Facts, RunFolders, Targets};
 use crate::record::Screen;
 use crate::sweep::{
     self, Cause, Ended, Job, Length, Machine, Order, Outcome, State, Story, Trainer, Trial,
@@ -351,6 +351,12 @@ impl Trainer for Ddp<'_> {
 
     fn train(&self, job: &Job, on_step: &mut dyn FnMut(u64)) -> Outcome {
         self.run(job, on_step).unwrap_or_else(|error| failed(error, exit::REFUSED))
+    }
+
+    fn other_data(&self, folders: &RunFolders, changes: &[String]) -> Vec<String> {
+        // What cannot be decided now, the trials say.
+        let prepared = self.decide(changes, 1, None);
+        prepared.map(|prepared| other_data(&folders.logs, &prepared)).unwrap_or_default()
     }
 
     fn report(&self, job: &Job) {

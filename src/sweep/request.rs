@@ -15,7 +15,7 @@ use crate::record::{Jsonl, Screen};
 use crate::sweep::method::{Method, Methods};
 use crate::sweep::pruner::Pruners;
 use crate::sweep::ranking::Ranking;
-use crate::sweep::trial::{Length, id};
+use crate::sweep::trial::{Length, State, Trial, id};
 use crate::sweep::{Error, gpus};
 use crate::transport::Waker;
 
@@ -31,6 +31,12 @@ pub trait Trainer: Sync {
     /// Trains a trial to its end, or until its waker is rung; `on_step` hears where it is. What it
     /// reports stands in `events.jsonl` of its folder.
     fn train(&self, job: &Job, on_step: &mut dyn FnMut(u64)) -> Outcome;
+
+    /// What differs between the data that the trial in these folders was begun with and those that it
+    /// would be trained on now; by default nothing.
+    fn other_data(&self, _folders: &RunFolders, _changes: &[String]) -> Vec<String> {
+        Vec::new()
+    }
 
     /// Makes pictures of what a trial recorded; by default none. Its devices are free by then: the
     /// next one trains.
@@ -189,6 +195,11 @@ impl Order<'_> {
         let room = self.machine.devices() * sweep.trials_per_device as usize;
         let auto = (room / sweep.search.devices_per_trial as usize).max(1);
         sweep.concurrent_trials.given().map_or(auto, |count| count as usize)
+    }
+
+    /// Whether a trial is tried again when the sweep goes on.
+    pub(super) fn retries(&self, trial: &Trial) -> bool {
+        trial.state == State::Failed && (self.retry_failed || trial.lacked_storage)
     }
 
     /// What every trial changes, beside its values.

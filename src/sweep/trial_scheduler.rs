@@ -56,6 +56,7 @@ pub fn run(order: Order<'_>, trainer: &dyn Trainer) -> Result<(Ended, Story), Er
         method,
         ranking,
     };
+    session.check_data()?;
     session.check_ahead()?;
     let _lock = owned.map_or_else(|| new_folder(&folder), Ok)?;
     let mut journal = Journal::open(&folder)?;

@@ -154,11 +154,8 @@ impl<'a> Session<'a> {
     /// case. Says how many.
     fn retry(&mut self, journal: &mut Journal) -> Result<usize, Error> {
         let (order, trainer) = (self.order, self.trainer);
-        let is_retried = |trial: &&mut Trial| {
-            trial.state == State::Failed && (order.retry_failed || trial.lacked_storage)
-        };
         let mut retried = 0;
-        for trial in self.trials.iter_mut().filter(is_retried) {
+        for trial in self.trials.iter_mut().filter(|trial| order.retries(trial)) {
             // What cannot be planned now fails again when its turn comes.
             let length = trainer.check(&order.changes(&trial.values)).unwrap_or(trial.length);
             trial.begin_again(length);
