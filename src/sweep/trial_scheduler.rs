@@ -5,7 +5,7 @@ mod preflight;
 mod reports;
 mod session;
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::path::{Path, PathBuf};
 
 use crate::checkpoint;
@@ -30,25 +30,27 @@ pub fn run(order: Order<'_>, trainer: &dyn Trainer) -> Result<(Ended, Story), Er
     let folder = order.folder();
     let base = BaseValues::of(&order.base.experiment);
     let (method, ranking) = (order.method()?, order.ranking()?);
-    let (points, total) = asked(&order, method.as_ref(), &base)?;
+    let points = asked(&order, method.as_ref(), &base)?;
     // A sweep that exists is read by its owner alone: what another process has done since would be
     // done again.
     let owned =
         folder.join(journal::NAME).exists().then(|| prepared_folder(&folder)).transpose()?;
     let story = journal::read(&folder)?;
+    let trials = story.as_ref().map(|story| story.trials.clone()).unwrap_or_default();
+    let points = points.map(|points| not_tried(points.into(), &trials));
+    let total = total(&order, points.as_ref(), &trials);
     let subject = subject(&order, total);
     let earlier = story.as_ref().map(|story| &story.subject);
     is_same_sweep(&folder, &subject, earlier, order.extend)?;
     if earlier.is_none() {
         refuse_leftovers(&order)?;
     }
-    let trials = story.as_ref().map(|story| story.trials.clone()).unwrap_or_default();
     let mut session = Session {
         order,
         trainer,
         base,
-        total: if points.is_some() { total.max(trials.len()) } else { total },
-        points: points.map(|points| not_tried(points.into(), &trials)),
+        total,
+        points,
         folder: folder.clone(),
         trials,
         running: Vec::new(),
@@ -82,7 +84,9 @@ pub(super) fn finished(order: &Order<'_>) -> Result<Option<(Ended, Story)>, Erro
     let folder = order.folder();
     let Some(story) = journal::read(&folder)? else { return Ok(None) };
     let base = BaseValues::of(&order.base.experiment);
-    let (_, total) = asked(order, order.method()?.as_ref(), &base)?;
+    let points = asked(order, order.method()?.as_ref(), &base)?;
+    let points = points.map(|points| not_tried(points.into(), &story.trials));
+    let total = total(order, points.as_ref(), &story.trials);
     is_same_sweep(&folder, &subject(order, total), Some(&story.subject), order.extend)?;
     let count = |state| story.trials.iter().filter(|trial| trial.state == state).count();
     let is_over = story.trials.len() >= total && count(State::Running) == 0;
@@ -90,18 +94,24 @@ pub(super) fn finished(order: &Order<'_>) -> Result<Option<(Ended, Story)>, Erro
     Ok(is_over.then_some((Ended::Done { failed }, story)))
 }
 
-/// The points of a method that knows them beforehand, and the trials that are asked for.
+/// The points of a method that knows them beforehand.
 fn asked(
     order: &Order<'_>,
     method: &dyn Method,
     base: &BaseValues,
-) -> Result<(Option<Vec<Values>>, usize), Error> {
+) -> Result<Option<Vec<Values>>, Error> {
     let points = points(method, &order.sweep.search, base);
     if points.as_ref().is_some_and(Vec::is_empty) {
         return Err(Error::NothingLeft);
     }
-    let n_points = points.as_ref().map_or(usize::MAX, Vec::len);
-    Ok((points, order.sweep.trials.unwrap_or(usize::MAX).min(n_points)))
+    Ok(points)
+}
+
+/// Trials in all: those that there are, of which some may have been points of an earlier search,
+/// and the points that are left, up to the number that is asked for.
+fn total(order: &Order<'_>, left: Option<&VecDeque<Values>>, trials: &[Trial]) -> usize {
+    let asked = order.sweep.trials.unwrap_or(usize::MAX);
+    left.map_or(asked, |left| asked.min(trials.len() + left.len()).max(trials.len()))
 }
 
 fn subject(order: &Order<'_>, total: usize) -> Subject {
@@ -134,7 +144,12 @@ fn new_folder(folder: &Path) -> Result<RunLock, Error> {
 
 /// The points that no trial has had, in their order. One that a list holds twice is tried twice.
 fn not_tried(mut points: VecDeque<Values>, trials: &[Trial]) -> VecDeque<Values> {
-    let words = |values: &Values| serde_json::to_string(values).unwrap_or_default();
+    // In any order: parameters may have been written in another one.
+    let words = |values: &Values| {
+        let sorted: BTreeMap<&str, _> =
+            values.iter().map(|(key, value)| (key.as_str(), value)).collect();
+        serde_json::to_string(&sorted).unwrap_or_default()
+    };
     let mut tried: HashMap<String, usize> = HashMap::new();
     for trial in trials {
         *tried.entry(words(&trial.values)).or_default() += 1;

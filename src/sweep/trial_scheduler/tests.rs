@@ -1,3 +1,5 @@
+mod changed;
+
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Barrier, Mutex};
 use std::time::{Duration, Instant};
@@ -10,7 +12,6 @@ use crate::config::schema::Mode;
 use crate::config::sweep::{Domain, Parameter};
 use crate::config::values::{Auto, Every};
 use crate::files::{self, Lines};
-use crate::plan::RunFolders;
 use crate::record::EVENTS;
 use crate::sweep::example_sweeps::Lab;
 use crate::sweep::pruner::Asha;
@@ -112,23 +113,6 @@ impl Trainer for Pairs {
         self.gpus.lock().unwrap().push(job.gpus.clone());
         self.both.wait();
         Outcome::Done
-    }
-}
-
-/// Finds other data than those of any trial.
-struct Elsewhere;
-
-impl Trainer for Elsewhere {
-    fn check(&self, changes: &[String]) -> Result<Length, String> {
-        Silent.check(changes)
-    }
-
-    fn other_data(&self, folders: &RunFolders, _: &[String]) -> Vec<String> {
-        vec![format!("{}: 15 samples, was 16", folders.id)]
-    }
-
-    fn train(&self, _: &Job, _: &mut dyn FnMut(u64)) -> Outcome {
-        panic!("no trial on other data joins those of before")
     }
 }
 
@@ -288,32 +272,6 @@ fn another_search_is_refused_unless_it_extends() {
     lab.sweep.search.metric = "val/accuracy".into();
     let error = run(Order { extend: true, ..lab.order() }, &fake).err().unwrap();
     assert!(error.help().unwrap().contains("another `sweep.name`"), "{error}");
-}
-
-#[test]
-fn checkpoints_that_a_sweep_without_records_has_left_are_refused_before_anything_is_touched() {
-    let lab = Lab::new("random", 2);
-    let fake = fake(|_, _| Outcome::Done);
-    lab.run(&fake);
-    let [records, checkpoints] = ["s", "c/s"].map(|name| lab.folder.path().join(name));
-    files::remove_folder(&records).unwrap();
-    let error = run(lab.order(), &fake).err().unwrap();
-    assert!(error.is_refusal() && error.to_string().contains("c/s/trial-0001`"), "{error}");
-    assert!(error.help().unwrap().contains("another `sweep.name`") && !records.exists());
-    files::remove_folder(&checkpoints).unwrap();
-    assert_eq!(lab.run(&fake).0, Ended::Done { failed: 0 });
-}
-
-#[test]
-fn a_sweep_with_something_left_to_train_does_not_go_on_with_other_data() {
-    let mut lab = Lab::new("random", 1);
-    let (_, trials) = lab.run(&fake(|_, _| Outcome::Done));
-    assert_eq!(lab.run(&Elsewhere).1, trials, "nothing is left");
-    lab.sweep.trials = Some(2);
-    let error = run(lab.order(), &Elsewhere).err().unwrap();
-    assert!(error.is_refusal(), "{error}");
-    assert!(error.to_string().ends_with("s/trial-0001`:\n  trial-0001: 15 samples, was 16"));
-    assert_eq!(lab.journal().trials, trials);
 }
 
 #[test]
@@ -532,7 +490,7 @@ fn one_folder_for_records_and_checkpoints_keeps_the_records_of_a_pruned_trial() 
     let folder = tempfile::tempdir().unwrap();
     let at = folder.path().to_owned();
     files::write_atomic(&at.join(EVENTS), b"{}\n").unwrap();
-    let folders = RunFolders { id: id(1), logs: at.clone(), checkpoints: at.clone() };
+    let folders = crate::plan::RunFolders { id: id(1), logs: at.clone(), checkpoints: at.clone() };
     cleanup::remove_checkpoints(&folders);
     assert!(at.join(EVENTS).exists());
 }
