@@ -15,9 +15,13 @@ use crate::record::{Jsonl, Screen};
 use crate::sweep::method::{Method, Methods};
 use crate::sweep::pruner::Pruners;
 use crate::sweep::ranking::Ranking;
+use crate::sweep::sampler::BaseValues;
 use crate::sweep::trial::{Length, State, Trial, id};
 use crate::sweep::{Error, gpus};
 use crate::transport::Waker;
+
+/// Ranks of a run, of which each trial has `sweep.devices_per_trial`.
+const DEVICES: &str = "distributed.devices";
 
 /// Makes runs out of trials: the program's way from an experiment to its ranks, or a test's.
 pub trait Trainer: Sync {
@@ -197,6 +201,12 @@ impl Order<'_> {
         sweep.concurrent_trials.given().map_or(auto, |count| count as usize)
     }
 
+    /// The values of the keys that no parameter changes, as all trials have them.
+    pub(super) fn base_values(&self) -> BaseValues {
+        let devices = self.sweep.search.devices_per_trial;
+        BaseValues::of(&self.base.experiment).with(DEVICES, devices.into())
+    }
+
     /// Whether a trial is tried again when the sweep goes on.
     pub(super) fn retries(&self, trial: &Trial) -> bool {
         trial.state == State::Failed && (self.retry_failed || trial.lacked_storage)
@@ -207,7 +217,7 @@ impl Order<'_> {
         let devices = self.sweep.search.devices_per_trial;
         let mut changes = self.sweep.changes.clone();
         changes.extend(config::watching(self.sweep));
-        changes.push(format!("distributed.devices={devices}"));
+        changes.push(format!("{DEVICES}={devices}"));
         let sinks = &self.base.experiment.logging.sinks;
         if !sinks.iter().any(|sink| sink == Jsonl::NAME) {
             // Reports are read from there.

@@ -28,7 +28,7 @@ use crate::sweep::{Error, cleanup, prepared_folder, results};
 /// folder cannot be written.
 pub fn run(order: Order<'_>, trainer: &dyn Trainer) -> Result<(Ended, Story), Error> {
     let folder = order.folder();
-    let base = BaseValues::of(&order.base.experiment);
+    let base = order.base_values();
     let (method, ranking) = (order.method()?, order.ranking()?);
     let points = asked(&order, method.as_ref(), &base)?;
     // A sweep that exists is read by its owner alone: what another process has done since would be
@@ -83,7 +83,7 @@ pub fn run(order: Order<'_>, trainer: &dyn Trainer) -> Result<(Ended, Story), Er
 pub(super) fn finished(order: &Order<'_>) -> Result<Option<(Ended, Story)>, Error> {
     let folder = order.folder();
     let Some(story) = journal::read(&folder)? else { return Ok(None) };
-    let base = BaseValues::of(&order.base.experiment);
+    let base = order.base_values();
     let points = asked(order, order.method()?.as_ref(), &base)?;
     let points = points.map(|points| not_tried(points.into(), &story.trials));
     let total = total(order, points.as_ref(), &story.trials);

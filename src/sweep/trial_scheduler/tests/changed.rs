@@ -1,7 +1,7 @@
-//! What is other than it was when a sweep was begun.
+//! What is other than it was when a sweep was begun, and other in its trials than in its base.
 
 use super::*;
-use crate::config::sweep::value_of;
+use crate::config::sweep::{Constraint, value_of};
 use crate::plan::RunFolders;
 
 /// Finds other data than those of any trial.
@@ -64,4 +64,15 @@ fn points_that_take_the_place_of_others_are_all_tried_and_those_that_were_are_no
     let rates = story.trials.iter().map(|t| value_of(&t.values, "optimizer.lr"));
     let rates: Vec<f64> = rates.map(|rate| rate.unwrap().as_f64().unwrap()).collect();
     assert_eq!((rates, story.subject.trials), (vec![1.0, 2.0, 3.0, 4.0], 4));
+}
+
+#[test]
+fn a_constraint_on_the_number_of_ranks_is_about_those_of_a_trial() {
+    let mut lab = Lab::new("random", 12);
+    (lab.sweep.search.devices_per_trial, lab.sweep.max_failures) = (4, 12);
+    let rule = Constraint::parse("optimizer.lr * distributed.devices <= 1").unwrap();
+    lab.sweep.search.constraints = vec![rule];
+    let (_, trials) = lab.run(&Silent);
+    let keeps_to_it = |trial: &Trial| trial.values[0].1.as_f64().unwrap() <= 0.25;
+    assert!(trials.len() == 12 && trials.iter().all(keeps_to_it), "{trials:?}");
 }
