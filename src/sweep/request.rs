@@ -97,6 +97,17 @@ pub enum Outcome {
     },
 }
 
+impl Outcome {
+    /// What is left of it where the training was asked to stop: a failure then, as of a restart that
+    /// was called off, says nothing about the trial. It is resumed, and fails again if it must.
+    pub(super) fn when_stopping(self) -> Self {
+        match self {
+            Self::Failed { cause: Cause::Other, .. } => Self::Stopped,
+            other => other,
+        }
+    }
+}
+
 /// Makes a trial's pictures. One that cannot be drawn changes nothing about the trial.
 pub(super) fn reported(trainer: &dyn Trainer, job: &Job) {
     drop(catch_unwind(AssertUnwindSafe(|| trainer.report(job))));

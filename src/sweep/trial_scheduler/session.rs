@@ -136,6 +136,8 @@ impl<'a> Session<'a> {
             match message {
                 Ok(Message::Step(number, step)) => self.view.step(number, step),
                 Ok(Message::Over(number, outcome)) => {
+                    let is_stopping = stopped.is_some();
+                    let outcome = if is_stopping { outcome.when_stopping() } else { outcome };
                     if self.over(journal, number, outcome)? && stopped.is_none() {
                         // Its ranks were stopped by a signal that we have not looked at yet.
                         let interrupted = inbox.interruption.take() > 0;

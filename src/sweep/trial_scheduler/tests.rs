@@ -1,4 +1,5 @@
 mod changed;
+mod stopped;
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Barrier, Mutex};
