@@ -15,7 +15,8 @@ use crate::sweep::trial::Report;
 pub(crate) struct TrialEvents {
     events: Follower,
     metric: String,
-    /// By step; a step that was done again after a resume counts once.
+    /// By step; one that was evaluated again, as after a resume, counts once, with what was found
+    /// last.
     pub(crate) reports: Vec<Report>,
     /// Whether the run has said that it is done, and was not started again since.
     pub(crate) is_over: bool,
@@ -63,8 +64,10 @@ impl TrialEvents {
             return;
         };
         let report = Report { step, value: value.as_f64() };
-        if let Err(place) = self.reports.binary_search_by_key(&step, |report| report.step) {
-            self.reports.insert(place, report);
+        match self.reports.binary_search_by_key(&step, |report| report.step) {
+            // The average of `[swa]`, which takes the place of the weights that ended early.
+            Ok(place) => self.reports[place] = report,
+            Err(place) => self.reports.insert(place, report),
         }
     }
 }
@@ -105,6 +108,19 @@ mod tests {
             tail.reports.iter().map(|r| (r.step, r.value)).collect();
         assert_eq!(steps, [(10, Some(0.5)), (20, None), (30, Some(0.25))]);
         assert!(tail.is_over);
+    }
+
+    #[test]
+    fn a_run_that_ends_early_reached_what_its_average_does() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut lines = Lines::open(&folder.path().join(EVENTS)).unwrap();
+        for line in [evaluated(10, "0.5"), evaluated(20, "0.75"), evaluated(20, "0.25")] {
+            lines.push(&line).unwrap();
+        }
+        let mut tail = TrialEvents::new(folder.path(), "val/loss");
+        tail.poll().unwrap();
+        let values: Vec<Option<f64>> = tail.reports.iter().map(|report| report.value).collect();
+        assert_eq!(values, [Some(0.5), Some(0.25)]);
     }
 
     #[test]
