@@ -313,7 +313,9 @@ impl Ddp<'_> {
         let run = {
             // Two trials that begin together must not both generate the same data.
             let _alone = self.opening.lock().unwrap_or_else(PoisonError::into_inner);
-            self.weights.keep().map_err(|error| error.to_string())?;
+            if let Err(error) = self.weights.keep() {
+                return Ok(failed(error.to_string(), exit::STORAGE));
+            }
             match own_run(job.folders.clone(), &prepared, OtherData::Refused) {
                 Ok(run) => run,
                 Err(refusal) => return Ok(failed(refusal.to_string(), refusal.code())),
