@@ -177,9 +177,9 @@ impl Error {
                 "values of another experiment cannot be compared: choose another `sweep.name`"
                     .to_owned(),
             ),
-            Self::Leftovers { .. } => Some(
-                "remove the folder that it is in, or choose another `sweep.name`".to_owned(),
-            ),
+            Self::Leftovers { .. } => {
+                Some("remove the folder that it is in, or choose another `sweep.name`".to_owned())
+            }
             Self::OtherData { .. } => Some(
                 "restore the original data, or choose another `sweep.name`: what trials reach on \
                  different data cannot be compared"

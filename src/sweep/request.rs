@@ -36,8 +36,8 @@ pub trait Trainer: Sync {
     /// reports stands in `events.jsonl` of its folder.
     fn train(&self, job: &Job, on_step: &mut dyn FnMut(u64)) -> Outcome;
 
-    /// What differs between the data that the trial in these folders was begun with and those that it
-    /// would be trained on now; by default nothing.
+    /// What differs between the data that the trial in these folders was begun with and those that
+    /// it would be trained on now; by default nothing.
     fn other_data(&self, _folders: &RunFolders, _changes: &[String]) -> Vec<String> {
         Vec::new()
     }
@@ -98,8 +98,8 @@ pub enum Outcome {
 }
 
 impl Outcome {
-    /// What is left of it where the training was asked to stop: a failure then, as of a restart that
-    /// was called off, says nothing about the trial. It is resumed, and fails again if it must.
+    /// What is left of it where the training was asked to stop: a failure then, as of a restart
+    /// that was called off, says nothing about the trial. It is resumed, and fails again if it must.
     pub(super) fn when_stopping(self) -> Self {
         match self {
             Self::Failed { cause: Cause::Other, .. } => Self::Stopped,

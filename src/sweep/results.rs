@@ -56,9 +56,9 @@ pub(crate) fn write(
 /// The parameters by their keys; those of several entries with where each counts.
 fn names(search: &Search) -> Vec<String> {
     let entries = |key: &str| search.parameters.iter().filter(|other| other.key == key).count();
-    let name = |parameter: &Parameter| match entries(&parameter.key) {
-        1 => parameter.key.clone(),
-        _ => pictures::label(parameter),
+    let name = |parameter: &Parameter| {
+        let is_alone = entries(&parameter.key) == 1;
+        if is_alone { parameter.key.clone() } else { pictures::label(parameter) }
     };
     search.parameters.iter().map(name).collect()
 }

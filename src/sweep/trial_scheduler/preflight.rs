@@ -36,8 +36,8 @@ impl Session<'_> {
         if refused.is_empty() { Ok(()) } else { Err(Error::Refused { trials: refused }) }
     }
 
-    /// If there is anything left to train, the data are those of the first trial: what was reached on
-    /// others could not be compared.
+    /// If there is anything left to train, the data are those of the first trial: what was reached
+    /// on others could not be compared.
     pub(in crate::sweep::trial_scheduler) fn check_data(&self) -> Result<(), Error> {
         let order = self.order;
         let is_open = |trial: &Trial| trial.state == State::Running || order.retries(trial);

@@ -126,8 +126,8 @@ impl Share<'_> {
         self.order.folder().join(FOLDER)
     }
 
-    /// The end of the sweep, if all trials have ended for good. Those that could not write are tried
-    /// again, unless another worker has led since this one came: it has tried them.
+    /// The end of the sweep, if all trials have ended for good. Those that could not write are
+    /// tried again, unless another worker has led since this one came: it has tried them.
     fn finished(&self, leader: Option<&String>) -> Result<Option<(Ended, Story)>, Error> {
         let finished = trial_scheduler::finished(&self.order)?;
         let is_for_good = |(_, story): &(Ended, Story)| {
