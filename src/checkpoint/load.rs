@@ -177,7 +177,7 @@ pub(crate) fn ranked_by(monitor: &str, folder: &Path, step: u64) -> Result<Vec<E
         } else {
             open(&path).ok().and_then(|opened| opened.state.metric_now(monitor))
         };
-        Some(Entry { step: manifest.step, metric })
+        Some(Entry { step: manifest.step, metric: metric.filter(|value| value.is_finite()) })
     };
     Ok(all(folder)?.into_iter().filter_map(entry).collect())
 }

@@ -6,8 +6,8 @@ use std::sync::{Mutex, PoisonError};
 use crate::cli::args::SweepArgs;
 use crate::cli::find_run::find_sweep;
 use crate::cli::prepare::{
-    ALONE, Prepared, check_weights, complete, gpus, measure, own_run, planned, refused, source_of,
-    targets, vocabulary,
+    ALONE, Prepared, check_weights, complete, gpus, measure, other_data, own_run, planned, refused,
+    source_of, targets, vocabulary,
 };
 use crate::cli::run_files::OtherData;
 use crate::cli::sweep_weights::SweepWeights;
@@ -20,7 +20,7 @@ use crate::kinds::Kinds;
 use crate::launch::exit_code as exit;
 use crate::launch::rank_env::Foreign;
 use crate::launch::{self, Console, Note, Program, Role, Start};
-use crate::plan::{Facts, Targets};
+use crate::plan::{Facts, RunFolders, Targets};
 use crate::sweep::{
     self, Cause, Ended, Job, Length, Machine, Order, Outcome, State, Story, Trainer, Trial,
 };
@@ -310,7 +310,9 @@ impl Ddp<'_> {
         let run = {
             // Two trials that begin together must not both generate the same data.
             let _alone = self.opening.lock().unwrap_or_else(PoisonError::into_inner);
-            self.weights.keep().map_err(|error| error.to_string())?;
+            if let Err(error) = self.weights.keep() {
+                return Ok(failed(error.to_string(), exit::STORAGE));
+            }
             match own_run(job.folders.clone(), &prepared, OtherData::Refused) {
                 Ok(run) => run,
                 Err(refusal) => return Ok(failed(refusal.to_string(), refusal.code())),
@@ -348,6 +350,12 @@ impl Trainer for Ddp<'_> {
 
     fn train(&self, job: &Job, on_step: &mut dyn FnMut(u64)) -> Outcome {
         self.run(job, on_step).unwrap_or_else(|error| failed(error, exit::REFUSED))
+    }
+
+    fn other_data(&self, folders: &RunFolders, changes: &[String]) -> Vec<String> {
+        // What cannot be decided now, the trials say.
+        let prepared = self.decide(changes, 1, None);
+        prepared.map(|prepared| other_data(&folders.logs, &prepared)).unwrap_or_default()
     }
 
     fn report(&self, job: &Job) {

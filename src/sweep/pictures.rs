@@ -110,7 +110,7 @@ fn place(parameter: &Parameter, trial: &Trial) -> Option<f64> {
 }
 
 /// The key, and where it counts: `optimizer.lr (sgd)`.
-fn label(parameter: &Parameter) -> String {
+pub(super) fn label(parameter: &Parameter) -> String {
     let values = parameter.when.iter().flat_map(|condition| &condition.values);
     let values: Vec<String> = values.map(word).collect();
     if values.is_empty() {

@@ -264,6 +264,13 @@ fn a_sweep_of_the_command_line_is_told_words_of_the_command_line() {
 }
 
 #[test]
+fn a_number_of_ranks_that_no_trial_would_have_is_refused() {
+    let words = ["`distributed.devices`", "is set by the sweep", "use `sweep.devices_per_trial`"];
+    refused(&file("", LR), &["distributed.devices=4"], 0, &words);
+    refused(BASE, &["optimizer.lr=0.1,0.2", "+distributed.devices=[0, 1]"], 0, &words);
+}
+
+#[test]
 fn numbers_in_the_wrong_order_or_without_a_logarithm_are_refused() {
     let with = |table: &str| file("", &format!("\"optimizer.lr\" = {{ {table} }}"));
     refused(&with("distribution = \"uniform\", min = 2, max = 1"), &[], 6, &["less than `max`"]);

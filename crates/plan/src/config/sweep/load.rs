@@ -50,6 +50,9 @@ pub(super) const COUNTS: [(&str, u64, u64); 5] = [
     ("max_failures", 0, 1_000_000),
 ];
 
+/// The number of ranks, which `sweep.devices_per_trial` decides.
+const DEVICES: &str = "distributed.devices";
+
 /// The pruner that stops no trial.
 const NO_PRUNER: &str = "none";
 
@@ -157,10 +160,20 @@ fn take_words(reader: &mut Reader, words: &[String]) -> Result<Vec<String>, Prob
             }
             reader.layers.push(layer);
         } else {
+            reader.problems.extend(overruled(word));
             changes.push(word.clone());
         }
     }
     Ok(changes)
+}
+
+/// What is wrong with a change of all trials that none of them would have.
+fn overruled(word: &str) -> Option<Problem> {
+    let (key, key_at, ..) = split(word).filter(|(key, ..)| *key == DEVICES)?;
+    let (_, help) = checks::RESERVED.iter().find(|(name, _)| *name == key)?;
+    let source = Source::CommandLine(word.to_owned());
+    let text = Arc::new(NamedSource::new(source.to_string(), word.to_owned()));
+    Some(Problem::new(key, "is set by the sweep itself").at(&text, key_at, 1).help(*help))
 }
 
 /// Key and value of `key=value`, and where they stand.
