@@ -304,6 +304,7 @@ pub struct Best {
     /// `val/accuracy`
     pub metric: String,
     /// Its value.
+    #[serde(deserialize_with = "null_is_nan")]
     pub value: f64,
     /// The step that reached it.
     pub step: u64,
@@ -384,7 +385,10 @@ fn null_is_nan<'de, D: Deserializer<'de>>(value: D) -> Result<f64, D::Error> {
     Ok(Option::deserialize(value)?.unwrap_or(f64::NAN))
 }
 
-fn nulls_are_nan<'de, D: Deserializer<'de>>(value: D) -> Result<BTreeMap<String, f64>, D::Error> {
+/// As [`null_is_nan`], for metrics by name.
+pub(crate) fn nulls_are_nan<'de, D: Deserializer<'de>>(
+    value: D,
+) -> Result<BTreeMap<String, f64>, D::Error> {
     let values = BTreeMap::<String, Option<f64>>::deserialize(value)?;
     Ok(values.into_iter().map(|(name, value)| (name, value.unwrap_or(f64::NAN))).collect())
 }

@@ -279,23 +279,7 @@ pub(crate) fn create_writable_folder(path: &Path) -> Result<(), Error> {
 ///
 /// The folder cannot be read, or a temporary cannot be removed.
 pub(crate) fn remove_stale_temporaries(folder: &Path) -> Result<usize, Error> {
-    let mut removed = 0;
-    for entry in fs::read_dir(folder).map_err(Error::io("read the folder", folder))? {
-        let entry = entry.map_err(Error::io("read the folder", folder))?;
-        let path = entry.path();
-        let name = entry.file_name().to_string_lossy().into_owned();
-        if let Some(first) = name.strip_prefix('.').and_then(|name| name.strip_suffix(ASIDE)) {
-            come_back(&path, &folder.join(first))?;
-        } else if is_temporary(&name) {
-            let is_folder = entry.file_type().is_ok_and(|kind| kind.is_dir());
-            let remove = if is_folder { fs_calls::remove_folder } else { fs_calls::remove_file };
-            remove(&path).map_err(Error::io("remove", &path))?;
-        } else {
-            continue;
-        }
-        removed += 1;
-    }
-    Ok(removed)
+    remove_temporaries(folder, ".")
 }
 
 /// Removes the temporaries that a process left when it was killed while it wrote `path`. No other
@@ -306,19 +290,32 @@ pub(crate) fn remove_stale_temporaries(folder: &Path) -> Result<usize, Error> {
 /// As [`remove_stale_temporaries`].
 pub(crate) fn remove_temporaries_of(path: &Path) -> Result<(), Error> {
     let (Some(folder), Some(name)) = (path.parent(), path.file_name()) else { return Ok(()) };
-    let prefix = format!(".{}.", name.to_string_lossy());
-    for entry in fs::read_dir(folder).map_err(Error::io("read the folder", folder))? {
-        let entry = entry.map_err(Error::io("read the folder", folder))?;
-        let (path, name) = (entry.path(), entry.file_name().to_string_lossy().into_owned());
-        if name.starts_with(&prefix) && is_temporary(&name) {
-            fs_calls::remove_file(&path).map_err(Error::io("remove", &path))?;
-        }
-    }
-    Ok(())
+    remove_temporaries(folder, &format!(".{}.", name.to_string_lossy())).map(drop)
 }
 
-fn is_temporary(name: &str) -> bool {
-    name.starts_with('.') && name.ends_with(TEMPORARY)
+/// As [`remove_stale_temporaries`], of those whose names begin with `prefix`, the first sign of
+/// which is a dot.
+fn remove_temporaries(folder: &Path, prefix: &str) -> Result<usize, Error> {
+    let mut removed = 0;
+    for entry in fs::read_dir(folder).map_err(Error::io("read the folder", folder))? {
+        let entry = entry.map_err(Error::io("read the folder", folder))?;
+        let path = entry.path();
+        let name = entry.file_name().to_string_lossy().into_owned();
+        if !name.starts_with(prefix) {
+            continue;
+        }
+        if let Some(first) = name[1..].strip_suffix(ASIDE) {
+            come_back(&path, &folder.join(first))?;
+        } else if name.ends_with(TEMPORARY) {
+            let is_folder = entry.file_type().is_ok_and(|kind| kind.is_dir());
+            let remove = if is_folder { fs_calls::remove_folder } else { fs_calls::remove_file };
+            remove(&path).map_err(Error::io("remove", &path))?;
+        } else {
+            continue;
+        }
+        removed += 1;
+    }
+    Ok(removed)
 }
 
 /// A name in the same folder, so that the rename does not cross file systems.

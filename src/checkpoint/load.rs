@@ -12,6 +12,7 @@ use crate::checkpoint::tensors::read_tensors;
 use crate::checkpoint::verify::{self, contents, open_whole};
 use crate::checkpoint::{Error, MODEL, OPTIMIZER, STATE, entries, links};
 use crate::engine::TrainState;
+use crate::event::Best;
 use crate::nn::Params;
 use crate::optim::Moments;
 use crate::plan::{CheckpointPlan, Plan};
@@ -147,10 +148,22 @@ pub(crate) fn restore_newest_part(
         Ok((opened.state, moments))
     })?;
     if state.forget_other_metrics(plan) {
-        let entries = ranked_by(&plan.checkpoint.monitor, folder, state.step)?;
-        state.best = retention::best(&plan.checkpoint, &entries);
+        state.best = best_until(folder, &plan.checkpoint, state.step)?;
     }
     Ok(Some(Restored { state, moments, passed_over }))
+}
+
+/// What is best of the checkpoints of `folder` up to `step`, by their manifests.
+///
+/// # Errors
+///
+/// The folder cannot be read.
+pub(crate) fn best_until(
+    folder: &Path,
+    plan: &CheckpointPlan,
+    step: u64,
+) -> Result<Option<Best>, Error> {
+    Ok(retention::best(plan, &ranked_by(&plan.monitor, folder, step)?))
 }
 
 /// The checkpoints of `folder` up to `step`, each with its value of the metric `monitor`, which may
@@ -164,7 +177,7 @@ pub(crate) fn ranked_by(monitor: &str, folder: &Path, step: u64) -> Result<Vec<E
         } else {
             open(&path).ok().and_then(|opened| opened.state.metric_now(monitor))
         };
-        Some(Entry { step: manifest.step, metric })
+        Some(Entry { step: manifest.step, metric: metric.filter(|value| value.is_finite()) })
     };
     Ok(all(folder)?.into_iter().filter_map(entry).collect())
 }

@@ -30,7 +30,7 @@ pub use adapters::{merged, peft, peft_config};
 pub use background_writer::Writer;
 pub use copied::Snapshot;
 pub(crate) use load::average;
-pub(crate) use load::{Opened, best, best_or_newest, is_checkpoint};
+pub(crate) use load::{Opened, best, best_or_newest, best_until, is_checkpoint};
 pub use load::{all, averaged_model, model, newest, open, restore, restore_newest, verify};
 pub(crate) use load::{restore_newest_part, restore_part};
 pub(crate) use manifest::{Damage, Manifest};

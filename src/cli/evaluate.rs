@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use crate::cli::args::{EvalArgs, run_and_changes};
 use crate::cli::chosen::chosen;
 use crate::cli::prepare::{ALONE, generate, plan_of, prepare};
-use crate::cli::{Refusal, evaluation_changes, evaluation_tables, to_stdout};
+use crate::cli::{Refusal, evaluation_changes, evaluation_tables, to_stderr, to_stdout};
 use crate::config::kind::Kind;
 use crate::data::transform::CenterCrop;
 use crate::engine::Split;
@@ -17,7 +17,7 @@ use crate::files;
 use crate::kinds::Kinds;
 use crate::plan::{Plan, TestTimeAugmentation};
 use crate::record::text::metric;
-use crate::record::{Context, line, say};
+use crate::record::{Context, line};
 use crate::report;
 use crate::worker::{self, Details, Measured, exit};
 
@@ -101,7 +101,7 @@ fn augment(args: &EvalArgs, plan: &mut Plan) -> Result<(), Refusal> {
 fn told(mut measured: Measured) -> Measured {
     for unreadable in measured.unreadable.drain(..) {
         if let Some(text) = line(&Event::Unreadable(unreadable), &Context::default()) {
-            say(&text);
+            to_stderr(&text);
         }
     }
     measured

@@ -57,6 +57,6 @@ mod doctor_machines;
 mod doctor;
 mod run;
 
-pub(crate) use output::{last_words, to_stderr, to_stdout};
+pub(crate) use output::{last_words, screen, to_stderr, to_stdout};
 pub(crate) use refusal::Refusal;
 pub use run::run;

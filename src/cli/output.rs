@@ -4,7 +4,7 @@ use std::io::{self, Write};
 
 use crate::cli::refusal::Refusal;
 use crate::launch::exit_code as exit;
-use crate::record;
+use crate::record::Screen;
 use crate::terminal::escape;
 
 /// Data goes to stdout; a reader that has seen enough (`| head`) is no failure.
@@ -19,7 +19,13 @@ pub(crate) fn to_stdout(text: &str) -> Result<u8, Refusal> {
 
 /// Everything that is not data goes to stderr, unless that would hold us up.
 pub(crate) fn to_stderr(text: &str) {
-    record::say(&escape(text));
+    screen().say(&escape(text));
+}
+
+/// How this process writes to stderr.
+pub(crate) fn screen() -> Screen {
+    let no_color = std::env::var_os("NO_COLOR").map(|value| value.to_string_lossy().into_owned());
+    Screen::detect(no_color.as_deref())
 }
 
 /// Says why this process ends, to a reader who may take all the time there is.

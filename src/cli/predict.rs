@@ -4,19 +4,19 @@
 use std::io::{self, ErrorKind, IsTerminal, Write};
 use std::path::{Path, PathBuf};
 
-use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use indicatif::{ProgressBar, ProgressStyle};
 
 use crate::cli::args::PredictArgs;
 use crate::cli::chosen::chosen;
 use crate::cli::find_run::find_sweep;
 use crate::cli::prepare::plan_of;
-use crate::cli::{Refusal, find_run, to_stderr};
+use crate::cli::{Refusal, find_run, screen, to_stderr};
 use crate::kinds::Kinds;
 use crate::launch::Role;
 use crate::launch::exit_code as exit;
 use crate::launch::rank_env::{self, Foreign};
 use crate::predict::{self, Job, Said};
-use crate::record::canvas;
+use crate::record::{Screen, canvas};
 use crate::report;
 use crate::runs::{Meant, RUN, meant};
 use crate::units::BatchSize;
@@ -48,7 +48,9 @@ pub(crate) fn predict(args: &PredictArgs, kinds: &Kinds) -> Result<u8, Refusal> 
     };
     // One rank of a launcher speaks for all; which one writes the file is not known before.
     let is_heard = launched.as_ref().is_none_or(|place| place.rank.is_first());
-    let bar = if is_heard { bar() } else { ProgressBar::hidden() };
+    // Rows on a terminal show by themselves how far it is, and a bar would stand among them.
+    let hides_bar = out.is_none() && io::stdout().is_terminal();
+    let bar = if is_heard && !hides_bar { bar() } else { ProgressBar::hidden() };
     let mut stdout = Stdout::default();
     let ended = predict::run(&job, &mut stdout, &|said| show(&bar, said, is_heard));
     bar.finish_and_clear();
@@ -143,8 +145,7 @@ fn is_named(word: &str) -> bool {
 }
 
 fn bar() -> ProgressBar {
-    let is_able = std::io::stderr().is_terminal() && !ProgressDrawTarget::stderr().is_hidden();
-    if !is_able {
+    if screen() != Screen::Bar {
         return ProgressBar::hidden();
     }
     let bar = ProgressBar::with_draw_target(None, canvas());

@@ -24,7 +24,7 @@ use crate::plan::{
     Facts, GpuFacts, KindFacts, Limit, Memory, MpiFacts, Plan, RunFolders, SplitPlan, Targets,
     chosen_loss,
 };
-use crate::record::Environment;
+use crate::record::{DATA, Environment, newest_of};
 use crate::runs::{StoredRun, link_logs};
 use crate::units::Bytes;
 use crate::{collective, data, failpoint, files, ops, worker};
@@ -454,6 +454,17 @@ fn begin<'a>(
     let start = run_files::Start { source, resolved: resolved(prepared)?, plan, data };
     run_files::compare_data(folders, &start, other)?;
     Ok(start)
+}
+
+/// What differs between the data of now and those that the run in `logs` was begun with, as far as
+/// both are known. Generated data are there when it returns.
+pub(crate) fn other_data(logs: &Path, prepared: &Prepared) -> Vec<String> {
+    let now = || {
+        generate(prepared).ok()?;
+        Fingerprint::of(&prepared.facts.data, prepared.source.as_ref()).ok()
+    };
+    let then = Fingerprint::read(&newest_of(logs, DATA)).ok().flatten();
+    then.and_then(|then| Some(now()?.differences(&then))).unwrap_or_default()
 }
 
 /// Describes the machine beside the start of the ranks, which do not need it. A description that

@@ -4,7 +4,7 @@
 use std::path::Path;
 
 use crate::checkpoint;
-use crate::cli::output::to_stderr;
+use crate::cli::output::{screen, to_stderr};
 use crate::cli::prepare::OwnedRun;
 use crate::cli::refusal::Refusal;
 use crate::cli::sample;
@@ -51,6 +51,8 @@ pub(crate) fn watch(
         Some(nodes) => launch::run_node(&plan, &run.folders, &start, nodes, &mut hear),
         None => launch::run(&plan, &run.folders, &start, &mut hear),
     };
+    // A rank that was killed leaves its bar.
+    screen().erase_bars();
     run.settle();
     let node = nodes.map_or(0, |nodes| nodes.node());
     Ok(Launched { plan, run, how: How::Watched { ended, node }, sample_tokens: None })
@@ -170,12 +172,9 @@ fn failed(rank: Rank, message: &str) -> String {
 /// written must not hide how the run ended.
 pub(crate) fn draw(plan: &Plan, folders: &RunFolders) {
     let Ok(records) = report::read(&folders.logs) else { return };
-    let progress = records.progress();
     let mut done = report::settle(&folders.logs, &records);
-    let wants_curves = plan.logging.sinks.iter().any(|sink| sink == Curves::NAME);
-    if wants_curves && !progress.is_empty() {
-        let best = progress.best(&plan.checkpoint);
-        done = done.and(report::curves::write(&progress, best, &folders.logs, &plan.name));
+    if plan.logging.sinks.iter().any(|sink| sink == Curves::NAME) {
+        done = done.and(report::draw(&folders.logs, &records, &plan.checkpoint));
     }
     if let Err(error) = done {
         to_stderr(&format!("warning: {error}"));

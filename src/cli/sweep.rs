@@ -6,13 +6,13 @@ use std::sync::{Mutex, PoisonError};
 use crate::cli::args::SweepArgs;
 use crate::cli::find_run::find_sweep;
 use crate::cli::prepare::{
-    ALONE, Prepared, check_weights, complete, gpus, measure, own_run, planned, refused, source_of,
-    targets, vocabulary,
+    ALONE, Prepared, check_weights, complete, gpus, measure, other_data, own_run, planned, refused,
+    source_of, targets, vocabulary,
 };
 use crate::cli::run_files::OtherData;
 use crate::cli::sweep_weights::SweepWeights;
 use crate::cli::train::role;
-use crate::cli::{Refusal, supervise, to_stderr, to_stdout};
+use crate::cli::{Refusal, screen, supervise, to_stderr, to_stdout};
 use crate::config::schema::Data;
 use crate::config::sweep::Sweep;
 use crate::config::{self, Loaded, Problem, Problems};
@@ -20,8 +20,7 @@ use crate::kinds::Kinds;
 use crate::launch::exit_code as exit;
 use crate::launch::rank_env::Foreign;
 use crate::launch::{self, Console, Note, Program, Role, Start};
-use crate::plan::{Facts, Targets};
-use crate::record::Screen;
+use crate::plan::{Facts, RunFolders, Targets};
 use crate::sweep::{
     self, Cause, Ended, Job, Length, Machine, Order, Outcome, State, Story, Trainer, Trial,
 };
@@ -49,9 +48,7 @@ pub(crate) fn sweep(args: &SweepArgs, kinds: &Kinds) -> Result<u8, Refusal> {
         machine: Machine { cores, gpus: gpus().map_or(0, |gpus| gpus.len()) },
         extend: args.extend,
         retry_failed: args.retry_failed,
-        screen: Screen::detect(
-            std::env::var_os("NO_COLOR").and_then(|v| v.into_string().ok()).as_deref(),
-        ),
+        screen: screen(),
     };
     let program = Program::this().map_err(|error| Refusal::of(exit::RESOURCE, &error, None))?;
     let trainer = Ddp {
@@ -85,12 +82,12 @@ pub(crate) fn sweep(args: &SweepArgs, kinds: &Kinds) -> Result<u8, Refusal> {
             sweep::run(order, &trainer)
         };
         let (ended, story) = ran.map_err(|error| refusal(&error))?;
-        let (subject, trials) = (&story.subject, &story.trials);
+        let status = sweep::Status::of(story, &order.folder());
+        let Story { subject, trials, .. } = &status.story;
         let ranking = subject.ranking(&kinds.pruners);
         let summary = || sweep::summary(subject, &ranking, trials);
-        let open = if args.share { "running" } else { "interrupted" };
-        show(args.json, summary, || sweep::table(subject, &ranking, trials, open))?;
-        say_end(ended, &order.folder(), &story, args.share);
+        show(args.json, summary, || sweep::table(&status, &ranking))?;
+        say_end(ended, &order.folder(), &status.story, args.share);
         ended
     };
     Ok(match ended {
@@ -313,7 +310,9 @@ impl Ddp<'_> {
         let run = {
             // Two trials that begin together must not both generate the same data.
             let _alone = self.opening.lock().unwrap_or_else(PoisonError::into_inner);
-            self.weights.keep().map_err(|error| error.to_string())?;
+            if let Err(error) = self.weights.keep() {
+                return Ok(failed(error.to_string(), exit::STORAGE));
+            }
             match own_run(job.folders.clone(), &prepared, OtherData::Refused) {
                 Ok(run) => run,
                 Err(refusal) => return Ok(failed(refusal.to_string(), refusal.code())),
@@ -351,6 +350,12 @@ impl Trainer for Ddp<'_> {
 
     fn train(&self, job: &Job, on_step: &mut dyn FnMut(u64)) -> Outcome {
         self.run(job, on_step).unwrap_or_else(|error| failed(error, exit::REFUSED))
+    }
+
+    fn other_data(&self, folders: &RunFolders, changes: &[String]) -> Vec<String> {
+        // What cannot be decided now, the trials say.
+        let prepared = self.decide(changes, 1, None);
+        prepared.map(|prepared| other_data(&folders.logs, &prepared)).unwrap_or_default()
     }
 
     fn report(&self, job: &Job) {

@@ -109,16 +109,21 @@ impl Ownership {
     }
 }
 
+/// Whether this rank moves a parameter, and keeps its moments: it owns it, or none has an owner.
+pub(super) fn is_mine(ownership: Option<&Ownership>, parameter: usize) -> bool {
+    ownership.is_none_or(|ownership| ownership.is_mine(parameter))
+}
+
 /// Whether `rank` keeps the moments of a parameter under `plan`.
 pub(crate) fn keeps(plan: &Plan, params: &Params, rank: Rank) -> impl Fn(usize) -> bool {
     let ownership = Ownership::new(plan, params, (rank, plan.distributed.world_size));
-    move |index| ownership.as_ref().is_none_or(|ownership| ownership.is_mine(index))
+    move |index| is_mine(ownership.as_ref(), index)
 }
 
 impl Engine {
     /// Whether this rank moves a parameter, and keeps its moments.
     pub(crate) fn keeps(&self, parameter: usize) -> bool {
-        self.ownership.as_ref().is_none_or(|ownership| ownership.is_mine(parameter))
+        is_mine(self.ownership.as_deref(), parameter)
     }
 
     /// How much this rank keeps, where the optimizer's state is divided.

@@ -6,7 +6,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use crate::engine::scaler::Scaler;
-use crate::event::{Best, History};
+use crate::event::{Best, History, nulls_are_nan};
 use crate::optim::{Plateau, Scheduler};
 use crate::plan::{CheckpointPlan, EarlyStoppingPlan, Mode, Plan};
 
@@ -30,7 +30,9 @@ pub struct TrainState {
     pub plateau: Plateau,
     /// Sums over the epoch at hand.
     pub sums: EpochSums,
-    /// Metrics of the newest evaluation.
+    /// Metrics of the newest evaluation; one that is not finite has no written form, and is read as
+    /// NaN.
+    #[serde(deserialize_with = "nulls_are_nan")]
     pub metrics: BTreeMap<String, f64>,
     /// Step of the newest evaluation; 0 = none yet.
     pub evaluated_at: u64,
@@ -150,7 +152,8 @@ impl TrainState {
     }
 
     /// Takes the metrics of an evaluation after the current step. Returns whether the metric that
-    /// ranks checkpoints is the best so far.
+    /// ranks checkpoints is the best so far. Early stopping and the schedule have their reasons
+    /// from the weights, also where a run that ended with their average is given more steps.
     pub fn evaluated(
         &mut self,
         plan: &Plan,
@@ -160,10 +163,13 @@ impl TrainState {
         self.metrics = metrics;
         self.evaluated_at = self.step;
         self.evaluations += 1;
-        if let Some(early) = &plan.early_stopping {
-            self.early_stopping.observe(early, &self.metrics);
+        let is_of_average = self.swa.is_some_and(|swa| swa.is_complete);
+        if !is_of_average {
+            if let Some(early) = &plan.early_stopping {
+                self.early_stopping.observe(early, &self.metrics);
+            }
+            self.observe_plateau(scheduler, plan.schedule.better);
         }
-        self.observe_plateau(scheduler, plan.schedule.better);
         self.observe_best(&plan.checkpoint)
     }
 
@@ -211,7 +217,10 @@ impl TrainState {
 
     fn observe_best(&mut self, plan: &CheckpointPlan) -> bool {
         let Some(&value) = self.metrics.get(&plan.monitor) else { return false };
-        let is_best = self.best.as_ref().is_none_or(|best| is_better(plan.mode, value, best.value));
+        // Earlier versions took what is not finite for the best, too.
+        let best = self.best.as_ref().filter(|best| best.value.is_finite());
+        let is_best =
+            value.is_finite() && best.is_none_or(|best| is_better(plan.mode, value, best.value));
         if is_best {
             self.best = Some(Best { metric: plan.monitor.clone(), value, step: self.step });
         }
@@ -224,7 +233,8 @@ impl EarlyStopping {
         let Some(&value) = metrics.get(&plan.monitor) else { return };
         let margin = if plan.mode == Mode::Min { plan.min_delta } else { -plan.min_delta };
         self.metric = Some(plan.monitor.clone());
-        if self.best.is_none_or(|best| is_better(plan.mode, value + margin, best)) {
+        let is_best = self.best.is_none_or(|best| is_better(plan.mode, value + margin, best));
+        if value.is_finite() && is_best {
             (self.best, self.bad) = (Some(value), 0);
         } else {
             self.bad += 1;
@@ -254,6 +264,44 @@ mod tests {
         assert_eq!(EpochSums::default().mean_loss(), None);
     }
 
+    /// What a checkpoint holds of a run that begins.
+    fn new_state() -> TrainState {
+        let state = r#"{"step": 0, "updates": 0, "scaler": null,
+            "plateau": {"scale": 1.0, "best": null, "bad": 0},
+            "sums": {"loss": 0.0, "weight": 0.0, "correct": 0, "samples": 0},
+            "metrics": {}, "evaluated_at": 0, "best": null,
+            "early_stopping": {"best": null, "bad": 0}}"#;
+        serde_json::from_str(state).unwrap()
+    }
+
+    #[test]
+    fn a_metric_that_is_infinite_is_never_the_best_and_hinders_no_resume() {
+        let plan = CheckpointPlan {
+            dir: "checkpoints".into(),
+            every: crate::plan::Cadence::Epochs(1),
+            keep_last: 1,
+            keep_best: 1,
+            monitor: "val/perplexity".into(),
+            mode: Mode::Min,
+        };
+        let mut state = new_state();
+        let best = [f64::INFINITY, 9.0, f64::INFINITY, 8.0].map(|perplexity| {
+            state.metrics.insert("val/perplexity".to_owned(), perplexity);
+            let is_best = state.observe_best(&plan);
+            let written = serde_json::to_string(&state).unwrap();
+            state = serde_json::from_str(&written).unwrap();
+            (is_best, state.best.as_ref().map(|best| best.value))
+        });
+        assert_eq!(best, [(false, None), (true, Some(9.0)), (false, Some(9.0)), (true, Some(8.0))]);
+        // As an earlier version has saved it.
+        let old = Best { metric: "val/perplexity".into(), value: f64::INFINITY, step: 0 };
+        state.best = Some(old);
+        let written = serde_json::to_string(&state).unwrap();
+        state = serde_json::from_str(&written).unwrap();
+        assert!(state.best.as_ref().is_some_and(|best| best.value.is_nan()));
+        assert!(state.observe_best(&plan), "8 is better");
+    }
+
     #[test]
     fn early_stopping_counts_evaluations_without_enough_improvement() {
         let plan = EarlyStoppingPlan {
@@ -270,5 +318,11 @@ mod tests {
             })
             .into();
         assert_eq!(bad, [0, 1, 0, 1, 2]);
+        let mut progress = EarlyStopping::default();
+        let bad = [f64::INFINITY, 2.0, 1.0].map(|loss| {
+            progress.observe(&plan, &BTreeMap::from([("val/loss".to_owned(), loss)]));
+            progress.bad
+        });
+        assert_eq!(bad, [1, 0, 0]);
     }
 }

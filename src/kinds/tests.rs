@@ -18,6 +18,7 @@ mod misspelt;
 mod older;
 mod split;
 mod sweep;
+mod watched;
 
 const GOOD: &str = r#"schema = 1
 

@@ -59,7 +59,7 @@ pub struct Failure {
     pub out_of_memory: bool,
     /// The log of the rank.
     pub log: PathBuf,
-    /// Its last lines.
+    /// What it printed last.
     pub log_tail: Vec<String>,
     /// What the other ranks were doing, and what they reported.
     pub secondary: Vec<Secondary>,
@@ -220,14 +220,7 @@ impl fmt::Display for Failure {
 
 impl std::error::Error for Failure {}
 
-/// Whether a log line is progress that the terminal has shown. Output that a rank prints itself has
-/// no time; warnings are worth repeating.
-fn is_record(line: &str) -> bool {
-    let time = line.split_once("  ").map(|(time, rest)| (time.parse::<jiff::Timestamp>(), rest));
-    time.is_some_and(|(time, rest)| time.is_ok() && !rest.starts_with("warning: "))
-}
-
-/// The last lines of a log that the terminal has not shown; nothing if it cannot be read.
+/// The [`last_words`] of a log; nothing if it cannot be read.
 fn tail(log: &Path) -> Vec<String> {
     let read = || -> std::io::Result<Vec<u8>> {
         let mut file = std::fs::File::open(log)?;
@@ -238,24 +231,58 @@ fn tail(log: &Path) -> Vec<String> {
         Ok(bytes)
     };
     let bytes = read().unwrap_or_default();
-    let text = String::from_utf8_lossy(&bytes);
-    let lines: Vec<&str> = text.lines().filter(|line| !is_record(line)).collect();
-    lines[lines.len().saturating_sub(LOG_TAIL_LINES)..]
-        .iter()
-        .map(|line| (*line).to_owned())
-        .collect()
+    last_words(&String::from_utf8_lossy(&bytes))
+}
+
+/// What a rank, or a library, printed after the last line that ddprun wrote into its log. The
+/// terminal has shown what ddprun wrote, and the error that the rank reported at last is that of
+/// the failure.
+fn last_words(log: &str) -> Vec<String> {
+    let lines: Vec<&str> = log.lines().collect();
+    // All lines of one message have the same time.
+    let reported = lines.iter().rev().find_map(|line| {
+        let (time, words) = written(line)?;
+        words.starts_with("error: ").then_some(time)
+    });
+    let is_earlier =
+        |line: &&str| written(line).is_some_and(|(time, _)| reported.is_none_or(|at| at != time));
+    let begin = lines.iter().rposition(is_earlier).map_or(0, |last| last + 1);
+    let printed: Vec<&str> =
+        lines[begin..].iter().copied().filter(|line| written(line).is_none()).collect();
+    let last = &printed[printed.len().saturating_sub(LOG_TAIL_LINES)..];
+    last.iter().map(|&line| line.to_owned()).collect()
+}
+
+/// Time and words of a line that ddprun wrote; `None` for one that was printed.
+fn written(line: &str) -> Option<(&str, &str)> {
+    line.split_once("  ").filter(|(time, _)| time.parse::<jiff::Timestamp>().is_ok())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    /// The last words of a log of these lines; those with a `|` have a time before it.
+    fn of(lines: &[&str]) -> Vec<String> {
+        let line = |line: &&str| match line.split_once('|') {
+            Some((second, words)) => format!("2026-11-23T08:32:{second}.397Z  {words}\n"),
+            None => format!("{line}\n"),
+        };
+        last_words(&lines.iter().map(line).collect::<String>())
+    }
+
     #[test]
-    fn the_tail_of_a_log_is_what_the_terminal_has_not_shown() {
-        let time = "2026-11-23T08:32:47.397Z  ";
-        assert!(is_record(&format!("{time}epoch 1: 64 samples for 2 ranks")));
-        assert!(!is_record(&format!("{time}warning: the disk is slow")));
-        assert!(!is_record("thread 'training' panicked at src/a.rs:1:2:"));
-        assert!(!is_record("about to fail"));
+    fn the_last_words_of_a_rank_are_what_it_printed_after_the_last_line_of_ours() {
+        let start = ["a library says hello", "10|warning: the disk is slow", "11|step 1/5"];
+        assert!(of(&start).is_empty());
+        let crash = ["thread 'training' panicked at src/a.rs:1:2:", "index out of range"];
+        let reported = ["12|error: index out of range", "12|second line", "12|  do: report it"];
+        assert_eq!(of(&[&start[..], &crash[..]].concat()), crash);
+        assert_eq!(of(&[&start[..], &crash[..], &reported[..]].concat()), crash);
+        assert!(of(&[&start[..], &reported[..]].concat()).is_empty());
+        let again = ["13|Use device (DDP): cpu, rank 1/2", "about to fail"];
+        assert_eq!(of(&[&crash[..], &reported[..], &again[..]].concat()), ["about to fail"]);
+        assert_eq!(of(&crash), crash);
+        assert_eq!(of(&["x"; 50]).len(), LOG_TAIL_LINES);
     }
 }

@@ -63,7 +63,7 @@ pub use sink::{
     Stamped, Tensorboard, read_events,
 };
 pub(crate) use sink::{Milestones, read_milestones, read_rank_stats};
-pub(crate) use stderr::{canvas, say, takes_words};
+pub(crate) use stderr::{canvas, takes_words};
 pub use terminal::Screen;
 pub use test_file::{NAME as TEST_METRICS, read as read_test, write as write_test};
 

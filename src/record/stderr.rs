@@ -1,14 +1,18 @@
 //! Words for a person: on stderr as long as they are read. A pipe without a reader, a terminal that
 //! is held (Ctrl-S) or gone must not hold up the training: what cannot be written now is left out.
 //! The logs have it.
+//!
+//! The cursor rests where a bar begins, and whoever writes next erases everything from there on. So
+//! no line of a bar is left behind: not where another process drew it, not by a `^C` that was typed
+//! into it, and not where a narrower terminal has wrapped it.
 
 use std::io::{self, Write};
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, OnceLock, PoisonError};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
-use console::Term;
+use console::{Term, truncate_str};
 use indicatif::{ProgressDrawTarget, TermLike};
 use rustix::event::{PollFd, PollFlags};
 use rustix::fs::{FileType, Mode, OFlags};
@@ -22,6 +26,9 @@ const WRITE_TIMEOUT: Duration = Duration::from_millis(200);
 /// Pictures of a bar per second, at most.
 const FRAMES: u8 = 20;
 
+/// Goes to the beginning of the line, and erases all from there on.
+const ERASE: &str = "\r\x1b[J";
+
 /// Whether the last words were not taken.
 static IS_BLOCKED: AtomicBool = AtomicBool::new(false);
 
@@ -29,6 +36,16 @@ static IS_BLOCKED: AtomicBool = AtomicBool::new(false);
 /// moment.
 pub(crate) fn say(text: &str) {
     offer(format!("{text}\n").as_bytes());
+}
+
+/// As [`say`], in the place of bars; whoever drew them draws them again below.
+pub(crate) fn say_above_bars(text: &str) {
+    offer(format!("{ERASE}{text}\n").as_bytes());
+}
+
+/// Removes bars whose process is gone.
+pub(crate) fn erase_bars() {
+    offer(ERASE.as_bytes());
 }
 
 /// Whether stderr takes words now. Waits for them a moment, but not again and again.
@@ -40,9 +57,10 @@ pub(crate) fn takes_words() -> bool {
     takes
 }
 
-/// Where bars are drawn: stderr, one picture after the other, each of which may be left out.
+/// Where bars are drawn: stderr, one picture after the other, each of which may be left out. Lines
+/// above bars are said while these are suspended.
 pub(crate) fn canvas() -> ProgressDrawTarget {
-    let canvas = Canvas { size: Term::stderr(), picture: Mutex::default() };
+    let canvas = Canvas { size: Term::stderr(), picture: Mutex::default(), show: offer };
     ProgressDrawTarget::term_like_with_hz(Box::new(canvas), FRAMES)
 }
 
@@ -115,23 +133,25 @@ fn is_ready(time: Duration) -> bool {
     rustix::event::poll(&mut fds, Some(&time)).map_or(true, |ready| ready > 0)
 }
 
-/// A terminal for bars. A picture is kept until it is whole, and then offered at once.
+/// A terminal for bars. A picture is kept until it is whole, and then shown at once.
 #[derive(Debug)]
 struct Canvas {
     size: Term,
-    picture: Mutex<String>,
+    picture: Mutex<Picture>,
+    show: fn(&[u8]),
+}
+
+/// Rows of bars.
+#[derive(Debug, Default)]
+struct Picture {
+    rows: Vec<String>,
+    /// Whether indicatif is about to fill up the last row with blanks, which are left out.
+    is_open: bool,
 }
 
 impl Canvas {
-    fn add(&self, text: &str) {
-        self.picture.lock().unwrap_or_else(PoisonError::into_inner).push_str(text);
-    }
-
-    /// Moves the cursor `n` places.
-    fn go(&self, n: usize, letter: char) {
-        if n > 0 {
-            self.add(&format!("\x1b[{n}{letter}"));
-        }
+    fn picture(&self) -> MutexGuard<'_, Picture> {
+        self.picture.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -144,54 +164,62 @@ impl TermLike for Canvas {
         self.size.size().0
     }
 
-    fn move_cursor_up(&self, n: usize) -> io::Result<()> {
-        self.go(n, 'A');
+    // The cursor rests at the first row of the last picture, which is erased as a whole.
+    fn move_cursor_up(&self, _: usize) -> io::Result<()> {
         Ok(())
     }
 
-    fn move_cursor_down(&self, n: usize) -> io::Result<()> {
-        self.go(n, 'B');
+    fn move_cursor_down(&self, _: usize) -> io::Result<()> {
         Ok(())
     }
 
-    fn move_cursor_right(&self, n: usize) -> io::Result<()> {
-        self.go(n, 'C');
+    fn move_cursor_right(&self, _: usize) -> io::Result<()> {
         Ok(())
     }
 
-    fn move_cursor_left(&self, n: usize) -> io::Result<()> {
-        self.go(n, 'D');
-        Ok(())
-    }
-
-    fn write_line(&self, text: &str) -> io::Result<()> {
-        self.add(text);
-        self.add("\n");
-        Ok(())
-    }
-
-    fn write_str(&self, text: &str) -> io::Result<()> {
-        self.add(text);
+    fn move_cursor_left(&self, _: usize) -> io::Result<()> {
         Ok(())
     }
 
     fn clear_line(&self) -> io::Result<()> {
-        self.add("\r\x1b[2K");
+        Ok(())
+    }
+
+    fn write_line(&self, text: &str) -> io::Result<()> {
+        self.picture().rows.push(text.to_owned());
+        Ok(())
+    }
+
+    fn write_str(&self, text: &str) -> io::Result<()> {
+        let mut picture = self.picture();
+        if !picture.is_open {
+            picture.rows.push(text.to_owned());
+        }
+        picture.is_open = !picture.is_open;
         Ok(())
     }
 
     fn flush(&self) -> io::Result<()> {
-        let picture =
-            std::mem::take(&mut *self.picture.lock().unwrap_or_else(PoisonError::into_inner));
-        if !picture.is_empty() {
-            offer(picture.as_bytes());
-        }
+        let Picture { rows, .. } = std::mem::take(&mut *self.picture());
+        (self.show)(drawn(&rows, usize::from(self.width())).as_bytes());
         Ok(())
     }
 }
 
+/// Erases the last picture, draws these rows in its place, cut at `width`, and goes back to the
+/// first.
+fn drawn(rows: &[String], width: usize) -> String {
+    let cut: Vec<_> = rows.iter().map(|row| truncate_str(row, width, "")).collect();
+    let back = match rows.len() {
+        0 | 1 => String::new(),
+        n => format!("\x1b[{}A", n - 1),
+    };
+    format!("{ERASE}{}\r{back}", cut.join("\r\n"))
+}
+
 #[cfg(test)]
 mod tests {
+    use indicatif::{ProgressBar, ProgressStyle};
     use rustix::pipe::{PipeFlags, fcntl_setpipe_size, pipe_with};
 
     use super::*;
@@ -210,12 +238,32 @@ mod tests {
     }
 
     #[test]
-    fn a_picture_is_kept_until_it_is_whole() {
-        let canvas = Canvas { size: Term::stderr(), picture: Mutex::default() };
-        canvas.move_cursor_up(2).unwrap();
-        canvas.clear_line().unwrap();
-        canvas.write_line("a").unwrap();
-        canvas.move_cursor_down(0).unwrap();
-        assert_eq!(*canvas.picture.lock().unwrap(), "\x1b[2A\r\x1b[2Ka\n");
+    fn rows_are_cut_and_the_cursor_goes_back_to_the_first() {
+        let of = |rows: &[&str]| {
+            let rows: Vec<String> = rows.iter().map(|&row| row.to_owned()).collect();
+            drawn(&rows, 5)
+        };
+        assert_eq!(of(&[]), "\r\x1b[J\r");
+        assert_eq!(of(&["━━╸ "]), "\r\x1b[J━━╸ \r");
+        assert_eq!(of(&["1234567", "a", "b"]), "\r\x1b[J12345\r\na\r\nb\r\x1b[2A");
+    }
+
+    #[test]
+    fn a_bar_is_drawn_from_where_the_cursor_rests_and_erased_from_there() {
+        static SHOWN: Mutex<String> = Mutex::new(String::new());
+        let show: fn(&[u8]) =
+            |bytes| SHOWN.lock().unwrap().push_str(&String::from_utf8_lossy(bytes));
+        let canvas = Canvas { size: Term::stderr(), picture: Mutex::default(), show };
+        let target = ProgressDrawTarget::term_like(Box::new(canvas));
+        let bar = ProgressBar::with_draw_target(Some(3), target);
+        bar.set_style(ProgressStyle::with_template("{pos}/{len}\n{msg}").unwrap());
+        bar.set_message("loss 1");
+        assert_eq!(*SHOWN.lock().unwrap(), "\r\x1b[J0/3\r\nloss 1\r\x1b[1A");
+        bar.suspend(|| SHOWN.lock().unwrap().push_str("saved\n"));
+        bar.finish_and_clear();
+        drop(bar);
+        let shown = SHOWN.lock().unwrap().clone();
+        let end = "\r\x1b[J\rsaved\n\r\x1b[J0/3\r\nloss 1\r\x1b[1A\r\x1b[J\r";
+        assert!(shown.ends_with(end), "{shown:?}");
     }
 }

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 use super::event_line::{Context, line, step_numbers};
-use super::stderr::{canvas, say, takes_words};
+use super::stderr::{canvas, erase_bars, say, say_above_bars, takes_words};
 use super::text::{self, duration, time_left};
 use crate::event::{Event, Started, StepDone};
 
@@ -33,6 +33,22 @@ impl Screen {
         // A terminal without cursor movement (`TERM=dumb`) counts as hidden.
         let is_able = std::io::stderr().is_terminal() && !ProgressDrawTarget::stderr().is_hidden();
         if is_wanted && is_able { Self::Bar } else { Self::Plain }
+    }
+
+    /// Says it, above the bars of this process or another.
+    pub(crate) fn say(self, text: &str) {
+        match self {
+            Self::Bar => say_above_bars(text),
+            Self::Plain => say(text),
+            Self::Silent => {}
+        }
+    }
+
+    /// Removes the bars of a process that is gone.
+    pub(crate) fn erase_bars(self) {
+        if self == Self::Bar {
+            erase_bars();
+        }
     }
 }
 
@@ -75,9 +91,9 @@ impl Terminal {
     pub(crate) fn print(&self, text: &str) {
         match self.screen {
             // The bar is drawn again below them.
-            Screen::Bar if takes_words() => self.bar.suspend(|| say(text)),
-            Screen::Plain => say(text),
-            Screen::Bar | Screen::Silent => {}
+            Screen::Bar if takes_words() => self.bar.suspend(|| self.screen.say(text)),
+            Screen::Bar => {}
+            Screen::Plain | Screen::Silent => self.screen.say(text),
         }
     }
 

@@ -61,11 +61,12 @@ pub(crate) fn time_left(seconds_per_step: Option<f64>, remaining: u64) -> Option
 
 /// The value of a metric by its name: shares in percent, everything else like a loss.
 pub(crate) fn metric(name: &str, value: f64) -> String {
-    if name.ends_with("accuracy") || name.ends_with("success") {
-        percent(value)
-    } else {
-        loss(value)
-    }
+    if is_share(name) { percent(value) } else { loss(value) }
+}
+
+/// Whether a metric, by its name, is a share of one.
+pub(crate) fn is_share(name: &str) -> bool {
+    name.ends_with("accuracy") || name.ends_with("success")
 }
 
 #[cfg(test)]

@@ -38,6 +38,13 @@ impl Axis {
         Self { range: -margin..last + margin, ticks: multiples(step, &(0.0..last + margin)) }
     }
 
+    /// Whole numbers from `low` to `high` with some room, and round ones of them as ticks.
+    pub(crate) fn of_whole(low: f64, high: f64) -> Self {
+        let margin = 0.04 * (high - low).max(1.0);
+        let step = round_step((high - low) / 6.0).max(1.0);
+        Self { range: low - margin..high + margin, ticks: multiples(step, &(low..high)) }
+    }
+
     /// All of `values` with some room, but not beyond `top`, nor below zero for the sake of room
     /// alone.
     pub(crate) fn of_values(values: impl Iterator<Item = f64>, top: f64) -> Self {
@@ -124,6 +131,14 @@ mod tests {
         assert_eq!(axis.ticks, [0.0, 100.0, 200.0, 300.0, 400.0, 500.0, 600.0]);
         assert!(axis.range.start < 0.0 && axis.range.end > 620.0);
         assert_eq!(Axis::of_steps(1.0).ticks, [0.0, 1.0]);
+    }
+
+    #[test]
+    fn whole_numbers_have_whole_ticks_within_their_ends() {
+        assert_eq!(Axis::of_whole(1.0, 4.0).ticks, [1.0, 2.0, 3.0, 4.0]);
+        assert_eq!(Axis::of_whole(1.0, 64.0).ticks, [10.0, 20.0, 30.0, 40.0, 50.0, 60.0]);
+        let one = Axis::of_whole(1.0, 1.0);
+        assert!(one.ticks == [1.0] && one.range.start < one.range.end, "{one:?}");
     }
 
     #[test]

@@ -3,7 +3,7 @@
 
 pub(crate) mod axis;
 pub(crate) mod confusion;
-pub(crate) mod curves;
+mod curves;
 mod outcome;
 pub(crate) mod overlay;
 mod find;
@@ -160,17 +160,28 @@ fn epoch(event: &Event) -> Option<EpochDone> {
 /// The records cannot be read, or the files cannot be written.
 pub(crate) fn write(folder: &Path, plan: &CheckpointPlan) -> Result<String, Error> {
     let records = read(folder)?;
-    let title = incidents::title(&records.log).unwrap_or_else(|| folder.display().to_string());
-    let progress = records.progress();
-    let best = progress.best(plan);
     if records.traces.holder.is_none() {
         settle(folder, &records)?;
     }
-    if !progress.is_empty() {
-        curves::write(&progress, best, folder, &title)?;
-    }
-    let parts = [story(&records), table::table(&progress, best)];
+    draw(folder, &records, plan)?;
+    let progress = records.progress();
+    let parts = [story(&records), table::table(&progress, progress.best(plan))];
     Ok(parts.into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>().join("\n"))
+}
+
+/// Draws the curves of a run into its `folder`, under its name and id. One without a finished epoch
+/// or step has none.
+///
+/// # Errors
+///
+/// The pictures cannot be written.
+pub(crate) fn draw(folder: &Path, records: &Records, plan: &CheckpointPlan) -> Result<(), Error> {
+    let progress = records.progress();
+    if progress.is_empty() {
+        return Ok(());
+    }
+    let title = incidents::title(&records.log).unwrap_or_else(|| folder.display().to_string());
+    curves::write(&progress, progress.best(plan), folder, &title)
 }
 
 /// Brings `training_history.json` up to date, of a run that does not do it itself any more.

@@ -7,7 +7,7 @@ use serde::de::DeserializeOwned;
 
 use crate::event::{Event, Finished, Started};
 use crate::files;
-use crate::launch::{Blame, ErrorReport, Failure};
+use crate::launch::{Blame, ErrorReport, Failure, Phase};
 use crate::record::{DESCRIPTION, Stamped, newest_of, summary};
 
 /// What of a run's end is not among its events.
@@ -19,6 +19,8 @@ pub(crate) struct Traces {
     pub(crate) holder: Option<String>,
     /// Why its newest start failed, and what to do, in a few lines.
     pub(crate) failure: Option<String>,
+    /// Steps that were finished when it failed.
+    pub(crate) failed_after: Option<u64>,
 }
 
 impl Traces {
@@ -26,8 +28,9 @@ impl Traces {
     pub(crate) fn read(folder: &Path, events: &[Stamped]) -> Self {
         let run = folder.file_name().unwrap_or_default().to_string_lossy().into_owned();
         let holder = files::lock_holder(folder);
-        let failure = parents_word(folder).or_else(|| ranks_word(folder, events));
-        Self { run, holder, failure }
+        let failed = parents_word(folder).or_else(|| ranks_word(folder, events));
+        let (failure, failed_after) = failed.unzip();
+        Self { run, holder, failure, failed_after }
     }
 }
 
@@ -103,8 +106,8 @@ fn finished<'a>(events: &[&'a Stamped]) -> Option<&'a Finished> {
     })
 }
 
-/// What the parent wrote of the newest start.
-fn parents_word(folder: &Path) -> Option<String> {
+/// What the parent wrote of the newest start, and the steps that were finished then.
+fn parents_word(folder: &Path) -> Option<(String, u64)> {
     let failure: Failure = newer_than_the_start(folder, &folder.join("failure.json"))?;
     let mut lines = vec![format!(
         "failed at step {} ({}, exit {}): {}",
@@ -114,12 +117,12 @@ fn parents_word(folder: &Path) -> Option<String> {
         lines.push(format!("  why: {}", failure.causes.join(": ")));
     }
     lines.push(format!("  do: {}", failure.remedy()));
-    Some(lines.join("\n"))
+    Some((lines.join("\n"), finished_steps(failure.step, failure.phase)))
 }
 
-/// What a rank wrote, where no parent of ours watched it. One that was started again is no failure
-/// any more.
-fn ranks_word(folder: &Path, events: &[Stamped]) -> Option<String> {
+/// As [`parents_word`], what a rank wrote, where no parent of ours watched it. One that was started
+/// again is no failure any more.
+fn ranks_word(folder: &Path, events: &[Stamped]) -> Option<(String, u64)> {
     let is_turn = |event: &Event| matches!(event, Event::Started(_) | Event::Finished(_));
     let turn = events.iter().rev().find(|stamped| is_turn(&stamped.event));
     let reports = std::fs::read_dir(folder).ok()?.flatten().map(|entry| entry.path());
@@ -133,7 +136,15 @@ fn ranks_word(folder: &Path, events: &[Stamped]) -> Option<String> {
         .min_by_key(|report| (report.blame == Blame::Peer, report.monotonic))?;
     let ErrorReport { rank, step, phase, exit_code, message, help, .. } = first;
     let help = help.map(|help| format!("\n  do: {help}")).unwrap_or_default();
-    Some(format!("failed at step {step} ({phase}, exit {exit_code}): rank {rank}: {message}{help}"))
+    let words =
+        format!("failed at step {step} ({phase}, exit {exit_code}): rank {rank}: {message}{help}");
+    Some((words, finished_steps(step, phase)))
+}
+
+/// The steps that a rank has finished which has begun `step` and is in this phase.
+fn finished_steps(step: u64, phase: Phase) -> u64 {
+    let is_finished = matches!(phase, Phase::Evaluating | Phase::Saving | Phase::Finishing);
+    step.saturating_sub(u64::from(!is_finished))
 }
 
 /// The file at `path`, if it was written since the run in `folder` was last started.
@@ -237,6 +248,7 @@ mod tests {
         let said = "failed at step 12 (forward, exit 4): rank 1: the loss is not finite\n  \
                     do: use a smaller `optimizer.lr`";
         assert_eq!(of(vec![start]).as_deref(), Some(said));
+        assert_eq!(Traces::read(folder.path(), &[]).failed_after, Some(11));
         let later = Stamped {
             time: "2026-11-20T13:25:58Z".parse().unwrap(),
             step: 10,

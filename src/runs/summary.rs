@@ -73,7 +73,8 @@ pub struct Summary {
     pub state: State,
     /// Why: which process has it, how it ended, or what failed.
     pub reason: Option<String>,
-    /// Finished steps.
+    /// Finished steps; of a run that goes on, or was killed, as it last reported: about once a
+    /// second.
     pub step: u64,
     /// Its last step; `None` if time ends it.
     pub total_steps: Option<u64>,
@@ -122,7 +123,9 @@ pub(crate) fn summary_of(folder: &Path, records: &Records) -> Result<Summary, Er
     let (state, reason) = state_of(records, &events, &description);
     let times = || records.log.events.iter().map(|stamped| stamped.time);
     let by_events = events.iter().map(|stamped| stamped.step).max();
-    let step = by_events.or(records.epochs.last().map(|epoch| epoch.step)).unwrap_or(0);
+    let by_records = by_events.or(records.epochs.last().map(|epoch| epoch.step));
+    // Between two recorded steps a failure knows more.
+    let step = by_records.max(records.traces.failed_after).unwrap_or(0);
     let per_epoch = description.steps_per_epoch.unwrap_or(0);
     let epochs_at = |step: u64| if per_epoch == 0 { 0 } else { step.div_ceil(per_epoch) };
     Ok(Summary {
@@ -328,6 +331,23 @@ mod tests {
         assert!(found.metrics.contains_key("train/loss"));
         // Five seconds, then a long pause, then one second.
         assert_eq!((found.seconds, found.tags), (6.0, vec!["baseline".to_owned()]));
+    }
+
+    #[test]
+    fn a_run_that_failed_has_done_the_steps_before_also_those_that_were_not_recorded() {
+        let mut run = Speaker::new();
+        run.say(Event::StepDone(example_events::step_done(10)));
+        let report = r#"{"format":1,"rank":1,"pid":1,"host":"a","monotonic":{"secs":1,"nanos":0},
+            "time":"2026-11-20T13:25:57Z","phase":"PHASE","step":27,"exit_code":4,"blame":"own",
+            "message":"the loss is not finite","causes":[],"place":null,"help":null}"#;
+        let found = |phase: &str| {
+            let path = run.folder.path().join("rank-1.error.json");
+            files::write_atomic(&path, report.replace("PHASE", phase).as_bytes()).unwrap();
+            let Summary { state, step, epoch, .. } = run.summary();
+            (state, step, epoch)
+        };
+        assert_eq!(found("forward"), (State::Failed, 26, 2));
+        assert_eq!(found("saving"), (State::Failed, 27, 2));
     }
 
     #[test]

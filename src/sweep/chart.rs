@@ -1,9 +1,10 @@
 //! Frames to draw in: places on two scales -> pixels, with ticks, a grid and words. Draws on any
 //! backend at any scale.
 
+use std::f64::consts::LN_10;
+
 use plotters::prelude::*;
 
-use crate::record::text::short;
 use crate::report::axis::Axis;
 use crate::report::panel::{Canvas, FAINT_INK, FRAME, GRID, INK, Lettering, write_words};
 use crate::report::picture::{Area, Drawn};
@@ -11,6 +12,11 @@ use crate::report::picture::{Area, Drawn};
 pub(crate) const BLUE: RGBColor = RGBColor(43, 108, 176);
 pub(crate) const ORANGE: RGBColor = RGBColor(221, 97, 32);
 pub(crate) const GREY: RGBColor = RGBColor(176, 184, 196);
+
+/// Most words on an axis; more would run into each other.
+const MAX_WORDS: usize = 20;
+/// Most characters of a word; more would reach the axis before, or the edge.
+const MAX_CHARACTERS: usize = 15;
 
 /// One axis: what it spans, its ticks and their words.
 #[derive(Clone, Debug)]
@@ -22,38 +28,86 @@ pub(crate) struct Scale {
 
 impl Scale {
     /// All of `values` with some room.
-    pub(crate) fn of(values: impl Iterator<Item = f64>, write: impl Fn(f64) -> String) -> Self {
-        let axis = Axis::of_values(values.filter(|value| value.is_finite()), f64::INFINITY);
-        let ticks = axis.ticks.iter().map(|tick| (*tick, write(*tick))).collect();
-        Self { low: axis.range.start, high: axis.range.end, ticks }
+    pub(crate) fn of(values: impl Iterator<Item = f64>) -> Self {
+        let finite = values.filter(|value| value.is_finite());
+        Self::along(&Axis::of_values(finite, f64::INFINITY))
     }
 
-    /// Logarithms to the base of e from `low` to `high`, a tick at each power of ten.
+    /// All of `shares` with some room, in percent.
+    pub(crate) fn of_shares(shares: impl Iterator<Item = f64>) -> Self {
+        let finite = shares.filter(|share| share.is_finite());
+        let percent = Self::along(&Axis::of_values(finite.map(|share| 100.0 * share), 100.0));
+        let ticks = percent.ticks.into_iter();
+        let ticks = ticks.map(|(place, words)| (place / 100.0, words + " %")).collect();
+        Self { low: percent.low / 100.0, high: percent.high / 100.0, ticks }
+    }
+
+    /// Whole numbers from `low` to `high`.
+    pub(crate) fn of_whole(low: f64, high: f64) -> Self {
+        Self::along(&Axis::of_whole(low, high))
+    }
+
+    /// Logarithms to the base of e from `low` to `high`, with ticks at powers of ten, or between
+    /// them where these are few.
     pub(crate) fn of_logarithms(low: f64, high: f64) -> Self {
         let margin = 0.03 * (high - low).max(1e-9);
-        let ten = std::f64::consts::LN_10;
-        let (first, last) = ((low / ten - 1e-9).ceil() as i32, (high / ten + 1e-9).floor() as i32);
-        let every = ((last - first) / 6 + 1).max(1);
-        let tick = |power: i32| (f64::from(power) * ten, short(10f64.powi(power)));
-        let mut ticks: Vec<_> =
-            (first..=last).filter(|power| (power - first) % every == 0).map(tick).collect();
+        let mut ticks = decades(low, high, &[1.0]);
         if ticks.len() < 2 {
-            // Less than a decade: its ends say more.
-            ticks = vec![(low, short(low.exp())), (high, short(high.exp()))];
+            ticks = decades(low, high, &[1.0, 2.0, 5.0]);
         }
+        if ticks.len() < 2 {
+            // So narrow that its ends say more.
+            ticks = vec![low, high];
+        }
+        let every = (ticks.len() - 1) / 6 + 1;
+        let ticks = ticks.into_iter().step_by(every).map(|at| (at, brief(at.exp()))).collect();
         Self { low: low - margin, high: high + margin, ticks }
     }
 
-    /// Words at 0, 1, 2 ...
+    /// Words at 0, 1, 2 ..., as many as there is room for.
     pub(crate) fn of_words(words: impl Iterator<Item = String>) -> Self {
-        let ticks: Vec<(f64, String)> = (0..).map(f64::from).zip(words).collect();
-        Self { low: -0.5, high: ticks.len() as f64 - 0.5, ticks }
+        let words: Vec<(f64, String)> = (0..).map(f64::from).zip(words).collect();
+        let (high, every) = (words.len() as f64 - 0.5, words.len().div_ceil(MAX_WORDS).max(1));
+        let fitting = words.into_iter().step_by(every);
+        let ticks = fitting.map(|(place, word)| (place, shortened(&word))).collect();
+        Self { low: -0.5, high, ticks }
+    }
+
+    fn along(axis: &Axis) -> Self {
+        let ticks = axis.ticks.iter().map(|tick| (*tick, axis.tick(*tick))).collect();
+        Self { low: axis.range.start, high: axis.range.end, ticks }
     }
 
     /// 0 at the low end, 1 at the high end; what lies outside stands at the border.
     pub(crate) fn share(&self, place: f64) -> f64 {
         ((place - self.low) / (self.high - self.low)).clamp(0.0, 1.0)
     }
+}
+
+/// The logarithms from `low` to `high` of powers of ten, times each of `factors`.
+fn decades(low: f64, high: f64, factors: &[f64]) -> Vec<f64> {
+    let powers = (low / LN_10).floor() as i32..=(high / LN_10).ceil() as i32;
+    let all = powers.flat_map(|power| {
+        factors.iter().map(move |factor| f64::from(power) * LN_10 + factor.ln())
+    });
+    all.filter(|at| (low - 1e-9..=high + 1e-9).contains(at)).collect()
+}
+
+/// At most two digits, and an exponent where that is shorter: `0.05`, `1e-3`, `2.5e-4`.
+fn brief(value: f64) -> String {
+    let rounded: f64 = format!("{value:.1e}").parse().unwrap_or(value);
+    if (1e-2..1e4).contains(&rounded) { rounded.to_string() } else { format!("{rounded:e}") }
+}
+
+/// A word that fits; of a longer one the middle is missing, since paths differ at their ends.
+fn shortened(word: &str) -> String {
+    let letters: Vec<char> = word.chars().collect();
+    if letters.len() <= MAX_CHARACTERS {
+        return word.to_owned();
+    }
+    let kept = MAX_CHARACTERS / 2;
+    let (head, tail) = (&letters[..kept], &letters[letters.len() - kept..]);
+    head.iter().chain(&['…']).chain(tail).collect()
 }
 
 /// A rectangle of a picture, in logical pixels, and its scales.
@@ -161,14 +215,39 @@ pub(crate) fn legend<DB: DrawingBackend>(
 mod tests {
     use super::*;
 
+    fn words(scale: &Scale) -> Vec<&str> {
+        scale.ticks.iter().map(|(_, words)| words.as_str()).collect()
+    }
+
     #[test]
-    fn logarithms_have_a_tick_at_each_power_of_ten() {
-        let scale = Scale::of_logarithms(1e-5f64.ln(), 1f64.ln());
-        let words: Vec<&str> = scale.ticks.iter().map(|(_, words)| words.as_str()).collect();
-        assert_eq!(words, ["1e-5", "0.0001", "0.001", "0.01", "0.1", "1"]);
-        let narrow = Scale::of_logarithms(2f64.ln(), 5f64.ln());
-        assert_eq!(narrow.ticks.len(), 2);
-        assert!((narrow.share(3f64.ln()) - 0.443).abs() < 0.03);
+    fn logarithms_have_a_tick_at_each_power_of_ten_and_more_where_these_are_few() {
+        let of = |low: f64, high: f64| Scale::of_logarithms(low.ln(), high.ln());
+        assert_eq!(words(&of(1e-5, 1.0)), ["1e-5", "1e-4", "1e-3", "0.01", "0.1", "1"]);
+        assert_eq!(words(&of(1e-9, 1.0)), ["1e-9", "1e-7", "1e-5", "1e-3", "0.1"]);
+        assert_eq!(words(&of(3e-4, 3e-3)), ["5e-4", "1e-3", "2e-3"]);
+        assert_eq!(words(&of(2.0, 5.0)), ["2", "5"]);
+        assert_eq!(words(&of(2.123_456e-4, 4.9e-4)), ["2.1e-4", "4.9e-4"]);
+        assert!((of(2.0, 5.0).share(3f64.ln()) - 0.443).abs() < 0.03);
+    }
+
+    #[test]
+    fn all_numbers_of_an_axis_have_as_many_decimals_and_shares_end_at_all() {
+        let narrow = Scale::of([0.7965, 0.8117].into_iter());
+        assert_eq!(words(&narrow), ["0.795", "0.800", "0.805", "0.810"]);
+        let shares = Scale::of_shares([0.975, 0.999, f64::NAN].into_iter());
+        let expected = ["97.5 %", "98.0 %", "98.5 %", "99.0 %", "99.5 %", "100.0 %"];
+        assert_eq!((words(&shares), shares.high), (expected.to_vec(), 1.0));
+        assert!((shares.share(shares.ticks[0].0) - 0.063).abs() < 0.01);
+        assert_eq!(words(&Scale::of_whole(1.0, 4.0)), ["1", "2", "3", "4"]);
+    }
+
+    #[test]
+    fn words_are_shortened_and_only_as_many_as_fit() {
+        let of = |all: &[&str]| Scale::of_words(all.iter().map(|&word| word.to_owned()));
+        let paths = of(&["checkpoints/quickstart/best", "[512,512,256]"]);
+        assert_eq!(words(&paths), ["checkpo…rt/best", "[512,512,256]"]);
+        let many = of(&["x"; 50]);
+        assert_eq!((many.ticks.len(), many.ticks[1].0, many.high), (17, 3.0, 49.5));
     }
 
     #[test]

@@ -49,7 +49,9 @@ fn share(parameter: &Parameter, order: &[&Trial]) -> Option<f64> {
     Some((1.0 - (1.0 - eta) * (n - 1.0) / (n - k)).clamp(0.0, 1.0))
 }
 
-/// The ranks of each group: by choice, or by equally many neighbours on the axis.
+/// The ranks of each group: by choice, or by equally many neighbours on the axis. Trials with the
+/// same value are in one group, that of the one in their middle: cut apart, they would be cut by
+/// their ranks.
 fn groups(parameter: &Parameter, places: &[f64]) -> Vec<Vec<usize>> {
     if let Domain::Categorical { values } = &parameter.domain {
         let mut groups = vec![Vec::new(); values.len()];
@@ -60,7 +62,15 @@ fn groups(parameter: &Parameter, places: &[f64]) -> Vec<Vec<usize>> {
     let mut ranks: Vec<usize> = (0..places.len()).collect();
     ranks.sort_by(|a, b| places[*a].total_cmp(&places[*b]));
     let cut = |part: usize| part * ranks.len() / n;
-    (0..n).map(|part| ranks[cut(part)..cut(part + 1)].to_vec()).collect()
+    let mut groups = vec![Vec::new(); n];
+    let mut before = 0;
+    for same in ranks.chunk_by(|a, b| places[*a] == places[*b]) {
+        let middle = before + same.len() / 2;
+        let part = (0..n).rfind(|part| cut(*part) <= middle).unwrap_or(0);
+        groups[part].extend_from_slice(same);
+        before += same.len();
+    }
+    groups
 }
 
 #[cfg(test)]
@@ -103,6 +113,25 @@ mod tests {
             None,
             "three say nothing"
         );
+    }
+
+    #[test]
+    fn a_whole_number_of_few_values_that_decides_nothing_is_not_important() {
+        // One and two take turns from the best trial to the worst.
+        let trials: Vec<Trial> = (0..60u32)
+            .map(|index| {
+                let mut one = trial(index + 1, State::Finished, &[f64::from(index)]);
+                one.values = vec![("n".to_owned(), json!(1 + index % 2))];
+                one
+            })
+            .collect();
+        let whole = Domain::IntUniform { min: 1, max: 2 };
+        for domain in [whole, Domain::QUniform { min: 1.0, max: 2.0, q: 1.0 }] {
+            let parameters = vec![Parameter::new("n", domain)];
+            let search = Search { parameters, ..search("random") };
+            let share = importance(&search, &Ranking::plain(search.goal), &trials)[0].unwrap();
+            assert!(share < 0.1, "{share}");
+        }
     }
 
     #[test]

@@ -115,6 +115,23 @@ pub enum Error {
         /// Whether `--extend` allows it.
         can_extend: bool,
     },
+    /// Checkpoints of trials whose sweep is gone.
+    #[error(
+        "`{}` holds the checkpoints of an earlier sweep, whose records are gone",
+        folder.display()
+    )]
+    Leftovers {
+        /// The folder of the first such trial.
+        folder: PathBuf,
+    },
+    /// The data are not those that earlier trials were trained on.
+    #[error("the data are not those of `{}`:{}", folder.display(), list(differences))]
+    OtherData {
+        /// The records of an earlier trial.
+        folder: PathBuf,
+        /// What differs.
+        differences: Vec<String>,
+    },
     /// Experiments that cannot be run.
     #[error("{} cannot be run:{}", counted(trials.len() as u64, "trial"), list(trials))]
     Refused {
@@ -160,6 +177,14 @@ impl Error {
                 "values of another experiment cannot be compared: choose another `sweep.name`"
                     .to_owned(),
             ),
+            Self::Leftovers { .. } => {
+                Some("remove the folder that it is in, or choose another `sweep.name`".to_owned())
+            }
+            Self::OtherData { .. } => Some(
+                "restore the original data, or choose another `sweep.name`: what trials reach on \
+                 different data cannot be compared"
+                    .to_owned(),
+            ),
             Self::Refused { .. } => {
                 Some("change the space, or exclude such trials with `sweep.constraints`".to_owned())
             }
@@ -180,6 +205,8 @@ impl Error {
         matches!(
             self,
             Self::Changed { .. }
+                | Self::Leftovers { .. }
+                | Self::OtherData { .. }
                 | Self::Refused { .. }
                 | Self::Kind(_)
                 | Self::NothingLeft

@@ -7,7 +7,7 @@ use plotters::prelude::*;
 
 use crate::config::schema::Mode;
 use crate::config::sweep::{Domain, Json, Parameter, Search, value_of};
-use crate::record::text::{escape, metric, short};
+use crate::record::text::{escape, is_share, metric, short};
 use crate::report::panel::{Canvas, FAINT_INK, FRAME, INK, Lettering, write_words};
 use crate::report::picture::{self, Area, Drawn, Picture};
 use crate::sweep::Error;
@@ -63,14 +63,9 @@ impl<'a> Shown<'a> {
         let mut values: Vec<f64> = trials.iter().map(|(_, value)| *value).collect();
         values.sort_by(|a, b| cost(Some(*a), goal).total_cmp(&cost(Some(*b), goal)));
         values.truncate((values.len() * 9).div_ceil(10));
-        let name = search.metric.clone();
-        let scale = Scale::of(values.into_iter(), |value| {
-            if name.ends_with("accuracy") {
-                format!("{} %", short(100.0 * value))
-            } else {
-                short(value)
-            }
-        });
+        let values = values.into_iter();
+        let scale =
+            if is_share(&search.metric) { Scale::of_shares(values) } else { Scale::of(values) };
         Self { search, ranking, trials, all, scale }
     }
 
@@ -102,9 +97,9 @@ fn scale_of(domain: &Domain) -> Scale {
         Domain::Categorical { values } => Scale::of_words(values.iter().map(word)),
         Domain::LogUniform { min, max } => Scale::of_logarithms(min.ln(), max.ln()),
         Domain::Uniform { min, max } | Domain::QUniform { min, max, .. } => {
-            Scale::of([*min, *max].into_iter(), short)
+            Scale::of([*min, *max].into_iter())
         }
-        Domain::IntUniform { min, max } => Scale::of([*min as f64, *max as f64].into_iter(), short),
+        Domain::IntUniform { min, max } => Scale::of_whole(*min as f64, *max as f64),
     }
 }
 
@@ -115,7 +110,7 @@ fn place(parameter: &Parameter, trial: &Trial) -> Option<f64> {
 }
 
 /// The key, and where it counts: `optimizer.lr (sgd)`.
-fn label(parameter: &Parameter) -> String {
+pub(super) fn label(parameter: &Parameter) -> String {
     let values = parameter.when.iter().flat_map(|condition| &condition.values);
     let values: Vec<String> = values.map(word).collect();
     if values.is_empty() {
@@ -134,9 +129,7 @@ impl Picture for History<'_> {
     fn draw<DB: DrawingBackend>(&self, area: &Area<DB>, canvas: Canvas) -> Drawn<DB> {
         let shown = self.0;
         let last = shown.all.iter().map(|trial| trial.number).max().unwrap_or(1);
-        let numbers = (1..=last).map(f64::from);
-        let mut x = Scale::of(numbers, |number| format!("{number:.0}"));
-        x.ticks.retain(|(tick, _)| tick.fract() == 0.0 && *tick >= 1.0);
+        let x = Scale::of_whole(1.0, f64::from(last));
         let frame =
             Frame { left: 90.0, top: 50.0, width: 880.0, height: 340.0, x: &x, y: &shown.scale };
         let title = format!("{} of each trial, and the best so far", shown.search.metric);
@@ -352,7 +345,7 @@ mod tests {
             ("history", ["val/loss of each trial, and the best so far", "trial", "best so far"]),
             ("parallel", ["optimizer.lr", "&lt;b&gt;", "trial 8: val/loss 0.0000"]),
             ("importance", ["optimizer.lr", "model.dropout", "too few trials"]),
-            ("slices", ["train.batch_size", "0.001", "val/loss"]),
+            ("slices", ["train.batch_size", "1e-3", "val/loss"]),
         ] {
             let svg = read(&format!("{name}.svg"));
             for words in expected {

@@ -13,11 +13,12 @@ use std::sync::atomic::AtomicBool;
 use plotters::prelude::*;
 use serde::Serialize;
 
-use crate::config::sweep::change_of;
+use crate::config::kind::Kind;
+use crate::config::sweep::{METHOD, change_of};
 use crate::event::Event;
 use crate::files::{self, RunLock};
 use crate::plan::RunFolders;
-use crate::record::text::{loss, short};
+use crate::record::text::short;
 use crate::record::{self, EVENTS};
 use crate::report::panel::{Canvas, FRAME};
 use crate::report::picture::{self, Area, Drawn, Picture};
@@ -26,7 +27,7 @@ use crate::sweep::method::LrRange;
 use crate::sweep::request::{Cause, Ended, Job, Order, Outcome, Trainer};
 use crate::sweep::results::{BEST, JSON};
 use crate::sweep::trial::id;
-use crate::sweep::{Error, prepared_folder};
+use crate::sweep::{Error, journal, prepared_folder};
 use crate::transport::Waker;
 
 /// Share of the smoothed loss that stays at each step.
@@ -102,6 +103,7 @@ pub fn run(
         return Err(Error::Refused { trials: vec![why] });
     }
     let folder = order.folder();
+    refuse_trials(&folder)?;
     let _lock: RunLock = prepared_folder(&folder)?;
     let experiment = &order.base.experiment;
     let at = |dir: &Path| dir.join(&order.sweep.name).join(id(1));
@@ -129,6 +131,14 @@ pub fn run(
     let found = find(&steps(&events, range)?);
     keep(order, &folder, &found)?;
     Ok((Ended::Done { failed: 0 }, Some(found)))
+}
+
+/// Refuses the folder of a sweep: its first trial and its results have the names of a test's.
+fn refuse_trials(folder: &Path) -> Result<(), Error> {
+    let Some(story) = journal::read(folder)? else { return Ok(()) };
+    let method = &story.subject.search["method"];
+    let changes = vec![format!("`{METHOD}`: {method} -> \"{}\"", LrRange::NAME)];
+    Err(Error::Changed { folder: folder.to_owned(), changes, can_extend: false })
 }
 
 /// Rate and loss of each step since the last fresh start.
@@ -238,7 +248,7 @@ impl Picture for Curve<'_> {
         let x = Scale::of_logarithms(first.lr.ln(), last.lr.ln());
         // Where the loss explodes it says nothing more: four times the first is enough to see it.
         let most = 4.0 * first.smooth.abs().max(1e-9);
-        let y = Scale::of(points.iter().map(|point| point.smooth.min(most)), loss);
+        let y = Scale::of(points.iter().map(|point| point.smooth.min(most)));
         let frame = Frame { left: 90.0, top: 76.0, width: 780.0, height: 324.0, x: &x, y: &y };
         frame.draw(area, canvas, "training loss", "optimizer.lr")?;
         let through = |value: fn(&Point) -> f64| {
@@ -266,6 +276,36 @@ impl Picture for Curve<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::sweep::example_sweeps::{Lab, subject};
+    use crate::sweep::journal::Journal;
+    use crate::sweep::trial::Length;
+
+    /// Nothing is to be trained.
+    struct Idle;
+
+    impl Trainer for Idle {
+        fn check(&self, _: &[String]) -> Result<Length, String> {
+            Ok(Length { steps_per_epoch: 1, total_steps: 100 })
+        }
+
+        fn train(&self, _: &Job, _: &mut dyn FnMut(u64)) -> Outcome {
+            panic!("the first trial would be trained over")
+        }
+    }
+
+    #[test]
+    fn the_folder_of_a_sweep_with_trials_is_refused() {
+        let lab = Lab::new("lr_range", 1);
+        let folder = lab.folder.path().join("s");
+        files::create_folder(&folder).unwrap();
+        let mut of_trials = subject();
+        of_trials.search["method"] = "tpe".into();
+        Journal::open(&folder).unwrap().opened(&of_trials).unwrap();
+        let error = run(&lab.order(), &LrRange::default(), &Idle).err().unwrap();
+        assert!(error.is_refusal() && error.help().unwrap().contains("another `sweep.name`"));
+        let words = error.to_string();
+        assert!(words.ends_with("\n  `sweep.method`: \"tpe\" -> \"lr_range\""), "{words}");
+    }
 
     /// A loss that falls from 1e-4 on, is least at 1e-1, and explodes.
     fn curve() -> Vec<(f64, f64)> {

@@ -15,9 +15,13 @@ use crate::record::{Jsonl, Screen};
 use crate::sweep::method::{Method, Methods};
 use crate::sweep::pruner::Pruners;
 use crate::sweep::ranking::Ranking;
-use crate::sweep::trial::{Length, id};
+use crate::sweep::sampler::BaseValues;
+use crate::sweep::trial::{Length, State, Trial, id};
 use crate::sweep::{Error, gpus};
 use crate::transport::Waker;
+
+/// Ranks of a run, of which each trial has `sweep.devices_per_trial`.
+const DEVICES: &str = "distributed.devices";
 
 /// Makes runs out of trials: the program's way from an experiment to its ranks, or a test's.
 pub trait Trainer: Sync {
@@ -31,6 +35,12 @@ pub trait Trainer: Sync {
     /// Trains a trial to its end, or until its waker is rung; `on_step` hears where it is. What it
     /// reports stands in `events.jsonl` of its folder.
     fn train(&self, job: &Job, on_step: &mut dyn FnMut(u64)) -> Outcome;
+
+    /// What differs between the data that the trial in these folders was begun with and those that
+    /// it would be trained on now; by default nothing.
+    fn other_data(&self, _folders: &RunFolders, _changes: &[String]) -> Vec<String> {
+        Vec::new()
+    }
 
     /// Makes pictures of what a trial recorded; by default none. Its devices are free by then: the
     /// next one trains.
@@ -85,6 +95,17 @@ pub enum Outcome {
         /// What that means for the sweep.
         cause: Cause,
     },
+}
+
+impl Outcome {
+    /// What is left of it where the training was asked to stop: a failure then, as of a restart
+    /// that was called off, says nothing about the trial. It is resumed, and fails again if it must.
+    pub(super) fn when_stopping(self) -> Self {
+        match self {
+            Self::Failed { cause: Cause::Other, .. } => Self::Stopped,
+            other => other,
+        }
+    }
 }
 
 /// Makes a trial's pictures. One that cannot be drawn changes nothing about the trial.
@@ -191,12 +212,23 @@ impl Order<'_> {
         sweep.concurrent_trials.given().map_or(auto, |count| count as usize)
     }
 
+    /// The values of the keys that no parameter changes, as all trials have them.
+    pub(super) fn base_values(&self) -> BaseValues {
+        let devices = self.sweep.search.devices_per_trial;
+        BaseValues::of(&self.base.experiment).with(DEVICES, devices.into())
+    }
+
+    /// Whether a trial is tried again when the sweep goes on.
+    pub(super) fn retries(&self, trial: &Trial) -> bool {
+        trial.state == State::Failed && (self.retry_failed || trial.lacked_storage)
+    }
+
     /// What every trial changes, beside its values.
     pub fn common_changes(&self) -> Vec<String> {
         let devices = self.sweep.search.devices_per_trial;
         let mut changes = self.sweep.changes.clone();
         changes.extend(config::watching(self.sweep));
-        changes.push(format!("distributed.devices={devices}"));
+        changes.push(format!("{DEVICES}={devices}"));
         let sinks = &self.base.experiment.logging.sinks;
         if !sinks.iter().any(|sink| sink == Jsonl::NAME) {
             // Reports are read from there.

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use serde_json::{Map, Value, json};
 
-use crate::config::sweep::{Search, value_of};
+use crate::config::sweep::{Parameter, Search, value_of};
 use crate::files;
 use crate::record::text::metric;
 use crate::record::{RESOLVED, newest_of};
@@ -40,8 +40,8 @@ pub(crate) fn write(
     files::write_atomic(&folder.join(CSV), csv(subject, ranking, trials).as_bytes())?;
     let mut value = summary(subject, ranking, trials);
     let shares = importance(search, ranking, trials);
-    let named = search.parameters.iter().map(|parameter| parameter.key.clone());
-    let shares: Map<String, Value> = named.zip(shares.iter().map(|share| json!(share))).collect();
+    let shares: Map<String, Value> =
+        names(search).into_iter().zip(shares.iter().map(|share| json!(share))).collect();
     value["importance"] = Value::Object(shares);
     let bytes =
         serde_json::to_vec_pretty(&value).map_err(|reason| Error::Encode { what: JSON, reason })?;
@@ -51,6 +51,16 @@ pub(crate) fn write(
         pictures::write(folder, search, ranking, trials)?;
     }
     Ok(())
+}
+
+/// The parameters by their keys; those of several entries with where each counts.
+fn names(search: &Search) -> Vec<String> {
+    let entries = |key: &str| search.parameters.iter().filter(|other| other.key == key).count();
+    let name = |parameter: &Parameter| {
+        let is_alone = entries(&parameter.key) == 1;
+        if is_alone { parameter.key.clone() } else { pictures::label(parameter) }
+    };
+    search.parameters.iter().map(name).collect()
 }
 
 /// `best.toml`: what the best trial ran, under a line that says so.
@@ -169,7 +179,8 @@ pub fn summary(subject: &Subject, ranking: &Ranking, trials: &[Trial]) -> Value 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::sweep::example_sweeps::{subject, trial};
+    use crate::config::sweep::{Condition, Domain};
+    use crate::sweep::example_sweeps::{search, subject, trial};
 
     fn trials() -> Vec<Trial> {
         let with = |mut trial: Trial, values: Value| {
@@ -199,5 +210,24 @@ mod tests {
         assert_eq!(&rows[1][8], "0.000123456");
         assert_eq!(&rows[1][10], "[1,2]");
         assert_eq!(&rows[2][11], "a \"bad\", disk");
+    }
+
+    #[test]
+    fn each_entry_of_a_key_has_its_own_importance() {
+        let rates = |name: &str| Parameter {
+            when: vec![Condition { key: "optimizer.name".into(), values: vec![json!(name)] }],
+            ..Parameter::new("optimizer.lr", Domain::Uniform { min: 0.0, max: 1.0 })
+        };
+        let names = Domain::Categorical { values: vec![json!("sgd"), json!("adamw")] };
+        let parameters =
+            vec![Parameter::new("optimizer.name", names), rates("sgd"), rates("adamw")];
+        let search = Search { parameters, ..search("random") };
+        let folder = tempfile::tempdir().unwrap();
+        let ranking = Ranking::plain(subject().goal);
+        write(folder.path(), &subject(), &search, &ranking, &trials()[1..]).unwrap();
+        let text = fs::read_to_string(folder.path().join(JSON)).unwrap();
+        let written: Value = serde_json::from_str(&text).unwrap();
+        let keys: Vec<&String> = written["importance"].as_object().unwrap().keys().collect();
+        assert_eq!(keys, ["optimizer.name", "optimizer.lr (sgd)", "optimizer.lr (adamw)"]);
     }
 }

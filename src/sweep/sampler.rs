@@ -22,6 +22,13 @@ impl BaseValues {
             |(key, text): (String, String)| (key, serde_json::from_str(&text).unwrap_or_default());
         Self(leaves.map(parse).collect())
     }
+
+    /// The same with this value of `key`.
+    #[must_use]
+    pub fn with(mut self, key: &str, value: Json) -> Self {
+        self.0.insert(key.to_owned(), value);
+        self
+    }
 }
 
 /// Whether the values of a trial fulfil all constraints.

@@ -38,21 +38,30 @@ pub fn status(folder: &Path) -> Result<Status, Error> {
         tail.poll()?;
         trial.reports = tail.reports;
     }
-    Ok(Status { story, holder: lock_holder(folder), workers: workers::count(folder) })
+    Ok(Status::of(story, folder))
 }
 
 impl Status {
+    /// That of the sweep in `folder`, of which this is known.
+    pub fn of(story: Story, folder: &Path) -> Self {
+        Self { story, holder: lock_holder(folder), workers: workers::count(folder) }
+    }
+
+    /// What trials are that are not over.
+    pub(super) fn open_word(&self) -> &'static str {
+        if self.holder.is_some() { "running" } else { "interrupted" }
+    }
+
     /// The page for the terminal.
     pub fn page(&self, pruners: &Pruners) -> String {
         let Story { subject, trials, opened } = &self.story;
         let count = |state: State| trials.iter().filter(|trial| trial.state == state).count();
-        let open = if self.holder.is_some() { "running" } else { "interrupted" };
         let states = [
             (count(State::Finished), "finished"),
             (count(State::Pruned), "pruned"),
             (count(State::Diverged), "diverged"),
             (count(State::Failed), "failed"),
-            (count(State::Running), open),
+            (count(State::Running), self.open_word()),
         ];
         let states: Vec<String> = states
             .iter()
@@ -81,6 +90,6 @@ impl Status {
             let line = format!("best {} {value}, trial {}: {values}", subject.metric, best.number);
             text += &(wrapped(&line, WIDTH, 2) + "\n");
         }
-        text + "\n" + &table(subject, &subject.ranking(pruners), trials, open)
+        text + "\n" + &table(self, &subject.ranking(pruners))
     }
 }

@@ -4,10 +4,11 @@ use serde_json::Value;
 
 use crate::config::sweep::value_of;
 use crate::record::text::{duration, metric, short, wrapped};
-use crate::sweep::journal::Subject;
+use crate::sweep::journal::{Story, Subject};
 use crate::sweep::ranking::Ranking;
 use crate::sweep::repeats::{Repeats, over, repeats};
 use crate::sweep::results::{CSV, keys, word};
+use crate::sweep::status::Status;
 use crate::sweep::trial::{State, Trial};
 
 /// Rows of the table.
@@ -17,9 +18,9 @@ pub(super) const WIDTH: usize = 80;
 /// Columns that name a row, and begin each part of a table that is too wide.
 const NAMES: usize = 2;
 
-/// The best trials, their values with four digits; below them why others failed. Those that are not
-/// over are called `open`.
-pub fn table(subject: &Subject, ranking: &Ranking, trials: &[Trial], open: &str) -> String {
+/// The best trials, their values with four digits; below them why others failed.
+pub fn table(status: &Status, ranking: &Ranking) -> String {
+    let Story { subject, trials, .. } = &status.story;
     if trials.is_empty() {
         return String::new();
     }
@@ -32,13 +33,17 @@ pub fn table(subject: &Subject, ranking: &Ranking, trials: &[Trial], open: &str)
         let value = trial.value(subject.goal);
         let spent = (!trial.reports.is_empty()).then(|| short(ranking.spent(trial)));
         let dash = || "-".to_owned();
+        let state = match trial.state {
+            State::Running => status.open_word(),
+            state => word(state),
+        };
         let mut row = vec![
             (index + 1).to_string(),
             trial.number.to_string(),
             value.map_or_else(dash, |value| metric(&subject.metric, value)),
             spent.unwrap_or_else(dash),
             duration(trial.seconds),
-            if trial.state == State::Running { open } else { word(trial.state) }.to_owned(),
+            state.to_owned(),
         ];
         row.extend(keys.iter().map(|key| shown(value_of(&trial.values, key))));
         rows.push(row);
@@ -111,6 +116,7 @@ fn align(rows: &[Vec<String>]) -> String {
 
 #[cfg(test)]
 mod tests {
+    use jiff::Timestamp;
     use serde_json::json;
 
     use super::*;
@@ -119,6 +125,14 @@ mod tests {
     fn with(mut trial: Trial, values: &Value) -> Trial {
         trial.values = values.as_object().unwrap().clone().into_iter().collect();
         trial
+    }
+
+    /// The table of a sweep that no process runs.
+    fn table_of(trials: &[Trial]) -> String {
+        let (subject, trials) = (subject(), trials.to_vec());
+        let ranking = Ranking::plain(subject.goal);
+        let story = Story { subject, trials, opened: Timestamp::UNIX_EPOCH };
+        table(&Status { story, holder: None, workers: 0 }, &ranking)
     }
 
     #[test]
@@ -135,7 +149,7 @@ mod tests {
             with(failed, &json!({"optimizer.lr": 1.0})),
             with(of_batch(5, trial(4, State::Pruned, &[0.5])), &json!({"n": "adamw"})),
         ];
-        insta::assert_snapshot!(table(&subject(), &Ranking::plain(subject().goal), &trials, "running"), @"
+        insta::assert_snapshot!(table_of(&trials), @"
         rank  trial  val/accuracy  epochs    time     state  optimizer.lr      n
            1      1       75.00 %       2  0.00 s  finished           0.1    sgd
            2      4       50.00 %       1  0.00 s    pruned             -  adamw
@@ -144,7 +158,13 @@ mod tests {
         trial 3 failed: cannot write `checkpoints/tune/trial-0003/step-00000040`: there
           is no space left on the device
         ");
-        assert_eq!(table(&subject(), &Ranking::plain(subject().goal), &[], "running"), "");
+        assert_eq!(table_of(&[]), "");
+    }
+
+    #[test]
+    fn trials_that_are_open_are_interrupted_where_no_process_runs_the_sweep() {
+        let text = table_of(&[trial(1, State::Running, &[0.5])]);
+        assert!(text.contains(" interrupted\n"), "{text}");
     }
 
     #[test]
@@ -153,7 +173,7 @@ mod tests {
             with(trial(number, State::Finished, &[value]), &json!({"n": "sgd", "data.fold": fold}))
         };
         let trials = [of(1, 0, 0.5), of(2, 1, 0.75), of(3, 2, 0.625)];
-        let text = table(&subject(), &Ranking::plain(subject().goal), &trials, "running");
+        let text = table_of(&trials);
         assert!(text.contains("val/accuracy over `data.fold`:\n"), "{text}");
         assert!(text.contains("62.50 %  12.50 %       3  sgd\n"), "{text}");
     }
@@ -163,7 +183,7 @@ mod tests {
         let values = json!({"optimizer.lr": 0.1, "optimizer.weight_decay": 0.002_639,
             "train.global_batch_size": 128, "model.hidden": [512, 512], "scheduler.name": "cosine"});
         let trials = [with(trial(1, State::Finished, &[0.75]), &values)];
-        let text = table(&subject(), &Ranking::plain(subject().goal), &trials, "running");
+        let text = table_of(&trials);
         assert!(text.lines().all(|line| line.chars().count() <= WIDTH), "{text}");
         insta::assert_snapshot!(text, @"
         rank  trial  val/accuracy  epochs    time     state  optimizer.lr

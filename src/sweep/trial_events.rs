@@ -2,8 +2,10 @@
 
 use std::path::Path;
 
+use serde::Deserialize;
 use serde_json::Value;
 
+use crate::event::Reason;
 use crate::files::{self, Follower};
 use crate::record::EVENTS;
 use crate::sweep::trial::Report;
@@ -13,7 +15,8 @@ use crate::sweep::trial::Report;
 pub(crate) struct TrialEvents {
     events: Follower,
     metric: String,
-    /// By step; a step that was done again after a resume counts once.
+    /// By step; one that was evaluated again, as after a resume, counts once, with what was found
+    /// last.
     pub(crate) reports: Vec<Report>,
     /// Whether the run has said that it is done, and was not started again since.
     pub(crate) is_over: bool,
@@ -49,9 +52,7 @@ impl TrialEvents {
         let Ok(event) = serde_json::from_str::<Value>(line) else { return };
         match event.get("event").and_then(Value::as_str) {
             Some("started") => self.is_over = false,
-            Some("finished") => {
-                self.is_over = event.get("reason").and_then(Value::as_str) != Some("stopped");
-            }
+            Some("finished") => self.is_over = ends_the_run(&event),
             Some("evaluated") => self.evaluated(&event),
             _ => {}
         }
@@ -63,10 +64,19 @@ impl TrialEvents {
             return;
         };
         let report = Report { step, value: value.as_f64() };
-        if let Err(place) = self.reports.binary_search_by_key(&step, |report| report.step) {
-            self.reports.insert(place, report);
+        match self.reports.binary_search_by_key(&step, |report| report.step) {
+            // The average of `[swa]`, which takes the place of the weights that ended early.
+            Ok(place) => self.reports[place] = report,
+            Err(place) => self.reports.insert(place, report),
         }
     }
+}
+
+/// Whether the last words of a start are those of its run: one that was stopped goes on, whether it
+/// had saved or not.
+fn ends_the_run(finished: &Value) -> bool {
+    let reason = finished.get("reason").and_then(|reason| Reason::deserialize(reason).ok());
+    matches!(reason, Some(Reason::Completed | Reason::EarlyStopped | Reason::OutOfTime))
 }
 
 #[cfg(test)]
@@ -101,6 +111,19 @@ mod tests {
     }
 
     #[test]
+    fn a_run_that_ends_early_reached_what_its_average_does() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut lines = Lines::open(&folder.path().join(EVENTS)).unwrap();
+        for line in [evaluated(10, "0.5"), evaluated(20, "0.75"), evaluated(20, "0.25")] {
+            lines.push(&line).unwrap();
+        }
+        let mut tail = TrialEvents::new(folder.path(), "val/loss");
+        tail.poll().unwrap();
+        let values: Vec<Option<f64>> = tail.reports.iter().map(|report| report.value).collect();
+        assert_eq!(values, [Some(0.5), Some(0.25)]);
+    }
+
+    #[test]
     fn half_a_line_waits_for_its_end() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join(EVENTS);
@@ -114,12 +137,17 @@ mod tests {
     }
 
     #[test]
-    fn a_run_that_was_stopped_is_not_over() {
-        let folder = tempfile::tempdir().unwrap();
-        let mut lines = Lines::open(&folder.path().join(EVENTS)).unwrap();
-        lines.push(r#"{"step":30,"event":"finished","reason":"stopped"}"#).unwrap();
-        let mut tail = TrialEvents::new(folder.path(), "val/loss");
-        tail.poll().unwrap();
-        assert!(!tail.is_over);
+    fn a_run_that_was_stopped_is_not_over_and_one_that_came_to_its_end_is() {
+        let reasons = ["completed", "early_stopped", "out_of_time", "stopped", "abandoned"];
+        let is_over = reasons.map(|reason| {
+            let folder = tempfile::tempdir().unwrap();
+            let mut lines = Lines::open(&folder.path().join(EVENTS)).unwrap();
+            let finished = format!(r#"{{"step":30,"event":"finished","reason":"{reason}"}}"#);
+            lines.push(&finished).unwrap();
+            let mut tail = TrialEvents::new(folder.path(), "val/loss");
+            tail.poll().unwrap();
+            tail.is_over
+        });
+        assert_eq!(is_over, [true, true, true, false, false]);
     }
 }

@@ -5,16 +5,17 @@ mod preflight;
 mod reports;
 mod session;
 
-use std::collections::{HashMap, VecDeque};
-use std::path::Path;
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::path::{Path, PathBuf};
 
+use crate::checkpoint;
 use crate::config::sweep::{Values, change_of};
 use crate::files::{self, RunLock};
 use crate::sweep::journal::{self, Journal, Story, Subject};
 use crate::sweep::method::{Method, points};
 use crate::sweep::request::{Ended, Order, Trainer};
 use crate::sweep::sampler::BaseValues;
-use crate::sweep::trial::{State, Trial};
+use crate::sweep::trial::{State, Trial, number};
 use crate::sweep::trial_scheduler::session::Session;
 use crate::sweep::view::View;
 use crate::sweep::{Error, cleanup, prepared_folder, results};
@@ -27,24 +28,29 @@ use crate::sweep::{Error, cleanup, prepared_folder, results};
 /// folder cannot be written.
 pub fn run(order: Order<'_>, trainer: &dyn Trainer) -> Result<(Ended, Story), Error> {
     let folder = order.folder();
-    let base = BaseValues::of(&order.base.experiment);
+    let base = order.base_values();
     let (method, ranking) = (order.method()?, order.ranking()?);
-    let (points, total) = asked(&order, method.as_ref(), &base)?;
+    let points = asked(&order, method.as_ref(), &base)?;
     // A sweep that exists is read by its owner alone: what another process has done since would be
     // done again.
     let owned =
         folder.join(journal::NAME).exists().then(|| prepared_folder(&folder)).transpose()?;
     let story = journal::read(&folder)?;
+    let trials = story.as_ref().map(|story| story.trials.clone()).unwrap_or_default();
+    let points = points.map(|points| not_tried(points.into(), &trials));
+    let total = total(&order, points.as_ref(), &trials);
     let subject = subject(&order, total);
     let earlier = story.as_ref().map(|story| &story.subject);
     is_same_sweep(&folder, &subject, earlier, order.extend)?;
-    let trials = story.as_ref().map(|story| story.trials.clone()).unwrap_or_default();
+    if earlier.is_none() {
+        refuse_leftovers(&order)?;
+    }
     let mut session = Session {
         order,
         trainer,
         base,
-        total: if points.is_some() { total.max(trials.len()) } else { total },
-        points: points.map(|points| not_tried(points.into(), &trials)),
+        total,
+        points,
         folder: folder.clone(),
         trials,
         running: Vec::new(),
@@ -52,6 +58,7 @@ pub fn run(order: Order<'_>, trainer: &dyn Trainer) -> Result<(Ended, Story), Er
         method,
         ranking,
     };
+    session.check_data()?;
     session.check_ahead()?;
     let _lock = owned.map_or_else(|| new_folder(&folder), Ok)?;
     let mut journal = Journal::open(&folder)?;
@@ -76,8 +83,10 @@ pub fn run(order: Order<'_>, trainer: &dyn Trainer) -> Result<(Ended, Story), Er
 pub(super) fn finished(order: &Order<'_>) -> Result<Option<(Ended, Story)>, Error> {
     let folder = order.folder();
     let Some(story) = journal::read(&folder)? else { return Ok(None) };
-    let base = BaseValues::of(&order.base.experiment);
-    let (_, total) = asked(order, order.method()?.as_ref(), &base)?;
+    let base = order.base_values();
+    let points = asked(order, order.method()?.as_ref(), &base)?;
+    let points = points.map(|points| not_tried(points.into(), &story.trials));
+    let total = total(order, points.as_ref(), &story.trials);
     is_same_sweep(&folder, &subject(order, total), Some(&story.subject), order.extend)?;
     let count = |state| story.trials.iter().filter(|trial| trial.state == state).count();
     let is_over = story.trials.len() >= total && count(State::Running) == 0;
@@ -85,23 +94,42 @@ pub(super) fn finished(order: &Order<'_>) -> Result<Option<(Ended, Story)>, Erro
     Ok(is_over.then_some((Ended::Done { failed }, story)))
 }
 
-/// The points of a method that knows them beforehand, and the trials that are asked for.
+/// The points of a method that knows them beforehand.
 fn asked(
     order: &Order<'_>,
     method: &dyn Method,
     base: &BaseValues,
-) -> Result<(Option<Vec<Values>>, usize), Error> {
+) -> Result<Option<Vec<Values>>, Error> {
     let points = points(method, &order.sweep.search, base);
     if points.as_ref().is_some_and(Vec::is_empty) {
         return Err(Error::NothingLeft);
     }
-    let n_points = points.as_ref().map_or(usize::MAX, Vec::len);
-    Ok((points, order.sweep.trials.unwrap_or(usize::MAX).min(n_points)))
+    Ok(points)
+}
+
+/// Trials in all: those that there are, of which some may have been points of an earlier search,
+/// and the points that are left, up to the number that is asked for.
+fn total(order: &Order<'_>, left: Option<&VecDeque<Values>>, trials: &[Trial]) -> usize {
+    let asked = order.sweep.trials.unwrap_or(usize::MAX);
+    left.map_or(asked, |left| asked.min(trials.len() + left.len()).max(trials.len()))
 }
 
 fn subject(order: &Order<'_>, total: usize) -> Subject {
     let sweep = order.sweep;
     Subject::new(&sweep.name, &sweep.base, &sweep.search, total, &order.base.experiment)
+}
+
+/// Refuses checkpoints that a sweep of this name has left whose records are gone: a trial of the
+/// same number that is interrupted would go on from them.
+fn refuse_leftovers(order: &Order<'_>) -> Result<(), Error> {
+    let all = order.base.experiment.checkpoint.dir.join(&order.sweep.name);
+    let is_trial =
+        |path: &PathBuf| path.file_name().and_then(|name| number(name.to_str()?)).is_some();
+    let has_any = |path: &PathBuf| checkpoint::all(path).is_ok_and(|found| !found.is_empty());
+    let folders = std::fs::read_dir(all).into_iter().flatten().flatten();
+    let first =
+        folders.map(|folder| folder.path()).filter(|path| is_trial(path) && has_any(path)).min();
+    first.map_or(Ok(()), |folder| Err(Error::Leftovers { folder }))
 }
 
 /// Takes possession of the folder of a sweep that begins.
@@ -116,7 +144,12 @@ fn new_folder(folder: &Path) -> Result<RunLock, Error> {
 
 /// The points that no trial has had, in their order. One that a list holds twice is tried twice.
 fn not_tried(mut points: VecDeque<Values>, trials: &[Trial]) -> VecDeque<Values> {
-    let words = |values: &Values| serde_json::to_string(values).unwrap_or_default();
+    // In any order: parameters may have been written in another one.
+    let words = |values: &Values| {
+        let sorted: BTreeMap<&str, _> =
+            values.iter().map(|(key, value)| (key.as_str(), value)).collect();
+        serde_json::to_string(&sorted).unwrap_or_default()
+    };
     let mut tried: HashMap<String, usize> = HashMap::new();
     for trial in trials {
         *tried.entry(words(&trial.values)).or_default() += 1;

@@ -10,7 +10,7 @@ use indicatif::{MultiProgress, ProgressBar, ProgressDrawTarget, ProgressStyle};
 use crate::config::schema::Mode;
 use crate::config::sweep::Sweep;
 use crate::record::text::{duration, escape, metric, short};
-use crate::record::{self, Screen, canvas, takes_words};
+use crate::record::{Screen, canvas, takes_words};
 use crate::sweep::ranking::{Ranking, best};
 use crate::sweep::trial::{Report, State, Trial};
 
@@ -220,9 +220,9 @@ impl View {
         let text = escape(text);
         match self.screen {
             // The bars are drawn again below.
-            Screen::Bar if takes_words() => self.bars.suspend(|| record::say(&text)),
-            Screen::Plain => record::say(&text),
-            Screen::Bar | Screen::Silent => {}
+            Screen::Bar if takes_words() => self.bars.suspend(|| self.screen.say(&text)),
+            Screen::Bar => {}
+            Screen::Plain | Screen::Silent => self.screen.say(&text),
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::checkpoint::Importance;
+use crate::checkpoint::{self, Importance};
 use crate::data::audit::{Partition, SampleDigest, audit};
 use crate::data::loader::{Loader, Request, Settings};
 use crate::data::sampler::EpochOrder;
@@ -13,6 +13,7 @@ use crate::launch::{Phase, Stop};
 use crate::memory;
 use crate::plan::Cadence;
 use crate::worker::batch_source::Feed;
+use crate::worker::broadcast_state::told;
 use crate::worker::build::snapshot;
 use crate::worker::test::test;
 use crate::worker::triggers::{self, Edge};
@@ -24,8 +25,15 @@ use crate::worker::{Error, RankRun};
 pub(crate) enum Ending {
     /// All that was to be done is done.
     Done(Reason),
-    /// Saved and left because of this request.
+    /// Left because of this request.
     Left(StopRequest),
+}
+
+impl Ending {
+    /// Whether the state is saved before it: all but a second Ctrl-C leave time for that.
+    fn saves(self) -> bool {
+        self != Self::Left(StopRequest::Abandon)
+    }
 }
 
 /// Trains from where the engine stands to the end of the run. One that was over when it was saved
@@ -35,6 +43,7 @@ pub(crate) fn train(run: &mut RankRun) -> Result<Ending, Error> {
         Some(reason) => {
             let message = triggers::nothing_left(reason, run.engine.state());
             run.record(&Event::Warned { message })?;
+            complete_late(run)?;
             Ending::Done(reason)
         }
         None => epochs(run)?,
@@ -74,7 +83,7 @@ fn epoch(run: &mut RankRun) -> Result<Option<Ending>, Error> {
             tell_epoch(run, &feed)?;
         }
         if let Some(ending) = edge(run, &report)? {
-            if !is_last && ending != Ending::Left(StopRequest::Abandon) {
+            if !is_last && ending.saves() {
                 tell_epoch(run, &feed)?;
             }
             return Ok(Some(ending));
@@ -141,7 +150,7 @@ fn edge(run: &mut RankRun, report: &StepReport) -> Result<Option<Ending>, Error>
     if report.stop_request == StopRequest::Abandon {
         report_saves(run, Wait::No)?;
         record_step(run, report, &edge)?;
-        return Ok(Some(Ending::Left(StopRequest::Abandon)));
+        return Ok(ending(run, report.stop_request, &edge));
     }
     if edge.is_due(run.plan.compare_weights) {
         run.engine.compare_weights()?;
@@ -157,7 +166,7 @@ fn edge(run: &mut RankRun, report: &StepReport) -> Result<Option<Ending>, Error>
         run.record(&Event::Warned { message })?;
     }
     record_step(run, report, &edge)?;
-    let mut is_best = false;
+    let (mut is_best, best) = (false, run.engine.state().best.clone());
     if edge.ends_run {
         complete_average(run)?;
     }
@@ -169,6 +178,8 @@ fn edge(run: &mut RankRun, report: &StepReport) -> Result<Option<Ending>, Error>
     }
     let ending = ending(run, report.stop_request, &edge);
     if matches!(ending, Some(Ending::Done(_))) && complete_average(run)? {
+        // What the weights have just reached is not what is saved.
+        run.engine.state_mut().best = best;
         is_best = evaluate_once_more(run, &edge)?;
     }
     let leaving = ending.is_some();
@@ -183,9 +194,6 @@ fn edge(run: &mut RankRun, report: &StepReport) -> Result<Option<Ending>, Error>
             // The last state replaces none, and none replaces it.
             report_saves(run, Wait::ForDisk)?;
         }
-        // What is saved was compared, so that a restart never continues from the rank that differs.
-        run.link.progress(edge.step, Phase::Saving);
-        run.engine.compare_everything()?;
         save(run, if keeps_best { Importance::Best } else { Importance::Regular })?;
     }
     Ok(ending)
@@ -235,16 +243,12 @@ fn evaluate(run: &mut RankRun, edge: &Edge) -> Result<bool, Error> {
     Ok(is_best)
 }
 
-/// Evaluates the average that takes the place of the weights of the last evaluation. Early stopping
-/// has its reasons from the weights.
+/// Evaluates the average that takes the place of the weights of the last evaluation.
 fn evaluate_once_more(run: &mut RankRun, edge: &Edge) -> Result<bool, Error> {
     if run.plan.validate_every == Cadence::Never {
         return Ok(false);
     }
-    let early_stopping = run.engine.state().early_stopping.clone();
-    let is_best = evaluate(run, edge)?;
-    run.engine.state_mut().early_stopping = early_stopping;
-    Ok(is_best)
+    evaluate(run, edge)
 }
 
 /// Gives the average of the weights, if one is open, the statistics of an epoch, which is the one
@@ -263,6 +267,23 @@ fn complete_average(run: &mut RankRun) -> Result<bool, Error> {
     run.engine.time_mut().evaluation += clock.seconds();
     run.pause_pace();
     Ok(true)
+}
+
+/// Completes and evaluates the average of a run that did not end where it was saved, but is over
+/// now, and saves it in the place of that checkpoint.
+fn complete_late(run: &mut RankRun) -> Result<(), Error> {
+    if !complete_average(run)? {
+        return Ok(());
+    }
+    let edge = Edge::after(run.engine.state().step, &run.plan.length);
+    if run.engine.state().best.as_ref().is_some_and(|best| best.step == edge.step) {
+        let (folder, plan) = (&run.folders.checkpoints, &run.plan.checkpoint);
+        let others = || checkpoint::best_until(folder, plan, edge.step.saturating_sub(1));
+        let best = if run.rank.is_first() { others()? } else { None };
+        run.engine.state_mut().best = told(run.collective.as_ref(), &best)?;
+    }
+    evaluate_once_more(run, &edge)?;
+    save(run, Importance::Regular)
 }
 
 /// `train/loss` and `train/accuracy` over the epoch so far, so that they can be monitored too.
@@ -329,8 +350,11 @@ fn ending(run: &RankRun, stop_request: StopRequest, edge: &Edge) -> Option<Endin
 }
 
 /// Copies the state on rank 0, to be written while training goes on. Every rank calls it: rank 0
-/// needs the moments that others keep; running statistics are rank 0's.
+/// needs the moments that others keep; running statistics are rank 0's. What is saved was compared,
+/// so that a restart never continues from the rank that differs.
 fn save(run: &mut RankRun, importance: Importance) -> Result<(), Error> {
+    run.link.progress(run.engine.state().step, Phase::Saving);
+    run.engine.compare_everything()?;
     run.engine.gather_moments(0..1)?;
     let Some(writer) = &run.writer else { return Ok(()) };
     let clock = Clock::start();
@@ -375,7 +399,7 @@ fn report_saves(run: &mut RankRun, wait: Wait) -> Result<(), Error> {
 /// Waits for the disk and for all ranks, so that no rank leaves while rank 0 still saves; then the
 /// test, where the run is over, and the last words.
 fn finish(run: &mut RankRun, ending: Ending) -> Result<(), Error> {
-    if ending != Ending::Left(StopRequest::Abandon) {
+    if ending.saves() {
         report_saves(run, Wait::ForDisk)?;
     }
     run.link.progress(run.engine.state().step, Phase::Finishing);

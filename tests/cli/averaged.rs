@@ -3,10 +3,10 @@
 
 use serde_json::Value;
 
-use crate::experiments::SLOW;
+use crate::experiments::{BASE, SLOW};
 use crate::lab::Lab;
 use crate::resume::bits;
-use crate::running::spawn;
+use crate::running::{spawn, until};
 
 /// Two epochs of twelve steps, of which the weights of every fourth one after the first are
 /// averaged.
@@ -53,6 +53,52 @@ fn a_run_that_stops_early_ends_with_its_average_too() {
     lab.run_to(0, &["small.toml"]).says(&["stopped early (no improvement) after step 36"]);
     assert_eq!(state(&lab)["swa"], serde_json::json!({ "averaged": 6, "is_complete": true }));
     lab.run_to(0, &["resume"]).says(&["already stopped early after step 36"]);
+}
+
+/// What `ddprun eval` measures of the best checkpoint.
+fn evaluated(lab: &Lab) -> Value {
+    serde_json::from_str(&lab.run_to(0, &["eval", "--json"]).stdout).unwrap()
+}
+
+#[test]
+fn the_best_value_of_a_run_that_stops_early_is_that_of_a_checkpoint() {
+    // Weights that still learn are better than their average.
+    let base = BASE.replace("epochs = 2", "epochs = 9");
+    let swa = "\n[swa]\nstart = \"1 step\"\nevery = \"1 step\"\n";
+    let early = "\n[early_stopping]\npatience = 1\nmin_delta = 10.0\n";
+    let lab = Lab::with(&(base + swa + early));
+    lab.run_to(0, &["small.toml"]).says(&["stopped early (no improvement) after step 18"]);
+    let at_end: Vec<f64> = lab
+        .events()
+        .iter()
+        .filter(|event| event["event"] == "evaluated" && event["step"] == 18)
+        .map(|event| event["metrics"]["val/loss"].as_f64().unwrap())
+        .collect();
+    assert!(at_end.len() == 2 && at_end[0] < at_end[1], "{at_end:?}");
+    let (best, found) = (state(&lab)["best"].clone(), evaluated(&lab));
+    assert_eq!([&best["step"], &best["value"]], [&found["step"], &found["metrics"]["val/loss"]]);
+}
+
+#[test]
+fn a_run_that_is_found_to_be_over_ends_with_its_average_too() {
+    let lab = Lab::with(&averaging().replace("epochs = 2", "epochs = 9"));
+    let mut command = lab.ddprun(&["small.toml"]);
+    command.env("DDPRUN_FP", "checkpoint.queued=wait@*,*,*; forward=kill(parent)@0,26");
+    spawn(command).wait().has_code(-9);
+    until("the end of the ranks", || lab.processes().is_empty());
+    assert_eq!(state(&lab)["swa"], serde_json::json!({ "averaged": 3, "is_complete": false }));
+    lab.run_to(0, &["resume", "train.epochs=2"]).says(&["all 24 steps are done"]);
+    let state = state(&lab);
+    assert_eq!(state["swa"], serde_json::json!({ "averaged": 3, "is_complete": true }));
+    let newest = lab.run_to(0, &["eval", "--latest", "--json"]).stdout;
+    let newest: Value = serde_json::from_str(&newest).unwrap();
+    assert_eq!(newest["metrics"]["val/loss"], state["metrics"]["val/loss"]);
+    let (best, found) = (&state["best"], evaluated(&lab));
+    assert_eq!([&best["step"], &best["value"]], [&found["step"], &found["metrics"]["val/loss"]]);
+    let whole = bits(&lab);
+    lab.run_to(0, &["resume"]).says(&["all 24 steps are done"]);
+    bits(&lab).must_be(&whole);
+    lab.is_clean();
 }
 
 #[test]

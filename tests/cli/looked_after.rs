@@ -81,7 +81,8 @@ fn ls_tells_how_each_run_stands() {
     let page = lab.run_to(0, &["ls"]).stdout;
     assert!(page.lines().all(|line| line.chars().count() <= 80), "{page}");
     assert!(page.lines().next().unwrap().starts_with("run "), "{page}");
-    for words in ["tags: baseline, mlp", "failed at step", "pid ", "2/2"] {
+    let told = ["tags: baseline, mlp", "failed at step", "pid "];
+    for words in ["  progress  ", "  epoch 2/2  "].into_iter().chain(told) {
         assert!(page.contains(words), "{page}");
     }
     let names: Vec<String> =

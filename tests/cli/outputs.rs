@@ -165,6 +165,8 @@ fn a_report_shows_every_epoch() {
     let lab = Lab::with(&small_resnet());
     lab.run_to(0, &["small.toml"]);
     fs::remove_file(lab.run_folder().join("curves.png")).unwrap();
+    let svg = || fs::read_to_string(lab.run_folder().join("curves.svg")).unwrap();
+    let drawn_by_the_run = svg();
     let page = lab.run_to(0, &["report"]).stdout;
     for words in ["epoch  train loss", "val acc", "learning rate", "1  ", "completed after step 12"]
     {
@@ -174,6 +176,7 @@ fn a_report_shows_every_epoch() {
     let epochs: Vec<&str> = rows.filter_map(|row| row.split_whitespace().next()).collect();
     assert!(epochs == ["*1", "2"] || epochs == ["1", "*2"], "the best is marked:\n{page}");
     assert!(lab.run_folder().join("curves.png").is_file(), "curves are drawn again");
+    assert!(svg() == drawn_by_the_run, "as the run drew them, under the same title");
     lab.run_to(2, &["report", "absent"]).says(&["absent", "do: "]);
 }
 

@@ -159,13 +159,21 @@ fn a_group_that_is_started_again_does_not_go_on_with_other_images() {
     lab.is_clean();
 }
 
-#[test]
-fn a_trial_of_a_sweep_does_not_go_on_with_other_images() {
+/// A sweep of [`Lab::write_photos`] over these learning rates.
+fn photo_sweep(rates: &str) -> Lab {
     let lab = Lab::new();
     lab.write_photos();
-    let sweep = "metric = \"val/loss\"\ndevices_per_trial = 2\nconcurrent_trials = 1\n\
-        [sweep.parameters]\n\"optimizer.lr\" = [1e-3]\n";
+    let sweep = format!(
+        "metric = \"val/loss\"\ndevices_per_trial = 2\nconcurrent_trials = 1\n\
+         [sweep.parameters]\n\"optimizer.lr\" = {rates}\n"
+    );
     lab.write("tune.toml", format!("schema = 1\nbase = \"photos.toml\"\n[sweep]\n{sweep}"));
+    lab
+}
+
+#[test]
+fn a_trial_of_a_sweep_does_not_go_on_with_other_images() {
+    let lab = photo_sweep("[1e-3]");
     let words = ["sweep", "tune.toml", "train.epochs=1000000", "checkpoint.every=2 steps"];
     let mut running = lab.start(&words);
     let metrics = lab.path("logs/tune/trial-0001/metrics.csv");
@@ -175,9 +183,27 @@ fn a_trial_of_a_sweep_does_not_go_on_with_other_images() {
     running.wait();
     until("the end of the ranks", || lab.processes().is_empty());
     fs::remove_file(lab.path("data/train/red/0.png")).unwrap();
-    lab.run_to(9, &words);
+    lab.run_to(2, &words).says(&["train: 15 samples, was 16"]);
     let journal = fs::read_to_string(lab.path("logs/tune/journal.jsonl")).unwrap();
-    assert!(journal.contains("train: 15 samples, was 16"), "{journal}");
+    assert!(!journal.contains("\"ended\""), "it can go on with its own images: {journal}");
+}
+
+#[test]
+fn no_trial_on_other_images_joins_those_of_a_sweep() {
+    let lab = photo_sweep("[1e-3, 1e-2]");
+    let (words, one) = (["sweep", "tune.toml"], ["sweep", "tune.toml", "sweep.trials=1"]);
+    lab.run_to(0, &one);
+    let image = lab.path("data/train/red/3.png");
+    let whole = fs::read(&image).unwrap();
+    fs::remove_file(&image).unwrap();
+    let refused = lab.run_to(2, &words);
+    refused.says(&["the data are not those of `logs/tune/trial-0001`", "another `sweep.name`"]);
+    refused.says(&["train: 15 samples, was 16", "1 file is missing, e.g. `red/3.png`"]);
+    // Where nothing is left to train, what there is is shown.
+    lab.run_to(0, &one);
+    fs::write(&image, whole).unwrap();
+    lab.run_to(0, &words).says(&["[2 of 2]"]);
+    lab.is_clean();
 }
 
 #[test]

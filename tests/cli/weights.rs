@@ -242,6 +242,19 @@ fn a_run_that_starts_from_another_has_the_sizes_of_its_model_where_it_says_none(
 }
 
 #[test]
+fn a_trial_for_whose_weights_there_is_no_room_is_tried_again_by_the_same_command() {
+    let lab = trained();
+    // A folder where a file should be stands for a disk that takes nothing.
+    let kept = lab.path("logs/small-sweep/pretrained.json");
+    fs::create_dir_all(&kept).unwrap();
+    let space = ["optimizer.lr=choice(1e-3)", "model.pretrained=run:small", "train.epochs=1"];
+    let words = [&["sweep", "small.toml"][..], &space].concat();
+    says(&lab.run_to(9, &words), &["trial 1 failed: ", "the same command retries them"]);
+    fs::remove_dir(&kept).unwrap();
+    says(&lab.run_to(0, &words), &["1 failed and retried", "[1 of 1]"]);
+}
+
+#[test]
 fn a_run_that_is_misnamed_is_refused_at_its_key_with_the_nearest_name() {
     let lab = trained();
     let from = |word: &str| format!("model.pretrained={word}");

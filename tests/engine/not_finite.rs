@@ -1,10 +1,12 @@
 //! Steps that are skipped or stopped: overflow, NaN, divergence.
 
-use ddprun::engine::Error;
+use ddprun::data::Batch;
+use ddprun::data::sampler::EpochOrder;
+use ddprun::engine::{Engine, Error, StopRequest};
 use ddprun::plan::{OnNonFinite, Precision, ScalerPlan};
 
-use crate::SCALER;
-use crate::support::{engine, fingerprint, on_ranks, plan, step};
+use crate::support::{batch, engine, fingerprint, on_ranks, plan, step};
+use crate::{IMAGE, SCALER};
 
 #[test]
 fn an_overflowing_fp16_gradient_skips_the_step_on_all_ranks_and_halves_the_scale() {
@@ -49,6 +51,41 @@ fn a_loss_that_is_not_finite_stops_all_ranks_with_its_place_or_is_skipped() {
                 (_, other) => panic!("{policy:?} gave {other:?}"),
             }
         }
+    }
+}
+
+/// Whether all running statistics are numbers.
+fn has_finite_buffers(engine: &Engine) -> bool {
+    engine.params().moving_buffers().all(|buffer| {
+        let values: Vec<f32> = buffer.var().unwrap().to_vec1().unwrap();
+        values.iter().all(|value| value.is_finite())
+    })
+}
+
+#[test]
+fn a_batch_that_is_skipped_leaves_running_statistics_that_are_numbers() {
+    for joint in [false, true] {
+        let mut plan = plan("resnet8", &IMAGE, 2);
+        plan.on_non_finite = OnNonFinite::Skip;
+        plan.distributed.sync_batchnorm = joint;
+        on_ranks(&plan, |collective| {
+            let rank = collective.rank();
+            let mut engine = engine(&plan, collective);
+            let world = plan.distributed.world_size;
+            let order = EpochOrder::new(&plan.data, &plan.batch, world, plan.seed, 0);
+            let passes = order.passes(0, rank);
+            let mut given = passes.iter();
+            let mut poisoned = || {
+                let batch = batch(&plan, &given.next().unwrap().samples);
+                let factor = if rank.is_first() { f64::NAN } else { 1.0 };
+                let inputs = (batch.inputs * factor).unwrap();
+                Ok(Batch { inputs, ..batch })
+            };
+            let report = engine.step(&passes, &mut poisoned, &|| StopRequest::None).unwrap();
+            assert!(!report.updated && report.loss.is_nan());
+            assert!(has_finite_buffers(&engine), "{joint}");
+            assert!(step(&mut engine, &plan, rank).unwrap().updated);
+        });
     }
 }
 

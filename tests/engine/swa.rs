@@ -14,8 +14,8 @@ use ddprun::model::Models;
 use ddprun::nn::state_dict::{Strict, load_state_dict};
 use ddprun::optim::{self, ExponentialLr, Sgd};
 use ddprun::plan::{
-    AnnealStrategy, Cadence, EmaPlan, Flow, KindFacts, LengthPlan, ModelPlan, Plan, SchedulePlan,
-    SwaPlan, SwaRate,
+    AnnealStrategy, Cadence, EarlyStoppingPlan, EmaPlan, Flow, KindFacts, LengthPlan, Mode,
+    ModelPlan, Plan, SchedulePlan, SwaPlan, SwaRate,
 };
 use ddprun::units::{AccumulationSteps, BatchSize, GlobalBatchSize, Rank, Shards};
 use serde_json::{Value, json};
@@ -288,4 +288,19 @@ fn exported_loss(plan: &Plan, bytes: &[u8]) -> f64 {
     let collective = group(&plan).remove(0);
     let mut engine = Engine::new(Arc::new(plan.clone()), components, collective, None).unwrap();
     val_loss(&mut engine, &plan, Rank(0))
+}
+
+#[test]
+fn early_stopping_watches_the_weights_and_not_their_average() {
+    let (monitor, mode) = ("val/loss".to_owned(), Mode::Min);
+    let early = EarlyStoppingPlan { monitor, mode, patience: 5, min_delta: 0.0 };
+    let plan =
+        Plan { swa: Some(EVERY_EPOCH), early_stopping: Some(early), ..plan("mlp", &[10], 1) };
+    let mut engine = engine(&plan, group(&plan).remove(0));
+    assert!(engine.evaluated([("val/loss".to_owned(), 1.0)].into()));
+    engine.state_mut().swa = Some(SwaState { averaged: 1, is_complete: true });
+    assert!(engine.evaluated([("val/loss".to_owned(), 0.5)].into()));
+    let state = engine.state();
+    assert_eq!((state.early_stopping.best, state.early_stopping.bad), (Some(1.0), 0));
+    assert_eq!(state.best.as_ref().map(|best| best.value), Some(0.5));
 }

@@ -148,7 +148,7 @@ fn runs_table(runs: &[Summary], sorted: Option<&str>, columns: usize) -> String 
         return String::new();
     }
     let shared = shared_metric(runs, sorted);
-    let head = ["run", "name", "state", "epoch", shared.unwrap_or("best"), "time"];
+    let head = ["run", "name", "state", "progress", shared.unwrap_or("best"), "time"];
     let mut rows = vec![head.map(str::to_owned).to_vec()];
     rows.extend(runs.iter().map(|run| row(run, shared)));
     let room = room_for_names(&rows, columns);
@@ -181,16 +181,16 @@ fn row(run: &Summary, shared: Option<&str>) -> Vec<String> {
         run.id.clone(),
         run.name.clone(),
         run.state.word().to_owned(),
-        place(run),
+        progress(run),
         best.unwrap_or_else(|| NONE.to_owned()),
         duration(run.seconds),
     ]
 }
 
-/// `3/12`; of a run that goes by steps, or by time, the step.
-fn place(run: &Summary) -> String {
+/// `epoch 3/12`; `step 25/50` of a run within one epoch, `step 25` of one that time ends.
+fn progress(run: &Summary) -> String {
     match (run.epochs, run.total_steps) {
-        (Some(epochs), _) if epochs > 1 => format!("{}/{epochs}", run.epoch),
+        (Some(epochs), _) if epochs > 1 => format!("epoch {}/{epochs}", run.epoch),
         (_, Some(steps)) => format!("step {}/{steps}", run.step),
         _ => format!("step {}", run.step),
     }

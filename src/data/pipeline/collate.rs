@@ -76,18 +76,21 @@ impl Mixing<'_> {
         let rows = values.chunks_exact_mut(shape.iter().product());
         let rows = rows.zip(mixed.chunks_exact_mut(n_targets));
         let mut rows = rows.zip(request.samples.iter().zip(&request.partners)).peekable();
+        let copies = |at: usize| request.copies.get(at).copied().unwrap_or_default();
         let mut at = 0;
         while let Some(((image, target), (&sample, &partner))) = rows.next() {
-            let [_, copy] = request.copies.get(at).copied().unwrap_or_default();
+            let [own_copy, copy] = copies(at);
             at += 1;
             let mixture = Mixture::of_pair(plan, place, [sample, partner], (height, width));
             let own = Sample { image, target };
+            // Others of these samples may have been drawn.
+            let are_these = copies(at) == [copy, own_copy];
             if let Some(((image, target), _)) =
-                rows.next_if(|(_, pair)| pair == &(&partner, &sample))
+                rows.next_if(|(_, pair)| are_these && pair == &(&partner, &sample))
             {
                 at += 1;
                 mixture.apply([own, Sample { image, target }], shape);
-            } else if partner != sample {
+            } else if (partner, copy) != (sample, own_copy) {
                 // It is mixed with this one in another pass, too.
                 let (mut image, mut target) = self.partner((partner, copy))?;
                 let other = Sample { image: &mut image, target: &mut target };
@@ -259,6 +262,7 @@ mod tests {
     use super::*;
     use crate::data::pipeline::sampler::EpochOrder;
     use crate::data::pipeline::sampler::tests::{batch, data};
+    use crate::data::pipeline::weighted_sampling::Odds;
     use crate::plan::{MixupMode, Sampler};
     use crate::units::{Rank, WorldSize};
 
@@ -307,9 +311,19 @@ mod tests {
     /// Each sample with its values and its target, in passes of `size` samples of a global batch of
     /// 12.
     fn epoch(size: u32, mixup: Option<MixupPlan>) -> Vec<(u32, Vec<f32>, Tensor)> {
+        epoch_of(size, mixup, |order| order)
+    }
+
+    /// The same of another order.
+    fn epoch_of(
+        size: u32,
+        mixup: Option<MixupPlan>,
+        change: impl Fn(EpochOrder) -> EpochOrder,
+    ) -> Vec<(u32, Vec<f32>, Tensor)> {
         let mut plan = data(Pictures.len(), Sampler::Shards, true, false);
         plan.mixup = mixup;
         let order = EpochOrder::new(&plan, &batch(size, 12 / size, 1, 1), WorldSize::ONE, 5, 3);
+        let order = change(order);
         let mut found = Vec::new();
         for step in 0..order.steps() {
             for pass in order.passes(step, Rank(0)) {
@@ -353,5 +367,21 @@ mod tests {
         }
         // Small images are often left by an area of no pixel.
         assert!((6..23).contains(&n_mixed), "{n_mixed}");
+    }
+
+    #[test]
+    fn what_is_drawn_again_is_augmented_anew_and_mixed_alike_in_passes_of_any_size() {
+        // Each of two samples is often its own neighbour.
+        let odds = Odds::new([1.0, 1.0].into_iter());
+        let drawn = |size, mixup| -> Vec<(u32, Vec<f32>)> {
+            let rows = epoch_of(size, mixup, |order| order.drawn(&odds, 5, 3)).into_iter();
+            rows.map(|(sample, values, _)| (sample, values)).collect()
+        };
+        let plain = drawn(12, None);
+        assert!((1..plain.len()).all(|at| !plain[..at].contains(&plain[at])), "{plain:?}");
+        let mixed = drawn(12, Some(MIXUP));
+        for size in [6, 4, 3, 1] {
+            assert_eq!(drawn(size, Some(MIXUP)), mixed, "passes of {size}");
+        }
     }
 }

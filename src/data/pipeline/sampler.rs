@@ -84,11 +84,13 @@ impl EpochOrder {
     }
 
     /// The same number of samples, each drawn by `odds` with replacement: draw i of an epoch
-    /// follows from the seed, the epoch and i alone.
+    /// follows from the seed, the epoch and i alone. Of a sample that is drawn again there is
+    /// another copy, so that it is augmented anew.
     #[must_use]
     pub fn drawn(mut self, odds: &Odds, seed: u64, epoch: u64) -> Self {
         let key = Key::new(seed, Purpose::Shuffle, epoch, 1);
         self.order = (0..self.order.len() as u64).map(|i| odds.draw(key.uniform(i))).collect();
+        self.copies = times_before(&self.order);
         self
     }
 
@@ -221,6 +223,17 @@ fn repeated(order: &[u32], repeats: usize, global: usize) -> (Vec<u32>, Vec<u32>
         step.sort_by_key(|place| place % repeats);
     }
     places.into_iter().map(|at| (order[at / repeats], (at % repeats) as u32)).unzip()
+}
+
+/// How often the sample at each place is at earlier ones.
+fn times_before(order: &[u32]) -> Vec<u32> {
+    let mut times = vec![0; order.iter().max().map_or(0, |&last| last as usize + 1)];
+    let next = |&sample: &u32| {
+        let times: &mut u32 = &mut times[sample as usize];
+        *times += 1;
+        *times - 1
+    };
+    order.iter().map(next).collect()
 }
 
 /// Makes the length a multiple of `world`, as `DistributedSampler`: cut (`drop_last`), or padded by
@@ -373,6 +386,26 @@ pub(super) mod tests {
         }
         assert_eq!(distinct.len(), 12);
         assert_eq!(taken(1, 3).len(), 11);
+    }
+
+    #[test]
+    fn a_sample_that_is_drawn_again_is_another_copy_at_any_world_size() {
+        let odds = Odds::new([1.0, 0.0, 40.0].into_iter().chain([1.0; 20]));
+        let drawn = |world: u32| {
+            let world = WorldSize::new(world).unwrap();
+            let plan = data(23, Sampler::Weighted, true, false);
+            let order = EpochOrder::new(&plan, &batch(3, 1, 4, world.get()), world, 7, 2);
+            let order = order.drawn(&odds, 7, 2);
+            let steps = (0..order.steps()).flat_map(|step| whole_step(&order, step, world.get()));
+            let pairs = |pass: MicroBatch| pass.samples.into_iter().zip(pass.copies);
+            steps.flat_map(pairs).map(|(sample, [copy, _])| (sample, copy)).collect::<Vec<_>>()
+        };
+        let found = drawn(1);
+        assert_eq!([drawn(2), drawn(4)], [found.clone(), found.clone()]);
+        let often: Vec<u32> =
+            found.iter().filter(|(sample, _)| *sample == 2).map(|(_, copy)| *copy).collect();
+        assert!(often.len() > 4 && often.iter().copied().eq(0..often.len() as u32), "{often:?}");
+        assert!(found.iter().all(|pair| found.iter().filter(|other| *other == pair).count() == 1));
     }
 
     #[test]

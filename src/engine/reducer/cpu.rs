@@ -23,7 +23,7 @@ use std::time::{Duration, Instant};
 
 use crate::collective::{self, Collective, Segment};
 use crate::engine::error::Error;
-use crate::engine::ownership::{Division, Ownership};
+use crate::engine::ownership::{Division, Ownership, is_mine};
 use crate::engine::reducer::Reducer;
 use crate::engine::reducer::buckets::{Layout, Slot};
 use crate::engine::reducer::progress::Progress;
@@ -107,18 +107,13 @@ impl CpuReducer {
         Ok(())
     }
 
-    /// Whether this rank has the sum of a parameter's gradients.
-    fn is_mine(&self, parameter: usize) -> bool {
-        self.sums.divided.as_ref().is_none_or(|divided| divided.ownership.is_mine(parameter))
-    }
-
     /// Gives the reduced gradients of all parameters, in registration order, to `visit`; those of
     /// parameters that take no part, or are other ranks', are empty.
     fn gradients<T>(&self, visit: impl FnOnce(&[&[f32]]) -> T) -> T {
         let state = self.store.state();
         let gradient = |(index, (slot, &is_trained)): (usize, (&Slot, &bool))| {
             let segment = state.segments[slot.bucket].as_deref().unwrap_or_default();
-            let is_here = is_trained && self.is_mine(index);
+            let is_here = is_trained && self.sums.are_here(index);
             if is_here { &segment[slot.start..slot.start + slot.len] } else { &[] }
         };
         let slots = self.store.layout.slots.iter().zip(&state.progress.trained);
@@ -218,11 +213,9 @@ impl Reducer for CpuReducer {
     ) -> candle_core::Result<()> {
         let mut state = self.store.state();
         let State { segments, progress, .. } = &mut *state;
-        let is_mine = |index| self.is_mine(index);
         for (index, slot) in self.store.layout.slots.iter().enumerate() {
-            if let Some(segment) =
-                segments[slot.bucket].as_mut().filter(|_| progress.trained[index] && is_mine(index))
-            {
+            let is_here = progress.trained[index] && self.sums.are_here(index);
+            if let Some(segment) = segments[slot.bucket].as_mut().filter(|_| is_here) {
                 change(index, &mut segment[slot.start..slot.start + slot.len]);
             }
         }
@@ -242,7 +235,7 @@ impl Reducer for CpuReducer {
                 let all =
                     values.iter_mut().zip(gradients).zip(&mut *moments).zip(params).zip(counts);
                 // Those of other ranks come from them.
-                let all = all.enumerate().filter(|(index, _)| self.is_mine(*index));
+                let all = all.enumerate().filter(|(index, _)| self.sums.are_here(*index));
                 update.apply(all.map(
                     |(index, ((((values, gradient), moments), param), &count))| Part {
                         values,
@@ -306,6 +299,11 @@ struct Sums {
 }
 
 impl Sums {
+    /// Whether this rank has those of a parameter's gradients.
+    fn are_here(&self, parameter: usize) -> bool {
+        is_mine(self.divided.as_ref().map(|divided| &*divided.ownership), parameter)
+    }
+
     /// Sums one bucket over the ranks and measures its members, those that are this rank's, with
     /// `squares`.
     fn reduce(&self, Full { bucket, mut segment }: Full, squares: fn(&[f32]) -> f64) -> Reduced {
@@ -315,11 +313,9 @@ impl Sums {
             None => self.collective.all_reduce(&mut segment),
             Some((division, _)) => self.collective.reduce_scatter(&mut segment, &division.parts),
         };
-        let is_mine =
-            |parameter| division.is_none_or(|(_, ownership)| ownership.is_mine(parameter));
         let of = |&parameter: &usize| {
             let Slot { start, len, .. } = self.layout.slots[parameter];
-            if is_mine(parameter) { squares(&segment[start..start + len]) } else { 0.0 }
+            if self.are_here(parameter) { squares(&segment[start..start + len]) } else { 0.0 }
         };
         let result = summed.map(|()| self.layout.buckets[bucket].iter().map(of).collect());
         if let Some((division, _)) = division.filter(|(_, of)| of.frees_gradients)

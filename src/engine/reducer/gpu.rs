@@ -22,7 +22,7 @@ use candle_core::{Result, Tensor};
 use crate::collective::{Collective, Segment};
 use crate::engine::averaged_model::averaged_vars;
 use crate::engine::error::Error;
-use crate::engine::ownership::Ownership;
+use crate::engine::ownership::{Ownership, is_mine};
 use crate::engine::reducer::Reducer;
 use crate::engine::reducer::buckets::Layout;
 use crate::engine::reducer::host_staged::HostStagedReducer;
@@ -144,14 +144,10 @@ impl GpuReducer {
         self.updater.note_squares(&state.ledger).map_err(failed)
     }
 
-    /// Whether this rank moves a parameter.
-    fn is_mine(&self, index: usize) -> bool {
-        self.ownership.as_ref().is_none_or(|ownership| ownership.is_mine(index))
-    }
-
     /// The parameters that take part in the step and are this rank's.
     fn trained_here(&self) -> impl Iterator<Item = usize> {
-        self.trained.iter().copied().filter(|&index| self.is_mine(index))
+        let ownership = self.ownership.as_deref();
+        self.trained.iter().copied().filter(move |&index| is_mine(ownership, index))
     }
 }
 
@@ -290,11 +286,10 @@ impl Reducer for GpuReducer {
             let (group, count) = launch;
             let group = group.and_then(|group| plan.groups.get(group));
             let Some(rule) = update.on_gpu(count, group) else { continue };
-            let (trained, ownership) = (&self.trained, &self.ownership);
+            let (trained, ownership) = (&self.trained, self.ownership.as_deref());
             let state = self.store.state();
-            let is_mine = |index| ownership.as_ref().is_none_or(|of| of.is_mine(index));
             self.updater.update(rule, state.decision.as_ref(), |place| {
-                is_mine(trained[place]) && alike(trained[place]) == launch
+                is_mine(ownership, trained[place]) && alike(trained[place]) == launch
             })?;
         }
         Ok(())

@@ -189,6 +189,18 @@ fn a_value_is_blamed_on_its_own_parameter_however_many_others_there_are() {
 }
 
 #[test]
+fn of_a_list_on_the_command_line_the_wrong_value_is_underlined() {
+    let check = |word: &str, place: &str, what: &str| {
+        refused(BASE, &[word], 0, &[&format!("command line:1:{place}"), what, "1 problem;"]);
+    };
+    check("optimizer.lr=0.1,-1", "18]", "not -1.0");
+    check("optimizer.lr= choice(0.1, -1)", "27]", "not -1.0");
+    check("optimizer.name=sgd,sgdd", "20]", "did you mean `sgd`?");
+    check("train.batch_size=8,8,4", "20]", "is listed twice");
+    check("optimizer.lr=interval(2,1)", "23]", "must be less than `max`");
+}
+
+#[test]
 fn of_two_values_each_of_which_is_enough_neither_a_third_is_blamed() {
     let parameters =
         "\"optimizer.lr\" = [0.1]\n\"optimizer.momentum\" = [0.0]\n\"optimizer.dampening\" = [0.5]";
@@ -249,6 +261,13 @@ fn a_sweep_of_the_command_line_is_told_words_of_the_command_line() {
     refused(BASE, &[interval, "sweep.method=random"], 0, &["such as `sweep.trials=24`"]);
     let log = ["no function `loguniform`", "write `tag(log, interval(1e-4,1))`", "1 problem;"];
     refused(BASE, &["optimizer.lr=loguniform(1e-4,1)"], 0, &log);
+}
+
+#[test]
+fn a_number_of_ranks_that_no_trial_would_have_is_refused() {
+    let words = ["`distributed.devices`", "is set by the sweep", "use `sweep.devices_per_trial`"];
+    refused(&file("", LR), &["distributed.devices=4"], 0, &words);
+    refused(BASE, &["optimizer.lr=0.1,0.2", "+distributed.devices=[0, 1]"], 0, &words);
 }
 
 #[test]

@@ -4,6 +4,7 @@ use serde_json::Value;
 
 use crate::config::sweep::Values;
 use crate::sweep::Error;
+use crate::sweep::trial::{State, Trial};
 use crate::sweep::trial_scheduler::session::Session;
 use crate::sweep::trial_scheduler::shown;
 
@@ -33,6 +34,24 @@ impl Session<'_> {
             }
         }
         if refused.is_empty() { Ok(()) } else { Err(Error::Refused { trials: refused }) }
+    }
+
+    /// If there is anything left to train, the data are those of the first trial: what was reached
+    /// on others could not be compared.
+    pub(in crate::sweep::trial_scheduler) fn check_data(&self) -> Result<(), Error> {
+        let order = self.order;
+        let is_open = |trial: &Trial| trial.state == State::Running || order.retries(trial);
+        let is_over = self.trials.len() >= self.total && !self.trials.iter().any(is_open);
+        let was_trained = |trial: &&Trial| trial.state != State::Failed;
+        let Some(trial) = self.trials.iter().find(was_trained).filter(|_| !is_over) else {
+            return Ok(());
+        };
+        let folders = order.folders(trial.number);
+        let differences = self.trainer.other_data(&folders, &order.changes(&trial.values));
+        if differences.is_empty() {
+            return Ok(());
+        }
+        Err(Error::OtherData { folder: folders.logs, differences })
     }
 
     /// Those of the values of a trial that cannot be run without any one of which it could; all if

@@ -136,6 +136,8 @@ impl<'a> Session<'a> {
             match message {
                 Ok(Message::Step(number, step)) => self.view.step(number, step),
                 Ok(Message::Over(number, outcome)) => {
+                    let is_stopping = stopped.is_some();
+                    let outcome = if is_stopping { outcome.when_stopping() } else { outcome };
                     if self.over(journal, number, outcome)? && stopped.is_none() {
                         // Its ranks were stopped by a signal that we have not looked at yet.
                         let interrupted = inbox.interruption.take() > 0;
@@ -154,11 +156,8 @@ impl<'a> Session<'a> {
     /// case. Says how many.
     fn retry(&mut self, journal: &mut Journal) -> Result<usize, Error> {
         let (order, trainer) = (self.order, self.trainer);
-        let is_retried = |trial: &&mut Trial| {
-            trial.state == State::Failed && (order.retry_failed || trial.lacked_storage)
-        };
         let mut retried = 0;
-        for trial in self.trials.iter_mut().filter(is_retried) {
+        for trial in self.trials.iter_mut().filter(|trial| order.retries(trial)) {
             // What cannot be planned now fails again when its turn comes.
             let length = trainer.check(&order.changes(&trial.values)).unwrap_or(trial.length);
             trial.begin_again(length);

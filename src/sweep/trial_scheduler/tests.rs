@@ -1,3 +1,6 @@
+mod changed;
+mod stopped;
+
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Barrier, Mutex};
 use std::time::{Duration, Instant};

@@ -6,6 +6,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use crate::files;
+use crate::plan::RunFolders;
 use crate::sweep::request::{Cause, Job, Outcome, Trainer};
 use crate::sweep::trial::{Length, number};
 use crate::sweep::workers::Timing;
@@ -120,6 +121,10 @@ impl Watched {
 impl Trainer for Leader<'_> {
     fn check(&self, changes: &[String]) -> Result<Length, String> {
         self.checks.check(changes)
+    }
+
+    fn other_data(&self, folders: &RunFolders, changes: &[String]) -> Vec<String> {
+        self.checks.other_data(folders, changes)
     }
 
     fn train(&self, job: &Job, on_step: &mut dyn FnMut(u64)) -> Outcome {

@@ -95,7 +95,7 @@ struct Share<'a> {
 impl Share<'_> {
     fn run(&self) -> Result<(Ended, Story), Error> {
         // Refuses another sweep before this machine trains for it.
-        if let Some(finished) = trial_scheduler::finished(&self.order)? {
+        if let Some(finished) = self.finished(None)? {
             return Ok(finished);
         }
         let folder = self.crew_folder().join(self.name);
@@ -126,6 +126,16 @@ impl Share<'_> {
         self.order.folder().join(FOLDER)
     }
 
+    /// The end of the sweep, if all trials have ended for good. Those that could not write are
+    /// tried again, unless another worker has led since this one came: it has tried them.
+    fn finished(&self, leader: Option<&String>) -> Result<Option<(Ended, Story)>, Error> {
+        let finished = trial_scheduler::finished(&self.order)?;
+        let is_for_good = |(_, story): &(Ended, Story)| {
+            leader.is_some() || !story.trials.iter().any(|trial| self.order.retries(trial))
+        };
+        Ok(finished.filter(is_for_good))
+    }
+
     /// Leads if no one does, and waits otherwise, until all trials have ended or a signal comes.
     fn lead_or_follow(
         &self,
@@ -147,7 +157,7 @@ impl Share<'_> {
             }
             match lock_holder(&folder) {
                 None => {
-                    if let Some(finished) = trial_scheduler::finished(&self.order)? {
+                    if let Some(finished) = self.finished(leader.as_ref())? {
                         return Ok(finished);
                     }
                     match self.lead(is_leading) {

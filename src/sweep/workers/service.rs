@@ -174,6 +174,8 @@ impl<'s> Worker<'s, '_> {
             Message::Over(attempt, outcome) => {
                 self.running.remove(&attempt);
                 self.steps.remove(&attempt.trial);
+                let is_leaving = self.service.is_leaving.load(Ordering::Acquire);
+                let outcome = if is_leaving { outcome.when_stopping() } else { outcome };
                 let words = match &outcome {
                     Outcome::Done => "finished".to_owned(),
                     Outcome::Stopped | Outcome::Lost => "stopped and saved".to_owned(),

@@ -11,7 +11,7 @@ use crate::config::values::Auto;
 use crate::files::{Lines, RunLock};
 use crate::record::EVENTS;
 use crate::sweep::example_sweeps::Lab;
-use crate::sweep::request::{Job, Outcome};
+use crate::sweep::request::{Cause, Job, Outcome};
 use crate::sweep::trial::Length;
 use crate::sweep::workers::crew::Standing;
 
@@ -80,6 +80,37 @@ impl Trainer for Quick {
         self.trained.fetch_add(1, Ordering::SeqCst);
         Outcome::Done
     }
+}
+
+/// Cannot write at first.
+#[derive(Default)]
+struct Full {
+    was_full: AtomicBool,
+    then: Quick,
+}
+
+impl Trainer for Full {
+    fn check(&self, changes: &[String]) -> Result<Length, String> {
+        self.then.check(changes)
+    }
+
+    fn train(&self, job: &Job, on_step: &mut dyn FnMut(u64)) -> Outcome {
+        if self.was_full.swap(true, Ordering::SeqCst) {
+            return self.then.train(job, on_step);
+        }
+        Outcome::Failed { error: "no space is left".to_owned(), cause: Cause::Storage }
+    }
+}
+
+#[test]
+fn a_trial_that_could_not_write_is_tried_again_by_the_same_command() {
+    let (lab, trainer) = (lab(2), Full::default());
+    let (ended, _) = lab.share(&trainer, "w0").run().unwrap();
+    assert_eq!(ended, Ended::Done { failed: 1 });
+    let (ended, story) = lab.share(&trainer, "w1").run().unwrap();
+    assert_eq!(ended, Ended::Done { failed: 0 });
+    assert!(story.trials.iter().all(|trial| trial.state == State::Finished));
+    assert_eq!(trainer.then.trained.load(Ordering::SeqCst), 2);
 }
 
 /// Runs a sweep of `trials` on `workers`, beside `dead` ones that fall silent with the trials that

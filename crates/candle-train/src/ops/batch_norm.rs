@@ -58,7 +58,8 @@ impl BatchStatistics {
     }
 
     /// Moves `running` mean and variance towards these by the share `momentum`; the variance is
-    /// made unbiased.
+    /// made unbiased. Channels whose statistics are not finite stay as they are: the step of such a
+    /// batch may be skipped, and a running statistic that is NaN once is so for ever.
     ///
     /// # Errors
     ///
@@ -70,17 +71,27 @@ impl BatchStatistics {
             return super::cuda::move_running(running, columns, [1.0, unbiased], momentum);
         }
         let [mean, variance] = running;
-        move_towards(mean, &self.mean, momentum, 1.0)?;
-        move_towards(variance, &self.variance, momentum, unbiased)
+        move_towards(mean, [&self.mean, &self.variance], momentum, 1.0)?;
+        move_towards(variance, [&self.variance, &self.mean], momentum, unbiased)
     }
 }
 
-/// running = (1 - momentum) running + momentum scale value
-fn move_towards(running: &Var, values: &[f32], momentum: f64, scale: f64) -> Result<()> {
-    let moved = |(old, value): (f32, &f32)| {
+/// running = (1 - momentum) running + momentum scale value, where the value and the other statistic
+/// of its channel are finite.
+fn move_towards(
+    running: &Var,
+    [values, others]: [&[f32]; 2],
+    momentum: f64,
+    scale: f64,
+) -> Result<()> {
+    let moved = |(old, (value, other)): (f32, (&f32, &f32))| {
+        if !value.is_finite() || !other.is_finite() {
+            return old;
+        }
         ((1.0 - momentum) * f64::from(old) + momentum * scale * f64::from(*value)) as f32
     };
-    let moved: Vec<f32> = running.to_vec1()?.into_iter().zip(values).map(moved).collect();
+    let before: Vec<f32> = running.to_vec1()?;
+    let moved: Vec<f32> = before.into_iter().zip(values.iter().zip(others)).map(moved).collect();
     running.set(&Tensor::new(moved, running.device())?)
 }
 

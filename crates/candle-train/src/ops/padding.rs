@@ -76,13 +76,14 @@ impl Padding {
         }
     }
 
-    fn value(&self) -> f32 {
+    /// What forward gives padding; backward gives it zeros.
+    pub(super) fn value(&self) -> f32 {
         self.pairs.as_ref().map_or(0.0, |pairs| pairs.value)
     }
 
-    /// As Candle's operations: forward gives padding its value, backward zeros.
+    /// `x` with this value in its padding, zero where there are no pairs: as Candle's operations.
     #[cfg(feature = "cuda")]
-    pub(super) fn composed(&self, x: &Tensor, is_forward: bool) -> Result<Tensor> {
+    pub(super) fn composed(&self, x: &Tensor, value: f32) -> Result<Tensor> {
         let n = self.lengths.len();
         let is_real = |&length: &usize| (0..self.steps).map(move |step| f32::from(step < length));
         let keep: Vec<f32> = self.lengths.iter().flat_map(is_real).collect();
@@ -92,7 +93,7 @@ impl Padding {
             return rows.broadcast_mul(&keep)?.reshape(x.shape());
         };
         let pairs = keep.broadcast_mul(&keep.transpose(1, 2)?)?.unsqueeze(1)?;
-        let value = if is_forward { f64::from(self.value()) } else { 0.0 };
+        let value = f64::from(value);
         x.detach().broadcast_mul(&pairs)?.broadcast_add(&pairs.affine(-value, value)?)
     }
 }

@@ -218,10 +218,23 @@ fn batch_norm_of_columns(c: usize) {
     agree("gradient of x", &dx, &gradients[0], 2e-5);
 
     let mut running = vec![1.0; c];
-    let arguments = &mut [Out(&mut running), In(&variance), Double(0.1), Double(2.0), Count(c64)];
+    let arguments =
+        &mut [Out(&mut running), In(&variance), In(&mean), Double(0.1), Double(2.0), Count(c64)];
     gpu.run("move_running", STRIDING, arguments);
     let expected: Vec<f32> = variance.iter().map(|v| 0.9 + 0.2 * v).collect();
     agree("running variance", &running, &expected, 1e-6);
+}
+
+#[test]
+fn running_statistics_stay_where_those_of_a_batch_are_not_finite() {
+    let Some(gpu) = emulator() else { return };
+    let mut running = vec![1.0; 4];
+    let variance = [2.0, f32::INFINITY, 2.0, f32::NAN];
+    let mean = [0.5, 0.5, f32::NAN, f32::NEG_INFINITY];
+    let arguments =
+        &mut [Out(&mut running), In(&variance), In(&mean), Double(0.5), Double(1.0), Count(4)];
+    gpu.run("move_running", STRIDING, arguments);
+    assert_eq!(running, [1.5, 1.0, 1.0, 1.0]);
 }
 
 #[test]

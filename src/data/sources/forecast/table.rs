@@ -19,6 +19,12 @@ use crate::plan::TargetColumn;
 const EXPECTED: &str = "a table of series: a header line, then one line of numbers for each time \
                         step; a first column `date` holds dates";
 
+/// What to do about rows with more cells than the header, and about those with fewer.
+const RAGGED: [&str; 2] = [
+    "write decimals with a point, as in `1.5`: commas stand between the cells",
+    "complete the row or remove it",
+];
+
 /// All rows, in their order.
 pub(super) struct Table {
     /// As written, until they are standardised.
@@ -90,9 +96,7 @@ impl Table {
         header: &[String],
         dated: bool,
     ) -> Result<Option<DateTime>, BadCell> {
-        if record.len() != header.len() {
-            return Err(ragged(record.len(), header.len()));
-        }
+        header::fits(record.len(), header, RAGGED)?;
         let date = record.get(0).filter(|_| dated).map(calendar::date).transpose()?;
         calendar::append(self.calendar, date, &mut self.marks);
         for (column, cell) in header.iter().zip(record).skip(usize::from(dated)) {
@@ -180,17 +184,6 @@ impl Table {
         let features = self.calendar.features();
         &self.marks[row * features..][..features]
     }
-}
-
-/// That a row has not as many cells as the header.
-fn ragged(cells: usize, columns: usize) -> BadCell {
-    let help = if cells > columns {
-        "write decimals with a point, as in `1.5`: commas stand between the cells"
-    } else {
-        "complete the row or remove it"
-    };
-    let what = format!("{cells} cells, but the header has {columns}");
-    BadCell { what, help: Some(help.to_owned()) }
 }
 
 /// What to do about a cell that is no finite number.

@@ -21,6 +21,10 @@ use crate::data::sources::tables::unanswered::Unanswered;
 use crate::data::{Splits, read};
 use crate::plan::Part;
 
+/// What to do about rows with more cells than the header, and about those with fewer.
+const RAGGED: [&str; 2] =
+    ["quote cells that hold commas: `\"a, b\"`", "keep the commas of empty cells, as in `1,,3`"];
+
 /// a table with a header line, of which one or several columns are predicted.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
@@ -167,10 +171,9 @@ impl Csv {
         let mut record = ::csv::StringRecord::new();
         let mut is_empty = true;
         while let Some(line) = rows.read(&mut record)? {
-            if record.len() != header.len() {
-                return Err(cell(path, line, ragged(record.len(), header.len())));
-            }
-            row(&header, &roles, &record, line).map_err(|bad| cell(path, line, bad))?;
+            let fits = header::fits(record.len(), &header, RAGGED);
+            let read = fits.and_then(|()| row(&header, &roles, &record, line));
+            read.map_err(|bad| cell(path, line, bad))?;
             is_empty = false;
         }
         if is_empty {
@@ -264,17 +267,6 @@ fn check_header(path: &Path, names: &[String]) -> Result<(), BadCell> {
     let help = header::separator(path, names);
     let help = help.unwrap_or_else(|| "write a column of features beside it".to_owned());
     Err(BadCell { what, help: Some(help) })
-}
-
-/// That a row has not as many cells as the header.
-fn ragged(cells: usize, columns: usize) -> BadCell {
-    let help = if cells > columns {
-        "quote cells that hold commas: `\"a, b\"`"
-    } else {
-        "keep the commas of empty cells, as in `1,,3`"
-    };
-    let what = format!("{cells} cells, but the header has {columns}");
-    BadCell { what, help: Some(help.to_owned()) }
 }
 
 /// What is wrong with the cell of a target, with what can be done about it.

@@ -7,6 +7,7 @@ use crate::data::inputs;
 use crate::data::read;
 use crate::data::sources::tables::csv::Csv;
 use crate::data::sources::tables::csv_rows::{CsvRows, EXPECTED};
+use crate::data::sources::tables::header;
 use crate::data::sources::tables::unanswered::Unanswered;
 
 impl Csv {
@@ -31,9 +32,7 @@ impl Csv {
                 None => break,
                 Some(Err(why)) => rows.push_unreadable(&file, row, why.to_string()),
                 Some(Ok(_)) if record.len() != header.len() => {
-                    let n = header.len();
-                    let why = format!("{} cells, but the header has {n}", record.len());
-                    rows.push_unreadable(&file, row, why);
+                    rows.push_unreadable(&file, row, header::ragged(record.len(), &header));
                 }
                 Some(Ok(_)) => rows.push(&file, row, |columns| {
                     let cells = places.iter().flatten().filter_map(|&at| record.get(at));

@@ -1,5 +1,6 @@
 //! The header line of a table, whatever its columns are for.
 
+use std::cmp::Ordering;
 use std::collections::BTreeMap;
 use std::path::Path;
 
@@ -24,6 +25,30 @@ pub(in crate::data) fn unique(header: &[String]) -> Result<(), BadCell> {
     };
     let what = format!("columns {} and {} are both called `{name}`", first + 1, second + 1);
     Err(BadCell { what, help: Some(help.to_owned()) })
+}
+
+/// Refuses a row that has not as many cells as the header, with what to do if it has more, and if
+/// it has fewer.
+///
+/// # Errors
+///
+/// Both numbers.
+pub(in crate::data) fn fits(
+    cells: usize,
+    header: &[String],
+    [more, fewer]: [&str; 2],
+) -> Result<(), BadCell> {
+    let help = match cells.cmp(&header.len()) {
+        Ordering::Equal => return Ok(()),
+        Ordering::Greater => more,
+        Ordering::Less => fewer,
+    };
+    Err(BadCell { what: ragged(cells, header), help: Some(help.to_owned()) })
+}
+
+/// That a row has not as many cells as the header.
+pub(in crate::data) fn ragged(cells: usize, header: &[String]) -> String {
+    format!("{cells} cells, but the header has {}", header.len())
 }
 
 /// What to do about the table at `path` whose header is one cell in which another sign separates

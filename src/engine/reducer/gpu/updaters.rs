@@ -3,7 +3,7 @@
 use candle_core::{Device, Result, Tensor};
 
 use super::memory::Buckets;
-use crate::engine::ownership::Ownership;
+use crate::engine::ownership::{Ownership, is_mine};
 use crate::engine::reducer::buckets::Layout;
 use crate::nn::{Param, Params};
 use crate::ops::cuda::{Gpu, Parameter, Updater};
@@ -33,10 +33,6 @@ pub(super) struct OptimizerState<'a> {
 }
 
 impl OptimizerState<'_> {
-    fn is_mine(&self, index: usize) -> bool {
-        self.ownership.is_none_or(|ownership| ownership.is_mine(index))
-    }
-
     /// What moves those of the parameters that are `trained` which are this rank's; the others have
     /// a place in it, where other ranks note the squares of their gradients.
     pub(super) fn updater(
@@ -52,7 +48,7 @@ impl OptimizerState<'_> {
             let gradient = || buckets.summed_at(layout.slots[index]);
             parameters.push(Parameter {
                 values: param.var()?,
-                gradient: self.is_mine(index).then(gradient),
+                gradient: is_mine(self.ownership, index).then(gradient),
                 moments: self.moments[index].each_ref().map(Option::as_ref),
                 decays: self.plan.group(index).is_some()
                     || !(self.plan.no_decay_on_1d && param.shape().len() <= 1),
@@ -68,7 +64,7 @@ impl OptimizerState<'_> {
         let behind = self.moments.iter().skip(parameters.len());
         let buffers = self.params.moving_buffers().zip(behind);
         let buffers = buffers.map(|(buffer, of)| (buffer.var(), of));
-        let is_moved = |index: &usize| trained.contains(index) && self.is_mine(*index);
+        let is_moved = |index: &usize| trained.contains(index) && is_mine(self.ownership, *index);
         let others = parameters.iter().zip(self.moments).enumerate();
         let others = others.filter(|(index, _)| !is_moved(index));
         let others = others.map(|(_, (param, of)): (_, (&Param, _))| (param.var(), of));

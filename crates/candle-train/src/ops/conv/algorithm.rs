@@ -52,15 +52,19 @@ impl Algorithm {
         }
     }
 
-    /// What is rounded on the way, and so neither before nor after.
-    fn on_the_way(self) -> Rounding {
-        let rounds = self.way == Way::Winograd && self.precision == Precision::Bf16;
-        Rounding { operands: rounds, result: rounds }
+    /// Whether images are rounded on the way, and so neither before nor after.
+    fn rounds_on_the_way(self) -> bool {
+        self.way == Way::Winograd && self.precision == Precision::Bf16
+    }
+
+    /// What is rounded on the way where the result is not.
+    fn rounding_of_operands(self) -> Rounding {
+        if self.rounds_on_the_way() { Rounding::Operands } else { Rounding::Nothing }
     }
 
     /// The numbers of images that are multiplied: as [`crate::ops::precision::operand`].
     pub(super) fn operand(self, values: &[f32]) -> Cow<'_, [f32]> {
-        if self.on_the_way().operands { Cow::Borrowed(values) } else { self.weight(values) }
+        if self.rounds_on_the_way() { Cow::Borrowed(values) } else { self.weight(values) }
     }
 
     /// The numbers of a weight that are multiplied.
@@ -73,10 +77,9 @@ impl Algorithm {
 
     /// The sums of [`Algorithm::forward`], not rounded.
     pub(super) fn sums(self, g: &Geometry, x: &[f32], weight: &[f32]) -> Vec<f32> {
-        let rounding = Rounding { result: false, ..self.on_the_way() };
         match self.way {
             Way::Direct => direct::forward(g, x, weight, self.format(), ()),
-            Way::Winograd => winograd::forward(g, x, weight, rounding),
+            Way::Winograd => winograd::forward(g, x, weight, self.rounding_of_operands()),
             Way::Depthwise => depthwise::forward(g, x, weight),
         }
     }
@@ -87,8 +90,8 @@ impl Algorithm {
             Way::Direct if g.groups == 1 => {
                 direct::forward(g, x, weight, self.format(), Round(self.precision))
             }
-            Way::Winograd if self.on_the_way().result => {
-                winograd::forward(g, x, weight, self.on_the_way())
+            Way::Winograd if self.rounds_on_the_way() => {
+                winograd::forward(g, x, weight, Rounding::OperandsAndResult)
             }
             _ => self.rounded(self.sums(g, x, weight)),
         }
@@ -121,18 +124,17 @@ impl Algorithm {
 
     /// dx (n, h, w, ci).
     pub(super) fn backward_data(self, g: &Geometry, dy: &[f32], weight: &[f32]) -> Vec<f32> {
-        if self.on_the_way().result {
-            return winograd::backward_data(g, dy, weight, self.on_the_way());
+        if self.rounds_on_the_way() {
+            return winograd::backward_data(g, dy, weight, Rounding::OperandsAndResult);
         }
         self.rounded(self.data_sums(g, dy, weight))
     }
 
     /// The sums of [`Algorithm::backward_data`], not rounded.
     pub(super) fn data_sums(self, g: &Geometry, dy: &[f32], weight: &[f32]) -> Vec<f32> {
-        let rounding = Rounding { result: false, ..self.on_the_way() };
         match self.way {
             Way::Direct => direct::backward_data(g, dy, weight, self.format()),
-            Way::Winograd => winograd::backward_data(g, dy, weight, rounding),
+            Way::Winograd => winograd::backward_data(g, dy, weight, self.rounding_of_operands()),
             Way::Depthwise => depthwise::backward_data(g, dy, weight),
         }
     }
@@ -141,7 +143,7 @@ impl Algorithm {
     pub(super) fn backward_weight(self, g: &Geometry, x: &[f32], dy: &[f32]) -> Vec<f32> {
         self.rounded(match self.way {
             Way::Direct => direct_gradient::backward_weight(g, x, dy, self.format()),
-            Way::Winograd => winograd::backward_weight(g, x, dy, self.on_the_way()),
+            Way::Winograd => winograd::backward_weight(g, x, dy, self.rounding_of_operands()),
             Way::Depthwise => depthwise::backward_weight(g, x, dy),
         })
     }

@@ -177,9 +177,11 @@ pub(in crate::ops) fn move_running(
     momentum: f64,
 ) -> Result<()> {
     let gpu = Gpu::of_tensor(&columns[0])?;
-    for ((running, column), scale) in running.into_iter().zip(columns).zip(scales) {
-        let (at, value, c) = (of_tensor(running)?, of_tensor(column)?, column.elem_count());
-        columns::move_running(&gpu, at, value, momentum, scale, c)?;
+    let c = columns[0].elem_count();
+    let pairs = [[&columns[0], &columns[1]], [&columns[1], &columns[0]]];
+    for ((running, [own, other]), scale) in running.into_iter().zip(pairs).zip(scales) {
+        let statistics = [of_tensor(own)?, of_tensor(other)?];
+        columns::move_running(&gpu, of_tensor(running)?, statistics, momentum, scale, c)?;
     }
     Ok(())
 }

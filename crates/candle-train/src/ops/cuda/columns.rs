@@ -106,16 +106,18 @@ pub(in crate::ops) fn inverse_deviation(
     Ok(out)
 }
 
-/// running = (1 - momentum) running + momentum scale value
+/// running = (1 - momentum) running + momentum scale value, where the value and the other statistic
+/// of its column are finite.
 pub(in crate::ops) fn move_running(
     gpu: &Gpu,
     running: Address,
-    value: Address,
+    [value, other]: [Address; 2],
     momentum: f64,
     scale: f64,
     c: usize,
 ) -> Result<()> {
-    gpu.launch("move_running", Grid::over(c), args![running, value, momentum, scale, c])
+    let arguments = args![running, value, other, momentum, scale, c];
+    gpu.launch("move_running", Grid::over(c), arguments)
 }
 
 /// What a batch norm needs of each column, (c) f32 each.

@@ -34,11 +34,11 @@ impl OnGpu for Transpose {
 
 impl OnGpu for Padding {
     fn forward_on(&self, _: &Gpu, [x]: [&Tensor; 1]) -> Result<(CudaStorage, Shape)> {
-        made(&self.composed(x, true)?)
+        made(&self.composed(x, self.value())?)
     }
 
     fn backward_on(&self, _: &Gpu, _: [&Tensor; 1], _: &Tensor, dy: Tensor) -> Gradients<Self> {
-        Ok([Some(self.composed(&dy, false)?)])
+        Ok([Some(self.composed(&dy, 0.0)?)])
     }
 }
 

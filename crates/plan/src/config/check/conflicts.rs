@@ -225,9 +225,17 @@ fn unmeasured(loaded: &Loaded, vocabulary: &Vocabulary, key: &str, metric: &str)
     let mut found = Vec::new();
     // Only checkpoints are ranked without anyone having asked; the plan then takes the training
     // loss.
-    let asked = key != "checkpoint.monitor" || loaded.is_given(key);
-    if metric.starts_with("val/") && experiment.validation.every == Every::Never && asked {
+    let ranks = key == "checkpoint.monitor";
+    let is_asked = !ranks || loaded.is_given(key);
+    let never = experiment.validation.every == Every::Never;
+    if metric.starts_with("val/") && never && is_asked {
         let what = format!("`{metric}` is never measured: `validation.every` is \"never\"");
+        found.push(Finding::new(key, what).about("validation.every"));
+    }
+    if metric.starts_with("train/") && never && !ranks {
+        let what = format!(
+            "`{metric}` is looked at in evaluations, and `validation.every` is \"never\""
+        );
         found.push(Finding::new(key, what).about("validation.every"));
     }
     let wanted = if metric == "test/success" { Offer::Simulation } else { Offer::Test };

@@ -2,33 +2,49 @@
 //! `tag(log,interval(1e-4,1))`, `int(interval(1,8))`: the spaces of Hydra's command line -> the
 //! table that a sweep file holds.
 
+use std::ops::Range;
+
 use figment::value::{Dict, Value};
 
 use crate::config::overrides::bare;
+use crate::config::spans::Path;
 use crate::config::suggest::{any_of, closest};
 use crate::config::sweep::space::{on_grid, steps_of};
 
 /// Functions that name a space.
 const SPACES: [&str; 6] = ["choice", "range", "interval", "tag", "int", "float"];
 
-/// The parameter's table that `text`, the right side of a `key=value`, asks for; `None` if it is
-/// one value. The error says what is wrong with it.
-pub(super) fn table(text: &str) -> Option<Result<Dict, String>> {
-    let text = text.trim();
+/// A parameter's table.
+#[derive(Debug)]
+pub(super) struct Space {
+    pub(super) table: Dict,
+    /// Where the values stand that were written out, each by its path in the table.
+    pub(super) places: Vec<(Path, Range<usize>)>,
+}
+
+/// The space that `whole`, the right side of a `key=value`, asks for; `None` if it is one value.
+/// The error says what is wrong with it.
+pub(super) fn space(whole: &str) -> Option<Result<Space, String>> {
+    let text = whole.trim();
     if let Some(inner) = call(text, "choice") {
-        return Some(values(inner));
+        return Some(values(whole, inner));
     }
     if let Some(inner) = call(text, "range") {
         return Some(range(inner));
     }
     if SPACES[2..].iter().any(|name| call(text, name).is_some()) {
-        return Some(interval(text));
+        return Some(interval(whole));
     }
     if let Some(name) = SPACES.iter().find(|name| is_open(text, name)) {
         return Some(Err(format!("missing `)` in `{name}(`")));
     }
-    let parts = parts(text);
-    (parts.len() > 1).then(|| values(text))
+    (parts(text).len() > 1).then(|| values(whole, text))
+}
+
+/// Where `part` stands, which is a part of `whole`.
+fn place(whole: &str, part: &str) -> Range<usize> {
+    let start = part.as_ptr().addr() - whole.as_ptr().addr();
+    start..start + part.len()
 }
 
 /// What is wrong with a call of a function that is none of these, and what to write instead. Text
@@ -94,13 +110,17 @@ fn parts(text: &str) -> Vec<&str> {
     found
 }
 
-fn values(text: &str) -> Result<Dict, String> {
+fn values(whole: &str, list: &str) -> Result<Space, String> {
     let value = |part: &str| match part {
         "" => Err("has an empty value between two commas".to_owned()),
         part => bare(part).ok_or_else(|| format!("`{part}` is not a value")),
     };
-    let values: Vec<Value> = parts(text).into_iter().map(value).collect::<Result<_, _>>()?;
-    Ok(Dict::from([("values".to_owned(), Value::from(values))]))
+    let parts = parts(list);
+    let path = |index: usize| vec!["values".to_owned(), index.to_string()];
+    let places = parts.iter().enumerate().map(|(index, part)| (path(index), place(whole, part)));
+    let places = places.collect();
+    let values: Vec<Value> = parts.into_iter().map(value).collect::<Result<_, _>>()?;
+    Ok(Space { table: Dict::from([("values".to_owned(), Value::from(values))]), places })
 }
 
 fn number(text: &str) -> Result<f64, String> {
@@ -109,7 +129,7 @@ fn number(text: &str) -> Result<f64, String> {
 }
 
 /// `range(stop)`, `range(start, stop)`, `range(start, stop, step)`: without the stop, as Python's.
-fn range(inner: &str) -> Result<Dict, String> {
+fn range(inner: &str) -> Result<Space, String> {
     let words: Vec<&str> =
         parts(inner).into_iter().map(|part| part.split_once('=').map_or(part, |p| p.1)).collect();
     let numbers = words.iter().map(|word| number(word)).collect::<Result<Vec<f64>, _>>()?;
@@ -131,12 +151,13 @@ fn range(inner: &str) -> Result<Dict, String> {
         if whole { Value::from(value as i64) } else { Value::from(value) }
     };
     let values: Vec<Value> = (0..count).map(at).collect();
-    Ok(Dict::from([("values".to_owned(), Value::from(values))]))
+    let table = Dict::from([("values".to_owned(), Value::from(values))]);
+    Ok(Space { table, places: Vec::new() })
 }
 
 /// `interval(min, max)`, inside `tag(log, ...)`, `int(...)` or `float(...)`.
-fn interval(text: &str) -> Result<Dict, String> {
-    let (mut text, mut is_log, mut is_int) = (text.trim(), false, false);
+fn interval(whole: &str) -> Result<Space, String> {
+    let (mut text, mut is_log, mut is_int) = (whole.trim(), false, false);
     loop {
         if let Some(inner) = call(text, "tag") {
             let parts = parts(inner);
@@ -160,6 +181,9 @@ fn interval(text: &str) -> Result<Dict, String> {
     let inner = call(text, "interval").ok_or("needs an `interval(min, max)`".to_owned())?;
     let parts = parts(inner);
     let [min, max] = parts[..] else { return Err("`interval` takes min and max".to_owned()) };
+    let places = [("min", min), ("max", max)]
+        .map(|(key, bound)| (vec![key.to_owned()], place(whole, bound)))
+        .into();
     let (min, max) = (number(min)?, number(max)?);
     let name = match (is_int, is_log) {
         (true, true) => return Err("log-uniform integers are not supported".to_owned()),
@@ -168,11 +192,12 @@ fn interval(text: &str) -> Result<Dict, String> {
         (false, false) => "uniform",
     };
     let bound = |bound: f64| if is_int { Value::from(bound as i64) } else { Value::from(bound) };
-    Ok(Dict::from([
+    let table = Dict::from([
         ("distribution".to_owned(), Value::from(name)),
         ("min".to_owned(), bound(min)),
         ("max".to_owned(), bound(max)),
-    ]))
+    ]);
+    Ok(Space { table, places })
 }
 
 #[cfg(test)]
@@ -183,7 +208,7 @@ mod tests {
     #[track_caller]
     fn check(text: &str, toml: &str) {
         let expected = spans::document(toml);
-        assert_eq!(table(text).unwrap().unwrap(), expected.dict, "{text}");
+        assert_eq!(space(text).unwrap().unwrap().table, expected.dict, "{text}");
     }
 
     #[test]
@@ -205,7 +230,7 @@ mod tests {
     #[test]
     fn one_value_is_no_space() {
         for text in ["0.1", "sgd", "[64,32]", "'a,b'", "{x=1, y=2}", "", "choices(1,2"] {
-            assert!(table(text).is_none(), "{text}");
+            assert!(space(text).is_none(), "{text}");
         }
     }
 
@@ -243,7 +268,24 @@ mod tests {
     #[test]
     fn spaces_that_are_none_say_why() {
         for text in ["range(5,1)", "choice(1,,2)", "interval(1)", "tag(lin, interval(1,2))", "1,"] {
-            assert!(table(text).unwrap().is_err(), "{text}");
+            assert!(space(text).unwrap().is_err(), "{text}");
         }
+    }
+
+    #[test]
+    fn every_value_that_was_written_out_has_its_place() {
+        let check = |text: &str, expected: &[(&str, &str)]| {
+            let places = space(text).unwrap().unwrap().places;
+            let found: Vec<(String, &str)> =
+                places.into_iter().map(|(path, at)| (path.join("."), &text[at])).collect();
+            let expected: Vec<(String, &str)> =
+                expected.iter().map(|&(path, part)| (path.to_owned(), part)).collect();
+            assert_eq!(found, expected, "{text}");
+        };
+        check("0.1, -1", &[("values.0", "0.1"), ("values.1", "-1")]);
+        check(" choice(sgd,'a,b' )", &[("values.0", "sgd"), ("values.1", "'a,b'")]);
+        check("tag(log, interval(1e-4, 1))", &[("min", "1e-4"), ("max", "1")]);
+        check("int( interval(1,8) )", &[("min", "1"), ("max", "8")]);
+        check("range(1,4)", &[]);
     }
 }

@@ -1,5 +1,6 @@
 //! A file and the words of a command line -> `Sweep`, with the experiment that it changes.
 
+use std::collections::BTreeMap;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -49,6 +50,9 @@ pub(super) const COUNTS: [(&str, u64, u64); 5] = [
     ("max_failures", 0, 1_000_000),
 ];
 
+/// The number of ranks, which `sweep.devices_per_trial` decides.
+const DEVICES: &str = "distributed.devices";
+
 /// The pruner that stops no trial.
 const NO_PRUNER: &str = "none";
 
@@ -59,7 +63,7 @@ pub fn is_sweep_word(word: &str) -> bool {
 
 /// Whether a word of the command line gives a key several values: `optimizer.lr=0.1,0.2`.
 pub fn is_space(word: &str) -> bool {
-    split(word).is_some_and(|(_, _, value, _)| matches!(hydra::table(value), Some(Ok(_))))
+    split(word).is_some_and(|(_, _, value, _)| matches!(hydra::space(value), Some(Ok(_))))
 }
 
 /// Reads the sweep file or experiment `path`, and the words after it: `sweep.key=value`, spaces,
@@ -156,10 +160,20 @@ fn take_words(reader: &mut Reader, words: &[String]) -> Result<Vec<String>, Prob
             }
             reader.layers.push(layer);
         } else {
+            reader.problems.extend(overruled(word));
             changes.push(word.clone());
         }
     }
     Ok(changes)
+}
+
+/// What is wrong with a change of all trials that none of them would have.
+fn overruled(word: &str) -> Option<Problem> {
+    let (key, key_at, ..) = split(word).filter(|(key, ..)| *key == DEVICES)?;
+    let (_, help) = checks::RESERVED.iter().find(|(name, _)| *name == key)?;
+    let source = Source::CommandLine(word.to_owned());
+    let text = Arc::new(NamedSource::new(source.to_string(), word.to_owned()));
+    Some(Problem::new(key, "is set by the sweep itself").at(&text, key_at, 1).help(*help))
 }
 
 /// Key and value of `key=value`, and where they stand.
@@ -186,15 +200,20 @@ fn space(word: &str) -> Result<Option<Layer>, Problem> {
     if let Some((what, help)) = hydra::unknown_function(value) {
         return Err(Problem::new(key, what).at(&text, value_at, 1).help(help));
     }
-    let Some(table) = hydra::table(value) else { return Ok(None) };
-    let table = table.map_err(|what| Problem::new(key, what).at(&text, value_at.clone(), 1))?;
+    let Some(space) = hydra::space(value) else { return Ok(None) };
+    let hydra::Space { table, places: written } =
+        space.map_err(|what| Problem::new(key, what).at(&text, value_at.clone(), 1))?;
     let place = KeySpan { key: key_at, value: value_at.clone() };
     let path = spellings(word)[0].clone();
-    let mut places: std::collections::BTreeMap<_, _> =
+    let mut places: BTreeMap<_, _> =
         (1..=path.len()).map(|length| (path[..length].to_vec(), place.clone())).collect();
     for name in table.keys() {
         let inner = KeySpan { key: value_at.clone(), value: value_at.clone() };
         places.insert(join(&path, name), inner);
+    }
+    for (inside, at) in written {
+        let at = value_at.start + at.start..value_at.start + at.end;
+        places.insert([&path[..], &inside[..]].concat(), KeySpan { key: at.clone(), value: at });
     }
     let parameters = Dict::from([(key.to_owned(), Value::from(table))]);
     let sweep = Dict::from([("parameters".to_owned(), Value::from(parameters))]);

@@ -31,19 +31,31 @@ pub(super) fn applies(g: &Geometry) -> bool {
 }
 
 /// What is rounded to bf16 on its way through the registers. Kernels come as they are to be.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Rounding {
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Rounding {
+    /// Nothing.
+    Nothing,
     /// Images as they are read.
-    pub(super) operands: bool,
-    /// Images as they are written.
-    pub(super) result: bool,
+    Operands,
+    /// Images as they are read, and as they are written.
+    OperandsAndResult,
+}
+
+impl Rounding {
+    fn rounds_operands(self) -> bool {
+        self != Self::Nothing
+    }
+
+    fn rounds_result(self) -> bool {
+        self == Self::OperandsAndResult
+    }
 }
 
 /// x (n, h, w, ci) -> y (n, oh, ow, co); weight (co, ci, 3, 3).
 pub(super) fn forward(g: &Geometry, x: &[f32], weight: &[f32], rounding: Rounding) -> Vec<f32> {
     let (input, output) = images(g);
-    let gather = Gather::new(x, input, g.padding, rounding.operands);
-    apply::apply(gather, &Kernels::forward(weight, g.ci, g.co), output, rounding.result)
+    let gather = Gather::new(x, input, g.padding, rounding.rounds_operands());
+    apply::apply(gather, &Kernels::forward(weight, g.ci, g.co), output, rounding.rounds_result())
 }
 
 /// [`forward`], as [`apply::apply_saved`] keeps it.
@@ -68,20 +80,15 @@ pub(super) fn backward_data(
 ) -> Vec<f32> {
     let (input, output) = images(g);
     let padding = g.padding.map(|padding| 2 - padding);
-    let gather = Gather::new(dy, output, padding, rounding.operands);
-    apply::apply(gather, &Kernels::backward(weight, g.ci, g.co), input, rounding.result)
+    let gather = Gather::new(dy, output, padding, rounding.rounds_operands());
+    apply::apply(gather, &Kernels::backward(weight, g.ci, g.co), input, rounding.rounds_result())
 }
 
 /// dw (co, ci, 3, 3).
-pub(super) fn backward_weight(
-    g: &Geometry,
-    x: &[f32],
-    dy: &[f32],
-    Rounding { operands, .. }: Rounding,
-) -> Vec<f32> {
+pub(super) fn backward_weight(g: &Geometry, x: &[f32], dy: &[f32], rounding: Rounding) -> Vec<f32> {
     let (input, output) = images(g);
-    let x = Gather::new(x, input, g.padding, operands);
-    gradient::gradient(x, Gather::new(dy, output, [0, 0], operands))
+    let x = Gather::new(x, input, g.padding, rounding.rounds_operands());
+    gradient::gradient(x, Gather::new(dy, output, [0, 0], rounding.rounds_operands()))
 }
 
 fn images(g: &Geometry) -> (Images, Images) {
@@ -107,7 +114,7 @@ mod tests {
             round_block(&mut copy, Precision::Bf16);
             copy
         };
-        let (on_the_way, apart) = (Rounding { operands: true, result: true }, Rounding::default());
+        let (on_the_way, apart) = (Rounding::OperandsAndResult, Rounding::Nothing);
         assert_ne!(x, rounded(&x));
         let y = forward(&g, &x, &weight, on_the_way);
         assert_eq!(y, rounded(&forward(&g, &rounded(&x), &weight, apart)));

@@ -131,10 +131,13 @@ KERNEL inverse_deviation(const float* variance, float* inverse_std, double eps, 
     FOR_EACH(i, c) inverse_std[i] = (float)(1.0 / sqrt((double)variance[i] + eps));
 }
 
-// running = (1 - momentum) running + momentum scale value
-KERNEL move_running(float* running, const float* value, double momentum, double scale, u64 c) {
+// running = (1 - momentum) running + momentum scale value, where the value and the other statistic of its
+// column are finite.
+KERNEL move_running(float* running, const float* value, const float* other, double momentum, double scale, u64 c) {
     FOR_EACH(i, c) {
-        running[i] = (float)((1.0 - momentum) * running[i] + momentum * scale * (double)value[i]);
+        if (value[i] - value[i] == 0.0f && other[i] - other[i] == 0.0f) {
+            running[i] = (float)((1.0 - momentum) * running[i] + momentum * scale * (double)value[i]);
+        }
     }
 }
 

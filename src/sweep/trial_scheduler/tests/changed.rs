@@ -1,0 +1,78 @@
+//! What is other than it was when a sweep was begun, and other in its trials than in its base.
+
+use super::*;
+use crate::config::sweep::{Constraint, value_of};
+use crate::plan::RunFolders;
+
+/// Finds other data than those of any trial.
+struct Elsewhere;
+
+impl Trainer for Elsewhere {
+    fn check(&self, changes: &[String]) -> Result<Length, String> {
+        Silent.check(changes)
+    }
+
+    fn other_data(&self, folders: &RunFolders, _: &[String]) -> Vec<String> {
+        vec![format!("{}: 15 samples, was 16", folders.id)]
+    }
+
+    fn train(&self, _: &Job, _: &mut dyn FnMut(u64)) -> Outcome {
+        panic!("no trial on other data joins those of before")
+    }
+}
+
+#[test]
+fn checkpoints_that_a_sweep_without_records_has_left_are_refused_before_anything_is_touched() {
+    let lab = Lab::new("random", 2);
+    let fake = fake(|_, _| Outcome::Done);
+    lab.run(&fake);
+    let [records, checkpoints] = ["s", "c/s"].map(|name| lab.folder.path().join(name));
+    files::remove_folder(&records).unwrap();
+    let error = run(lab.order(), &fake).err().unwrap();
+    assert!(error.is_refusal() && error.to_string().contains("c/s/trial-0001`"), "{error}");
+    assert!(error.help().unwrap().contains("another `sweep.name`") && !records.exists());
+    files::remove_folder(&checkpoints).unwrap();
+    assert_eq!(lab.run(&fake).0, Ended::Done { failed: 0 });
+}
+
+#[test]
+fn a_sweep_with_something_left_to_train_does_not_go_on_with_other_data() {
+    let mut lab = Lab::new("random", 1);
+    let (_, trials) = lab.run(&fake(|_, _| Outcome::Done));
+    assert_eq!(lab.run(&Elsewhere).1, trials, "nothing is left");
+    lab.sweep.trials = Some(2);
+    let error = run(lab.order(), &Elsewhere).err().unwrap();
+    assert!(error.is_refusal(), "{error}");
+    assert!(error.to_string().ends_with("s/trial-0001`:\n  trial-0001: 15 samples, was 16"));
+    assert_eq!(lab.journal().trials, trials);
+}
+
+#[test]
+fn points_that_take_the_place_of_others_are_all_tried_and_those_that_were_are_not_again() {
+    let mut lab = Lab::new("grid", 1);
+    lab.sweep.trials = None;
+    let values = |values: &[f64]| Domain::Categorical {
+        values: values.iter().map(|value| json!(value)).collect(),
+    };
+    let lr = |all: &[f64]| Parameter::new("optimizer.lr", values(all));
+    let decay = Parameter::new("optimizer.weight_decay", values(&[0.5]));
+    lab.sweep.search.parameters = vec![lr(&[1.0, 2.0]), decay.clone()];
+    let fake = fake(|_, _| Outcome::Done);
+    lab.run(&fake);
+    lab.sweep.search.parameters = vec![decay, lr(&[2.0, 3.0, 4.0])];
+    let (_, story) = run(Order { extend: true, ..lab.order() }, &fake).unwrap();
+    let rates = story.trials.iter().map(|t| value_of(&t.values, "optimizer.lr"));
+    let rates: Vec<f64> = rates.map(|rate| rate.unwrap().as_f64().unwrap()).collect();
+    assert_eq!((rates, story.subject.trials), (vec![1.0, 2.0, 3.0, 4.0], 4));
+}
+
+#[test]
+fn a_constraint_on_the_number_of_ranks_is_about_those_of_a_trial() {
+    let mut lab = Lab::new("random", 12);
+    (lab.sweep.search.devices_per_trial, lab.sweep.max_failures) = (4, 12);
+    let rule = Constraint::parse("optimizer.lr * distributed.devices <= 1").unwrap();
+    lab.sweep.search.constraints = vec![rule];
+    let (_, trials) = lab.run(&Silent);
+    let keeps_to_it = |trial: &Trial| trial.values[0].1.as_f64().unwrap() <= 0.25;
+    assert!(trials.len() == 12 && trials.iter().all(keeps_to_it), "{trials:?}");
+}
