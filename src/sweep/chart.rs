@@ -87,9 +87,8 @@ impl Scale {
 /// The logarithms from `low` to `high` of powers of ten, times each of `factors`.
 fn decades(low: f64, high: f64, factors: &[f64]) -> Vec<f64> {
     let powers = (low / LN_10).floor() as i32..=(high / LN_10).ceil() as i32;
-    let all = powers.flat_map(|power| {
-        factors.iter().map(move |factor| f64::from(power) * LN_10 + factor.ln())
-    });
+    let all = powers
+        .flat_map(|power| factors.iter().map(move |factor| f64::from(power) * LN_10 + factor.ln()));
     all.filter(|at| (low - 1e-9..=high + 1e-9).contains(at)).collect()
 }
 

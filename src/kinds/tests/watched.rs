@@ -14,10 +14,7 @@ fn what_waits_for_evaluations_that_never_come_is_refused() {
         &[never, "scheduler.name=plateau", "scheduler.monitor=train/loss"],
         &[&format!("`scheduler.monitor`: {what}")],
     );
-    check(
-        &[never, "expect.train/loss.at_most=1"],
-        &[&format!("`expect.\"train/loss\"`: {what}")],
-    );
+    check(&[never, "expect.train/loss.at_most=1"], &[&format!("`expect.\"train/loss\"`: {what}")]);
     // What the plan itself asks for, so that a resumed run has it.
     good(GOOD, &[never, "checkpoint.monitor=train/loss"]);
 }

@@ -233,9 +233,8 @@ fn unmeasured(loaded: &Loaded, vocabulary: &Vocabulary, key: &str, metric: &str)
         found.push(Finding::new(key, what).about("validation.every"));
     }
     if metric.starts_with("train/") && never && !ranks {
-        let what = format!(
-            "`{metric}` is looked at in evaluations, and `validation.every` is \"never\""
-        );
+        let what =
+            format!("`{metric}` is looked at in evaluations, and `validation.every` is \"never\"");
         found.push(Finding::new(key, what).about("validation.every"));
     }
     let wanted = if metric == "test/success" { Offer::Simulation } else { Offer::Test };
