@@ -99,7 +99,8 @@ pub enum Outcome {
 
 impl Outcome {
     /// What is left of it where the training was asked to stop: a failure then, as of a restart
-    /// that was called off, says nothing about the trial. It is resumed, and fails again if it must.
+    /// that was called off, says nothing about the trial. It is resumed, and fails again if it
+    /// must.
     pub(super) fn when_stopping(self) -> Self {
         match self {
             Self::Failed { cause: Cause::Other, .. } => Self::Stopped,
