@@ -152,29 +152,35 @@ fn say_end(ended: Ended, folder: &Path, story: &Story, is_shared: bool) {
         let names = format!("{}, {}, {}", sweep::BEST, sweep::CSV, sweep::JSON);
         to_stderr(&format!("{names} and pictures are in `{}`", folder.display()));
     }
+    // `--share` takes no flag for it: other workers may be training the same trials.
+    let retry = if is_shared {
+        "without `--share`, with `--retry-failed`"
+    } else {
+        "with `--retry-failed`"
+    };
     match ended {
-        Ended::Stopped { .. } if is_shared => to_stderr(
-            "stopped and saved; other workers continue the sweep, and the same command rejoins it",
-        ),
-        Ended::Stopped { .. } => to_stderr("stopped and saved; run the same command to continue"),
+        Ended::Stopped { .. } if is_shared => {
+            to_stderr("stopped; other workers continue the sweep, and the same command rejoins it")
+        }
+        Ended::Stopped { .. } => to_stderr("stopped; run the same command to continue"),
         Ended::TooManyFailures => to_stderr(
             "error: more trials failed than `sweep.max_failures` allows\n  \
              do: look at `console.log` and `failure.json` of a failed trial, or raise the limit",
         ),
         Ended::Done { .. } => {}
     }
-    if let Some(advice) = advice(&story.trials) {
+    if let Some(advice) = advice(&story.trials, retry) {
         to_stderr(&advice);
     }
 }
 
-/// How failed trials are tried again.
-fn advice(trials: &[Trial]) -> Option<String> {
+/// How failed trials are tried again: by the same command, changed by the words `retry`.
+fn advice(trials: &[Trial], retry: &str) -> Option<String> {
     let failed = trials.iter().filter(|trial| trial.state == State::Failed);
     let (full, others): (Vec<&Trial>, Vec<&Trial>) = failed.partition(|trial| trial.lacked_storage);
     match (full.len(), others.len()) {
         (0, 0) => None,
-        (0, _) => Some("the same command with `--retry-failed` retries failed trials".to_owned()),
+        (0, _) => Some(format!("the same command {retry} retries failed trials")),
         (n, _) => Some(format!(
             "{n} of the trials failed to write; free disk space, then the same command retries them"
         )),

@@ -108,10 +108,13 @@ impl View {
         }
     }
 
-    /// A trial was stopped by a signal.
+    /// A trial was stopped by a signal; a second Ctrl-C does not leave it the time to save.
     pub(crate) fn interrupted(&mut self, trial: &Trial) {
         self.remove(trial.number);
-        self.say(&format!("trial {} interrupted and saved", trial.number));
+        self.say(&format!(
+            "trial {} interrupted; it resumes from its newest checkpoint",
+            trial.number
+        ));
     }
 
     /// The worker of a trial is gone, or leaves.

@@ -47,7 +47,7 @@ fn a_worker_that_is_stopped_saves_and_the_others_end_the_sweep_as_one_machine_wo
     other.signal(Signal::TERM);
     let left = other.wait();
     left.has_code(75);
-    left.says(&["of sweep `logs/tune`, led by pid ", "trial 2 stopped and saved"]);
+    left.says(&["of sweep `logs/tune`, led by pid ", "trial 2 interrupted; it resumes"]);
     left.says(&["other workers continue the sweep"]);
     let end = leader.wait();
     end.has_code(0);

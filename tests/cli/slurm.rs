@@ -253,7 +253,7 @@ fn workers_of_a_sweep_are_an_array_of_which_one_may_go_and_come_back(slurm: &Slu
     let followed = slurm.ddprun(&lab, &["logs", "-f", &id]);
     followed.has_code(0);
     let Ended { stdout, stderr, .. } = &followed;
-    assert!(stdout.contains("stopped and saved") && stdout.contains("[4 of 4]"), "{stdout}");
+    assert!(stdout.contains("interrupted; it resumes") && stdout.contains("[4 of 4]"), "{stdout}");
     assert!(stderr.contains("==> output-2 <=="), "{stderr}");
     assert_eq!(slurm.state(&lab), "2 COMPLETED", "{stdout}");
     assert_eq!(told(&lab), told(&alone));

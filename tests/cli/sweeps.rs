@@ -139,7 +139,7 @@ fn ctrl_c_saves_every_trial_and_the_same_command_goes_on() {
     let stopped = running.wait();
     if stopped.code != 0 {
         stopped.has_code(130);
-        stopped.says(&["interrupted and saved", "run the same command to continue"]);
+        stopped.says(&["interrupted; it resumes", "run the same command to continue"]);
     }
     lab.is_clean();
     lab.run_to(0, &["sweep", "tune.toml"]);

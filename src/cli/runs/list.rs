@@ -187,10 +187,10 @@ fn row(run: &Summary, shared: Option<&str>) -> Vec<String> {
     ]
 }
 
-/// `epoch 3/12`; `step 25/50` of a run within one epoch, `step 25` of one that time ends.
+/// Epochs, as in `3/12`; `step 25/50` of a run within one epoch, `step 25` of one that time ends.
 fn progress(run: &Summary) -> String {
     match (run.epochs, run.total_steps) {
-        (Some(epochs), _) if epochs > 1 => format!("epoch {}/{epochs}", run.epoch),
+        (Some(epochs), _) if epochs > 1 => format!("{}/{epochs}", run.epoch),
         (_, Some(steps)) => format!("step {}/{steps}", run.step),
         _ => format!("step {}", run.step),
     }

@@ -178,7 +178,9 @@ impl<'s> Worker<'s, '_> {
                 let outcome = if is_leaving { outcome.when_stopping() } else { outcome };
                 let words = match &outcome {
                     Outcome::Done => "finished".to_owned(),
-                    Outcome::Stopped | Outcome::Lost => "stopped and saved".to_owned(),
+                    Outcome::Stopped | Outcome::Lost => {
+                        "interrupted; it resumes from its newest checkpoint".to_owned()
+                    }
                     Outcome::Failed { error, .. } => format!("failed: {error}"),
                 };
                 (self.service.say)(&format!("trial {} {words}", attempt.trial));
