@@ -210,7 +210,7 @@ fn layers_that_are_unfrozen_one_by_one_are_shown_in_the_plan_and_swept() {
         assert!(page.lines().any(|line| is_row(&line)), "{layer} {trained}: {page}");
     }
     let space = "optimizer.gradual_unfreezing=never,1 epoch,4 epochs";
-    let ended = lab.run_to(0, &["sweep", "small.toml", "--json", space]);
+    let ended = lab.run_to(0, &["sweep", "small.toml", "--json", space, "sweep.metric=val/loss"]);
     let found: Value = serde_json::from_str(&ended.stdout).unwrap();
     let values: Vec<f64> = found["trials"]
         .as_array()
