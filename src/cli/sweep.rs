@@ -160,7 +160,7 @@ fn say_end(ended: Ended, folder: &Path, story: &Story, is_shared: bool) {
     };
     match ended {
         Ended::Stopped { .. } if is_shared => {
-            to_stderr("stopped; other workers continue the sweep, and the same command rejoins it")
+            to_stderr("stopped; other workers continue the sweep, and the same command rejoins it");
         }
         Ended::Stopped { .. } => to_stderr("stopped; run the same command to continue"),
         Ended::TooManyFailures => to_stderr(
