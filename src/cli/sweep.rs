@@ -1,6 +1,6 @@
 //! `ddprun sweep`: a sweep whose trials are DDP runs of this program.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
 use crate::cli::args::SweepArgs;
@@ -109,15 +109,25 @@ fn launched(place: &Foreign) -> Refusal {
     Refusal::new(exit::REFUSED, page)
 }
 
-/// The sweep that several machines are to share, as each of them will read it.
-pub(crate) fn shared(path: &Path, words: &[String], kinds: &Kinds) -> Result<Sweep, Refusal> {
-    let (sweep, _) = config::sweep::load(path, words, &vocabulary(kinds)).map_err(refused)?;
+/// The sweep that several machines are to share, as each of them will read it, and its folder.
+pub(crate) fn shared(
+    path: &Path,
+    words: &[String],
+    kinds: &Kinds,
+) -> Result<(Sweep, PathBuf), Refusal> {
+    let (sweep, base) = config::sweep::load(path, words, &vocabulary(kinds)).map_err(refused)?;
     let method = kinds.methods.build(&sweep.search.method);
     let method = method.map_err(|error| Refusal::of(exit::BUG, &error, None))?;
     if method.range_test().is_some() {
         return Err(one_run());
     }
-    Ok(sweep)
+    let folder = base.experiment.logging.dir.join(&sweep.name);
+    Ok((sweep, folder))
+}
+
+/// Refuses the folder of a sweep that begins if other runs are in it.
+pub(crate) fn refuse_runs(folder: &Path) -> Result<(), Refusal> {
+    sweep::refuse_runs(folder).map_err(|error| refusal(&error))
 }
 
 /// A range test has no trials that could be shared.

@@ -225,6 +225,38 @@ fn rm_removes_a_run_and_its_checkpoints_and_nothing_else() {
 }
 
 #[test]
+fn a_sweep_and_a_run_do_not_share_a_name() {
+    let lab = Lab::new();
+    lab.run_to(0, &["small.toml", "train.epochs=1"]);
+    let run = lab.run_folder();
+    let id = run.file_name().unwrap().to_str().unwrap();
+    let sweeps = [
+        &["optimizer.lr=0.1,0.01"][..],
+        &["optimizer.lr=0.1,0.01", "--share"],
+        &["sweep.method=lr_range"],
+    ];
+    for words in sweeps {
+        let args = [&["sweep", "small.toml", "sweep.name=small"][..], words].concat();
+        lab.run_to(2, &args).says(&["holds runs that are no trials", id, "another `sweep.name`"]);
+        assert_eq!(children(&lab.path("logs/small")), [run.clone()], "nothing was touched");
+    }
+    lab.write("logs/tune/journal.jsonl", "");
+    lab.run_to(2, &["small.toml", &named("tune")])
+        .says(&["`logs/tune` holds a sweep", "another `experiment.name`"]);
+    assert_eq!(children(&lab.path("logs/tune")).len(), 1);
+    // As an earlier ddprun has left it.
+    lab.write("logs/small/journal.jsonl", "");
+    let kinds: Vec<Value> = listed(&lab, &[]).iter().map(|line| line["kind"].clone()).collect();
+    assert_eq!(kinds, ["run", "unreadable", "unreadable"]);
+    lab.run_to(2, &["rm", "small"]).says(&["a run has besides its trials", id, "by its id"]);
+    lab.run_to(0, &["rm", id]);
+    assert!(!run.exists() && lab.path("logs/small/journal.jsonl").is_file());
+    lab.run_to(0, &["rm", "small"]);
+    assert!(!lab.path("logs/small").exists());
+    lab.is_clean();
+}
+
+#[test]
 fn compare_shows_where_runs_differ_and_draws_their_curves() {
     let lab = Lab::new();
     lab.run_to(0, &["small.toml", &named("one")]);

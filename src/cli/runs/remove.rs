@@ -54,11 +54,35 @@ fn all_doomed(word: &str) -> Result<Vec<Doomed>, Refusal> {
         return Ok(vec![doomed_run(&found)?]);
     };
     is_no_link(&sweep)?;
+    is_sweep_alone(word, &sweep)?;
     let trials = runs::trials(&sweep);
     let mut all = trials.iter().map(|trial| doomed_run(trial)).collect::<Result<Vec<_>, _>>()?;
     let logs = sweep.canonicalize().map_err(|reason| failed("find", &sweep, reason))?;
     all.push(Doomed { logs, checkpoints: None, is_sweep: true });
     Ok(all)
+}
+
+/// Refuses the name that a sweep shares with runs of an experiment.
+fn is_sweep_alone(word: &str, sweep: &Path) -> Result<(), Refusal> {
+    let others = runs::other_runs(sweep);
+    if others.is_empty() {
+        return Ok(());
+    }
+    let page = format!(
+        "error: `{word}` is a sweep, whose name {} besides its trials:{}\n  do: name what to remove \
+         by its id; the sweep can be removed once these runs are gone or moved",
+        match others.len() {
+            1 => "a run has".to_owned(),
+            n => format!("{n} runs have"),
+        },
+        list(&others)
+    );
+    Err(Refusal::new(exit::REFUSED, page))
+}
+
+/// A line for each run.
+fn list(runs: &[PathBuf]) -> String {
+    runs.iter().map(|run| format!("\n  {}", run.display())).collect()
 }
 
 /// Refuses a link, which is not what it leads to.
@@ -97,11 +121,10 @@ fn names_one(word: &str, found: &Path) -> Result<(), Refusal> {
     if id.starts_with(&*last) || word.starts_with('.') || siblings.len() <= 1 {
         return Ok(());
     }
-    let list: Vec<String> = siblings.iter().map(|run| format!("\n  {}", run.display())).collect();
     let page = format!(
         "error: `{word}` has {} runs:{}\n  do: name one of them by its id",
         siblings.len(),
-        list.concat()
+        list(&siblings)
     );
     Err(Refusal::new(exit::REFUSED, page))
 }
