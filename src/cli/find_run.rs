@@ -110,6 +110,12 @@ fn run_that(word: Option<&str>, preferred: &dyn Fn(&Path) -> bool) -> Result<Pat
     })
 }
 
+/// Whether a word is the name of an experiment or a sweep that has runs, and no way to a folder.
+pub(crate) fn is_name(word: &str) -> bool {
+    let names = report::run_names(Path::new(LOGS));
+    names.iter().any(|name| Path::new(name) == Path::new(word))
+}
+
 /// Whether a word is the file of an experiment.
 fn is_experiment(word: &str) -> bool {
     let path = Path::new(word);
