@@ -103,6 +103,27 @@ fn ls_tells_how_each_run_stands() {
 }
 
 #[test]
+fn a_folder_of_data_does_not_hide_the_runs_of_its_name() {
+    let lab = Lab::new();
+    lab.run_to(0, &["small.toml", "train.epochs=1"]);
+    lab.write("small/cat/1.png", "");
+    let run = lab.run_folder();
+    let id = run.file_name().unwrap().to_str().unwrap();
+    let by_id = format!("run:{id}");
+    for word in ["small", "run:small", "logs/small", id, by_id.as_str()] {
+        let found = listed(&lab, &[word]);
+        assert_eq!(found.iter().map(|run| &run["id"]).collect::<Vec<_>>(), [id], "{word}");
+    }
+    lab.run_to(2, &["ls", "./small"]).says(&["there is no run under `./small`"]);
+    lab.run_to(2, &["ls", "run:smal"]).says(&["did you mean `small`?"]);
+    lab.run_to(0, &["report", "run:small"]);
+    lab.run_to(0, &["tag", "run:small", "+a"]);
+    lab.run_to(0, &["rm", "run:small"]);
+    assert!(!run.exists() && lab.path("small/cat/1.png").is_file());
+    lab.is_clean();
+}
+
+#[test]
 fn a_torn_a_newer_and_an_empty_run_do_not_hide_the_others() {
     let lab = Lab::new();
     lab.run_to(0, &["small.toml"]);

@@ -10,7 +10,7 @@ use crate::cli::runs_args::RmArgs;
 use crate::cli::{Refusal, find_run, to_stdout};
 use crate::files::{self, RunLock};
 use crate::launch::exit_code as exit;
-use crate::runs;
+use crate::runs::{self, RUN};
 use crate::terminal::escape;
 use crate::units::Bytes;
 
@@ -47,6 +47,7 @@ pub(crate) fn rm(args: &RmArgs) -> Result<u8, Refusal> {
 
 /// The run that `word` names; of a sweep its trials, and then itself.
 fn all_doomed(word: &str) -> Result<Vec<Doomed>, Refusal> {
+    let word = word.strip_prefix(RUN).unwrap_or(word);
     let Some(sweep) = find_run::find_sweep(Path::new(word)) else {
         let found = find_run::run(Some(word))?;
         is_no_link(&found)?;
