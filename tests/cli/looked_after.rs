@@ -307,6 +307,18 @@ fn compare_shows_where_runs_differ_and_draws_their_curves() {
     let refused = lab.run_to(2, &["compare", "one", "two", "--out", "c/x.pdf"]);
     refused.says(&["`c/x.pdf` would hold a PNG picture", "do: write `c/x.png`"]);
     assert!(!lab.path("c").exists());
+    // The test may run as root, whom no permission stops.
+    fs::remove_file(&picture).unwrap();
+    fs::create_dir_all(picture.join("in-the-way")).unwrap();
+    let again = lab.run_to(0, &["compare", "one", "two"]);
+    again.says(&["curves could not be drawn", "why: ", "--out FILE.png"]);
+    assert_eq!(again.stdout, *page);
+    let curves = folder(&lab, "logs", "one").join("curves.png");
+    let _ = fs::remove_file(&curves);
+    fs::create_dir_all(curves.join("in-the-way")).unwrap();
+    let report = lab.run_to(0, &["report", "one"]);
+    report.says(&["the run's curves are not up to date", "why: "]);
+    assert!(report.stdout.contains("completed after step"), "{}", report.stdout);
     lab.run_to(2, &["compare", "one", "one"]).says(&["is compared already"]);
     lab.run_to(2, &["compare", "one"]);
     lab.is_clean();
