@@ -133,6 +133,13 @@ fn of_experiment(file: &str) -> String {
     format!("`{file}` is an experiment: name a run of it{near}; `ddprun ls` lists the runs")
 }
 
+/// The name of a sweep that is nearly `word`.
+pub(crate) fn nearest_sweep(word: &str) -> Option<String> {
+    let name = |path: &PathBuf| path.file_name().map(|name| name.to_string_lossy().into_owned());
+    let names: Vec<String> = sweeps().iter().filter_map(name).collect();
+    runs::nearest(word, &names)
+}
+
 /// The name of an experiment or the id of a run that is nearly `word`.
 pub(crate) fn nearest(word: &str) -> Option<String> {
     let Found { runs, sweeps } = runs::find(Path::new(LOGS));

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
 use crate::cli::args::SweepArgs;
-use crate::cli::find_run::find_sweep;
+use crate::cli::find_run::{self, find_sweep};
 use crate::cli::prepare::{
     ALONE, Prepared, check_weights, complete, gpus, measure, other_data, own_run, planned, refused,
     source_of, targets, vocabulary,
@@ -199,12 +199,25 @@ fn advice(trials: &[Trial], retry: &str) -> Option<String> {
 
 /// `ddprun sweep --status FOLDER`; a name is enough for a folder in `logs/`.
 pub(crate) fn show_status(folder: &Path, as_json: bool, kinds: &Kinds) -> Result<u8, Refusal> {
-    let found = find_sweep(folder).unwrap_or_else(|| folder.to_owned());
+    let found = find_sweep(folder).ok_or_else(|| no_sweep(folder))?;
     let status = sweep::status(&found).map_err(|error| refusal(&error))?;
     let (subject, trials) = (&status.story.subject, &status.story.trials);
     let ranking = subject.ranking(&kinds.pruners);
     let summary = || sweep::summary(subject, &ranking, trials);
     show(as_json, summary, || status.page(&kinds.pruners))
+}
+
+/// No sweep is called so: what may have been meant.
+fn no_sweep(word: &Path) -> Refusal {
+    let error = sweep::Error::NoSweep { folder: word.to_owned() };
+    let name = word.to_string_lossy();
+    let help = if find_run::run(Some(&name)).is_ok() {
+        Some(format!("`{name}` is a run: `ddprun report {name}` shows it"))
+    } else {
+        let near = find_run::nearest_sweep(&name);
+        near.map(|near| format!("did you mean `{near}`?")).or_else(|| error.help())
+    };
+    Refusal::of(exit::REFUSED, &error, help)
 }
 
 fn refusal(error: &sweep::Error) -> Refusal {

@@ -187,6 +187,10 @@ impl Error {
                 "values of another experiment cannot be compared: choose another `sweep.name`"
                     .to_owned(),
             ),
+            Self::NoSweep { .. } => Some(
+                "`ddprun ls` lists the sweeps below `logs`; name the folder of another one"
+                    .to_owned(),
+            ),
             Self::HoldsRuns { .. } => Some(
                 "choose another `sweep.name`: a sweep does not share its folder with other runs"
                     .to_owned(),

@@ -265,6 +265,10 @@ fn a_sweep_and_a_run_do_not_share_a_name() {
     lab.run_to(2, &["small.toml", &named("tune")])
         .says(&["`logs/tune` holds a sweep", "another `experiment.name`"]);
     assert_eq!(children(&lab.path("logs/tune")).len(), 1);
+    let status = |word: &str| lab.run_to(2, &["sweep", "--status", word]);
+    status("tnue").says(&["there is no sweep in `tnue`", "did you mean `tune`?"]);
+    status("nope").says(&["there is no sweep in `nope`", "`ddprun ls` lists the sweeps"]);
+    status("small").says(&["`small` is a run: `ddprun report small` shows it"]);
     // As an earlier ddprun has left it.
     lab.write("logs/small/journal.jsonl", "");
     let kinds: Vec<Value> = listed(&lab, &[]).iter().map(|line| line["kind"].clone()).collect();
