@@ -4,14 +4,16 @@ use std::path::{Path, PathBuf};
 
 use crate::cli::{Refusal, to_stderr};
 use crate::launch::exit_code as exit;
-use crate::runs::{self, Found};
+use crate::runs::{self, Found, RUN};
 use crate::{record, report, sweep};
 
 /// Where runs are looked for by their names.
 pub(crate) const LOGS: &str = "logs";
 
-/// The folder of the sweep that `word` names: its folder, or its name.
+/// The folder of the sweep that `word` names: its folder, or its name, with or without `run:`.
 pub(crate) fn find_sweep(word: &Path) -> Option<PathBuf> {
+    let name = word.to_str().and_then(|word| word.strip_prefix(RUN));
+    let word = name.map_or(word, Path::new);
     let is_sweep = |folder: &PathBuf| folder.join(sweep::JOURNAL).is_file();
     [word.to_owned(), Path::new(LOGS).join(word)].into_iter().find(is_sweep)
 }
@@ -82,12 +84,14 @@ fn best_of(word: &str) -> Result<(PathBuf, String), Refusal> {
 }
 
 /// The log folder of the run that `word` names: itself, an experiment's name (its newest run), a
-/// run's id or the beginning of one; without a word that of the newest run of all below `logs/`.
+/// run's id or the beginning of one, each with or without `run:`; without a word that of the newest
+/// run of all below `logs/`.
 pub(crate) fn run(word: Option<&str>) -> Result<PathBuf, Refusal> {
     run_that(word, &|_| true)
 }
 
 fn run_that(word: Option<&str>, preferred: &dyn Fn(&Path) -> bool) -> Result<PathBuf, Refusal> {
+    let word = word.map(|word| word.strip_prefix(RUN).unwrap_or(word));
     report::find_run_that(Path::new(LOGS), word, preferred).map_err(|error| {
         let help = match (sweeps().last(), word.and_then(nearest)) {
             _ if word.is_some_and(is_experiment) => of_experiment(word.unwrap_or_default()),
@@ -110,6 +114,12 @@ fn run_that(word: Option<&str>, preferred: &dyn Fn(&Path) -> bool) -> Result<Pat
     })
 }
 
+/// Whether a word is the name of an experiment or a sweep that has runs, and no way to a folder.
+pub(crate) fn is_name(word: &str) -> bool {
+    let names = report::run_names(Path::new(LOGS));
+    names.iter().any(|name| Path::new(name) == Path::new(word))
+}
+
 /// Whether a word is the file of an experiment.
 fn is_experiment(word: &str) -> bool {
     let path = Path::new(word);
@@ -121,6 +131,13 @@ fn of_experiment(file: &str) -> String {
     let stem = Path::new(file).file_stem().unwrap_or_default().to_string_lossy().into_owned();
     let near = nearest(&stem).map_or(String::new(), |near| format!(", such as `{near}`"));
     format!("`{file}` is an experiment: name a run of it{near}; `ddprun ls` lists the runs")
+}
+
+/// The name of a sweep that is nearly `word`.
+pub(crate) fn nearest_sweep(word: &str) -> Option<String> {
+    let name = |path: &PathBuf| path.file_name().map(|name| name.to_string_lossy().into_owned());
+    let names: Vec<String> = sweeps().iter().filter_map(name).collect();
+    runs::nearest(word, &names)
 }
 
 /// The name of an experiment or the id of a run that is nearly `word`.

@@ -9,7 +9,7 @@ use crate::cli::find_run::{self, LOGS, find_sweep};
 use crate::cli::prepare::{Prepared, prepare};
 use crate::cli::run_files::enter_run;
 use crate::cli::train::role;
-use crate::cli::{Refusal, node_args, sweep, to_stdout};
+use crate::cli::{Refusal, node_args, sweep, to_stderr, to_stdout, with_causes};
 use crate::config::{self, closest};
 use crate::dashboard;
 use crate::engine::{self, PassProfile};
@@ -67,11 +67,17 @@ pub(crate) fn report(args: &ReportArgs, kinds: &Kinds) -> Result<u8, Refusal> {
         return sweep::show_status(&folder, false, kinds);
     }
     let description = enter_run(run)?;
-    let page = report::write(&description.run.logs, description.plan.checkpoint());
-    to_stdout(&page.map_err(|error| {
+    let written = report::write(&description.run.logs, description.plan.checkpoint());
+    let written = written.map_err(|error| {
         let is_newer = matches!(error, report::Error::Record(record::Error::Newer { .. }));
         Refusal::of(if is_newer { exit::REFUSED } else { exit::STORAGE }, &error, None)
-    })?)
+    })?;
+    let code = to_stdout(&written.text)?;
+    if let Some(error) = written.unwritten {
+        let why = with_causes(&error);
+        to_stderr(&format!("warning: the run's curves are not up to date\n  why: {why}"));
+    }
+    Ok(code)
 }
 
 /// `ddprun report [RUN | FOLDER] --html FILE`

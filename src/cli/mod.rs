@@ -58,5 +58,5 @@ mod doctor;
 mod run;
 
 pub(crate) use output::{last_words, screen, to_stderr, to_stdout};
-pub(crate) use refusal::Refusal;
+pub(crate) use refusal::{Refusal, with_causes};
 pub use run::run;

@@ -17,9 +17,9 @@ use crate::launch::exit_code as exit;
 use crate::launch::rank_env::{self, Foreign};
 use crate::predict::{self, Job, Said};
 use crate::record::{Screen, canvas};
-use crate::report;
 use crate::runs::{Meant, RUN, meant};
 use crate::units::BatchSize;
+use crate::{report, sweep};
 
 /// Predicts, and prints or writes the rows; exit 3 if every one has an error.
 pub(crate) fn predict(args: &PredictArgs, kinds: &Kinds) -> Result<u8, Refusal> {
@@ -109,11 +109,24 @@ fn split(words: &[String]) -> Result<(Option<&str>, Vec<PathBuf>), Refusal> {
         _ if first.starts_with(RUN) => false,
         Meant::Checkpoint(_) | Meant::Folder(..) => false,
         Meant::Run(run, _) if is_run(Path::new(run)) => false,
+        Meant::Run(run, _) if Path::new(first).exists() && find_run::is_name(run) => {
+            return Err(ambiguous(first));
+        }
         Meant::Run(..) if Path::new(first).exists() => true,
         Meant::Run(run, _) if is_named(run) => false,
         Meant::Run(..) => return Err(unknown(first)),
     };
     if is_input { some(None, paths(words)) } else { some(Some(first), paths(rest)) }
+}
+
+/// The first word is an input, and names a run.
+fn ambiguous(first: &str) -> Refusal {
+    let what = if Path::new(first).is_dir() { "folder" } else { "file" };
+    let page = format!(
+        "error: `{first}` is a {what} and a run\n  do: write `{RUN}{first}` for the run, or \
+         `./{first}` for the {what}"
+    );
+    Refusal::new(exit::REFUSED, page)
 }
 
 /// The first word is nothing that is there.
@@ -133,9 +146,9 @@ fn some(run: Option<&str>, inputs: Vec<PathBuf>) -> Result<(Option<&str>, Vec<Pa
     Ok((run, inputs))
 }
 
-/// Whether a folder is that of a run's logs.
+/// Whether a folder is that of a run's logs, or of a sweep.
 fn is_run(path: &Path) -> bool {
-    path.is_dir() && (report::is_run(path) || find_sweep(path).is_some())
+    report::is_run(path) || path.join(sweep::JOURNAL).is_file()
 }
 
 /// Whether a word names a run or a sweep.

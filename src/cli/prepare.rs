@@ -27,7 +27,7 @@ use crate::plan::{
 use crate::record::{DATA, Environment, newest_of};
 use crate::runs::{StoredRun, link_logs};
 use crate::units::Bytes;
-use crate::{collective, data, failpoint, files, ops, worker};
+use crate::{collective, data, failpoint, files, ops, sweep, worker};
 
 /// An experiment with everything decided.
 pub(crate) struct Prepared {
@@ -221,6 +221,17 @@ fn check_folders(loaded: &Loaded) -> Result<(), Problems> {
     };
     let problems: Vec<_> = files.map(problem).collect();
     if problems.is_empty() { Ok(()) } else { Err(Problems::new(problems)) }
+}
+
+/// Refuses a run whose name is that of a sweep: it would be among the trials, and go with them.
+pub(crate) fn refuse_sweep(loaded: &Loaded) -> Result<(), Refusal> {
+    let folder = loaded.experiment.logging.dir.join(loaded.name());
+    if !sweep::is_of_sweep(&folder) {
+        return Ok(());
+    }
+    let what = format!("`{}` holds a sweep", folder.display());
+    let help = "choose another `experiment.name`: a run does not share the folder of a sweep";
+    Err(refused(loaded.problem("experiment.name", what).help(help).into()))
 }
 
 /// Names that an experiment may use.

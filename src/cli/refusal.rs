@@ -23,15 +23,7 @@ impl Refusal {
 
     /// One block: what happened, why, and what to do.
     pub(crate) fn of(code: u8, error: &dyn std::error::Error, help: Option<String>) -> Self {
-        let mut page = format!("error: {error}");
-        let mut source = error.source();
-        while let Some(cause) = source {
-            // Messages that show their cause themselves are not repeated.
-            if !page.contains(&cause.to_string()) {
-                page = format!("{page}\n  why: {cause}");
-            }
-            source = cause.source();
-        }
+        let mut page = format!("error: {}", with_causes(error));
         if let Some(help) = help {
             page = format!("{page}\n  do: {help}");
         }
@@ -47,6 +39,20 @@ impl Refusal {
     pub(crate) fn page(&self) -> &str {
         &self.page
     }
+}
+
+/// An error, and its causes below it, a line each.
+pub(crate) fn with_causes(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(cause) = source {
+        // Messages that show their cause themselves are not repeated.
+        if !text.contains(&cause.to_string()) {
+            text = format!("{text}\n  why: {cause}");
+        }
+        source = cause.source();
+    }
+    text
 }
 
 impl std::error::Error for Refusal {}

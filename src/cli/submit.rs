@@ -5,7 +5,9 @@ use std::path::{Path, PathBuf};
 
 use crate::cli::cluster_args::SubmitArgs;
 use crate::cli::find_run::LOGS;
-use crate::cli::prepare::{ALONE, gpus, load, measure, new_id, planned, refused, unwritable};
+use crate::cli::prepare::{
+    ALONE, gpus, load, measure, new_id, planned, refuse_sweep, refused, unwritable,
+};
 use crate::cli::{Refusal, jobs, sweep, to_stderr, to_stdout};
 use crate::cluster::{self, Cluster, Job, LongestSave, Shape, Submitted, Sweep, Work};
 use crate::config::clusters::{self, Unknown};
@@ -120,6 +122,7 @@ fn experiment_job(
     let (experiment, ranks) = cluster::placed(loaded.experiment, &name, shape);
     loaded.experiment = experiment;
     if kind.sees_files() {
+        refuse_sweep(&loaded)?;
         check(&loaded, described, kind, ranks, kinds)?;
     }
     let experiment = config::resolved(&loaded.experiment);
@@ -134,7 +137,10 @@ fn sweep_job(
     kind: &dyn Cluster,
     kinds: &Kinds,
 ) -> Result<Job, Refusal> {
-    let sweep = sweep::shared(&args.experiment, &args.changes, kinds)?;
+    let (sweep, logs) = sweep::shared(&args.experiment, &args.changes, kinds)?;
+    if kind.sees_files() {
+        sweep::refuse_runs(&logs)?;
+    }
     let shape = kind.shape();
     if kind.sees_files() && shape.gpus_per_node > 0 && kind.program().is_none() && gpus().is_none()
     {

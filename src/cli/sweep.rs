@@ -1,10 +1,10 @@
 //! `ddprun sweep`: a sweep whose trials are DDP runs of this program.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
 use crate::cli::args::SweepArgs;
-use crate::cli::find_run::find_sweep;
+use crate::cli::find_run::{self, find_sweep};
 use crate::cli::prepare::{
     ALONE, Prepared, check_weights, complete, gpus, measure, other_data, own_run, planned, refused,
     source_of, targets, vocabulary,
@@ -109,15 +109,25 @@ fn launched(place: &Foreign) -> Refusal {
     Refusal::new(exit::REFUSED, page)
 }
 
-/// The sweep that several machines are to share, as each of them will read it.
-pub(crate) fn shared(path: &Path, words: &[String], kinds: &Kinds) -> Result<Sweep, Refusal> {
-    let (sweep, _) = config::sweep::load(path, words, &vocabulary(kinds)).map_err(refused)?;
+/// The sweep that several machines are to share, as each of them will read it, and its folder.
+pub(crate) fn shared(
+    path: &Path,
+    words: &[String],
+    kinds: &Kinds,
+) -> Result<(Sweep, PathBuf), Refusal> {
+    let (sweep, base) = config::sweep::load(path, words, &vocabulary(kinds)).map_err(refused)?;
     let method = kinds.methods.build(&sweep.search.method);
     let method = method.map_err(|error| Refusal::of(exit::BUG, &error, None))?;
     if method.range_test().is_some() {
         return Err(one_run());
     }
-    Ok(sweep)
+    let folder = base.experiment.logging.dir.join(&sweep.name);
+    Ok((sweep, folder))
+}
+
+/// Refuses the folder of a sweep that begins if other runs are in it.
+pub(crate) fn refuse_runs(folder: &Path) -> Result<(), Refusal> {
+    sweep::refuse_runs(folder).map_err(|error| refusal(&error))
 }
 
 /// A range test has no trials that could be shared.
@@ -189,12 +199,25 @@ fn advice(trials: &[Trial], retry: &str) -> Option<String> {
 
 /// `ddprun sweep --status FOLDER`; a name is enough for a folder in `logs/`.
 pub(crate) fn show_status(folder: &Path, as_json: bool, kinds: &Kinds) -> Result<u8, Refusal> {
-    let found = find_sweep(folder).unwrap_or_else(|| folder.to_owned());
+    let found = find_sweep(folder).ok_or_else(|| no_sweep(folder))?;
     let status = sweep::status(&found).map_err(|error| refusal(&error))?;
     let (subject, trials) = (&status.story.subject, &status.story.trials);
     let ranking = subject.ranking(&kinds.pruners);
     let summary = || sweep::summary(subject, &ranking, trials);
     show(as_json, summary, || status.page(&kinds.pruners))
+}
+
+/// No sweep is called so: what may have been meant.
+fn no_sweep(word: &Path) -> Refusal {
+    let error = sweep::Error::NoSweep { folder: word.to_owned() };
+    let name = word.to_string_lossy();
+    let help = if find_run::run(Some(&name)).is_ok() {
+        Some(format!("`{name}` is a run: `ddprun report {name}` shows it"))
+    } else {
+        let near = find_run::nearest_sweep(&name);
+        near.map(|near| format!("did you mean `{near}`?")).or_else(|| error.help())
+    };
+    Refusal::of(exit::REFUSED, &error, help)
 }
 
 fn refusal(error: &sweep::Error) -> Refusal {

@@ -6,7 +6,7 @@ use crate::cli::args::{Launch, Run};
 use crate::cli::no_place::no_place;
 use crate::cli::output::to_stderr;
 use crate::cli::prepare::{
-    Origin, OwnedRun, Prepared, check_weights, decide, load, measure, refused,
+    Origin, OwnedRun, Prepared, check_weights, decide, load, measure, refuse_sweep, refused,
 };
 use crate::cli::refusal::Refusal;
 use crate::cli::request::RunRequest;
@@ -28,6 +28,7 @@ pub(crate) fn train(args: &Run, kinds: &Kinds) -> Result<u8, Refusal> {
         if let Some(request) = relaunch::begun(&loaded, origin, kinds)? {
             return Ok(request);
         }
+        refuse_sweep(&loaded)?;
         let facts = measure(&loaded, origin, None, kinds)?;
         let plan = decide(&loaded, &facts, kinds)?;
         check_weights(&loaded, &plan, kinds).map_err(refused)?;

@@ -151,22 +151,31 @@ fn epoch(event: &Event) -> Option<EpochDone> {
     }
 }
 
+/// A run in words.
+pub(crate) struct Report {
+    /// Its story and table.
+    pub(crate) text: String,
+    /// Why its files could not be brought up to date; the text does not need them.
+    pub(crate) unwritten: Option<Error>,
+}
+
 /// Draws the curves of the run in `folder` anew, brings `training_history.json` up to date, which a
 /// killed run leaves some seconds old, and gives the run's table and story as text. `plan` says
 /// which metric ranks its checkpoints.
 ///
 /// # Errors
 ///
-/// The records cannot be read, or the files cannot be written.
-pub(crate) fn write(folder: &Path, plan: &CheckpointPlan) -> Result<String, Error> {
+/// The records cannot be read.
+pub(crate) fn write(folder: &Path, plan: &CheckpointPlan) -> Result<Report, Error> {
     let records = read(folder)?;
-    if records.traces.holder.is_none() {
-        settle(folder, &records)?;
-    }
-    draw(folder, &records, plan)?;
+    let drawn = draw(folder, &records, plan);
+    // A run that goes on writes its history itself.
+    let is_over = records.traces.holder.is_none();
+    let settled = if is_over { settle(folder, &records) } else { Ok(()) };
     let progress = records.progress();
     let parts = [story(&records), table::table(&progress, progress.best(plan))];
-    Ok(parts.into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>().join("\n"))
+    let parts: Vec<String> = parts.into_iter().filter(|part| !part.is_empty()).collect();
+    Ok(Report { text: parts.join("\n"), unwritten: drawn.and(settled).err() })
 }
 
 /// Draws the curves of a run into its `folder`, under its name and id. One without a finished epoch
@@ -234,7 +243,9 @@ mod tests {
         // As a killed run leaves it.
         record::write_history(&history, &History::default()).unwrap();
 
-        let text = write(folder.path(), &ranked_by("val/loss", Mode::Min)).unwrap();
+        let Report { text, unwritten } =
+            write(folder.path(), &ranked_by("val/loss", Mode::Min)).unwrap();
+        assert!(unwritten.is_none(), "{unwritten:?}");
         assert!(text.starts_with("shapes  20261120-132556-3fa2"), "{text}");
         assert!(text.contains("completed after step 50"), "{text}");
         assert_eq!(text.lines().filter(|line| line.contains("72.50")).count(), 4, "{text}");
@@ -242,12 +253,17 @@ mod tests {
             assert!(folder.path().join(name).metadata().unwrap().len() > 5_000, "{name}");
         }
         assert!(std::fs::read(&history).unwrap() == whole, "the history is up to date");
+
+        files::remove_file(&folder.path().join("curves.png")).unwrap();
+        files::create_folder(&folder.path().join("curves.png/in-the-way")).unwrap();
+        let again = write(folder.path(), &ranked_by("val/loss", Mode::Min)).unwrap();
+        assert!(again.text == text && again.unwritten.is_some(), "the text needs no picture");
     }
 
     #[test]
     fn a_run_that_failed_at_its_start_has_a_report() {
         let folder = tempfile::tempdir().unwrap();
-        let text = write(folder.path(), &ranked_by("val/loss", Mode::Min)).unwrap();
+        let text = write(folder.path(), &ranked_by("val/loss", Mode::Min)).unwrap().text;
         assert!(text.ends_with("\nkilled before its first step, or events were not recorded\n"));
         assert!(
             !folder.path().join("curves.png").exists() && !folder.path().join(HISTORY).exists()

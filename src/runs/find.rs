@@ -11,7 +11,7 @@ const MAX_DEPTH: usize = 4;
 /// Folders of runs and sweeps, each sorted by its path.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Found {
-    /// Runs that are no trials; of a folder that is a sweep itself, its trials.
+    /// Runs that are no trials; of a folder that is a sweep itself, all that are in it.
     pub runs: Vec<PathBuf>,
     /// Sweeps.
     pub sweeps: Vec<PathBuf>,
@@ -22,7 +22,7 @@ pub struct Found {
 pub fn find(folder: &Path) -> Found {
     let mut found = Found::default();
     if is_sweep(folder) {
-        found.runs = trials(folder);
+        found.runs = runs_in(folder);
         found.sweeps.push(folder.to_owned());
         return found;
     }
@@ -32,16 +32,27 @@ pub fn find(folder: &Path) -> Found {
     found
 }
 
-/// The runs of the sweep in `folder`, sorted by their numbers.
+/// The trials of the sweep in `folder`, sorted by their numbers.
 pub fn trials(folder: &Path) -> Vec<PathBuf> {
-    let mut trials: Vec<PathBuf> = inside(folder).filter(|path| report::is_run(path)).collect();
-    trials.sort();
-    trials
+    runs_in(folder).into_iter().filter(|path| sweep::is_trial(path)).collect()
+}
+
+/// Runs in the folder of a sweep that are no trials: an earlier ddprun let an experiment have the
+/// name of a sweep.
+pub(crate) fn other_runs(folder: &Path) -> Vec<PathBuf> {
+    runs_in(folder).into_iter().filter(|path| !sweep::is_trial(path)).collect()
+}
+
+fn runs_in(folder: &Path) -> Vec<PathBuf> {
+    let mut runs: Vec<PathBuf> = inside(folder).filter(|path| report::is_run(path)).collect();
+    runs.sort();
+    runs
 }
 
 fn look_into(folder: &Path, depth: usize, found: &mut Found) {
     if is_sweep(folder) {
         found.sweeps.push(folder.to_owned());
+        found.runs.extend(other_runs(folder));
     } else if report::is_run(folder) {
         found.runs.push(folder.to_owned());
     } else if depth > 0 {
@@ -93,5 +104,11 @@ mod tests {
         assert_eq!(find(&at("logs/tune")), Found { runs: trials, sweeps: vec![at("logs/tune")] });
         assert_eq!(find(&at("logs/a/20260101-a")).runs, [at("logs/a/20260101-a")]);
         assert_eq!(find(&at("nowhere")), Found::default());
+
+        make("logs/tune/20260101-d", RESOLVED);
+        let other = at("logs/tune/20260101-d");
+        assert!(find(&at("logs")).runs.contains(&other), "beside the sweep of its name");
+        assert_eq!(other_runs(&at("logs/tune")), [other]);
+        assert_eq!(super::trials(&at("logs/tune")), [at("logs/tune/trial-0002")]);
     }
 }

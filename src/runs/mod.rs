@@ -33,6 +33,7 @@ mod meant;
 use std::path::{Path, PathBuf};
 
 pub use config::{Difference, config, differences, leaves};
+pub(crate) use find::other_runs;
 pub use find::{Found, find, trials};
 pub use list::{Listing, Unreadable, list};
 pub(crate) use meant::{Meant, RUN, has_checkpoint, link_logs, meant, nearest, run_of, split};

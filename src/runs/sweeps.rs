@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use jiff::Timestamp;
 use serde::Serialize;
 
-use super::{Error, State, Summary, summary, trials};
+use super::{Error, State, Summary, other_runs, summary, trials};
 use crate::plan::Mode;
 use crate::sweep::{self, Status, Trial};
 
@@ -67,7 +67,8 @@ pub fn sweep_summary(folder: &Path) -> Result<SweepSummary, Error> {
     })
 }
 
-/// The trials of the sweep in `folder`, each as its journal and its own files show it.
+/// The runs in the folder of a sweep: trials, each as its journal and its own files show it, and
+/// runs of an experiment that has its name.
 pub(super) fn trial_summaries(folder: &Path) -> Vec<(PathBuf, Result<Summary, Error>)> {
     let story = sweep::read(folder).ok().flatten();
     let known = story.as_ref().map_or(&[][..], |story| &story.trials);
@@ -75,12 +76,12 @@ pub(super) fn trial_summaries(folder: &Path) -> Vec<(PathBuf, Result<Summary, Er
     let read = |path: PathBuf| {
         let trial = known.iter().find(|trial| path.ends_with(trial.id()));
         let summary = summary(&path).map(|run| {
-            let sweep = name.clone();
+            let sweep = name.clone().filter(|_| sweep::is_trial(&path));
             Summary { sweep, ..trial.map_or(run.clone(), |trial| as_trial(run, trial)) }
         });
         (path, summary)
     };
-    trials(folder).into_iter().map(read).collect()
+    trials(folder).into_iter().chain(other_runs(folder)).map(read).collect()
 }
 
 /// What only the journal knows of a run: that it was given up.

@@ -23,6 +23,7 @@ mod chart;
 mod sampler;
 #[cfg(test)]
 mod example_sweeps;
+mod folder;
 mod gpus;
 mod importance;
 mod journal;
@@ -46,6 +47,7 @@ mod workers;
 
 use std::path::{Path, PathBuf};
 
+pub(crate) use folder::{is_of_sweep, is_trial, refuse_runs};
 pub use gpus::visible as visible_gpus;
 pub use importance::importance;
 pub use journal::{NAME as JOURNAL, Story, Subject, read};
@@ -115,6 +117,14 @@ pub enum Error {
         /// Whether `--extend` allows it.
         can_extend: bool,
     },
+    /// The folder has runs of an experiment.
+    #[error("`{}` holds runs that are no trials, such as `{}`", folder.display(), run.display())]
+    HoldsRuns {
+        /// The folder that the sweep would have.
+        folder: PathBuf,
+        /// The first of these runs.
+        run: PathBuf,
+    },
     /// Checkpoints of trials whose sweep is gone.
     #[error(
         "`{}` holds the checkpoints of an earlier sweep, whose records are gone",
@@ -177,6 +187,14 @@ impl Error {
                 "values of another experiment cannot be compared: choose another `sweep.name`"
                     .to_owned(),
             ),
+            Self::NoSweep { .. } => Some(
+                "`ddprun ls` lists the sweeps below `logs`; name the folder of another one"
+                    .to_owned(),
+            ),
+            Self::HoldsRuns { .. } => Some(
+                "choose another `sweep.name`: a sweep does not share its folder with other runs"
+                    .to_owned(),
+            ),
             Self::Leftovers { .. } => {
                 Some("remove the folder that it is in, or choose another `sweep.name`".to_owned())
             }
@@ -205,6 +223,7 @@ impl Error {
         matches!(
             self,
             Self::Changed { .. }
+                | Self::HoldsRuns { .. }
                 | Self::Leftovers { .. }
                 | Self::OtherData { .. }
                 | Self::Refused { .. }

@@ -27,7 +27,7 @@ use crate::sweep::method::LrRange;
 use crate::sweep::request::{Cause, Ended, Job, Order, Outcome, Trainer};
 use crate::sweep::results::{BEST, JSON};
 use crate::sweep::trial::id;
-use crate::sweep::{Error, journal, prepared_folder};
+use crate::sweep::{Error, journal, prepared_folder, refuse_runs};
 use crate::transport::Waker;
 
 /// Share of the smoothed loss that stays at each step.
@@ -104,6 +104,7 @@ pub fn run(
     }
     let folder = order.folder();
     refuse_trials(&folder)?;
+    refuse_runs(&folder)?;
     let _lock: RunLock = prepared_folder(&folder)?;
     let experiment = &order.base.experiment;
     let at = |dir: &Path| dir.join(&order.sweep.name).join(id(1));

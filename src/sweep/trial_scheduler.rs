@@ -6,7 +6,7 @@ mod reports;
 mod session;
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use crate::checkpoint;
 use crate::config::sweep::{Values, change_of};
@@ -15,22 +15,23 @@ use crate::sweep::journal::{self, Journal, Story, Subject};
 use crate::sweep::method::{Method, points};
 use crate::sweep::request::{Ended, Order, Trainer};
 use crate::sweep::sampler::BaseValues;
-use crate::sweep::trial::{State, Trial, number};
+use crate::sweep::trial::{State, Trial};
 use crate::sweep::trial_scheduler::session::Session;
 use crate::sweep::view::View;
-use crate::sweep::{Error, cleanup, prepared_folder, results};
+use crate::sweep::{Error, cleanup, is_trial, prepared_folder, refuse_runs, results};
 
 /// Runs a sweep, or goes on with it: the trials that its folder already holds are not run again.
 ///
 /// # Errors
 ///
-/// The folder holds another sweep, trials cannot be run (both before anything is touched), or the
-/// folder cannot be written.
+/// The folder holds another sweep or other runs, trials cannot be run (all before anything is
+/// touched), or the folder cannot be written.
 pub fn run(order: Order<'_>, trainer: &dyn Trainer) -> Result<(Ended, Story), Error> {
     let folder = order.folder();
     let base = order.base_values();
     let (method, ranking) = (order.method()?, order.ranking()?);
     let points = asked(&order, method.as_ref(), &base)?;
+    refuse_runs(&folder)?;
     // A sweep that exists is read by its owner alone: what another process has done since would be
     // done again.
     let owned =
@@ -82,6 +83,7 @@ pub fn run(order: Order<'_>, trainer: &dyn Trainer) -> Result<(Ended, Story), Er
 /// As [`run`].
 pub(super) fn finished(order: &Order<'_>) -> Result<Option<(Ended, Story)>, Error> {
     let folder = order.folder();
+    refuse_runs(&folder)?;
     let Some(story) = journal::read(&folder)? else { return Ok(None) };
     let base = order.base_values();
     let points = asked(order, order.method()?.as_ref(), &base)?;
@@ -123,9 +125,7 @@ fn subject(order: &Order<'_>, total: usize) -> Subject {
 /// same number that is interrupted would go on from them.
 fn refuse_leftovers(order: &Order<'_>) -> Result<(), Error> {
     let all = order.base.experiment.checkpoint.dir.join(&order.sweep.name);
-    let is_trial =
-        |path: &PathBuf| path.file_name().and_then(|name| number(name.to_str()?)).is_some();
-    let has_any = |path: &PathBuf| checkpoint::all(path).is_ok_and(|found| !found.is_empty());
+    let has_any = |path: &Path| checkpoint::all(path).is_ok_and(|found| !found.is_empty());
     let folders = std::fs::read_dir(all).into_iter().flatten().flatten();
     let first =
         folders.map(|folder| folder.path()).filter(|path| is_trial(path) && has_any(path)).min();

@@ -103,6 +103,27 @@ fn ls_tells_how_each_run_stands() {
 }
 
 #[test]
+fn a_folder_of_data_does_not_hide_the_runs_of_its_name() {
+    let lab = Lab::new();
+    lab.run_to(0, &["small.toml", "train.epochs=1"]);
+    lab.write("small/cat/1.png", "");
+    let run = lab.run_folder();
+    let id = run.file_name().unwrap().to_str().unwrap();
+    let by_id = format!("run:{id}");
+    for word in ["small", "run:small", "logs/small", id, by_id.as_str()] {
+        let found = listed(&lab, &[word]);
+        assert_eq!(found.iter().map(|run| &run["id"]).collect::<Vec<_>>(), [id], "{word}");
+    }
+    lab.run_to(2, &["ls", "./small"]).says(&["there is no run under `./small`"]);
+    lab.run_to(2, &["ls", "run:smal"]).says(&["did you mean `small`?"]);
+    lab.run_to(0, &["report", "run:small"]);
+    lab.run_to(0, &["tag", "run:small", "+a"]);
+    lab.run_to(0, &["rm", "run:small"]);
+    assert!(!run.exists() && lab.path("small/cat/1.png").is_file());
+    lab.is_clean();
+}
+
+#[test]
 fn a_torn_a_newer_and_an_empty_run_do_not_hide_the_others() {
     let lab = Lab::new();
     lab.run_to(0, &["small.toml"]);
@@ -225,6 +246,42 @@ fn rm_removes_a_run_and_its_checkpoints_and_nothing_else() {
 }
 
 #[test]
+fn a_sweep_and_a_run_do_not_share_a_name() {
+    let lab = Lab::new();
+    lab.run_to(0, &["small.toml", "train.epochs=1"]);
+    let run = lab.run_folder();
+    let id = run.file_name().unwrap().to_str().unwrap();
+    let sweeps = [
+        &["optimizer.lr=0.1,0.01"][..],
+        &["optimizer.lr=0.1,0.01", "--share"],
+        &["sweep.method=lr_range"],
+    ];
+    for words in sweeps {
+        let args = [&["sweep", "small.toml", "sweep.name=small"][..], words].concat();
+        lab.run_to(2, &args).says(&["holds runs that are no trials", id, "another `sweep.name`"]);
+        assert_eq!(children(&lab.path("logs/small")), [run.clone()], "nothing was touched");
+    }
+    lab.write("logs/tune/journal.jsonl", "");
+    lab.run_to(2, &["small.toml", &named("tune")])
+        .says(&["`logs/tune` holds a sweep", "another `experiment.name`"]);
+    assert_eq!(children(&lab.path("logs/tune")).len(), 1);
+    let status = |word: &str| lab.run_to(2, &["sweep", "--status", word]);
+    status("tnue").says(&["there is no sweep in `tnue`", "did you mean `tune`?"]);
+    status("nope").says(&["there is no sweep in `nope`", "`ddprun ls` lists the sweeps"]);
+    status("small").says(&["`small` is a run: `ddprun report small` shows it"]);
+    // As an earlier ddprun has left it.
+    lab.write("logs/small/journal.jsonl", "");
+    let kinds: Vec<Value> = listed(&lab, &[]).iter().map(|line| line["kind"].clone()).collect();
+    assert_eq!(kinds, ["run", "unreadable", "unreadable"]);
+    lab.run_to(2, &["rm", "small"]).says(&["a run has besides its trials", id, "by its id"]);
+    lab.run_to(0, &["rm", id]);
+    assert!(!run.exists() && lab.path("logs/small/journal.jsonl").is_file());
+    lab.run_to(0, &["rm", "small"]);
+    assert!(!lab.path("logs/small").exists());
+    lab.is_clean();
+}
+
+#[test]
 fn compare_shows_where_runs_differ_and_draws_their_curves() {
     let lab = Lab::new();
     lab.run_to(0, &["small.toml", &named("one")]);
@@ -254,6 +311,18 @@ fn compare_shows_where_runs_differ_and_draws_their_curves() {
     let refused = lab.run_to(2, &["compare", "one", "two", "--out", "c/x.pdf"]);
     refused.says(&["`c/x.pdf` would hold a PNG picture", "do: write `c/x.png`"]);
     assert!(!lab.path("c").exists());
+    // The test may run as root, whom no permission stops.
+    fs::remove_file(&picture).unwrap();
+    fs::create_dir_all(picture.join("in-the-way")).unwrap();
+    let again = lab.run_to(0, &["compare", "one", "two"]);
+    again.says(&["curves could not be drawn", "why: ", "--out FILE.png"]);
+    assert_eq!(again.stdout, *page);
+    let curves = folder(&lab, "logs", "one").join("curves.png");
+    let _ = fs::remove_file(&curves);
+    fs::create_dir_all(curves.join("in-the-way")).unwrap();
+    let report = lab.run_to(0, &["report", "one"]);
+    report.says(&["the run's curves are not up to date", "why: "]);
+    assert!(report.stdout.contains("completed after step"), "{}", report.stdout);
     lab.run_to(2, &["compare", "one", "one"]).says(&["is compared already"]);
     lab.run_to(2, &["compare", "one"]);
     lab.is_clean();

@@ -99,6 +99,21 @@ fn an_image_that_cannot_be_read_keeps_its_row_and_none_that_can_fails_the_comman
 }
 
 #[test]
+fn a_word_that_is_both_a_run_and_a_folder_is_refused() {
+    let (lab, folder) = images();
+    let good = fs::read(&children(&children(&folder)[0])[0]).unwrap();
+    lab.write("small/a.png", &good);
+    lab.write("small/test/b.png", &good);
+    lab.run_to(2, &["predict", "small", "small/test", "--out", "out.csv"])
+        .says(&["`small` is a folder and a run", "`run:small` for the run, or `./small`"]);
+    assert!(!lab.path("out.csv").exists());
+    let rows = |args: &[&str]| lab.run_to(0, &[&["predict"][..], args].concat()).stdout;
+    assert_eq!(rows(&["run:small", "small/test"]).lines().count(), 2);
+    assert_eq!(rows(&["./small"]).lines().count(), 3);
+    lab.is_clean();
+}
+
+#[test]
 fn what_a_stopped_command_has_done_is_kept() {
     let (lab, folder) = images();
     let files: Vec<PathBuf> = children(&folder).iter().flat_map(|class| children(class)).collect();

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use crate::cli::runs::table::{aligned, cut};
 use crate::cli::runs_args::CompareArgs;
-use crate::cli::{Refusal, find_run, to_stderr, to_stdout};
+use crate::cli::{Refusal, find_run, to_stderr, to_stdout, with_causes};
 use crate::files;
 use crate::kinds::Kinds;
 use crate::launch::exit_code as exit;
@@ -58,9 +58,10 @@ pub(crate) fn compare(args: &CompareArgs, kinds: &Kinds) -> Result<u8, Refusal> 
     let environment = environment(&runs);
     let metrics = metrics(&runs, kinds);
     let path = args.out.clone().unwrap_or_else(|| folders[0].join(PNG));
-    let storage = |error: &dyn std::error::Error| Refusal::of(exit::STORAGE, error, None);
-    files::create_parent(&path).map_err(|error| storage(&error))?;
-    let picture = draw(&runs, &path).map_err(|error| storage(&error))?;
+    let picture = match &args.out {
+        Some(asked) => drawn_as_asked(&runs, asked)?,
+        None => draw(&runs, &path).unwrap_or_else(|error| not_drawn(&error)),
+    };
     if args.json {
         let values = |rows: &Rows<String>| -> Vec<Value> {
             rows.iter().map(|(key, values)| json!({ "key": key, "values": values })).collect()
@@ -85,6 +86,23 @@ pub(crate) fn compare(args: &CompareArgs, kinds: &Kinds) -> Result<u8, Refusal> 
         to_stderr(&format!("curves: {}", path.display()));
     }
     Ok(code)
+}
+
+/// The picture that was asked for, in a folder that is made for it; whether there was anything.
+fn drawn_as_asked(runs: &[Compared], path: &Path) -> Result<bool, Refusal> {
+    let made = files::create_parent(path).map_err(report::Error::from);
+    let drawn = made.and_then(|()| draw(runs, path));
+    drawn.map_err(|error| Refusal::of(exit::STORAGE, &error, None))
+}
+
+/// Says why there is no picture beside the tables, which do not need it.
+fn not_drawn(error: &report::Error) -> bool {
+    let why = with_causes(error);
+    to_stderr(&format!(
+        "warning: the curves could not be drawn\n  why: {why}\n  do: name another place with \
+         `--out FILE.png`"
+    ));
+    false
 }
 
 /// Refuses a picture whose name says another form.

@@ -7,21 +7,23 @@ use console::Term;
 use serde::Serialize;
 use serde_json::{Value, json};
 
+use crate::cli::find_run::{self, LOGS};
 use crate::cli::runs::table::{WIDTH, aligned_to, cut};
 use crate::cli::runs_args::LsArgs;
-use crate::cli::{Refusal, find_run, to_stderr, to_stdout};
+use crate::cli::{Refusal, to_stderr, to_stdout};
 use crate::kinds::Kinds;
 use crate::launch::exit_code as exit;
 use crate::plan::Mode;
 use crate::record::text::{duration, metric, wrapped};
-use crate::runs::{self, Listing, State, Summary, SweepSummary};
+use crate::report;
+use crate::runs::{self, Found, Listing, RUN, State, Summary, SweepSummary};
 
 /// Shown where something is not known.
 const NONE: &str = "-";
 /// The least room for the names of experiments.
 const MIN_NAME: usize = 6;
 
-/// `ddprun ls [FOLDER]`
+/// `ddprun ls [FOLDER | RUN]`
 pub(crate) fn ls(args: &LsArgs, kinds: &Kinds) -> Result<u8, Refusal> {
     let folder = folder(&args.folder);
     let mut listing = runs::list(&folder);
@@ -47,10 +49,21 @@ pub(crate) fn ls(args: &LsArgs, kinds: &Kinds) -> Result<u8, Refusal> {
     to_stdout(&page(&listing, sorted, columns()))
 }
 
-/// A folder, or the folder of that name in `logs`.
+/// A folder, or the folder of that name in `logs`, or a run. A folder of something else, such as
+/// data, does not hide the runs of its name.
 fn folder(word: &Path) -> PathBuf {
-    let inner = Path::new("logs").join(word);
-    if !word.is_dir() && inner.is_dir() { inner } else { word.to_owned() }
+    let Some(text) = word.to_str() else { return word.to_owned() };
+    let name = text.strip_prefix(RUN).unwrap_or(text);
+    let (outer, inner) = (Path::new(name), Path::new(LOGS).join(name));
+    let is_named =
+        name != text || (find_run::is_name(name) && runs::find(outer) == Found::default());
+    if inner.is_dir() && (is_named || !outer.is_dir()) {
+        return inner;
+    }
+    if outer.is_dir() {
+        return outer.to_owned();
+    }
+    report::find_run(Path::new(LOGS), Some(name)).unwrap_or_else(|_| outer.to_owned())
 }
 
 fn no_run(folder: &Path) -> Refusal {
@@ -60,7 +73,7 @@ fn no_run(folder: &Path) -> Refusal {
         None => "`ddprun EXPERIMENT.toml` trains one; `ddprun ls FOLDER` looks into another folder"
             .to_owned(),
     };
-    let may_be_new = folder.is_dir() || folder == Path::new(find_run::LOGS);
+    let may_be_new = folder.is_dir() || folder == Path::new(LOGS);
     let what = if may_be_new { "run under" } else { "run or folder" };
     let page = format!("error: there is no {what} `{}`\n  do: {help}", folder.display());
     Refusal::new(exit::REFUSED, page)

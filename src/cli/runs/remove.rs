@@ -10,7 +10,7 @@ use crate::cli::runs_args::RmArgs;
 use crate::cli::{Refusal, find_run, to_stdout};
 use crate::files::{self, RunLock};
 use crate::launch::exit_code as exit;
-use crate::runs;
+use crate::runs::{self, RUN};
 use crate::terminal::escape;
 use crate::units::Bytes;
 
@@ -47,6 +47,7 @@ pub(crate) fn rm(args: &RmArgs) -> Result<u8, Refusal> {
 
 /// The run that `word` names; of a sweep its trials, and then itself.
 fn all_doomed(word: &str) -> Result<Vec<Doomed>, Refusal> {
+    let word = word.strip_prefix(RUN).unwrap_or(word);
     let Some(sweep) = find_run::find_sweep(Path::new(word)) else {
         let found = find_run::run(Some(word))?;
         is_no_link(&found)?;
@@ -54,11 +55,35 @@ fn all_doomed(word: &str) -> Result<Vec<Doomed>, Refusal> {
         return Ok(vec![doomed_run(&found)?]);
     };
     is_no_link(&sweep)?;
+    is_sweep_alone(word, &sweep)?;
     let trials = runs::trials(&sweep);
     let mut all = trials.iter().map(|trial| doomed_run(trial)).collect::<Result<Vec<_>, _>>()?;
     let logs = sweep.canonicalize().map_err(|reason| failed("find", &sweep, reason))?;
     all.push(Doomed { logs, checkpoints: None, is_sweep: true });
     Ok(all)
+}
+
+/// Refuses the name that a sweep shares with runs of an experiment.
+fn is_sweep_alone(word: &str, sweep: &Path) -> Result<(), Refusal> {
+    let others = runs::other_runs(sweep);
+    if others.is_empty() {
+        return Ok(());
+    }
+    let page = format!(
+        "error: `{word}` is a sweep, whose name {} besides its trials:{}\n  do: name what to remove \
+         by its id; the sweep can be removed once these runs are gone or moved",
+        match others.len() {
+            1 => "a run has".to_owned(),
+            n => format!("{n} runs have"),
+        },
+        list(&others)
+    );
+    Err(Refusal::new(exit::REFUSED, page))
+}
+
+/// A line for each run.
+fn list(runs: &[PathBuf]) -> String {
+    runs.iter().map(|run| format!("\n  {}", run.display())).collect()
 }
 
 /// Refuses a link, which is not what it leads to.
@@ -97,11 +122,10 @@ fn names_one(word: &str, found: &Path) -> Result<(), Refusal> {
     if id.starts_with(&*last) || word.starts_with('.') || siblings.len() <= 1 {
         return Ok(());
     }
-    let list: Vec<String> = siblings.iter().map(|run| format!("\n  {}", run.display())).collect();
     let page = format!(
         "error: `{word}` has {} runs:{}\n  do: name one of them by its id",
         siblings.len(),
-        list.concat()
+        list(&siblings)
     );
     Err(Refusal::new(exit::REFUSED, page))
 }
