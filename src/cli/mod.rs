@@ -27,6 +27,7 @@ mod pretrained;
 mod runs;
 mod data_problem;
 mod prepare;
+mod other_length;
 mod stored_experiment;
 mod resumed;
 mod request;

@@ -152,7 +152,10 @@ fn tags_are_changed_while_a_run_trains_and_stay_when_it_is_resumed() {
     assert!(said.ends_with(": baseline, mlp\n"), "{said}");
     running.signal(Signal::TERM);
     running.wait().has_code(75);
-    lab.run_to(0, &["resume", "train.epochs=2", "experiment.tags=[\"old\", \"again\"]"]);
+    let past = lab.steps().pop().unwrap();
+    let step: u64 = past.to_str().unwrap().rsplit_once('-').unwrap().1.parse().unwrap();
+    let epochs = format!("train.epochs={}", step / 6 + 1);
+    lab.run_to(0, &["resume", &epochs, "experiment.tags=[\"old\", \"again\"]"]);
     let said = lab.run_to(0, &["tag", "small"]).stdout;
     assert!(said.ends_with(": again, baseline\n"), "{said}");
     lab.run_to(2, &["tag", "small", "plain"]).says(&["`+plain` adds it, `-plain` removes it"]);
