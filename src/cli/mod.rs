@@ -30,6 +30,7 @@ mod prepare;
 mod other_length;
 mod stored_experiment;
 mod resumed;
+mod resumed_trial;
 mod request;
 mod relaunch;
 mod evaluation_tables;
