@@ -198,7 +198,11 @@ pub(crate) fn show_status(folder: &Path, as_json: bool, kinds: &Kinds) -> Result
 }
 
 fn refusal(error: &sweep::Error) -> Refusal {
-    let code = if error.is_refusal() { exit::REFUSED } else { exit::STORAGE };
+    let code = match error {
+        sweep::Error::OtherData { .. } => exit::DATA,
+        _ if error.is_refusal() => exit::REFUSED,
+        _ => exit::STORAGE,
+    };
     Refusal::of(code, error, error.help())
 }
 
