@@ -167,6 +167,24 @@ fn tags_are_changed_while_a_run_trains_and_stay_when_it_is_resumed() {
 }
 
 #[test]
+fn what_cannot_be_written_comes_with_what_can_be_done_there() {
+    let lab = Lab::new();
+    lab.run_to(0, &["small.toml", "train.epochs=1"]);
+    let run = lab.run_folder();
+    // Folders where files should be stand for a disk that takes nothing.
+    fs::remove_file(run.join(".lock")).unwrap();
+    fs::create_dir(run.join(".lock")).unwrap();
+    let resumed = lab.run_to(6, &["resume"]);
+    resumed.says(&["do: make the folders of this run writable", "`model.pretrained`"]);
+    lab.run_to(6, &["rm", "small"]).says(&["do: make the folders of this run"]);
+    fs::create_dir(run.join("tags.json")).unwrap();
+    lab.run_to(6, &["tag", "small", "+a"]).says(&["do: make the folder of this run"]);
+    lab.write("t.csv", "a,b\n1,2\n2,3\n3,4\n4,5\n5,6\n7,8\n8,9\n9,1\n1,1\n2,2\n");
+    let refused = lab.run_to(6, &["init", "t.csv", "nowhere/x.toml"]);
+    refused.says(&["do: name a file in a folder that is there"]);
+}
+
+#[test]
 fn logs_are_followed_until_the_run_ends() {
     let lab = Lab::new();
     let running = endless(&lab, "small");
