@@ -24,7 +24,7 @@ use crate::plan::{
     Facts, GpuFacts, KindFacts, Limit, Memory, MpiFacts, Plan, RunFolders, SplitPlan, Targets,
     chosen_loss,
 };
-use crate::record::{DATA, Environment, newest_of};
+use crate::record::{DATA, Environment, newest_of, newest_start};
 use crate::runs::{StoredRun, link_logs};
 use crate::units::Bytes;
 use crate::{collective, data, failpoint, files, ops, sweep, worker};
@@ -419,6 +419,10 @@ pub(crate) fn own_run(
     other: OtherData,
 ) -> Result<OwnedRun, Refusal> {
     let start = begin(&folders, prepared, other)?;
+    let unwritable: fn(files::Error) -> Refusal = match newest_start(&folders.logs) {
+        0 => unwritable,
+        _ => unwritable_run,
+    };
     // In this order: what a kill between the two leaves is found by its logs (`abandoned`).
     files::create_writable_folder(&folders.logs).map_err(unwritable)?;
     files::create_writable_folder(&folders.checkpoints).map_err(|error| {
@@ -505,6 +509,20 @@ pub(crate) fn unwritable(error: files::Error) -> Refusal {
         _ => exit::STORAGE,
     };
     Refusal::of(code, &error, Some(help.into()))
+}
+
+/// As [`unwritable`], of a run that goes on: it stays in its folders.
+pub(crate) fn unwritable_run(error: files::Error) -> Refusal {
+    if matches!(error, files::Error::InUse { .. } | files::Error::Io { operation: "lock", .. }) {
+        return unwritable(error);
+    }
+    let help = if error.is_out_of_space() {
+        "make room, then `ddprun resume`: a run stays in its folders"
+    } else {
+        "make the folders of this run writable, or start a new run from its weights with \
+         `model.pretrained` and another `logging.dir` and `checkpoint.dir`"
+    };
+    Refusal::of(exit::STORAGE, &error, Some(help.into()))
 }
 
 /// The experiment with everything filled in.

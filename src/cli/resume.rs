@@ -10,7 +10,7 @@ use crate::cli::resumed::{MissingCheckpoints, ResumedRun};
 use crate::cli::run_files::{OtherData, enter_run};
 use crate::cli::supervise::report;
 use crate::cli::train::{launch as launch_run, role};
-use crate::cli::{Refusal, node_args, stored_experiment};
+use crate::cli::{Refusal, node_args, resumed_trial, stored_experiment};
 use crate::kinds::Kinds;
 use crate::launch::Role;
 use crate::launch::exit_code as exit;
@@ -39,6 +39,9 @@ pub(crate) fn resume(args: &ResumeArgs, kinds: &Kinds) -> Result<u8, Refusal> {
     let entered = enter_run(run);
     let make = |origin: Origin<'_>| {
         let description = entered?;
+        let other_data = args.accept_changed_data.then(|| "--accept-changed-data".to_owned());
+        let asked: Vec<String> = changes.iter().cloned().chain(other_data).collect();
+        resumed_trial::check(&description.run, &asked)?;
         let changes: Vec<String> = changes.into_iter().chain(launch.changes()).collect();
         let prepared = stored_experiment::prepare(&description, &changes, origin, kinds)?;
         let data = if args.accept_changed_data { OtherData::Accepted } else { OtherData::Refused };

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use crate::checkpoint;
-use crate::cli::prepare::{OwnedRun, Prepared, own_run};
+use crate::cli::prepare::{OwnedRun, Prepared, own_run, unwritable_run};
 use crate::cli::run_files::OtherData;
 use crate::cli::{Refusal, to_stderr};
 use crate::event::Event;
@@ -54,8 +54,7 @@ impl ResumedRun {
         let mut run = own_run(self.folders.clone(), prepared, self.data)?;
         run.is_resumed = true;
         if begins_anew {
-            let kept = set_aside(&run.folders.logs)
-                .map_err(|error| Refusal::of(exit::STORAGE, &error, None))?;
+            let kept = set_aside(&run.folders.logs).map_err(unwritable_run)?;
             let kept = kept.map(|folder| format!("; what it had recorded is kept in `{folder}`"));
             let kept = kept.unwrap_or_default();
             to_stderr(&format!("no checkpoint: restarting from step 0{kept}"));

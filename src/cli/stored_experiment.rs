@@ -1,5 +1,6 @@
 //! The experiment that a run has stored -> the same, prepared to go on.
 
+use crate::cli::other_length::{moved_lr, refuse_shorter};
 use crate::cli::prepare::{Origin, Prepared, refused, vocabulary};
 use crate::cli::run_files::stored_experiment;
 use crate::cli::{Refusal, to_stderr};
@@ -14,7 +15,7 @@ use crate::runs::{StoredPlan, StoredRun};
 ///
 /// # Errors
 ///
-/// A change would alter what was already computed.
+/// A change would alter what was already computed, or end the run before where it is.
 pub(crate) fn prepare(
     description: &StoredRun,
     changes: &[String],
@@ -23,16 +24,22 @@ pub(crate) fn prepare(
 ) -> Result<Prepared, Refusal> {
     let before = load(description, &[], kinds)?;
     let mut now = load(description, changes, kinds)?;
-    let changed = config::refuse_unsafe(&before.experiment, &now.experiment);
-    for change in changed.map_err(|changes| refusal(&changes))? {
-        to_stderr(&format!("changed: {change}"));
-    }
+    let changed = config::refuse_unsafe(&before.experiment, &now.experiment)
+        .map_err(|changes| refusal(&changes))?;
     if now.experiment.train.precision == PrecisionChoice::Amp {
         // What it stands for is a matter of the version; the run goes on as it began.
         now.experiment.train.precision = description.plan.precision().into();
     }
     now.pretrained = description.plan.pretrained_checkpoint();
     let prepared = Prepared::of(now, origin, Some(&description.plan.found()), kinds)?;
+    let (train, plan) = (&prepared.loaded.experiment.train, &prepared.plan);
+    refuse_shorter(&description.run, &changed, train, plan.length.steps_per_epoch)?;
+    for change in &changed {
+        to_stderr(&format!("changed: {change}"));
+    }
+    if let Some(change) = moved_lr(description, &changed, plan, kinds) {
+        to_stderr(&change);
+    }
     if let Some(change) = other_bf16(&description.plan, &prepared.plan) {
         to_stderr(&change);
     }

@@ -221,7 +221,11 @@ fn no_sweep(word: &Path) -> Refusal {
 }
 
 fn refusal(error: &sweep::Error) -> Refusal {
-    let code = if error.is_refusal() { exit::REFUSED } else { exit::STORAGE };
+    let code = match error {
+        sweep::Error::OtherData { .. } => exit::DATA,
+        _ if error.is_refusal() => exit::REFUSED,
+        _ => exit::STORAGE,
+    };
     Refusal::of(code, error, error.help())
 }
 

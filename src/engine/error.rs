@@ -23,7 +23,7 @@ pub enum Error {
     /// A sample cannot be had.
     #[error(transparent)]
     Data(#[from] data::Error),
-    /// Loss or gradient is NaN or infinite.
+    /// Loss or gradient of a step is NaN or infinite, and such steps are not left out.
     #[error("{what} is not finite at step {step}{culprit}")]
     NotFinite {
         /// "the loss", "the gradient" ...
@@ -32,6 +32,14 @@ pub enum Error {
         step: u64,
         /// Rank, samples and first parameter concerned.
         culprit: String,
+    },
+    /// The loss of an evaluation is NaN or infinite.
+    #[error("the {split} loss is not finite after step {step}")]
+    EvaluationNotFinite {
+        /// "validation" or "test".
+        split: &'static str,
+        /// Finished steps.
+        step: u64,
     },
     /// The loss is finite and past `fault.divergence_threshold`.
     #[error(
@@ -156,6 +164,12 @@ impl Error {
                  `train.on_non_finite = \"skip\"` leaves such steps out"
                     .into(),
             ),
+            Self::EvaluationNotFinite { .. } => Some(
+                "start a new run with a smaller `optimizer.lr`, `train.clip_grad_norm = 1.0` or a \
+                 `scheduler.warmup`; if it was not finite from the start, look at the samples that \
+                 it was measured on"
+                    .into(),
+            ),
             Self::Exploded { .. } => Some(
                 "the weights were not updated and the checkpoints are unchanged: start a new run \
                  with a smaller `optimizer.lr`, `train.clip_grad_norm = 1.0` or a \
@@ -208,4 +222,19 @@ fn list(names: &[String]) -> String {
     let more = names.len().saturating_sub(SHOWN);
     let tail = if more > 0 { format!(" and {more} more") } else { String::new() };
     format!("{}{tail}", shown.join(", "))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_loss_of_an_evaluation_is_not_said_to_be_left_out() {
+        let step = Error::NotFinite { what: "the loss", step: 3, culprit: String::new() };
+        assert!(step.help().unwrap().contains("on_non_finite"));
+        let evaluation = Error::EvaluationNotFinite { split: "validation", step: 3 };
+        assert_eq!(evaluation.to_string(), "the validation loss is not finite after step 3");
+        let help = evaluation.help().unwrap();
+        assert!(help.contains("`optimizer.lr`") && !help.contains("on_non_finite"), "{help}");
+    }
 }

@@ -304,13 +304,8 @@ impl Engine {
             return Err(Error::NothingCounts { split: split.words() });
         }
         if !totals.loss.is_finite() {
-            let step = self.state.step;
-            let culprit = String::new();
-            let what = match split {
-                Split::Val => "the validation loss",
-                Split::Test => "the test loss",
-            };
-            return Err(Error::NotFinite { what, step, culprit });
+            let (split, step) = (split.words(), self.state.step);
+            return Err(Error::EvaluationNotFinite { split, step });
         }
         Ok(unreadable)
     }

@@ -183,6 +183,7 @@ pub(crate) fn of_data(error: &data::Error) -> u8 {
 fn of_engine(error: &engine::Error) -> u8 {
     match error {
         engine::Error::NotFinite { .. }
+        | engine::Error::EvaluationNotFinite { .. }
         | engine::Error::Exploded { .. }
         | engine::Error::ScaleUnderflow { .. } => exit::NUMERIC,
         engine::Error::Data(error) => of_data(error),

@@ -173,7 +173,10 @@ fn tags_are_changed_while_a_run_trains_and_stay_when_it_is_resumed() {
     assert!(said.ends_with(": baseline, mlp\n"), "{said}");
     running.signal(Signal::TERM);
     running.wait().has_code(75);
-    lab.run_to(0, &["resume", "train.epochs=2", "experiment.tags=[\"old\", \"again\"]"]);
+    let past = lab.steps().pop().unwrap();
+    let step: u64 = past.to_str().unwrap().rsplit_once('-').unwrap().1.parse().unwrap();
+    let epochs = format!("train.epochs={}", step / 6 + 1);
+    lab.run_to(0, &["resume", &epochs, "experiment.tags=[\"old\", \"again\"]"]);
     let said = lab.run_to(0, &["tag", "small"]).stdout;
     assert!(said.ends_with(": again, baseline\n"), "{said}");
     lab.run_to(2, &["tag", "small", "plain"]).says(&["`+plain` adds it, `-plain` removes it"]);
@@ -182,6 +185,24 @@ fn tags_are_changed_while_a_run_trains_and_stay_when_it_is_resumed() {
     lab.run_to(2, &["plan", "small.toml", "experiment.tags=[\"a b\"]"])
         .says(&["`a b` cannot be a tag"]);
     lab.is_clean();
+}
+
+#[test]
+fn what_cannot_be_written_comes_with_what_can_be_done_there() {
+    let lab = Lab::new();
+    lab.run_to(0, &["small.toml", "train.epochs=1"]);
+    let run = lab.run_folder();
+    // Folders where files should be stand for a disk that takes nothing.
+    fs::remove_file(run.join(".lock")).unwrap();
+    fs::create_dir(run.join(".lock")).unwrap();
+    let resumed = lab.run_to(6, &["resume"]);
+    resumed.says(&["do: make the folders of this run writable", "`model.pretrained`"]);
+    lab.run_to(6, &["rm", "small"]).says(&["do: make the folders of this run"]);
+    fs::create_dir(run.join("tags.json")).unwrap();
+    lab.run_to(6, &["tag", "small", "+a"]).says(&["do: make the folder of this run"]);
+    lab.write("t.csv", "a,b\n1,2\n2,3\n3,4\n4,5\n5,6\n7,8\n8,9\n9,1\n1,1\n2,2\n");
+    let refused = lab.run_to(6, &["init", "t.csv", "nowhere/x.toml"]);
+    refused.says(&["do: name a file in a folder that is there"]);
 }
 
 #[test]

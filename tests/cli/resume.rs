@@ -404,6 +404,26 @@ fn a_change_that_makes_another_experiment_is_refused_by_name_and_a_safe_one_is_n
 }
 
 #[test]
+fn a_length_that_a_run_is_past_is_refused_and_its_end_is_not() {
+    let lab = Lab::new();
+    lab.run_to(0, &["small.toml", "train.epochs=3", "scheduler.name=cosine"]);
+    let before = bits(&lab);
+    let refused = lab.run_to(2, &["resume", "train.epochs=2"]);
+    refused.says(&["past `train.epochs` already: 18 steps (3 epochs) are done"]);
+    refused.says(&["do: set `train.epochs` to at least 3, or leave it out"]);
+    assert!(!refused.stderr.contains("changed: "), "{}", refused.stderr);
+    lab.run_to(2, &["resume", "train.steps=17"]).says(&["`train.steps` to at least 18"]);
+    assert!(!lab.run_folder().join("resolved.2.toml").exists());
+    lab.run_to(0, &["resume", "train.steps=18"]).says(&["all 18 steps are done"]);
+    bits(&lab).must_be(&before);
+    // The half cosine to step 24 is higher there than that to step 18.
+    let longer = lab.run_to(0, &["resume", "train.epochs=4", "~train.steps"]);
+    longer.says(&["changed: the learning rate at step 18: ", "`cosine` now spans 24 steps"]);
+    longer.says(&["completed after step 24"]);
+    lab.is_clean();
+}
+
+#[test]
 fn a_run_in_use_is_not_resumed_by_a_second_process() {
     let lab = Lab::new();
     let mut running = lab.start(&["small.toml", "train.epochs=1000000", "logging.every=10 steps"]);

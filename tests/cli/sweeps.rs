@@ -180,6 +180,29 @@ fn bad_trials_are_pruned_and_keep_their_checkpoints_if_that_is_asked_for() {
 }
 
 #[test]
+fn a_trial_is_resumed_by_hand_only_as_what_it_is() {
+    let lab = pruned_lab();
+    lab.run_to(0, &["sweep", "tune.toml"]);
+    let gone = trial_folder(&lab, pruned(&lab)[0] as usize);
+    for flags in [&["--from-scratch"][..], &[]] {
+        let refused = lab.run_to(2, &[&["resume", gone.to_str().unwrap()], flags].concat());
+        refused.says(&["was pruned by the sweep `logs/tune`, and its checkpoints were removed"]);
+        refused.says(&["resolved.toml experiment.name=NAME`"]);
+    }
+    let finished = ended(&lab).into_iter().find(|line| line["state"] == "finished").unwrap();
+    let trial = format!("logs/tune/trial-{:04}", finished["trial"].as_u64().unwrap());
+    let refused = lab.run_to(2, &["resume", &trial, "train.epochs=8"]);
+    refused.says(&["the sweep `logs/tune`, and would not be comparable with `train.epochs=8`"]);
+    lab.run_to(2, &["resume", &trial, "--accept-changed-data"]).says(&["`--accept-changed-data`"]);
+    lab.run_to(0, &["resume", &trial]).says(&["already complete"]);
+    // What is said to do works.
+    let settings = format!("{trial}/resolved.toml");
+    let weights = format!("model.pretrained=checkpoints/{}/latest", &trial["logs/".len()..]);
+    lab.run_to(0, &[&settings, "experiment.name=own", &weights, "train.epochs=1"]);
+    lab.is_clean();
+}
+
+#[test]
 fn a_sweep_killed_before_or_after_any_decision_is_written_ends_as_an_undisturbed_one() {
     let undisturbed = pruned_lab();
     undisturbed.run_to(0, &["sweep", "tune.toml"]);

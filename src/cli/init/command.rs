@@ -50,8 +50,11 @@ fn for_no_data() -> Result<u8, Refusal> {
 
 /// Writes the file, and says what it does and what to do with it.
 fn write(to: &Path, text: &str, what: &str) -> Result<u8, Refusal> {
-    files::write_atomic(to, text.as_bytes())
-        .map_err(|error| Refusal::of(exit::STORAGE, &error, None))?;
+    files::write_atomic(to, text.as_bytes()).map_err(|error| {
+        let help =
+            "name a file in a folder that is there and can be written: ddprun init PATH FILE";
+        Refusal::of(exit::STORAGE, &error, Some(help.to_owned()))
+    })?;
     let file = to.display();
     to_stdout(&format!(
         "{file} {what}\nlook at it, then: ddprun plan {file}\n                 ddprun {file}\n"

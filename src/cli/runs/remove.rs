@@ -166,8 +166,13 @@ fn lock(run: &Doomed, is_dry: bool) -> Result<Option<RunLock>, Refusal> {
     match RunLock::acquire(&run.logs) {
         Ok(lock) => Ok(Some(lock)),
         Err(files::Error::InUse { holder, .. }) => Err(held(holder)),
-        Err(error) => Err(Refusal::of(exit::STORAGE, &error, None)),
+        Err(error) => Err(unwritable(&error)),
     }
+}
+
+fn unwritable(error: &files::Error) -> Refusal {
+    let help = "make the folders of this run, and those that they are in, writable";
+    Refusal::of(exit::STORAGE, error, Some(help.to_owned()))
 }
 
 /// Removes the run's folders, and those above that are then empty; the bytes that they took.
@@ -178,8 +183,7 @@ fn remove(run: &Doomed, is_dry: bool) -> Result<u64, Refusal> {
         let size = if run.is_sweep { size_of_files(folder) } else { size(folder) };
         let what = if is_dry { "would remove" } else { "removed" };
         if !is_dry {
-            files::remove_folder(folder)
-                .map_err(|error| Refusal::of(exit::STORAGE, &error, None))?;
+            files::remove_folder(folder).map_err(|error| unwritable(&error))?;
             // Another run in it keeps it.
             let _ = folder.parent().map(fs::remove_dir);
         }

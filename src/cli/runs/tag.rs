@@ -39,6 +39,9 @@ fn refused(error: &Error) -> Refusal {
     let (code, help) = match error {
         Error::NotATag { .. } => (exit::REFUSED, Some(format!("a tag is {TAG_FORM}"))),
         Error::Newer { .. } => (exit::REFUSED, Some("use that ddprun".to_owned())),
+        Error::Files(_) => {
+            (exit::STORAGE, Some("make the folder of this run readable and writable".to_owned()))
+        }
         _ => (exit::STORAGE, None),
     };
     Refusal::of(code, error, help)

@@ -8,6 +8,15 @@ fn alone() -> String {
 }
 
 #[test]
+fn of_two_keys_the_one_that_was_not_typed_is_to_be_omitted() {
+    let said = page(GOOD, &["data.val_fraction=0.2"]);
+    assert!(said.contains("on the command line `~data.val_dir` does"), "{said}");
+    let both = with("val_dir = ", "val_fraction = 0.2\nval_dir = ");
+    let said = page(&both, &[]);
+    assert!(said.contains("on the command line `~data.val_fraction` does"), "{said}");
+}
+
+#[test]
 fn what_is_held_back_goes_with_the_data_set() {
     good(&alone(), &["data.val_fraction=0.2", "data.test_fraction=0.1"]);
     good(&alone(), &["data.folds=5", "data.fold=4"]);

@@ -3,6 +3,7 @@
 use crate::config::check::Finding;
 use crate::config::check::conflicts::kind_of_data;
 use crate::config::kind::{OwnParts, Spec};
+use crate::config::layer::Source;
 use crate::config::loaded::Loaded;
 use crate::config::schema::Data;
 use crate::config::vocabulary::Vocabulary;
@@ -41,6 +42,14 @@ fn named(loaded: &Loaded, keys: &[&str]) -> Option<String> {
     keys.iter().map(|key| format!("data.{key}")).find(|key| loaded.is_given(key))
 }
 
+/// The one of two keys to omit: the second where only the first was given on the command line,
+/// as that is what is wanted now.
+fn not_typed(loaded: &Loaded, keys: [String; 2]) -> String {
+    let is_typed = |key: &String| matches!(loaded.sources.get(key), Some(Source::CommandLine(_)));
+    let [first, second] = keys;
+    if is_typed(&first) && !is_typed(&second) { second } else { first }
+}
+
 /// What the keys say of each other.
 fn numbers(data: &Data) -> Vec<Finding> {
     let mut found = Vec::new();
@@ -76,7 +85,8 @@ fn validation(loaded: &Loaded, kind: &Spec, own: OwnParts) -> Vec<Finding> {
         found.extend(of_val().map(|key| {
             let what = format!("does not go with `{own_key}`");
             let finding = Finding::new(format!("data.{key}"), what).about(own_key.clone());
-            finding.help(format!("omit one of the two: on the command line `~data.{key}` does"))
+            let other = not_typed(loaded, [format!("data.{key}"), own_key.clone()]);
+            finding.help(format!("omit one of the two: on the command line `~{other}` does"))
         }));
     } else if let Some(key) = own.val.first().filter(|_| own.needs_val && of_val().next().is_none())
     {
