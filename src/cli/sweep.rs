@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 
 use crate::cli::args::SweepArgs;
-use crate::cli::find_run::find_sweep;
+use crate::cli::find_run::{find_range_test, find_sweep};
 use crate::cli::prepare::{
     ALONE, Prepared, check_weights, complete, gpus, measure, other_data, own_run, planned, refused,
     source_of, targets, vocabulary,
@@ -69,6 +69,9 @@ pub(crate) fn sweep(args: &SweepArgs, kinds: &Kinds) -> Result<u8, Refusal> {
         if let Some(found) = found {
             let json = || serde_json::to_value(&found).unwrap_or_default();
             show(args.json, json, || sweep::range_test_words(&found))?;
+            to_stderr(&sweep::range_test_files(&order.folder(), &found));
+        } else {
+            to_stderr("stopped; the same command begins the range test again");
         }
         ended
     } else {
@@ -189,7 +192,12 @@ fn advice(trials: &[Trial], retry: &str) -> Option<String> {
 
 /// `ddprun sweep --status FOLDER`; a name is enough for a folder in `logs/`.
 pub(crate) fn show_status(folder: &Path, as_json: bool, kinds: &Kinds) -> Result<u8, Refusal> {
-    let found = find_sweep(folder).unwrap_or_else(|| folder.to_owned());
+    let found = find_sweep(folder).or_else(|| find_range_test(folder));
+    let found = found.unwrap_or_else(|| folder.to_owned());
+    if find_sweep(&found).is_none() && sweep::is_range_test(&found) {
+        let json = || serde_json::to_value(sweep::read_range_test(&found)).unwrap_or_default();
+        return show(as_json, json, || sweep::range_test_page(&found));
+    }
     let status = sweep::status(&found).map_err(|error| refusal(&error))?;
     let (subject, trials) = (&status.story.subject, &status.story.trials);
     let ranking = subject.ranking(&kinds.pruners);

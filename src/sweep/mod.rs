@@ -52,6 +52,10 @@ pub use journal::{NAME as JOURNAL, Story, Subject, read};
 pub use method::{Asked, Grid, List, LrRange, Method, MethodFamily, Methods, Random, Tpe, points};
 pub use pruner::{Asha, Median, NoPruner, Pruner, PrunerFamily, Pruners, Running};
 pub use range_test::{Found, Point, find, run as run_range_test, words as range_test_words};
+pub use range_test::{
+    files_of as range_test_files, is_in as is_range_test, page as range_test_page,
+    read as read_range_test,
+};
 pub use ranking::{Ranking, best};
 pub use request::{Cause, Ended, Job, Machine, Order, Outcome, Trainer};
 pub use results::{BEST, CSV, JSON, summary};
@@ -115,6 +119,19 @@ pub enum Error {
         /// Whether `--extend` allows it.
         can_extend: bool,
     },
+    /// The folder of a sweep cannot be that of a range test, nor the other way round.
+    #[error(
+        "`{}` holds {held}: {asked} would write over its first trial and its results",
+        folder.display()
+    )]
+    Occupied {
+        /// The folder.
+        folder: PathBuf,
+        /// What is there.
+        held: &'static str,
+        /// What was asked for.
+        asked: &'static str,
+    },
     /// Checkpoints of trials whose sweep is gone.
     #[error(
         "`{}` holds the checkpoints of an earlier sweep, whose records are gone",
@@ -177,6 +194,7 @@ impl Error {
                 "values of another experiment cannot be compared: choose another `sweep.name`"
                     .to_owned(),
             ),
+            Self::Occupied { .. } => Some("choose another `sweep.name`".to_owned()),
             Self::Leftovers { .. } => {
                 Some("remove the folder that it is in, or choose another `sweep.name`".to_owned())
             }
@@ -205,6 +223,7 @@ impl Error {
         matches!(
             self,
             Self::Changed { .. }
+                | Self::Occupied { .. }
                 | Self::Leftovers { .. }
                 | Self::OtherData { .. }
                 | Self::Refused { .. }

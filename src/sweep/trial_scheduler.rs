@@ -18,7 +18,7 @@ use crate::sweep::sampler::BaseValues;
 use crate::sweep::trial::{State, Trial, number};
 use crate::sweep::trial_scheduler::session::Session;
 use crate::sweep::view::View;
-use crate::sweep::{Error, cleanup, prepared_folder, results};
+use crate::sweep::{Error, cleanup, prepared_folder, range_test, results};
 
 /// Runs a sweep, or goes on with it: the trials that its folder already holds are not run again.
 ///
@@ -36,6 +36,9 @@ pub fn run(order: Order<'_>, trainer: &dyn Trainer) -> Result<(Ended, Story), Er
     let owned =
         folder.join(journal::NAME).exists().then(|| prepared_folder(&folder)).transpose()?;
     let story = journal::read(&folder)?;
+    if story.is_none() {
+        range_test::refuse(&folder)?;
+    }
     let trials = story.as_ref().map(|story| story.trials.clone()).unwrap_or_default();
     let points = points.map(|points| not_tried(points.into(), &trials));
     let total = total(&order, points.as_ref(), &trials);
@@ -82,7 +85,10 @@ pub fn run(order: Order<'_>, trainer: &dyn Trainer) -> Result<(Ended, Story), Er
 /// As [`run`].
 pub(super) fn finished(order: &Order<'_>) -> Result<Option<(Ended, Story)>, Error> {
     let folder = order.folder();
-    let Some(story) = journal::read(&folder)? else { return Ok(None) };
+    let Some(story) = journal::read(&folder)? else {
+        range_test::refuse(&folder)?;
+        return Ok(None);
+    };
     let base = order.base_values();
     let points = asked(order, order.method()?.as_ref(), &base)?;
     let points = points.map(|points| not_tried(points.into(), &story.trials));

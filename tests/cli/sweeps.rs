@@ -323,6 +323,28 @@ fn a_learning_rate_range_test_draws_its_curve_and_suggests_a_rate() {
     assert!(last.is_none_or(|lr| (lr - 10.0).abs() < 1e-6), "{last:?}");
     assert!(lab.path("logs/tune/lr_range.png").exists());
     lab.run_to(0, &["plan", "logs/tune/best.toml"]);
+    for word in ["tune", "logs/tune"] {
+        let status = lab.run_to(0, &["sweep", "--status", word]).stdout;
+        let parts = ["holds a learning-rate range test", "suggested optimizer.lr", "lr_range.png"];
+        assert!(parts.iter().all(|part| status.contains(part)), "{status}");
+    }
+    let grid = ["sweep", "small.toml", "optimizer.lr=0.1,0.2", "sweep.name=tune"];
+    lab.run_to(2, &grid).says(&["a sweep would write over", "another `sweep.name`"]);
+    lab.is_clean();
+}
+
+#[test]
+fn a_learning_rate_range_test_says_that_ctrl_c_stopped_it() {
+    let lab = lab(SLOW, "method = \"lr_range\"\n[sweep.lr_range]\nsteps = 50000\n");
+    let mut running = lab.start(&["sweep", "tune.toml"]);
+    let events = trial_folder(&lab, 1).join("events.jsonl");
+    stop_when(&lab, &mut running, "a run", |_| events.exists());
+    kill_process_group(pid_of(running.pid()), Signal::INT).unwrap();
+    let stopped = running.wait();
+    stopped.has_code(130);
+    stopped.says(&["stopped; the same command begins the range test again"]);
+    let status = lab.run_to(0, &["sweep", "--status", "tune"]).stdout;
+    assert!(status.contains("range test, which has not ended"), "{status}");
     lab.is_clean();
 }
 

@@ -56,6 +56,9 @@ const DEVICES: &str = "distributed.devices";
 /// The pruner that stops no trial.
 const NO_PRUNER: &str = "none";
 
+/// The method that is one run: the learning-rate range test.
+const RANGE_TEST: &str = "lr_range";
+
 /// Whether a word of the command line belongs to the sweep, not to the experiment.
 pub fn is_sweep_word(word: &str) -> bool {
     word.trim_start_matches(['+', '~']).starts_with("sweep.")
@@ -96,7 +99,8 @@ pub fn load(
     };
     let changes = take_words(&mut reader, words)?;
     let base = if is_sweep { base(&mut reader, path) } else { Some(path.to_owned()) };
-    let name = name(&mut reader, path, is_sweep);
+    let ending = if is_sweep { "" } else { ending(&reader) };
+    let name = name(&mut reader, path, ending);
     let Some(base) = base else { return Err(Problems::new(reader.problems)) };
     let search = search(&mut reader);
     let mut sweep = Sweep {
@@ -247,10 +251,18 @@ fn base(reader: &mut Reader, path: &Path) -> Option<PathBuf> {
     }
 }
 
-fn name(reader: &mut Reader, path: &Path, is_sweep: bool) -> String {
+/// What is added to the name of an experiment: a range test and a sweep cannot share a folder.
+fn ending(reader: &Reader) -> &'static str {
+    match reader.get(&path_of(METHOD)).and_then(Value::as_str) {
+        Some(RANGE_TEST) => "-lr-range",
+        _ => "-sweep",
+    }
+}
+
+/// `sweep.name`, or the name of the file with `ending`.
+fn name(reader: &mut Reader, path: &Path, ending: &str) -> String {
     let stem = path.file_stem().map(|stem| stem.to_string_lossy().into_owned());
-    let stem = stem.unwrap_or_default();
-    let usual = if is_sweep { stem } else { stem + "-sweep" };
+    let usual = stem.unwrap_or_default() + ending;
     let key = path_of("sweep.name");
     let name = reader.text(&key).unwrap_or(usual);
     let plain = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
