@@ -3,6 +3,7 @@
 use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 
+use crate::checkpoint;
 use crate::cli::args::SweepArgs;
 use crate::cli::find_run::{find_range_test, find_sweep};
 use crate::cli::prepare::{
@@ -230,6 +231,18 @@ fn in_words(problems: Problems) -> String {
     lines.join("; ")
 }
 
+/// A refusal as the reason for which a trial failed.
+fn without_mark(refusal: &Refusal) -> String {
+    refusal.page().trim_start_matches("error: ").to_owned()
+}
+
+/// What a trial does about data other than those that it began with: one without a checkpoint was
+/// trained on none.
+fn on_other_data(folders: &RunFolders) -> OtherData {
+    let has_none = checkpoint::all(&folders.checkpoints).is_ok_and(|all| all.is_empty());
+    if has_none { OtherData::Begun } else { OtherData::Refused }
+}
+
 /// A failure, of which the exit code says what it means.
 fn failed(error: String, code: u8) -> Outcome {
     let cause = match code {
@@ -275,12 +288,12 @@ impl Ddp<'_> {
         let mut loaded =
             config::load(self.base, changes, &vocabulary(self.kinds)).map_err(in_words)?;
         self.weights.hold(&mut loaded, |loaded| complete(loaded, self.kinds)).map_err(in_words)?;
-        let mut facts = self.facts(&loaded, cores).map_err(|refusal| refusal.to_string())?;
+        let mut facts = self.facts(&loaded, cores).map_err(|refusal| without_mark(&refusal))?;
         if let (Some(all), Some(own)) = (&mut facts.gpus, gpus) {
             *all = own.iter().filter_map(|gpu| all.get(*gpu).cloned()).collect();
         }
         let plan = planned(&loaded, &facts, self.kinds).map_err(in_words)?;
-        let source = source_of(&plan, self.kinds).map_err(|refusal| refusal.to_string())?;
+        let source = source_of(&plan, self.kinds).map_err(|refusal| without_mark(&refusal))?;
         Ok(Prepared { loaded, plan, facts, source })
     }
 
@@ -327,16 +340,16 @@ impl Ddp<'_> {
             if let Err(error) = self.weights.keep() {
                 return Ok(failed(error.to_string(), exit::STORAGE));
             }
-            match own_run(job.folders.clone(), &prepared, OtherData::Refused) {
+            match own_run(job.folders.clone(), &prepared, on_other_data(&job.folders)) {
                 Ok(run) => run,
-                Err(refusal) => return Ok(failed(refusal.to_string(), refusal.code())),
+                Err(refusal) => return Ok(failed(without_mark(&refusal), refusal.code())),
             }
         };
         let start = Start {
             resume: job.resume,
             program: self.program_on(&job.gpus),
             console: Console::File,
-            smaller: prepared.smaller(self.kinds).map_err(|refusal| refusal.to_string())?,
+            smaller: prepared.smaller(self.kinds).map_err(|refusal| without_mark(&refusal))?,
             waker: Some(job.waker.clone()),
         };
         let mut hear = |note: Note| {

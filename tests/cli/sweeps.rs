@@ -244,6 +244,23 @@ fn a_trial_that_cannot_write_is_tried_again_by_the_same_command() {
 }
 
 #[test]
+fn a_trial_that_failed_before_its_first_checkpoint_starts_over_on_the_repaired_data() {
+    let lab = Lab::new();
+    lab.write_photos();
+    let image = lab.path("data/train/red/3.png");
+    let whole = fs::read(&image).unwrap();
+    fs::write(&image, b"").unwrap();
+    let args = ["sweep", "photos.toml", "optimizer.lr=0.1,0.01", "sweep.name=tune"];
+    let end = lab.run_to(9, &args);
+    end.says(&["trial 2 failed: ", "data/train/red/3.png", "with `--retry-failed`"]);
+    assert!(!end.stderr.contains("failed: error:"), "{}", end.stderr);
+    fs::write(&image, whole).unwrap();
+    let again = lab.run_to(0, &[&args[..], &["--retry-failed"]].concat());
+    again.says(&["2 failed and retried", "[2 of 2]"]);
+    lab.is_clean();
+}
+
+#[test]
 fn eval_takes_the_best_trial_of_a_sweep_and_report_shows_all() {
     let lab = lab(BASE, GRID);
     lab.run_to(0, &["sweep", "tune.toml"]);

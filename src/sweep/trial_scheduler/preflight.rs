@@ -5,7 +5,7 @@ use serde_json::Value;
 use crate::config::sweep::Values;
 use crate::sweep::Error;
 use crate::sweep::trial::{State, Trial};
-use crate::sweep::trial_scheduler::session::Session;
+use crate::sweep::trial_scheduler::session::{Session, has_checkpoint};
 use crate::sweep::trial_scheduler::shown;
 
 /// Trials that are checked before the first is started; those after them when their turn comes.
@@ -36,13 +36,17 @@ impl Session<'_> {
         if refused.is_empty() { Ok(()) } else { Err(Error::Refused { trials: refused }) }
     }
 
-    /// If there is anything left to train, the data are those of the first trial: what was reached
-    /// on others could not be compared.
+    /// If there is anything left to train, the data are those of the first trial that has trained:
+    /// what was reached on others could not be compared. One without a checkpoint begins again.
     pub(in crate::sweep::trial_scheduler) fn check_data(&self) -> Result<(), Error> {
         let order = self.order;
         let is_open = |trial: &Trial| trial.state == State::Running || order.retries(trial);
         let is_over = self.trials.len() >= self.total && !self.trials.iter().any(is_open);
-        let was_trained = |trial: &&Trial| trial.state != State::Failed;
+        let was_trained = |trial: &&Trial| match trial.state {
+            State::Failed => false,
+            State::Running => has_checkpoint(&order.folders(trial.number)),
+            State::Finished | State::Pruned | State::Diverged => true,
+        };
         let Some(trial) = self.trials.iter().find(was_trained).filter(|_| !is_over) else {
             return Ok(());
         };

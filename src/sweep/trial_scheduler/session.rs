@@ -282,13 +282,17 @@ impl<'a> Session<'a> {
     }
 }
 
+/// Whether there is anything that a trial in these folders could go on from.
+pub(super) fn has_checkpoint(folders: &RunFolders) -> bool {
+    checkpoint::all(&folders.checkpoints).is_ok_and(|all| !all.is_empty())
+}
+
 /// How a trial begins, in words: one that was interrupted may have lost its checkpoints, or had
 /// none yet.
 fn begins(resume: bool, folders: &RunFolders) -> &'static str {
-    let has_checkpoint = || checkpoint::all(&folders.checkpoints).is_ok_and(|all| !all.is_empty());
     match resume {
         false => "started",
-        true if has_checkpoint() => "resumed",
+        true if has_checkpoint(folders) => "resumed",
         true => "restarted from step 0, because it has no checkpoint",
     }
 }

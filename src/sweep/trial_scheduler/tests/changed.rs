@@ -48,6 +48,18 @@ fn a_sweep_with_something_left_to_train_does_not_go_on_with_other_data() {
 }
 
 #[test]
+fn a_trial_that_was_interrupted_before_its_first_checkpoint_begins_again_on_other_data() {
+    let lab = Lab::new("random", 1);
+    let interrupts = |_: usize, _: f64| Outcome::Stopped;
+    assert_eq!(lab.run(&fake(interrupts)).0, Ended::Stopped { interrupted: false });
+    assert!(run(lab.order(), &Elsewhere).err().unwrap().is_refusal());
+    files::remove_folder(&lab.folder.path().join("c/s/trial-0001")).unwrap();
+    // The words of its panic: it was trained.
+    let (_, story) = run(lab.order(), &Elsewhere).unwrap();
+    assert_eq!(story.trials[0].error.as_deref(), Some("ddprun panicked"));
+}
+
+#[test]
 fn points_that_take_the_place_of_others_are_all_tried_and_those_that_were_are_not_again() {
     let mut lab = Lab::new("grid", 1);
     lab.sweep.trials = None;
