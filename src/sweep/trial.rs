@@ -53,7 +53,7 @@ pub struct Trial {
     pub state: State,
     /// What it reported, by step.
     pub reports: Vec<Report>,
-    /// Seconds of the process that ended it.
+    /// Seconds in which it ran, without the pauses between its starts; 0 while none are known.
     pub seconds: f64,
     /// Why it failed.
     pub error: Option<String>,

@@ -44,9 +44,12 @@ pub(super) struct Running {
 }
 
 impl Running {
-    /// As the journal keeps it, so that a trial is the same before and after a restart.
+    /// Seconds of all its starts. Rounded as the journal keeps it, so that a trial is the same
+    /// before and after a restart.
     pub(super) fn seconds(&self) -> f64 {
-        self.began.elapsed().as_millis() as f64 / 1e3
+        // A run that failed before its first word has said no time.
+        let seconds = self.tail.seconds().unwrap_or_else(|| self.began.elapsed().as_secs_f64());
+        (seconds * 1e3).round() / 1e3
     }
 }
 
