@@ -66,6 +66,7 @@ pub use trial::{Length, Report, State, Trial, cost, id};
 pub use trial_scheduler::run;
 pub use workers::run as run_shared;
 
+use crate::config::values::Every;
 use crate::files::{self, RunLock};
 use crate::registry::Unbuildable;
 use crate::terminal::counted;
@@ -155,6 +156,14 @@ pub enum Error {
         /// Each trial with its values and the reason.
         trials: Vec<String>,
     },
+    /// A pruner that could give up no trial.
+    #[error("`sweep.pruner.min_resource` is {least}, and no trial is longer than {longest}")]
+    NeverPruned {
+        /// Where pruning begins.
+        least: Every,
+        /// The longest trial.
+        longest: Every,
+    },
     /// A method or pruner that is not registered.
     #[error(transparent)]
     Kind(#[from] Unbuildable),
@@ -206,6 +215,9 @@ impl Error {
             Self::Refused { .. } => {
                 Some("change the space, or exclude such trials with `sweep.constraints`".to_owned())
             }
+            Self::NeverPruned { .. } => {
+                Some("choose a smaller `min_resource`, or `sweep.pruner=none`".to_owned())
+            }
             Self::NothingLeft => Some("loosen `sweep.constraints`".to_owned()),
             Self::Files(files::Error::InUse { .. }) => {
                 Some("wait for that process, or stop it".to_owned())
@@ -227,6 +239,7 @@ impl Error {
                 | Self::Leftovers { .. }
                 | Self::OtherData { .. }
                 | Self::Refused { .. }
+                | Self::NeverPruned { .. }
                 | Self::Kind(_)
                 | Self::NothingLeft
                 | Self::Newer { .. }

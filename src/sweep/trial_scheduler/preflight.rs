@@ -3,8 +3,9 @@
 use serde_json::Value;
 
 use crate::config::sweep::Values;
+use crate::config::values::Every;
 use crate::sweep::Error;
-use crate::sweep::trial::{State, Trial};
+use crate::sweep::trial::{Length, State, Trial};
 use crate::sweep::trial_scheduler::session::{Session, has_checkpoint};
 use crate::sweep::trial_scheduler::shown;
 
@@ -25,15 +26,35 @@ impl Session<'_> {
             let numbers = (first..).take(left.min(known).min(MAX_CHECKED));
             numbers.map(|number| self.draw(number, &[])).collect::<Result<_, _>>()?
         };
-        let mut refused = Vec::new();
+        let (mut refused, mut lengths) = (Vec::new(), Vec::new());
         for (number, values) in (first..).zip(ahead).take(MAX_CHECKED) {
-            if let Err(why) = self.trainer.check(&self.order.changes(&values)) {
-                let named = if refused.len() < MAX_NAMED { self.causes(&values) } else { values };
-                let why = why.replace('\n', "\n      ");
-                refused.push(format!("trial {number} ({}): {why}", shown(&named)));
+            match self.trainer.check(&self.order.changes(&values)) {
+                Ok(length) => lengths.push(length),
+                Err(why) => {
+                    let is_named = refused.len() < MAX_NAMED;
+                    let named = if is_named { self.causes(&values) } else { values };
+                    let why = why.replace('\n', "\n      ");
+                    refused.push(format!("trial {number} ({}): {why}", shown(&named)));
+                }
             }
         }
-        if refused.is_empty() { Ok(()) } else { Err(Error::Refused { trials: refused }) }
+        if !refused.is_empty() {
+            return Err(Error::Refused { trials: refused });
+        }
+        if self.trials.is_empty() { self.check_pruner(&lengths) } else { Ok(()) }
+    }
+
+    /// Refuses a pruner that could give up none of the trials of these lengths.
+    fn check_pruner(&self, lengths: &[Length]) -> Result<(), Error> {
+        let Some(least) = self.ranking.pruner.least() else { return Ok(()) };
+        let amount = |every: Every| match every {
+            Every::Epochs(n) | Every::Steps(n) => n,
+            Every::Never => 0,
+        };
+        let all = lengths.iter().map(|length| length.in_unit_of(least));
+        let longest = all.max_by_key(|length| amount(*length));
+        let too_short = longest.filter(|longest| amount(*longest) < amount(least));
+        too_short.map_or(Ok(()), |longest| Err(Error::NeverPruned { least, longest }))
     }
 
     /// If there is anything left to train, the data are those of the first trial that has trained:
