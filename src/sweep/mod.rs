@@ -156,6 +156,12 @@ pub enum Error {
         /// Each trial with its values and the reason.
         trials: Vec<String>,
     },
+    /// The experiment that trials change cannot be run, whatever their values are.
+    #[error("no trial can be run, because the experiment that all of them change cannot:\n  {why}")]
+    Base {
+        /// Why not.
+        why: String,
+    },
     /// A pruner that could give up no trial.
     #[error("`sweep.pruner.min_resource` is {least}, and no trial is longer than {longest}")]
     NeverPruned {
@@ -215,6 +221,9 @@ impl Error {
             Self::Refused { .. } => {
                 Some("change the space, or exclude such trials with `sweep.constraints`".to_owned())
             }
+            Self::Base { .. } => {
+                Some("change that experiment, or add `KEY=VALUE` for all trials".to_owned())
+            }
             Self::NeverPruned { .. } => {
                 Some("choose a smaller `min_resource`, or `sweep.pruner=none`".to_owned())
             }
@@ -239,6 +248,7 @@ impl Error {
                 | Self::Leftovers { .. }
                 | Self::OtherData { .. }
                 | Self::Refused { .. }
+                | Self::Base { .. }
                 | Self::NeverPruned { .. }
                 | Self::Kind(_)
                 | Self::NothingLeft

@@ -117,7 +117,8 @@ fn asked(
 /// and the points that are left, up to the number that is asked for.
 fn total(order: &Order<'_>, left: Option<&VecDeque<Values>>, trials: &[Trial]) -> usize {
     let asked = order.sweep.trials.unwrap_or(usize::MAX);
-    left.map_or(asked, |left| asked.min(trials.len() + left.len()).max(trials.len()))
+    let wanted = left.map_or(asked, |left| asked.min(trials.len() + left.len()));
+    wanted.max(trials.len())
 }
 
 fn subject(order: &Order<'_>, total: usize) -> Subject {

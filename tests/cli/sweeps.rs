@@ -392,7 +392,11 @@ fn a_sweep_that_makes_no_sense_is_refused_with_a_caret() {
     refuses(&lab, &["sweep", "small.toml", "train.batch_size=choice(4,3)"])
         .says(&["trial 2 (train.batch_size=3)", "do: "]);
     refuses(&lab, &["sweep", "--status", "logs/tune"]).says(&["there is no sweep in `logs/tune`"]);
-    refuses(&lab, &["tune.toml"]).says(&["is run by `ddprun sweep`"]);
+    let trials = ["sweep", "small.toml", "sweep.method=random", "trials=3"];
+    refuses(&lab, &trials).says(&["did you mean `sweep.trials=3`?", "1 problem;"]);
+    for words in [&["tune.toml"][..], &["plan", "tune.toml"]] {
+        refuses(&lab, words).says(&["is run by `ddprun sweep`", "1 problem;"]);
+    }
     lab.is_clean();
 }
 

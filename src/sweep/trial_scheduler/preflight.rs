@@ -26,22 +26,36 @@ impl Session<'_> {
             let numbers = (first..).take(left.min(known).min(MAX_CHECKED));
             numbers.map(|number| self.draw(number, &[])).collect::<Result<_, _>>()?
         };
-        let (mut refused, mut lengths) = (Vec::new(), Vec::new());
+        let (mut refused, mut reasons, mut lengths) = (Vec::new(), Vec::new(), Vec::new());
         for (number, values) in (first..).zip(ahead).take(MAX_CHECKED) {
             match self.trainer.check(&self.order.changes(&values)) {
                 Ok(length) => lengths.push(length),
                 Err(why) => {
                     let is_named = refused.len() < MAX_NAMED;
                     let named = if is_named { self.causes(&values) } else { values };
-                    let why = why.replace('\n', "\n      ");
-                    refused.push(format!("trial {number} ({}): {why}", shown(&named)));
+                    let indented = why.replace('\n', "\n      ");
+                    refused.push(format!("trial {number} ({}): {indented}", shown(&named)));
+                    reasons.push(why);
                 }
             }
+        }
+        if lengths.is_empty()
+            && let Some(why) = self.wrong_in_base(&reasons)
+        {
+            return Err(Error::Base { why });
         }
         if !refused.is_empty() {
             return Err(Error::Refused { trials: refused });
         }
         if self.trials.is_empty() { self.check_pruner(&lengths) } else { Ok(()) }
+    }
+
+    /// What is wrong with the base by itself, if it is what is wrong with all trials.
+    fn wrong_in_base(&self, reasons: &[String]) -> Option<String> {
+        let first =
+            reasons.first().filter(|first| reasons.iter().all(|reason| reason == *first))?;
+        let why = self.trainer.check(&self.order.common_changes()).err()?;
+        (why == *first).then_some(why)
     }
 
     /// Refuses a pruner that could give up none of the trials of these lengths.

@@ -72,6 +72,37 @@ fn a_pruner_that_begins_after_the_end_of_every_trial_is_refused() {
     assert_eq!(lab.run(&fake).0, Ended::Done { failed: 0 });
 }
 
+/// Finds the base wrong.
+struct Wrong;
+
+impl Trainer for Wrong {
+    fn check(&self, _: &[String]) -> Result<Length, String> {
+        Err("the warmup is longer than the run".to_owned())
+    }
+
+    fn train(&self, _: &Job, _: &mut dyn FnMut(u64)) -> Outcome {
+        panic!("nothing can be trained")
+    }
+}
+
+#[test]
+fn what_is_wrong_in_the_base_is_said_once_and_of_the_base() {
+    let error = run(Lab::new("random", 3).order(), &Wrong).err().unwrap();
+    let words = error.to_string();
+    assert!(error.is_refusal() && !words.contains("optimizer.lr"), "{words}");
+    assert_eq!(words.matches("the warmup is longer than the run").count(), 1, "{words}");
+    assert!(!error.help().unwrap().contains("space"));
+}
+
+#[test]
+fn a_sweep_of_more_trials_than_are_asked_for_has_those_that_it_has() {
+    let mut lab = Lab::new("random", 3);
+    lab.run(&fake(|_, _| Outcome::Done));
+    lab.sweep.trials = Some(2);
+    let (_, story) = run(lab.order(), &Silent).unwrap();
+    assert_eq!((story.trials.len(), story.subject.trials), (3, 3));
+}
+
 #[test]
 fn points_that_take_the_place_of_others_are_all_tried_and_those_that_were_are_not_again() {
     let mut lab = Lab::new("grid", 1);

@@ -158,6 +158,8 @@ fn take_words(reader: &mut Reader, words: &[String]) -> Result<Vec<String>, Prob
                     reader.remove(&path);
                 }
             }
+        } else if let Some(problem) = misplaced(word) {
+            return Err(problem);
         } else if let Some(layer) = space(word)? {
             for path in spellings(word) {
                 reader.remove(&path);
@@ -178,6 +180,19 @@ fn overruled(word: &str) -> Option<Problem> {
     let source = Source::CommandLine(word.to_owned());
     let text = Arc::new(NamedSource::new(source.to_string(), word.to_owned()));
     Some(Problem::new(key, "is set by the sweep itself").at(&text, key_at, 1).help(*help))
+}
+
+/// What is wrong with a key of the sweep that is written as one of the experiment.
+fn misplaced(word: &str) -> Option<Problem> {
+    let (key, key_at, ..) = split(word)?;
+    // An experiment has a seed, too.
+    if key == "seed" || !KEYS.contains(&key) {
+        return None;
+    }
+    let help = format!("did you mean `sweep.{}`?", &word[key_at.start..]);
+    let source = Source::CommandLine(word.to_owned());
+    let text = Arc::new(NamedSource::new(source.to_string(), word.to_owned()));
+    Some(Problem::new(key, "is not a key of an experiment").at(&text, key_at, 1).help(help))
 }
 
 /// Key and value of `key=value`, and where they stand.
