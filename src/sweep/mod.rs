@@ -19,6 +19,7 @@
 //! assert!((middle - 1e-3).abs() < 1e-12);
 //! ```
 
+mod changes;
 mod chart;
 mod sampler;
 #[cfg(test)]

@@ -406,7 +406,8 @@ fn a_journal_of_another_space_or_a_newer_format_is_refused() {
     lab.run_to(0, &["sweep", "tune.toml", "sweep.trials=1"]);
     let other = ["sweep", "tune.toml", "optimizer.lr=0.5,0.25"];
     let refused = lab.run_to(2, &other);
-    refused.says(&["`logs/tune` holds another sweep", "`sweep.parameters`", "--extend"]);
+    let rates = "`sweep.parameters.\"optimizer.lr\"`: [0.001, 0.01] -> [0.5, 0.25]";
+    refused.says(&["`logs/tune` holds another sweep", rates, "--extend"]);
     lab.run_to(2, &["sweep", "tune.toml", "train.epochs=3", "--extend"])
         .says(&["`train.epochs`: 2 -> 3", "another `sweep.name`"]);
     lab.run_to(0, &[&other[..], &["sweep.trials=2", "--extend"]].concat()).says(&["[2 of 2]"]);
