@@ -12,8 +12,8 @@ pub(super) fn line(key: &str, old: Option<String>, new: Option<String>) -> Strin
     format!("`{key}`: {} -> {}", shown(old), shown(new))
 }
 
-/// The same for a key of `[sweep]`, whose values are those of the journal: a line for each parameter
-/// that has changed.
+/// The same for a key of `[sweep]`, whose values are those of the journal: of parameters a line for
+/// each that has changed.
 pub(super) fn of_search(key: &str, old: Option<&Value>, new: Option<&Value>) -> Vec<String> {
     match key {
         "parameters" => of_parameters(old, new),
