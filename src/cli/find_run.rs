@@ -18,6 +18,12 @@ pub(crate) fn find_sweep(word: &Path) -> Option<PathBuf> {
     [word.to_owned(), Path::new(LOGS).join(word)].into_iter().find(is_sweep)
 }
 
+/// The folder of the learning-rate range test that `word` names: its folder, or its name.
+pub(crate) fn find_range_test(word: &Path) -> Option<PathBuf> {
+    let is_test = |folder: &PathBuf| sweep::is_range_test(folder);
+    [word.to_owned(), Path::new(LOGS).join(word)].into_iter().find(is_test)
+}
+
 /// All sweeps, the one that was last written to at the end.
 fn sweeps() -> Vec<PathBuf> {
     let entries = std::fs::read_dir(LOGS).into_iter().flatten().flatten();

@@ -89,6 +89,8 @@ pub(crate) enum OtherData {
     Refused,
     /// It goes on with them, as far as its model can.
     Accepted,
+    /// Nothing is kept that was trained on any: it begins again with those that there are.
+    Begun,
 }
 
 /// What a start writes down.
@@ -108,7 +110,7 @@ pub(crate) fn compare_data(
     start: &Start<'_>,
     other: OtherData,
 ) -> Result<(), Refusal> {
-    if newest_start(&run.logs) == 0 {
+    if newest_start(&run.logs) == 0 || other == OtherData::Begun {
         return Ok(());
     }
     let stored = described(&run.logs)?.plan;

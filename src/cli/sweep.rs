@@ -3,8 +3,9 @@
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
+use crate::checkpoint;
 use crate::cli::args::SweepArgs;
-use crate::cli::find_run::{self, find_sweep};
+use crate::cli::find_run::{self, find_range_test, find_sweep};
 use crate::cli::prepare::{
     ALONE, Prepared, check_weights, complete, gpus, measure, other_data, own_run, planned, refused,
     source_of, targets, vocabulary,
@@ -69,6 +70,9 @@ pub(crate) fn sweep(args: &SweepArgs, kinds: &Kinds) -> Result<u8, Refusal> {
         if let Some(found) = found {
             let json = || serde_json::to_value(&found).unwrap_or_default();
             show(args.json, json, || sweep::range_test_words(&found))?;
+            to_stderr(&sweep::range_test_files(&order.folder(), &found));
+        } else {
+            to_stderr("stopped; the same command begins the range test again");
         }
         ended
     } else {
@@ -199,7 +203,12 @@ fn advice(trials: &[Trial], retry: &str) -> Option<String> {
 
 /// `ddprun sweep --status FOLDER`; a name is enough for a folder in `logs/`.
 pub(crate) fn show_status(folder: &Path, as_json: bool, kinds: &Kinds) -> Result<u8, Refusal> {
-    let found = find_sweep(folder).ok_or_else(|| no_sweep(folder))?;
+    let found = find_sweep(folder).or_else(|| find_range_test(folder));
+    let found = found.ok_or_else(|| no_sweep(folder))?;
+    if find_sweep(&found).is_none() && sweep::is_range_test(&found) {
+        let json = || serde_json::to_value(sweep::read_range_test(&found)).unwrap_or_default();
+        return show(as_json, json, || sweep::range_test_page(&found));
+    }
     let status = sweep::status(&found).map_err(|error| refusal(&error))?;
     let (subject, trials) = (&status.story.subject, &status.story.trials);
     let ranking = subject.ranking(&kinds.pruners);
@@ -249,6 +258,18 @@ fn in_words(problems: Problems) -> String {
     lines.join("; ")
 }
 
+/// A refusal as the reason for which a trial failed.
+fn without_mark(refusal: &Refusal) -> String {
+    refusal.page().trim_start_matches("error: ").to_owned()
+}
+
+/// What a trial does about data other than those that it began with: one without a checkpoint was
+/// trained on none.
+fn on_other_data(folders: &RunFolders) -> OtherData {
+    let has_none = checkpoint::all(&folders.checkpoints).is_ok_and(|all| all.is_empty());
+    if has_none { OtherData::Begun } else { OtherData::Refused }
+}
+
 /// A failure, of which the exit code says what it means.
 fn failed(error: String, code: u8) -> Outcome {
     let cause = match code {
@@ -294,12 +315,12 @@ impl Ddp<'_> {
         let mut loaded =
             config::load(self.base, changes, &vocabulary(self.kinds)).map_err(in_words)?;
         self.weights.hold(&mut loaded, |loaded| complete(loaded, self.kinds)).map_err(in_words)?;
-        let mut facts = self.facts(&loaded, cores).map_err(|refusal| refusal.to_string())?;
+        let mut facts = self.facts(&loaded, cores).map_err(|refusal| without_mark(&refusal))?;
         if let (Some(all), Some(own)) = (&mut facts.gpus, gpus) {
             *all = own.iter().filter_map(|gpu| all.get(*gpu).cloned()).collect();
         }
         let plan = planned(&loaded, &facts, self.kinds).map_err(in_words)?;
-        let source = source_of(&plan, self.kinds).map_err(|refusal| refusal.to_string())?;
+        let source = source_of(&plan, self.kinds).map_err(|refusal| without_mark(&refusal))?;
         Ok(Prepared { loaded, plan, facts, source })
     }
 
@@ -346,16 +367,16 @@ impl Ddp<'_> {
             if let Err(error) = self.weights.keep() {
                 return Ok(failed(error.to_string(), exit::STORAGE));
             }
-            match own_run(job.folders.clone(), &prepared, OtherData::Refused) {
+            match own_run(job.folders.clone(), &prepared, on_other_data(&job.folders)) {
                 Ok(run) => run,
-                Err(refusal) => return Ok(failed(refusal.to_string(), refusal.code())),
+                Err(refusal) => return Ok(failed(without_mark(&refusal), refusal.code())),
             }
         };
         let start = Start {
             resume: job.resume,
             program: self.program_on(&job.gpus),
             console: Console::File,
-            smaller: prepared.smaller(self.kinds).map_err(|refusal| refusal.to_string())?,
+            smaller: prepared.smaller(self.kinds).map_err(|refusal| without_mark(&refusal))?,
             waker: Some(job.waker.clone()),
         };
         let mut hear = |note: Note| {

@@ -106,6 +106,12 @@ fn instead_of_flag(flag: &str, line: &[OsString]) -> Option<String> {
             let count = value.filter(|value| value.parse::<u32>().is_ok()).unwrap_or("N");
             Some(format!("write `--nproc-per-node {count}`"))
         }
+        "ranks" | "num-ranks" | "world-size" | "nproc" | "nproc-per-node"
+            if command.get_name() == "sweep" =>
+        {
+            let count = value.filter(|value| value.parse::<u32>().is_ok()).unwrap_or("N");
+            Some(format!("write `sweep.devices_per_trial={count}`: the ranks of each trial"))
+        }
         "resume" | "continue" if !has_verb => {
             Some("`ddprun resume RUN` continues a run, `ddprun resume` the newest".to_owned())
         }
@@ -210,6 +216,8 @@ mod tests {
         check("ddprun x.toml --ranks 2", "write `--nproc-per-node 2`");
         check("ddprun plan x.toml --world_size=4", "write `--nproc-per-node 4`");
         check("ddprun x.toml --nproc", "write `--nproc-per-node N`");
+        let devices = "write `sweep.devices_per_trial=4`: the ranks of each trial";
+        check("ddprun sweep x.toml --nproc-per-node 4", devices);
         let resume = "`ddprun resume RUN` continues a run, `ddprun resume` the newest";
         check("ddprun x.toml --resume", resume);
         check("ddprun --config x.toml", "the file is the first argument: `ddprun x.toml`");

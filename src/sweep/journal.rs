@@ -26,10 +26,10 @@ use crate::config::schema::Mode;
 use crate::config::sweep::Search;
 use crate::config::{Experiment, leaves};
 use crate::files::{self, Lines};
-use crate::sweep::Error;
 use crate::sweep::pruner::Pruners;
 use crate::sweep::ranking::Ranking;
 use crate::sweep::trial::{Length, Report, State, Trial};
+use crate::sweep::{Error, changes};
 
 /// Name of the file in the sweep's folder.
 pub const NAME: &str = "journal.jsonl";
@@ -176,17 +176,13 @@ impl Subject {
 
     /// What differs from an earlier subject, in words: what may be extended, and what may not.
     pub fn changes(&self, earlier: &Self) -> (Vec<String>, Vec<String>) {
-        let say = |key: &str, old: Option<&String>, new: Option<&String>| {
-            let show = |value: Option<&String>| value.map_or("absent", String::as_str).to_owned();
-            format!("`{key}`: {} -> {}", show(old), show(new))
-        };
         let mut fixed = Vec::new();
         let keys = earlier.experiment.keys().chain(self.experiment.keys());
         let keys: std::collections::BTreeSet<&String> = keys.collect();
         for key in keys {
             let (old, new) = (earlier.experiment.get(key), self.experiment.get(key));
             if old != new {
-                fixed.push(say(key, old, new));
+                fixed.push(changes::line(key, old.cloned(), new.cloned()));
             }
         }
         let mut open = Vec::new();
@@ -199,10 +195,9 @@ impl Subject {
             if before == after {
                 continue;
             }
-            let [before, after] = [before, after].map(|value| value.map(|value| value.to_string()));
-            let line = say(&format!("sweep.{key}"), before.as_ref(), after.as_ref());
+            let lines = changes::of_search(key, before.as_ref(), after.as_ref());
             let is_fixed = ["metric", "goal", "devices_per_trial"].contains(&key.as_str());
-            if is_fixed { fixed.push(line) } else { open.push(line) }
+            if is_fixed { fixed.extend(lines) } else { open.extend(lines) }
         }
         (open, fixed)
     }

@@ -19,6 +19,7 @@
 //! assert!((middle - 1e-3).abs() < 1e-12);
 //! ```
 
+mod changes;
 mod chart;
 mod sampler;
 #[cfg(test)]
@@ -54,6 +55,10 @@ pub use journal::{NAME as JOURNAL, Story, Subject, read};
 pub use method::{Asked, Grid, List, LrRange, Method, MethodFamily, Methods, Random, Tpe, points};
 pub use pruner::{Asha, Median, NoPruner, Pruner, PrunerFamily, Pruners, Running};
 pub use range_test::{Found, Point, find, run as run_range_test, words as range_test_words};
+pub use range_test::{
+    files_of as range_test_files, is_in as is_range_test, page as range_test_page,
+    read as read_range_test,
+};
 pub use ranking::{Ranking, best};
 pub use request::{Cause, Ended, Job, Machine, Order, Outcome, Trainer};
 pub use results::{BEST, CSV, JSON, summary};
@@ -64,6 +69,7 @@ pub use trial::{Length, Report, State, Trial, cost, id};
 pub use trial_scheduler::run;
 pub use workers::run as run_shared;
 
+use crate::config::values::Every;
 use crate::files::{self, RunLock};
 use crate::registry::Unbuildable;
 use crate::terminal::counted;
@@ -125,6 +131,19 @@ pub enum Error {
         /// The first of these runs.
         run: PathBuf,
     },
+    /// The folder of a sweep cannot be that of a range test, nor the other way round.
+    #[error(
+        "`{}` holds {held}: {asked} would write over its first trial and its results",
+        folder.display()
+    )]
+    Occupied {
+        /// The folder.
+        folder: PathBuf,
+        /// What is there.
+        held: &'static str,
+        /// What was asked for.
+        asked: &'static str,
+    },
     /// Checkpoints of trials whose sweep is gone.
     #[error(
         "`{}` holds the checkpoints of an earlier sweep, whose records are gone",
@@ -147,6 +166,20 @@ pub enum Error {
     Refused {
         /// Each trial with its values and the reason.
         trials: Vec<String>,
+    },
+    /// The experiment that trials change cannot be run, whatever their values are.
+    #[error("no trial can be run, because the experiment that all of them change cannot:\n  {why}")]
+    Base {
+        /// Why not.
+        why: String,
+    },
+    /// A pruner that could give up no trial.
+    #[error("`sweep.pruner.min_resource` is {least}, and no trial is longer than {longest}")]
+    NeverPruned {
+        /// Where pruning begins.
+        least: Every,
+        /// The longest trial.
+        longest: Every,
     },
     /// A method or pruner that is not registered.
     #[error(transparent)]
@@ -195,6 +228,7 @@ impl Error {
                 "choose another `sweep.name`: a sweep does not share its folder with other runs"
                     .to_owned(),
             ),
+            Self::Occupied { .. } => Some("choose another `sweep.name`".to_owned()),
             Self::Leftovers { .. } => {
                 Some("remove the folder that it is in, or choose another `sweep.name`".to_owned())
             }
@@ -205,6 +239,12 @@ impl Error {
             ),
             Self::Refused { .. } => {
                 Some("change the space, or exclude such trials with `sweep.constraints`".to_owned())
+            }
+            Self::Base { .. } => {
+                Some("change that experiment, or add `KEY=VALUE` for all trials".to_owned())
+            }
+            Self::NeverPruned { .. } => {
+                Some("choose a smaller `min_resource`, or `sweep.pruner=none`".to_owned())
             }
             Self::NothingLeft => Some("loosen `sweep.constraints`".to_owned()),
             Self::Files(files::Error::InUse { .. }) => {
@@ -224,9 +264,12 @@ impl Error {
             self,
             Self::Changed { .. }
                 | Self::HoldsRuns { .. }
+                | Self::Occupied { .. }
                 | Self::Leftovers { .. }
                 | Self::OtherData { .. }
                 | Self::Refused { .. }
+                | Self::Base { .. }
+                | Self::NeverPruned { .. }
                 | Self::Kind(_)
                 | Self::NothingLeft
                 | Self::Newer { .. }

@@ -32,6 +32,11 @@ pub trait Pruner: Debug + Send + Sync {
         Every::Epochs(1)
     }
 
+    /// The training before which no trial is given up; `None` if there is no such limit.
+    fn least(&self) -> Option<Every> {
+        None
+    }
+
     /// How far a trial counts as having come that was trained for `spent`, as for the ranks of
     /// pruned trials.
     fn reached(&self, spent: f64) -> f64 {

@@ -6,17 +6,18 @@
 //! suggested, and a tenth of where it is least (fastai's "minimum"). Rates are those of
 //! `optimizer.lr`, before `lr_scaling`.
 
+use std::fs;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use plotters::prelude::*;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
-use crate::config::kind::Kind;
-use crate::config::sweep::{METHOD, change_of};
+use crate::config::sweep::change_of;
 use crate::event::Event;
-use crate::files::{self, RunLock};
+use crate::files::{self, RunLock, lock_holder};
+use crate::launch::Signals;
 use crate::plan::RunFolders;
 use crate::record::text::short;
 use crate::record::{self, EVENTS};
@@ -30,13 +31,20 @@ use crate::sweep::trial::id;
 use crate::sweep::{Error, journal, prepared_folder, refuse_runs};
 use crate::transport::Waker;
 
+/// Name of the table of the curve. A test that begins makes it, so that its folder is known as a
+/// test's; until it has ended, it has no rows.
+const CURVE: &str = "lr_range.csv";
+/// Name of the picture of the curve.
+const PICTURE: &str = "lr_range.png";
+/// First line of the table.
+const COLUMNS: &str = "lr,loss,smooth\n";
 /// Share of the smoothed loss that stays at each step.
 const SMOOTHING: f64 = 0.9;
 /// Points at the beginning that say nothing yet: the smoothing still settles.
 const SKIPPED_POINTS: usize = 5;
 
 /// One step of the test.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Point {
     /// `optimizer.lr` of the step.
     pub lr: f64,
@@ -47,7 +55,7 @@ pub struct Point {
 }
 
 /// What a test found.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Found {
     /// Rate at which the smoothed loss falls fastest: a rate to begin with.
     pub suggested: Option<f64>,
@@ -106,6 +114,9 @@ pub fn run(
     refuse_trials(&folder)?;
     refuse_runs(&folder)?;
     let _lock: RunLock = prepared_folder(&folder)?;
+    if !is_in(&folder) {
+        files::write_atomic(&folder.join(CURVE), COLUMNS.as_bytes())?;
+    }
     let experiment = &order.base.experiment;
     let at = |dir: &Path| dir.join(&order.sweep.name).join(id(1));
     let folders = RunFolders {
@@ -119,11 +130,11 @@ pub fn run(
     let (gpus, waker) = ((0..order.machine.gpus).collect(), Arc::new(waker));
     let is_pruned = AtomicBool::new(false);
     let job = Job { folders, changes: all, cores, gpus, resume: false, waker, is_pruned };
-    let outcome = trainer.train(&job, &mut |_| {});
+    let (outcome, interrupted) = trained(trainer, &job)?;
     trainer.report(&job);
     match outcome {
         Outcome::Stopped | Outcome::Lost => {
-            return Ok((Ended::Stopped { interrupted: false }, None));
+            return Ok((Ended::Stopped { interrupted }, None));
         }
         // A rate at which the loss explodes is what the test looks for.
         Outcome::Done | Outcome::Failed { cause: Cause::Diverged, .. } => {}
@@ -134,12 +145,49 @@ pub fn run(
     Ok((Ended::Done { failed: 0 }, Some(found)))
 }
 
+/// Trains the test. Says how that ended, and whether Ctrl-C came meanwhile.
+fn trained(trainer: &dyn Trainer, job: &Job) -> Result<(Outcome, bool), Error> {
+    let failed = |reason| Error::System { what: "listen to signals", reason };
+    let mut interruption = Signals::of_interruption().map_err(failed)?;
+    let mut interrupted = false;
+    let outcome = trainer.train(job, &mut |_| {
+        interrupted |= interruption.take() > 0;
+        // It may have come before there were ranks that could hear it.
+        if interrupted {
+            job.waker.wake();
+        }
+    });
+    interrupted |= interruption.take() > 0;
+    let outcome = if interrupted { outcome.when_stopping() } else { outcome };
+    Ok((outcome, interrupted))
+}
+
 /// Refuses the folder of a sweep: its first trial and its results have the names of a test's.
 fn refuse_trials(folder: &Path) -> Result<(), Error> {
-    let Some(story) = journal::read(folder)? else { return Ok(()) };
-    let method = &story.subject.search["method"];
-    let changes = vec![format!("`{METHOD}`: {method} -> \"{}\"", LrRange::NAME)];
-    Err(Error::Changed { folder: folder.to_owned(), changes, can_extend: false })
+    if journal::read(folder)?.is_none() {
+        return Ok(());
+    }
+    let (held, asked) = ("the trials of a sweep", "a learning-rate range test");
+    Err(Error::Occupied { folder: folder.to_owned(), held, asked })
+}
+
+/// Refuses the folder of a test to a sweep: the test's run has the name of the first trial.
+pub(super) fn refuse(folder: &Path) -> Result<(), Error> {
+    if !is_in(folder) {
+        return Ok(());
+    }
+    let (held, asked) = ("a learning-rate range test", "a sweep");
+    Err(Error::Occupied { folder: folder.to_owned(), held, asked })
+}
+
+/// Whether `folder` is that of a range test, which may not have come to its end.
+pub fn is_in(folder: &Path) -> bool {
+    folder.join(CURVE).is_file()
+}
+
+/// What the test in `folder` found; `None` if none has come to its end.
+pub fn read(folder: &Path) -> Option<Found> {
+    serde_json::from_slice(&fs::read(folder.join(JSON)).ok()?).ok()
 }
 
 /// Rate and loss of each step since the last fresh start.
@@ -188,14 +236,11 @@ pub fn find(steps: &[(f64, f64)]) -> Found {
 fn keep(order: &Order<'_>, folder: &Path, found: &Found) -> Result<(), Error> {
     let row = |point: &Point| format!("{},{},{}\n", point.lr, point.loss, point.smooth);
     let rows: String = found.points.iter().map(row).collect();
-    files::write_atomic(
-        &folder.join("lr_range.csv"),
-        format!("lr,loss,smooth\n{rows}").as_bytes(),
-    )?;
+    files::write_atomic(&folder.join(CURVE), format!("{COLUMNS}{rows}").as_bytes())?;
     let json =
         serde_json::to_vec_pretty(found).map_err(|reason| Error::Encode { what: JSON, reason })?;
     files::write_atomic(&folder.join(JSON), &json)?;
-    picture::write(&Curve(found), folder, ["lr_range.png", "lr_range.svg"])?;
+    picture::write(&Curve(found), folder, [PICTURE, "lr_range.svg"])?;
     if let Some(lr) = found.suggested {
         let mut experiment = order.base.experiment.clone();
         // Three digits: a curve of single batches does not say more.
@@ -231,6 +276,24 @@ pub fn words(found: &Found) -> String {
         _ => text += "the loss never falls: start at a lower rate, or take more steps\n",
     }
     text
+}
+
+/// How the test in `folder` stands, for the terminal.
+pub fn page(folder: &Path) -> String {
+    let head = format!("`{}` holds a learning-rate range test, ", folder.display());
+    if let Some(holder) = lock_holder(folder) {
+        return format!("{head}running as {holder}\n");
+    }
+    let Some(found) = read(folder) else {
+        return format!("{head}which has not ended: its command begins it again\n");
+    };
+    format!("{head}which is one run\n{}{}\n", words(&found), files_of(folder, &found))
+}
+
+/// Where everything is that a test has found.
+pub fn files_of(folder: &Path, found: &Found) -> String {
+    let best = found.suggested.map_or(String::new(), |_| format!("{BEST}, "));
+    format!("{best}{PICTURE}, {CURVE} and {JSON} are in `{}`", folder.display())
 }
 
 struct Curve<'a>(&'a Found);
@@ -305,7 +368,33 @@ mod tests {
         let error = run(&lab.order(), &LrRange::default(), &Idle).err().unwrap();
         assert!(error.is_refusal() && error.help().unwrap().contains("another `sweep.name`"));
         let words = error.to_string();
-        assert!(words.ends_with("\n  `sweep.method`: \"tpe\" -> \"lr_range\""), "{words}");
+        assert!(words.contains("s` holds the trials of a sweep: a learning-rate"), "{words}");
+    }
+
+    #[test]
+    fn the_folder_of_a_test_is_refused_to_a_sweep_also_before_the_test_has_ended() {
+        let lab = Lab::new("random", 1);
+        let folder = lab.folder.path().join("s");
+        files::create_folder(&folder).unwrap();
+        files::write_atomic(&folder.join(CURVE), COLUMNS.as_bytes()).unwrap();
+        let words = page(&folder);
+        assert!(words.ends_with("which has not ended: its command begins it again\n"), "{words}");
+        let error = crate::sweep::run(lab.order(), &Idle).err().unwrap();
+        assert!(error.is_refusal() && error.help().unwrap().contains("another `sweep.name`"));
+        assert!(error.to_string().contains("holds a learning-rate range test: a sweep would"));
+    }
+
+    #[test]
+    fn what_a_test_found_is_read_and_told_by_its_folder() {
+        let lab = Lab::new("lr_range", 1);
+        let (folder, found) = (lab.folder.path(), find(&curve()));
+        keep(&lab.order(), folder, &found).unwrap();
+        assert_eq!(read(folder).unwrap().points.len(), found.points.len());
+        let words = page(folder);
+        assert!(
+            words.contains("suggested optimizer.lr") && words.contains("lr_range.png"),
+            "{words}"
+        );
     }
 
     /// A loss that falls from 1e-4 on, is least at 1e-1, and explodes.

@@ -34,8 +34,12 @@ pub fn status(folder: &Path) -> Result<Status, Error> {
     let story = journal::read(folder)?;
     let mut story = story.ok_or_else(|| Error::NoSweep { folder: folder.to_owned() })?;
     for trial in story.trials.iter_mut().filter(|trial| trial.state == State::Running) {
-        let mut tail = TrialEvents::new(&folder.join(trial.id()), &story.subject.metric);
+        let logs = folder.join(trial.id());
+        let mut tail = TrialEvents::new(&logs, &story.subject.metric);
         tail.poll()?;
+        let runs = lock_holder(&logs).is_some();
+        let seconds = if runs { tail.seconds_until_now() } else { tail.seconds() };
+        trial.seconds = seconds.unwrap_or(trial.seconds);
         trial.reports = tail.reports;
     }
     Ok(Status::of(story, folder))
@@ -91,5 +95,36 @@ impl Status {
             text += &(wrapped(&line, WIDTH, 2) + "\n");
         }
         text + "\n" + &table(self, &subject.ranking(pruners))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::files::{self, Lines};
+    use crate::record::EVENTS;
+    use crate::sweep::example_sweeps::{subject, trial};
+    use crate::sweep::journal::Journal;
+
+    #[test]
+    fn a_trial_that_was_interrupted_has_the_time_that_it_ran_and_one_that_said_nothing_has_none() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut journal = Journal::open(folder.path()).unwrap();
+        journal.opened(&subject()).unwrap();
+        for number in [1, 2] {
+            journal.started(&trial(number, State::Running, &[])).unwrap();
+        }
+        let logs = folder.path().join("trial-0001");
+        files::create_folder(&logs).unwrap();
+        let mut lines = Lines::open(&logs.join(EVENTS)).unwrap();
+        for second in [0, 90] {
+            let line = format!(r#"{{"time":"1970-01-01T00:0{}:30Z","step":0}}"#, second / 60);
+            lines.push(&line).unwrap();
+        }
+        let page = status(folder.path()).unwrap().page(&Pruners::default());
+        assert!(
+            page.contains(" 1m 00s  interrupted") && page.contains(" -  interrupted"),
+            "{page}"
+        );
     }
 }

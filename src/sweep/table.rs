@@ -42,7 +42,7 @@ pub fn table(status: &Status, ranking: &Ranking) -> String {
             trial.number.to_string(),
             value.map_or_else(dash, |value| metric(&subject.metric, value)),
             spent.unwrap_or_else(dash),
-            duration(trial.seconds),
+            time_of(trial).unwrap_or_else(dash),
             state.to_owned(),
         ];
         row.extend(keys.iter().map(|key| shown(value_of(&trial.values, key))));
@@ -59,6 +59,12 @@ pub fn table(status: &Status, ranking: &Ranking) -> String {
         text.push('\n');
     }
     text
+}
+
+/// How long a trial ran, as far as that is known.
+fn time_of(trial: &Trial) -> Option<String> {
+    let is_known = trial.state != State::Running || trial.seconds > 0.0;
+    is_known.then(|| duration(trial.seconds))
 }
 
 /// Mean and spread of what trials reached that differ in their fold or seed alone.

@@ -40,6 +40,18 @@ pub struct Length {
     pub total_steps: u64,
 }
 
+impl Length {
+    /// The whole run in the unit of `every`, rounded up.
+    pub(crate) fn in_unit_of(self, every: Every) -> Every {
+        match every {
+            Every::Epochs(_) => {
+                Every::Epochs(self.total_steps.div_ceil(self.steps_per_epoch.max(1)))
+            }
+            Every::Steps(_) | Every::Never => Every::Steps(self.total_steps),
+        }
+    }
+}
+
 /// A trial.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Trial {
@@ -53,7 +65,7 @@ pub struct Trial {
     pub state: State,
     /// What it reported, by step.
     pub reports: Vec<Report>,
-    /// Seconds of the process that ended it.
+    /// Seconds in which it ran, without the pauses between its starts; 0 while none are known.
     pub seconds: f64,
     /// Why it failed.
     pub error: Option<String>,

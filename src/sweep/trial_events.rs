@@ -1,7 +1,8 @@
-//! `events.jsonl` of a trial, as it grows -> what it has reported so far.
+//! `events.jsonl` of a trial, as it grows -> what it has reported so far, and how long it has run.
 
 use std::path::Path;
 
+use jiff::Timestamp;
 use serde::Deserialize;
 use serde_json::Value;
 
@@ -20,6 +21,28 @@ pub(crate) struct TrialEvents {
     pub(crate) reports: Vec<Report>,
     /// Whether the run has said that it is done, and was not started again since.
     pub(crate) is_over: bool,
+    clock: Clock,
+}
+
+/// How long a run has run.
+#[derive(Debug, Default)]
+struct Clock {
+    /// Seconds of the starts before the newest one.
+    before: f64,
+    /// First and last word of the newest start.
+    newest: Option<(Timestamp, Timestamp)>,
+}
+
+impl Clock {
+    /// The run is started again: the pause does not count.
+    fn begin_again(&mut self) {
+        self.before += self.newest.take().map_or(0.0, |(first, last)| span(first, last));
+    }
+
+    fn heard(&mut self, time: Timestamp) {
+        let first = self.newest.map_or(time, |(first, _)| first);
+        self.newest = Some((first, time));
+    }
 }
 
 impl TrialEvents {
@@ -30,7 +53,21 @@ impl TrialEvents {
             metric: metric.to_owned(),
             reports: Vec::new(),
             is_over: false,
+            clock: Clock::default(),
         }
+    }
+
+    /// Seconds in which the run ran, without the pauses between its starts; `None` before its first
+    /// word.
+    pub(crate) fn seconds(&self) -> Option<f64> {
+        let (first, last) = self.clock.newest?;
+        Some(self.clock.before + span(first, last))
+    }
+
+    /// As [`TrialEvents::seconds`], of a run that runs now.
+    pub(crate) fn seconds_until_now(&self) -> Option<f64> {
+        let (first, last) = self.clock.newest?;
+        Some(self.clock.before + span(first, last.max(Timestamp::now())))
     }
 
     /// Reads what is new. A file that is not there yet has nothing new.
@@ -39,21 +76,33 @@ impl TrialEvents {
     ///
     /// The file cannot be read.
     pub(crate) fn poll(&mut self) -> Result<(), files::Error> {
-        self.events.poll()?.lines.lines().for_each(|line| self.line(line));
+        let news = self.events.poll()?;
+        if news.is_anew {
+            self.clock = Clock::default();
+        }
+        news.lines.lines().for_each(|line| self.line(line));
         Ok(())
     }
 
     fn line(&mut self, line: &str) {
         // Most lines are recorded steps, which need not be parsed here.
         let words = ["\"evaluated\"", "\"started\"", "\"finished\""];
-        if !words.iter().any(|word| line.contains(word)) {
-            return;
+        if words.iter().any(|word| line.contains(word)) {
+            self.word(&serde_json::from_str(line).unwrap_or_default());
         }
-        let Ok(event) = serde_json::from_str::<Value>(line) else { return };
+        if let Some(time) = time_of(line) {
+            self.clock.heard(time);
+        }
+    }
+
+    fn word(&mut self, event: &Value) {
         match event.get("event").and_then(Value::as_str) {
-            Some("started") => self.is_over = false,
-            Some("finished") => self.is_over = ends_the_run(&event),
-            Some("evaluated") => self.evaluated(&event),
+            Some("started") => {
+                self.is_over = false;
+                self.clock.begin_again();
+            }
+            Some("finished") => self.is_over = ends_the_run(event),
+            Some("evaluated") => self.evaluated(event),
             _ => {}
         }
     }
@@ -70,6 +119,17 @@ impl TrialEvents {
             Err(place) => self.reports.insert(place, report),
         }
     }
+}
+
+/// When a line was said.
+fn time_of(line: &str) -> Option<Timestamp> {
+    let (_, rest) = line.split_once("\"time\":\"")?;
+    rest.split_once('"')?.0.parse().ok()
+}
+
+/// Seconds from one time to a later one.
+fn span(from: Timestamp, to: Timestamp) -> f64 {
+    to.duration_since(from).as_secs_f64().max(0.0)
 }
 
 /// Whether the last words of a start are those of its run: one that was stopped goes on, whether it
@@ -121,6 +181,23 @@ mod tests {
         tail.poll().unwrap();
         let values: Vec<Option<f64>> = tail.reports.iter().map(|report| report.value).collect();
         assert_eq!(values, [Some(0.5), Some(0.25)]);
+    }
+
+    #[test]
+    fn the_time_of_a_run_is_that_of_all_its_starts_without_the_pauses() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut lines = Lines::open(&folder.path().join(EVENTS)).unwrap();
+        let mut tail = TrialEvents::new(folder.path(), "val/loss");
+        tail.poll().unwrap();
+        assert_eq!((tail.seconds(), tail.seconds_until_now()), (None, None));
+        let events = [(0, "started"), (2, "step_done"), (5, "finished"), (500, "started")];
+        for (second, event) in events.into_iter().chain([(501, "step_done")]) {
+            let time = Timestamp::from_second(second).unwrap();
+            lines.push(&format!(r#"{{"time":"{time}","step":0,"event":"{event}"}}"#)).unwrap();
+        }
+        tail.poll().unwrap();
+        assert_eq!(tail.seconds(), Some(6.0));
+        assert!(tail.seconds_until_now().unwrap() > 1e6);
     }
 
     #[test]

@@ -18,7 +18,7 @@ use crate::sweep::sampler::BaseValues;
 use crate::sweep::trial::{State, Trial};
 use crate::sweep::trial_scheduler::session::Session;
 use crate::sweep::view::View;
-use crate::sweep::{Error, cleanup, is_trial, prepared_folder, refuse_runs, results};
+use crate::sweep::{Error, cleanup, is_trial, prepared_folder, range_test, refuse_runs, results};
 
 /// Runs a sweep, or goes on with it: the trials that its folder already holds are not run again.
 ///
@@ -37,6 +37,9 @@ pub fn run(order: Order<'_>, trainer: &dyn Trainer) -> Result<(Ended, Story), Er
     let owned =
         folder.join(journal::NAME).exists().then(|| prepared_folder(&folder)).transpose()?;
     let story = journal::read(&folder)?;
+    if story.is_none() {
+        range_test::refuse(&folder)?;
+    }
     let trials = story.as_ref().map(|story| story.trials.clone()).unwrap_or_default();
     let points = points.map(|points| not_tried(points.into(), &trials));
     let total = total(&order, points.as_ref(), &trials);
@@ -84,7 +87,10 @@ pub fn run(order: Order<'_>, trainer: &dyn Trainer) -> Result<(Ended, Story), Er
 pub(super) fn finished(order: &Order<'_>) -> Result<Option<(Ended, Story)>, Error> {
     let folder = order.folder();
     refuse_runs(&folder)?;
-    let Some(story) = journal::read(&folder)? else { return Ok(None) };
+    let Some(story) = journal::read(&folder)? else {
+        range_test::refuse(&folder)?;
+        return Ok(None);
+    };
     let base = order.base_values();
     let points = asked(order, order.method()?.as_ref(), &base)?;
     let points = points.map(|points| not_tried(points.into(), &story.trials));
@@ -113,7 +119,8 @@ fn asked(
 /// and the points that are left, up to the number that is asked for.
 fn total(order: &Order<'_>, left: Option<&VecDeque<Values>>, trials: &[Trial]) -> usize {
     let asked = order.sweep.trials.unwrap_or(usize::MAX);
-    left.map_or(asked, |left| asked.min(trials.len() + left.len()).max(trials.len()))
+    let wanted = left.map_or(asked, |left| asked.min(trials.len() + left.len()));
+    wanted.max(trials.len())
 }
 
 fn subject(order: &Order<'_>, total: usize) -> Subject {

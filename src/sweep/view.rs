@@ -29,6 +29,8 @@ pub(crate) struct View {
     began: Instant,
     /// Trials that were done before this process began.
     before: usize,
+    /// Trials whose end was said, and those before: one that is given up ends when its ranks have.
+    done: usize,
     bars: MultiProgress,
     sum: ProgressBar,
     running: Vec<(u32, ProgressBar)>,
@@ -51,6 +53,7 @@ impl View {
             concurrent: 1,
             began: Instant::now(),
             before: 0,
+            done: 0,
             bars,
             sum,
             running: Vec::new(),
@@ -67,6 +70,7 @@ impl View {
         open: &str,
     ) {
         (self.concurrent, self.before) = (concurrent, n_done(trials));
+        self.done = self.before;
         let goal = if self.goal == Mode::Max { "maximizing" } else { "minimizing" };
         let noun = if self.total == 1 { "trial" } else { "trials" };
         let mut text = format!(
@@ -133,6 +137,7 @@ impl View {
 
     pub(crate) fn ended(&mut self, number: u32, trials: &[Trial]) {
         self.remove(number);
+        self.done += 1;
         if let Some(trial) = trials.iter().find(|trial| trial.number == number) {
             self.say(&self.line(trial, trials));
         }
@@ -168,11 +173,11 @@ impl View {
             }
             None => String::new(),
         };
-        format!("trial {} {what}{best}  [{} of {}]", trial.number, n_done(trials), self.total)
+        format!("trial {} {what}{best}  [{} of {}]", trial.number, self.done, self.total)
     }
 
     fn update(&self, trials: &[Trial]) {
-        let done = n_done(trials);
+        let done = self.done;
         self.sum.set_position(done as u64);
         self.sum.set_prefix("all trials");
         let mut message = match best(trials, self.goal) {
@@ -256,6 +261,23 @@ fn bar(template: &str, length: u64) -> ProgressBar {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::sweep::example_sweeps::{Lab, trial};
+
+    #[test]
+    fn a_trial_that_is_given_up_counts_when_its_ranks_have_ended() {
+        let lab = Lab::new("random", 2);
+        let ranking = Ranking::plain(Mode::Min);
+        let mut view = View::new(Screen::Silent, &lab.sweep, ranking, 2);
+        view.opened(lab.folder.path(), 2, &[], 0, "interrupted");
+        let trials = [trial(1, State::Pruned, &[0.5]), trial(2, State::Finished, &[0.25])];
+        // The first was given up before the second ended, and its ranks leave after it.
+        let mut lines = Vec::new();
+        for number in [2, 1] {
+            view.ended(number, &trials);
+            lines.push(view.line(&trials[number as usize - 1], &trials));
+        }
+        assert!(lines[0].ends_with("[1 of 2]") && lines[1].ends_with("[2 of 2]"), "{lines:?}");
+    }
 
     #[test]
     fn the_templates_of_the_bars_are_valid() {

@@ -267,6 +267,23 @@ fn a_trial_that_cannot_write_is_tried_again_by_the_same_command() {
 }
 
 #[test]
+fn a_trial_that_failed_before_its_first_checkpoint_starts_over_on_the_repaired_data() {
+    let lab = Lab::new();
+    lab.write_photos();
+    let image = lab.path("data/train/red/3.png");
+    let whole = fs::read(&image).unwrap();
+    fs::write(&image, b"").unwrap();
+    let args = ["sweep", "photos.toml", "optimizer.lr=0.1,0.01", "sweep.name=tune"];
+    let end = lab.run_to(9, &args);
+    end.says(&["trial 2 failed: ", "data/train/red/3.png", "with `--retry-failed`"]);
+    assert!(!end.stderr.contains("failed: error:"), "{}", end.stderr);
+    fs::write(&image, whole).unwrap();
+    let again = lab.run_to(0, &[&args[..], &["--retry-failed"]].concat());
+    again.says(&["2 failed and retried", "[2 of 2]"]);
+    lab.is_clean();
+}
+
+#[test]
 fn eval_takes_the_best_trial_of_a_sweep_and_report_shows_all() {
     let lab = lab(BASE, GRID);
     lab.run_to(0, &["sweep", "tune.toml"]);
@@ -346,6 +363,28 @@ fn a_learning_rate_range_test_draws_its_curve_and_suggests_a_rate() {
     assert!(last.is_none_or(|lr| (lr - 10.0).abs() < 1e-6), "{last:?}");
     assert!(lab.path("logs/tune/lr_range.png").exists());
     lab.run_to(0, &["plan", "logs/tune/best.toml"]);
+    for word in ["tune", "logs/tune"] {
+        let status = lab.run_to(0, &["sweep", "--status", word]).stdout;
+        let parts = ["holds a learning-rate range test", "suggested optimizer.lr", "lr_range.png"];
+        assert!(parts.iter().all(|part| status.contains(part)), "{status}");
+    }
+    let grid = ["sweep", "small.toml", "optimizer.lr=0.1,0.2", "sweep.name=tune"];
+    lab.run_to(2, &grid).says(&["a sweep would write over", "another `sweep.name`"]);
+    lab.is_clean();
+}
+
+#[test]
+fn a_learning_rate_range_test_says_that_ctrl_c_stopped_it() {
+    let lab = lab(SLOW, "method = \"lr_range\"\n[sweep.lr_range]\nsteps = 50000\n");
+    let mut running = lab.start(&["sweep", "tune.toml"]);
+    let events = trial_folder(&lab, 1).join("events.jsonl");
+    stop_when(&lab, &mut running, "a run", |_| events.exists());
+    kill_process_group(pid_of(running.pid()), Signal::INT).unwrap();
+    let stopped = running.wait();
+    stopped.has_code(130);
+    stopped.says(&["stopped; the same command begins the range test again"]);
+    let status = lab.run_to(0, &["sweep", "--status", "tune"]).stdout;
+    assert!(status.contains("range test, which has not ended"), "{status}");
     lab.is_clean();
 }
 
@@ -376,7 +415,11 @@ fn a_sweep_that_makes_no_sense_is_refused_with_a_caret() {
     refuses(&lab, &["sweep", "small.toml", "train.batch_size=choice(4,3)"])
         .says(&["trial 2 (train.batch_size=3)", "do: "]);
     refuses(&lab, &["sweep", "--status", "logs/tune"]).says(&["there is no sweep in `logs/tune`"]);
-    refuses(&lab, &["tune.toml"]).says(&["is run by `ddprun sweep`"]);
+    let trials = ["sweep", "small.toml", "sweep.method=random", "trials=3"];
+    refuses(&lab, &trials).says(&["did you mean `sweep.trials=3`?", "1 problem;"]);
+    for words in [&["tune.toml"][..], &["plan", "tune.toml"]] {
+        refuses(&lab, words).says(&["is run by `ddprun sweep`", "1 problem;"]);
+    }
     lab.is_clean();
 }
 
@@ -386,7 +429,8 @@ fn a_journal_of_another_space_or_a_newer_format_is_refused() {
     lab.run_to(0, &["sweep", "tune.toml", "sweep.trials=1"]);
     let other = ["sweep", "tune.toml", "optimizer.lr=0.5,0.25"];
     let refused = lab.run_to(2, &other);
-    refused.says(&["`logs/tune` holds another sweep", "`sweep.parameters`", "--extend"]);
+    let rates = "`sweep.parameters.\"optimizer.lr\"`: [0.001, 0.01] -> [0.5, 0.25]";
+    refused.says(&["`logs/tune` holds another sweep", rates, "--extend"]);
     lab.run_to(2, &["sweep", "tune.toml", "train.epochs=3", "--extend"])
         .says(&["`train.epochs`: 2 -> 3", "another `sweep.name`"]);
     lab.run_to(0, &[&other[..], &["sweep.trials=2", "--extend"]].concat()).says(&["[2 of 2]"]);

@@ -110,6 +110,8 @@ fn an_experiment_takes_hydras_spaces_and_keys_of_the_sweep_from_the_command_line
     ];
     let sweep = good(BASE, &words);
     assert_eq!((sweep.name.as_str(), sweep.trials), ("tune-sweep", Some(5)));
+    // A range test and a sweep cannot share a folder.
+    assert_eq!(good(BASE, &["sweep.method=lr_range"]).name, "tune-lr-range");
     assert_eq!(sweep.changes, ["train.epochs=3"]);
     assert_eq!(sweep.search.method.name, "random");
     assert_eq!(sweep.search.parameters[0].domain, Domain::LogUniform { min: 1e-3, max: 1.0 });

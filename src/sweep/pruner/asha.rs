@@ -58,6 +58,10 @@ impl Pruner for Asha {
         self.min_resource
     }
 
+    fn least(&self) -> Option<Every> {
+        Some(self.min_resource)
+    }
+
     fn is_cut(&self, running: &Running<'_>) -> bool {
         let (trial, index) = (running.trial, running.index);
         let spent = |at: usize| trial.resource(&trial.reports[at], self.min_resource);

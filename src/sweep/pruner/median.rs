@@ -41,6 +41,10 @@ impl Pruner for Median {
         self.min_resource
     }
 
+    fn least(&self) -> Option<Every> {
+        Some(self.min_resource)
+    }
+
     fn is_cut(&self, running: &Running<'_>) -> bool {
         let Running { goal, trial, index, others } = *running;
         let here = trial.resource(&trial.reports[index], self.min_resource);

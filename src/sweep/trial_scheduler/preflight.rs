@@ -3,9 +3,10 @@
 use serde_json::Value;
 
 use crate::config::sweep::Values;
+use crate::config::values::Every;
 use crate::sweep::Error;
-use crate::sweep::trial::{State, Trial};
-use crate::sweep::trial_scheduler::session::Session;
+use crate::sweep::trial::{Length, State, Trial};
+use crate::sweep::trial_scheduler::session::{Session, has_checkpoint};
 use crate::sweep::trial_scheduler::shown;
 
 /// Trials that are checked before the first is started; those after them when their turn comes.
@@ -25,24 +26,62 @@ impl Session<'_> {
             let numbers = (first..).take(left.min(known).min(MAX_CHECKED));
             numbers.map(|number| self.draw(number, &[])).collect::<Result<_, _>>()?
         };
-        let mut refused = Vec::new();
+        let (mut refused, mut reasons, mut lengths) = (Vec::new(), Vec::new(), Vec::new());
         for (number, values) in (first..).zip(ahead).take(MAX_CHECKED) {
-            if let Err(why) = self.trainer.check(&self.order.changes(&values)) {
-                let named = if refused.len() < MAX_NAMED { self.causes(&values) } else { values };
-                let why = why.replace('\n', "\n      ");
-                refused.push(format!("trial {number} ({}): {why}", shown(&named)));
+            match self.trainer.check(&self.order.changes(&values)) {
+                Ok(length) => lengths.push(length),
+                Err(why) => {
+                    let is_named = refused.len() < MAX_NAMED;
+                    let named = if is_named { self.causes(&values) } else { values };
+                    let indented = why.replace('\n', "\n      ");
+                    refused.push(format!("trial {number} ({}): {indented}", shown(&named)));
+                    reasons.push(why);
+                }
             }
         }
-        if refused.is_empty() { Ok(()) } else { Err(Error::Refused { trials: refused }) }
+        if lengths.is_empty()
+            && let Some(why) = self.wrong_in_base(&reasons)
+        {
+            return Err(Error::Base { why });
+        }
+        if !refused.is_empty() {
+            return Err(Error::Refused { trials: refused });
+        }
+        if self.trials.is_empty() { self.check_pruner(&lengths) } else { Ok(()) }
     }
 
-    /// If there is anything left to train, the data are those of the first trial: what was reached
-    /// on others could not be compared.
+    /// What is wrong with the base by itself, if it is what is wrong with all trials.
+    fn wrong_in_base(&self, reasons: &[String]) -> Option<String> {
+        let first =
+            reasons.first().filter(|first| reasons.iter().all(|reason| reason == *first))?;
+        let why = self.trainer.check(&self.order.common_changes()).err()?;
+        (why == *first).then_some(why)
+    }
+
+    /// Refuses a pruner that could give up none of the trials of these lengths.
+    fn check_pruner(&self, lengths: &[Length]) -> Result<(), Error> {
+        let Some(least) = self.ranking.pruner.least() else { return Ok(()) };
+        let amount = |every: Every| match every {
+            Every::Epochs(n) | Every::Steps(n) => n,
+            Every::Never => 0,
+        };
+        let all = lengths.iter().map(|length| length.in_unit_of(least));
+        let longest = all.max_by_key(|length| amount(*length));
+        let too_short = longest.filter(|longest| amount(*longest) < amount(least));
+        too_short.map_or(Ok(()), |longest| Err(Error::NeverPruned { least, longest }))
+    }
+
+    /// If there is anything left to train, the data are those of the first trial that has trained:
+    /// what was reached on others could not be compared. One without a checkpoint begins again.
     pub(in crate::sweep::trial_scheduler) fn check_data(&self) -> Result<(), Error> {
         let order = self.order;
         let is_open = |trial: &Trial| trial.state == State::Running || order.retries(trial);
         let is_over = self.trials.len() >= self.total && !self.trials.iter().any(is_open);
-        let was_trained = |trial: &&Trial| trial.state != State::Failed;
+        let was_trained = |trial: &&Trial| match trial.state {
+            State::Failed => false,
+            State::Running => has_checkpoint(&order.folders(trial.number)),
+            State::Finished | State::Pruned | State::Diverged => true,
+        };
         let Some(trial) = self.trials.iter().find(was_trained).filter(|_| !is_over) else {
             return Ok(());
         };

@@ -95,10 +95,12 @@ impl Session<'_> {
         let metric = &self.order.sweep.search.metric;
         let (state, error) = match outcome {
             Outcome::Stopped => {
+                trial.seconds = running.tail.seconds().unwrap_or(trial.seconds);
                 self.view.interrupted(trial);
                 return Ok(true);
             }
             Outcome::Lost => {
+                trial.seconds = running.tail.seconds().unwrap_or(trial.seconds);
                 self.view.lost(trial);
                 return Ok(false);
             }

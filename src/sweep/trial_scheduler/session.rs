@@ -44,9 +44,12 @@ pub(super) struct Running {
 }
 
 impl Running {
-    /// As the journal keeps it, so that a trial is the same before and after a restart.
+    /// Seconds of all its starts. Rounded as the journal keeps it, so that a trial is the same
+    /// before and after a restart.
     pub(super) fn seconds(&self) -> f64 {
-        self.began.elapsed().as_millis() as f64 / 1e3
+        // A run that failed before its first word has said no time.
+        let seconds = self.tail.seconds().unwrap_or_else(|| self.began.elapsed().as_secs_f64());
+        (seconds * 1e3).round() / 1e3
     }
 }
 
@@ -282,13 +285,17 @@ impl<'a> Session<'a> {
     }
 }
 
+/// Whether there is anything that a trial in these folders could go on from.
+pub(super) fn has_checkpoint(folders: &RunFolders) -> bool {
+    checkpoint::all(&folders.checkpoints).is_ok_and(|all| !all.is_empty())
+}
+
 /// How a trial begins, in words: one that was interrupted may have lost its checkpoints, or had
 /// none yet.
 fn begins(resume: bool, folders: &RunFolders) -> &'static str {
-    let has_checkpoint = || checkpoint::all(&folders.checkpoints).is_ok_and(|all| !all.is_empty());
     match resume {
         false => "started",
-        true if has_checkpoint() => "resumed",
+        true if has_checkpoint(folders) => "resumed",
         true => "restarted from step 0, because it has no checkpoint",
     }
 }

@@ -85,6 +85,10 @@ impl Stack {
         vocabulary: &Vocabulary,
     ) -> Result<Loaded, Problems> {
         self.file(path, text, &mut Vec::new());
+        if let Some(problem) = self.layers.last().and_then(of_sweep) {
+            // Nothing else is to be said of it: whatever an experiment needs is in its base.
+            return Err(problem.into());
+        }
         let page = vocabulary.page();
         let files = self.next_group();
         for (key, value) in environment {
@@ -242,6 +246,15 @@ impl Stack {
             }
         }
     }
+}
+
+/// What is wrong with the file of a sweep in the place of an experiment.
+fn of_sweep(file: &Layer) -> Option<Problem> {
+    let is_sweep = ["base", "sweep"].iter().all(|key| file.dict.contains_key(*key));
+    let key = ["sweep".to_owned()];
+    let problem = || file.at_key(&key, "makes this file a sweep, not an experiment".to_owned(), 0);
+    let help = "a file with `base` and `[sweep]` is run by `ddprun sweep`";
+    is_sweep.then(|| problem().help(help))
 }
 
 /// Where one word gives a key several values, the remedy names the command that tries them.

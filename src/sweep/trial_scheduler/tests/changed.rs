@@ -48,6 +48,62 @@ fn a_sweep_with_something_left_to_train_does_not_go_on_with_other_data() {
 }
 
 #[test]
+fn a_trial_that_was_interrupted_before_its_first_checkpoint_begins_again_on_other_data() {
+    let lab = Lab::new("random", 1);
+    let interrupts = |_: usize, _: f64| Outcome::Stopped;
+    assert_eq!(lab.run(&fake(interrupts)).0, Ended::Stopped { interrupted: false });
+    assert!(run(lab.order(), &Elsewhere).err().unwrap().is_refusal());
+    files::remove_folder(&lab.folder.path().join("c/s/trial-0001")).unwrap();
+    // The words of its panic: it was trained.
+    let (_, story) = run(lab.order(), &Elsewhere).unwrap();
+    assert_eq!(story.trials[0].error.as_deref(), Some("ddprun panicked"));
+}
+
+#[test]
+fn a_pruner_that_begins_after_the_end_of_every_trial_is_refused() {
+    let mut lab = Lab::new("random", 2);
+    let asha = |min_resource| Choice::of(&Asha { min_resource, ..Asha::default() });
+    lab.sweep.search.pruner = asha(Every::Epochs(5));
+    let fake = fake(|_, _| Outcome::Done);
+    let error = run(lab.order(), &fake).err().unwrap();
+    let words = "`sweep.pruner.min_resource` is 5 epochs, and no trial is longer than 4 epochs";
+    assert!(error.is_refusal() && error.to_string() == words, "{error}");
+    lab.sweep.search.pruner = asha(Every::Steps(30));
+    assert_eq!(lab.run(&fake).0, Ended::Done { failed: 0 });
+}
+
+/// Finds the base wrong.
+struct Wrong;
+
+impl Trainer for Wrong {
+    fn check(&self, _: &[String]) -> Result<Length, String> {
+        Err("the warmup is longer than the run".to_owned())
+    }
+
+    fn train(&self, _: &Job, _: &mut dyn FnMut(u64)) -> Outcome {
+        panic!("nothing can be trained")
+    }
+}
+
+#[test]
+fn what_is_wrong_in_the_base_is_said_once_and_of_the_base() {
+    let error = run(Lab::new("random", 3).order(), &Wrong).err().unwrap();
+    let words = error.to_string();
+    assert!(error.is_refusal() && !words.contains("optimizer.lr"), "{words}");
+    assert_eq!(words.matches("the warmup is longer than the run").count(), 1, "{words}");
+    assert!(!error.help().unwrap().contains("space"));
+}
+
+#[test]
+fn a_sweep_of_more_trials_than_are_asked_for_has_those_that_it_has() {
+    let mut lab = Lab::new("random", 3);
+    lab.run(&fake(|_, _| Outcome::Done));
+    lab.sweep.trials = Some(2);
+    let (_, story) = run(lab.order(), &Silent).unwrap();
+    assert_eq!((story.trials.len(), story.subject.trials), (3, 3));
+}
+
+#[test]
 fn points_that_take_the_place_of_others_are_all_tried_and_those_that_were_are_not_again() {
     let mut lab = Lab::new("grid", 1);
     lab.sweep.trials = None;

@@ -56,6 +56,9 @@ const DEVICES: &str = "distributed.devices";
 /// The pruner that stops no trial.
 const NO_PRUNER: &str = "none";
 
+/// The method that is one run: the learning-rate range test.
+const RANGE_TEST: &str = "lr_range";
+
 /// Whether a word of the command line belongs to the sweep, not to the experiment.
 pub fn is_sweep_word(word: &str) -> bool {
     word.trim_start_matches(['+', '~']).starts_with("sweep.")
@@ -96,7 +99,8 @@ pub fn load(
     };
     let changes = take_words(&mut reader, words)?;
     let base = if is_sweep { base(&mut reader, path) } else { Some(path.to_owned()) };
-    let name = name(&mut reader, path, is_sweep);
+    let ending = if is_sweep { "" } else { ending(&reader) };
+    let name = name(&mut reader, path, ending);
     let Some(base) = base else { return Err(Problems::new(reader.problems)) };
     let search = search(&mut reader);
     let mut sweep = Sweep {
@@ -154,6 +158,8 @@ fn take_words(reader: &mut Reader, words: &[String]) -> Result<Vec<String>, Prob
                     reader.remove(&path);
                 }
             }
+        } else if let Some(problem) = misplaced(word) {
+            return Err(problem);
         } else if let Some(layer) = space(word)? {
             for path in spellings(word) {
                 reader.remove(&path);
@@ -174,6 +180,19 @@ fn overruled(word: &str) -> Option<Problem> {
     let source = Source::CommandLine(word.to_owned());
     let text = Arc::new(NamedSource::new(source.to_string(), word.to_owned()));
     Some(Problem::new(key, "is set by the sweep itself").at(&text, key_at, 1).help(*help))
+}
+
+/// What is wrong with a key of the sweep that is written as one of the experiment.
+fn misplaced(word: &str) -> Option<Problem> {
+    let (key, key_at, ..) = split(word)?;
+    // An experiment has a seed, too.
+    if key == "seed" || !KEYS.contains(&key) {
+        return None;
+    }
+    let help = format!("did you mean `sweep.{}`?", &word[key_at.start..]);
+    let source = Source::CommandLine(word.to_owned());
+    let text = Arc::new(NamedSource::new(source.to_string(), word.to_owned()));
+    Some(Problem::new(key, "is not a key of an experiment").at(&text, key_at, 1).help(help))
 }
 
 /// Key and value of `key=value`, and where they stand.
@@ -247,10 +266,18 @@ fn base(reader: &mut Reader, path: &Path) -> Option<PathBuf> {
     }
 }
 
-fn name(reader: &mut Reader, path: &Path, is_sweep: bool) -> String {
+/// What is added to the name of an experiment: a range test and a sweep cannot share a folder.
+fn ending(reader: &Reader) -> &'static str {
+    match reader.get(&path_of(METHOD)).and_then(Value::as_str) {
+        Some(RANGE_TEST) => "-lr-range",
+        _ => "-sweep",
+    }
+}
+
+/// `sweep.name`, or the name of the file with `ending`.
+fn name(reader: &mut Reader, path: &Path, ending: &str) -> String {
     let stem = path.file_stem().map(|stem| stem.to_string_lossy().into_owned());
-    let stem = stem.unwrap_or_default();
-    let usual = if is_sweep { stem } else { stem + "-sweep" };
+    let usual = stem.unwrap_or_default() + ending;
     let key = path_of("sweep.name");
     let name = reader.text(&key).unwrap_or(usual);
     let plain = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);

@@ -200,9 +200,13 @@ pub fn as_written(parameters: &[Parameter], values: &mut Values) {
 
 /// A value as a change of the experiment: `optimizer.lr=0.01`.
 pub fn change_of(key: &str, value: &Json) -> String {
+    format!("{key}={}", in_toml(value))
+}
+
+/// A value as a file would write it.
+pub fn in_toml(value: &Json) -> String {
     // Every value came out of TOML, so TOML can say it.
-    let text = toml::Value::try_from(value).map_or_else(|_| value.to_string(), |v| v.to_string());
-    format!("{key}={text}")
+    toml::Value::try_from(value).map_or_else(|_| value.to_string(), |toml| toml.to_string())
 }
 
 #[cfg(test)]
