@@ -77,7 +77,7 @@ pub enum Error {
         path: PathBuf,
     },
     /// Class folders without images.
-    #[error("{} in `{}`: {}", plural(.classes.len(), "class folder contains no images", "class folders contain no images"), shown(.path), named(.classes))]
+    #[error("{}", without_images(.path, .classes))]
     EmptyClasses {
         /// The root.
         path: PathBuf,
@@ -373,7 +373,8 @@ impl Error {
                 "put each class into a folder of its own: <root>/<class>/<image>".to_owned()
             }
             Self::EmptyClasses { .. } => {
-                format!("put images into it ({}), or move it elsewhere", IMAGE_ENDINGS.join(" "))
+                let endings = IMAGE_ENDINGS.join(" ");
+                format!("add images ({endings}), or remove the folders without images")
             }
             Self::ClassListsDiffer { .. } => "give both roots the same class folders: a label is \
                                               the position of the class in their order"
@@ -536,8 +537,12 @@ fn lines(differences: &[String]) -> String {
     differences.iter().map(line).collect()
 }
 
-fn plural(count: usize, one: &str, many: &str) -> String {
-    format!("{count} {}", if count == 1 { one } else { many })
+fn without_images(root: &Path, classes: &[String]) -> String {
+    if let [class] = classes {
+        return format!("class folder `{}` contains no images", shown(&root.join(class)));
+    }
+    let (count, root) = (classes.len(), shown(root));
+    format!("{count} class folders of `{root}` contain no images: {}", named(classes))
 }
 
 #[cfg(test)]

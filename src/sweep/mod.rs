@@ -125,7 +125,7 @@ pub enum Error {
         folder: PathBuf,
     },
     /// The data are not those that earlier trials were trained on.
-    #[error("the data are not those of `{}`:{}", folder.display(), list(differences))]
+    #[error("the data changed since `{}` was trained:{}", folder.display(), list(differences))]
     OtherData {
         /// The records of an earlier trial.
         folder: PathBuf,
@@ -177,11 +177,12 @@ impl Error {
                 "values of another experiment cannot be compared: choose another `sweep.name`"
                     .to_owned(),
             ),
-            Self::Leftovers { .. } => {
-                Some("remove the folder that it is in, or choose another `sweep.name`".to_owned())
+            Self::Leftovers { folder } => {
+                let sweep = folder.parent().unwrap_or(folder).display();
+                Some(format!("remove `{sweep}`, or choose another `sweep.name`"))
             }
             Self::OtherData { .. } => Some(
-                "restore the original data, or choose another `sweep.name`: what trials reach on \
+                "restore the original data, or start over with another `sweep.name`: metrics on \
                  different data cannot be compared"
                     .to_owned(),
             ),

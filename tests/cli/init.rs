@@ -202,11 +202,11 @@ fn nothing_is_overwritten_and_what_cannot_be_used_is_named() {
     lab.write("empty.csv", "");
     refuse(3, &["empty.csv"], &["`empty.csv` is empty"]);
     lab.write("noise.dat", [0, 255, 0, 1]);
-    refuse(3, &["noise.dat"], &["`noise.dat` is nothing that is recognised", "a text"]);
+    refuse(3, &["noise.dat"], &["`noise.dat` is in no known format", "a text"]);
     lab.write("part.bin", [1, 0, 2, 0]);
     refuse(3, &["part.bin"], &["no part to validate on", "`train.bin` and `val.bin`"]);
     fs::create_dir(lab.path("void")).unwrap();
-    refuse(3, &["void"], &["holds nothing that is recognised"]);
+    refuse(3, &["void"], &["holds no data in a known format"]);
     lab.write("takes/recordings/7_anna_1.wav", "");
     refuse(3, &["takes"], &["`takes/recordings/7_anna_1.wav`"]);
     lab.write("table.json", "[{\"rooms\": 3}]");

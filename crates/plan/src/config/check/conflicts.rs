@@ -233,9 +233,11 @@ fn unmeasured(loaded: &Loaded, vocabulary: &Vocabulary, key: &str, metric: &str)
         found.push(Finding::new(key, what).about("validation.every"));
     }
     if metric.starts_with("train/") && never && !ranks {
-        let what =
-            format!("`{metric}` is looked at in evaluations, and `validation.every` is \"never\"");
-        found.push(Finding::new(key, what).about("validation.every"));
+        let what = format!(
+            "`{metric}` is checked when the model is validated, but `validation.every` is \"never\""
+        );
+        let help = "validate now and then, such as `validation.every = \"1 epoch\"`";
+        found.push(Finding::new(key, what).about("validation.every").help(help));
     }
     let wanted = if metric == "test/success" { Offer::Simulation } else { Offer::Test };
     let measures = kind_of_data(loaded, vocabulary).is_none_or(|kind| {
