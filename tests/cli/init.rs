@@ -105,7 +105,7 @@ fn tables_say_which_column_is_predicted_and_why() {
     lab.write("jobs/val.jsonl", (0..9).map(line).collect::<String>());
     let text = written(&lab, "jobs/train.jsonl", "jobs.toml");
     assert!(text.contains("inputs = [\"at\"]") && text.contains("target = \"cost\""), "{text}");
-    assert!(text.contains("name = \"mse\""), "{text}");
+    assert!(text.contains("name = \"mse\"") && text.contains("[\"rmse_unscaled\"]"), "{text}");
     let flat = |row: usize| {
         let area = if row.is_multiple_of(9) { "null".to_owned() } else { row.to_string() };
         format!(
@@ -161,7 +161,7 @@ fn tables_that_list_images_give_several_classes_or_numbers() {
     for word in ["class_columns = [\"red\", \"odd\"]", "image_column = \"file\"", "patient"] {
         assert!(text.contains(word), "{word}:\n{text}");
     }
-    lab.run_to(0, &["labels.toml", "train.epochs=2"]);
+    lab.run_to(0, &["labels.toml", "train.epochs=1"]);
     lab.write("photos/ages.csv", list("image,age", &|_, index| format!("{index}.5")));
     let text = written(&lab, "photos/ages.csv", "ages.toml");
     assert!(text.contains("target_columns = [\"age\"]") && text.contains("\"mse\""), "{text}");
