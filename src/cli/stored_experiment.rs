@@ -67,7 +67,7 @@ fn refusal(changes: &[Change]) -> Refusal {
             .to_owned()
     } else {
         let safe = config::SAFE_ON_RESUME.join("`, `");
-        format!("omit them, or start a new run; a resume can change only `{safe}`, and no folders")
+        format!("omit them, or start a new run; what may change, except for folders: `{safe}`")
     };
     let list = list.concat();
     let page = format!("error: these keys cannot change on resume:{list}\n  do: {help}");

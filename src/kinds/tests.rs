@@ -445,7 +445,7 @@ fn every_impossible_combination_is_named() {
     check(&["~train.epochs"], &["`train.epochs`: nothing says how long to train"]);
     check(
         &["train.precision=bf16", "loss_scale.init=2"],
-        &["`loss_scale.init`: bf16 uses no loss scale; only `precision = \"fp16\"`"],
+        &["`loss_scale.init`: bf16 uses no loss scale; only `precision = \"fp16\"` does"],
     );
     check(
         &["validation.every=never", "early_stopping.patience=3"],

@@ -192,7 +192,7 @@ fn scaler(loaded: &Loaded) -> Vec<Finding> {
         .map(|key| format!("loss_scale.{key}"))
         .filter(|key| loaded.is_given(key))
         .map(|key| {
-            let what = format!("{name} uses no loss scale; only `precision = \"fp16\"`");
+            let what = format!("{name} uses no loss scale; only `precision = \"fp16\"` does");
             Finding::new(key, what).about("train.precision")
         })
         .collect()
