@@ -190,7 +190,7 @@ fn same(machines: &[Machine]) -> Result<(), Refusal> {
     let name = |node: usize| format!("node {node} ({})", machines[node].host);
     if let Some(node) = machines.iter().position(|machine| machine.alone.is_err()) {
         let page = format!(
-            "error: {} could not train alone\n  do: see what ddprun said there",
+            "error: {} could not train alone\n  do: read the output of ddprun on that machine",
             name(node)
         );
         return Err(Refusal::new(exit::PEER, page));

@@ -34,7 +34,7 @@ const REFUSED: [(&[&str], &str); 6] = [
             "data.mixup",
             "data.aug_repeats",
         ],
-        "it is about the samples to train on",
+        "it concerns training samples only",
     ),
     (
         &["train", "optimizer", "ema", "swa", "lookahead", "lr_scaling", "scheduler", "loss_scale"],
@@ -110,7 +110,7 @@ fn refuse(now: &Loaded, asked: &Asked) -> Result<(), Problems> {
             let key = key(change);
             let why =
                 why_not(key).filter(|_| !(asked.draws && is_in("data.transforms.train", key)))?;
-            let what = format!("does not matter for an evaluation: {why}");
+            let what = format!("has no effect on an evaluation: {why}");
             Some(now.problem(key, what).help("omit it"))
         })
         .collect();

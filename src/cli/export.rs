@@ -151,7 +151,7 @@ fn describe_inputs(
     };
     let (described, missing) = data::preprocessing(&plan, source_of(&plan, kinds)?.as_ref());
     if let Some(missing) = missing {
-        to_stderr(&format!("note: `{INPUTS}` lacks what the data say: {missing}"));
+        to_stderr(&format!("note: `{INPUTS}` lacks what only the data tell: {missing}"));
     }
     write(&to.with_file_name(INPUTS), format!("{described:#}\n").as_bytes())
 }

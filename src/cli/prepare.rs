@@ -539,3 +539,16 @@ pub(crate) fn new_id() -> String {
     let key = crate::rng::Key::new(seed, crate::rng::Purpose::Generate, 0, 0);
     format!("{}-{:04x}", now.strftime("%Y%m%d-%H%M%S"), key.bits(0) >> 48)
 }
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    /// `TZ=Europe/Oslo` counts in ids and lists.
+    #[test]
+    fn time_zones_are_known_by_name_where_the_system_has_them() {
+        if Path::new("/usr/share/zoneinfo/Europe/Oslo").exists() {
+            assert!(jiff::tz::TimeZone::get("Europe/Oslo").is_ok());
+        }
+    }
+}

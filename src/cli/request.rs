@@ -42,7 +42,10 @@ impl RunRequest {
         let run = match &self.resumed {
             Some(run) if run.folders.id == id => run.clone(),
             Some(run) => {
-                return Err(not_continued(id, &format!("it was to resume {}", run.folders.id)));
+                return Err(not_continued(
+                    id,
+                    &format!("node 0 was asked to resume {}", run.folders.id),
+                ));
             }
             None => ResumedRun::of(folders_of(plan, id)),
         };
@@ -65,7 +68,7 @@ impl RunRequest {
 
 fn not_continued(id: &str, why: &str) -> Refusal {
     let page = format!(
-        "error: the other machines continue run {id}, which node 0 cannot\n  why: {why}\n  do: stop \
+        "error: the other machines continue run {id}, but node 0 cannot\n  why: {why}\n  do: stop \
          ddprun on all machines, and start it on all again"
     );
     Refusal::new(exit::REFUSED, page)

@@ -74,7 +74,7 @@ fn refusal(changes: &[Change]) -> Refusal {
             .to_owned()
     } else {
         let safe = config::SAFE_ON_RESUME.join("`, `");
-        format!("omit them, or start a new run; `{safe}` may change on a resume, but no folder")
+        format!("omit them, or start a new run; what may change, except for folders: `{safe}`")
     };
     let list = list.concat();
     let page = format!("error: these keys cannot change on resume:{list}\n  do: {help}");

@@ -127,7 +127,7 @@ fn instead_of_flag(flag: &str, line: &[OsString]) -> Option<String> {
             Some(format!("`ddprun plan {file}` shows what would happen, without running it"))
         }
         "verbose" | "v" | "debug" => {
-            Some("nothing is left out: `ddprun logs -f` follows the log of a rank".to_owned())
+            Some("all details are in the logs: `ddprun logs -f` follows them".to_owned())
         }
         _ => None,
     }
@@ -225,7 +225,7 @@ mod tests {
         check("ddprun plan --config", file);
         let plan = "`ddprun plan x.toml` shows what would happen, without running it";
         check("ddprun x.toml --dry-run", plan);
-        let logs = "nothing is left out: `ddprun logs -f` follows the log of a rank";
+        let logs = "all details are in the logs: `ddprun logs -f` follows them";
         check("ddprun x.toml --verbose", logs);
         check("ddprun x.toml -v", logs);
         assert_eq!(hint("ddprun resume --config x.toml"), None);

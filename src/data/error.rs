@@ -25,7 +25,7 @@ pub enum Error {
     #[error(transparent)]
     Kind(#[from] Unbuildable),
     /// Inputs of this data set have no answers of one kind each.
-    #[error("predictions are not made on such data: {why}")]
+    #[error("`ddprun predict` does not support this data set: {why}")]
     NotPredicted {
         /// Why not.
         why: &'static str,
@@ -77,7 +77,7 @@ pub enum Error {
         path: PathBuf,
     },
     /// Class folders without images.
-    #[error("{} in `{}`: {}", plural(.classes.len(), "class folder contains no images", "class folders contain no images"), shown(.path), named(.classes))]
+    #[error("{}", without_images(.path, .classes))]
     EmptyClasses {
         /// The root.
         path: PathBuf,
@@ -211,7 +211,7 @@ pub enum Error {
         cameras: Vec<String>,
     },
     /// A camera's images are frames of videos.
-    #[error("the images `{camera}` of `{}` are videos, which are not read", shown(.path))]
+    #[error("the images `{camera}` of `{}` are videos, which ddprun does not decode", shown(.path))]
     Video {
         /// The folder.
         path: PathBuf,
@@ -366,14 +366,15 @@ impl Error {
         let help = match self {
             Self::MissingKey { key, .. } => format!("set `{key}` in the experiment file"),
             Self::Missing { expected, .. } | Self::NotAFolder { expected, .. } => {
-                format!("expected there: {expected}; relative paths start at the current folder")
+                format!("expected: {expected}; relative paths start at the current folder")
             }
-            Self::Empty { expected, .. } => format!("expected is {expected}"),
+            Self::Empty { expected, .. } => format!("it should hold {expected}"),
             Self::NoClasses { .. } => {
                 "put each class into a folder of its own: <root>/<class>/<image>".to_owned()
             }
             Self::EmptyClasses { .. } => {
-                format!("put images into it ({}), or move it elsewhere", IMAGE_ENDINGS.join(" "))
+                let endings = IMAGE_ENDINGS.join(" ");
+                format!("add images ({endings}), or remove the folders without images")
             }
             Self::ClassListsDiffer { .. } => "give both roots the same class folders: a label is \
                                               the position of the class in their order"
@@ -405,8 +406,7 @@ impl Error {
                 .to_owned(),
             Self::Cell { help, .. } => help.clone(),
             Self::NoColumn { columns, .. } if columns.iter().all(|name| is_number(name)) => {
-                "has it no header line? Write the names of its columns into the first line"
-                    .to_owned()
+                "is the header line missing? Write the column names into the first line".to_owned()
             }
             Self::NoColumn { column: wanted, columns: names, .. }
             | Self::NoKey { name: wanted, names, .. } => {
@@ -536,8 +536,12 @@ fn lines(differences: &[String]) -> String {
     differences.iter().map(line).collect()
 }
 
-fn plural(count: usize, one: &str, many: &str) -> String {
-    format!("{count} {}", if count == 1 { one } else { many })
+fn without_images(root: &Path, classes: &[String]) -> String {
+    if let [class] = classes {
+        return format!("class folder `{}` contains no images", shown(&root.join(class)));
+    }
+    let (count, root) = (classes.len(), shown(root));
+    format!("{count} class folders of `{root}` contain no images: {}", named(classes))
 }
 
 #[cfg(test)]

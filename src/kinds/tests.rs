@@ -365,25 +365,26 @@ fn every_number_has_its_range() {
     check(&["optimizer.momentum=1.5"], &["`optimizer.momentum`: must be from 0 to 1, not 1.5"]);
     check(&["experiment.seed=-1"], &["`experiment.seed`: must be at least 0, not -1"]);
     check(&["ema.decay=1.1"], &["`ema.decay`: must be from 0 to 1, not 1.1"]);
-    check(&["ema.power=0.75"], &["`ema.power`: needs `ema.decay`, up to which the share grows"]);
+    check(
+        &["ema.power=0.75"],
+        &["`ema.power`: needs `ema.decay`, the limit up to which the decay grows"],
+    );
     check(&["lookahead.k=0"], &["`lookahead.k`: must be at least 1, not 0"]);
     check(&["lookahead.power=3"], &["`lookahead.power`: needs `lookahead.k`"]);
     check(
         &["lookahead.k=5", "swa.start=1 epoch"],
-        &[
-            "`lookahead.k`: cannot be together with `swa.start`: one average takes the weights' place",
-        ],
+        &["`lookahead.k`: cannot be combined with `swa.start`: both average the weights"],
     );
     check(&["swa.lr=0.05"], &["`swa.lr`: needs `swa.start`"]);
     check(&["swa.start=1 epoch", "swa.anneal_epochs=5"], &["`swa.anneal_epochs`: needs `swa.lr`"]);
     check(&["swa.start=1 epoch", "swa.every=never"], &["`swa.every`: must be epochs or steps"]);
     check(
         &["swa.start=1 epoch", "ema.decay=0.9"],
-        &["`swa.start`: cannot be together with `ema.decay`: one average takes the weights' place"],
+        &["`swa.start`: cannot be combined with `ema.decay`: both average the weights"],
     );
     check(
         &["swa.start=1 epoch", "swa.lr=0.05", "scheduler.name=plateau"],
-        &["`swa.lr`: `plateau` moves the rate by a metric, and leaves no rate to go from"],
+        &["`swa.lr`: `plateau` sets the learning rate by a metric: none is known to anneal from"],
     );
     check(
         &["distributed.devices=2000"],
@@ -444,7 +445,7 @@ fn every_impossible_combination_is_named() {
     check(&["~train.epochs"], &["`train.epochs`: nothing says how long to train"]);
     check(
         &["train.precision=bf16", "loss_scale.init=2"],
-        &["`loss_scale.init`: bf16 needs no scaler; it belongs to `precision = \"fp16\"`"],
+        &["`loss_scale.init`: bf16 uses no loss scale; only `precision = \"fp16\"` does"],
     );
     check(
         &["validation.every=never", "early_stopping.patience=3"],

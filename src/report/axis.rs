@@ -46,7 +46,7 @@ impl Axis {
     }
 
     /// All of `values` with some room, but not beyond `top`, nor below zero for the sake of room
-    /// alone.
+    /// alone; from zero to twice the value if all are the same.
     pub(crate) fn of_values(values: impl Iterator<Item = f64>, top: f64) -> Self {
         let (low, high) = values.fold((f64::INFINITY, f64::NEG_INFINITY), |(low, high), value| {
             (low.min(value), high.max(value))
@@ -54,11 +54,17 @@ impl Axis {
         if low > high {
             return Self { range: 0.0..1.0, ticks: vec![0.0, 1.0] };
         }
-        // Equal values still need a scale.
+        if low == high && low != 0.0 {
+            return Self::over((2.0 * low).min(0.0)..(2.0 * low).max(0.0).min(top.max(high)));
+        }
+        // Nearly equal values still need a scale.
         let span = (high - low).max(0.02 * high.abs()).max(1e-12);
         let margin = 0.07 * span + 0.5 * (span - (high - low));
         let floor = if low >= 0.0 { 0.0 } else { f64::NEG_INFINITY };
-        let range = (low - margin).max(floor)..(high + margin).min(top.max(high));
+        Self::over((low - margin).max(floor)..(high + margin).min(top.max(high)))
+    }
+
+    fn over(range: Range<f64>) -> Self {
         let step = round_step((range.end - range.start) / 5.0);
         let ticks = multiples(step, &range);
         Self { range, ticks }
@@ -164,6 +170,17 @@ mod tests {
         assert_eq!(ticks([0.02, 1.9]), ["0.0", "0.5", "1.0", "1.5", "2.0"]);
         assert_eq!(ticks([0.0, 9e-5]), ["0", "2e-5", "4e-5", "6e-5", "8e-5"]);
         assert_eq!(ticks([21.0, 98.0]), ["20", "40", "60", "80", "100"]);
+    }
+
+    #[test]
+    fn a_constant_stands_between_zero_and_twice_its_value() {
+        let of = |value: f64, top: f64| Axis::of_values([value; 3].into_iter(), top);
+        let rate = of(1e-3, f64::INFINITY);
+        assert_eq!(rate.range, 0.0..2e-3);
+        let words: Vec<String> = rate.ticks.iter().map(|tick| rate.tick(*tick)).collect();
+        assert_eq!(words, ["0.0000", "0.0005", "0.0010", "0.0015", "0.0020"]);
+        assert_eq!(of(-2.0, 0.0).range, -4.0..0.0);
+        assert_eq!(of(97.0, 100.0).range, 0.0..100.0);
     }
 
     #[test]

@@ -19,7 +19,7 @@ pub(crate) const FRAME: RGBColor = RGBColor(160, 168, 180);
 /// Logical pixels.
 const LEGEND_HEIGHT: f64 = 36.0;
 const MARGIN: f64 = 18.0;
-const LABEL_WIDTH: f64 = 66.0;
+const LABEL_WIDTH: f64 = 92.0;
 
 /// One line.
 pub(crate) struct Series {

@@ -179,20 +179,69 @@ pub(crate) fn dot<DB: DrawingBackend>(
     area.draw(&Circle::new((canvas.px(x), canvas.px(y)), canvas.px(radius), color.filled()))
 }
 
-/// Small words that end at a place, on paper: the lines that pass there go on behind them.
-pub(crate) fn tag<DB: DrawingBackend>(
+/// How small words look that end at their place.
+pub(crate) fn small() -> Lettering {
+    Lettering::up_to(13.0, FAINT_INK)
+}
+
+/// Paper for small words that end at a place: the lines that pass there are faint behind them.
+pub(crate) fn veil<DB: DrawingBackend>(
     area: &Area<DB>,
     canvas: Canvas,
     words: &str,
     (x, y): (f64, f64),
 ) -> Drawn<DB> {
-    let style = Lettering::up_to(13.0, FAINT_INK);
+    let style = small();
     let (width, _) = area.estimate_text_size(words, &canvas.text(style.size, style.color))?;
-    let room = canvas.px(3.0);
-    let (right, middle, half) = (canvas.px(x), canvas.px(y), canvas.px(0.6 * style.size));
+    let room = canvas.px(2.0);
+    let (right, middle, half) = (canvas.px(x), canvas.px(y), canvas.px(0.5 * style.size));
     let corners = [(right - width as i32 - room, middle - half), (right + room, middle + half)];
-    area.draw(&Rectangle::new(corners, WHITE.filled()))?;
-    write_words(area, canvas, words, (x, y), style)
+    area.draw(&Rectangle::new(corners, WHITE.mix(0.75).filled()))
+}
+
+/// What a colour of a picture means.
+pub(crate) struct Entry {
+    label: String,
+    color: RGBColor,
+    mark: Mark,
+}
+
+/// How a legend shows a colour: as the picture does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Mark {
+    Dot,
+    Line,
+}
+
+impl Entry {
+    /// Of dots.
+    pub(crate) fn dot(label: impl Into<String>, color: RGBColor) -> Self {
+        Self { label: label.into(), color, mark: Mark::Dot }
+    }
+
+    /// Of a line.
+    pub(crate) fn line(label: impl Into<String>, color: RGBColor) -> Self {
+        Self { label: label.into(), color, mark: Mark::Line }
+    }
+
+    /// Draws the mark at a place; the width of it.
+    fn draw_mark<DB: DrawingBackend>(
+        &self,
+        area: &Area<DB>,
+        canvas: Canvas,
+        (x, y): (f64, f64),
+    ) -> Result<f64, DrawingAreaErrorKind<DB::ErrorType>> {
+        match self.mark {
+            Mark::Dot => {
+                dot(area, canvas, (x + 5.0, y), self.color, 5.0)?;
+                Ok(10.0)
+            }
+            Mark::Line => {
+                line(area, canvas, [(x, y), (x + 22.0, y)], canvas.line(self.color, 2.6))?;
+                Ok(22.0)
+            }
+        }
+    }
 }
 
 /// What the colours mean, in a row that begins at a place.
@@ -200,12 +249,15 @@ pub(crate) fn legend<DB: DrawingBackend>(
     area: &Area<DB>,
     canvas: Canvas,
     (mut x, y): (f64, f64),
-    entries: &[(String, RGBColor)],
+    entries: &[Entry],
 ) -> Drawn<DB> {
-    for (label, color) in entries {
-        dot(area, canvas, (x, y), *color, 5.0)?;
-        write_words(area, canvas, label, (x + 12.0, y), Lettering::from(15.0, INK))?;
-        x += 36.0 + 8.0 * label.len() as f64;
+    let style = Lettering::from(15.0, INK);
+    for entry in entries {
+        x += entry.draw_mark(area, canvas, (x, y))? + 7.0;
+        write_words(area, canvas, &entry.label, (x, y), style)?;
+        let text = canvas.text(style.size, style.color);
+        let (width, _) = area.estimate_text_size(&entry.label, &text)?;
+        x += f64::from(width) / canvas.scale + 24.0;
     }
     Ok(())
 }

@@ -154,7 +154,7 @@ pub enum Error {
         folder: PathBuf,
     },
     /// The data are not those that earlier trials were trained on.
-    #[error("the data are not those of `{}`:{}", folder.display(), list(differences))]
+    #[error("the data changed since `{}` was trained:{}", folder.display(), list(differences))]
     OtherData {
         /// The records of an earlier trial.
         folder: PathBuf,
@@ -229,11 +229,12 @@ impl Error {
                     .to_owned(),
             ),
             Self::Occupied { .. } => Some("choose another `sweep.name`".to_owned()),
-            Self::Leftovers { .. } => {
-                Some("remove the folder that it is in, or choose another `sweep.name`".to_owned())
+            Self::Leftovers { folder } => {
+                let sweep = folder.parent().unwrap_or(folder).display();
+                Some(format!("remove `{sweep}`, or choose another `sweep.name`"))
             }
             Self::OtherData { .. } => Some(
-                "restore the original data, or choose another `sweep.name`: what trials reach on \
+                "restore the original data, or start over with another `sweep.name`: metrics on \
                  different data cannot be compared"
                     .to_owned(),
             ),

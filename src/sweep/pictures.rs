@@ -11,7 +11,9 @@ use crate::record::text::{escape, is_share, metric, short};
 use crate::report::panel::{Canvas, FAINT_INK, FRAME, INK, Lettering, write_words};
 use crate::report::picture::{self, Area, Drawn, Picture};
 use crate::sweep::Error;
-use crate::sweep::chart::{BLUE, Frame, GREY, ORANGE, Scale, dot, legend, line, tag};
+use crate::sweep::chart::{
+    BLUE, Entry, Frame, GREY, ORANGE, Scale, dot, legend, line, small, veil,
+};
 use crate::sweep::importance::importance;
 use crate::sweep::method::place_of;
 use crate::sweep::ranking::Ranking;
@@ -134,31 +136,41 @@ impl Picture for History<'_> {
             Frame { left: 90.0, top: 50.0, width: 880.0, height: 340.0, x: &x, y: &shown.scale };
         let title = format!("{} of each trial, and the best so far", shown.search.metric);
         frame.draw(area, canvas, &title, "trial")?;
-        let mut best: Option<f64> = None;
-        let mut steps: Vec<(f64, f64)> = Vec::new();
+        line(area, canvas, self.best_so_far(&frame, last), canvas.line(ORANGE, 2.4))?;
         for trial in shown.all {
             let Some(value) = trial.value(shown.goal()) else { continue };
-            let at = frame.at(f64::from(trial.number), value);
             let is_whole = trial.state == State::Finished;
             let (color, radius) = if is_whole { (BLUE, 4.5) } else { (GREY, 3.5) };
-            dot(area, canvas, at, color, radius)?;
-            if is_whole {
-                let before = best.unwrap_or(f64::NAN);
-                let is_better = best.is_none_or(|best| {
-                    cost(Some(value), shown.goal()) < cost(Some(best), shown.goal())
-                });
-                if is_better {
-                    steps.extend(best.map(|_| frame.at(f64::from(trial.number), before)));
-                    steps.push(at);
-                    best = Some(value);
-                }
+            dot(area, canvas, frame.at(f64::from(trial.number), value), color, radius)?;
+        }
+        let entries = [
+            Entry::dot("finished", BLUE),
+            Entry::dot("pruned or diverged", GREY),
+            Entry::line("best so far", ORANGE),
+        ];
+        legend(area, canvas, (600.0, frame.top - 14.0), &entries)
+    }
+}
+
+impl History<'_> {
+    /// The best value of the finished trials up to each, as a line of steps up to trial `last`.
+    fn best_so_far(&self, frame: &Frame<'_>, last: u32) -> Vec<(f64, f64)> {
+        let goal = self.0.goal();
+        let mut best: Option<f64> = None;
+        let mut steps = Vec::new();
+        for trial in self.0.all.iter().filter(|trial| trial.state == State::Finished) {
+            let Some(value) = trial.value(goal) else { continue };
+            let is_better =
+                best.is_none_or(|best| cost(Some(value), goal) < cost(Some(best), goal));
+            if is_better {
+                let at = f64::from(trial.number);
+                steps.extend(best.map(|before| frame.at(at, before)));
+                steps.push(frame.at(at, value));
+                best = Some(value);
             }
         }
         steps.extend(best.map(|best| frame.at(f64::from(last), best)));
-        line(area, canvas, steps, canvas.line(ORANGE, 2.4))?;
-        let entries = [("finished", BLUE), ("pruned or diverged", GREY), ("best so far", ORANGE)];
-        let entries = entries.map(|(label, color)| (label.to_owned(), color));
-        legend(area, canvas, (520.0, 24.0), &entries)
+        steps
     }
 }
 
@@ -167,62 +179,121 @@ struct Parallel<'a>(&'a Shown<'a>);
 impl Picture for Parallel<'_> {
     fn size(&self) -> (u32, u32) {
         let n = self.0.search.parameters.len() as u32 + 1;
-        (240 + 170 * n.max(2), 540)
+        (240 + 170 * n.max(2), 560)
     }
 
     fn draw<DB: DrawingBackend>(&self, area: &Area<DB>, canvas: Canvas) -> Drawn<DB> {
-        const TOP: f64 = 70.0;
-        const HEIGHT: f64 = 400.0;
-        /// Where the lines of trials pass in which a parameter did not count.
-        const UNUSED: f64 = TOP + HEIGHT + 20.0;
-        let shown = self.0;
-        let parameters = &shown.search.parameters;
-        let mut scales: Vec<Scale> = parameters.iter().map(|p| scale_of(&p.domain)).collect();
-        scales.push(shown.scale.clone());
         let width = f64::from(self.size().0);
-        let x =
-            |axis: usize| 100.0 + (width - 200.0) * axis as f64 / (scales.len() - 1).max(1) as f64;
-        let y = |axis: usize, place: f64| TOP + HEIGHT * (1.0 - scales[axis].share(place));
-        // The best are drawn last, above all others.
-        for (rank, (trial, value)) in shown.trials.iter().enumerate().rev() {
-            let places = parameters.iter().enumerate().map(|(axis, parameter)| {
-                let height = place(parameter, trial).map_or(UNUSED, |place| y(axis, place));
-                (x(axis), height)
-            });
-            let end = (x(parameters.len()), y(parameters.len(), *value));
-            let (color, width) = if rank == 0 { (ORANGE, 3.0) } else { (shown.color(rank), 1.4) };
-            line(area, canvas, places.chain([end]), canvas.line(color, width))?;
+        let axes = Axes::of(self.0, width);
+        axes.draw_trials(area, canvas)?;
+        axes.draw_words(area, canvas)?;
+        let entries = [
+            Entry::line("best trial", ORANGE),
+            Entry::line("next best", BLUE),
+            Entry::line("worst", GREY),
+        ];
+        legend(area, canvas, (40.0, 24.0), &entries)?;
+        let Some((trial, value)) = self.0.trials.first() else { return Ok(()) };
+        let name = &self.0.search.metric;
+        let best = format!("trial {}: {name} {}", trial.number, metric(name, *value));
+        let at = (width / 2.0, Axes::TOP + Axes::HEIGHT + 48.0);
+        write_words(area, canvas, &best, at, Lettering::centered(15.0, ORANGE))
+    }
+}
+
+/// One upright axis for each parameter, and the last for the metric.
+struct Axes<'a> {
+    shown: &'a Shown<'a>,
+    scales: Vec<Scale>,
+    /// Of the picture.
+    width: f64,
+}
+
+impl<'a> Axes<'a> {
+    /// Logical pixels.
+    const TOP: f64 = 90.0;
+    const HEIGHT: f64 = 400.0;
+    /// Where the lines of trials pass in which a parameter did not count.
+    const UNUSED: f64 = Self::TOP + Self::HEIGHT + 20.0;
+
+    fn of(shown: &'a Shown<'a>, width: f64) -> Self {
+        let parameters = shown.search.parameters.iter();
+        let mut scales: Vec<Scale> = parameters.map(|p| scale_of(&p.domain)).collect();
+        scales.push(shown.scale.clone());
+        Self { shown, scales, width }
+    }
+
+    /// Of the metric.
+    fn last(&self) -> usize {
+        self.scales.len() - 1
+    }
+
+    fn x(&self, axis: usize) -> f64 {
+        100.0 + (self.width - 200.0) * axis as f64 / self.last().max(1) as f64
+    }
+
+    fn y(&self, axis: usize, place: f64) -> f64 {
+        Self::TOP + Self::HEIGHT * (1.0 - self.scales[axis].share(place))
+    }
+
+    /// Where the line of a trial meets the axes.
+    fn path(&self, trial: &Trial, value: f64) -> Vec<(f64, f64)> {
+        let parameters = self.shown.search.parameters.iter().enumerate();
+        let places = parameters.map(|(axis, parameter)| {
+            let y = place(parameter, trial).map_or(Self::UNUSED, |place| self.y(axis, place));
+            (self.x(axis), y)
+        });
+        let end = (self.x(self.last()), self.y(self.last(), value));
+        places.chain([end]).collect()
+    }
+
+    /// The small words at an axis, and the height of each.
+    fn words(&self, axis: usize) -> Vec<(&str, f64)> {
+        let ticks = self.scales[axis].ticks.iter();
+        let mut words: Vec<(&str, f64)> =
+            ticks.map(|(place, word)| (word.as_str(), self.y(axis, *place))).collect();
+        let parameter = self.shown.search.parameters.get(axis);
+        if parameter.is_some_and(|parameter| !parameter.when.is_empty()) {
+            words.push(("not used", Self::UNUSED));
         }
-        for (axis, _) in parameters.iter().enumerate().filter(|(_, p)| !p.when.is_empty()) {
-            let at = (x(axis) - 8.0, UNUSED);
-            tag(area, canvas, "not used", at)?;
+        words
+    }
+
+    /// The lines, better ones above worse ones, and the best above the paper of the words.
+    fn draw_trials<DB: DrawingBackend>(&self, area: &Area<DB>, canvas: Canvas) -> Drawn<DB> {
+        for (rank, (trial, value)) in self.shown.trials.iter().enumerate().skip(1).rev() {
+            let style = canvas.line(self.shown.color(rank), 1.4);
+            line(area, canvas, self.path(trial, *value), style)?;
         }
-        let names = parameters.iter().map(label);
-        for (axis, name) in names.chain([shown.search.metric.clone()]).enumerate() {
-            line(area, canvas, [(x(axis), TOP), (x(axis), TOP + HEIGHT)], canvas.line(FRAME, 1.5))?;
-            let style = Lettering::centered(15.0, INK);
-            write_words(area, canvas, &name, (x(axis), TOP - 24.0), style)?;
-            for (place, label) in &scales[axis].ticks {
-                let at = (x(axis) - 8.0, y(axis, *place));
-                tag(area, canvas, label, at)?;
+        // No line passes left of the first axis, nor right of the last.
+        for axis in 1..self.last() {
+            for (word, y) in self.words(axis) {
+                veil(area, canvas, word, (self.x(axis) - 8.0, y))?;
             }
         }
-        let best = shown.trials.first().map(|(trial, value)| {
-            format!(
-                "trial {}: {} {}",
-                trial.number,
-                shown.search.metric,
-                metric(&shown.search.metric, *value)
-            )
-        });
-        let style = Lettering::centered(15.0, ORANGE);
-        write_words(
-            area,
-            canvas,
-            &best.unwrap_or_default(),
-            (width / 2.0, TOP + HEIGHT + 48.0),
-            style,
-        )
+        let Some((best, value)) = self.shown.trials.first() else { return Ok(()) };
+        line(area, canvas, self.path(best, *value), canvas.line(ORANGE, 3.0))
+    }
+
+    /// The axes, their names and ticks.
+    fn draw_words<DB: DrawingBackend>(&self, area: &Area<DB>, canvas: Canvas) -> Drawn<DB> {
+        let names = self.shown.search.parameters.iter().map(label);
+        for (axis, name) in names.chain([self.shown.search.metric.clone()]).enumerate() {
+            let x = self.x(axis);
+            let ends = [(x, Self::TOP), (x, Self::TOP + Self::HEIGHT)];
+            line(area, canvas, ends, canvas.line(FRAME, 1.5))?;
+            let style = Lettering::centered(15.0, INK);
+            write_words(area, canvas, &name, (x, Self::TOP - 24.0), style)?;
+            let (x, style) = if axis == self.last() {
+                (x + 8.0, Lettering::from(small().size, FAINT_INK))
+            } else {
+                (x - 8.0, small())
+            };
+            for (word, y) in self.words(axis) {
+                write_words(area, canvas, word, (x, y), style)?;
+            }
+        }
+        Ok(())
     }
 }
 
@@ -343,7 +414,7 @@ mod tests {
         let read = |name: &str| std::fs::read_to_string(folder.path().join(name)).unwrap();
         for (name, expected) in [
             ("history", ["val/loss of each trial, and the best so far", "trial", "best so far"]),
-            ("parallel", ["optimizer.lr", "&lt;b&gt;", "trial 8: val/loss 0.0000"]),
+            ("parallel", ["next best", "&lt;b&gt;", "trial 8: val/loss 0.0000"]),
             ("importance", ["optimizer.lr", "model.dropout", "too few trials"]),
             ("slices", ["train.batch_size", "1e-3", "val/loss"]),
         ] {

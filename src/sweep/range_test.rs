@@ -21,9 +21,9 @@ use crate::launch::Signals;
 use crate::plan::RunFolders;
 use crate::record::text::short;
 use crate::record::{self, EVENTS};
-use crate::report::panel::{Canvas, FRAME};
+use crate::report::panel::{Canvas, FAINT_INK};
 use crate::report::picture::{self, Area, Drawn, Picture};
-use crate::sweep::chart::{BLUE, Frame, GREY, ORANGE, Scale, legend, line};
+use crate::sweep::chart::{BLUE, Entry, Frame, GREY, ORANGE, Scale, legend, line};
 use crate::sweep::method::LrRange;
 use crate::sweep::request::{Cause, Ended, Job, Order, Outcome, Trainer};
 use crate::sweep::results::{BEST, JSON};
@@ -310,9 +310,7 @@ impl Picture for Curve<'_> {
             return Ok(());
         };
         let x = Scale::of_logarithms(first.lr.ln(), last.lr.ln());
-        // Where the loss explodes it says nothing more: four times the first is enough to see it.
-        let most = 4.0 * first.smooth.abs().max(1e-9);
-        let y = Scale::of(points.iter().map(|point| point.smooth.min(most)));
+        let y = self.losses();
         let frame = Frame { left: 90.0, top: 76.0, width: 780.0, height: 324.0, x: &x, y: &y };
         frame.draw(area, canvas, "training loss", "optimizer.lr")?;
         let through = |value: fn(&Point) -> f64| {
@@ -320,20 +318,33 @@ impl Picture for Curve<'_> {
         };
         line(area, canvas, through(|point| point.loss), canvas.line(GREY, 1.0))?;
         line(area, canvas, through(|point| point.smooth), canvas.line(BLUE, 2.6))?;
+        let mut entries =
+            vec![Entry::line("loss of each step", GREY), Entry::line("smoothed", BLUE)];
         let marks = [
             ("suggested", self.0.suggested, ORANGE),
-            ("minimum / 10", self.0.tenth_of_minimum, FRAME),
+            ("minimum / 10", self.0.tenth_of_minimum, FAINT_INK),
         ];
         let marks = marks.into_iter().filter_map(|(name, lr, color)| Some((name, lr?, color)));
-        let mut entries = Vec::new();
         for (name, lr, color) in marks {
             let ends = [frame.at(lr.ln(), y.low), frame.at(lr.ln(), y.high)];
             line(area, canvas, ends, canvas.line(color, 2.0))?;
-            entries.push((format!("{name} {}", short(lr)), color));
+            entries.push(Entry::line(format!("{name}: {lr:.2e}"), color));
         }
         // Above the frame, where no line passes.
-        legend(area, canvas, (frame.left + 6.0, 28.0), &entries)?;
-        Ok(())
+        legend(area, canvas, (frame.left, 28.0), &entries)
+    }
+}
+
+impl Curve<'_> {
+    /// The axis of all losses, from the least of single steps to the highest of the smoothed ones.
+    fn losses(&self) -> Scale {
+        let points = &self.0.points;
+        // Where the loss explodes it says nothing more: four times the first is enough to see it.
+        let most = 4.0 * points.first().map_or(0.0, |first| first.smooth.abs()).max(1e-9);
+        let smooth: Vec<f64> = points.iter().map(|point| point.smooth.min(most)).collect();
+        let top = smooth.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+        let single = points.iter().map(|point| point.loss.min(top));
+        Scale::of(single.chain(smooth.iter().copied()))
     }
 }
 
@@ -441,9 +452,19 @@ mod tests {
     }
 
     #[test]
+    fn the_axis_holds_the_least_loss_of_a_step() {
+        let mut steps = curve();
+        steps[60].1 = -1.0;
+        let found = find(&steps);
+        let scale = Curve(&found).losses();
+        assert!(scale.low <= -1.0 && scale.high > 2.3, "{scale:?}");
+    }
+
+    #[test]
     fn the_curve_is_drawn_with_its_suggestion() {
         let svg = picture::draw_svg(&Curve(&find(&curve())), "lr_range.svg").unwrap();
-        for words in ["training loss", "optimizer.lr", "suggested 0.0", "minimum / 10"] {
+        for words in ["training loss", "optimizer.lr", "suggested: ", "minimum / 10: ", "smoothed"]
+        {
             assert!(svg.contains(words), "`{words}` is missing");
         }
     }

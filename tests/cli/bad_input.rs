@@ -204,7 +204,7 @@ fn a_class_folder_without_an_image_is_named() {
     fs::create_dir(lab.path("data/train/green")).unwrap();
     fs::create_dir(lab.path("data/val/green")).unwrap();
     let ended = refuses_data(&lab, &["photos.toml"]);
-    ended.says(&["contains no images", "green", "`data/train`", "do: "]);
+    ended.says(&["class folder `data/train/green` contains no images", "do: "]);
 }
 
 #[test]

@@ -243,7 +243,7 @@ fn a_speed_run_is_evaluated_exported_and_starts_others() {
     let again = ["small.toml", "model.pretrained=run:small/best", "train.epochs=2"];
     lab.run_to(0, &[&again[..], &["experiment.name=again"]].concat());
     lab.run_to(2, &["plan", "small.toml", "ema.decay=0.9"])
-        .says(&["`lookahead.k`: cannot be together with `ema.decay`"]);
+        .says(&["`lookahead.k`: cannot be combined with `ema.decay`"]);
     lab.run_to(2, &["plan", "small.toml", "data.image_size=16", "data.transforms.train=[]"])
         .says(&["images of 16x16"]);
 }

@@ -56,7 +56,7 @@ fn what_does_not_go_together_is_refused_with_its_key() {
         &[held, "data.sampler=weighted", "data.class_weights=[1.0]"],
         &["`data.class_weights`: has 1 weight, but the classes are 0, 1"],
     );
-    check(&[held, "data.limit=5", "data.fraction=0.5"], &["both say how many samples"]);
+    check(&[held, "data.limit=5", "data.fraction=0.5"], &["both set the number of samples"]);
     check(&[held, "data.limit=0"], &["`data.limit`"]);
     check(
         &[held, "loss.name=mse", "data.sampler=balanced"],

@@ -105,7 +105,7 @@ fn tables_say_which_column_is_predicted_and_why() {
     lab.write("jobs/val.jsonl", (0..9).map(line).collect::<String>());
     let text = written(&lab, "jobs/train.jsonl", "jobs.toml");
     assert!(text.contains("inputs = [\"at\"]") && text.contains("target = \"cost\""), "{text}");
-    assert!(text.contains("name = \"mse\""), "{text}");
+    assert!(text.contains("name = \"mse\"") && text.contains("[\"rmse_unscaled\"]"), "{text}");
     let flat = |row: usize| {
         let area = if row.is_multiple_of(9) { "null".to_owned() } else { row.to_string() };
         format!(
@@ -161,7 +161,7 @@ fn tables_that_list_images_give_several_classes_or_numbers() {
     for word in ["class_columns = [\"red\", \"odd\"]", "image_column = \"file\"", "patient"] {
         assert!(text.contains(word), "{word}:\n{text}");
     }
-    lab.run_to(0, &["labels.toml", "train.epochs=2"]);
+    lab.run_to(0, &["labels.toml", "train.epochs=1"]);
     lab.write("photos/ages.csv", list("image,age", &|_, index| format!("{index}.5")));
     let text = written(&lab, "photos/ages.csv", "ages.toml");
     assert!(text.contains("target_columns = [\"age\"]") && text.contains("\"mse\""), "{text}");
@@ -202,11 +202,11 @@ fn nothing_is_overwritten_and_what_cannot_be_used_is_named() {
     lab.write("empty.csv", "");
     refuse(3, &["empty.csv"], &["`empty.csv` is empty"]);
     lab.write("noise.dat", [0, 255, 0, 1]);
-    refuse(3, &["noise.dat"], &["`noise.dat` is nothing that is recognised", "a text"]);
+    refuse(3, &["noise.dat"], &["`noise.dat` is in no known format", "a text"]);
     lab.write("part.bin", [1, 0, 2, 0]);
     refuse(3, &["part.bin"], &["no part to validate on", "`train.bin` and `val.bin`"]);
     fs::create_dir(lab.path("void")).unwrap();
-    refuse(3, &["void"], &["holds nothing that is recognised"]);
+    refuse(3, &["void"], &["holds no data in a known format"]);
     lab.write("takes/recordings/7_anna_1.wav", "");
     refuse(3, &["takes"], &["`takes/recordings/7_anna_1.wav`"]);
     lab.write("table.json", "[{\"rooms\": 3}]");

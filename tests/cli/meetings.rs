@@ -221,11 +221,7 @@ fn a_node_0_that_has_lost_the_run_ends_the_others_in_words() {
     fs::remove_dir_all(machines.labs[0].path("logs")).unwrap();
     let again = start(&machines, 0, "", &[]).wait();
     again.has_code(2);
-    again.says(&[
-        "the other machines continue run ",
-        "which node 0 cannot",
-        "why: there is none in",
-    ]);
+    again.says(&["the other machines continue run ", "but node 0 cannot", "why: there is none in"]);
     let survivor = survivor.wait();
     survivor.has_code(5);
     survivor.says(&["error: node 0 (", ") is gone\n", "node 0 could not prepare the run"]);

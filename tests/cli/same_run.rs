@@ -197,7 +197,10 @@ fn no_trial_on_other_images_joins_those_of_a_sweep() {
     let whole = fs::read(&image).unwrap();
     fs::remove_file(&image).unwrap();
     let refused = lab.run_to(3, &words);
-    refused.says(&["the data are not those of `logs/tune/trial-0001`", "another `sweep.name`"]);
+    refused.says(&[
+        "the data changed since `logs/tune/trial-0001` was trained",
+        "another `sweep.name`",
+    ]);
     refused.says(&["train: 15 samples, was 16", "1 file is missing, e.g. `red/3.png`"]);
     // Where nothing is left to train, what there is is shown.
     lab.run_to(0, &one);

@@ -103,7 +103,11 @@ fn the_plan_tells_what_became_of_each_column_and_what_does_not_fit() {
         assert!(flowing.contains(words), "{words}: {page}");
     };
     refused(2, &["loss.name=cross_entropy"], "needs one class for each sample");
-    refused(3, &["data.features.categorical=[]"], "declare it with `data.features.categorical");
+    refused(
+        3,
+        &["data.features.categorical=[]"],
+        "if the column holds words, set `data.features.categorical",
+    );
     refused(
         3,
         &["~data.features.missing", "~data.features.missing_indicator"],

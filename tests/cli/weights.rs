@@ -159,7 +159,7 @@ fn a_run_is_evaluated_on_other_data_and_in_another_precision() {
     says(
         &lab.run_to(2, &refused),
         &[
-            "`train.epochs`: does not matter for an evaluation: nothing is trained",
+            "`train.epochs`: has no effect on an evaluation: nothing is trained",
             "`optimizer.lr`",
             "the weights were trained in the model as it is",
         ],

@@ -2,7 +2,7 @@
 
 use crate::cli::init::formatting::{comment, count};
 use crate::cli::init::images::Photos;
-use crate::cli::init::recipe::{ADAMW, Recipe, batch_size, epochs};
+use crate::cli::init::recipe::{Recipe, adamw, batch_size, epochs};
 use crate::plan::DataFacts;
 
 /// Shorter side of photos up to which a network for small images is taken, in pixels.
@@ -48,6 +48,7 @@ pub(super) fn images(photos: &Photos, facts: &DataFacts) -> Recipe {
         String::new()
     };
     let (n, batch) = (facts.n_train, batch_size(facts.n_train, 32));
+    let optimizer = adamw(n, batch);
     let rest = format!(
         "{transforms}
 [train]
@@ -59,7 +60,7 @@ precision = \"amp\"             # bf16 where this machine is fast at it, else fp
 name = \"cross_entropy\"
 label_smoothing = 0.1
 
-{ADAMW}
+{optimizer}
 [checkpoint]
 monitor = \"val/accuracy\"      # the best epoch is kept
 mode = \"max\"
@@ -87,23 +88,24 @@ pub(super) fn listed(multi_label: bool, side: u32, n: &str, facts: &DataFacts) -
     } else {
         ("mse", "val/loss", "min")
     };
+    let (n, batch) = (facts.n_train, batch_size(facts.n_train, 32));
+    let optimizer = adamw(n, batch);
     let rest = format!(
         "{transforms}
 [train]
 epochs = {}
-batch_size = {}               # per rank
+batch_size = {batch}               # per rank
 precision = \"amp\"             # bf16 where this machine is fast at it, else fp32
 
 [loss]
 name = \"{loss}\"
 
-{ADAMW}
+{optimizer}
 [checkpoint]
 monitor = \"{monitor}\"
 mode = \"{mode}\"
 ",
-        epochs(facts.n_train),
-        batch_size(facts.n_train, 32),
+        epochs(n),
     );
     Recipe { about, model, rest }
 }
@@ -166,7 +168,8 @@ fn transforms(train: &[&str], val: &[&str]) -> String {
 }
 
 /// MNIST's digits.
-pub(super) fn digits(n: &str) -> Recipe {
+pub(super) fn digits(n: &str, facts: &DataFacts) -> Recipe {
+    let optimizer = adamw(facts.n_train, 64);
     let normalize = "name = \"normalize\"\nmean = [0.1307]\nstd = [0.3081]\n";
     let rest = format!(
         "
@@ -178,7 +181,7 @@ pub(super) fn digits(n: &str) -> Recipe {
 epochs = 5
 batch_size = 64
 
-{ADAMW}
+{optimizer}
 [checkpoint]
 monitor = \"val/accuracy\"
 mode = \"max\"

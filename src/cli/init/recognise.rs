@@ -66,7 +66,7 @@ fn folder(at: &Path) -> Result<Recognised, Refusal> {
                         list the images with their classes in a csv file, and give that";
             Err(unusable(at, "holds images, but no class folders", help))
         }
-        _ => Err(unusable(at, "holds nothing that is recognised", KNOWN)),
+        _ => Err(unusable(at, "holds no data in a known format", KNOWN)),
     }
 }
 
@@ -139,7 +139,7 @@ fn file(at: &Path) -> Result<Recognised, Refusal> {
                 [("file", path(at)), ("seq_len", SEQ_LEN.into()), ("sample_tokens", 300.into())];
             Ok(Recognised::new("tokens", &options, Task::Text))
         }
-        _ => Err(unusable(at, "is nothing that is recognised", KNOWN)),
+        _ => Err(unusable(at, "is in no known format", KNOWN)),
     }
 }
 

@@ -14,6 +14,7 @@ pub(super) fn table(classify: bool, about: &str, facts: &DataFacts) -> Recipe {
     let inputs = facts.sample.as_ref().map_or(0, |sample| sample.iter().product::<usize>());
     let about = format!("a table with {inputs} features: {about}. Features are standardised.");
     let batch = batch_size(facts.n_train, 64);
+    let measured = if classify { "" } else { "[validation]\nmetrics = [\"rmse_unscaled\"]\n\n" };
     let rest = format!(
         "
 [train]
@@ -28,7 +29,7 @@ name = \"adamw\"
 lr = 1e-3
 weight_decay = 0.01
 
-[checkpoint]
+{measured}[checkpoint]
 monitor = \"{monitor}\"
 mode = \"{mode}\"
 ",

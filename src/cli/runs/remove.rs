@@ -106,7 +106,7 @@ fn doomed_run(found: &Path) -> Result<Doomed, Refusal> {
         && (folder.file_name() != logs.file_name() || logs.starts_with(folder))
     {
         let page = format!(
-            "error: `{}` is not a folder of this run alone\n  do: remove what is in it by hand",
+            "error: `{}` may hold files of other runs, too\n  do: remove this run's files by hand",
             folder.display()
         );
         return Err(Refusal::new(exit::REFUSED, page));

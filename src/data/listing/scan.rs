@@ -414,8 +414,7 @@ mod tests {
     fn an_empty_class_is_named_and_a_missing_folder_says_what_it_should_hold() {
         let dir = tree(&["cats/1.png", "dogs/readme.txt"]);
         let error = list(dir.path(), "the training folder").unwrap_err();
-        assert!(error.to_string().contains("1 class folder contains no images in"), "{error}");
-        assert!(error.to_string().ends_with("`dogs`"), "{error}");
+        assert!(error.to_string().ends_with("/dogs` contains no images"), "{error}");
         let error = list(&dir.path().join("absent"), "the training folder").unwrap_err();
         assert!(error.to_string().starts_with("the training folder `"), "{error}");
         assert!(error.help().unwrap().contains("<class>/<image>.jpg"));

@@ -24,7 +24,7 @@ fn keys_of_a_group_that_say_nothing_or_contradict_each_other_are_refused() {
     let one = |keys: &str| told(&group(keys), &[]);
     assert_eq!(
         one("match = \"fc\""),
-        ["`optimizer.groups[0].match`: says nothing about these parameters"]
+        ["`optimizer.groups[0].match`: sets nothing for these parameters"]
     );
     assert_eq!(
         one("match = \"fc\"\nfrozen = true\nlr_factor = 0.1"),

@@ -29,13 +29,17 @@ fn what_is_held_back_goes_with_the_data_set() {
         &[],
         "`data.val_dir`: is missing: give it, or hold out samples with `val_fraction` or `folds`",
     );
-    check(GOOD, &["data.val_fraction=0.2"], "`data.val_fraction`: does not go with `data.val_dir`");
-    check(GOOD, &["data.folds=3"], "`data.folds`: does not go with `data.val_dir`");
+    check(
+        GOOD,
+        &["data.val_fraction=0.2"],
+        "`data.val_fraction`: cannot be combined with `data.val_dir`",
+    );
+    check(GOOD, &["data.folds=3"], "`data.folds`: cannot be combined with `data.val_dir`");
     check(GOOD, &["data.fold=1"], "`data.fold`: needs `data.folds`, the number of parts");
     check(
         GOOD,
         &["data.test_dir=x", "data.test_fraction=0.1"],
-        "`data.test_fraction`: does not go with `data.test_dir`",
+        "`data.test_fraction`: cannot be combined with `data.test_dir`",
     );
     check(
         &alone(),
@@ -66,8 +70,8 @@ fn each_data_set_says_what_it_can_hold_back() {
     good(&mnist, &["data.folds=5", "expect.\"test/loss\"={at_most=1}"]);
     assert_eq!(
         told(&mnist, &["data.val_fraction=0.1", "data.test_fraction=0.1"]),
-        ["`data.test_fraction`: does not go with `data.val_fraction`: the validation part of \
-             `mnist` is to test on then"]
+        ["`data.test_fraction`: cannot be combined with `data.val_fraction`: `mnist` then \
+             tests on its validation part"]
     );
     let forecast = of("name = \"csv_forecast\"\nfile = \"x.csv\"\nseq_len = 8\npred_len = 2");
     assert_eq!(
@@ -89,7 +93,7 @@ fn each_data_set_says_what_it_can_hold_back() {
     good(&asked, &["data.folds=5"]);
     assert_eq!(
         told(&asked, &["data.val_ratio=0.2", "data.folds=5"]),
-        ["`data.folds`: does not go with `data.val_ratio`"]
+        ["`data.folds`: cannot be combined with `data.val_ratio`"]
     );
 }
 

@@ -285,7 +285,7 @@ fn numbers_in_the_wrong_order_or_without_a_logarithm_are_refused() {
         6,
         &["did you mean `log_uniform`?"],
     );
-    refused(&with("values = [1.0], min = 0.5"), &[], 6, &["does not belong to `categorical`"]);
+    refused(&with("values = [1.0], min = 0.5"), &[], 6, &["has no meaning for `categorical`"]);
 }
 
 #[test]
@@ -321,7 +321,7 @@ fn a_learning_rate_range_test_needs_no_metric_and_takes_no_parameters() {
         &file("method = \"lr_range\"", LR),
         &[],
         5,
-        &["does not belong to `method = \"lr_range\"`"],
+        &["`method = \"lr_range\"` does not use it", "help: remove it"],
     );
     let backwards = text.to_owned() + "[sweep.lr_range]\nmin = 1.0\nmax = 0.1\n";
     refused(&backwards, &[], 6, &["less than the last rate"]);

@@ -5,7 +5,8 @@ use super::{GOOD, check, good};
 #[test]
 fn what_waits_for_evaluations_that_never_come_is_refused() {
     let never = "validation.every=never";
-    let what = "`train/loss` is looked at in evaluations, and `validation.every` is \"never\"";
+    let what =
+        "`train/loss` is checked when the model is validated, but `validation.every` is \"never\"";
     check(
         &[never, "early_stopping.patience=3", "early_stopping.monitor=train/loss"],
         &[&format!("`early_stopping.monitor`: {what}")],

@@ -95,8 +95,8 @@ impl Stack {
             self.ask(overrides::variable(key, value), files, page);
         }
         let command_line = self.next_group();
-        for text in overrides {
-            self.ask(overrides::command_line(text), command_line, page);
+        for asked in overrides::command_lines(overrides) {
+            self.ask(asked, command_line, page);
         }
         if !self.problems.is_empty() {
             // What could not be read cannot be checked; its consequences would only hide it.

@@ -64,6 +64,35 @@ pub(crate) fn variable(key: &str, value: &str) -> Result<Asked, Problem> {
     assignment(Source::Environment(name), shown, &segments, value_at)
 }
 
+/// Each of the overrides `words` as a layer; a key and a value in two words are one problem.
+pub(crate) fn command_lines(words: &[String]) -> Vec<Result<Asked, Problem>> {
+    let mut found = Vec::new();
+    let mut rest = words;
+    while let [word, after @ ..] = rest {
+        let value = after.first().filter(|next| is_apart(word, next));
+        found.push(value.map_or_else(|| command_line(word), |value| Err(apart(word, value))));
+        rest = &after[usize::from(value.is_some())..];
+    }
+    found
+}
+
+/// Whether `next` seems to be the value of the key `word`: `train.epochs 3`.
+fn is_apart(word: &str, next: &str) -> bool {
+    let is_plain = |text: &str| assignment_sign(text).is_none() && !text.starts_with(['~', '+']);
+    let is_value = !next.contains('.') || next.parse::<f64>().is_ok();
+    word.contains('.') && is_plain(word) && is_plain(next) && is_value
+}
+
+fn apart(key: &str, value: &str) -> Problem {
+    let text = format!("{key} {value}");
+    let source = Source::CommandLine(text.clone());
+    let whole = 0..text.len();
+    let file = Arc::new(NamedSource::new(source.to_string(), text));
+    Problem::new("", format!("`{key}` and its value must be one word, with `=` between them"))
+        .at(&file, whole, 0)
+        .help(format!("write `{key}={value}`"))
+}
+
 /// The override `text` as a layer.
 pub(crate) fn command_line(text: &str) -> Result<Asked, Problem> {
     let source = Source::CommandLine(text.to_owned());
@@ -88,7 +117,9 @@ pub(crate) fn command_line(text: &str) -> Result<Asked, Problem> {
         return Ok(removal(source, text.to_owned(), &segments));
     }
     if body[key_end..].trim_start_matches('=').trim().is_empty() {
-        return refuse("has no value", "write `key=value`, or `~key` to reset it");
+        let key = body[..key_end].trim();
+        let help = format!("write `{key}=VALUE`, or `~{key}` to reset it to its default");
+        return refuse(&format!("`{key}` has no value"), &help);
     }
     let value_at = start + key_end + 1;
     assignment(source, text.to_owned(), &segments, value_at)
@@ -283,6 +314,23 @@ mod tests {
         for text in ["train.epochs", "x=", "x= ", "=3", "train..epochs=3", "", "x=[1", "x=\"a"] {
             assert!(command_line(text).is_err(), "{text}");
         }
+    }
+
+    #[test]
+    fn a_value_behind_a_blank_is_told_the_sign_between() {
+        let of = |words: &[&str]| {
+            let words: Vec<String> = words.iter().map(|&word| word.to_owned()).collect();
+            command_lines(&words).into_iter().filter_map(Result::err).collect::<Vec<_>>()
+        };
+        for value in ["3", "2.5", "2h"] {
+            let found = of(&["x.a=1", "train.time", value, "x.b=2"]);
+            assert_eq!(found.len(), 1, "{value}");
+            let expected = format!("write `train.time={value}`");
+            assert_eq!(found[0].remedy(), Some(expected.as_str()));
+        }
+        let keys = of(&["train.epochs", "train.steps", "x.a=1", "~x.b"]);
+        let what: Vec<&str> = keys.iter().map(Problem::what).collect();
+        assert_eq!(what, ["`train.epochs` has no value", "`train.steps` has no value"]);
     }
 
     #[test]

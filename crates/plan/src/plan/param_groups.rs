@@ -192,7 +192,7 @@ fn unmatched(loaded: &Loaded, model: &ModelFacts) -> Vec<Problem> {
         let key = format!("optimizer.groups[{index}].match");
         let matched: Vec<&str> = names().filter(|name| matches(&group.pattern, name)).collect();
         let Some(earlier) = matched.iter().filter_map(|name| first(name)).max() else {
-            let what = format!("no parameter of `{}` is called so", loaded.experiment.model.name);
+            let what = format!("matches no parameter of `{}`", loaded.experiment.model.name);
             return Some(loaded.problem(&key, what).help(nearest(&group.pattern, names())));
         };
         (earlier < index).then(|| {
@@ -242,8 +242,10 @@ fn idle(loaded: &Loaded, epochs: u64) -> Problem {
 fn without_matrices(loaded: &Loaded) -> Problem {
     let experiment = &loaded.experiment;
     let (rule, model) = (&experiment.optimizer.name, &experiment.model.name);
-    let what = format!("`{rule}` moves matrices of hidden layers, and `{model}` trains none");
-    loaded.problem("optimizer.name", what).help("choose `adamw`, by which all else would move")
+    let what = format!("`{rule}` updates matrices of hidden layers, but `{model}` trains none");
+    loaded
+        .problem("optimizer.name", what)
+        .help("choose `adamw`, which updates all other parameters")
 }
 
 /// Of a model without blocks, for each key that needs them.
@@ -253,12 +255,12 @@ fn unlayered(loaded: &Loaded) -> Vec<Problem> {
         let what = format!("`{name}` has no numbered layers, such as `blocks.0`, {why}");
         loaded.problem(key, what).help(format!("use `[[optimizer.groups]]` with `{instead}`"))
     };
-    let decay = asked
-        .layer_decay
-        .map(|_| of("optimizer.layer_decay", "by which a rate could fall", "lr_factor"));
+    let decay = asked.layer_decay.map(|_| {
+        of("optimizer.layer_decay", "by which the learning rate could decay", "lr_factor")
+    });
     let gradual = asked.gradual_unfreezing.map(|_| {
         let key = "optimizer.gradual_unfreezing";
-        of(key, "to train one after another", "unfreeze_at_epoch")
+        of(key, "to unfreeze one after another", "unfreeze_at_epoch")
     });
     decay.into_iter().chain(gradual).collect()
 }

@@ -194,8 +194,13 @@ fn remedy(name: &str, cell: &str, is_empty: bool) -> String {
     if let Some(point) = with_point(cell) {
         return format!("{}, or {ignore}", decimals(&point));
     }
-    let key = if dates::parse(cell).is_some() { "dates" } else { "categorical" };
-    format!("declare it with `data.features.{key} = [\"{name}\"]`, or {ignore}")
+    if dates::parse(cell).is_some() {
+        return format!("set `data.features.dates = [\"{name}\"]`, or {ignore}");
+    }
+    format!(
+        "correct it, or list it in `data.features.na_values`; if the column holds words, set \
+         `data.features.categorical = [\"{name}\"]`, or {ignore}"
+    )
 }
 
 fn empty(column: &str, cell: &str) -> String {

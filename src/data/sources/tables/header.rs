@@ -19,7 +19,7 @@ pub(in crate::data) fn unique(header: &[String]) -> Result<(), BadCell> {
         header.iter().enumerate().find_map(|(at, name)| Some((seen.insert(name, at)?, at, name)));
     let Some((first, second, name)) = twice else { return Ok(()) };
     let help = if is_number(name) {
-        "has it no header line? Write the names of its columns into the first line"
+        "is the header line missing? Write the column names into the first line"
     } else {
         "give each column a name of its own"
     };

@@ -161,8 +161,9 @@ fn cells_that_need_a_word_of_the_user_are_answered_with_it() {
         assert!(error.help().unwrap_or_default().contains(help), "{:?}", error.help());
     }
     let as_is = |_: &mut Csv| {};
-    let categorical = "`data.features.categorical = [\"a\"]`, or leave the column out with \
-                       `data.ignore = [\"a\"]`";
+    let categorical = "correct it, or list it in `data.features.na_values`; if the column holds \
+                       words, set `data.features.categorical = [\"a\"]`, or leave the column out \
+                       with `data.ignore = [\"a\"]`";
     check("a,b,y\n1,2,3\nx,2,3\n", as_is, "train.csv`, line 3: `a` is `x`", categorical);
     check("a,b,y\n2024-01-31,2,3\n", as_is, "which is not a number", "features.dates = [\"a\"]");
     check("a,b,y\n1,,3\n", as_is, "line 2: `b` is empty", "features.missing = \"mean\"");

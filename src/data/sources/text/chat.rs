@@ -223,7 +223,7 @@ impl Chat {
         let lines = lines.filter(|(_, text)| !text.trim_ascii().is_empty());
         let chat = |(line, text): (u64, &[u8])| {
             let value = serde_json::from_slice(text).map_err(|error| {
-                let what = format!("it is not JSON: {error}; expected is {EXPECTED}");
+                let what = format!("it is not JSON: {error}; it should hold {EXPECTED}");
                 Error::Line { path: self.file.clone(), line, what }
             })?;
             self.chat(line, &value)

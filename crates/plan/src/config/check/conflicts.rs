@@ -26,11 +26,13 @@ pub(crate) fn length_and_batch(loaded: &Loaded) -> Vec<Finding> {
     }
     let ema = &loaded.experiment.ema;
     if ema.power.is_some() && ema.decay.is_none() {
-        let finding = Finding::new("ema.power", "needs `ema.decay`, up to which the share grows");
+        let finding =
+            Finding::new("ema.power", "needs `ema.decay`, the limit up to which the decay grows");
         found.push(finding.about("ema.decay").help("such as `decay = 0.9999`"));
     }
     if ema.use_buffers.is_some() && ema.decay.is_none() {
-        let finding = Finding::new("ema.use_buffers", "needs `ema.decay`, the average's own");
+        let finding =
+            Finding::new("ema.use_buffers", "needs `ema.decay`: without it there is no average");
         found.push(finding.about("ema.decay").help("such as `decay = 0.9999`"));
     }
     found
@@ -63,12 +65,13 @@ pub(crate) fn swa(loaded: &Loaded) -> Vec<Finding> {
     }
     let averages = !matches!(swa.start, None | Some(Every::Never));
     if averages && experiment.ema.decay.is_some() {
-        let what = "cannot be together with `ema.decay`: one average takes the weights' place";
+        let what = "cannot be combined with `ema.decay`: both average the weights";
         found.push(Finding::new("swa.start", what).about("ema.decay").help("choose one of them"));
     }
     if averages && swa.lr.is_some() && experiment.scheduler.monitor().is_some() {
         let name = &experiment.scheduler.name;
-        let what = format!("`{name}` moves the rate by a metric, and leaves no rate to go from");
+        let what =
+            format!("`{name}` sets the learning rate by a metric: none is known to anneal from");
         let help = "choose a scheduler of steps or epochs, or leave out `swa.lr`";
         found.push(Finding::new("swa.lr", what).about("scheduler.name").help(help));
     }
@@ -88,8 +91,7 @@ pub(crate) fn lookahead(loaded: &Loaded) -> Vec<Finding> {
     let swa = !matches!(experiment.swa.start, None | Some(Every::Never));
     let others = [("ema.decay", experiment.ema.decay.is_some()), ("swa.start", swa)];
     for (other, _) in others.into_iter().filter(|(_, is_on)| *is_on && lookahead.k.is_some()) {
-        let what =
-            format!("cannot be together with `{other}`: one average takes the weights' place");
+        let what = format!("cannot be combined with `{other}`: both average the weights");
         found.push(Finding::new("lookahead.k", what).about(other).help("choose one of them"));
     }
     found
@@ -145,7 +147,7 @@ fn sampling(loaded: &Loaded) -> Vec<Finding> {
     let data = &loaded.experiment.data;
     let mut found = Vec::new();
     if data.sampler.draws() && !data.shuffle {
-        let what = "has no meaning where samples are drawn";
+        let what = "has no effect: `data.sampler` draws samples at random";
         found.push(Finding::new("data.shuffle", what).about("data.sampler"));
     }
     let is_weighted = data.sampler == Sampler::Weighted;
@@ -172,7 +174,7 @@ fn sampling(loaded: &Loaded) -> Vec<Finding> {
         found.push(Finding::new("data.aug_repeats", what).about("data.sampler"));
     }
     if data.limit.is_some() && data.fraction.is_some() {
-        let what = "does not go with `data.limit`: both say how many samples are taken";
+        let what = "cannot be combined with `data.limit`: both set the number of samples";
         found.push(Finding::new("data.fraction", what).about("data.limit"));
     }
     found
@@ -190,7 +192,7 @@ fn scaler(loaded: &Loaded) -> Vec<Finding> {
         .map(|key| format!("loss_scale.{key}"))
         .filter(|key| loaded.is_given(key))
         .map(|key| {
-            let what = format!("{name} needs no scaler; it belongs to `precision = \"fp16\"`");
+            let what = format!("{name} uses no loss scale; only `precision = \"fp16\"` does");
             Finding::new(key, what).about("train.precision")
         })
         .collect()
@@ -233,9 +235,11 @@ fn unmeasured(loaded: &Loaded, vocabulary: &Vocabulary, key: &str, metric: &str)
         found.push(Finding::new(key, what).about("validation.every"));
     }
     if metric.starts_with("train/") && never && !ranks {
-        let what =
-            format!("`{metric}` is looked at in evaluations, and `validation.every` is \"never\"");
-        found.push(Finding::new(key, what).about("validation.every"));
+        let what = format!(
+            "`{metric}` is checked when the model is validated, but `validation.every` is \"never\""
+        );
+        let help = "validate now and then, such as `validation.every = \"1 epoch\"`";
+        found.push(Finding::new(key, what).about("validation.every").help(help));
     }
     let wanted = if metric == "test/success" { Offer::Simulation } else { Offer::Test };
     let measures = kind_of_data(loaded, vocabulary).is_none_or(|kind| {

@@ -32,7 +32,7 @@ fn within(index: usize, group: &Group) -> Vec<Finding> {
         return vec![Finding::new(key("freeze_at_epoch"), what).about(key("unfreeze_at_epoch"))];
     }
     if group.frozen.is_none() && given.count() == 0 {
-        let finding = Finding::new(key("match"), "says nothing about these parameters");
+        let finding = Finding::new(key("match"), "sets nothing for these parameters");
         let finding =
             finding.help("such as `lr_factor = 0.1`, `weight_decay = 0.0` or `frozen = true`");
         let keys = keys.into_iter().chain([key("frozen")]);

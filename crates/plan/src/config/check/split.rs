@@ -54,7 +54,7 @@ fn not_typed(loaded: &Loaded, keys: [String; 2]) -> String {
 fn numbers(data: &Data) -> Vec<Finding> {
     let mut found = Vec::new();
     if data.val_fraction.is_some() && data.folds.is_some() {
-        let what = "does not go with `data.val_fraction`";
+        let what = "cannot be combined with `data.val_fraction`";
         found.push(Finding::new("data.folds", what).about("data.val_fraction"));
     }
     match (data.fold, data.folds) {
@@ -83,7 +83,7 @@ fn validation(loaded: &Loaded, kind: &Spec, own: OwnParts) -> Vec<Finding> {
     let mut found = Vec::new();
     if let Some(own_key) = named(loaded, own.val) {
         found.extend(of_val().map(|key| {
-            let what = format!("does not go with `{own_key}`");
+            let what = format!("cannot be combined with `{own_key}`");
             let finding = Finding::new(format!("data.{key}"), what).about(own_key.clone());
             let other = not_typed(loaded, [format!("data.{key}"), own_key.clone()]);
             finding.help(format!("omit one of the two: on the command line `~{other}` does"))
@@ -108,12 +108,12 @@ fn test(loaded: &Loaded, own: OwnParts) -> Option<Finding> {
     let data = &loaded.experiment.data;
     data.test_fraction?;
     if let Some(key) = named(loaded, own.test) {
-        let what = format!("does not go with `{key}`");
+        let what = format!("cannot be combined with `{key}`");
         return Some(Finding::new("data.test_fraction", what).about(key));
     }
     let holds_val = given(data).find(|&key| key != "test_fraction")?;
     let what = format!(
-        "does not go with `data.{holds_val}`: the validation part of `{}` is to test on then",
+        "cannot be combined with `data.{holds_val}`: `{}` then tests on its validation part",
         data.name
     );
     own.val.is_empty().then(|| Finding::new("data.test_fraction", what).about("data.name"))

@@ -142,7 +142,7 @@ fn domain(reader: &mut Reader, path: &[String]) -> Option<Domain> {
     };
     let name = words[kind].0;
     for key in foreign.iter().filter(|key| reader.get(&at(key)).is_some()).collect::<Vec<_>>() {
-        reader.wrong(&at(key), format!("does not belong to `{name}`"));
+        reader.wrong(&at(key), format!("has no meaning for `{name}`: remove it"));
     }
     match kind {
         0 if !has_values => {

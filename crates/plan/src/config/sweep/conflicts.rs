@@ -169,7 +169,8 @@ fn foreign(reader: &mut Reader, sweep: &Sweep, needs: &[Need]) {
     for name in foreign {
         let key = path_of(&format!("sweep.{name}"));
         if reader.get(&key).is_some() {
-            reader.wrong(&key, format!("does not belong to `method = \"{word}\"`"));
+            let what = format!("`method = \"{word}\"` does not use it");
+            reader.wrong_help(&key, what, "remove it, or choose another `sweep.method`");
         }
     }
 }

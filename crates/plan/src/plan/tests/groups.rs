@@ -58,7 +58,7 @@ fn matrices_of_hidden_layers_are_apart_from_all_else_where_the_rule_says_so() {
     let problems = Plan::new(&loaded, &animals(), &without).expect_err("a problem");
     assert_eq!(
         problems.iter().map(ToString::to_string).collect::<Vec<_>>(),
-        ["`optimizer.name`: `muon` moves matrices of hidden layers, and `resnet18` trains none"]
+        ["`optimizer.name`: `muon` updates matrices of hidden layers, but `resnet18` trains none"]
     );
 }
 
@@ -151,11 +151,11 @@ fn groups_that_cannot_be_are_refused() {
     assert_eq!(
         told(ANIMALS, &["optimizer.layer_decay=0.75"], &animals()),
         ["`optimizer.layer_decay`: `resnet18` has no numbered layers, such as `blocks.0`, by \
-          which a rate could fall (use `[[optimizer.groups]]` with `lr_factor`)"]
+          which the learning rate could decay (use `[[optimizer.groups]]` with `lr_factor`)"]
     );
     assert_eq!(
         told(ANIMALS, &["optimizer.gradual_unfreezing=1 epoch"], &animals()),
         ["`optimizer.gradual_unfreezing`: `resnet18` has no numbered layers, such as `blocks.0`, \
-          to train one after another (use `[[optimizer.groups]]` with `unfreeze_at_epoch`)"]
+          to unfreeze one after another (use `[[optimizer.groups]]` with `unfreeze_at_epoch`)"]
     );
 }

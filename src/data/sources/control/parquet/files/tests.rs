@@ -281,7 +281,7 @@ fn images_beside_the_tables_are_found_by_episode_and_frame_and_videos_refused() 
 
     let dir = folder(true);
     let error = read(dir.path(), &cameras).unwrap_err();
-    assert!(error.to_string().contains("are videos, which are not read"), "{error}");
+    assert!(error.to_string().contains("are videos, which ddprun does not decode"), "{error}");
     assert!(error.help().unwrap().contains("ffmpeg -i"), "{:?}", error.help());
     assert_eq!(error.key(), Some("data.cameras"));
     let other = read(dir.path(), &["top".to_owned()]).unwrap_err().to_string();
