@@ -124,7 +124,7 @@ pub enum Error {
         can_extend: bool,
     },
     /// The folder has runs of an experiment.
-    #[error("`{}` holds runs that are no trials, such as `{}`", folder.display(), run.display())]
+    #[error("`{}` already holds runs of an experiment, such as `{}`", folder.display(), run.display())]
     HoldsRuns {
         /// The folder that the sweep would have.
         folder: PathBuf,

@@ -279,8 +279,16 @@ fn a_sweep_and_a_run_do_not_share_a_name() {
     ];
     for words in sweeps {
         let args = [&["sweep", "small.toml", "sweep.name=small"][..], words].concat();
-        lab.run_to(2, &args).says(&["holds runs that are no trials", id, "another `sweep.name`"]);
-        assert_eq!(children(&lab.path("logs/small")), [run.clone()], "nothing was touched");
+        lab.run_to(2, &args).says(&[
+            "already holds runs of an experiment",
+            id,
+            "another `sweep.name`",
+        ]);
+        assert_eq!(
+            children(&lab.path("logs/small")),
+            std::slice::from_ref(&run),
+            "nothing was touched"
+        );
     }
     lab.write("logs/tune/journal.jsonl", "");
     lab.run_to(2, &["small.toml", &named("tune")])
@@ -294,7 +302,7 @@ fn a_sweep_and_a_run_do_not_share_a_name() {
     lab.write("logs/small/journal.jsonl", "");
     let kinds: Vec<Value> = listed(&lab, &[]).iter().map(|line| line["kind"].clone()).collect();
     assert_eq!(kinds, ["run", "unreadable", "unreadable"]);
-    lab.run_to(2, &["rm", "small"]).says(&["a run has besides its trials", id, "by its id"]);
+    lab.run_to(2, &["rm", "small"]).says(&["its folder also holds a run", id, "by its id"]);
     lab.run_to(0, &["rm", id]);
     assert!(!run.exists() && lab.path("logs/small/journal.jsonl").is_file());
     lab.run_to(0, &["rm", "small"]);

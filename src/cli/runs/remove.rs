@@ -70,11 +70,11 @@ fn is_sweep_alone(word: &str, sweep: &Path) -> Result<(), Refusal> {
         return Ok(());
     }
     let page = format!(
-        "error: `{word}` is a sweep, whose name {} besides its trials:{}\n  do: name what to remove \
-         by its id; the sweep can be removed once these runs are gone or moved",
+        "error: `{word}` is a sweep, but its folder also holds {}:{}\n  do: remove or move these \
+         runs first, each by its id",
         match others.len() {
-            1 => "a run has".to_owned(),
-            n => format!("{n} runs have"),
+            1 => "a run".to_owned(),
+            n => format!("{n} runs"),
         },
         list(&others)
     );
@@ -83,7 +83,8 @@ fn is_sweep_alone(word: &str, sweep: &Path) -> Result<(), Refusal> {
 
 /// A line for each run.
 fn list(runs: &[PathBuf]) -> String {
-    runs.iter().map(|run| format!("\n  {}", run.display())).collect()
+    let lines: Vec<String> = runs.iter().map(|run| format!("\n  {}", run.display())).collect();
+    lines.concat()
 }
 
 /// Refuses a link, which is not what it leads to.
