@@ -543,7 +543,12 @@ mod tests {
         check("a;y\n1;2\n", false, feature, "separated by `;`?");
         check("a\ty\n1\t2\n", false, feature, "separated by tabs?");
         check("\n", false, "train.csv` is empty", "one header line");
-        check("1,1\n2,3\n", false, "columns 1 and 2 are both called `1`", "is the header line missing?");
+        check(
+            "1,1\n2,3\n",
+            false,
+            "columns 1 and 2 are both called `1`",
+            "is the header line missing?",
+        );
         check("1,2\n2,3\n", false, "has no column `y`", "is the header line missing?");
         check("y,a,y\n2,3,4\n", false, "columns 1 and 3 are both called `y`", "of its own");
         check("a,y\n1,1\n1,2,3\n", false, "3 cells", "quote cells");

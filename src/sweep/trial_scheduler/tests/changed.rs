@@ -43,7 +43,9 @@ fn a_sweep_with_something_left_to_train_does_not_go_on_with_other_data() {
     lab.sweep.trials = Some(2);
     let error = run(lab.order(), &Elsewhere).err().unwrap();
     assert!(error.is_refusal(), "{error}");
-    assert!(error.to_string().ends_with("s/trial-0001` was trained:\n  trial-0001: 15 samples, was 16"));
+    assert!(
+        error.to_string().ends_with("s/trial-0001` was trained:\n  trial-0001: 15 samples, was 16")
+    );
     assert_eq!(lab.journal().trials, trials);
 }
 
