@@ -229,6 +229,8 @@ impl Cluster for Slurm {
         format!(
             "#!/bin/bash
 {head}
+# With `--export=NONE` srun would pass on no variable of this script.
+unset SLURM_EXPORT_ENV
 {preparation}export DDPRUN_JOB={key}
 {meeting}
 {supervised}
@@ -387,6 +389,15 @@ mod tests {
         let place = Place { id: "7".to_owned(), folder: "/x".into(), workers: Some(2) };
         let files = ["/x/output-1.log", "/x/output-2.log"].map(PathBuf::from);
         assert_eq!(Slurm::default().output(&place, false), Output::Files(files.to_vec()));
+    }
+
+    /// The job's own variables come after it: they may ask for something else.
+    #[test]
+    fn srun_passes_on_the_variables_of_the_script_whatever_sbatch_was_told() {
+        let environment = BTreeMap::from([("A".to_owned(), "b".to_owned())]);
+        let options = vec!["--export=NONE".to_owned()];
+        let script = Slurm { environment, options, ..Slurm::default() }.script(&Job::example());
+        assert!(script.contains("\nunset SLURM_EXPORT_ENV\nexport A=b\n"), "{script}");
     }
 
     #[test]
