@@ -27,6 +27,7 @@ use crate::terminal::fitted;
 pub fn run(arguments: impl IntoIterator<Item = OsString>, kinds: &Kinds) -> ExitCode {
     launch::limit_threads();
     launch::hide_backtraces_of_errors();
+    launch::learn_ends_of_children();
     outlive_file_limits();
     let line: Vec<OsString> = arguments.into_iter().collect();
     let args = match Args::try_parse_from(&line) {

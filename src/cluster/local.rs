@@ -135,4 +135,21 @@ mod tests {
         crate::files::write_atomic(&folder.path().join("pid"), b"1\n").unwrap();
         assert_eq!(state(), State::over("killed"));
     }
+
+    /// Its process is gone, and another one of the same user has its number by now.
+    #[test]
+    fn a_job_that_is_over_is_not_cancelled_in_the_person_of_another_process() {
+        let folder = tempfile::tempdir().unwrap();
+        let place = Place { id: "x".to_owned(), folder: folder.path().to_owned(), workers: None };
+        let mut other = std::process::Command::new("sleep").arg("60").spawn().unwrap();
+        let pid = format!("{}\n", other.id());
+        crate::files::write_atomic(&folder.path().join("pid"), pid.as_bytes()).unwrap();
+        let refused = Local::default().cancel(&place).run();
+        std::thread::sleep(std::time::Duration::from_millis(100));
+        let is_running = other.try_wait().unwrap().is_none();
+        other.kill().unwrap();
+        other.wait().unwrap();
+        assert_eq!(refused.unwrap_err().to_string(), "`bash` failed: the job is over");
+        assert!(is_running);
+    }
 }

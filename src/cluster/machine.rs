@@ -31,6 +31,10 @@ exit \"$code\"
     )
 }
 
+/// Whether the process `$pid` is the job in `$folder`: its number may have become another's.
+const ALIVE: &str =
+    r#"alive=$(tr '\0' ' ' 2>/dev/null <"/proc/$pid/cmdline" | grep -cF "$folder")"#;
+
 /// Prints how the jobs in these folders stand.
 pub(crate) fn list<'a>(folders: impl IntoIterator<Item = &'a str>) -> String {
     let folders: Vec<String> = folders.into_iter().map(quoted).collect();
@@ -38,7 +42,7 @@ pub(crate) fn list<'a>(folders: impl IntoIterator<Item = &'a str>) -> String {
         "for folder in {}; do
     pid=$(cat \"$folder/pid\" 2>/dev/null)
     # Before its exit code is looked for, which it leaves at its end.
-    alive=$(tr '\\0' ' ' <\"/proc/$pid/cmdline\" 2>/dev/null | grep -cF \"$folder\")
+    {ALIVE}
     if [ -e \"$folder/exit\" ]; then
         word=\"ended (exit $(cat \"$folder/exit\"))\"
     elif [ -z \"$pid\" ]; then
@@ -65,9 +69,20 @@ pub(crate) fn states(answer: &str) -> Vec<(String, State)> {
     answer.lines().filter_map(state).collect()
 }
 
-/// Tells the job in this folder to save and to end.
+/// Tells the job in this folder to save and to end; fails where it has ended.
 pub(crate) fn cancel(folder: &str) -> String {
-    format!("kill -TERM \"$(cat {})\"\n", quoted(&format!("{folder}/pid")))
+    format!(
+        "folder={}
+pid=$(cat \"$folder/pid\") || exit 1
+{ALIVE}
+if [ -e \"$folder/exit\" ] || [ \"$alive\" = 0 ]; then
+    echo 'the job is over' >&2
+    exit 1
+fi
+kill -TERM \"$pid\"
+",
+        quoted(folder)
+    )
 }
 
 /// The key of a job: the name of its folder.

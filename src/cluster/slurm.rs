@@ -136,9 +136,11 @@ impl Slurm {
         let gpus = (self.gpus_per_node > 0).then(|| self.gpus_per_node.to_string());
         let memory =
             self.memory.as_ref().map(|Size(bytes)| format!("{}M", bytes.div_ceil(1 << 20)));
+        // sbatch takes `%j` and the like in this path for something else.
+        let folder = PathBuf::from(job.folder.to_string_lossy().replace('%', "%%"));
         let output = match job.workers() {
-            None => job.output_path(),
-            Some(_) => job::output_of_worker(&job.folder, "%a"),
+            None => job::output_in(&folder),
+            Some(_) => job::output_of_worker(&folder, "%a"),
         };
         let lines = [
             given("--job-name", Some(job.name.clone())),
@@ -229,6 +231,8 @@ impl Cluster for Slurm {
         format!(
             "#!/bin/bash
 {head}
+# With `--export=NONE` srun would pass on no variable of this script.
+unset SLURM_EXPORT_ENV
 {preparation}export DDPRUN_JOB={key}
 {meeting}
 {supervised}
@@ -387,6 +391,25 @@ mod tests {
         let place = Place { id: "7".to_owned(), folder: "/x".into(), workers: Some(2) };
         let files = ["/x/output-1.log", "/x/output-2.log"].map(PathBuf::from);
         assert_eq!(Slurm::default().output(&place, false), Output::Files(files.to_vec()));
+    }
+
+    /// The job's own variables come after it: they may ask for something else.
+    #[test]
+    fn srun_passes_on_the_variables_of_the_script_whatever_sbatch_was_told() {
+        let environment = BTreeMap::from([("A".to_owned(), "b".to_owned())]);
+        let options = vec!["--export=NONE".to_owned()];
+        let script = Slurm { environment, options, ..Slurm::default() }.script(&Job::example());
+        assert!(script.contains("\nunset SLURM_EXPORT_ENV\nexport A=b\n"), "{script}");
+    }
+
+    #[test]
+    fn a_percent_sign_in_a_path_is_no_pattern_of_sbatch() {
+        let output = |job: Job| {
+            let script = Slurm::default().script(&Job { folder: "/100%job".into(), ..job });
+            script.lines().find(|line| line.contains("--output=")).unwrap().to_owned()
+        };
+        assert_eq!(output(Job::example()), "#SBATCH --output=/100%%job/output.log");
+        assert_eq!(output(Job::example_sweep()), "#SBATCH --output=/100%%job/output-%a.log");
     }
 
     #[test]

@@ -119,13 +119,21 @@ impl Cluster for Ssh {
 
     fn output(&self, job: &Place, follow: bool) -> Output {
         let folder = format!("{}/{}", self.folder, folder_of(key_of(job)));
-        let output = quoted(&format!("{folder}/output.log"));
-        let command = if follow {
-            let pid = quoted(&format!("{folder}/pid"));
-            format!("tail -n +1 -f --pid=\"$(cat {pid})\" {output}")
+        let at = |name: &str| quoted(&format!("{folder}/{name}"));
+        let output = at("output.log");
+        let script = if follow {
+            // The number of a process that is gone may have become another's.
+            format!(
+                "if [ -e {} ]; then cat {output}; else tail -n +1 -f --pid=\"$(cat {})\" \
+                 {output}; fi",
+                at("exit"),
+                at("pid")
+            )
         } else {
             format!("cat {output}")
         };
+        // The user's own shell there may be another.
+        let command = format!("bash -c {}", quoted(&script));
         Output::Call(self.call([command.as_str()]))
     }
 }
@@ -176,5 +184,27 @@ mod tests {
         let output = home.path().join("my project").join(folder_of(&job.key)).join("output.log");
         let printed = std::fs::read_to_string(output).unwrap();
         assert_eq!(printed, format!("begun\n{}", job.experiment().unwrap()));
+    }
+
+    #[test]
+    fn the_output_of_a_job_that_is_over_is_shown_to_its_end() {
+        let home = tempfile::tempdir().unwrap();
+        let folder = home.path().join("my project").join(folder_of("key"));
+        crate::files::create_folder(&folder).unwrap();
+        let mut other = std::process::Command::new("sleep").arg("20").spawn().unwrap();
+        let pid = other.id().to_string();
+        for (name, text) in [("pid", pid.as_str()), ("exit", "0\n"), ("output.log", "done\n")] {
+            crate::files::write_atomic(&folder.join(name), text.as_bytes()).unwrap();
+        }
+        let place = Place { id: "key".to_owned(), folder: "/here/key".into(), workers: None };
+        let Output::Call(call) = machine().output(&place, true) else { panic!("no call") };
+        let mut shell = std::process::Command::new("sh");
+        shell.arg("-c").arg(call.args.last().unwrap()).current_dir(home.path());
+        let printed = shell.output().unwrap();
+        let is_running = other.try_wait().unwrap().is_none();
+        other.kill().unwrap();
+        other.wait().unwrap();
+        assert_eq!(String::from_utf8(printed.stdout).unwrap(), "done\n");
+        assert!(is_running, "it waited for another process");
     }
 }

@@ -72,5 +72,5 @@ pub(crate) use rank::inherit::hide_backtraces_of_errors;
 pub use rank::link::Link;
 pub use rank::membership::Membership;
 pub(crate) use rank::threads::limit_threads;
-pub(crate) use signals::Signals;
+pub(crate) use signals::{Signals, learn_ends_of_children};
 pub use stop::Stop;

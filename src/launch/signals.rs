@@ -4,10 +4,12 @@
 use std::io::{self, Read};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 use signal_hook::SigId;
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1};
-use signal_hook::low_level;
+use signal_hook::consts::{SIGCHLD, SIGHUP, SIGINT, SIGTERM, SIGUSR1};
+use signal_hook::{flag, low_level};
 
 /// Counts the arrivals of some signals as long as it lives.
 pub(crate) struct Signals {
@@ -59,6 +61,15 @@ impl Drop for Signals {
         for id in self.registered.drain(..) {
             low_level::unregister(id);
         }
+    }
+}
+
+/// Lets this process learn how its children end, also where it was started with SIGCHLD ignored,
+/// as some daemons start others: the system then forgets a child the moment it ends.
+pub(crate) fn learn_ends_of_children() {
+    if is_ignored(SIGCHLD) {
+        // Any handler ends that. One cannot be refused for this signal.
+        let _ = flag::register(SIGCHLD, Arc::new(AtomicBool::new(false)));
     }
 }
 

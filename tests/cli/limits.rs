@@ -240,6 +240,20 @@ fn a_terminal_that_is_closed_has_the_run_saved() {
     lab.is_clean();
 }
 
+/// As some daemons start programs: how a child ended is then forgotten, unless ddprun undoes it.
+#[test]
+fn a_killed_rank_is_named_where_sigchld_was_ignored() {
+    let lab = Lab::new();
+    let words = [&["--ignore-signal=CHLD", BINARY][..], &ENDLESS].concat();
+    let mut running = spawn(lab.command("env", &words));
+    lab.wait_for_step_and_save(&mut running, 40);
+    kill_process(pid_of(running.ranks()[1]), Signal::KILL).unwrap();
+    let ended = running.wait();
+    ended.has_code(5);
+    ended.says(&["error: rank 1 was killed by SIGKILL\n"]);
+    lab.is_clean();
+}
+
 /// The step after which the run left and saved, as its log says.
 fn lab_saved(lab: &Lab) -> u64 {
     let log = fs::read_to_string(lab.run_folder().join("rank-0.log")).unwrap();

@@ -7,7 +7,7 @@ use rustix::process::{Signal, kill_process, kill_process_group};
 
 use crate::experiments::{BASE, SLOW};
 use crate::lab::Lab;
-use crate::running::{Ended, Running, is_alive, is_killed, pid_of, until};
+use crate::running::{Ended, Running, is_alive, is_killed, pid_of, spawn, until};
 
 /// A run that ends only when it is stopped.
 const ENDLESS: [&str; 6] = [
@@ -55,6 +55,17 @@ fn a_killed_rank_is_named_with_its_step_its_log_and_what_is_saved() {
     let written = fs::read_to_string(lab.run_folder().join("failure.json")).unwrap();
     let written: serde_json::Value = serde_json::from_str(&written).unwrap();
     assert_eq!((written["rank"].as_u64(), written["step"].as_u64()), (Some(1), Some(failed)));
+    lab.is_clean();
+}
+
+/// Slurm and systemd send SIGTERM to all processes of a job; what is to be done the parent says.
+#[test]
+fn a_signal_does_not_kill_a_rank_that_does_not_listen_to_it_yet() {
+    let lab = Lab::new();
+    let mut command = lab.ddprun(&["small.toml"]);
+    command.env("DDPRUN_FP", "join=term@1,*");
+    let ended = spawn(command).wait();
+    ended.has_code(0);
     lab.is_clean();
 }
 

@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::io::{self, ErrorKind};
-use std::net::TcpListener;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, ToSocketAddrs};
 use std::time::{Duration, Instant};
 
 use crate::launch::PreparedRun;
@@ -35,9 +35,8 @@ impl<'a> Host<'a> {
         if let Some(door) = door {
             return Ok(Self { place, door });
         }
-        let address = (place.config.master.as_str(), place.config.port);
-        let listener = TcpListener::bind(address).map_err(|source| {
-            let (master, port) = address;
+        let NodeConfig { ref master, port, .. } = *place.config;
+        let listener = listen(master, port).map_err(|source| {
             let remedy = match source.kind() {
                 ErrorKind::AddrInUse => "; choose another with `--master-port`",
                 ErrorKind::AddrNotAvailable => "; node 0 must be the machine of `--master-addr`",
@@ -148,6 +147,30 @@ impl<'a> Host<'a> {
     }
 }
 
+/// Listens where the other machines look for the one that is called `master`.
+fn listen(master: &str, port: u16) -> io::Result<TcpListener> {
+    let named: Vec<SocketAddr> = (master, port).to_socket_addrs()?.collect();
+    TcpListener::bind(listening_addresses(master, port, &named).as_slice())
+}
+
+/// Where the machine called `master` listens, which itself takes its name for the addresses
+/// `named`. Many systems have their own name in `/etc/hosts` as `127.0.1.1`, where no other machine
+/// reaches them: then at all addresses.
+fn listening_addresses(master: &str, port: u16, named: &[SocketAddr]) -> Vec<SocketAddr> {
+    if master.parse::<IpAddr>().is_ok() || master.starts_with("localhost") {
+        return named.to_vec();
+    }
+    let is_reachable = |address: &&SocketAddr| !address.ip().is_loopback();
+    let reachable: Vec<SocketAddr> = named.iter().filter(is_reachable).copied().collect();
+    if !reachable.is_empty() {
+        return reachable;
+    }
+    let has_ipv4 = named.iter().any(SocketAddr::is_ipv4);
+    let all: IpAddr =
+        if has_ipv4 { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
+    vec![SocketAddr::new(all, port)]
+}
+
 /// Sends the run to all nodes, with what they need to connect to each other.
 fn send_run(joined: &mut [JoinedNode], meeting: &Meeting, secret: &Key) -> io::Result<()> {
     let nodes: Vec<_> = joined.iter().map(|node| (node.address, node.name())).collect();
@@ -158,4 +181,34 @@ fn send_run(joined: &mut [JoinedNode], meeting: &Meeting, secret: &Key) -> io::R
         node.channel.send_all(&Answer::Welcome(Box::new(welcome)), CONNECT_TIMEOUT)?;
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[track_caller]
+    fn check(master: &str, named: &[&str], expected: &[&str]) {
+        let addresses = |all: &[&str]| -> Vec<SocketAddr> {
+            all.iter().map(|ip| SocketAddr::new(ip.parse().unwrap(), 29_500)).collect()
+        };
+        let found = listening_addresses(master, 29_500, &addresses(named));
+        assert_eq!(found, addresses(expected), "{master} {named:?}");
+    }
+
+    #[test]
+    fn a_machine_whose_name_it_takes_for_a_loopback_address_listens_where_others_reach_it() {
+        check("node0", &["10.0.0.1"], &["10.0.0.1"]);
+        check("node0", &["127.0.1.1"], &["0.0.0.0"]);
+        check("node0", &["::1"], &["::"]);
+        check("node0", &["::1", "127.0.1.1"], &["0.0.0.0"]);
+        check("node0", &["127.0.1.1", "10.0.0.1"], &["10.0.0.1"]);
+    }
+
+    #[test]
+    fn a_loopback_address_that_is_asked_for_is_taken() {
+        check("127.0.0.1", &["127.0.0.1"], &["127.0.0.1"]);
+        check("::1", &["::1"], &["::1"]);
+        check("localhost", &["::1", "127.0.0.1"], &["::1", "127.0.0.1"]);
+    }
 }

@@ -13,9 +13,13 @@ use std::sync::{Mutex, PoisonError};
 use rustix::io::FdFlags;
 use rustix::process::Signal;
 
-/// Makes the child keep `fds` over exec, die with the calling thread, and ignore Ctrl-C, which a
-/// terminal sends to both and its parent handles. To be called from a thread that lives as long as
-/// the child should.
+/// Signals that a terminal, Slurm or systemd sends to all processes of a run at once. Its parent
+/// handles them; a rank ignores Ctrl-C, and the others until it listens to them itself: they would
+/// kill one that still starts.
+const IGNORED: [libc::c_int; 3] = [libc::SIGINT, libc::SIGTERM, libc::SIGUSR1];
+
+/// Makes the child keep `fds` over exec, die with the calling thread, and ignore what its parent
+/// handles. To be called from a thread that lives as long as the child should.
 pub(in crate::launch) fn prepare(command: &mut Command, fds: Vec<RawFd>) {
     let parent = rustix::process::getpid();
     let in_child = move || {
@@ -29,9 +33,14 @@ pub(in crate::launch) fn prepare(command: &mut Command, fds: Vec<RawFd>) {
             let fd = unsafe { BorrowedFd::borrow_raw(fd) };
             rustix::io::fcntl_setfd(fd, FdFlags::empty())?;
         }
-        // SAFETY: no handler is installed, only the disposition "ignore", which outlives exec.
-        let before = unsafe { libc::signal(libc::SIGINT, libc::SIG_IGN) };
-        if before == libc::SIG_ERR { Err(io::Error::last_os_error()) } else { Ok(()) }
+        for signal in IGNORED {
+            // SAFETY: no handler is installed, only the disposition "ignore", which outlives exec.
+            let before = unsafe { libc::signal(signal, libc::SIG_IGN) };
+            if before == libc::SIG_ERR {
+                return Err(io::Error::last_os_error());
+            }
+        }
+        Ok(())
     };
     // SAFETY: the closure makes system calls only: it allocates nothing and takes no lock.
     unsafe { command.pre_exec(in_child) };
