@@ -13,7 +13,7 @@ use crate::config::{self, Loaded, Problem, Problems, changed_keys};
 use crate::data::Fingerprint;
 use crate::kinds::Kinds;
 use crate::launch::exit_code as exit;
-use crate::plan::Plan;
+use crate::plan::{Plan, TargetColumn};
 use crate::runs::StoredRun;
 
 /// Keys that say how to evaluate, in tables that do not otherwise.
@@ -152,21 +152,48 @@ fn fits(description: &StoredRun, now: &Plan) -> Result<(), Refusal> {
     let Some(then) = description.plan.current() else { return Ok(()) };
     let classes =
         |plan: &Plan| Fingerprint::of_plan(&plan.data).counting([0; 3], plan.data.classes.clone());
-    let why = another_model(now, then).or_else(|| {
+    let other_classes = || {
         let differences = classes(now).differences(&classes(then));
         (!differences.is_empty()).then(|| differences.join("; "))
-    });
+    };
+    let why = another_model(now, then)
+        .or_else(other_classes)
+        .or_else(|| other_targets(&now.data.target_columns, &then.data.target_columns));
     let Some(why) = why else { return Ok(()) };
     let page = format!(
         "error: these data do not fit the model of the run\n  why: {why}\n  do: evaluate on data \
-         with the classes and shapes that it was trained on"
+         with the classes, columns and shapes that it was trained on"
     );
     Err(Refusal::new(exit::DATA, page))
+}
+
+/// That columns to predict, or series, are others or in another order: each has a place among the
+/// outputs, and a mean and a deviation of its own. Runs of before their names were kept have none.
+fn other_targets(now: &[TargetColumn], then: &[TargetColumn]) -> Option<String> {
+    let names = |columns: &[TargetColumn]| -> Vec<String> {
+        columns.iter().map(|column| format!("`{}`", column.name)).collect()
+    };
+    let (now, then) = (names(now), names(then));
+    (!then.is_empty() && now != then)
+        .then(|| format!("they hold {}, but the run predicts {}", now.join(", "), then.join(", ")))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn series_in_another_order_are_refused() {
+        let columns = |names: &[&str]| -> Vec<TargetColumn> {
+            let column = |name: &&str| TargetColumn { name: (*name).to_owned(), scale: 2.0 };
+            names.iter().map(column).collect()
+        };
+        let why = |now: &[&str], then: &[&str]| other_targets(&columns(now), &columns(then));
+        assert_eq!(why(&["load", "heat"], &["load", "heat"]), None);
+        assert_eq!(why(&["load"], &[]), None);
+        let expected = "they hold `heat`, `load`, but the run predicts `load`, `heat`";
+        assert_eq!(why(&["heat", "load"], &["load", "heat"]).as_deref(), Some(expected));
+    }
 
     #[test]
     fn a_key_that_changes_no_evaluation_has_a_reason() {

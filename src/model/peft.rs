@@ -30,6 +30,10 @@ struct Config {
     #[serde(default)]
     use_rslora: Value,
     #[serde(default)]
+    init_lora_weights: Value,
+    #[serde(default)]
+    alora_invocation_tokens: Value,
+    #[serde(default)]
     use_dora: Value,
     #[serde(default)]
     fan_in_fan_out: Value,
@@ -104,7 +108,16 @@ fn foreign(config: &Config) -> Option<(&'static str, &Value)> {
         _ => false,
     };
     let is_word = |value: &Value, word| value.is_null() || value == word;
+    // Others, such as `pissa` and `olora`, take what the adapters begin with out of the weights.
+    let leaves_weights = |value: &Value| {
+        let words = ["gaussian", "eva", "orthogonal"];
+        let is_known = value.as_str().is_some_and(|word| words.contains(&word));
+        value.is_null() || value.is_boolean() || is_known
+    };
+    let (init, alora) = (&config.init_lora_weights, &config.alora_invocation_tokens);
     let all = [
+        ("init_lora_weights", init, leaves_weights(init)),
+        ("alora_invocation_tokens", alora, is_off(alora)),
         ("peft_type", &config.peft_type, is_word(&config.peft_type, "LORA")),
         ("bias", &config.bias, is_word(&config.bias, "none")),
         ("use_rslora", &config.use_rslora, is_off(&config.use_rslora)),
@@ -169,6 +182,12 @@ mod tests {
             (r#""use_dora": true"#, "`use_dora` = true"),
             (r#""rank_pattern": {"q_proj": 2}"#, "`rank_pattern`"),
             (r#""bias": "all""#, "`bias` = \"all\""),
+            (
+                r#""init_lora_weights": "pissa_niter_16""#,
+                "`init_lora_weights` = \"pissa_niter_16\"",
+            ),
+            (r#""init_lora_weights": "olora""#, "`init_lora_weights` = \"olora\""),
+            (r#""alora_invocation_tokens": [7, 8]"#, "`alora_invocation_tokens` = [7,8]"),
             (r#""peft_type": "IA3""#, "`peft_type` = \"IA3\""),
         ] {
             let config = format!(
@@ -176,6 +195,11 @@ mod tests {
             );
             let error = filled(&Lora::default(), &config).unwrap_err();
             assert!(error.contains(says), "{error}");
+        }
+        for init in ["true", "false", "null", "\"gaussian\""] {
+            let config =
+                EXPORTED.replace("\"bias\"", &format!("\"init_lora_weights\": {init}, \"bias\""));
+            assert!(filled(&Lora::default(), &config).is_ok(), "{init}");
         }
         let all = r#"{"r": 4, "lora_alpha": 8, "target_modules": "all-linear"}"#;
         let error = filled(&Lora::default(), all).unwrap_err();

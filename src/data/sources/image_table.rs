@@ -18,8 +18,10 @@ use crate::data::sources::image_folder::{
 use crate::data::sources::source::{Asked, DataSource, Files, Reading, Survey};
 use crate::data::sources::tables::column::number;
 use crate::data::sources::tables::column_names::keyed;
+use crate::data::sources::tables::csv::RAGGED;
 use crate::data::sources::tables::csv_rows::CsvRows;
-use crate::data::sources::tables::table::at;
+use crate::data::sources::tables::header;
+use crate::data::sources::tables::table::{at, cell};
 use crate::data::{Dataset, Splits, Target, read};
 use crate::plan::{Part, PixelDtype, SplitPlan};
 use crate::rng::Key;
@@ -250,15 +252,25 @@ impl ImageTable {
         let mut listed = Listed { columns: columns.len(), ..Listed::default() };
         let mut record = ::csv::StringRecord::new();
         while let Some(line) = rows.read(&mut record)? {
+            header::fits(record.len(), &header, RAGGED).map_err(|bad| cell(path, line, bad))?;
             self.push(&mut listed, &record, image, &columns, self.folder(path))
                 .map_err(|what| at(path, line, what))?;
-            listed.groups.extend(group.and_then(|at| record.get(at)).map(str::to_owned));
+            let group = group.and_then(|at| record.get(at));
+            listed.groups.extend(self.known(group).map_err(|what| at(path, line, what))?);
         }
         if listed.files.len() == 0 {
             let what = "it has a header but no rows".to_owned();
             return Err(Error::Format { path: path.to_owned(), what });
         }
         Ok(listed)
+    }
+
+    /// The group that a row names, where there are groups.
+    fn known(&self, group: Option<&str>) -> Result<Option<String>, String> {
+        match group {
+            Some("") => Err(format!("`{}` is empty", self.group.as_deref().unwrap_or_default())),
+            group => Ok(group.map(str::to_owned)),
+        }
     }
 
     /// Appends a row, whose file must be there.
@@ -406,6 +418,20 @@ mod tests {
     }
 
     #[test]
+    fn an_image_that_names_no_group_is_refused() {
+        let check = |row: &str, expected: &str| {
+            let table = format!("image,cat,dog,of\na.ppm,1,0,x\n{row}\nb.ppm,1,1,y\n");
+            let (_dir, mut data) = folder(&table);
+            (data.val_file, data.group) = (None, Some("of".to_owned()));
+            let split = SplitPlan { folds: Some(2), ..SplitPlan::NONE };
+            let error = data.parts(&split).err().unwrap().to_string();
+            assert!(error.contains(expected), "{error}");
+        };
+        check("b.ppm,1,1", "line 3: 3 cells, but the header has 4");
+        check("b.ppm,1,1,", "line 3: `of` is empty");
+    }
+
+    #[test]
     fn what_cannot_be_used_is_named_with_its_line() {
         let check = |table: &str, expected: &str| {
             let error = folder(table).1.survey(&ASKED).unwrap_err().to_string();
@@ -413,7 +439,9 @@ mod tests {
         };
         check("image,cat,dog\na.ppm,1,0\nc.ppm,1,1\n", "line 3: there is no file");
         check("image,cat,dog\na.ppm,1,2\n", "line 2: `dog` is `2`, but must be 0 or 1");
-        check("image,cat,dog\na.ppm,1\n", "line 2: `dog` is empty");
+        check("image,cat,dog\na.ppm,1,\n", "line 2: `dog` is empty");
+        check("image,cat,dog\na.ppm,1\n", "line 2: 2 cells, but the header has 3");
+        check("image,cat,dog\na.ppm,0,1,0\n", "line 2: 4 cells, but the header has 3");
         check("image,cat,dog\n", "no rows");
         check("image,cat\na.ppm,1\n", "has no column `dog`");
         check("file,cat,dog\na.ppm,1,0\n", "has no column `image`");

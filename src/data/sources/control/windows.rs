@@ -68,7 +68,7 @@ pub(super) fn numbers_seen(image_size: Option<usize>) -> usize {
     if image_size.is_some() { 2 } else { 4 }
 }
 
-/// Counts the windows of both parts and measures the ranges.
+/// Counts the windows of both parts and measures the ranges; those that a run has `found` stay.
 ///
 /// # Errors
 ///
@@ -80,13 +80,15 @@ pub(crate) fn survey(
 ) -> Result<Survey, Error> {
     let episodes = episodes(from)?;
     let parts = parts(from, &episodes, chunk, split)?;
-    let ranges = Ranges {
-        observations: ranges(&episodes.observations, &episodes, &parts.train),
-        actions: ranges(&episodes.actions, &episodes, &parts.train),
-    };
+    // A run goes on with what it began with.
+    let kept = found.and_then(Policy::found);
+    let ranges = kept
+        .as_ref()
+        .map(|policy| policy.ranges.clone())
+        .filter(|ranges| fit(ranges, &episodes))
+        .unwrap_or_else(|| measured(&episodes, &parts.train));
     let cameras = described(&episodes.cameras).map_err(|what| unusable(from, what))?;
-    let pixels = match found.and_then(Policy::found) {
-        // A run goes on with what it began with.
+    let pixels = match kept {
         Some(policy) => policy.pixels,
         None => cameras.as_ref().and_then(|all| pixels(from, &episodes, &parts.train, all)),
     };
@@ -301,6 +303,21 @@ fn unusable(from: &Behaviour, what: String) -> Error {
     match from {
         Behaviour::Recorded { file, .. } => Error::Format { path: file.clone(), what },
         Behaviour::PushTLike { .. } => Error::Generated { what },
+    }
+}
+
+/// Whether each number of these episodes has a range.
+fn fit(ranges: &Ranges, episodes: &Episodes) -> bool {
+    let width = |rows: &[Vec<f32>]| rows.first().map_or(0, Vec::len);
+    ranges.observations.len() == width(&episodes.observations)
+        && ranges.actions.len() == width(&episodes.actions)
+}
+
+/// The ranges in some episodes.
+fn measured(episodes: &Episodes, of: &Places) -> Ranges {
+    Ranges {
+        observations: ranges(&episodes.observations, episodes, of),
+        actions: ranges(&episodes.actions, episodes, of),
     }
 }
 

@@ -22,7 +22,7 @@ use crate::data::{Splits, read};
 use crate::plan::Part;
 
 /// What to do about rows with more cells than the header, and about those with fewer.
-const RAGGED: [&str; 2] =
+pub(in crate::data) const RAGGED: [&str; 2] =
     ["quote cells that hold commas: `\"a, b\"`", "keep the commas of empty cells, as in `1,,3`"];
 
 /// a table with a header line, of which one or several columns are predicted.

@@ -86,19 +86,29 @@ pub(crate) fn is_date(cell: &str) -> bool {
     parse(cell).is_some()
 }
 
-/// Year, month and day, then perhaps hour, minute, second and its fraction, in numbers between
-/// anything else.
+/// Year (four digits), month and day, then perhaps hour, minute, second and its fraction, in
+/// numbers between anything else; perhaps AM or PM at the end.
 pub(in crate::data) fn parse(cell: &str) -> Option<DateTime> {
     let fraction = cell.rsplit_once('.').filter(|(before, _)| before.contains(':'));
     let nanosecond = fraction.map_or(0, |(_, digits)| nanoseconds(digits));
     let mut numbers = cell.split(|c: char| !c.is_ascii_digit()).filter(|part| !part.is_empty());
-    let (year, month, day) = (
-        numbers.next()?.parse().ok()?,
-        numbers.next()?.parse().ok()?,
-        numbers.next()?.parse().ok()?,
-    );
+    // Two digits may be a day, a month or a year.
+    let year = numbers.next().filter(|year| year.len() == 4)?.parse().ok()?;
+    let (month, day) = (numbers.next()?.parse().ok()?, numbers.next()?.parse().ok()?);
     let mut time = || numbers.next().map_or(Some(0), |part| part.parse::<i8>().ok());
-    DateTime::new(year, month, day, time()?, time()?, time()?, nanosecond).ok()
+    let hour = hour_of_day(time()?, cell)?;
+    DateTime::new(year, month, day, hour, time()?, time()?, nanosecond).ok()
+}
+
+/// The hour as it is, or from 0 to 23 where `cell` ends in AM or PM.
+fn hour_of_day(hour: i8, cell: &str) -> Option<i8> {
+    let end = cell.len().checked_sub(2).and_then(|at| cell.get(at..)).unwrap_or_default();
+    let first = match end.to_ascii_lowercase().as_str() {
+        "am" => 0,
+        "pm" => 12,
+        _ => return Some(hour),
+    };
+    (1..=12).contains(&hour).then_some(first + hour % 12)
 }
 
 /// "25" of a second.
@@ -110,6 +120,19 @@ fn nanoseconds(digits: &str) -> i32 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_year_has_four_digits_and_hours_may_be_those_of_a_half_day() {
+        for cell in ["05/01/24", "24-01-05", "5.1.2024", "1.2.3", "2024-01-05 13:00 PM"] {
+            assert_eq!(parse(cell), None, "{cell}");
+        }
+        let day = jiff::civil::date(2024, 1, 5);
+        for (time, hour) in [("1:30 PM", 13), ("12:30 am", 0), ("12:30PM", 12), ("11:30 AM", 11)] {
+            let found = parse(&format!("2024-01-05 {time}"));
+            assert_eq!(found, Some(day.at(hour, 30, 0, 0)), "{time}");
+        }
+        assert_eq!(parse("2024/1/5 13:30"), Some(day.at(13, 30, 0, 0)));
+    }
 
     #[test]
     fn features_come_round_or_are_numbers() {

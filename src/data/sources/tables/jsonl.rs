@@ -12,7 +12,7 @@ use crate::data::error::Error;
 use crate::data::inputs::{self, Inputs, Predicting};
 use crate::data::sources::holdout::Parts;
 use crate::data::sources::source::{Asked, DataSource, Files, Reading, Survey};
-use crate::data::sources::tables::column::{BadCell, Column, json_number};
+use crate::data::sources::tables::column::{BadCell, Cells, Column, json_number};
 use crate::data::sources::tables::column_names::{ColumnNames, keyed};
 use crate::data::sources::tables::features::{ColumnKind, Features};
 use crate::data::sources::tables::table::{Answer, AnswerKind, Opened, Rows, Wanted, at, cell};
@@ -200,8 +200,8 @@ impl Jsonl {
                     continue;
                 }
             };
-            let may_lack = self.features.missing.is_some();
-            let lacking = self.inputs.iter().filter(|key| !object.contains_key(*key) && !may_lack);
+            let is_needed = |key: &str| !object.contains_key(key) && !rows.may_lack(key);
+            let lacking = self.inputs.iter().filter(|key| is_needed(key));
             let missing: Vec<&str> = lacking.map(String::as_str).collect();
             if row == 1 && !missing.is_empty() {
                 let present: Vec<String> = object.keys().cloned().collect();
@@ -216,9 +216,10 @@ impl Jsonl {
     fn fill(&self, columns: &mut [Column], object: &Map<String, Value>) -> Result<(), BadCell> {
         let mut rest = columns;
         for key in &self.inputs {
+            let is_category = rest.first().is_some_and(|it| matches!(it.cells, Cells::Words(_)));
             let value = match object.get(key) {
                 Some(value) => value,
-                None if self.features.missing.is_some() => &Value::Null,
+                None if is_category || self.features.missing.is_some() => &Value::Null,
                 None => Err(format!("it has no key `{key}`"))?,
             };
             let values = match value {
@@ -399,6 +400,36 @@ mod tests {
         assert_eq!(row(&*splits.train, 0), (vec![-1.0, 0.0, -1.0], Target::Value(10.5)));
         assert_eq!(row(&*splits.train, 1), (vec![1.0, 0.0, 1.0], Target::Value(-2.0)));
         assert_eq!(row(&*splits.val, 0), (vec![3.0, 1.0, 0.0], Target::Value(1.0)));
+    }
+
+    #[test]
+    fn a_category_may_be_absent_where_it_is_predicted_from_too() {
+        let dir = tempfile::tempdir().unwrap();
+        let put = |name: &str, text: &str| {
+            let path = dir.path().join(name);
+            crate::files::write_atomic(&path, text.as_bytes()).unwrap();
+            path
+        };
+        let train =
+            put("train.jsonl", "{\"a\": \"x\", \"b\": 2, \"y\": 3}\n{\"b\": 1, \"y\": 4}\n");
+        let jsonl = Jsonl {
+            train_file: train.clone(),
+            val_file: Some(train),
+            test_file: None,
+            group: None,
+            inputs: ["a", "b"].map(str::to_owned).to_vec(),
+            target: "y".into(),
+            standardize_target: false,
+            features: Features { categorical: "a".into(), ..Features::default() },
+        };
+        let found = jsonl.survey(&Asked::new("", 0, Targets::Numbers)).unwrap().found;
+        let mut rows = Unanswered::new(&found, &jsonl.features).unwrap();
+        let new = put("new.jsonl", "{\"b\": 1}\n{\"a\": \"x\", \"b\": 1}\n");
+        jsonl.rows_of(&new, &mut rows).unwrap();
+        let inputs = rows.inputs(&jsonl.target).unwrap();
+        assert_eq!(inputs.samples.len(), 2);
+        assert_eq!(row(&*inputs.samples, 0).0, [-1.0, 0.0, 1.0]);
+        assert_eq!(row(&*inputs.samples, 1).0, [-1.0, 1.0, 0.0]);
     }
 
     #[test]

@@ -44,6 +44,11 @@ impl<'a> Unanswered<'a> {
         self.fit.names()
     }
 
+    /// Whether a row may lack what this column is read from, as rows to train on may.
+    pub(crate) fn may_lack(&self, name: &str) -> bool {
+        self.features.missing.is_some() || self.fit.kind(name) == Some(ColumnKind::Category)
+    }
+
     /// Appends the row that `fill` puts into columns; one that cannot be read keeps its place.
     pub(crate) fn push(
         &mut self,

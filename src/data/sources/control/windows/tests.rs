@@ -71,6 +71,26 @@ fn an_episode_is_held_back_as_a_whole_and_the_rest_sets_the_scale() {
 }
 
 #[test]
+fn a_run_keeps_its_scale_on_other_episodes() {
+    let [own, other] = [(); 2].map(|()| tempfile::tempdir().unwrap());
+    let found = survey(&Behaviour::recorded(file(own.path(), &arrays())), CHUNK, NONE).unwrap();
+    let on = |arrays: &[(&str, Tensor)]| {
+        let from = Behaviour::recorded(file(other.path(), arrays));
+        let again = |kept| ranges_of(&survey(&from, CHUNK, (&SplitPlan::NONE, kept)).unwrap());
+        [again(Some(&found.found)), again(None)]
+    };
+    let mut wide = arrays();
+    wide[1].1 = (&wide[1].1 * 3.0).unwrap();
+    let [kept, anew] = on(&wide);
+    assert_eq!(kept, ranges_of(&found));
+    assert_eq!(anew.actions, [[0.0, 120.0]]);
+    // Numbers that the run does not know have the ranges that they have.
+    wide[1].1 = Tensor::zeros((9, 2), candle_core::DType::F32, &Device::Cpu).unwrap();
+    let [kept, anew] = on(&wide);
+    assert_eq!(kept, anew);
+}
+
+#[test]
 fn windows_repeat_the_ends_of_their_episode_and_never_leave_it() {
     let dir = tempfile::tempdir().unwrap();
     let from = Behaviour::recorded(file(dir.path(), &arrays()));
