@@ -267,6 +267,26 @@ fn rm_removes_a_run_and_its_checkpoints_and_nothing_else() {
 }
 
 #[test]
+fn rm_of_a_copy_leaves_the_checkpoints_of_the_run() {
+    let lab = Lab::new();
+    lab.run_to(0, &["small.toml", "train.epochs=1"]);
+    let (run, checkpoints) = (lab.run_folder(), lab.checkpoints());
+    let id = run.file_name().unwrap().to_str().unwrap();
+    for copy in [format!("logs/backup/{id}"), "elsewhere/copy".to_owned()] {
+        for file in children(&run).into_iter().filter(|path| path.is_file()) {
+            let name = file.file_name().unwrap().to_str().unwrap();
+            lab.write(&format!("{copy}/{name}"), fs::read(&file).unwrap());
+        }
+        lab.run_to(0, &["rm", &copy]).says(&["is a copy of", "whose checkpoints stay"]);
+        assert!(!lab.path(&copy).exists(), "{copy}");
+        assert!(run.is_dir() && checkpoints.join("best/model.safetensors").is_file(), "{copy}");
+    }
+    lab.run_to(0, &["rm", "small"]);
+    assert!(!run.exists() && !checkpoints.exists());
+    lab.is_clean();
+}
+
+#[test]
 fn a_sweep_and_a_run_do_not_share_a_name() {
     let lab = Lab::new();
     lab.run_to(0, &["small.toml", "train.epochs=1"]);

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use crate::cli::run_files::{checkpoints_of, weights_before};
 use crate::cli::runs_args::RmArgs;
-use crate::cli::{Refusal, find_run, to_stdout};
+use crate::cli::{Refusal, find_run, to_stderr, to_stdout};
 use crate::files::{self, RunLock};
 use crate::launch::exit_code as exit;
 use crate::runs::{self, RUN};
@@ -103,6 +103,7 @@ fn is_no_link(found: &Path) -> Result<(), Refusal> {
 fn doomed_run(found: &Path) -> Result<Doomed, Refusal> {
     let logs = found.canonicalize().map_err(|reason| failed("find", found, reason))?;
     let checkpoints = checkpoints_of(&logs)?.filter(|folder| folder != &logs);
+    let checkpoints = checkpoints.filter(|folder| !are_of_another(folder, &logs));
     if let Some(folder) = &checkpoints
         && (folder.file_name() != logs.file_name() || logs.starts_with(folder))
     {
@@ -113,6 +114,21 @@ fn doomed_run(found: &Path) -> Result<Doomed, Refusal> {
         return Err(Refusal::new(exit::REFUSED, page));
     }
     Ok(Doomed { logs, checkpoints, is_sweep: false })
+}
+
+/// Whether checkpoints are those of another run, of whose logs the folder `logs` is a copy; that is
+/// said.
+fn are_of_another(checkpoints: &Path, logs: &Path) -> bool {
+    let owner = runs::run_of(checkpoints, Path::new(find_run::LOGS));
+    let owner = owner.and_then(|owner| owner.canonicalize().ok()).filter(|owner| owner != logs);
+    if let Some(owner) = &owner {
+        to_stderr(&format!(
+            "note: `{}` is a copy of `{}`, whose checkpoints stay",
+            from_here(logs).display(),
+            from_here(owner).display()
+        ));
+    }
+    owner.is_some()
 }
 
 /// An experiment's name means its newest run everywhere else; what is removed is named exactly.
