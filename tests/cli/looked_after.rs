@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use crate::experiments::BASE;
 use crate::lab::{Lab, children};
-use crate::running::{Running, until};
+use crate::running::{Running, spawn, until};
 
 /// A run that ends only when it is stopped.
 const ENDLESS: [&str; 4] = [
@@ -255,7 +255,12 @@ fn rm_removes_a_run_and_its_checkpoints_and_nothing_else() {
     assert_eq!(of_name(&lab, "other")["state"], "finished");
 
     lab.run_to(0, &["small.toml", &named("other"), "train.epochs=1"]);
-    lab.run_to(2, &["rm", "other"]).says(&["`other` has 2 runs", "by its id"]);
+    for word in ["other", "./logs/other", "logs/other/"] {
+        lab.run_to(2, &["rm", word]).says(&[&format!("`{word}` has 2 runs"), "by its id"]);
+    }
+    let mut inside = lab.ddprun(&["rm", "."]);
+    inside.current_dir(lab.path("logs/other"));
+    spawn(inside).wait().says(&["`.` has 2 runs"]);
     lab.run_to(2, &["rm", "elsewhere"]).says(&["there is no run `elsewhere`"]);
     let first = listed(&lab, &[])[0]["id"].as_str().unwrap().to_owned();
     fs::remove_dir_all(lab.path("checkpoints/other").join(&first)).unwrap();

@@ -10,6 +10,7 @@ use crate::cli::runs_args::RmArgs;
 use crate::cli::{Refusal, find_run, to_stderr, to_stdout};
 use crate::files::{self, RunLock};
 use crate::launch::exit_code as exit;
+use crate::report;
 use crate::runs::{self, RUN};
 use crate::terminal::escape;
 use crate::units::Bytes;
@@ -135,8 +136,10 @@ fn are_of_another(checkpoints: &Path, logs: &Path) -> bool {
 fn names_one(word: &str, found: &Path) -> Result<(), Refusal> {
     let id = found.file_name().unwrap_or_default().to_string_lossy();
     let last = Path::new(word).file_name().map(OsStr::to_string_lossy).unwrap_or_default();
-    let siblings = runs::find(found.parent().unwrap_or(found)).runs;
-    if id.starts_with(&*last) || word.starts_with('.') || siblings.len() <= 1 {
+    let folder = found.parent().unwrap_or(found);
+    let is_id = !last.is_empty() && id.starts_with(&*last) && !folder.ends_with(&*last);
+    let siblings = runs::find(folder).runs;
+    if is_id || report::is_run(Path::new(word)) || siblings.len() <= 1 {
         return Ok(());
     }
     let page = format!(
