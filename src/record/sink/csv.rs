@@ -34,7 +34,7 @@ impl Sink for Csv {
         let SinkStart { logs, resumed_from, total_steps, metrics } = *start;
         let others = others(metrics);
         let lines = open(&logs.join(NAME), resumed_from, total_steps, &others)?;
-        Ok(Box::new(OpenCsv { lines, others }))
+        Ok(Box::new(OpenCsv { lines, others, was_over: resumed_from >= total_steps }))
     }
 }
 
@@ -42,14 +42,19 @@ struct OpenCsv {
     lines: Lines,
     /// Columns that only some runs have.
     others: Vec<String>,
+    /// Whether nothing was left to do at the start: there may be a row of the test already.
+    was_over: bool,
 }
 
 impl OpenSink for OpenCsv {
     fn record(&mut self, stamped: &Stamped) -> Result<(), Error> {
-        match row(&stamped.event, &self.others) {
-            Some(row) => Ok(self.lines.push(&row)?),
-            None => Ok(()),
+        let Some(row) = row(&stamped.event, &self.others) else { return Ok(()) };
+        if self.was_over && matches!(stamped.event, Event::Tested(_)) {
+            // It is said again.
+            let path = self.lines.path().to_owned();
+            self.lines = rewritten(&path, |old| cut(old, u64::MAX, false, &self.others))?;
         }
+        Ok(self.lines.push(&row)?)
     }
 
     fn file(&self) -> Option<&Path> {
@@ -89,14 +94,18 @@ fn open(
     total_steps: u64,
     others: &[String],
 ) -> Result<Lines, Error> {
+    rewritten(path, |old| cut(old, resumed_from, resumed_from >= total_steps, others))
+}
+
+/// Opens the file with what is `kept` of it.
+fn rewritten(path: &Path, kept: impl FnOnce(&str) -> String) -> Result<Lines, Error> {
     let old = match fs::read(path) {
         Err(reason) if reason.kind() == ErrorKind::NotFound => Vec::new(),
         other => other.map_err(files::Error::io("read", path))?,
     };
     // Behind the rows that were synced, a power loss leaves whatever the disk held there.
     let old = String::from_utf8_lossy(&old);
-    let kept = cut(&old, resumed_from, resumed_from >= total_steps, others);
-    files::write_atomic(path, kept.as_bytes())?;
+    files::write_atomic(path, kept(&old).as_bytes())?;
     Ok(Lines::open(path)?)
 }
 
@@ -226,6 +235,21 @@ mod tests {
             open(&path, 50, total_steps, &[]).unwrap();
             assert_eq!(fs::read_to_string(&path).unwrap(), format!("{}\n{rest}", header(&[])));
         }
+    }
+
+    #[test]
+    fn a_test_that_is_said_again_has_one_row() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join(NAME);
+        let whole = format!("{}\n{}", header(&[]), rows(&[step(40), step(50), tested(40)]));
+        files::write_atomic(&path, whole.as_bytes()).unwrap();
+        let logs = folder.path();
+        let start = SinkStart { logs, resumed_from: 50, total_steps: 50, metrics: &[] };
+        let mut sink = Csv::default().open(&start).unwrap();
+        assert_eq!(fs::read_to_string(&path).unwrap(), whole);
+        let time = "2026-11-20T13:25:56Z".parse().unwrap();
+        sink.record(&Stamped { time, step: 50, event: tested(40) }).unwrap();
+        assert_eq!(fs::read_to_string(&path).unwrap(), whole);
     }
 
     #[test]
