@@ -1,6 +1,8 @@
 //! The verbs that look after runs: `ls`, `compare`, `tag`, `logs`, `rm`.
 
+use std::ffi::OsStr;
 use std::fs;
+use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 
 use rustix::process::Signal;
@@ -360,6 +362,9 @@ fn compare_shows_where_runs_differ_and_draws_their_curves() {
     let lr = keys.iter().find(|row| row["key"] == "optimizer.lr").unwrap();
     assert_eq!(lr["values"], serde_json::json!([0.001, 0.01]));
     assert!(lab.path("x.png").is_file());
+    let mut no_text = lab.ddprun(&["compare", "one", "two", "--json", "--out"]);
+    no_text.arg(OsStr::from_bytes(b"x\xff.png"));
+    spawn(no_text).wait().has_code(0);
     lab.run_to(0, &["compare", "one", "two", "--out", "a/b/x.png"]);
     assert!(lab.path("a/b/x.png").is_file());
     let refused = lab.run_to(2, &["compare", "one", "two", "--out", "c/x.pdf"]);
