@@ -238,7 +238,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let mut events = sink(folder.path());
         let mut reader = Reader::new(folder.path());
-        let tested = |step, loss| {
+        let tested = |step: u64, loss: f64| {
             let metrics = [("test/loss".to_owned(), loss)].into();
             Event::Tested(Evaluated { metrics, ..example_events::evaluated(step) })
         };
