@@ -1,7 +1,7 @@
 //! `ddprun eval [RUN] [key=value ...]`: metrics of a run's best checkpoint, re-evaluated; `ddprun
 //! eval --weights FILE EXPERIMENT`: those of given weights.
 
-use std::path::Path;
+use std::path::{self, Path, PathBuf};
 
 use serde_json::{Value, json};
 
@@ -23,10 +23,14 @@ use crate::worker::{self, Details, Measured, exit};
 
 /// Evaluates in this process alone; prints one metric a line, or JSON.
 pub(crate) fn evaluate(args: &EvalArgs, kinds: &Kinds) -> Result<u8, Refusal> {
+    // It is meant from here, and looking for a run may lead elsewhere.
+    let whole = |folder: &PathBuf| path::absolute(folder).unwrap_or_else(|_| folder.clone());
+    let out = args.out.as_ref().map(whole);
+    let out = out.as_deref();
     if let Some(weights) = &args.weights {
         let measured = of_weights(weights, args, kinds)?;
         let head = format!("{}\n", weights.display());
-        return print(args, &measured, &head, json!({ "weights": weights }));
+        return print(args, out, &measured, &head, json!({ "weights": weights }));
     }
     let (run, changes) = run_and_changes(&args.words);
     let here = std::env::current_dir().unwrap_or_default();
@@ -43,7 +47,7 @@ pub(crate) fn evaluate(args: &EvalArgs, kinds: &Kinds) -> Result<u8, Refusal> {
     let measured = worker::evaluate(&plan, Some(opened), &parts(args, &plan)?, kinds);
     let measured = told(measured.map_err(failed)?);
     let step = opened.state.step;
-    print(args, &measured, &format!("step {step}\n"), json!({ "step": step }))
+    print(args, out, &measured, &format!("step {step}\n"), json!({ "step": step }))
 }
 
 /// Metrics of the model of an experiment with these weights, all of which must fit. Nothing is left
@@ -112,12 +116,19 @@ fn failed(error: worker::Error) -> Refusal {
     Refusal::of(error.exit_code(), &error, error.help())
 }
 
-/// One metric a line after `head`, and the tables; or all of it as JSON behind `value`.
-fn print(args: &EvalArgs, found: &Measured, head: &str, mut value: Value) -> Result<u8, Refusal> {
+/// One metric a line after `head`, and the tables; or all of it as JSON behind `value`, which goes
+/// to the folder `out`, too.
+fn print(
+    args: &EvalArgs,
+    out: Option<&Path>,
+    found: &Measured,
+    head: &str,
+    mut value: Value,
+) -> Result<u8, Refusal> {
     let Measured { metrics, details, .. } = found;
     value["metrics"] = json!(metrics);
     value["details"] = json!(details);
-    if let Some(folder) = &args.out {
+    if let Some(folder) = out {
         save(folder, &value, details)?;
     }
     if args.json {

@@ -78,6 +78,7 @@ impl Form {
             matches!(meaning, Meaning::Series(..)) && items().any(|item| !item.dates.is_empty());
         let mut form = Self { columns: Vec::new(), meaning, has_rows, has_dates, top };
         form.columns = form.columns();
+        distinguish(&mut form.columns);
         Ok(form)
     }
 
@@ -194,6 +195,19 @@ impl Form {
             row
         };
         steps.map(step).collect()
+    }
+}
+
+/// Gives numbers that the data call as one of our own columns (`error`, `step`) another name: names
+/// are keys.
+fn distinguish(columns: &mut [Column]) {
+    let is_number = |column: &Column| column.kind == ColumnType::Number;
+    let ours: Vec<String> =
+        columns.iter().filter(|it| !is_number(it)).map(|it| it.name.clone()).collect();
+    for column in columns.iter_mut().filter(|it| is_number(it)) {
+        if ours.contains(&column.name) {
+            column.name += "_predicted";
+        }
     }
 }
 
@@ -314,6 +328,23 @@ mod tests {
         let found: Vec<f32> = [-3.0, 0.0, 2.5].into_iter().map(sigmoid).collect();
         assert!(close(&found, &[0.047_425_874, 0.5, 0.924_141_8]), "{found:?}");
         assert_eq!(descending(&[1.0, 3.0, 3.0, -0.0, 0.0]), [1, 2, 0, 4, 3]);
+    }
+
+    #[test]
+    fn a_number_is_never_called_as_another_column() {
+        let column = |name: &str, kind| Column::new(name, kind);
+        let mut columns = [
+            column("path", ColumnType::Text),
+            column("step", ColumnType::Integer),
+            column("error", ColumnType::Number),
+            column("step", ColumnType::Number),
+            column("price", ColumnType::Number),
+            column("error", ColumnType::Text),
+        ];
+        distinguish(&mut columns);
+        let names = columns.map(|column| column.name);
+        let expected = ["path", "step", "error_predicted", "step_predicted", "price", "error"];
+        assert_eq!(names, expected);
     }
 
     #[test]

@@ -131,7 +131,7 @@ impl Work<'_> {
 
     fn to_file(&self, format: Format, out: &Path, replaces: bool) -> Result<Option<Ended>, Error> {
         let folder = PartFolder::of(out, replaces, self.parts.len());
-        let identity = identity(self.job, self.inputs)?;
+        let identity = identity(self.job, self.inputs);
         let timeout = self.job.plan.distributed.timeout;
         match self.job.launched.filter(|place| !place.rank.is_first()) {
             None => folder.own(&identity)?,
@@ -236,34 +236,72 @@ impl Work<'_> {
     }
 }
 
-fn identity(job: &Job<'_>, found: &Inputs) -> Result<Identity, Error> {
-    let mut inputs = blake3::Hasher::new();
-    inputs.update(&found.items.len().to_le_bytes());
-    if let Items::Files(files) = &found.items {
-        for file in files {
-            inputs.update(file.as_os_str().as_encoded_bytes());
-            inputs.update(&[0]);
-        }
-    }
-    for path in job.paths {
-        inputs.update(path.as_os_str().as_encoded_bytes());
-        inputs.update(&[0]);
-        let failed = |error| {
-            Error::from(data::Error::Io { action: "read", path: path.clone(), source: error })
-        };
-        let metadata = std::fs::metadata(path).map_err(failed)?;
-        let changed = metadata.modified().ok();
-        let since = changed.and_then(|time| time.duration_since(std::time::UNIX_EPOCH).ok());
-        inputs.update(&metadata.len().to_le_bytes());
-        inputs.update(&since.unwrap_or_default().as_nanos().to_le_bytes());
-    }
-    Ok(Identity {
+fn identity(job: &Job<'_>, found: &Inputs) -> Identity {
+    Identity {
         format: FORMAT,
         version: env!("CARGO_PKG_VERSION").to_owned(),
         weights: job.opened.manifest.fingerprint(),
-        inputs: inputs.finalize().to_hex().to_string(),
+        inputs: digest(&found.items, job.paths),
         top: job.top,
         batch_size: job.plan.val_batch_size.get(),
         precision: format!("{:?}", job.plan.precision),
-    })
+    }
+}
+
+/// Of what is named, and of each file in it. What else lies in a folder does not count: the output
+/// may come there, too.
+fn digest(items: &Items, paths: &[PathBuf]) -> String {
+    let mut inputs = blake3::Hasher::new();
+    inputs.update(&items.len().to_le_bytes());
+    match items {
+        Items::Files(files) => files.iter().for_each(|file| add_file(&mut inputs, file)),
+        Items::Listed(items) => {
+            // Those of a file follow each other.
+            let mut files: Vec<&Path> = items.iter().map(|item| &*item.file).collect();
+            files.dedup();
+            files.into_iter().for_each(|file| add_file(&mut inputs, file));
+        }
+    }
+    paths.iter().for_each(|path| add_file(&mut inputs, path));
+    inputs.finalize().to_hex().to_string()
+}
+
+/// Adds the name of a file, its size and when it was changed; of what is no file its name.
+fn add_file(inputs: &mut blake3::Hasher, file: &Path) {
+    inputs.update(file.as_os_str().as_encoded_bytes());
+    inputs.update(&[0]);
+    let found = std::fs::metadata(file).ok().filter(std::fs::Metadata::is_file);
+    let changed = found.as_ref().and_then(|found| found.modified().ok());
+    let since = changed.and_then(|time| time.duration_since(std::time::UNIX_EPOCH).ok());
+    inputs.update(&found.map_or(0, |found| found.len()).to_le_bytes());
+    inputs.update(&since.unwrap_or_default().as_nanos().to_le_bytes());
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::File;
+    use std::time::SystemTime;
+
+    use super::*;
+    use crate::data::Item;
+    use crate::files;
+
+    #[test]
+    fn inputs_are_others_when_a_file_in_a_folder_was_changed() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("a.csv");
+        files::write_atomic(&file, b"1,2").unwrap();
+        let paths = [folder.path().to_owned()];
+        let item = Item::new(&file.as_path().into(), Some(1), 0..1);
+        let forms = [Items::Files(vec![file.clone()]), Items::Listed(vec![item])];
+        let digests = || forms.each_ref().map(|items| digest(items, &paths));
+        let before = digests();
+        files::create_folder(&folder.path().join("out.csv.parts")).unwrap();
+        assert_eq!(digests(), before, "the output may be beside them");
+        // In its place, so that the folder knows nothing of it.
+        let opened = File::options().write(true).open(&file).unwrap();
+        opened.set_modified(SystemTime::UNIX_EPOCH).unwrap();
+        let after = digests();
+        assert!(after[0] != before[0] && after[1] != before[1]);
+    }
 }

@@ -166,6 +166,11 @@ fn read_if_there(path: &Path) -> Result<Option<Vec<u8>>, Error> {
     }
 }
 
+/// A path as text, which is all that JSON has: bytes that are none are replaced.
+fn as_text<S: serde::Serializer>(path: &Path, to: S) -> Result<S::Ok, S::Error> {
+    to.serialize_str(&path.to_string_lossy())
+}
+
 /// The format that a file says it has, if this ddprun knows it.
 fn known_format(path: &Path, found: Option<u64>, known: u32) -> Result<(), Error> {
     match found {

@@ -104,6 +104,7 @@ struct Line<'a> {
     format: Option<u64>,
     resumed_from: Option<u64>,
     steps_per_epoch: Option<u64>,
+    total_steps: Option<u64>,
     loss: Option<f64>,
     accuracy: Option<f64>,
     lr: Option<f64>,
@@ -147,6 +148,11 @@ impl Reader {
     }
 
     fn take(&mut self, line: &Line<'_>) {
+        let goes_on = line.event == "started" && line.resumed_from < line.total_steps;
+        if goes_on || line.event == "tested" {
+            // The test is made at the end, which there is once.
+            self.scalars.series.retain(|name, _| !name.starts_with("test/"));
+        }
         if line.event == "started" {
             self.scalars.cut(line.resumed_from.unwrap_or(0));
             self.scalars.steps_per_epoch = line.steps_per_epoch.unwrap_or(0);
@@ -187,7 +193,7 @@ impl Reader {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::event::{Evaluated, Event};
+    use crate::event::{Evaluated, Event, Started};
     use crate::record::{Jsonl, OpenSink, Sink, SinkStart, Stamped, example_events};
 
     fn sink(logs: &Path) -> Box<dyn OpenSink> {
@@ -225,6 +231,37 @@ mod tests {
         assert_eq!(reader.scalars().steps_per_epoch, 20);
         assert!(!reader.scalars().series.contains_key("loss_scale"));
         assert_eq!(&Scalars::read(folder.path()).unwrap(), reader.scalars());
+    }
+
+    #[test]
+    fn a_run_that_goes_on_has_only_the_test_of_its_last_end() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut events = sink(folder.path());
+        let mut reader = Reader::new(folder.path());
+        let tested = |step: u64, loss: f64| {
+            let metrics = [("test/loss".to_owned(), loss)].into();
+            Event::Tested(Evaluated { metrics, ..example_events::evaluated(step) })
+        };
+        say(&mut *events, 0, Event::Started(example_events::started(0)));
+        say(&mut *events, 5, tested(50, 0.1));
+        say(&mut *events, 9, Event::Started(example_events::started(50)));
+        reader.poll().unwrap();
+        assert_eq!(reader.scalars().series["test/loss"].len(), 1, "nothing was left to do");
+        let longer = Started { total_steps: 60, ..example_events::started(50) };
+        say(&mut *events, 10, Event::Started(longer));
+        reader.poll().unwrap();
+        assert!(!reader.scalars().series.contains_key("test/loss"), "it goes on");
+        say(&mut *events, 15, tested(60, 0.2));
+        say(
+            &mut *events,
+            20,
+            Event::Started(Started { total_steps: 60, ..example_events::started(60) }),
+        );
+        say(&mut *events, 25, tested(60, 0.2));
+        reader.poll().unwrap();
+        let values: Vec<f64> =
+            reader.scalars().series["test/loss"].iter().map(|point| point.value).collect();
+        assert_eq!(values, [0.2]);
     }
 
     #[test]

@@ -66,6 +66,7 @@ pub struct Summary {
     /// `<time>-<id>`, or `trial-0007`.
     pub id: String,
     /// Its folder for logs.
+    #[serde(serialize_with = "super::as_text")]
     pub folder: PathBuf,
     /// The sweep that it is a trial of.
     pub sweep: Option<String>,
@@ -257,6 +258,9 @@ fn seconds(records: &Records, state: State) -> f64 {
 
 #[cfg(test)]
 mod tests {
+    use std::ffi::OsStr;
+    use std::os::unix::ffi::OsStrExt;
+
     use super::*;
     use crate::event::Finished;
     use crate::files::{self, RunLock};
@@ -382,6 +386,16 @@ mod tests {
         assert_eq!((found.state, found.step, found.best), (State::Killed, 0, None));
         assert!(found.seconds.is_sign_positive());
         assert_eq!(found.id, folder.path().file_name().unwrap().to_string_lossy());
+    }
+
+    #[test]
+    fn a_folder_whose_name_is_no_text_can_be_told_as_json() {
+        let folder = tempfile::tempdir().unwrap();
+        let run = folder.path().join(OsStr::from_bytes(b"a\xff"));
+        files::create_folder(&run).unwrap();
+        files::write_atomic(&run.join(RESOLVED), b"").unwrap();
+        let found = serde_json::to_value(summary(&run).unwrap()).unwrap();
+        assert!(found["folder"].as_str().unwrap().ends_with("a\u{fffd}"), "{found}");
     }
 
     #[test]

@@ -15,6 +15,7 @@ pub struct SweepSummary {
     /// Its name.
     pub name: String,
     /// Its folder.
+    #[serde(serialize_with = "super::as_text")]
     pub folder: PathBuf,
     /// How it stands.
     pub state: State,

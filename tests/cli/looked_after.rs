@@ -1,6 +1,8 @@
 //! The verbs that look after runs: `ls`, `compare`, `tag`, `logs`, `rm`.
 
+use std::ffi::OsStr;
 use std::fs;
+use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 
 use rustix::process::Signal;
@@ -8,7 +10,7 @@ use serde_json::Value;
 
 use crate::experiments::BASE;
 use crate::lab::{Lab, children};
-use crate::running::{Running, until};
+use crate::running::{Running, spawn, until};
 
 /// A run that ends only when it is stopped.
 const ENDLESS: [&str; 4] = [
@@ -255,7 +257,12 @@ fn rm_removes_a_run_and_its_checkpoints_and_nothing_else() {
     assert_eq!(of_name(&lab, "other")["state"], "finished");
 
     lab.run_to(0, &["small.toml", &named("other"), "train.epochs=1"]);
-    lab.run_to(2, &["rm", "other"]).says(&["`other` has 2 runs", "by its id"]);
+    for word in ["other", "./logs/other", "logs/other/"] {
+        lab.run_to(2, &["rm", word]).says(&[&format!("`{word}` has 2 runs"), "by its id"]);
+    }
+    let mut inside = lab.ddprun(&["rm", "."]);
+    inside.current_dir(lab.path("logs/other"));
+    spawn(inside).wait().says(&["`.` has 2 runs"]);
     lab.run_to(2, &["rm", "elsewhere"]).says(&["there is no run `elsewhere`"]);
     let first = listed(&lab, &[])[0]["id"].as_str().unwrap().to_owned();
     fs::remove_dir_all(lab.path("checkpoints/other").join(&first)).unwrap();
@@ -263,6 +270,26 @@ fn rm_removes_a_run_and_its_checkpoints_and_nothing_else() {
     assert_eq!(children(&lab.path("logs/other")).len(), 1);
     std::os::unix::fs::symlink(folder(&lab, "logs", "other"), lab.path("logs/other/link")).unwrap();
     lab.run_to(2, &["rm", "logs/other/link"]).says(&["is a link"]);
+    lab.is_clean();
+}
+
+#[test]
+fn rm_of_a_copy_leaves_the_checkpoints_of_the_run() {
+    let lab = Lab::new();
+    lab.run_to(0, &["small.toml", "train.epochs=1"]);
+    let (run, checkpoints) = (lab.run_folder(), lab.checkpoints());
+    let id = run.file_name().unwrap().to_str().unwrap();
+    for copy in [format!("logs/backup/{id}"), "elsewhere/copy".to_owned()] {
+        for file in children(&run).into_iter().filter(|path| path.is_file()) {
+            let name = file.file_name().unwrap().to_str().unwrap();
+            lab.write(&format!("{copy}/{name}"), fs::read(&file).unwrap());
+        }
+        lab.run_to(0, &["rm", &copy]).says(&["is a copy of", "whose checkpoints stay"]);
+        assert!(!lab.path(&copy).exists(), "{copy}");
+        assert!(run.is_dir() && checkpoints.join("best/model.safetensors").is_file(), "{copy}");
+    }
+    lab.run_to(0, &["rm", "small"]);
+    assert!(!run.exists() && !checkpoints.exists());
     lab.is_clean();
 }
 
@@ -335,6 +362,9 @@ fn compare_shows_where_runs_differ_and_draws_their_curves() {
     let lr = keys.iter().find(|row| row["key"] == "optimizer.lr").unwrap();
     assert_eq!(lr["values"], serde_json::json!([0.001, 0.01]));
     assert!(lab.path("x.png").is_file());
+    let mut no_text = lab.ddprun(&["compare", "one", "two", "--json", "--out"]);
+    no_text.arg(OsStr::from_bytes(b"x\xff.png"));
+    spawn(no_text).wait().has_code(0);
     lab.run_to(0, &["compare", "one", "two", "--out", "a/b/x.png"]);
     assert!(lab.path("a/b/x.png").is_file());
     let refused = lab.run_to(2, &["compare", "one", "two", "--out", "c/x.pdf"]);

@@ -127,6 +127,7 @@ fn eval_tells_of_classes_and_of_the_samples_that_a_model_is_most_wrong_about() {
         table.lines().skip(1).filter(|line| !line.split(',').nth(at).unwrap().is_empty()).count()
     };
     assert_eq!((values(column("val/f1")), values(column("val/precision"))), (4, 1));
+    assert_eq!(values(column("val/auroc")), 3, "what is measured no more stays");
 }
 
 #[test]

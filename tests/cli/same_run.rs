@@ -357,6 +357,8 @@ fn a_run_is_found_from_any_folder_and_goes_on_where_its_project_is_now() {
     assert!(children(elsewhere.path()).is_empty());
     from(elsewhere.path(), &lab, 0, &["checkpoint", "export", named, "weights.safetensors"]);
     assert!(elsewhere.path().join("weights.safetensors").exists());
+    from(elsewhere.path(), &lab, 0, &["eval", named, "--out", "found"]);
+    assert!(elsewhere.path().join("found/eval.json").exists() && !lab.path("found").exists());
     let before = bits(&lab);
     // A copy of the project is a project of its own.
     let copy = elsewhere.path().join("copy");

@@ -77,7 +77,7 @@ pub(crate) fn compare(args: &CompareArgs, kinds: &Kinds) -> Result<u8, Refusal> 
             "configuration": json_differences(&runs),
             "metrics": metrics.collect::<Vec<_>>(),
             "environment": values(&environment),
-            "curves": picture.then_some(&path),
+            "curves": picture.then(|| path.to_string_lossy()),
         });
         return to_stdout(&(serde_json::to_string_pretty(&whole).unwrap_or_default() + "\n"));
     }

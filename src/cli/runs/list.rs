@@ -136,7 +136,8 @@ fn lines(listing: &Listing) -> String {
     let unreadable = listing
         .unreadable
         .iter()
-        .map(|it| line("unreadable", &json!({ "folder": it.folder, "reason": it.why })));
+        .map(|it| (it.folder.to_string_lossy(), &it.why))
+        .map(|(folder, why)| line("unreadable", &json!({ "folder": folder, "reason": why })));
     runs.chain(sweeps).chain(unreadable).collect()
 }
 

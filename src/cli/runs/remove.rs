@@ -7,9 +7,10 @@ use std::path::{Path, PathBuf};
 
 use crate::cli::run_files::{checkpoints_of, weights_before};
 use crate::cli::runs_args::RmArgs;
-use crate::cli::{Refusal, find_run, to_stdout};
+use crate::cli::{Refusal, find_run, to_stderr, to_stdout};
 use crate::files::{self, RunLock};
 use crate::launch::exit_code as exit;
+use crate::report;
 use crate::runs::{self, RUN};
 use crate::terminal::escape;
 use crate::units::Bytes;
@@ -103,6 +104,7 @@ fn is_no_link(found: &Path) -> Result<(), Refusal> {
 fn doomed_run(found: &Path) -> Result<Doomed, Refusal> {
     let logs = found.canonicalize().map_err(|reason| failed("find", found, reason))?;
     let checkpoints = checkpoints_of(&logs)?.filter(|folder| folder != &logs);
+    let checkpoints = checkpoints.filter(|folder| !are_of_another(folder, &logs));
     if let Some(folder) = &checkpoints
         && (folder.file_name() != logs.file_name() || logs.starts_with(folder))
     {
@@ -115,12 +117,29 @@ fn doomed_run(found: &Path) -> Result<Doomed, Refusal> {
     Ok(Doomed { logs, checkpoints, is_sweep: false })
 }
 
+/// Whether checkpoints are those of another run, of whose logs the folder `logs` is a copy; that is
+/// said.
+fn are_of_another(checkpoints: &Path, logs: &Path) -> bool {
+    let owner = runs::run_of(checkpoints, Path::new(find_run::LOGS));
+    let owner = owner.and_then(|owner| owner.canonicalize().ok()).filter(|owner| owner != logs);
+    if let Some(owner) = &owner {
+        to_stderr(&format!(
+            "note: `{}` is a copy of `{}`, whose checkpoints stay",
+            from_here(logs).display(),
+            from_here(owner).display()
+        ));
+    }
+    owner.is_some()
+}
+
 /// An experiment's name means its newest run everywhere else; what is removed is named exactly.
 fn names_one(word: &str, found: &Path) -> Result<(), Refusal> {
     let id = found.file_name().unwrap_or_default().to_string_lossy();
     let last = Path::new(word).file_name().map(OsStr::to_string_lossy).unwrap_or_default();
-    let siblings = runs::find(found.parent().unwrap_or(found)).runs;
-    if id.starts_with(&*last) || word.starts_with('.') || siblings.len() <= 1 {
+    let folder = found.parent().unwrap_or(found);
+    let is_id = !last.is_empty() && id.starts_with(&*last) && !folder.ends_with(&*last);
+    let siblings = runs::find(folder).runs;
+    if is_id || report::is_run(Path::new(word)) || siblings.len() <= 1 {
         return Ok(());
     }
     let page = format!(

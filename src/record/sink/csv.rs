@@ -4,8 +4,8 @@
 //! shares, 0 to 1. After a resume the rows of what is done again are cut, so that the file ends
 //! equal to that of an undisturbed run, except for speed.
 
-use std::fs;
-use std::io::ErrorKind;
+use std::fs::{self, File};
+use std::io::{BufRead, BufReader, ErrorKind};
 use std::path::{Path, PathBuf};
 
 use schemars::JsonSchema;
@@ -32,9 +32,12 @@ impl Kind for Csv {
 impl Sink for Csv {
     fn open(&self, start: &SinkStart<'_>) -> Result<Box<dyn OpenSink>, Error> {
         let SinkStart { logs, resumed_from, total_steps, metrics } = *start;
-        let others = others(metrics);
-        let lines = open(&logs.join(NAME), resumed_from, total_steps, &others)?;
-        Ok(Box::new(OpenCsv { lines, others }))
+        let (path, mut others) = (logs.join(NAME), others(metrics));
+        if resumed_from > 0 {
+            others.extend(earlier(&path, &others));
+        }
+        let lines = open(&path, resumed_from, total_steps, &others)?;
+        Ok(Box::new(OpenCsv { lines, others, was_over: resumed_from >= total_steps }))
     }
 }
 
@@ -42,14 +45,19 @@ struct OpenCsv {
     lines: Lines,
     /// Columns that only some runs have.
     others: Vec<String>,
+    /// Whether nothing was left to do at the start: there may be a row of the test already.
+    was_over: bool,
 }
 
 impl OpenSink for OpenCsv {
     fn record(&mut self, stamped: &Stamped) -> Result<(), Error> {
-        match row(&stamped.event, &self.others) {
-            Some(row) => Ok(self.lines.push(&row)?),
-            None => Ok(()),
+        let Some(row) = row(&stamped.event, &self.others) else { return Ok(()) };
+        if self.was_over && matches!(stamped.event, Event::Tested(_)) {
+            // It is said again.
+            let path = self.lines.path().to_owned();
+            self.lines = rewritten(&path, |old| cut(old, u64::MAX, false, &self.others))?;
         }
+        Ok(self.lines.push(&row)?)
     }
 
     fn file(&self) -> Option<&Path> {
@@ -89,14 +97,18 @@ fn open(
     total_steps: u64,
     others: &[String],
 ) -> Result<Lines, Error> {
+    rewritten(path, |old| cut(old, resumed_from, resumed_from >= total_steps, others))
+}
+
+/// Opens the file with what is `kept` of it.
+fn rewritten(path: &Path, kept: impl FnOnce(&str) -> String) -> Result<Lines, Error> {
     let old = match fs::read(path) {
         Err(reason) if reason.kind() == ErrorKind::NotFound => Vec::new(),
         other => other.map_err(files::Error::io("read", path))?,
     };
     // Behind the rows that were synced, a power loss leaves whatever the disk held there.
     let old = String::from_utf8_lossy(&old);
-    let kept = cut(&old, resumed_from, resumed_from >= total_steps, others);
-    files::write_atomic(path, kept.as_bytes())?;
+    files::write_atomic(path, kept(&old).as_bytes())?;
     Ok(Lines::open(path)?)
 }
 
@@ -105,6 +117,17 @@ fn others(metrics: &[String]) -> Vec<String> {
     let column = |split: &str, name: &String| format!("{split}/{name}");
     let rare = metrics.iter().filter(|name| !VAL.contains(&column("val", name).as_str()));
     rare.flat_map(|name| [column("val", name), column("test", name)]).collect()
+}
+
+/// Columns of the file that this start has no values for: an earlier one has measured them.
+fn earlier(path: &Path, others: &[String]) -> Vec<String> {
+    let mut line = String::new();
+    let read = File::open(path).and_then(|file| BufReader::new(file).read_line(&mut line));
+    let Some(old) = line.strip_suffix('\n').filter(|_| read.is_ok()) else { return Vec::new() };
+    let header = header(others);
+    let is_known = |name: &str| header.split(',').any(|known| known == name);
+    let names = old.split(',').filter(|name| name.contains('/') && !is_known(name));
+    names.map(str::to_owned).collect()
 }
 
 /// The row of an event; `None` for events without numbers.
@@ -226,6 +249,47 @@ mod tests {
             open(&path, 50, total_steps, &[]).unwrap();
             assert_eq!(fs::read_to_string(&path).unwrap(), format!("{}\n{rest}", header(&[])));
         }
+    }
+
+    #[test]
+    fn a_test_that_is_said_again_has_one_row() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join(NAME);
+        let whole = format!("{}\n{}", header(&[]), rows(&[step(40), step(50), tested(40)]));
+        files::write_atomic(&path, whole.as_bytes()).unwrap();
+        let logs = folder.path();
+        let start = SinkStart { logs, resumed_from: 50, total_steps: 50, metrics: &[] };
+        let mut sink = Csv::default().open(&start).unwrap();
+        assert_eq!(fs::read_to_string(&path).unwrap(), whole);
+        let time = "2026-11-20T13:25:56Z".parse().unwrap();
+        sink.record(&Stamped { time, step: 50, event: tested(40) }).unwrap();
+        assert_eq!(fs::read_to_string(&path).unwrap(), whole);
+    }
+
+    #[test]
+    fn what_an_earlier_start_measured_keeps_its_column() {
+        let folder = tempfile::tempdir().unwrap();
+        let measured = |name: &str, resumed_from: u64, step: u64| -> Vec<String> {
+            let metrics = [name.to_owned()];
+            let logs = folder.path();
+            let start = SinkStart { logs, resumed_from, total_steps: 50, metrics: &metrics };
+            let mut sink = Csv::default().open(&start).unwrap();
+            let metrics = [(format!("val/{name}"), 0.5)].into();
+            let event = Event::Evaluated(Evaluated { metrics, ..example_events::evaluated(step) });
+            let time = "2026-11-20T13:25:56Z".parse().unwrap();
+            sink.record(&Stamped { time, step, event }).unwrap();
+            let text = fs::read_to_string(logs.join(NAME)).unwrap();
+            text.lines()
+                .map(|line| line.split(',').skip(17).collect::<Vec<_>>().join(","))
+                .collect()
+        };
+        let first = measured("f1", 0, 20);
+        assert_eq!(first, ["val/f1,test/f1", "0.5,"]);
+        let second = measured("recall", 20, 40);
+        let header = "val/recall,test/recall,val/f1,test/f1";
+        assert_eq!(second, [header, ",,0.5,", "0.5,,,"]);
+        let anew = measured("recall", 0, 20);
+        assert_eq!(anew, ["val/recall,test/recall", "0.5,"]);
     }
 
     #[test]
