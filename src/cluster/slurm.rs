@@ -398,7 +398,7 @@ mod tests {
     fn srun_passes_on_the_variables_of_the_script_whatever_sbatch_was_told() {
         let environment = BTreeMap::from([("A".to_owned(), "b".to_owned())]);
         let options = vec!["--export=NONE".to_owned()];
-        let script = Slurm { environment, options, ..Slurm::default() }.script(&Job::example());
+        let script = Slurm { options, environment, ..Slurm::default() }.script(&Job::example());
         assert!(script.contains("\nunset SLURM_EXPORT_ENV\nexport A=b\n"), "{script}");
     }
 

@@ -259,10 +259,14 @@ fn digest(items: &Items, paths: &[PathBuf]) -> String {
             // Those of a file follow each other.
             let mut files: Vec<&Path> = items.iter().map(|item| &*item.file).collect();
             files.dedup();
-            files.into_iter().for_each(|file| add_file(&mut inputs, file));
+            for file in files {
+                add_file(&mut inputs, file);
+            }
         }
     }
-    paths.iter().for_each(|path| add_file(&mut inputs, path));
+    for path in paths {
+        add_file(&mut inputs, path);
+    }
     inputs.finalize().to_hex().to_string()
 }
 
