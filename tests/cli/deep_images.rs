@@ -49,7 +49,8 @@ fn scans_are_found_and_learnt_alike_on_one_rank_and_on_two() {
 fn scans_are_evaluated_predicted_and_described_to_other_programs() {
     let lab = scans();
     lab.run_to(0, &["init", "scans"]);
-    lab.run_to(0, &["scans.toml", "experiment.name=deep", "train.epochs=6"]);
+    let slowly = "scheduler.warmup=1 epoch";
+    lab.run_to(0, &["scans.toml", "experiment.name=deep", "train.epochs=6", slowly]);
     let found = lab.run_to(0, &["eval", "deep", "--json", "--part", "val"]).stdout;
     let found: Value = serde_json::from_str(&found).unwrap();
     assert_eq!(found["metrics"]["val/accuracy"], 1.0, "{found}");

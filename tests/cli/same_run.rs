@@ -183,7 +183,7 @@ fn a_trial_of_a_sweep_does_not_go_on_with_other_images() {
     running.wait();
     until("the end of the ranks", || lab.processes().is_empty());
     fs::remove_file(lab.path("data/train/red/0.png")).unwrap();
-    lab.run_to(2, &words).says(&["train: 15 samples, was 16"]);
+    lab.run_to(3, &words).says(&["train: 15 samples, was 16"]);
     let journal = fs::read_to_string(lab.path("logs/tune/journal.jsonl")).unwrap();
     assert!(!journal.contains("\"ended\""), "it can go on with its own images: {journal}");
 }
