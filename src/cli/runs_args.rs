@@ -8,7 +8,7 @@ use clap::Args as ClapArgs;
 #[command(after_help = "Examples:\n  ddprun ls\n  ddprun ls --state running --tag baseline\n  \
     ddprun ls logs/sweep_quickstart --sort val/accuracy")]
 pub(crate) struct LsArgs {
-    /// Folder to look into, a name in `logs` (or `run:NAME`) or a run's id; for a sweep, its trials.
+    /// Folder to search, a name in `logs` (or `run:NAME`) or a run's id; for a sweep, its trials.
     #[arg(default_value = "logs")]
     pub(crate) folder: PathBuf,
     /// Only runs with this tag; if given several times, with all of them.
