@@ -14,14 +14,17 @@ pub(crate) const LOGS: &str = "logs";
 pub(crate) fn find_sweep(word: &Path) -> Option<PathBuf> {
     let name = word.to_str().and_then(|word| word.strip_prefix(RUN));
     let word = name.map_or(word, Path::new);
-    let is_sweep = |folder: &PathBuf| folder.join(sweep::JOURNAL).is_file();
-    [word.to_owned(), Path::new(LOGS).join(word)].into_iter().find(is_sweep)
+    named(word, &|folder| folder.join(sweep::JOURNAL).is_file())
 }
 
 /// The folder of the learning-rate range test that `word` names: its folder, or its name.
 pub(crate) fn find_range_test(word: &Path) -> Option<PathBuf> {
-    let is_test = |folder: &PathBuf| sweep::is_range_test(folder);
-    [word.to_owned(), Path::new(LOGS).join(word)].into_iter().find(is_test)
+    named(word, &sweep::is_range_test)
+}
+
+/// The folder, or that of this name in `logs`, which is what is meant.
+fn named(word: &Path, is_meant: &dyn Fn(&Path) -> bool) -> Option<PathBuf> {
+    [word.to_owned(), Path::new(LOGS).join(word)].into_iter().find(|folder| is_meant(folder))
 }
 
 /// All sweeps, the one that was last written to at the end.

@@ -203,12 +203,11 @@ fn advice(trials: &[Trial], retry: &str) -> Option<String> {
 
 /// `ddprun sweep --status FOLDER`; a name is enough for a folder in `logs/`.
 pub(crate) fn show_status(folder: &Path, as_json: bool, kinds: &Kinds) -> Result<u8, Refusal> {
-    let found = find_sweep(folder).or_else(|| find_range_test(folder));
-    let found = found.ok_or_else(|| no_sweep(folder))?;
-    if find_sweep(&found).is_none() && sweep::is_range_test(&found) {
-        let json = || serde_json::to_value(sweep::read_range_test(&found)).unwrap_or_default();
-        return show(as_json, json, || sweep::range_test_page(&found));
-    }
+    let Some(found) = find_sweep(folder) else {
+        let test = find_range_test(folder).ok_or_else(|| no_sweep(folder))?;
+        let json = || serde_json::to_value(sweep::read_range_test(&test)).unwrap_or_default();
+        return show(as_json, json, || sweep::range_test_page(&test));
+    };
     let status = sweep::status(&found).map_err(|error| refusal(&error))?;
     let (subject, trials) = (&status.story.subject, &status.story.trials);
     let ranking = subject.ranking(&kinds.pruners);

@@ -40,6 +40,7 @@ mod event_line;
 mod rank_log;
 mod sink;
 mod run_json;
+mod run_time;
 mod stderr;
 mod summary;
 mod terminal;
@@ -58,6 +59,7 @@ pub use history_file::{NAME as HISTORY, read as read_history, write as write_his
 pub use rank_log::RankLog;
 pub(crate) use run_json::DESCRIPTION_FORMAT;
 pub use run_json::{DATA, DESCRIPTION, RESOLVED, newest_of, newest_start, of_start};
+pub(crate) use run_time::RunTime;
 pub use sink::{
     Csv, Curves, EVENTS, Jsonl, Log, METRICS, OpenSink, Sink, SinkFamily, SinkStart, Sinks,
     Stamped, Tensorboard, read_events,

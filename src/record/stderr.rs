@@ -2,9 +2,9 @@
 //! is held (Ctrl-S) or gone must not hold up the training: what cannot be written now is left out.
 //! The logs have it.
 //!
-//! The cursor rests where a bar begins, and whoever writes next erases everything from there on. So
-//! no line of a bar is left behind: not where another process drew it, not by a `^C` that was typed
-//! into it, and not where a narrower terminal has wrapped it.
+//! Drawing a bar leaves the cursor at its first line, and the next write clears the screen from
+//! there down. So no part of a bar stays on the screen, even if another process drew it, `^C` was
+//! echoed into it, or a narrower terminal wrapped it.
 
 use std::io::{self, Write};
 use std::os::fd::OwnedFd;
@@ -38,7 +38,7 @@ pub(crate) fn say(text: &str) {
     offer(format!("{text}\n").as_bytes());
 }
 
-/// As [`say`], in the place of bars; whoever drew them draws them again below.
+/// As [`say`], but clears the bars first; the process that owns them redraws them below.
 pub(crate) fn say_above_bars(text: &str) {
     offer(format!("{ERASE}{text}\n").as_bytes());
 }

@@ -10,7 +10,7 @@ use super::description::Description;
 use super::{Error, config, tags};
 use crate::event::{Evaluated, Event, Reason};
 use crate::plan::Mode;
-use crate::record::{self, Stamped};
+use crate::record::{self, RunTime, Stamped};
 use crate::report::{self, Ending, Records};
 
 /// How a run, a trial or a sweep stands.
@@ -236,24 +236,19 @@ fn newest_metrics(records: &Records, events: &[&Stamped]) -> BTreeMap<String, f6
     by_epoch.chain(measured).collect()
 }
 
-/// Each start from its first word to its last; of a running one until now.
+/// Each start from its first event to its last; of a running one until now.
 fn seconds(records: &Records, state: State) -> f64 {
-    let events = &records.log.events;
-    if events.is_empty() {
-        // A sum of nothing would be -0.
-        return records.epochs.iter().fold(0.0, |sum, epoch| sum + epoch.seconds);
+    let mut time = RunTime::default();
+    for stamped in &records.log.events {
+        if matches!(stamped.event, Event::Started(_)) {
+            time.begin_again();
+        }
+        time.hear(stamped.time);
     }
-    let is_start = |at: usize| matches!(events[at].event, Event::Started(_));
-    let starts = (0..events.len()).filter(|&at| at == 0 || is_start(at));
-    let mut starts: Vec<usize> = starts.collect();
-    starts.push(events.len());
-    let span = |from: Timestamp, to: Timestamp| to.duration_since(from).as_secs_f64().max(0.0);
-    let parts = starts.windows(2).map(|part| span(events[part[0]].time, events[part[1] - 1].time));
-    let open = match (state, events.last()) {
-        (State::Running, Some(last)) => span(last.time, Timestamp::now()),
-        _ => 0.0,
-    };
-    parts.sum::<f64>() + open
+    let is_running = state == State::Running;
+    let found = if is_running { time.seconds_until_now() } else { time.seconds() };
+    // A sum of nothing would be -0.
+    found.unwrap_or_else(|| records.epochs.iter().fold(0.0, |sum, epoch| sum + epoch.seconds))
 }
 
 #[cfg(test)]

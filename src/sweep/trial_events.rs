@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use crate::event::Reason;
 use crate::files::{self, Follower};
-use crate::record::EVENTS;
+use crate::record::{EVENTS, RunTime};
 use crate::sweep::trial::Report;
 
 /// Follows one file.
@@ -21,28 +21,7 @@ pub(crate) struct TrialEvents {
     pub(crate) reports: Vec<Report>,
     /// Whether the run has said that it is done, and was not started again since.
     pub(crate) is_over: bool,
-    clock: Clock,
-}
-
-/// How long a run has run.
-#[derive(Debug, Default)]
-struct Clock {
-    /// Seconds of the starts before the newest one.
-    before: f64,
-    /// First and last word of the newest start.
-    newest: Option<(Timestamp, Timestamp)>,
-}
-
-impl Clock {
-    /// The run is started again: the pause does not count.
-    fn begin_again(&mut self) {
-        self.before += self.newest.take().map_or(0.0, |(first, last)| span(first, last));
-    }
-
-    fn heard(&mut self, time: Timestamp) {
-        let first = self.newest.map_or(time, |(first, _)| first);
-        self.newest = Some((first, time));
-    }
+    time: RunTime,
 }
 
 impl TrialEvents {
@@ -53,21 +32,19 @@ impl TrialEvents {
             metric: metric.to_owned(),
             reports: Vec::new(),
             is_over: false,
-            clock: Clock::default(),
+            time: RunTime::default(),
         }
     }
 
     /// Seconds in which the run ran, without the pauses between its starts; `None` before its first
     /// word.
     pub(crate) fn seconds(&self) -> Option<f64> {
-        let (first, last) = self.clock.newest?;
-        Some(self.clock.before + span(first, last))
+        self.time.seconds()
     }
 
     /// As [`TrialEvents::seconds`], of a run that runs now.
     pub(crate) fn seconds_until_now(&self) -> Option<f64> {
-        let (first, last) = self.clock.newest?;
-        Some(self.clock.before + span(first, last.max(Timestamp::now())))
+        self.time.seconds_until_now()
     }
 
     /// Reads what is new. A file that is not there yet has nothing new.
@@ -78,7 +55,7 @@ impl TrialEvents {
     pub(crate) fn poll(&mut self) -> Result<(), files::Error> {
         let news = self.events.poll()?;
         if news.is_anew {
-            self.clock = Clock::default();
+            self.time = RunTime::default();
         }
         news.lines.lines().for_each(|line| self.line(line));
         Ok(())
@@ -91,7 +68,7 @@ impl TrialEvents {
             self.word(&serde_json::from_str(line).unwrap_or_default());
         }
         if let Some(time) = time_of(line) {
-            self.clock.heard(time);
+            self.time.hear(time);
         }
     }
 
@@ -99,7 +76,7 @@ impl TrialEvents {
         match event.get("event").and_then(Value::as_str) {
             Some("started") => {
                 self.is_over = false;
-                self.clock.begin_again();
+                self.time.begin_again();
             }
             Some("finished") => self.is_over = ends_the_run(event),
             Some("evaluated") => self.evaluated(event),
@@ -125,11 +102,6 @@ impl TrialEvents {
 fn time_of(line: &str) -> Option<Timestamp> {
     let (_, rest) = line.split_once("\"time\":\"")?;
     rest.split_once('"')?.0.parse().ok()
-}
-
-/// Seconds from one time to a later one.
-fn span(from: Timestamp, to: Timestamp) -> f64 {
-    to.duration_since(from).as_secs_f64().max(0.0)
 }
 
 /// Whether the last words of a start are those of its run: one that was stopped goes on, whether it
