@@ -219,6 +219,14 @@ fn gpu_linear_layers() {
                 ops::linear_activated(&x[0], &w[0], Some(&w[1]), activation, precision)
             });
         }
+        // Without a bias the product is the result, but for outputs that are no multiple of 8.
+        for outputs in [24, 21] {
+            let (weight, tolerance) = ([outputs, 33], 2.0 * tolerance(precision));
+            let twin = Twin { operands: &[&[5, 7, 33]], weights: &[&weight], tolerance };
+            twin.check(&format!("linear of {outputs} without bias {precision:?}"), &|x, w| {
+                ops::linear(&x[0], &w[0], None, precision)
+            });
+        }
     }
 }
 
@@ -411,7 +419,7 @@ fn ddprun(folder: &Path) -> Command {
 /// The same with a short training; the warm-up is an epoch, and two are too few for what the
 /// experiment expects.
 fn training(folder: &Path) -> Command {
-    let root = PathBuf::from(carried("DDPRUN_ROOT", env!("CARGO_MANIFEST_DIR")));
+    let root = PathBuf::from(carried("PACK_ROOT", env!("CARGO_MANIFEST_DIR")));
     let mut command = ddprun(folder);
     command.arg(root.join("experiments/quickstart.toml"));
     command.args(["train.epochs=2", "expect.\"val/accuracy\".at_least=0.0"]);

@@ -111,7 +111,8 @@ impl Conv<'_> {
     ) -> Result<CudaStorage> {
         let (g, spread) = (self.geometry, self.backward_data(x, weight)?);
         let n = g.n * g.h * g.w * g.ci;
-        let options = Finish { kind: Kind::Identity, width: g.ci, n, keeps: false };
+        let (width, stride) = (g.ci, g.ci);
+        let options = Finish { kind: Kind::Identity, width, stride, n, keeps: false };
         Ok(finish(self.gpu, &spread, Some(bias), options)?.0)
     }
 

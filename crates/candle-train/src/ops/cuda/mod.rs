@@ -8,7 +8,7 @@
 //!
 //! Unsafe code lives in `gpu.rs` (memory, launches), `pinned_copy.rs`, `h2d_prefetcher.rs` and
 //! `staging.rs` (page-locked memory) and `cudnn.rs` (its C interface) and `graph.rs` (what the
-//! driver recorded).
+//! driver recorded) and `product.rs` (cuBLAS's interface).
 
 mod address;
 mod attention;
@@ -28,6 +28,7 @@ mod linear;
 mod losses;
 mod optimizer;
 mod pointwise;
+mod product;
 mod rows;
 mod series;
 mod kernel_source;
