@@ -15,6 +15,7 @@ const KERNELS: &str = concat!(
     include_str!("../../src/ops/cuda/kernels/elementwise.cu"),
     include_str!("../../src/ops/cuda/kernels/columns.cu"),
     include_str!("../../src/ops/cuda/kernels/rows.cu"),
+    include_str!("../../src/ops/cuda/kernels/attention.cu"),
     include_str!("../../src/ops/cuda/kernels/images.cu"),
     include_str!("../../src/ops/cuda/kernels/grouped.cu"),
     include_str!("../../src/ops/cuda/kernels/losses.cu"),

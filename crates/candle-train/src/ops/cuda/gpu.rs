@@ -18,6 +18,7 @@ use cudarc::driver::sys::{
 use cudarc::driver::{CudaSlice, DevicePtr, DeviceRepr, LaunchConfig, PushKernelArg};
 
 use super::address::Address;
+use super::fused_attention::Attended;
 use super::grouped;
 use super::kernel_source;
 use super::optimizer::{ParameterAddresses, Rule};
@@ -48,6 +49,7 @@ pub(super) enum Arg {
     Double(f64),
     Rule(Rule),
     Grouped(grouped::Shape),
+    Attended(Attended),
 }
 
 /// Blocks and threads of a launch.
@@ -64,9 +66,19 @@ impl Grid {
         Self { blocks: (blocks as u32, 1, 1), threads: (THREADS, 1, 1) }
     }
 
+    /// A thread for each of `n` elements, and no stride.
+    pub(super) fn over_all(n: usize) -> Self {
+        Self::of(n.div_ceil(THREADS as usize), THREADS)
+    }
+
+    /// So many blocks.
+    pub(super) fn of(blocks: usize, threads: u32) -> Self {
+        Self { blocks: (blocks as u32, 1, 1), threads: (threads, 1, 1) }
+    }
+
     /// A block for each of `n` rows.
     pub(super) fn rows(n: usize) -> Self {
-        Self { blocks: (n as u32, 1, 1), threads: (THREADS, 1, 1) }
+        Self::of(n, THREADS)
     }
 
     /// Blocks of 32 columns for each of `chunks` chunks of rows.
@@ -277,6 +289,7 @@ impl Gpu {
                 Arg::Double(value) => builder.arg(value),
                 Arg::Rule(value) => builder.arg(value),
                 Arg::Grouped(value) => builder.arg(value),
+                Arg::Attended(value) => builder.arg(value),
             };
         }
         let config =
@@ -294,6 +307,9 @@ unsafe impl DeviceRepr for Rule {}
 
 // SAFETY: `Shape` is plain numbers in C's layout, as grouped.cu declares it.
 unsafe impl DeviceRepr for grouped::Shape {}
+
+// SAFETY: `Attended` is plain numbers in C's layout, as attention.cu declares it.
+unsafe impl DeviceRepr for Attended {}
 
 // SAFETY: six numbers of eight bytes and two of four, in C's layout, without padding; zero is a
 // value of each.

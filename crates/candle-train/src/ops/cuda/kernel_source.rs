@@ -16,6 +16,7 @@ pub(super) const KERNELS: &str = concat!(
     include_str!("kernels/elementwise.cu"),
     include_str!("kernels/columns.cu"),
     include_str!("kernels/rows.cu"),
+    include_str!("kernels/attention.cu"),
     include_str!("kernels/images.cu"),
     include_str!("kernels/grouped.cu"),
     include_str!("kernels/losses.cu"),
