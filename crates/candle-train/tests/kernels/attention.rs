@@ -64,9 +64,8 @@ impl Case {
         let long = |n: u64| [n as u32, (n >> 32) as u32];
         let scale = (std::f64::consts::LOG2_E / (self.d as f64).sqrt()) as f32;
         let kept = (1.0 / (1.0 - self.dropout)) as f32;
-        let mut words = [self.heads, self.t, self.s].map(|n| long(n as u64)).concat();
-        words.extend([scale.to_bits(), self.causal.into()]);
-        words.extend([u32::from(self.dropout > 0.0), kept.to_bits()]);
+        let mut words = [self.heads, self.t, self.s].map(|n| n as u32).to_vec();
+        words.extend([self.causal.into(), scale.to_bits(), kept.to_bits()]);
         words.extend([long(Self::key().state()), long(self.threshold())].concat());
         words
     }
@@ -152,6 +151,7 @@ fn split(gpu: &Emulator, name: &str, case: &Case, operand: (&[f32], [usize; 3]))
 /// Runs forward and backward; the results are those of [`Case::expected`].
 fn run(gpu: &Emulator, case: &Case, Half(name, value, _): &Half) -> (Four<f32>, Four<f32>) {
     let (Case { b, heads, d, t, s, .. }, sizes) = (*case, case.sizes());
+    let kernel = |part| format!("attention_{part}_{name}_{d}_{}", u8::from(case.dropout > 0.0));
     let (columns, first) = case.columns();
     // Packed operands are one tensor.
     let inputs = [0, 1, 2].map(|i| {
@@ -169,20 +169,26 @@ fn run(gpu: &Emulator, case: &Case, Half(name, value, _): &Half) -> (Four<f32>, 
         Out(&mut log_sums),
         Whole(&sizes),
     ];
-    gpu.run(&format!("attention_forward_{name}_{d}"), blocks(case, t), arguments);
+    gpu.run(&kernel("forward"), blocks(case, t), arguments);
     let (mut split_dy, mut products) = (vec![0; dy.len()], vec![f32::NAN; case.z() * t]);
     let per_block = 256 / (d / 4);
     let shape = [(case.z() * t).div_ceil(per_block) as u32, 1, 1, 256, 1, 1];
-    let [heads, t64, d64, n] = [heads, t, d, case.z() * t].map(|n| Count(n as u64));
-    let arguments =
-        &mut [In(&y), In(&dy), Halves(&mut split_dy), Out(&mut products), heads, t64, d64, n];
-    gpu.run(&format!("attention_products_{name}"), shape, arguments);
+    let count = |n: usize| Count(n as u64);
+    let arguments = &mut [
+        In(&y),
+        In(&dy),
+        Halves(&mut split_dy),
+        Out(&mut products),
+        count(heads),
+        count(t),
+        count(case.z() * t),
+    ];
+    gpu.run(&kernel("products"), shape, arguments);
     // Where each gradient goes: into one tensor, or into three.
     let mut gradients = inputs.each_ref().map(|x| vec![f32::NAN; x.len()]);
     let places = gradients.each_mut().map(|x| x.as_mut_ptr());
     let place =
         |i: usize| crate::emulator::Arg::Bytes(places[if case.packed { 0 } else { i }].cast());
-    let count = |n: usize| Count(n as u64);
     let arguments = &mut [
         Halves(&mut q),
         Halves(&mut k),
@@ -197,7 +203,7 @@ fn run(gpu: &Emulator, case: &Case, Half(name, value, _): &Half) -> (Four<f32>, 
         count(first[2]),
         Whole(&sizes),
     ];
-    gpu.run(&format!("attention_gradient_of_keys_{name}_{d}"), blocks(case, s), arguments);
+    gpu.run(&kernel("gradient_of_keys"), blocks(case, s), arguments);
     let arguments = &mut [
         Halves(&mut q),
         Halves(&mut k),
@@ -210,7 +216,7 @@ fn run(gpu: &Emulator, case: &Case, Half(name, value, _): &Half) -> (Four<f32>, 
         count(first[0]),
         Whole(&sizes),
     ];
-    gpu.run(&format!("attention_gradient_of_queries_{name}_{d}"), blocks(case, t), arguments);
+    gpu.run(&kernel("gradient_of_queries"), blocks(case, t), arguments);
     let wide = |x: &[u16]| x.iter().map(|bits| value(*bits)).collect::<Vec<_>>();
     let found = [0, 1, 2].map(|i| {
         let gradient = &gradients[if case.packed { 0 } else { i }];
@@ -274,7 +280,7 @@ fn what_is_no_number_reaches_the_result_of_attention() {
             Nothing,
             Whole(&sizes),
         ];
-        gpu.run("attention_forward_bf16_32", blocks(&case, 3), arguments);
+        gpu.run("attention_forward_bf16_32_0", blocks(&case, 3), arguments);
         // The first query does not see that key.
         assert!(y[..32].iter().all(|y| y.is_finite()), "{wrong}");
         assert!(y[32..].iter().all(|y| y.is_nan()), "{wrong}: {y:?}");

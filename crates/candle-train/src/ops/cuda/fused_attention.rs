@@ -11,6 +11,7 @@ use candle_core::{CudaStorage, DType, Result, Tensor};
 use super::address::{Address, of_tensor};
 use super::attention::{Attend, Operand};
 use super::gpu::{Arg, Grid, args, suffix, whole};
+use super::kernel_source::{AttentionKernels, Kernels};
 use super::pointwise::Mask;
 
 /// Queries or keys of a block, `ATTENTION_ROWS` of attention.cu.
@@ -24,13 +25,12 @@ const WIDTHS: [usize; 3] = [32, 64, 128];
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub(super) struct Attended {
-    heads: u64,
-    t: u64,
-    s: u64,
+    heads: u32,
+    t: u32,
+    s: u32,
+    causal: i32,
     /// log2(e) / sqrt(d): the kernels take powers of two.
     scale: f32,
-    causal: i32,
-    drops: i32,
     kept_scale: f32,
     key: u64,
     threshold: u64,
@@ -67,7 +67,7 @@ impl Attend<'_> {
         let place = log_sums.as_ref().map(of_tensor).transpose()?;
         let arguments =
             args![of_tensor(&q)?, of_tensor(&k)?, of_tensor(&v)?, whole(&y)?, place, self.sizes()];
-        self.launch("forward", self.t, arguments)?;
+        self.launch("forward", self.blocks(self.t), arguments)?;
         Ok((y, log_sums))
     }
 
@@ -101,10 +101,10 @@ impl Attend<'_> {
             first_of_v,
             self.sizes()
         ];
-        self.launch("gradient_of_keys", self.s, arguments)?;
+        self.launch("gradient_of_keys", self.blocks(self.s), arguments)?;
         let Operand { values: dq, columns, first, .. } = of_q;
         let arguments = args![q, k, v, dy, log_sums, products, dq, columns, first, self.sizes()];
-        self.launch("gradient_of_queries", self.t, arguments)
+        self.launch("gradient_of_queries", self.blocks(self.t), arguments)
     }
 
     /// The gradient of the result by head, (b heads, t, d), and its product with the result for
@@ -115,11 +115,9 @@ impl Attend<'_> {
         let queries = self.rows();
         // Each thread reads four neighbours.
         let grid = Grid::over_all(queries * self.d / 4);
-        let kernel = format!("attention_products_{}", suffix(self.dtype)?);
         let places = [of_tensor(&by_head)?, of_tensor(&products)?];
-        let (heads, t, d) = (self.heads, self.t, self.d);
-        let arguments = args![y, dy, places[0], places[1], heads, t, d, queries];
-        self.gpu.launch(&kernel, grid, arguments)?;
+        let arguments = args![y, dy, places[0], places[1], self.heads, self.t, queries];
+        self.launch("products", grid, arguments)?;
         Ok((by_head, products))
     }
 
@@ -129,21 +127,25 @@ impl Attend<'_> {
     }
 
     /// A block for each 64 of `length` queries or keys, in each head.
-    fn launch(&self, kernel: &str, length: usize, arguments: &[Arg]) -> Result<()> {
-        let kernel = format!("attention_{kernel}_{}_{}", suffix(self.dtype)?, self.d);
-        let blocks = self.b * self.heads * length.div_ceil(ROWS);
-        self.gpu.launch(&kernel, Grid::of(blocks, THREADS), arguments)
+    fn blocks(&self, length: usize) -> Grid {
+        Grid::of(self.b * self.heads * length.div_ceil(ROWS), THREADS)
+    }
+
+    fn launch(&self, kernel: &str, grid: Grid, arguments: &[Arg]) -> Result<()> {
+        let (dtype, drops) = (suffix(self.dtype)?, self.mask.is_some());
+        let kernels = AttentionKernels { dtype, d: self.d, drops };
+        let kernel = format!("attention_{kernel}_{}", kernels.name());
+        self.gpu.launch_of(Kernels::Attention(kernels), &kernel, grid, arguments)
     }
 
     fn sizes(&self) -> Arg {
         let Mask { key, threshold, scale } = self.numbers();
         Arg::Attended(Attended {
-            heads: self.heads as u64,
-            t: self.t as u64,
-            s: self.s as u64,
-            scale: (LOG2_E / (self.d as f64).sqrt()) as f32,
+            heads: self.heads as u32,
+            t: self.t as u32,
+            s: self.s as u32,
             causal: i32::from(self.causal),
-            drops: i32::from(self.mask.is_some()),
+            scale: (LOG2_E / (self.d as f64).sqrt()) as f32,
             kept_scale: scale,
             key,
             threshold,
@@ -157,6 +159,6 @@ mod tests {
 
     #[test]
     fn the_kernels_argument_has_no_padding() {
-        assert_eq!(size_of::<Attended>(), 56);
+        assert_eq!(size_of::<Attended>(), 40);
     }
 }

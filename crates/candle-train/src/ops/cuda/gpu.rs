@@ -20,7 +20,7 @@ use cudarc::driver::{CudaSlice, DevicePtr, DeviceRepr, LaunchConfig, PushKernelA
 use super::address::Address;
 use super::fused_attention::Attended;
 use super::grouped;
-use super::kernel_source;
+use super::kernel_source::{self, Kernels};
 use super::optimizer::{ParameterAddresses, Rule};
 
 /// Threads of a block that goes over single elements, and of one that works on a row: `ROW_THREADS`
@@ -273,12 +273,23 @@ impl Gpu {
 
     /// Enqueues a kernel; an empty grid is no launch.
     pub(super) fn launch(&self, kernel: &str, grid: Grid, arguments: &[Arg]) -> Result<()> {
+        self.launch_of(Kernels::Common, kernel, grid, arguments)
+    }
+
+    /// The same, of other kernels than the common ones.
+    pub(super) fn launch_of(
+        &self,
+        kernels: Kernels,
+        kernel: &str,
+        grid: Grid,
+        arguments: &[Arg],
+    ) -> Result<()> {
         let (x, y, z) = grid.blocks;
         if x == 0 || y == 0 || z == 0 {
             return Ok(());
         }
         let stream = self.device.cuda_stream();
-        let module = kernel_source::module(stream.context())?;
+        let module = kernel_source::module(stream.context(), kernels)?;
         let function = module.load_function(kernel).w()?;
         let mut builder = stream.launch_builder(&function);
         for argument in arguments {

@@ -233,29 +233,28 @@ __device__ inline void store_rows(
     }
 }
 
-// Sizes, mask and dropout of attention; by value.
+// Sizes, mask and dropout of attention; by value. `scale` is log2(e) / sqrt(d).
 struct Attended {
-    u64 heads, t, s;
-    float scale;
-    int causal, drops;
-    float kept_scale;
+    u32 heads, t, s;
+    int causal;
+    float scale, kept_scale;
     u64 key, threshold;
 };
 
 // Whether dropout keeps a probability.
-__device__ inline bool keeps(const Attended& p, u64 head, u32 query, u32 key) {
-    return is_kept(p.key, (head * p.t + query) * p.s + key, p.threshold);
+__device__ inline bool keeps(const Attended& p, u32 head, u32 query, u32 key) {
+    return is_kept(p.key, ((u64)head * p.t + query) * p.s + key, p.threshold);
 }
 
 // Forward: a block for each 64 queries of each head. `logarithms`, if there is such a place, gets the logarithm of each query's
 // sum of exponentials.
-template <typename T, int D>
+template <typename T, int D, bool DROPS>
 __device__ inline void attention_forward(
     const T* q, const T* k, const T* v, float* y, float* logarithms, const Attended& p
 ) {
     const u32 KEYS = Tile<D>::rows;
     __shared__ Pack<T, 8> keys[2][Tile<D>::packs], values[2][Tile<D>::packs];
-    u32 t = (u32)p.t, s = (u32)p.s, blocks = (t + ATTENTION_ROWS - 1) / ATTENTION_ROWS;
+    u32 t = p.t, s = p.s, blocks = (t + ATTENTION_ROWS - 1) / ATTENTION_ROWS;
     // Those with most keys first.
     u32 head = blockIdx.x / blocks, first = (blocks - 1 - blockIdx.x % blocks) * ATTENTION_ROWS;
     q += (u64)head * t * D, k += (u64)head * s * D, v += (u64)head * s * D;
@@ -317,7 +316,7 @@ __device__ inline void attention_forward(
                 sums[i / 2] += scores[n][i];
             }
         }
-        if (p.drops) {
+        if (DROPS) {
             #pragma unroll
             for (u32 n = 0; n < KEYS / 8; ++n) {
                 #pragma unroll
@@ -344,12 +343,12 @@ __device__ inline void attention_forward(
         float sum = sums[half];
         sum += from_lane(sum, 1);
         sum += from_lane(sum, 2);
-        factors[half] = (p.drops ? p.kept_scale : 1.0f) / sum;
+        factors[half] = (DROPS ? p.kept_scale : 1.0f) / sum;
         u32 query = row + half * 8;
         if (logarithms && lane % 4 == 0 && query < t)
             logarithms[(u64)head * t + query] = largest[half] * p.scale + log2f(sum);
     }
-    u64 columns = p.heads * D;
+    u64 columns = (u64)p.heads * D;
     store_rows<D, T>(out, factors, y + head_in_columns(head, p.heads, t, columns, 0, D), columns, first, t);
 }
 
@@ -366,7 +365,7 @@ __device__ inline void send_numbers(
 
 // Backward for keys and values: a block for each 64 keys of each head, which goes over the queries. Scores are computed with
 // keys as rows, so that probabilities and gradients are left operands as they come.
-template <typename T, int D>
+template <typename T, int D, bool DROPS>
 __device__ inline void attention_gradient_of_keys(
     const T* q, const T* k, const T* v, const T* dy, const float* logarithms, const float* products,
     float* dk, float* dv, u64 columns, u64 first_of_k, u64 first_of_v, const Attended& p
@@ -374,7 +373,7 @@ __device__ inline void attention_gradient_of_keys(
     const u32 QUERIES = Tile<D>::rows;
     __shared__ Pack<T, 8> queries[2][Tile<D>::packs], incoming[2][Tile<D>::packs];
     __shared__ float numbers[2][2][QUERIES];
-    u32 t = (u32)p.t, s = (u32)p.s, blocks = (s + ATTENTION_ROWS - 1) / ATTENTION_ROWS;
+    u32 t = p.t, s = p.s, blocks = (s + ATTENTION_ROWS - 1) / ATTENTION_ROWS;
     // Those that most queries see first.
     u32 head = blockIdx.x / blocks, first = blockIdx.x % blocks * ATTENTION_ROWS;
     q += (u64)head * t * D, k += (u64)head * s * D, v += (u64)head * s * D, dy += (u64)head * t * D;
@@ -411,15 +410,22 @@ __device__ inline void attention_gradient_of_keys(
                 rows_as_columns<D>(incoming[turn], part, i * 16, b);
                 multiply<T>(gradients, values[i], b);
             }
+            if (is_masked) {
+                #pragma unroll
+                for (u32 i = 0; i < 8; ++i) {
+                    u32 query = start + part + i / 4 * 8 + lane % 4 * 2 + i % 2;
+                    if (query >= t || (p.causal && row + i / 2 % 2 * 8 > query)) weights[i / 4][i % 4] = NO_VALUE;
+                }
+            }
             #pragma unroll
             for (u32 i = 0; i < 8; ++i) {
-                u32 column = part + i / 4 * 8 + lane % 4 * 2 + i % 2, query = start + column, key = row + i / 2 % 2 * 8;
+                u32 column = part + i / 4 * 8 + lane % 4 * 2 + i % 2;
                 float& weight = weights[i / 4][i % 4];
                 float& gradient = gradients[i / 4][i % 4];
                 weight = power_of_two(weight * p.scale - numbers[turn][0][column]);
-                if (is_masked && (query >= t || (p.causal && key > query))) weight = 0.0f;
-                bool stays = !p.drops || keeps(p, head, query, key);
-                gradient = weight * ((stays ? gradient * p.kept_scale : 0.0f) - numbers[turn][1][column]);
+                bool stays = !DROPS || keeps(p, head, start + column, row + i / 2 % 2 * 8);
+                if (DROPS) gradient = stays ? gradient * p.kept_scale : 0.0f;
+                gradient = weight * (gradient - numbers[turn][1][column]);
                 if (!stays) weight = 0.0f;
             }
             u32 a[4], b[4];
@@ -444,14 +450,14 @@ __device__ inline void attention_gradient_of_keys(
 }
 
 // Backward for queries: a block for each 64 queries of each head, which goes over the keys.
-template <typename T, int D>
+template <typename T, int D, bool DROPS>
 __device__ inline void attention_gradient_of_queries(
     const T* q, const T* k, const T* v, const T* dy, const float* logarithms, const float* products,
     float* dq, u64 columns, u64 first_of_q, const Attended& p
 ) {
     const u32 KEYS = Tile<D>::rows;
     __shared__ Pack<T, 8> keys[2][Tile<D>::packs], values[2][Tile<D>::packs];
-    u32 t = (u32)p.t, s = (u32)p.s, blocks = (t + ATTENTION_ROWS - 1) / ATTENTION_ROWS;
+    u32 t = p.t, s = p.s, blocks = (t + ATTENTION_ROWS - 1) / ATTENTION_ROWS;
     u32 head = blockIdx.x / blocks, first = (blocks - 1 - blockIdx.x % blocks) * ATTENTION_ROWS;
     q += (u64)head * t * D, k += (u64)head * s * D, v += (u64)head * s * D, dy += (u64)head * t * D;
     u32 lane = threadIdx.x % 32, row = first + threadIdx.x / 32 * 16 + lane / 4;
@@ -488,14 +494,20 @@ __device__ inline void attention_gradient_of_queries(
                 rows_as_columns<D>(values[turn], part, i * 16, b);
                 multiply<T>(gradients, incoming[i], b);
             }
+            if (is_masked) {
+                #pragma unroll
+                for (u32 i = 0; i < 8; ++i) {
+                    u32 key = start + part + i / 4 * 8 + lane % 4 * 2 + i % 2;
+                    if (key >= s || (p.causal && key > row + i / 2 % 2 * 8)) scores[i / 4][i % 4] = NO_VALUE;
+                }
+            }
             #pragma unroll
             for (u32 i = 0; i < 8; ++i) {
-                u32 half = i / 2 % 2, query = row + half * 8, key = start + part + i / 4 * 8 + lane % 4 * 2 + i % 2;
+                u32 half = i / 2 % 2, key = start + part + i / 4 * 8 + lane % 4 * 2 + i % 2;
                 float weight = power_of_two(scores[i / 4][i % 4] * p.scale - logarithm[half]);
-                if (is_masked && (key >= s || (p.causal && key > query))) weight = 0.0f;
                 float& gradient = gradients[i / 4][i % 4];
-                bool stays = !p.drops || keeps(p, head, query, key);
-                gradient = weight * ((stays ? gradient * p.kept_scale : 0.0f) - product[half]);
+                if (DROPS) gradient = keeps(p, head, row + half * 8, key) ? gradient * p.kept_scale : 0.0f;
+                gradient = weight * (gradient - product[half]);
             }
             u32 a[4];
             as_left<T>(gradients, a);
@@ -519,56 +531,53 @@ __device__ inline Pack<float, 4> four(const float* x, u64 i) {
 
 // Before backward: the gradient of the result y (b, t, heads d), as T and by head, (b, heads, t, d); and for each query, its
 // product with y, which is the mean of its probabilities' gradients. d / 4 threads for each query.
-template <typename T>
+template <typename T, int D>
 __device__ inline void attention_products(
-    const float* y, const float* dy, T* by_head, float* products, u64 heads, u64 t, u64 d, u64 queries
+    const float* y, const float* dy, T* by_head, float* products, u64 heads, u64 t, u64 queries
 ) {
-    u32 lanes = d / 4, lane = threadIdx.x % lanes;
-    Index query = {(u64)blockIdx.x * (blockDim.x / lanes) + threadIdx.x / lanes};
+    const u32 THREADS_OF_QUERY = D / 4;
+    u32 lane = threadIdx.x % THREADS_OF_QUERY;
+    Index query = {(u64)blockIdx.x * (blockDim.x / THREADS_OF_QUERY) + threadIdx.x / THREADS_OF_QUERY};
     float sum = 0.0f;
     if (query.at < queries) {
         u64 token = query % t, head = query / t % heads, batch = query / t / heads;
-        u64 at = ((batch * t + token) * heads + head) * lanes + lane;
+        u64 at = ((batch * t + token) * heads + head) * THREADS_OF_QUERY + lane;
         Pack<float, 4> left = four(y, at), right = four(dy, at);
         Pack<T, 4> held;
         for (u32 i = 0; i < 4; ++i) {
             store(&held.at[i], right.at[i]);
             sum += left.at[i] * load(held.at[i]);
         }
-        unpack(held, by_head, query * lanes + lane);
+        unpack(held, by_head, query.at * THREADS_OF_QUERY + lane);
     }
-    for (u32 mask = lanes / 2; mask > 0; mask /= 2) sum += from_lane(sum, mask);
+    #pragma unroll
+    for (u32 mask = THREADS_OF_QUERY / 2; mask > 0; mask /= 2) sum += from_lane(sum, mask);
     if (lane == 0 && query.at < queries) products[query.at] = sum;
 }
 
-#define ATTENTION_KERNELS(NAME, T, D) \
-    KERNEL attention_forward_##NAME##_##D( \
+// The kernels of number type T for heads of width D. `kernel_source.rs` asks for those that a program uses, one width at a time.
+#define ATTENTION_KERNELS(NAME, T, D, DROPS) \
+    KERNEL attention_forward_##NAME( \
         const T* q, const T* k, const T* v, float* y, float* logarithms, Attended p \
     ) { \
-        attention_forward<T, D>(q, k, v, y, logarithms, p); \
+        attention_forward<T, D, DROPS>(q, k, v, y, logarithms, p); \
     } \
-    KERNEL attention_gradient_of_keys_##NAME##_##D( \
+    KERNEL attention_products_##NAME( \
+        const float* y, const float* dy, T* by_head, float* products, u64 heads, u64 t, u64 queries \
+    ) { \
+        attention_products<T, D>(y, dy, by_head, products, heads, t, queries); \
+    } \
+    KERNEL attention_gradient_of_keys_##NAME( \
         const T* q, const T* k, const T* v, const T* dy, const float* logarithms, const float* products, \
         float* dk, float* dv, u64 columns, u64 first_of_k, u64 first_of_v, Attended p \
     ) { \
-        attention_gradient_of_keys<T, D>( \
+        attention_gradient_of_keys<T, D, DROPS>( \
             q, k, v, dy, logarithms, products, dk, dv, columns, first_of_k, first_of_v, p \
         ); \
     } \
-    KERNEL attention_gradient_of_queries_##NAME##_##D( \
+    KERNEL attention_gradient_of_queries_##NAME( \
         const T* q, const T* k, const T* v, const T* dy, const float* logarithms, const float* products, \
         float* dq, u64 columns, u64 first_of_q, Attended p \
     ) { \
-        attention_gradient_of_queries<T, D>(q, k, v, dy, logarithms, products, dq, columns, first_of_q, p); \
+        attention_gradient_of_queries<T, D, DROPS>(q, k, v, dy, logarithms, products, dq, columns, first_of_q, p); \
     }
-#define ATTENTION_OF(NAME, T) \
-    ATTENTION_KERNELS(NAME, T, 32) \
-    ATTENTION_KERNELS(NAME, T, 64) \
-    ATTENTION_KERNELS(NAME, T, 128) \
-    KERNEL attention_products_##NAME( \
-        const float* y, const float* dy, T* by_head, float* products, u64 heads, u64 t, u64 d, u64 queries \
-    ) { \
-        attention_products(y, dy, by_head, products, heads, t, d, queries); \
-    }
-ATTENTION_OF(bf16, bf16)
-ATTENTION_OF(f16, f16)
