@@ -21,6 +21,7 @@ const KERNELS: &str = concat!(
     include_str!("../../src/ops/cuda/kernels/losses.cu"),
     include_str!("../../src/ops/cuda/kernels/series.cu"),
     include_str!("../../src/ops/cuda/kernels/optimizer.cu"),
+    include_str!("../../src/ops/cuda/kernels/tensor_cores.cu"),
     include_str!("../../src/ops/cuda/kernels/attention.cu"),
     "
     #define WITH_AND_WITHOUT_DROPOUT(T, D) \\

@@ -23,7 +23,8 @@ const KERNELS: &str = concat!(
     include_str!("kernels/series.cu"),
     include_str!("kernels/optimizer.cu"),
 );
-const ATTENTION: &str = include_str!("kernels/attention.cu");
+const ATTENTION: &str =
+    concat!(include_str!("kernels/tensor_cores.cu"), include_str!("kernels/attention.cu"));
 
 /// Which kernels are translated together. Those of attention take a second for each variant, and a
 /// program uses one or two of them.
@@ -34,7 +35,7 @@ pub(super) enum Kernels {
     Attention(AttentionKernels),
 }
 
-/// Attention over heads of width `d`; `name` and type are those of attention.cu.
+/// Attention over heads of width `d`, with or without dropout.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct AttentionKernels {
     pub(super) dtype: &'static str,
