@@ -186,7 +186,7 @@ fn run(gpu: &Emulator, case: &Case, Half(name, value, _): &Half) -> (Four<f32>, 
     gpu.run(&kernel("products"), shape, arguments);
     // Where each gradient goes: into one tensor, or into three.
     let mut gradients = inputs.each_ref().map(|x| vec![f32::NAN; x.len()]);
-    let places = gradients.each_mut().map(|x| x.as_mut_ptr());
+    let places = gradients.each_mut().map(Vec::as_mut_ptr);
     let place =
         |i: usize| crate::emulator::Arg::Bytes(places[if case.packed { 0 } else { i }].cast());
     let arguments = &mut [

@@ -16,7 +16,7 @@ use super::pointwise::Mask;
 
 /// Queries or keys of a block, `ATTENTION_ROWS` of attention.cu.
 const ROWS: usize = 64;
-/// Threads of a block, `WARPS_THREADS` of tensor_cores.cu.
+/// Threads of a block, `WARPS_THREADS` of `tensor_cores.cu`.
 const THREADS: u32 = 128;
 /// Widths of a head that have kernels.
 const WIDTHS: [usize; 3] = [32, 64, 128];
