@@ -7,6 +7,8 @@
     reason = "a test, which prints a row of a table"
 )]
 
+#[path = "gpu/attention.rs"]
+mod attention;
 #[path = "gpu/sharded.rs"]
 mod sharded;
 
@@ -225,27 +227,6 @@ fn gpu_linear_layers() {
             let twin = Twin { operands: &[&[5, 7, 33]], weights: &[&weight], tolerance };
             twin.check(&format!("linear of {outputs} without bias {precision:?}"), &|x, w| {
                 ops::linear(&x[0], &w[0], None, precision)
-            });
-        }
-    }
-}
-
-#[test]
-fn gpu_attention() {
-    let key = Key::new(1, Purpose::Dropout, 2, 3);
-    for precision in ALL {
-        for (causal, dropout) in [(false, None), (true, None), (true, Some((0.2, key)))] {
-            let options = Attention { heads: 4, causal, dropout, precision };
-            let tolerance = 3.0 * tolerance(precision);
-            let name = format!("causal {causal} dropout {} {precision:?}", dropout.is_some());
-            let twin = Twin { operands: &[&[2, 19, 96]], weights: &[], tolerance };
-            twin.check(&format!("attention_packed {name}"), &|x, _| {
-                ops::attention_packed(&x[0], options)
-            });
-            let shape: &[usize] = &[2, 19, 32];
-            let twin = Twin { operands: &[shape, shape, shape], weights: &[], tolerance };
-            twin.check(&format!("attention {name}"), &|x, _| {
-                ops::attention(&x[0], &x[1], &x[2], options)
             });
         }
     }

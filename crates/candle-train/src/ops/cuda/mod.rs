@@ -18,6 +18,7 @@ mod buckets;
 mod columns;
 mod conv;
 mod cudnn;
+mod fused_attention;
 mod h2d_prefetcher;
 mod gpu;
 mod grouped;
@@ -43,6 +44,7 @@ pub(super) use batch_norm::{DeviceNorm, batch_norm, batch_norm_running, move_run
 pub use buckets::{clear, compress, exchange, expand, pointer, put};
 pub(super) use constant_tables::table;
 pub(super) use conv::Conv;
+pub(super) use fused_attention::Outcome;
 pub use gpu::Gpu;
 pub(super) use gpu::{placeholder, wrap};
 pub use graph::{Graph, keep_shapes};
