@@ -13,6 +13,7 @@ mod fs_calls;
 mod line_file;
 mod new_file;
 mod run_lock;
+mod user_cache;
 
 use std::fs::{self, File};
 use std::io::{self, Write};
@@ -28,6 +29,7 @@ pub(crate) use follower::{Follower, News};
 pub(crate) use line_file::Lines;
 pub(crate) use new_file::{NewFile, sync_together};
 pub(crate) use run_lock::{RunLock, lock_holder};
+pub(crate) use user_cache::user_cache;
 
 /// What marks a temporary: `.<final name>.<pid>-<counter>` and this.
 const TEMPORARY: &str = ".ddprun-tmp";

@@ -7,7 +7,9 @@ use candle_core::Device;
 
 use crate::collective::{self, Collective};
 #[cfg(feature = "cuda")]
-use crate::ops::cuda::Gpu;
+use crate::files;
+#[cfg(feature = "cuda")]
+use crate::ops::cuda::{Gpu, keep_kernels_in};
 use crate::plan::{BackendPlan, Plan};
 use crate::transport::Peer;
 use crate::units::Rank;
@@ -35,6 +37,9 @@ impl RankDevice {
     /// Opens the device of `rank`.
     #[cfg(feature = "cuda")]
     pub(crate) fn open(plan: &Plan, rank: Rank) -> Result<Self, Error> {
+        if let Some(folder) = files::user_cache() {
+            keep_kernels_in(folder.join("kernels"));
+        }
         let gpu = plan.distributed.gpu(rank).map(Gpu::open).transpose().map_err(refused)?;
         let device = gpu.as_ref().map_or(Device::Cpu, Gpu::device);
         Ok(Self { device, rank, gpu })

@@ -43,7 +43,7 @@ pub(crate) struct ListingCache {
 impl ListingCache {
     /// The user's; `None` where it is switched off or there is no place for it.
     pub(crate) fn of_user() -> Option<Self> {
-        let folder = user_folder()?.join("listings");
+        let folder = files::user_cache()?.join("listings");
         Some(Self { folder, least_files: MIN_FILES, settled: SETTLED })
     }
 
@@ -79,20 +79,6 @@ impl ListingCache {
             let _ = files::create_folder(&self.folder)
                 .and_then(|()| files::write_atomic(&file, &bytes));
         }
-    }
-}
-
-/// Where the user keeps what can be found out again; `None` where that is switched off or there is
-/// no place for it.
-pub(crate) fn user_folder() -> Option<PathBuf> {
-    let variable = |name| std::env::var_os(name).filter(|value| !value.is_empty());
-    match variable("DDPRUN_CACHE") {
-        Some(off) if off == "off" => None,
-        Some(folder) => Some(PathBuf::from(folder)),
-        None => match variable("XDG_CACHE_HOME") {
-            Some(folder) => Some(PathBuf::from(folder).join("ddprun")),
-            None => Some(PathBuf::from(variable("HOME")?).join(".cache/ddprun")),
-        },
     }
 }
 

@@ -16,7 +16,6 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
 use crate::data::error::Error;
-use crate::data::listing::cache::user_folder;
 use crate::data::read;
 use crate::files;
 
@@ -124,7 +123,7 @@ fn is_whole(path: &Path) -> bool {
 impl TokenCache {
     /// The user's; `None` where it is switched off or there is no place for it.
     pub(super) fn of_user() -> Option<Self> {
-        Some(Self { folder: user_folder()?.join("tokens"), least_bytes: MIN_BYTES })
+        Some(Self { folder: files::user_cache()?.join("tokens"), least_bytes: MIN_BYTES })
     }
 
     /// Where the tokens of `origin` are kept. A newer program may cut otherwise.

@@ -10,6 +10,8 @@ use cudarc::driver::{CudaContext, CudaModule};
 use cudarc::nvrtc::result::{self as nvrtc, NvrtcError};
 use cudarc::nvrtc::{Ptx, sys};
 
+use super::kernel_cache::Source;
+
 /// What all kernels share.
 const COMMON: &str = include_str!("kernels/common.cu");
 /// All kernels but those of attention; later files use what earlier ones define.
@@ -64,9 +66,10 @@ impl Kernels {
     }
 }
 
-/// The kernels for the GPU of a context, translated once in a process: for its own architecture,
-/// which any driver of the same major version takes, and where NVRTC does not know that one yet, as
-/// PTX for the oldest supported one, which the driver translates and keeps.
+/// The kernels for the GPU of a context, translated once in a process, and once by all where they
+/// are kept ([`super::keep_kernels_in`]): for its own architecture, which any driver of the same
+/// major version takes, and where NVRTC does not know that one yet, as PTX for the oldest supported
+/// one, which the driver translates and keeps.
 ///
 /// # Errors
 ///
@@ -79,15 +82,37 @@ pub(super) fn module(context: &Arc<CudaContext>, kernels: Kernels) -> Result<Arc
     if let Some((.., module)) = modules.iter().find(|known| (known.0, known.1) == (gpu, kernels)) {
         return Ok(module.clone());
     }
-    let (major, minor) = context.compute_capability().w()?;
-    let text = CString::new(kernels.text()).map_err(Error::wrap)?;
-    let image = match compile(&text, &format!("sm_{major}{minor}"), nvrtc_cubin) {
-        Ok(cubin) => Ptx::from_binary(cubin),
-        Err(_) => Ptx::from_src(compile(&text, "compute_80", nvrtc_ptx)?),
-    };
-    let module = context.load_module(image).w()?;
+    let module = load(context, &kernels.text())?;
     modules.push((gpu, kernels, module.clone()));
     Ok(module)
+}
+
+fn load(context: &Arc<CudaContext>, text: &str) -> Result<Arc<CudaModule>> {
+    let (major, minor) = context.compute_capability().w()?;
+    let architecture = format!("sm_{major}{minor}");
+    let version = version()?;
+    let source = Source { text, architecture: &architecture, version };
+    let kept = source.load().map(|code| context.load_module(Ptx::from_binary(code)));
+    // A damaged file is no module.
+    if let Some(Ok(module)) = kept {
+        return Ok(module);
+    }
+    let text = CString::new(text).map_err(Error::wrap)?;
+    let Ok(code) = compile(&text, &architecture, nvrtc_cubin) else {
+        let image = Ptx::from_src(compile(&text, "compute_80", nvrtc_ptx)?);
+        return context.load_module(image).w();
+    };
+    source.keep(&code);
+    context.load_module(Ptx::from_binary(code)).w()
+}
+
+/// NVRTC's.
+fn version() -> Result<(i32, i32)> {
+    let (mut major, mut minor) = (0, 0);
+    // SAFETY: places for two numbers.
+    let answer = unsafe { sys::nvrtcVersion(&raw mut major, &raw mut minor) };
+    answer.result().map_err(|error| Error::Msg(format!("NVRTC says {error:?}")))?;
+    Ok((major, minor))
 }
 
 /// Kernels for an architecture, as `image` takes them out of the translated program.
