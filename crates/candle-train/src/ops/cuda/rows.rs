@@ -31,7 +31,7 @@ impl RowNorm {
     fn kernel(&self, name: &str) -> (String, usize) {
         let threads = |per_thread| self.c.div_ceil(per_thread).next_multiple_of(32);
         match self.c {
-            c if c % 4 != 0 || c > HELD_ROW => (name.to_owned(), 256),
+            c if c % 4 != 0 || c > HELD_ROW => (name.to_owned(), threads(1).min(256)),
             ..=SHORT_ROW => (name.to_owned(), threads(4)),
             _ => (format!("{name}_long"), threads(16)),
         }

@@ -183,18 +183,19 @@ __device__ inline T block_sum(T value) {
 // N sums at once.
 template <int N>
 __device__ inline void block_sums(float (&values)[N]) {
-    __shared__ float parts[MAX_WARPS][N];
+    __shared__ Pack<float, N> parts[MAX_WARPS];
+    Pack<float, N> sums;
+    for (int i = 0; i < N; ++i) sums.at[i] = values[i];
     for (u32 step = 16; step > 0; step /= 2) {
-        for (int i = 0; i < N; ++i) values[i] += other_lane(values[i], step);
+        for (int i = 0; i < N; ++i) sums.at[i] += other_lane(sums.at[i], step);
     }
     __syncthreads();
-    for (int i = 0; i < N; ++i) {
-        if (threadIdx.x % 32 == 0) parts[threadIdx.x / 32][i] = values[i];
-    }
+    if (threadIdx.x % 32 == 0) parts[threadIdx.x / 32] = sums;
     __syncthreads();
-    for (int i = 0; i < N; ++i) values[i] = parts[0][i];
-    for (u32 warp = 1; warp < blockDim.x / 32; ++warp) {
-        for (int i = 0; i < N; ++i) values[i] += parts[warp][i];
+    for (int i = 0; i < N; ++i) values[i] = 0.0f;
+    for (u32 warp = 0; warp < blockDim.x / 32; ++warp) {
+        Pack<float, N> part = parts[warp];
+        for (int i = 0; i < N; ++i) values[i] += part.at[i];
     }
 }
 
