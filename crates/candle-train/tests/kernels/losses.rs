@@ -102,7 +102,8 @@ fn scored(
             Count(n as u64),
         ],
     );
-    assert_eq!([found[0], found[2]], [f64::from(loss[0]), 4.5]);
+    let expected = [f64::from(loss[0]), 4.5];
+    assert_eq!([found[0], found[2]].map(f64::to_bits), expected.map(f64::to_bits));
     let mut gradient = if in_place { given } else { apart };
     let n = gradient.len() as u64;
     gpu.run("scale", STRIDING, &mut [Out(&mut gradient), In(&[dy]), Count(n)]);
@@ -137,6 +138,68 @@ fn one_pass_gives_the_loss_the_right_answers_and_the_gradient_of_the_cpu() {
             assert_eq!(right as usize, ops::count_correct(&operand, &targets).unwrap());
         }
     }
+}
+
+#[test]
+fn rows_of_many_classes_are_read_in_packs_wherever_they_begin() {
+    let Some(gpu) = emulator() else { return };
+    let (n, classes) = (3usize, 9001usize);
+    let mut logits = values(1, n * classes);
+    logits[classes + 4100] = 9.0;
+    logits[classes + 8200] = 9.0;
+    logits[2 * classes] = 8.0;
+    logits[3 * classes - 1] = 9.0;
+    let labels = [17i64, 4100, 9000];
+    let mut numbers = labels.map(|label| label as i32);
+    let targets = candle_core::Tensor::new(&labels, &candle_core::Device::Cpu).unwrap();
+    for (smoothing, in_place) in [(0.0, true), (0.1, false)] {
+        let operand = var(&logits, &[n, classes]);
+        let (y, gradients) =
+            reference(&[&operand], &[1.0], || ops::cross_entropy(&operand, &targets, smoothing));
+        let settings = [smoothing, n as f64];
+        let (loss, gradient, right) = scored(gpu, &logits, &mut numbers, settings, 1.0, in_place);
+        agree("loss", &[loss], &y, 1e-6);
+        agree("gradient", &gradient, &gradients[0], 1e-6);
+        assert_eq!(right as usize, 2);
+    }
+}
+
+#[test]
+fn a_row_that_is_not_finite_has_no_best_class_and_no_loss() {
+    let Some(gpu) = emulator() else { return };
+    let classes = 1003;
+    let zeros: Vec<f32> = (0..classes).map(|i| if i == 17 { -0.0 } else { 0.0 }).collect();
+    let with = |value: f32| {
+        let mut row = values(1, classes);
+        row[501] = value;
+        row
+    };
+    let rows_of = [with(f32::NAN), with(f32::INFINITY), vec![f32::NEG_INFINITY; classes], zeros];
+    let logits = rows_of.concat();
+    let mut labels = [17i32, 501, 0, 0];
+    let at = labels.as_mut_ptr() as usize;
+    let target = || [Bytes(at as *mut _), Nothing];
+    let (_, gradient, losses, best) =
+        cross_entropy(gpu, &logits, target, [4, classes], [0.1, 4.0], 1.0);
+    assert_eq!(best, [1003, 1003, 1003, 0]);
+    assert!(losses[..3].iter().all(|loss| loss.is_nan()) && losses[3].is_finite());
+    assert!(gradient[..3 * classes].iter().all(|g| g.is_nan()));
+    let (_, gradient, right) =
+        scored(gpu, &logits[classes..], &mut labels[1..], [0.1, 3.0], 1.0, true);
+    assert!(gradient[..2 * classes].iter().all(|g| g.is_nan()));
+    assert!(gradient[2 * classes..].iter().all(|g| g.is_finite()));
+    assert_eq!(right as usize, 1);
+    // What no class can be takes no part.
+    let mut masked = values(2, classes);
+    masked[..600].fill(f32::NEG_INFINITY);
+    let (loss, gradient, _) = scored(gpu, &masked, &mut [700], [0.0, 1.0], 1.0, false);
+    let (expected, _) = {
+        let operand = var(&masked[600..], &[1, classes - 600]);
+        let target = candle_core::Tensor::new(&[100i64], &candle_core::Device::Cpu).unwrap();
+        reference(&[&operand], &[1.0], || ops::cross_entropy(&operand, &target, 0.0))
+    };
+    agree("loss", &[loss], &expected, 1e-6);
+    assert!(gradient[..600].iter().all(|g| *g == 0.0));
 }
 
 #[test]

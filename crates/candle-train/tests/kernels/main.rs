@@ -10,6 +10,7 @@ mod emulator;
 mod grouped;
 mod losses;
 mod numbers;
+mod optimizer;
 mod pointwise;
 mod rows;
 mod series;

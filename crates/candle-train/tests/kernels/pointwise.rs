@@ -25,7 +25,8 @@ fn activations_and_their_gradients_are_those_of_the_cpu() {
         ops::hardsigmoid,
         ops::hardswish,
     ];
-    let n = 1000;
+    // Packs of four, and one value more.
+    let n = 1001;
     let mut x: Vec<f32> = values(1, n).iter().map(|v| 4.0 * v).collect();
     x[..7].copy_from_slice(&[0.0, -0.0, 30.0, -30.0, 6.0, 3.0, -3.0]);
     let dy = values(2, n);
@@ -128,9 +129,28 @@ fn half_numbers_are_rounded_as_the_cpu_rounds_them() {
 }
 
 #[test]
+fn gradients_are_added_and_cleared_wherever_they_begin() {
+    let Some(gpu) = emulator() else { return };
+    for [first, second, n] in [[0, 0, 1001], [1, 1, 1000], [0, 3, 999], [2, 0, 3]] {
+        let (value, before) = (values(1, 1004), values(2, 1004));
+        let mut sum = before.clone();
+        let arguments = &mut [Out(&mut sum[first..]), In(&value[second..]), Count(n as u64)];
+        gpu.run("add", STRIDING, arguments);
+        for (i, (sum, before)) in sum.iter().zip(&before).enumerate() {
+            let within = (first..first + n).contains(&i);
+            let expected = if within { before + value[i + second - first] } else { *before };
+            assert_eq!(sum.to_bits(), expected.to_bits(), "element {i} of {n} from {first} on");
+        }
+        gpu.run("clear", STRIDING, &mut [Out(&mut sum[first..]), Count(n as u64)]);
+        assert!(sum[first..first + n].iter().all(|v| *v == 0.0));
+        assert_eq!(sum[first + n..], before[first + n..]);
+    }
+}
+
+#[test]
 fn dropout_draws_the_mask_of_the_cpu() {
     let Some(gpu) = emulator() else { return };
-    let (n, p) = (3000, 0.3f64);
+    let (n, p) = (3001, 0.3f64);
     let key = Key::new(3, Purpose::Dropout, 5, 9);
     let x = values(1, n);
     let expected = ops::dropout(&tensor(&x, &[n]), p, key).unwrap().to_vec1::<f32>().unwrap();
@@ -166,8 +186,13 @@ fn unmix(mut z: u64) -> u64 {
 
 #[test]
 fn rows_of_a_table_are_read_and_their_gradients_added_in_order() {
+    // One at a time, and four.
+    [7, 8].into_iter().for_each(rows_of_a_table);
+}
+
+fn rows_of_a_table(c: usize) {
     let Some(gpu) = emulator() else { return };
-    let (table_rows, c) = (5, 7);
+    let table_rows = 5;
     let mut indices = [4u32, 0, 4, 2, 4, 0];
     let (table, dy) = (values(1, table_rows * c), values(2, indices.len() * c));
     let operand = var(&table, &[table_rows, c]);

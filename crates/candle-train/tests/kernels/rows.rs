@@ -2,15 +2,25 @@ use candle_train::Precision;
 use candle_train::ops::{self, Activation, Attention};
 
 use crate::emulator::Arg::{Count, Double, Flag, In, Nothing, Out, Single};
-use crate::emulator::{Emulator, STRIDING, columns, emulator, rows};
+use crate::emulator::{Emulator, STRIDING, Shape, columns, emulator, rows};
 use crate::{agree, reference, tensor, values, var};
 
 const EPS: f64 = 1e-5;
 
 #[test]
 fn row_norms_and_their_gradients_are_those_of_the_cpu() {
+    // Rows that registers hold: some threads have no pack, all have one, they have up to four; and
+    // rows that are read again, because they are not in packs or too long.
+    row_norms("", [5, 300, 256]);
+    row_norms("", [3, 256, 64]);
+    row_norms("_long", [3, 2052, 160]);
+    row_norms("", [5, 301, 256]);
+    row_norms("", [3, 1028, 256]);
+}
+
+/// The kernels whose names end with `suffix`, over `n` rows of `c` by blocks of `threads`.
+fn row_norms(suffix: &str, [n, c, threads]: [usize; 3]) {
     let Some(gpu) = emulator() else { return };
-    let (n, c) = (5, 300);
     let (x, residual, gamma) = (values(1, n * c), values(2, n * c), values(3, c));
     let (beta, dy) = (values(4, c), values(5, n * c));
     for rms in [false, true] {
@@ -23,11 +33,11 @@ fn row_norms_and_their_gradients_are_those_of_the_cpu() {
             }
             ops::layer_norm(&x_var, Some(&added), &gamma, Some(&(&shift).into()), EPS)
         });
-        let (mut found, mut dx, mut weighted) = (vec![0.0; n * c], dy.clone(), vec![0.0; n * c]);
         let optional = |values| if rms { Nothing } else { In(values) };
+        let mut found = vec![0.0; n * c];
         gpu.run(
-            "row_norm",
-            rows(n),
+            &format!("row_norm{suffix}"),
+            blocks(n, threads),
             &mut [
                 In(&x),
                 optional(&residual),
@@ -40,23 +50,86 @@ fn row_norms_and_their_gradients_are_those_of_the_cpu() {
             ],
         );
         agree("rows", &found, &y, 1e-6);
-        gpu.run(
-            "row_norm_gradient",
-            rows(n),
-            &mut [
-                In(&x),
-                optional(&residual),
-                In(&gamma),
-                Out(&mut dx),
-                Out(&mut weighted),
-                Double(EPS),
-                Flag(rms.into()),
-                Count(c as u64),
-            ],
-        );
+        let more: &[f32] = if rms { &[] } else { &residual };
+        let operands = [&x[..], more, &gamma[..]];
+        let (dx, of_gamma, of_beta) = row_norm_gradients(suffix, operands, &dy, [n, c, threads]);
         agree("gradient of the rows", &dx, &gradients[0], 3e-6);
-        agree("gradient of the scale", &column_sums(gpu, &weighted, n, c), &gradients[1], 3e-6);
+        agree("gradient of the scale", &of_gamma, &gradients[1], 3e-6);
+        if !rms {
+            let sums: Vec<f32> = (0..c).map(|i| dy.iter().skip(i).step_by(c).sum()).collect();
+            agree("gradient of the shift", &of_beta, &sums, 1e-6);
+        }
     }
+}
+
+fn blocks(n: usize, threads: usize) -> Shape {
+    [n as u32, 1, 1, threads as u32, 1, 1]
+}
+
+/// Gradients of x, gamma and beta, two rows to a block. Without a residual there is no mean, and no
+/// beta.
+fn row_norm_gradients(
+    suffix: &str,
+    [x, residual, gamma]: [&[f32]; 3],
+    dy: &[f32],
+    [n, c, threads]: [usize; 3],
+) -> (Vec<f32>, Vec<f32>, Vec<f32>) {
+    let gpu = emulator().unwrap();
+    let (rms, n_blocks) = (residual.is_empty(), n.div_ceil(2));
+    let (mut dx, mut parts) = (dy.to_vec(), [vec![0.0; n_blocks * c], vec![0.0; n_blocks * c]]);
+    let [gamma_parts, beta_parts] = &mut parts;
+    gpu.run(
+        &format!("row_norm_gradient{suffix}"),
+        blocks(n_blocks, threads),
+        &mut [
+            In(x),
+            if rms { Nothing } else { In(residual) },
+            In(gamma),
+            Out(&mut dx),
+            Out(gamma_parts),
+            if rms { Nothing } else { Out(beta_parts) },
+            Double(EPS),
+            Flag(rms.into()),
+            Count(2),
+            Count(n as u64),
+            Count(c as u64),
+        ],
+    );
+    let (mut of_gamma, mut of_beta) = (vec![0.0; c], vec![0.0; c]);
+    gpu.run(
+        "row_norm_sums",
+        [c.div_ceil(32) as u32, if rms { 1 } else { 2 }, 1, 64, 1, 1],
+        &mut [
+            In(gamma_parts),
+            In(beta_parts),
+            Out(&mut of_gamma),
+            Out(&mut of_beta),
+            Count(n_blocks as u64),
+            Count(c as u64),
+        ],
+    );
+    (dx, of_gamma, of_beta)
+}
+
+#[test]
+fn a_row_far_from_zero_is_normalised_as_well() {
+    let (n, c) = (2, 768);
+    let Some(gpu) = emulator() else { return };
+    let x: Vec<f32> = values(1, n * c).iter().map(|v| v + 1000.0).collect();
+    let ones = vec![1.0; c];
+    let mut found = vec![0.0; n * c];
+    let size = Count(c as u64);
+    let arguments =
+        &mut [In(&x), Nothing, In(&ones), Nothing, Out(&mut found), Double(EPS), Flag(0), size];
+    gpu.run("row_norm", blocks(n, 192), arguments);
+    let mut expected = Vec::new();
+    for row in x.chunks(c) {
+        let of = |f: &dyn Fn(f64) -> f64| row.iter().map(|v| f(f64::from(*v))).sum::<f64>();
+        let mean = of(&|v| v) / c as f64;
+        let spread = (of(&|v| (v - mean) * (v - mean)) / c as f64 + EPS).sqrt();
+        expected.extend(row.iter().map(|v| ((f64::from(*v) - mean) / spread) as f32));
+    }
+    agree("rows", &found, &expected, 1e-6);
 }
 
 /// Column sums over chunks of three rows.
@@ -239,8 +312,12 @@ fn running_statistics_stay_where_those_of_a_batch_are_not_finite() {
 
 #[test]
 fn softmax_and_its_gradient_are_those_of_the_cpu() {
+    // Rows that begin everywhere between packs, and one that takes several passes of the block.
+    [[4, 301], [2, 3], [1, 5003]].into_iter().for_each(softmax_of);
+}
+
+fn softmax_of([n, c]: [usize; 2]) {
     let Some(gpu) = emulator() else { return };
-    let (n, c) = (4, 301);
     let (x, dy) = (values(1, n * c), values(2, n * c));
     let operand = var(&x, &[n, c]);
     let (y, gradients) = reference(&[&operand], &dy, || ops::softmax(&operand));

@@ -17,7 +17,7 @@ pub fn put(bucket: &Tensor, start: usize, values: &Tensor, adds: bool) -> Result
     let (kernel, places) =
         if adds { ("add", [place, from]) } else { ("narrow_f32", [from, place]) };
     let gpu = Gpu::of_tensor(bucket)?;
-    gpu.launch(kernel, Grid::over(n), &[places[0], places[1], n.into()])
+    gpu.launch(kernel, Grid::over(n.div_ceil(4)), &[places[0], places[1], n.into()])
 }
 
 /// Sets `n` elements of `bucket` from `start` on to zero.
@@ -27,7 +27,7 @@ pub fn put(bucket: &Tensor, start: usize, values: &Tensor, adds: bool) -> Result
 /// As [`put`].
 pub fn clear(bucket: &Tensor, start: usize, n: usize) -> Result<()> {
     let place = place(bucket, start, n)?;
-    Gpu::of_tensor(bucket)?.launch("clear", Grid::over(n), &[place, n.into()])
+    Gpu::of_tensor(bucket)?.launch("clear", Grid::over(n.div_ceil(4)), &[place, n.into()])
 }
 
 /// Gives each of two tensors, f32 on the GPU and equally long, the values of the other; both stay
@@ -51,7 +51,8 @@ pub fn compress(bucket: &Tensor, dtype: DType, factor: f32) -> Result<Tensor> {
     let (gpu, n) = (Gpu::of_tensor(bucket)?, bucket.elem_count());
     let half = gpu.tensor(dtype, n)?;
     let kernel = format!("compress_{}", suffix(dtype)?);
-    gpu.launch(&kernel, Grid::over(n), args![of_tensor(bucket)?, of_tensor(&half)?, factor, n])?;
+    let arguments = args![of_tensor(bucket)?, of_tensor(&half)?, factor, n];
+    gpu.launch(&kernel, Grid::over(n.div_ceil(4)), arguments)?;
     Ok(half)
 }
 
@@ -63,7 +64,8 @@ pub fn compress(bucket: &Tensor, dtype: DType, factor: f32) -> Result<Tensor> {
 pub fn expand(half: &Tensor, bucket: &Tensor, factor: f32) -> Result<()> {
     let (gpu, n) = (Gpu::of_tensor(bucket)?, bucket.elem_count());
     let kernel = format!("expand_{}", suffix(half.dtype())?);
-    gpu.launch(&kernel, Grid::over(n), args![of_tensor(half)?, of_tensor(bucket)?, factor, n])
+    let arguments = args![of_tensor(half)?, of_tensor(bucket)?, factor, n];
+    gpu.launch(&kernel, Grid::over(n.div_ceil(4)), arguments)
 }
 
 /// Where the values of a tensor lie, for libraries that know nothing of tensors.

@@ -26,6 +26,11 @@ use super::optimizer::{ParameterAddresses, Rule};
 /// Threads of a block that goes over single elements, and of one that works on a row: `ROW_THREADS`
 /// of common.cu.
 const THREADS: u32 = 256;
+/// Threads of a block that works on a row that is [`LONG`]: a multiprocessor has two such rows at a
+/// time, which the cache of a large GPU holds from one pass over them to the next.
+const LONG_ROW_THREADS: u32 = 512;
+/// Values of a row from which on it is long.
+const LONG: usize = 8192;
 /// Most blocks of a grid that strides over elements.
 const MAX_BLOCKS: u64 = 1 << 16;
 /// Columns of a block: `COLUMNS` of columns.cu.
@@ -71,7 +76,7 @@ impl Grid {
         Self::of(n.div_ceil(THREADS as usize), THREADS)
     }
 
-    /// So many blocks.
+    /// So many blocks of as many threads.
     pub(super) fn of(blocks: usize, threads: u32) -> Self {
         Self { blocks: (blocks as u32, 1, 1), threads: (threads, 1, 1) }
     }
@@ -79,6 +84,17 @@ impl Grid {
     /// A block for each of `n` rows.
     pub(super) fn rows(n: usize) -> Self {
         Self::of(n, THREADS)
+    }
+
+    /// A block for each of `n` rows of `c` values, which are read several times.
+    pub(super) fn long_rows(n: usize, c: usize) -> Self {
+        Self::of(n, if c < LONG { THREADS } else { LONG_ROW_THREADS })
+    }
+
+    /// Blocks of 1024 threads for 32 columns each, for each of `layers`.
+    pub(super) fn wide_columns(c: usize, layers: usize) -> Self {
+        let blocks = ((c as u32).div_ceil(COLUMN_BLOCK.0), layers as u32, 1);
+        Self { blocks, threads: (1024, 1, 1) }
     }
 
     /// Blocks of 32 columns for each of `chunks` chunks of rows.

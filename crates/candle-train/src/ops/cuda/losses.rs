@@ -151,7 +151,7 @@ impl CrossEntropy {
             smoothing.into(),
             classes.into(),
         ];
-        gpu.launch("cross_entropy_rows", Grid::rows(rows), &arguments)?;
+        gpu.launch("cross_entropy_rows", Grid::long_rows(rows, classes), &arguments)?;
         let found =
             Self { labels, targets, largest, factor, smoothing, divisor: 1.0, rows, classes };
         Ok((found, Losses(losses), best))
@@ -232,7 +232,7 @@ impl Scored<'_> {
             self.divisor.into(),
             classes.into(),
         ];
-        gpu.launch("cross_entropy_scored", Grid::rows(rows), &arguments)?;
+        gpu.launch("cross_entropy_scored", Grid::long_rows(rows, classes), &arguments)?;
         let arguments = [
             losses.at(),
             hits.at(),
@@ -248,7 +248,8 @@ impl Scored<'_> {
     /// Multiplies a gradient by that of the loss.
     pub(in crate::ops) fn pull(gpu: &Gpu, gradient: &Tensor, dy: &Tensor) -> Result<()> {
         let n = gradient.elem_count();
-        gpu.launch("scale", Grid::over(n), args![of_tensor(gradient)?, of_tensor(dy)?, n])
+        let arguments = args![of_tensor(gradient)?, of_tensor(dy)?, n];
+        gpu.launch("scale", Grid::over(n.div_ceil(4)), arguments)
     }
 }
 

@@ -57,7 +57,8 @@ pub(in crate::ops) fn activation(
     n: usize,
 ) -> Result<CudaStorage> {
     let y = gpu.storage(DType::F32, n)?;
-    gpu.launch("activation", Grid::over(n), args![x, whole(&y)?, kind as i32, parameter, n])?;
+    let arguments = args![x, whole(&y)?, kind as i32, parameter, n];
+    gpu.launch("activation", Grid::over(n.div_ceil(4)), arguments)?;
     Ok(y)
 }
 
@@ -69,7 +70,8 @@ pub(in crate::ops) fn activation_gradient(
     parameter: f32,
     n: usize,
 ) -> Result<()> {
-    gpu.launch("activation_gradient", Grid::over(n), args![x, dy, kind as i32, parameter, n])
+    let arguments = args![x, dy, kind as i32, parameter, n];
+    gpu.launch("activation_gradient", Grid::over(n.div_ceil(4)), arguments)
 }
 
 /// What [`finish`] does.
@@ -168,7 +170,7 @@ pub(in crate::ops) fn drop_in_place(gpu: &Gpu, x: Address, mask: Mask, n: usize)
 
 fn drop_into(gpu: &Gpu, x: Address, y: Address, mask: Mask, n: usize) -> Result<()> {
     let Mask { key, threshold, scale } = mask;
-    gpu.launch("dropout", Grid::over(n), args![x, y, key, threshold, scale, n])
+    gpu.launch("dropout", Grid::over(n.div_ceil(4)), args![x, y, key, threshold, scale, n])
 }
 
 /// Rows of `table` (rows, c), one for each index.
@@ -183,7 +185,7 @@ pub(in crate::ops) fn embedding(
     let indices = gpu.upload(bytemuck::cast_slice(indices))?;
     gpu.launch(
         "embedding",
-        Grid::over(n),
+        Grid::over(n.div_ceil(4)),
         &[table.into(), indices.at(), whole(&y)?.into(), c.into(), n.into()],
     )?;
     Ok(y)

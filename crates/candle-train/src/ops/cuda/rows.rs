@@ -6,6 +6,16 @@ use super::address::Address;
 use super::columns::column_sums;
 use super::gpu::{Gpu, Grid, args, whole};
 
+/// Values of a row up to which each thread holds one pack of four, and then four.
+const SHORT_ROW: usize = 2048;
+/// Values of a row up to which a block holds it.
+const HELD_ROW: usize = 4096;
+/// Threads that a large GPU runs at a time, about, with the registers that hold rows; the number is
+/// the same on all GPUs, so that the order of additions is.
+const AT_A_TIME: usize = 1 << 17;
+/// Least rows of a block that adds up columns.
+const MIN_ROWS: usize = 4;
+
 /// Rows of (rows, c) and how they are normalised.
 #[derive(Clone, Copy)]
 pub(in crate::ops) struct RowNorm {
@@ -17,6 +27,16 @@ pub(in crate::ops) struct RowNorm {
 }
 
 impl RowNorm {
+    /// `name` of rows.cu, for rows of this length, and the threads of its blocks.
+    fn kernel(&self, name: &str) -> (String, usize) {
+        let threads = |per_thread| self.c.div_ceil(per_thread).next_multiple_of(32);
+        match self.c {
+            c if c % 4 != 0 || c > HELD_ROW => (name.to_owned(), threads(1).min(256)),
+            ..=SHORT_ROW => (name.to_owned(), threads(4)),
+            _ => (format!("{name}_long"), threads(16)),
+        }
+    }
+
     /// gamma (x + residual - mean) / std + beta, f32.
     pub(in crate::ops) fn forward(
         &self,
@@ -28,7 +48,8 @@ impl RowNorm {
         let Self { eps, rms, rows, c } = *self;
         let y = gpu.storage(DType::F32, rows * c)?;
         let arguments = args![x, residual, gamma, beta, whole(&y)?, eps, rms, c];
-        gpu.launch("row_norm", Grid::rows(rows), arguments)?;
+        let (kernel, threads) = self.kernel("row_norm");
+        gpu.launch(&kernel, Grid::of(rows, threads as u32), arguments)?;
         Ok(y)
     }
 
@@ -41,19 +62,29 @@ impl RowNorm {
         wants_beta: bool,
     ) -> Result<(CudaStorage, Option<CudaStorage>)> {
         let Self { eps, rms, rows, c } = *self;
-        let weighted = gpu.storage(DType::F32, rows * c)?;
-        let of_beta = wants_beta.then(|| column_sums(gpu, dy, rows, c)).transpose()?;
-        let at = whole(&weighted)?;
-        let arguments = args![x, residual, gamma, dy, at, eps, rms, c];
-        gpu.launch("row_norm_gradient", Grid::rows(rows), arguments)?;
-        Ok((column_sums(gpu, at, rows, c)?, of_beta))
+        let (kernel, threads) = self.kernel("row_norm_gradient");
+        let per_block = rows.div_ceil(AT_A_TIME / threads).max(MIN_ROWS);
+        let blocks = rows.div_ceil(per_block);
+        let sums = |n| gpu.storage(DType::F32, n * c);
+        let optional = |n| wants_beta.then(|| sums(n)).transpose();
+        let (gamma_parts, beta_parts) = (sums(blocks)?, optional(blocks)?);
+        let (of_gamma, of_beta) = (sums(1)?, optional(1)?);
+        let address = |part: &Option<CudaStorage>| part.as_ref().map(whole).transpose();
+        let parts = (whole(&gamma_parts)?, address(&beta_parts)?);
+        let arguments =
+            args![x, residual, gamma, dy, parts.0, parts.1, eps, rms, per_block, rows, c];
+        gpu.launch(&kernel, Grid::of(blocks, threads as u32), arguments)?;
+        let arguments = args![parts.0, parts.1, whole(&of_gamma)?, address(&of_beta)?, blocks, c];
+        let layers = 1 + usize::from(wants_beta);
+        gpu.launch("row_norm_sums", Grid::wide_columns(c, layers), arguments)?;
+        Ok((of_gamma, of_beta))
     }
 }
 
 /// e^x / sum(e^x) over each row of c.
 pub(in crate::ops) fn softmax(gpu: &Gpu, x: Address, rows: usize, c: usize) -> Result<CudaStorage> {
     let y = gpu.storage(DType::F32, rows * c)?;
-    gpu.launch("softmax", Grid::rows(rows), args![x, whole(&y)?, c])?;
+    gpu.launch("softmax", Grid::long_rows(rows, c), args![x, whole(&y)?, c])?;
     Ok(y)
 }
 

@@ -100,37 +100,108 @@ __device__ inline void converted(const A* x, B* y, float factor, u64 n) {
     }
 }
 
-// Threads of a block that works on one row; the tree of a sum has as many leaves.
+// y = of(x, place) for n values, four at a time where both begin at such a place; y may be x.
+template <typename F>
+__device__ inline void each(const float* x, float* y, u64 n, F of) {
+    u64 fours = fits_four(x) && fits_four(y) ? n / 4 : 0;
+    FOR_EACH(i, fours) {
+        Pack<float, 4> values = pack<4>(x, i);
+        for (int k = 0; k < 4; ++k) values.at[k] = of(values.at[k], 4 * i.at + k);
+        unpack(values, y, i);
+    }
+    FOR_EACH(rest, n - 4 * fours) {
+        u64 i = 4 * fours + rest;
+        y[i] = of(x[i], i);
+    }
+}
+
+// y = of(x, y), in the same way.
+template <typename F>
+__device__ inline void each_pair(const float* x, float* y, u64 n, F of) {
+    u64 fours = fits_four(x) && fits_four(y) ? n / 4 : 0;
+    FOR_EACH(i, fours) {
+        Pack<float, 4> values = pack<4>(x, i), result = pack<4>(y, i);
+        for (int k = 0; k < 4; ++k) result.at[k] = of(values.at[k], result.at[k]);
+        unpack(result, y, i);
+    }
+    FOR_EACH(rest, n - 4 * fours) {
+        u64 i = 4 * fours + rest;
+        y[i] = of(x[i], y[i]);
+    }
+}
+
+// e^x with an error of some 1e-7 (1 + |x|) of it, for sums of exponentials and their shares; 0 where it is below 2^-126.
+#ifdef __CUDACC__
+__device__ inline float exponential(float x) {
+    float y;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x * 1.44269504f));
+    return y;
+}
+#else
+inline float exponential(float x) { return expf(x); }
+#endif
+
+// Threads of most blocks that work on one row. Others have another multiple of 32.
 #define ROW_THREADS 256
+#define MAX_WARPS 32
+
+// The value of the thread of the same warp whose number differs by `step`, a power of two. All threads of a block call it.
+#ifdef __CUDACC__
+template <typename T>
+__device__ inline T other_lane(T value, u32 step) { return __shfl_xor_sync(0xffffffffu, value, step); }
+#else
+template <typename T>
+inline T other_lane(T value, u32 step) {
+    __shared__ T values[32 * MAX_WARPS];
+    __syncthreads();
+    values[threadIdx.x] = value;
+    __syncthreads();
+    return values[threadIdx.x ^ step];
+}
+#endif
+
+// All values of the block made one, for every thread: those of a warp, then those of the warps. `with` takes two in either
+// order.
+template <typename T, typename F>
+__device__ inline T block_fold(T value, F with) {
+    __shared__ T parts[MAX_WARPS];
+    for (u32 step = 16; step > 0; step /= 2) value = with(value, other_lane(value, step));
+    __syncthreads();
+    if (threadIdx.x % 32 == 0) parts[threadIdx.x / 32] = value;
+    __syncthreads();
+    value = parts[0];
+    for (u32 warp = 1; warp < blockDim.x / 32; ++warp) value = with(value, parts[warp]);
+    return value;
+}
 
 // The sum over the block, for every thread.
 template <typename T>
 __device__ inline T block_sum(T value) {
-    __shared__ T sums[ROW_THREADS];
-    __syncthreads();
-    sums[threadIdx.x] = value;
-    __syncthreads();
-    for (u32 half = ROW_THREADS / 2; half > 0; half /= 2) {
-        if (threadIdx.x < half) sums[threadIdx.x] += sums[threadIdx.x + half];
-        __syncthreads();
+    return block_fold(value, [](T one, T other) { return one + other; });
+}
+
+// N sums at once.
+template <int N>
+__device__ inline void block_sums(float (&values)[N]) {
+    __shared__ Pack<float, N> parts[MAX_WARPS];
+    Pack<float, N> sums;
+    for (int i = 0; i < N; ++i) sums.at[i] = values[i];
+    for (u32 step = 16; step > 0; step /= 2) {
+        for (int i = 0; i < N; ++i) sums.at[i] += other_lane(sums.at[i], step);
     }
-    return sums[0];
+    __syncthreads();
+    if (threadIdx.x % 32 == 0) parts[threadIdx.x / 32] = sums;
+    __syncthreads();
+    for (int i = 0; i < N; ++i) values[i] = 0.0f;
+    for (u32 warp = 0; warp < blockDim.x / 32; ++warp) {
+        Pack<float, N> part = parts[warp];
+        for (int i = 0; i < N; ++i) values[i] += part.at[i];
+    }
 }
 
 // The largest of the block, for every thread; NaN if there is one.
 __device__ inline float block_maximum(float value) {
-    __shared__ float largest[ROW_THREADS];
-    __syncthreads();
-    largest[threadIdx.x] = value;
-    __syncthreads();
-    for (u32 half = ROW_THREADS / 2; half > 0; half /= 2) {
-        if (threadIdx.x < half) {
-            float other = largest[threadIdx.x + half];
-            if (other > largest[threadIdx.x] || other != other) largest[threadIdx.x] = other;
-        }
-        __syncthreads();
-    }
-    return largest[0];
+    return block_fold(value, [](float one, float other) { return other > one || other != other ? other : one; });
 }
 
 // Number `counter` of a stream of random bits: `train_numbers::rng::Key::bits`.

@@ -82,12 +82,12 @@ __device__ inline float pulled(int kind, float x, float g, float parameter = 0.0
 }
 
 KERNEL activation(const float* x, float* y, int kind, float parameter, u64 n) {
-    FOR_EACH(i, n) y[i] = activated(kind, x[i], parameter);
+    each(x, y, n, [=](float value, u64) { return activated(kind, value, parameter); });
 }
 
 // Over dy, the gradient of x.
 KERNEL activation_gradient(const float* x, float* dy, int kind, float parameter, u64 n) {
-    FOR_EACH(i, n) dy[i] = pulled(kind, x[i], dy[i], parameter);
+    each_pair(x, dy, n, [=](float value, float g) { return pulled(kind, value, g, parameter); });
 }
 
 // y = activation(z + bias) for z (n / width, width), whose rows are `stride` elements apart; what entered the activation goes
@@ -175,12 +175,34 @@ FOR_ALL_TYPES(FINISH)
 
 // Zeroes what the stream drops and scales the rest; x and y may be the same.
 KERNEL dropout(const float* x, float* y, u64 key, u64 threshold, float scale, u64 n) {
-    FOR_EACH(i, n) y[i] = is_kept(key, i, threshold) ? x[i] * scale : 0.0f;
+    each(x, y, n, [=](float value, u64 i) { return is_kept(key, i, threshold) ? value * scale : 0.0f; });
+}
+
+// Rows of the table, N values at a time.
+template <int N>
+__device__ inline void copy_rows(const float* table, const u32* indices, float* y, u64 c, u64 n) {
+    FOR_EACH(i, n / N) unpack(pack<N>(table + indices[i / (c / N)] * c, i % (c / N)), y, i);
 }
 
 // y (indices, c): the row of the table for each index.
 KERNEL embedding(const float* table, const u32* indices, float* y, u64 c, u64 n) {
-    FOR_EACH(i, n) y[i] = table[indices[i / c] * c + i % c];
+    if (c % 4 == 0 && fits_four(table) && fits_four(y)) copy_rows<4>(table, indices, y, c, n);
+    else copy_rows<1>(table, indices, y, c, n);
+}
+
+// Sums of rows of dy, N columns at a time.
+template <int N>
+__device__ inline void add_rows(
+    const float* dy, const u32* positions, u32 first, u32 last, float* gradient, u64 c
+) {
+    for (u64 i = threadIdx.x; i < c / N; i += blockDim.x) {
+        Pack<float, N> sum = {};
+        for (u32 at = first; at < last; ++at) {
+            Pack<float, N> value = pack<N>(dy + positions[at] * c, i);
+            for (int k = 0; k < N; ++k) sum.at[k] += value.at[k];
+        }
+        unpack(sum, gradient, i);
+    }
 }
 
 // A block per row of the table: adds dy at the positions of the row, those at starts[row]..starts[row + 1], in
@@ -188,20 +210,20 @@ KERNEL embedding(const float* table, const u32* indices, float* y, u64 c, u64 n)
 KERNEL embedding_gradient(
     const float* dy, const u32* starts, const u32* positions, float* gradient, u64 c
 ) {
-    u64 row = blockIdx.x;
-    for (u64 i = threadIdx.x; i < c; i += blockDim.x) {
-        float sum = 0.0f;
-        for (u32 at = starts[row]; at < starts[row + 1]; ++at) sum += dy[positions[at] * c + i];
-        gradient[row * c + i] = sum;
-    }
+    u32 first = starts[blockIdx.x], last = starts[blockIdx.x + 1];
+    float* own = gradient + blockIdx.x * c;
+    if (c % 4 == 0 && fits_four(dy) && fits_four(gradient)) add_rows<4>(dy, positions, first, last, own, c);
+    else add_rows<1>(dy, positions, first, last, own, c);
 }
 
 // x = 0
 KERNEL clear(float* x, u64 n) {
-    FOR_EACH(i, n) x[i] = 0.0f;
+    u64 fours = fits_four(x) ? n / 4 : 0;
+    FOR_EACH(i, fours) unpack(Pack<float, 4>{}, x, i);
+    FOR_EACH(i, n - 4 * fours) x[4 * fours + i] = 0.0f;
 }
 
 // sum += value
 KERNEL add(float* sum, const float* value, u64 n) {
-    FOR_EACH(i, n) sum[i] += value[i];
+    each_pair(value, sum, n, [](float more, float before) { return before + more; });
 }

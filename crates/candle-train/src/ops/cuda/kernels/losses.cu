@@ -1,28 +1,5 @@
 // Losses, and the scores of an evaluation.
 
-// What a block finds out about a row: the largest logit, minus the first position that holds it (a maximum finds the
-// first), and the sums of e^(logit - largest) and of logit - largest.
-struct RowSums { float largest, first; double exponentials, differences; };
-
-__device__ inline RowSums row_sums(const float* x, u64 classes) {
-    RowSums s = {NO_VALUE, -(float)classes, 0.0, 0.0};
-    for (u64 i = threadIdx.x; i < classes; i += blockDim.x) {
-        float value = x[i];
-        if (value > s.largest || value != value) s.largest = value;
-    }
-    s.largest = block_maximum(s.largest);
-    for (u64 i = threadIdx.x; i < classes; i += blockDim.x) {
-        float difference = x[i] - s.largest;
-        s.exponentials += expf(difference);
-        s.differences += difference;
-        if (difference == 0.0f && -(float)i > s.first) s.first = -(float)i;
-    }
-    s.exponentials = block_sum(s.exponentials);
-    s.differences = block_sum(s.differences);
-    s.first = block_maximum(s.first);
-    return s;
-}
-
 // The loss of a row whose target sums to `weight` and has the share `hits` of logit - largest.
 __device__ inline double row_loss(RowSums s, double weight, double hits, double smoothing, u64 classes) {
     double uniform = smoothing == 0.0 ? 0.0 : smoothing / classes * s.differences;
@@ -36,7 +13,7 @@ KERNEL cross_entropy_rows(
     float* factor_of, u32* best, double smoothing, u64 classes
 ) {
     u64 row = blockIdx.x, start = row * classes;
-    RowSums s = row_sums(logits + start, classes);
+    RowSums s = row_sums(logits + start, classes, smoothing != 0.0);
     double weight = 0.0, hits = 0.0;
     if (targets) {
         for (u64 i = threadIdx.x; i < classes; i += blockDim.x) {
@@ -55,7 +32,7 @@ KERNEL cross_entropy_rows(
     losses[row] = label < 0 ? 0.0 : row_loss(s, weight, hits, smoothing, classes);
     largest_of[row] = s.largest;
     factor_of[row] = label < 0 ? 0.0f : (float)(weight / s.exponentials);
-    if (best) best[row] = (u32)(-s.first);
+    if (best) best[row] = s.first;
 }
 
 // Per row of logits: its loss, whether its first maximum is its label (-1 = does not count), and the gradient of the
@@ -66,25 +43,33 @@ KERNEL cross_entropy_scored(
     double smoothing, double divisor, u64 classes
 ) {
     u64 row = blockIdx.x, start = row * classes;
-    RowSums s = row_sums(logits + start, classes);
     int label = labels[row];
+    if (label < 0) {
+        for (u64 i = threadIdx.x; gradient && i < classes; i += blockDim.x) gradient[start + i] = 0.0f;
+        if (threadIdx.x != 0) return;
+        losses[row] = 0.0;
+        hits[row] = 0;
+        return;
+    }
+    float chosen = logits[start + label];
+    RowSums s = row_sums(logits + start, classes, smoothing != 0.0);
     double weight = (1.0 - smoothing) + smoothing;
     if (threadIdx.x == 0) {
-        double hit = label < 0 ? 0.0 : (double)logits[start + label] - s.largest;
-        losses[row] = label < 0 ? 0.0 : row_loss(s, weight, hit, smoothing, classes);
-        hits[row] = label >= 0 && -s.first == (float)label;
+        losses[row] = row_loss(s, weight, (double)chosen - s.largest, smoothing, classes);
+        hits[row] = s.first == (u32)label;
     }
     if (!gradient) return;
-    // The label's logit was read.
-    __syncthreads();
-    float scale = (float)(1.0 / divisor), factor = (float)(weight / s.exponentials);
+    float scale = (float)(1.0 / divisor), factor = (float)(weight / (s.exponentials * divisor));
     float hit = (float)((1.0 - smoothing) * scale);
     float uniform = (float)(smoothing * scale) / (float)classes;
-    for (u64 i = threadIdx.x; i < classes; i += blockDim.x) {
-        float probability = expf(logits[start + i] - s.largest) * factor;
-        float value = probability * scale - uniform - (i == (u64)label ? hit : 0.0f);
-        gradient[start + i] = label < 0 ? 0.0f : value;
-    }
+    from_differences(logits + start, gradient + start, s.largest, classes, [=](auto& values, u32 place) {
+        for (float& value : values.at) value = exponential(value) * factor - uniform;
+        // Few packs have the label.
+        constexpr u32 n = sizeof(values.at) / sizeof(float);
+        u32 at = (u32)label - place;
+        if (at >= n) return;
+        for (u32 k = 0; k < n; ++k) values.at[k] -= k == at ? hit : 0.0f;
+    });
 }
 
 // What a pass found, for the CPU to read later: loss, right answers, and how much the pass counts. The sum of the
@@ -119,7 +104,7 @@ KERNEL note_found(const float* loss, double* found, double right, double weight)
 KERNEL scale(float* x, const float* factor, u64 n) {
     float by = *factor;
     if (by == 1.0f) return;
-    FOR_EACH(i, n) x[i] *= by;
+    each(x, x, n, [=](float value, u64) { return value * by; });
 }
 
 // The sum of n numbers over a divisor, in one block.

@@ -97,8 +97,32 @@ KERNEL decide(
     decision->moves = loss - loss == 0.0 && loss <= most_loss && norm <= 3.4028234663852886e38;
 }
 
-// One block for `per_block` elements of one parameter: parts[block] says which parameter and which of its blocks.
-// `decision` is the GPU's own, if there is one.
+// Moves N values at place i. What a rule has no use for is null.
+template <int N>
+__device__ inline void update_at(
+    const Rule& rule, float penalty, float shrink, u64 i,
+    float* values, const float* gradient, float* first, float* second, float* average
+) {
+    Pack<float, N> value = pack<N>(values, i), g = pack<N>(gradient, i), m = {}, v = {}, mean = {};
+    if (first) m = pack<N>(first, i);
+    if (second) v = pack<N>(second, i);
+    if (average) mean = pack<N>(average, i);
+    for (int k = 0; k < N; ++k) {
+        float slope = g.at[k] * rule.mean * rule.clip;
+        slope = slope < -rule.limit ? -rule.limit : slope;
+        slope = slope > rule.limit ? rule.limit : slope;
+        slope += penalty * value.at[k];
+        value.at[k] = moved(rule, value.at[k], slope, shrink, &m.at[k], &v.at[k]);
+        mean.at[k] = lerp_as_torch(mean.at[k], value.at[k], rule.follow);
+    }
+    unpack(value, values, i);
+    if (first) unpack(m, first, i);
+    if (second) unpack(v, second, i);
+    if (average) unpack(mean, average, i);
+}
+
+// One block for `per_block` elements of one parameter, a multiple of four: parts[block] says which parameter and which of
+// its blocks. `decision` is the GPU's own, if there is one.
 KERNEL update(
     const ParameterAddresses* parameters, const uint2* parts, Rule rule, const Decision* decision, u64 per_block
 ) {
@@ -110,17 +134,18 @@ KERNEL update(
     ParameterAddresses own = parameters[part.x];
     if (own.idle) return;
     float penalty = own.decays ? rule.penalty : 0.0f, shrink = own.decays ? rule.shrink : 1.0f;
-    u64 first = part.y * per_block, last = first + per_block < own.n ? first + per_block : own.n;
-    for (u64 i = first + threadIdx.x; i < last; i += blockDim.x) {
-        float value = own.values[i];
-        float g = own.gradient[i] * rule.mean * rule.clip;
-        g = g < -rule.limit ? -rule.limit : g;
-        g = g > rule.limit ? rule.limit : g;
-        g += penalty * value;
-        value = moved(rule, value, g, shrink, &own.first[i], &own.second[i]);
-        own.values[i] = value;
-        if (own.average) own.average[i] = lerp_as_torch(own.average[i], value, rule.follow);
-    }
+    u64 begin = part.y * per_block, n = per_block < own.n - begin ? per_block : own.n - begin;
+    float* values = &own.values[begin];
+    const float* gradient = &own.gradient[begin];
+    float* first = own.first ? &own.first[begin] : nullptr;
+    float* second = own.second ? &own.second[begin] : nullptr;
+    float* average = own.average ? &own.average[begin] : nullptr;
+    bool fits = fits_four(values) && fits_four(gradient) && fits_four(first) && fits_four(second) && fits_four(average);
+    u64 fours = fits ? n / 4 : 0;
+    for (u64 i = threadIdx.x; i < fours; i += blockDim.x)
+        update_at<4>(rule, penalty, shrink, i, values, gradient, first, second, average);
+    for (u64 i = 4 * fours + threadIdx.x; i < n; i += blockDim.x)
+        update_at<1>(rule, penalty, shrink, i, values, gradient, first, second, average);
 }
 
 // x becomes y, and y x.
@@ -136,13 +161,21 @@ KERNEL exchange(float* x, float* y, u64 n) {
 KERNEL squares(const ParameterAddresses* parameters, const uint2* parts, double* sums, u64 per_block) {
     uint2 part = parts[blockIdx.x];
     ParameterAddresses own = parameters[part.x];
-    u64 first = part.y * per_block, last = first + per_block < own.n ? first + per_block : own.n;
+    u64 begin = part.y * per_block, n = per_block < own.n - begin ? per_block : own.n - begin;
+    const float* gradient = own.gradient ? &own.gradient[begin] : nullptr;
+    if (!gradient) n = 0;
+    u64 fours = fits_four(gradient) ? n / 4 : 0, threads = blockDim.x;
     double sum = 0.0;
-    if (!own.gradient) last = first;
-    for (u64 i = first + threadIdx.x; i < last; i += blockDim.x) {
-        double g = own.gradient[i];
-        sum += g * g;
+    for (u64 i = threadIdx.x; i < fours; i += 4 * threads) {
+        Pack<float, 4> g[4] = {};
+        for (int j = 0; j < 4; ++j) {
+            if (i + j * threads < fours) g[j] = pack<4>(gradient, i + j * threads);
+        }
+        for (int j = 0; j < 4; ++j) {
+            for (int k = 0; k < 4; ++k) sum += (double)g[j].at[k] * g[j].at[k];
+        }
     }
+    for (u64 i = 4 * fours + threadIdx.x; i < n; i += threads) sum += (double)gradient[i] * gradient[i];
     sum = block_sum(sum);
     if (threadIdx.x == 0) sums[blockIdx.x] = sum;
 }
