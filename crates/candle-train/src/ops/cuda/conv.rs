@@ -7,7 +7,7 @@ use super::address::{Address, Half};
 use super::cudnn::{self, Direction, Problem};
 use super::gpu::{Gpu, Grid, args, suffix, whole};
 use super::grouped;
-use super::pointwise::{Finish, Kind, finish, narrowed, widened};
+use super::pointwise::{Finish, Kind, cast, finish, widened};
 use crate::ops::conv::Geometry;
 use crate::{Convolutions, Precision};
 
@@ -67,7 +67,7 @@ impl Conv<'_> {
         Ok(y)
     }
 
-    /// dy (n, oh, ow, co) -> (n, h, w, ci), f32.
+    /// dy (n, oh, ow, co) -> (n, h, w, ci), in the precision's type.
     pub(in crate::ops) fn backward_data(
         &self,
         dy: Address,
@@ -79,7 +79,7 @@ impl Conv<'_> {
         let n = g.n * g.h * g.w * g.ci;
         let dx = self.gpu.storage(self.dtype(), n)?;
         self.run(Direction::Data, [whole(&weight)?, dy.address()?], whole(&dx)?)?;
-        widened(self.gpu, dx, n)
+        Ok(dx)
     }
 
     /// x and dy -> (co, ci / groups, kh, kw), f32.
@@ -109,8 +109,9 @@ impl Conv<'_> {
         weight: Address,
         bias: Address,
     ) -> Result<CudaStorage> {
-        let (g, spread) = (self.geometry, self.backward_data(x, weight)?);
+        let g = self.geometry;
         let n = g.n * g.h * g.w * g.ci;
+        let spread = widened(self.gpu, self.backward_data(x, weight)?, n)?;
         let options = Finish { kind: Kind::Identity, width: g.ci, n, keeps: false };
         Ok(finish(self.gpu, &spread, Some(bias), options)?.0)
     }
@@ -144,7 +145,7 @@ impl Conv<'_> {
     }
 
     fn cast(&self, values: Address, n: usize) -> Result<Cast> {
-        narrowed(self.gpu, values, self.dtype(), n)
+        cast(self.gpu, values, self.dtype(), n)
     }
 
     fn channels_last(&self, weight: Address) -> Result<CudaStorage> {

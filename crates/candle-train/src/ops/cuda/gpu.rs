@@ -24,12 +24,14 @@ use super::optimizer::{ParameterAddresses, Rule};
 
 /// Threads of a block that goes over single elements, and of one that works on a row: `ROW_THREADS`
 /// of common.cu.
-const THREADS: u32 = 256;
+pub(super) const THREADS: u32 = 256;
 /// Most blocks of a grid that strides over elements.
 const MAX_BLOCKS: u64 = 1 << 16;
 /// Columns of a block: `COLUMNS` of columns.cu.
 pub(super) const COLUMNS: usize = 32;
-/// The same, and `LANES`.
+/// Most packs of columns that a block takes side by side, as `part` of columns.cu.
+pub(super) const MOST_PACKS: usize = 32;
+/// The columns of a block, and `LANES`.
 const COLUMN_BLOCK: (u32, u32) = (COLUMNS as u32, 8);
 
 /// A GPU. Cheap to clone.
@@ -74,6 +76,14 @@ impl Grid {
         let (width, lanes) = COLUMN_BLOCK;
         let blocks = ((c as u32).div_ceil(width), chunks as u32, 1);
         Self { blocks, threads: (width, lanes, 1) }
+    }
+
+    /// Blocks of `packs` packs of columns side by side, at most [`MOST_PACKS`], for each of `chunks`
+    /// chunks of rows: `Part` of columns.cu.
+    pub(super) fn packs(packs: usize, chunks: usize) -> Self {
+        let width = packs.next_power_of_two().min(MOST_PACKS);
+        let blocks = (packs.div_ceil(width) as u32, chunks as u32, 1);
+        Self { blocks, threads: (THREADS, 1, 1) }
     }
 
     /// As many of these grids at once.

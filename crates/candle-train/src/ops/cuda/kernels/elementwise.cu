@@ -159,6 +159,25 @@ __device__ inline void unfinish(
     }
 FOR_ALL_TYPES(FINISH)
 
+// sum += value, N at a time.
+template <int N, typename T>
+__device__ inline void add_to(T* sum, const T* value, u64 n) {
+    FOR_EACH(i, n / N) {
+        Pack<T, N> total = pack<N>(sum, i), added = pack<N>(value, i);
+        for (int k = 0; k < N; ++k) store(&total.at[k], load(total.at[k]) + load(added.at[k]));
+        unpack(total, sum, i);
+    }
+}
+
+#define ADD(NAME, T) \
+    KERNEL add_to_##NAME(T* sum, const T* value, u64 n) { \
+        constexpr int N = 16 / sizeof(T); \
+        bool fits = (u64)sum % 16 == 0 && (u64)value % 16 == 0; \
+        if (fits && n % N == 0) add_to<N>(sum, value, n); \
+        else add_to<1>(sum, value, n); \
+    }
+FOR_ALL_TYPES(ADD)
+
 // Zeroes what the stream drops and scales the rest; x and y may be the same.
 KERNEL dropout(const float* x, float* y, u64 key, u64 threshold, float scale, u64 n) {
     FOR_EACH(i, n) y[i] = is_kept(key, i, threshold) ? x[i] * scale : 0.0f;
