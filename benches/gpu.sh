@@ -62,7 +62,7 @@ if [ "${#tiny[@]}" -eq 0 ] && ! ./gpu-bench --cards; then
   exit 3
 fi
 mkdir -p "$out"
-export DDPRUN="$PWD/ddprun" DDPRUN_ROOT="$PWD"
+export DDPRUN="$PWD/ddprun" PACK_ROOT="$PWD"
 python="${PYTHON:-python3}"
 log=
 

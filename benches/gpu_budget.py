@@ -6,8 +6,7 @@ crates/candle-train/src/ops/cuda, PyTorch's eager mode by its operations under a
 Every entry is reads + writes in bytes for each element of its tensor, 4 for f32 and 2 for bf16. Caches and the memory
 of weights inside of products are left out. Needs nothing but Python."""
 
-# GPT-2: for each of the batch x 1024 x 768 values of the residual stream; scores are 12 x 1024 / 768 = 16 of them.
-S = 16
+# GPT-2: for each of the batch x 1024 x 768 values of the residual stream. Scores of attention are in no memory.
 GPT_LAYER = {  # operation: (ours, PyTorch)
     "norms": (2 * (8 + 12), 2 * (8 + 12)),
     "casts of inputs and gradients": (2 * (6 + 6 + 6) + 2 * 24 + 24 + 6 + 3 * 6, 4 * 6),
@@ -15,10 +14,10 @@ GPT_LAYER = {  # operation: (ours, PyTorch)
     "bias and GELU, forward": (18 + 6 + 32 + 6, 16),
     "bias and GELU, backward": (18 + 8 + 6 + 4 + 32 + 8 + 6 + 4, 24 + 18),
     "residual sums": (2 * 12 + 2 * 12, 2 * 10 + 2 * 12),
-    "heads apart and together": (18 + 6 + 24 + 18, 12),
-    # Forward: scores out, softmax over them, scores in. Backward: the same again, and their gradients.
-    "scores": (2 * S * (1 + 2 + 1) + 2 * S * (1 + 2 + 1 + 1 + 3 + 2), 0),
-    "attention beside its scores": (4 + 4 + 4 + 4 + 4 + 4 + 4, 8 + 20),
+    # Operands of both directions as bf16; before backward the result's gradient, which is multiplied with the result.
+    "heads apart": (18 + 18 + 10, 12),
+    # Forward: three operands in, f32 out. Backward: four operands for each of two kernels, three gradients out.
+    "attention": (6 + 4 + 2 * 8 + 12, 8 + 20),
 }
 # For each of the batch x 1024 x 50257 logits.
 LOGITS = {

@@ -1,6 +1,6 @@
 """PyTorch's side of benches/gpu.rs: the same models, batches and numbers, trained on one GPU, eager channels-last or compiled.
 
-    python benches/peers/bench_gpu.py [--works resnet50:128,gpt2] [--precisions bf16] [--compile] [--first] [--tiny]
+    python benches/peers/bench_gpu.py [--works resnet50:128,gpt2] [--precisions bf16] [--compile [MODE]] [--first] [--tiny]
 
 `--works` and `--precisions` measure a part, `--compile` is torch.compile, `--first` prints the time to the end of one step of ResNet-50. In a table of `benches/gpu.sh` each is a column.
 
@@ -18,7 +18,7 @@ from models import Gpt, resnet18
 from torch import nn
 
 flags = argparse.ArgumentParser()
-flags.add_argument("--compile", action="store_true")
+flags.add_argument("--compile", nargs="?", const="default", help="torch.compile, and its mode: `reduce-overhead` records CUDA graphs")
 flags.add_argument("--first", action="store_true", help="only the time to the end of the first step of ResNet-50")
 flags.add_argument("--tiny", action="store_true")
 flags.add_argument("--works", help="`resnet50:128,gpt2`; all without it")
@@ -26,6 +26,7 @@ flags.add_argument("--precisions", help="`bf16,fp16`; all without it")
 flags = flags.parse_args()
 DEVICE = torch.device("cpu" if flags.tiny else "cuda")
 CARD = "the CPU" if flags.tiny else torch.cuda.get_device_name()
+torch.backends.cudnn.benchmark = True
 WARM, STEPS = (1, 2) if flags.tiny else (8, 30)
 
 
@@ -82,12 +83,12 @@ class Training:
         model = build().to(DEVICE).to(memory_format=torch.channels_last)
         is_text = isinstance(model, Gpt)
         self.optimizer = (
-            torch.optim.AdamW(model.parameters(), lr=1e-3, weight_decay=0.1)
+            torch.optim.AdamW(model.parameters(), lr=1e-3, weight_decay=0.1, fused=True)
             if is_text
-            else torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
+            else torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9, fused=True)
         )
         self.scaler = torch.amp.GradScaler(DEVICE.type, enabled=precision == "fp16" and not flags.tiny)
-        self.model = torch.compile(model) if flags.compile else model
+        self.model = torch.compile(model, mode=flags.compile) if flags.compile else model
         self.batches = [batch_of(batch) for _ in range(4)]
         if not flags.tiny:
             self.batches = [(x.pin_memory(), y.pin_memory()) for x, y in self.batches]
@@ -123,7 +124,7 @@ class Training:
         return (time.perf_counter() - began) / STEPS, peak
 
 
-how = "compiled" if flags.compile else "eager"
+how = f"compile {flags.compile}" if flags.compile else "eager"
 title = f"PyTorch {torch.__version__} {how}"
 
 

@@ -197,7 +197,8 @@ API int cublasGemmStridedBatchedEx(
     int compute, int
 ) {
     bool is_half = type_a == F16 || type_a == BF16;
-    bool is_allowed = type_a == type_b && type_a == type_c &&
+    bool is_wider = is_half && type_c == F32 && compute == COMPUTE_32F;
+    bool is_allowed = type_a == type_b && (type_a == type_c || is_wider) &&
         (compute == COMPUTE_32F ? type_a != F64 : compute == COMPUTE_32F_TF32 ? type_a == F32
             : compute == COMPUTE_16F ? type_a == F16 : compute == COMPUTE_64F ? type_a == F64 : is_half);
     if (!is_allowed) return refuse(UNSUPPORTED, "cuBLAS: types %d, %d, %d, computed as %d", type_a, type_b, type_c, compute);

@@ -9,7 +9,8 @@ use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 use crate::skipped::skipped;
 
-/// The kernels' text, as `ops/cuda/kernel_source.rs` puts it together.
+/// The kernels' text, as `ops/cuda/kernel_source.rs` puts it together: all in one, with those of
+/// attention of every width.
 const KERNELS: &str = concat!(
     include_str!("../../src/ops/cuda/kernels/common.cu"),
     include_str!("../../src/ops/cuda/kernels/elementwise.cu"),
@@ -20,6 +21,17 @@ const KERNELS: &str = concat!(
     include_str!("../../src/ops/cuda/kernels/losses.cu"),
     include_str!("../../src/ops/cuda/kernels/series.cu"),
     include_str!("../../src/ops/cuda/kernels/optimizer.cu"),
+    include_str!("../../src/ops/cuda/kernels/tensor_cores.cu"),
+    include_str!("../../src/ops/cuda/kernels/attention.cu"),
+    "
+    #define WITH_AND_WITHOUT_DROPOUT(T, D) \\
+        ATTENTION_KERNELS(T##_##D##_0, T, D, false) ATTENTION_KERNELS(T##_##D##_1, T, D, true)
+    #define OF_EVERY_WIDTH(T) \\
+        WITH_AND_WITHOUT_DROPOUT(T, 32) \\
+        WITH_AND_WITHOUT_DROPOUT(T, 64) \\
+        WITH_AND_WITHOUT_DROPOUT(T, 128)
+    OF_EVERY_WIDTH(bf16) OF_EVERY_WIDTH(f16)
+    "
 );
 
 /// An argument of a kernel.

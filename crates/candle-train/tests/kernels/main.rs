@@ -5,6 +5,7 @@
 //! it is launched, nor how a GPU rounds.
 #![expect(clippy::unwrap_used, reason = "a test helper that fails is a failing test")]
 
+mod attention;
 mod emulator;
 mod grouped;
 mod losses;

@@ -4,6 +4,7 @@ use candle_train::ops;
 use candle_train::rng::{Key, Purpose};
 use half::{bf16, f16};
 
+use crate::emulator::Arg;
 use crate::emulator::Arg::{Count, Flag, Halves, In, Nothing, Out, Single, Words};
 use crate::emulator::{STRIDING, emulator, rows};
 use crate::{agree, reference, tensor, values, var};
@@ -47,44 +48,54 @@ fn activations_and_their_gradients_are_those_of_the_cpu() {
 
 #[test]
 fn what_follows_a_product_adds_the_bias_keeps_the_sum_and_goes_back() {
-    // One at a time, and four.
-    [19, 20].into_iter().for_each(follow_a_product);
+    // One at a time, and four; rows that follow one another, and rows with something between them.
+    [(19, 19), (20, 20), (19, 24), (20, 24)].into_iter().for_each(follow_a_product);
 }
 
-fn follow_a_product(width: usize) {
+fn follow_a_product((width, stride): (usize, usize)) {
     let Some(gpu) = emulator() else { return };
     let n = 37 * width;
-    let (z, bias, dy) = (values(1, n), values(2, width), values(3, n));
-    let sum: Vec<f32> = (0..n).map(|i| z[i] + bias[i % width]).collect();
+    let (apart, bias, dy) = (values(1, 37 * stride), values(2, width), values(3, n));
+    let column = |row: &[f32]| row[..width].iter().zip(&bias).map(|(z, b)| z + b).collect();
+    let sum: Vec<f32> = apart.chunks(stride).flat_map::<Vec<f32>, _>(column).collect();
     let operand = var(&sum, &[n]);
     let (expected, dx) = reference(&[&operand], &dy, || ops::gelu(&operand));
-    let (mut y, mut before, mut dz) = (vec![0.0; n], vec![0.0; n], vec![0.0; n]);
-    let sizes = [width as u64, n as u64];
+    let (mut y, mut before) = (vec![0.0; n], vec![0.0; n]);
+    let sizes = [width, stride, n].map(|size| size as u64);
     gpu.run(
         "finish_f32",
         STRIDING,
         &mut [
-            In(&z),
+            In(&apart),
             In(&bias),
             Out(&mut y),
             Out(&mut before),
             Flag(2),
             Count(sizes[0]),
             Count(sizes[1]),
+            Count(sizes[2]),
         ],
     );
     agree("y", &y, &expected, 2e-6);
     agree("before", &before, &sum, 0.0);
-    let arguments = &mut [In(&dy), In(&y), In(&before), Out(&mut dz), Flag(2), Count(n as u64)];
-    gpu.run("unfinish_f32", STRIDING, arguments);
-    agree("dz", &dz, &dx[0], 2e-6);
+    let pulled = |entered: [Arg<'_>; 2], kind| {
+        let mut dz = vec![f32::NAN; 37 * stride];
+        let [y, before] = entered;
+        let [width, stride, n] = [width, stride, dz.len()].map(|size| Count(size as u64));
+        let arguments = &mut [In(&dy), y, before, Out(&mut dz), Flag(kind), width, stride, n];
+        gpu.run("unfinish_f32", STRIDING, arguments);
+        dz
+    };
+    let padded = |dz: &[f32]| -> Vec<f32> {
+        let row = |row: &[f32]| [row, &vec![0.0; stride - width]].concat();
+        dz.chunks(width).flat_map(row).collect()
+    };
+    agree("dz", &pulled([In(&y), In(&before)], 2), &padded(&dx[0]), 2e-6);
     // A rectifier goes back by its result.
     let rectified: Vec<f32> = sum.iter().map(|v| v.max(0.0)).collect();
-    let arguments = &mut [In(&dy), In(&rectified), Nothing, Out(&mut dz), Flag(1), Count(n as u64)];
-    gpu.run("unfinish_f32", STRIDING, arguments);
     let expected: Vec<f32> =
         dy.iter().zip(&sum).map(|(g, v)| if *v > 0.0 { *g } else { 0.0 }).collect();
-    agree("dz of a rectifier", &dz, &expected, 0.0);
+    agree("dz of a rectifier", &pulled([In(&rectified), Nothing], 1), &padded(&expected), 0.0);
 }
 
 #[test]

@@ -3,8 +3,8 @@
 use candle_core::{CudaStorage, DType, Result, Shape, Tensor};
 
 use super::{Apart, Heads, Packed, Sizes};
-use crate::ops::cuda::{self, Address, Attend, Gpu, Half, Mask, Operand};
-use crate::ops::operation::{Gradients, OnGpu};
+use crate::ops::cuda::{self, Address, Attend, Gpu, Half, Mask, Operand, Outcome};
+use crate::ops::operation::{Gradients, Kept, OnGpu};
 
 impl Heads {
     /// The kernels know no lengths.
@@ -25,6 +25,7 @@ impl Heads {
             s,
             causal: attention.causal,
             mask: attention.dropout.map(|(p, key)| Mask::new(p, key)),
+            keeps: self.log_sums.is_some(),
         }
     }
 
@@ -39,22 +40,26 @@ impl Heads {
         [0, w, 2 * w].map(|first| Operand { values: qkv, length: t, columns: 3 * w, first })
     }
 
-    fn shape(&self) -> Shape {
+    fn push_on_gpu(&self, gpu: &Gpu, operands: [Operand; 3]) -> Result<(CudaStorage, Shape)> {
         let Sizes { b, t, w, .. } = self.sizes;
-        Shape::from((b, t, w))
+        let (y, log_sums) = self.on_gpu(gpu).forward(operands)?;
+        if let (Some(kept), Some(log_sums)) = (&self.log_sums, log_sums) {
+            kept.keep_on_gpu(log_sums);
+        }
+        Ok((y, Shape::from((b, t, w))))
     }
 
     fn pull_on_gpu(
         &self,
         gpu: &Gpu,
         operands: [Operand; 3],
-        dy: &Tensor,
+        [y, dy]: [&Tensor; 2],
         out: [Operand; 3],
     ) -> Result<()> {
-        let Sizes { t, w, .. } = self.sizes;
-        let values = cuda::of_tensor(dy)?;
-        let incoming = Operand { values, length: t, columns: w, first: 0 };
-        self.on_gpu(gpu).backward(operands, incoming, out)
+        let log_sums = self.log_sums.as_ref().and_then(Kept::on_gpu::<Tensor>);
+        let log_sums = log_sums.map(cuda::of_tensor).transpose()?;
+        let outcome = Outcome { y: cuda::of_tensor(y)?, log_sums, dy: cuda::of_tensor(dy)? };
+        self.on_gpu(gpu).backward(operands, outcome, out)
     }
 }
 
@@ -66,14 +71,14 @@ impl OnGpu for Apart {
     fn forward_on(&self, gpu: &Gpu, operands: [&Tensor; 3]) -> Result<(CudaStorage, Shape)> {
         let [q, k, v] = operands.map(cuda::of_tensor);
         let operands = self.0.apart_on_gpu([q?, k?, v?]);
-        Ok((self.0.on_gpu(gpu).forward(operands)?, self.0.shape()))
+        self.0.push_on_gpu(gpu, operands)
     }
 
     fn backward_on(
         &self,
         gpu: &Gpu,
         operands: [&Tensor; 3],
-        _: &Tensor,
+        y: &Tensor,
         dy: Tensor,
     ) -> Gradients<Self> {
         let [q, k, v] = operands.map(|operand| gpu.tensor(DType::F32, operand.shape()));
@@ -82,7 +87,7 @@ impl OnGpu for Apart {
             let [q, k, v] = [cuda::of_tensor(q)?, cuda::of_tensor(k)?, cuda::of_tensor(v)?];
             Ok::<_, candle_core::Error>(self.0.apart_on_gpu([q, k, v]))
         };
-        self.0.pull_on_gpu(gpu, at(operands)?, &dy, at(gradients.each_ref())?)?;
+        self.0.pull_on_gpu(gpu, at(operands)?, [y, &dy], at(gradients.each_ref())?)?;
         Ok(gradients.map(Some))
     }
 }
@@ -93,21 +98,20 @@ impl OnGpu for Packed {
     }
 
     fn forward_on(&self, gpu: &Gpu, [qkv]: [&Tensor; 1]) -> Result<(CudaStorage, Shape)> {
-        let operands = self.0.packed_on_gpu(cuda::of_tensor(qkv)?);
-        Ok((self.0.on_gpu(gpu).forward(operands)?, self.0.shape()))
+        self.0.push_on_gpu(gpu, self.0.packed_on_gpu(cuda::of_tensor(qkv)?))
     }
 
     fn backward_on(
         &self,
         gpu: &Gpu,
         [qkv]: [&Tensor; 1],
-        _: &Tensor,
+        y: &Tensor,
         dy: Tensor,
     ) -> Gradients<Self> {
         let gradient = gpu.tensor(DType::F32, qkv.shape())?;
         let operands = self.0.packed_on_gpu(cuda::of_tensor(qkv)?);
         let out = self.0.packed_on_gpu(cuda::of_tensor(&gradient)?);
-        self.0.pull_on_gpu(gpu, operands, &dy, out)?;
+        self.0.pull_on_gpu(gpu, operands, [y, &dy], out)?;
         Ok([Some(gradient)])
     }
 }

@@ -60,7 +60,8 @@ impl OnGpu for Conv {
         let z = self.on_gpu(gpu).forward(cuda::of_tensor(x)?, cuda::of_tensor(weight)?)?;
         let width = self.geometry.co;
         let n = self.geometry.pixels() * width;
-        let options = cuda::Finish { kind: cuda::Kind::Identity, width, n, keeps: false };
+        let (kind, stride) = (cuda::Kind::Identity, width);
+        let options = cuda::Finish { kind, width, stride, n, keeps: false };
         let (y, _) = cuda::finish(gpu, &z, bias, options)?;
         Ok((y, Shape::from(&*self.shape)))
     }

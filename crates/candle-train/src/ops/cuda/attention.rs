@@ -1,10 +1,12 @@
-//! Attention on the GPU: batched products by cuBLAS, and a kernel for softmax, mask and dropout
-//! between them. Backward makes the probabilities again, so nothing of the size of the scores is
-//! kept.
+//! Attention on the GPU: in half precision and for usual widths of a head by kernels of our own
+//! (`fused_attention.rs`), else batched products by cuBLAS, and a kernel for softmax, mask and
+//! dropout between them. Backward makes the probabilities again, so nothing of the size of the
+//! scores is kept.
 
-use candle_core::{CudaStorage, DType, Result, Tensor};
+use candle_core::{CudaStorage, DType, Result, Tensor, bail};
 
 use super::address::{Address, of_tensor};
+use super::fused_attention::Outcome;
 use super::gpu::{Gpu, Grid, args, suffix, whole, wrap};
 use super::pointwise::Mask;
 
@@ -30,6 +32,8 @@ pub(in crate::ops) struct Attend<'a> {
     pub(in crate::ops) s: usize,
     pub(in crate::ops) causal: bool,
     pub(in crate::ops) mask: Option<Mask>,
+    /// Whether a backward follows.
+    pub(in crate::ops) keeps: bool,
 }
 
 /// Probabilities (b heads, t, s), and what dropout leaves of them.
@@ -45,8 +49,18 @@ impl Weights {
 }
 
 impl Attend<'_> {
-    /// (b, t, heads d), f32.
-    pub(in crate::ops) fn forward(&self, [q, k, v]: [Operand; 3]) -> Result<CudaStorage> {
+    /// (b, t, heads d), f32, and what [`Outcome::log_sums`] wants of it.
+    pub(in crate::ops) fn forward(
+        &self,
+        operands: [Operand; 3],
+    ) -> Result<(CudaStorage, Option<Tensor>)> {
+        if self.is_fused() {
+            return self.forward_fused(operands);
+        }
+        Ok((self.forward_by_products(operands)?, None))
+    }
+
+    fn forward_by_products(&self, [q, k, v]: [Operand; 3]) -> Result<CudaStorage> {
         let weights = self.weights(&self.split(q)?, &self.split(k)?)?;
         let y = weights.used().matmul(&self.split(v)?)?;
         let out = self.gpu.storage(DType::F32, self.b * self.t * self.heads * self.d)?;
@@ -59,10 +73,26 @@ impl Attend<'_> {
     /// Writes the gradients of q, k and v, f32, to `out`, whose values are those of the gradients.
     pub(in crate::ops) fn backward(
         &self,
-        [q, k, v]: [Operand; 3],
-        dy: Operand,
+        operands: [Operand; 3],
+        outcome: Outcome,
         out: [Operand; 3],
     ) -> Result<()> {
+        if !self.is_fused() {
+            return self.backward_by_products(operands, outcome.dy, out);
+        }
+        let Some(log_sums) = outcome.log_sums else {
+            bail!("attention kept nothing for its backward")
+        };
+        self.backward_fused(operands, outcome, log_sums, out)
+    }
+
+    fn backward_by_products(
+        &self,
+        [q, k, v]: [Operand; 3],
+        dy: Address,
+        out: [Operand; 3],
+    ) -> Result<()> {
+        let dy = Operand { values: dy, length: self.t, columns: self.heads * self.d, first: 0 };
         let ([q, k], dy) = ([self.split(q)?, self.split(k)?], self.split(dy)?);
         let weights = self.weights(&q, &k)?;
         let of_v = weights.used().transpose(1, 2)?.matmul(&dy)?;
@@ -93,7 +123,7 @@ impl Attend<'_> {
         Ok(Weights { probabilities: scores, dropped })
     }
 
-    fn rows(&self) -> usize {
+    pub(super) fn rows(&self) -> usize {
         self.b * self.heads * self.t
     }
 
@@ -101,12 +131,12 @@ impl Attend<'_> {
         (1.0 / (self.d as f64).sqrt()) as f32
     }
 
-    fn numbers(&self) -> Mask {
+    pub(super) fn numbers(&self) -> Mask {
         self.mask.unwrap_or(Mask { key: 0, threshold: 0, scale: 1.0 })
     }
 
     /// The heads of an operand: (b heads, length, d).
-    fn split(&self, x: Operand) -> Result<Tensor> {
+    pub(super) fn split(&self, x: Operand) -> Result<Tensor> {
         let Operand { values, length, columns, first } = x;
         let n = self.b * self.heads * length * self.d;
         let y = self.gpu.storage(self.dtype, n)?;

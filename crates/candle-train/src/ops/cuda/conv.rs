@@ -112,7 +112,8 @@ impl Conv<'_> {
         let g = self.geometry;
         let n = g.n * g.h * g.w * g.ci;
         let spread = widened(self.gpu, self.backward_data(x, weight)?, n)?;
-        let options = Finish { kind: Kind::Identity, width: g.ci, n, keeps: false };
+        let (width, stride) = (g.ci, g.ci);
+        let options = Finish { kind: Kind::Identity, width, stride, n, keeps: false };
         Ok(finish(self.gpu, &spread, Some(bias), options)?.0)
     }
 

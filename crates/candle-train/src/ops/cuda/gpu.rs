@@ -18,8 +18,9 @@ use cudarc::driver::sys::{
 use cudarc::driver::{CudaSlice, DevicePtr, DeviceRepr, LaunchConfig, PushKernelArg};
 
 use super::address::Address;
+use super::fused_attention::Attended;
 use super::grouped;
-use super::kernel_source;
+use super::kernel_source::{self, Kernels};
 use super::optimizer::{ParameterAddresses, Rule};
 
 /// Threads of a block that goes over single elements, and of one that works on a row: `ROW_THREADS`
@@ -50,6 +51,7 @@ pub(super) enum Arg {
     Double(f64),
     Rule(Rule),
     Grouped(grouped::Shape),
+    Attended(Attended),
 }
 
 /// Blocks and threads of a launch.
@@ -66,9 +68,19 @@ impl Grid {
         Self { blocks: (blocks as u32, 1, 1), threads: (THREADS, 1, 1) }
     }
 
+    /// A thread for each of `n` elements, and no stride.
+    pub(super) fn over_all(n: usize) -> Self {
+        Self::of(n.div_ceil(THREADS as usize), THREADS)
+    }
+
+    /// So many blocks.
+    pub(super) fn of(blocks: usize, threads: u32) -> Self {
+        Self { blocks: (blocks as u32, 1, 1), threads: (threads, 1, 1) }
+    }
+
     /// A block for each of `n` rows.
     pub(super) fn rows(n: usize) -> Self {
-        Self { blocks: (n as u32, 1, 1), threads: (THREADS, 1, 1) }
+        Self::of(n, THREADS)
     }
 
     /// Blocks of 32 columns for each of `chunks` chunks of rows.
@@ -271,12 +283,23 @@ impl Gpu {
 
     /// Enqueues a kernel; an empty grid is no launch.
     pub(super) fn launch(&self, kernel: &str, grid: Grid, arguments: &[Arg]) -> Result<()> {
+        self.launch_of(Kernels::Common, kernel, grid, arguments)
+    }
+
+    /// The same, of other kernels than the common ones.
+    pub(super) fn launch_of(
+        &self,
+        kernels: Kernels,
+        kernel: &str,
+        grid: Grid,
+        arguments: &[Arg],
+    ) -> Result<()> {
         let (x, y, z) = grid.blocks;
         if x == 0 || y == 0 || z == 0 {
             return Ok(());
         }
         let stream = self.device.cuda_stream();
-        let module = kernel_source::module(stream.context())?;
+        let module = kernel_source::module(stream.context(), kernels)?;
         let function = module.load_function(kernel).w()?;
         let mut builder = stream.launch_builder(&function);
         for argument in arguments {
@@ -287,6 +310,7 @@ impl Gpu {
                 Arg::Double(value) => builder.arg(value),
                 Arg::Rule(value) => builder.arg(value),
                 Arg::Grouped(value) => builder.arg(value),
+                Arg::Attended(value) => builder.arg(value),
             };
         }
         let config =
@@ -304,6 +328,9 @@ unsafe impl DeviceRepr for Rule {}
 
 // SAFETY: `Shape` is plain numbers in C's layout, as grouped.cu declares it.
 unsafe impl DeviceRepr for grouped::Shape {}
+
+// SAFETY: `Attended` is plain numbers in C's layout, as attention.cu declares it.
+unsafe impl DeviceRepr for Attended {}
 
 // SAFETY: six numbers of eight bytes and two of four, in C's layout, without padding; zero is a
 // value of each.

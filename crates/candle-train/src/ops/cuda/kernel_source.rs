@@ -1,7 +1,7 @@
 #![expect(unsafe_code, reason = "NVRTC is called for machine code, which cudarc does not ask for")]
 //! The text of our kernels, and its translation on the machine where it runs.
 
-use std::ffi::CString;
+use std::ffi::{CStr, CString};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use candle_core::cuda_backend::WrapErr;
@@ -10,9 +10,10 @@ use cudarc::driver::{CudaContext, CudaModule};
 use cudarc::nvrtc::result::{self as nvrtc, NvrtcError};
 use cudarc::nvrtc::{Ptx, sys};
 
-/// All kernels; later files use what earlier ones define.
-pub(super) const KERNELS: &str = concat!(
-    include_str!("kernels/common.cu"),
+/// What all kernels share.
+const COMMON: &str = include_str!("kernels/common.cu");
+/// All kernels but those of attention; later files use what earlier ones define.
+const KERNELS: &str = concat!(
     include_str!("kernels/elementwise.cu"),
     include_str!("kernels/columns.cu"),
     include_str!("kernels/rows.cu"),
@@ -22,6 +23,46 @@ pub(super) const KERNELS: &str = concat!(
     include_str!("kernels/series.cu"),
     include_str!("kernels/optimizer.cu"),
 );
+const ATTENTION: &str =
+    concat!(include_str!("kernels/tensor_cores.cu"), include_str!("kernels/attention.cu"));
+
+/// Which kernels are translated together. Those of attention take a second for each variant, and a
+/// program uses one or two of them.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) enum Kernels {
+    /// All but those of attention.
+    Common,
+    Attention(AttentionKernels),
+}
+
+/// Attention over heads of width `d`, with or without dropout.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct AttentionKernels {
+    pub(super) dtype: &'static str,
+    pub(super) d: usize,
+    pub(super) drops: bool,
+}
+
+impl AttentionKernels {
+    /// What the names of its kernels end with.
+    pub(super) fn name(&self) -> String {
+        let Self { dtype, d, drops } = self;
+        format!("{dtype}_{d}_{}", u8::from(*drops))
+    }
+}
+
+impl Kernels {
+    fn text(&self) -> String {
+        match self {
+            Self::Common => format!("{COMMON}{KERNELS}"),
+            Self::Attention(which) => {
+                let AttentionKernels { dtype, d, drops } = which;
+                let instance = format!("({}, {dtype}, {d}, {drops})", which.name());
+                format!("{COMMON}{ATTENTION}ATTENTION_KERNELS{instance}\n")
+            }
+        }
+    }
+}
 
 /// The kernels for the GPU of a context, translated once in a process: for its own architecture,
 /// which any driver of the same major version takes, and where NVRTC does not know that one yet, as
@@ -30,31 +71,33 @@ pub(super) const KERNELS: &str = concat!(
 /// # Errors
 ///
 /// NVRTC's, with its log, and the driver's.
-pub(super) fn module(context: &Arc<CudaContext>) -> Result<Arc<CudaModule>> {
-    static MODULES: Mutex<Vec<(usize, Arc<CudaModule>)>> = Mutex::new(Vec::new());
+pub(super) fn module(context: &Arc<CudaContext>, kernels: Kernels) -> Result<Arc<CudaModule>> {
+    type Known = (usize, Kernels, Arc<CudaModule>);
+    static MODULES: Mutex<Vec<Known>> = Mutex::new(Vec::new());
     let mut modules = MODULES.lock().unwrap_or_else(PoisonError::into_inner);
     let gpu = context.ordinal();
-    if let Some((_, module)) = modules.iter().find(|(other, _)| *other == gpu) {
+    if let Some((.., module)) = modules.iter().find(|known| (known.0, known.1) == (gpu, kernels)) {
         return Ok(module.clone());
     }
     let (major, minor) = context.compute_capability().w()?;
-    let image = match compile(&format!("sm_{major}{minor}"), nvrtc_cubin) {
+    let text = CString::new(kernels.text()).map_err(Error::wrap)?;
+    let image = match compile(&text, &format!("sm_{major}{minor}"), nvrtc_cubin) {
         Ok(cubin) => Ptx::from_binary(cubin),
-        Err(_) => Ptx::from_src(compile("compute_80", nvrtc_ptx)?),
+        Err(_) => Ptx::from_src(compile(&text, "compute_80", nvrtc_ptx)?),
     };
     let module = context.load_module(image).w()?;
-    modules.push((gpu, module.clone()));
+    modules.push((gpu, kernels, module.clone()));
     Ok(module)
 }
 
-/// The kernels for an architecture, as `image` takes them out of the translated program.
+/// Kernels for an architecture, as `image` takes them out of the translated program.
 fn compile<T>(
+    text: &CStr,
     architecture: &str,
     image: impl FnOnce(sys::nvrtcProgram) -> std::result::Result<T, NvrtcError>,
 ) -> Result<T> {
-    let kernels = CString::new(KERNELS).map_err(Error::wrap)?;
     let failed = |why: &str| format!("the kernels cannot be compiled for {architecture}: {why}");
-    let program = nvrtc::create_program(&kernels, Some(c"candle_train.cu"))
+    let program = nvrtc::create_program(text, Some(c"candle_train.cu"))
         .map_err(|error| Error::Msg(failed(&format!("{error:?}"))))?;
     let options = [format!("--gpu-architecture={architecture}")];
     // SAFETY: a program that was made above, and is destroyed below only.

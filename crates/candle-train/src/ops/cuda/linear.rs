@@ -1,14 +1,19 @@
-//! Fully connected layers: cuBLAS through Candle, with f32 sums, and one kernel for bias and
+//! Fully connected layers: products by cuBLAS with f32 sums, and one kernel for bias and
 //! activation.
 
-use candle_core::backend::BackendStorage;
-use candle_core::{CudaStorage, DType, Layout, Result, Shape, Storage, Tensor, bail};
+use candle_core::{CudaStorage, DType, Result, Tensor};
 
 use super::address::{Address, Half, of_tensor};
 use super::columns::column_sums;
-use super::gpu::{Gpu, whole, wrap};
-use super::pointwise::{Finish, Kind, finish, unfinish};
+use super::conv::Cast;
+use super::gpu::{Gpu, Grid, args, suffix, whole, wrap};
+use super::pointwise::{Finish, Kind, Unfinish, finish, narrowed, unfinish};
+use super::product::{Rows, product};
 use crate::Precision;
+
+/// Rows of 16-bit numbers that begin at multiples of 16 bytes: otherwise cuBLAS takes kernels for
+/// any address, which need four times as long.
+const ALIGNED: usize = 8;
 
 /// y = activation(x weight^T + bias) over `n` rows.
 #[derive(Clone, Copy)]
@@ -38,24 +43,29 @@ impl Linear {
         [x, weight]: [&Tensor; 2],
         bias: Option<Address>,
     ) -> Result<(CudaStorage, Option<CudaStorage>)> {
-        let dtype = Half::of(self.precision);
         let (n, inputs, outputs) = (self.n, self.inputs, self.outputs);
-        let (x, weight) = (x.storage_and_layout(), weight.storage_and_layout());
-        let (Storage::Cuda(x_values), Storage::Cuda(weight_values)) = (&*x.0, &*weight.0) else {
-            bail!("a linear layer over tensors of different devices")
+        let x = narrowed(gpu, of_tensor(x)?, self.dtype(), n * inputs)?;
+        let x = Rows { values: x.address()?, stride: inputs };
+        let weight = self.padded_weight(gpu, of_tensor(weight)?)?;
+        let weight = Rows { values: weight.address()?, stride: inputs };
+        let multiply = |z: &CudaStorage, width: usize| {
+            let z = Rows { values: whole(z)?, stride: width };
+            product(gpu, [x.plain(), weight.transposed()], z, [n, width, inputs])
         };
-        let z = if dtype == DType::F32 {
-            let rows = Layout::contiguous_with_offset((n, inputs), x.1.start_offset());
-            let columns = transposed(outputs, inputs, weight.1.start_offset());
-            x_values.matmul(weight_values, (1, n, outputs, inputs), &rows, &columns)?
-        } else {
-            let x = x_values.to_dtype(x.1, dtype)?;
-            let weight = weight_values.to_dtype(weight.1, dtype)?;
-            let rows = Layout::contiguous((n, inputs));
-            let columns = transposed(outputs, inputs, 0);
-            x.matmul(&weight, (1, n, outputs, inputs), &rows, &columns)?
+        if self.is_plain() && bias.is_none() {
+            let y = gpu.storage(DType::F32, n * outputs)?;
+            multiply(&y, outputs)?;
+            return Ok((y, None));
+        }
+        let z = gpu.storage(self.dtype(), n * self.width())?;
+        multiply(&z, self.width())?;
+        let options = Finish {
+            kind: self.kind,
+            width: outputs,
+            stride: self.width(),
+            n: n * outputs,
+            keeps: self.keeps,
         };
-        let options = Finish { kind: self.kind, width: outputs, n: n * outputs, keeps: self.keeps };
         finish(gpu, &z, bias, options)
     }
 
@@ -68,30 +78,74 @@ impl Linear {
         before: Option<Address>,
         wants_bias: bool,
     ) -> Result<LinearGradients> {
-        let dtype = Half::of(self.precision);
-        let (n, inputs, outputs) = (self.n, self.inputs, self.outputs);
-        let incoming = [of_tensor(dy)?, of_tensor(y)?];
-        let dz = unfinish(gpu, incoming, before, self.kind, dtype, n * outputs)?;
-        let bias = wants_bias.then(|| column_sums(gpu, whole(&dz)?, n, outputs)).transpose()?;
-        let dz = wrap(dz, (n, outputs));
-        let half = |t: &Tensor, shape: (usize, usize)| t.detach().reshape(shape)?.to_dtype(dtype);
+        let (n, inputs, outputs, width) = (self.n, self.inputs, self.outputs, self.width());
+        let dz = self.incoming(gpu, [of_tensor(dy)?, of_tensor(y)?], before)?;
+        let dz = dz.address()?;
+        let bias = wants_bias.then(|| column_sums(gpu, dz, n, width)).transpose()?;
+        let bias = bias.map(|bias| wrap(bias, width).narrow(0, 0, outputs)).transpose()?;
+        let dz = Rows { values: dz, stride: width };
         let of_weight = if weight.track_op() {
-            Some(dz.t()?.matmul(&half(x, (n, inputs))?)?.to_dtype(DType::F32)?)
+            let x = narrowed(gpu, of_tensor(x)?, self.dtype(), n * inputs)?;
+            let x = Rows { values: x.address()?, stride: inputs };
+            let gradient = gpu.storage(DType::F32, outputs * inputs)?;
+            let out = Rows { values: whole(&gradient)?, stride: inputs };
+            product(gpu, [dz.transposed(), x.plain()], out, [outputs, inputs, n])?;
+            Some(wrap(gradient, (outputs, inputs)))
         } else {
             None
         };
         let of_x = if x.track_op() {
-            let gradient = dz.matmul(&half(weight, (outputs, inputs))?)?;
-            Some(gradient.to_dtype(DType::F32)?.reshape(x.shape())?)
+            let weight = self.padded_weight(gpu, of_tensor(weight)?)?;
+            let weight = Rows { values: weight.address()?, stride: inputs };
+            let gradient = gpu.storage(DType::F32, n * inputs)?;
+            let out = Rows { values: whole(&gradient)?, stride: inputs };
+            product(gpu, [dz.plain(), weight.plain()], out, [n, inputs, width])?;
+            Some(wrap(gradient, x.shape()))
         } else {
             None
         };
-        let bias = bias.map(|bias| wrap(bias, outputs));
         Ok(LinearGradients { x: of_x, weight: of_weight, bias })
     }
-}
 
-/// The transpose of contiguous (rows, columns) at `offset`.
-fn transposed(rows: usize, columns: usize, offset: usize) -> Layout {
-    Layout::new(Shape::from((columns, rows)), vec![1, columns], offset)
+    fn dtype(&self) -> DType {
+        Half::of(self.precision)
+    }
+
+    /// Columns of the product in memory: more than there are outputs where those are no multiple of
+    /// [`ALIGNED`], as the 50257 words of GPT-2.
+    fn width(&self) -> usize {
+        match self.dtype() {
+            DType::F32 => self.outputs,
+            _ => self.outputs.next_multiple_of(ALIGNED),
+        }
+    }
+
+    /// Whether the product is the result, before a bias.
+    fn is_plain(&self) -> bool {
+        self.kind == Kind::Identity && !self.keeps && self.width() == self.outputs
+    }
+
+    /// The gradient (n, width) of what entered the activation, in the precision's type.
+    fn incoming(&self, gpu: &Gpu, [dy, y]: [Address; 2], before: Option<Address>) -> Result<Cast> {
+        let n = self.n * self.width();
+        if self.is_plain() {
+            return narrowed(gpu, dy, self.dtype(), n);
+        }
+        let (width, stride) = (self.outputs, self.width());
+        let options = Unfinish { kind: self.kind, dtype: self.dtype(), width, stride, n };
+        let dz = unfinish(gpu, [dy, y], before, options)?;
+        Ok(Cast::Made(dz))
+    }
+
+    /// The weight (width, inputs) in the precision's type, with rows of zeros at its end.
+    fn padded_weight(&self, gpu: &Gpu, weight: Address) -> Result<Cast> {
+        let (n, all) = (self.outputs * self.inputs, self.width() * self.inputs);
+        if n == all {
+            return narrowed(gpu, weight, self.dtype(), n);
+        }
+        let out = gpu.storage(self.dtype(), all)?;
+        let kernel = format!("narrow_padded_{}", suffix(self.dtype())?);
+        gpu.launch(&kernel, Grid::over(all.div_ceil(4)), args![weight, whole(&out)?, n, all])?;
+        Ok(Cast::Made(out))
+    }
 }

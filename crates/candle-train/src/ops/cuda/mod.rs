@@ -9,7 +9,7 @@
 //!
 //! Unsafe code lives in `gpu.rs` (memory, launches), `pinned_copy.rs`, `h2d_prefetcher.rs` and
 //! `staging.rs` (page-locked memory) and `cudnn.rs` (its C interface) and `graph.rs` (what the
-//! driver recorded).
+//! driver recorded) and `product.rs` (cuBLAS's interface).
 
 mod address;
 mod attention;
@@ -19,6 +19,7 @@ mod buckets;
 mod columns;
 mod conv;
 mod cudnn;
+mod fused_attention;
 mod h2d_prefetcher;
 mod gpu;
 mod grouped;
@@ -29,6 +30,7 @@ mod linear;
 mod losses;
 mod optimizer;
 mod pointwise;
+mod product;
 mod rows;
 mod series;
 mod kernel_source;
@@ -43,6 +45,7 @@ pub(super) use batch_norm::{DeviceNorm, batch_norm, batch_norm_running, move_run
 pub use buckets::{clear, compress, exchange, expand, pointer, put};
 pub(super) use constant_tables::table;
 pub(super) use conv::Conv;
+pub(super) use fused_attention::Outcome;
 pub use gpu::Gpu;
 pub(super) use gpu::{placeholder, wrap};
 pub use graph::{Graph, keep_shapes};

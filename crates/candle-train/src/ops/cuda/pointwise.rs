@@ -116,13 +116,15 @@ pub(in crate::ops) struct Finish {
     pub(in crate::ops) kind: Kind,
     /// Columns of the product.
     pub(in crate::ops) width: usize,
+    /// Elements of it from one row to the next.
+    pub(in crate::ops) stride: usize,
     /// Elements of it.
     pub(in crate::ops) n: usize,
     /// Whether what entered the activation is kept.
     pub(in crate::ops) keeps: bool,
 }
 
-/// activation(z + bias), f32, of the product z (n / width, width); and what entered the activation,
+/// activation(z + bias) (n / width, width), f32, of the product z; and what entered the activation,
 /// in z's type.
 pub(in crate::ops) fn finish(
     gpu: &Gpu,
@@ -130,29 +132,46 @@ pub(in crate::ops) fn finish(
     bias: Option<Address>,
     options: Finish,
 ) -> Result<(CudaStorage, Option<CudaStorage>)> {
-    let Finish { kind, width, n, keeps } = options;
+    let Finish { kind, width, stride, n, keeps } = options;
     let z = whole(z)?;
     let y = gpu.storage(DType::F32, n)?;
     let before = keeps.then(|| gpu.storage(z.dtype, n)).transpose()?;
     let place = before.as_ref().map(whole).transpose()?;
     let kernel = format!("finish_{}", suffix(z.dtype)?);
-    gpu.launch(&kernel, Grid::over(n), args![z, bias, whole(&y)?, place, kind as i32, width, n])?;
+    let out = whole(&y)?;
+    let arguments = args![z, bias, out, place, kind as i32, width, stride, n];
+    gpu.launch(&kernel, Grid::over(n.div_ceil(4)), arguments)?;
     Ok((y, before))
 }
 
-/// The gradient of what entered the activation, as `dtype`: `before` is that, and y, for a
+/// What [`unfinish`] does.
+#[derive(Clone, Copy)]
+pub(super) struct Unfinish {
+    pub(super) kind: Kind,
+    /// Type of the gradient.
+    pub(super) dtype: DType,
+    /// Columns of what comes in.
+    pub(super) width: usize,
+    /// Columns of what goes out, the last of which are zeros.
+    pub(super) stride: usize,
+    /// Elements of what goes out.
+    pub(super) n: usize,
+}
+
+/// The gradient (n / stride, stride) of what entered the activation: `before` is that, and y, for a
 /// rectifier, the result.
-pub(in crate::ops) fn unfinish(
+pub(super) fn unfinish(
     gpu: &Gpu,
     [dy, y]: [Address; 2],
     before: Option<Address>,
-    kind: Kind,
-    dtype: DType,
-    n: usize,
+    options: Unfinish,
 ) -> Result<CudaStorage> {
+    let Unfinish { kind, dtype, width, stride, n } = options;
     let dz = gpu.storage(dtype, n)?;
     let kernel = format!("unfinish_{}", suffix(dtype)?);
-    gpu.launch(&kernel, Grid::over(n), args![dy, y, before, whole(&dz)?, kind as i32, n])?;
+    let out = whole(&dz)?;
+    let arguments = args![dy, y, before, out, kind as i32, width, stride, n];
+    gpu.launch(&kernel, Grid::over(n.div_ceil(4)), arguments)?;
     Ok(dz)
 }
 

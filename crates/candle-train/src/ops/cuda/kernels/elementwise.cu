@@ -90,16 +90,17 @@ KERNEL activation_gradient(const float* x, float* dy, int kind, float parameter,
     FOR_EACH(i, n) dy[i] = pulled(kind, x[i], dy[i], parameter);
 }
 
-// y = activation(z + bias) for z (n / width, width); what entered the activation goes to `before`, if there is one. N at
-// a time.
+// y = activation(z + bias) for z (n / width, width), whose rows are `stride` elements apart; what entered the activation goes
+// to `before`, if there is one. N at a time.
 template <int N, typename T>
 __device__ inline void finish(
-    const T* z, const float* bias, float* y, T* before, int kind, u64 width, u64 n
+    const T* z, const float* bias, float* y, T* before, int kind, u64 width, u64 stride, u64 n
 ) {
+    u64 columns = width / N, apart = (stride - width) / N;
     FOR_EACH(i, n / N) {
-        Pack<T, N> from = pack<N>(z, i), entered;
+        Pack<T, N> from = pack<N>(z, apart == 0 ? (u64)i : i + i / columns * apart), entered;
         Pack<float, N> added, result;
-        if (bias) added = pack<N>(bias, i % (width / N));
+        if (bias) added = pack<N>(bias, i % columns);
         for (int k = 0; k < N; ++k) {
             float value = load(from.at[k]);
             if (bias) value = rounded<T>(value + rounded<T>(added.at[k]));
@@ -111,20 +112,29 @@ __device__ inline void finish(
     }
 }
 
-// dz = the gradient of what entered the activation; `before` is that, and y, for a rectifier, its result.
+// dz (rows, stride) = the gradient of what entered the activation, and zeros behind the `width` columns of a row; `before`
+// is what entered, and y, for a rectifier, its result.
 template <int N, typename T>
 __device__ inline void unfinish(
-    const float* dy, const float* y, const T* before, T* dz, int kind, u64 n
+    const float* dy, const float* y, const T* before, T* dz, int kind, u64 width, u64 stride, u64 n
 ) {
+    u64 columns = stride / N, apart = (stride - width) / N;
     FOR_EACH(i, n / N) {
-        Pack<float, N> incoming = pack<N>(dy, i), result;
+        u64 at = apart == 0 ? (u64)i : i - i / columns * apart;
+        bool is_there = apart == 0 || i % columns * N < width;
         Pack<T, N> entered, pulled_back;
-        if (before) entered = pack<N>(before, i);
-        else result = pack<N>(y, i);
+        Pack<float, N> incoming, result;
+        if (is_there) {
+            incoming = pack<N>(dy, at);
+            if (kind != IDENTITY) {
+                if (before) entered = pack<N>(before, at);
+                else result = pack<N>(y, at);
+            }
+        }
         for (int k = 0; k < N; ++k) {
-            float g = rounded<T>(incoming.at[k]);
-            float x = before ? load(entered.at[k]) : result.at[k];
-            store(&pulled_back.at[k], pulled(kind, x, g));
+            float g = is_there ? rounded<T>(incoming.at[k]) : 0.0f;
+            if (is_there && kind != IDENTITY) g = pulled(kind, before ? load(entered.at[k]) : result.at[k], g);
+            store(&pulled_back.at[k], g);
         }
         unpack(pulled_back, dz, i);
     }
@@ -132,18 +142,22 @@ __device__ inline void unfinish(
 
 #define FINISH(NAME, T) \
     KERNEL finish_##NAME( \
-        const T* z, const float* bias, float* y, T* before, int kind, u64 width, u64 n \
+        const T* z, const float* bias, float* y, T* before, int kind, u64 width, u64 stride, u64 n \
     ) { \
         bool fits = fits_four(z) && fits_four(bias) && fits_four(y) && fits_four(before); \
-        if (fits && width % 4 == 0) finish<4>(z, bias, y, before, kind, width, n); \
-        else finish<1>(z, bias, y, before, kind, width, n); \
+        if (fits && width % 4 == 0) finish<4>(z, bias, y, before, kind, width, stride, n); \
+        else finish<1>(z, bias, y, before, kind, width, stride, n); \
     } \
     KERNEL unfinish_##NAME( \
-        const float* dy, const float* y, const T* before, T* dz, int kind, u64 n \
+        const float* dy, const float* y, const T* before, T* dz, int kind, u64 width, u64 stride, u64 n \
     ) { \
         bool fits = fits_four(dy) && fits_four(y) && fits_four(before) && fits_four(dz); \
-        if (fits && n % 4 == 0) unfinish<4>(dy, y, before, dz, kind, n); \
-        else unfinish<1>(dy, y, before, dz, kind, n); \
+        if (fits && width % 4 == 0) unfinish<4>(dy, y, before, dz, kind, width, stride, n); \
+        else unfinish<1>(dy, y, before, dz, kind, width, stride, n); \
+    } \
+    KERNEL narrow_padded_##NAME(const float* x, T* y, u64 n, u64 all) { \
+        converted<false>(x, y, 1.0f, n); \
+        FOR_EACH(i, all - n) store(&y[n + i], 0.0f); \
     } \
     KERNEL narrow_##NAME(const float* x, T* y, u64 n) { \
         converted<false>(x, y, 1.0f, n); \

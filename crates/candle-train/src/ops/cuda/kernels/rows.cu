@@ -155,26 +155,29 @@ __device__ inline void attention_weights_gradient(
     }
 }
 
-// Columns first.. of x (b, length, columns) as (b, heads, length, d).
-template <typename T>
-__device__ inline void split_heads(
-    const float* x, T* y, u64 length, u64 columns, u64 first, u64 heads, u64 d, u64 n
+// Columns first.. of x (b, length, columns) as (b, heads, length, d), or the way back; N neighbours at a time.
+template <int N, bool SPLITS, typename A, typename B>
+__device__ inline void move_heads(
+    const A* x, B* y, u64 length, u64 columns, u64 first, u64 heads, u64 d, u64 n
 ) {
-    FOR_EACH(i, n) {
-        u64 column = i % d, token = i / d % length, head = i / d / length % heads, batch = i / d / length / heads;
-        store(&y[i], x[(batch * length + token) * columns + first + head * d + column]);
+    FOR_EACH(i, n / N) {
+        u64 wide = d / N, column = i % wide, token = i / wide % length, head = i / wide / length % heads;
+        u64 batch = i / wide / length / heads;
+        u64 merged = ((batch * length + token) * columns + first + head * d) / N + column;
+        Pack<A, N> from = pack<N>(x, SPLITS ? merged : i.at);
+        Pack<B, N> to;
+        for (int k = 0; k < N; ++k) store(&to.at[k], load(from.at[k]));
+        unpack(to, y, SPLITS ? i.at : merged);
     }
 }
 
-// The way back.
-template <typename T>
-__device__ inline void merge_heads(
-    const T* x, float* y, u64 length, u64 columns, u64 first, u64 heads, u64 d, u64 n
+template <bool SPLITS, typename A, typename B>
+__device__ inline void move_heads_at_once(
+    const A* x, B* y, u64 length, u64 columns, u64 first, u64 heads, u64 d, u64 n
 ) {
-    FOR_EACH(i, n) {
-        u64 column = i % d, token = i / d % length, head = i / d / length % heads, batch = i / d / length / heads;
-        y[(batch * length + token) * columns + first + head * d + column] = load(x[i]);
-    }
+    if (d % 4 == 0 && columns % 4 == 0 && first % 4 == 0 && fits_four(x) && fits_four(y))
+        move_heads<4, SPLITS>(x, y, length, columns, first, heads, d, n);
+    else move_heads<1, SPLITS>(x, y, length, columns, first, heads, d, n);
 }
 
 #define ROW_KERNELS(NAME, T) \
@@ -197,12 +200,12 @@ __device__ inline void merge_heads(
     KERNEL split_heads_##NAME( \
         const float* x, T* y, u64 length, u64 columns, u64 first, u64 heads, u64 d, u64 n \
     ) { \
-        split_heads(x, y, length, columns, first, heads, d, n); \
+        move_heads_at_once<true>(x, y, length, columns, first, heads, d, n); \
     } \
     KERNEL merge_heads_##NAME( \
         const T* x, float* y, u64 length, u64 columns, u64 first, u64 heads, u64 d, u64 n \
     ) { \
-        merge_heads(x, y, length, columns, first, heads, d, n); \
+        move_heads_at_once<false>(x, y, length, columns, first, heads, d, n); \
     }
 FOR_ALL_TYPES(ROW_KERNELS)
 
