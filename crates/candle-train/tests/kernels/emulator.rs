@@ -67,6 +67,12 @@ pub(crate) fn columns(c: usize, chunks: usize) -> Shape {
     [(c as u32).div_ceil(32), chunks as u32, 1, 32, 8, 1]
 }
 
+/// Blocks of up to 32 of `n` packs of columns for each of `chunks` chunks of rows.
+pub(crate) fn packs(n: usize, chunks: usize) -> Shape {
+    let width = n.next_power_of_two().min(32);
+    [n.div_ceil(width) as u32, chunks as u32, 1, 256, 1, 1]
+}
+
 /// The loaded library. One kernel runs at a time: shared memory is static.
 pub(crate) struct Emulator {
     library: usize,

@@ -6,6 +6,7 @@
 #![expect(clippy::unwrap_used, reason = "a test helper that fails is a failing test")]
 
 mod attention;
+mod columns;
 mod emulator;
 mod grouped;
 mod losses;
@@ -14,6 +15,7 @@ mod pointwise;
 mod rows;
 mod series;
 mod shapes;
+mod typed;
 
 use candle_core::{Device, Tensor, Var};
 use numbers::{agree, values};
