@@ -21,7 +21,7 @@ fn layer(
     weights: &[Weight],
     precision: Precision,
 ) -> Result<Tensor> {
-    let [weight, gamma, beta] = weights else { panic!("three weights") };
+    let [weight, gamma, beta]: &[Weight; 3] = weights.try_into().unwrap();
     let options = conv(1, 1, 1, precision);
     let (affine, activation) = ([gamma, beta], Activation::Identity);
     let layer = ConvNorm { weight, affine, options, activation, eps: 1e-5, group: None };
@@ -93,6 +93,7 @@ fn gpu_half_precision_of_sums_norms_and_pools() {
         };
         check("average_pool2d", &|x, _| ops::average_pool2d(x, 3, window));
         check("global_average_pool", &|x, _| ops::global_average_pool(x));
+        check("silu", &|x, _| ops::silu(x));
         check("a sum", &|x, y| ops::add(x, y));
         check("a sum of f32 and half", &|x, y| ops::add(&ops::widen(x)?, y));
         let twin = Twin { weights: &[&[20], &[20]], tolerance: 2.0 * tolerance(precision), ..twin };

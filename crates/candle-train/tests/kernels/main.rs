@@ -9,6 +9,7 @@ mod attention;
 mod columns;
 mod emulator;
 mod grouped;
+mod halves;
 mod losses;
 mod numbers;
 mod pointwise;

@@ -155,17 +155,3 @@ fn the_mean_of_an_image_and_its_gradient_are_those_of_the_cpu() {
         agree("gradient", &x.values(), &dx[0], limit);
     }
 }
-
-#[test]
-fn gradients_are_added_where_they_are() {
-    let Some(gpu) = emulator() else { return };
-    for (kind, n) in ["f32", "bf16", "f16"].into_iter().flat_map(|kind| [(kind, 64), (kind, 61)]) {
-        let (mut sum, mut more) =
-            (Typed::new(kind, &values(1, n)), Typed::new(kind, &values(2, n)));
-        let expected: Vec<f32> =
-            sum.values().iter().zip(more.values()).map(|(a, b)| a + b).collect();
-        let kernel = format!("add_to_{kind}");
-        gpu.run(&kernel, STRIDING, &mut [sum.arg(), more.arg(), Count(n as u64)]);
-        assert_eq!(sum.values(), Typed::new(kind, &expected).values());
-    }
-}

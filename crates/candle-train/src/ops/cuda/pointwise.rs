@@ -86,7 +86,7 @@ pub(super) fn widened(gpu: &Gpu, values: CudaStorage, n: usize) -> Result<CudaSt
     Ok(out)
 }
 
-/// The function of `n` values, f32, and the number that it has beside them.
+/// The function of `n` values, in their type, and the number that it has beside them.
 pub(in crate::ops) fn activation(
     gpu: &Gpu,
     x: Address,
@@ -94,12 +94,21 @@ pub(in crate::ops) fn activation(
     parameter: f32,
     n: usize,
 ) -> Result<CudaStorage> {
-    let y = gpu.storage(DType::F32, n)?;
-    gpu.launch("activation", Grid::over(n), args![x, whole(&y)?, kind as i32, parameter, n])?;
+    let y = gpu.storage(x.dtype, n)?;
+    let (kernel, threads) = activation_kernel("activation", x.dtype, n)?;
+    gpu.launch(&kernel, Grid::over(threads), args![x, whole(&y)?, kind as i32, parameter, n])?;
     Ok(y)
 }
 
-/// Over dy, the gradient of x.
+/// The instance of a kernel for a type, and how many threads have work.
+fn activation_kernel(kernel: &str, dtype: DType, n: usize) -> Result<(String, usize)> {
+    match dtype {
+        DType::F32 => Ok((kernel.to_owned(), n)),
+        half => Ok((format!("{kernel}_{}", suffix(half)?), n.div_ceil(4))),
+    }
+}
+
+/// Over dy, in x's type, the gradient of x.
 pub(in crate::ops) fn activation_gradient(
     gpu: &Gpu,
     [x, dy]: [Address; 2],
@@ -107,7 +116,8 @@ pub(in crate::ops) fn activation_gradient(
     parameter: f32,
     n: usize,
 ) -> Result<()> {
-    gpu.launch("activation_gradient", Grid::over(n), args![x, dy, kind as i32, parameter, n])
+    let (kernel, threads) = activation_kernel("activation_gradient", x.dtype, n)?;
+    gpu.launch(&kernel, Grid::over(threads), args![x, dy, kind as i32, parameter, n])
 }
 
 /// What [`finish`] does.

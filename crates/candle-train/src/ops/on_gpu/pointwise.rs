@@ -30,6 +30,10 @@ fn kind_of(name: &str) -> Result<Kind> {
 }
 
 impl<F: Function> OnGpu for Elementwise<F> {
+    fn takes_half(&self) -> bool {
+        true
+    }
+
     fn forward_on(&self, gpu: &Gpu, [x]: [&Tensor; 1]) -> Result<(CudaStorage, Shape)> {
         let (at, kind, parameter) = (cuda::of_tensor(x)?, kind_of(F::NAME)?, self.0.parameter());
         Ok((cuda::activation(gpu, at, kind, parameter, x.elem_count())?, x.shape().clone()))

@@ -192,6 +192,39 @@ __device__ inline void add_to(T* sum, const T* value, u64 n) {
     }
 FOR_ALL_TYPES(ADD)
 
+// Activations of values in half precision, N at a time.
+template <int N, typename T>
+__device__ inline void activation(const T* x, T* y, int kind, float parameter, u64 n) {
+    FOR_EACH(i, n / N) {
+        Pack<T, N> values = pack<N>(x, i);
+        for (int k = 0; k < N; ++k) store(&values.at[k], activated(kind, load(values.at[k]), parameter));
+        unpack(values, y, i);
+    }
+}
+
+template <int N, typename T>
+__device__ inline void activation_gradient(const T* x, T* dy, int kind, float parameter, u64 n) {
+    FOR_EACH(i, n / N) {
+        Pack<T, N> values = pack<N>(x, i), result = pack<N>((const T*)dy, i);
+        for (int k = 0; k < N; ++k) {
+            store(&result.at[k], pulled(kind, load(values.at[k]), load(result.at[k]), parameter));
+        }
+        unpack(result, dy, i);
+    }
+}
+
+#define HALF_ACTIVATION(NAME, T) \
+    KERNEL activation_##NAME(const T* x, T* y, int kind, float parameter, u64 n) { \
+        if (fits_four(x) && fits_four(y) && n % 4 == 0) activation<4>(x, y, kind, parameter, n); \
+        else activation<1>(x, y, kind, parameter, n); \
+    } \
+    KERNEL activation_gradient_##NAME(const T* x, T* dy, int kind, float parameter, u64 n) { \
+        if (fits_four(x) && fits_four(dy) && n % 4 == 0) activation_gradient<4>(x, dy, kind, parameter, n); \
+        else activation_gradient<1>(x, dy, kind, parameter, n); \
+    }
+HALF_ACTIVATION(bf16, bf16)
+HALF_ACTIVATION(f16, f16)
+
 // Zeroes what the stream drops and scales the rest; x and y may be the same.
 KERNEL dropout(const float* x, float* y, u64 key, u64 threshold, float scale, u64 n) {
     FOR_EACH(i, n) y[i] = is_kept(key, i, threshold) ? x[i] * scale : 0.0f;
