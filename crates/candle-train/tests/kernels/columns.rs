@@ -2,7 +2,7 @@ use candle_train::ops::{self, Activation};
 use half::{bf16, f16};
 
 use crate::emulator::Arg::{Count, Double, Flag, In, Nothing, Out};
-use crate::emulator::{Arg, Emulator, STRIDING, columns, emulator, packs};
+use crate::emulator::{Arg, Emulator, STRIDING, emulator, merging, packs};
 use crate::typed::Typed;
 use crate::{agree, reference, tensor, values, var};
 
@@ -76,7 +76,7 @@ impl Case {
         let statistics = [&mut mean, &mut variance, &mut inverse].map(|values| Out(values));
         let sizes = [Double(EPS), chunks, rows, c, per_chunk];
         let arguments = [In(&partial)].into_iter().chain(statistics).chain(sizes);
-        gpu.run("batch_statistics", columns(self.c, 1), &mut arguments.collect::<Vec<_>>());
+        gpu.run("batch_statistics", merging(self.c), &mut arguments.collect::<Vec<_>>());
         [mean, variance, inverse]
     }
 
@@ -104,7 +104,7 @@ impl Case {
         let sizes = [CHUNKS, ROWS, c].map(|n| Count(n as u64));
         let arguments = [In(&partial), In(&inverse), In(gamma)].into_iter().chain(sums);
         let arguments = &mut arguments.chain(sizes).collect::<Vec<_>>();
-        gpu.run("batch_norm_affine", columns(c, 1), arguments);
+        gpu.run("batch_norm_affine", merging(c), arguments);
 
         let mut dx = Typed::new(kind, &vec![0.0; ROWS * c]);
         let gate = if self.residual.is_some() { Nothing } else { In(beta) };

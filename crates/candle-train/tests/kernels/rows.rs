@@ -2,7 +2,7 @@ use candle_train::Precision;
 use candle_train::ops::{self, Attention};
 
 use crate::emulator::Arg::{Count, Double, Flag, In, Nothing, Out, Single};
-use crate::emulator::{Emulator, STRIDING, columns, emulator, packs, rows};
+use crate::emulator::{Emulator, STRIDING, emulator, merging, packs, rows};
 use crate::{agree, reference, tensor, values, var};
 
 const EPS: f64 = 1e-5;
@@ -67,7 +67,7 @@ fn column_sums(gpu: &Emulator, x: &[f32], n: usize, c: usize) -> Vec<f32> {
     let arguments = &mut [In(x), Out(&mut partial), Count(n), Count(c64), Count(3), Flag(0)];
     gpu.run("column_sums_f32", packs(c, chunks), arguments);
     let arguments = &mut [In(&partial), Out(&mut sums), Count(chunks as u64), Count(c64)];
-    gpu.run("merge_sums", columns(c, 1), arguments);
+    gpu.run("merge_sums", merging(c), arguments);
     sums
 }
 

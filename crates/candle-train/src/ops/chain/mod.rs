@@ -50,8 +50,8 @@ pub fn chain(x: &Tensor, f: impl FnOnce(&Tensor) -> Result<Tensor>) -> Result<Te
 
 /// Applies an operation to `y`. If a chain of this thread ended with it, the operation becomes a
 /// link of that chain: its gradient is handed on as it is, and `y` may be used by nothing else that
-/// learns. `op` is told whether it may write over `y`: whether nothing reads it in backward. It gets
-/// half precision as f32.
+/// learns. `op` is told whether it may write over `y`: whether nothing reads it in backward. It
+/// gets half precision as f32.
 ///
 /// # Errors
 ///

@@ -39,7 +39,7 @@ impl Chunks {
     }
 
     fn merging(self) -> Grid {
-        Grid::columns(self.c, 1)
+        Grid::merging(self.c)
     }
 }
 
@@ -100,7 +100,7 @@ pub(super) fn merge_sums(
 ) -> Result<CudaStorage> {
     let sums = gpu.storage(DType::F32, c)?;
     let arguments = args![partial, whole(&sums)?, chunks, c];
-    gpu.launch("merge_sums", Grid::columns(c, 1), arguments)?;
+    gpu.launch("merge_sums", Grid::merging(c), arguments)?;
     Ok(sums)
 }
 

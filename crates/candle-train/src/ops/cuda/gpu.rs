@@ -34,6 +34,8 @@ pub(super) const COLUMNS: usize = 32;
 pub(super) const MOST_PACKS: usize = 32;
 /// The columns of a block, and `LANES`.
 const COLUMN_BLOCK: (u32, u32) = (COLUMNS as u32, 8);
+/// Columns of a block that merges chunks, and lanes.
+const MERGING_BLOCK: (u32, u32) = (8, 32);
 
 /// A GPU. Cheap to clone.
 #[derive(Clone)]
@@ -90,8 +92,15 @@ impl Grid {
         Self { blocks, threads: (width, lanes, 1) }
     }
 
-    /// Blocks of `packs` packs of columns side by side, at most [`MOST_PACKS`], for each of `chunks`
-    /// chunks of rows: `Part` of columns.cu.
+    /// Blocks of the kernels that merge the chunks of `c` columns: `MERGED_COLUMNS` and
+    /// `MERGING_LANES` of columns.cu.
+    pub(super) fn merging(c: usize) -> Self {
+        let (width, lanes) = MERGING_BLOCK;
+        Self { blocks: ((c as u32).div_ceil(width), 1, 1), threads: (width, lanes, 1) }
+    }
+
+    /// Blocks of at most [`MOST_PACKS`] packs of columns, of which `packs` lie side by side, for
+    /// each of `chunks` chunks of rows: `Part` of columns.cu.
     pub(super) fn packs(packs: usize, chunks: usize) -> Self {
         let width = packs.next_power_of_two().min(MOST_PACKS);
         let blocks = (packs.div_ceil(width) as u32, chunks as u32, 1);

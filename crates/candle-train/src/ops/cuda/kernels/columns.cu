@@ -6,7 +6,7 @@
 #define COLUMNS 32
 #define LANES 8
 
-// What a block of 32 x 8 threads takes, a column each: one row in LANES.
+// What a block of 32 x 8 threads takes, a column each, one row in LANES: the filters of grouped.cu.
 struct Span { u64 column, first, last; };
 
 __device__ inline Span span(u64 rows, u64 rows_per_chunk) {
@@ -30,25 +30,30 @@ __device__ inline float lane_sum(float value) {
     return total;
 }
 
-__device__ inline double lane_sum(double value) {
-    __shared__ double sums[LANES][COLUMNS];
+// The kernels that merge chunks have blocks of 8 columns and 32 lanes.
+#define MERGED_COLUMNS 8
+#define MERGING_LANES 32
+
+// The sum over the lanes of each column, for lane 0.
+__device__ inline double merging_sum(double value) {
+    __shared__ double sums[MERGING_LANES][MERGED_COLUMNS];
     __syncthreads();
     sums[threadIdx.y][threadIdx.x] = value;
-    __syncthreads();
-    double total = 0.0;
-    if (threadIdx.y == 0) {
-        for (int lane = 0; lane < LANES; ++lane) total += sums[lane][threadIdx.x];
+    for (u32 half = MERGING_LANES / 2; half > 0; half /= 2) {
+        __syncthreads();
+        if (threadIdx.y < half) sums[threadIdx.y][threadIdx.x] += sums[threadIdx.y + half][threadIdx.x];
     }
-    return total;
+    return sums[0][threadIdx.x];
 }
 
 // Sum of partial (chunks, c) over the chunks, for lane 0 of each column.
 __device__ inline double merged(const float* partial, u64 stride, u64 chunks, u64 column, bool is_column) {
     double sum = 0.0;
     if (is_column) {
-        for (u64 chunk = threadIdx.y; chunk < chunks; chunk += LANES) sum += partial[chunk * stride + column];
+        #pragma unroll 4
+        for (u64 chunk = threadIdx.y; chunk < chunks; chunk += MERGING_LANES) sum += partial[chunk * stride + column];
     }
-    return lane_sum(sum);
+    return merging_sum(sum);
 }
 
 // What a thread takes: the N columns of one pack, of one row in `lanes`. A block has ROW_THREADS threads and as many packs
@@ -131,7 +136,7 @@ __device__ inline void column_sums(const T* x, float* partial, u64 rows, u64 c, 
 }
 
 KERNEL merge_sums(const float* partial, float* sums, u64 chunks, u64 c) {
-    u64 column = (u64)blockIdx.x * COLUMNS + threadIdx.x;
+    u64 column = (u64)blockIdx.x * MERGED_COLUMNS + threadIdx.x;
     double sum = merged(partial, c, chunks, column, column < c);
     if (threadIdx.y == 0 && column < c) sums[column] = (float)sum;
 }
@@ -168,39 +173,33 @@ __device__ inline void batch_moments(const T* x, float* partial, u64 rows, u64 c
     out[c] = deviations > 0.0f || deviations != deviations ? deviations : 0.0f;
 }
 
-// Mean, biased variance and 1 / sqrt(variance + eps) of each column (Chan et al., 1983).
+// Mean, biased variance and 1 / sqrt(variance + eps) of each column (Chan et al., 1983), by how far the means of chunks
+// are from that of the first.
 KERNEL batch_statistics(
     const float* partial, float* mean, float* variance, float* inverse_std,
     double eps, u64 chunks, u64 rows, u64 c, u64 rows_per_chunk
 ) {
-    u64 column = (u64)blockIdx.x * COLUMNS + threadIdx.x;
-    double sum = 0.0;
+    u64 column = (u64)blockIdx.x * MERGED_COLUMNS + threadIdx.x;
+    double origin = column < c ? partial[column] : 0.0, sum = 0.0, squares = 0.0;
     if (column < c) {
-        for (u64 chunk = threadIdx.y; chunk < chunks; chunk += LANES) {
+        #pragma unroll 4
+        for (u64 chunk = threadIdx.y; chunk < chunks; chunk += MERGING_LANES) {
             u64 rest = rows - chunk * rows_per_chunk;
-            sum += (double)partial[chunk * 2 * c + column] * (rest < rows_per_chunk ? rest : rows_per_chunk);
-        }
-    }
-    __shared__ double means[COLUMNS];
-    sum = lane_sum(sum);
-    if (threadIdx.y == 0) means[threadIdx.x] = sum / rows;
-    __syncthreads();
-    double deviations = 0.0;
-    if (column < c) {
-        for (u64 chunk = threadIdx.y; chunk < chunks; chunk += LANES) {
-            u64 rest = rows - chunk * rows_per_chunk;
-            double delta = partial[chunk * 2 * c + column] - means[threadIdx.x];
             double n = rest < rows_per_chunk ? rest : rows_per_chunk;
-            deviations += partial[chunk * 2 * c + c + column] + delta * delta * n;
+            double delta = partial[chunk * 2 * c + column] - origin;
+            sum += n * delta;
+            squares += partial[chunk * 2 * c + c + column] + n * delta * delta;
         }
     }
-    deviations = lane_sum(deviations);
-    if (threadIdx.y == 0 && column < c) {
-        double spread = deviations / rows;
-        mean[column] = (float)means[threadIdx.x];
-        variance[column] = (float)spread;
-        inverse_std[column] = (float)(1.0 / sqrt((double)(float)spread + eps));
-    }
+    sum = merging_sum(sum);
+    squares = merging_sum(squares);
+    if (threadIdx.y != 0 || column >= c) return;
+    double spread = (squares - sum * sum / rows) / rows;
+    // NaN stays NaN.
+    if (spread < 0.0) spread = 0.0;
+    mean[column] = (float)(origin + sum / rows);
+    variance[column] = (float)spread;
+    inverse_std[column] = (float)(1.0 / sqrt((double)(float)spread + eps));
 }
 
 KERNEL inverse_deviation(const float* variance, float* inverse_std, double eps, u64 c) {
@@ -314,7 +313,7 @@ KERNEL batch_norm_affine(
     const float* partial, const float* inverse_std, const float* gamma,
     float* of_gamma, float* of_beta, float* slopes, u64 chunks, u64 rows, u64 c
 ) {
-    u64 column = (u64)blockIdx.x * COLUMNS + threadIdx.x;
+    u64 column = (u64)blockIdx.x * MERGED_COLUMNS + threadIdx.x;
     double plain = merged(partial, 2 * c, chunks, column, column < c);
     double weighted = merged(partial + c, 2 * c, chunks, column, column < c);
     if (threadIdx.y != 0 || column >= c) return;

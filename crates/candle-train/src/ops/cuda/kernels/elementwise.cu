@@ -194,7 +194,7 @@ FOR_ALL_TYPES(ADD)
 
 // Activations of values in half precision, N at a time.
 template <int N, typename T>
-__device__ inline void activation(const T* x, T* y, int kind, float parameter, u64 n) {
+__device__ inline void half_activation(const T* x, T* y, int kind, float parameter, u64 n) {
     FOR_EACH(i, n / N) {
         Pack<T, N> values = pack<N>(x, i);
         for (int k = 0; k < N; ++k) store(&values.at[k], activated(kind, load(values.at[k]), parameter));
@@ -203,7 +203,7 @@ __device__ inline void activation(const T* x, T* y, int kind, float parameter, u
 }
 
 template <int N, typename T>
-__device__ inline void activation_gradient(const T* x, T* dy, int kind, float parameter, u64 n) {
+__device__ inline void half_activation_gradient(const T* x, T* dy, int kind, float parameter, u64 n) {
     FOR_EACH(i, n / N) {
         Pack<T, N> values = pack<N>(x, i), result = pack<N>((const T*)dy, i);
         for (int k = 0; k < N; ++k) {
@@ -215,12 +215,12 @@ __device__ inline void activation_gradient(const T* x, T* dy, int kind, float pa
 
 #define HALF_ACTIVATION(NAME, T) \
     KERNEL activation_##NAME(const T* x, T* y, int kind, float parameter, u64 n) { \
-        if (fits_four(x) && fits_four(y) && n % 4 == 0) activation<4>(x, y, kind, parameter, n); \
-        else activation<1>(x, y, kind, parameter, n); \
+        if (fits_four(x) && fits_four(y) && n % 4 == 0) half_activation<4>(x, y, kind, parameter, n); \
+        else half_activation<1>(x, y, kind, parameter, n); \
     } \
     KERNEL activation_gradient_##NAME(const T* x, T* dy, int kind, float parameter, u64 n) { \
-        if (fits_four(x) && fits_four(dy) && n % 4 == 0) activation_gradient<4>(x, dy, kind, parameter, n); \
-        else activation_gradient<1>(x, dy, kind, parameter, n); \
+        if (fits_four(x) && fits_four(dy) && n % 4 == 0) half_activation_gradient<4>(x, dy, kind, parameter, n); \
+        else half_activation_gradient<1>(x, dy, kind, parameter, n); \
     }
 HALF_ACTIVATION(bf16, bf16)
 HALF_ACTIVATION(f16, f16)
