@@ -1,3 +1,4 @@
+use candle_core::Var;
 use candle_train::ops::{self, Activation};
 use half::{bf16, f16};
 
@@ -128,7 +129,7 @@ fn batch_norm_and_its_gradients_are_those_of_the_cpu() {
         let mut statistics = None;
         let (y, gradients) = reference(&vars, &case.dy, || {
             let affine = [&gamma.as_tensor().into(), &(&shift).into()];
-            let residual = residual.as_ref().map(|residual| residual.as_tensor());
+            let residual = residual.as_ref().map(Var::as_tensor);
             let (y, found) = ops::batch_norm(&x, affine, residual, Activation::Relu, EPS)?;
             statistics = Some(found);
             Ok(y)

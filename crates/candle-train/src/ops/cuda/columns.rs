@@ -55,8 +55,10 @@ impl Packs {
     /// Packs of four where columns come in fours and all `values` begin where such a pack may; else
     /// single columns.
     fn new(rows: usize, c: usize, values: &[Address]) -> Self {
-        let fits = |values: &Address| values.at % (PACK * values.dtype.size_in_bytes()) as u64 == 0;
-        let is_packed = c % PACK == 0 && values.iter().all(fits);
+        let fits = |values: &Address| {
+            values.at.is_multiple_of((PACK * values.dtype.size_in_bytes()) as u64)
+        };
+        let is_packed = c.is_multiple_of(PACK) && values.iter().all(fits);
         let size = if is_packed { PACK } else { 1 };
         let width = (c / size).next_power_of_two().min(MOST_PACKS);
         let lanes = THREADS as usize / width;

@@ -63,7 +63,7 @@ impl Conv<'_> {
         let x = self.cast(x, g.n * g.h * g.w * g.ci)?;
         let weight = self.channels_last(weight)?;
         let y = self.gpu.storage(self.dtype(), g.pixels() * g.co)?;
-        self.run(Direction::Forward, [x.address()?, whole(&weight)?], whole(&y)?)?;
+        self.run(Direction::Forward, [x.address()?, weight.address()?], whole(&y)?)?;
         Ok(y)
     }
 
@@ -78,7 +78,7 @@ impl Conv<'_> {
         let weight = self.channels_last(weight)?;
         let n = g.n * g.h * g.w * g.ci;
         let dx = self.gpu.storage(self.dtype(), n)?;
-        self.run(Direction::Data, [whole(&weight)?, dy.address()?], whole(&dx)?)?;
+        self.run(Direction::Data, [weight.address()?, dy.address()?], whole(&dx)?)?;
         Ok(dx)
     }
 
@@ -89,6 +89,9 @@ impl Conv<'_> {
         let dy = self.cast(dy, g.pixels() * g.co)?;
         let dw = self.gpu.storage(self.dtype(), g.weight_len())?;
         self.run(Direction::Filter, [x.address()?, dy.address()?], whole(&dw)?)?;
+        if g.taps() == 1 {
+            return widened(self.gpu, dw, g.weight_len());
+        }
         let out = self.gpu.storage(DType::F32, g.weight_len())?;
         self.reorder("weight_from_channels_last", whole(&dw)?, whole(&out)?)?;
         Ok(out)
@@ -149,10 +152,15 @@ impl Conv<'_> {
         cast(self.gpu, values, self.dtype(), n)
     }
 
-    fn channels_last(&self, weight: Address) -> Result<CudaStorage> {
+    /// The weight in the precision's type and cuDNN's order, which one tap is in anyway; in memory
+    /// of its own, which begins where cuDNN reads fastest.
+    fn channels_last(&self, weight: Address) -> Result<Cast> {
+        if self.geometry.taps() == 1 && self.dtype() != weight.dtype {
+            return self.cast(weight, self.geometry.weight_len());
+        }
         let out = self.gpu.storage(self.dtype(), self.geometry.weight_len())?;
         self.reorder("weight_to_channels_last", weight, whole(&out)?)?;
-        Ok(out)
+        Ok(Cast::Made(out))
     }
 
     fn reorder(&self, kernel: &str, from: Address, to: Address) -> Result<()> {
