@@ -95,16 +95,17 @@ pub(in crate::ops) fn activation(
     n: usize,
 ) -> Result<CudaStorage> {
     let y = gpu.storage(x.dtype, n)?;
-    let (kernel, threads) = activation_kernel("activation", x.dtype, n)?;
-    gpu.launch(&kernel, Grid::over(threads), args![x, whole(&y)?, kind as i32, parameter, n])?;
+    let kernel = activation_kernel("activation", x.dtype)?;
+    let arguments = args![x, whole(&y)?, kind as i32, parameter, n];
+    gpu.launch(&kernel, Grid::over(n.div_ceil(4)), arguments)?;
     Ok(y)
 }
 
-/// The instance of a kernel for a type, and how many threads have work.
-fn activation_kernel(kernel: &str, dtype: DType, n: usize) -> Result<(String, usize)> {
+/// The instance of a kernel for a type.
+fn activation_kernel(kernel: &str, dtype: DType) -> Result<String> {
     match dtype {
-        DType::F32 => Ok((kernel.to_owned(), n)),
-        half => Ok((format!("{kernel}_{}", suffix(half)?), n.div_ceil(4))),
+        DType::F32 => Ok(kernel.to_owned()),
+        half => Ok(format!("{kernel}_{}", suffix(half)?)),
     }
 }
 
@@ -116,8 +117,9 @@ pub(in crate::ops) fn activation_gradient(
     parameter: f32,
     n: usize,
 ) -> Result<()> {
-    let (kernel, threads) = activation_kernel("activation_gradient", x.dtype, n)?;
-    gpu.launch(&kernel, Grid::over(threads), args![x, dy, kind as i32, parameter, n])
+    let kernel = activation_kernel("activation_gradient", x.dtype)?;
+    let arguments = args![x, dy, kind as i32, parameter, n];
+    gpu.launch(&kernel, Grid::over(n.div_ceil(4)), arguments)
 }
 
 /// What [`finish`] does.
