@@ -35,11 +35,11 @@ WEIGHTS = {
 }
 # ResNet-50: for each value that a convolution gives; inputs are about as many. A third has a residual.
 CONVOLUTION = {
-    "casts": (6 + 6 + 6, 0),
     "convolution in three directions": (4 + 4 + 4, 4 + 4 + 4),
-    "batch norm and ReLU, forward": (2 + 6 + 4 / 3, 2 + 4 + 4 + 6 / 3),
-    "batch norm and ReLU, backward": (14 + 8, 6 + 10),
-    "residual gradients": (12 / 3, 6 / 3),
+    "batch norm and ReLU, forward": (2 + 4 + 2 / 3, 2 + 4 + 4 + 6 / 3),
+    # Without a residual the rectifier's mask is computed again; with one it is read, and the gradient is written.
+    "batch norm and ReLU, backward": (8 / 3 + 4 * 2 / 3 + 6, 6 + 10),
+    "residual gradients": (6 / 3, 6 / 3),
 }
 
 

@@ -9,6 +9,8 @@
 
 #[path = "gpu/attention.rs"]
 mod attention;
+#[path = "gpu/half.rs"]
+mod half;
 #[path = "gpu/sharded.rs"]
 mod sharded;
 
@@ -92,7 +94,7 @@ impl Twin<'_> {
         let weight = |(i, var)| Weight::learnt(var, WeightUse::new(&sink, i, &Uses::default()));
         let weights: Vec<Weight> = learnt.iter().enumerate().map(weight).collect();
         let tensors: Vec<Tensor> = operands.iter().map(|var| var.as_tensor().clone()).collect();
-        let y = op(&tensors, &weights).unwrap();
+        let y = ops::widen(&op(&tensors, &weights).unwrap()).unwrap();
         let dy = Tensor::from_vec(values(999, y.elem_count()), y.shape(), device).unwrap();
         let gradients = (&y * dy).unwrap().sum_all().unwrap().backward().unwrap();
         let of_operands =

@@ -99,6 +99,10 @@ impl Forward for Pool {
         ops::resample(x, lines(0)?, lines(1)?)
     }
 
+    fn takes_half(&self) -> bool {
+        true
+    }
+
     fn onnx(&self, graph: &mut Graph, x: &Value) -> CandleResult<Value> {
         let over = self.pooling.over_the_edge(x)?;
         Ok(graph.average_pool(x, &self.pooling.onnx(), &over, self.count_include_pad))

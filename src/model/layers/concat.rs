@@ -9,6 +9,7 @@ use crate::model::layers::sequential::end;
 use crate::model::layers::{Decided, Flow, Forward, Layer, LayerMisfit, Node, Scope, Site, Unfit};
 use crate::nn::ForwardContext;
 use crate::onnx::{Graph, Value};
+use crate::ops;
 
 /// each layer on the same input; the outputs side by side, along channels or features.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -49,8 +50,12 @@ struct Branches(Vec<Node>);
 
 impl Forward for Branches {
     fn forward(&self, x: &Tensor, pass: &ForwardContext) -> CandleResult<Tensor> {
-        let outputs = self.0.iter().map(|branch| branch.forward(x, pass));
+        let outputs = self.0.iter().map(|branch| ops::widen(&branch.forward(x, pass)?));
         Tensor::cat(&outputs.collect::<CandleResult<Vec<_>>>()?, D::Minus1)
+    }
+
+    fn takes_half(&self) -> bool {
+        true
     }
 
     fn onnx(&self, graph: &mut Graph, x: &Value) -> CandleResult<Value> {

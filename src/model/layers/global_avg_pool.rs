@@ -57,6 +57,10 @@ impl Forward for Mean {
         }
     }
 
+    fn takes_half(&self) -> bool {
+        self.padded.is_none()
+    }
+
     fn onnx(&self, graph: &mut Graph, x: &Value) -> CandleResult<Value> {
         Ok(match self.padded.and_then(|stride| graph.lengths(stride)) {
             Some(lengths) => mean_within_onnx(graph, x, &lengths),

@@ -82,6 +82,10 @@ impl Forward for Pool {
         ops::max_pool2d_over(x, kernel, slides, rounding)
     }
 
+    fn takes_half(&self) -> bool {
+        true
+    }
+
     fn onnx(&self, graph: &mut Graph, x: &Value) -> CandleResult<Value> {
         self.0.max_pool_onnx(graph, x)
     }

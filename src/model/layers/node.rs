@@ -4,7 +4,7 @@ use candle_core::{D, Result, Tensor, bail};
 
 use crate::nn::{BatchNorm2d, Conv2d, ForwardContext, Linear, Nonlinearity};
 use crate::onnx::{Graph, Value};
-use crate::ops::{Activation, LinearActivation};
+use crate::ops::{self, Activation, LinearActivation};
 
 /// What a layer does. Images are (n, h, w, c), sequences (n, steps, c), vectors (n, c).
 pub trait Forward: Send + Sync {
@@ -14,6 +14,12 @@ pub trait Forward: Send + Sync {
     ///
     /// What its operations refuse.
     fn forward(&self, x: &Tensor, pass: &ForwardContext) -> Result<Tensor>;
+
+    /// Whether x may be in half precision, as a batch norm after a convolution leaves it on a GPU
+    /// under a half precision. Others get f32, which Candle's own operations can mix with weights.
+    fn takes_half(&self) -> bool {
+        false
+    }
 
     /// What [`Forward::forward`] does in evaluation, in a graph of ONNX; values have their channels
     /// last there, too. Without it a model with such a layer is not exported as ONNX.
@@ -74,7 +80,8 @@ impl Node {
             }
             Self::Linear(linear, activation) => linear.forward_activated(x, *activation, pass),
             Self::Nonlinearity(nonlinearity) => nonlinearity.forward(x),
-            Self::Other(layer, _) => layer.forward(x, pass),
+            Self::Other(layer, _) if layer.takes_half() => layer.forward(x, pass),
+            Self::Other(layer, _) => layer.forward(&ops::widen(x)?, pass),
         }
     }
 

@@ -86,6 +86,10 @@ impl Forward for Block {
         nn::run_block(&self.0, x, pass)
     }
 
+    fn takes_half(&self) -> bool {
+        true
+    }
+
     fn onnx(&self, graph: &mut Graph, x: &Value) -> CandleResult<Value> {
         let ResidualBranches { layers, shortcut, activation } = self.0.as_ref();
         let round = run_onnx(shortcut, graph, x)?;

@@ -50,6 +50,10 @@ impl Forward for InOrder {
         run(&self.0, x.clone(), pass)
     }
 
+    fn takes_half(&self) -> bool {
+        true
+    }
+
     fn onnx(&self, graph: &mut Graph, x: &Value) -> CandleResult<Value> {
         run_onnx(&self.0, graph, x)
     }

@@ -88,7 +88,7 @@ impl BatchNorm2d {
     }
 
     /// activation(norm(conv(x)) + residual); while training, as one operation if `conv` has no
-    /// bias.
+    /// bias, whose result is in half precision on a GPU under one ([`ops::widen`] makes it f32).
     ///
     /// # Errors
     ///

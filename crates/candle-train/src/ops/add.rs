@@ -50,8 +50,14 @@ pub(super) fn sum_of_parts(parts: &[impl Deref<Target = [f32]> + Sync], n: usize
     })
 }
 
-/// sum + gradient, in the memory of `sum` where that is the CPU's: nothing else may hold it.
+/// sum + gradient, of one type, in the memory of `sum` if it is contiguous: nothing else may hold
+/// it.
 pub(super) fn add_to(sum: Tensor, gradient: &Tensor) -> Result<Tensor> {
+    #[cfg(feature = "cuda")]
+    if sum.device().is_cuda() && sum.is_contiguous() && sum.dtype() == gradient.dtype() {
+        super::cuda::add_to(&sum, &gradient.contiguous()?)?;
+        return Ok(sum);
+    }
     if !is_plain(&sum) {
         return sum + gradient;
     }

@@ -64,6 +64,7 @@ mod sync_batch_norm;
 #[cfg(test)]
 mod testing;
 mod weight;
+mod widen;
 
 pub use activation::{
     gelu, gelu_tanh, hardsigmoid, hardswish, leaky_relu, mish, relu, relu6, sigmoid, silu, tanh,
@@ -125,3 +126,4 @@ pub use softmax::softmax;
 pub use storage::with_vector;
 pub use sync_batch_norm::{BatchGroup, SyncGroup};
 pub use weight::{GradientSink, Uses, Weight, WeightUse};
+pub use widen::widen;

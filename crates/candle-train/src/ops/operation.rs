@@ -63,6 +63,12 @@ pub(crate) trait OnGpu: Operation {
         true
     }
 
+    /// Whether operands may be in half precision, which is then the type of their gradients. Others
+    /// get f32.
+    fn takes_half(&self) -> bool {
+        false
+    }
+
     /// [`Operation::forward`], of contiguous operands.
     ///
     /// # Errors

@@ -13,7 +13,8 @@ use super::storage::{read, tensor};
 /// Largest value of each kernel x kernel window: (n, h, w, c) -> (n, oh, ow, c), f32.
 ///
 /// Padding counts as minus infinity. The gradient goes to the first maximum of a window in
-/// row-major order, and NaN wins over numbers, both as `torch.nn.functional.max_pool2d`.
+/// row-major order, and NaN wins over numbers, both as `torch.nn.functional.max_pool2d`. On a GPU x
+/// may be in half precision, and so is the result then; the same goes for [`average_pool2d`].
 ///
 /// # Errors
 ///

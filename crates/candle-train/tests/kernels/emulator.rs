@@ -62,9 +62,15 @@ pub(crate) fn rows(n: usize) -> Shape {
     [n as u32, 1, 1, 256, 1, 1]
 }
 
-/// Blocks of 32 columns for each of `chunks` chunks of rows.
-pub(crate) fn columns(c: usize, chunks: usize) -> Shape {
-    [(c as u32).div_ceil(32), chunks as u32, 1, 32, 8, 1]
+/// Blocks of kernels that merge the chunks of `c` columns.
+pub(crate) fn merging(c: usize) -> Shape {
+    [(c as u32).div_ceil(8), 1, 1, 8, 32, 1]
+}
+
+/// Blocks of up to 32 of `n` packs of columns for each of `chunks` chunks of rows.
+pub(crate) fn packs(n: usize, chunks: usize) -> Shape {
+    let width = n.next_power_of_two().min(32);
+    [n.div_ceil(width) as u32, chunks as u32, 1, 256, 1, 1]
 }
 
 /// The loaded library. One kernel runs at a time: shared memory is static.

@@ -2,7 +2,7 @@ use candle_train::ops::{self, ConvOptions, Slides, Weight};
 use candle_train::{Convolutions, Precision};
 
 use crate::emulator::Arg::{Count, In, Out, Whole};
-use crate::emulator::{Emulator, STRIDING, emulator};
+use crate::emulator::{Emulator, STRIDING, emulator, merging};
 use crate::{agree, reference, values, var};
 
 /// A convolution of groups.
@@ -72,9 +72,8 @@ impl Case {
         gpu.run("grouped_filter_f32", shape, &mut arguments);
         let n = co * per_output;
         let (mut sums, mut dw) = (vec![0.0; n], vec![0.0; n]);
-        let merging = [(n as u32).div_ceil(32), 1, 1, 32, 8, 1];
         let arguments = &mut [In(&partial), Out(&mut sums), Count(chunks as u64), Count(n as u64)];
-        gpu.run("merge_sums", merging, arguments);
+        gpu.run("merge_sums", merging(n), arguments);
         let sizes = [co, per_output, n].map(|n| Count(n as u64));
         let mut arguments = vec![In(&sums), Out(&mut dw)];
         arguments.extend(sizes);

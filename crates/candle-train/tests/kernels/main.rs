@@ -6,8 +6,10 @@
 #![expect(clippy::unwrap_used, reason = "a test helper that fails is a failing test")]
 
 mod attention;
+mod columns;
 mod emulator;
 mod grouped;
+mod halves;
 mod losses;
 mod numbers;
 mod optimizer;
@@ -15,6 +17,7 @@ mod pointwise;
 mod rows;
 mod series;
 mod shapes;
+mod typed;
 
 use candle_core::{Device, Tensor, Var};
 use numbers::{agree, values};

@@ -1,8 +1,8 @@
 use candle_train::Precision;
-use candle_train::ops::{self, Activation, Attention};
+use candle_train::ops::{self, Attention};
 
 use crate::emulator::Arg::{Count, Double, Flag, In, Nothing, Out, Single};
-use crate::emulator::{Emulator, STRIDING, Shape, columns, emulator, rows};
+use crate::emulator::{Emulator, STRIDING, Shape, emulator, merging, packs, rows};
 use crate::{agree, reference, tensor, values, var};
 
 const EPS: f64 = 1e-5;
@@ -137,10 +137,10 @@ fn column_sums(gpu: &Emulator, x: &[f32], n: usize, c: usize) -> Vec<f32> {
     let chunks = n.div_ceil(3);
     let (mut partial, mut sums) = (vec![0.0; chunks * c], vec![0.0; c]);
     let [n, c64] = [n as u64, c as u64];
-    let arguments = &mut [In(x), Out(&mut partial), Count(n), Count(c64), Count(3)];
-    gpu.run("column_sums_f32", columns(c, chunks), arguments);
+    let arguments = &mut [In(x), Out(&mut partial), Count(n), Count(c64), Count(3), Flag(0)];
+    gpu.run("column_sums_f32", packs(c, chunks), arguments);
     let arguments = &mut [In(&partial), Out(&mut sums), Count(chunks as u64), Count(c64)];
-    gpu.run("merge_sums", columns(c, 1), arguments);
+    gpu.run("merge_sums", merging(c), arguments);
     sums
 }
 
@@ -172,142 +172,6 @@ fn group_norm_and_its_gradients_are_those_of_the_cpu() {
         let of_gamma = column_sums(gpu, &weighted, samples * positions, c);
         agree("gradient of the scale", &of_gamma, &gradients[1], 2e-5);
     }
-}
-
-#[test]
-fn batch_norm_and_its_gradients_are_those_of_the_cpu() {
-    // More columns than a block has, one at a time, and four.
-    [37, 36].into_iter().for_each(batch_norm_of_columns);
-}
-
-#[expect(clippy::too_many_lines, reason = "kernel after kernel, there and back")]
-fn batch_norm_of_columns(c: usize) {
-    let Some(gpu) = emulator() else { return };
-    // Three chunks, the last one shorter.
-    let (n, per_chunk) = (83usize, 40u64);
-    let chunks = n.div_ceil(per_chunk as usize);
-    let x: Vec<f32> = values(1, n * c).iter().map(|v| 3.0 * v + 100.0).collect();
-    let (residual, gamma, beta) = (values(2, n * c), values(3, c), values(4, c));
-    let dy = values(5, n * c);
-    let (x_var, gamma_var) = (var(&x, &[n, c]), var(&gamma, &[c]));
-    let residual_var = var(&residual, &[n, c]);
-    let shift = tensor(&beta, &[c]);
-    let mut statistics = None;
-    let (y, gradients) = reference(&[&x_var, &gamma_var, &residual_var], &dy, || {
-        let affine = [&gamma_var.as_tensor().into(), &(&shift).into()];
-        let residual = Some(residual_var.as_tensor());
-        let (y, found) = ops::batch_norm(&x_var, affine, residual, Activation::Relu, EPS)?;
-        statistics = Some(found);
-        Ok(y)
-    });
-    let statistics = statistics.unwrap();
-    let [n64, c64, chunks64] = [n as u64, c as u64, chunks as u64];
-
-    let mut partial = vec![0.0; 2 * chunks * c];
-    let arguments = &mut [In(&x), Out(&mut partial), Count(n64), Count(c64), Count(per_chunk)];
-    gpu.run("batch_moments_f32", columns(c, chunks), arguments);
-    let (mut mean, mut variance, mut inverse) = (vec![0.0; c], vec![0.0; c], vec![0.0; c]);
-    gpu.run(
-        "batch_statistics",
-        columns(c, 1),
-        &mut [
-            In(&partial),
-            Out(&mut mean),
-            Out(&mut variance),
-            Out(&mut inverse),
-            Double(EPS),
-            Count(chunks64),
-            Count(n64),
-            Count(c64),
-            Count(per_chunk),
-        ],
-    );
-    agree("mean", &mean, &statistics.mean, 1e-6);
-    agree("variance", &variance, &statistics.variance, 3e-6);
-    let mut again = vec![0.0; c];
-    let arguments = &mut [In(&variance), Out(&mut again), Double(EPS), Count(c64)];
-    gpu.run("inverse_deviation", STRIDING, arguments);
-    assert_eq!(again, inverse);
-
-    let mut found = vec![0.0; n * c];
-    gpu.run(
-        "batch_norm_f32",
-        STRIDING,
-        &mut [
-            In(&x),
-            In(&mean),
-            In(&inverse),
-            In(&gamma),
-            In(&beta),
-            In(&residual),
-            Out(&mut found),
-            Flag(1),
-            Count(c64),
-            Count(n64 * c64),
-        ],
-    );
-    agree("output", &found, &y, 2e-5);
-
-    let mut g = dy.clone();
-    gpu.run(
-        "batch_norm_sums_f32",
-        columns(c, chunks),
-        &mut [
-            In(&x),
-            In(&mean),
-            In(&y),
-            Out(&mut g),
-            Out(&mut partial),
-            Count(n64),
-            Count(c64),
-            Count(per_chunk),
-        ],
-    );
-    agree("gradient of the residual", &g, &gradients[2], 0.0);
-    let (mut of_gamma, mut of_beta) = (vec![0.0; c], vec![0.0; c]);
-    let mut slopes = vec![0.0; 3 * c];
-    gpu.run(
-        "batch_norm_affine",
-        columns(c, 1),
-        &mut [
-            In(&partial),
-            In(&inverse),
-            In(&gamma),
-            Out(&mut of_gamma),
-            Out(&mut of_beta),
-            Out(&mut slopes),
-            Count(chunks64),
-            Count(n64),
-            Count(c64),
-        ],
-    );
-    agree("gradient of the scale", &of_gamma, &gradients[1], 2e-5);
-    let plain: Vec<f32> = (0..c).map(|i| g.iter().skip(i).step_by(c).sum()).collect();
-    agree("gradient of the shift", &of_beta, &plain, 2e-6);
-    let mut dx = vec![0.0; n * c];
-    let arguments =
-        &mut [In(&g), In(&x), In(&mean), In(&slopes), Out(&mut dx), Count(c64), Count(n64 * c64)];
-    gpu.run("batch_norm_pull_f32", STRIDING, arguments);
-    agree("gradient of x", &dx, &gradients[0], 2e-5);
-
-    let mut running = vec![1.0; c];
-    let arguments =
-        &mut [Out(&mut running), In(&variance), In(&mean), Double(0.1), Double(2.0), Count(c64)];
-    gpu.run("move_running", STRIDING, arguments);
-    let expected: Vec<f32> = variance.iter().map(|v| 0.9 + 0.2 * v).collect();
-    agree("running variance", &running, &expected, 1e-6);
-}
-
-#[test]
-fn running_statistics_stay_where_those_of_a_batch_are_not_finite() {
-    let Some(gpu) = emulator() else { return };
-    let mut running = vec![1.0; 4];
-    let variance = [2.0, f32::INFINITY, 2.0, f32::NAN];
-    let mean = [0.5, 0.5, f32::NAN, f32::NEG_INFINITY];
-    let arguments =
-        &mut [Out(&mut running), In(&variance), In(&mean), Double(0.5), Double(1.0), Count(4)];
-    gpu.run("move_running", STRIDING, arguments);
-    assert_eq!(running, [1.5, 1.0, 1.0, 1.0]);
 }
 
 #[test]

@@ -15,6 +15,10 @@ use candle_core::{CpuStorage, DType, Result, Shape, Storage, Tensor, TensorId, V
 use super::add::{add_to, copied};
 use super::operation::{Backward, List, OnGpu, forward, in_graph};
 use super::storage::{same_storage, with_vector};
+#[cfg(feature = "cuda")]
+use super::widen::widen;
+#[cfg(any(feature = "cuda", test))]
+use super::widen::{Widen, is_half};
 
 /// `f(x)`, whose operations are those of this module and become one node of Candle's graph.
 ///
@@ -46,13 +50,22 @@ pub fn chain(x: &Tensor, f: impl FnOnce(&Tensor) -> Result<Tensor>) -> Result<Te
 
 /// Applies an operation to `y`. If a chain of this thread ended with it, the operation becomes a
 /// link of that chain: its gradient is handed on as it is, and `y` may be used by nothing else that
-/// learns. `op` is told whether it may write over `y`: whether nothing reads it in backward.
+/// learns. `op` is told whether it may write over `y`: whether nothing reads it in backward. It
+/// gets half precision as f32.
 ///
 /// # Errors
 ///
 /// That of the operation, or `y` was used in this way before.
 #[cfg(any(feature = "cuda", test))]
 pub(crate) fn extended<O: OnGpu>(y: &Tensor, op: impl FnOnce(bool) -> O) -> Result<Tensor> {
+    if is_half(y) {
+        return continued(&continued(y, |_| Widen)?, op);
+    }
+    continued(y, op)
+}
+
+#[cfg(any(feature = "cuda", test))]
+fn continued<O: OnGpu>(y: &Tensor, op: impl FnOnce(bool) -> O) -> Result<Tensor> {
     let last = LAST.with_borrow(Weak::upgrade);
     let Some(chain) = last.filter(|chain| chain.result.get() == Some(&y.id())) else {
         return apply_one(y, op(false));
@@ -85,13 +98,25 @@ fn closed(x: TensorId, operand: &Tensor, y: &Tensor, links: Vec<Link>) -> Result
     Ok(result)
 }
 
-/// Applies an operation; operands that are not contiguous are copied.
+/// Applies an operation; operands that are not contiguous are copied, and those in half precision
+/// widened if it does not take them.
 pub(crate) fn apply<O: OnGpu>(operands: O::Operands<&Tensor>, op: O) -> Result<Tensor> {
     let operands = operands.into_vec();
     let operands: Vec<Tensor> =
         operands.into_iter().map(Tensor::contiguous).collect::<Result<_>>()?;
+    #[cfg(feature = "cuda")]
+    let operands = as_taken(&op, operands)?;
     let result = forward(&op, &operands)?;
     node(&operands.iter().collect::<Vec<_>>(), result, Box::new(op))
+}
+
+/// Operands of a type that `op` takes.
+#[cfg(feature = "cuda")]
+fn as_taken<O: OnGpu>(op: &O, operands: Vec<Tensor>) -> Result<Vec<Tensor>> {
+    if op.takes_half() {
+        return Ok(operands);
+    }
+    operands.iter().map(widen).collect()
 }
 
 /// A result that is known: a link of the chain at hand, or a node of Candle's graph.

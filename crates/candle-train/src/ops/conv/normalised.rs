@@ -36,6 +36,9 @@ pub struct ConvNorm<'a> {
 /// [`super::conv2d`] without bias, then [`crate::ops::batch_norm()`] with a residual and an
 /// activation: the same bits, in one operation. Returns the statistics of the batch, too.
 ///
+/// On a GPU, under a half precision, the result has the precision's type, and x and residual may
+/// have it: operations of [`crate::ops`] take it, those of Candle may need [`crate::ops::widen`].
+///
 /// # Errors
 ///
 /// Those of the two, or scale or shift that are tensors of Candle's graph.

@@ -1,15 +1,18 @@
 //! Convolution, batch norm, residual and rectifier as one node of the graph, on a GPU. What lies
-//! between convolution and norm stays in the precision's type.
+//! between convolution and norm has the precision's type, and so has the result; x and residual may
+//! be f32 or of that type, each as it comes, and get gradients of their own.
 
 use candle_core::{CudaStorage, Result, Shape, Tensor, bail};
 
 use super::normalised::Node;
 use super::{Conv, ConvNorm};
+use crate::Precision;
 use crate::ops::batch_norm::BatchStatistics;
 use crate::ops::chain;
 use crate::ops::cuda::{self, DeviceNorm, Gpu};
 use crate::ops::operation::{Gradients, OnGpu, Operation, TwoOrThree};
 use crate::ops::weight::Weight;
+use crate::ops::widen::widen;
 
 /// As [`super::conv_batch_norm`], whose checks have passed; x is contiguous.
 pub(super) fn conv_batch_norm(
@@ -18,6 +21,7 @@ pub(super) fn conv_batch_norm(
     layer: &ConvNorm<'_>,
     conv: Conv,
 ) -> Result<(Tensor, BatchStatistics)> {
+    let x = &as_taken(x, conv.precision)?;
     let (gpu, weight) = (Gpu::of_tensor(x)?, layer.weight.tensor());
     let sizes = (conv.geometry.pixels(), conv.geometry.co);
     let between = conv.on_gpu(&gpu).forward(cuda::of_tensor(x)?, cuda::of_tensor(weight)?)?;
@@ -28,6 +32,14 @@ pub(super) fn conv_batch_norm(
     let [gamma, beta] = [layer.affine[0].held()?, layer.affine[1].held()?];
     let op = DeviceNode { conv, between, norm, gamma, beta };
     Ok((chain::apply(([x, weight], residual), op)?, statistics))
+}
+
+/// x in a type that a convolution of this precision reads.
+fn as_taken(x: &Tensor, precision: Precision) -> Result<Tensor> {
+    match precision {
+        Precision::Fp32 => widen(x),
+        Precision::Bf16 | Precision::Fp16 => Ok(x.clone()),
+    }
 }
 
 struct DeviceNode {
@@ -56,13 +68,16 @@ impl Operation for DeviceNode {
 }
 
 impl OnGpu for DeviceNode {
+    fn takes_half(&self) -> bool {
+        self.conv.precision != Precision::Fp32
+    }
+
     fn forward_on(
         &self,
         gpu: &Gpu,
         (_, residual): TwoOrThree<&Tensor>,
     ) -> Result<(CudaStorage, Shape)> {
         let between = cuda::of_tensor(&self.between)?;
-        let residual = residual.map(cuda::of_tensor).transpose()?;
         let y = self.norm.apply(gpu, between, self.affine(), residual)?;
         Ok((y, Shape::from(&*self.conv.shape)))
     }
@@ -71,17 +86,19 @@ impl OnGpu for DeviceNode {
     fn backward_on(
         &self,
         gpu: &Gpu,
-        ([x, weight], _): TwoOrThree<&Tensor>,
+        ([x, weight], residual): TwoOrThree<&Tensor>,
         y: &Tensor,
         dy: Tensor,
     ) -> Gradients<Self> {
         let between = cuda::of_tensor(&self.between)?;
+        let y = residual.map(|_| y);
         let found = self.norm.backward(gpu, between, self.affine(), y, &dy)?;
         self.beta.destination().send_tensor(found.beta, self.beta.tensor())?;
         self.gamma.destination().send_tensor(found.gamma, self.gamma.tensor())?;
         let sums = cuda::wrap(found.x, dy.shape());
         let gradients = self.conv.gradients_on_gpu(gpu, x, weight, cuda::of_tensor(&sums)?)?;
-        Ok(([gradients.dx, gradients.dw], Some(Some(dy))))
+        let of_residual = residual.map(|residual| cuda::cast_tensor(gpu, &dy, residual.dtype()));
+        Ok(([gradients.dx, gradients.dw], of_residual.transpose()?.map(Some)))
     }
 }
 

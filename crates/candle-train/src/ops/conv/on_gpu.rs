@@ -4,6 +4,7 @@ use candle_core::{CudaStorage, Result, Shape, Tensor};
 
 use super::transposed::Transposed;
 use super::{Conv, ConvGradients};
+use crate::Precision;
 use crate::ops::cuda::{self, Address, Gpu};
 use crate::ops::operation::{Gradients, OnGpu, TwoOrThree};
 
@@ -13,7 +14,7 @@ impl Conv {
         cuda::Conv { gpu, geometry, precision: *precision, convolutions: *convolutions }
     }
 
-    /// Gradients from that of the sum, f32 or in the precision's type.
+    /// Gradients from that of the sum, f32 or in the precision's type; that of x is in x's.
     pub(super) fn gradients_on_gpu(
         &self,
         gpu: &Gpu,
@@ -30,7 +31,7 @@ impl Conv {
         };
         let dx = if x.track_op() {
             let gradient = conv.backward_data(dy, cuda::of_tensor(weight)?)?;
-            Some(cuda::wrap(gradient, x.shape()))
+            Some(cuda::cast_tensor(gpu, &cuda::wrap(gradient, x.shape()), x.dtype())?)
         } else {
             None
         };
@@ -46,6 +47,10 @@ impl Transposed {
 }
 
 impl OnGpu for Conv {
+    fn takes_half(&self) -> bool {
+        self.precision != Precision::Fp32
+    }
+
     fn forward_on(
         &self,
         gpu: &Gpu,

@@ -3,8 +3,10 @@
 use candle_core::{CudaStorage, Result, Shape, Tensor, Var, bail};
 
 use super::address::{Address, of_tensor};
-use super::columns::{self, Columns, batch_statistics, inverse_deviation};
+use super::columns::{self, Columns, Gate, batch_statistics, inverse_deviation};
+use super::conv::Cast;
 use super::gpu::{Gpu, wrap};
+use super::pointwise::{cast, cast_tensor};
 use crate::ops::batch_norm::{Activation, BatchStatistics, Norm, RunningStatistics};
 use crate::ops::chain;
 use crate::ops::operation::{Gradients, OnGpu, Operation, TwoOrThree};
@@ -61,39 +63,44 @@ impl DeviceNorm {
         Ok((Self { mean, inverse_std, rectified, rows, c, joint }, statistics))
     }
 
-    fn columns(&self, gamma: &Tensor, beta: &Tensor) -> Result<Columns> {
+    fn columns(&self, [gamma, beta]: [&Tensor; 2], gate: Gate) -> Result<Columns> {
         Ok(Columns {
             mean: of_tensor(&self.mean)?,
             inverse_std: of_tensor(&self.inverse_std)?,
             gamma: of_tensor(gamma)?,
             beta: of_tensor(beta)?,
-            rectified: self.rectified,
+            gate: if self.rectified { gate } else { Gate::Open },
         })
     }
 
-    /// activation(gamma (x - mean) / std + beta + residual), f32.
+    /// activation(gamma (x - mean) / std + beta + residual), in x's type.
     pub(in crate::ops) fn apply(
         &self,
         gpu: &Gpu,
         x: Address,
-        [gamma, beta]: [&Tensor; 2],
-        residual: Option<Address>,
+        affine: [&Tensor; 2],
+        residual: Option<&Tensor>,
     ) -> Result<CudaStorage> {
-        self.columns(gamma, beta)?.apply(gpu, x, residual, (self.rows, self.c))
+        let of_x = |residual: &Tensor| cast(gpu, of_tensor(residual)?, x.dtype, self.rows * self.c);
+        let residual = residual.map(of_x).transpose()?;
+        let residual = residual.as_ref().map(Cast::address).transpose()?;
+        self.columns(affine, Gate::Norm)?.apply(gpu, x, residual, (self.rows, self.c))
     }
 
-    /// Gradients; over `dy` that of the residual. `y` is the output.
+    /// Gradients, of which that of x is in its type, as `dy` is. `y` is the output, if there was a
+    /// residual; then the residual's gradient is written over `dy`.
     pub(in crate::ops) fn backward(
         &self,
         gpu: &Gpu,
         x: Address,
         [gamma, beta]: [&Tensor; 2],
-        y: &Tensor,
+        y: Option<&Tensor>,
         dy: &Tensor,
     ) -> Result<DeviceGradients> {
-        let columns = self.columns(gamma, beta)?;
-        let (sizes, y, dy) = ((self.rows, self.c), of_tensor(y)?, of_tensor(dy)?);
-        let found = columns.sums(gpu, x, y, dy, sizes)?;
+        let gate = y.map(of_tensor).transpose()?.map_or(Gate::Norm, Gate::Output);
+        let columns = self.columns([gamma, beta], gate)?;
+        let (sizes, dy) = ((self.rows, self.c), of_tensor(dy)?);
+        let found = columns.sums(gpu, x, dy, sizes)?;
         let mut slopes = wrap(found.slopes, 3 * self.c);
         let sums = [found.gamma, found.beta].map(|storage| wrap(storage, self.c));
         if let Some(joint) = &self.joint {
@@ -216,13 +223,17 @@ impl Operation for DeviceBatchNorm {
     }
 }
 
+/// The result has x's type.
 impl OnGpu for DeviceBatchNorm {
+    fn takes_half(&self) -> bool {
+        true
+    }
+
     fn forward_on(
         &self,
         gpu: &Gpu,
         ([x, gamma], residual): TwoOrThree<&Tensor>,
     ) -> Result<(CudaStorage, Shape)> {
-        let residual = residual.map(of_tensor).transpose()?;
         let y = self.norm.apply(gpu, of_tensor(x)?, [gamma, self.beta.tensor()], residual)?;
         Ok((y, x.shape().clone()))
     }
@@ -231,7 +242,7 @@ impl OnGpu for DeviceBatchNorm {
     fn backward_on(
         &self,
         gpu: &Gpu,
-        ([x, gamma], _): TwoOrThree<&Tensor>,
+        ([x, gamma], residual): TwoOrThree<&Tensor>,
         y: &Tensor,
         dy: Tensor,
     ) -> Gradients<Self> {
@@ -239,10 +250,12 @@ impl OnGpu for DeviceBatchNorm {
             bail!("no gradient flows through a batch norm that is being evaluated");
         }
         let beta = self.beta.tensor();
-        let found = self.norm.backward(gpu, of_tensor(x)?, [gamma, beta], y, &dy)?;
+        let (at, y) = (of_tensor(x)?, residual.map(|_| y));
+        let found = self.norm.backward(gpu, at, [gamma, beta], y, &dy)?;
         self.beta.destination().send_tensor(found.beta, beta)?;
         let of_gamma = self.d_gamma.send_tensor(found.gamma, gamma)?;
-        Ok(([Some(wrap(found.x, x.shape())), of_gamma], Some(Some(dy))))
+        let of_residual = residual.map(|residual| cast_tensor(gpu, &dy, residual.dtype()));
+        Ok(([Some(wrap(found.x, x.shape())), of_gamma], of_residual.transpose()?.map(Some)))
     }
 }
 

@@ -3,7 +3,7 @@
 use candle_core::{CudaStorage, DType, Result};
 
 use super::address::Address;
-use super::gpu::{COLUMNS, Gpu, Grid, args, suffix, whole};
+use super::gpu::{Arg, COLUMNS, Gpu, Grid, MOST_PACKS, THREADS, args, suffix, whole};
 
 /// Least rows of a chunk.
 const MIN_CHUNK_ROWS: usize = 64;
@@ -11,6 +11,10 @@ const MIN_CHUNK_ROWS: usize = 64;
 /// partial sums to the few blocks that merge them; and the number is the same on all GPUs, so that
 /// the order of additions is.
 const BLOCKS: usize = 512;
+/// Columns that a thread takes together, where it can.
+const PACK: usize = 4;
+/// Rows that a thread reads at once, at most: `over_rows` of columns.cu.
+const ROWS_AT_ONCE: usize = 8;
 
 /// How rows are cut.
 #[derive(Clone, Copy)]
@@ -22,34 +26,71 @@ pub(super) struct Chunks {
 }
 
 impl Chunks {
-    fn new(rows: usize, c: usize) -> Self {
-        Self::over(rows, c, 1)
+    /// For `layers` grids at once, a thread per column.
+    pub(super) fn over(rows: usize, c: usize, layers: usize) -> Self {
+        Self::of_blocks(rows, c, c.div_ceil(COLUMNS) * layers, 1)
     }
 
-    /// The same for `layers` grids at once.
-    pub(super) fn over(rows: usize, c: usize, layers: usize) -> Self {
-        let chunks = (BLOCKS / (c.div_ceil(COLUMNS) * layers).max(1)).max(1);
-        let per_chunk = rows.div_ceil(chunks).max(MIN_CHUNK_ROWS);
+    /// `blocks` lie side by side; a chunk of more than the fewest rows has a `multiple` of rows.
+    fn of_blocks(rows: usize, c: usize, blocks: usize, multiple: usize) -> Self {
+        let chunks = (BLOCKS / blocks.max(1)).max(1);
+        let per_chunk = rows.div_ceil(chunks).max(MIN_CHUNK_ROWS).next_multiple_of(multiple);
         Self { rows, c, per_chunk, count: rows.div_ceil(per_chunk) }
     }
 
-    fn grid(self) -> Grid {
-        Grid::columns(self.c, self.count)
+    fn merging(self) -> Grid {
+        Grid::merging(self.c)
+    }
+}
+
+/// How kernels go over the rows of (rows, c) values: by packs of columns.
+#[derive(Clone, Copy)]
+struct Packs {
+    chunks: Chunks,
+    /// Columns of a pack.
+    size: usize,
+}
+
+impl Packs {
+    /// Packs of four where columns come in fours and all `values` begin where such a pack may; else
+    /// single columns.
+    fn new(rows: usize, c: usize, values: &[Address]) -> Self {
+        let fits = |values: &Address| {
+            values.at.is_multiple_of((PACK * values.dtype.size_in_bytes()) as u64)
+        };
+        let is_packed = c.is_multiple_of(PACK) && values.iter().all(fits);
+        let size = if is_packed { PACK } else { 1 };
+        let width = (c / size).next_power_of_two().min(MOST_PACKS);
+        let lanes = THREADS as usize / width;
+        let blocks = (c / size).div_ceil(width);
+        Self { chunks: Chunks::of_blocks(rows, c, blocks, lanes * ROWS_AT_ONCE), size }
     }
 
-    fn merging(self) -> Grid {
-        Grid::columns(self.c, 1)
+    fn grid(self) -> Grid {
+        Grid::packs(self.chunks.c / self.size, self.chunks.count)
+    }
+
+    /// The arguments that end those of a kernel: rows, columns, rows of a chunk, and whether packs
+    /// are of four.
+    fn sizes(self) -> [Arg; 4] {
+        let Chunks { rows, c, per_chunk, .. } = self.chunks;
+        [rows.into(), c.into(), per_chunk.into(), (self.size > 1).into()]
+    }
+
+    /// Enqueues the instance of `kernel` for the type of `values`.
+    fn launch(self, gpu: &Gpu, kernel: &str, values: Address, arguments: &[Arg]) -> Result<()> {
+        let kernel = format!("{kernel}_{}", suffix(values.dtype)?);
+        gpu.launch(&kernel, self.grid(), &[arguments, &self.sizes()].concat())
     }
 }
 
 /// The sum of each column, f32.
 pub(super) fn column_sums(gpu: &Gpu, x: Address, rows: usize, c: usize) -> Result<CudaStorage> {
-    let chunks = Chunks::new(rows, c);
-    let partial = gpu.storage(DType::F32, chunks.count * c)?;
+    let packs = Packs::new(rows, c, &[x]);
+    let partial = gpu.storage(DType::F32, packs.chunks.count * c)?;
     let at = whole(&partial)?;
-    let kernel = format!("column_sums_{}", suffix(x.dtype)?);
-    gpu.launch(&kernel, chunks.grid(), args![x, at, rows, c, chunks.per_chunk])?;
-    merge_sums(gpu, at, chunks.count, c)
+    packs.launch(gpu, "column_sums", x, args![x, at])?;
+    merge_sums(gpu, at, packs.chunks.count, c)
 }
 
 /// The sums over the chunks of `partial` (chunks, c), f32.
@@ -61,7 +102,7 @@ pub(super) fn merge_sums(
 ) -> Result<CudaStorage> {
     let sums = gpu.storage(DType::F32, c)?;
     let arguments = args![partial, whole(&sums)?, chunks, c];
-    gpu.launch("merge_sums", Grid::columns(c, 1), arguments)?;
+    gpu.launch("merge_sums", Grid::merging(c), arguments)?;
     Ok(sums)
 }
 
@@ -79,11 +120,11 @@ pub(in crate::ops) fn batch_statistics(
     (rows, c): (usize, usize),
     eps: f64,
 ) -> Result<Statistics> {
-    let chunks = Chunks::new(rows, c);
+    let packs = Packs::new(rows, c, &[x]);
+    let chunks = packs.chunks;
     let partial = gpu.storage(DType::F32, 2 * chunks.count * c)?;
     let at = whole(&partial)?;
-    let kernel = format!("batch_moments_{}", suffix(x.dtype)?);
-    gpu.launch(&kernel, chunks.grid(), args![x, at, rows, c, chunks.per_chunk])?;
+    packs.launch(gpu, "batch_moments", x, args![x, at])?;
     let column = || gpu.storage(DType::F32, c);
     let found = Statistics { mean: column()?, variance: column()?, inverse_std: column()? };
     let (mean, variance) = (whole(&found.mean)?, whole(&found.variance)?);
@@ -127,7 +168,18 @@ pub(in crate::ops) struct Columns {
     pub(in crate::ops) inverse_std: Address,
     pub(in crate::ops) gamma: Address,
     pub(in crate::ops) beta: Address,
-    pub(in crate::ops) rectified: bool,
+    pub(in crate::ops) gate: Gate,
+}
+
+/// Where what follows a batch norm lets gradients through.
+#[derive(Clone, Copy)]
+pub(in crate::ops) enum Gate {
+    /// Everywhere.
+    Open,
+    /// A rectifier, where this, its output, is positive.
+    Output(Address),
+    /// A rectifier, where the norm is positive: nothing was added to it.
+    Norm,
 }
 
 /// Gradients of a batch norm's scale and shift, and what [`Columns::pull`] makes of them.
@@ -139,7 +191,22 @@ pub(in crate::ops) struct NormSums {
 }
 
 impl Columns {
-    /// activation(gamma (x - mean) / std + beta + residual), f32.
+    fn is_rectified(&self) -> bool {
+        !matches!(self.gate, Gate::Open)
+    }
+
+    fn is_gated_by_norm(&self) -> bool {
+        matches!(self.gate, Gate::Norm)
+    }
+
+    fn output(&self) -> Option<Address> {
+        match self.gate {
+            Gate::Output(y) => Some(y),
+            Gate::Open | Gate::Norm => None,
+        }
+    }
+
+    /// activation(gamma (x - mean) / std + beta + residual), in x's type, which is the residual's.
     pub(in crate::ops) fn apply(
         &self,
         gpu: &Gpu,
@@ -147,50 +214,44 @@ impl Columns {
         residual: Option<Address>,
         (rows, c): (usize, usize),
     ) -> Result<CudaStorage> {
-        let (y, n) = (gpu.storage(DType::F32, rows * c)?, rows * c);
-        let Self { mean, inverse_std, gamma, beta, rectified } = *self;
-        let kernel = format!("batch_norm_{}", suffix(x.dtype)?);
+        let y = gpu.storage(x.dtype, rows * c)?;
         let out = whole(&y)?;
-        let arguments = args![x, mean, inverse_std, gamma, beta, residual, out, rectified, c, n];
-        gpu.launch(&kernel, Grid::over(n), arguments)?;
+        let Self { mean, inverse_std, gamma, beta, .. } = *self;
+        let packs = Packs::new(rows, c, &[x, residual.unwrap_or(x), out]);
+        let is_rectified = self.is_rectified();
+        let arguments = args![x, mean, inverse_std, gamma, beta, residual, out, is_rectified];
+        packs.launch(gpu, "batch_norm", x, arguments)?;
         Ok(y)
     }
 
-    /// Sums of the gradient of the output, `dy`, over which that before the rectifier is written:
-    /// it is that of the residual. `y` is the output.
+    /// Sums of the gradient of the output, `dy`, in x's type. With a gate that is the output, the
+    /// gradient before the rectifier is written over `dy`: it is that of the residual.
     pub(in crate::ops) fn sums(
         &self,
         gpu: &Gpu,
         x: Address,
-        y: Address,
         dy: Address,
         (rows, c): (usize, usize),
     ) -> Result<NormSums> {
-        let chunks = Chunks::new(rows, c);
+        let y = self.output();
+        let packs = Packs::new(rows, c, &[x, y.unwrap_or(x), dy]);
+        let chunks = packs.chunks;
         let partial = gpu.storage(DType::F32, 2 * chunks.count * c)?;
         let at = whole(&partial)?;
-        let (y, name) = (self.rectified.then_some(y), suffix(x.dtype)?);
-        let arguments = args![x, self.mean, y, dy, at, rows, c, chunks.per_chunk];
-        gpu.launch(&format!("batch_norm_sums_{name}"), chunks.grid(), arguments)?;
-        let (gamma, beta) = (gpu.storage(DType::F32, c)?, gpu.storage(DType::F32, c)?);
-        let slopes = gpu.storage(DType::F32, 3 * c)?;
-        let (of_gamma, of_beta, slope) = (whole(&gamma)?, whole(&beta)?, whole(&slopes)?);
-        let arguments = args![
-            at,
-            self.inverse_std,
-            self.gamma,
-            of_gamma,
-            of_beta,
-            slope,
-            chunks.count,
-            rows,
-            c
-        ];
+        let Self { mean, inverse_std, gamma, beta, .. } = *self;
+        let arguments = args![x, mean, inverse_std, gamma, beta, y, dy, at, self.is_rectified()];
+        packs.launch(gpu, "batch_norm_sums", x, arguments)?;
+        let column = |factors: usize| gpu.storage(DType::F32, factors * c);
+        let found = NormSums { gamma: column(1)?, beta: column(1)?, slopes: column(3)? };
+        let [of_gamma, of_beta] = [whole(&found.gamma)?, whole(&found.beta)?];
+        let (slopes, count) = (whole(&found.slopes)?, chunks.count);
+        let arguments = args![at, inverse_std, gamma, of_gamma, of_beta, slopes, count, rows, c];
         gpu.launch("batch_norm_affine", chunks.merging(), arguments)?;
-        Ok(NormSums { gamma, beta, slopes })
+        Ok(found)
     }
 
-    /// The gradient of x, in its type, from that before the rectifier.
+    /// The gradient of x, in its type, from that before the rectifier, `dy`; or, where
+    /// [`Columns::sums`] was given no output, from that after it.
     pub(in crate::ops) fn pull(
         &self,
         gpu: &Gpu,
@@ -199,10 +260,11 @@ impl Columns {
         slopes: Address,
         (rows, c): (usize, usize),
     ) -> Result<CudaStorage> {
-        let n = rows * c;
-        let dx = gpu.storage(x.dtype, n)?;
-        let arguments = args![dy, x, self.mean, slopes, whole(&dx)?, c, n];
-        gpu.launch(&format!("batch_norm_pull_{}", suffix(x.dtype)?), Grid::over(n), arguments)?;
+        let dx = gpu.storage(x.dtype, rows * c)?;
+        let out = whole(&dx)?;
+        let beta = self.is_gated_by_norm().then_some(self.beta);
+        let packs = Packs::new(rows, c, &[x, dy, out]);
+        packs.launch(gpu, "batch_norm_pull", x, args![dy, x, self.mean, slopes, beta, out])?;
         Ok(dx)
     }
 }

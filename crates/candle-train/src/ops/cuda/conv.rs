@@ -7,7 +7,7 @@ use super::address::{Address, Half};
 use super::cudnn::{self, Direction, Problem};
 use super::gpu::{Gpu, Grid, args, suffix, whole};
 use super::grouped;
-use super::pointwise::{Finish, Kind, finish, narrowed, widened};
+use super::pointwise::{Finish, Kind, cast, finish, widened};
 use crate::ops::conv::Geometry;
 use crate::{Convolutions, Precision};
 
@@ -63,11 +63,11 @@ impl Conv<'_> {
         let x = self.cast(x, g.n * g.h * g.w * g.ci)?;
         let weight = self.channels_last(weight)?;
         let y = self.gpu.storage(self.dtype(), g.pixels() * g.co)?;
-        self.run(Direction::Forward, [x.address()?, whole(&weight)?], whole(&y)?)?;
+        self.run(Direction::Forward, [x.address()?, weight.address()?], whole(&y)?)?;
         Ok(y)
     }
 
-    /// dy (n, oh, ow, co) -> (n, h, w, ci), f32.
+    /// dy (n, oh, ow, co) -> (n, h, w, ci), in the precision's type.
     pub(in crate::ops) fn backward_data(
         &self,
         dy: Address,
@@ -78,8 +78,8 @@ impl Conv<'_> {
         let weight = self.channels_last(weight)?;
         let n = g.n * g.h * g.w * g.ci;
         let dx = self.gpu.storage(self.dtype(), n)?;
-        self.run(Direction::Data, [whole(&weight)?, dy.address()?], whole(&dx)?)?;
-        widened(self.gpu, dx, n)
+        self.run(Direction::Data, [weight.address()?, dy.address()?], whole(&dx)?)?;
+        Ok(dx)
     }
 
     /// x and dy -> (co, ci / groups, kh, kw), f32.
@@ -89,6 +89,9 @@ impl Conv<'_> {
         let dy = self.cast(dy, g.pixels() * g.co)?;
         let dw = self.gpu.storage(self.dtype(), g.weight_len())?;
         self.run(Direction::Filter, [x.address()?, dy.address()?], whole(&dw)?)?;
+        if g.taps() == 1 {
+            return widened(self.gpu, dw, g.weight_len());
+        }
         let out = self.gpu.storage(DType::F32, g.weight_len())?;
         self.reorder("weight_from_channels_last", whole(&dw)?, whole(&out)?)?;
         Ok(out)
@@ -109,8 +112,9 @@ impl Conv<'_> {
         weight: Address,
         bias: Address,
     ) -> Result<CudaStorage> {
-        let (g, spread) = (self.geometry, self.backward_data(x, weight)?);
+        let g = self.geometry;
         let n = g.n * g.h * g.w * g.ci;
+        let spread = widened(self.gpu, self.backward_data(x, weight)?, n)?;
         let (width, stride) = (g.ci, g.ci);
         let options = Finish { kind: Kind::Identity, width, stride, n, keeps: false };
         Ok(finish(self.gpu, &spread, Some(bias), options)?.0)
@@ -145,13 +149,18 @@ impl Conv<'_> {
     }
 
     fn cast(&self, values: Address, n: usize) -> Result<Cast> {
-        narrowed(self.gpu, values, self.dtype(), n)
+        cast(self.gpu, values, self.dtype(), n)
     }
 
-    fn channels_last(&self, weight: Address) -> Result<CudaStorage> {
+    /// The weight in the precision's type and cuDNN's order, which one tap is in anyway; in memory
+    /// of its own, which begins where cuDNN reads fastest.
+    fn channels_last(&self, weight: Address) -> Result<Cast> {
+        if self.geometry.taps() == 1 && self.dtype() != weight.dtype {
+            return self.cast(weight, self.geometry.weight_len());
+        }
         let out = self.gpu.storage(self.dtype(), self.geometry.weight_len())?;
         self.reorder("weight_to_channels_last", weight, whole(&out)?)?;
-        Ok(out)
+        Ok(Cast::Made(out))
     }
 
     fn reorder(&self, kernel: &str, from: Address, to: Address) -> Result<()> {

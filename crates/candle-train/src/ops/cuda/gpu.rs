@@ -25,7 +25,7 @@ use super::optimizer::{ParameterAddresses, Rule};
 
 /// Threads of a block that goes over single elements, and of one that works on a row: `ROW_THREADS`
 /// of common.cu.
-const THREADS: u32 = 256;
+pub(super) const THREADS: u32 = 256;
 /// Threads of a block that works on a row that is [`LONG`]: a multiprocessor has two such rows at a
 /// time, which the cache of a large GPU holds from one pass over them to the next.
 const LONG_ROW_THREADS: u32 = 512;
@@ -35,8 +35,12 @@ const LONG: usize = 8192;
 const MAX_BLOCKS: u64 = 1 << 16;
 /// Columns of a block: `COLUMNS` of columns.cu.
 pub(super) const COLUMNS: usize = 32;
-/// The same, and `LANES`.
+/// Most packs of columns that a block takes side by side, as `part` of columns.cu.
+pub(super) const MOST_PACKS: usize = 32;
+/// The columns of a block, and `LANES`.
 const COLUMN_BLOCK: (u32, u32) = (COLUMNS as u32, 8);
+/// Columns of a block that merges chunks, and lanes.
+const MERGING_BLOCK: (u32, u32) = (8, 32);
 
 /// A GPU. Cheap to clone.
 #[derive(Clone)]
@@ -102,6 +106,21 @@ impl Grid {
         let (width, lanes) = COLUMN_BLOCK;
         let blocks = ((c as u32).div_ceil(width), chunks as u32, 1);
         Self { blocks, threads: (width, lanes, 1) }
+    }
+
+    /// Blocks of the kernels that merge the chunks of `c` columns: `MERGED_COLUMNS` and
+    /// `MERGING_LANES` of columns.cu.
+    pub(super) fn merging(c: usize) -> Self {
+        let (width, lanes) = MERGING_BLOCK;
+        Self { blocks: ((c as u32).div_ceil(width), 1, 1), threads: (width, lanes, 1) }
+    }
+
+    /// Blocks of at most [`MOST_PACKS`] packs of columns, of which `packs` lie side by side, for
+    /// each of `chunks` chunks of rows: `Part` of columns.cu.
+    pub(super) fn packs(packs: usize, chunks: usize) -> Self {
+        let width = packs.next_power_of_two().min(MOST_PACKS);
+        let blocks = (packs.div_ceil(width) as u32, chunks as u32, 1);
+        Self { blocks, threads: (THREADS, 1, 1) }
     }
 
     /// As many of these grids at once.

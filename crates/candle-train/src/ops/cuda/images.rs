@@ -1,9 +1,9 @@
-//! Images (n, h, w, c): orders of axes and pooling, f32.
+//! Images (n, h, w, c): orders of axes, f32, and pooling, f32 or in half precision.
 
 use candle_core::{CudaStorage, DType, Result};
 
 use super::address::Address;
-use super::gpu::{Arg, Gpu, Grid, args, whole};
+use super::gpu::{Arg, Gpu, Grid, args, suffix, whole};
 
 /// Most images of one launch.
 const MAX_IMAGES: usize = 65_535;
@@ -47,49 +47,58 @@ impl Pool {
         self.n * self.oh * self.ow * self.c
     }
 
-    fn sizes(&self, n: usize) -> [Arg; 9] {
-        let Self { h, w, c, oh, ow, kernel, stride, padding, .. } = *self;
-        [h, w, c, oh, ow, kernel, stride, padding, n].map(Arg::from)
+    /// Enqueues the instance of `kernel` for a type of values, with a block for each of `rows` rows
+    /// of pixels.
+    fn launch(
+        &self,
+        gpu: &Gpu,
+        kernel: &str,
+        dtype: DType,
+        rows: usize,
+        places: &[Arg],
+    ) -> Result<()> {
+        let Self { h, w, c, oh, ow, kernel: size, stride, padding, .. } = *self;
+        let kernel = format!("{kernel}_{}", suffix(dtype)?);
+        let arguments = [places, args![h, w, c, oh, ow, size, stride, padding]].concat();
+        gpu.launch(&kernel, Grid::rows(rows), &arguments)
     }
 
-    /// The largest value of each window, and its place in it.
+    /// The largest value of each window, in x's type, and its place in it.
     pub(in crate::ops) fn maxima(
         &self,
         gpu: &Gpu,
         x: Address,
     ) -> Result<(CudaStorage, CudaStorage)> {
         let n = self.outputs();
-        let (y, chosen) = (gpu.storage(DType::F32, n)?, gpu.storage(DType::U32, n)?);
-        let places = [x.into(), whole(&y)?.into(), whole(&chosen)?.into()];
-        gpu.launch("max_pool", Grid::over(n), &[&places[..], &self.sizes(n)].concat())?;
+        let (y, chosen) = (gpu.storage(x.dtype, n)?, gpu.storage(DType::U32, n)?);
+        let places = args![x, whole(&y)?, whole(&chosen)?];
+        self.launch(gpu, "max_pool", x.dtype, self.n * self.oh, places)?;
         Ok((y, chosen))
     }
 
-    /// The mean of each window.
+    /// The mean of each window, in x's type.
     pub(in crate::ops) fn means(&self, gpu: &Gpu, x: Address) -> Result<CudaStorage> {
-        let n = self.outputs();
-        let y = gpu.storage(DType::F32, n)?;
-        let places = [x.into(), whole(&y)?.into()];
-        gpu.launch("average_pool", Grid::over(n), &[&places[..], &self.sizes(n)].concat())?;
+        let y = gpu.storage(x.dtype, self.outputs())?;
+        let places = args![x, whole(&y)?];
+        self.launch(gpu, "average_pool", x.dtype, self.n * self.oh, places)?;
         Ok(y)
     }
 
-    /// The gradient of x: to the pixels that were `chosen`, or in equal shares.
+    /// The gradient of x, in dy's type: to the pixels that were `chosen`, or in equal shares.
     pub(in crate::ops) fn gradient(
         &self,
         gpu: &Gpu,
         dy: Address,
         chosen: Option<Address>,
     ) -> Result<CudaStorage> {
-        let n = self.n * self.h * self.w * self.c;
-        let dx = gpu.storage(DType::F32, n)?;
-        let places = [dy.into(), chosen.into(), whole(&dx)?.into()];
-        gpu.launch("pool_gradient", Grid::over(n), &[&places[..], &self.sizes(n)].concat())?;
+        let dx = gpu.storage(dy.dtype, self.n * self.h * self.w * self.c)?;
+        let places = args![dy, chosen, whole(&dx)?];
+        self.launch(gpu, "pool_gradient", dy.dtype, self.n * self.h, places)?;
         Ok(dx)
     }
 }
 
-/// The mean over the pixels of each image (pixels, c).
+/// The mean over the pixels of each image (pixels, c), f32.
 pub(in crate::ops) fn global_average(
     gpu: &Gpu,
     x: Address,
@@ -98,20 +107,22 @@ pub(in crate::ops) fn global_average(
 ) -> Result<CudaStorage> {
     let n = images * c;
     let y = gpu.storage(DType::F32, n)?;
-    gpu.launch("global_average_pool", Grid::over(n), args![x, whole(&y)?, pixels, c, n])?;
+    let kernel = format!("global_average_pool_{}", suffix(x.dtype)?);
+    gpu.launch(&kernel, Grid::over(n), args![x, whole(&y)?, pixels, c, n])?;
     Ok(y)
 }
 
-/// Its gradient.
+/// Its gradient, as `dtype`, from dy, f32.
 pub(in crate::ops) fn global_average_gradient(
     gpu: &Gpu,
     dy: Address,
+    dtype: DType,
     images: usize,
     (pixels, c): (usize, usize),
 ) -> Result<CudaStorage> {
     let n = images * pixels * c;
-    let dx = gpu.storage(DType::F32, n)?;
-    let arguments = args![dy, whole(&dx)?, pixels, c, n];
-    gpu.launch("global_average_pool_gradient", Grid::over(n), arguments)?;
+    let dx = gpu.storage(dtype, n)?;
+    let kernel = format!("global_average_pool_gradient_{}", suffix(dtype)?);
+    gpu.launch(&kernel, Grid::over(n), args![dy, whole(&dx)?, pixels, c, n])?;
     Ok(dx)
 }

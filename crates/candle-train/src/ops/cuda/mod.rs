@@ -1,8 +1,9 @@
 //! The operations on NVIDIA's GPUs: cuDNN for convolutions, cuBLAS for matrix products, kernels of
 //! our own for the rest.
 //!
-//! Activations, gradients and parameters are f32 in the GPU's memory; under a half precision the
-//! operands and results of matrix products and convolutions really are bf16 or f16 (docs/gpu.md).
+//! Parameters and their gradients are f32 in the GPU's memory. Under a half precision the operands
+//! and results of matrix products and convolutions really are bf16 or f16, and so is what lies
+//! between convolutions (docs/gpu.md).
 //! Everything of a rank happens in the order of one stream, so memory may be freed, and a buffer be
 //! used again, as soon as its last use is enqueued.
 //!
@@ -58,8 +59,8 @@ pub(super) use losses::{CrossEntropy, Differences, Logits, Scored, Targets};
 pub use optimizer::{Decision, Parameter, Rule, Updater};
 pub use pinned_copy::to_gpu;
 pub(super) use pointwise::{
-    Finish, Kind, Mask, activation, activation_gradient, drop_in_place, dropped, embedding,
-    embedding_gradient, finish,
+    Finish, Kind, Mask, activation, activation_gradient, add_to, cast_tensor, drop_in_place,
+    dropped, embedding, embedding_gradient, finish, widened_tensor,
 };
 pub(super) use rows::{GroupNorm, RowNorm, softmax, softmax_gradient};
 pub(super) use series::{Spectra, Turn, moving_average};

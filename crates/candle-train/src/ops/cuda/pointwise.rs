@@ -1,10 +1,10 @@
 //! Element by element: casts, activations, what follows a product, dropout, embeddings.
 
-use candle_core::{CudaStorage, DType, Result};
+use candle_core::{CudaStorage, DType, Result, Tensor, bail};
 
-use super::address::Address;
+use super::address::{Address, of_tensor};
 use super::conv::Cast;
-use super::gpu::{Gpu, Grid, args, suffix, whole};
+use super::gpu::{Gpu, Grid, args, suffix, whole, wrap};
 use crate::rng::Key;
 
 /// `Activation` of elementwise.cu.
@@ -30,10 +30,48 @@ pub(super) fn narrowed(gpu: &Gpu, values: Address, dtype: DType, n: usize) -> Re
     if values.dtype == dtype {
         return Ok(Cast::Given(values));
     }
+    if values.dtype != DType::F32 {
+        bail!("values of {:?} where {dtype:?} is computed with", values.dtype);
+    }
     let out = gpu.storage(dtype, n)?;
     let kernel = format!("narrow_{}", suffix(dtype)?);
     gpu.launch(&kernel, Grid::over(n.div_ceil(4)), args![values, whole(&out)?, n])?;
     Ok(Cast::Made(out))
+}
+
+/// [`narrowed`], where `dtype` may be f32 as well.
+pub(super) fn cast(gpu: &Gpu, values: Address, dtype: DType, n: usize) -> Result<Cast> {
+    if dtype != DType::F32 || values.dtype == dtype {
+        return narrowed(gpu, values, dtype, n);
+    }
+    let out = gpu.storage(dtype, n)?;
+    let kernel = format!("widen_{}", suffix(values.dtype)?);
+    gpu.launch(&kernel, Grid::over(n.div_ceil(4)), args![values, whole(&out)?, n])?;
+    Ok(Cast::Made(out))
+}
+
+/// A contiguous tensor as `dtype`, outside of any graph: itself, if that is what it is.
+pub(in crate::ops) fn cast_tensor(gpu: &Gpu, x: &Tensor, dtype: DType) -> Result<Tensor> {
+    match cast(gpu, of_tensor(x)?, dtype, x.elem_count())? {
+        Cast::Given(_) => Ok(x.clone()),
+        Cast::Made(storage) => Ok(wrap(storage, x.shape())),
+    }
+}
+
+/// A tensor in half precision as f32.
+pub(in crate::ops) fn widened_tensor(gpu: &Gpu, x: &Tensor) -> Result<CudaStorage> {
+    match cast(gpu, of_tensor(x)?, DType::F32, x.elem_count())? {
+        Cast::Made(storage) => Ok(storage),
+        Cast::Given(_) => bail!("values that are f32 already"),
+    }
+}
+
+/// Adds `values` to `sum`: contiguous tensors of one type and shape.
+pub(in crate::ops) fn add_to(sum: &Tensor, values: &Tensor) -> Result<()> {
+    let (gpu, n) = (Gpu::of_tensor(sum)?, sum.elem_count());
+    let (sum, values) = (of_tensor(sum)?, of_tensor(values)?);
+    let kernel = format!("add_to_{}", suffix(sum.dtype)?);
+    gpu.launch(&kernel, Grid::over(n.div_ceil(4)), args![sum, values, n])
 }
 
 /// `n` values as f32.
@@ -48,7 +86,7 @@ pub(super) fn widened(gpu: &Gpu, values: CudaStorage, n: usize) -> Result<CudaSt
     Ok(out)
 }
 
-/// The function of `n` values, f32, and the number that it has beside them.
+/// The function of `n` values, in their type, and the number that it has beside them.
 pub(in crate::ops) fn activation(
     gpu: &Gpu,
     x: Address,
@@ -56,13 +94,22 @@ pub(in crate::ops) fn activation(
     parameter: f32,
     n: usize,
 ) -> Result<CudaStorage> {
-    let y = gpu.storage(DType::F32, n)?;
+    let y = gpu.storage(x.dtype, n)?;
+    let kernel = activation_kernel("activation", x.dtype)?;
     let arguments = args![x, whole(&y)?, kind as i32, parameter, n];
-    gpu.launch("activation", Grid::over(n.div_ceil(4)), arguments)?;
+    gpu.launch(&kernel, Grid::over(n.div_ceil(4)), arguments)?;
     Ok(y)
 }
 
-/// Over dy, the gradient of x.
+/// The instance of a kernel for a type.
+fn activation_kernel(kernel: &str, dtype: DType) -> Result<String> {
+    match dtype {
+        DType::F32 => Ok(kernel.to_owned()),
+        half => Ok(format!("{kernel}_{}", suffix(half)?)),
+    }
+}
+
+/// Over dy, in x's type, the gradient of x.
 pub(in crate::ops) fn activation_gradient(
     gpu: &Gpu,
     [x, dy]: [Address; 2],
@@ -70,8 +117,9 @@ pub(in crate::ops) fn activation_gradient(
     parameter: f32,
     n: usize,
 ) -> Result<()> {
+    let kernel = activation_kernel("activation_gradient", x.dtype)?;
     let arguments = args![x, dy, kind as i32, parameter, n];
-    gpu.launch("activation_gradient", Grid::over(n.div_ceil(4)), arguments)
+    gpu.launch(&kernel, Grid::over(n.div_ceil(4)), arguments)
 }
 
 /// What [`finish`] does.

@@ -68,6 +68,10 @@ impl OnGpu for MaxPool {
         self.windows.square().is_some()
     }
 
+    fn takes_half(&self) -> bool {
+        self.has_kernels()
+    }
+
     fn forward_on(&self, gpu: &Gpu, [x]: [&Tensor; 1]) -> Result<(CudaStorage, Shape)> {
         let (y, chosen) = self.windows.on_gpu()?.maxima(gpu, cuda::of_tensor(x)?)?;
         let shape = self.windows.output_shape();
@@ -88,6 +92,10 @@ impl OnGpu for AveragePool {
         self.windows.square().is_some()
     }
 
+    fn takes_half(&self) -> bool {
+        self.has_kernels()
+    }
+
     fn forward_on(&self, gpu: &Gpu, [x]: [&Tensor; 1]) -> Result<(CudaStorage, Shape)> {
         let y = self.windows.on_gpu()?.means(gpu, cuda::of_tensor(x)?)?;
         Ok((y, self.windows.output_shape()))
@@ -100,6 +108,10 @@ impl OnGpu for AveragePool {
 }
 
 impl OnGpu for GlobalAveragePool {
+    fn takes_half(&self) -> bool {
+        true
+    }
+
     fn forward_on(&self, gpu: &Gpu, [x]: [&Tensor; 1]) -> Result<(CudaStorage, Shape)> {
         let x = cuda::of_tensor(x)?;
         let y = cuda::global_average(gpu, x, self.n, (self.pixels, self.c))?;
@@ -107,8 +119,8 @@ impl OnGpu for GlobalAveragePool {
     }
 
     fn backward_on(&self, gpu: &Gpu, [x]: [&Tensor; 1], _: &Tensor, dy: Tensor) -> Gradients<Self> {
-        let dy = cuda::of_tensor(&dy)?;
-        let dx = cuda::global_average_gradient(gpu, dy, self.n, (self.pixels, self.c))?;
+        let (dy, sizes) = (cuda::of_tensor(&dy)?, (self.pixels, self.c));
+        let dx = cuda::global_average_gradient(gpu, dy, x.dtype(), self.n, sizes)?;
         Ok([Some(cuda::wrap(dx, x.shape()))])
     }
 }

@@ -1,7 +1,7 @@
 //! Element by element: activations, sums, dropout; and rows of a table.
 
 use candle_core::backend::BackendStorage;
-use candle_core::{CudaStorage, Result, Shape, Storage, Tensor, bail};
+use candle_core::{CudaStorage, DType, Result, Shape, Storage, Tensor, bail};
 
 use crate::ops::activation::{Elementwise, Function};
 use crate::ops::add::Add;
@@ -9,6 +9,7 @@ use crate::ops::cuda::{self, Gpu, Kind, Mask};
 use crate::ops::dropout::Dropout;
 use crate::ops::embedding::Embedding;
 use crate::ops::operation::{Gradients, OnGpu};
+use crate::ops::widen::Widen;
 
 /// What the kernels call a function of one number.
 fn kind_of(name: &str) -> Result<Kind> {
@@ -29,6 +30,10 @@ fn kind_of(name: &str) -> Result<Kind> {
 }
 
 impl<F: Function> OnGpu for Elementwise<F> {
+    fn takes_half(&self) -> bool {
+        true
+    }
+
     fn forward_on(&self, gpu: &Gpu, [x]: [&Tensor; 1]) -> Result<(CudaStorage, Shape)> {
         let (at, kind, parameter) = (cuda::of_tensor(x)?, kind_of(F::NAME)?, self.0.parameter());
         Ok((cuda::activation(gpu, at, kind, parameter, x.elem_count())?, x.shape().clone()))
@@ -42,8 +47,16 @@ impl<F: Function> OnGpu for Elementwise<F> {
     }
 }
 
+/// The sum has the type of both, or f32.
 impl OnGpu for Add {
-    fn forward_on(&self, _: &Gpu, [a, b]: [&Tensor; 2]) -> Result<(CudaStorage, Shape)> {
+    fn takes_half(&self) -> bool {
+        true
+    }
+
+    fn forward_on(&self, gpu: &Gpu, [a, b]: [&Tensor; 2]) -> Result<(CudaStorage, Shape)> {
+        let dtype = if a.dtype() == b.dtype() { a.dtype() } else { DType::F32 };
+        let [a, b] = [a, b].map(|x| cuda::cast_tensor(gpu, x, dtype));
+        let (a, b) = (a?, b?);
         let ((a_storage, a_layout), (b_storage, b_layout)) =
             (a.storage_and_layout(), b.storage_and_layout());
         let (Storage::Cuda(first), Storage::Cuda(second)) = (&*a_storage, &*b_storage) else {
@@ -53,8 +66,29 @@ impl OnGpu for Add {
         Ok((sum, a.shape().clone()))
     }
 
-    fn backward_on(&self, _: &Gpu, _: [&Tensor; 2], _: &Tensor, dy: Tensor) -> Gradients<Self> {
-        Ok([Some(dy.clone()), Some(dy)])
+    fn backward_on(
+        &self,
+        gpu: &Gpu,
+        operands: [&Tensor; 2],
+        _: &Tensor,
+        dy: Tensor,
+    ) -> Gradients<Self> {
+        let [a, b] = operands.map(|x| cuda::cast_tensor(gpu, &dy, x.dtype()));
+        Ok([Some(a?), Some(b?)])
+    }
+}
+
+impl OnGpu for Widen {
+    fn takes_half(&self) -> bool {
+        true
+    }
+
+    fn forward_on(&self, gpu: &Gpu, [x]: [&Tensor; 1]) -> Result<(CudaStorage, Shape)> {
+        Ok((cuda::widened_tensor(gpu, x)?, x.shape().clone()))
+    }
+
+    fn backward_on(&self, gpu: &Gpu, [x]: [&Tensor; 1], _: &Tensor, dy: Tensor) -> Gradients<Self> {
+        Ok([Some(cuda::cast_tensor(gpu, &dy, x.dtype())?)])
     }
 }
 

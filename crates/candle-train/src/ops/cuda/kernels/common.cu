@@ -14,14 +14,12 @@ __device__ inline float load(bf16 value) { return __uint_as_float((u32)value.bit
 
 __device__ inline void store(float* place, float value) { *place = value; }
 
-// To the nearest, ties to even; NaN stays NaN.
+#ifdef __CUDACC__
+// To the nearest, ties to even; NaN is 0x7fff.
 __device__ inline void store(bf16* place, float value) {
-    u32 bits = __float_as_uint(value);
-    u32 rounded = (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16;
-    place->bits = (unsigned short)(value != value ? 0x7fffu : rounded);
+    asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(place->bits) : "f"(value));
 }
 
-#ifdef __CUDACC__
 __device__ inline float load(f16 value) {
     float wide;
     asm("cvt.f32.f16 %0, %1;" : "=f"(wide) : "h"(value.bits));
@@ -30,6 +28,12 @@ __device__ inline float load(f16 value) {
 
 __device__ inline void store(f16* place, float value) {
     asm("cvt.rn.f16.f32 %0, %1;" : "=h"(place->bits) : "f"(value));
+}
+#else
+__device__ inline void store(bf16* place, float value) {
+    u32 bits = __float_as_uint(value);
+    u32 rounded = (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16;
+    place->bits = (unsigned short)(value != value ? 0x7fffu : rounded);
 }
 #endif
 

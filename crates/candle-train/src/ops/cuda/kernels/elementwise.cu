@@ -173,6 +173,58 @@ __device__ inline void unfinish(
     }
 FOR_ALL_TYPES(FINISH)
 
+// sum += value, N at a time.
+template <int N, typename T>
+__device__ inline void add_to(T* sum, const T* value, u64 n) {
+    FOR_EACH(i, n / N) {
+        Pack<T, N> total = pack<N>(sum, i), added = pack<N>(value, i);
+        for (int k = 0; k < N; ++k) store(&total.at[k], load(total.at[k]) + load(added.at[k]));
+        unpack(total, sum, i);
+    }
+}
+
+#define ADD(NAME, T) \
+    KERNEL add_to_##NAME(T* sum, const T* value, u64 n) { \
+        constexpr int N = 16 / sizeof(T); \
+        bool fits = (u64)sum % 16 == 0 && (u64)value % 16 == 0; \
+        if (fits && n % N == 0) add_to<N>(sum, value, n); \
+        else add_to<1>(sum, value, n); \
+    }
+FOR_ALL_TYPES(ADD)
+
+// Activations of values in half precision, N at a time.
+template <int N, typename T>
+__device__ inline void half_activation(const T* x, T* y, int kind, float parameter, u64 n) {
+    FOR_EACH(i, n / N) {
+        Pack<T, N> values = pack<N>(x, i);
+        for (int k = 0; k < N; ++k) store(&values.at[k], activated(kind, load(values.at[k]), parameter));
+        unpack(values, y, i);
+    }
+}
+
+template <int N, typename T>
+__device__ inline void half_activation_gradient(const T* x, T* dy, int kind, float parameter, u64 n) {
+    FOR_EACH(i, n / N) {
+        Pack<T, N> values = pack<N>(x, i), result = pack<N>((const T*)dy, i);
+        for (int k = 0; k < N; ++k) {
+            store(&result.at[k], pulled(kind, load(values.at[k]), load(result.at[k]), parameter));
+        }
+        unpack(result, dy, i);
+    }
+}
+
+#define HALF_ACTIVATION(NAME, T) \
+    KERNEL activation_##NAME(const T* x, T* y, int kind, float parameter, u64 n) { \
+        if (fits_four(x) && fits_four(y) && n % 4 == 0) half_activation<4>(x, y, kind, parameter, n); \
+        else half_activation<1>(x, y, kind, parameter, n); \
+    } \
+    KERNEL activation_gradient_##NAME(const T* x, T* dy, int kind, float parameter, u64 n) { \
+        if (fits_four(x) && fits_four(dy) && n % 4 == 0) half_activation_gradient<4>(x, dy, kind, parameter, n); \
+        else half_activation_gradient<1>(x, dy, kind, parameter, n); \
+    }
+HALF_ACTIVATION(bf16, bf16)
+HALF_ACTIVATION(f16, f16)
+
 // Zeroes what the stream drops and scales the rest; x and y may be the same.
 KERNEL dropout(const float* x, float* y, u64 key, u64 threshold, float scale, u64 n) {
     each(x, y, n, [=](float value, u64 i) { return is_kept(key, i, threshold) ? value * scale : 0.0f; });
