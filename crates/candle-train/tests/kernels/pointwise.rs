@@ -64,7 +64,7 @@ fn follow_a_product((width, stride): (usize, usize)) {
     let (mut y, mut before) = (vec![0.0; n], vec![0.0; n]);
     let sizes = [width, stride, n].map(|size| size as u64);
     gpu.run(
-        "finish_f32",
+        "finish_f32_as_f32",
         STRIDING,
         &mut [
             In(&apart),
@@ -84,7 +84,7 @@ fn follow_a_product((width, stride): (usize, usize)) {
         let [y, before] = entered;
         let [width, stride, n] = [width, stride, dz.len()].map(|size| Count(size as u64));
         let arguments = &mut [In(&dy), y, before, Out(&mut dz), Flag(kind), width, stride, n];
-        gpu.run("unfinish_f32", STRIDING, arguments);
+        gpu.run("unfinish_f32_as_f32", STRIDING, arguments);
         dz
     };
     let padded = |dz: &[f32]| -> Vec<f32> {

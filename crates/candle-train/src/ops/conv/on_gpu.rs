@@ -1,6 +1,6 @@
 //! Convolutions on a GPU, by cuDNN.
 
-use candle_core::{CudaStorage, Result, Shape, Tensor};
+use candle_core::{CudaStorage, DType, Result, Shape, Tensor};
 
 use super::transposed::Transposed;
 use super::{Conv, ConvGradients};
@@ -61,7 +61,7 @@ impl OnGpu for Conv {
         let width = self.geometry.co;
         let n = self.geometry.pixels() * width;
         let (kind, stride) = (cuda::Kind::Identity, width);
-        let options = cuda::Finish { kind, width, stride, n, keeps: false };
+        let options = cuda::Finish { kind, width, stride, n, keeps: false, dtype: DType::F32 };
         let (y, _) = cuda::finish(gpu, &z, bias, options)?;
         Ok((y, Shape::from(&*self.shape)))
     }

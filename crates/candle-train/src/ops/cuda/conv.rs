@@ -116,7 +116,8 @@ impl Conv<'_> {
         let n = g.n * g.h * g.w * g.ci;
         let spread = widened(self.gpu, self.backward_data(x, weight)?, n)?;
         let (width, stride) = (g.ci, g.ci);
-        let options = Finish { kind: Kind::Identity, width, stride, n, keeps: false };
+        let (kind, dtype) = (Kind::Identity, DType::F32);
+        let options = Finish { kind, width, stride, n, keeps: false, dtype };
         Ok(finish(self.gpu, &spread, Some(bias), options)?.0)
     }
 

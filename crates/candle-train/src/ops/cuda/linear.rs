@@ -27,7 +27,7 @@ pub(in crate::ops) struct Linear {
     pub(in crate::ops) keeps: bool,
 }
 
-/// Gradients, f32; those that are not wanted are absent.
+/// Gradients, that of x in its type and those of weights f32; those that are not wanted are absent.
 pub(in crate::ops) struct LinearGradients {
     pub(in crate::ops) x: Option<Tensor>,
     pub(in crate::ops) weight: Option<Tensor>,
@@ -35,8 +35,8 @@ pub(in crate::ops) struct LinearGradients {
 }
 
 impl Linear {
-    /// x (n, inputs) and weight (outputs, inputs), f32 -> (n, outputs), f32, and what entered the
-    /// activation.
+    /// x (n, inputs), f32 or the precision's type, and weight (outputs, inputs), f32 -> (n, outputs),
+    /// f32, or behind an activation the precision's type; and what entered the activation.
     pub(in crate::ops) fn forward(
         &self,
         gpu: &Gpu,
@@ -65,6 +65,7 @@ impl Linear {
             stride: self.width(),
             n: n * outputs,
             keeps: self.keeps,
+            dtype: if self.kind == Kind::Identity { DType::F32 } else { self.dtype() },
         };
         finish(gpu, &z, bias, options)
     }
@@ -97,7 +98,7 @@ impl Linear {
         let of_x = if x.track_op() {
             let weight = self.padded_weight(gpu, of_tensor(weight)?)?;
             let weight = Rows { values: weight.address()?, stride: inputs };
-            let gradient = gpu.storage(DType::F32, n * inputs)?;
+            let gradient = gpu.storage(x.dtype(), n * inputs)?;
             let out = Rows { values: whole(&gradient)?, stride: inputs };
             product(gpu, [dz.plain(), weight.plain()], out, [n, inputs, width])?;
             Some(wrap(gradient, x.shape()))

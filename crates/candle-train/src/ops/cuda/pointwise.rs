@@ -134,22 +134,24 @@ pub(in crate::ops) struct Finish {
     pub(in crate::ops) n: usize,
     /// Whether what entered the activation is kept.
     pub(in crate::ops) keeps: bool,
+    /// Type of the result: f32, or the product's.
+    pub(in crate::ops) dtype: DType,
 }
 
-/// activation(z + bias) (n / width, width), f32, of the product z; and what entered the activation,
-/// in z's type.
+/// activation(z + bias) (n / width, width) of the product z; and what entered the activation, in
+/// z's type.
 pub(in crate::ops) fn finish(
     gpu: &Gpu,
     z: &CudaStorage,
     bias: Option<Address>,
     options: Finish,
 ) -> Result<(CudaStorage, Option<CudaStorage>)> {
-    let Finish { kind, width, stride, n, keeps } = options;
+    let Finish { kind, width, stride, n, keeps, dtype } = options;
     let z = whole(z)?;
-    let y = gpu.storage(DType::F32, n)?;
+    let y = gpu.storage(dtype, n)?;
     let before = keeps.then(|| gpu.storage(z.dtype, n)).transpose()?;
     let place = before.as_ref().map(whole).transpose()?;
-    let kernel = format!("finish_{}", suffix(z.dtype)?);
+    let kernel = format!("finish_{}_as_{}", suffix(z.dtype)?, suffix(dtype)?);
     let out = whole(&y)?;
     let arguments = args![z, bias, out, place, kind as i32, width, stride, n];
     gpu.launch(&kernel, Grid::over(n.div_ceil(4)), arguments)?;
@@ -180,7 +182,7 @@ pub(super) fn unfinish(
 ) -> Result<CudaStorage> {
     let Unfinish { kind, dtype, width, stride, n } = options;
     let dz = gpu.storage(dtype, n)?;
-    let kernel = format!("unfinish_{}", suffix(dtype)?);
+    let kernel = format!("unfinish_{}_as_{}", suffix(dtype)?, suffix(dy.dtype)?);
     let out = whole(&dz)?;
     let arguments = args![dy, y, before, out, kind as i32, width, stride, n];
     gpu.launch(&kernel, Grid::over(n.div_ceil(4)), arguments)?;

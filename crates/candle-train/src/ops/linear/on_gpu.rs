@@ -3,6 +3,7 @@
 use candle_core::{CudaStorage, Result, Shape, Tensor};
 
 use super::{Linear, LinearActivation};
+use crate::Precision;
 use crate::ops::cuda::{self, Gpu};
 use crate::ops::operation::{Gradients, Kept, OnGpu, TwoOrThree};
 
@@ -31,6 +32,10 @@ impl Linear {
 }
 
 impl OnGpu for Linear {
+    fn takes_half(&self) -> bool {
+        self.precision != Precision::Fp32
+    }
+
     fn forward_on(
         &self,
         gpu: &Gpu,

@@ -92,20 +92,21 @@ KERNEL activation_gradient(const float* x, float* dy, int kind, float parameter,
 
 // y = activation(z + bias) for z (n / width, width), whose rows are `stride` elements apart; what entered the activation goes
 // to `before`, if there is one. N at a time.
-template <int N, typename T>
+template <int N, typename T, typename Y>
 __device__ inline void finish(
-    const T* z, const float* bias, float* y, T* before, int kind, u64 width, u64 stride, u64 n
+    const T* z, const float* bias, Y* y, T* before, int kind, u64 width, u64 stride, u64 n
 ) {
     u64 columns = width / N, apart = (stride - width) / N;
     FOR_EACH(i, n / N) {
         Pack<T, N> from = pack<N>(z, apart == 0 ? (u64)i : i + i / columns * apart), entered;
-        Pack<float, N> added, result;
+        Pack<float, N> added;
+        Pack<Y, N> result;
         if (bias) added = pack<N>(bias, i % columns);
         for (int k = 0; k < N; ++k) {
             float value = load(from.at[k]);
             if (bias) value = rounded<T>(value + rounded<T>(added.at[k]));
             store(&entered.at[k], value);
-            result.at[k] = kind == IDENTITY ? value : rounded<T>(activated(kind, value));
+            store(&result.at[k], kind == IDENTITY ? value : rounded<T>(activated(kind, value)));
         }
         if (before) unpack(entered, before, i);
         unpack(result, y, i);
@@ -114,16 +115,16 @@ __device__ inline void finish(
 
 // dz (rows, stride) = the gradient of what entered the activation, and zeros behind the `width` columns of a row; `before`
 // is what entered, and y, for a rectifier, its result.
-template <int N, typename T>
+template <int N, typename T, typename Y>
 __device__ inline void unfinish(
-    const float* dy, const float* y, const T* before, T* dz, int kind, u64 width, u64 stride, u64 n
+    const Y* dy, const Y* y, const T* before, T* dz, int kind, u64 width, u64 stride, u64 n
 ) {
     u64 columns = stride / N, apart = (stride - width) / N;
     FOR_EACH(i, n / N) {
         u64 at = apart == 0 ? (u64)i : i - i / columns * apart;
         bool is_there = apart == 0 || i % columns * N < width;
         Pack<T, N> entered, pulled_back;
-        Pack<float, N> incoming, result;
+        Pack<Y, N> incoming, result;
         if (is_there) {
             incoming = pack<N>(dy, at);
             if (kind != IDENTITY) {
@@ -132,33 +133,35 @@ __device__ inline void unfinish(
             }
         }
         for (int k = 0; k < N; ++k) {
-            float g = is_there ? rounded<T>(incoming.at[k]) : 0.0f;
-            if (is_there && kind != IDENTITY) g = pulled(kind, before ? load(entered.at[k]) : result.at[k], g);
+            float g = is_there ? rounded<T>(load(incoming.at[k])) : 0.0f;
+            if (is_there && kind != IDENTITY) g = pulled(kind, before ? load(entered.at[k]) : load(result.at[k]), g);
             store(&pulled_back.at[k], g);
         }
         unpack(pulled_back, dz, i);
     }
 }
 
-#define FINISH(NAME, T) \
+// The result, and its gradient, as f32 or in the product's type.
+#define FINISH_AS(NAME, T, Y) \
     KERNEL finish_##NAME( \
-        const T* z, const float* bias, float* y, T* before, int kind, u64 width, u64 stride, u64 n \
+        const T* z, const float* bias, Y* y, T* before, int kind, u64 width, u64 stride, u64 n \
     ) { \
         bool fits = fits_four(z) && fits_four(bias) && fits_four(y) && fits_four(before); \
         if (fits && width % 4 == 0) finish<4>(z, bias, y, before, kind, width, stride, n); \
         else finish<1>(z, bias, y, before, kind, width, stride, n); \
     } \
     KERNEL unfinish_##NAME( \
-        const float* dy, const float* y, const T* before, T* dz, int kind, u64 width, u64 stride, u64 n \
+        const Y* dy, const Y* y, const T* before, T* dz, int kind, u64 width, u64 stride, u64 n \
     ) { \
         bool fits = fits_four(dy) && fits_four(y) && fits_four(before) && fits_four(dz); \
         if (fits && width % 4 == 0) unfinish<4>(dy, y, before, dz, kind, width, stride, n); \
         else unfinish<1>(dy, y, before, dz, kind, width, stride, n); \
-    } \
-    KERNEL narrow_padded_##NAME(const float* x, T* y, u64 n, u64 all) { \
-        converted<false>(x, y, 1.0f, n); \
-        FOR_EACH(i, all - n) store(&y[n + i], 0.0f); \
-    } \
+    }
+FINISH_AS(bf16_as_bf16, bf16, bf16)
+FINISH_AS(f16_as_f16, f16, f16)
+
+#define FINISH(NAME, T) \
+    FINISH_AS(NAME##_as_f32, T, float) \
     KERNEL narrow_##NAME(const float* x, T* y, u64 n) { \
         converted<false>(x, y, 1.0f, n); \
     } \
