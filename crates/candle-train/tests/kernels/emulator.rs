@@ -7,23 +7,11 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
+use crate::kernel_text::{ATTENTION, COMMON, KERNELS};
 use crate::skipped::skipped;
 
-/// The kernels' text, as `ops/cuda/kernel_source.rs` puts it together: all in one, with those of
-/// attention of every width.
-const KERNELS: &str = concat!(
-    include_str!("../../src/ops/cuda/kernels/common.cu"),
-    include_str!("../../src/ops/cuda/kernels/elementwise.cu"),
-    include_str!("../../src/ops/cuda/kernels/columns.cu"),
-    include_str!("../../src/ops/cuda/kernels/rows.cu"),
-    include_str!("../../src/ops/cuda/kernels/images.cu"),
-    include_str!("../../src/ops/cuda/kernels/grouped.cu"),
-    include_str!("../../src/ops/cuda/kernels/losses.cu"),
-    include_str!("../../src/ops/cuda/kernels/series.cu"),
-    include_str!("../../src/ops/cuda/kernels/optimizer.cu"),
-    include_str!("../../src/ops/cuda/kernels/tensor_cores.cu"),
-    include_str!("../../src/ops/cuda/kernels/attention.cu"),
-    "
+/// Attention of every width, with dropout and without.
+const OF_EVERY_WIDTH: &str = "
     #define WITH_AND_WITHOUT_DROPOUT(T, D) \\
         ATTENTION_KERNELS(T##_##D##_0, T, D, false) ATTENTION_KERNELS(T##_##D##_1, T, D, true)
     #define OF_EVERY_WIDTH(T) \\
@@ -31,8 +19,12 @@ const KERNELS: &str = concat!(
         WITH_AND_WITHOUT_DROPOUT(T, 64) \\
         WITH_AND_WITHOUT_DROPOUT(T, 128)
     OF_EVERY_WIDTH(bf16) OF_EVERY_WIDTH(f16)
-    "
-);
+    ";
+
+/// All kernels in one text.
+pub(crate) fn all_kernels() -> String {
+    [COMMON, KERNELS, ATTENTION, OF_EVERY_WIDTH].concat()
+}
 
 /// An argument of a kernel.
 pub(crate) enum Arg<'a> {
@@ -93,10 +85,11 @@ fn build() -> Option<Emulator> {
     Command::new("c++").arg("--version").output().ok()?;
     let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR"));
     let source = folder.join("kernels.cpp");
-    std::fs::write(&source, KERNELS).unwrap();
+    let kernels_text = all_kernels();
+    std::fs::write(&source, &kernels_text).unwrap();
     let expanded =
         Command::new("c++").args(["-std=c++20", "-E", "-P"]).arg(&source).output().unwrap();
-    let mut text = include_str!("emulated.h").to_owned() + KERNELS;
+    let mut text = include_str!("emulated.h").to_owned() + &kernels_text;
     text += "
         float load(f16 value) { return (float)bits_of<_Float16>(value.bits); }
         void store(f16* place, float value) {

@@ -10,8 +10,11 @@ mod columns;
 mod emulator;
 mod grouped;
 mod halves;
+#[path = "../../src/ops/cuda/kernel_text.rs"]
+mod kernel_text;
 mod losses;
 mod numbers;
+mod nvrtc;
 mod optimizer;
 mod pointwise;
 mod rows;

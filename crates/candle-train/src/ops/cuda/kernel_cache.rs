@@ -1,10 +1,12 @@
 //! Translated kernels on disk: NVRTC takes seconds for them, in every process.
 
 use std::collections::hash_map::DefaultHasher;
-use std::hash::{Hash, Hasher};
+use std::hash::Hasher;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
+
+use super::kernel_text::OPTION;
 
 /// Where they are kept; unset, they are not.
 static FOLDER: OnceLock<PathBuf> = OnceLock::new();
@@ -16,7 +18,6 @@ pub fn keep_kernels_in(folder: PathBuf) {
 }
 
 /// What a translation depends on.
-#[derive(Hash)]
 pub(super) struct Source<'a> {
     pub(super) text: &'a str,
     /// As `sm_90`.
@@ -56,14 +57,14 @@ impl Source<'_> {
 
     fn name(&self) -> String {
         let mut hash = DefaultHasher::new();
-        self.hash(&mut hash);
+        hash.write(&self.key());
         format!("{}-{:016x}", self.architecture, hash.finish())
     }
 
     /// What a file begins with: two sources may have one hash.
     fn key(&self) -> Vec<u8> {
         let Self { text, architecture, version: (major, minor) } = self;
-        format!("{architecture} nvrtc {major}.{minor}\n{text}\0").into_bytes()
+        format!("{architecture} {OPTION} nvrtc {major}.{minor}\n{text}\0").into_bytes()
     }
 }
 

@@ -1,5 +1,5 @@
 #![expect(unsafe_code, reason = "NVRTC is called for machine code, which cudarc does not ask for")]
-//! The text of our kernels, and its translation on the machine where it runs.
+//! The translation of our kernels on the machine where they run.
 
 use std::ffi::{CStr, CString};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -11,22 +11,7 @@ use cudarc::nvrtc::result::{self as nvrtc, NvrtcError};
 use cudarc::nvrtc::{Ptx, sys};
 
 use super::kernel_cache::Source;
-
-/// What all kernels share.
-const COMMON: &str = include_str!("kernels/common.cu");
-/// All kernels but those of attention; later files use what earlier ones define.
-const KERNELS: &str = concat!(
-    include_str!("kernels/elementwise.cu"),
-    include_str!("kernels/columns.cu"),
-    include_str!("kernels/rows.cu"),
-    include_str!("kernels/images.cu"),
-    include_str!("kernels/grouped.cu"),
-    include_str!("kernels/losses.cu"),
-    include_str!("kernels/series.cu"),
-    include_str!("kernels/optimizer.cu"),
-);
-const ATTENTION: &str =
-    concat!(include_str!("kernels/tensor_cores.cu"), include_str!("kernels/attention.cu"));
+use super::kernel_text::{ATTENTION, COMMON, KERNELS, OPTION};
 
 /// Which kernels are translated together. Those of attention take a second for each variant, and a
 /// program uses one or two of them.
@@ -124,7 +109,7 @@ fn compile<T>(
     let failed = |why: &str| format!("the kernels cannot be compiled for {architecture}: {why}");
     let program = nvrtc::create_program(text, Some(c"candle_train.cu"))
         .map_err(|error| Error::Msg(failed(&format!("{error:?}"))))?;
-    let options = [format!("--gpu-architecture={architecture}")];
+    let options = [format!("--gpu-architecture={architecture}"), OPTION.to_owned()];
     // SAFETY: a program that was made above, and is destroyed below only.
     let compiled =
         unsafe { nvrtc::compile_program(program, &options) }.and_then(|()| image(program));
@@ -132,6 +117,7 @@ fn compile<T>(
         // SAFETY: as above; its log is there as soon as it was compiled.
         let log = unsafe { nvrtc::get_program_log(program) };
         let log = log.map(|log| String::from_utf8_lossy(bytemuck::cast_slice(&log)).into_owned());
+        let log = log.map(|log| log.trim_end_matches('\0').to_owned());
         Error::Msg(failed(&log.unwrap_or_else(|_| format!("{error:?}"))))
     });
     // SAFETY: as above; nothing uses it any more. An error would be told of memory that stays.

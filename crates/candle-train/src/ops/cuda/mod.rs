@@ -35,6 +35,7 @@ mod rows;
 mod series;
 mod kernel_cache;
 mod kernel_source;
+mod kernel_text;
 mod staging;
 mod constant_tables;
 mod usage;
