@@ -107,10 +107,19 @@ API int nvrtcCreateProgram(Program** program, const char* text, const char*, int
 }
 
 API int nvrtcCompileProgram(Program* program, int count, const char* const* options) {
+    bool takes_lambdas = false;
     for (int i = 0; i < count; ++i) {
         std::string option = options[i];
-        bool is_known = option == "--gpu-architecture=sm_80" || option == "--gpu-architecture=compute_80";
+        bool is_default = option == "--device-as-default-execution-space";
+        bool is_known = is_default || option == "--gpu-architecture=sm_80" || option == "--gpu-architecture=compute_80";
         if (!is_known) return refuse(INVALID_OPTION, "nvrtc: option %s", options[i]);
+        takes_lambdas = takes_lambdas || is_default;
+    }
+    // As NVRTC up to 13.0, for which a lambda is a function of the CPU.
+    bool has_lambdas = std::regex_search(program->text, std::regex(R"(\[[&=]\]\()"));
+    if (has_lambdas && !takes_lambdas) {
+        program->log = "a function without execution space annotations is considered a host function";
+        return COMPILATION;
     }
     size_t hash = std::hash<std::string>()(program->text + read(folder() + "/device_code.h"));
     std::string library = folder() + "/kernels-" + std::to_string(hash) + ".so";
