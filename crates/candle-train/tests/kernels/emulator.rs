@@ -68,6 +68,8 @@ pub(crate) fn packs(n: usize, chunks: usize) -> Shape {
 /// The loaded library. One kernel runs at a time: shared memory is static.
 pub(crate) struct Emulator {
     library: usize,
+    /// Of all kernels.
+    pub(crate) names: Vec<String>,
     one_at_a_time: Mutex<()>,
 }
 
@@ -96,7 +98,8 @@ fn build() -> Option<Emulator> {
             place->bits = bits_of<unsigned short>((_Float16)value);
         }
     ";
-    for name in kernels(&String::from_utf8(expanded.stdout).unwrap()) {
+    let names = kernels(&String::from_utf8(expanded.stdout).unwrap());
+    for name in &names {
         text += &format!(
             "extern \"C\" void run_{name}(const unsigned* s, void** a) {{ launch({name}, s, a); }}\n"
         );
@@ -110,13 +113,13 @@ fn build() -> Option<Emulator> {
     // SAFETY: a library that was just made of our own text, without constructors.
     let library = unsafe { libc::dlopen(path.as_ptr(), libc::RTLD_NOW) };
     assert!(!library.is_null(), "{}", last_error());
-    Some(Emulator { library: library as usize, one_at_a_time: Mutex::new(()) })
+    Some(Emulator { library: library as usize, names, one_at_a_time: Mutex::new(()) })
 }
 
 /// Names of all kernels in preprocessed text.
-fn kernels(text: &str) -> Vec<&str> {
+fn kernels(text: &str) -> Vec<String> {
     let after = text.split("extern \"C\" __global__ void").skip(1);
-    after.filter_map(|rest| rest.split('(').next().map(str::trim)).collect()
+    after.filter_map(|rest| rest.split('(').next().map(|name| name.trim().to_owned())).collect()
 }
 
 fn last_error() -> String {

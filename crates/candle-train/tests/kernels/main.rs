@@ -13,6 +13,7 @@ mod halves;
 #[path = "../../src/ops/cuda/kernel_text.rs"]
 mod kernel_text;
 mod losses;
+mod names;
 mod numbers;
 mod nvrtc;
 mod optimizer;

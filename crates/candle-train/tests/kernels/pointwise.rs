@@ -117,6 +117,12 @@ fn half_numbers_are_rounded_as_the_cpu_rounds_them() {
         for (found, value) in wide.iter().zip(&x) {
             assert_eq!(found.to_bits(), round(*value).to_bits(), "{value} as {kind}");
         }
+        let mut padded = vec![u16::MAX; n + 13];
+        let [given, all] = [n, n + 13].map(|size| Count(size as u64));
+        let arguments = &mut [In(&x), Halves(&mut padded), given, all];
+        gpu.run(&format!("narrow_padded_{kind}"), STRIDING, arguments);
+        assert_eq!(padded[..n], narrow);
+        assert!(padded[n..].iter().all(|bits| *bits == 0));
         let arguments = &mut [In(&x), Halves(&mut narrow), Single(0.25), Count(n as u64)];
         gpu.run(&format!("compress_{kind}"), STRIDING, arguments);
         let arguments = &mut [Halves(&mut narrow), Out(&mut wide), Single(4.0), Count(n as u64)];
