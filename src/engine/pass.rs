@@ -12,7 +12,7 @@ use crate::engine::vote::PassReport;
 use crate::loss::Loss;
 use crate::model::{Comparison, Model};
 use crate::nn::{ForwardContext, Mode, Params, Track};
-use crate::ops::{self, BatchGroup, GradientSink};
+use crate::ops::{BatchGroup, GradientSink};
 use crate::plan::Plan;
 use crate::rng::{Key, Purpose};
 
@@ -119,8 +119,6 @@ impl Passes<'_> {
         let DeviceBatch { inputs, targets } = placed.batch;
         let Comparison { outputs, targets } =
             self.model.compare(inputs, targets, draws, context)?;
-        // Losses read f32.
-        let outputs = ops::widen(&outputs)?;
         // Full passes weigh 1, as in PyTorch; the short ones at the end of an epoch weigh less, and
         // those with labels that do not count.
         let samples = micro_batch.samples.len();

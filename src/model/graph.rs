@@ -105,7 +105,7 @@ enum Samples {
 
 impl Model for Graph {
     fn forward(&self, input: &Tensor, pass: &ForwardContext) -> Result<Tensor> {
-        match self.samples {
+        let y = match self.samples {
             Samples::Images => run(&self.nodes, ops::nchw_to_nhwc(input)?, pass),
             Samples::Speech => {
                 let (frames, lengths) = heard(input, 1)?;
@@ -113,7 +113,9 @@ impl Model for Graph {
                 run(&self.nodes, frames, &ForwardContext { lengths, ..pass.clone() })
             }
             Samples::Others => run(&self.nodes, input.clone(), pass),
-        }
+        };
+        // The last layer may have an activation.
+        ops::widen(&y?)
     }
 
     fn onnx(&self, graph: &mut onnx::Graph, input: &onnx::Value) -> Result<onnx::Value> {

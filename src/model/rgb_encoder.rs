@@ -8,7 +8,7 @@ use super::resnet::{Backbone, Block, Variant};
 use super::spatial_softmax::SpatialSoftmax;
 use crate::nn::{Builder, ForwardContext, Linear};
 use crate::onnx::{Graph, Value};
-use crate::ops::LinearActivation;
+use crate::ops::{self, LinearActivation};
 
 /// The residual network that sees images.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -62,10 +62,11 @@ impl RgbEncoder {
         })
     }
 
-    /// (n, channels, height, width) -> (n, features).
+    /// (n, channels, height, width) -> (n, features), f32.
     pub(super) fn forward(&self, images: &Tensor, pass: &ForwardContext) -> Result<Tensor> {
         let points = self.pool.forward(&self.backbone.forward(images, pass)?, pass)?;
-        self.out.forward_activated(&points, LinearActivation::Relu, pass)
+        // Other features, which are f32, go beside these.
+        ops::widen(&self.out.forward_activated(&points, LinearActivation::Relu, pass)?)
     }
 
     /// [`RgbEncoder::forward`] in a graph of ONNX.

@@ -1,7 +1,7 @@
 //! What lies between operations in half precision, against f32 on the CPU.
 
 use candle_core::{DType, Result, Tensor, Var};
-use ddprun::ops::{self, Activation, ConvNorm, Weight, Window};
+use ddprun::ops::{self, Activation, ConvNorm, LinearActivation, Weight, Window};
 use ddprun::plan::Precision;
 
 use crate::{Twin, conv, gpu, tolerance, values};
@@ -149,5 +149,33 @@ fn gpu_half_precision_of_a_layer_and_of_what_widens_it() {
         let gradients = wide.sum_all().unwrap().backward().unwrap();
         assert_eq!(gradients.get(&y).unwrap().dtype(), dtype);
         assert_eq!(ops::global_average_pool(&y).unwrap().dtype(), DType::F32);
+    }
+}
+
+#[test]
+fn gpu_half_precision_behind_an_activation_and_losses_that_refuse_it() {
+    let Some(device) = gpu("half precision behind an activation") else { return };
+    let tensor = |stream: u64, shape: &[usize]| {
+        Tensor::from_vec(values(stream, shape.iter().product()), shape, &device).unwrap()
+    };
+    for (precision, dtype) in HALVES {
+        // Outputs that are a multiple of 8, and others.
+        for outputs in [16, 10] {
+            let x = Var::from_tensor(&tensor(1, &[5, 12])).unwrap();
+            let weight = Weight::from(&tensor(2, &[outputs, 12]));
+            let bias = Weight::from(&tensor(3, &[outputs]));
+            let linear = |activation| {
+                ops::linear_activated(&x, &weight, Some(&bias), activation, precision).unwrap()
+            };
+            assert_eq!(linear(LinearActivation::Identity).dtype(), DType::F32);
+            let y = linear(LinearActivation::Relu);
+            assert_eq!(y.dtype(), dtype);
+            let target = tensor(4, &[5, outputs]);
+            assert!(ops::score_mse(&y, &target).is_err(), "{dtype:?} read as f32");
+            let found = ops::score_mse(&ops::widen(&y).unwrap(), &target).unwrap();
+            assert_eq!(found.len(), 5);
+            let gradients = ops::mse(&y, &target).unwrap().backward().unwrap();
+            assert_eq!(gradients.get(&x).unwrap().dtype(), DType::F32);
+        }
     }
 }

@@ -73,7 +73,8 @@ impl Linear {
         self.forward_activated(x, LinearActivation::Identity, pass)
     }
 
-    /// [`Linear::forward`] and an activation in one pass: x (..., in) -> (..., out).
+    /// [`Linear::forward`] and an activation in one pass: x (..., in) -> (..., out), behind an
+    /// activation in half precision on a GPU under one ([`ops::widen`] makes it f32).
     ///
     /// # Errors
     ///

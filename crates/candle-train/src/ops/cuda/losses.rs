@@ -31,14 +31,22 @@ impl Logits {
     /// Where those of a tensor are, and how many.
     pub(in crate::ops) fn of(logits: &Tensor) -> Result<Self> {
         let (rows, classes) = logits.dims2()?;
-        Ok(Self { values: of_tensor(logits)?, rows, classes })
+        Ok(Self { values: of_f32(logits)?, rows, classes })
     }
 
     /// The same with a row for each position of all dimensions but the last.
     pub(in crate::ops) fn of_positions(logits: &Tensor) -> Result<Self> {
         let classes = logits.dims().last().copied().unwrap_or(1);
         let rows = logits.elem_count() / classes.max(1);
-        Ok(Self { values: of_tensor(logits)?, rows, classes })
+        Ok(Self { values: of_f32(logits)?, rows, classes })
+    }
+}
+
+/// The values of a contiguous tensor, which nothing widened on its way here.
+fn of_f32(x: &Tensor) -> Result<Address> {
+    match x.dtype() {
+        DType::F32 => of_tensor(x),
+        other => bail!("losses read f32, not {other:?}"),
     }
 }
 
@@ -267,7 +275,7 @@ impl Differences {
     pub(in crate::ops) fn of(operands: [&Tensor; 2], absolute: bool) -> Result<Self> {
         let [prediction, target] = operands;
         let n = prediction.elem_count();
-        Ok(Self { prediction: of_tensor(prediction)?, target: of_tensor(target)?, absolute, n })
+        Ok(Self { prediction: of_f32(prediction)?, target: of_f32(target)?, absolute, n })
     }
 
     /// Their mean, a scalar.

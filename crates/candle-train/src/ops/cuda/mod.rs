@@ -3,7 +3,7 @@
 //!
 //! Parameters and their gradients are f32 in the GPU's memory. Under a half precision the operands
 //! and results of matrix products and convolutions really are bf16 or f16, and so is what lies
-//! between convolutions (docs/gpu.md).
+//! between convolutions and follows activations (docs/gpu.md).
 //! Everything of a rank happens in the order of one stream, so memory may be freed, and a buffer be
 //! used again, as soon as its last use is enqueued.
 //!

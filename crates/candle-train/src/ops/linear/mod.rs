@@ -35,7 +35,8 @@ pub fn linear(
     linear_activated(x, weight, bias, LinearActivation::Identity, precision)
 }
 
-/// [`linear`] and an activation in one pass.
+/// [`linear`] and an activation in one pass. On a GPU, under a half precision, the result behind an
+/// activation has the precision's type, as that of [`super::conv_batch_norm`].
 ///
 /// # Errors
 ///

@@ -1,6 +1,6 @@
 // Activations, what follows a linear layer or a convolution, dropout, embeddings.
 
-// The numbers of `Kind` in ops/cuda/elementwise.rs.
+// The numbers of `Kind` in ops/cuda/pointwise.rs.
 enum Activation {
     IDENTITY, RELU, GELU, GELU_TANH, SILU, MISH, SIGMOID, TANH, LEAKY_RELU, RELU6, HARDSIGMOID, HARDSWISH
 };
