@@ -2,14 +2,18 @@
 
 use std::collections::hash_map::DefaultHasher;
 use std::hash::Hasher;
-use std::io::Write;
+use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
+use std::time::{Duration, SystemTime};
 
 use super::kernel_text::OPTION;
 
 /// Where they are kept; unset, they are not.
 static FOLDER: OnceLock<PathBuf> = OnceLock::new();
+/// How long a file stays that nobody uses: the kernels of another version, or what a process left
+/// that was killed while it wrote.
+const UNUSED: Duration = Duration::from_secs(30 * 24 * 60 * 60);
 
 /// From now on, translated kernels are kept in `folder`, which is made if it is not there, and
 /// looked for there first. The first folder of a process stays.
@@ -40,25 +44,32 @@ impl Source<'_> {
     }
 
     fn load_from(&self, folder: &Path) -> Option<Vec<u8>> {
-        let file = std::fs::read(folder.join(self.name())).ok()?;
-        Some(file.strip_prefix(&*self.key())?.to_vec())
+        let mut file = std::fs::File::open(folder.join(self.name())).ok()?;
+        let mut bytes = Vec::new();
+        file.read_to_end(&mut bytes).ok()?;
+        let (sum, code) = bytes.strip_prefix(&*self.key())?.split_first_chunk::<8>()?;
+        if *sum != checksum(code) {
+            return None;
+        }
+        // It was used; who may not say so lets it grow old.
+        let _ = file.set_modified(SystemTime::now());
+        Some(code.to_vec())
     }
 
     fn keep_in(&self, folder: &Path, code: &[u8]) -> std::io::Result<()> {
         std::fs::create_dir_all(folder)?;
+        remove_unused(folder);
         // Ranks may write at once; who reads finds a whole file.
         let mine = folder.join(format!(".{}-{}", self.name(), std::process::id()));
         let mut file = std::fs::File::create(&mine)?;
-        let written = file.write_all(&self.key()).and_then(|()| file.write_all(code));
+        let written = file.write_all(&[&self.key()[..], &checksum(code), code].concat());
         written.and_then(|()| std::fs::rename(&mine, folder.join(self.name()))).inspect_err(|_| {
             let _ = std::fs::remove_file(&mine);
         })
     }
 
     fn name(&self) -> String {
-        let mut hash = DefaultHasher::new();
-        hash.write(&self.key());
-        format!("{}-{:016x}", self.architecture, hash.finish())
+        format!("{}-{:016x}", self.architecture, hash(&self.key()))
     }
 
     /// What a file begins with: two sources may have one hash.
@@ -68,7 +79,35 @@ impl Source<'_> {
     }
 }
 
+/// What stands before the code, which the driver reads without knowing where it ends: half of a
+/// file would end the process.
+fn checksum(code: &[u8]) -> [u8; 8] {
+    hash(code).to_le_bytes()
+}
+
+fn hash(bytes: &[u8]) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    hasher.write(bytes);
+    hasher.finish()
+}
+
+/// Removes files of this module that nobody has used for long. Other processes may do the same at
+/// once, so what fails is left.
+fn remove_unused(folder: &Path) {
+    let Ok(files) = std::fs::read_dir(folder) else { return };
+    for file in files.flatten() {
+        let name = file.file_name();
+        let is_ours = name.to_string_lossy().trim_start_matches('.').starts_with("sm_");
+        let used = file.metadata().and_then(|about| about.modified()).ok();
+        let age = used.and_then(|used| used.elapsed().ok());
+        if is_ours && age.is_some_and(|age| age > UNUSED) {
+            let _ = std::fs::remove_file(file.path());
+        }
+    }
+}
+
 #[cfg(test)]
+#[expect(clippy::disallowed_methods, reason = "files are damaged on purpose")]
 mod tests {
     use super::*;
 
@@ -93,5 +132,49 @@ mod tests {
         std::fs::rename(inside.join("copy"), inside.join(other.name())).unwrap();
         assert_eq!(other.load_from(&inside), None);
         assert_eq!(std::fs::read_dir(&inside).unwrap().count(), 2);
+    }
+    #[test]
+    fn half_of_a_file_and_a_changed_one_are_no_code() {
+        let folder = tempfile::tempdir().unwrap();
+        let source = Source { text: "a kernel", architecture: "sm_90", version: (13, 0) };
+        source.keep_in(folder.path(), &[7; 1000]).unwrap();
+        let file = folder.path().join(source.name());
+        let whole = std::fs::read(&file).unwrap();
+        let mut changed = whole.clone();
+        changed[whole.len() - 500] = 8;
+        for damaged in [&changed[..], &whole[..whole.len() - 1], &whole[..whole.len() - 1004], &[]]
+        {
+            std::fs::write(&file, damaged).unwrap();
+            assert_eq!(source.load_from(folder.path()), None, "{} bytes", damaged.len());
+        }
+        std::fs::write(&file, &whole).unwrap();
+        assert_eq!(source.load_from(folder.path()), Some(vec![7; 1000]));
+    }
+
+    #[test]
+    fn files_that_nobody_used_for_long_are_removed() {
+        let folder = tempfile::tempdir().unwrap();
+        let of = |text| Source { text, architecture: "sm_90", version: (13, 0) };
+        let grow_old = |name: &str| {
+            let file = std::fs::File::open(folder.path().join(name)).unwrap();
+            file.set_modified(SystemTime::now() - 2 * UNUSED).unwrap();
+        };
+        for text in ["used", "not used"] {
+            of(text).keep_in(folder.path(), b"code").unwrap();
+        }
+        for name in [".sm_90-0123-77", "notes"] {
+            std::fs::write(folder.path().join(name), "").unwrap();
+            grow_old(name);
+        }
+        grow_old(&of("used").name());
+        grow_old(&of("not used").name());
+        assert!(of("used").load_from(folder.path()).is_some());
+        of("new").keep_in(folder.path(), b"code").unwrap();
+        let left = std::fs::read_dir(folder.path()).unwrap().map(|file| file.unwrap().file_name());
+        let mut left: Vec<_> = left.map(|name| name.into_string().unwrap()).collect();
+        let mut expected = [of("used").name(), of("new").name(), "notes".to_owned()];
+        left.sort();
+        expected.sort();
+        assert_eq!(left, expected);
     }
 }
