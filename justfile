@@ -75,6 +75,8 @@ cuda-standin *tests="gpu_":
     export PATH="$PWD/.ci/fake-cuda:$PATH" CUDA_COMPUTE_CAP=80 CUDARC_CUDA_VERSION=13000
     cargo test --locked --features cuda --no-run --lib --test gpu --test cli
     export LD_LIBRARY_PATH="$PWD/target/cuda_standin${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}" CUDA_STANDIN_CARDS=2
+    # Kernels that are kept for real cards are none of the stand-in's, nor the other way round.
+    export DDPRUN_CACHE=off
     # Whole runs of a few steps.
     export DDPRUN_DATA__TRAIN_PER_CLASS=32 DDPRUN_DATA__VAL_PER_CLASS=8
     cargo test --locked --features cuda --lib --test gpu -- --nocapture {{tests}}
@@ -82,7 +84,7 @@ cuda-standin *tests="gpu_":
 # Every model on every kind of data over the stand-in for CUDA.
 [group('check')]
 cuda-standin-models: (cuda-standin "gpu_initial")
-    LD_LIBRARY_PATH="$PWD/target/cuda_standin" PATH="$PWD/.ci/fake-cuda:$PATH" CUDA_COMPUTE_CAP=80 CUDARC_CUDA_VERSION=13000 \
+    DDPRUN_CACHE=off LD_LIBRARY_PATH="$PWD/target/cuda_standin" PATH="$PWD/.ci/fake-cuda:$PATH" CUDA_COMPUTE_CAP=80 CUDARC_CUDA_VERSION=13000 \
       cargo test --locked --features cuda --test cli -- every_model_takes_a_step
 
 # The import rule alone: a module uses only modules declared above it in `src/lib.rs`.
