@@ -9,7 +9,8 @@ use super::operation::{Gradients, Input, Operation};
 use super::simd::{build, change_blocks, vectorised};
 use super::storage::{overwrite, read, tensor};
 
-/// a + b, of one shape, f32.
+/// a + b, of one shape, f32. On a GPU either may be in half precision; so is the sum if both are of
+/// one type.
 ///
 /// # Errors
 ///

@@ -106,7 +106,7 @@ pub struct RunningStatistics<'a> {
 
 /// activation(gamma (x - mean) / sqrt(variance + eps) + beta + residual) with the statistics of
 /// this batch, which are returned too (Ioffe and Szegedy, 2015). x and residual (..., c), gamma and
-/// beta (c), f32.
+/// beta (c), f32; on a GPU x may be in half precision, and so is the result then.
 ///
 /// # Errors
 ///

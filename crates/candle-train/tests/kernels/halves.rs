@@ -1,4 +1,4 @@
-use crate::emulator::Arg::{Count, Flag, Single};
+use crate::emulator::Arg::{Count, Flag, In, Nothing, Single};
 use crate::emulator::{STRIDING, emulator};
 use crate::typed::Typed;
 use crate::values;
@@ -36,6 +36,58 @@ fn activations_in_half_precision_compute_with_f32() {
                 let found = run(&format!("{kernel}_{kind}"), kind, &x, &dy);
                 assert_eq!(found, Typed::new(kind, &exact).values(), "{kernel} {function}");
             }
+        }
+    }
+}
+
+/// Rows of a product, and what follows it with a rectifier (1) or GELU (2).
+struct Product {
+    kind: &'static str,
+    function: i32,
+    width: usize,
+    stride: usize,
+}
+
+impl Product {
+    const ROWS: usize = 7;
+
+    /// The result and its gradient as `out`: result, what entered the activation, and the gradient
+    /// of that.
+    fn run(&self, out: &'static str) -> Option<[Vec<f32>; 3]> {
+        let gpu = emulator()?;
+        let &Self { kind, function, width, stride } = self;
+        let (n, all) = (Self::ROWS * width, Self::ROWS * stride);
+        let count = |size: usize| Count(size as u64);
+        let mut z = Typed::new(kind, &values(1, all));
+        let mut y = Typed::new(out, &vec![f32::NAN; n]);
+        let mut before = Typed::new(kind, &vec![f32::NAN; n]);
+        let bias = values(2, width);
+        let kernel = format!("finish_{kind}_as_{out}");
+        let sizes = [Flag(function), count(width), count(stride), count(n)];
+        let places = [z.arg(), In(&bias), y.arg(), before.arg()];
+        gpu.run(&kernel, STRIDING, &mut places.into_iter().chain(sizes).collect::<Vec<_>>());
+        // Both types hold them.
+        let mut dy = Typed::new(out, &Typed::new(kind, &values(3, n)).values());
+        let mut dz = Typed::new(kind, &vec![f32::NAN; all]);
+        let entered = if function == 1 { Nothing } else { before.arg() };
+        let kernel = format!("unfinish_{kind}_as_{out}");
+        let sizes = [Flag(function), count(width), count(stride), count(all)];
+        let places = [dy.arg(), y.arg(), entered, dz.arg()];
+        gpu.run(&kernel, STRIDING, &mut places.into_iter().chain(sizes).collect::<Vec<_>>());
+        Some([y.values(), before.values(), dz.values()])
+    }
+}
+
+#[test]
+fn what_follows_a_product_is_the_same_in_half_precision_as_in_f32() {
+    for (width, stride) in [(20, 20), (20, 24), (19, 24)] {
+        for (kind, function) in [("bf16", 1), ("bf16", 2), ("f16", 1), ("f16", 2)] {
+            let product = Product { kind, function, width, stride };
+            let (Some(half), Some(wide)) = (product.run(kind), product.run("f32")) else { return };
+            assert_eq!(half, wide, "{kind} {function} {width} of {stride}");
+            assert!(half.iter().flatten().all(|value| value.is_finite()));
+            let behind = half[2].chunks(stride).flat_map(|row| &row[width..]);
+            assert!(behind.into_iter().all(|value| *value == 0.0));
         }
     }
 }
