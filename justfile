@@ -152,13 +152,14 @@ gpu-pack:
     cp "$(cargo bench "${build[@]}" --no-run --bench gpu | executable /gpu-)" target/gpu/gpu-bench
     strip target/gpu/{ddprun,gpu-tests,gpu-bench}
     cp benches/gpu.sh target/gpu/run.sh
+    cp benches/gpu_profile.cpp target/gpu/
     mkdir target/gpu/peers && cp benches/peers/{bench_gpu,models}.py target/gpu/peers
     cp -r experiments target/gpu/experiments
     tar -C target -czf target/gpu.tar.gz gpu
     ls -lh target/gpu target/gpu.tar.gz
 
 # On a machine with a GPU: every `gpu_` test, then steps of models beside PyTorch's, and all results as one table; `just gpu A B` for two
-# of the four stages (benches/gpu.sh).
+# of the stages (benches/gpu.sh).
 [group('measure')]
 gpu *stages: gpu-pack
     target/gpu/run.sh {{stages}}

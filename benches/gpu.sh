@@ -1,12 +1,13 @@
 #!/usr/bin/env bash
-# What a card shows, in stages that are of use each on its own, for a machine that is at hand for half an hour:
+# What a card shows, in stages that are of use each on its own, for a machine that is at hand for a quarter of an hour:
 #
-#   run.sh [A] [B] [C] [D] [--out FOLDER]     all stages without a name; FOLDER is `results`
+#   run.sh [A] [B] [C] [D] [P] [--out FOLDER]     A to D without a name; FOLDER is `results`
 #
-#   A  the cards, every `gpu_` test, the first steps                                      about 6 minutes
-#   B  ResNet-50 and GPT-2 124M in bf16, in turn with PyTorch eager, channels-last        about 6 minutes
+#   A  the cards, every `gpu_` test, the first steps                                      about 2 minutes
+#   B  ResNet-50 and GPT-2 124M in bf16, in turn with PyTorch eager, channels-last        about 1 minute
 #   C  the other models, sizes and precisions, with graphs and without, beside PyTorch
-#   D  the two of B beside torch.compile
+#   D  the two of B beside torch.compile                                                  about 3 minutes
+#   P  the kernels of a step of the two, and their shares of its time, ours and PyTorch's
 #
 # Each program's output is in FOLDER/STAGE.log as it comes, and FOLDER/table.md is made anew after each: one row for each model, batch and
 # precision, one column for each program. What is killed has lost nothing. `just gpu-pack` puts this script beside the programs that it
@@ -41,7 +42,7 @@ table() {
       }
     }'
   echo
-  cat "$@" | grep -E '^(TABLE|SKIPPED|test result)|FAILED|panicked' | sed 's/^TABLE //'
+  cat "$@" | grep -E '^(TABLE|SKIPPED|passed)|FAILED|panicked' | sed 's/^TABLE //'
 }
 
 out=results stages=() tiny=()
@@ -50,8 +51,8 @@ while [ "$#" -gt 0 ]; do
     --table) shift; table "$@"; exit ;;
     --out) out="$2"; shift ;;
     --tiny) tiny=(--tiny) ;;
-    A | B | C | D) stages+=("$1") ;;
-    *) echo "error: \`$1\` is no stage; they are A, B, C and D" >&2; exit 2 ;;
+    A | B | C | D | P) stages+=("$1") ;;
+    *) echo "error: \`$1\` is no stage; they are A, B, C, D and P" >&2; exit 2 ;;
   esac
   shift
 done
@@ -88,12 +89,20 @@ torch() {
   fi
 }
 
+# Each test in a process of its own, several at once: what hangs or ends costs its own time alone.
+tests() {
+  # shellcheck disable=SC2016
+  local one='said=$(timeout -k 5 120 ./gpu-tests --exact "$0" --nocapture 2>&1); code=$?
+    printf "%s\n" "$said" | grep -vE "^(running|test result)|^$"; [ "$code" -eq 0 ] && echo "passed: $0" || echo "FAILED: $0 ($code)"'
+  ./gpu-tests --list | sed -n 's/: test$//p' | grep gpu_ | xargs -P 6 -n 1 bash -c "$one"
+}
+
 main_works=(--works resnet50:128,gpt2:8 --precisions bf16)
 
 stage_A() {
   if [ "${#tiny[@]}" -eq 0 ]; then run 'the cards' ./gpu-bench --cards; fi
   run 'the driver' sh -c "nvidia-smi --query-gpu=driver_version --format=csv,noheader 2>/dev/null | sed 's/^/TABLE | driver | /; s/\$/ | |/'"
-  run tests ./gpu-tests gpu_ --nocapture --test-threads=1
+  run tests tests
   ddprun --first
   torch --first
 }
@@ -115,6 +124,24 @@ stage_C() {
 stage_D() {
   torch "${main_works[@]}" --compile
   ddprun "${main_works[@]}"
+}
+
+# CUPTI comes with toolkits and with PyTorch; its headers with toolkits.
+stage_P() {
+  local home="${CUDA_HOME:-/usr/local/cuda}" library="$out/profile.so" cupti work
+  cupti="$(find -L "$home" -name libcupti.so.1? -print -quit 2>/dev/null)"
+  if ! c++ -std=c++20 -O2 -shared -fPIC -I"$home/include" -I"$home/extras/CUPTI/include" gpu_profile.cpp -o "$library" \
+    -L"${cupti%/*}" -l:"${cupti##*/}" 2>>"$log"; then
+    echo "SKIPPED: no profile without a C++ compiler and CUPTI's headers below $home" | tee -a "$log"
+    return
+  fi
+  export LD_LIBRARY_PATH="${cupti%/*}${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}" PROFILE_MS=400
+  CUDA_INJECTION64_PATH="$(realpath "$library")"
+  export CUDA_INJECTION64_PATH
+  for work in resnet50:128 gpt2:8; do
+    ddprun --works "$work" --precisions bf16
+    torch --works "$work" --precisions bf16
+  done
 }
 
 for stage in "${stages[@]}"; do

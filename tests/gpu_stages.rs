@@ -24,6 +24,15 @@ echo "python $*" >>calls
 echo 'SPEED | GPT-2 124M, batch 8, bf16 | PyTorch eager | 9 tokens/s | made up |'
 "#;
 
+const TESTS: &str = r#"#!/bin/sh
+case "$*" in
+  --list) printf 'gpu_a: test\nothers: test\nmore::gpu_b: test\n' ;;
+  *gpu_a*) echo 'TABLE | a | fine |'; echo 'test result: ok. 1 passed' ;;
+  *gpu_b*) [ -e broken ] && exit 101 ;;
+esac
+exit 0
+"#;
+
 fn program(path: &Path, text: &str) {
     fs::write(path, text).unwrap();
     fs::set_permissions(path, fs::Permissions::from_mode(0o755)).unwrap();
@@ -36,7 +45,7 @@ fn packed() -> tempfile::TempDir {
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("benches/gpu.sh");
     program(&at("run.sh"), &fs::read_to_string(script).unwrap());
     program(&at("gpu-bench"), BENCH);
-    program(&at("gpu-tests"), "#!/bin/sh\necho 'test result: ok. 40 passed'\n");
+    program(&at("gpu-tests"), TESTS);
     program(&at("python"), PYTHON);
     folder
 }
@@ -58,7 +67,10 @@ fn each_stage_leaves_its_log_and_the_table_of_all() {
                9 tokens/s; 9 tokens/s; 9 tokens/s |";
     assert!(table.contains("| model, batch, precision | ddprun | PyTorch eager |"), "{table}");
     assert!(table.contains(row), "{table}");
-    assert!(table.contains("test result: ok. 40 passed"), "{table}");
+    for passed in ["passed: gpu_a", "passed: more::gpu_b", "| a | fine |"] {
+        assert!(table.contains(passed), "{passed}: {table}");
+    }
+    assert!(!table.contains("others"), "{table}");
     assert!(table.contains("| GPU 0 | made up | 80 GiB |"), "{table}");
     let calls = read("calls");
     let of_b: Vec<&str> = calls.lines().filter(|line| line.contains("--works")).collect();
@@ -78,6 +90,10 @@ fn a_failure_a_missing_card_and_a_misspelt_stage_have_exit_codes_of_their_own() 
     let output = run(folder.path(), &["D"]);
     // Without a card that answers there is nothing to measure.
     assert_eq!(output.status.code(), Some(3));
+    let output = run(folder.path(), &["A", "--tiny"]);
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    let log = fs::read_to_string(folder.path().join("results/A.log")).unwrap();
+    assert!(log.contains("FAILED: more::gpu_b (101)") && log.contains("passed: gpu_a"), "{log}");
     let output = run(folder.path(), &["B", "--tiny"]);
     assert_eq!(output.status.code(), Some(1), "{output:?}");
     let log = fs::read_to_string(folder.path().join("results/B.log")).unwrap();

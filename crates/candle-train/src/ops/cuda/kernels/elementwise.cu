@@ -162,12 +162,12 @@ FINISH_AS(f16_as_f16, f16, f16)
 
 #define FINISH(NAME, T) \
     FINISH_AS(NAME##_as_f32, T, float) \
-    KERNEL narrow_##NAME(const float* x, T* y, u64 n) { \
-        converted<false>(x, y, 1.0f, n); \
-    } \
     KERNEL narrow_padded_##NAME(const float* x, T* y, u64 n, u64 all) { \
         converted<false>(x, y, 1.0f, n); \
         FOR_EACH(i, all - n) store(&y[n + i], 0.0f); \
+    } \
+    KERNEL narrow_##NAME(const float* x, T* y, u64 n) { \
+        converted<false>(x, y, 1.0f, n); \
     } \
     KERNEL widen_##NAME(const T* x, float* y, u64 n) { \
         converted<false>(x, y, 1.0f, n); \
