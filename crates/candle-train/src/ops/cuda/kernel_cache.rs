@@ -13,7 +13,7 @@ use super::kernel_text::OPTION;
 static FOLDER: OnceLock<PathBuf> = OnceLock::new();
 /// How long a file stays that nobody uses: the kernels of another version, or what a process left
 /// that was killed while it wrote.
-const UNUSED: Duration = Duration::from_secs(30 * 24 * 60 * 60);
+const UNUSED: Duration = Duration::from_hours(30 * 24);
 
 /// From now on, translated kernels are kept in `folder`, which is made if it is not there, and
 /// looked for there first. The first folder of a process stays.
@@ -133,6 +133,7 @@ mod tests {
         assert_eq!(other.load_from(&inside), None);
         assert_eq!(std::fs::read_dir(&inside).unwrap().count(), 2);
     }
+
     #[test]
     fn half_of_a_file_and_a_changed_one_are_no_code() {
         let folder = tempfile::tempdir().unwrap();
