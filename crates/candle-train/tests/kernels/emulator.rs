@@ -2,13 +2,16 @@
 #![expect(clippy::disallowed_methods, reason = "a source that is written for the compiler")]
 #![expect(unsafe_code, reason = "kernels are called through a library's symbols")]
 
+#[path = "../../src/ops/cuda/kernel_text.rs"]
+mod kernel_text;
+
 use std::ffi::{CString, c_char, c_void};
 use std::path::PathBuf;
 use std::process::Command;
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
-use crate::kernel_text::{ATTENTION, COMMON, KERNELS};
 use crate::skipped::skipped;
+use kernel_text::{ATTENTION, COMMON, KERNELS};
 
 /// Attention of every width, with dropout and without.
 const OF_EVERY_WIDTH: &str = "

@@ -10,8 +10,6 @@ mod columns;
 mod emulator;
 mod grouped;
 mod halves;
-#[path = "../../src/ops/cuda/kernel_text.rs"]
-mod kernel_text;
 mod losses;
 mod names;
 mod numbers;

@@ -4,8 +4,10 @@
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
 
 use crate::emulator::all_kernels;
-use crate::kernel_text::OPTION;
 use crate::skipped::skipped;
+
+/// What `ops/cuda/kernel_source.rs` tells it beside the architecture.
+const OPTION: &str = include_str!("../../src/ops/cuda/kernels/nvrtc_option").trim_ascii();
 
 type Create = unsafe extern "C" fn(
     *mut *mut c_void,

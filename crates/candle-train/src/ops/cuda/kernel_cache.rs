@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 use std::time::{Duration, SystemTime};
 
-use super::kernel_text::OPTION;
+use super::kernel_source::OPTION;
 
 /// Where they are kept; unset, they are not.
 static FOLDER: OnceLock<PathBuf> = OnceLock::new();

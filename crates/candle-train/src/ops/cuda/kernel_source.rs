@@ -11,7 +11,11 @@ use cudarc::nvrtc::result::{self as nvrtc, NvrtcError};
 use cudarc::nvrtc::{Ptx, sys};
 
 use super::kernel_cache::Source;
-use super::kernel_text::{ATTENTION, COMMON, KERNELS, OPTION};
+use super::kernel_text::{ATTENTION, COMMON, KERNELS};
+
+/// What NVRTC is told beside the architecture. Up to 13.0 it takes a lambda for code of the CPU
+/// otherwise, which nvcc does not.
+pub(super) const OPTION: &str = include_str!("kernels/nvrtc_option").trim_ascii();
 
 /// Which kernels are translated together. Those of attention take a second for each variant, and a
 /// program uses one or two of them.

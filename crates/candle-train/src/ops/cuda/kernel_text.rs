@@ -16,7 +16,3 @@ pub(crate) const KERNELS: &str = concat!(
 /// Those of attention, which `ATTENTION_KERNELS` makes for a type and a width.
 pub(crate) const ATTENTION: &str =
     concat!(include_str!("kernels/tensor_cores.cu"), include_str!("kernels/attention.cu"));
-
-/// What NVRTC is told beside the architecture. Up to 13.0 it takes a lambda for code of the CPU
-/// otherwise, which nvcc does not.
-pub(crate) const OPTION: &str = "--device-as-default-execution-space";
