@@ -2,8 +2,8 @@
 
 use std::path::PathBuf;
 
-/// `$DDPRUN_CACHE`, else `$XDG_CACHE_HOME/ddprun`, else `~/.cache/ddprun`; `None` where that is `off`
-/// or there is no place for it.
+/// `$DDPRUN_CACHE`, else `$XDG_CACHE_HOME/ddprun`, else `~/.cache/ddprun`; `None` where that is
+/// `off` or there is no place for it.
 pub(crate) fn user_cache() -> Option<PathBuf> {
     let variable = |name| std::env::var_os(name).filter(|value| !value.is_empty());
     match variable("DDPRUN_CACHE") {
