@@ -4,8 +4,8 @@ use std::path::Path;
 
 use crate::emulator::emulator;
 
-/// Whether there is a kernel of the name `wanted`, which may have places for what is put into it: at
-/// its end, each of the number types.
+/// Whether there is a kernel of the name `wanted`, which may have places for what is put into it:
+/// at its end, each of the number types.
 fn is_there(names: &[String], wanted: &str) -> bool {
     let begins = |stem: &str| names.iter().any(|name| name.starts_with(stem));
     let is_typed = |stem: &str| {

@@ -35,8 +35,9 @@ pub(in crate::ops) struct LinearGradients {
 }
 
 impl Linear {
-    /// x (n, inputs), f32 or the precision's type, and weight (outputs, inputs), f32 -> (n, outputs),
-    /// f32, or behind an activation the precision's type; and what entered the activation.
+    /// x (n, inputs), f32 or the precision's type, and weight (outputs, inputs), f32 -> (n,
+    /// outputs), f32, or behind an activation the precision's type; and what entered the
+    /// activation.
     pub(in crate::ops) fn forward(
         &self,
         gpu: &Gpu,
