@@ -16,8 +16,8 @@ pub trait Forward: Send + Sync {
     fn forward(&self, x: &Tensor, pass: &ForwardContext) -> Result<Tensor>;
 
     /// Whether x may be in half precision, as a batch norm after a convolution and an activation
-    /// after a linear layer leave it on a GPU under a half precision. Others get f32, which Candle's
-    /// own operations can mix with weights.
+    /// after a linear layer leave it on a GPU under a half precision. Others get f32, which the
+    /// operations of Candle can mix with weights.
     fn takes_half(&self) -> bool {
         false
     }
