@@ -189,34 +189,22 @@ fn run(gpu: &Emulator, case: &Case, Half(name, value, _): &Half) -> (Four<f32>, 
     let places = gradients.each_mut().map(Vec::as_mut_ptr);
     let place =
         |i: usize| crate::emulator::Arg::Bytes(places[if case.packed { 0 } else { i }].cast());
-    let arguments = &mut [
-        Halves(&mut q),
-        Halves(&mut k),
-        Halves(&mut v),
-        Halves(&mut split_dy),
-        In(&log_sums),
-        In(&products),
-        place(1),
-        place(2),
-        count(columns),
-        count(first[1]),
-        count(first[2]),
-        Whole(&sizes),
-    ];
-    gpu.run(&kernel("gradient_of_keys"), blocks(case, s), arguments);
-    let arguments = &mut [
-        Halves(&mut q),
-        Halves(&mut k),
-        Halves(&mut v),
-        Halves(&mut split_dy),
-        In(&log_sums),
-        In(&products),
-        place(0),
-        count(columns),
-        count(first[0]),
-        Whole(&sizes),
-    ];
-    gpu.run(&kernel("gradient_of_queries"), blocks(case, t), arguments);
+    let mut pull = |name, places: Vec<crate::emulator::Arg<'_>>, length| {
+        let mut arguments = vec![
+            Halves(&mut q),
+            Halves(&mut k),
+            Halves(&mut v),
+            Halves(&mut split_dy),
+            In(&log_sums),
+            In(&products),
+        ];
+        arguments.extend(places);
+        arguments.push(Whole(&sizes));
+        gpu.run(&kernel(name), blocks(case, length), &mut arguments);
+    };
+    let of_keys = vec![place(1), place(2), count(columns), count(first[1]), count(first[2])];
+    pull("gradient_of_keys", of_keys, s);
+    pull("gradient_of_queries", vec![place(0), count(columns), count(first[0])], t);
     let wide = |x: &[u16]| x.iter().map(|bits| value(*bits)).collect::<Vec<_>>();
     let found = [0, 1, 2].map(|i| {
         let gradient = &gradients[if case.packed { 0 } else { i }];

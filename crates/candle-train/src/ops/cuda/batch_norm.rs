@@ -4,9 +4,8 @@ use candle_core::{CudaStorage, Result, Shape, Tensor, Var, bail};
 
 use super::address::{Address, of_tensor};
 use super::columns::{self, Columns, Gate, batch_statistics, inverse_deviation};
-use super::conv::Cast;
 use super::gpu::{Gpu, wrap};
-use super::pointwise::{cast, cast_tensor};
+use super::pointwise::{Cast, cast, cast_tensor};
 use crate::ops::batch_norm::{Activation, BatchStatistics, Norm, RunningStatistics};
 use crate::ops::chain;
 use crate::ops::operation::{Gradients, OnGpu, Operation, TwoOrThree};

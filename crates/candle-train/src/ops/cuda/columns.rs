@@ -3,7 +3,7 @@
 use candle_core::{CudaStorage, DType, Result};
 
 use super::address::Address;
-use super::gpu::{Arg, COLUMNS, Gpu, Grid, MOST_PACKS, THREADS, args, suffix, whole};
+use super::gpu::{Arg, COLUMNS, Gpu, Grid, THREADS, args, packs_of_block, suffix, whole};
 
 /// Least rows of a chunk.
 const MIN_CHUNK_ROWS: usize = 64;
@@ -60,7 +60,7 @@ impl Packs {
         };
         let is_packed = c.is_multiple_of(PACK) && values.iter().all(fits);
         let size = if is_packed { PACK } else { 1 };
-        let width = (c / size).next_power_of_two().min(MOST_PACKS);
+        let width = packs_of_block(c / size);
         let lanes = THREADS as usize / width;
         let blocks = (c / size).div_ceil(width);
         Self { chunks: Chunks::of_blocks(rows, c, blocks, lanes * ROWS_AT_ONCE), size }

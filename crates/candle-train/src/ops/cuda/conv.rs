@@ -7,7 +7,7 @@ use super::address::{Address, Half};
 use super::cudnn::{self, Direction, Problem};
 use super::gpu::{Gpu, Grid, args, suffix, whole};
 use super::grouped;
-use super::pointwise::{Finish, Kind, cast, finish, widened};
+use super::pointwise::{Cast, Finish, Kind, cast, finish, widened};
 use crate::ops::conv::Geometry;
 use crate::{Convolutions, Precision};
 
@@ -18,21 +18,6 @@ pub(in crate::ops) struct Conv<'a> {
     pub(in crate::ops) geometry: &'a Geometry,
     pub(in crate::ops) precision: Precision,
     pub(in crate::ops) convolutions: Convolutions,
-}
-
-/// A value in the precision's type: what was given, or a copy that was made for it.
-pub(super) enum Cast {
-    Given(Address),
-    Made(CudaStorage),
-}
-
-impl Cast {
-    pub(super) fn address(&self) -> Result<Address> {
-        match self {
-            Self::Given(address) => Ok(*address),
-            Self::Made(storage) => whole(storage),
-        }
-    }
 }
 
 impl Conv<'_> {

@@ -87,24 +87,13 @@ impl Attend<'_> {
         // Both lie in tensors of the same number of columns.
         let (dk, dv, columns) = (of_k.values, of_v.values, of_k.columns);
         let [first_of_k, first_of_v] = [of_k.first, of_v.first];
-        let arguments = args![
-            q,
-            k,
-            v,
-            dy,
-            log_sums,
-            products,
-            dk,
-            dv,
-            columns,
-            first_of_k,
-            first_of_v,
-            self.sizes()
-        ];
-        self.launch("gradient_of_keys", self.blocks(self.s), arguments)?;
+        let read = args![q, k, v, dy, log_sums, products];
+        let places = args![dk, dv, columns, first_of_k, first_of_v, self.sizes()];
+        let grid = self.blocks(self.s);
+        self.launch("gradient_of_keys", grid, &[&read[..], places].concat())?;
         let Operand { values: dq, columns, first, .. } = of_q;
-        let arguments = args![q, k, v, dy, log_sums, products, dq, columns, first, self.sizes()];
-        self.launch("gradient_of_queries", self.blocks(self.t), arguments)
+        let places = args![dq, columns, first, self.sizes()];
+        self.launch("gradient_of_queries", self.blocks(self.t), &[&read[..], places].concat())
     }
 
     /// The gradient of the result by head, (b heads, t, d), and its product with the result for

@@ -36,7 +36,7 @@ const MAX_BLOCKS: u64 = 1 << 16;
 /// Columns of a block: `COLUMNS` of columns.cu.
 pub(super) const COLUMNS: usize = 32;
 /// Most packs of columns that a block takes side by side, as `part` of columns.cu.
-pub(super) const MOST_PACKS: usize = 32;
+const MOST_PACKS: usize = 32;
 /// The columns of a block, and `LANES`.
 const COLUMN_BLOCK: (u32, u32) = (COLUMNS as u32, 8);
 /// Columns of a block that merges chunks, and lanes.
@@ -118,8 +118,7 @@ impl Grid {
     /// Blocks of at most [`MOST_PACKS`] packs of columns, of which `packs` lie side by side, for
     /// each of `chunks` chunks of rows: `Part` of columns.cu.
     pub(super) fn packs(packs: usize, chunks: usize) -> Self {
-        let width = packs.next_power_of_two().min(MOST_PACKS);
-        let blocks = (packs.div_ceil(width) as u32, chunks as u32, 1);
+        let blocks = (packs.div_ceil(packs_of_block(packs)) as u32, chunks as u32, 1);
         Self { blocks, threads: (THREADS, 1, 1) }
     }
 
@@ -136,6 +135,11 @@ impl Grid {
             ((columns as u32).div_ceil(width), (rows as u32).div_ceil(width), images as u32);
         Self { blocks, threads: (width, lanes, 1) }
     }
+}
+
+/// How many of `packs` packs of columns a block takes side by side.
+pub(super) fn packs_of_block(packs: usize) -> usize {
+    packs.next_power_of_two().min(MOST_PACKS)
 }
 
 /// Bytes of work memory, freed when what was enqueued before is done.

@@ -11,8 +11,8 @@ use super::kernel_source::OPTION;
 
 /// Where they are kept; unset, they are not.
 static FOLDER: OnceLock<PathBuf> = OnceLock::new();
-/// How long a file stays that nobody uses: the kernels of another version, or what a process left
-/// that was killed while it wrote.
+/// How long an unused file is kept: kernels of another version, or a temporary file of a process
+/// that was killed while writing it.
 const UNUSED: Duration = Duration::from_hours(30 * 24);
 
 /// From now on, translated kernels are kept in `folder`, which is made if it is not there, and
@@ -91,8 +91,8 @@ fn hash(bytes: &[u8]) -> u64 {
     hasher.finish()
 }
 
-/// Removes files of this module that nobody has used for long. Other processes may do the same at
-/// once, so what fails is left.
+/// Removes this module's files that are unused for longer than [`UNUSED`]. Another process may be
+/// doing the same, so failures are ignored.
 fn remove_unused(folder: &Path) {
     let Ok(files) = std::fs::read_dir(folder) else { return };
     for file in files.flatten() {
@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn files_that_nobody_used_for_long_are_removed() {
+    fn files_unused_for_long_are_removed() {
         let folder = tempfile::tempdir().unwrap();
         let of = |text| Source { text, architecture: "sm_90", version: (13, 0) };
         let grow_old = |name: &str| {

@@ -5,9 +5,8 @@ use candle_core::{CudaStorage, DType, Result, Tensor};
 
 use super::address::{Address, Half, of_tensor};
 use super::columns::column_sums;
-use super::conv::Cast;
 use super::gpu::{Gpu, Grid, args, suffix, whole, wrap};
-use super::pointwise::{Finish, Kind, Unfinish, finish, narrowed, unfinish};
+use super::pointwise::{Cast, Finish, Kind, Unfinish, cast, finish, unfinish};
 use super::product::{Rows, product};
 use crate::Precision;
 
@@ -45,7 +44,7 @@ impl Linear {
         bias: Option<Address>,
     ) -> Result<(CudaStorage, Option<CudaStorage>)> {
         let (n, inputs, outputs) = (self.n, self.inputs, self.outputs);
-        let x = narrowed(gpu, of_tensor(x)?, self.dtype(), n * inputs)?;
+        let x = cast(gpu, of_tensor(x)?, self.dtype(), n * inputs)?;
         let x = Rows { values: x.address()?, stride: inputs };
         let weight = self.padded_weight(gpu, of_tensor(weight)?)?;
         let weight = Rows { values: weight.address()?, stride: inputs };
@@ -87,7 +86,7 @@ impl Linear {
         let bias = bias.map(|bias| wrap(bias, width).narrow(0, 0, outputs)).transpose()?;
         let dz = Rows { values: dz, stride: width };
         let of_weight = if weight.track_op() {
-            let x = narrowed(gpu, of_tensor(x)?, self.dtype(), n * inputs)?;
+            let x = cast(gpu, of_tensor(x)?, self.dtype(), n * inputs)?;
             let x = Rows { values: x.address()?, stride: inputs };
             let gradient = gpu.storage(DType::F32, outputs * inputs)?;
             let out = Rows { values: whole(&gradient)?, stride: inputs };
@@ -124,14 +123,14 @@ impl Linear {
 
     /// Whether the product is the result, before a bias.
     fn is_plain(&self) -> bool {
-        self.kind == Kind::Identity && !self.keeps && self.width() == self.outputs
+        self.kind == Kind::Identity && self.width() == self.outputs
     }
 
     /// The gradient (n, width) of what entered the activation, in the precision's type.
     fn incoming(&self, gpu: &Gpu, [dy, y]: [Address; 2], before: Option<Address>) -> Result<Cast> {
         let n = self.n * self.width();
         if self.is_plain() {
-            return narrowed(gpu, dy, self.dtype(), n);
+            return cast(gpu, dy, self.dtype(), n);
         }
         let (width, stride) = (self.outputs, self.width());
         let options = Unfinish { kind: self.kind, dtype: self.dtype(), width, stride, n };
@@ -143,7 +142,7 @@ impl Linear {
     fn padded_weight(&self, gpu: &Gpu, weight: Address) -> Result<Cast> {
         let (n, all) = (self.outputs * self.inputs, self.width() * self.inputs);
         if n == all {
-            return narrowed(gpu, weight, self.dtype(), n);
+            return cast(gpu, weight, self.dtype(), n);
         }
         let out = gpu.storage(self.dtype(), all)?;
         let kernel = format!("narrow_padded_{}", suffix(self.dtype())?);

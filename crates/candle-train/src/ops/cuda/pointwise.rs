@@ -3,7 +3,6 @@
 use candle_core::{CudaStorage, DType, Result, Tensor, bail};
 
 use super::address::{Address, of_tensor};
-use super::conv::Cast;
 use super::gpu::{Gpu, Grid, args, suffix, whole, wrap};
 use crate::rng::Key;
 
@@ -25,29 +24,40 @@ pub(in crate::ops) enum Kind {
     Hardswish,
 }
 
-/// `n` values as `dtype`: themselves if that is what they are. f32 comes in, or `dtype`.
-pub(super) fn narrowed(gpu: &Gpu, values: Address, dtype: DType, n: usize) -> Result<Cast> {
-    if values.dtype == dtype {
-        return Ok(Cast::Given(values));
+/// Values of a type: what was given, or a copy that was made for it.
+pub(super) enum Cast {
+    Given(Address),
+    Made(CudaStorage),
+}
+
+impl Cast {
+    pub(super) fn address(&self) -> Result<Address> {
+        match self {
+            Self::Given(address) => Ok(*address),
+            Self::Made(storage) => whole(storage),
+        }
     }
-    if values.dtype != DType::F32 {
-        bail!("values of {:?} where {dtype:?} is computed with", values.dtype);
-    }
+}
+
+/// `n` values as `dtype`: themselves if that is what they are. One of the types is f32.
+pub(super) fn cast(gpu: &Gpu, values: Address, dtype: DType, n: usize) -> Result<Cast> {
+    let kernel = match (values.dtype, dtype) {
+        (from, to) if from == to => return Ok(Cast::Given(values)),
+        (DType::F32, half) => format!("narrow_{}", suffix(half)?),
+        (half, DType::F32) => format!("widen_{}", suffix(half)?),
+        (from, to) => bail!("values of {from:?} where {to:?} is computed with"),
+    };
     let out = gpu.storage(dtype, n)?;
-    let kernel = format!("narrow_{}", suffix(dtype)?);
     gpu.launch(&kernel, Grid::over(n.div_ceil(4)), args![values, whole(&out)?, n])?;
     Ok(Cast::Made(out))
 }
 
-/// [`narrowed`], where `dtype` may be f32 as well.
-pub(super) fn cast(gpu: &Gpu, values: Address, dtype: DType, n: usize) -> Result<Cast> {
-    if dtype != DType::F32 || values.dtype == dtype {
-        return narrowed(gpu, values, dtype, n);
+/// `n` values as f32.
+pub(super) fn widened(gpu: &Gpu, values: CudaStorage, n: usize) -> Result<CudaStorage> {
+    match cast(gpu, whole(&values)?, DType::F32, n)? {
+        Cast::Given(_) => Ok(values),
+        Cast::Made(storage) => Ok(storage),
     }
-    let out = gpu.storage(dtype, n)?;
-    let kernel = format!("widen_{}", suffix(values.dtype)?);
-    gpu.launch(&kernel, Grid::over(n.div_ceil(4)), args![values, whole(&out)?, n])?;
-    Ok(Cast::Made(out))
 }
 
 /// A contiguous tensor as `dtype`, outside of any graph: itself, if that is what it is.
@@ -72,18 +82,6 @@ pub(in crate::ops) fn add_to(sum: &Tensor, values: &Tensor) -> Result<()> {
     let (sum, values) = (of_tensor(sum)?, of_tensor(values)?);
     let kernel = format!("add_to_{}", suffix(sum.dtype)?);
     gpu.launch(&kernel, Grid::over(n.div_ceil(4)), args![sum, values, n])
-}
-
-/// `n` values as f32.
-pub(super) fn widened(gpu: &Gpu, values: CudaStorage, n: usize) -> Result<CudaStorage> {
-    let from = whole(&values)?;
-    if from.dtype == DType::F32 {
-        return Ok(values);
-    }
-    let out = gpu.storage(DType::F32, n)?;
-    let kernel = format!("widen_{}", suffix(from.dtype)?);
-    gpu.launch(&kernel, Grid::over(n.div_ceil(4)), args![from, whole(&out)?, n])?;
-    Ok(out)
 }
 
 /// The function of `n` values, in their type, and the number that it has beside them.
