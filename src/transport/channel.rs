@@ -29,15 +29,25 @@ pub(crate) struct Channel {
     /// Bytes of the next message, if its length was received.
     announced: Option<usize>,
     outbox: Vec<u8>,
+    /// Whether the other end has sent all that it will.
     is_closed: bool,
+    /// Whether the other end reads nothing more. What it sent before may still be here.
+    has_lost_reader: bool,
 }
 
 impl Channel {
     pub(crate) fn new(socket: impl Into<OwnedFd>) -> io::Result<Self> {
         let socket = socket.into();
         rustix::io::ioctl_fionbio(&socket, true)?;
-        let (inbox, outbox) = (Vec::new(), Vec::new());
-        Ok(Self { socket, keys: None, inbox, announced: None, outbox, is_closed: false })
+        Ok(Self {
+            socket,
+            keys: None,
+            inbox: Vec::new(),
+            announced: None,
+            outbox: Vec::new(),
+            is_closed: false,
+            has_lost_reader: false,
+        })
     }
 
     /// A connection whose messages are sealed with these keys.
@@ -45,14 +55,14 @@ impl Channel {
         Ok(Self { keys: Some(keys.open()?), ..Self::new(socket)? })
     }
 
-    /// Whether the other end is gone. What it sent before can still be received.
+    /// Whether the other end is gone, and all that it sent has been read from the socket.
     pub(crate) fn is_closed(&self) -> bool {
         self.is_closed
     }
 
     /// Whether messages wait to be sent.
     pub(crate) fn has_unsent(&self) -> bool {
-        !self.outbox.is_empty() && !self.is_closed
+        !self.outbox.is_empty() && !self.has_lost_reader
     }
 
     /// Queues a message and sends what can be sent now.
@@ -77,8 +87,8 @@ impl Channel {
         Ok(())
     }
 
-    /// Sends what can be sent now. A peer that is gone is not an error here: see
-    /// [`Channel::is_closed`].
+    /// Sends what can be sent now. A peer that is gone is not an error here: once what it sent has
+    /// been received, [`Channel::is_closed`] says so.
     pub(crate) fn flush(&mut self) -> io::Result<()> {
         while self.has_unsent() {
             match rustix::net::send(&self.socket, &self.outbox, SendFlags::NOSIGNAL)
@@ -87,7 +97,7 @@ impl Channel {
                 Ok(sent) => drop(self.outbox.drain(..sent)),
                 Err(error) if error.kind() == ErrorKind::WouldBlock => break,
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
-                Err(error) if is_gone(&error) => self.is_closed = true,
+                Err(error) if is_gone(&error) => self.has_lost_reader = true,
                 Err(error) => return Err(error),
             }
         }
@@ -260,6 +270,27 @@ mod tests {
         assert!(to.is_closed());
         let error = to.receive_one::<u32>(Duration::ZERO).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::UnexpectedEof);
+    }
+
+    #[test]
+    fn messages_sent_before_the_end_are_received_also_after_an_answer_that_came_too_late() {
+        let (mut from, mut to) = ends();
+        from.send(&7).unwrap();
+        drop(from);
+        to.send(&"are you there?").unwrap();
+        assert!(!to.has_unsent(), "nobody takes it");
+        assert_eq!(to.receive::<u32>().unwrap(), [7]);
+        assert!(to.is_closed());
+    }
+
+    #[test]
+    fn messages_sent_before_the_end_are_received_also_if_an_answer_was_not_read() {
+        let (mut from, mut to) = ends();
+        to.send(&"are you there?").unwrap();
+        from.send(&7).unwrap();
+        drop(from);
+        assert_eq!(to.receive::<u32>().unwrap(), [7]);
+        assert!(to.is_closed());
     }
 
     /// Two ends over which messages are sealed.

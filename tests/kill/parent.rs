@@ -18,8 +18,8 @@ use crate::{TIMEOUT, folders, is_alive, is_killed, plan, signal_to, start, until
 fn as_parent() {
     let Some(folder) = std::env::var_os("TEST_PARENT") else { return };
     let mut on_note = |note: Note| match note {
-        Note::Started { rank, pid } => println!("\nSTARTED {rank} {pid}"),
-        Note::Progress { rank, step, .. } if step > 0 => println!("\nAT {rank} {step}"),
+        Note::Started { rank, pid } => tell(&format!("STARTED {rank} {pid}")),
+        Note::Progress { rank, step, .. } if step > 0 => tell(&format!("AT {rank} {step}")),
         _ => {}
     };
     let result = launch::run(
@@ -29,6 +29,12 @@ fn as_parent() {
         &mut on_note,
     );
     std::process::exit(i32::from(result.unwrap().exit_code()));
+}
+
+/// Prints a line of its own in one write: rank 0 writes to the same pipe, and not whole lines.
+fn tell(line: &str) {
+    let line = format!("\n{line}\n");
+    print!("{line}");
 }
 
 /// A parent whose ranks are all in their steps.
