@@ -172,6 +172,36 @@ fn layers_of_every_kind_run_in_both_modes() {
 }
 
 #[test]
+fn layers_take_what_a_convolution_and_its_norm_hand_on_in_bf16() {
+    let first = r#"{ name = "conv2d", out_channels = 4, kernel_size = 3, bias = false }, { name = "batch_norm" }"#;
+    let x = Tensor::ones((2, 1, 28, 28), DType::F32, &Device::Cpu).unwrap();
+    for next in [
+        r#"{ name = "batch_norm" }"#,
+        r#"{ name = "max_pool2d", kernel_size = 2 }, { name = "batch_norm" }, { name = "relu" }"#,
+        r#"{ name = "avg_pool2d", kernel_size = 2 }"#,
+        r#"{ name = "silu" }, { name = "dropout", p = 0.2 }"#,
+        r#"{ name = "residual", layers = [{ name = "sigmoid" }] }"#,
+        r#"{ name = "concat", layers = [{ name = "tanh" }, { name = "sequential", layers = [{ name = "relu" }] }] }"#,
+        r#"{ name = "tokens" }, { name = "transpose" }"#,
+    ] {
+        let layers = format!(r#"{first}, {next}, {{ name = "flatten" }}, {{ name = "linear" }}"#);
+        let (model, params) = Models::default().instantiate(&of_layers(&layers), 1).unwrap();
+        for activation_checkpointing in [false, true] {
+            let sink = Arc::new(Sink::default());
+            let shared: Arc<dyn GradientSink> = sink.clone();
+            let key = Key::new(1, Purpose::Dropout, 0, 0);
+            let pass = ForwardContext::train(key, Precision::Bf16);
+            let pass = ForwardContext { activation_checkpointing, ..pass };
+            params.begin_pass(Some(&shared));
+            let y = model.forward(&x, &pass).unwrap();
+            y.sqr().unwrap().sum_all().unwrap().backward().unwrap();
+            params.end_pass();
+            assert_eq!(sink.0.lock().unwrap().len(), params.parameters().len(), "{next}");
+        }
+    }
+}
+
+#[test]
 fn what_stands_in_the_padding_of_a_recording_changes_no_answer() {
     let layers = loaded(
         r#"{ name = "linear", out_features = 8 }, { name = "attention", n_heads = 2 },

@@ -88,7 +88,8 @@ impl BatchNorm2d {
     }
 
     /// activation(norm(conv(x)) + residual); while training, as one operation if `conv` has no
-    /// bias, whose result is in half precision on a GPU under one ([`ops::widen`] makes it f32).
+    /// bias, whose result is bf16 under bf16, and f16 on a GPU under fp16 ([`ops::widen`] makes it
+    /// f32).
     ///
     /// # Errors
     ///

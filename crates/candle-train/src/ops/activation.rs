@@ -1,12 +1,18 @@
-//! Activations, element by element: any shape, f32, with PyTorch's forms and gradients.
+//! Activations, element by element: any shape, f32 or bf16, and on GPUs f16, which the result has,
+//! too; with PyTorch's forms and gradients.
 
-use candle_core::{Result, Shape, Tensor};
+use candle_core::{DType, Result, Shape, Tensor};
+use half::bf16;
+use rayon::prelude::*;
 
 use super::chain;
+use super::element::Element;
 use super::math::{self, erf, exp, logistic};
 use super::operation::{Gradients, Input, Operation};
-use super::simd::{build, change_blocks, vectorised};
-use super::storage::{overwrite, read};
+use super::scratch::{filled_blocks, lengths};
+use super::simd::{BLOCK, vectorised};
+use super::storage::{overwrite, read_of};
+use super::widen::is_held_in_bf16;
 
 /// max(x, 0). The gradient at 0 is 0, as in PyTorch (Candle's own gives 1).
 ///
@@ -382,10 +388,50 @@ impl Function for Tanh {
 }
 
 fn apply<F: Function>(x: &Tensor, function: F) -> Result<Tensor> {
-    chain::apply([x], Elementwise(function))
+    let function = Elementwise(function);
+    if is_held_in_bf16(x) {
+        return chain::apply_held(x, function, |function, y| {
+            (function.values(y), x.shape().clone())
+        });
+    }
+    chain::apply([x], function)
 }
 
 pub(super) struct Elementwise<F>(pub(super) F);
+
+impl<F: Function> Elementwise<F> {
+    fn values<E: Element>(&self, x: &[E]) -> Vec<E> {
+        let function = self.0;
+        let ([y], _) = filled_blocks(&lengths(x.len(), BLOCK), |index, [y]: [&mut [E]; 1]| {
+            let x = &x[index * BLOCK..][..y.len()];
+            vectorised(
+                #[inline(always)]
+                || {
+                    for (y, x) in y.iter_mut().zip(x) {
+                        *y = E::nearest(function.value(x.wide()));
+                    }
+                },
+            );
+        });
+        y
+    }
+
+    /// The incoming gradient times the slope, where the incoming gradient was.
+    fn pull<E: Element>(&self, x: &[E], dy: &mut [E]) {
+        let function = self.0;
+        dy.par_chunks_mut(BLOCK).enumerate().for_each(|(index, dy)| {
+            let x = &x[index * BLOCK..][..dy.len()];
+            vectorised(
+                #[inline(always)]
+                || {
+                    for (g, x) in dy.iter_mut().zip(x) {
+                        *g = E::nearest(function.gradient(x.wide(), g.wide()));
+                    }
+                },
+            );
+        });
+    }
+}
 
 impl<F: Function> Operation for Elementwise<F> {
     type Operands<T> = [T; 1];
@@ -393,39 +439,14 @@ impl<F: Function> Operation for Elementwise<F> {
     const NAME: &'static str = F::NAME;
 
     fn forward(&self, [x]: [Input<'_>; 1]) -> Result<(Vec<f32>, Shape)> {
-        let function = self.0;
-        let y = build(x.values.len(), |start, y| {
-            let x = &x.values[start..][..y.len()];
-            vectorised(
-                #[inline(always)]
-                || {
-                    for (y, x) in y.iter_mut().zip(x) {
-                        *y = function.value(*x);
-                    }
-                },
-            );
-        });
-        Ok((y, x.shape.clone()))
+        Ok((self.values(x.values), x.shape.clone()))
     }
 
-    /// The incoming gradient times the slope, where the incoming gradient was.
     fn backward(&self, [x]: [&Tensor; 1], _: &Tensor, dy: Tensor) -> Gradients<Self> {
-        let function = self.0;
-        read([x], |[x]| {
-            overwrite(&dy, |dy| {
-                change_blocks(dy, |start, dy| {
-                    let x = &x[start..][..dy.len()];
-                    vectorised(
-                        #[inline(always)]
-                        || {
-                            for (g, x) in dy.iter_mut().zip(x) {
-                                *g = function.gradient(*x, *g);
-                            }
-                        },
-                    );
-                });
-            })
-        })?;
+        match dy.dtype() {
+            DType::BF16 => read_of([x], |[x]: [&[bf16]; 1]| overwrite(&dy, |dy| self.pull(x, dy))),
+            _ => read_of([x], |[x]: [&[f32]; 1]| overwrite(&dy, |dy| self.pull(x, dy))),
+        }?;
         Ok([Some(dy)])
     }
 }
@@ -468,6 +489,25 @@ mod tests {
     /// 6 times values in [-1, 1).
     fn wide(n: usize) -> Vec<f32> {
         values("wide", 0, n).iter().map(|v| 6.0 * v).collect()
+    }
+
+    #[test]
+    fn bf16_gives_the_same_numbers_as_f32_rounded() -> Result<()> {
+        let n = 2 * BLOCK + 3;
+        let x = Tensor::from_vec(wide(n), n, &Device::Cpu)?.to_dtype(DType::BF16)?;
+        let r = Tensor::from_vec(values("r", 1, n), n, &Device::Cpu)?.to_dtype(DType::BF16)?;
+        for (name, op, _) in functions() {
+            let results = |dtype| {
+                let x = Var::from_tensor(&x.to_dtype(dtype)?)?;
+                let y = op(&x)?;
+                assert_eq!(y.dtype(), dtype);
+                let gradients = (&y * r.to_dtype(dtype)?)?.sum_all()?.backward()?;
+                let flat = |t: &Tensor| t.to_dtype(DType::BF16)?.to_vec1::<bf16>();
+                Ok::<_, candle_core::Error>([flat(&y)?, flat(gradients.get(&x).unwrap())?])
+            };
+            assert!(results(DType::BF16)? == results(DType::F32)?, "{name}");
+        }
+        Ok(())
     }
 
     #[test]

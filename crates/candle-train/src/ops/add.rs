@@ -3,13 +3,18 @@
 use std::ops::Deref;
 
 use candle_core::{DType, Result, Shape, Tensor, bail};
+use half::bf16;
+use rayon::prelude::*;
 
 use super::chain::apply;
+use super::element::{Element, Room};
 use super::operation::{Gradients, Input, Operation};
-use super::simd::{build, change_blocks, vectorised};
-use super::storage::{overwrite, read, tensor};
+use super::saved::Saved;
+use super::simd::{BLOCK, build, vectorised};
+use super::storage::{overwrite, read_numbers};
+use crate::Precision;
 
-/// a + b, of one shape, f32. On a GPU either may be in half precision; so is the sum if both are of
+/// a + b, of one shape, f32. Either may be in half precision; on a GPU so is the sum if both are of
 /// one type.
 ///
 /// # Errors
@@ -62,10 +67,23 @@ pub(super) fn add_to(sum: Tensor, gradient: &Tensor) -> Result<Tensor> {
     if !is_plain(&sum) {
         return sum + gradient;
     }
-    read([gradient], |[gradient]| {
-        overwrite(&sum, |sum| change_blocks(sum, |start, sum| add_block(sum, &gradient[start..])))
-    })?;
+    match sum.dtype() {
+        DType::BF16 => add_in_place::<bf16>(&sum, gradient)?,
+        _ => add_in_place::<f32>(&sum, gradient)?,
+    }
     Ok(sum)
+}
+
+fn add_in_place<E: Element>(sum: &Tensor, gradient: &Tensor) -> Result<()> {
+    read_numbers([gradient], |[gradient]| {
+        overwrite(sum, |sum: &mut [E]| {
+            sum.par_chunks_mut(BLOCK).enumerate().for_each(|(index, sum)| {
+                let (mut room, start) = (Room::default(), index * BLOCK);
+                let gradient = gradient.read(start..start + sum.len(), &mut room);
+                E::change(sum, |sum| add_block(sum, gradient));
+            });
+        })
+    })
 }
 
 /// A tensor of its own memory.
@@ -73,15 +91,14 @@ pub(super) fn copied(x: &Tensor) -> Result<Tensor> {
     if !is_plain(x) {
         return x.copy();
     }
-    let copy = read([x], |[x]| {
-        Ok(build(x.len(), |start, copy| copy.copy_from_slice(&x[start..][..copy.len()])))
-    })?;
-    tensor(copy, x.shape())
+    let held = if x.dtype() == DType::BF16 { Precision::Bf16 } else { Precision::Fp32 };
+    Ok(read_numbers([x], |[x]| Ok(Saved::copy_of(x, held)))?.tensor(x.shape()))
 }
 
-/// Whether a tensor is f32, contiguous and in the CPU's memory.
+/// Whether a tensor is f32 or bf16, contiguous and in the CPU's memory.
 fn is_plain(x: &Tensor) -> bool {
-    x.device().is_cpu() && x.is_contiguous() && x.dtype() == DType::F32
+    let is_known = matches!(x.dtype(), DType::F32 | DType::BF16);
+    x.device().is_cpu() && x.is_contiguous() && is_known
 }
 
 /// sum += values, as far as the sum goes.

@@ -10,6 +10,7 @@ use super::operation::{Gradients, Input, Operation, TwoOrThree};
 use super::storage::{overwrite, read, tensor};
 use super::sync_batch_norm::{BatchGroup, Extent};
 use super::weight::{Destination, Weight};
+use super::widen::widen;
 
 /// What follows the normalisation (and the residual).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -106,7 +107,8 @@ pub struct RunningStatistics<'a> {
 
 /// activation(gamma (x - mean) / sqrt(variance + eps) + beta + residual) with the statistics of
 /// this batch, which are returned too (Ioffe and Szegedy, 2015). x and residual (..., c), gamma and
-/// beta (c), f32; on a GPU x may be in half precision, and so is the result then.
+/// beta (c), f32. x and residual may be in half precision; on a GPU the result then has the type of
+/// x, and on the CPU it is f32.
 ///
 /// # Errors
 ///
@@ -156,6 +158,7 @@ fn of_batch(
         let found = super::cuda::batch_norm(&x, [gamma, beta], residual, activation, eps, group);
         return found;
     }
+    let x = widen(&x)?;
     let (moments, batch) = read([&x], |[x]| Extent::of(moments(x, c), group))?;
     let statistics = moments.statistics();
     let op = Norm {
@@ -246,7 +249,7 @@ impl Operation for Norm {
     const NAME: &'static str = "batch-norm";
 
     fn forward(&self, ([x, gamma], residual): TwoOrThree<Input<'_>>) -> Result<(Vec<f32>, Shape)> {
-        let residual = residual.map(|residual| residual.values);
+        let residual = residual.map(|residual| residual.values.into());
         let y = read([self.beta.tensor()], |[beta]| {
             Ok(self.channels(gamma.values, beta).apply(x.values, residual))
         })?;
@@ -280,7 +283,8 @@ impl Operation for Norm {
 
 #[cfg(test)]
 mod tests {
-    use candle_core::{Device, Var};
+    use candle_core::{DType, Device, Var};
+    use half::bf16;
     use proptest::prelude::*;
 
     use super::super::testing::{check_weights, values};
@@ -362,6 +366,23 @@ mod tests {
         let y = batch_norm_running(&x, [&gamma, &beta], None, Activation::Relu, 0.0, running)?;
         assert_eq!(y.flatten_all()?.to_vec1::<f32>()?, [2.5, 0.0]);
         assert!(y.sum_all()?.backward().is_err());
+        Ok(())
+    }
+
+    #[test]
+    fn bf16_is_normalised_as_the_same_numbers_in_f32() -> Result<()> {
+        let weight = Weight::from(&tensor(vec![1.5; 3], 3)?);
+        let x = tensor(values("bf16", 0, 60), (20, 3))?.to_dtype(DType::BF16)?;
+        let normalised = |dtype| {
+            let x = Var::from_tensor(&x.to_dtype(dtype)?)?;
+            let (y, _) = batch_norm(&x, [&weight, &weight], None, Activation::Relu, 1e-5)?;
+            let gradients = y.sqr()?.sum_all()?.backward()?;
+            let dx = gradients.get(&x).unwrap();
+            assert_eq!((y.dtype(), dx.dtype()), (DType::F32, dtype));
+            let flat = |t: &Tensor| t.to_dtype(DType::BF16)?.flatten_all()?.to_vec1::<bf16>();
+            Ok::<_, candle_core::Error>([flat(&y)?, flat(dx)?])
+        };
+        assert_eq!(normalised(DType::BF16)?, normalised(DType::F32)?);
         Ok(())
     }
 

@@ -1,4 +1,5 @@
-//! The arithmetic of batch normalisation over slices: x is (rows, channels), row-major, f32.
+//! The arithmetic of batch normalisation over slices: x is (rows, channels), row-major, f32 or
+//! bf16.
 //!
 //! Forward is one pass for the statistics and one for the output, backward one for the sums and one
 //! for the gradient of x. Blocks of rows are fixed and merged in order, so threads do not change
@@ -8,8 +9,9 @@ use candle_core::Result;
 use rayon::prelude::*;
 
 use super::batch_norm::{Activation, BatchStatistics};
-use super::saved::{Room, Values};
-use super::simd::{PerChannel, build, change_blocks, for_each_piece, vectorised};
+use super::element::{Element, Numbers, Room};
+use super::scratch::{filled_blocks, lengths};
+use super::simd::{BLOCK, PerChannel, for_each_piece, vectorised};
 use super::sync_batch_norm::{Extent, Moments};
 
 /// Rows per block.
@@ -34,12 +36,12 @@ pub(super) struct Channels<'a> {
 
 /// How backward finds where the rectifier was open.
 #[derive(Clone, Copy)]
-pub(super) enum Gate<'a> {
+pub(super) enum Gate<'a, E> {
     /// It recomputes the output from x: no residual was added.
     Input,
     /// By the sign of the output, which is given. The gradient before the activation replaces that
     /// after it, and is the gradient of the residual.
-    Output(&'a [f32]),
+    Output(&'a [E]),
 }
 
 /// Gradients of scale and shift, one entry per channel.
@@ -57,13 +59,9 @@ pub(super) fn batch_statistics(x: &[f32], c: usize) -> BatchStatistics {
 
 /// Mean and squared deviations of each channel: each block of rows finds its own while it is in the
 /// cache, and blocks are merged in a fixed order.
-pub(super) fn moments<V: Values + ?Sized>(x: &V, c: usize) -> Moments {
-    let block = |start: usize| {
-        let mut room = Room::default();
-        block_moments(x.read(start..x.len().min(start + ROWS * c), &mut room), c)
-    };
-    let starts: Vec<usize> = (0..x.len()).step_by(ROWS * c).collect();
-    Moments::of_all(c, starts.into_par_iter().map(block).collect::<Vec<_>>())
+pub(super) fn moments<E: Element>(x: &[E], c: usize) -> Moments {
+    let block = |block: &[E]| block_moments(E::read(block, &mut Room::default()), c);
+    Moments::of_all(c, x.par_chunks(ROWS * c).map(block).collect::<Vec<_>>())
 }
 
 /// Those of the blocks of rows that are in the cache, on the calling thread. Merged with those of
@@ -131,9 +129,9 @@ fn folded(wide: &[f32], c: usize) -> impl Iterator<Item = f32> {
 ///
 /// The sums of [`WIDTH`] columns stay in registers while the rows go by.
 #[inline(always)]
-fn accumulate<const SUMS: usize, const INPUTS: usize, const CONSTANTS: usize>(
+fn accumulate<E: Element, const SUMS: usize, const INPUTS: usize, const CONSTANTS: usize>(
     mut sums: [&mut [f32]; SUMS],
-    rows: [&[f32]; INPUTS],
+    rows: [&[E]; INPUTS],
     constants: [&[f32]; CONSTANTS],
     f: impl Fn([f32; INPUTS], [f32; CONSTANTS]) -> [f32; SUMS],
 ) {
@@ -147,14 +145,15 @@ fn accumulate<const SUMS: usize, const INPUTS: usize, const CONSTANTS: usize>(
         }
         for row in 0..n / width {
             let at = row * width + start;
-            let mut inputs = [&[0f32; WIDTH]; INPUTS];
-            for (input, rows) in inputs.iter_mut().zip(rows) {
-                if let Some(values) = rows[at..].first_chunk() {
-                    *input = values;
-                }
-            }
+            let inputs = rows.map(
+                #[inline(always)]
+                |rows| &rows[at..][..WIDTH],
+            );
             for i in 0..WIDTH {
-                let parts = f(column(&inputs, i), column(&fixed.each_ref(), i));
+                let parts = f(
+                    column(&inputs, i),
+                    column(&fixed.each_ref().map(<[f32; WIDTH]>::as_slice), i),
+                );
                 for (added, part) in added.iter_mut().zip(parts) {
                     added[i] += part;
                 }
@@ -172,7 +171,7 @@ fn accumulate<const SUMS: usize, const INPUTS: usize, const CONSTANTS: usize>(
         for i in first..width.min(n - at) {
             let mut inputs = [0.0; INPUTS];
             for (input, rows) in inputs.iter_mut().zip(rows) {
-                *input = rows[at + i];
+                *input = rows[at + i].wide();
             }
             let mut fixed = [0.0; CONSTANTS];
             for (fixed, constants) in fixed.iter_mut().zip(constants) {
@@ -186,12 +185,12 @@ fn accumulate<const SUMS: usize, const INPUTS: usize, const CONSTANTS: usize>(
     }
 }
 
-/// Entry `i` of each array.
+/// Entry `i` of each slice.
 #[inline(always)]
-fn column<const N: usize>(arrays: &[&[f32; WIDTH]; N], i: usize) -> [f32; N] {
+fn column<E: Element, const N: usize>(slices: &[&[E]; N], i: usize) -> [f32; N] {
     let mut column = [0.0; N];
-    for (value, array) in column.iter_mut().zip(arrays) {
-        *value = array[i];
+    for (value, slice) in column.iter_mut().zip(slices) {
+        *value = slice[i].wide();
     }
     column
 }
@@ -201,10 +200,10 @@ pub(super) fn normalised(x: f32, mean: f32, scale: f32, shift: f32) -> f32 {
     (x - mean) * scale + shift
 }
 
-/// max(y, 0), but NaN stays.
+/// max(y, least), but NaN stays.
 #[inline(always)]
-fn rectified(y: f32) -> f32 {
-    if y < 0.0 { 0.0 } else { y }
+fn at_least(least: f32, y: f32) -> f32 {
+    if y < least { least } else { y }
 }
 
 impl Channels<'_> {
@@ -213,21 +212,29 @@ impl Channels<'_> {
     }
 
     /// activation(gamma (x - mean) / std + beta + residual).
-    pub(super) fn apply<V: Values + ?Sized>(&self, x: &V, residual: Option<&[f32]>) -> Vec<f32> {
+    pub(super) fn apply<E: Element>(&self, x: &[E], residual: Option<Numbers<'_>>) -> Vec<E> {
         let mean = PerChannel::new(self.mean.iter().copied());
         let scale = PerChannel::new(self.scale());
         let shift = PerChannel::new(self.beta.iter().copied());
-        let apply = |start: usize, y: &mut [f32]| {
-            let (n, mut room) = (y.len(), Room::default());
-            let x = x.read(start..start + n, &mut room);
-            let residual = residual.map(|residual| &residual[start..][..n]);
+        let apply = |start: usize, y: &mut [E]| {
+            let n = y.len();
+            let x = &x[start..][..n];
             let constants = [mean.at(start, n), scale.at(start, n), shift.at(start, n)];
-            vectorised(
-                #[inline(always)]
-                || apply_piece(y, x, residual, constants, self.activation),
-            );
+            match residual {
+                None => apply_piece::<E, E>(y, x, None, constants, self.activation),
+                Some(Numbers::F32(residual)) => {
+                    apply_piece(y, x, Some(&residual[start..][..n]), constants, self.activation);
+                }
+                Some(Numbers::Bf16(residual)) => {
+                    apply_piece(y, x, Some(&residual[start..][..n]), constants, self.activation);
+                }
+            }
         };
-        build(x.len(), |start, block| for_each_piece(start, block, apply))
+        let lens = lengths(x.len(), BLOCK);
+        let ([y], _) = filled_blocks(&lens, |index, [block]: [&mut [E]; 1]| {
+            for_each_piece(index * BLOCK, block, apply);
+        });
+        y
     }
 
     /// Gradients of gamma and beta, and over `dy` that of x; or, with [`Gate::Output`], over `dy`
@@ -237,52 +244,53 @@ impl Channels<'_> {
     /// # Errors
     ///
     /// Those of the batch's other parts.
-    pub(super) fn backward<V: Values + ?Sized>(
+    pub(super) fn backward<E: Element>(
         &self,
-        x: &V,
-        gate: Gate<'_>,
-        dy: &mut [f32],
+        x: &[E],
+        gate: Gate<'_, E>,
+        dy: &mut [E],
         batch: &Extent,
-    ) -> Result<(AffineGradient, Option<Vec<f32>>)> {
+    ) -> Result<(AffineGradient, Option<Vec<E>>)> {
         let sums = self.sums(x, gate, dy);
         let affine = self.affine_gradient(&sums);
         let slope = InputSlope::new(self, &self.affine_gradient(&batch.sum(sums)?), batch.rows);
-        Ok(match gate {
+        let dx = match gate {
             Gate::Input => {
                 let pull = self.pull_through_gate(x, &slope);
-                change_blocks(dy, |start, block| for_each_piece(start, block, &pull));
-                (affine, None)
+                let blocks = dy.par_chunks_mut(BLOCK).enumerate();
+                blocks.for_each(|(index, block)| for_each_piece(index * BLOCK, block, &pull));
+                None
             }
             Gate::Output(_) => {
-                let pull = |start: usize, dx: &mut [f32]| {
-                    let (n, mut room) = (dx.len(), Room::default());
-                    let (g, x) = (&dy[start..][..n], x.read(start..start + n, &mut room));
-                    let constants = slope.at(start, n);
+                let pull = |start: usize, dx: &mut [E]| {
+                    let (g, x) = (&dy[start..][..dx.len()], &x[start..][..dx.len()]);
+                    let constants = slope.at(start, dx.len());
                     vectorised(
                         #[inline(always)]
-                        || {
-                            dx.copy_from_slice(g);
-                            input_gradient_in_place(dx, x, constants);
-                        },
+                        || input_gradient(dx, g, x, constants),
                     );
                 };
-                let dx = build(x.len(), |start, block| for_each_piece(start, block, pull));
-                (affine, Some(dx))
+                let lens = lengths(x.len(), BLOCK);
+                let ([dx], _) = filled_blocks(&lens, |index, [block]: [&mut [E]; 1]| {
+                    for_each_piece(index * BLOCK, block, pull);
+                });
+                Some(dx)
             }
-        })
+        };
+        Ok((affine, dx))
     }
 
     /// What makes a piece of the gradient of x of a piece of that of the output.
-    fn pull_through_gate<V: Values + ?Sized>(
+    fn pull_through_gate<E: Element>(
         &self,
-        x: &V,
+        x: &[E],
         slope: &InputSlope,
-    ) -> impl Fn(usize, &mut [f32]) + Sync {
+    ) -> impl Fn(usize, &mut [E]) + Sync {
         let relu = self.activation == Activation::Relu;
         let shift = relu.then(|| PerChannel::new(self.beta.iter().copied()));
         move |start, dy| {
-            let (n, mut room) = (dy.len(), Room::default());
-            let x = x.read(start..start + n, &mut room);
+            let n = dy.len();
+            let x = &x[start..][..n];
             let shift = shift.as_ref().map(|shift| shift.at(start, n));
             let constants = slope.at(start, n);
             vectorised(
@@ -298,7 +306,7 @@ impl Channels<'_> {
     }
 
     /// Sums over rows of g, then of g (x - mean), with g the gradient before the activation.
-    fn sums<V: Values + ?Sized>(&self, x: &V, gate: Gate<'_>, dy: &mut [f32]) -> Vec<f64> {
+    fn sums<E: Element>(&self, x: &[E], gate: Gate<'_, E>, dy: &mut [E]) -> Vec<f64> {
         let c = self.mean.len();
         let repeated = |values: Vec<f32>| -> Vec<f32> {
             values.iter().copied().cycle().take(width(c)).collect()
@@ -307,10 +315,9 @@ impl Channels<'_> {
         let scale = repeated(self.scale().collect());
         let shift = repeated(self.beta.to_vec());
         let relu = self.activation == Activation::Relu;
-        let sums = |(index, dy): (usize, &mut [f32])| {
+        let sums = |(index, dy): (usize, &mut [E])| {
             let at = index * ROWS * c..index * ROWS * c + dy.len();
-            let mut room = Room::default();
-            let x = x.read(at.clone(), &mut room);
+            let x = &x[at.clone()];
             let mut sums = vec![0f32; 2 * mean.len()];
             let (plain, weighted) = sums.split_at_mut(mean.len());
             vectorised(
@@ -371,52 +378,57 @@ impl InputSlope {
     }
 }
 
-#[inline(always)]
-fn apply_piece(
-    y: &mut [f32],
-    x: &[f32],
-    residual: Option<&[f32]>,
+fn apply_piece<E: Element, R: Element>(
+    y: &mut [E],
+    x: &[E],
+    residual: Option<&[R]>,
     [mean, scale, shift]: [&[f32]; 3],
     activation: Activation,
 ) {
-    for ((((y, x), mean), scale), shift) in y.iter_mut().zip(x).zip(mean).zip(scale).zip(shift) {
-        *y = normalised(*x, *mean, *scale, *shift);
-    }
-    if let Some(residual) = residual {
-        for (y, residual) in y.iter_mut().zip(residual) {
-            *y += residual;
-        }
-    }
-    if activation == Activation::Relu {
-        for y in y {
-            *y = rectified(*y);
-        }
-    }
+    let least = if activation == Activation::Relu { 0.0 } else { f32::NEG_INFINITY };
+    vectorised(
+        #[inline(always)]
+        move || {
+            let constants = mean.iter().zip(scale).zip(shift);
+            let places = y.iter_mut().zip(x).zip(constants);
+            if let Some(residual) = residual {
+                for (((y, x), ((mean, scale), shift)), residual) in places.zip(residual) {
+                    let sum = normalised(x.wide(), *mean, *scale, *shift) + residual.wide();
+                    *y = E::nearest(at_least(least, sum));
+                }
+            } else {
+                for ((y, x), ((mean, scale), shift)) in places {
+                    *y = E::nearest(at_least(least, normalised(x.wide(), *mean, *scale, *shift)));
+                }
+            }
+        },
+    );
 }
 
 /// Zeroes the gradient where the output, found again as forward found it, was not positive.
 #[inline(always)]
-fn close_by_input(g: &mut [f32], x: &[f32], [mean, scale, shift]: [&[f32]; 3]) {
+fn close_by_input<E: Element>(g: &mut [E], x: &[E], [mean, scale, shift]: [&[f32]; 3]) {
     for ((((g, x), mean), scale), shift) in g.iter_mut().zip(x).zip(mean).zip(scale).zip(shift) {
-        *g = if normalised(*x, *mean, *scale, *shift) > 0.0 { *g } else { 0.0 };
+        let is_open = normalised(x.wide(), *mean, *scale, *shift) > 0.0;
+        *g = if is_open { *g } else { E::default() };
     }
 }
 
 #[inline(always)]
-fn close_by_output(g: &mut [f32], y: &[f32]) {
+fn close_by_output<E: Element>(g: &mut [E], y: &[E]) {
     for (g, y) in g.iter_mut().zip(y) {
-        *g = if *y > 0.0 { *g } else { 0.0 };
+        *g = if y.wide() > 0.0 { *g } else { E::default() };
     }
 }
 
 /// Adds the rows of g to `plain`, and those of g (x - mean) to `weighted`; each is as long as
 /// `mean`.
 #[inline(always)]
-pub(super) fn add_gradients(
+pub(super) fn add_gradients<E: Element>(
     plain: &mut [f32],
     weighted: &mut [f32],
-    g: &[f32],
-    x: &[f32],
+    g: &[E],
+    x: &[E],
     mean: &[f32],
 ) {
     accumulate(
@@ -431,11 +443,11 @@ pub(super) fn add_gradients(
 /// As [`add_gradients`], with g 0 where the output, found again as forward found it, was not
 /// positive.
 #[inline(always)]
-fn add_gated_gradients(
+fn add_gated_gradients<E: Element>(
     plain: &mut [f32],
     weighted: &mut [f32],
-    g: &[f32],
-    x: &[f32],
+    g: &[E],
+    x: &[E],
     constants: [&[f32]; 3],
 ) {
     accumulate(
@@ -452,13 +464,29 @@ fn add_gated_gradients(
 
 /// scale g + slope (x - mean) + shift, where g was.
 #[inline(always)]
-pub(super) fn input_gradient_in_place(
-    g: &mut [f32],
-    x: &[f32],
+pub(super) fn input_gradient_in_place<E: Element>(
+    g: &mut [E],
+    x: &[E],
     [scale, mean, slope, shift]: [&[f32]; 4],
 ) {
     let constants = scale.iter().zip(mean).zip(slope).zip(shift);
     for ((g, x), (((scale, mean), slope), shift)) in g.iter_mut().zip(x).zip(constants) {
-        *g = scale * *g + slope * (x - mean) + shift;
+        *g = E::nearest(scale * g.wide() + slope * (x.wide() - mean) + shift);
+    }
+}
+
+/// [`input_gradient_in_place`], to `dx`.
+#[inline(always)]
+fn input_gradient<E: Element>(
+    dx: &mut [E],
+    g: &[E],
+    x: &[E],
+    [scale, mean, slope, shift]: [&[f32]; 4],
+) {
+    let constants = scale.iter().zip(mean).zip(slope).zip(shift);
+    for (((dx, g), x), (((scale, mean), slope), shift)) in
+        dx.iter_mut().zip(g).zip(x).zip(constants)
+    {
+        *dx = E::nearest(scale * g.wide() + slope * (x.wide() - mean) + shift);
     }
 }

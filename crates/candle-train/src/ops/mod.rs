@@ -22,6 +22,7 @@ pub mod cuda;
 mod device;
 mod drop_path;
 mod dropout;
+mod element;
 mod embedding;
 mod flops;
 mod fourier;

@@ -7,7 +7,8 @@ use std::sync::{Mutex, OnceLock, PoisonError};
 #[cfg(feature = "cuda")]
 use candle_core::CudaStorage;
 use candle_core::{
-    CpuStorage, CustomOp1, CustomOp2, CustomOp3, Layout, Result, Shape, Storage, Tensor, bail,
+    CpuStorage, CustomOp1, CustomOp2, CustomOp3, DType, Layout, Result, Shape, Storage, Tensor,
+    bail,
 };
 
 #[cfg(feature = "cuda")]
@@ -258,10 +259,10 @@ pub(crate) fn in_graph(
 
 /// The values of `x` in memory of their own.
 pub(crate) fn copy_of(x: &Tensor) -> Result<(Storage, Shape)> {
-    let storage = if x.device().is_cpu() {
-        Storage::Cpu(CpuStorage::F32(x.flatten_all()?.to_vec1()?))
-    } else {
-        x.storage_and_layout().0.try_clone(x.layout())?
+    let storage = match (x.device().is_cpu(), x.dtype()) {
+        (true, DType::BF16) => Storage::Cpu(CpuStorage::BF16(x.flatten_all()?.to_vec1()?)),
+        (true, _) => Storage::Cpu(CpuStorage::F32(x.flatten_all()?.to_vec1()?)),
+        (false, _) => x.storage_and_layout().0.try_clone(x.layout())?,
     };
     Ok((storage, x.shape().clone()))
 }

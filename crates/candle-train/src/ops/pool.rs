@@ -1,20 +1,23 @@
 //! Pooling over images, NHWC.
 
-use candle_core::{Result, Shape, Tensor, bail};
+use candle_core::{DType, Result, Shape, Tensor, bail};
 use rayon::prelude::*;
 
 use super::chain;
 use super::conv::{Rounding, Slides, Window};
+use super::element::{Element, Room};
 use super::operation::{Gradients, Input, Kept, Operation};
-use super::scratch::zeros;
+use super::saved::Saved;
+use super::scratch::{filled_blocks, zeros};
 use super::simd::{build_rows, vectorised};
-use super::storage::{read, tensor};
+use super::storage::{read, read_of, tensor};
+use super::widen::is_held_in_bf16;
 
 /// Largest value of each kernel x kernel window: (n, h, w, c) -> (n, oh, ow, c), f32.
 ///
 /// Padding counts as minus infinity. The gradient goes to the first maximum of a window in
-/// row-major order, and NaN wins over numbers, both as `torch.nn.functional.max_pool2d`. On a GPU x
-/// may be in half precision, and so is the result then; the same goes for [`average_pool2d`].
+/// row-major order, and NaN wins over numbers, both as `torch.nn.functional.max_pool2d`. x may be
+/// in bf16, and on a GPU in f16, and so is the result then.
 ///
 /// # Errors
 ///
@@ -36,11 +39,16 @@ pub fn max_pool2d_over(
     rounding: Rounding,
 ) -> Result<Tensor> {
     let windows = Windows::new(x, kernel, slides, rounding)?;
-    chain::apply([x], MaxPool { windows, chosen: Kept::default() })
+    let pool = MaxPool { windows, chosen: Kept::default() };
+    if is_held_in_bf16(x) {
+        return chain::apply_held(x, pool, |pool, x| (pool.maxima(x), windows.output_shape()));
+    }
+    chain::apply([x], pool)
 }
 
 /// Mean of each kernel x kernel window: (n, h, w, c) -> (n, oh, ow, c), f32. Padding counts as
-/// zeros, as in `torch.nn.functional.avg_pool2d` by default.
+/// zeros, as in `torch.nn.functional.avg_pool2d` by default. On a GPU the result of half precision
+/// is in half precision.
 ///
 /// # Errors
 ///
@@ -136,22 +144,47 @@ impl Windows {
         }
     }
 
-    /// Calls `push(row of dy and its index, image of dx)` for each row of each image, images in
-    /// parallel.
-    fn gradient(
-        &self,
-        push: impl Fn(&[f32], [usize; 2], &mut [f32]) + Sync,
-        dy: &[f32],
-    ) -> Vec<f32> {
-        let (image, row) = (self.h * self.w * self.c, self.ow * self.c);
-        let mut dx = zeros(self.n * image);
-        let images = dx.par_chunks_mut(image).zip(dy.par_chunks(self.oh * row)).enumerate();
-        images.for_each(|(index, (dx, dy))| {
-            for (oy, dy) in dy.chunks_exact(row).enumerate() {
-                push(dy, [oy, index * self.oh + oy], dx);
-            }
+    /// dx: calls `push(row of dx, row of outputs, row in their windows)` for each row of windows
+    /// that reaches a row of dx, in their order.
+    fn gradient<E: Element>(&self, push: impl Fn(&mut [f32], usize, usize) + Sync) -> Vec<E> {
+        let rows = vec![self.w * self.c; self.n * self.h];
+        let ([dx], _) = filled_blocks(&rows, |index, [dx]: [&mut [E]; 1]| {
+            let (image, y) = (index / self.h, index % self.h);
+            E::change(dx, |dx| {
+                for (oy, ky) in self.reaching(y) {
+                    push(dx, image * self.oh + oy, ky);
+                }
+            });
         });
         dx
+    }
+
+    /// The rows of windows that reach row `y`, and the row of each that does.
+    fn reaching(&self, y: usize) -> impl Iterator<Item = (usize, usize)> {
+        let Slides { stride: [stride, _], padding: [padding, _], dilation: [dilation, _] } =
+            self.slides;
+        let kernel = self.kernel[0];
+        (0..self.oh.min((y + padding) / stride + 1)).filter_map(move |oy| {
+            let down = y + padding - oy * stride;
+            let ky = down / dilation;
+            (down.is_multiple_of(dilation) && ky < kernel).then_some((oy, ky))
+        })
+    }
+
+    /// Calls `visit(output offset in its row, offset in the row of the image, place in the window)`
+    /// for each pixel of row `ky` of each window of a row. `visit` must be `#[inline(always)]`.
+    #[inline(always)]
+    fn for_each_of_row(&self, ky: usize, mut visit: impl FnMut(usize, usize, u16)) {
+        let Slides { stride, padding, dilation } = self.slides;
+        let columns = self.kernel[1];
+        for ox in 0..self.ow {
+            for kx in 0..columns {
+                let x = (ox * stride[1] + kx * dilation[1]).wrapping_sub(padding[1]);
+                if x < self.w {
+                    visit(ox * self.c, x * self.c, (ky * columns + kx) as u16);
+                }
+            }
+        }
     }
 }
 
@@ -161,9 +194,54 @@ pub(super) struct MaxPool {
     pub(super) chosen: Kept<Vec<u16>>,
 }
 
+impl MaxPool {
+    fn maxima<E: Element>(&self, x: &[E]) -> Vec<E> {
+        let windows = &self.windows;
+        let (image, row) = (windows.h * windows.w * windows.c, windows.ow * windows.c);
+        let mut y = zeros(windows.n * windows.oh * row);
+        let mut chosen = zeros(y.len());
+        let rows = y.par_chunks_mut(row).zip(chosen.par_chunks_mut(row)).enumerate();
+        rows.for_each(|(index, (y, chosen))| {
+            let image = &x[index / windows.oh * image..][..image];
+            let oy = index % windows.oh;
+            vectorised(
+                #[inline(always)]
+                || maxima(windows, oy, image, y, chosen),
+            );
+        });
+        self.chosen.keep(chosen);
+        y
+    }
+
+    fn gradient<E: Element>(&self, dy: &[E]) -> Result<Vec<E>> {
+        let Some(chosen) = self.chosen.get() else { bail!("backward before forward") };
+        let (windows, c) = (&self.windows, self.windows.c);
+        let row = windows.ow * c;
+        Ok(windows.gradient(|dx, index, ky| {
+            let (chosen, mut room) = (&chosen[index * row..][..row], Room::default());
+            let dy = E::read(&dy[index * row..][..row], &mut room);
+            vectorised(
+                #[inline(always)]
+                || {
+                    windows.for_each_of_row(
+                        ky,
+                        #[inline(always)]
+                        |out, at, place| {
+                            let dy = dy[out..out + c].iter().zip(&chosen[out..out + c]);
+                            for (dx, (dy, chosen)) in dx[at..at + c].iter_mut().zip(dy) {
+                                *dx += if *chosen == place { *dy } else { 0.0 };
+                            }
+                        },
+                    );
+                },
+            );
+        }))
+    }
+}
+
 /// One row of maxima of an image, and the place of each in its window.
 #[inline(always)]
-fn maxima(windows: &Windows, oy: usize, image: &[f32], y: &mut [f32], chosen: &mut [u16]) {
+fn maxima<E: Element>(windows: &Windows, oy: usize, image: &[E], y: &mut [E], chosen: &mut [u16]) {
     let c = windows.c;
     chosen.fill(u16::MAX);
     windows.for_each_pixel(
@@ -172,7 +250,8 @@ fn maxima(windows: &Windows, oy: usize, image: &[f32], y: &mut [f32], chosen: &m
         |out, at, place| {
             let best = y[out..out + c].iter_mut().zip(&mut chosen[out..out + c]);
             for (x, (best, chosen)) in image[at..at + c].iter().zip(best) {
-                let better = *x > *best || x.is_nan() || *chosen == u16::MAX;
+                let (value, is_first) = (x.wide(), *chosen == u16::MAX);
+                let better = value > best.wide() || value.is_nan() || is_first;
                 *best = if better { *x } else { *best };
                 *chosen = if better { place } else { *chosen };
             }
@@ -186,47 +265,15 @@ impl Operation for MaxPool {
     const NAME: &'static str = "max-pool2d-nhwc";
 
     fn forward(&self, [x]: [Input<'_>; 1]) -> Result<(Vec<f32>, Shape)> {
-        let windows = &self.windows;
-        let (image, row) = (windows.h * windows.w * windows.c, windows.ow * windows.c);
-        let mut y = zeros(windows.n * windows.oh * row);
-        let mut chosen = vec![0; y.len()];
-        let rows = y.par_chunks_mut(row).zip(chosen.par_chunks_mut(row)).enumerate();
-        rows.for_each(|(index, (y, chosen))| {
-            let image = &x.values[index / windows.oh * image..][..image];
-            let oy = index % windows.oh;
-            vectorised(
-                #[inline(always)]
-                || maxima(windows, oy, image, y, chosen),
-            );
-        });
-        self.chosen.keep(chosen);
-        Ok((y, windows.output_shape()))
+        Ok((self.maxima(x.values), self.windows.output_shape()))
     }
 
     fn backward(&self, [x]: [&Tensor; 1], _: &Tensor, dy: Tensor) -> Gradients<Self> {
-        let Some(chosen) = self.chosen.get() else { bail!("backward before forward") };
-        let (windows, row) = (&self.windows, self.windows.ow * self.windows.c);
-        let push = |dy: &[f32], [oy, index]: [usize; 2], dx: &mut [f32]| {
-            let chosen = &chosen[index * row..][..row];
-            let c = windows.c;
-            vectorised(
-                #[inline(always)]
-                || {
-                    windows.for_each_pixel(
-                        oy,
-                        #[inline(always)]
-                        |out, at, place| {
-                            let dy = dy[out..out + c].iter().zip(&chosen[out..out + c]);
-                            for (dx, (dy, chosen)) in dx[at..at + c].iter_mut().zip(dy) {
-                                *dx += if *chosen == place { *dy } else { 0.0 };
-                            }
-                        },
-                    );
-                },
-            );
+        let dx = match dy.dtype() {
+            DType::BF16 => Saved::Bf16(read_of([&dy], |[dy]| self.gradient(dy))?),
+            _ => Saved::F32(read_of([&dy], |[dy]| self.gradient(dy))?),
         };
-        let dx = read([&dy], |[dy]| Ok(windows.gradient(push, dy)))?;
-        Ok([Some(tensor(dx, x.shape())?)])
+        Ok([Some(dx.tensor(x.shape()))])
     }
 }
 
@@ -276,25 +323,28 @@ impl Operation for AveragePool {
 
     fn backward(&self, [x]: [&Tensor; 1], _: &Tensor, dy: Tensor) -> Gradients<Self> {
         let (windows, pixels, c) = (&self.windows, self.pixels(), self.windows.c);
-        let push = |dy: &[f32], [oy, _]: [usize; 2], dx: &mut [f32]| {
-            vectorised(
-                #[inline(always)]
-                || {
-                    windows.for_each_pixel(
-                        oy,
-                        #[inline(always)]
-                        |out, at, _| {
-                            let dy = &dy[out..out + c];
-                            for (dx, g) in dx[at..at + c].iter_mut().zip(dy) {
-                                *dx += g / pixels;
-                            }
-                        },
-                    );
-                },
-            );
+        let row = windows.ow * c;
+        let gradient = |[dy]: [&[f32]; 1]| {
+            Ok(windows.gradient(|dx, index, ky| {
+                let dy = &dy[index * row..][..row];
+                vectorised(
+                    #[inline(always)]
+                    || {
+                        windows.for_each_of_row(
+                            ky,
+                            #[inline(always)]
+                            |out, at, _| {
+                                let dy = &dy[out..out + c];
+                                for (dx, g) in dx[at..at + c].iter_mut().zip(dy) {
+                                    *dx += g / pixels;
+                                }
+                            },
+                        );
+                    },
+                );
+            }))
         };
-        let dx = read([&dy], |[dy]| Ok(windows.gradient(push, dy)))?;
-        Ok([Some(tensor(dx, x.shape())?)])
+        Ok([Some(tensor(read([&dy], gradient)?, x.shape())?)])
     }
 }
 
@@ -302,7 +352,7 @@ impl Operation for AveragePool {
 ///
 /// # Errors
 ///
-/// Not four dimensions, or not f32 on the CPU.
+/// Not four dimensions, or neither f32 nor bf16 on the CPU.
 pub fn global_average_pool(x: &Tensor) -> Result<Tensor> {
     let (n, h, w, c) = x.dims4()?;
     chain::apply([x], GlobalAveragePool { n, pixels: h * w, c, is_image: false })
@@ -380,7 +430,7 @@ impl Operation for GlobalAveragePool {
 #[cfg(test)]
 mod tests {
     use candle_core::{Device, Var};
-
+    use half::bf16;
     use proptest::prelude::*;
 
     use super::super::testing::{check_gradients, values};
@@ -471,6 +521,25 @@ mod tests {
         let lost = Tensor::from_vec(vec![0.0f32, f32::NAN, 1.0, 9.0], (1, 2, 2, 1), &Device::Cpu)?;
         let y = max_pool2d(&lost, 2, window)?.flatten_all()?.to_vec1::<f32>()?;
         assert!(y[0].is_nan());
+        Ok(())
+    }
+
+    #[test]
+    fn bf16_is_pooled_as_the_same_numbers_in_f32() -> Result<()> {
+        let window = Window { stride: 2, padding: 1 };
+        let x = Tensor::from_vec(values("bf16", 0, 2 * 9 * 8 * 5), (2, 9, 8, 5), &Device::Cpu)?;
+        let x = x.to_dtype(DType::BF16)?;
+        let r = Tensor::from_vec(values("r", 0, 2 * 5 * 4 * 5), (2, 5, 4, 5), &Device::Cpu)?;
+        let r = r.to_dtype(DType::BF16)?;
+        let pooled = |dtype| {
+            let x = Var::from_tensor(&x.to_dtype(dtype)?)?;
+            let y = max_pool2d(&x, 3, window)?;
+            assert_eq!(y.dtype(), dtype);
+            let gradients = (&y * r.to_dtype(dtype)?)?.sum_all()?.backward()?;
+            let flat = |t: &Tensor| t.to_dtype(DType::BF16)?.flatten_all()?.to_vec1::<bf16>();
+            Ok::<_, candle_core::Error>([flat(&y)?, flat(gradients.get(&x).unwrap())?])
+        };
+        assert_eq!(pooled(DType::BF16)?, pooled(DType::F32)?);
         Ok(())
     }
 

@@ -1,8 +1,8 @@
 //! Autocast on the CPU: operands and results of matrix products are rounded to the half type, sums
 //! are f32.
 //!
-//! Storage stays f32 (but for what convolutions keep for their norms, see `saved`), and every
-//! number that PyTorch's autocast would hold in a half tensor is one that this half type can hold:
+//! Storage stays f32 (but for bf16 between convolutions with norms, see `saved`), and every number
+//! that PyTorch's autocast would hold in a half tensor is one that this half type can hold:
 //! operands are rounded before a product, results after it, and in backward the incoming gradient
 //! and both produced gradients likewise. So the numbers are those of half storage with f32
 //! accumulation: fp16 values beyond 65504 become infinite and gradients below half of 2^-24 become
@@ -18,7 +18,7 @@ use rayon::prelude::*;
 
 use super::bias::{column_sums, column_sums_of};
 use super::kernel::{Epilogue, Format, Instructions};
-use super::simd::vectorised;
+use super::simd::{build, vectorised};
 use crate::{Bf16Instructions, Precision};
 
 /// Values rounded together; small enough for the first-level cache.
@@ -40,9 +40,10 @@ pub(super) fn rounded(values: &[f32], precision: Precision) -> Cow<'_, [f32]> {
     if precision == Precision::Fp32 {
         return Cow::Borrowed(values);
     }
-    let mut copy = values.to_vec();
-    round(&mut copy, precision);
-    Cow::Owned(copy)
+    Cow::Owned(build(values.len(), |start, copy| {
+        copy.copy_from_slice(&values[start..][..copy.len()]);
+        round_block(copy, precision);
+    }))
 }
 
 /// The operand of a product of [`Format::of`] this precision: rounded, if the product does not.
@@ -100,7 +101,7 @@ pub fn round_block(block: &mut [f32], precision: Precision) {
 
 /// The nearest bf16 number, as `half::bf16::from_f32`, in a form that is vectorised.
 #[inline(always)]
-fn to_bf16(value: f32) -> f32 {
+pub(super) fn to_bf16(value: f32) -> f32 {
     let bits = value.to_bits();
     // Half of the last place, a little less if it is even: ties go to even.
     let nearest = bits.wrapping_add(0x7FFF + (bits >> 16 & 1));

@@ -14,8 +14,9 @@ const PIECES: usize = 64;
 
 /// `n` zeros, written by all threads: `vec![0.0; n]` of memory that was used before is the work of
 /// one.
-pub(super) fn zeros(n: usize) -> Vec<f32> {
-    filled(n, BLOCK, |_, _| {})
+pub(super) fn zeros<T: Copy + Default + Send>(n: usize) -> Vec<T> {
+    let ([values], _) = filled_blocks(&lengths(n, BLOCK), |_, _| {});
+    values
 }
 
 /// `n` values in blocks of `block`, in parallel: `fill(start, values)` is given each block, zeroed
@@ -140,7 +141,8 @@ mod tests {
     #[test]
     fn zeros_are_as_many_as_asked_for() {
         for n in [0, 1, BLOCK - 1, BLOCK, 3 * BLOCK + 3] {
-            assert!(zeros(n).len() == n && zeros(n).iter().all(|value| *value == 0.0));
+            let values: Vec<f32> = zeros(n);
+            assert!(values.len() == n && values.iter().all(|value| *value == 0.0));
         }
     }
 

@@ -51,7 +51,7 @@ impl<R, F: FnMut() -> R> WithSimd for Loop<F> {
 /// only on x86-64.
 #[inline(always)]
 #[expect(unsafe_code, reason = "an instruction that reads nothing and never fails")]
-pub(super) fn fetch(values: &[f32], ahead: usize) {
+pub(super) fn fetch<T>(values: &[T], ahead: usize) {
     #[cfg(target_arch = "x86_64")]
     // SAFETY: every x86-64 processor has it, and any address may be asked for.
     unsafe {
@@ -101,7 +101,7 @@ pub(super) fn change_blocks(values: &mut [f32], change: impl Fn(usize, &mut [f32
 }
 
 /// Calls `change(start, piece)` for the pieces of a block that begins at `start`.
-pub(super) fn for_each_piece(start: usize, block: &mut [f32], change: impl Fn(usize, &mut [f32])) {
+pub(super) fn for_each_piece<T>(start: usize, block: &mut [T], change: impl Fn(usize, &mut [T])) {
     for (index, piece) in block.chunks_mut(PIECE).enumerate() {
         change(start + index * PIECE, piece);
     }

@@ -1,16 +1,19 @@
 //! Between Candle's storage and plain slices.
 
 use std::cell::Cell;
+use std::marker::PhantomData;
 use std::ops::Range;
 
 #[cfg(feature = "cuda")]
 use candle_core::CudaStorage;
 use candle_core::{CpuStorage, Device, InplaceOp1, Layout, Result, Shape, Storage, Tensor, bail};
 
-/// The values of a contiguous f32 storage.
-pub(super) fn slice<'a>(storage: &'a CpuStorage, layout: &Layout) -> Result<&'a [f32]> {
+use super::element::{Element, Numbers};
+
+/// The values of a contiguous storage of this type.
+pub(super) fn slice<'a, E: Element>(storage: &'a CpuStorage, layout: &Layout) -> Result<&'a [E]> {
     match layout.contiguous_offsets() {
-        Some((start, end)) => Ok(&storage.as_slice::<f32>()?[start..end]),
+        Some((start, end)) => Ok(&storage.as_slice::<E>()?[start..end]),
         None => bail!("a contiguous tensor is needed, got {layout:?}"),
     }
 }
@@ -20,9 +23,17 @@ pub(super) fn read<R, const N: usize>(
     tensors: [&Tensor; N],
     f: impl FnOnce([&[f32]; N]) -> Result<R>,
 ) -> Result<R> {
+    read_of(tensors, f)
+}
+
+/// [`read`] of tensors of this type.
+pub(super) fn read_of<E: Element, R, const N: usize>(
+    tensors: [&Tensor; N],
+    f: impl FnOnce([&[E]; N]) -> Result<R>,
+) -> Result<R> {
     let tensors = tensors.iter().map(|tensor| tensor.contiguous()).collect::<Result<Vec<_>>>()?;
     let guards: Vec<_> = tensors.iter().map(Tensor::storage_and_layout).collect();
-    let mut slices = [&[] as &[f32]; N];
+    let mut slices = [&[] as &[E]; N];
     for (values, (storage, layout)) in slices.iter_mut().zip(&guards) {
         match &**storage {
             Storage::Cpu(storage) => *values = slice(storage, layout)?,
@@ -30,6 +41,25 @@ pub(super) fn read<R, const N: usize>(
         }
     }
     f(slices)
+}
+
+/// Calls `f` with the values of tensors of the CPU, f32 or bf16; copies those that are not
+/// contiguous.
+pub(super) fn read_numbers<R, const N: usize>(
+    tensors: [&Tensor; N],
+    f: impl FnOnce([Numbers<'_>; N]) -> Result<R>,
+) -> Result<R> {
+    let tensors = tensors.iter().map(|tensor| tensor.contiguous()).collect::<Result<Vec<_>>>()?;
+    let guards: Vec<_> = tensors.iter().map(Tensor::storage_and_layout).collect();
+    let mut numbers = [Numbers::F32(&[]); N];
+    for (numbers, (storage, layout)) in numbers.iter_mut().zip(&guards) {
+        *numbers = match &**storage {
+            Storage::Cpu(storage @ CpuStorage::BF16(_)) => Numbers::Bf16(slice(storage, layout)?),
+            Storage::Cpu(storage) => Numbers::F32(slice(storage, layout)?),
+            _ => bail!("a tensor of the cpu is needed"),
+        }
+    }
+    f(numbers)
 }
 
 /// Whether two tensors share their memory.
@@ -48,8 +78,11 @@ pub(super) fn tensor(values: Vec<f32>, shape: impl Into<Shape>) -> Result<Tensor
 ///
 /// The gradient is its node's own and dropped afterwards, since Candle adds what each edge
 /// contributes into a fresh tensor. No other tensor of a pass may be changed.
-pub(super) fn overwrite<R>(gradient: &Tensor, change: impl FnOnce(&mut [f32]) -> R) -> Result<R> {
-    with_vector(gradient, |values, range| change(&mut values[range]))
+pub(super) fn overwrite<E: Element, R>(
+    gradient: &Tensor,
+    change: impl FnOnce(&mut [E]) -> R,
+) -> Result<R> {
+    with_vector_of(gradient, |values: &mut Vec<E>, range| change(&mut values[range]))
 }
 
 /// Gives the vector that holds a contiguous f32 tensor of the CPU, and the tensor's place in it, to
@@ -62,7 +95,19 @@ pub fn with_vector<R>(
     tensor: &Tensor,
     change: impl FnOnce(&mut Vec<f32>, Range<usize>) -> R,
 ) -> Result<R> {
-    let change = Change { f: Cell::new(Some(change)), result: Cell::new(None) };
+    with_vector_of(tensor, change)
+}
+
+/// [`with_vector`] of a tensor of this type.
+pub(super) fn with_vector_of<E: Element, R>(
+    tensor: &Tensor,
+    change: impl FnOnce(&mut Vec<E>, Range<usize>) -> R,
+) -> Result<R> {
+    let change = Change {
+        f: Cell::new(Some(change)),
+        result: Cell::new(None),
+        element: PhantomData::<fn(E)>,
+    };
     tensor.inplace_op1(&change)?;
     match change.result.into_inner() {
         Some(result) => Ok(result),
@@ -71,18 +116,19 @@ pub fn with_vector<R>(
 }
 
 /// Calls the closure, once, on the tensor's storage.
-struct Change<F, R> {
+struct Change<F, R, E> {
     f: Cell<Option<F>>,
     result: Cell<Option<R>>,
+    element: PhantomData<fn(E)>,
 }
 
-impl<R, F: FnOnce(&mut Vec<f32>, Range<usize>) -> R> InplaceOp1 for Change<F, R> {
+impl<E: Element, R, F: FnOnce(&mut Vec<E>, Range<usize>) -> R> InplaceOp1 for Change<F, R, E> {
     fn name(&self) -> &'static str {
         "change-values"
     }
 
     fn cpu_fwd(&self, storage: &mut CpuStorage, layout: &Layout) -> Result<()> {
-        let CpuStorage::F32(values) = storage else { bail!("values to change are f32") };
+        let Some(values) = E::vector(storage) else { bail!("values to change are {:?}", E::DTYPE) };
         let Some((start, end)) = layout.contiguous_offsets() else {
             bail!("values to change are contiguous")
         };

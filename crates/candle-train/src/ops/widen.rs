@@ -1,25 +1,55 @@
 //! Values in half precision as f32.
 //!
-//! On a GPU, under a half precision, some operations hand on bf16 or f16. Those that read nothing
-//! but f32 get their operands from here, and their gradients go back in the type that came in.
+//! Under bf16, and on a GPU under fp16, some operations hand on half precision. Those that read
+//! nothing but f32 get their operands from here, and their gradients go back in the type that came
+//! in.
 
-use candle_core::{DType, Result, Tensor, bail};
+use candle_core::{DType, Result, Tensor};
 
 use super::chain;
 use super::operation::{Gradients, Operation};
+use super::saved::Saved;
+use super::storage::read_numbers;
+use crate::Precision;
 
 /// x as f32: itself, unless it is in half precision.
 ///
 /// # Errors
 ///
-/// Half precision on the CPU.
+/// f16 on the CPU, or the device's.
 pub fn widen(x: &Tensor) -> Result<Tensor> {
-    if is_half(x) { chain::apply([x], Widen) } else { Ok(x.clone()) }
+    if !is_half(x) {
+        return Ok(x.clone());
+    }
+    if !x.device().is_cpu() {
+        return chain::apply([x], Widen);
+    }
+    let x = x.contiguous()?;
+    let wide = with_type(&x, DType::F32)?;
+    chain::node(&[&x], chain::taken(&wide)?, Box::new(Widen))
 }
 
 /// Whether x holds bf16 or f16.
 pub(super) fn is_half(x: &Tensor) -> bool {
     matches!(x.dtype(), DType::BF16 | DType::F16)
+}
+
+/// Whether x holds bf16 in the CPU's memory.
+pub(super) fn is_held_in_bf16(x: &Tensor) -> bool {
+    x.device().is_cpu() && x.dtype() == DType::BF16
+}
+
+/// The values of `x`, of the CPU, in the type of `other`: f32 or bf16. Without a gradient.
+pub(super) fn with_type_of(x: &Tensor, other: &Tensor) -> Result<Tensor> {
+    with_type(x, other.dtype())
+}
+
+fn with_type(x: &Tensor, dtype: DType) -> Result<Tensor> {
+    if x.dtype() == dtype {
+        return Ok(x.clone());
+    }
+    let held = if dtype == DType::BF16 { Precision::Bf16 } else { Precision::Fp32 };
+    read_numbers([x], |[x]| Ok(Saved::copy_of(x, held))).map(|copy| copy.tensor(x.shape()))
 }
 
 pub(super) struct Widen;
@@ -34,7 +64,7 @@ impl Operation for Widen {
         false
     }
 
-    fn backward(&self, _: [&Tensor; 1], _: &Tensor, _: Tensor) -> Gradients<Self> {
-        bail!("half precision on the CPU")
+    fn backward(&self, [x]: [&Tensor; 1], _: &Tensor, dy: Tensor) -> Gradients<Self> {
+        Ok([Some(with_type_of(&dy, x)?)])
     }
 }

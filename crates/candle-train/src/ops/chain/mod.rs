@@ -11,11 +11,11 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 
 use candle_core::op::BackpropOp;
 use candle_core::{CpuStorage, DType, Result, Shape, Storage, Tensor, TensorId, Var, bail};
+use half::bf16;
 
 use super::add::{add_to, copied};
 use super::operation::{Backward, List, OnGpu, forward, in_graph};
-use super::storage::{same_storage, with_vector};
-#[cfg(feature = "cuda")]
+use super::storage::{read_of, same_storage, with_vector_of};
 use super::widen::widen;
 #[cfg(any(feature = "cuda", test))]
 use super::widen::{Widen, is_half};
@@ -58,10 +58,13 @@ pub fn chain(x: &Tensor, f: impl FnOnce(&Tensor) -> Result<Tensor>) -> Result<Te
 /// That of the operation, or `y` was used in this way before.
 #[cfg(any(feature = "cuda", test))]
 pub(crate) fn extended<O: OnGpu>(y: &Tensor, op: impl FnOnce(bool) -> O) -> Result<Tensor> {
-    if is_half(y) {
-        return continued(&continued(y, |_| Widen)?, op);
+    if !is_half(y) {
+        return continued(y, op);
     }
-    continued(y, op)
+    if y.device().is_cpu() {
+        return continued(&widen(y)?, op);
+    }
+    continued(&continued(y, |_| Widen)?, op)
 }
 
 #[cfg(any(feature = "cuda", test))]
@@ -104,17 +107,28 @@ pub(crate) fn apply<O: OnGpu>(operands: O::Operands<&Tensor>, op: O) -> Result<T
     let operands = operands.into_vec();
     let operands: Vec<Tensor> =
         operands.into_iter().map(Tensor::contiguous).collect::<Result<_>>()?;
-    #[cfg(feature = "cuda")]
-    let operands = as_taken(&op, operands)?;
+    let operands = as_taken(&op, &operands)?;
     let result = forward(&op, &operands)?;
     node(&operands.iter().collect::<Vec<_>>(), result, Box::new(op))
 }
 
-/// Operands of a type that `op` takes.
-#[cfg(feature = "cuda")]
-fn as_taken<O: OnGpu>(op: &O, operands: Vec<Tensor>) -> Result<Vec<Tensor>> {
-    if op.takes_half() {
-        return Ok(operands);
+/// Applies an operation to bf16 numbers of the CPU, of which `forward` makes others.
+pub(crate) fn apply_held<O: OnGpu>(
+    x: &Tensor,
+    op: O,
+    forward: impl FnOnce(&O, &[bf16]) -> (Vec<bf16>, Shape),
+) -> Result<Tensor> {
+    let x = x.contiguous()?;
+    let (y, shape) = read_of([&x], |[x]| Ok(forward(&op, x)))?;
+    node(&[&x], (Storage::Cpu(CpuStorage::BF16(y)), shape), Box::new(op))
+}
+
+/// Operands of a type that `op` takes: f32, or on a GPU half precision.
+#[cfg_attr(not(feature = "cuda"), expect(unused_variables, reason = "only GPUs ask it"))]
+fn as_taken<O: OnGpu>(op: &O, operands: &[Tensor]) -> Result<Vec<Tensor>> {
+    #[cfg(feature = "cuda")]
+    if op.takes_half() && operands.iter().all(|x| x.device().is_cuda()) {
+        return Ok(operands.to_vec());
     }
     operands.iter().map(widen).collect()
 }
@@ -248,13 +262,16 @@ fn record(
 }
 
 /// The values of a contiguous tensor that is not read again.
-fn taken(x: &Tensor) -> Result<(Storage, Shape)> {
+pub(crate) fn taken(x: &Tensor) -> Result<(Storage, Shape)> {
     #[cfg(feature = "cuda")]
     if x.device().is_cuda() {
         return Ok((Storage::Cuda(super::storage::take_from_gpu(x)?), x.shape().clone()));
     }
-    let values = with_vector(x, |values, _| std::mem::take(values))?;
-    Ok((Storage::Cpu(CpuStorage::F32(values)), x.shape().clone()))
+    let storage = match x.dtype() {
+        DType::BF16 => CpuStorage::BF16(with_vector_of(x, |values, _| std::mem::take(values))?),
+        _ => CpuStorage::F32(with_vector_of(x, |values, _| std::mem::take(values))?),
+    };
+    Ok((Storage::Cpu(storage), x.shape().clone()))
 }
 
 /// The chain as one operation.

@@ -2,11 +2,14 @@
 
 use std::borrow::Cow;
 
+use half::bf16;
+
 use super::geometry::Geometry;
 use super::winograd::Rounding;
 use super::{depthwise, direct, direct_gradient, winograd};
 use crate::ops::channel_norm::ROWS;
-use crate::ops::kernel::Format;
+use crate::ops::element::{Numbers, widened};
+use crate::ops::kernel::{Factor, Format};
 use crate::ops::precision::{Round, round, rounded};
 use crate::ops::saved::Saved;
 use crate::{Convolutions, Precision};
@@ -52,7 +55,7 @@ impl Algorithm {
         }
     }
 
-    /// Whether images are rounded on the way, and so neither before nor after.
+    /// Whether images and weights are rounded on the way, and so neither before nor after.
     fn rounds_on_the_way(self) -> bool {
         self.way == Way::Winograd && self.precision == Precision::Bf16
     }
@@ -62,16 +65,22 @@ impl Algorithm {
         if self.rounds_on_the_way() { Rounding::Operands } else { Rounding::Nothing }
     }
 
-    /// The numbers of images that are multiplied: as [`crate::ops::precision::operand`].
-    pub(super) fn operand(self, values: &[f32]) -> Cow<'_, [f32]> {
-        if self.rounds_on_the_way() { Cow::Borrowed(values) } else { self.weight(values) }
+    /// The numbers of images that are multiplied: as [`crate::ops::precision::operand`], and bf16
+    /// as they are where bf16 is multiplied or read.
+    pub(super) fn operand<'a>(self, values: impl Into<Numbers<'a>>) -> Operand<'a> {
+        let reads_halves = self.rounds_on_the_way() || self.format() != Format::F32;
+        match values.into() {
+            Numbers::F32(values) => Operand::F32(self.factor(values)),
+            Numbers::Bf16(values) if reads_halves => Operand::Bf16(values),
+            Numbers::Bf16(values) => Operand::F32(Cow::Owned(widened(values))),
+        }
     }
 
     /// The numbers of a weight that are multiplied.
-    pub(super) fn weight(self, values: &[f32]) -> Cow<'_, [f32]> {
+    pub(super) fn factor(self, values: &[f32]) -> Cow<'_, [f32]> {
         match self.format() {
-            Format::F32 => rounded(values, self.precision),
-            Format::Bf16(_) => Cow::Borrowed(values),
+            Format::F32 if !self.rounds_on_the_way() => rounded(values, self.precision),
+            _ => Cow::Borrowed(values),
         }
     }
 
@@ -103,53 +112,117 @@ impl Algorithm {
     pub(super) fn forward_saved<R: Send>(
         self,
         g: &Geometry,
-        x: &[f32],
+        x: &Operand<'_>,
         weight: &[f32],
         see: impl Fn(&[f32]) -> R + Sync,
     ) -> (Saved, Option<Vec<R>>) {
         const { assert!(direct::SEEN_PIXELS.is_multiple_of(ROWS)) };
-        let apart = || (Saved::new(self.forward(g, x, weight), self.precision), None);
-        match self.way {
-            Way::Direct => {
-                let formats = (self.format(), self.precision);
-                let saved = direct::forward_saved(g, x, weight, formats, see);
-                saved.map_or_else(apart, |(y, seen)| (y, Some(seen)))
+        let formats = (self.format(), self.precision);
+        let near = match (self.way, x) {
+            (Way::Direct, Operand::F32(x)) => direct::forward_saved(g, x, weight, formats, see),
+            (Way::Direct, Operand::Bf16(x)) => direct::forward_saved(g, x, weight, formats, see),
+            (Way::Winograd, Operand::F32(x)) if self.precision != Precision::Fp16 => {
+                return winograd::forward_saved(g, x, weight, self.precision, (ROWS, see));
             }
-            Way::Winograd if self.precision != Precision::Fp16 => {
-                winograd::forward_saved(g, x, weight, self.precision, (ROWS, see))
+            (Way::Winograd, Operand::Bf16(x)) => {
+                return winograd::forward_saved(g, x, weight, self.precision, (ROWS, see));
             }
-            _ => apart(),
+            _ => None,
+        };
+        match near {
+            Some((y, seen)) => (y, Some(seen)),
+            None => (Saved::new(self.forward(g, &x.wide(), weight), self.precision), None),
         }
     }
 
-    /// dx (n, h, w, ci).
-    pub(super) fn backward_data(self, g: &Geometry, dy: &[f32], weight: &[f32]) -> Vec<f32> {
+    /// dx (n, h, w, ci), held as `held`.
+    pub(super) fn backward_data(
+        self,
+        g: &Geometry,
+        dy: &Operand<'_>,
+        weight: &[f32],
+        held: Precision,
+    ) -> Saved {
         if self.rounds_on_the_way() {
-            return winograd::backward_data(g, dy, weight, Rounding::OperandsAndResult);
+            return self.data_gradient(g, dy, weight, (Rounding::OperandsAndResult, held));
         }
-        self.rounded(self.data_sums(g, dy, weight))
+        self.data_gradient(g, dy, weight, (Rounding::Nothing, held)).rounded(self.precision)
     }
 
     /// The sums of [`Algorithm::backward_data`], not rounded.
-    pub(super) fn data_sums(self, g: &Geometry, dy: &[f32], weight: &[f32]) -> Vec<f32> {
-        match self.way {
-            Way::Direct => direct::backward_data(g, dy, weight, self.format()),
-            Way::Winograd => winograd::backward_data(g, dy, weight, self.rounding_of_operands()),
-            Way::Depthwise => depthwise::backward_data(g, dy, weight),
+    pub(super) fn data_sums(self, g: &Geometry, dy: &Operand<'_>, weight: &[f32]) -> Vec<f32> {
+        let unrounded = (self.rounding_of_operands(), Precision::Fp32);
+        self.data_gradient(g, dy, weight, unrounded).wide()
+    }
+
+    fn data_gradient(
+        self,
+        g: &Geometry,
+        dy: &Operand<'_>,
+        weight: &[f32],
+        (rounding, held): (Rounding, Precision),
+    ) -> Saved {
+        let formats = (self.format(), held);
+        match (self.way, dy) {
+            (Way::Direct, Operand::F32(dy)) => direct::backward_data(g, dy, weight, formats),
+            (Way::Direct, Operand::Bf16(dy)) => direct::backward_data(g, dy, weight, formats),
+            (Way::Winograd, Operand::F32(dy)) => {
+                winograd::backward_data(g, dy, weight, (rounding, held))
+            }
+            (Way::Winograd, Operand::Bf16(dy)) => {
+                winograd::backward_data(g, dy, weight, (rounding, held))
+            }
+            (Way::Depthwise, dy) => {
+                Saved::new(depthwise::backward_data(g, &dy.wide(), weight), held)
+            }
         }
     }
 
     /// dw (co, ci / groups, kh, kw).
-    pub(super) fn backward_weight(self, g: &Geometry, x: &[f32], dy: &[f32]) -> Vec<f32> {
-        self.rounded(match self.way {
-            Way::Direct => direct_gradient::backward_weight(g, x, dy, self.format()),
-            Way::Winograd => winograd::backward_weight(g, x, dy, self.rounding_of_operands()),
-            Way::Depthwise => depthwise::backward_weight(g, x, dy),
+    pub(super) fn backward_weight(
+        self,
+        g: &Geometry,
+        x: &Operand<'_>,
+        dy: &Operand<'_>,
+    ) -> Vec<f32> {
+        if self.way == Way::Depthwise {
+            return self.rounded(depthwise::backward_weight(g, &x.wide(), &dy.wide()));
+        }
+        self.rounded(match (x, dy) {
+            (Operand::F32(x), Operand::F32(dy)) => self.weight_gradient(g, x, dy),
+            (Operand::F32(x), Operand::Bf16(dy)) => self.weight_gradient(g, x, dy),
+            (Operand::Bf16(x), Operand::F32(dy)) => self.weight_gradient(g, x, dy),
+            (Operand::Bf16(x), Operand::Bf16(dy)) => self.weight_gradient(g, x, dy),
         })
+    }
+
+    fn weight_gradient<X: Factor, D: Factor>(self, g: &Geometry, x: &[X], dy: &[D]) -> Vec<f32> {
+        match self.way {
+            Way::Winograd => winograd::backward_weight(g, x, dy, self.rounding_of_operands()),
+            _ => direct_gradient::backward_weight(g, x, dy, self.format()),
+        }
     }
 
     fn rounded(self, mut values: Vec<f32>) -> Vec<f32> {
         round(&mut values, self.precision);
         values
+    }
+}
+
+/// Numbers of images that a convolution multiplies; bf16 only where it takes them as they are.
+pub(super) enum Operand<'a> {
+    /// In f32.
+    F32(Cow<'a, [f32]>),
+    /// In bf16.
+    Bf16(&'a [bf16]),
+}
+
+impl Operand<'_> {
+    /// As f32.
+    pub(super) fn wide(&self) -> Cow<'_, [f32]> {
+        match self {
+            Self::F32(values) => Cow::Borrowed(values),
+            Self::Bf16(values) => Cow::Owned(widened(values)),
+        }
     }
 }

@@ -9,7 +9,8 @@ use super::geometry::{Geometry, Pixel};
 use super::weight_layout::{by_tap, to_hwio};
 use crate::Precision;
 use crate::ops::kernel::{
-    Epilogue, Format, Output, Panels, Rows, Source, Sums, Write, balanced, blocks_of_tiles, product,
+    Epilogue, Factor, Format, Output, Panels, Rows, Source, Sums, Write, balanced, blocks_of_tiles,
+    product,
 };
 use crate::ops::precision::round_block;
 use crate::ops::saved::Saved;
@@ -37,9 +38,9 @@ pub(super) fn forward(
 
 /// [`forward`] rounded to `precision`, and what `see` makes of each run of [`SEEN_PIXELS`]; `None`
 /// of few pixels.
-pub(super) fn forward_saved<R: Send>(
+pub(super) fn forward_saved<F: Factor, R: Send>(
     g: &Geometry,
-    x: &[f32],
+    x: &[F],
     weight: &[f32],
     (format, precision): (Format, Precision),
     see: impl Fn(&[f32]) -> R + Sync,
@@ -58,18 +59,18 @@ pub(super) fn forward_saved<R: Send>(
     }))
 }
 
-struct Forward<'a> {
+struct Forward<'a, F> {
     g: &'a Geometry,
-    x: &'a [f32],
+    x: &'a [F],
     /// Of each group.
     panels: Vec<Panels>,
-    outside: Vec<f32>,
+    outside: Vec<F>,
 }
 
-impl<'a> Forward<'a> {
-    fn new(g: &'a Geometry, x: &'a [f32], weight: &[f32], format: Format) -> Self {
+impl<'a, F: Factor> Forward<'a, F> {
+    fn new(g: &'a Geometry, x: &'a [F], weight: &[f32], format: Format) -> Self {
         let panels = forward_panels(g, weight, format);
-        Self { g, x, panels, outside: vec![0.0; g.group_inputs()] }
+        Self { g, x, panels, outside: vec![F::default(); g.group_inputs()] }
     }
 
     /// The output pixels from `first` on that `y` has room for.
@@ -88,7 +89,7 @@ impl<'a> Forward<'a> {
             } else {
                 let slices = input_slices(g, x, &pixels, group, outside);
                 let mut rows = Rows { slices: &slices, taps: g.taps() };
-                product(&mut rows, panels, out, &mut { epilogue });
+                F::multiply_rows(&mut rows, panels, out, &mut { epilogue });
             }
         }
     }
@@ -112,13 +113,13 @@ fn forward_panels(g: &Geometry, weight: &[f32], format: Format) -> Vec<Panels> {
 }
 
 /// What each tap of these output pixels reads: a group's channels of an input pixel, or zeros.
-pub(super) fn input_slices<'a>(
+pub(super) fn input_slices<'a, F>(
     g: &Geometry,
-    x: &'a [f32],
+    x: &'a [F],
     pixels: &[Pixel],
     group: usize,
-    outside: &'a [f32],
-) -> Vec<&'a [f32]> {
+    outside: &'a [F],
+) -> Vec<&'a [F]> {
     let channels = g.group_inputs();
     let mut slices = Vec::with_capacity(pixels.len() * g.taps());
     for &pixel in pixels {
@@ -143,15 +144,24 @@ struct Class {
     panels: Vec<Panels>,
 }
 
-/// dx (n, h, w, ci).
-pub(super) fn backward_data(g: &Geometry, dy: &[f32], weight: &[f32], format: Format) -> Vec<f32> {
+/// dx (n, h, w, ci), rounded to bf16 if `held` is that, and only then.
+pub(super) fn backward_data<F: Factor>(
+    g: &Geometry,
+    dy: &[F],
+    weight: &[f32],
+    (format, held): (Format, Precision),
+) -> Saved {
     let classes = classes(g, weight, format);
-    let outside = vec![0.0; g.group_outputs()];
+    let leaves_gaps = classes.iter().any(|class| class.taps.is_empty());
+    let outside = vec![F::default(); g.group_outputs()];
     let row = g.w * g.ci;
     // Rows over all images; each class has about as many pixels of a block.
     let most = (PIXELS * g.stride[0] * g.stride[1]).div_ceil(g.w.max(1));
     let rows = balanced(g.n * g.h, most, 1);
-    filled(g.n * g.h * row, (rows * row).max(1), |start, dx| {
+    Saved::filled(g.n * g.h * row, (rows * row).max(1), held, |start, dx| {
+        if leaves_gaps {
+            dx.fill(0.0);
+        }
         let first = start / g.ci;
         for class in classes.iter().filter(|class| !class.taps.is_empty()) {
             let reached = |(_, pixel): &(usize, Pixel)| {
@@ -168,7 +178,7 @@ pub(super) fn backward_data(g: &Geometry, dy: &[f32], weight: &[f32], format: Fo
                 let mut rows = Rows { slices: &slices, taps: class.taps.len() };
                 let out =
                     Output { values: dx, starts: &starts, write: Write::Replace, sums: Sums::Long };
-                product(&mut rows, panels, out, &mut ());
+                F::multiply_rows(&mut rows, panels, out, &mut ());
             }
         }
     })
@@ -209,14 +219,14 @@ fn backward_panels(
 }
 
 /// The gradients that come back to these input pixels through the class's taps.
-fn output_slices<'a>(
+fn output_slices<'a, F>(
     g: &Geometry,
-    dy: &'a [f32],
+    dy: &'a [F],
     pixels: &[(usize, Pixel)],
     class: &Class,
     group: usize,
-    outside: &'a [f32],
-) -> Vec<&'a [f32]> {
+    outside: &'a [F],
+) -> Vec<&'a [F]> {
     let channels = g.group_outputs();
     let mut slices = Vec::with_capacity(pixels.len() * class.taps.len());
     for &(_, pixel) in pixels {

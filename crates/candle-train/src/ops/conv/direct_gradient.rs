@@ -13,7 +13,7 @@ use super::gathered::{gather, is_gathered};
 use super::geometry::{Geometry, Pixel};
 use super::weight_layout::from_hwio;
 use crate::ops::add::sum_of_parts;
-use crate::ops::kernel::{Columns, Format, Output, Panels, Source, Sums, Write, balanced, product};
+use crate::ops::kernel::{Columns, Factor, Format, Output, Panels, Source, Sums, Write, balanced};
 use crate::ops::scratch::{Scratch, zeros};
 
 /// Output pixels per product at most, and at least in a part.
@@ -30,22 +30,27 @@ const ROWS: usize = 48;
 const MIN_ROWS: usize = 12;
 
 /// dw in PyTorch's order.
-pub(super) fn backward_weight(g: &Geometry, x: &[f32], dy: &[f32], format: Format) -> Vec<f32> {
-    let work = Work { g, x, dy, format, zeros: vec![0.0; g.group_inputs()] };
+pub(super) fn backward_weight<X: Factor, D: Factor>(
+    g: &Geometry,
+    x: &[X],
+    dy: &[D],
+    format: Format,
+) -> Vec<f32> {
+    let work = Work { g, x, dy, format, zeros: vec![X::default(); g.group_inputs()] };
     let (large, few) = (g.weight_len() > LARGE_WEIGHT, g.pixels() <= FEW_PIXELS);
     let is_spread = (large || few) && !is_gathered(g);
     from_hwio(g, &if is_spread { work.spread() } else { work.parts() })
 }
 
-struct Work<'a> {
+struct Work<'a, X, D> {
     g: &'a Geometry,
-    x: &'a [f32],
-    dy: &'a [f32],
+    x: &'a [X],
+    dy: &'a [D],
     format: Format,
-    zeros: Vec<f32>,
+    zeros: Vec<X>,
 }
 
-impl Work<'_> {
+impl<X: Factor, D: Factor> Work<'_, X, D> {
     /// The pixels in at most [`PIXELS`], as many for each of `parts`.
     fn blocks(&self, parts: usize) -> Vec<Range<usize>> {
         let pixels = self.g.pixels();
@@ -83,7 +88,7 @@ impl Work<'_> {
             } else {
                 let slices = input_slices(g, self.x, &places, group, &self.zeros);
                 for (tap, sum) in sum.chunks_exact_mut(inputs * outputs).enumerate() {
-                    let slices: Vec<&[f32]> =
+                    let slices: Vec<&[X]> =
                         slices.iter().skip(tap).step_by(taps).copied().collect();
                     add_product(&slices, inputs, &dy, sum);
                 }
@@ -129,7 +134,7 @@ impl Work<'_> {
     }
 
     /// These channels of what one tap of these pixels reads.
-    fn tap_slices(&self, pixels: Range<usize>, tap: usize, channels: Range<usize>) -> Vec<&[f32]> {
+    fn tap_slices(&self, pixels: Range<usize>, tap: usize, channels: Range<usize>) -> Vec<&[X]> {
         let g = self.g;
         let slice = |pixel| match g.input_pixel(pixel, tap / g.kw, tap % g.kw) {
             Some(input) => &self.x[input * g.ci + channels.start..input * g.ci + channels.end],
@@ -140,8 +145,8 @@ impl Work<'_> {
 }
 
 /// sum (rows, co) += the transpose of the slices times dy.
-fn add_product(slices: &[&[f32]], rows: usize, dy: &Panels, sum: &mut [f32]) {
+fn add_product<F: Factor>(slices: &[&[F]], rows: usize, dy: &Panels, sum: &mut [f32]) {
     let starts: Vec<usize> = (0..sum.len()).step_by(sum.len() / rows).collect();
     let out = Output { values: sum, starts: &starts, write: Write::Add, sums: Sums::Long };
-    product(&mut Columns::new(slices, rows), dy, out, &mut ());
+    F::multiply_columns(&mut Columns::new(slices, rows), dy, out);
 }

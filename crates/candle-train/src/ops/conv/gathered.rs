@@ -2,6 +2,7 @@
 //! their own.
 
 use super::geometry::{Geometry, Pixel};
+use crate::ops::element::Element;
 use crate::ops::scratch::Scratch;
 
 /// Input channels from which on a tap is long enough.
@@ -12,8 +13,8 @@ pub(super) fn is_gathered(g: &Geometry) -> bool {
     g.groups == 1 && g.ci < MIN_CHANNELS && g.taps() > 1 && g.dilation[1] == 1
 }
 
-/// (pixels, kh kw ci): what each output pixel reads; zeros outside the image.
-pub(super) fn gather(g: &Geometry, x: &[f32], pixels: &[Pixel]) -> Scratch {
+/// (pixels, kh kw ci): what each output pixel reads, as f32; zeros outside the image.
+pub(super) fn gather<E: Element>(g: &Geometry, x: &[E], pixels: &[Pixel]) -> Scratch {
     let width = g.kw * g.ci;
     let mut matrix = Scratch::new(pixels.len() * g.kh * width);
     for (&pixel, rows) in pixels.iter().zip(matrix.chunks_exact_mut(g.kh * width)) {
@@ -35,7 +36,7 @@ pub(super) fn gather(g: &Geometry, x: &[f32], pixels: &[Pixel]) -> Scratch {
             let (before, rest) = row.split_at_mut(skipped * g.ci);
             let (values, after) = rest.split_at_mut(taken * g.ci);
             before.fill(0.0);
-            values.copy_from_slice(from);
+            widen(values, from);
             after.fill(0.0);
         }
     }
@@ -44,18 +45,25 @@ pub(super) fn gather(g: &Geometry, x: &[f32], pixels: &[Pixel]) -> Scratch {
 
 /// Copies the row of a kernel; of the usual sizes over three channels, without a call.
 #[inline(always)]
-fn copy(to: &mut [f32], from: &[f32]) {
+fn copy<E: Element>(to: &mut [f32], from: &[E]) {
     match from.len() {
-        9 => copy_array::<9>(to, from),
-        15 => copy_array::<15>(to, from),
-        21 => copy_array::<21>(to, from),
-        _ => to.copy_from_slice(from),
+        9 => copy_array::<E, 9>(to, from),
+        15 => copy_array::<E, 15>(to, from),
+        21 => copy_array::<E, 21>(to, from),
+        _ => widen(to, from),
     }
 }
 
 #[inline(always)]
-fn copy_array<const N: usize>(to: &mut [f32], from: &[f32]) {
-    to.as_chunks_mut::<N>().0[0] = from.as_chunks::<N>().0[0];
+fn copy_array<E: Element, const N: usize>(to: &mut [f32], from: &[E]) {
+    to.as_chunks_mut::<N>().0[0] = from.as_chunks::<N>().0[0].map(E::wide);
+}
+
+#[inline(always)]
+fn widen<E: Element>(to: &mut [f32], from: &[E]) {
+    for (to, from) in to.iter_mut().zip(from) {
+        *to = from.wide();
+    }
 }
 
 #[cfg(test)]

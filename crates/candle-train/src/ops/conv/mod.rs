@@ -25,13 +25,15 @@ use rayon::prelude::*;
 
 use super::chain;
 use super::channel_norm::{moments, near_moments};
+use super::element::Numbers;
 use super::flops::add_multiplications;
 use super::operation::{Gradients, Input, Operation, TwoOrThree};
 use super::precision::{bias_gradient, operand, round_block, rounded};
 use super::saved::Saved;
-use super::storage::{read, tensor};
+use super::storage::{read, read_numbers};
 use super::sync_batch_norm::Moments;
 use super::weight::{Destination, Weight};
+use super::widen::is_half;
 use crate::{Convolutions, Precision};
 use algorithm::Algorithm;
 pub(super) use geometry::Geometry;
@@ -194,11 +196,11 @@ impl Conv {
     }
 
     fn values(&self, x: &[f32], weight: &[f32], bias: Option<&[f32]>) -> Vec<f32> {
-        let (x, weight) = (self.algorithm.operand(x), self.algorithm.weight(weight));
+        let (x, weight) = (self.algorithm.operand(x), self.algorithm.factor(weight));
         let Some(bias) = bias else {
-            return self.algorithm.forward(&self.geometry, &x, &weight);
+            return self.algorithm.forward(&self.geometry, &x.wide(), &weight);
         };
-        let mut y = self.algorithm.sums(&self.geometry, &x, &weight);
+        let mut y = self.algorithm.sums(&self.geometry, &x.wide(), &weight);
         let bias = rounded(bias, self.precision);
         y.par_chunks_mut(PIXELS * bias.len()).for_each(|block| {
             for pixel in block.chunks_exact_mut(bias.len()) {
@@ -210,22 +212,25 @@ impl Conv {
     }
 
     /// The values without a bias, as they are kept for a norm, and their moments.
-    fn values_and_moments(&self, x: &[f32], weight: &[f32]) -> (Saved, Moments) {
-        let (x, weight) = (self.algorithm.operand(x), self.algorithm.weight(weight));
+    fn values_and_moments(&self, x: Numbers<'_>, weight: &[f32]) -> (Saved, Moments) {
+        let (x, weight) = (self.algorithm.operand(x), self.algorithm.factor(weight));
         let channels = self.geometry.co;
         let see = |pixels: &[f32]| near_moments(pixels, channels);
         let (values, seen) = self.algorithm.forward_saved(&self.geometry, &x, &weight, see);
         let moments = match seen {
             Some(parts) => Moments::of_all(channels, parts.into_iter().flatten()),
-            None => moments(&values, channels),
+            None => match &values {
+                Saved::F32(values) => moments(values, channels),
+                Saved::Bf16(values) => moments(values, channels),
+            },
         };
         (values, moments)
     }
 
-    /// Gradients of x and weight, given that of the sum.
+    /// Gradients of x, of its type, and weight, given that of the sum.
     fn gradients(&self, x: &Tensor, weight: &Tensor, dy: &Tensor) -> Result<ConvGradients> {
         let (algorithm, geometry) = (self.algorithm, &self.geometry);
-        read([x, weight, dy], |[x_values, weight_values, dy]| {
+        read_numbers([x, dy], |[x_values, dy]| {
             let dy = algorithm.operand(dy);
             let dw = if weight.track_op() {
                 let x_values = algorithm.operand(x_values);
@@ -233,13 +238,12 @@ impl Conv {
             } else {
                 None
             };
-            let dx = if x.track_op() {
-                let weight_values = algorithm.weight(weight_values);
-                Some(tensor(algorithm.backward_data(geometry, &dy, &weight_values), x.shape())?)
-            } else {
-                None
+            let held = if is_half(x) { Precision::Bf16 } else { Precision::Fp32 };
+            let data_gradient = |[weight]: [&[f32]; 1]| {
+                Ok(algorithm.backward_data(geometry, &dy, &algorithm.factor(weight), held))
             };
-            Ok(ConvGradients { dx, dw })
+            let dx = x.track_op().then(|| read([weight], data_gradient)).transpose()?;
+            Ok(ConvGradients { dx: dx.map(|dx| dx.tensor(x.shape())), dw })
         })
     }
 

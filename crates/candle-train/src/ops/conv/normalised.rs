@@ -3,18 +3,20 @@
 //! Between two nodes Candle adds the gradient into fresh zeros. Inside of one, the gradient of the
 //! norm is at once that of the convolution.
 
-use candle_core::{Result, Shape, Tensor, bail};
+use candle_core::{Device, Result, Shape, Tensor, bail};
 
 use super::geometry::Geometry;
 use super::{Conv, ConvOptions};
 use crate::ops::batch_norm::{Activation, BatchStatistics};
 use crate::ops::chain;
-use crate::ops::channel_norm::{Channels, Gate};
-use crate::ops::operation::{Gradients, Input, Operation, TwoOrThree};
+use crate::ops::channel_norm::{AffineGradient, Channels, Gate};
+use crate::ops::element::{Element, Numbers};
+use crate::ops::operation::Backward;
 use crate::ops::saved::Saved;
-use crate::ops::storage::{overwrite, read, tensor};
+use crate::ops::storage::{overwrite, read, read_numbers, read_of};
 use crate::ops::sync_batch_norm::{BatchGroup, Extent};
 use crate::ops::weight::Weight;
+use crate::ops::widen::with_type_of;
 
 /// What is learnt, and how it is applied.
 #[derive(Clone, Copy)]
@@ -36,7 +38,7 @@ pub struct ConvNorm<'a> {
 /// [`super::conv2d`] without bias, then [`crate::ops::batch_norm()`] with a residual and an
 /// activation: the same bits, in one operation. Returns the statistics of the batch, too.
 ///
-/// On a GPU, under a half precision, the result has the precision's type, and x and residual may
+/// Under bf16, and on a GPU under fp16, the result has the precision's type, and x and residual may
 /// have it: operations of [`crate::ops`] take it, those of Candle may need [`crate::ops::widen`].
 ///
 /// # Errors
@@ -57,11 +59,12 @@ pub fn conv_batch_norm(
     if x.device().is_cuda() {
         return super::normalised_on_gpu::conv_batch_norm(&x, residual, layer, conv);
     }
-    let (between, moments) =
-        read([&x, weight], |[x, weight]| Ok(conv.values_and_moments(x, weight)))?;
+    let (between, moments) = read([weight], |[weight]| {
+        read_numbers([&x], |[x]| Ok(conv.values_and_moments(x, weight)))
+    })?;
     let (moments, batch) = Extent::of(moments, layer.group)?;
     let statistics = moments.statistics();
-    let op = Node {
+    let node = Node {
         conv,
         between,
         mean: statistics.mean.clone(),
@@ -71,7 +74,10 @@ pub fn conv_batch_norm(
         beta: layer.affine[1].held()?,
         activation: layer.activation,
     };
-    Ok((chain::apply(([&x, weight], residual), op)?, statistics))
+    let residual = residual.map(Tensor::contiguous).transpose()?;
+    let result = (node.output(residual.as_ref())?.storage(), Shape::from(&*node.conv.shape));
+    let operands: Vec<&Tensor> = [&x, weight].into_iter().chain(&residual).collect();
+    Ok((chain::node(&operands, result, Box::new(node))?, statistics))
 }
 
 fn check(g: &Geometry, residual: Option<&Tensor>, affine: [&Weight; 2]) -> Result<()> {
@@ -86,7 +92,7 @@ fn check(g: &Geometry, residual: Option<&Tensor>, affine: [&Weight; 2]) -> Resul
     }
 }
 
-pub(super) struct Node {
+struct Node {
     conv: Conv,
     /// What the convolution made.
     between: Saved,
@@ -103,42 +109,69 @@ impl Node {
         let Self { mean, inverse_std, activation, .. } = self;
         Channels { mean, inverse_std, gamma, beta, activation: *activation }
     }
-}
 
-impl Operation for Node {
-    type Operands<T> = TwoOrThree<T>;
-
-    const NAME: &'static str = "conv2d-batch-norm";
-
-    fn forward(&self, (_, residual): TwoOrThree<Input<'_>>) -> Result<(Vec<f32>, Shape)> {
-        let residual = residual.map(|residual| residual.values);
-        let y = read([self.gamma.tensor(), self.beta.tensor()], |[gamma, beta]| {
-            Ok(self.channels(gamma, beta).apply(&self.between, residual))
-        })?;
-        Ok((y, Shape::from(&*self.conv.shape)))
+    fn output(&self, residual: Option<&Tensor>) -> Result<Saved> {
+        read([self.gamma.tensor(), self.beta.tensor()], |[gamma, beta]| {
+            let channels = self.channels(gamma, beta);
+            let apply = |residual: Option<Numbers<'_>>| match &self.between {
+                Saved::F32(between) => Saved::F32(channels.apply(between, residual)),
+                Saved::Bf16(between) => Saved::Bf16(channels.apply(between, residual)),
+            };
+            match residual {
+                None => Ok(apply(None)),
+                Some(residual) => read_numbers([residual], |[residual]| Ok(apply(Some(residual)))),
+            }
+        })
     }
 
-    /// Over `dy`, with a residual's output `y`, the gradient of the residual.
+    /// The gradients of scale and shift, and that of `between`, of which `None` says that it is
+    /// over `dy`. `y` is the output where a residual was added: the residual's gradient is then
+    /// over `dy`.
+    fn through_norm<E: Element>(
+        &self,
+        between: &[E],
+        y: Option<&Tensor>,
+        dy: &Tensor,
+    ) -> Result<(AffineGradient, Option<Tensor>)> {
+        read([self.gamma.tensor(), self.beta.tensor()], |[gamma, beta]| {
+            let backward = |gate: Gate<'_, E>| {
+                let channels = self.channels(gamma, beta);
+                overwrite(dy, |dy| channels.backward(between, gate, dy, &self.batch))?
+            };
+            let (affine, dx) = match y {
+                None => backward(Gate::Input),
+                Some(y) => read_of([y], |[y]| backward(Gate::Output(y))),
+            }?;
+            let tensor = |values| Tensor::from_vec(values, dy.shape(), &Device::Cpu);
+            Ok((affine, dx.map(tensor).transpose()?))
+        })
+    }
+}
+
+impl Backward for Node {
+    fn name(&self) -> &'static str {
+        "conv2d-batch-norm"
+    }
+
     fn backward(
         &self,
-        ([x, weight], residual): TwoOrThree<&Tensor>,
+        operands: &[&Tensor],
         y: &Tensor,
-        dy: Tensor,
-    ) -> Gradients<Self> {
-        let (gamma, beta) = (self.gamma.tensor(), self.beta.tensor());
-        let y = residual.map(|_| y);
-        let (affine, between) =
-            read([gamma, beta, y.unwrap_or(gamma)], |[gamma, beta, y_values]| {
-                let gate = y.map_or(Gate::Input, |_| Gate::Output(y_values));
-                let channels = self.channels(gamma, beta);
-                overwrite(&dy, |dy| channels.backward(&self.between, gate, dy, &self.batch))?
-            })?;
-        self.beta.destination().send(affine.beta, beta)?;
-        self.gamma.destination().send(affine.gamma, gamma)?;
-        let gradients = match between {
-            Some(gradient) => self.conv.gradients(x, weight, &tensor(gradient, dy.shape())?)?,
-            None => self.conv.gradients(x, weight, &dy)?,
+        dy: &Tensor,
+    ) -> Result<Vec<Option<Tensor>>> {
+        let [x, weight, residual @ ..] = operands else {
+            bail!("{} of {} operands", self.name(), operands.len())
         };
-        Ok(([gradients.dx, gradients.dw], Some(Some(dy))))
+        let (residual, dy) = (residual.first(), dy.contiguous()?);
+        let y = residual.map(|_| y);
+        let (affine, between) = match &self.between {
+            Saved::F32(between) => self.through_norm(between, y, &dy),
+            Saved::Bf16(between) => self.through_norm(between, y, &dy),
+        }?;
+        self.beta.destination().send(affine.beta, self.beta.tensor())?;
+        self.gamma.destination().send(affine.gamma, self.gamma.tensor())?;
+        let gradients = self.conv.gradients(x, weight, between.as_ref().unwrap_or(&dy))?;
+        let of_residual = residual.map(|residual| with_type_of(&dy, residual)).transpose()?;
+        Ok(vec![gradients.dx, gradients.dw, of_residual])
     }
 }

@@ -4,7 +4,6 @@
 
 use candle_core::{CudaStorage, Result, Shape, Tensor, bail};
 
-use super::normalised::Node;
 use super::{Conv, ConvNorm};
 use crate::Precision;
 use crate::ops::batch_norm::BatchStatistics;
@@ -101,6 +100,3 @@ impl OnGpu for DeviceNode {
         Ok(([gradients.dx, gradients.dw], of_residual.transpose()?.map(Some)))
     }
 }
-
-/// The operation whose convolution and norm were made for the CPU.
-impl OnGpu for Node {}

@@ -6,9 +6,10 @@ use candle_core::{DType, Device, Result, Tensor, Var};
 use proptest::prelude::*;
 
 use super::super::batch_norm::{Activation, batch_norm};
+use super::super::storage::tensor;
 use super::super::testing::{Collected, check_weights, values};
 use super::super::weight::{GradientSink, Uses, WeightUse};
-use super::algorithm::Way;
+use super::algorithm::{Operand, Way};
 use super::*;
 
 const FAST: ConvOptions = ConvOptions {
@@ -85,11 +86,25 @@ impl Case {
 
     fn compute(&self, way: Way, precision: Precision) -> [Vec<f32>; 3] {
         let algorithm = Algorithm { way, precision };
+        let [x, r] = [&self.x, &self.r].map(|values| Operand::F32(values.into()));
         [
             algorithm.forward(&self.g, &self.x, &self.w),
-            algorithm.backward_data(&self.g, &self.r, &self.w),
-            algorithm.backward_weight(&self.g, &self.x, &self.r),
+            algorithm.backward_data(&self.g, &r, &self.w, Precision::Fp32).wide(),
+            algorithm.backward_weight(&self.g, &x, &r),
         ]
+    }
+
+    /// The same of operands and results that are held in bf16.
+    fn compute_held(&self, way: Way) -> [Vec<f32>; 3] {
+        let algorithm = Algorithm { way, precision: Precision::Bf16 };
+        let [x, r] = [&self.x, &self.r].map(|values| {
+            values.iter().map(|value| half::bf16::from_f32(*value)).collect::<Vec<_>>()
+        });
+        let [x, r] = [&x, &r].map(|values| algorithm.operand(Numbers::Bf16(values)));
+        let (y, _) = algorithm.forward_saved(&self.g, &x, &self.w, |_| ());
+        let dx = algorithm.backward_data(&self.g, &r, &self.w, Precision::Bf16);
+        assert!(matches!((&y, &dx), (Saved::Bf16(_), Saved::Bf16(_))));
+        [y.wide(), dx.wide(), algorithm.backward_weight(&self.g, &x, &r)]
     }
 
     /// Largest errors of y, dx and dw, relative to the root mean square of the exact values.
@@ -115,6 +130,7 @@ impl Case {
         let case = Self { g: self.g, x, w, r };
         let exact = exact(&case.g, &case.x, &case.w, &case.r);
         let found = case.compute(way, Precision::Bf16);
+        assert!(found == case.compute_held(way), "{way:?}: as f32, and held in bf16");
         std::array::from_fn(|i| {
             let (exact, found) = (&exact[i], &found[i]);
             let rms = (exact.iter().map(|v| v * v).sum::<f64>() / exact.len() as f64).sqrt();
@@ -345,12 +361,22 @@ fn shapes_that_do_not_fit_are_refused() {
 /// y and the gradients of x, weight, scale, shift and residual of sum(y r), apart and as one
 /// operation.
 fn both_forms(window: Window, activation: Activation, with_residual: bool) -> [Vec<Vec<u32>>; 2] {
+    both_forms_of(Precision::Fp32, window, activation, with_residual)
+        .map(|all| all.into_iter().map(|v| v.into_iter().map(f32::to_bits).collect()).collect())
+}
+
+fn both_forms_of(
+    precision: Precision,
+    window: Window,
+    activation: Activation,
+    with_residual: bool,
+) -> [Vec<Vec<f32>>; 2] {
     let (x, w) = ([2, 9, 7, 17], [18, 17, 3, 3]);
     let Window { stride, padding } = window;
     let sliding =
         Sliding { stride: [stride; 2], padding: [padding; 2], dilation: [1, 1], groups: 1 };
     let g = Geometry::new(x.into(), w.into(), sliding).unwrap();
-    let options = ConvOptions { window: window.into(), ..FAST };
+    let options = ConvOptions { window: window.into(), precision, ..FAST };
     let y_shape = [g.n, g.oh, g.ow, g.co];
     [false, true].map(|fused| {
         let shapes: [&[usize]; 5] = [&x, &w, &[g.co], &[g.co], &y_shape];
@@ -376,13 +402,14 @@ fn both_forms(window: Window, activation: Activation, with_residual: bool) -> [V
             let z = conv2d(&vars[0], &weight, None, options).unwrap();
             batch_norm(&z, affine, residual, activation, 1e-5).unwrap()
         };
-        let r = tensor(values("r", 0, y.elem_count()), &y_shape).unwrap();
+        let y = super::super::widen(&y).unwrap();
+        let r = tensor(values("r", 0, y.elem_count()), &y_shape[..]).unwrap();
         let grads = (&y * r).unwrap().sum_all().unwrap().backward().unwrap();
         let flat = |t: &Tensor| t.flatten_all().unwrap().to_vec1::<f32>().unwrap();
         let mut all = vec![flat(&y), statistics.mean, statistics.variance];
         all.extend([0, 4].iter().filter_map(|&i| grads.get(&vars[i]).map(flat)));
         all.extend([1, 2, 3].map(|i| flat(&collected.of(i).unwrap())));
-        all.into_iter().map(|v| v.into_iter().map(f32::to_bits).collect()).collect()
+        all
     })
 }
 
@@ -397,5 +424,86 @@ fn one_operation_of_convolution_and_norm_has_the_bits_of_two() {
                 assert!(apart == together, "{stride} {activation:?} {residual}");
             }
         }
+    }
+}
+
+/// Of sum(y r) by a convolution and a norm in bf16: y, and the gradients of x, weight, scale, shift
+/// and residual. `held`: x and residual come in bf16, else as f32 numbers that bf16 holds.
+fn in_bf16(
+    window: Window,
+    activation: Activation,
+    with_residual: bool,
+    held: DType,
+) -> Vec<Tensor> {
+    let (x, w) = ([3, 9, 7, 17], [18, 17, 3, 3]);
+    let Window { stride, padding } = window;
+    let sliding =
+        Sliding { stride: [stride; 2], padding: [padding; 2], dilation: [1, 1], groups: 1 };
+    let g = Geometry::new(x.into(), w.into(), sliding).unwrap();
+    let options = ConvOptions { window: window.into(), precision: Precision::Bf16, ..FAST };
+    let y_shape = [g.n, g.oh, g.ow, g.co];
+    let var = |i: u64, shape: &[usize], dtype| {
+        let values = values("in bf16", i, shape.iter().product());
+        let values = rounded(&values, Precision::Bf16).into_owned();
+        let values = Tensor::from_vec(values, shape, &Device::Cpu).unwrap();
+        Var::from_tensor(&values.to_dtype(dtype).unwrap()).unwrap()
+    };
+    let (x, residual) = (var(0, &x, held), var(1, &y_shape, held));
+    let learnt = [var(2, &w, DType::F32), var(3, &[g.co], DType::F32), var(4, &[g.co], DType::F32)];
+    let collected = Arc::new(Collected::default());
+    let sink: Arc<dyn GradientSink> = collected.clone();
+    let weight = |i: usize| Weight::learnt(&learnt[i], WeightUse::new(&sink, i, &Uses::default()));
+    let (weight, affine) = (weight(0), [&weight(1), &weight(2)]);
+    let layer = ConvNorm { weight: &weight, affine, options, activation, eps: 1e-5, group: None };
+    let added = with_residual.then(|| residual.as_tensor());
+    let (y, _) = conv_batch_norm(&x, added, &layer).unwrap();
+    assert_eq!(y.dtype(), DType::BF16);
+    let r = var(5, &y_shape, DType::F32);
+    let sum = super::super::widen(&y).unwrap().mul(&r).unwrap().sum_all().unwrap();
+    let grads = sum.backward().unwrap();
+    let mut all = vec![y];
+    for var in [&x, &residual].into_iter().take(1 + usize::from(with_residual)) {
+        let gradient = grads.get(var).unwrap();
+        assert_eq!(gradient.dtype(), held);
+        all.push(gradient.clone());
+    }
+    all.extend((0..3).map(|i| collected.of(i).unwrap()));
+    all.into_iter()
+        .map(|tensor| tensor.to_dtype(DType::F32).unwrap().flatten_all().unwrap())
+        .collect()
+}
+
+#[test]
+fn operands_in_bf16_are_those_in_f32_that_bf16_holds() {
+    for (stride, activation, residual) in [
+        (1, Activation::Relu, true),
+        (1, Activation::Identity, false),
+        (2, Activation::Relu, false),
+        (2, Activation::Identity, true),
+    ] {
+        let window = Window { stride, padding: 1 };
+        let [halves, wide] =
+            [DType::BF16, DType::F32].map(|held| in_bf16(window, activation, residual, held));
+        assert_eq!(halves.len(), 5 + usize::from(residual));
+        for (halves, wide) in halves.iter().zip(&wide) {
+            let (halves, wide) = (halves.to_vec1::<f32>(), wide.to_vec1::<f32>());
+            assert_eq!(halves.unwrap(), wide.unwrap(), "{stride} {activation:?} {residual}");
+        }
+    }
+}
+
+/// The numbers of convolution, norm and gradients in bf16 are near those in f32: within a few of
+/// the last of eight digits of the largest.
+#[test]
+fn a_convolution_and_its_norm_in_bf16_follow_those_in_f32() {
+    let window = Window { stride: 1, padding: 1 };
+    let [_, together] = both_forms_of(Precision::Fp32, window, Activation::Identity, true);
+    let [_, halves] = both_forms_of(Precision::Bf16, window, Activation::Identity, true);
+    for (i, (wide, halves)) in together.iter().zip(&halves).enumerate() {
+        let largest = wide.iter().fold(0f32, |most, v| most.max(v.abs()));
+        let errors = wide.iter().zip(halves).map(|(a, b)| (a - b).abs());
+        let worst = errors.fold(0f32, f32::max);
+        println!("result {i}: {worst:.1e} of {largest:.1e}");
+        assert!(worst < largest / 40.0, "result {i}: {worst:e} of {largest:e}");
     }
 }

@@ -133,7 +133,7 @@ impl Transposed {
     }
 
     fn values(&self, x: &[f32], weight: &[f32], bias: &[f32]) -> Vec<f32> {
-        let (x, weight) = (self.algorithm.operand(x), self.algorithm.weight(weight));
+        let (x, weight) = (self.algorithm.operand(x), self.algorithm.factor(weight));
         let mut y = self.algorithm.data_sums(&self.geometry, &x, &weight);
         let bias = rounded(bias, self.precision);
         for place in y.chunks_exact_mut(bias.len()) {
@@ -165,8 +165,8 @@ impl Operation for Transposed {
             let (dy, x_values) = (algorithm.operand(dy), algorithm.operand(x_values));
             let dw = self.dw.send(algorithm.backward_weight(g, &dy, &x_values), weight)?;
             let dx = if x.track_op() {
-                let weight_values = algorithm.weight(weight_values);
-                Some(tensor(algorithm.forward(g, &dy, &weight_values), x.shape())?)
+                let weight_values = algorithm.factor(weight_values);
+                Some(tensor(algorithm.forward(g, &dy.wide(), &weight_values), x.shape())?)
             } else {
                 None
             };

@@ -6,8 +6,9 @@ use pulp::Simd;
 
 use super::bf16::{Instructions, Order, Tile as Bf16Tile};
 use super::level::TILE_ROWS;
-use super::product::{Chunk, Left};
+use super::product::{Chunk, Left, Packed};
 use super::tile::{Tile, add_outer, zeros};
+use crate::ops::element::Element;
 use crate::ops::scratch::Scratch;
 
 /// Values of a cache line.
@@ -21,16 +22,16 @@ const POSITIONS: usize = 8;
 const COPIED: usize = 2;
 
 /// `A[i][p]` is `slices[p][i]`: row `i` of the product sums over all positions `p`.
-pub(in crate::ops) struct Columns<'a> {
-    slices: &'a [&'a [f32]],
+pub(in crate::ops) struct Columns<'a, E = f32> {
+    slices: &'a [&'a [E]],
     rows: usize,
     /// The chunk at hand, if it is copied: for each group of rows, a line per position.
     lines: Option<Scratch>,
 }
 
-impl<'a> Columns<'a> {
+impl<'a, E> Columns<'a, E> {
     /// One slice of at least `rows` values per row of B.
-    pub(in crate::ops) fn new(slices: &'a [&'a [f32]], rows: usize) -> Self {
+    pub(in crate::ops) fn new(slices: &'a [&'a [E]], rows: usize) -> Self {
         Self { slices, rows, lines: None }
     }
 }
@@ -79,7 +80,9 @@ impl Left for Columns<'_> {
         }
         sums
     }
+}
 
+impl<E: Element> Packed for Columns<'_, E> {
     fn order(&self, instructions: Instructions) -> Order {
         instructions.order_across()
     }

@@ -7,7 +7,8 @@
 //! ([`Columns`], for weight gradients). [`product()`] multiplies a block of rows on the calling
 //! thread; [`multiply`] cuts a whole product into such blocks.
 //!
-//! Operands are f32, or rounded to bf16 where the processor multiplies that faster ([`Format`]).
+//! Operands are f32, or rounded to bf16 where the processor multiplies that faster ([`Format`]),
+//! which takes bf16 as it is ([`Factor`]).
 //! Each element of an f32 result is a sum of chunks of fixed length ([`Sums`]), added in order, and
 //! each chunk is one chain of fused multiply-adds. So bits depend neither on threads, nor on
 //! caches, nor on which of AVX-512, AVX2 and NEON runs. Processors without fused multiply-add round
@@ -15,6 +16,7 @@
 
 mod bf16;
 mod columns;
+mod factor;
 mod level;
 mod matrix;
 mod panels;
@@ -28,6 +30,7 @@ mod transpose;
 
 pub(in crate::ops) use bf16::Instructions;
 pub(in crate::ops) use columns::Columns;
+pub(in crate::ops) use factor::Factor;
 pub(in crate::ops) use level::{best, run};
 pub(in crate::ops) use matrix::{
     Matrix, Rowwise, balanced, blocks_of_tiles, multiplied, multiply, multiply_and_finish,

@@ -20,9 +20,9 @@ const PARALLEL: usize = 1 << 15;
 
 /// Where B lies: row `r` and column `c` of tap `t` is `values[t * tap + r * row + c * column]`.
 #[derive(Clone, Copy)]
-pub(in crate::ops) struct Source<'a> {
+pub(in crate::ops) struct Source<'a, E = f32> {
     /// The numbers.
-    pub(in crate::ops) values: &'a [f32],
+    pub(in crate::ops) values: &'a [E],
     /// Distance of taps.
     pub(in crate::ops) tap: usize,
     /// Distance of rows.

@@ -55,22 +55,9 @@ impl Epilogue for () {
     }
 }
 
-/// The left operand A of a product.
-pub(in crate::ops) trait Left {
-    /// Called before the tiles of a chunk over `panels` panels.
-    #[inline(always)]
-    fn prepare(&mut self, _chunk: &Chunk, _panels: usize) {}
-
-    /// The sums of rows `row..row + M` over a chunk. `b` are the chunk's rows of the panel.
-    fn sums<S: Simd, const M: usize, const V: usize>(
-        &self,
-        simd: S,
-        row: usize,
-        chunk: &Chunk,
-        b: &[[S::f32s; V]],
-    ) -> Tile<S, M, V>;
-
-    /// In which order [`Left::pack`] leaves a tile.
+/// The left operand A of a product of bf16 numbers.
+pub(in crate::ops) trait Packed {
+    /// In which order [`Packed::pack`] leaves a tile.
     fn order(&self, _: Instructions) -> Order {
         Order::Lines
     }
@@ -83,6 +70,22 @@ pub(in crate::ops) trait Left {
         part: (usize, Range<usize>),
         tile: &mut Bf16Tile,
     );
+}
+
+/// The left operand A of any product.
+pub(in crate::ops) trait Left: Packed {
+    /// Called before the tiles of a chunk over `panels` panels.
+    #[inline(always)]
+    fn prepare(&mut self, _chunk: &Chunk, _panels: usize) {}
+
+    /// The sums of rows `row..row + M` over a chunk. `b` are the chunk's rows of the panel.
+    fn sums<S: Simd, const M: usize, const V: usize>(
+        &self,
+        simd: S,
+        row: usize,
+        chunk: &Chunk,
+        b: &[[S::f32s; V]],
+    ) -> Tile<S, M, V>;
 }
 
 /// A part of the inner dimension: some taps with their whole depth, or a part of the depth of one

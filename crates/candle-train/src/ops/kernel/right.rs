@@ -1,6 +1,7 @@
 //! The right operand of a product, packed for the numbers that it multiplies.
 
 use super::bf16::{Bf16Panels, DEPTH, Instructions};
+use super::factor::Factor;
 use super::panels::{Block, F32Panels, Source};
 use crate::Precision;
 use crate::ops::scratch::Scratch;
@@ -50,15 +51,15 @@ pub(in crate::ops) enum Panels {
 impl Panels {
     /// Packs B, (taps, depth, columns). `taps` gives the tap of the source for each tap of B, so
     /// that a product may use some of them, in any order.
-    pub(in crate::ops) fn pack(
+    pub(in crate::ops) fn pack<F: Factor>(
         format: Format,
-        source: Source<'_>,
+        source: Source<'_, F>,
         taps: &[usize],
         depth: usize,
         columns: usize,
     ) -> Self {
         match format {
-            Format::F32 => Self::F32(F32Panels::pack(source, taps, depth, columns)),
+            Format::F32 => Self::F32(F::f32_panels(source, taps, depth, columns)),
             Format::Bf16(instructions) => {
                 Self::Bf16(Bf16Panels::pack(instructions, source, taps, depth, columns))
             }

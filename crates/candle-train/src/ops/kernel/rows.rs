@@ -5,13 +5,14 @@ use std::ops::Range;
 use pulp::Simd;
 
 use super::bf16::{Instructions, Order, Tile as Bf16Tile};
-use super::product::{Chunk, Left};
+use super::product::{Chunk, Left, Packed};
 use super::tile::{Tile, add_rows, zeros};
+use crate::ops::element::Element;
 
 /// `A[row][tap][k]` is `slices[row * taps + tap][k]`; a padded tap is a slice of zeros.
-pub(in crate::ops) struct Rows<'a> {
+pub(in crate::ops) struct Rows<'a, E = f32> {
     /// Slices of at least the depth of B.
-    pub(in crate::ops) slices: &'a [&'a [f32]],
+    pub(in crate::ops) slices: &'a [&'a [E]],
     /// As many as B has.
     pub(in crate::ops) taps: usize,
 }
@@ -38,7 +39,9 @@ impl Left for Rows<'_> {
         }
         sums
     }
+}
 
+impl<E: Element> Packed for Rows<'_, E> {
     fn pack(
         &self,
         instructions: Instructions,

@@ -11,9 +11,10 @@ use super::tiles::{Images, Tiles};
 use super::transform::Input;
 use super::weights::Kernels;
 use crate::Precision;
+use crate::ops::element::Element;
 use crate::ops::kernel::{Output, Panels, Rows, Sums, Write, best, product, run};
 use crate::ops::saved::Saved;
-use crate::ops::scratch::{filled_blocks, zeros};
+use crate::ops::scratch::zeros;
 
 /// Bytes of a block's transformed tiles and products: a second-level cache.
 const BLOCK_BYTES: usize = 1_300_000;
@@ -24,24 +25,25 @@ const LARGE_KERNELS: usize = 4 << 20;
 const STAGED_TILES: usize = 512;
 
 /// y (images of `output`) = x, which `gather` reads, * kernels; rounded to bf16 if it `rounds`.
-pub(super) fn apply(
-    gather: Gather<'_, 6, Input>,
+/// Held as [`Saved::of_blocks`] does.
+pub(super) fn apply<E: Element>(
+    gather: Gather<'_, 6, Input, E>,
     kernels: &Kernels<'_>,
     output: Images,
     rounds: bool,
-) -> Vec<f32> {
+    held: Precision,
+) -> Saved {
     let work = Work::new(gather, kernels, output, rounds);
     if work.is_staged {
-        return work.staged();
+        return Saved::new(work.staged(), held);
     }
-    let ([y], _) = filled_blocks(&work.lengths(), |block, [y]| work.block(block, y));
-    y
+    Saved::of_blocks(&work.lengths(), held, |block, y| work.block(block, y)).0
 }
 
 /// [`apply`] rounded to bf16 if `precision` is that, and what `see` makes of each block of pixels,
 /// if all blocks begin at multiples of `pixels`.
-pub(super) fn apply_saved<R: Send>(
-    gather: Gather<'_, 6, Input>,
+pub(super) fn apply_saved<E: Element, R: Send>(
+    gather: Gather<'_, 6, Input, E>,
     kernels: &Kernels<'_>,
     output: Images,
     precision: Precision,
@@ -61,8 +63,8 @@ pub(super) fn apply_saved<R: Send>(
     (y, seen.into_iter().collect())
 }
 
-struct Work<'a> {
-    gather: Gather<'a, 6, Input>,
+struct Work<'a, E> {
+    gather: Gather<'a, 6, Input, E>,
     /// (inputs, outputs) per component.
     kernels: [Panels; COMPONENTS],
     tiles: Tiles,
@@ -72,9 +74,9 @@ struct Work<'a> {
     is_staged: bool,
 }
 
-impl<'a> Work<'a> {
+impl<'a, E: Element> Work<'a, E> {
     fn new(
-        gather: Gather<'a, 6, Input>,
+        gather: Gather<'a, 6, Input, E>,
         kernels: &Kernels<'_>,
         output: Images,
         rounds: bool,

@@ -10,8 +10,6 @@ use crate::ops::scratch::Scratch;
 pub(super) const COMPONENTS: usize = 36;
 /// Columns are padded to a multiple of this: the widest vector, and a line of the cache.
 const LINE: usize = 16;
-/// Zeros that one thread writes.
-const BLOCK: usize = 1 << 16;
 
 /// A row range of each component.
 pub(super) type Pieces<'a> = [&'a mut [f32]; COMPONENTS];
@@ -33,13 +31,6 @@ impl Components {
     pub(super) fn new(rows: usize, columns: usize) -> Self {
         let columns = padded(columns);
         Self { values: Scratch::new(COMPONENTS * stride(rows, columns)), rows, columns }
-    }
-
-    /// Matrices of zeros.
-    pub(super) fn zeros(rows: usize, columns: usize) -> Self {
-        let mut zeros = Self::new(rows, columns);
-        zeros.values.par_chunks_mut(BLOCK).for_each(|block| block.fill(0.0));
-        zeros
     }
 
     /// Columns with padding.
@@ -106,7 +97,7 @@ mod tests {
 
     #[test]
     fn pieces_of_all_components_are_disjoint_and_read_back() {
-        let mut components = Components::zeros(6, 17);
+        let mut components = Components::new(6, 17);
         assert_eq!(components.columns(), 32);
         for (piece, values) in components.split_at(&[0..1, 1..4, 4..6]).into_iter().enumerate() {
             for (component, values) in values.into_iter().enumerate() {

@@ -3,35 +3,35 @@
 use std::marker::PhantomData;
 use std::ops::Range;
 
+use candle_core::DType;
 use pulp::{Simd, WithSimd};
 use rayon::prelude::*;
 
 use super::components::{Components, Pieces, padded};
 use super::tiles::{Images, TILE, TilePosition, Tiles};
 use super::transform::{Transform, rounded};
+use crate::ops::element::{Element, Numbers};
 use crate::ops::kernel::{best, run};
 use crate::ops::simd::fetch;
 
+/// Lanes of the widest vector.
+const MAX_LANES: usize = 16;
+
 /// Reads the `I` x `I` pixels of each tile, from `padding` above and left of its place, zeros
 /// outside the image, and transforms them by `T`; rounded to bf16 before if it `rounds`.
-pub(super) struct Gather<'a, const I: usize, T> {
-    source: &'a [f32],
+pub(super) struct Gather<'a, const I: usize, T, E> {
+    source: &'a [E],
     images: Images,
     padding: [usize; 2],
-    zeros: Vec<f32>,
+    zeros: Vec<E>,
     rounds: bool,
     transform: PhantomData<T>,
 }
 
-impl<'a, const I: usize, T: Transform<I, 6>> Gather<'a, I, T> {
-    pub(super) fn new(
-        source: &'a [f32],
-        images: Images,
-        padding: [usize; 2],
-        rounds: bool,
-    ) -> Self {
+impl<'a, const I: usize, T: Transform<I, 6>, E: Element> Gather<'a, I, T, E> {
+    pub(super) fn new(source: &'a [E], images: Images, padding: [usize; 2], rounds: bool) -> Self {
         assert_eq!(source.len(), images.len(), "images cover their values");
-        let zeros = vec![0.0; images.c];
+        let zeros = vec![E::default(); images.c];
         Self { source, images, padding, zeros, rounds, transform: PhantomData }
     }
 
@@ -64,7 +64,7 @@ impl<'a, const I: usize, T: Transform<I, 6>> Gather<'a, I, T> {
 
     /// The channels of each pixel of a tile.
     #[inline(always)]
-    fn pixels(&self, place: TilePosition) -> [[&[f32]; I]; I] {
+    fn pixels(&self, place: TilePosition) -> [[&[E]; I]; I] {
         let Images { h, w, c, .. } = self.images;
         let mut pixels = [[&self.zeros[..]; I]; I];
         for (row, line) in pixels.iter_mut().enumerate() {
@@ -81,60 +81,77 @@ impl<'a, const I: usize, T: Transform<I, 6>> Gather<'a, I, T> {
     }
 }
 
-struct Run<'a, const I: usize, T> {
-    gather: &'a Gather<'a, I, T>,
+struct Run<'a, const I: usize, T, E> {
+    gather: &'a Gather<'a, I, T, E>,
     tiles: &'a Tiles,
     bands: Range<usize>,
     transformed: Pieces<'a>,
 }
 
-impl<const I: usize, T: Transform<I, 6>> WithSimd for Run<'_, I, T> {
+impl<const I: usize, T: Transform<I, 6>, E: Element> WithSimd for Run<'_, I, T, E> {
     type Output = ();
 
     #[inline(always)]
     fn with_simd<S: Simd>(self, simd: S) {
         let channels = self.gather.images.c;
         let vectors = padded(channels) / S::F32_LANES;
-        let transformed = self.transformed.map(|values| S::as_mut_simd_f32s(values).0);
+        let mut transformed = self.transformed.map(|values| S::as_mut_simd_f32s(values).0);
+        let (mut room, rounds) = (T::room(simd), self.gather.rounds);
         for tile in 0..self.tiles.within(&self.bands) {
             let pixels = self.gather.pixels(self.tiles.place(&self.bands, tile));
             for vector in 0..vectors {
                 let first = vector * S::F32_LANES;
-                let mut values = [[simd.splat_f32s(0.0); I]; I];
-                if first + S::F32_LANES <= channels {
-                    for row in 0..I {
-                        for column in 0..I {
-                            let here = &pixels[row][column][first..];
-                            values[row][column] = S::as_simd_f32s(here).0[0];
-                            // What only the next tile of the band reads.
-                            if column + TILE >= I {
-                                fetch(here, TILE * channels);
-                            }
+                T::tile(
+                    simd,
+                    &mut room,
+                    #[inline(always)]
+                    |row, column| {
+                        let here = &pixels[row][column][first.min(channels)..];
+                        // What only the next tile of the band reads.
+                        if column + TILE >= I {
+                            fetch(here, TILE * channels);
                         }
-                    }
-                } else {
-                    for row in 0..I {
-                        for column in 0..I {
-                            let rest = &pixels[row][column][first.min(channels)..];
-                            values[row][column] = simd.partial_load_f32s(rest);
+                        let values = first_vector(simd, here);
+                        if E::DTYPE == DType::F32 && rounds {
+                            rounded(simd, values)
+                        } else {
+                            values
                         }
-                    }
-                }
-                if self.gather.rounds {
-                    for row in &mut values {
-                        for value in row {
-                            *value = rounded(simd, *value);
+                    },
+                    #[inline(always)]
+                    |row, values| {
+                        for (column, value) in values.into_iter().enumerate() {
+                            transformed[row * 6 + column][tile * vectors + vector] = value;
                         }
-                    }
-                }
-                let values = T::tile(simd, values);
-                for row in 0..6 {
-                    for column in 0..6 {
-                        transformed[row * 6 + column][tile * vectors + vector] =
-                            values[row][column];
-                    }
-                }
+                    },
+                );
             }
+        }
+    }
+}
+
+/// The first values, zeros beyond the last.
+#[inline(always)]
+fn first_vector<S: Simd, E: Element>(simd: S, values: &[E]) -> S::f32s {
+    match E::known(values) {
+        Numbers::F32(values) => match S::as_simd_f32s(values).0.first() {
+            Some(whole) => *whole,
+            None => simd.partial_load_f32s(values),
+        },
+        Numbers::Bf16(values) => {
+            // Of a known length, a whole vector is one load.
+            if let Some(values) = values.get(..S::F32_LANES) {
+                let mut wide = [0f32; MAX_LANES];
+                for lane in 0..S::F32_LANES {
+                    wide[lane] = values[lane].wide();
+                }
+                return S::as_simd_f32s(&wide).0[0];
+            }
+            let mut wide = [0f32; MAX_LANES];
+            for (wide, value) in wide.iter_mut().zip(values) {
+                *wide = value.wide();
+            }
+            S::as_simd_f32s(&wide).0[0]
         }
     }
 }

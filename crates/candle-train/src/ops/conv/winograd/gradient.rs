@@ -10,10 +10,12 @@ use super::gather::Gather;
 use super::tiles::{TILE, Tiles};
 use super::transform::{Input, KernelGradient, OutputGradient, Transform};
 use super::weights::TAPS;
+use crate::ops::element::Element;
 use crate::ops::kernel::{
-    Columns, Format, Output, Panels, Source, Sums, Write, best, product, run,
+    Columns, Format, Output, Panels, Source, Strided, Sums, Write, best, product, run,
+    transpose_best,
 };
-use crate::ops::scratch::zeros;
+use crate::ops::scratch::{Scratch, zeros};
 
 /// Bytes of a block's transformed tiles: a second-level cache.
 const BLOCK_BYTES: usize = 1_300_000;
@@ -26,24 +28,31 @@ const PARTS: usize = 8;
 const STAGED_TILES: usize = 512;
 
 /// dw (co, ci, 3, 3) of y = x * w, from x and dy.
-pub(super) fn gradient(x: Gather<'_, 6, Input>, dy: Gather<'_, TILE, OutputGradient>) -> Vec<f32> {
+pub(super) fn gradient<X: Element, D: Element>(
+    x: Gather<'_, 6, Input, X>,
+    dy: Gather<'_, TILE, OutputGradient, D>,
+) -> Vec<f32> {
     let (input, output) = (x.images(), dy.images());
     let work = Work { inputs: x, outputs: dy, tiles: Tiles::new(output) };
     let sums = if work.len() > LARGE_PRODUCTS { vec![work.staged()] } else { work.parts() };
     let mut dw = zeros(output.c * input.c * TAPS);
+    let inputs = padded(input.c);
     dw.par_chunks_mut(input.c * TAPS).enumerate().for_each(|(channel, dw)| {
-        run(best(), Row { sums: &sums, channel, inputs: input.c, dw });
+        let mut taps = Scratch::new(TAPS * inputs);
+        run(best(), Row { sums: &sums, channel, taps: &mut taps });
+        let from = Strided { values: &*taps, stride: inputs };
+        transpose_best(from, Strided { values: dw, stride: TAPS }, (input.c, TAPS));
     });
     dw
 }
 
-struct Work<'a> {
-    inputs: Gather<'a, 6, Input>,
-    outputs: Gather<'a, TILE, OutputGradient>,
+struct Work<'a, X, D> {
+    inputs: Gather<'a, 6, Input, X>,
+    outputs: Gather<'a, TILE, OutputGradient, D>,
     tiles: Tiles,
 }
 
-impl Work<'_> {
+impl<X: Element, D: Element> Work<'_, X, D> {
     fn widths(&self) -> [usize; 2] {
         [padded(self.inputs.channels()), padded(self.outputs.channels())]
     }
@@ -53,10 +62,10 @@ impl Work<'_> {
         COMPONENTS * self.widths().iter().product::<usize>()
     }
 
-    /// Sums of zero: (padded co, padded ci) per component.
-    fn zeros(&self) -> Components {
+    /// Room for sums: (padded co, padded ci) per component.
+    fn sums(&self) -> Components {
         let [inputs, outputs] = self.widths();
-        Components::zeros(outputs, inputs)
+        Components::new(outputs, inputs)
     }
 
     /// Sums of parts of the tiles, each made by one thread, block by block.
@@ -65,16 +74,17 @@ impl Work<'_> {
         let blocks = self.tiles.blocks(tiles.clamp(48, 96));
         let parts = PARTS.min(blocks.len());
         let part_sum = |part: usize| {
-            let mut sum = self.zeros();
-            for bands in &blocks[blocks.len() * part / parts..blocks.len() * (part + 1) / parts] {
-                self.block(bands.clone(), &mut sum);
+            let mut sum = self.sums();
+            let own = &blocks[blocks.len() * part / parts..blocks.len() * (part + 1) / parts];
+            for (i, bands) in own.iter().enumerate() {
+                self.block(bands.clone(), &mut sum, written(i));
             }
             sum
         };
         (0..parts).into_par_iter().map(part_sum).collect()
     }
 
-    fn block(&self, bands: Range<usize>, sum: &mut Components) {
+    fn block(&self, bands: Range<usize>, sum: &mut Components, write: Write) {
         let [inputs, outputs] = self.widths();
         let count = self.tiles.within(&bands);
         let mut x = Components::new(count, inputs);
@@ -82,44 +92,53 @@ impl Work<'_> {
         self.inputs.run(&self.tiles, bands.clone(), x.split());
         self.outputs.run(&self.tiles, bands, dy.split());
         for (component, sum) in sum.split().into_iter().enumerate() {
-            add_product(&x, &dy, component, sum);
+            add_product(&x, &dy, component, (sum, write));
         }
     }
 
     /// Many tiles are transformed, then each component's product is added by one thread.
     fn staged(&self) -> Components {
-        let mut sum = self.zeros();
+        let mut sum = self.sums();
         let blocks = self.tiles.blocks(48);
         let group = (STAGED_TILES / self.tiles.within(&blocks[0])).max(1);
-        for blocks in blocks.chunks(group) {
+        for (i, blocks) in blocks.chunks(group).enumerate() {
             let x = self.inputs.run_all(&self.tiles, blocks);
             let dy = self.outputs.run_all(&self.tiles, blocks);
             sum.par_split().enumerate().for_each(|(component, sum)| {
-                add_product(&x, &dy, component, sum);
+                add_product(&x, &dy, component, (sum, written(i)));
             });
         }
         sum
     }
 }
 
-/// sum (co, ci) += dy^T x over the tiles of one component.
-fn add_product(x: &Components, dy: &Components, component: usize, sum: &mut [f32]) {
+/// How block `i` of a sum comes to those before it.
+fn written(i: usize) -> Write {
+    if i == 0 { Write::Replace } else { Write::Add }
+}
+
+/// sum (co, ci) becomes or grows by dy^T x over the tiles of one component.
+fn add_product(
+    x: &Components,
+    dy: &Components,
+    component: usize,
+    (sum, write): (&mut [f32], Write),
+) {
     let (inputs, outputs) = (x.columns(), dy.columns());
     let (x, dy) = (x.get(component), dy.get(component));
     let source = Source { values: x, tap: 0, row: inputs, column: 1 };
     let x = Panels::pack(Format::F32, source, &[0], x.len() / inputs, inputs);
     let slices: Vec<&[f32]> = dy.chunks_exact(outputs).collect();
     let starts: Vec<usize> = (0..outputs).map(|row| row * inputs).collect();
-    let out = Output { values: sum, starts: &starts, write: Write::Add, sums: Sums::Long };
+    let out = Output { values: sum, starts: &starts, write, sums: Sums::Long };
     product(&mut Columns::new(&slices, outputs), &x, out, &mut ());
 }
 
-/// Adds the sums of one output channel in their order, and transforms them back.
+/// Adds the sums of one output channel in their order, and transforms them back: (taps, inputs).
 struct Row<'a> {
     sums: &'a [Components],
     channel: usize,
-    inputs: usize,
-    dw: &'a mut [f32],
+    taps: &'a mut [f32],
 }
 
 impl WithSimd for Row<'_> {
@@ -127,28 +146,32 @@ impl WithSimd for Row<'_> {
 
     #[inline(always)]
     fn with_simd<S: Simd>(self, simd: S) {
-        for first in (0..self.inputs).step_by(S::F32_LANES) {
+        let inputs = self.taps.len() / TAPS;
+        let vectors = inputs / S::F32_LANES;
+        let mut room = KernelGradient::room(simd);
+        let taps = S::as_mut_simd_f32s(self.taps).0;
+        for vector in 0..vectors {
             let mut totals = [[simd.splat_f32s(0.0); 6]; 6];
             for sum in self.sums {
                 for component in 0..COMPONENTS {
-                    let at = self.channel * sum.columns() + first;
+                    let at = self.channel * inputs + vector * S::F32_LANES;
                     let value = S::as_simd_f32s(&sum.get(component)[at..]).0[0];
                     let total = &mut totals[component / 6][component % 6];
                     *total = simd.add_f32s(*total, value);
                 }
             }
-            let kernels = KernelGradient::tile(simd, totals);
-            let mut taps = [[0.0f32; 16]; TAPS];
-            for (values, &kernel) in taps.iter_mut().zip(kernels.as_flattened()) {
-                S::as_mut_simd_f32s(values).0[0] = kernel;
-            }
-            let lanes = S::F32_LANES.min(self.inputs - first);
-            let kernels = self.dw[first * TAPS..].chunks_exact_mut(TAPS).take(lanes);
-            for (lane, kernel) in kernels.enumerate() {
-                for (value, values) in kernel.iter_mut().zip(&taps) {
-                    *value = values[lane];
-                }
-            }
+            KernelGradient::tile(
+                simd,
+                &mut room,
+                #[inline(always)]
+                |row, column| totals[row][column],
+                #[inline(always)]
+                |row, values| {
+                    for (column, value) in values.into_iter().enumerate() {
+                        taps[(3 * row + column) * vectors + vector] = value;
+                    }
+                },
+            );
         }
     }
 }

@@ -15,6 +15,7 @@ mod weights;
 
 use super::geometry::Geometry;
 use crate::Precision;
+use crate::ops::element::Element;
 use crate::ops::saved::Saved;
 use gather::Gather;
 use tiles::Images;
@@ -30,14 +31,14 @@ pub(super) fn applies(g: &Geometry) -> bool {
         && g.ci.min(g.co) >= CHANNELS
 }
 
-/// What is rounded to bf16 on its way through the registers. Kernels come as they are to be.
+/// What is rounded to bf16 on its way through the registers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Rounding {
     /// Nothing.
     Nothing,
-    /// Images as they are read.
+    /// Images and kernels as they are read.
     Operands,
-    /// Images as they are read, and as they are written.
+    /// Images and kernels as they are read, and images as they are written.
     OperandsAndResult,
 }
 
@@ -55,37 +56,46 @@ impl Rounding {
 pub(super) fn forward(g: &Geometry, x: &[f32], weight: &[f32], rounding: Rounding) -> Vec<f32> {
     let (input, output) = images(g);
     let gather = Gather::new(x, input, g.padding, rounding.rounds_operands());
-    apply::apply(gather, &Kernels::forward(weight, g.ci, g.co), output, rounding.rounds_result())
+    let kernels = Kernels::forward(weight, [g.ci, g.co], rounding.rounds_operands());
+    apply::apply(gather, &kernels, output, rounding.rounds_result(), Precision::Fp32).wide()
 }
 
 /// [`forward`], as [`apply::apply_saved`] keeps it.
-pub(super) fn forward_saved<R: Send>(
+pub(super) fn forward_saved<E: Element, R: Send>(
     g: &Geometry,
-    x: &[f32],
+    x: &[E],
     weight: &[f32],
     precision: Precision,
     see: (usize, impl Fn(&[f32]) -> R + Sync),
 ) -> (Saved, Option<Vec<R>>) {
     let (input, output) = images(g);
-    let gather = Gather::new(x, input, g.padding, precision == Precision::Bf16);
-    apply::apply_saved(gather, &Kernels::forward(weight, g.ci, g.co), output, precision, see)
+    let rounds = precision == Precision::Bf16;
+    let gather = Gather::new(x, input, g.padding, rounds);
+    let kernels = Kernels::forward(weight, [g.ci, g.co], rounds);
+    apply::apply_saved(gather, &kernels, output, precision, see)
 }
 
 /// dy (n, oh, ow, co) -> dx (n, h, w, ci): the convolution of dy with the rotated kernels.
-pub(super) fn backward_data(
+pub(super) fn backward_data<E: Element>(
     g: &Geometry,
-    dy: &[f32],
+    dy: &[E],
     weight: &[f32],
-    rounding: Rounding,
-) -> Vec<f32> {
+    (rounding, held): (Rounding, Precision),
+) -> Saved {
     let (input, output) = images(g);
     let padding = g.padding.map(|padding| 2 - padding);
     let gather = Gather::new(dy, output, padding, rounding.rounds_operands());
-    apply::apply(gather, &Kernels::backward(weight, g.ci, g.co), input, rounding.rounds_result())
+    let kernels = Kernels::backward(weight, [g.ci, g.co], rounding.rounds_operands());
+    apply::apply(gather, &kernels, input, rounding.rounds_result(), held)
 }
 
 /// dw (co, ci, 3, 3).
-pub(super) fn backward_weight(g: &Geometry, x: &[f32], dy: &[f32], rounding: Rounding) -> Vec<f32> {
+pub(super) fn backward_weight<X: Element, D: Element>(
+    g: &Geometry,
+    x: &[X],
+    dy: &[D],
+    rounding: Rounding,
+) -> Vec<f32> {
     let (input, output) = images(g);
     let x = Gather::new(x, input, g.padding, rounding.rounds_operands());
     gradient::gradient(x, Gather::new(dy, output, [0, 0], rounding.rounds_operands()))
@@ -116,10 +126,14 @@ mod tests {
         };
         let (on_the_way, apart) = (Rounding::OperandsAndResult, Rounding::Nothing);
         assert_ne!(x, rounded(&x));
+        let held = rounded(&weight);
         let y = forward(&g, &x, &weight, on_the_way);
-        assert_eq!(y, rounded(&forward(&g, &rounded(&x), &weight, apart)));
-        let dx = backward_data(&g, &dy, &weight, on_the_way);
-        assert_eq!(dx, rounded(&backward_data(&g, &rounded(&dy), &weight, apart)));
+        assert_eq!(y, rounded(&forward(&g, &rounded(&x), &held, apart)));
+        let data = |dy: &[f32], weight: &[f32], rounding| {
+            backward_data(&g, dy, weight, (rounding, Precision::Fp32)).wide()
+        };
+        let dx = data(&dy, &weight, on_the_way);
+        assert_eq!(dx, rounded(&data(&rounded(&dy), &held, apart)));
         let dw = backward_weight(&g, &x, &dy, on_the_way);
         assert_eq!(dw, backward_weight(&g, &rounded(&x), &rounded(&dy), apart));
     }

@@ -28,31 +28,36 @@ impl WithSimd for Scatter<'_> {
         let vectors = padded(image.c) / S::F32_LANES;
         let first_pixel = self.tiles.first_pixel(self.bands.start);
         let products = self.products.map(|values| S::as_simd_f32s(values).0);
+        let mut room = Output::room(simd);
         for tile in 0..self.tiles.within(&self.bands) {
             let place = self.tiles.place(&self.bands, tile);
             let pixel = (place.image * image.h + place.y) * image.w + place.x - first_pixel;
             let (rows, columns) = (TILE.min(image.h - place.y), TILE.min(image.w - place.x));
             for vector in 0..image.c.div_ceil(S::F32_LANES) {
                 let at = tile * vectors + vector;
-                let mut values = [[simd.splat_f32s(0.0); 6]; 6];
-                for row in 0..6 {
-                    for column in 0..6 {
-                        values[row][column] = products[row * 6 + column][at];
-                    }
-                }
-                let values = Output::tile(simd, values);
                 let first = vector * S::F32_LANES;
-                for (row, line) in values.iter().enumerate().take(rows) {
-                    for (column, &value) in line.iter().enumerate().take(columns) {
-                        let pixel = pixel + row * image.w + column;
-                        let value = if self.rounds { rounded(simd, value) } else { value };
-                        let channels = &mut self.y[pixel * image.c..][..image.c][first..];
-                        match S::as_mut_simd_f32s(channels).0.first_mut() {
-                            Some(out) => *out = value,
-                            None => simd.partial_store_f32s(channels, value),
+                let y = &mut *self.y;
+                Output::tile(
+                    simd,
+                    &mut room,
+                    #[inline(always)]
+                    |row, column| products[row * 6 + column][at],
+                    #[inline(always)]
+                    |row, values| {
+                        if row >= rows {
+                            return;
                         }
-                    }
-                }
+                        for (column, value) in values.into_iter().enumerate().take(columns) {
+                            let pixel = pixel + row * image.w + column;
+                            let value = if self.rounds { rounded(simd, value) } else { value };
+                            let channels = &mut y[pixel * image.c..][..image.c][first..];
+                            match S::as_mut_simd_f32s(channels).0.first_mut() {
+                                Some(out) => *out = value,
+                                None => simd.partial_store_f32s(channels, value),
+                            }
+                        }
+                    },
+                );
             }
         }
     }

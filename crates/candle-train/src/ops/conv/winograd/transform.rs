@@ -12,28 +12,37 @@ pub(super) trait Transform<const I: usize, const O: usize>: Sync {
     /// Applies it to one column or row.
     fn line<S: Simd>(simd: S, values: [S::f32s; I]) -> [S::f32s; O];
 
-    /// Applies it to the columns, then to the rows.
+    /// Room for [`Transform::tile`], of any values.
+    #[inline(always)]
+    fn room<S: Simd>(simd: S) -> [[S::f32s; O]; I] {
+        [[simd.splat_f32s(0.0); O]; I]
+    }
+
+    /// Applies it to the columns, then to the rows, of what `load` gives for a row and a column,
+    /// and calls `store` with each row. Both must be `#[inline(always)]`.
     // Loops, not closures: a closure that is not inlined loses the instruction set.
     #[inline(always)]
-    fn tile<S: Simd>(simd: S, tile: [[S::f32s; I]; I]) -> [[S::f32s; O]; O] {
+    fn tile<S: Simd>(
+        simd: S,
+        columns: &mut [[S::f32s; O]; I],
+        load: impl Fn(usize, usize) -> S::f32s,
+        mut store: impl FnMut(usize, [S::f32s; O]),
+    ) {
         let zero = simd.splat_f32s(0.0);
-        let mut columns = [[zero; O]; I];
-        for j in 0..I {
+        for (j, transformed) in columns.iter_mut().enumerate() {
             let mut column = [zero; I];
-            for i in 0..I {
-                column[i] = tile[i][j];
+            for (i, value) in column.iter_mut().enumerate() {
+                *value = load(i, j);
             }
-            columns[j] = Self::line(simd, column);
+            *transformed = Self::line(simd, column);
         }
-        let mut rows = [[zero; O]; O];
         for i in 0..O {
             let mut row = [zero; I];
-            for j in 0..I {
-                row[j] = columns[j][i];
+            for (value, column) in row.iter_mut().zip(&*columns) {
+                *value = column[i];
             }
-            rows[i] = Self::line(simd, row);
+            store(i, Self::line(simd, row));
         }
-        rows
     }
 }
 
@@ -206,7 +215,9 @@ mod tests {
     fn a_tile_is_transformed_by_columns_and_by_rows() {
         let tile: [[f32; 3]; 3] = from_fn(|i| from_fn(|j| (i * 3 + j) as f32 - 2.5));
         let matrix = matrix::<3, 6, Kernel>();
-        let transformed = Kernel::tile(Scalar, tile);
+        let mut transformed = [[0.0; 6]; 6];
+        let mut room = Kernel::room(Scalar);
+        Kernel::tile(Scalar, &mut room, |i, j| tile[i][j], |i, row| transformed[i] = row);
         for (row, line) in transformed.iter().enumerate() {
             for (column, &value) in line.iter().enumerate() {
                 let exact: f32 = (0..9)

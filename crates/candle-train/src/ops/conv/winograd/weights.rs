@@ -3,8 +3,9 @@
 use pulp::{Simd, WithSimd};
 
 use super::components::{COMPONENTS, Pieces};
-use super::transform::{Kernel, Transform};
-use crate::ops::kernel::{Block, Panels, best, run};
+use super::transform::{Kernel, Transform, rounded};
+use crate::ops::kernel::{Block, Panels, Strided, best, run, transpose_best};
+use crate::ops::scratch::Scratch;
 
 /// Taps of a kernel.
 pub(super) const TAPS: usize = 9;
@@ -19,10 +20,13 @@ pub(super) struct Kernels<'a> {
     row_stride: usize,
     column_stride: usize,
     rotated: bool,
+    /// To bf16.
+    rounds: bool,
 }
 
 impl<'a> Kernels<'a> {
-    pub(super) fn forward(weight: &'a [f32], ci: usize, co: usize) -> Self {
+    /// Of a weight that is rounded to bf16 if it `rounds`.
+    pub(super) fn forward(weight: &'a [f32], [ci, co]: [usize; 2], rounds: bool) -> Self {
         assert_eq!(weight.len(), ci * co * TAPS, "a weight covers its values");
         Self {
             values: weight,
@@ -31,11 +35,12 @@ impl<'a> Kernels<'a> {
             row_stride: TAPS,
             column_stride: TAPS * ci,
             rotated: false,
+            rounds,
         }
     }
 
-    pub(super) fn backward(weight: &'a [f32], ci: usize, co: usize) -> Self {
-        let forward = Self::forward(weight, ci, co);
+    pub(super) fn backward(weight: &'a [f32], [ci, co]: [usize; 2], rounds: bool) -> Self {
+        let forward = Self::forward(weight, [ci, co], rounds);
         Self {
             rows: co,
             columns: ci,
@@ -49,32 +54,32 @@ impl<'a> Kernels<'a> {
     /// A right operand (rows, columns) per component.
     pub(super) fn panels(&self) -> [Panels; COMPONENTS] {
         Panels::pack_together(self.rows, self.columns, |block, pieces| {
-            run(best(), Run { kernels: *self, block, pieces });
+            let (taps, width) = (self.taps(block), block.width);
+            run(best(), Run { taps: &taps, kernels: self, width, pieces });
         })
     }
 
-    /// The taps of `LANES` neighbouring columns, a vector per tap; zeros outside the matrix.
-    #[inline(always)]
-    fn load<S: Simd>(&self, simd: S, row: usize, first_column: usize) -> [[S::f32s; 3]; 3] {
-        let mut taps = [[0.0f32; 16]; TAPS];
-        let lanes = S::F32_LANES.min(self.columns.saturating_sub(first_column));
-        let start = |lane| row * self.row_stride + (first_column + lane) * self.column_stride;
-        for (lane, start) in (0..lanes).map(|lane| (lane, start(lane))) {
-            for (tap, &value) in self.values[start..start + TAPS].iter().enumerate() {
-                taps[if self.rotated { TAPS - 1 - tap } else { tap }][lane] = value;
-            }
+    /// (rows, taps, width): of each row, one tap of all columns side by side.
+    fn taps(&self, block: &Block) -> Scratch {
+        let (columns, width) = (block.columns.len(), block.width);
+        let mut taps = Scratch::new(block.rows.len() * TAPS * width);
+        if columns < width {
+            taps.fill(0.0);
         }
-        let mut kernel = [[simd.splat_f32s(0.0); 3]; 3];
-        for (tap, values) in taps.iter().enumerate() {
-            kernel[tap / 3][tap % 3] = S::as_simd_f32s(values).0[0];
+        for (row, taps) in block.rows.clone().zip(taps.chunks_exact_mut(TAPS * width)) {
+            let start = row * self.row_stride + block.columns.start * self.column_stride;
+            let from = Strided { values: &self.values[start..], stride: self.column_stride };
+            transpose_best(from, Strided { values: taps, stride: width }, (TAPS, columns));
         }
-        kernel
+        taps
     }
 }
 
+/// Transforms the kernels of a block.
 struct Run<'a> {
-    kernels: Kernels<'a>,
-    block: &'a Block,
+    taps: &'a [f32],
+    kernels: &'a Kernels<'a>,
+    width: usize,
     pieces: Pieces<'a>,
 }
 
@@ -83,15 +88,30 @@ impl WithSimd for Run<'_> {
 
     #[inline(always)]
     fn with_simd<S: Simd>(self, simd: S) {
-        let vectors = self.block.width / S::F32_LANES;
+        let Kernels { rotated, rounds, .. } = *self.kernels;
+        let vectors = self.width / S::F32_LANES;
         let mut pieces = self.pieces.map(|values| S::as_mut_simd_f32s(values).0);
-        for (i, row) in self.block.rows.clone().enumerate() {
+        let mut room = Kernel::room(simd);
+        for (i, taps) in self.taps.chunks_exact(TAPS * self.width).enumerate() {
+            let (taps, _) = S::as_simd_f32s(taps);
             for vector in 0..vectors {
-                let column = self.block.columns.start + vector * S::F32_LANES;
-                let values = Kernel::tile(simd, self.kernels.load(simd, row, column));
-                for (piece, &value) in pieces.iter_mut().zip(values.as_flattened()) {
-                    piece[i * vectors + vector] = value;
-                }
+                Kernel::tile(
+                    simd,
+                    &mut room,
+                    #[inline(always)]
+                    |row, column| {
+                        let tap = 3 * row + column;
+                        let tap = if rotated { TAPS - 1 - tap } else { tap };
+                        let values = taps[tap * vectors + vector];
+                        if rounds { rounded(simd, values) } else { values }
+                    },
+                    #[inline(always)]
+                    |row, values| {
+                        for (column, value) in values.into_iter().enumerate() {
+                            pieces[row * 6 + column][i * vectors + vector] = value;
+                        }
+                    },
+                );
             }
         }
     }

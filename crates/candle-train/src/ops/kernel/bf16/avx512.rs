@@ -2,14 +2,17 @@
 #![expect(unsafe_code, reason = "instructions that not every processor has")]
 
 use std::arch::x86_64::{
-    __m512bh, __m512i, __mmask16, _mm512_cvtne2ps_pbh, _mm512_dpbf16_ps, _mm512_loadu_ps,
-    _mm512_loadu_si512, _mm512_maskz_loadu_ps, _mm512_permutexvar_epi16, _mm512_set1_epi32,
-    _mm512_setzero_ps, _mm512_setzero_si512, _mm512_shuffle_i32x4, _mm512_storeu_ps,
-    _mm512_storeu_si512, _mm512_unpackhi_epi32, _mm512_unpackhi_epi64, _mm512_unpacklo_epi32,
-    _mm512_unpacklo_epi64,
+    __m512bh, __m512i, __mmask16, _mm256_maskz_loadu_epi16, _mm512_castsi256_si512,
+    _mm512_cvtne2ps_pbh, _mm512_dpbf16_ps, _mm512_inserti64x4, _mm512_loadu_ps, _mm512_loadu_si512,
+    _mm512_maskz_loadu_ps, _mm512_permutexvar_epi16, _mm512_set1_epi32, _mm512_setzero_ps,
+    _mm512_setzero_si512, _mm512_shuffle_i32x4, _mm512_storeu_ps, _mm512_storeu_si512,
+    _mm512_unpackhi_epi32, _mm512_unpackhi_epi64, _mm512_unpacklo_epi32, _mm512_unpacklo_epi64,
 };
 
+use candle_core::DType;
+
 use super::{DEPTH, LINES, PAIRS, Tile};
+use crate::ops::element::Element;
 use crate::ops::simd::fetch;
 
 /// Numbers of a line between those that are packed and those that are fetched into the cache: two
@@ -22,6 +25,7 @@ const ROWS: usize = 8;
 pub(super) fn is_there() -> bool {
     is_x86_feature_detected!("avx512f")
         && is_x86_feature_detected!("avx512bw")
+        && is_x86_feature_detected!("avx512vl")
         && is_x86_feature_detected!("avx512bf16")
 }
 
@@ -31,27 +35,20 @@ pub(super) fn is_there() -> bool {
 /// # Safety
 ///
 /// [`is_there`].
-#[target_feature(enable = "avx512f,avx512bw,avx512bf16")]
-pub(super) unsafe fn pack_lines<'a>(
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512bf16")]
+pub(super) unsafe fn pack_lines<'a, E: Element>(
     tile: &mut Tile,
     [lines, depth]: [usize; 2],
     turned: bool,
-    line: impl Fn(usize) -> &'a [f32],
+    line: impl Fn(usize) -> &'a [E],
 ) {
-    let [low, high] = [mask(depth), mask(depth.saturating_sub(LINES))];
     let mut values = [_mm512_setzero_si512(); LINES];
     for (i, value) in values.iter_mut().enumerate().take(lines) {
         let from = &line(i)[..depth];
         fetch(from, AHEAD);
         fetch(from, AHEAD + LINES);
-        // SAFETY: the masks stand for the numbers that are there.
-        let [low, high] = unsafe {
-            [
-                _mm512_maskz_loadu_ps(low, from.as_ptr()),
-                _mm512_maskz_loadu_ps(high, from.as_ptr().wrapping_add(LINES)),
-            ]
-        };
-        *value = bits(_mm512_cvtne2ps_pbh(high, low));
+        let (low, high) = from.split_at(depth.min(LINES));
+        *value = joined(low, high);
     }
     store(tile, &values, turned);
 }
@@ -62,29 +59,43 @@ pub(super) unsafe fn pack_lines<'a>(
 /// # Safety
 ///
 /// [`is_there`].
-#[target_feature(enable = "avx512f,avx512bw,avx512bf16")]
-pub(super) unsafe fn pack_across<'a>(
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512bf16")]
+pub(super) unsafe fn pack_across<'a, E: Element>(
     tile: &mut Tile,
     [lines, depth]: [usize; 2],
     turned: bool,
-    across: impl Fn(usize) -> &'a [f32],
+    across: impl Fn(usize) -> &'a [E],
 ) {
-    let mask = mask(lines);
-    let load = |k: usize| {
+    let numbers = |k: usize| -> &'a [E] {
         if k >= depth {
-            return _mm512_setzero_ps();
+            return &[];
         }
         let from = &across(k)[..lines];
         fetch(from, 2 * LINES);
-        // SAFETY: the mask stands for the numbers that are there.
-        unsafe { _mm512_maskz_loadu_ps(mask, from.as_ptr()) }
+        from
     };
     let mut values = [_mm512_setzero_si512(); PAIRS];
     for (pair, value) in values.iter_mut().enumerate().take(depth.div_ceil(2)) {
-        let halves = bits(_mm512_cvtne2ps_pbh(load(2 * pair + 1), load(2 * pair)));
+        let halves = joined(numbers(2 * pair), numbers(2 * pair + 1));
         *value = _mm512_permutexvar_epi16(interleaving(), halves);
     }
     store(tile, &values, turned);
+}
+
+/// At most 16 numbers as bf16 in the lower half, others in the upper half, and zeros.
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512bf16")]
+fn joined<E: Element>(low: &[E], high: &[E]) -> __m512i {
+    let ([low, high], [low_mask, high_mask]) =
+        ([low, high].map(<[E]>::as_ptr), [low, high].map(|numbers| mask(numbers.len())));
+    // SAFETY: the masks stand for the numbers that are there, which are f32 or bf16.
+    unsafe {
+        if E::DTYPE == DType::F32 {
+            let low = _mm512_maskz_loadu_ps(low_mask, low.cast());
+            return bits(_mm512_cvtne2ps_pbh(_mm512_maskz_loadu_ps(high_mask, high.cast()), low));
+        }
+        let low = _mm512_castsi256_si512(_mm256_maskz_loadu_epi16(low_mask, low.cast()));
+        _mm512_inserti64x4::<1>(low, _mm256_maskz_loadu_epi16(high_mask, high.cast()))
+    }
 }
 
 /// The first `n` of 16 lanes.

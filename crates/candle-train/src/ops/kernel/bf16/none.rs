@@ -4,6 +4,7 @@ use std::convert::Infallible;
 
 use super::{Order, Tile};
 use crate::Bf16Instructions;
+use crate::ops::element::Element;
 
 /// There are none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,23 +43,23 @@ impl Instructions {
     }
 
     /// Packs lines.
-    pub(in crate::ops::kernel) fn pack_lines<'a>(
+    pub(in crate::ops::kernel) fn pack_lines<'a, E: Element>(
         self,
         _: &mut Tile,
         _: [usize; 2],
         _: Order,
-        _: impl Fn(usize) -> &'a [f32],
+        _: impl Fn(usize) -> &'a [E],
     ) {
         match self.0 {}
     }
 
     /// Packs lines that lie across.
-    pub(in crate::ops::kernel) fn pack_across<'a>(
+    pub(in crate::ops::kernel) fn pack_across<'a, E: Element>(
         self,
         _: &mut Tile,
         _: [usize; 2],
         _: Order,
-        _: impl Fn(usize) -> &'a [f32],
+        _: impl Fn(usize) -> &'a [E],
     ) {
         match self.0 {}
     }

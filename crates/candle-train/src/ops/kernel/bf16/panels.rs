@@ -7,6 +7,7 @@ use rayon::prelude::*;
 
 use super::product::NEAR;
 use super::{DEPTH, Instructions, LINES, Order, Tile, WORDS};
+use crate::ops::element::Element;
 use crate::ops::kernel::panels::Source;
 use crate::ops::scratch::Scratch;
 
@@ -57,9 +58,9 @@ pub(in crate::ops) struct Bf16Panels {
 
 impl Bf16Panels {
     /// As `Panels::pack`.
-    pub(in crate::ops::kernel) fn pack(
+    pub(in crate::ops::kernel) fn pack<E: Element>(
         instructions: Instructions,
-        source: Source<'_>,
+        source: Source<'_, E>,
         taps: &[usize],
         depth: usize,
         columns: usize,
@@ -149,9 +150,9 @@ impl<'a> Group<'a> {
 }
 
 /// Packs rows and columns of the tap that begins at `start`.
-fn pack_tile(
+fn pack_tile<E: Element>(
     instructions: Instructions,
-    source: Source<'_>,
+    source: Source<'_, E>,
     start: usize,
     [rows, columns]: [Range<usize>; 2],
     tile: &mut Tile,
@@ -167,7 +168,7 @@ fn pack_tile(
         return instructions
             .pack_lines(tile, shape, Order::Pairs, |i| &values[at + i * column..][..depth]);
     }
-    let mut near = [[0.0; DEPTH]; LINES];
+    let mut near = [[E::default(); DEPTH]; LINES];
     for (i, line) in near.iter_mut().enumerate().take(lines) {
         for (k, value) in line.iter_mut().enumerate().take(depth) {
             *value = values[at + i * column + k * row];

@@ -6,7 +6,7 @@ use super::instructions::Multiplier;
 use super::panels::{Bf16Panels, COLUMNS, Tiles};
 use super::{DEPTH, LINES, Order};
 use crate::ops::kernel::level::best;
-use crate::ops::kernel::product::{Epilogue, Left, Output, Write, finish};
+use crate::ops::kernel::product::{Epilogue, Output, Packed, Write, finish};
 
 /// Rows that are multiplied together: two tiles.
 pub(in crate::ops::kernel) const STRIP: usize = 2 * LINES;
@@ -17,7 +17,7 @@ pub(in crate::ops::kernel) const BLOCK_ROWS: usize = 6 * STRIP;
 pub(super) const NEAR: usize = 512 / DEPTH;
 
 /// As `kernel::product`.
-pub(in crate::ops::kernel) fn product<L: Left>(
+pub(in crate::ops::kernel) fn product<L: Packed>(
     left: &mut L,
     b: &Bf16Panels,
     mut out: Output<'_>,
@@ -47,7 +47,7 @@ pub(in crate::ops::kernel) fn product<L: Left>(
 }
 
 /// Packs these blocks of some rows of A.
-fn pack<L: Left>(
+fn pack<L: Packed>(
     left: &L,
     b: &Bf16Panels,
     rows: &Range<usize>,

@@ -6,6 +6,7 @@ use std::sync::LazyLock;
 
 use super::{Order, Tile, amx, avx512};
 use crate::Bf16Instructions;
+use crate::ops::element::Element;
 
 /// What multiplies bf16 numbers. A value is the proof that this processor can.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -68,12 +69,12 @@ impl Instructions {
     /// See [`avx512::pack_lines`].
     #[expect(clippy::unused_self, reason = "the proof that they are there")]
     #[inline(always)]
-    pub(in crate::ops::kernel) fn pack_lines<'a>(
+    pub(in crate::ops::kernel) fn pack_lines<'a, E: Element>(
         self,
         tile: &mut Tile,
         shape: [usize; 2],
         order: Order,
-        line: impl Fn(usize) -> &'a [f32],
+        line: impl Fn(usize) -> &'a [E],
     ) {
         // SAFETY: `self` is the proof.
         unsafe { avx512::pack_lines(tile, shape, order == Order::Pairs, line) }
@@ -82,12 +83,12 @@ impl Instructions {
     /// See [`avx512::pack_across`].
     #[expect(clippy::unused_self, reason = "the proof that they are there")]
     #[inline(always)]
-    pub(in crate::ops::kernel) fn pack_across<'a>(
+    pub(in crate::ops::kernel) fn pack_across<'a, E: Element>(
         self,
         tile: &mut Tile,
         shape: [usize; 2],
         order: Order,
-        across: impl Fn(usize) -> &'a [f32],
+        across: impl Fn(usize) -> &'a [E],
     ) {
         // SAFETY: `self` is the proof.
         unsafe { avx512::pack_across(tile, shape, order == Order::Lines, across) }

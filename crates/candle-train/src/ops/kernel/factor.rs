@@ -1,0 +1,84 @@
+//! What operands of products may be: f32 numbers, which any product takes, and bf16 numbers, which
+//! products of bf16 numbers take as they are.
+
+use super::bf16;
+use super::columns::Columns;
+use super::panels::{F32Panels, Source};
+use super::product::{Epilogue, Output, Packed, product};
+use super::right::Panels;
+use super::rows::Rows;
+use crate::ops::element::Element;
+
+/// f32; or bf16, in products of [`super::Format::Bf16`] only.
+pub(in crate::ops) trait Factor: Element {
+    /// [`product()`] of rows.
+    fn multiply_rows(
+        rows: &mut Rows<'_, Self>,
+        b: &Panels,
+        out: Output<'_>,
+        epilogue: &mut dyn Epilogue,
+    );
+
+    /// [`product()`] of columns.
+    fn multiply_columns(columns: &mut Columns<'_, Self>, b: &Panels, out: Output<'_>);
+
+    /// Packed for products of f32 numbers.
+    fn f32_panels(
+        source: Source<'_, Self>,
+        taps: &[usize],
+        depth: usize,
+        columns: usize,
+    ) -> F32Panels;
+}
+
+impl Factor for f32 {
+    fn multiply_rows(
+        rows: &mut Rows<'_>,
+        b: &Panels,
+        out: Output<'_>,
+        epilogue: &mut dyn Epilogue,
+    ) {
+        product(rows, b, out, epilogue);
+    }
+
+    fn multiply_columns(columns: &mut Columns<'_>, b: &Panels, out: Output<'_>) {
+        product(columns, b, out, &mut ());
+    }
+
+    fn f32_panels(source: Source<'_>, taps: &[usize], depth: usize, columns: usize) -> F32Panels {
+        F32Panels::pack(source, taps, depth, columns)
+    }
+}
+
+impl Factor for half::bf16 {
+    fn multiply_rows(
+        rows: &mut Rows<'_, Self>,
+        b: &Panels,
+        out: Output<'_>,
+        epilogue: &mut dyn Epilogue,
+    ) {
+        product_of_halves(rows, b, out, epilogue);
+    }
+
+    fn multiply_columns(columns: &mut Columns<'_, Self>, b: &Panels, out: Output<'_>) {
+        product_of_halves(columns, b, out, &mut ());
+    }
+
+    fn f32_panels(_: Source<'_, Self>, _: &[usize], _: usize, _: usize) -> F32Panels {
+        unreachable!("{ONLY}")
+    }
+}
+
+const ONLY: &str = "bf16 numbers are factors of products of bf16 numbers only";
+
+fn product_of_halves(
+    left: &mut impl Packed,
+    b: &Panels,
+    out: Output<'_>,
+    epilogue: &mut dyn Epilogue,
+) {
+    match b {
+        Panels::Bf16(b) => bf16::product(left, b, out, epilogue),
+        Panels::F32(_) => unreachable!("{ONLY}"),
+    }
+}
