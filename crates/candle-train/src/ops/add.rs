@@ -12,7 +12,6 @@ use super::operation::{Gradients, Input, Operation};
 use super::saved::Saved;
 use super::simd::{BLOCK, build, vectorised};
 use super::storage::{overwrite, read_numbers};
-use crate::Precision;
 
 /// a + b, of one shape, f32. Either may be in half precision; on a GPU so is the sum if both are of
 /// one type.
@@ -91,8 +90,7 @@ pub(super) fn copied(x: &Tensor) -> Result<Tensor> {
     if !is_plain(x) {
         return x.copy();
     }
-    let held = if x.dtype() == DType::BF16 { Precision::Bf16 } else { Precision::Fp32 };
-    Ok(read_numbers([x], |[x]| Ok(Saved::copy_of(x, held)))?.tensor(x.shape()))
+    Ok(read_numbers([x], |[x]| Ok(Saved::same_as(x)))?.tensor(x.shape()))
 }
 
 /// Whether a tensor is f32 or bf16, contiguous and in the CPU's memory.

@@ -7,15 +7,15 @@ use std::sync::{Mutex, OnceLock, PoisonError};
 #[cfg(feature = "cuda")]
 use candle_core::CudaStorage;
 use candle_core::{
-    CpuStorage, CustomOp1, CustomOp2, CustomOp3, DType, Layout, Result, Shape, Storage, Tensor,
-    bail,
+    CpuStorage, CustomOp1, CustomOp2, CustomOp3, Layout, Result, Shape, Storage, Tensor, bail,
 };
 
 #[cfg(feature = "cuda")]
 use super::cuda::Gpu;
 #[cfg(feature = "cuda")]
 use super::on_gpu;
-use super::storage::slice;
+use super::saved::Saved;
+use super::storage::{read_numbers, slice};
 
 /// A differentiable operation; [`super::chain::apply`] applies it.
 pub(crate) trait Operation: Send + Sync + 'static {
@@ -259,10 +259,10 @@ pub(crate) fn in_graph(
 
 /// The values of `x` in memory of their own.
 pub(crate) fn copy_of(x: &Tensor) -> Result<(Storage, Shape)> {
-    let storage = match (x.device().is_cpu(), x.dtype()) {
-        (true, DType::BF16) => Storage::Cpu(CpuStorage::BF16(x.flatten_all()?.to_vec1()?)),
-        (true, _) => Storage::Cpu(CpuStorage::F32(x.flatten_all()?.to_vec1()?)),
-        (false, _) => x.storage_and_layout().0.try_clone(x.layout())?,
+    let storage = if x.device().is_cpu() {
+        read_numbers([x], |[x]| Ok(Saved::same_as(x)))?.storage()
+    } else {
+        x.storage_and_layout().0.try_clone(x.layout())?
     };
     Ok((storage, x.shape().clone()))
 }

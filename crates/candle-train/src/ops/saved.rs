@@ -31,6 +31,15 @@ impl Saved {
         Self::Bf16(halves)
     }
 
+    /// A copy of the same type.
+    pub(super) fn same_as(numbers: Numbers<'_>) -> Self {
+        let held = match numbers {
+            Numbers::F32(_) => Precision::Fp32,
+            Numbers::Bf16(_) => Precision::Bf16,
+        };
+        Self::copy_of(numbers, held)
+    }
+
     /// A copy, held as `held`.
     pub(super) fn copy_of(numbers: Numbers<'_>, held: Precision) -> Self {
         Self::filled(numbers.len(), BLOCK, held, |start, copy| {

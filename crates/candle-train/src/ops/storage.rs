@@ -6,7 +6,9 @@ use std::ops::Range;
 
 #[cfg(feature = "cuda")]
 use candle_core::CudaStorage;
-use candle_core::{CpuStorage, Device, InplaceOp1, Layout, Result, Shape, Storage, Tensor, bail};
+use candle_core::{
+    CpuStorage, DType, Device, InplaceOp1, Layout, Result, Shape, Storage, Tensor, bail,
+};
 
 use super::element::{Element, Numbers};
 
@@ -115,6 +117,19 @@ pub(super) fn with_vector_of<E: Element, R>(
     }
 }
 
+/// The values of a contiguous tensor that is not read again.
+pub(super) fn taken(x: &Tensor) -> Result<(Storage, Shape)> {
+    #[cfg(feature = "cuda")]
+    if x.device().is_cuda() {
+        return Ok((Storage::Cuda(take_from_gpu(x)?), x.shape().clone()));
+    }
+    let storage = match x.dtype() {
+        DType::BF16 => CpuStorage::BF16(with_vector_of(x, |values, _| std::mem::take(values))?),
+        _ => CpuStorage::F32(with_vector_of(x, |values, _| std::mem::take(values))?),
+    };
+    Ok((Storage::Cpu(storage), x.shape().clone()))
+}
+
 /// Calls the closure, once, on the tensor's storage.
 struct Change<F, R, E> {
     f: Cell<Option<F>>,
@@ -139,7 +154,7 @@ impl<E: Element, R, F: FnOnce(&mut Vec<E>, Range<usize>) -> R> InplaceOp1 for Ch
 
 /// The memory of a whole tensor of a GPU, which has none of its own then.
 #[cfg(feature = "cuda")]
-pub(super) fn take_from_gpu(x: &Tensor) -> Result<CudaStorage> {
+fn take_from_gpu(x: &Tensor) -> Result<CudaStorage> {
     let take = Take(Cell::new(None));
     x.inplace_op1(&take)?;
     match take.0.into_inner() {

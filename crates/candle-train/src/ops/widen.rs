@@ -9,7 +9,7 @@ use candle_core::{DType, Result, Tensor};
 use super::chain;
 use super::operation::{Gradients, Operation};
 use super::saved::Saved;
-use super::storage::read_numbers;
+use super::storage::{read_numbers, taken};
 use crate::Precision;
 
 /// x as f32: itself, unless it is in half precision.
@@ -26,7 +26,7 @@ pub fn widen(x: &Tensor) -> Result<Tensor> {
     }
     let x = x.contiguous()?;
     let wide = with_type(&x, DType::F32)?;
-    chain::node(&[&x], chain::taken(&wide)?, Box::new(Widen))
+    chain::node(&[&x], taken(&wide)?, Box::new(Widen))
 }
 
 /// Whether x holds bf16 or f16.

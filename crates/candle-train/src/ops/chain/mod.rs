@@ -15,7 +15,7 @@ use half::bf16;
 
 use super::add::{add_to, copied};
 use super::operation::{Backward, List, OnGpu, forward, in_graph};
-use super::storage::{read_of, same_storage, with_vector_of};
+use super::storage::{read_of, same_storage, taken};
 use super::widen::widen;
 #[cfg(any(feature = "cuda", test))]
 use super::widen::{Widen, is_half};
@@ -259,19 +259,6 @@ fn record(
         tape.links.push(Link { operation, operands, id: y.id(), y: y.clone() });
         Ok(y)
     })
-}
-
-/// The values of a contiguous tensor that is not read again.
-pub(crate) fn taken(x: &Tensor) -> Result<(Storage, Shape)> {
-    #[cfg(feature = "cuda")]
-    if x.device().is_cuda() {
-        return Ok((Storage::Cuda(super::storage::take_from_gpu(x)?), x.shape().clone()));
-    }
-    let storage = match x.dtype() {
-        DType::BF16 => CpuStorage::BF16(with_vector_of(x, |values, _| std::mem::take(values))?),
-        _ => CpuStorage::F32(with_vector_of(x, |values, _| std::mem::take(values))?),
-    };
-    Ok((Storage::Cpu(storage), x.shape().clone()))
 }
 
 /// The chain as one operation.
