@@ -238,14 +238,15 @@ fn a_thousand_mixed_calls_stay_in_step() {
 
 #[test]
 fn a_silent_rank_is_named_within_the_deadline_by_all_who_wait() {
-    let timeout = Duration::from_millis(300);
+    // Long enough for three threads to start on a busy machine.
+    let timeout = Duration::from_secs(1);
     let began = Instant::now();
     let errors = spawn(3, 64, timeout, |group| {
         group.barrier().unwrap();
         // Rank 1 leaves here.
         (group.rank() != Rank(1)).then(|| group.all_gather(b"x").unwrap_err())
     });
-    assert!(began.elapsed() < 10 * timeout);
+    assert!(began.elapsed() < TIMEOUT / 3);
     let mut timeouts = 0;
     for error in errors.into_iter().flatten() {
         match &error {

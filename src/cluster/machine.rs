@@ -43,7 +43,8 @@ pub(crate) fn list<'a>(folders: impl IntoIterator<Item = &'a str>) -> String {
     pid=$(cat \"$folder/pid\" 2>/dev/null)
     # Before its exit code is looked for, which it leaves at its end.
     {ALIVE}
-    if [ -e \"$folder/exit\" ]; then
+    # Not while its code is being written.
+    if [ -s \"$folder/exit\" ]; then
         word=\"ended (exit $(cat \"$folder/exit\"))\"
     elif [ -z \"$pid\" ]; then
         word=starting

@@ -207,13 +207,20 @@ fn what_cannot_be_written_comes_with_what_can_be_done_there() {
     refused.says(&["do: name a file in a folder that is there"]);
 }
 
+/// Whether `ddprun logs` heeds Ctrl-C by now: its handler of SIGTERM is set after those of SIGINT.
+fn heeds_ctrl_c(pid: u32) -> bool {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigCgt:"));
+    mask.is_some_and(|mask| u64::from_str_radix(mask.trim(), 16).unwrap() & (1 << 14) != 0)
+}
+
 #[test]
 fn logs_are_followed_until_the_run_ends() {
     let lab = Lab::new();
     let running = endless(&lab, "small");
     let following = lab.start(&["logs", "-f"]);
     let interrupted = lab.start(&["logs", "-f", "small", "--rank", "1"]);
-    std::thread::sleep(std::time::Duration::from_millis(500));
+    until("a handler of Ctrl-C", || heeds_ctrl_c(interrupted.pid()));
     interrupted.signal(Signal::INT);
     assert_eq!(interrupted.wait().code, 130);
     running.signal(Signal::TERM);

@@ -3,6 +3,7 @@
 
 use std::fs;
 
+use rustix::fs::{CWD, RenameFlags, renameat_with};
 use rustix::process::{Signal, kill_process, kill_process_group};
 
 use crate::experiments::{BASE, SLOW};
@@ -322,8 +323,9 @@ fn a_checkpoint_that_cannot_be_written_ends_the_run_and_is_named() {
     let lab = Lab::new();
     let mut running = endless(&lab, &[]);
     let (folder, aside) = (lab.checkpoints(), lab.path("aside"));
-    fs::rename(&folder, &aside).unwrap();
-    fs::write(&folder, "no folder").unwrap();
+    fs::write(&aside, "no folder").unwrap();
+    // In one step: a save in between would make the folder again.
+    renameat_with(CWD, &folder, CWD, &aside, RenameFlags::EXCHANGE).unwrap();
     until("the end", || running.is_over());
     let ended = running.wait();
     ended.has_code(6);

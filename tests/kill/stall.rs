@@ -1,6 +1,6 @@
 //! A rank that is stopped, hangs or never comes, and how long its group waits for it.
 
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use ddprun::internals::launch::{Ended, Failure, Phase};
 use ddprun::plan::{Patience, Plan};
@@ -11,7 +11,9 @@ use crate::{TIMEOUT, fails, plan, run};
 
 #[test]
 fn a_stopped_rank_is_named_when_the_others_have_waited_in_vain() {
-    let (failure, _folder) = fails("freeze", Duration::from_millis(700));
+    // Also the deadline of the first collective, for which all processes have to start; and still
+    // shorter than the patience with a rank that stands still.
+    let (failure, _folder) = fails("freeze", TIMEOUT / 6);
     assert_eq!((failure.rank, failure.exit, failure.exit_code()), (Rank(1), None, 5));
     let pid = failure.pid.unwrap();
     assert_eq!(failure.message, format!("rank 1 (pid {pid}) is stopped (SIGSTOP)"));
@@ -43,7 +45,7 @@ fn stalls(scenario: &str) -> Failure {
 fn a_rank_that_loads_for_ever_is_named_long_before_the_deadline_of_the_collective() {
     let failure = stalls("hang");
     assert_eq!((failure.step, failure.phase), (3, Phase::LoadingData));
-    let start = format!("rank 1 (pid {}) has not made progress for 0.", failure.pid.unwrap());
+    let start = format!("rank 1 (pid {}) has not made progress for ", failure.pid.unwrap());
     assert!(failure.message.starts_with(&start), "{}", failure.message);
     assert!(failure.causes[0].contains("its loader delivers no batch"), "{:?}", failure.causes);
 }

@@ -14,9 +14,9 @@ use rustix::io::FdFlags;
 use rustix::process::Signal;
 
 /// Signals that a terminal, Slurm or systemd sends to all processes of a run at once. Its parent
-/// handles them; a rank ignores Ctrl-C, and the others until it listens to them itself: they would
-/// kill one that still starts.
-const IGNORED: [libc::c_int; 3] = [libc::SIGINT, libc::SIGTERM, libc::SIGUSR1];
+/// handles them; a rank ignores those of a terminal, Ctrl-C and its end, and the others until it
+/// listens to them itself: they would kill one that still starts.
+const IGNORED: [libc::c_int; 4] = [libc::SIGINT, libc::SIGHUP, libc::SIGTERM, libc::SIGUSR1];
 
 /// Makes the child keep `fds` over exec, die with the calling thread, and ignore what its parent
 /// handles. To be called from a thread that lives as long as the child should.
