@@ -91,6 +91,9 @@ fn act(action: Action, point: &str) {
         Action::Term => {
             let _ = kill_process(getpid(), Signal::TERM);
         }
+        Action::Hup => {
+            let _ = kill_process(getpid(), Signal::HUP);
+        }
         Action::TermParent => to_parent(Signal::TERM),
         Action::KillParent => {
             to_parent(Signal::KILL);

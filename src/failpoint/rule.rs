@@ -11,6 +11,8 @@ pub(super) enum Action {
     Hang,
     /// SIGTERM.
     Term,
+    /// SIGHUP.
+    Hup,
     /// SIGTERM to the parent.
     TermParent,
     /// SIGKILL to the parent.
@@ -112,6 +114,7 @@ fn action_of(text: &str) -> Option<Action> {
         "panic" => Some(Action::Panic),
         "hang" => Some(Action::Hang),
         "term" => Some(Action::Term),
+        "hup" => Some(Action::Hup),
         "term(parent)" => Some(Action::TermParent),
         "kill(parent)" => Some(Action::KillParent),
         "flip" => Some(Action::Flip),

@@ -59,15 +59,18 @@ fn a_killed_rank_is_named_with_its_step_its_log_and_what_is_saved() {
     lab.is_clean();
 }
 
-/// Slurm and systemd send SIGTERM to all processes of a job; what is to be done the parent says.
+/// Slurm and systemd send SIGTERM to all processes of a job, and a terminal that ends SIGHUP; what
+/// is to be done the parent says.
 #[test]
 fn a_signal_does_not_kill_a_rank_that_does_not_listen_to_it_yet() {
-    let lab = Lab::new();
-    let mut command = lab.ddprun(&["small.toml"]);
-    command.env("DDPRUN_FP", "join=term@1,*");
-    let ended = spawn(command).wait();
-    ended.has_code(0);
-    lab.is_clean();
+    for signal in ["term", "hup"] {
+        let lab = Lab::new();
+        let mut command = lab.ddprun(&["small.toml"]);
+        command.env("DDPRUN_FP", format!("join={signal}@1,*"));
+        let ended = spawn(command).wait();
+        ended.has_code(0);
+        lab.is_clean();
+    }
 }
 
 #[test]
