@@ -119,6 +119,16 @@ impl H2dPrefetcher {
     }
 }
 
+impl Drop for H2dPrefetcher {
+    /// What this thread gives back to the compute stream must not become part of a recording.
+    fn drop(&mut self) {
+        let _alone = compute_stream();
+        self.free.clear();
+        // With the places that have come back since.
+        drop(std::mem::replace(&mut self.back, channel()));
+    }
+}
+
 impl InFlightTensor {
     /// The tensor, for what is enqueued on the compute stream from now on.
     ///
