@@ -278,7 +278,7 @@ mod tests {
         from.send(&7).unwrap();
         drop(from);
         to.send(&"are you there?").unwrap();
-        assert!(!to.has_unsent(), "nobody takes it");
+        assert!(!to.has_unsent(), "a message is kept for a peer that is gone");
         assert_eq!(to.receive::<u32>().unwrap(), [7]);
         assert!(to.is_closed());
     }

@@ -4,13 +4,12 @@ use std::ops::Deref;
 
 use candle_core::{DType, Result, Shape, Tensor, bail};
 use half::bf16;
-use rayon::prelude::*;
 
 use super::chain::apply;
 use super::element::{Element, Room};
 use super::operation::{Gradients, Input, Operation};
 use super::saved::Saved;
-use super::simd::{BLOCK, build, vectorised};
+use super::simd::{build, change_blocks, vectorised};
 use super::storage::{overwrite, read_numbers};
 
 /// a + b, of one shape, f32. Either may be in half precision; on a GPU so is the sum if both are of
@@ -76,8 +75,8 @@ pub(super) fn add_to(sum: Tensor, gradient: &Tensor) -> Result<Tensor> {
 fn add_in_place<E: Element>(sum: &Tensor, gradient: &Tensor) -> Result<()> {
     read_numbers([gradient], |[gradient]| {
         overwrite(sum, |sum: &mut [E]| {
-            sum.par_chunks_mut(BLOCK).enumerate().for_each(|(index, sum)| {
-                let (mut room, start) = (Room::default(), index * BLOCK);
+            change_blocks(sum, |start, sum| {
+                let mut room = Room::default();
                 let gradient = gradient.read(start..start + sum.len(), &mut room);
                 E::change(sum, |sum| add_block(sum, gradient));
             });

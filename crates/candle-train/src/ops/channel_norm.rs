@@ -10,8 +10,7 @@ use rayon::prelude::*;
 
 use super::batch_norm::{Activation, BatchStatistics};
 use super::element::{Element, Numbers, Room};
-use super::scratch::{filled_blocks, lengths};
-use super::simd::{BLOCK, PerChannel, for_each_piece, vectorised};
+use super::simd::{PerChannel, build, change_blocks, for_each_piece, vectorised};
 use super::sync_batch_norm::{Extent, Moments};
 
 /// Rows per block.
@@ -230,11 +229,7 @@ impl Channels<'_> {
                 }
             }
         };
-        let lens = lengths(x.len(), BLOCK);
-        let ([y], _) = filled_blocks(&lens, |index, [block]: [&mut [E]; 1]| {
-            for_each_piece(index * BLOCK, block, apply);
-        });
-        y
+        build(x.len(), |start, block| for_each_piece(start, block, apply))
     }
 
     /// Gradients of gamma and beta, and over `dy` that of x; or, with [`Gate::Output`], over `dy`
@@ -257,8 +252,7 @@ impl Channels<'_> {
         let dx = match gate {
             Gate::Input => {
                 let pull = self.pull_through_gate(x, &slope);
-                let blocks = dy.par_chunks_mut(BLOCK).enumerate();
-                blocks.for_each(|(index, block)| for_each_piece(index * BLOCK, block, &pull));
+                change_blocks(dy, |start, block| for_each_piece(start, block, &pull));
                 None
             }
             Gate::Output(_) => {
@@ -270,11 +264,7 @@ impl Channels<'_> {
                         || input_gradient(dx, g, x, constants),
                     );
                 };
-                let lens = lengths(x.len(), BLOCK);
-                let ([dx], _) = filled_blocks(&lens, |index, [block]: [&mut [E]; 1]| {
-                    for_each_piece(index * BLOCK, block, pull);
-                });
-                Some(dx)
+                Some(build(x.len(), |start, block| for_each_piece(start, block, pull)))
             }
         };
         Ok((affine, dx))

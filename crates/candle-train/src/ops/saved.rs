@@ -7,7 +7,7 @@ use half::bf16;
 use super::element::{Numbers, Room, convert, widened};
 use super::precision::round;
 use super::scratch::{Scratch, filled_blocks, lengths};
-use super::simd::BLOCK;
+use super::simd::{BLOCK, build};
 use crate::Precision;
 
 /// Values that forward keeps or hands on, and gradients.
@@ -24,11 +24,7 @@ impl Saved {
         if precision != Precision::Bf16 {
             return Self::F32(values);
         }
-        let blocks = lengths(values.len(), BLOCK);
-        let ([halves], _) = filled_blocks(&blocks, |index, [halves]| {
-            convert(&values[index * BLOCK..], halves);
-        });
-        Self::Bf16(halves)
+        Self::Bf16(build(values.len(), |start, halves| convert(&values[start..], halves)))
     }
 
     /// A copy of the same type.

@@ -15,14 +15,18 @@ const PIECES: usize = 64;
 /// `n` zeros, written by all threads: `vec![0.0; n]` of memory that was used before is the work of
 /// one.
 pub(super) fn zeros<T: Copy + Default + Send>(n: usize) -> Vec<T> {
-    let ([values], _) = filled_blocks(&lengths(n, BLOCK), |_, _| {});
-    values
+    filled(n, BLOCK, |_, _| {})
 }
 
 /// `n` values in blocks of `block`, in parallel: `fill(start, values)` is given each block, zeroed
 /// just before, so that it finds it in the cache, and memory is written once.
-pub(super) fn filled(n: usize, block: usize, fill: impl Fn(usize, &mut [f32]) + Sync) -> Vec<f32> {
-    let [values] = filled_together(n, block, |start, [values]| fill(start, values));
+pub(super) fn filled<T: Copy + Default + Send>(
+    n: usize,
+    block: usize,
+    fill: impl Fn(usize, &mut [T]) + Sync,
+) -> Vec<T> {
+    let ([values], _) =
+        filled_blocks(&lengths(n, block), |index, [values]| fill(index * block, values));
     values
 }
 

@@ -64,7 +64,10 @@ pub(super) fn fetch<T>(values: &[T], ahead: usize) {
 
 /// `n` values, block after block from `fill(start, block)`, in parallel. A block comes zeroed, and
 /// is finished in the first-level cache.
-pub(crate) fn build(n: usize, fill: impl Fn(usize, &mut [f32]) + Sync) -> Vec<f32> {
+pub(crate) fn build<T: Copy + Default + Send>(
+    n: usize,
+    fill: impl Fn(usize, &mut [T]) + Sync,
+) -> Vec<T> {
     filled(n, BLOCK, fill)
 }
 
@@ -95,7 +98,7 @@ pub(super) fn change_rows(
 }
 
 /// Calls `change(start, block)` for the blocks of `values`, in parallel.
-pub(super) fn change_blocks(values: &mut [f32], change: impl Fn(usize, &mut [f32]) + Sync) {
+pub(super) fn change_blocks<T: Send>(values: &mut [T], change: impl Fn(usize, &mut [T]) + Sync) {
     let blocks = values.par_chunks_mut(BLOCK).enumerate();
     blocks.for_each(|(index, block)| change(index * BLOCK, block));
 }

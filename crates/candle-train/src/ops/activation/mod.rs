@@ -5,13 +5,11 @@ mod function;
 
 use candle_core::{DType, Result, Shape, Tensor};
 use half::bf16;
-use rayon::prelude::*;
 
 use super::chain;
 use super::element::Element;
 use super::operation::{Gradients, Input, Operation};
-use super::scratch::{filled_blocks, lengths};
-use super::simd::{BLOCK, vectorised};
+use super::simd::{build, change_blocks, vectorised};
 use super::storage::{overwrite, read_of};
 use super::widen::is_held_in_bf16;
 pub(super) use function::Function;
@@ -135,8 +133,8 @@ pub(super) struct Elementwise<F>(pub(super) F);
 impl<F: Function> Elementwise<F> {
     fn values<E: Element>(&self, x: &[E]) -> Vec<E> {
         let function = self.0;
-        let ([y], _) = filled_blocks(&lengths(x.len(), BLOCK), |index, [y]: [&mut [E]; 1]| {
-            let x = &x[index * BLOCK..][..y.len()];
+        build(x.len(), |start, y: &mut [E]| {
+            let x = &x[start..][..y.len()];
             vectorised(
                 #[inline(always)]
                 || {
@@ -145,15 +143,14 @@ impl<F: Function> Elementwise<F> {
                     }
                 },
             );
-        });
-        y
+        })
     }
 
     /// The incoming gradient times the slope, where the incoming gradient was.
     fn pull<E: Element>(&self, x: &[E], dy: &mut [E]) {
         let function = self.0;
-        dy.par_chunks_mut(BLOCK).enumerate().for_each(|(index, dy)| {
-            let x = &x[index * BLOCK..][..dy.len()];
+        change_blocks(dy, |start, dy| {
+            let x = &x[start..][..dy.len()];
             vectorised(
                 #[inline(always)]
                 || {
@@ -189,6 +186,7 @@ mod tests {
     use candle_core::{Device, Var};
     use proptest::prelude::*;
 
+    use super::super::simd::BLOCK;
     use super::super::testing::{check_gradients, values};
     use super::*;
 
