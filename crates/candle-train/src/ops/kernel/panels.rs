@@ -105,6 +105,18 @@ impl F32Panels {
         Self::pack(source, &[0], depth, columns)
     }
 
+    /// B whose rows are slices of so many columns, for the processor's best level.
+    pub(in crate::ops) fn of_slices(rows: &[&[f32]], columns: usize) -> Self {
+        let [panels] = Self::pack_together(rows.len(), columns, |block, [piece]| {
+            vectorised_for(
+                best(),
+                #[inline(always)]
+                || copy_rows(block, piece, |i| &rows[block.rows.start + i][block.columns.start..]),
+            );
+        });
+        panels
+    }
+
     /// `N` operands of one shape, (depth, columns), packed together. `fill` writes a block of rows
     /// of all of them, whole registers, so zeros beyond the last column.
     pub(in crate::ops) fn pack_together<const N: usize>(
@@ -197,26 +209,34 @@ pub(in crate::ops) struct Block {
     pub(in crate::ops) width: usize,
 }
 
+/// Copies a block whose rows begin the slices that `row` gives.
+#[inline(always)]
+fn copy_rows<'a>(block: &Block, piece: &mut [f32], row: impl Fn(usize) -> &'a [f32]) {
+    let columns = block.columns.len();
+    // Of a constant length, a row is copied without a call.
+    let (rows, rest) = piece.as_chunks_mut::<WHOLE>();
+    if (columns, rest.len()) == (WHOLE, 0) {
+        for (i, to) in rows.iter_mut().enumerate() {
+            to.copy_from_slice(&row(i)[..WHOLE]);
+        }
+        return;
+    }
+    for (i, to) in piece.chunks_exact_mut(block.width).enumerate() {
+        let (to, padding) = to.split_at_mut(columns);
+        to.copy_from_slice(&row(i)[..columns]);
+        padding.fill(0.0);
+    }
+}
+
 /// Copies a block that begins at `at` of the source.
 #[inline(always)]
 fn copy_block(level: Arch, source: Source<'_>, at: usize, block: &Block, piece: &mut [f32]) {
     let (columns, values) = (block.columns.len(), source.values);
+    if source.column == 1 {
+        return copy_rows(block, piece, |i| &values[at + i * source.row..]);
+    }
     for row in piece.chunks_exact_mut(block.width) {
         row[columns..].fill(0.0);
-    }
-    if source.column == 1 {
-        // Of a constant length, a row is copied without a call.
-        let (rows, rest) = piece.as_chunks_mut::<WHOLE>();
-        if (columns, rest.len()) == (WHOLE, 0) {
-            for (i, row) in rows.iter_mut().enumerate() {
-                row.copy_from_slice(&values[at + i * source.row..][..WHOLE]);
-            }
-            return;
-        }
-        for (i, row) in piece.chunks_exact_mut(block.width).enumerate() {
-            row[..columns].copy_from_slice(&values[at + i * source.row..][..columns]);
-        }
-        return;
     }
     if source.row == 1 {
         let from = Strided { values: &values[at..], stride: source.column };

@@ -80,6 +80,11 @@ impl Panels {
         Self::pack(format, source, &[0], depth, columns)
     }
 
+    /// See [`F32Panels::of_slices`].
+    pub(in crate::ops) fn of_slices(rows: &[&[f32]], columns: usize) -> Self {
+        Self::F32(F32Panels::of_slices(rows, columns))
+    }
+
     /// See [`F32Panels::pack_together`].
     pub(in crate::ops) fn pack_together<const N: usize>(
         depth: usize,

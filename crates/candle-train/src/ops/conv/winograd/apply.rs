@@ -7,6 +7,7 @@ use rayon::prelude::*;
 use super::components::{COMPONENTS, Components, padded};
 use super::gather::Gather;
 use super::scatter::Scatter;
+use super::size::Needed;
 use super::tiles::{Images, Tiles};
 use super::transform::Input;
 use super::weights::Kernels;
@@ -109,8 +110,9 @@ impl<'a, E: Element> Work<'a, E> {
         let mut inputs = Components::new(count, self.inputs());
         let mut products = Components::new(count, self.outputs());
         self.gather.run(&self.tiles, bands.clone(), inputs.split());
+        let needed = self.tiles.needed(&bands);
         for (component, product) in products.split().into_iter().enumerate() {
-            self.multiply(component, &inputs, product);
+            self.multiply(component, &needed, &inputs, product);
         }
         self.scatter(&products.rows(0..count), bands, y);
     }
@@ -126,9 +128,11 @@ impl<'a, E: Element> Work<'a, E> {
             let inputs = self.gather.run_all(&self.tiles, blocks);
             let first = blocks[0].start;
             let row = |band: usize| self.tiles.within(&(first..band));
-            let mut products = Components::new(row(blocks[blocks.len() - 1].end), self.outputs());
+            let bands = first..blocks[blocks.len() - 1].end;
+            let needed = self.tiles.needed(&bands);
+            let mut products = Components::new(self.tiles.within(&bands), self.outputs());
             products.par_split().enumerate().for_each(|(component, product)| {
-                self.multiply(component, &inputs, product);
+                self.multiply(component, &needed, &inputs, product);
             });
             blocks.par_iter().zip(slices).for_each(|(bands, y)| {
                 let rows = row(bands.start)..row(bands.end);
@@ -143,11 +147,11 @@ impl<'a, E: Element> Work<'a, E> {
         run(best(), Scatter { products, tiles, bands, y, rounds: *rounds });
     }
 
-    fn multiply(&self, component: usize, inputs: &Components, values: &mut [f32]) {
+    /// One product, for the tiles that need it.
+    fn multiply(&self, component: usize, needed: &Needed, inputs: &Components, values: &mut [f32]) {
         let outputs = self.outputs();
-        let input = inputs.get(component);
-        let slices: Vec<&[f32]> = input.chunks_exact(inputs.columns()).collect();
-        let starts: Vec<usize> = (0..slices.len()).map(|tile| tile * outputs).collect();
+        let starts: Vec<usize> = needed.of(component).iter().map(|tile| tile * outputs).collect();
+        let slices = inputs.needed(component, needed);
         let out = Output { values, starts: &starts, write: Write::Replace, sums: Sums::Long };
         let mut rows = Rows { slices: &slices, taps: 1 };
         product(&mut rows, &self.kernels[component], out, &mut ());

@@ -4,6 +4,7 @@ use std::ops::Range;
 
 use rayon::prelude::*;
 
+use super::size::Needed;
 use crate::ops::scratch::Scratch;
 
 /// Components of a transformed tile.
@@ -33,15 +34,17 @@ impl Components {
         Self { values: Scratch::new(COMPONENTS * stride(rows, columns)), rows, columns }
     }
 
-    /// Columns with padding.
-    pub(super) fn columns(&self) -> usize {
-        self.columns
-    }
-
     /// The matrix of a component.
     #[inline(always)]
     pub(super) fn get(&self, component: usize) -> &[f32] {
         &self.values[component * stride(self.rows, self.columns)..][..self.rows * self.columns]
+    }
+
+    /// The rows of a matrix of the tiles that need it.
+    pub(super) fn needed(&self, component: usize, needed: &Needed) -> Vec<&[f32]> {
+        let (matrix, columns) = (self.get(component), self.columns);
+        let row = |tile: &usize| &matrix[tile * columns..][..columns];
+        needed.of(component).iter().map(row).collect()
     }
 
     /// These rows of all matrices.
@@ -98,7 +101,7 @@ mod tests {
     #[test]
     fn pieces_of_all_components_are_disjoint_and_read_back() {
         let mut components = Components::new(6, 17);
-        assert_eq!(components.columns(), 32);
+        assert_eq!(components.columns, 32);
         for (piece, values) in components.split_at(&[0..1, 1..4, 4..6]).into_iter().enumerate() {
             for (component, values) in values.into_iter().enumerate() {
                 values.fill((piece * COMPONENTS + component) as f32);

@@ -35,7 +35,8 @@ impl<'a, const I: usize, T: Transform<I, 6>, E: Element> Gather<'a, I, T, E> {
         Self { source, images, padding, zeros, rounds, transform: PhantomData }
     }
 
-    /// Writes each component of the tiles of these bands as (tiles, padded channels).
+    /// Writes each component of the tiles of these bands as (tiles, padded channels); those that
+    /// a tile does not need become anything.
     pub(super) fn run(&self, tiles: &Tiles, bands: Range<usize>, transformed: Pieces<'_>) {
         run(best(), Run { gather: self, tiles, bands, transformed });
     }
@@ -98,11 +99,13 @@ impl<const I: usize, T: Transform<I, 6>, E: Element> WithSimd for Run<'_, I, T, 
         let mut transformed = self.transformed.map(|values| S::as_mut_simd_f32s(values).0);
         let (mut room, rounds) = (T::room(simd), self.gather.rounds);
         for tile in 0..self.tiles.within(&self.bands) {
-            let pixels = self.gather.pixels(self.tiles.place(&self.bands, tile));
+            let place = self.tiles.place(&self.bands, tile);
+            let pixels = self.gather.pixels(place);
             for vector in 0..vectors {
                 let first = vector * S::F32_LANES;
                 T::tile(
                     simd,
+                    place.size,
                     &mut room,
                     #[inline(always)]
                     |row, column| {

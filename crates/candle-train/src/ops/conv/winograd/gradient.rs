@@ -7,13 +7,13 @@ use rayon::prelude::*;
 
 use super::components::{COMPONENTS, Components, padded};
 use super::gather::Gather;
+use super::size::TileSize;
 use super::tiles::{TILE, Tiles};
 use super::transform::{Input, KernelGradient, OutputGradient, Transform};
 use super::weights::TAPS;
 use crate::ops::element::Element;
 use crate::ops::kernel::{
-    Columns, Format, Output, Panels, Source, Strided, Sums, Write, best, product, run,
-    transpose_best,
+    Columns, Output, Panels, Strided, Sums, Write, best, product, run, transpose_best,
 };
 use crate::ops::scratch::{Scratch, zeros};
 
@@ -90,9 +90,11 @@ impl<X: Element, D: Element> Work<'_, X, D> {
         let mut x = Components::new(count, inputs);
         let mut dy = Components::new(count, outputs);
         self.inputs.run(&self.tiles, bands.clone(), x.split());
-        self.outputs.run(&self.tiles, bands, dy.split());
+        self.outputs.run(&self.tiles, bands.clone(), dy.split());
+        let needed = self.tiles.needed(&bands);
         for (component, sum) in sum.split().into_iter().enumerate() {
-            add_product(&x, &dy, component, (sum, write));
+            let [x, dy] = [&x, &dy].map(|all| all.needed(component, &needed));
+            add_product(&x, &dy, (sum, write));
         }
     }
 
@@ -104,8 +106,10 @@ impl<X: Element, D: Element> Work<'_, X, D> {
         for (i, blocks) in blocks.chunks(group).enumerate() {
             let x = self.inputs.run_all(&self.tiles, blocks);
             let dy = self.outputs.run_all(&self.tiles, blocks);
+            let needed = self.tiles.needed(&(blocks[0].start..blocks[blocks.len() - 1].end));
             sum.par_split().enumerate().for_each(|(component, sum)| {
-                add_product(&x, &dy, component, (sum, written(i)));
+                let [x, dy] = [&x, &dy].map(|all| all.needed(component, &needed));
+                add_product(&x, &dy, (sum, written(i)));
             });
         }
         sum
@@ -118,20 +122,17 @@ fn written(i: usize) -> Write {
 }
 
 /// sum (co, ci) becomes or grows by dy^T x over the tiles of one component.
-fn add_product(
-    x: &Components,
-    dy: &Components,
-    component: usize,
-    (sum, write): (&mut [f32], Write),
-) {
-    let (inputs, outputs) = (x.columns(), dy.columns());
-    let (x, dy) = (x.get(component), dy.get(component));
-    let source = Source { values: x, tap: 0, row: inputs, column: 1 };
-    let x = Panels::pack(Format::F32, source, &[0], x.len() / inputs, inputs);
-    let slices: Vec<&[f32]> = dy.chunks_exact(outputs).collect();
+fn add_product(x: &[&[f32]], dy: &[&[f32]], (sum, write): (&mut [f32], Write)) {
+    let (Some(inputs), Some(outputs)) = (x.first().map(|x| x.len()), dy.first().map(|dy| dy.len()))
+    else {
+        if write == Write::Replace {
+            sum.fill(0.0);
+        }
+        return;
+    };
     let starts: Vec<usize> = (0..outputs).map(|row| row * inputs).collect();
     let out = Output { values: sum, starts: &starts, write, sums: Sums::Long };
-    product(&mut Columns::new(&slices, outputs), &x, out, &mut ());
+    product(&mut Columns::new(dy, outputs), &Panels::of_slices(x, inputs), out, &mut ());
 }
 
 /// Adds the sums of one output channel in their order, and transforms them back: (taps, inputs).
@@ -162,6 +163,7 @@ impl WithSimd for Row<'_> {
             }
             KernelGradient::tile(
                 simd,
+                TileSize::WHOLE,
                 &mut room,
                 #[inline(always)]
                 |row, column| totals[row][column],

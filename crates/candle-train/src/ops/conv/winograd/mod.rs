@@ -1,14 +1,16 @@
 //! Winograd's F(4x4, 3x3): 3x3 convolutions of stride 1 with a quarter of the multiplications.
 //!
 //! Each tile of 4x4 output pixels is 36 products of transformed values instead of 144; over all
-//! tiles and channels they are 36 matrix products. The gradients of input and kernel are made the
-//! same way. The price is rounding: about ten times the error of the direct sum, see the tests.
+//! tiles and channels they are 36 matrix products. Tiles that reach beyond the image are those of
+//! F(3, 3) or F(2, 3) along that axis, and have no part in some of the products. The gradients of
+//! input and kernel are made the same way. The price is rounding: see the tests for its error.
 
 mod apply;
 mod components;
 mod gather;
 mod gradient;
 mod scatter;
+mod size;
 mod tiles;
 mod transform;
 mod weights;

@@ -9,7 +9,7 @@ use super::tiles::{TILE, Tiles};
 use super::transform::{Output, Transform, rounded};
 
 /// Writes the tiles of these bands into `y`, the bands' pixels; the products are, one component
-/// after the other, (tiles, padded channels).
+/// after the other, (tiles, padded channels), anything where a tile does not need it.
 pub(super) struct Scatter<'a> {
     pub(super) products: &'a [&'a [f32]; COMPONENTS],
     pub(super) tiles: &'a Tiles,
@@ -39,6 +39,7 @@ impl WithSimd for Scatter<'_> {
                 let y = &mut *self.y;
                 Output::tile(
                     simd,
+                    place.size,
                     &mut room,
                     #[inline(always)]
                     |row, column| products[row * 6 + column][at],

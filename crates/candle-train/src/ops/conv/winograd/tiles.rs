@@ -1,7 +1,9 @@
-//! How an image is cut into tiles of 4x4 output pixels, and tiles into blocks that one thread works
-//! on.
+//! How an image is cut into tiles of 4x4 output pixels, and fewer where it ends, and tiles into
+//! blocks that one thread works on.
 
 use std::ops::Range;
+
+use super::size::{Length, Needed, TileSize};
 
 /// Rows and columns of an output tile.
 pub(super) const TILE: usize = 4;
@@ -33,12 +35,13 @@ pub(super) struct Tiles {
     rows: usize,
 }
 
-/// Top left output pixel of a tile.
+/// Top left output pixel of a tile, and its size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct TilePosition {
     pub(super) image: usize,
     pub(super) y: usize,
     pub(super) x: usize,
+    pub(super) size: TileSize,
 }
 
 impl Tiles {
@@ -86,11 +89,16 @@ impl Tiles {
     #[inline(always)]
     pub(super) fn place(&self, bands: &Range<usize>, number: usize) -> TilePosition {
         let band = bands.start + number / self.columns;
-        TilePosition {
-            image: band / self.rows,
-            y: band % self.rows * TILE,
-            x: number % self.columns * TILE,
-        }
+        let (y, x) = (band % self.rows * TILE, number % self.columns * TILE);
+        let (rows, columns) = (Length::of(self.output.h - y), Length::of(self.output.w - x));
+        TilePosition { image: band / self.rows, y, x, size: TileSize { rows, columns } }
+    }
+
+    /// Which of the tiles of these bands need which components.
+    pub(super) fn needed(&self, bands: &Range<usize>) -> Needed {
+        let sizes: Vec<TileSize> =
+            (0..self.within(bands)).map(|number| self.place(bands, number).size).collect();
+        Needed::by(&sizes)
     }
 
     /// Where the pixels of `band` begin, in output pixels.
@@ -145,6 +153,22 @@ mod tests {
             assert!(starts.into_iter().all(|start| start.is_multiple_of(pixels)));
             let bands: Vec<usize> = aligned.into_iter().flatten().collect();
             assert!(bands.into_iter().eq(0..tiles.bands()));
+        }
+    }
+
+    #[test]
+    fn tiles_at_the_end_of_an_image_need_fewer_components() {
+        let tiles = Tiles::new(Images { n: 1, h: 7, w: 6, c: 2 });
+        let needed = tiles.needed(&(0..tiles.bands()));
+        // Four and three rows of pixels, four and two columns.
+        let expected = |component: usize| match (component / 6, component % 6) {
+            (4, 3 | 4) => vec![0],
+            (4, _) => vec![0, 1],
+            (_, 3 | 4) => vec![0, 2],
+            _ => vec![0, 1, 2, 3],
+        };
+        for component in 0..36 {
+            assert_eq!(needed.of(component), expected(component), "{component}");
         }
     }
 

@@ -3,6 +3,7 @@
 use pulp::{Simd, WithSimd};
 
 use super::components::{COMPONENTS, Pieces};
+use super::size::TileSize;
 use super::transform::{Kernel, Transform, rounded};
 use crate::ops::kernel::{Block, Panels, Strided, best, run, transpose_best};
 use crate::ops::scratch::Scratch;
@@ -97,6 +98,7 @@ impl WithSimd for Run<'_> {
             for vector in 0..vectors {
                 Kernel::tile(
                     simd,
+                    TileSize::WHOLE,
                     &mut room,
                     #[inline(always)]
                     |row, column| {
