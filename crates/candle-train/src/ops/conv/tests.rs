@@ -200,9 +200,9 @@ fn blocks_parts_and_stages_of_larger_shapes_agree_with_sums_in_f64() {
         // Kernels that are read once for several blocks, and sums spread over the components.
         (Case::new([50, 5, 3, 352], [341, 352, 3, 3], same(1)), Way::Winograd),
         // Tiles of every size.
-        (Case::new([7, 3, 3, 16], [17, 16, 3, 3], same(1)), Way::Winograd),
-        (Case::new([7, 6, 2, 16], [17, 16, 3, 3], same(1)), Way::Winograd),
-        (Case::new([7, 7, 9, 16], [17, 16, 3, 3], same(1)), Way::Winograd),
+        (Case::new([7, 3, 3, 33], [34, 33, 3, 3], same(1)), Way::Winograd),
+        (Case::new([7, 6, 2, 33], [34, 33, 3, 3], same(1)), Way::Winograd),
+        (Case::new([7, 7, 9, 33], [34, 33, 3, 3], same(1)), Way::Winograd),
         (Case::new([2, 33, 17, 16], [24, 16, 3, 3], same(1)), Way::Direct),
         // A large weight.
         (Case::new([2, 18, 14, 130], [129, 130, 3, 3], halving(1)), Way::Direct),

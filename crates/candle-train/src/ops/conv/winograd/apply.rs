@@ -150,8 +150,11 @@ impl<'a, E: Element> Work<'a, E> {
     /// One product, for the tiles that need it.
     fn multiply(&self, component: usize, needed: &Needed, inputs: &Components, values: &mut [f32]) {
         let outputs = self.outputs();
-        let starts: Vec<usize> = needed.of(component).iter().map(|tile| tile * outputs).collect();
         let slices = inputs.needed(component, needed);
+        let starts: Vec<usize> = match needed.of(component) {
+            Some(tiles) => tiles.iter().map(|tile| tile * outputs).collect(),
+            None => (0..slices.len()).map(|tile| tile * outputs).collect(),
+        };
         let out = Output { values, starts: &starts, write: Write::Replace, sums: Sums::Long };
         let mut rows = Rows { slices: &slices, taps: 1 };
         product(&mut rows, &self.kernels[component], out, &mut ());

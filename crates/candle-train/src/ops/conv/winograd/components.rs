@@ -5,6 +5,7 @@ use std::ops::Range;
 use rayon::prelude::*;
 
 use super::size::Needed;
+use crate::ops::kernel::{Format, Panels, Source};
 use crate::ops::scratch::Scratch;
 
 /// Components of a transformed tile.
@@ -44,7 +45,20 @@ impl Components {
     pub(super) fn needed(&self, component: usize, needed: &Needed) -> Vec<&[f32]> {
         let (matrix, columns) = (self.get(component), self.columns);
         let row = |tile: &usize| &matrix[tile * columns..][..columns];
-        needed.of(component).iter().map(row).collect()
+        match needed.of(component) {
+            Some(tiles) => tiles.iter().map(row).collect(),
+            None => matrix.chunks_exact(columns).collect(),
+        }
+    }
+
+    /// The rows of a matrix of the tiles that need it, as a right operand.
+    pub(super) fn panels(&self, component: usize, needed: &Needed) -> Panels {
+        let (values, columns) = (self.get(component), self.columns);
+        if needed.of(component).is_some() {
+            return Panels::of_slices(&self.needed(component, needed), columns);
+        }
+        let source = Source { values, tap: 0, row: columns, column: 1 };
+        Panels::pack(Format::F32, source, &[0], self.rows, columns)
     }
 
     /// These rows of all matrices.

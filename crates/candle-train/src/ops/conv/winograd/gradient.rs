@@ -7,13 +7,13 @@ use rayon::prelude::*;
 
 use super::components::{COMPONENTS, Components, padded};
 use super::gather::Gather;
-use super::size::TileSize;
+use super::size::{Needed, TileSize};
 use super::tiles::{TILE, Tiles};
 use super::transform::{Input, KernelGradient, OutputGradient, Transform};
 use super::weights::TAPS;
 use crate::ops::element::Element;
 use crate::ops::kernel::{
-    Columns, Output, Panels, Strided, Sums, Write, best, product, run, transpose_best,
+    Columns, Output, Strided, Sums, Write, best, product, run, transpose_best,
 };
 use crate::ops::scratch::{Scratch, zeros};
 
@@ -93,8 +93,7 @@ impl<X: Element, D: Element> Work<'_, X, D> {
         self.outputs.run(&self.tiles, bands.clone(), dy.split());
         let needed = self.tiles.needed(&bands);
         for (component, sum) in sum.split().into_iter().enumerate() {
-            let [x, dy] = [&x, &dy].map(|all| all.needed(component, &needed));
-            add_product(&x, &dy, (sum, write));
+            add_product([&x, &dy], component, &needed, (sum, write));
         }
     }
 
@@ -108,8 +107,7 @@ impl<X: Element, D: Element> Work<'_, X, D> {
             let dy = self.outputs.run_all(&self.tiles, blocks);
             let needed = self.tiles.needed(&(blocks[0].start..blocks[blocks.len() - 1].end));
             sum.par_split().enumerate().for_each(|(component, sum)| {
-                let [x, dy] = [&x, &dy].map(|all| all.needed(component, &needed));
-                add_product(&x, &dy, (sum, written(i)));
+                add_product([&x, &dy], component, &needed, (sum, written(i)));
             });
         }
         sum
@@ -121,18 +119,24 @@ fn written(i: usize) -> Write {
     if i == 0 { Write::Replace } else { Write::Add }
 }
 
-/// sum (co, ci) becomes or grows by dy^T x over the tiles of one component.
-fn add_product(x: &[&[f32]], dy: &[&[f32]], (sum, write): (&mut [f32], Write)) {
-    let (Some(inputs), Some(outputs)) = (x.first().map(|x| x.len()), dy.first().map(|dy| dy.len()))
-    else {
+/// sum (co, ci) becomes or grows by dy^T x over the tiles that need a component.
+fn add_product(
+    [x, dy]: [&Components; 2],
+    component: usize,
+    needed: &Needed,
+    (sum, write): (&mut [f32], Write),
+) {
+    let rows = dy.needed(component, needed);
+    let Some(outputs) = rows.first().map(|row| row.len()) else {
         if write == Write::Replace {
             sum.fill(0.0);
         }
         return;
     };
-    let starts: Vec<usize> = (0..outputs).map(|row| row * inputs).collect();
+    let x = x.panels(component, needed);
+    let starts: Vec<usize> = (0..outputs).map(|row| row * (sum.len() / outputs)).collect();
     let out = Output { values: sum, starts: &starts, write, sums: Sums::Long };
-    product(&mut Columns::new(dy, outputs), &Panels::of_slices(x, inputs), out, &mut ());
+    product(&mut Columns::new(&rows, outputs), &x, out, &mut ());
 }
 
 /// Adds the sums of one output channel in their order, and transforms them back: (taps, inputs).

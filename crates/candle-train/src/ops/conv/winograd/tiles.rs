@@ -3,7 +3,7 @@
 
 use std::ops::Range;
 
-use super::size::{Length, Needed, TileSize};
+use super::size::{Length, Needed, Sizes, TileSize};
 
 /// Rows and columns of an output tile.
 pub(super) const TILE: usize = 4;
@@ -29,6 +29,7 @@ impl Images {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Tiles {
     pub(super) output: Images,
+    pub(super) sizes: Sizes,
     /// Tiles per band.
     columns: usize,
     /// Bands per image.
@@ -47,7 +48,7 @@ pub(super) struct TilePosition {
 impl Tiles {
     pub(super) fn new(output: Images) -> Self {
         let (rows, columns) = (output.h.div_ceil(TILE), output.w.div_ceil(TILE));
-        Self { output, columns, rows }
+        Self { output, sizes: Sizes::of([output.h, output.w], output.c), columns, rows }
     }
 
     /// Tiles of a run of bands.
@@ -96,9 +97,11 @@ impl Tiles {
 
     /// Which of the tiles of these bands need which components.
     pub(super) fn needed(&self, bands: &Range<usize>) -> Needed {
-        let sizes: Vec<TileSize> =
-            (0..self.within(bands)).map(|number| self.place(bands, number).size).collect();
-        Needed::by(&sizes)
+        let size = |number| self.place(bands, number).size;
+        match self.sizes {
+            Sizes::Whole => Needed::by_all(),
+            Sizes::Any => Needed::by(&(0..self.within(bands)).map(size).collect::<Vec<_>>()),
+        }
     }
 
     /// Where the pixels of `band` begin, in output pixels.
@@ -158,17 +161,18 @@ mod tests {
 
     #[test]
     fn tiles_at_the_end_of_an_image_need_fewer_components() {
-        let tiles = Tiles::new(Images { n: 1, h: 7, w: 6, c: 2 });
+        let tiles = Tiles::new(Images { n: 1, h: 7, w: 6, c: 32 });
         let needed = tiles.needed(&(0..tiles.bands()));
         // Four and three rows of pixels, four and two columns.
         let expected = |component: usize| match (component / 6, component % 6) {
-            (4, 3 | 4) => vec![0],
-            (4, _) => vec![0, 1],
-            (_, 3 | 4) => vec![0, 2],
-            _ => vec![0, 1, 2, 3],
+            (4, 3 | 4) => Some(vec![0]),
+            (4, _) => Some(vec![0, 1]),
+            (_, 3 | 4) => Some(vec![0, 2]),
+            (3, _) => Some(vec![0, 1, 2, 3]),
+            _ => None,
         };
         for component in 0..36 {
-            assert_eq!(needed.of(component), expected(component), "{component}");
+            assert_eq!(needed.of(component).map(<[_]>::to_vec), expected(component), "{component}");
         }
     }
 
