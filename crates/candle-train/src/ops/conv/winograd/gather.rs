@@ -8,7 +8,6 @@ use pulp::{Simd, WithSimd};
 use rayon::prelude::*;
 
 use super::components::{Components, Pieces, padded};
-use super::size::{Sizes, TileSize};
 use super::tiles::{Images, TILE, TilePosition, Tiles};
 use super::transform::{Transform, rounded};
 use crate::ops::element::{Element, Numbers};
@@ -95,17 +94,6 @@ impl<const I: usize, T: Transform<I, 6>, E: Element> WithSimd for Run<'_, I, T, 
 
     #[inline(always)]
     fn with_simd<S: Simd>(self, simd: S) {
-        match self.tiles.sizes {
-            Sizes::Whole => self.transform(simd, |_| TileSize::WHOLE),
-            Sizes::Any => self.transform(simd, |place| place.size),
-        }
-    }
-}
-
-impl<const I: usize, T: Transform<I, 6>, E: Element> Run<'_, I, T, E> {
-    // Compiled once for whole tiles and once for any.
-    #[inline(always)]
-    fn transform<S: Simd>(self, simd: S, size: impl Fn(TilePosition) -> TileSize) {
         let channels = self.gather.images.c;
         let vectors = padded(channels) / S::F32_LANES;
         let mut transformed = self.transformed.map(|values| S::as_mut_simd_f32s(values).0);
@@ -117,7 +105,7 @@ impl<const I: usize, T: Transform<I, 6>, E: Element> Run<'_, I, T, E> {
                 let first = vector * S::F32_LANES;
                 T::tile(
                     simd,
-                    size(place),
+                    place.size,
                     &mut room,
                     #[inline(always)]
                     |row, column| {

@@ -5,8 +5,7 @@ use std::ops::Range;
 use pulp::{Simd, WithSimd};
 
 use super::components::{COMPONENTS, padded};
-use super::size::{Sizes, TileSize};
-use super::tiles::{TILE, TilePosition, Tiles};
+use super::tiles::{TILE, Tiles};
 use super::transform::{Output, Transform, rounded};
 
 /// Writes the tiles of these bands into `y`, the bands' pixels; the products are, one component
@@ -25,17 +24,6 @@ impl WithSimd for Scatter<'_> {
 
     #[inline(always)]
     fn with_simd<S: Simd>(self, simd: S) {
-        match self.tiles.sizes {
-            Sizes::Whole => self.transform(simd, |_| TileSize::WHOLE),
-            Sizes::Any => self.transform(simd, |place| place.size),
-        }
-    }
-}
-
-impl Scatter<'_> {
-    // Compiled once for whole tiles and once for any.
-    #[inline(always)]
-    fn transform<S: Simd>(self, simd: S, size: impl Fn(TilePosition) -> TileSize) {
         let image = self.tiles.output;
         let vectors = padded(image.c) / S::F32_LANES;
         let first_pixel = self.tiles.first_pixel(self.bands.start);
@@ -51,7 +39,7 @@ impl Scatter<'_> {
                 let y = &mut *self.y;
                 Output::tile(
                     simd,
-                    size(place),
+                    place.size,
                     &mut room,
                     #[inline(always)]
                     |row, column| products[row * 6 + column][at],

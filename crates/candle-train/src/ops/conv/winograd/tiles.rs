@@ -29,7 +29,7 @@ impl Images {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Tiles {
     pub(super) output: Images,
-    pub(super) sizes: Sizes,
+    sizes: Sizes,
     /// Tiles per band.
     columns: usize,
     /// Bands per image.
@@ -91,8 +91,14 @@ impl Tiles {
     pub(super) fn place(&self, bands: &Range<usize>, number: usize) -> TilePosition {
         let band = bands.start + number / self.columns;
         let (y, x) = (band % self.rows * TILE, number % self.columns * TILE);
-        let (rows, columns) = (Length::of(self.output.h - y), Length::of(self.output.w - x));
-        TilePosition { image: band / self.rows, y, x, size: TileSize { rows, columns } }
+        let size = match self.sizes {
+            Sizes::Whole => TileSize::WHOLE,
+            Sizes::Any => TileSize {
+                rows: Length::of(self.output.h - y),
+                columns: Length::of(self.output.w - x),
+            },
+        };
+        TilePosition { image: band / self.rows, y, x, size }
     }
 
     /// Which of the tiles of these bands need which components.
