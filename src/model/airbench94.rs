@@ -127,7 +127,7 @@ impl Group {
     }
 
     fn forward(&self, x: &Tensor, pass: &ForwardContext) -> Result<Tensor> {
-        let x = ops::max_pool2d(&self.conv1.forward(x, pass)?, 2, every(2))?;
+        let x = ops::max_pool2d(&self.conv1.autocast(x, pass)?, 2, every(2))?;
         let x = ops::gelu(&self.norm1.forward(&x, None, Activation::Identity, pass)?)?;
         ops::gelu(&self.norm2.after(&self.conv2, &x, None, Activation::Identity, pass)?)
     }
@@ -161,7 +161,7 @@ struct Airbench94 {
 impl Model for Airbench94 {
     fn forward(&self, input: &Tensor, pass: &ForwardContext) -> Result<Tensor> {
         let answers = ops::chain(input, |x| {
-            let x = ops::gelu(&self.whiten.forward(&ops::nchw_to_nhwc(x)?, pass)?)?;
+            let x = ops::gelu(&self.whiten.autocast(&ops::nchw_to_nhwc(x)?, pass)?)?;
             let x = self.groups.iter().try_fold(x, |x, group| group.forward(&x, pass))?;
             // One pixel is left: its mean is itself.
             let x = ops::global_average_pool(&ops::max_pool2d(&x, 3, every(3))?)?;

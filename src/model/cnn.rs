@@ -80,8 +80,8 @@ impl Model for SimpleCnn {
     fn forward(&self, input: &Tensor, pass: &ForwardContext) -> Result<Tensor> {
         let features = ops::chain(input, |x| {
             let x = ops::nchw_to_nhwc(x)?;
-            let x = ops::relu(&self.conv1.forward(&x, pass)?)?;
-            let x = ops::relu(&self.conv2.forward(&x, pass)?)?;
+            let x = ops::relu(&self.conv1.autocast(&x, pass)?)?;
+            let x = ops::relu(&self.conv2.autocast(&x, pass)?)?;
             let x = ops::max_pool2d(&x, 2, Window { stride: 2, padding: 0 })?;
             ops::nhwc_to_nchw(&self.dropout1.forward(&x, pass)?)
         })?;

@@ -72,7 +72,7 @@ impl Node {
     /// What its operations refuse.
     pub fn forward(&self, x: &Tensor, pass: &ForwardContext) -> Result<Tensor> {
         match self {
-            Self::Conv2d(conv) => conv.forward(x, pass),
+            Self::Conv2d(conv) => conv.autocast(x, pass),
             Self::ConvNorm(conv, norm, activation) => norm.after(conv, x, None, *activation, pass),
             Self::Norm(norm, activation) => {
                 let rows = x.elem_count() / x.dim(D::Minus1)?.max(1);

@@ -145,11 +145,28 @@ impl Conv2d {
     ///
     /// A shape that does not fit.
     pub fn forward(&self, x: &Tensor, pass: &ForwardContext) -> Result<Tensor> {
+        self.apply(ops::conv2d, x, pass)
+    }
+
+    /// [`Conv2d::forward`] before operations that take bf16, which the result is under bf16 on the
+    /// CPU ([`ops::widen`] makes it f32).
+    ///
+    /// # Errors
+    ///
+    /// As [`Conv2d::forward`].
+    pub fn autocast(&self, x: &Tensor, pass: &ForwardContext) -> Result<Tensor> {
+        self.apply(ops::autocast_conv2d, x, pass)
+    }
+
+    fn apply(&self, op: Operation, x: &Tensor, pass: &ForwardContext) -> Result<Tensor> {
         let bias = self.bias.as_ref().map(Param::weight).transpose()?;
         let options = options(self.window, self.groups, pass);
-        ops::conv2d(x, &self.weight.weight()?, bias.as_ref(), options)
+        op(x, &self.weight.weight()?, bias.as_ref(), options)
     }
 }
+
+/// What [`Conv2d`] calls.
+type Operation = fn(&Tensor, &Weight, Option<&Weight>, ConvOptions) -> Result<Tensor>;
 
 impl Conv2d {
     /// What [`Conv2d::forward`] does, in a graph of ONNX, with so many rows and columns of zeros

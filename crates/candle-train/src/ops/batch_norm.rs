@@ -2,15 +2,16 @@
 //!
 //! Rows are all axes but the last.
 
-use candle_core::{Result, Shape, Tensor, Var, bail};
+use candle_core::{Result, Tensor, Var, bail};
 
 use super::chain;
-use super::channel_norm::{Channels, Gate, moments};
-use super::operation::{Gradients, Input, Operation, TwoOrThree};
-use super::storage::{overwrite, read, tensor};
-use super::sync_batch_norm::{BatchGroup, Extent};
+use super::channel_norm::moments_of;
+use super::host_norm::HostNorm;
+use super::operation::Backward;
+use super::storage::read_numbers;
+use super::sync_batch_norm::BatchGroup;
 use super::weight::{Destination, Weight};
-use super::widen::widen;
+use super::widen::with_type_of;
 
 /// What follows the normalisation (and the residual).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -107,8 +108,8 @@ pub struct RunningStatistics<'a> {
 
 /// activation(gamma (x - mean) / sqrt(variance + eps) + beta + residual) with the statistics of
 /// this batch, which are returned too (Ioffe and Szegedy, 2015). x and residual (..., c), gamma and
-/// beta (c), f32. x and residual may be in half precision; on a GPU the result then has the type of
-/// x, and on the CPU it is f32.
+/// beta (c), f32. x and residual may be in half precision, on the CPU in bf16; the result has the
+/// type of x.
 ///
 /// # Errors
 ///
@@ -158,18 +159,9 @@ fn of_batch(
         let found = super::cuda::batch_norm(&x, [gamma, beta], residual, activation, eps, group);
         return found;
     }
-    let x = widen(&x)?;
-    let (moments, batch) = read([&x], |[x]| Extent::of(moments(x, c), group))?;
-    let statistics = moments.statistics();
-    let op = Norm {
-        mean: statistics.mean.clone(),
-        inverse_std: statistics.inverse_std(eps),
-        beta: beta.held()?,
-        d_gamma: gamma.destination(),
-        activation,
-        source: Source::Batch(batch),
-    };
-    Ok((apply(&x, gamma, residual, op)?, statistics))
+    let moments = read_numbers([&x], |[x]| Ok(moments_of(x, c)))?;
+    let (norm, statistics) = HostNorm::of_batch(moments, group, eps, beta, activation)?;
+    Ok((apply(&x, gamma, residual, norm)?, statistics))
 }
 
 /// [`batch_norm`] with the statistics of the training data. Asking for its gradient is an error.
@@ -192,16 +184,7 @@ pub fn batch_norm_running(
         let affine = [gamma, beta];
         return super::cuda::batch_norm_running(&x, affine, residual, activation, eps, running);
     }
-    let inverse = |v: f32| (1.0 / (f64::from(v) + eps).sqrt()) as f32;
-    let op = Norm {
-        mean: running.mean.to_vec1()?,
-        inverse_std: running.variance.to_vec1::<f32>()?.into_iter().map(inverse).collect(),
-        beta: beta.held()?,
-        d_gamma: gamma.destination(),
-        activation,
-        source: Source::Running,
-    };
-    apply(&x, gamma, residual, op)
+    apply(&x, gamma, residual, HostNorm::running(running, eps, beta, activation)?)
 }
 
 fn check(x: &Tensor, affine: [&Weight; 2], residual: Option<&Tensor>) -> Result<usize> {
@@ -217,67 +200,38 @@ fn check(x: &Tensor, affine: [&Weight; 2], residual: Option<&Tensor>) -> Result<
     }
 }
 
-fn apply(x: &Tensor, gamma: &Weight, residual: Option<&Tensor>, op: Norm) -> Result<Tensor> {
-    chain::apply(([x, gamma.tensor()], residual), op)
+fn apply(x: &Tensor, gamma: &Weight, residual: Option<&Tensor>, norm: HostNorm) -> Result<Tensor> {
+    let (node, gamma) = (Node { norm, d_gamma: gamma.destination() }, gamma.tensor());
+    let residual = residual.map(Tensor::contiguous).transpose()?;
+    let y = read_numbers([x], |[x]| node.norm.output(x, gamma, residual.as_ref()))?;
+    let operands: Vec<&Tensor> = [x, gamma].into_iter().chain(&residual).collect();
+    chain::node(&operands, (y.storage(), x.shape().clone()), Box::new(node))
 }
 
-enum Source {
-    Batch(Extent),
-    Running,
-}
-
-pub(super) struct Norm {
-    mean: Vec<f32>,
-    inverse_std: Vec<f32>,
-    /// Held, since an operation has at most three operands.
-    beta: Weight,
+struct Node {
+    norm: HostNorm,
     d_gamma: Destination,
-    activation: Activation,
-    source: Source,
 }
 
-impl Norm {
-    fn channels<'a>(&'a self, gamma: &'a [f32], beta: &'a [f32]) -> Channels<'a> {
-        let Self { mean, inverse_std, activation, .. } = self;
-        Channels { mean, inverse_std, gamma, beta, activation: *activation }
-    }
-}
-
-impl Operation for Norm {
-    type Operands<T> = TwoOrThree<T>;
-
-    const NAME: &'static str = "batch-norm";
-
-    fn forward(&self, ([x, gamma], residual): TwoOrThree<Input<'_>>) -> Result<(Vec<f32>, Shape)> {
-        let residual = residual.map(|residual| residual.values.into());
-        let y = read([self.beta.tensor()], |[beta]| {
-            Ok(self.channels(gamma.values, beta).apply(x.values, residual))
-        })?;
-        Ok((y, x.shape.clone()))
+impl Backward for Node {
+    fn name(&self) -> &'static str {
+        "batch-norm"
     }
 
     fn backward(
         &self,
-        ([x, gamma], residual): TwoOrThree<&Tensor>,
+        operands: &[&Tensor],
         y: &Tensor,
-        dy: Tensor,
-    ) -> Gradients<Self> {
-        let Source::Batch(batch) = &self.source else {
-            bail!("no gradient flows through a batch norm that is being evaluated");
+        dy: &Tensor,
+    ) -> Result<Vec<Option<Tensor>>> {
+        let [x, gamma, residual @ ..] = operands else {
+            bail!("{} of {} operands", self.name(), operands.len())
         };
-        let beta = self.beta.tensor();
+        let (residual, dy) = (residual.first(), dy.contiguous()?);
         let y = residual.map(|_| y);
-        let (affine, dx) =
-            read([x, gamma, beta, y.unwrap_or(x)], |[x_values, gamma, beta, y_values]| {
-                let gate = y.map_or(Gate::Input, |_| Gate::Output(y_values));
-                overwrite(&dy, |dy| self.channels(gamma, beta).backward(x_values, gate, dy, batch))?
-            })?;
-        self.beta.destination().send(affine.beta, beta)?;
-        let dx = match dx {
-            Some(dx) => tensor(dx, x.shape())?,
-            None => dy.clone(),
-        };
-        Ok(([Some(dx), self.d_gamma.send(affine.gamma, gamma)?], Some(Some(dy))))
+        let (of_gamma, dx) = read_numbers([x], |[x]| self.norm.backward(x, gamma, y, &dy))?;
+        let of_residual = residual.map(|residual| with_type_of(&dy, residual)).transpose()?;
+        Ok(vec![Some(dx.unwrap_or(dy)), self.d_gamma.send(of_gamma, gamma)?, of_residual])
     }
 }
 
@@ -287,7 +241,9 @@ mod tests {
     use half::bf16;
     use proptest::prelude::*;
 
+    use super::super::storage::tensor;
     use super::super::testing::{check_weights, values};
+    use super::super::widen;
     use super::*;
 
     fn slow(v: &[Vec<f64>], residual: Option<&Vec<f64>>, activation: Activation) -> Vec<f64> {
@@ -372,13 +328,14 @@ mod tests {
     #[test]
     fn bf16_is_normalised_as_the_same_numbers_in_f32() -> Result<()> {
         let weight = Weight::from(&tensor(vec![1.5; 3], 3)?);
-        let x = tensor(values("bf16", 0, 60), (20, 3))?.to_dtype(DType::BF16)?;
+        let halves = |name| tensor(values(name, 0, 60), (20, 3))?.to_dtype(DType::BF16);
+        let (x, r) = (halves("bf16")?, halves("r")?.to_dtype(DType::F32)?);
         let normalised = |dtype| {
             let x = Var::from_tensor(&x.to_dtype(dtype)?)?;
             let (y, _) = batch_norm(&x, [&weight, &weight], None, Activation::Relu, 1e-5)?;
-            let gradients = y.sqr()?.sum_all()?.backward()?;
+            let gradients = widen(&y)?.mul(&r)?.sum_all()?.backward()?;
             let dx = gradients.get(&x).unwrap();
-            assert_eq!((y.dtype(), dx.dtype()), (DType::F32, dtype));
+            assert_eq!((y.dtype(), dx.dtype()), (dtype, dtype));
             let flat = |t: &Tensor| t.to_dtype(DType::BF16)?.flatten_all()?.to_vec1::<bf16>();
             Ok::<_, candle_core::Error>([flat(&y)?, flat(dx)?])
         };

@@ -2,6 +2,7 @@
 
 use rayon::prelude::*;
 
+use super::element::Element;
 use super::simd::vectorised;
 
 /// Rows per partial sum.
@@ -9,7 +10,7 @@ const ROWS: usize = 128;
 
 /// Sum of each column of row-major `values` (rows, `columns`), in f64, blocks of rows in a fixed
 /// order.
-pub(super) fn column_sums(values: &[f32], columns: usize) -> Vec<f32> {
+pub(super) fn column_sums<E: Element>(values: &[E], columns: usize) -> Vec<f32> {
     column_sums_of(
         values,
         columns,
@@ -19,19 +20,19 @@ pub(super) fn column_sums(values: &[f32], columns: usize) -> Vec<f32> {
 }
 
 /// [`column_sums`] of `f` of the values; `f` must be `#[inline(always)]`.
-pub(super) fn column_sums_of(
-    values: &[f32],
+pub(super) fn column_sums_of<E: Element>(
+    values: &[E],
     columns: usize,
     f: impl Fn(f32) -> f32 + Sync,
 ) -> Vec<f32> {
-    let block_sums = |block: &[f32]| {
+    let block_sums = |block: &[E]| {
         let mut sums = vec![0f64; columns];
         vectorised(
             #[inline(always)]
             || {
                 for row in block.chunks_exact(columns) {
                     for (sum, &value) in sums.iter_mut().zip(row) {
-                        *sum += f64::from(f(value));
+                        *sum += f64::from(f(value.wide()));
                     }
                 }
             },

@@ -56,6 +56,14 @@ pub(super) fn batch_statistics(x: &[f32], c: usize) -> BatchStatistics {
     moments(x, c).statistics()
 }
 
+/// [`moments`] of numbers of either type.
+pub(super) fn moments_of(x: Numbers<'_>, c: usize) -> Moments {
+    match x {
+        Numbers::F32(x) => moments(x, c),
+        Numbers::Bf16(x) => moments(x, c),
+    }
+}
+
 /// Mean and squared deviations of each channel: each block of rows finds its own while it is in the
 /// cache, and blocks are merged in a fixed order.
 pub(super) fn moments<E: Element>(x: &[E], c: usize) -> Moments {

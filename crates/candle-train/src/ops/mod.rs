@@ -27,6 +27,7 @@ mod embedding;
 mod flops;
 mod fourier;
 mod group_norm;
+mod host_norm;
 mod instance_norm;
 mod kernel;
 mod simd;
@@ -80,8 +81,8 @@ pub use batch_norm::{
 pub use chain::chain;
 pub(crate) use chain::node;
 pub use conv::{
-    ConvNorm, ConvOptions, Rounding, Slides, Window, conv_batch_norm, conv_transpose1d,
-    conv_transpose2d, conv1d, conv2d,
+    ConvNorm, ConvOptions, Rounding, Slides, Window, autocast_conv2d, conv_batch_norm,
+    conv_transpose1d, conv_transpose2d, conv1d, conv2d,
 };
 pub use device::{GpuUsage, gpu_usage, visible_gpus};
 #[cfg(feature = "cuda")]

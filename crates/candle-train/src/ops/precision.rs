@@ -17,6 +17,7 @@ use pulp::Arch;
 use rayon::prelude::*;
 
 use super::bias::{column_sums, column_sums_of};
+use super::element::Element;
 use super::kernel::{Epilogue, Format, Instructions};
 use super::simd::{build, vectorised};
 use crate::{Bf16Instructions, Precision};
@@ -60,7 +61,11 @@ pub(super) fn operand_of(format: Format, values: &[f32], precision: Precision) -
 }
 
 /// Column sums of an [`operand`], rounded: the gradient of a bias.
-pub(super) fn bias_gradient(operand: &[f32], columns: usize, precision: Precision) -> Vec<f32> {
+pub(super) fn bias_gradient<E: Element>(
+    operand: &[E],
+    columns: usize,
+    precision: Precision,
+) -> Vec<f32> {
     let mut sums = match Format::of(precision) {
         Format::F32 => column_sums(operand, columns),
         Format::Bf16(_) => column_sums_of(operand, columns, to_bf16),

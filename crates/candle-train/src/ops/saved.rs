@@ -83,6 +83,14 @@ impl Saved {
         self
     }
 
+    /// What they are.
+    pub(super) fn numbers(&self) -> Numbers<'_> {
+        match self {
+            Self::F32(values) => Numbers::F32(values),
+            Self::Bf16(values) => Numbers::Bf16(values),
+        }
+    }
+
     /// As f32.
     pub(super) fn wide(self) -> Vec<f32> {
         match self {

@@ -4,6 +4,7 @@
 //! number of threads changes no bit.
 
 mod algorithm;
+mod autocast;
 mod depthwise;
 mod direct;
 mod direct_gradient;
@@ -24,7 +25,7 @@ use candle_core::{Result, Shape, Tensor, bail};
 use rayon::prelude::*;
 
 use super::chain;
-use super::channel_norm::{moments, near_moments};
+use super::channel_norm::{moments_of, near_moments};
 use super::element::Numbers;
 use super::flops::add_multiplications;
 use super::operation::{Gradients, Input, Operation, TwoOrThree};
@@ -36,6 +37,7 @@ use super::weight::{Destination, Weight};
 use super::widen::is_half;
 use crate::{Convolutions, Precision};
 use algorithm::Algorithm;
+pub use autocast::autocast_conv2d;
 pub(super) use geometry::Geometry;
 pub use geometry::Rounding;
 pub use normalised::{ConvNorm, conv_batch_norm};
@@ -142,11 +144,23 @@ pub fn conv1d(
 }
 
 fn apply(x: &Tensor, weight: &Weight, bias: Option<&Weight>, op: Conv) -> Result<Tensor> {
-    let (bias, channels) = (bias.map(Weight::tensor), op.geometry.co);
-    if let Some(bias) = bias.filter(|bias| bias.dims() != [channels]) {
-        bail!("a bias of shape {:?} for {channels} channels", bias.dims());
-    }
+    let bias = check_bias(bias, op.geometry.co)?;
     chain::apply(([x, weight.tensor()], bias), op)
+}
+
+fn check_bias(bias: Option<&Weight>, channels: usize) -> Result<Option<&Tensor>> {
+    let bias = bias.map(Weight::tensor);
+    match bias.filter(|bias| bias.dims() != [channels]) {
+        Some(bias) => bail!("a bias of shape {:?} for {channels} channels", bias.dims()),
+        None => Ok(bias),
+    }
+}
+
+/// Adds to each pixel of a block.
+fn add_bias(block: &mut [f32], bias: &[f32]) {
+    for pixel in block.chunks_exact_mut(bias.len()) {
+        pixel.iter_mut().zip(bias).for_each(|(y, bias)| *y += bias);
+    }
 }
 
 struct Conv {
@@ -203,9 +217,7 @@ impl Conv {
         let mut y = self.algorithm.sums(&self.geometry, &x.wide(), &weight);
         let bias = rounded(bias, self.precision);
         y.par_chunks_mut(PIXELS * bias.len()).for_each(|block| {
-            for pixel in block.chunks_exact_mut(bias.len()) {
-                pixel.iter_mut().zip(&*bias).for_each(|(y, bias)| *y += bias);
-            }
+            add_bias(block, &bias);
             round_block(block, self.precision);
         });
         y
@@ -219,10 +231,7 @@ impl Conv {
         let (values, seen) = self.algorithm.forward_saved(&self.geometry, &x, &weight, see);
         let moments = match seen {
             Some(parts) => Moments::of_all(channels, parts.into_iter().flatten()),
-            None => match &values {
-                Saved::F32(values) => moments(values, channels),
-                Saved::Bf16(values) => moments(values, channels),
-            },
+            None => moments_of(values.numbers(), channels),
         };
         (values, moments)
     }
@@ -250,9 +259,13 @@ impl Conv {
     fn bias_gradient(&self, bias: Option<&Tensor>, dy: &Tensor) -> Result<Option<Tensor>> {
         let (Some(destination), Some(bias)) = (&self.db, bias) else { return Ok(None) };
         let (channels, precision) = (self.geometry.co, self.precision);
-        let sums =
-            |[dy]: [&[f32]; 1]| Ok(bias_gradient(&operand(dy, precision), channels, precision));
-        destination.send(read([dy], sums)?, bias)
+        let sums = |[dy]: [Numbers<'_>; 1]| {
+            Ok(match dy {
+                Numbers::F32(dy) => bias_gradient(&operand(dy, precision), channels, precision),
+                Numbers::Bf16(dy) => bias_gradient(dy, channels, precision),
+            })
+        };
+        destination.send(read_numbers([dy], sums)?, bias)
     }
 }
 

@@ -3,18 +3,17 @@
 //! Between two nodes Candle adds the gradient into fresh zeros. Inside of one, the gradient of the
 //! norm is at once that of the convolution.
 
-use candle_core::{Device, Result, Shape, Tensor, bail};
+use candle_core::{Result, Shape, Tensor, bail};
 
 use super::geometry::Geometry;
 use super::{Conv, ConvOptions};
 use crate::ops::batch_norm::{Activation, BatchStatistics};
 use crate::ops::chain;
-use crate::ops::channel_norm::{AffineGradient, Channels, Gate};
-use crate::ops::element::{Element, Numbers};
+use crate::ops::host_norm::HostNorm;
 use crate::ops::operation::Backward;
 use crate::ops::saved::Saved;
-use crate::ops::storage::{overwrite, read, read_numbers, read_of};
-use crate::ops::sync_batch_norm::{BatchGroup, Extent};
+use crate::ops::storage::{read, read_numbers};
+use crate::ops::sync_batch_norm::BatchGroup;
 use crate::ops::weight::Weight;
 use crate::ops::widen::with_type_of;
 
@@ -62,18 +61,9 @@ pub fn conv_batch_norm(
     let (between, moments) = read([weight], |[weight]| {
         read_numbers([&x], |[x]| Ok(conv.values_and_moments(x, weight)))
     })?;
-    let (moments, batch) = Extent::of(moments, layer.group)?;
-    let statistics = moments.statistics();
-    let node = Node {
-        conv,
-        between,
-        mean: statistics.mean.clone(),
-        inverse_std: statistics.inverse_std(layer.eps),
-        batch,
-        gamma: layer.affine[0].held()?,
-        beta: layer.affine[1].held()?,
-        activation: layer.activation,
-    };
+    let ConvNorm { affine: [gamma, beta], activation, eps, group, .. } = *layer;
+    let (norm, statistics) = HostNorm::of_batch(moments, group, eps, beta, activation)?;
+    let node = Node { conv, between, norm, gamma: gamma.held()? };
     let residual = residual.map(Tensor::contiguous).transpose()?;
     let result = (node.output(residual.as_ref())?.storage(), Shape::from(&*node.conv.shape));
     let operands: Vec<&Tensor> = [&x, weight].into_iter().chain(&residual).collect();
@@ -96,55 +86,13 @@ struct Node {
     conv: Conv,
     /// What the convolution made.
     between: Saved,
-    mean: Vec<f32>,
-    inverse_std: Vec<f32>,
-    batch: Extent,
+    norm: HostNorm,
     gamma: Weight,
-    beta: Weight,
-    activation: Activation,
 }
 
 impl Node {
-    fn channels<'a>(&'a self, gamma: &'a [f32], beta: &'a [f32]) -> Channels<'a> {
-        let Self { mean, inverse_std, activation, .. } = self;
-        Channels { mean, inverse_std, gamma, beta, activation: *activation }
-    }
-
     fn output(&self, residual: Option<&Tensor>) -> Result<Saved> {
-        read([self.gamma.tensor(), self.beta.tensor()], |[gamma, beta]| {
-            let channels = self.channels(gamma, beta);
-            let apply = |residual: Option<Numbers<'_>>| match &self.between {
-                Saved::F32(between) => Saved::F32(channels.apply(between, residual)),
-                Saved::Bf16(between) => Saved::Bf16(channels.apply(between, residual)),
-            };
-            match residual {
-                None => Ok(apply(None)),
-                Some(residual) => read_numbers([residual], |[residual]| Ok(apply(Some(residual)))),
-            }
-        })
-    }
-
-    /// The gradients of scale and shift, and that of `between`, of which `None` says that it is
-    /// over `dy`. `y` is the output where a residual was added: the residual's gradient is then
-    /// over `dy`.
-    fn through_norm<E: Element>(
-        &self,
-        between: &[E],
-        y: Option<&Tensor>,
-        dy: &Tensor,
-    ) -> Result<(AffineGradient, Option<Tensor>)> {
-        read([self.gamma.tensor(), self.beta.tensor()], |[gamma, beta]| {
-            let backward = |gate: Gate<'_, E>| {
-                let channels = self.channels(gamma, beta);
-                overwrite(dy, |dy| channels.backward(between, gate, dy, &self.batch))?
-            };
-            let (affine, dx) = match y {
-                None => backward(Gate::Input),
-                Some(y) => read_of([y], |[y]| backward(Gate::Output(y))),
-            }?;
-            let tensor = |values| Tensor::from_vec(values, dy.shape(), &Device::Cpu);
-            Ok((affine, dx.map(tensor).transpose()?))
-        })
+        self.norm.output(self.between.numbers(), self.gamma.tensor(), residual)
     }
 }
 
@@ -163,13 +111,9 @@ impl Backward for Node {
             bail!("{} of {} operands", self.name(), operands.len())
         };
         let (residual, dy) = (residual.first(), dy.contiguous()?);
-        let y = residual.map(|_| y);
-        let (affine, between) = match &self.between {
-            Saved::F32(between) => self.through_norm(between, y, &dy),
-            Saved::Bf16(between) => self.through_norm(between, y, &dy),
-        }?;
-        self.beta.destination().send(affine.beta, self.beta.tensor())?;
-        self.gamma.destination().send(affine.gamma, self.gamma.tensor())?;
+        let (y, gamma) = (residual.map(|_| y), self.gamma.tensor());
+        let (of_gamma, between) = self.norm.backward(self.between.numbers(), gamma, y, &dy)?;
+        self.gamma.destination().send(of_gamma, gamma)?;
         let gradients = self.conv.gradients(x, weight, between.as_ref().unwrap_or(&dy))?;
         let of_residual = residual.map(|residual| with_type_of(&dy, residual)).transpose()?;
         Ok(vec![gradients.dx, gradients.dw, of_residual])

@@ -6,7 +6,7 @@ use super::address::{Address, of_tensor};
 use super::columns::{self, Columns, Gate, batch_statistics, inverse_deviation};
 use super::gpu::{Gpu, wrap};
 use super::pointwise::{Cast, cast, cast_tensor};
-use crate::ops::batch_norm::{Activation, BatchStatistics, Norm, RunningStatistics};
+use crate::ops::batch_norm::{Activation, BatchStatistics, RunningStatistics};
 use crate::ops::chain;
 use crate::ops::operation::{Gradients, OnGpu, Operation, TwoOrThree};
 use crate::ops::sync_batch_norm::{BatchGroup, Extent, Moments};
@@ -257,6 +257,3 @@ impl OnGpu for DeviceBatchNorm {
         Ok(([Some(wrap(found.x, x.shape())), of_gamma], of_residual.transpose()?.map(Some)))
     }
 }
-
-/// The norm of the CPU.
-impl OnGpu for Norm {}
