@@ -6,11 +6,11 @@ use half::bf16;
 
 use super::geometry::Geometry;
 use super::winograd::Rounding;
-use super::{depthwise, direct, direct_gradient, winograd};
+use super::{PIXELS, add_bias, depthwise, direct, direct_gradient, winograd};
 use crate::ops::channel_norm::ROWS;
 use crate::ops::element::{Numbers, widened};
 use crate::ops::kernel::{Factor, Format};
-use crate::ops::precision::{Round, round, rounded};
+use crate::ops::precision::{Round, round, round_block, rounded};
 use crate::ops::saved::Saved;
 use crate::{Convolutions, Precision};
 
@@ -117,10 +117,11 @@ impl Algorithm {
         see: impl Fn(&[f32]) -> R + Sync,
     ) -> (Saved, Option<Vec<R>>) {
         const { assert!(direct::SEEN_PIXELS.is_multiple_of(ROWS)) };
-        let formats = (self.format(), self.precision);
         let near = match (self.way, x) {
-            (Way::Direct, Operand::F32(x)) => direct::forward_saved(g, x, weight, formats, see),
-            (Way::Direct, Operand::Bf16(x)) => direct::forward_saved(g, x, weight, formats, see),
+            (Way::Direct, x) => self.direct_saved(g, x, weight, |pixels| {
+                round_block(pixels, self.precision);
+                see(pixels)
+            }),
             (Way::Winograd, Operand::F32(x)) if self.precision != Precision::Fp16 => {
                 return winograd::forward_saved(g, x, weight, self.precision, (ROWS, see));
             }
@@ -132,6 +133,46 @@ impl Algorithm {
         match near {
             Some((y, seen)) => (y, Some(seen)),
             None => (Saved::new(self.forward(g, &x.wide(), weight), self.precision), None),
+        }
+    }
+
+    /// [`Algorithm::forward`] with this added to the sums, as they are kept for backward.
+    pub(super) fn biased_saved(
+        self,
+        g: &Geometry,
+        x: &Operand<'_>,
+        weight: &[f32],
+        bias: &[f32],
+    ) -> Saved {
+        let is_direct = self.way == Way::Direct;
+        let add = |pixels: &mut [f32]| {
+            add_bias(pixels, bias);
+            round_block(pixels, self.precision);
+        };
+        let near = is_direct.then(|| self.direct_saved(g, x, weight, add)).flatten();
+        near.map_or_else(
+            || {
+                let sums = self.sums(g, &x.wide(), weight);
+                Saved::filled(sums.len(), PIXELS * bias.len(), self.precision, |start, pixels| {
+                    pixels.copy_from_slice(&sums[start..][..pixels.len()]);
+                    add(pixels);
+                })
+            },
+            |(y, _)| y,
+        )
+    }
+
+    fn direct_saved<R: Send>(
+        self,
+        g: &Geometry,
+        x: &Operand<'_>,
+        weight: &[f32],
+        finish: impl Fn(&mut [f32]) -> R + Sync,
+    ) -> Option<(Saved, Vec<R>)> {
+        let formats = (self.format(), self.precision);
+        match x {
+            Operand::F32(x) => direct::forward_saved(g, x, weight, formats, finish),
+            Operand::Bf16(x) => direct::forward_saved(g, x, weight, formats, finish),
         }
     }
 

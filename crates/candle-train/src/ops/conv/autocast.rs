@@ -2,7 +2,7 @@
 
 use candle_core::{Result, Shape, Tensor};
 
-use super::{Conv, ConvOptions, PIXELS, add_bias, check_bias, conv2d};
+use super::{Conv, ConvOptions, check_bias, conv2d};
 use crate::Precision;
 use crate::ops::chain;
 use crate::ops::element::Numbers;
@@ -42,15 +42,13 @@ impl Conv {
     /// The values in bf16.
     fn half_values(&self, x: Numbers<'_>, weight: &[f32], bias: Option<&[f32]>) -> Saved {
         let (x, weight) = (self.algorithm.operand(x), self.algorithm.factor(weight));
-        let Some(bias) = bias else {
-            return self.algorithm.forward_saved(&self.geometry, &x, &weight, |_| ()).0;
-        };
-        let sums = self.algorithm.sums(&self.geometry, &x.wide(), &weight);
-        let bias = rounded(bias, self.precision);
-        Saved::filled(sums.len(), PIXELS * bias.len(), self.precision, |start, block| {
-            block.copy_from_slice(&sums[start..][..block.len()]);
-            add_bias(block, &bias);
-        })
+        match bias {
+            None => self.algorithm.forward_saved(&self.geometry, &x, &weight, |_| ()).0,
+            Some(bias) => {
+                let bias = rounded(bias, self.precision);
+                self.algorithm.biased_saved(&self.geometry, &x, &weight, &bias)
+            }
+        }
     }
 }
 
@@ -100,7 +98,7 @@ mod tests {
         let sum = widen(&y).unwrap().mul(&r).unwrap().sum_all().unwrap();
         let dx = sum.backward().unwrap().get(&x).unwrap().clone();
         assert_eq!(dx.dtype(), held);
-        let learnt = (0..1 + usize::from(has_bias)).map(|i| collected.of(i).unwrap());
+        let learnt = (0..=usize::from(has_bias)).map(|i| collected.of(i).unwrap());
         let flat = |t: Tensor| t.to_dtype(DType::F32)?.flatten_all()?.to_vec1::<f32>();
         [y, dx].into_iter().chain(learnt).map(|t| flat(t).unwrap()).collect()
     }
@@ -111,6 +109,7 @@ mod tests {
             ([2, 9, 7, 3], [8, 3, 2, 2], 1, 1),
             ([2, 9, 7, 20], [17, 20, 3, 3], 1, 1),
             ([40, 16, 16, 20], [17, 20, 1, 1], 1, 1),
+            ([40, 16, 16, 3], [17, 3, 2, 2], 1, 1),
             ([2, 9, 7, 20], [17, 20, 3, 3], 2, 1),
             ([2, 9, 7, 8], [6, 4, 3, 3], 1, 2),
             ([2, 9, 7, 16], [16, 1, 3, 3], 1, 16),

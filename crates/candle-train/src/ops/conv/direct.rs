@@ -12,7 +12,6 @@ use crate::ops::kernel::{
     Epilogue, Factor, Format, Output, Panels, Rows, Source, Sums, Write, balanced, blocks_of_tiles,
     product,
 };
-use crate::ops::precision::round_block;
 use crate::ops::saved::Saved;
 use crate::ops::scratch::{filled, lengths};
 
@@ -36,26 +35,25 @@ pub(super) fn forward(
     filled(g.pixels() * g.co, block * g.co, |start, y| forward.block(start / g.co, y, epilogue))
 }
 
-/// [`forward`] rounded to `precision`, and what `see` makes of each run of [`SEEN_PIXELS`]; `None`
-/// of few pixels.
+/// [`forward`] as `finish` leaves each run of [`SEEN_PIXELS`], held as [`Saved::of_blocks`] does,
+/// and what it returns; `None` of few pixels.
 pub(super) fn forward_saved<F: Factor, R: Send>(
     g: &Geometry,
     x: &[F],
     weight: &[f32],
-    (format, precision): (Format, Precision),
-    see: impl Fn(&[f32]) -> R + Sync,
+    (format, held): (Format, Precision),
+    finish: impl Fn(&mut [f32]) -> R + Sync,
 ) -> Option<(Saved, Vec<R>)> {
     if g.pixels() < SEEN_RUNS * SEEN_PIXELS {
         return None;
     }
     let forward = Forward::new(g, x, weight, format);
     let runs = lengths(g.pixels() * g.co, SEEN_PIXELS * g.co);
-    Some(Saved::of_blocks(&runs, precision, |run, y| {
+    Some(Saved::of_blocks(&runs, held, |run, y| {
         for (block, y) in y.chunks_mut(PIXELS * g.co).enumerate() {
             forward.block(run * SEEN_PIXELS + block * PIXELS, y, ());
-            round_block(y, precision);
         }
-        see(y)
+        finish(y)
     }))
 }
 
