@@ -15,9 +15,9 @@ pub trait Forward: Send + Sync {
     /// What its operations refuse.
     fn forward(&self, x: &Tensor, pass: &ForwardContext) -> Result<Tensor>;
 
-    /// Whether x may be in half precision, as it is after a batch norm of a convolution under bf16,
-    /// and on a GPU under fp16 and after the activation of a linear layer, too. Others get f32,
-    /// which the operations of Candle can mix with weights.
+    /// Whether x may be in half precision, as it is after a convolution under bf16; on a GPU, after
+    /// the batch norm of one, under fp16 too, and after the activation of a linear layer. Others
+    /// get f32, which the operations of Candle can mix with weights.
     fn takes_half(&self) -> bool {
         false
     }
