@@ -171,32 +171,44 @@ fn layers_of_every_kind_run_in_both_modes() {
     }
 }
 
-#[test]
-fn layers_take_what_a_convolution_and_its_norm_hand_on_in_bf16() {
-    let first = r#"{ name = "conv2d", out_channels = 4, kernel_size = 3, bias = false }, { name = "batch_norm" }"#;
+/// A step in bf16, with and without activation checkpointing: every parameter gets its gradient.
+fn check_bf16(layers: &str) {
     let x = Tensor::ones((2, 1, 28, 28), DType::F32, &Device::Cpu).unwrap();
+    let (model, params) = Models::default().instantiate(&of_layers(layers), 1).unwrap();
+    for activation_checkpointing in [false, true] {
+        let sink = Arc::new(Sink::default());
+        let shared: Arc<dyn GradientSink> = sink.clone();
+        let key = Key::new(1, Purpose::Dropout, 0, 0);
+        let pass = ForwardContext::train(key, Precision::Bf16);
+        let pass = ForwardContext { activation_checkpointing, ..pass };
+        params.begin_pass(Some(&shared));
+        let y = model.forward(&x, &pass).unwrap();
+        y.sqr().unwrap().sum_all().unwrap().backward().unwrap();
+        params.end_pass();
+        assert_eq!(sink.0.lock().unwrap().len(), params.parameters().len(), "{layers}");
+    }
+}
+
+#[test]
+fn layers_take_what_convolutions_hand_on_in_bf16() {
+    let convolution = r#"{ name = "conv2d", out_channels = 4, kernel_size = 3, bias = false }"#;
+    let with_norm = &*format!(r#"{convolution}, {{ name = "batch_norm" }}"#);
     for next in [
         r#"{ name = "batch_norm" }"#,
+        r#"{ name = "conv2d", out_channels = 4, kernel_size = 3 }, { name = "gelu" }"#,
         r#"{ name = "max_pool2d", kernel_size = 2 }, { name = "batch_norm" }, { name = "relu" }"#,
         r#"{ name = "avg_pool2d", kernel_size = 2 }"#,
         r#"{ name = "silu" }, { name = "dropout", p = 0.2 }"#,
         r#"{ name = "residual", layers = [{ name = "sigmoid" }] }"#,
+        r#"{ name = "residual", layers = [{ name = "conv2d", key = "b", out_channels = 4, kernel_size = 1 }] }"#,
         r#"{ name = "concat", layers = [{ name = "tanh" }, { name = "sequential", layers = [{ name = "relu" }] }] }"#,
+        r#"{ name = "group_norm", num_groups = 2 }"#,
         r#"{ name = "tokens" }, { name = "transpose" }"#,
     ] {
-        let layers = format!(r#"{first}, {next}, {{ name = "flatten" }}, {{ name = "linear" }}"#);
-        let (model, params) = Models::default().instantiate(&of_layers(&layers), 1).unwrap();
-        for activation_checkpointing in [false, true] {
-            let sink = Arc::new(Sink::default());
-            let shared: Arc<dyn GradientSink> = sink.clone();
-            let key = Key::new(1, Purpose::Dropout, 0, 0);
-            let pass = ForwardContext::train(key, Precision::Bf16);
-            let pass = ForwardContext { activation_checkpointing, ..pass };
-            params.begin_pass(Some(&shared));
-            let y = model.forward(&x, &pass).unwrap();
-            y.sqr().unwrap().sum_all().unwrap().backward().unwrap();
-            params.end_pass();
-            assert_eq!(sink.0.lock().unwrap().len(), params.parameters().len(), "{next}");
+        for first in [convolution, with_norm] {
+            check_bf16(&format!(
+                r#"{first}, {next}, {{ name = "flatten" }}, {{ name = "linear" }}"#
+            ));
         }
     }
 }
