@@ -49,27 +49,52 @@ pub(super) fn rotation(degrees: f64, width: usize, height: usize) -> Inverse {
 
 /// The image, each pixel taken from where `inverse` says.
 pub(super) fn affine(image: &Pixels, inverse: Inverse) -> Pixels {
-    if inverse[1] == 0.0 && inverse[3] == 0.0 {
-        scaled(image, inverse)
-    } else {
-        mapped(image, inverse)
+    match image.stride() {
+        1 => moved::<1>(image, inverse),
+        2 => moved::<2>(image, inverse),
+        3 => moved::<3>(image, inverse),
+        _ => moved::<6>(image, inverse),
     }
 }
 
+/// [`affine`] of pixels of so many bytes.
+fn moved<const BYTES: usize>(image: &Pixels, inverse: Inverse) -> Pixels {
+    let (height, width) = image.size();
+    let mut out = image.black(height, width);
+    let from = Source::<BYTES> { pixels: image.data.as_chunks().0, height, width };
+    let rows = out.data.as_chunks_mut().0.chunks_exact_mut(width);
+    if inverse[1] == 0.0 && inverse[3] == 0.0 {
+        scaled(&from, rows, inverse);
+    } else {
+        mapped(&from, rows, inverse);
+    }
+    out
+}
+
+/// Pixels row by row.
+struct Source<'a, const BYTES: usize> {
+    pixels: &'a [[u8; BYTES]],
+    height: usize,
+    width: usize,
+}
+
 /// Rows and columns stay what they are.
-fn scaled(image: &Pixels, [a, _, c, _, e, f]: Inverse) -> Pixels {
-    let columns = places(a, c, image.width);
-    let lines = places(e, f, image.height);
-    let mut out = image.black(image.height, image.width);
-    for (row, line) in out.data.chunks_exact_mut(image.width * image.stride()).zip(lines) {
+fn scaled<'a, const BYTES: usize>(
+    from: &Source<'_, BYTES>,
+    rows: impl Iterator<Item = &'a mut [[u8; BYTES]]>,
+    [a, _, c, _, e, f]: Inverse,
+) {
+    let columns = places(a, c, from.width);
+    let lines = places(e, f, from.height);
+    for (row, line) in rows.zip(lines) {
         let Some(line) = line else { continue };
-        for (pixel, column) in row.chunks_exact_mut(image.stride()).zip(&columns) {
+        let line = &from.pixels[line * from.width..][..from.width];
+        for (pixel, column) in row.iter_mut().zip(&columns) {
             if let Some(column) = *column {
-                pixel.copy_from_slice(image.row(line, column, 1));
+                *pixel = line[column];
             }
         }
     }
-    out
 }
 
 /// Where each of `n` lines comes from; PIL adds step to step.
@@ -84,23 +109,25 @@ fn places(step: f64, origin: f64, n: usize) -> Vec<Option<usize>> {
 }
 
 /// In 16.16 fixed point, pixel centres at one half.
-fn mapped(image: &Pixels, [a, b, c, d, e, f]: Inverse) -> Pixels {
+fn mapped<'a, const BYTES: usize>(
+    from: &Source<'_, BYTES>,
+    rows: impl Iterator<Item = &'a mut [[u8; BYTES]]>,
+    [a, b, c, d, e, f]: Inverse,
+) {
     let fixed = |v: f64| (v * 65536.0 + 0.5).floor() as i64;
     let (step_x, step_y) = ([fixed(a), fixed(d)], [fixed(b), fixed(e)]);
     let mut start = [fixed(c + (a + b) * 0.5), fixed(f + (d + e) * 0.5)];
-    let mut out = image.black(image.height, image.width);
-    for row in out.data.chunks_exact_mut(image.width * image.stride()) {
+    for row in rows {
         let [mut x, mut y] = start;
-        for pixel in row.chunks_exact_mut(image.stride()) {
+        for pixel in row {
             let (column, line) = ((x >> 16) as usize, (y >> 16) as usize);
             // A negative place became a huge one.
-            if column < image.width && line < image.height {
-                pixel.copy_from_slice(image.row(line, column, 1));
+            if column < from.width && line < from.height {
+                *pixel = from.pixels[line * from.width + column];
             }
             x += step_x[0];
             y += step_x[1];
         }
         start = [start[0] + step_y[0], start[1] + step_y[1]];
     }
-    out
 }

@@ -26,19 +26,19 @@ pub(super) fn saturate(image: &mut Pixels, factor: f32) {
     if image.channels == 1 {
         return;
     }
-    for pixel in image.data.chunks_exact_mut(3) {
-        let grey = luma(pixel);
-        for value in pixel {
-            *value = blend(grey, *value, factor);
-        }
-    }
+    let grey = grey(image, 3);
+    blend_with(image, &grey.data, factor);
 }
 
 /// Blends with the smoothed picture.
 pub(super) fn sharpen(image: &mut Pixels, factor: f32) {
     let smooth = smoothed(image);
-    for (value, smooth) in image.data.iter_mut().zip(smooth) {
-        *value = blend(smooth, *value, factor);
+    blend_with(image, &smooth, factor);
+}
+
+fn blend_with(image: &mut Pixels, degenerate: &[u8], factor: f32) {
+    for (value, from) in image.data.iter_mut().zip(degenerate) {
+        *value = blend(*from, *value, factor);
     }
 }
 
@@ -46,13 +46,21 @@ pub(super) fn sharpen(image: &mut Pixels, factor: f32) {
 fn smoothed(image: &Pixels) -> Vec<u8> {
     let mut out = image.data.clone();
     let (channels, row) = (image.channels, image.width * image.channels);
+    if image.width < 3 {
+        return out;
+    }
+    let mut columns = vec![0; row];
     for line in 1..image.height.saturating_sub(1) {
-        let inner = line * row + channels..((line + 1) * row).saturating_sub(channels);
-        for (at, smooth) in inner.clone().zip(out.get_mut(inner).into_iter().flatten()) {
-            let three = |at: usize| -> u32 {
-                [at - channels, at, at + channels].iter().map(|&at| u32::from(image.data[at])).sum()
-            };
-            let sum = three(at - row) + three(at) + three(at + row) + 4 * u32::from(image.data[at]);
+        let [above, here, below] =
+            [line - 1, line, line + 1].map(|line| &image.data[line * row..][..row]);
+        for (i, sum) in columns.iter_mut().enumerate() {
+            *sum = u16::from(above[i]) + u16::from(here[i]) + u16::from(below[i]);
+        }
+        let n = row - 2 * channels;
+        let [left, middle, right] = [0, 1, 2].map(|i| &columns[i * channels..][..n]);
+        let here = &here[channels..][..n];
+        for (i, smooth) in out[line * row + channels..][..n].iter_mut().enumerate() {
+            let sum = left[i] + middle[i] + right[i] + 4 * u16::from(here[i]);
             *smooth = ((2 * sum + 13) / 26) as u8;
         }
     }
@@ -80,9 +88,18 @@ pub(super) fn grey(image: &Pixels, channels: usize) -> Pixels {
     if image.dtype == PixelDtype::Uint16 {
         return grey_of_uint16(image, channels);
     }
-    let values = image.data.chunks_exact(image.channels);
-    let grey = |pixel: &[u8]| if pixel.len() == 1 { pixel[0] } else { luma(pixel) };
-    let data = values.flat_map(|pixel| std::iter::repeat_n(grey(pixel), channels)).collect();
+    let data = match (image.channels, channels) {
+        (1, 1) => image.data.clone(),
+        (1, _) => image.data.iter().flat_map(|grey| [*grey; 3]).collect(),
+        (_, 1) => image.data.chunks_exact(3).map(luma).collect(),
+        _ => {
+            let mut data = image.data.clone();
+            for pixel in data.as_chunks_mut::<3>().0 {
+                *pixel = [luma(pixel); 3];
+            }
+            data
+        }
+    };
     Pixels { channels, data, ..*image }
 }
 

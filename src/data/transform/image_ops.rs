@@ -15,7 +15,8 @@ pub(super) fn posterize(image: &mut Pixels, bits: u32) {
 
 /// Inverts values of `threshold` and above.
 pub(super) fn solarize(image: &mut Pixels, threshold: f64) {
-    let invert = |value: u8| if f64::from(value) < threshold { value } else { !value };
+    let first = threshold.ceil() as u16;
+    let invert = |value: u8| if u16::from(value) < first { value } else { !value };
     image.data.iter_mut().for_each(|value| *value = invert(*value));
 }
 
@@ -52,14 +53,28 @@ pub(super) fn equalize(image: &mut Pixels) {
 /// Sends each channel through a table made of how often it has each value; `None` leaves it as it
 /// is.
 fn by_channel(image: &mut Pixels, table: impl Fn(&[usize; 256]) -> Option<[u8; 256]>) {
-    let channels = image.channels;
-    for channel in 0..channels {
-        let values = || image.data.iter().skip(channel).step_by(channels);
-        let mut counts = [0; 256];
-        values().for_each(|&value| counts[usize::from(value)] += 1);
-        if let Some(table) = table(&counts) {
-            let values = image.data.iter_mut().skip(channel).step_by(channels);
-            values.for_each(|value| *value = table[usize::from(*value)]);
+    match image.channels {
+        1 => by_each::<1>(&mut image.data, table),
+        _ => by_each::<3>(&mut image.data, table),
+    }
+}
+
+fn by_each<const CHANNELS: usize>(
+    values: &mut [u8],
+    table: impl Fn(&[usize; 256]) -> Option<[u8; 256]>,
+) {
+    let pixels = values.as_chunks_mut::<CHANNELS>().0;
+    let mut counts = [[0; 256]; CHANNELS];
+    for pixel in &*pixels {
+        for (counts, value) in counts.iter_mut().zip(pixel) {
+            counts[usize::from(*value)] += 1;
+        }
+    }
+    let same = || std::array::from_fn(|value| value as u8);
+    let tables = counts.map(|counts| table(&counts).unwrap_or_else(same));
+    for pixel in pixels {
+        for (table, value) in tables.iter().zip(pixel) {
+            *value = table[usize::from(*value)];
         }
     }
 }

@@ -144,24 +144,25 @@ impl Algorithm {
         weight: &[f32],
         bias: &[f32],
     ) -> Saved {
-        let is_direct = self.way == Way::Direct;
         let add = |pixels: &mut [f32]| {
             add_bias(pixels, bias);
             round_block(pixels, self.precision);
         };
-        let near = is_direct.then(|| self.direct_saved(g, x, weight, add)).flatten();
-        near.map_or_else(
-            || {
-                let sums = self.sums(g, &x.wide(), weight);
-                Saved::filled(sums.len(), PIXELS * bias.len(), self.precision, |start, pixels| {
-                    pixels.copy_from_slice(&sums[start..][..pixels.len()]);
-                    add(pixels);
-                })
-            },
-            |(y, _)| y,
-        )
+        let near = match self.way {
+            Way::Direct => self.direct_saved(g, x, weight, add),
+            Way::Winograd | Way::Depthwise => None,
+        };
+        if let Some((y, _)) = near {
+            return y;
+        }
+        let sums = self.sums(g, &x.wide(), weight);
+        Saved::filled(sums.len(), PIXELS * bias.len(), self.precision, |start, pixels| {
+            pixels.copy_from_slice(&sums[start..][..pixels.len()]);
+            add(pixels);
+        })
     }
 
+    /// [`direct::forward_saved`], of either type.
     fn direct_saved<R: Send>(
         self,
         g: &Geometry,
