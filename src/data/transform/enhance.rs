@@ -2,6 +2,7 @@
 //! `ImageEnhance`.
 
 use crate::data::transform::Pixels;
+use crate::ops::vectorised;
 use crate::plan::PixelDtype;
 
 /// Blends with black.
@@ -37,9 +38,15 @@ pub(super) fn sharpen(image: &mut Pixels, factor: f32) {
 }
 
 fn blend_with(image: &mut Pixels, degenerate: &[u8], factor: f32) {
-    for (value, from) in image.data.iter_mut().zip(degenerate) {
-        *value = blend(*from, *value, factor);
-    }
+    let values = &mut image.data[..];
+    vectorised(
+        #[inline(always)]
+        move || {
+            for (value, from) in values.iter_mut().zip(degenerate) {
+                *value = blend(*from, *value, factor);
+            }
+        },
+    );
 }
 
 /// PIL's filter `SMOOTH`: the middle of 3 x 3 pixels counts five times; the border stays.
@@ -51,31 +58,48 @@ fn smoothed(image: &Pixels) -> Vec<u8> {
     }
     let mut columns = vec![0; row];
     for line in 1..image.height.saturating_sub(1) {
-        let [above, here, below] =
-            [line - 1, line, line + 1].map(|line| &image.data[line * row..][..row]);
-        for (i, sum) in columns.iter_mut().enumerate() {
-            *sum = u16::from(above[i]) + u16::from(here[i]) + u16::from(below[i]);
-        }
-        let n = row - 2 * channels;
-        let [left, middle, right] = [0, 1, 2].map(|i| &columns[i * channels..][..n]);
-        let here = &here[channels..][..n];
-        for (i, smooth) in out[line * row + channels..][..n].iter_mut().enumerate() {
-            let sum = left[i] + middle[i] + right[i] + 4 * u16::from(here[i]);
-            *smooth = ((2 * sum + 13) / 26) as u8;
-        }
+        let lines = [line - 1, line, line + 1].map(|line| &image.data[line * row..][..row]);
+        let inner = line * row + channels..(line + 1) * row - channels;
+        smooth_line(lines, channels, &mut columns, &mut out[inner]);
     }
     out
 }
 
+/// The inner pixels of the second of three lines; `columns` is room for their sums.
+fn smooth_line(
+    [above, here, below]: [&[u8]; 3],
+    channels: usize,
+    columns: &mut [u16],
+    out: &mut [u8],
+) {
+    vectorised(
+        #[inline(always)]
+        || {
+            let three = above.iter().zip(here).zip(below);
+            for (sum, ((above, here), below)) in columns.iter_mut().zip(three) {
+                *sum = u16::from(*above) + u16::from(*here) + u16::from(*below);
+            }
+            let three = columns.iter().zip(&columns[channels..]).zip(&columns[2 * channels..]);
+            for (out, (three, here)) in out.iter_mut().zip(three.zip(&here[channels..])) {
+                let ((left, middle), right) = three;
+                let sum = left + middle + right + 4 * u16::from(*here);
+                *out = ((2 * sum + 13) / 26) as u8;
+            }
+        },
+    );
+}
+
 /// PIL's `Image.blend(degenerate, image, factor)`: cut, not rounded; clipped.
+#[inline(always)]
 fn blend(from: u8, to: u8, factor: f32) -> u8 {
     let value = f32::from(from) + factor * (f32::from(to) - f32::from(from));
     value.clamp(0.0, 255.0) as u8
 }
 
 /// PIL's conversion to "L" (ITU-R 601-2) in 16-bit fixed point.
+#[inline]
 pub(super) fn luma(pixel: &[u8]) -> u8 {
-    weighted([pixel[0], pixel[1], pixel[2]].map(u32::from)) as u8
+    weighted([u32::from(pixel[0]), u32::from(pixel[1]), u32::from(pixel[2])]) as u8
 }
 
 /// In the range of its channels, up to 16 bits.

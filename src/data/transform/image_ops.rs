@@ -66,15 +66,15 @@ fn by_each<const CHANNELS: usize>(
     let pixels = values.as_chunks_mut::<CHANNELS>().0;
     let mut counts = [[0; 256]; CHANNELS];
     for pixel in &*pixels {
-        for (counts, value) in counts.iter_mut().zip(pixel) {
-            counts[usize::from(*value)] += 1;
+        for channel in 0..CHANNELS {
+            counts[channel][usize::from(pixel[channel])] += 1;
         }
     }
     let same = || std::array::from_fn(|value| value as u8);
     let tables = counts.map(|counts| table(&counts).unwrap_or_else(same));
     for pixel in pixels {
-        for (table, value) in tables.iter().zip(pixel) {
-            *value = table[usize::from(*value)];
+        for channel in 0..CHANNELS {
+            pixel[channel] = tables[channel][usize::from(pixel[channel])];
         }
     }
 }
