@@ -131,3 +131,27 @@ fn mapped<'a, const BYTES: usize>(
         start = [start[0] + step_y[0], start[1] + step_y[1]];
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pixels_of_any_size_move_alike() {
+        let turned = Motion { angle: 20.0, shear: [5.0, 3.0], ..Motion::IDENTITY };
+        let shifted = Motion { translate: [2.0, -1.0], ..Motion::IDENTITY };
+        for channels in [1, 3] {
+            let values: Vec<u8> = (0..7 * 9 * channels as u8).collect();
+            let wide: Vec<u16> = values.iter().map(|value| u16::from(*value)).collect();
+            let image = Pixels::new(channels, [7, 9], values);
+            let of_uint16 = Pixels::of_uint16(channels, [7, 9], &wide);
+            for motion in [turned, shifted] {
+                let inverse = motion.inverse([4.5, 3.5]);
+                let moved = affine(&image, inverse);
+                assert_ne!(moved, image);
+                let moved: Vec<u16> = moved.data.into_iter().map(u16::from).collect();
+                assert_eq!(affine(&of_uint16, inverse).uint16(), moved);
+            }
+        }
+    }
+}

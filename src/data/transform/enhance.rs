@@ -158,9 +158,12 @@ mod tests {
 
     #[test]
     fn an_image_without_inner_pixels_stays_as_it_is() {
-        let thin = || Pixels::new(1, [2, 3], vec![1, 2, 3, 4, 5, 6]);
-        let mut image = thin();
-        sharpen(&mut image, 0.0);
-        assert_eq!(image, thin());
+        for (channels, size) in [(1, [2, 3]), (1, [3, 1]), (1, [3, 2]), (3, [3, 2]), (3, [1, 3])] {
+            let n = channels * size[0] * size[1];
+            let thin = || Pixels::new(channels, size, (0..n as u8).collect());
+            let mut image = thin();
+            sharpen(&mut image, 0.0);
+            assert_eq!(image, thin());
+        }
     }
 }

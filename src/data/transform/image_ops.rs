@@ -101,6 +101,18 @@ mod tests {
         }
     }
 
+    #[test]
+    fn values_from_a_threshold_on_are_inverted() {
+        let every = || Pixels::new(1, [16, 16], (0..=255).collect());
+        for threshold in [-1.0, 0.0, 0.5, 1.0, 127.5, 255.0, 255.5, 256.0] {
+            let image = changed(|image| solarize(image, threshold))(every());
+            for (value, found) in (0..=255u8).zip(image.data) {
+                let is_below = f64::from(value) < threshold;
+                assert_eq!(found, if is_below { value } else { 255 - value }, "{threshold}");
+            }
+        }
+    }
+
     fn changed(change: impl Fn(&mut Pixels)) -> impl Fn(Pixels) -> Pixels {
         move |mut image| {
             change(&mut image);

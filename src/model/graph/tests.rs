@@ -172,6 +172,7 @@ fn layers_of_every_kind_run_in_both_modes() {
 }
 
 /// A step in bf16, with and without activation checkpointing: every parameter gets its gradient.
+/// And an evaluation.
 fn check_bf16(layers: &str) {
     let x = Tensor::ones((2, 1, 28, 28), DType::F32, &Device::Cpu).unwrap();
     let (model, params) = Models::default().instantiate(&of_layers(layers), 1).unwrap();
@@ -187,6 +188,8 @@ fn check_bf16(layers: &str) {
         params.end_pass();
         assert_eq!(sink.0.lock().unwrap().len(), params.parameters().len(), "{layers}");
     }
+    let y = model.forward(&x, &ForwardContext::eval(Precision::Bf16)).unwrap();
+    assert_eq!((y.dims(), y.dtype()), (&[2, 10][..], DType::F32), "{layers}");
 }
 
 #[test]
@@ -199,7 +202,9 @@ fn layers_take_what_convolutions_hand_on_in_bf16() {
         r#"{ name = "max_pool2d", kernel_size = 2 }, { name = "batch_norm" }, { name = "relu" }"#,
         r#"{ name = "avg_pool2d", kernel_size = 2 }"#,
         r#"{ name = "silu" }, { name = "dropout", p = 0.2 }"#,
+        r#"{ name = "leaky_relu" }"#,
         r#"{ name = "residual", layers = [{ name = "sigmoid" }] }"#,
+        r#"{ name = "residual", layers = [{ name = "conv2d", key = "b", out_channels = 4, kernel_size = 1, bias = false }, { name = "batch_norm", key = "bn" }] }"#,
         r#"{ name = "residual", layers = [{ name = "conv2d", key = "b", out_channels = 4, kernel_size = 1 }] }"#,
         r#"{ name = "concat", layers = [{ name = "tanh" }, { name = "sequential", layers = [{ name = "relu" }] }] }"#,
         r#"{ name = "group_norm", num_groups = 2 }"#,

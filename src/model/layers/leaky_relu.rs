@@ -48,6 +48,10 @@ impl Forward for LeakyRelu {
         ops::leaky_relu(x, self.negative_slope)
     }
 
+    fn takes_half(&self) -> bool {
+        true
+    }
+
     fn onnx(&self, graph: &mut Graph, x: &Value) -> CandleResult<Value> {
         Ok(graph.unary("LeakyRelu", x, &[Attribute::Float("alpha", self.negative_slope)]))
     }

@@ -15,9 +15,10 @@ pub trait Forward: Send + Sync {
     /// What its operations refuse.
     fn forward(&self, x: &Tensor, pass: &ForwardContext) -> Result<Tensor>;
 
-    /// Whether x may be in half precision, as it is after a convolution under bf16; on a GPU, after
-    /// the batch norm of one, under fp16 too, and after the activation of a linear layer. Others
-    /// get f32, which the operations of Candle can mix with weights.
+    /// Whether x may be in half precision. Under bf16 a convolution may hand it on; on a GPU, one
+    /// with its batch norm does, under fp16 too, and so does a linear layer with an activation.
+    /// Batch norms, activations and max pooling keep it. Others get f32, which the operations of
+    /// Candle can mix with weights.
     fn takes_half(&self) -> bool {
         false
     }

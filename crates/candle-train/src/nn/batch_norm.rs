@@ -53,7 +53,8 @@ impl BatchNorm2d {
         Self { eps, momentum, ..self }
     }
 
-    /// activation(norm(x) + residual); x and residual (n, h, w, c).
+    /// activation(norm(x) + residual); x and residual (n, h, w, c). The result has the type of x,
+    /// which may be half precision ([`ops::widen`] makes it f32).
     ///
     /// # Errors
     ///
@@ -88,8 +89,8 @@ impl BatchNorm2d {
     }
 
     /// activation(norm(conv(x)) + residual); while training, as one operation if `conv` has no
-    /// bias, whose result is bf16 under bf16, and f16 on a GPU under fp16 ([`ops::widen`] makes it
-    /// f32).
+    /// bias. Under bf16 the result may be bf16, and on a GPU under fp16 f16 ([`ops::widen`] makes
+    /// it f32).
     ///
     /// # Errors
     ///
@@ -113,7 +114,7 @@ impl BatchNorm2d {
             self.track(&batch, track)?;
             return Ok(y);
         }
-        self.forward(&conv.forward(x, pass)?, residual, activation, pass)
+        self.forward(&conv.autocast(x, pass)?, residual, activation, pass)
     }
 
     /// activation(norm(x)) in a graph of ONNX, by the running statistics.

@@ -148,8 +148,8 @@ impl Conv2d {
         self.apply(ops::conv2d, x, pass)
     }
 
-    /// [`Conv2d::forward`] before operations that take bf16, which the result is under bf16 on the
-    /// CPU ([`ops::widen`] makes it f32).
+    /// [`Conv2d::forward`], but under bf16 on the CPU the result is a bf16 tensor: for operations
+    /// that take one ([`ops::widen`] makes it f32).
     ///
     /// # Errors
     ///

@@ -322,6 +322,9 @@ mod tests {
         let y = batch_norm_running(&x, [&gamma, &beta], None, Activation::Relu, 0.0, running)?;
         assert_eq!(y.flatten_all()?.to_vec1::<f32>()?, [2.5, 0.0]);
         assert!(y.sum_all()?.backward().is_err());
+        let x = x.to_dtype(DType::BF16)?;
+        let y = batch_norm_running(&x, [&gamma, &beta], None, Activation::Relu, 0.0, running)?;
+        assert_eq!(y.flatten_all()?.to_vec1::<bf16>()?, [2.5, 0.0].map(bf16::from_f32));
         Ok(())
     }
 
@@ -330,16 +333,29 @@ mod tests {
         let weight = Weight::from(&tensor(vec![1.5; 3], 3)?);
         let halves = |name| tensor(values(name, 0, 60), (20, 3))?.to_dtype(DType::BF16);
         let (x, r) = (halves("bf16")?, halves("r")?.to_dtype(DType::F32)?);
-        let normalised = |dtype| {
+        let added = halves("residual")?;
+        let normalised = |dtype, residual: Option<DType>| {
             let x = Var::from_tensor(&x.to_dtype(dtype)?)?;
-            let (y, _) = batch_norm(&x, [&weight, &weight], None, Activation::Relu, 1e-5)?;
+            let residual = residual.map(|dtype| Var::from_tensor(&added.to_dtype(dtype)?));
+            let residual = residual.transpose()?;
+            let added = residual.as_deref();
+            let (y, _) = batch_norm(&x, [&weight, &weight], added, Activation::Relu, 1e-5)?;
             let gradients = widen(&y)?.mul(&r)?.sum_all()?.backward()?;
-            let dx = gradients.get(&x).unwrap();
-            assert_eq!((y.dtype(), dx.dtype()), (dtype, dtype));
             let flat = |t: &Tensor| t.to_dtype(DType::BF16)?.flatten_all()?.to_vec1::<bf16>();
-            Ok::<_, candle_core::Error>([flat(&y)?, flat(dx)?])
+            let mut all = vec![flat(&y)?];
+            for operand in [Some(&x), residual.as_ref()].into_iter().flatten() {
+                let gradient = gradients.get(operand).unwrap();
+                assert_eq!((y.dtype(), gradient.dtype()), (dtype, operand.dtype()));
+                all.push(flat(gradient)?);
+            }
+            Ok::<_, candle_core::Error>(all)
         };
-        assert_eq!(normalised(DType::BF16)?, normalised(DType::F32)?);
+        let (half, wide) = (DType::BF16, DType::F32);
+        assert_eq!(normalised(half, None)?, normalised(wide, None)?);
+        let expected = normalised(wide, Some(wide))?;
+        for (x, residual) in [(half, half), (half, wide), (wide, half)] {
+            assert_eq!(normalised(x, Some(residual))?, expected, "{x:?} {residual:?}");
+        }
         Ok(())
     }
 

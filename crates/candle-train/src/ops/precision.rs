@@ -1,13 +1,13 @@
 //! Autocast on the CPU: operands and results of matrix products are rounded to the half type, sums
 //! are f32.
 //!
-//! Storage stays f32 (but for bf16 between convolutions with norms, see `saved`), and every number
-//! that PyTorch's autocast would hold in a half tensor is one that this half type can hold:
-//! operands are rounded before a product, results after it, and in backward the incoming gradient
-//! and both produced gradients likewise. So the numbers are those of half storage with f32
-//! accumulation: fp16 values beyond 65504 become infinite and gradients below half of 2^-24 become
-//! zero, which is what the gradient scaler is there for. Products of bf16 numbers round their
-//! operands themselves, where the processor has instructions for them.
+//! Storage stays f32 (but for bf16 between convolutions, norms, activations and max pooling, see
+//! `saved`), and every number that PyTorch's autocast would hold in a half tensor is one that this
+//! half type can hold: operands are rounded before a product, results after it, and in backward the
+//! incoming gradient and both produced gradients likewise. So the numbers are those of half storage
+//! with f32 accumulation: fp16 values beyond 65504 become infinite and gradients below half of
+//! 2^-24 become zero, which is what the gradient scaler is there for. Products of bf16 numbers
+//! round their operands themselves, where the processor has instructions for them.
 
 use std::borrow::Cow;
 

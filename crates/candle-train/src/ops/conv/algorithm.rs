@@ -136,7 +136,8 @@ impl Algorithm {
         }
     }
 
-    /// [`Algorithm::forward`] with this added to the sums, as they are kept for backward.
+    /// [`Algorithm::forward`] with `bias` added to the sums before they are rounded, as it is kept
+    /// for backward.
     pub(super) fn biased_saved(
         self,
         g: &Geometry,

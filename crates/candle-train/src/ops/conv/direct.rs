@@ -36,7 +36,7 @@ pub(super) fn forward(
 }
 
 /// [`forward`] as `finish` leaves each run of [`SEEN_PIXELS`], held as [`Saved::of_blocks`] does,
-/// and what it returns; `None` of few pixels.
+/// and what `finish` returns of each; `None` of few pixels.
 pub(super) fn forward_saved<F: Factor, R: Send>(
     g: &Geometry,
     x: &[F],
