@@ -158,7 +158,7 @@ impl Conv2d {
         self.apply(ops::autocast_conv2d, x, pass)
     }
 
-    fn apply(&self, op: Operation, x: &Tensor, pass: &ForwardContext) -> Result<Tensor> {
+    fn apply(&self, op: Convolution, x: &Tensor, pass: &ForwardContext) -> Result<Tensor> {
         let bias = self.bias.as_ref().map(Param::weight).transpose()?;
         let options = options(self.window, self.groups, pass);
         op(x, &self.weight.weight()?, bias.as_ref(), options)
@@ -166,7 +166,7 @@ impl Conv2d {
 }
 
 /// What [`Conv2d`] calls.
-type Operation = fn(&Tensor, &Weight, Option<&Weight>, ConvOptions) -> Result<Tensor>;
+type Convolution = fn(&Tensor, &Weight, Option<&Weight>, ConvOptions) -> Result<Tensor>;
 
 impl Conv2d {
     /// What [`Conv2d::forward`] does, in a graph of ONNX, with so many rows and columns of zeros

@@ -5,7 +5,7 @@
 use candle_core::{Result, Tensor, Var, bail};
 
 use super::chain;
-use super::channel_norm::moments_of;
+use super::channel_norm::moments;
 use super::host_norm::HostNorm;
 use super::operation::Backward;
 use super::storage::read_numbers;
@@ -159,7 +159,7 @@ fn of_batch(
         let found = super::cuda::batch_norm(&x, [gamma, beta], residual, activation, eps, group);
         return found;
     }
-    let moments = read_numbers([&x], |[x]| Ok(moments_of(x, c)))?;
+    let moments = read_numbers([&x], |[x]| Ok(moments(x, c)))?;
     let (norm, statistics) = HostNorm::of_batch(moments, group, eps, beta, activation)?;
     Ok((apply(&x, gamma, residual, norm)?, statistics))
 }

@@ -53,22 +53,19 @@ pub(super) struct AffineGradient {
 
 /// Mean and biased variance of each channel, exact to f32.
 pub(super) fn batch_statistics(x: &[f32], c: usize) -> BatchStatistics {
-    moments(x, c).statistics()
-}
-
-/// [`moments`] of numbers of either type.
-pub(super) fn moments_of(x: Numbers<'_>, c: usize) -> Moments {
-    match x {
-        Numbers::F32(x) => moments(x, c),
-        Numbers::Bf16(x) => moments(x, c),
-    }
+    moments(x.into(), c).statistics()
 }
 
 /// Mean and squared deviations of each channel: each block of rows finds its own while it is in the
 /// cache, and blocks are merged in a fixed order.
-pub(super) fn moments<E: Element>(x: &[E], c: usize) -> Moments {
-    let block = |block: &[E]| block_moments(E::read(block, &mut Room::default()), c);
-    Moments::of_all(c, x.par_chunks(ROWS * c).map(block).collect::<Vec<_>>())
+pub(super) fn moments(x: Numbers<'_>, c: usize) -> Moments {
+    let (n, block) = (x.len(), ROWS * c);
+    let of_block = |i: usize| {
+        let mut room = Room::default();
+        block_moments(x.read(i * block..n.min((i + 1) * block), &mut room), c)
+    };
+    let parts: Vec<Moments> = (0..n.div_ceil(block)).into_par_iter().map(of_block).collect();
+    Moments::of_all(c, parts)
 }
 
 /// Those of the blocks of rows that are in the cache, on the calling thread. Merged with those of

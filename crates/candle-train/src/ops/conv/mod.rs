@@ -25,7 +25,7 @@ use candle_core::{Result, Shape, Tensor, bail};
 use rayon::prelude::*;
 
 use super::chain;
-use super::channel_norm::{moments_of, near_moments};
+use super::channel_norm::{moments, near_moments};
 use super::element::Numbers;
 use super::flops::add_multiplications;
 use super::operation::{Gradients, Input, Operation, TwoOrThree};
@@ -231,7 +231,7 @@ impl Conv {
         let (values, seen) = self.algorithm.forward_saved(&self.geometry, &x, &weight, see);
         let moments = match seen {
             Some(parts) => Moments::of_all(channels, parts.into_iter().flatten()),
-            None => moments_of(values.numbers(), channels),
+            None => moments(values.numbers(), channels),
         };
         (values, moments)
     }
