@@ -89,9 +89,14 @@ pub(crate) fn is_run(folder: &Path) -> bool {
     [HISTORY, RESOLVED].iter().any(|name| folder.join(name).is_file())
 }
 
-/// A trial of a sweep is found only by its name.
-fn is_trial(folder: &Path) -> bool {
-    folder.file_name().is_some_and(|name| name.to_string_lossy().starts_with("trial-"))
+/// Whether a folder has the name of a sweep's trial, `trial-0007`; it is found only by that name.
+pub(crate) fn is_trial(folder: &Path) -> bool {
+    folder.file_name().and_then(|name| trial_number(name.to_str()?)).is_some()
+}
+
+/// 7 of `trial-0007`.
+pub(crate) fn trial_number(id: &str) -> Option<u32> {
+    id.strip_prefix("trial-")?.parse().ok()
 }
 
 /// Ids begin with the time of the start.

@@ -34,13 +34,13 @@ pub fn find(folder: &Path) -> Found {
 
 /// The trials of the sweep in `folder`, sorted by their numbers.
 pub fn trials(folder: &Path) -> Vec<PathBuf> {
-    runs_in(folder).into_iter().filter(|path| sweep::is_trial(path)).collect()
+    runs_in(folder).into_iter().filter(|path| report::is_trial(path)).collect()
 }
 
 /// Runs in the folder of a sweep that are no trials: an earlier ddprun let an experiment have the
 /// name of a sweep.
 pub(crate) fn other_runs(folder: &Path) -> Vec<PathBuf> {
-    runs_in(folder).into_iter().filter(|path| !sweep::is_trial(path)).collect()
+    runs_in(folder).into_iter().filter(|path| !report::is_trial(path)).collect()
 }
 
 fn runs_in(folder: &Path) -> Vec<PathBuf> {

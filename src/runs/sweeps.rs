@@ -7,6 +7,7 @@ use serde::Serialize;
 
 use super::{Error, State, Summary, other_runs, summary, trials};
 use crate::plan::Mode;
+use crate::report;
 use crate::sweep::{self, Status, Trial};
 
 /// A sweep as its files show it. The names of the fields are those of `ddprun ls --json`.
@@ -78,7 +79,7 @@ pub(super) fn trial_summaries(folder: &Path) -> Vec<(PathBuf, Result<Summary, Er
     let read = |path: PathBuf| {
         let trial = known.iter().find(|trial| path.ends_with(trial.id()));
         let summary = summary(&path).map(|run| {
-            let sweep = name.clone().filter(|_| sweep::is_trial(&path));
+            let sweep = name.clone().filter(|_| report::is_trial(&path));
             Summary { sweep, ..trial.map_or(run.clone(), |trial| as_trial(run, trial)) }
         });
         (path, summary)

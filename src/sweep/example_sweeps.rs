@@ -1,6 +1,6 @@
 //! What the tests of this room search for.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use serde_json::json;
@@ -43,6 +43,7 @@ pub(crate) fn subject() -> Subject {
         trials: 4,
         search: json!({}),
         experiment: BTreeMap::new(),
+        defaults: BTreeSet::new(),
     }
 }
 

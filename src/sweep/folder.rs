@@ -6,17 +6,11 @@ use std::path::{Path, PathBuf};
 
 use crate::report;
 use crate::sweep::journal::NAME;
-use crate::sweep::trial::number;
 use crate::sweep::{Error, trial};
 
 /// Whether the folder is that of a sweep, or of a learning-rate range test, which has no journal.
 pub(crate) fn is_of_sweep(folder: &Path) -> bool {
     folder.join(NAME).is_file() || report::is_run(&folder.join(trial::id(1)))
-}
-
-/// Whether a folder has the name of a trial's.
-pub(crate) fn is_trial(folder: &Path) -> bool {
-    folder.file_name().and_then(|name| number(name.to_str()?)).is_some()
 }
 
 /// Refuses a folder for a sweep that begins if it holds runs that are no trials.
@@ -29,7 +23,7 @@ pub(crate) fn refuse_runs(folder: &Path) -> Result<(), Error> {
         return Ok(());
     }
     let entries = fs::read_dir(folder).into_iter().flatten().flatten();
-    let is_other = |path: &PathBuf| report::is_run(path) && !is_trial(path);
+    let is_other = |path: &PathBuf| report::is_run(path) && !report::is_trial(path);
     let first = entries.map(|entry| entry.path()).filter(is_other).min();
     first.map_or(Ok(()), |run| Err(Error::HoldsRuns { folder: folder.to_owned(), run }))
 }

@@ -13,7 +13,7 @@
 //! A trial that was started and not ended was interrupted: it is resumed. A line that a killed
 //! process left unfinished says nothing, as if it had not been begun.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -24,7 +24,7 @@ use serde_json::{Map, Value};
 use crate::config::kind::{Choice, Options};
 use crate::config::schema::Mode;
 use crate::config::sweep::Search;
-use crate::config::{Experiment, leaves};
+use crate::config::{Loaded, leaves};
 use crate::files::{self, Lines};
 use crate::sweep::pruner::Pruners;
 use crate::sweep::ranking::Ranking;
@@ -65,6 +65,9 @@ pub struct Subject {
     pub search: Value,
     /// Every key of the base that decides results, as JSON.
     pub experiment: BTreeMap<String, String>,
+    /// Those of them that nobody gave: they have their default values.
+    #[serde(skip)]
+    pub defaults: BTreeSet<String>,
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -138,23 +141,20 @@ pub struct Story {
 pub(crate) struct Journal(Lines);
 
 impl Subject {
-    /// The subject of `search` over `base`.
-    pub fn new(
-        name: &str,
-        base: &Path,
-        search: &Search,
-        trials: usize,
-        experiment: &Experiment,
-    ) -> Self {
+    /// The subject of `search`, of so many trials, over `base`.
+    pub fn new(name: &str, search: &Search, trials: usize, base: &Loaded) -> Self {
         let is_free = |key: &str| FREE.iter().any(|free| key.starts_with(free));
+        let experiment: BTreeMap<String, String> =
+            leaves(&base.experiment).into_iter().filter(|(key, _)| !is_free(key)).collect();
         Self {
             name: name.to_owned(),
-            base: base.to_owned(),
+            base: base.path.clone(),
             metric: search.metric.clone(),
             goal: search.goal,
             trials,
             search: serde_json::to_value(search).unwrap_or_default(),
-            experiment: leaves(experiment).into_iter().filter(|(key, _)| !is_free(key)).collect(),
+            defaults: experiment.keys().filter(|key| !base.is_given(key)).cloned().collect(),
+            experiment,
         }
     }
 
@@ -175,13 +175,17 @@ impl Subject {
     }
 
     /// What differs from an earlier subject, in words: what may be extended, and what may not.
+    ///
+    /// A default value that the earlier one lacks is no difference: an earlier ddprun did not know
+    /// the key.
     pub fn changes(&self, earlier: &Self) -> (Vec<String>, Vec<String>) {
         let mut fixed = Vec::new();
         let keys = earlier.experiment.keys().chain(self.experiment.keys());
-        let keys: std::collections::BTreeSet<&String> = keys.collect();
+        let keys: BTreeSet<&String> = keys.collect();
         for key in keys {
             let (old, new) = (earlier.experiment.get(key), self.experiment.get(key));
-            if old != new {
+            let is_newly_known = old.is_none() && self.defaults.contains(key);
+            if old != new && !is_newly_known {
                 fixed.push(changes::line(key, old.cloned(), new.cloned()));
             }
         }
@@ -379,6 +383,7 @@ mod tests {
             trials: 4,
             search: serde_json::to_value(search("random")).unwrap(),
             experiment: BTreeMap::from([("train.epochs".into(), "3".into())]),
+            defaults: BTreeSet::new(),
         }
     }
 
@@ -483,8 +488,18 @@ mod tests {
         later.search["seed"] = json!(5);
         later.search["goal"] = json!("max");
         later.experiment.insert("train.epochs".into(), "4".into());
+        later.defaults.insert("train.epochs".into());
         let (open, fixed) = later.changes(&subject());
         assert_eq!(open, ["`sweep.seed`: 1 -> 5"]);
         assert_eq!(fixed, ["`train.epochs`: 3 -> 4", "`sweep.goal`: \"min\" -> \"max\""]);
+    }
+
+    #[test]
+    fn a_default_of_a_key_that_an_earlier_ddprun_did_not_know_is_no_change() {
+        let mut later = subject();
+        later.experiment.insert("train.new".into(), "1".into());
+        assert_eq!(later.changes(&subject()).1, ["`train.new`: absent -> 1"]);
+        later.defaults.insert("train.new".into());
+        assert_eq!(later.changes(&subject()), (vec![], vec![]));
     }
 }

@@ -48,7 +48,7 @@ mod workers;
 
 use std::path::{Path, PathBuf};
 
-pub(crate) use folder::{is_of_sweep, is_trial, refuse_runs};
+pub(crate) use folder::{is_of_sweep, refuse_runs};
 pub use gpus::visible as visible_gpus;
 pub use importance::importance;
 pub use journal::{NAME as JOURNAL, Story, Subject, read};

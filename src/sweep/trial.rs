@@ -126,11 +126,6 @@ pub fn id(number: u32) -> String {
     format!("trial-{number:04}")
 }
 
-/// 7 of `trial-0007`.
-pub(crate) fn number(id: &str) -> Option<u32> {
-    id.strip_prefix("trial-")?.parse().ok()
-}
-
 /// A value of which less is better; what is not finite is the worst.
 pub fn cost(value: Option<f64>, goal: Mode) -> f64 {
     let sign = if goal == Mode::Max { -1.0 } else { 1.0 };

@@ -11,6 +11,7 @@ use std::path::Path;
 use crate::checkpoint;
 use crate::config::sweep::{Values, change_of};
 use crate::files::{self, RunLock};
+use crate::report;
 use crate::sweep::journal::{self, Journal, Story, Subject};
 use crate::sweep::method::{Method, points};
 use crate::sweep::request::{Ended, Order, Trainer};
@@ -18,7 +19,7 @@ use crate::sweep::sampler::BaseValues;
 use crate::sweep::trial::{State, Trial};
 use crate::sweep::trial_scheduler::session::Session;
 use crate::sweep::view::View;
-use crate::sweep::{Error, cleanup, is_trial, prepared_folder, range_test, refuse_runs, results};
+use crate::sweep::{Error, cleanup, prepared_folder, range_test, refuse_runs, results};
 
 /// Runs a sweep, or goes on with it: the trials that its folder already holds are not run again.
 ///
@@ -125,7 +126,7 @@ fn total(order: &Order<'_>, left: Option<&VecDeque<Values>>, trials: &[Trial]) -
 
 fn subject(order: &Order<'_>, total: usize) -> Subject {
     let sweep = order.sweep;
-    Subject::new(&sweep.name, &sweep.base, &sweep.search, total, &order.base.experiment)
+    Subject::new(&sweep.name, &sweep.search, total, order.base)
 }
 
 /// Refuses checkpoints that a sweep of this name has left whose records are gone: a trial of the
@@ -134,8 +135,10 @@ fn refuse_leftovers(order: &Order<'_>) -> Result<(), Error> {
     let all = order.base.experiment.checkpoint.dir.join(&order.sweep.name);
     let has_any = |path: &Path| checkpoint::all(path).is_ok_and(|found| !found.is_empty());
     let folders = std::fs::read_dir(all).into_iter().flatten().flatten();
-    let first =
-        folders.map(|folder| folder.path()).filter(|path| is_trial(path) && has_any(path)).min();
+    let first = folders
+        .map(|folder| folder.path())
+        .filter(|path| report::is_trial(path) && has_any(path))
+        .min();
     first.map_or(Ok(()), |folder| Err(Error::Leftovers { folder }))
 }
 

@@ -392,7 +392,7 @@ fn interrupted(lab: &Lab, was_kept: bool) {
     let folder = lab.folder.path().join("s");
     files::create_folder(&folder.join("trial-0001")).unwrap();
     let search = &lab.sweep.search;
-    let subject = Subject::new("s", &lab.sweep.base, search, 2, &lab.base.experiment);
+    let subject = Subject::new("s", search, 2, &lab.base);
     let mut journal = Journal::open(&folder).unwrap();
     journal.opened(&subject).unwrap();
     let length = Length { steps_per_epoch: 10, total_steps: 40 };
