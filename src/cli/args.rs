@@ -122,7 +122,7 @@ pub(crate) struct Launch {
     /// lost ones cannot be replaced (`distributed.min_world_size`).
     #[arg(long, alias = "nproc_per_node", value_name = "N | MIN:MAX")]
     pub(crate) nproc_per_node: Option<String>,
-    /// How often all ranks are restarted after a failure (`fault.max_restarts`).
+    /// How many times to restart all ranks after a failure (`fault.max_restarts`).
     #[arg(long, alias = "max_restarts", value_name = "N")]
     pub(crate) max_restarts: Option<u32>,
     /// Number of nodes (machines), 1 by default; start ddprun on each of them.
@@ -213,8 +213,8 @@ pub(crate) struct SweepArgs {
 #[derive(Debug, ClapArgs)]
 #[command(after_help = "Example:\n  ddprun doctor experiments/quickstart.toml --world-sizes 1,2")]
 pub(crate) struct DoctorArgs {
-    /// World sizes to compare; each must be `distributed.shards` (by default the largest) divided
-    /// by a power of two. Has no effect with `--nnodes`.
+    /// World sizes to compare. Each must equal `distributed.shards` divided by a power of two;
+    /// without that key, shards is the largest of them. Has no effect with `--nnodes`.
     #[arg(long, alias = "world_sizes", value_name = "N,N", value_delimiter = ',')]
     #[arg(default_value = "1,2", value_parser = clap::value_parser!(u32).range(1..=64))]
     pub(crate) world_sizes: Vec<u32>,
@@ -229,7 +229,7 @@ pub(crate) struct DoctorArgs {
 #[derive(Debug, ClapArgs)]
 pub(crate) struct ResumeArgs {
     /// Run folder, its name, or a unique prefix of its id (default: the newest run). Then
-    /// overrides, such as `train.epochs=20`, of keys that do not affect what was computed.
+    /// overrides, such as `train.epochs=20`, of keys that do not change past results.
     #[arg(value_name = "RUN | KEY=VALUE")]
     pub(crate) words: Vec<String>,
     /// Resume although the data has changed, if it still fits the model.
@@ -267,8 +267,8 @@ pub(crate) struct EvalArgs {
     #[arg(long, value_name = "PART", value_parser = ["val", "test"])]
     pub(crate) part: Option<String>,
     /// Test-time augmentation: average the predictions for each image and its mirror image
-    /// (`hflip`), for these also shifted by a pixel (`hflip_translate`), for its corners and centre
-    /// (`five_crop`; `ten_crop` with mirror images), or for N draws of the training transforms
+    /// (`hflip`), both also shifted by a pixel (`hflip_translate`), its corners and centre
+    /// (`five_crop`; `ten_crop` with mirror images), or N draws of the training transforms
     /// (`draws=N`).
     #[arg(long, value_name = "HOW")]
     pub(crate) tta: Option<TestTimeAugmentation>,
@@ -368,7 +368,7 @@ pub(crate) struct ServeArgs {
     /// Port to listen on; 0 for any free port.
     #[arg(long, value_name = "PORT", default_value_t = 8430)]
     pub(crate) port: u16,
-    /// Address to listen on. All but this machine's own need `--allow-remote`.
+    /// Address to listen on. One that other machines can reach requires `--allow-remote`.
     #[arg(long, value_name = "HOST", default_value = "127.0.0.1")]
     pub(crate) host: String,
     /// Let other machines open the page. Its token and contents cross the network unencrypted.
@@ -424,7 +424,7 @@ pub(crate) struct ExportArgs {
 pub(crate) enum ExportFormat {
     /// The weights.
     Safetensors,
-    /// The model in evaluation, with its weights.
+    /// The model in evaluation mode, including its weights.
     Onnx,
 }
 

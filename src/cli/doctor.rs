@@ -24,6 +24,7 @@ pub(crate) fn doctor(args: &DoctorArgs, kinds: &Kinds) -> Result<u8, Refusal> {
         return doctor_machines::doctor(&run, args.steps, &place, kinds);
     }
     let prepared = at_most(&run, &args.world_sizes, kinds)?;
+    refuse_sizes(&args.world_sizes, prepared.plan.batch.shards.get())?;
     generate(&prepared)?;
     let plans = plans(args, &prepared, kinds)?;
     let mut room = ScratchFolder::make(&prepared.plan, 0)?;
@@ -58,6 +59,24 @@ fn at_most(run: &Run, world_sizes: &[u32], kinds: &Kinds) -> Result<Prepared, Re
     let prepared = prepare(&path, &changes, ALONE, kinds)?;
     refuse_torch_order(&prepared.plan)?;
     Ok(prepared)
+}
+
+/// Refuses world sizes over which `shards` shards cannot be divided, and one size alone.
+fn refuse_sizes(sizes: &[u32], shards: u32) -> Result<(), Refusal> {
+    let fits = |size: &u32| shards.is_multiple_of(*size) && (shards / size).is_power_of_two();
+    let what = match sizes.iter().find(|size| !fits(size)) {
+        Some(size) => {
+            let (shards, ranks) =
+                (counted(shards.into(), "shard"), counted((*size).into(), "rank"));
+            format!("{shards} cannot be divided over {ranks}")
+        }
+        None if sizes.iter().all(|size| *size == sizes[0]) => {
+            "there is only one size, and nothing to compare".to_owned()
+        }
+        None => return Ok(()),
+    };
+    let page = format!("error: `--world-sizes`: {what}\n  do: give sizes such as 1,2,4");
+    Err(Refusal::new(exit::REFUSED, page))
 }
 
 /// A plan for each world size: the first steps of the run, without anything that only a whole run

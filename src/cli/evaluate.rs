@@ -7,18 +7,20 @@ use serde_json::{Value, json};
 
 use crate::cli::args::{EvalArgs, run_and_changes};
 use crate::cli::chosen::chosen;
-use crate::cli::prepare::{ALONE, generate, plan_of, prepare};
+use crate::cli::prepare::{ALONE, generate, plan_of, prepare, source_of};
 use crate::cli::{Refusal, evaluation_changes, evaluation_tables, to_stderr, to_stdout};
 use crate::config::kind::Kind;
 use crate::data::transform::CenterCrop;
+use crate::data::{self, Fingerprint};
 use crate::engine::Split;
 use crate::event::Event;
 use crate::files;
 use crate::kinds::Kinds;
 use crate::plan::{Plan, TestTimeAugmentation};
 use crate::record::text::metric;
-use crate::record::{Context, line};
+use crate::record::{Context, DATA, line, newest_of};
 use crate::report;
+use crate::runs::StoredRun;
 use crate::worker::{self, Details, Measured, exit};
 
 /// Evaluates in this process alone; prints one metric a line, or JSON.
@@ -44,6 +46,7 @@ pub(crate) fn evaluate(args: &EvalArgs, kinds: &Kinds) -> Result<u8, Refusal> {
         evaluation_changes::changed(description, &asked, kinds)?
     };
     augment(args, &mut plan)?;
+    tell_of_other_data(description, &plan, kinds)?;
     let measured = worker::evaluate(&plan, Some(opened), &parts(args, &plan)?, kinds);
     let measured = told(measured.map_err(failed)?);
     let step = opened.state.step;
@@ -101,6 +104,26 @@ fn augment(args: &EvalArgs, plan: &mut Plan) -> Result<(), Refusal> {
     Ok(())
 }
 
+/// Warns where the run's own data are not those that it was trained on: the samples that validate
+/// may be others, and samples that it was trained on among them.
+fn tell_of_other_data(trained: &StoredRun, plan: &Plan, kinds: &Kinds) -> Result<(), Refusal> {
+    let is_own = trained.plan.current().is_some_and(|then| then.data.source == plan.data.source);
+    if !is_own {
+        return Ok(());
+    }
+    let (kept, source) = (newest_of(&trained.run.logs, DATA), source_of(plan, kinds)?);
+    let compared = Fingerprint::refuse_other_files(&kept, source.as_ref(), &plan.data.source);
+    // Files that cannot be read are told by the evaluation.
+    if let Err(data::Error::Changed { differences }) = compared {
+        to_stderr(&format!(
+            "warning: the data have changed since the training, so what validates may have been \
+             trained on:\n  {}",
+            differences.join("\n  ")
+        ));
+    }
+    Ok(())
+}
+
 /// What was measured, after it was said what could not be read.
 fn told(mut measured: Measured) -> Measured {
     for unreadable in measured.unreadable.drain(..) {
@@ -113,7 +136,13 @@ fn told(mut measured: Measured) -> Measured {
 
 #[expect(clippy::needless_pass_by_value, reason = "fits `map_err`")]
 fn failed(error: worker::Error) -> Refusal {
-    Refusal::of(error.exit_code(), &error, error.help())
+    let help = match &error {
+        worker::Error::Data(data::Error::Changed { .. }) => {
+            Some("restore the original data, or train a new run on these".to_owned())
+        }
+        error => error.help(),
+    };
+    Refusal::of(error.exit_code(), &error, help)
 }
 
 /// One metric a line after `head`, and the tables; or all of it as JSON behind `value`, which goes

@@ -115,8 +115,8 @@ fn run_that(word: Option<&str>, preferred: &dyn Fn(&Path) -> bool) -> Result<Pat
                  you call ddprun"
                     .to_owned()
             }
-            _ => "name a run folder, `logs/<name>/<time>-<id>`, or as much of its id as no other \
-                  run begins with; `ddprun ls` lists the runs"
+            _ => "give the run's name, its folder, or a unique prefix of its id; `ddprun ls` \
+                  lists the runs"
                 .to_owned(),
         };
         Refusal::of(exit::REFUSED, &error, Some(help))

@@ -20,6 +20,8 @@ use crate::runs::{summary, sweep_summary};
 
 /// Time between two questions to an engine.
 const QUESTION_INTERVAL: Duration = Duration::from_secs(5);
+/// Questions in a row that an engine may leave unanswered while a job is followed: ten minutes.
+const MAX_UNANSWERED: u32 = 120;
 
 /// An engine that gave no answer.
 pub(crate) fn no_answer(cluster: &str, error: &Error) -> Refusal {
@@ -254,6 +256,46 @@ impl Shown {
     }
 }
 
+/// What the engine has said of a job.
+#[derive(Default)]
+struct Watched {
+    word: String,
+    /// Questions in a row that it did not answer.
+    unanswered: u32,
+}
+
+impl Watched {
+    /// Whether the job is over by this answer; prints a state that is new. An engine that has
+    /// answered before may be silent for a while.
+    fn is_over(
+        &mut self,
+        place: &Place,
+        answer: Result<Vec<(String, State)>, Refusal>,
+    ) -> Result<bool, Refusal> {
+        let states = match answer {
+            Ok(states) => states,
+            Err(refusal) if self.word.is_empty() || self.unanswered == MAX_UNANSWERED => {
+                return Err(refusal);
+            }
+            Err(refusal) => {
+                if self.unanswered == 0 {
+                    to_stderr(refusal.page());
+                }
+                self.unanswered += 1;
+                return Ok(false);
+            }
+        };
+        self.unanswered = 0;
+        // A job that its engine has forgotten is over.
+        let state = state_of(&states, place).unwrap_or_else(|| State::over("over"));
+        if state.word != self.word {
+            to_stderr(&format!("job {}: {}", place.id, state.word));
+            self.word.clone_from(&state.word);
+        }
+        Ok(state.is_over)
+    }
+}
+
 /// Prints what a job says until it is over; an exit code if the user has seen enough before.
 fn follow_job(
     shown: &mut Shown,
@@ -263,18 +305,11 @@ fn follow_job(
 ) -> Result<Option<u8>, Refusal> {
     let stop = stop_flag()?;
     let mut asked: Option<Instant> = None;
-    let mut word = String::new();
+    let mut watched = Watched::default();
     loop {
         if asked.is_none_or(|asked| asked.elapsed() >= QUESTION_INTERVAL) {
             asked = Some(Instant::now());
-            let state = state_of(&states(job, std::slice::from_ref(place), kinds)?, place);
-            // A job that its engine has forgotten is over.
-            let state = state.unwrap_or_else(|| State::over("over"));
-            if state.word != word {
-                to_stderr(&format!("job {}: {}", place.id, state.word));
-                word.clone_from(&state.word);
-            }
-            if state.is_over {
+            if watched.is_over(place, states(job, std::slice::from_ref(place), kinds))? {
                 return Ok(None);
             }
         }

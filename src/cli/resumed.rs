@@ -74,7 +74,7 @@ impl ResumedRun {
             (Past::Saved, MissingCheckpoints::FromScratch) => refuse(
                 exit::REFUSED,
                 &format!("refusing `--from-scratch`: this run has checkpoints in `{folder}`"),
-                "omit `--from-scratch`, or start a new run",
+                "omit `--from-scratch`; if none of them is intact, move that folder away first",
             ),
             (Past::Unsaved, _) | (_, MissingCheckpoints::FromScratch) => Ok(true),
             (Past::Lost | Past::Unknown, MissingCheckpoints::Refused) => {

@@ -14,7 +14,7 @@ use crate::cli::args::{Args, Verb};
 use crate::cli::inspect::Page;
 use crate::cli::{
     Refusal, checkpoint, doctor, evaluate, init, inspect, jobs, last_words, node_args, predict,
-    resume, runs, sample, serve, submit, sweep, to_stderr, train, usage,
+    resume, runs, sample, serve, submit, sweep, to_stderr, to_stdout, train, usage,
 };
 use crate::collective::mpi;
 use crate::failpoint;
@@ -99,7 +99,7 @@ fn dispatch(args: Args, kinds: &Kinds) -> Result<u8, Refusal> {
         Some(Verb::Schema { sweep, clusters, json_schema, .. }) => {
             inspect::schema(Page::of(sweep, clusters), json_schema, kinds)
         }
-        Some(Verb::Completions { shell }) => Ok(completions(shell)),
+        Some(Verb::Completions { shell }) => completions(shell),
         Some(Verb::ManPages { folder }) => man_pages(&folder),
         None => {
             usage::refuse_unknown_verb(&args.run)?;
@@ -119,9 +119,10 @@ fn no_command(error: &clap::Error, line: &[OsString], kinds: &Kinds) -> ExitCode
     ExitCode::from(if error.use_stderr() { exit::REFUSED } else { 0 })
 }
 
-fn completions(shell: clap_complete::Shell) -> u8 {
-    clap_complete::generate(shell, &mut Args::command(), "ddprun", &mut io::stdout());
-    0
+fn completions(shell: clap_complete::Shell) -> Result<u8, Refusal> {
+    let mut script = Vec::new();
+    clap_complete::generate(shell, &mut Args::command(), "ddprun", &mut script);
+    to_stdout(&String::from_utf8_lossy(&script))
 }
 
 fn man_pages(folder: &Path) -> Result<u8, Refusal> {

@@ -90,7 +90,11 @@ impl<'a> Words<'a> {
                 let end = tokenizer.end(eos_token.as_deref().or_else(|| template.eos_token()));
                 Self::Chat(tokenizer, template, end)
             }
-            None => return Err(refuse(format!("`{}` was not trained on text", plan.name))),
+            None => {
+                let what = format!("`{}` was trained neither on text nor as a policy", plan.name);
+                let help = "`ddprun predict` predicts for files";
+                return Err(refuse(format!("{what}\n  do: {help}")));
+            }
         })
     }
 

@@ -34,7 +34,7 @@ pub(crate) fn serve(args: &ServeArgs) -> Result<u8, Refusal> {
             to_stderr(&words.replace("{}", &folder.display().to_string()));
         }
         said = to_stdout(&format!("{address}\n"));
-        to_stderr("the page is served until Ctrl-C");
+        to_stderr("press Ctrl-C to stop");
     };
     server.start(folder, ready).map_err(|error| refused(&error))?;
     said?;

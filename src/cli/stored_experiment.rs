@@ -74,7 +74,11 @@ fn refusal(changes: &[Change]) -> Refusal {
             .to_owned()
     } else {
         let safe = config::SAFE_ON_RESUME.join("`, `");
-        format!("omit them, or start a new run; what may change, except for folders: `{safe}`")
+        format!(
+            "omit them; for other values of these, start a new run, from these weights with \
+             `model.pretrained=run:NAME/latest`. May change on resume, except for the folders: \
+             `{safe}`"
+        )
     };
     let list = list.concat();
     let page = format!("error: these keys cannot change on resume:{list}\n  do: {help}");

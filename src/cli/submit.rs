@@ -221,19 +221,7 @@ fn hand_over(
     kind: &dyn Cluster,
 ) -> Result<String, Refusal> {
     write(job, kind)?;
-    let submitted =
-        kind.submit(job).run().map_err(|error| jobs::no_answer(&described.name, &error));
-    let id = submitted.and_then(|answer| {
-        kind.id(job, &answer).ok_or_else(|| {
-            let answer = answer.trim();
-            let page = format!("error: `{}` answered without a job: {answer}", described.name);
-            Refusal::new(exit::PEER, page)
-        })
-    });
-    let id = id.inspect_err(|_| {
-        // Nothing was submitted, so that nothing is left.
-        drop(files::remove_folder(&job.folder));
-    })?;
+    let id = submit_files(job, described, kind)?;
     let submitted = Submitted {
         format: cluster::FORMAT,
         id: id.clone(),
@@ -243,8 +231,32 @@ fn hand_over(
         workers: job.workers(),
         time: jiff::Timestamp::now(),
     };
-    cluster::write(&job.folder, &submitted).map_err(unwritable)?;
+    cluster::write(&job.folder, &submitted).map_err(|error| {
+        to_stderr(&format!("job {id} was submitted, but `ddprun jobs` will not know it"));
+        unwritable(error)
+    })?;
     Ok(id)
+}
+
+/// Submits the job whose files are written; its id. A program that could not be run has submitted
+/// nothing, so that nothing is left; after another failure, such as a timeout, the job may be queued
+/// all the same, and needs its files.
+fn submit_files(
+    job: &Job,
+    described: &clusters::Cluster,
+    kind: &dyn Cluster,
+) -> Result<String, Refusal> {
+    let answer = kind.submit(job).run().map_err(|error| {
+        if matches!(error, cluster::Error::NotRun { .. }) {
+            drop(files::remove_folder(&job.folder));
+        }
+        jobs::no_answer(&described.name, &error)
+    })?;
+    kind.id(job, &answer).ok_or_else(|| {
+        let answer = answer.trim();
+        let page = format!("error: `{}` answered without a job: {answer}", described.name);
+        Refusal::new(exit::PEER, page)
+    })
 }
 
 fn write(job: &Job, kind: &dyn Cluster) -> Result<(), Refusal> {

@@ -185,6 +185,9 @@ pub(crate) fn draw(plan: &Plan, folders: &RunFolders) {
 fn saved(checkpoints: &Path) -> String {
     match checkpoint::newest(checkpoints) {
         Ok(newest) => format!("step {} in `{}`", newest.state.step, newest.path.display()),
+        Err(checkpoint::Error::NoneUsable { damaged, .. }) if !damaged.is_empty() => {
+            "no checkpoint that is intact".into()
+        }
         Err(_) => "nothing yet".into(),
     }
 }

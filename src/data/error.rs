@@ -387,7 +387,10 @@ impl Error {
                 "choose another `data.dir`, or remove the folder yourself".to_owned()
             }
             Self::Sample { source: SampleError::Io { .. }, .. } => {
-                "check the file; if it was moved, start the run again".to_owned()
+                "put the file back, or make it readable; `ddprun resume` continues a run".to_owned()
+            }
+            Self::Sample { source: SampleError::Transform { .. }, .. } => {
+                "change `data.transforms` so that they fit all images".to_owned()
             }
             Self::Sample { .. } => {
                 "remove or repair the file, or set `data.on_bad_sample = \"skip\"`".to_owned()

@@ -63,7 +63,8 @@ impl Engine {
     ///
     /// A tensor operation, a sample or another rank failed; loss or gradient are not finite and
     /// `train.on_non_finite = "stop"`, or the loss is past `fault.divergence_threshold`. Parameters
-    /// then stand as before the step.
+    /// stand as before the step, unless it failed after the update, in what follows it: the engine
+    /// is then of no more use.
     pub fn step(
         &mut self,
         micro_batches: &[MicroBatch],

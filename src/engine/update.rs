@@ -127,8 +127,8 @@ impl Engine {
         self.timed(
             |time| &mut time.optimizer,
             |engine| {
-                engine.add_noise(preparation)?;
-                engine.optimizer_step(step.rates, preparation, &unused)
+                let left = engine.add_noise(preparation)?;
+                engine.optimizer_step(step.rates, left, &unused)
             },
         )
         .map_err(|source| Error::Tensor {
@@ -143,19 +143,20 @@ impl Engine {
         )
     }
 
-    /// Noise of `train.gradient_noise` on the gradients as they are after `preparation`.
-    fn add_noise(&self, preparation: Preparation) -> candle_core::Result<()> {
-        let Some(first) = self.plan.clip.noise else { return Ok(()) };
-        let Preparation { mean, clip, .. } = preparation;
-        let variance = first / (1.0 + self.state.step as f64).powf(0.55);
-        let scale = variance.sqrt() / (f64::from(mean) * f64::from(clip));
+    /// Prepares the gradients and adds the noise of `train.gradient_noise`, if there is any;
+    /// returns the preparation that is left to the update.
+    fn add_noise(&self, preparation: Preparation) -> candle_core::Result<Preparation> {
+        let Some(first) = self.plan.clip.noise else { return Ok(preparation) };
+        let deviation = (first / (1.0 + self.state.step as f64).powf(0.55)).sqrt();
         self.reducer.change_gradients(&mut |index, gradient| {
             let name = name_hash(self.params.parameters()[index].name());
             let key = Key::new(self.plan.seed, Purpose::GradientNoise, self.state.step, name);
             gradient.par_iter_mut().enumerate().for_each(|(element, value)| {
-                *value += (scale * key.normal(2 * element as u64)) as f32;
+                let noise = deviation * key.normal(2 * element as u64);
+                *value = preparation.of(*value) + noise as f32;
             });
-        })
+        })?;
+        Ok(Preparation::default())
     }
 
     pub(super) fn optimizer_step(

@@ -592,6 +592,8 @@ fn several_values_for_one_key_name_the_command_that_tries_them() {
     let spaced = shown("train.batch_size=choice(16,32)");
     assert!(spaced.contains("exp.toml 'train.batch_size=choice(16,32)'`"), "{spaced}");
     assert!(!shown("optimizer.lr=-0.1").contains("ddprun sweep"));
+    let list = shown("logging.sinks=jsonl,csv");
+    assert!(list.contains("quotes for the shell: 'logging.sinks=[jsonl,csv]'"), "{list}");
 }
 
 #[test]

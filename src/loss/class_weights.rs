@@ -41,6 +41,11 @@ impl ClassWeights {
             Self::Each(weights) => weights.clone(),
             Self::Balanced => balanced(key, data)?,
         };
+        let is_one = |weight: &f64| weight.is_finite() && *weight >= 0.0;
+        if !weights.iter().all(is_one) || weights.iter().sum::<f64>() <= 0.0 {
+            let what = "must be finite, not negative, and not all 0".to_owned();
+            return Err(Unfit { key, what, help: None });
+        }
         let (given, classes) = (weights.len(), data.classes.len());
         if given != classes {
             let (weights, classes) =

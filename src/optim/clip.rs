@@ -89,8 +89,9 @@ impl Default for Preparation {
 }
 
 impl Preparation {
+    /// The gradient as it is used.
     #[inline(always)]
-    pub(super) fn of(self, gradient: f32) -> f32 {
+    pub(crate) fn of(self, gradient: f32) -> f32 {
         (gradient * self.mean * self.clip).max(-self.limit).min(self.limit)
     }
 }

@@ -5,6 +5,7 @@ use super::outcome::ending;
 use crate::event::{Event, Started};
 use crate::record::text::escape;
 use crate::record::{Context, Log, Stamped, line, restart};
+use crate::terminal::counted;
 
 /// Name and run, for titles; `None` if the log does not say.
 pub(crate) fn title(log: &Log) -> Option<String> {
@@ -54,7 +55,7 @@ fn ranks(started: &Started) -> String {
     kinds.dedup();
     let (kinds, ranks) = (kinds.join(", "), if n == 1 { "rank" } else { "ranks" });
     let steps = if Context::of(started).is_bounded() {
-        format!("{total_steps} steps in epochs of {steps_per_epoch}")
+        format!("{}, {steps_per_epoch} per epoch", counted(*total_steps, "step"))
     } else {
         format!("epochs of {steps_per_epoch} steps")
     };
@@ -127,7 +128,7 @@ mod tests {
         shapes  20261120-132556-3fa2
         128 = 32 x 2 ranks x 2 passes
         lr 0.05 = 0.1 x 128/256 (linear)
-        2 ranks on cpu, 50 steps in epochs of 20
+        2 ranks on cpu, 50 steps, 20 per epoch
         resumed after step 20 at 2026-11-20T13:25:56Z: restart 1, because of rank 1
         step 3 skipped: a gradient is not finite; loss scale now 32768
         warning: the disk is slow

@@ -149,6 +149,16 @@ impl Error {
             Self::Record(record::Error::Thread { .. }) => None,
             Self::Files(_) | Self::Record(_) => Some(MORE_ROOM.into()),
             Self::Checkpoint(error) if error.is_storage() => Some(MORE_ROOM.into()),
+            Self::Checkpoint(checkpoint::Error::NoneUsable { folder, damaged })
+                if !damaged.is_empty() =>
+            {
+                let run = folder.file_name().unwrap_or_default().to_string_lossy();
+                Some(format!(
+                    "put an intact copy back there, or move `{}` away and run `ddprun resume {run} \
+                     --from-scratch`",
+                    folder.display()
+                ))
+            }
             Self::Checkpoint(checkpoint::Error::NotFinite { .. }) => Some(
                 "start a new run with a smaller `optimizer.lr` or with `train.clip_grad_norm`; the \
                  checkpoints before it are as they were"

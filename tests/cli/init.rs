@@ -97,7 +97,7 @@ fn tables_say_which_column_is_predicted_and_why() {
     lab.write("wines/train.csv", csv(200));
     lab.write("wines/test.csv", csv(40));
     let text = written(&lab, "wines", "wines.toml").replace("\n# ", " ");
-    assert!(text.contains("`Class` is taken for the target by its name; its 7 whole"), "{text}");
+    assert!(text.contains("`Class` is the target, by its name; its 7 whole"), "{text}");
     assert!(text.contains("name = \"cross_entropy\""), "{text}");
     let line =
         |row: usize| format!("{{\"id\": \"{row}\", \"at\": [1, {row}], \"cost\": 0.{row}}}\n");

@@ -362,6 +362,8 @@ fn a_learning_rate_range_test_draws_its_curve_and_suggests_a_rate() {
         csv.lines().nth(60).map(|line| line.split(',').next().unwrap().parse::<f64>().unwrap());
     assert!(last.is_none_or(|lr| (lr - 10.0).abs() < 1e-6), "{last:?}");
     assert!(lab.path("logs/tune/lr_range.png").exists());
+    let listed = lab.run_to(0, &["ls"]).stdout;
+    assert!(listed.contains("\ntune/trial-0001 "), "{listed}");
     lab.run_to(0, &["plan", "logs/tune/best.toml"]);
     for word in ["tune", "logs/tune"] {
         let status = lab.run_to(0, &["sweep", "--status", word]).stdout;

@@ -12,10 +12,15 @@ fn noise_on_gradients_is_the_same_at_any_world_size() {
 }
 
 #[test]
-fn noise_has_the_variance_that_was_asked_for() {
+fn noise_has_the_variance_that_was_asked_for_also_on_clipped_gradients() {
+    noise_has_its_variance(None);
+    noise_has_its_variance(Some(0.01));
+}
+
+fn noise_has_its_variance(limit: Option<f64>) {
     let moved = |noise| {
         let mut plan = plan("mlp", &[10], 1);
-        plan.clip.noise = noise;
+        (plan.clip.noise, plan.clip.value) = (noise, limit);
         plan.optimizer = optim::plan(&Sgd::default(), 1.0);
         let mut engine = engine(&plan, group(&plan).remove(0));
         let values = |engine: &ddprun::engine::Engine| -> Vec<f32> {

@@ -93,7 +93,7 @@ fn experiment(from: &Path, to: &Path, name: &str, found: &Recognised, recipe: &R
     let keys: Vec<String> =
         found.data.options.iter().map(|(key, value)| line(key, &toml_of(value))).collect();
     format!(
-        "# ddprun {}\n#\n{}schema = 1\n\n[experiment]\nname = \"{name}\"\nseed = 42                     # of everything that is random\n\n{}\n[data]\nname = \"{}\"\n{}{}",
+        "# ddprun {}\n#\n{}schema = 1\n\n[experiment]\nname = \"{name}\"\nseed = 42                     # makes the run reproducible\n\n{}\n[data]\nname = \"{}\"\n{}{}",
         to.display(),
         comment(&written),
         recipe.model,

@@ -52,7 +52,7 @@ pub(super) fn images(photos: &Photos, facts: &DataFacts) -> Recipe {
     let rest = format!(
         "{transforms}
 [train]
-epochs = {}                   # {} images each
+epochs = {}                   # passes over {} images
 batch_size = {batch}               # per rank
 precision = \"amp\"             # bf16 where this machine is fast at it, else fp32
 

@@ -53,9 +53,9 @@ pub(super) fn csv(train: &Path, val: Option<&Path>) -> Result<Recognised, Refusa
     let (names, rows) = cells(train, &text(train)?);
     let are_numbers = !names.is_empty() && names.iter().all(|name| name.parse::<f64>().is_ok());
     let is_data = are_numbers && !numbered::are_names(&names, &rows);
-    let Some((index, why)) = target(&names).filter(|_| !is_data) else {
-        let help = "name the columns in its first line; numbers are taken for names only where \
-                    they cannot be values";
+    let Some((index, why)) = target(&names, &rows).filter(|_| !is_data) else {
+        let help = "name the columns in a first line; numbers count as names only if they \
+                    cannot be values";
         return Err(unusable(train, "has no header line", help));
     };
     let cell = |row: &csv::StringRecord| row.get(index).unwrap_or_default().to_owned();
@@ -92,13 +92,13 @@ pub(super) fn jsonl(train: &Path, val: Option<&Path>) -> Result<Recognised, Refu
     let rows: Vec<Map<String, Value>> =
         lines.filter_map(|line| serde_json::from_str(line).ok()).collect();
     let names: Vec<String> = rows.first().into_iter().flat_map(Map::keys).cloned().collect();
-    let Some((index, why)) = target(&names) else {
-        return Err(unusable(train, "holds no JSON object", "write one object in each line"));
-    };
-    let target = &names[index];
     let cells_of =
         |row: &Map<String, Value>| names.iter().map(|name| word(row.get(name))).collect();
     let records: Vec<csv::StringRecord> = rows.iter().map(cells_of).collect();
+    let Some((index, why)) = target(&names, &records) else {
+        return Err(unusable(train, "holds no JSON object", "write one object in each line"));
+    };
+    let target = &names[index];
     let columns = Columns::of(&names, &records, index);
     let is_usable = |name: &String| rows.iter().filter_map(|row| row.get(name)).all(is_input);
     let is_input = |name: &&String| *name != target && !columns.ignores(name) && is_usable(name);
@@ -147,14 +147,18 @@ fn is_input(value: &Value) -> bool {
     }
 }
 
-/// The column to predict and why: one of a usual name, else the last.
-fn target(names: &[String]) -> Option<(usize, String)> {
+/// The column to predict and why: one of a usual name, else the last that varies.
+fn target(names: &[String], rows: &[csv::StringRecord]) -> Option<(usize, String)> {
     let usual = |target: &str| names.iter().position(|name| name.eq_ignore_ascii_case(target));
     let found = TARGETS.iter().find_map(|target| usual(target));
-    let last = names.len().checked_sub(1)?;
+    let varies = |&index: &usize| {
+        let mut cells = rows.iter().map(|row| row.get(index));
+        cells.next().is_none_or(|first| cells.any(|cell| cell != first))
+    };
+    let last = (0..names.len()).rev().find(varies).or(names.len().checked_sub(1))?;
     Some(match found {
-        Some(index) => (index, format!("`{}` is taken for the target by its name", names[index])),
-        None => (last, format!("`{}` is taken for the target because it is the last", names[last])),
+        Some(index) => (index, format!("`{}` is the target, by its name", names[index])),
+        None => (last, format!("`{}` is the target, as the last column that varies", names[last])),
     })
 }
 
@@ -186,9 +190,14 @@ mod tests {
 
     #[test]
     fn a_target_is_found_by_its_name_or_its_place() {
+        let rows = [["1", "2000"], ["1", "2010"]].map(|cells| csv::StringRecord::from(&cells[..]));
         let at = |names: &[&str]| {
-            target(&names.iter().map(|&name| name.to_owned()).collect::<Vec<_>>()).map(|(at, _)| at)
+            let names: Vec<String> = names.iter().map(|&name| name.to_owned()).collect();
+            target(&names, &rows).map(|(at, _)| at)
         };
+        assert_eq!(at(&["year", "price"]), Some(1));
+        // The rows lack its cells.
+        assert_eq!(at(&["x", "year", "constant"]), Some(1));
         assert_eq!(at(&["Price", "rooms"]), Some(0));
         assert_eq!(at(&["rooms", "year"]), Some(1));
         assert_eq!(at(&[]), None);

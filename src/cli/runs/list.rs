@@ -192,13 +192,21 @@ fn row(run: &Summary, shared: Option<&str>) -> Vec<String> {
         _ => None,
     };
     vec![
-        run.id.clone(),
+        id(run),
         run.name.clone(),
         run.state.word().to_owned(),
         progress(run),
         best.unwrap_or_else(|| NONE.to_owned()),
         duration(run.seconds),
     ]
+}
+
+/// The id. The run of a range test is `trial-0001`, as that of any other, so its folder is named
+/// too; of a sweep, the sweep itself is listed.
+fn id(run: &Summary) -> String {
+    let is_of_range_test = run.sweep.is_none() && report::is_trial(&run.folder);
+    let folder = run.folder.parent().and_then(Path::file_name).filter(|_| is_of_range_test);
+    folder.map_or_else(|| run.id.clone(), |name| format!("{}/{}", name.to_string_lossy(), run.id))
 }
 
 /// Epochs, as in `3/12`; `step 25/50` of a run within one epoch, `step 25` of one that time ends.

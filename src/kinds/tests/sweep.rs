@@ -249,7 +249,7 @@ fn a_metric_that_the_run_never_reports_is_refused() {
 #[test]
 fn zero_trials_and_a_method_without_an_end_are_refused() {
     refused(&file("trials = 0", LR), &[], 4, &["from 1 to"]);
-    refused(&file("method = \"random\"", LR), &[], 3, &["`sweep.trials`", "is missing"]);
+    refused(&file("method = \"random\"", LR), &[], 4, &["`random` needs `sweep.trials`"]);
     let line = "\"optimizer.lr\" = { distribution = \"uniform\", min = 0.1, max = 1.0 }";
     refused(&file("", line), &[], 6, &["too many values for a grid"]);
     let wide = "\"experiment.seed\" = { distribution = \"int_uniform\", min = 1, max = 90000 }\n";

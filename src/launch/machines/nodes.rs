@@ -285,7 +285,9 @@ impl Nodes {
         let now = clock();
         self.watched += now.saturating_sub(self.polled_at).min(MAX_POLL_GAP);
         self.polled_at = now;
-        if self.watched >= self.last_heartbeat + HEARTBEAT_INTERVAL {
+        // Several fit into the longest silence, also a short one.
+        let interval = HEARTBEAT_INTERVAL.min(self.heartbeat_timeout / 5);
+        if self.watched >= self.last_heartbeat + interval {
             self.last_heartbeat = self.watched;
             self.send(&NodeMessage::Heartbeat);
         }

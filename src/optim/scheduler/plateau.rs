@@ -78,7 +78,9 @@ impl Scheduler for ReduceLrOnPlateau {
     fn describe(&self, _: &Span) -> String {
         let Self { monitor, factor, patience, .. } = self;
         let factor = shown(*factor);
-        format!("plateau: x {factor} when {monitor} has not improved for more than {patience}")
+        format!(
+            "plateau: x {factor} when {monitor} has not improved for more than {patience} evaluations"
+        )
     }
 
     fn monitor(&self) -> Option<&str> {

@@ -213,7 +213,7 @@ fn each_scheduler_says_what_it_does_in_the_run() {
             "one_cycle optimizer.momentum=0.9",
             "one_cycle over 30 steps, rising for 30 %, momentum from 0.95 to 0.85 and back",
         ),
-        ("plateau", "plateau: x 0.1 when val/loss has not improved for more than 10"),
+        ("plateau", "plateau: x 0.1 when val/loss has not improved for more than 10 evaluations"),
         (
             "noam scheduler.d_model=4",
             "noam: rises for 0 steps, then falls with the inverse square root of the step",

@@ -69,10 +69,17 @@ impl Layer {
     /// Problems of a text that is not TOML; at most ten, since one slip has many consequences.
     pub(crate) fn unreadable(&self, errors: Vec<(String, std::ops::Range<usize>)>) -> Vec<Problem> {
         let problem = |(what, span): (String, std::ops::Range<usize>)| {
-            let is_comma = self.text.inner().as_bytes().get(span.start) == Some(&b',');
-            let is_behind = is_comma && what.contains("expected newline");
+            let byte = |at: usize| self.text.inner().as_bytes().get(at).copied().unwrap_or(b' ');
+            let is_behind = byte(span.start) == b',' && what.contains("expected newline");
+            let is_decimal = is_behind
+                && byte(span.start.wrapping_sub(1)).is_ascii_digit()
+                && byte(span.start + 1).is_ascii_digit();
             let problem = Problem::new("", what).at(&self.text, span, 0);
-            if is_behind { problem.help("remove the comma") } else { problem }
+            match (is_decimal, is_behind) {
+                (true, _) => problem.help("write a decimal point: `0.05`, not `0,05`"),
+                (_, true) => problem.help("remove the comma"),
+                _ => problem,
+            }
         };
         errors.into_iter().take(10).map(problem).collect()
     }

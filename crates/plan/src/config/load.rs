@@ -263,6 +263,11 @@ fn with_hints(problems: &Problems, path: &Path) -> Problems {
         let Some(word) = problem.word().filter(|word| sweep::is_space(word)) else {
             return problem.clone();
         };
+        let wants_list = problem.what().starts_with("must be a list");
+        if let Some((key, values)) = word.split_once('=').filter(|_| wants_list) {
+            let help = format!("a list has brackets, and quotes for the shell: '{key}=[{values}]'");
+            return problem.clone().help(help);
+        }
         let plain = |c: char| c.is_ascii_alphanumeric() || ".,_-+/=".contains(c);
         let word = if word.chars().all(plain) { word.to_owned() } else { format!("'{word}'") };
         let try_all =

@@ -2,7 +2,7 @@
 
 use crate::plan::batch::{admitted_worlds, counted};
 use crate::plan::{
-    AllReduce, BackendPlan, Facts, Memory, OnOom, Plan, Precision, Sampler, ScalingRule,
+    AllReduce, BackendPlan, Facts, Memory, OnOom, Plan, Precision, Sampler, ScalingRule, Targets,
 };
 use train_numbers::units::Bytes;
 
@@ -124,7 +124,23 @@ impl Plan {
             warnings
                 .push(format!("the model has {outputs} outputs, the data only {classes} classes"));
         }
+        warnings.extend(self.doubtful_classes());
         warnings
+    }
+
+    /// Classes that are hardly what was meant.
+    fn doubtful_classes(&self) -> Option<String> {
+        let is_part = |class: &String| PARTS.contains(&class.to_lowercase().as_str());
+        match &self.data.classes[..] {
+            _ if self.loss.targets != Targets::Classes => None,
+            [] => None,
+            [class] => Some(format!("there is one class only, `{class}`: any prediction is right")),
+            classes if classes.iter().all(is_part) => Some(format!(
+                "the classes are `{}`: is the data's folder one level too high?",
+                classes.join("`, `")
+            )),
+            _ => None,
+        }
     }
 
     /// Settings for ranks that ddprun starts, where another launcher does.
@@ -153,6 +169,9 @@ impl Plan {
             .then(|| format!("{who} {least}{needed} of memory, but this machine has {there}"))
     }
 }
+
+/// Usual names of a data set's parts.
+const PARTS: [&str; 7] = ["train", "training", "val", "valid", "validation", "test", "testing"];
 
 fn cores(n: usize) -> String {
     counted(n as u64, "core", "cores")

@@ -217,7 +217,9 @@ pub(crate) fn decide(
     if loaded.experiment.data.drop_last && batch.global.count() > n_train {
         let key = if asked.global.is_some() { GLOBAL } else { SIZE };
         let what = format!("a step takes {} samples, but there are only {n_train}", batch.global);
-        let help = "make the batch smaller, or keep the incomplete one: data.drop_last = false";
+        let smaller =
+            if batch.size.get() == 1 { "use fewer ranks" } else { "make the batch smaller" };
+        let help = format!("{smaller}, or keep the incomplete one: data.drop_last = false");
         return Err(loaded.problem(key, what).help(help));
     }
     Ok(batch)

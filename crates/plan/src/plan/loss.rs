@@ -73,7 +73,7 @@ pub(crate) fn decide(
     }
     if let Some(key) = loaded.experiment.data.mixup.given().filter(|_| !facts.takes_probabilities) {
         let what = format!("mixes labels, but `{}` takes no probabilities of classes", kind.name);
-        let help = "use `cross_entropy` without weights of classes";
+        let help = "use `loss.name = \"cross_entropy\"`";
         return Err(loaded.problem(&format!("data.mixup.{key}"), what).help(help));
     }
     if on_gpus && !facts.runs_on_gpus {

@@ -141,9 +141,26 @@ impl SplitPlan {
             (Part::Val, self.holds_val(), "validate"),
             (Part::Test, self.test_fraction.is_some(), "test"),
         ];
-        match is_wanted.iter().find(|(part, wanted, _)| *wanted && !given(*part)) {
-            Some((.., word)) => Err(format!("{n} samples or groups leave nothing to {word} on")),
-            None => Ok(()),
+        let empty = is_wanted.iter().find(|(part, wanted, _)| *wanted && !given(*part));
+        let Some((part, _, word)) = empty else { return Ok(()) };
+        let there = match n {
+            1 => "there is only 1 sample or group".to_owned(),
+            n => format!("there are only {n} samples or groups"),
+        };
+        Err(format!("{} leaves nothing to {word} on: {there}", self.cause(*part)))
+    }
+
+    /// What decides how much the part gets.
+    fn cause(&self, part: Part) -> String {
+        let fraction =
+            |key: &str, share: Option<f64>| format!("`data.{key} = {}`", share.unwrap_or(0.0));
+        match (part, self.folds) {
+            (Part::Train, _) => "what is held back".to_owned(),
+            (Part::Test, _) => fraction("test_fraction", self.test_fraction),
+            (Part::Val, None) => fraction("val_fraction", self.val_fraction),
+            (Part::Val, Some(folds)) => {
+                format!("`data.folds = {folds}` with `data.fold = {}`", self.fold)
+            }
         }
     }
 }
@@ -217,7 +234,15 @@ mod tests {
         let split = SplitPlan { val_fraction: Some(0.2), ..SplitPlan::NONE };
         assert_eq!(
             split.deal(&[0, 1]).unwrap_err(),
-            "2 samples or groups leave nothing to validate on"
+            "`data.val_fraction = 0.2` leaves nothing to validate on: there are only 2 samples or \
+             groups"
+        );
+        let folds = SplitPlan { folds: Some(5), fold: 4, ..SplitPlan::NONE };
+        let error = folds.deal(&[0]).unwrap_err();
+        assert_eq!(
+            error,
+            "`data.folds = 5` with `data.fold = 4` leaves nothing to validate on: there is only 1 \
+             sample or group"
         );
         assert!(split.deal(&[]).is_err());
     }

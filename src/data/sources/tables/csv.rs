@@ -496,7 +496,7 @@ mod tests {
         check(|csv| csv.ignore.push("a".to_owned()), "no column is left that is a feature");
         let split = SplitPlan { val_fraction: Some(0.01), ..SplitPlan::NONE };
         let error = held(split, |_| {}).err().unwrap().to_string();
-        assert!(error.contains("leave nothing to validate on"), "{error}");
+        assert!(error.contains("leaves nothing to validate on"), "{error}");
     }
 
     #[test]
@@ -528,7 +528,7 @@ mod tests {
         check("b,y\n1,1\n", false, "different columns");
         check("a,y\n", false, "no rows");
         check("", false, "is empty");
-        check("a,y\n1,5\n", true, "line 2: class `1` is not in the training table");
+        check("a,y\n1,5\n", true, "line 2: class `1` is in no row to train on");
     }
 
     #[test]

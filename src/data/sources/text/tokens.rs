@@ -411,9 +411,9 @@ impl Windows {
     fn new(tokens: Row, seq_len: usize, stride: usize, vocabulary: usize) -> Result<Self, Error> {
         let Some(room) = tokens.len().checked_sub(seq_len + 1) else {
             let what = format!(
-                "a split of {} tokens is too short for `seq_len` = {seq_len} and the token after \
-                 it",
-                tokens.len()
+                "has too few tokens: a split of it has {}, and needs at least `seq_len` + 1 = {}",
+                tokens.len(),
+                seq_len + 1
             );
             return Err(format(&tokens.path, what));
         };
@@ -579,7 +579,7 @@ mod tests {
             assert!(error.contains(expected), "{error}");
         };
         check(b"to be\xff", "it is not UTF-8 text: byte 5");
-        check(b"to be, or not to be", "a split of 2 tokens is too short");
+        check(b"to be, or not to be", "a split of it has 2, and needs at least `seq_len` + 1 = 9");
         let odd = file(dir.path(), "odd.bin", b"abc");
         let source = Source::Binary {
             train: odd.clone(),

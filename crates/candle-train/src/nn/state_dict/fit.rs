@@ -178,8 +178,12 @@ pub(super) fn unwrapped(key: &str) -> String {
 
 /// The file's tensors under the model's keys, each with its own key.
 fn renamed<'a>(wanted: &Wanted, header: &'a Header) -> BTreeMap<String, (&'a str, &'a Held)> {
-    let plain: Vec<(String, (&str, &Held))> =
-        header.iter().map(|(key, held)| (unwrapped(key), (key.as_str(), held))).collect();
+    // Beside the tensor itself, one in a wrapper is another.
+    let own = |key: &str| Some(unwrapped(key)).filter(|inner| !header.contains_key(inner));
+    let plain = |(key, held): (&'a String, &'a Held)| {
+        (own(key).unwrap_or_else(|| key.clone()), (key.as_str(), held))
+    };
+    let plain: Vec<(String, (&str, &Held))> = header.iter().map(plain).collect();
     let prefix = wanted
         .shared_component()
         .filter(|prefix| !plain.iter().any(|(key, _)| key.starts_with(prefix)))
@@ -357,6 +361,10 @@ mod tests {
         let found = fit(&model, &file, Strict::All).unwrap();
         let origin = Origin { key: "_orig_mod.fc.weight".to_owned(), layout: Layout::Same };
         assert_eq!(found.origins, [Some(origin)]);
+        let twice =
+            header(&[("resnet18.fc.weight", &[2, 3]), ("module.resnet18.fc.weight", &[2, 3])]);
+        let misfit = fit(&model, &twice, Strict::All).unwrap_err();
+        assert_eq!(misfit.unexpected, [("module.resnet18.fc.weight".to_owned(), vec![2, 3])]);
     }
 
     #[test]

@@ -23,7 +23,7 @@ pub enum LinearActivation {
     Relu,
     /// z times the normal distribution function: `torch.nn.GELU()`.
     Gelu,
-    /// Its approximation by the tangent: `torch.nn.GELU(approximate="tanh")`.
+    /// Its approximation by tanh: `torch.nn.GELU(approximate="tanh")`.
     GeluTanh,
 }
 
@@ -45,8 +45,8 @@ impl LinearActivation {
                     z
                 }
             }
-            Self::Gelu => z * distribution(z),
-            Self::GeluTanh => 0.5 * z * (1.0 + tangent(z)),
+            Self::Gelu => z * normal_cdf(z),
+            Self::GeluTanh => 0.5 * z * (1.0 + inner_tanh(z)),
         }
     }
 
@@ -64,9 +64,9 @@ impl LinearActivation {
                     0.0
                 }
             }
-            Self::Gelu => g * z.mul_add(0.398_942_3 * exp(-0.5 * z * z), distribution(z)),
+            Self::Gelu => g * z.mul_add(0.398_942_3 * exp(-0.5 * z * z), normal_cdf(z)),
             Self::GeluTanh => {
-                let t = tangent(z);
+                let t = inner_tanh(z);
                 let inner = SCALE * (3.0 * CUBIC * z).mul_add(z, 1.0);
                 g * (0.5 * (1.0 + t) + 0.5 * z * (1.0 - t * t) * inner)
             }
@@ -76,7 +76,7 @@ impl LinearActivation {
 
 /// The normal distribution function.
 #[inline(always)]
-fn distribution(z: f32) -> f32 {
+fn normal_cdf(z: f32) -> f32 {
     0.5 + 0.5 * erf(z * std::f32::consts::FRAC_1_SQRT_2)
 }
 
@@ -84,8 +84,9 @@ const CUBIC: f32 = 0.044_715;
 /// sqrt(2 / π)
 const SCALE: f32 = 0.797_884_6;
 
+/// The tanh in GELU's approximation.
 #[inline(always)]
-fn tangent(z: f32) -> f32 {
+fn inner_tanh(z: f32) -> f32 {
     tanh(SCALE * z * (CUBIC * z).mul_add(z, 1.0))
 }
 

@@ -55,7 +55,8 @@ pub fn linear_activated(
     let n = x.dims()[..x.rank() - 1].iter().product();
     add_multiplications(n * inputs * outputs);
     let (dw, db) = (weight.destination(), bias.map(Weight::destination));
-    let tracked = x.track_op() || weight.tensor().track_op();
+    let tracked = [Some(x), Some(weight.tensor()), bias.map(Weight::tensor)];
+    let tracked = tracked.into_iter().flatten().any(Tensor::track_op);
     let before = (activation.needs_its_input() && tracked).then(Kept::default);
     let op = Linear { n, inputs, outputs, activation, precision, before, dw, db };
     let bias = bias.map(Weight::tensor);
@@ -126,8 +127,12 @@ impl Linear {
         if self.activation == LinearActivation::Identity {
             return Ok(());
         }
+        let kept = self.before.as_ref().and_then(Kept::get);
+        if kept.is_none() && self.activation.needs_its_input() {
+            bail!("what entered {:?} was not kept", self.activation);
+        }
         read([y], |[y]| {
-            let before = self.before.as_ref().and_then(Kept::get).map_or(y, Vec::as_slice);
+            let before = kept.map_or(y, Vec::as_slice);
             overwrite(dy, |dy| pull_back(dy, before, self.activation, self.precision))
         })
     }
@@ -255,6 +260,24 @@ mod tests {
                 );
             }
         }
+    }
+
+    #[test]
+    fn a_bias_that_is_trained_alone_has_its_gradient() -> Result<()> {
+        for activation in [LinearActivation::Relu, LinearActivation::Gelu] {
+            let of_bias = |trains_weight: bool| -> Result<Vec<f32>> {
+                let x = tensor(values("x", 0, 15), (3, 5))?;
+                let w = Var::from_tensor(&tensor(values("w", 0, 10), (2, 5))?)?;
+                let b = Var::from_tensor(&tensor(values("b", 0, 2), 2)?)?;
+                let detached = w.as_detached_tensor();
+                let w = Weight::from(if trains_weight { w.as_tensor() } else { &detached });
+                let bias = Weight::from(b.as_tensor());
+                let y = linear_activated(&x, &w, Some(&bias), activation, Precision::Fp32)?;
+                y.sqr()?.sum_all()?.backward()?.get(&b).unwrap().to_vec1()
+            };
+            assert_eq!(of_bias(false)?, of_bias(true)?, "{activation:?}");
+        }
+        Ok(())
     }
 
     /// The result with a GELU, and the gradients of x and weight, on so many threads.

@@ -1,6 +1,6 @@
 //! The layer on a GPU.
 
-use candle_core::{CudaStorage, Result, Shape, Tensor};
+use candle_core::{CudaStorage, Result, Shape, Tensor, bail};
 
 use super::{Linear, LinearActivation};
 use crate::Precision;
@@ -59,6 +59,9 @@ impl OnGpu for Linear {
         dy: Tensor,
     ) -> Gradients<Self> {
         let before = self.before.as_ref().and_then(Kept::on_gpu::<Tensor>);
+        if before.is_none() && self.activation.needs_its_input() {
+            bail!("what entered {:?} was not kept", self.activation);
+        }
         let before = before.map(cuda::of_tensor).transpose()?;
         let found = self.on_gpu().backward(gpu, [x, weight, y, &dy], before, bias.is_some())?;
         let db = match (&self.db, bias, found.bias) {

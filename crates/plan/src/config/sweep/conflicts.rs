@@ -143,10 +143,10 @@ fn method(reader: &mut Reader, sweep: &Sweep) {
         points(reader, sweep);
     }
     if is_needed(Need::Trials) && sweep.trials.is_none() && reader.get(&key("trials")).is_none() {
-        let what = format!("is missing: `{word}` never stops by itself");
+        let what = format!("`{word}` needs `sweep.trials`, since it never stops by itself");
         let help =
             if is_typed(sweep) { "such as `sweep.trials=24`" } else { "such as `trials = 24`" };
-        reader.wrong_help(&key("trials"), what, help);
+        reader.wrong_help(&key("method"), what, help);
     }
 }
 
