@@ -24,7 +24,7 @@ pub(crate) fn verify_files(folder: &Path, manifest: &Manifest) -> Result<(), Dam
     })
 }
 
-/// Opens a file to read it. What is no file, such as a pipe, is refused and never waited for.
+/// Opens a file to read it. Anything else, such as a pipe, is refused without waiting for it.
 pub(crate) fn open_file(path: &Path) -> io::Result<File> {
     let file = File::options()
         .read(true)

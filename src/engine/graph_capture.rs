@@ -4,7 +4,7 @@
 //! Nothing that a recording holds may differ from pass to pass: a learning rate, a dropout mask or
 //! a batch that was recorded with the launches would be replayed for ever. So the first replays are
 //! run beside the pass itself, from the same state, and the bits of all that they leave are
-//! compared. Who differs, or fails, is not replayed again.
+//! compared. A recording that differs, or fails, is not replayed again.
 
 /// Passes before the recording: libraries choose their algorithms, and memory finds its place.
 const WARM_UP: u32 = 3;

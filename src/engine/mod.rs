@@ -145,7 +145,7 @@ pub struct Engine {
     params: Params,
     loss: Box<dyn Loss>,
     metrics: Vec<Arc<dyn Metric>>,
-    /// How many of the samples that it is most wrong about an evaluation names.
+    /// How many of the samples with the highest losses an evaluation reports.
     most_worst: usize,
     optimizer: Box<dyn Optimizer>,
     scheduler: Box<dyn Scheduler>,

@@ -13,7 +13,7 @@ use crate::units::Rank;
 /// Least time between two reports, in seconds.
 const MIN_INTERVAL: f64 = 1.0;
 /// Share of the time since the start after which the next report is due, so that a day of training
-/// has some three thousand.
+/// has about three thousand.
 const INTERVAL_SHARE: f64 = 0.002;
 
 /// What one rank has done since the start.

@@ -17,8 +17,8 @@ pub struct TrainState {
     pub step: u64,
     /// Updates of the parameters: steps less the skipped ones.
     pub updates: u64,
-    /// How many of `updates` a parameter had no part in, because no pass used it; by its name,
-    /// where there are any.
+    /// By parameter, of how many `updates` it took no part, because no pass used it; without those
+    /// that took part in all.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub missed: BTreeMap<String, u64>,
     /// Progress of the average of `[swa]`, where one is kept.

@@ -42,7 +42,7 @@ pub(crate) struct CpuReducer {
     thread: Option<JoinHandle<()>>,
 }
 
-/// Whose which gradients are.
+/// Which rank owns each gradient.
 struct Divided {
     ownership: Arc<Ownership>,
     /// Of each bucket.

@@ -83,7 +83,7 @@ impl Door {
                     let reason = format!("node {} ({}): {why}", hello.node, node.name());
                     refuse([&mut node], &reason);
                 }
-                // Who is refused has been told why.
+                // A refused node has been told why.
                 None => is_due |= self.admit(node, Some(&meeting.session)).is_ok(),
             }
         }
