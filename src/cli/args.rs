@@ -126,7 +126,7 @@ pub(crate) struct Launch {
     #[arg(long, alias = "max_restarts", value_name = "N")]
     pub(crate) max_restarts: Option<u32>,
     /// Number of nodes (machines), 1 by default; start ddprun on each of them.
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=64))]
+    #[arg(long, value_name = "N", value_parser = nodes)]
     pub(crate) nnodes: Option<u32>,
     /// Ignored; accepted for compatibility with torchrun.
     #[arg(long)]
@@ -447,6 +447,17 @@ pub(crate) fn run_and_changes(words: &[String]) -> (Option<&str>, Vec<String>) {
     }
 }
 
+/// A number of nodes; torchrun's range of them is told apart.
+fn nodes(text: &str) -> Result<u32, String> {
+    if text.contains(':') {
+        let what = "it takes one number; `distributed.min_world_size` lets a run continue when \
+                    machines are missing";
+        return Err(what.to_owned());
+    }
+    let number = text.parse().ok().filter(|number| (1..=64).contains(number));
+    number.ok_or_else(|| "it takes a number from 1 to 64".to_owned())
+}
+
 impl Launch {
     /// Number of nodes.
     pub(crate) fn nodes(&self) -> u32 {
@@ -563,5 +574,9 @@ mod tests {
         );
         let line = ["ddprun", "--standalone", "--nnodes=1", "--node_rank=0", "--master-port=29501"];
         assert!(Args::try_parse_from(line.into_iter().chain(["x.toml"])).is_ok());
+        for (nodes, why) in [("1:3", "min_world_size"), ("0", "from 1 to 64"), ("x", "from 1")] {
+            let error = Args::try_parse_from(["ddprun", "--nnodes", nodes, "x.toml"]).unwrap_err();
+            assert!(error.to_string().contains(why), "{error}");
+        }
     }
 }

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use crate::cli::args::{ResumeArgs, run_and_changes};
-use crate::cli::find_run::find_sweep;
+use crate::cli::find_run::{find_range_test, find_sweep};
 use crate::cli::prepare::Origin;
 use crate::cli::request::RunRequest;
 use crate::cli::resumed::{MissingCheckpoints, ResumedRun};
@@ -19,14 +19,7 @@ use crate::launch::rank_env::Foreign;
 /// Continues a run. Changes that would alter what was already computed are refused by name.
 pub(crate) fn resume(args: &ResumeArgs, kinds: &Kinds) -> Result<u8, Refusal> {
     let (run, changes) = run_and_changes(&args.words);
-    if let Some(folder) = run.and_then(|run| find_sweep(Path::new(run))) {
-        let page = format!(
-            "error: `{}` is a sweep\n  do: start it again with the `ddprun sweep` command that \
-             began it, or name one of its trials",
-            folder.display()
-        );
-        return Err(Refusal::new(exit::REFUSED, page));
-    }
+    run.map_or(Ok(()), |run| refuse_sweep(Path::new(run)))?;
     let mut role = role()?;
     let mut launch = node_args::with_variables(&args.launch, &role)?;
     // They are meant from here, and the run may be elsewhere.
@@ -54,6 +47,21 @@ pub(crate) fn resume(args: &ResumeArgs, kinds: &Kinds) -> Result<u8, Refusal> {
         Ok(RunRequest::of(prepared, resumed))
     };
     report(launch_run(&launch, &role, make, kinds)?, kinds)
+}
+
+/// Sweeps and range tests go on with the command that began them.
+fn refuse_sweep(word: &Path) -> Result<(), Refusal> {
+    let (folder, what, or) = match (find_sweep(word), find_range_test(word)) {
+        (Some(folder), _) => (folder, "a sweep", ", or name one of its trials"),
+        (None, Some(folder)) => (folder, "a learning-rate range test", ""),
+        (None, None) => return Ok(()),
+    };
+    let page = format!(
+        "error: `{}` is {what}\n  do: start it again with the `ddprun sweep` command that began \
+         it{or}",
+        folder.display()
+    );
+    Err(Refusal::new(exit::REFUSED, page))
 }
 
 /// What a relative path means here.

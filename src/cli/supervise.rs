@@ -84,6 +84,9 @@ pub(crate) fn report(launched: Launched, kinds: &Kinds) -> Result<u8, Refusal> {
             blocked(ended, || saved(&run.folders.checkpoints))
         }
     }?;
+    if code == exit::EXPECTATION {
+        to_stderr("error: a metric missed its `[expect]` value, as warned above (exit code 9)");
+    }
     if let Some(tokens) = sample_tokens.filter(|_| code == 0) {
         sample::at_the_end(tokens, &run.folders.logs, kinds);
     }

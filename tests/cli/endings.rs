@@ -132,7 +132,10 @@ fn a_run_that_died_in_its_last_test_is_tested_when_it_is_resumed_and_judged_by_i
         assert_eq!(run(&lab, point, &["small.toml"]).code, -9, "{point}");
         until("the end of the ranks", || lab.processes().is_empty());
         assert_eq!(tested(&lab), None);
-        lab.run_to(9, &["resume"]).says(&["`test/success` is 0.0000, expected at least 0.5"]);
+        lab.run_to(9, &["resume"]).says(&[
+            "`test/success` is 0.0000, expected at least 0.5",
+            "missed its `[expect]` value",
+        ]);
         assert_eq!(tested(&lab), tested(&undisturbed), "{point}");
     }
 }

@@ -370,6 +370,7 @@ fn a_learning_rate_range_test_draws_its_curve_and_suggests_a_rate() {
         let parts = ["holds a learning-rate range test", "suggested optimizer.lr", "lr_range.png"];
         assert!(parts.iter().all(|part| status.contains(part)), "{status}");
     }
+    lab.run_to(2, &["resume", "tune"]).says(&["is a learning-rate range test", "`ddprun sweep`"]);
     let grid = ["sweep", "small.toml", "optimizer.lr=0.1,0.2", "sweep.name=tune"];
     lab.run_to(2, &grid).says(&["a sweep would write over", "another `sweep.name`"]);
     lab.is_clean();
