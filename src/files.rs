@@ -105,8 +105,10 @@ impl Error {
 ///
 /// # Errors
 ///
-/// Any step fails; the old file is then unchanged and the temporary is gone.
+/// Any step fails; the old file is then unchanged and the temporary is gone. Or a device or a pipe
+/// is there, which would be replaced.
 pub fn write_atomic(path: &Path, bytes: &[u8]) -> Result<(), Error> {
+    refuse_device(path)?;
     let temporary = temporary_beside(path)?;
     let written = write_synced(&temporary, bytes)
         .and_then(|()| fs_calls::rename(&temporary, path).map_err(Error::io("rename to", path)));
@@ -318,6 +320,14 @@ fn remove_temporaries(folder: &Path, prefix: &str) -> Result<usize, Error> {
         removed += 1;
     }
     Ok(removed)
+}
+
+/// Refuses a device or a pipe, such as /dev/null, also behind a link: a rename would put a file in
+/// its place.
+fn refuse_device(path: &Path) -> Result<(), Error> {
+    let is_device = fs::metadata(path).is_ok_and(|meta| !meta.is_file() && !meta.is_dir());
+    let refusal = || io::Error::other("it is a device or a pipe, and no file");
+    if is_device { Err(Error::io("replace", path)(refusal())) } else { Ok(()) }
 }
 
 /// A name in the same folder, so that the rename does not cross file systems.

@@ -3,7 +3,7 @@
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
-use super::{Error, NewFile, fs_calls, sync_parent, temporary_beside};
+use super::{Error, NewFile, fs_calls, refuse_device, sync_parent, temporary_beside};
 
 /// A file that is complete or absent: nothing is left of one that is dropped.
 #[derive(Debug)]
@@ -19,8 +19,9 @@ impl AtomicFile {
     ///
     /// # Errors
     ///
-    /// It cannot be made.
+    /// It cannot be made, or a device or a pipe is there.
     pub(crate) fn create(path: &Path) -> Result<Self, Error> {
+        refuse_device(path)?;
         let temporary = temporary_beside(path)?;
         let file = NewFile::create(&temporary)?;
         Ok(Self { file, temporary, path: path.to_owned(), is_complete: false })

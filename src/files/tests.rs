@@ -218,3 +218,17 @@ fn a_file_in_the_place_of_a_folder_is_named() {
     let expected = format!("cannot create the folder `{}`", file.join("run").display());
     assert_eq!(error.to_string(), expected);
 }
+
+#[test]
+fn a_device_or_a_pipe_is_not_replaced_also_behind_a_link() {
+    let folder = tempfile::tempdir().unwrap();
+    let (pipe, link) = (folder.path().join("pipe"), folder.path().join("link"));
+    rustix::fs::mkfifoat(rustix::fs::CWD, &pipe, rustix::fs::Mode::RWXU).unwrap();
+    std::os::unix::fs::symlink(&pipe, &link).unwrap();
+    for path in [&pipe, &link] {
+        let error = write_atomic(path, b"x").unwrap_err();
+        assert_eq!(error.to_string(), format!("cannot replace `{}`", path.display()));
+        assert!(AtomicFile::create(path).is_err());
+    }
+    assert_eq!(names(folder.path()), ["link", "pipe"]);
+}

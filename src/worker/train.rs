@@ -177,9 +177,13 @@ fn edge(run: &mut RankRun, report: &StepReport) -> Result<Option<Ending>, Error>
         close_epoch(run, report, &edge)?;
     }
     let ending = ending(run, report.stop_request, &edge);
-    if matches!(ending, Some(Ending::Done(_))) && complete_average(run)? {
+    let is_done = matches!(ending, Some(Ending::Done(_)));
+    if is_done && complete_average(run)? {
         // What the weights have just reached is not what is saved.
         run.engine.state_mut().best = best;
+        is_best = evaluate_once_more(run, &edge)?;
+    } else if is_done && !edge.is_due(run.plan.validate_every) {
+        // Its time is up within an epoch.
         is_best = evaluate_once_more(run, &edge)?;
     }
     let leaving = ending.is_some();

@@ -86,6 +86,8 @@ fn a_run_out_of_time_stays_so_until_it_is_given_more() {
     lab.run_to(0, &["small.toml", "~train.epochs", "train.time=1s"])
         .says(&["time limit reached after"]);
     let (checkpoints, step) = (lab.steps(), state(&lab)["step"].as_u64().unwrap());
+    let mut events = lab.events().into_iter().filter(|event| event["event"] == "evaluated");
+    assert_eq!(events.next_back().unwrap()["step"], step, "evaluated at its end");
     let again = lab.run_to(0, &["resume"]);
     again.says(&[&format!(
         "the time limit was already reached after step {step}; raise `train.time`"
