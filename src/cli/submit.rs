@@ -239,8 +239,8 @@ fn hand_over(
 }
 
 /// Submits the job whose files are written; its id. A program that could not be run has submitted
-/// nothing, so that nothing is left; after another failure, such as a timeout, the job may be queued
-/// all the same, and needs its files.
+/// nothing, so that nothing is left. After another failure, such as a timeout, the job may be
+/// queued all the same, and needs its files.
 fn submit_files(
     job: &Job,
     described: &clusters::Cluster,

@@ -159,7 +159,7 @@ pub(crate) fn files(
         let before = found.len();
         below(path, wanted, 0, &mut found)?;
         if found.len() == before {
-            let what = format!("it contains none of these: {what}");
+            let what = format!("it contains no {what}");
             return Err(Error::Format { path: path.clone(), what });
         }
     }
@@ -246,8 +246,6 @@ mod tests {
         let error = found(&["b/note.txt", "b/c"]).map(drop);
         assert!(error.is_ok());
         crate::files::create_folder(&root.join("none")).unwrap();
-        assert!(
-            found(&["none"]).unwrap_err().to_string().contains("it contains none of these: tables")
-        );
+        assert!(found(&["none"]).unwrap_err().to_string().contains("it contains no tables"));
     }
 }

@@ -586,14 +586,12 @@ fn only_safe_keys_may_change_on_resume() {
 fn several_values_for_one_key_name_the_command_that_tries_them() {
     let shown = |word: &str| page(GOOD, &[word]).split_whitespace().collect::<Vec<_>>().join(" ");
     for word in ["optimizer.lr=0.1,0.2", "optimizer.name=sgd,adamw"] {
-        let help = format!("to try several values, run `ddprun sweep exp.toml {word}`");
-        assert!(shown(word).contains(&help), "{}", shown(word));
+        assert!(shown(word).contains(&format!("run `ddprun sweep exp.toml {word}`")), "{word}");
     }
     let spaced = shown("train.batch_size=choice(16,32)");
     assert!(spaced.contains("exp.toml 'train.batch_size=choice(16,32)'`"), "{spaced}");
     assert!(!shown("optimizer.lr=-0.1").contains("ddprun sweep"));
-    let list = shown("logging.sinks=jsonl,csv");
-    assert!(list.contains("quotes for the shell: 'logging.sinks=[jsonl,csv]'"), "{list}");
+    assert!(shown("logging.sinks=jsonl,csv").contains("shell: 'logging.sinks=[jsonl,csv]'"));
 }
 
 #[test]
