@@ -326,7 +326,7 @@ fn remove_temporaries(folder: &Path, prefix: &str) -> Result<usize, Error> {
 /// its place.
 fn refuse_device(path: &Path) -> Result<(), Error> {
     let is_device = fs::metadata(path).is_ok_and(|meta| !meta.is_file() && !meta.is_dir());
-    let refusal = || io::Error::other("it is a device or a pipe, and no file");
+    let refusal = || io::Error::other("it is a device or a pipe, not a file");
     if is_device { Err(Error::io("replace", path)(refusal())) } else { Ok(()) }
 }
 

@@ -447,7 +447,7 @@ pub(crate) fn run_and_changes(words: &[String]) -> (Option<&str>, Vec<String>) {
     }
 }
 
-/// A number of nodes; torchrun's range of them is told apart.
+/// A number of nodes; torchrun's ranges (`1:3`) are answered with the key to use instead.
 fn nodes(text: &str) -> Result<u32, String> {
     if text.contains(':') {
         let what = "it takes one number; `distributed.min_world_size` lets a run continue when \

@@ -12,7 +12,7 @@ use crate::cli::{Refusal, doctor_machines, node_args, to_stdout};
 use crate::config::{self, Loaded};
 use crate::kinds::Kinds;
 use crate::launch::exit_code as exit;
-use crate::plan::Plan;
+use crate::plan::{Plan, admitted_worlds};
 use crate::terminal::counted;
 use crate::units::WorldSize;
 
@@ -63,8 +63,8 @@ fn at_most(run: &Run, world_sizes: &[u32], kinds: &Kinds) -> Result<Prepared, Re
 
 /// Refuses world sizes over which `shards` shards cannot be divided, and one size alone.
 fn refuse_sizes(sizes: &[u32], shards: u32) -> Result<(), Refusal> {
-    let fits = |size: &u32| shards.is_multiple_of(*size) && (shards / size).is_power_of_two();
-    let what = match sizes.iter().find(|size| !fits(size)) {
+    let admitted = admitted_worlds(shards);
+    let what = match sizes.iter().find(|size| !admitted.contains(size)) {
         Some(size) => {
             let (shards, ranks) =
                 (counted(shards.into(), "shard"), counted((*size).into(), "rank"));

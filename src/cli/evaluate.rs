@@ -46,7 +46,7 @@ pub(crate) fn evaluate(args: &EvalArgs, kinds: &Kinds) -> Result<u8, Refusal> {
         evaluation_changes::changed(description, &asked, kinds)?
     };
     augment(args, &mut plan)?;
-    tell_of_other_data(description, &plan, kinds)?;
+    warn_of_other_data(description, &plan, kinds)?;
     let measured = worker::evaluate(&plan, Some(opened), &parts(args, &plan)?, kinds);
     let measured = told(measured.map_err(failed)?);
     let step = opened.state.step;
@@ -104,9 +104,9 @@ fn augment(args: &EvalArgs, plan: &mut Plan) -> Result<(), Refusal> {
     Ok(())
 }
 
-/// Warns where the run's own data are not those that it was trained on: the samples that validate
-/// may be others, and samples that it was trained on among them.
-fn tell_of_other_data(trained: &StoredRun, plan: &Plan, kinds: &Kinds) -> Result<(), Refusal> {
+/// Warns if the run's data have changed since it was trained: other samples may validate now, even
+/// some that it was trained on.
+fn warn_of_other_data(trained: &StoredRun, plan: &Plan, kinds: &Kinds) -> Result<(), Refusal> {
     let is_own = trained.plan.current().is_some_and(|then| then.data.source == plan.data.source);
     if !is_own {
         return Ok(());
@@ -116,8 +116,8 @@ fn tell_of_other_data(trained: &StoredRun, plan: &Plan, kinds: &Kinds) -> Result
     // Files that cannot be read are told by the evaluation.
     if let Err(data::Error::Changed { differences }) = compared {
         to_stderr(&format!(
-            "warning: the data have changed since the training, so what validates may have been \
-             trained on:\n  {}",
+            "warning: the data have changed since the run was trained, so its validation samples \
+             may include ones that it was trained on:\n  {}",
             differences.join("\n  ")
         ));
     }

@@ -49,7 +49,7 @@ pub(crate) fn resume(args: &ResumeArgs, kinds: &Kinds) -> Result<u8, Refusal> {
     report(launch_run(&launch, &role, make, kinds)?, kinds)
 }
 
-/// Sweeps and range tests go on with the command that began them.
+/// Refuses sweeps and range tests: they continue with the command that started them.
 fn refuse_sweep(word: &Path) -> Result<(), Refusal> {
     let (folder, what, or) = match (find_sweep(word), find_range_test(word)) {
         (Some(folder), _) => (folder, "a sweep", ", or name one of its trials"),

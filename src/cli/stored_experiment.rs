@@ -75,9 +75,9 @@ fn refusal(changes: &[Change]) -> Refusal {
     } else {
         let safe = config::SAFE_ON_RESUME.join("`, `");
         format!(
-            "omit them; for other values of these, start a new run, from these weights with \
-             `model.pretrained=run:NAME/latest`. May change on resume, except for the folders: \
-             `{safe}`"
+            "omit them. To train with other values, start a new run, with \
+             `model.pretrained=run:NAME/latest` from these weights. These keys can change on \
+             resume, except for their folders: `{safe}`"
         )
     };
     let list = list.concat();

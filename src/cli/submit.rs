@@ -232,7 +232,7 @@ fn hand_over(
         time: jiff::Timestamp::now(),
     };
     cluster::write(&job.folder, &submitted).map_err(|error| {
-        to_stderr(&format!("job {id} was submitted, but `ddprun jobs` will not know it"));
+        to_stderr(&format!("job {id} was submitted, but `ddprun jobs` will not list it"));
         unwritable(error)
     })?;
     Ok(id)

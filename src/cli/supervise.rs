@@ -189,7 +189,7 @@ fn saved(checkpoints: &Path) -> String {
     match checkpoint::newest(checkpoints) {
         Ok(newest) => format!("step {} in `{}`", newest.state.step, newest.path.display()),
         Err(checkpoint::Error::NoneUsable { damaged, .. }) if !damaged.is_empty() => {
-            "no checkpoint that is intact".into()
+            "no intact checkpoint".into()
         }
         Err(_) => "nothing yet".into(),
     }

@@ -127,8 +127,8 @@ impl Engine {
         self.timed(
             |time| &mut time.optimizer,
             |engine| {
-                let left = engine.add_noise(preparation)?;
-                engine.optimizer_step(step.rates, left, &unused)
+                let remaining = engine.add_noise(preparation)?;
+                engine.optimizer_step(step.rates, remaining, &unused)
             },
         )
         .map_err(|source| Error::Tensor {
@@ -144,7 +144,7 @@ impl Engine {
     }
 
     /// Prepares the gradients and adds the noise of `train.gradient_noise`, if there is any;
-    /// returns the preparation that is left to the update.
+    /// returns the preparation that the update still has to do.
     fn add_noise(&self, preparation: Preparation) -> candle_core::Result<Preparation> {
         let Some(first) = self.plan.clip.noise else { return Ok(preparation) };
         let deviation = (first / (1.0 + self.state.step as f64).powf(0.55)).sqrt();

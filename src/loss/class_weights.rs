@@ -9,6 +9,7 @@ use serde::de::{Deserializer, Error, SeqAccess, Unexpected, Visitor};
 use serde::{Deserialize, Serialize, Serializer};
 
 use crate::config::kind::Options;
+use crate::config::values::unusable_weights;
 use crate::ops::IGNORED_LABEL;
 use crate::plan::{DataFacts, Unfit};
 use crate::terminal::counted;
@@ -41,10 +42,8 @@ impl ClassWeights {
             Self::Each(weights) => weights.clone(),
             Self::Balanced => balanced(key, data)?,
         };
-        let is_one = |weight: &f64| weight.is_finite() && *weight >= 0.0;
-        if !weights.iter().all(is_one) || weights.iter().sum::<f64>() <= 0.0 {
-            let what = "must be finite, not negative, and not all 0".to_owned();
-            return Err(Unfit { key, what, help: None });
+        if let Some(what) = unusable_weights(&weights) {
+            return Err(Unfit { key, what: what.to_owned(), help: None });
         }
         let (given, classes) = (weights.len(), data.classes.len());
         if given != classes {

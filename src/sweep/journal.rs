@@ -65,7 +65,7 @@ pub struct Subject {
     pub search: Value,
     /// Every key of the base that decides results, as JSON.
     pub experiment: BTreeMap<String, String>,
-    /// Those of them that nobody gave: they have their default values.
+    /// The keys of `experiment` that were not set and so have their default values.
     #[serde(skip)]
     pub defaults: BTreeSet<String>,
 }

@@ -22,8 +22,12 @@ pub(super) struct Repeats {
     pub(super) sd: f64,
 }
 
-/// Each setting of which several trials are finished, the best mean first.
+/// Each setting of which several trials are finished, the best mean first. There are none unless a
+/// fold or a seed is swept: the same values drawn twice are no repetition.
 pub(super) fn repeats(trials: &[Trial], goal: Mode) -> Vec<Repeats> {
+    if over(trials).is_empty() {
+        return Vec::new();
+    }
     let mut settings: Vec<(Values, Vec<f64>)> = Vec::new();
     for trial in trials.iter().filter(|trial| trial.state == State::Finished) {
         let Some(value) = trial.value(goal) else { continue };
@@ -97,5 +101,7 @@ mod tests {
         assert_eq!(over(&trials), "data.fold");
         assert_eq!(json(&trials, Mode::Max)[1]["trials"], 2);
         assert!(repeats(&trials[5..], Mode::Max).is_empty());
+        let same = [1, 2].map(|number| trial(number, State::Finished, &[0.5]));
+        assert!(repeats(&same, Mode::Max).is_empty(), "drawn twice");
     }
 }

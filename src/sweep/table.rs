@@ -71,10 +71,6 @@ fn time_of(trial: &Trial) -> Option<String> {
 fn repeated(subject: &Subject, trials: &[Trial]) -> String {
     let found = repeats(trials, subject.goal);
     let Some(first) = found.first() else { return String::new() };
-    // The same values drawn twice differ in nothing.
-    if over(trials).is_empty() {
-        return String::new();
-    }
     let head = ["mean", "sd", "trials"].map(str::to_owned).into_iter();
     let keys = first.values.iter().map(|(key, _)| key.clone());
     let mut rows: Vec<Vec<String>> = vec![head.chain(keys).collect()];

@@ -177,14 +177,16 @@ fn edge(run: &mut RankRun, report: &StepReport) -> Result<Option<Ending>, Error>
         close_epoch(run, report, &edge)?;
     }
     let ending = ending(run, report.stop_request, &edge);
-    let is_done = matches!(ending, Some(Ending::Done(_)));
-    if is_done && complete_average(run)? {
-        // What the weights have just reached is not what is saved.
-        run.engine.state_mut().best = best;
-        is_best = evaluate_once_more(run, &edge)?;
-    } else if is_done && !edge.is_due(run.plan.validate_every) {
-        // Its time is up within an epoch.
-        is_best = evaluate_once_more(run, &edge)?;
+    if matches!(ending, Some(Ending::Done(_))) {
+        let has_average = complete_average(run)?;
+        if has_average {
+            // What the weights have just reached is not what is saved.
+            run.engine.state_mut().best = best;
+        }
+        // A run may be out of time where no evaluation is due.
+        if has_average || !edge.is_due(run.plan.validate_every) {
+            is_best = evaluate_once_more(run, &edge)?;
+        }
     }
     let leaving = ending.is_some();
     let keeps_best = is_best && run.plan.checkpoint.keep_best > 0;

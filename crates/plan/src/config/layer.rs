@@ -71,15 +71,14 @@ impl Layer {
         let problem = |(what, span): (String, std::ops::Range<usize>)| {
             let byte = |at: usize| self.text.inner().as_bytes().get(at).copied().unwrap_or(b' ');
             let is_behind = byte(span.start) == b',' && what.contains("expected newline");
-            let is_decimal = is_behind
-                && byte(span.start.wrapping_sub(1)).is_ascii_digit()
-                && byte(span.start + 1).is_ascii_digit();
+            let around = [byte(span.start.wrapping_sub(1)), byte(span.start + 1)];
+            let help = if around.iter().all(u8::is_ascii_digit) {
+                "write a decimal point: `0.05`, not `0,05`"
+            } else {
+                "remove the comma"
+            };
             let problem = Problem::new("", what).at(&self.text, span, 0);
-            match (is_decimal, is_behind) {
-                (true, _) => problem.help("write a decimal point: `0.05`, not `0,05`"),
-                (_, true) => problem.help("remove the comma"),
-                _ => problem,
-            }
+            if is_behind { problem.help(help) } else { problem }
         };
         errors.into_iter().take(10).map(problem).collect()
     }

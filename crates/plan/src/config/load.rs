@@ -265,7 +265,8 @@ fn with_hints(problems: &Problems, path: &Path) -> Problems {
         };
         let wants_list = problem.what().starts_with("must be a list");
         if let Some((key, values)) = word.split_once('=').filter(|_| wants_list) {
-            let help = format!("a list has brackets, and quotes for the shell: '{key}=[{values}]'");
+            let help =
+                format!("write a list in brackets, with quotes for the shell: '{key}=[{values}]'");
             return problem.clone().help(help);
         }
         let plain = |c: char| c.is_ascii_alphanumeric() || ".,_-+/=".contains(c);

@@ -395,6 +395,13 @@ impl Serialize for Strict {
     }
 }
 
+/// What is wrong with weights of classes; `None` if nothing is.
+pub fn unusable_weights(weights: &[f64]) -> Option<&'static str> {
+    let is_one = |weight: &f64| weight.is_finite() && *weight >= 0.0;
+    let are_usable = weights.iter().all(is_one) && weights.iter().sum::<f64>() > 0.0;
+    (!are_usable).then_some("must be finite, not negative, and not all 0")
+}
+
 #[cfg(test)]
 pub(in crate::config) mod tests {
     use proptest::prelude::*;

@@ -128,15 +128,17 @@ impl Plan {
         warnings
     }
 
-    /// Classes that are hardly what was meant.
+    /// Classes that are probably a mistake.
     fn doubtful_classes(&self) -> Option<String> {
         let is_part = |class: &String| PARTS.contains(&class.to_lowercase().as_str());
         match &self.data.classes[..] {
             _ if self.loss.targets != Targets::Classes => None,
             [] => None,
-            [class] => Some(format!("there is one class only, `{class}`: any prediction is right")),
+            [class] => {
+                Some(format!("there is only one class, `{class}`, so every prediction is right"))
+            }
             classes if classes.iter().all(is_part) => Some(format!(
-                "the classes are `{}`: is the data's folder one level too high?",
+                "the classes are `{}`: is the data folder one level too high?",
                 classes.join("`, `")
             )),
             _ => None,

@@ -528,7 +528,7 @@ mod tests {
         check("b,y\n1,1\n", false, "different columns");
         check("a,y\n", false, "no rows");
         check("", false, "is empty");
-        check("a,y\n1,5\n", true, "line 2: class `1` is in no row to train on");
+        check("a,y\n1,5\n", true, "line 2: class `1` has no training rows");
     }
 
     #[test]

@@ -469,7 +469,7 @@ mod tests {
             true,
             "val.jsonl`, line 3: `y` is 0.5, which is not a class",
         );
-        check(good, r#"{"a": 1, "b": 2, "y": 4}"#, true, "class `4` is in no row to train on");
+        check(good, r#"{"a": 1, "b": 2, "y": 4}"#, true, "class `4` has no training rows");
         check("\n", good, false, "train.jsonl`: it is empty");
         let lacking = r#"{"a": 1, "b": 2, "yy": 3}"#;
         check(lacking, good, false, "has no key `y`; its keys are `a`, `b`, `yy`");

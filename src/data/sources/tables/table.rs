@@ -346,7 +346,7 @@ impl Rows {
         let target = |(answer, &line): (&Answer, &u64)| match answer {
             Answer::Numbers(bits) => Ok(numbers(bits, &fit.targets, !classes.is_empty())),
             class => labels.get(&class.text()).copied().map(Target::Class).ok_or_else(|| {
-                let what = format!("class `{}` is in no row to train on", class.text());
+                let what = format!("class `{}` has no training rows", class.text());
                 at(&self.path, line, what)
             }),
         };

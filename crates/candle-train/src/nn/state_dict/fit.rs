@@ -178,10 +178,11 @@ pub(super) fn unwrapped(key: &str) -> String {
 
 /// The file's tensors under the model's keys, each with its own key.
 fn renamed<'a>(wanted: &Wanted, header: &'a Header) -> BTreeMap<String, (&'a str, &'a Held)> {
-    // Beside the tensor itself, one in a wrapper is another.
-    let own = |key: &str| Some(unwrapped(key)).filter(|inner| !header.contains_key(inner));
     let plain = |(key, held): (&'a String, &'a Held)| {
-        (own(key).unwrap_or_else(|| key.clone()), (key.as_str(), held))
+        let inner = unwrapped(key);
+        // A file may hold a tensor bare and in a wrapper; the wrapped one then keeps its key.
+        let name = if header.contains_key(&inner) { key.clone() } else { inner };
+        (name, (key.as_str(), held))
     };
     let plain: Vec<(String, (&str, &Held))> = header.iter().map(plain).collect();
     let prefix = wanted

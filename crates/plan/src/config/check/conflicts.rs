@@ -6,7 +6,7 @@ use crate::config::check::Finding;
 use crate::config::kind::{Modality, Offer, Spec};
 use crate::config::loaded::Loaded;
 use crate::config::schema::{Mode, PrecisionChoice, Sampler};
-use crate::config::values::{Auto, Every};
+use crate::config::values::{Auto, Every, unusable_weights};
 use crate::config::vocabulary::Vocabulary;
 
 /// A run needs an end, and a step needs a size.
@@ -161,11 +161,8 @@ fn sampling(loaded: &Loaded) -> Vec<Finding> {
             found.push(finding.about("data.sampler"));
         }
         Some(weights) => {
-            let is_one = |weight: &f64| weight.is_finite() && *weight >= 0.0;
-            if !weights.iter().all(is_one) || weights.iter().sum::<f64>() <= 0.0 {
-                let what = "must be finite, not negative, and not all 0";
-                found.push(Finding::new("data.class_weights", what));
-            }
+            let what = unusable_weights(weights);
+            found.extend(what.map(|what| Finding::new("data.class_weights", what)));
         }
         None => {}
     }
