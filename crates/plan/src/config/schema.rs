@@ -14,7 +14,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::config::kind::{Entry, Options, TABLES};
-use crate::config::values::{Auto, Duration, Every, Patience};
+use crate::config::values::{Auto, Duration, Every, Patience, Warmup};
 
 pub use data::{Data, Mixup, MixupMode, OnBadSample, Sampler, Transforms};
 pub use model::Model;
@@ -292,8 +292,9 @@ pub struct Scheduler {
     pub name: String,
     /// Whether the schedule moves after each epoch or each step.
     pub interval: Interval,
-    /// Linear rise from `warmup_start_factor` before the schedule begins: "5 epochs", "500 steps".
-    pub warmup: Every,
+    /// Linear rise from `warmup_start_factor` before the schedule begins: "5 epochs", "500 steps",
+    /// "5 %" of the run.
+    pub warmup: Warmup,
     /// Learning-rate factor at the first warm-up step.
     pub warmup_start_factor: f64,
     /// What only some schedules have.

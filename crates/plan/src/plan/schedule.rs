@@ -4,7 +4,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::config::kind::Choice;
-use crate::config::values::Every;
+use crate::config::values::{Every, Warmup};
 use crate::config::{Loaded, Problem};
 use crate::plan::arithmetic::shown;
 use crate::plan::metrics::better;
@@ -110,13 +110,22 @@ pub(crate) fn decide(
     metrics: &[MetricFacts],
 ) -> Result<SchedulePlan, Problem> {
     let asked = &loaded.experiment.scheduler;
-    let warmup_steps = warmup_steps(asked.warmup, length.steps_per_epoch);
+    let warmup_steps = match asked.warmup {
+        Warmup::Percent(_) if !length.is_bounded() => {
+            let what =
+                "is a share of the run, whose steps are not known: only `train.time` ends it";
+            let help = "give it in steps or epochs, or give `train.epochs` or `train.steps`";
+            return Err(loaded.problem("scheduler.warmup", what).help(help));
+        }
+        warmup => warmup_steps(warmup, length),
+    };
     if length.is_bounded() && warmup_steps > 0 && warmup_steps >= length.total_steps {
         let total = length.total_steps;
         let what = format!(
             "must be shorter than the run: it lasts {warmup_steps} steps, the run has {total}"
         );
-        let help = "shorten it, or leave it out: `~scheduler.warmup` on the command line";
+        let help = "shorten it, give a share of the run (`\"5 %\"`), or leave it out: \
+                    `~scheduler.warmup` on the command line";
         return Err(loaded.problem("scheduler.warmup", what).help(help));
     }
     let rule = Choice { name: asked.name.clone(), options: asked.options.clone() };
@@ -168,10 +177,12 @@ fn warmed(facts: &SchedulerFacts, plan: &SchedulePlan) -> String {
     format!(", after {} steps of warm-up from {from} %", plan.warmup_steps)
 }
 
-fn warmup_steps(warmup: Every, steps_per_epoch: u64) -> u64 {
+fn warmup_steps(warmup: Warmup, length: &LengthPlan) -> u64 {
     match warmup {
-        Every::Never => 0,
-        Every::Epochs(n) => n.saturating_mul(steps_per_epoch),
-        Every::Steps(n) => n,
+        Warmup::For(Every::Never) => 0,
+        Warmup::For(Every::Epochs(n)) => n.saturating_mul(length.steps_per_epoch),
+        Warmup::For(Every::Steps(n)) => n,
+        // A share is less than the whole, so at least one step follows it.
+        Warmup::Percent(percent) => (length.total_steps as f64 * percent / 100.0) as u64,
     }
 }

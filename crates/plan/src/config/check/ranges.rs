@@ -3,7 +3,7 @@
 use crate::config::check::Finding;
 use crate::config::loaded::Loaded;
 use crate::config::schema::Experiment;
-use crate::config::values::{Auto, Duration, Every, Patience};
+use crate::config::values::{Auto, Duration, Every, Patience, Warmup};
 
 /// The only schema there is.
 const SCHEMA: u32 = 1;
@@ -117,7 +117,7 @@ const WHOLES: &[Whole] = &[
     ("swa.every", |e| e.swa.every.and_then(count), 1, MAX_STEPS),
     ("lookahead.k", |e| e.lookahead.k, 1, MAX_STEPS),
     ("swa.anneal_epochs", |e| e.swa.anneal_epochs, 0, 1 << 24),
-    ("scheduler.warmup", |e| count(e.scheduler.warmup), 0, MAX_STEPS),
+    ("scheduler.warmup", |e| steps_or_epochs(e.scheduler.warmup), 0, MAX_STEPS),
     ("loss_scale.growth_interval", |e| Some(e.loss_scale.growth_interval), 1, MAX_STEPS),
     ("distributed.devices", |e| e.distributed.devices.count().map(u64::from), 1, 1024),
     ("distributed.threads_per_rank", |e| given(e.distributed.threads_per_rank), 1, 1024),
@@ -168,6 +168,13 @@ fn count(every: Every) -> Option<u64> {
     match every {
         Every::Never => None,
         Every::Epochs(n) | Every::Steps(n) => Some(n),
+    }
+}
+
+fn steps_or_epochs(warmup: Warmup) -> Option<u64> {
+    match warmup {
+        Warmup::For(every) => count(every),
+        Warmup::Percent(_) => None,
     }
 }
 

@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 
 use crate::config::values::{
-    Auto, Devices, Duration, Every, Patience, Shape2, Size, SplitRule, Strict,
+    Auto, Devices, Duration, Every, Patience, Shape2, Size, SplitRule, Strict, Warmup,
 };
 
 /// The schema of a type that is written as it is read.
@@ -29,6 +29,7 @@ macro_rules! schema {
 
 schema!(Duration, "Duration", { "type": "string", "examples": ["30s", "10m", "2h"] });
 schema!(Every, "Every", { "type": "string", "examples": ["1 epoch", "500 steps", "never"] });
+schema!(Warmup, "Warmup", { "type": "string", "examples": ["5 epochs", "500 steps", "5 %", "never"] });
 schema!(Patience, "Patience", { "type": "string", "examples": ["auto", "never", "30s"] });
 schema!(SplitRule, "SplitRule", { "type": "string", "examples": ["7:1:2", "ett_hour"] });
 schema!(Size, "Size", { "type": ["integer", "string"], "minimum": 0, "examples": ["25MiB"] });
