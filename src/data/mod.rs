@@ -55,6 +55,7 @@ pub use chat_template::ChatTemplate;
 pub use dataset::{Batch, Dataset, IGNORED, IGNORED_LABEL, Splits, Target};
 pub use environment::Environment;
 pub use error::{Error, Fault, SampleError};
+pub(crate) use file_names::is_image;
 pub use fingerprint::Fingerprint;
 pub(crate) use images::decode::has_more_than_8_bits;
 pub use inputs::{Answers, Inputs, Item, Items, Predicting, Unit};
@@ -67,7 +68,7 @@ pub use sources::{
     Instructions, Jsonl, LogMel, Missing, Mnist, Policy, PushTLike, Ranges, Reading, Shapes,
     Speech, Survey, TokenDtype, Tokens, Trajectories, encode, prompt, scaled, unscaled,
 };
-pub(crate) use sources::{cameras, delimiter, is_date, largest_token};
+pub(crate) use sources::{TargetCells, cameras, delimiter, is_date, largest_token};
 pub use survey::{open, survey};
 pub use tokenizer::{TextForm, Tokenizer};
 pub use transform::Transforms;

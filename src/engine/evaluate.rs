@@ -85,12 +85,13 @@ impl Split {
         }
     }
 
-    /// Number of its samples.
+    /// Number of its samples that are evaluated.
     pub(crate) fn samples(self, plan: &Plan) -> usize {
-        match self {
+        let all = match self {
             Self::Val => plan.data.n_val,
             Self::Test => plan.data.n_test,
-        }
+        };
+        plan.evaluated_samples.map_or(all, |most| all.min(most))
     }
 }
 

@@ -66,6 +66,7 @@ pub use sampler::{BaseValues, at as value_at, is_allowed, random};
 pub use status::{Status, status};
 pub use table::table;
 pub use trial::{Length, Report, State, Trial, cost, id};
+pub(crate) use trial_scheduler::is_taken;
 pub use trial_scheduler::run;
 pub use workers::run as run_shared;
 

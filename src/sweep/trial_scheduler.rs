@@ -9,7 +9,8 @@ use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::path::Path;
 
 use crate::checkpoint;
-use crate::config::sweep::{Values, change_of};
+use crate::config::Loaded;
+use crate::config::sweep::{Sweep, Values, change_of};
 use crate::files::{self, RunLock};
 use crate::report;
 use crate::sweep::journal::{self, Journal, Story, Subject};
@@ -189,6 +190,14 @@ fn is_same_sweep(
     }
     let changes = fixed.into_iter().chain(open).collect();
     Err(Error::Changed { folder: folder.to_owned(), changes, can_extend })
+}
+
+/// Whether the folder that a sweep would have holds another one, which it cannot continue.
+pub(crate) fn is_taken(sweep: &Sweep, base: &Loaded, extend: bool) -> Result<bool, Error> {
+    let folder = base.experiment.logging.dir.join(&sweep.name);
+    let Some(story) = journal::read(&folder)? else { return Ok(false) };
+    let subject = Subject::new(&sweep.name, &sweep.search, story.trials.len(), base);
+    Ok(is_same_sweep(&folder, &subject, Some(&story.subject), extend).is_err())
 }
 
 /// `optimizer.lr=0.01 train.batch_size=32`

@@ -73,6 +73,7 @@ pub(crate) fn plan(model: &str, input: &[usize], world: u32) -> Plan {
         metrics: vec![],
         sample_every: 1,
         test_time_augmentation: None,
+        evaluated_samples: None,
         checkpoint: CheckpointPlan {
             dir: "checkpoints".into(),
             every: Cadence::Epochs(1),

@@ -23,7 +23,7 @@ use crate::data::sources::tables::csv_rows::CsvRows;
 use crate::data::sources::tables::header;
 use crate::data::sources::tables::table::{at, cell};
 use crate::data::{Dataset, Splits, Target, read};
-use crate::plan::{Part, PixelDtype, SplitPlan};
+use crate::plan::{Part, PixelDtype, SplitPlan, Targets};
 use crate::rng::Key;
 
 const EXPECTED: &str =
@@ -142,6 +142,11 @@ impl DataSource for ImageTable {
             pixel_dtype: self.pixel_dtype,
             ..Survey::default()
         })
+    }
+
+    fn target(&self) -> Result<Option<Targets>, Error> {
+        let has_classes = !self.class_columns.is_empty();
+        Ok(Some(if has_classes { Targets::MultiLabel } else { Targets::Numbers }))
     }
 
     fn preprocessing(&self, found: &Options) -> Result<Options, Error> {

@@ -23,6 +23,6 @@ pub use shapes::Shapes;
 pub use source::{Asked, DataFamily, DataSource, DataSources, Files, Reading, Survey};
 pub use speech::{LogMel, Speech};
 pub use tables::{ColumnNames, Csv, DateFeature, Features, HandleUnknown, Jsonl, Missing};
-pub(crate) use tables::{delimiter, is_date};
+pub(crate) use tables::{TargetCells, delimiter, is_date};
 pub(crate) use text::largest_token;
 pub use text::{Chat, Instructions, TokenDtype, Tokens, encode, prompt};

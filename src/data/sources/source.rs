@@ -35,6 +35,16 @@ pub trait DataSource: Debug + Send + Sync {
         Ok(Survey::of(&self.open(&reading)?))
     }
 
+    /// What its target is, where that decides the defaults of `loss.name` and `checkpoint.monitor`:
+    /// of a table, whose target may be classes or numbers. `None` keeps the usual defaults.
+    ///
+    /// # Errors
+    ///
+    /// As [`DataSource::open`].
+    fn target(&self) -> Result<Option<Targets>, Error> {
+        Ok(None)
+    }
+
     /// Makes what has to be generated, if it is not there yet.
     ///
     /// # Errors
@@ -42,6 +52,11 @@ pub trait DataSource: Debug + Send + Sync {
     /// The folder cannot be written, or holds something that was not generated.
     fn generate(&self, _asked: &Asked<'_>) -> Result<(), Error> {
         Ok(())
+    }
+
+    /// The option that names the folder of what [`DataSource::generate`] makes, if it makes any.
+    fn generated_in(&self) -> Option<&'static str> {
+        None
     }
 
     /// What it reads, so that a run goes on with the same files.

@@ -25,7 +25,7 @@ pub use family::FamilySpec;
 pub(crate) use list::OwnedList;
 pub use list::{Entry, LISTS};
 pub use offer::{Modality, Offer, OwnParts};
-pub(crate) use page::page;
+pub(crate) use page::{index, one, page};
 pub use spec::{Key, Spec, parse};
 
 /// Options of a kind by name, as JSON.

@@ -28,6 +28,8 @@ pub enum Source {
     CommandLine(String),
     /// The name of the experiment file.
     FileName,
+    /// What the target of the data is: classes or numbers.
+    Target,
 }
 
 impl fmt::Display for Source {
@@ -38,6 +40,7 @@ impl fmt::Display for Source {
             Self::Environment(name) => write!(f, "environment {name}"),
             Self::CommandLine(_) => f.write_str("command line"),
             Self::FileName => f.write_str("the file's name"),
+            Self::Target => f.write_str("the data's target"),
         }
     }
 }

@@ -80,6 +80,12 @@ impl Loaded {
         }
     }
 
+    /// Changes the value of `key`, which is not given, to what fits the target of the data.
+    pub fn follow(&mut self, key: &str, change: impl FnOnce(&mut Experiment)) {
+        change(&mut self.experiment);
+        self.sources.insert(key.to_owned(), Source::Target);
+    }
+
     /// A problem of the key with this dotted name (`data.transforms.train[1].size`), drawn under
     /// its value in the strongest layer that has one; without a picture where none has.
     pub fn problem(&self, key: &str, what: impl Into<String>) -> Problem {
@@ -102,6 +108,12 @@ impl Loaded {
     /// Whether a user's layer, not only the built-in defaults, says something about the key.
     pub fn is_given(&self, key: &str) -> bool {
         strongest(&self.layers, &path_of(key)).is_some_and(|index| index > 0)
+    }
+
+    /// Whether a user's layer gives a key of this table.
+    pub fn gives_any_of(&self, table: &str) -> bool {
+        let is_in = |key: &str| key.strip_prefix(table).is_some_and(|rest| rest.starts_with('.'));
+        self.sources.iter().any(|(key, source)| is_in(key) && *source != Source::Defaults)
     }
 
     /// The text at the key, as written; `None` if it is absent or no text.

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use crate::config::key_aliases::of_flag;
-use crate::config::keys::Page;
-use crate::config::kind::FamilySpec;
+use crate::config::keys::{DEFAULTS, Page};
+use crate::config::kind::{self, FamilySpec};
 use crate::config::schema::Mode;
 
 /// A metric as data.
@@ -41,6 +41,31 @@ impl Vocabulary {
     /// The reference page: every key with its meaning and its default, as TOML.
     pub fn reference(&self) -> &str {
         &self.page.text
+    }
+
+    /// The reference page with the kinds of each table, but without their options.
+    pub fn index(&self) -> String {
+        let families: Vec<FamilySpec> = self.families.iter().chain(&self.lists).cloned().collect();
+        kind::index(DEFAULTS, &families)
+    }
+
+    /// The kind `name` of `table` (`model`, `data.transforms`), with its options, as TOML; or the
+    /// names of all its kinds, which are none if the table chooses no kind.
+    ///
+    /// # Errors
+    ///
+    /// The names, if none of them is `name`.
+    pub fn kind(&self, table: &str, name: &str) -> Result<String, Vec<&str>> {
+        let is_meant = |family: &&FamilySpec| {
+            family.table == table || family.lists.iter().any(|list| *list == table)
+        };
+        let Some(family) = self.families.iter().chain(&self.lists).find(is_meant) else {
+            return Err(Vec::new());
+        };
+        match family.kind(name) {
+            Some(kind) => Ok(kind::one(family, kind)),
+            None => Err(family.names().collect()),
+        }
     }
 
     /// The key that the flag `--word` of another program stands for, or nearly so: `batch-size` is

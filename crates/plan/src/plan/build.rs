@@ -118,6 +118,7 @@ impl Plan {
             metrics: metrics::wanted(experiment),
             sample_every: experiment.validation.sample_every.into(),
             test_time_augmentation: None,
+            evaluated_samples: None,
             checkpoint: checkpointing::checkpoint(loaded, &measurable),
             early_stopping: checkpointing::early_stopping(experiment),
             max_restarts: experiment.fault.max_restarts,

@@ -155,6 +155,9 @@ pub struct Plan {
     /// eval` is asked for it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub test_time_augmentation: Option<TestTimeAugmentation>,
+    /// Samples that an evaluation looks at, the first ones; absent = all. Set by `ddprun try`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub evaluated_samples: Option<usize>,
     /// When and where to save.
     pub checkpoint: CheckpointPlan,
     /// When to give up early.

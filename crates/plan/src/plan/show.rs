@@ -191,7 +191,8 @@ fn weakness(source: &Source) -> u8 {
         Source::Environment(_) => 1,
         Source::File(_) => 2,
         Source::FileName => 3,
-        Source::Defaults => 4,
+        Source::Target => 4,
+        Source::Defaults => 5,
     }
 }
 

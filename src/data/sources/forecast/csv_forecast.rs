@@ -23,7 +23,7 @@ use crate::data::sources::forecast::table::Table;
 use crate::data::sources::source::{Asked, DataSource, Files, Reading, Survey};
 use crate::data::sources::tables::fit::Scale;
 use crate::data::{Dataset, Splits, Target};
-use crate::plan::TargetColumn;
+use crate::plan::{TargetColumn, Targets};
 use crate::rng::Key;
 use crate::units::Bytes;
 
@@ -75,6 +75,10 @@ impl Kind for CsvForecast {
 }
 
 impl DataSource for CsvForecast {
+    fn target(&self) -> Result<Option<Targets>, Error> {
+        Ok(Some(Targets::Numbers))
+    }
+
     fn open(&self, reading: &Reading<'_>) -> Result<Splits, Error> {
         read(self, kept(reading.found)).map(|read| read.splits)
     }

@@ -112,6 +112,10 @@ impl DataSource for Shapes {
         })
     }
 
+    fn generated_in(&self) -> Option<&'static str> {
+        Some("dir")
+    }
+
     fn generate(&self, asked: &Asked<'_>) -> Result<(), Error> {
         let (root, parameters) = self.parameters(asked);
         ensure(&root, &parameters)

@@ -17,9 +17,10 @@ use crate::data::sources::tables::csv_rows::{CsvRows, EXPECTED};
 use crate::data::sources::tables::features::{ColumnKind, Features};
 use crate::data::sources::tables::header;
 use crate::data::sources::tables::table::{Answer, AnswerKind, Opened, Rows, Wanted, at, cell};
+use crate::data::sources::tables::target_cells::TargetCells;
 use crate::data::sources::tables::unanswered::Unanswered;
 use crate::data::{Splits, read};
-use crate::plan::Part;
+use crate::plan::{Part, Targets};
 
 /// What to do about rows with more cells than the header, and about those with fewer.
 pub(in crate::data) const RAGGED: [&str; 2] =
@@ -72,7 +73,8 @@ impl Kind for Csv {
     fn check(&self) -> Vec<Wrong> {
         let mut wrong = Vec::new();
         let others = || self.group.iter().chain(&self.ignore);
-        let taken: Vec<&String> = others().chain(self.target.names()).collect();
+        // A target may be declared as what it is: it is a feature where it is not the target.
+        let taken: Vec<&String> = others().collect();
         wrong.extend(self.target.wrong(&others().collect::<Vec<_>>(), &["group", "ignore"]));
         wrong.extend(self.features.check(&taken));
         wrong
@@ -309,6 +311,22 @@ impl DataSource for Csv {
         Ok(self.read(asked)?.survey(line))
     }
 
+    fn target(&self) -> Result<Option<Targets>, Error> {
+        let names = self.target.names();
+        let mut kinds = vec![TargetCells::default(); names.len()];
+        self.each_row(&self.train_file, "the training table", |header, _, record, _| {
+            for (name, kind) in names.iter().zip(&mut kinds) {
+                let at = header.iter().position(|column| column == name);
+                let cell = at.and_then(|at| record.get(at)).unwrap_or_default();
+                if !self.features.is_empty(cell) {
+                    kind.push(cell);
+                }
+            }
+            Ok(())
+        })?;
+        Ok(Some(TargetCells::targets(&kinds)))
+    }
+
     fn inputs(&self, asked: &Predicting<'_>) -> Result<Inputs, Error> {
         let mut rows = Unanswered::new(&asked.plan.source.found, &self.features)?;
         let is_wanted = |path: &Path| inputs::ends_with(path, &["csv", "tsv"]);
@@ -331,7 +349,7 @@ pub(crate) fn open(
     train: &Path,
     val: &Path,
     target: &str,
-    targets: crate::plan::Targets,
+    targets: Targets,
 ) -> Result<Splits, Error> {
     let csv = Csv::new(train.to_owned(), val.to_owned(), target);
     csv.read(&Asked::new("", 0, targets)).map(|opened| opened.splits)
@@ -366,7 +384,7 @@ mod tests {
 
     use super::*;
     use crate::data::{Dataset, Target};
-    use crate::plan::{SplitPlan, Targets};
+    use crate::plan::SplitPlan;
 
     /// What the loss compares with.
     fn targets(classify: bool) -> Targets {

@@ -158,8 +158,8 @@ impl Features {
         for (key, names) in [("features.categorical", self.categories()), ("features.dates", dates)]
         {
             if let Some(name) = names.iter().find(|name| taken.contains(name)) {
-                let what = format!("names `{name}`, which is the target, a group or ignored");
-                say(key, &["target", "group", "ignore"], &what);
+                let what = format!("names `{name}`, which is a group or ignored");
+                say(key, &["group", "ignore"], &what);
             }
         }
         if let Some(both) = self.categories().iter().find(|name| dates.contains(name)) {

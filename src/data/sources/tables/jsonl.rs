@@ -16,9 +16,10 @@ use crate::data::sources::tables::column::{BadCell, Cells, Column, json_number};
 use crate::data::sources::tables::column_names::{ColumnNames, keyed};
 use crate::data::sources::tables::features::{ColumnKind, Features};
 use crate::data::sources::tables::table::{Answer, AnswerKind, Opened, Rows, Wanted, at, cell};
+use crate::data::sources::tables::target_cells::TargetCells;
 use crate::data::sources::tables::unanswered::Unanswered;
 use crate::data::{Splits, read};
-use crate::plan::Part;
+use crate::plan::{Part, Targets};
 
 const EXPECTED: &str =
     "a JSON object in each line, with the keys of `data.inputs` and `data.target`";
@@ -98,6 +99,23 @@ impl DataSource for Jsonl {
         let (files, inputs) = (files.join(" and "), self.inputs.join(", "));
         let line = format!("{files}, {inputs} -> {}", self.target.words());
         Ok(self.open(asked)?.survey(line))
+    }
+
+    fn target(&self) -> Result<Option<Targets>, Error> {
+        let names = self.target.names();
+        let mut kinds = vec![TargetCells::default(); names.len()];
+        each_line(&self.train_file, "the lines to train on", |object, _| {
+            for (name, kind) in names.iter().zip(&mut kinds) {
+                match object.get(name) {
+                    Some(Value::String(word)) if self.features.is_empty(word) => {}
+                    Some(Value::String(word)) => kind.push(word),
+                    Some(Value::Null) | None => {}
+                    Some(value) => kind.push(&value.to_string()),
+                }
+            }
+            Ok(())
+        })?;
+        Ok(Some(TargetCells::targets(&kinds)))
     }
 
     fn inputs(&self, asked: &Predicting<'_>) -> Result<Inputs, Error> {

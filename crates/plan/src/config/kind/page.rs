@@ -28,6 +28,49 @@ pub(crate) fn page(page: &str, families: &[FamilySpec]) -> String {
     text
 }
 
+/// As [`page`], with the kinds of each family but without their options.
+pub(crate) fn index(page: &str, families: &[FamilySpec]) -> String {
+    let family = |table: &str| families.iter().find(|family| family.table == table);
+    let mut text = String::new();
+    for line in page.lines() {
+        let Some(place) = line.strip_prefix("#: ") else {
+            text = text + line + "\n";
+            continue;
+        };
+        let (table, is_name) = match place.strip_suffix(".name") {
+            Some(table) => (table, true),
+            None => (place, false),
+        };
+        let Some(family) = family(table) else { continue };
+        if is_name || !family.lists.is_empty() {
+            text.push_str(&names(family));
+        }
+        let has_options = family.kinds.iter().find(|kind| !kind.keys.is_empty());
+        if let Some(kind) = has_options.filter(|_| !is_name) {
+            let command = format!("ddprun schema {table} {}", kind.name);
+            text += &format!(
+                "\n# The options of one {}, as of {}: `{command}`\n",
+                family.noun, kind.name
+            );
+        }
+    }
+    text
+}
+
+/// One kind with its options, as the table that chooses it.
+pub(crate) fn one(family: &FamilySpec, kind: &Spec) -> String {
+    let table = match family.lists.first() {
+        Some(list) => format!("[[{list}]]"),
+        None => format!("[{}]", family.table),
+    };
+    let about = comment(&format!("{}: {}", kind.name, kind.about));
+    let mut text = format!("{about}{table}\nname = \"{}\"\n", kind.name);
+    for key in &kind.keys {
+        text += &format!("\n{}# {} = {}\n", comment(&meaning(key)), key.name, toml(&key.example));
+    }
+    text
+}
+
 /// Each kind and what it is.
 fn names(family: &FamilySpec) -> String {
     let name = |kind: &Spec| comment(&format!("\"{}\": {}", kind.name, kind.about));
