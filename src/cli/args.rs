@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use clap::{Args as ClapArgs, Parser, Subcommand};
 
 use crate::cli::cluster_args::{CancelArgs, JobsArgs, SubmitArgs};
+use crate::cli::init_args::InitArgs;
 use crate::cli::runs_args::{CompareArgs, LogsArgs, LsArgs, RmArgs, TagArgs};
 use crate::plan::TestTimeAugmentation;
 
@@ -29,6 +30,9 @@ pub(crate) enum Verb {
     Init(InitArgs),
     /// Show every value that a run would use, and its source, without training.
     Plan(PlanArgs),
+    /// Try each part of a run in a temporary folder: two steps, validation, a save, a resume from
+    /// it and a prediction.
+    Try(Run),
     /// Continue a run from its newest checkpoint, optionally with more epochs.
     Resume(ResumeArgs),
     /// Evaluate a run's best checkpoint, or given weights, on validation and test data.
@@ -73,9 +77,12 @@ pub(crate) enum Verb {
     },
     /// Print every key of an experiment file with its default and meaning.
     Schema {
-        /// Only this table, such as `optimizer`.
+        /// Only this table, such as `optimizer`, with the kinds that it chooses among.
         #[arg(value_name = "TABLE", conflicts_with_all = ["sweep", "clusters", "json_schema"])]
         table: Option<String>,
+        /// The options of one of these kinds, such as `adamw`.
+        #[arg(value_name = "NAME")]
+        kind: Option<String>,
         /// The keys of a sweep file instead.
         #[arg(long)]
         sweep: bool,
@@ -155,17 +162,6 @@ pub(crate) struct Rendezvous {
     /// Token file, the same on all nodes (see `ddprun token`).
     #[arg(long, alias = "token_file", value_name = "FILE")]
     pub(crate) token_file: Option<PathBuf>,
-}
-
-#[derive(Debug, ClapArgs)]
-pub(crate) struct InitArgs {
-    /// Your data: class folders of images or recordings, csv or JSON lines (tables, time series,
-    /// lists of images), MNIST's files, NeMo manifests, conversations, instructions, a text, token
-    /// files, or demonstrations (npz, parquet, LeRobot); also split into `train` and `val`. Without
-    /// it the quickstart is written, which needs no data.
-    pub(crate) path: Option<PathBuf>,
-    /// File to write; by default the data's name with `.toml`, in this folder.
-    pub(crate) file: Option<PathBuf>,
 }
 
 #[derive(Debug, ClapArgs)]

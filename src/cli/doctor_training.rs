@@ -1,4 +1,4 @@
-//! The short trainings that `ddprun doctor` compares, in a folder that goes with them.
+//! The short trainings of `ddprun doctor` and `ddprun try`, in a folder that goes with them.
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -39,8 +39,18 @@ pub(crate) fn train(
     room: &mut ScratchFolder,
 ) -> Result<(Manifest, Duration), Refusal> {
     let folders = room.folders(&format!("world-{}", plan.world_size()))?;
-    let time = run(plan, &folders, None, room)?;
+    let time = run(plan, (&folders, false), None, room)?;
     finished(&folders).map(|manifest| (manifest, time))
+}
+
+/// Trains in `folders` to the end, from the newest checkpoint in them if the run is resumed.
+pub(crate) fn train_in(
+    folders: &RunFolders,
+    plan: &Plan,
+    resume: bool,
+    room: &mut ScratchFolder,
+) -> Result<Duration, Refusal> {
+    run(plan, (folders, resume), None, room)
 }
 
 /// Trains this machine's part, and returns on node 0 what the last checkpoint consists of.
@@ -50,20 +60,19 @@ pub(crate) fn train_together(
     room: &mut ScratchFolder,
 ) -> Result<(Option<Manifest>, Duration), Refusal> {
     let (folders, is_first) = (room.folders("together")?, nodes.node() == 0);
-    let time = run(plan, &folders, Some(nodes), room)?;
+    let time = run(plan, (&folders, false), Some(nodes), room)?;
     let manifest = is_first.then(|| finished(&folders)).transpose()?;
     Ok((manifest, time))
 }
 
 fn run(
     plan: &Plan,
-    folders: &RunFolders,
+    (folders, resume): (&RunFolders, bool),
     nodes: Option<&mut Nodes>,
     room: &mut ScratchFolder,
 ) -> Result<Duration, Refusal> {
     let program = Program::this().map_err(|error| Refusal::of(exit::RESOURCE, &error, None))?;
-    let start =
-        Start { resume: false, program, console: Console::File, smaller: vec![], waker: None };
+    let start = Start { resume, program, console: Console::File, smaller: vec![], waker: None };
     let began = Instant::now();
     let ended = match nodes {
         Some(nodes) => launch::run_node(plan, folders, &start, nodes, &mut |_| ()),
@@ -75,7 +84,7 @@ fn run(
         Refusal::new(failure.exit_code(), failure.block("no checkpoint"))
     })?;
     if ended.exit_code() != 0 {
-        return Err(Refusal::new(ended.exit_code(), "stopped before all results were compared"));
+        return Err(Refusal::new(ended.exit_code(), "stopped before all was done"));
     }
     Ok(began.elapsed())
 }
@@ -93,6 +102,8 @@ fn finished(folders: &RunFolders) -> Result<Manifest, Refusal> {
 pub(crate) struct ScratchFolder {
     path: PathBuf,
     is_kept: bool,
+    /// Whether the folder that it is in goes, too, if nothing else is in it.
+    is_alone: bool,
 }
 
 impl ScratchFolder {
@@ -105,7 +116,20 @@ impl ScratchFolder {
         let path = plan.checkpoint.dir.join(&plan.name).join(name);
         files::create_writable_folder(&path)
             .map_err(|error| Refusal::of(exit::STORAGE, &error, None))?;
-        Ok(Self { path, is_kept: false })
+        Ok(Self { path, is_kept: false, is_alone: true })
+    }
+
+    /// Among the system's temporary files.
+    pub(crate) fn temporary(name: &str) -> Result<Self, Refusal> {
+        let path = std::env::temp_dir().join(format!("ddprun-{name}-{}", std::process::id()));
+        files::create_writable_folder(&path)
+            .map_err(|error| Refusal::of(exit::STORAGE, &error, None))?;
+        Ok(Self { path, is_kept: false, is_alone: false })
+    }
+
+    /// A path in it.
+    pub(crate) fn join(&self, name: &str) -> PathBuf {
+        self.path.join(name)
     }
 
     /// The folders of a run, which are there when it returns.
@@ -127,7 +151,9 @@ impl Drop for ScratchFolder {
         }
         // What cannot be removed does no harm, and its name tells what it is.
         drop(files::remove_folder(&self.path));
-        // The experiment's folder goes only if no run is in it.
-        drop(self.path.parent().map(std::fs::remove_dir));
+        if self.is_alone {
+            // The experiment's folder goes only if no run is in it.
+            drop(self.path.parent().map(std::fs::remove_dir));
+        }
     }
 }

@@ -130,13 +130,13 @@ pub(crate) fn is_name(word: &str) -> bool {
 }
 
 /// Whether a word is the file of an experiment.
-fn is_experiment(word: &str) -> bool {
+pub(crate) fn is_experiment(word: &str) -> bool {
     let path = Path::new(word);
     path.extension().is_some_and(|end| end == "toml") && path.is_file()
 }
 
 /// What to write in the place of an experiment's file.
-fn of_experiment(file: &str) -> String {
+pub(crate) fn of_experiment(file: &str) -> String {
     let stem = Path::new(file).file_stem().unwrap_or_default().to_string_lossy().into_owned();
     let near = nearest(&stem).map_or(String::new(), |near| format!(", such as `{near}`"));
     format!("`{file}` is an experiment: name a run of it{near}; `ddprun ls` lists the runs")

@@ -10,7 +10,7 @@ use crate::cli::prepare::{Prepared, prepare};
 use crate::cli::run_files::enter_run;
 use crate::cli::train::role;
 use crate::cli::{Refusal, node_args, sweep, to_stderr, to_stdout, with_causes};
-use crate::config::{self, closest};
+use crate::config::{self, Vocabulary, closest};
 use crate::dashboard;
 use crate::engine::{self, PassProfile};
 use crate::files;
@@ -137,10 +137,14 @@ pub(crate) fn schema(of: Page, as_json: bool, kinds: &Kinds) -> Result<u8, Refus
     to_stdout(&(serde_json::to_string_pretty(&schema).unwrap_or_default() + "\n"))
 }
 
-/// `ddprun schema optimizer`: the keys of one table, and of those in it.
-pub(crate) fn schema_of(table: &str, kinds: &Kinds) -> Result<u8, Refusal> {
+/// `ddprun schema optimizer`: the keys of one table, and of those in it, with the kinds that it
+/// chooses among; `ddprun schema optimizer sgd`: the options of one of them.
+pub(crate) fn schema_of(table: &str, kind: Option<&str>, kinds: &Kinds) -> Result<u8, Refusal> {
     let vocabulary = kinds.vocabulary();
-    let page = vocabulary.reference();
+    if let Some(kind) = kind {
+        return schema_of_kind(table, kind, &vocabulary);
+    }
+    let page = vocabulary.index();
     let header = |line: &str| Some(line.strip_prefix('[')?.split(']').next()?.to_owned());
     let is_asked = |name: &str| {
         name.strip_prefix(table).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
@@ -161,4 +165,21 @@ pub(crate) fn schema_of(table: &str, kinds: &Kinds) -> Result<u8, Refusal> {
         return Err(Refusal::new(exit::REFUSED, page));
     }
     to_stdout(&(found.join("\n").trim_end().to_owned() + "\n"))
+}
+
+fn schema_of_kind(table: &str, kind: &str, vocabulary: &Vocabulary) -> Result<u8, Refusal> {
+    let names = match vocabulary.kind(table, kind) {
+        Ok(page) => return to_stdout(&page),
+        Err(names) => names,
+    };
+    let what = if names.is_empty() {
+        format!("`{table}` has no kinds to choose from")
+    } else {
+        format!("`{table}` has no `{kind}`")
+    };
+    let help = match closest(kind, names.iter().copied()) {
+        Some(near) => format!("did you mean `ddprun schema {table} {near}`?"),
+        None => format!("`ddprun schema {table}` lists what it has"),
+    };
+    Err(Refusal::new(exit::REFUSED, format!("error: {what}\n  do: {help}")))
 }

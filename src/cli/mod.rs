@@ -17,6 +17,7 @@ mod refusal;
 mod output;
 mod runs_args;
 mod cluster_args;
+mod init_args;
 mod args;
 mod usage;
 mod incomplete_starts;
@@ -57,6 +58,7 @@ mod doctor_training;
 mod doctor_links;
 mod doctor_machines;
 mod doctor;
+mod try_run;
 mod run;
 
 pub(crate) use output::{last_words, screen, to_stderr, to_stdout};

@@ -101,7 +101,8 @@ impl Write for Stdout {
     }
 }
 
-/// The run or checkpoint, if the first word names one, and the inputs.
+/// The run or checkpoint, if the first word names one, and the inputs. A word that is both a run and
+/// a file or folder is the run where inputs follow, and the input where it stands alone.
 fn split(words: &[String]) -> Result<(Option<&str>, Vec<PathBuf>), Refusal> {
     let (first, rest) = words.split_first().map_or(("", &[][..]), |(f, rest)| (f.as_str(), rest));
     let paths = |words: &[String]| words.iter().map(PathBuf::from).collect();
@@ -110,7 +111,14 @@ fn split(words: &[String]) -> Result<(Option<&str>, Vec<PathBuf>), Refusal> {
         Meant::Checkpoint(_) | Meant::Folder(..) => false,
         Meant::Run(run, _) if is_run(Path::new(run)) => false,
         Meant::Run(run, _) if Path::new(first).exists() && find_run::is_name(run) => {
-            return Err(ambiguous(first));
+            let is_input = rest.is_empty();
+            to_stderr(&taken(first, is_input));
+            is_input
+        }
+        Meant::Run(..) if find_run::is_experiment(first) => {
+            let help = find_run::of_experiment(first);
+            let page = format!("error: `{first}` is not data\n  do: {help}");
+            return Err(Refusal::new(exit::REFUSED, page));
         }
         Meant::Run(..) if Path::new(first).exists() => true,
         Meant::Run(run, _) if is_named(run) => false,
@@ -119,14 +127,14 @@ fn split(words: &[String]) -> Result<(Option<&str>, Vec<PathBuf>), Refusal> {
     if is_input { some(None, paths(words)) } else { some(Some(first), paths(rest)) }
 }
 
-/// The first word is an input, and names a run.
-fn ambiguous(first: &str) -> Refusal {
+/// How a first word is understood that is a file or folder and names a run.
+fn taken(first: &str, is_input: bool) -> String {
     let what = if Path::new(first).is_dir() { "folder" } else { "file" };
-    let page = format!(
-        "error: `{first}` is a {what} and a run\n  do: write `{RUN}{first}` for the run, or \
-         `./{first}` for the {what}"
-    );
-    Refusal::new(exit::REFUSED, page)
+    if is_input {
+        format!("`{first}` is the {what}; for the run of that name: `{RUN}{first}`, then inputs")
+    } else {
+        format!("`{first}` is the run; for the {what} of that name: `./{first}`")
+    }
 }
 
 /// The first word is nothing that is there.

@@ -14,7 +14,7 @@ use crate::cli::args::{Args, Verb};
 use crate::cli::inspect::Page;
 use crate::cli::{
     Refusal, checkpoint, doctor, evaluate, init, inspect, jobs, last_words, node_args, predict,
-    resume, runs, sample, serve, submit, sweep, to_stderr, to_stdout, train, usage,
+    resume, runs, sample, serve, submit, sweep, to_stderr, to_stdout, train, try_run, usage,
 };
 use crate::collective::mpi;
 use crate::failpoint;
@@ -77,6 +77,7 @@ fn dispatch(args: Args, kinds: &Kinds) -> Result<u8, Refusal> {
         Some(Verb::Worker) => train::worker(kinds),
         Some(Verb::Init(args)) => init::init(&args, kinds),
         Some(Verb::Plan(plan)) => inspect::plan(&plan, kinds),
+        Some(Verb::Try(run)) => try_run::try_run(&run, kinds),
         Some(Verb::Resume(resume)) => resume::resume(&resume, kinds),
         Some(Verb::Eval(eval)) => evaluate::evaluate(&eval, kinds),
         Some(Verb::Predict(asked)) => predict::predict(&asked, kinds),
@@ -95,7 +96,9 @@ fn dispatch(args: Args, kinds: &Kinds) -> Result<u8, Refusal> {
         Some(Verb::Cancel(args)) => jobs::cancel(&args, kinds),
         Some(Verb::Checkpoint(verb)) => checkpoint::dispatch(&verb, kinds),
         Some(Verb::Token { file }) => node_args::token(file.as_deref()),
-        Some(Verb::Schema { table: Some(table), .. }) => inspect::schema_of(&table, kinds),
+        Some(Verb::Schema { table: Some(table), kind, .. }) => {
+            inspect::schema_of(&table, kind.as_deref(), kinds)
+        }
         Some(Verb::Schema { sweep, clusters, json_schema, .. }) => {
             inspect::schema(Page::of(sweep, clusters), json_schema, kinds)
         }

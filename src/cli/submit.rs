@@ -123,7 +123,7 @@ fn experiment_job(
     loaded.experiment = experiment;
     if kind.sees_files() {
         refuse_sweep(&loaded)?;
-        check(&loaded, described, kind, ranks, kinds)?;
+        check(&loaded, (args, described), kind, ranks, kinds)?;
     }
     let experiment = config::resolved(&loaded.experiment);
     let experiment = experiment.map_err(|error| Refusal::of(exit::BUG, &error, None))?;
@@ -144,7 +144,7 @@ fn sweep_job(
     let shape = kind.shape();
     if kind.sees_files() && shape.gpus_per_node > 0 && kind.program().is_none() && gpus().is_none()
     {
-        return Err(without_cuda(described, kinds));
+        refuse_without_cuda(args, described, kinds)?;
     }
     let of_gpus = (shape.gpus_per_node > 0).then_some(shape.gpus_per_node);
     let ranks = shape.ranks_per_node.or(of_gpus).unwrap_or(sweep.search.devices_per_trial);
@@ -167,7 +167,7 @@ fn job(name: String, work: Work, ranks: u32, kind: &dyn Cluster) -> Result<Job, 
 /// Plans the experiment for the cluster.
 fn check(
     loaded: &Loaded,
-    described: &clusters::Cluster,
+    (args, described): (&SubmitArgs, &clusters::Cluster),
     kind: &dyn Cluster,
     ranks: u32,
     kinds: &Kinds,
@@ -179,20 +179,30 @@ fn check(
             // What another ddprun can do is not known here.
             return Ok(());
         }
-        return Err(without_cuda(described, kinds));
+        return refuse_without_cuda(args, described, kinds);
     }
     let is_placed = shape.nodes > 1 || shape.gpus_per_node > 0;
     let facts = if is_placed { cluster::facts_of(here, shape, ranks) } else { here };
     planned(loaded, &facts, kinds).map(drop).map_err(refused)
 }
 
-/// GPUs are asked for, of which this program, which will run there, can use none.
-fn without_cuda(described: &clusters::Cluster, kinds: &Kinds) -> Refusal {
+/// Refuses GPUs of which this program, which will run there, can use none. A script that is only
+/// printed can be read all the same.
+fn refuse_without_cuda(
+    args: &SubmitArgs,
+    described: &clusters::Cluster,
+    kinds: &Kinds,
+) -> Result<(), Refusal> {
     let what = "asks for GPUs, but this ddprun was built without `cuda`";
     let problem = clusters::problem(described, "gpus_per_node", what, &kinds.vocabulary());
     let help = "rebuild it with `cargo build --release --features cuda`, or name another with \
                 `program`";
-    refused(problem.help(help).into())
+    let refusal = refused(problem.help(help).into());
+    if args.print {
+        to_stderr(&format!("warning: without `--print` this is refused:\n{}", refusal.page()));
+        return Ok(());
+    }
+    Err(refusal)
 }
 
 /// Refuses a job for which the cluster's table does not do.

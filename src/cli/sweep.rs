@@ -7,8 +7,8 @@ use crate::checkpoint;
 use crate::cli::args::SweepArgs;
 use crate::cli::find_run::{self, find_range_test, find_sweep};
 use crate::cli::prepare::{
-    ALONE, Prepared, check_weights, complete, gpus, measure, other_data, own_run, planned, refused,
-    source_of, targets, vocabulary,
+    ALONE, Prepared, check_weights, complete, follow_target, gpus, measure, other_data, own_run,
+    planned, refused, source_of, targets, vocabulary,
 };
 use crate::cli::run_files::OtherData;
 use crate::cli::sweep_weights::SweepWeights;
@@ -38,8 +38,13 @@ pub(crate) fn sweep(args: &SweepArgs, kinds: &Kinds) -> Result<u8, Refusal> {
         return Err(launched(&place));
     }
     let path = args.file.clone().unwrap_or_default();
-    let (sweep, base) =
-        config::sweep::load(&path, &args.words, &vocabulary(kinds)).map_err(refused)?;
+    let (mut sweep, base) = load(&path, &args.words, kinds)?;
+    if let Some(first) = number(&mut sweep, &args.words, &base, args.extend)? {
+        to_stderr(&format!(
+            "`{first}` is a sweep of other values or of another experiment: this one is `{}`",
+            sweep.name
+        ));
+    }
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let order = Order {
         sweep: &sweep,
@@ -119,7 +124,8 @@ pub(crate) fn shared(
     words: &[String],
     kinds: &Kinds,
 ) -> Result<(Sweep, PathBuf), Refusal> {
-    let (sweep, base) = config::sweep::load(path, words, &vocabulary(kinds)).map_err(refused)?;
+    let (mut sweep, base) = load(path, words, kinds)?;
+    number(&mut sweep, words, &base, false)?;
     let method = kinds.methods.build(&sweep.search.method);
     let method = method.map_err(|error| Refusal::of(exit::BUG, &error, None))?;
     if method.range_test().is_some() {
@@ -127,6 +133,50 @@ pub(crate) fn shared(
     }
     let folder = base.experiment.logging.dir.join(&sweep.name);
     Ok((sweep, folder))
+}
+
+/// The sweep and its base. A metric that is not given is the one that the base monitors, which may
+/// follow from the target of its data.
+fn load(path: &Path, words: &[String], kinds: &Kinds) -> Result<(Sweep, Loaded), Refusal> {
+    let vocabulary = vocabulary(kinds);
+    let (sweep, mut base) = config::sweep::load(path, words, &vocabulary).map_err(refused)?;
+    let usual = base.experiment.checkpoint.monitor.clone();
+    follow_target(&mut base, kinds);
+    let monitored = &base.experiment.checkpoint.monitor;
+    let text = std::fs::read_to_string(path).unwrap_or_default();
+    let file: toml::Table = text.parse().unwrap_or_default();
+    let is_given = file.get("sweep").is_some_and(|sweep| sweep.get("metric").is_some())
+        || words.iter().any(|word| word.trim_start_matches('+').starts_with("sweep.metric="));
+    if is_given || *monitored == usual {
+        return Ok((sweep, base));
+    }
+    let metric = format!("sweep.metric={monitored}");
+    let words: Vec<String> = words.iter().cloned().chain([metric]).collect();
+    let (sweep, _) = config::sweep::load(path, &words, &vocabulary).map_err(refused)?;
+    Ok((sweep, base))
+}
+
+/// Numbers a sweep that only the command line describes, and does not name, where its usual name is
+/// that of another sweep: `resnet-sweep-2`. The same command finds it again. Returns that name.
+fn number(
+    sweep: &mut Sweep,
+    words: &[String],
+    base: &Loaded,
+    extend: bool,
+) -> Result<Option<String>, Refusal> {
+    let is_named = words.iter().any(|word| word.trim_start_matches('+').starts_with("sweep.name="));
+    let is_file = sweep.base != sweep.path;
+    let usual = sweep.name.clone();
+    let mut number = 1;
+    while !is_named && !is_file && is_taken(sweep, base, extend)? {
+        number += 1;
+        sweep.name = format!("{usual}-{number}");
+    }
+    Ok((number > 1).then_some(usual))
+}
+
+fn is_taken(sweep: &Sweep, base: &Loaded, extend: bool) -> Result<bool, Refusal> {
+    sweep::is_taken(sweep, base, extend).map_err(|error| refusal(&error))
 }
 
 /// Refuses the folder of a sweep that begins if other runs are in it.

@@ -12,10 +12,12 @@ use crate::cli::refusal::Refusal;
 use crate::cli::request::RunRequest;
 use crate::cli::supervise::{Launched, report, take_part, watch};
 use crate::cli::{machines, node_args, relaunch};
+use crate::config::values::Auto;
 use crate::kinds::Kinds;
 use crate::launch::rank_env::{Foreign, mpi_launcher};
 use crate::launch::{self, JoinError, Role};
 use crate::plan::{BackendPlan, MpiFacts};
+use crate::terminal::counted;
 use crate::worker::{self, exit};
 
 /// `ddprun x.toml [key=value ...]`
@@ -69,7 +71,14 @@ pub(crate) fn launch(
                         itself, without a launcher";
             Err(Refusal::new(exit::REFUSED, page))
         }
-        (_, Some(place)) => machines::train(&place, &make((role, place.nodes))?, kinds),
+        (_, Some(place)) => {
+            let request = make((role, place.nodes))?;
+            if let Some(shards) = shards_of_world(&request.prepared).filter(|_| place.node == 0) {
+                let world = request.prepared.plan.distributed.world_size.get();
+                to_stderr(&format!("{} in all: {shards}", counted(world.into(), "rank")));
+            }
+            machines::train(&place, &request, kinds)
+        }
         (_, None) => {
             let request = make((role, 1))?;
             let run = relaunch::open(&request, None)?;
@@ -141,10 +150,19 @@ fn foreign(
 fn say_overridden(place: &Foreign, prepared: &Prepared) {
     let (devices, world) = (&prepared.loaded.experiment.distributed.devices, place.world.get());
     if let Some(devices) = devices.count().filter(|devices| *devices != world) {
-        let ranks = if world == 1 { "rank" } else { "ranks" };
+        let ranks = counted(world.into(), "rank");
+        let shards =
+            shards_of_world(prepared).map_or(String::new(), |shards| format!("; {shards}"));
         to_stderr(&format!(
-            "the launcher started {world} {ranks}, which overrides `distributed.devices = \
-             {devices}`"
+            "the launcher started {ranks}, which overrides `distributed.devices = \
+             {devices}`{shards}"
         ));
     }
+}
+
+/// How many shards "auto" is, where several machines or a launcher decide how many ranks there are.
+fn shards_of_world(prepared: &Prepared) -> Option<String> {
+    let shards = prepared.plan.batch.shards.get();
+    let is_auto = prepared.loaded.experiment.distributed.shards == Auto::Auto;
+    is_auto.then(|| format!("`distributed.shards = \"auto\"` is {shards}, one for each rank"))
 }

@@ -11,9 +11,10 @@ use crate::cli::args::{Args, Run};
 use crate::config::closest;
 use crate::kinds::Kinds;
 use crate::launch::exit_code as exit;
+use crate::report;
 
 /// Verbs of other programs, and what does it here.
-const OTHER_VERBS: [(&[&str], &str); 12] = [
+const OTHER_VERBS: [(&[&str], &str); 14] = [
     (&["train", "run", "fit", "start"], "`ddprun EXPERIMENT.toml` trains"),
     (
         &["list", "runs", "ps", "status", "history"],
@@ -34,11 +35,24 @@ const OTHER_VERBS: [(&[&str], &str); 12] = [
     (&["generate"], "`ddprun sample` generates text or actions with a run"),
     (&["continue", "restart"], "`ddprun resume` continues a run"),
     (&["tune", "search", "hpo"], "`ddprun sweep` runs a hyperparameter sweep"),
-    (&["init", "new", "config", "keys"], "`ddprun schema` prints every key of an experiment file"),
+    (
+        &["new", "create", "setup", "scaffold", "quickstart"],
+        "`ddprun init DATA` writes an experiment for a file or folder of data, `ddprun init` one \
+         that needs none",
+    ),
+    (&["config", "keys", "options"], "`ddprun schema` prints every key of an experiment file"),
+    (
+        &["dry-run", "dryrun", "check", "smoke", "fast_dev_run"],
+        "`ddprun plan EXPERIMENT.toml` shows what would happen, `ddprun try EXPERIMENT.toml` \
+         tries each part of it with two steps",
+    ),
 ];
 
 /// Refuses an experiment that is no file, but a word where a verb would be.
 pub(crate) fn refuse_unknown_verb(run: &Run) -> Result<(), Refusal> {
+    if let Some(folder) = run.experiment.as_deref().filter(|path| path.is_dir()) {
+        return Err(a_folder(folder));
+    }
     let missing = run.experiment.as_deref().filter(|path| !path.exists()).and_then(Path::to_str);
     let Some(word) = missing.filter(|word| !word.contains(['.', '/', '='])) else { return Ok(()) };
     let page = format!(
@@ -46,6 +60,18 @@ pub(crate) fn refuse_unknown_verb(run: &Run) -> Result<(), Refusal> {
         instead_of(word, &run.changes)
     );
     Err(Refusal::new(exit::REFUSED, page))
+}
+
+/// A folder in the place of an experiment: of data, or of runs.
+fn a_folder(folder: &Path) -> Refusal {
+    let name = folder.display();
+    let help = if report::is_run(folder) {
+        format!("`ddprun resume {name}` continues this run, `ddprun report {name}` shows it")
+    } else {
+        format!("`ddprun init {name}` writes an experiment for the data in it")
+    };
+    let page = format!("error: `{name}` is a folder, not an experiment file\n  do: {help}");
+    Refusal::new(exit::REFUSED, page)
 }
 
 fn instead_of(word: &str, rest: &[String]) -> String {
@@ -195,7 +221,9 @@ mod tests {
         check("ddprun pln", "did you mean `ddprun plan`?");
         check("ddprun banana", "`ddprun --help` lists the commands; an experiment is a TOML file");
         assert_eq!(hint("ddprun nosuch.toml"), None);
-        assert_eq!(hint("ddprun src"), None);
+        check("ddprun src", "`ddprun init src` writes an experiment for the data in it");
+        check("ddprun new", OTHER_VERBS[11].1);
+        check("ddprun dry-run x.toml", OTHER_VERBS[13].1);
     }
 
     #[test]

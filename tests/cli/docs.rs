@@ -58,7 +58,7 @@ mod custom_sink;
 #[path = "../../examples/custom_transform.rs"]
 mod custom_transform;
 
-/// The pages that show experiments and commands of a single machine.
+/// The pages that show experiments.
 const GUIDES: [&str; 5] =
     ["README.md", "docs/data.md", "docs/experiments.md", "docs/models.md", "docs/runs.md"];
 
@@ -188,28 +188,71 @@ fn every_toml_block_about_sweeps_is_understood() {
     }
 }
 
-/// The arguments of every command line of ddprun in `lines`, without its comment.
-fn commands<'a>(lines: impl Iterator<Item = &'a str>) -> BTreeSet<Vec<String>> {
-    let starts = ["ddprun ", "./ddprun ", "target/release/ddprun ", "cargo run --release -- "];
-    lines
-        .map(|line| line.trim().trim_start_matches("$ "))
-        .filter_map(|line| starts.iter().find_map(|start| line.strip_prefix(start)))
-        .map(|rest| rest.split("  ").next().unwrap_or_default())
-        .map(|rest| rest.split(" #").next().unwrap_or_default())
-        .map(|rest| rest.split_whitespace().map(|word| word.trim_matches(['"', '\'']).to_owned()))
-        .map(Iterator::collect)
-        .collect()
+/// A command line of a page.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Documented {
+    /// What another launcher is told: its flags, and variables before it.
+    pub(crate) launcher: Vec<String>,
+    /// The arguments of ddprun.
+    pub(crate) words: Vec<String>,
 }
 
-/// Commands of the guides' shell blocks and of the comments of all experiments.
-fn documented() -> BTreeSet<Vec<String>> {
-    let shell = GUIDES
+impl Documented {
+    /// The value of a flag of the launcher.
+    pub(crate) fn flag(&self, names: &[&str]) -> Option<&str> {
+        let at = self.launcher.iter().position(|word| names.contains(&word.as_str()))?;
+        self.launcher.get(at + 1).map(String::as_str)
+    }
+
+    /// The launcher's ranks and machines as flags of ddprun.
+    fn launch(&self) -> Vec<String> {
+        let ranks = self.flag(&["-n", "-np", "--nproc-per-node", "--ntasks-per-node"]);
+        let ranks = ranks.map(|ranks| ["--nproc-per-node".to_owned(), ranks.to_owned()]);
+        let nodes = self.flag(&["--nnodes"]);
+        let nodes = nodes.map(|nodes| ["--nnodes".to_owned(), nodes.to_owned()]);
+        ranks.into_iter().chain(nodes).flatten().collect()
+    }
+}
+
+/// Every command line of ddprun in `lines`, without its comment and where its output goes.
+fn commands<'a>(lines: impl Iterator<Item = &'a str>) -> BTreeSet<Documented> {
+    let of_line = |line: &str| {
+        let line = line.trim().trim_start_matches("$ ").replace("cargo run --release --", "ddprun");
+        let line = line.split("  ").next().unwrap_or_default();
+        let line = line.split(" #").next().unwrap_or_default();
+        let line = line.split(" > ").next().unwrap_or_default();
+        let plain = |word: &str| word.trim_matches(['"', '\'']).to_owned();
+        let words: Vec<String> = line.split_whitespace().map(plain).collect();
+        let is_it = |word: &String| word == "ddprun" || word.ends_with("/ddprun");
+        let at = words.iter().position(is_it)?;
+        let (launcher, words) = (words[..at].to_vec(), words[at + 1..].to_vec());
+        let is_known = launcher.iter().all(|word| word.contains('='))
+            || launcher.iter().any(|word| ["torchrun", "srun", "mpirun"].contains(&word.as_str()));
+        is_known.then_some(Documented { launcher, words })
+    };
+    lines.filter_map(of_line).filter(|command| !command.words.is_empty()).collect()
+}
+
+/// All pages.
+fn pages() -> Vec<String> {
+    let docs = children(&project("docs")).into_iter();
+    let docs = docs.filter(|path| path.extension().is_some_and(|end| end == "md"));
+    let docs = docs.map(|path| format!("docs/{}", path.file_name().unwrap().to_str().unwrap()));
+    let mut all: Vec<String> =
+        docs.chain(["README.md", "CONTRIBUTING.md"].map(str::to_owned)).collect();
+    all.sort();
+    all
+}
+
+/// Commands of all pages' shell blocks and of the comments of all experiments.
+pub(crate) fn documented() -> BTreeSet<Documented> {
+    let shell = pages()
         .iter()
         .flat_map(|page| blocks(&read(page)))
-        .filter(|block| ["sh", "console", "bash", "shell"].contains(&block.language.as_str()));
-    let shell: Vec<String> = shell.map(|block| block.text).collect();
-    let mut found = commands(shell.iter().flat_map(|text| text.lines()));
-    assert!(!found.is_empty(), "the guides show no command");
+        .filter(|block| ["sh", "console", "bash", "shell"].contains(&block.language.as_str()))
+        .collect::<Vec<_>>();
+    let mut found = commands(shell.iter().flat_map(|block| block.text.lines()));
+    assert!(found.len() > 60, "the pages show {} commands", found.len());
     for name in experiments() {
         let text = read(&name);
         found.extend(commands(text.lines().filter_map(|line| line.strip_prefix("# "))));
@@ -361,26 +404,29 @@ fn every_experiment_of_the_project_has_a_plan_where_its_data_is() {
 fn every_documented_training_has_a_plan() {
     let lab = copy_of_the_project();
     let mut n_plans = 0;
-    for words in documented() {
-        let words: Vec<&str> = words.iter().map(String::as_str).collect();
-        let verb = words.iter().take_while(|word| ["plan", "doctor"].contains(word)).count();
+    for command in documented() {
+        let launch = command.launch();
+        let words = command.words.iter().chain(&launch);
+        let words: Vec<&str> = words.map(String::as_str).collect();
+        let verb = words.iter().take_while(|word| ["plan", "doctor", "try"].contains(word)).count();
         let words = &words[verb..];
         let Some(file) = words.iter().find(|word| word.contains(".toml")) else { continue };
-        // The user's own file, models that only a program of the user's own knows, and sweeps,
-        // which have no plan.
-        if !file.starts_with("experiments/") || words.first() == Some(&"sweep") {
+        // The user's own file, models that only a program of the user's own knows, and sweeps and
+        // jobs, which have no plan.
+        let is_other = ["sweep", "submit", "eval", "init"].contains(&words[0]);
+        if !file.starts_with("experiments/") || is_other {
             continue;
         }
         lab.run_to(0, &[&["plan"], words].concat());
         n_plans += 1;
     }
-    assert!(n_plans > 0, "no documented command trains an experiment of the project");
+    assert!(n_plans > 20, "{n_plans} documented commands train an experiment of the project");
 }
 
 #[test]
 fn every_documented_verb_exists() {
     let lab = Lab::new();
-    for words in documented() {
+    for Documented { words, .. } in documented() {
         let is_verb = |word: &&String| !word.contains(['.', '=', '/', '<', '[', '-', '"']);
         let verbs = words.iter().take(2).take_while(is_verb).map(String::as_str);
         let verbs: Vec<&str> = verbs.collect();
@@ -404,6 +450,17 @@ fn every_key_is_documented_by_the_schema_verb() {
     let one = lab.run_to(0, &["schema", "data.mixup"]).stdout;
     assert!(one.starts_with("[data.mixup]\n") && page.contains(&one), "{one}");
     assert_eq!(one.lines().filter(|line| line.starts_with('[')).count(), 1, "{one}");
+    let list = lab.run_to(0, &["schema", "model"]).stdout;
+    assert!(list.lines().count() < 150, "{list}");
+    for words in ["# \"resnet18\": ", "num_classes = \"auto\"", "`ddprun schema model "] {
+        assert!(list.contains(words), "{words}: {list}");
+    }
+    let mlp = lab.run_to(0, &["schema", "model", "mlp"]).stdout;
+    assert!(mlp.contains("[model]\nname = \"mlp\"\n") && mlp.contains("# hidden = "), "{mlp}");
+    let conv = lab.run_to(0, &["schema", "model.layers", "conv2d"]).stdout;
+    assert!(conv.contains("[[model.layers]]\nname = \"conv2d\"\n"), "{conv}");
+    let near = "did you mean `ddprun schema model resnet18`?";
+    lab.run_to(2, &["schema", "model", "resnett18"]).says(&["`model` has no `resnett18`", near]);
     lab.run_to(2, &["schema", "optimiser"]).says(&["did you mean `optimizer`?"]);
     let page = lab.run_to(0, &["schema", "--sweep"]).stdout;
     for key in ["devices_per_trial", "reduction_factor = 3", "\"lr_range\": one run"] {

@@ -97,15 +97,22 @@ fn tables_say_which_column_is_predicted_and_why() {
     lab.write("wines/train.csv", csv(200));
     lab.write("wines/test.csv", csv(40));
     let text = written(&lab, "wines", "wines.toml").replace("\n# ", " ");
-    assert!(text.contains("`Class` is the target, by its name; its 7 whole"), "{text}");
-    assert!(text.contains("name = \"cross_entropy\""), "{text}");
+    assert!(text.contains("target: `Class`, by its name; its 7 whole"), "{text}");
+    assert!(text.contains("val_fraction = 0.2") && text.contains("wines/test.csv"), "{text}");
+    let page = lab.run_to(0, &["plan", "wines.toml"]).stdout;
+    for words in ["the data's target:", "\"cross_entropy\"", "\"val/accuracy\""] {
+        assert!(page.contains(words), "{words}: {page}");
+    }
     let line =
         |row: usize| format!("{{\"id\": \"{row}\", \"at\": [1, {row}], \"cost\": 0.{row}}}\n");
     lab.write("jobs/train.jsonl", (0..99).map(line).collect::<String>());
     lab.write("jobs/val.jsonl", (0..9).map(line).collect::<String>());
     let text = written(&lab, "jobs/train.jsonl", "jobs.toml");
     assert!(text.contains("inputs = [\"at\"]") && text.contains("target = \"cost\""), "{text}");
-    assert!(text.contains("name = \"mse\"") && text.contains("[\"rmse_unscaled\"]"), "{text}");
+    let page = lab.run_to(0, &["plan", "jobs.toml"]).stdout;
+    for words in ["the data's target:", "\"mse\"", "[\"rmse_unscaled\"]"] {
+        assert!(page.contains(words), "{words}: {page}");
+    }
     let flat = |row: usize| {
         let area = if row.is_multiple_of(9) { "null".to_owned() } else { row.to_string() };
         format!(
@@ -169,7 +176,142 @@ fn tables_that_list_images_give_several_classes_or_numbers() {
         "photos/words.csv",
         list("image,kind", &|class, _| ["ant", "bee"][usize::from(class)].to_owned()),
     );
-    lab.run_to(3, &["init", "photos/words.csv"]).says(&["lists images without a column"]);
+    let number = list("file,label", &|class, _| class.to_string());
+    lab.write("photos/numbers.csv", &number);
+    lab.write("photos/lost.csv", number.replace("bees/3.png", "bees/33.png"));
+    let lost = "lists 1 image of 24 that is not there: `bees/33.png` in line 17";
+    lab.run_to(3, &["init", "photos/lost.csv"]).says(&[lost]);
+    lab.run_to(3, &["init", "photos/numbers.csv"]).says(&["lists images with a class each"]);
+}
+
+#[test]
+fn folders_that_are_called_like_parts_are_no_classes() {
+    let lab = Lab::new();
+    write_images(&lab, "brains/archive/Training", 16, 20);
+    write_images(&lab, "brains/archive/Testing", 16, 5);
+    let said = lab.run_to(0, &["init", "brains", "brains.toml"]).stdout;
+    for words in
+        ["classes", "2 (`ants`, `bees`)", "20 % of the images of each class", "Testing`, once"]
+    {
+        assert!(said.contains(words), "{words}: {said}");
+    }
+    let text = fs::read_to_string(lab.path("brains.toml")).unwrap();
+    for words in
+        ["train_dir = \"brains/archive/Training\"", "test_dir = \"brains/archive/Testing\""]
+    {
+        assert!(text.contains(words), "{words}: {text}");
+    }
+    write_images(&lab, "single/train", 16, 20);
+    let text = written(&lab, "single", "single.toml");
+    assert!(text.contains("train_dir = \"single/train\"\nval_fraction = 0.2"), "{text}");
+    // Photos to predict, as competitions have them.
+    let photo = fs::read(lab.path("single/train/ants/0.png")).unwrap();
+    lab.write("single/test/a.png", &photo);
+    let said = lab.run_to(0, &["init", "single", "flat.toml"]).stdout;
+    assert!(
+        said.contains("`single/test`: it has no class folders; `ddprun predict RUN`"),
+        "{said}"
+    );
+    write_images(&lab, "beside", 16, 4);
+    lab.write("beside/test/a.png", &photo);
+    lab.run_to(3, &["init", "beside"]).says(&["has a folder `test` beside folders of classes"]);
+    write_images(&lab, "part/test", 16, 4);
+    lab.run_to(3, &["init", "part"]).says(&["has a folder `test`, but none to train on"]);
+    lab.write("one/train/ants/a.png", &photo);
+    lab.run_to(3, &["init", "one"]).says(&["has images of one class only, `ants`"]);
+    write_images(&lab, "phone", 16, 4);
+    for i in 0..3 {
+        lab.write(&format!("phone/cats/{i}.heic"), "");
+        lab.write(&format!("single/train/ants/{i}.heic"), "");
+    }
+    lab.run_to(3, &["init", "phone"])
+        .says(&["`phone/cats` holds 3 `.heic` files, which are not read"]);
+    let said = lab.run_to(0, &["init", "single", "heic.toml"]).stdout;
+    assert!(said.contains("3 .heic"), "{said}");
+}
+
+/// A table of birds: an index, words, dates, a bad cell, and rows without a mass.
+fn birds() -> String {
+    let row = |i: usize| {
+        let species = ["Adelie", "Gentoo", "Chinstrap"][i % 3];
+        let island = ["Dream", "Biscoe"][i % 2];
+        let mass = format!("{}", 3000 + 37 * i);
+        let bill = if i == 11 { "39.l".to_owned() } else { format!("{}.5", 30 + i % 9) };
+        format!("b{i},{species},{island},2007-11-{:02},{bill},{mass}\n", 1 + i % 28)
+    };
+    let rows: String = (0..60).map(row).collect();
+    format!("id,species,island,seen,bill_mm,body_mass_g\n{rows}")
+}
+
+#[test]
+fn another_target_of_a_table_is_chosen_by_its_name_alone() {
+    let lab = Lab::new();
+    lab.write("birds.csv", birds());
+    let said = lab.run_to(0, &["init", "birds.csv"]).stdout;
+    for words in [
+        "`species`, by its name; its 3 words are classes",
+        "`id`: each row has its own",
+        "`39.l` in `bill_mm`, line 13, is not a number",
+        "`seen` (dates)",
+        "20 % of the rows, drawn at random",
+    ] {
+        assert!(said.contains(words), "{words}: {said}");
+    }
+    let short = ["train.epochs=1", "distributed.devices=1"];
+    lab.run_to(0, &[&["birds.toml"][..], &short].concat()).says(&["val/accuracy"]);
+    let mass = [&["birds.toml", "data.target=body_mass_g"][..], &short].concat();
+    let page = lab.run_to(0, &[&["plan"], &mass[..]].concat()).stdout;
+    assert!(page.contains("\"mse\"") && page.contains("species"), "{page}");
+    lab.run_to(0, &mass).says(&["rmse_unscaled"]);
+    let text = |args: &[&str]| {
+        lab.run_to(0, &[&["init", "birds.csv"], args].concat());
+        fs::read_to_string(lab.path(args[0])).unwrap()
+    };
+    let written = text(&["mass.toml", "--target", "body_mass_g"]);
+    assert!(written.contains("target = \"body_mass_g\""), "{written}");
+    lab.run_to(2, &["init", "birds.csv", "x.toml", "--target", "mass"])
+        .says(&["has no column `mass`", "body_mass_g"]);
+    lab.run_to(2, &["init", "birds.csv", "x.toml", "--task", "regression"])
+        .says(&["`species` is `Adelie` in line 2"]);
+    assert!(!lab.path("x.toml").exists());
+}
+
+#[test]
+fn a_table_to_test_on_is_used_if_it_has_the_target() {
+    let lab = Lab::new();
+    let rows = |n: usize| (0..n).map(|i| format!("{i},{}.5\n", i % 7)).collect::<String>();
+    lab.write("houses/train.csv", format!("rooms,price\n{}", rows(50)));
+    lab.write(
+        "houses/test.csv",
+        format!("rooms\n{}", (0..9).map(|i| format!("{i}\n")).collect::<String>()),
+    );
+    let said = lab.run_to(0, &["init", "houses", "a.toml"]).stdout;
+    assert!(said.contains("`test.csv` has no `price`: its rows are to be predicted"), "{said}");
+    lab.write("houses/test.csv", format!("rooms,price\n{}", rows(9)));
+    let text = written(&lab, "houses/train.csv", "b.toml");
+    assert!(
+        text.contains("test_file = \"houses/test.csv\"") && text.contains("val_fraction"),
+        "{text}"
+    );
+}
+
+#[test]
+fn nested_json_gives_an_experiment_that_trains() {
+    let lab = Lab::new();
+    let line = |i: usize| {
+        let nested = json!({"a": i % 3});
+        json!({"id": format!("n{i}"), "rooms": i % 7, "flag": i % 2 == 0, "year": "1970-01-01",
+            "tags": vec![1; i % 3 + 1], "nested": nested, "price": i as f64 / 4.0})
+    };
+    let lines: String = (0..60).map(|i| format!("{}\n", line(i))).collect();
+    lab.write("nested.jsonl", lines);
+    let said = lab.run_to(0, &["init", "nested.jsonl"]).stdout;
+    for words in
+        ["`price`, by its name", "`nested`: it holds objects", "`tags`: its arrays are not"]
+    {
+        assert!(said.contains(words), "{words}: {said}");
+    }
+    lab.run_to(0, &["nested.toml", "train.epochs=1", "distributed.devices=1"]);
 }
 
 #[test]
@@ -221,6 +363,10 @@ fn nothing_is_overwritten_and_what_cannot_be_used_is_named() {
     lab.write("sets/tables/train.csv", "a,b\n1,2\n");
     refuse(3, &["sets"], &["others without: `tables`", "give the folder of one data set"]);
     lab.write("series.tsf", "@relation x\n@data\n1:2:3\n");
+    lab.write("two/a.csv", "a,b\n1,2\n");
+    lab.write("two/b.csv", "a,b\n1,2\n");
+    refuse(3, &["two"], &["holds several files: `a.csv`, `b.csv`", "give one of them"]);
+    refuse(2, &["notes.txt", "x.toml", "--target", "a"], &["`--target` is for tables"]);
     refuse(3, &["series.tsf"], &["is a `.tsf` file, which is not read", "csv"]);
     lab.write("semi.csv", "a;y\n1;2\n3;4\n");
     refuse(3, &["semi.csv"], &["separated by `;`?"]);
@@ -303,8 +449,7 @@ fn conversations_and_instructions_are_learnt_from_scratch_or_by_adapters_of_what
     fs::remove_file(lab.path("chat/dolly.jsonl")).unwrap();
     write_llama(&lab, "chat");
     let text = written(&lab, "chat", "adapters.toml");
-    for word in ["pretrained = \"chat/model.safetensors\"", "[model.lora]", "warmup = \"2 steps\""]
-    {
+    for word in ["pretrained = \"chat/model.safetensors\"", "[model.lora]", "warmup = \"3 %\""] {
         assert!(text.contains(word), "{word}: {text}");
     }
 }
@@ -399,7 +544,7 @@ fn a_table_separated_by_tabs_is_one() {
     let rows: String = (0..60).map(row).collect();
     lab.write("t.tsv", "id\trooms\tprice\n".to_owned() + &rows);
     let text = written(&lab, "t.tsv", "t.toml");
-    for words in ["train_file = \"t.tsv\"", "target = \"price\"", "# no features:"] {
+    for words in ["train_file = \"t.tsv\"", "target = \"price\"", "# no features"] {
         assert!(text.contains(words), "{words}: {text}");
     }
 }

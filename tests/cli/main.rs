@@ -16,6 +16,7 @@ mod browser;
 mod chaos;
 mod clocks;
 mod clusters;
+mod commands;
 mod control_group;
 mod crossings;
 mod deep_images;

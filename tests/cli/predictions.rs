@@ -99,17 +99,25 @@ fn an_image_that_cannot_be_read_keeps_its_row_and_none_that_can_fails_the_comman
 }
 
 #[test]
-fn a_word_that_is_both_a_run_and_a_folder_is_refused() {
+fn a_word_that_is_both_a_run_and_a_folder_is_the_run_where_inputs_follow() {
     let (lab, folder) = images();
     let good = fs::read(&children(&children(&folder)[0])[0]).unwrap();
     lab.write("small/a.png", &good);
     lab.write("small/test/b.png", &good);
-    lab.run_to(2, &["predict", "small", "small/test", "--out", "out.csv"])
-        .says(&["`small` is a folder and a run", "`run:small` for the run, or `./small`"]);
-    assert!(!lab.path("out.csv").exists());
-    let rows = |args: &[&str]| lab.run_to(0, &[&["predict"][..], args].concat()).stdout;
-    assert_eq!(rows(&["run:small", "small/test"]).lines().count(), 2);
-    assert_eq!(rows(&["./small"]).lines().count(), 3);
+    let rows = |args: &[&str], words: &[&str]| {
+        let ended = lab.run_to(0, &[&["predict"][..], args].concat());
+        ended.says(words);
+        ended.stdout.lines().count() - 1
+    };
+    let run = "`small` is the run; for the folder of that name: `./small`";
+    assert_eq!(rows(&["small", "small/test"], &[run]), 1);
+    let input = "`small` is the folder; for the run of that name: `run:small`, then inputs";
+    assert_eq!(rows(&["small"], &[input]), 2);
+    assert_eq!(rows(&["run:small", "small/test"], &[]), 1);
+    assert_eq!(rows(&["./small"], &[]), 2);
+    lab.run_to(2, &["predict", "small.toml"])
+        .says(&["`small.toml` is not data", "is an experiment"]);
+    lab.run_to(0, &["eval", "small"]);
     lab.is_clean();
 }
 

@@ -4,17 +4,17 @@ use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 
-use crate::cli::args::InitArgs;
 use crate::cli::init::formatting::{comment, name_of};
 use crate::cli::init::quickstart::quickstart;
 use crate::cli::init::recipe::Recipe;
 use crate::cli::init::recipes::recipe;
 use crate::cli::init::recognise::recognise;
-use crate::cli::init::recognised::{Recognised, Task};
+use crate::cli::init::recognised::{Asked, ImageAnswer, Recognised, Task};
+use crate::cli::init_args::InitArgs;
 use crate::cli::prepare::{ALONE, Prepared, check_weights, complete, refused, vocabulary};
 use crate::cli::{Refusal, to_stdout};
 use crate::config;
-use crate::data::{self, Asked};
+use crate::data;
 use crate::files;
 use crate::kinds::Kinds;
 use crate::plan::{DataFacts, SplitPlan, Targets};
@@ -24,21 +24,37 @@ use crate::worker::{self, exit};
 /// it.
 pub(crate) fn init(args: &InitArgs, kinds: &Kinds) -> Result<u8, Refusal> {
     match &args.path {
-        Some(path) => for_data(path, args.file.clone(), kinds),
+        Some(path) => {
+            let asked = Asked { target: args.target.as_deref(), task: args.task };
+            for_data(path, args.file.clone(), asked, kinds)
+        }
         None => for_no_data(),
     }
 }
 
-fn for_data(path: &Path, file: Option<PathBuf>, kinds: &Kinds) -> Result<u8, Refusal> {
+fn for_data(
+    path: &Path,
+    file: Option<PathBuf>,
+    asked: Asked<'_>,
+    kinds: &Kinds,
+) -> Result<u8, Refusal> {
     let name = name_of(path);
     let to = file.unwrap_or_else(|| PathBuf::from(format!("{name}.toml")));
     refuse_existing(&to)?;
-    let found = recognise(path)?;
+    let mut found = recognise(path, asked)?;
     let facts = survey(&found, &name, kinds)?;
+    found.conclude(&facts);
     let recipe = recipe(&found, &facts);
     let text = experiment(path, &to, &name, &found, &recipe);
     check(&to, &text, kinds)?;
-    write(&to, &text, &format!("is for {}", recipe.about))
+    write(&to, &text, &format!("is for {}\n{}", recipe.about, listed(&found.notes)))
+}
+
+/// What was concluded, a line each: `  target       ...`
+fn listed(notes: &[(&'static str, String)]) -> String {
+    let width = notes.iter().map(|(what, _)| what.len()).max().unwrap_or(0);
+    let line = |(what, note): &(&str, String)| format!("  {what:width$}  {note}");
+    notes.iter().map(line).collect::<Vec<String>>().join("\n")
 }
 
 /// The quickstart's, which draws its own images.
@@ -57,7 +73,8 @@ fn write(to: &Path, text: &str, what: &str) -> Result<u8, Refusal> {
     })?;
     let file = to.display();
     to_stdout(&format!(
-        "{file} {what}\nlook at it, then: ddprun plan {file}\n                 ddprun {file}\n"
+        "{file} {}\nlook at it, then: ddprun plan {file}\n                 ddprun {file}\n",
+        what.trim_end()
     ))
 }
 
@@ -77,25 +94,30 @@ fn survey(found: &Recognised, name: &str, kinds: &Kinds) -> Result<DataFacts, Re
         Task::Table { classify: false, .. } | Task::Series { .. } | Task::Behaviour => {
             Targets::Numbers
         }
+        Task::ImageTable { answer: ImageAnswer::Labels, .. } => Targets::MultiLabel,
+        Task::ImageTable { answer: ImageAnswer::Numbers, .. } => Targets::Numbers,
         _ => Targets::Classes,
     };
     // What all data sets share is no option of this one.
     let mut data = found.data.clone();
     let val_fraction = data.options.remove("val_fraction").and_then(|share| share.as_f64());
     let split = SplitPlan { val_fraction, ..SplitPlan::NONE };
-    data::survey(&kinds.data, &data, &Asked { split, ..Asked::new(name, 0, targets) })
+    data::survey(&kinds.data, &data, &data::Asked { split, ..data::Asked::new(name, 0, targets) })
         .map_err(|error| Refusal::of(worker::of_data(&error), &error, error.help()))
 }
 
 /// The whole file.
 fn experiment(from: &Path, to: &Path, name: &str, found: &Recognised, recipe: &Recipe) -> String {
     let written = format!("Written by `ddprun init {}` for {}", from.display(), recipe.about);
+    let notes: String =
+        found.notes.iter().map(|(what, note)| comment(&format!("{what}: {note}"))).collect();
     let keys: Vec<String> =
         found.data.options.iter().map(|(key, value)| line(key, &toml_of(value))).collect();
     format!(
-        "# ddprun {}\n#\n{}schema = 1\n\n[experiment]\nname = \"{name}\"\nseed = 42                     # makes the run reproducible\n\n{}\n[data]\nname = \"{}\"\n{}{}",
+        "# ddprun {}\n#\n{}{}schema = 1\n\n[experiment]\nname = \"{name}\"\nseed = 42                     # makes the run reproducible\n\n{}\n[data]\nname = \"{}\"\n{}{}",
         to.display(),
         comment(&written),
+        if notes.is_empty() { notes } else { format!("#\n{notes}") },
         recipe.model,
         found.data.name,
         keys.concat(),
@@ -106,7 +128,9 @@ fn experiment(from: &Path, to: &Path, name: &str, found: &Recognised, recipe: &R
 /// A key of the data with what it is there for, if that is not said elsewhere.
 fn line(key: &str, value: &str) -> String {
     let why = match key {
-        "ignore" => "no features: each row has a value of its own",
+        "ignore" => "no features",
+        "missing_values" => "cells that count as empty, beside those of pandas",
+        "drop_unlabelled" => "rows without a target are left out, and counted",
         "features" => "columns that hold no numbers, and what stands in empty cells",
         "standardize_target" => "`val/rmse_unscaled` is in the target's own unit",
         _ => return format!("{key} = {value}\n"),

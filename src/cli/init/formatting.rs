@@ -14,6 +14,15 @@ pub(super) fn count(number: usize) -> String {
     groups.join(",")
 }
 
+/// "`a`, `b`, `c` and 2 more"
+pub(super) fn named(names: &[&str]) -> String {
+    const SHOWN: usize = 8;
+    let shown: Vec<String> = names.iter().take(SHOWN).map(|name| format!("`{name}`")).collect();
+    let more = names.len().saturating_sub(SHOWN);
+    let more = if more > 0 { format!(" and {} more", count(more)) } else { String::new() };
+    shown.join(", ") + &more
+}
+
 /// A name that folders and experiments may have, from that of the file or folder at `path`.
 pub(super) fn name_of(path: &Path) -> String {
     let path = path.canonicalize().unwrap_or_else(|_| path.to_owned());

@@ -2,7 +2,8 @@
 
 use crate::cli::init::formatting::{comment, count};
 use crate::cli::init::images::Photos;
-use crate::cli::init::recipe::{Recipe, adamw, batch_size, epochs};
+use crate::cli::init::recipe::{ADAMW, Recipe, batch_size, epochs};
+use crate::cli::init::recognised::ImageAnswer;
 use crate::plan::DataFacts;
 
 /// Shorter side of photos up to which a network for small images is taken, in pixels.
@@ -48,7 +49,6 @@ pub(super) fn images(photos: &Photos, facts: &DataFacts) -> Recipe {
         String::new()
     };
     let (n, batch) = (facts.n_train, batch_size(facts.n_train, 32));
-    let optimizer = adamw(n, batch);
     let rest = format!(
         "{transforms}
 [train]
@@ -60,7 +60,7 @@ precision = \"amp\"             # bf16 where this machine is fast at it, else fp
 name = \"cross_entropy\"
 label_smoothing = 0.1
 
-{optimizer}
+{ADAMW}
 [checkpoint]
 monitor = \"val/accuracy\"      # the best epoch is kept
 mode = \"max\"
@@ -72,24 +72,24 @@ mode = \"max\"
 }
 
 /// Images that a table lists.
-pub(super) fn listed(multi_label: bool, side: u32, n: &str, facts: &DataFacts) -> Recipe {
-    let what = if multi_label {
-        format!("any of {} classes", facts.classes.len())
-    } else {
-        format!("{} numbers", facts.n_targets.max(1))
+pub(super) fn listed(answer: ImageAnswer, side: u32, n: &str, facts: &DataFacts) -> Recipe {
+    let what = match answer {
+        ImageAnswer::Labels => format!("any of {} classes", facts.classes.len()),
+        ImageAnswer::Class => format!("one of {} classes", facts.classes.len()),
+        ImageAnswer::Numbers if facts.n_targets <= 1 => "a number".to_owned(),
+        ImageAnswer::Numbers => format!("{} numbers", facts.n_targets),
     };
     let about = format!(
         "images with {what} each: {n}; the median of their shorter sides is {side} pixels."
     );
     let (model, transforms) =
         if side <= MAX_SMALL_SIDE { small_images(side) } else { large_images(side, usize::MAX) };
-    let (loss, monitor, mode) = if multi_label {
-        ("bce_with_logits", "val/average_precision", "max")
-    } else {
-        ("mse", "val/loss", "min")
+    let (loss, monitor, mode) = match answer {
+        ImageAnswer::Labels => ("bce_with_logits", "val/average_precision", "max"),
+        ImageAnswer::Class => ("cross_entropy", "val/accuracy", "max"),
+        ImageAnswer::Numbers => ("mse", "val/loss", "min"),
     };
     let (n, batch) = (facts.n_train, batch_size(facts.n_train, 32));
-    let optimizer = adamw(n, batch);
     let rest = format!(
         "{transforms}
 [train]
@@ -100,7 +100,7 @@ precision = \"amp\"             # bf16 where this machine is fast at it, else fp
 [loss]
 name = \"{loss}\"
 
-{optimizer}
+{ADAMW}
 [checkpoint]
 monitor = \"{monitor}\"
 mode = \"{mode}\"
@@ -168,8 +168,7 @@ fn transforms(train: &[&str], val: &[&str]) -> String {
 }
 
 /// MNIST's digits.
-pub(super) fn digits(n: &str, facts: &DataFacts) -> Recipe {
-    let optimizer = adamw(facts.n_train, 64);
+pub(super) fn digits(n: &str) -> Recipe {
     let normalize = "name = \"normalize\"\nmean = [0.1307]\nstd = [0.3081]\n";
     let rest = format!(
         "
@@ -181,7 +180,7 @@ pub(super) fn digits(n: &str, facts: &DataFacts) -> Recipe {
 epochs = 5
 batch_size = 64
 
-{optimizer}
+{ADAMW}
 [checkpoint]
 monitor = \"val/accuracy\"
 mode = \"max\"

@@ -1,17 +1,24 @@
 //! Photos: how many of each class, and how large.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use image::ImageFormat;
-
 use crate::cli::Refusal;
+use crate::cli::init::formatting::{count, named};
 use crate::cli::init::listing;
 use crate::cli::init::recognised::unusable;
+use crate::data;
 
 /// Images whose size is looked up, at even distances.
 const MAX_MEASURED: usize = 200;
-/// Folders that a message names.
-const MAX_NAMED: usize = 5;
+/// Endings of images that are not read.
+const UNREAD: [&str; 15] = [
+    "heic", "heif", "avif", "gif", "jxl", "jp2", "svg", "psd", "ico", "dng", "cr2", "cr3", "nef",
+    "arw", "dcm",
+];
+/// What to do about such images.
+pub(super) const CONVERT: &str =
+    "convert them, for example with ImageMagick: `magick mogrify -format jpg *.heic`";
 
 /// Image files below `folder`.
 pub(super) fn below(folder: &Path) -> Vec<PathBuf> {
@@ -30,27 +37,87 @@ pub(super) fn has_classes(root: &Path) -> bool {
     listing::folders(root).iter().any(|class| !below(class).is_empty())
 }
 
+/// Names of the class folders in `root`.
+pub(super) fn classes(root: &Path) -> Vec<String> {
+    listing::folders(root).iter().map(|folder| listing::name(folder)).collect()
+}
+
+/// Images of `root` that are in no class folder.
+pub(super) fn directly_in(root: &Path) -> usize {
+    listing::files(root).iter().filter(|file| is_image(file)).count()
+}
+
+/// Whether `part` has images of the classes of `train`.
+///
+/// # Errors
+///
+/// Why it is of no use, in words.
+pub(super) fn fits(train: &Path, part: &Path) -> Result<(), String> {
+    let (own, theirs) = (classes(train), classes(part));
+    if own == theirs {
+        return Ok(());
+    }
+    if !has_classes(part) {
+        let n = below(part).len();
+        return Err(if n == 0 {
+            "it holds no images".to_owned()
+        } else {
+            format!("it has no class folders; `ddprun predict RUN` takes its {} images", count(n))
+        });
+    }
+    let lacking = |of: &[String], other: &[String], what: &str| {
+        let lacking: Vec<&str> =
+            of.iter().filter(|name| !other.contains(name)).map(String::as_str).collect();
+        (!lacking.is_empty()).then(|| format!("{what} {}", named(&lacking)))
+    };
+    let differences = [lacking(&own, &theirs, "it lacks"), lacking(&theirs, &own, "only it has")];
+    let differences: Vec<String> = differences.into_iter().flatten().collect();
+    Err(format!("its classes are others: {}", differences.join("; ")))
+}
+
 /// Refuses a folder of which some folders hold no image: each would be a class.
 pub(super) fn refuse_others(root: &Path) -> Result<(), Refusal> {
-    let others: Vec<String> = listing::folders(root)
-        .iter()
-        .filter(|folder| below(folder).is_empty())
-        .map(|folder| format!("`{}`", listing::name(folder)))
-        .collect();
+    let all = listing::folders(root);
+    let others: Vec<&PathBuf> = all.iter().filter(|folder| below(folder).is_empty()).collect();
     if others.is_empty() {
         return Ok(());
     }
-    let shown = others.iter().take(MAX_NAMED).cloned().collect::<Vec<_>>().join(", ");
-    let more = others.len().saturating_sub(MAX_NAMED);
-    let more = if more > 0 { format!(" and {more} more") } else { String::new() };
-    let what = format!("has folders of images, and others without: {shown}{more}");
+    if let Some((folder, what)) =
+        others.iter().find_map(|folder| Some((folder, unread_below(folder)?)))
+    {
+        return Err(unusable(folder, &format!("holds {what}, which are not read"), CONVERT));
+    }
+    let names: Vec<String> = others.iter().map(|folder| listing::name(folder)).collect();
+    let names: Vec<&str> = names.iter().map(String::as_str).collect();
+    let what = format!("has folders of images, and others without: {}", named(&names));
     let help = "give the folder of one data set, each of whose folders is a class";
     Err(unusable(root, &what, help))
 }
 
 /// Whether a file is called as an image that can be read.
 pub(super) fn is_image(path: &Path) -> bool {
-    ImageFormat::from_path(path).is_ok_and(|format| format.reading_enabled())
+    path.file_name().is_some_and(data::is_image)
+}
+
+/// Whether a file is called as an image of a format that is not read.
+pub(super) fn is_unread(path: &Path) -> bool {
+    UNREAD.contains(&&*listing::ending(path))
+}
+
+/// Images below `folder` that are not read: "12 `.heic` files and 3 `.gif` files".
+pub(super) fn unread_below(folder: &Path) -> Option<String> {
+    let mut open = vec![folder.to_owned()];
+    let mut found = BTreeMap::<String, usize>::new();
+    while let Some(folder) = open.pop() {
+        open.extend(listing::folders(&folder));
+        let unread = listing::files(&folder).into_iter().filter(|file| is_unread(file));
+        unread.for_each(|file| *found.entry(listing::ending(&file)).or_default() += 1);
+    }
+    let words = found.iter().map(|(ending, n)| {
+        format!("{} `.{ending}` {}", count(*n), if *n == 1 { "file" } else { "files" })
+    });
+    let words: Vec<String> = words.collect();
+    (!words.is_empty()).then(|| words.join(" and "))
 }
 
 /// The median of the shorter sides of some of these images, in pixels.

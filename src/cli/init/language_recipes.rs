@@ -35,7 +35,7 @@ no_decay_on_1d = true
 [scheduler]
 name = \"cosine\"
 interval = \"step\"
-warmup = \"100 steps\"
+warmup = \"5 %\"
 eta_min = 1e-4
 
 [validation]
@@ -73,8 +73,6 @@ targets = [\"q_proj\", \"v_proj\"] # mlp layers, too: gate_proj, up_proj, down_p
         base.display()
     );
     let batch_size = batch_size(facts.n_train, 4);
-    // A thirtieth of the steps of one rank.
-    let warmup = (facts.n_train / batch_size / 10).max(2);
     let rest = format!(
         "
 [train]
@@ -90,7 +88,7 @@ weight_decay = 0.0
 [scheduler]
 name = \"cosine\"
 interval = \"step\"
-warmup = \"{warmup} steps\"
+warmup = \"3 %\"
 
 [logging]
 every = \"10 steps\"

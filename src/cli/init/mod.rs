@@ -7,6 +7,7 @@
 mod formatting;
 mod recognised;
 mod listing;
+mod parts;
 mod entries;
 mod columns;
 mod images;

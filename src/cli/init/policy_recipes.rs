@@ -47,7 +47,7 @@ weight_decay = 1e-6
 [scheduler]
 name = \"cosine\"
 interval = \"step\"
-warmup = \"200 steps\"
+warmup = \"5 %\"
 
 [ema]                         # what is validated, sampled and exported
 decay = 0.9999

@@ -20,9 +20,9 @@ pub(super) fn recipe(found: &Recognised, facts: &DataFacts) -> Recipe {
     );
     match &found.task {
         Task::Images(train) => images(&Photos::of(train), facts),
-        Task::ImageTable { multi_label, side } => listed(*multi_label, *side, &n, facts),
-        Task::Digits => digits(&n, facts),
-        Task::Table { classify, why } => table(*classify, &format!("{n}; {why}"), facts),
+        Task::ImageTable { answer, side } => listed(*answer, *side, &n, facts),
+        Task::Digits => digits(&n),
+        Task::Table { classify, is_usual } => table(*classify, *is_usual, &n, facts),
         Task::Series { rows } => series(&format!("{} rows in time", count(*rows)), facts),
         Task::Text => text(&format!("a text: {n}"), facts),
         Task::Tokens { largest } => {

@@ -16,6 +16,15 @@ pub(super) fn is_there(folder: &Path) -> bool {
     has_recordings(folder) || listing::folders(folder).iter().any(|class| has_recordings(class))
 }
 
+/// Whether `part` has recordings.
+///
+/// # Errors
+///
+/// Why it is of no use, in words.
+pub(super) fn fits(part: &Path) -> Result<(), String> {
+    if is_there(part) { Ok(()) } else { Err("it holds no recordings".to_owned()) }
+}
+
 pub(super) fn has_recordings(folder: &Path) -> bool {
     listing::files(folder).iter().any(|file| is_recording(file))
 }

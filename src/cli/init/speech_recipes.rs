@@ -1,7 +1,7 @@
 //! Recipes for speech: its classes, or its sounds where there are none.
 
 use crate::cli::init::formatting::{comment, count};
-use crate::cli::init::recipe::{Recipe, adamw, batch_size};
+use crate::cli::init::recipe::{ADAMW, Recipe, batch_size};
 use crate::plan::DataFacts;
 
 /// Classes of utterances; without them, what disturbed and masked speech is like.
@@ -25,14 +25,13 @@ subsampling_channels = 32
 "
     .to_owned();
     let batch = batch_size(facts.n_train, 16);
-    let optimizer = adamw(facts.n_train, batch);
     let rest = format!(
         "
 [train]
 epochs = 30
 batch_size = {batch}
 
-{optimizer}
+{ADAMW}
 [checkpoint]
 monitor = \"val/accuracy\"
 mode = \"max\"
@@ -58,14 +57,13 @@ codebook_size = 64            # more for more hours of speech
         comment(why)
     );
     let batch = batch_size(facts.n_train, 16);
-    let optimizer = adamw(facts.n_train, batch);
     let rest = format!(
         "
 [train]
 epochs = 100
 batch_size = {batch}
 
-{optimizer}
+{ADAMW}
 [checkpoint]
 monitor = \"val/loss\"
 "

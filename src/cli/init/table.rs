@@ -7,19 +7,60 @@ use std::path::Path;
 use serde_json::{Map, Value};
 
 use crate::cli::Refusal;
-use crate::cli::init::columns::Columns;
-use crate::cli::init::image_table::{Table, listed};
+use crate::cli::init::columns::{Columns, Holds, Table, formatted, given};
+use crate::cli::init::formatting::{count, named};
+use crate::cli::init::image_table::listed;
+use crate::cli::init::listing;
 use crate::cli::init::numbered;
-use crate::cli::init::recognised::{Recognised, Task, VAL_FRACTION, path, unusable};
-use crate::data;
+use crate::cli::init::recognised::{
+    Asked, Recognised, Task, VAL_FRACTION, path, refused, unusable,
+};
+use crate::cli::init_args::TableTask;
+use crate::config::closest;
+use crate::data::{self, TargetCells};
 
 /// Names that a target usually has.
-const TARGETS: [&str; 9] =
-    ["target", "label", "class", "y", "outcome", "price", "quality", "species", "output"];
-/// Most different whole numbers that are taken for classes.
-const MAX_CLASSES: usize = 20;
-/// Rows of each class from which on numbers are taken for classes.
-const ROWS_OF_A_CLASS: usize = 5;
+const TARGETS: [&str; 24] = [
+    "target",
+    "label",
+    "labels",
+    "class",
+    "y",
+    "outcome",
+    "price",
+    "saleprice",
+    "quality",
+    "species",
+    "diagnosis",
+    "survived",
+    "churn",
+    "exited",
+    "attrition",
+    "fraud",
+    "is_fraud",
+    "default",
+    "charges",
+    "salary",
+    "income",
+    "medv",
+    "response",
+    "output",
+];
+
+/// The files of a table.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Files<'a> {
+    pub(super) train: &'a Path,
+    pub(super) val: Option<&'a Path>,
+    pub(super) test: Option<&'a Path>,
+}
+
+impl<'a> Files<'a> {
+    /// One file, of which rows are held back to validate on.
+    pub(super) fn one(train: &'a Path) -> Self {
+        Self { train, val: None, test: None }
+    }
+}
 
 /// A csv file of series in time: one whose first column is called `date`, or whose columns have
 /// numbers for names.
@@ -30,7 +71,7 @@ pub(super) fn series(file: &Path) -> Result<Option<Recognised>, Refusal> {
     let first = header.split(delimiter).next().unwrap_or_default();
     let first = first.trim_start_matches('\u{feff}').trim().trim_matches('"');
     let is_numbered = || {
-        let (names, rows) = cells(file, &text);
+        let Table { names, rows, .. } = cells(file, &text);
         numbered::are_names(&names, &rows) && !numbered::count_up(&names)
     };
     // Other tables are read once only.
@@ -48,84 +89,325 @@ pub(super) fn series(file: &Path) -> Result<Option<Recognised>, Refusal> {
     Ok(Some(Recognised::new("csv_forecast", &options, Task::Series { rows })))
 }
 
-/// A csv file to train on and one to validate on, for which rows are held back if there is none.
-pub(super) fn csv(train: &Path, val: Option<&Path>) -> Result<Recognised, Refusal> {
-    let (names, rows) = cells(train, &text(train)?);
-    let are_numbers = !names.is_empty() && names.iter().all(|name| name.parse::<f64>().is_ok());
-    let is_data = are_numbers && !numbered::are_names(&names, &rows);
-    let Some((index, why)) = target(&names, &rows).filter(|_| !is_data) else {
+/// A csv file to train on, for which rows are held back to validate on where there is no other.
+pub(super) fn csv(files: Files<'_>, asked: Asked<'_>) -> Result<Recognised, Refusal> {
+    let table = cells(files.train, &text(files.train)?);
+    let are_numbers =
+        !table.names.is_empty() && table.names.iter().all(|name| name.parse::<f64>().is_ok());
+    if are_numbers && !numbered::are_names(&table.names, &table.rows) {
         let help = "name the columns in a first line; numbers count as names only if they \
                     cannot be values";
-        return Err(unusable(train, "has no header line", help));
-    };
-    let cell = |row: &csv::StringRecord| row.get(index).unwrap_or_default().to_owned();
-    let cells: Vec<String> = rows.iter().map(cell).collect();
-    let parts = [("train_file", path(train)), validation(val)];
-    if let Some(images) = listed(train, &Table { names: &names, rows: &rows }, &parts)? {
-        return Ok(images);
+        return Err(unusable(files.train, "has no header line", help));
     }
-    let mut options = parts.to_vec();
-    options.push(("target", names[index].clone().into()));
-    options.extend(Columns::of(&names, &rows, index).options());
-    let (classify, words) = are_classes(&cells);
-    if !classify {
-        options.push(("standardize_target", true.into()));
+    if table.rows.is_empty() {
+        let help = "write a first line with the names of the columns, and a row in each line below";
+        return Err(unusable(files.train, "has no rows", help));
     }
-    Ok(Recognised::new("csv", &options, Task::Table { classify, why: format!("{why}; {words}") }))
+    let (parts, mut notes) = parts(files, asked, |file| Ok(cells(file, &text(file)?).names))?;
+    if let Some(images) = listed(files.train, &table, &parts, asked)? {
+        return Ok(images.noting(notes));
+    }
+    let target = Target::of(files.train, &table, asked)?;
+    let mut columns = Columns::of(&table, target.at);
+    for (file, part) in other_parts(files, &parts, |file| Ok(cells(file, &text(file)?)))? {
+        columns.check_part(&file, &part);
+    }
+    let mut options = parts;
+    options.push(("target", target.name.clone().into()));
+    options.extend(columns.options());
+    options.push(("standardize_target", true.into()));
+    notes.splice(0..0, target.notes.iter().cloned().chain(columns.notes(&target.name)));
+    Ok(Recognised::new("csv", &options, target.task()).noting(notes))
 }
 
-/// The first line of a table, and the rows below it.
-fn cells(file: &Path, text: &str) -> (Vec<String>, Vec<csv::StringRecord>) {
+/// The same of JSON lines.
+pub(super) fn jsonl(files: Files<'_>, asked: Asked<'_>) -> Result<Recognised, Refusal> {
+    let (objects, table) = lines(&text(files.train)?);
+    if table.names.is_empty() {
+        return Err(unusable(files.train, "holds no JSON object", "write one object in each line"));
+    }
+    let (parts, mut notes) = parts(files, asked, |file| Ok(lines(&text(file)?).1.names))?;
+    // Only numbers, words and truth values can be predicted.
+    let answers = |name: &str| objects.iter().filter_map(|object| object.get(name)).all(is_plain);
+    let plain: Vec<&String> = table.names.iter().filter(|name| answers(name)).collect();
+    let asked_for = asked.target.filter(|name| table.place(name).is_some());
+    if let Some(name) = asked_for.filter(|name| !plain.iter().any(|plain| plain == name)) {
+        let help = format!("name a key with numbers or words: {}", named(&names_of(&plain)));
+        return Err(refused(&format!("`{name}` holds arrays or objects"), &help));
+    }
+    let keys = table.only(&plain);
+    let target = Target::of(files.train, &keys, asked)?;
+    let at = table.place(&target.name).unwrap_or_default();
+    let mut columns = Columns::of(&table, at);
+    for name in table.names.iter().filter(|name| **name != target.name) {
+        if let Some(why) = unusable_key(name, &objects) {
+            columns.leave_out(name, why);
+        }
+    }
+    for (file, part) in other_parts(files, &parts, |file| Ok(lines(&text(file)?).1))? {
+        columns.check_part(&file, &part);
+    }
+    let is_input = |name: &&String| **name != target.name && !columns.ignores(name);
+    let inputs: Vec<String> = table.names.iter().filter(is_input).cloned().collect();
+    if inputs.is_empty() {
+        let what = format!("has nothing beside `{}` to predict it from", target.name);
+        return Err(unusable(
+            files.train,
+            &what,
+            "add keys with numbers, words or arrays of numbers",
+        ));
+    }
+    let mut options = parts;
+    options.push(("inputs", inputs.clone().into()));
+    options.push(("target", target.name.clone().into()));
+    // What is no input needs no declaration.
+    let columns_of_inputs = columns.among(&inputs);
+    options.extend(columns_of_inputs.options().into_iter().filter(|(key, _)| *key == "features"));
+    options.push(("standardize_target", true.into()));
+    notes.splice(0..0, target.notes.iter().cloned().chain(columns.notes(&target.name)));
+    Ok(Recognised::new("jsonl", &options, target.task()).noting(notes))
+}
+
+/// The column to predict.
+struct Target {
+    at: usize,
+    name: String,
+    classify: bool,
+    /// Whether the data set would take it for the same.
+    is_usual: bool,
+    notes: Vec<(&'static str, String)>,
+}
+
+impl Target {
+    /// The one that is asked for, has a usual name, or is the last one that could be one.
+    fn of(file: &Path, table: &Table, asked: Asked<'_>) -> Result<Self, Refusal> {
+        let (at, why) = place(file, table, asked)?;
+        let name = table.names[at].clone();
+        let mut cells = given(table, at);
+        if let Holds::Numbers(bad) = Holds::of("", &cells) {
+            cells.retain(|(_, cell)| bad.iter().all(|bad| bad.word != *cell));
+        }
+        let unlabelled = table.rows.len() - cells.len();
+        if unlabelled > 0 {
+            let labelled: BTreeSet<u64> = cells.iter().map(|(line, _)| *line).collect();
+            let line = table.lines.iter().find(|line| !labelled.contains(*line)).unwrap_or(&0);
+            let rows = if unlabelled == 1 { "row" } else { "rows" };
+            let n = count(unlabelled);
+            let what = format!("has {n} {rows} without a `{name}`, such as line {line}");
+            let help = "remove them, or name another column with `--target`";
+            return Err(unusable(file, &what, help));
+        }
+        let mut found = TargetCells::default();
+        cells.iter().for_each(|(_, cell)| found.push(cell));
+        let usual = found.are_classes();
+        let word = cells.iter().find(|(_, cell)| cell.parse::<f64>().is_err());
+        let fraction =
+            cells.iter().find(|(_, cell)| cell.parse().is_ok_and(|n: f64| n.fract() != 0.0));
+        let classify = match (asked.task, word, fraction) {
+            (None, ..) => usual,
+            (Some(TableTask::Regression), Some((line, word)), _) => {
+                let what = format!(
+                    "`--task regression` needs numbers, but `{name}` is `{word}` in line {line}"
+                );
+                return Err(refused(&what, "use `--task classification`, or another `--target`"));
+            }
+            (Some(TableTask::Classification), None, Some((line, number))) => {
+                let what = format!(
+                    "`--task classification` needs words or whole numbers, but `{name}` is \
+                     `{number}` in line {line}"
+                );
+                return Err(refused(&what, "use `--task regression`, or another `--target`"));
+            }
+            (Some(task), ..) => task == TableTask::Classification,
+        };
+        let distinct: BTreeSet<&str> = cells.iter().map(|(_, cell)| *cell).collect();
+        let n = count(distinct.len());
+        let what = match (classify, word.is_some(), asked.task.is_some()) {
+            (true, true, _) => format!("its {n} words are classes"),
+            (true, false, false) => format!(
+                "its {n} whole numbers are taken for classes (`--task regression` for numbers)"
+            ),
+            (true, false, true) => format!("its {n} whole numbers are classes"),
+            (false, ..) => "its values are numbers".to_owned(),
+        };
+        let mut notes = vec![("target", format!("`{name}`, {why}; {what}"))];
+        if unlabelled > 0 {
+            let labelled: BTreeSet<u64> = cells.iter().map(|(line, _)| *line).collect();
+            let line = table.lines.iter().find(|line| !labelled.contains(*line)).unwrap_or(&0);
+            let rows = if unlabelled == 1 { "row" } else { "rows" };
+            let n = count(unlabelled);
+            notes.push(("left out", format!("{n} {rows} without a target, such as line {line}")));
+        }
+        Ok(Self { at, name, classify, is_usual: classify == usual, notes })
+    }
+
+    fn task(&self) -> Task {
+        Task::Table { classify: self.classify, is_usual: self.is_usual }
+    }
+}
+
+fn names_of<'a>(names: &[&'a String]) -> Vec<&'a str> {
+    names.iter().map(|name| name.as_str()).collect()
+}
+
+/// The column to predict, and why it is that one.
+fn place(file: &Path, table: &Table, asked: Asked<'_>) -> Result<(usize, &'static str), Refusal> {
+    let names = &table.names;
+    if let Some(name) = asked.target {
+        let Some(at) = table.place(name) else {
+            let what = format!("`{}` has no column `{name}`", file.display());
+            let help = match closest(name, names.iter().map(String::as_str)) {
+                Some(near) => format!("did you mean `--target {near}`?"),
+                None => format!(
+                    "it has {}",
+                    named(&names.iter().map(String::as_str).collect::<Vec<_>>())
+                ),
+            };
+            return Err(refused(&what, &help));
+        };
+        let cells = given(table, at);
+        if let (Holds::Nothing(why), Some(_)) = (Holds::of(name, &cells), formatted(&cells)) {
+            return Err(unusable(
+                file,
+                &format!("cannot have the target `{name}`: {why}"),
+                "write plain numbers, or name another column with `--target`",
+            ));
+        }
+        return Ok((at, "as asked for"));
+    }
+    let holds = |at: usize| Holds::of(&names[at], &given(table, at));
+    let is_usual = |name: &String| TARGETS.iter().any(|usual| name.eq_ignore_ascii_case(usual));
+    // A target that is written in a way that is not read is not passed over for another one.
+    let mut unread = names.iter().enumerate().filter(|(_, name)| is_usual(name));
+    let unread = unread.find_map(|(at, name)| {
+        let cells = given(table, at);
+        Some((name, formatted(&cells)?)).filter(|_| matches!(holds(at), Holds::Nothing(_)))
+    });
+    if let Some((name, (line, cell, what, plain))) = unread {
+        let what = format!("has numbers with {what} in `{name}`: `{cell}` in line {line}");
+        let help = format!("write `{plain}`, or name another column with `--target`");
+        return Err(unusable(file, &what, &help));
+    }
+    // Dates and names of rows are never predicted.
+    let could_be = |&at: &usize| match holds(at) {
+        Holds::Numbers(_) => !is_counter(&names[at], &given(table, at)),
+        Holds::Categories => true,
+        Holds::Dates(_) | Holds::Nothing(_) => false,
+    };
+    let usual = |target: &&str| {
+        let at = names.iter().position(|name| name.eq_ignore_ascii_case(target))?;
+        could_be(&at).then_some(at)
+    };
+    if let Some(at) = TARGETS.iter().find_map(|target| usual(&target)) {
+        return Ok((at, "by its name"));
+    }
+    let varies = |at: &usize| {
+        let mut cells = table.cells(*at).map(|(_, cell)| cell);
+        cells.next().is_some_and(|first| cells.any(|cell| cell != first))
+    };
+    let last = (0..names.len()).rev().filter(varies).find(could_be);
+    let last = last.ok_or_else(|| {
+        let help = "name it with `--target`; dates, columns of one value and names of rows are not \
+                    taken for one";
+        unusable(file, "has no column that could be the target", help)
+    })?;
+    Ok((last, "the last column that varies (`--target` names another)"))
+}
+
+/// Whether a column numbers the rows.
+fn is_counter(name: &str, cells: &[(u64, &str)]) -> bool {
+    let numbers: Vec<i64> = cells.iter().filter_map(|(_, cell)| cell.parse().ok()).collect();
+    let counts = numbers.len() == cells.len() && numbers.windows(2).all(|two| two[1] == two[0] + 1);
+    counts && cells.len() > 2 && (name.is_empty() || name.to_lowercase().contains("id"))
+}
+
+/// Which files are to be trained, validated and tested on, as options, and what was concluded.
+type PartOptions = (Vec<(&'static str, Value)>, Vec<(&'static str, String)>);
+
+/// The parts of a table. A file to test on without the target holds rows to predict.
+fn parts(
+    files: Files<'_>,
+    asked: Asked<'_>,
+    names: impl Fn(&Path) -> Result<Vec<String>, Refusal>,
+) -> Result<PartOptions, Refusal> {
+    let mut options = vec![("train_file", path(files.train))];
+    let own = names(files.train)?;
+    let mut notes = Vec::new();
+    let file = |file: &Path| listing::name(file);
+    let mut complete = |key: &'static str, other: Option<&Path>| -> Result<bool, Refusal> {
+        let Some(other) = other else { return Ok(false) };
+        let theirs = names(other)?;
+        let lacking: Vec<&str> =
+            own.iter().filter(|name| !theirs.contains(name)).map(String::as_str).collect();
+        if lacking.is_empty() {
+            options.push((key, path(other)));
+            return Ok(true);
+        }
+        let use_it =
+            if asked.target.is_some_and(|target| lacking.contains(&target)) || lacking.len() == 1 {
+                "its rows are to be predicted: `ddprun predict RUN FILE`"
+            } else {
+                "it is not used"
+            };
+        notes.push(("left out", format!("`{}` has no {}: {use_it}", file(other), named(&lacking))));
+        Ok(false)
+    };
+    let has_val = complete("val_file", files.val)?;
+    let has_test = complete("test_file", files.test)?;
+    let val = match files.val.filter(|_| has_val) {
+        Some(val) => format!("`{}`", file(val)),
+        None => {
+            options.push(("val_fraction", VAL_FRACTION.into()));
+            format!("{:.0} % of the rows, drawn at random", VAL_FRACTION * 100.0)
+        }
+    };
+    notes.insert(0, ("validate on", val));
+    if let Some(test) = files.test.filter(|_| has_test) {
+        notes.insert(1, ("test on", format!("`{}`, once, at the end", file(test))));
+    }
+    Ok((options, notes))
+}
+
+/// The other parts that are used, read, by their names.
+fn other_parts(
+    files: Files<'_>,
+    options: &[(&'static str, Value)],
+    read: impl Fn(&Path) -> Result<Table, Refusal>,
+) -> Result<Vec<(String, Table)>, Refusal> {
+    let all = [("val_file", files.val), ("test_file", files.test)];
+    let used = all.into_iter().filter(|(key, _)| options.iter().any(|(option, _)| option == key));
+    used.filter_map(|(_, file)| file).map(|file| Ok((listing::name(file), read(file)?))).collect()
+}
+
+/// A table with its header line.
+fn cells(file: &Path, text: &str) -> Table {
     let mut reader = csv::ReaderBuilder::new()
         .delimiter(data::delimiter(file))
         .flexible(true)
         .trim(csv::Trim::All)
         .from_reader(text.trim_start_matches('\u{feff}').as_bytes());
     let first = reader.headers().cloned().unwrap_or_default();
-    (first.iter().map(str::to_owned).collect(), reader.records().flatten().collect())
+    let rows: Vec<csv::StringRecord> = reader.records().flatten().collect();
+    let line = |row: &csv::StringRecord| row.position().map_or(0, csv::Position::line);
+    let lines = rows.iter().map(line).collect();
+    Table { names: first.iter().map(str::to_owned).collect(), rows, lines }
 }
 
-/// The same of JSON lines.
-pub(super) fn jsonl(train: &Path, val: Option<&Path>) -> Result<Recognised, Refusal> {
-    let text = text(train)?;
-    let lines = text.lines().filter(|line| !line.trim().is_empty());
-    let rows: Vec<Map<String, Value>> =
-        lines.filter_map(|line| serde_json::from_str(line).ok()).collect();
-    let names: Vec<String> = rows.first().into_iter().flat_map(Map::keys).cloned().collect();
-    let cells_of =
-        |row: &Map<String, Value>| names.iter().map(|name| word(row.get(name))).collect();
-    let records: Vec<csv::StringRecord> = rows.iter().map(cells_of).collect();
-    let Some((index, why)) = target(&names, &records) else {
-        return Err(unusable(train, "holds no JSON object", "write one object in each line"));
-    };
-    let target = &names[index];
-    let columns = Columns::of(&names, &records, index);
-    let is_usable = |name: &String| rows.iter().filter_map(|row| row.get(name)).all(is_input);
-    let is_input = |name: &&String| *name != target && !columns.ignores(name) && is_usable(name);
-    let inputs: Vec<&String> = names.iter().filter(is_input).collect();
-    if inputs.is_empty() {
-        let what = format!("has nothing beside `{target}` to predict it from");
-        return Err(unusable(train, &what, "add keys with numbers, words or arrays of numbers"));
+/// Lines of JSON: the objects, and as a table with a column for each key.
+fn lines(text: &str) -> (Vec<Map<String, Value>>, Table) {
+    let numbered = (1..).zip(text.lines()).filter(|(_, line)| !line.trim().is_empty());
+    let (lines, objects): (Vec<u64>, Vec<Map<String, Value>>) =
+        numbered.filter_map(|(at, line)| Some((at, serde_json::from_str(line).ok()?))).unzip();
+    let mut names: Vec<String> = Vec::new();
+    for key in objects.iter().flat_map(Map::keys) {
+        if !names.contains(key) {
+            names.push(key.clone());
+        }
     }
-    let cells: Vec<String> =
-        records.iter().filter_map(|row| row.get(index).map(str::to_owned)).collect();
-    let mut options = vec![
-        ("train_file", path(train)),
-        validation(val),
-        ("inputs", inputs.into_iter().cloned().collect()),
-        ("target", target.clone().into()),
-    ];
-    options.extend(columns.options().into_iter().filter(|(key, _)| *key == "features"));
-    let (classify, words) = are_classes(&cells);
-    if !classify {
-        options.push(("standardize_target", true.into()));
-    }
-    Ok(Recognised::new("jsonl", &options, Task::Table { classify, why: format!("{why}; {words}") }))
-}
-
-/// The file to validate on, or rows that are held back for it.
-fn validation(file: Option<&Path>) -> (&'static str, Value) {
-    file.map_or(("val_fraction", VAL_FRACTION.into()), |file| ("val_file", path(file)))
+    let row =
+        |object: &Map<String, Value>| names.iter().map(|name| word(object.get(name))).collect();
+    let rows = objects.iter().map(row).collect();
+    (objects, Table { names, rows, lines })
 }
 
 /// A value of JSON as the cell of a table; an array stands for a number.
@@ -138,44 +420,26 @@ fn word(value: Option<&Value>) -> String {
     }
 }
 
-/// A number, a word, an array of numbers, or nothing.
-fn is_input(value: &Value) -> bool {
-    match value {
-        Value::Array(values) => !values.is_empty() && values.iter().all(Value::is_number),
-        Value::Object(_) => false,
-        _ => true,
-    }
+/// A number, a word, a truth value or nothing.
+fn is_plain(value: &Value) -> bool {
+    !matches!(value, Value::Array(_) | Value::Object(_))
 }
 
-/// The column to predict and why: one of a usual name, else the last that varies.
-fn target(names: &[String], rows: &[csv::StringRecord]) -> Option<(usize, String)> {
-    let usual = |target: &str| names.iter().position(|name| name.eq_ignore_ascii_case(target));
-    let found = TARGETS.iter().find_map(|target| usual(target));
-    let varies = |&index: &usize| {
-        let mut cells = rows.iter().map(|row| row.get(index));
-        cells.next().is_none_or(|first| cells.any(|cell| cell != first))
+/// Why a key of JSON lines cannot be an input, by the values themselves.
+fn unusable_key(name: &str, objects: &[Map<String, Value>]) -> Option<&'static str> {
+    let values = || objects.iter().filter_map(|object| object.get(name));
+    if values().any(Value::is_object) {
+        return Some("it holds objects; write each of their keys as a key of the line");
+    }
+    let arrays: Vec<&Vec<Value>> = values().filter_map(Value::as_array).collect();
+    let first = arrays.first()?;
+    let is_usable = |array: &&Vec<Value>| {
+        !array.is_empty() && array.len() == first.len() && array.iter().all(Value::is_number)
     };
-    let last = (0..names.len()).rev().find(varies).or(names.len().checked_sub(1))?;
-    Some(match found {
-        Some(index) => (index, format!("`{}` is the target, by its name", names[index])),
-        None => (last, format!("`{}` is the target, as the last column that varies", names[last])),
-    })
-}
-
-/// Whether the cells of a target are classes, and why.
-fn are_classes(cells: &[String]) -> (bool, String) {
-    let different: BTreeSet<&str> = cells.iter().map(String::as_str).collect();
-    let n = different.len();
-    if different.iter().any(|cell| cell.parse::<f64>().is_err()) {
-        return (true, format!("its {n} words are classes"));
+    if arrays.len() < objects.len() {
+        return Some("it is an array in some lines only");
     }
-    let are_whole = different.iter().all(|cell| cell.parse::<i64>().is_ok());
-    let are_few = (2..=MAX_CLASSES).contains(&n) && cells.len() >= ROWS_OF_A_CLASS * n;
-    if are_whole && are_few {
-        (true, format!("its {n} whole numbers are taken for classes"))
-    } else {
-        (false, "its values are numbers".to_owned())
-    }
+    (!arrays.iter().all(is_usable)).then_some("its arrays are not numbers of one length")
 }
 
 fn text(file: &Path) -> Result<String, Refusal> {
@@ -187,13 +451,13 @@ fn text(file: &Path) -> Result<String, Refusal> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cli::init::columns::tests::table;
 
     #[test]
     fn a_target_is_found_by_its_name_or_its_place() {
-        let rows = [["1", "2000"], ["1", "2010"]].map(|cells| csv::StringRecord::from(&cells[..]));
         let at = |names: &[&str]| {
-            let names: Vec<String> = names.iter().map(|&name| name.to_owned()).collect();
-            target(&names, &rows).map(|(at, _)| at)
+            let rows = [vec!["1", "2000"], vec!["1", "2010"], vec!["1", "2005"]];
+            place(Path::new("x.csv"), &table(names, rows), Asked::default()).ok().map(|(at, _)| at)
         };
         assert_eq!(at(&["year", "price"]), Some(1));
         // The rows lack its cells.
@@ -204,14 +468,37 @@ mod tests {
     }
 
     #[test]
-    fn words_and_few_whole_numbers_are_classes() {
-        let classes = |cells: &[&str], times: usize| {
-            let cells: Vec<String> = cells.repeat(times).into_iter().map(str::to_owned).collect();
-            are_classes(&cells).0
-        };
-        assert!(classes(&["cat", "dog"], 1));
-        assert!(classes(&["0", "1", "2"], 10));
-        assert!(!classes(&["0", "1", "2"], 2), "two rows of each");
-        assert!(!classes(&["0.5", "1"], 50));
+    fn a_date_or_a_name_of_the_row_is_never_the_target() {
+        let rows: Vec<(String, String, String)> = (0..30)
+            .map(|i| {
+                (format!("{}.5", i % 7), format!("n{i}"), format!("2024-01-{:02}", i % 28 + 1))
+            })
+            .collect();
+        let rows = rows.iter().map(|(a, b, c)| vec![a.as_str(), b.as_str(), c.as_str()]);
+        let table = table(&["load", "name", "time_hour"], rows);
+        let of = |asked| Target::of(Path::new("x.csv"), &table, asked);
+        let found = of(Asked::default()).ok().unwrap();
+        assert_eq!((found.name.as_str(), found.classify), ("load", false));
+        let page = |asked| of(asked).err().unwrap().to_string();
+        let misspelt = page(Asked { target: Some("laod"), task: None });
+        assert!(misspelt.contains("did you mean `--target load`?"), "{misspelt}");
+        let task = Some(TableTask::Classification);
+        let page = page(Asked { target: Some("load"), task });
+        assert!(
+            page.contains("needs words or whole numbers, but `load` is `0.5` in line 2"),
+            "{page}"
+        );
+    }
+
+    #[test]
+    fn keys_of_objects_and_of_uneven_arrays_are_no_inputs() {
+        let (objects, _) = lines(
+            "{\"a\": {\"b\": 1}, \"c\": [1, 2], \"d\": [1], \"e\": 1}\n\n\
+             {\"a\": 1, \"c\": [1, 2], \"d\": [1, 2], \"e\": [1]}",
+        );
+        let why = |name: &str| unusable_key(name, &objects);
+        assert!(why("a").is_some_and(|why| why.starts_with("it holds objects")));
+        assert_eq!((why("c"), why("x")), (None, None));
+        assert!(why("d").is_some() && why("e").is_some());
     }
 }

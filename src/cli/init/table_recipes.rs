@@ -5,36 +5,35 @@ use crate::cli::init::recipe::{Recipe, batch_size, epochs};
 use crate::plan::DataFacts;
 
 /// A target of a table, which is a class or a number.
-pub(super) fn table(classify: bool, about: &str, facts: &DataFacts) -> Recipe {
-    let (loss, monitor, mode) = if classify {
-        ("cross_entropy", "val/accuracy", "max")
+///
+/// Loss and monitored metric follow from the target, so that another one may be chosen by its name
+/// alone; they are written where the target is to be read in another way.
+pub(super) fn table(classify: bool, is_usual: bool, about: &str, facts: &DataFacts) -> Recipe {
+    let loss = if classify { "cross_entropy" } else { "mse" };
+    let loss = if is_usual {
+        let why = "`loss.name`, `checkpoint.monitor` and metrics follow from the target: \
+                   cross_entropy and val/accuracy for classes, mse and val/loss for numbers (huber, \
+                   if some are far off).";
+        comment(why)
     } else {
-        ("mse", "val/loss", "min")
+        format!("[loss]\nname = \"{loss}\"\n")
     };
     let inputs = facts.sample.as_ref().map_or(0, |sample| sample.iter().product::<usize>());
     let about = format!("a table with {inputs} features: {about}. Features are standardised.");
     let batch = batch_size(facts.n_train, 64);
-    let measured = if classify { "" } else { "[validation]\nmetrics = [\"rmse_unscaled\"]\n\n" };
     let rest = format!(
         "
 [train]
 epochs = {}
 batch_size = {batch}
 
-[loss]
-name = \"{loss}\"{}
-
+{loss}
 [optimizer]
 name = \"adamw\"
 lr = 1e-3
 weight_decay = 0.01
-
-{measured}[checkpoint]
-monitor = \"{monitor}\"
-mode = \"{mode}\"
 ",
         epochs(facts.n_train),
-        if classify { "" } else { "                  # huber, if some targets are far off" },
     );
     let model = "[model]\nname = \"mlp\"\nhidden = [64, 64]             # wider for more rows\n";
     Recipe { about, model: model.to_owned(), rest }

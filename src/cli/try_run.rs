@@ -1,0 +1,168 @@
+//! `ddprun try x.toml`: each part of a run once, in a temporary folder: two steps, an evaluation,
+//! a save, a resume from it, and a prediction.
+
+use std::io::{BufRead, BufReader, Read};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use crate::checkpoint;
+use crate::cli::args::Run;
+use crate::cli::doctor_training::{ScratchFolder, shortened, train_in};
+use crate::cli::prepare::{ALONE, Prepared, generate, prepare};
+use crate::cli::{Refusal, to_stdout};
+use crate::data;
+use crate::kinds::Kinds;
+use crate::launch::exit_code as exit;
+use crate::plan::{Cadence, Plan};
+use crate::predict::Predictor;
+use crate::terminal::counted;
+
+/// Steps before the save.
+const STEPS: u64 = 2;
+/// Passes that each rank evaluates.
+const PASSES: usize = 2;
+/// Files that are predicted of a data set of many.
+const FILES: usize = 2;
+/// Lines that are predicted of a table.
+const LINES: usize = 6;
+/// Bytes that are predicted of a text.
+const BYTES: u64 = 20_000;
+
+/// Tries the experiment, and says of each part that it works. Nothing is left behind; after a
+/// failure the folder stays that its message names.
+pub(crate) fn try_run(run: &Run, kinds: &Kinds) -> Result<u8, Refusal> {
+    let mut room = ScratchFolder::temporary("try")?;
+    let prepared = prepared(run, &room, kinds)?;
+    generate(&prepared)?;
+    let plan = tried(&prepared.plan);
+    let folders = room.folders("run")?;
+    let ranks = counted(plan.world_size().get().into(), "rank");
+    let evaluated = plan.data.n_val.min(plan.evaluated_samples.unwrap_or(usize::MAX));
+    to_stdout(&format!("{} on {ranks}, global batch {}\n", plan.name, plan.batch.global))?;
+    let time = train_in(&folders, &plan, false, &mut room)?;
+    let steps = counted(plan.length.total_steps, "step");
+    let validated = match (plan.validate_every, evaluated) {
+        (Cadence::Never, _) => String::new(),
+        (_, n) => format!(", validated on {}", counted(n as u64, "sample")),
+    };
+    to_stdout(&line("train", &format!("{steps}{validated}, and saved"), time))?;
+    let more = resumed(&plan);
+    let time = train_in(&folders, &more, true, &mut room)?;
+    let step = plan.length.total_steps;
+    to_stdout(&line("resume", &format!("from step {step}, and one step more"), time))?;
+    let opened = checkpoint::newest(&folders.checkpoints)
+        .map_err(|error| Refusal::of(exit::CHECKPOINT, &error, None))?;
+    let began = Instant::now();
+    let inputs = inputs(&prepared, &room)?;
+    let predicted = match predict(more, &opened, &inputs, kinds)? {
+        Some(rows) => counted(rows as u64, "row"),
+        None => "such data have no predictions of files".to_owned(),
+    };
+    to_stdout(&line("predict", &predicted, began.elapsed()))?;
+    to_stdout("all of it works, and nothing is left behind\n")
+}
+
+/// `  train    2 steps  1.2 s`
+fn line(what: &str, how: &str, time: Duration) -> String {
+    format!("  {what:<8} {how}, {:.1} s\n", time.as_secs_f64())
+}
+
+/// The experiment; data that would be generated for it are generated in the temporary folder.
+fn prepared(run: &Run, room: &ScratchFolder, kinds: &Kinds) -> Result<Prepared, Refusal> {
+    let path = run.experiment.clone().unwrap_or_default();
+    let mut changes = run.all_changes();
+    let prepared = prepare(&path, &changes, ALONE, kinds)?;
+    let Some(key) = prepared.source.generated_in() else { return Ok(prepared) };
+    let option = prepared.plan.data.source.kind.options.get(key);
+    let is_there = option.and_then(|dir| dir.as_str()).is_some_and(|dir| Path::new(dir).exists());
+    if is_there {
+        return Ok(prepared);
+    }
+    let dir = toml::Value::from(room.join("data").to_string_lossy().into_owned());
+    changes.push(format!("data.{key}={dir}"));
+    prepare(&path, &changes, ALONE, kinds)
+}
+
+/// Two steps with an evaluation and a save after them.
+fn tried(plan: &Plan) -> Plan {
+    let evaluates = plan.validate_every != Cadence::Never;
+    let mut tried = shortened(plan.clone(), STEPS);
+    if evaluates {
+        tried.validate_every = Cadence::Steps(tried.length.total_steps);
+    }
+    let pass = tried.val_batch_size.count() * tried.world_size().count();
+    tried.evaluated_samples = Some(pass * PASSES);
+    tried
+}
+
+/// The same with one step more.
+fn resumed(plan: &Plan) -> Plan {
+    let mut more = plan.clone();
+    more.length.total_steps += 1;
+    more
+}
+
+/// Something to predict: some of the files that validate, or that are trained on.
+fn inputs(prepared: &Prepared, room: &ScratchFolder) -> Result<Vec<PathBuf>, Refusal> {
+    let found = prepared.source.files(&prepared.plan.data.source.found);
+    let mut parts = found.map_err(|error| Refusal::of(exit::DATA, &error, error.help()))?;
+    parts.retain(|part| !part.paths.is_empty());
+    let at = parts.iter().position(|part| part.name == "val").unwrap_or(0);
+    let Some(part) = parts.get(at) else { return Ok(Vec::new()) };
+    let ending = |path: &Path| {
+        path.extension().map(|end| end.to_string_lossy().to_lowercase()).unwrap_or_default()
+    };
+    let is_series = prepared.plan.data.source.kind.name == "csv_forecast";
+    let some = part.paths.iter().take(FILES).map(|path| match &*ending(path) {
+        "csv" | "tsv" | "jsonl" | "txt" if !is_series => beginning(path, room),
+        _ => Ok(path.clone()),
+    });
+    some.collect()
+}
+
+/// The first lines of a file, as a file of its own.
+fn beginning(path: &Path, room: &ScratchFolder) -> Result<PathBuf, Refusal> {
+    let unreadable = |error: std::io::Error| {
+        let page = format!("error: `{}` cannot be read: {error}", path.display());
+        Refusal::new(exit::DATA, page)
+    };
+    let file = std::fs::File::open(path).map_err(unreadable)?;
+    let is_text = path.extension().is_some_and(|end| end == "txt");
+    let (mut reader, mut bytes) = (BufReader::new(file.take(1 << 26)), Vec::new());
+    if is_text {
+        reader.take(BYTES).read_to_end(&mut bytes).map_err(unreadable)?;
+        // A character that is cut at the end is left out.
+        if let Err(cut) = std::str::from_utf8(&bytes) {
+            let whole = cut.valid_up_to();
+            bytes.truncate(whole);
+        }
+    } else {
+        for _ in 0..LINES {
+            reader.read_until(b'\n', &mut bytes).map_err(unreadable)?;
+        }
+    }
+    let to = room.join(&path.file_name().unwrap_or_default().to_string_lossy());
+    crate::files::write_atomic(&to, &bytes)
+        .map_err(|error| Refusal::of(exit::STORAGE, &error, None))?;
+    Ok(to)
+}
+
+/// Rows of predictions; `None` for data that have none.
+fn predict(
+    plan: Plan,
+    opened: &checkpoint::Opened,
+    inputs: &[PathBuf],
+    kinds: &Kinds,
+) -> Result<Option<usize>, Refusal> {
+    let source = kinds.data.build(&plan.data.source.kind).map_err(data::Error::from);
+    let asked = data::Predicting { paths: inputs, plan: &plan.data, transforms: &kinds.transforms };
+    let has_none = source.and_then(|source| source.inputs(&asked).map(drop));
+    if inputs.is_empty() || matches!(has_none, Err(data::Error::NotPredicted { .. })) {
+        return Ok(None);
+    }
+    let refused = |error: crate::predict::Error| {
+        Refusal::of(error.exit_code(), &error, error.help().map(str::to_owned))
+    };
+    let mut predictor = Predictor::of(plan, opened, kinds).map_err(refused)?;
+    predictor.predict(inputs).map(|rows| Some(rows.len())).map_err(refused)
+}
