@@ -298,6 +298,9 @@ pub struct Finished {
     pub peak_memory: Option<Bytes>,
 }
 
+/// The metric by which equal values of the monitored one are told apart: less is better.
+pub const TIE_BREAKER: &str = "val/loss";
+
 /// The best value of the monitored metric.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Best {
@@ -306,6 +309,9 @@ pub struct Best {
     /// Its value.
     #[serde(deserialize_with = "null_is_nan")]
     pub value: f64,
+    /// `val/loss` then, by which equal values are told apart.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub loss: Option<f64>,
     /// The step that reached it.
     pub step: u64,
 }

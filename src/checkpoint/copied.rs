@@ -8,6 +8,7 @@ use crate::checkpoint::entries::{self, Entry, Source};
 use crate::checkpoint::manifest::{CONTENTS, HEADER};
 use crate::checkpoint::{Error, FILES};
 use crate::engine::TrainState;
+use crate::event::TIE_BREAKER;
 use crate::nn::Params;
 use crate::optim::Moments;
 use crate::plan::Plan;
@@ -32,6 +33,8 @@ pub(crate) struct Copied {
     pub(crate) metric: Option<f64>,
     /// Its name.
     pub(crate) monitor: String,
+    /// What equal values of it are told apart by, if it is known of this step.
+    pub(crate) loss: Option<f64>,
     /// In the order of [`FILES`].
     pub(crate) files: [FileCopy; 3],
 }
@@ -69,6 +72,7 @@ impl Copied {
         self.step = state.step;
         self.metric = state.metric_now(&plan.checkpoint.monitor);
         self.monitor.clone_from(&plan.checkpoint.monitor);
+        self.loss = state.metric_now(TIE_BREAKER).filter(|loss| loss.is_finite());
         let [model, optimizer, progress] = &mut self.files;
         let tensors = entries::of_model(params).map_err(|error| failed(error.to_string()))?;
         model.take_tensors(&tensors, Some("pt")).map_err(failed)?;

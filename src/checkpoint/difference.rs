@@ -68,7 +68,15 @@ mod tests {
             (STATE, entry(vec![Part::of("contents", state)])),
         ];
         let files = files.map(|(name, entry)| (name.to_owned(), entry)).into();
-        Manifest { format: 2, version: "1".into(), step: 5, metric: None, monitor: None, files }
+        Manifest {
+            format: 2,
+            version: "1".into(),
+            step: 5,
+            metric: None,
+            monitor: None,
+            loss: None,
+            files,
+        }
     }
 
     #[test]

@@ -12,7 +12,7 @@ use crate::checkpoint::tensors::read_tensors;
 use crate::checkpoint::verify::{self, contents, open_whole};
 use crate::checkpoint::{Error, MODEL, OPTIMIZER, STATE, entries, links};
 use crate::engine::TrainState;
-use crate::event::Best;
+use crate::event::{Best, TIE_BREAKER};
 use crate::nn::Params;
 use crate::optim::Moments;
 use crate::plan::{CheckpointPlan, Plan};
@@ -172,12 +172,15 @@ pub(crate) fn best_until(
 pub(crate) fn ranked_by(monitor: &str, folder: &Path, step: u64) -> Result<Vec<Entry>, Error> {
     let entry = |Found { path, manifest, .. }: Found| {
         let manifest = manifest.ok().filter(|manifest| manifest.step <= step)?;
-        let metric = if manifest.monitor.as_deref() == Some(monitor) {
-            manifest.metric
+        let (metric, loss) = if manifest.monitor.as_deref() == Some(monitor) {
+            (manifest.metric, manifest.loss)
         } else {
-            open(&path).ok().and_then(|opened| opened.state.metric_now(monitor))
+            let state = open(&path).ok().map(|opened| opened.state);
+            let now = |metric| state.as_ref().and_then(|state| state.metric_now(metric));
+            (now(monitor), now(TIE_BREAKER))
         };
-        Some(Entry { step: manifest.step, metric: metric.filter(|value| value.is_finite()) })
+        let [metric, loss] = [metric, loss].map(|value| value.filter(|value| value.is_finite()));
+        Some(Entry { step: manifest.step, metric, loss })
     };
     Ok(all(folder)?.into_iter().filter_map(entry).collect())
 }

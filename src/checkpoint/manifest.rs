@@ -34,6 +34,9 @@ pub struct Manifest {
     /// Which metric that is; absent in older ones.
     #[serde(default)]
     pub monitor: Option<String>,
+    /// `val/loss`, by which equal values of it are told apart, if it was known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub loss: Option<f64>,
     /// Each file, by name.
     pub files: BTreeMap<String, FileEntry>,
 }
@@ -264,6 +267,7 @@ mod tests {
             step: 25,
             metric: Some(0.1 + 0.2),
             monitor: Some("val/loss".into()),
+            loss: None,
             files: FILES.iter().map(entry).collect(),
         }
     }

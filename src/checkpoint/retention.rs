@@ -10,6 +10,8 @@ use crate::plan::{CheckpointPlan, Mode};
 pub(crate) struct Entry {
     pub(crate) step: u64,
     pub(crate) metric: Option<f64>,
+    /// What equal metrics are told apart by.
+    pub(crate) loss: Option<f64>,
 }
 
 /// Steps of the checkpoints to delete: all but the newest `keep_last` and the best `keep_best`. The
@@ -19,7 +21,7 @@ pub(crate) fn surplus(plan: &CheckpointPlan, entries: &[Entry]) -> Vec<u64> {
     newest.sort_unstable_by(|a, b| b.cmp(a));
     newest.truncate(plan.keep_last.max(1));
     let best = ranked(plan.mode, entries).into_iter().take(plan.keep_best);
-    let best: Vec<u64> = best.map(|(_, step)| step).collect();
+    let best: Vec<u64> = best.map(|(_, entry)| entry.step).collect();
     let mut surplus: Vec<u64> = entries
         .iter()
         .map(|entry| entry.step)
@@ -31,20 +33,25 @@ pub(crate) fn surplus(plan: &CheckpointPlan, entries: &[Entry]) -> Vec<u64> {
 
 /// The best checkpoint.
 pub(crate) fn best(plan: &CheckpointPlan, entries: &[Entry]) -> Option<Best> {
-    let &(value, step) = ranked(plan.mode, entries).first()?;
-    Some(Best { metric: plan.monitor.clone(), value, step })
+    let &(value, Entry { step, loss, .. }) = ranked(plan.mode, entries).first()?;
+    Some(Best { metric: plan.monitor.clone(), value, loss, step })
 }
 
-/// Metrics and steps, best first; of equals the earlier, as the run's own `best` keeps it.
-fn ranked(mode: Mode, entries: &[Entry]) -> Vec<(f64, u64)> {
-    let mut known: Vec<(f64, u64)> =
-        entries.iter().filter_map(|entry| Some((entry.metric?, entry.step))).collect();
-    known.sort_by(|a, b| {
+/// Metrics and checkpoints, best first; of equals that with the smaller loss or else the earlier,
+/// as the run's own `best` keeps it.
+fn ranked(mode: Mode, entries: &[Entry]) -> Vec<(f64, Entry)> {
+    let mut known: Vec<(f64, Entry)> =
+        entries.iter().filter_map(|entry| Some((entry.metric?, *entry))).collect();
+    known.sort_by(|(a, first), (b, second)| {
         let by_metric = match mode {
-            Mode::Min => a.0.total_cmp(&b.0),
-            Mode::Max => b.0.total_cmp(&a.0),
+            Mode::Min => a.total_cmp(b),
+            Mode::Max => b.total_cmp(a),
         };
-        if by_metric == Ordering::Equal { a.1.cmp(&b.1) } else { by_metric }
+        let by_loss = || match (first.loss, second.loss) {
+            (Some(a), Some(b)) => a.total_cmp(&b),
+            _ => Ordering::Equal,
+        };
+        by_metric.then_with(by_loss).then(first.step.cmp(&second.step))
     });
     known
 }
@@ -65,7 +72,7 @@ mod tests {
     }
 
     fn entries(metrics: &[(u64, Option<f64>)]) -> Vec<Entry> {
-        metrics.iter().map(|&(step, metric)| Entry { step, metric }).collect()
+        metrics.iter().map(|&(step, metric)| Entry { step, metric, loss: None }).collect()
     }
 
     #[test]
@@ -78,8 +85,14 @@ mod tests {
     }
 
     #[test]
-    fn of_equally_good_checkpoints_the_earlier_is_the_best() {
-        let entries = entries(&[(10, Some(0.9)), (20, Some(0.9))]);
-        assert_eq!(best(&plan(1, 1), &entries).map(|best| best.step), Some(10));
+    fn of_equally_good_checkpoints_that_with_the_smaller_loss_or_the_earlier_is_the_best() {
+        let mut entries = entries(&[(10, Some(0.9)), (20, Some(0.9)), (30, Some(0.9))]);
+        let found = |entries: &[Entry]| best(&plan(1, 1), entries).map(|best| best.step);
+        assert_eq!(found(&entries), Some(10));
+        for (entry, loss) in entries.iter_mut().zip([0.5, 0.3, 0.3]) {
+            entry.loss = Some(loss);
+        }
+        assert_eq!(found(&entries), Some(20));
+        assert_eq!(surplus(&plan(1, 1), &entries), [10]);
     }
 }

@@ -115,6 +115,7 @@ fn write_files(folder: &Path, copied: &Copied) -> Result<(), Error> {
         step: copied.step,
         metric: copied.metric,
         monitor: Some(copied.monitor.clone()),
+        loss: copied.loss,
         files: std::collections::BTreeMap::new(),
     };
     let mut written = Vec::new();

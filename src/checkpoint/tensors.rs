@@ -148,7 +148,8 @@ pub(crate) fn header_of(folder: &Path, name: &str, bytes: &[u8]) -> Result<Optio
     let entry = FileEntry::of(vec![Part::of(CONTENTS, bytes)]);
     let files = BTreeMap::from([(name.to_owned(), entry)]);
     let version = String::new();
-    let manifest = Manifest { format: 1, version, step: 0, metric: None, monitor: None, files };
+    let manifest =
+        Manifest { format: 1, version, step: 0, metric: None, monitor: None, loss: None, files };
     let file = TensorFile::open(folder, name, &manifest)?;
     Ok(file.difference::<candle_core::Var>(&[]))
 }

@@ -46,6 +46,7 @@ pub(crate) fn evaluate(args: &EvalArgs, kinds: &Kinds) -> Result<u8, Refusal> {
         evaluation_changes::changed(description, &asked, kinds)?
     };
     augment(args, &mut plan)?;
+    plan.data.notes.iter().for_each(|note| to_stderr(&format!("warning: {note}")));
     warn_of_other_data(description, &plan, kinds)?;
     let measured = worker::evaluate(&plan, Some(opened), &parts(args, &plan)?, kinds);
     let measured = told(measured.map_err(failed)?);

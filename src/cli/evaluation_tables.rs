@@ -8,6 +8,8 @@ use crate::worker::{ClassDetails, Details, TargetDetails, WorstSample};
 /// Most classes that have a line each, and of which each is shown against each.
 const MAX_CLASSES: usize = 100;
 const MAX_MATRIX_CLASSES: usize = 12;
+/// Letters of a class above a column of the matrix.
+const MAX_HEAD_LENGTH: usize = 12;
 /// Most pairs of classes that are taken for each other.
 const MAX_PAIRS: usize = 10;
 
@@ -76,18 +78,31 @@ fn square(Details { split, classes, confusion, .. }: &Details) -> String {
     let head = format!("{split}: true \\ predicted");
     let width = column(classes.iter().map(|class| &class.class), &head);
     let most = confusion.iter().flatten().max().copied().unwrap_or(0).to_string().len();
-    // Answers are in the order of the lines, so their columns need no names.
-    let cell = most.max(confusion.len().to_string().len()) + 2;
-    let numbers = (1..=confusion.len()).map(|class| format!("{class:cell$}"));
-    let mut text = format!("{head:width$}{}\n", numbers.collect::<String>());
+    let names: Vec<String> = classes.iter().map(|class| shortened(&class.class)).collect();
+    let cells: Vec<usize> = names.iter().map(|name| name.chars().count().max(most)).collect();
+    let mut text = format!("{head:width$}");
+    for (name, cell) in names.iter().zip(&cells) {
+        let _ = write!(text, "  {name:>cell$}");
+    }
+    text.push('\n');
     for (class, row) in classes.iter().zip(confusion) {
         let _ = write!(text, "{:width$}", escape(&class.class));
-        for n in row {
-            let _ = write!(text, "{n:cell$}");
+        for (n, cell) in row.iter().zip(&cells) {
+            let _ = write!(text, "  {n:cell$}");
         }
         text.push('\n');
     }
     text
+}
+
+/// The name of a class as the head of a narrow column.
+fn shortened(name: &str) -> String {
+    let name = escape(name);
+    if name.chars().count() <= MAX_HEAD_LENGTH {
+        return name.into_owned();
+    }
+    let begin: String = name.chars().take(MAX_HEAD_LENGTH - 2).collect();
+    begin + ".."
 }
 
 /// The classes that are taken for others most often.

@@ -177,7 +177,7 @@ fn bar() -> ProgressBar {
     bar
 }
 
-fn show(bar: &ProgressBar, said: Said, is_heard: bool) {
+fn show(bar: &ProgressBar, said: Said<'_>, is_heard: bool) {
     match said {
         Said::Began { items, done } => {
             if done > 0 && is_heard {
@@ -187,6 +187,8 @@ fn show(bar: &ProgressBar, said: Said, is_heard: bool) {
             bar.set_position(done as u64);
         }
         Said::Done(n) => bar.inc(n as u64),
+        Said::Noted(note) if is_heard => to_stderr(&format!("warning: {note}")),
+        Said::Noted(_) => {}
     }
 }
 

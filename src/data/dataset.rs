@@ -1,5 +1,6 @@
 //! Samples that can be loaded in any order, and what a batch of them is.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use candle_core::Tensor;
@@ -71,6 +72,12 @@ pub trait Dataset: Send + Sync {
     /// What messages call sample `index`: its file, if it has one.
     fn name(&self, index: usize) -> String;
 
+    /// The file of sample `index`, and its line there, from 1, if the file holds several; `None` if
+    /// it was made of several places.
+    fn origin(&self, _index: usize) -> Option<(PathBuf, Option<u64>)> {
+        None
+    }
+
     /// Appends sample `index` to `values`, of [`Dataset::shape`] in row-major order, and returns
     /// its target. `key` is the randomness of the augmentation; without it nothing is random.
     ///
@@ -97,4 +104,22 @@ pub struct Splits {
     pub test: Option<Arc<dyn Dataset>>,
     /// Class names in label order; empty for numbers.
     pub classes: Vec<String>,
+}
+
+impl Splits {
+    /// A table of the samples that are not trained on: the part, and file and line of each. `None`
+    /// if some are of no single place.
+    pub(crate) fn held_out(&self) -> Option<String> {
+        let mut table = csv::Writer::from_writer(Vec::new());
+        table.write_record(["part", "file", "line"]).ok()?;
+        let parts = [("val", Some(&self.val)), ("test", self.test.as_ref())];
+        for (part, samples) in parts.into_iter().filter_map(|(part, of)| Some((part, of?))) {
+            for index in 0..samples.len() {
+                let (file, line) = samples.origin(index)?;
+                let line = line.map_or(String::new(), |line| line.to_string());
+                table.write_record([part, &file.to_string_lossy(), &line]).ok()?;
+            }
+        }
+        String::from_utf8(table.into_inner().ok()?).ok()
+    }
 }

@@ -112,6 +112,16 @@ pub enum Error {
         /// What is wrong with it.
         what: String,
     },
+    /// The same, where something can be done about it.
+    #[error("`{}`: {what}", shown(.path))]
+    WithHelp {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        what: String,
+        /// What to do about it.
+        help: String,
+    },
     /// What is generated cannot be used.
     #[error("the generated data: {what}")]
     Generated {
@@ -407,7 +417,7 @@ impl Error {
                                        `data.check_dates = false`: rows are cut in their order, \
                                        so that training may see what is to be predicted"
                 .to_owned(),
-            Self::Cell { help, .. } => help.clone(),
+            Self::Cell { help, .. } | Self::WithHelp { help, .. } => help.clone(),
             Self::NoColumn { columns, .. } if columns.iter().all(|name| is_number(name)) => {
                 "is the header line missing? Write the column names into the first line".to_owned()
             }

@@ -34,6 +34,8 @@ pub struct Inputs {
     pub items: Items,
     /// What an answer is.
     pub answers: Answers,
+    /// What is worth a look, in words: categories that no training row has.
+    pub notes: Vec<String>,
 }
 
 /// What answers are given for.
@@ -204,18 +206,29 @@ pub(crate) fn unlabelled(files: &[PathBuf]) -> Paths {
 
 /// Refuses inputs without columns that the run was trained on.
 pub(crate) fn lacks(path: &Path, missing: &[&str], present: &[String]) -> Error {
+    let what = format!("{}; it has {}", lacking("column", missing), listed(present));
+    Error::Format { path: path.to_owned(), what }
+}
+
+/// Refuses JSON of which no line has keys that the run was trained on.
+pub(crate) fn lacks_keys(path: &Path, missing: &[&str], present: &[String]) -> Error {
+    Error::WithHelp {
+        path: path.to_owned(),
+        what: format!("{}; it has {}", lacking("key", missing), listed(present)),
+        help: "rename its keys to those of the run, or write `null` where a value is unknown"
+            .to_owned(),
+    }
+}
+
+fn lacking(noun: &str, missing: &[&str]) -> String {
     let named: Vec<String> = missing.iter().map(|name| format!("`{name}`")).collect();
     let s = if missing.len() == 1 { "" } else { "s" };
-    let what = format!(
-        "it lacks the column{s} {}, which the run was trained on; it has {}",
-        named.join(", "),
-        present
-            .iter()
-            .map(|name| format!("`{}`", shown(Path::new(name))))
-            .collect::<Vec<_>>()
-            .join(", ")
-    );
-    Error::Format { path: path.to_owned(), what }
+    format!("it lacks the {noun}{s} {}, which the run was trained on", named.join(", "))
+}
+
+fn listed(names: &[String]) -> String {
+    let name = |name: &String| format!("`{}`", shown(Path::new(name)));
+    names.iter().map(name).collect::<Vec<_>>().join(", ")
 }
 
 #[cfg(test)]

@@ -32,6 +32,7 @@ mod file_names;
 mod error;
 mod dataset;
 mod read;
+mod json;
 pub mod transform;
 mod environment;
 mod images;
@@ -65,8 +66,8 @@ pub(crate) use sources::control::Sight;
 pub use sources::{
     Asked, Calendar, Chat, Chunk, ColumnNames, Csv, CsvForecast, DataFamily, DataSource,
     DataSources, DateFeature, Features, Files, HandleUnknown, ImageFolder, ImageTable,
-    Instructions, Jsonl, LogMel, Missing, Mnist, Policy, PushTLike, Ranges, Reading, Shapes,
-    Speech, Survey, TokenDtype, Tokens, Trajectories, encode, prompt, scaled, unscaled,
+    Instructions, Jsonl, LogMel, Missing, MissingValues, Mnist, Policy, PushTLike, Ranges, Reading,
+    Shapes, Speech, Survey, TokenDtype, Tokens, Trajectories, encode, prompt, scaled, unscaled,
 };
 pub(crate) use sources::{TargetCells, cameras, delimiter, is_date, largest_token};
 pub use survey::{open, survey};

@@ -39,14 +39,12 @@ pub(crate) fn whole(path: &Path) -> io::Result<Vec<u8>> {
     }
 }
 
-/// The bytes of a text, of which no line is longer than 1 MiB: a reader of lines needs no more
-/// memory.
+/// A text of which no line is longer than 1 MiB: a reader of lines needs no more memory.
 ///
 /// # Errors
 ///
-/// As [`whole`]; a line that is longer, by its number.
-pub(crate) fn lines(path: &Path) -> io::Result<Vec<u8>> {
-    let bytes = whole(path)?;
+/// A line that is longer, by its number.
+fn of_short_lines(bytes: Vec<u8>) -> io::Result<Vec<u8>> {
     match bytes.split(|&byte| byte == b'\n').position(|line| line.len() > MAX_LINE_BYTES) {
         None => Ok(bytes),
         Some(before) => {
@@ -56,21 +54,100 @@ pub(crate) fn lines(path: &Path) -> io::Result<Vec<u8>> {
     }
 }
 
-/// The bytes of a table, as [`lines`], without a byte order mark. Messages call the file `what`.
+/// The bytes of a table, unpacked if its name ends in `.gz`, and without a byte order mark.
+/// Messages call the file `what`.
 ///
 /// # Errors
 ///
-/// As [`lines`].
+/// As [`whole`]; a line is longer than 1 MiB, or the file is no text, but of a form that is known.
 pub(crate) fn table(
     what: &'static str,
     path: &Path,
     expected: &'static str,
 ) -> Result<Vec<u8>, Error> {
-    let mut bytes = lines(path).map_err(Error::reading(what, path, expected))?;
+    let mut bytes = whole(path).map_err(Error::reading(what, path, expected))?;
+    if is_gzip(path) && bytes.starts_with(GZIP) {
+        bytes = unpacked(&bytes).map_err(Error::reading(what, path, expected))?;
+    }
+    if let Some((what, help)) = other_form(&bytes) {
+        let (path, what) = (path.to_owned(), what.to_owned());
+        return Err(Error::WithHelp { path, what, help: help.to_owned() });
+    }
     if bytes.starts_with(b"\xEF\xBB\xBF") {
         drop(bytes.drain(..3));
     }
-    Ok(bytes)
+    of_short_lines(bytes).map_err(Error::reading(what, path, expected))
+}
+
+/// Whether the name of a file says that it is packed by gzip.
+pub(crate) fn is_gzip(path: &Path) -> bool {
+    path.extension().is_some_and(|ending| ending.eq_ignore_ascii_case("gz"))
+}
+
+/// The first bytes of a file that is packed by gzip.
+const GZIP: &[u8] = &[0x1f, 0x8b];
+
+/// The contents of a file packed by gzip, of which there may be several one after the other.
+fn unpacked(bytes: &[u8]) -> io::Result<Vec<u8>> {
+    let mut contents = Vec::new();
+    let mut reader = flate2::read::MultiGzDecoder::new(bytes).take(MAX_FILE_BYTES + 1);
+    reader.read_to_end(&mut contents)?;
+    if contents.len() as u64 > MAX_FILE_BYTES {
+        let message = format!("it unpacks to more than the {MAX_FILE_BYTES} bytes that are read");
+        return Err(io::Error::new(io::ErrorKind::FileTooLarge, message));
+    }
+    Ok(contents)
+}
+
+/// What a file is that is no table of text, and what makes one of it.
+fn other_form(bytes: &[u8]) -> Option<(&'static str, &'static str)> {
+    const UNPACK: &str = "unpack it, or pack it with gzip and let its name end in `.gz`";
+    const FORMS: [(&[u8], &str, &str); 12] = [
+        (
+            b"version https://git-lfs.github.com/spec/",
+            "this is a pointer of git-lfs, not the file itself",
+            "`git lfs pull` fetches the file",
+        ),
+        (
+            GZIP,
+            "this is packed by gzip, which its name does not say",
+            "let its name end in `.gz`, as in `table.csv.gz`, or unpack it",
+        ),
+        (
+            b"PK\x03\x04",
+            "this is a workbook of Excel or another zip archive, not a table of text",
+            "save the sheet as CSV (UTF-8); in Python, \
+             `pandas.read_excel(FILE).to_csv(\"table.csv\", index=False)`",
+        ),
+        (
+            &[0xd0, 0xcf, 0x11, 0xe0],
+            "this is a workbook of Excel, not a table of text",
+            "save the sheet as CSV (UTF-8); in Python, \
+             `pandas.read_excel(FILE).to_csv(\"table.csv\", index=False)`",
+        ),
+        (
+            b"PAR1\x15",
+            "this is a parquet file, not a table of text",
+            "in Python, `pandas.read_parquet(FILE).to_csv(\"table.csv\", index=False)`",
+        ),
+        (
+            b"ARROW1\0",
+            "this is a file of Arrow (Feather), not a table of text",
+            "in Python, `pandas.read_feather(FILE).to_csv(\"table.csv\", index=False)`",
+        ),
+        (
+            b"SQLite format 3",
+            "this is a database of SQLite, not a table of text",
+            "in sqlite3, `.mode csv` and `.output table.csv` before a query write one",
+        ),
+        (b"BZh91AY", "this is packed by bzip2", UNPACK),
+        (&[0xfd, b'7', b'z', b'X', b'Z', 0], "this is packed by xz", UNPACK),
+        (&[0x28, 0xb5, 0x2f, 0xfd], "this is packed by zstd", UNPACK),
+        (&[0xff, 0xfe], "this is text in UTF-16", "save it as UTF-8"),
+        (&[0xfe, 0xff], "this is text in UTF-16", "save it as UTF-8"),
+    ];
+    let form = FORMS.into_iter().find(|(first, ..)| bytes.starts_with(first));
+    form.map(|(_, what, help)| (what, help))
 }
 
 fn once(path: &Path) -> io::Result<Vec<u8>> {
@@ -89,6 +166,34 @@ fn once(path: &Path) -> io::Result<Vec<u8>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_table_that_is_no_text_is_called_what_it_is() {
+        let dir = tempfile::tempdir().unwrap();
+        let read = |name: &str, bytes: &[u8]| {
+            let path = dir.path().join(name);
+            crate::files::write_atomic(&path, bytes).unwrap();
+            table("the table", &path, "a table")
+        };
+        let check = |bytes: &[u8], what: &str, help: &str| {
+            let error = read("x.csv", bytes).unwrap_err();
+            assert!(error.to_string().ends_with(what), "{error}");
+            assert!(error.help().unwrap().contains(help), "{:?}", error.help());
+        };
+        let pointer = b"version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 12345\n";
+        check(pointer, "`: this is a pointer of git-lfs, not the file itself", "git lfs pull");
+        check(b"PAR1\x15", "this is a parquet file, not a table of text", "read_parquet");
+        check(b"PK\x03\x04\x14", "zip archive, not a table of text", "read_excel");
+        check(&[0xff, 0xfe, b'a', 0], "this is text in UTF-16", "UTF-8");
+        let mut packed = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+        std::io::Write::write_all(&mut packed, b"\xEF\xBB\xBFa,y\n1,2\n").unwrap();
+        let packed = packed.finish().unwrap();
+        check(&packed, "packed by gzip, which its name does not say", "`.gz`");
+        assert_eq!(read("x.csv.gz", &packed).unwrap(), b"a,y\n1,2\n");
+        assert_eq!(read("y.csv.gz", b"a,y\n").unwrap(), b"a,y\n", "its name is wrong");
+        let cut = read("z.csv.gz", &packed[..packed.len() - 9]).unwrap_err();
+        assert!(cut.to_string().contains("z.csv.gz`"), "{cut}");
+    }
 
     #[test]
     fn a_fifo_or_device_is_an_error_and_does_not_block() {

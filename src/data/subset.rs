@@ -1,5 +1,6 @@
 //! Some samples of a data set, as `torch.utils.data.Subset`.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use crate::data::dataset::{Dataset, Target};
@@ -71,6 +72,10 @@ impl Dataset for Subset {
 
     fn name(&self, index: usize) -> String {
         self.whole.name(self.place(index))
+    }
+
+    fn origin(&self, index: usize) -> Option<(PathBuf, Option<u64>)> {
+        self.whole.origin(self.place(index))
     }
 
     fn load(

@@ -1,11 +1,14 @@
 //! `[data]` -> [`DataFacts`], and a plan -> its splits.
 
+use std::io;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use crate::config::kind::{Choice, Spec};
 use crate::data::Splits;
-use crate::data::error::Error;
+use crate::data::error::{Error, shown};
 use crate::data::fingerprint::Fingerprint;
+use crate::data::read;
 use crate::data::sources::source::{Asked, DataSource, DataSources, Reading};
 use crate::data::subset::Subset;
 use crate::data::transform::Transforms;
@@ -22,7 +25,9 @@ pub fn survey(
     choice: &Choice,
     asked: &Asked<'_>,
 ) -> Result<DataFacts, Error> {
-    let found = sources.build(choice)?.survey(asked)?;
+    let mut found = sources.build(choice)?.survey(asked)?;
+    found.notes.extend(trained_on(choice));
+    found.notes.dedup();
     let line = if found.line.is_empty() { choice.to_string() } else { found.line };
     let line = line + &asked.split.words();
     let line = std::iter::once(line).chain(found.columns).collect::<Vec<String>>().join("\n");
@@ -53,6 +58,37 @@ pub fn survey(
         pixels: found.pixels,
         pixel_dtype: found.pixel_dtype,
     })
+}
+
+/// Parts that are the training data themselves, or a copy of the file, in words.
+fn trained_on(choice: &Choice) -> Vec<String> {
+    let path = |key: String| {
+        let path = choice.options.get(&key)?.as_str()?;
+        Some((key, PathBuf::from(path)))
+    };
+    let others = |end: &str| ["val", "test"].map(|part| format!("{part}_{end}"));
+    let pairs = ["file", "dir"].into_iter().flat_map(|end| {
+        let train = path(format!("train_{end}"));
+        let others = others(end).into_iter().filter_map(path);
+        train.into_iter().flat_map(move |train| others.clone().map(move |it| (train.clone(), it)))
+    });
+    let note = |((train_key, train), (key, other)): ((String, PathBuf), (String, PathBuf))| {
+        let say = "its metrics say nothing about new data";
+        if train.canonicalize().ok()? == other.canonicalize().ok()? {
+            return Some(format!("`data.{key}` is `data.{train_key}`: {say}"));
+        }
+        let is_copy = other.is_file() && are_equal(&train, &other).unwrap_or(false);
+        is_copy.then(|| format!("`{}` is a copy of `{}`: {say}", shown(&other), shown(&train)))
+    };
+    pairs.filter_map(note).collect()
+}
+
+/// Whether two files of a usual size hold the same.
+fn are_equal(one: &Path, other: &Path) -> io::Result<bool> {
+    const MOST_BYTES: u64 = 64 << 20;
+    let [bytes, others] = [one, other].map(|path| std::fs::metadata(path).map(|it| it.len()));
+    let bytes = bytes?;
+    Ok(bytes == others? && bytes <= MOST_BYTES && read::whole(one)? == read::whole(other)?)
 }
 
 /// Opens the data that `plan` describes, with its transforms, and checks that it still is what was

@@ -6,7 +6,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use crate::engine::scaler::Scaler;
-use crate::event::{Best, History, nulls_are_nan};
+use crate::event::{Best, History, TIE_BREAKER, nulls_are_nan};
 use crate::optim::{Plateau, Scheduler};
 use crate::plan::{CheckpointPlan, EarlyStoppingPlan, Mode, Plan};
 
@@ -219,10 +219,14 @@ impl TrainState {
         let Some(&value) = self.metrics.get(&plan.monitor) else { return false };
         // Earlier versions took what is not finite for the best, too.
         let best = self.best.as_ref().filter(|best| best.value.is_finite());
-        let is_best =
-            value.is_finite() && best.is_none_or(|best| is_better(plan.mode, value, best.value));
+        let loss = self.metrics.get(TIE_BREAKER).copied().filter(|loss| loss.is_finite());
+        let is_better = |best: &Best| {
+            is_better(plan.mode, value, best.value)
+                || (value == best.value && loss.zip(best.loss).is_some_and(|(new, old)| new < old))
+        };
+        let is_best = value.is_finite() && best.is_none_or(is_better);
         if is_best {
-            self.best = Some(Best { metric: plan.monitor.clone(), value, step: self.step });
+            self.best = Some(Best { metric: plan.monitor.clone(), value, loss, step: self.step });
         }
         is_best
     }
@@ -294,12 +298,37 @@ mod tests {
         });
         assert_eq!(best, [(false, None), (true, Some(9.0)), (false, Some(9.0)), (true, Some(8.0))]);
         // As an earlier version has saved it.
-        let old = Best { metric: "val/perplexity".into(), value: f64::INFINITY, step: 0 };
+        let old =
+            Best { metric: "val/perplexity".into(), value: f64::INFINITY, loss: None, step: 0 };
         state.best = Some(old);
         let written = serde_json::to_string(&state).unwrap();
         state = serde_json::from_str(&written).unwrap();
         assert!(state.best.as_ref().is_some_and(|best| best.value.is_nan()));
         assert!(state.observe_best(&plan), "8 is better");
+    }
+
+    #[test]
+    fn of_equal_values_that_with_the_smaller_loss_is_the_best() {
+        let plan = CheckpointPlan {
+            dir: "checkpoints".into(),
+            every: crate::plan::Cadence::Epochs(1),
+            keep_last: 1,
+            keep_best: 1,
+            monitor: "val/accuracy".into(),
+            mode: Mode::Max,
+        };
+        let mut state = new_state();
+        let measured = [(0.9, 0.5), (0.9, 0.4), (0.9, 0.6), (0.8, 0.1), (0.9, f64::NAN)];
+        let best = measured.map(|(accuracy, loss)| {
+            state.step += 1;
+            state.metrics.insert("val/accuracy".to_owned(), accuracy);
+            state.metrics.insert("val/loss".to_owned(), loss);
+            state.observe_best(&plan);
+            let written = serde_json::to_string(&state.best).unwrap();
+            state.best = serde_json::from_str(&written).unwrap();
+            state.best.as_ref().map(|best| best.step)
+        });
+        assert_eq!(best, [1, 2, 2, 2, 2].map(Some));
     }
 
     #[test]

@@ -174,7 +174,7 @@ impl Default for Metrics {
         all.add(TopAccuracy::<2>);
         all.add(TopAccuracy::<3>);
         all.add(TopAccuracy::<10>);
-        for average in [Average::Macro, Average::Micro] {
+        for average in [Average::Macro, Average::Micro, Average::Binary] {
             all.add(ClassScore::precision(average));
             all.add(ClassScore::recall(average));
             all.add(ClassScore::f1(average));

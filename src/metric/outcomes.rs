@@ -30,6 +30,8 @@ pub enum Average {
     Macro,
     /// Of all classes' samples together.
     Micro,
+    /// Of the positive class alone, the second of two.
+    Binary,
 }
 
 impl Outcome {
@@ -64,6 +66,7 @@ impl Average {
         let classes = of_classes(kept);
         let classes: Vec<&Outcome> = match self {
             Self::Micro => return value(&together(&classes)),
+            Self::Binary => return value(&classes.get(1).copied().unwrap_or_default()),
             // What multi-label data calls a class counts in any case, as in scikit-learn.
             Self::Macro if matches!(kept, Kept::Sums(_)) => classes.iter().collect(),
             Self::Macro => classes.iter().filter(|class| **class != Outcome::default()).collect(),
@@ -74,11 +77,16 @@ impl Average {
     /// Why it has no meaning for such answers.
     pub(super) fn why_not(self, answers: &Measurable) -> Option<String> {
         match answers.targets {
+            Targets::MultiLabel if self == Self::Binary => {
+                Some("needs one of two classes for each sample".to_owned())
+            }
             Targets::MultiLabel => None,
             Targets::Classes if answers.labels_in_sequence => {
                 Some("needs one label for each sample".to_owned())
             }
             Targets::Classes if self == Self::Macro => None,
+            Targets::Classes if self == Self::Binary => (answers.classes != 2)
+                .then(|| format!("needs two classes, but the data has {}", answers.classes)),
             Targets::Classes => Some("is the accuracy where a sample has one class".to_owned()),
             Targets::Numbers | Targets::Series => {
                 Some("is a classification metric, but the loss is a regression loss".to_owned())

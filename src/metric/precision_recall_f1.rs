@@ -9,8 +9,8 @@ use crate::plan::{Measurable, Mode};
 /// A value of each class's outcomes, averaged over the classes.
 #[derive(Debug)]
 pub struct ClassScore {
-    /// With the macro average, and with the micro average.
-    names: [&'static str; 2],
+    /// With the macro average, with the micro average, and of the positive class.
+    names: [&'static str; 3],
     value: fn(&Outcome) -> f64,
     average: Average,
 }
@@ -18,17 +18,21 @@ pub struct ClassScore {
 impl ClassScore {
     /// Share of what was found that is right.
     pub fn precision(average: Average) -> Self {
-        Self { names: ["precision", "precision_micro"], value: Outcome::precision, average }
+        Self {
+            names: ["precision", "precision_micro", "precision_binary"],
+            value: Outcome::precision,
+            average,
+        }
     }
 
     /// Share of what is there that was found. Its macro average is the balanced accuracy.
     pub fn recall(average: Average) -> Self {
-        Self { names: ["recall", "recall_micro"], value: Outcome::recall, average }
+        Self { names: ["recall", "recall_micro", "recall_binary"], value: Outcome::recall, average }
     }
 
     /// Harmonic mean of precision and recall.
     pub fn f1(average: Average) -> Self {
-        Self { names: ["f1", "f1_micro"], value: Outcome::f1, average }
+        Self { names: ["f1", "f1_micro", "f1_binary"], value: Outcome::f1, average }
     }
 }
 
@@ -37,6 +41,7 @@ impl Metric for ClassScore {
         match self.average {
             Average::Macro => self.names[0],
             Average::Micro => self.names[1],
+            Average::Binary => self.names[2],
         }
     }
 

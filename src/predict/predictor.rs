@@ -36,6 +36,8 @@ pub struct Predictor {
 pub struct Predictions {
     /// What the values of a row are.
     pub columns: Vec<Column>,
+    /// What is worth a look about the inputs, in words: categories that no training row has.
+    pub notes: Vec<String>,
     rows: Vec<Vec<Value>>,
 }
 
@@ -97,7 +99,7 @@ impl Predictor {
         for part in parts(&inputs, self.plan.val_batch_size.count()) {
             rows.extend(self.part(&inputs, part, &form)?);
         }
-        Ok(Predictions { columns: form.columns, rows })
+        Ok(Predictions { columns: form.columns, notes: inputs.notes, rows })
     }
 
     /// The plan of the run.

@@ -60,7 +60,7 @@ pub(crate) fn finished() -> Finished {
     Finished {
         reason: Reason::Completed,
         step: 50,
-        best: Some(Best { metric: "val/accuracy".into(), value: 0.725, step: 40 }),
+        best: Some(Best { metric: "val/accuracy".into(), value: 0.725, loss: None, step: 40 }),
         seconds: 151.0,
         samples_per_second: 1234.4,
         time: TimeShares {

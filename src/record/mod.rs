@@ -58,7 +58,7 @@ pub(crate) use event_line::{quiet_line, restart};
 pub use history_file::{NAME as HISTORY, read as read_history, write as write_history};
 pub use rank_log::RankLog;
 pub(crate) use run_json::DESCRIPTION_FORMAT;
-pub use run_json::{DATA, DESCRIPTION, RESOLVED, newest_of, newest_start, of_start};
+pub use run_json::{DATA, DESCRIPTION, RESOLVED, SPLIT, newest_of, newest_start, of_start};
 pub(crate) use run_time::RunTime;
 pub use sink::{
     Csv, Curves, EVENTS, Jsonl, Log, METRICS, OpenSink, Sink, SinkFamily, SinkStart, Sinks,

@@ -12,6 +12,8 @@ pub const DESCRIPTION: &str = "run.json";
 pub(crate) const DESCRIPTION_FORMAT: u32 = 1;
 /// Says in a run's folder what its data are.
 pub const DATA: &str = "data.json";
+/// Lists in a run's folder which samples are held out.
+pub const SPLIT: &str = "split.csv";
 
 /// The number of the newest start in `folder` that changed something; 0 if there is none.
 pub fn newest_start(folder: &Path) -> u32 {

@@ -1,20 +1,20 @@
-//! A confusion matrix -> `confusion_val.png`, `confusion_val.svg`: a line for each class, a column
-//! for each answer, darker the larger its share of the class.
+//! A confusion matrix -> `confusion_val.png`, `confusion_val.svg`: a row for each true class, a
+//! column for each predicted one, darker the larger its share of the true class.
 
 use std::path::Path;
 
 use plotters::prelude::*;
 
 use super::Error;
-use super::panel::{Canvas, FAINT_INK, FRAME, INK, Lettering, write_words};
+use super::panel::{Canvas, FAINT_INK, FRAME, INK, Lettering, write_upwards, write_words};
 use super::picture::{self, Area, Drawn, Picture};
 use crate::record::text::escape;
 
 /// Logical pixels.
 const SIDE: f64 = 640.0;
 const LEFT: f64 = 190.0;
-const TOP: f64 = 64.0;
-const BELOW: f64 = 46.0;
+const TOP: f64 = 70.0;
+const BELOW: f64 = 190.0;
 /// Classes up to which each cell has its number, and each line its name.
 const MAX_CLASSES_WITH_NUMBERS: usize = 20;
 const MAX_CLASSES_WITH_NAMES: usize = 45;
@@ -53,12 +53,14 @@ impl Picture for Confusion<'_> {
     }
 
     fn draw<DB: DrawingBackend>(&self, area: &Area<DB>, canvas: Canvas) -> Drawn<DB> {
-        let title = format!("{}: classes, and what they are taken for", self.split);
-        let above = (LEFT + SIDE / 2.0, TOP / 2.0);
+        let title = format!("{}: true and predicted classes", self.split);
+        let above = (LEFT + SIDE / 2.0, 26.0);
         write_words(area, canvas, &title, above, Lettering::centered(20.0, INK))?;
-        let below = (LEFT + SIDE / 2.0, TOP + SIDE + BELOW / 2.0);
-        let words = "answers, in the order of the classes";
-        write_words(area, canvas, words, below, Lettering::centered(16.0, FAINT_INK))?;
+        let heads = [("true", (LEFT - 8.0, 54.0)), ("predicted", (LEFT + SIDE / 2.0, 54.0))];
+        let [rows, columns] =
+            [Lettering::up_to(16.0, FAINT_INK), Lettering::centered(16.0, FAINT_INK)];
+        write_words(area, canvas, heads[0].0, heads[0].1, rows)?;
+        write_words(area, canvas, heads[1].0, heads[1].1, columns)?;
         for (label, row) in self.counts.iter().enumerate() {
             self.draw_class(area, canvas, label, row)?;
         }
@@ -85,6 +87,8 @@ impl Confusion<'_> {
             let name: String = escape(name).chars().take(MAX_NAME_LENGTH).collect();
             let style = Lettering::up_to(size.max(11.0), INK);
             write_words(area, canvas, &name, (LEFT - 8.0, middle), style)?;
+            let place = (LEFT + (label as f64 + 0.5) * cell, TOP + SIDE + 8.0);
+            write_upwards(area, canvas, &name, place, style)?;
         }
         let samples = row.iter().sum::<u64>().max(1);
         for (answer, &count) in row.iter().enumerate().filter(|(_, count)| **count > 0) {
@@ -113,7 +117,9 @@ mod tests {
         let counts = [vec![12, 0, 1], vec![0, 9, 0], vec![77, 0, 31]];
         let confusion = Confusion { split: "val", names: &["ant", "bee", "cat"], counts: &counts };
         let svg = picture::draw_svg(&confusion, "confusion").unwrap();
-        for words in ["ant", "cat", "12", "77", "31", "val: classes"] {
+        for words in
+            ["ant", "cat", "12", "77", "31", "val: true and predicted", "\ntrue\n", "\npredicted\n"]
+        {
             assert!(svg.contains(words), "{words}");
         }
         let folder = tempfile::tempdir().unwrap();

@@ -18,7 +18,7 @@ use std::path::{Path, PathBuf};
 pub(crate) use find::{find_run, find_run_that, is_run, is_trial, run_names, trial_number};
 pub(crate) use incidents::story;
 pub(crate) use outcome::{Ending, Traces};
-pub(crate) use progress::{Progress, Row, Unit};
+pub(crate) use progress::{Progress, Unit};
 
 use crate::event::{EpochDone, Event, History};
 use crate::files;

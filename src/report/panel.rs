@@ -88,6 +88,19 @@ pub(crate) fn write_words<DB: DrawingBackend>(
     area.draw(&Text::new(words.to_owned(), (canvas.px(x), canvas.px(y + canvas.lift)), style))
 }
 
+/// Words that are read from below upwards and end at their place.
+pub(crate) fn write_upwards<DB: DrawingBackend>(
+    area: &Area<DB>,
+    canvas: Canvas,
+    words: &str,
+    (x, y): (f64, f64),
+    Lettering { size, color, horizontal, vertical }: Lettering,
+) -> Drawn<DB> {
+    let style = canvas.text(size, color).pos(Pos::new(horizontal, vertical));
+    let style = style.transform(FontTransform::Rotate270);
+    area.draw(&Text::new(words.to_owned(), (canvas.px(x + canvas.lift), canvas.px(y)), style))
+}
+
 /// How to draw on a backend.
 #[derive(Clone, Copy)]
 pub(crate) struct Canvas {

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::event::{EpochDone, Event};
+use crate::event::{EpochDone, Event, TIE_BREAKER};
 use crate::plan::{CheckpointPlan, Mode};
 use crate::record::Stamped;
 
@@ -75,15 +75,21 @@ impl Progress {
         }
     }
 
-    /// The epoch or step with the best value of the metric that ranks checkpoints; the first of
-    /// equals. `None` if it was never measured.
+    /// The epoch or step with the best value of the metric that ranks checkpoints; of equals that
+    /// with the smallest loss, and then the first. `None` if it was never measured.
     pub(crate) fn best(&self, plan: &CheckpointPlan) -> Option<u64> {
         // The loss of a single step ranks nothing.
         let is_known = self.unit == Unit::Epoch || plan.monitor.starts_with("val/");
         let sign = if plan.mode == Mode::Min { 1.0 } else { -1.0 };
-        let value = |row: &Row| Some((row.at, sign * row.metrics.get(&plan.monitor)?));
+        let value = |row: &Row| {
+            let loss = row.metrics.get(TIE_BREAKER).copied().unwrap_or(f64::INFINITY);
+            Some((row.at, sign * row.metrics.get(&plan.monitor)?, loss))
+        };
         let known = self.rows.iter().filter(|_| is_known).filter_map(value);
-        known.min_by(|(_, a), (_, b)| a.total_cmp(b)).map(|(at, _)| at)
+        let best = known.min_by(|(_, a, a_loss), (_, b, b_loss)| {
+            a.total_cmp(b).then_with(|| a_loss.total_cmp(b_loss))
+        });
+        best.map(|(at, ..)| at)
     }
 
     /// Where a metric was measured, and its values.
@@ -183,7 +189,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn the_best_is_that_of_the_monitored_metric_and_the_first_of_equals() {
+    fn the_best_is_that_of_the_monitored_metric_and_of_equals_that_of_the_smallest_loss() {
         let epoch = |epoch: u64, loss: f64, accuracy: Option<f64>| {
             let metrics = [("val/mae".to_owned(), 1.0 / epoch as f64)].into();
             let (val_loss, val_accuracy) = (Some(loss), accuracy);
@@ -196,7 +202,7 @@ pub(crate) mod tests {
             epoch(4, 0.2, Some(0.7)),
         ];
         let progress = Progress::of(&epochs, &[]);
-        assert_eq!(progress.best(&ranked_by("val/accuracy", Mode::Max)), Some(3));
+        assert_eq!(progress.best(&ranked_by("val/accuracy", Mode::Max)), Some(4));
         assert_eq!(progress.best(&ranked_by("val/loss", Mode::Min)), Some(2));
         assert_eq!(progress.best(&ranked_by("val/mae", Mode::Min)), Some(4));
         assert_eq!(progress.best(&ranked_by("val/mse", Mode::Min)), None);

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use super::description::Description;
 use super::{Error, config, tags};
-use crate::event::{Evaluated, Event, Reason};
+use crate::event::{Evaluated, Event, Reason, TIE_BREAKER};
 use crate::plan::Mode;
 use crate::record::{self, RunTime, Stamped};
 use crate::report::{self, Ending, Records};
@@ -206,19 +206,22 @@ fn best(records: &Records, events: &[&Stamped], description: &Description) -> Op
     if let Some(said) = ends.filter(|best| best.metric == monitor && best.value.is_finite()) {
         return Some(Best { value: said.value, step: said.step });
     }
-    let measured = evaluations(events).filter_map(|at| {
-        let value = *at.metrics.get(monitor)?;
-        Some(Best { value, step: at.step })
-    });
-    let mut measured: Vec<Best> = measured.collect();
+    let found = |metrics: &BTreeMap<String, f64>, step| {
+        let loss = metrics.get(TIE_BREAKER).copied().unwrap_or(f64::INFINITY);
+        Some((Best { value: *metrics.get(monitor)?, step }, loss))
+    };
+    let measured = evaluations(events).filter_map(|at| found(&at.metrics, at.step));
+    let mut measured: Vec<(Best, f64)> = measured.collect();
     if measured.is_empty() {
         let rows = records.progress().rows.into_iter();
-        let value = |row: &report::Row| row.metrics.get(monitor).copied();
-        measured.extend(rows.filter_map(|row| Some(Best { value: value(&row)?, step: row.at })));
+        measured.extend(rows.filter_map(|row| found(&row.metrics, row.at)));
     }
     let cost = |best: &Best| if mode == Mode::Max { -best.value } else { best.value };
-    let finite = measured.into_iter().filter(|best| best.value.is_finite());
-    finite.min_by(|a, b| cost(a).total_cmp(&cost(b)))
+    let finite = measured.into_iter().filter(|(best, _)| best.value.is_finite());
+    let best = finite.min_by(|(a, a_loss), (b, b_loss)| {
+        cost(a).total_cmp(&cost(b)).then_with(|| a_loss.total_cmp(b_loss))
+    });
+    best.map(|(best, _)| best)
 }
 
 fn evaluations<'a>(events: &[&'a Stamped]) -> impl Iterator<Item = &'a Evaluated> {

@@ -1,20 +1,21 @@
 //! The pieces of one rank, put together.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use crate::checkpoint::{self, Destination, Opened, Snapshot, Writer};
 use crate::collective::Collective;
-use crate::data::{self, Asked, Dataset, Fingerprint, Odds};
+use crate::data::{self, Asked, Dataset, Fingerprint, Odds, Splits};
 use crate::engine::{self, Clock, Engine, Split, TrainState};
 use crate::event::{Event, FORMAT, Started};
+use crate::files;
 use crate::kinds::Kinds;
 use crate::launch::{Link, Phase};
 use crate::nn::Params;
 use crate::ops;
 use crate::optim::Moments;
 use crate::plan::{Plan, RankPlan, RunFolders};
-use crate::record::{DATA, newest_of};
+use crate::record::{DATA, SPLIT, newest_of};
 use crate::units::Rank;
 use crate::worker::broadcast_state::share;
 use crate::worker::device::{GroupHandles, RankDevice};
@@ -42,6 +43,9 @@ pub(crate) fn build_run(
         // A group that is started again may find other files than the one before it.
         let kept = newest_of(&folders.logs, DATA);
         Fingerprint::refuse_other_files(&kept, source.as_ref(), &plan.data.source)?;
+    }
+    if rank.is_first() && plan.data.split.holds_something() {
+        write_split(&splits, &folders.logs.join(SPLIT))?;
     }
     link.progress(0, Phase::Joining);
     let mut passed_over = Vec::new();
@@ -109,6 +113,14 @@ pub(crate) fn build_run(
         run.record(&Event::Warned { message: format!("skipped a newer checkpoint: {damage}") })?;
     }
     Ok(run)
+}
+
+/// Lists the samples that are held out, unless an earlier start has: they stay what they are.
+fn write_split(splits: &Splits, path: &Path) -> Result<(), Error> {
+    match splits.held_out() {
+        Some(table) if !path.exists() => Ok(files::write_atomic(path, table.as_bytes())?),
+        _ => Ok(()),
+    }
 }
 
 /// Has the group end when the parent says so, or when another rank is lost.

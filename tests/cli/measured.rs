@@ -207,10 +207,10 @@ fn images_with_several_classes_are_learnt_from_a_table() {
         ("loss.name=cross_entropy", "but these may have several"),
         ("model.num_classes=3", "is 3, but a sample has 2 targets"),
         ("data.class_columns=[red, green]", "has no column `green`"),
-        ("data.class_columns=[red, x]", "`x` is `2`, but must be 0 or 1"),
+        ("data.class_columns=[red, x]", "`x` is `2`, which is neither 0 nor 1"),
         ("checkpoint.monitor=val/accuracy", "these may have several"),
     ] {
-        let code = if expected.contains("must be 0 or 1") { 3 } else { 2 };
+        let code = if expected.contains("neither 0 nor 1") { 3 } else { 2 };
         let page = lab.run_to(code, &["small.toml", word]);
         assert!(flowing(&page.stderr).contains(expected), "{word}: {}", page.stderr);
     }
@@ -227,4 +227,24 @@ fn several_numbers_are_predicted_from_an_image() {
     let r2 = evaluated(&lab, "val/r2");
     assert!(r2.len() == 6 && r2[5] > r2[0], "{r2:?}");
     assert_eq!(evaluated(&lab, "val/mse").len(), 6);
+}
+
+#[test]
+fn images_with_one_class_each_are_learnt_from_a_table_and_predicted() {
+    let one = IMAGES
+        .replace("class_columns = [\"red\", \"blue\"]", "class_column = \"red\"")
+        .replace(
+            "name = \"bce_with_logits\"\npos_weight = \"balanced\"",
+            "name = \"cross_entropy\"",
+        )
+        .replace("val/average_precision", "val/f1_binary");
+    let lab = images(&one);
+    lab.run_to(0, &["small.toml"]);
+    let found = evaluated(&lab, "val/f1_binary");
+    assert!(found.len() == 6 && found[5] > 0.6, "{found:?}");
+    let page = lab.run_to(0, &["eval"]).stdout;
+    let head = page.lines().find(|line| line.starts_with("val: true \\ predicted")).unwrap();
+    assert_eq!(head.split_whitespace().collect::<Vec<_>>()[4..], ["0", "1"], "{page}");
+    let rows = lab.run_to(0, &["predict", "0.ppm", "1.ppm"]).stdout;
+    assert!(rows.starts_with("path,class,p_0,p_1,error\n"), "{rows}");
 }

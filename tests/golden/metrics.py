@@ -45,6 +45,7 @@ def classes(k, n=40):
         "metrics": {
             "accuracy": metrics.accuracy_score(truth, answers),
             **averaged(truth, answers, "macro"),
+            **(averaged(truth, answers, "binary", "_binary") if k == 2 else {}),
             # Scores that are equal but for the rounding of the softmax are equal.
             "auroc": metrics.roc_auc_score(one_hot, p.round(12), average="macro"),
             "average_precision": metrics.average_precision_score(one_hot, p.round(12), average="macro"),

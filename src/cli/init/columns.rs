@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use serde_json::{Value, json};
 
 use crate::cli::init::formatting::{count, named};
-use crate::data::{Features, is_date};
+use crate::data::{MissingValues, is_date};
 
 /// Different words from which on a column may be one of names, of which each row has its own.
 const MIN_NAMES: usize = 20;
@@ -299,7 +299,11 @@ impl Columns {
             }
         }
         if !self.missing_values.is_empty() {
-            features.insert("na_values".to_owned(), json!(self.missing_values));
+            let usual = ["pandas".to_owned()];
+            options.push(("missing_values", json!([&usual, &self.missing_values[..]].concat())));
+        }
+        if self.lacks_targets {
+            options.push(("drop_unlabelled", true.into()));
         }
         if self.has_empty {
             features.insert("missing".to_owned(), "median".into());
@@ -338,7 +342,7 @@ pub(super) fn given(table: &Table, at: usize) -> Vec<(u64, &str)> {
 
 /// Whether a cell counts as empty, as `data.missing_values` has it by default.
 pub(super) fn is_empty(cell: &str) -> bool {
-    Features::default().is_empty(cell)
+    MissingValues::default().holds(cell)
 }
 
 #[cfg(test)]
@@ -359,8 +363,10 @@ pub(super) mod tests {
     fn a_question_mark_among_numbers_is_a_missing_one() {
         let row = |i: usize| vec![if i == 3 { "?" } else { "30" }, ["?", "Bern"][i % 2], "1"];
         let table = table(&["age", "city", "y"], (0..30).map(row));
-        let features = json!({ "categorical": ["city"], "na_values": ["?"], "missing": "median" });
-        assert_eq!(Columns::of(&table, 2).options(), [("features", features)]);
+        let features = json!({ "categorical": ["city"], "missing": "median" });
+        let missing = json!(["pandas", "?"]);
+        let expected = [("missing_values", missing), ("features", features)];
+        assert_eq!(Columns::of(&table, 2).options(), expected);
     }
 
     #[test]
@@ -384,8 +390,10 @@ pub(super) mod tests {
         for bad in ["632.6*", "27.O", "1,234", "12%", "$3750", "NaT", "n.a."] {
             let row = |i: usize| vec![if i == 3 { bad } else { "3.5" }, "1"];
             let columns = Columns::of(&table(&["x", "y"], (0..12).map(row)), 1);
-            let features = json!({ "na_values": [bad], "missing": "median" });
-            assert_eq!(columns.options(), [("features", features)], "{bad}");
+            let missing = json!(["pandas", bad]);
+            let expected =
+                [("missing_values", missing), ("features", json!({ "missing": "median" }))];
+            assert_eq!(columns.options(), expected, "{bad}");
             let notes = columns.notes("y");
             assert!(
                 notes[1].1.starts_with(&format!("`{bad}` in `x`, line 5, is not")),
@@ -397,8 +405,9 @@ pub(super) mod tests {
         assert_eq!(words.options(), [("features", json!({ "categorical": ["x"] }))]);
         let row = |i: usize| vec![if i == 3 { "NaT" } else { "2024-01-31" }, "1"];
         let dates = Columns::of(&table(&["x", "y"], (0..12).map(row)), 1);
-        let features = json!({ "dates": ["x"], "na_values": ["NaT"], "missing": "median" });
-        assert_eq!(dates.options(), [("features", features)]);
+        let features = json!({ "dates": ["x"], "missing": "median" });
+        let missing = json!(["pandas", "NaT"]);
+        assert_eq!(dates.options(), [("missing_values", missing), ("features", features)]);
     }
 
     #[test]

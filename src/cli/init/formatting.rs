@@ -2,6 +2,11 @@
 
 use std::path::Path;
 
+/// "1 class", "90 classes"
+pub(super) fn classes(number: usize) -> String {
+    if number == 1 { "1 class".to_owned() } else { format!("{} classes", count(number)) }
+}
+
 /// A number with its thousands apart: "1,440".
 pub(super) fn count(number: usize) -> String {
     let digits = number.to_string();

@@ -1,6 +1,6 @@
 //! Recipes for images.
 
-use crate::cli::init::formatting::{comment, count};
+use crate::cli::init::formatting::{classes, comment, count};
 use crate::cli::init::images::Photos;
 use crate::cli::init::recipe::{ADAMW, Recipe, batch_size, epochs};
 use crate::cli::init::recognised::ImageAnswer;
@@ -34,10 +34,10 @@ pub(super) fn images(photos: &Photos, facts: &DataFacts) -> Recipe {
         ),
     };
     let about = format!(
-        "{} images in {} classes to train on, {} to validate on. {}; the median of their shorter \
+        "{} images in {} to train on, {} to validate on. {}; the median of their shorter \
          sides is {side} pixels.{unreadable}",
         count(facts.n_train),
-        facts.classes.len(),
+        classes(facts.classes.len()),
         count(facts.n_val),
         sizes_of_classes(photos),
     );
@@ -74,8 +74,8 @@ mode = \"max\"
 /// Images that a table lists.
 pub(super) fn listed(answer: ImageAnswer, side: u32, n: &str, facts: &DataFacts) -> Recipe {
     let what = match answer {
-        ImageAnswer::Labels => format!("any of {} classes", facts.classes.len()),
-        ImageAnswer::Class => format!("one of {} classes", facts.classes.len()),
+        ImageAnswer::Labels => format!("any of {}", classes(facts.classes.len())),
+        ImageAnswer::Class => format!("one of {}", classes(facts.classes.len())),
         ImageAnswer::Numbers if facts.n_targets <= 1 => "a number".to_owned(),
         ImageAnswer::Numbers => format!("{} numbers", facts.n_targets),
     };

@@ -1,6 +1,6 @@
 //! Recipes for speech: its classes, or its sounds where there are none.
 
-use crate::cli::init::formatting::{comment, count};
+use crate::cli::init::formatting::{self, comment};
 use crate::cli::init::recipe::{ADAMW, Recipe, batch_size};
 use crate::plan::DataFacts;
 
@@ -15,7 +15,7 @@ fn classes(n: &str, by_name: bool, facts: &DataFacts) -> Recipe {
     } else {
         ""
     };
-    let about = format!("speech in {} classes: {n}.{how}", count(facts.classes.len()));
+    let about = format!("speech in {}: {n}.{how}", formatting::classes(facts.classes.len()));
     let model = "[model]
 name = \"fastconformer\"        # NEST's encoder, small enough for a CPU
 d_model = 96

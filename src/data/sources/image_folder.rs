@@ -92,7 +92,7 @@ impl ImageFolder {
     /// The images of all parts, and the classes.
     fn parts(&self, split: &SplitPlan) -> Result<Found, Error> {
         let mut parts = Parts::<Paths>::default();
-        let (mut all_classes, mut notes) = (Vec::new(), self.trained_on());
+        let (mut all_classes, mut notes) = (Vec::new(), Vec::new());
         for (part, path, listing) in self.list()? {
             notes.extend(listing.note(path));
             parts.put(part, listing.files);
@@ -104,16 +104,6 @@ impl ImageFolder {
         let unusable = |what| Error::Format { path: self.train_dir.clone(), what };
         let parts = parts.held_back(split).map_err(unusable)?;
         Ok(Found { parts, classes: all_classes, notes })
-    }
-
-    /// That other parts are the training folder itself.
-    fn trained_on(&self) -> Vec<String> {
-        let real = |path: &Path| path.canonicalize().ok();
-        let train = real(&self.train_dir);
-        let same = |path: &Path| train.is_some() && real(path) == train;
-        let others = self.folders().filter(|(part, path, _)| *part != Part::Train && same(path));
-        let words = "is the training folder: its metrics say nothing about new images";
-        others.map(|(_, _, what)| format!("{what} {words}")).collect()
     }
 
     fn line(&self) -> String {
@@ -220,7 +210,7 @@ pub(crate) fn image_inputs(
     let listed = inputs::unlabelled(&files);
     let images = ImageFiles::new(listed, &asked.plan.val_transforms, asked.transforms, dtype)?;
     let (items, answers) = (Items::Files(files), Answers::OfLoss(units));
-    Ok(Inputs { samples: Arc::new(images), items, answers })
+    Ok(Inputs { samples: Arc::new(images), items, answers, notes: Vec::new() })
 }
 
 /// One split.
@@ -267,6 +257,10 @@ impl Dataset for ImageFiles {
 
     fn name(&self, index: usize) -> String {
         format!("`{}`", shown(&self.files.get(index).0))
+    }
+
+    fn origin(&self, index: usize) -> Option<(PathBuf, Option<u64>)> {
+        Some((self.files.get(index).0, None))
     }
 
     fn load(
@@ -317,17 +311,6 @@ mod tests {
             Choice::of(&RandomHorizontalFlip { p: 0.5 }),
         ];
         ImageFiles::new(files, &list, &Transforms::default(), PixelDtype::Uint8).unwrap()
-    }
-
-    #[test]
-    fn a_part_that_is_the_training_folder_is_noted() {
-        let dir = tempfile::tempdir().unwrap();
-        let (train, val) = (dir.path().join("train"), dir.path().join("val"));
-        std::fs::create_dir_all(&train).unwrap();
-        std::fs::create_dir_all(&val).unwrap();
-        assert!(ImageFolder::new(train.clone(), val.clone()).trained_on().is_empty());
-        let note = &ImageFolder::new(train, val.join("../train")).trained_on()[0];
-        assert!(note.starts_with("the validation folder is the training folder: "), "{note}");
     }
 
     #[test]

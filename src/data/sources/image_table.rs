@@ -1,5 +1,5 @@
-//! `data.name = "image_table"`: images that a table lists, with several classes or numbers for
-//! each.
+//! `data.name = "image_table"`: images that a table lists, with a class, several classes or numbers
+//! for each.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -8,7 +8,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::config::kind::{Kind, Modality, Offer, Options, OwnParts, Wrong};
-use crate::data::error::{Error, SampleError};
+use crate::data::error::{Error, SampleError, shown};
 use crate::data::inputs::{Inputs, Predicting, Unit};
 use crate::data::listing::paths::Paths;
 use crate::data::sources::holdout::{Divisible, Parts, Units, numbered};
@@ -16,10 +16,14 @@ use crate::data::sources::image_folder::{
     ImageFiles, image_inputs, note_of_bits, preprocessing_of,
 };
 use crate::data::sources::source::{Asked, DataSource, Files, Reading, Survey};
-use crate::data::sources::tables::column::number;
+use crate::data::sources::tables::answer::{
+    Answer, class, labelled, labels, sorted_classes, unlabelled,
+};
+use crate::data::sources::tables::column::{BadCell, empty, number};
 use crate::data::sources::tables::column_names::keyed;
-use crate::data::sources::tables::csv::RAGGED;
+use crate::data::sources::tables::csv::{RAGGED, flag};
 use crate::data::sources::tables::csv_rows::CsvRows;
+use crate::data::sources::tables::features::MissingValues;
 use crate::data::sources::tables::header;
 use crate::data::sources::tables::table::{at, cell};
 use crate::data::{Dataset, Splits, Target, read};
@@ -29,7 +33,7 @@ use crate::rng::Key;
 const EXPECTED: &str =
     "a table with a header line: the file of an image, and its classes or numbers";
 
-/// images listed in a table, each with any number of labels, or with numbers to predict.
+/// images listed in a table, each with a class, any number of labels, or numbers to predict.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ImageTable {
@@ -52,11 +56,16 @@ pub struct ImageTable {
     /// column with the path of each image.
     #[serde(default = "image")]
     pub image_column: String,
-    /// label columns, in label order: 1 if an image has the label, else 0.
+    /// column with the class of each image, a word or a whole number.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(example = &"label")]
+    pub class_column: Option<String>,
+    /// label columns, in label order, instead of `class_column`: 1 if an image has the label, else
+    /// 0.
     #[serde(default)]
     #[schemars(example = ["cat", "dog"])]
     pub class_columns: Vec<String>,
-    /// columns of numbers to predict, instead of `class_columns`.
+    /// columns of numbers to predict, instead of `class_column`.
     #[serde(default)]
     #[schemars(example = ["x", "y"])]
     pub target_columns: Vec<String>,
@@ -64,6 +73,14 @@ pub struct ImageTable {
     #[serde(default)]
     #[schemars(example = &"patient")]
     pub group: Option<String>,
+    /// words that count as empty cells: "pandas" (NA, N/A, NaN, null, None and the like), or a list,
+    /// in which "pandas" stands for these; an empty list: only empty cells.
+    #[serde(default)]
+    #[schemars(example = ["pandas", "?"])]
+    pub missing_values: MissingValues,
+    /// leave out images of which a class, label or number is empty; else they are refused.
+    #[serde(default)]
+    pub drop_unlabelled: bool,
     /// how pixels are read: `uint8`, or `uint16` for 16-bit scans and satellite images, which
     /// become value / 65535 (8-bit files among them are scaled to the same range). Colour
     /// transforms need `uint8`.
@@ -84,13 +101,13 @@ impl Kind for ImageTable {
     fn check(&self) -> Vec<Wrong> {
         let columns = self.columns();
         let is_twice = |at: usize| columns[..at].contains(&columns[at]);
-        let key = if self.class_columns.is_empty() { "target_columns" } else { "class_columns" };
         let what = match (0..columns.len()).find(|&at| is_twice(at)) {
-            _ if self.class_columns.is_empty() == self.target_columns.is_empty() => {
+            _ if self.given().count() != 1 => {
                 return vec![Wrong {
-                    key: "class_columns",
-                    with: &["target_columns"],
-                    what: "needs columns: give `class_columns` or `target_columns`".to_owned(),
+                    key: "class_column",
+                    with: &["class_columns", "target_columns"],
+                    what: "needs one of `class_column`, `class_columns` and `target_columns`"
+                        .to_owned(),
                 }];
             }
             Some(at) => format!("names `{}` twice", columns[at]),
@@ -99,46 +116,60 @@ impl Kind for ImageTable {
             }
             None => return Vec::new(),
         };
-        vec![Wrong { key, with: &["image_column"], what }]
+        vec![Wrong { key: self.columns_key(), with: &["image_column"], what }]
     }
 }
 
 impl DataSource for ImageTable {
     fn open(&self, reading: &Reading<'_>) -> Result<Splits, Error> {
+        let Parts { train, val, test } = self.parts(&reading.asked.split)?;
+        let classes = self.classes(&train);
         let part = |listed: Listed, list| -> Result<Arc<dyn Dataset>, Error> {
-            let images = ImageFiles::new(listed.files, list, reading.transforms, self.pixel_dtype)?;
+            let (files, answers) = listed.labelled(&classes, self.class_column.is_some())?;
+            let files = ImageFiles::new(files, list, reading.transforms, self.pixel_dtype)?;
             let shape = [self.columns().len()];
-            Ok(Arc::new(Images { files: images, answers: listed.answers, shape }))
+            Ok(match self.class_column {
+                Some(_) => Arc::new(files),
+                None => Arc::new(Images { files, answers, shape }),
+            })
         };
         let evaluated = |listed| part(listed, reading.val_transforms);
-        let Parts { train, val, test } = self.parts(&reading.asked.split)?;
-        Ok(Splits {
-            train: part(train, reading.train_transforms)?,
-            val: evaluated(val)?,
-            test: test.map(evaluated).transpose()?,
-            classes: self.class_columns.clone(),
-        })
+        let (train, val) = (part(train, reading.train_transforms)?, evaluated(val)?);
+        let test = test.map(evaluated).transpose()?;
+        Ok(Splits { train, val, test, classes })
     }
 
     fn survey(&self, asked: &Asked<'_>) -> Result<Survey, Error> {
-        let Parts { train, val, test } = self.parts(&asked.split)?;
+        let mut parts = self.parts(&asked.split)?;
+        let all = [&mut parts.train, &mut parts.val].into_iter().chain(&mut parts.test);
+        let mut notes: Vec<String> = all.flat_map(|part| std::mem::take(&mut part.notes)).collect();
+        let Parts { train, val, test } = parts;
+        let (n_train, n_val) = (train.files.len(), val.files.len());
+        let n_test = test.as_ref().map_or(0, |test| test.files.len());
         let files: Vec<String> =
             self.tables().map(|(_, path, _)| path.display().to_string()).collect();
-        let columns = self.columns().len();
-        let having = |class: usize| {
-            let column = train.answers.iter().skip(class).step_by(columns);
-            column.filter(|has| **has > 0.5).count() as u64
+        let classes = self.classes(&train);
+        notes.extend(note_of_bits(&train.files, self.pixel_dtype));
+        notes.extend(self.constants(&train));
+        let class_counts = if self.class_column.is_some() {
+            // Classes of the other parts are known, too.
+            for part in std::iter::once(val).chain(test) {
+                part.labelled(&classes, true)?;
+            }
+            train.labelled(&classes, true)?.0.counts(classes.len())
+        } else {
+            (0..self.class_columns.len()).map(|class| train.having(class)).collect()
         };
         Ok(Survey {
-            n_train: train.files.len(),
-            n_val: val.files.len(),
-            n_test: test.map_or(0, |test| test.files.len()),
-            class_counts: (0..self.class_columns.len()).map(having).collect(),
-            classes: self.class_columns.clone(),
+            n_train,
+            n_val,
+            n_test,
+            class_counts,
+            classes,
             multi_label: !self.class_columns.is_empty(),
             n_targets: self.target_columns.len(),
             line: files.join(" and "),
-            notes: note_of_bits(&train.files, self.pixel_dtype).into_iter().collect(),
+            notes,
             pixel_dtype: self.pixel_dtype,
             ..Survey::default()
         })
@@ -178,19 +209,27 @@ impl DataSource for ImageTable {
 /// The rows of a table.
 #[derive(Default)]
 struct Listed {
+    path: PathBuf,
     files: Paths,
-    /// Those of one row after the other.
+    /// Where each row begins.
+    lines: Vec<u64>,
+    /// The class of each row, if it has one.
+    classes: Vec<Answer>,
+    /// Labels or numbers of one row after the other.
     answers: Vec<f32>,
     /// How many there are of a row.
     columns: usize,
     /// What each row belongs to; empty where nothing says so.
     groups: Vec<String>,
+    /// What is worth a look in the table, in words.
+    notes: Vec<String>,
 }
 
 impl Divisible for Listed {
     fn units(&self) -> Units {
         match numbered(&self.groups) {
             Some(groups) => Units::Groups(groups),
+            None if !self.classes.is_empty() => Units::Samples(labelled(&self.classes)),
             None => self.files.units(),
         }
     }
@@ -198,24 +237,94 @@ impl Divisible for Listed {
     fn only(&self, places: &[usize]) -> Self {
         let n = self.columns;
         let answers = places.iter().flat_map(|&place| &self.answers[place * n..][..n]);
+        let classes = places.iter().filter_map(|&place| self.classes.get(place));
         Self {
+            path: self.path.clone(),
             files: self.files.only(places),
+            lines: places.iter().map(|&place| self.lines[place]).collect(),
+            classes: classes.cloned().collect(),
             answers: answers.copied().collect(),
             columns: n,
-            groups: Vec::new(),
+            ..Self::default()
         }
     }
 }
 
+impl Listed {
+    /// Training rows that have a label.
+    fn having(&self, class: usize) -> u64 {
+        let column = self.answers.iter().skip(class).step_by(self.columns);
+        column.filter(|has| **has > 0.5).count() as u64
+    }
+
+    /// The files with the label of each among `classes`, if rows have one, and the other answers.
+    ///
+    /// # Errors
+    ///
+    /// A class is none of these.
+    fn labelled(self, classes: &[String], have_one: bool) -> Result<(Paths, Vec<f32>), Error> {
+        if !have_one {
+            return Ok((self.files, self.answers));
+        }
+        let (labels, mut files) = (labels(classes), Paths::default());
+        for (((file, _), class), &line) in self.files.iter().zip(&self.classes).zip(&self.lines) {
+            match labels.get(&class.key()) {
+                Some(&label) => files.push_path(&file, label),
+                None => return Err(at(&self.path, line, class.untrained())),
+            }
+        }
+        Ok((files, self.answers))
+    }
+}
+
 impl ImageTable {
+    /// The keys that name what is to be predicted, with the columns; there is to be one.
+    fn given(&self) -> impl Iterator<Item = (&'static str, &[String])> {
+        let class = self.class_column.as_slice();
+        [
+            ("class_column", class),
+            ("class_columns", &self.class_columns),
+            ("target_columns", &self.target_columns),
+        ]
+        .into_iter()
+        .filter(|(_, columns)| !columns.is_empty())
+    }
+
     /// The key of what is to be predicted.
     fn columns_key(&self) -> &'static str {
-        if self.class_columns.is_empty() { "data.target_columns" } else { "data.class_columns" }
+        self.given().next().map_or("class_column", |(key, _)| key)
     }
 
     /// What is to be predicted.
     fn columns(&self) -> &[String] {
-        if self.class_columns.is_empty() { &self.target_columns } else { &self.class_columns }
+        self.given().next().map_or(&[], |(_, columns)| columns)
+    }
+
+    /// Names of the classes, which are those of the training rows where each has one.
+    fn classes(&self, train: &Listed) -> Vec<String> {
+        if self.class_column.is_some() {
+            sorted_classes(&train.classes)
+        } else {
+            self.class_columns.clone()
+        }
+    }
+
+    /// Targets that are the same for all images, in words.
+    fn constants(&self, train: &Listed) -> Vec<String> {
+        let n = train.files.len();
+        let constant = |(at, name): (usize, &String)| {
+            let first = *train.answers.get(at)?;
+            let mut column = train.answers.iter().skip(at).step_by(train.columns);
+            column.all(|value| *value == first).then(|| match first {
+                _ if self.class_columns.is_empty() => format!(
+                    "the target `{name}` is {first} of all {n} training images: there is nothing \
+                     to learn"
+                ),
+                0.0 => format!("none of the {n} training images has the label `{name}`"),
+                _ => format!("all {n} training images have the label `{name}`"),
+            })
+        };
+        self.columns().iter().enumerate().filter_map(constant).collect()
     }
 
     /// Where the images of `table` are.
@@ -244,36 +353,59 @@ impl ImageTable {
     fn read_one(&self, path: &Path, what: &'static str) -> Result<Listed, Error> {
         let bytes = read::table(what, path, EXPECTED)?;
         let (mut rows, header) = CsvRows::open(path, &bytes)?;
+        header::unique(&header).map_err(|bad| cell(path, 1, bad))?;
         let place = |(key, column): (String, &String)| {
             let found = header.iter().position(|name| name == column);
             let (path, column, columns) = (path.to_owned(), column.clone(), header.clone());
             found.ok_or(Error::NoColumn { key, path, column, columns })
         };
         let image = place(("data.image_column".to_owned(), &self.image_column))?;
-        let columns = keyed(self.columns_key(), self.columns());
+        let columns = match &self.class_column {
+            Some(column) => vec![("data.class_column".to_owned(), column)],
+            None => keyed(&format!("data.{}", self.columns_key()), self.columns()),
+        };
         let columns: Vec<usize> = columns.into_iter().map(place).collect::<Result<_, _>>()?;
         let group = self.group.as_ref().map(|name| place(("data.group".to_owned(), name)));
         let group = group.transpose()?;
-        let mut listed = Listed { columns: columns.len(), ..Listed::default() };
+        let n_answers = if self.class_column.is_some() { 0 } else { columns.len() };
+        let (path, mut unlabelled) = (path.to_owned(), 0);
+        let mut listed = Listed { path: path.clone(), columns: n_answers, ..Listed::default() };
         let mut record = ::csv::StringRecord::new();
         while let Some(line) = rows.read(&mut record)? {
-            header::fits(record.len(), &header, RAGGED).map_err(|bad| cell(path, line, bad))?;
-            self.push(&mut listed, &record, image, &columns, self.folder(path))
-                .map_err(|what| at(path, line, what))?;
+            header::fits(record.len(), &header, RAGGED).map_err(|bad| cell(&path, line, bad))?;
+            let mut answers = columns.iter().filter_map(|&at| record.get(at));
+            if self.drop_unlabelled && answers.any(|answer| self.missing_values.holds(answer)) {
+                unlabelled += 1;
+                continue;
+            }
+            self.push(&mut listed, &record, image, &columns, self.folder(&path))
+                .map_err(|bad| cell(&path, line, bad))?;
             let group = group.and_then(|at| record.get(at));
-            listed.groups.extend(self.known(group).map_err(|what| at(path, line, what))?);
+            listed.groups.extend(self.known(group).map_err(|what| at(&path, line, what))?);
+            listed.lines.push(line);
         }
-        if listed.files.len() == 0 {
-            let what = "it has a header but no rows".to_owned();
-            return Err(Error::Format { path: path.to_owned(), what });
-        }
-        Ok(listed)
+        let what = match (listed.files.len(), unlabelled) {
+            (0, 0) => "it has a header but no rows".to_owned(),
+            (0, n) => format!("none of its {n} rows has a `{}`", self.columns().join("`, `")),
+            (_, 0) => return Ok(listed),
+            (n, unlabelled) => {
+                let (all, columns) = (n + unlabelled, self.columns().join("`, `"));
+                listed.notes.push(format!(
+                    "{unlabelled} of {all} rows of `{}` have no `{columns}` and are left out",
+                    shown(&path)
+                ));
+                return Ok(listed);
+            }
+        };
+        Err(Error::Format { path, what })
     }
 
     /// The group that a row names, where there are groups.
     fn known(&self, group: Option<&str>) -> Result<Option<String>, String> {
         match group {
-            Some("") => Err(format!("`{}` is empty", self.group.as_deref().unwrap_or_default())),
+            Some(cell) if self.missing_values.holds(cell) => {
+                Err(empty(self.group.as_deref().unwrap_or_default(), cell))
+            }
             group => Ok(group.map(str::to_owned)),
         }
     }
@@ -286,24 +418,45 @@ impl ImageTable {
         image: usize,
         columns: &[usize],
         folder: &Path,
-    ) -> Result<(), String> {
+    ) -> Result<(), BadCell> {
         let cell = |at: usize| record.get(at).unwrap_or_default();
         let file = folder.join(cell(image));
         if cell(image).is_empty() {
-            return Err(format!("`{}` is empty", self.image_column));
+            return Err(empty(&self.image_column, "").into());
         }
         if !file.is_file() {
-            return Err(format!("there is no file `{}`", file.display()));
+            return Err(format!("there is no file `{}`", file.display()).into());
         }
         listed.files.push_path(&file, 0);
         for (&at, name) in columns.iter().zip(self.columns()) {
-            let value = number(name, cell(at))? as f32;
-            if !self.class_columns.is_empty() && value != 0.0 && value != 1.0 {
-                return Err(format!("`{name}` is `{}`, but must be 0 or 1", cell(at)));
+            let answer = cell(at);
+            if self.missing_values.holds(answer) {
+                return Err(unlabelled(empty(name, answer)));
             }
-            listed.answers.push(value);
+            if self.class_column.is_some() {
+                listed.classes.push(class(name, answer)?);
+            } else if self.class_columns.is_empty() {
+                listed.answers.push(number(name, answer)? as f32);
+            } else {
+                listed.answers.push(self.flag(name, answer)? as f32);
+            }
         }
         Ok(())
+    }
+}
+
+impl ImageTable {
+    /// 1 or 0: whether an image has a label.
+    fn flag(&self, name: &str, cell: &str) -> Result<f64, BadCell> {
+        let help = || match &self.class_columns[..] {
+            [_] => {
+                format!(
+                    "if `{name}` holds the class of each image, use `class_column = \"{name}\"`"
+                )
+            }
+            _ => "correct the cell, or remove the row".to_owned(),
+        };
+        flag(name, cell).map_err(|what| BadCell { what, help: Some(help()) })
     }
 }
 
@@ -336,6 +489,10 @@ impl Dataset for Images {
         self.files.name(index)
     }
 
+    fn origin(&self, index: usize) -> Option<(PathBuf, Option<u64>)> {
+        self.files.origin(index)
+    }
+
     fn load(
         &self,
         index: usize,
@@ -349,115 +506,4 @@ impl Dataset for Images {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::config::kind::Choice;
-    use crate::config::values::Shape2;
-    use crate::data::Transforms;
-    use crate::data::transform::Resize;
-    use crate::plan::Targets;
-
-    const ASKED: Asked<'_> = Asked::new("x", 0, Targets::Numbers);
-
-    fn folder(table: &str) -> (tempfile::TempDir, ImageTable) {
-        let dir = tempfile::tempdir().unwrap();
-        for name in ["a.ppm", "b.ppm"] {
-            let bytes = [b"P6 2 2 255 ".as_slice(), &[7; 12]].concat();
-            crate::files::write_atomic(&dir.path().join(name), &bytes).unwrap();
-        }
-        let path = dir.path().join("t.csv");
-        crate::files::write_atomic(&path, table.as_bytes()).unwrap();
-        let data = ImageTable {
-            train_file: path.clone(),
-            val_file: Some(path),
-            test_file: None,
-            group: None,
-            image_dir: None,
-            image_column: image(),
-            class_columns: vec!["dog".to_owned(), "cat".to_owned()],
-            target_columns: vec![],
-            pixel_dtype: PixelDtype::Uint8,
-        };
-        (dir, data)
-    }
-
-    #[test]
-    fn images_have_the_classes_that_their_rows_name() {
-        let (_dir, data) = folder("image,cat,dog,note\na.ppm,1,0,x\nb.ppm,1,1,y\n");
-        let found = data.survey(&ASKED).unwrap();
-        assert_eq!((found.n_train, found.multi_label), (2, true));
-        assert_eq!((found.classes, found.class_counts), (data.class_columns.clone(), vec![1, 2]));
-        let list = [Choice::of(&Resize { size: Shape2::Both([2, 2]) })];
-        let reading = Reading {
-            asked: &ASKED,
-            found: &Options::new(),
-            train_transforms: &list,
-            val_transforms: &list,
-            transforms: &Transforms::default(),
-        };
-        let splits = data.open(&reading).unwrap();
-        let target = splits.train.load(0, None, &mut Vec::new()).unwrap();
-        assert_eq!(target, Target::Series(vec![0.0, 1.0]));
-        assert!(splits.val.name(1).ends_with("b.ppm`"));
-    }
-
-    #[test]
-    fn images_of_a_group_are_held_back_together() {
-        let (_dir, mut data) = folder(
-            "image,cat,dog,of\na.ppm,1,0,x\nb.ppm,1,1,y\na.ppm,0,0,x\nb.ppm,0,1,z\na.ppm,1,0,z\n",
-        );
-        (data.val_file, data.group) = (None, Some("of".to_owned()));
-        let split = SplitPlan { folds: Some(3), fold: 2, ..SplitPlan::NONE };
-        let Parts { train, val, test } = data.parts(&split).unwrap();
-        assert!(test.is_none());
-        assert_eq!(train.files.len() + val.files.len(), 5);
-        assert_eq!(
-            [val.answers.len(), train.answers.len()],
-            [2 * val.files.len(), 2 * train.files.len()]
-        );
-        let found = data.survey(&Asked { split, ..ASKED }).unwrap();
-        assert_eq!((found.n_train, found.n_val), (train.files.len(), val.files.len()));
-        data.group = Some("patient".to_owned());
-        let error = data.parts(&split).err().unwrap().to_string();
-        assert!(error.contains("has no column `patient`"), "{error}");
-    }
-
-    #[test]
-    fn an_image_that_names_no_group_is_refused() {
-        let check = |row: &str, expected: &str| {
-            let table = format!("image,cat,dog,of\na.ppm,1,0,x\n{row}\nb.ppm,1,1,y\n");
-            let (_dir, mut data) = folder(&table);
-            (data.val_file, data.group) = (None, Some("of".to_owned()));
-            let split = SplitPlan { folds: Some(2), ..SplitPlan::NONE };
-            let error = data.parts(&split).err().unwrap().to_string();
-            assert!(error.contains(expected), "{error}");
-        };
-        check("b.ppm,1,1", "line 3: 3 cells, but the header has 4");
-        check("b.ppm,1,1,", "line 3: `of` is empty");
-    }
-
-    #[test]
-    fn what_cannot_be_used_is_named_with_its_line() {
-        let check = |table: &str, expected: &str| {
-            let error = folder(table).1.survey(&ASKED).unwrap_err().to_string();
-            assert!(error.contains(expected), "{error}");
-        };
-        check("image,cat,dog\na.ppm,1,0\nc.ppm,1,1\n", "line 3: there is no file");
-        check("image,cat,dog\na.ppm,1,2\n", "line 2: `dog` is `2`, but must be 0 or 1");
-        check("image,cat,dog\na.ppm,1,\n", "line 2: `dog` is empty");
-        check("image,cat,dog\na.ppm,1\n", "line 2: 2 cells, but the header has 3");
-        check("image,cat,dog\na.ppm,0,1,0\n", "line 2: 4 cells, but the header has 3");
-        check("image,cat,dog\n", "no rows");
-        check("image,cat\na.ppm,1\n", "has no column `dog`");
-        check("file,cat,dog\na.ppm,1,0\n", "has no column `image`");
-        let data = folder("").1;
-        let wrong = |data: ImageTable| data.check()[0].what.clone();
-        assert!(
-            wrong(ImageTable { class_columns: vec![], ..data.clone() }).contains("needs columns")
-        );
-        let twice = vec!["cat".to_owned(), "cat".to_owned()];
-        assert_eq!(wrong(ImageTable { class_columns: twice, ..data.clone() }), "names `cat` twice");
-        let file = ImageTable { image_column: "cat".to_owned(), ..data };
-        assert!(wrong(file).contains("which is the column of the files"));
-    }
-}
+mod tests;

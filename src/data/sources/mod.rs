@@ -22,7 +22,9 @@ pub use mnist::Mnist;
 pub use shapes::Shapes;
 pub use source::{Asked, DataFamily, DataSource, DataSources, Files, Reading, Survey};
 pub use speech::{LogMel, Speech};
-pub use tables::{ColumnNames, Csv, DateFeature, Features, HandleUnknown, Jsonl, Missing};
+pub use tables::{
+    ColumnNames, Csv, DateFeature, Features, HandleUnknown, Jsonl, Missing, MissingValues,
+};
 pub(crate) use tables::{TargetCells, delimiter, is_date};
 pub(crate) use text::largest_token;
 pub use text::{Chat, Instructions, TokenDtype, Tokens, encode, prompt};

@@ -156,3 +156,30 @@ fn missing_files_and_folders_are_named_with_a_remedy() {
     let table = Csv::new(absent(), absent(), "y");
     check(&counted(&table).unwrap_err(), "the training table `/absent/data`", "header line");
 }
+
+#[test]
+fn a_part_that_is_the_training_data_or_a_copy_is_noted() {
+    let dir = tempfile::tempdir().unwrap();
+    let put = |name: &str, text: &[u8]| {
+        let path = dir.path().join(name);
+        crate::files::write_atomic(&path, text).unwrap();
+        path
+    };
+    let (rows, others) = (b"a,y\n1,0\n2,1\n", b"a,y\n1,1\n2,1\n");
+    let train = put("train.csv", rows);
+    let notes = |val: PathBuf| trained_on(&Choice::of(&Csv::new(train.clone(), val, "y")));
+    assert!(notes(put("val.csv", others)).is_empty());
+    let same = notes(dir.path().join("./train.csv"));
+    let say = "its metrics say nothing about new data";
+    assert_eq!(same, [format!("`data.val_file` is `data.train_file`: {say}")]);
+    let copy = notes(put("copy.csv", rows));
+    assert!(copy.len() == 1 && copy[0].contains("copy.csv` is a copy of `"), "{copy:?}");
+    for folder in ["train", "val"] {
+        std::fs::create_dir_all(dir.path().join(folder)).unwrap();
+    }
+    let [train, val] = ["train", "val/../train"].map(|name| dir.path().join(name));
+    let notes = trained_on(&Choice::of(&ImageFolder::new(train.clone(), val)));
+    assert_eq!(notes, [format!("`data.val_dir` is `data.train_dir`: {say}")]);
+    let folder = ImageFolder::new(train, dir.path().join("val"));
+    assert!(trained_on(&Choice::of(&folder)).is_empty());
+}

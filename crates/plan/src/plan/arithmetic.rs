@@ -121,10 +121,11 @@ impl Plan {
         let classes = self.data.classes.len();
         if classes > 0 && self.model.outputs > classes {
             let outputs = self.model.outputs;
-            warnings
-                .push(format!("the model has {outputs} outputs, the data only {classes} classes"));
+            let classes = counted(classes as u64, "class", "classes");
+            warnings.push(format!("the model has {outputs} outputs, the data only {classes}"));
         }
         warnings.extend(self.doubtful_classes());
+        warnings.extend(self.imbalance(&facts.data.class_counts));
         warnings
     }
 
@@ -143,6 +144,33 @@ impl Plan {
             )),
             _ => None,
         }
+    }
+
+    /// Classes of which some have far more samples than others, where nothing weighs them.
+    fn imbalance(&self, counts: &[u64]) -> Option<String> {
+        let is_weighed = |key| self.loss.kind.options.get(key).is_some_and(|it| !it.is_null());
+        if self.loss.targets != Targets::Classes
+            || counts.len() != self.data.classes.len()
+            || self.data.sampler.draws()
+            || is_weighed("class_weights")
+        {
+            return None;
+        }
+        let named = || self.data.classes.iter().zip(counts).filter(|(_, n)| **n > 0);
+        let (rare, least) = named().min_by_key(|(_, n)| **n)?;
+        let (common, most) = named().max_by_key(|(_, n)| **n)?;
+        let of_positive = match &self.data.classes[..] {
+            [_, positive] => format!(" (of `{positive}` alone: `val/f1_binary`)"),
+            _ => String::new(),
+        };
+        (*most > MAX_IMBALANCE * *least).then(|| {
+            format!(
+                "the classes are imbalanced: `{common}` has {most} training samples, `{rare}` \
+                 {least}. Accuracy hardly shows whether rare classes are recognised: monitor \
+                 `val/f1`{of_positive}; `data.sampler = \"balanced\"` draws all classes equally \
+                 often"
+            )
+        })
     }
 
     /// Settings for ranks that ddprun starts, where another launcher does.
@@ -172,6 +200,8 @@ impl Plan {
     }
 }
 
+/// How many times as many samples a class may have as another before it is worth a word.
+const MAX_IMBALANCE: u64 = 10;
 /// Usual names of a data set's parts.
 const PARTS: [&str; 7] = ["train", "training", "val", "valid", "validation", "test", "testing"];
 

@@ -101,7 +101,13 @@ fn misfit(loaded: &Loaded, data: &DataFacts, targets: Targets) -> Option<Problem
         (Targets::Classes, true) if data.multi_label => Some(
             loaded
                 .problem("loss.name", "needs one class for each sample, but these may have several")
-                .help("use `bce_with_logits`"),
+                .help(match loaded.experiment.data.name.as_str() {
+                    "image_table" => {
+                        "use `bce_with_logits`; or, if a column holds the class of each image, \
+                         name it by `data.class_column`"
+                    }
+                    _ => "use `bce_with_logits`",
+                }),
         ),
         (Targets::MultiLabel, _) if !data.multi_label => Some(
             loaded

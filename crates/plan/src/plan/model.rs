@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 use crate::config::kind::Choice;
 use crate::config::values::Strict;
 use crate::config::{Loaded, PretrainedCheckpoint, Problem};
+use crate::plan::batch::counted;
 use crate::plan::{Cameras, DataFacts, KindFacts, LayerPlan, ModelFacts, graph};
 
 /// What is trained.
@@ -98,7 +99,8 @@ fn outputs(loaded: &Loaded, data: &DataFacts) -> Result<usize, Problem> {
         }
         None => Ok(data.target.last().copied().unwrap_or(1)),
         Some(given) if (given as usize) < classes => {
-            let what = format!("is {given}, but the data has {classes} classes");
+            let classes = counted(classes as u64, "class", "classes");
+            let what = format!("is {given}, but the data has {classes}");
             let help = "omit it: \"auto\" is the number of classes";
             Err(loaded.problem("model.num_classes", what).help(help))
         }

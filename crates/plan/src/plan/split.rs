@@ -1,8 +1,8 @@
 //! Which samples of one set are trained on, and which are held back to validate and to test on.
 //!
 //! What belongs together (a sample, or all rows of a group) is dealt out as a whole. Without groups
-//! each class is dealt out by itself, so that all parts have its share. The same seed gives the
-//! same parts, whatever the run.
+//! a part has as many samples as scikit-learn's `train_test_split` gives it, and classes have their
+//! shares of them as with its `stratify`. The same seed gives the same parts, whatever the run.
 
 use serde::{Deserialize, Serialize};
 use train_numbers::rng::{self, Key, Purpose};
@@ -93,17 +93,20 @@ impl SplitPlan {
         let classes = labels.iter().max().map_or(0, |&label| label + 1);
         let mut of_class: Vec<Vec<usize>> = vec![Vec::new(); classes as usize];
         labels.iter().zip(0..).for_each(|(&label, unit)| of_class[label as usize].push(unit));
+        let counts: Vec<usize> = of_class.iter().map(Vec::len).collect();
+        let test = self.shares(self.test_fraction, labels.len(), &counts);
+        let left: Vec<usize> = counts.iter().zip(&test).map(|(all, test)| all - test).collect();
+        let val = self.shares(self.val_fraction, labels.len(), &left);
         // Folds go round over all classes, so that they differ by one unit at most.
         let mut turn = 0;
         for (class, units) in of_class.iter().enumerate() {
             let key = Key::new(self.seed, Purpose::Shuffle, HELD_BACK, class as u64);
             let order = rng::permutation(key, units.len());
             let mut order = order.into_iter().map(|place| units[place as usize]);
-            let share = |share: Option<f64>| (share.unwrap_or(0.0) * units.len() as f64).round();
-            for unit in order.by_ref().take(share(self.test_fraction) as usize) {
+            for unit in order.by_ref().take(test[class]) {
                 parts[unit] = Part::Test;
             }
-            let val = share(self.val_fraction) as usize;
+            let val = val[class];
             for (place, unit) in order.enumerate() {
                 let is_val = match self.folds {
                     Some(folds) => turn % folds == self.fold,
@@ -117,6 +120,40 @@ impl SplitPlan {
         }
         let given = |wanted: Part| parts.contains(&wanted);
         self.complete(labels.len(), given).map(|()| parts)
+    }
+
+    /// How many units of each class, of which there are `counts`, are held back for a share of `n`:
+    /// the share of each, rounded down, and one more of those that lose most by it, in an order
+    /// that is drawn where they lose the same (`_approximate_mode` of scikit-learn). One unit of
+    /// each class is left to train on.
+    fn shares(&self, fraction: Option<f64>, n: usize, counts: &[usize]) -> Vec<usize> {
+        let all: usize = counts.iter().sum();
+        let wanted = fraction.map_or(0, |fraction| (fraction * n as f64).ceil() as usize).min(all);
+        let exact = |count: usize| wanted as f64 * count as f64 / all.max(1) as f64;
+        let most = |class: usize| counts[class].saturating_sub(1);
+        let mut shares: Vec<usize> = (0..counts.len())
+            .map(|class| (exact(counts[class]).floor() as usize).min(most(class)))
+            .collect();
+        let key = Key::new(self.seed, Purpose::Shuffle, HELD_BACK, TIES);
+        let mut order: Vec<usize> =
+            rng::permutation(key, counts.len()).into_iter().map(|class| class as usize).collect();
+        let loss = |class: usize| exact(counts[class]) - exact(counts[class]).floor();
+        order.sort_by(|&a, &b| loss(b).total_cmp(&loss(a)));
+        let mut missing = wanted - shares.iter().sum::<usize>();
+        // More than one each only where a class gives less than its share.
+        while missing > 0 {
+            let before = missing;
+            for &class in &order {
+                if missing > 0 && shares[class] < most(class) {
+                    shares[class] += 1;
+                    missing -= 1;
+                }
+            }
+            if missing == before {
+                break;
+            }
+        }
+        shares
     }
 
     /// The lengths of the parts of what has an order: first what is trained on, then what
@@ -167,6 +204,8 @@ impl SplitPlan {
 
 /// The epoch that no run reaches: keeps these draws from the orders of epochs.
 const HELD_BACK: u64 = u64::MAX - 1;
+/// The class that no data set has: keeps the order of classes from those of their units.
+const TIES: u64 = u64::MAX;
 
 #[cfg(test)]
 mod tests {
@@ -193,6 +232,44 @@ mod tests {
         assert_eq!(split.deal(&labels()).unwrap(), parts);
         let other = SplitPlan { seed: 1, ..split };
         assert_ne!(other.deal(&labels()).unwrap(), parts);
+    }
+
+    #[test]
+    fn parts_have_the_sizes_of_scikit_learn_however_small_the_classes_are() {
+        // train_test_split(rows, test_size=fraction, stratify=labels): the rows of the test part.
+        for (classes, rows, fraction, expected) in
+            [(100, 3, 0.2, 60), (100, 2, 0.2, 40), (100, 7, 0.2, 140), (3, 50, 0.25, 38)]
+        {
+            let labels: Vec<u32> = (0..classes * rows).map(|unit| unit / rows).collect();
+            let split = SplitPlan { val_fraction: Some(fraction), ..SplitPlan::NONE };
+            let parts = split.deal(&labels).unwrap();
+            let of = |class: u32, wanted: Part| {
+                let mut units = parts.iter().zip(&labels);
+                units.by_ref().filter(|&(part, &label)| label == class && *part == wanted).count()
+            };
+            let val: Vec<usize> = (0..classes).map(|class| of(class, Part::Val)).collect();
+            assert_eq!(val.iter().sum::<usize>(), expected, "{classes} x {rows}");
+            let share = f64::from(rows) * fraction;
+            assert!(val.iter().all(|&n| (n as f64 - share).abs() < 1.0), "{val:?}");
+            assert!((0..classes).all(|class| of(class, Part::Train) > 0));
+            let other = SplitPlan { seed: 1, ..split };
+            assert_ne!(other.deal(&labels).unwrap(), parts);
+        }
+        let both =
+            SplitPlan { val_fraction: Some(0.2), test_fraction: Some(0.2), ..SplitPlan::NONE };
+        let labels: Vec<u32> = (0..300).map(|unit| unit / 3).collect();
+        let parts = both.deal(&labels).unwrap();
+        let n = |part| parts.iter().filter(|&&other| other == part).count();
+        assert_eq!([n(Part::Train), n(Part::Val), n(Part::Test)], [180, 60, 60]);
+    }
+
+    #[test]
+    fn the_only_unit_of_a_class_is_trained_on() {
+        let labels = [0, 1, 2, 3, 4, 4, 4, 4, 4, 4];
+        let split = SplitPlan { val_fraction: Some(0.4), ..SplitPlan::NONE };
+        let parts = split.deal(&labels).unwrap();
+        assert_eq!(parts.iter().filter(|&&part| part == Part::Val).count(), 4);
+        assert!(parts[..4].iter().all(|&part| part == Part::Train));
     }
 
     #[test]

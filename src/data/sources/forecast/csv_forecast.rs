@@ -172,7 +172,12 @@ fn forecasts(source: &CsvForecast, asked: &Predicting<'_>) -> Result<Inputs, Err
         items.push(recent.take(&table, &file, source));
     }
     let samples = Arc::new(recent);
-    Ok(Inputs { samples, items: Items::Listed(items), answers: Answers::Series(units) })
+    Ok(Inputs {
+        samples,
+        items: Items::Listed(items),
+        answers: Answers::Series(units),
+        notes: Vec::new(),
+    })
 }
 
 /// The last rows of some tables.

@@ -4,7 +4,7 @@
 //! zeros; the first number of the last row says how many frames are more. Utterances of less than a
 //! second are repeated to one. The target is the class.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use crate::config::kind::Options;
@@ -155,6 +155,10 @@ impl Dataset for Utterances {
             }
             _ => format!("`{}`", shown(&path)),
         }
+    }
+
+    fn origin(&self, index: usize) -> Option<(PathBuf, Option<u64>)> {
+        Some((self.clips.recordings.get(index).0, None))
     }
 
     fn load(

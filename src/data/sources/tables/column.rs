@@ -7,8 +7,9 @@ use jiff::civil::DateTime;
 use serde_json::Value;
 
 use crate::data::error::shown;
+use crate::data::json::NOT_FINITE;
 use crate::data::sources::tables::dates;
-use crate::data::sources::tables::features::{ColumnKind, Features};
+use crate::data::sources::tables::features::{CellRules, ColumnKind, MissingValues};
 
 /// A feature of all rows.
 #[derive(Clone, Debug)]
@@ -91,9 +92,9 @@ impl Column {
     }
 
     /// Appends a cell as it is written.
-    pub(crate) fn push(&mut self, cell: &str, features: &Features) -> Result<(), BadCell> {
+    pub(crate) fn push(&mut self, cell: &str, rules: CellRules<'_>) -> Result<(), BadCell> {
         let name = &self.name;
-        let is_empty = features.is_empty(cell);
+        let (is_empty, features) = (rules.missing.holds(cell), rules.features);
         match &mut self.cells {
             Cells::Words(words) => words.push(if is_empty { "" } else { cell }),
             Cells::Numbers(numbers) if is_empty && features.missing.is_some() => {
@@ -116,35 +117,66 @@ impl Column {
         Ok(())
     }
 
-    /// Appends a value of JSON; what is not there is null.
-    pub(crate) fn push_json(&mut self, value: &Value, features: &Features) -> Result<(), BadCell> {
-        self.push_value(value, features).map_err(|BadCell { what, help }| {
-            let left_out = || help.map(|help| help.replace(&ignored(&self.name), INPUTS));
-            BadCell { what, help: left_out() }
+    /// Appends a value of JSON at `key`, or of the list there; what is not there is null.
+    pub(crate) fn push_json(
+        &mut self,
+        key: &str,
+        value: &Value,
+        rules: CellRules<'_>,
+    ) -> Result<(), BadCell> {
+        let name = self.name.clone();
+        self.push_value(value, rules).map_err(|BadCell { what, help }| {
+            let of_keys = |help: String| {
+                let columns = format!("[\"{name}\"]");
+                help.replace(&ignored(&name), INPUTS).replace(&columns, &format!("[\"{key}\"]"))
+            };
+            BadCell { what, help: help.map(of_keys) }
         })
     }
 
-    fn push_value(&mut self, value: &Value, features: &Features) -> Result<(), BadCell> {
+    fn push_value(&mut self, value: &Value, rules: CellRules<'_>) -> Result<(), BadCell> {
         let name = &self.name;
+        if is_missing(value, rules.missing) {
+            return self.push("", rules);
+        }
         match (&mut self.cells, value) {
-            (_, Value::Null) => self.push("", features),
-            (Cells::Numbers(_), Value::String(word)) if features.is_empty(word) => {
-                self.push("", features)
-            }
             (Cells::Numbers(numbers), value) => {
                 let help = || matches!(value, Value::String(_)).then(|| remedy(name, "", false));
                 let number = json_number(name, value);
                 numbers.push(number.map_err(|what| BadCell { what, help: help() })?);
                 Ok(())
             }
-            (_, Value::String(word)) => self.push(word.trim(), features),
-            (Cells::Words(_), value @ (Value::Number(_) | Value::Bool(_))) => {
-                self.push(&value.to_string(), features)
+            (_, Value::String(word)) => self.push(word.trim(), rules),
+            (Cells::Words(_), Value::Number(number)) => {
+                let whole = number.as_f64().and_then(whole).map(|whole| whole.to_string());
+                self.push(&whole.unwrap_or(number.to_string()), rules)
             }
+            (Cells::Words(_), Value::Bool(value)) => self.push(&value.to_string(), rules),
             (Cells::Words(_), value) => Err(format!("`{name}` is {value}, which is no category"))?,
             (Cells::Dates(_), value) => Err(format!("`{name}` is {value}, which is no date"))?,
         }
     }
+}
+
+impl Cells {
+    /// Whether there is a cell for each class, and a class for each cell; `labels` has the class of
+    /// each row.
+    pub(crate) fn names_each_of(&self, labels: &[u32]) -> bool {
+        match self {
+            Self::Numbers(numbers) => is_one_to_one(numbers.iter().map(|n| n.to_bits()), labels),
+            Self::Words(words) => is_one_to_one(words.rows.iter().map(|&n| n.into()), labels),
+            Self::Dates(_) => false,
+        }
+    }
+}
+
+fn is_one_to_one(cells: impl Iterator<Item = u64>, labels: &[u32]) -> bool {
+    let (mut label_of, mut cell_of) = (BTreeMap::new(), BTreeMap::new());
+    let mut pairs = cells.zip(labels);
+    pairs.all(|(cell, &label)| {
+        *label_of.entry(cell).or_insert(label) == label
+            && *cell_of.entry(label).or_insert(cell) == cell
+    }) && cell_of.len() > 1
 }
 
 impl Words {
@@ -198,12 +230,13 @@ fn remedy(name: &str, cell: &str, is_empty: bool) -> String {
         return format!("set `data.features.dates = [\"{name}\"]`, or {ignore}");
     }
     format!(
-        "correct it, or list it in `data.features.na_values`; if the column holds words, set \
+        "correct it, or list it in `data.missing_values`; if the column holds words, set \
          `data.features.categorical = [\"{name}\"]`, or {ignore}"
     )
 }
 
-fn empty(column: &str, cell: &str) -> String {
+/// That a cell is empty.
+pub(crate) fn empty(column: &str, cell: &str) -> String {
     match cell {
         "" => format!("`{column}` is empty"),
         cell => format!("`{column}` is `{cell}`, which counts as empty"),
@@ -221,28 +254,58 @@ pub(crate) fn decimals(point: &str) -> String {
     format!("write decimals with a point: `{point}`")
 }
 
-/// The number in a cell.
+/// The number in a cell; 1 or 0 of a truth value.
 ///
 /// # Errors
 ///
 /// It is none, or not finite in 32 bits.
 pub(crate) fn number(column: &str, cell: &str) -> Result<f64, String> {
-    match cell.parse::<f64>() {
+    match cell.parse::<f64>().map_err(|_| truth(cell)) {
         Ok(value) if (value as f32).is_finite() => Ok(value),
         Ok(_) => Err(format!("`{column}` is `{cell}`, which is not finite in 32 bits")),
-        Err(_) if cell.is_empty() => Err(empty(column, cell)),
-        Err(_) => Err(format!("`{column}` is `{}`, which is not a number", shown(Path::new(cell)))),
+        Err(Some(is_true)) => Ok(f64::from(u8::from(is_true))),
+        Err(None) if cell.is_empty() => Err(empty(column, cell)),
+        Err(None) => {
+            Err(format!("`{column}` is `{}`, which is not a number", shown(Path::new(cell))))
+        }
     }
 }
 
-/// The number that a value of JSON is.
+/// The truth value in a cell, as pandas reads them.
+pub(crate) fn truth(cell: &str) -> Option<bool> {
+    match cell {
+        "true" | "True" | "TRUE" => Some(true),
+        "false" | "False" | "FALSE" => Some(false),
+        _ => None,
+    }
+}
+
+/// A whole number, as far as 64 bits hold them exactly.
+pub(crate) fn whole(value: f64) -> Option<i64> {
+    (value.fract() == 0.0 && value.abs() < 9e15).then_some(value as i64)
+}
+
+/// Whether a value of JSON counts as an empty cell.
+pub(crate) fn is_missing(value: &Value, missing: &MissingValues) -> bool {
+    match value {
+        Value::Null => true,
+        Value::String(word) => missing.holds(word.trim()),
+        Value::Number(number) => missing.holds(&number.to_string()),
+        Value::Bool(_) | Value::Array(_) | Value::Object(_) => false,
+    }
+}
+
+/// The number that a value of JSON is; 1 or 0 of a truth value.
 ///
 /// # Errors
 ///
 /// It is none, or not finite in 32 bits.
 pub(crate) fn json_number(key: &str, value: &Value) -> Result<f64, String> {
-    let number =
-        value.as_f64().ok_or_else(|| format!("`{key}` is {value}, which is not a number"))?;
+    if let Some(word) = value.as_str().filter(|word| NOT_FINITE.contains(word)) {
+        return Err(format!("`{key}` is {word}, which is not finite in 32 bits"));
+    }
+    let number = value.as_f64().or(value.as_bool().map(|is_true| f64::from(u8::from(is_true))));
+    let number = number.ok_or_else(|| format!("`{key}` is {value}, which is not a number"))?;
     if (number as f32).is_finite() {
         return Ok(number);
     }

@@ -11,12 +11,13 @@ use crate::data::error::Error;
 use crate::data::inputs::{self, Inputs, Predicting};
 use crate::data::sources::holdout::Parts;
 use crate::data::sources::source::{Asked, DataSource, Files, Reading, Survey};
-use crate::data::sources::tables::column::{BadCell, Column, decimals, number, with_point};
+use crate::data::sources::tables::answer::{Answer, class, unlabelled};
+use crate::data::sources::tables::column::{BadCell, Column, decimals, empty, number, with_point};
 use crate::data::sources::tables::column_names::{ColumnNames, keyed};
-use crate::data::sources::tables::csv_rows::{CsvRows, EXPECTED};
-use crate::data::sources::tables::features::{ColumnKind, Features};
+use crate::data::sources::tables::csv_rows::{CsvRows, EXPECTED, unpacked};
+use crate::data::sources::tables::features::{CellRules, ColumnKind, Features, MissingValues};
 use crate::data::sources::tables::header;
-use crate::data::sources::tables::table::{Answer, AnswerKind, Opened, Rows, Wanted, at, cell};
+use crate::data::sources::tables::table::{AnswerKind, Opened, Rows, Wanted, at, cell};
 use crate::data::sources::tables::target_cells::TargetCells;
 use crate::data::sources::tables::unanswered::Unanswered;
 use crate::data::{Splits, read};
@@ -59,6 +60,15 @@ pub struct Csv {
     #[serde(default)]
     #[schemars(example = &"patient")]
     pub group: Option<String>,
+    /// words that count as empty cells, in features and target alike: "pandas" (NA, N/A, NaN, null,
+    /// None and the like), or a list, in which "pandas" stands for these; an empty list: only empty
+    /// cells.
+    #[serde(default)]
+    #[schemars(example = ["pandas", "?"])]
+    pub missing_values: MissingValues,
+    /// leave out rows whose target is empty; else they are refused.
+    #[serde(default)]
+    pub drop_unlabelled: bool,
     /// how columns that do not hold numbers, and empty cells, are encoded.
     #[serde(default)]
     #[schemars(example = Features::example())]
@@ -92,8 +102,15 @@ impl Csv {
             standardize_target: false,
             ignore: Vec::new(),
             group: None,
+            missing_values: MissingValues::default(),
+            drop_unlabelled: false,
             features: Features::default(),
         }
+    }
+
+    /// How cells are read.
+    pub(super) fn rules(&self) -> CellRules<'_> {
+        CellRules { features: &self.features, missing: &self.missing_values }
     }
 
     /// The tables with what they are called in messages.
@@ -111,12 +128,11 @@ impl Csv {
     /// A file is absent or lacks a column, columns differ, a cell is not what its column holds
     /// (names file, line, column and value), or a part would be empty.
     pub(crate) fn read(&self, asked: &Asked<'_>) -> Result<Opened, Error> {
-        let (features, target, standardize) =
-            (&self.features, &self.target, self.standardize_target);
-        let wanted = Wanted { features, target, standardize, asked };
+        let (rules, target, standardize) = (self.rules(), &self.target, self.standardize_target);
+        let wanted = Wanted { rules, target, standardize, asked };
         let fit = wanted.fit();
         let words = match &fit {
-            None if features.infers() => self.columns_of_words()?,
+            None if self.features.infers() => self.columns_of_words()?,
             _ => BTreeSet::new(),
         };
         let kind = |name: &str| wanted.kind(name, fit.as_ref(), &words);
@@ -132,7 +148,8 @@ impl Csv {
         let mut found = BTreeSet::new();
         self.each_row(&self.train_file, "the training table", |header, roles, record, _| {
             let cells = header.iter().zip(roles).zip(record);
-            let is_word = |cell: &str| !self.features.is_empty(cell) && number("", cell).is_err();
+            let is_word =
+                |cell: &str| !self.missing_values.holds(cell) && number("", cell).is_err();
             let words = cells.filter(|((_, role), cell)| **role == Role::Feature && is_word(cell));
             found.extend(words.map(|((name, _), _)| name.clone()));
             Ok(())
@@ -148,15 +165,27 @@ impl Csv {
         kind: &dyn Fn(&str) -> ColumnKind,
     ) -> Result<Rows, Error> {
         let mut rows = Rows::new(path, Vec::new());
+        let mut unlabelled = 0;
         self.each_row(path, what, |header, roles, record, line| {
             if rows.lines.is_empty() {
                 let features = header.iter().zip(roles).filter(|(_, role)| **role == Role::Feature);
                 rows.columns = features.map(|(name, _)| Column::new(name, kind(name))).collect();
             }
+            if self.drop_unlabelled && self.is_unlabelled(roles, record) {
+                unlabelled += 1;
+                return Ok(());
+            }
             rows.lines.push(line);
             self.push(&mut rows, record, (header, roles), answers)
         })?;
+        rows.leave_out(unlabelled, &self.target)?;
         Ok(rows)
+    }
+
+    /// Whether a target of a row is empty.
+    fn is_unlabelled(&self, roles: &[Role], record: &::csv::StringRecord) -> bool {
+        let mut targets = roles.iter().zip(record).filter(|(role, _)| **role == Role::Target);
+        targets.any(|(_, cell)| self.missing_values.holds(cell))
     }
 
     /// Reads the table at `path` and gives each of its rows to `row`, with the header, what each
@@ -231,8 +260,11 @@ impl Csv {
             match role {
                 Role::Feature => {
                     if let Some(column) = columns.next() {
-                        column.push(cell, &self.features)?;
+                        column.push(cell, self.rules())?;
                     }
+                }
+                Role::Target if self.missing_values.holds(cell) => {
+                    Err(unlabelled(empty(column, cell)))?;
                 }
                 Role::Target => {
                     let place = self.target.names().iter().position(|name| name == column);
@@ -249,7 +281,7 @@ impl Csv {
                     };
                     read.map_err(|what| bad_target(what, column, cell, answers))?;
                 }
-                Role::Group if cell.is_empty() => Err(format!("`{column}` is empty"))?,
+                Role::Group if self.missing_values.holds(cell) => Err(empty(column, cell))?,
                 Role::Group => rows.groups.push(cell.to_owned()),
                 Role::Ignored => {}
             }
@@ -276,7 +308,6 @@ fn bad_target(what: String, column: &str, cell: &str, answers: AnswerKind) -> Ba
     let is_word = cell.parse::<f64>().is_err();
     let point = with_point(cell);
     let help = match answers {
-        _ if cell.is_empty() => "remove rows that have no answer".to_owned(),
         AnswerKind::Numbers if point.is_some() => decimals(&point.unwrap_or_default()),
         AnswerKind::Numbers if is_word => format!(
             "if `{column}` is a class, use `loss.name = \"cross_entropy\"`; else remove the row"
@@ -318,7 +349,7 @@ impl DataSource for Csv {
             for (name, kind) in names.iter().zip(&mut kinds) {
                 let at = header.iter().position(|column| column == name);
                 let cell = at.and_then(|at| record.get(at)).unwrap_or_default();
-                if !self.features.is_empty(cell) {
+                if !self.missing_values.holds(cell) {
                     kind.push(cell);
                 }
             }
@@ -328,8 +359,8 @@ impl DataSource for Csv {
     }
 
     fn inputs(&self, asked: &Predicting<'_>) -> Result<Inputs, Error> {
-        let mut rows = Unanswered::new(&asked.plan.source.found, &self.features)?;
-        let is_wanted = |path: &Path| inputs::ends_with(path, &["csv", "tsv"]);
+        let mut rows = Unanswered::new(&asked.plan.source.found, self.rules())?;
+        let is_wanted = |path: &Path| inputs::ends_with(unpacked(path), &["csv", "tsv"]);
         for path in
             inputs::files(asked.paths, "tables (.csv, .tsv) with a header line", &is_wanted)?
         {
@@ -356,25 +387,11 @@ pub(crate) fn open(
 }
 
 /// 1 or 0: whether a row has a class.
-fn flag(column: &str, cell: &str) -> Result<f64, String> {
+pub(in crate::data) fn flag(column: &str, cell: &str) -> Result<f64, String> {
     match number(column, cell) {
         Ok(value) if value == 0.0 || value == 1.0 => Ok(value),
         Err(empty) if cell.is_empty() => Err(empty),
         _ => Err(format!("`{column}` is `{cell}`, which is neither 0 nor 1")),
-    }
-}
-
-fn class(column: &str, cell: &str) -> Result<Answer, String> {
-    match cell.parse::<f64>() {
-        // f64 holds integers up to 2^53 exactly.
-        Ok(value) if value.fract() == 0.0 && value.abs() < 9e15 => {
-            Ok(Answer::Integer(value as i64))
-        }
-        Ok(_) => Err(format!(
-            "`{column}` is `{cell}`, which is not a class: a class is an integer or a word"
-        )),
-        Err(_) if cell.is_empty() => Err(format!("`{column}` is empty")),
-        Err(_) => Ok(Answer::Word(cell.to_owned())),
     }
 }
 
@@ -512,9 +529,6 @@ mod tests {
         check(|csv| csv.ignore.push("nmae".to_owned()), "has no column `nmae`; its columns are");
         check(|csv| csv.group = Some("grp".to_owned()), "has no column `grp`");
         check(|csv| csv.ignore.push("a".to_owned()), "no column is left that is a feature");
-        let split = SplitPlan { val_fraction: Some(0.01), ..SplitPlan::NONE };
-        let error = held(split, |_| {}).err().unwrap().to_string();
-        assert!(error.contains("leaves nothing to validate on"), "{error}");
     }
 
     #[test]
@@ -536,7 +550,7 @@ mod tests {
         check("a,y\n1,1\n,2\n", false, "line 3: `a` is empty");
         check("a,y\n1,1\nNaN,2\n", false, "line 3: `a` is `NaN`");
         check("a,y\n1,1\n2,inf\n", false, "line 3: `y` is `inf`");
-        check("a,y\n1,nan\n2,1\n", true, "line 2: `y` is `nan`, which is not a class");
+        check("a,y\n1,nan\n2,1\n", true, "line 2: `y` is `nan`, which counts as empty");
         check("a,y\n1,1e39\n", false, "line 2: `y` is `1e39`");
         check("a,y\n\"1,5\",1\n", false, "`a` is `1,5`, which is not a number");
         check("a,y\n1,1\n1,2,3\n", false, "line 3: 3 cells, but the header has 2");
@@ -571,7 +585,8 @@ mod tests {
         check("y,a,y\n2,3,4\n", false, "columns 1 and 3 are both called `y`", "of its own");
         check("a,y\n1,1\n1,2,3\n", false, "3 cells", "quote cells");
         check("a,y\n1,1\n1\n", false, "1 cells", "commas of empty cells");
-        check("a,y\n1,\n", false, "`y` is empty", "remove rows");
+        check("a,y\n1,\n", false, "`y` is empty", "drop_unlabelled = true");
+        check("a,y\n1,NA\n", true, "`y` is `NA`, which counts as empty", "missing_values");
         check("a,y\n1,cat\n", false, "`y` is `cat`", "cross_entropy");
         check("a,y\n1,\"2,5\"\n", false, "`y` is `2,5`", "with a point: `2.5`");
         check("a,y\n\"1,5\",1\n", false, "`a` is `1,5`", "with a point: `1.5`");

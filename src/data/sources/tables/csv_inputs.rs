@@ -8,6 +8,7 @@ use crate::data::read;
 use crate::data::sources::tables::csv::Csv;
 use crate::data::sources::tables::csv_rows::{CsvRows, EXPECTED};
 use crate::data::sources::tables::header;
+use crate::data::sources::tables::table::cell;
 use crate::data::sources::tables::unanswered::Unanswered;
 
 impl Csv {
@@ -19,6 +20,7 @@ impl Csv {
             Error::Line { .. } => no_table(path, &names),
             error => error,
         })?;
+        header::unique(&header).map_err(|bad| cell(path, 1, bad))?;
         let places: Vec<Option<usize>> =
             names.iter().map(|name| header.iter().position(|other| other == name)).collect();
         let missing = names.iter().map(String::as_str).zip(&places);
@@ -39,7 +41,7 @@ impl Csv {
                     columns
                         .iter_mut()
                         .zip(cells)
-                        .try_for_each(|(column, cell)| column.push(cell, &self.features))
+                        .try_for_each(|(column, cell)| column.push(cell, self.rules()))
                 }),
             }
         }

@@ -5,6 +5,7 @@ use std::path::Path;
 use csv::{ErrorKind, Position, Reader, ReaderBuilder, StringRecord, Trim};
 
 use crate::data::error::Error;
+use crate::data::read;
 use crate::data::sources::tables::table::at;
 
 /// What a table is, in messages.
@@ -13,7 +14,14 @@ pub(in crate::data) const EXPECTED: &str =
 
 /// What stands between the cells of the table at `path`.
 pub(crate) fn delimiter(path: &Path) -> u8 {
-    if path.extension().is_some_and(|end| end.eq_ignore_ascii_case("tsv")) { b'\t' } else { b',' }
+    let ending = unpacked(path).extension();
+    if ending.is_some_and(|ending| ending.eq_ignore_ascii_case("tsv")) { b'\t' } else { b',' }
+}
+
+/// The name of a table without the `.gz` that says how it is packed.
+pub(in crate::data) fn unpacked(path: &Path) -> &Path {
+    let stem = path.file_stem().filter(|_| read::is_gzip(path));
+    stem.map_or(path, Path::new)
 }
 
 /// The rows of a table below its header.

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::fmt;
 
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
-use serde::de::{Deserializer, Error, Unexpected, Visitor};
+use serde::de::{Deserializer, Error, SeqAccess, Unexpected, Visitor};
 use serde::{Deserialize, Serialize, Serializer};
 
 use crate::config::kind::Wrong;
@@ -31,9 +31,6 @@ pub struct Features {
     /// add an input for each column with empty cells in the training rows: 1 where the cell is
     /// empty.
     pub missing_indicator: bool,
-    /// cells that count as empty, in addition to those of pandas: NA, N/A, NaN, null, None and the
-    /// like.
-    pub na_values: Vec<String>,
     /// categories that do not occur in the training rows: "ignore" encodes them as all zeros,
     /// "error" refuses them.
     pub handle_unknown: HandleUnknown,
@@ -48,7 +45,6 @@ impl Default for Features {
             cyclic_dates: true,
             missing: None,
             missing_indicator: false,
-            na_values: Vec::new(),
             handle_unknown: HandleUnknown::Ignore,
         }
     }
@@ -85,11 +81,116 @@ pub(crate) enum ColumnKind {
     Date,
 }
 
+/// `data.missing_values`: words that count as empty cells, in features and targets alike.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MissingValues(Vec<String>);
+
+/// How cells of a table are read.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct CellRules<'a> {
+    pub(crate) features: &'a Features,
+    pub(crate) missing: &'a MissingValues,
+}
+
+/// Stands for [`NA_VALUES`] in a list of words.
+const PANDAS: &str = "pandas";
 /// Cells that pandas takes for empty (`read_csv`, `na_values`), beside the empty one.
-const NA_VALUES: [&str; 17] = [
+const NA_VALUES: [&str; 18] = [
     "#N/A", "#N/A N/A", "#NA", "-1.#IND", "-1.#QNAN", "-NaN", "-nan", "1.#IND", "1.#QNAN", "<NA>",
-    "N/A", "NA", "NULL", "NaN", "None", "n/a", "nan",
+    "N/A", "NA", "NULL", "NaN", "None", "n/a", "nan", "null",
 ];
+
+impl Default for MissingValues {
+    /// Those of pandas.
+    fn default() -> Self {
+        Self(vec![PANDAS.to_owned()])
+    }
+}
+
+impl MissingValues {
+    /// Whether a cell counts as empty.
+    pub(crate) fn holds(&self, cell: &str) -> bool {
+        let is_it = |word: &String| match word.as_str() {
+            PANDAS => NA_VALUES.contains(&cell),
+            word if word == cell => true,
+            // -999 is also written as -999.0.
+            word if cell.ends_with(|c: char| c.is_ascii_digit() || c == '.') => {
+                let number = cell.parse::<f64>();
+                number.is_ok() && number == word.parse::<f64>()
+            }
+            _ => false,
+        };
+        cell.is_empty() || self.0.iter().any(is_it)
+    }
+}
+
+impl Serialize for MissingValues {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match &self.0[..] {
+            [word] => serializer.serialize_str(word),
+            words => words.serialize(serializer),
+        }
+    }
+}
+
+struct MissingValuesVisitor;
+
+impl<'de> Visitor<'de> for MissingValuesVisitor {
+    type Value = MissingValues;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("`\"pandas\"`, or a list of words and numbers")
+    }
+
+    fn visit_str<E>(self, word: &str) -> Result<MissingValues, E> {
+        Ok(MissingValues(vec![word.to_owned()]))
+    }
+
+    fn visit_i64<E>(self, value: i64) -> Result<MissingValues, E> {
+        Ok(MissingValues(vec![value.to_string()]))
+    }
+
+    fn visit_u64<E>(self, value: u64) -> Result<MissingValues, E> {
+        Ok(MissingValues(vec![value.to_string()]))
+    }
+
+    fn visit_f64<E>(self, value: f64) -> Result<MissingValues, E> {
+        Ok(MissingValues(vec![value.to_string()]))
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<MissingValues, A::Error> {
+        let mut words = Vec::new();
+        while let Some(MissingValues(more)) = seq.next_element()? {
+            words.extend(more);
+        }
+        Ok(MissingValues(words))
+    }
+}
+
+impl<'de> Deserialize<'de> for MissingValues {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(MissingValuesVisitor)
+    }
+}
+
+impl JsonSchema for MissingValues {
+    fn inline_schema() -> bool {
+        true
+    }
+
+    fn schema_name() -> Cow<'static, str> {
+        "MissingValues".into()
+    }
+
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        json_schema!({
+            "anyOf": [
+                { "type": ["string", "number"] },
+                { "type": "array", "items": { "type": ["string", "number"] } },
+            ],
+        })
+    }
+}
 
 impl Features {
     /// All keys, for the reference page.
@@ -99,7 +200,6 @@ impl Features {
             categorical: names("city"),
             dates: names("sold"),
             missing: Some(Missing::Mean),
-            na_values: vec!["?".to_owned()],
             ..Self::default()
         }
     }
@@ -139,14 +239,6 @@ impl Features {
             self.categorical.keyed("data.features.categorical")
         };
         [categories, self.dates.keyed("data.features.dates")].concat()
-    }
-
-    /// Whether a cell counts as empty.
-    pub(crate) fn is_empty(&self, cell: &str) -> bool {
-        cell.is_empty()
-            || cell == "null"
-            || NA_VALUES.contains(&cell)
-            || self.na_values.iter().any(|value| value == cell)
     }
 
     /// What is wrong with the keys together, where `taken` columns are no features.
@@ -262,6 +354,22 @@ mod tests {
         }
         assert_eq!(serde_json::from_str::<Missing>("0").unwrap(), Missing::Constant(0.0));
         assert!(serde_json::from_str::<Missing>(r#""mode""#).is_err());
+    }
+
+    #[test]
+    fn words_for_an_empty_cell_are_those_of_pandas_or_given() {
+        let read = |json: &str| serde_json::from_str::<MissingValues>(json).unwrap();
+        for json in [r#""pandas""#, r#"["pandas","?"]"#, "[]", r#""-999""#] {
+            assert_eq!(serde_json::to_string(&read(json)).unwrap(), json);
+        }
+        let held = |json: &str, cells: [&str; 6]| cells.map(|cell| read(json).holds(cell));
+        let cells = ["", "NA", "n/a", "?", "-999.0", "0"];
+        assert_eq!(MissingValues::default(), read(r#""pandas""#));
+        assert_eq!(held(r#""pandas""#, cells), [true, true, true, false, false, false]);
+        assert_eq!(held("[]", cells), [true, false, false, false, false, false]);
+        assert_eq!(held(r#"["?", -999]"#, cells), [true, false, false, true, true, false]);
+        assert_eq!(held(r#"["pandas", "?"]"#, cells), [true, true, true, true, false, false]);
+        assert!(serde_json::from_str::<MissingValues>("true").is_err());
     }
 
     #[test]

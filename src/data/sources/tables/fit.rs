@@ -154,6 +154,15 @@ impl Fit {
         })
     }
 
+    /// A category of a column that is the same number as `word`, but written otherwise.
+    pub(crate) fn alike(&self, name: &str, word: &str) -> Option<&str> {
+        let number = word.parse::<f64>().ok()?;
+        let feature = self.features.iter().find(|feature| feature.name == name)?;
+        let Encoding::OneHot(categories) = &feature.encoding else { return None };
+        let mut categories = categories.iter().map(String::as_str);
+        categories.find(|category| category.parse() == Ok(number))
+    }
+
     /// Numbers of a row, but for categories.
     pub(crate) fn n_numbers(&self) -> usize {
         self.numbers().map(|number| 1 + usize::from(number.indicator)).sum()

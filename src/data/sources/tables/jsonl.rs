@@ -1,5 +1,6 @@
 //! `data.name = "jsonl"`: a JSON object a line, of which some keys are inputs and some the target.
 
+use std::borrow::Cow;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
@@ -8,14 +9,19 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use crate::config::kind::{Kind, Modality, Offer, Options, OwnParts, Wrong};
-use crate::data::error::Error;
+use crate::data::error::{Error, shown};
 use crate::data::inputs::{self, Inputs, Predicting};
+use crate::data::json::{self, NOT_FINITE, NotAnObject};
 use crate::data::sources::holdout::Parts;
 use crate::data::sources::source::{Asked, DataSource, Files, Reading, Survey};
-use crate::data::sources::tables::column::{BadCell, Cells, Column, json_number};
+use crate::data::sources::tables::answer::{self, Answer, unlabelled};
+use crate::data::sources::tables::column::{
+    BadCell, Cells, Column, is_missing, json_number, whole,
+};
 use crate::data::sources::tables::column_names::{ColumnNames, keyed};
-use crate::data::sources::tables::features::{ColumnKind, Features};
-use crate::data::sources::tables::table::{Answer, AnswerKind, Opened, Rows, Wanted, at, cell};
+use crate::data::sources::tables::csv_rows::unpacked;
+use crate::data::sources::tables::features::{CellRules, ColumnKind, Features, MissingValues};
+use crate::data::sources::tables::table::{AnswerKind, Opened, Rows, Wanted, cell};
 use crate::data::sources::tables::target_cells::TargetCells;
 use crate::data::sources::tables::unanswered::Unanswered;
 use crate::data::{Splits, read};
@@ -40,19 +46,28 @@ pub struct Jsonl {
     #[serde(default)]
     #[schemars(extend("format" = "path"), example = "data/test.jsonl")]
     pub test_file: Option<PathBuf>,
-    /// keys to predict from, in this order: numbers, or arrays of numbers of the same length in all
-    /// lines; categories and dates if `features` declares them. Numbers are standardised by the
-    /// training lines; other keys are ignored.
+    /// keys to predict from, in this order: numbers, truth values (1 and 0), or lists of them, of
+    /// the same length in all lines; categories and dates if `features` declares them. Numbers are
+    /// standardised by the training lines; other keys are ignored.
     #[schemars(example = ["width", "height"])]
     pub inputs: Vec<String>,
-    /// the key to predict: a number or, for classification, a word or a whole number; or a list of
-    /// keys with numbers or, with `bce_with_logits`, labels: 1 if a line has the label, else 0.
+    /// the key to predict: a number or, for classification, a word, a whole number or a truth
+    /// value; or a list of keys with numbers or, with `bce_with_logits`, labels: 1 if a line has
+    /// the label, else 0.
     #[schemars(example = &"price")]
     pub target: ColumnNames,
     /// standardise the target by the training lines; `mae_unscaled` and `rmse_unscaled` are in its
     /// own unit.
     #[serde(default)]
     pub standardize_target: bool,
+    /// words that count as null, in inputs and target alike: "pandas" (NA, N/A, NaN, null, None and
+    /// the like), or a list, in which "pandas" stands for these; an empty list: only null.
+    #[serde(default)]
+    #[schemars(example = ["pandas", "?"])]
+    pub missing_values: MissingValues,
+    /// leave out lines whose target is null or absent; else they are refused.
+    #[serde(default)]
+    pub drop_unlabelled: bool,
     /// how inputs that are not numbers, null, and missing keys are encoded.
     #[serde(default)]
     #[schemars(example = Features::example())]
@@ -107,10 +122,10 @@ impl DataSource for Jsonl {
         each_line(&self.train_file, "the lines to train on", |object, _| {
             for (name, kind) in names.iter().zip(&mut kinds) {
                 match object.get(name) {
-                    Some(Value::String(word)) if self.features.is_empty(word) => {}
+                    Some(value) if is_missing(value, &self.missing_values) => {}
                     Some(Value::String(word)) => kind.push(word),
-                    Some(Value::Null) | None => {}
                     Some(value) => kind.push(&value.to_string()),
+                    None => {}
                 }
             }
             Ok(())
@@ -119,8 +134,8 @@ impl DataSource for Jsonl {
     }
 
     fn inputs(&self, asked: &Predicting<'_>) -> Result<Inputs, Error> {
-        let mut rows = Unanswered::new(&asked.plan.source.found, &self.features)?;
-        let is_wanted = |path: &Path| inputs::ends_with(path, &["jsonl", "json"]);
+        let mut rows = Unanswered::new(&asked.plan.source.found, self.rules())?;
+        let is_wanted = |path: &Path| inputs::ends_with(unpacked(path), &["jsonl", "json"]);
         for path in inputs::files(asked.paths, "files of a JSON object a line", &is_wanted)? {
             self.rows_of(&path, &mut rows)?;
         }
@@ -141,31 +156,71 @@ impl Jsonl {
         [train, val, test].into_iter().filter_map(|(part, path, what)| Some((part, path?, what)))
     }
 
+    /// How values are read.
+    fn rules(&self) -> CellRules<'_> {
+        CellRules { features: &self.features, missing: &self.missing_values }
+    }
+
     fn open(&self, asked: &Asked<'_>) -> Result<Opened, Error> {
-        let (features, target, standardize) =
-            (&self.features, &self.target, self.standardize_target);
-        let wanted = Wanted { features, target, standardize, asked };
+        let (rules, target, standardize) = (self.rules(), &self.target, self.standardize_target);
+        let wanted = Wanted { rules, target, standardize, asked };
         let fit = wanted.fit();
         let words = match &fit {
-            None if features.infers() => self.keys_of_words()?,
+            None if self.features.infers() => self.keys_of_words()?,
             _ => BTreeSet::new(),
         };
-        let kind = |name: &str| wanted.kind(name, fit.as_ref(), &words);
+        // The columns of a list are declared by its key.
+        let kind = |name: &str, key: &str| match &fit {
+            Some(fit) => fit.kind(name).or_else(|| fit.kind(&format!("{key}[0]"))).unwrap_or_else(
+                // Of a list of words that a line lacks.
+                || wanted.kind(key, None, &words),
+            ),
+            None => wanted.kind(key, None, &words),
+        };
         let mut parts = Parts::<Rows>::default();
         for (part, path, what) in self.given() {
-            let mut rows = Rows::new(path, Vec::new());
-            each_line(path, what, |object, line| {
-                if rows.lines.is_empty() {
-                    self.check_keys(object, path, line, &kind)?;
-                }
-                self.push(&mut rows, object, (wanted.answers(), &kind))
-                    .map_err(|bad| cell(path, line, bad))?;
-                rows.lines.push(line);
-                Ok(())
-            })?;
-            parts.put(part, rows);
+            parts.put(part, self.rows((path, what), wanted.answers(), &kind)?);
         }
         wanted.open(parts, fit)
+    }
+
+    /// The rows of a file.
+    fn rows(
+        &self,
+        (path, what): (&Path, &'static str),
+        answers: AnswerKind,
+        kind: Kinds<'_>,
+    ) -> Result<Rows, Error> {
+        let mut rows = Rows::new(path, Vec::new());
+        let (mut unlabelled, mut absent) = (0, Absent::new(&self.inputs));
+        each_line(path, what, |object, line| {
+            if unlabelled + rows.lines.len() == 0 {
+                self.check_keys(object, path, line, kind)?;
+            }
+            if self.drop_unlabelled && self.is_unlabelled(object) {
+                unlabelled += 1;
+                return Ok(());
+            }
+            self.push(&mut rows, object, (answers, kind)).map_err(|bad| cell(path, line, bad))?;
+            rows.lines.push(line);
+            absent.count(object);
+            Ok(())
+        })?;
+        if let Some(at) = absent.everywhere().next() {
+            let (key, line) = (format!("data.inputs[{at}]"), rows.lines[0]);
+            let (path, names) = (path.to_owned(), absent.names());
+            return Err(Error::NoKey { key, path, line, name: self.inputs[at].clone(), names });
+        }
+        rows.notes.extend(absent.note(path));
+        rows.leave_out(unlabelled, &self.target)?;
+        Ok(rows)
+    }
+
+    /// Whether a target of a line is null or absent.
+    fn is_unlabelled(&self, object: &Map<String, Value>) -> bool {
+        let null = &Value::Null;
+        let value = |key: &String| object.get(key).unwrap_or(null);
+        self.target.names().iter().any(|key| is_missing(value(key), &self.missing_values))
     }
 
     /// Refuses a first line that lacks a key which the experiment names, and each line needs.
@@ -174,14 +229,14 @@ impl Jsonl {
         object: &Map<String, Value>,
         path: &Path,
         line: u64,
-        kind: &dyn Fn(&str) -> ColumnKind,
+        kind: Kinds<'_>,
     ) -> Result<(), Error> {
-        let may_lack =
-            |name: &str| self.features.missing.is_some() || kind(name) == ColumnKind::Category;
         let inputs = keyed("data.inputs", &self.inputs).into_iter();
-        let needed = inputs.filter(|(_, name)| !may_lack(name));
+        let needed = inputs.filter(|(_, name)| !self.may_lack(name, kind));
         let group = self.group.iter().map(|name| ("data.group".to_owned(), name));
-        let mut named = self.target.keyed("data.target").into_iter().chain(group).chain(needed);
+        let target = self.target.keyed("data.target").into_iter();
+        let target = target.filter(|_| !self.drop_unlabelled);
+        let mut named = target.chain(group).chain(needed);
         let Some((key, name)) = named.find(|(_, name)| !object.contains_key(*name)) else {
             return Ok(());
         };
@@ -189,44 +244,57 @@ impl Jsonl {
         Err(Error::NoKey { key, path, line, name: name.clone(), names })
     }
 
-    /// Inputs that a line to train on gives as a word.
+    /// Whether a line may lack a key, which is an empty cell then.
+    fn may_lack(&self, key: &str, kind: Kinds<'_>) -> bool {
+        self.features.missing.is_some() || kind(key, key) == ColumnKind::Category
+    }
+
+    /// Inputs that a line to train on gives as a word, or as a list with words.
     fn keys_of_words(&self) -> Result<BTreeSet<String>, Error> {
         let mut found = BTreeSet::new();
+        let is_word = |value: &Value| {
+            matches!(value, Value::String(word) if !NOT_FINITE.contains(&&**word))
+                && !is_missing(value, &self.missing_values)
+        };
         each_line(&self.train_file, "the lines to train on", |object, _| {
-            let is_word = |key: &&String| match object.get(*key) {
-                Some(Value::String(word)) => !self.features.is_empty(word),
-                Some(Value::Bool(_)) => true,
-                _ => false,
+            let has_words = |key: &&String| match object.get(*key) {
+                Some(Value::Array(values)) => values.iter().any(is_word),
+                value => value.is_some_and(is_word),
             };
-            found.extend(self.inputs.iter().filter(is_word).cloned());
+            found.extend(self.inputs.iter().filter(has_words).cloned());
             Ok(())
         })?;
         Ok(found)
     }
 
-    /// Reads the lines of a file without answers. A key that the first line lacks, and the run
-    /// needs, is refused; a later line is kept with its error.
+    /// Reads the lines of a file without answers. A key that all lines lack is refused, and so is
+    /// one that the first line lacks and the run needs; a later line is kept with its error.
     fn rows_of(&self, path: &Path, rows: &mut Unanswered<'_>) -> Result<(), Error> {
         let bytes = read::table("the input", path, EXPECTED)?;
         let lines = bytes.split(|&byte| byte == b'\n').filter(|line| !line.trim_ascii().is_empty());
-        let file = path.into();
+        let (file, mut absent) = (path.into(), Absent::new(&self.inputs));
         for (row, text) in (1..).zip(lines) {
-            let object: Map<String, Value> = match serde_json::from_slice(text) {
+            let object = match json::object(text) {
                 Ok(object) => object,
                 Err(error) => {
-                    rows.push_unreadable(&file, row, no_object(&error));
+                    rows.push_unreadable(&file, row, error.what);
                     continue;
                 }
             };
+            absent.count(&object);
             let is_needed = |key: &str| !object.contains_key(key) && !rows.may_lack(key);
             let lacking = self.inputs.iter().filter(|key| is_needed(key));
             let missing: Vec<&str> = lacking.map(String::as_str).collect();
             if row == 1 && !missing.is_empty() {
-                let present: Vec<String> = object.keys().cloned().collect();
-                return Err(inputs::lacks(path, &missing, &present));
+                return Err(inputs::lacks_keys(path, &missing, &absent.names()));
             }
             rows.push(&file, row, |columns| self.fill(columns, &object));
         }
+        let missing: Vec<&str> = absent.everywhere().map(|at| self.inputs[at].as_str()).collect();
+        if !missing.is_empty() {
+            return Err(inputs::lacks_keys(path, &missing, &absent.names()));
+        }
+        rows.note(absent.note(path));
         Ok(())
     }
 
@@ -235,23 +303,16 @@ impl Jsonl {
         let mut rest = columns;
         for key in &self.inputs {
             let is_category = rest.first().is_some_and(|it| matches!(it.cells, Cells::Words(_)));
-            let value = match object.get(key) {
-                Some(value) => value,
-                None if is_category || self.features.missing.is_some() => &Value::Null,
-                None => Err(format!("it has no key `{key}`"))?,
-            };
-            let values = match value {
-                Value::Array(values) => &values[..],
-                value => std::slice::from_ref(value),
-            };
             let known = rest.iter().take_while(|column| is_of(&column.name, key)).count();
+            let may_lack = is_category || self.features.missing.is_some();
+            let values = values(object, key, may_lack, known)?;
             if values.len() != known {
                 Err(format!("`{key}` has length {}, but {known} in the run", values.len()))?;
             }
             let (own, after) = rest.split_at_mut(known);
             rest = after;
-            for (column, value) in own.iter_mut().zip(values) {
-                column.push_json(value, &self.features)?;
+            for (column, value) in own.iter_mut().zip(values.iter()) {
+                column.push_json(key, value, self.rules())?;
             }
         }
         Ok(())
@@ -262,31 +323,24 @@ impl Jsonl {
         &self,
         rows: &mut Rows,
         object: &Map<String, Value>,
-        (answers, kind): (AnswerKind, &dyn Fn(&str) -> ColumnKind),
+        (answers, kind): (AnswerKind, Kinds<'_>),
     ) -> Result<(), BadCell> {
-        let features = &self.features;
-        let null = &Value::Null;
         let get = |key: &str| object.get(key).ok_or_else(|| format!("it has no key `{key}`"));
         let is_first = rows.lines.is_empty();
         let mut at = 0;
         for key in &self.inputs {
-            let may_lack = features.missing.is_some() || kind(key) == ColumnKind::Category;
-            let value = if may_lack { object.get(key).unwrap_or(null) } else { get(key)? };
-            let values = match value {
-                Value::Array(values) => &values[..],
-                value => std::slice::from_ref(value),
-            };
+            let known = rows.columns.iter().skip(at).take_while(|it| is_of(&it.name, key)).count();
+            let known = if is_first { 1 } else { known };
+            let values = values(object, key, self.may_lack(key, kind), known)?;
             let n = values.len();
             if is_first {
                 let names = names(key, n);
-                rows.columns.extend(names.iter().map(|name| Column::new(name, kind(name))));
+                rows.columns.extend(names.iter().map(|name| Column::new(name, kind(name, key))));
+            } else if n != known {
+                Err(format!("`{key}` has length {n}, but {known} in the first line"))?;
             }
-            let first = rows.columns[at..].iter().take_while(|it| is_of(&it.name, key)).count();
-            if n != first {
-                Err(format!("`{key}` has length {n}, but {first} in the first line"))?;
-            }
-            for (column, value) in rows.columns[at..].iter_mut().zip(values) {
-                column.push_json(value, features)?;
+            for (column, value) in rows.columns[at..].iter_mut().zip(values.iter()) {
+                column.push_json(key, value, self.rules())?;
             }
             at += n;
         }
@@ -294,6 +348,12 @@ impl Jsonl {
             rows.groups.push(group(key, get(key)?)?);
         }
         let targets = self.target.names();
+        for key in targets {
+            let value = get(key).map_err(unlabelled)?;
+            if is_missing(value, &self.missing_values) {
+                Err(unlabelled(format!("`{key}` is {value}, which counts as empty")))?;
+            }
+        }
         let number = |key: &String| match answers {
             AnswerKind::Numbers => json_number(key, get(key)?),
             AnswerKind::Flags => flag(key, get(key)?),
@@ -304,6 +364,72 @@ impl Jsonl {
             _ => Answer::numbers(&targets.iter().map(number).collect::<Result<Vec<f64>, _>>()?),
         });
         Ok(())
+    }
+}
+
+/// What the column of a name is read as, which is of a key.
+type Kinds<'a> = &'a dyn Fn(&str, &str) -> ColumnKind;
+
+/// How many lines of a file lack each of the inputs.
+struct Absent<'a> {
+    inputs: &'a [String],
+    lines: usize,
+    without: Vec<usize>,
+    /// All keys that lines have.
+    present: BTreeSet<String>,
+}
+
+impl<'a> Absent<'a> {
+    fn new(inputs: &'a [String]) -> Self {
+        Self { inputs, lines: 0, without: vec![0; inputs.len()], present: BTreeSet::new() }
+    }
+
+    fn count(&mut self, object: &Map<String, Value>) {
+        self.lines += 1;
+        for (n, key) in self.without.iter_mut().zip(self.inputs) {
+            *n += usize::from(!object.contains_key(key));
+        }
+        let new: Vec<String> =
+            object.keys().filter(|key| !self.present.contains(*key)).cloned().collect();
+        self.present.extend(new);
+    }
+
+    /// Places of inputs that all lines lack.
+    fn everywhere(&self) -> impl Iterator<Item = usize> {
+        let n = self.lines;
+        self.without.iter().enumerate().filter(move |(_, lack)| n > 0 && **lack == n).map(|it| it.0)
+    }
+
+    /// Names of keys that lines have.
+    fn names(&self) -> Vec<String> {
+        self.present.iter().cloned().collect()
+    }
+
+    /// That some lines of the file at `path` lack inputs, if so.
+    fn note(&self, path: &Path) -> Option<String> {
+        let lacking = self.inputs.iter().zip(&self.without).filter(|(_, n)| **n > 0);
+        let words: Vec<String> = lacking.map(|(key, n)| format!("`{key}` in {n}")).collect();
+        let (lines, path) = (self.lines, shown(path));
+        (!words.is_empty()).then(|| {
+            let words = words.join(", ");
+            format!("of the {lines} lines of `{path}`, keys are absent: {words}; read as empty")
+        })
+    }
+}
+
+/// The value of a key, or those of the list there; of an absent one, `n` times null if it may be
+/// so.
+fn values<'a>(
+    object: &'a Map<String, Value>,
+    key: &str,
+    may_lack: bool,
+    n: usize,
+) -> Result<Cow<'a, [Value]>, String> {
+    match object.get(key) {
+        Some(Value::Array(values)) => Ok(Cow::Borrowed(values)),
+        Some(value) => Ok(Cow::Borrowed(std::slice::from_ref(value))),
+        None if may_lack => Ok(Cow::Owned(vec![Value::Null; n])),
+        None => Err(format!("it has no key `{key}`")),
     }
 }
 
@@ -319,8 +445,10 @@ fn each_line(
         if text.trim_ascii().is_empty() {
             continue;
         }
-        let object: Map<String, Value> =
-            serde_json::from_slice(text).map_err(|error| at(path, line, no_object(&error)))?;
+        let object = json::object(text).map_err(|error| {
+            let NotAnObject { what, help } = error;
+            cell(path, line, BadCell { what, help })
+        })?;
         push(&object, line)?;
         is_empty = false;
     }
@@ -328,14 +456,6 @@ fn each_line(
         return Err(Error::Format { path: path.to_owned(), what: "it is empty".to_owned() });
     }
     Ok(())
-}
-
-/// Why a line is no object, with the column; the line is that of the file.
-fn no_object(error: &serde_json::Error) -> String {
-    let (line, column) = (error.line(), error.column());
-    let what = error.to_string();
-    let what = what.strip_suffix(&format!(" at line {line} column {column}")).unwrap_or(&what);
-    format!("it is not a JSON object: {what} at column {column}")
 }
 
 /// `pixels[0]`, `pixels[1]` ... of an array; the key itself of a number.
@@ -368,132 +488,17 @@ fn group(key: &str, value: &Value) -> Result<String, String> {
 }
 
 fn class(key: &str, value: &Value) -> Result<Answer, String> {
-    match value {
-        Value::String(word) => Ok(Answer::Word(word.clone())),
-        value => value.as_i64().map(Answer::Integer).ok_or_else(|| {
-            format!("`{key}` is {value}, which is not a class: a class is a word or a whole number")
-        }),
+    let number = value.as_f64().and_then(whole);
+    match (value, number) {
+        (Value::String(word), _) => answer::class(key, word.trim()),
+        (Value::Bool(is_true), _) => Ok(Answer::Word(is_true.to_string())),
+        (_, Some(number)) => Ok(Answer::Integer(number)),
+        _ => Err(format!(
+            "`{key}` is {value}, which is not a class: a class is a word, a whole number or a \
+             truth value"
+        )),
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::data::{Dataset, Target};
-    use crate::plan::Targets;
-
-    fn opened(train: &str, val: &str, classify: bool) -> Result<Splits, Error> {
-        let dir = tempfile::tempdir().unwrap();
-        let put = |name: &str, text: &str| {
-            let path = dir.path().join(name);
-            crate::files::write_atomic(&path, text.as_bytes()).unwrap();
-            path
-        };
-        let jsonl = Jsonl {
-            train_file: put("train.jsonl", train),
-            val_file: Some(put("val.jsonl", val)),
-            test_file: None,
-            group: None,
-            inputs: ["a", "b"].map(str::to_owned).to_vec(),
-            target: "y".into(),
-            standardize_target: false,
-            features: Features::default(),
-        };
-        let targets = if classify { Targets::Classes } else { Targets::Numbers };
-        jsonl.open(&Asked::new("", 0, targets)).map(|opened| opened.splits)
-    }
-
-    fn row(dataset: &dyn Dataset, index: usize) -> (Vec<f32>, Target) {
-        let mut values = Vec::new();
-        let target = dataset.load(index, None, &mut values).unwrap();
-        (values, target)
-    }
-
-    #[test]
-    fn named_inputs_are_standardised_in_their_order_and_other_keys_are_ignored() {
-        let train = "\u{feff}{\"y\": 10.5, \"b\": [7, 1], \"a\": 1, \"note\": null}\r\n\r\n\
-                     {\"a\": 3, \"b\": [7, 2], \"y\": -2}";
-        let splits = opened(train, r#"{"a": 5, "b": [8, 1.5], "y": 1}"#, false).unwrap();
-        assert!(splits.classes.is_empty());
-        assert_eq!(row(&*splits.train, 0), (vec![-1.0, 0.0, -1.0], Target::Value(10.5)));
-        assert_eq!(row(&*splits.train, 1), (vec![1.0, 0.0, 1.0], Target::Value(-2.0)));
-        assert_eq!(row(&*splits.val, 0), (vec![3.0, 1.0, 0.0], Target::Value(1.0)));
-    }
-
-    #[test]
-    fn a_category_may_be_absent_where_it_is_predicted_from_too() {
-        let dir = tempfile::tempdir().unwrap();
-        let put = |name: &str, text: &str| {
-            let path = dir.path().join(name);
-            crate::files::write_atomic(&path, text.as_bytes()).unwrap();
-            path
-        };
-        let train =
-            put("train.jsonl", "{\"a\": \"x\", \"b\": 2, \"y\": 3}\n{\"b\": 1, \"y\": 4}\n");
-        let jsonl = Jsonl {
-            train_file: train.clone(),
-            val_file: Some(train),
-            test_file: None,
-            group: None,
-            inputs: ["a", "b"].map(str::to_owned).to_vec(),
-            target: "y".into(),
-            standardize_target: false,
-            features: Features { categorical: "a".into(), ..Features::default() },
-        };
-        let found = jsonl.survey(&Asked::new("", 0, Targets::Numbers)).unwrap().found;
-        let mut rows = Unanswered::new(&found, &jsonl.features).unwrap();
-        let new = put("new.jsonl", "{\"b\": 1}\n{\"a\": \"x\", \"b\": 1}\n");
-        jsonl.rows_of(&new, &mut rows).unwrap();
-        let inputs = rows.inputs(&jsonl.target).unwrap();
-        assert_eq!(inputs.samples.len(), 2);
-        assert_eq!(row(&*inputs.samples, 0).0, [-1.0, 0.0, 1.0]);
-        assert_eq!(row(&*inputs.samples, 1).0, [-1.0, 1.0, 0.0]);
-    }
-
-    #[test]
-    fn classes_are_words_or_whole_numbers() {
-        let lines = |classes: [&str; 2]| {
-            classes.map(|class| format!("{{\"a\": 1, \"b\": 2, \"y\": {class}}}")).join("\n")
-        };
-        let numbers = opened(&lines(["10", "2"]), &lines(["2", "10"]), true).unwrap();
-        assert_eq!(numbers.classes, ["2", "10"]);
-        assert_eq!(row(&*numbers.val, 1).1, Target::Class(1));
-        let words = opened(&lines(["\"no\"", "\"yes\""]), &lines(["\"yes\"", "\"no\""]), true);
-        assert_eq!(words.unwrap().classes, ["no", "yes"]);
-    }
-
-    #[test]
-    fn what_is_wrong_is_named_with_file_and_line() {
-        #[track_caller]
-        fn check(train: &str, val: &str, classify: bool, expected: &str) {
-            let error = opened(train, val, classify).err().unwrap().to_string();
-            assert!(error.contains(expected), "{error}");
-        }
-        let good = r#"{"a": 1, "b": 2, "y": 3}"#;
-        let after = |line: &str| format!("{good}\n\n{line}\n");
-        let line = |line: &str, expected: &str| {
-            check(&after(line), good, false, &format!("train.jsonl`, line 3: {expected}"));
-        };
-        line("[1, 2]", "it is not a JSON object: invalid type");
-        line(r#"{"a": 1"#, "it is not a JSON object: EOF while parsing an object at column 7");
-        line(r#"{"a": 1, "y": 3}"#, "it has no key `b`");
-        line(r#"{"a": 1, "b": 2}"#, "it has no key `y`");
-        line(r#"{"a": "x", "b": 2, "y": 3}"#, "`a` is \"x\", which is not a number");
-        line(r#"{"a": 1e39, "b": 2, "y": 3}"#, "`a` is 1e+39, which is not finite in 32 bits");
-        line(r#"{"a": [1, 2], "b": 2, "y": 3}"#, "`a` has length 2, but 1 in the first line");
-        check(
-            good,
-            &after(r#"{"a": 1, "b": 2, "y": 0.5}"#),
-            true,
-            "val.jsonl`, line 3: `y` is 0.5, which is not a class",
-        );
-        check(good, r#"{"a": 1, "b": 2, "y": 4}"#, true, "class `4` has no training rows");
-        check("\n", good, false, "train.jsonl`: it is empty");
-        let lacking = r#"{"a": 1, "b": 2, "yy": 3}"#;
-        check(lacking, good, false, "has no key `y`; its keys are `a`, `b`, `yy`");
-        check(good, lacking, false, "line 1 of ");
-        let error = opened(lacking, good, false).err().unwrap();
-        assert_eq!(error.key(), Some("data.target"));
-        assert_eq!(error.help().as_deref(), Some("did you mean `yy`?"));
-    }
-}
+mod tests;

@@ -2,8 +2,9 @@
 
 pub(in crate::data) mod column_names;
 pub(in crate::data) mod dates;
-mod features;
+pub(in crate::data) mod features;
 pub(in crate::data) mod column;
+pub(in crate::data) mod answer;
 pub(in crate::data) mod fit;
 pub(in crate::data) mod table;
 mod unanswered;
@@ -21,6 +22,6 @@ pub use csv::Csv;
 pub(crate) use csv_rows::delimiter;
 pub use dates::DateFeature;
 pub(crate) use dates::is_date;
-pub use features::{Features, HandleUnknown, Missing};
+pub use features::{Features, HandleUnknown, Missing, MissingValues};
 pub use jsonl::Jsonl;
 pub(crate) use target_cells::TargetCells;

@@ -6,16 +6,17 @@
 //! distinct values of the training rows (numerically if all are integers, else in byte order);
 //! numbers to predict stay as they are unless they are to be standardised.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use crate::data::error::{Error, SampleError, shown};
 use crate::data::sources::holdout::{Divisible, Parts, Units, numbered};
 use crate::data::sources::source::{Asked, Survey};
-use crate::data::sources::tables::column::{BadCell, Column};
+use crate::data::sources::tables::answer::{Answer, labelled, labels, sorted_classes};
+use crate::data::sources::tables::column::{BadCell, Cells, Column};
 use crate::data::sources::tables::column_names::ColumnNames;
-use crate::data::sources::tables::features::{ColumnKind, Features, HandleUnknown};
+use crate::data::sources::tables::features::{CellRules, ColumnKind, HandleUnknown};
 use crate::data::sources::tables::fit::{Encoded, Fit, Scale, UNKNOWN, Unknown, scale};
 use crate::data::subset;
 use crate::data::{Dataset, Splits, Target};
@@ -35,23 +36,19 @@ pub(crate) struct Rows {
     pub(crate) lines: Vec<u64>,
     /// What each row belongs to; empty where nothing says so.
     pub(crate) groups: Vec<String>,
+    /// What is worth a look in their file, in words.
+    pub(crate) notes: Vec<String>,
 }
 
-/// What a model should answer, as written.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Answer {
-    /// Numbers, for regression, or a 1 for each of several classes; their f64 bits.
-    Numbers(Vec<u64>),
-    /// A class that is an integer.
-    Integer(i64),
-    /// A class that is a word.
-    Word(String),
-}
+/// Rows from which on it is no accident that a feature has a value of its own for each class, or
+/// equals a number.
+const MIN_ROWS_OF_CLASSES: usize = 8;
+const MIN_ROWS_OF_NUMBERS: usize = 3;
 
 /// What an experiment says to a table.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Wanted<'a> {
-    pub(crate) features: &'a Features,
+    pub(crate) rules: CellRules<'a>,
     /// Columns to predict.
     pub(crate) target: &'a ColumnNames,
     /// Whether these are standardised.
@@ -109,7 +106,7 @@ impl Wanted<'_> {
         if let Some(kind) = fit.and_then(|fit| fit.kind(name)) {
             return kind;
         }
-        match self.features.kind(name) {
+        match self.rules.features.kind(name) {
             ColumnKind::Number if inferred.contains(name) => ColumnKind::Category,
             kind => kind,
         }
@@ -122,7 +119,9 @@ impl Wanted<'_> {
     ///
     /// The columns of two parts differ, a part would be empty, a class or a category is in no
     /// training row, or a column has no values.
-    pub(crate) fn open(&self, parts: Parts<Rows>, fit: Option<Fit>) -> Result<Opened, Error> {
+    pub(crate) fn open(&self, mut parts: Parts<Rows>, fit: Option<Fit>) -> Result<Opened, Error> {
+        let all = [&mut parts.train, &mut parts.val].into_iter().chain(&mut parts.test);
+        let mut notes: Vec<String> = all.flat_map(|rows| std::mem::take(&mut rows.notes)).collect();
         let path = parts.train.path.clone();
         let unusable = |what| Error::Format { path, what };
         let many_classes = self.many_classes(&parts.train);
@@ -143,11 +142,13 @@ impl Wanted<'_> {
             Some(fit) => fit,
             None => self.fit_of(&train, &classes)?,
         };
-        let mut notes: Vec<String> = fit.scattered(train.lines.len()).collect();
+        notes.extend(fit.scattered(train.lines.len()));
+        notes.extend(self.leaks(&train));
+        notes.extend(self.constants(&train));
         let mut evaluated = |rows: Rows, what: &str| -> Result<Arc<dyn Dataset>, Error> {
             let encoded = fit.encode(&rows.columns);
             self.refuse_unknown(&rows, &encoded)?;
-            notes.extend(unknown_words(&encoded, what));
+            notes.extend(unknown_words(&fit, &encoded, rows.lines.len(), &format!("{what} ")));
             let table = rows.into_table(&fit, encoded, &classes);
             Ok(Arc::new(table.map_err(|error| many_classes().unwrap_or(error))?))
         };
@@ -182,14 +183,14 @@ impl Wanted<'_> {
         };
         let some = limit.map(|n| {
             let labels = labels(classes);
-            let label = |answer: &Answer| labels.get(&answer.text()).copied().unwrap_or(0);
+            let label = |answer: &Answer| labels.get(&answer.key()).copied().unwrap_or(0);
             let n_classes = if self.answers() == AnswerKind::Class { classes.len() } else { 0 };
             let taken = subset::taken(train.answers.iter().map(label), n_classes, n);
             train.only(&taken.into_iter().map(|row| row as usize).collect::<Vec<_>>())
         });
         let rows = some.as_ref().unwrap_or(train);
         let unusable = |what| Error::Format { path: train.path.clone(), what };
-        let mut fit = Fit::of(&rows.columns, self.features).map_err(unusable)?;
+        let mut fit = Fit::of(&rows.columns, self.rules.features).map_err(unusable)?;
         if self.standardize && self.answers() == AnswerKind::Numbers {
             let column = |at| rows.answers.iter().map(move |answer| answer.number(at));
             fit.targets = (0..self.target.names().len()).map(|at| scale(column(at))).collect();
@@ -200,7 +201,7 @@ impl Wanted<'_> {
     fn refuse_unknown(&self, rows: &Rows, encoded: &Encoded) -> Result<(), Error> {
         let first = encoded.unknown.iter().next();
         let Some((column, Unknown { row, word, .. })) =
-            first.filter(|_| self.features.handle_unknown == HandleUnknown::Error)
+            first.filter(|_| self.rules.features.handle_unknown == HandleUnknown::Error)
         else {
             return Ok(());
         };
@@ -208,6 +209,67 @@ impl Wanted<'_> {
         let help = "`data.features.handle_unknown = \"ignore\"` makes all its numbers 0";
         let bad = BadCell { what, help: Some(help.to_owned()) };
         Err(cell(&rows.path, rows.lines[*row], bad))
+    }
+
+    /// Features from which the target follows at once, in words.
+    fn leaks(&self, train: &Rows) -> Vec<String> {
+        let (n, classes) = (train.lines.len(), labelled(&train.answers));
+        let targets = self.target.names().iter().enumerate();
+        let leak = |column: &Column| {
+            let is_equal = |at: usize| match (&column.cells, self.answers()) {
+                (cells, AnswerKind::Class) if n >= MIN_ROWS_OF_CLASSES => {
+                    cells.names_each_of(&classes)
+                }
+                (Cells::Numbers(numbers), AnswerKind::Numbers | AnswerKind::Flags) => {
+                    let mut rows = numbers.iter().zip(&train.answers);
+                    n >= MIN_ROWS_OF_NUMBERS && rows.all(|(x, y)| *x == y.number(at))
+                }
+                _ => false,
+            };
+            let target = targets.clone().find(|(at, _)| is_equal(*at))?.1;
+            let (name, advice) =
+                (&column.name, "leave it out, unless it is known before the target is");
+            Some(match self.answers() {
+                AnswerKind::Class => format!(
+                    "the feature `{name}` equals the target `{target}`, or names it otherwise, in \
+                     all {n} training rows: it has one value for each class; {advice}"
+                ),
+                _ => format!(
+                    "the feature `{name}` equals the target `{target}` in all {n} training rows: \
+                     {advice}"
+                ),
+            })
+        };
+        if targets.clone().all(|(at, _)| self.constant(train, at).is_some()) {
+            return Vec::new();
+        }
+        train.columns.iter().filter_map(leak).collect()
+    }
+
+    /// The one value that a target has in all rows. That of classes is for the plan to say.
+    fn constant(&self, train: &Rows, at: usize) -> Option<f64> {
+        let is_read = matches!(self.answers(), AnswerKind::Numbers | AnswerKind::Flags);
+        let first = train.answers.first().filter(|_| is_read)?.number(at);
+        train.answers.iter().all(|answer| answer.number(at) == first).then_some(first)
+    }
+
+    /// Targets that are the same in all rows, in words.
+    fn constants(&self, train: &Rows) -> Vec<String> {
+        let n = train.lines.len();
+        let constant = |(at, name): (usize, &String)| {
+            let value = self.constant(train, at)?;
+            Some(match self.answers() {
+                AnswerKind::Flags if value == 0.0 => {
+                    format!("none of the {n} training rows has the label `{name}`")
+                }
+                AnswerKind::Flags => format!("all {n} training rows have the label `{name}`"),
+                _ => format!(
+                    "the target `{name}` is {value} in all {n} training rows: there is nothing to \
+                     learn"
+                ),
+            })
+        };
+        self.target.names().iter().enumerate().filter_map(constant).collect()
     }
 }
 
@@ -253,15 +315,23 @@ fn flag_counts(splits: &Splits) -> Vec<u64> {
     counts
 }
 
-/// "3 validation rows have a `city` that no row to train on has, such as `Oslo`: all its numbers
-/// are 0"
-fn unknown_words<'a>(encoded: &'a Encoded, what: &'a str) -> impl Iterator<Item = String> + 'a {
+/// "3 of 8 validation rows have a `city` that no training row has, such as `Oslo`: all its numbers
+/// are 0", where `what` is "validation ".
+pub(crate) fn unknown_words<'a>(
+    fit: &'a Fit,
+    encoded: &'a Encoded,
+    rows: usize,
+    what: &'a str,
+) -> impl Iterator<Item = String> + 'a {
     encoded.unknown.iter().map(move |(column, Unknown { count: n, word, .. })| {
-        let (rows, have) = if *n == 1 { ("row", "has") } else { ("rows", "have") };
+        let (noun, have) =
+            (if rows == 1 { "row" } else { "rows" }, if *n == 1 { "has" } else { "have" });
+        let known = fit.alike(column, word);
+        let known = known.map_or(String::new(), |known| format!(" (training rows have `{known}`)"));
         let word = if word.is_empty() { "an empty cell".to_owned() } else { format!("`{word}`") };
         format!(
-            "{n} {what} {rows} {have} a `{column}` that no row to train on has, such as {word}: \
-             all its numbers are 0"
+            "{n} of {rows} {what}{noun} {have} a `{column}` that no training row has, such as \
+             {word}{known}: all its numbers are 0"
         )
     })
 }
@@ -284,14 +354,7 @@ impl Divisible for Rows {
         if let Some(groups) = numbered(&self.groups) {
             return Units::Groups(groups);
         }
-        let mut classes: Vec<&Answer> = self.answers.iter().collect();
-        classes.sort_unstable();
-        classes.dedup();
-        let label = |answer: &Answer| match answer {
-            Answer::Numbers(_) => 0,
-            class => classes.binary_search(&class).unwrap_or(0) as u32,
-        };
-        Units::Samples(self.answers.iter().map(label).collect())
+        Units::Samples(labelled(&self.answers))
     }
 
     /// Some of the rows.
@@ -302,6 +365,7 @@ impl Divisible for Rows {
             answers: places.iter().map(|&row| self.answers[row].clone()).collect(),
             lines: places.iter().map(|&row| self.lines[row]).collect(),
             groups: Vec::new(),
+            notes: Vec::new(),
         }
     }
 }
@@ -309,8 +373,29 @@ impl Divisible for Rows {
 impl Rows {
     /// No rows yet.
     pub(crate) fn new(path: &Path, columns: Vec<Column>) -> Self {
-        let (answers, lines, groups) = (Vec::new(), Vec::new(), Vec::new());
-        Self { path: path.to_owned(), columns, answers, lines, groups }
+        Self { path: path.to_owned(), columns, ..Self::default() }
+    }
+
+    /// Notes that so many other rows have no `target`.
+    ///
+    /// # Errors
+    ///
+    /// There are no others.
+    pub(crate) fn leave_out(
+        &mut self,
+        unlabelled: usize,
+        target: &ColumnNames,
+    ) -> Result<(), Error> {
+        let (all, target) = (self.lines.len() + unlabelled, target.words());
+        if all == unlabelled && all > 0 {
+            let what = format!("none of its {all} rows has a {target}");
+            return Err(Error::Format { path: self.path.clone(), what });
+        }
+        let path = shown(&self.path);
+        self.notes.extend((unlabelled > 0).then(|| {
+            format!("{unlabelled} of {all} rows of `{path}` have no {target} and are left out")
+        }));
+        Ok(())
     }
 
     fn names(&self) -> Vec<String> {
@@ -345,10 +430,10 @@ impl Rows {
         let labels = labels(classes);
         let target = |(answer, &line): (&Answer, &u64)| match answer {
             Answer::Numbers(bits) => Ok(numbers(bits, &fit.targets, !classes.is_empty())),
-            class => labels.get(&class.text()).copied().map(Target::Class).ok_or_else(|| {
-                let what = format!("class `{}` has no training rows", class.text());
-                at(&self.path, line, what)
-            }),
+            class => match labels.get(&class.key()) {
+                Some(&label) => Ok(Target::Class(label)),
+                None => Err(at(&self.path, line, class.untrained())),
+            },
         };
         let targets: Result<Vec<Target>, Error> =
             self.answers.iter().zip(&self.lines).map(target).collect();
@@ -364,7 +449,7 @@ impl Rows {
                 _ => Vec::new(),
             },
             targets,
-            name: shown(&self.path),
+            path: self.path,
             lines: self.lines,
         })
     }
@@ -394,7 +479,7 @@ pub(crate) struct Table {
     shape: [usize; 1],
     target_shape: Vec<usize>,
     targets: Vec<Target>,
-    name: String,
+    path: PathBuf,
     /// Where each row begins in its file.
     lines: Vec<u64>,
 }
@@ -424,7 +509,11 @@ impl Dataset for Table {
     }
 
     fn name(&self, index: usize) -> String {
-        format!("line {} of `{}`", self.lines[index], self.name)
+        format!("line {} of `{}`", self.lines[index], shown(&self.path))
+    }
+
+    fn origin(&self, index: usize) -> Option<(PathBuf, Option<u64>)> {
+        Some((self.path.clone(), Some(self.lines[index])))
     }
 
     fn load(
@@ -445,43 +534,4 @@ impl Dataset for Table {
         }
         Ok(self.targets[index].clone())
     }
-}
-
-impl Answer {
-    /// Numbers.
-    pub(crate) fn numbers(values: &[f64]) -> Self {
-        Self::Numbers(values.iter().map(|value| value.to_bits()).collect())
-    }
-
-    /// Its number `at`.
-    fn number(&self, at: usize) -> f64 {
-        match self {
-            Self::Numbers(bits) => bits.get(at).map_or(0.0, |bits| f64::from_bits(*bits)),
-            _ => 0.0,
-        }
-    }
-
-    /// A class as text.
-    fn text(&self) -> String {
-        match self {
-            Self::Numbers(_) => String::new(),
-            Self::Integer(value) => value.to_string(),
-            Self::Word(word) => word.clone(),
-        }
-    }
-}
-
-/// The label of each class.
-fn labels(classes: &[String]) -> BTreeMap<String, u32> {
-    classes.iter().cloned().zip(0..).collect()
-}
-
-/// Distinct classes: integers in their order, or all as words.
-fn sorted_classes(answers: &[Answer]) -> Vec<String> {
-    let distinct: BTreeSet<&Answer> = answers.iter().collect();
-    let mut classes: Vec<String> = distinct.iter().map(|answer| answer.text()).collect();
-    if distinct.iter().any(|answer| matches!(answer, Answer::Word(_))) {
-        classes.sort_unstable();
-    }
-    classes
 }

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use crate::data::sources::tables::column::truth;
 use crate::plan::Targets;
 
 /// Most different whole numbers that are taken for classes.
@@ -14,6 +15,7 @@ const ROWS_OF_A_CLASS: usize = 5;
 pub(crate) struct TargetCells {
     rows: usize,
     words: bool,
+    truths: bool,
     decimals: bool,
     /// Different whole numbers, up to one more than there may be classes.
     whole: BTreeSet<i64>,
@@ -24,6 +26,7 @@ impl TargetCells {
     pub(crate) fn push(&mut self, cell: &str) {
         self.rows += 1;
         match cell.parse::<f64>() {
+            Err(_) if truth(cell).is_some() => self.truths = true,
             Err(_) => self.words = true,
             // `1.0` is the class `1`; f64 holds integers up to 2^53 exactly.
             Ok(number) if number.fract() == 0.0 && number.abs() < 9e15 => {
@@ -39,7 +42,7 @@ impl TargetCells {
     pub(crate) fn are_classes(&self) -> bool {
         let n = self.whole.len();
         let are_few = (2..=MAX_CLASSES).contains(&n) && self.rows >= ROWS_OF_A_CLASS * n;
-        self.words || (are_few && !self.decimals)
+        self.words || self.truths || (are_few && !self.decimals)
     }
 
     /// What a target of these columns is: several of 0 and 1 are labels.

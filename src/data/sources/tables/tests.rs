@@ -2,12 +2,14 @@
 
 use std::path::Path;
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::*;
 use crate::config::kind::{Choice, Kind, Options};
-use crate::data::{Asked, DataSource, Dataset, Error, Reading, Survey, Target, Transforms};
-use crate::plan::{Limit, TargetColumn, Targets};
+use crate::data::{
+    Asked, DataSource, Dataset, Error, Inputs, Predicting, Reading, Survey, Target, Transforms,
+};
+use crate::plan::{Limit, Modality, SourcePlan, TargetColumn, Targets};
 
 const REGRESSION: Asked<'_> = Asked::new("x", 0, Targets::Numbers);
 
@@ -93,9 +95,9 @@ fn columns_become_the_numbers_of_scikit_learn() {
         assert_eq!(
             survey.notes,
             [
-                "1 validation row has a `city` that no row to train on has, such as `Paris`: all \
+                "1 of 3 validation rows has a `city` that no training row has, such as `Paris`: all \
                  its numbers are 0",
-                "1 validation row has a `floor` that no row to train on has, such as `7`: all its \
+                "1 of 3 validation rows has a `floor` that no training row has, such as `7`: all its \
              numbers are 0",
             ]
         );
@@ -161,7 +163,7 @@ fn cells_that_need_a_word_of_the_user_are_answered_with_it() {
         assert!(error.help().unwrap_or_default().contains(help), "{:?}", error.help());
     }
     let as_is = |_: &mut Csv| {};
-    let categorical = "correct it, or list it in `data.features.na_values`; if the column holds \
+    let categorical = "correct it, or list it in `data.missing_values`; if the column holds \
                        words, set `data.features.categorical = [\"a\"]`, or leave the column out \
                        with `data.ignore = [\"a\"]`";
     check("a,b,y\n1,2,3\nx,2,3\n", as_is, "train.csv`, line 3: `a` is `x`", categorical);
@@ -190,9 +192,9 @@ fn columns_of_words_are_inferred_on_request_and_reported() {
         categorical: "auto".into(),
         dates: "sold".into(),
         missing: Some(Missing::Mean),
-        na_values: vec!["?".to_owned()],
         ..Features::default()
     };
+    csv.missing_values = serde_json::from_str(r#"["pandas", "?"]"#).unwrap();
     assert_eq!(csv.check(), []);
     let survey = csv.survey(&REGRESSION).unwrap();
     assert_eq!(
@@ -260,9 +262,227 @@ fn objects_have_words_dates_and_nulls_too() {
     choice.set("features", &features);
     let source = crate::data::DataSources::default().build(&choice).unwrap();
     let (survey, [train, val]) = opened(&*source, &REGRESSION).unwrap();
-    assert_eq!(survey.one_hot, [3, 3]);
-    // The median of one age, and years of which the middle one is the mean.
-    assert_eq!(train.0[1], [0.0, 0.0, 0.0, 0.0, 1.0, 0.0, 0.0, 1.0]);
-    assert_eq!(val.0[0], [10.0, 0.0, 0.0, 0.0, 0.0, 1.0, 0.0, 0.0]);
+    assert_eq!(survey.one_hot, [3]);
+    // The median of one age and of 1 and 0, and years of which the middle one is the mean.
+    let is_new = 0.5f32 / (1.0f32 / 6.0).sqrt();
+    assert_eq!(train.0[1], [0.0, 0.0, 0.0, 0.0, 0.0, 1.0]);
+    for (found, expected) in [(train.0[0][1], is_new), (val.0[0][1], -is_new)] {
+        assert!((found - expected).abs() < 1e-6, "{found}");
+    }
+    assert_eq!((val.0[0][0], &val.0[0][2..]), (10.0, &[0.0; 4][..]));
     assert!(Path::new(&survey.line.split(' ').next().unwrap()).ends_with("train.jsonl"));
+}
+
+/// A JSONL source with these lines, read as `change` asks.
+fn lines(
+    train: &str,
+    val: &str,
+    inputs: &[&str],
+    change: impl Fn(&mut Choice),
+) -> (tempfile::TempDir, Box<dyn DataSource>) {
+    let dir = tempfile::tempdir().unwrap();
+    let mut choice = Choice::named("jsonl");
+    for (key, text) in [("train_file", train), ("val_file", val)] {
+        let path = dir.path().join(format!("{key}.jsonl"));
+        crate::files::write_atomic(&path, text.as_bytes()).unwrap();
+        choice.set(key, path);
+    }
+    choice.set("inputs", inputs);
+    choice.set("target", "y");
+    change(&mut choice);
+    let source = crate::data::DataSources::default().build(&choice).unwrap();
+    (dir, source)
+}
+
+const CLASSES: Asked<'_> = Asked::new("x", 0, Targets::Classes);
+
+#[test]
+fn a_key_that_no_line_has_is_refused_and_one_that_some_lack_is_counted() {
+    let fill = |choice: &mut Choice| {
+        let features = Features { missing: Some(Missing::Mean), ..Features::default() };
+        choice.set("features", &Features { categorical: "c".into(), ..features });
+    };
+    let train =
+        "{\"a\": 1, \"c\": \"x\", \"y\": 1}\n{\"a\": 3, \"y\": 2}\n{\"c\": \"z\", \"y\": 2}\n";
+    let renamed = "{\"A\": 1, \"c\": \"x\", \"y\": 1}\n{\"A\": 2, \"c\": \"x\", \"y\": 1}\n";
+    let (_dir, source) = lines(train, renamed, &["a", "c"], fill);
+    let error = source.survey(&REGRESSION).unwrap_err();
+    assert_eq!(error.key(), Some("data.inputs[0]"));
+    assert!(
+        error.to_string().contains("val_file.jsonl` has no key `a`; its keys are `A`"),
+        "{error}"
+    );
+    let (_dir, source) = lines(train, &train.replace(", \"c\": \"x\"", ""), &["a", "c"], fill);
+    let notes = source.survey(&REGRESSION).unwrap().notes;
+    assert!(
+        notes[0].ends_with("train_file.jsonl`, keys are absent: `a` in 1, `c` in 1; read as empty"),
+        "{notes:?}"
+    );
+    assert!(
+        notes[1].ends_with("val_file.jsonl`, keys are absent: `a` in 1, `c` in 2; read as empty"),
+        "{notes:?}"
+    );
+}
+
+/// What `ddprun predict` would read of `text`, given what the run found.
+fn asked_about(
+    source: &dyn DataSource,
+    found: &Options,
+    name: &str,
+    text: &str,
+) -> Result<Inputs, Error> {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join(name);
+    crate::files::write_atomic(&path, text.as_bytes()).unwrap();
+    let (paths, transforms) = ([path], Transforms::empty());
+    let csv = SourcePlan { found: found.clone(), ..SourcePlan::new("csv", Modality::Table) };
+    let plan = serde_json::from_value(json!({
+        "source": csv, "n_train": 1, "n_val": 1, "classes": [],
+        "split": { "val_fraction": null, "test_fraction": null, "folds": null, "fold": 0, "seed": 0 },
+        "sampler": "shards", "shuffle": true, "drop_last": false, "num_workers": 0,
+        "prefetch_factor": 1, "on_bad_sample": "error", "train_transforms": [],
+        "val_transforms": [],
+    }))
+    .unwrap();
+    source.inputs(&Predicting { paths: &paths, plan: &plan, transforms: &transforms })
+}
+
+#[test]
+fn inputs_without_answers_are_read_as_the_training_rows_were() {
+    let fill = |choice: &mut Choice| {
+        let features = Features { missing: Some(Missing::Mean), ..Features::default() };
+        choice.set("features", &Features { categorical: "c".into(), ..features });
+    };
+    let train = "{\"a\": 1, \"c\": \"x\", \"y\": 1}\n{\"a\": 3, \"c\": \"z\", \"y\": 2}\n";
+    let (_dir, source) = lines(train, train, &["a", "c"], fill);
+    let found = source.survey(&REGRESSION).unwrap().found;
+    let ask = |text: &str| asked_about(&*source, &found, "new.jsonl", text);
+    let error = ask("{\"foo\": 1}\n").map(drop).unwrap_err();
+    assert!(error.to_string().contains("it lacks the keys `a`, `c`, which the run"), "{error}");
+    let error = ask("{\"a\": 1, \"C\": \"x\"}\n{\"a\": 2}\n").map(drop).unwrap_err();
+    assert!(error.to_string().contains("lacks the key `c`") && error.help().is_some(), "{error}");
+    let inputs =
+        ask("{\"a\": 1, \"c\": \"q\"}\n{\"c\": \"x\"}\n{\"a\": NaN, \"c\": \"x\"}\n").unwrap();
+    assert_eq!((inputs.samples.len(), inputs.notes.len()), (3, 2));
+    assert!(inputs.notes[0].ends_with("keys are absent: `a` in 1; read as empty"));
+    let unknown =
+        "1 of 3 rows has a `c` that no training row has, such as `q`: all its numbers are 0";
+    assert_eq!(inputs.notes[1], unknown);
+
+    let (_dir, mut csv) = table("grade,a,y\n1,2,3\n2,3,4\n", "grade,a,y\n1,2,3\n", "y".into());
+    csv.features.categorical = "grade".into();
+    let found = csv.survey(&REGRESSION).unwrap().found;
+    let inputs = asked_about(&csv, &found, "new.csv", "a,grade\n1,1.0\n2,2.0\n3,\n").unwrap();
+    assert_eq!(
+        inputs.notes,
+        ["3 of 3 rows have a `grade` that no training row has, such as `1.0` (training rows have \
+             `1`): all its numbers are 0"]
+    );
+    let error = asked_about(&csv, &found, "new.csv", "a,grade,a\n1,1,2\n").map(drop).unwrap_err();
+    assert!(error.to_string().ends_with("line 1: columns 1 and 3 are both called `a`"), "{error}");
+}
+
+#[test]
+fn truth_values_and_numbers_are_classes_and_features_in_any_spelling() {
+    let train = "a,b,y\n1,True,1.0\n0,false,2\n1,TRUE,1\n";
+    let (_dir, csv) = table(train, "a,b,y\n1,False,2.0\n", "y".into());
+    let (survey, [train, val]) = opened(&csv, &CLASSES).unwrap();
+    assert_eq!(survey.classes, ["1", "2"]);
+    assert_eq!(train.1, [0, 1, 0].map(Target::Class));
+    assert_eq!((train.0[0].len(), train.0[0][1] > 0.0, val.0[0][1] < 0.0), (2, true, true));
+    assert_eq!(val.1, [Target::Class(1)]);
+    let (_dir, csv) = table("a,y\n1,True\n2,False\n3,true\n", "a,y\n1,FALSE\n", "y".into());
+    let (survey, [train, val]) = opened(&csv, &CLASSES).unwrap();
+    assert_eq!(
+        (survey.classes.join(" "), &val.1[..]),
+        ("False True".to_owned(), &[Target::Class(0)][..])
+    );
+    assert_eq!(train.1, [1, 0, 1].map(Target::Class));
+    let (_dir, csv) = table("a,u,v\n1,True,0\n2,False,1\n", "a,u,v\n1,1,True\n", list(&["u", "v"]));
+    let (_, [_, val]) = opened(&csv, &Asked::new("x", 0, Targets::MultiLabel)).unwrap();
+    assert_eq!(val.1, [Target::Series(vec![1.0, 1.0])]);
+    let train = "{\"a\": true, \"y\": true}\n{\"a\": false, \"y\": false}\n";
+    let (_dir, source) = lines(train, train, &["a"], |_| {});
+    let (survey, [train, _]) = opened(&*source, &CLASSES).unwrap();
+    assert_eq!((survey.classes.join(" "), &train.0[0][..]), ("false true".to_owned(), &[1.0][..]));
+    let train = "{\"a\": 1, \"y\": 1.0}\n{\"a\": 2, \"y\": \"2\"}\n{\"a\": 2, \"y\": 2}\n";
+    let (_dir, source) = lines(train, train, &["a"], |_| {});
+    assert_eq!(source.survey(&CLASSES).unwrap().classes, ["1", "2"]);
+}
+
+#[test]
+fn rows_without_a_target_are_refused_or_left_out_and_counted() {
+    let train = "a,y\n1,x\n2,NA\n3,\n4,z\n";
+    let (_dir, mut csv) = table(train, "a,y\n1,x\n2,n/a\n", "y".into());
+    let error = csv.survey(&CLASSES).unwrap_err();
+    assert!(error.to_string().ends_with("line 3: `y` is `NA`, which counts as empty"), "{error}");
+    assert!(error.help().unwrap().contains("drop_unlabelled"));
+    csv.drop_unlabelled = true;
+    let (survey, [train, _]) = opened(&csv, &CLASSES).unwrap();
+    assert_eq!((survey.classes.join(" "), survey.n_train, survey.n_val), ("x z".to_owned(), 2, 1));
+    assert_eq!(train.1, [0, 1].map(Target::Class));
+    assert!(survey.notes[0].starts_with("2 of 4 rows of `"), "{:?}", survey.notes);
+    assert!(
+        survey.notes[1].ends_with("val.csv` have no `y` and are left out"),
+        "{:?}",
+        survey.notes
+    );
+    csv.missing_values = serde_json::from_str("[]").unwrap();
+    let error = csv.survey(&CLASSES).unwrap_err().to_string();
+    assert!(error.starts_with("`y` has 3 distinct values in the 3 rows"), "{error}");
+    let drop = |choice: &mut Choice| choice.set("drop_unlabelled", true);
+    let train =
+        "{\"a\": 1}\n{\"a\": 2, \"y\": null}\n{\"a\": 3, \"y\": NaN}\n{\"a\": 4, \"y\": 5}\n";
+    let (_dir, source) = lines(train, train, &["a"], drop);
+    let survey = source.survey(&REGRESSION).unwrap();
+    assert_eq!((survey.n_train, survey.n_val), (1, 1));
+    let (_dir, source) = lines("{\"a\": 1}\n", train, &["a"], drop);
+    let error = source.survey(&REGRESSION).unwrap_err().to_string();
+    assert!(error.ends_with("none of its 1 rows has a `y`"), "{error}");
+    let (_dir, source) = lines(&train[10..], train, &["a"], |_| {});
+    let error = source.survey(&REGRESSION).unwrap_err().to_string();
+    assert!(error.ends_with("line 1: `y` is null, which counts as empty"), "{error}");
+}
+
+#[test]
+fn a_feature_that_is_the_target_and_a_target_that_never_changes_are_noted() {
+    let notes = |rows: &dyn Fn(usize) -> String, asked: &Asked<'_>| {
+        let rows: String = (0..12).map(rows).collect();
+        let (_dir, csv) = table(&format!("a,b,y\n{rows}"), &format!("a,b,y\n{rows}"), "y".into());
+        let notes = csv.survey(asked).unwrap().notes;
+        notes.join("; ")
+    };
+    let copy = |i: usize| format!("{i},{},{i}.0\n", i % 5);
+    assert!(
+        notes(&copy, &REGRESSION).starts_with("the feature `a` equals the target `y` in all 12")
+    );
+    let code = |i: usize| format!("{i},{},{}\n", 7 - i % 3, ["x", "y", "z"][i % 3]);
+    let found = notes(&code, &CLASSES);
+    assert!(found.starts_with("the feature `b` equals the target `y`, or names it"), "{found}");
+    let nearly = |i: usize| format!("{i},{},{}\n", i % 3 + i / 11, ["x", "y", "z"][i % 3]);
+    assert_eq!(notes(&nearly, &CLASSES), "");
+    let constant = |i: usize| format!("{i},3,3\n");
+    assert!(
+        notes(&constant, &REGRESSION).starts_with("the target `y` is 3 in all 12 training rows: ")
+    );
+}
+
+#[test]
+fn a_list_of_words_is_declared_by_its_key() {
+    let train = "{\"b\": [\"x\", \"z\"], \"y\": 1}\n{\"b\": [\"z\", \"z\"], \"y\": 2}\n";
+    let (_dir, source) = lines(train, train, &["b"], |_| {});
+    let error = source.survey(&REGRESSION).unwrap_err();
+    assert!(
+        error.to_string().ends_with("line 1: `b[0]` is \"x\", which is not a number"),
+        "{error}"
+    );
+    let help = error.help().unwrap();
+    assert!(help.contains("data.features.categorical = [\"b\"]"), "{help}");
+    for word in ["auto", "b"] {
+        let (_dir, source) = lines(train, train, &["b"], |choice| {
+            choice.set("features", &Features { categorical: word.into(), ..Features::default() });
+        });
+        let (survey, [samples, _]) = opened(&*source, &REGRESSION).unwrap();
+        assert_eq!((survey.one_hot, &samples.0[0][..]), (vec![2, 1], &[1.0, 0.0, 1.0][..]));
+    }
 }

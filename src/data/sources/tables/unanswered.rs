@@ -6,20 +6,23 @@ use std::sync::Arc;
 use crate::config::kind::Options;
 use crate::data::error::Error;
 use crate::data::inputs::{Answers, Inputs, Item, Items, Unit};
+use crate::data::sources::tables::answer::Answer;
 use crate::data::sources::tables::column::{BadCell, Column};
 use crate::data::sources::tables::column_names::ColumnNames;
-use crate::data::sources::tables::features::{ColumnKind, Features, HandleUnknown};
+use crate::data::sources::tables::features::{CellRules, ColumnKind, HandleUnknown};
 use crate::data::sources::tables::fit::Fit;
-use crate::data::sources::tables::table::{Answer, Rows};
+use crate::data::sources::tables::table::{Rows, unknown_words};
 
 /// Rows as they are read, with what the run found out about its columns.
 pub(crate) struct Unanswered<'a> {
     fit: Fit,
-    features: &'a Features,
+    rules: CellRules<'a>,
     rows: Rows,
     items: Vec<Item>,
     /// The columns, without a cell.
     empty: Vec<Column>,
+    /// What is worth a look in the files, in words.
+    notes: Vec<String>,
 }
 
 impl<'a> Unanswered<'a> {
@@ -28,7 +31,7 @@ impl<'a> Unanswered<'a> {
     /// # Errors
     ///
     /// The run kept nothing of it.
-    pub(crate) fn new(found: &Options, features: &'a Features) -> Result<Self, Error> {
+    pub(crate) fn new(found: &Options, rules: CellRules<'a>) -> Result<Self, Error> {
         let why = "the run was begun by an earlier ddprun, which kept no means of its columns: \
                    train it again";
         let fit = Fit::found(found).ok_or(Error::NotPredicted { why })?;
@@ -36,7 +39,7 @@ impl<'a> Unanswered<'a> {
             |name: &String| Column::new(name, fit.kind(name).unwrap_or(ColumnKind::Number));
         let empty: Vec<Column> = fit.names().iter().map(column).collect();
         let rows = Rows::new(Path::new(""), empty.clone());
-        Ok(Self { fit, features, rows, items: Vec::new(), empty })
+        Ok(Self { fit, rules, rows, items: Vec::new(), empty, notes: Vec::new() })
     }
 
     /// Names of the columns that are needed, in order.
@@ -46,7 +49,8 @@ impl<'a> Unanswered<'a> {
 
     /// Whether a row may lack what this column is read from, as rows to train on may.
     pub(crate) fn may_lack(&self, name: &str) -> bool {
-        self.features.missing.is_some() || self.fit.kind(name) == Some(ColumnKind::Category)
+        let kind = self.fit.kind(name).or_else(|| self.fit.kind(&format!("{name}[0]")));
+        self.rules.features.missing.is_some() || kind == Some(ColumnKind::Category)
     }
 
     /// Appends the row that `fill` puts into columns; one that cannot be read keeps its place.
@@ -68,13 +72,18 @@ impl<'a> Unanswered<'a> {
         self.items.push(Item::new(file, Some(row), at..at + 1));
     }
 
+    /// Notes what is worth a look.
+    pub(crate) fn note(&mut self, notes: impl IntoIterator<Item = String>) {
+        self.notes.extend(notes);
+    }
+
     /// Appends a row of which there is nothing to read.
     pub(crate) fn push_unreadable(&mut self, file: &Arc<Path>, row: u64, why: String) {
         self.items.push(Item::unreadable(file, Some(row), why));
     }
 
     fn refuse_unknown(&self, columns: &[Column]) -> Result<(), String> {
-        if self.features.handle_unknown != HandleUnknown::Error {
+        if self.rules.features.handle_unknown != HandleUnknown::Error {
             return Ok(());
         }
         let encoded = self.fit.encode(columns);
@@ -92,14 +101,16 @@ impl<'a> Unanswered<'a> {
     ///
     /// None that these rows can have.
     pub(crate) fn inputs(self, target: &ColumnNames) -> Result<Inputs, Error> {
-        let Self { fit, rows, items, .. } = self;
+        let Self { fit, rows, items, mut notes, .. } = self;
         let unit = |(at, name): (usize, &String)| {
             let (mean, deviation) = fit.targets.get(at).copied().unwrap_or((0.0, 1.0));
             Unit { name: name.clone(), mean, deviation }
         };
         let units = target.names().iter().enumerate().map(unit).collect();
         let encoded = fit.encode(&rows.columns);
+        notes.extend(unknown_words(&fit, &encoded, rows.lines.len(), ""));
         let samples = Arc::new(rows.into_table(&fit, encoded, &[])?);
-        Ok(Inputs { samples, items: Items::Listed(items), answers: Answers::OfLoss(units) })
+        let (items, answers) = (Items::Listed(items), Answers::OfLoss(units));
+        Ok(Inputs { samples, items, answers, notes })
     }
 }

@@ -297,6 +297,10 @@ impl Dataset for Samples {
         format!("{noun} {line} of `{}`", shown(&self.form.path))
     }
 
+    fn origin(&self, index: usize) -> Option<(PathBuf, Option<u64>)> {
+        Some((self.form.path.clone(), Some(self.entries.line(self.place(index)))))
+    }
+
     fn load(
         &self,
         index: usize,
