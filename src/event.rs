@@ -275,6 +275,9 @@ pub struct Saved {
     /// Checkpoints since the last one that this one replaced, because the disk was busy.
     #[serde(default)]
     pub replaced: u64,
+    /// Why an older checkpoint that is not kept could not be deleted; a warning tells of it.
+    #[serde(skip)]
+    pub surplus: Option<String>,
 }
 
 /// Last words of a run.

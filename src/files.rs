@@ -12,27 +12,30 @@ mod follower;
 mod fs_calls;
 mod line_file;
 mod new_file;
+mod reading;
 mod run_lock;
+mod temporary;
 mod user_cache;
 
 use std::fs::{self, File};
 use std::io::{self, Write};
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::failpoint;
 
 pub(crate) use append_file::Appended;
 pub(crate) use atomic_file::AtomicFile;
 pub(crate) use follower::{Follower, News};
+pub(crate) use fs_calls::bytes_written;
 pub(crate) use line_file::Lines;
 pub(crate) use new_file::{NewFile, sync_together};
+pub(crate) use reading::{open, read, read_line, read_to_string, within};
 pub(crate) use run_lock::{RunLock, lock_holder};
-pub(crate) use user_cache::user_cache;
+pub(crate) use temporary::random;
+use temporary::{is_in_use, temporary_beside};
+pub(crate) use user_cache::{user_cache, user_secret};
 
-/// What marks a temporary: `.<final name>.<pid>-<counter>` and this.
-const TEMPORARY: &str = ".ddprun-tmp";
 /// What marks a folder that makes way for its successor, on a file system that cannot exchange two:
 /// `.<final name>` and this.
 const ASIDE: &str = ".ddprun-old";
@@ -94,6 +97,12 @@ impl Error {
         }
     }
 
+    /// The error and its cause in one line.
+    pub(crate) fn with_cause(&self) -> String {
+        let cause = std::error::Error::source(self);
+        cause.map_or_else(|| self.to_string(), |cause| format!("{self}: {cause}"))
+    }
+
     /// A closure that adds `operation` and `path` to an error of the operating system.
     pub fn io(operation: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Self {
         move |reason| Self::Io { operation, path: path.to_owned(), reason }
@@ -108,9 +117,22 @@ impl Error {
 /// Any step fails; the old file is then unchanged and the temporary is gone. Or a device or a pipe
 /// is there, which would be replaced.
 pub fn write_atomic(path: &Path, bytes: &[u8]) -> Result<(), Error> {
+    write_with_mode(path, bytes, 0o644)
+}
+
+/// As [`write_atomic`], for its user alone: what a cache holds of someone's data.
+///
+/// # Errors
+///
+/// As [`write_atomic`].
+pub(crate) fn write_private(path: &Path, bytes: &[u8]) -> Result<(), Error> {
+    write_with_mode(path, bytes, 0o600)
+}
+
+fn write_with_mode(path: &Path, bytes: &[u8], mode: u32) -> Result<(), Error> {
     refuse_device(path)?;
     let temporary = temporary_beside(path)?;
-    let written = write_synced(&temporary, bytes)
+    let written = write_synced(&temporary, bytes, mode)
         .and_then(|()| fs_calls::rename(&temporary, path).map_err(Error::io("rename to", path)));
     match written {
         Ok(()) => sync_parent(path),
@@ -247,6 +269,19 @@ pub(crate) fn create_folder(path: &Path) -> Result<(), Error> {
     made.into_iter().try_for_each(sync_parent)
 }
 
+/// Makes a folder that only its user can look into, and those above it.
+///
+/// # Errors
+///
+/// As [`create_folder`].
+pub(crate) fn create_private_folder(path: &Path) -> Result<(), Error> {
+    create_parent(path)?;
+    match fs::DirBuilder::new().mode(0o700).create(path) {
+        Err(reason) if reason.kind() == io::ErrorKind::AlreadyExists && path.is_dir() => Ok(()),
+        made => made.map_err(Error::io("create the folder", path)),
+    }
+}
+
 /// Makes the folder of the file `path`, and those above it.
 ///
 /// # Errors
@@ -276,8 +311,8 @@ pub(crate) fn create_writable_folder(path: &Path) -> Result<(), Error> {
 }
 
 /// Removes the temporaries that a killed process left in `folder`, and says how many; a folder that
-/// had made way for one that never came has its name again. Call it while holding the run's lock,
-/// before anything is written.
+/// had made way for one that never came has its name again. Those of a process that still runs stay.
+/// Call it while holding the run's lock, before anything is written.
 ///
 /// # Errors
 ///
@@ -310,7 +345,11 @@ fn remove_temporaries(folder: &Path, prefix: &str) -> Result<usize, Error> {
         }
         if let Some(first) = name[1..].strip_suffix(ASIDE) {
             come_back(&path, &folder.join(first))?;
-        } else if name.ends_with(TEMPORARY) {
+        } else if name.ends_with(temporary::MARK) {
+            // A tag that another process is writing at this moment, say.
+            if is_in_use(&name) {
+                continue;
+            }
             let is_folder = entry.file_type().is_ok_and(|kind| kind.is_dir());
             let remove = if is_folder { fs_calls::remove_folder } else { fs_calls::remove_file };
             remove(&path).map_err(Error::io("remove", &path))?;
@@ -330,19 +369,8 @@ fn refuse_device(path: &Path) -> Result<(), Error> {
     if is_device { Err(Error::io("replace", path)(refusal())) } else { Ok(()) }
 }
 
-/// A name in the same folder, so that the rename does not cross file systems.
-fn temporary_beside(path: &Path) -> Result<PathBuf, Error> {
-    static COUNTER: AtomicU64 = AtomicU64::new(0);
-    let count = COUNTER.fetch_add(1, Ordering::Relaxed);
-    let name = path.file_name().ok_or_else(|| Error::NoName { path: path.to_owned() })?;
-    let mut temporary = std::ffi::OsString::from(".");
-    temporary.push(name);
-    temporary.push(format!(".{}-{count}{TEMPORARY}", std::process::id()));
-    Ok(path.with_file_name(temporary))
-}
-
-fn write_synced(path: &Path, bytes: &[u8]) -> Result<(), Error> {
-    let mut file = NewFile::create(path)?;
+fn write_synced(path: &Path, bytes: &[u8], mode: u32) -> Result<(), Error> {
+    let mut file = NewFile::create_with_mode(path, mode)?;
     file.write(bytes)?;
     file.sync()
 }

@@ -287,6 +287,45 @@ fn rotation_neither_counts_nor_touches_what_was_passed_over_on_resume() {
     assert_eq!(fs::read_link(folder.path().join("latest")).unwrap(), Path::new("step-00000003"));
 }
 
+/// A file system may refuse to remove what another program has open, or what lies in a lower layer.
+#[test]
+fn an_old_checkpoint_that_cannot_be_removed_is_a_warning_and_does_not_end_the_run() {
+    let (mut plan, folder) = (small_plan(), tempfile::tempdir().unwrap());
+    plan.checkpoint.keep_last = 1;
+    plan.checkpoint.keep_best = 0;
+    let everyone = std::os::unix::fs::PermissionsExt::from_mode(0o777);
+    fs::set_permissions(folder.path(), everyone).unwrap();
+    let save = |steps| checkpoint::save(folder.path(), &snapshot(&plan, &trained(&plan, steps)));
+    // Root may remove anything.
+    let surplus = std::thread::scope(|scope| {
+        let thread = scope.spawn(|| {
+            if rustix::process::geteuid().is_root() {
+                let nobody = rustix::process::Uid::from_raw(65534);
+                rustix::thread::set_thread_res_uid(None, Some(nobody), None).unwrap();
+            }
+            let older = save(1).unwrap().path;
+            let read_only = std::os::unix::fs::PermissionsExt::from_mode(0o555);
+            fs::set_permissions(&older, read_only).unwrap();
+            let surplus = save(2).unwrap().surplus;
+            let left = || {
+                let entries = fs::read_dir(folder.path()).unwrap();
+                let names = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap());
+                names.filter(|name| name.contains("step-00000001")).collect::<Vec<_>>()
+            };
+            let writable = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+            fs::set_permissions(folder.path().join(&left()[0]), writable).unwrap();
+            assert_eq!(save(3).unwrap().surplus, None);
+            assert_eq!(left(), [""; 0], "it is tried again");
+            surplus
+        });
+        thread.join().unwrap()
+    });
+    let surplus = surplus.unwrap();
+    assert!(surplus.starts_with("cannot remove `"), "{surplus}");
+    assert!(surplus.contains("step-00000001`: Permission denied"), "{surplus}");
+    assert!(checkpoint::verify(&folder.path().join("step-00000003")).is_ok());
+}
+
 #[test]
 fn a_checkpoint_holds_the_state_of_its_step_however_far_training_has_gone_on() {
     let plan = plan("resnet8", &[3, 8, 8], 2);

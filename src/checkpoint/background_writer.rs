@@ -9,15 +9,22 @@ use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use crate::checkpoint::copied::{self, Copied, Snapshot};
 use crate::checkpoint::save::{Destination, Written};
 use crate::checkpoint::{Error, Importance};
 use crate::event::Saved;
 use crate::failpoint;
+use crate::files;
 use crate::plan::Cadence;
 use crate::units::Bytes;
+
+/// Checkpoints that must have been due while one is being written, and the time that this must have
+/// taken, before it is worth a warning.
+const OVERDUE: (u64, Duration) = (3, Duration::from_secs(10));
+/// How often whoever waits for the disk looks whether it moves.
+const LOOK_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Added to the writer's niceness: the threads that compute come first.
 const NICENESS: i32 = 10;
@@ -43,10 +50,28 @@ struct SharedState {
     spare: Option<Copied>,
     /// Whether that memory is still to come: who needs it waits, so that there are not two of it.
     is_preparing: bool,
-    is_writing: bool,
     is_closed: bool,
+    /// What is being written, and since when.
+    writing: Option<Writing>,
     saved: Vec<Saved>,
     failure: Option<Failure>,
+}
+
+/// A checkpoint that is being written.
+#[derive(Clone, Copy)]
+struct Writing {
+    began: Instant,
+    /// Age from which on it is worth a warning; it doubles with each.
+    warns_after: Duration,
+}
+
+/// A checkpoint that the disk has been writing for long, while others were due.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Overdue {
+    /// For how long.
+    pub time: Duration,
+    /// Checkpoints that were due meanwhile.
+    pub due: u64,
 }
 
 /// A copy that is to be written.
@@ -165,6 +190,36 @@ impl Writer {
     pub fn finish(&self) -> Result<Vec<Saved>, Error> {
         self.shared.idle().result()
     }
+
+    /// As [`Writer::finish`], with a call of `moves` about every second in which the disk has taken
+    /// something.
+    ///
+    /// # Errors
+    ///
+    /// As [`Writer::finish`].
+    ///
+    /// # Panics
+    ///
+    /// The writer panicked.
+    pub fn finish_observed(&self, moves: &mut dyn FnMut()) -> Result<Vec<Saved>, Error> {
+        let mut written = files::bytes_written();
+        let mut desk = self.shared.desk();
+        while desk.is_at_work() {
+            let changed = self.shared.changed.wait_timeout(desk, LOOK_INTERVAL);
+            desk = changed.unwrap_or_else(PoisonError::into_inner).0;
+            let now = files::bytes_written();
+            if std::mem::replace(&mut written, now) != now {
+                moves();
+            }
+        }
+        desk.result()
+    }
+
+    /// The checkpoint that the disk does not finish though others are due; each time after twice as
+    /// long.
+    pub fn overdue(&self) -> Option<Overdue> {
+        self.shared.desk().overdue()
+    }
 }
 
 impl Drop for Writer {
@@ -226,7 +281,7 @@ impl Shared {
                 return None;
             }
             if let Some(job) = desk.waiting.take() {
-                desk.is_writing = true;
+                desk.writing = Some(Writing { began: Instant::now(), warns_after: OVERDUE.1 });
                 failpoint::reach("writer.locked");
                 return Some(job);
             }
@@ -237,7 +292,7 @@ impl Shared {
     /// Takes note that nothing will be written any more.
     fn give_up(&self, panic: Box<dyn Any + Send>) {
         let mut desk = self.desk();
-        desk.is_writing = false;
+        desk.writing = None;
         desk.failure = Some(Failure::Panic(panic));
         drop(desk);
         self.changed.notify_all();
@@ -246,7 +301,7 @@ impl Shared {
     /// Takes note of how the writing of `job` went.
     fn put_down(&self, job: Job, result: std::thread::Result<Result<Written, Error>>) {
         let mut desk = self.desk();
-        desk.is_writing = false;
+        desk.writing = None;
         match result {
             Ok(Ok(written)) => {
                 desk.saved.push(job.saved(written));
@@ -279,7 +334,18 @@ impl SharedState {
 
     fn is_at_work(&self) -> bool {
         let is_open = !self.is_closed && self.failure.is_none();
-        is_open && (self.is_writing || self.waiting.is_some())
+        is_open && (self.writing.is_some() || self.waiting.is_some())
+    }
+
+    fn overdue(&mut self) -> Option<Overdue> {
+        let due = self.waiting.as_ref().map_or(0, |job| 1 + job.replaced);
+        let writing = self.writing.as_mut().filter(|_| due >= OVERDUE.0)?;
+        let time = writing.began.elapsed();
+        if time < writing.warns_after {
+            return None;
+        }
+        writing.warns_after = 2 * time;
+        Some(Overdue { time, due })
     }
 
     fn result(&mut self) -> Result<Vec<Saved>, Error> {
@@ -308,6 +374,7 @@ impl Job {
             step: self.copied.step,
             path: written.path,
             best: written.best,
+            surplus: written.surplus,
             size: Bytes(self.copied.size()),
             seconds: self.began.elapsed().as_secs_f64(),
             stall_seconds: self.stall_seconds,
@@ -339,7 +406,7 @@ mod tests {
             let store = move |copied: &Copied| {
                 tell.send(copied.step).unwrap();
                 ends.recv().unwrap()?;
-                Ok(Written { path: PathBuf::new(), best: false })
+                Ok(Written { path: PathBuf::new(), best: false, surplus: None })
             };
             let writer = Writer::with_store([8; 3], Box::new(store)).unwrap();
             Self { writer, begun, end }

@@ -27,6 +27,7 @@ mod verify;
 mod background_writer;
 
 pub use adapters::{merged, peft, peft_config};
+pub(crate) use background_writer::Overdue;
 pub use background_writer::Writer;
 pub use copied::Snapshot;
 pub(crate) use load::average;

@@ -31,6 +31,8 @@ pub(crate) struct Written {
     pub(crate) path: PathBuf,
     /// Whether no checkpoint is better.
     pub(crate) best: bool,
+    /// Why an older checkpoint that is not kept is still there.
+    pub(crate) surplus: Option<String>,
 }
 
 /// Writes `snapshot` into `folder` (the run's checkpoints), moves the links, and deletes the
@@ -47,15 +49,23 @@ pub fn save(folder: &Path, snapshot: &Snapshot<'_>) -> Result<Saved, Error> {
     let stall_seconds = started.elapsed().as_secs_f64();
     let plan = snapshot.plan.checkpoint.clone();
     let destination = Destination { folder: folder.to_owned(), plan, records: vec![] };
-    let Written { path, best } = destination.write(&copied)?;
+    let Written { path, best, surplus } = destination.write(&copied)?;
     let seconds = started.elapsed().as_secs_f64();
     let (step, size) = (copied.step, Bytes(copied.size()));
-    Ok(Saved { step, path, best, size, seconds, stall_seconds, replaced: 0 })
+    Ok(Saved { step, path, best, size, seconds, stall_seconds, replaced: 0, surplus })
 }
 
 /// `step-00001000`
 pub(crate) fn name(step: u64) -> String {
     format!("step-{step:08}")
+}
+
+/// What was done beside a checkpoint.
+struct Tidied {
+    /// Whether it is the best.
+    best: bool,
+    /// Why an older one is still there.
+    surplus: Option<String>,
 }
 
 impl Destination {
@@ -73,8 +83,8 @@ impl Destination {
             Ok::<_, Error>(())
         })?;
         failpoint::reach("checkpoint.renamed");
-        let best = self.tidy(copied.step)?;
-        Ok(Written { path, best })
+        let Tidied { best, surplus } = self.tidy(copied.step)?;
+        Ok(Written { path, best, surplus })
     }
 
     /// Does what was left to do for the checkpoint of `step`, from which a run continues: its
@@ -87,9 +97,10 @@ impl Destination {
         Ok(())
     }
 
-    /// Moves the links and deletes what is not kept. Returns whether `step`, just written, is the
-    /// best.
-    fn tidy(&self, step: u64) -> Result<bool, Error> {
+    /// Moves the links and deletes what is not kept. What cannot be deleted now (a file that another
+    /// program has open on NFS, a folder of a lower layer of overlayfs) is tried again after the next
+    /// checkpoint.
+    fn tidy(&self, step: u64) -> Result<Tidied, Error> {
         let mut entries = load::ranked_by(&self.plan.monitor, &self.folder, step)?;
         // A damaged copy under another name has no place among them.
         entries.retain(|entry| self.folder.join(name(entry.step)).is_dir());
@@ -100,10 +111,14 @@ impl Destination {
         }
         files::sync(&self.folder)?;
         failpoint::reach("checkpoint.rotate");
+        // What an earlier attempt has left is tried again.
+        drop(files::remove_stale_temporaries(&self.folder));
+        let mut surplus = None;
         for step in retention::surplus(&self.plan, &entries) {
-            files::remove_folder(&self.folder.join(name(step)))?;
+            let removed = files::remove_folder(&self.folder.join(name(step)));
+            surplus = surplus.or(removed.err().map(|error| error.with_cause()));
         }
-        Ok(best == Some(step))
+        Ok(Tidied { best: best == Some(step), surplus })
     }
 }
 

@@ -154,7 +154,7 @@ pub(crate) struct Rendezvous {
     #[arg(long, alias = "master_addr", value_name = "HOST")]
     pub(crate) master_addr: Option<String>,
     /// Port on node 0; 29500 by default.
-    #[arg(long, alias = "master_port", value_name = "PORT")]
+    #[arg(long, alias = "master_port", value_name = "PORT", value_parser = clap::value_parser!(u16).range(1..))]
     pub(crate) master_port: Option<u16>,
     /// Combines --master-addr and --master-port.
     #[arg(long, alias = "rdzv_endpoint", value_name = "HOST:PORT")]

@@ -13,6 +13,7 @@ use crate::cli::runs_args::LogsArgs;
 use crate::cli::{Refusal, relaunch, to_stderr, to_stdout};
 use crate::cluster::{self, Cluster, Error, Output, Place, State, Submitted};
 use crate::config::closest;
+use crate::config::kind::Wrong;
 use crate::files::{self, Follower, News};
 use crate::kinds::Kinds;
 use crate::launch::exit_code as exit;
@@ -152,7 +153,18 @@ fn states(
     Ok(kind.states(&answer))
 }
 
+/// The cluster that a job was submitted to. The file that says so may come from elsewhere, so it is
+/// checked like a table of `ddprun.toml`.
 fn kind_of(job: &Submitted, kinds: &Kinds) -> Result<Box<dyn Cluster>, Refusal> {
+    let wrong = kinds.clusters.kind(&job.kind.name).map(|spec| spec.check(&job.kind.options));
+    if let Some(Wrong { key, what, .. }) = wrong.unwrap_or_default().first() {
+        let page = format!(
+            "error: job {}: `{key}` of cluster `{}` in its job.json: {what}\n  do: if this folder \
+             was sent to you, do not trust it; else remove the job's folder below `{LOGS}/.jobs`",
+            job.id, job.cluster
+        );
+        return Err(Refusal::new(exit::REFUSED, page));
+    }
     let built = kinds.clusters.build(&job.kind);
     built.map_err(|error| Refusal::of(exit::REFUSED, &error, None))
 }

@@ -549,8 +549,9 @@ pub(crate) fn unwritable(error: files::Error) -> Refusal {
         files::Error::InUse { .. } => "wait for that process, or stop it",
         files::Error::Io { operation: "lock", .. } => {
             "the file system of this folder does not lock files, so two processes could write the \
-             same run: mount it with locks (NFS: a lock manager or `local_lock=flock`; Lustre: \
-             `flock`), or choose another folder with `logging.dir`"
+             same run: mount it with locks (NFS: a lock manager, or `local_lock=flock` where one \
+             machine alone writes the folder, which a shared sweep does not; Lustre: `flock`), or \
+             choose another folder with `logging.dir`"
         }
         _ => "choose a folder that can be written, with `logging.dir` and `checkpoint.dir`",
     };
@@ -581,13 +582,10 @@ pub(crate) fn resolved(prepared: &Prepared) -> Result<String, Refusal> {
     config::resolved(&experiment).map_err(|error| Refusal::of(exit::BUG, &error, None))
 }
 
-/// `20261120-134205-3f9a`: sorts by time, and two runs of one second differ.
+/// `20261120-134205-3f9a01c4`: sorts by time, and two runs of one second differ.
 pub(crate) fn new_id() -> String {
     let now = jiff::Zoned::now();
-    let nanoseconds = now.timestamp().as_nanosecond() as u64;
-    let seed = nanoseconds ^ (u64::from(std::process::id()) << 20);
-    let key = crate::rng::Key::new(seed, crate::rng::Purpose::Generate, 0, 0);
-    format!("{}-{:04x}", now.strftime("%Y%m%d-%H%M%S"), key.bits(0) >> 48)
+    format!("{}-{:08x}", now.strftime("%Y%m%d-%H%M%S"), files::random() as u32)
 }
 
 #[cfg(test)]

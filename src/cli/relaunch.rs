@@ -178,7 +178,7 @@ fn notes(logs: &Path) -> impl Iterator<Item = (PathBuf, Note)> + use<> {
 }
 
 fn read(path: &Path) -> Option<Note> {
-    let note: Note = serde_json::from_slice(&std::fs::read(path).ok()?).ok()?;
+    let note: Note = serde_json::from_slice(&files::read(path).ok()?).ok()?;
     (note.format <= FORMAT).then_some(note)
 }
 

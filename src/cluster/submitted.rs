@@ -44,6 +44,11 @@ pub(crate) fn write(folder: &Path, job: &Submitted) -> Result<(), files::Error> 
     files::write_atomic(&folder.join(FILE), &serde_json::to_vec_pretty(job).unwrap_or_default())
 }
 
+/// Whether a program that is called with it takes it for a job's name, not for a flag.
+fn is_id(id: &str) -> bool {
+    !id.is_empty() && !id.starts_with('-') && !id.contains(char::is_control)
+}
+
 /// All jobs of the runs in `logs`, oldest first. What cannot be read, or is not understood, is
 /// none.
 pub(crate) fn all(logs: &Path) -> Vec<(Place, Submitted)> {
@@ -51,11 +56,10 @@ pub(crate) fn all(logs: &Path) -> Vec<(Place, Submitted)> {
     let mut folders: Vec<PathBuf> = entries.map(|entry| entry.path()).collect();
     folders.sort();
     let job = |folder: PathBuf| {
-        let job: Submitted =
-            serde_json::from_slice(&std::fs::read(folder.join(FILE)).ok()?).ok()?;
+        let job: Submitted = serde_json::from_slice(&files::read(&folder.join(FILE)).ok()?).ok()?;
         let folder = std::path::absolute(&folder).unwrap_or(folder);
         let place = Place { id: job.id.clone(), folder, workers: job.workers };
-        (job.format <= FORMAT).then_some((place, job))
+        (job.format <= FORMAT && is_id(&job.id)).then_some((place, job))
     };
     folders.into_iter().filter_map(job).collect()
 }
@@ -91,6 +95,7 @@ mod tests {
         // Another cluster counts from 1, too.
         submit("3", "7", "gpt", FORMAT);
         submit("4", "10", "gpt", FORMAT + 1);
+        submit("6", "--user=root", "gpt", FORMAT);
         files::create_folder(&folder_of(logs.path(), "5")).unwrap();
         let name = |id: &str| find(logs.path(), id).map(|(_, job)| job.name);
         assert_eq!(name("8").as_deref(), Some("mnist"));

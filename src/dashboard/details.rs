@@ -1,6 +1,5 @@
 //! Everything about one run that only its own tab shows.
 
-use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
@@ -12,6 +11,7 @@ use super::overview::milliseconds;
 use super::processes::{Process, processes};
 use super::ranks::Ranks;
 use crate::event::{Event, Finished, Started, Straggler};
+use crate::files;
 use crate::record::{self, Context, ENVIRONMENT, EVENTS, Stamped};
 use crate::report::{self, Records};
 use crate::units::Rank;
@@ -146,7 +146,7 @@ fn ranks(folder: &Path) -> Vec<u32> {
 
 fn environment(folder: &Path) -> Option<Value> {
     let value: Value =
-        serde_json::from_slice(&std::fs::read(folder.join(ENVIRONMENT)).ok()?).ok()?;
+        serde_json::from_slice(&files::read(&folder.join(ENVIRONMENT)).ok()?).ok()?;
     value.get("starts")?.as_array()?.last().cloned()
 }
 
@@ -154,7 +154,7 @@ fn environment(folder: &Path) -> Option<Value> {
 pub(super) fn log_end(folder: &Path, rank: u32, lines: usize) -> LogEnd {
     let path = record::RankLog::path(folder, Rank(rank));
     let read = || -> std::io::Result<LogEnd> {
-        let file = File::open(path)?;
+        let file = files::open(&path)?;
         let size = file.metadata()?.len();
         let start = size.saturating_sub(MAX_LOG);
         let mut bytes = vec![0; (size - start) as usize];

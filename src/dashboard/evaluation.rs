@@ -7,6 +7,8 @@ use std::time::UNIX_EPOCH;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use crate::files;
+
 /// Name of the file.
 const NAME: &str = "eval.json";
 /// Bytes of a picture that is shown.
@@ -71,7 +73,7 @@ fn parts(folder: &Path) -> Vec<Evaluation> {
 
 fn read(path: &Path) -> Option<Vec<Evaluation>> {
     let written = path.metadata().ok()?.modified().ok()?.duration_since(UNIX_EPOCH).ok()?;
-    let mut value: Value = serde_json::from_slice(&std::fs::read(path).ok()?).ok()?;
+    let mut value: Value = serde_json::from_slice(&files::read(path).ok()?).ok()?;
     let metrics = value.get("metrics").cloned().unwrap_or_default();
     let parts: Vec<Part> = serde_json::from_value(value.get_mut("details")?.take()).ok()?;
     let time = written.as_millis() as i64;
@@ -83,7 +85,7 @@ fn read(path: &Path) -> Option<Vec<Evaluation>> {
 pub(super) fn image(folder: &Path, at: usize, sample: usize) -> Option<(&'static str, Vec<u8>)> {
     let evaluation = parts(folder).into_iter().nth(at)?;
     let (kind, path) = picture(&evaluation.part.worst.get(sample)?.name)?;
-    Some((kind, std::fs::read(path).ok()?))
+    Some((kind, files::read(&path).ok()?))
 }
 
 /// The same as an address that holds the picture.

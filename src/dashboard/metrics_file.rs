@@ -2,12 +2,11 @@
 //! yet read, a sketch from samples of its lines is there at once.
 
 use std::collections::BTreeMap;
-use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 use super::curve::{Columns, Curve, Extent};
-use crate::files::Follower;
+use crate::files::{self, Follower};
 use crate::record::METRICS;
 use crate::runs::{self, Scalars};
 
@@ -183,7 +182,7 @@ impl Metrics {
         let start = self.marks.get(first)?.1;
         let end = self.marks.get(last).map_or(self.offset, |mark| mark.1);
         let mut bytes = vec![0; end.saturating_sub(start) as usize];
-        File::open(self.follower.path()).ok()?.read_exact_at(&mut bytes, start).ok()?;
+        files::open(self.follower.path()).ok()?.read_exact_at(&mut bytes, start).ok()?;
         let mut parser = Parser::default();
         parser.header(&self.parser.names.join(","));
         // A little more, so that lines lead out of the picture.
@@ -201,7 +200,7 @@ impl Metrics {
 
 /// Curves from a few lines at regular places, the first and the last among them.
 fn sketch(path: &Path, length: u64) -> std::io::Result<Parser> {
-    let file = File::open(path)?;
+    let file = files::open(path)?;
     let mut parser = Parser::default();
     let mut bytes = [0; SAMPLE];
     for sample in 0..N_SAMPLES {
@@ -225,6 +224,7 @@ fn sketch(path: &Path, length: u64) -> std::io::Result<Parser> {
 #[cfg(test)]
 mod tests {
     use std::fmt::Write as _;
+    use std::fs::File;
     use std::io::Write as _;
 
     use super::*;

@@ -6,6 +6,7 @@ use std::path::Path;
 use serde::Serialize;
 use serde_json::Value;
 
+use crate::files;
 use crate::plan::Mode;
 use crate::sweep::{self, State, Status};
 
@@ -108,7 +109,7 @@ fn parameters(search: &Value) -> Vec<ParameterView> {
 
 /// As the sweep itself has written it down after its last trial.
 fn importance(folder: &Path) -> Vec<Share> {
-    let bytes = std::fs::read(folder.join(sweep::JSON)).unwrap_or_default();
+    let bytes = files::read(&folder.join(sweep::JSON)).unwrap_or_default();
     let results: Value = serde_json::from_slice(&bytes).unwrap_or_default();
     let shares = results.get("importance").and_then(Value::as_object);
     let share = |(key, share): (&String, &Value)| Share { key: key.clone(), share: share.as_f64() };

@@ -12,7 +12,7 @@ use super::metrics_file::Metrics;
 use super::overview::{Overview, RunView};
 use super::sweeps::SweepView;
 use super::timeline::timeline;
-use crate::files::lock_holder;
+use crate::files::{self, lock_holder};
 use crate::record::{
     DESCRIPTION, ENVIRONMENT, EPOCHS, EVENTS, METRICS, Milestones, RESOLVED, newest_of,
 };
@@ -272,7 +272,7 @@ impl Sweep {
 
 /// 0 where it is not known.
 fn steps_per_epoch(folder: &Path) -> u64 {
-    let bytes = std::fs::read(newest_of(folder, DESCRIPTION)).unwrap_or_default();
+    let bytes = files::read(&newest_of(folder, DESCRIPTION)).unwrap_or_default();
     let value: Value = serde_json::from_slice(&bytes).unwrap_or_default();
     value.pointer("/plan/length/steps_per_epoch").and_then(Value::as_u64).unwrap_or(0)
 }

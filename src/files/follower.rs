@@ -1,11 +1,11 @@
 //! A file of lines that another process writes -> its lines, as they come.
 
-use std::fs::File;
 use std::io::{ErrorKind, Read, Seek, SeekFrom};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use super::Error;
+use super::reading::{LONGEST_LINE, no_lines};
 
 /// Follows one file, which need not be there yet.
 #[derive(Debug)]
@@ -57,7 +57,7 @@ impl Follower {
 
     fn look(&mut self, is_last: bool) -> Result<News, Error> {
         let failed = |reason| Error::io("read", &self.path)(reason);
-        let mut file = match File::open(&self.path) {
+        let mut file = match super::open(&self.path) {
             Err(error) if error.kind() == ErrorKind::NotFound => return Ok(News::default()),
             other => other.map_err(failed)?,
         };
@@ -70,7 +70,15 @@ impl Follower {
         self.file = Some(number);
         let mut bytes = Vec::new();
         file.seek(SeekFrom::Start(self.offset)).map_err(failed)?;
-        file.read_to_end(&mut bytes).map_err(failed)?;
+        loop {
+            let n = (&mut file).take(LONGEST_LINE).read_to_end(&mut bytes).map_err(failed)?;
+            if n as u64 == LONGEST_LINE && !bytes[bytes.len() - n..].contains(&b'\n') {
+                return Err(failed(no_lines()));
+            }
+            if (n as u64) < LONGEST_LINE {
+                break;
+            }
+        }
         let whole = bytes.iter().rposition(|&byte| byte == b'\n').map_or(0, |at| at + 1);
         self.offset += whole as u64;
         let mut lines = String::from_utf8_lossy(&bytes[..whole]).into_owned();
@@ -84,6 +92,7 @@ impl Follower {
 
 #[cfg(test)]
 mod tests {
+    use std::fs::File;
     use std::io::Write;
 
     use super::*;
@@ -103,6 +112,16 @@ mod tests {
         write("o\nthree");
         assert_eq!(lines(), "two\n");
         assert_eq!(follower.poll_to_the_end().unwrap().lines, "three\n");
+    }
+
+    #[test]
+    fn a_line_without_an_end_is_refused_before_memory_is_full_of_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("events.jsonl");
+        files::write_atomic(&path, b"one\n").unwrap();
+        File::options().write(true).open(&path).unwrap().set_len(3 << 30).unwrap();
+        let Err(Error::Io { reason, .. }) = Follower::new(&path).poll() else { panic!("no error") };
+        assert_eq!(reason.kind(), ErrorKind::InvalidData);
     }
 
     #[test]

@@ -5,6 +5,7 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{self, ErrorKind, Write};
 use std::os::unix::fs::{OpenOptionsExt, symlink};
 use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use rustix::fs::{CWD, Mode, OFlags, RenameFlags, renameat_with};
 
@@ -19,9 +20,9 @@ pub(super) fn make_folders(path: &Path) -> io::Result<Vec<&Path>> {
     Ok(missing)
 }
 
-/// Makes a file that is not there, mode 0644 less the umask.
-pub(super) fn make_file(path: &Path) -> io::Result<File> {
-    let made = OpenOptions::new().write(true).create_new(true).mode(0o644).open(path)?;
+/// Makes a file that is not there, with this mode less the umask.
+pub(super) fn make_file(path: &Path, mode: u32) -> io::Result<File> {
+    let made = OpenOptions::new().write(true).create_new(true).mode(mode).open(path)?;
     note("make file", &[path], b"");
     Ok(made)
 }
@@ -56,9 +57,18 @@ pub(super) fn open_to_append(path: &Path) -> io::Result<(File, bool)> {
     Ok((made, true))
 }
 
+/// Bytes that this process has written.
+static WRITTEN: AtomicU64 = AtomicU64::new(0);
+
+/// Bytes that this process has written into files: while the number grows, a disk is not hanging.
+pub(crate) fn bytes_written() -> u64 {
+    WRITTEN.load(Ordering::Relaxed)
+}
+
 /// Writes to the end of what was written.
 pub(super) fn write(mut file: &File, path: &Path, bytes: &[u8]) -> io::Result<()> {
     file.write_all(bytes)?;
+    WRITTEN.fetch_add(bytes.len() as u64, Ordering::Relaxed);
     note("write", &[path], bytes);
     Ok(())
 }

@@ -38,14 +38,21 @@ impl RunLock {
     /// As [`RunLock::acquire`]; or the folder is not there.
     pub(crate) fn acquire_named(folder: &Path, name: &str) -> Result<Self, Error> {
         let path = folder.join(name);
+        // A link could lead to any file of this user, and others could hold a lock that they can open.
         let mut file = OpenOptions::new()
             .read(true)
             .write(true)
             .create(true)
             .truncate(false)
-            .mode(0o644)
+            .mode(0o600)
+            .custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK)
             .open(&path)
             .map_err(Error::io("open", &path))?;
+        let is_regular = file.metadata().is_ok_and(|found| found.is_file());
+        if !is_regular {
+            let reason = std::io::Error::other("it is not a regular file");
+            return Err(Error::io("lock", &path)(reason));
+        }
         match patiently(&file) {
             Ok(()) => {}
             Err(TryLockError::WouldBlock) => {
@@ -74,7 +81,15 @@ fn patiently(file: &File) -> Result<(), TryLockError> {
 
 /// Who has the lock of `folder`, `pid 123 on host`; `None` if it is free.
 pub(crate) fn lock_holder(folder: &Path) -> Option<String> {
-    let file = File::open(folder.join(".lock")).ok()?;
+    let path = folder.join(".lock");
+    let file = match super::open(&path) {
+        // The lock of another user's run; its holder's name is in it while the run lasts.
+        Err(reason) if reason.kind() == std::io::ErrorKind::PermissionDenied => {
+            let has_name = path.symlink_metadata().is_ok_and(|found| found.len() > 0);
+            return has_name.then(|| "a process of another user".to_owned());
+        }
+        opened => opened.ok()?,
+    };
     match file.try_lock_shared() {
         Err(TryLockError::WouldBlock) => Some(read_holder(file)),
         Ok(()) | Err(TryLockError::Error(_)) => None,
@@ -119,6 +134,25 @@ mod tests {
         drop(lock);
         assert_eq!(lock_holder(folder.path()), None);
         let _again = RunLock::acquire(folder.path()).unwrap();
+    }
+
+    #[test]
+    fn a_link_in_the_place_of_the_lock_leads_nowhere() {
+        let folder = tempfile::tempdir().unwrap();
+        let other = folder.path().join("precious");
+        std::fs::write(&other, "text").unwrap();
+        std::os::unix::fs::symlink(&other, folder.path().join(".lock")).unwrap();
+        let refused = RunLock::acquire(folder.path()).unwrap_err();
+        assert!(matches!(refused, Error::Io { operation: "open", .. }), "{refused:?}");
+        assert_eq!(std::fs::read_to_string(&other).unwrap(), "text");
+    }
+
+    #[test]
+    fn others_cannot_open_the_lock() {
+        let folder = tempfile::tempdir().unwrap();
+        let lock = RunLock::acquire(folder.path()).unwrap();
+        let mode = std::os::unix::fs::MetadataExt::mode(&lock.file.metadata().unwrap());
+        assert_eq!(mode & 0o777, 0o600);
     }
 
     #[test]

@@ -3,9 +3,11 @@
 use std::fmt::{self, Write as _};
 use std::io::{Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use crate::files;
 use crate::launch::error_report::{FORMAT, host};
 use crate::launch::exit::Exit;
 use crate::launch::exit_code;
@@ -17,6 +19,8 @@ use crate::units::Rank;
 pub(crate) const LESS_MEMORY: &str = "reduce `train.batch_size` or `data.num_workers`, or set \
     `fault.on_oom = \"shrink_batch\"`; `ddprun plan` shows how much memory a rank needs";
 
+/// Longest wait for the disk of the log.
+const DISK_TIMEOUT: Duration = Duration::from_secs(2);
 /// Lines of the log that a failure shows.
 const LOG_TAIL_LINES: usize = 20;
 /// Bytes of the log in which those lines are looked for.
@@ -112,7 +116,8 @@ impl Failure {
         for (attempt, cause) in self.history.iter().enumerate() {
             let _ = writeln!(text, "       before restart {}: {cause}", attempt + 1);
         }
-        if self.log.is_file() {
+        let log = self.log.clone();
+        if files::within(DISK_TIMEOUT, move || log.is_file()) == Some(true) {
             let _ = writeln!(text, "log:   {}", self.log.display());
         }
         for line in &self.log_tail {
@@ -220,17 +225,18 @@ impl fmt::Display for Failure {
 
 impl std::error::Error for Failure {}
 
-/// The [`last_words`] of a log; nothing if it cannot be read.
+/// The [`last_words`] of a log; nothing if it cannot be read, or its disk hangs.
 fn tail(log: &Path) -> Vec<String> {
-    let read = || -> std::io::Result<Vec<u8>> {
-        let mut file = std::fs::File::open(log)?;
+    let log = log.to_owned();
+    let read = move || -> std::io::Result<Vec<u8>> {
+        let mut file = files::open(&log)?;
         let length = file.metadata()?.len();
         file.seek(SeekFrom::Start(length.saturating_sub(LOG_TAIL_BYTES)))?;
         let mut bytes = Vec::new();
         file.take(LOG_TAIL_BYTES).read_to_end(&mut bytes)?;
         Ok(bytes)
     };
-    let bytes = read().unwrap_or_default();
+    let bytes = files::within(DISK_TIMEOUT, read).and_then(Result::ok).unwrap_or_default();
     last_words(&String::from_utf8_lossy(&bytes))
 }
 

@@ -2,7 +2,6 @@
 //! epochs; `training_history.json` is made of it. After a resume the lines of the epochs that are
 //! done again are cut, so that the file ends with the epochs of an undisturbed run.
 
-use std::fs;
 use std::io::ErrorKind;
 use std::path::Path;
 
@@ -25,7 +24,7 @@ const FORMAT: u32 = 1;
 ///
 /// The file cannot be read, or a newer ddprun wrote it.
 pub fn read(path: &Path) -> Result<Option<Vec<EpochDone>>, Error> {
-    let bytes = match fs::read(path) {
+    let bytes = match files::read(path) {
         Err(reason) if reason.kind() == ErrorKind::NotFound => return Ok(None),
         other => other.map_err(files::Error::io("read", path))?,
     };
@@ -80,6 +79,8 @@ fn parse(line: &[u8]) -> Result<EpochDone, Option<u32>> {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
     use crate::record::example_events;
 

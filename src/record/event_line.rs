@@ -373,6 +373,7 @@ mod tests {
             seconds: 0.123,
             stall_seconds: 0.0042,
             replaced: 0,
+            surplus: None,
         };
         assert_snapshot!(check(&Event::Saved(saved.clone())),
             @"saved step 20, best so far (44.59 MiB in 0.12 s, training blocked for 4.2 ms)");

@@ -5,7 +5,6 @@
 //! writes it, seldom enough to be cheap however long the run is; what must not be lost is in
 //! `epochs.jsonl`.
 
-use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread::JoinHandle;
@@ -27,7 +26,7 @@ pub const NAME: &str = "training_history.json";
 ///
 /// The file cannot be read, or holds something else.
 pub fn read(path: &Path) -> Result<History, Error> {
-    let bytes = fs::read(path).map_err(files::Error::io("read", path))?;
+    let bytes = files::read(path).map_err(files::Error::io("read", path))?;
     serde_json::from_slice(&bytes)
         .map_err(|reason| Error::NotAHistory { path: path.to_owned(), reason })
 }
@@ -131,6 +130,8 @@ fn encode(history: &History) -> Result<Vec<u8>, serde_json::Error> {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
     use crate::record::example_events;
 

@@ -39,7 +39,7 @@ pub fn write(folder: &Path, checkpoint: &str, tested: &Evaluated) -> Result<(), 
 /// What was measured of the checkpoint with this fingerprint; `None` if that is not known, or not
 /// to be read: the test is then made again.
 pub fn read(folder: &Path, checkpoint: &str) -> Option<Evaluated> {
-    let bytes = std::fs::read(folder.join(NAME)).ok()?;
+    let bytes = files::read(&folder.join(NAME)).ok()?;
     let written: Written = serde_json::from_slice(&bytes).ok()?;
     (written.format == FORMAT && written.checkpoint == checkpoint).then_some(written.tested)
 }

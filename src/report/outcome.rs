@@ -153,7 +153,7 @@ fn newer_than_the_start<T: DeserializeOwned>(folder: &Path, path: &Path) -> Opti
     if modified(path)? < modified(&newest_of(folder, DESCRIPTION))? {
         return None;
     }
-    serde_json::from_slice(&std::fs::read(path).ok()?).ok()
+    serde_json::from_slice(&files::read(path).ok()?).ok()
 }
 
 #[cfg(test)]

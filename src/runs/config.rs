@@ -20,7 +20,7 @@ const SCHEMA: u32 = 1;
 /// The file cannot be read, is damaged, or a newer ddprun wrote it.
 pub fn config(folder: &Path) -> Result<Table, Error> {
     let path = newest_of(folder, RESOLVED);
-    let text = std::fs::read_to_string(&path).map_err(files::Error::io("read", &path))?;
+    let text = files::read_to_string(&path).map_err(files::Error::io("read", &path))?;
     let table: Table = toml::from_str(&text).map_err(|error| Error::damaged(&path, &error))?;
     let schema = table.get("schema").and_then(Value::as_integer);
     known_format(&path, schema.and_then(|schema| schema.try_into().ok()), SCHEMA)?;

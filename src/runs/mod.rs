@@ -159,7 +159,7 @@ impl Error {
 
 /// What is in the file at `path`; `None` if there is none.
 fn read_if_there(path: &Path) -> Result<Option<Vec<u8>>, Error> {
-    match std::fs::read(path) {
+    match files::read(path) {
         Ok(bytes) => Ok(Some(bytes)),
         Err(reason) if reason.kind() == std::io::ErrorKind::NotFound => Ok(None),
         Err(reason) => Err(files::Error::io("read", path)(reason).into()),

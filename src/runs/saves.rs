@@ -1,12 +1,12 @@
 //! How long the checkpoints of runs took to write.
 
-use std::fs::File;
-use std::io::{BufRead, BufReader};
+use std::io::BufReader;
 use std::path::Path;
 
 use serde::Deserialize;
 
 use super::{Found, find};
+use crate::files;
 use crate::record::EVENTS;
 
 /// A line of the events, as far as it is looked at here.
@@ -27,19 +27,27 @@ pub(crate) fn longest_save(folder: &Path) -> Option<(String, f64)> {
 }
 
 fn longest_of(run: &Path) -> Option<f64> {
-    let lines = BufReader::new(File::open(run.join(EVENTS)).ok()?).lines();
-    let saves = lines.map_while(Result::ok).filter(|line| line.contains("\"saved\""));
-    let seconds = saves.filter_map(|line| {
-        let line: Line = serde_json::from_str(&line).ok()?;
-        (line.event == "saved").then_some(line.seconds)
-    });
-    seconds.reduce(f64::max)
+    let mut file = BufReader::new(files::open(&run.join(EVENTS)).ok()?);
+    let (mut text, mut longest) = (Vec::new(), None::<f64>);
+    while files::read_line(&mut file, &mut text).is_ok_and(|n| n > 0) {
+        if let Some(seconds) = saved_in(&text) {
+            longest = Some(longest.map_or(seconds, |longest| longest.max(seconds)));
+        }
+        text.clear();
+    }
+    longest
+}
+
+/// How long the save took of which a line tells.
+fn saved_in(line: &[u8]) -> Option<f64> {
+    let text = std::str::from_utf8(line).ok().filter(|text| text.contains("\"saved\""))?;
+    let line: Line = serde_json::from_str(text).ok()?;
+    (line.event == "saved").then_some(line.seconds)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::files;
     use crate::record::RESOLVED;
 
     #[test]

@@ -8,6 +8,7 @@ use serde_json::Value;
 use crate::checkpoint::Opened;
 use crate::config::PretrainedCheckpoint;
 use crate::config::kind::Options;
+use crate::files;
 use crate::model::Lora;
 use crate::plan::{CheckpointPlan, Plan, Precision, RunFolders};
 use crate::record::{DESCRIPTION, DESCRIPTION_FORMAT as FORMAT, newest_of};
@@ -131,7 +132,7 @@ impl StoredRun {
     pub(crate) fn read(folder: &Path) -> Result<Self, Error> {
         let path = newest_of(folder, DESCRIPTION);
         let unusable = |why: String| Error::Unusable { path: path.clone(), why };
-        let bytes = std::fs::read(&path).map_err(|error| unusable(error.to_string()))?;
+        let bytes = files::read(&path).map_err(|error| unusable(error.to_string()))?;
         let stored: Stored =
             serde_json::from_slice(&bytes).map_err(|error| unusable(error.to_string()))?;
         if stored.format > FORMAT {

@@ -14,7 +14,6 @@
 //! process left unfinished says nothing, as if it had not been begun.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::fs;
 use std::path::{Path, PathBuf};
 
 use jiff::Timestamp;
@@ -225,7 +224,7 @@ fn without_nulls(value: &Value) -> Value {
 /// It cannot be read, is no journal, or a newer ddprun wrote it.
 pub fn read(folder: &Path) -> Result<Option<Story>, Error> {
     let path = folder.join(NAME);
-    let bytes = match fs::read(&path) {
+    let bytes = match files::read(&path) {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
         other => other.map_err(files::Error::io("read", &path))?,
     };
@@ -369,6 +368,8 @@ impl Journal {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use serde_json::json;
 
     use super::*;

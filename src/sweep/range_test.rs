@@ -6,7 +6,6 @@
 //! suggested, and a tenth of where it is least (fastai's "minimum"). Rates are those of
 //! `optimizer.lr`, before `lr_scaling`.
 
-use std::fs;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -187,7 +186,7 @@ pub fn is_in(folder: &Path) -> bool {
 
 /// What the test in `folder` found; `None` if none has come to its end.
 pub fn read(folder: &Path) -> Option<Found> {
-    serde_json::from_slice(&fs::read(folder.join(JSON)).ok()?).ok()
+    serde_json::from_slice(&files::read(&folder.join(JSON)).ok()?).ok()
 }
 
 /// Rate and loss of each step since the last fresh start.

@@ -1,6 +1,5 @@
 //! A sweep's trials -> a ranked table, `sweep.csv`, `sweep.json`, `best.toml` and pictures.
 
-use std::fs;
 use std::path::Path;
 
 use serde_json::{Map, Value, json};
@@ -66,7 +65,7 @@ fn names(search: &Search) -> Vec<String> {
 /// `best.toml`: what the best trial ran, under a line that says so.
 fn write_best(folder: &Path, subject: &Subject, best: &Trial) -> Result<(), Error> {
     let path = newest_of(&folder.join(best.id()), RESOLVED);
-    let Ok(resolved) = fs::read_to_string(&path) else {
+    let Ok(resolved) = files::read_to_string(&path) else {
         // The trial's folder was removed; its values are still in the tables.
         return Ok(());
     };
@@ -178,6 +177,8 @@ pub fn summary(subject: &Subject, ranking: &Ranking, trials: &[Trial]) -> Value 
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
     use crate::config::sweep::{Condition, Domain};
     use crate::sweep::example_sweeps::{search, subject, trial};

@@ -22,6 +22,7 @@ pub(crate) use auth::Key;
 #[cfg(any(test, feature = "fuzzing"))]
 pub(crate) use noise::is_believed;
 pub(crate) use peer::Peer;
+pub(crate) use shared_memory::missing_call;
 pub use shared_memory::shared_memory;
 pub(crate) use token::{new_token, read_token};
 pub(crate) use waker::Waker;

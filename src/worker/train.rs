@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::checkpoint::{self, Importance};
+use crate::checkpoint::{self, Importance, Overdue};
 use crate::data::audit::{Partition, SampleDigest, audit};
 use crate::data::loader::{Loader, Request, Settings};
 use crate::data::sampler::EpochOrder;
@@ -370,8 +370,18 @@ fn save(run: &mut RankRun, importance: Importance) -> Result<(), Error> {
     }
     run.engine.bring_home()?;
     writer.save(&snapshot(&run.plan, &run.engine), importance)?;
+    let overdue = writer.overdue();
     run.engine.release_moments();
     run.engine.time_mut().checkpoint += clock.seconds();
+    if let Some(Overdue { time, due }) = overdue {
+        let message = format!(
+            "the disk has been writing one checkpoint for {:.0} s, while {due} more were due: does \
+             `{}` respond? Nothing newer is saved until then",
+            time.as_secs_f64(),
+            run.folders.checkpoints.display()
+        );
+        run.record(&Event::Warned { message })?;
+    }
     Ok(())
 }
 
@@ -391,13 +401,21 @@ fn report_saves(run: &mut RankRun, wait: Wait) -> Result<(), Error> {
     } else {
         let clock = Clock::start();
         run.link.progress(step, Phase::Saving);
-        let saved = writer.finish();
+        let saved = writer.finish_observed(&mut || run.link.still_moving());
         run.engine.time_mut().checkpoint += clock.seconds();
         saved
     };
-    for saved in saved.inspect_err(|_| run.link.progress(step, Phase::Saving))? {
+    for mut saved in saved.inspect_err(|_| run.link.progress(step, Phase::Saving))? {
+        let surplus = saved.surplus.take();
         run.record(&Event::Saved(saved))?;
         run.link.saved();
+        if let Some(why) = surplus {
+            let message = format!(
+                "an older checkpoint could not be deleted: {why}; it is tried again after the next \
+                 checkpoint"
+            );
+            run.record(&Event::Warned { message })?;
+        }
     }
     Ok(())
 }

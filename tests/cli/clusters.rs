@@ -6,7 +6,7 @@ use std::fs;
 use serde_json::Value;
 
 use crate::experiments::{BASE, SLOW};
-use crate::lab::{Lab, children};
+use crate::lab::{BINARY, Lab, children};
 use crate::resume::{bits, undisturbed};
 use crate::running::{Ended, spawn, until};
 use crate::shared_sweeps::{RANDOM, steps};
@@ -72,6 +72,42 @@ fn a_job_of_this_machine_goes_on_without_the_terminal_and_is_found_with_its_run(
     assert!(table.contains(&id) && table.contains("ended (exit 0)"), "{table}");
     assert_eq!(lab.run_to(0, &["ls"]).stdout.lines().count(), 2, "a job is no run");
     lab.is_clean();
+}
+
+/// A folder of logs may come from someone else.
+#[test]
+fn a_received_job_runs_no_command() {
+    let lab = lab(BASE, "");
+    let host = "-oProxyCommand=touch begun";
+    let job = |host: &str| {
+        serde_json::json!({
+            "format": 1, "id": "7", "cluster": "lab", "name": "x", "time": "2026-01-01T00:00:00Z",
+            "kind": {"name": "ssh", "options": {"host": host, "folder": "x"}},
+        })
+    };
+    lab.write("logs/.jobs/1/job.json", job(host).to_string());
+    let why = ["job 7: `host` of cluster `lab` in its job.json", "is not a host"];
+    lab.run_to(0, &["jobs"]).says(&why);
+    for verb in ["cancel", "logs"] {
+        lab.run_to(2, &[verb, "7"]).says(&why);
+    }
+    assert!(!lab.path("begun").exists());
+}
+
+#[test]
+fn no_script_is_written_for_a_folder_with_a_line_break() {
+    let lab = lab(BASE, "");
+    let folder = lab.path("a\ntouch begun");
+    fs::create_dir(&folder).unwrap();
+    for name in ["small.toml", "ddprun.toml"] {
+        fs::copy(lab.path(name), folder.join(name)).unwrap();
+    }
+    fs::write(folder.join("ddprun.toml"), "[cluster.lab]\nkind = 'slurm'\n").unwrap();
+    let mut command = lab.command(BINARY, &["submit", "small.toml", "--on", "lab", "--print"]);
+    command.current_dir(&folder);
+    let ended = spawn(command).wait();
+    ended.has_code(2);
+    ended.says(&["has a line break or another control character in its path", "rename the folder"]);
 }
 
 #[test]

@@ -192,10 +192,10 @@ fn what_kubernetes_would_refuse_is_wrong_before() {
 #[test]
 fn names_are_dns_labels_with_room_for_the_number_of_a_pod() {
     let of = |name: &str| name_of(&Job { name: name.to_owned(), ..Job::example() });
-    assert_eq!(of("ResNet18_animals.v2"), "resnet18-animals-v2-20261125-1200-3f9a");
+    assert_eq!(of("ResNet18_animals.v2"), "resnet18-animals-20261125-1200-3f9a");
     assert_eq!(of("18"), "run-18-20261125-1200-3f9a");
     assert_eq!(of("___"), "run-20261125-1200-3f9a");
-    let longest = Job { key: "20261125-120000-3f9a".to_owned(), ..Job::example() };
+    let longest = Job { key: "20261125-120000-3f9a01c4".to_owned(), ..Job::example() };
     for name in ["a", "1"].map(|name| name.repeat(128)) {
         let name = name_of(&Job { name, ..longest.clone() });
         assert!(name.len() + "-node-0-1023-abcde".len() <= 63, "{name}");

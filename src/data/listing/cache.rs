@@ -76,8 +76,8 @@ impl ListingCache {
         }
         if let (Some(file), Some(bytes)) = (self.file(root), encode(scan, root)) {
             // A listing that cannot be kept is read anew the next time.
-            let _ = files::create_folder(&self.folder)
-                .and_then(|()| files::write_atomic(&file, &bytes));
+            let _ = files::create_private_folder(&self.folder)
+                .and_then(|()| files::write_private(&file, &bytes));
         }
     }
 }

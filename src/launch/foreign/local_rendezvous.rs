@@ -25,6 +25,7 @@ use rustix::net::{
 };
 use serde::{Deserialize, Serialize};
 
+use crate::files;
 use crate::launch::prepared_run::PreparedRun;
 use crate::launch::rank::env::Foreign;
 use crate::launch::rank::peer_monitor::{MonitoredPeer, PeerMonitor};
@@ -286,7 +287,9 @@ fn address(launch: &Foreign) -> io::Result<SocketAddr> {
     let user = rustix::process::geteuid().as_raw();
     // Two machines of a launch may be containers that share a network.
     let group = format!("{}/{}", launch.group, launch.machine().first);
-    let group = blake3::hash(group.as_bytes()).to_hex();
+    // Any user of the machine could take a name that they can guess.
+    let secret = files::user_secret().unwrap_or_default();
+    let group = blake3::hash(&[group.as_bytes(), &secret].concat()).to_hex();
     SocketAddr::from_abstract_name(format!("ddprun-{user}-{}", &group[..32]))
 }
 

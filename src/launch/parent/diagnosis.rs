@@ -122,7 +122,9 @@ fn likely_cause(phase: Phase) -> &'static str {
             "its computation does not finish: too few cores, or a kernel or an operation that hangs"
         }
         Phase::Reducing => "deadlock: all ranks wait in collectives that none completes",
-        Phase::Optimizer | Phase::Evaluating | Phase::Saving | Phase::Finishing => {
+        Phase::Saving => "the disk of its checkpoints does not respond",
+        Phase::Evaluating => "its evaluation does not finish: an operation, or a disk, that hangs",
+        Phase::Optimizer | Phase::Finishing => {
             "it is stuck between steps: an unresponsive disk, or too few cores"
         }
     }

@@ -1,5 +1,7 @@
 //! `Plan` -> the run's end: starts the group, watches it, and starts it again after a failure.
 
+use std::time::Duration;
+
 use crate::files;
 use crate::launch::exit::Ended;
 use crate::launch::exit_code;
@@ -13,6 +15,9 @@ use crate::launch::parent::watch::{StopSources, Watch};
 use crate::launch::{Failure, Nodes, Stop};
 use crate::plan::{Plan, RunFolders};
 use crate::units::Rank;
+
+/// Longest wait for the disk before a failure is told without it.
+const DISK_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Runs the plan to its end: one process per rank, watched, and restarted `plan.max_restarts`
 /// times; then with fewer ranks, if `start` has plans for them, and with more again after a
@@ -71,8 +76,9 @@ fn run_to_end(
     });
     ended.inspect_err(|failure| {
         let text = serde_json::to_vec_pretty(failure).unwrap_or_default();
-        // The failure itself goes to the caller; a full disk must not hide it.
-        let _ = files::write_atomic(&run.logs.join(name), &text);
+        // The failure itself goes to the caller; a disk that is full or hangs must not hide it.
+        let path = run.logs.join(name);
+        let _ = files::within(DISK_TIMEOUT, move || files::write_atomic(&path, &text));
     })
 }
 
@@ -147,6 +153,7 @@ impl Runner<'_> {
         })?;
         let watch = Watch {
             stall_timeout: plan.stall_timeout,
+            deadline: plan.distributed.timeout,
             grows_after: recovery.grows_after(),
             stops: &mut self.stops,
             nodes: self.nodes.as_deref_mut(),

@@ -24,7 +24,7 @@ use crate::launch::{Failure, Nodes};
 use crate::plan::{Plan, RankPlan, RunFolders};
 use crate::transport::channel::{Channel, poll};
 use crate::transport::peer::{Peer, PeerDescription};
-use crate::transport::shared_memory;
+use crate::transport::{missing_call, shared_memory};
 use crate::units::Rank;
 
 /// Longest wait for a killed process to exit when it is dropped.
@@ -160,7 +160,8 @@ fn spawn(
     inherit::prepare(&mut command, fds.collect());
     let child = command.spawn()?;
     oom_kills::prefer(child.id());
-    let pidfd = rustix::process::pidfd_open(Pid::from_child(&child), PidfdFlags::empty())?;
+    let pidfd = rustix::process::pidfd_open(Pid::from_child(&child), PidfdFlags::empty())
+        .map_err(|errno| missing_call("pidfd_open", "5.3", errno))?;
     let (rank, channel, status) = (rank_plan.rank, Channel::new(ours)?, Arc::clone(status));
     let mut process = Process { rank, child, pidfd, channel, status };
     process.channel.send(&ToRank::Plan(Box::new(rank_plan)))?;

@@ -6,6 +6,10 @@
 //! heartbeats is stopped or starved of cores; one with heartbeats but no progress hangs. A rank
 //! that waits for others in a collective is blamed only if no other can be.
 //!
+//! Outside of training steps (evaluation, checkpoints, the end) ranks wait for each other in the
+//! phase that they are in, and nothing is usual: there the whole group must have come to rest, for
+//! longer than any collective would wait.
+//!
 //! Time is watched time: while the parent itself is suspended (Ctrl-Z, a sleeping machine), so are
 //! all limits.
 
@@ -52,6 +56,8 @@ pub(in crate::launch) enum StallKind {
 /// Follows the states of all ranks.
 pub(in crate::launch) struct StallDetector {
     timeout: Patience,
+    /// Longest rest of the whole group outside of training steps.
+    longest_rest: Duration,
     ranks: Vec<RankHistory>,
     /// Durations of the last steps.
     steps: VecDeque<Duration>,
@@ -74,10 +80,13 @@ struct RankHistory {
 }
 
 impl StallDetector {
-    pub(in crate::launch) fn new(timeout: Patience, world: usize) -> Self {
+    /// Watches `world` ranks, whose collectives wait for `deadline`.
+    pub(in crate::launch) fn new(timeout: Patience, deadline: Duration, world: usize) -> Self {
         let (ranks, steps) = (vec![RankHistory::default(); world], VecDeque::new());
         let (inspected_at, watched, has_others) = (None, Duration::ZERO, false);
-        Self { timeout, ranks, steps, inspected_at, watched, has_others }
+        // Earlier than the ranks that wait, who cannot know which one does not come.
+        let longest_rest = deadline * 9 / 10;
+        Self { timeout, longest_rest, ranks, steps, inspected_at, watched, has_others }
     }
 
     /// The same, beside ranks that other machines watch: a rank that waits may wait for those.
@@ -141,6 +150,25 @@ impl StallDetector {
                     .filter(|_| all_wait())
                     .map(found(StallKind::Deadlock))
             })
+            .or_else(|| self.at_rest().map(found(StallKind::NoProgress)))
+    }
+
+    /// The rank that brought the group to rest outside of training steps: one that saves, which
+    /// waits for nobody, else the last that moved.
+    fn at_rest(&self) -> Option<(Rank, Duration)> {
+        use Phase::{Evaluating, Finishing, Saving};
+        let at_work = || (0..).map(Rank).zip(&self.ranks).filter(|(_, rank)| rank.is_at_work);
+        let rest = |rank: &RankHistory| self.watched.saturating_sub(rank.last_progress);
+        let is_outside =
+            at_work().any(|(_, rank)| matches!(rank.state.phase, Evaluating | Saving | Finishing));
+        let moves = at_work().any(|(_, rank)| rest(rank) < self.longest_rest);
+        if !is_outside || moves || self.has_others || self.timeout == Patience::Never {
+            return None;
+        }
+        let last = at_work().max_by_key(|(number, rank)| {
+            (rank.state.phase == Saving, rank.last_progress, std::cmp::Reverse(*number))
+        });
+        last.map(|(number, rank)| (number, rest(rank)))
     }
 
     /// The rank that is furthest behind among those that are over their limit: `judge` returns the
@@ -185,8 +213,7 @@ impl StallDetector {
     }
 }
 
-/// Whether a rank is in a phase of the training step. Other phases have no usual duration, only the
-/// deadline of the collectives.
+/// Whether a rank is in a phase of the training step. Other phases have no usual duration.
 fn is_training(state: RankState) -> bool {
     use Phase::{Backward, Forward, LoadingData, Optimizer, Reducing};
     state.step > 0 && matches!(state.phase, LoadingData | Forward | Backward | Reducing | Optimizer)
@@ -208,7 +235,8 @@ mod tests {
         fn new(timeout: Patience) -> Self {
             let now = Duration::from_secs(1000);
             let (states, stopped) = ([RankState::default(); 2], [false; 2]);
-            Self { stall_detector: StallDetector::new(timeout, 2), now, states, stopped }
+            let stall_detector = StallDetector::new(timeout, Duration::from_mins(10), 2);
+            Self { stall_detector, now, states, stopped }
         }
 
         /// One inspection later. A process that is not stopped shows a heartbeat.
@@ -312,14 +340,44 @@ mod tests {
     }
 
     #[test]
-    fn phases_without_a_usual_duration_are_left_to_the_deadline_of_the_collectives() {
+    fn a_rank_that_hangs_outside_of_steps_is_named_before_the_others_give_up_waiting() {
         for phase in [Phase::Evaluating, Phase::Saving, Phase::Finishing] {
             let mut run = Simulation::new(Patience::Auto);
             run.steps(3, 1);
-            run.is_at(1, 3, phase);
             run.is_at(0, 4, Phase::Reducing);
+            assert_eq!(run.inspect(), None);
+            run.is_at(1, 3, phase);
+            assert_eq!(run.ends_with(1, StallKind::NoProgress), 540.2);
+            run.stall_detector.has_others = true;
             run.names_no_rank();
         }
+    }
+
+    #[test]
+    fn a_rank_that_waits_for_the_disk_is_named_though_others_came_later() {
+        let mut run = Simulation::new(Patience::Auto);
+        run.steps(3, 1);
+        run.is_at(1, 3, Phase::Saving);
+        assert_eq!(run.inspect(), None);
+        run.is_at(0, 3, Phase::Finishing);
+        assert_eq!(run.ends_with(1, StallKind::NoProgress), 540.2);
+    }
+
+    #[test]
+    fn while_one_rank_evaluates_those_that_wait_for_it_are_not_named() {
+        let mut run = Simulation::new(Patience::Auto);
+        run.steps(3, 1);
+        run.is_at(0, 3, Phase::Evaluating);
+        for _ in 0..10 {
+            run.is_at(1, 3, Phase::Evaluating);
+            // Nearly eight minutes for each batch.
+            assert!((0..2300).all(|_| run.inspect().is_none()));
+        }
+    }
+
+    #[test]
+    fn nothing_is_known_of_steps_before_the_first_and_nobody_is_named_by_one_who_never_loses_patience()
+     {
         // The first step may take long: nothing is known of steps yet.
         let mut run = Simulation::new(Patience::Auto);
         run.steps(1, 1);

@@ -74,6 +74,8 @@ impl StopSources {
 /// How a group is watched.
 pub(super) struct Watch<'a> {
     pub(super) stall_timeout: Patience,
+    /// Deadline of the ranks' collectives.
+    pub(super) deadline: Duration,
     /// Checkpoints after which the group is stopped, to come back with more ranks.
     pub(super) grows_after: Option<u32>,
     pub(super) stops: &'a mut StopSources,
@@ -93,7 +95,7 @@ impl Watch<'_> {
             (self.on_note)(Note::Started { rank: process.rank, pid: process.child.id() });
         }
         let mut stall_detector =
-            StallDetector::new(self.stall_timeout, first.index() + processes.len())
+            StallDetector::new(self.stall_timeout, self.deadline, first.index() + processes.len())
                 .among_others(self.nodes.as_ref().is_some_and(|nodes| nodes.has_others()));
         let (mut inspected_at, mut inspections) = (clock(), 0);
         while !group.is_over(clock()) {

@@ -2,8 +2,7 @@
 //! are nearly all lines of a long run. Read on as the file grows; of a long file that was not yet
 //! read, its beginning and its end are there at once.
 
-use std::fs::File;
-use std::io::{BufRead, BufReader, ErrorKind, Seek, SeekFrom};
+use std::io::{BufReader, ErrorKind, Seek, SeekFrom};
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
@@ -95,7 +94,7 @@ impl Milestones {
             return self.read();
         }
         let failed = |reason| files::Error::io("read", &self.path)(reason);
-        let file = File::open(&self.path).map_err(failed)?;
+        let file = files::open(&self.path).map_err(failed)?;
         let (mut first, mut last) = (vec![0; PART], vec![0; PART]);
         file.read_exact_at(&mut first, 0).map_err(failed)?;
         file.read_exact_at(&mut last, length - PART as u64).map_err(failed)?;
@@ -115,7 +114,7 @@ impl Milestones {
     pub(crate) fn read(&mut self) -> Result<(), Error> {
         let path = self.path.clone();
         let failed = |reason| files::Error::io("read", &path)(reason);
-        let file = match File::open(&path) {
+        let file = match files::open(&path) {
             Err(reason) if reason.kind() == ErrorKind::NotFound => {
                 self.forget();
                 self.is_whole = true;
@@ -131,7 +130,7 @@ impl Milestones {
         let mut file = BufReader::with_capacity(CAPACITY, file);
         file.seek(SeekFrom::Start(self.offset)).map_err(failed)?;
         let (mut line, mut passed) = (Vec::new(), Vec::new());
-        while file.read_until(b'\n', &mut line).map_err(failed)? > 0 && line.ends_with(b"\n") {
+        while files::read_line(&mut file, &mut line).map_err(failed)? > 0 && line.ends_with(b"\n") {
             self.offset += line.len() as u64;
             if is_frequent(&line) {
                 std::mem::swap(&mut line, &mut passed);
@@ -150,7 +149,7 @@ impl Milestones {
     /// Takes a last line that has no end: nothing more will be written.
     fn end(&mut self) -> Result<(), Error> {
         let rest = || -> std::io::Result<Vec<u8>> {
-            let file = File::open(&self.path)?;
+            let file = files::open(&self.path)?;
             let length = file.metadata()?.len().saturating_sub(self.offset);
             let mut bytes = vec![0; length as usize];
             file.read_exact_at(&mut bytes, self.offset)?;
@@ -190,11 +189,11 @@ impl Milestones {
 /// The file cannot be read.
 pub(crate) fn read_rank_stats(path: &Path) -> Result<Vec<Stamped>, Error> {
     let failed = |reason| files::Error::io("read", path)(reason);
-    let Ok(file) = File::open(path) else { return Ok(Vec::new()) };
+    let Ok(file) = files::open(path) else { return Ok(Vec::new()) };
     let mut file = BufReader::with_capacity(CAPACITY, file);
     let mut lines: Vec<Vec<u8>> = Vec::new();
     let mut line = Vec::new();
-    while file.read_until(b'\n', &mut line).map_err(failed)? > 0 {
+    while files::read_line(&mut file, &mut line).map_err(failed)? > 0 {
         if says(&line, br#""event":"rank_stats""#) || says(&line, br#""event":"started""#) {
             lines.push(std::mem::take(&mut line));
         }
@@ -215,6 +214,7 @@ fn is_of_ranks(stamped: &Stamped) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::fs::File;
     use std::io::Write;
 
     use super::*;

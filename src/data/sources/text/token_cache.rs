@@ -145,8 +145,8 @@ impl TokenCache {
     fn keep(&self, file: &Path, mut bytes: Vec<u8>) -> Option<()> {
         let checksum = blake3::hash(&bytes);
         bytes.extend_from_slice(checksum.as_bytes());
-        files::create_folder(&self.folder).ok()?;
-        files::write_atomic(file, &bytes).ok()
+        files::create_private_folder(&self.folder).ok()?;
+        files::write_private(file, &bytes).ok()
     }
 
     /// The file of the tokens of `origin`, if the index has them.
@@ -164,7 +164,7 @@ impl TokenCache {
         if let (Some(index), Some(name), true) = (self.index(origin), name, stamp.is_settled) {
             let entry = format!("{INDEX_FORMAT}\n{name}\n{}\n", stamp.text);
             // Without an entry the data are hashed the next time.
-            let _ = files::write_atomic(&index, entry.as_bytes());
+            let _ = files::write_private(&index, entry.as_bytes());
         }
     }
 

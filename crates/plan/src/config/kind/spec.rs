@@ -131,7 +131,7 @@ impl Spec {
     }
 
     /// What the options break of the rules between them.
-    pub(crate) fn check(&self, options: &Options) -> Vec<Wrong> {
+    pub fn check(&self, options: &Options) -> Vec<Wrong> {
         (self.check)(options)
     }
 }

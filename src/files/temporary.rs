@@ -1,0 +1,85 @@
+//! Names of temporaries: `.<final name>.<host>-<pid>-<random>.ddprun-tmp`, beside the final one, so
+//! that the rename does not cross file systems.
+//!
+//! A folder may be shared by machines, and by containers whose processes have the same numbers: the
+//! host tells whose number it is, and what is random keeps two apart that agree in both.
+
+use std::collections::hash_map::RandomState;
+use std::hash::{BuildHasher, Hasher};
+use std::path::{Path, PathBuf};
+
+use super::Error;
+
+/// The end of every temporary's name.
+pub(super) const MARK: &str = ".ddprun-tmp";
+/// Signs of the host's name that count.
+const HOST_SIGNS: usize = 24;
+
+/// A new name for what will be at `path`.
+pub(super) fn temporary_beside(path: &Path) -> Result<PathBuf, Error> {
+    let name = path.file_name().ok_or_else(|| Error::NoName { path: path.to_owned() })?;
+    let mut temporary = std::ffi::OsString::from(".");
+    temporary.push(name);
+    temporary.push(format!(".{}-{}-{:08x}{MARK}", host(), std::process::id(), random() as u32));
+    Ok(path.with_file_name(temporary))
+}
+
+/// Whether the process that a temporary of this name belongs to may still be writing it: it runs on
+/// this host. One of another host is not known of, and counts as left behind.
+pub(super) fn is_in_use(name: &str) -> bool {
+    let Some(pid) = owner(name) else { return false };
+    pid != std::process::id() && Path::new(&format!("/proc/{pid}")).exists()
+}
+
+/// The process of this host that gave a temporary its name.
+fn owner(name: &str) -> Option<u32> {
+    let mut parts = name.strip_suffix(MARK)?.rsplitn(3, '-');
+    let (_random, pid, rest) = (parts.next()?, parts.next()?, parts.next()?);
+    rest.ends_with(&format!(".{}", host())).then(|| pid.parse().ok())?
+}
+
+/// The host's name, as far as file names have room for it.
+fn host() -> String {
+    let name = rustix::system::uname().nodename().to_string_lossy().into_owned();
+    let plain = |c: char| if c.is_ascii_alphanumeric() { c } else { '_' };
+    name.chars().map(plain).take(HOST_SIGNS).collect()
+}
+
+/// Random bits for names that must differ between processes and machines; no secret. The standard
+/// library draws the keys of its hash maps from the system.
+pub(crate) fn random() -> u64 {
+    RandomState::new().build_hasher().finish()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn two_names_for_one_file_differ_and_lie_beside_it() {
+        let path = Path::new("logs/run/state-1.json");
+        let (one, other) = (temporary_beside(path).unwrap(), temporary_beside(path).unwrap());
+        assert_ne!(one, other);
+        assert_eq!(one.parent(), path.parent());
+        let name = one.file_name().unwrap().to_str().unwrap();
+        assert!(name.starts_with(".state-1.json.") && name.ends_with(MARK), "{name}");
+        assert_eq!(owner(name), Some(std::process::id()));
+    }
+
+    #[test]
+    fn the_temporary_of_a_process_that_runs_on_this_host_is_in_use() {
+        let name = |host: &str, pid: u32| format!(".tags.json.{host}-{pid}-0011aabb{MARK}");
+        let here = host();
+        assert!(is_in_use(&name(&here, 1)));
+        assert!(!is_in_use(&name(&here, std::process::id())), "this process knows its own");
+        assert!(!is_in_use(&name(&here, 1 << 30)), "no process has this number");
+        assert!(!is_in_use(&name("elsewhere", 1)));
+        assert!(!is_in_use(".tags.json.ddprun-tmp"));
+    }
+
+    #[test]
+    fn random_bits_differ() {
+        let all: std::collections::BTreeSet<u64> = (0..1000).map(|_| random()).collect();
+        assert_eq!(all.len(), 1000);
+    }
+}
