@@ -6,9 +6,10 @@ use std::sync::{Mutex, PoisonError};
 use crate::checkpoint;
 use crate::cli::args::SweepArgs;
 use crate::cli::find_run::{self, find_range_test, find_sweep};
+use crate::cli::follow_target::follow_target;
 use crate::cli::prepare::{
-    ALONE, Prepared, check_weights, complete, follow_target, gpus, measure, other_data, own_run,
-    planned, refused, source_of, targets, vocabulary,
+    ALONE, Prepared, check_weights, complete, gpus, measure, other_data, own_run, planned, refused,
+    source_of, targets, vocabulary,
 };
 use crate::cli::run_files::OtherData;
 use crate::cli::sweep_weights::SweepWeights;
