@@ -25,6 +25,7 @@ mod find_run;
 mod run_files;
 mod chosen;
 mod pretrained;
+mod follow_target;
 mod runs;
 mod data_problem;
 mod prepare;

@@ -101,8 +101,8 @@ impl Write for Stdout {
     }
 }
 
-/// The run or checkpoint, if the first word names one, and the inputs. A word that is both a run and
-/// a file or folder is the run where inputs follow, and the input where it stands alone.
+/// The run or checkpoint, if the first word names one, and the inputs. A word that is a run as well
+/// as a file or folder is the run where inputs follow, and the input where it stands alone.
 fn split(words: &[String]) -> Result<(Option<&str>, Vec<PathBuf>), Refusal> {
     let (first, rest) = words.split_first().map_or(("", &[][..]), |(f, rest)| (f.as_str(), rest));
     let paths = |words: &[String]| words.iter().map(PathBuf::from).collect();

@@ -6,9 +6,10 @@ use std::sync::{Mutex, PoisonError};
 use crate::checkpoint;
 use crate::cli::args::SweepArgs;
 use crate::cli::find_run::{self, find_range_test, find_sweep};
+use crate::cli::follow_target::follow_target;
 use crate::cli::prepare::{
-    ALONE, Prepared, check_weights, complete, follow_target, gpus, measure, other_data, own_run,
-    planned, refused, source_of, targets, vocabulary,
+    ALONE, Prepared, check_weights, complete, gpus, measure, other_data, own_run, planned, refused,
+    source_of, targets, vocabulary,
 };
 use crate::cli::run_files::OtherData;
 use crate::cli::sweep_weights::SweepWeights;
@@ -139,20 +140,24 @@ pub(crate) fn shared(
 /// follow from the target of its data.
 fn load(path: &Path, words: &[String], kinds: &Kinds) -> Result<(Sweep, Loaded), Refusal> {
     let vocabulary = vocabulary(kinds);
-    let (sweep, mut base) = config::sweep::load(path, words, &vocabulary).map_err(refused)?;
-    let usual = base.experiment.checkpoint.monitor.clone();
-    follow_target(&mut base, kinds);
-    let monitored = &base.experiment.checkpoint.monitor;
+    let (mut sweep, mut base) = config::sweep::load(path, words, &vocabulary).map_err(refused)?;
     let text = std::fs::read_to_string(path).unwrap_or_default();
     let file: toml::Table = text.parse().unwrap_or_default();
     let is_given = file.get("sweep").is_some_and(|sweep| sweep.get("metric").is_some())
         || words.iter().any(|word| word.trim_start_matches('+').starts_with("sweep.metric="));
-    if is_given || *monitored == usual {
-        return Ok((sweep, base));
+    if !is_given {
+        // The base of a sweep already monitors its metric.
+        let alone = config::load(&sweep.base, &sweep.changes, &vocabulary);
+        let mut alone = alone.map_err(refused)?;
+        follow_target(&mut alone, kinds);
+        let monitored = &alone.experiment.checkpoint.monitor;
+        if *monitored != sweep.search.metric {
+            let metric = format!("sweep.metric={monitored}");
+            let words: Vec<String> = words.iter().cloned().chain([metric]).collect();
+            (sweep, base) = config::sweep::load(path, &words, &vocabulary).map_err(refused)?;
+        }
     }
-    let metric = format!("sweep.metric={monitored}");
-    let words: Vec<String> = words.iter().cloned().chain([metric]).collect();
-    let (sweep, _) = config::sweep::load(path, &words, &vocabulary).map_err(refused)?;
+    follow_target(&mut base, kinds);
     Ok((sweep, base))
 }
 

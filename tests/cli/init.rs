@@ -181,7 +181,15 @@ fn tables_that_list_images_give_several_classes_or_numbers() {
     lab.write("photos/lost.csv", number.replace("bees/3.png", "bees/33.png"));
     let lost = "lists 1 image of 24 that is not there: `bees/33.png` in line 17";
     lab.run_to(3, &["init", "photos/lost.csv"]).says(&[lost]);
-    lab.run_to(3, &["init", "photos/numbers.csv"]).says(&["lists images with a class each"]);
+    let text = written(&lab, "photos/words.csv", "words.toml");
+    assert!(text.contains("class_column = \"kind\""), "{text}");
+    let text = written(&lab, "photos/numbers.csv", "numbers.toml");
+    assert!(text.contains("class_column = \"label\"") && text.contains("cross_entropy"), "{text}");
+    fs::create_dir_all(lab.path("shop")).unwrap();
+    fs::rename(lab.path("photos"), lab.path("shop/images")).unwrap();
+    lab.write("shop/train.csv", number);
+    let text = written(&lab, "shop", "shop.toml");
+    assert!(text.contains("image_dir = \"shop/images\""), "{text}");
 }
 
 #[test]
@@ -235,7 +243,7 @@ fn birds() -> String {
     let row = |i: usize| {
         let species = ["Adelie", "Gentoo", "Chinstrap"][i % 3];
         let island = ["Dream", "Biscoe"][i % 2];
-        let mass = format!("{}", 3000 + 37 * i);
+        let mass = if i == 7 { "NA".to_owned() } else { format!("{}", 3000 + 37 * i) };
         let bill = if i == 11 { "39.l".to_owned() } else { format!("{}.5", 30 + i % 9) };
         format!("b{i},{species},{island},2007-11-{:02},{bill},{mass}\n", 1 + i % 28)
     };

@@ -85,11 +85,6 @@ pub(super) fn listed(
         .filter(|&at| at != found.at && group.is_none_or(|group| *group != table.names[at]))
         .collect();
     let (answer, columns) = answer(file, table, &others, asked)?;
-    if answer == ImageAnswer::Class {
-        let what = "lists images with a class each";
-        let help = "put the images of each class into a folder of its name";
-        return Err(unusable(file, what, help));
-    }
     let names: Vec<String> = columns.iter().map(|&at| table.names[at].clone()).collect();
     let shown = named(&names.iter().map(String::as_str).collect::<Vec<_>>());
     let mut options = parts.to_vec();

@@ -188,15 +188,6 @@ impl Target {
             cells.retain(|(_, cell)| bad.iter().all(|bad| bad.word != *cell));
         }
         let unlabelled = table.rows.len() - cells.len();
-        if unlabelled > 0 {
-            let labelled: BTreeSet<u64> = cells.iter().map(|(line, _)| *line).collect();
-            let line = table.lines.iter().find(|line| !labelled.contains(*line)).unwrap_or(&0);
-            let rows = if unlabelled == 1 { "row" } else { "rows" };
-            let n = count(unlabelled);
-            let what = format!("has {n} {rows} without a `{name}`, such as line {line}");
-            let help = "remove them, or name another column with `--target`";
-            return Err(unusable(file, &what, help));
-        }
         let mut found = TargetCells::default();
         cells.iter().for_each(|(_, cell)| found.push(cell));
         let usual = found.are_classes();

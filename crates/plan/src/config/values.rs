@@ -7,6 +7,7 @@
 mod auto;
 mod devices;
 mod schema;
+mod warmup;
 
 use std::fmt;
 
@@ -16,6 +17,7 @@ use serde::{Deserialize, Serialize, Serializer};
 
 pub use auto::{Auto, Given};
 pub use devices::Devices;
+pub use warmup::Warmup;
 
 /// A time span: "30s", "10m", "2h", "1h 30m".
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,15 +32,6 @@ pub enum Every {
     Epochs(u64),
     /// "n steps"
     Steps(u64),
-}
-
-/// How long the learning rate rises: "5 epochs", "500 steps", "5 %" of the run, "never".
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Warmup {
-    /// A number of steps or epochs, or "never".
-    For(Every),
-    /// A share of the run's steps, in percent.
-    Percent(f64),
 }
 
 /// How long to wait for what may never come: "auto", "never", "30s".
@@ -127,6 +120,8 @@ macro_rules! spelled {
     };
 }
 
+use spelled;
+
 spelled!(
     Duration,
     parse_duration,
@@ -138,14 +133,6 @@ spelled!(
     parse_every,
     show_every,
     "`\"never\"` or a count with its unit, such as `\"1 epoch\"` or `\"500 steps\"`"
-);
-
-spelled!(
-    Warmup,
-    parse_warmup,
-    show_warmup,
-    "`\"never\"`, a count with its unit, such as `\"5 epochs\"` or `\"500 steps\"`, or a share of \
-     the run, such as `\"5 %\"`"
 );
 
 spelled!(
@@ -247,23 +234,6 @@ fn show_every(value: &Every) -> String {
         Every::Never => "never".to_owned(),
         Every::Epochs(n) => plural(n, "epoch"),
         Every::Steps(n) => plural(n, "step"),
-    }
-}
-
-fn parse_warmup(text: &str) -> Option<Warmup> {
-    match text.trim().strip_suffix('%') {
-        Some(number) => {
-            let percent: f64 = number.trim_end().parse().ok()?;
-            (0.0..100.0).contains(&percent).then_some(Warmup::Percent(percent))
-        }
-        None => parse_every(text).map(Warmup::For),
-    }
-}
-
-fn show_warmup(value: &Warmup) -> String {
-    match value {
-        Warmup::For(every) => show_every(every),
-        Warmup::Percent(percent) => format!("{percent} %"),
     }
 }
 
@@ -528,23 +498,6 @@ pub(in crate::config) mod tests {
             (json!([1, 2, 3]), None),
             (json!("224"), None),
             (json!(-1), None),
-        ]);
-    }
-
-    #[test]
-    fn a_warm_up_is_a_count_or_a_share_of_the_run() {
-        check::<Warmup>(&[
-            (json!("never"), Some(Warmup::For(Every::Never))),
-            (json!("500 steps"), Some(Warmup::For(Every::Steps(500)))),
-            (json!("5 epochs"), Some(Warmup::For(Every::Epochs(5)))),
-            (json!("5 %"), Some(Warmup::Percent(5.0))),
-            (json!("2.5%"), Some(Warmup::Percent(2.5))),
-            (json!("0 %"), Some(Warmup::Percent(0.0))),
-            (json!("100 %"), None),
-            (json!("-1 %"), None),
-            (json!("NaN %"), None),
-            (json!("%"), None),
-            (json!(0.05), None),
         ]);
     }
 

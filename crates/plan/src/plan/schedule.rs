@@ -124,8 +124,7 @@ pub(crate) fn decide(
         let what = format!(
             "must be shorter than the run: it lasts {warmup_steps} steps, the run has {total}"
         );
-        let help = "shorten it, give a share of the run (`\"5 %\"`), or leave it out: \
-                    `~scheduler.warmup` on the command line";
+        let help = "shorten it, give a share (`\"5 %\"`), or leave it out: `~scheduler.warmup`";
         return Err(loaded.problem("scheduler.warmup", what).help(help));
     }
     let rule = Choice { name: asked.name.clone(), options: asked.options.clone() };
@@ -184,5 +183,25 @@ fn warmup_steps(warmup: Warmup, length: &LengthPlan) -> u64 {
         Warmup::For(Every::Steps(n)) => n,
         // A share is less than the whole, so at least one step follows it.
         Warmup::Percent(percent) => (length.total_steps as f64 * percent / 100.0) as u64,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_warm_up_is_a_count_of_steps_or_epochs_or_a_share_of_the_run() {
+        let steps = |warmup: Warmup, epochs: u64| {
+            let (steps_per_epoch, time) = (12, None);
+            let total_steps = epochs * steps_per_epoch;
+            warmup_steps(warmup, &LengthPlan { steps_per_epoch, total_steps, time })
+        };
+        assert_eq!(steps(Warmup::For(Every::Never), 50), 0);
+        assert_eq!(steps(Warmup::For(Every::Steps(7)), 50), 7);
+        assert_eq!(steps(Warmup::For(Every::Epochs(5)), 50), 60);
+        assert_eq!(steps(Warmup::Percent(5.0), 50), 30);
+        assert_eq!(steps(Warmup::Percent(5.0), 1), 0);
+        assert_eq!(steps(Warmup::Percent(99.9), 1), 11);
     }
 }
