@@ -9,11 +9,13 @@ use serde::{Deserialize, Serialize};
 
 use crate::config::kind::{Kind, Modality, Offer, Options, OwnParts, Wrong};
 use crate::data::error::{Error, SampleError};
+use crate::data::images::decode::DecodeOptions;
+use crate::data::images::orientation::Exif;
 use crate::data::inputs::{Inputs, Predicting, Unit};
 use crate::data::listing::paths::Paths;
 use crate::data::sources::holdout::{Divisible, Parts, Units, numbered};
 use crate::data::sources::image_folder::{
-    ImageFiles, image_inputs, note_of_bits, preprocessing_of,
+    ImageFiles, image_inputs, note_of_bits, preprocessing_of, turned_photos,
 };
 use crate::data::sources::source::{Asked, DataSource, Files, Reading, Survey};
 use crate::data::sources::tables::column::number;
@@ -70,6 +72,11 @@ pub struct ImageTable {
     #[serde(default, skip_serializing_if = "PixelDtype::is_usual")]
     #[schemars(example = &"uint16")]
     pub pixel_dtype: PixelDtype,
+    /// orientation that cameras write into a photo instead of turning its pixels: `apply`, to see
+    /// photos upright, or `ignore`, as in `image_folder`.
+    #[serde(default, skip_serializing_if = "Exif::is_usual")]
+    #[schemars(example = &"apply")]
+    pub exif: Exif,
 }
 
 fn image() -> String {
@@ -106,7 +113,7 @@ impl Kind for ImageTable {
 impl DataSource for ImageTable {
     fn open(&self, reading: &Reading<'_>) -> Result<Splits, Error> {
         let part = |listed: Listed, list| -> Result<Arc<dyn Dataset>, Error> {
-            let images = ImageFiles::new(listed.files, list, reading.transforms, self.pixel_dtype)?;
+            let images = ImageFiles::new(listed.files, list, reading.transforms, self.decoding())?;
             let shape = [self.columns().len()];
             Ok(Arc::new(Images { files: images, answers: listed.answers, shape }))
         };
@@ -121,7 +128,10 @@ impl DataSource for ImageTable {
     }
 
     fn survey(&self, asked: &Asked<'_>) -> Result<Survey, Error> {
-        let Parts { train, val, test } = self.parts(&asked.split)?;
+        let parts = self.parts(&asked.split)?;
+        let photos = parts.each().map(|(part, listed)| (part, &listed.files));
+        let (turned, lying) = turned_photos(photos, self.exif);
+        let Parts { train, val, test } = parts;
         let files: Vec<String> =
             self.tables().map(|(_, path, _)| path.display().to_string()).collect();
         let columns = self.columns().len();
@@ -129,6 +139,7 @@ impl DataSource for ImageTable {
             let column = train.answers.iter().skip(class).step_by(columns);
             column.filter(|has| **has > 0.5).count() as u64
         };
+        let bits = note_of_bits(&train.files, self.pixel_dtype);
         Ok(Survey {
             n_train: train.files.len(),
             n_val: val.files.len(),
@@ -137,8 +148,8 @@ impl DataSource for ImageTable {
             classes: self.class_columns.clone(),
             multi_label: !self.class_columns.is_empty(),
             n_targets: self.target_columns.len(),
-            line: files.join(" and "),
-            notes: note_of_bits(&train.files, self.pixel_dtype).into_iter().collect(),
+            line: files.join(" and ") + &turned,
+            notes: bits.into_iter().chain(lying).collect(),
             pixel_dtype: self.pixel_dtype,
             ..Survey::default()
         })
@@ -150,12 +161,12 @@ impl DataSource for ImageTable {
     }
 
     fn preprocessing(&self, found: &Options) -> Result<Options, Error> {
-        Ok(preprocessing_of(found, self.pixel_dtype))
+        Ok(preprocessing_of(found, self.decoding()))
     }
 
     fn inputs(&self, asked: &Predicting<'_>) -> Result<Inputs, Error> {
         let units = self.target_columns.iter().map(|name| Unit::plain(name)).collect();
-        image_inputs(asked, units, self.pixel_dtype)
+        image_inputs(asked, units, self.decoding())
     }
 
     fn files(&self, _: &Options) -> Result<Vec<Files>, Error> {
@@ -208,6 +219,10 @@ impl Divisible for Listed {
 }
 
 impl ImageTable {
+    fn decoding(&self) -> DecodeOptions {
+        DecodeOptions { dtype: self.pixel_dtype, exif: self.exif }
+    }
+
     /// The key of what is to be predicted.
     fn columns_key(&self) -> &'static str {
         if self.class_columns.is_empty() { "data.target_columns" } else { "data.class_columns" }
@@ -377,6 +392,7 @@ mod tests {
             class_columns: vec!["dog".to_owned(), "cat".to_owned()],
             target_columns: vec![],
             pixel_dtype: PixelDtype::Uint8,
+            exif: Exif::Ignore,
         };
         (dir, data)
     }
@@ -387,7 +403,7 @@ mod tests {
         let found = data.survey(&ASKED).unwrap();
         assert_eq!((found.n_train, found.multi_label), (2, true));
         assert_eq!((found.classes, found.class_counts), (data.class_columns.clone(), vec![1, 2]));
-        let list = [Choice::of(&Resize { size: Shape2::Both([2, 2]) })];
+        let list = [Choice::of(&Resize::to(Shape2::Both([2, 2])))];
         let reading = Reading {
             asked: &ASKED,
             found: &Options::new(),

@@ -7,7 +7,7 @@ use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::de::{Deserializer, Error, Unexpected, Visitor};
 use serde::{Deserialize, Serialize, Serializer};
 
-use crate::config::kind::Wrong;
+use crate::config::kind::{Options, Wrong};
 use crate::data::sources::tables::column_names::ColumnNames;
 use crate::data::sources::tables::dates::DateFeature;
 
@@ -139,6 +139,21 @@ impl Features {
             self.categorical.keyed("data.features.categorical")
         };
         [categories, self.dates.keyed("data.features.dates")].concat()
+    }
+
+    /// Cells that count as empty.
+    pub(crate) fn empty_cells(&self) -> Vec<String> {
+        let always = ["", "null"].into_iter().chain(NA_VALUES).map(str::to_owned);
+        always.chain(self.na_values.iter().cloned()).collect()
+    }
+
+    /// Adds to what training rows say what another program needs besides: which cells count as
+    /// empty, and where the numbers of a row stand.
+    pub(super) fn described(&self, found: &Options) -> Options {
+        let order = ["numbers and dates", "whether cells are empty", "categories"];
+        let said = [("empty_cells", self.empty_cells().into()), ("order", order.as_slice().into())];
+        let said = said.map(|(key, value): (&str, serde_json::Value)| (key.to_owned(), value));
+        found.clone().into_iter().chain(said).collect()
     }
 
     /// Whether a cell counts as empty.
