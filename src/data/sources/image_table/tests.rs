@@ -30,6 +30,7 @@ fn folder(table: &str) -> (tempfile::TempDir, ImageTable) {
         missing_values: MissingValues::default(),
         drop_unlabelled: false,
         pixel_dtype: PixelDtype::Uint8,
+        exif: Exif::Ignore,
     };
     (dir, data)
 }

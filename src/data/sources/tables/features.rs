@@ -7,7 +7,7 @@ use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::de::{Deserializer, Error, SeqAccess, Unexpected, Visitor};
 use serde::{Deserialize, Serialize, Serializer};
 
-use crate::config::kind::Wrong;
+use crate::config::kind::{Options, Wrong};
 use crate::data::sources::tables::column_names::ColumnNames;
 use crate::data::sources::tables::dates::DateFeature;
 
@@ -92,6 +92,18 @@ pub(crate) struct CellRules<'a> {
     pub(crate) missing: &'a MissingValues,
 }
 
+impl CellRules<'_> {
+    /// Adds to what training rows say what another program needs besides: which cells count as
+    /// empty, and where the numbers of a row stand.
+    pub(super) fn described(self, found: &Options) -> Options {
+        let order = ["numbers and dates", "whether cells are empty", "categories"];
+        let said =
+            [("empty_cells", self.missing.words().into()), ("order", order.as_slice().into())];
+        let said = said.map(|(key, value): (&str, serde_json::Value)| (key.to_owned(), value));
+        found.clone().into_iter().chain(said).collect()
+    }
+}
+
 /// Stands for [`NA_VALUES`] in a list of words.
 const PANDAS: &str = "pandas";
 /// Cells that pandas takes for empty (`read_csv`, `na_values`), beside the empty one.
@@ -108,6 +120,16 @@ impl Default for MissingValues {
 }
 
 impl MissingValues {
+    /// Cells that count as empty.
+    fn words(&self) -> Vec<String> {
+        let pandas = NA_VALUES.map(str::to_owned);
+        let words = self.0.iter().flat_map(|word| match word.as_str() {
+            PANDAS => pandas.to_vec(),
+            _ => vec![word.clone()],
+        });
+        std::iter::once(String::new()).chain(words).collect()
+    }
+
     /// Whether a cell counts as empty.
     pub(crate) fn holds(&self, cell: &str) -> bool {
         let is_it = |word: &String| match word.as_str() {
