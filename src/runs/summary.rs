@@ -11,7 +11,7 @@ use super::{Error, config, tags};
 use crate::event::{Evaluated, Event, Reason};
 use crate::plan::Mode;
 use crate::record::{self, RunTime, Stamped};
-use crate::report::{self, Ending, Records};
+use crate::report::{self, Ending, Progress, Records, Row, Unit};
 
 /// How a run, a trial or a sweep stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -169,7 +169,8 @@ fn state_of(
         Ending::Failed(failure) => (State::Failed, first_line(failure)),
         Ending::Finished(finished) => {
             let (state, words) = of_reason(finished.reason);
-            (state, said(words))
+            let lacks = if finished.no_checkpoint { ", no checkpoint" } else { "" };
+            (state, said(&format!("{words}{lacks}")))
         }
         Ending::NothingLeft(_) => (State::Finished, said("completed")),
         Ending::Killed => (State::Killed, None),
@@ -212,9 +213,13 @@ fn best(records: &Records, events: &[&Stamped], description: &Description) -> Op
     });
     let mut measured: Vec<Best> = measured.collect();
     if measured.is_empty() {
-        let rows = records.progress().rows.into_iter();
-        let value = |row: &report::Row| row.metrics.get(monitor).copied();
-        measured.extend(rows.filter_map(|row| Some(Best { value: value(&row)?, step: row.at })));
+        let Progress { unit, rows } = records.progress();
+        let step = |at: u64| match unit {
+            Unit::Step => at,
+            Unit::Epoch => records.epochs.iter().rfind(|it| it.epoch == at).map_or(0, |it| it.step),
+        };
+        let best = |row: Row| Some(Best { value: *row.metrics.get(monitor)?, step: step(row.at) });
+        measured.extend(rows.into_iter().filter_map(best));
     }
     let cost = |best: &Best| if mode == Mode::Max { -best.value } else { best.value };
     let finite = measured.into_iter().filter(|best| best.value.is_finite());
