@@ -31,7 +31,7 @@ pub(crate) use fs_calls::bytes_written;
 pub(crate) use line_file::Lines;
 pub(crate) use new_file::{NewFile, sync_together};
 pub(crate) use reading::{open, read, read_line, read_to_string, within};
-pub(crate) use run_lock::{RunLock, lock_holder};
+pub(crate) use run_lock::{RunLock, lock_holder, take_turn};
 pub(crate) use temporary::random;
 use temporary::{is_in_use, temporary_beside};
 pub(crate) use user_cache::{user_cache, user_secret};

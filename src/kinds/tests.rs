@@ -17,6 +17,7 @@ mod losses;
 mod misspelt;
 mod older;
 mod split;
+mod stored;
 mod sweep;
 mod watched;
 

@@ -9,7 +9,7 @@ mod names;
 mod options;
 mod ranges;
 mod conflicts;
-mod split;
+pub(crate) mod split;
 
 pub use names::{TAG_FORM, is_tag};
 pub(crate) use options::range;
