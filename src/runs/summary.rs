@@ -11,7 +11,7 @@ use super::{Error, config, tags};
 use crate::event::{Evaluated, Event, Reason, TIE_BREAKER};
 use crate::plan::Mode;
 use crate::record::{self, RunTime, Stamped};
-use crate::report::{self, Ending, Progress, Records, Row, Unit};
+use crate::report::{self, Ending, Progress, Records, Unit};
 
 /// How a run, a trial or a sweep stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -219,7 +219,7 @@ fn best(records: &Records, events: &[&Stamped], description: &Description) -> Op
             Unit::Step => at,
             Unit::Epoch => records.epochs.iter().rfind(|it| it.epoch == at).map_or(0, |it| it.step),
         };
-        measured.extend(rows.into_iter().filter_map(|row: Row| found(&row.metrics, step(row.at))));
+        measured.extend(rows.into_iter().filter_map(|row| found(&row.metrics, step(row.at))));
     }
     let cost = |best: &Best| if mode == Mode::Max { -best.value } else { best.value };
     let finite = measured.into_iter().filter(|(best, _)| best.value.is_finite());
