@@ -53,9 +53,9 @@ use serde::{Deserialize, Serialize};
 pub use crate::config::kind::Modality;
 pub use crate::config::schema::{
     AllReduce, AnnealStrategy, CommHook, Convolutions, Expectation, Interval, MixupMode, Mode,
-    OnBadSample, OnNonFinite, OnOom, Sampler, ScalingRule, Sharding,
+    OnBadSample, OnNonFinite, OnOom, Sampler, ScalingRule,
 };
-pub use crate::config::values::Patience;
+pub use crate::config::values::{Patience, ZeroStage};
 pub use arithmetic::shown;
 pub use batch::{BatchPlan, admitted_worlds};
 pub use cameras::{Cameras, PixelStats};

@@ -8,7 +8,7 @@ use crate::plan::arithmetic::shown;
 use crate::plan::batch::counted;
 use crate::plan::{
     BackendPlan, Cadence, Facts, LengthPlan, Memory, Mode, ParameterGroup, Plan, Precision,
-    Sharding, graph,
+    ZeroStage, graph,
 };
 use crate::terminal::wrapped;
 
@@ -395,10 +395,10 @@ fn ranks(plan: &Plan) -> String {
 /// "optimizer state in 2 parts (ZeRO-1), the largest of 5,900,000 of 11,689,512 parameters"
 fn sharding(plan: &Plan) -> Option<String> {
     let distributed = &plan.distributed;
-    let what = match distributed.shard {
-        Sharding::None => return None,
-        Sharding::Optimizer => "optimizer state (ZeRO-1)",
-        Sharding::Gradients => "optimizer state and gradients (ZeRO-2)",
+    let what = match distributed.zero_stage {
+        ZeroStage::None => return None,
+        ZeroStage::Optimizer => "optimizer state (ZeRO-1)",
+        ZeroStage::Gradients => "optimizer state and gradients (ZeRO-2)",
     };
     if !distributed.is_sharded() {
         return Some(format!("{what}: one rank keeps all of it"));
