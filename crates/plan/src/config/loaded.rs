@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use figment::value::{Dict, Value};
 use serde::{Deserialize, Serialize};
 
+use crate::config::check;
 use crate::config::extract::{merged, strongest};
 use crate::config::keys::{dotted, path_of};
 use crate::config::layer::{Layer, Source};
@@ -103,6 +104,12 @@ impl Loaded {
             Some(place) if order > 0 => problem.at(&layer.text, place.value.clone(), order),
             _ => problem,
         }
+    }
+
+    /// A problem for each file and folder that is to be read and does not exist.
+    pub fn absent_inputs(&self, vocabulary: &Vocabulary) -> Vec<Problem> {
+        let absent = check::absent_inputs(self, vocabulary).into_iter();
+        absent.map(|finding| finding.into_problem(self)).collect()
     }
 
     /// Whether a user's layer, not only the built-in defaults, says something about the key.

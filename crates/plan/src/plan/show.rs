@@ -26,6 +26,8 @@ pub struct Costs {
     pub memory: Memory,
     /// Floating-point operations of the forward pass of one sample; `None` = not counted.
     pub flops: Option<u64>,
+    /// Whether what a pass needs follows from the shapes of the weights: it was not tried.
+    pub is_estimated: bool,
 }
 
 /// The plan as a page of text: first what would happen, then every key with its value and its
@@ -39,7 +41,7 @@ pub fn page(plan: &Plan, loaded: &Loaded, facts: &Facts, costs: &Costs) -> Strin
         ("schedule", plan.schedule.line.clone()),
         ("optimizer", optimizer(plan)),
         ("model", model(plan, loaded)),
-        ("", costs.flops.map_or_else(|| "unknown FLOPs".to_owned(), operations)),
+        ("", flops(costs)),
         ("memory", memory(needs)),
         ("data", data(plan)),
         ("", plan.data.source.line.clone()),
@@ -301,6 +303,11 @@ fn model(plan: &Plan, loaded: &Loaded) -> String {
         product(&model.input),
         model.outputs
     )
+}
+
+fn flops(costs: &Costs) -> String {
+    let estimated = if costs.is_estimated { ", estimated (too large to try)" } else { "" };
+    costs.flops.map_or_else(|| "unknown FLOPs".to_owned(), operations) + estimated
 }
 
 /// "1.81 GFLOPs forward per sample"
