@@ -25,7 +25,7 @@ pub fn obstacle(plan: &Plan) -> Option<&'static str> {
         ),
         (
             plan.distributed.is_sharded() && plan.distributed.zero_stage == ZeroStage::Gradients,
-            "`distributed.zero_stage = \"gradients\"` frees what a graph works with",
+            "`distributed.zero_stage = 2` frees what a graph works with",
         ),
         (plan.precision == Precision::Fp16, "the fp16 loss scale changes from step to step"),
         (plan.data.source.modality == Modality::Text, "tokens are sorted on the CPU"),
