@@ -53,7 +53,7 @@ fn a_sharded_run_that_loses_a_rank_goes_on_with_fewer_to_the_bits_of_plain_ddp()
         plain.run_to(0, &[&["small.toml"], changes].concat());
         let lab = Lab::with(&elastic::experiment());
         let sharded = [&["distributed.zero_stage=2"], changes].concat();
-        let ended = elastic::run(&lab, "backward=kill@1,5", &zeroed);
+        let ended = elastic::run(&lab, "backward=kill@1,5", &sharded);
         ended.has_code(0);
         ended.says(&["1 rank instead of 2", "2 ranks instead of 1"]);
         bits(&lab).must_be(&bits(&plain));
@@ -138,7 +138,7 @@ fn sharded_ranks_that_run_out_of_memory_go_on_in_smaller_passes_as_plain_ones_do
         lab.is_clean();
         bits(&lab)
     };
-    let plain = shrunk("none");
+    let plain = shrunk(0);
     for stage in [1, 2] {
         shrunk(stage).must_be(&plain);
     }

@@ -112,7 +112,7 @@ fn gpus() -> usize {
 
 #[track_caller]
 fn has_the_bits_of_plain_ddp(name: &str, changes: &[&str]) {
-    let (_, plain) = trained(changes, "none");
+    let (_, plain) = trained(changes, 0);
     for stage in [1, 2] {
         let (said, parts) = trained(changes, stage);
         assert!(said.contains("optimizer state in 2 parts: rank 0 keeps"), "{name}: {said}");
@@ -151,7 +151,7 @@ fn gpu_a_checkpoint_of_two_ranks_with_parts_goes_on_at_one_and_four() {
         return println!("SKIPPED resuming state in parts: {} GPUs", gpus());
     }
     let shards = ["distributed.shards=4", "train.batch_size=2", "ema.decay=0.5"];
-    let (_, whole) = trained(&zeros, "none");
+    let (_, whole) = trained(&shards, 0);
     for (stage, ranks) in [(1, 1), (2, 1), (1, 4), (2, 4)] {
         if ranks > gpus() {
             println!("SKIPPED resuming at {ranks} ranks: {} GPUs", gpus());
@@ -160,7 +160,7 @@ fn gpu_a_checkpoint_of_two_ranks_with_parts_goes_on_at_one_and_four() {
         let folder = experiment();
         let zero = format!("distributed.zero_stage={stage}");
         let first = ["parts.toml", &zero, "train.epochs=1"];
-        succeeds(folder.path(), &[&first[..], &zeros].concat());
+        succeeds(folder.path(), &[&first[..], &shards].concat());
         let ranks_word = format!("distributed.devices={ranks}");
         let said = succeeds(folder.path(), &["resume", "train.epochs=2", &ranks_word]);
         assert!(said.contains("resumed after step "), "{said}");
