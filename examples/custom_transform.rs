@@ -37,6 +37,10 @@ impl Kind for SaltAndPepper {
 }
 
 impl Transform for SaltAndPepper {
+    fn is_random(&self) -> bool {
+        true
+    }
+
     /// The stream belongs to this sample in this epoch: the pixels are the same at any world size.
     fn apply(
         &self,

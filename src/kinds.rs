@@ -58,7 +58,7 @@ use crate::registry::{Member, Unbuildable};
 use crate::sweep::{Methods, Pruners};
 
 /// All kinds that a program knows.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub struct Kinds {
     /// Data sets.
     pub data: DataSources,
@@ -86,7 +86,44 @@ pub struct Kinds {
     pub clusters: Clusters,
 }
 
+impl Default for Kinds {
+    /// Those that come with ddprun.
+    fn default() -> Self {
+        Self {
+            data: DataSources::default().sealed(),
+            models: Models::default().sealed(),
+            layers: Layers::default().sealed(),
+            transforms: Transforms::default().sealed(),
+            losses: Losses::default().sealed(),
+            metrics: Metrics::default(),
+            optimizers: Optimizers::default().sealed(),
+            schedulers: Schedulers::default().sealed(),
+            sinks: Sinks::default().sealed(),
+            methods: Methods::default().sealed(),
+            pruners: Pruners::default().sealed(),
+            clusters: Clusters::default().sealed(),
+        }
+    }
+}
+
 impl Kinds {
+    /// "model `mlp`" for each name that a kind was registered with although another had it.
+    pub fn taken(&self) -> Vec<String> {
+        let mut taken: Vec<String> = self.data.taken().collect();
+        taken.extend(self.models.taken());
+        taken.extend(self.layers.taken());
+        taken.extend(self.transforms.taken());
+        taken.extend(self.losses.taken());
+        taken.extend(self.metrics.taken());
+        taken.extend(self.optimizers.taken());
+        taken.extend(self.schedulers.taken());
+        taken.extend(self.sinks.taken());
+        taken.extend(self.methods.taken());
+        taken.extend(self.pruners.taken());
+        taken.extend(self.clusters.taken());
+        taken
+    }
+
     /// What an experiment may say.
     pub fn vocabulary(&self) -> Vocabulary {
         Vocabulary::new(self.families(), self.metrics.specs())
@@ -94,8 +131,12 @@ impl Kinds {
 
     /// What each table that chooses a kind may choose.
     pub fn families(&self) -> Vec<FamilySpec> {
+        let mut models = self.models.spec();
+        for kind in &mut models.kinds {
+            kind.takes = self.models.takes(kind.name).to_vec();
+        }
         vec![
-            self.models.spec(),
+            models,
             self.data.spec(),
             self.transforms.spec(),
             self.layers.spec(),
@@ -109,7 +150,7 @@ impl Kinds {
         ]
     }
 
-    /// Adds a layer of the model `graph`, or puts it in the place of the one of the same name.
+    /// Adds a layer of the model `graph`.
     pub fn add_layer<L: Member<LayerFamily>>(&mut self) {
         self.layers.add::<L>();
         self.models.hold_layers(&self.layers);

@@ -34,11 +34,16 @@ type Build<F> =
 /// The kinds of a family that a program knows.
 pub struct Registry<F: Family> {
     kinds: Vec<(Spec, Build<F>)>,
+    /// Whether those of ddprun itself are all there.
+    is_sealed: bool,
+    /// Names that a kind had already.
+    taken: Vec<&'static str>,
 }
 
 impl<F: Family> Clone for Registry<F> {
     fn clone(&self) -> Self {
-        Self { kinds: self.kinds.clone() }
+        let (is_sealed, taken) = (self.is_sealed, self.taken.clone());
+        Self { kinds: self.kinds.clone(), is_sealed, taken }
     }
 }
 
@@ -52,10 +57,18 @@ impl<F: Family> fmt::Debug for Registry<F> {
 impl<F: Family> Registry<F> {
     /// A family without kinds.
     pub fn empty() -> Self {
-        Self { kinds: Vec::new() }
+        Self { kinds: Vec::new(), is_sealed: false, taken: Vec::new() }
     }
 
-    /// Adds the kind `K`, or puts it in the place of the one of the same name.
+    /// The family as ddprun has it: from now on no name can be given to another kind.
+    #[must_use]
+    pub(crate) fn sealed(mut self) -> Self {
+        self.is_sealed = true;
+        self
+    }
+
+    /// Adds the kind `K`. A name that another kind has stays with that one, and the program refuses
+    /// to run: an experiment must mean the same in every program.
     pub fn add<K: Member<F>>(&mut self) {
         self.insert(Spec::of::<K>(), Arc::new(|options| parse::<K>(options).map(K::boxed)));
     }
@@ -77,11 +90,29 @@ impl<F: Family> Registry<F> {
         self.insert(spec, Arc::new(build));
     }
 
+    /// As [`Registry::add_variant`], in the place of the kind of that name.
+    pub(crate) fn replace_variant<K: Member<F>>(
+        &mut self,
+        name: &'static str,
+        about: &str,
+        change: impl Fn(&mut K) + Send + Sync + 'static,
+    ) {
+        let is_sealed = std::mem::take(&mut self.is_sealed);
+        self.add_variant(name, about, change);
+        self.is_sealed = is_sealed;
+    }
+
     fn insert(&mut self, spec: Spec, build: Build<F>) {
         match self.kinds.iter_mut().find(|(other, _)| other.name == spec.name) {
+            Some(_) if self.is_sealed => self.taken.push(spec.name),
             Some(existing) => *existing = (spec, build),
             None => self.kinds.push((spec, build)),
         }
+    }
+
+    /// "model `mlp`" for each name that was registered although a kind had it already.
+    pub fn taken(&self) -> impl Iterator<Item = String> {
+        self.taken.iter().map(|name| format!("{} `{name}`", F::NOUN))
     }
 
     /// Names of all kinds, in the order of their registration.

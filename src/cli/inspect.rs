@@ -31,12 +31,7 @@ pub(crate) fn plan(args: &PlanArgs, kinds: &Kinds) -> Result<u8, Refusal> {
     let run = node_args::run_with_variables(&args.run, &role()?)?;
     let origin = (&Role::Parent, run.launch.nodes());
     let prepared = prepare(&path, &run.all_changes(), origin, kinds)?;
-    let profiled = profiled(&prepared, kinds);
-    let mut memory = Memory::of(&prepared.plan, profiled.and_then(|pass| pass.activations));
-    if let Some(program) = memory::of_program().filter(|_| profiled.is_some()) {
-        memory.base = Bytes(program.0 + HEAP.0);
-    }
-    let costs = Costs { memory, flops: profiled.map(|pass| pass.flops) };
+    let costs = costs(&prepared, kinds);
     if args.json {
         let value = plan::json(&prepared.plan, &prepared.loaded, &prepared.facts, &costs);
         let text = serde_json::to_string_pretty(&value).unwrap_or_default();
@@ -45,12 +40,37 @@ pub(crate) fn plan(args: &PlanArgs, kinds: &Kinds) -> Result<u8, Refusal> {
     to_stdout(&plan::page(&prepared.plan, &prepared.loaded, &prepared.facts, &costs))
 }
 
-/// What a pass needs; `None` for a model that cannot be built or run here, which training will say,
-/// or is too large for this machine even without its activations.
-fn profiled(prepared: &Prepared, kinds: &Kinds) -> Option<PassProfile> {
+/// Largest model that is built to see what a pass of it needs.
+const TRIED: Bytes = Bytes(1 << 30);
+
+/// What the run needs: measured on a small batch, or estimated for a model that is too large for a
+/// try. Unknown for a model that cannot be built or run here, which training will say.
+fn costs(prepared: &Prepared, kinds: &Kinds) -> Costs {
     let plan = &prepared.plan;
-    let least = Memory::of(plan, None).weights;
-    if prepared.facts.memory.is_some_and(|memory| Bytes(2 * least.0) > memory) {
+    let least = Memory::of(plan, None);
+    // A frozen base, as under LoRA, is listed as buffers.
+    let held = Bytes(least.weights.0 + least.buffers.0);
+    if held > TRIED {
+        let estimated = kinds.models.describe(&plan.model);
+        let estimated = estimated.ok().and_then(|facts| plan::estimate_pass(plan, &facts));
+        if let Some(pass) = estimated {
+            let (memory, flops) = (Memory::of(plan, Some(pass.activations)), Some(pass.flops));
+            return Costs { memory, flops, is_estimated: true };
+        }
+    }
+    let profiled = profiled(prepared, held, kinds);
+    let mut memory = Memory::of(plan, profiled.and_then(|pass| pass.activations));
+    if let Some(program) = memory::of_program().filter(|_| profiled.is_some()) {
+        memory.base = Bytes(program.0 + HEAP.0);
+    }
+    Costs { memory, flops: profiled.map(|pass| pass.flops), is_estimated: false }
+}
+
+/// What a pass needs; `None` if it cannot be tried: the values of the model, which are `held` while
+/// it is built, leave no room for their gradients and for others on this machine.
+fn profiled(prepared: &Prepared, held: Bytes, kinds: &Kinds) -> Option<PassProfile> {
+    let plan = &prepared.plan;
+    if prepared.facts.memory.is_some_and(|memory| Bytes(4 * held.0) > memory) {
         return None;
     }
     let components = kinds.components(plan, &Device::Cpu).ok()?;

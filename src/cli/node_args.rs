@@ -1,6 +1,7 @@
 //! The flags of several machines -> this machine's place among them, and the token that they share
 //! (docs/machines.md).
 
+use std::net::Ipv6Addr;
 use std::path::{Path, PathBuf};
 
 use crate::cli::args::{Launch, Run};
@@ -95,13 +96,17 @@ fn read_token(file: &Path) -> Result<Key, Refusal> {
 /// Where the machines meet: torchrun's two ways to say it.
 fn master(launch: &Launch) -> Option<(String, u16)> {
     let flags = &launch.rendezvous;
+    // Brackets tell an IPv6 address from its port, and are no part of it.
+    let bare = |host: &str| host.trim_matches(['[', ']']).to_owned();
+    let port = flags.master_port.unwrap_or(PORT);
     if let Some(host) = &flags.master_addr {
-        return Some((host.clone(), flags.master_port.unwrap_or(PORT)));
+        return Some((bare(host), port));
     }
     let endpoint = flags.rdzv_endpoint.as_deref()?;
-    match endpoint.rsplit_once(':') {
-        Some((host, port)) => Some((host.trim_matches(['[', ']']).to_owned(), port.parse().ok()?)),
-        None => Some((endpoint.to_owned(), flags.master_port.unwrap_or(PORT))),
+    let is_address = endpoint.parse::<Ipv6Addr>().is_ok() || endpoint.ends_with(']');
+    match endpoint.rsplit_once(':').filter(|_| !is_address) {
+        Some((host, port)) => Some((bare(host), port.parse().ok()?)),
+        None => Some((bare(endpoint), port)),
     }
 }
 
@@ -114,4 +119,27 @@ pub(crate) fn token(file: Option<&Path>) -> Result<u8, Refusal> {
         Refusal::of(exit::STORAGE, &error, Some("name a file that does not exist yet".into()))
     })?;
     Ok(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cli::args::Rendezvous;
+
+    #[test]
+    fn brackets_are_no_part_of_an_address() {
+        let check = |address: Option<&str>, endpoint: Option<&str>, expected: (&str, u16)| {
+            let (master_addr, rdzv_endpoint) = (address.map(Into::into), endpoint.map(Into::into));
+            let rendezvous = Rendezvous { master_addr, rdzv_endpoint, ..Rendezvous::default() };
+            let found = master(&Launch { rendezvous, ..Launch::default() }).unwrap();
+            assert_eq!((found.0.as_str(), found.1), expected, "{address:?} {endpoint:?}");
+        };
+        check(Some("[::1]"), None, ("::1", PORT));
+        check(Some("fe80::1"), None, ("fe80::1", PORT));
+        check(Some("node-0"), None, ("node-0", PORT));
+        check(None, Some("[::1]:29400"), ("::1", 29_400));
+        check(None, Some("[::1]"), ("::1", PORT));
+        check(None, Some("::1"), ("::1", PORT));
+        check(None, Some("node-0:7"), ("node-0", 7));
+    }
 }

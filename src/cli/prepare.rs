@@ -106,7 +106,15 @@ pub(crate) fn prepare(
 
 /// Reads the experiment at `path` with `changes`, and what the files beside its weights tell.
 pub(crate) fn load(path: &Path, changes: &[String], kinds: &Kinds) -> Result<Loaded, Refusal> {
-    let mut loaded = config::load(path, changes, &vocabulary(kinds)).map_err(refused)?;
+    let vocabulary = vocabulary(kinds);
+    let mut loaded = config::load(path, changes, &vocabulary).map_err(refused)?;
+    let absent = loaded.absent_inputs(&vocabulary);
+    // One alone is said where it is opened, with what it should hold.
+    if absent.len() > 1 {
+        let are_data = absent.iter().all(|problem| problem.key().starts_with("data."));
+        let code = if are_data { exit::DATA } else { exit::REFUSED };
+        return Err(drawn(code, &Problems::new(absent)));
+    }
     check_folders(&loaded).map_err(refused)?;
     complete(&mut loaded, kinds).map_err(refused)?;
     failpoint::reach("parse");
@@ -307,7 +315,8 @@ pub(crate) fn measure(
     let (memory, gpus) = (main_memory(), gpus());
     let (bf16, bf16_is_faster) = (ops::bf16_instructions(), ops::bf16_is_faster());
     let mpi = mpi(experiment.distributed.backend, nodes);
-    let places = Facts { launched_world, local_rank, nodes, mpi, ..Facts::of(data) };
+    let trained_on = experiment.model.pretrained.as_deref().and_then(model::trained_on);
+    let places = Facts { launched_world, local_rank, nodes, mpi, trained_on, ..Facts::of(data) };
     Ok(Facts { cores, memory, bf16, bf16_is_faster, gpus, ..places })
 }
 

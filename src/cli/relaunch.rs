@@ -11,6 +11,7 @@ use crate::cli::prepare::{Origin, OwnedRun, Prepared, unwritable};
 use crate::cli::request::RunRequest;
 use crate::cli::resumed::ResumedRun;
 use crate::cli::run_files::described;
+use crate::cli::stored_experiment::Environment;
 use crate::cli::{Refusal, stored_experiment, to_stderr};
 use crate::config::{self, Loaded};
 use crate::files;
@@ -88,7 +89,13 @@ pub(crate) fn begun(
             );
             let devices = serde_json::to_string(&loaded.experiment.distributed.devices);
             let devices = format!("distributed.devices={}", devices.unwrap_or_default());
-            let prepared = stored_experiment::prepare(&stored, &[devices], origin, kinds)?;
+            let prepared = stored_experiment::prepare(
+                &stored,
+                &[devices],
+                Environment::Ignored,
+                origin,
+                kinds,
+            )?;
             Ok(Some(RunRequest::of(prepared, ResumedRun::of(stored.run))))
         }
         Choice::None => {

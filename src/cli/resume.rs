@@ -8,6 +8,7 @@ use crate::cli::prepare::Origin;
 use crate::cli::request::RunRequest;
 use crate::cli::resumed::{MissingCheckpoints, ResumedRun};
 use crate::cli::run_files::{OtherData, enter_run};
+use crate::cli::stored_experiment::Environment;
 use crate::cli::supervise::report;
 use crate::cli::train::{launch as launch_run, role};
 use crate::cli::{Refusal, node_args, resumed_trial, stored_experiment};
@@ -36,7 +37,8 @@ pub(crate) fn resume(args: &ResumeArgs, kinds: &Kinds) -> Result<u8, Refusal> {
         let asked: Vec<String> = changes.iter().cloned().chain(other_data).collect();
         resumed_trial::check(&description.run, &asked)?;
         let changes: Vec<String> = changes.into_iter().chain(launch.changes()).collect();
-        let prepared = stored_experiment::prepare(&description, &changes, origin, kinds)?;
+        let prepared =
+            stored_experiment::prepare(&description, &changes, Environment::Read, origin, kinds)?;
         let data = if args.accept_changed_data { OtherData::Accepted } else { OtherData::Refused };
         let gone = if args.from_scratch {
             MissingCheckpoints::FromScratch

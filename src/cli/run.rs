@@ -8,7 +8,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-use clap::{CommandFactory, Parser};
+use clap::{CommandFactory, FromArgMatches};
 
 use crate::cli::args::{Args, Verb};
 use crate::cli::inspect::Page;
@@ -33,15 +33,23 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>, kinds: &Kinds) -> Exit
     if begins_runs(&line) {
         launch::end_before_start(to_stderr);
     }
-    let args = match Args::try_parse_from(&line) {
-        Ok(args) => args,
+    let matches = Args::command().try_get_matches_from(&line);
+    let parsed = matches.and_then(|matches| Ok((Args::from_arg_matches(&matches)?, matches)));
+    let (args, matches) = match parsed {
+        Ok(parsed) => parsed,
         Err(error) => return no_command(&error, &line, kinds),
     };
+    if let Some(twice) = kinds.taken().first() {
+        let help = "give yours another name: an experiment means the one that was there before";
+        to_stderr(&format!("error: this program has a second {twice}\n  do: {help}"));
+        return ExitCode::from(exit::REFUSED);
+    }
     if let Err(wrong) = failpoint::check() {
         to_stderr(&format!("error: {wrong}"));
         return ExitCode::from(exit::REFUSED);
     }
-    let code = match dispatch(args, kinds) {
+    let checked = usage::refuse_urls(&Args::command(), &matches, &line);
+    let code = match checked.and_then(|()| dispatch(args, kinds)) {
         Ok(code) => code,
         Err(refusal) => {
             if !is_said_by_another(refusal.code()) {

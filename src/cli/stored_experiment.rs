@@ -5,11 +5,20 @@ use crate::cli::prepare::{Origin, Prepared, refused, vocabulary};
 use crate::cli::run_files::stored_experiment;
 use crate::cli::{Refusal, to_stderr};
 use crate::config::schema::PrecisionChoice;
-use crate::config::{self, Change, Loaded};
+use crate::config::{self, Change, Loaded, Source};
 use crate::kinds::Kinds;
 use crate::launch::exit_code as exit;
 use crate::plan::{Bf16Instructions, Plan, Precision};
 use crate::runs::{StoredPlan, StoredRun};
+
+/// What changes the stored experiment beside the words of a command line.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Environment {
+    /// `DDPRUN_*` variables: a user resumes.
+    Read,
+    /// Nothing: a launcher starts the run again, in the environment that it began in.
+    Ignored,
+}
 
 /// Decides again about the run that goes on, with these changes.
 ///
@@ -19,13 +28,20 @@ use crate::runs::{StoredPlan, StoredRun};
 pub(crate) fn prepare(
     description: &StoredRun,
     changes: &[String],
+    environment: Environment,
     origin: Origin<'_>,
     kinds: &Kinds,
 ) -> Result<Prepared, Refusal> {
-    let before = load(description, &[], kinds)?;
-    let mut now = load(description, changes, kinds)?;
+    let (path, text) = stored_experiment(&description.run)?;
+    let words = vocabulary(kinds);
+    let before = config::load_text(&path, &text, &[], &words).map_err(refused)?;
+    let load = match environment {
+        Environment::Read => config::load_stored,
+        Environment::Ignored => config::load_text,
+    };
+    let mut now = load(&path, &text, changes, &words).map_err(refused)?;
     let changed = config::refuse_unsafe(&before.experiment, &now.experiment)
-        .map_err(|changes| refusal(&changes))?;
+        .map_err(|changes| refusal(&changes, &now))?;
     if now.experiment.train.precision == PrecisionChoice::Amp {
         // What it stands for is a matter of the version; the run goes on as it began.
         now.experiment.train.precision = description.plan.precision().into();
@@ -35,7 +51,7 @@ pub(crate) fn prepare(
     let (train, plan) = (&prepared.loaded.experiment.train, &prepared.plan);
     refuse_shorter(&description.run, &changed, train, plan.length.steps_per_epoch)?;
     for change in &changed {
-        to_stderr(&format!("changed: {change}"));
+        to_stderr(&format!("changed: {change}{}", by(change, &prepared.loaded)));
     }
     if let Some(change) = moved_lr(description, &changed, plan, kinds) {
         to_stderr(&change);
@@ -61,14 +77,27 @@ fn other_bf16(before: &StoredPlan, now: &Plan) -> Option<String> {
     })
 }
 
-fn load(description: &StoredRun, changes: &[String], kinds: &Kinds) -> Result<Loaded, Refusal> {
-    let (path, text) = stored_experiment(&description.run)?;
-    config::load_text(&path, &text, changes, &vocabulary(kinds)).map_err(refused)
+/// The variable that makes a change, if one does.
+fn by(change: &Change, now: &Loaded) -> String {
+    match now.sources.get(&change.key) {
+        Some(Source::Environment(name)) => format!(" (by {name})"),
+        _ => String::new(),
+    }
 }
 
-fn refusal(changes: &[Change]) -> Refusal {
-    let list: Vec<String> = changes.iter().map(|change| format!("\n  {change}")).collect();
-    let help = if changes.iter().all(|change| config::is_folder(&change.key)) {
+fn refusal(changes: &[Change], now: &Loaded) -> Refusal {
+    let line = |change: &Change| format!("\n  {change}{}", by(change, now));
+    let list: Vec<String> = changes.iter().map(line).collect();
+    let variables: Vec<&str> = changes
+        .iter()
+        .filter_map(|change| match now.sources.get(&change.key)? {
+            Source::Environment(name) => Some(name.as_str()),
+            _ => None,
+        })
+        .collect();
+    let help = if variables.len() == changes.len() {
+        format!("take the variables away: `unset {}`", variables.join(" "))
+    } else if changes.iter().all(|change| config::is_folder(&change.key)) {
         "omit them: a run stays in its folders; to move it, move them, and leave a link (`ln -s`) \
          in their place"
             .to_owned()

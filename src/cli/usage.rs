@@ -1,20 +1,25 @@
 //! A command line that is none: what was probably meant.
 
+use std::any::TypeId;
 use std::ffi::OsString;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use clap::error::{ContextKind, ContextValue, ErrorKind};
-use clap::{Command, CommandFactory};
+use clap::{Arg, ArgMatches, Command, CommandFactory};
 
 use crate::cli::Refusal;
 use crate::cli::args::{Args, Run};
-use crate::config::closest;
+use crate::cli::prepare::refused;
+use crate::config::{self, Problem, closest};
 use crate::kinds::Kinds;
 use crate::launch::exit_code as exit;
 use crate::report;
 
+/// What a profile is here.
+const TIMES: &str = "every run records where its time goes: `ddprun serve` draws it for each rank";
+
 /// Verbs of other programs, and what does it here.
-const OTHER_VERBS: [(&[&str], &str); 14] = [
+const OTHER_VERBS: [(&[&str], &str); 15] = [
     (&["train", "run", "fit", "start"], "`ddprun EXPERIMENT.toml` trains"),
     (
         &["list", "runs", "ps", "status", "history"],
@@ -46,6 +51,7 @@ const OTHER_VERBS: [(&[&str], &str); 14] = [
         "`ddprun plan EXPERIMENT.toml` shows what would happen, `ddprun try EXPERIMENT.toml` \
          tries each part of it with two steps",
     ),
+    (&["profile", "profiler", "bench", "benchmark"], TIMES),
 ];
 
 /// Refuses an experiment that is no file, but a word where a verb would be.
@@ -91,6 +97,35 @@ fn instead_of(word: &str, rest: &[String]) -> String {
             None => "`ddprun --help` lists the commands; an experiment is a TOML file".to_owned(),
         },
     }
+}
+
+/// Refuses a URL where the command line wants a file, a folder or a run.
+pub(crate) fn refuse_urls(
+    command: &Command,
+    matches: &ArgMatches,
+    line: &[OsString],
+) -> Result<(), Refusal> {
+    if let Some((verb, inner)) = matches.subcommand()
+        && let Some(command) = command.find_subcommand(verb)
+    {
+        return refuse_urls(command, inner, line);
+    }
+    let is_path = |argument: &&Arg| {
+        let is_path = argument.get_value_parser().type_id() == TypeId::of::<PathBuf>();
+        is_path || argument.is_positional()
+    };
+    for argument in command.get_arguments().filter(is_path) {
+        let values = matches.try_get_raw(argument.get_id().as_str()).ok().flatten();
+        let mut urls = values.into_iter().flatten().filter_map(|value| value.to_str());
+        let Some(url) = urls.find(|value| config::url_scheme(value).is_some()) else { continue };
+        let words: Vec<String> =
+            line.iter().map(|word| word.to_string_lossy().into_owned()).collect();
+        let index = words.iter().position(|word| word.ends_with(url)).unwrap_or_default();
+        let help = config::instead_of_url(config::url_scheme(url).unwrap_or_default());
+        let problem = Problem::of_word(&words, index, format!("`{url}` {}", config::NO_URL));
+        return Err(refused(problem.help(help).into()));
+    }
+    Ok(())
 }
 
 /// The key that was meant by a flag that is none: `--epochs 3` is `train.epochs=3`.
@@ -152,6 +187,7 @@ fn instead_of_flag(flag: &str, line: &[OsString]) -> Option<String> {
             let file = file.unwrap_or("EXPERIMENT.toml");
             Some(format!("`ddprun plan {file}` shows what would happen, without running it"))
         }
+        "profile" | "profiler" => Some(TIMES.to_owned()),
         "verbose" | "v" | "debug" => {
             Some("all details are in the logs: `ddprun logs -f` follows them".to_owned())
         }
@@ -227,6 +263,31 @@ mod tests {
     }
 
     #[test]
+    fn a_url_is_refused_where_a_file_or_a_run_belongs() {
+        let refused = |line: &str| {
+            let line: Vec<OsString> = line.split(' ').map(OsString::from).collect();
+            let matches = Args::command().try_get_matches_from(&line).unwrap();
+            refuse_urls(&Args::command(), &matches, &line).err().map(|it| it.page().to_owned())
+        };
+        for line in [
+            "ddprun s3://bucket/x.toml",
+            "ddprun plan gs://bucket/x.toml train.epochs=3",
+            "ddprun eval --weights hf://org/name x.toml",
+            "ddprun predict photos https://x.org/a.png",
+            "ddprun predict photos a.png --out=s3://bucket/a.csv",
+            "ddprun init s3://bucket/data",
+            "ddprun resume s3://bucket/run",
+            "ddprun x.toml --token-file s3://bucket/token",
+        ] {
+            let page = refused(line).unwrap_or_else(|| panic!("{line}"));
+            assert!(page.contains("is a URL, but must be a path"), "{page}");
+        }
+        assert_eq!(refused("ddprun sample x --prompt https://x.org"), None);
+        assert_eq!(refused("ddprun x.toml experiment.tags=[a://b]"), None);
+        assert_eq!(refused("ddprun eval run:x/best"), None);
+    }
+
+    #[test]
     fn a_flag_of_another_program_is_told_its_key() {
         check("ddprun x.toml --epochs 3", "write `train.epochs=3`");
         check("ddprun x.toml --lr=0.1", "write `optimizer.lr=0.1`");
@@ -256,6 +317,8 @@ mod tests {
         let logs = "all details are in the logs: `ddprun logs -f` follows them";
         check("ddprun x.toml --verbose", logs);
         check("ddprun x.toml -v", logs);
+        check("ddprun x.toml --profile", TIMES);
+        check("ddprun profile x.toml", TIMES);
         assert_eq!(hint("ddprun resume --config x.toml"), None);
     }
 }

@@ -64,10 +64,11 @@ pub struct Kubernetes {
     #[schemars(extend("examples" = [{ "project-claim": "/project" }]))]
     pub volumes: BTreeMap<String, String>,
     /// Folder in the container to which the experiment's paths are relative.
-    #[schemars(extend("examples" = ["/project"]))]
+    #[schemars(extend("format" = "remote-path", "examples" = ["/project"]))]
     pub folder: String,
     /// Path of ddprun in the image.
     #[serde(default = "ddprun")]
+    #[schemars(extend("format" = "remote-path"))]
     pub program: String,
     /// Secret whose key `token` holds the output of `ddprun token`; required for several pods.
     #[serde(default)]

@@ -69,7 +69,7 @@ pub struct SkyPilot {
     #[schemars(extend("examples" = [{ "s3://project": "/project" }]))]
     pub buckets: BTreeMap<String, String>,
     /// Folder on the machines to which the experiment's paths are relative.
-    #[schemars(extend("examples" = ["/project"]))]
+    #[schemars(extend("format" = "remote-path", "examples" = ["/project"]))]
     pub folder: String,
     /// Shell lines that prepare a machine, such as those that install ddprun.
     #[serde(default)]
@@ -77,6 +77,7 @@ pub struct SkyPilot {
     pub setup: Vec<String>,
     /// Path of ddprun on the machines.
     #[serde(default = "ddprun")]
+    #[schemars(extend("format" = "remote-path"))]
     pub program: String,
     /// How often a failed job is restarted.
     #[serde(default = "three")]

@@ -21,10 +21,11 @@ pub struct Ssh {
     pub host: String,
     /// Folder on that machine to which the experiment's paths are relative; itself relative to the
     /// home folder. It must exist.
-    #[schemars(extend("examples" = ["project"]))]
+    #[schemars(extend("format" = "remote-path", "examples" = ["project"]))]
     pub folder: String,
     /// Path of ddprun on that machine.
     #[serde(default = "ddprun")]
+    #[schemars(extend("format" = "remote-path"))]
     pub program: String,
     /// Environment variables of the job.
     #[serde(default)]

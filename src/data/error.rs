@@ -8,6 +8,7 @@ use thiserror::Error;
 
 use crate::config::closest;
 use crate::data::file_names::IMAGE_ENDINGS;
+use crate::data::read::NotDownloaded;
 use crate::registry::Unbuildable;
 
 /// The data cannot be used (exit 3), or its loader threads cannot run.
@@ -375,6 +376,12 @@ impl Error {
     pub fn help(&self) -> Option<String> {
         let help = match self {
             Self::MissingKey { key, .. } => format!("set `{key}` in the experiment file"),
+            Self::Io { source, .. }
+            | Self::Sample { source: SampleError::Io { source, .. }, .. }
+                if NotDownloaded::is_why(source) =>
+            {
+                NotDownloaded::HELP.to_owned()
+            }
             Self::Missing { expected, .. } | Self::NotAFolder { expected, .. } => {
                 format!("expected: {expected}; relative paths start at the current folder")
             }
@@ -384,10 +391,13 @@ impl Error {
             }
             Self::EmptyClasses { .. } => {
                 let endings = IMAGE_ENDINGS.join(" ");
-                format!("add images ({endings}), or remove the folders without images")
+                format!(
+                    "add images ({endings}), remove the folders without images, or set \
+                     `data.allow_empty = true`"
+                )
             }
-            Self::ClassListsDiffer { .. } => "give both roots the same class folders: a label is \
-                                              the position of the class in their order"
+            Self::ClassListsDiffer { .. } => "remove the class folders that the training folder \
+                                              lacks, or add images of them to it"
                 .to_owned(),
             Self::Changed { .. } => "restore the original data, or start a new run; `ddprun \
                                      resume --accept-changed-data` continues this one with the \

@@ -3,7 +3,7 @@
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read};
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::Path;
 
 use crate::data::Error;
@@ -21,10 +21,46 @@ const MAX_LINE_BYTES: usize = 1 << 20;
 pub(crate) fn open(path: &Path) -> io::Result<File> {
     // Without O_NONBLOCK, opening a FIFO waits for a writer that may never come.
     let file = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path)?;
-    if file.metadata()?.is_file() {
-        return Ok(file);
+    let metadata = file.metadata()?;
+    if !metadata.is_file() {
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "not a regular file"));
     }
-    Err(io::Error::new(io::ErrorKind::InvalidInput, "not a regular file"))
+    if metadata.len() < MAX_POINTER_BYTES {
+        let mut first = [0; LFS_POINTER.len()];
+        if file.read_exact_at(&mut first, 0).is_ok() && first == *LFS_POINTER {
+            return Err(io::Error::new(io::ErrorKind::InvalidData, NotDownloaded));
+        }
+    }
+    Ok(file)
+}
+
+/// What git-lfs leaves in the place of a large file begins with this.
+const LFS_POINTER: &[u8; 42] = b"version https://git-lfs.github.com/spec/v1";
+/// Longest file of these.
+const MAX_POINTER_BYTES: u64 = 1024;
+
+/// A file is what git-lfs leaves in the place of it.
+#[derive(Debug, thiserror::Error)]
+#[error("it is a git-lfs pointer, not the file itself")]
+pub(crate) struct NotDownloaded;
+
+impl NotDownloaded {
+    /// What to do about it.
+    pub(crate) const HELP: &'static str =
+        "run `git lfs pull` in its folder, or download the file itself";
+
+    /// Whether that is why a file could not be read.
+    pub(crate) fn is_why(error: &io::Error) -> bool {
+        error.get_ref().is_some_and(|inner| inner.is::<Self>())
+    }
+}
+
+/// The bytes of a text without the byte order mark that editors of Windows put before it.
+pub(crate) fn without_mark(mut bytes: Vec<u8>) -> Vec<u8> {
+    if bytes.starts_with(b"\xEF\xBB\xBF") {
+        drop(bytes.drain(..3));
+    }
+    bytes
 }
 
 /// The file's bytes. A device error (EIO) is tried once more.
@@ -73,10 +109,7 @@ pub(crate) fn table(
         let (path, what) = (path.to_owned(), what.to_owned());
         return Err(Error::WithHelp { path, what, help: help.to_owned() });
     }
-    if bytes.starts_with(b"\xEF\xBB\xBF") {
-        drop(bytes.drain(..3));
-    }
-    of_short_lines(bytes).map_err(Error::reading(what, path, expected))
+    of_short_lines(without_mark(bytes)).map_err(Error::reading(what, path, expected))
 }
 
 /// Whether the name of a file says that it is packed by gzip.
@@ -203,5 +236,18 @@ mod tests {
         assert!(whole(&fifo).unwrap_err().to_string().contains("not a regular file"));
         assert!(whole(Path::new("/dev/zero")).is_err());
         assert!(whole(dir.path()).is_err());
+    }
+
+    #[test]
+    fn what_git_lfs_left_is_named() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("tokenizer.json");
+        let pointer = "version https://git-lfs.github.com/spec/v1\noid sha256:1f\nsize 9085657\n";
+        crate::files::write_atomic(&path, pointer.as_bytes()).unwrap();
+        let error =
+            Error::reading("the tokenizer", &path, "a tokenizer.json")(whole(&path).unwrap_err());
+        assert!(error.help().unwrap().starts_with("run `git lfs pull`"), "{error}");
+        crate::files::write_atomic(&path, b"version 1").unwrap();
+        assert_eq!(whole(&path).unwrap(), b"version 1");
     }
 }

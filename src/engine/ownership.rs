@@ -1,4 +1,4 @@
-//! Which rank keeps what (`distributed.shard`): each parameter has an owner, which alone has the
+//! Which rank keeps what (`distributed.zero_stage`): each parameter has an owner, which alone has the
 //! moments of the update rule, gets the reduced gradient, and moves the parameter; then it gives
 //! the new values to the others. Averages of the weights are kept by all: they follow from the
 //! weights.
@@ -15,7 +15,7 @@ use crate::engine::{Engine, Error};
 use crate::launch::Phase;
 use crate::nn::{Param, Params};
 use crate::optim::{Moments, Preparation, Rates};
-use crate::plan::{Plan, Sharding, owners};
+use crate::plan::{Plan, ZeroStage, owners};
 use crate::units::{Bytes, Rank, WorldSize};
 
 /// Elements that each rank gives in one exchange.
@@ -46,8 +46,8 @@ impl Ownership {
         params: &Params,
         (rank, world): (Rank, WorldSize),
     ) -> Option<Self> {
-        let shard = plan.distributed.shard;
-        if shard == Sharding::None || world == WorldSize::ONE {
+        let stage = plan.distributed.zero_stage;
+        if stage == ZeroStage::None || world == WorldSize::ONE {
             return None;
         }
         let sizes: Vec<usize> = params.parameters().iter().map(Param::elem_count).collect();
@@ -59,7 +59,7 @@ impl Ownership {
         for (index, owner) in trained.into_iter().zip(owners(&lengths, world)) {
             all[index] = owner;
         }
-        let frees_gradients = shard == Sharding::Gradients;
+        let frees_gradients = stage == ZeroStage::Gradients;
         Some(Self { rank, world, owners: all, frees_gradients })
     }
 

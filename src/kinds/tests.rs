@@ -16,6 +16,7 @@ mod lists;
 mod losses;
 mod misspelt;
 mod older;
+mod paths;
 mod split;
 mod stored;
 mod sweep;

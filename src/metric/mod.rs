@@ -161,12 +161,18 @@ pub(crate) fn values(
 
 /// Metrics that a program knows.
 #[derive(Clone)]
-pub struct Metrics(Vec<Arc<dyn Metric>>);
+pub struct Metrics {
+    all: Vec<Arc<dyn Metric>>,
+    /// Whether those of ddprun itself are all there.
+    is_sealed: bool,
+    /// Names that a metric had already.
+    taken: Vec<&'static str>,
+}
 
 impl Default for Metrics {
     /// Those that come with ddprun.
     fn default() -> Self {
-        let mut all = Self(Vec::new());
+        let mut all = Self { all: Vec::new(), is_sealed: false, taken: Vec::new() };
         all.add(Accuracy);
         all.add(Mse);
         all.add(Mae);
@@ -188,24 +194,31 @@ impl Default for Metrics {
         all.add(R2);
         all.add(Perplexity);
         all.add(BitsPerByte::default());
+        all.is_sealed = true;
         all
     }
 }
 
 impl Debug for Metrics {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_list().entries(self.0.iter().map(|metric| metric.name())).finish()
+        f.debug_list().entries(self.all.iter().map(|metric| metric.name())).finish()
     }
 }
 
 impl Metrics {
-    /// Adds `metric`, or puts it in the place of the one of the same name.
+    /// Adds `metric`. A name that another metric has stays with that one, and the program refuses to
+    /// run.
     pub fn add(&mut self, metric: impl Metric + 'static) {
-        let metric: Arc<dyn Metric> = Arc::new(metric);
-        match self.0.iter_mut().find(|other| other.name() == metric.name()) {
-            Some(existing) => *existing = metric,
-            None => self.0.push(metric),
+        if self.is_sealed && self.all.iter().any(|other| other.name() == metric.name()) {
+            self.taken.push(metric.name());
+        } else {
+            self.all.push(Arc::new(metric));
         }
+    }
+
+    /// "metric `mse`" for each name that was registered although a metric had it already.
+    pub fn taken(&self) -> impl Iterator<Item = String> {
+        self.taken.iter().map(|name| format!("metric `{name}`"))
     }
 
     /// Those that have a meaning for such answers, and are usual or `wanted`.
@@ -213,7 +226,7 @@ impl Metrics {
         let is_wanted = |metric: &Arc<dyn Metric>| {
             metric.is_usual() || wanted.iter().any(|name| name == metric.name())
         };
-        let all = self.0.iter().filter(|metric| metric.why_not(answers).is_none());
+        let all = self.all.iter().filter(|metric| metric.why_not(answers).is_none());
         all.filter(|metric| is_wanted(metric)).cloned().collect()
     }
 
@@ -221,7 +234,7 @@ impl Metrics {
     pub fn specs(&self) -> Vec<MetricSpec> {
         let spec =
             |metric: &Arc<dyn Metric>| MetricSpec { name: metric.name(), mode: metric.mode() };
-        self.0.iter().map(spec).collect()
+        self.all.iter().map(spec).collect()
     }
 
     /// What planning needs to know of them.
@@ -231,7 +244,7 @@ impl Metrics {
             mode: metric.mode(),
             why_not: metric.why_not(answers),
         };
-        self.0.iter().map(facts).collect()
+        self.all.iter().map(facts).collect()
     }
 }
 

@@ -10,8 +10,8 @@ use super::pretrained::{Unfit, likeliest, misfit_help, weights_file};
 use super::{Completion, Head, Model};
 use crate::config::kind::{Choice, Kind, Options};
 use crate::nn::state_dict::{
-    self, LoadReport, Misfit, Strict, Wanted, fit, header, load_adapters, load_state_dict,
-    load_state_dict_bytes,
+    self, LoadReport, Misfit, Strict, Wanted, check_adapters, fit, header, load_adapters,
+    load_state_dict, load_state_dict_bytes,
 };
 use crate::nn::{Builder, Params};
 use crate::plan::{Modality, ModelFacts, ModelPlan};
@@ -192,12 +192,15 @@ impl Models {
         Some(format!("`{name}` takes {}, but the data is {words}", wanted.join(" or ")))
     }
 
+    /// What samples of the model called `name` may be; empty = anything that it can be built for.
+    pub fn takes(&self, name: &str) -> &'static [Modality] {
+        let model = self.build(&self.with_options(name, &Options::new()));
+        model.map_or(&[], |model| model.takes())
+    }
+
     /// The models that were made for such samples.
     pub fn made_for(&self, given: Modality) -> Vec<&'static str> {
-        let fits = |name: &&'static str| {
-            self.build(&self.with_options(name, &Options::new()))
-                .is_ok_and(|model| model.takes().contains(&given))
-        };
+        let fits = |name: &&'static str| self.takes(name).contains(&given);
         self.names().filter(fits).collect()
     }
 
@@ -230,18 +233,27 @@ impl Models {
         Ok((model, builder.finish()))
     }
 
-    /// Compares the plan's pretrained weights with the model, by the header of their file alone.
+    /// Compares the plan's pretrained weights and adapters with the model, by the headers of their
+    /// files alone.
     ///
     /// # Errors
     ///
     /// The file cannot be read, or does not fit.
     pub fn check_pretrained(&self, plan: &ModelPlan) -> Result<(), Unfit> {
-        let Some(path) = &plan.pretrained else { return Ok(()) };
         let architecture =
             self.architecture(plan).map_err(|error| Unfit::of_model(&error.into()))?;
+        let adapters = architecture.adapters();
+        if plan.pretrained.is_none() && adapters.is_none() {
+            return Ok(());
+        }
         let params =
             described(architecture.as_ref(), plan).map_err(|error| Unfit::of_model(&error))?;
         let wanted = Wanted::of(&params);
+        if let Some(folder) = adapters {
+            let found = check_adapters(&wanted, &folder.join(super::peft::ADAPTERS));
+            found.map_err(|error| Unfit::of_adapter_file(&error))?;
+        }
+        let Some(path) = &plan.pretrained else { return Ok(()) };
         let head = architecture.head().keys(&wanted);
         if plan.except_head && head.is_empty() {
             return Err(Unfit::without_head(plan.name()));

@@ -81,7 +81,7 @@ impl Models {
     /// Lets the model `graph` hold `layers`.
     pub(crate) fn hold_layers(&mut self, layers: &Layers) {
         let (about, layers) = (Spec::of::<GraphConfig>().about, layers.clone());
-        self.add_variant(GraphConfig::NAME, &about, move |graph: &mut GraphConfig| {
+        self.replace_variant(GraphConfig::NAME, &about, move |graph: &mut GraphConfig| {
             graph.layers = layers.clone();
         });
     }

@@ -10,6 +10,8 @@ pub(super) mod llama;
 mod rope;
 pub(super) mod timm;
 
+pub(crate) use timm::trained_on;
+
 use std::io;
 use std::path::Path;
 

@@ -112,6 +112,7 @@ pub use efficientnet::EfficientNetConfig;
 pub use gpt::{Gelu, GptConfig};
 pub use graph::GraphConfig;
 pub use head::Head;
+pub(crate) use hub::trained_on;
 pub use inferred_options::Completion;
 pub(crate) use inferred_options::inherited;
 pub use itransformer::ITransformerConfig;

@@ -40,6 +40,16 @@ impl Unfit {
         Self { key, what: error.to_string(), help: Some(help.to_owned()) }
     }
 
+    pub(super) fn of_adapter_file(error: &state_dict::Error) -> Self {
+        let help = match error {
+            state_dict::Error::Mismatch { .. } => {
+                Some("name adapters that were trained on this model".to_owned())
+            }
+            error => error.help(),
+        };
+        Self { key: "model.lora.adapters", what: error.to_string(), help }
+    }
+
     pub(super) fn of_file(error: &state_dict::Error) -> Self {
         Self { key: Self::KEY, what: error.to_string(), help: error.help() }
     }

@@ -105,11 +105,11 @@ pub(crate) fn state(lab: &Lab) -> [Vec<u8>; 3] {
 fn two_machines_give_the_bits_of_one_with_as_many_ranks() {
     // Machines, ranks of each, samples of each; 6 in a step leave the last batch uneven.
     let shapes = [(2, 1, 4), (2, 2, 2), (2, 3, 1), (3, 1, 2)];
-    for ((count, ranks, batch), shard) in shapes.iter().zip(["none", "gradients"].iter().cycle()) {
+    for ((count, ranks, batch), stage) in shapes.iter().zip([0, 2].iter().cycle()) {
         let changes = [
             format!("train.batch_size={batch}"),
             format!("train.global_batch_size={}", count * ranks * batch),
-            format!("distributed.shard={shard}"),
+            format!("distributed.zero_stage={stage}"),
         ];
         let changes = changes.each_ref().map(String::as_str);
         let (ranks, world) = (ranks.to_string(), (count * ranks).to_string());

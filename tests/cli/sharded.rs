@@ -15,10 +15,10 @@ use crate::running::spawn;
 use crate::sweeps;
 
 /// Two ranks whose second one is killed in step 20; a checkpoint of step 14 is on disk.
-fn killed(shard: &str) -> Lab {
+fn killed(stage: u8) -> Lab {
     let lab = Lab::with(SLOW);
-    let shard = format!("distributed.shard={shard}");
-    let mut command = lab.ddprun(&["small.toml", &shard, "fault.compare_weights=5 steps"]);
+    let zero = format!("distributed.zero_stage={stage}");
+    let mut command = lab.ddprun(&["small.toml", &zero, "fault.compare_weights=5 steps"]);
     command.env("DDPRUN_FP", "checkpoint.queued=wait@*,*,*; backward=kill@1,20");
     let ended = spawn(command).wait();
     assert_ne!(ended.code, 0, "{}", ended.stderr);
@@ -30,13 +30,13 @@ fn killed(shard: &str) -> Lab {
 
 #[test]
 fn a_sharded_run_that_is_killed_at_two_ranks_goes_on_at_one_and_four_to_the_bits_of_plain_ddp() {
-    for (shard, ranks, other) in [
-        ("optimizer", "1", None),
-        ("optimizer", "4", None),
-        ("gradients", "4", Some("distributed.shard=optimizer")),
-        ("gradients", "2", Some("distributed.shard=none")),
+    for (stage, ranks, other) in [
+        (1, "1", None),
+        (1, "4", None),
+        (2, "4", Some("distributed.zero_stage=1")),
+        (2, "2", Some("distributed.zero_stage=0")),
     ] {
-        let lab = killed(shard);
+        let lab = killed(stage);
         let ranks = format!("distributed.devices={ranks}");
         let changes: Vec<&str> = std::iter::once(ranks.as_str()).chain(other).collect();
         let resumed = lab.run_to(0, &[&["resume"], &changes[..]].concat());
@@ -52,7 +52,7 @@ fn a_sharded_run_that_loses_a_rank_goes_on_with_fewer_to_the_bits_of_plain_ddp()
         let plain = Lab::with(&elastic::experiment());
         plain.run_to(0, &[&["small.toml"], changes].concat());
         let lab = Lab::with(&elastic::experiment());
-        let sharded = [&["distributed.shard=gradients"], changes].concat();
+        let sharded = [&["distributed.zero_stage=2"], changes].concat();
         let ended = elastic::run(&lab, "backward=kill@1,5", &sharded);
         ended.has_code(0);
         ended.says(&["1 rank instead of 2", "2 ranks instead of 1"]);
@@ -101,8 +101,8 @@ lr = 1e-3
     lab
 }
 
-/// Where something is trained, `distributed.shard`, and what it meets.
-type Meeting<'a> = (fn() -> Lab, &'a str, &'a [&'a str]);
+/// Where something is trained, `distributed.zero_stage`, and what it meets.
+type Meeting<'a> = (fn() -> Lab, u8, &'a [&'a str]);
 
 /// A world of one divides nothing, so its bits are those of plain DDP.
 #[test]
@@ -112,44 +112,44 @@ fn sharded_runs_with_other_features_have_the_bits_of_plain_ddp_however_they_are_
     let swa = ["swa.start=1 epoch", "swa.every=1 step", "swa.lr=0.01", "swa.anneal_epochs=1"];
     let unused = "distributed.find_unused_parameters=true";
     let meetings: [Meeting; 5] = [
-        (images, "gradients", &[&[joint], &averages[..]].concat()),
-        (images, "optimizer", &[&[joint], &swa[..]].concat()),
-        (images, "gradients", &swa),
-        (forecasts, "gradients", &[unused, "ema.decay=0.9"]),
-        (forecasts, "optimizer", &[unused, "lookahead.k=2", "lookahead.alpha=0.5"]),
+        (images, 2, &[&[joint], &averages[..]].concat()),
+        (images, 1, &[&[joint], &swa[..]].concat()),
+        (images, 2, &swa),
+        (forecasts, 2, &[unused, "ema.decay=0.9"]),
+        (forecasts, 1, &[unused, "lookahead.k=2", "lookahead.alpha=0.5"]),
     ];
-    for (make, shard, changes) in meetings {
-        println!("{shard} {changes:?}");
-        let shard = format!("distributed.shard={shard}");
-        ends_alike_however_it_is_disturbed(&make, &[&[&*shard], changes].concat());
+    for (make, stage, changes) in meetings {
+        println!("{stage} {changes:?}");
+        let zero = format!("distributed.zero_stage={stage}");
+        ends_alike_however_it_is_disturbed(&make, &[&[&*zero], changes].concat());
     }
 }
 
 #[test]
 fn sharded_ranks_that_run_out_of_memory_go_on_in_smaller_passes_as_plain_ones_do() {
-    let shrunk = |shard: &str| {
+    let shrunk = |stage: u8| {
         let lab = images();
-        let shard = format!("distributed.shard={shard}");
+        let zero = format!("distributed.zero_stage={stage}");
         let batches = ["train.batch_size=2", "train.global_batch_size=16"];
-        let changes = [&batches[..], &["fault.on_oom=shrink_batch", &shard]].concat();
+        let changes = [&batches[..], &["fault.on_oom=shrink_batch", &zero]].concat();
         let ended = crossings::disturbed(&lab, "memory=oom@1,3", &changes);
         ended.has_code(0);
         ended.says(&["with micro-batches of 1 sample", "resumed after step 2"]);
         lab.is_clean();
         bits(&lab)
     };
-    let plain = shrunk("none");
-    for shard in ["optimizer", "gradients"] {
-        shrunk(shard).must_be(&plain);
+    let plain = shrunk(0);
+    for stage in [1, 2] {
+        shrunk(stage).must_be(&plain);
     }
 }
 
 #[test]
 fn sharded_ranks_of_torchrun_go_on_after_a_restart_with_as_many_and_fewer() {
-    for (shard, then) in [("gradients", 2), ("optimizer", 1)] {
+    for (stage, then) in [(2, 2), (1, 1)] {
         let lab = Lab::with(SLOW);
         let launch = Torchrun::new(Some("none_a1"));
-        let args = ["small.toml", &format!("distributed.shard={shard}")];
+        let args = ["small.toml", &format!("distributed.zero_stage={stage}")];
         let mut all = launch.start(&lab, 0, &args);
         lab.wait_for_step_and_save(&mut all[0], 17);
         all[1].signal(Signal::KILL);
@@ -166,7 +166,7 @@ fn sharded_ranks_of_torchrun_go_on_after_a_restart_with_as_many_and_fewer() {
 #[test]
 fn trials_of_a_sweep_over_the_division_report_the_same() {
     let grid = "metric = \"val/loss\"\ndevices_per_trial = 2\nconcurrent_trials = 1\n\
-        [sweep.parameters]\n\"distributed.shard\" = [\"none\", \"optimizer\", \"gradients\"]\n";
+        [sweep.parameters]\n\"distributed.zero_stage\" = [0, 1, 2]\n";
     let lab = sweeps::lab(BASE, grid);
     lab.run_to(0, &["sweep", "tune.toml"]);
     let told = sweeps::told(&lab);
@@ -181,14 +181,14 @@ fn trials_of_a_sweep_over_the_division_report_the_same() {
 fn sharded_ranks_on_two_machines_give_the_bits_of_plain_ddp_on_one() {
     let one = Lab::with(BASE);
     one.run_to(0, &["small.toml"]);
-    for shard in ["optimizer", "gradients"] {
+    for stage in [1, 2] {
         let machines = Machines::new(2);
-        let shard = format!("distributed.shard={shard}");
-        let all = (0..2).map(|node| machines.start(node, &[&shard])).collect();
+        let zero = format!("distributed.zero_stage={stage}");
+        let all = (0..2).map(|node| machines.start(node, &[&zero])).collect();
         for ended in end(all) {
             ended.has_code(0);
         }
-        assert!(state(&machines.labs[0]) == state(&one), "{shard}");
+        assert!(state(&machines.labs[0]) == state(&one), "{zero}");
         machines.are_clean();
     }
 }
@@ -209,9 +209,9 @@ const LARGE: [&str; 10] = [
 
 /// What the plan foretells of a rank, what of it is gradients and optimizer, and what each rank has
 /// resident in the end, in MiB.
-fn memory(shard: &str) -> ([f64; 3], Vec<f64>) {
-    let shard = format!("distributed.shard={shard}");
-    let (lab, plan) = planned_and_trained(&[&LARGE[..], &[&shard]].concat());
+fn memory(stage: u8) -> ([f64; 3], Vec<f64>) {
+    let zero = format!("distributed.zero_stage={stage}");
+    let (lab, plan) = planned_and_trained(&[&LARGE[..], &[&zero]].concat());
     let of = &plan["memory"];
     let foretold = [&plan["peak_memory"], &of["gradients"], &of["optimizer"]].map(mib);
     let measured = lab.rank_stats()["memory"].as_array().unwrap().iter().map(mib).collect();
@@ -220,7 +220,7 @@ fn memory(shard: &str) -> ([f64; 3], Vec<f64>) {
 
 #[test]
 fn a_rank_of_two_needs_visibly_less_memory_as_the_plan_foretells() {
-    let [plain, optimizer, gradients] = ["none", "optimizer", "gradients"].map(memory);
+    let [plain, optimizer, gradients] = [0, 1, 2].map(memory);
     println!("foretold and resident: {plain:?}\n{optimizer:?}\n{gradients:?}");
     // 144 MiB of moments; the larger part is 55.5 % of them.
     assert!((plain.0[2] - 144.0).abs() < 2.0 && (optimizer.0[2] - 80.0).abs() < 2.0);

@@ -1,4 +1,4 @@
-//! Optimizer state, and gradients, in parts (`distributed.shard`): the bits of plain DDP, and a part
+//! Optimizer state, and gradients, in parts (`distributed.zero_stage`): the bits of plain DDP, and a part
 //! of its memory.
 
 use std::sync::Arc;
@@ -8,31 +8,31 @@ use ddprun::internals::checkpoint::{self, Snapshot};
 use ddprun::kinds::Kinds;
 use ddprun::optim::{self, Adafactor, AdamW, Lamb, Muon, Optimizer};
 use ddprun::plan::{
-    CommHook, EmaPlan, LookaheadPlan, OptimizerPlan, ParameterGroup, Plan, Precision, Sharding,
+    CommHook, EmaPlan, LookaheadPlan, OptimizerPlan, ParameterGroup, Plan, Precision, ZeroStage,
 };
 use ddprun::units::{Bytes, Rank};
 
 use crate::support::{engine, fingerprint, on_ranks, plan, step};
 use crate::{IMAGE, SCALER, train};
 
-const SHARDED: [Sharding; 2] = [Sharding::Optimizer, Sharding::Gradients];
+const SHARDED: [ZeroStage; 2] = [ZeroStage::Optimizer, ZeroStage::Gradients];
 
 /// Plain DDP on one rank, and each way on one, two and four.
 #[track_caller]
 fn check(model: &str, input: &[usize], change: impl Fn(&mut Plan)) {
-    let make = |world, shard| {
+    let make = |world, stage| {
         let mut plan = plan(model, input, world);
         change(&mut plan);
-        plan.distributed.shard = shard;
+        plan.distributed.zero_stage = stage;
         plan
     };
-    let alone = train(&make(1, Sharding::None));
-    for shard in SHARDED {
+    let alone = train(&make(1, ZeroStage::None));
+    for stage in SHARDED {
         for world in [1, 2, 4] {
-            assert_eq!(train(&make(world, shard)), alone, "{shard:?}, world size {world}");
+            assert_eq!(train(&make(world, stage)), alone, "{stage:?}, world size {world}");
         }
     }
-    let mut late = make(2, Sharding::Gradients);
+    let mut late = make(2, ZeroStage::Gradients);
     late.distributed.overlap = false;
     late.distributed.bucket_cap = Bytes(25 << 20);
     assert_eq!(train(&late), alone, "one large bucket without overlap");
@@ -106,9 +106,9 @@ fn frozen_and_unfrozen_parameters_have_the_bits_of_plain_ddp() {
 #[test]
 fn compressed_gradients_have_the_bits_of_plain_ddp_on_as_many_ranks() {
     for hook in [CommHook::Bf16, CommHook::Fp16] {
-        let with = |shard| {
+        let with = |stage| {
             let mut plan = plan("mlp", &[10], 2);
-            (plan.distributed.comm_hook, plan.distributed.shard) = (hook, shard);
+            (plan.distributed.comm_hook, plan.distributed.zero_stage) = (hook, stage);
             let outcomes = on_ranks(&plan, |collective| {
                 let rank = collective.rank();
                 let hooked = ddprun::internals::collective::compressed(collective, hook);
@@ -119,20 +119,20 @@ fn compressed_gradients_have_the_bits_of_plain_ddp_on_as_many_ranks() {
                 engine.gather_moments(0..2).unwrap();
                 fingerprint(&engine)
             });
-            assert_eq!(outcomes[0], outcomes[1], "{shard:?}");
+            assert_eq!(outcomes[0], outcomes[1], "{stage:?}");
             outcomes[0].clone()
         };
-        for shard in SHARDED {
-            assert_eq!(with(shard), with(Sharding::None), "{shard:?}");
+        for stage in SHARDED {
+            assert_eq!(with(stage), with(ZeroStage::None), "{stage:?}");
         }
     }
 }
 
 /// Bytes of the moments that each of two ranks holds after a step.
-fn held(shard: Sharding) -> Vec<usize> {
+fn held(stage: ZeroStage) -> Vec<usize> {
     let mut plan = plan("resnet8", &IMAGE, 2);
     plan.optimizer = optim::plan(&AdamW::default(), 1e-2);
-    plan.distributed.shard = shard;
+    plan.distributed.zero_stage = stage;
     on_ranks(&plan, |collective| {
         let rank = collective.rank();
         let mut engine = engine(&plan, collective);
@@ -140,16 +140,16 @@ fn held(shard: Sharding) -> Vec<usize> {
         let bytes = engine.moments().iter().map(|m| 4 * (m.first.len() + m.second.len())).sum();
         let described = engine.describe().unwrap_or_default();
         let says = format!("rank {} keeps {} of ", rank.0, Bytes(bytes as u64));
-        assert!(shard == Sharding::None || described.contains(&says), "{described}");
+        assert!(stage == ZeroStage::None || described.contains(&says), "{described}");
         bytes
     })
 }
 
 #[test]
 fn each_of_two_ranks_holds_half_of_the_optimizers_state() {
-    let all = held(Sharding::None)[0];
-    for shard in SHARDED {
-        let parts = held(shard);
+    let all = held(ZeroStage::None)[0];
+    for stage in SHARDED {
+        let parts = held(stage);
         assert_eq!(parts.iter().sum::<usize>(), all);
         let most = *parts.iter().max().unwrap() as f64 / all as f64;
         assert!((0.5..0.56).contains(&most), "{parts:?} of {all}");
@@ -158,15 +158,15 @@ fn each_of_two_ranks_holds_half_of_the_optimizers_state() {
 
 #[test]
 fn a_checkpoint_of_two_ranks_is_whole_and_goes_on_at_one_and_four() {
-    let make = |world, shard| {
+    let make = |world, stage| {
         let mut plan = plan("resnet8", &IMAGE, world);
         plan.optimizer = optim::plan(&AdamW::default(), 1e-2);
         plan.ema = Some(EmaPlan { decay: 0.9, power: None, use_buffers: true });
-        plan.distributed.shard = shard;
+        plan.distributed.zero_stage = stage;
         plan
     };
     let folder = tempfile::tempdir().unwrap();
-    let first = make(2, Sharding::Gradients);
+    let first = make(2, ZeroStage::Gradients);
     on_ranks(&first, |collective| {
         let rank = collective.rank();
         let mut engine = engine(&first, collective);
@@ -208,14 +208,14 @@ fn a_checkpoint_of_two_ranks_is_whole_and_goes_on_at_one_and_four() {
         // Averages of running statistics are rank 0's.
         outcomes[0].clone()
     };
-    let undisturbed = finished(&make(1, Sharding::None), false);
-    for (world, shard) in [
-        (1, Sharding::Optimizer),
-        (1, Sharding::None),
-        (4, Sharding::Optimizer),
-        (4, Sharding::Gradients),
-        (2, Sharding::None),
+    let undisturbed = finished(&make(1, ZeroStage::None), false);
+    for (world, stage) in [
+        (1, ZeroStage::Optimizer),
+        (1, ZeroStage::None),
+        (4, ZeroStage::Optimizer),
+        (4, ZeroStage::Gradients),
+        (2, ZeroStage::None),
     ] {
-        assert_eq!(finished(&make(world, shard), true), undisturbed, "{shard:?} at {world}");
+        assert_eq!(finished(&make(world, stage), true), undisturbed, "{stage:?} at {world}");
     }
 }

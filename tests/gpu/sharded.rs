@@ -1,4 +1,4 @@
-//! Optimizer state, and gradients, in parts (`distributed.shard`): the bits of plain DDP on the
+//! Optimizer state, and gradients, in parts (`distributed.zero_stage`): the bits of plain DDP on the
 //! same GPUs. Two numbers have one sum, so this holds for two ranks whatever order NCCL adds in.
 
 use std::path::{Path, PathBuf};
@@ -99,10 +99,10 @@ fn bits(folder: &Path) -> [Vec<u8>; 2] {
     ["model.safetensors", "optimizer.safetensors"].map(last)
 }
 
-fn trained(changes: &[&str], shard: &str) -> (String, [Vec<u8>; 2]) {
+fn trained(changes: &[&str], stage: u8) -> (String, [Vec<u8>; 2]) {
     let folder = experiment();
-    let shard = format!("distributed.shard={shard}");
-    let words = [&["parts.toml", &shard], changes].concat();
+    let zero = format!("distributed.zero_stage={stage}");
+    let words = [&["parts.toml", &zero], changes].concat();
     (succeeds(folder.path(), &words), bits(folder.path()))
 }
 
@@ -112,14 +112,14 @@ fn gpus() -> usize {
 
 #[track_caller]
 fn has_the_bits_of_plain_ddp(name: &str, changes: &[&str]) {
-    let (_, plain) = trained(changes, "none");
-    for shard in ["optimizer", "gradients"] {
-        let (said, parts) = trained(changes, shard);
+    let (_, plain) = trained(changes, 0);
+    for stage in [1, 2] {
+        let (said, parts) = trained(changes, stage);
         assert!(said.contains("optimizer state in 2 parts: rank 0 keeps"), "{name}: {said}");
         for (what, (parts, plain)) in ["weights", "state"].iter().zip(parts.iter().zip(&plain)) {
-            assert!(parts == plain, "{name}, {shard}: other {what} than with plain DDP");
+            assert!(parts == plain, "{name}, {stage}: other {what} than with plain DDP");
         }
-        println!("TABLE | {name}, {shard} | the bits of plain DDP |");
+        println!("TABLE | {name}, {stage} | the bits of plain DDP |");
     }
 }
 
@@ -151,22 +151,22 @@ fn gpu_a_checkpoint_of_two_ranks_with_parts_goes_on_at_one_and_four() {
         return println!("SKIPPED resuming state in parts: {} GPUs", gpus());
     }
     let shards = ["distributed.shards=4", "train.batch_size=2", "ema.decay=0.5"];
-    let (_, whole) = trained(&shards, "none");
-    for (shard, ranks) in [("optimizer", 1), ("gradients", 1), ("optimizer", 4), ("gradients", 4)] {
+    let (_, whole) = trained(&shards, 0);
+    for (stage, ranks) in [(1, 1), (2, 1), (1, 4), (2, 4)] {
         if ranks > gpus() {
             println!("SKIPPED resuming at {ranks} ranks: {} GPUs", gpus());
             continue;
         }
         let folder = experiment();
-        let shard = format!("distributed.shard={shard}");
-        let first = ["parts.toml", &shard, "train.epochs=1"];
+        let zero = format!("distributed.zero_stage={stage}");
+        let first = ["parts.toml", &zero, "train.epochs=1"];
         succeeds(folder.path(), &[&first[..], &shards].concat());
         let ranks_word = format!("distributed.devices={ranks}");
         let said = succeeds(folder.path(), &["resume", "train.epochs=2", &ranks_word]);
         assert!(said.contains("resumed after step "), "{said}");
         if ranks == 1 {
-            assert!(bits(folder.path()) == whole, "{shard} at 1 rank: other bits");
+            assert!(bits(folder.path()) == whole, "{stage} at 1 rank: other bits");
         }
-        println!("TABLE | {shard} of 2 ranks | continued at {ranks} |");
+        println!("TABLE | {stage} of 2 ranks | continued at {ranks} |");
     }
 }

@@ -149,7 +149,7 @@ fn distributed_plan(world_size: WorldSize) -> DistributedPlan {
         overlap: true,
         comm_hook: ddprun::plan::CommHook::None,
         all_reduce: ddprun::plan::AllReduce::Tree,
-        shard: ddprun::plan::Sharding::None,
+        zero_stage: ddprun::plan::ZeroStage::None,
         largest_part: 0,
         nccl_if_apart: false,
         find_unused_parameters: false,

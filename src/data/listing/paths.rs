@@ -92,6 +92,13 @@ impl Paths {
         counts
     }
 
+    /// Gives each file the label `new[label]`.
+    pub(crate) fn relabel(&mut self, new: &[u32]) {
+        for folder in &mut self.folders {
+            folder.label = new[folder.label as usize];
+        }
+    }
+
     fn parts(&self, index: usize) -> (&Folder, &OsStr) {
         let after = self.folders.partition_point(|folder| folder.first <= index);
         let folder = &self.folders[after - 1];

@@ -47,6 +47,13 @@ pub(crate) struct LeftOut {
 }
 
 impl Listing {
+    /// The classes of which there is no image.
+    pub(crate) fn empty_classes(&self) -> Vec<String> {
+        let counts = self.files.counts(self.classes.len());
+        let empty = self.classes.iter().zip(counts).filter(|(_, count)| *count == 0);
+        empty.map(|(class, _)| class.clone()).collect()
+    }
+
     /// What was left out of `root`, in words, where that may not be what was meant.
     pub(crate) fn note(&self, root: &Path) -> Option<String> {
         let LeftOut { endings, hidden } = &self.left_out;
@@ -97,7 +104,7 @@ pub(crate) struct Scan {
 ///
 /// # Errors
 ///
-/// The folder is absent or unreadable, has no class folders, or one of them holds no image.
+/// The folder is absent or unreadable, or has no class folders.
 pub(crate) fn scan(root: &Path, what: &'static str) -> Result<Scan, Error> {
     let mut seen = Scanned::default();
     let names = class_names(root, what, &mut seen)?;
@@ -105,16 +112,8 @@ pub(crate) fn scan(root: &Path, what: &'static str) -> Result<Scan, Error> {
         return Err(Error::NoClasses { path: root.to_owned() });
     }
     let mut files = Paths::default();
-    let mut empty = Vec::new();
     for (label, name) in names.iter().enumerate() {
-        let before = files.len();
         list_class(&root.join(name), label as u32, &mut files, &mut seen)?;
-        if files.len() == before {
-            empty.push(name.to_string_lossy().into_owned());
-        }
-    }
-    if !empty.is_empty() {
-        return Err(Error::EmptyClasses { path: root.to_owned(), classes: empty });
     }
     let classes = names.into_iter().map(|name| name.to_string_lossy().into_owned()).collect();
     let Scanned { folders, links, left_out } = seen;
@@ -129,30 +128,38 @@ struct Scanned {
     left_out: LeftOut,
 }
 
-/// Checks that two folders have the same classes.
+/// Gives the files of `listing`, found in `root`, the labels of the folder `train` with its
+/// `classes`. Returns the classes of which it has no image: they may be rare, or absent from another
+/// site.
 ///
 /// # Errors
 ///
-/// They do not; both differences are listed.
-pub(crate) fn check_same_classes(
-    train: &Path,
-    train_classes: &[String],
-    val: &Path,
-    val_classes: &[String],
-) -> Result<(), Error> {
-    if train_classes == val_classes {
-        return Ok(());
-    }
-    let missing_in = |from: &[String], other: &[String]| {
-        let other: std::collections::BTreeSet<&String> = other.iter().collect();
-        from.iter().filter(|class| !other.contains(class)).cloned().collect()
+/// A class folder is none of the training folder's, or there is no image at all.
+pub(crate) fn label_as(
+    (train, classes): (&Path, &[String]),
+    root: &Path,
+    listing: &mut Listing,
+) -> Result<Vec<String>, Error> {
+    let order: BTreeMap<&String, u32> = classes.iter().zip(0..).collect();
+    let labels = listing.classes.iter().map(|class| order.get(class).copied());
+    let Some(labels) = labels.collect::<Option<Vec<u32>>>() else {
+        let missing_in = |from: &[String], other: &[String]| {
+            from.iter().filter(|class| !other.contains(class)).cloned().collect()
+        };
+        return Err(Error::ClassListsDiffer {
+            train: train.to_owned(),
+            val: root.to_owned(),
+            only_train: missing_in(classes, &listing.classes),
+            only_val: missing_in(&listing.classes, classes),
+        });
     };
-    Err(Error::ClassListsDiffer {
-        train: train.to_owned(),
-        val: val.to_owned(),
-        only_train: missing_in(train_classes, val_classes),
-        only_val: missing_in(val_classes, train_classes),
-    })
+    if listing.files.len() == 0 {
+        let what = "none of its class folders holds an image".to_owned();
+        return Err(Error::Format { path: root.to_owned(), what });
+    }
+    listing.files.relabel(&labels);
+    listing.classes = classes.to_vec();
+    Ok(listing.empty_classes())
 }
 
 /// Names of the root's sub-folders (links to folders included), in byte order.
@@ -413,8 +420,7 @@ mod tests {
     #[test]
     fn an_empty_class_is_named_and_a_missing_folder_says_what_it_should_hold() {
         let dir = tree(&["cats/1.png", "dogs/readme.txt"]);
-        let error = list(dir.path(), "the training folder").unwrap_err();
-        assert!(error.to_string().ends_with("/dogs` contains no images"), "{error}");
+        assert_eq!(list(dir.path(), "the training folder").unwrap().empty_classes(), ["dogs"]);
         let error = list(&dir.path().join("absent"), "the training folder").unwrap_err();
         assert!(error.to_string().starts_with("the training folder `"), "{error}");
         assert!(error.help().unwrap().contains("<class>/<image>.jpg"));
@@ -435,15 +441,31 @@ mod tests {
 
     #[test]
     fn class_lists_that_differ_are_shown_from_both_sides() {
-        let names = |list: &[&str]| list.iter().map(|&s| s.to_owned()).collect::<Vec<_>>();
-        let (train, val) = (names(&["ape", "bear", "cat"]), names(&["ape", "cow"]));
-        let error = check_same_classes(Path::new("t"), &train, Path::new("v"), &val);
+        let train = ["ape", "bear", "cat"].map(str::to_owned);
+        let dir = tree(&["ape/1.png", "cow/2.png"]);
+        let mut val = list(dir.path(), "the validation folder").unwrap();
+        let error = label_as((Path::new("t"), &train), Path::new("v"), &mut val).unwrap_err();
         assert_eq!(
-            error.unwrap_err().to_string(),
+            error.to_string(),
             "class folders differ: only in `t`: `bear`, `cat`; only in `v`: `cow`"
         );
-        let error = check_same_classes(Path::new("t"), &train, Path::new("v"), &train[..2]);
-        assert_eq!(error.unwrap_err().to_string(), "class folders differ: only in `t`: `cat`");
-        assert!(check_same_classes(Path::new("t"), &train, Path::new("v"), &train).is_ok());
+    }
+
+    #[test]
+    fn files_of_some_of_the_classes_have_the_labels_of_all() {
+        let train = ["ape", "bear", "cat"].map(str::to_owned);
+        let root = Path::new("v");
+        let labelled = |files: &[&str], empty: &str| {
+            let dir = tree(files);
+            fs::create_dir_all(dir.path().join(empty)).unwrap();
+            let mut val = list(dir.path(), "the validation folder").unwrap();
+            let absent = label_as((Path::new("t"), &train), root, &mut val)?;
+            Ok::<_, Error>((absent, val.files.labels(), val.classes.len()))
+        };
+        let found = labelled(&["ape/1.png", "cat/1.png", "cat/2.png"], "cat").unwrap();
+        assert_eq!(found, (vec!["bear".to_owned()], vec![0, 2, 2], 3), "its folder is absent");
+        assert_eq!(labelled(&["ape/1.png", "cat/1.png", "cat/2.png"], "bear").unwrap(), found);
+        let none = labelled(&["ape/readme.txt"], "bear").unwrap_err();
+        assert!(none.to_string().contains("none of its class folders"), "{none}");
     }
 }

@@ -33,7 +33,7 @@ pub struct ImageFolder {
     /// cause a warning.
     #[schemars(extend("format" = "path"), example = "data/train")]
     pub train_dir: PathBuf,
-    /// validation folder, with the same classes; or hold out images of `train_dir` with
+    /// validation folder, with the same classes, of which some may have no images; or hold out images of `train_dir` with
     /// `data.val_fraction` or `data.folds`.
     #[serde(default)]
     #[schemars(extend("format" = "path"), example = "data/val")]
@@ -55,6 +55,11 @@ pub struct ImageFolder {
     #[serde(default, skip_serializing_if = "Exif::is_usual")]
     #[schemars(example = &"apply")]
     pub exif: Exif,
+    /// accept class folders of `train_dir` without images, as torchvision's ImageFolder with
+    /// `allow_empty=True`; those of other folders are always accepted, with a warning.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    #[schemars(example = true)]
+    pub allow_empty: bool,
 }
 
 impl Kind for ImageFolder {
@@ -66,8 +71,9 @@ impl Kind for ImageFolder {
 impl ImageFolder {
     /// Images of `train_dir` to train on, of `val_dir` to validate on.
     pub fn new(train_dir: PathBuf, val_dir: PathBuf) -> Self {
-        let (pixel_dtype, exif) = (PixelDtype::Uint8, Exif::Ignore);
-        Self { train_dir, val_dir: Some(val_dir), test_dir: None, pixel_dtype, exif }
+        let (pixel_dtype, exif, allow_empty) = (PixelDtype::Uint8, Exif::Ignore, false);
+        let (val_dir, test_dir) = (Some(val_dir), None);
+        Self { train_dir, val_dir, test_dir, pixel_dtype, exif, allow_empty }
     }
 
     fn decoding(&self) -> DecodeOptions {
@@ -84,29 +90,39 @@ impl ImageFolder {
             .filter_map(|(part, path, what)| Some((part, path?.as_path(), what)))
     }
 
-    /// Lists all folders.
+    /// Lists all folders; also what is to be said of classes without images.
     ///
     /// # Errors
     ///
-    /// A folder is unusable, or they do not have the same classes.
-    fn list(&self) -> Result<Vec<(Part, &Path, Listing)>, Error> {
+    /// A folder is unusable, or has a class that the training folder lacks.
+    fn list(&self) -> Result<Listed<'_>, Error> {
+        let mut notes = Vec::new();
         let cache = ListingCache::of_user();
         let mut listed: Vec<(Part, &Path, Listing)> = Vec::new();
         for (part, path, what) in self.folders() {
-            let listing = cache::list(path, what, cache.as_ref())?;
-            if let Some((_, train, first)) = listed.first() {
-                scan::check_same_classes(train, &first.classes, path, &listing.classes)?;
+            let mut listing = cache::list(path, what, cache.as_ref())?;
+            let empty = match listed.first() {
+                Some((_, train, first)) => {
+                    scan::label_as((train, &first.classes), path, &mut listing)?
+                }
+                None => listing.empty_classes(),
+            };
+            let may_be_empty = part != Part::Train || (self.allow_empty && listing.files.len() > 0);
+            if !(empty.is_empty() || may_be_empty) {
+                return Err(Error::EmptyClasses { path: path.to_owned(), classes: empty });
             }
+            notes.extend(note_of_empty(path, &empty));
             listed.push((part, path, listing));
         }
-        Ok(listed)
+        Ok((listed, notes))
     }
 
     /// The images of all parts, and the classes.
     fn parts(&self, split: &SplitPlan) -> Result<Found, Error> {
         let mut parts = Parts::<Paths>::default();
-        let (mut all_classes, mut notes) = (Vec::new(), Vec::new());
-        for (part, path, listing) in self.list()? {
+        let (listed, mut notes) = self.list()?;
+        let mut all_classes = Vec::new();
+        for (part, path, listing) in listed {
             notes.extend(listing.note(path));
             parts.put(part, listing.files);
             if part == Part::Train {
@@ -124,6 +140,25 @@ impl ImageFolder {
             self.folders().map(|(_, path, _)| path.display().to_string()).collect();
         folders.join(" and ")
     }
+}
+
+/// The listing of each folder, and what is to be said of them.
+type Listed<'a> = (Vec<(Part, &'a Path, Listing)>, Vec<String>);
+
+/// Classes named in a message.
+const MAX_NAMED_CLASSES: usize = 5;
+
+/// That a folder has no image of some classes.
+fn note_of_empty(root: &Path, classes: &[String]) -> Option<String> {
+    let named: Vec<String> =
+        classes.iter().take(MAX_NAMED_CLASSES).map(|class| format!("`{class}`")).collect();
+    let more = match classes.len().saturating_sub(MAX_NAMED_CLASSES) {
+        0 => String::new(),
+        more => format!(" and {more} more"),
+    };
+    let noun = if classes.len() == 1 { "class" } else { "classes" };
+    let note = || format!("`{}` has no images of {noun} {}{more}", shown(root), named.join(", "));
+    (!classes.is_empty()).then(note)
 }
 
 /// The images of all parts.
@@ -180,7 +215,7 @@ impl DataSource for ImageFolder {
         let paths = |listing: Listing| -> Vec<PathBuf> {
             listing.files.iter().map(|(path, _)| path).collect()
         };
-        let listed = self.list()?;
+        let (listed, _) = self.list()?;
         Ok(listed
             .into_iter()
             .map(|(part, root, listing)| Files::many(part.name(), root, paths(listing)))

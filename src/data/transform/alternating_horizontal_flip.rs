@@ -20,6 +20,10 @@ impl Kind for AlternatingHorizontalFlip {
 }
 
 impl Transform for AlternatingHorizontalFlip {
+    fn is_random(&self) -> bool {
+        true
+    }
+
     fn takes_uint16(&self) -> bool {
         true
     }

@@ -31,6 +31,10 @@ impl Kind for ColorJitter {
 }
 
 impl Transform for ColorJitter {
+    fn is_random(&self) -> bool {
+        true
+    }
+
     fn apply(&self, image: Pixels, _: Area, stream: Option<&mut Stream>) -> Result<Pixels, String> {
         let strengths = [self.brightness, self.contrast, self.saturation, self.hue];
         Ok(match stream {

@@ -44,6 +44,12 @@ pub trait Transform: Debug + Send + Sync {
         stream: Option<&mut Stream>,
     ) -> Result<Pixels, String>;
 
+    /// Whether it draws random numbers where it gets a stream of them, so that it belongs to
+    /// training.
+    fn is_random(&self) -> bool {
+        false
+    }
+
     /// Whether it also takes images of 16 bits: it changes no value by itself, or asks for
     /// [`Pixels::dtype`]. Others are refused for them by the plan.
     fn takes_uint16(&self) -> bool {

@@ -47,6 +47,10 @@ impl Kind for GaussianBlur {
 }
 
 impl Transform for GaussianBlur {
+    fn is_random(&self) -> bool {
+        true
+    }
+
     fn size(&self, images: &Images) -> Result<Option<Sides>, Unfit> {
         let reach = self.kernel_size / 2;
         match images.size {

@@ -7,6 +7,7 @@ use crate::config::kind::{Choice, Kind, Need, Wrong};
 use crate::data::transform::{Area, Images, Pixels, Sides, Transform};
 use crate::plan::{PixelStats, Unfit};
 use crate::rng::Stream;
+use crate::terminal::counted;
 
 /// (pixel / 255 - mean) / std, with pixel / 65535 for 16-bit images. It is the last transform,
 /// except for `random_erasing`.
@@ -122,9 +123,7 @@ impl Transform for Normalize {
         for (key, list) in [("mean", &self.mean), ("std", &self.std)].into_iter().chain(of_cameras)
         {
             if list.len() != 1 && list.len() != images.channels {
-                let channels = images.channels;
-                let what = format!("has {} numbers, the images {channels} channels", list.len());
-                return Err(Unfit { key, what, help: None });
+                return Err(per_channel(key, list.len(), images.channels));
             }
         }
         Ok(images.size)
@@ -145,6 +144,18 @@ impl Transform for Normalize {
     }
 }
 
+/// A list that has neither one number for all channels of images nor one for each.
+pub(super) fn per_channel(key: &'static str, have: usize, channels: usize) -> Unfit {
+    let numbers = counted(have as u64, "number");
+    let what =
+        format!("has {numbers}, but the images have {}", counted(channels as u64, "channel"));
+    let help = match channels {
+        1 => "give one number, as for grey images",
+        _ => "give one number for each channel, or one for all",
+    };
+    Unfit { key, what, help: Some(help) }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -153,7 +164,10 @@ mod tests {
     fn lists_that_do_not_fit_the_channels_are_refused() {
         let normalize = Normalize::new(&[0.0; 3], &[1.0]);
         let unfit = normalize.size(&Images::new(1, None)).unwrap_err();
-        assert_eq!((unfit.key, &*unfit.what), ("mean", "has 3 numbers, the images 1 channels"));
+        assert_eq!(
+            (unfit.key, &*unfit.what),
+            ("mean", "has 3 numbers, but the images have 1 channel")
+        );
         assert_eq!(normalize.size(&Images::new(3, None)), Ok(None));
     }
 

@@ -40,6 +40,10 @@ impl Kind for RandAugment {
 }
 
 impl Transform for RandAugment {
+    fn is_random(&self) -> bool {
+        true
+    }
+
     fn apply(
         &self,
         mut image: Pixels,

@@ -31,6 +31,10 @@ impl Kind for RandomAdjustSharpness {
 }
 
 impl Transform for RandomAdjustSharpness {
+    fn is_random(&self) -> bool {
+        true
+    }
+
     fn apply(
         &self,
         mut image: Pixels,

@@ -48,6 +48,10 @@ impl Kind for RandomAffine {
 }
 
 impl Transform for RandomAffine {
+    fn is_random(&self) -> bool {
+        true
+    }
+
     fn takes_uint16(&self) -> bool {
         true
     }

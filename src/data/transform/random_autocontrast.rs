@@ -29,6 +29,10 @@ impl Kind for RandomAutocontrast {
 }
 
 impl Transform for RandomAutocontrast {
+    fn is_random(&self) -> bool {
+        true
+    }
+
     fn apply(
         &self,
         mut image: Pixels,

@@ -42,6 +42,10 @@ impl Kind for RandomCrop {
 }
 
 impl Transform for RandomCrop {
+    fn is_random(&self) -> bool {
+        true
+    }
+
     fn size(&self, images: &Images) -> Result<Option<Sides>, Unfit> {
         let (height, width) = self.size.sides();
         let padding = self.padding;

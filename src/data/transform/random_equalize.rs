@@ -29,6 +29,10 @@ impl Kind for RandomEqualize {
 }
 
 impl Transform for RandomEqualize {
+    fn is_random(&self) -> bool {
+        true
+    }
+
     fn apply(
         &self,
         mut image: Pixels,

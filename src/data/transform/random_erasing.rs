@@ -5,6 +5,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::config::kind::{Kind, Need, Wrong};
 use crate::data::transform::crop::random_offset;
+use crate::data::transform::normalize::per_channel;
 use crate::data::transform::{Area, Images, Pixels, Sides, Transform, happens};
 use crate::plan::Unfit;
 use crate::rng::Stream;
@@ -50,11 +51,14 @@ impl Kind for RandomErasing {
 }
 
 impl Transform for RandomErasing {
+    fn is_random(&self) -> bool {
+        true
+    }
+
     fn size(&self, images: &Images) -> Result<Option<Sides>, Unfit> {
         let (have, channels) = (self.value.len(), images.channels);
         if have > 1 && have != channels {
-            let what = format!("has {have} numbers, the images {channels} channels");
-            return Err(Unfit { key: "value", what, help: None });
+            return Err(per_channel("value", have, channels));
         }
         Ok(images.size)
     }

@@ -28,6 +28,10 @@ impl Kind for RandomGrayscale {
 }
 
 impl Transform for RandomGrayscale {
+    fn is_random(&self) -> bool {
+        true
+    }
+
     fn takes_uint16(&self) -> bool {
         true
     }

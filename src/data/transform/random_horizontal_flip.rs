@@ -27,6 +27,10 @@ impl Kind for RandomHorizontalFlip {
 }
 
 impl Transform for RandomHorizontalFlip {
+    fn is_random(&self) -> bool {
+        true
+    }
+
     fn takes_uint16(&self) -> bool {
         true
     }

@@ -28,6 +28,10 @@ impl Kind for RandomInvert {
 }
 
 impl Transform for RandomInvert {
+    fn is_random(&self) -> bool {
+        true
+    }
+
     fn apply(
         &self,
         mut image: Pixels,

@@ -32,6 +32,10 @@ impl Kind for RandomPosterize {
 }
 
 impl Transform for RandomPosterize {
+    fn is_random(&self) -> bool {
+        true
+    }
+
     fn apply(
         &self,
         mut image: Pixels,

@@ -73,6 +73,10 @@ impl Kind for RandomResizedCrop {
 }
 
 impl Transform for RandomResizedCrop {
+    fn is_random(&self) -> bool {
+        true
+    }
+
     fn size(&self, _: &Images) -> Result<Option<Sides>, Unfit> {
         Ok(Some(self.size.sides()))
     }

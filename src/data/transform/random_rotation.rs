@@ -22,6 +22,10 @@ impl Kind for RandomRotation {
 }
 
 impl Transform for RandomRotation {
+    fn is_random(&self) -> bool {
+        true
+    }
+
     fn takes_uint16(&self) -> bool {
         true
     }

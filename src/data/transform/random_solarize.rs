@@ -31,6 +31,10 @@ impl Kind for RandomSolarize {
 }
 
 impl Transform for RandomSolarize {
+    fn is_random(&self) -> bool {
+        true
+    }
+
     fn apply(
         &self,
         mut image: Pixels,

@@ -27,6 +27,10 @@ impl Kind for RandomVerticalFlip {
 }
 
 impl Transform for RandomVerticalFlip {
+    fn is_random(&self) -> bool {
+        true
+    }
+
     fn takes_uint16(&self) -> bool {
         true
     }

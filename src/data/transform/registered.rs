@@ -72,13 +72,20 @@ impl Transforms {
     ) -> Result<TransformFacts, (usize, Unfit)> {
         let mut after = *images;
         let (mut n_pixels, mut ends_in_values) = (0, false);
+        let (mut values, mut random) = (None, Vec::new());
         for (index, choice) in asked.iter().enumerate() {
             let unknown = |what: String| Unfit { key: "name", what, help: None };
             let transform =
                 self.build(choice).map_err(|error| (index, unknown(error.to_string())))?;
             after = after_one(&*transform, &after).map_err(|unfit| (index, unfit))?;
+            if transform.is_random() {
+                random.push(choice.name.clone());
+            }
             if !transform.changes_values() {
                 (n_pixels, ends_in_values) = (index + 1, transform.value(0, 0.0).is_some());
+                let of = |channel, value| transform.value(channel, value).map(f64::from);
+                let pair = |channel| Some([of(channel, 0.0)?, of(channel, 1.0)?]);
+                values = (0..after.channels).map(pair).collect();
             }
         }
         let mut list = asked.to_vec();
@@ -91,6 +98,6 @@ impl Transforms {
             // Generated images have this size already; said so that their reader can rely on it.
             list.insert(0, Choice::of(&Resize::to(Shape2::Both([height, width]))));
         }
-        Ok(TransformFacts { list, channels: after.channels, size: after.size })
+        Ok(TransformFacts { list, channels: after.channels, size: after.size, values, random })
     }
 }

@@ -29,6 +29,10 @@ impl Kind for TrivialAugmentWide {
 }
 
 impl Transform for TrivialAugmentWide {
+    fn is_random(&self) -> bool {
+        true
+    }
+
     fn apply(&self, image: Pixels, _: Area, stream: Option<&mut Stream>) -> Result<Pixels, String> {
         let Some(stream) = stream else { return Ok(image) };
         let space = Space { bins: self.num_magnitude_bins, ..TRIVIAL_AUGMENT };

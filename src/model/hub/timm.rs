@@ -2,10 +2,13 @@
 
 use std::path::Path;
 
+use serde_json::Value;
+
 use super::{Config, FILE};
 use crate::model::Completion;
 use crate::model::config_json::{Error, read};
 use crate::model::pretrained::Unfit;
+use crate::plan::TrainedOn;
 
 /// Nothing more than `model` knows itself, if the `config.json` beside the weights `pretrained`
 /// names one of `architectures` or none. Some others have the same tensors, but other paddings or
@@ -31,6 +34,18 @@ pub(in crate::model) fn complete(
     }
 }
 
+/// What the `config.json` beside the weights `pretrained` says of the images that they were trained
+/// on, as timm's do; nothing if there is none, or if it is of something else.
+pub(crate) fn trained_on(pretrained: &Path) -> Option<TrainedOn> {
+    let file = pretrained.parent()?.join(FILE);
+    let config: Config = read(&file, "a model of timm").ok()?;
+    let described = config.get("pretrained_cfg").and_then(Value::as_object).unwrap_or(&config);
+    let numbers = |key: &str| -> Option<Vec<f64>> {
+        described.get(key)?.as_array()?.iter().map(Value::as_f64).collect()
+    };
+    Some(TrainedOn { mean: numbers("mean")?, std: numbers("std")?, file })
+}
+
 #[cfg(test)]
 mod tests {
     use std::io::Write;
@@ -48,6 +63,10 @@ mod tests {
         };
         let unfit = told(r#"{"architecture": "tf_efficientnet_b0"}"#).unwrap_err();
         assert!(unfit.what.contains("`architecture` = \"tf_efficientnet_b0\""), "{unfit}");
+        let images = r#"{"pretrained_cfg": {"mean": [0.5, 0.5, 0.5], "std": [1, 1, 1]}}"#;
+        told(images).unwrap();
+        let found = trained_on(&weights).unwrap();
+        assert_eq!((found.mean, found.std), (vec![0.5; 3], vec![1.0; 3]));
         for same in [r#"{"architecture": "efficientnet_b0"}"#, "{}", "no JSON"] {
             assert_eq!(told(same).unwrap(), Completion::default());
         }

@@ -28,7 +28,7 @@ pub struct Lora {
     /// folder of trained adapters to start from, as PEFT and `ddprun checkpoint export --peft`
     /// write them: `adapter_model.safetensors` and `adapter_config.json`. r, alpha, targets and
     /// dropout are then its own; r, alpha and targets that are given too must be the same.
-    #[schemars(example = "adapters/alpaca")]
+    #[schemars(extend("format" = "path", "examples" = ["adapters/alpaca"]))]
     pub adapters: Option<PathBuf>,
 }
 

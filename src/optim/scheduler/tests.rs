@@ -31,7 +31,9 @@ impl KindFacts for Known {
         images: &Images,
         _: Option<&PixelStats>,
     ) -> Result<TransformFacts, (usize, Unfit)> {
-        Ok(TransformFacts { list: asked.to_vec(), channels: images.channels, size: images.size })
+        let Images { channels, size, .. } = *images;
+        let (list, random) = (asked.to_vec(), Vec::new());
+        Ok(TransformFacts { list, channels, size, values: None, random })
     }
 
     fn layers(&self, _: &[Entry], _: Flow, _: usize) -> Result<Vec<LayerPlan>, LayerMisfit> {

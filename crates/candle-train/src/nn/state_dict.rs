@@ -21,10 +21,13 @@ use safetensors::{Dtype, SafeTensors};
 use super::Params;
 
 pub use adapters::PREFIX as ADAPTER_PREFIX;
-pub use adapters::load_adapters;
+pub use adapters::{check_adapters, load_adapters};
 pub use file::header;
 pub use fit::{Fit, Header, Held, Layout, Misfit, Origin, Wanted, fit, is_conv1d, unwrapped};
 pub use positions::Grid;
+
+/// What to do about a file that git-lfs has not downloaded.
+const LFS_HELP: &str = "run `git lfs pull` in its folder, or download the file itself";
 
 /// What a file may lack.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -83,6 +86,22 @@ pub enum Error {
         /// What is wrong.
         source: serde_json::Error,
     },
+    /// What git-lfs leaves in the place of a large file.
+    #[error("`{}` is a git-lfs pointer, not the weights themselves", path.display())]
+    LfsPointer {
+        /// The file.
+        path: PathBuf,
+    },
+    /// A number is none, or infinite.
+    #[error("`{key}` in `{}` holds {what}", path.display())]
+    NotFinite {
+        /// The file.
+        path: PathBuf,
+        /// The key.
+        key: String,
+        /// "NaN" or "an infinite number".
+        what: &'static str,
+    },
     /// The header claims to be too long.
     #[error("`{}` is not a safetensors file: its header would have {header} bytes", path.display())]
     Header {
@@ -135,7 +154,16 @@ impl Error {
 
     /// What the user can do about it.
     pub fn help(&self) -> Option<String> {
-        let Self::Pickle { path } = self else { return None };
+        let path = match self {
+            Self::Pickle { path } => path,
+            Self::LfsPointer { .. } => return Some(LFS_HELP.to_owned()),
+            Self::NotFinite { .. } => {
+                let help = "these weights are broken, as those of a run that diverged: take an \
+                            earlier checkpoint of it, or download them again";
+                return Some(help.to_owned());
+            }
+            _ => return None,
+        };
         let (from, to) = (path.display(), path.with_extension("safetensors"));
         let to = to.display();
         Some(format!(
@@ -178,6 +206,8 @@ pub fn load_state_dict_bytes(
     let wanted = Wanted::of(params);
     let fit = fit(&wanted, &held(&views), strict).map_err(|misfit| Error::misfit(path, misfit))?;
     same_twins(path, &views, &fit)?;
+    let taken = fit.origins.iter().flatten();
+    finite(path, taken.filter_map(|origin| views.get_key_value(&origin.key)))?;
     let tensors = tensors(params)?;
     let values = tensors.into_iter().zip(&fit.origins).filter_map(|((_, _, var), origin)| {
         let origin = origin.as_ref()?;
@@ -224,6 +254,44 @@ fn same_twins(path: &Path, views: &Views<'_>, fit: &Fit) -> Result<(), Error> {
         return Ok(());
     }
     Err(Error::misfit(path, Misfit { unexpected, ..Misfit::default() }))
+}
+
+/// Refuses tensors that hold numbers that are none.
+fn finite<'a>(
+    path: &Path,
+    mut tensors: impl Iterator<Item = (&'a String, &'a TensorView<'a>)>,
+) -> Result<(), Error> {
+    let broken = tensors.find_map(|(key, view)| Some((key, not_finite(view)?)));
+    let named = |(key, what): (&String, _)| {
+        Err(Error::NotFinite { path: path.to_owned(), key: key.clone(), what })
+    };
+    broken.map_or(Ok(()), named)
+}
+
+/// What of a tensor is no finite number, if anything is. The bits are looked at as they lie, since a
+/// file may be as large as memory.
+fn not_finite(view: &TensorView<'_>) -> Option<&'static str> {
+    fn found<const N: usize>(
+        data: &[u8],
+        number: impl Fn([u8; N]) -> u64,
+        exponent: u64,
+        fraction: u64,
+    ) -> Option<&'static str> {
+        let numbers = data.as_chunks::<N>().0.iter().map(|bytes| number(*bytes));
+        let mut broken = numbers.filter(|bits| bits & exponent == exponent).peekable();
+        broken.peek()?;
+        Some(if broken.any(|bits| bits & fraction != 0) { "NaN" } else { "an infinite number" })
+    }
+    let data = view.data();
+    let of_16 = |bytes| u64::from(u16::from_le_bytes(bytes));
+    let of_32 = |bytes| u64::from(u32::from_le_bytes(bytes));
+    match view.dtype() {
+        Dtype::F64 => found(data, u64::from_le_bytes, 0x7FF << 52, (1 << 52) - 1),
+        Dtype::F32 => found(data, of_32, 0xFF << 23, (1 << 23) - 1),
+        Dtype::BF16 => found(data, of_16, 0xFF << 7, (1 << 7) - 1),
+        Dtype::F16 => found(data, of_16, 0x1F << 10, (1 << 10) - 1),
+        _ => None,
+    }
 }
 
 /// One tensor at a time, so that memory holds the files and the model, and not the model twice.
@@ -389,6 +457,69 @@ mod tests {
         let report = load_state_dict(&other, file(&saved).path(), Strict::All).unwrap();
         assert_eq!(report, LoadReport { loaded: 3, ..LoadReport::default() });
         assert_eq!((values(&other), other.counters()[0].get()), (vec![0.1; 9], 0));
+    }
+
+    /// The file of `params(0.5)` under other names.
+    fn renamed(name: impl Fn(&str) -> String) -> NamedTempFile {
+        let saved = save_state_dict(&params(0.5)).unwrap();
+        let views = SafeTensors::deserialize(&saved).unwrap().tensors();
+        let views = views.into_iter().map(|(key, view)| (name(&key), view));
+        file(&safetensors::serialize(views, None).unwrap())
+    }
+
+    #[test]
+    fn the_name_that_a_wrapper_gives_the_model_is_no_part_of_its_names() {
+        for wrapper in ["model.", "net.", "module.model."] {
+            let wrapped = renamed(|key| format!("{wrapper}{key}"));
+            let model = params(0.0);
+            load_state_dict(&model, wrapped.path(), Strict::All).unwrap();
+            assert_eq!(values(&model), [0.5; 9], "{wrapper}");
+        }
+        let partly =
+            renamed(|key| if key == "mean" { "model.men".into() } else { format!("model.{key}") });
+        let error = load_state_dict(&params(0.0), partly.path(), Strict::All).unwrap_err();
+        assert!(error.to_string().contains("unexpected `men`"), "{error}");
+    }
+
+    #[test]
+    fn numbers_that_are_none_are_refused_by_the_name_of_their_tensor() {
+        let told = |dtype, bytes: &[u8]| {
+            let (weight, bias) = (vec![0; 24], [0u8; 8].to_vec());
+            let mean = [("mean", dtype, &[1][..], bytes.to_vec())];
+            let others = [
+                ("fc.weight", Dtype::F32, &[2, 3][..], weight),
+                ("fc.bias", Dtype::F32, &[2][..], bias),
+            ];
+            let all: Vec<_> = others.into_iter().chain(mean).collect();
+            let model = params(7.0);
+            let result = load_state_dict(&model, state_dict(&all).path(), Strict::All);
+            let is_as_before = values(&model) == [7.0; 9];
+            result.map(drop).map_err(|error| (error.to_string(), is_as_before))
+        };
+        let nan = [
+            (Dtype::F32, f32::NAN.to_le_bytes().to_vec()),
+            (Dtype::F64, f64::NAN.to_le_bytes().to_vec()),
+            (Dtype::F16, f16::NAN.to_le_bytes().to_vec()),
+            (Dtype::BF16, bf16::NAN.to_le_bytes().to_vec()),
+        ];
+        for (dtype, bytes) in nan {
+            let (said, is_as_before) = told(dtype, &bytes).unwrap_err();
+            assert!(said.starts_with("`mean` in `") && said.ends_with("` holds NaN"), "{said}");
+            assert!(is_as_before);
+        }
+        let (said, _) = told(Dtype::F32, &f32::NEG_INFINITY.to_le_bytes()).unwrap_err();
+        assert!(said.ends_with("holds an infinite number"), "{said}");
+        for value in [f32::MAX, f32::MIN_POSITIVE, -0.0] {
+            assert_eq!(told(Dtype::F32, &value.to_le_bytes()), Ok(()));
+        }
+    }
+
+    #[test]
+    fn what_git_lfs_left_is_named() {
+        let pointer = file(b"version https://git-lfs.github.com/spec/v1\noid sha256:1f\nsize 9\n");
+        let error = header(pointer.path()).unwrap_err();
+        assert!(error.to_string().ends_with("is a git-lfs pointer, not the weights themselves"));
+        assert!(error.help().unwrap().starts_with("run `git lfs pull`"));
     }
 
     #[test]

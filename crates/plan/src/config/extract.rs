@@ -12,7 +12,7 @@ use figment::value::{Dict, Value};
 
 use crate::config::check;
 use crate::config::keys::{Page, dotted, path_of};
-use crate::config::kind::{Entry, FamilySpec, LISTS, TABLES};
+use crate::config::kind::{Entry, FamilySpec, LISTS, Modality, Spec, TABLES};
 use crate::config::layer::Layer;
 use crate::config::problem::Problem;
 use crate::config::schema::Experiment;
@@ -54,7 +54,9 @@ pub(crate) fn extract(layers: &mut [Layer], vocabulary: &Vocabulary) -> Extracte
                 false
             }
             Err(Wrong::Value(error)) => extracted.step(layers, vocabulary, &error),
-            Err(Wrong::Kind(family, path)) => extracted.unknown_kind(layers, family, &path),
+            Err(Wrong::Kind(family, path)) => {
+                extracted.unknown_kind(layers, vocabulary, family, &path)
+            }
         };
         if !mended {
             break;
@@ -179,10 +181,21 @@ fn json(value: &Value) -> serde_json::Value {
 
 impl Extracted {
     /// Reports a name that no kind has, and takes it away.
-    fn unknown_kind(&mut self, layers: &mut [Layer], family: &FamilySpec, path: &[String]) -> bool {
+    fn unknown_kind(
+        &mut self,
+        layers: &mut [Layer],
+        vocabulary: &Vocabulary,
+        family: &FamilySpec,
+        path: &[String],
+    ) -> bool {
         let Some(index) = strongest(layers, path) else { return false };
         let written = layers[index].get(path).and_then(Value::as_str).unwrap_or_default();
-        let (what, help) = wording::not_a_kind(family.noun, written, family.names());
+        let given = samples(layers, vocabulary);
+        let fits = |kind: &&Spec| {
+            given.is_none_or(|given| kind.takes.is_empty() || kind.takes.contains(&given))
+        };
+        let names = family.kinds.iter().filter(fits).map(|kind| kind.name);
+        let (what, help) = wording::not_a_kind(family.noun, written, names);
         let problem = layers[index].at_value(path, what, index);
         self.problems.push(match help {
             Some(help) => problem.help(help),
@@ -320,6 +333,13 @@ impl Extracted {
         let table = layers[index].table_mut(table)?;
         Some(table.insert(option.clone(), example).is_none())
     }
+}
+
+/// What the samples of the chosen data set are, if it is known.
+fn samples(layers: &[Layer], vocabulary: &Vocabulary) -> Option<Modality> {
+    let name = ["data".to_owned(), "name".to_owned()];
+    let written = layers[strongest(layers, &name)?].get(&name)?.as_str()?;
+    vocabulary.family("data")?.kind(written)?.modality()
 }
 
 /// The family of which the table at `path`, or the entry of a list, chooses a kind.

@@ -8,7 +8,7 @@ use crate::config::spans::Path;
 use crate::config::suggest::{any_of, closest};
 
 /// Words of other programs -> ours.
-const ALIASES: [(&str, &str); 20] = [
+const ALIASES: [(&str, &str); 21] = [
     ("learning_rate", "lr"),
     ("wd", "weight_decay"),
     ("bs", "batch_size"),
@@ -29,6 +29,7 @@ const ALIASES: [(&str, &str); 20] = [
     ("alpha", "mixup_alpha"),
     ("mixup", "mixup_alpha"),
     ("cutmix", "cutmix_alpha"),
+    ("shard", "zero_stage"),
 ];
 
 fn alias(word: &str) -> Option<&'static str> {

@@ -4,7 +4,8 @@
 use figment::error::Kind as ErrorKind;
 use figment::value::{Dict, Value};
 
-use crate::config::check::range;
+use crate::config::check::{Finding, range};
+use crate::config::keys::path_of;
 use crate::config::kind::{Choice, FamilySpec, Key, Options, Spec};
 use crate::config::reader::{Reader, join, json};
 use crate::config::suggest::any_of;
@@ -72,8 +73,12 @@ fn options(
         if let Some(value) = own.get(name) {
             let mut found = Vec::new();
             range(name, value, schema, &mut found);
-            for finding in found {
-                reader.wrong(&join(table, name), finding.what);
+            for Finding { key, what, help, .. } in found {
+                let problem = reader.problem(&[table, &path_of(&key)[..]].concat(), what);
+                reader.problems.push(match help {
+                    Some(help) => problem.help(help),
+                    None => problem,
+                });
             }
         }
     }

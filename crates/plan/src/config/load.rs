@@ -12,8 +12,9 @@ use crate::config::layer::{Layer, Source};
 use crate::config::loaded::Loaded;
 use crate::config::overrides::{self, Asked};
 use crate::config::problem::{Problem, Problems};
+use crate::config::unknown_keys::{self, Chosen};
 use crate::config::vocabulary::Vocabulary;
-use crate::config::{sweep, text, unknown_keys};
+use crate::config::{sweep, text};
 
 /// Files that extend files that extend files ... end here.
 const MAX_DEPTH: usize = 16;
@@ -30,7 +31,13 @@ pub fn load(
     vocabulary: &Vocabulary,
 ) -> Result<Loaded, Problems> {
     let text = text::read(path)?;
-    Stack::new().build(path, text, &overrides::environment(), overrides, vocabulary)
+    Stack { is_here: true, ..Stack::new() }.build(
+        path,
+        text,
+        &overrides::environment(),
+        overrides,
+        vocabulary,
+    )
 }
 
 /// Reads `text` as if it were the file `path`, without the environment: a stored `resolved.toml`, a
@@ -46,6 +53,21 @@ pub fn load_text(
     vocabulary: &Vocabulary,
 ) -> Result<Loaded, Problems> {
     Stack::new().build(path, text.to_owned(), &[], overrides, vocabulary)
+}
+
+/// Reads `text`, the stored experiment at `path`, as if it were given anew: with the environment of
+/// now, but without a look at the files that it names.
+///
+/// # Errors
+///
+/// As [`load`].
+pub fn load_stored(
+    path: &Path,
+    text: &str,
+    overrides: &[String],
+    vocabulary: &Vocabulary,
+) -> Result<Loaded, Problems> {
+    load_in(path, text, &overrides::environment(), overrides, vocabulary)
 }
 
 /// Reads `text` as the file `path` in `environment`.
@@ -69,11 +91,15 @@ pub(crate) struct Stack {
     /// For each layer, how many sources are weaker: all overrides of a command line are one source.
     groups: Vec<usize>,
     problems: Vec<Problem>,
+    /// Whether files that the experiment names are looked for: it is of this machine, and its paths
+    /// begin in the current folder.
+    is_here: bool,
 }
 
 impl Stack {
     pub(crate) fn new() -> Self {
-        Self { layers: vec![Layer::defaults()], groups: vec![0], problems: Vec::new() }
+        let (layers, groups) = (vec![Layer::defaults()], vec![0]);
+        Self { layers, groups, problems: Vec::new(), is_here: false }
     }
 
     pub(crate) fn build(
@@ -146,6 +172,11 @@ impl Stack {
                 self.problems.push(at(&key, "must be a file's name, or a list of them".to_owned()));
                 continue;
             };
+            if let Some(scheme) = check::url_scheme(name) {
+                let problem = at(&key, check::NO_URL.to_owned());
+                self.problems.push(problem.help(check::instead_of_url(scheme)));
+                continue;
+            }
             let base = path.parent().unwrap_or(Path::new("")).join(name);
             if open.contains(&identity(&base)) || open.len() >= MAX_DEPTH {
                 let what = "leads back to a file that extends this one".to_owned();
@@ -185,10 +216,11 @@ impl Stack {
     }
 
     fn finish(mut self, path: &Path, vocabulary: &Vocabulary) -> Result<Loaded, Problems> {
+        let chosen = self.chosen(vocabulary);
         for (order, layer) in self.layers.iter_mut().enumerate() {
             // Where options of a user's models once stood.
             layer.lift("model", "options");
-            self.problems.extend(unknown_keys::weed(layer, order, vocabulary.page()));
+            self.problems.extend(unknown_keys::weed(layer, order, vocabulary.page(), &chosen));
         }
         self.drop_keys_of_other_kinds(vocabulary);
         let mut extracted = extract::extract(&mut self.layers, vocabulary);
@@ -207,7 +239,26 @@ impl Stack {
         loaded.leave_out_overruled(vocabulary);
         loaded.infer_modes(vocabulary);
         self.problems.extend(check::all(&loaded, vocabulary, &extracted.broken));
-        if self.problems.is_empty() { Ok(loaded) } else { Err(Problems::new(self.problems)) }
+        if self.problems.is_empty() {
+            return Ok(loaded);
+        }
+        if self.is_here {
+            let absent = loaded.absent_inputs(vocabulary);
+            let is_new = |problem: &Problem| self.problems.iter().all(|p| p.key() != problem.key());
+            let absent: Vec<Problem> = absent.into_iter().filter(is_new).collect();
+            self.problems.extend(absent);
+        }
+        Err(Problems::new(self.problems))
+    }
+
+    /// The kind that each table chooses.
+    fn chosen<'a>(&self, vocabulary: &'a Vocabulary) -> Chosen<'a> {
+        let kind = |family: &'a FamilySpec| {
+            let path = path_of(&format!("{}.name", family.table));
+            let name = self.layers[strongest(&self.layers, &path)?].get(&path)?.as_str()?;
+            Some((family.table, family.kind(name)?))
+        };
+        vocabulary.families().iter().filter_map(kind).collect()
     }
 
     /// Where a stronger source names another kind, keys that belong only to the weaker one's kind

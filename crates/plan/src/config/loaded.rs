@@ -124,6 +124,12 @@ impl Loaded {
         }
     }
 
+    /// A problem for each file and folder that is to be read and does not exist.
+    pub fn absent_inputs(&self, vocabulary: &Vocabulary) -> Vec<Problem> {
+        let absent = check::absent_inputs(self, vocabulary).into_iter();
+        absent.map(|finding| finding.into_problem(self)).collect()
+    }
+
     /// Whether a user's layer, not only the built-in defaults, says something about the key.
     pub fn is_given(&self, key: &str) -> bool {
         is_given_in(&self.layers, key)

@@ -33,7 +33,7 @@ pub mod values;
 mod vocabulary;
 mod wording;
 
-pub use check::{TAG_FORM, is_tag};
+pub use check::{NO_URL, TAG_FORM, instead_of_url, is_tag, url_scheme};
 pub use json_schema::json_schema;
 #[doc(hidden)] // for the tests of what uses this package
 pub use keys::commented_keys;
@@ -41,7 +41,7 @@ pub use keys::{DEFAULTS, dotted};
 pub use layer::Source;
 #[doc(hidden)] // for the tests of what uses this package
 pub use load::load_in;
-pub use load::{load, load_text};
+pub use load::{load, load_stored, load_text};
 pub use loaded::{Loaded, PretrainedCheckpoint};
 pub use overrides::RESERVED;
 pub use problem::{Problem, Problems};

@@ -66,6 +66,16 @@ impl Problem {
         self
     }
 
+    /// A problem of the word `index` of a command line.
+    pub fn of_word(words: &[String], index: usize, what: impl Into<String>) -> Self {
+        let start = words[..index].iter().map(|word| word.len() + 1).sum::<usize>();
+        let text = Arc::new(NamedSource::new(
+            Source::CommandLine(String::new()).to_string(),
+            words.join(" "),
+        ));
+        Self::new("", what).at(&text, start..start + words[index].len(), 0)
+    }
+
     /// The same problem of another key.
     #[must_use]
     pub(crate) fn of_key(mut self, key: String) -> Self {

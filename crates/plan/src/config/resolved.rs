@@ -69,7 +69,7 @@ pub const SAFE_ON_RESUME: [&str; 24] = [
     "distributed.threads_per_rank",
     "distributed.timeout",
     "distributed.overlap",
-    "distributed.shard",
+    "distributed.zero_stage",
     "distributed.bucket_cap",
     "distributed.first_bucket_cap",
     "validation.every",

@@ -367,8 +367,8 @@ pub struct Distributed {
     pub comm_hook: CommHook,
     /// Who adds up the gradients of all ranks.
     pub all_reduce: AllReduce,
-    /// What ranks divide among themselves, in place of keeping all of it each (ZeRO).
-    pub shard: Sharding,
+    /// What ranks divide among themselves, in place of keeping all of it each.
+    pub zero_stage: crate::config::values::ZeroStage,
     /// Tolerate parameters that the loss does not reach.
     pub find_unused_parameters: bool,
     /// BatchNorm statistics of a pass over all shards (`SyncBatchNorm`), not of each shard.
@@ -426,30 +426,6 @@ pub enum AllReduce {
     Tree,
     /// The MPI library, in an order of its own.
     Library,
-}
-
-/// What each rank keeps a part of, as DeepSpeed's ZeRO.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum Sharding {
-    /// Nothing: plain DDP.
-    #[default]
-    None,
-    /// The optimizer's state (ZeRO-1).
-    Optimizer,
-    /// The optimizer's state and reduced gradients (ZeRO-2).
-    Gradients,
-}
-
-impl Sharding {
-    /// As in the experiment.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::None => "none",
-            Self::Optimizer => "optimizer",
-            Self::Gradients => "gradients",
-        }
-    }
 }
 
 /// `[validation]`

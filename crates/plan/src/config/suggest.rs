@@ -32,7 +32,7 @@ pub fn closest<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str>) ->
     let begins = |it: &&str| plain.len() >= MIN_BEGINNING && letters(it).starts_with(&plain);
     let is_begun_with = |it: &&str| {
         let part = letters(it);
-        part.len() >= MIN_PART && (plain.starts_with(&part) || plain.ends_with(&part))
+        part.len() >= MIN_PART && (plain.starts_with(&part) || ends_in_word(word, &part))
     };
     all()
         .find(|it| Some(*it) == synonym)
@@ -40,6 +40,18 @@ pub fn closest<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str>) ->
         .or_else(|| all().filter(begins).min_by_key(|it| it.len()))
         .or_else(|| nearest(word, all()))
         .or_else(|| all().filter(is_begun_with).max_by_key(|it| it.len()))
+}
+
+/// Whether `part` is the last word of `word`: `Plateau` of `ReduceLROnPlateau`, but not `file` of
+/// `profile`.
+fn ends_in_word(word: &str, part: &str) -> bool {
+    if !letters(word).ends_with(part) {
+        return false;
+    }
+    let all: Vec<char> = word.chars().collect();
+    let mut places = (0..all.len()).rev().filter(|&at| all[at].is_alphanumeric());
+    let begin = part.chars().count().checked_sub(1).and_then(|last| places.nth(last));
+    begin.is_some_and(|at| at == 0 || all[at].is_uppercase() || !all[at - 1].is_alphanumeric())
 }
 
 /// A word without its signs, in lower case.
@@ -93,6 +105,8 @@ mod tests {
         check("tiem", Some("time"));
         check("q", Some("p"));
         check("banana", None);
+        check("lifetime", None);
+        check("life_time", Some("time"));
         check("", Some("p"));
     }
 

@@ -9,6 +9,7 @@ use figment::value::{Dict, Value};
 
 use crate::config::key_aliases::{among, anywhere, of_entry, only_leaf, whole};
 use crate::config::keys::{Known, Page, dotted};
+use crate::config::kind::Spec;
 use crate::config::layer::{Layer, Source};
 use crate::config::problem::Problem;
 use crate::config::spans::Path;
@@ -16,6 +17,9 @@ use crate::config::suggest::any_of;
 
 /// Unknown keys that are reported one by one.
 const MAX_REPORTED: usize = 60;
+
+/// The kind that each table chooses, where that is known.
+pub(crate) type Chosen<'a> = BTreeMap<&'static str, &'a Spec>;
 
 /// Something at a place where it cannot be.
 #[derive(Default)]
@@ -30,8 +34,13 @@ struct Misfit {
 }
 
 /// Reports what no schema knows in `layer`, and leaves only what may be.
-pub(crate) fn weed(layer: &mut Layer, order: usize, page: &Page) -> Vec<Problem> {
-    let mut search = Search { page, found: Vec::new() };
+pub(crate) fn weed(
+    layer: &mut Layer,
+    order: usize,
+    page: &Page,
+    chosen: &Chosen<'_>,
+) -> Vec<Problem> {
+    let mut search = Search { page, chosen, found: Vec::new() };
     if let Known::Table(keys) = page.known() {
         search.walk(&layer.dict, keys, &mut Path::new());
     }
@@ -96,7 +105,7 @@ pub(crate) fn unknown(
         known = match known {
             Known::Table(keys) => {
                 let Some(inner) = keys.get(key) else {
-                    let misfit = unknown_key(key, keys, &path[..depth], page);
+                    let misfit = unknown_key(key, keys, &path[..depth], page, &Chosen::new());
                     let help = whole(path, page).map(|key| format!("did you mean `{key}`?"));
                     let problem = layer.at_key(&path[..=depth], misfit.what, order);
                     return Some(problem.help(help.unwrap_or(misfit.help)));
@@ -151,6 +160,7 @@ fn mend(layer: &mut Layer, misfit: &Misfit, page: &Page) {
 /// A walk through a file, and what does not belong there.
 struct Search<'a> {
     page: &'a Page,
+    chosen: &'a Chosen<'a>,
     found: Vec<Misfit>,
 }
 
@@ -177,7 +187,8 @@ impl Search<'_> {
     ) {
         // Those past the most are only counted.
         let misfit = if self.found.len() < MAX_REPORTED {
-            let misfit = unknown_key(key, keys, &path[..path.len() - 1], self.page);
+            let parent = &path[..path.len() - 1];
+            let misfit = unknown_key(key, keys, parent, self.page, self.chosen);
             in_entry(misfit, table, self.page)
         } else {
             Misfit { path: path.clone(), ..Misfit::default() }
@@ -271,11 +282,30 @@ fn unknown_key(
     keys: &BTreeMap<String, Known>,
     parent: &[String],
     page: &Page,
+    chosen: &Chosen<'_>,
 ) -> Misfit {
     let mut path = parent.to_vec();
     path.push(key.to_owned());
-    let meant = among(key, keys.keys().map(String::as_str)).map(str::to_owned);
+    let what = "is not a key of an experiment".to_owned();
+    let near = among(key, keys.keys().map(String::as_str)).map(str::to_owned);
+    let kind = if let [table] = parent { chosen.get(table.as_str()) } else { None };
+    let meant = match kind {
+        // A key of another kind would only be the next problem.
+        Some(kind) if near.as_deref().is_some_and(|near| !takes(kind, &parent[0], near, page)) => {
+            let own = kind.keys.iter().map(|key| key.name.as_str());
+            let shared = page.shared(&parent[0]).into_iter().flatten().map(String::as_str);
+            let meant = among(key, own.chain(shared)).map(str::to_owned);
+            if meant.is_none() {
+                return Misfit { path, what, help: of_entry(kind), ..Misfit::default() };
+            }
+            meant
+        }
+        _ => near,
+    };
     let help = match &meant {
+        Some(name) if name == "zero_stage" => {
+            format!("did you mean `{name}`, which is 0, 1 (optimizer state) or 2 (gradients too)?")
+        }
         Some(name) if name == "lr_factor" => {
             format!("did you mean `{name}`, which multiplies the learning rate?")
         }
@@ -291,8 +321,12 @@ fn unknown_key(
             }
         }),
     };
-    let what = "is not a key of an experiment".to_owned();
     Misfit { path, what, help, meant, has_name: false }
+}
+
+/// Whether `key` of `table` is one of `kind`, or of all kinds.
+fn takes(kind: &Spec, table: &str, key: &str, page: &Page) -> bool {
+    kind.key(key).is_some() || page.shared(table).is_none_or(|shared| shared.contains(key))
 }
 
 /// Where else a key of this name, or nearly this name, is found; what an entry of a list lacks is

@@ -87,6 +87,25 @@ pub enum Strict {
     ExceptHead,
 }
 
+/// What each rank keeps a part of, by the stages of ZeRO (Rajbhandari et al. 2020).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ZeroStage {
+    /// 0: nothing, plain DDP.
+    #[default]
+    None,
+    /// 1: the optimizer's state.
+    Optimizer,
+    /// 2: the optimizer's state and reduced gradients.
+    Gradients,
+}
+
+impl ZeroStage {
+    /// As in the experiment.
+    pub fn number(self) -> u8 {
+        self as u8
+    }
+}
+
 /// A number of bytes: "25MiB", "1MB", or a plain number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Size(pub u64);
@@ -297,6 +316,41 @@ impl Visitor<'_> for SizeVisitor {
 impl<'de> Deserialize<'de> for Size {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         deserializer.deserialize_any(SizeVisitor)
+    }
+}
+
+struct StageVisitor;
+
+impl Visitor<'_> for StageVisitor {
+    type Value = ZeroStage;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("0 (plain DDP), 1 (optimizer state in parts) or 2 (gradients too)")
+    }
+
+    fn visit_i64<E: Error>(self, number: i64) -> Result<ZeroStage, E> {
+        match number {
+            0 => Ok(ZeroStage::None),
+            1 => Ok(ZeroStage::Optimizer),
+            2 => Ok(ZeroStage::Gradients),
+            _ => Err(E::invalid_value(Unexpected::Signed(number), &self)),
+        }
+    }
+
+    fn visit_u64<E: Error>(self, number: u64) -> Result<ZeroStage, E> {
+        self.visit_i64(i64::try_from(number).unwrap_or(i64::MAX))
+    }
+}
+
+impl<'de> Deserialize<'de> for ZeroStage {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(StageVisitor)
+    }
+}
+
+impl Serialize for ZeroStage {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_u8(self.number())
     }
 }
 

@@ -113,7 +113,9 @@ fn unquote(actual: &Actual, expected: &str) -> Option<String> {
     let Actual::Str(text) = actual else { return None };
     let plain = match wanted(expected, None).as_str() {
         "`true` or `false`" => text.parse::<bool>().is_ok(),
-        wanted if wanted.contains("number") => text.parse::<f64>().is_ok(),
+        wanted if wanted.contains("number") || wanted.starts_with('0') => {
+            text.parse::<f64>().is_ok()
+        }
         _ => false,
     };
     plain.then(|| format!("without quotes: {text}"))

@@ -35,7 +35,7 @@ impl Collected {
         facts: &Facts,
         kinds: &dyn KindFacts,
     ) -> Option<(Transformed, ModelPlan, ModelFacts)> {
-        let transformed = self.take(transforms::decide(loaded, &facts.data, kinds));
+        let transformed = self.take(transforms::decide(loaded, facts, kinds));
         let input = transformed.as_ref().map_or(&[][..], |transformed| &transformed.input);
         let model = self.one(model::decide(loaded, &facts.data, input, kinds));
         let (transformed, model) = transformed.zip(model)?;

@@ -1,7 +1,7 @@
 //! Whether the passes of a run can be recorded once and replayed, as one CUDA graph.
 
 use crate::config::{Loaded, Problem};
-use crate::plan::{Modality, Plan, Precision, Sharding};
+use crate::plan::{Modality, Plan, Precision, ZeroStage};
 
 /// Why passes cannot be recorded; `None` = nothing that the plan knows of speaks against it.
 ///
@@ -24,8 +24,8 @@ pub fn obstacle(plan: &Plan) -> Option<&'static str> {
             "ranks exchange the statistics of `distributed.sync_batchnorm` in the middle of a pass",
         ),
         (
-            plan.distributed.is_sharded() && plan.distributed.shard == Sharding::Gradients,
-            "`distributed.shard = \"gradients\"` frees what a graph works with",
+            plan.distributed.is_sharded() && plan.distributed.zero_stage == ZeroStage::Gradients,
+            "`distributed.zero_stage = 2` frees what a graph works with",
         ),
         (plan.precision == Precision::Fp16, "the fp16 loss scale changes from step to step"),
         (plan.data.source.modality == Modality::Text, "tokens are sorted on the CPU"),

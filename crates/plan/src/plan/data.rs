@@ -157,7 +157,7 @@ pub(crate) fn decide(
         n_train: found.n_train,
         n_val: found.n_val,
         n_test: found.n_test,
-        notes: found.notes.clone(),
+        notes: found.notes.iter().cloned().chain(transformed.notes).collect(),
         classes: found.classes.clone(),
         target_columns: found.target_columns.clone(),
         token_bytes: found.token_bytes.clone(),

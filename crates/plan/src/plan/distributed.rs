@@ -10,7 +10,7 @@ use crate::config::{Experiment, Loaded, Problem};
 use crate::plan::batch::counted;
 use crate::plan::ownership::largest_part;
 use crate::plan::shm_layout::{MAX_RANKS, Mapping};
-use crate::plan::{AllReduce, CommHook, Facts, MpiFacts, OnOom, Sharding, admitted_worlds};
+use crate::plan::{AllReduce, CommHook, Facts, MpiFacts, OnOom, ZeroStage, admitted_worlds};
 use train_numbers::units::{Bytes, Rank, Shards, WorldSize};
 
 /// Machines whose first ranks are connected, each with every other.
@@ -62,7 +62,7 @@ pub struct DistributedPlan {
     pub all_reduce: AllReduce,
     /// What each rank keeps only its part of; in a world of one the part is everything.
     #[serde(default)]
-    pub shard: Sharding,
+    pub zero_stage: ZeroStage,
     /// Elements of the parameters, of those that are trained, whose state and gradients the rank
     /// with the largest part keeps.
     #[serde(default)]
@@ -145,7 +145,7 @@ impl DistributedPlan {
 
     /// Whether each rank keeps only its part of the optimizer's state.
     pub fn is_sharded(&self) -> bool {
-        self.shard != Sharding::None && self.world_size > WorldSize::ONE
+        self.zero_stage != ZeroStage::None && self.world_size > WorldSize::ONE
     }
 
     /// Whether ranks compute on GPUs.
@@ -491,7 +491,7 @@ pub(crate) fn decide(
         overlap: asked.overlap,
         comm_hook: asked.comm_hook,
         all_reduce: asked.all_reduce,
-        shard: asked.shard,
+        zero_stage: asked.zero_stage,
         largest_part: largest_part(lengths, world_size),
         find_unused_parameters: asked.find_unused_parameters,
         sync_batchnorm: asked.sync_batchnorm,

@@ -6,7 +6,7 @@ use crate::config::kind::{Choice, Entry};
 use crate::plan::{
     Bf16Instructions, Cameras, Flow, Images, LayerMisfit, LayerPlan, LossFacts, Measurable,
     MetricFacts, ModelPlan, OptimizerFacts, PixelDtype, PixelStats, SchedulerFacts, SourcePlan,
-    Span, TransformFacts, Unfit,
+    Span, TrainedOn, TransformFacts, Unfit,
 };
 use train_numbers::units::{Bytes, WorldSize};
 
@@ -40,6 +40,10 @@ pub struct Facts {
     /// and where it is not needed.
     #[serde(default)]
     pub mpi: Option<MpiFacts>,
+    /// What lies beside the weights of `model.pretrained` about the images that they were trained
+    /// on; `None` = nothing.
+    #[serde(default)]
+    pub trained_on: Option<TrainedOn>,
 }
 
 impl Facts {
@@ -57,6 +61,7 @@ impl Facts {
             local_rank: 0,
             nodes: 1,
             mpi: None,
+            trained_on: None,
         }
     }
 }
@@ -287,7 +292,8 @@ impl<F: Fn(&ModelPlan) -> Result<ModelFacts, String>> KindFacts for F {
                 None => size,
             }
         });
-        Ok(TransformFacts { list: asked.to_vec(), channels: images.channels, size })
+        let (list, random) = (asked.to_vec(), Vec::new());
+        Ok(TransformFacts { list, channels: images.channels, size, values: None, random })
     }
 
     fn layers(&self, _: &[Entry], _: Flow, _: usize) -> Result<Vec<LayerPlan>, LayerMisfit> {

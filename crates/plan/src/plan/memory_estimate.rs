@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::plan::shm_layout::STAGING_BYTES;
-use crate::plan::{BackendPlan, Cadence, Plan, Sharding};
+use crate::plan::{BackendPlan, Cadence, Plan, ZeroStage};
 use train_numbers::units::Bytes;
 
 /// Freed blocks may wait for the next step up to one part in so many of what was in use at most
@@ -106,7 +106,7 @@ fn part(plan: &Plan, trained: Bytes, all: Bytes) -> Bytes {
 /// pass begins.
 fn kept_gradients(plan: &Plan, all: Bytes, adds_up: bool) -> Bytes {
     let distributed = &plan.distributed;
-    let frees = distributed.shard == Sharding::Gradients && distributed.is_sharded();
+    let frees = distributed.zero_stage == ZeroStage::Gradients && distributed.is_sharded();
     if !frees || adds_up || !distributed.overlap || distributed.sync_batchnorm {
         return all;
     }

@@ -30,6 +30,7 @@ mod loss;
 mod lr_scaling;
 pub mod shm_layout;
 mod memory_estimate;
+mod pass_estimate;
 mod metrics;
 mod mixup;
 mod model;
@@ -53,9 +54,9 @@ use serde::{Deserialize, Serialize};
 pub use crate::config::kind::Modality;
 pub use crate::config::schema::{
     AllReduce, AnnealStrategy, CommHook, Convolutions, Expectation, Interval, MixupMode, Mode,
-    OnBadSample, OnNonFinite, OnOom, Sampler, ScalingRule, Sharding,
+    OnBadSample, OnNonFinite, OnOom, Sampler, ScalingRule,
 };
-pub use crate::config::values::Patience;
+pub use crate::config::values::{Patience, ZeroStage};
 pub use arithmetic::shown;
 pub use batch::{BatchPlan, admitted_worlds};
 pub use cameras::{Cameras, PixelStats};
@@ -76,6 +77,7 @@ pub use model::ModelPlan;
 pub use optimizer::{EmaPlan, Extent, Matrices, OptimizerFacts, OptimizerPlan};
 pub use ownership::owners;
 pub use param_groups::ParameterGroup;
+pub use pass_estimate::{PassEstimate, estimate as estimate_pass};
 pub use precision::{ClipPlan, ScalerPlan};
 pub use rank::{RankPlan, RunFolders};
 pub use schedule::{SchedulePlan, SchedulerFacts, Span, Unfit};
@@ -87,7 +89,7 @@ pub use swa::{SwaPlan, SwaRate};
 pub use test_time::TestTimeAugmentation;
 use train_numbers::units::BatchSize;
 pub use train_numbers::{Bf16Instructions, Precision, RopeScaling};
-pub use transforms::{Images, PixelDtype, Sides, TransformFacts};
+pub use transforms::{Images, PixelDtype, Sides, TrainedOn, TransformFacts};
 
 /// Everything that will happen, decided. Equal on all ranks.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

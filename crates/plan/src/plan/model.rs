@@ -7,8 +7,8 @@ use serde::{Deserialize, Serialize};
 use crate::config::kind::Choice;
 use crate::config::values::Strict;
 use crate::config::{Loaded, PretrainedCheckpoint, Problem};
-use crate::plan::batch::counted;
-use crate::plan::{Cameras, DataFacts, KindFacts, LayerPlan, ModelFacts, graph};
+use crate::plan::{Cameras, DataFacts, KindFacts, LayerPlan, Modality, ModelFacts, graph};
+use crate::terminal::counted;
 
 /// What is trained.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -83,29 +83,45 @@ pub(crate) fn decide(
 }
 
 /// One output per class, one per series, or one number. More outputs than classes are allowed,
-/// fewer cannot be right.
+/// fewer cannot be right; a number beyond the target's has nothing to be compared with.
 fn outputs(loaded: &Loaded, data: &DataFacts) -> Result<usize, Problem> {
     let classes = data.classes.len();
     let several = if data.multi_label { classes } else { data.n_targets };
-    match loaded.experiment.model.num_classes.given() {
-        None if classes > 0 => Ok(classes),
-        None if several > 0 => Ok(several),
-        // A class beyond those of the data is never right; a number beyond the target's has nothing
-        // to be compared with.
-        Some(given) if several > 0 && given as usize != several => {
-            let what = format!("is {given}, but a sample has {several} targets");
-            let help = "omit it: \"auto\" is the number of targets";
-            Err(loaded.problem("model.num_classes", what).help(help))
-        }
-        None => Ok(data.target.last().copied().unwrap_or(1)),
-        Some(given) if (given as usize) < classes => {
-            let classes = counted(classes as u64, "class", "classes");
-            let what = format!("is {given}, but the data has {classes}");
-            let help = "omit it: \"auto\" is the number of classes";
-            Err(loaded.problem("model.num_classes", what).help(help))
-        }
-        Some(given) => Ok(given as usize),
+    let usual = match (classes, several) {
+        (0, 0) => data.target.last().copied().unwrap_or(1),
+        (0, several) => several,
+        (classes, _) => classes,
+    };
+    let Some(given) = loaded.experiment.model.num_classes.given() else { return Ok(usual) };
+    let is_exact = classes == 0 || several > 0;
+    let given = given as usize;
+    if given == usual || (!is_exact && given > usual) {
+        return Ok(given);
     }
+    let is_text = data.source.modality == Modality::Text;
+    if is_text && !loaded.is_given("model.num_classes") {
+        let what = format!(
+            "gives {usual} tokens, but the vocabulary of the weights of `model.pretrained` has \
+             {given}"
+        );
+        let key = if loaded.is_given("data.tokenizer") { "data.tokenizer" } else { "data.name" };
+        let help = "use the tokenizer that lies beside the weights";
+        return Err(loaded.problem(key, what).help(help));
+    }
+    let (has, noun) = match (is_text, is_exact) {
+        (true, _) => (format!("the vocabulary has {usual} tokens"), "size of the vocabulary"),
+        (false, false) => {
+            let classes = counted(usual as u64, "class");
+            (format!("the data has {classes}"), "number of classes")
+        }
+        (false, true) => {
+            let numbers = counted(usual as u64, "target");
+            (format!("a sample has {numbers}"), "number of targets")
+        }
+    };
+    let what = format!("is {given}, but {has}");
+    let help = format!("omit it: \"auto\" is the {noun}");
+    Err(loaded.problem("model.num_classes", what).help(help))
 }
 
 /// The model with the counts of what is built from it, and these.

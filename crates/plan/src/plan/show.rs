@@ -8,7 +8,7 @@ use crate::plan::arithmetic::shown;
 use crate::plan::batch::counted;
 use crate::plan::{
     BackendPlan, Cadence, Facts, LengthPlan, Memory, Mode, ParameterGroup, Plan, Precision,
-    Sharding, graph,
+    ZeroStage, graph,
 };
 use crate::terminal::wrapped;
 
@@ -26,6 +26,8 @@ pub struct Costs {
     pub memory: Memory,
     /// Floating-point operations of the forward pass of one sample; `None` = not counted.
     pub flops: Option<u64>,
+    /// Whether what a pass needs follows from the shapes of the weights: it was not tried.
+    pub is_estimated: bool,
 }
 
 /// The plan as a page of text: first what would happen, then every key with its value and its
@@ -39,7 +41,7 @@ pub fn page(plan: &Plan, loaded: &Loaded, facts: &Facts, costs: &Costs) -> Strin
         ("schedule", plan.schedule.line.clone()),
         ("optimizer", optimizer(plan)),
         ("model", model(plan, loaded)),
-        ("", costs.flops.map_or_else(|| "unknown FLOPs".to_owned(), operations)),
+        ("", flops(costs)),
         ("memory", memory(needs)),
         ("data", data(plan)),
         ("", plan.data.source.line.clone()),
@@ -303,6 +305,11 @@ fn model(plan: &Plan, loaded: &Loaded) -> String {
     )
 }
 
+fn flops(costs: &Costs) -> String {
+    let estimated = if costs.is_estimated { ", estimated (too large to try)" } else { "" };
+    costs.flops.map_or_else(|| "unknown FLOPs".to_owned(), operations) + estimated
+}
+
 /// "1.81 GFLOPs forward per sample"
 fn operations(flops: u64) -> String {
     let (size, unit) = unit(flops as f64);
@@ -395,10 +402,10 @@ fn ranks(plan: &Plan) -> String {
 /// "optimizer state in 2 parts (ZeRO-1), the largest of 5,900,000 of 11,689,512 parameters"
 fn sharding(plan: &Plan) -> Option<String> {
     let distributed = &plan.distributed;
-    let what = match distributed.shard {
-        Sharding::None => return None,
-        Sharding::Optimizer => "optimizer state (ZeRO-1)",
-        Sharding::Gradients => "optimizer state and gradients (ZeRO-2)",
+    let what = match distributed.zero_stage {
+        ZeroStage::None => return None,
+        ZeroStage::Optimizer => "optimizer state (ZeRO-1)",
+        ZeroStage::Gradients => "optimizer state and gradients (ZeRO-2)",
     };
     if !distributed.is_sharded() {
         return Some(format!("{what}: one rank keeps all of it"));

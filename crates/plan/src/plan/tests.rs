@@ -81,9 +81,30 @@ name = "mse"
 name = "adamw"
 "#;
 
+/// Outputs that have nothing to be compared with are refused where they are asked for.
+#[test]
+fn outputs_are_those_of_the_target() {
+    let facts = |target: &[usize], n_targets| {
+        let data =
+            DataFacts { classes: Vec::new(), n_targets, target: target.to_vec(), ..animals().data };
+        Facts { data, ..animals() }
+    };
+    let told = |asked: &str, facts: &Facts| {
+        told(ANIMALS, &["loss.name=mse", "checkpoint.monitor=val/mse", asked], facts).join("\n")
+    };
+    let said = told("model.num_classes=3", &facts(&[], 0));
+    assert!(said.contains("`model.num_classes`: is 3, but a sample has 1 target"), "{said}");
+    let said = told("model.num_classes=7", &facts(&[24, 2], 0));
+    assert!(said.contains("is 7, but a sample has 2 targets"), "{said}");
+    let said = told("model.num_classes=1", &facts(&[2], 2));
+    assert!(said.contains("is 1, but a sample has 2 targets"), "{said}");
+    let one = ["loss.name=mse", "checkpoint.monitor=val/mse", "model.num_classes=1"];
+    assert_eq!(good(ANIMALS, &one, &facts(&[], 0)).model.outputs, 1);
+}
+
 fn costs(plan: &Plan, activations: Option<Bytes>) -> Costs {
     let flops = activations.map(|_| 1_819_066_368);
-    Costs { memory: Memory::of(plan, activations), flops }
+    Costs { memory: Memory::of(plan, activations), flops, is_estimated: false }
 }
 
 fn read(text: &str, overrides: &[&str]) -> Loaded {

@@ -1,11 +1,13 @@
 //! Image transforms as asked, and the shape that a sample has after them.
 
+use std::path::PathBuf;
+
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::config::kind::{Choice, Entry};
 use crate::config::{Loaded, Problem};
-use crate::plan::{Cameras, DataFacts, KindFacts};
+use crate::plan::{Cameras, DataFacts, Facts, KindFacts, shown};
 
 /// Height and width, in pixels.
 pub type Sides = (u32, u32);
@@ -65,6 +67,21 @@ pub struct TransformFacts {
     pub channels: usize,
     /// Size of all images after them; `None` = they may differ.
     pub size: Option<Sides>,
+    /// What the experiment's own list makes of black and white in each channel, if it says so.
+    pub values: Option<Vec<[f64; 2]>>,
+    /// Names of those that draw random numbers.
+    pub random: Vec<String>,
+}
+
+/// What a file beside weights says of the images that they were trained on.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct TrainedOn {
+    /// The file.
+    pub file: PathBuf,
+    /// Mean of each channel, of values from 0 to 1.
+    pub mean: Vec<f64>,
+    /// Standard deviation of each channel.
+    pub std: Vec<f64>,
 }
 
 /// Both lists, and the shape of a sample after either.
@@ -76,6 +93,8 @@ pub(crate) struct Transformed {
     pub(crate) input: Vec<usize>,
     /// Images among them, after the transforms.
     pub(crate) cameras: Option<Cameras>,
+    /// What is probably not meant, in words.
+    pub(crate) notes: Vec<String>,
 }
 
 impl Transformed {
@@ -90,17 +109,17 @@ impl Transformed {
             (Some(cameras), Some(&[seen, numbers])) => vec![seen, numbers + cameras.values()],
             _ => shape.to_vec(),
         };
-        Self { train, val, input, cameras }
+        Self { train, val, input, cameras, notes: Vec::new() }
     }
 }
 
 /// The lists as asked; what comes out of both must have one shape.
 pub(crate) fn decide(
     loaded: &Loaded,
-    data: &DataFacts,
+    facts: &Facts,
     kinds: &dyn KindFacts,
 ) -> Result<Transformed, Vec<Problem>> {
-    let asked = &loaded.experiment.data.transforms;
+    let (asked, data) = (&loaded.experiment.data.transforms, &facts.data);
     let of = |[channels, height, width]: [usize; 3]| {
         Images::new(channels, Some((height as u32, width as u32)))
     };
@@ -122,11 +141,14 @@ pub(crate) fn decide(
         (Ok(train), Ok(val)) => (train, val),
         (train, val) => return Err([train.err(), val.err()].into_iter().flatten().collect()),
     };
+    let weights = Weights::of(loaded, facts);
+    let notes = if data.pixels.is_some() { Vec::new() } else { doubtful(&train, &val, &weights) };
     if input != val_input {
         let what = differing(input, val_input);
         return Err(vec![at_list(loaded, "data.transforms.val", what)]);
     }
-    Ok(Transformed::new((train, val), input, data))
+    let lists = (train.list, val.list);
+    Ok(Transformed { notes, ..Transformed::new(lists, input, data) })
 }
 
 /// Samples that are transformed by nothing.
@@ -137,7 +159,8 @@ fn without_images(loaded: &Loaded, vector: &[usize]) -> Result<Transformed, Prob
         let what = "change images, but the observations hold none".to_owned();
         return Err(at_list(loaded, key, what));
     }
-    Ok(Transformed { train: Vec::new(), val: Vec::new(), input: vector.to_vec(), cameras: None })
+    let (train, val, notes) = (Vec::new(), Vec::new(), Vec::new());
+    Ok(Transformed { train, val, input: vector.to_vec(), cameras: None, notes })
 }
 
 /// "gives images of 32x32, but training gives 64x64"
@@ -156,7 +179,7 @@ fn list(
     images: &Images,
     data: &DataFacts,
     kinds: &dyn KindFacts,
-) -> Result<(Vec<Choice>, [usize; 3]), Problem> {
+) -> Result<(TransformFacts, [usize; 3]), Problem> {
     let choices: Vec<Choice> = asked.iter().map(Entry::choice).collect();
     let facts = kinds.transforms(&choices, images, data.pixels.as_ref());
     let facts = facts.map_err(|(index, unfit)| {
@@ -171,7 +194,8 @@ fn list(
         let help = "end with one size: name = \"resize\", size = [224, 224], or a crop";
         at_list(loaded, key, what).help(help)
     })?;
-    Ok((facts.list, [facts.channels, height as usize, width as usize]))
+    let shape = [facts.channels, height as usize, width as usize];
+    Ok((facts, shape))
 }
 
 /// A problem of a whole list, drawn on its last entry, or on the kind of data where there is none.
@@ -181,4 +205,180 @@ fn at_list(loaded: &Loaded, key: &str, what: String) -> Problem {
     let names = (0..most).map(|index| format!("{key}[{index}].name"));
     let last = names.rev().find(|name| loaded.is_given(name));
     loaded.problem_at(key, last.as_deref().unwrap_or("data.name"), what)
+}
+
+/// The weights that images are prepared for.
+enum Weights<'a> {
+    /// None of another program.
+    Own,
+    /// Those of `model.pretrained`, of which no more is known.
+    Foreign,
+    /// The same, with what lies beside them.
+    Described(&'a TrainedOn),
+}
+
+impl<'a> Weights<'a> {
+    fn of(loaded: &Loaded, facts: &'a Facts) -> Self {
+        match (&loaded.experiment.model.pretrained, &facts.trained_on) {
+            (Some(_), Some(described)) => Self::Described(described),
+            (Some(_), None) if loaded.pretrained.is_none() => Self::Foreign,
+            _ => Self::Own,
+        }
+    }
+}
+
+/// What of two lists is probably not meant.
+fn doubtful(train: &TransformFacts, val: &TransformFacts, weights: &Weights<'_>) -> Vec<String> {
+    const LISTS: [&str; 2] = ["data.transforms.train", "data.transforms.val"];
+    let mut notes = Vec::new();
+    let [of_train, of_val] = [train, val].map(|list| list.values.as_deref().map(statistics));
+    match (&of_train, &of_val) {
+        (Some(_), None) => notes.push(one_sided(LISTS)),
+        (None, Some(_)) => notes.push(one_sided([LISTS[1], LISTS[0]])),
+        (Some(train), Some(val)) if !is_near(train, val) => notes.push(
+            "training and validation images are normalized with different numbers: `mean` and \
+             `std` should be the same in `data.transforms.train` and `data.transforms.val`"
+                .to_owned(),
+        ),
+        _ => {}
+    }
+    for (list, found) in LISTS.into_iter().zip([&of_train, &of_val]) {
+        let Some((mean, std)) = found else { continue };
+        if mean.iter().any(|mean| mean.abs() > 1.0) || std.iter().any(|&std| std > 2.0) {
+            let (mean, std) = (numbers(mean), numbers(std));
+            notes.push(format!(
+                "`{list}`: `mean = {mean}` and `std = {std}` seem to be of values from 0 to 255; \
+                 here they are from 0 to 1, so divide both by 255"
+            ));
+            break;
+        }
+    }
+    match (weights, of_train.as_ref().or(of_val.as_ref())) {
+        (Weights::Foreign, None) => notes.push(
+            "images are not normalized, but the weights of `model.pretrained` were probably \
+             trained on images that were: ImageNet's are `mean = [0.485, 0.456, 0.406]` and `std = \
+             [0.229, 0.224, 0.225]` of the transform `normalize`"
+                .to_owned(),
+        ),
+        (Weights::Described(described), found) => {
+            let theirs = (described.mean.clone(), described.std.clone());
+            let identity = (vec![0.0], vec![1.0]);
+            let ours = found.unwrap_or(&identity);
+            if !is_near(ours, &theirs) {
+                notes.push(format!(
+                    "the weights of `model.pretrained` were trained on images of `mean = {}` and \
+                     `std = {}`, as `{}` says; here they are {}",
+                    numbers(&theirs.0),
+                    numbers(&theirs.1),
+                    described.file.display(),
+                    match found {
+                        None => "not normalized".to_owned(),
+                        Some((mean, std)) => {
+                            format!("`mean = {}` and `std = {}`", numbers(mean), numbers(std))
+                        }
+                    }
+                ));
+            }
+        }
+        _ => {}
+    }
+    if !val.random.is_empty() {
+        notes.push(format!(
+            "`data.transforms.val` has `{}`, which is random: nothing is drawn in evaluations, so it \
+             does what it always does, or nothing",
+            val.random.join("`, `")
+        ));
+    }
+    notes
+}
+
+fn one_sided([with, without]: [&str; 2]) -> String {
+    format!(
+        "`{with}` normalizes images, `{without}` does not: the model is evaluated on other values \
+         than it is trained on"
+    )
+}
+
+/// Mean and deviation of each channel, by what becomes of black and white.
+fn statistics(values: &[[f64; 2]]) -> (Vec<f64>, Vec<f64>) {
+    let std = |[black, white]: &[f64; 2]| 1.0 / (white - black);
+    let mean = |pair: &[f64; 2]| -pair[0] * std(pair);
+    (values.iter().map(mean).collect(), values.iter().map(std).collect())
+}
+
+/// Whether two pairs of lists are the same but for rounding; one number stands for all channels.
+fn is_near((mean, std): &(Vec<f64>, Vec<f64>), other: &(Vec<f64>, Vec<f64>)) -> bool {
+    let near = |a: &[f64], b: &[f64]| {
+        let n = a.len().max(b.len());
+        let at = |list: &[f64], i: usize| list.get(i % list.len().max(1)).copied();
+        (0..n).all(|i| at(a, i).zip(at(b, i)).is_some_and(|(a, b)| (a - b).abs() < 2e-3))
+    };
+    near(mean, &other.0) && near(std, &other.1)
+}
+
+/// "[0.485, 0.456, 0.406]"
+fn numbers(list: &[f64]) -> String {
+    let rounded = |&number: &f64| shown((number * 1e4).round() / 1e4);
+    format!("[{}]", list.iter().map(rounded).collect::<Vec<_>>().join(", "))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const IMAGENET: ([f64; 3], [f64; 3]) = ([0.485, 0.456, 0.406], [0.229, 0.224, 0.225]);
+
+    fn list(normalize: Option<([f64; 3], [f64; 3])>, random: &[&str]) -> TransformFacts {
+        let values = normalize.map(|(mean, std)| {
+            mean.iter().zip(std).map(|(mean, std)| [-mean / std, (1.0 - mean) / std]).collect()
+        });
+        let random = random.iter().map(|&name| name.to_owned()).collect();
+        TransformFacts { list: Vec::new(), channels: 3, size: None, values, random }
+    }
+
+    #[track_caller]
+    fn check(train: &TransformFacts, val: &TransformFacts, weights: &Weights<'_>, says: &[&str]) {
+        let notes = doubtful(train, val, weights);
+        assert_eq!(notes.len(), says.len(), "{notes:?}");
+        assert!(notes.iter().zip(says).all(|(note, says)| note.contains(says)), "{notes:?}");
+    }
+
+    #[test]
+    fn lists_that_do_not_agree_are_noted() {
+        let (with, without) = (list(Some(IMAGENET), &[]), list(None, &[]));
+        check(&with, &with, &Weights::Own, &[]);
+        check(&without, &without, &Weights::Own, &[]);
+        let one = "`data.transforms.train` normalizes images, `data.transforms.val` does not";
+        check(&with, &without, &Weights::Own, &[one]);
+        let other = "`data.transforms.val` normalizes images, `data.transforms.train` does not";
+        check(&without, &with, &Weights::Own, &[other]);
+        let half = list(Some(([0.5; 3], [0.5; 3])), &[]);
+        check(&with, &half, &Weights::Own, &["different numbers"]);
+    }
+
+    #[test]
+    fn numbers_of_bytes_and_chance_in_evaluations_are_noted() {
+        let bytes = list(Some(([123.675, 116.28, 103.53], [58.395, 57.12, 57.375])), &[]);
+        check(&bytes, &bytes, &Weights::Own, &["`mean = [123.675, 116.28, 103.53]`"]);
+        let plain = list(None, &[]);
+        check(&plain, &list(None, &["random_crop"]), &Weights::Own, &["`random_crop`"]);
+        check(&list(None, &["random_crop"]), &plain, &Weights::Own, &[]);
+    }
+
+    #[test]
+    fn weights_of_others_want_the_images_that_they_were_trained_on() {
+        let (with, without) = (list(Some(IMAGENET), &[]), list(None, &[]));
+        check(&without, &without, &Weights::Foreign, &["ImageNet's are `mean = [0.485"]);
+        check(&with, &with, &Weights::Foreign, &[]);
+        let file = PathBuf::from("w/config.json");
+        let half = TrainedOn { file, mean: vec![0.5; 3], std: vec![0.5; 3] };
+        let said = "trained on images of `mean = [0.5, 0.5, 0.5]` and `std = [0.5, 0.5, 0.5]`, as \
+                    `w/config.json` says; here they are ";
+        let given = said.to_owned() + "`mean = [0.485";
+        check(&with, &with, &Weights::Described(&half), &[&given]);
+        let none = said.to_owned() + "not normalized";
+        check(&without, &without, &Weights::Described(&half), &[&none]);
+        let same = list(Some(([0.5; 3], [0.5; 3])), &[]);
+        check(&same, &same, &Weights::Described(&half), &[]);
+    }
 }

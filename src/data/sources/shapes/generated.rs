@@ -47,7 +47,7 @@ const GENERATION_TIMEOUT: Duration = Duration::from_mins(5);
 pub struct Shapes {
     /// folder to generate into; each set gets a subfolder named after the seed and the options
     /// below. Default: "data/<experiment name>".
-    #[schemars(extend("format" = "path"), example = "data/shapes")]
+    #[schemars(extend("format" = "output-path"), example = "data/shapes")]
     pub dir: Option<PathBuf>,
     /// number of classes, 2 to 90.
     #[schemars(range(min = 2, max = 90))]

@@ -115,8 +115,9 @@ impl DataSource for Instructions {
 #[derive(Debug, Deserialize)]
 struct Entry {
     instruction: String,
+    /// Empty, absent or null where there is none.
     #[serde(default)]
-    input: String,
+    input: Option<String>,
     output: String,
 }
 
@@ -193,7 +194,7 @@ fn open_with(
 
 /// The tokens of an entry, of which its answer counts.
 fn tokens(entry: &Entry, tokenizer: &Tokenizer, end: u32) -> Result<Vec<Counted>, String> {
-    let prompt = prompt(&entry.instruction, &entry.input);
+    let prompt = prompt(&entry.instruction, entry.input.as_deref().unwrap_or_default());
     let asked = tokenizer.encode(&prompt, true)?.into_iter().map(|token| (token, false));
     let answer = tokenizer.encode(&entry.output, false)?.into_iter().chain([end]);
     Ok(asked.chain(answer.map(|token| (token, true))).collect())
@@ -204,7 +205,7 @@ fn entries(source: &Instructions) -> Result<Vec<Entry>, Error> {
     let expected = "a JSON list of `instruction`, `input` and `output`, in Alpaca format";
     let path = || source.file.clone();
     let failed = Error::reading("the instructions", &source.file, expected);
-    let bytes = read::whole(&source.file).map_err(failed)?;
+    let bytes = read::whole(&source.file).map(read::without_mark).map_err(failed)?;
     let is_lines = bytes.trim_ascii_start().starts_with(b"{");
     if !is_lines {
         return serde_json::from_slice(&bytes).map_err(|error| Error::Format {
@@ -216,7 +217,9 @@ fn entries(source: &Instructions) -> Result<Vec<Entry>, Error> {
     let lines = lines.filter(|(_, text)| !text.trim_ascii().is_empty());
     let entry = |(line, text): (u64, &[u8])| {
         serde_json::from_slice(text).map_err(|error| {
-            let what = format!("it is no `instruction`, `input` and `output`: {error}");
+            // The parser counts lines of this line alone.
+            let why = error.to_string().replace(" at line 1 column", ", column");
+            let what = format!("it is no `instruction`, `input` and `output`: {why}");
             Error::Line { path: path(), line, what }
         })
     };
@@ -312,6 +315,23 @@ mod tests {
         let wrong = source(folder.path(), &format!("{line}\n{{\"instruction\": 3}}"), 400);
         let error = open(&wrong, &SplitPlan::NONE).err().unwrap().to_string();
         assert!(error.contains("alpaca.json`, line 2: it is no `instruction`"), "{error}");
+    }
+
+    #[test]
+    fn a_byte_order_mark_is_skipped_and_null_is_an_empty_input() {
+        let folder = tempfile::tempdir().unwrap();
+        let line = r#"{"instruction": "the", "output": "cat"}"#;
+        let null = r#"{"instruction": "the", "input": null, "output": "cat"}"#;
+        let of = |text: &str| {
+            loaded(&Instructions { val_ratio: 0.5, ..source(folder.path(), text, 400) }, 0)
+        };
+        let plain = of(&format!("{line}\n{line}\n"));
+        assert_eq!(of(&format!("\u{feff}{line}\n{line}\n")), plain);
+        assert_eq!(of(&format!("\u{feff}[{line},\n{line}]")), plain);
+        assert_eq!(of(&format!("{null}\n{null}\n")), plain);
+        let wrong = source(folder.path(), &format!("{line}\n{{\"instruction\": 3}}"), 400);
+        let error = open(&wrong, &SplitPlan::NONE).err().unwrap().to_string();
+        assert_eq!(error.matches("line").count(), 1, "{error}");
     }
 
     #[test]

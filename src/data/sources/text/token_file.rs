@@ -91,6 +91,34 @@ impl TokenFile {
         Ok(Self { file, start: 0, dtype, len: bytes as usize / width })
     }
 
+    /// Refuses a file whose tokens are not of the type that they are read as, by its first ones.
+    ///
+    /// # Errors
+    ///
+    /// Every other number is almost 0, as the upper halves of wider tokens are, or a token is not
+    /// below `vocabulary`, as where two narrower ones are read as one.
+    pub(super) fn check(&self, path: &Path, vocabulary: usize) -> Result<(), Error> {
+        let tokens = self.read(0, self.len.min(CHECKED_TOKENS));
+        let tokens = tokens.map_err(unreadable(path, "the tokens"))?;
+        let unusable = |what| Err(Error::Format { path: path.to_owned(), what });
+        let bits = 8 * self.dtype.bytes();
+        if let Some(width) = width(&tokens, self.dtype) {
+            let what = format!("its tokens have {width} bits, but are read as {bits} bits");
+            return unusable(what + &remedy(width));
+        }
+        let Some(token) = tokens.iter().find(|&&token| token as usize >= vocabulary) else {
+            return Ok(());
+        };
+        let halves = tokens.iter().filter(|&&token| token >> 16 != 0).count();
+        let are_narrower = self.dtype == TokenDtype::Uint32 && halves * 10 > tokens.len() * 9;
+        let what = format!("token {token} is outside of a vocabulary of {vocabulary}");
+        unusable(if are_narrower {
+            format!("{what}: its tokens have 16 bits, but are read as 32 bits{}", remedy(16))
+        } else {
+            format!("{what}: set `data.vocab_size`")
+        })
+    }
+
     pub(super) fn len(&self) -> usize {
         self.len
     }
@@ -110,6 +138,41 @@ impl TokenFile {
                 tokens.iter().map(|token| u32::from_le_bytes(*token)).collect()
             }
         })
+    }
+}
+
+/// Tokens of a file that are looked at before a run.
+const CHECKED_TOKENS: usize = 1 << 16;
+/// Fewest tokens by which their width is told.
+const TELLING_TOKENS: usize = 16;
+/// No upper half of a token is larger, since no vocabulary has more than 2^20 tokens.
+const MAX_UPPER_HALF: u32 = 1 << 4;
+
+/// The bits of the tokens that were read as `tokens` of the narrower `dtype`, if they were.
+fn width(tokens: &[u32], dtype: TokenDtype) -> Option<usize> {
+    let low = |parts: usize| tokens.iter().step_by(parts);
+    let is_part = |parts: usize| {
+        let (mut upper, whole) = (tokens.chunks_exact(parts), tokens.len() / parts);
+        // A text in which every other token is one of the first few has other ones beside these.
+        let differ = low(parts).any(|token| *token > MAX_UPPER_HALF);
+        let most = if dtype == TokenDtype::Uint16 { MAX_UPPER_HALF } else { 0 };
+        let is_upper = |chunk: &[u32]| chunk[1] <= most && chunk[2..].iter().all(|part| *part == 0);
+        whole >= TELLING_TOKENS && differ && upper.all(is_upper)
+    };
+    match dtype {
+        TokenDtype::Uint16 if is_part(4) => Some(64),
+        TokenDtype::Uint16 | TokenDtype::Uint32 if is_part(2) => Some(16 * dtype.bytes()),
+        _ => None,
+    }
+}
+
+/// How tokens of so many bits are read.
+fn remedy(width: usize) -> String {
+    match width {
+        64 => {
+            "; save them with `.astype(np.uint32)`, and set `data.token_dtype = \"uint32\"`".into()
+        }
+        width => format!("; set `data.token_dtype = \"uint{width}\"`"),
     }
 }
 
@@ -215,6 +278,40 @@ mod tests {
             (0..3 << 20).flat_map(|i: u32| ((i / 64) as u16).to_le_bytes()).collect();
         crate::files::write_atomic(&path, &bytes).unwrap();
         assert_eq!(largest_token(&path, TokenDtype::Uint16).unwrap(), (3 << 20) / 64 - 1);
+    }
+
+    #[test]
+    fn tokens_that_are_wider_or_narrower_than_they_are_read_are_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("tokens");
+        let checked = |bytes: Vec<u8>, dtype, vocabulary| {
+            crate::files::write_atomic(&path, &bytes).unwrap();
+            TokenFile::open(&path, dtype)
+                .unwrap()
+                .check(&path, vocabulary)
+                .map_err(|e| e.to_string())
+        };
+        let tokens = || (0..200u32).map(|i| i * 7919 % 50_000);
+        let of_16 = || tokens().flat_map(|token| (token as u16).to_le_bytes()).collect();
+        let of_32 = || tokens().flat_map(u32::to_le_bytes).collect();
+        let of_64 = || tokens().flat_map(|token| i64::from(token).to_le_bytes()).collect();
+        let (narrow, wide) = (TokenDtype::Uint16, TokenDtype::Uint32);
+        assert_eq!(checked(of_16(), narrow, 50_257), Ok(()));
+        assert_eq!(checked(of_32(), wide, 50_257), Ok(()));
+        let said = |bytes, dtype| checked(bytes, dtype, 128_256).unwrap_err();
+        let refused = said(of_32(), narrow);
+        assert!(refused.contains("have 32 bits") && refused.contains("\"uint32\""), "{refused}");
+        assert!(said(of_64(), narrow).contains("have 64 bits"));
+        assert!(said(of_64(), wide).contains("have 64 bits"));
+        assert!(said(of_16(), wide).contains("\"uint16\""));
+        // Of a vocabulary of more than 16 bits, upper halves are not 0.
+        let large = || (0..200u32).map(|i| i * 7919 % 128_000);
+        assert!(said(large().flat_map(u32::to_le_bytes).collect(), narrow).contains("32 bits"));
+        let refused = checked(of_16(), narrow, 1000).unwrap_err();
+        assert!(refused.contains("token 7919 is outside of a vocabulary of 1000"), "{refused}");
+        // A text of few tokens may be of zeros and ones.
+        let bits = (0..200u16).flat_map(|i| (i % 2).to_le_bytes()).collect();
+        assert_eq!(checked(bits, narrow, 10), Ok(()));
     }
 
     #[test]

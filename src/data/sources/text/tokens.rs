@@ -121,6 +121,7 @@ impl DataSource for Tokens {
 
     fn survey(&self, asked: &Asked<'_>) -> Result<Survey, Error> {
         let source = self.source()?;
+        self.check_tokens(&source)?;
         let (splits, token_bytes) = open(&source, self.seq_len, &asked.split, Look::Whole)?;
         let found = Survey::of(&splits);
         let seq_len = self.seq_len;
@@ -189,6 +190,14 @@ impl DataSource for Tokens {
 }
 
 impl Tokens {
+    /// Refuses files whose tokens are of another type or vocabulary.
+    fn check_tokens(&self, source: &Source) -> Result<(), Error> {
+        let Source::Binary { train, val, test, dtype, vocabulary } = source else { return Ok(()) };
+        let files = [Some(train), Some(val), test.as_ref()];
+        let mut files = files.into_iter().flatten();
+        files.try_for_each(|path| TokenFile::open(path, *dtype)?.check(path, *vocabulary))
+    }
+
     /// Files of tokens, each a document.
     fn token_files(
         &self,
@@ -332,7 +341,8 @@ pub fn encode(vocabulary: &[String], text: &str) -> Result<Vec<u32>, char> {
 }
 
 fn text(file: &Path) -> Result<String, Error> {
-    let bytes = read::whole(file).map_err(unreadable(file, "the text"))?;
+    let bytes = read::whole(file).map(read::without_mark);
+    let bytes = bytes.map_err(unreadable(file, "the text"))?;
     String::from_utf8(bytes).map_err(|error| {
         let at = error.utf8_error().valid_up_to();
         format(file, format!("it is not UTF-8 text: byte {at} is not part of a character"))

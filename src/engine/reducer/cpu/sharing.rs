@@ -1,4 +1,4 @@
-//! Where each parameter has an owner (`distributed.shard`): what ranks tell each other beside the
+//! Where each parameter has an owner (`distributed.zero_stage`): what ranks tell each other beside the
 //! gradients.
 
 use super::{CpuReducer, Divided};

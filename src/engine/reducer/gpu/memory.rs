@@ -1,7 +1,7 @@
 //! The memory of a GPU's buckets, and where the sums end up that this rank needs of them.
 //!
 //! Without owners both are the same. Where parameters have owners, a rank gets the sums of its own;
-//! with `distributed.shard = "gradients"` these lie apart, so that a bucket's memory is free once
+//! with `distributed.zero_stage = 2` these lie apart, so that a bucket's memory is free once
 //! it is summed. A bucket that is one rank's as a whole stays in place there.
 
 use std::ops::Range;

@@ -14,6 +14,8 @@ use super::fit::{Header, Held};
 const MAX_HEADER: u64 = 16 << 20;
 /// End of the name of a file that names others.
 const INDEX: &str = ".index.json";
+/// What git-lfs' pointers begin with: `version https://git-lfs...`.
+const LFS_POINTER: [u8; 8] = *b"version ";
 /// What the files of `torch.save` begin with: an archive, or before PyTorch 1.6 a pickle.
 const PICKLES: [&[u8]; 2] = [b"PK\x03\x04", b"\x80\x02"];
 
@@ -77,6 +79,9 @@ fn open(path: &Path) -> Result<(File, usize), Error> {
         }
         _ => failed(error),
     })?;
+    if first == LFS_POINTER {
+        return Err(Error::LfsPointer { path: path.to_owned() });
+    }
     if PICKLES.iter().any(|magic| first.starts_with(magic)) {
         return Err(Error::Pickle { path: path.to_owned() });
     }

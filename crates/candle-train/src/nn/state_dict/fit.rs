@@ -154,7 +154,7 @@ pub struct Misfit {
 }
 
 /// Compares `header` with what is `wanted`. The wrappers' `module.` and `_orig_mod.` are stripped
-/// from keys; if all of the model's keys share a first component (`resnet18.`) that none of the
+/// from keys, and the name that a wrapper such as Lightning's module gives the model (`model.`); if all of the model's keys share a first component (`resnet18.`) that none of the
 /// file's has, it is put before them. Names of another library become the model's.
 ///
 /// # Errors
@@ -193,7 +193,14 @@ fn renamed<'a>(wanted: &Wanted, header: &'a Header) -> BTreeMap<String, (&'a str
         let name = if header.contains_key(&inner) { key.clone() } else { inner };
         (name, (key.as_str(), held))
     };
-    let plain: Vec<(String, (&str, &Held))> = header.iter().map(plain).collect();
+    let mut plain: Vec<(String, (&str, &Held))> = header.iter().map(plain).collect();
+    if let Some(wrapper) = outer_name(wanted, &plain) {
+        for (key, _) in &mut plain {
+            if let Some(inner) = key.strip_prefix(&wrapper) {
+                *key = inner.to_owned();
+            }
+        }
+    }
     let prefix = wanted
         .shared_component()
         .filter(|prefix| !plain.iter().any(|(key, _)| key.starts_with(prefix)))
@@ -206,6 +213,28 @@ fn renamed<'a>(wanted: &Wanted, header: &'a Header) -> BTreeMap<String, (&'a str
     }
     let own = |key: &str| wanted.renamed(key).filter(|name| !named.contains_key(name));
     named.iter().map(|(key, held)| (own(key).unwrap_or_else(|| key.clone()), *held)).collect()
+}
+
+/// The name with its dot under which a file holds the model as a part of something else, such as
+/// `model.` in the state dict of a `LightningModule`: without it, more of the keys are the model's.
+fn outer_name(wanted: &Wanted, file: &[(String, (&str, &Held))]) -> Option<String> {
+    let first = |key: &str| key.split_once('.').map(|(first, _)| format!("{first}."));
+    let names: BTreeSet<&str> = wanted.tensors.iter().map(|(name, _)| name.as_str()).collect();
+    let shared = wanted.shared_component().unwrap_or_default();
+    let is_ours = |key: &str| {
+        let name = wanted.renamed(key).unwrap_or_else(|| key.to_owned());
+        names.contains(name.as_str()) || names.contains(format!("{shared}{name}").as_str())
+    };
+    let outer: BTreeSet<String> = file.iter().filter_map(|(key, _)| first(key)).collect();
+    let gain = |outer: &String| {
+        let inside = file.iter().filter_map(|(key, _)| Some((key, key.strip_prefix(outer)?)));
+        inside.fold(0, |gain, (whole, inner)| {
+            gain + i64::from(is_ours(inner)) - i64::from(is_ours(whole))
+        })
+    };
+    let best = outer.into_iter().map(|outer| (gain(&outer), outer)).max()?;
+    // A few equal names, as `weight` and `bias` of a part, are chance.
+    (2 * best.0 > names.len() as i64).then_some(best.1)
 }
 
 /// What is left of the file, and what was found.

@@ -11,7 +11,8 @@ mod ranges;
 mod conflicts;
 pub(crate) mod split;
 
-pub use names::{TAG_FORM, is_tag};
+pub(crate) use names::absent_inputs;
+pub use names::{NO_URL, TAG_FORM, instead_of_url, is_tag, url_scheme};
 pub(crate) use options::range;
 pub(crate) use ranges::{bounds, limits};
 
@@ -24,13 +25,13 @@ use crate::config::vocabulary::Vocabulary;
 /// Something that a rule found.
 pub(crate) struct Finding {
     /// The key that is wrong.
-    key: String,
+    pub(crate) key: String,
     /// The key under whose value the caret goes, if it is another one.
     place: Option<String>,
     /// Other keys that the finding depends on.
     about: Vec<String>,
     pub(crate) what: String,
-    help: Option<String>,
+    pub(crate) help: Option<String>,
 }
 
 impl Finding {
@@ -64,7 +65,7 @@ impl Finding {
         keys.any(|key| broken.iter().any(|b| part_of(key, b) || part_of(b, key)))
     }
 
-    fn into_problem(self, loaded: &Loaded) -> Problem {
+    pub(crate) fn into_problem(self, loaded: &Loaded) -> Problem {
         let place = self.place.as_deref().unwrap_or(&self.key);
         let problem = loaded.problem_at(&self.key, place, self.what);
         match self.help {

@@ -10,6 +10,32 @@ use crate::config::suggest::{any_of, closest};
 use crate::config::vocabulary::Vocabulary;
 use crate::config::wording::not_one_of;
 
+/// What is said of a URL where a path belongs.
+pub const NO_URL: &str = "is a URL, but must be a path";
+
+/// The scheme of a URL (`s3` of `s3://bucket/x.csv`); `None` if `text` is a path.
+pub fn url_scheme(text: &str) -> Option<&str> {
+    let (scheme, _) = text.trim_start().split_once("://")?;
+    let plain = |c: char| c.is_ascii_alphanumeric() || "+-.".contains(c);
+    let begins = scheme.starts_with(|c: char| c.is_ascii_alphabetic());
+    (begins && scheme.chars().all(plain)).then_some(scheme)
+}
+
+/// How what a URL of this scheme names becomes a file.
+pub fn instead_of_url(scheme: &str) -> String {
+    let how = match scheme.to_ascii_lowercase().as_str() {
+        "file" => return "write the path without `file://`".to_owned(),
+        "s3" | "s3a" | "s3n" => "`aws s3 cp`",
+        "gs" | "gcs" => "`gcloud storage cp`",
+        "az" | "abfs" | "abfss" | "wasb" | "wasbs" => "`azcopy copy`",
+        "hf" => "`hf download`",
+        "http" | "https" | "ftp" => "`curl -O`",
+        "hdfs" => "`hdfs dfs -get`",
+        _ => return "copy it to a disk, or mount it, and write the path".to_owned(),
+    };
+    format!("copy it to a disk, such as with {how}, or mount it, and write the path")
+}
+
 /// What a tag is made of.
 pub const TAG_FORM: &str =
     "1 to 64 letters, digits, `.`, `_`, `:`, `/`, `=` or `-`, starting with a letter or digit";
@@ -122,7 +148,7 @@ pub(crate) fn sinks(loaded: &Loaded, vocabulary: &Vocabulary) -> Vec<Finding> {
     loaded.experiment.logging.sinks.iter().enumerate().filter_map(unknown).collect()
 }
 
-/// Paths that only a shell would understand.
+/// Paths that cannot be opened.
 pub(crate) fn paths(loaded: &Loaded) -> Vec<Finding> {
     let experiment = &loaded.experiment;
     let all: [(&str, Option<&Path>); 3] = [
@@ -133,7 +159,55 @@ pub(crate) fn paths(loaded: &Loaded) -> Vec<Finding> {
     all.into_iter().filter_map(|(key, path)| path_finding(key, path?)).collect()
 }
 
+/// Files and folders that the experiment reads and that are not there. Not a rule: what a stored
+/// experiment names may be on another machine.
+pub(crate) fn absent_inputs(loaded: &Loaded, vocabulary: &Vocabulary) -> Vec<Finding> {
+    let mut found = Vec::new();
+    let mut look = |key: String, path: &Path| {
+        if path_finding(&key, path).is_none() && !path.exists() {
+            let what = format!("`{}` does not exist", path.display());
+            let help = "relative paths start at the current folder";
+            found.push(Finding::new(key, what).help(help));
+        }
+    };
+    let experiment = &loaded.experiment;
+    // Without an ending it may be the name of a run.
+    if let Some(weights) = experiment.model.pretrained.as_deref()
+        && weights.extension().is_some()
+        && !weights.to_str().is_some_and(|text| text.contains(':'))
+    {
+        look("model.pretrained".to_owned(), weights);
+    }
+    for family in vocabulary.families() {
+        let table = family.table;
+        let name = loaded.word(&format!("{table}.name")).unwrap_or_default();
+        let Some((kind, options)) = family.kind(name).zip(experiment.options(table)) else {
+            continue;
+        };
+        for key in kind.keys.iter().filter(|key| key.is_path()) {
+            let Some(path) = options.get(&key.name).and_then(|value| value.as_str()) else {
+                continue;
+            };
+            // These may be words, too: `char`, `chatml`.
+            let may_be_word = ["tokenizer", "chat_template"].contains(&key.name.as_str());
+            if !(may_be_word && !path.contains(['.', '/'])) {
+                look(format!("{table}.{}", key.name), Path::new(path));
+            }
+        }
+    }
+    found
+}
+
+/// What is wrong with a URL where a path belongs; `None` if `text` is a path.
+pub(super) fn url_finding(key: &str, text: &str) -> Option<Finding> {
+    url_scheme(text).map(|scheme| Finding::new(key, NO_URL).help(instead_of_url(scheme)))
+}
+
+/// What is wrong with a path as it is written, without a look at any disk.
 pub(super) fn path_finding(key: &str, path: &Path) -> Option<Finding> {
+    if let Some(finding) = path.to_str().and_then(|text| url_finding(key, text)) {
+        return Some(finding);
+    }
     let shell = path.starts_with("~") || path.to_str().is_some_and(|text| text.contains('$'));
     if path.as_os_str().is_empty() {
         Some(Finding::new(key, "is empty"))

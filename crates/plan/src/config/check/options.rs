@@ -24,7 +24,6 @@ pub(crate) fn all(loaded: &Loaded, vocabulary: &Vocabulary) -> Vec<Finding> {
         found.extend(ranges(family, kind, given));
         found.extend(rules(loaded, family, kind));
         found.extend(needs(loaded, family, kind));
-        found.extend(paths(loaded, family, kind));
     }
     found
 }
@@ -45,12 +44,23 @@ fn foreign(loaded: &Loaded, family: &FamilySpec, kind: &Spec, given: &Dict) -> V
         let what = format!("belongs to {owners}, but `name` is `{}`", kind.name);
         Finding::new(format!("{table}.{key}"), what)
             .about(format!("{table}.name"))
-            .help(format!("remove it, or pass `~{table}.{key}` on the command line"))
+            .help(instead_of(table, key))
     };
     given.iter().filter(is_foreign).map(finding).collect()
 }
 
-/// Numbers that are not in the range of their option.
+/// What to do about an option that the chosen kind does not have.
+fn instead_of(table: &str, key: &str) -> String {
+    if key == "freeze_backbone" {
+        // What only some models do by an option can be said of the parameters of all.
+        return "freeze its layers by name: `[[optimizer.groups]]` with `match = \"features\"` and \
+                `frozen = true`; `ddprun plan` lists the groups"
+            .to_owned();
+    }
+    format!("remove it, or pass `~{table}.{key}` on the command line")
+}
+
+/// Numbers that are not in the range of their option, and paths that cannot be opened.
 fn ranges(family: &FamilySpec, kind: &Spec, given: &Dict) -> Vec<Finding> {
     let mut found = Vec::new();
     for Key { name, schema, .. } in &kind.keys {
@@ -61,11 +71,15 @@ fn ranges(family: &FamilySpec, kind: &Spec, given: &Dict) -> Vec<Finding> {
     found
 }
 
-/// Numbers of `value`, which is at `key`, that `schema` does not admit.
+/// Numbers and paths of `value`, which is at `key`, that `schema` does not admit.
 pub(crate) fn range(key: &str, value: &Value, schema: &Json, found: &mut Vec<Finding>) {
     // Of several forms it is that of its shape.
-    let shape =
-        if value.as_dict().is_none() && value.to_num().is_none() { "array" } else { "integer" };
+    let shape = match value {
+        Value::Array(..) => "array",
+        Value::Dict(..) => "object",
+        Value::String(..) => "string",
+        _ => "integer",
+    };
     let mut forms = schema["anyOf"].as_array().into_iter().flatten();
     let schema = forms.rfind(|form| form["type"] == shape).unwrap_or(schema);
     match value {
@@ -89,6 +103,14 @@ pub(crate) fn range(key: &str, value: &Value, schema: &Json, found: &mut Vec<Fin
                 let what = format!("must be {}, not {written}", words(schema));
                 found.push(Finding::new(key, what));
             }
+        }
+        Value::String(_, path)
+            if ["path", "output-path"].map(Json::from).contains(&schema["format"]) =>
+        {
+            found.extend(names::path_finding(key, Path::new(path)));
+        }
+        Value::String(_, path) if schema["format"] == "remote-path" => {
+            found.extend(names::url_finding(key, path));
         }
         _ => {}
     }
@@ -147,16 +169,6 @@ fn rules(loaded: &Loaded, family: &FamilySpec, kind: &Spec) -> Vec<Finding> {
         wrong.with.iter().fold(finding, |finding, key| finding.about(format!("{table}.{key}")))
     };
     kind.check(options).into_iter().map(finding).collect()
-}
-
-/// Paths that only a shell would understand.
-fn paths(loaded: &Loaded, family: &FamilySpec, kind: &Spec) -> Vec<Finding> {
-    let Some(options) = loaded.experiment.options(family.table) else { return Vec::new() };
-    let finding = |key: &Key| {
-        let path = options.get(&key.name)?.as_str()?;
-        names::path_finding(&format!("{}.{}", family.table, key.name), Path::new(path))
-    };
-    kind.keys.iter().filter(|key| key.is_path()).filter_map(finding).collect()
 }
 
 /// What the kind needs, and the rest of the experiment does not give.

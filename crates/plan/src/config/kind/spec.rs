@@ -18,6 +18,8 @@ pub struct Spec {
     pub needs: &'static [Need],
     /// What the rest of the experiment may build on.
     pub offers: &'static [Offer],
+    /// Of a model: what its samples may be; empty = anything.
+    pub takes: Vec<Modality>,
     /// JSON schema of the options.
     pub schema: Value,
     read: fn(&Dict) -> Result<Options, Box<figment::Error>>,
@@ -79,6 +81,7 @@ impl Type {
             keys: properties.map(key).collect(),
             needs,
             offers,
+            takes: Vec::new(),
             schema,
             read,
             check,
@@ -137,7 +140,9 @@ impl Spec {
 }
 
 impl Key {
-    /// Whether its value is the name of a file or folder: `#[schemars(extend("format" = "path"))]`.
+    /// Whether its value names a file or folder that is read: `#[schemars(extend("format" =
+    /// "path"))]`. One that is written has the format `output-path`, one of another machine
+    /// `remote-path`.
     pub fn is_path(&self) -> bool {
         self.schema["format"] == "path"
     }

@@ -255,7 +255,12 @@ fn base(reader: &mut Reader, path: &Path) -> Option<PathBuf> {
         reader.wrong_help(&key, "is missing; there is no default", help);
         return None;
     }
-    let base = path.parent().unwrap_or(Path::new("")).join(reader.text(&key)?);
+    let written = reader.text(&key)?;
+    if let Some(scheme) = config::url_scheme(&written) {
+        reader.wrong_help(&key, config::NO_URL, config::instead_of_url(scheme));
+        return None;
+    }
+    let base = path.parent().unwrap_or(Path::new("")).join(written);
     match text::read(&base) {
         Ok(_) => Some(base),
         Err(problem) => {

@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 
 use crate::config::values::{
-    Auto, Devices, Duration, Every, Patience, Shape2, Size, SplitRule, Strict, Warmup,
+    Auto, Devices, Duration, Every, Patience, Shape2, Size, SplitRule, Strict, Warmup, ZeroStage,
 };
 
 /// The schema of a type that is written as it is read.
@@ -34,6 +34,7 @@ schema!(Patience, "Patience", { "type": "string", "examples": ["auto", "never", 
 schema!(SplitRule, "SplitRule", { "type": "string", "examples": ["7:1:2", "ett_hour"] });
 schema!(Size, "Size", { "type": ["integer", "string"], "minimum": 0, "examples": ["25MiB"] });
 schema!(Strict, "Strict", { "enum": [true, "except_head"] });
+schema!(ZeroStage, "ZeroStage", { "enum": [0, 1, 2] });
 schema!(Shape2, "Shape2", {
     "anyOf": [
         { "type": "integer", "minimum": 1, "maximum": 8192 },

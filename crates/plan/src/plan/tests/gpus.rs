@@ -354,11 +354,10 @@ fn passes_are_recorded_where_nothing_of_them_is_decided_on_the_cpu() {
 #[test]
 fn optimizer_state_is_in_parts_on_gpus_as_on_cpus_but_a_bucket_that_is_freed_is_not_recorded() {
     let graph = ["distributed.devices=2", "train.cuda_graph=true"];
-    for (shard, why) in [
-        ("optimizer", None),
-        ("gradients", Some("`distributed.shard = \"gradients\"` frees what a graph works with")),
-    ] {
-        let asked = format!("distributed.shard={shard}");
+    for (stage, why) in
+        [(1, None), (2, Some("`distributed.zero_stage = 2` frees what a graph works with"))]
+    {
+        let asked = format!("distributed.zero_stage={stage}");
         let plans = [2, 0].map(|gpus| good(ANIMALS, &[&asked, graph[0]], &with_gpus(gpus)));
         let [on_gpus, on_cpus] = &plans;
         assert!(on_gpus.distributed.is_sharded() && on_gpus.distributed.is_on_gpus());

@@ -13,8 +13,8 @@ fn memory(changes: &[&str]) -> Memory {
 #[test]
 fn a_ranks_part_is_what_it_needs_and_its_first_rank_copies_all_for_a_checkpoint() {
     let plain = memory(&[]);
-    let optimizer = memory(&["distributed.shard=optimizer"]);
-    let gradients = memory(&["distributed.shard=gradients"]);
+    let optimizer = memory(&["distributed.zero_stage=1"]);
+    let gradients = memory(&["distributed.zero_stage=2"]);
     assert_eq!(optimizer.optimizer, Bytes(plain.optimizer.0 / 4));
     assert_eq!(optimizer.gradients, plain.gradients);
     assert_eq!(optimizer.checkpoint, plain.checkpoint);
@@ -26,15 +26,15 @@ fn a_ranks_part_is_what_it_needs_and_its_first_rank_copies_all_for_a_checkpoint(
     assert_eq!(gradients.gradients.0, plain.gradients.0 - freed);
     // Passes that add up need all gradients until the last.
     let passes = "train.gradient_accumulation_steps=2";
-    let added = memory(&["distributed.shard=gradients", passes]);
+    let added = memory(&["distributed.zero_stage=2", passes]);
     assert_eq!(added.gradients, memory(&[passes]).gradients);
-    let alone = ["distributed.devices=1", "distributed.shard=gradients"];
+    let alone = ["distributed.devices=1", "distributed.zero_stage=2"];
     assert_eq!(memory(&alone), memory(&alone[..1]));
 }
 
 #[test]
 fn a_parameter_is_never_cut_so_one_large_one_is_one_ranks() {
-    let plan = good(ANIMALS, &["distributed.shard=optimizer"], &animals());
+    let plan = good(ANIMALS, &["distributed.zero_stage=1"], &animals());
     assert_eq!(plan.distributed.largest_part, 100 * 3 * 224 * 224);
 }
 
@@ -45,9 +45,9 @@ fn the_page_says_what_is_in_parts() {
         let plan = good(ANIMALS, changes, &animals());
         page(&plan, &loaded, &animals(), &costs(&plan, None))
     };
-    let two = shown(&["distributed.shard=optimizer", "distributed.devices=2"]);
+    let two = shown(&["distributed.zero_stage=1", "distributed.devices=2"]);
     assert!(two.contains("sharding        optimizer state (ZeRO-1) in 2 parts, the"), "{two}");
-    let one = shown(&["distributed.shard=gradients", "distributed.devices=1"]);
+    let one = shown(&["distributed.zero_stage=2", "distributed.devices=1"]);
     assert!(one.contains("optimizer state and gradients (ZeRO-2): one rank keeps all"), "{one}");
     assert!(!shown(&[]).contains("ZeRO"));
 }
