@@ -307,11 +307,17 @@ fn evaluate(run: &mut RankRun, edge: &Edge) -> Result<Result<Validated, StopRequ
     run.link.progress(edge.step, Phase::Evaluating);
     failpoint::reach("validate");
     let data = run.splits.val.clone();
-    let evaluated = match unreadable::evaluate(run, Split::Val, data) {
+    let evaluated = match unreadable::evaluate(run, Split::Val, data.clone()) {
         Err(Error::Engine(engine::Error::BrokenOff(stop))) => return Ok(Err(stop)),
         evaluated => evaluated?,
     };
     let Evaluation { mut metrics, samples, stop_request, .. } = evaluated;
+    if run.engine.has_young_average() {
+        match unreadable::evaluate_weights(run, Split::Val, data) {
+            Err(Error::Engine(engine::Error::BrokenOff(stop))) => return Ok(Err(stop)),
+            evaluated => metrics.extend(evaluated?),
+        }
+    }
     metrics.extend(running_metrics(run));
     run.engine.time_mut().evaluation += clock.seconds();
     let is_best = run.engine.evaluated(metrics.clone());
@@ -416,8 +422,10 @@ fn close_epoch(run: &mut RankRun, last: LeftToDo, edge: &Edge) -> Result<(), Err
 
 /// What the validation measured beside loss and accuracy.
 fn other_metrics(metrics: &BTreeMap<String, f64>) -> BTreeMap<String, f64> {
-    let is_other =
-        |name: &str| name.starts_with("val/") && name != "val/loss" && name != "val/accuracy";
+    let is_other = |name: &str| {
+        let is_usual = name == "val/loss" || name == "val/accuracy";
+        (name.starts_with("val/") || name.starts_with("val_weights/")) && !is_usual
+    };
     let others = metrics.iter().filter(|(name, _)| is_other(name));
     others.map(|(name, value)| (name.clone(), *value)).collect()
 }
