@@ -31,6 +31,7 @@ mod generated;
 mod given_up;
 mod init;
 mod instructions;
+mod json;
 mod lab;
 mod launchers;
 mod limits;
