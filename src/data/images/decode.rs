@@ -7,7 +7,8 @@
 //! Asked for 16 bits, values are what they are, as `torchvision.io.decode_image` reads them, and
 //! those of 8 bits are spread over the same range (v * 257).
 
-use std::io::Cursor;
+use std::borrow::Cow;
+use std::io::{Cursor, Read};
 use std::path::Path;
 
 use image::{
@@ -119,10 +120,22 @@ enum Whole {
 pub(crate) fn has_more_than_8_bits(path: &Path) -> bool {
     let header = || {
         let reader = ImageReader::open(path).ok()?.with_guessed_format().ok()?;
+        if reader.format() == Some(ImageFormat::Png) {
+            return depth_of_png(reader.into_inner());
+        }
         let color = caught(|| reader.into_decoder().map_err(|error| error.to_string())).ok()?;
         Some(color.color_type().bytes_per_pixel() > color.color_type().channel_count())
     };
     header().unwrap_or(false)
+}
+
+/// Whether a PNG has more than 8 bits; its other chunks are not read.
+fn depth_of_png(mut file: impl Read) -> Option<bool> {
+    /// Of the bits of a value, in the first chunk.
+    const DEPTH: usize = 24;
+    let mut head = [0; DEPTH + 1];
+    file.read_exact(&mut head).ok()?;
+    Some(head[DEPTH] > 8)
 }
 
 fn to_uint16(image: DynamicImage) -> Pixels {
@@ -164,7 +177,8 @@ fn decode_jpeg(
 
 /// The image, and how it lies.
 fn decode_whole(bytes: &[u8], format: ImageFormat) -> Result<(Whole, Orientation), Unreadable> {
-    let mut reader = ImageReader::with_format(Cursor::new(bytes), format);
+    let needed = if format == ImageFormat::Png { without_profile(bytes) } else { bytes.into() };
+    let mut reader = ImageReader::with_format(Cursor::new(&*needed), format);
     let mut limits = Limits::default();
     limits.max_alloc = Some(MAX_BYTES);
     reader.limits(limits);
@@ -204,6 +218,32 @@ fn decode_inks(bytes: &[u8]) -> Result<Pixels, String> {
     }
     let data = inks.as_chunks::<4>().0.iter().flat_map(|&inks| jpeg::rgb_of_inks(inks)).collect();
     Ok(Pixels::new(3, size, data))
+}
+
+/// A PNG without its colour profile, which no pixel needs, and which the library would inflate: up
+/// to a quarter of a GiB from 256 KiB, for each picture of a pixel.
+fn without_profile(png: &[u8]) -> Cow<'_, [u8]> {
+    const SIGNATURE: usize = 8;
+    /// A length and a type before the data of a chunk, and a checksum behind it.
+    const AROUND: usize = 12;
+    let (mut kept, mut from, mut at) = (Vec::new(), 0, SIGNATURE);
+    while let Some([a, b, c, d, kind @ ..]) = png.get(at..at + 8) {
+        let end = (u32::from_be_bytes([*a, *b, *c, *d]) as usize).saturating_add(at + AROUND);
+        match kind {
+            b"iCCP" => {
+                kept.extend_from_slice(&png[from..at]);
+                from = end.min(png.len());
+            }
+            b"IDAT" => break,
+            _ => {}
+        }
+        at = end;
+    }
+    if from == 0 {
+        return png.into();
+    }
+    kept.extend_from_slice(&png[from..]);
+    kept.into()
 }
 
 /// Why an image cannot be decoded, without what the library shows for its own programmers.
@@ -355,6 +395,46 @@ mod tests {
         let mut bytes = Cursor::new(Vec::new());
         image.write_to(&mut bytes, format).unwrap();
         bytes.into_inner()
+    }
+
+    /// A PNG of a picture with this chunk behind its header.
+    fn png_with(kind: &[u8; 4], data: &[u8]) -> Vec<u8> {
+        let png = encoded(ImageFormat::Png);
+        let body = [&kind[..], data].concat();
+        let mut checksum = flate2::Crc::new();
+        checksum.update(&body);
+        let length = u32::try_from(data.len()).unwrap().to_be_bytes();
+        let chunk = [&length[..], &body, &checksum.sum().to_be_bytes()].concat();
+        // The signature, and the header of 13 bytes.
+        let (head, rest) = png.split_at(8 + 12 + 13);
+        [head, &chunk, rest].concat()
+    }
+
+    #[test]
+    fn a_colour_profile_is_not_inflated() {
+        use std::io::Write;
+        let mut zlib = flate2::write::ZlibEncoder::new(Vec::new(), flate2::Compression::best());
+        let mib = vec![0; 1 << 20];
+        (0..200).for_each(|_| zlib.write_all(&mib).unwrap());
+        let profile = [b"icc\0\0", &zlib.finish().unwrap()[..]].concat();
+        let png = png_with(b"iCCP", &profile);
+        assert!(png.len() < 256 << 10, "{}", png.len());
+        let stripped = without_profile(&png);
+        assert!(*stripped == *encoded(ImageFormat::Png));
+        assert_eq!(decode(&png).unwrap().data, decode(&encoded(ImageFormat::Png)).unwrap().data);
+        let (head, rest) = png.split_at(8 + 12 + 13);
+        let two = [head, &rest[..12 + profile.len()], rest].concat();
+        assert!(*without_profile(&two) == *encoded(ImageFormat::Png));
+
+        let text = png_with(b"tEXt", b"a\0b");
+        assert!(*without_profile(&text) == *text, "others stay");
+        for length in 0..text.len() {
+            assert!(*without_profile(&text[..length]) == text[..length]);
+        }
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("a.png");
+        crate::files::write_atomic(&file, &png).unwrap();
+        assert!(!has_more_than_8_bits(&file));
     }
 
     #[test]
