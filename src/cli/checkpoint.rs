@@ -94,7 +94,7 @@ impl Contents {
     }
 
     fn page(&self) -> String {
-        let Opened { path, manifest, state } = &self.opened;
+        let Opened { path, manifest, state, .. } = &self.opened;
         let mut page = format!("{}\n", path.display());
         let size = Bytes(self.bytes());
         // Writing to a string does not fail.
@@ -114,7 +114,7 @@ impl Contents {
     }
 
     fn object(&self) -> Value {
-        let Opened { path, manifest, state } = &self.opened;
+        let Opened { path, manifest, state, .. } = &self.opened;
         let files: BTreeMap<&String, u64> =
             manifest.files.iter().map(|(name, file)| (name, file.bytes)).collect();
         let tensor = |tensor: &Tensor| json!({ "name": tensor.name, "dtype": tensor.dtype, "shape": tensor.shape });

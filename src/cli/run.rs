@@ -15,7 +15,7 @@ use crate::cli::args::{Args, Verb};
 use crate::cli::inspect::Page;
 use crate::cli::{
     Refusal, answer, checkpoint, complain, doctor, evaluate, init, inspect, jobs, last_words,
-    node_args, output, predict, resume, runs, sample, serve, submit, sweep, train, try_run, usage,
+    node_args, output, predict, resume, runs, sample, serve, submit, sweep, to_stderr, train, try_run, usage,
     verbatim,
 };
 use crate::collective::mpi;
@@ -44,7 +44,8 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>, kinds: &Kinds) -> Exit
     };
     if let Some(twice) = kinds.taken().first() {
         let help = "give yours another name: an experiment means the one that was there before";
-        to_stderr(&format!("error: this program has a second {twice}\n  do: {help}"));
+        let page = format!("error: this program has a second {twice}\n  do: {help}");
+        complain(&Refusal::new(exit::REFUSED, page));
         return ExitCode::from(exit::REFUSED);
     }
     if let Err(wrong) = failpoint::check() {

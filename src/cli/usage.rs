@@ -9,7 +9,7 @@ use clap::{Arg, ArgMatches, Command, CommandFactory};
 
 use crate::cli::Refusal;
 use crate::cli::args::{Args, Run};
-use crate::cli::prepare::refused;
+use crate::cli::prepare;
 use crate::config::{self, Problem, closest};
 use crate::kinds::Kinds;
 use crate::launch::exit_code as exit;
@@ -133,7 +133,7 @@ pub(crate) fn refuse_urls(
         let index = words.iter().position(|word| word.ends_with(url)).unwrap_or_default();
         let help = config::instead_of_url(config::url_scheme(url).unwrap_or_default());
         let problem = Problem::of_word(&words, index, format!("`{url}` {}", config::NO_URL));
-        return Err(refused(problem.help(help).into()));
+        return Err(prepare::refused(problem.help(help).into()));
     }
     Ok(())
 }

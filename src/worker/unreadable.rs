@@ -27,8 +27,10 @@ pub(crate) fn evaluate(
     let mut feed = feed.observed_by(&run.link).for_engine(&run.engine)?;
     let wishes = run.wishes();
     let RankRun { engine, logger, .. } = run;
-    let next = &mut counted(logger, split, chunks.len(), &mut feed);
-    let evaluated = engine.evaluate_unless(split, &chunks, next, &|| wishes.now());
+    let evaluated = {
+        let next = &mut counted(logger, split, chunks.len(), &mut feed);
+        engine.evaluate_unless(split, &chunks, next, &|| wishes.now())
+    };
     let counts = match &evaluated {
         Ok(found) => Some([found.unreadable, found.samples + found.unreadable]),
         Err(error) => refused(error),
