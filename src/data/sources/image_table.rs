@@ -62,8 +62,7 @@ pub struct ImageTable {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(example = &"label")]
     pub class_column: Option<String>,
-    /// label columns, in label order, instead of `class_column`: 1 if an image has the label, else
-    /// 0.
+    /// label columns, in label order: 1 if an image has the label, else 0.
     #[serde(default)]
     #[schemars(example = ["cat", "dog"])]
     pub class_columns: Vec<String>,
