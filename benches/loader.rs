@@ -45,7 +45,8 @@ fn transforms(work: &str) -> Vec<Choice> {
         "crop" | "rand_augment" => {
             let (scale, ratio) = ([0.08, 1.0], [3.0 / 4.0, 4.0 / 3.0]);
             let size = Shape2::Side(224);
-            let crop = Choice::of(&RandomResizedCrop { size, scale, ratio });
+            let crop =
+                Choice::of(&RandomResizedCrop { scale, ratio, ..RandomResizedCrop::to(size) });
             let augment = (work != "crop").then(|| Choice::of(&RandAugment::default()));
             [crop, flip].into_iter().chain(augment).chain([color]).collect()
         }

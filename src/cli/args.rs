@@ -7,6 +7,7 @@ use clap::{Args as ClapArgs, Parser, Subcommand};
 use crate::cli::cluster_args::{CancelArgs, JobsArgs, SubmitArgs};
 use crate::cli::init_args::InitArgs;
 use crate::cli::runs_args::{CompareArgs, LogsArgs, LsArgs, RmArgs, TagArgs};
+use crate::model::Library;
 use crate::plan::TestTimeAugmentation;
 
 /// Train the model described by an experiment file, on this machine's devices.
@@ -413,6 +414,10 @@ pub(crate) struct ExportArgs {
     /// merged.
     #[arg(long)]
     pub(crate) merge: bool,
+    /// Library that is to read the weights, refused if it computes the model otherwise. By default
+    /// the one whose names the pretrained weights had, or else the model's own.
+    #[arg(long, value_name = "LIBRARY", conflicts_with = "peft")]
+    pub(crate) names: Option<Library>,
 }
 
 /// What `ddprun checkpoint export` writes.

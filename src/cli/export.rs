@@ -4,6 +4,8 @@
 use std::error::Error;
 use std::path::{Path, PathBuf};
 
+use serde_json::Value;
+
 use crate::checkpoint;
 use crate::cli::args::{ExportArgs, ExportFormat};
 use crate::cli::chosen::Chosen;
@@ -13,13 +15,15 @@ use crate::data;
 use crate::files;
 use crate::kinds::Kinds;
 use crate::launch::exit_code as exit;
-use crate::model::peft;
+use crate::model::{Written, peft};
 use crate::nn::LoraConfig;
 use crate::nn::state_dict::{Strict, load_state_dict_bytes};
 use crate::plan::Plan;
 
 /// What says how inputs are prepared.
 const INPUTS: &str = "preprocessing.json";
+/// What Hugging Face's image processors read.
+const PROCESSOR: &str = "preprocessor_config.json";
 /// Names of files that PyTorch users expect to be pickled.
 const PICKLES: [&str; 4] = ["pt", "pth", "bin", "ckpt"];
 /// Names of forms that are not written here.
@@ -59,7 +63,12 @@ pub(crate) fn export(
     }
     let format = format(args);
     match format {
-        ExportFormat::Safetensors => export_weights(exported, to, args.merge)?,
+        ExportFormat::Safetensors => export_weights(exported, to, args, kinds)?,
+        ExportFormat::Onnx if args.names.is_some() => {
+            let page = "error: `--names` is for weights: an ONNX file holds the model itself\n  \
+                        do: omit it, or name a `.safetensors` file";
+            return Err(Refusal::new(exit::REFUSED, page.to_owned()));
+        }
         ExportFormat::Onnx => export_onnx(exported, to, kinds)?,
     }
     describe_inputs(exported, to, format, kinds)?;
@@ -109,13 +118,65 @@ fn refuse_name(args: &ExportArgs) -> Result<(), Refusal> {
 }
 
 /// The checked weights, or their averages where the run kept some, as one safetensors file.
-fn export_weights(exported: &Chosen, to: &Path, merge: bool) -> Result<(), Refusal> {
+fn export_weights(
+    exported: &Chosen,
+    to: &Path,
+    args: &ExportArgs,
+    kinds: &Kinds,
+) -> Result<(), Refusal> {
     let mut model = exported.averaged()?;
-    if merge {
+    let has_adapters = !args.merge && exported.adapters().is_ok();
+    if args.merge {
         let (lora, _) = exported.adapters()?;
         model = checkpoint::merged(&model, &lora).map_err(|error| unusable(&error))?;
     }
-    write(to, &model)
+    let refused = |what: String, help: &str| {
+        Refusal::new(exit::REFUSED, format!("error: {what}\n  do: {help}"))
+    };
+    let plan = match exported.plan(kinds) {
+        Ok(plan) => plan,
+        // Its own names need no plan.
+        Err(_) if args.names.is_none() => return write(to, &model),
+        Err(refusal) => return Err(refusal),
+    };
+    if args.names.is_some() && has_adapters {
+        let what = "the weights have adapters, which no library reads among them".to_owned();
+        return Err(refused(what, "add `--merge`"));
+    }
+    let library = args.names.or_else(|| kinds.models.library_of_weights(&plan.model));
+    let written = match kinds.models.written_for(&plan.model, library, &model) {
+        Ok(written) => written,
+        Err(what) if args.names.is_some() => {
+            let what = format!("`{}` under other names: {what}", plan.model.name());
+            return Err(refused(what, "omit `--names`, or name the library that computes alike"));
+        }
+        Err(_) => Written::own(&model),
+    };
+    write(to, &written.weights)?;
+    if let Some(library) = written.library.filter(|_| written.weights != model) {
+        to_stderr(&format!("its names are those of {}", library.words()));
+    }
+    match written.config.filter(|_| library.is_some()) {
+        Some(config) => write_config(to, &config),
+        None => Ok(()),
+    }
+}
+
+/// Describes the model beside its weights; a description that is there already stays.
+fn write_config(to: &Path, config: &Value) -> Result<(), Refusal> {
+    let path = to.with_file_name("config.json");
+    let bytes = format!("{config:#}\n");
+    match std::fs::read(&path) {
+        Ok(there) if there != bytes.as_bytes() => {
+            let page = format!(
+                "note: `{}` is there already and stays; these weights are described by\n{bytes}",
+                path.display()
+            );
+            to_stderr(page.trim_end());
+            Ok(())
+        }
+        _ => write(&path, bytes.as_bytes()),
+    }
 }
 
 /// The model with those weights, as ONNX.
@@ -149,11 +210,30 @@ fn describe_inputs(
         }
         Err(refusal) => return Err(refusal),
     };
-    let (described, missing) = data::preprocessing(&plan, source_of(&plan, kinds)?.as_ref());
+    let source = source_of(&plan, kinds)?;
+    let (described, missing) = data::preprocessing(&plan, source.as_ref(), &kinds.transforms);
     if let Some(missing) = missing {
         to_stderr(&format!("note: `{INPUTS}` lacks what only the data tell: {missing}"));
     }
-    write(&to.with_file_name(INPUTS), format!("{described:#}\n").as_bytes())
+    write(&to.with_file_name(INPUTS), format!("{described:#}\n").as_bytes())?;
+    if let Some(processor) = data::image_processor(&plan) {
+        write(&to.with_file_name(PROCESSOR), format!("{processor:#}\n").as_bytes())?;
+    }
+    copy_beside(to, source.text().iter().flat_map(data::text_files))
+}
+
+/// Copies files that the inputs are made with to where the model is.
+fn copy_beside<'a>(to: &Path, files: impl Iterator<Item = &'a Path>) -> Result<(), Refusal> {
+    for file in files {
+        let Some(name) = file.file_name() else { continue };
+        let copy = to.with_file_name(name);
+        match std::fs::read(file) {
+            Ok(_) if copy.canonicalize().ok() == file.canonicalize().ok() => {}
+            Ok(bytes) => write(&copy, &bytes)?,
+            Err(error) => to_stderr(&format!("note: `{}` is not copied: {error}", file.display())),
+        }
+    }
+    Ok(())
 }
 
 /// The adapters alone, and what PEFT must know of them.

@@ -52,7 +52,7 @@ fn a_damaged_image_is_decoded_or_refused_and_no_decoder_panics() {
             }
             Err(why) => {
                 refused += 1;
-                assert!(!why.is_empty());
+                assert!(!why.to_string().is_empty());
             }
         }
     }
@@ -80,8 +80,8 @@ fn an_image_that_claims_too_many_pixels_is_refused_before_it_is_decoded() {
     for (width, height) in
         [(1 << 13, (1 << 13) + 1), (60_000, 60_000), (u32::MAX >> 1, 1), (1 << 30, 4)]
     {
-        let refused =
-            decode(bomb(width, height), PixelDtype::Uint8, Area::whole).map(drop).unwrap_err();
+        let refused = decode(bomb(width, height), PixelDtype::Uint8, Area::whole).map(drop);
+        let refused = refused.unwrap_err().to_string();
         assert!(
             refused.contains("too many") || refused.contains("imit"),
             "{width}x{height}: {refused}"

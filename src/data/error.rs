@@ -409,6 +409,9 @@ impl Error {
             Self::Sample { source: SampleError::Io { .. }, .. } => {
                 "put the file back, or make it readable; `ddprun resume` continues a run".to_owned()
             }
+            Self::Sample { source: SampleError::TooLarge { .. }, .. } => {
+                "make the picture smaller, or set `data.on_bad_sample = \"skip\"`".to_owned()
+            }
             Self::Sample { source: SampleError::Transform { .. }, .. } => {
                 "change `data.transforms` so that they fit all images".to_owned()
             }
@@ -480,6 +483,14 @@ pub enum SampleError {
         /// What is wrong with it.
         reason: String,
     },
+    /// The image would take too much memory.
+    #[error("`{}` is too large: {reason}", shown(.path))]
+    TooLarge {
+        /// The file.
+        path: PathBuf,
+        /// How large it is, and how large it may be.
+        reason: String,
+    },
     /// An image among observations is not usable.
     #[error("cannot read {name}: {reason}")]
     Image {
@@ -504,6 +515,20 @@ pub enum SampleError {
         /// Why.
         reason: String,
     },
+}
+
+impl SampleError {
+    /// It without the name of the file, for a message that has named it.
+    pub(crate) fn reason(&self) -> String {
+        match self {
+            Self::Io { source, .. } => format!("it cannot be read: {source}"),
+            Self::Decode { reason, .. }
+            | Self::TooLarge { reason, .. }
+            | Self::Image { reason, .. }
+            | Self::Transform { reason, .. } => reason.clone(),
+            Self::Panicked { message, .. } => format!("the decoder panicked: {message}"),
+        }
+    }
 }
 
 /// Whether the name of a column is a number, as where a table has no header line.

@@ -24,9 +24,10 @@ pub(crate) fn image(bytes: &[u8]) -> Result<usize, String> {
         let half = Area { top, left, height: height.div_ceil(2), width: width.div_ceil(2) };
         if is_half { half } else { Area::whole((height, width)) }
     };
-    let decoded = decode(bytes.to_vec(), PixelDtype::Uint8, needed)?;
+    let decoded =
+        decode(bytes.to_vec(), PixelDtype::Uint8, needed).map_err(|why| why.to_string())?;
     assert!(decoded.holds(needed(decoded.size)));
-    let deep = decode(bytes.to_vec(), PixelDtype::Uint16, needed)?;
+    let deep = decode(bytes.to_vec(), PixelDtype::Uint16, needed).map_err(|why| why.to_string())?;
     assert_eq!(deep.pixels.data.len(), 2 * decoded.pixels.data.len());
     Ok(decoded.pixels.data.len())
 }

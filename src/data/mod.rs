@@ -59,9 +59,10 @@ pub use error::{Error, Fault, SampleError};
 pub(crate) use file_names::is_image;
 pub use fingerprint::Fingerprint;
 pub(crate) use images::decode::has_more_than_8_bits;
+pub use images::orientation::Exif;
 pub use inputs::{Answers, Inputs, Item, Items, Predicting, Unit};
 pub use pipeline::{Odds, audit, loader, sampler};
-pub use preprocessing::preprocessing;
+pub use preprocessing::{image_processor, preprocessing, text_files};
 pub(crate) use sources::control::Sight;
 pub use sources::{
     Asked, Calendar, Chat, Chunk, ColumnNames, Csv, CsvForecast, DataFamily, DataSource,

@@ -5,6 +5,7 @@ use std::path::Path;
 
 use candle_core::{Device, Result as CandleResult};
 
+use super::names::{self, Library, Naming, Written};
 use super::pretrained::{Unfit, likeliest, misfit_help, weights_file};
 use super::{Completion, Head, Model};
 use crate::config::kind::{Choice, Kind, Options};
@@ -81,6 +82,21 @@ pub trait Architecture: Debug + Send + Sync {
     ) -> Result<Completion, Unfit> {
         let _ = (pretrained, seq_len);
         Ok(Completion::default())
+    }
+
+    /// The library whose names its weights have, and which computes as it does.
+    fn library(&self) -> Option<Library> {
+        None
+    }
+
+    /// How its weights are written for `library`.
+    ///
+    /// # Errors
+    ///
+    /// The library has no such model, or computes it otherwise: what follows its name in words.
+    fn named_as(&self, plan: &ModelPlan, library: Library) -> Result<Naming, String> {
+        let _ = (plan, library);
+        Err(Naming::unknown())
     }
 
     /// What to do about pretrained weights that do not fit, if the model can tell.
@@ -261,6 +277,37 @@ impl Models {
             let architecture = self.architecture(&plan).ok()?;
             Some((name, Wanted::of(&described(architecture.as_ref(), &plan).ok()?)))
         })
+    }
+
+    /// The library by whose names the plan's pretrained weights are called, of those whose names are
+    /// not the model's own; `None` if the file is not there, too.
+    pub(crate) fn library_of_weights(&self, plan: &ModelPlan) -> Option<Library> {
+        let file = header(&weights_file(plan.pretrained.as_ref()?)).ok()?;
+        let architecture = self.architecture(plan).ok()?;
+        names::library_of(&file, &described(architecture.as_ref(), plan).ok()?)
+    }
+
+    /// The `weights` of the plan's model, a safetensors file of ddprun's own, as `library` reads
+    /// them; without one, under the names of the library that computes as the model does.
+    ///
+    /// # Errors
+    ///
+    /// Why the library cannot read them, in words.
+    pub(crate) fn written_for(
+        &self,
+        plan: &ModelPlan,
+        library: Option<Library>,
+        weights: &[u8],
+    ) -> Result<Written, String> {
+        let architecture = self.architecture(plan).map_err(|error| error.to_string())?;
+        let params = described(architecture.as_ref(), plan).map_err(|error| error.to_string())?;
+        let Some(library) = library.or_else(|| architecture.library()) else {
+            return Ok(Written::own(weights));
+        };
+        let naming = architecture
+            .named_as(plan, library)
+            .map_err(|what| format!("{} {what}", library.words()))?;
+        names::written(weights, &params, library, naming)
     }
 
     /// Loads the plan's pretrained weights; `None` if it names none.

@@ -13,6 +13,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::hub::timm;
+use super::names::{Library, Naming};
 use super::pretrained::Unfit;
 use super::{Architecture, Completion, Head, Model, Models};
 use crate::config::kind::Kind;
@@ -121,6 +122,17 @@ impl Architecture for ConvNextConfig {
         Head::Keys(&["classifier.2."])
     }
 
+    fn library(&self) -> Option<Library> {
+        Some(Library::Torchvision)
+    }
+
+    fn named_as(&self, _: &ModelPlan, library: Library) -> std::result::Result<Naming, String> {
+        match library {
+            Library::Timm | Library::Torchvision => Ok(Naming::default()),
+            Library::Transformers => Err(Naming::unknown()),
+        }
+    }
+
     fn complete(
         &self,
         pretrained: Option<&Path>,
@@ -133,7 +145,8 @@ impl Architecture for ConvNextConfig {
 impl ConvNextConfig {
     /// Says what timm calls each part.
     fn call_by_timm(&self, builder: &Builder) {
-        let is = |own: String, other: String| builder.also_called(&own, other);
+        const TIMM: &str = Library::Timm.words();
+        let is = |own: String, other: String| builder.also_called(TIMM, &own, other);
         for (stage, &blocks) in self.size.blocks.iter().enumerate() {
             let before = 2 * stage;
             let between =
@@ -144,8 +157,10 @@ impl ConvNextConfig {
             for i in 0..blocks {
                 let (own, other) =
                     (format!("features.{}.{i}", before + 1), format!("stages.{stage}.blocks.{i}"));
+                let scale = (format!("{own}.layer_scale"), format!("{other}.gamma"));
+                let width = self.size.width << stage;
+                builder.also_called_with_shape(TIMM, &scale.0, scale.1, &[width]);
                 let parts = [
-                    ("layer_scale", "gamma"),
                     ("block.0", "conv_dw"),
                     ("block.2", "norm"),
                     ("block.3", "mlp.fc1"),

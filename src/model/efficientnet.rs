@@ -15,6 +15,7 @@ use super::hub::timm;
 use super::inverted_residual::{
     BlockOptions, ConvNorm, ConvSizes, InvertedResidual, Norms, Squeeze,
 };
+use super::names::{Library, Naming};
 use super::pretrained::Unfit;
 use super::{Architecture, Completion, Head, Model};
 use crate::config::kind::Kind;
@@ -23,6 +24,7 @@ use crate::onnx::{Graph, Value};
 use crate::ops;
 use crate::plan::{Modality, ModelPlan};
 
+const TIMM: &str = Library::Timm.words();
 const NORMS: Norms = Norms { eps: 1e-5, momentum: 0.1 };
 
 /// Channels of the last convolution.
@@ -108,10 +110,10 @@ impl Architecture for EfficientNetConfig {
         let last = ConvNorm::new(&features.pp(STAGES.len() + 1), last, &mut size, NORMS, silu)?;
         let parts = ["0.0", "0.1", "8.0", "8.1"];
         for (part, other) in parts.iter().zip(["conv_stem", "bn1", "conv_head", "bn2"]) {
-            features.also_called(part, other);
+            features.also_called(TIMM, part, other);
         }
         let (classifier, outputs) = (builder.pp("classifier"), plan.outputs);
-        classifier.also_called("1", "classifier");
+        classifier.also_called(TIMM, "1", "classifier");
         let init = Init::torch_default(outputs);
         let zeros = Some(Init::Constant(0.0));
         Ok(Box::new(EfficientNet {
@@ -129,6 +131,17 @@ impl Architecture for EfficientNetConfig {
 
     fn head(&self) -> Head {
         Head::Keys(&["classifier.1."])
+    }
+
+    fn library(&self) -> Option<Library> {
+        Some(Library::Torchvision)
+    }
+
+    fn named_as(&self, _: &ModelPlan, library: Library) -> std::result::Result<Naming, String> {
+        match library {
+            Library::Timm | Library::Torchvision => Ok(Naming::default()),
+            Library::Transformers => Err(Naming::unknown()),
+        }
     }
 
     fn complete(

@@ -14,6 +14,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::hub::{self, gpt2};
+use super::names::{Library, Naming};
 use super::pretrained::Unfit;
 use super::{Architecture, Completion, Head, Model};
 use crate::config::kind::Kind;
@@ -44,6 +45,10 @@ pub struct GptConfig {
     pub dropout: f64,
     /// biases in linear layers and norms, as in GPT-2.
     pub bias: bool,
+    /// positions that it has embeddings of; longer windows than `data.seq_len` can then be trained
+    /// on later. Default: those of the weights that it starts from, or `data.seq_len`.
+    #[schemars(range(min = 1, max = 1_048_576), example = 1024)]
+    pub n_positions: Option<usize>,
     /// "gelu", exact as in nanoGPT, or `gelu_tanh`, the approximation that GPT-2 was trained with.
     pub activation: Gelu,
 }
@@ -68,6 +73,7 @@ impl Default for GptConfig {
             n_layers: 12,
             dropout: 0.0,
             bias: false,
+            n_positions: None,
             activation: Gelu::Gelu,
         }
     }
@@ -89,7 +95,7 @@ impl Architecture for GptConfig {
             Embedding::with_init(&builder.pp(name), rows, width, Init::Normal(STD))
         };
         let wte = table("wte", plan.outputs)?;
-        let wpe = table("wpe", *length)?;
+        let wpe = table("wpe", self.positions(*length))?;
         let blocks = builder.pp("h");
         let block = |i| Block::new(self, &blocks.pp(i)).map(Arc::new);
         let gpt = Gpt {
@@ -119,7 +125,22 @@ impl Architecture for GptConfig {
         seq_len: Option<u32>,
     ) -> std::result::Result<Completion, Unfit> {
         let reader = hub::Reader { model: Self::NAME, what: "a GPT", read: gpt2::read };
-        hub::complete(&reader, pretrained, seq_len)
+        let mut found = hub::complete(&reader, pretrained, seq_len)?;
+        // Rows beyond the windows are kept, so that weights go back as they came.
+        if let Some(rows) = pretrained.and_then(gpt2::positions) {
+            found.give("n_positions", rows);
+        }
+        Ok(found)
+    }
+
+    fn named_as(&self, plan: &ModelPlan, library: Library) -> std::result::Result<Naming, String> {
+        match library {
+            Library::Transformers => {
+                let config = gpt2::written(self, plan, self.positions(plan.input[0]));
+                Ok(Naming { is_gpt2: true, ..Naming::with_config(config) })
+            }
+            Library::Timm | Library::Torchvision => Err(Naming::unknown()),
+        }
     }
 
     fn remedy(&self, misfit: &Misfit) -> Option<String> {
@@ -127,6 +148,12 @@ impl Architecture for GptConfig {
         let has_biases = misfit.unexpected.iter().any(|(key, _)| is_bias(key));
         (!self.bias && has_biases)
             .then(|| "these weights have biases: use `model.bias = true`".to_owned())
+    }
+}
+
+impl GptConfig {
+    fn positions(&self, length: usize) -> usize {
+        self.n_positions.map_or(length, |positions| positions.max(length))
     }
 }
 

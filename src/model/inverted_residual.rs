@@ -6,11 +6,14 @@
 
 use candle_core::{Result, Tensor};
 
+use super::names::Library;
 use crate::nn::{
     self, BatchNorm2d, Builder, Conv2d, ConvShape, DropPath, ForwardContext, Init, Nonlinearity,
 };
 use crate::onnx::{Graph, Value};
 use crate::ops::{self, Activation, Window};
+
+const TIMM: &str = Library::Timm.words();
 
 /// What all norms of a network have.
 #[derive(Clone, Copy)]
@@ -124,12 +127,12 @@ impl BlockOptions {
         for (i, names) in convs.iter().enumerate() {
             let place = if i == last { i + squeeze } else { i };
             for (part, name) in names.iter().enumerate() {
-                block.pp(place).also_called(&part.to_string(), format!("{other}.{name}"));
+                block.pp(place).also_called(TIMM, &part.to_string(), format!("{other}.{name}"));
             }
         }
         if self.squeeze.is_some() {
             for (own, name) in [("fc1", "conv_reduce"), ("fc2", "conv_expand")] {
-                block.pp(last).also_called(own, format!("{other}.se.{name}"));
+                block.pp(last).also_called(TIMM, own, format!("{other}.se.{name}"));
             }
         }
     }

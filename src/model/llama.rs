@@ -19,6 +19,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::hub::{self, llama as files};
+use super::names::{Library, Naming};
 use super::pretrained::Unfit;
 use super::{Architecture, Completion, Head, Model, peft};
 use crate::config::kind::{Kind, Wrong};
@@ -129,6 +130,17 @@ impl Architecture for LlamaConfig {
 
     fn head(&self) -> Head {
         Head::Keys(&["lm_head."])
+    }
+
+    fn library(&self) -> Option<Library> {
+        Some(Library::Transformers)
+    }
+
+    fn named_as(&self, plan: &ModelPlan, library: Library) -> std::result::Result<Naming, String> {
+        match library {
+            Library::Transformers => Ok(Naming::with_config(files::written(self, plan))),
+            Library::Timm | Library::Torchvision => Err(Naming::unknown()),
+        }
     }
 
     fn adapters(&self) -> Option<&Path> {

@@ -16,6 +16,7 @@ use super::hub::timm;
 use super::inverted_residual::{
     BlockOptions, ConvNorm, ConvSizes, InvertedResidual, Norms, Squeeze,
 };
+use super::names::{Library, Naming};
 use super::pretrained::Unfit;
 use super::{Architecture, Completion, Head, Model, Models};
 use crate::config::kind::Kind;
@@ -25,7 +26,11 @@ use crate::onnx::{Graph, Value};
 use crate::ops;
 use crate::plan::{Modality, ModelPlan};
 
+const TIMM: &str = Library::Timm.words();
 const MOMENTUM: f64 = 0.01;
+/// Eps of the norms of both libraries.
+const TORCHVISIONS_EPS: f64 = 1e-3;
+const TIMMS_OWN_EPS: f64 = 1e-5;
 /// Largest `norm_eps` of weights of timm, whose norms have 1e-5.
 const TIMMS_EPS: f64 = 1e-4;
 
@@ -56,7 +61,7 @@ pub enum MobileNetV3Size {
 
 impl Default for MobileNetV3Config {
     fn default() -> Self {
-        Self { dropout: 0.2, norm_eps: 1e-3, size: MobileNetV3Size::Small }
+        Self { dropout: 0.2, norm_eps: TORCHVISIONS_EPS, size: MobileNetV3Size::Small }
     }
 }
 
@@ -168,7 +173,7 @@ impl Architecture for MobileNetV3Config {
         let last = ConvSizes { inputs, outputs: 6 * inputs, kernel: 1, stride: 1, groups: 1 };
         let last = ConvNorm::new(&features.pp(rows.len() + 1), last, &mut size, norms, hard)?;
         if self.norm_eps <= TIMMS_EPS {
-            self.call_by_timm(builder, rows);
+            self.call_by_timm(builder, rows, hidden);
         }
         let classifier = builder.pp("classifier");
         Ok(Box::new(MobileNetV3 {
@@ -187,6 +192,30 @@ impl Architecture for MobileNetV3Config {
 
     fn head(&self) -> Head {
         Head::Keys(&["classifier.3."])
+    }
+
+    fn library(&self) -> Option<Library> {
+        match self.norm_eps {
+            TIMMS_OWN_EPS => Some(Library::Timm),
+            TORCHVISIONS_EPS => Some(Library::Torchvision),
+            _ => None,
+        }
+    }
+
+    fn named_as(&self, _: &ModelPlan, library: Library) -> std::result::Result<Naming, String> {
+        let theirs = match library {
+            Library::Timm => TIMMS_OWN_EPS,
+            Library::Torchvision => TORCHVISIONS_EPS,
+            Library::Transformers => return Err(Naming::unknown()),
+        };
+        if self.norm_eps == theirs {
+            return Ok(Naming::default());
+        }
+        let ours = self.norm_eps;
+        Err(format!(
+            "has batch norms with eps = {theirs}, and these weights were trained with \
+             `model.norm_eps` = {ours}: it would answer otherwise"
+        ))
     }
 
     fn complete(
@@ -211,7 +240,7 @@ impl Architecture for MobileNetV3Config {
 
 impl MobileNetV3Config {
     /// Says what timm calls each part.
-    fn call_by_timm(&self, builder: &Builder, rows: &[Row]) {
+    fn call_by_timm(&self, builder: &Builder, rows: &[Row], hidden: usize) {
         let stages: &[usize] = match self.size {
             MobileNetV3Size::Small => &[1, 2, 3, 2, 3],
             MobileNetV3Size::Large => &[1, 2, 3, 4, 2, 3],
@@ -227,12 +256,15 @@ impl MobileNetV3Config {
             }
         }
         let (first, last) = (features.pp(0), features.pp(place + 1));
-        first.also_called("0", "conv_stem");
-        first.also_called("1", "bn1");
-        last.also_called("0", format!("blocks.{}.0.conv", stages.len()));
-        last.also_called("1", format!("blocks.{}.0.bn1", stages.len()));
-        builder.also_called("classifier.0", "conv_head");
-        builder.also_called("classifier.3", "classifier");
+        first.also_called(TIMM, "0", "conv_stem");
+        first.also_called(TIMM, "1", "bn1");
+        last.also_called(TIMM, "0", format!("blocks.{}.0.conv", stages.len()));
+        last.also_called(TIMM, "1", format!("blocks.{}.0.bn1", stages.len()));
+        builder.also_called(TIMM, "classifier.0", "conv_head");
+        let weight = [hidden, 6 * inputs, 1, 1];
+        let name = "conv_head.weight";
+        builder.also_called_with_shape(TIMM, "classifier.0.weight", name, &weight);
+        builder.also_called(TIMM, "classifier.3", "classifier");
     }
 }
 

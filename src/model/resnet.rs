@@ -21,6 +21,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::backbone::{self, BACKBONE_MODE, BackboneMode};
+use super::names::{Library, Naming};
 use super::{Architecture, Head as Outputs, Model, Models};
 use crate::config::kind::{Kind, Wrong};
 use crate::nn::{Builder, Dropout, ForwardContext, Linear};
@@ -197,6 +198,15 @@ impl ResNetConfig {
             .with_last_gamma(last_gamma)
     }
 
+    /// Whether torchvision and timm have it, under the same names.
+    fn is_torchvisions(&self) -> bool {
+        !self.variant.is_small
+            && self.variant.prefix.is_empty()
+            && self.stem == Stem::Imagenet
+            && self.shortcut == Shortcut::Projection
+            && self.head == HeadKind::Linear
+    }
+
     /// What the last layer is called.
     fn last_layer(&self) -> &'static str {
         match self.shortcut {
@@ -244,6 +254,20 @@ impl Architecture for ResNetConfig {
             ("", Shortcut::Padding) => Outputs::Keys(&["linear."]),
             (_, Shortcut::Projection) => Outputs::Keys(&["resnet18.fc."]),
             (_, Shortcut::Padding) => Outputs::Keys(&["resnet18.linear."]),
+        }
+    }
+
+    fn library(&self) -> Option<Library> {
+        self.is_torchvisions().then_some(Library::Torchvision)
+    }
+
+    fn named_as(&self, _: &ModelPlan, library: Library) -> std::result::Result<Naming, String> {
+        match library {
+            Library::Timm | Library::Torchvision if self.is_torchvisions() => Ok(Naming::default()),
+            Library::Timm | Library::Torchvision => {
+                Err("has no residual network with such a stem, shortcut, head or depth".to_owned())
+            }
+            Library::Transformers => Err(Naming::unknown()),
         }
     }
 

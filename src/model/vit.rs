@@ -13,6 +13,7 @@ use candle_core::{Result, Tensor, bail};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use super::names::{Library, Naming};
 use super::{Architecture, Head, Model, Models};
 use crate::config::kind::Kind;
 use crate::nn::state_dict::Grid;
@@ -133,7 +134,23 @@ impl Architecture for VitConfig {
     fn head(&self) -> Head {
         Head::Keys(&["head."])
     }
+
+    fn library(&self) -> Option<Library> {
+        Some(Library::Timm)
+    }
+
+    fn named_as(&self, plan: &ModelPlan, library: Library) -> std::result::Result<Naming, String> {
+        let is_square = plan.input.get(1) == plan.input.get(2);
+        match library {
+            Library::Timm => Ok(Naming::default()),
+            Library::Torchvision if is_square => Ok(Naming::default()),
+            Library::Torchvision => Err("takes square images only".to_owned()),
+            Library::Transformers => Err(Naming::unknown()),
+        }
+    }
 }
+
+const TORCHVISION: &str = Library::Torchvision.words();
 
 /// Says what torchvision calls each part; older files call the linear layers of
 /// `mlp` by names.
@@ -145,7 +162,7 @@ fn call_by_torchvision(builder: &Builder) {
         ("norm", "encoder.ln"),
         ("head", "heads.head"),
     ] {
-        builder.also_called(own, other);
+        builder.also_called(TORCHVISION, own, other);
     }
     for layer in 0..LAYERS {
         for (own, other) in [
@@ -160,7 +177,7 @@ fn call_by_torchvision(builder: &Builder) {
             ("mlp.fc2", "mlp.linear_2"),
         ] {
             let other = format!("encoder.layers.encoder_layer_{layer}.{other}");
-            builder.also_called(&format!("blocks.{layer}.{own}"), other);
+            builder.also_called(TORCHVISION, &format!("blocks.{layer}.{own}"), other);
         }
     }
 }

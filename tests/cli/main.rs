@@ -26,6 +26,7 @@ mod drawn;
 mod elastic;
 mod endings;
 mod experiments;
+mod exported;
 mod failpoints;
 mod generated;
 mod given_up;

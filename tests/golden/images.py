@@ -1,5 +1,6 @@
 """Writes tests/golden/images/: small files of every kind that an image folder may hold, and SUMS.tsv with the CRC-32 of
 the pixels that Pillow 13.0.0 (libjpeg-turbo 3.2.0, libtiff 4.7.2, libwebp 1.6.0) reads from each as RGB, or `refused`.
+UPRIGHT.tsv has the same of photos that name an orientation, after `ImageOps.exif_transpose`.
 
     python tests/golden/images.py
 """
@@ -10,7 +11,7 @@ import pathlib
 import struct
 import zlib
 
-from PIL import Image
+from PIL import Image, ImageOps
 
 HERE = pathlib.Path(__file__).parent / "images"
 
@@ -52,6 +53,12 @@ def interlaced(image):
     return png([(b"IHDR", header), (b"IDAT", zlib.compress(rows)), (b"IEND", b"")])
 
 
+def lying(orientation):
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    return exif
+
+
 def files():
     rgb, tiny = picture(37, 29), picture(17, 17)
     for name, subsampling in [("444", 0), ("422", 1), ("420", 2)]:
@@ -64,9 +71,14 @@ def files():
     yield "one_pixel.jpg", encoded(picture(1, 1), "JPEG")
     yield "one_row.jpg", encoded(picture(33, 1), "JPEG")
     yield "cmyk.jpg", encoded(rgb.convert("CMYK"), "JPEG", quality=90)
-    exif = Image.Exif()
-    exif[0x0112] = 6
-    yield "rotated_by_exif.jpg", encoded(rgb, "JPEG", exif=exif)
+    yield "cmyk_progressive.jpg", encoded(rgb.convert("CMYK"), "JPEG", quality=60, progressive=True)
+    yield "cmyk.tiff", encoded(rgb.convert("CMYK"), "TIFF")
+    yield "rotated_by_exif.jpg", encoded(rgb, "JPEG", exif=lying(6))
+    for name, kind in [("mirrored_by_exif.jpg", "JPEG"), ("upside_down_by_exif.png", "PNG"), ("turned_by_exif.webp", "WEBP")]:
+        orientation = {"JPEG": 5, "PNG": 3, "WEBP": 8}[kind]
+        yield name, encoded(rgb, kind, exif=lying(orientation), **({"lossless": True} if kind == "WEBP" else {}))
+    yield "rotated_cmyk_by_exif.jpg", encoded(rgb.convert("CMYK"), "JPEG", exif=lying(7))
+    yield "turned_by_its_tag.tiff", encoded(rgb, "TIFF", exif=lying(6))
     yield "bytes_after_the_end.jpg", encoded(tiny, "JPEG") + b"a camera's maker wrote here"
 
     yield "rgb.png", encoded(rgb, "PNG")
@@ -99,17 +111,21 @@ def files():
     yield "bomb.png", png([(b"IHDR", header), (b"IDAT", zlib.compress(b"\0" * 4096)), (b"IEND", b"")])
 
 
-def read_by_pillow(data):
+def read_by_pillow(data, upright=False):
     try:
-        image = Image.open(io.BytesIO(data)).convert("RGB")
+        image = Image.open(io.BytesIO(data))
+        image = (ImageOps.exif_transpose(image) if upright else image).convert("RGB")
     except Exception:
         return "refused", ""
     return f"{image.width}x{image.height}", f"{zlib.crc32(image.tobytes()):08x}"
 
 
 HERE.mkdir(exist_ok=True)
-lines = []
+lines, upright = [], []
 for name, data in files():
     (HERE / name).write_bytes(data)
     lines.append("\t".join((name, *read_by_pillow(data))).rstrip() + "\n")
+    if name.split(".")[0].endswith(("by_exif", "by_its_tag")):
+        upright.append("\t".join((name, *read_by_pillow(data, True))) + "\n")
+(HERE / "UPRIGHT.tsv").write_text("".join(upright))
 (HERE / "SUMS.tsv").write_text("".join(lines))

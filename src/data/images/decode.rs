@@ -1,8 +1,8 @@
 //! Bytes of an image file -> RGB pixels, by content and not by the name's ending.
 //!
 //! As `PIL.Image.open(..).convert("RGB")`: grey and palette are expanded, alpha is dropped (not
-//! blended), EXIF rotation is not applied, CMYK and YCCK become RGB, an animation gives its first
-//! picture. 16-bit colour, and 16-bit grey with alpha, keep their high byte; 16-bit grey alone is
+//! blended), CMYK and YCCK become RGB, an animation gives its first picture, the orientation of EXIF
+//! is applied if that is asked for, and always in a TIFF. 16-bit colour, and 16-bit grey with alpha, keep their high byte; 16-bit grey alone is
 //! clipped at 255, as Pillow's modes `I;16` and `I` are, which makes white of whatever is brighter.
 //! Asked for 16 bits, values are what they are, as `torchvision.io.decode_image` reads them, and
 //! those of 8 bits are spread over the same range (v * 257).
@@ -10,10 +10,15 @@
 use std::io::Cursor;
 use std::path::Path;
 
-use image::{DynamicImage, ImageDecoder, ImageError, ImageFormat, ImageReader, Limits};
+use image::{
+    DynamicImage, ExtendedColorType, ImageDecoder, ImageError, ImageFormat, ImageReader, Limits,
+};
+use tiff::decoder::{Decoder as TiffDecoder, DecodingResult, Limits as TiffLimits};
 
 use crate::data::decoder_panic::caught;
+use crate::data::error::SampleError;
 use crate::data::images::jpeg;
+use crate::data::images::orientation::{Exif, Orientation};
 use crate::data::transform::{Area, Decoded, PixelDtype, Pixels};
 
 /// Most pixels of an image: 64 Mpx.
@@ -21,7 +26,48 @@ const MAX_PIXELS: u64 = 64 << 20;
 /// Most memory that decoding may take: 256 MiB.
 const MAX_BYTES: u64 = 256 << 20;
 
-/// Decodes an image to RGB of such values, or as much of it as `needed` says for an image of
+/// Why an image cannot be used.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum Unreadable {
+    /// Its bytes are no image.
+    #[error("{0}")]
+    Damaged(String),
+    /// They may be one, but would take too much memory.
+    #[error("{0}")]
+    TooLarge(String),
+}
+
+impl From<String> for Unreadable {
+    fn from(what: String) -> Self {
+        Self::Damaged(what)
+    }
+}
+
+impl Unreadable {
+    /// Of the file at `path`.
+    pub(crate) fn of(self, path: &Path) -> SampleError {
+        let path = path.to_owned();
+        match self {
+            Self::Damaged(reason) => SampleError::Decode { path, reason },
+            Self::TooLarge(reason) => SampleError::TooLarge { path, reason },
+        }
+    }
+}
+
+/// How image files are read.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct DecodeOptions {
+    pub(crate) dtype: PixelDtype,
+    pub(crate) exif: Exif,
+}
+
+impl From<PixelDtype> for DecodeOptions {
+    fn from(dtype: PixelDtype) -> Self {
+        Self { dtype, ..Self::default() }
+    }
+}
+
+/// Decodes an image to RGB as `options` say, or as much of it as `needed` says for an image of
 /// (height, width).
 ///
 /// # Errors
@@ -30,20 +76,43 @@ const MAX_BYTES: u64 = 256 << 20;
 /// large.
 pub(crate) fn decode(
     bytes: Vec<u8>,
-    dtype: PixelDtype,
+    options: impl Into<DecodeOptions>,
     needed: impl FnOnce((usize, usize)) -> Area,
-) -> Result<Decoded, String> {
+) -> Result<Decoded, Unreadable> {
+    let DecodeOptions { dtype, exif } = options.into();
     if bytes.is_empty() {
-        return Err("the file is empty".to_owned());
+        return Err("the file is empty".to_owned().into());
     }
     let format =
         image::guess_format(&bytes).map_err(|_| "not in a known image format".to_owned())?;
-    match (format, dtype) {
-        (ImageFormat::Jpeg, PixelDtype::Uint8) => decode_jpeg(bytes, needed),
-        (ImageFormat::Jpeg, PixelDtype::Uint16) => decode_jpeg(bytes, needed).map(spread),
-        (_, PixelDtype::Uint8) => Ok(Decoded::whole(to_rgb(decode_whole(&bytes, format)?))),
-        (_, PixelDtype::Uint16) => Ok(Decoded::whole(to_uint16(decode_whole(&bytes, format)?))),
+    if format == ImageFormat::Jpeg {
+        let orientation = match exif {
+            Exif::Ignore => Orientation::default(),
+            Exif::Apply => Orientation::of_jpeg(&bytes),
+        };
+        let needed = |size| orientation.stored(needed(orientation.turned(size)), size);
+        let decoded = decode_jpeg(bytes, needed)?;
+        let decoded = if dtype == PixelDtype::Uint16 { spread(decoded) } else { decoded };
+        return Ok(orientation.apply(decoded));
     }
+    let (image, orientation) = decode_whole(&bytes, format)?;
+    let pixels = match (dtype, image) {
+        (PixelDtype::Uint8, Whole::Inks(pixels)) => pixels,
+        (PixelDtype::Uint8, Whole::Image(image)) => to_rgb(image),
+        (PixelDtype::Uint16, Whole::Image(image)) => to_uint16(image),
+        (PixelDtype::Uint16, Whole::Inks(pixels)) => spread(Decoded::whole(pixels)).pixels,
+    };
+    // Pillow turns a TIFF itself.
+    let is_applied = exif == Exif::Apply || format == ImageFormat::Tiff;
+    let orientation = if is_applied { orientation } else { Orientation::default() };
+    Ok(orientation.apply(Decoded::whole(pixels)))
+}
+
+/// An image that was decoded as a whole.
+enum Whole {
+    Image(DynamicImage),
+    /// RGB of inks, as Pillow rounds it.
+    Inks(Pixels),
 }
 
 /// Whether the pixels of an image file have more than 8 bits, by its header.
@@ -72,33 +141,69 @@ fn spread(decoded: Decoded) -> Decoded {
 fn decode_jpeg(
     bytes: Vec<u8>,
     needed: impl FnOnce((usize, usize)) -> Area,
-) -> Result<Decoded, String> {
+) -> Result<Decoded, Unreadable> {
     let header = jpeg::Header::read(&bytes).filter(|header| header.is_complete(&bytes));
     let Some(header) = header else {
-        return Err("the JPEG is truncated: its end marker is missing".to_owned());
+        return Err("the JPEG is truncated: its end marker is missing".to_owned().into());
     };
-    if !header.is_common() {
-        return Ok(Decoded::whole(to_rgb(decode_whole(&bytes, ImageFormat::Jpeg)?)));
-    }
     let (height, width) = header.size;
-    check_size((width as u32, height as u32), 3 * (height * width) as u64)?;
-    jpeg::decode(bytes, &header, needed(header.size))
+    let check = |channels| check_size((width as u32, height as u32), channels * height * width);
+    if header.has_inks() {
+        check(4)?;
+        return Ok(caught(|| jpeg::decode_cmyk(&bytes, &header))?);
+    }
+    if !header.is_common() {
+        return match decode_whole(&bytes, ImageFormat::Jpeg)?.0 {
+            Whole::Image(image) => Ok(Decoded::whole(to_rgb(image))),
+            Whole::Inks(pixels) => Ok(Decoded::whole(pixels)),
+        };
+    }
+    check(3)?;
+    Ok(jpeg::decode(bytes, &header, needed(header.size))?)
 }
 
-fn decode_whole(bytes: &[u8], format: ImageFormat) -> Result<DynamicImage, String> {
+/// The image, and how it lies.
+fn decode_whole(bytes: &[u8], format: ImageFormat) -> Result<(Whole, Orientation), Unreadable> {
     let mut reader = ImageReader::with_format(Cursor::new(bytes), format);
     let mut limits = Limits::default();
     limits.max_alloc = Some(MAX_BYTES);
     reader.limits(limits);
-    let decoder = reader.into_decoder().map_err(|error| reason(&error))?;
-    check_size(decoder.dimensions(), decoder.total_bytes())?;
+    let mut decoder = reader.into_decoder().map_err(|error| reason(&error))?;
+    check_size(decoder.dimensions(), decoder.total_bytes() as usize)?;
+    let orientation = Orientation::of_decoder(&mut decoder);
+    let inks = [ExtendedColorType::Cmyk8, ExtendedColorType::Cmyk16];
+    if format == ImageFormat::Tiff && inks.contains(&decoder.original_color_type()) {
+        return Ok((Whole::Inks(caught(|| decode_inks(bytes))?), orientation));
+    }
     let image = || DynamicImage::from_decoder(decoder).map_err(|error| reason(&error));
     let image = caught(image)?;
     let is_grey = format == ImageFormat::Png && has_only_grey(bytes);
-    Ok(match image {
+    let image = match image {
         DynamicImage::ImageLumaA16(_) if is_grey => DynamicImage::ImageLuma16(image.into_luma16()),
         other => other,
-    })
+    };
+    Ok((Whole::Image(image), orientation))
+}
+
+/// A TIFF of cyan, magenta, yellow and black, of whose 16 bits the high byte counts.
+fn decode_inks(bytes: &[u8]) -> Result<Pixels, String> {
+    let failed = |error: tiff::TiffError| error.to_string();
+    let mut limits = TiffLimits::default();
+    limits.decoding_buffer_size = MAX_BYTES as usize;
+    let decoder = TiffDecoder::new(Cursor::new(bytes)).map_err(failed)?;
+    let mut decoder = decoder.with_limits(limits);
+    let (width, height) = decoder.dimensions().map_err(failed)?;
+    let inks = match decoder.read_image().map_err(failed)? {
+        DecodingResult::U8(inks) => inks,
+        DecodingResult::U16(inks) => inks.into_iter().map(|ink| (ink >> 8) as u8).collect(),
+        _ => return Err("its inks have neither 8 nor 16 bits".to_owned()),
+    };
+    let size = [height as usize, width as usize];
+    if inks.len() != 4 * size[0] * size[1] {
+        return Err("its inks lie apart, which is not supported".to_owned());
+    }
+    let data = inks.as_chunks::<4>().0.iter().flat_map(|&inks| jpeg::rgb_of_inks(inks)).collect();
+    Ok(Pixels::new(3, size, data))
 }
 
 /// Why an image cannot be decoded, without what the library shows for its own programmers.
@@ -123,14 +228,15 @@ fn has_only_grey(png: &[u8]) -> bool {
     png.get(COLOUR_TYPE) == Some(&0)
 }
 
-fn check_size((width, height): (u32, u32), bytes: u64) -> Result<(), String> {
+fn check_size((width, height): (u32, u32), bytes: usize) -> Result<(), Unreadable> {
     let pixels = u64::from(width) * u64::from(height);
     if pixels == 0 {
-        return Err("the image has no pixels".to_owned());
+        return Err("the image has no pixels".to_owned().into());
     }
-    if pixels > MAX_PIXELS || bytes > MAX_BYTES {
+    if pixels > MAX_PIXELS || bytes as u64 > MAX_BYTES {
         let limits = "the limits are 64 Mpx and 256 MiB";
-        return Err(format!("{width}x{height} pixels ({bytes} bytes) are too many; {limits}"));
+        let what = format!("{width}x{height} pixels ({bytes} bytes) are too many; {limits}");
+        return Err(Unreadable::TooLarge(what));
     }
     Ok(())
 }
@@ -175,7 +281,7 @@ mod tests {
         assert_eq!(in_words("unexpected end of file".to_owned()), "unexpected end of file");
     }
 
-    fn decode(bytes: &[u8]) -> Result<Pixels, String> {
+    fn decode(bytes: &[u8]) -> Result<Pixels, Unreadable> {
         let part = super::decode(bytes.to_vec(), PixelDtype::Uint8, Area::whole)?;
         assert_eq!((part.top, part.left), (0, 0));
         assert_eq!(part.size, (part.pixels.height, part.pixels.width));

@@ -87,9 +87,16 @@ impl Header {
 
     /// Whether [`decode`] reads it: 8 bits, grey or three colours, Huffman codes. Others are rare.
     pub(super) fn is_common(&self) -> bool {
-        self.precision == 8
-            && matches!(self.components, 1 | 3)
-            && HUFFMAN_FRAMES.contains(&self.frame)
+        self.is_plain() && matches!(self.components, 1 | 3)
+    }
+
+    /// Whether [`decode_cmyk`] reads it: four inks.
+    pub(super) fn has_inks(&self) -> bool {
+        self.is_plain() && self.components == 4
+    }
+
+    fn is_plain(&self) -> bool {
+        self.precision == 8 && HUFFMAN_FRAMES.contains(&self.frame)
     }
 
     /// Whether the file reaches its end-of-image marker.
@@ -140,6 +147,59 @@ pub(super) fn decode(mut bytes: Vec<u8>, header: &Header, area: Area) -> Result<
         size: header.size,
     });
     decoded.filter(|decoded| decoded.holds(area)).ok_or_else(|| "its frames differ in size".into())
+}
+
+/// What EXIF says, from its own header on; `None` if it says nothing before the first pixels.
+pub(super) fn exif(bytes: &[u8]) -> Option<&[u8]> {
+    const APP1: u8 = 0xE1;
+    let mut at = 2;
+    loop {
+        let (marker, start) = next_marker(bytes, at)?;
+        let length: [u8; 2] = bytes.get(start..start + 2)?.try_into().ok()?;
+        let end = start + usize::from(u16::from_be_bytes(length)).max(2);
+        match marker {
+            START_OF_SCAN => return None,
+            APP1 => {
+                let body = bytes.get(start + 2..end.min(bytes.len()))?;
+                if let Some(exif) = body.strip_prefix(b"Exif\0\0") {
+                    return Some(exif);
+                }
+            }
+            _ => {}
+        }
+        at = end;
+    }
+}
+
+/// Decodes an image of cyan, magenta, yellow and black, or of such whose colours are coded apart
+/// from their brightness, to RGB, as Pillow: by Adobe's convention all four are stored inverted.
+///
+/// # Errors
+///
+/// A message saying what is wrong with the coded pixels.
+pub(super) fn decode_cmyk(bytes: &[u8], header: &Header) -> Result<Decoded, String> {
+    let failed = |error: libjpeg_turbo_rs::JpegError| error.to_string();
+    let mut decoder = Decoder::new(bytes).map_err(failed)?;
+    decoder.set_output_format(PixelFormat::Cmyk);
+    decoder.set_lenient(true);
+    let mut inks = buffer_pool::take(decoder.output_buffer_size().map_err(failed)?);
+    let found = decoder.decode_image_into(&mut inks).map_err(failed)?;
+    if (found.height, found.width) != header.size {
+        return Err("its frames differ in size".to_owned());
+    }
+    let inks_of = inks.as_chunks::<4>().0.iter().map(|inks| inks.map(|ink| !ink));
+    let data = inks_of.flat_map(rgb_of_inks).collect();
+    buffer_pool::give(inks);
+    Ok(Decoded::whole(Pixels::new(3, header.size.into(), data)))
+}
+
+/// Red, green and blue of cyan, magenta, yellow and black, rounded as Pillow's `cmyk2rgb`.
+pub(super) fn rgb_of_inks([c, m, y, k]: [u8; 4]) -> [u8; 3] {
+    let white = u32::from(255 - k);
+    [c, m, y].map(|ink| {
+        let product = u32::from(ink) * white + 128;
+        (white - (((product >> 8) + product) >> 8).min(white)) as u8
+    })
 }
 
 /// The next `FF xx` at or after `at` that begins a segment: `xx`, and the place after it.

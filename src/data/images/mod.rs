@@ -1,6 +1,7 @@
 //! Encoded images -> pixels.
 
 mod jpeg;
+pub(in crate::data) mod orientation;
 pub(in crate::data) mod decode;
 #[cfg(test)]
 mod golden_tests;

@@ -41,6 +41,11 @@ impl<T> Parts<T> {
             Part::Test => self.test = Some(of),
         }
     }
+
+    pub(crate) fn each(&self) -> impl Iterator<Item = (Part, &T)> {
+        let test = self.test.as_ref().map(|test| (Part::Test, test));
+        [(Part::Train, &self.train), (Part::Val, &self.val)].into_iter().chain(test)
+    }
 }
 
 impl<T: Divisible> Parts<T> {

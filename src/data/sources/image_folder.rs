@@ -3,13 +3,15 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use rayon::prelude::*;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::config::kind::{Choice, Kind, Modality, Offer, Options, OwnParts};
 use crate::data::error::{Error, SampleError, shown};
 use crate::data::file_names::is_image;
-use crate::data::images::decode;
+use crate::data::images::decode::{self, DecodeOptions};
+use crate::data::images::orientation::{Exif, is_turned};
 use crate::data::inputs::{self, Answers, Inputs, Items, Predicting, Unit};
 use crate::data::listing::cache::{self, ListingCache};
 use crate::data::listing::paths::Paths;
@@ -51,6 +53,13 @@ pub struct ImageFolder {
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     #[schemars(example = true)]
     pub allow_empty: bool,
+    /// orientation that cameras write into a photo instead of turning its pixels: `apply`, to see
+    /// photos upright, or `ignore`. Ignored by default, as by torchvision's `ImageFolder` and timm,
+    /// so that pixels are theirs; `ddprun plan` counts the photos that it concerns. Of a TIFF it is
+    /// always applied, as by Pillow.
+    #[serde(default, skip_serializing_if = "Exif::is_usual")]
+    #[schemars(example = &"apply")]
+    pub exif: Exif,
 }
 
 impl Kind for ImageFolder {
@@ -62,9 +71,13 @@ impl Kind for ImageFolder {
 impl ImageFolder {
     /// Images of `train_dir` to train on, of `val_dir` to validate on.
     pub fn new(train_dir: PathBuf, val_dir: PathBuf) -> Self {
-        let pixel_dtype = PixelDtype::Uint8;
         let (val_dir, test_dir, allow_empty) = (Some(val_dir), None, false);
-        Self { train_dir, val_dir, test_dir, pixel_dtype, allow_empty }
+        let (pixel_dtype, exif) = (PixelDtype::Uint8, Exif::Ignore);
+        Self { train_dir, val_dir, test_dir, pixel_dtype, allow_empty, exif }
+    }
+
+    fn decoding(&self) -> DecodeOptions {
+        DecodeOptions { dtype: self.pixel_dtype, exif: self.exif }
     }
 
     /// The folders with what they are called in messages.
@@ -160,7 +173,7 @@ impl DataSource for ImageFolder {
     fn open(&self, reading: &Reading<'_>) -> Result<Splits, Error> {
         let Found { parts, classes, .. } = self.parts(&reading.asked.split)?;
         let files = |files, list| -> Result<Arc<dyn Dataset>, Error> {
-            let files = ImageFiles::new(files, list, reading.transforms, self.pixel_dtype)?;
+            let files = ImageFiles::new(files, list, reading.transforms, self.decoding())?;
             Ok(Arc::new(files))
         };
         let evaluated = |part| files(part, reading.val_transforms);
@@ -175,6 +188,8 @@ impl DataSource for ImageFolder {
     fn survey(&self, asked: &Asked<'_>) -> Result<Survey, Error> {
         let Found { parts, classes, mut notes } = self.parts(&asked.split)?;
         notes.extend(note_of_bits(&parts.train, self.pixel_dtype));
+        let (turned, lying) = turned_photos(parts.each(), self.exif);
+        notes.extend(lying);
         Ok(Survey {
             n_train: parts.train.len(),
             n_val: parts.val.len(),
@@ -182,18 +197,18 @@ impl DataSource for ImageFolder {
             class_counts: parts.train.counts(classes.len()),
             classes,
             notes,
-            line: self.line(),
+            line: self.line() + &turned,
             pixel_dtype: self.pixel_dtype,
             ..Survey::default()
         })
     }
 
     fn preprocessing(&self, found: &Options) -> Result<Options, Error> {
-        Ok(preprocessing_of(found, self.pixel_dtype))
+        Ok(preprocessing_of(found, self.decoding()))
     }
 
     fn inputs(&self, asked: &Predicting<'_>) -> Result<Inputs, Error> {
-        image_inputs(asked, Vec::new(), self.pixel_dtype)
+        image_inputs(asked, Vec::new(), self.decoding())
     }
 
     fn files(&self, _: &Options) -> Result<Vec<Files>, Error> {
@@ -221,12 +236,54 @@ pub(crate) fn note_of_bits(files: &Paths, dtype: PixelDtype) -> Option<String> {
     })
 }
 
-/// What other programs must know of pixels of 16 bits.
-pub(crate) fn preprocessing_of(found: &Options, dtype: PixelDtype) -> Options {
-    let mut found = found.clone();
-    if dtype == PixelDtype::Uint16 {
-        found.insert("pixel_dtype".to_owned(), "uint16".into());
+/// Most images of a part whose headers are read for their orientation.
+const MAX_LOOKED_AT: usize = 1000;
+
+/// How many photos name an orientation: for the plan's line where it is applied, and in notes where
+/// it is not.
+pub(crate) fn turned_photos<'a>(
+    parts: impl Iterator<Item = (Part, &'a Paths)>,
+    exif: Exif,
+) -> (String, Vec<String>) {
+    let said: Vec<String> = parts.filter_map(|(part, files)| counted_photos(part, files)).collect();
+    match exif {
+        Exif::Apply => (said.iter().map(|photos| format!(", {photos}, applied")).collect(), vec![]),
+        Exif::Ignore => {
+            let note = |photos: &String| {
+                format!(
+                    "{photos}, which is not applied: they are read as they are stored, lying or \
+                     mirrored; `data.exif = \"apply\"` turns them upright"
+                )
+            };
+            (String::new(), said.iter().map(note).collect())
+        }
     }
+}
+
+fn counted_photos(part: Part, files: &Paths) -> Option<String> {
+    let step = files.len().div_ceil(MAX_LOOKED_AT).max(1);
+    let looked_at: Vec<usize> = (0..files.len()).step_by(step).collect();
+    let turned = looked_at.par_iter().filter(|&&index| is_turned(&files.get(index).0)).count();
+    let part = match part {
+        Part::Train => "training",
+        Part::Val => "validation",
+        Part::Test => "test",
+    };
+    let (of, all) = (looked_at.len(), files.len());
+    let sample = if step > 1 { format!(" looked at (of {all})") } else { String::new() };
+    let has = if turned == 1 { "has" } else { "have" };
+    (turned > 0)
+        .then(|| format!("{turned} of {of} {part} images{sample} {has} an EXIF orientation"))
+}
+
+/// What other programs must know of how image files are read.
+pub(crate) fn preprocessing_of(found: &Options, options: DecodeOptions) -> Options {
+    let mut found = found.clone();
+    let said = [
+        ("pixel_dtype", serde_json::to_value(options.dtype)),
+        ("exif", serde_json::to_value(options.exif)),
+    ];
+    found.extend(said.into_iter().filter_map(|(key, value)| Some((key.to_owned(), value.ok()?))));
     found
 }
 
@@ -238,12 +295,12 @@ pub(crate) fn preprocessing_of(found: &Options, dtype: PixelDtype) -> Options {
 pub(crate) fn image_inputs(
     asked: &Predicting<'_>,
     units: Vec<Unit>,
-    dtype: PixelDtype,
+    options: DecodeOptions,
 ) -> Result<Inputs, Error> {
     let is_wanted = |path: &Path| path.file_name().is_some_and(is_image);
     let files = inputs::files(asked.paths, "images", &is_wanted)?;
     let listed = inputs::unlabelled(&files);
-    let images = ImageFiles::new(listed, &asked.plan.val_transforms, asked.transforms, dtype)?;
+    let images = ImageFiles::new(listed, &asked.plan.val_transforms, asked.transforms, options)?;
     let (items, answers) = (Items::Files(files), Answers::OfLoss(units));
     Ok(Inputs { samples: Arc::new(images), items, answers, notes: Vec::new() })
 }
@@ -253,7 +310,7 @@ pub(crate) fn image_inputs(
 pub(crate) struct ImageFiles {
     files: Paths,
     pipeline: Pipeline,
-    dtype: PixelDtype,
+    options: DecodeOptions,
 }
 
 impl ImageFiles {
@@ -266,10 +323,10 @@ impl ImageFiles {
         files: Paths,
         list: &[Choice],
         transforms: &Transforms,
-        dtype: PixelDtype,
+        options: DecodeOptions,
     ) -> Result<Self, Error> {
-        let images = Images { dtype, ..Images::new(3, None) };
-        Ok(Self { files, pipeline: Pipeline::new(list, transforms, images)?, dtype })
+        let images = Images { dtype: options.dtype, ..Images::new(3, None) };
+        Ok(Self { files, pipeline: Pipeline::new(list, transforms, images)?, options })
     }
 }
 
@@ -307,8 +364,8 @@ impl Dataset for ImageFiles {
         let (path, label) = self.files.get(index);
         let bytes =
             read::whole(&path).map_err(|source| SampleError::Io { path: path.clone(), source })?;
-        let image = decode::decode(bytes, self.dtype, |size| self.pipeline.needed(size, key))
-            .map_err(|reason| SampleError::Decode { path: path.clone(), reason })?;
+        let image = decode::decode(bytes, self.options, |size| self.pipeline.needed(size, key))
+            .map_err(|why| why.of(&path))?;
         self.pipeline
             .run(image, key, values)
             .map_err(|reason| SampleError::Transform { name: self.name(index), reason })?;
@@ -342,10 +399,10 @@ mod tests {
         }
         let size = Shape2::Both([24, 20]);
         let list = [
-            Choice::of(&RandomResizedCrop { size, scale: [0.08, 1.0], ratio: [0.75, 1.33] }),
+            Choice::of(&RandomResizedCrop { ratio: [0.75, 1.33], ..RandomResizedCrop::to(size) }),
             Choice::of(&RandomHorizontalFlip { p: 0.5 }),
         ];
-        ImageFiles::new(files, &list, &Transforms::default(), PixelDtype::Uint8).unwrap()
+        ImageFiles::new(files, &list, &Transforms::default(), DecodeOptions::default()).unwrap()
     }
 
     #[test]

@@ -9,11 +9,13 @@ use serde::{Deserialize, Serialize};
 
 use crate::config::kind::{Kind, Modality, Offer, Options, OwnParts, Wrong};
 use crate::data::error::{Error, SampleError, shown};
+use crate::data::images::decode::DecodeOptions;
+use crate::data::images::orientation::Exif;
 use crate::data::inputs::{Inputs, Predicting, Unit};
 use crate::data::listing::paths::Paths;
 use crate::data::sources::holdout::{Divisible, Parts, Units, numbered};
 use crate::data::sources::image_folder::{
-    ImageFiles, image_inputs, note_of_bits, preprocessing_of,
+    ImageFiles, image_inputs, note_of_bits, preprocessing_of, turned_photos,
 };
 use crate::data::sources::source::{Asked, DataSource, Files, Reading, Survey};
 use crate::data::sources::tables::answer::{
@@ -87,6 +89,11 @@ pub struct ImageTable {
     #[serde(default, skip_serializing_if = "PixelDtype::is_usual")]
     #[schemars(example = &"uint16")]
     pub pixel_dtype: PixelDtype,
+    /// orientation that cameras write into a photo instead of turning its pixels: `apply`, to see
+    /// photos upright, or `ignore`, as in `image_folder`.
+    #[serde(default, skip_serializing_if = "Exif::is_usual")]
+    #[schemars(example = &"apply")]
+    pub exif: Exif,
 }
 
 fn image() -> String {
@@ -126,7 +133,7 @@ impl DataSource for ImageTable {
         let classes = self.classes(&train);
         let part = |listed: Listed, list| -> Result<Arc<dyn Dataset>, Error> {
             let (files, answers) = listed.labelled(&classes, self.class_column.is_some())?;
-            let files = ImageFiles::new(files, list, reading.transforms, self.pixel_dtype)?;
+            let files = ImageFiles::new(files, list, reading.transforms, self.decoding())?;
             let shape = [self.columns().len()];
             Ok(match self.class_column {
                 Some(_) => Arc::new(files),
@@ -141,6 +148,8 @@ impl DataSource for ImageTable {
 
     fn survey(&self, asked: &Asked<'_>) -> Result<Survey, Error> {
         let mut parts = self.parts(&asked.split)?;
+        let photos = parts.each().map(|(part, listed)| (part, &listed.files));
+        let (turned, lying) = turned_photos(photos, self.exif);
         let all = [&mut parts.train, &mut parts.val].into_iter().chain(&mut parts.test);
         let mut notes: Vec<String> = all.flat_map(|part| std::mem::take(&mut part.notes)).collect();
         let Parts { train, val, test } = parts;
@@ -160,6 +169,7 @@ impl DataSource for ImageTable {
         } else {
             (0..self.class_columns.len()).map(|class| train.having(class)).collect()
         };
+        notes.extend(lying);
         Ok(Survey {
             n_train,
             n_val,
@@ -168,7 +178,7 @@ impl DataSource for ImageTable {
             classes,
             multi_label: !self.class_columns.is_empty(),
             n_targets: self.target_columns.len(),
-            line: files.join(" and "),
+            line: files.join(" and ") + &turned,
             notes,
             pixel_dtype: self.pixel_dtype,
             ..Survey::default()
@@ -181,12 +191,12 @@ impl DataSource for ImageTable {
     }
 
     fn preprocessing(&self, found: &Options) -> Result<Options, Error> {
-        Ok(preprocessing_of(found, self.pixel_dtype))
+        Ok(preprocessing_of(found, self.decoding()))
     }
 
     fn inputs(&self, asked: &Predicting<'_>) -> Result<Inputs, Error> {
         let units = self.target_columns.iter().map(|name| Unit::plain(name)).collect();
-        image_inputs(asked, units, self.pixel_dtype)
+        image_inputs(asked, units, self.decoding())
     }
 
     fn files(&self, _: &Options) -> Result<Vec<Files>, Error> {
@@ -278,6 +288,10 @@ impl Listed {
 }
 
 impl ImageTable {
+    fn decoding(&self) -> DecodeOptions {
+        DecodeOptions { dtype: self.pixel_dtype, exif: self.exif }
+    }
+
     /// The keys that name what is to be predicted, with the columns; there is to be one.
     fn given(&self) -> impl Iterator<Item = (&'static str, &[String])> {
         let class = self.class_column.as_slice();

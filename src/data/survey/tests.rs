@@ -103,7 +103,7 @@ fn data_that_changed_since_the_plan_is_refused() {
     let shapes = shapes(&dir);
     let facts = generated(&shapes);
     let set = set(&facts);
-    let resize = vec![Choice::of(&Resize { size: Shape2::Both([8, 8]) })];
+    let resize = vec![Choice::of(&Resize::to(Shape2::Both([8, 8])))];
     let plan = plan(facts, resize);
     std::fs::remove_file(set.join("train/red_circle/0000.png")).unwrap();
     let Err(error) = opened(&plan) else { panic!("opened") };

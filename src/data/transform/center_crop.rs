@@ -3,7 +3,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::config::kind::Kind;
+use crate::config::kind::{Kind, Options};
 use crate::config::values::Shape2;
 use crate::data::transform::crop::{crop, pad};
 use crate::data::transform::{Area, Images, Pixels, Sides, Transform};
@@ -30,6 +30,11 @@ impl Transform for CenterCrop {
 
     fn takes_uint16(&self) -> bool {
         true
+    }
+
+    fn evaluated(&self) -> Options {
+        let offset = "half of what is cut off, rounded half to even";
+        [("offset".to_owned(), offset.into()), ("fill".to_owned(), 0.into())].into()
     }
 
     fn apply(&self, image: Pixels, _: Area, _: Option<&mut Stream>) -> Result<Pixels, String> {

@@ -2,7 +2,7 @@
 
 use std::fmt::Debug;
 
-use crate::config::kind::Kind;
+use crate::config::kind::{Kind, Options};
 use crate::data::transform::{Area, Images, Pixels, Sides};
 use crate::plan::Unfit;
 use crate::registry::{Family, Member, Registry};
@@ -61,6 +61,12 @@ pub trait Transform: Debug + Send + Sync {
     fn value(&self, channel: usize, value: f32) -> Option<f32> {
         let _ = (channel, value);
         None
+    }
+
+    /// What another program must know, beside the options, to do the same to an image that is
+    /// evaluated.
+    fn evaluated(&self) -> Options {
+        Options::new()
     }
 
     /// Whether it changes values instead of pixels: it stands after what makes values of pixels.

@@ -74,5 +74,5 @@ pub use random_resized_crop::RandomResizedCrop;
 pub use random_rotation::RandomRotation;
 pub use random_solarize::RandomSolarize;
 pub use random_vertical_flip::RandomVerticalFlip;
-pub use resize::Resize;
+pub use resize::{Interpolation, Resize};
 pub use trivial_augment_wide::TrivialAugmentWide;

@@ -162,7 +162,11 @@ mod tests {
 
     fn augmented(key: Option<Key>) -> Vec<f32> {
         let size = Shape2::Both([8, 10]);
-        let crop = RandomResizedCrop { size, scale: [0.2, 1.0], ratio: [0.75, 1.33] };
+        let crop = RandomResizedCrop {
+            scale: [0.2, 1.0],
+            ratio: [0.75, 1.33],
+            ..RandomResizedCrop::to(size)
+        };
         let color = ColorJitter { brightness: 0.2, contrast: 0.2, saturation: 0.2, hue: 0.1 };
         let list = [
             Choice::of(&crop),
@@ -211,7 +215,7 @@ mod tests {
         let new = |list: &[Choice], channels, size| {
             Pipeline::new(list, &Transforms::default(), Images::new(channels, size))
         };
-        let shorter = [Choice::of(&Resize { size: Shape2::Side(8) })];
+        let shorter = [Choice::of(&Resize::to(Shape2::Side(8)))];
         assert!(new(&shorter, 3, None).is_err());
         assert_eq!(new(&shorter, 1, Some((28, 14))).unwrap().shape(), [1, 16, 8]);
         assert!(new(&[], 3, None).is_err());

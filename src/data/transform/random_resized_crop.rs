@@ -4,10 +4,10 @@ use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
-use crate::config::kind::{Kind, Wrong};
+use crate::config::kind::{Kind, Options, Wrong};
 use crate::config::values::Shape2;
 use crate::data::transform::crop::random_offset;
-use crate::data::transform::resize::resize_area;
+use crate::data::transform::resize::{Interpolation, resize_area};
 use crate::data::transform::{Area, Images, Pixels, Sides, Transform};
 use crate::plan::Unfit;
 use crate::rng::Stream;
@@ -28,6 +28,10 @@ pub struct RandomResizedCrop {
     #[serde(default = "ratio")]
     #[schemars(schema_with = "ratios")]
     pub ratio: [f64; 2],
+    /// filter of the resize: `bilinear`, `bicubic`, `lanczos` or `nearest`.
+    #[serde(default)]
+    #[schemars(example = Interpolation::Bicubic)]
+    pub interpolation: Interpolation,
 }
 
 fn scale() -> [f64; 2] {
@@ -48,6 +52,13 @@ fn shares(_: &mut SchemaGenerator) -> Schema {
 fn ratios(_: &mut SchemaGenerator) -> Schema {
     let ratio = json!({ "type": "number", "exclusiveMinimum": 0.0 });
     json_schema!({ "type": "array", "items": ratio, "minItems": 2, "maxItems": 2 })
+}
+
+impl RandomResizedCrop {
+    /// To such a size, of usual areas.
+    pub fn to(size: Shape2) -> Self {
+        Self { size, scale: scale(), ratio: ratio(), interpolation: Interpolation::default() }
+    }
 }
 
 impl Kind for RandomResizedCrop {
@@ -78,9 +89,13 @@ impl Transform for RandomResizedCrop {
         true
     }
 
+    fn evaluated(&self) -> Options {
+        let crop = "the largest area in the middle whose ratio is allowed";
+        [("crop".to_owned(), crop.into()), ("antialias".to_owned(), true.into())].into()
+    }
+
     fn apply(&self, image: Pixels, area: Area, _: Option<&mut Stream>) -> Result<Pixels, String> {
-        let (height, width) = self.size.sides();
-        resize_area(image, area, height, width)
+        Ok(resize_area(image, area, self.size.sides(), self.interpolation))
     }
 }
 

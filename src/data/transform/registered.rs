@@ -96,7 +96,7 @@ impl Transforms {
         }
         if let Some((height, width)) = images.size.filter(|_| images.channels == 3) {
             // Generated images have this size already; said so that their reader can rely on it.
-            list.insert(0, Choice::of(&Resize { size: Shape2::Both([height, width]) }));
+            list.insert(0, Choice::of(&Resize::to(Shape2::Both([height, width]))));
         }
         Ok(TransformFacts { list, channels: after.channels, size: after.size, values, random })
     }

@@ -74,8 +74,8 @@ fn transforms_give_torchvisions_values() {
     let imagenet = Normalize::new(&[0.485, 0.456, 0.406], &[0.229, 0.224, 0.225]);
     let value = 1.0 / 65535.0;
     let cases = [
-        ("resize", Choice::of(&Resize { size: size([7, 9]) }), 3, 2.0 * value),
-        ("resize_grey", Choice::of(&Resize { size: size([20, 24]) }), 1, 2.0 * value),
+        ("resize", Choice::of(&Resize::to(size([7, 9]))), 3, 2.0 * value),
+        ("resize_grey", Choice::of(&Resize::to(size([20, 24]))), 1, 2.0 * value),
         ("center_crop", Choice::of(&CenterCrop { size: size([6, 20]) }), 3, 1e-7),
         ("horizontal_flip", Choice::of(&RandomHorizontalFlip { p: 1.0 }), 3, 1e-7),
         ("vertical_flip", Choice::of(&RandomVerticalFlip { p: 1.0 }), 3, 1e-7),

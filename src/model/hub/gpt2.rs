@@ -1,10 +1,15 @@
 //! GPT-2.
 
+use std::path::Path;
+
 use serde::Deserialize;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::{Config, Refused, foreign, is_off};
-use crate::model::{Completion, Gelu};
+use crate::model::pretrained::weights_file;
+use crate::model::{Completion, Gelu, GptConfig};
+use crate::nn::state_dict::header;
+use crate::plan::ModelPlan;
 
 /// Sizes.
 #[derive(Deserialize)]
@@ -51,6 +56,42 @@ pub(in crate::model) fn read(config: &Config, seq_len: Option<u32>) -> Result<Co
     found.give("bias", true);
     found.give("activation", activation);
     Ok(found)
+}
+
+/// Rows of the table of positions in the weights at `path`.
+pub(in crate::model) fn positions(path: &Path) -> Option<usize> {
+    let file = header(&weights_file(path)).ok()?;
+    let table = file.iter().find(|(key, _)| key.ends_with("wpe.weight"))?;
+    table.1.shape.first().copied()
+}
+
+/// The description of such a model, as `transformers` reads it.
+pub(in crate::model) fn written(gpt: &GptConfig, plan: &ModelPlan, positions: usize) -> Value {
+    /// Of GPT-2's own tokens, the last.
+    const END_OF_TEXT: usize = 50_256;
+    let end = (plan.outputs == END_OF_TEXT + 1).then_some(END_OF_TEXT);
+    json!({
+        "architectures": ["GPT2LMHeadModel"],
+        "model_type": "gpt2",
+        "vocab_size": plan.outputs,
+        "n_positions": positions,
+        "n_embd": gpt.d_model,
+        "n_layer": gpt.n_layers,
+        "n_head": gpt.n_heads,
+        "n_inner": null,
+        "activation_function": match gpt.activation {
+            Gelu::Gelu => "gelu",
+            Gelu::GeluTanh => "gelu_new",
+        },
+        "layer_norm_epsilon": 1e-5,
+        "scale_attn_weights": true,
+        "tie_word_embeddings": true,
+        "resid_pdrop": gpt.dropout,
+        "embd_pdrop": gpt.dropout,
+        "attn_pdrop": gpt.dropout,
+        "bos_token_id": end,
+        "eos_token_id": end,
+    })
 }
 
 fn foreign_keys(config: &Config, seq_len: Option<u32>) -> Vec<String> {

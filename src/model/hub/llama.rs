@@ -1,10 +1,11 @@
 //! Llama, and what is computed in the same way.
 
 use serde::Deserialize;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::{Config, Refused, foreign, is_off, is_one, rope, short};
-use crate::model::Completion;
+use crate::model::{Completion, LlamaConfig};
+use crate::plan::ModelPlan;
 
 /// Sizes. Numbers that are absent have the values that `transformers` gives them.
 #[derive(Deserialize)]
@@ -61,6 +62,32 @@ pub(in crate::model) fn read(config: &Config, seq_len: Option<u32>) -> Result<Co
     found.give("rope_theta", rope.theta);
     found.give("rope_scaling", rope.scaling);
     Ok(found)
+}
+
+/// The description of such a model, as `transformers` reads it.
+pub(in crate::model) fn written(llama: &LlamaConfig, plan: &ModelPlan) -> Value {
+    let rope = serde_json::to_value(&llama.rope_scaling).unwrap_or_default();
+    let rope = Some(rope).filter(|rope| rope.get("rope_type").is_some_and(Value::is_string));
+    json!({
+        "architectures": ["LlamaForCausalLM"],
+        "model_type": "llama",
+        "vocab_size": plan.outputs,
+        "hidden_size": llama.d_model,
+        "intermediate_size": llama.d_ff,
+        "num_hidden_layers": llama.n_layers,
+        "num_attention_heads": llama.n_heads,
+        "num_key_value_heads": llama.n_kv_heads.unwrap_or(llama.n_heads),
+        "hidden_act": "silu",
+        "attention_bias": false,
+        "mlp_bias": false,
+        "max_position_embeddings": plan.input.first(),
+        "rms_norm_eps": llama.norm_eps,
+        "rope_theta": llama.rope_theta,
+        "rope_scaling": rope,
+        "tie_word_embeddings": llama.tie_word_embeddings,
+        "bos_token_id": null,
+        "eos_token_id": null,
+    })
 }
 
 /// What the file calls its model; older ones name only the class.

@@ -38,5 +38,5 @@ pub use layer_norm::{GroupNorm, LayerNorm, RmsNorm};
 pub use lengths::Lengths;
 pub use linear::Linear;
 pub use lora::{Adapted, LoraConfig};
-pub use params::{Buffer, Builder, Counter, Param, Params, pass_beside};
+pub use params::{Buffer, Builder, Counter, OtherName, Param, Params, pass_beside};
 pub use recurrent::{Recurrent, RecurrentShape};

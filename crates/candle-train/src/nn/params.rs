@@ -5,8 +5,8 @@
 
 mod other_names;
 
+pub use other_names::OtherName;
 use std::cell::Cell;
-use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -30,7 +30,7 @@ pub struct Params {
     drops: bool,
     embeddings: Vec<String>,
     grids: Vec<(String, Grid)>,
-    other_names: BTreeMap<String, String>,
+    other_names: Vec<OtherName>,
     computes_on_cpu: bool,
 }
 

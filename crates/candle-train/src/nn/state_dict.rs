@@ -23,7 +23,7 @@ use super::Params;
 pub use adapters::PREFIX as ADAPTER_PREFIX;
 pub use adapters::{check_adapters, load_adapters};
 pub use file::header;
-pub use fit::{Fit, Header, Held, Layout, Misfit, Origin, Wanted, fit};
+pub use fit::{Fit, Header, Held, Layout, Misfit, Origin, Wanted, fit, is_conv1d, unwrapped};
 pub use positions::Grid;
 
 /// What to do about a file that git-lfs has not downloaded.

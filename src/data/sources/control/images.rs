@@ -2,9 +2,9 @@
 
 use std::path::{Path, PathBuf};
 
-use crate::data::images::decode;
+use crate::data::images::decode::{self, DecodeOptions};
 use crate::data::read;
-use crate::data::transform::{Area, Decoded, PixelDtype, Pixels};
+use crate::data::transform::{Area, Decoded, Pixels};
 use crate::plan::Cameras;
 
 /// What a camera has seen.
@@ -84,7 +84,7 @@ impl Frames {
                 return Ok(Decoded::whole(Pixels::new(3, [*side; 2], data)));
             }
         };
-        decode::decode(bytes, PixelDtype::Uint8, needed)
+        decode::decode(bytes, DecodeOptions::default(), needed).map_err(|why| why.to_string())
     }
 }
 

@@ -39,6 +39,21 @@ pub(super) fn date(cell: &str) -> Result<DateTime, String> {
     parse(cell).ok_or_else(|| format!("`{cell}` is not a date: year-month-day [time]"))
 }
 
+/// Each feature: what it is of a date, the value that is taken away from it, and its largest value,
+/// by which it is divided before a half is taken away.
+pub(super) fn described(calendar: Calendar) -> Vec<serde_json::Value> {
+    let minute = ("minute", 0, 59);
+    let others =
+        [("hour", 0, 23), ("day_of_week", 0, 6), ("day_of_month", 1, 30), ("day_of_year", 1, 365)];
+    let of: Vec<(&str, i32, i32)> = match calendar {
+        Calendar::None => Vec::new(),
+        Calendar::Hour => others.to_vec(),
+        Calendar::Minute => [&[minute][..], &others].concat(),
+    };
+    let feature = |(of, first, most)| serde_json::json!({ "of": of, "minus": first, "over": most });
+    of.into_iter().map(feature).collect()
+}
+
 /// Appends the features of a date; zeros without one.
 pub(super) fn append(calendar: Calendar, date: Option<DateTime>, features: &mut Vec<f32>) {
     let Some(date) = date else {

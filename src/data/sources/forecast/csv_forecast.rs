@@ -18,6 +18,7 @@ use crate::config::kind::{Kind, Modality, Offer, Options};
 use crate::config::values::SplitRule;
 use crate::data::error::{Error, SampleError, shown};
 use crate::data::inputs::{self, Answers, Inputs, Item, Items, Predicting, Unit};
+use crate::data::sources::forecast::calendar;
 use crate::data::sources::forecast::calendar::Calendar;
 use crate::data::sources::forecast::table::Table;
 use crate::data::sources::source::{Asked, DataSource, Files, Reading, Survey};
@@ -116,7 +117,9 @@ impl DataSource for CsvForecast {
         let calendar = serde_json::to_value(self.calendar).unwrap_or_default();
         table.standardise(kept(found).unwrap_or_else(|| table.scales_of(rows.train)));
         let series = table.described();
-        Ok([("series".to_owned(), series), ("calendar".to_owned(), calendar)].into())
+        let features = calendar::described(self.calendar).into();
+        let said = [("series", series), ("calendar", calendar), ("calendar_features", features)];
+        Ok(said.map(|(key, value)| (key.to_owned(), value)).into())
     }
 }
 

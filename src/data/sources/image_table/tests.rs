@@ -30,6 +30,7 @@ fn folder(table: &str) -> (tempfile::TempDir, ImageTable) {
         missing_values: MissingValues::default(),
         drop_unlabelled: false,
         pixel_dtype: PixelDtype::Uint8,
+        exif: Exif::Ignore,
     };
     (dir, data)
 }
@@ -40,7 +41,7 @@ fn images_have_the_classes_that_their_rows_name() {
     let found = data.survey(&ASKED).unwrap();
     assert_eq!((found.n_train, found.multi_label), (2, true));
     assert_eq!((found.classes, found.class_counts), (data.class_columns.clone(), vec![1, 2]));
-    let list = [Choice::of(&Resize { size: Shape2::Both([2, 2]) })];
+    let list = [Choice::of(&Resize::to(Shape2::Both([2, 2])))];
     let reading = Reading {
         asked: &ASKED,
         found: &Options::new(),
@@ -62,7 +63,7 @@ fn an_image_has_the_class_that_its_row_names_in_any_spelling() {
         (data.class_column, data.image_column) = (Some("label".to_owned()), "file".to_owned());
         change(&mut data);
         assert_eq!(data.check(), []);
-        let list = [Choice::of(&Resize { size: Shape2::Both([2, 2]) })];
+        let list = [Choice::of(&Resize::to(Shape2::Both([2, 2])))];
         let asked = Asked::new("x", 0, Targets::Classes);
         let reading = Reading {
             asked: &asked,

@@ -127,7 +127,7 @@ impl DataSource for Shapes {
     }
 
     fn inputs(&self, asked: &Predicting<'_>) -> Result<Inputs, Error> {
-        image_inputs(asked, Vec::new(), PixelDtype::Uint8)
+        image_inputs(asked, Vec::new(), PixelDtype::Uint8.into())
     }
 
     fn files(&self, found: &Options) -> Result<Vec<Files>, Error> {

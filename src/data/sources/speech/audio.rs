@@ -10,7 +10,7 @@ use symphonia::core::errors::{Error, SeekErrorKind};
 use symphonia::core::formats::probe::Hint;
 use symphonia::core::formats::well_known::FORMAT_ID_MP3;
 use symphonia::core::formats::{FormatOptions, FormatReader, SeekMode, SeekTo, TrackType};
-use symphonia::core::io::{MediaSourceStream, MediaSourceStreamOptions};
+use symphonia::core::io::{MediaSource, MediaSourceStream, MediaSourceStreamOptions};
 use symphonia::core::meta::MetadataOptions;
 use symphonia::core::packet::Packet;
 use symphonia::core::units::Timestamp;
@@ -18,6 +18,7 @@ use symphonia::core::units::Timestamp;
 use crate::data::decoder_panic::caught;
 use crate::data::error::SampleError;
 use crate::data::read;
+use crate::data::sources::speech::wav::Wav;
 
 /// Endings of the names of recordings.
 const ENDINGS: [&str; 5] = ["wav", "flac", "ogg", "oga", "mp3"];
@@ -133,8 +134,12 @@ struct Recording {
 
 impl Recording {
     fn open(path: &Path) -> Result<Self, Fault> {
-        let file = read::open(path).map_err(Fault::Io)?;
-        let source = MediaSourceStream::new(Box::new(file), MediaSourceStreamOptions::default());
+        let mut file = read::open(path).map_err(Fault::Io)?;
+        let source: Box<dyn MediaSource> = match Wav::open(&mut file).map_err(Fault::Io)? {
+            Some(wav) => Box::new(wav),
+            None => Box::new(file),
+        };
+        let source = MediaSourceStream::new(source, MediaSourceStreamOptions::default());
         let (format, meta) = (FormatOptions::default(), MetadataOptions::default());
         let probe = symphonia::default::get_probe();
         let format =
@@ -208,6 +213,10 @@ impl Recording {
             let what =
                 format!("it is cut short: it ends after {n} of {} samples", total.unwrap_or(0));
             return Err(Fault::Content(what));
+        }
+        if let Some(at) = samples.iter().position(|sample| !sample.is_finite()) {
+            let (value, seconds) = (samples[at], (start + at) as f64 / f64::from(self.rate));
+            return Err(Fault::Content(format!("its sample at {seconds:.3} s is {value}")));
         }
         Ok(samples)
     }

@@ -1,5 +1,6 @@
 //! Folders of recordings.
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use crate::data::error::Error;
@@ -11,14 +12,50 @@ use crate::data::sources::speech::utterance::{UNNAMED, Utterance};
 const MAX_DEPTH: usize = 8;
 const EXPECTED: &str = "WAV, FLAC, OGG or MP3 files, or folders of them";
 
-/// The utterances of the folder `root`.
+/// The utterances of the folder `root`; `group_part` of the name of each says who speaks.
 ///
 /// # Errors
 ///
-/// As [`list`].
-pub(super) fn utterances(root: &Path) -> Result<Vec<Utterance>, Error> {
-    let utterance = |path: PathBuf| Utterance { class: class(root, &path), path, span: None };
-    Ok(list(root)?.into_iter().map(utterance).collect())
+/// As [`list`], or a name has no such part.
+pub(super) fn utterances(root: &Path, group_part: Option<usize>) -> Result<Vec<Utterance>, Error> {
+    let utterance = |path: PathBuf| {
+        let speaker = group_part.map(|number| match name_part(&path, number) {
+            Some(part) => Ok(part.to_owned()),
+            None => {
+                let what = format!(
+                    "its name has no part {number} between `_` or `-`, which `data.group_part` \
+                     names"
+                );
+                Err(Error::Format { path: path.clone(), what })
+            }
+        });
+        let speaker = speaker.transpose()?;
+        Ok(Utterance { class: class(root, &path), path, span: None, speaker })
+    };
+    list(root)?.into_iter().map(utterance).collect()
+}
+
+/// A part of a file's name between `_` or `-`, counted from 1.
+fn name_part(path: &Path, number: usize) -> Option<&str> {
+    let stem = path.file_stem()?.to_str()?;
+    stem.split(['_', '-']).nth(number.checked_sub(1)?).filter(|part| !part.is_empty())
+}
+
+/// The part of file names that probably names speakers, with an example and how many there are: it
+/// says something else than the class, occurs again and again, and is no count of takes.
+pub(super) fn likely_speakers(utterances: &[Utterance]) -> Option<(usize, String, usize)> {
+    const MAX_PARTS: usize = 8;
+    (1..=MAX_PARTS).find_map(|number| {
+        let parts: Option<Vec<&str>> =
+            utterances.iter().map(|utterance| name_part(&utterance.path, number)).collect();
+        let parts = parts?;
+        let is_class = parts.iter().zip(utterances).all(|(part, of)| *part == of.class);
+        let is_count = number > 1 && parts.iter().all(|part| part.parse::<u64>().is_ok());
+        let distinct: BTreeSet<&str> = parts.iter().copied().collect();
+        let repeats = distinct.len() > 1 && distinct.len() * 2 <= parts.len();
+        let first = (*distinct.first()?).to_owned();
+        (!is_class && !is_count && repeats).then_some((number, first, distinct.len()))
+    })
 }
 
 /// All recordings below `root`, in order, without what begins with a dot.

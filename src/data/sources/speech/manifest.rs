@@ -16,6 +16,9 @@ const EXPECTED: &str =
 /// Keys of the recording's file, and of the class, the first that a manifest has.
 const FILES: [&str; 2] = ["audio_filepath", "audio_filename"];
 const LABELS: [&str; 2] = ["label", "command"];
+/// Keys by which manifests of public corpora name the speaker.
+pub(super) const SPEAKERS: [&str; 6] =
+    ["speaker", "speaker_id", "spk", "spk_id", "client_id", "user_id"];
 
 /// Recordings that are looked for before anything starts; of more, a loader finds out which are
 /// missing, as on a network file system each costs a question.
@@ -29,6 +32,8 @@ pub(super) struct Filter {
     pub(super) max_duration: Option<f64>,
     /// The key that holds the class.
     pub(super) label_key: Option<String>,
+    /// The key that holds the speaker, of utterances that are held back together.
+    pub(super) group: Option<String>,
 }
 
 /// Utterances of a manifest.
@@ -40,6 +45,8 @@ pub(super) struct Manifest {
     /// Utterances that were left out.
     pub(super) shorter: usize,
     pub(super) longer: usize,
+    /// The key that names speakers, if one is among those that usually do.
+    pub(super) speaker_key: Option<&'static str>,
 }
 
 /// The utterances of the manifest at `path`.
@@ -56,7 +63,8 @@ pub(super) fn read(path: &Path, filter: &Filter) -> Result<Manifest, Error> {
             continue;
         }
         let wrong = |what| Error::Line { path: path.into(), line, what };
-        let (mut utterance, label) = entry(text, filter).map_err(wrong)?;
+        let (mut utterance, label, speaker_key) = entry(text, filter).map_err(wrong)?;
+        found.speaker_key = found.speaker_key.or(speaker_key);
         let (of_first, is_labelled) = *first.get_or_insert((line, label.is_some()));
         if is_labelled != label.is_some() {
             let (with, without) = if is_labelled { (of_first, line) } else { (line, of_first) };
@@ -104,8 +112,10 @@ fn folder_of(path: &Path, relative: &Path) -> PathBuf {
     path.parent().unwrap_or(Path::new("")).to_owned()
 }
 
-/// What a line says, and the class that it names.
-fn entry(text: &[u8], filter: &Filter) -> Result<(Utterance, Option<String>), String> {
+/// What a line says, the class that it names, and the key that usually names a speaker.
+type Entry = (Utterance, Option<String>, Option<&'static str>);
+
+fn entry(text: &[u8], filter: &Filter) -> Result<Entry, String> {
     let entry: Map<String, Value> = serde_json::from_slice(text)
         .map_err(|error| format!("it is not a JSON object: {error}; expected are {EXPECTED}"))?;
     let file = FILES.iter().find_map(|key| entry.get(*key));
@@ -124,7 +134,23 @@ fn entry(text: &[u8], filter: &Filter) -> Result<(Utterance, Option<String>), St
     )?;
     let offset = seconds("offset")?.unwrap_or(0.0);
     let span = Some(Span { offset, duration });
-    Ok((Utterance { path: path.into(), class: String::new(), span }, label(&entry, filter)?))
+    let speaker_key = SPEAKERS.into_iter().find(|key| entry.contains_key(*key));
+    let speaker = match filter.group.as_deref() {
+        Some(key) => Some(word(&entry, key)?.ok_or_else(|| format!("it has no `{key}`"))?),
+        None => speaker_key.and_then(|key| word(&entry, key).ok().flatten()),
+    };
+    let utterance = Utterance { path: path.into(), class: String::new(), span, speaker };
+    Ok((utterance, label(&entry, filter)?, speaker_key))
+}
+
+/// The word or number at `key`.
+fn word(entry: &Map<String, Value>, key: &str) -> Result<Option<String>, String> {
+    match entry.get(key) {
+        None | Some(Value::Null) => Ok(None),
+        Some(Value::String(text)) => Ok(Some(text.clone())),
+        Some(Value::Number(number)) => Ok(Some(number.to_string())),
+        Some(other) => Err(format!("its `{key}` is {other}, and should be a word or a number")),
+    }
 }
 
 /// The class that a line names.
@@ -193,7 +219,7 @@ mod tests {
         let all = read(&path, &Filter::default()).unwrap();
         let utterance = |path: PathBuf, class: &str, offset, duration| {
             let span = Some(Span { offset, duration });
-            Utterance { path, class: class.to_owned(), span }
+            Utterance { path, class: class.to_owned(), span, speaker: None }
         };
         assert_eq!(all.utterances[0], utterance(folder.path().join("a/b.flac"), "yes", 1.0, 2.5));
         assert_eq!(all.utterances[1], utterance("/c.wav".into(), "7", 0.0, 0.2));

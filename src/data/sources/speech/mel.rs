@@ -16,14 +16,28 @@ const FLOOR: f64 = 1.0 / (1 << 24) as f64;
 /// Added to deviations.
 const STD_EPS: f64 = 1e-5;
 
-/// The numbers of the features, by name.
-pub(super) fn numbers() -> [(&'static str, Value); 6] {
-    [
-        ("window_seconds", json!(WINDOW)),
-        ("hop_seconds", json!(HOP)),
-        ("window", json!("hann")),
+/// All that the features of speech at `rate` samples a second are made by, in the words of librosa
+/// and torchaudio.
+pub(super) fn described(rate: u32) -> Vec<(&'static str, Value)> {
+    let (length, hop) = (samples(WINDOW, rate), samples(HOP, rate));
+    vec![
         ("preemphasis", json!(PREEMPHASIS)),
+        ("n_fft", json!(length.next_power_of_two())),
+        ("win_length", json!(length)),
+        ("hop_length", json!(hop)),
+        ("window", json!("hann")),
+        ("window_periodic", json!(false)),
+        ("center", json!(true)),
+        ("pad_mode", json!("constant")),
+        ("power", json!(2)),
+        ("mel_scale", json!("slaney")),
+        ("mel_norm", json!("slaney")),
+        ("f_min", json!(0)),
+        ("f_max", json!(f64::from(rate) / 2.0)),
+        ("log", json!("natural logarithm of energy + log_floor")),
         ("log_floor", json!(FLOOR)),
+        ("frames", json!("samples // hop_length, those after the last whole one left out")),
+        ("normalize", json!("per band over the frames: (x - mean) / (std + std_eps), ddof = 1")),
         ("std_eps", json!(STD_EPS)),
     ]
 }

@@ -2,6 +2,7 @@
 
 mod mel;
 mod noise;
+mod wav;
 pub(crate) mod audio;
 mod resample;
 mod utterance;

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::json;
 
 use crate::config::kind::{Kind, Modality, Offer, Options, OwnParts, Wrong};
-use crate::data::error::Error;
+use crate::data::error::{Error, SampleError};
 use crate::data::inputs::{self, Answers, Inputs, Item, Items, Predicting};
 use crate::data::sources::holdout::Parts;
 use crate::data::sources::source::{Asked, DataSource, Files, Reading, Survey};
@@ -68,6 +68,16 @@ pub struct Speech {
     #[serde(default)]
     #[schemars(example = &"text")]
     pub label_key: Option<String>,
+    /// key of the speaker in manifests: with `data.val_fraction` or `data.folds`, all utterances of
+    /// a speaker are on one side, so that the score is that of new voices.
+    #[serde(default)]
+    #[schemars(example = &"speaker")]
+    pub group: Option<String>,
+    /// the same for `train_dir`: which part of a file's name is the speaker, counted from 1, between
+    /// `_` or `-`; 2 in `7_george_3.wav`.
+    #[serde(default)]
+    #[schemars(range(min = 1, max = 16), example = 2)]
+    pub group_part: Option<usize>,
     /// shorter utterances of manifests are skipped.
     #[serde(default)]
     #[schemars(range(min = 0.0), example = 0.1)]
@@ -136,6 +146,16 @@ impl Kind for Speech {
         for (key, _) in only_manifests.into_iter().filter(|&(_, is_set)| is_set && !has_manifest) {
             say(key, &[], "belongs to manifests, and there is none");
         }
+        if self.group.is_some() && self.train_manifest.is_none() {
+            say("group", &[], "is a key of manifests: for folders, set `group_part`");
+        }
+        if self.group_part.is_some() && self.train_dir.is_none() {
+            say(
+                "group_part",
+                &[],
+                "is a part of the names of files in `train_dir`: for manifests, set `group`",
+            );
+        }
         if let (Some(min), Some(max)) = (self.min_duration, self.max_duration)
             && min > max
         {
@@ -177,16 +197,33 @@ impl DataSource for Speech {
         );
         let found = [("rate", rate.into()), ("samples", samples.into())];
         let found = found.map(|(name, number)| (name.to_owned(), number)).into();
-        Ok(Survey { line, found, ..Survey::of(&self.read(&parts, measured, &asked.split)?) })
+        let notes = self.repeated_speakers(&parts, &asked.split).into_iter().collect();
+        Ok(Survey { line, found, notes, ..Survey::of(&self.read(&parts, measured, &asked.split)?) })
     }
 
     /// What the features are made by; a sample is the features of clean speech, then of noisy
     /// speech, which other programs may leave the same, with the number of frames in the first
     /// place of one more row.
-    fn preprocessing(&self, _: &Options) -> Result<Options, Error> {
-        let rate = self.measure(&self.parts()?)?.rate;
-        let numbers = [("sample_rate", json!(rate)), ("n_mels", json!(self.n_mels))];
-        let numbers = numbers.into_iter().chain(mel::numbers());
+    fn preprocessing(&self, found: &Options) -> Result<Options, Error> {
+        let measured = match Measured::of(found) {
+            Some(measured) => measured,
+            None => self.measure(&self.parts()?)?,
+        };
+        let Measured { rate, samples } = measured;
+        let numbers = [
+            ("sample_rate", json!(rate)),
+            ("channels", json!("mean")),
+            ("resample", json!("torchaudio.functional.resample, with its defaults")),
+            ("max_samples", json!(samples)),
+            ("min_samples", json!(rate)),
+            ("shorter", json!("repeated from the beginning to min_samples")),
+            ("n_mels", json!(self.n_mels)),
+        ];
+        let numbers = numbers.into_iter().chain(mel::described(rate));
+        let layout = "[0] and [1] are features of clean and of noisy speech, which may be the same: \
+                      frames, then rows of zeros; the first number of the last row is the number \
+                      of frames";
+        let numbers = numbers.chain([("layout", json!(layout))]);
         Ok(numbers.map(|(name, number)| (name.to_owned(), number)).collect())
     }
 
@@ -267,7 +304,8 @@ impl Speech {
 
     fn filter(&self) -> Filter {
         let &Self { min_duration, max_duration, .. } = self;
-        Filter { min_duration, max_duration, label_key: self.label_key.clone() }
+        let (label_key, group) = (self.label_key.clone(), self.group.clone());
+        Filter { min_duration, max_duration, label_key, group }
     }
 
     /// What there is to train, validate and test on.
@@ -275,9 +313,14 @@ impl Speech {
         let mut parts = Vec::new();
         for (name, (.., place)) in ["train", "val", "test"].into_iter().zip(self.places()) {
             let (path, manifest) = match place {
-                [_, Some(path)] => (path, manifest::read(path, &self.filter())?),
+                [_, Some(path)] => {
+                    // Who speaks counts only where utterances are held back.
+                    let group = self.group.clone().filter(|_| name == "train");
+                    (path, manifest::read(path, &Filter { group, ..self.filter() })?)
+                }
                 [Some(path), None] => {
-                    let utterances = folder::utterances(path)?;
+                    let group_part = self.group_part.filter(|_| name == "train");
+                    let utterances = folder::utterances(path, group_part)?;
                     (path, Manifest { utterances, ..Manifest::default() })
                 }
                 [None, None] if name != "train" => continue,
@@ -288,6 +331,38 @@ impl Speech {
             parts.push(Part { name, path: path.clone(), manifest });
         }
         Ok(parts)
+    }
+
+    /// That utterances are held back at random, though the same speakers say many of them.
+    fn repeated_speakers(&self, parts: &[Part], split: &SplitPlan) -> Option<String> {
+        let is_grouped = self.group.is_some() || self.group_part.is_some();
+        let train = parts.first().filter(|_| split.holds_something() && !is_grouped)?;
+        let utterances = train.utterances();
+        let (speakers, key) = if train.is_folder() {
+            let (number, example, n) = folder::likely_speakers(utterances)?;
+            let speakers = format!(
+                "part {number} of the file names, such as `{example}`, has {n} values in {} \
+                 recordings, as names of speakers do",
+                utterances.len()
+            );
+            (speakers, format!("data.group_part = {number}"))
+        } else {
+            let key = train.manifest.speaker_key?;
+            let all: BTreeSet<&String> =
+                utterances.iter().filter_map(|utterance| utterance.speaker.as_ref()).collect();
+            if all.len() == utterances.len() {
+                return None;
+            }
+            let (n, of) = (all.len(), utterances.len());
+            (
+                format!("`{key}` names {n} speakers of {of} utterances"),
+                format!("data.group = \"{key}\""),
+            )
+        };
+        Some(format!(
+            "{speakers}, and utterances are held back at random: the same voices are trained and \
+             validated on; `{key}` keeps each on one side"
+        ))
     }
 
     /// The noise, if there is any; all of it, however long.
@@ -325,9 +400,12 @@ impl Speech {
         let mel = Arc::new(LogMel::new(measured.rate, self.n_mels));
         let noise = self.noise()?.map(|noise| Recordings::labelled(noise.utterances(), &[]));
         let noise = noise.map(|recordings| Arc::new(Clips::new(recordings, measured)));
+        let is_grouped = self.group.is_some() || self.group_part.is_some();
         let recordings = |name| {
             let part = parts.iter().find(|part| part.name == name)?;
-            Some(Recordings::labelled(part.utterances(), &classes))
+            let recordings = Recordings::labelled(part.utterances(), &classes);
+            let is_divided = is_grouped && name == "train";
+            Some(if is_divided { recordings.grouped(part.utterances()) } else { recordings })
         };
         let missing = || Error::MissingKey { key: "data.train_dir", kind: Self::NAME };
         let all = Parts {
@@ -361,7 +439,12 @@ impl Speech {
                 utterances.extend(listed);
             } else {
                 items.push(Item::new(&file, None, at..at + 1));
-                utterances.push(Utterance { path, class: String::new(), span: None });
+                utterances.push(Utterance {
+                    path,
+                    class: String::new(),
+                    span: None,
+                    speaker: None,
+                });
             }
         }
         let mel = Arc::new(LogMel::new(measured.rate, self.n_mels));
@@ -376,7 +459,8 @@ impl Speech {
 fn headers(part: &Part) -> Result<Vec<(&Path, Header)>, Error> {
     let header = |utterance| {
         let Utterance { path, .. }: &Utterance = utterance;
-        let unusable = |source| Error::Format { path: path.clone(), what: format!("{source}") };
+        let unusable =
+            |error: SampleError| Error::Format { path: path.clone(), what: error.reason() };
         Ok((path.as_path(), audio::header(path).map_err(unusable)?))
     };
     let found: Vec<Result<_, Error>> = part.utterances().par_iter().map(header).collect();

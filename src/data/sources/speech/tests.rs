@@ -313,8 +313,146 @@ fn noise_of_a_manifest_is_mixed_in_and_a_missing_file_is_named() {
 fn other_programs_are_told_what_the_features_are_made_by() {
     let dir = folders();
     let told = speech(dir.path()).preprocessing(&Options::new()).unwrap();
-    let expected = [("sample_rate", 8000.0), ("n_mels", 16.0), ("hop_seconds", 0.01)];
+    let expected = [("sample_rate", 8000.0), ("n_mels", 16.0), ("hop_length", 80.0)];
     for (name, number) in expected {
         assert_eq!(told[name].as_f64(), Some(number), "{name}");
     }
+}
+
+/// A tone of 4000 samples, and where its `data` chunk begins.
+fn tone_bytes(dir: &Path) -> (Vec<u8>, usize) {
+    let path = dir.join("plain.wav");
+    tone(&path, 4000, 8000);
+    let bytes = std::fs::read(path).unwrap();
+    let data = bytes.windows(4).position(|four| four == b"data").unwrap();
+    (bytes, data)
+}
+
+#[test]
+fn recordings_of_unknown_length_and_with_unpadded_chunks_have_all_their_samples() {
+    let dir = folders();
+    let (plain, data) = tone_bytes(dir.path());
+    let read = |name: &str, bytes: &[u8]| {
+        let path = dir.path().join(name);
+        crate::files::write_atomic(&path, bytes).unwrap();
+        let header = audio::header(&path).unwrap();
+        let (rate, samples) = audio::samples(&path, None, 10.0).unwrap();
+        assert_eq!((header.rate, header.samples, rate, samples.len()), (8000, 4000, 8000, 4000));
+        samples
+    };
+    let expected = read("plain.wav", &plain);
+    for unknown in [u32::MAX, u32::MAX - 36, 0x8000_0000, 0x7FFF_FFFF - 36] {
+        let mut piped = plain.clone();
+        piped[4..8].copy_from_slice(&unknown.to_le_bytes());
+        piped[data + 4..data + 8].copy_from_slice(&unknown.to_le_bytes());
+        assert_eq!(read("piped.wav", &piped), expected, "{unknown:x}");
+    }
+    let info = |list: &[u8]| [&plain[..data], list, &plain[data..]].concat();
+    // A string of odd length, within a list of odd length: neither is padded.
+    let unpadded = info(b"LIST\x11\0\0\0INFOISFT\x05\0\0\0abcde");
+    assert_eq!(read("unpadded.wav", &unpadded), expected);
+    let padded = info(b"LIST\x11\0\0\0INFOISFT\x05\0\0\0abcde\0");
+    assert_eq!(read("padded.wav", &padded), expected);
+    let lying = info(b"LIST\x12\0\0\0INFOISFT\xFF\xFF\0\0abcde\0");
+    assert_eq!(read("lying.wav", &lying), expected);
+    // What was cut short is still no whole recording.
+    let path = dir.path().join("cut.wav");
+    crate::files::write_atomic(&path, &plain[..plain.len() - 1000]).unwrap();
+    let error = audio::samples(&path, None, 10.0).unwrap_err().to_string();
+    assert!(error.contains("it is cut short"), "{error}");
+}
+
+#[test]
+fn a_recording_with_what_is_no_number_is_to_blame_for_it() {
+    let dir = folders();
+    let path = dir.path().join("train/0_a_0.wav");
+    let spec = hound::WavSpec {
+        channels: 1,
+        sample_rate: 8000,
+        bits_per_sample: 32,
+        sample_format: hound::SampleFormat::Float,
+    };
+    let mut writer = hound::WavWriter::create(&path, spec).unwrap();
+    (0..4000).for_each(|i| writer.write_sample(if i == 2000 { f32::NAN } else { 0.1 }).unwrap());
+    writer.finalize().unwrap();
+    let splits = opened(&speech(dir.path()));
+    let error = splits.train.load(0, None, &mut Vec::new()).unwrap_err().to_string();
+    assert!(error.ends_with("0_a_0.wav`: its sample at 0.250 s is NaN"), "{error}");
+}
+
+#[test]
+fn a_message_names_the_file_once() {
+    let dir = folders();
+    crate::files::write_atomic(&dir.path().join("train/0_a_0.wav"), b"RIFF").unwrap();
+    let error = facts(dir.path()).unwrap_err().to_string();
+    assert_eq!(error.matches("0_a_0.wav").count(), 1, "{error}");
+}
+
+/// Ten recordings of each of four speakers, in two classes.
+fn spoken() -> (tempfile::TempDir, Speech) {
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::create_dir_all(dir.path().join("train")).unwrap();
+    for take in 0..10 {
+        for (class, speaker) in
+            [("0", "ann"), ("1", "ann"), ("0", "bob"), ("1", "eve"), ("0", "joe")]
+        {
+            tone(&dir.path().join(format!("train/{class}_{speaker}_{take}.wav")), 100, 8000);
+        }
+    }
+    let speech = Speech { val_dir: None, ..speech(dir.path()) };
+    (dir, speech)
+}
+
+#[test]
+fn utterances_of_a_speaker_are_held_back_together_and_a_random_split_of_them_is_noted() {
+    let (dir, speech) = spoken();
+    let split = SplitPlan { val_fraction: Some(0.5), ..SplitPlan::NONE };
+    let asked = Asked { split, ..ASKED };
+    let notes = speech.survey(&asked).unwrap().notes;
+    let expected = "part 2 of the file names, such as `ann`, has 4 values in 50 recordings";
+    assert!(notes[0].starts_with(expected), "{notes:?}");
+    assert!(notes[0].ends_with("`data.group_part = 2` keeps each on one side"), "{notes:?}");
+    assert!(speech.survey(&ASKED).unwrap().notes.is_empty(), "nothing is held back");
+    let grouped = Speech { group_part: Some(2), ..speech.clone() };
+    assert!(grouped.survey(&asked).unwrap().notes.is_empty());
+    let reading = Reading {
+        asked: &asked,
+        found: &grouped.survey(&asked).unwrap().found,
+        train_transforms: &[],
+        val_transforms: &[],
+        transforms: &Transforms::empty(),
+    };
+    let splits = grouped.open(&reading).unwrap();
+    let speakers = |part: &dyn Dataset| -> std::collections::BTreeSet<String> {
+        let name = |index| part.name(index).rsplit('/').next().unwrap().to_owned();
+        (0..part.len()).map(|i| name(i).split('_').nth(1).unwrap().to_owned()).collect()
+    };
+    let (train, val) = (speakers(&*splits.train), speakers(&*splits.val));
+    assert_eq!((train.len(), val.len()), (2, 2));
+    assert!(train.is_disjoint(&val), "{train:?} {val:?}");
+    let nobody = Speech { group_part: Some(7), ..speech.clone() };
+    let error = nobody.survey(&asked).unwrap_err().to_string();
+    assert!(error.contains("its name has no part 7 between `_` or `-`"), "{error}");
+    // The same by the lines of a manifest.
+    let line = |speaker: &str, take: usize| {
+        let file = dir.path().join(format!("train/0_ann_{take}.wav"));
+        format!(
+            "{{\"audio_filepath\": \"{}\", \"duration\": 0.0125, \"label\": \"x\", \"speaker\": \
+             \"{speaker}\"}}\n",
+            file.display()
+        )
+    };
+    let lines: String =
+        (0..10).flat_map(|take| ["ann", "bob"].map(|who| line(who, take))).collect();
+    let manifest = dir.path().join("train.json");
+    crate::files::write_atomic(&manifest, lines.as_bytes()).unwrap();
+    let listed = Speech { train_dir: None, train_manifest: Some(manifest), ..speech };
+    let notes = listed.survey(&asked).unwrap().notes;
+    assert!(notes[0].starts_with("`speaker` names 2 speakers of 20 utterances"), "{notes:?}");
+    let grouped = Speech { group: Some("speaker".to_owned()), ..listed.clone() };
+    let found = grouped.survey(&asked).unwrap();
+    assert_eq!((found.n_train, found.n_val, found.notes.len()), (10, 10, 0));
+    let wrong = Speech { group: Some("voice".to_owned()), ..listed };
+    let error = wrong.survey(&asked).unwrap_err().to_string();
+    assert!(error.ends_with("line 1: it has no `voice`"), "{error}");
 }

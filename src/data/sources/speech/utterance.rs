@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use crate::data::listing::paths::Paths;
-use crate::data::sources::holdout::{Divisible, Units};
+use crate::data::sources::holdout::{Divisible, Units, numbered};
 use crate::data::sources::speech::audio::Span;
 
 /// The class of utterances that name none.
@@ -16,6 +16,8 @@ pub(super) struct Utterance {
     pub(super) class: String,
     /// The part; the whole recording if there is none.
     pub(super) span: Option<Span>,
+    /// Who speaks, where that is known.
+    pub(super) speaker: Option<String>,
 }
 
 /// Utterances with their labels, in their order.
@@ -24,16 +26,18 @@ pub(super) struct Recordings {
     files: Paths,
     /// Empty where all are whole recordings.
     spans: Vec<Span>,
+    /// Who is held back together; empty where nobody is.
+    groups: Vec<u32>,
 }
 
 impl Divisible for Recordings {
     fn units(&self) -> Units {
-        self.files.units()
+        if self.groups.is_empty() { self.files.units() } else { Units::Groups(self.groups.clone()) }
     }
 
     fn only(&self, places: &[usize]) -> Self {
         let spans = places.iter().filter_map(|&place| self.span(place));
-        Self { files: self.files.only(places), spans: spans.collect() }
+        Self { files: self.files.only(places), spans: spans.collect(), groups: Vec::new() }
     }
 }
 
@@ -41,12 +45,19 @@ impl Recordings {
     /// `utterances`, labelled by their place in `classes`, which are in order.
     pub(super) fn labelled(utterances: &[Utterance], classes: &[String]) -> Self {
         let mut all = Self::default();
-        for Utterance { path, class, span } in utterances {
+        for Utterance { path, class, span, .. } in utterances {
             let label = classes.binary_search(class).unwrap_or(0);
             all.files.push_path(path, label as u32);
             all.spans.extend(*span);
         }
         all
+    }
+
+    /// The same, with the utterances of a speaker held back together.
+    pub(super) fn grouped(self, utterances: &[Utterance]) -> Self {
+        let speakers: Vec<String> =
+            utterances.iter().filter_map(|utterance| utterance.speaker.clone()).collect();
+        Self { groups: numbered(&speakers).unwrap_or_default(), ..self }
     }
 
     pub(super) fn len(&self) -> usize {

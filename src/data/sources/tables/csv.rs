@@ -330,6 +330,10 @@ enum Role {
 }
 
 impl DataSource for Csv {
+    fn preprocessing(&self, found: &Options) -> Result<Options, Error> {
+        Ok(self.missing_values.described(found))
+    }
+
     fn open(&self, reading: &Reading<'_>) -> Result<Splits, Error> {
         let asked = Asked { found: Some(reading.found), ..*reading.asked };
         self.read(&asked).map(|opened| opened.splits)

@@ -103,6 +103,10 @@ impl Kind for Jsonl {
 }
 
 impl DataSource for Jsonl {
+    fn preprocessing(&self, found: &Options) -> Result<Options, Error> {
+        Ok(self.missing_values.described(found))
+    }
+
     fn open(&self, reading: &Reading<'_>) -> Result<Splits, Error> {
         let asked = Asked { found: Some(reading.found), ..*reading.asked };
         self.open(&asked).map(|opened| opened.splits)

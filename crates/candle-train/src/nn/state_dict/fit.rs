@@ -17,6 +17,11 @@ const DERIVED: [&str; 4] = [COUNTER, "rotary_emb.inv_freq", ".attn.bias", ".attn
 /// tells.
 const CONV1D: [&str; 4] =
     [".attn.c_attn.weight", ".attn.c_proj.weight", ".mlp.c_fc.weight", ".mlp.c_proj.weight"];
+/// Whether `transformers` holds the weights called so as (inputs, outputs).
+pub fn is_conv1d(name: &str) -> bool {
+    CONV1D.iter().any(|end| name.ends_with(end))
+}
+
 /// A row for each position, of which a model for shorter texts has the first ones only.
 const POSITIONS: &str = ".wpe.weight";
 /// What wrappers of PyTorch put before the names of a model: `DistributedDataParallel` and
@@ -51,7 +56,11 @@ impl Wanted {
             aliases: params.aliases().iter().map(alias).collect(),
             counters: params.counters().iter().map(|c| c.name().to_owned()).collect(),
             grids: params.grids().to_vec(),
-            other_names: params.other_names().clone(),
+            other_names: params
+                .other_names()
+                .iter()
+                .map(|name| (name.other.clone(), name.own.clone()))
+                .collect(),
         }
     }
 
@@ -168,7 +177,7 @@ pub fn fit(wanted: &Wanted, header: &Header, strict: Strict<'_>) -> Result<Fit, 
 }
 
 /// The key of a tensor without what wrappers put into it.
-pub(super) fn unwrapped(key: &str) -> String {
+pub fn unwrapped(key: &str) -> String {
     let mut rest = key;
     while let Some(inner) = WRAPPERS.iter().find_map(|wrapper| rest.strip_prefix(wrapper)) {
         rest = inner;
@@ -349,7 +358,7 @@ fn layout(
     grid: Option<Grid>,
     is_conv1d: bool,
 ) -> Option<Layout> {
-    let turned = is_conv1d && CONV1D.iter().any(|end| name.ends_with(end));
+    let turned = is_conv1d && self::is_conv1d(name);
     match (ours, theirs) {
         (&[a, b], &[c, d]) if turned => ([a, b] == [d, c]).then_some(Layout::Transposed),
         (ours, theirs) if ours == theirs => Some(Layout::Same),

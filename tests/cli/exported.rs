@@ -1,0 +1,224 @@
+//! What an export says of its inputs, followed by another program: `examples/preprocess.py` has the
+//! files of the export alone, and answers as `ddprun predict` does.
+
+use std::f64::consts::TAU;
+use std::process::Command;
+
+use serde_json::Value;
+
+use crate::lab::Lab;
+use crate::skipped::skipped;
+
+/// What every experiment here has.
+const REST: &str = r#"
+[optimizer]
+lr = 1e-2
+[distributed]
+devices = 1
+[logging]
+sinks = ["jsonl"]
+"#;
+
+/// A Python that has what the program imports.
+fn python(modules: &str) -> Option<String> {
+    let named = std::env::var("PYTHON").unwrap_or_else(|_| "python3".to_owned());
+    let words = ["-c", &format!("import numpy, onnxruntime{modules}")];
+    let runs = Command::new(&named).args(words).output().is_ok_and(|out| out.status.success());
+    if !runs {
+        skipped("a Python with numpy, onnxruntime and Pillow (`PYTHON` names it)");
+    }
+    runs.then_some(named)
+}
+
+/// What Python makes of `file` with the export alone, which is copied to a folder of its own.
+fn answers(lab: &Lab, python: &str, file: &str) -> Value {
+    lab.run_to(0, &["checkpoint", "export", "small", "out/model.onnx"]);
+    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/examples/preprocess.py");
+    let [model, file] = ["out/model.onnx", file].map(|name| lab.path(name));
+    let output = Command::new(python).arg(script).args([model, file]).output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.success(), "{said}");
+    serde_json::from_slice(&output.stdout).unwrap()
+}
+
+/// The rows that `ddprun predict` gives for `file`.
+fn predicted(lab: &Lab, file: &str) -> Vec<Value> {
+    let out = ["--out", "preds.jsonl", "--overwrite", "--latest"];
+    lab.run_to(0, &[&["predict", "run:small", file][..], &out].concat());
+    let rows = std::fs::read_to_string(lab.path("preds.jsonl")).unwrap();
+    rows.lines().map(|row| serde_json::from_str(row).unwrap()).collect()
+}
+
+#[track_caller]
+fn near(found: &Value, expected: &Value) {
+    let (found, expected) = (found.as_f64().unwrap(), expected.as_f64().unwrap());
+    assert!((found - expected).abs() < 2e-4 * expected.abs().max(1.0), "{found}, not {expected}");
+}
+
+/// The probabilities of each class of the first row.
+#[track_caller]
+fn near_classes(found: &Value, row: &Value, classes: &[&str]) {
+    for (at, class) in classes.iter().enumerate() {
+        near(&found[0][at], &row[format!("p_{class}")]);
+    }
+}
+
+#[test]
+fn images_are_prepared_by_the_description_alone() {
+    let Some(python) = python(", PIL") else { return };
+    let step = |part: &str, size: &str| {
+        format!(
+            "[[data.transforms.{part}]]\nname = \"resize\"\nsize = {size}\ninterpolation = \
+             \"bicubic\"\n[[data.transforms.{part}]]\nname = \"center_crop\"\nsize = [15, 17]\n\
+             [[data.transforms.{part}]]\nname = \"normalize\"\nmean = [0.4, 0.5, 0.6]\nstd = [0.2, \
+             0.3, 0.25]\n"
+        )
+    };
+    let steps = step("train", "22") + &step("val", "22");
+    let lab = Lab::with(&format!(
+        "[model]\nname = \"simple_cnn\"\n[data]\nname = \"image_folder\"\ntrain_dir = \
+         \"photos\"\nval_fraction = 0.25\nexif = \"apply\"\n{steps}[train]\nepochs = 1\nbatch_size \
+         = 4\n{REST}"
+    ));
+    for (class, red) in [("dark", 20), ("light", 200)] {
+        for index in 0..6_u32 {
+            let pixel = |x: u32, y: u32| {
+                image::Rgb([red, (x * 7 + index * 20) as u8, (y * 5 + x * y / 3) as u8])
+            };
+            let path = lab.write(&format!("photos/{class}/{index}.png"), "");
+            image::RgbImage::from_fn(31 + 5 * index, 44, pixel).save(path).unwrap();
+        }
+    }
+    lab.run_to(0, &["small.toml"]);
+    for file in ["photos/dark/0.png", "photos/light/3.png"] {
+        let row = &predicted(&lab, file)[0];
+        near_classes(&answers(&lab, &python, file), row, &["dark", "light"]);
+    }
+    let processor = lab.path("out/preprocessor_config.json");
+    assert!(!processor.exists(), "Hugging Face's processors do not apply EXIF");
+}
+
+#[test]
+fn a_hugging_face_processor_is_written_where_one_does_the_same() {
+    let steps = "[{ name = \"resize\", size = 20, interpolation = \"bicubic\" }, { name = \
+                 \"center_crop\", size = 16 }]";
+    let lab = Lab::new();
+    let transforms =
+        [format!("data.transforms.train={steps}"), format!("data.transforms.val={steps}")];
+    lab.run_to(0, &["small.toml", "train.epochs=1", &transforms[0], &transforms[1]]);
+    lab.run_to(0, &["checkpoint", "export", "small", "out/model.safetensors"]);
+    let text = std::fs::read_to_string(lab.path("out/preprocessor_config.json")).unwrap();
+    let found: Value = serde_json::from_str(&text).unwrap();
+    assert_eq!((&found["size"]["shortest_edge"], &found["resample"]), (&20.into(), &3.into()));
+    assert_eq!((&found["crop_size"]["height"], &found["do_rescale"]), (&16.into(), &true.into()));
+}
+
+#[test]
+fn rows_of_a_table_are_prepared_by_the_description_alone() {
+    let Some(python) = python("") else { return };
+    let lab = Lab::with(&format!(
+        "[model]\nname = \"mlp\"\nhidden = [8]\n[data]\nname = \"csv\"\ntrain_file = \
+         \"t.csv\"\nval_file = \"t.csv\"\ntarget = \"sort\"\n[data.features]\ncategorical = \
+         [\"city\"]\nmissing = \"mean\"\nmissing_indicator = true\n[train]\nepochs = 2\nbatch_size = \
+         8\n[loss]\nname = \"cross_entropy\"\n{REST}"
+    ));
+    let cities = ["Bern", "Rome", ""];
+    let row = |i: usize| {
+        let rooms = if i % 5 == 0 { "NA".to_owned() } else { (i % 7).to_string() };
+        format!("{rooms},{},{},{}\n", cities[i % 3], 1.5 * (i % 11) as f64, ["a", "b"][i % 2])
+    };
+    lab.write("t.csv", "rooms,city,size,sort\n".to_owned() + &(0..40).map(row).collect::<String>());
+    lab.run_to(0, &["small.toml"]);
+    lab.write("new.csv", "rooms,city,size\n3,Rome,2.5\n,Bern,7\nNA,Oslo,1\n1,,3\n");
+    let rows = predicted(&lab, "new.csv");
+    let found = answers(&lab, &python, "new.csv");
+    for (at, row) in rows.iter().enumerate() {
+        near(&found[at][0], &row["p_a"]);
+        near(&found[at][1], &row["p_b"]);
+    }
+    assert_eq!(rows.len(), 4);
+}
+
+#[test]
+fn a_recording_is_prepared_by_the_description_alone() {
+    let Some(python) = python("") else { return };
+    let lab = Lab::with(&format!(
+        "[model]\nname = \"graph\"\n[[model.layers]]\nname = \"linear\"\nout_features = \
+         8\n[[model.layers]]\nname = \"relu\"\n[[model.layers]]\nname = \"global_avg_pool\"\n[[model.layers]]\nname = \
+         \"linear\"\n[data]\nname = \"speech\"\ntrain_dir = \"speech\"\nval_dir = \
+         \"speech\"\nn_mels = 16\n[train]\nepochs = 1\nbatch_size = 2\n[loss]\nname = \
+         \"cross_entropy\"\n{REST}"
+    ));
+    let spec = hound::WavSpec {
+        channels: 1,
+        sample_rate: 8000,
+        bits_per_sample: 16,
+        sample_format: hound::SampleFormat::Int,
+    };
+    // Some are shorter than a second, and are repeated.
+    for (name, pitch, samples) in
+        [("no/a", 220.0, 3000), ("no/b", 250.0, 9000), ("yes/a", 900.0, 8500)]
+    {
+        let path = lab.write(&format!("speech/{name}.wav"), "");
+        let mut file = hound::WavWriter::create(path, spec).unwrap();
+        for i in 0..samples {
+            let t = f64::from(i) / 8000.0;
+            let wave = (TAU * pitch * t).sin() + 0.3 * (TAU * 31.0 * t * t * 40.0).sin();
+            file.write_sample((9000.0 * wave) as i16).unwrap();
+        }
+        file.finalize().unwrap();
+    }
+    lab.run_to(0, &["small.toml"]);
+    for file in ["speech/no/a.wav", "speech/yes/a.wav"] {
+        let row = &predicted(&lab, file)[0];
+        near_classes(&answers(&lab, &python, file), row, &["no", "yes"]);
+    }
+}
+
+#[test]
+fn a_series_is_prepared_by_the_description_alone() {
+    let Some(python) = python("") else { return };
+    let lab = Lab::with(&format!(
+        "[model]\nname = \"itransformer\"\n[data]\nname = \"csv_forecast\"\nfile = \
+         \"s.csv\"\nseq_len = 12\npred_len = 3\n[train]\nsteps = 3\nbatch_size = 4\n[loss]\nname = \
+         \"mse\"\n{REST}"
+    ));
+    let row = |hour: usize| {
+        let (day, of_day) = (hour / 24 + 1, hour % 24);
+        let load = (TAU * hour as f64 / 24.0).sin() * 30.0 + 100.0;
+        format!("2024-02-{day:02} {of_day:02}:00:00,{load:.3},{:.3}\n", 0.1 * hour as f64)
+    };
+    lab.write("s.csv", "date,load,rise\n".to_owned() + &(0..400).map(row).collect::<String>());
+    lab.run_to(0, &["small.toml"]);
+    let (rows, found) = (predicted(&lab, "s.csv"), answers(&lab, &python, "s.csv"));
+    assert_eq!(rows.len(), 3);
+    for (step, row) in rows.iter().enumerate() {
+        near(&found[0][step][0], &row["load"]);
+        near(&found[0][step][1], &row["rise"]);
+    }
+}
+
+#[test]
+fn a_text_is_prepared_by_the_description_alone() {
+    let Some(python) = python("") else { return };
+    let lab = Lab::with(&format!(
+        "[model]\nname = \"gpt\"\nn_layers = 1\nn_heads = 1\nd_model = 16\n[data]\nname = \
+         \"tokens\"\nfile = \"text.txt\"\nseq_len = 16\n[train]\nsteps = 5\nbatch_size = 4\n{REST}"
+    ));
+    lab.write("text.txt", "to be or not to be, ".repeat(40));
+    lab.run_to(0, &["small.toml"]);
+    lab.write("new.txt", "not to be, to be");
+    let loss = predicted(&lab, "new.txt")[0]["loss"].clone();
+    let found = answers(&lab, &python, "new.txt");
+    let text = std::fs::read_to_string(lab.path("out/preprocessing.json")).unwrap();
+    let told: Value = serde_json::from_str(&text).unwrap();
+    let classes: Vec<&str> =
+        told["classes"].as_array().unwrap().iter().map(|class| class.as_str().unwrap()).collect();
+    let tokens: Vec<usize> = "not to be, to be"
+        .chars()
+        .map(|c| classes.iter().position(|class| *class == c.to_string()).unwrap())
+        .collect();
+    let terms = tokens.iter().skip(1).enumerate();
+    let sum: f64 = terms.map(|(at, &next)| -found[0][at][next].as_f64().unwrap().ln()).sum();
+    near(&(sum / (tokens.len() - 1) as f64).into(), &loss);
+}
