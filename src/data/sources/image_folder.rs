@@ -60,6 +60,13 @@ pub struct ImageFolder {
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     #[schemars(example = true)]
     pub allow_empty: bool,
+    /// orientation that cameras write into a photo instead of turning its pixels: `apply`, to see
+    /// photos upright, or `ignore`. Ignored by default, as by torchvision's `ImageFolder` and timm,
+    /// so that pixels are theirs; `ddprun plan` counts the photos that it concerns. Of a TIFF it is
+    /// always applied, as by Pillow.
+    #[serde(default, skip_serializing_if = "Exif::is_usual")]
+    #[schemars(example = &"apply")]
+    pub exif: Exif,
 }
 
 impl Kind for ImageFolder {
@@ -71,9 +78,9 @@ impl Kind for ImageFolder {
 impl ImageFolder {
     /// Images of `train_dir` to train on, of `val_dir` to validate on.
     pub fn new(train_dir: PathBuf, val_dir: PathBuf) -> Self {
-        let (pixel_dtype, exif, allow_empty) = (PixelDtype::Uint8, Exif::Ignore, false);
-        let (val_dir, test_dir) = (Some(val_dir), None);
-        Self { train_dir, val_dir, test_dir, pixel_dtype, exif, allow_empty }
+        let (val_dir, test_dir, allow_empty) = (Some(val_dir), None, false);
+        let (pixel_dtype, exif) = (PixelDtype::Uint8, Exif::Ignore);
+        Self { train_dir, val_dir, test_dir, pixel_dtype, allow_empty, exif }
     }
 
     fn decoding(&self) -> DecodeOptions {

@@ -147,6 +147,8 @@ impl DataSource for ImageTable {
 
     fn survey(&self, asked: &Asked<'_>) -> Result<Survey, Error> {
         let mut parts = self.parts(&asked.split)?;
+        let photos = parts.each().map(|(part, listed)| (part, &listed.files));
+        let (turned, lying) = turned_photos(photos, self.exif);
         let all = [&mut parts.train, &mut parts.val].into_iter().chain(&mut parts.test);
         let mut notes: Vec<String> = all.flat_map(|part| std::mem::take(&mut part.notes)).collect();
         let photos = parts.each().map(|(part, listed)| (part, &listed.files));
@@ -169,6 +171,7 @@ impl DataSource for ImageTable {
         } else {
             (0..self.class_columns.len()).map(|class| train.having(class)).collect()
         };
+        notes.extend(lying);
         Ok(Survey {
             n_train,
             n_val,
@@ -287,6 +290,10 @@ impl Listed {
 }
 
 impl ImageTable {
+    fn decoding(&self) -> DecodeOptions {
+        DecodeOptions { dtype: self.pixel_dtype, exif: self.exif }
+    }
+
     /// The keys that name what is to be predicted, with the columns; there is to be one.
     fn given(&self) -> impl Iterator<Item = (&'static str, &[String])> {
         let class = self.class_column.as_slice();

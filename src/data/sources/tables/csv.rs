@@ -331,7 +331,7 @@ enum Role {
 
 impl DataSource for Csv {
     fn preprocessing(&self, found: &Options) -> Result<Options, Error> {
-        Ok(self.rules().described(found))
+        Ok(self.missing_values.described(found))
     }
 
     fn open(&self, reading: &Reading<'_>) -> Result<Splits, Error> {

@@ -92,18 +92,6 @@ pub(crate) struct CellRules<'a> {
     pub(crate) missing: &'a MissingValues,
 }
 
-impl CellRules<'_> {
-    /// Adds to what training rows say what another program needs besides: which cells count as
-    /// empty, and where the numbers of a row stand.
-    pub(super) fn described(self, found: &Options) -> Options {
-        let order = ["numbers and dates", "whether cells are empty", "categories"];
-        let said =
-            [("empty_cells", self.missing.words().into()), ("order", order.as_slice().into())];
-        let said = said.map(|(key, value): (&str, serde_json::Value)| (key.to_owned(), value));
-        found.clone().into_iter().chain(said).collect()
-    }
-}
-
 /// Stands for [`NA_VALUES`] in a list of words.
 const PANDAS: &str = "pandas";
 /// Cells that pandas takes for empty (`read_csv`, `na_values`), beside the empty one.
@@ -120,14 +108,19 @@ impl Default for MissingValues {
 }
 
 impl MissingValues {
-    /// Cells that count as empty.
-    fn words(&self) -> Vec<String> {
-        let pandas = NA_VALUES.map(str::to_owned);
-        let words = self.0.iter().flat_map(|word| match word.as_str() {
-            PANDAS => pandas.to_vec(),
-            _ => vec![word.clone()],
-        });
-        std::iter::once(String::new()).chain(words).collect()
+    /// Adds to what training rows say what another program needs besides: which cells count as
+    /// empty, and where the numbers of a row stand.
+    pub(super) fn described(&self, found: &Options) -> Options {
+        let words = |word: &String| match word.as_str() {
+            PANDAS => NA_VALUES.map(str::to_owned).to_vec(),
+            word => vec![word.to_owned()],
+        };
+        let empty: Vec<String> =
+            std::iter::once(String::new()).chain(self.0.iter().flat_map(words)).collect();
+        let order = ["numbers and dates", "whether cells are empty", "categories"];
+        let said = [("empty_cells", empty.into()), ("order", order.as_slice().into())];
+        let said = said.map(|(key, value): (&str, serde_json::Value)| (key.to_owned(), value));
+        found.clone().into_iter().chain(said).collect()
     }
 
     /// Whether a cell counts as empty.

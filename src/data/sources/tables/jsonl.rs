@@ -104,7 +104,7 @@ impl Kind for Jsonl {
 
 impl DataSource for Jsonl {
     fn preprocessing(&self, found: &Options) -> Result<Options, Error> {
-        Ok(self.rules().described(found))
+        Ok(self.missing_values.described(found))
     }
 
     fn open(&self, reading: &Reading<'_>) -> Result<Splits, Error> {
