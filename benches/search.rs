@@ -148,15 +148,14 @@ fn search<M: Kind + Method>(problem: &Problem, method: &M, seed: u64) -> f64 {
     let (base, ranking) = (BaseValues::default(), Ranking::plain(Mode::Min));
     let mut trials: Vec<Trial> = Vec::new();
     for number in 1..=problem.trials {
-        let asked =
-            Asked {
-                search: &search,
-                base: &base,
-                ranking: &ranking,
-                number,
-                trials: &trials,
-                tried: &Tried::default(),
-            };
+        let asked = Asked {
+            search: &search,
+            base: &base,
+            ranking: &ranking,
+            number,
+            trials: &trials,
+            tried: &Tried::default(),
+        };
         let values = method.propose(&asked).expect("no constraints");
         let reports = vec![Report { step: 1, value: Some((problem.function)(&values)) }];
         let length = Length { steps_per_epoch: 1, total_steps: 1 };

@@ -9,9 +9,7 @@ use crate::checkpoint::Opened;
 use crate::cli::args::{EvalArgs, run_and_changes};
 use crate::cli::chosen::chosen;
 use crate::cli::prepare::{ALONE, generate, plan_of, prepare, source_of};
-use crate::cli::{
-    Refusal, answer, evaluation_changes, evaluation_tables, progress_bar, to_stderr,
-};
+use crate::cli::{Refusal, answer, evaluation_changes, evaluation_tables, progress_bar, to_stderr};
 use crate::config::kind::Kind;
 use crate::data::transform::CenterCrop;
 use crate::data::{self, Fingerprint};

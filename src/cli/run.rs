@@ -15,8 +15,8 @@ use crate::cli::args::{Args, Verb};
 use crate::cli::inspect::Page;
 use crate::cli::{
     Refusal, answer, checkpoint, complain, doctor, evaluate, init, inspect, jobs, last_words,
-    node_args, output, predict, resume, runs, sample, serve, submit, sweep, to_stderr, train, try_run, usage,
-    verbatim,
+    node_args, output, predict, resume, runs, sample, serve, submit, sweep, to_stderr, train,
+    try_run, usage, verbatim,
 };
 use crate::collective::mpi;
 use crate::failpoint;
