@@ -48,13 +48,6 @@ pub struct ImageFolder {
     #[serde(default, skip_serializing_if = "PixelDtype::is_usual")]
     #[schemars(example = &"uint16")]
     pub pixel_dtype: PixelDtype,
-    /// orientation that cameras write into a photo instead of turning its pixels: `apply`, to see
-    /// photos upright, or `ignore`. Ignored by default, as by torchvision's `ImageFolder` and timm,
-    /// so that pixels are theirs; `ddprun plan` counts the photos that it concerns. Of a TIFF it is
-    /// always applied, as by Pillow.
-    #[serde(default, skip_serializing_if = "Exif::is_usual")]
-    #[schemars(example = &"apply")]
-    pub exif: Exif,
     /// accept class folders of `train_dir` without images, as torchvision's ImageFolder with
     /// `allow_empty=True`; those of other folders are always accepted, with a warning.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]

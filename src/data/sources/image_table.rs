@@ -151,9 +151,6 @@ impl DataSource for ImageTable {
         let (turned, lying) = turned_photos(photos, self.exif);
         let all = [&mut parts.train, &mut parts.val].into_iter().chain(&mut parts.test);
         let mut notes: Vec<String> = all.flat_map(|part| std::mem::take(&mut part.notes)).collect();
-        let photos = parts.each().map(|(part, listed)| (part, &listed.files));
-        let (turned, lying) = turned_photos(photos, self.exif);
-        notes.extend(lying);
         let Parts { train, val, test } = parts;
         let (n_train, n_val) = (train.files.len(), val.files.len());
         let n_test = test.as_ref().map_or(0, |test| test.files.len());
@@ -304,10 +301,6 @@ impl ImageTable {
         ]
         .into_iter()
         .filter(|(_, columns)| !columns.is_empty())
-    }
-
-    fn decoding(&self) -> DecodeOptions {
-        DecodeOptions { dtype: self.pixel_dtype, exif: self.exif }
     }
 
     /// The key of what is to be predicted.
