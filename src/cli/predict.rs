@@ -177,8 +177,10 @@ fn bar() -> ProgressBar {
     bar
 }
 
-fn show(bar: &ProgressBar, said: Said, is_heard: bool) {
+fn show(bar: &ProgressBar, said: Said<'_>, is_heard: bool) {
     match said {
+        Said::Warned(what) if is_heard => to_stderr(&format!("warning: {what}")),
+        Said::Warned(_) => {}
         Said::Began { items, done } => {
             if done > 0 && is_heard {
                 to_stderr(&format!("continuing: {done} of {items} inputs are done"));

@@ -49,7 +49,9 @@ pub(crate) struct Job<'a> {
 
 /// What a job says while it runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Said {
+pub(crate) enum Said<'a> {
+    /// A warning about the inputs.
+    Warned(&'a str),
     /// So many items are to be predicted, of which so many were done by an earlier start.
     Began { items: usize, done: usize },
     /// So many more are done.
@@ -65,11 +67,12 @@ pub(crate) enum Said {
 pub(crate) fn run(
     job: &Job<'_>,
     stream: &mut (dyn Write + Send),
-    said: &(dyn Fn(Said) + Sync),
+    said: &(dyn Fn(Said<'_>) + Sync),
 ) -> Result<Option<Ended>, Error> {
     let format = job.out.map_or(Ok(Format::Csv), |(path, _)| Format::of(path))?;
     let source = job.kinds.data.build(&job.plan.data.source.kind).map_err(data::Error::from)?;
     let inputs = read(source.as_ref(), job.plan, job.paths, &job.kinds.transforms)?;
+    inputs.notes.iter().for_each(|note| said(Said::Warned(note)));
     let form = Form::of(job.plan, &inputs, job.top)?;
     let parts = parts(&inputs, job.plan.val_batch_size.count());
     let work = Work { job, inputs: &inputs, form: &form, parts: &parts, said };
@@ -89,7 +92,7 @@ struct Work<'a> {
     inputs: &'a Inputs,
     form: &'a Form,
     parts: &'a [Range<usize>],
-    said: &'a (dyn Fn(Said) + Sync),
+    said: &'a (dyn Fn(Said<'_>) + Sync),
 }
 
 /// Rows that are written in the order of their parts.

@@ -220,7 +220,7 @@ pub(crate) fn image_inputs(
     let listed = inputs::unlabelled(&files);
     let images = ImageFiles::new(listed, &asked.plan.val_transforms, asked.transforms, dtype)?;
     let (items, answers) = (Items::Files(files), Answers::OfLoss(units));
-    Ok(Inputs { samples: Arc::new(images), items, answers })
+    Ok(Inputs { samples: Arc::new(images), items, answers, notes: Vec::new() })
 }
 
 /// One split.

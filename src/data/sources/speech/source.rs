@@ -368,7 +368,7 @@ impl Speech {
         let clips = Clips::new(Recordings::labelled(&utterances, &[]), measured);
         let samples = Arc::new(Utterances::new(clips, None, mel));
         let (items, answers) = (Items::Listed(items), Answers::OfLoss(Vec::new()));
-        Ok(Inputs { samples, items, answers })
+        Ok(Inputs { samples, items, answers, notes: Vec::new() })
     }
 }
 

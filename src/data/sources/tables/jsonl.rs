@@ -1,6 +1,6 @@
 //! `data.name = "jsonl"`: a JSON object a line, of which some keys are inputs and some the target.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 use schemars::JsonSchema;
@@ -10,10 +10,12 @@ use serde_json::{Map, Value};
 use crate::config::kind::{Kind, Modality, Offer, Options, OwnParts, Wrong};
 use crate::data::error::Error;
 use crate::data::inputs::{self, Inputs, Predicting};
+use crate::data::sources::dates::DateForm;
 use crate::data::sources::holdout::Parts;
 use crate::data::sources::source::{Asked, DataSource, Files, Reading, Survey};
 use crate::data::sources::tables::column::{BadCell, Cells, Column, json_number};
 use crate::data::sources::tables::column_names::{ColumnNames, keyed};
+use crate::data::sources::tables::date_formats::{DateFormats, DateInferences};
 use crate::data::sources::tables::features::{ColumnKind, Features};
 use crate::data::sources::tables::table::{Answer, AnswerKind, Opened, Rows, Wanted, at, cell};
 use crate::data::sources::tables::target_cells::TargetCells;
@@ -53,6 +55,12 @@ pub struct Jsonl {
     /// own unit.
     #[serde(default)]
     pub standardize_target: bool,
+    /// format of the date columns in strftime's words, such as "%d/%m/%Y", or a table of column and
+    /// format. Without it, the format that all rows of a column fit; dates that have several
+    /// meanings are refused.
+    #[serde(default)]
+    #[schemars(example = &"%d/%m/%Y")]
+    pub date_format: Option<DateFormats>,
     /// how inputs that are not numbers, null, and missing keys are encoded.
     #[serde(default)]
     #[schemars(example = Features::example())]
@@ -83,7 +91,9 @@ impl Kind for Jsonl {
         let inputs: Vec<&String> = self.inputs.iter().collect();
         let target = self.target.wrong(&inputs, &["inputs"]);
         let wrong = Some(wrong).filter(|wrong| !wrong.what.is_empty());
-        wrong.into_iter().chain(target).chain(self.features.check(&[])).collect()
+        let formats = DateFormats::check(self.date_format.as_ref(), &self.features);
+        let own = wrong.into_iter().chain(target).chain(self.features.check(&[]));
+        own.chain(formats).collect()
     }
 }
 
@@ -150,7 +160,12 @@ impl Jsonl {
             None if features.infers() => self.keys_of_words()?,
             _ => BTreeSet::new(),
         };
+        let forms = match &fit {
+            Some(fit) => fit.date_forms(),
+            None => self.date_forms()?,
+        };
         let kind = |name: &str| wanted.kind(name, fit.as_ref(), &words);
+        let column = |name: &str| Column::new(name, kind(name), &forms);
         let mut parts = Parts::<Rows>::default();
         for (part, path, what) in self.given() {
             let mut rows = Rows::new(path, Vec::new());
@@ -158,7 +173,7 @@ impl Jsonl {
                 if rows.lines.is_empty() {
                     self.check_keys(object, path, line, &kind)?;
                 }
-                self.push(&mut rows, object, (wanted.answers(), &kind))
+                self.push(&mut rows, object, (wanted.answers(), &kind, &column))
                     .map_err(|bad| cell(path, line, bad))?;
                 rows.lines.push(line);
                 Ok(())
@@ -187,6 +202,26 @@ impl Jsonl {
         };
         let (path, names) = (path.to_owned(), object.keys().cloned().collect());
         Err(Error::NoKey { key, path, line, name: name.clone(), names })
+    }
+
+    /// In which format the dates of each key are written, by the lines of all files.
+    fn date_forms(&self) -> Result<BTreeMap<String, DateForm>, Error> {
+        let mut all = DateInferences::new(&self.features, self.date_format.as_ref());
+        if all.is_empty() {
+            return Ok(BTreeMap::new());
+        }
+        for (part, path, what) in self.given() {
+            each_line(path, what, |object, line| {
+                let mut words =
+                    object.iter().filter_map(|(key, value)| Some((key, value.as_str()?)));
+                let seen =
+                    words.try_for_each(|(key, word)| all.see(key, word.trim(), (path, line)));
+                // What is wrong in another file is reported when that is read.
+                let seen = if part == Part::Train { seen } else { Ok(()) };
+                seen.map_err(|bad| cell(path, line, bad))
+            })?;
+        }
+        all.forms()
     }
 
     /// Inputs that a line to train on gives as a word.
@@ -262,7 +297,7 @@ impl Jsonl {
         &self,
         rows: &mut Rows,
         object: &Map<String, Value>,
-        (answers, kind): (AnswerKind, &dyn Fn(&str) -> ColumnKind),
+        (answers, kind, column): (AnswerKind, &dyn Fn(&str) -> ColumnKind, &dyn Fn(&str) -> Column),
     ) -> Result<(), BadCell> {
         let features = &self.features;
         let null = &Value::Null;
@@ -279,7 +314,7 @@ impl Jsonl {
             let n = values.len();
             if is_first {
                 let names = names(key, n);
-                rows.columns.extend(names.iter().map(|name| Column::new(name, kind(name))));
+                rows.columns.extend(names.iter().map(|name| column(name)));
             }
             let first = rows.columns[at..].iter().take_while(|it| is_of(&it.name, key)).count();
             if n != first {
@@ -390,6 +425,7 @@ mod tests {
             path
         };
         let jsonl = Jsonl {
+            date_format: None,
             train_file: put("train.jsonl", train),
             val_file: Some(put("val.jsonl", val)),
             test_file: None,
@@ -431,6 +467,7 @@ mod tests {
         let train =
             put("train.jsonl", "{\"a\": \"x\", \"b\": 2, \"y\": 3}\n{\"b\": 1, \"y\": 4}\n");
         let jsonl = Jsonl {
+            date_format: None,
             train_file: train.clone(),
             val_file: Some(train),
             test_file: None,

@@ -32,8 +32,9 @@ impl<'a> Unanswered<'a> {
         let why = "the run was begun by an earlier ddprun, which kept no means of its columns: \
                    train it again";
         let fit = Fit::found(found).ok_or(Error::NotPredicted { why })?;
+        let forms = fit.date_forms();
         let column =
-            |name: &String| Column::new(name, fit.kind(name).unwrap_or(ColumnKind::Number));
+            |name: &String| Column::new(name, fit.kind(name).unwrap_or(ColumnKind::Number), &forms);
         let empty: Vec<Column> = fit.names().iter().map(column).collect();
         let rows = Rows::new(Path::new(""), empty.clone());
         Ok(Self { fit, features, rows, items: Vec::new(), empty })
@@ -100,6 +101,7 @@ impl<'a> Unanswered<'a> {
         let units = target.names().iter().enumerate().map(unit).collect();
         let encoded = fit.encode(&rows.columns);
         let samples = Arc::new(rows.into_table(&fit, encoded, &[])?);
-        Ok(Inputs { samples, items: Items::Listed(items), answers: Answers::OfLoss(units) })
+        let answers = Answers::OfLoss(units);
+        Ok(Inputs { samples, items: Items::Listed(items), answers, notes: Vec::new() })
     }
 }

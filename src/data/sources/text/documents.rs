@@ -107,7 +107,7 @@ impl Documents {
 
     fn inputs(self, items: Vec<Item>) -> Inputs {
         let (items, answers) = (Items::Listed(items), Answers::TokenLoss);
-        Inputs { samples: Arc::new(self), items, answers }
+        Inputs { samples: Arc::new(self), items, answers, notes: Vec::new() }
     }
 }
 
