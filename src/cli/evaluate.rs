@@ -19,6 +19,7 @@ use crate::engine::Split;
 use crate::event::Event;
 use crate::files;
 use crate::kinds::Kinds;
+use crate::metric::worse_than_naive;
 use crate::plan::{Plan, TestTimeAugmentation};
 use crate::record::text::metric;
 use crate::record::{Context, DATA, line, newest_of};
@@ -180,6 +181,11 @@ fn print(
     value["details"] = json!(details);
     if let Some(folder) = out {
         save(folder, &value, details)?;
+    }
+    for split in ["val", "test"] {
+        if let Some(what) = worse_than_naive(split, metrics) {
+            to_stderr(&format!("warning: {what}"));
+        }
     }
     if args.json {
         return to_stdout(&format!("{value}\n"));

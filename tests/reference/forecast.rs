@@ -14,7 +14,7 @@ use crate::steps::{Gradients, Steps};
 use candle_core::{Device, Result, Tensor};
 use ddprun::config::values::SplitRule;
 use ddprun::data::loader::{Loader, Request, Settings};
-use ddprun::data::{Asked, Calendar, CsvForecast, Transforms};
+use ddprun::data::{Asked, CsvForecast, Transforms};
 use ddprun::model::{Model, Models};
 use ddprun::nn::{ForwardContext, Params};
 use ddprun::ops::{self, GradientSink};
@@ -190,14 +190,7 @@ fn twenty_steps_on_etth1_equal_pytorch_where_the_table_is() {
         return skipped("the table `data/forecast/ETTh1.csv`");
     };
     let golden = &timebridge()["etth1"];
-    let table = CsvForecast {
-        file,
-        split: SplitRule::EttHour,
-        seq_len: 720,
-        pred_len: 96,
-        calendar: Calendar::Hour,
-        check_dates: true,
-    };
+    let table = CsvForecast { split: SplitRule::EttHour, ..CsvForecast::new(file, 720, 96) };
     let data = DataPlan {
         source: SourcePlan::new("csv_forecast", Modality::Series),
         n_train: 7825,
