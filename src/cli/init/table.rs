@@ -568,7 +568,8 @@ mod tests {
             dates_of(&names, &rows).map(|dates| dates.frequency.map_or(1, |it| it.season()))
         };
         let hourly = |i: usize| format!("2024-01-{:02} {:02}:00", i / 24 + 1, i % 24);
-        let irregular = |i: usize| format!("2024-01-{:02} {:02}:{:02}", i / 24 + 1, i % 24, i * i % 60);
+        let irregular =
+            |i: usize| format!("2024-01-{:02} {:02}:{:02}", i / 24 + 1, i % 24, i * i % 60);
         for name in ["timestamp", "", "ds", "date"] {
             assert_eq!(season(name, hourly, "2"), Some(24), "{name}");
         }

@@ -15,9 +15,9 @@ pub(in crate::data) mod control;
 mod registered;
 
 pub(crate) use control::cameras;
-pub(crate) use dates::{Date, Frequency, dates, is_date, is_dated};
-pub use dates::FrequencyAlias;
 pub use control::{Chunk, Policy, PushTLike, Ranges, Trajectories, scaled, unscaled};
+pub use dates::FrequencyAlias;
+pub(crate) use dates::{Date, Frequency, dates, is_date, is_dated};
 pub use forecast::{Calendar, CsvForecast};
 pub use image_folder::ImageFolder;
 pub use image_table::ImageTable;

@@ -90,8 +90,7 @@ fn held(split: SplitPlan, change: impl Fn(&mut Csv)) -> Result<Splits, Error> {
 
 #[test]
 fn rows_of_one_table_are_held_back_and_the_rest_sets_the_scale() {
-    let split =
-        SplitPlan { val_fraction: Some(0.2), test_fraction: Some(0.1), ..SplitPlan::NONE };
+    let split = SplitPlan { val_fraction: Some(0.2), test_fraction: Some(0.1), ..SplitPlan::NONE };
     let splits = held(split, |_| {}).unwrap();
     let test = splits.test.unwrap();
     assert_eq!((splits.train.len(), splits.val.len(), test.len()), (14, 4, 2));
