@@ -170,7 +170,8 @@ impl Kinds {
         let metrics = self.metrics.of(&plan.measurable(), &plan.metrics);
         let bytes: Arc<[u32]> = plan.data.token_bytes.as_slice().into();
         let metrics = metrics.into_iter().map(|metric| metric.of_tokens(&bytes).unwrap_or(metric));
-        let metrics = metrics.collect();
+        let naive = plan.naive_errors();
+        let metrics = metrics.map(|metric| metric.of_series(&naive).unwrap_or(metric)).collect();
         let scheduler = self.schedulers.build(&plan.schedule.rule)?;
         Ok(Components { model, params, loss, metrics, optimizer, scheduler })
     }

@@ -43,6 +43,17 @@ pub enum Target {
     Classes(Vec<u32>),
 }
 
+/// How far off a forecast without a model is, over all samples and numbers of a split.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Baseline {
+    /// `naive` repeats the last value, `seasonal_naive` the last season.
+    pub name: &'static str,
+    /// Mean squared error, on the scale of the targets.
+    pub mse: f64,
+    /// Mean absolute error.
+    pub mae: f64,
+}
+
 /// Samples that can be loaded in any order, from any thread.
 pub trait Dataset: Send + Sync {
     /// Number of samples.
@@ -76,6 +87,11 @@ pub trait Dataset: Send + Sync {
     /// it was made of several places.
     fn origin(&self, _index: usize) -> Option<(PathBuf, Option<u64>)> {
         None
+    }
+
+    /// Errors of forecasts without a model, to compare with; none where there is no such thing.
+    fn baselines(&self) -> Vec<Baseline> {
+        Vec::new()
     }
 
     /// Appends sample `index` to `values`, of [`Dataset::shape`] in row-major order, and returns

@@ -3,13 +3,13 @@
 use std::path::Path;
 
 use crate::config::values::SplitRule;
+use crate::data::CsvForecast;
 use crate::data::images::decode::decode;
 use crate::data::sources::control::{Behaviour, Chunk, windows};
 use crate::data::sources::source::{Asked, DataSource};
 use crate::data::sources::speech;
 use crate::data::sources::tables::csv;
 use crate::data::transform::{Area, PixelDtype};
-use crate::data::{Calendar, CsvForecast};
 use crate::plan::{SplitPlan, Targets};
 
 /// An image as a whole, or half of it where the number of bytes is odd.
@@ -37,12 +37,8 @@ pub(crate) fn table(path: &Path) -> Vec<String> {
     let as_table =
         |targets| csv::open(path, path, "y", targets).err().map(|error| error.to_string());
     let series = CsvForecast {
-        file: path.to_owned(),
         split: SplitRule::Parts([2, 1, 1]),
-        seq_len: 3,
-        pred_len: 2,
-        calendar: Calendar::Hour,
-        check_dates: true,
+        ..CsvForecast::new(path.to_owned(), 3, 2)
     };
     let asked = Asked::new("fuzzed", 0, Targets::Numbers);
     let as_series = series.survey(&asked).err().map(|error| error.to_string());

@@ -34,7 +34,8 @@ pub struct Inputs {
     pub items: Items,
     /// What an answer is.
     pub answers: Answers,
-    /// What is worth a look, in words: categories that no training row has.
+    /// What is worth a look, in words: categories that no training row has, dates that could not be
+    /// told.
     pub notes: Vec<String>,
 }
 
@@ -56,8 +57,8 @@ pub struct Item {
     pub row: Option<u64>,
     /// Its samples; or why it has none.
     pub samples: Result<Range<usize>, String>,
-    /// The dates of what is forecast, if they are known.
-    pub dates: Vec<String>,
+    /// The date of each step that is forecast, where it is known; empty if the table has no dates.
+    pub dates: Vec<Option<String>>,
 }
 
 /// What the answers to samples are.

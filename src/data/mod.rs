@@ -53,7 +53,7 @@ mod damaged_tests;
 pub(crate) mod fuzz_readers;
 
 pub use chat_template::ChatTemplate;
-pub use dataset::{Batch, Dataset, IGNORED, IGNORED_LABEL, Splits, Target};
+pub use dataset::{Baseline, Batch, Dataset, IGNORED, IGNORED_LABEL, Splits, Target};
 pub use environment::Environment;
 pub use error::{Error, Fault, SampleError};
 pub(crate) use file_names::is_image;
@@ -66,11 +66,14 @@ pub use preprocessing::{image_processor, preprocessing, text_files};
 pub(crate) use sources::control::Sight;
 pub use sources::{
     Asked, Calendar, Chat, Chunk, ColumnNames, Csv, CsvForecast, DataFamily, DataSource,
-    DataSources, DateFeature, Features, Files, HandleUnknown, ImageFolder, ImageTable,
-    Instructions, Jsonl, LogMel, Missing, MissingValues, Mnist, Policy, PushTLike, Ranges, Reading,
-    Shapes, Speech, Survey, TokenDtype, Tokens, Trajectories, encode, prompt, scaled, unscaled,
+    DataSources, DateFeature, DateFormats, Features, Files, FrequencyAlias, HandleUnknown,
+    ImageFolder, ImageTable, Instructions, Jsonl, LogMel, Missing, MissingValues, Mnist, Policy,
+    PushTLike, Ranges, Reading, Shapes, Speech, Survey, TokenDtype, Tokens, Trajectories, encode,
+    prompt, scaled, unscaled,
 };
-pub(crate) use sources::{TargetCells, cameras, delimiter, is_date, largest_token};
+pub(crate) use sources::{
+    Date, Frequency, TargetCells, cameras, dates, delimiter, is_date, is_dated, largest_token,
+};
 pub use survey::{open, survey};
 pub use tokenizer::{TextForm, Tokenizer};
 pub use transform::Transforms;

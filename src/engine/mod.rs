@@ -290,6 +290,13 @@ impl Engine {
         &mut self.time
     }
 
+    /// Lets evaluations measure `metric`, too.
+    pub(crate) fn measure_also(&mut self, metric: Arc<dyn Metric>) {
+        if self.metrics.iter().all(|other| other.name() != metric.name()) {
+            self.metrics.push(metric);
+        }
+    }
+
     /// Takes the metrics of an evaluation after the current step. Returns whether the metric that
     /// ranks checkpoints is the best so far.
     pub fn evaluated(&mut self, metrics: BTreeMap<String, f64>) -> bool {

@@ -93,7 +93,7 @@ impl Metric for ErrorScore {
 }
 
 /// Of a batch.
-fn measure(outputs: &Tensor, targets: &Tensor) -> Result<Kept> {
+pub(super) fn measure(outputs: &Tensor, targets: &Tensor) -> Result<Kept> {
     if outputs.dims() != targets.dims() || targets.rank() < 2 {
         bail!("predictions {:?} for targets {:?}", outputs.dims(), targets.dims());
     }

@@ -23,6 +23,7 @@ mod exact_match;
 mod kept;
 mod mae;
 mod mae_unscaled;
+mod mase;
 mod mse;
 mod outcomes;
 mod perplexity;
@@ -54,6 +55,8 @@ pub use exact_match::ExactMatch;
 pub use kept::{Kept, Scores};
 pub use mae::Mae;
 pub use mae_unscaled::MAE_UNSCALED;
+pub use mase::Mase;
+pub(crate) use mase::worse_than_naive;
 pub use mse::Mse;
 pub use outcomes::{Average, Outcome};
 pub(crate) use outcomes::{OUTCOMES, of_classes, one_answer};
@@ -92,6 +95,11 @@ pub trait Metric: Debug + Send + Sync {
 
     /// The metric for texts whose tokens have so many bytes each, if it asks for them.
     fn of_tokens(&self, _bytes: &Arc<[u32]>) -> Option<Arc<dyn Metric>> {
+        None
+    }
+
+    /// The metric for series of which a naive forecast is off by so much each, if it asks for them.
+    fn of_series(&self, _naive: &[f64]) -> Option<Arc<dyn Metric>> {
         None
     }
 
@@ -192,6 +200,7 @@ impl Default for Metrics {
         all.add(MAE_UNSCALED);
         all.add(RMSE_UNSCALED);
         all.add(R2);
+        all.add(Mase::default());
         all.add(Perplexity);
         all.add(BitsPerByte::default());
         all.is_sealed = true;

@@ -48,6 +48,7 @@ fn measurable(name: &str) -> Measurable {
         labels_in_sequence: false,
         is_standardized: false,
         has_token_bytes: false,
+        has_naive_errors: false,
     }
 }
 

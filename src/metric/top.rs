@@ -76,6 +76,7 @@ mod tests {
             labels_in_sequence: false,
             is_standardized: false,
             has_token_bytes: false,
+            has_naive_errors: false,
         };
         let top5 = TopAccuracy::<5>;
         assert_eq!(top5.why_not(&six), None);

@@ -189,7 +189,8 @@ impl Form {
         let step = |(at, values): (usize, &[f32])| {
             let mut row = vec![Value::Integer(at as i64 + 1)];
             if self.has_dates {
-                row.push(item.dates.get(at).map_or(Value::Nothing, Value::text));
+                let date = item.dates.get(at).and_then(Option::as_ref);
+                row.push(date.map_or(Value::Nothing, Value::text));
             }
             row.extend(in_units(units, values));
             row

@@ -8,6 +8,7 @@ use super::text::{self, duration, escape, loss, percent, rate, short};
 use crate::event::{
     EpochDone, Evaluated, Event, Partitioned, Saved, Started, StepDone, Straggler, Unreadable,
 };
+use crate::metric::worse_than_naive;
 use crate::plan::NO_STEP_LIMIT;
 
 /// What the words about a step need to know of the whole run.
@@ -207,12 +208,23 @@ fn evaluation(evaluated: &Evaluated, context: &Context) -> String {
     format!("{line}  ({samples} samples)")
 }
 
-/// `test loss 0.5000 mae 0.4000  (weights of step 20, 1000 samples)`
+/// `test loss 0.5000 mae 0.4000  (weights of step 20, 1000 samples)`, for a forecast with the errors
+/// of naive ones.
 fn test_line(tested: &Evaluated) -> String {
     let Evaluated { step, metrics, samples, .. } = tested;
+    let (naive, own): (BTreeMap<_, _>, BTreeMap<_, _>) =
+        metrics.clone().into_iter().partition(|(name, _)| name.contains("naive_"));
     let mut line = String::new();
-    push_split(&mut line, "test", metrics);
-    format!("{}  (weights of step {step}, {samples} samples)", line.trim_start())
+    push_split(&mut line, "test", &own);
+    let mut line = format!("{}  (weights of step {step}, {samples} samples)", line.trim_start());
+    if !naive.is_empty() {
+        let mut errors = String::new();
+        push_split(&mut errors, "test", &naive);
+        let errors = errors.trim_start().trim_start_matches("test ");
+        let _ = write!(line, "\nwithout a model: {errors}");
+    }
+    let warning = worse_than_naive("test", metrics).map(|what| format!("\nwarning: {what}"));
+    line + &warning.unwrap_or_default()
 }
 
 /// Fits into 80 columns, with two metrics beside the loss into 90; the learning rate stands with
@@ -378,6 +390,20 @@ mod tests {
         let tested = Evaluated { metrics, ..example_events::evaluated(20) };
         assert_snapshot!(check(&Event::Tested(tested)),
             @"test loss 0.5000 mae 0.4000  (weights of step 20, 1000 samples)");
+    }
+
+    #[test]
+    fn a_forecast_is_compared_with_naive_ones() {
+        let of = |mae| {
+            let metrics = [("test/mae", mae), ("test/naive_mae", 0.5), ("test/naive_mse", 0.4)];
+            let metrics = metrics.map(|(name, value)| (name.to_owned(), value)).into();
+            check(&Event::Tested(Evaluated { metrics, ..example_events::evaluated(20) }))
+        };
+        let better = of(0.4);
+        let lines: Vec<&str> = better.lines().collect();
+        assert_eq!(lines[0], "test mae 0.4000  (weights of step 20, 1000 samples)");
+        assert_eq!(lines[1..], ["without a model: naive_mae 0.5000 naive_mse 0.4000"]);
+        assert!(of(0.6).lines().nth(2).unwrap().starts_with("warning: the forecast is worse than"));
     }
 
     #[test]

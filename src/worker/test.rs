@@ -7,11 +7,12 @@ use std::sync::Arc;
 
 use crate::checkpoint::{self, Opened};
 use crate::collective::Collective;
-use crate::data::Dataset;
+use crate::data::{Baseline, Dataset};
 use crate::engine::{self, Engine, Evaluation, Split, StopRequest, exchange};
 use crate::event::{Evaluated, Event, Unreadable};
 use crate::failpoint;
 use crate::launch::Phase;
+use crate::metric::{Mase, Metric};
 use crate::plan::Plan;
 use crate::record;
 use crate::units::Rank;
@@ -70,8 +71,13 @@ fn measure(run: &mut RankRun) -> Result<Evaluated, Error> {
     };
     let (mut metrics, mut samples) = (BTreeMap::new(), EPISODES);
     if let Some(data) = run.splits.test.clone() {
-        let tested = unreadable::evaluate(run, Split::Test, data)?;
+        let naive = run.plan.naive_errors();
+        if let Some(mase) = Mase::default().of_series(&naive).filter(|_| !naive.is_empty()) {
+            run.engine.measure_also(mase);
+        }
+        let tested = unreadable::evaluate(run, Split::Test, data.clone())?;
         metrics.extend(tested.metrics);
+        metrics.extend(baselines(Split::Test, data.as_ref()));
         samples = tested.samples;
     }
     metrics.extend(solved(run)?.map(|share| (SUCCESS.to_owned(), share)));
@@ -139,6 +145,15 @@ fn share_best(
     Ok(Some(state.step))
 }
 
+/// Errors of forecasts without a model, by the names of metrics: `test/naive_mae`. Each rank has all
+/// of the data, and finds the same.
+fn baselines(split: Split, data: &dyn Dataset) -> impl Iterator<Item = (String, f64)> {
+    data.baselines().into_iter().flat_map(move |Baseline { name, mse, mae }| {
+        [("mse", mse), ("mae", mae)]
+            .map(|(metric, value)| (format!("{}/{name}_{metric}", split.name()), value))
+    })
+}
+
 /// What an evaluation outside of a run found.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Measured {
@@ -176,6 +191,7 @@ pub(crate) fn measure_all(
         measured.details.push(Details::of(plan, split, engine, &found, data.as_ref()));
         let Evaluation { metrics, samples, unreadable, .. } = found;
         measured.metrics.extend(metrics);
+        measured.metrics.extend(baselines(split, data.as_ref()));
         if unreadable > 0 {
             let (step, first) = (engine.state().step, first_of_all(collective, &feed)?);
             let epoch = step.div_ceil(plan.length.steps_per_epoch.max(1));

@@ -336,6 +336,12 @@ sinks = ["jsonl"]
         assert!((number(row, "a") - expected[0]).abs() < 4.0, "{row} {expected:?}");
         assert!((number(row, "b") - expected[1]).abs() < 400.0, "{row} {expected:?}");
     }
+    // Dates that follow no frequency are not continued.
+    let irregular = (0..20).map(|i| format!("2024-01-01 {:02}:{:02},{i},{i}\n", i, i * i % 60));
+    lab.write("irregular.csv", "timestamp,a,b\n".to_owned() + &irregular.collect::<String>());
+    let ended = lab.run_to(0, &["predict", "irregular.csv", "-o", "irregular.jsonl"]);
+    ended.says(&["irregular.csv`: its dates are irregular", "`data.frequency`"]);
+    assert!(rows(&lab, "irregular.jsonl").iter().all(|row| row["date"].is_null()));
     lab.write("swapped.csv", "date,b,a\n2024-01-01,1,2\n");
     lab.run_to(3, &["predict", "swapped.csv"]).says(&["its series are b, a"]);
 }

@@ -23,7 +23,11 @@ pub(super) fn recipe(found: &Recognised, facts: &DataFacts) -> Recipe {
         Task::ImageTable { answer, side } => listed(*answer, *side, &n, facts),
         Task::Digits => digits(&n),
         Task::Table { classify, is_usual } => table(*classify, *is_usual, &n, facts),
-        Task::Series { rows } => series(&format!("{} rows in time", count(*rows)), facts),
+        Task::Series { rows, frequency } => {
+            let frequency = frequency.as_ref().map(|it| format!(", frequency {it}"));
+            let frequency = frequency.unwrap_or_default();
+            series(&format!("{} rows in time{frequency}", count(*rows)), facts)
+        }
         Task::Text => text(&format!("a text: {n}"), facts),
         Task::Tokens { largest } => {
             text(&format!("tokens: {n}; the largest is {}", count(*largest)), facts)

@@ -48,8 +48,8 @@ pub(super) enum Task {
     Digits,
     /// The target of a table, and whether it is a class.
     Table { classify: bool, is_usual: bool },
-    /// What comes next in a table of that many rows.
-    Series { rows: usize },
+    /// What comes next in a table of that many rows, whose dates have this frequency if it is known.
+    Series { rows: usize, frequency: Option<String> },
     /// The next character.
     Text,
     /// The next token, of which this is the largest.

@@ -7,7 +7,7 @@ use std::path::Path;
 use serde_json::{Map, Value};
 
 use crate::cli::Refusal;
-use crate::cli::init::columns::{Columns, Holds, Table, formatted, given};
+use crate::cli::init::columns::{self, Columns, Holds, Table, formatted, given};
 use crate::cli::init::formatting::{count, named};
 use crate::cli::init::image_table::listed;
 use crate::cli::init::listing;
@@ -17,7 +17,7 @@ use crate::cli::init::recognised::{
 };
 use crate::cli::init_args::TableTask;
 use crate::config::closest;
-use crate::data::{self, TargetCells};
+use crate::data::{self, Date, Frequency, TargetCells};
 
 /// Names that a target usually has.
 const TARGETS: [&str; 24] = [
@@ -62,31 +62,82 @@ impl<'a> Files<'a> {
     }
 }
 
-/// A csv file of series in time: one whose first column is called `date`, or whose columns have
-/// numbers for names.
+/// A csv file of series in time: one whose first column holds ascending dates and whose others hold
+/// numbers, or whose columns have numbers for names.
 pub(super) fn series(file: &Path) -> Result<Option<Recognised>, Refusal> {
     let text = text(file)?;
-    let delimiter = char::from(data::delimiter(file));
-    let header = text.lines().next().unwrap_or_default();
-    let first = header.split(delimiter).next().unwrap_or_default();
-    let first = first.trim_start_matches('\u{feff}').trim().trim_matches('"');
-    let is_numbered = || {
-        let Table { names, rows, .. } = cells(file, &text);
-        numbered::are_names(&names, &rows) && !numbered::count_up(&names)
-    };
+    let (names, first) = head(file, &text);
+    let name = names.first().map(String::as_str).unwrap_or_default();
     // Other tables are read once only.
-    let may_be = first.parse::<u64>().is_ok();
-    let is_series = first.eq_ignore_ascii_case("date") || (may_be && is_numbered());
-    if !is_series {
+    let may_be_dated = data::is_dated(name, first.get(0));
+    if !may_be_dated && name.parse::<u64>().is_err() {
         return Ok(None);
     }
-    let rows = text.lines().skip(1).filter(|line| !line.trim().is_empty()).count();
-    // Both windows fit into each part of the rows, the smallest of which is a tenth.
-    let pred_len = (rows / 40).clamp(1, 96);
-    let seq_len = (rows / 10).clamp(2, 336);
+    let Table { names, rows, .. } = cells(file, &text);
+    let dates = if may_be_dated {
+        dates_of(&names, &rows)
+    } else {
+        let are_ids = numbered::are_names(&names, &rows) && !numbered::count_up(&names);
+        are_ids.then(SeriesDates::default)
+    };
+    let Some(SeriesDates { frequency }) = dates else { return Ok(None) };
+    let season = frequency.as_ref().map_or(1, Frequency::season);
+    let (seq_len, pred_len) = window(rows.len(), season);
     let options =
         [("file", path(file)), ("seq_len", seq_len.into()), ("pred_len", pred_len.into())];
-    Ok(Some(Recognised::new("csv_forecast", &options, Task::Series { rows })))
+    let frequency = frequency.map(|frequency| frequency.to_string());
+    let task = Task::Series { rows: rows.len(), frequency };
+    Ok(Some(Recognised::new("csv_forecast", &options, task)))
+}
+
+/// Past and future time steps, both of which fit into each part of the rows, the smallest of which
+/// is a tenth: two seasons, of which one is predicted, or more.
+fn window(rows: usize, season: usize) -> (usize, usize) {
+    let season = if season <= 96 { season } else { 1 };
+    let future = (rows / 40).clamp(1, 96).max(season.min(rows / 10));
+    let past = (rows / 10).clamp(2, 336).max((2 * season).min(rows / 4));
+    (past, future)
+}
+
+/// The dates of a series, if it has some.
+#[derive(Debug, Default)]
+struct SeriesDates {
+    /// By which they are regular.
+    frequency: Option<Frequency>,
+}
+
+/// The dates of a table whose first column holds them, if it is a series: its other columns hold
+/// numbers, and its dates ascend regularly. Dates that descend, and those of a column called `date`
+/// that are irregular or of a format with several meanings, make a series that is refused with the
+/// reason, or warned of.
+fn dates_of(names: &[String], rows: &[csv::StringRecord]) -> Option<SeriesDates> {
+    let is_number = |cell: &&&str| cell.parse::<f64>().is_ok();
+    let are_numbers = (1..names.len()).all(|column| {
+        let cells: Vec<&str> = rows.iter().filter_map(|row| row.get(column)).collect();
+        // One in twenty may be a slip, which is refused with its line.
+        let given = cells.iter().filter(|cell| !columns::is_empty(cell)).count();
+        20 * cells.iter().filter(is_number).count() >= 19 * given
+    });
+    if !are_numbers || names.len() < 2 {
+        return None;
+    }
+    let cells = rows.iter().filter_map(|row| row.get(0)).zip(2..);
+    let is_called_date = names[0].eq_ignore_ascii_case("date");
+    let irregular = is_called_date.then(SeriesDates::default);
+    let Some(mut dates) = data::dates(cells) else { return irregular };
+    let order = |pair: &[Date]| pair[0].instant().cmp(&pair[1].instant());
+    let first = dates.windows(2).map(order).next()?;
+    if first.is_eq() || dates.windows(2).any(|pair| order(pair) != first) {
+        return None;
+    }
+    if first.is_gt() {
+        dates.reverse();
+    }
+    let frequency = Frequency::infer(&dates);
+    match frequency {
+        Some(frequency) => Some(SeriesDates { frequency: Some(frequency) }),
+        None => irregular,
+    }
 }
 
 /// A csv file to train on, for which rows are held back to validate on where there is no other.
@@ -370,13 +421,25 @@ fn other_parts(
     used.filter_map(|(_, file)| file).map(|file| Ok((listing::name(file), read(file)?))).collect()
 }
 
-/// A table with its header line.
-fn cells(file: &Path, text: &str) -> Table {
-    let mut reader = csv::ReaderBuilder::new()
+/// The first line of a table, and the row below it.
+fn head(file: &Path, text: &str) -> (Vec<String>, csv::StringRecord) {
+    let mut reader = reader(file, text);
+    let names = reader.headers().cloned().unwrap_or_default();
+    let first = reader.records().flatten().next().unwrap_or_default();
+    (names.iter().map(str::to_owned).collect(), first)
+}
+
+fn reader<'a>(file: &Path, text: &'a str) -> csv::Reader<&'a [u8]> {
+    csv::ReaderBuilder::new()
         .delimiter(data::delimiter(file))
         .flexible(true)
         .trim(csv::Trim::All)
-        .from_reader(text.trim_start_matches('\u{feff}').as_bytes());
+        .from_reader(text.trim_start_matches('\u{feff}').as_bytes())
+}
+
+/// A table with its header line.
+fn cells(file: &Path, text: &str) -> Table {
+    let mut reader = reader(file, text);
     let first = reader.headers().cloned().unwrap_or_default();
     let rows: Vec<csv::StringRecord> = reader.records().flatten().collect();
     let line = |row: &csv::StringRecord| row.position().map_or(0, csv::Position::line);
@@ -491,5 +554,45 @@ mod tests {
         assert!(why("a").is_some_and(|why| why.starts_with("it holds objects")));
         assert_eq!((why("c"), why("x")), (None, None));
         assert!(why("d").is_some() && why("e").is_some());
+    }
+
+    #[test]
+    fn a_table_of_numbers_with_ascending_dates_is_a_series() {
+        let season = |name: &str, date: fn(usize) -> String, last: &str| {
+            let names = [name, "load", "price"].map(str::to_owned);
+            let row = |i| {
+                let price = if i == 7 { last } else { "2" };
+                csv::StringRecord::from(vec![date(i).as_str(), "1.5", price])
+            };
+            let rows: Vec<csv::StringRecord> = (0..60).map(row).collect();
+            dates_of(&names, &rows).map(|dates| dates.frequency.map_or(1, |it| it.season()))
+        };
+        let hourly = |i: usize| format!("2024-01-{:02} {:02}:00", i / 24 + 1, i % 24);
+        let irregular =
+            |i: usize| format!("2024-01-{:02} {:02}:{:02}", i / 24 + 1, i % 24, i * i % 60);
+        for name in ["timestamp", "", "ds", "date"] {
+            assert_eq!(season(name, hourly, "2"), Some(24), "{name}");
+        }
+        assert_eq!(
+            season("month", |i: usize| format!("{}-{:02}", 1949 + i / 12, i % 12 + 1), "2"),
+            Some(12)
+        );
+        // A cell that is no number is refused with its line; a column of words makes it a table.
+        assert_eq!(season("ds", hourly, "632.6*"), Some(24));
+        assert_eq!(season("ds", irregular, "2"), None);
+        assert_eq!(season("date", irregular, "2"), Some(1));
+        assert_eq!(season("date", |i: usize| format!("2024-01-{:02}", i % 28 + 1), "2"), None);
+        let names = ["ds", "city"].map(str::to_owned);
+        let row = |i| csv::StringRecord::from(vec![hourly(i).as_str(), "Rome"]);
+        assert!(dates_of(&names, &(0..60).map(row).collect::<Vec<_>>()).is_none());
+    }
+
+    #[test]
+    fn windows_hold_two_seasons_and_fit_into_a_tenth_of_the_rows() {
+        assert_eq!(window(14_400, 24), (336, 96));
+        assert_eq!(window(144, 12), (24, 12));
+        assert_eq!(window(60, 12), (15, 6));
+        assert_eq!(window(100, 1), (10, 2));
+        assert_eq!(window(10_000, 1440), (336, 96));
     }
 }

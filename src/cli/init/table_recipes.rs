@@ -39,6 +39,9 @@ weight_decay = 0.01
     Recipe { about, model: model.to_owned(), rest }
 }
 
+/// Steps after which a linear model of a series has learnt most of it.
+const STEPS: usize = 2000;
+
 /// What comes next.
 pub(super) fn series(about: &str, facts: &DataFacts) -> Recipe {
     let n_series = facts.target.get(1).copied().unwrap_or(1);
@@ -48,27 +51,30 @@ pub(super) fn series(about: &str, facts: &DataFacts) -> Recipe {
         count(facts.n_val),
         count(facts.n_test)
     );
+    let batch_size = batch_size(facts.n_train, 32);
+    // A short series needs as many steps as a long one.
+    let epochs = (STEPS * batch_size / facts.n_train.max(1)).clamp(10, 200);
+    let (lr, patience) = if epochs > 10 { ("5e-3", epochs / 10) } else { ("1e-3", 3) };
     let rest = format!(
         "
 [train]
-epochs = 10
-batch_size = {}
+epochs = {epochs}
+batch_size = {batch_size}
 
 [loss]
 name = \"mse\"
 
 [optimizer]
 name = \"adam\"
-lr = 1e-3
+lr = {lr}
 
 [checkpoint]
 monitor = \"val/mse\"
 
 [early_stopping]
 monitor = \"val/mse\"
-patience = 3
-",
-        batch_size(facts.n_train, 32)
+patience = {patience}
+"
     );
     let why = "A linear model is hard to beat, and trains in a minute; then try itransformer, \
                patchtst or timebridge.";

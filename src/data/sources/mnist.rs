@@ -138,12 +138,8 @@ fn unlabelled(asked: &Predicting<'_>) -> Result<Inputs, Error> {
     }
     let list = (asked.plan.val_transforms.as_slice(), asked.transforms);
     let samples = Arc::new(Digits::new(Chosen::all(whole), list)?);
-    Ok(Inputs {
-        samples,
-        items: Items::Listed(items),
-        answers: Answers::OfLoss(Vec::new()),
-        notes: Vec::new(),
-    })
+    let (items, answers) = (Items::Listed(items), Answers::OfLoss(Vec::new()));
+    Ok(Inputs { samples, items, answers, notes: Vec::new() })
 }
 
 /// A pair of files, with their bytes in memory.

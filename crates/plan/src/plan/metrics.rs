@@ -5,6 +5,10 @@ use std::collections::BTreeSet;
 use crate::config::{Experiment, Loaded, Problem};
 use crate::plan::{DataFacts, KindFacts, LossPlan, Mode, Plan, TargetColumn, Targets, loss};
 
+/// By what name a data set of series keeps how far off a naive forecast of each is: mean absolute
+/// errors over the training rows, on the scale of the targets.
+pub const NAIVE_ERRORS: &str = "naive_errors";
+
 /// What an evaluation has to measure something of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Measurable {
@@ -20,6 +24,8 @@ pub struct Measurable {
     pub is_standardized: bool,
     /// Whether it is known of how many bytes of text each label is.
     pub has_token_bytes: bool,
+    /// Whether it is known how far off a naive forecast of each series is.
+    pub has_naive_errors: bool,
 }
 
 /// What a metric says of itself.
@@ -51,6 +57,7 @@ impl Measurable {
             labels_in_sequence,
             is_standardized,
             has_token_bytes,
+            has_naive_errors: data.source.found.contains_key(NAIVE_ERRORS),
         }
     }
 }
@@ -66,7 +73,16 @@ impl Plan {
             labels_in_sequence,
             is_standardized: are_standardized(&self.data.target_columns),
             has_token_bytes: !self.data.token_bytes.is_empty(),
+            has_naive_errors: self.data.source.found.contains_key(NAIVE_ERRORS),
         }
+    }
+}
+
+impl Plan {
+    /// How far off a naive forecast of each series is; empty if the data are no series.
+    pub fn naive_errors(&self) -> Vec<f64> {
+        let errors = self.data.source.found.get(NAIVE_ERRORS).and_then(|errors| errors.as_array());
+        errors.into_iter().flatten().filter_map(serde_json::Value::as_f64).collect()
     }
 }
 

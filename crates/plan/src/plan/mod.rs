@@ -71,7 +71,7 @@ pub use lookahead::LookaheadPlan;
 pub use loss::{LossFacts, LossPlan, Targets, chosen as chosen_loss};
 pub use lr_scaling::scale_lr;
 pub use memory_estimate::{KEPT_SHARE, Memory};
-pub use metrics::{Measurable, MetricFacts};
+pub use metrics::{Measurable, MetricFacts, NAIVE_ERRORS};
 pub use mixup::MixupPlan;
 pub use model::ModelPlan;
 pub use optimizer::{EmaPlan, Extent, Matrices, OptimizerFacts, OptimizerPlan};

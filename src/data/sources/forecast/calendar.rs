@@ -4,8 +4,6 @@ use jiff::civil::DateTime;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::data::sources::tables::dates::parse;
-
 /// Features of the date that a forecaster sees beside the series, each from -0.5 to 0.5.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
@@ -28,15 +26,6 @@ impl Calendar {
             Self::Minute => 5,
         }
     }
-}
-
-/// The date of a cell such as `2016-07-01 02:00:00` or `1990/1/1 0:00`.
-///
-/// # Errors
-///
-/// Says why the cell is no date.
-pub(super) fn date(cell: &str) -> Result<DateTime, String> {
-    parse(cell).ok_or_else(|| format!("`{cell}` is not a date: year-month-day [time]"))
 }
 
 /// Each feature: what it is of a date, the value that is taken away from it, and its largest value,
@@ -79,7 +68,7 @@ mod tests {
 
     fn features(calendar: Calendar, cell: &str) -> Vec<f32> {
         let mut features = Vec::new();
-        append(calendar, Some(date(cell).unwrap()), &mut features);
+        append(calendar, Some(cell.parse().unwrap()), &mut features);
         features
     }
 
@@ -94,27 +83,14 @@ mod tests {
             features(Calendar::Hour, "2017-06-25 23:00:00"),
             [0.5, 0.5, 0.3, -0.020_547_945]
         );
-        assert_eq!(features(Calendar::Minute, "1990/1/1 0:59"), [0.5, -0.5, -0.5, -0.5, -0.5]);
-        assert_eq!(features(Calendar::None, "1990/1/1 0:59"), [0.0; 0]);
+        assert_eq!(features(Calendar::Minute, "1990-01-01 00:59"), [0.5, -0.5, -0.5, -0.5, -0.5]);
+        assert_eq!(features(Calendar::None, "1990-01-01 00:59"), [0.0; 0]);
     }
 
     #[test]
-    fn fractions_of_a_second_are_part_of_a_date() {
-        let nanosecond = |cell: &str| date(cell).unwrap().subsec_nanosecond();
-        assert_eq!(nanosecond("2016-07-01 00:00:00.25"), 250_000_000);
-        assert_eq!(nanosecond("2016-07-01T00:00:00.000001Z"), 1000);
-        assert_eq!(nanosecond("2016.07.01 00:00:00"), 0);
-        assert_eq!(date("2016.07.01").unwrap(), date("2016-07-01 00:00").unwrap());
-    }
-
-    #[test]
-    fn a_table_without_dates_has_zeros_and_a_cell_that_is_none_is_named() {
+    fn a_table_without_dates_has_zeros() {
         let mut features = Vec::new();
         append(Calendar::Hour, None, &mut features);
         assert_eq!(features, [0.0; 4]);
-        for cell in ["", "yesterday", "2016-13-01", "2016-02-30 00:00", "2016-07"] {
-            let error = date(cell).unwrap_err();
-            assert!(error.starts_with(&format!("`{cell}` is not a date")), "{error}");
-        }
     }
 }

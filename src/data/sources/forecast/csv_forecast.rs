@@ -4,9 +4,8 @@
 //! Rows are cut in order into training, validation and test. Validation and test begin `seq_len`
 //! rows early, so that their first window predicts their first row. Every series is standardised
 //! with the mean and the population standard deviation of the training rows only, which the run
-//! keeps. A first column
-//! called `date` gives features of the calendar; they follow the series in each row of a sample and
-//! are not standardised.
+//! keeps. A first column of dates gives features of the calendar; they follow the series in each
+//! row of a sample and are not standardised.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -14,16 +13,18 @@ use std::sync::Arc;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::config::kind::{Kind, Modality, Offer, Options};
+use crate::config::kind::{Kind, Modality, Offer, Options, Wrong};
 use crate::config::values::SplitRule;
 use crate::data::error::{Error, SampleError, shown};
 use crate::data::inputs::{self, Answers, Inputs, Item, Items, Predicting, Unit};
+use crate::data::sources::dates::{DateForm, Frequency, FrequencyAlias, check_format};
 use crate::data::sources::forecast::calendar;
 use crate::data::sources::forecast::calendar::Calendar;
-use crate::data::sources::forecast::table::Table;
+use crate::data::sources::forecast::dates::Dates;
+use crate::data::sources::forecast::table::{DateOptions, Table};
 use crate::data::sources::source::{Asked, DataSource, Files, Reading, Survey};
 use crate::data::sources::tables::fit::Scale;
-use crate::data::{Dataset, Splits, Target};
+use crate::data::{Baseline, Dataset, Splits, Target};
 use crate::plan::{TargetColumn, Targets};
 use crate::rng::Key;
 use crate::units::Bytes;
@@ -32,8 +33,8 @@ use crate::units::Bytes;
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct CsvForecast {
-    /// the table: a header line, then one row of numbers per time step; the first column may be
-    /// `date`. All series are standardised by the training rows and predicted together. Loss,
+    /// the table: a header line, then one row of numbers per time step; the first column may hold
+    /// dates. All series are standardised by the training rows and predicted together. Loss,
     /// val/mse and val/mae are measured on that scale, over all windows; test/mse and test/mae
     /// once, with the best weights, at the end of the run.
     #[schemars(extend("format" = "path"), example = "data/ETTh1.csv")]
@@ -60,6 +61,22 @@ pub struct CsvForecast {
     #[serde(default = "checked")]
     #[schemars(example = false)]
     pub check_dates: bool,
+    /// format of the dates in strftime's words, such as "%d/%m/%Y %H:%M". Without it, the format
+    /// that all rows fit; dates that have several meanings are refused.
+    #[serde(default)]
+    #[schemars(example = &"%d/%m/%Y %H:%M")]
+    pub date_format: Option<String>,
+    /// frequency by which `ddprun predict` dates a forecast, in pandas' words: h, 15min, D, B
+    /// (Monday to Friday), W, MS, ME, BME, QE, YS and the like. Without it, the one that nine in
+    /// ten dates follow; forecasts of irregular series have no dates.
+    #[serde(default)]
+    #[schemars(with = "Option<String>", example = &"B")]
+    pub frequency: Option<FrequencyAlias>,
+    /// time steps after which the series comes round, such as 24 for hours, for the seasonal naive
+    /// forecast and MASE. Without it, it follows from the dates; 1 = there is no season.
+    #[serde(default)]
+    #[schemars(range(min = 1, max = 65_536), example = 24)]
+    pub season: Option<usize>,
 }
 
 fn split() -> SplitRule {
@@ -73,6 +90,34 @@ fn checked() -> bool {
 impl Kind for CsvForecast {
     const NAME: &'static str = "csv_forecast";
     const OFFERS: &'static [Offer] = &[Offer::Samples(Modality::Series), Offer::Test];
+
+    fn check(&self) -> Vec<Wrong> {
+        let format = self.date_format.as_deref().map_or(Ok(()), check_format);
+        let wrong = |what| Wrong { key: "date_format", with: &[], what };
+        format.err().map(wrong).into_iter().collect()
+    }
+}
+
+impl CsvForecast {
+    /// Windows of the series in `file`, with the defaults of all other keys.
+    pub fn new(file: PathBuf, seq_len: usize, pred_len: usize) -> Self {
+        Self {
+            file,
+            split: split(),
+            seq_len,
+            pred_len,
+            calendar: Calendar::default(),
+            check_dates: checked(),
+            date_format: None,
+            frequency: None,
+            season: None,
+        }
+    }
+
+    fn dates<'a>(&'a self, form: Option<&'a DateForm>) -> DateOptions<'a> {
+        let (calendar, check) = (self.calendar, self.check_dates);
+        DateOptions { calendar, check, format: self.date_format.as_deref(), form }
+    }
 }
 
 impl DataSource for CsvForecast {
@@ -81,22 +126,22 @@ impl DataSource for CsvForecast {
     }
 
     fn open(&self, reading: &Reading<'_>) -> Result<Splits, Error> {
-        read(self, kept(reading.found)).map(|read| read.splits)
+        read(self, &Stored::of(reading.found)).map(|read| read.splits)
     }
 
     fn survey(&self, asked: &Asked<'_>) -> Result<Survey, Error> {
-        let Read { splits, notes, target_columns, scales } =
-            read(self, asked.found.and_then(kept))?;
+        let stored = asked.found.map(Stored::of).unwrap_or_default();
+        let Read { splits, notes, target_columns, stored } = read(self, &stored)?;
         let found = Survey::of(&splits);
         let rows = found.n_train + found.n_val + found.n_test + self.seq_len;
         let row = splits.train.shape()[1];
         Ok(Survey {
             notes,
             target_columns,
-            line: format!("{}, {} steps -> {}", self.file.display(), self.seq_len, self.pred_len),
+            line: self.line(&stored),
             // The whole table in f64 and f32, whose windows overlap.
             held: Bytes(3 * Bytes::of_f32(rows * row).0),
-            found: [(SCALES.to_owned(), serde_json::json!(scales))].into(),
+            found: stored.options(),
             ..found
         })
     }
@@ -112,10 +157,12 @@ impl DataSource for CsvForecast {
     /// The series in their order, with means and deviations of the training rows; behind them are
     /// the features of each date.
     fn preprocessing(&self, found: &Options) -> Result<Options, Error> {
-        let mut table = Table::read(&self.file, self.calendar, false)?;
+        let stored = Stored::of(found);
+        let dates = DateOptions { check: false, ..self.dates(stored.date_form.as_ref()) };
+        let mut table = Table::read(&self.file, &dates)?;
         let rows = rows(self.split, table.rows()).map_err(|what| format(self, what))?;
         let calendar = serde_json::to_value(self.calendar).unwrap_or_default();
-        table.standardise(kept(found).unwrap_or_else(|| table.scales_of(rows.train)));
+        table.standardise(stored.scales.unwrap_or_else(|| table.scales_of(rows.train)));
         let series = table.described();
         let features = calendar::described(self.calendar).into();
         let said = [("series", series), ("calendar", calendar), ("calendar_features", features)];
@@ -123,21 +170,87 @@ impl DataSource for CsvForecast {
     }
 }
 
-/// By what name a run keeps what was taken away from each series, and what it was divided by.
-const SCALES: &str = "scales";
+/// What a run keeps of its series.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+struct Stored {
+    /// What was taken away from each series, and what it was divided by.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    scales: Option<Vec<Scale>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    date_form: Option<DateForm>,
+    /// Of the dates, if they are regular.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    frequency: Option<Frequency>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    season: Option<usize>,
+    /// Mean absolute errors of the seasonal naive forecast over the training rows, by series: what
+    /// MASE is measured in.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    naive_errors: Option<Vec<f64>>,
+}
 
-/// What a run kept.
-fn kept(found: &Options) -> Option<Vec<Scale>> {
-    serde_json::from_value(found.get(SCALES)?.clone()).ok()
+impl Stored {
+    fn of(found: &Options) -> Self {
+        serde_json::to_value(found)
+            .ok()
+            .and_then(|found| serde_json::from_value(found).ok())
+            .unwrap_or_default()
+    }
+
+    fn options(&self) -> Options {
+        let found = serde_json::to_value(self).ok();
+        found.and_then(|found| serde_json::from_value(found).ok()).unwrap_or_default()
+    }
+}
+
+impl CsvForecast {
+    /// "load.csv, 96 steps -> 24, frequency `h`, season 24"
+    fn line(&self, stored: &Stored) -> String {
+        let (file, past, future) = (self.file.display(), self.seq_len, self.pred_len);
+        let given = self.frequency.as_ref().map(FrequencyAlias::frequency);
+        let frequency = given.or(stored.frequency.as_ref());
+        let frequency = frequency.map(|it| format!(", frequency {it}")).unwrap_or_default();
+        let season = stored.season.filter(|season| *season > 1);
+        let season = season.map(|season| format!(", season {season}")).unwrap_or_default();
+        format!("{file}, {past} steps -> {future}{frequency}{season}")
+    }
+
+    /// The dates of what follows a table, and what is to be said about them.
+    fn dates_after(&self, dates: &Dates, stored: &Stored) -> (Vec<Option<String>>, Option<String>) {
+        let none = || vec![None; self.pred_len];
+        let given = self.frequency.as_ref().map(FrequencyAlias::frequency);
+        let of_run = stored.frequency.as_ref();
+        let fitting = of_run.filter(|frequency| frequency.is_usual_in(dates.all()));
+        let own = dates.frequency();
+        let Some(frequency) = given.or(fitting).or(own.as_ref()) else {
+            let what = "its dates are irregular, so those of the forecast are not known: set \
+                        `data.frequency` when you train";
+            return (none(), Some(what.to_owned()));
+        };
+        let found = dates.following(frequency, self.pred_len);
+        if found.is_empty() {
+            let what = "its last date is not at the frequency";
+            let note = format!("{what} `{frequency}`, so those of the forecast are not known");
+            return (none(), Some(note));
+        }
+        let other = of_run.filter(|trained| given.is_none() && *trained != frequency);
+        let note = other.map(|trained| {
+            let (own, trained) = (frequency.apart(), trained.apart());
+            format!("its dates are usually {own} apart, but those of the run {trained}")
+        });
+        (found.into_iter().map(Some).collect(), note)
+    }
 }
 
 /// The last rows of each table, after which comes what is to be forecast.
 fn forecasts(source: &CsvForecast, asked: &Predicting<'_>) -> Result<Inputs, Error> {
     let names: Vec<&String> = asked.plan.target_columns.iter().map(|column| &column.name).collect();
-    let scales = match kept(&asked.plan.source.found) {
-        Some(scales) => scales,
+    let stored = Stored::of(&asked.plan.source.found);
+    let scales = match &stored.scales {
+        Some(scales) => scales.clone(),
         // A run of before they were kept has its table.
-        None => read(source, None)?.scales,
+        None => read(source, &stored)?.stored.scales.unwrap_or_default(),
     };
     let unit = |(name, &(mean, deviation)): (&&String, &Scale)| Unit {
         name: (*name).clone(),
@@ -147,10 +260,11 @@ fn forecasts(source: &CsvForecast, asked: &Predicting<'_>) -> Result<Inputs, Err
     let units = names.iter().zip(&scales).map(unit).collect();
     let is_wanted = |path: &Path| inputs::ends_with(path, &["csv"]);
     let mut recent = Recent::new(source, names.len());
-    let mut items = Vec::new();
+    let (mut items, mut notes) = (Vec::new(), Vec::new());
+    let options = source.dates(stored.date_form.as_ref());
     for path in inputs::files(asked.paths, "tables (.csv) of series", &is_wanted)? {
         let file: Arc<Path> = Arc::from(&*path);
-        let mut table = match Table::read(&path, source.calendar, source.check_dates) {
+        let mut table = match Table::read(&path, &options) {
             Ok(table) => table,
             Err(error @ (Error::Missing { .. } | Error::Io { .. })) => return Err(error),
             Err(error) => {
@@ -172,15 +286,16 @@ fn forecasts(source: &CsvForecast, asked: &Predicting<'_>) -> Result<Inputs, Err
             return Err(Error::Format { path, what });
         }
         table.standardise(scales.clone());
-        items.push(recent.take(&table, &file, source));
+        let mut item = recent.take(&table, &file, source);
+        if let Some(dates) = table.dates().filter(|_| item.samples.is_ok()) {
+            let (following, note) = source.dates_after(dates, &stored);
+            item.dates = following;
+            notes.extend(note.map(|note| format!("`{}`: {note}", shown(&path))));
+        }
+        items.push(item);
     }
-    let samples = Arc::new(recent);
-    Ok(Inputs {
-        samples,
-        items: Items::Listed(items),
-        answers: Answers::Series(units),
-        notes: Vec::new(),
-    })
+    let (samples, items) = (Arc::new(recent), Items::Listed(items));
+    Ok(Inputs { samples, items, answers: Answers::Series(units), notes })
 }
 
 /// The last rows of some tables.
@@ -205,7 +320,7 @@ impl Recent {
         let row = |row| table.values(row, 1).iter().chain(table.marks(row)).copied();
         let at = self.values.len();
         self.values.push((first..rows).flat_map(row).collect());
-        Item { dates: table.next_dates(source.pred_len), ..Item::new(file, None, at..at + 1) }
+        Item::new(file, None, at..at + 1)
     }
 }
 
@@ -251,23 +366,34 @@ struct Read {
     /// What is worth a look, in words.
     notes: Vec<String>,
     target_columns: Vec<TargetColumn>,
-    /// What the series were standardised with.
-    scales: Vec<Scale>,
+    stored: Stored,
 }
 
-/// Reads the table and cuts it; `scales` are those that a run has kept.
+/// Reads the table and cuts it, with what a run has `stored`.
 ///
 /// # Errors
 ///
 /// The file is absent, a line holds something that is not a finite number or a date (named with
 /// line and column), dates do not ascend, or a split is too short for one window.
-fn read(asked: &CsvForecast, scales: Option<Vec<Scale>>) -> Result<Read, Error> {
-    let mut table = Table::read(&asked.file, asked.calendar, asked.check_dates)?;
+fn read(asked: &CsvForecast, stored: &Stored) -> Result<Read, Error> {
+    let mut table = Table::read(&asked.file, &asked.dates(stored.date_form.as_ref()))?;
     let rows = rows(asked.split, table.rows()).map_err(|what| format(asked, what))?;
-    let notes = notes(asked, &mut table, rows);
-    let scales = scales.filter(|scales| scales.len() == table.series());
+    let given = asked.frequency.as_ref().map(FrequencyAlias::frequency);
+    let inferred = table.dates().and_then(Dates::frequency);
+    let notes = notes(asked, &table, rows, given.or(inferred.as_ref()));
+    let scales = stored.scales.clone().filter(|scales| scales.len() == table.series());
     let scales = scales.unwrap_or_else(|| table.scales_of(rows.train));
-    table.standardise(scales);
+    table.standardise(scales.clone());
+    let usual = || given.or(inferred.as_ref()).map_or(1, Frequency::season);
+    let season = asked.season.or(stored.season).unwrap_or_else(usual);
+    let errors = stored.naive_errors.clone().filter(|errors| errors.len() == table.series());
+    let stored = Stored {
+        scales: Some(scales),
+        date_form: stored.date_form.clone().or_else(|| Some(table.dates()?.form().clone())),
+        naive_errors: Some(errors.unwrap_or_else(|| table.naive_errors(rows.train, season))),
+        frequency: stored.frequency.clone().or(inferred),
+        season: Some(season),
+    };
     let table = Arc::new(table);
     let windows = |name, start: usize, rows: usize| {
         let window = asked.seq_len + asked.pred_len;
@@ -279,7 +405,7 @@ fn read(asked: &CsvForecast, scales: Option<Vec<Scale>>) -> Result<Read, Error> 
             format(asked, what)
         };
         let n = (rows + 1).checked_sub(window).filter(|&n| n > 0).ok_or_else(short)?;
-        Ok::<_, Error>(Arc::new(Windows::new(table.clone(), asked, start, n)))
+        Ok::<_, Error>(Arc::new(Windows::new(table.clone(), asked, [start, n, season])))
     };
     let early = |rows: usize| rows + asked.seq_len;
     let (val, test) = (rows.train, rows.train + rows.val);
@@ -291,18 +417,25 @@ fn read(asked: &CsvForecast, scales: Option<Vec<Scale>>) -> Result<Read, Error> 
         test: Some(windows("test", test - asked.seq_len, early(rows.test))?),
         classes: Vec::new(),
     };
-    let (target_columns, scales) = (table.target_columns(), table.scales().to_vec());
-    Ok(Read { splits, notes, target_columns, scales })
+    Ok(Read { splits, notes, target_columns: table.target_columns(), stored })
 }
 
-/// Gaps between dates, and rows that a split by their number does not use.
-fn notes(asked: &CsvForecast, table: &mut Table, rows: Rows) -> Vec<String> {
+/// Gaps between dates, dates without a frequency, and rows that a split by their number does not
+/// use.
+fn notes(
+    asked: &CsvForecast,
+    table: &Table,
+    rows: Rows,
+    frequency: Option<&Frequency>,
+) -> Vec<String> {
     let unused = table.rows() - (rows.train + rows.val + rows.test);
     let is_by_rows = matches!(asked.split, SplitRule::Rows(_));
     let unused = (is_by_rows && unused > 0)
         .then(|| format!("the last {unused} of {} rows are not used", table.rows()));
     let about = |what| format!("`{}`: {what}", shown(&asked.file));
-    table.take_gaps().into_iter().chain(unused).map(about).collect()
+    let dates = table.dates().filter(|_| asked.check_dates);
+    let dates = dates.and_then(|dates| dates.note(frequency));
+    dates.into_iter().chain(unused).map(about).collect()
 }
 
 fn format(asked: &CsvForecast, what: String) -> Error {
@@ -342,6 +475,7 @@ struct Windows {
     /// Row of the first window's first step.
     start: usize,
     n: usize,
+    season: usize,
     seq_len: usize,
     shape: [usize; 2],
     target_shape: [usize; 2],
@@ -349,7 +483,7 @@ struct Windows {
 }
 
 impl Windows {
-    fn new(table: Arc<Table>, asked: &CsvForecast, start: usize, n: usize) -> Self {
+    fn new(table: Arc<Table>, asked: &CsvForecast, [start, n, season]: [usize; 3]) -> Self {
         let (seq_len, series) = (asked.seq_len, table.series());
         Self {
             shape: [seq_len, series + asked.calendar.features()],
@@ -358,8 +492,30 @@ impl Windows {
             table,
             start,
             n,
+            season,
             seq_len,
         }
+    }
+
+    /// How far off it is to repeat the `season` rows before what is to be predicted; `None` if the
+    /// table begins later.
+    fn repeating(&self, name: &'static str, season: usize) -> Option<Baseline> {
+        let (steps, first) = (self.target_shape[0], self.start + self.seq_len);
+        first.checked_sub(season)?;
+        let (mut squared, mut absolute) = (0.0, 0.0);
+        for next in first..first + self.n {
+            for step in 0..steps {
+                let wanted = self.table.values(next + step, 1);
+                let repeated = self.table.values(next - season + step % season, 1);
+                for (wanted, repeated) in wanted.iter().zip(repeated) {
+                    let error = f64::from(*repeated) - f64::from(*wanted);
+                    squared += error * error;
+                    absolute += error.abs();
+                }
+            }
+        }
+        let n = (self.n * self.target_shape.iter().product::<usize>()) as f64;
+        Some(Baseline { name, mse: squared / n, mae: absolute / n })
     }
 }
 
@@ -384,6 +540,12 @@ impl Dataset for Windows {
         let first = self.start + index;
         let last = first + self.seq_len + self.target_shape[0];
         format!("rows {} to {last} of `{}`", first + 1, self.name)
+    }
+
+    fn baselines(&self) -> Vec<Baseline> {
+        let last = self.repeating("naive", 1);
+        let season = (self.season > 1).then(|| self.repeating("seasonal_naive", self.season));
+        last.into_iter().chain(season.flatten()).collect()
     }
 
     fn load(

@@ -1,147 +1,215 @@
-//! The order of a table's dates. Rows are cut in their order into training, validation and test:
-//! where dates descend or repeat, what is to be predicted may have been trained on.
+//! The dates of a series: in ascending order, and with those that follow them.
 
-use std::collections::BTreeMap;
+use jiff::tz::TimeZone;
 
-use jiff::SignedDuration;
-use jiff::civil::DateTime;
+use crate::data::sources::dates::{Date, DateForm, FormInference, Frequency, WrongDate, gaps};
 
-/// Seconds of a day.
-const DAY: i64 = 86_400;
-
-/// The dates of the rows so far, each with its line.
-#[derive(Default)]
-pub(super) struct Dates(Vec<(DateTime, u64)>);
-
-/// The `n` dates after the two last ones of a table: months and years apart where these are, else
-/// by the same time.
-pub(super) fn following([before, last]: [DateTime; 2], n: usize) -> Option<Vec<DateTime>> {
-    let months = (i32::from(last.year()) - i32::from(before.year())) * 12 + i32::from(last.month())
-        - i32::from(before.month());
-    let ends = |date: DateTime| date.day() == date.days_in_month();
-    let is_same_day = before.day() == last.day() || (ends(before) && ends(last));
-    let by_months = months > 0 && is_same_day && before.time() == last.time();
-    let time = last.duration_since(before);
-    let next = |k: usize| {
-        let k = k as i32 + 1;
-        if by_months {
-            let found = last.checked_add(jiff::Span::new().try_months(months * k).ok()?).ok()?;
-            // The end of a month is followed by the end of the next.
-            return if ends(before) && ends(last) {
-                Some(found.last_of_month())
-            } else {
-                Some(found)
-            };
-        }
-        last.checked_add(time.checked_mul(k)?).ok()
-    };
-    (0..n).map(next).collect()
+/// The dates of all rows.
+pub(super) struct Dates {
+    all: Vec<Date>,
+    /// Line of each.
+    lines: Vec<u64>,
+    form: DateForm,
+    /// The time zone, if the last cell names one.
+    zone: Option<TimeZone>,
 }
 
 impl Dates {
-    /// Takes the `date` of the row at `line`.
+    /// The dates in the cells of a column, each with its line: in the format that is `given`, in
+    /// that of the run if they fit it, or else in the one that all of them fit.
     ///
     /// # Errors
     ///
-    /// It is not later than that of the row before it.
-    pub(super) fn push(&mut self, date: DateTime, line: u64) -> Result<(), String> {
-        if let Some(&(last, before)) = self.0.last()
-            && date <= last
-        {
-            return Err(if date == last {
-                format!("the date {date} repeats that of line {before}")
-            } else {
-                format!("the date {date} is earlier than {last} of line {before}")
-            });
+    /// A cell is no date, or dates have several meanings.
+    pub(super) fn read(
+        cells: &[(String, u64)],
+        given: Option<&str>,
+        kept: Option<&DateForm>,
+    ) -> Result<Self, WrongDate> {
+        if let Some(dates) = kept.and_then(|form| Self::of(cells, form.clone()).ok()) {
+            return Ok(dates);
         }
-        self.0.push((date, line));
-        Ok(())
+        let mut inference = FormInference::new(given);
+        for (cell, line) in cells {
+            inference.see(cell, *line)?;
+        }
+        Self::of(cells, inference.form()?.unwrap_or_default())
     }
 
-    /// Where rows seem to be missing: more than one and a half times the usual time lies between
-    /// two dates.
-    pub(super) fn gaps(&self) -> Option<String> {
-        let steps = || {
-            let pairs = self.0.windows(2);
-            pairs.map(|pair| (pair[1].0.duration_since(pair[0].0), pair[0].1))
+    fn of(cells: &[(String, u64)], form: DateForm) -> Result<Self, WrongDate> {
+        let read = cells.iter().map(|(cell, line)| form.read(cell, *line));
+        let read: Vec<(Date, Option<TimeZone>)> = read.collect::<Result<_, _>>()?;
+        let zone = read.last().and_then(|(_, zone)| zone.clone());
+        let lines = cells.iter().map(|(_, line)| *line).collect();
+        Ok(Self { all: read.into_iter().map(|(date, _)| date).collect(), lines, form, zone })
+    }
+
+    /// Each of them.
+    pub(super) fn all(&self) -> &[Date] {
+        &self.all
+    }
+
+    /// The format in which they are written.
+    pub(super) fn form(&self) -> &DateForm {
+        &self.form
+    }
+
+    /// Refuses dates that descend or repeat: rows are cut in their order into training, validation
+    /// and test, so that what is to be predicted may have been trained on.
+    ///
+    /// # Errors
+    ///
+    /// The line of the first such row, and what is wrong with its date.
+    pub(super) fn check_order(&self) -> Result<(), (u64, String)> {
+        let is_wrong = |at: &usize| self.all[at + 1].instant() <= self.all[*at].instant();
+        let Some(at) = (0..self.all.len().saturating_sub(1)).find(is_wrong) else { return Ok(()) };
+        let (before, date, line) = (self.all[at], self.all[at + 1], self.lines[at]);
+        let [last, next] = [before, date].map(|date| {
+            let offset = date.offset.map(|offset| offset.to_string()).unwrap_or_default();
+            format!("{}{offset}", date.local)
+        });
+        let what = if date.instant() == before.instant() {
+            format!("the date {next} repeats that of line {line}")
+        } else {
+            format!("the date {next} is earlier than {last} of line {line}")
         };
-        let mut counts = BTreeMap::new();
-        for (step, _) in steps() {
-            *counts.entry(step).or_insert(0u64) += 1;
+        Err((self.lines[at + 1], what))
+    }
+
+    /// By what they follow each other, if it is regular.
+    pub(super) fn frequency(&self) -> Option<Frequency> {
+        Frequency::infer(&self.all)
+    }
+
+    /// Where rows seem to be missing, or that no frequency is known.
+    pub(super) fn note(&self, frequency: Option<&Frequency>) -> Option<String> {
+        match frequency {
+            Some(frequency) if frequency.fits(&self.all) => gaps(&self.all, &self.lines, frequency),
+            Some(frequency) => {
+                Some(format!("not all of its dates are at the frequency `{frequency}`"))
+            }
+            // Too few for one.
+            None if self.all.len() < 3 => None,
+            None => Some(
+                "its dates are irregular, so `ddprun predict` cannot date what follows them: fill \
+                 the gaps, or give their frequency, as in `data.frequency = \"h\"`"
+                    .to_owned(),
+            ),
         }
-        // Of equally frequent ones the shortest.
-        let (usual, _) = counts.into_iter().rev().max_by_key(|(_, count)| *count)?;
-        let gaps: Vec<_> = steps().filter(|(step, _)| *step > usual + usual / 2).collect();
-        let (largest, line) = gaps.iter().copied().max_by_key(|(step, _)| *step)?;
-        let (n, s) = (gaps.len(), if gaps.len() == 1 { "" } else { "s" });
-        let (usual, largest) = (span(usual), span(largest));
-        let which = if n == 1 { "it is" } else { "the largest is" };
-        Some(format!(
-            "{n} gap{s} between its dates, which are usually {usual} apart: {which} {largest}, \
-             after line {line}"
-        ))
+    }
+
+    /// The `n` dates after the last one, as text; none if that is not known.
+    pub(super) fn following(&self, frequency: &Frequency, n: usize) -> Vec<String> {
+        let Some(last) = self.all.last() else { return Vec::new() };
+        let dates = frequency.following(*last, self.zone.as_ref(), n);
+        let digits = fraction_digits(self.all.iter().chain(&dates));
+        dates.iter().map(|date| written(*date, digits)).collect()
     }
 }
 
-/// "15m", "1h 30m", "7 days"
-fn span(time: SignedDuration) -> String {
-    match time.as_secs() {
-        DAY => "1 day".to_owned(),
-        seconds if seconds > 0 && seconds % DAY == 0 => format!("{} days", seconds / DAY),
-        _ => format!("{time:#}"),
-    }
+/// Digits of a second's fraction that write all dates: 0, 3, 6 or 9.
+fn fraction_digits<'a>(dates: impl Iterator<Item = &'a Date>) -> usize {
+    let digits = |date: &Date| match date.local.subsec_nanosecond() {
+        0 => 0,
+        fraction if fraction % 1_000_000 == 0 => 3,
+        fraction if fraction % 1000 == 0 => 6,
+        _ => 9,
+    };
+    dates.map(digits).max().unwrap_or(0)
+}
+
+/// `2024-01-31 13:30:00`, with a fraction and an offset where the series has them.
+fn written(date: Date, digits: usize) -> String {
+    let fraction = date.local.subsec_nanosecond() / 10i32.pow(9 - digits as u32);
+    let fraction = if digits > 0 { format!(".{fraction:0digits$}") } else { String::new() };
+    let offset = date.offset.map_or(String::new(), |offset| {
+        let minutes = offset.seconds() / 60;
+        let sign = if minutes < 0 { '-' } else { '+' };
+        format!("{sign}{:02}:{:02}", minutes.abs() / 60, minutes.abs() % 60)
+    });
+    format!("{}{fraction}{offset}", date.local.strftime("%Y-%m-%d %H:%M:%S"))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn dates(hours: &[i64]) -> Result<Dates, String> {
-        let first = jiff::civil::date(2016, 7, 1).at(0, 0, 0, 0);
-        let mut dates = Dates::default();
-        for (hour, line) in hours.iter().zip(2..) {
-            dates.push(first + SignedDuration::from_hours(*hour), line)?;
-        }
-        Ok(dates)
+    fn dates(cells: &[&str]) -> Dates {
+        let cells: Vec<(String, u64)> =
+            cells.iter().zip(2..).map(|(cell, line)| ((*cell).to_owned(), line)).collect();
+        Dates::read(&cells, None, None).unwrap()
+    }
+
+    fn hours(hours: &[u64]) -> Dates {
+        let cells: Vec<String> = hours
+            .iter()
+            .map(|hour| format!("2016-07-{:02} {:02}:00", hour / 24 + 1, hour % 24))
+            .collect();
+        dates(&cells.iter().map(String::as_str).collect::<Vec<_>>())
     }
 
     #[test]
-    fn dates_that_repeat_or_descend_are_told_with_the_line_before() {
-        let refused = |hours: &[i64]| dates(hours).err().unwrap();
-        assert_eq!(refused(&[0, 1, 1]), "the date 2016-07-01T01:00:00 repeats that of line 3");
-        assert_eq!(
-            refused(&[5, 4]),
-            "the date 2016-07-01T04:00:00 is earlier than 2016-07-01T05:00:00 of line 2"
+    fn dates_that_repeat_or_descend_are_refused_with_the_line_before() {
+        let refused = |dates: &[u64]| hours(dates).check_order().unwrap_err();
+        let what = "the date 2016-07-01T01:00:00 repeats that of line 3".to_owned();
+        assert_eq!(refused(&[0, 1, 1]), (4, what));
+        let what = "the date 2016-07-01T04:00:00 is earlier than 2016-07-01T05:00:00 of line 2";
+        assert_eq!(refused(&[5, 4]), (3, what.to_owned()));
+        // An hour of the clock that comes twice when clocks are set back.
+        let autumn = ["2024-10-27T02:00+02:00", "2024-10-27T02:00+01:00", "2024-10-27T03:00+01:00"];
+        assert_eq!(dates(&autumn).check_order(), Ok(()));
+        assert!(
+            dates(&["2024-10-27T02:00+01:00", "2024-10-27T02:00+02:00"]).check_order().is_err()
         );
     }
 
     #[test]
-    fn dates_go_on_by_the_same_time_or_by_months() {
-        let at = |year, month, day, hour| jiff::civil::date(year, month, day).at(hour, 0, 0, 0);
-        let after = |two| following(two, 2).unwrap();
-        let hours = after([at(2016, 7, 1, 22), at(2016, 7, 1, 23)]);
-        assert_eq!(hours, [at(2016, 7, 2, 0), at(2016, 7, 2, 1)]);
-        let months = after([at(2016, 1, 1, 0), at(2016, 2, 1, 0)]);
-        assert_eq!(months, [at(2016, 3, 1, 0), at(2016, 4, 1, 0)]);
-        let ends = after([at(2015, 12, 31, 0), at(2016, 1, 31, 0)]);
-        assert_eq!(ends, [at(2016, 2, 29, 0), at(2016, 3, 31, 0)]);
+    fn gaps_are_described_and_irregular_dates_named() {
+        let note = |rows: &[u64]| {
+            let dates = hours(rows);
+            dates.note(dates.frequency().as_ref())
+        };
+        assert_eq!(note(&[]), None);
+        assert_eq!(note(&[0, 1, 2, 3]), None);
+        let two: Vec<u64> = (0..30).filter(|hour| ![3, 4, 10].contains(hour)).collect();
+        assert_eq!(
+            note(&two).unwrap(),
+            "2 gaps between its dates, which are usually 1h apart: the largest is 3h, after line 4"
+        );
+        let days: Vec<u64> = (0..24).filter(|day| *day != 7).map(|day| 24 * day).collect();
+        assert_eq!(
+            note(&days).unwrap(),
+            "1 gap between its dates, which are usually 1 day apart: it is 2 days, after line 8"
+        );
+        assert!(note(&[0, 1, 3, 7, 8]).unwrap().contains("`data.frequency = \"h\"`"));
     }
 
     #[test]
-    fn gaps_are_told_by_how_much() {
-        let gaps = |hours: &[i64]| dates(hours).unwrap().gaps();
-        assert_eq!(gaps(&[]), None);
-        assert_eq!(gaps(&[0, 1, 2, 3]), None);
+    fn what_follows_is_written_with_the_fraction_and_offset_of_the_series() {
+        let after = |cells: &[&str]| {
+            let dates = dates(cells);
+            dates.following(&dates.frequency().unwrap(), 2)
+        };
         assert_eq!(
-            gaps(&[0, 1, 2, 5, 6, 30, 31]).unwrap(),
-            "2 gaps between its dates, which are usually 1h apart: the largest is 1 day, after \
-             line 6"
+            after(&[
+                "2024-01-01T00:00:39.800",
+                "2024-01-01T00:00:39.900",
+                "2024-01-01T00:00:40.000"
+            ]),
+            ["2024-01-01 00:00:40.100", "2024-01-01 00:00:40.200"]
         );
         assert_eq!(
-            gaps(&[0, 24, 48, 120]).unwrap(),
-            "1 gap between its dates, which are usually 1 day apart: it is 3 days, after line 4"
+            after(&["2024-10-27T02:00+02:00", "2024-10-27T02:00+01:00", "2024-10-27T03:00+01:00"]),
+            ["2024-10-27 04:00:00+01:00", "2024-10-27 05:00:00+01:00"]
         );
-        // Months are of 28 to 31 days.
-        assert_eq!(gaps(&[0, 31 * 24, 59 * 24, 90 * 24, 120 * 24]), None);
+        assert_eq!(
+            after(&["1949-01", "1949-02", "1949-03"]),
+            ["1949-04-01 00:00:00", "1949-05-01 00:00:00"]
+        );
+        // With the name of a zone, the clock is set back once more.
+        let berlin = ["2024-10-26T23:00", "2024-10-27T00:00", "2024-10-27T01:00"];
+        let berlin = berlin.map(|cell| format!("{cell}+02:00[Europe/Berlin]"));
+        let found = after(&berlin.each_ref().map(String::as_str));
+        assert_eq!(found, ["2024-10-27 02:00:00+02:00", "2024-10-27 02:00:00+01:00"]);
     }
 }

@@ -2,13 +2,13 @@
 
 use std::path::Path;
 
-use jiff::civil::DateTime;
 use serde_json::{Value, json};
 
-use crate::data::error::Error;
+use crate::data::error::{Error, shown};
 use crate::data::read;
+use crate::data::sources::dates::{DateForm, WrongDate, is_dated};
 use crate::data::sources::forecast::calendar::{self, Calendar};
-use crate::data::sources::forecast::dates::{self, Dates};
+use crate::data::sources::forecast::dates::Dates;
 use crate::data::sources::tables::column::{BadCell, decimals, number, with_point};
 use crate::data::sources::tables::csv_rows::CsvRows;
 use crate::data::sources::tables::fit::{Scale, scale};
@@ -17,7 +17,7 @@ use crate::data::sources::tables::table::{at, cell};
 use crate::plan::TargetColumn;
 
 const EXPECTED: &str = "a table of series: a header line, then one line of numbers for each time \
-                        step; a first column `date` holds dates";
+                        step; the first column may hold dates";
 
 /// What to do about rows with more cells than the header, and about those with fewer.
 const RAGGED: [&str; 2] = [
@@ -33,10 +33,7 @@ pub(super) struct Table {
     values: Vec<f32>,
     /// `rows * features of the date`
     marks: Vec<f32>,
-    /// Those that were checked.
-    dates: Dates,
-    /// Those of the last two rows, if they have some.
-    last: [Option<DateTime>; 2],
+    dates: Option<Dates>,
     /// Names of the series.
     names: Vec<String>,
     /// What was taken away from each, and what it was divided by.
@@ -44,73 +41,116 @@ pub(super) struct Table {
     calendar: Calendar,
 }
 
+/// How the dates of a table are read.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct DateOptions<'a> {
+    pub(super) calendar: Calendar,
+    /// Whether they must ascend.
+    pub(super) check: bool,
+    /// The format that the experiment gives.
+    pub(super) format: Option<&'a str>,
+    /// The format that the run has found.
+    pub(super) form: Option<&'a DateForm>,
+}
+
 impl Table {
-    /// Reads the table at `path`, whose dates must ascend if `check_dates`.
+    /// Reads the table at `path`.
     ///
     /// # Errors
     ///
     /// The file is absent, two columns have one name, a line holds something that is not a finite
     /// number or a date, or dates do not ascend.
-    pub(super) fn read(path: &Path, calendar: Calendar, check_dates: bool) -> Result<Self, Error> {
+    pub(super) fn read(path: &Path, options: &DateOptions<'_>) -> Result<Self, Error> {
         let bytes = read::table("the table", path, EXPECTED)?;
         let (mut rows, header) = CsvRows::open(path, &bytes)?;
         header::unique(&header).map_err(|bad| cell(path, 1, bad))?;
         let separator = header::separator(path, &header);
-        let dated = header.first().is_some_and(|name| name.eq_ignore_ascii_case("date"));
+        let mut record = ::csv::StringRecord::new();
+        let mut line = rows.read(&mut record)?;
+        let name = header.first().map(String::as_str).unwrap_or_default();
+        let dated = options.format.is_some() || is_dated(name, record.get(0));
         let names = header.iter().skip(usize::from(dated)).cloned();
-        let mut table = Self::new(names.collect(), calendar);
+        let mut table = Self::new(names.collect(), options.calendar);
         if table.names.is_empty() {
             return Err(at(path, 1, "the table needs at least one series".to_owned()));
         }
-        let mut record = ::csv::StringRecord::new();
-        while let Some(line) = rows.read(&mut record)? {
-            let date = table.push(&record, &header, dated).map_err(|BadCell { what, help }| {
-                cell(path, line, BadCell { what, help: separator.clone().or(help) })
+        let mut cells = Vec::new();
+        while let Some(at) = line {
+            table.push(&record, &header, dated).map_err(|BadCell { what, help }| {
+                cell(path, at, BadCell { what, help: separator.clone().or(help) })
             })?;
-            table.last = [table.last[1], date];
-            if let Some(date) = date.filter(|_| check_dates) {
-                let out_of_order = |what| Error::DateOrder { path: path.to_owned(), line, what };
-                table.dates.push(date, line).map_err(out_of_order)?;
-            }
+            cells.extend(record.get(0).filter(|_| dated).map(|cell| (cell.to_owned(), at)));
+            line = rows.read(&mut record)?;
         }
+        table.date(path, &cells, dated, options)?;
         Ok(table)
     }
 
     fn new(names: Vec<String>, calendar: Calendar) -> Self {
-        Self {
-            raw: vec![],
-            values: vec![],
-            marks: vec![],
-            dates: Dates::default(),
-            last: [None; 2],
-            names,
-            scales: vec![],
-            calendar,
-        }
+        let (raw, values, marks, scales) = (vec![], vec![], vec![], vec![]);
+        Self { raw, values, marks, dates: None, names, scales, calendar }
     }
 
-    /// Appends a row; returns its date, if it has one.
+    /// Appends a row.
     fn push(
         &mut self,
         record: &::csv::StringRecord,
         header: &[String],
         dated: bool,
-    ) -> Result<Option<DateTime>, BadCell> {
+    ) -> Result<(), BadCell> {
         header::fits(record.len(), header, RAGGED)?;
-        let date = record.get(0).filter(|_| dated).map(calendar::date).transpose()?;
-        calendar::append(self.calendar, date, &mut self.marks);
         for (column, cell) in header.iter().zip(record).skip(usize::from(dated)) {
             self.raw.push(number(column, cell).map_err(|what| {
                 let help = Some(remedy(cell));
                 BadCell { what, help }
             })?);
         }
-        Ok(date)
+        Ok(())
     }
 
-    /// Where rows seem to be missing, if dates were checked, which are let go of.
-    pub(super) fn take_gaps(&mut self) -> Option<String> {
-        std::mem::take(&mut self.dates).gaps()
+    /// Takes the dates of all rows, if these have some.
+    fn date(
+        &mut self,
+        path: &Path,
+        cells: &[(String, u64)],
+        dated: bool,
+        options: &DateOptions<'_>,
+    ) -> Result<(), Error> {
+        if !dated {
+            (0..self.rows()).for_each(|_| calendar::append(self.calendar, None, &mut self.marks));
+            return Ok(());
+        }
+        let wrong = |WrongDate { line, cell: wrong, what, help }| {
+            let what = format!("`{}` {what}", shown(Path::new(&wrong)));
+            cell(path, line, BadCell { what, help: Some(help) })
+        };
+        let dates = Dates::read(cells, options.format, options.form).map_err(wrong)?;
+        let ordered = if options.check { dates.check_order() } else { Ok(()) };
+        ordered.map_err(|(line, what)| Error::DateOrder { path: path.to_owned(), line, what })?;
+        for date in dates.all() {
+            calendar::append(self.calendar, Some(date.local), &mut self.marks);
+        }
+        self.dates = Some(dates);
+        Ok(())
+    }
+
+    /// The dates of the rows, if these have some.
+    pub(super) fn dates(&self) -> Option<&Dates> {
+        self.dates.as_ref()
+    }
+
+    /// Mean absolute errors of the standardised series, over the first `train` rows, if each value
+    /// is predicted by the one `season` rows before it: what MASE is measured in. By the value
+    /// before it, if the rows are no more than a season.
+    pub(super) fn naive_errors(&self, train: usize, season: usize) -> Vec<f64> {
+        let series = self.series();
+        let season = if season < train { season } else { 1 };
+        let error = |at: usize| {
+            let value = |row: usize| f64::from(self.values[row * series + at]);
+            let errors = (season..train).map(|row| (value(row) - value(row - season)).abs());
+            errors.sum::<f64>() / train.saturating_sub(season).max(1) as f64
+        };
+        (0..series).map(error).collect()
     }
 
     /// What the first `train` rows say of each series.
@@ -156,21 +196,9 @@ impl Table {
         self.names.iter().zip(&self.scales).map(column).collect()
     }
 
-    /// What was taken away from each series, and what it was divided by.
-    pub(super) fn scales(&self) -> &[Scale] {
-        &self.scales
-    }
-
     /// Names of the series.
     pub(super) fn names(&self) -> &[String] {
         &self.names
-    }
-
-    /// The dates of the `n` rows after the last one, where dates are known.
-    pub(super) fn next_dates(&self, n: usize) -> Vec<String> {
-        let [Some(before), Some(last)] = self.last else { return Vec::new() };
-        let dates = dates::following([before, last], n).unwrap_or_default();
-        dates.iter().map(|date| date.strftime("%Y-%m-%d %H:%M:%S").to_string()).collect()
     }
 
     /// The series in `n` rows from `row` on.

@@ -3,12 +3,11 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use jiff::civil::DateTime;
 use serde_json::Value;
 
 use crate::data::error::shown;
 use crate::data::json::NOT_FINITE;
-use crate::data::sources::tables::dates;
+use crate::data::sources::dates::{Date, DateForm, WrongDate, could_be_dates};
 use crate::data::sources::tables::features::{CellRules, ColumnKind, MissingValues};
 
 /// A feature of all rows.
@@ -26,7 +25,7 @@ pub(crate) enum Cells {
     /// "" where it is.
     Words(Words),
     /// None where it is.
-    Dates(Vec<Option<DateTime>>),
+    Dates(DateForm, Vec<Option<Date>>),
 }
 
 /// Words, each of which is kept once.
@@ -53,12 +52,12 @@ impl From<String> for BadCell {
 }
 
 impl Column {
-    /// A column without cells.
-    pub(crate) fn new(name: &str, kind: ColumnKind) -> Self {
+    /// A column without cells; dates are read in the format `form`.
+    pub(crate) fn new(name: &str, kind: ColumnKind, form: Option<&DateForm>) -> Self {
         let cells = match kind {
             ColumnKind::Number => Cells::Numbers(Vec::new()),
             ColumnKind::Category => Cells::Words(Words::default()),
-            ColumnKind::Date => Cells::Dates(Vec::new()),
+            ColumnKind::Date => Cells::Dates(form.cloned().unwrap_or_default(), Vec::new()),
         };
         Self { name: name.to_owned(), cells }
     }
@@ -67,7 +66,9 @@ impl Column {
     pub(crate) fn rows(&self, rows: &[usize]) -> Self {
         let cells = match &self.cells {
             Cells::Numbers(all) => Cells::Numbers(rows.iter().map(|&row| all[row]).collect()),
-            Cells::Dates(all) => Cells::Dates(rows.iter().map(|&row| all[row]).collect()),
+            Cells::Dates(form, all) => {
+                Cells::Dates(form.clone(), rows.iter().map(|&row| all[row]).collect())
+            }
             Cells::Words(all) => {
                 let mut some = Words::default();
                 for &row in rows {
@@ -83,7 +84,7 @@ impl Column {
     pub(crate) fn extend(&mut self, other: &Self) {
         match (&mut self.cells, &other.cells) {
             (Cells::Numbers(all), Cells::Numbers(more)) => all.extend(more),
-            (Cells::Dates(all), Cells::Dates(more)) => all.extend(more),
+            (Cells::Dates(_, all), Cells::Dates(_, more)) => all.extend(more),
             (Cells::Words(all), Cells::Words(more)) => {
                 (0..more.rows.len()).for_each(|row| all.push(more.word(row)));
             }
@@ -104,15 +105,15 @@ impl Column {
                 let help = Some(remedy(name, cell, is_empty));
                 BadCell { what, help }
             })?),
-            Cells::Dates(all) if is_empty && features.missing.is_some() => all.push(None),
-            Cells::Dates(_) if is_empty => {
+            Cells::Dates(_, all) if is_empty && features.missing.is_some() => all.push(None),
+            Cells::Dates(..) if is_empty => {
                 let what = empty(name, cell);
                 return Err(BadCell { what, help: Some(remedy(name, cell, true)) });
             }
-            Cells::Dates(all) => all.push(Some(dates::parse(cell).ok_or_else(|| {
-                let cell = shown(Path::new(cell));
-                format!("`{name}` is `{cell}`, which is not a date: year-month-day [time]")
-            })?)),
+            Cells::Dates(form, all) => {
+                let (date, _) = form.read(cell, 0).map_err(|wrong| wrong_date(name, wrong))?;
+                all.push(Some(date));
+            }
         }
         Ok(())
     }
@@ -153,7 +154,7 @@ impl Column {
             }
             (Cells::Words(_), Value::Bool(value)) => self.push(&value.to_string(), rules),
             (Cells::Words(_), value) => Err(format!("`{name}` is {value}, which is no category"))?,
-            (Cells::Dates(_), value) => Err(format!("`{name}` is {value}, which is no date"))?,
+            (Cells::Dates(..), value) => Err(format!("`{name}` is {value}, which is no date"))?,
         }
     }
 }
@@ -165,7 +166,7 @@ impl Cells {
         match self {
             Self::Numbers(numbers) => is_one_to_one(numbers.iter().map(|n| n.to_bits()), labels),
             Self::Words(words) => is_one_to_one(words.rows.iter().map(|&n| n.into()), labels),
-            Self::Dates(_) => false,
+            Self::Dates(..) => false,
         }
     }
 }
@@ -226,13 +227,19 @@ fn remedy(name: &str, cell: &str, is_empty: bool) -> String {
     if let Some(point) = with_point(cell) {
         return format!("{}, or {ignore}", decimals(&point));
     }
-    if dates::parse(cell).is_some() {
+    if could_be_dates([cell], false) {
         return format!("set `data.features.dates = [\"{name}\"]`, or {ignore}");
     }
     format!(
         "correct it, or list it in `data.missing_values`; if the column holds words, set \
          `data.features.categorical = [\"{name}\"]`, or {ignore}"
     )
+}
+
+/// A cell of the column `name` that is no date.
+pub(crate) fn wrong_date(name: &str, WrongDate { cell, what, help, .. }: WrongDate) -> BadCell {
+    let what = format!("`{name}` is `{}`, which {what}", shown(Path::new(&cell)));
+    BadCell { what, help: Some(help) }
 }
 
 /// That a cell is empty.

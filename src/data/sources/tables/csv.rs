@@ -1,6 +1,6 @@
 //! `data.name = "csv"`: tables with a header line, of which some columns are to be predicted.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 use schemars::JsonSchema;
@@ -9,13 +9,15 @@ use serde::{Deserialize, Serialize};
 use crate::config::kind::{Kind, Modality, Offer, Options, OwnParts, Wrong};
 use crate::data::error::Error;
 use crate::data::inputs::{self, Inputs, Predicting};
+use crate::data::sources::dates::DateForm;
 use crate::data::sources::holdout::Parts;
 use crate::data::sources::source::{Asked, DataSource, Files, Reading, Survey};
 use crate::data::sources::tables::answer::{Answer, class, unlabelled};
 use crate::data::sources::tables::column::{BadCell, Column, decimals, empty, number, with_point};
 use crate::data::sources::tables::column_names::{ColumnNames, keyed};
 use crate::data::sources::tables::csv_rows::{CsvRows, EXPECTED, unpacked};
-use crate::data::sources::tables::features::{CellRules, ColumnKind, Features, MissingValues};
+use crate::data::sources::tables::date_formats::{DateFormats, DateInferences};
+use crate::data::sources::tables::features::{CellRules, Features, MissingValues};
 use crate::data::sources::tables::header;
 use crate::data::sources::tables::table::{AnswerKind, Opened, Rows, Wanted, at, cell};
 use crate::data::sources::tables::target_cells::TargetCells;
@@ -69,6 +71,12 @@ pub struct Csv {
     /// leave out rows whose target is empty; else they are refused.
     #[serde(default)]
     pub drop_unlabelled: bool,
+    /// format of the date columns in strftime's words, such as "%d/%m/%Y", or a table of column and
+    /// format. Without it, the format that all rows of a column fit; dates that have several
+    /// meanings are refused.
+    #[serde(default)]
+    #[schemars(example = &"%d/%m/%Y")]
+    pub date_format: Option<DateFormats>,
     /// how columns that do not hold numbers, and empty cells, are encoded.
     #[serde(default)]
     #[schemars(example = Features::example())]
@@ -87,6 +95,7 @@ impl Kind for Csv {
         let taken: Vec<&String> = others().collect();
         wrong.extend(self.target.wrong(&others().collect::<Vec<_>>(), &["group", "ignore"]));
         wrong.extend(self.features.check(&taken));
+        wrong.extend(DateFormats::check(self.date_format.as_ref(), &self.features));
         wrong
     }
 }
@@ -104,6 +113,7 @@ impl Csv {
             group: None,
             missing_values: MissingValues::default(),
             drop_unlabelled: false,
+            date_format: None,
             features: Features::default(),
         }
     }
@@ -136,9 +146,14 @@ impl Csv {
             _ => BTreeSet::new(),
         };
         let kind = |name: &str| wanted.kind(name, fit.as_ref(), &words);
+        let forms = match &fit {
+            Some(fit) => fit.date_forms(),
+            None => self.date_forms()?,
+        };
+        let column = |name: &str| Column::new(name, kind(name), forms.get(name));
         let mut parts = Parts::<Rows>::default();
         for (part, path, what) in self.tables() {
-            parts.put(part, self.table((path, what), wanted.answers(), &kind)?);
+            parts.put(part, self.table((path, what), wanted.answers(), &column)?);
         }
         wanted.open(parts, fit)
     }
@@ -157,19 +172,36 @@ impl Csv {
         Ok(found)
     }
 
+    /// In which format each column of dates is written, by the rows of all tables.
+    fn date_forms(&self) -> Result<BTreeMap<String, DateForm>, Error> {
+        let mut all = DateInferences::new(self.rules(), self.date_format.as_ref());
+        if all.is_empty() {
+            return Ok(BTreeMap::new());
+        }
+        for (part, path, what) in self.tables() {
+            self.each_row(path, what, |header, _, record, line| {
+                let mut cells = header.iter().zip(record);
+                let seen = cells.try_for_each(|(name, cell)| all.see(name, cell, (path, line)));
+                // What is wrong in another table is reported when that is read.
+                if part == Part::Train { seen } else { Ok(()) }
+            })?;
+        }
+        all.forms()
+    }
+
     /// The rows of a table.
     fn table(
         &self,
         (path, what): (&Path, &'static str),
         answers: AnswerKind,
-        kind: &dyn Fn(&str) -> ColumnKind,
+        column: &dyn Fn(&str) -> Column,
     ) -> Result<Rows, Error> {
         let mut rows = Rows::new(path, Vec::new());
         let mut unlabelled = 0;
         self.each_row(path, what, |header, roles, record, line| {
             if rows.lines.is_empty() {
                 let features = header.iter().zip(roles).filter(|(_, role)| **role == Role::Feature);
-                rows.columns = features.map(|(name, _)| Column::new(name, kind(name))).collect();
+                rows.columns = features.map(|(name, _)| column(name)).collect();
             }
             if self.drop_unlabelled && self.is_unlabelled(roles, record) {
                 unlabelled += 1;
@@ -400,217 +432,4 @@ pub(in crate::data) fn flag(column: &str, cell: &str) -> Result<f64, String> {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::io::Write;
-
-    use super::*;
-    use crate::data::{Dataset, Target};
-    use crate::plan::SplitPlan;
-
-    /// What the loss compares with.
-    fn targets(classify: bool) -> Targets {
-        if classify { Targets::Classes } else { Targets::Numbers }
-    }
-
-    fn opened(train: &str, val: &str, classify: bool) -> Result<Splits, Error> {
-        let dir = tempfile::tempdir().unwrap();
-        let put = |name: &str, text: &str| {
-            let path = dir.path().join(name);
-            std::fs::File::create(&path).unwrap().write_all(text.as_bytes()).unwrap();
-            path
-        };
-        open(&put("train.csv", train), &put("val.csv", val), "y", targets(classify))
-    }
-
-    fn row(dataset: &dyn Dataset, index: usize) -> (Vec<f32>, Target) {
-        let mut values = Vec::new();
-        let target = dataset.load(index, None, &mut values).unwrap();
-        (values, target)
-    }
-
-    #[test]
-    fn features_are_standardised_with_the_training_rows_and_targets_are_not() {
-        let train = "\u{feff}a,y,b\r\n1,10.5,7\r\n3,-2,7\r\n";
-        let splits = opened(train, "a,y,b\n5,1,8\n", false).unwrap();
-        assert!(splits.classes.is_empty());
-        // Column a: mean 2, population deviation 1. Column b is constant.
-        assert_eq!(row(&*splits.train, 0), (vec![-1.0, 0.0], Target::Value(10.5)));
-        assert_eq!(row(&*splits.train, 1), (vec![1.0, 0.0], Target::Value(-2.0)));
-        assert_eq!(row(&*splits.val, 0), (vec![3.0, 1.0], Target::Value(1.0)));
-    }
-
-    #[test]
-    fn classes_are_the_sorted_distinct_labels() {
-        let splits = opened("a,y\n0,10\n1,2\n2,10.0\n", "a,y\n3,2\n", true).unwrap();
-        assert_eq!(splits.classes, ["2", "10"]);
-        assert_eq!(row(&*splits.train, 2).1, Target::Class(1));
-        assert_eq!(row(&*splits.val, 0).1, Target::Class(0));
-        let words = opened("a,y\n0,setosa\n1,iris\n2,3\n", "a,y\n0,3\n", true).unwrap().classes;
-        assert_eq!(words, ["3", "iris", "setosa"]);
-    }
-
-    #[test]
-    fn lines_are_counted_as_an_editor_counts_them() {
-        // Rows in lines 2, 3 and 4, of which one at a time is wrong.
-        for end in ["\n", "\r\n", "\r"] {
-            for mark in ["", "\u{feff}"] {
-                for wrong in 0..3 {
-                    let row = |row| if row == wrong { "x,1" } else { "1,1" };
-                    let rows = [0, 1, 2].map(row).join(end);
-                    let table = format!("{mark}a,y{end}{rows}{end}");
-                    let error = opened(&table, "a,y\n1,1\n", false).err().unwrap().to_string();
-                    let line = format!("line {}: `a` is `x`", wrong + 2);
-                    assert!(error.contains(&line), "{table:?}: {error}");
-                }
-            }
-        }
-        let check = |table: &str, expected: &str| {
-            let error = opened(table, "a,y\n1,1\n", true).err().unwrap().to_string();
-            assert!(error.contains(expected), "{table:?}: {error}");
-        };
-        // Empty lines, and line ends inside of quotes.
-        check("\n\na,y\n\n1,1\n\r\n\nx,1\n", "line 8: `a` is `x`");
-        check("a,y\r\n1,\"one\r\ntwo\"\r\nx,1\r\n", "line 4: `a` is `x`");
-        check("\"a\",\"y\ny\"\n1,1\n", "has no column `y`");
-        check("a,y\n1,1\nx,1", "line 3: `a` is `x`");
-        check("a,y\r\n1,1\r\n1,1\r\n1\r\n", "line 4: 1 cells, but the header has 2");
-    }
-
-    /// Ten rows of two groups to a class, whose number is the feature.
-    fn held(split: SplitPlan, change: impl Fn(&mut Csv)) -> Result<Splits, Error> {
-        let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("all.csv");
-        let row = |i: usize| format!("{i},{},p{},{i}.5\n", ["no", "yes"][i % 2], i / 2);
-        let text = "id,y,patient,a\n".to_owned() + &(0..20).map(row).collect::<String>();
-        crate::files::write_atomic(&path, text.as_bytes()).unwrap();
-        let mut csv = Csv { val_file: None, ..Csv::new(path.clone(), path, "y") };
-        csv.ignore = vec!["id".to_owned(), "patient".to_owned()];
-        change(&mut csv);
-        assert_eq!(csv.check(), []);
-        let asked = Asked { split, ..Asked::new("", 0, Targets::Classes) };
-        csv.read(&asked).map(|opened| opened.splits)
-    }
-
-    #[test]
-    fn rows_of_one_table_are_held_back_and_the_rest_sets_the_scale() {
-        let split =
-            SplitPlan { val_fraction: Some(0.2), test_fraction: Some(0.1), ..SplitPlan::NONE };
-        let splits = held(split, |_| {}).unwrap();
-        let test = splits.test.unwrap();
-        assert_eq!((splits.train.len(), splits.val.len(), test.len()), (14, 4, 2));
-        let of_class = |part: &dyn Dataset, class| {
-            (0..part.len()).filter(|&index| part.label(index) == Some(class)).count()
-        };
-        assert_eq!([0, 1].map(|class| of_class(&*splits.val, class)), [2, 2]);
-        let features = |index| row(&*splits.train, index).0;
-        assert_eq!((features(0).len(), splits.train.shape()), (1, &[1][..]));
-        let mean: f32 = (0..14).map(|index| features(index)[0]).sum::<f32>() / 14.0;
-        assert!(mean.abs() < 1e-6, "{mean}");
-    }
-
-    #[test]
-    fn a_group_is_held_back_as_a_whole() {
-        let split = SplitPlan { folds: Some(5), fold: 3, ..SplitPlan::NONE };
-        let splits = held(split, |csv| {
-            csv.ignore = vec!["id".to_owned()];
-            csv.group = Some("patient".to_owned());
-        })
-        .unwrap();
-        // Two of ten patients, each with a row of either class.
-        assert_eq!((splits.train.len(), splits.val.len()), (16, 4));
-        let labels: Vec<_> = (0..4).map(|index| splits.val.label(index).unwrap()).collect();
-        assert_eq!(labels, [0, 1, 0, 1]);
-    }
-
-    #[test]
-    fn columns_that_are_not_there_or_leave_nothing_are_named() {
-        let check = |change: fn(&mut Csv), expected: &str| {
-            let split = SplitPlan { val_fraction: Some(0.5), ..SplitPlan::NONE };
-            let error = held(split, change);
-            let error = error.err().unwrap().to_string();
-            assert!(error.contains(expected), "{error}");
-        };
-        check(|csv| csv.ignore.push("nmae".to_owned()), "has no column `nmae`; its columns are");
-        check(|csv| csv.group = Some("grp".to_owned()), "has no column `grp`");
-        check(|csv| csv.ignore.push("a".to_owned()), "no column is left that is a feature");
-    }
-
-    #[test]
-    fn bytes_that_are_no_text_are_named_with_their_line() {
-        let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("train.csv");
-        let bytes = b"a,y\r\n1,1\r\n1,\xff\r\n";
-        std::fs::File::create(&path).unwrap().write_all(bytes).unwrap();
-        let error = open(&path, &path, "y", Targets::Numbers).err().unwrap().to_string();
-        assert!(error.ends_with("train.csv`, line 3: cell 2 is not UTF-8 text"), "{error}");
-    }
-
-    #[test]
-    fn what_is_not_a_number_is_named_with_line_and_column() {
-        let check = |train: &str, classify: bool, expected: &str| {
-            let Err(error) = opened(train, "a,y\n1,1\n", classify) else { panic!("{train}") };
-            assert!(error.to_string().contains(expected), "{error}");
-        };
-        check("a,y\n1,1\n,2\n", false, "line 3: `a` is empty");
-        check("a,y\n1,1\nNaN,2\n", false, "line 3: `a` is `NaN`");
-        check("a,y\n1,1\n2,inf\n", false, "line 3: `y` is `inf`");
-        check("a,y\n1,nan\n2,1\n", true, "line 2: `y` is `nan`, which counts as empty");
-        check("a,y\n1,1e39\n", false, "line 2: `y` is `1e39`");
-        check("a,y\n\"1,5\",1\n", false, "`a` is `1,5`, which is not a number");
-        check("a,y\n1,1\n1,2,3\n", false, "line 3: 3 cells, but the header has 2");
-        check("a,y\n1,0.5\n", true, "not a class");
-        check("a,b\n1,1\n", false, "has no column `y`; its columns are `a`, `b`");
-        check("y,y\n1,1\n", false, "columns 1 and 2 are both called `y`");
-        check("b,y\n1,1\n", false, "different columns");
-        check("a,y\n", false, "no rows");
-        check("", false, "is empty");
-        check("a,y\n1,5\n", true, "line 2: class `1` has no training rows");
-    }
-
-    #[test]
-    fn what_to_do_about_a_table_that_cannot_be_used_is_said() {
-        #[track_caller]
-        fn check(train: &str, classify: bool, what: &str, help: &str) {
-            let error = opened(train, "a,y\n1,1\n", classify).err().unwrap();
-            assert!(error.to_string().contains(what), "{error}");
-            assert!(error.help().unwrap_or_default().contains(help), "{:?}", error.help());
-        }
-        let feature = "at least one feature";
-        check("a;y\n1;2\n", false, feature, "separated by `;`?");
-        check("a\ty\n1\t2\n", false, feature, "separated by tabs?");
-        check("\n", false, "train.csv` is empty", "one header line");
-        check(
-            "1,1\n2,3\n",
-            false,
-            "columns 1 and 2 are both called `1`",
-            "is the header line missing?",
-        );
-        check("1,2\n2,3\n", false, "has no column `y`", "is the header line missing?");
-        check("y,a,y\n2,3,4\n", false, "columns 1 and 3 are both called `y`", "of its own");
-        check("a,y\n1,1\n1,2,3\n", false, "3 cells", "quote cells");
-        check("a,y\n1,1\n1\n", false, "1 cells", "commas of empty cells");
-        check("a,y\n1,\n", false, "`y` is empty", "drop_unlabelled = true");
-        check("a,y\n1,NA\n", true, "`y` is `NA`, which counts as empty", "missing_values");
-        check("a,y\n1,cat\n", false, "`y` is `cat`", "cross_entropy");
-        check("a,y\n1,\"2,5\"\n", false, "`y` is `2,5`", "with a point: `2.5`");
-        check("a,y\n\"1,5\",1\n", false, "`a` is `1,5`", "with a point: `1.5`");
-        check("a,y\ninf,1\n", false, "`a` is `inf`", "correct or remove such rows");
-        check("a,y\n1,0.5\n", true, "not a class", "mse");
-        let rows = |answer: fn(usize) -> String| {
-            let lines: Vec<_> = (0..50).map(|i| format!("{i},{}\n", answer(i))).collect();
-            format!("a,y\n{}", lines.concat())
-        };
-        let distinct = "`y` has 50 distinct values in the 50 rows of";
-        check(&rows(|i| (10 * i).to_string()), true, distinct, "mse");
-        check(&rows(|i| format!("n{i}")), true, distinct, "several rows");
-    }
-
-    #[test]
-    fn a_tsv_is_separated_by_tabs() {
-        let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("t.tsv");
-        crate::files::write_atomic(&path, b"a\ty\n1,5\t2\n2\t3\n").unwrap();
-        let error = open(&path, &path, "y", targets(false)).err().unwrap();
-        assert!(error.to_string().contains("`a` is `1,5`"), "{error}");
-    }
-}
+mod tests;

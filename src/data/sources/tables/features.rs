@@ -18,7 +18,8 @@ pub struct Features {
     /// categorical columns, encoded one-hot by the categories of the training rows. An empty cell
     /// is a category of its own. "auto": every column with a cell that is not a number.
     pub categorical: ColumnNames,
-    /// date columns: year, month and day, and optionally a time.
+    /// date columns: dates and optionally times, in the format of `data.date_format` or the one that
+    /// all rows fit.
     pub dates: ColumnNames,
     /// features taken from each date.
     pub date_features: Vec<DateFeature>,

@@ -11,6 +11,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use crate::config::kind::Options;
+use crate::data::sources::dates::DateForm;
 use crate::data::sources::tables::column::{Cells, Column, Words};
 use crate::data::sources::tables::dates::DateFeature;
 use crate::data::sources::tables::features::{ColumnKind, Features, Missing};
@@ -68,6 +69,9 @@ pub(crate) struct DateFit {
     pub(crate) cyclic: bool,
     /// Of each number; sines and cosines stay as they are.
     pub(crate) numbers: Vec<NumberFit>,
+    /// The format in which dates are written.
+    #[serde(default)]
+    pub(crate) form: DateForm,
 }
 
 /// Mean and deviation of a column.
@@ -120,7 +124,7 @@ impl Fit {
                         .ok_or_else(|| without_values(column))?,
                 ),
                 Cells::Words(words) => Encoding::OneHot(sorted(words)),
-                Cells::Dates(_) => Encoding::Date(DateFit::of(column, features)?),
+                Cells::Dates(form, _) => Encoding::Date(DateFit::of(column, form, features)?),
             };
             Ok(Feature { name: column.name.clone(), encoding })
         };
@@ -161,6 +165,15 @@ impl Fit {
         let Encoding::OneHot(categories) = &feature.encoding else { return None };
         let mut categories = categories.iter().map(String::as_str);
         categories.find(|category| category.parse() == Ok(number))
+    }
+
+    /// The formats of columns of dates, by name.
+    pub(crate) fn date_forms(&self) -> BTreeMap<String, DateForm> {
+        let form = |feature: &Feature| match &feature.encoding {
+            Encoding::Date(date) => Some((feature.name.clone(), date.form.clone())),
+            _ => None,
+        };
+        self.features.iter().filter_map(form).collect()
     }
 
     /// Numbers of a row, but for categories.
@@ -302,9 +315,9 @@ impl NumberFit {
 }
 
 impl DateFit {
-    fn of(column: &Column, features: &Features) -> Result<Self, String> {
+    fn of(column: &Column, form: &DateForm, features: &Features) -> Result<Self, String> {
         let (parts, cyclic) = (features.date_features.clone(), features.cyclic_dates);
-        let mut fit = Self { parts, cyclic, numbers: Vec::new() };
+        let mut fit = Self { parts, cyclic, numbers: Vec::new(), form: form.clone() };
         // A date's features are filled in with their means, whatever is asked for numbers.
         let means =
             Features { missing: features.missing.map(|_| Missing::Mean), ..features.clone() };
@@ -328,7 +341,7 @@ impl DateFit {
     fn columns(&self, column: &Column) -> Vec<Vec<f64>> {
         let width = self.parts.iter().map(|part| part.width(self.cyclic)).sum();
         let mut columns = vec![Vec::new(); width];
-        let Cells::Dates(dates) = &column.cells else { return columns };
+        let Cells::Dates(_, dates) = &column.cells else { return columns };
         let mut row = Vec::with_capacity(width);
         for date in dates {
             row.clear();

@@ -1,7 +1,7 @@
 //! `data.name = "jsonl"`: a JSON object a line, of which some keys are inputs and some the target.
 
 use std::borrow::Cow;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 use schemars::JsonSchema;
@@ -12,6 +12,7 @@ use crate::config::kind::{Kind, Modality, Offer, Options, OwnParts, Wrong};
 use crate::data::error::{Error, shown};
 use crate::data::inputs::{self, Inputs, Predicting};
 use crate::data::json::{self, NOT_FINITE, NotAnObject};
+use crate::data::sources::dates::DateForm;
 use crate::data::sources::holdout::Parts;
 use crate::data::sources::source::{Asked, DataSource, Files, Reading, Survey};
 use crate::data::sources::tables::answer::{self, Answer, unlabelled};
@@ -20,6 +21,7 @@ use crate::data::sources::tables::column::{
 };
 use crate::data::sources::tables::column_names::{ColumnNames, keyed};
 use crate::data::sources::tables::csv_rows::unpacked;
+use crate::data::sources::tables::date_formats::{DateFormats, DateInferences};
 use crate::data::sources::tables::features::{CellRules, ColumnKind, Features, MissingValues};
 use crate::data::sources::tables::table::{AnswerKind, Opened, Rows, Wanted, cell};
 use crate::data::sources::tables::target_cells::TargetCells;
@@ -68,6 +70,12 @@ pub struct Jsonl {
     /// leave out lines whose target is null or absent; else they are refused.
     #[serde(default)]
     pub drop_unlabelled: bool,
+    /// format of the date columns in strftime's words, such as "%d/%m/%Y", or a table of column and
+    /// format. Without it, the format that all rows of a column fit; dates that have several
+    /// meanings are refused.
+    #[serde(default)]
+    #[schemars(example = &"%d/%m/%Y")]
+    pub date_format: Option<DateFormats>,
     /// how inputs that are not numbers, null, and missing keys are encoded.
     #[serde(default)]
     #[schemars(example = Features::example())]
@@ -98,7 +106,9 @@ impl Kind for Jsonl {
         let inputs: Vec<&String> = self.inputs.iter().collect();
         let target = self.target.wrong(&inputs, &["inputs"]);
         let wrong = Some(wrong).filter(|wrong| !wrong.what.is_empty());
-        wrong.into_iter().chain(target).chain(self.features.check(&[])).collect()
+        let formats = DateFormats::check(self.date_format.as_ref(), &self.features);
+        let own = wrong.into_iter().chain(target).chain(self.features.check(&[]));
+        own.chain(formats).collect()
     }
 }
 
@@ -181,9 +191,13 @@ impl Jsonl {
             ),
             None => wanted.kind(key, None, &words),
         };
+        let forms = match &fit {
+            Some(fit) => fit.date_forms(),
+            None => self.date_forms()?,
+        };
         let mut parts = Parts::<Rows>::default();
         for (part, path, what) in self.given() {
-            parts.put(part, self.rows((path, what), wanted.answers(), &kind)?);
+            parts.put(part, self.rows((path, what), wanted.answers(), (&kind, &forms))?);
         }
         wanted.open(parts, fit)
     }
@@ -193,7 +207,7 @@ impl Jsonl {
         &self,
         (path, what): (&Path, &'static str),
         answers: AnswerKind,
-        kind: Kinds<'_>,
+        (kind, forms): (Kinds<'_>, &BTreeMap<String, DateForm>),
     ) -> Result<Rows, Error> {
         let mut rows = Rows::new(path, Vec::new());
         let (mut unlabelled, mut absent) = (0, Absent::new(&self.inputs));
@@ -205,7 +219,8 @@ impl Jsonl {
                 unlabelled += 1;
                 return Ok(());
             }
-            self.push(&mut rows, object, (answers, kind)).map_err(|bad| cell(path, line, bad))?;
+            self.push(&mut rows, object, (answers, kind, forms))
+                .map_err(|bad| cell(path, line, bad))?;
             rows.lines.push(line);
             absent.count(object);
             Ok(())
@@ -251,6 +266,28 @@ impl Jsonl {
     /// Whether a line may lack a key, which is an empty cell then.
     fn may_lack(&self, key: &str, kind: Kinds<'_>) -> bool {
         self.features.missing.is_some() || kind(key, key) == ColumnKind::Category
+    }
+
+    /// In which format the dates of each key are written, by the lines of all files.
+    fn date_forms(&self) -> Result<BTreeMap<String, DateForm>, Error> {
+        let mut all = DateInferences::new(self.rules(), self.date_format.as_ref());
+        if all.is_empty() {
+            return Ok(BTreeMap::new());
+        }
+        for (part, path, what) in self.given() {
+            each_line(path, what, |object, line| {
+                let mut values = object.iter().flat_map(|(key, value)| {
+                    let list = value.as_array().map_or(std::slice::from_ref(value), Vec::as_slice);
+                    list.iter().filter_map(move |value| Some((key, value.as_str()?)))
+                });
+                let seen =
+                    values.try_for_each(|(key, word)| all.see(key, word.trim(), (path, line)));
+                // What is wrong in another file is reported when that is read.
+                let seen = if part == Part::Train { seen } else { Ok(()) };
+                seen.map_err(|bad| cell(path, line, bad))
+            })?;
+        }
+        all.forms()
     }
 
     /// Inputs that a line to train on gives as a word, or as a list with words.
@@ -327,7 +364,7 @@ impl Jsonl {
         &self,
         rows: &mut Rows,
         object: &Map<String, Value>,
-        (answers, kind): (AnswerKind, Kinds<'_>),
+        (answers, kind, forms): (AnswerKind, Kinds<'_>, &BTreeMap<String, DateForm>),
     ) -> Result<(), BadCell> {
         let get = |key: &str| object.get(key).ok_or_else(|| format!("it has no key `{key}`"));
         let is_first = rows.lines.is_empty();
@@ -339,7 +376,10 @@ impl Jsonl {
             let n = values.len();
             if is_first {
                 let names = names(key, n);
-                rows.columns.extend(names.iter().map(|name| Column::new(name, kind(name, key))));
+                rows.columns.extend(names.iter().map(|name| {
+                    let form = forms.get(name).or_else(|| forms.get(key));
+                    Column::new(name, kind(name, key), form)
+                }));
             } else if n != known {
                 Err(format!("`{key}` has length {n}, but {known} in the first line"))?;
             }

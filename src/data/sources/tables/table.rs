@@ -20,7 +20,7 @@ use crate::data::sources::tables::features::{CellRules, ColumnKind, HandleUnknow
 use crate::data::sources::tables::fit::{Encoded, Fit, Scale, UNKNOWN, Unknown, scale};
 use crate::data::subset;
 use crate::data::{Dataset, Splits, Target};
-use crate::plan::{TargetColumn, Targets};
+use crate::plan::{SplitPlan, TargetColumn, Targets};
 use crate::rng::Key;
 use crate::units::Bytes;
 
@@ -125,6 +125,7 @@ impl Wanted<'_> {
         let path = parts.train.path.clone();
         let unusable = |what| Error::Format { path, what };
         let many_classes = self.many_classes(&parts.train);
+        let in_time = self.split_in_time(&parts.train);
         let dealt = parts.held_back(&self.asked.split).map_err(unusable);
         let Parts { train, val, test } = dealt.map_err(|error| many_classes().unwrap_or(error))?;
         let names = fit.as_ref().map(Fit::names);
@@ -143,6 +144,7 @@ impl Wanted<'_> {
             None => self.fit_of(&train, &classes)?,
         };
         notes.extend(fit.scattered(train.lines.len()));
+        notes.extend(in_time);
         notes.extend(self.leaks(&train));
         notes.extend(self.constants(&train));
         let mut evaluated = |rows: Rows, what: &str| -> Result<Arc<dyn Dataset>, Error> {
@@ -172,6 +174,28 @@ impl Wanted<'_> {
             let error = Error::ManyClasses { path, column, rows: n, classes, are_numbers };
             (classes > 2.max(n / 2)).then_some(error)
         }
+    }
+
+    /// That rows in the order of their dates are held out at random, if so.
+    fn split_in_time(&self, rows: &Rows) -> Option<String> {
+        let SplitPlan { val_fraction, test_fraction, folds, .. } = self.asked.split;
+        let is_split = val_fraction.is_some() || test_fraction.is_some() || folds.is_some();
+        let is_at_random = is_split && rows.groups.is_empty();
+        let ascend = |column: &&Column| match &column.cells {
+            Cells::Dates(_, dates) => {
+                let dates: Vec<_> = dates.iter().flatten().map(|date| date.instant()).collect();
+                let is_sorted =
+                    dates.is_sorted_by(|a, b| a < b) || dates.is_sorted_by(|a, b| a > b);
+                dates.len() > 2 && is_sorted
+            }
+            _ => false,
+        };
+        let Column { name, .. } = rows.columns.iter().filter(|_| is_at_random).find(ascend)?;
+        Some(format!(
+            "the rows are in the order of `{name}`, but are held out at random: neighbours in time \
+             are then in both parts, and the score may be too good; put the last rows into a \
+             `data.val_file`, or forecast with `data.name = \"csv_forecast\"`"
+        ))
     }
 
     /// What the training rows say that are taken.

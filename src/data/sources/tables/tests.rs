@@ -9,7 +9,7 @@ use crate::config::kind::{Choice, Kind, Options};
 use crate::data::{
     Asked, DataSource, Dataset, Error, Inputs, Predicting, Reading, Survey, Target, Transforms,
 };
-use crate::plan::{Limit, Modality, SourcePlan, TargetColumn, Targets};
+use crate::plan::{Limit, Modality, SourcePlan, SplitPlan, TargetColumn, Targets};
 
 const REGRESSION: Asked<'_> = Asked::new("x", 0, Targets::Numbers);
 
@@ -485,4 +485,79 @@ fn a_list_of_words_is_declared_by_its_key() {
         let (survey, [samples, _]) = opened(&*source, &REGRESSION).unwrap();
         assert_eq!((survey.one_hot, &samples.0[0][..]), (vec![2, 1], &[1.0, 0.0, 1.0][..]));
     }
+}
+
+#[test]
+fn bytes_that_are_no_text_are_named_with_their_line() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("train.csv");
+    let bytes = b"a,y\r\n1,1\r\n1,\xff\r\n";
+    crate::files::write_atomic(&path, bytes).unwrap();
+    let error = csv::open(&path, &path, "y", Targets::Numbers).err().unwrap().to_string();
+    assert!(error.ends_with("train.csv`, line 3: cell 2 is not UTF-8 text"), "{error}");
+}
+
+#[test]
+fn a_tsv_is_separated_by_tabs() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("t.tsv");
+    crate::files::write_atomic(&path, b"a\ty\n1,5\t2\n2\t3\n").unwrap();
+    let error = csv::open(&path, &path, "y", Targets::Numbers).err().unwrap();
+    assert!(error.to_string().contains("`a` is `1,5`"), "{error}");
+}
+
+#[test]
+fn dates_are_read_in_the_format_of_all_rows_and_later_rows_in_that_of_the_run() {
+    let train = "sold,y\n01/02/2024,1\n31/01/2024,2\n15/03/2024,3\n";
+    let (dir, mut csv) = table(train, "sold,y\n02/03/2024,3\n", "y".into());
+    csv.features.dates = "sold".into();
+    csv.features.date_features = vec![DateFeature::Month];
+    csv.features.cyclic_dates = false;
+    let (survey, [train, val]) = opened(&csv, &REGRESSION).unwrap();
+    // February, January and March; the row to validate on is of March.
+    assert_eq!((train.0[0][0], train.0[1][0] < 0.0), (0.0, true));
+    assert_eq!(val.0[0], train.0[2]);
+    // As on its own it would be refused.
+    let rules = csv.rules();
+    let mut rows = unanswered::Unanswered::new(&survey.found, rules).unwrap();
+    rows.push(&Path::new("new.csv").into(), 1, |columns| columns[0].push("02/03/2024", rules));
+    let inputs = rows.inputs(&csv.target).unwrap();
+    let mut values = Vec::new();
+    inputs.samples.load(0, None, &mut values).unwrap();
+    assert_eq!(values, train.0[2]);
+    let ambiguous = dir.path().join("ambiguous.csv");
+    crate::files::write_atomic(&ambiguous, b"sold,y\n01/02/2024,1\n02/01/2024,2\n").unwrap();
+    (csv.train_file, csv.val_file) = (ambiguous.clone(), Some(ambiguous));
+    let error = csv.survey(&REGRESSION).unwrap_err();
+    assert!(error.to_string().contains("line 2: `sold` is `01/02/2024`, which may be"), "{error}");
+    for format in [r#""%m/%d/%Y""#, r#"{"sold":"%m/%d/%Y"}"#] {
+        csv.date_format = serde_json::from_str(format).unwrap();
+        assert_eq!(
+            (csv.check(), serde_json::to_string(&csv.date_format).unwrap()),
+            (vec![], format.to_owned())
+        );
+        let (_, [train, _]) = opened(&csv, &REGRESSION).unwrap();
+        assert!(train.0[0][0] < train.0[1][0], "January, then February");
+    }
+    for wrong in [r#""%H""#, r#"{"built":"%Y"}"#, r#"{"sold":"%H"}"#] {
+        csv.date_format = serde_json::from_str(wrong).unwrap();
+        assert_eq!(csv.check()[0].key, "date_format", "{wrong}");
+    }
+}
+
+#[test]
+fn rows_in_the_order_of_time_that_are_held_out_at_random_are_warned_of() {
+    let notes = |order: fn(usize) -> usize, split: SplitPlan| {
+        let row = |i| format!("2024-01-{:02},{i}\n", order(i) + 1);
+        let text = "sold,y\n".to_owned() + &(0..20).map(row).collect::<String>();
+        let (_dir, mut csv) = table(&text, "sold,y\n2024-02-01,1\n", "y".into());
+        csv.features.dates = "sold".into();
+        csv.val_file = csv.val_file.filter(|_| split == SplitPlan::NONE);
+        csv.survey(&Asked { split, ..REGRESSION }).unwrap().notes
+    };
+    let split = SplitPlan { val_fraction: Some(0.2), ..SplitPlan::NONE };
+    let found = notes(|i| i, split);
+    assert!(found.len() == 1 && found[0].contains("in the order of `sold`"), "{found:?}");
+    assert_eq!(notes(|i| 7 * i % 20, split), [""; 0]);
+    assert_eq!(notes(|i| i, SplitPlan::NONE), [""; 0]);
 }

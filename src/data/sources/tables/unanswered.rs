@@ -35,8 +35,10 @@ impl<'a> Unanswered<'a> {
         let why = "the run was begun by an earlier ddprun, which kept no means of its columns: \
                    train it again";
         let fit = Fit::found(found).ok_or(Error::NotPredicted { why })?;
-        let column =
-            |name: &String| Column::new(name, fit.kind(name).unwrap_or(ColumnKind::Number));
+        let forms = fit.date_forms();
+        let column = |name: &String| {
+            Column::new(name, fit.kind(name).unwrap_or(ColumnKind::Number), forms.get(name))
+        };
         let empty: Vec<Column> = fit.names().iter().map(column).collect();
         let rows = Rows::new(Path::new(""), empty.clone());
         Ok(Self { fit, rules, rows, items: Vec::new(), empty, notes: Vec::new() })

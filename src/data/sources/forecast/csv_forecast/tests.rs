@@ -32,9 +32,8 @@ fn reading(
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("series.csv");
     std::fs::File::create(&file).unwrap().write_all(text.as_bytes()).unwrap();
-    let calendar = Calendar::Hour;
-    let asked = CsvForecast { file, split, seq_len, pred_len, calendar, check_dates };
-    read(&asked, None).map(|read| (read.splits, read.notes))
+    let asked = CsvForecast { split, check_dates, ..CsvForecast::new(file, seq_len, pred_len) };
+    read(&asked, &Stored::default()).map(|read| (read.splits, read.notes))
 }
 
 fn counts(splits: &Splits) -> [usize; 3] {
@@ -183,10 +182,8 @@ fn published_tables_have_their_dates_in_order() {
             skipped("the tables of `../shared/data/forecast`");
             continue;
         }
-        let (split, calendar) = (SplitRule::Parts([7, 1, 2]), Calendar::Hour);
-        let asked =
-            CsvForecast { file, split, seq_len: 36, pred_len: 24, calendar, check_dates: true };
-        assert!(read(&asked, None).unwrap().notes.is_empty(), "{name}");
+        let asked = CsvForecast::new(file, 36, 24);
+        assert_eq!(read(&asked, &Stored::default()).unwrap().notes, [""; 0], "{name}");
     }
 }
 
@@ -195,10 +192,7 @@ fn other_programs_are_told_means_and_deviations_of_the_training_rows() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("series.csv");
     std::fs::File::create(&file).unwrap().write_all(table(20).as_bytes()).unwrap();
-    let split = SplitRule::Parts([7, 1, 2]);
-    let (calendar, check_dates) = (Calendar::Hour, true);
-    let asked =
-        CsvForecast { file: file.clone(), split, seq_len: 3, pred_len: 2, calendar, check_dates };
+    let asked = CsvForecast::new(file.clone(), 3, 2);
     let told = asked.preprocessing(&Options::new()).unwrap();
     assert_eq!((&told["calendar"], &told["series"][0]["name"]), (&"hour".into(), &"a".into()));
     assert_eq!(told["series"][0]["mean"].as_f64(), Some(6.5));
@@ -206,4 +200,55 @@ fn other_programs_are_told_means_and_deviations_of_the_training_rows() {
     assert!((std - (195f64 / 12.0).sqrt()).abs() < 1e-12, "{std}");
     std::fs::remove_file(file).unwrap();
     assert!(asked.preprocessing(&Options::new()).is_err());
+}
+
+#[test]
+fn a_first_column_of_dates_is_no_series_whatever_it_is_called() {
+    for name in ["timestamp", "ds", "", "Date"] {
+        let text = table(20).replacen("date", name, 1);
+        let splits = opened(&text, SplitRule::Parts([7, 1, 2]), 3, 2).unwrap();
+        // Two series, and four features of the date.
+        assert_eq!(splits.train.shape(), [3, 6], "{name}");
+        let mut values = Vec::new();
+        splits.train.load(0, None, &mut values).unwrap();
+        assert_eq!(values[2], -0.5, "{name}");
+    }
+    let day = table(20).replace("2016-07-01", "01/02/2016");
+    let error = opened(&day, SplitRule::Parts([7, 1, 2]), 3, 2).err().unwrap();
+    let expected =
+        "line 2: `01/02/2016T00:00:00` may be a date of the format `%d/%m/%Y` or `%m/%d/%Y`";
+    assert!(error.to_string().contains(expected), "{error}");
+    assert!(error.help().unwrap().contains("data.date_format = \"%d/%m/%Y\""));
+}
+
+#[test]
+fn naive_forecasts_are_as_far_off_as_counted_by_hand() {
+    // 1, 2, 4, 8, ... in 20 rows: 14 to train on, 2 to validate and 4 to test on.
+    let text: String = (0..20).map(|i| format!("{}\n", 1 << i)).collect();
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("series.csv");
+    std::fs::File::create(&file).unwrap().write_all(("a\n".to_owned() + &text).as_bytes()).unwrap();
+    let asked = CsvForecast { season: Some(2), ..CsvForecast::new(file, 3, 2) };
+    let Read { splits, stored, .. } = read(&asked, &Stored::default()).unwrap();
+    let [(_, deviation)] = stored.scales.unwrap()[..] else { panic!("one series") };
+    let close = |found: f64, expected: f64| {
+        assert!((found - expected).abs() < 1e-5 * expected, "{found}, {expected}");
+    };
+    let power = |i: u32| f64::from(1u32 << i);
+    // Value i less value i - 2 is three quarters of value i.
+    let scale = (2..14).map(|i| 0.75 * power(i)).sum::<f64>() / 12.0;
+    close(stored.naive_errors.unwrap()[0] * deviation, scale);
+    let baselines = splits.val.baselines();
+    let [naive, seasonal] = &baselines[..] else { panic!("{baselines:?}") };
+    assert_eq!((naive.name, seasonal.name), ("naive", "seasonal_naive"));
+    // One window: rows 14 and 15 after row 13, or after rows 12 and 13.
+    let errors = [power(14) - power(13), power(15) - power(13)];
+    close(naive.mae * deviation, (errors[0] + errors[1]) / 2.0);
+    close(naive.mse * deviation.powi(2), (errors[0].powi(2) + errors[1].powi(2)) / 2.0);
+    close(seasonal.mae * deviation, (0.75 * power(14) + 0.75 * power(15)) / 2.0);
+    // Rows 16 to 19: three windows.
+    let test = splits.test.unwrap().baselines();
+    let errors =
+        (16..19).flat_map(|next| [power(next), power(next + 1)].map(|to| to - power(next - 1)));
+    close(test[0].mae * deviation, errors.sum::<f64>() / 6.0);
 }

@@ -21,6 +21,7 @@ fn opened(train: &str, val: &str, classify: bool) -> Result<Splits, Error> {
         standardize_target: false,
         missing_values: MissingValues::default(),
         drop_unlabelled: false,
+        date_format: None,
         features: Features::default(),
     };
     let targets = if classify { Targets::Classes } else { Targets::Numbers };
@@ -63,6 +64,7 @@ fn a_category_may_be_absent_where_it_is_predicted_from_too() {
         standardize_target: false,
         missing_values: MissingValues::default(),
         drop_unlabelled: false,
+        date_format: None,
         features: Features { categorical: "a".into(), ..Features::default() },
     };
     let found = jsonl.survey(&Asked::new("", 0, Targets::Numbers)).unwrap().found;
