@@ -179,7 +179,11 @@ fn print(
     if let Some(folder) = out {
         save(folder, &value, details)?;
     }
-<<<<<<< HEAD
+    for split in ["val", "test"] {
+        if let Some(what) = worse_than_naive(split, metrics) {
+            to_stderr(&format!("warning: {what}"));
+        }
+    }
     answer(
         "evaluation",
         || value,
@@ -190,19 +194,6 @@ fn print(
             head.to_owned() + &metrics.iter().map(line).chain(tables).collect::<String>()
         },
     )
-=======
-    for split in ["val", "test"] {
-        if let Some(what) = worse_than_naive(split, metrics) {
-            to_stderr(&format!("warning: {what}"));
-        }
-    }
-    if args.json {
-        return to_stdout(&format!("{value}\n"));
-    }
-    let lines = metrics.iter().map(|(name, value)| format!("{name} {}\n", metric(name, *value)));
-    let tables = details.iter().map(evaluation_tables::of);
-    to_stdout(&(head.to_owned() + &lines.chain(tables).collect::<String>()))
->>>>>>> hub/h1-merged
 }
 
 /// `eval.json`, and a picture for each part whose samples have one class.

@@ -189,7 +189,6 @@ fn twenty_steps_on_etth1_equal_pytorch_where_the_table_is() {
     let Some(file) = files.find(|file| file.exists()) else {
         return skipped("the table `data/forecast/ETTh1.csv`");
     };
-<<<<<<< HEAD
     equal_steps(file, &timebridge()["etth1"], (720, 96), 64);
 }
 
@@ -213,19 +212,8 @@ fn twenty_steps_on_windows_of_a_table_equal_pytorch() {
 
 /// The steps of a `TimeBridge` on windows of the table `file`, in batches of so many.
 fn equal_steps(file: PathBuf, golden: &Value, (seen, ahead): (usize, usize), batch: usize) {
-    let table = CsvForecast {
-        file,
-        split: SplitRule::EttHour,
-        seq_len: seen,
-        pred_len: ahead,
-        calendar: Calendar::Hour,
-        check_dates: true,
-    };
+    let table = CsvForecast { split: SplitRule::EttHour, ..CsvForecast::new(file, seen, ahead) };
     let n_train = 8640 - seen - ahead + 1;
-=======
-    let golden = &timebridge()["etth1"];
-    let table = CsvForecast { split: SplitRule::EttHour, ..CsvForecast::new(file, 720, 96) };
->>>>>>> hub/h1-merged
     let data = DataPlan {
         source: SourcePlan::new("csv_forecast", Modality::Series),
         n_train,
