@@ -296,6 +296,9 @@ pub struct Finished {
     /// Most memory that rank 0 had resident; `None` where the system does not tell.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub peak_memory: Option<Bytes>,
+    /// Whether no checkpoint is kept: the run saves only when it is stopped, and never was.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub no_checkpoint: bool,
 }
 
 /// The metric by which equal values of the monitored one are told apart: less is better.

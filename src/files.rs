@@ -28,7 +28,7 @@ pub(crate) use atomic_file::AtomicFile;
 pub(crate) use follower::{Follower, News};
 pub(crate) use line_file::Lines;
 pub(crate) use new_file::{NewFile, sync_together};
-pub(crate) use run_lock::{RunLock, lock_holder};
+pub(crate) use run_lock::{RunLock, lock_holder, take_turn};
 pub(crate) use user_cache::user_cache;
 
 /// What marks a temporary: `.<final name>.<pid>-<counter>` and this.

@@ -74,8 +74,11 @@ impl Lab {
         let restored = restored.unwrap();
         assert_eq!(restored.state.step, 1, "the checkpoint before it is used");
         let error = checkpoint::verify(&self.newer()).unwrap_err().to_string();
-        let passed_over = restored.passed_over.join("");
-        assert_eq!(passed_over, error, "restoring and verifying say the same");
+        let [newer] = &restored.passed_over[..] else { panic!("{:?}", restored.passed_over) };
+        assert_eq!(newer.damage, error, "restoring and verifying say the same");
+        assert_eq!(newer.words(1), format!("{error}; using the one of step 1, 1 step older"));
+        let opened = checkpoint::newest(self.folder.path()).unwrap();
+        assert_eq!(opened.passed_over, restored.passed_over);
         assert!(error.contains("step-00000002` is damaged: `"), "{error}");
         error
     }
@@ -262,6 +265,44 @@ fn a_checkpoint_of_another_experiment_is_refused_by_what_differs() {
     other.optimizer = ddprun::optim::plan(&ddprun::optim::AdamW::default(), 0.05);
     let error = checkpoint::restore_newest(lab.folder.path(), &other, &lab.params).unwrap_err();
     assert!(error.to_string().contains("it has no `exp_avg"), "{error}");
+}
+
+#[test]
+fn a_checkpoint_that_is_deleted_after_it_was_opened_can_still_be_read() {
+    let lab = Lab::new();
+    let opened = checkpoint::open(&lab.newer()).unwrap();
+    let whole = checkpoint::model(&opened).unwrap();
+    fs::remove_dir_all(lab.newer()).unwrap();
+    assert_eq!(checkpoint::model(&opened).unwrap(), whole);
+    checkpoint::restore(&opened, &lab.plan, &lab.params).unwrap();
+    let gone = checkpoint::open(&lab.newer()).unwrap_err();
+    assert!(gone.to_string().ends_with("is gone: its run has deleted it meanwhile"), "{gone}");
+}
+
+#[test]
+fn readers_of_a_run_that_deletes_its_checkpoints_find_none_damaged() {
+    let plan = small_plan();
+    let folder = tempfile::tempdir().unwrap();
+    let (_, params) = Models::default().instantiate(&plan.model, 999).unwrap();
+    let mut engine = trained(&plan, 1);
+    checkpoint::save(folder.path(), &snapshot(&plan, &engine)).unwrap();
+    std::thread::scope(|scope| {
+        let reader = scope.spawn(|| {
+            let mut last = 0;
+            while last < 60 {
+                let opened = checkpoint::newest(folder.path()).unwrap();
+                assert_eq!(opened.passed_over, [], "step {}", opened.state.step);
+                assert!(opened.state.step >= last);
+                checkpoint::restore(&opened, &plan, &params).unwrap();
+                last = opened.state.step;
+            }
+        });
+        for _ in 2..=60 {
+            step(&mut engine, &plan, Rank(0)).unwrap();
+            checkpoint::save(folder.path(), &snapshot(&plan, &engine)).unwrap();
+        }
+        reader.join().unwrap();
+    });
 }
 
 #[test]

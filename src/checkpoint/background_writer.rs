@@ -95,17 +95,17 @@ impl Writer {
         shared.desk().is_preparing = true;
         let of_thread = Arc::clone(&shared);
         let thread = std::thread::Builder::new().name("checkpoints".into()).spawn(move || {
-            of_thread.prepare(Copied::with_room_for(sizes));
-            // Where it is not allowed, the writer is as important as the others.
-            let _ = rustix::process::nice(NICENESS);
             let work = || {
+                of_thread.prepare(Copied::with_room_for(sizes));
+                // Where it is not allowed, the writer is as important as the others.
+                let _ = rustix::process::nice(NICENESS);
                 while let Some(job) = of_thread.next() {
                     let result = catch_unwind(AssertUnwindSafe(|| store(&job.copied)));
                     of_thread.put_down(job, result);
                 }
             };
-            // Also a panic at the desk: the thread that waits for a copy to be on disk would wait
-            // for ever.
+            // Also a panic before or at the desk: the thread that waits for a place for a copy, or
+            // for one to be on disk, would wait for ever.
             if let Err(panic) = catch_unwind(AssertUnwindSafe(work)) {
                 of_thread.give_up(panic);
             }
@@ -120,7 +120,8 @@ impl Writer {
     ///
     /// # Errors
     ///
-    /// An earlier checkpoint could not be written, or the state has no written form.
+    /// An earlier checkpoint could not be written, so none is any more; or the state has no written
+    /// form.
     ///
     /// # Panics
     ///
@@ -132,7 +133,10 @@ impl Writer {
         copied.take(snapshot)?;
         let stall_seconds = began.elapsed().as_secs_f64();
         let job = Job { copied, importance, began, stall_seconds, replaced };
-        self.shared.desk().waiting = Some(job);
+        let mut desk = self.shared.desk();
+        desk.fail()?;
+        desk.waiting = Some(job);
+        drop(desk);
         self.shared.changed.notify_all();
         if failpoint::waits("checkpoint.queued") {
             drop(self.shared.idle());
@@ -237,7 +241,7 @@ impl Shared {
     /// Takes note that nothing will be written any more.
     fn give_up(&self, panic: Box<dyn Any + Send>) {
         let mut desk = self.desk();
-        desk.is_writing = false;
+        (desk.is_preparing, desk.is_writing) = (false, false);
         desk.failure = Some(Failure::Panic(panic));
         drop(desk);
         self.changed.notify_all();
@@ -264,6 +268,9 @@ impl SharedState {
     /// Memory for a copy that will be put on the desk; `None` if a more important one waits there.
     fn make_room(&mut self, importance: Importance) -> Result<Option<CopyBudget>, Error> {
         self.fail()?;
+        if self.is_closed {
+            return Err(Error::WriterEnded);
+        }
         match &mut self.waiting {
             Some(job) if job.importance > importance => {
                 job.replaced += 1;
@@ -415,11 +422,19 @@ mod tests {
             disk.writer.finish().unwrap().is_empty(),
             "no thread waits for a writer that is gone"
         );
+        let again = disk.save(3, Importance::Regular).unwrap_err();
+        assert!(matches!(again, Error::WriterEnded), "what will not be written is not taken");
         assert!(disk.begun.recv().is_err(), "what waited is not written");
     }
 
     #[test]
     fn a_panic_of_the_writer_reaches_the_thread_that_trains() {
+        // No memory is that large.
+        let unprepared = Writer::with_store([usize::MAX; 3], Box::new(|_| unreachable!())).unwrap();
+        let wait = || drop(unprepared.shared.prepared().make_room(Importance::Regular));
+        let panic = catch_unwind(AssertUnwindSafe(wait)).unwrap_err();
+        assert_eq!(panic.downcast_ref::<&str>(), Some(&"capacity overflow"));
+
         let writer = Writer::with_store([0; 3], Box::new(|_| panic!("a bug"))).unwrap();
         let room = CopyBudget { copied: Copied::default(), replaced: 0 };
         writer.shared.desk().waiting = Some(job(1, Importance::Regular, room));

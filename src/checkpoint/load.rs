@@ -1,7 +1,9 @@
 //! Folder -> state.
 
-use std::os::unix::fs::FileExt;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use safetensors::tensor::TensorView;
 use safetensors::{SafeTensorError, SafeTensors};
@@ -9,8 +11,8 @@ use safetensors::{SafeTensorError, SafeTensors};
 use crate::checkpoint::manifest::{self, Damage, FileEntry, Manifest, Part};
 use crate::checkpoint::retention::{self, Entry};
 use crate::checkpoint::tensors::read_tensors;
-use crate::checkpoint::verify::{self, contents, open_whole};
-use crate::checkpoint::{Error, MODEL, OPTIMIZER, STATE, entries, links};
+use crate::checkpoint::verify::{OpenFiles, contents};
+use crate::checkpoint::{Error, MODEL, OPTIMIZER, STATE, entries, links, pin};
 use crate::engine::TrainState;
 use crate::event::{Best, TIE_BREAKER};
 use crate::nn::Params;
@@ -19,6 +21,8 @@ use crate::plan::{CheckpointPlan, Plan};
 
 /// First parts of the names of averaged weights; a run keeps one average.
 const AVERAGES: [&str; 3] = ["ema", "swa", "lookahead"];
+/// How often a checkpoint is looked for while its run deletes those that were found.
+const ATTEMPTS: u32 = 1000;
 
 /// A checkpoint folder as it was found.
 #[derive(Clone, Debug)]
@@ -31,7 +35,8 @@ pub struct Found {
     pub manifest: Result<Manifest, Damage>,
 }
 
-/// A checkpoint whose manifest and progress were read and checked. Its tensors are still on disk.
+/// A checkpoint whose manifest and progress were read and checked. Its tensors are still on disk,
+/// and can be read even if its run deletes it meanwhile.
 #[derive(Clone, Debug)]
 pub struct Opened {
     /// The folder.
@@ -40,6 +45,36 @@ pub struct Opened {
     pub manifest: Manifest,
     /// Progress.
     pub state: TrainState,
+    /// Newer checkpoints that are damaged, newest first, where this one is the newest intact one.
+    pub passed_over: Vec<PassedOver>,
+    pub(crate) files: Arc<OpenFiles>,
+}
+
+/// A damaged checkpoint, in whose place an older one is used.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PassedOver {
+    /// The step of its name.
+    pub step: u64,
+    /// What is wrong with it.
+    pub damage: String,
+}
+
+impl Opened {
+    /// The weights by the name that the system gives to what this process has open, which is there
+    /// also when the checkpoint is deleted.
+    pub(crate) fn open_weights(&self) -> Option<PathBuf> {
+        let file = self.files.get(MODEL).ok()?;
+        Some(PathBuf::from(format!("/proc/self/fd/{}", file.as_raw_fd())))
+    }
+}
+
+impl PassedOver {
+    /// What is said where the checkpoint of `step` is used in its place.
+    pub fn words(&self, step: u64) -> String {
+        let older = self.step.saturating_sub(step);
+        let steps = if older == 1 { "step" } else { "steps" };
+        format!("{}; using the one of step {step}, {older} {steps} older", self.damage)
+    }
 }
 
 /// A run as it was when its newest whole checkpoint was written; the parameters are in place.
@@ -49,8 +84,8 @@ pub struct Restored {
     pub state: TrainState,
     /// The optimizer's state, in registration order.
     pub moments: Vec<Moments>,
-    /// Newer checkpoints that were passed over, and why.
-    pub passed_over: Vec<String>,
+    /// Newer checkpoints that are damaged, newest first.
+    pub passed_over: Vec<PassedOver>,
 }
 
 /// All checkpoints of `folder`, oldest first. Where a copy of the run has folders instead of links,
@@ -68,7 +103,11 @@ pub fn all(folder: &Path) -> Result<Vec<Found>, Error> {
     for entry in std::fs::read_dir(folder).map_err(failed)? {
         let path = entry.map_err(failed)?.path();
         if let (Some(step), true) = (step_of(&path), path.is_dir()) {
-            found.push(Found { manifest: manifest::read(&path), step, path });
+            let manifest = manifest::read(&path);
+            // Its run may have deleted it meanwhile.
+            if manifest.is_ok() || path.is_dir() {
+                found.push(Found { manifest, step, path });
+            }
         }
     }
     for path in links::copies(folder) {
@@ -91,10 +130,28 @@ pub(crate) fn best(folder: &Path, plan: &CheckpointPlan) -> Result<Option<Opened
     if plan.keep_best == 0 {
         return Ok(None);
     }
-    let entries = ranked_by(&plan.monitor, folder, u64::MAX)?;
-    let Some(best) = retention::best(plan, &entries) else { return Ok(None) };
-    let mut all = all(folder)?.into_iter();
-    all.find(|found| found.step == best.step).map(|found| open(&found.path)).transpose()
+    while_it_rotates(|| {
+        let entries = ranked_by(&plan.monitor, folder, u64::MAX)?;
+        let Some(best) = retention::best(plan, &entries) else { return Ok(None) };
+        let mut all = all(folder)?.into_iter();
+        all.find(|found| found.step == best.step).map(|found| open(&found.path)).transpose()
+    })
+}
+
+/// What `find` finds in a folder of which the run may go on: once more where a checkpoint was
+/// deleted while it was looked at.
+///
+/// # Errors
+///
+/// Those of `find`.
+fn while_it_rotates<T>(mut find: impl FnMut() -> Result<T, Error>) -> Result<T, Error> {
+    for _ in 0..ATTEMPTS {
+        match find() {
+            Err(Error::Gone { .. }) => {}
+            found => return found,
+        }
+    }
+    find()
 }
 
 /// The best checkpoint of `folder`, or the newest where there is no best one.
@@ -112,7 +169,8 @@ pub(crate) fn best_or_newest(folder: &Path, plan: &CheckpointPlan) -> Result<Ope
 ///
 /// There is none; each one's damage is named. Or a newer ddprun wrote one.
 pub fn newest(folder: &Path) -> Result<Opened, Error> {
-    Ok(newest_that(folder, verify)?.0)
+    let (opened, passed_over) = newest_that(folder, verify)?;
+    Ok(Opened { passed_over, ..opened })
 }
 
 /// Puts the newest whole checkpoint of `folder` into `params`; `None` if there are no checkpoints.
@@ -190,30 +248,51 @@ pub(crate) fn ranked_by(monitor: &str, folder: &Path, step: u64) -> Result<Vec<E
 fn newest_that<T>(
     folder: &Path,
     mut read: impl FnMut(&Path) -> Result<T, Error>,
-) -> Result<(T, Vec<String>), Error> {
-    let mut passed_over = Vec::new();
-    for found in all(folder)?.into_iter().rev() {
-        match read(&found.path) {
-            Ok(value) => return Ok((value, passed_over)),
-            Err(error) if error.is_damage() => passed_over.push(error.to_string()),
-            Err(error) => return Err(error),
+) -> Result<(T, Vec<PassedOver>), Error> {
+    while_it_rotates(|| {
+        let mut passed_over = Vec::new();
+        for found in all(folder)?.into_iter().rev() {
+            match read(&found.path) {
+                Ok(value) => return Ok((value, passed_over)),
+                Err(error) if error.is_damage() => {
+                    passed_over.push(PassedOver { step: found.step, damage: error.to_string() });
+                }
+                Err(error) => return Err(error),
+            }
         }
-    }
-    Err(Error::NoneUsable { folder: folder.to_owned(), damaged: passed_over })
+        let damaged = passed_over.into_iter().map(|found| found.damage).collect();
+        Err(Error::NoneUsable { folder: folder.to_owned(), damaged })
+    })
 }
 
 /// The checkpoint in the folder `path`.
 ///
 /// # Errors
 ///
-/// Its manifest or its progress is damaged, or cannot be understood.
+/// Its manifest or its progress is damaged, or cannot be understood; or its run deletes it.
 pub fn open(path: &Path) -> Result<Opened, Error> {
+    if let Some(held) = pin::held(path) {
+        return Ok(held);
+    }
+    // The run may delete the folder, and make it again, at any moment.
+    let folder = || path.metadata().ok().map(|found| (found.dev(), found.ino()));
+    let before = folder();
+    let opened = open_now(path);
+    if before.is_none() || folder() != before {
+        return Err(Error::Gone { path: path.to_owned() });
+    }
+    opened
+}
+
+fn open_now(path: &Path) -> Result<Opened, Error> {
     let damaged = |damage| Error::Damaged { path: path.to_owned(), damage };
     let manifest = manifest::read(path).map_err(damaged)?;
-    let text = read_checked(path, STATE, &manifest).map_err(damaged)?;
+    let files = OpenFiles::open(path, &manifest);
+    let text = read_checked(&files, STATE, &manifest).map_err(damaged)?;
     let state = serde_json::from_slice(&text)
         .map_err(|error| misfit(&path.join(STATE), error.to_string()))?;
-    Ok(Opened { path: path.to_owned(), manifest, state })
+    let (path, files) = (path.to_owned(), Arc::new(files));
+    Ok(Opened { path, manifest, state, passed_over: Vec::new(), files })
 }
 
 /// As [`open`]; checks every byte.
@@ -223,8 +302,8 @@ pub fn open(path: &Path) -> Result<Opened, Error> {
 /// As [`open`], and another file is damaged.
 pub fn verify(path: &Path) -> Result<Opened, Error> {
     let opened = open(path)?;
-    verify::verify_files(path, &opened.manifest)
-        .map_err(|damage| Error::Damaged { path: path.to_owned(), damage })?;
+    let verified = opened.files.verify(&opened.manifest);
+    verified.map_err(|damage| Error::Damaged { path: path.to_owned(), damage })?;
     Ok(opened)
 }
 
@@ -234,7 +313,7 @@ pub fn verify(path: &Path) -> Result<Opened, Error> {
 ///
 /// The file is damaged.
 pub fn model(opened: &Opened) -> Result<Vec<u8>, Error> {
-    read_checked(&opened.path, MODEL, &opened.manifest)
+    read_checked(&opened.files, MODEL, &opened.manifest)
         .map_err(|damage| Error::Damaged { path: opened.path.clone(), damage })
 }
 
@@ -258,7 +337,7 @@ pub(crate) fn average(opened: &Opened) -> Option<&'static str> {
 pub fn averaged_model(opened: &Opened) -> Result<Vec<u8>, Error> {
     let weights = model(opened)?;
     let Some(kept) = average(opened) else { return Ok(weights) };
-    let state = read_checked(&opened.path, OPTIMIZER, &opened.manifest)
+    let state = read_checked(&opened.files, OPTIMIZER, &opened.manifest)
         .map_err(|damage| Error::Damaged { path: opened.path.clone(), damage })?;
     let fails =
         |file: &str, error: SafeTensorError| misfit(&opened.path.join(file), error.to_string());
@@ -334,9 +413,8 @@ pub(crate) fn entry<'a>(manifest: &'a Manifest, name: &str) -> Result<&'a FileEn
 }
 
 /// The contents of the file `name`: the bytes that are used are the bytes that were checked.
-fn read_checked(folder: &Path, name: &str, manifest: &Manifest) -> Result<Vec<u8>, Damage> {
-    let entry = entry(manifest, name)?;
-    let file = open_whole(folder, name, entry)?;
+fn read_checked(files: &OpenFiles, name: &str, manifest: &Manifest) -> Result<Vec<u8>, Damage> {
+    let (entry, file) = (entry(manifest, name)?, files.get(name)?);
     let mut bytes = vec![0; entry.bytes as usize];
     file.read_exact_at(&mut bytes, 0).map_err(|error| Damage::reading(name, &error))?;
     let mut rest = bytes.as_slice();

@@ -20,6 +20,7 @@ mod entries;
 mod links;
 mod load;
 mod manifest;
+mod pin;
 mod retention;
 mod save;
 mod tensors;
@@ -34,6 +35,7 @@ pub(crate) use load::{Opened, best, best_or_newest, best_until, is_checkpoint};
 pub use load::{all, averaged_model, model, newest, open, restore, restore_newest, verify};
 pub(crate) use load::{restore_newest_part, restore_part};
 pub(crate) use manifest::{Damage, Manifest};
+pub(crate) use pin::{PIN, hold, pin};
 pub(crate) use save::name;
 pub use save::{Destination, save};
 pub use tensors::tensors;
@@ -86,6 +88,12 @@ pub enum Error {
         /// What is wrong.
         damage: Damage,
     },
+    /// The run to which the checkpoint belongs has deleted it while it was looked for.
+    #[error("checkpoint `{}` is gone: its run has deleted it meanwhile", path.display())]
+    Gone {
+        /// The checkpoint's folder.
+        path: PathBuf,
+    },
     /// No checkpoint of the run can be used.
     #[error("no usable checkpoint in `{}`{}", folder.display(), list(damaged))]
     NoneUsable {
@@ -118,6 +126,9 @@ pub enum Error {
         /// The first parameter or buffer.
         name: String,
     },
+    /// An earlier checkpoint could not be written.
+    #[error("no checkpoint is written any more, as an earlier one could not be")]
+    WriterEnded,
     /// The writer's thread cannot be started.
     #[error("cannot start the thread that writes checkpoints: {0}")]
     Thread(#[source] std::io::Error),

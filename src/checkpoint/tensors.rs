@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
+#[cfg(any(test, feature = "fuzzing"))]
 use std::path::Path;
 
 use rayon::iter::{IntoParallelIterator, ParallelIterator};
@@ -13,8 +14,10 @@ use crate::checkpoint::Error;
 use crate::checkpoint::copied::are_finite;
 use crate::checkpoint::entries::{Entry, Target};
 use crate::checkpoint::load::{Opened, entry, misfit};
-use crate::checkpoint::manifest::{CONTENTS, Damage, FileEntry, Manifest, Part};
-use crate::checkpoint::verify::{PIECE, contents, open_whole, verify_file};
+use crate::checkpoint::manifest::{CONTENTS, Damage, FileEntry, Part};
+#[cfg(any(test, feature = "fuzzing"))]
+use crate::checkpoint::verify::open_whole;
+use crate::checkpoint::verify::{PIECE, contents, verify_file};
 
 /// Longest header of a safetensors file.
 const MAX_HEADER_BYTES: u64 = 16 << 20;
@@ -36,7 +39,7 @@ pub struct Tensor {
 ///
 /// The file's size or header is damaged.
 pub fn tensors(opened: &Opened, name: &str) -> Result<Vec<Tensor>, Error> {
-    let file = TensorFile::open(&opened.path, name, &opened.manifest)
+    let file = TensorFile::of(opened, name)
         .map_err(|damage| Error::Damaged { path: opened.path.clone(), damage })?;
     let names = file.header.offset_keys().into_iter();
     let tensor = |name: String| {
@@ -49,7 +52,7 @@ pub fn tensors(opened: &Opened, name: &str) -> Result<Vec<Tensor>, Error> {
 /// A safetensors file of a checkpoint that is being read.
 struct TensorFile<'a> {
     name: &'a str,
-    file: File,
+    file: &'a File,
     entry: &'a FileEntry,
     /// Hash of each tensor; none in format 1, where the whole file is checked before.
     parts: BTreeMap<&'a str, &'a Part>,
@@ -66,7 +69,7 @@ pub(crate) fn read_tensors<V: Target>(
 ) -> Result<(), Error> {
     let path = &opened.path;
     let damaged = |damage| Error::Damaged { path: path.clone(), damage };
-    let file = TensorFile::open(path, name, &opened.manifest).map_err(damaged)?;
+    let file = TensorFile::of(opened, name).map_err(damaged)?;
     if let Some(why) = file.difference(&tensors) {
         return Err(misfit(&path.join(name), why));
     }
@@ -75,15 +78,17 @@ pub(crate) fn read_tensors<V: Target>(
 }
 
 impl<'a> TensorFile<'a> {
-    fn open(folder: &Path, name: &'a str, manifest: &'a Manifest) -> Result<Self, Damage> {
-        let entry = entry(manifest, name)?;
-        let file = open_whole(folder, name, entry)?;
+    fn of(opened: &'a Opened, name: &'a str) -> Result<Self, Damage> {
+        Self::new(name, opened.files.get(name)?, entry(&opened.manifest, name)?)
+    }
+
+    fn new(name: &'a str, file: &'a File, entry: &'a FileEntry) -> Result<Self, Damage> {
         let mut parts = entry.parts.iter();
         let Some(first) = parts.next() else { return Err(Damage::Missing(name.to_owned())) };
         if first.name == CONTENTS {
-            verify_file(&file, name, entry)?;
+            verify_file(file, name, entry)?;
         }
-        let bytes = read_header(&file, entry)
+        let bytes = read_header(file, entry)
             .map_err(|error| Damage::reading(name, &error))?
             .filter(|bytes| first.name == CONTENTS || Part::of(&first.name, bytes) == *first)
             .ok_or_else(|| contents(name, entry, first))?;
@@ -126,7 +131,7 @@ impl<'a> TensorFile<'a> {
         let (mut hash, mut is_finite) = (Ok(blake3::hash(&[])), true);
         values
             .fill(|bytes| {
-                hash = read_hashed(&self.file, start, bytes);
+                hash = read_hashed(self.file, start, bytes);
                 is_finite = dtype != Dtype::F32 || are_finite(bytes);
             })
             .map_err(|error| Damage::reading(self.name, &std::io::Error::other(error)))?;
@@ -146,11 +151,8 @@ impl<'a> TensorFile<'a> {
 #[cfg(any(test, feature = "fuzzing"))]
 pub(crate) fn header_of(folder: &Path, name: &str, bytes: &[u8]) -> Result<Option<String>, Damage> {
     let entry = FileEntry::of(vec![Part::of(CONTENTS, bytes)]);
-    let files = BTreeMap::from([(name.to_owned(), entry)]);
-    let version = String::new();
-    let manifest =
-        Manifest { format: 1, version, step: 0, metric: None, monitor: None, loss: None, files };
-    let file = TensorFile::open(folder, name, &manifest)?;
+    let file = open_whole(folder, name, &entry)?;
+    let file = TensorFile::new(name, &file, &entry)?;
     Ok(file.difference::<candle_core::Var>(&[]))
 }
 

@@ -1,5 +1,6 @@
-//! Whether the files of a checkpoint are what its manifest says.
+//! The files of a checkpoint, and whether they are what its manifest says.
 
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
@@ -8,20 +9,45 @@ use std::path::Path;
 use rayon::iter::{IntoParallelIterator, ParallelIterator};
 use rustix::fs::OFlags;
 
-use crate::checkpoint::FILES;
-use crate::checkpoint::manifest::{Damage, FileEntry, Manifest, Part};
+use crate::checkpoint::manifest::{Damage, FileEntry, MANIFEST, Manifest, Part};
+use crate::checkpoint::{FILES, load};
 
 /// Bytes that are read and hashed at a time: they stay in a core's cache.
 pub(crate) const PIECE: usize = 256 << 10;
 
-/// Checks every byte of the files in `folder`.
-pub(crate) fn verify_files(folder: &Path, manifest: &Manifest) -> Result<(), Damage> {
-    FILES.into_iter().try_for_each(|name| {
-        let Some(entry) = manifest.files.get(name) else {
-            return Err(Damage::Missing(name.to_owned()));
+/// The files of a checkpoint, open from the moment when its manifest was read: a run that goes on
+/// deletes its older checkpoints, and what is open can still be read.
+#[derive(Debug)]
+pub(crate) struct OpenFiles(BTreeMap<&'static str, Result<File, Damage>>);
+
+impl OpenFiles {
+    /// Opens those in `folder`; what is wrong with one is said where it is used.
+    pub(crate) fn open(folder: &Path, manifest: &Manifest) -> Self {
+        let open = |name: &'static str| {
+            let entry = manifest.files.get(name).ok_or_else(|| Damage::Missing(name.to_owned()));
+            (name, entry.and_then(|entry| open_whole(folder, name, entry)))
         };
-        verify_file(&open_whole(folder, name, entry)?, name, entry)
-    })
+        let itself = open_file(&folder.join(MANIFEST))
+            .map_err(|error| Damage::NoManifest(error.to_string()));
+        Self(FILES.into_iter().map(open).chain([(MANIFEST, itself)]).collect())
+    }
+
+    /// The file `name`, which has the size that it must have.
+    pub(crate) fn get(&self, name: &str) -> Result<&File, Damage> {
+        match self.0.get(name) {
+            Some(Ok(file)) => Ok(file),
+            Some(Err(damage)) => Err(damage.clone()),
+            None => Err(Damage::Missing(name.to_owned())),
+        }
+    }
+
+    /// Checks every byte.
+    pub(crate) fn verify(&self, manifest: &Manifest) -> Result<(), Damage> {
+        FILES.into_iter().try_for_each(|name| {
+            let file = self.get(name)?;
+            verify_file(file, name, load::entry(manifest, name)?)
+        })
+    }
 }
 
 /// Opens a file to read it. Anything else, such as a pipe, is refused without waiting for it.

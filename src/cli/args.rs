@@ -235,6 +235,9 @@ pub(crate) struct ResumeArgs {
     /// Restart from step 0 if the run's checkpoints are gone.
     #[arg(long, alias = "from_scratch")]
     pub(crate) from_scratch: bool,
+    /// Refuse (exit 7) if the newest checkpoint is damaged, instead of using the newest intact one.
+    #[arg(long)]
+    pub(crate) strict: bool,
     #[command(flatten)]
     pub(crate) launch: Launch,
 }
@@ -259,6 +262,9 @@ pub(crate) struct EvalArgs {
     /// Evaluate the newest checkpoint instead of the best.
     #[arg(long, conflicts_with = "weights")]
     pub(crate) latest: bool,
+    /// Refuse (exit 7) if the newest checkpoint is damaged, instead of using the newest intact one.
+    #[arg(long)]
+    pub(crate) strict: bool,
     /// Evaluate only on this split. Default: the validation split and, if there is one, the test
     /// split.
     #[arg(long, value_name = "PART", value_parser = ["val", "test"])]
@@ -307,6 +313,9 @@ pub(crate) struct PredictArgs {
     /// Use the newest checkpoint instead of the best.
     #[arg(long)]
     pub(crate) latest: bool,
+    /// Refuse (exit 7) if the newest checkpoint is damaged, instead of using the newest intact one.
+    #[arg(long)]
+    pub(crate) strict: bool,
     /// Replace FILE, and discard unfinished parts of other predictions.
     #[arg(long)]
     pub(crate) overwrite: bool,
@@ -340,6 +349,9 @@ pub(crate) struct SampleArgs {
     /// Use the newest checkpoint instead of the best.
     #[arg(long)]
     pub(crate) latest: bool,
+    /// Refuse (exit 7) if the newest checkpoint is damaged, instead of using the newest intact one.
+    #[arg(long)]
+    pub(crate) strict: bool,
 }
 
 #[derive(Debug, ClapArgs)]
@@ -406,6 +418,9 @@ pub(crate) struct ExportArgs {
     /// Export the newest checkpoint of a run instead of the best.
     #[arg(long)]
     pub(crate) latest: bool,
+    /// Refuse (exit 7) if the newest checkpoint is damaged, instead of using the newest intact one.
+    #[arg(long)]
+    pub(crate) strict: bool,
     /// Write the adapters of `[model.lora]` alone: `adapter_model.safetensors` and
     /// `adapter_config.json`, as PEFT reads them.
     #[arg(long, conflicts_with_all = ["merge", "format"])]

@@ -5,7 +5,7 @@ use std::fmt::Write;
 use std::path::{Path, PathBuf};
 
 use crate::checkpoint::{self, Opened};
-use crate::cli::args::CheckpointVerb;
+use crate::cli::args::{CheckpointVerb, ExportArgs};
 use crate::cli::chosen::{Chosen, chosen};
 use crate::cli::run_files::enter_best_run;
 use crate::cli::{Refusal, export, to_stderr, to_stdout};
@@ -22,7 +22,7 @@ pub(crate) fn dispatch(verb: &CheckpointVerb, kinds: &Kinds) -> Result<u8, Refus
         CheckpointVerb::Show { checkpoints } => show(checkpoints.as_deref()),
         CheckpointVerb::Export(args) => {
             let to = export::file(args)?;
-            export::export(args, &one_meant(&args.checkpoint, args.latest)?, &to, kinds)
+            export::export(args, &one_meant(args)?, &to, kinds)
         }
     }
 }
@@ -32,6 +32,8 @@ fn verify(word: Option<&str>) -> Result<u8, Refusal> {
     let mut code = 0;
     for path in meant(word)? {
         match checkpoint::verify(&path) {
+            // Its run goes on, and has deleted it since it was listed.
+            Err(checkpoint::Error::Gone { .. }) => {}
             Ok(_) => drop(to_stdout(&format!("{}: intact\n", path.display()))?),
             Err(error) => {
                 to_stderr(&format!("error: {error}"));
@@ -51,6 +53,10 @@ fn show(word: Option<&str>) -> Result<u8, Refusal> {
     for path in paths {
         let opened = checkpoint::open(&path);
         let shown = opened.and_then(|opened| describe(&mut page, &opened, with_tensors));
+        if matches!(shown, Err(checkpoint::Error::Gone { .. })) {
+            // Its run goes on, and has deleted it since it was listed.
+            continue;
+        }
         if let Err(error) = shown {
             to_stderr(&format!("error: {error}"));
             code = exit::CHECKPOINT;
@@ -66,7 +72,7 @@ fn describe(
     opened: &Opened,
     with_tensors: bool,
 ) -> Result<(), checkpoint::Error> {
-    let Opened { path, manifest, state } = opened;
+    let Opened { path, manifest, state, .. } = opened;
     let size: u64 = manifest.files.values().map(|file| file.bytes).sum();
     // Writing to a string does not fail.
     let _ = writeln!(page, "{}", path.display());
@@ -89,8 +95,10 @@ fn describe(
 
 /// The checkpoint that `word` names: itself, or the best one (the newest, if that is asked for) of
 /// a folder of them or of a run.
-fn one_meant(word: &str, latest: bool) -> Result<Chosen, Refusal> {
-    chosen(Some(word), latest).map_err(|refusal| or_checkpoint(refusal, word))
+fn one_meant(args: &ExportArgs) -> Result<Chosen, Refusal> {
+    let word = args.checkpoint.as_str();
+    let chosen = chosen(Some(word), args.latest, args.strict);
+    chosen.map_err(|refusal| or_checkpoint(refusal, word))
 }
 
 /// The checkpoints that `word` names: one, those of a folder, those of a run; without a word those

@@ -18,8 +18,30 @@ pub(crate) struct Chosen {
 
 /// The checkpoint that `word` names ([`meant`]); without a word one of the newest run that has any,
 /// which is said. Of a run it is the best, or the newest, if that is asked for or no best one is
-/// kept. Goes to where the run's paths begin.
-pub(crate) fn chosen(word: Option<&str>, newest: bool) -> Result<Chosen, Refusal> {
+/// kept. Goes to where the run's paths begin. Where the newest one is damaged, the newest intact
+/// one is taken, which is said; a `strict` choice is then refused.
+pub(crate) fn chosen(word: Option<&str>, newest: bool, strict: bool) -> Result<Chosen, Refusal> {
+    let found = found(word, newest)?;
+    say_passed_over(&found.opened, strict)?;
+    Ok(found)
+}
+
+/// Says that an intact checkpoint takes the place of newer ones, or refuses it.
+pub(crate) fn say_passed_over(opened: &Opened, strict: bool) -> Result<(), Refusal> {
+    let Some(first) = opened.passed_over.first() else { return Ok(()) };
+    if strict {
+        let page = format!(
+            "error: {}\n  do: put an intact copy of it there, or omit `--strict` to use the one of \
+             step {}",
+            first.damage, opened.state.step
+        );
+        return Err(Refusal::new(exit::CHECKPOINT, page));
+    }
+    to_stderr(&format!("warning: {}", first.words(opened.state.step)));
+    Ok(())
+}
+
+fn found(word: Option<&str>, newest: bool) -> Result<Chosen, Refusal> {
     let unusable = |error| unreadable(&error);
     match word.map_or(Meant::Run("", Which::Any), meant) {
         Meant::Run(name, which) => {

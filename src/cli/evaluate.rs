@@ -36,7 +36,7 @@ pub(crate) fn evaluate(args: &EvalArgs, kinds: &Kinds) -> Result<u8, Refusal> {
     }
     let (run, changes) = run_and_changes(&args.words);
     let here = std::env::current_dir().unwrap_or_default();
-    let chosen = chosen(run, args.latest)?;
+    let chosen = chosen(run, args.latest, args.strict)?;
     let (description, opened) = (chosen.run()?, &chosen.opened);
     let mut plan = if changes.is_empty() {
         plan_of(description, kinds)?

@@ -4,11 +4,12 @@ use std::path::{Path, PathBuf};
 
 use crate::cli::{Refusal, to_stderr};
 use crate::launch::exit_code as exit;
+use crate::plan::RunFolders;
 use crate::runs::{self, Found, RUN};
 use crate::{record, report, sweep};
 
 /// Where runs are looked for by their names.
-pub(crate) const LOGS: &str = "logs";
+pub(crate) const LOGS: &str = RunFolders::LOGS;
 
 /// The folder of the sweep that `word` names: its folder, or its name, with or without `run:`.
 pub(crate) fn find_sweep(word: &Path) -> Option<PathBuf> {

@@ -26,7 +26,7 @@ pub(crate) fn predict(args: &PredictArgs, kinds: &Kinds) -> Result<u8, Refusal> 
     let launched = launched(args)?;
     let here = std::env::current_dir().unwrap_or_default();
     let (run, inputs) = split(&args.words)?;
-    let chosen = chosen(run, args.latest)?;
+    let chosen = chosen(run, args.latest, args.strict)?;
     let mut plan = plan_of(chosen.run()?, kinds)?;
     if let Some(size) = args.batch_size.and_then(BatchSize::new) {
         plan.val_batch_size = size;

@@ -6,6 +6,7 @@ use std::thread::JoinHandle;
 
 use serde_json::Value;
 
+use crate::checkpoint::{self, Opened};
 use crate::cli::run_files::{self, OtherData, stored_experiment};
 use crate::cli::{Refusal, data_problem, incomplete_starts, pretrained, to_stderr};
 use crate::collective::mpi::StartError;
@@ -18,11 +19,11 @@ use crate::files::RunLock;
 use crate::kinds::Kinds;
 use crate::launch::exit_code as exit;
 use crate::launch::rank_env::{Foreign, mpi_launcher};
-use crate::launch::{PreparedRun, Role};
+use crate::launch::{self, PreparedRun, Role};
 use crate::model;
 use crate::plan::{
-    Facts, GpuFacts, KindFacts, Limit, Memory, MpiFacts, Plan, RunFolders, SplitPlan, Targets,
-    chosen_loss,
+    Facts, GpuFacts, KindFacts, Limit, Memory, ModelPlan, MpiFacts, Plan, RunFolders, SplitPlan,
+    Targets, chosen_loss,
 };
 use crate::record::{DATA, Environment, newest_of, newest_start};
 use crate::runs::{StoredRun, link_logs};
@@ -264,7 +265,20 @@ fn unfit_problem(loaded: &Loaded, unfit: model::Unfit) -> Problems {
 
 /// Compares the weights to start from with the model, by the header of their file.
 pub(crate) fn check_weights(loaded: &Loaded, plan: &Plan, kinds: &Kinds) -> Result<(), Problems> {
-    kinds.models.check_pretrained(&plan.model).map_err(|unfit| unfit_problem(loaded, unfit))
+    let check = |model: &ModelPlan| kinds.models.check_pretrained(model);
+    let checked = check(&plan.model).or_else(|unfit| {
+        let deleted = if_deleted(&plan.model).map(|model| check(&model));
+        deleted.unwrap_or(Err(unfit))
+    });
+    checked.map_err(|unfit| unfit_problem(loaded, unfit))
+}
+
+/// The model with the weights that this process keeps open, where the run of the checkpoint that
+/// they are from has deleted it meanwhile.
+fn if_deleted(model: &ModelPlan) -> Option<ModelPlan> {
+    let path = model.pretrained.as_ref().filter(|path| !path.is_dir())?;
+    let weights = checkpoint::open(path).ok()?.open_weights()?;
+    Some(ModelPlan { pretrained: Some(weights), ..model.clone() })
 }
 
 /// Refuses files where folders are to hold the runs.
@@ -457,7 +471,26 @@ impl Drop for OwnedRun {
 pub(crate) fn open_run(prepared: &Prepared) -> Result<OwnedRun, Refusal> {
     let plan = &prepared.plan;
     incomplete_starts::remove(plan);
-    own_run(folders_of(plan, &new_id()), prepared, OtherData::Refused)
+    let folders = folders_of(plan, &new_id());
+    let start = begin(&folders, prepared, OtherData::Refused)?;
+    // A sweep of this name may begin at the same moment.
+    let named = plan.logging.dir.join(&plan.name);
+    let _turn = files::take_turn(&named).map_err(unwritable)?;
+    refuse_sweep(&prepared.loaded)?;
+    let uninterrupted = launch::uninterrupted();
+    let mut run = own_begun(folders, &start)?;
+    if uninterrupted.ends() {
+        run.settle();
+        // Nothing of a run that did not begin stays. What cannot be removed does no harm.
+        for folder in [&run.folders.checkpoints, &run.folders.logs] {
+            drop(files::remove_folder(folder));
+            let _ = folder.parent().map(std::fs::remove_dir);
+        }
+        drop(uninterrupted);
+        return Ok(run);
+    }
+    uninterrupted.complete(format!("ddprun resume {}", RunFolders::word(&run.folders.logs)));
+    Ok(run)
 }
 
 /// The folders of the run `id` of this experiment.
@@ -478,6 +511,10 @@ pub(crate) fn own_run(
     other: OtherData,
 ) -> Result<OwnedRun, Refusal> {
     let start = begin(&folders, prepared, other)?;
+    own_begun(folders, &start)
+}
+
+fn own_begun(folders: RunFolders, start: &run_files::Start<'_>) -> Result<OwnedRun, Refusal> {
     let unwritable: fn(files::Error) -> Refusal = match newest_start(&folders.logs) {
         0 => unwritable,
         _ => unwritable_run,
@@ -493,9 +530,35 @@ pub(crate) fn own_run(
     files::remove_stale_temporaries(&folders.logs).map_err(unwritable)?;
     files::remove_stale_temporaries(&folders.checkpoints).map_err(unwritable)?;
     link_logs(&folders).map_err(unwritable)?;
-    run_files::describe(&folders, &start).map_err(unwritable)?;
+    pin_weights(&folders, start.plan)?;
+    run_files::describe(&folders, start).map_err(unwritable)?;
     let environment = describe_environment(folders.logs.clone());
     Ok(OwnedRun { folders, is_resumed: false, environment, _lock: Some(lock) })
+}
+
+/// Keeps the checkpoint of another run that the run starts from: that run may go on and delete it
+/// before this one has read it, and this one may begin again from it.
+fn pin_weights(folders: &RunFolders, plan: &Plan) -> Result<(), Refusal> {
+    let pinned = folders.checkpoints.join(checkpoint::PIN);
+    let (Some(path), Some(planned)) = (&plan.model.pretrained, &plan.model.pretrained_checkpoint)
+    else {
+        return Ok(());
+    };
+    let is_planned = |opened: &Opened| opened.manifest.fingerprint() == planned.fingerprint;
+    if checkpoint::open(&pinned).is_ok_and(|kept| is_planned(&kept)) {
+        return Ok(());
+    }
+    match checkpoint::open(path) {
+        Ok(opened) if is_planned(&opened) => {
+            checkpoint::pin(&opened, &pinned).map_err(|error| match error {
+                checkpoint::Error::Files(error) => unwritable(error),
+                error => Refusal::of(exit::CHECKPOINT, &error, None),
+            })
+        }
+        // A run that has checkpoints of its own does not need it; the ranks of one that has not say
+        // what is wrong.
+        _ => Ok(()),
+    }
 }
 
 /// This machine's folder in a run that another machine has made: the logs of its ranks, and what

@@ -8,7 +8,7 @@
 use std::path::{Path, PathBuf};
 
 use crate::checkpoint::{self, Opened};
-use crate::cli::{Refusal, find_run};
+use crate::cli::{Refusal, find_run, to_stderr};
 use crate::config::kind::{Choice, Options};
 use crate::config::{Loaded, PretrainedCheckpoint, Problem};
 use crate::model;
@@ -72,12 +72,16 @@ pub(crate) fn resolve(loaded: &mut Loaded) -> Result<Options, Problem> {
         }
     })?;
     let Some(Found { opened, model }) = found else { return Ok(nothing) };
+    if let Some(first) = opened.passed_over.first() {
+        to_stderr(&format!("warning: `{KEY}`: {}", first.words(opened.state.step)));
+    }
     let averaged = checkpoint::average(&opened).is_some();
-    let Opened { path, manifest, state } = opened;
-    let step = state.step;
-    let fingerprint = manifest.fingerprint();
+    let (step, fingerprint) = (opened.state.step, opened.manifest.fingerprint());
+    let path = step_folder(opened.path.clone(), step);
+    // Its run may go on, and delete it before this one has begun.
+    checkpoint::hold(&Opened { path: path.clone(), ..opened });
     loaded.pretrained = Some(PretrainedCheckpoint { step, averaged, fingerprint });
-    loaded.experiment.model.pretrained = Some(step_folder(path, step));
+    loaded.experiment.model.pretrained = Some(path);
     let alike = model.filter(|model| model.name == loaded.experiment.model.name);
     Ok(alike.map_or(nothing, |model| model::inherited(model.options)))
 }

@@ -45,7 +45,8 @@ pub(crate) fn resume(args: &ResumeArgs, kinds: &Kinds) -> Result<u8, Refusal> {
         } else {
             MissingCheckpoints::Refused
         };
-        let resumed = ResumedRun { folders: description.run, data, gone };
+        let strict = args.strict;
+        let resumed = ResumedRun { folders: description.run, data, gone, strict };
         Ok(RunRequest::of(prepared, resumed))
     };
     report(launch_run(&launch, &role, make, kinds)?, kinds)

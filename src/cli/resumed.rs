@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use crate::checkpoint;
+use crate::cli::chosen::say_passed_over;
 use crate::cli::prepare::{OwnedRun, Prepared, own_run, unwritable_run};
 use crate::cli::run_files::OtherData;
 use crate::cli::{Refusal, to_stderr};
@@ -27,6 +28,8 @@ pub(crate) struct ResumedRun {
     pub(crate) folders: RunFolders,
     pub(crate) data: OtherData,
     pub(crate) gone: MissingCheckpoints,
+    /// Whether it goes on from its newest checkpoint or not at all.
+    pub(crate) strict: bool,
 }
 
 /// The checkpoints of a run.
@@ -36,6 +39,8 @@ enum Past {
     Saved,
     /// It ended before the first one.
     Unsaved,
+    /// It is over, after this many steps, and saves only when it is stopped.
+    Complete(u64),
     /// There were some.
     Lost,
     /// There are none, and nothing says whether there were.
@@ -45,12 +50,18 @@ enum Past {
 impl ResumedRun {
     /// The run in these folders, with nothing accepted that it did not begin with.
     pub(crate) fn of(folders: RunFolders) -> Self {
-        Self { folders, data: OtherData::Refused, gone: MissingCheckpoints::Refused }
+        let (data, gone) = (OtherData::Refused, MissingCheckpoints::Refused);
+        Self { folders, data, gone, strict: false }
     }
 
     /// Takes possession of the run's folders.
     pub(crate) fn own(&self, prepared: &Prepared) -> Result<OwnedRun, Refusal> {
-        let begins_anew = self.begins_anew()?;
+        if self.strict {
+            // What is damaged where none is intact is said by the ranks.
+            let newest = checkpoint::newest(&self.folders.checkpoints).ok();
+            newest.map_or(Ok(()), |newest| say_passed_over(&newest, true))?;
+        }
+        let begins_anew = self.begins_anew(prepared.plan.length.total_steps)?;
         let mut run = own_run(self.folders.clone(), prepared, self.data)?;
         run.is_resumed = true;
         if begins_anew {
@@ -63,7 +74,7 @@ impl ResumedRun {
     }
 
     /// Whether the run has nothing to go on from; refused where it should have.
-    fn begins_anew(&self) -> Result<bool, Refusal> {
+    fn begins_anew(&self, total_steps: u64) -> Result<bool, Refusal> {
         let folder = self.folders.checkpoints.display();
         let refuse = |code, what: &str, help: &str| {
             Err(Refusal::new(code, format!("error: {what}\n  do: {help}")))
@@ -77,6 +88,16 @@ impl ResumedRun {
                 "omit `--from-scratch`; if none of them is intact, move that folder away first",
             ),
             (Past::Unsaved, _) | (_, MissingCheckpoints::FromScratch) => Ok(true),
+            (Past::Complete(steps), MissingCheckpoints::Refused) => {
+                let complete = format!("all {steps} steps are done, and none was saved");
+                let help = "`ddprun resume --from-scratch` trains it again from step 0";
+                if total_steps <= steps {
+                    let page = format!("already complete: {complete}; {help}");
+                    return Err(Refusal::new(exit::OK, page));
+                }
+                let what = format!("cannot continue: {complete} (`checkpoint.every = \"never\"`)");
+                refuse(exit::CHECKPOINT, &what, help)
+            }
             (Past::Lost | Past::Unknown, MissingCheckpoints::Refused) => {
                 let had = if past == Past::Lost { "had" } else { "may have" };
                 refuse(
@@ -107,7 +128,15 @@ fn past(run: &RunFolders) -> Result<Past, Refusal> {
     let unsaved = if folder.is_dir() { Past::Unsaved } else { Past::Unknown };
     if events.is_file() {
         let log = record::read_events(&events).map_err(unreadable)?;
-        return Ok(if had_saved(&log.events) { Past::Lost } else { unsaved });
+        let complete = log.effective().into_iter().rev().find_map(|stamped| match &stamped.event {
+            Event::Finished(finished) if finished.no_checkpoint => Some(finished.step),
+            _ => None,
+        });
+        return Ok(match complete {
+            Some(steps) => Past::Complete(steps),
+            None if had_saved(&log.events) => Past::Lost,
+            None => unsaved,
+        });
     }
     let epochs = record::read_epochs(&run.logs.join(EPOCHS)).map_err(unreadable)?;
     let is_silent = epochs.is_none_or(|epochs| epochs.is_empty())

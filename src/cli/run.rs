@@ -30,6 +30,9 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>, kinds: &Kinds) -> Exit
     launch::learn_ends_of_children();
     outlive_file_limits();
     let line: Vec<OsString> = arguments.into_iter().collect();
+    if begins_runs(&line) {
+        launch::end_before_start(to_stderr);
+    }
     let matches = Args::command().try_get_matches_from(&line);
     let parsed = matches.and_then(|matches| Ok((Args::from_arg_matches(&matches)?, matches)));
     let (args, matches) = match parsed {
@@ -70,6 +73,14 @@ fn is_said_by_another(code: u8) -> bool {
     let is_common = matches!(code, exit::REFUSED | exit::DATA | exit::CHECKPOINT);
     let role = rank_env::from_environment();
     is_common && matches!(role, Ok(Role::Foreign(place)) if !place.local_rank.is_first())
+}
+
+/// Whether a command line starts a run or a sweep, as far as can be seen before it is read.
+fn begins_runs(line: &[OsString]) -> bool {
+    let first = line.get(1).map(|word| word.to_string_lossy());
+    let first = first.unwrap_or_default();
+    let is_experiment = Path::new(&*first).extension().is_some_and(|end| end == "toml");
+    is_experiment || first.starts_with('-') || ["resume", "sweep"].contains(&&*first)
 }
 
 /// Where a file may not grow (`ulimit -f`), the write that fails says so; the signal beside it

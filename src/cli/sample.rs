@@ -18,7 +18,7 @@ use crate::worker::{self, Sampling, exit};
 
 /// Prints the prompt and what the model makes of it, or the actions of a policy.
 pub(crate) fn sample(args: &SampleArgs, kinds: &Kinds) -> Result<u8, Refusal> {
-    let chosen = chosen(args.run.as_deref(), args.latest)?;
+    let chosen = chosen(args.run.as_deref(), args.latest, args.strict)?;
     let (plan, opened) = (&plan_of(chosen.run()?, kinds)?, &chosen.opened);
     if plan.data.source.modality == Modality::Behaviour {
         return policy::sample(args, plan, opened, kinds);

@@ -18,8 +18,8 @@ pub struct LongestSave {
 }
 
 impl LongestSave {
-    /// Time in which a job that is told to stop has saved: the step comes to its end, and a save
-    /// that is being written, before the last one begins.
+    /// Time in which a job that is told to stop has saved: the step, or the batch of an evaluation,
+    /// comes to its end, and a save that is being written, before the last one begins.
     fn needs(&self) -> Duration {
         let minutes = (3.0 * self.seconds.clamp(0.0, 1e6) + 30.0) / 60.0;
         Duration::from_mins(minutes.ceil() as u64)

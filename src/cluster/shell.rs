@@ -4,15 +4,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use crate::config::kind::Wrong;
-
-/// A word that the shell takes as it is.
-pub(crate) fn quoted(word: &str) -> String {
-    let plain = |c: char| c.is_ascii_alphanumeric() || "/._-+=:,@%".contains(c);
-    if !word.is_empty() && word.chars().all(plain) {
-        return word.to_owned();
-    }
-    format!("'{}'", word.replace('\'', r"'\''"))
-}
+pub(crate) use crate::terminal::shell_word as quoted;
 
 /// A path as a word.
 pub(crate) fn path(path: &Path) -> String {

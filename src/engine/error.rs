@@ -1,5 +1,6 @@
 //! Why training cannot go on.
 
+use crate::engine::vote::StopRequest;
 use crate::units::Rank;
 use crate::{collective, data};
 
@@ -132,6 +133,9 @@ pub enum Error {
         /// There.
         expected: u64,
     },
+    /// The run is asked to stop, and does not wait for the end of an evaluation.
+    #[error("the evaluation was broken off, as the run is asked to stop")]
+    BrokenOff(StopRequest),
     /// All labels of an evaluation are ones that do not count.
     #[error("all labels of the {split} samples are ignored (-100), so there is no loss to measure")]
     NothingCounts {

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use candle_core::Tensor;
+use serde::{Deserialize, Serialize};
 
 use crate::collective::Collective;
 use crate::data::sampler::Chunk;
@@ -11,7 +12,7 @@ use crate::engine::batch_to_device::DeviceBatch;
 use crate::engine::pass::draws;
 use crate::engine::pass::scalar;
 use crate::engine::step::NextBatch;
-use crate::engine::vote::{PassReport, Totals, exchange};
+use crate::engine::vote::{PassReport, StopRequest, Totals, exchange};
 use crate::engine::{Engine, Error};
 use crate::launch::Phase;
 use crate::loss::counted_samples;
@@ -55,6 +56,18 @@ pub struct Evaluation {
     pub samples: u64,
     /// Samples that cannot be read.
     pub unreadable: u64,
+    /// The strongest request to stop that any rank had at its end.
+    pub stop_request: StopRequest,
+}
+
+/// What a rank tells the others when its chunks are evaluated, or are not going to be.
+#[derive(Serialize, Deserialize)]
+struct Part {
+    passes: Vec<PassReport>,
+    /// What it asks for.
+    stop_request: StopRequest,
+    /// Whether chunks of it are missing, because of that.
+    is_broken_off: bool,
 }
 
 /// A sample that the model is wrong about.
@@ -111,6 +124,21 @@ impl Engine {
         chunks: &[Chunk],
         next: NextBatch<'_>,
     ) -> Result<Evaluation, Error> {
+        self.evaluate_unless(split, chunks, next, &|| StopRequest::None)
+    }
+
+    /// As [`Engine::evaluate`], unless `wishes` asks to stop: then it ends after the batch at hand.
+    ///
+    /// # Errors
+    ///
+    /// As [`Engine::evaluate`]; [`Error::BrokenOff`] on all ranks if any of them left out a batch.
+    pub(crate) fn evaluate_unless(
+        &mut self,
+        split: Split,
+        chunks: &[Chunk],
+        next: NextBatch<'_>,
+        wishes: &dyn Fn() -> StopRequest,
+    ) -> Result<Evaluation, Error> {
         self.broadcast_buffers()?;
         let step = self.state.step;
         self.averaged(|engine| {
@@ -118,7 +146,7 @@ impl Engine {
             if engine.plan.average().is_some_and(|average| average.of_buffers) {
                 engine.broadcast_buffers()?;
             }
-            engine.evaluate_parameters(split, chunks, next)
+            engine.evaluate_parameters(split, chunks, next, wishes)
         })
         .map_err(|source| Error::Tensor { phase: "evaluation", step, source })?
     }
@@ -128,12 +156,19 @@ impl Engine {
         split: Split,
         chunks: &[Chunk],
         next: NextBatch<'_>,
+        wishes: &dyn Fn() -> StopRequest,
     ) -> Result<Evaluation, Error> {
         let answers = self.answers(split);
-        let mut mine = Vec::with_capacity(chunks.len());
+        let mut passes = Vec::with_capacity(chunks.len());
         let mut kept = Vec::new();
         let mut worst = Vec::new();
+        let mut is_broken_off = false;
         for chunk in chunks {
+            // Every rank hears of it by itself. One that does not waits for the others at the end.
+            is_broken_off = wishes().is_urgent();
+            if is_broken_off {
+                break;
+            }
             // A loader that hangs is found here as in a step.
             (self.observer)(self.state.step, Phase::LoadingData);
             let batch = next()?;
@@ -141,17 +176,23 @@ impl Engine {
             // Under `on_bad_sample = "skip"` unreadable samples are left out.
             if !batch.samples.is_empty() {
                 let found = self.evaluate_batch(chunk.index, &batch, answers)?;
-                mine.push(found.report);
+                passes.push(found.report);
                 kept.push((chunk.index, found.kept));
                 add_worst(&mut worst, found.worst, self.most_worst);
             }
         }
+        let mine = Part { passes, stop_request: wishes(), is_broken_off };
         let all = exchange(self.collective.as_ref(), &mine)?;
-        let totals = Totals::over(all.iter().flatten());
+        let asked = all.iter().map(|part| part.stop_request).max();
+        let stop_request = asked.unwrap_or_default();
+        if all.iter().any(|part| part.is_broken_off) {
+            return Err(Error::BrokenOff(stop_request));
+        }
+        let totals = Totals::over(all.iter().flat_map(|part| &part.passes));
         let kept = gather(self.collective.as_ref(), &kept)?;
         let unreadable = self.audit(split, &totals)?;
         let (metrics, samples) = (self.values(split, totals.loss, &kept), totals.samples);
-        Ok(Evaluation { metrics, kept, worst, samples, unreadable })
+        Ok(Evaluation { metrics, kept, worst, samples, unreadable, stop_request })
     }
 
     /// What the model answers to `inputs` of the CPU, with the averaged parameters where there are

@@ -114,7 +114,7 @@ pub use evaluate::{Evaluation, Split, Worst};
 pub(crate) use ownership::keeps;
 pub use profile_pass::{PassProfile, profile_pass};
 pub use scaler::Scaler;
-pub use state::{EarlyStopping, EpochSums, SwaState, TrainState, is_better};
+pub use state::{EarlyStopping, EpochSums, LeftToDo, SwaState, TrainState, is_better};
 pub use step::{NextBatch, StepReport};
 pub use vote::StopRequest;
 pub(crate) use vote::exchange;

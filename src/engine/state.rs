@@ -51,6 +51,20 @@ pub struct TrainState {
     /// limits them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub seconds: Option<f64>,
+    /// What is left to do after the last step, before the next.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub left: Option<LeftToDo>,
+}
+
+/// What is left to do after a step where its evaluation was broken off.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct LeftToDo {
+    /// Learning rate of the step.
+    pub lr: f64,
+    /// Whether its loss compares classes.
+    pub has_accuracy: bool,
+    /// Whether its epoch was recorded as over.
+    pub epoch_is_closed: bool,
 }
 
 /// Progress of a plain average of the weights.
@@ -148,6 +162,7 @@ impl TrainState {
             early_stopping: EarlyStopping::default(),
             history: History::default(),
             seconds: None,
+            left: None,
         }
     }
 

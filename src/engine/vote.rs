@@ -55,6 +55,14 @@ pub enum StopRequest {
     Abandon,
 }
 
+impl StopRequest {
+    /// Whether an evaluation is broken off for it, to be made when the run goes on: whoever asks
+    /// may kill the process before it would be over.
+    pub fn is_urgent(self) -> bool {
+        self >= Self::Unwatched
+    }
+}
+
 /// Sums over the samples of one pass.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct PassReport {

@@ -95,6 +95,13 @@ pub(super) fn make_link(target: &Path, link: &Path) -> io::Result<()> {
     Ok(())
 }
 
+/// Gives a file a second name.
+pub(super) fn make_hard_link(file: &Path, name: &Path) -> io::Result<()> {
+    fs::hard_link(file, name)?;
+    note("make hard link", &[file, name], b"");
+    Ok(())
+}
+
 pub(super) fn remove_file(path: &Path) -> io::Result<()> {
     fs::remove_file(path)?;
     note("remove", &[path], b"");

@@ -1,8 +1,9 @@
 //! A large file in a folder that is still temporary: written piece by piece, while the disk works
 //! on the pieces before.
 
-use std::fs::File;
+use std::fs::{File, Metadata};
 use std::num::NonZeroU64;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{Advice, fadvise};
@@ -31,6 +32,35 @@ impl NewFile {
     pub(crate) fn create(path: &Path) -> Result<Self, Error> {
         let file = fs_calls::make_file(path).map_err(Error::io("create", path))?;
         Ok(Self { file, path: path.to_owned(), written: 0, handed_over: 0 })
+    }
+
+    /// Makes a file of what is in `from`, which was opened at the path `origin`: another name of the
+    /// same file, where it still has that path and the file system has hard links, else a copy.
+    ///
+    /// # Errors
+    ///
+    /// It exists, or cannot be made or written; `from` cannot be read.
+    pub(crate) fn link_or_copy(from: &File, origin: &Path, path: &Path) -> Result<(), Error> {
+        let is_same = |found: &Path| {
+            let (found, from) = (found.metadata(), from.metadata());
+            found.is_ok_and(|found| from.is_ok_and(|from| same(&found) == same(&from)))
+        };
+        if fs_calls::make_hard_link(origin, path).is_ok() {
+            if is_same(path) {
+                return Ok(());
+            }
+            fs_calls::remove_file(path).map_err(Error::io("remove", path))?;
+        }
+        let mut file = Self::create(path)?;
+        let (mut buffer, mut at) = (vec![0; STRIDE], 0);
+        loop {
+            let n = from.read_at(&mut buffer, at).map_err(Error::io("read", origin))?;
+            if n == 0 {
+                return file.sync();
+            }
+            file.write(&buffer[..n])?;
+            at += n as u64;
+        }
     }
 
     /// Appends `bytes`.
@@ -69,6 +99,11 @@ impl NewFile {
     }
 }
 
+/// What tells a file from all others.
+fn same(found: &Metadata) -> (u64, u64) {
+    (found.dev(), found.ino())
+}
+
 /// Waits until all of `files` are on disk: together, so that one commit of the journal serves them
 /// all.
 ///
@@ -94,6 +129,23 @@ pub(crate) fn sync_together(files: &[NewFile]) -> Result<(), Error> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_file_that_was_deleted_or_replaced_is_copied_from_where_it_is_open() {
+        let folder = tempfile::tempdir().unwrap();
+        let at = |name: &str| folder.path().join(name);
+        crate::files::write_atomic(&at("model"), b"weights").unwrap();
+        let open = File::open(at("model")).unwrap();
+        NewFile::link_or_copy(&open, &at("model"), &at("linked")).unwrap();
+        assert_eq!(at("linked").metadata().unwrap().nlink(), 2);
+        crate::files::write_atomic(&at("model"), b"others").unwrap();
+        NewFile::link_or_copy(&open, &at("model"), &at("replaced")).unwrap();
+        crate::files::remove_file(&at("model")).unwrap();
+        NewFile::link_or_copy(&open, &at("model"), &at("deleted")).unwrap();
+        for name in ["linked", "replaced", "deleted"] {
+            assert_eq!(std::fs::read(at(name)).unwrap(), b"weights", "{name}");
+        }
+    }
 
     #[test]
     fn pieces_of_any_length_become_one_file() {

@@ -3,7 +3,7 @@
 //! folder, each holds the lock of its share.
 
 use std::fs::{File, OpenOptions, TryLockError};
-use std::io::{Read, Write};
+use std::io::{ErrorKind, Read, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -46,22 +46,60 @@ impl RunLock {
             .mode(0o644)
             .open(&path)
             .map_err(Error::io("open", &path))?;
-        match patiently(&file) {
-            Ok(()) => {}
-            Err(TryLockError::WouldBlock) => {
-                return Err(Error::InUse { folder: folder.to_owned(), holder: read_holder(file) });
-            }
-            Err(TryLockError::Error(reason)) => return Err(Error::io("lock", &path)(reason)),
-        }
+        lock(&file, folder, &path)?;
         write_holder(&mut file).map_err(Error::io("write", &path))?;
         Ok(Self { file })
     }
+
+    /// Takes the lock of `folder` in order to remove it: writes nothing, so that it can be taken on
+    /// a full disk. `None` if there is no lock, as nothing has run there.
+    ///
+    /// # Errors
+    ///
+    /// As [`RunLock::acquire`].
+    pub(crate) fn to_remove(folder: &Path) -> Result<Option<Self>, Error> {
+        let path = folder.join(".lock");
+        let open = |writes| OpenOptions::new().read(true).write(writes).open(&path);
+        // Some file systems lock only what can be written; others are read-only.
+        let file = match open(true).or_else(|_| open(false)) {
+            Err(reason) if reason.kind() == ErrorKind::NotFound => return Ok(None),
+            opened => opened.map_err(Error::io("open", &path))?,
+        };
+        lock(&file, folder, &path)?;
+        Ok(Some(Self { file }))
+    }
+}
+
+fn lock(file: &File, folder: &Path, path: &Path) -> Result<(), Error> {
+    match patiently(file, LOCK_TIMEOUT) {
+        Ok(()) => Ok(()),
+        Err(TryLockError::WouldBlock) => {
+            Err(Error::InUse { folder: folder.to_owned(), holder: read_holder(file) })
+        }
+        Err(TryLockError::Error(reason)) => Err(Error::io("lock", path)(reason)),
+    }
+}
+
+/// How long a process waits for others that make something in a folder.
+const TURN_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Waits for this process's turn to look what is in the folder `path` and to make something there,
+/// which it has until the value is dropped. The folder is made if needed. Where it cannot be locked
+/// there are no turns.
+///
+/// # Errors
+///
+/// The folder cannot be made.
+pub(crate) fn take_turn(path: &Path) -> Result<Option<File>, Error> {
+    super::create_folder(path)?;
+    let Ok(folder) = File::open(path) else { return Ok(None) };
+    Ok(patiently(&folder, TURN_TIMEOUT).is_ok().then_some(folder))
 }
 
 /// Takes the lock. A process that only looks whether it is held ([`lock_holder`]) holds it for a
 /// moment, which is waited for.
-fn patiently(file: &File) -> Result<(), TryLockError> {
-    let given_up = Instant::now() + LOCK_TIMEOUT;
+fn patiently(file: &File, timeout: Duration) -> Result<(), TryLockError> {
+    let given_up = Instant::now() + timeout;
     loop {
         match file.try_lock() {
             Err(TryLockError::WouldBlock) if Instant::now() < given_up => {
@@ -76,7 +114,7 @@ fn patiently(file: &File) -> Result<(), TryLockError> {
 pub(crate) fn lock_holder(folder: &Path) -> Option<String> {
     let file = File::open(folder.join(".lock")).ok()?;
     match file.try_lock_shared() {
-        Err(TryLockError::WouldBlock) => Some(read_holder(file)),
+        Err(TryLockError::WouldBlock) => Some(read_holder(&file)),
         Ok(()) | Err(TryLockError::Error(_)) => None,
     }
 }
@@ -95,7 +133,7 @@ fn write_holder(file: &mut File) -> std::io::Result<()> {
     file.write_all(holder.as_bytes())
 }
 
-fn read_holder(mut file: File) -> String {
+fn read_holder(mut file: &File) -> String {
     let mut holder = String::new();
     match file.read_to_string(&mut holder) {
         Ok(length) if length > 0 => holder,
@@ -119,6 +157,37 @@ mod tests {
         drop(lock);
         assert_eq!(lock_holder(folder.path()), None);
         let _again = RunLock::acquire(folder.path()).unwrap();
+    }
+
+    #[test]
+    fn what_is_to_be_removed_is_locked_without_a_write() {
+        let folder = tempfile::tempdir().unwrap();
+        assert!(RunLock::to_remove(folder.path()).unwrap().is_none(), "nothing has run there");
+        let running = RunLock::acquire(folder.path()).unwrap();
+        let refused = RunLock::to_remove(folder.path()).unwrap_err();
+        assert!(matches!(refused, Error::InUse { .. }), "{refused}");
+        drop(running);
+        let lock = RunLock::to_remove(folder.path()).unwrap().unwrap();
+        assert_eq!(folder.path().join(".lock").metadata().unwrap().len(), 0);
+        assert!(RunLock::acquire(folder.path()).is_err());
+        drop(lock);
+    }
+
+    #[test]
+    fn who_makes_something_in_a_folder_waits_for_those_that_do() {
+        let folder = tempfile::tempdir().unwrap();
+        let inner = folder.path().join("logs/small");
+        let turn = take_turn(&inner).unwrap();
+        assert!(turn.is_some());
+        std::thread::scope(|scope| {
+            let other = scope.spawn(|| {
+                let _turn = take_turn(&inner).unwrap();
+                inner.join("made").is_file()
+            });
+            File::create(inner.join("made")).unwrap();
+            drop(turn);
+            assert!(other.join().unwrap(), "the other did not wait");
+        });
     }
 
     #[test]

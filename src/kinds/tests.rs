@@ -18,6 +18,7 @@ mod misspelt;
 mod older;
 mod paths;
 mod split;
+mod stored;
 mod sweep;
 mod watched;
 

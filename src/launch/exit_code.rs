@@ -1,5 +1,7 @@
 //! The exit codes of ranks and of the program (docs/runs.md).
 
+/// Done, or nothing was left to do.
+pub(crate) const OK: u8 = 0;
 /// Experiment or command line refused.
 pub(crate) const REFUSED: u8 = 2;
 /// Data unusable.

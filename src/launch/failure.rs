@@ -129,12 +129,12 @@ impl Failure {
 
     fn usual_help(&self) -> String {
         let log = self.log.display();
+        let run = RunFolders::word(self.log.parent().unwrap_or(Path::new("")));
         match self.code {
             exit_code::BUG => format!(
-                "this is a bug in ddprun: report it with `{log}`; then `ddprun resume {}`",
-                self.run
+                "this is a bug in ddprun: report it with `{log}`; then `ddprun resume {run}`"
             ),
-            _ => format!("`ddprun resume {}`, once the cause is fixed", self.run),
+            _ => format!("`ddprun resume {run}`, once the cause is fixed"),
         }
     }
 

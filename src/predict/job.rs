@@ -12,7 +12,7 @@ use std::io::Write;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Condvar, Mutex, PoisonError};
 use std::time::Instant;
 
 use crate::checkpoint::Opened;
@@ -30,6 +30,9 @@ use crate::predict::part_folder::{FORMAT, Identity, POLL, PartFolder};
 use crate::predict::predictor::{Predictor, read};
 use crate::predict::row::{Column, Rows};
 use crate::worker;
+
+/// Parts for each rank that may be done before the one whose rows are written next.
+const PARTS_AHEAD: usize = 2;
 
 /// What is to be predicted.
 pub(crate) struct Job<'a> {
@@ -69,7 +72,7 @@ pub(crate) fn run(
     stream: &mut (dyn Write + Send),
     said: &(dyn Fn(Said<'_>) + Sync),
 ) -> Result<Option<Ended>, Error> {
-    let format = job.out.map_or(Ok(Format::Csv), |(path, _)| Format::of(path))?;
+    let format = job.out.map_or(Ok(Format::Csv), |(path, _)| format_of(path))?;
     let source = job.kinds.data.build(&job.plan.data.source.kind).map_err(data::Error::from)?;
     let inputs = read(source.as_ref(), job.plan, job.paths, &job.kinds.transforms)?;
     inputs.notes.iter().for_each(|note| said(Said::Noted(note)));
@@ -80,6 +83,16 @@ pub(crate) fn run(
         Some((path, replaces)) => work.to_file(format, path, replaces),
         None => work.to_stream(stream).map(Some),
     }
+}
+
+/// The form of the file that is to be written.
+fn format_of(path: &Path) -> Result<Format, Error> {
+    if path.is_dir() {
+        let what = format!("`{}` is a folder", path.display());
+        let help = format!("name a file, such as `{}`", path.join("predictions.csv").display());
+        return Err(Error::new(exit::REFUSED, what).with_help(help));
+    }
+    Format::of(path)
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
@@ -100,7 +113,7 @@ struct InOrder<'a> {
     to: RowWriter<&'a mut (dyn Write + Send)>,
     /// The part that is written next.
     next: usize,
-    /// Later ones that are done: no more than there are ranks, or nearly.
+    /// Later ones that are done.
     waiting: BTreeMap<usize, Rows>,
     ended: Ended,
 }
@@ -123,9 +136,24 @@ impl Work<'_> {
         let to = RowWriter::new(Format::Csv, columns, stream)?;
         let (waiting, ended) = (BTreeMap::new(), Ended::default());
         let written = Mutex::new(InOrder { to, next: 0, waiting, ended });
+        let moved = Condvar::new();
         let open: Vec<usize> = (0..self.parts.len()).collect();
         self.begin(&open);
-        self.on_ranks(&open, &|at, rows| lock(&written).take(at, rows, columns))?;
+        let most = PARTS_AHEAD * self.job.ranks.max(1);
+        let may_begin = |at: usize| lock(&written).next + most > at;
+        let wait = |at: usize, is_over: &AtomicBool| {
+            while !may_begin(at) && !is_over.load(Ordering::Relaxed) {
+                let (_written, _) = moved
+                    .wait_timeout(lock(&written), POLL)
+                    .unwrap_or_else(PoisonError::into_inner);
+            }
+        };
+        let keep = |at, rows| {
+            let taken = lock(&written).take(at, rows, columns);
+            moved.notify_all();
+            taken
+        };
+        self.on_ranks(&open, &wait, &keep)?;
         let InOrder { to, ended, .. } =
             written.into_inner().unwrap_or_else(PoisonError::into_inner);
         to.finish()?;
@@ -142,7 +170,12 @@ impl Work<'_> {
             Some(_) => return Ok(None),
         }
         self.begin(&folder.open());
-        self.all_shares(&folder)?;
+        // What was refused, such as a damaged checkpoint, leaves nothing to continue.
+        self.all_shares(&folder).inspect_err(|_| {
+            if self.job.launched.is_none() {
+                folder.discard_if_empty();
+            }
+        })?;
         folder.join(format, &self.form.columns, timeout)
     }
 
@@ -172,7 +205,7 @@ impl Work<'_> {
                 }
                 let mut open = folder.open();
                 open.retain(|at| at % world == share);
-                self.on_ranks(&open, &|at, rows| folder.keep(at, &rows))?;
+                self.on_ranks(&open, &|_, _| (), &|at, rows| folder.keep(at, &rows))?;
             }
             let now = folder.open().len();
             if now == left {
@@ -184,10 +217,12 @@ impl Work<'_> {
         Ok(())
     }
 
-    /// Has the ranks of this process do the `open` parts, and give their rows to `keep`.
+    /// Has the ranks of this process do the `open` parts, each after `wait`, and give their rows to
+    /// `keep`.
     fn on_ranks(
         &self,
         open: &[usize],
+        wait: &(dyn Fn(usize, &AtomicBool) + Sync),
         keep: &(dyn Fn(usize, Rows) -> Result<(), Error> + Sync),
     ) -> Result<(), Error> {
         if open.is_empty() {
@@ -202,6 +237,7 @@ impl Work<'_> {
                     is_shared.then(|| worker::share_of_cores(predictor.plan())).transpose()?;
                 while !is_over.load(Ordering::Relaxed) {
                     let Some(&at) = open.get(next.fetch_add(1, Ordering::Relaxed)) else { break };
+                    wait(at, &is_over);
                     let items = self.parts[at].clone();
                     let n = items.len();
                     keep(at, predictor.part(self.inputs, items, self.form)?)?;

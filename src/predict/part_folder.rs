@@ -71,7 +71,7 @@ impl<'a> PartFolder<'a> {
         let text = identity.text();
         match std::fs::read(self.path.join(JOB)) {
             Ok(kept) if kept == text => return Ok(()),
-            Ok(_) if !self.replaces => {
+            Ok(_) if !self.replaces && self.has_parts() => {
                 let what = format!(
                     "`{}` holds parts of other predictions: of other inputs, weights or options",
                     self.path.display()
@@ -79,11 +79,27 @@ impl<'a> PartFolder<'a> {
                 let help = "run the command that began them, or discard them with `--overwrite`";
                 return Err(Error::new(exit::REFUSED, what).with_help(help));
             }
-            Ok(_) => files::remove_folder(&self.path)?,
+            Ok(_) if self.replaces || self.claim("rank-0")?.is_some() => {
+                files::remove_folder(&self.path)?;
+            }
+            Ok(_) => return Err(self.in_use()),
             Err(_) => {}
         }
         files::create_writable_folder(&self.path)?;
         Ok(files::write_atomic(&self.path.join(JOB), &text)?)
+    }
+
+    /// Whether there is something to continue.
+    fn has_parts(&self) -> bool {
+        (0..self.n.max(1)).any(|at| self.part(at).is_file())
+    }
+
+    /// Removes it if no part is done; one that cannot be removed does no harm.
+    pub(super) fn discard_if_empty(&self) {
+        let is_ours = || matches!(self.claim("rank-0"), Ok(Some(_)));
+        if !self.has_parts() && self.path.is_dir() && is_ours() {
+            drop(files::remove_folder(&self.path));
+        }
     }
 
     /// Waits until rank 0 has made it this job's; false if all is done already.

@@ -73,5 +73,6 @@ pub(crate) fn finished() -> Finished {
             checkpoint: 1.0,
         },
         peak_memory: None,
+        no_checkpoint: false,
     }
 }

@@ -153,6 +153,8 @@ pub struct Settings {
     pub resumed_from: u64,
     /// Last step of the run.
     pub total_steps: u64,
+    /// Steps of an epoch.
+    pub steps_per_epoch: u64,
     /// Names of what evaluations measure beside the loss.
     pub metrics: Vec<String>,
 }
@@ -176,11 +178,20 @@ impl Recorder {
     ///
     /// A file cannot be opened or written.
     pub fn open(settings: Settings) -> Result<Self, Error> {
-        let Settings { run, sinks, screen, inherited, resumed_from, total_steps, metrics } =
-            settings;
+        let Settings { run, sinks, screen, inherited, resumed_from, metrics, .. } = settings;
+        let Settings { total_steps, steps_per_epoch, .. } = settings;
         let start = SinkStart { logs: &run.logs, resumed_from, total_steps, metrics: &metrics };
-        let sinks = sinks.iter().map(|sink| sink.open(&start)).collect::<Result<_, _>>()?;
-        let done = epochs_until(&run.logs.join(EPOCHS), resumed_from, &inherited)?;
+        let mut sinks =
+            sinks.iter().map(|sink| sink.open(&start)).collect::<Result<Vec<_>, _>>()?;
+        let events = run.logs.join(EVENTS);
+        if !sinks.iter().any(|sink| sink.file() == Some(&events)) {
+            sinks.push(sink::rare_events(&events)?);
+        }
+        let mut done = epochs_until(&run.logs.join(EPOCHS), resumed_from, &inherited)?;
+        if resumed_from < total_steps && inherited.is_empty() {
+            // It goes on, and is said when it is over.
+            done.retain(|epoch| !is_cut_short(epoch, resumed_from, steps_per_epoch));
+        }
         let epochs = epochs_file::open(&run.logs.join(EPOCHS), &done)?;
         let history =
             history_file::HistoryWriter::start(run.logs.join(HISTORY), History::of(&done))?;
@@ -232,7 +243,7 @@ impl Recorder {
             self.log.say(&text)?;
         }
         if let Event::Finished(finished) = event {
-            let text = summary(finished, &self.run.id, &self.places(finished));
+            let text = summary(finished, &RunFolders::word(&self.run.logs), &self.places(finished));
             self.terminal.print(&text);
             self.log.say(&text)?;
         }
@@ -264,6 +275,11 @@ impl Recorder {
         places.extend(self.sinks.iter().filter_map(|sink| sink.place(finished)));
         places
     }
+}
+
+/// Whether an epoch was recorded before its last step, after `step`, as the run ended there.
+fn is_cut_short(epoch: &EpochDone, step: u64, steps_per_epoch: u64) -> bool {
+    epoch.step == step && !step.is_multiple_of(steps_per_epoch.max(1))
 }
 
 /// The epochs that are over at `step`: those of the file, unless an older ddprun kept them in the
@@ -300,6 +316,7 @@ mod tests {
             inherited,
             resumed_from,
             total_steps: 50,
+            steps_per_epoch: 20,
             metrics: Vec::new(),
         }
     }

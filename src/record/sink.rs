@@ -17,6 +17,7 @@ use crate::registry::{Family, Member, Registry};
 
 pub use csv::{Csv, NAME as METRICS};
 pub use curves::Curves;
+pub(super) use jsonl::rare_events;
 pub use jsonl::{Jsonl, Log, NAME as EVENTS, Stamped, read as read_events};
 pub(crate) use milestones::{Milestones, read_milestones, read_rank_stats};
 pub use tensorboard::Tensorboard;

@@ -9,7 +9,8 @@ use crate::event::{Finished, Reason, TimeShares};
 /// Files and folders that the last lines name: what for, and where.
 pub(crate) type Places = Vec<(&'static str, PathBuf)>;
 
-/// The last lines of the run `run`; if it can go on, the very last is the command that does it.
+/// The last lines of the run `run`, which is the word for it; if it can go on, the very last is the
+/// command that does it.
 pub(crate) fn summary(finished: &Finished, run: &str, places: &Places) -> String {
     let mut lines = vec![ending(finished)];
     if let Some(best) = &finished.best {
@@ -21,6 +22,9 @@ pub(crate) fn summary(finished: &Finished, run: &str, places: &Places) -> String
     }
     if let Some(peak) = finished.peak_memory {
         lines.push(format!("memory: peak {peak} (rank 0)"));
+    }
+    if finished.no_checkpoint {
+        lines.push("no checkpoint was saved, as `checkpoint.every` is \"never\"".to_owned());
     }
     let width = places.iter().map(|(what, _)| what.len()).max().unwrap_or(0);
     lines.extend(places.iter().map(|(what, path)| format!("{what:<width$}  {}", path.display())));
@@ -126,6 +130,13 @@ mod tests {
             Finished { peak_memory: Some(Bytes(400 << 20)), ..example_events::finished() };
         let text = summary(&finished, "r", &Vec::new());
         assert!(text.ends_with("\nmemory: peak 400.00 MiB (rank 0)"), "{text}");
+    }
+
+    #[test]
+    fn a_run_that_has_saved_nothing_says_so() {
+        let finished = Finished { no_checkpoint: true, ..example_events::finished() };
+        let text = summary(&finished, "r", &Vec::new());
+        assert!(text.ends_with("\nno checkpoint was saved, as `checkpoint.every` is \"never\""));
     }
 
     #[test]

@@ -229,6 +229,7 @@ mod tests {
             inherited: History::default(),
             resumed_from: 0,
             total_steps: 50,
+            steps_per_epoch: 20,
             metrics: Vec::new(),
         };
         let mut recorder = Recorder::open(settings).unwrap();

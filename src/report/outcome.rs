@@ -8,12 +8,13 @@ use serde::de::DeserializeOwned;
 use crate::event::{Event, Finished, Started};
 use crate::files;
 use crate::launch::{Blame, ErrorReport, Failure, Phase};
+use crate::plan::RunFolders;
 use crate::record::{DESCRIPTION, Stamped, newest_of, summary};
 
 /// What of a run's end is not among its events.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Traces {
-    /// The run: `<time>-<id>`.
+    /// The run as commands take it: `<time>-<id>`, or its folder.
     pub(crate) run: String,
     /// The process that has the run now.
     pub(crate) holder: Option<String>,
@@ -26,7 +27,7 @@ pub(crate) struct Traces {
 impl Traces {
     /// Looks for them in `folder`; `events` are those of the run.
     pub(crate) fn read(folder: &Path, events: &[Stamped]) -> Self {
-        let run = folder.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        let run = RunFolders::word(folder);
         let holder = files::lock_holder(folder);
         let failed = parents_word(folder).or_else(|| ranks_word(folder, events));
         let (failure, failed_after) = failed.unzip();

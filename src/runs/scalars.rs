@@ -57,6 +57,19 @@ impl Scalars {
         }
     }
 
+    /// Forgets an epoch that the end of the run had cut short after `step`: it goes on.
+    fn reopen_epoch(&mut self, step: u64) {
+        if step.is_multiple_of(self.steps_per_epoch.max(1)) {
+            return;
+        }
+        for name in ["train/loss_epoch", "train/accuracy_epoch"] {
+            if let Some(series) = self.series.get_mut(name) {
+                series.retain(|point| point.step != step);
+            }
+        }
+        self.series.retain(|_, series| !series.is_empty());
+    }
+
     /// Forgets what is done again after `step`.
     fn cut(&mut self, step: u64) {
         self.series.values_mut().for_each(|series| series.retain(|point| point.step <= step));
@@ -156,6 +169,9 @@ impl Reader {
         if line.event == "started" {
             self.scalars.cut(line.resumed_from.unwrap_or(0));
             self.scalars.steps_per_epoch = line.steps_per_epoch.unwrap_or(0);
+            if goes_on {
+                self.scalars.reopen_epoch(line.resumed_from.unwrap_or(0));
+            }
             self.start = Some((line.time, self.seconds));
         }
         let (start, before) = *self.start.get_or_insert((line.time, self.seconds));

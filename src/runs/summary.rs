@@ -11,7 +11,7 @@ use super::{Error, config, tags};
 use crate::event::{Evaluated, Event, Reason, TIE_BREAKER};
 use crate::plan::Mode;
 use crate::record::{self, RunTime, Stamped};
-use crate::report::{self, Ending, Records};
+use crate::report::{self, Ending, Progress, Records, Unit};
 
 /// How a run, a trial or a sweep stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -169,7 +169,8 @@ fn state_of(
         Ending::Failed(failure) => (State::Failed, first_line(failure)),
         Ending::Finished(finished) => {
             let (state, words) = of_reason(finished.reason);
-            (state, said(words))
+            let lacks = if finished.no_checkpoint { ", no checkpoint" } else { "" };
+            (state, said(&format!("{words}{lacks}")))
         }
         Ending::NothingLeft(_) => (State::Finished, said("completed")),
         Ending::Killed => (State::Killed, None),
@@ -213,8 +214,13 @@ fn best(records: &Records, events: &[&Stamped], description: &Description) -> Op
     let measured = evaluations(events).filter_map(|at| found(&at.metrics, at.step));
     let mut measured: Vec<(Best, f64)> = measured.collect();
     if measured.is_empty() {
-        let rows = records.progress().rows.into_iter();
-        measured.extend(rows.filter_map(|row| found(&row.metrics, row.at)));
+        let Progress { unit, rows } = records.progress();
+        let step = |at: u64| match unit {
+            Unit::Step => at,
+            Unit::Epoch => records.epochs.iter().rfind(|it| it.epoch == at).map_or(0, |it| it.step),
+        };
+        let rows = rows.into_iter();
+        measured.extend(rows.filter_map(|row| found(&row.metrics, step(row.at))));
     }
     let cost = |best: &Best| if mode == Mode::Max { -best.value } else { best.value };
     let finite = measured.into_iter().filter(|(best, _)| best.value.is_finite());

@@ -66,8 +66,12 @@ pub fn run(order: Order<'_>, trainer: &dyn Trainer) -> Result<(Ended, Story), Er
     };
     session.check_data()?;
     session.check_ahead()?;
+    // A run of this name may begin at the same moment.
+    let turn = files::take_turn(&folder)?;
+    refuse_runs(&folder)?;
     let _lock = owned.map_or_else(|| new_folder(&folder), Ok)?;
     let mut journal = Journal::open(&folder)?;
+    drop(turn);
     match earlier {
         None => journal.opened(&subject)?,
         Some(earlier) if *earlier != subject => journal.extended(&subject)?,

@@ -50,6 +50,8 @@ pub(crate) fn build_run(
     link.progress(0, Phase::Joining);
     let mut passed_over = Vec::new();
     let images = Some(&splits.train).filter(|_| rank.is_first());
+    let pinned = Some(folders.checkpoints.join(checkpoint::PIN));
+    let images = (images, pinned.as_deref());
     let mut engine = open_engine(&plan, kinds, &device, collective.clone(), images, |params| {
         // Other machines may not see the folder of rank 0.
         let is_far = plan.distributed.nodes > 1;
@@ -109,8 +111,9 @@ pub(crate) fn build_run(
             run.record(&Event::Warned { message })?;
         }
     }
-    for damage in passed_over {
-        run.record(&Event::Warned { message: format!("skipped a newer checkpoint: {damage}") })?;
+    for newer in passed_over {
+        let message = newer.words(run.engine.state().step);
+        run.record(&Event::Warned { message })?;
     }
     Ok(run)
 }
@@ -178,14 +181,14 @@ fn open_engine(
     kinds: &Kinds,
     device: &RankDevice,
     collective: Arc<dyn Collective>,
-    images: Option<&Arc<dyn Dataset>>,
+    (images, pinned): (Option<&Arc<dyn Dataset>>, Option<&Path>),
     restore: impl FnOnce(&Params) -> Result<Option<(TrainState, Vec<Moments>)>, Error>,
 ) -> Result<Engine, Error> {
     let components = kinds.components(plan, &device.device)?;
     let params = &components.params;
     let restored = restore(params)?;
     if restored.is_none() {
-        load_pretrained(plan, kinds, params)?;
+        load_pretrained(plan, pinned, kinds, params)?;
         kinds.models.load_adapters(&plan.model, params)?;
         if let Some(images) = images.filter(|_| plan.model.pretrained.is_none()) {
             whiten(plan, kinds, params, images)?;
@@ -195,15 +198,29 @@ fn open_engine(
 }
 
 /// The weights that the plan starts from: those of a file, or of a checkpoint, with averages in
-/// their place where it has some.
-fn load_pretrained(plan: &Plan, kinds: &Kinds, params: &Params) -> Result<(), Error> {
-    let Some(path) = plan.model.pretrained.as_ref().filter(|path| path.is_dir()) else {
+/// their place where it has some. A checkpoint whose run has deleted or replaced it is `pinned` in
+/// the folder of this one.
+fn load_pretrained(
+    plan: &Plan,
+    pinned: Option<&Path>,
+    kinds: &Kinds,
+    params: &Params,
+) -> Result<(), Error> {
+    let planned = plan.model.pretrained_checkpoint.as_ref();
+    let given = plan.model.pretrained.as_ref();
+    let Some(path) = given.filter(|path| planned.is_some() || path.is_dir()) else {
         kinds.models.load_pretrained(&plan.model, params)?;
         return Ok(());
     };
-    let opened = checkpoint::open(path)?;
-    let planned = plan.model.pretrained_checkpoint.as_ref();
-    if planned.is_some_and(|planned| planned.fingerprint != opened.manifest.fingerprint()) {
+    let is_planned = |opened: &Opened| {
+        planned.is_none_or(|planned| planned.fingerprint == opened.manifest.fingerprint())
+    };
+    let opened = match (checkpoint::open(path), pinned) {
+        (Ok(opened), _) if is_planned(&opened) => opened,
+        (_, Some(pinned)) if pinned.is_dir() => checkpoint::open(pinned)?,
+        (opened, _) => opened?,
+    };
+    if !is_planned(&opened) {
         return Err(Error::OtherWeights { path: path.clone() });
     }
     let weights = checkpoint::averaged_model(&opened)?;
@@ -249,7 +266,7 @@ pub(crate) fn alone(
     let device = RankDevice::open(&plan, Rank(0))?;
     let collective = device.join(&plan, GroupHandles::default())?;
     let group = collective.clone();
-    let engine = open_engine(&plan, kinds, &device, group, None, |params| {
+    let engine = open_engine(&plan, kinds, &device, group, (None, None), |params| {
         let Some(opened) = opened else { return Ok(None) };
         let moments = checkpoint::restore(opened, &plan, params)?;
         Ok(Some((opened.state.clone(), moments)))

@@ -206,6 +206,7 @@ fn of_engine(error: &engine::Error) -> u8 {
         | engine::Error::Diverged { .. }
         | engine::Error::Vote { .. } => exit::PEER,
         engine::Error::Thread(_) => exit::RESOURCE,
+        engine::Error::BrokenOff(_) => exit::PREEMPTED,
         engine::Error::Tensor { .. }
         | engine::Error::Miscounted { .. }
         | engine::Error::ThreadGone => exit::BUG,

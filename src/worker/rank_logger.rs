@@ -50,6 +50,7 @@ impl RankLogger {
                 inherited,
                 resumed_from: step,
                 total_steps: plan.length.total_steps,
+                steps_per_epoch: plan.length.steps_per_epoch,
                 metrics,
             };
             return Ok(Self::First(Box::new(Recorder::open(settings)?)));

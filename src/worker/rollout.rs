@@ -197,11 +197,16 @@ pub(crate) struct Simulation<'a> {
 }
 
 /// Share of the episodes that the engine's policy solves, if there is a simulation of the plan's
-/// data. Every rank finds the same.
+/// data. Every rank finds the same, unless it `is_stopped`.
+///
+/// # Errors
+///
+/// A tensor operation failed. The error means nothing where `is_stopped` has said so.
 pub(crate) fn success(
     plan: &Plan,
     Simulation { source, eyes }: Simulation<'_>,
     engine: &mut Engine,
+    is_stopped: &dyn Fn() -> bool,
 ) -> std::result::Result<Option<f64>, engine::Error> {
     let (Some(eyes), Some(seed)) = (eyes, simulated(plan)) else { return Ok(None) };
     let start = |episode| source.environment(Key::new(seed, Purpose::Generate, TEST, episode));
@@ -210,8 +215,17 @@ pub(crate) fn success(
     let mut episodes: Vec<Episode> = starts.into_iter().map(Episode::new).collect();
     let step = engine.state().step;
     let key = |episode, chunk| Key::new(plan.seed, Purpose::Sample, episode, chunk);
-    eyes.roll_out(&mut episodes, key, &mut |inputs, draws| engine.answer(inputs, draws))
-        .map_err(|source| engine::Error::Tensor { phase: "rolled out", step, source })?;
+    let mut ask = |inputs: &Tensor, draws: &[Key]| {
+        if is_stopped() {
+            candle_core::bail!("the run is asked to stop");
+        }
+        engine.answer(inputs, draws)
+    };
+    eyes.roll_out(&mut episodes, key, &mut ask).map_err(|source| engine::Error::Tensor {
+        phase: "rolled out",
+        step,
+        source,
+    })?;
     let solved = episodes.iter().filter(|episode| episode.solved).count();
     Ok(Some(solved as f64 / EPISODES as f64))
 }

@@ -1,5 +1,6 @@
 //! The test at the end of a run: the best parameters, on samples that nothing was chosen by.
 
+use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
@@ -7,7 +8,7 @@ use std::sync::Arc;
 use crate::checkpoint::{self, Opened};
 use crate::collective::Collective;
 use crate::data::Dataset;
-use crate::engine::{Engine, Evaluation, Split};
+use crate::engine::{self, Engine, Evaluation, Split, StopRequest, exchange};
 use crate::event::{Evaluated, Event, Unreadable};
 use crate::failpoint;
 use crate::launch::Phase;
@@ -73,13 +74,30 @@ fn measure(run: &mut RankRun) -> Result<Evaluated, Error> {
         metrics.extend(tested.metrics);
         samples = tested.samples;
     }
-    let simulation = Simulation { source: run.source.as_ref(), eyes: run.eyes.as_ref() };
-    metrics.extend(
-        success(&run.plan, simulation, &mut run.engine)?.map(|share| (SUCCESS.to_owned(), share)),
-    );
+    metrics.extend(solved(run)?.map(|share| (SUCCESS.to_owned(), share)));
     let step = step.unwrap_or(now);
     let epoch = step.div_ceil(run.plan.length.steps_per_epoch);
     Ok(Evaluated { step, epoch, metrics, samples })
+}
+
+/// The share of the simulated episodes that the policy solves; broken off on all ranks if one is
+/// asked to stop.
+fn solved(run: &mut RankRun) -> Result<Option<f64>, Error> {
+    if simulated(&run.plan).is_none() {
+        return Ok(None);
+    }
+    let (wishes, heard) = (run.wishes(), Cell::new(StopRequest::None));
+    let is_stopped = || {
+        heard.set(wishes.now());
+        heard.get().is_urgent()
+    };
+    let simulation = Simulation { source: run.source.as_ref(), eyes: run.eyes.as_ref() };
+    let found = success(&run.plan, simulation, &mut run.engine, &is_stopped);
+    let all = exchange(run.collective.as_ref(), &heard.get())?;
+    match all.into_iter().max().filter(|asked| asked.is_urgent()) {
+        Some(asked) => Err(engine::Error::BrokenOff(asked).into()),
+        None => Ok(found?),
+    }
 }
 
 /// The best checkpoint, if the run has seen one.
@@ -159,7 +177,7 @@ pub(crate) fn measure_all(
             measured.unreadable.push(found);
         }
     }
-    let solved = if tests { success(plan, simulation, engine)? } else { None };
+    let solved = if tests { success(plan, simulation, engine, &|| false)? } else { None };
     measured.metrics.extend(solved.map(|share| (SUCCESS.to_owned(), share)));
     Ok(measured)
 }

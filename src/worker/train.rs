@@ -6,7 +6,7 @@ use crate::checkpoint::{self, Importance};
 use crate::data::audit::{Partition, SampleDigest, audit};
 use crate::data::loader::{Loader, Request, Settings};
 use crate::data::sampler::EpochOrder;
-use crate::engine::{Clock, Evaluation, Split, StepReport, StopRequest};
+use crate::engine::{self, Clock, Evaluation, LeftToDo, Split, StepReport, StopRequest};
 use crate::event::{EpochDone, Evaluated, Event, Finished, Partitioned, Reason, StepDone};
 use crate::failpoint;
 use crate::launch::{Phase, Stop};
@@ -39,17 +39,27 @@ impl Ending {
 /// Trains from where the engine stands to the end of the run. One that was over when it was saved
 /// is only finished: by the same decision, so that each start of it ends in the same way.
 pub(crate) fn train(run: &mut RankRun) -> Result<Ending, Error> {
+    if let Some(ending) = complete_step(run)? {
+        return finish(run, ending);
+    }
     let ending = match triggers::over(run.engine.state(), &run.plan) {
         Some(reason) => {
             let message = triggers::nothing_left(reason, run.engine.state());
             run.record(&Event::Warned { message })?;
-            complete_late(run)?;
-            Ending::Done(reason)
+            complete_late(run)?.unwrap_or(Ending::Done(reason))
         }
         None => epochs(run)?,
     };
-    finish(run, ending)?;
-    Ok(ending)
+    finish(run, ending)
+}
+
+/// Makes the evaluation that an earlier start broke off.
+fn complete_step(run: &mut RankRun) -> Result<Option<Ending>, Error> {
+    let Some(left) = run.engine.state().left else { return Ok(None) };
+    let edge = Edge::after(run.engine.state().step, &run.plan.length);
+    let ending = settle(run, &edge, left, StopRequest::None)?;
+    let is_over = run.engine.state().step >= run.plan.length.total_steps;
+    Ok(ending.or(is_over.then_some(Ending::Done(Reason::Completed))))
 }
 
 fn epochs(run: &mut RankRun) -> Result<Ending, Error> {
@@ -166,17 +176,42 @@ fn edge(run: &mut RankRun, report: &StepReport) -> Result<Option<Ending>, Error>
         run.record(&Event::Warned { message })?;
     }
     record_step(run, report, &edge)?;
+    let left =
+        LeftToDo { lr: report.lr, has_accuracy: report.accuracy.is_some(), epoch_is_closed: false };
+    settle(run, &edge, left, report.stop_request)
+}
+
+/// What is to be done after a step that is recorded: evaluate, close the epoch, save, and perhaps
+/// leave. An evaluation that is broken off is made when the run goes on.
+fn settle(
+    run: &mut RankRun,
+    edge: &Edge,
+    mut left: LeftToDo,
+    mut asked: StopRequest,
+) -> Result<Option<Ending>, Error> {
     let (mut is_best, best) = (false, run.engine.state().best.clone());
+    let is_second = left.epoch_is_closed;
+    let is_due = edge.is_due(run.plan.validate_every) && !is_second;
+    // Of a run that was over when this was left.
+    let again = run.engine.state_mut().left.take();
+    let was_over = again.and_then(|_| triggers::over(run.engine.state(), &run.plan));
+    if is_due && asked.is_urgent() {
+        return leave_to_do(run, left, asked).map(Some);
+    }
     if edge.ends_run {
         complete_average(run)?;
     }
-    if edge.is_due(run.plan.validate_every) {
-        is_best = evaluate(run, &edge)?;
+    if is_due {
+        match evaluate(run, edge)? {
+            Ok(found) => (is_best, asked) = (found.is_best, asked.max(found.stop_request)),
+            Err(stop) => return leave_to_do(run, left, stop).map(Some),
+        }
     }
-    if edge.ends_epoch || edge.ends_run {
-        close_epoch(run, report, &edge)?;
+    if (edge.ends_epoch || edge.ends_run) && !is_second {
+        close_epoch(run, left, edge)?;
+        left.epoch_is_closed = true;
     }
-    let ending = ending(run, report.stop_request, &edge);
+    let ending = ending(run, asked, edge).or(was_over.map(Ending::Done));
     if matches!(ending, Some(Ending::Done(_))) {
         let has_average = complete_average(run)?;
         if has_average {
@@ -184,25 +219,53 @@ fn edge(run: &mut RankRun, report: &StepReport) -> Result<Option<Ending>, Error>
             run.engine.state_mut().best = best;
         }
         // A run may be out of time where no evaluation is due.
-        if has_average || !edge.is_due(run.plan.validate_every) {
-            is_best = evaluate_once_more(run, &edge)?;
+        if has_average || is_second || run.engine.state().evaluated_at != edge.step {
+            match evaluate_once_more(run, edge)? {
+                Ok(found) => is_best = found.is_best,
+                Err(stop) => return leave_to_do(run, left, stop).map(Some),
+            }
         }
     }
     let leaving = ending.is_some();
     let keeps_best = is_best && run.plan.checkpoint.keep_best > 0;
-    if leaving && report.stop_request == StopRequest::Unwatched {
-        let message = "no heartbeat from the parent process for `distributed.timeout` (is it \
-                       suspended?): saving and exiting";
-        run.record(&Event::Warned { message: message.to_owned() })?;
+    if leaving {
+        say_unwatched(run, asked)?;
     }
-    if leaving || keeps_best || edge.is_due(run.plan.checkpoint.every) {
-        if leaving || edge.ends_run {
-            // The last state replaces none, and none replaces it.
-            report_saves(run, Wait::ForDisk)?;
-        }
+    if ending == Some(Ending::Left(StopRequest::Abandon)) {
+        return Ok(ending);
+    }
+    if leaving || edge.ends_run {
+        // The last state replaces none, and none replaces it.
+        report_saves(run, Wait::ForDisk)?;
+    }
+    let is_due = leaving || keeps_best || edge.is_due(run.plan.checkpoint.every);
+    if is_due || edge.ends_run && outlives_a_checkpoint(run)? {
         save(run, if keeps_best { Importance::Best } else { Importance::Regular })?;
     }
     Ok(ending)
+}
+
+/// Saves the state before an evaluation that was broken off, and leaves.
+fn leave_to_do(run: &mut RankRun, left: LeftToDo, stop: StopRequest) -> Result<Ending, Error> {
+    let ending = Ending::Left(stop);
+    if ending.saves() {
+        say_unwatched(run, stop)?;
+        let message = "the evaluation is broken off; it is made when the run continues";
+        run.record(&Event::Warned { message: message.to_owned() })?;
+        report_saves(run, Wait::ForDisk)?;
+        run.engine.state_mut().left = Some(left);
+        save(run, Importance::Regular)?;
+    }
+    Ok(ending)
+}
+
+fn say_unwatched(run: &mut RankRun, asked: StopRequest) -> Result<(), Error> {
+    if asked != StopRequest::Unwatched {
+        return Ok(());
+    }
+    let message = "no heartbeat from the parent process for `distributed.timeout` (is it \
+                   suspended?): saving and exiting";
+    run.record(&Event::Warned { message: message.to_owned() })
 }
 
 fn record_step(run: &mut RankRun, report: &StepReport, edge: &Edge) -> Result<(), Error> {
@@ -230,12 +293,25 @@ fn record_step(run: &mut RankRun, report: &StepReport, edge: &Edge) -> Result<()
     }))
 }
 
-/// Evaluates on the whole validation set. Returns whether it is the best so far.
-fn evaluate(run: &mut RankRun, edge: &Edge) -> Result<bool, Error> {
+/// What came of an evaluation.
+struct Validated {
+    /// Whether it is the best so far.
+    is_best: bool,
+    /// What was asked for meanwhile.
+    stop_request: StopRequest,
+}
+
+/// Evaluates on the whole validation set; the request for which that was broken off.
+fn evaluate(run: &mut RankRun, edge: &Edge) -> Result<Result<Validated, StopRequest>, Error> {
     let clock = Clock::start();
     run.link.progress(edge.step, Phase::Evaluating);
+    failpoint::reach("validate");
     let data = run.splits.val.clone();
-    let Evaluation { mut metrics, samples, .. } = unreadable::evaluate(run, Split::Val, data)?;
+    let evaluated = match unreadable::evaluate(run, Split::Val, data) {
+        Err(Error::Engine(engine::Error::BrokenOff(stop))) => return Ok(Err(stop)),
+        evaluated => evaluated?,
+    };
+    let Evaluation { mut metrics, samples, stop_request, .. } = evaluated;
     metrics.extend(running_metrics(run));
     run.engine.time_mut().evaluation += clock.seconds();
     let is_best = run.engine.evaluated(metrics.clone());
@@ -246,13 +322,16 @@ fn evaluate(run: &mut RankRun, edge: &Edge) -> Result<bool, Error> {
         samples,
     }))?;
     run.pause_pace();
-    Ok(is_best)
+    Ok(Ok(Validated { is_best, stop_request }))
 }
 
 /// Evaluates the average that takes the place of the weights of the last evaluation.
-fn evaluate_once_more(run: &mut RankRun, edge: &Edge) -> Result<bool, Error> {
+fn evaluate_once_more(
+    run: &mut RankRun,
+    edge: &Edge,
+) -> Result<Result<Validated, StopRequest>, Error> {
     if run.plan.validate_every == Cadence::Never {
-        return Ok(false);
+        return Ok(Ok(Validated { is_best: false, stop_request: StopRequest::None }));
     }
     evaluate(run, edge)
 }
@@ -277,9 +356,9 @@ fn complete_average(run: &mut RankRun) -> Result<bool, Error> {
 
 /// Completes and evaluates the average of a run that did not end where it was saved, but is over
 /// now, and saves it in the place of that checkpoint.
-fn complete_late(run: &mut RankRun) -> Result<(), Error> {
+fn complete_late(run: &mut RankRun) -> Result<Option<Ending>, Error> {
     if !complete_average(run)? {
-        return Ok(());
+        return Ok(None);
     }
     let edge = Edge::after(run.engine.state().step, &run.plan.length);
     if run.engine.state().best.as_ref().is_some_and(|best| best.step == edge.step) {
@@ -288,8 +367,12 @@ fn complete_late(run: &mut RankRun) -> Result<(), Error> {
         let best = if run.rank.is_first() { others()? } else { None };
         run.engine.state_mut().best = told(run.collective.as_ref(), &best)?;
     }
-    evaluate_once_more(run, &edge)?;
-    save(run, Importance::Regular)
+    // One that is broken off is made by the next start, which finds the average open again.
+    if let Err(stop) = evaluate_once_more(run, &edge)? {
+        return Ok(Some(Ending::Left(stop)));
+    }
+    save(run, Importance::Regular)?;
+    Ok(None)
 }
 
 /// `train/loss` and `train/accuracy` over the epoch so far, so that they can be monitored too.
@@ -305,7 +388,7 @@ fn running_metrics(run: &RankRun) -> Vec<(String, f64)> {
     metrics
 }
 
-fn close_epoch(run: &mut RankRun, report: &StepReport, edge: &Edge) -> Result<(), Error> {
+fn close_epoch(run: &mut RankRun, last: LeftToDo, edge: &Edge) -> Result<(), Error> {
     let steps_before = (edge.epoch - 1) * run.plan.length.steps_per_epoch;
     let seconds = run.epoch_clock.seconds();
     let state = run.engine.state_mut();
@@ -316,16 +399,16 @@ fn close_epoch(run: &mut RankRun, report: &StepReport, edge: &Edge) -> Result<()
         epoch: edge.epoch,
         step: edge.step,
         train_loss: sums.mean_loss().unwrap_or(f64::NAN),
-        train_accuracy: report.accuracy.map(|_| sums.accuracy()),
+        train_accuracy: last.has_accuracy.then(|| sums.accuracy()),
         val_loss: metric("val/loss"),
         val_accuracy: metric("val/accuracy"),
         metrics: if evaluated { other_metrics(&state.metrics) } else { BTreeMap::new() },
-        lr: report.lr,
+        lr: last.lr,
         seconds,
     };
     if edge.ends_epoch {
         // The last epoch of a run may be cut short; it goes on if the run is given more steps.
-        state.sums = crate::engine::EpochSums::default();
+        state.sums = engine::EpochSums::default();
     }
     failpoint::reach("epoch");
     run.record(&Event::EpochDone(done))
@@ -375,6 +458,17 @@ fn save(run: &mut RankRun, importance: Importance) -> Result<(), Error> {
     Ok(())
 }
 
+/// Whether there is a checkpoint at the end of a run that has none to make: it would stay the newest
+/// one, from which others would start and evaluate, and each `resume` would train on.
+fn outlives_a_checkpoint(run: &RankRun) -> Result<bool, Error> {
+    let mine = run.rank.is_first() && has_checkpoint(run)?;
+    told(run.collective.as_ref(), &mine)
+}
+
+fn has_checkpoint(run: &RankRun) -> Result<bool, Error> {
+    Ok(!checkpoint::all(&run.folders.checkpoints)?.is_empty())
+}
+
 /// Whether to wait until everything that was saved is on disk.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Wait {
@@ -403,19 +497,25 @@ fn report_saves(run: &mut RankRun, wait: Wait) -> Result<(), Error> {
 }
 
 /// Waits for the disk and for all ranks, so that no rank leaves while rank 0 still saves; then the
-/// test, where the run is over, and the last words.
-fn finish(run: &mut RankRun, ending: Ending) -> Result<(), Error> {
+/// test, where the run is over, and the last words. A test that is broken off is made when the run
+/// is resumed.
+fn finish(run: &mut RankRun, mut ending: Ending) -> Result<Ending, Error> {
     if ending.saves() {
         report_saves(run, Wait::ForDisk)?;
     }
     run.link.progress(run.engine.state().step, Phase::Finishing);
-    run.collective.barrier().map_err(crate::engine::Error::from)?;
+    run.collective.barrier().map_err(engine::Error::from)?;
     if run.samples > 0 {
         let stats = run.engine.rank_stats()?;
         run.record(&Event::RankStats(stats))?;
     }
     if matches!(ending, Ending::Done(_)) {
-        test(run)?;
+        match test(run) {
+            Err(Error::Engine(engine::Error::BrokenOff(stop))) => ending = Ending::Left(stop),
+            tested => tested?,
+        }
+    }
+    if matches!(ending, Ending::Done(_)) {
         if let Some(missed) = run.missed_expectations() {
             let message = format!("the run missed what `[expect]` asks for: {missed}");
             run.record(&Event::Warned { message })?;
@@ -424,10 +524,11 @@ fn finish(run: &mut RankRun, ending: Ending) -> Result<(), Error> {
     let reason = match ending {
         Ending::Done(reason) => reason,
         // The run is not over: these would not be its last words.
-        Ending::Left(StopRequest::Resize) => return Ok(()),
+        Ending::Left(StopRequest::Resize) => return Ok(ending),
         Ending::Left(StopRequest::Abandon) => Reason::Abandoned,
         Ending::Left(_) => Reason::Stopped,
     };
+    let is_over = matches!(ending, Ending::Done(_));
     let time = run.engine.time();
     let training = time.data + time.forward + time.backward + time.communication + time.optimizer;
     run.record(&Event::Finished(Finished {
@@ -438,7 +539,9 @@ fn finish(run: &mut RankRun, ending: Ending) -> Result<(), Error> {
         samples_per_second: run.samples as f64 / training.max(f64::MIN_POSITIVE),
         time,
         peak_memory: memory::most_resident(),
-    }))
+        no_checkpoint: is_over && run.rank.is_first() && !has_checkpoint(run).unwrap_or(true),
+    }))?;
+    Ok(ending)
 }
 
 /// What a stop request of the launcher or of a signal means for the vote.

@@ -23,7 +23,9 @@ pub(crate) fn evaluate(
 ) -> Result<Evaluation, Error> {
     let (chunks, feed) = Feed::of_split(&run.plan, split, data, run.rank)?;
     let mut feed = feed.observed_by(&run.link).for_engine(&run.engine)?;
-    let evaluated = run.engine.evaluate(split, &chunks, &mut || feed.next());
+    let wishes = run.wishes();
+    let evaluated =
+        run.engine.evaluate_unless(split, &chunks, &mut || feed.next(), &|| wishes.now());
     let counts = match &evaluated {
         Ok(found) => Some([found.unreadable, found.samples + found.unreadable]),
         Err(error) => refused(error),

@@ -388,12 +388,12 @@ fn never_is_never_unless_the_run_is_stopped_or_the_best_are_asked_for() {
     assert!(lab.steps().is_empty());
     let page = lab.run_to(0, &["plan", "small.toml", "checkpoint.every=never"]).stdout;
     assert!(
-        flowing(&page).contains("only when the run is stopped early; kept: newest 1 "),
+        flowing(&page).contains("only when the run is stopped early; kept: newest 2 "),
         "{page}"
     );
     let best = ["small.toml", "checkpoint.every=never", "checkpoint.keep_best=1"];
     let page = lab.run_to(0, &[&["plan"][..], &best].concat()).stdout;
-    let line = "only when the run is stopped early and at each new lowest val/loss; kept: newest 1, lowest val/loss 1 ";
+    let line = "only when the run is stopped early and at each new lowest val/loss; kept: newest 2, lowest val/loss 1 ";
     assert!(flowing(&page).contains(line), "{page}");
     let other = Lab::new();
     other.run_to(0, &best);

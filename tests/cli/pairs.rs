@@ -6,7 +6,8 @@ use ddprun::model::Models;
 use hound::{SampleFormat, WavSpec, WavWriter};
 use serde_json::json;
 
-use crate::lab::Lab;
+use crate::lab::{Lab, children};
+use crate::running::spawn;
 
 /// A name, its `[data]`, and the loss for which its targets are.
 const DATA: [(&str, &str, &str); 11] = [
@@ -47,6 +48,28 @@ const DATA: [(&str, &str, &str); 11] = [
     ("trajectories", "name = \"trajectories\"\nfile = \"runs.npz\"\nval_ratio = 0.5", "mse"),
     ("push_t_like", "name = \"push_t_like\"\nepisodes = 4\nval_ratio = 0.5", "mse"),
     ("speech", "name = \"speech\"\ntrain_dir = \"speech\"\nval_dir = \"speech\"", "cross_entropy"),
+];
+
+/// Kinds whose models are those of another kind above.
+const MORE: [(&str, &str, &str); 3] = [
+    (
+        "chat",
+        "name = \"chat\"\nfile = \"alpaca.json\"\ntokenizer = \"tokenizer.json\"\n\
+         chat_template = \"chatml\"\nseq_len = 16\neos_token = \"<|endoftext|>\"",
+        "cross_entropy",
+    ),
+    (
+        "jsonl",
+        "name = \"jsonl\"\ntrain_file = \"table.jsonl\"\ninputs = [\"a\"]\ntarget = \"y\"",
+        "mse",
+    ),
+    (
+        "image_table",
+        "name = \"image_table\"\ntrain_file = \"photos.csv\"\nclass_columns = [\"cat\"]\n\
+         transforms.train = [{ name = \"resize\", size = [32, 32] }]\n\
+         transforms.val = [{ name = \"resize\", size = [32, 32] }]",
+        "bce_with_logits",
+    ),
 ];
 
 /// Small sizes of a model.
@@ -97,6 +120,8 @@ fn lab() -> Lab {
         "normalizer": null, "pre_tokenizer": null, "post_processor": null, "decoder": null,
         "model": {"type": "BPE", "vocab": vocabulary, "merges": []}});
     lab.write("tokenizer.json", tokenizer.to_string());
+    let line = |i: usize| format!("{}\n", json!({"a": i % 3, "y": i % 2}));
+    lab.write("table.jsonl", (0..8).map(line).collect::<String>());
     write_photos(&lab);
     write_runs(&lab);
     write_speech(&lab);
@@ -111,6 +136,9 @@ fn write_photos(lab: &Lab) {
             lab.write(&format!("photos/{split}/{class}/{shade}.ppm"), picture);
         }
     }
+    let rows = [("a/50", 1), ("a/200", 1), ("b/50", 0), ("b/200", 0)];
+    let rows = rows.map(|(path, cat)| format!("photos/train/{path}.ppm,{cat}\n"));
+    lab.write("photos.csv", format!("image,cat\n{}", rows.concat()));
 }
 
 /// Four episodes of 30 steps.
@@ -204,4 +232,48 @@ fn every_model_takes_a_step_on_every_kind_of_data_or_is_refused_in_plan() {
         assert!(trained.contains(&pair), "{trained:?}");
     }
     assert_eq!(trained.len() + refused, DATA.len() * registry.names().count());
+}
+
+/// What is left of a kind's `[data]` where training samples are held out to validate.
+fn without_val(data: &str) -> String {
+    let is_other = |line: &&str| !line.starts_with("val_dir") && !line.starts_with("val_file");
+    let lines = data.lines().filter(|line| is_other(line) && !line.starts_with("val_ratio"));
+    lines.map(|line| format!("{line}\n")).collect()
+}
+
+#[test]
+fn a_run_on_any_data_of_which_some_are_held_out_is_planned_from_what_it_stored_and_resumed() {
+    let lab = lab();
+    for (kind, data, loss) in DATA.into_iter().chain(MORE) {
+        // A series is cut in parts of its own.
+        let held_out: &[&str] = match kind {
+            "series" => &["data.drop_last=true"],
+            "text" => &["data.val_fraction=0.5", "data.test_fraction=0.2"],
+            "chat" | "push_t_like" => &["data.folds=2", "data.fold=1"],
+            _ => &["data.val_fraction=0.5"],
+        };
+        let is_text = ["text", "instructions", "chat"].contains(&kind);
+        let model = if is_text { "gpt" } else { "mlp" };
+        let text = format!(
+            "[model]\nname = \"{model}\"\n{}\n[data]\n{}num_workers = 0\n\
+             [train]\nsteps = 3\nbatch_size = 1\n[loss]\nname = \"{loss}\"\n[optimizer]\n\
+             name = \"sgd\"\nlr = 1e-9\n[distributed]\ndevices = 1\nthreads_per_rank = 1\n\
+             [checkpoint]\nevery = \"1 step\"\n",
+            sizes(model),
+            without_val(data)
+        );
+        let file = format!("{kind}.toml");
+        lab.write(&file, text);
+        let words: Vec<&str> = std::iter::once(file.as_str()).chain(held_out.to_vec()).collect();
+        let mut command = lab.ddprun(&words);
+        command.env("DDPRUN_FP", "checkpoint.queued=wait@*,*,*; forward=kill@0,3");
+        let ended = spawn(command).wait();
+        assert!(![0, 2, 3].contains(&ended.code), "{kind} was not killed: {ended:?}");
+        let run = children(&lab.path(&format!("logs/{kind}"))).remove(0);
+        let stored = run.join("resolved.toml");
+        lab.run_to(0, &["plan", stored.to_str().unwrap(), "experiment.name=again"]);
+        let resumed = lab.run_to(0, &["resume", kind]);
+        resumed.says(&["resumed after step 2"]);
+        lab.run_to(0, &["resume", kind, "train.steps=4"]);
+    }
 }

@@ -312,7 +312,7 @@ fn a_run_of_one_shard_is_refused_more_ranks_with_what_would_admit_them() {
 /// A finished run with checkpoints of step 6 and step 12.
 fn with_two_checkpoints() -> (Lab, [PathBuf; 2]) {
     let lab = Lab::new();
-    lab.run_to(0, &["small.toml", "checkpoint.keep_last=2", "checkpoint.every=6 steps"]);
+    lab.run_to(0, &["small.toml"]);
     let steps = lab.steps();
     let [older, newer] = &steps[..] else { panic!("{steps:?}") };
     let checkpoints = [older.clone(), newer.clone()];
@@ -325,9 +325,56 @@ fn a_damaged_checkpoint_is_named_and_the_one_before_it_is_used() {
     let before = bits(&lab);
     flip_a_bit(&newer.join("model.safetensors"));
     let resumed = lab.run_to(0, &["resume"]);
-    resumed.says(&["warning: ", "skipped a newer checkpoint", "step-00000012"]);
-    resumed.says(&["is damaged: `model.safetensors`", "resumed after step 6\n"]);
+    resumed.says(&["warning: ", "step-00000012", "is damaged: `model.safetensors`"]);
+    resumed.says(&["; using the one of step 6, 6 steps older", "resumed after step 6\n"]);
     bits(&lab).must_be(&before);
+    lab.is_clean();
+}
+
+#[test]
+fn a_damaged_newest_checkpoint_is_named_by_all_that_take_the_one_before_it() {
+    let (lab, [_, newer]) = with_two_checkpoints();
+    flip_a_bit(&newer.join("model.safetensors"));
+    let said = ["step-00000012", "is damaged", "; using the one of step 6, 6 steps older"];
+    for words in [
+        &["eval", "small", "--latest"][..],
+        &["checkpoint", "export", "small", "m.safetensors", "--latest"],
+        &["plan", "small.toml", "experiment.name=next", "model.pretrained=run:small/latest"],
+    ] {
+        lab.run_to(0, words).says(&said);
+    }
+    for words in [
+        &["eval", "small", "--latest", "--strict"][..],
+        &["checkpoint", "export", "small", "m.safetensors", "--latest", "--strict"],
+        &["resume", "small", "--strict"],
+    ] {
+        let refused = lab.run_to(7, words);
+        refused.says(&["step-00000012", "is damaged", "omit `--strict` to use the one of step 6"]);
+    }
+    lab.is_clean();
+}
+
+#[test]
+fn a_run_that_saves_only_when_it_is_stopped_ends_with_a_checkpoint_once_it_was() {
+    let lab = Lab::with(SLOW);
+    let never = ["small.toml", "checkpoint.every=never"];
+    let mut running = lab.start(&never);
+    lab.wait_for_step(&mut running, 3);
+    running.signal(Signal::TERM);
+    running.wait().has_code(75);
+    lab.run_to(0, &["resume"]);
+    assert!(lab.steps().last().unwrap().ends_with("step-00000060"), "{:?}", lab.steps());
+    lab.run_to(0, &["resume"]).says(&["already complete: all 60 steps are done"]);
+
+    let lab = Lab::new();
+    let ended = lab.run_to(0, &never);
+    ended.says(&["no checkpoint was saved, as `checkpoint.every` is \"never\""]);
+    assert!(lab.run_to(0, &["ls"]).stdout.contains("completed, no checkpoint"));
+    let again = lab.run_to(0, &["resume"]);
+    again.says(&["already complete: all 12 steps are done, and none was saved"]);
+    let more = lab.run_to(7, &["resume", "train.epochs=3"]);
+    more.says(&["error: cannot continue: all 12 steps are done", "--from-scratch"]);
+    lab.run_to(7, &["eval", "small"]).says(&["no usable checkpoint"]);
     lab.is_clean();
 }
 

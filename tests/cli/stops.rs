@@ -7,7 +7,7 @@ use rustix::fs::{CWD, RenameFlags, renameat_with};
 use rustix::process::{Signal, kill_process, kill_process_group};
 
 use crate::experiments::{BASE, SLOW};
-use crate::lab::Lab;
+use crate::lab::{Lab, children};
 use crate::running::{Ended, Running, is_alive, is_killed, pid_of, spawn, until};
 
 /// A run that ends only when it is stopped.
@@ -190,8 +190,11 @@ fn ctrl_c_twice_leaves_without_saving() {
         let rank = pid_of(running.ranks()[1]);
         kill_process(rank, Signal::STOP).unwrap();
         for words in ["at the end of this step ...", "at the end of this step, without saving"] {
-            running.signal(Signal::INT);
-            until(words, || running.stderr().contains(words));
+            // Several at once are one.
+            until(words, || {
+                running.signal(Signal::INT);
+                running.stderr().contains(words)
+            });
         }
         kill_process(rank, Signal::CONT).unwrap();
         let ended = running.wait();
@@ -204,6 +207,54 @@ fn ctrl_c_twice_leaves_without_saving() {
         }
     }
     panic!("five runs had voted before the second Ctrl-C");
+}
+
+/// GNU `timeout -s INT` sends it to the program, and to the group in which the program is.
+#[test]
+fn ctrl_c_that_is_sent_twice_at_once_counts_once() {
+    let lab = Lab::new();
+    let running = endless(&lab, &[]);
+    running.signal(Signal::INT);
+    kill_process_group(pid_of(running.pid()), Signal::INT).unwrap();
+    let ended = running.wait();
+    ended.has_code(130);
+    ended.says(&["(state saved)"]);
+    lab.is_clean();
+}
+
+#[test]
+fn a_signal_during_an_evaluation_breaks_it_off_and_the_next_start_makes_it() {
+    let undisturbed = Lab::new();
+    undisturbed.run_to(0, &["small.toml"]);
+    for ranks in ["distributed.devices=2", "distributed.devices=1"] {
+        let lab = Lab::new();
+        let mut command = lab.ddprun(&["small.toml", "distributed.shards=2", ranks]);
+        command.env("DDPRUN_FP", "evaluating=term(parent)@0,6,0,1; validate=sleep(400)@*,6");
+        let ended = spawn(command).wait();
+        ended.has_code(75);
+        ended.says(&["the evaluation is broken off; it is made when the run continues"]);
+        ended.says(&["(state saved) after step 6"]);
+        assert!(!lab.events().iter().any(|event| event["event"] == "epoch_done"));
+        lab.run_to(0, &["resume"]);
+        crate::resume::bits(&lab).must_be(&crate::resume::bits(&undisturbed));
+        lab.is_clean();
+    }
+}
+
+#[test]
+fn a_signal_before_the_first_step_ends_with_its_code_and_leaves_no_run() {
+    let lab = Lab::new();
+    for (signal, code) in [("term", 75), ("hup", 75)] {
+        let mut command = lab.ddprun(&["small.toml"]);
+        command.env("DDPRUN_FP", format!("parse={signal}@parent,*"));
+        let ended = spawn(command).wait();
+        ended.has_code(code);
+        ended.says(&["stopped before the first step"]);
+        assert!(children(&lab.path("logs/small")).is_empty(), "nothing was begun");
+    }
+    // Half-made data are made anew.
+    lab.run_to(0, &["small.toml"]);
+    lab.is_clean();
 }
 
 #[test]

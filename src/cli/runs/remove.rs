@@ -183,8 +183,8 @@ fn lock(run: &Doomed, is_dry: bool) -> Result<Option<RunLock>, Refusal> {
     if is_dry {
         return files::lock_holder(&run.logs).map_or(Ok(None), |holder| Err(held(holder)));
     }
-    match RunLock::acquire(&run.logs) {
-        Ok(lock) => Ok(Some(lock)),
+    match RunLock::to_remove(&run.logs) {
+        Ok(lock) => Ok(lock),
         Err(files::Error::InUse { holder, .. }) => Err(held(holder)),
         Err(error) => Err(unwritable(&error)),
     }

@@ -30,6 +30,9 @@ use crate::units::Rank;
 /// Longest wait for a killed process to exit when it is dropped.
 const KILL_TIMEOUT: Duration = Duration::from_secs(1);
 
+/// Time after which a rank is killed that was stopped before it runs.
+const START_TIMEOUT: Duration = Duration::from_secs(10);
+
 /// Output of a rank 0 that does not print on a terminal.
 const CONSOLE_LOG: &str = "console.log";
 
@@ -158,7 +161,7 @@ fn spawn(
         .chain(memory.map(AsRawFd::as_raw_fd))
         .chain(peer_fds);
     inherit::prepare(&mut command, fds.collect());
-    let child = command.spawn()?;
+    let child = inherit::spawn(&mut command, START_TIMEOUT)?;
     oom_kills::prefer(child.id());
     let pidfd = rustix::process::pidfd_open(Pid::from_child(&child), PidfdFlags::empty())?;
     let (rank, channel, status) = (rank_plan.rank, Channel::new(ours)?, Arc::clone(status));

@@ -2,6 +2,8 @@
 //!
 //! `events.jsonl`: one line per event, with its time and step. A log: a resumed run adds to it, and
 //! its `started` line says from which step.
+//!
+//! How a run stands is read from here, so a run without the sink writes it too, but for the steps.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -14,13 +16,13 @@ use serde_json::{Map, Value};
 use crate::config::kind::Kind;
 use crate::event::{Event, FORMAT, Finished};
 use crate::files::{self, Lines};
-use crate::record::Error;
 use crate::record::sink::{OpenSink, Sink, SinkStart};
+use crate::record::{Error, is_cut_short};
 
 /// Name of the file in the run's folder.
 pub const NAME: &str = "events.jsonl";
 
-/// `events.jsonl`: all events of a run, one JSON object per line.
+/// `events.jsonl`: all events of a run, one JSON object per line. Without it the file has no steps.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Jsonl {}
@@ -52,6 +54,35 @@ impl OpenSink for OpenJsonl {
 
     fn place(&self, _: &Finished) -> Option<(&'static str, PathBuf)> {
         Some(("events", self.0.path().to_owned()))
+    }
+}
+
+/// `events.jsonl` of a run without the sink: all but steps, and what ranks tell in between.
+struct RareEvents(Lines);
+
+/// Opens the file at `path` for what tells how the run stands.
+pub(in crate::record) fn rare_events(path: &Path) -> Result<Box<dyn OpenSink>, Error> {
+    Ok(Box::new(RareEvents(Lines::open(path)?)))
+}
+
+impl OpenSink for RareEvents {
+    fn record(&mut self, stamped: &Stamped) -> Result<(), Error> {
+        match stamped.event {
+            Event::StepDone(_) | Event::RankStats(_) => Ok(()),
+            _ => write(&mut self.0, stamped),
+        }
+    }
+
+    fn file(&self) -> Option<&Path> {
+        Some(self.0.path())
+    }
+
+    fn sync(&self) -> Result<(), Error> {
+        Ok(self.0.sync()?)
+    }
+
+    fn place(&self, _: &Finished) -> Option<(&'static str, PathBuf)> {
+        None
     }
 }
 
@@ -99,7 +130,13 @@ impl Log {
             if let Event::Started(started) = &stamped.event {
                 kept.retain(|earlier| earlier.step <= started.resumed_from);
                 let goes_on = started.resumed_from < started.total_steps;
-                kept.retain(|earlier| !(goes_on && is_end(&earlier.event)));
+                let is_said_again = |event: &Event| match event {
+                    Event::EpochDone(epoch) => {
+                        is_cut_short(epoch, started.resumed_from, started.steps_per_epoch)
+                    }
+                    event => is_end(event),
+                };
+                kept.retain(|earlier| !(goes_on && is_said_again(&earlier.event)));
             }
             match &stamped.event {
                 // Said again by a start that found nothing left to do.

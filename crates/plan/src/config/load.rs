@@ -236,6 +236,7 @@ impl Stack {
         if named_by_file {
             loaded.sources.insert("experiment.name".to_owned(), Source::FileName);
         }
+        loaded.leave_out_overruled(vocabulary);
         loaded.infer_modes(vocabulary);
         self.problems.extend(check::all(&loaded, vocabulary, &extracted.broken));
         if self.problems.is_empty() {

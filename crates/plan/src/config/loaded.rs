@@ -13,6 +13,7 @@ use crate::config::layer::{Layer, Source};
 use crate::config::problem::Problem;
 use crate::config::schema::Experiment;
 use crate::config::spans::Path;
+use crate::config::values::Every;
 use crate::config::vocabulary::Vocabulary;
 
 /// An experiment, and where each of its values was written.
@@ -87,6 +88,23 @@ impl Loaded {
         self.sources.insert(key.to_owned(), Source::Target);
     }
 
+    /// What another key decides is not part of the experiment: its default would be refused beside
+    /// that key where `resolved.toml` says both.
+    pub(crate) fn leave_out_overruled(&mut self, vocabulary: &Vocabulary) {
+        for key in check::split::overruled(self, vocabulary) {
+            self.experiment.data.options.remove(key);
+        }
+        let experiment = &mut self.experiment;
+        let monitor = &mut experiment.checkpoint.monitor;
+        if experiment.validation.every == Every::Never && monitor.starts_with("val/") {
+            // Without evaluations the training loss ranks checkpoints. Where a metric of the
+            // validation is given, that is refused.
+            if !is_given_in(&self.layers, "checkpoint.monitor") {
+                "train/loss".clone_into(monitor);
+            }
+        }
+    }
+
     /// A problem of the key with this dotted name (`data.transforms.train[1].size`), drawn under
     /// its value in the strongest layer that has one; without a picture where none has.
     pub fn problem(&self, key: &str, what: impl Into<String>) -> Problem {
@@ -114,7 +132,7 @@ impl Loaded {
 
     /// Whether a user's layer, not only the built-in defaults, says something about the key.
     pub fn is_given(&self, key: &str) -> bool {
-        strongest(&self.layers, &path_of(key)).is_some_and(|index| index > 0)
+        is_given_in(&self.layers, key)
     }
 
     /// Whether a user's layer gives a key of this table.
@@ -136,4 +154,8 @@ impl Loaded {
     pub fn name(&self) -> &str {
         self.experiment.experiment.name.as_deref().unwrap_or_default()
     }
+}
+
+fn is_given_in(layers: &[Layer], key: &str) -> bool {
+    strongest(layers, &path_of(key)).is_some_and(|index| index > 0)
 }

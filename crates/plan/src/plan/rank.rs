@@ -1,10 +1,11 @@
 //! What one rank is told.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
 use crate::plan::Plan;
+use crate::terminal::shell_word;
 use train_numbers::units::Rank;
 
 /// What one rank is told beside the plan.
@@ -33,4 +34,17 @@ pub struct RunFolders {
     pub logs: PathBuf,
     /// `checkpoints/<name>/<id>`
     pub checkpoints: PathBuf,
+}
+
+impl RunFolders {
+    /// The folder in which commands look for a run by its id.
+    pub const LOGS: &str = "logs";
+
+    /// What names the run with these logs in a command: its id or, where that would not be found,
+    /// its folder.
+    pub fn word(logs: &Path) -> String {
+        let is_found = logs.ancestors().nth(2).is_some_and(|all| all == Path::new(Self::LOGS));
+        let word = logs.file_name().filter(|_| is_found).unwrap_or(logs.as_os_str());
+        shell_word(&word.to_string_lossy())
+    }
 }

@@ -9,7 +9,7 @@ mod names;
 mod options;
 mod ranges;
 mod conflicts;
-mod split;
+pub(crate) mod split;
 
 pub(crate) use names::absent_inputs;
 pub use names::{NO_URL, TAG_FORM, instead_of_url, is_tag, url_scheme};

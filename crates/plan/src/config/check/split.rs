@@ -37,6 +37,19 @@ fn given(data: &Data) -> impl Iterator<Item = &'static str> {
     keys.into_iter().filter(|(_, given)| *given).map(|(key, _)| key)
 }
 
+/// Options of the data set that only have their defaults, where another key holds out what they
+/// would.
+pub(crate) fn overruled(loaded: &Loaded, vocabulary: &Vocabulary) -> Vec<&'static str> {
+    let data = &loaded.experiment.data;
+    let own = kind_of_data(loaded, vocabulary).and_then(Spec::own_parts);
+    let Some(own) = own else { return Vec::new() };
+    let keys: Vec<_> = given(data).collect();
+    let of_val = own.val.iter().filter(|_| keys.iter().any(|&key| key != "test_fraction"));
+    let of_test = own.test.iter().filter(|_| keys.contains(&"test_fraction"));
+    let overruled = of_val.chain(of_test).copied();
+    overruled.filter(|key| !loaded.is_given(&format!("data.{key}"))).collect()
+}
+
 /// The one of these options that is given.
 fn named(loaded: &Loaded, keys: &[&str]) -> Option<String> {
     keys.iter().map(|key| format!("data.{key}")).find(|key| loaded.is_given(key))

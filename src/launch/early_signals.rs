@@ -1,0 +1,129 @@
+//! Signals that arrive before a run or a sweep listens to them, while the experiment is read and
+//! planned: nothing is to be saved, so they end the program, with a word and the exit code of what
+//! was stopped.
+
+use std::io;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use signal_hook::consts::SIGINT;
+use signal_hook::iterator::Signals;
+
+use crate::launch::exit_code as exit;
+
+/// What a signal asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// Save and leave: the process may start again later.
+    Preemption,
+    /// Ctrl-C.
+    Interruption,
+}
+
+/// What signals do now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stage {
+    /// Nobody listens to them here.
+    Idle,
+    /// They end the program.
+    Ending,
+    /// They wait until what is being made is whole.
+    Waiting,
+    /// A run or a sweep listens to them.
+    Over,
+}
+
+struct Early {
+    stage: Stage,
+    /// Those that wait.
+    arrived: Vec<Kind>,
+    /// The command that starts what was made.
+    remedy: Option<String>,
+    say: fn(&str),
+}
+
+static EARLY: Mutex<Early> =
+    Mutex::new(Early { stage: Stage::Idle, arrived: Vec::new(), remedy: None, say: |_| () });
+
+fn early() -> MutexGuard<'static, Early> {
+    EARLY.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// From now on each of `signals` ends the program, which `say`s so, until a run or a sweep listens.
+///
+/// # Errors
+///
+/// The system has no thread or descriptor left; signals then end the process without a word.
+pub(super) fn listen(signals: impl Iterator<Item = i32>, say: fn(&str)) -> io::Result<()> {
+    let mut signals = Signals::new(signals)?;
+    (early().stage, early().say) = (Stage::Ending, say);
+    std::thread::Builder::new().name("signals".into()).spawn(move || {
+        for signal in signals.forever() {
+            let kind = if signal == SIGINT { Kind::Interruption } else { Kind::Preemption };
+            let mut early = early();
+            match early.stage {
+                Stage::Ending => early.end(kind),
+                Stage::Waiting => early.arrived.push(kind),
+                Stage::Idle | Stage::Over => return,
+            }
+        }
+    })?;
+    Ok(())
+}
+
+impl Early {
+    fn end(&self, kind: Kind) -> ! {
+        let next = self.remedy.as_ref().map(|remedy| format!("; `{remedy}` starts it"));
+        (self.say)(&format!("stopped before the first step{}", next.unwrap_or_default()));
+        std::process::exit(i32::from(match kind {
+            Kind::Preemption => exit::PREEMPTED,
+            Kind::Interruption => exit::INTERRUPTED,
+        }))
+    }
+}
+
+/// Signals wait as long as it lives. One that has arrived then ends the program.
+pub(crate) struct Uninterrupted(());
+
+/// Has signals wait while something is made that must be whole, or not be there at all.
+pub(crate) fn uninterrupted() -> Uninterrupted {
+    let mut early = early();
+    if early.stage == Stage::Ending {
+        early.stage = Stage::Waiting;
+    }
+    Uninterrupted(())
+}
+
+impl Uninterrupted {
+    /// Whether the program ends when this is dropped: what was made may go.
+    pub(crate) fn ends(&self) -> bool {
+        let early = early();
+        early.stage == Stage::Waiting && !early.arrived.is_empty()
+    }
+
+    /// What was made is whole and stays; this command starts it.
+    pub(crate) fn complete(self, remedy: String) {
+        early().remedy = Some(remedy);
+    }
+}
+
+impl Drop for Uninterrupted {
+    fn drop(&mut self) {
+        let mut early = early();
+        if early.stage == Stage::Waiting {
+            early.stage = Stage::Ending;
+            if let Some(&kind) = early.arrived.first() {
+                early.end(kind);
+            }
+        }
+    }
+}
+
+/// Says that a run or a sweep listens from now on; whether such a signal has arrived before.
+pub(super) fn take_over(kind: Kind) -> bool {
+    let mut early = early();
+    early.stage = match early.stage {
+        Stage::Idle => Stage::Idle,
+        _ => Stage::Over,
+    };
+    early.arrived.contains(&kind)
+}
