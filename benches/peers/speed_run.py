@@ -28,6 +28,7 @@ flags.add_argument("--dtypes", default="fp32,bf16")
 flags.add_argument("--modes", default="default,channels_last,compile,channels_last compile")
 flags = flags.parse_args()
 ROOT = Path(__file__).resolve().parents[2]
+COUNTS = [sum(path.is_file() for path in (flags.data / part).rglob("*")) for part in ("train", "test")]
 WORDS = {"default": [], "channels_last": ["--cl"], "compile": ["--compile"]}
 
 
@@ -98,7 +99,7 @@ for dtype in flags.dtypes.split(","):
     cells.append(f"{statistics.median(ratios):.2f}x ({min(ratios):.2f}-{max(ratios):.2f})")
     rows.append(cells)
 
-print(f"\nwidths {flags.widths}, {flags.epochs} epochs, {flags.seeds} seeds, {flags.threads} threads; "
+print(f"\n{COUNTS[0]} images to train on and {COUNTS[1]} to test on; widths {flags.widths}, {flags.epochs} epochs, {flags.seeds} seeds, {flags.threads} threads; "
       f"median time, mean accuracy with augmentation\n")
 print("| precision | ddprun | PyTorch | ratio: median (min-max) |\n|---|---|---|---|")
 for cells in rows:

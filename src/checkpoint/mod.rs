@@ -36,6 +36,7 @@ pub(crate) use load::{restore_newest_part, restore_part};
 pub(crate) use manifest::{Damage, Manifest};
 pub(crate) use save::name;
 pub use save::{Destination, save};
+pub(crate) use tensors::Tensor;
 pub use tensors::tensors;
 #[cfg(any(test, feature = "fuzzing"))]
 pub(crate) use {manifest::parse, manifest::sealed_anew, tensors::header_of};

@@ -22,6 +22,10 @@ pub(crate) struct Args {
     pub(crate) verb: Option<Verb>,
     #[command(flatten)]
     pub(crate) run: Run,
+    /// Print JSON for programs, one object a line: results, the events of a training, errors.
+    // Read before the rest of the command line, so that errors in it are objects, too.
+    #[arg(long, global = true)]
+    pub(crate) json: bool,
 }
 
 /// What ddprun can do beside training.
@@ -167,16 +171,11 @@ pub(crate) struct Rendezvous {
 
 #[derive(Debug, ClapArgs)]
 pub(crate) struct PlanArgs {
-    // First: what follows the launch stands below its heading.
-    /// Print the plan as JSON.
-    #[arg(long)]
-    pub(crate) json: bool,
     #[command(flatten)]
     pub(crate) run: Run,
 }
 
 #[derive(Debug, ClapArgs)]
-#[expect(clippy::struct_excessive_bools, reason = "each is a flag of its own")]
 #[command(after_help = "Examples:\n  ddprun sweep experiments/sweep_quickstart.toml\n  \
     ddprun sweep experiments/quickstart.toml optimizer.lr=0.1,0.01\n  \
     ddprun sweep --status logs/sweep_quickstart")]
@@ -202,9 +201,6 @@ pub(crate) struct SweepArgs {
     #[arg(long, value_name = "FOLDER")]
     #[arg(conflicts_with_all = ["file", "extend", "retry_failed", "share"])]
     pub(crate) status: Option<PathBuf>,
-    /// Print the result as JSON.
-    #[arg(long)]
-    pub(crate) json: bool,
 }
 
 #[derive(Debug, ClapArgs)]
@@ -269,9 +265,6 @@ pub(crate) struct EvalArgs {
     /// (`draws=N`).
     #[arg(long, value_name = "HOW")]
     pub(crate) tta: Option<TestTimeAugmentation>,
-    /// Print all metrics, also per class, as JSON.
-    #[arg(long)]
-    pub(crate) json: bool,
     /// Write the same as `eval.json` into this folder, with a picture of the confusion matrix.
     #[arg(long, value_name = "FOLDER")]
     pub(crate) out: Option<PathBuf>,

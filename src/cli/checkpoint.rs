@@ -1,14 +1,17 @@
 //! `ddprun checkpoint verify | show | export`: looks at checkpoints, changes nothing
 //! (`export.rs` writes what is exported).
 
+use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
 
-use crate::checkpoint::{self, Opened};
+use serde_json::{Value, json};
+
+use crate::checkpoint::{self, Opened, Tensor};
 use crate::cli::args::CheckpointVerb;
 use crate::cli::chosen::{Chosen, chosen};
 use crate::cli::run_files::enter_best_run;
-use crate::cli::{Refusal, export, to_stderr, to_stdout};
+use crate::cli::{Refusal, answer, complain, export};
 use crate::kinds::Kinds;
 use crate::launch::exit_code as exit;
 use crate::record::text::metric;
@@ -32,9 +35,14 @@ fn verify(word: Option<&str>) -> Result<u8, Refusal> {
     let mut code = 0;
     for path in meant(word)? {
         match checkpoint::verify(&path) {
-            Ok(_) => drop(to_stdout(&format!("{}: intact\n", path.display()))?),
+            Ok(_) => {
+                let object = || json!({ "path": path, "intact": true });
+                answer("checkpoint", object, || format!("{}: intact\n", path.display()))?;
+            }
             Err(error) => {
-                to_stderr(&format!("error: {error}"));
+                let object = || json!({ "path": path, "intact": false });
+                answer("checkpoint", object, String::new)?;
+                complain(&unusable(&error));
                 code = exit::CHECKPOINT;
             }
         }
@@ -46,45 +54,84 @@ fn verify(word: Option<&str>) -> Result<u8, Refusal> {
 fn show(word: Option<&str>) -> Result<u8, Refusal> {
     let paths = meant(word)?;
     let with_tensors = word.is_some_and(|word| checkpoint::is_checkpoint(Path::new(word)));
-    let mut page = String::new();
     let mut code = 0;
     for path in paths {
         let opened = checkpoint::open(&path);
-        let shown = opened.and_then(|opened| describe(&mut page, &opened, with_tensors));
-        if let Err(error) = shown {
-            to_stderr(&format!("error: {error}"));
-            code = exit::CHECKPOINT;
+        match opened.and_then(|opened| Contents::read(opened, with_tensors)) {
+            Ok(contents) => drop(answer("checkpoint", || contents.object(), || contents.page())?),
+            Err(error) => {
+                complain(&unusable(&error));
+                code = exit::CHECKPOINT;
+            }
         }
     }
-    to_stdout(&page)?;
     Ok(code)
 }
 
-/// Writes what is known of a checkpoint without reading its values.
-fn describe(
-    page: &mut String,
-    opened: &Opened,
-    with_tensors: bool,
-) -> Result<(), checkpoint::Error> {
-    let Opened { path, manifest, state } = opened;
-    let size: u64 = manifest.files.values().map(|file| file.bytes).sum();
-    // Writing to a string does not fail.
-    let _ = writeln!(page, "{}", path.display());
-    let _ = writeln!(page, "  step {}, {} updates, {}", state.step, state.updates, Bytes(size));
-    let _ = writeln!(page, "  ddprun {}, format {}", manifest.version, manifest.format);
-    for (name, value) in &state.metrics {
-        let value = metric(name, *value);
-        let _ = writeln!(page, "  {name} {value} at step {}", state.evaluated_at);
-    }
-    for (name, file) in &manifest.files {
-        let _ = writeln!(page, "  {name}  {}", Bytes(file.bytes));
-        let is_shown = with_tensors && name.ends_with(".safetensors");
-        let tensors = if is_shown { checkpoint::tensors(opened, name)? } else { Vec::new() };
-        for tensor in tensors {
-            let _ = writeln!(page, "    {}  {} {:?}", tensor.name, tensor.dtype, tensor.shape);
+/// What is known of a checkpoint without reading its values.
+struct Contents {
+    opened: Opened,
+    /// Those of each file, where they are asked for.
+    tensors: BTreeMap<String, Vec<Tensor>>,
+}
+
+impl Contents {
+    fn read(opened: Opened, with_tensors: bool) -> Result<Self, checkpoint::Error> {
+        let mut tensors = BTreeMap::new();
+        let names = opened.manifest.files.keys();
+        for name in names.filter(|name| with_tensors && name.ends_with(".safetensors")) {
+            tensors.insert(name.clone(), checkpoint::tensors(&opened, name)?);
         }
+        Ok(Self { opened, tensors })
     }
-    Ok(())
+
+    fn bytes(&self) -> u64 {
+        self.opened.manifest.files.values().map(|file| file.bytes).sum()
+    }
+
+    fn page(&self) -> String {
+        let Opened { path, manifest, state } = &self.opened;
+        let mut page = format!("{}\n", path.display());
+        let size = Bytes(self.bytes());
+        // Writing to a string does not fail.
+        let _ = writeln!(page, "  step {}, {} updates, {size}", state.step, state.updates);
+        let _ = writeln!(page, "  ddprun {}, format {}", manifest.version, manifest.format);
+        for (name, value) in &state.metrics {
+            let value = metric(name, *value);
+            let _ = writeln!(page, "  {name} {value} at step {}", state.evaluated_at);
+        }
+        for (name, file) in &manifest.files {
+            let _ = writeln!(page, "  {name}  {}", Bytes(file.bytes));
+            for tensor in self.tensors.get(name).into_iter().flatten() {
+                let _ = writeln!(page, "    {}  {} {:?}", tensor.name, tensor.dtype, tensor.shape);
+            }
+        }
+        page
+    }
+
+    fn object(&self) -> Value {
+        let Opened { path, manifest, state } = &self.opened;
+        let files: BTreeMap<&String, u64> =
+            manifest.files.iter().map(|(name, file)| (name, file.bytes)).collect();
+        let tensor = |tensor: &Tensor| json!({ "name": tensor.name, "dtype": tensor.dtype, "shape": tensor.shape });
+        let tensors: BTreeMap<&String, Vec<Value>> = self
+            .tensors
+            .iter()
+            .map(|(name, all)| (name, all.iter().map(tensor).collect()))
+            .collect();
+        json!({
+            "path": path,
+            "step": state.step,
+            "updates": state.updates,
+            "bytes": self.bytes(),
+            "version": manifest.version,
+            "checkpoint_format": manifest.format,
+            "metrics": state.metrics,
+            "evaluated_at": state.evaluated_at,
+            "files": files,
+            "tensors": tensors,
+        })
+    }
 }
 
 /// The checkpoint that `word` names: itself, or the best one (the newest, if that is asked for) of

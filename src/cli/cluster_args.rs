@@ -33,9 +33,6 @@ pub(crate) struct JobsArgs {
     /// Only jobs of this cluster.
     #[arg(long, value_name = "NAME")]
     pub(crate) on: Option<String>,
-    /// Print one JSON object per line and job.
-    #[arg(long)]
-    pub(crate) json: bool,
 }
 
 #[derive(Debug, ClapArgs)]

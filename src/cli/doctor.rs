@@ -3,12 +3,14 @@
 
 use std::time::Duration;
 
+use serde_json::{Value, json};
+
 use crate::checkpoint::Manifest;
 use crate::cli::args::{DoctorArgs, Run};
 use crate::cli::doctor_training::{ScratchFolder, refuse_torch_order, shortened, train};
 use crate::cli::prepare::{ALONE, Prepared, generate, prepare, refused, vocabulary};
 use crate::cli::train::role;
-use crate::cli::{Refusal, doctor_machines, node_args, to_stdout};
+use crate::cli::{Refusal, answer, doctor_machines, node_args};
 use crate::config::{self, Loaded};
 use crate::kinds::Kinds;
 use crate::launch::exit_code as exit;
@@ -30,24 +32,44 @@ pub(crate) fn doctor(args: &DoctorArgs, kinds: &Kinds) -> Result<u8, Refusal> {
     let mut room = ScratchFolder::make(&prepared.plan, 0)?;
     let shards = prepared.plan.batch.shards;
     let precision = format!("{:?}", prepared.plan.precision).to_lowercase();
-    to_stdout(&format!(
-        "{} of {}: global batch {} in {}, {precision}\n",
-        counted(plans[0].length.total_steps, "step"),
-        prepared.plan.name,
-        prepared.plan.batch.global,
-        counted(u64::from(shards.get()), "shard")
-    ))?;
+    let steps = plans[0].length.total_steps;
+    let Plan { name, batch, .. } = &prepared.plan;
+    let object = || {
+        json!({
+            "experiment": name,
+            "steps": steps,
+            "global_batch_size": batch.global,
+            "shards": shards.get(),
+            "precision": precision,
+        })
+    };
+    answer("doctor", object, || {
+        let (steps, global) = (counted(steps, "step"), batch.global);
+        let shards = counted(u64::from(shards.get()), "shard");
+        format!("{steps} of {name}: global batch {global} in {shards}, {precision}\n")
+    })?;
     let mut first: Option<(WorldSize, Manifest)> = None;
     for plan in &plans {
         let world = plan.world_size();
         let (manifest, time) = train(plan, &mut room)?;
-        to_stdout(&line(world, &manifest, time))?;
+        let object = || trained(world.get(), &manifest, time);
+        answer("trained", object, || line(world, &manifest, time))?;
         match &first {
             None => first = Some((world, manifest)),
             Some((one, of_one)) => same(*one, of_one, world, &manifest)?,
         }
     }
-    to_stdout("the same bits at every world size: parameters, optimizer and progress\n")
+    answer(
+        "identical",
+        || json!({ "world_sizes": args.world_sizes }),
+        || "the same bits at every world size: parameters, optimizer and progress\n".to_owned(),
+    )
+}
+
+/// What came of training with so many ranks.
+pub(crate) fn trained(ranks: u32, manifest: &Manifest, time: Duration) -> Value {
+    let hash = manifest.fingerprint();
+    json!({ "ranks": ranks, "fingerprint": hash, "seconds": time.as_secs_f64() })
 }
 
 /// The experiment at the largest of the world sizes, so that its shards admit the others.

@@ -3,6 +3,7 @@
 //! machine alone and on all together.
 
 use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
 
 use crate::checkpoint::Manifest;
 use crate::cli::args::Run;
@@ -13,7 +14,7 @@ use crate::cli::doctor_training::{
 use crate::cli::machines::apart;
 use crate::cli::output::to_stderr;
 use crate::cli::prepare::{ALONE, Prepared, generate, prepare, refused, vocabulary};
-use crate::cli::{Refusal, to_stdout};
+use crate::cli::{Refusal, answer, answers, doctor};
 use crate::collective::{self, Collective};
 use crate::config;
 use crate::kinds::Kinds;
@@ -70,7 +71,10 @@ pub(crate) fn doctor(
     let machines = exchange(&*group, &own).map_err(|error| lost(&error))?;
     drop(group);
     if place.node == 0 {
-        to_stdout(&(table(&plan, &links, &machines) + &notes(&links, &machines)))?;
+        answers(
+            || objects(&links, &machines),
+            || table(&plan, &links, &machines) + &notes(&links, &machines),
+        )?;
     }
     own.alone.map_err(|block| Refusal::new(exit::PEER, block))?;
     same(&machines)?;
@@ -78,12 +82,40 @@ pub(crate) fn doctor(
     let (manifest, time) = train_together(&plan, &mut nodes, &mut room)?;
     let Some(manifest) = manifest else { return Ok(0) };
     let hash = manifest.fingerprint();
-    to_stdout(&format!("all together  {:.1} s  {hash:.16}\n", time.as_secs_f64()))?;
+    let ranks = plan.distributed.world_size.get();
+    answer(
+        "trained",
+        || doctor::trained(ranks, &manifest, time),
+        || format!("all together  {:.1} s  {hash:.16}\n", time.as_secs_f64()),
+    )?;
     same_together(&manifest, &machines)?;
-    to_stdout(
-        "the same bits on each machine alone and on all together: parameters, optimizer and \
-         progress\n",
+    answer(
+        "identical",
+        || json!({ "machines": machines.len() }),
+        || {
+            "the same bits on each machine alone and on all together: parameters, optimizer and \
+         progress\n"
+                .to_owned()
+        },
     )
+}
+
+/// What was measured, an object for each machine.
+fn objects(links: &Links, machines: &[Machine]) -> Vec<(&'static str, Value)> {
+    let machine = |(node, (machine, rate)): (usize, (&Machine, &f64))| {
+        let alone = machine.alone.as_ref().ok();
+        let object = json!({
+            "node": node,
+            "host": machine.host,
+            "cpu": machine.cpu,
+            "cores": machine.cores,
+            "bytes_per_second": rate,
+            "seconds": alone.map(|alone| alone.seconds),
+            "fingerprint": alone.map(|alone| alone.manifest.fingerprint()),
+        });
+        ("machine", object)
+    };
+    machines.iter().zip(&links.into).enumerate().map(machine).collect()
 }
 
 /// The same training on this machine alone: with as many ranks as among the others, if the shards
@@ -233,7 +265,7 @@ fn same_together(together: &Manifest, machines: &[Machine]) -> Result<(), Refusa
     Err(Refusal::new(exit::EXPECTATION, page))
 }
 
-fn lost(error: &dyn std::error::Error) -> Refusal {
+fn lost(error: &(dyn std::error::Error + 'static)) -> Refusal {
     let help =
         "make sure that ddprun still runs on all machines, and that they can reach each other";
     Refusal::of(exit::PEER, error, Some(help.to_owned()))

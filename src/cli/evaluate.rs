@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use crate::cli::args::{EvalArgs, run_and_changes};
 use crate::cli::chosen::chosen;
 use crate::cli::prepare::{ALONE, generate, plan_of, prepare, source_of};
-use crate::cli::{Refusal, evaluation_changes, evaluation_tables, to_stderr, to_stdout};
+use crate::cli::{Refusal, answer, evaluation_changes, evaluation_tables, to_stderr};
 use crate::config::kind::Kind;
 use crate::data::transform::CenterCrop;
 use crate::data::{self, Fingerprint};
@@ -32,7 +32,7 @@ pub(crate) fn evaluate(args: &EvalArgs, kinds: &Kinds) -> Result<u8, Refusal> {
     if let Some(weights) = &args.weights {
         let measured = of_weights(weights, args, kinds)?;
         let head = format!("{}\n", weights.display());
-        return print(args, out, &measured, &head, json!({ "weights": weights }));
+        return print(out, &measured, &head, json!({ "weights": weights }));
     }
     let (run, changes) = run_and_changes(&args.words);
     let here = std::env::current_dir().unwrap_or_default();
@@ -51,7 +51,7 @@ pub(crate) fn evaluate(args: &EvalArgs, kinds: &Kinds) -> Result<u8, Refusal> {
     let measured = worker::evaluate(&plan, Some(opened), &parts(args, &plan)?, kinds);
     let measured = told(measured.map_err(failed)?);
     let step = opened.state.step;
-    print(args, out, &measured, &format!("step {step}\n"), json!({ "step": step }))
+    print(out, &measured, &format!("step {step}\n"), json!({ "step": step }))
 }
 
 /// Metrics of the model of an experiment with these weights, all of which must fit. Nothing is left
@@ -149,7 +149,6 @@ fn failed(error: worker::Error) -> Refusal {
 /// One metric a line after `head`, and the tables; or all of it as JSON behind `value`, which goes
 /// to the folder `out`, too.
 fn print(
-    args: &EvalArgs,
     out: Option<&Path>,
     found: &Measured,
     head: &str,
@@ -161,17 +160,22 @@ fn print(
     if let Some(folder) = out {
         save(folder, &value, details)?;
     }
-    if args.json {
-        return to_stdout(&format!("{value}\n"));
-    }
-    let lines = metrics.iter().map(|(name, value)| format!("{name} {}\n", metric(name, *value)));
-    let tables = details.iter().map(evaluation_tables::of);
-    to_stdout(&(head.to_owned() + &lines.chain(tables).collect::<String>()))
+    answer(
+        "evaluation",
+        || value,
+        || {
+            let line =
+                |(name, value): (&String, &f64)| format!("{name} {}\n", metric(name, *value));
+            let tables = details.iter().map(evaluation_tables::of);
+            head.to_owned() + &metrics.iter().map(line).chain(tables).collect::<String>()
+        },
+    )
 }
 
 /// `eval.json`, and a picture for each part whose samples have one class.
 fn save(folder: &Path, value: &Value, details: &[Details]) -> Result<(), Refusal> {
-    let refused = |error: &dyn std::error::Error| Refusal::of(exit::STORAGE, error, None);
+    let refused =
+        |error: &(dyn std::error::Error + 'static)| Refusal::of(exit::STORAGE, error, None);
     files::create_folder(folder).map_err(|error| refused(&error))?;
     let text = format!("{value:#}\n");
     files::write_atomic(&folder.join("eval.json"), text.as_bytes()).map_err(|e| refused(&e))?;

@@ -4,13 +4,13 @@
 use std::error::Error;
 use std::path::{Path, PathBuf};
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::checkpoint;
 use crate::cli::args::{ExportArgs, ExportFormat};
 use crate::cli::chosen::Chosen;
 use crate::cli::prepare::{plan_of, source_of};
-use crate::cli::{Refusal, to_stderr};
+use crate::cli::{Refusal, answer, to_stderr};
 use crate::data;
 use crate::files;
 use crate::kinds::Kinds;
@@ -182,7 +182,7 @@ fn write_config(to: &Path, config: &Value) -> Result<(), Refusal> {
 /// The model with those weights, as ONNX.
 fn export_onnx(exported: &Chosen, to: &Path, kinds: &Kinds) -> Result<(), Refusal> {
     let (plan, weights) = (exported.plan(kinds)?, exported.averaged()?);
-    let refused = |error: &dyn Error| Refusal::of(exit::REFUSED, error, None);
+    let refused = |error: &(dyn Error + 'static)| Refusal::of(exit::REFUSED, error, None);
     let built = kinds.models.instantiate(&plan.model, plan.seed);
     let (model, params) = built.map_err(|error| refused(&error))?;
     let path = exported.opened.path.join(checkpoint::MODEL);
@@ -276,7 +276,7 @@ fn write(to: &Path, bytes: &[u8]) -> Result<(), Refusal> {
     let written = files::create_parent(to).and_then(|()| files::write_atomic(to, bytes));
     written.map_err(|error| Refusal::of(exit::STORAGE, &error, None))?;
     to_stderr(&format!("wrote `{}`", to.display()));
-    Ok(())
+    answer("file", || json!({ "path": to }), String::new).map(drop)
 }
 
 fn unusable(error: &checkpoint::Error) -> Refusal {

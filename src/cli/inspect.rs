@@ -3,13 +3,14 @@
 use std::path::{Path, PathBuf};
 
 use candle_core::Device;
+use serde_json::{Value, json};
 
 use crate::cli::args::{PlanArgs, ReportArgs};
 use crate::cli::find_run::{self, LOGS, find_sweep};
 use crate::cli::prepare::{Prepared, prepare};
 use crate::cli::run_files::enter_run;
 use crate::cli::train::role;
-use crate::cli::{Refusal, node_args, sweep, to_stderr, to_stdout, with_causes};
+use crate::cli::{Refusal, answer, node_args, sweep, to_stderr, verbatim, with_causes};
 use crate::config::{self, Vocabulary, closest};
 use crate::dashboard;
 use crate::engine::{self, PassProfile};
@@ -20,7 +21,7 @@ use crate::launch::exit_code as exit;
 use crate::memory;
 use crate::plan::{self, Costs, Memory};
 use crate::units::Bytes;
-use crate::{record, report};
+use crate::{record, report, runs};
 
 /// Stacks and small blocks of a process.
 const HEAP: Bytes = Bytes(4 << 20);
@@ -32,12 +33,12 @@ pub(crate) fn plan(args: &PlanArgs, kinds: &Kinds) -> Result<u8, Refusal> {
     let origin = (&Role::Parent, run.launch.nodes());
     let prepared = prepare(&path, &run.all_changes(), origin, kinds)?;
     let costs = costs(&prepared, kinds);
-    if args.json {
-        let value = plan::json(&prepared.plan, &prepared.loaded, &prepared.facts, &costs);
-        let text = serde_json::to_string_pretty(&value).unwrap_or_default();
-        return to_stdout(&(text + "\n"));
-    }
-    to_stdout(&plan::page(&prepared.plan, &prepared.loaded, &prepared.facts, &costs))
+    let Prepared { plan, loaded, facts, .. } = &prepared;
+    answer(
+        "plan",
+        || plan::json(plan, loaded, facts, &costs),
+        || plan::page(plan, loaded, facts, &costs),
+    )
 }
 
 /// Largest model that is built to see what a pass of it needs.
@@ -84,7 +85,7 @@ pub(crate) fn report(args: &ReportArgs, kinds: &Kinds) -> Result<u8, Refusal> {
         return report_html(run, file);
     }
     if let Some(folder) = run.and_then(|run| find_sweep(Path::new(run))) {
-        return sweep::show_status(&folder, false, kinds);
+        return sweep::show_status(&folder, kinds);
     }
     let description = enter_run(run)?;
     let written = report::write(&description.run.logs, description.plan.checkpoint());
@@ -92,12 +93,19 @@ pub(crate) fn report(args: &ReportArgs, kinds: &Kinds) -> Result<u8, Refusal> {
         let is_newer = matches!(error, report::Error::Record(record::Error::Newer { .. }));
         Refusal::of(if is_newer { exit::REFUSED } else { exit::STORAGE }, &error, None)
     })?;
-    let code = to_stdout(&written.text)?;
+    let logs = &description.run.logs;
+    let code = answer("report", || summed_up(logs), || written.text)?;
     if let Some(error) = written.unwritten {
         let why = with_causes(&error);
         to_stderr(&format!("warning: the run's curves are not up to date\n  why: {why}"));
     }
     Ok(code)
+}
+
+/// The run, and its epochs, as far as they can be read.
+fn summed_up(logs: &Path) -> Value {
+    let epochs = record::read_epochs(&logs.join(record::EPOCHS)).ok().flatten();
+    json!({ "run": runs::summary(logs).ok(), "epochs": epochs.unwrap_or_default() })
 }
 
 /// `ddprun report [RUN | FOLDER] --html FILE`
@@ -117,7 +125,7 @@ fn report_html(word: Option<&str>, file: &Path) -> Result<u8, Refusal> {
     files::create_parent(file)
         .and_then(|()| files::write_atomic(file, page.as_bytes()))
         .map_err(|error| Refusal::of(exit::STORAGE, &error, None))?;
-    to_stdout(&format!("{}\n", file.display()))
+    answer("page", || json!({ "file": file }), || format!("{}\n", file.display()))
 }
 
 /// There is nothing to show.
@@ -146,15 +154,19 @@ impl Page {
 /// Every key of an experiment, a sweep or a cluster, as TOML or as a JSON schema.
 pub(crate) fn schema(of: Page, as_json: bool, kinds: &Kinds) -> Result<u8, Refusal> {
     let vocabulary = kinds.vocabulary();
-    let schema = match (of, as_json) {
-        (Page::Experiment, false) => return to_stdout(vocabulary.reference()),
-        (Page::Sweep, false) => return to_stdout(&config::sweep::reference(&vocabulary)),
-        (Page::Clusters, false) => return to_stdout(&config::clusters::reference(&vocabulary)),
-        (Page::Experiment, true) => config::json_schema(&vocabulary),
-        (Page::Sweep, true) => config::sweep::json_schema(&vocabulary),
-        (Page::Clusters, true) => config::clusters::json_schema(&vocabulary),
+    let schema = || match of {
+        Page::Experiment => config::json_schema(&vocabulary),
+        Page::Sweep => config::sweep::json_schema(&vocabulary),
+        Page::Clusters => config::clusters::json_schema(&vocabulary),
     };
-    to_stdout(&(serde_json::to_string_pretty(&schema).unwrap_or_default() + "\n"))
+    let text = || match of {
+        // For a file that editors read: the schema and nothing around it.
+        _ if as_json => serde_json::to_string_pretty(&schema()).unwrap_or_default() + "\n",
+        Page::Experiment => vocabulary.reference().to_owned(),
+        Page::Sweep => config::sweep::reference(&vocabulary),
+        Page::Clusters => config::clusters::reference(&vocabulary),
+    };
+    verbatim("schema", || json!({ "schema": schema() }), text)
 }
 
 /// `ddprun schema optimizer`: the keys of one table, and of those in it, with the kinds that it
@@ -184,12 +196,22 @@ pub(crate) fn schema_of(table: &str, kind: Option<&str>, kinds: &Kinds) -> Resul
         let page = format!("error: `{table}` is not a table of an experiment\n  do: {help}");
         return Err(Refusal::new(exit::REFUSED, page));
     }
-    to_stdout(&(found.join("\n").trim_end().to_owned() + "\n"))
+    let text = found.join("\n").trim_end().to_owned() + "\n";
+    let object = || {
+        let whole = config::json_schema(&vocabulary);
+        let schema =
+            table.split('.').try_fold(&whole, |part, name| part.pointer("/properties")?.get(name));
+        json!({ "table": table, "schema": schema, "text": text })
+    };
+    answer("schema", object, || text.clone())
 }
 
 fn schema_of_kind(table: &str, kind: &str, vocabulary: &Vocabulary) -> Result<u8, Refusal> {
     let names = match vocabulary.kind(table, kind) {
-        Ok(page) => return to_stdout(&page),
+        Ok(page) => {
+            let object = || json!({ "table": table, "kind": kind, "text": page });
+            return answer("schema", object, || page.clone());
+        }
         Err(names) => names,
     };
     let what = if names.is_empty() {

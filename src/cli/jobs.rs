@@ -10,7 +10,7 @@ use crate::cli::cluster_args::{CancelArgs, JobsArgs};
 use crate::cli::find_run::{LOGS, find_sweep};
 use crate::cli::runs::{self, POLL_INTERVAL, aligned, print, stop_flag};
 use crate::cli::runs_args::LogsArgs;
-use crate::cli::{Refusal, relaunch, to_stderr, to_stdout};
+use crate::cli::{Refusal, answer, answers, is_json, relaunch, to_stderr};
 use crate::cluster::{self, Cluster, Error, Output, Place, State, Submitted};
 use crate::config::closest;
 use crate::files::{self, Follower, News};
@@ -62,7 +62,7 @@ impl Row {
     }
 }
 
-/// `ddprun jobs [--on NAME] [--json]`
+/// `ddprun jobs [--on NAME]`
 pub(crate) fn jobs(args: &JobsArgs, kinds: &Kinds) -> Result<u8, Refusal> {
     let is_asked = |job: &Submitted| args.on.as_ref().is_none_or(|name| *name == job.cluster);
     let mut all = cluster::all(Path::new(LOGS));
@@ -72,15 +72,13 @@ pub(crate) fn jobs(args: &JobsArgs, kinds: &Kinds) -> Result<u8, Refusal> {
         return Ok(0);
     }
     let rows = rows(all, kinds);
-    if args.json {
-        return to_stdout(
-            &rows.iter().map(|row| as_json(row).to_string() + "\n").collect::<String>(),
-        );
-    }
-    let head = ["job", "cluster", "experiment", "submitted", "state", "run"];
-    let mut table = vec![head.map(str::to_owned).to_vec()];
-    table.extend(rows.iter().map(cells));
-    to_stdout(&aligned(&table, head.len()))
+    let objects = || rows.iter().map(|row| ("job", as_json(row))).collect();
+    answers(objects, || {
+        let head = ["job", "cluster", "experiment", "submitted", "state", "run"];
+        let mut table = vec![head.map(str::to_owned).to_vec()];
+        table.extend(rows.iter().map(cells));
+        aligned(&table, head.len())
+    })
 }
 
 fn cells(row: &Row) -> Vec<String> {
@@ -94,7 +92,7 @@ fn as_json(row: &Row) -> serde_json::Value {
     json!({
         "job": id,
         "cluster": cluster,
-        "kind": kind.name,
+        "engine": kind.name,
         "experiment": name,
         "workers": workers,
         "submitted": time.to_string(),
@@ -163,12 +161,15 @@ pub(crate) fn cancel(args: &CancelArgs, kinds: &Kinds) -> Result<u8, Refusal> {
     for (place, job) in all? {
         let kind = kind_of(&job, kinds)?;
         kind.cancel(&place).run().map_err(|error| no_answer(&job.cluster, &error))?;
-        let told = if kind.saves_when_cancelled() {
+        let saves = kind.saves_when_cancelled();
+        let told = if saves {
             "was told to save and to end"
         } else {
             "is stopped without saving: its newest checkpoint remains"
         };
         to_stderr(&format!("job {} of `{}` {told}", place.id, job.cluster));
+        let object = || json!({ "job": place.id, "cluster": job.cluster, "saves": saves });
+        answer("cancelled", object, String::new)?;
     }
     Ok(0)
 }
@@ -189,6 +190,16 @@ pub(crate) fn logs(args: &LogsArgs, kinds: &Kinds) -> Result<u8, Refusal> {
     let job = args.run.as_deref().and_then(|word| cluster::find(Path::new(LOGS), word));
     let Some((place, job)) = job else { return runs::logs(args) };
     match kind_of(&job, kinds)?.output(&place, args.follow) {
+        Output::Call(call) if is_json() => {
+            let mut is_read = Ok(true);
+            let lines = call.lines(|lines| {
+                is_read = runs::print_lines(lines);
+                matches!(is_read, Ok(true))
+            });
+            is_read?;
+            lines.map_err(|error| no_answer(&job.cluster, &error))?;
+            Ok(0)
+        }
         Output::Call(call) => {
             call.show().map_err(|error| no_answer(&job.cluster, &error))?;
             Ok(0)

@@ -61,6 +61,8 @@ mod doctor;
 mod try_run;
 mod run;
 
-pub(crate) use output::{last_words, screen, to_stderr, to_stdout};
+pub(crate) use output::{
+    answer, answers, complain, is_json, last_words, screen, to_stderr, verbatim,
+};
 pub(crate) use refusal::{Refusal, with_causes};
 pub use run::run;

@@ -4,8 +4,10 @@
 use std::net::Ipv6Addr;
 use std::path::{Path, PathBuf};
 
+use serde_json::json;
+
 use crate::cli::args::{Launch, Run};
-use crate::cli::output::to_stdout;
+use crate::cli::output::answer;
 use crate::cli::refusal::Refusal;
 use crate::files;
 use crate::launch::exit_code as exit;
@@ -114,11 +116,13 @@ fn master(launch: &Launch) -> Option<(String, u16)> {
 pub(crate) fn token(file: Option<&Path>) -> Result<u8, Refusal> {
     let token =
         transport::new_token().map_err(|error| Refusal::of(exit::RESOURCE, &error, None))?;
-    let Some(file) = file else { return to_stdout(&token) };
+    let Some(file) = file else {
+        return answer("token", || json!({ "token": token.trim_end() }), || token.to_string());
+    };
     files::write_secret(file, token.as_bytes()).map_err(|error| {
         Refusal::of(exit::STORAGE, &error, Some("name a file that does not exist yet".into()))
     })?;
-    Ok(0)
+    answer("token", || json!({ "file": file }), String::new)
 }
 
 #[cfg(test)]

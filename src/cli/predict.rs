@@ -5,19 +5,21 @@ use std::io::{self, ErrorKind, IsTerminal, Write};
 use std::path::{Path, PathBuf};
 
 use indicatif::{ProgressBar, ProgressStyle};
+use serde_json::{Value, json};
 
 use crate::cli::args::PredictArgs;
 use crate::cli::chosen::chosen;
 use crate::cli::find_run::find_sweep;
 use crate::cli::prepare::plan_of;
-use crate::cli::{Refusal, find_run, screen, to_stderr};
+use crate::cli::{Refusal, answer, find_run, is_json, output, screen, to_stderr};
 use crate::kinds::Kinds;
 use crate::launch::Role;
 use crate::launch::exit_code as exit;
 use crate::launch::rank_env::{self, Foreign};
-use crate::predict::{self, Job, Said};
+use crate::predict::{self, Format, Job, Said};
 use crate::record::{Screen, canvas};
 use crate::runs::{Meant, RUN, meant};
+use crate::terminal::escape_lines;
 use crate::units::BatchSize;
 use crate::{report, sweep};
 
@@ -45,6 +47,7 @@ pub(crate) fn predict(args: &PredictArgs, kinds: &Kinds) -> Result<u8, Refusal> 
         launched: launched.as_ref(),
         top: args.top.map(|k| k as usize),
         out: out.as_deref().map(|path| (path, args.overwrite)),
+        form: if is_json() { Format::Jsonl } else { Format::Csv },
     };
     // One rank of a launcher speaks for all; which one writes the file is not known before.
     let is_heard = launched.as_ref().is_none_or(|place| place.rank.is_first());
@@ -59,6 +62,8 @@ pub(crate) fn predict(args: &PredictArgs, kinds: &Kinds) -> Result<u8, Refusal> 
     }
     let Some(ended) = ended.map_err(|error| refused(&error))? else { return Ok(0) };
     tell(&ended, out.as_deref());
+    let predict::Ended { rows, failed, .. } = &ended;
+    answer("predicted", || json!({ "rows": rows, "failed": failed, "file": out }), String::new)?;
     Ok(if ended.rows > 0 && ended.failed == ended.rows { exit::DATA } else { 0 })
 }
 
@@ -87,11 +92,38 @@ fn launched(args: &PredictArgs) -> Result<Option<Foreign>, Refusal> {
 #[derive(Default)]
 struct Stdout {
     is_closed: bool,
+    /// Of a row that is to be an object for `--json`.
+    begun: Vec<u8>,
+}
+
+impl Stdout {
+    /// The rows that are whole, as objects, or escaped where people look at them: they hold names
+    /// from others.
+    fn shown(&mut self, bytes: &[u8]) -> Option<Vec<u8>> {
+        if !is_json() && !io::stdout().is_terminal() {
+            return None;
+        }
+        self.begun.extend_from_slice(bytes);
+        let end = self.begun.iter().rposition(|&byte| byte == b'\n').map_or(0, |at| at + 1);
+        let whole: Vec<u8> = self.begun.drain(..end).collect();
+        let whole = String::from_utf8_lossy(&whole);
+        if !is_json() {
+            return Some(escape_lines(&whole).into_owned().into_bytes());
+        }
+        let object = |row: &str| {
+            let row: Value = serde_json::from_str(row).unwrap_or_default();
+            output::line("prediction", json!({ "prediction": row }))
+        };
+        Some(whole.lines().map(object).collect::<String>().into_bytes())
+    }
 }
 
 impl Write for Stdout {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        let written = io::stdout().write(bytes);
+        let written = match self.shown(bytes) {
+            Some(shown) => io::stdout().write_all(&shown).map(|()| bytes.len()),
+            None => io::stdout().write(bytes),
+        };
         written.inspect_err(|error| self.is_closed |= error.kind() == ErrorKind::BrokenPipe)
     }
 

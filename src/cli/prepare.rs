@@ -306,7 +306,7 @@ pub(crate) fn refused(problems: Problems) -> Refusal {
 fn drawn(code: u8, problems: &Problems) -> Refusal {
     /// Columns of the page.
     const WIDTH: usize = 80;
-    Refusal::of_problems(code, problems.page(use_color(), WIDTH))
+    Refusal::of_problems(code, problems.page(use_color(), WIDTH), problems)
 }
 
 /// Colour for a terminal, unless `NO_COLOR` says otherwise (<https://no-color.org>).

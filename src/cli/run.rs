@@ -9,12 +9,14 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use clap::{CommandFactory, FromArgMatches};
+use serde_json::json;
 
 use crate::cli::args::{Args, Verb};
 use crate::cli::inspect::Page;
 use crate::cli::{
-    Refusal, checkpoint, doctor, evaluate, init, inspect, jobs, last_words, node_args, predict,
-    resume, runs, sample, serve, submit, sweep, to_stderr, to_stdout, train, try_run, usage,
+    Refusal, answer, checkpoint, complain, doctor, evaluate, init, inspect, jobs, last_words,
+    node_args, output, predict, resume, runs, sample, serve, submit, sweep, train, try_run, usage,
+    verbatim,
 };
 use crate::collective::mpi;
 use crate::failpoint;
@@ -29,7 +31,8 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>, kinds: &Kinds) -> Exit
     launch::hide_backtraces_of_errors();
     launch::learn_ends_of_children();
     outlive_file_limits();
-    let line: Vec<OsString> = arguments.into_iter().collect();
+    let mut line: Vec<OsString> = arguments.into_iter().collect();
+    output::take_json_flag(&mut line);
     let matches = Args::command().try_get_matches_from(&line);
     let parsed = matches.and_then(|matches| Ok((Args::from_arg_matches(&matches)?, matches)));
     let (args, matches) = match parsed {
@@ -38,11 +41,12 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>, kinds: &Kinds) -> Exit
     };
     if let Some(twice) = kinds.taken().first() {
         let help = "give yours another name: an experiment means the one that was there before";
-        to_stderr(&format!("error: this program has a second {twice}\n  do: {help}"));
+        let page = format!("error: this program has a second {twice}\n  do: {help}");
+        complain(&Refusal::new(exit::REFUSED, page));
         return ExitCode::from(exit::REFUSED);
     }
     if let Err(wrong) = failpoint::check() {
-        to_stderr(&format!("error: {wrong}"));
+        complain(&Refusal::new(exit::REFUSED, format!("error: {wrong}")));
         return ExitCode::from(exit::REFUSED);
     }
     let checked = usage::refuse_urls(&Args::command(), &matches, &line);
@@ -53,6 +57,7 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>, kinds: &Kinds) -> Exit
                 let page = refusal.page();
                 let is_terminal = io::stderr().is_terminal();
                 last_words(&if is_terminal { fitted(page, 80) } else { page.to_owned() });
+                output::say_error(&refusal);
             }
             refusal.code()
         }
@@ -122,9 +127,17 @@ fn dispatch(args: Args, kinds: &Kinds) -> Result<u8, Refusal> {
 fn no_command(error: &clap::Error, line: &[OsString], kinds: &Kinds) -> ExitCode {
     if !(error.use_stderr() && is_said_by_another(exit::REFUSED)) {
         match usage::refuse_unknown_flag(error, line, kinds) {
-            Some(refusal) => last_words(refusal.page()),
-            // A closed terminal is no reason to fail.
-            None => drop(error.print()),
+            Some(refusal) => {
+                last_words(refusal.page());
+                output::say_error(&refusal);
+            }
+            None => {
+                // A closed terminal is no reason to fail.
+                drop(error.print());
+                if error.use_stderr() {
+                    output::say_error(&usage::not_understood(error));
+                }
+            }
         }
     }
     ExitCode::from(if error.use_stderr() { exit::REFUSED } else { 0 })
@@ -133,7 +146,9 @@ fn no_command(error: &clap::Error, line: &[OsString], kinds: &Kinds) -> ExitCode
 fn completions(shell: clap_complete::Shell) -> Result<u8, Refusal> {
     let mut script = Vec::new();
     clap_complete::generate(shell, &mut Args::command(), "ddprun", &mut script);
-    to_stdout(&String::from_utf8_lossy(&script))
+    let script = String::from_utf8_lossy(&script);
+    let object = || json!({ "shell": shell.to_string(), "script": script });
+    verbatim("completions", object, || script.to_string())
 }
 
 fn man_pages(folder: &Path) -> Result<u8, Refusal> {
@@ -144,5 +159,5 @@ fn man_pages(folder: &Path) -> Result<u8, Refusal> {
             let page = format!("error: no man pages could be written to `{folder}`: {error}");
             Refusal::new(exit::STORAGE, page)
         })?;
-    Ok(0)
+    answer("man_pages", || json!({ "folder": folder }), String::new)
 }

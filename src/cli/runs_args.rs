@@ -21,9 +21,6 @@ pub(crate) struct LsArgs {
     /// `start` (the oldest first), or a metric such as `val/accuracy` (the best first).
     #[arg(long, value_name = "METRIC", default_value = "start")]
     pub(crate) sort: String,
-    /// Print one JSON object per line: a run or a sweep.
-    #[arg(long)]
-    pub(crate) json: bool,
 }
 
 #[derive(Debug, ClapArgs)]
@@ -36,9 +33,6 @@ pub(crate) struct CompareArgs {
     /// File for the picture of all curves. Default: `compare.png` in the first run's folder.
     #[arg(long, value_name = "FILE")]
     pub(crate) out: Option<PathBuf>,
-    /// Print the result as JSON.
-    #[arg(long)]
-    pub(crate) json: bool,
 }
 
 #[derive(Debug, ClapArgs)]

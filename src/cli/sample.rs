@@ -10,7 +10,7 @@ use serde_json::json;
 use crate::cli::args::{Args, SampleArgs, Verb};
 use crate::cli::chosen::chosen;
 use crate::cli::prepare::{plan_of, source_of};
-use crate::cli::{Refusal, to_stderr, to_stdout};
+use crate::cli::{Refusal, to_stderr, verbatim};
 use crate::data::{self, ChatTemplate, TextForm, Tokenizer};
 use crate::kinds::Kinds;
 use crate::plan::{Modality, Plan};
@@ -39,7 +39,9 @@ pub(crate) fn sample(args: &SampleArgs, kinds: &Kinds) -> Result<u8, Refusal> {
     };
     let drawn = worker::sample(plan, opened, kinds, &prompt, &asked)
         .map_err(|error| Refusal::of(error.exit_code(), &error, error.help()))?;
-    to_stdout(&(words.page(&args.prompt, &prompt, &drawn) + "\n"))
+    let page = words.page(&args.prompt, &prompt, &drawn);
+    let object = || json!({ "prompt": args.prompt, "text": page, "tokens": drawn });
+    verbatim("sample", object, || page.clone() + "\n")
 }
 
 /// Prints what a run that is over has learnt to write, as `ddprun sample` does. Whatever is wrong

@@ -2,11 +2,12 @@
 
 use std::net::IpAddr;
 
+use serde_json::json;
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
 use crate::cli::args::ServeArgs;
-use crate::cli::{Refusal, to_stderr, to_stdout};
+use crate::cli::{Refusal, answer, to_stderr};
 use crate::dashboard::{Error, Server};
 use crate::launch::exit_code as exit;
 
@@ -33,7 +34,7 @@ pub(crate) fn serve(args: &ServeArgs) -> Result<u8, Refusal> {
             let words = "no run below `{}` yet; the first one shows up by itself";
             to_stderr(&words.replace("{}", &folder.display().to_string()));
         }
-        said = to_stdout(&format!("{address}\n"));
+        said = answer("page", || json!({ "url": address }), || format!("{address}\n"));
         to_stderr("press Ctrl-C to stop");
     };
     server.start(folder, ready).map_err(|error| refused(&error))?;

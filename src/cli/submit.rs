@@ -3,12 +3,14 @@
 
 use std::path::{Path, PathBuf};
 
+use serde_json::json;
+
 use crate::cli::cluster_args::SubmitArgs;
 use crate::cli::find_run::LOGS;
 use crate::cli::prepare::{
     ALONE, gpus, load, measure, new_id, planned, refuse_sweep, refused, unwritable,
 };
-use crate::cli::{Refusal, jobs, sweep, to_stderr, to_stdout};
+use crate::cli::{Refusal, answer, jobs, sweep, to_stderr, verbatim};
 use crate::cluster::{self, Cluster, Job, LongestSave, Shape, Submitted, Sweep, Work};
 use crate::config::clusters::{self, Unknown};
 use crate::config::{self, Loaded};
@@ -34,7 +36,12 @@ pub(crate) fn submit(args: &SubmitArgs, kinds: &Kinds) -> Result<u8, Refusal> {
         to_stderr(&note);
     }
     if args.print {
-        return to_stdout(&kind.script(&job));
+        let script = kind.script(&job);
+        return verbatim(
+            "script",
+            || json!({ "cluster": described.name, "script": script }),
+            || script.clone(),
+        );
     }
     ask(&described, kind.as_ref(), kinds)?;
     let id = hand_over(&job, &described, kind.as_ref())?;
@@ -45,7 +52,8 @@ pub(crate) fn submit(args: &SubmitArgs, kinds: &Kinds) -> Result<u8, Refusal> {
         job.name,
         size(kind.shape(), &job)
     ));
-    to_stdout(&format!("{id}\n"))
+    let object = || json!({ "job": id, "cluster": described.name, "experiment": job.name });
+    answer("submitted", object, || format!("{id}\n"))
 }
 
 /// "2 nodes x 4 ranks", "8 workers"

@@ -3,8 +3,10 @@
 
 use std::path::Path;
 
+use serde_json::json;
+
 use crate::checkpoint;
-use crate::cli::output::{screen, to_stderr};
+use crate::cli::output::{Stream, complain, is_json, screen, to_stderr};
 use crate::cli::prepare::OwnedRun;
 use crate::cli::refusal::Refusal;
 use crate::cli::sample;
@@ -16,7 +18,7 @@ use crate::plan::{Plan, RunFolders};
 use crate::record::Curves;
 use crate::report;
 use crate::units::Rank;
-use crate::worker::{self, exit};
+use crate::worker::{self, Listener, exit};
 
 /// A launch that is over.
 pub(crate) struct Launched {
@@ -43,25 +45,39 @@ pub(crate) fn watch(
     mut run: OwnedRun,
     mut nodes: Option<&mut Nodes>,
 ) -> Result<Launched, Refusal> {
-    let program = Program::this().map_err(|error| Refusal::of(exit::RESOURCE, &error, None))?;
+    let program = program()?;
+    let stream = Stream::open();
     let (resume, console) = (run.is_resumed, Console::Terminal);
     let start = Start { resume, program, console, smaller, waker: None };
-    let mut hear = |note: Note| announce(&note);
+    let mut hear = |note: Note| match (note, &stream) {
+        (Note::Recorded(event), Some(stream)) => stream.event(event, None),
+        (note, _) => announce(&note, stream.as_ref()),
+    };
     let ended = match nodes.as_deref_mut() {
         Some(nodes) => launch::run_node(&plan, &run.folders, &start, nodes, &mut hear),
         None => launch::run(&plan, &run.folders, &start, &mut hear),
     };
     // A rank that was killed leaves its bar.
     screen().erase_bars();
+    drop(stream);
     run.settle();
     let node = nodes.map_or(0, |nodes| nodes.node());
     Ok(Launched { plan, run, how: How::Watched { ended, node }, sample_tokens: None })
 }
 
+/// What ranks execute; with `--json` they say what they record.
+pub(crate) fn program() -> Result<Program, Refusal> {
+    let program = Program::this().map_err(|error| Refusal::of(exit::RESOURCE, &error, None))?;
+    Ok(if is_json() { program.telling_events() } else { program })
+}
+
 /// Trains as one rank, which only its launcher watches.
 pub(crate) fn take_part(membership: Membership, run: OwnedRun, kinds: &Kinds) -> Launched {
     let (plan, rank) = (membership.rank_plan.plan.clone(), membership.rank_plan.rank);
-    let outcome = worker::run(membership, kinds);
+    let stream = Stream::open();
+    let listener = stream.as_ref().map(|stream| Listener::new(stream.listener()));
+    let outcome = worker::run(membership, listener, kinds);
+    drop(stream);
     Launched { plan, run, how: How::TookPart { rank, outcome }, sample_tokens: None }
 }
 
@@ -85,7 +101,8 @@ pub(crate) fn report(launched: Launched, kinds: &Kinds) -> Result<u8, Refusal> {
         }
     }?;
     if code == exit::EXPECTATION {
-        to_stderr("error: a metric missed its `[expect]` value, as warned above (exit code 9)");
+        let page = "error: a metric missed its `[expect]` value, as warned above (exit code 9)";
+        complain(&Refusal::new(code, page));
     }
     if let Some(tokens) = sample_tokens.filter(|_| code == 0) {
         sample::at_the_end(tokens, &run.folders.logs, kinds);
@@ -106,7 +123,8 @@ fn blocked(
 fn say_failure(rank: Rank, outcome: &worker::Outcome) {
     if let Some(failure) = &outcome.failure {
         let help = failure.help.as_ref().map_or(String::new(), |help| format!("\n  do: {help}"));
-        to_stderr(&format!("error: rank {rank}: {}{help}", failure.message));
+        let page = format!("error: rank {rank}: {}{help}", failure.message);
+        complain(&Refusal::new(outcome.code, page));
     }
 }
 
@@ -117,49 +135,51 @@ pub(crate) fn clear(folders: &RunFolders) {
     }
 }
 
-/// Says on the terminal what the parent sees and no rank can say.
-fn announce(note: &Note) {
-    match note {
+/// Says what the parent sees and no rank can say.
+fn announce(note: &Note, stream: Option<&Stream>) {
+    let Some(words) = words(note) else { return };
+    if let Some(stream) = stream {
+        stream.say("note", json!({ "message": words }));
+    }
+    to_stderr(&words);
+}
+
+fn words(note: &Note) -> Option<String> {
+    Some(match note {
         Note::Stopped { rank, pid } => {
-            to_stderr(&format!(
-                "warning: rank {rank} (pid {pid}) is stopped; the others wait for it"
-            ));
+            format!("warning: rank {rank} (pid {pid}) is stopped; the others wait for it")
         }
-        Note::Continued { rank, .. } => to_stderr(&format!("rank {rank} is running again")),
+        Note::Continued { rank, .. } => format!("rank {rank} is running again"),
         Note::Stopping { stop: Stop::Abandon } => {
-            to_stderr("stopping at the end of this step, without saving ...");
+            "stopping at the end of this step, without saving ...".to_owned()
         }
-        Note::Stopping { .. } => to_stderr("stopping at the end of this step ..."),
+        Note::Stopping { .. } => "stopping at the end of this step ...".to_owned(),
         Note::Restarting { attempt, of, wait, cause } => {
             let wait = match wait.as_secs() {
                 0 => String::new(),
                 seconds => format!(" in {seconds} s"),
             };
-            to_stderr(&format!(
-                "restart {attempt} of {of}{wait}, from the newest checkpoint: {}",
-                failed(cause.rank, &cause.message)
-            ));
+            let cause = failed(cause.rank, &cause.message);
+            format!("restart {attempt} of {of}{wait}, from the newest checkpoint: {cause}")
         }
-        Note::Meeting { words } => to_stderr(words),
+        Note::Meeting { words } => words.clone(),
         Note::Shrunk { size, cause } => {
-            to_stderr(&format!(
-                "continuing from the newest checkpoint with micro-batches of {size} {} and more \
-                 accumulation steps: {}",
-                if size.get() == 1 { "sample" } else { "samples" },
+            let samples = if size.get() == 1 { "sample" } else { "samples" };
+            format!(
+                "continuing from the newest checkpoint with micro-batches of {size} {samples} and \
+                 more accumulation steps: {}",
                 cause.message
-            ));
+            )
         }
         Note::Resized { from, to, cause } => {
             let why = cause.as_ref().map_or("a checkpoint is on disk".to_owned(), |cause| {
                 failed(cause.rank, &cause.message)
             });
-            to_stderr(&format!(
-                "{}, from the newest checkpoint: {why}",
-                launch::describe_resize(*to, *from)
-            ));
+            let sizes = launch::describe_resize(*to, *from);
+            format!("{sizes}, from the newest checkpoint: {why}")
         }
-        Note::Started { .. } | Note::Progress { .. } => {}
-    }
+        Note::Started { .. } | Note::Progress { .. } | Note::Recorded(_) => return None,
+    })
 }
 
 /// What became of a rank: "rank 1 was killed by SIGKILL", "rank 1 failed: ..." in its own words.

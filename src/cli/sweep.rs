@@ -6,6 +6,7 @@ use std::sync::{Mutex, PoisonError};
 use crate::checkpoint;
 use crate::cli::args::SweepArgs;
 use crate::cli::find_run::{self, find_range_test, find_sweep};
+use crate::cli::output::Stream;
 use crate::cli::prepare::{
     ALONE, Prepared, check_weights, complete, follow_target, gpus, measure, other_data, own_run,
     planned, refused, source_of, targets, vocabulary,
@@ -13,7 +14,7 @@ use crate::cli::prepare::{
 use crate::cli::run_files::OtherData;
 use crate::cli::sweep_weights::SweepWeights;
 use crate::cli::train::role;
-use crate::cli::{Refusal, screen, supervise, to_stderr, to_stdout};
+use crate::cli::{Refusal, answer, complain, screen, supervise, to_stderr};
 use crate::config::schema::Data;
 use crate::config::sweep::Sweep;
 use crate::config::{self, Loaded, Problem, Problems};
@@ -30,7 +31,7 @@ use crate::units::Rank;
 /// Runs a sweep or goes on with it; `--status` only looks.
 pub(crate) fn sweep(args: &SweepArgs, kinds: &Kinds) -> Result<u8, Refusal> {
     if let Some(folder) = &args.status {
-        return show_status(folder, args.json, kinds);
+        return show_status(folder, kinds);
     }
     if let Role::Foreign(place) = role()?
         && !args.share
@@ -56,11 +57,11 @@ pub(crate) fn sweep(args: &SweepArgs, kinds: &Kinds) -> Result<u8, Refusal> {
         retry_failed: args.retry_failed,
         screen: screen(),
     };
-    let program = Program::this().map_err(|error| Refusal::of(exit::RESOURCE, &error, None))?;
-    let trainer = Ddp {
+    let mut trainer = Ddp {
         kinds,
         base: &sweep.base,
-        program,
+        program: supervise::program()?,
+        stream: Stream::open(),
         opening: Mutex::new(()),
         surveyed: Mutex::new(Vec::new()),
         weights: SweepWeights::of(&order.folder()),
@@ -72,9 +73,10 @@ pub(crate) fn sweep(args: &SweepArgs, kinds: &Kinds) -> Result<u8, Refusal> {
         }
         let (ended, found) =
             sweep::run_range_test(&order, range, &trainer).map_err(|error| refusal(&error))?;
+        trainer.end_stream();
         if let Some(found) = found {
-            let json = || serde_json::to_value(&found).unwrap_or_default();
-            show(args.json, json, || sweep::range_test_words(&found))?;
+            let object = || serde_json::to_value(&found).unwrap_or_default();
+            answer("range_test", object, || sweep::range_test_words(&found))?;
             to_stderr(&sweep::range_test_files(&order.folder(), &found));
         } else {
             to_stderr("stopped; the same command begins the range test again");
@@ -90,12 +92,13 @@ pub(crate) fn sweep(args: &SweepArgs, kinds: &Kinds) -> Result<u8, Refusal> {
         } else {
             sweep::run(order, &trainer)
         };
+        trainer.end_stream();
         let (ended, story) = ran.map_err(|error| refusal(&error))?;
         let status = sweep::Status::of(story, &order.folder());
         let Story { subject, trials, .. } = &status.story;
         let ranking = subject.ranking(&kinds.pruners);
         let summary = || sweep::summary(subject, &ranking, trials);
-        show(args.json, summary, || sweep::table(&status, &ranking))?;
+        answer("sweep", summary, || sweep::table(&status, &ranking))?;
         say_end(ended, &order.folder(), &status.story, args.share);
         ended
     };
@@ -196,19 +199,6 @@ fn worker_name() -> String {
     format!("{}-{}-{}", launch::host(), std::process::id(), jiff::Timestamp::now().as_second())
 }
 
-/// Data goes to stdout, for people or for programs.
-fn show(
-    as_json: bool,
-    json: impl FnOnce() -> serde_json::Value,
-    text: impl FnOnce() -> String,
-) -> Result<u8, Refusal> {
-    if as_json {
-        let text = serde_json::to_string_pretty(&json()).unwrap_or_default();
-        return to_stdout(&(text + "\n"));
-    }
-    to_stdout(&text())
-}
-
 /// Last words: how it ended, and where everything is.
 fn say_end(ended: Ended, folder: &Path, story: &Story, is_shared: bool) {
     let best = sweep::best(&story.trials, story.subject.goal);
@@ -227,10 +217,11 @@ fn say_end(ended: Ended, folder: &Path, story: &Story, is_shared: bool) {
             to_stderr("stopped; other workers continue the sweep, and the same command rejoins it");
         }
         Ended::Stopped { .. } => to_stderr("stopped; run the same command to continue"),
-        Ended::TooManyFailures => to_stderr(
+        Ended::TooManyFailures => complain(&Refusal::new(
+            exit::EXPECTATION,
             "error: more trials failed than `sweep.max_failures` allows\n  \
              do: look at `console.log` and `failure.json` of a failed trial, or raise the limit",
-        ),
+        )),
         Ended::Done { .. } => {}
     }
     if let Some(advice) = advice(&story.trials, retry) {
@@ -252,17 +243,17 @@ fn advice(trials: &[Trial], retry: &str) -> Option<String> {
 }
 
 /// `ddprun sweep --status FOLDER`; a name is enough for a folder in `logs/`.
-pub(crate) fn show_status(folder: &Path, as_json: bool, kinds: &Kinds) -> Result<u8, Refusal> {
+pub(crate) fn show_status(folder: &Path, kinds: &Kinds) -> Result<u8, Refusal> {
     let Some(found) = find_sweep(folder) else {
         let test = find_range_test(folder).ok_or_else(|| no_sweep(folder))?;
-        let json = || serde_json::to_value(sweep::read_range_test(&test)).unwrap_or_default();
-        return show(as_json, json, || sweep::range_test_page(&test));
+        let object = || serde_json::to_value(sweep::read_range_test(&test)).unwrap_or_default();
+        return answer("range_test", object, || sweep::range_test_page(&test));
     };
     let status = sweep::status(&found).map_err(|error| refusal(&error))?;
     let (subject, trials) = (&status.story.subject, &status.story.trials);
     let ranking = subject.ranking(&kinds.pruners);
     let summary = || sweep::summary(subject, &ranking, trials);
-    show(as_json, summary, || status.page(&kinds.pruners))
+    answer("sweep", summary, || status.page(&kinds.pruners))
 }
 
 /// No sweep is called so: what may have been meant.
@@ -292,6 +283,8 @@ struct Ddp<'a> {
     kinds: &'a Kinds,
     base: &'a Path,
     program: Program,
+    /// For the events of trials, with `--json`.
+    stream: Option<Stream>,
     /// Held while a trial's folders and data are made.
     opening: Mutex<()>,
     /// Data that has been counted: most trials have the same.
@@ -340,6 +333,11 @@ struct Surveyed {
 }
 
 impl Ddp<'_> {
+    /// All events have been said: what follows on stdout comes after them.
+    fn end_stream(&mut self) {
+        self.stream = None;
+    }
+
     /// Refuses a metric that has no meaning for what the base learns, once for all trials.
     fn check_metric(&self, sweep: &Sweep, base: &Loaded, cores: usize) -> Result<(), Problem> {
         let decides = |key: &str| key.starts_with("loss.") || key.starts_with("data.");
@@ -428,10 +426,14 @@ impl Ddp<'_> {
             smaller: prepared.smaller(self.kinds).map_err(|refusal| without_mark(&refusal))?,
             waker: Some(job.waker.clone()),
         };
-        let mut hear = |note: Note| {
-            if let Note::Progress { rank: Rank(0), step, .. } = note {
-                on_step(step);
+        let mut hear = |note: Note| match note {
+            Note::Progress { rank: Rank(0), step, .. } => on_step(step),
+            Note::Recorded(event) => {
+                if let Some(stream) = &self.stream {
+                    stream.event(event, Some(&run.folders.id));
+                }
             }
+            _ => {}
         };
         let ended = launch::run(&prepared.plan, &run.folders, &start, &mut hear);
         supervise::clear(&run.folders);

@@ -111,7 +111,7 @@ pub(crate) fn role() -> Result<Role, Refusal> {
 pub(crate) fn worker(kinds: &Kinds) -> Result<u8, Refusal> {
     let role = role()?;
     let membership = launch::join(&role, || Err(Never)).map_err(|error| no_place(&error))?;
-    Ok(worker::run(membership, kinds).code)
+    Ok(worker::run(membership, None, kinds).code)
 }
 
 /// Only rank 0 of a foreign launcher makes a run; `worker` never does.

@@ -5,11 +5,13 @@ use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use serde_json::json;
+
 use crate::checkpoint;
 use crate::cli::args::Run;
 use crate::cli::doctor_training::{ScratchFolder, shortened, train_in};
 use crate::cli::prepare::{ALONE, Prepared, generate, prepare};
-use crate::cli::{Refusal, to_stdout};
+use crate::cli::{Refusal, answer};
 use crate::data;
 use crate::kinds::Kinds;
 use crate::launch::exit_code as exit;
@@ -38,18 +40,23 @@ pub(crate) fn try_run(run: &Run, kinds: &Kinds) -> Result<u8, Refusal> {
     let folders = room.folders("run")?;
     let ranks = counted(plan.world_size().get().into(), "rank");
     let evaluated = plan.data.n_val.min(plan.evaluated_samples.unwrap_or(usize::MAX));
-    to_stdout(&format!("{} on {ranks}, global batch {}\n", plan.name, plan.batch.global))?;
+    let (name, global) = (&plan.name, plan.batch.global);
+    let object = || {
+        let ranks = plan.world_size().get();
+        json!({ "experiment": name, "ranks": ranks, "global_batch_size": global })
+    };
+    answer("try", object, || format!("{name} on {ranks}, global batch {global}\n"))?;
     let time = train_in(&folders, &plan, false, &mut room)?;
     let steps = counted(plan.length.total_steps, "step");
     let validated = match (plan.validate_every, evaluated) {
         (Cadence::Never, _) => String::new(),
         (_, n) => format!(", validated on {}", counted(n as u64, "sample")),
     };
-    to_stdout(&line("train", &format!("{steps}{validated}, and saved"), time))?;
+    say("train", &format!("{steps}{validated}, and saved"), time)?;
     let more = resumed(&plan);
     let time = train_in(&folders, &more, true, &mut room)?;
     let step = plan.length.total_steps;
-    to_stdout(&line("resume", &format!("from step {step}, and one step more"), time))?;
+    say("resume", &format!("from step {step}, and one step more"), time)?;
     let opened = checkpoint::newest(&folders.checkpoints)
         .map_err(|error| Refusal::of(exit::CHECKPOINT, &error, None))?;
     let began = Instant::now();
@@ -58,8 +65,14 @@ pub(crate) fn try_run(run: &Run, kinds: &Kinds) -> Result<u8, Refusal> {
         Some(rows) => counted(rows as u64, "row"),
         None => "such data have no predictions of files".to_owned(),
     };
-    to_stdout(&line("predict", &predicted, began.elapsed()))?;
-    to_stdout("all of it works, and nothing is left behind\n")
+    say("predict", &predicted, began.elapsed())?;
+    answer("works", || json!({}), || "all of it works, and nothing is left behind\n".to_owned())
+}
+
+/// Says of a part that it works.
+fn say(what: &str, how: &str, time: Duration) -> Result<u8, Refusal> {
+    let object = || json!({ "part": what, "words": how, "seconds": time.as_secs_f64() });
+    answer("tried", object, || line(what, how, time))
 }
 
 /// `  train    2 steps  1.2 s`

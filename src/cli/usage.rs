@@ -54,6 +54,16 @@ const OTHER_VERBS: [(&[&str], &str); 15] = [
     (&["profile", "profiler", "bench", "benchmark"], TIMES),
 ];
 
+/// A command line that clap does not take, as it says it: what is wrong, and what to do.
+pub(crate) fn not_understood(error: &clap::Error) -> Refusal {
+    let text = error.render().to_string();
+    let mut parts = text.trim_end().split("\n\n");
+    let what = parts.next().unwrap_or_default().to_owned();
+    let rest: Vec<&str> = parts.map(str::trim).collect();
+    let help = if rest.is_empty() { String::new() } else { format!("\n  do: {}", rest.join("\n")) };
+    Refusal::new(exit::REFUSED, what + &help)
+}
+
 /// Refuses an experiment that is no file, but a word where a verb would be.
 pub(crate) fn refuse_unknown_verb(run: &Run) -> Result<(), Refusal> {
     if let Some(folder) = run.experiment.as_deref().filter(|path| path.is_dir()) {

@@ -1,7 +1,7 @@
 //! A call of another program, and its answer.
 
 use std::ffi::OsString;
-use std::io::{self, Write};
+use std::io::{self, BufRead, BufReader, Write};
 use std::process::{Command, Stdio};
 
 /// A program, what it is called with, and what it reads.
@@ -92,6 +92,31 @@ impl Call {
         Err(Error::Failed { program: self.program.clone(), said })
     }
 
+    /// Calls the program, and gives each line that it prints to `hear`, until that has heard
+    /// enough.
+    ///
+    /// # Errors
+    ///
+    /// As [`Error`].
+    pub fn lines(&self, mut hear: impl FnMut(&str) -> bool) -> Result<(), Error> {
+        let not_run = |source| Error::NotRun { program: self.program.clone(), source };
+        let mut command = Command::new(&self.program);
+        let spawned = command.args(&self.args).stdout(Stdio::piped()).spawn();
+        let mut child = spawned.map_err(not_run)?;
+        let output = child.stdout.take().map(BufReader::new);
+        let lines = output.into_iter().flat_map(|output| output.split(b'\n')).map_while(Result::ok);
+        let is_heard = lines.into_iter().all(|line| hear(&String::from_utf8_lossy(&line)));
+        if !is_heard {
+            // It has nobody to print for.
+            let _ = child.kill();
+        }
+        let ended = child.wait().map_err(not_run)?;
+        if ended.success() || !is_heard {
+            return Ok(());
+        }
+        Err(Error::Failed { program: self.program.clone(), said: ended.to_string() })
+    }
+
     /// Calls the program, which prints where this one does.
     ///
     /// # Errors
@@ -115,6 +140,18 @@ mod tests {
     fn a_program_reads_its_input_and_what_it_prints_is_the_answer() {
         let call = Call::new("sh", ["-c", "tr a-z A-Z; echo $0", "z"]).reading("abc\n".to_owned());
         assert_eq!(call.run().unwrap(), "ABC\nz\n");
+    }
+
+    #[test]
+    fn lines_are_heard_as_they_come_until_enough_were_heard() {
+        let (mut heard, call) = (Vec::new(), Call::new("sh", ["-c", "echo a; echo b; exit 3"]));
+        let failed = call.lines(|line| {
+            heard.push(line.to_owned());
+            true
+        });
+        assert_eq!(heard, ["a", "b"]);
+        assert_eq!(failed.unwrap_err().to_string(), "`sh` failed: exit status: 3");
+        Call::new("sh", ["-c", "while echo a; do :; done"]).lines(|_| false).unwrap();
     }
 
     #[test]

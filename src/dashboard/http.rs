@@ -4,13 +4,17 @@
 use std::collections::BTreeMap;
 use std::io::{self, Read, Write};
 use std::net::TcpStream;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Bytes of a request's head.
 const MAX_HEAD: usize = 16 << 10;
 const MAX_HEADERS: usize = 64;
-/// Time for a browser to send or take something.
-const SOCKET_TIMEOUT: Duration = Duration::from_secs(10);
+/// Time for a browser to send a whole request: it takes a moment.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
+/// Time for it to take a whole answer, over a slow line.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(60);
+/// Bytes that are written at once: small enough to look at the time in between.
+const PIECE: usize = 64 << 10;
 
 /// What a browser asks for.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -57,7 +61,7 @@ impl Response {
         let length = self.body.len();
         let mut bytes = self.head(&format!("Content-Length: {length}\r\n")).into_bytes();
         bytes.extend_from_slice(&self.body);
-        stream.write_all(&bytes)
+        write_until(Instant::now() + ANSWER_TIMEOUT, stream, &bytes)
     }
 
     /// The head alone, of an answer that goes on as long as the connection.
@@ -74,13 +78,38 @@ impl Response {
     }
 }
 
+/// Time left; an error where there is none.
+fn left(until: Instant) -> io::Result<Option<Duration>> {
+    let left = until.saturating_duration_since(Instant::now());
+    if left.is_zero() { Err(io::ErrorKind::TimedOut.into()) } else { Ok(Some(left)) }
+}
+
+/// Writes all of it, however slowly it is taken piece by piece.
+pub(super) fn write_until(until: Instant, stream: &mut TcpStream, bytes: &[u8]) -> io::Result<()> {
+    let mut rest = bytes;
+    while !rest.is_empty() {
+        stream.set_write_timeout(left(until)?)?;
+        match stream.write(&rest[..rest.len().min(PIECE)]) {
+            Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+            Ok(n) => rest = &rest[n..],
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
+}
+
 /// Reads a request; the answer to one that is none is given instead.
 pub(super) fn read(stream: &mut TcpStream) -> io::Result<Result<Request, Response>> {
-    stream.set_read_timeout(Some(SOCKET_TIMEOUT))?;
-    stream.set_write_timeout(Some(SOCKET_TIMEOUT))?;
+    read_until(Instant::now() + REQUEST_TIMEOUT, stream)
+}
+
+/// The deadline is that of the whole request: a byte now and then does not keep a connection.
+fn read_until(until: Instant, stream: &mut TcpStream) -> io::Result<Result<Request, Response>> {
     let mut head = Vec::new();
     let mut bytes = [0; 2048];
     loop {
+        stream.set_read_timeout(left(until)?)?;
         let n = stream.read(&mut bytes)?;
         if n == 0 {
             return Err(io::ErrorKind::UnexpectedEof.into());
@@ -155,6 +184,40 @@ mod tests {
         assert_eq!((request.host.as_str(), request.query["x"].as_str()), ("localhost:80", "%zz"));
         assert_eq!(request.cookie, "a=b");
         assert!(parse(&text[..40]).is_none(), "it goes on");
+    }
+
+    #[test]
+    fn a_request_has_a_deadline_and_not_each_of_its_bytes() {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let mut slow = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (mut stream, _) = listener.accept().unwrap();
+        let dripping = std::thread::spawn(move || {
+            for byte in b"GET / HTTP/1.1\r\nHost: ".iter().chain(&[b'a'; 200]) {
+                if slow.write_all(&[*byte]).is_err() {
+                    break;
+                }
+                std::thread::sleep(Duration::from_millis(20));
+            }
+            slow
+        });
+        let began = Instant::now();
+        let error = read_until(began + Duration::from_millis(100), &mut stream).unwrap_err();
+        let kinds = [io::ErrorKind::TimedOut, io::ErrorKind::WouldBlock];
+        assert!(kinds.contains(&error.kind()), "{error}");
+        assert!(began.elapsed() < Duration::from_secs(2), "{:?}", began.elapsed());
+        drop(stream);
+        drop(dripping.join().unwrap());
+    }
+
+    #[test]
+    fn an_answer_that_is_not_taken_ends_at_its_deadline() {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let idle = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (mut stream, _) = listener.accept().unwrap();
+        let until = Instant::now() + Duration::from_millis(100);
+        assert!(write_until(until, &mut stream, &vec![0; 64 << 20]).is_err());
+        assert!(until.elapsed() < Duration::from_secs(1));
+        drop(idle);
     }
 
     #[test]

@@ -1,10 +1,9 @@
 //! The server: a thread for each connection, and one that looks at the files once a second while a
 //! browser shows the page.
 
-use std::io::{self, Write};
-use std::net::{TcpListener, TcpStream};
+use std::io;
+use std::net::{Shutdown, TcpListener, TcpStream};
 use std::path::Path;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -26,8 +25,12 @@ const HEARTBEAT: Duration = Duration::from_secs(10);
 /// first; then after twice as many each time.
 const PORTION: usize = 4;
 const FIRST_RUNS: usize = 16;
-/// Connections at once.
-const MAX_CONNECTIONS: usize = 64;
+/// Most connections in each [`Stage`] at once.
+const MAX_CONNECTIONS: usize = 32;
+/// Time for a browser to take a few bytes.
+const EVENT_TIMEOUT: Duration = Duration::from_secs(10);
+/// How long a look takes whether a browser is still there.
+const GLANCE: Duration = Duration::from_millis(1);
 
 /// Why the page cannot be served.
 #[derive(Debug, thiserror::Error)]
@@ -74,7 +77,68 @@ struct Shared {
     /// When a browser last showed the page, and when it last asked.
     last_watched: Mutex<Instant>,
     last_asked: Mutex<Instant>,
-    connections: AtomicUsize,
+    connections: Mutex<Connections>,
+}
+
+/// What a connection does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stage {
+    /// It has not asked yet; anybody can open one.
+    Asking,
+    /// It is being answered, within a deadline.
+    Answered,
+    /// It hears of changes until the browser goes.
+    Listening,
+}
+
+/// All connections that are open, the oldest first.
+#[derive(Default)]
+struct Connections {
+    next: u64,
+    open: Vec<(u64, Stage, TcpStream)>,
+}
+
+impl Connections {
+    /// Takes in a connection that begins; its number.
+    fn add(&mut self, stream: &TcpStream) -> io::Result<u64> {
+        let number = self.next;
+        self.next += 1;
+        self.open.push((number, Stage::Asking, stream.try_clone()?));
+        self.make_room(Stage::Asking);
+        Ok(number)
+    }
+
+    /// Has a connection go on to another stage; false if there is no room.
+    fn enter(&mut self, number: u64, stage: Stage) -> bool {
+        if stage == Stage::Answered && self.count(stage) >= MAX_CONNECTIONS {
+            return false;
+        }
+        if let Some(own) = self.open.iter_mut().find(|(other, ..)| *other == number) {
+            own.1 = stage;
+        }
+        self.make_room(stage);
+        true
+    }
+
+    /// Those that only wait give way to new ones, the oldest first: who does not send a request, or
+    /// no longer hears, keeps nobody out.
+    fn make_room(&mut self, stage: Stage) {
+        while self.count(stage) > MAX_CONNECTIONS {
+            let Some(oldest) = self.open.iter().position(|(_, other, _)| *other == stage) else {
+                return;
+            };
+            // Its thread finds it closed.
+            let _ = self.open.remove(oldest).2.shutdown(Shutdown::Both);
+        }
+    }
+
+    fn count(&self, stage: Stage) -> usize {
+        self.open.iter().filter(|(_, other, _)| *other == stage).count()
+    }
+
+    fn remove(&mut self, number: u64) {
+        self.open.retain(|(other, ..)| *other != number);
+    }
 }
 
 impl Server {
@@ -121,7 +185,7 @@ impl Server {
             changed: Condvar::new(),
             last_watched: Mutex::new(Instant::now()),
             last_asked: Mutex::new(Instant::now()),
-            connections: AtomicUsize::new(0),
+            connections: Mutex::default(),
         });
         let watching = Arc::clone(&shared);
         thread::Builder::new().name("watch".into()).spawn(move || watch(&watching))?;
@@ -200,36 +264,33 @@ fn accept(listener: &TcpListener, shared: &Arc<Shared>) {
             thread::sleep(PERIOD / 10);
             continue;
         };
-        let open = shared.connections.fetch_add(1, Ordering::Relaxed);
-        if open >= MAX_CONNECTIONS {
-            shared.connections.fetch_sub(1, Ordering::Relaxed);
-            drop(
-                Response::refused("503 Service Unavailable", "too many at once").send(&mut stream),
-            );
-            continue;
-        }
+        // Out of descriptors: this one cannot be answered.
+        let Ok(number) = lock(&shared.connections).add(&stream) else { continue };
         let own = Arc::clone(shared);
         let spawned = thread::Builder::new().name("connection".into()).spawn(move || {
-            let _open = Open(&own.connections);
+            let _open = Open { shared: &own, number };
             // A browser that goes away in the middle is no failure.
-            drop(converse(&mut stream, &own));
+            drop(converse(&mut stream, &own, number));
         });
         if spawned.is_err() {
-            shared.connections.fetch_sub(1, Ordering::Relaxed);
+            lock(&shared.connections).remove(number);
         }
     }
 }
 
-/// Counts a connection for as long as it is open, however it ends.
-struct Open<'a>(&'a AtomicUsize);
+/// A connection for as long as it is open, however it ends.
+struct Open<'a> {
+    shared: &'a Shared,
+    number: u64,
+}
 
 impl Drop for Open<'_> {
     fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::Relaxed);
+        lock(&self.shared.connections).remove(self.number);
     }
 }
 
-fn converse(stream: &mut TcpStream, shared: &Shared) -> io::Result<()> {
+fn converse(stream: &mut TcpStream, shared: &Shared, number: u64) -> io::Result<()> {
     stream.set_nodelay(true)?;
     let request = match http::read(stream)? {
         Ok(request) => request,
@@ -239,7 +300,12 @@ fn converse(stream: &mut TcpStream, shared: &Shared) -> io::Result<()> {
         return refusal.send(stream);
     }
     if request.path == "/api/events" {
+        lock(&shared.connections).enter(number, Stage::Listening);
         return events(stream, shared);
+    }
+    if !lock(&shared.connections).enter(number, Stage::Answered) {
+        let refusal = Response::refused("503 Service Unavailable", "too many at once");
+        return refusal.send(stream);
     }
     answer(shared, &request).send(stream)
 }
@@ -259,20 +325,142 @@ fn answer(shared: &Shared, request: &Request) -> Response {
 
 /// Says a number whenever anything has changed, as long as the browser listens.
 fn events(stream: &mut TcpStream, shared: &Shared) -> io::Result<()> {
-    stream.write_all(Response::of("text/event-stream", "").head("").as_bytes())?;
+    let say = |stream: &mut TcpStream, text: &str| {
+        http::write_until(Instant::now() + EVENT_TIMEOUT, stream, text.as_bytes())
+    };
+    say(stream, &Response::of("text/event-stream", "").head(""))?;
     let (mut known, mut spoke) = (*lock(&shared.news), Instant::now());
-    stream.write_all(b": here\n\n")?;
-    loop {
+    say(stream, ": here\n\n")?;
+    stream.set_read_timeout(Some(GLANCE))?;
+    while is_there(stream) {
         shared.note_watching();
         let news = lock(&shared.news);
         let woken = shared.changed.wait_timeout_while(news, PERIOD, |news| *news == known);
         let now = *woken.unwrap_or_else(PoisonError::into_inner).0;
         if now != known {
             (known, spoke) = (now, Instant::now());
-            stream.write_all(format!("data: {now}\n\n").as_bytes())?;
+            say(stream, &format!("data: {now}\n\n"))?;
         } else if spoke.elapsed() > HEARTBEAT {
             spoke = Instant::now();
-            stream.write_all(b": still here\n\n")?;
+            say(stream, ": still here\n\n")?;
         }
+    }
+    Ok(())
+}
+
+/// Whether the other end of a connection is open; one that is closed is noticed here, long before
+/// anything that is written to it comes back.
+fn is_there(stream: &TcpStream) -> bool {
+    match stream.peek(&mut [0]) {
+        Ok(n) => n > 0,
+        Err(error) => matches!(
+            error.kind(),
+            io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut | io::ErrorKind::Interrupted
+        ),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Read, Write};
+
+    use super::*;
+
+    /// A server of an empty folder, and what its owner sends to be let in.
+    fn started() -> (tempfile::TempDir, u16, String) {
+        let folder = tempfile::tempdir().unwrap();
+        let server = Server::listen("127.0.0.1", 0).unwrap();
+        let (port, cookie) = (server.port, server.access.cookie());
+        let cookie = cookie.split(';').next().unwrap().to_owned();
+        server.start(folder.path(), |_, _| {}).unwrap();
+        (folder, port, cookie)
+    }
+
+    fn connect(port: u16) -> TcpStream {
+        let stream = TcpStream::connect(("127.0.0.1", port)).unwrap();
+        stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+        stream
+    }
+
+    fn ask(port: u16, cookie: &str, path: &str) -> TcpStream {
+        let mut stream = connect(port);
+        let head =
+            format!("GET {path} HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nCookie: {cookie}\r\n\r\n");
+        stream.write_all(head.as_bytes()).unwrap();
+        stream
+    }
+
+    /// The first line of the answer.
+    fn status(stream: &mut TcpStream) -> String {
+        let mut bytes = [0; 15];
+        stream.read_exact(&mut bytes).unwrap();
+        String::from_utf8_lossy(&bytes).into_owned()
+    }
+
+    #[test]
+    fn those_who_ask_nothing_do_not_keep_the_owner_out() {
+        let (_folder, port, cookie) = started();
+        let mut silent: Vec<TcpStream> = (0..3 * MAX_CONNECTIONS).map(|_| connect(port)).collect();
+        let mut owner = ask(port, &cookie, "/api/overview");
+        assert_eq!(status(&mut owner), "HTTP/1.1 200 OK");
+        let first = silent[0].read(&mut [0; 8]);
+        assert!(matches!(first, Ok(0)) || first.is_err(), "the oldest has given way: {first:?}");
+    }
+
+    #[test]
+    fn streams_of_browsers_that_are_gone_give_back_their_places() {
+        let (_folder, port, cookie) = started();
+        // They are stopped, and still connected.
+        let listening: Vec<TcpStream> = (0..2 * MAX_CONNECTIONS)
+            .map(|_| {
+                let mut stream = ask(port, &cookie, "/api/events");
+                assert_eq!(status(&mut stream), "HTTP/1.1 200 OK");
+                stream
+            })
+            .collect();
+        let mut owner = ask(port, &cookie, "/api/events");
+        assert_eq!(status(&mut owner), "HTTP/1.1 200 OK");
+        let mut owner = ask(port, &cookie, "/api/overview");
+        assert_eq!(status(&mut owner), "HTTP/1.1 200 OK");
+        drop(listening);
+    }
+
+    #[test]
+    fn a_browser_that_closes_its_connection_is_noticed() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let browser = connect(listener.local_addr().unwrap().port());
+        let (stream, _) = listener.accept().unwrap();
+        stream.set_read_timeout(Some(GLANCE)).unwrap();
+        assert!(is_there(&stream));
+        drop(browser);
+        let gone = Instant::now();
+        while is_there(&stream) {
+            assert!(gone.elapsed() < Duration::from_secs(10));
+        }
+    }
+
+    #[test]
+    fn the_oldest_of_those_who_wait_gives_way_and_answers_are_bounded() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let mut all = Connections::default();
+        let mut streams = Vec::new();
+        for _ in 0..=MAX_CONNECTIONS {
+            streams.push(connect(port));
+            let (stream, _) = listener.accept().unwrap();
+            all.add(&stream).unwrap();
+        }
+        assert_eq!(all.count(Stage::Asking), MAX_CONNECTIONS);
+        assert!(!all.open.iter().any(|(number, ..)| *number == 0), "the first is gone");
+        let numbers: Vec<u64> = all.open.iter().map(|(number, ..)| *number).collect();
+        assert!(numbers.iter().all(|number| all.enter(*number, Stage::Answered)));
+        let (stream, _) = {
+            streams.push(connect(port));
+            listener.accept().unwrap()
+        };
+        let late = all.add(&stream).unwrap();
+        assert!(!all.enter(late, Stage::Answered), "answers that go on are not cut");
+        all.remove(numbers[0]);
+        assert!(all.enter(late, Stage::Answered));
     }
 }

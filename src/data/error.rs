@@ -211,6 +211,14 @@ pub enum Error {
         /// Tokens before the answers: half of them begin later.
         begin: usize,
     },
+    /// A text takes more than any tokenizer needs to be cut.
+    #[error("`{}`: cutting it into tokens took more than {taken}", shown(.path))]
+    TooMuch {
+        /// The text.
+        path: PathBuf,
+        /// Of what: "30 s of processor time".
+        taken: String,
+    },
     /// A data set has no images of this camera.
     #[error("`{}` has no images `{camera}`; it has {}", shown(.path), named(.cameras))]
     NoCamera {
@@ -372,6 +380,31 @@ impl Error {
         }
     }
 
+    /// The file or folder that is wrong, and the line in it, from 1, if it is one line.
+    pub fn place(&self) -> Option<(&Path, Option<u64>)> {
+        match self {
+            Self::Line { path, line, .. }
+            | Self::Cell { path, line, .. }
+            | Self::DateOrder { path, line, .. }
+            | Self::NoKey { path, line, .. } => Some((path, Some(*line))),
+            Self::Missing { path, .. }
+            | Self::NotAFolder { path, .. }
+            | Self::Io { path, .. }
+            | Self::NoClasses { path }
+            | Self::EmptyClasses { path, .. }
+            | Self::Empty { path, .. }
+            | Self::Format { path, .. }
+            | Self::NoColumn { path, .. }
+            | Self::ManyClasses { path, .. }
+            | Self::AnswersCutOff { path, .. }
+            | Self::TooMuch { path, .. }
+            | Self::NoCamera { path, .. }
+            | Self::Video { path, .. }
+            | Self::ForeignFolder { path } => Some((path, None)),
+            _ => None,
+        }
+    }
+
     /// What the user can do about it.
     pub fn help(&self) -> Option<String> {
         let help = match self {
@@ -440,6 +473,11 @@ impl Error {
                     Some(near) => format!("did you mean `{near}`?"),
                     None => "name one of them".to_owned(),
                 }
+            }
+            Self::TooMuch { .. } => {
+                "look at the tokenizer and the chat template: a rule, a regular \
+                                     expression or a loop in one of them does not end"
+                    .to_owned()
             }
             Self::AnswersCutOff { begin, .. } => {
                 format!("raise it: half of the answers begin after {begin} tokens")

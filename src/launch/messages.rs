@@ -4,6 +4,7 @@
 use std::io;
 
 use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
 
 use crate::launch::error_report::ErrorReport;
 use crate::launch::stop::Stop;
@@ -21,6 +22,8 @@ pub(in crate::launch) enum FromRank {
     Finished,
     /// A checkpoint is on disk.
     Saved,
+    /// Something happened in the run, as `events.jsonl` has it.
+    Event(Map<String, Value>),
 }
 
 /// From the parent to a rank.

@@ -45,6 +45,8 @@ pub(crate) struct Job<'a> {
     pub(crate) top: Option<usize>,
     /// The file to write, and whether what another job left may go.
     pub(crate) out: Option<(&'a Path, bool)>,
+    /// The form of rows that go to no file.
+    pub(crate) form: Format,
 }
 
 /// What a job says while it runs.
@@ -58,7 +60,7 @@ pub(crate) enum Said<'a> {
     Noted(&'a str),
 }
 
-/// Predicts all of it; rows go to `stream`, as CSV, if no file is to be written. `None` of a rank
+/// Predicts all of it; rows go to `stream` if no file is to be written. `None` of a rank
 /// whose file another one has joined.
 ///
 /// # Errors
@@ -69,7 +71,7 @@ pub(crate) fn run(
     stream: &mut (dyn Write + Send),
     said: &(dyn Fn(Said<'_>) + Sync),
 ) -> Result<Option<Ended>, Error> {
-    let format = job.out.map_or(Ok(Format::Csv), |(path, _)| Format::of(path))?;
+    let format = job.out.map_or(Ok(job.form), |(path, _)| Format::of(path))?;
     let source = job.kinds.data.build(&job.plan.data.source.kind).map_err(data::Error::from)?;
     let inputs = read(source.as_ref(), job.plan, job.paths, &job.kinds.transforms)?;
     inputs.notes.iter().for_each(|note| said(Said::Noted(note)));
@@ -78,7 +80,7 @@ pub(crate) fn run(
     let work = Work { job, inputs: &inputs, form: &form, parts: &parts, said };
     match job.out {
         Some((path, replaces)) => work.to_file(format, path, replaces),
-        None => work.to_stream(stream).map(Some),
+        None => work.to_stream(format, stream).map(Some),
     }
 }
 
@@ -118,9 +120,9 @@ impl InOrder<'_> {
 }
 
 impl Work<'_> {
-    fn to_stream(&self, stream: &mut (dyn Write + Send)) -> Result<Ended, Error> {
+    fn to_stream(&self, format: Format, stream: &mut (dyn Write + Send)) -> Result<Ended, Error> {
         let columns = &self.form.columns;
-        let to = RowWriter::new(Format::Csv, columns, stream)?;
+        let to = RowWriter::new(format, columns, stream)?;
         let (waiting, ended) = (BTreeMap::new(), Ended::default());
         let written = Mutex::new(InOrder { to, next: 0, waiting, ended });
         let open: Vec<usize> = (0..self.parts.len()).collect();

@@ -15,13 +15,13 @@ use crate::nn::Params;
 use crate::ops;
 use crate::optim::Moments;
 use crate::plan::{Plan, RankPlan, RunFolders};
-use crate::record::{DATA, SPLIT, newest_of};
+use crate::record::{DATA, SPLIT, Sink, newest_of};
 use crate::units::Rank;
 use crate::worker::broadcast_state::share;
 use crate::worker::device::{GroupHandles, RankDevice};
 use crate::worker::first_weights::whiten;
-use crate::worker::rank_logger::{LoggerSettings, RankLogger};
-use crate::worker::rollout::{Eyes, Simulation};
+use crate::worker::rank_logger::{Listener, LoggerSettings, RankLogger};
+use crate::worker::rollout::{Eyes, Simulation, simulated};
 use crate::worker::test::{Measured, measure_all};
 use crate::worker::{Error, RankRun};
 
@@ -30,6 +30,7 @@ pub(crate) fn build_run(
     rank_plan: RankPlan,
     handles: GroupHandles,
     link: Arc<Link>,
+    listener: Option<Listener>,
     kinds: &Kinds,
 ) -> Result<RankRun, Error> {
     let (plan, rank, folders) = (Arc::new(rank_plan.plan), rank_plan.rank, rank_plan.run);
@@ -71,7 +72,8 @@ pub(crate) fn build_run(
         let link = link.clone();
         move |step, phase| link.progress(step, phase)
     }));
-    let settings = logger_settings(&mut engine, &plan, kinds)?;
+    let mut settings = logger_settings(&mut engine, &plan, kinds)?;
+    settings.sinks.extend(listener.map(|listener| Box::new(listener) as Box<dyn Sink>));
     let logger = RankLogger::open(&plan, rank, &folders, settings)?;
     let writer = if rank.is_first() {
         Some(start_writer(&plan, &folders, &engine, logger.growing())?)
@@ -141,7 +143,8 @@ fn logger_settings(
     plan: &Plan,
     kinds: &Kinds,
 ) -> Result<LoggerSettings, Error> {
-    let (metrics, state) = (engine.metrics(), engine.state_mut());
+    let (mut metrics, state) = (engine.metrics(), engine.state_mut());
+    metrics.extend(simulated(plan).map(|_| "success".to_owned()));
     Ok(LoggerSettings {
         step: state.step,
         inherited: std::mem::take(&mut state.history),

@@ -244,6 +244,19 @@ mod tests {
     }
 
     #[test]
+    fn ranks_that_restored_other_states_exit_as_peers_and_may_be_restarted() {
+        let other_step =
+            engine::Error::StartDiffers { rank: Rank(1), step: 2, first: 4, is_mine: false };
+        let what = "optimizer moments";
+        let ranks = vec![Rank(1)];
+        let other_bits = engine::Error::RestoredDiffers { step: 4, what, ranks, is_mine: true };
+        for error in [other_step, other_bits].map(Error::from) {
+            assert_eq!(error.exit_code(), exit::PEER, "{error}");
+            assert_eq!(error.suspects(), [Rank(1)]);
+        }
+    }
+
+    #[test]
     fn an_expectation_is_missed_on_either_side_or_when_unmeasured() {
         let expected = Expectation { at_least: Some(0.9), at_most: Some(1.0) };
         assert_eq!(missed("val/accuracy", Some(0.95), &expected), None);

@@ -36,12 +36,13 @@ use crate::event::Event;
 use crate::failpoint;
 use crate::kinds::Kinds;
 pub(crate) use crate::launch::exit_code as exit;
-use crate::launch::{ErrorReport, Link, Membership};
+use crate::launch::{ErrorReport, Link, Membership, rank_env};
 use crate::plan::{Plan, RankPlan, RunFolders};
 use crate::record::RankLog;
 use crate::units::Rank;
 use device::GroupHandles;
 pub(crate) use evaluation_details::{ClassDetails, Details, TargetDetails, WorstSample};
+pub(crate) use rank_logger::Listener;
 use rank_logger::RankLogger;
 use rollout::Eyes;
 pub(crate) use rollout::{Episode, Transition, simulated};
@@ -108,13 +109,17 @@ pub(crate) struct Outcome {
 }
 
 /// Trains as `membership` says. Failures are reported to the launcher and written into the run
-/// folder.
-pub(crate) fn run(membership: Membership, kinds: &Kinds) -> Outcome {
+/// folder. `listener` hears what rank 0 records; else our own parent does, if it wants to.
+pub(crate) fn run(membership: Membership, listener: Option<Listener>, kinds: &Kinds) -> Outcome {
     let Membership { rank_plan, shm, peers, link } = membership;
     let link = Arc::new(link);
+    let listener = listener.or_else(|| {
+        let link = link.clone();
+        rank_env::tells_events().then(|| Listener::new(move |event| link.recorded(event)))
+    });
     let (rank, logs) = (rank_plan.rank, rank_plan.run.logs.clone());
-    let result =
-        on_large_stack(|| live(rank_plan, GroupHandles { shm, peers }, link.clone(), kinds));
+    let handles = GroupHandles { shm, peers };
+    let result = on_large_stack(|| live(rank_plan, handles, link.clone(), listener, kinds));
     match result {
         Ok(code) => {
             link.finish();
@@ -159,10 +164,11 @@ fn live(
     rank_plan: RankPlan,
     handles: GroupHandles,
     link: Arc<Link>,
+    listener: Option<Listener>,
     kinds: &Kinds,
 ) -> Result<u8, Error> {
     let _threads = share_of_cores(&rank_plan.plan)?;
-    let mut run = build::build_run(rank_plan, handles, link, kinds)?;
+    let mut run = build::build_run(rank_plan, handles, link, listener, kinds)?;
     let ending = train::train(&mut run).inspect_err(|error| {
         // The others wait for us: they shall hear at once, not at their deadline.
         run.collective.abort(&error.to_string());

@@ -1,12 +1,53 @@
 //! Who hears what a rank says: rank 0 speaks to the terminal and the run's files, the others to
 //! their own log.
 
+use std::fmt;
 use std::path::PathBuf;
+use std::sync::Arc;
 
-use crate::event::{Event, History};
+use serde_json::{Map, Value};
+
+use crate::event::{Event, Finished, History};
 use crate::plan::{Plan, RunFolders};
-use crate::record::{Context, Error, RankLog, Recorder, Screen, Settings, Sink, device_line, line};
+use crate::record::{
+    Context, Error, OpenSink, RankLog, Recorder, Screen, Settings, Sink, SinkStart, Stamped,
+    device_line, line,
+};
 use crate::units::Rank;
+
+/// Hears what a run records, as `events.jsonl` has it.
+#[derive(Clone)]
+pub(crate) struct Listener(Arc<dyn Fn(Map<String, Value>) + Send + Sync>);
+
+impl Listener {
+    pub(crate) fn new(hear: impl Fn(Map<String, Value>) + Send + Sync + 'static) -> Self {
+        Self(Arc::new(hear))
+    }
+}
+
+impl fmt::Debug for Listener {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Listener")
+    }
+}
+
+impl Sink for Listener {
+    fn open(&self, _: &SinkStart<'_>) -> Result<Box<dyn OpenSink>, Error> {
+        Ok(Box::new(self.clone()))
+    }
+}
+
+impl OpenSink for Listener {
+    fn record(&mut self, stamped: &Stamped) -> Result<(), Error> {
+        let object = stamped.object();
+        (self.0)(object.map_err(|reason| Error::Encode { what: "an event", reason })?);
+        Ok(())
+    }
+
+    fn place(&self, _: &Finished) -> Option<(&'static str, PathBuf)> {
+        None
+    }
+}
 
 /// Where a rank's events go.
 pub(crate) enum RankLogger {

@@ -105,7 +105,10 @@ fn epoch_order(RankRun { plan, odds, .. }: &RankRun, epoch: u64) -> EpochOrder {
 /// them.
 fn audit_partition(run: &mut RankRun, order: &EpochOrder, epoch: u64) -> Result<(), Error> {
     let wrong = |what: String| Error::Partition { epoch: epoch + 1, what };
-    let mine = SampleDigest::by(order, run.rank);
+    let mut mine = SampleDigest::by(order, run.rank);
+    if failpoint::flips("samples") {
+        mine.add(0);
+    }
     let bytes = serde_json::to_vec(&mine).map_err(|error| wrong(error.to_string()))?;
     let all: Vec<SampleDigest> = run
         .collective

@@ -154,13 +154,29 @@ fn a_rank_that_hangs_in_any_phase_of_a_step_is_named_with_its_phase() {
         let lab = Lab::with(&experiment());
         let ended = run(&lab, point, &patience);
         assert_eq!(ended.code, 5, "{point}: {}", ended.stderr);
+        let log = format!(
+            "log:   {}",
+            lab.run_folder().join("rank-1.log").strip_prefix(lab.path("")).unwrap().display()
+        );
         for words in
-            ["error: rank 1 (pid ", " has not made progress for ", "where: rank 1 on ", phase]
+            ["error: rank 1 (pid ", " has not made progress for ", "where: rank 1 on ", &log]
         {
             assert!(ended.stderr.contains(words), "{point}: `{words}` is not in {}", ended.stderr);
         }
-        let place = format!(", {phase}, step ");
-        assert!(ended.stderr.contains(&place), "{point}: {}", ended.stderr);
+        let place = ended.stderr.split(&format!(", {phase}, step ")).nth(1);
+        let step = place.and_then(|place| place.lines().next()).and_then(|step| step.parse().ok());
+        let step: u64 = step.unwrap_or_else(|| panic!("{point}: no step in {}", ended.stderr));
+        let is_given = point.ends_with(",6");
+        assert!(!is_given || step == 6, "{point}: step {step}");
+        if point.starts_with("collective") {
+            // The other one says where it waits.
+            ended.says(&[
+                "then:  rank 0 (",
+                "rank 1 (in call ",
+                " in `all_reduce` (call ",
+                ", bucket ",
+            ]);
+        }
         lab.is_clean();
     }
 }

@@ -138,7 +138,7 @@ fn a_torn_a_newer_and_an_empty_run_do_not_hide_the_others() {
     lab.write("logs/no-run/notes.txt", "");
     lab.write("logs/evil/20270101-\u{1b}[2J/resolved.toml", "");
     let found = listed(&lab, &[]);
-    let kinds: Vec<&str> = found.iter().map(|line| line["kind"].as_str().unwrap()).collect();
+    let kinds: Vec<&str> = found.iter().map(|line| line["type"].as_str().unwrap()).collect();
     assert_eq!(kinds, ["run", "run", "run", "unreadable"]);
     assert!(found[3]["reason"].as_str().unwrap().contains("has format 99"));
     let ended = lab.run_to(0, &["ls"]);
@@ -334,7 +334,7 @@ fn a_sweep_and_a_run_do_not_share_a_name() {
     status("small").says(&["`small` is a run: `ddprun report small` shows it"]);
     // As an earlier ddprun has left it.
     lab.write("logs/small/journal.jsonl", "");
-    let kinds: Vec<Value> = listed(&lab, &[]).iter().map(|line| line["kind"].clone()).collect();
+    let kinds: Vec<Value> = listed(&lab, &[]).iter().map(|line| line["type"].clone()).collect();
     assert_eq!(kinds, ["run", "unreadable", "unreadable"]);
     lab.run_to(2, &["rm", "small"]).says(&["its folder also holds a run", id, "by its id"]);
     lab.run_to(0, &["rm", id]);

@@ -204,20 +204,38 @@ fn strangers_and_other_tokens_are_refused_and_the_run_is_unaffected() {
 fn the_token_is_in_nothing_that_a_run_leaves_or_shows() {
     let machines = Machines::new(2);
     let token = fs::read_to_string(machines.labs[0].path("run.token")).unwrap();
-    let all = (0..2).map(|node| machines.start(node, &[])).collect();
-    for ended in end(all) {
-        ended.has_code(0);
-        assert!(!ended.stderr.contains(token.trim()) && !ended.stdout.contains(token.trim()));
+    let token = token.trim();
+    assert_eq!(token.len(), 64, "as many characters are looked for below");
+    let holds = |bytes: &[u8]| bytes.windows(64).any(|found| found == token.as_bytes());
+    // What every user of a machine can read of a process, while it runs: of the parents and of the
+    // ranks.
+    let all = machines.endless(&[]);
+    let processes = machines.labs.iter().flat_map(|lab| lab.processes().into_keys());
+    let processes: Vec<u32> = processes.collect();
+    assert!(processes.len() >= 4, "{processes:?}");
+    let mut seen = 0;
+    for (pid, file) in processes.iter().flat_map(|pid| [(pid, "cmdline"), (pid, "environ")]) {
+        let bytes = fs::read(format!("/proc/{pid}/{file}")).unwrap();
+        seen += usize::from(!bytes.is_empty());
+        assert!(!holds(&bytes), "{file} of {pid}");
     }
+    assert_eq!(seen, 2 * processes.len());
+    all[0].signal(Signal::TERM);
+    for ended in end(all) {
+        ended.has_code(75);
+        assert!(!holds(ended.stderr.as_bytes()) && !holds(ended.stdout.as_bytes()));
+    }
+    let mut files = 0;
     for lab in &machines.labs {
         let mut open = vec![lab.path("logs"), lab.path("checkpoints")];
         while let Some(path) = open.pop() {
             let bytes = fs::read(&path).unwrap_or_default();
-            let held = bytes.windows(64).any(|bytes| bytes == token.trim().as_bytes());
-            assert!(!held, "{}", path.display());
+            files += usize::from(!bytes.is_empty());
+            assert!(!holds(&bytes), "{}", path.display());
             open.extend(children(&path).into_iter().filter(|path| !path.is_symlink()));
         }
     }
+    assert!(files > 10, "{files}");
     machines.are_clean();
 }
 

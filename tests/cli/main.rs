@@ -32,6 +32,7 @@ mod generated;
 mod given_up;
 mod init;
 mod instructions;
+mod json;
 mod lab;
 mod launchers;
 mod limits;

@@ -70,6 +70,10 @@ impl Running {
         self.child.try_wait().unwrap().is_some()
     }
 
+    pub(crate) fn stdout(&self) -> String {
+        fs::read_to_string(&self.outputs[0]).unwrap()
+    }
+
     pub(crate) fn stderr(&self) -> String {
         fs::read_to_string(&self.outputs[1]).unwrap()
     }

@@ -127,6 +127,16 @@ fn a_rank_that_is_slow_in_every_step_is_named_in_the_log_and_as_an_event() {
 }
 
 #[test]
+fn a_sample_that_two_ranks_take_ends_the_run_before_its_epoch_is_trained() {
+    let lab = Lab::with(&experiment());
+    let ended = run(&lab, "samples=flip@1,6", &["--max-restarts=0"]);
+    ended.has_code(70);
+    ended.says(&["epoch 2", "ranks take 49 samples that are not the 48 of the epoch"]);
+    assert_eq!(lab.last_step(), 6, "the first epoch was whole");
+    lab.is_clean();
+}
+
+#[test]
 fn each_epoch_says_that_its_samples_are_dealt_out_once() {
     let lab = Lab::with(&experiment());
     let changes = ["train.global_batch_size=20", "train.batch_size=10", "data.drop_last=true"];

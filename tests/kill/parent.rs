@@ -115,17 +115,25 @@ fn ranks_are_killed_before_anybody_can_see_their_parent_dead_and_gone_within_100
 }
 
 #[test]
-fn sigterm_to_the_parent_stops_all_ranks_at_the_same_step_with_75() {
-    let parent = Parent::start();
-    parent.send(Signal::TERM);
-    let (status, folder) = parent.end();
-    assert_eq!(status.code(), Some(75));
-    let stop = |rank: u32| {
-        let log = std::fs::read_to_string(folder.path().join(format!("rank-{rank}.log"))).unwrap();
-        let line = log.lines().find(|line| line.contains("STOP")).unwrap().to_owned();
-        line.split(' ').rev().take(2).map(str::to_owned).collect::<Vec<_>>()
-    };
-    assert_eq!(stop(1), stop(2));
+fn each_signal_of_a_scheduler_to_the_parent_stops_all_ranks_at_the_same_step_with_75() {
+    // Under `nohup` a run heeds no SIGHUP, as these tests.
+    let ignored = std::fs::read_to_string("/proc/self/status").unwrap();
+    let ignored = ignored.lines().find_map(|line| line.strip_prefix("SigIgn:")).unwrap().trim();
+    let hears_hangups = u64::from_str_radix(ignored, 16).unwrap() & 1 == 0;
+    let hangup = hears_hangups.then_some(Signal::HUP);
+    for signal in [Signal::TERM, Signal::USR1].into_iter().chain(hangup) {
+        let parent = Parent::start();
+        parent.send(signal);
+        let (status, folder) = parent.end();
+        assert_eq!(status.code(), Some(75), "{signal:?}");
+        let stop = |rank: u32| {
+            let log = folder.path().join(format!("rank-{rank}.log"));
+            let log = std::fs::read_to_string(log).unwrap();
+            let line = log.lines().find(|line| line.contains("STOP")).unwrap().to_owned();
+            line.split(' ').rev().take(2).map(str::to_owned).collect::<Vec<_>>()
+        };
+        assert_eq!(stop(1), stop(2), "{signal:?}");
+    }
 }
 
 #[test]

@@ -54,6 +54,9 @@ fn a_rank_that_loads_for_ever_is_named_long_before_the_deadline_of_the_collectiv
 fn a_rank_that_never_enters_a_collective_is_named_by_those_who_are_in_it() {
     let failure = stalls("never_enter");
     assert_eq!((failure.step, failure.phase), (3, Phase::Reducing));
+    let in_call = |message: &str| message.contains(" s in `all_gather` (call ");
+    let waits = failure.secondary.iter().any(|other| in_call(&other.message));
+    assert!(waits, "{:?}", failure.secondary);
     assert!(failure.message.contains("has not made progress for "), "{}", failure.message);
 }
 

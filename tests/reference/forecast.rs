@@ -4,7 +4,7 @@
 //! `golden/forecast_peers.json` from plain Python; the programs stand beside them. Weights and
 //! inputs are functions of their names.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use crate::golden::{
@@ -189,20 +189,43 @@ fn twenty_steps_on_etth1_equal_pytorch_where_the_table_is() {
     let Some(file) = files.find(|file| file.exists()) else {
         return skipped("the table `data/forecast/ETTh1.csv`");
     };
-    let golden = &timebridge()["etth1"];
+    equal_steps(file, &timebridge()["etth1"], (720, 96), 64);
+}
+
+/// The same on a table that is written here: hours of twenty months of seven series, in tenths.
+#[test]
+fn twenty_steps_on_windows_of_a_table_equal_pytorch() {
+    let start = jiff::civil::date(2016, 7, 1).at(0, 0, 0, 0);
+    let row = |hour: i64| {
+        let date = start.checked_add(jiff::Span::new().hours(hour)).unwrap();
+        let tenths =
+            (0..7).map(|c| hour * (17 + 6 * c) % 997 - 400 + hour / 24 * (3 + c) % 53 * 10);
+        let values: Vec<String> = tenths.map(|it| format!("{:.1}", it as f64 / 10.0)).collect();
+        format!("{},{}\n", date.strftime("%Y-%m-%d %H:%M:%S"), values.join(","))
+    };
+    let rows: String = (0..14_400).map(row).collect();
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("hours.csv");
+    std::fs::write(&file, format!("date,HUFL,HULL,MUFL,MULL,LUFL,LULL,OT\n{rows}")).unwrap();
+    equal_steps(file, &timebridge()["drawn"], (96, 24), 8);
+}
+
+/// The steps of a `TimeBridge` on windows of the table `file`, in batches of so many.
+fn equal_steps(file: PathBuf, golden: &Value, (seen, ahead): (usize, usize), batch: usize) {
     let table = CsvForecast {
         file,
         split: SplitRule::EttHour,
-        seq_len: 720,
-        pred_len: 96,
+        seq_len: seen,
+        pred_len: ahead,
         calendar: Calendar::Hour,
         check_dates: true,
     };
+    let n_train = 8640 - seen - ahead + 1;
     let data = DataPlan {
         source: SourcePlan::new("csv_forecast", Modality::Series),
-        n_train: 7825,
-        n_val: 2785,
-        n_test: 2785,
+        n_train,
+        n_val: 2880 - ahead + 1,
+        n_test: 2880 - ahead + 1,
         notes: vec![],
         classes: vec![],
         target_columns: Vec::new(),
@@ -224,15 +247,17 @@ fn twenty_steps_on_etth1_equal_pytorch_where_the_table_is() {
     };
     let asked = Asked::new("x", 0, Targets::Numbers);
     let windows = ddprun::data::open(&table, &data, &asked, &Transforms::default()).unwrap().train;
+    assert_eq!(windows.len(), n_train);
     let sizes = json!({
-        "d_model": 128, "n_heads": 8, "d_ff": 128, "period": 24, "num_p": 30, "stable_len": 6, "ia_layers": 3,
+        "d_model": 128, "n_heads": 8, "d_ff": 128, "period": 24, "num_p": seen / 24, "stable_len": 6, "ia_layers": 3,
         "pd_layers": 1, "ca_layers": 0
     });
-    let (model, params) = filled(&plan("timebridge", (720, 96, 7), &sizes));
+    let (model, params) = filled(&plan("timebridge", (seen, ahead, 7), &sizes));
     let adam = Adam::default();
     let mut steps = Steps::new(&params, adam, 2e-4, (0.0, f64::INFINITY));
     for (step, expected) in golden["losses_20_steps_f32"].as_array().unwrap().iter().enumerate() {
-        let samples = (0..64).map(|i| (((step * 64 + i) * 37) % 7825) as u32).collect();
+        let at = |i: usize| (((step * batch + i) * 37) % n_train) as u32;
+        let samples = (0..batch).map(at).collect();
         let request = Request { samples, epoch: None, ..Request::default() };
         let settings = Settings::new(&data, 0);
         let mut loader =

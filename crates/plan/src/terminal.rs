@@ -5,5 +5,5 @@ mod escape;
 mod wrap;
 
 pub use counted::counted;
-pub use escape::{escape, mask};
+pub use escape::{escape, escape_lines, mask};
 pub use wrap::{fitted, message, wrapped};

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::cli::init::formatting::{comment, name_of};
 use crate::cli::init::quickstart::quickstart;
@@ -12,7 +12,7 @@ use crate::cli::init::recognise::recognise;
 use crate::cli::init::recognised::{Asked, ImageAnswer, Recognised, Task};
 use crate::cli::init_args::InitArgs;
 use crate::cli::prepare::{ALONE, Prepared, check_weights, complete, refused, vocabulary};
-use crate::cli::{Refusal, to_stdout};
+use crate::cli::{Refusal, answer};
 use crate::config;
 use crate::data;
 use crate::files;
@@ -72,10 +72,16 @@ fn write(to: &Path, text: &str, what: &str) -> Result<u8, Refusal> {
         Refusal::of(exit::STORAGE, &error, Some(help.to_owned()))
     })?;
     let file = to.display();
-    to_stdout(&format!(
-        "{file} {}\nlook at it, then: ddprun plan {file}\n                 ddprun {file}\n",
-        what.trim_end()
-    ))
+    let what = what.trim_end();
+    answer(
+        "experiment",
+        || json!({ "file": to, "about": what }),
+        || {
+            format!(
+                "{file} {what}\nlook at it, then: ddprun plan {file}\n                 ddprun {file}\n"
+            )
+        },
+    )
 }
 
 fn refuse_existing(to: &Path) -> Result<(), Refusal> {

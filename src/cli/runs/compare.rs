@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use crate::cli::runs::table::{aligned, cut};
 use crate::cli::runs_args::CompareArgs;
-use crate::cli::{Refusal, find_run, to_stderr, to_stdout, with_causes};
+use crate::cli::{Refusal, answer, find_run, is_json, to_stderr, with_causes};
 use crate::files;
 use crate::kinds::Kinds;
 use crate::launch::exit_code as exit;
@@ -62,7 +62,7 @@ pub(crate) fn compare(args: &CompareArgs, kinds: &Kinds) -> Result<u8, Refusal> 
         Some(asked) => drawn_as_asked(&runs, asked)?,
         None => draw(&runs, &path).unwrap_or_else(|error| not_drawn(&error)),
     };
-    if args.json {
+    if is_json() {
         let values = |rows: &Rows<String>| -> Vec<Value> {
             rows.iter().map(|(key, values)| json!({ "key": key, "values": values })).collect()
         };
@@ -79,9 +79,10 @@ pub(crate) fn compare(args: &CompareArgs, kinds: &Kinds) -> Result<u8, Refusal> 
             "environment": values(&environment),
             "curves": picture.then(|| path.to_string_lossy()),
         });
-        return to_stdout(&(serde_json::to_string_pretty(&whole).unwrap_or_default() + "\n"));
+        return answer("comparison", || whole, String::new);
     }
-    let code = to_stdout(&page(&runs, &settings, &metrics, &environment))?;
+    let text = || page(&runs, &settings, &metrics, &environment);
+    let code = answer("comparison", || Value::Null, text)?;
     if picture {
         to_stderr(&format!("curves: {}", path.display()));
     }

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use crate::cli::find_run::{self, LOGS};
 use crate::cli::runs::table::{WIDTH, aligned_to, cut};
 use crate::cli::runs_args::LsArgs;
-use crate::cli::{Refusal, to_stderr, to_stdout};
+use crate::cli::{Refusal, answers, is_json, to_stderr};
 use crate::kinds::Kinds;
 use crate::launch::exit_code as exit;
 use crate::plan::Mode;
@@ -35,8 +35,8 @@ pub(crate) fn ls(args: &LsArgs, kinds: &Kinds) -> Result<u8, Refusal> {
     if args.sort != "start" {
         sort_by_metric(&mut listing, &args.sort, kinds)?;
     }
-    if args.json {
-        return to_stdout(&lines(&listing));
+    if is_json() {
+        return answers(|| objects(&listing), String::new);
     }
     for unreadable in &listing.unreadable {
         to_stderr(&format!("note: {}: {}", unreadable.folder.display(), unreadable.why));
@@ -46,7 +46,7 @@ pub(crate) fn ls(args: &LsArgs, kinds: &Kinds) -> Result<u8, Refusal> {
         to_stderr(if is_filtered { "no run matches" } else { "no run can be read" });
     }
     let sorted = (args.sort != "start").then_some(args.sort.as_str());
-    to_stdout(&page(&listing, sorted, columns()))
+    answers(Vec::new, || page(&listing, sorted, columns()))
 }
 
 /// A folder, or the folder of that name in `logs`, or a run. A folder of something else, such as
@@ -120,24 +120,16 @@ fn value(run: &Summary, name: &str) -> Option<f64> {
     best.or_else(|| run.metrics.get(name).copied()).filter(|value| value.is_finite())
 }
 
-/// One object a line: `"kind"` says of what.
-fn lines(listing: &Listing) -> String {
-    fn line(kind: &str, value: &impl Serialize) -> String {
-        let mut object = json!({ "kind": kind });
-        if let (Value::Object(all), Ok(Value::Object(fields))) =
-            (&mut object, serde_json::to_value(value))
-        {
-            all.extend(fields);
-        }
-        object.to_string() + "\n"
+/// For programs: an object for each run, each sweep, and what cannot be read.
+fn objects(listing: &Listing) -> Vec<(&'static str, Value)> {
+    fn of(value: &impl Serialize) -> Value {
+        serde_json::to_value(value).unwrap_or_default()
     }
-    let runs = listing.runs.iter().map(|run| line("run", run));
-    let sweeps = listing.sweeps.iter().map(|sweep| line("sweep", sweep));
-    let unreadable = listing
-        .unreadable
-        .iter()
-        .map(|it| (it.folder.to_string_lossy(), &it.why))
-        .map(|(folder, why)| line("unreadable", &json!({ "folder": folder, "reason": why })));
+    let runs = listing.runs.iter().map(|run| ("run", of(run)));
+    let sweeps = listing.sweeps.iter().map(|sweep| ("sweep", of(sweep)));
+    let unreadable = listing.unreadable.iter().map(|it| {
+        ("unreadable", json!({ "folder": it.folder.to_string_lossy(), "reason": it.why }))
+    });
     runs.chain(sweeps).chain(unreadable).collect()
 }
 

@@ -1,20 +1,19 @@
 //! `ddprun logs`: what a rank has said, and says.
 
-use std::io::{self, Write};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use serde_json::json;
 use signal_hook::consts::{SIGINT, SIGTERM};
 
 use crate::cli::runs_args::LogsArgs;
-use crate::cli::{Refusal, find_run, to_stderr};
+use crate::cli::{Refusal, find_run, output, to_stderr};
 use crate::files::{self, Follower, News};
 use crate::launch::exit_code as exit;
 use crate::record::RankLog;
 use crate::runs::{self, Summary};
-use crate::terminal::escape;
 use crate::units::Rank;
 
 /// Time between two looks at a log that grows.
@@ -55,12 +54,13 @@ pub(crate) fn print(news: Result<News, files::Error>) -> Result<bool, Refusal> {
     if is_anew {
         to_stderr("the log was replaced; it begins again:");
     }
-    let mut stdout = io::stdout();
-    match stdout.write_all(escape(&lines).as_bytes()).and_then(|()| stdout.flush()) {
-        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(false),
-        Err(error) => Err(Refusal::of(exit::STORAGE, &error, None)),
-        Ok(()) => Ok(true),
-    }
+    print_lines(&lines)
+}
+
+/// Prints lines of a log; whether there is still a reader.
+pub(crate) fn print_lines(lines: &str) -> Result<bool, Refusal> {
+    let objects = || lines.lines().map(|line| ("log", json!({ "line": line }))).collect();
+    output::answer_to_reader(objects, || lines.to_owned())
 }
 
 /// Becomes true at Ctrl-C.

@@ -9,7 +9,7 @@ mod remove;
 
 pub(crate) use compare::compare;
 pub(crate) use list::ls;
-pub(crate) use logs::{POLL_INTERVAL, logs, print, stop_flag};
+pub(crate) use logs::{POLL_INTERVAL, logs, print, print_lines, stop_flag};
 pub(crate) use remove::rm;
 pub(crate) use table::aligned;
 pub(crate) use tag::tag;

@@ -5,14 +5,15 @@ use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
+use serde_json::json;
+
 use crate::cli::run_files::{checkpoints_of, weights_before};
 use crate::cli::runs_args::RmArgs;
-use crate::cli::{Refusal, find_run, to_stderr, to_stdout};
+use crate::cli::{Refusal, answer, find_run, to_stderr};
 use crate::files::{self, RunLock};
 use crate::launch::exit_code as exit;
 use crate::report;
 use crate::runs::{self, RUN};
-use crate::terminal::escape;
 use crate::units::Bytes;
 
 /// A run that is to go.
@@ -42,8 +43,12 @@ pub(crate) fn rm(args: &RmArgs) -> Result<u8, Refusal> {
         freed += remove(run, args.dry_run)?;
     }
     drop(locks);
-    let (what, freed) = (if args.dry_run { "would free" } else { "freed" }, Bytes(freed));
-    to_stdout(&format!("{what} {freed}\n"))
+    let what = if args.dry_run { "would free" } else { "freed" };
+    answer(
+        "freed",
+        || json!({ "bytes": freed, "dry_run": args.dry_run }),
+        || format!("{what} {}\n", Bytes(freed)),
+    )
 }
 
 /// The run that `word` names; of a sweep its trials, and then itself.
@@ -208,7 +213,8 @@ fn remove(run: &Doomed, is_dry: bool) -> Result<u64, Refusal> {
             let _ = folder.parent().map(fs::remove_dir);
         }
         let shown = from_here(folder);
-        to_stdout(&escape(&format!("{what} {} ({})\n", shown.display(), Bytes(size))))?;
+        let object = || json!({ "folder": shown, "bytes": size, "dry_run": is_dry });
+        answer("removed", object, || format!("{what} {} ({})\n", shown.display(), Bytes(size)))?;
         freed += size;
     }
     Ok(freed)

@@ -1,7 +1,9 @@
 //! `ddprun tag`: words by which a run is found again.
 
+use serde_json::json;
+
 use crate::cli::runs_args::TagArgs;
-use crate::cli::{Refusal, find_run, to_stdout};
+use crate::cli::{Refusal, answer, find_run};
 use crate::config::TAG_FORM;
 use crate::launch::exit_code as exit;
 use crate::runs::{self, Error, Retagged};
@@ -22,9 +24,15 @@ pub(crate) fn tag(args: &TagArgs) -> Result<u8, Refusal> {
     }
     let folder = find_run::run(Some(&args.run))?;
     let tags = runs::retag(&folder, &changes).map_err(|error| refused(&error))?;
-    let tags = if tags.is_empty() { "no tags".to_owned() } else { tags.join(", ") };
     let run = folder.file_name().unwrap_or_default().to_string_lossy().into_owned();
-    to_stdout(&crate::terminal::escape(&format!("{run}: {tags}\n")))
+    answer(
+        "tags",
+        || json!({ "run": run, "tags": tags }),
+        || {
+            let tags = if tags.is_empty() { "no tags".to_owned() } else { tags.join(", ") };
+            format!("{run}: {tags}\n")
+        },
+    )
 }
 
 fn no_change(word: &str) -> Refusal {

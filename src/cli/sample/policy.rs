@@ -1,8 +1,10 @@
 //! What a policy does: after given observations, or in the simulation of its data.
 
+use serde_json::{Value, json};
+
 use crate::checkpoint::Opened;
 use crate::cli::args::SampleArgs;
-use crate::cli::{Refusal, to_stdout};
+use crate::cli::{Refusal, answer};
 use crate::kinds::Kinds;
 use crate::plan::Plan;
 use crate::worker::{self, Episode, exit};
@@ -18,7 +20,7 @@ pub(super) fn sample(
     if args.prompt.trim().is_empty() {
         let episodes = worker::roll_out(plan, opened, kinds, args.episodes, args.seed);
         return match episodes.map_err(failed)? {
-            Some(episodes) => to_stdout(&table(&episodes)),
+            Some(episodes) => answer("episodes", || objects(&episodes), || table(&episodes)),
             None => Err(refusal("there is no simulation of this data", plan)),
         };
     }
@@ -29,8 +31,19 @@ pub(super) fn sample(
     let seen = observations(plan, &args.prompt)
         .ok_or_else(|| refusal("the prompt is not a list of observations", plan))?;
     let actions = worker::act(plan, opened, kinds, seen, args.seed).map_err(failed)?;
-    let lines = actions.unwrap_or_default().into_iter().map(|action| numbers(&action) + "\n");
-    to_stdout(&lines.collect::<String>())
+    let actions = actions.unwrap_or_default();
+    let lines = || actions.iter().map(|action| numbers(action) + "\n").collect();
+    answer("actions", || json!({ "actions": actions }), lines)
+}
+
+/// Each step: what was seen, and what was done.
+fn objects(episodes: &[Episode]) -> Value {
+    let step = |deed: &worker::Transition| json!({ "observation": deed.observation, "action": deed.action });
+    let episode = |episode: &Episode| {
+        let steps: Vec<Value> = episode.deeds.iter().map(step).collect();
+        json!({ "steps": steps, "end": episode.end() })
+    };
+    json!({ "episodes": episodes.iter().map(episode).collect::<Vec<_>>() })
 }
 
 fn refusal(why: &str, plan: &Plan) -> Refusal {

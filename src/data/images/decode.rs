@@ -19,6 +19,7 @@ use crate::data::decoder_panic::caught;
 use crate::data::error::SampleError;
 use crate::data::images::jpeg;
 use crate::data::images::orientation::{Exif, Orientation};
+use crate::data::images::png::{depth_of_png, without_profile};
 use crate::data::transform::{Area, Decoded, PixelDtype, Pixels};
 
 /// Most pixels of an image: 64 Mpx.
@@ -119,6 +120,9 @@ enum Whole {
 pub(crate) fn has_more_than_8_bits(path: &Path) -> bool {
     let header = || {
         let reader = ImageReader::open(path).ok()?.with_guessed_format().ok()?;
+        if reader.format() == Some(ImageFormat::Png) {
+            return depth_of_png(reader.into_inner());
+        }
         let color = caught(|| reader.into_decoder().map_err(|error| error.to_string())).ok()?;
         Some(color.color_type().bytes_per_pixel() > color.color_type().channel_count())
     };
@@ -164,7 +168,8 @@ fn decode_jpeg(
 
 /// The image, and how it lies.
 fn decode_whole(bytes: &[u8], format: ImageFormat) -> Result<(Whole, Orientation), Unreadable> {
-    let mut reader = ImageReader::with_format(Cursor::new(bytes), format);
+    let needed = if format == ImageFormat::Png { without_profile(bytes) } else { bytes.into() };
+    let mut reader = ImageReader::with_format(Cursor::new(&*needed), format);
     let mut limits = Limits::default();
     limits.max_alloc = Some(MAX_BYTES);
     reader.limits(limits);
@@ -355,6 +360,46 @@ mod tests {
         let mut bytes = Cursor::new(Vec::new());
         image.write_to(&mut bytes, format).unwrap();
         bytes.into_inner()
+    }
+
+    /// A PNG of a picture with this chunk behind its header.
+    fn png_with(kind: &[u8; 4], data: &[u8]) -> Vec<u8> {
+        let png = encoded(ImageFormat::Png);
+        let body = [&kind[..], data].concat();
+        let mut checksum = flate2::Crc::new();
+        checksum.update(&body);
+        let length = u32::try_from(data.len()).unwrap().to_be_bytes();
+        let chunk = [&length[..], &body, &checksum.sum().to_be_bytes()].concat();
+        // The signature, and the header of 13 bytes.
+        let (head, rest) = png.split_at(8 + 12 + 13);
+        [head, &chunk, rest].concat()
+    }
+
+    #[test]
+    fn a_colour_profile_is_not_inflated() {
+        use std::io::Write;
+        let mut zlib = flate2::write::ZlibEncoder::new(Vec::new(), flate2::Compression::best());
+        let mib = vec![0; 1 << 20];
+        (0..200).for_each(|_| zlib.write_all(&mib).unwrap());
+        let profile = [b"icc\0\0", &zlib.finish().unwrap()[..]].concat();
+        let png = png_with(b"iCCP", &profile);
+        assert!(png.len() < 256 << 10, "{}", png.len());
+        let stripped = without_profile(&png);
+        assert!(*stripped == *encoded(ImageFormat::Png));
+        assert_eq!(decode(&png).unwrap().data, decode(&encoded(ImageFormat::Png)).unwrap().data);
+        let (head, rest) = png.split_at(8 + 12 + 13);
+        let two = [head, &rest[..12 + profile.len()], rest].concat();
+        assert!(*without_profile(&two) == *encoded(ImageFormat::Png));
+
+        let text = png_with(b"tEXt", b"a\0b");
+        assert!(*without_profile(&text) == *text, "others stay");
+        for length in 0..text.len() {
+            assert!(*without_profile(&text[..length]) == text[..length]);
+        }
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("a.png");
+        crate::files::write_atomic(&file, &png).unwrap();
+        assert!(!has_more_than_8_bits(&file));
     }
 
     #[test]

@@ -39,7 +39,7 @@ impl SampleDigest {
         taken
     }
 
-    fn add(&mut self, sample: u32) {
+    pub(crate) fn add(&mut self, sample: u32) {
         self.samples += 1;
         // Random numbers of the sample: sets that differ have other sums, but for one in 2^128.
         let key = Key::new(sample.into(), Purpose::Shuffle, 0, 0);

@@ -11,6 +11,8 @@
 
 use std::time::Duration;
 
+use serde_json::{Map, Value};
+
 use crate::launch::error_report::ErrorReport;
 use crate::launch::exit::Exit;
 use crate::launch::exit_code::RESIZED;
@@ -41,6 +43,8 @@ pub(in crate::launch) enum Event {
     Finished(Rank),
     /// A checkpoint is on disk.
     Saved,
+    /// Rank 0 has recorded an event of the run.
+    Recorded(Map<String, Value>),
     /// The system denied a rank so much memory.
     Denied(Rank, Bytes),
     /// The kernel has killed a rank because memory ran out.
@@ -246,6 +250,7 @@ impl Group {
             Event::Failed(report) => self.failed(now, *report),
             Event::Finished(rank) => self.finished(now, rank),
             Event::Saved => self.checkpoint_saved(),
+            Event::Recorded(event) => vec![Action::Tell(Note::Recorded(event))],
             Event::Denied(rank, bytes) => {
                 self.member_mut(rank).out_of_memory =
                     (bytes.0 > 0).then_some(OutOfMemory::Denied(bytes));

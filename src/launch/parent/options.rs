@@ -6,6 +6,9 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use serde_json::{Map, Value};
+
+use crate::launch::rank::env::TELL_EVENTS;
 use crate::launch::{Failure, Phase, Stop};
 use crate::plan::Plan;
 use crate::transport::Waker;
@@ -58,6 +61,13 @@ impl Program {
         let path = if path.exists() { path } else { PathBuf::from("/proc/self/exe") };
         Ok(Self { path, args: vec!["worker".into()], env: vec![] })
     }
+
+    /// The same, whose rank 0 says to its parent what it records.
+    #[must_use]
+    pub fn telling_events(mut self) -> Self {
+        self.env.push((TELL_EVENTS.into(), "1".into()));
+        self
+    }
 }
 
 /// What the parent tells while it watches its ranks.
@@ -70,6 +80,9 @@ pub enum Note {
         /// Its process.
         pid: u32,
     },
+    /// The run has recorded an event, as `events.jsonl` has it; if ranks were asked to say them
+    /// ([`Program::telling_events`]).
+    Recorded(Map<String, Value>),
     /// Where a rank is; each is looked at a few times a second.
     Progress {
         /// The rank.

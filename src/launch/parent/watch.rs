@@ -170,6 +170,7 @@ fn receive(process: &mut Process, oom_kills: &mut OomKills, events: &mut Vec<Eve
             FromRank::Failed(report) => Event::Failed(Box::new(ErrorReport { rank, ..*report })),
             FromRank::Finished => Event::Finished(rank),
             FromRank::Saved => Event::Saved,
+            FromRank::Event(event) => Event::Recorded(event),
         });
     }
     if let Some(status) = status {

@@ -29,6 +29,8 @@ pub(in crate::launch) const SHM_FD: &str = "DDPRUN_SHM_FD";
 pub(in crate::launch) const STATUS_FD: &str = "DDPRUN_STATUS_FD";
 /// Sockets of a machine's first rank to those of the other machines: numbers between commas.
 pub(in crate::launch) const PEER_FDS: &str = "DDPRUN_PEER_FDS";
+/// Set if the parent wants to hear what rank 0 records.
+pub(in crate::launch) const TELL_EVENTS: &str = "DDPRUN_TELL_EVENTS";
 
 /// What this process is.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -75,6 +77,11 @@ pub fn from_environment() -> Result<Role, EnvError> {
 /// A variable is no number, or allows several numbers of nodes.
 pub(crate) fn elastic_flags() -> Result<ElasticFlags, EnvError> {
     elastic_env::parse(variable)
+}
+
+/// Whether our own parent wants to hear what this rank records.
+pub(crate) fn tells_events() -> bool {
+    [CONTROL_FD, TELL_EVENTS].iter().all(|name| std::env::var_os(name).is_some())
 }
 
 fn variable(name: &str) -> Option<String> {

@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags};
 use rustix::process::Signal;
+use serde_json::{Map, Value};
 
 use crate::failpoint;
 use crate::files;
@@ -235,6 +236,14 @@ impl Link {
     pub fn saved(&self) {
         if let Some(mut channel) = self.shared.channel() {
             let _ = channel.send(&FromRank::Saved);
+        }
+    }
+
+    /// Says to the parent what this rank has recorded. What it does not read now is sent with a
+    /// later message.
+    pub fn recorded(&self, event: Map<String, Value>) {
+        if let Some(mut channel) = self.shared.channel() {
+            let _ = channel.send(&FromRank::Event(event));
         }
     }
 

@@ -43,7 +43,7 @@ impl MonitoredPeer {
                 FromRank::Failed(report) => {
                     return PeerState::Lost(format!("rank {rank} failed: {}", report.message));
                 }
-                FromRank::Saved => {}
+                FromRank::Saved | FromRank::Event(_) => {}
             }
         }
         if messages.is_err() || channel.is_closed() {

@@ -32,30 +32,30 @@ impl Kind for Csv {
 impl Sink for Csv {
     fn open(&self, start: &SinkStart<'_>) -> Result<Box<dyn OpenSink>, Error> {
         let SinkStart { logs, resumed_from, total_steps, metrics } = *start;
-        let (path, mut others) = (logs.join(NAME), others(metrics));
+        let (path, mut measured) = (logs.join(NAME), measured(metrics));
         if resumed_from > 0 {
-            others.extend(earlier(&path, &others));
+            measured.extend(earlier(&path, &measured));
         }
-        let lines = open(&path, resumed_from, total_steps, &others)?;
-        Ok(Box::new(OpenCsv { lines, others, was_over: resumed_from >= total_steps }))
+        let lines = open(&path, resumed_from, total_steps, &measured)?;
+        Ok(Box::new(OpenCsv { lines, measured, was_over: resumed_from >= total_steps }))
     }
 }
 
 struct OpenCsv {
     lines: Lines,
-    /// Columns that only some runs have.
-    others: Vec<String>,
+    /// The columns of evaluations.
+    measured: Vec<String>,
     /// Whether nothing was left to do at the start: there may be a row of the test already.
     was_over: bool,
 }
 
 impl OpenSink for OpenCsv {
     fn record(&mut self, stamped: &Stamped) -> Result<(), Error> {
-        let Some(row) = row(&stamped.event, &self.others) else { return Ok(()) };
+        let Some(row) = row(&stamped.event, &self.measured) else { return Ok(()) };
         if self.was_over && matches!(stamped.event, Event::Tested(_)) {
             // It is said again.
             let path = self.lines.path().to_owned();
-            self.lines = rewritten(&path, |old| cut(old, u64::MAX, false, &self.others))?;
+            self.lines = rewritten(&path, |old| cut(old, u64::MAX, false, &self.measured))?;
         }
         Ok(self.lines.push(&row)?)
     }
@@ -84,10 +84,8 @@ const STEP: [&str; 8] = [
     "loss_scale",
     "samples_per_second",
 ];
-/// The columns of an evaluation.
-const VAL: [&str; 4] = ["val/loss", "val/accuracy", "val/mse", "val/mae"];
-/// The columns of the test.
-const TEST: [&str; 5] = ["test/loss", "test/accuracy", "test/mse", "test/mae", "test/success"];
+/// What a simulation measures, with which only the test is made.
+const SUCCESS: &str = "success";
 
 /// Opens the file with the rows up to `resumed_from`; none at a fresh start. The row of the test
 /// stays where nothing is left to do until `total_steps`.
@@ -95,9 +93,9 @@ fn open(
     path: &Path,
     resumed_from: u64,
     total_steps: u64,
-    others: &[String],
+    measured: &[String],
 ) -> Result<Lines, Error> {
-    rewritten(path, |old| cut(old, resumed_from, resumed_from >= total_steps, others))
+    rewritten(path, |old| cut(old, resumed_from, resumed_from >= total_steps, measured))
 }
 
 /// Opens the file with what is `kept` of it.
@@ -112,44 +110,44 @@ fn rewritten(path: &Path, kept: impl FnOnce(&str) -> String) -> Result<Lines, Er
     Ok(Lines::open(path)?)
 }
 
-/// The columns of the metrics that only some runs have, behind all others.
-fn others(metrics: &[String]) -> Vec<String> {
-    let column = |split: &str, name: &String| format!("{split}/{name}");
-    let rare = metrics.iter().filter(|name| !VAL.contains(&column("val", name).as_str()));
-    rare.flat_map(|name| [column("val", name), column("test", name)]).collect()
+/// The columns of evaluations: of what this run measures, and nothing else.
+fn measured(metrics: &[String]) -> Vec<String> {
+    let names = || std::iter::once("loss").chain(metrics.iter().map(String::as_str));
+    let val = names().filter(|name| *name != SUCCESS).map(|name| format!("val/{name}"));
+    val.chain(names().map(|name| format!("test/{name}"))).collect()
 }
 
 /// Columns of the file that this start has no values for: an earlier one has measured them.
-fn earlier(path: &Path, others: &[String]) -> Vec<String> {
+fn earlier(path: &Path, measured: &[String]) -> Vec<String> {
     let mut line = String::new();
     let read = File::open(path).and_then(|file| BufReader::new(file).read_line(&mut line));
     let Some(old) = line.strip_suffix('\n').filter(|_| read.is_ok()) else { return Vec::new() };
-    let header = header(others);
+    let header = header(measured);
     let is_known = |name: &str| header.split(',').any(|known| known == name);
     let names = old.split(',').filter(|name| name.contains('/') && !is_known(name));
     names.map(str::to_owned).collect()
 }
 
 /// The row of an event; `None` for events without numbers.
-fn row(event: &Event, others: &[String]) -> Option<String> {
+fn row(event: &Event, measured: &[String]) -> Option<String> {
     match event {
-        Event::StepDone(done) => Some(step_row(done, others.len())),
+        Event::StepDone(done) => Some(step_row(done, measured.len())),
         Event::Evaluated(evaluated) | Event::Tested(evaluated) => {
-            Some(evaluation_row(evaluated, others))
+            Some(evaluation_row(evaluated, measured))
         }
         _ => None,
     }
 }
 
-fn header(others: &[String]) -> String {
-    let usual = STEP.iter().chain(&VAL).chain(&TEST).copied();
-    usual.chain(others.iter().map(String::as_str)).collect::<Vec<_>>().join(",")
+fn header(measured: &[String]) -> String {
+    let all = STEP.iter().copied().chain(measured.iter().map(String::as_str));
+    all.collect::<Vec<_>>().join(",")
 }
 
 /// The header and the whole rows of `old` up to a step, that of the test only from a run that is
 /// over. Rows of an older ddprun, which had fewer columns, are filled up.
-fn cut(old: &str, last_step: u64, is_over: bool, others: &[String]) -> String {
-    let header = header(others);
+fn cut(old: &str, last_step: u64, is_over: bool, measured: &[String]) -> String {
+    let header = header(measured);
     let names: Vec<&str> = old.lines().next().unwrap_or_default().split(',').collect();
     // The run may measure other metrics than before: columns are found by their names.
     let from: Vec<Option<usize>> =
@@ -170,21 +168,20 @@ fn cut(old: &str, last_step: u64, is_over: bool, others: &[String]) -> String {
     kept
 }
 
-fn step_row(done: &StepDone, others: usize) -> String {
+fn step_row(done: &StepDone, measured: usize) -> String {
     let StepDone { step, epoch, loss, lr, grad_norm, samples_per_second, .. } = done;
     let (accuracy, scale) = (or_empty(done.accuracy), or_empty(done.loss_scale));
-    let rest = ",".repeat(VAL.len() + TEST.len() + others);
+    let rest = ",".repeat(measured);
     format!(
         "{step},{epoch},{loss},{accuracy},{lr},{grad_norm},{scale},{samples_per_second:.1}{rest}"
     )
 }
 
 /// What the step measured has a row of its own.
-fn evaluation_row(evaluated: &Evaluated, others: &[String]) -> String {
+fn evaluation_row(evaluated: &Evaluated, measured: &[String]) -> String {
     let gap = ",".repeat(STEP.len() - 2);
     let value = |name: &str| or_empty(evaluated.metrics.get(name).copied());
-    let names = VAL.iter().chain(&TEST).copied().chain(others.iter().map(String::as_str));
-    let values: Vec<String> = names.map(value).collect();
+    let values: Vec<String> = measured.iter().map(|name| value(name)).collect();
     format!("{},{}{gap},{}", evaluated.step, evaluated.epoch, values.join(","))
 }
 
@@ -198,8 +195,27 @@ mod tests {
     use super::*;
     use crate::record::example_events;
 
+    /// Of a run that measures these, and is tested in a simulation.
+    fn usual() -> Vec<String> {
+        measured(&["accuracy", "mse", "mae", "success"].map(str::to_owned))
+    }
+
     fn rows(events: &[Event]) -> String {
-        events.iter().filter_map(|event| row(event, &[])).map(|row| row + "\n").collect()
+        events.iter().filter_map(|event| row(event, &usual())).map(|row| row + "\n").collect()
+    }
+
+    #[test]
+    fn a_run_has_columns_for_what_it_measures() {
+        let columns = |names: &[&str]| {
+            measured(&names.iter().map(|&name| name.to_owned()).collect::<Vec<_>>()).join(",")
+        };
+        let classes = "val/loss,val/accuracy,val/top5,test/loss,test/accuracy,test/top5";
+        assert_eq!(columns(&["accuracy", "top5"]), classes);
+        assert_eq!(
+            columns(&["mse", "success"]),
+            "val/loss,val/mse,test/loss,test/mse,test/success"
+        );
+        assert_eq!(columns(&[]), "val/loss,test/loss");
     }
 
     fn step(step: u64) -> Event {
@@ -220,7 +236,7 @@ mod tests {
             Event::Evaluated(numbers),
             tested(40),
         ];
-        let text = format!("{}\n{}", header(&[]), rows(&events));
+        let text = format!("{}\n{}", header(&usual()), rows(&events));
         insta::assert_snapshot!(text, @r"
         step,epoch,train/loss,train/accuracy,lr,grad_norm,loss_scale,samples_per_second,val/loss,val/accuracy,val/mse,val/mae,test/loss,test/accuracy,test/mse,test/mae,test/success
         1,1,0.5,0.75,0.05,1.25,,1234.4,,,,,,,,,
@@ -245,9 +261,9 @@ mod tests {
         let path = folder.path().join(NAME);
         let all = rows(&[step(40), step(50), tested(40)]);
         for (total_steps, rest) in [(50, all.clone()), (60, rows(&[step(40), step(50)]))] {
-            files::write_atomic(&path, format!("{}\n{all}", header(&[])).as_bytes()).unwrap();
-            open(&path, 50, total_steps, &[]).unwrap();
-            assert_eq!(fs::read_to_string(&path).unwrap(), format!("{}\n{rest}", header(&[])));
+            files::write_atomic(&path, format!("{}\n{all}", header(&usual())).as_bytes()).unwrap();
+            open(&path, 50, total_steps, &usual()).unwrap();
+            assert_eq!(fs::read_to_string(&path).unwrap(), format!("{}\n{rest}", header(&usual())));
         }
     }
 
@@ -255,10 +271,11 @@ mod tests {
     fn a_test_that_is_said_again_has_one_row() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join(NAME);
-        let whole = format!("{}\n{}", header(&[]), rows(&[step(40), step(50), tested(40)]));
+        let whole = format!("{}\n{}", header(&usual()), rows(&[step(40), step(50), tested(40)]));
         files::write_atomic(&path, whole.as_bytes()).unwrap();
         let logs = folder.path();
-        let start = SinkStart { logs, resumed_from: 50, total_steps: 50, metrics: &[] };
+        let metrics = ["accuracy", "mse", "mae", "success"].map(str::to_owned);
+        let start = SinkStart { logs, resumed_from: 50, total_steps: 50, metrics: &metrics };
         let mut sink = Csv::default().open(&start).unwrap();
         assert_eq!(fs::read_to_string(&path).unwrap(), whole);
         let time = "2026-11-20T13:25:56Z".parse().unwrap();
@@ -269,7 +286,7 @@ mod tests {
     #[test]
     fn what_an_earlier_start_measured_keeps_its_column() {
         let folder = tempfile::tempdir().unwrap();
-        let measured = |name: &str, resumed_from: u64, step: u64| -> Vec<String> {
+        let written = |name: &str, resumed_from: u64, step: u64| -> Vec<String> {
             let metrics = [name.to_owned()];
             let logs = folder.path();
             let start = SinkStart { logs, resumed_from, total_steps: 50, metrics: &metrics };
@@ -280,16 +297,16 @@ mod tests {
             sink.record(&Stamped { time, step, event }).unwrap();
             let text = fs::read_to_string(logs.join(NAME)).unwrap();
             text.lines()
-                .map(|line| line.split(',').skip(17).collect::<Vec<_>>().join(","))
+                .map(|line| line.split(',').skip(STEP.len()).collect::<Vec<_>>().join(","))
                 .collect()
         };
-        let first = measured("f1", 0, 20);
-        assert_eq!(first, ["val/f1,test/f1", "0.5,"]);
-        let second = measured("recall", 20, 40);
-        let header = "val/recall,test/recall,val/f1,test/f1";
-        assert_eq!(second, [header, ",,0.5,", "0.5,,,"]);
-        let anew = measured("recall", 0, 20);
-        assert_eq!(anew, ["val/recall,test/recall", "0.5,"]);
+        let first = written("f1", 0, 20);
+        assert_eq!(first, ["val/loss,val/f1,test/loss,test/f1", ",0.5,,"]);
+        let second = written("recall", 20, 40);
+        let header = "val/loss,val/recall,test/loss,test/recall,val/f1,test/f1";
+        assert_eq!(second, [header, ",,,,0.5,", ",0.5,,,,"]);
+        let anew = written("recall", 0, 20);
+        assert_eq!(anew, ["val/loss,val/recall,test/loss,test/recall", ",0.5,,"]);
     }
 
     #[test]
@@ -299,9 +316,9 @@ mod tests {
         let old = "step,epoch,train/loss,train/accuracy,lr,grad_norm,loss_scale,samples_per_second,\
             val/loss,val/accuracy\n1,1,0.5,0.75,0.05,1.25,,1234.4,,\n20,1,,,,,,,0.55,0.725\n";
         files::write_atomic(&path, old.as_bytes()).unwrap();
-        open(&path, 20, 50, &[]).unwrap();
+        open(&path, 20, 50, &usual()).unwrap();
         let expected = rows(&[step(1), Event::Evaluated(example_events::evaluated(20))]);
-        assert_eq!(fs::read_to_string(&path).unwrap(), format!("{}\n{expected}", header(&[])));
+        assert_eq!(fs::read_to_string(&path).unwrap(), format!("{}\n{expected}", header(&usual())));
     }
 
     #[test]
@@ -310,23 +327,23 @@ mod tests {
         let path = folder.path().join(NAME);
         let undisturbed: Vec<Event> = (1..=50).map(step).collect();
 
-        let mut first = open(&path, 0, 50, &[]).unwrap();
+        let mut first = open(&path, 0, 50, &usual()).unwrap();
         undisturbed[..37]
             .iter()
-            .filter_map(|event| row(event, &[]))
+            .filter_map(|event| row(event, &usual()))
             .for_each(|row| first.push(&row).unwrap());
         drop(first);
         let torn = [fs::read(&path).unwrap(), b"38,2,0.\0\0\xff".to_vec()].concat();
         files::write_atomic(&path, &torn).unwrap();
 
-        let mut second = open(&path, 20, 50, &[]).unwrap();
+        let mut second = open(&path, 20, 50, &usual()).unwrap();
         undisturbed[20..]
             .iter()
-            .filter_map(|event| row(event, &[]))
+            .filter_map(|event| row(event, &usual()))
             .for_each(|row| second.push(&row).unwrap());
         assert_eq!(
             fs::read_to_string(&path).unwrap(),
-            format!("{}\n{}", header(&[]), rows(&undisturbed))
+            format!("{}\n{}", header(&usual()), rows(&undisturbed))
         );
     }
 
@@ -335,7 +352,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join(NAME);
         files::write_atomic(&path, b"1,1,left from before\n").unwrap();
-        open(&path, 0, 50, &[]).unwrap();
-        assert_eq!(fs::read_to_string(&path).unwrap(), header(&[]) + "\n");
+        open(&path, 0, 50, &usual()).unwrap();
+        assert_eq!(fs::read_to_string(&path).unwrap(), header(&usual()) + "\n");
     }
 }

@@ -143,13 +143,24 @@ pub(crate) fn write(lines: &mut Lines, stamped: &Stamped) -> Result<(), Error> {
 
 /// One flat object: time, step, kind, then what the event says.
 pub(super) fn encode(stamped: &Stamped) -> Result<String, serde_json::Error> {
-    let mut object = Map::new();
-    object.insert("time".into(), format!("{:.3}", stamped.time).into());
-    object.insert("step".into(), stamped.step.into());
-    if let Value::Object(fields) = serde_json::to_value(&stamped.event)? {
-        object.extend(fields);
+    serde_json::to_string(&stamped.object()?)
+}
+
+impl Stamped {
+    /// It as `events.jsonl` has it.
+    ///
+    /// # Errors
+    ///
+    /// The event has no written form.
+    pub fn object(&self) -> Result<Map<String, Value>, serde_json::Error> {
+        let mut object = Map::new();
+        object.insert("time".into(), format!("{:.3}", self.time).into());
+        object.insert("step".into(), self.step.into());
+        if let Value::Object(fields) = serde_json::to_value(&self.event)? {
+            object.extend(fields);
+        }
+        Ok(object)
     }
-    serde_json::to_string(&object)
 }
 
 /// `Err(Some(format))` for a line of a newer format, `Err(None)` for what is no event.

@@ -362,8 +362,16 @@ mod tests {
     #[test]
     fn one_value_per_channel_is_refused() -> Result<()> {
         let one = Weight::from(&tensor(vec![1.0], 1)?);
-        let x = tensor(vec![1.0], (1, 1))?;
-        assert!(batch_norm(&x, [&one, &one], None, Activation::Identity, 1e-5).is_err());
+        let refused = |x: &Tensor| {
+            let found = batch_norm(x, [&one, &one], None, Activation::Identity, 1e-5);
+            found.err().map(|error| error.to_string())
+        };
+        let why = refused(&tensor(vec![1.0], (1, 1))?).unwrap();
+        assert!(why.contains("more than one value per channel to train, got 1"), "{why}");
+        // Of an image, too; two values are enough.
+        let why = refused(&tensor(vec![1.0], (1, 1, 1, 1))?).unwrap();
+        assert!(why.contains("more than one value per channel to train, got 1"), "{why}");
+        assert_eq!(refused(&tensor(vec![1.0, 2.0], (2, 1))?), None);
         Ok(())
     }
 

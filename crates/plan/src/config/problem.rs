@@ -100,9 +100,15 @@ impl Problem {
 
     /// Name of the text that is wrong, and the line in it, from 1.
     pub fn line(&self) -> Option<(&str, usize)> {
+        self.place().map(|(file, line, _)| (file, line))
+    }
+
+    /// As [`Problem::line`], and the column in it, in characters from 1.
+    pub fn place(&self) -> Option<(&str, usize, usize)> {
         let (file, place) = (self.0.file.as_ref()?, self.0.place?);
         let before = file.inner().get(..place.offset())?;
-        Some((file.name(), before.matches('\n').count() + 1))
+        let in_line = before.rsplit('\n').next().unwrap_or_default();
+        Some((file.name(), before.matches('\n').count() + 1, in_line.chars().count() + 1))
     }
 
     /// The same problem without anything that would act on a terminal: experiments come from

@@ -364,11 +364,18 @@ mod tests {
         }
 
         #[test]
-        fn a_neighbour_that_was_offered_is_accepted(size in 1u32..300, global in 1u32..5000, ranks in 1u32..17) {
-            if let Err(refusal) = arithmetic(asked((size, global, 0, 0)), world(ranks)) {
-                for word in refusal.help.split(' ').filter_map(|word| word.parse().ok()) {
-                    prop_assert!(arithmetic(asked((size, word, 0, 0)), world(ranks)).is_ok());
-                }
+        fn a_neighbour_that_was_offered_is_accepted(size in 2u32..300, global in 1u32..5000, ranks in 1u32..17) {
+            // One that is no multiple of what a step takes.
+            let global = if global % (size * ranks) == 0 { global + 1 } else { global };
+            let refusal = arithmetic(asked((size, global, 0, 0)), world(ranks)).unwrap_err();
+            let numbers = refusal.help.split(|c: char| !c.is_ascii_digit());
+            let offered: Vec<u32> = numbers.filter_map(|number| number.parse().ok()).collect();
+            let expected = if global < size * ranks { 1 } else { 2 };
+            prop_assert_eq!(offered.len(), expected, "{}", refusal.help);
+            for neighbour in offered {
+                let plan = arithmetic(asked((size, neighbour, 0, 0)), world(ranks)).unwrap();
+                prop_assert_eq!(plan.global.get(), neighbour);
+                prop_assert!(neighbour.abs_diff(global) < size * ranks);
             }
         }
     }

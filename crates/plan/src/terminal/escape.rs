@@ -5,7 +5,16 @@ use std::borrow::Cow;
 /// Text with its control characters, and those that reverse the direction of writing, spelled out.
 /// Line ends stay.
 pub fn escape(text: &str) -> Cow<'_, str> {
-    let is_harmless = |c: char| c == '\n' || !(c.is_control() || turns_direction(c));
+    spelled(text, |c| c == '\n')
+}
+
+/// As [`escape`]; tabs stay too.
+pub fn escape_lines(text: &str) -> Cow<'_, str> {
+    spelled(text, |c| matches!(c, '\n' | '\t'))
+}
+
+fn spelled(text: &str, stays: impl Fn(char) -> bool) -> Cow<'_, str> {
+    let is_harmless = |c: char| stays(c) || !(c.is_control() || turns_direction(c));
     if text.chars().all(is_harmless) {
         return Cow::Borrowed(text);
     }
@@ -26,15 +35,19 @@ fn turns_direction(c: char) -> bool {
 }
 
 /// As [`escape`], with as many bytes, so that places in the text stay where they are: each byte of
-/// such a character is a question mark. Tabs stay too.
+/// such a character is a question mark. Tabs stay too, and line ends of both kinds; a carriage
+/// return within a line would draw its end over its beginning.
 pub fn mask(text: &str) -> Cow<'_, str> {
-    let is_harmless =
-        |c: char| matches!(c, '\n' | '\r' | '\t') || !(c.is_control() || turns_direction(c));
-    if text.chars().all(is_harmless) {
+    let stays = |at: usize, c: char| match c {
+        '\n' | '\t' => true,
+        '\r' => text[at + 1..].starts_with('\n'),
+        _ => !(c.is_control() || turns_direction(c)),
+    };
+    if text.char_indices().all(|(at, c)| stays(at, c)) {
         return Cow::Borrowed(text);
     }
-    text.chars()
-        .map(|c| if is_harmless(c) { c.to_string() } else { "?".repeat(c.len_utf8()) })
+    text.char_indices()
+        .map(|(at, c)| if stays(at, c) { c.to_string() } else { "?".repeat(c.len_utf8()) })
         .collect::<String>()
         .into()
 }
@@ -46,6 +59,13 @@ mod tests {
     #[test]
     fn masked_text_has_the_places_of_the_original() {
         assert_eq!(mask("a\tä\r\n"), "a\tä\r\n");
+        assert_eq!(mask("name = 1 # \rok\r\n\r"), "name = 1 # ?ok\r\n?");
         assert_eq!(mask("a\x1b[2J\u{85}\u{202e}b"), "a?[2J?????b");
+    }
+
+    #[test]
+    fn a_sequence_for_the_terminal_is_spelled_out() {
+        assert_eq!(escape("a\tb\n\x1b[2J"), "a\\tb\n\\u{1b}[2J");
+        assert_eq!(escape_lines("a\tb\r\n\x1b]0;x\x07"), "a\tb\\r\n\\u{1b}]0;x\\u{7}");
     }
 }

@@ -136,7 +136,7 @@ impl Chat {
         split: &SplitPlan,
         look: Look,
     ) -> Result<(Splits, Arc<Entries>, Option<String>), Error> {
-        let tokenizer = Tokenizer::open(&self.tokenizer)?;
+        let tokenizer = Arc::new(Tokenizer::open(&self.tokenizer)?);
         let template = ChatTemplate::open(&self.tokenizer, self.chat_template.as_deref())?;
         let end = self.eos_token.as_deref().or_else(|| template.eos_token());
         let end = tokenizer.end(end).ok_or_else(|| {
@@ -147,9 +147,10 @@ impl Chat {
             let what = what + ": set `data.eos_token`";
             Error::Format { path: self.tokenizer.clone(), what }
         })?;
-        let cut = || {
-            let cut = |messages: &Vec<Value>| self.tokens(messages, &tokenizer, &template);
-            Ok(Entries::cut(&self.conversations()?, cut))
+        let (own, cutter) = (self.clone(), tokenizer.clone());
+        let cut = move || {
+            let cut = |messages: &Vec<Value>| own.tokens(messages, &cutter, &template);
+            Ok(Entries::cut(&own.conversations()?, cut))
         };
         let entries = cached(TokenCache::of_user().as_ref(), &self.origin(), look, cut)?;
         let entries = Arc::new(entries);

@@ -84,7 +84,7 @@ impl DataSource for Instructions {
     fn survey(&self, asked: &Asked<'_>) -> Result<Survey, Error> {
         let counts = if self.mask_prompt { "answers count" } else { "prompts and answers count" };
         let line = format!("{}, up to {} tokens, {counts}", self.file.display(), self.seq_len);
-        let tokenizer = Tokenizer::open(&self.tokenizer)?;
+        let tokenizer = Arc::new(Tokenizer::open(&self.tokenizer)?);
         let token_bytes = tokenizer.token_bytes().unwrap_or_default();
         let (splits, entries, uncounted) = open_with(self, &tokenizer, &asked.split, Look::Whole)?;
         let held = Bytes(entries.held());
@@ -144,13 +144,14 @@ pub fn prompt(instruction: &str, input: &str) -> String {
 /// A file is absent or not what it should be, there is no token that ends a text, or a part has no
 /// entry.
 pub(crate) fn open(source: &Instructions, split: &SplitPlan) -> Result<Splits, Error> {
-    Ok(open_with(source, &Tokenizer::open(&source.tokenizer)?, split, Look::Header)?.0)
+    let tokenizer = Arc::new(Tokenizer::open(&source.tokenizer)?);
+    Ok(open_with(source, &tokenizer, split, Look::Header)?.0)
 }
 
 /// The same with the tokenizer that was read before, and what the parts share.
 fn open_with(
     source: &Instructions,
-    tokenizer: &Tokenizer,
+    tokenizer: &Arc<Tokenizer>,
     split: &SplitPlan,
     look: Look,
 ) -> Result<(Splits, Arc<Entries>, Option<String>), Error> {
@@ -165,9 +166,10 @@ fn open_with(
         paths: vec![source.file.clone(), source.tokenizer.clone()],
         options: format!("instructions {end}"),
     };
-    let cut = || {
-        let entries: Vec<(u64, Entry)> = (1..).zip(entries(source)?).collect();
-        Ok(Entries::cut(&entries, |entry| tokens(entry, tokenizer, end)))
+    let (own, cutter) = (source.clone(), tokenizer.clone());
+    let cut = move || {
+        let entries: Vec<(u64, Entry)> = (1..).zip(entries(&own)?).collect();
+        Ok(Entries::cut(&entries, |entry| tokens(entry, &cutter, end)))
     };
     let entries = Arc::new(cached(TokenCache::of_user().as_ref(), &origin, look, cut)?);
     let dealt = parts((entries.len(), "entries"), source.val_ratio, split)

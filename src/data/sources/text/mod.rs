@@ -1,6 +1,7 @@
 //! Texts, as tokens.
 
 mod token_file;
+mod budget;
 mod token_cache;
 mod held_tokens;
 mod padded;

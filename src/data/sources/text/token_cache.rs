@@ -17,6 +17,7 @@ use std::time::{Duration, SystemTime};
 
 use crate::data::error::Error;
 use crate::data::read;
+use crate::data::sources::text::budget::Budget;
 use crate::files;
 
 /// Shorter files are cut in a moment.
@@ -68,12 +69,17 @@ pub(super) trait Keep: Sized {
 /// # Errors
 ///
 /// Those of `cut`.
-pub(super) fn cached<T: Keep>(
+pub(super) fn cached<T: Keep + Send + 'static>(
     cache: Option<&TokenCache>,
     origin: &Origin,
     look: Look,
-    cut: impl FnOnce() -> Result<T, Error>,
+    cut: impl FnOnce() -> Result<T, Error> + Send + 'static,
 ) -> Result<T, Error> {
+    let cut = || match (look, origin.paths.first()) {
+        (Look::Whole, Some(file)) => Budget::of(file).keep(file, cut),
+        // Ranks cut what was cut before they were started.
+        _ => cut(),
+    };
     let Some((cache, stamp)) = cache.and_then(|cache| Some((cache, Stamp::of(origin)?))) else {
         return cut();
     };
@@ -212,7 +218,8 @@ impl Stamp {
 
 #[cfg(test)]
 mod tests {
-    use std::cell::Cell;
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicBool, Ordering};
 
     use super::*;
 
@@ -256,13 +263,14 @@ mod tests {
 
         /// What is asked for, and whether it was cut.
         fn asked(&self) -> (Bytes, bool) {
-            let was_cut = Cell::new(false);
-            let cut = || {
-                was_cut.set(true);
-                Ok(Bytes(fs::read(&self.origin.paths[0]).unwrap()))
+            let (was_cut, text) = (Arc::new(AtomicBool::new(false)), self.origin.paths[0].clone());
+            let cuts = was_cut.clone();
+            let cut = move || {
+                cuts.store(true, Ordering::Relaxed);
+                Ok(Bytes(fs::read(text).unwrap()))
             };
             let found = cached(Some(&self.cache), &self.origin, Look::Whole, cut).unwrap();
-            (found, was_cut.get())
+            (found, was_cut.load(Ordering::Relaxed))
         }
 
         fn file(&self) -> PathBuf {

@@ -352,10 +352,11 @@ fn text(file: &Path) -> Result<String, Error> {
 /// All parts by a tokenizer, and its vocabulary. The training part is 90 % of the characters, or
 /// what `split` says of the tokens.
 fn words(file: &Path, path: &Path, split: &SplitPlan, look: Look) -> Result<Opened, Error> {
-    let (cache, tokenizer) = (TokenCache::of_user(), Tokenizer::open(path)?);
+    let (cache, tokenizer) = (TokenCache::of_user(), Arc::new(Tokenizer::open(path)?));
     let origin = Origin { paths: vec![file.into(), path.into()], options: "text".to_owned() };
+    let (text, cutter) = (file.to_owned(), tokenizer.clone());
     let CutText { tokens, n_train } =
-        cached(cache.as_ref(), &origin, look, || cut(file, &tokenizer))?;
+        cached(cache.as_ref(), &origin, look, move || cut(&text, &cutter))?;
     let all = Row { held: tokens, path: file.to_owned() };
     let token_bytes = tokenizer.token_bytes().unwrap_or_default();
     Ok(Opened { rows: parts(&all, n_train, split)?, classes: tokenizer.vocabulary(), token_bytes })

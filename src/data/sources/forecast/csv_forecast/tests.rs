@@ -1,6 +1,7 @@
 use std::io::Write;
 
 use super::*;
+use crate::skipped::skipped;
 
 /// So many hours after the first date.
 fn hour(i: usize) -> jiff::civil::DateTime {
@@ -179,7 +180,7 @@ fn published_tables_have_their_dates_in_order() {
     for name in ["ETTh1", "exchange_rate", "national_illness", "traffic_sensor0"] {
         let file = PathBuf::from(format!("../shared/data/forecast/{name}.csv"));
         if !file.exists() {
-            println!("skipped: {} is not there", file.display());
+            skipped("the tables of `../shared/data/forecast`");
             continue;
         }
         let (split, calendar) = (SplitRule::Parts([7, 1, 2]), Calendar::Hour);
