@@ -20,6 +20,7 @@ use crate::data::decoder_panic::caught;
 use crate::data::error::SampleError;
 use crate::data::images::jpeg;
 use crate::data::images::orientation::{Exif, Orientation};
+use crate::data::images::png::{depth_of_png, without_profile};
 use crate::data::transform::{Area, Decoded, PixelDtype, Pixels};
 
 /// Most pixels of an image: 64 Mpx.

@@ -1,5 +1,6 @@
 //! Encoded images -> pixels.
 
+mod png;
 mod jpeg;
 pub(in crate::data) mod orientation;
 pub(in crate::data) mod decode;

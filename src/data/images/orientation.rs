@@ -2,7 +2,7 @@
 //! pixels.
 
 use std::fs::File;
-use std::io::Read;
+use std::io::{Cursor, Read};
 use std::path::Path;
 
 use image::metadata;
@@ -12,6 +12,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::data::decoder_panic::caught;
 use crate::data::images::jpeg;
+use crate::data::images::png::without_profile;
 use crate::data::transform::{Area, Decoded, Pixels};
 
 /// What is done about the orientation that a photo names.
@@ -127,7 +128,14 @@ pub(crate) fn is_turned(path: &Path) -> bool {
         File::open(path).ok()?.take(HEAD).read_to_end(&mut head).ok()?;
         match image::guess_format(&head).ok()? {
             ImageFormat::Jpeg => Some(Orientation::of_jpeg(&head)),
-            ImageFormat::Png | ImageFormat::WebP => {
+            ImageFormat::Png => {
+                let bytes = std::fs::read(path).ok()?;
+                let needed = without_profile(&bytes);
+                let reader = ImageReader::with_format(Cursor::new(&*needed), ImageFormat::Png);
+                let decoder = || reader.into_decoder().map_err(|error| error.to_string());
+                Some(Orientation::of_decoder(&mut caught(decoder).ok()?))
+            }
+            ImageFormat::WebP => {
                 let reader = ImageReader::open(path).ok()?.with_guessed_format().ok()?;
                 let decoder = || reader.into_decoder().map_err(|error| error.to_string());
                 Some(Orientation::of_decoder(&mut caught(decoder).ok()?))
