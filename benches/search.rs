@@ -20,7 +20,7 @@ use ddprun::config::kind::{Choice, Kind};
 use ddprun::config::schema::Mode;
 use ddprun::config::sweep::{Condition, Domain, Parameter, Search, Values};
 use ddprun::sweep::{
-    Asked, BaseValues, Length, Method, NoPruner, Random, Ranking, Report, State, Tpe, Trial,
+    Asked, BaseValues, Length, Method, NoPruner, Random, Ranking, Report, State, Tpe, Trial, Tried,
 };
 use serde_json::{Value, json};
 
@@ -149,7 +149,14 @@ fn search<M: Kind + Method>(problem: &Problem, method: &M, seed: u64) -> f64 {
     let mut trials: Vec<Trial> = Vec::new();
     for number in 1..=problem.trials {
         let asked =
-            Asked { search: &search, base: &base, ranking: &ranking, number, trials: &trials };
+            Asked {
+                search: &search,
+                base: &base,
+                ranking: &ranking,
+                number,
+                trials: &trials,
+                tried: &Tried::default(),
+            };
         let values = method.propose(&asked).expect("no constraints");
         let reports = vec![Report { step: 1, value: Some((problem.function)(&values)) }];
         let length = Length { steps_per_epoch: 1, total_steps: 1 };

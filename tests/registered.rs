@@ -6,7 +6,7 @@ use ddprun::config::schema::Mode;
 use ddprun::config::sweep::Sweep;
 use ddprun::config::{self, Loaded, Problems};
 use ddprun::kinds::Kinds;
-use ddprun::sweep::{Asked, BaseValues, Length, Ranking, Report, Running, Trial};
+use ddprun::sweep::{Asked, BaseValues, Length, Ranking, Report, Running, Trial, Tried};
 
 #[path = "registered/data.rs"]
 mod data;
@@ -116,7 +116,14 @@ fn a_users_search_method_draws_values_and_a_users_pruner_is_asked() {
     let method = kinds.methods.build(&search.method).expect("it is registered");
     let (base, ranking) = (BaseValues::default(), Ranking::plain(search.goal));
     let draw = |number| {
-        let asked = Asked { search: &search, base: &base, ranking: &ranking, number, trials: &[] };
+        let asked = Asked {
+            search: &search,
+            base: &base,
+            ranking: &ranking,
+            number,
+            trials: &[],
+            tried: &Tried::default(),
+        };
         method.propose(&asked).expect("there are no constraints")
     };
     // 22 = 10110 in base 2: its mirror is 13/32, on a scale from 1e-3 to 1e-1.

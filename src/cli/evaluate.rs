@@ -5,10 +5,13 @@ use std::path::{self, Path, PathBuf};
 
 use serde_json::{Value, json};
 
+use crate::checkpoint::Opened;
 use crate::cli::args::{EvalArgs, run_and_changes};
 use crate::cli::chosen::chosen;
 use crate::cli::prepare::{ALONE, generate, plan_of, prepare, source_of};
-use crate::cli::{Refusal, evaluation_changes, evaluation_tables, to_stderr, to_stdout};
+use crate::cli::{
+    Refusal, evaluation_changes, evaluation_tables, progress_bar, to_stderr, to_stdout,
+};
 use crate::config::kind::Kind;
 use crate::data::transform::CenterCrop;
 use crate::data::{self, Fingerprint};
@@ -48,8 +51,7 @@ pub(crate) fn evaluate(args: &EvalArgs, kinds: &Kinds) -> Result<u8, Refusal> {
     augment(args, &mut plan)?;
     plan.data.notes.iter().for_each(|note| to_stderr(&format!("warning: {note}")));
     warn_of_other_data(description, &plan, kinds)?;
-    let measured = worker::evaluate(&plan, Some(opened), &parts(args, &plan)?, kinds);
-    let measured = told(measured.map_err(failed)?);
+    let measured = told(measured(&plan, Some(opened), &parts(args, &plan)?, kinds)?);
     let step = opened.state.step;
     print(args, out, &measured, &format!("step {step}\n"), json!({ "step": step }))
 }
@@ -69,7 +71,25 @@ fn of_weights(weights: &Path, args: &EvalArgs, kinds: &Kinds) -> Result<Measured
     (plan.ema, plan.swa, plan.lookahead) = (None, None, None);
     augment(args, &mut prepared.plan)?;
     let parts = parts(args, &prepared.plan)?;
-    worker::evaluate(&prepared.plan, None, &parts, kinds).map(told).map_err(failed)
+    measured(&prepared.plan, None, &parts, kinds).map(told)
+}
+
+/// What is measured, under a bar.
+fn measured(
+    plan: &Plan,
+    opened: Option<&Opened>,
+    parts: &[Split],
+    kinds: &Kinds,
+) -> Result<Measured, Refusal> {
+    let bar = progress_bar("{prefix} {wide_bar} {pos}/{len} batches  {eta} left");
+    let progress = |split: Split, done: usize, batches: usize| {
+        bar.set_prefix(split.words());
+        bar.set_length(batches as u64);
+        bar.set_position(done as u64);
+    };
+    let measured = worker::evaluate(plan, opened, parts, kinds, &progress);
+    bar.finish_and_clear();
+    measured.map_err(failed)
 }
 
 /// The parts of the data to evaluate on.

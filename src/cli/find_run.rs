@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use crate::cli::{Refusal, to_stderr};
 use crate::launch::exit_code as exit;
 use crate::runs::{self, Found, RUN};
-use crate::{record, report, sweep};
+use crate::{report, sweep};
 
 /// Where runs are looked for by their names.
 pub(crate) const LOGS: &str = "logs";
@@ -71,9 +71,7 @@ fn best_of(word: &str) -> Result<(PathBuf, String), Refusal> {
         .map_err(|error| Refusal::of(exit::CHECKPOINT, &error, error.help()))?
         .story;
     let metric = &story.subject.metric;
-    let Some((best, value)) = sweep::best(&story.trials, story.subject.goal)
-        .and_then(|best| Some((best, best.value(story.subject.goal)?)))
-    else {
+    let Some(best) = sweep::best(&story.trials, story.subject.goal) else {
         let page = format!(
             "error: no trial of the sweep `{0}` has finished\n  do: name a trial, such as \
              `{0}/{1}`",
@@ -87,7 +85,7 @@ fn best_of(word: &str) -> Result<(PathBuf, String), Refusal> {
         "the best of {} trials: `{}`, {metric} {}",
         story.trials.len(),
         run.display(),
-        record::text::metric(metric, value)
+        sweep::reached(best, &story.trials, story.subject.goal, metric)
     );
     Ok((run, said))
 }

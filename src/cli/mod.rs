@@ -61,6 +61,6 @@ mod doctor;
 mod try_run;
 mod run;
 
-pub(crate) use output::{last_words, screen, to_stderr, to_stdout};
+pub(crate) use output::{last_words, progress_bar, screen, to_stderr, to_stdout};
 pub(crate) use refusal::{Refusal, with_causes};
 pub use run::run;

@@ -4,19 +4,18 @@
 use std::io::{self, ErrorKind, IsTerminal, Write};
 use std::path::{Path, PathBuf};
 
-use indicatif::{ProgressBar, ProgressStyle};
+use indicatif::ProgressBar;
 
 use crate::cli::args::PredictArgs;
 use crate::cli::chosen::chosen;
 use crate::cli::find_run::find_sweep;
 use crate::cli::prepare::plan_of;
-use crate::cli::{Refusal, find_run, screen, to_stderr};
+use crate::cli::{Refusal, find_run, progress_bar, to_stderr};
 use crate::kinds::Kinds;
 use crate::launch::Role;
 use crate::launch::exit_code as exit;
 use crate::launch::rank_env::{self, Foreign};
 use crate::predict::{self, Job, Said};
-use crate::record::{Screen, canvas};
 use crate::runs::{Meant, RUN, meant};
 use crate::units::BatchSize;
 use crate::{report, sweep};
@@ -50,7 +49,8 @@ pub(crate) fn predict(args: &PredictArgs, kinds: &Kinds) -> Result<u8, Refusal> 
     let is_heard = launched.as_ref().is_none_or(|place| place.rank.is_first());
     // Rows on a terminal show by themselves how far it is, and a bar would stand among them.
     let hides_bar = out.is_none() && io::stdout().is_terminal();
-    let bar = if is_heard && !hides_bar { bar() } else { ProgressBar::hidden() };
+    let line = "{bar:30} {human_pos}/{human_len}  {per_sec}  {eta} left";
+    let bar = if is_heard && !hides_bar { progress_bar(line) } else { ProgressBar::hidden() };
     let mut stdout = Stdout::default();
     let ended = predict::run(&job, &mut stdout, &|said| show(&bar, said, is_heard));
     bar.finish_and_clear();
@@ -163,18 +163,6 @@ fn is_run(path: &Path) -> bool {
 fn is_named(word: &str) -> bool {
     find_sweep(Path::new(word)).is_some()
         || report::find_run(Path::new(find_run::LOGS), Some(word)).is_ok()
-}
-
-fn bar() -> ProgressBar {
-    if screen() != Screen::Bar {
-        return ProgressBar::hidden();
-    }
-    let bar = ProgressBar::with_draw_target(None, canvas());
-    let line = "{bar:30} {human_pos}/{human_len}  {per_sec}  {eta} left";
-    if let Ok(style) = ProgressStyle::with_template(line) {
-        bar.set_style(style);
-    }
-    bar
 }
 
 fn show(bar: &ProgressBar, said: Said<'_>, is_heard: bool) {

@@ -123,6 +123,31 @@ impl Engine {
         .map_err(|source| Error::Tensor { phase: "evaluation", step, source })?
     }
 
+    /// The same of the parameters themselves, where averages stand for them otherwise: `val/loss`
+    /// becomes `val_weights/loss`.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Engine::evaluate`].
+    pub fn evaluate_weights(
+        &mut self,
+        split: Split,
+        chunks: &[Chunk],
+        next: NextBatch<'_>,
+    ) -> Result<Evaluation, Error> {
+        self.broadcast_buffers()?;
+        let mut found = self.evaluate_parameters(split, chunks, next)?;
+        let renamed = |(name, value): (String, f64)| (name.replacen('/', "_weights/", 1), value);
+        found.metrics = found.metrics.into_iter().map(renamed).collect();
+        Ok(found)
+    }
+
+    /// Whether the averages that stand for the parameters still hold so many of the initial weights
+    /// that the parameters are to be measured, too.
+    pub fn has_young_average(&self) -> bool {
+        self.plan.ema.is_some_and(|ema| ema.is_young(self.state.updates))
+    }
+
     fn evaluate_parameters(
         &mut self,
         split: Split,

@@ -197,9 +197,10 @@ impl TrainState {
         self.swa.is_none_or(|swa| swa.is_complete)
     }
 
-    /// Whether early stopping has lost its patience.
+    /// Whether early stopping has lost its patience: after so many evaluations without improvement,
+    /// as Lightning and transformers count them.
     pub fn is_stuck(&self, plan: &Plan) -> bool {
-        plan.early_stopping.as_ref().is_some_and(|early| self.early_stopping.bad > early.patience)
+        plan.early_stopping.as_ref().is_some_and(|early| self.early_stopping.bad >= early.patience)
     }
 
     /// Wall-clock time of all starts so far; zero where it is not limited.

@@ -8,9 +8,7 @@ use crate::engine::vote::Vote;
 use crate::engine::{Engine, Error};
 use crate::launch::Phase;
 use crate::nn::Param;
-use crate::optim::{
-    GradientNorm, Optimizer, Preparation, Rates, Update, clip_coefficient, ema_decay,
-};
+use crate::optim::{GradientNorm, Optimizer, Preparation, Rates, Update, clip_coefficient};
 use crate::plan::{OnNonFinite, Plan};
 use crate::rng::{Key, Purpose, name_hash};
 use crate::units::Rank;
@@ -219,7 +217,7 @@ pub(super) fn planned_update<'a>(
 ) -> Update<'a> {
     Update::new(rule, &plan.optimizer, rates)
         .prepared(preparation)
-        .averaging(plan.ema.as_ref().map_or(1.0, |ema| ema_decay(ema, count)))
+        .averaging(plan.ema.as_ref().map_or(1.0, |ema| ema.decay_at(count)))
 }
 
 /// Parameters that no rank with samples used: the optimizer leaves them alone, weight decay

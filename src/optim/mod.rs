@@ -19,7 +19,6 @@ mod adafactor;
 mod adagrad;
 mod adam;
 mod adamw;
-mod ema;
 mod block;
 mod clip;
 mod lamb;
@@ -43,7 +42,6 @@ pub use block::{Block, follow_values, lerp};
 pub use clip::{
     GradientNorm, Preparation, clip_coefficient, shared_sum_of_squares, sum_of_squares,
 };
-pub use ema::ema_decay;
 pub use lamb::Lamb;
 pub use lion::Lion;
 pub use lookahead::lookahead_share;

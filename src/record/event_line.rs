@@ -201,7 +201,7 @@ fn skipped(step: u64, loss_scale: Option<f64>) -> String {
 fn evaluation(evaluated: &Evaluated, context: &Context) -> String {
     let Evaluated { step, metrics, samples, .. } = evaluated;
     let mut line = context.step(*step);
-    for split in ["train", "val"] {
+    for split in SPLITS {
         push_split(&mut line, split, metrics);
     }
     format!("{line}  ({samples} samples)")
@@ -227,11 +227,14 @@ fn epoch_line(epoch: &EpochDone, context: &Context) -> String {
         ("val/accuracy", epoch.val_accuracy),
     ];
     metrics.extend(usual.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?))));
-    for split in ["train", "val"] {
+    for split in SPLITS {
         push_split(&mut line, split, &metrics);
     }
     line + "  " + &duration(epoch.seconds)
 }
+
+/// First parts of the names of metrics, in the order of a line.
+const SPLITS: [&str; 3] = ["train", "val", "val_weights"];
 
 /// What was measured on a part of the data: the loss, then the others by name.
 fn push_split(line: &mut String, split: &str, metrics: &BTreeMap<String, f64>) {
@@ -242,13 +245,18 @@ fn push_split(line: &mut String, split: &str, metrics: &BTreeMap<String, f64>) {
     if of_split.is_empty() {
         return;
     }
-    let _ = write!(line, "  {split}");
+    // The weights beside their average, which is what `val` measures then.
+    let words = if split == "val_weights" { "(weights:" } else { split };
+    let _ = write!(line, "  {words}");
     for (short_name, name, value) in of_split {
         let short_name = match short_name.as_str() {
             "accuracy" => "acc",
             name => name.strip_suffix("_accuracy").unwrap_or(name),
         };
         let _ = write!(line, " {short_name} {}", text::metric(name, value));
+    }
+    if split == "val_weights" {
+        line.push(')');
     }
 }
 
@@ -348,6 +356,15 @@ mod tests {
             let evaluated = Event::Evaluated(example_events::evaluated(step));
             assert_eq!(line(&evaluated, &context), None);
         }
+    }
+
+    #[test]
+    fn the_weights_stand_beside_a_young_average() {
+        let metrics =
+            [("val_weights/loss".to_owned(), 0.25), ("val_weights/accuracy".to_owned(), 0.98)];
+        let epoch = EpochDone { metrics: metrics.into(), ..example_events::epoch_done(2) };
+        assert_snapshot!(check(&Event::EpochDone(epoch)),
+            @"epoch 2/3  train loss 0.6000 acc 70.00 %  val loss 0.5500 acc 72.50 %  (weights: loss 0.2500 acc 98.00 %)  12.3 s");
     }
 
     #[test]

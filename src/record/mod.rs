@@ -211,6 +211,11 @@ impl Recorder {
         self.terminal.advance(step, loss);
     }
 
+    /// Shows in the place of the bar how far an evaluation is.
+    pub fn evaluating(&mut self, what: &str, done: u64, batches: u64) {
+        self.terminal.evaluating(what, done, batches);
+    }
+
     /// The files that grow with every event: they must be on disk before a checkpoint is, since a
     /// resumed run does not say again what was said up to it.
     pub fn growing(&self) -> Vec<PathBuf> {

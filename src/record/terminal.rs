@@ -108,6 +108,15 @@ impl Terminal {
         }
     }
 
+    /// Shows how far an evaluation is, in the place of the steps until the next of them.
+    pub(crate) fn evaluating(&mut self, what: &str, done: u64, batches: u64) {
+        if self.screen == Screen::Bar && takes_words() {
+            self.bar.set_length(batches);
+            self.bar.set_prefix(what.to_owned());
+            self.bar.set_position(done);
+        }
+    }
+
     /// Removes the bar.
     pub(crate) fn close(&mut self) {
         if takes_words() {
@@ -240,7 +249,11 @@ mod tests {
         assert_eq!((terminal.bar.position(), terminal.bar.length()), (1, Some(20)));
         assert!(terminal.bar.prefix().starts_with("epoch 2/3"), "{}", terminal.bar.prefix());
         assert!(terminal.bar.message().starts_with("loss 0.5000  accuracy"), "the recorded step's");
+        terminal.evaluating("validation", 3, 7);
+        let bar = (terminal.bar.position(), terminal.bar.length(), terminal.bar.prefix());
+        assert_eq!(bar, (3, Some(7), "validation".into()));
         terminal.advance(45, 2.5);
+        assert!(terminal.bar.prefix().starts_with("epoch 3/3"), "{}", terminal.bar.prefix());
         assert_eq!((terminal.bar.position(), terminal.bar.length()), (5, Some(10)));
     }
 

@@ -64,6 +64,19 @@ pub(crate) fn metric(name: &str, value: f64) -> String {
     if is_share(name) { percent(value) } else { loss(value) }
 }
 
+/// A word of at most `width` columns; of a longer one the middle is missing, since paths differ at
+/// their ends.
+pub(crate) fn shortened(word: &str, width: usize) -> String {
+    let letters: Vec<char> = word.chars().collect();
+    if letters.len() <= width {
+        return word.to_owned();
+    }
+    let kept = width.saturating_sub(1);
+    let (head, tail) = (kept.div_ceil(2), kept / 2);
+    let ends = [&letters[..head], &['…'], &letters[letters.len() - tail..]];
+    ends.concat().into_iter().collect()
+}
+
 /// Whether a metric, by its name, is a share of one.
 pub(crate) fn is_share(name: &str) -> bool {
     name.ends_with("accuracy") || name.ends_with("success")
@@ -84,6 +97,12 @@ mod tests {
         let shown =
             [0.1, 0.05, 3e-4, 0.099_999_999, 1.5e-6, 12.345_67, f64::INFINITY, 0.0].map(short);
         assert_eq!(shown, ["0.1", "0.05", "0.0003", "0.1", "1.5e-6", "12.35", "inf", "0"]);
+    }
+
+    #[test]
+    fn of_a_long_word_the_middle_is_missing() {
+        assert_eq!(shortened("data/photos/a.png", 9), "data….png");
+        assert_eq!((shortened("abcdef", 4), shortened("abcd", 4)), ("ab…f".into(), "abcd".into()));
     }
 
     #[test]

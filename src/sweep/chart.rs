@@ -5,6 +5,7 @@ use std::f64::consts::LN_10;
 
 use plotters::prelude::*;
 
+use crate::record::text::shortened;
 use crate::report::axis::Axis;
 use crate::report::panel::{Canvas, FAINT_INK, FRAME, GRID, INK, Lettering, write_words};
 use crate::report::picture::{Area, Drawn};
@@ -69,7 +70,8 @@ impl Scale {
         let words: Vec<(f64, String)> = (0..).map(f64::from).zip(words).collect();
         let (high, every) = (words.len() as f64 - 0.5, words.len().div_ceil(MAX_WORDS).max(1));
         let fitting = words.into_iter().step_by(every);
-        let ticks = fitting.map(|(place, word)| (place, shortened(&word))).collect();
+        let ticks =
+            fitting.map(|(place, word)| (place, shortened(&word, MAX_CHARACTERS))).collect();
         Self { low: -0.5, high, ticks }
     }
 
@@ -78,10 +80,28 @@ impl Scale {
         Self { low: axis.range.start, high: axis.range.end, ticks }
     }
 
+    /// On which side of the scale a value lies that it does not span.
+    pub(crate) fn side_of(&self, value: f64) -> Option<Side> {
+        if value > self.high {
+            Some(Side::High)
+        } else if value < self.low {
+            Some(Side::Low)
+        } else {
+            None
+        }
+    }
+
     /// 0 at the low end, 1 at the high end; what lies outside stands at the border.
     pub(crate) fn share(&self, place: f64) -> f64 {
         ((place - self.low) / (self.high - self.low)).clamp(0.0, 1.0)
     }
+}
+
+/// An end of a scale.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Side {
+    Low,
+    High,
 }
 
 /// The logarithms from `low` to `high` of powers of ten, times each of `factors`.
@@ -96,17 +116,6 @@ fn decades(low: f64, high: f64, factors: &[f64]) -> Vec<f64> {
 fn brief(value: f64) -> String {
     let rounded: f64 = format!("{value:.1e}").parse().unwrap_or(value);
     if (1e-2..1e4).contains(&rounded) { rounded.to_string() } else { format!("{rounded:e}") }
-}
-
-/// A word that fits; of a longer one the middle is missing, since paths differ at their ends.
-fn shortened(word: &str) -> String {
-    let letters: Vec<char> = word.chars().collect();
-    if letters.len() <= MAX_CHARACTERS {
-        return word.to_owned();
-    }
-    let kept = MAX_CHARACTERS / 2;
-    let (head, tail) = (&letters[..kept], &letters[letters.len() - kept..]);
-    head.iter().chain(&['…']).chain(tail).collect()
 }
 
 /// A rectangle of a picture, in logical pixels, and its scales.
@@ -124,6 +133,21 @@ impl Frame<'_> {
     pub(crate) fn at(&self, x: f64, y: f64) -> (f64, f64) {
         let right = self.left + self.width * self.x.share(x);
         (right, self.top + self.height * (1.0 - self.y.share(y)))
+    }
+
+    /// A dot, or at the border the mark of a value that is beyond the upright scale.
+    pub(crate) fn dot<DB: DrawingBackend>(
+        &self,
+        area: &Area<DB>,
+        canvas: Canvas,
+        (x, y): (f64, f64),
+        color: RGBColor,
+        radius: f64,
+    ) -> Drawn<DB> {
+        match self.y.side_of(y) {
+            Some(side) => beyond(area, canvas, self.at(x, y), side, color),
+            None => dot(area, canvas, self.at(x, y), color, radius),
+        }
     }
 
     /// Grid, ticks and the words below and above.
@@ -179,6 +203,20 @@ pub(crate) fn dot<DB: DrawingBackend>(
     area.draw(&Circle::new((canvas.px(x), canvas.px(y)), canvas.px(radius), color.filled()))
 }
 
+/// A triangle that points at what lies beyond an upright scale.
+pub(crate) fn beyond<DB: DrawingBackend>(
+    area: &Area<DB>,
+    canvas: Canvas,
+    (x, y): (f64, f64),
+    side: Side,
+    color: RGBColor,
+) -> Drawn<DB> {
+    let tip = if side == Side::High { y - 5.0 } else { y + 5.0 };
+    let base = if side == Side::High { y + 4.0 } else { y - 4.0 };
+    let corners = [(x, tip), (x + 6.0, base), (x - 6.0, base)];
+    area.draw(&Polygon::new(corners.map(|(x, y)| (canvas.px(x), canvas.px(y))), color.filled()))
+}
+
 /// How small words look that end at their place.
 pub(crate) fn small() -> Lettering {
     Lettering::up_to(13.0, FAINT_INK)
@@ -211,6 +249,7 @@ pub(crate) struct Entry {
 enum Mark {
     Dot,
     Line,
+    Beyond,
 }
 
 impl Entry {
@@ -224,6 +263,11 @@ impl Entry {
         Self { label: label.into(), color, mark: Mark::Line }
     }
 
+    /// Of triangles at the border.
+    pub(crate) fn beyond(label: impl Into<String>, color: RGBColor) -> Self {
+        Self { label: label.into(), color, mark: Mark::Beyond }
+    }
+
     /// Draws the mark at a place; the width of it.
     fn draw_mark<DB: DrawingBackend>(
         &self,
@@ -235,6 +279,10 @@ impl Entry {
             Mark::Dot => {
                 dot(area, canvas, (x + 5.0, y), self.color, 5.0)?;
                 Ok(10.0)
+            }
+            Mark::Beyond => {
+                beyond(area, canvas, (x + 6.0, y), Side::High, self.color)?;
+                Ok(12.0)
             }
             Mark::Line => {
                 line(area, canvas, [(x, y), (x + 22.0, y)], canvas.line(self.color, 2.6))?;

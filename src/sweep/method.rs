@@ -12,7 +12,7 @@ use crate::config::kind::Kind;
 use crate::config::sweep::{METHOD, Search, Values};
 use crate::registry::{Family, Member, Registry};
 use crate::sweep::ranking::Ranking;
-use crate::sweep::sampler::{BaseValues, is_allowed};
+use crate::sweep::sampler::{BaseValues, Tried, is_allowed};
 use crate::sweep::trial::Trial;
 
 pub use grid::Grid;
@@ -33,7 +33,8 @@ pub trait Method: Debug + Send + Sync {
         None
     }
 
-    /// The values of a trial; `None` if none satisfy the constraints.
+    /// The values of a trial; `None` if none satisfy the constraints that no trial has had. Values
+    /// that a trial has had are replaced by others: see [`Asked::admits`].
     fn propose(&self, _asked: &Asked<'_>) -> Option<Values> {
         None
     }
@@ -61,8 +62,17 @@ pub struct Asked<'a> {
     pub ranking: &'a Ranking,
     /// The number of the trial, counted from 1.
     pub number: u32,
-    /// The trials so far, in any order.
+    /// The trials so far, in any order: of repeated ones (over folds or seeds) one for each setting.
     pub trials: &'a [Trial],
+    /// Settings that trials have had.
+    pub tried: &'a Tried,
+}
+
+impl Asked<'_> {
+    /// Whether `values` satisfy the constraints and no trial has had them.
+    pub fn admits(&self, values: &Values) -> bool {
+        is_allowed(self.search, values, self.base) && !self.tried.has(values, self.base)
+    }
 }
 
 /// `sweep.method`

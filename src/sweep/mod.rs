@@ -60,9 +60,10 @@ pub use range_test::{
     read as read_range_test,
 };
 pub use ranking::{Ranking, best};
+pub(crate) use repeats::reached;
 pub use request::{Cause, Ended, Job, Machine, Order, Outcome, Trainer};
 pub use results::{BEST, CSV, JSON, summary};
-pub use sampler::{BaseValues, at as value_at, is_allowed, random};
+pub use sampler::{BaseValues, Tried, at as value_at, is_allowed, random};
 pub use status::{Status, status};
 pub use table::table;
 pub use trial::{Length, Report, State, Trial, cost, id};

@@ -12,11 +12,12 @@ use crate::report::panel::{Canvas, FAINT_INK, FRAME, INK, Lettering, write_words
 use crate::report::picture::{self, Area, Drawn, Picture};
 use crate::sweep::Error;
 use crate::sweep::chart::{
-    BLUE, Entry, Frame, GREY, ORANGE, Scale, dot, legend, line, small, veil,
+    BLUE, Entry, Frame, GREY, ORANGE, Scale, beyond, legend, line, small, veil,
 };
 use crate::sweep::importance::importance;
 use crate::sweep::method::place_of;
-use crate::sweep::ranking::Ranking;
+use crate::sweep::ranking::{Ranking, best};
+use crate::sweep::repeats::repeats;
 use crate::sweep::trial::{State, Trial, cost};
 
 /// What all pictures show: trials with a value, best first.
@@ -75,6 +76,12 @@ impl<'a> Shown<'a> {
         self.search.goal
     }
 
+    /// What a mark at the border means, if there is one.
+    fn beyond_entry(&self) -> Option<Entry> {
+        let is_beyond = |(_, value): &(&Trial, f64)| self.scale.side_of(*value).is_some();
+        self.trials.iter().any(is_beyond).then(|| Entry::beyond("beyond the axis", GREY))
+    }
+
     /// From blue, the best, to grey, the worst.
     fn color(&self, rank: usize) -> RGBColor {
         let share = rank as f64 / self.trials.len().saturating_sub(1).max(1) as f64;
@@ -96,7 +103,12 @@ fn word(value: &Json) -> String {
 /// The axis of a parameter.
 fn scale_of(domain: &Domain) -> Scale {
     match domain {
-        Domain::Categorical { values } => Scale::of_words(values.iter().map(word)),
+        Domain::Categorical { values } => {
+            let mut words: Vec<(usize, String)> =
+                places(values).into_iter().zip(values.iter().map(word)).collect();
+            words.sort();
+            Scale::of_words(words.into_iter().map(|(_, word)| word))
+        }
         Domain::LogUniform { min, max } => Scale::of_logarithms(min.ln(), max.ln()),
         Domain::Uniform { min, max } | Domain::QUniform { min, max, .. } => {
             Scale::of([*min, *max].into_iter())
@@ -105,10 +117,25 @@ fn scale_of(domain: &Domain) -> Scale {
     }
 }
 
+/// The place of each value of a list on its axis: numbers by their size, and no value after them;
+/// words as they were written.
+fn places(values: &[Json]) -> Vec<usize> {
+    let size = |value: &Json| if value.is_null() { Some(f64::INFINITY) } else { value.as_f64() };
+    let Some(sizes) = values.iter().map(size).collect::<Option<Vec<f64>>>() else {
+        return (0..values.len()).collect();
+    };
+    sizes.iter().map(|own| sizes.iter().filter(|other| *other < own).count()).collect()
+}
+
 /// Where a trial lies on a parameter's axis.
 fn place(parameter: &Parameter, trial: &Trial) -> Option<f64> {
     let value = value_of(&trial.values, &parameter.key)?;
-    place_of(&parameter.domain, value).filter(|_| parameter.is_active(&trial.values))
+    let place =
+        place_of(&parameter.domain, value).filter(|_| parameter.is_active(&trial.values))?;
+    match &parameter.domain {
+        Domain::Categorical { values } => Some(*places(values).get(place as usize)? as f64),
+        _ => Some(place),
+    }
 }
 
 /// The key, and where it counts: `optimizer.lr (sgd)`.
@@ -141,36 +168,63 @@ impl Picture for History<'_> {
             let Some(value) = trial.value(shown.goal()) else { continue };
             let is_whole = trial.state == State::Finished;
             let (color, radius) = if is_whole { (BLUE, 4.5) } else { (GREY, 3.5) };
-            dot(area, canvas, frame.at(f64::from(trial.number), value), color, radius)?;
+            frame.dot(area, canvas, (f64::from(trial.number), value), color, radius)?;
         }
+        let best = if self.has_means() { "best mean so far" } else { "best so far" };
         let entries = [
             Entry::dot("finished", BLUE),
             Entry::dot("pruned or diverged", GREY),
-            Entry::line("best so far", ORANGE),
+            Entry::line(best, ORANGE),
         ];
-        legend(area, canvas, (600.0, frame.top - 14.0), &entries)
+        let entries: Vec<Entry> = entries.into_iter().chain(shown.beyond_entry()).collect();
+        legend(
+            area,
+            canvas,
+            (600.0 - 120.0 * (entries.len() - 3) as f64, frame.top - 14.0),
+            &entries,
+        )
     }
 }
 
 impl History<'_> {
-    /// The best value of the finished trials up to each, as a line of steps up to trial `last`.
+    fn has_means(&self) -> bool {
+        !repeats(self.0.all, self.0.goal()).is_empty()
+    }
+
+    /// What the best setting of the finished trials had reached up to each, as a line of steps up
+    /// to trial `last`.
     fn best_so_far(&self, frame: &Frame<'_>, last: u32) -> Vec<(f64, f64)> {
-        let goal = self.0.goal();
-        let mut best: Option<f64> = None;
+        let mut trials: Vec<&Trial> = self.0.all.iter().collect();
+        trials.sort_by_key(|trial| trial.number);
+        let mut known: Vec<Trial> = Vec::new();
+        let mut before: Option<f64> = None;
         let mut steps = Vec::new();
-        for trial in self.0.all.iter().filter(|trial| trial.state == State::Finished) {
-            let Some(value) = trial.value(goal) else { continue };
-            let is_better =
-                best.is_none_or(|best| cost(Some(value), goal) < cost(Some(best), goal));
-            if is_better {
+        for trial in trials.into_iter().filter(|trial| trial.state == State::Finished) {
+            known.push(trial.clone());
+            let best = self.reached_by_best(&known, before, trial);
+            if best != before {
                 let at = f64::from(trial.number);
-                steps.extend(best.map(|before| frame.at(at, before)));
-                steps.push(frame.at(at, value));
-                best = Some(value);
+                steps.extend(before.map(|before| frame.at(at, before)));
+                steps.extend(best.map(|best| frame.at(at, best)));
+                before = best;
             }
         }
-        steps.extend(best.map(|best| frame.at(f64::from(last), best)));
+        steps.extend(before.map(|best| frame.at(f64::from(last), best)));
         steps
+    }
+
+    /// The value, or mean, of the best of the `known` trials, of which `newest` is the last and the
+    /// others had reached `before`.
+    fn reached_by_best(&self, known: &[Trial], before: Option<f64>, newest: &Trial) -> Option<f64> {
+        let goal = self.0.goal();
+        if !self.has_means() {
+            let value = newest.value(goal);
+            let is_better = cost(value, goal) < cost(before, goal);
+            return if is_better { value } else { before };
+        }
+        let settings = repeats(known, goal);
+        let mean = settings.first().map(|setting| setting.mean);
+        mean.or_else(|| best(known, goal).and_then(|best| best.value(goal)))
     }
 }
 
@@ -187,11 +241,13 @@ impl Picture for Parallel<'_> {
         let axes = Axes::of(self.0, width);
         axes.draw_trials(area, canvas)?;
         axes.draw_words(area, canvas)?;
+        axes.draw_beyond(area, canvas)?;
         let entries = [
             Entry::line("best trial", ORANGE),
             Entry::line("next best", BLUE),
             Entry::line("worst", GREY),
         ];
+        let entries: Vec<Entry> = entries.into_iter().chain(self.0.beyond_entry()).collect();
         legend(area, canvas, (40.0, 24.0), &entries)?;
         let Some((trial, value)) = self.0.trials.first() else { return Ok(()) };
         let name = &self.0.search.metric;
@@ -273,6 +329,18 @@ impl<'a> Axes<'a> {
         }
         let Some((best, value)) = self.shown.trials.first() else { return Ok(()) };
         line(area, canvas, self.path(best, *value), canvas.line(ORANGE, 3.0))
+    }
+
+    /// Marks the ends of lines whose metric is beyond its axis.
+    fn draw_beyond<DB: DrawingBackend>(&self, area: &Area<DB>, canvas: Canvas) -> Drawn<DB> {
+        let axis = self.last();
+        for (rank, (_, value)) in self.shown.trials.iter().enumerate().rev() {
+            if let Some(side) = self.scales[axis].side_of(*value) {
+                let color = if rank == 0 { ORANGE } else { self.shown.color(rank) };
+                beyond(area, canvas, (self.x(axis), self.y(axis, *value)), side, color)?;
+            }
+        }
+        Ok(())
     }
 
     /// The axes, their names and ticks.
@@ -360,7 +428,7 @@ impl Picture for Slices<'_> {
                 let Some(place) = place(parameter, trial) else { continue };
                 let (color, radius) =
                     if rank == 0 { (ORANGE, 6.0) } else { (shown.color(rank), 4.0) };
-                dot(area, canvas, frame.at(place, *value), color, radius)?;
+                frame.dot(area, canvas, (place, *value), color, radius)?;
             }
         }
         Ok(())
@@ -445,5 +513,32 @@ mod tests {
         let shown = Shown::new(&search, &ranking, &trials);
         assert!(shown.scale.high < 2.0, "{:?}", shown.scale);
         assert_eq!(shown.scale.share(1e9), 1.0);
+        // It is marked as what is not on the axis.
+        let folder = tempfile::tempdir().unwrap();
+        write(folder.path(), &search, &ranking, &trials).unwrap();
+        for name in ["history", "parallel"] {
+            let svg = std::fs::read_to_string(folder.path().join(format!("{name}.svg"))).unwrap();
+            assert!(svg.contains("beyond the axis") && svg.contains("<polygon"), "{name}");
+        }
+        let near: Vec<Trial> = trials.into_iter().filter(|trial| trial.number != 7).collect();
+        write(folder.path(), &search, &ranking, &near[..3]).unwrap();
+        let svg = std::fs::read_to_string(folder.path().join("history.svg")).unwrap();
+        assert!(!svg.contains("beyond the axis"));
+    }
+
+    #[test]
+    fn numbers_of_a_list_stand_by_their_size_and_words_as_they_were_written() {
+        let numbers = [json!(256), json!(32), json!(null), json!(64.5)];
+        assert_eq!(places(&numbers), [2, 0, 3, 1]);
+        let scale = scale_of(&Domain::Categorical { values: numbers.to_vec() });
+        let words: Vec<&str> = scale.ticks.iter().map(|(_, word)| word.as_str()).collect();
+        assert_eq!(words, ["32", "64.5", "256", "null"]);
+        assert_eq!(places(&[json!("b"), json!("a"), json!(1)]), [0, 1, 2]);
+        let values = Domain::Categorical { values: numbers.to_vec() };
+        let trial = Trial {
+            values: vec![("train.batch_size".into(), json!(256))],
+            ..trial(1, State::Finished, &[1.0])
+        };
+        assert_eq!(place(&Parameter::new("train.batch_size", values), &trial), Some(2.0));
     }
 }

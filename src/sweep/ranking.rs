@@ -3,11 +3,13 @@
 //! How far a trial came is counted as its pruner counts: trials of different batch sizes take
 //! different numbers of steps for an epoch, so that steps alone would say nothing.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use crate::config::schema::Mode;
 use crate::config::values::Every;
 use crate::sweep::pruner::{NoPruner, Pruner};
+use crate::sweep::repeats::repeats;
 use crate::sweep::trial::{State, Trial, cost};
 
 /// By what trials are compared.
@@ -43,23 +45,63 @@ impl Ranking {
         self.pruner.reached(self.spent(trial))
     }
 
-    /// Trials that count, best first: finished ones by their value, then pruned ones by how far
-    /// they came, then diverged ones; among equals the earlier one.
+    /// Trials that count, best first: finished ones by their value, or the mean over the folds and
+    /// seeds of their setting; then pruned ones by how far they came, and with them finished ones
+    /// that were shorter and worse; then diverged ones; among equals the earlier one.
     pub fn ranked<'a>(&self, trials: &'a [Trial]) -> Vec<&'a Trial> {
+        let standings = Standings::of(trials, self.goal);
         let key = |trial: &Trial| {
-            let far = if trial.state == State::Pruned { self.far(trial) } else { 0.0 };
-            (class(trial.state), -far, cost(trial.value(self.goal), self.goal), trial.number)
+            let class = standings.class(trial);
+            let far = if class == class_of(State::Pruned) { self.far(trial) } else { 0.0 };
+            let cost = cost(trial.value(self.goal), self.goal);
+            (class, -far, standings.setting(trial), cost, trial.number)
         };
         let mut keyed: Vec<_> = trials.iter().map(|trial| (key(trial), trial)).collect();
-        keyed.sort_by(|((class, far, cost, number), _), (other, _)| {
+        keyed.sort_by(|((class, far, setting, cost, number), _), (other, _)| {
             let by_distance = class.cmp(&other.0).then(far.total_cmp(&other.1));
-            by_distance.then(cost.total_cmp(&other.2)).then(number.cmp(&other.3))
+            let by_value = setting.cmp(&other.2).then(cost.total_cmp(&other.3));
+            by_distance.then(by_value).then(number.cmp(&other.4))
         });
         keyed.into_iter().map(|(_, trial)| trial).collect()
     }
 }
 
-fn class(state: State) -> u8 {
+/// What decides before a trial's own value.
+struct Standings {
+    goal: Mode,
+    /// The place of each finished trial whose setting was repeated.
+    settings: HashMap<u32, usize>,
+    /// Epochs and cost of each pruned trial.
+    pruned: Vec<(f64, f64)>,
+}
+
+impl Standings {
+    fn of(trials: &[Trial], goal: Mode) -> Self {
+        let settings = repeats(trials, goal).into_iter().enumerate();
+        let settings = settings
+            .flat_map(|(place, setting)| setting.trials.into_iter().map(move |one| (one, place)));
+        let pruned = trials.iter().filter(|trial| trial.state == State::Pruned);
+        let pruned =
+            pruned.filter_map(|trial| Some((trial.epochs()?, cost(trial.value(goal), goal))));
+        Self { goal, settings: settings.collect(), pruned: pruned.collect() }
+    }
+
+    fn setting(&self, trial: &Trial) -> usize {
+        self.settings.get(&trial.number).copied().unwrap_or(usize::MAX)
+    }
+
+    /// A trial that is too short to meet a pruner is not better for having finished than one that
+    /// was given up later and had come to a better value.
+    fn class(&self, trial: &Trial) -> u8 {
+        let length = trial.length.total_steps as f64 / trial.length.steps_per_epoch.max(1) as f64;
+        let own = cost(trial.value(self.goal), self.goal);
+        let outdone = trial.state == State::Finished
+            && self.pruned.iter().any(|(epochs, cost)| *epochs > length && *cost < own);
+        class_of(if outdone { State::Pruned } else { trial.state })
+    }
+}
+
+fn class_of(state: State) -> u8 {
     match state {
         State::Finished => 0,
         State::Pruned => 1,
@@ -69,14 +111,19 @@ fn class(state: State) -> u8 {
     }
 }
 
-/// The best finished trial, the first of equals; if none is finished, none is the best.
+/// The best finished trial, the first of equals: by the mean over the folds and seeds of its
+/// setting, where these are swept, and in that setting by its value. If none is finished, none is
+/// the best.
 pub fn best(trials: &[Trial], goal: Mode) -> Option<&Trial> {
+    let standings = Standings::of(trials, goal);
     let finished = trials.iter().filter(|trial| trial.state == State::Finished);
-    let valued = finished.filter_map(|trial| Some((trial, trial.value(goal)?)));
-    let order = |(trial, value): &(&Trial, f64)| (cost(Some(*value), goal), trial.number);
-    let least = valued.min_by(|a, b| {
-        let (a, b) = (order(a), order(b));
-        a.0.total_cmp(&b.0).then(a.1.cmp(&b.1))
+    let valued = finished.filter_map(|trial| {
+        let cost = cost(Some(trial.value(goal)?), goal);
+        Some((trial, (standings.class(trial), standings.setting(trial), cost, trial.number)))
+    });
+    let least = valued.min_by(|(_, a), (_, b)| {
+        let by_setting = a.0.cmp(&b.0).then(a.1.cmp(&b.1));
+        by_setting.then(a.2.total_cmp(&b.2)).then(a.3.cmp(&b.3))
     });
     least.map(|(trial, _)| trial)
 }
@@ -86,7 +133,7 @@ mod tests {
     use super::*;
     use crate::sweep::example_sweeps::{of_batch, trial};
     use crate::sweep::pruner::Asha;
-    use crate::sweep::trial::Report;
+    use crate::sweep::trial::{Length, Report};
 
     fn plain() -> Ranking {
         Ranking::plain(Mode::Max)
@@ -144,5 +191,39 @@ mod tests {
         ];
         assert_eq!(numbers(&asha(Every::Steps(15)), &trials), [3, 2, 1]);
         assert_eq!(numbers(&plain(), &trials), [3, 1, 2], "without rungs by what was trained");
+    }
+
+    #[test]
+    fn the_best_is_of_the_setting_with_the_best_mean_not_the_luckiest_fold() {
+        let of = |number, lr: f64, fold: u32, value| Trial {
+            values: vec![("optimizer.lr".into(), lr.into()), ("data.fold".into(), fold.into())],
+            ..trial(number, State::Finished, &[value])
+        };
+        let trials =
+            [of(1, 0.1, 0, 0.99), of(2, 0.1, 1, 0.1), of(3, 0.2, 0, 0.7), of(4, 0.2, 1, 0.8)];
+        assert_eq!(numbers(&plain(), &trials), [4, 3, 1, 2]);
+        assert_eq!(best(&trials, Mode::Max).unwrap().number, 4);
+        assert_eq!(best(&trials[..3], Mode::Max).unwrap().number, 1, "the only setting repeated");
+        // Each has a seed of its own: there are no means.
+        let seeds = [of(1, 0.1, 0, 0.9), of(2, 0.2, 1, 0.95)];
+        assert_eq!(best(&seeds, Mode::Max).unwrap().number, 2);
+    }
+
+    #[test]
+    fn a_trial_too_short_for_a_rung_does_not_outrank_what_was_given_up_later_and_was_better() {
+        let length = |epochs: u64| Length { steps_per_epoch: 10, total_steps: 10 * epochs };
+        let short = Trial { length: length(1), ..trial(1, State::Finished, &[0.6]) };
+        let good = Trial { length: length(1), ..trial(2, State::Finished, &[0.8]) };
+        let trials = [
+            short,
+            good,
+            trial(3, State::Pruned, &[0.5, 0.6, 0.7]),
+            trial(4, State::Finished, &[0.5; 10]),
+            trial(5, State::Pruned, &[0.1, 0.1, 0.1]),
+        ];
+        let ranking = asha(Every::Epochs(3));
+        assert_eq!(numbers(&ranking, &trials), [2, 4, 3, 5, 1]);
+        assert_eq!(best(&trials, Mode::Max).unwrap().number, 2);
+        assert_eq!(best(&trials[..1], Mode::Max).unwrap().number, 1);
     }
 }

@@ -7,7 +7,6 @@ use serde_json::{Map, Value, json};
 
 use crate::config::sweep::{Parameter, Search, value_of};
 use crate::files;
-use crate::record::text::metric;
 use crate::record::{RESOLVED, newest_of};
 use crate::sweep::importance::importance;
 use crate::sweep::journal::Subject;
@@ -47,7 +46,7 @@ pub(crate) fn write(
         serde_json::to_vec_pretty(&value).map_err(|reason| Error::Encode { what: JSON, reason })?;
     files::write_atomic(&folder.join(JSON), &bytes)?;
     if let Some(best) = best(trials, search.goal) {
-        write_best(folder, subject, best)?;
+        write_best(folder, subject, trials, best)?;
         pictures::write(folder, search, ranking, trials)?;
     }
     Ok(())
@@ -64,14 +63,18 @@ fn names(search: &Search) -> Vec<String> {
 }
 
 /// `best.toml`: what the best trial ran, under a line that says so.
-fn write_best(folder: &Path, subject: &Subject, best: &Trial) -> Result<(), Error> {
+fn write_best(
+    folder: &Path,
+    subject: &Subject,
+    trials: &[Trial],
+    best: &Trial,
+) -> Result<(), Error> {
     let path = newest_of(&folder.join(best.id()), RESOLVED);
     let Ok(resolved) = fs::read_to_string(&path) else {
         // The trial's folder was removed; its values are still in the tables.
         return Ok(());
     };
-    let value =
-        best.value(subject.goal).map_or_else(String::new, |value| metric(&subject.metric, value));
+    let value = repeats::reached(best, trials, subject.goal, &subject.metric);
     let head = format!(
         "# The best trial of the sweep `{}`: {}, {} {value}.\n",
         subject.name,
@@ -163,6 +166,13 @@ pub fn summary(subject: &Subject, ranking: &Ranking, trials: &[Trial]) -> Value 
             "run": trial.id(),
         })
     };
+    let best = best(trials, subject.goal).map(|best| {
+        let mut found = one(best);
+        if let Some(mean) = repeats::mean_of(trials, subject.goal, best.number) {
+            found["mean"] = json!(mean);
+        }
+        found
+    });
     json!({
         "format": FORMAT,
         "name": subject.name,
@@ -170,7 +180,7 @@ pub fn summary(subject: &Subject, ranking: &Ranking, trials: &[Trial]) -> Value 
         "metric": subject.metric,
         "goal": subject.goal,
         "planned": (subject.trials < usize::MAX).then_some(subject.trials),
-        "best": best(trials, subject.goal).map(one),
+        "best": best,
         "repeats": repeats::json(trials, subject.goal),
         "trials": ranking.ranked(trials).into_iter().map(one).collect::<Vec<_>>(),
     })

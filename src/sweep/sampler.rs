@@ -1,10 +1,15 @@
-//! Random draws from a search, and whether values satisfy its constraints. Pure.
+//! Random draws from a search, whether values satisfy its constraints, and whether a trial has had
+//! them. Pure.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 
 use crate::config::Experiment;
-use crate::config::sweep::{Domain, Json, Search, Values, in_order, on_grid, steps_of, value_of};
+use crate::config::sweep::{
+    Domain, Json, MAX_POINTS, Search, Values, in_order, on_grid, setting_of, steps_of, value_of,
+};
 use crate::rng::{Key, Purpose, name_hash};
+use crate::sweep::method::{Asked, Grid, points};
+use crate::sweep::trial::Trial;
 
 /// Draws after which the constraints are taken to leave nothing.
 const MAX_ATTEMPTS: u64 = 10_000;
@@ -29,6 +34,37 @@ impl BaseValues {
         self.0.insert(key.to_owned(), value);
         self
     }
+
+    /// The value of `key`.
+    pub fn get(&self, key: &str) -> Option<&Json> {
+        self.0.get(key)
+    }
+
+    /// What `values` change of these, in one form: see [`setting_of`].
+    pub(super) fn setting(&self, values: &Values) -> String {
+        setting_of(values, |key| self.0.get(key).cloned())
+    }
+}
+
+/// Settings that trials have had. None is trained again: it would give the same numbers.
+#[derive(Clone, Debug, Default)]
+pub struct Tried(HashSet<String>);
+
+impl Tried {
+    /// Those of `trials`.
+    pub fn of(trials: &[Trial], base: &BaseValues) -> Self {
+        Self(trials.iter().map(|trial| base.setting(&trial.values)).collect())
+    }
+
+    /// Whether a trial has had `values`, or others that train the same.
+    pub fn has(&self, values: &Values, base: &BaseValues) -> bool {
+        self.0.contains(&base.setting(values))
+    }
+
+    /// Takes note of `values`; whether they are new.
+    pub(super) fn add(&mut self, values: &Values, base: &BaseValues) -> bool {
+        self.0.insert(base.setting(values))
+    }
 }
 
 /// Whether the values of a trial fulfil all constraints.
@@ -37,8 +73,10 @@ pub fn is_allowed(search: &Search, values: &Values, base: &BaseValues) -> bool {
     search.constraints.iter().all(|constraint| constraint.holds(&known))
 }
 
-/// A random draw for the trial `number`; `None` if ten thousand draws broke a constraint.
-pub fn random(search: &Search, base: &BaseValues, number: u32) -> Option<Values> {
+/// A random draw that no trial has had; `None` if ten thousand draws broke a constraint or were
+/// tried.
+pub fn random(asked: &Asked<'_>) -> Option<Values> {
+    let Asked { search, number, .. } = *asked;
     (0..MAX_ATTEMPTS)
         .map(|attempt| {
             let key = Key::new(search.seed, Purpose::Sweep, u64::from(number), attempt);
@@ -46,7 +84,28 @@ pub fn random(search: &Search, base: &BaseValues, number: u32) -> Option<Values>
                 Some(at(&parameter.domain, key.with(name_hash(&parameter.key)).uniform(0)))
             })
         })
-        .find(|values| is_allowed(search, values, base))
+        .find(|values| asked.admits(values))
+}
+
+/// One of the settings that no trial has had, where all can be counted; else a random draw.
+pub(super) fn untried(asked: &Asked<'_>) -> Option<Values> {
+    /// Keeps this draw apart from the random ones of the same trial.
+    const STREAM: u64 = 1 << 33;
+    let Some(mut left) = all_points(asked.search, asked.base) else { return random(asked) };
+    left.retain(|values| asked.admits(values));
+    let key = Key::new(asked.search.seed, Purpose::Sweep, u64::from(asked.number), STREAM);
+    let n = left.len();
+    let index = (key.uniform(0) * n as f64) as usize;
+    (n > 0).then(|| left.swap_remove(index.min(n - 1)))
+}
+
+/// Every setting of a search that satisfies its constraints, if they can be counted.
+pub(super) fn all_points(search: &Search, base: &BaseValues) -> Option<Vec<Values>> {
+    let mut count: usize = 1;
+    for parameter in &search.parameters {
+        count = count.saturating_mul(parameter.domain.points(MAX_POINTS)?.len());
+    }
+    if count > MAX_POINTS { None } else { points(&Grid {}, search, base) }
 }
 
 /// The value at `share` (from 0 to below 1) of a domain.
@@ -73,6 +132,17 @@ mod tests {
     use super::*;
     use crate::config::sweep::Parameter;
     use crate::sweep::example_sweeps::search;
+    use crate::sweep::ranking::Ranking;
+
+    /// The draw for the trial `number` after others that have had `tried`.
+    fn random_after(search: &Search, number: u32, tried: &Tried) -> Option<Values> {
+        let (base, ranking) = (&BaseValues::default(), &Ranking::plain(search.goal));
+        super::random(&Asked { search, base, ranking, number, trials: &[], tried })
+    }
+
+    fn random(search: &Search, _: &BaseValues, number: u32) -> Option<Values> {
+        random_after(search, number, &Tried::default())
+    }
 
     #[test]
     fn a_draw_depends_on_seed_and_number_alone_and_stays_inside_its_bounds() {
@@ -94,6 +164,29 @@ mod tests {
             assert!(column(1).filter(|n| *n == wanted).count() > 300);
         }
         assert!(column(2).all(|q| (q * 4.0).fract() == 0.0));
+    }
+
+    #[test]
+    fn no_setting_is_drawn_twice_and_an_exhausted_space_has_none_left() {
+        let mut search = search("random");
+        let values = vec![1.into(), 2.into(), Json::Null];
+        search.parameters = vec![Parameter::new("a", Domain::Categorical { values })];
+        let base = BaseValues::default().with("a", Json::from(2.0));
+        let (mut tried, ranking) = (Tried::default(), Ranking::plain(search.goal));
+        assert!(tried.add(&vec![("b".to_owned(), 1.into()), ("a".to_owned(), 1.into())], &base));
+        assert!(tried.add(&Values::new(), &base), "the base, where a is 2");
+        let drawn: Vec<Option<Values>> = (1..=3)
+            .map(|number| {
+                let (search, base, ranking) = (&search, &base, &ranking);
+                let asked = Asked { search, base, ranking, number, trials: &[], tried: &tried };
+                let values = untried(&asked);
+                assert_eq!(values.is_some(), super::random(&asked).is_some());
+                values.inspect(|values| assert!(tried.add(values, base)))
+            })
+            .collect();
+        let of = |value: Json| Some(vec![("a".to_owned(), value)]);
+        assert!(drawn.contains(&of(1.into())) && drawn.contains(&of(Json::Null)), "{drawn:?}");
+        assert_eq!(drawn[2], None);
     }
 
     #[test]

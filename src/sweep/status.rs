@@ -3,10 +3,11 @@
 use std::path::Path;
 
 use crate::files::lock_holder;
-use crate::record::text::{metric, wrapped};
+use crate::record::text::wrapped;
 use crate::sweep::journal::{self, Story};
 use crate::sweep::pruner::Pruners;
 use crate::sweep::ranking::best;
+use crate::sweep::repeats::reached;
 use crate::sweep::table::{WIDTH, table};
 use crate::sweep::trial::State;
 use crate::sweep::trial_events::TrialEvents;
@@ -88,8 +89,7 @@ impl Status {
             states.join(", ")
         );
         if let Some(best) = best(trials, subject.goal) {
-            let value = best.value(subject.goal).unwrap_or(f64::NAN);
-            let value = metric(&subject.metric, value);
+            let value = reached(best, trials, subject.goal, &subject.metric);
             let values = values_of(best);
             let line = format!("best {} {value}, trial {}: {values}", subject.metric, best.number);
             text += &(wrapped(&line, WIDTH, 2) + "\n");

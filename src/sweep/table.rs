@@ -74,8 +74,10 @@ fn repeated(subject: &Subject, trials: &[Trial]) -> String {
     let head = ["mean", "sd", "trials"].map(str::to_owned).into_iter();
     let keys = first.values.iter().map(|(key, _)| key.clone());
     let mut rows: Vec<Vec<String>> = vec![head.chain(keys).collect()];
-    for Repeats { values, n, mean, sd } in found.iter().take(MAX_ROWS) {
-        let spread = [metric(&subject.metric, *mean), metric(&subject.metric, *sd), n.to_string()];
+    for setting in found.iter().take(MAX_ROWS) {
+        let Repeats { values, mean, sd, .. } = setting;
+        let spread =
+            [metric(&subject.metric, *mean), metric(&subject.metric, *sd), setting.count()];
         let values = first.values.iter().map(|(key, _)| shown(value_of(values, key)));
         rows.push(spread.into_iter().chain(values).collect());
     }

@@ -5,7 +5,7 @@ mod preflight;
 mod reports;
 mod session;
 
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::VecDeque;
 use std::path::Path;
 
 use crate::checkpoint;
@@ -15,12 +15,14 @@ use crate::files::{self, RunLock};
 use crate::report;
 use crate::sweep::journal::{self, Journal, Story, Subject};
 use crate::sweep::method::{Method, points};
+use crate::sweep::repeats::{Repeated, is_repeat};
 use crate::sweep::request::{Ended, Order, Trainer};
-use crate::sweep::sampler::BaseValues;
+use crate::sweep::sampler::{BaseValues, Tried, all_points};
 use crate::sweep::trial::{State, Trial};
 use crate::sweep::trial_scheduler::session::Session;
 use crate::sweep::view::View;
 use crate::sweep::{Error, cleanup, prepared_folder, range_test, refuse_runs, results};
+use crate::terminal::counted;
 
 /// Runs a sweep, or goes on with it: the trials that its folder already holds are not run again.
 ///
@@ -43,8 +45,7 @@ pub fn run(order: Order<'_>, trainer: &dyn Trainer) -> Result<(Ended, Story), Er
         range_test::refuse(&folder)?;
     }
     let trials = story.as_ref().map(|story| story.trials.clone()).unwrap_or_default();
-    let points = points.map(|points| not_tried(points.into(), &trials));
-    let total = total(&order, points.as_ref(), &trials);
+    let Ahead { points, total, repeated } = Ahead::of(&order, points, &base, &trials);
     let subject = subject(&order, total);
     let earlier = story.as_ref().map(|story| &story.subject);
     is_same_sweep(&folder, &subject, earlier, order.extend)?;
@@ -57,6 +58,8 @@ pub fn run(order: Order<'_>, trainer: &dyn Trainer) -> Result<(Ended, Story), Er
         base,
         total,
         points,
+        notes: notes(&order, total, repeated.as_ref()),
+        repeated,
         folder: folder.clone(),
         trials,
         running: Vec::new(),
@@ -95,8 +98,7 @@ pub(super) fn finished(order: &Order<'_>) -> Result<Option<(Ended, Story)>, Erro
     };
     let base = order.base_values();
     let points = asked(order, order.method()?.as_ref(), &base)?;
-    let points = points.map(|points| not_tried(points.into(), &story.trials));
-    let total = total(order, points.as_ref(), &story.trials);
+    let Ahead { total, .. } = Ahead::of(order, points, &base, &story.trials);
     is_same_sweep(&folder, &subject(order, total), Some(&story.subject), order.extend)?;
     let count = |state| story.trials.iter().filter(|trial| trial.state == state).count();
     let is_over = story.trials.len() >= total && count(State::Running) == 0;
@@ -117,12 +119,70 @@ fn asked(
     Ok(points)
 }
 
-/// Trials in all: those that there are, of which some may have been points of an earlier search,
-/// and the points that are left, up to the number that is asked for.
-fn total(order: &Order<'_>, left: Option<&VecDeque<Values>>, trials: &[Trial]) -> usize {
-    let asked = order.sweep.trials.unwrap_or(usize::MAX);
-    let wanted = left.map_or(asked, |left| asked.min(trials.len() + left.len()));
-    wanted.max(trials.len())
+/// What is to come after some trials.
+struct Ahead {
+    /// Points that no trial has had, in their order, of a method that knows them beforehand.
+    points: Option<VecDeque<Values>>,
+    /// Trials in all: those that there are, of which some may have been points of an earlier
+    /// search, and the settings that are left, up to the number that is asked for.
+    total: usize,
+    /// Folds or seeds that every setting is trained with.
+    repeated: Option<Repeated>,
+}
+
+impl Ahead {
+    fn of(
+        order: &Order<'_>,
+        points: Option<Vec<Values>>,
+        base: &BaseValues,
+        trials: &[Trial],
+    ) -> Self {
+        let search = &order.sweep.search;
+        let asked = order.sweep.trials;
+        let mut tried = Tried::of(trials, base);
+        let mut left = |all: Vec<Values>| -> VecDeque<Values> {
+            all.into_iter().filter(|point| tried.add(point, base)).collect()
+        };
+        let draws = points.is_none();
+        let points = points.map(&mut left);
+        // A space that is drawn from may have an end, too.
+        let space = draws.then(|| all_points(search, base)).flatten().map(&mut left);
+        let n_left = points.as_ref().or(space.as_ref()).map(VecDeque::len);
+        let most = asked.unwrap_or(usize::MAX);
+        let wanted = n_left.map_or(most, |left| most.min(trials.len() + left));
+        let repeated = draws.then(|| Repeated::of(search, base, asked)).flatten();
+        Self { points, total: wanted.max(trials.len()), repeated }
+    }
+}
+
+/// What is not as a person may expect.
+fn notes(order: &Order<'_>, total: usize, repeated: Option<&Repeated>) -> Vec<String> {
+    let search = &order.sweep.search;
+    let mut notes = Vec::new();
+    if let Some(asked) = order.sweep.trials.filter(|asked| *asked > total) {
+        notes.push(format!(
+            "`sweep.trials` is {asked}, but there are only {}: none is trained twice, as it would \
+             give the same numbers",
+            counted(total as u64, "setting")
+        ));
+    }
+    let keys = search.parameters.iter().map(|parameter| parameter.key.as_str());
+    let keys: Vec<&str> = keys.filter(|key| is_repeat(key)).collect();
+    let keys = keys.join("`, `");
+    match repeated {
+        Some(repeated) => notes.push(format!(
+            "each setting is trained with {} of `{keys}`, and compared by its mean",
+            counted(repeated.n() as u64, "value")
+        )),
+        None if !keys.is_empty() && search.list.is_empty() && order.sweep.trials.is_some() => {
+            notes.push(format!(
+                "`{keys}` is drawn for each trial: a setting that is tried once is compared by one \
+                 value"
+            ));
+        }
+        None => {}
+    }
+    notes
 }
 
 fn subject(order: &Order<'_>, total: usize) -> Subject {
@@ -151,29 +211,6 @@ fn new_folder(folder: &Path) -> Result<RunLock, Error> {
         return Err(files::Error::InUse { folder: folder.to_owned(), holder }.into());
     }
     Ok(lock)
-}
-
-/// The points that no trial has had, in their order. One that a list holds twice is tried twice.
-fn not_tried(mut points: VecDeque<Values>, trials: &[Trial]) -> VecDeque<Values> {
-    // In any order: parameters may have been written in another one.
-    let words = |values: &Values| {
-        let sorted: BTreeMap<&str, _> =
-            values.iter().map(|(key, value)| (key.as_str(), value)).collect();
-        serde_json::to_string(&sorted).unwrap_or_default()
-    };
-    let mut tried: HashMap<String, usize> = HashMap::new();
-    for trial in trials {
-        *tried.entry(words(&trial.values)).or_default() += 1;
-    }
-    let is_new = |point: &Values| match tried.get_mut(&words(point)) {
-        Some(left) if *left > 0 => {
-            *left -= 1;
-            false
-        }
-        _ => true,
-    };
-    points.retain(is_new);
-    points
 }
 
 fn is_same_sweep(

@@ -12,6 +12,7 @@ use crate::config::sweep::Sweep;
 use crate::record::text::{duration, escape, metric, short};
 use crate::record::{Screen, canvas, takes_words};
 use crate::sweep::ranking::{Ranking, best};
+use crate::sweep::repeats::reached;
 use crate::sweep::trial::{Report, State, Trial};
 
 const TRIAL: &str = "{prefix} {bar:24} {pos}/{len}  {wide_msg}";
@@ -168,9 +169,7 @@ impl View {
         };
         let best = match best(trials, self.goal) {
             Some(best) if best.number == trial.number => "  best so far".to_owned(),
-            Some(best) => {
-                format!("  (best {}, trial {})", self.shown(best.value(self.goal)), best.number)
-            }
+            Some(best) => format!("  (best {}, trial {})", self.reached(best, trials), best.number),
             None => String::new(),
         };
         format!("trial {} {what}{best}  [{} of {}]", trial.number, self.done, self.total)
@@ -182,7 +181,7 @@ impl View {
         self.sum.set_prefix("all trials");
         let mut message = match best(trials, self.goal) {
             Some(best) => {
-                let value = self.shown(best.value(self.goal));
+                let value = self.reached(best, trials);
                 format!("best {} {value} (trial {})", self.metric, best.number)
             }
             None => String::new(),
@@ -211,6 +210,10 @@ impl View {
         value.map_or_else(|| "not finite".to_owned(), |value| metric(&self.metric, value))
     }
 
+    fn reached(&self, trial: &Trial, trials: &[Trial]) -> String {
+        reached(trial, trials, self.goal, &self.metric)
+    }
+
     fn bar(&self, number: u32) -> Option<&ProgressBar> {
         self.running.iter().find(|(known, _)| *known == number).map(|(_, bar)| bar)
     }
@@ -224,7 +227,7 @@ impl View {
     }
 
     /// A line above the bars.
-    fn say(&self, text: &str) {
+    pub(crate) fn say(&self, text: &str) {
         let text = escape(text);
         match self.screen {
             // The bars are drawn again below.

@@ -141,7 +141,14 @@ fn logger_settings(
     plan: &Plan,
     kinds: &Kinds,
 ) -> Result<LoggerSettings, Error> {
-    let (metrics, state) = (engine.metrics(), engine.state_mut());
+    let mut metrics = engine.metrics();
+    if plan.ema.is_some_and(|ema| ema.is_young(1)) {
+        // The weights themselves are measured beside their average.
+        let own = metrics.iter().map(|name| format!("val_weights/{name}"));
+        metrics =
+            ["val_weights/loss".to_owned()].into_iter().chain(own).chain(metrics.clone()).collect();
+    }
+    let state = engine.state_mut();
     Ok(LoggerSettings {
         step: state.step,
         inherited: std::mem::take(&mut state.history),
@@ -258,12 +265,14 @@ pub(crate) fn alone(
 }
 
 /// Evaluates a checkpoint, or else the weights that the plan starts from, on these parts of the
-/// data and, if one of them is to test on, in its simulation; in a world of one.
+/// data and, if one of them is to test on, in its simulation; in a world of one. `progress` hears
+/// how many of how many batches of a part are done.
 pub(crate) fn evaluate(
     plan: &Plan,
     opened: Option<&Opened>,
     parts: &[Split],
     kinds: &Kinds,
+    progress: &(dyn Fn(Split, usize, usize) + Sync),
 ) -> Result<Measured, Error> {
     let mut plan = plan.clone();
     plan.sample_every = 1;
@@ -277,5 +286,5 @@ pub(crate) fn evaluate(
     let data = data.into_iter().filter(|(split, _)| parts.contains(split)).collect();
     let eyes = Eyes::of(&plan, &kinds.transforms)?;
     let simulation = Simulation { source: source.as_ref(), eyes: eyes.as_ref() };
-    measure_all(&plan, simulation, data, &mut engine, collective.as_ref())
+    measure_all(&plan, simulation, data, &mut engine, collective.as_ref(), progress)
 }

@@ -93,7 +93,7 @@ impl Details {
         let outcomes = engine.kept(found, OUTCOMES);
         let name = |class: u32| names.get(class as usize).cloned().unwrap_or(class.to_string());
         let worst = found.worst.iter().map(|worst| WorstSample {
-            sample: data.name(worst.sample as usize),
+            sample: unquoted(&data.name(worst.sample as usize)),
             loss: worst.loss,
             class: worst.classes.map(|[label, _]| name(label)),
             answer: worst.classes.map(|[_, answer]| name(answer)),
@@ -107,6 +107,16 @@ impl Details {
             targets: engine.kept(found, ERRORS).map_or(Vec::new(), |kept| by_target(plan, kept)),
             worst: worst.collect(),
         }
+    }
+}
+
+/// The name of a sample without the backticks that messages have around its path.
+fn unquoted(name: &str) -> String {
+    match (name.find('`'), name.rfind('`')) {
+        (Some(first), Some(last)) if first < last => {
+            [&name[..first], &name[first + 1..last], &name[last + 1..]].concat()
+        }
+        _ => name.to_owned(),
     }
 }
 
@@ -148,4 +158,17 @@ fn confusion(kept: &Kept, classes: usize) -> Vec<Vec<u64>> {
     let Kept::Counts(pairs) = kept else { return Vec::new() };
     let count = |label, answer| pairs.get(&[label as u32, answer as u32]).copied().unwrap_or(0);
     (0..classes).map(|label| (0..classes).map(|answer| count(label, answer)).collect()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_name_of_a_sample_has_no_backticks_but_its_own() {
+        assert_eq!(unquoted("`photos/a b.png`"), "photos/a b.png");
+        assert_eq!(unquoted("line 7 of `x.csv`"), "line 7 of x.csv");
+        assert_eq!(unquoted("`a`b.png`"), "a`b.png");
+        assert_eq!(unquoted("window 3"), "window 3");
+    }
 }

@@ -192,7 +192,8 @@ pub(crate) fn share_of_cores(plan: &Plan) -> Result<ThreadPool, Error> {
 }
 
 /// Metrics of the checkpoint `opened`, or else of the weights that the plan starts from, over these
-/// parts of the data, in this process alone.
+/// parts of the data, in this process alone. `progress` hears how many of how many batches of a part
+/// are done.
 ///
 /// # Errors
 ///
@@ -202,8 +203,9 @@ pub(crate) fn evaluate(
     opened: Option<&checkpoint::Opened>,
     parts: &[Split],
     kinds: &Kinds,
+    progress: &(dyn Fn(Split, usize, usize) + Sync),
 ) -> Result<Measured, Error> {
-    on_large_stack(|| build::evaluate(plan, opened, parts, kinds))
+    on_large_stack(|| build::evaluate(plan, opened, parts, kinds, progress))
 }
 
 /// The tokens that the model of the checkpoint `opened` writes after those of `prompt`, in this

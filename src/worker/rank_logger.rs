@@ -76,6 +76,13 @@ impl RankLogger {
         }
     }
 
+    /// Moves the bar of an evaluation, of which so many of so many batches are done.
+    pub(crate) fn evaluating(&mut self, what: &str, done: u64, batches: u64) {
+        if let Self::First(recorder) = self {
+            recorder.evaluating(what, done, batches);
+        }
+    }
+
     /// Says it.
     pub(crate) fn record(&mut self, event: &Event) -> Result<(), Error> {
         match self {

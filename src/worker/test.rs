@@ -140,6 +140,7 @@ pub(crate) fn measure_all(
     parts: Vec<(Split, Option<Arc<dyn Dataset>>)>,
     engine: &mut Engine,
     collective: &dyn Collective,
+    progress: &(dyn Fn(Split, usize, usize) + Sync),
 ) -> Result<Measured, Error> {
     let mut measured = Measured::default();
     engine.name_worst(MAX_WORST_SAMPLES);
@@ -147,7 +148,13 @@ pub(crate) fn measure_all(
     for (split, data) in parts {
         let Some(data) = data else { continue };
         let (chunks, mut feed) = Feed::of_split(plan, split, data.clone(), Rank(0))?;
-        let found = engine.evaluate(split, &chunks, &mut || feed.next())?;
+        let mut done = 0;
+        let mut next = || {
+            progress(split, done, chunks.len());
+            done += 1;
+            feed.next()
+        };
+        let found = engine.evaluate(split, &chunks, &mut next)?;
         measured.details.push(Details::of(plan, split, engine, &found, data.as_ref()));
         let Evaluation { metrics, samples, unreadable, .. } = found;
         measured.metrics.extend(metrics);

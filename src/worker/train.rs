@@ -235,7 +235,11 @@ fn evaluate(run: &mut RankRun, edge: &Edge) -> Result<bool, Error> {
     let clock = Clock::start();
     run.link.progress(edge.step, Phase::Evaluating);
     let data = run.splits.val.clone();
-    let Evaluation { mut metrics, samples, .. } = unreadable::evaluate(run, Split::Val, data)?;
+    let Evaluation { mut metrics, samples, .. } =
+        unreadable::evaluate(run, Split::Val, data.clone())?;
+    if run.engine.has_young_average() {
+        metrics.extend(unreadable::evaluate_weights(run, Split::Val, data)?);
+    }
     metrics.extend(running_metrics(run));
     run.engine.time_mut().evaluation += clock.seconds();
     let is_best = run.engine.evaluated(metrics.clone());
@@ -333,8 +337,10 @@ fn close_epoch(run: &mut RankRun, report: &StepReport, edge: &Edge) -> Result<()
 
 /// What the validation measured beside loss and accuracy.
 fn other_metrics(metrics: &BTreeMap<String, f64>) -> BTreeMap<String, f64> {
-    let is_other =
-        |name: &str| name.starts_with("val/") && name != "val/loss" && name != "val/accuracy";
+    let is_other = |name: &str| {
+        let is_usual = name == "val/loss" || name == "val/accuracy";
+        (name.starts_with("val/") || name.starts_with("val_weights/")) && !is_usual
+    };
     let others = metrics.iter().filter(|(name, _)| is_other(name));
     others.map(|(name, value)| (name.clone(), *value)).collect()
 }

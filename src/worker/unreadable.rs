@@ -1,21 +1,23 @@
 //! Samples that cannot be read: counted over all ranks, the first of them named, whichever rank met
 //! them.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use crate::collective::Collective;
 use crate::data::loader::Unreadable;
-use crate::data::{self, Dataset};
+use crate::data::{self, Batch, Dataset};
 use crate::engine::{self, Evaluation, Split, exchange};
 use crate::event::{self, Event};
 use crate::worker::batch_source::{Feed, MAX_NAMED_SAMPLES};
+use crate::worker::rank_logger::RankLogger;
 use crate::worker::{Error, RankRun};
 
 /// Longest description of a sample that is handed around, in characters.
 const MAX_DESCRIPTION: usize = 500;
 
-/// Evaluates the parameters on `data`, and says what could not be read, also where that ends the
-/// run.
+/// Evaluates the parameters, or their averages, on `data`, and says what could not be read, also
+/// where that ends the run.
 pub(crate) fn evaluate(
     run: &mut RankRun,
     split: Split,
@@ -23,7 +25,9 @@ pub(crate) fn evaluate(
 ) -> Result<Evaluation, Error> {
     let (chunks, feed) = Feed::of_split(&run.plan, split, data, run.rank)?;
     let mut feed = feed.observed_by(&run.link).for_engine(&run.engine)?;
-    let evaluated = run.engine.evaluate(split, &chunks, &mut || feed.next());
+    let RankRun { engine, logger, .. } = run;
+    let evaluated =
+        engine.evaluate(split, &chunks, &mut counted(logger, split, chunks.len(), &mut feed));
     let counts = match &evaluated {
         Ok(found) => Some([found.unreadable, found.samples + found.unreadable]),
         Err(error) => refused(error),
@@ -32,6 +36,35 @@ pub(crate) fn evaluate(
         tell(run, split.words(), counts, &feed)?;
     }
     Ok(evaluated?)
+}
+
+/// What the parameters themselves reach on `data`, of which everything that cannot be read was
+/// said.
+pub(crate) fn evaluate_weights(
+    run: &mut RankRun,
+    split: Split,
+    data: Arc<dyn Dataset>,
+) -> Result<BTreeMap<String, f64>, Error> {
+    let (chunks, feed) = Feed::of_split(&run.plan, split, data, run.rank)?;
+    let mut feed = feed.observed_by(&run.link).for_engine(&run.engine)?;
+    let RankRun { engine, logger, .. } = run;
+    let next = &mut counted(logger, split, chunks.len(), &mut feed);
+    Ok(engine.evaluate_weights(split, &chunks, next)?.metrics)
+}
+
+/// The batches of `feed`, each of which moves the bar.
+fn counted(
+    logger: &mut RankLogger,
+    split: Split,
+    n: usize,
+    feed: &mut Feed,
+) -> impl FnMut() -> Result<Batch, data::Error> {
+    let mut done = 0;
+    move || {
+        logger.evaluating(split.words(), done, n as u64);
+        done += 1;
+        feed.next()
+    }
 }
 
 /// Says what could not be read of the epoch so far.

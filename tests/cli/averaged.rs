@@ -48,7 +48,7 @@ fn the_average_is_what_a_run_ends_with_whichever_rank_was_killed_while_its_stati
 
 #[test]
 fn a_run_that_stops_early_ends_with_its_average_too() {
-    let early = averaging() + "\n[early_stopping]\npatience = 1\nmin_delta = 10.0\n";
+    let early = averaging() + "\n[early_stopping]\npatience = 2\nmin_delta = 10.0\n";
     let lab = Lab::with(&early.replace("epochs = 2", "epochs = 9"));
     lab.run_to(0, &["small.toml"]).says(&["stopped early (no improvement) after step 36"]);
     assert_eq!(state(&lab)["swa"], serde_json::json!({ "averaged": 6, "is_complete": true }));
@@ -65,7 +65,7 @@ fn the_best_value_of_a_run_that_stops_early_is_that_of_a_checkpoint() {
     // Weights that still learn are better than their average.
     let base = BASE.replace("epochs = 2", "epochs = 9");
     let swa = "\n[swa]\nstart = \"1 step\"\nevery = \"1 step\"\n";
-    let early = "\n[early_stopping]\npatience = 1\nmin_delta = 10.0\n";
+    let early = "\n[early_stopping]\npatience = 2\nmin_delta = 10.0\n";
     let lab = Lab::with(&(base + swa + early));
     lab.run_to(0, &["small.toml"]).says(&["stopped early (no improvement) after step 18"]);
     let at_end: Vec<f64> = lab

@@ -33,7 +33,7 @@ fn linked(lab: &Lab, link: &str) -> PathBuf {
 fn impatient() -> String {
     let base = BASE.replace("epochs = 2", "epochs = 9").replace("batch_size = 4", "batch_size = 2");
     base.replace("threads_per_rank", "shards = 4\nthreads_per_rank")
-        + "\n[early_stopping]\npatience = 1\nmin_delta = 10.0\n"
+        + "\n[early_stopping]\npatience = 2\nmin_delta = 10.0\n"
 }
 
 #[test]
@@ -73,10 +73,10 @@ fn a_rank_killed_while_an_early_stopped_run_ends_changes_nothing() {
 fn more_patience_has_an_early_stopped_run_go_on() {
     let lab = Lab::with(&impatient());
     lab.run_to(0, &["small.toml"]);
-    let ended = lab.run_to(0, &["resume", "early_stopping.patience=3"]);
+    let ended = lab.run_to(0, &["resume", "early_stopping.patience=4"]);
     ended.says(&["resumed after step 18", "stopped early (no improvement) after step 30"]);
     let straight = Lab::with(&impatient());
-    straight.run_to(0, &["small.toml", "early_stopping.patience=3"]);
+    straight.run_to(0, &["small.toml", "early_stopping.patience=4"]);
     bits(&lab).must_be(&bits(&straight));
 }
 

@@ -14,7 +14,7 @@ use candle_core::{Device, Tensor};
 use ddprun::model::{DiffusionPolicy, DiffusionPolicyConfig, Models, NoiseScheduler};
 use ddprun::nn::{Builder, ForwardContext, Params};
 use ddprun::ops::{self, GradientSink};
-use ddprun::optim::{AdamW, ema_decay};
+use ddprun::optim::AdamW;
 use ddprun::plan::{EmaPlan, ModelPlan, Precision};
 use ddprun::rng::{Key, Purpose};
 use serde_json::{Value, json};
@@ -119,7 +119,7 @@ fn twenty_steps_equal_the_original() {
     let mut steps = Steps::new(&params, adamw, 1e-4, (1e-6, f64::INFINITY));
     steps.keep = |count| {
         let plan = EmaPlan { decay: 0.9999, power: Some(0.75), use_buffers: false };
-        ema_decay(&plan, count)
+        plan.decay_at(count)
     };
     for (param, moments) in params.parameters().iter().zip(&mut steps.moments) {
         moments.average = param.var().unwrap().flatten_all().unwrap().to_vec1().unwrap();

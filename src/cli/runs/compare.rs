@@ -5,14 +5,14 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
 
-use crate::cli::runs::table::{aligned, cut};
+use crate::cli::runs::table::{WIDTH, aligned, cut};
 use crate::cli::runs_args::CompareArgs;
 use crate::cli::{Refusal, find_run, to_stderr, to_stdout, with_causes};
 use crate::files;
 use crate::kinds::Kinds;
 use crate::launch::exit_code as exit;
 use crate::plan::Mode;
-use crate::record::text::metric;
+use crate::record::text::{metric, shortened};
 use crate::record::{Environment, read_environment};
 use crate::report::overlay::{self, Overlay};
 use crate::report::{self, Unit};
@@ -269,11 +269,44 @@ fn section(heading: &str, rows: &Rows<String>, heads: &[String]) -> String {
         vec![std::iter::once(heading.to_owned()).chain(heads.iter().cloned()).collect()];
     table.extend(rows.iter().map(|(key, values)| {
         let cell = |value: &Option<String>| {
-            value.as_deref().map_or("-".to_owned(), |it| cut(it, MAX_VALUE))
+            value.as_deref().map_or("-".to_owned(), |it| shortened(it, MAX_VALUE))
         };
         std::iter::once(key.clone()).chain(values.iter().map(cell)).collect::<Vec<String>>()
     }));
-    format!("\n{}", aligned(&table, 1))
+    format!("\n{}", side_by_side(table))
+}
+
+/// The table; of two runs in lines that hold both: where a terminal has no room, values lose their
+/// middle, and keys that are too long stand on lines of their own.
+fn side_by_side(mut table: Vec<Vec<String>>) -> String {
+    /// Columns of values of two runs: last and best of each.
+    const OF_TWO: usize = 4;
+    /// Columns that a value keeps.
+    const LEAST: usize = 12;
+    let widest = |column: usize| {
+        table.iter().filter_map(|row| row.get(column)).map(|cell| cell.chars().count()).max()
+    };
+    let widths: Vec<usize> = (0..table[0].len()).map_while(widest).collect();
+    let (n, gaps) = (widths.len() - 1, 2 * (widths.len() - 1));
+    if n > OF_TWO || widths.iter().sum::<usize>() + gaps <= WIDTH {
+        return aligned(&table, 1);
+    }
+    let longest = widths[1..].iter().copied().max().unwrap_or(0);
+    let most = WIDTH - gaps - n * LEAST.min(longest);
+    let mut text = String::new();
+    if widths[0] <= most {
+        let each = (WIDTH - gaps - widths[0]) / n;
+        for cell in table.iter_mut().flat_map(|row| &mut row[1..]) {
+            *cell = shortened(cell, each);
+        }
+        return aligned(&table, 1);
+    }
+    let each = (WIDTH - gaps) / n;
+    for row in table {
+        let cells = row[1..].iter().map(|cell| format!("  {:>each$}", shortened(cell, each)));
+        text += &format!("{}\n{}\n", shortened(&row[0], WIDTH), cells.collect::<String>());
+    }
+    text
 }
 
 /// Draws the loss, and what the first run monitors or its accuracy; whether there was anything.
@@ -312,4 +345,25 @@ fn line(at: usize, runs: &[Compared], name: &str, unit: Unit) -> (String, Vec<(f
     let points = run.scalars.series.get(name).into_iter().flatten();
     let points = points.map(|point| (point.step as f64 / per_epoch as f64, point.value));
     (legend, points.collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn two_runs_stand_side_by_side_in_a_terminal_of_80_columns() {
+        let table = |key: &str, value: &str| {
+            let row = |cells: [&str; 3]| cells.map(str::to_owned).to_vec();
+            side_by_side(vec![row(["settings", "1", "2"]), row([key, value, "short"])])
+        };
+        let fits = |text: &str| text.lines().all(|line| line.chars().count() <= WIDTH);
+        assert_eq!(table("a", "b"), "settings  1      2\na         b  short\n");
+        let (long, path) = ("k".repeat(48), "checkpoints/of/a/run.safetensors");
+        let cut = table(&long, path);
+        assert!(fits(&cut) && cut.lines().count() == 2, "{cut}");
+        assert!(cut.contains("check") && cut.contains("ors") && cut.ends_with("short\n"), "{cut}");
+        let own = table(&"k".repeat(70), path);
+        assert!(fits(&own) && own.contains(path) && own.lines().count() == 4, "{own}");
+    }
 }

@@ -17,7 +17,14 @@ export function number(value, digits = 4) {
 /** The value of a metric by its name. */
 export function metricValue(metric, value) {
   if (value === null || value === undefined) return "";
-  return isShare(metric) ? `${(100 * value).toFixed(2)} %` : number(value);
+  return isShare(metric) ? `${twoDecimals(100 * value)} %` : number(value);
+}
+
+/** As the command line rounds: halfway to the even digit. Only odd eighths are halfway, and `toFixed` rounds all of them up. */
+export function twoDecimals(value) {
+  const isHalfway = Math.abs(8 * value) % 2 === 1;
+  const isOdd = isHalfway && Math.floor(Math.abs(100 * value)) % 2 === 1;
+  return (isHalfway && !isOdd ? value - Math.sign(value) * 0.001 : value).toFixed(2);
 }
 
 /** `1h 4m`, `12.3s` */
@@ -57,6 +64,7 @@ export function bytes(count) {
 /** `12k`, `1.5M`: for axes. */
 export function short(value) {
   const size = Math.abs(value);
+  if (size >= 1e9) return value.toExponential(3).replace(/\.?0+e/, "e").replace("e+", "e");
   if (size >= 1e6) return `${Number((value / 1e6).toPrecision(4))}M`;
   if (size >= 1e4) return `${Number((value / 1e3).toPrecision(4))}k`;
   if (size !== 0 && size < 1e-3) return value.toExponential(1).replace(".0e", "e");

@@ -7,7 +7,13 @@ export function scale(values, log) {
   const low = Math.min(...known);
   const high = Math.max(...known);
   if (low > 0 && (log || high / low >= 20)) return numbers(known, low, high, Math.log, Math.exp);
-  return numbers(known, low, high, (value) => value, (value) => (known.every(Number.isInteger) ? Math.round(value) : value));
+  return linear(known);
+}
+
+/** A scale of numbers that count something, however far they go. */
+export function linear(values) {
+  const [low, high] = [Math.min(...values), Math.max(...values)];
+  return numbers(values, low, high, (value) => value, (value) => (values.every(Number.isInteger) ? Math.round(value) : value));
 }
 
 function numbers(values, low, high, forward, backward) {

@@ -3,7 +3,7 @@
 import { h, fill, choice } from "./dom.js";
 import { metricValue, number, shown } from "./format.js";
 import { parallel } from "./parallel.js";
-import { scale, heat } from "./scale.js";
+import { heat, linear, scale } from "./scale.js";
 import { differing, drawn, set, state } from "./store.js";
 
 const SIZE = { width: 420, height: 190, left: 52, right: 12, top: 10, bottom: 26 };
@@ -69,7 +69,7 @@ function importance(subject) {
 /** The result of each trial in their order, and the best so far: of a sweep, among those that were not stopped early. */
 function history(subject, valued) {
   const inOrder = [...valued].sort((a, b) => a.number - b.number);
-  const x = scale(inOrder.map((trial) => trial.number), false);
+  const x = linear(inOrder.map((trial) => trial.number));
   const y = scale(inOrder.map((trial) => trial.value), false);
   const better = subject.goal === "max" ? Math.max : Math.min;
   const whole = inOrder.filter((trial) => subject.id === "runs" || trial.state === "finished");

@@ -352,3 +352,111 @@ fn options_of_methods_and_pruners_are_checked_as_those_of_other_kinds() {
                       [sweep.lr_range]\nsteps = 5\nmix = 1.0\n";
     refused(range_test, &[], 6, &["must be from 10 to 100000, not 5", "did you mean `min`?"]);
 }
+
+#[test]
+fn a_number_that_is_not_finite_is_refused_wherever_it_is_written() {
+    let inf = "must be a finite number, not inf";
+    refused(&file("", "\"optimizer.lr\" = [0.1, inf]"), &[], 6, &["`optimizer.lr`", inf]);
+    refused(&file("", "\"optimizer.lr\" = { values = [nan] }"), &[], 6, &["not NaN"]);
+    refused(&file("", "\"optimizer.betas\" = [[0.9, -inf]]"), &[], 6, &["not -inf"]);
+    refused(BASE, &["optimizer.lr=nan,0.1"], 0, &["command line:1:14]", "not NaN", "1 problem;"]);
+    refused(BASE, &["optimizer.lr=choice(0.1,inf)"], 0, &[inf]);
+    refused(BASE, &["model.hidden=[8],[inf]"], 0, &[inf]);
+    refused(BASE, &["train.batch_size=4,8", "optimizer.lr=inf"], 0, &["from 0 to 1e6"]);
+    let list = "schema = 1\nbase = \"base.toml\"\n[sweep]\nmethod = \"list\"\n[[sweep.list]]\n";
+    refused(&(list.to_owned() + "\"optimizer.lr\" = inf\n"), &[], 6, &[inf, "1 problem;"]);
+    let bound = "\"optimizer.lr\" = { distribution = \"uniform\", min = 0.1, max = inf }";
+    refused(&file("", bound), &[], 6, &["must be a number"]);
+    let when = "\"train.epochs\" = [1, 2]\n\
+                \"optimizer.lr\" = { values = [0.1], when = { \"train.epochs\" = inf } }";
+    refused(&file("", when), &[], 7, &["must hold finite numbers, not inf"]);
+}
+
+/// The values of the first parameter.
+fn values_of_first(text: &str, words: &[&str]) -> Vec<Json> {
+    match good(text, words).search.parameters.remove(0).domain {
+        Domain::Categorical { values } => values,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn a_key_without_a_default_can_be_off_in_some_trials() {
+    let clip = "\"train.clip_grad_norm\" = ";
+    for word in ["\"off\"", "\"null\""] {
+        let text = file("", &format!("{clip}[1.0, {word}]"));
+        assert_eq!(values_of_first(&text, &[]), [json!(1.0), json!(null)], "{word}");
+    }
+    for word in ["null,1.0", "off,1.0", "choice(null, 1.0)"] {
+        let word = format!("train.clip_grad_norm={word}");
+        assert_eq!(values_of_first(BASE, &[&word]), [json!(null), json!(1.0)], "{word}");
+    }
+    assert_eq!(change_of("train.clip_grad_norm", &json!(null)), "train.clip_grad_norm=null");
+    // What the base sets is taken away.
+    let search = good(&file("", &format!("{clip}[2.0, \"off\"]")), &["train.clip_grad_norm=5"]);
+    let (_, base) = load_in(&file("", LR), &["train.clip_grad_norm=5"]).unwrap();
+    assert_eq!(base.experiment.train.clip_grad_norm, Some(5.0));
+    assert_eq!(search.search.parameters.len(), 1);
+    // A path is text, and is off where there is none by default.
+    let weights = "\"model.pretrained\" = [\"a.safetensors\", \"off\"]";
+    let weights = values_of_first(&file("", weights), &[]);
+    assert_eq!(weights, [json!("a.safetensors"), json!(null)]);
+    // In a condition, and in a list of trials.
+    let when = format!(
+        "{clip}[1.0, \"off\"]\n\
+         \"optimizer.lr\" = {{ values = [0.1], when = {{ \"train.clip_grad_norm\" = \"off\" }} }}"
+    );
+    let search = good(&file("", &when), &[]).search;
+    let values = in_order(&search.parameters, |p| p.domain.extremes().pop());
+    assert_eq!(values.len(), 2, "{values:?}");
+    let list = "schema = 1\nbase = \"base.toml\"\n[sweep]\nmethod = \"list\"\n\
+                [[sweep.list]]\n\"train.clip_grad_norm\" = \"off\"\n\"train.epochs\" = 3\n";
+    assert_eq!(good(list, &[]).search.list[0][0].1, json!(null));
+}
+
+#[test]
+fn a_key_with_a_default_is_never_off_and_a_word_of_its_own_stays() {
+    let momentum = "\"optimizer.momentum\" = [0.9, \"off\"]";
+    let words = ["`off` would be the default, 0.0: `optimizer.momentum` is never off"];
+    refused(&file("", momentum), &[], 6, &words);
+    refused(BASE, &["train.epochs=null,3"], 0, &["`train.epochs`"]);
+    let rule = values_of_first(&file("", "\"lr_scaling.rule\" = [\"none\", \"linear\"]"), &[]);
+    assert_eq!(rule, [json!("none"), json!("linear")]);
+}
+
+#[test]
+fn a_trial_that_is_listed_twice_is_refused_however_it_is_written() {
+    let list = |second: &str| {
+        format!(
+            "schema = 1\nbase = \"base.toml\"\n[sweep]\nmethod = \"list\"\n\
+             [[sweep.list]]\n\"train.epochs\" = 3\n[[sweep.list]]\n{second}\n"
+        )
+    };
+    let words = ["has the settings of trial 1", "another `experiment.seed`"];
+    refused(&list("\"train.epochs\" = 3"), &[], 7, &words);
+    refused(&list("\"train.epochs\" = 3\n\"optimizer.lr\" = 0.10"), &[], 7, &words);
+    good(&list("\"train.epochs\" = 3\n\"experiment.seed\" = 7"), &[]);
+    let twice = "\"optimizer.lr\" = { values = [1, 1.0] }";
+    refused(&file("", twice), &[], 6, &["is listed twice"]);
+}
+
+#[test]
+fn a_pruner_and_its_options_may_come_from_several_places() {
+    let three = Asha { min_resource: Every::Epochs(3), ..Asha::default() };
+    let option = "sweep.pruner.min_resource=3 epochs";
+    let lr = "optimizer.lr=0.1,0.2";
+    let pruner = |text: &str, words: &[&str]| good(text, words).search.pruner;
+    assert_eq!(pruner(BASE, &[lr, "sweep.pruner=asha", option]), Choice::of(&three));
+    assert_eq!(pruner(BASE, &[lr, option, "sweep.pruner=asha"]), Choice::of(&three));
+    assert_eq!(pruner(BASE, &[lr, "sweep.pruner.name=asha", option]), Choice::of(&three));
+    assert_eq!(pruner(&file("pruner = \"asha\"", LR), &[option]), Choice::of(&three));
+    let table = file("", LR) + "[sweep.pruner]\nname = \"asha\"\nreduction_factor = 4\n";
+    let four = Asha { reduction_factor: 4, ..three };
+    assert_eq!(pruner(&table, &[option]), Choice::of(&four));
+    // Another kind does without the options of the first, and keeps what both have.
+    let median = Median { min_resource: Every::Epochs(3), ..Median::default() };
+    assert_eq!(pruner(&table, &["sweep.pruner=median", option]), Choice::of(&median));
+    assert_eq!(pruner(&table, &["sweep.pruner=none"]).name, "none");
+    refused(BASE, &[lr, "sweep.pruner=asah", option], 0, &["did you mean `asha`?"]);
+    refused(BASE, &[lr, option], 0, &["has no name"]);
+}

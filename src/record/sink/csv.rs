@@ -116,7 +116,12 @@ fn rewritten(path: &Path, kept: impl FnOnce(&str) -> String) -> Result<Lines, Er
 fn others(metrics: &[String]) -> Vec<String> {
     let column = |split: &str, name: &String| format!("{split}/{name}");
     let rare = metrics.iter().filter(|name| !VAL.contains(&column("val", name).as_str()));
-    rare.flat_map(|name| [column("val", name), column("test", name)]).collect()
+    let columns = rare.map(|name| match name.split_once('/') {
+        // It says its part of the data itself.
+        Some(_) => vec![name.clone()],
+        None => vec![column("val", name), column("test", name)],
+    });
+    columns.flatten().collect()
 }
 
 /// Columns of the file that this start has no values for: an earlier one has measured them.

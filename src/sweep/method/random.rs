@@ -8,7 +8,7 @@ use crate::config::sweep::Values;
 use crate::sweep::method::{Asked, Method};
 use crate::sweep::sampler;
 
-/// independent draws that depend only on the seed and the trial's number.
+/// independent draws that depend only on the seed and the trial's number; none is drawn twice.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Random {}
@@ -20,7 +20,7 @@ impl Kind for Random {
 
 impl Method for Random {
     fn propose(&self, asked: &Asked<'_>) -> Option<Values> {
-        sampler::random(asked.search, asked.base, asked.number)
+        sampler::random(asked)
     }
 
     fn n_independent(&self) -> usize {

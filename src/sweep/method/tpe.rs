@@ -4,7 +4,10 @@
 //! with `multivariate=True, group=True, constant_liar=True`: ten random trials, then draws near the
 //! best tenth.
 //!
-//! Parameters with the same conditions are drawn together, from the trials in which they counted.
+//! Parameters with the same conditions are drawn together, from the trials in which they counted. A
+//! trial of before a parameter was added ran with the base's value of it; where the space does not
+//! hold that, the parameters are parted into groups that trials have whole, as Optuna does. Folds
+//! and seeds are drawn at random.
 //! Trials that still run count among the others, so that trials of the same time do not all try the
 //! same place. A draw is a pure function of the seed, the trial's number and what the other trials
 //! have reported.
@@ -14,12 +17,14 @@ use serde::{Deserialize, Serialize};
 
 use crate::config::kind::{Kind, Need};
 use crate::config::sweep::{
-    Domain, Json, Parameter, Search, Values, as_written, on_grid, ordered, steps_of, value_of,
+    Domain, Json, Parameter, Search, Values, as_written, canonical, on_grid, ordered, steps_of,
+    value_of,
 };
-use crate::rng::{Key, Purpose};
+use crate::rng::{Key, Purpose, name_hash};
 use crate::sweep::method::{Asked, Method};
 use crate::sweep::parzen::{Axis, suggest};
-use crate::sweep::sampler;
+use crate::sweep::repeats::is_repeat;
+use crate::sweep::sampler::{self, BaseValues};
 use crate::sweep::trial::{State, Trial};
 
 /// Random trials before the first that is drawn near good ones.
@@ -44,22 +49,26 @@ impl Kind for Tpe {
 
 impl Method for Tpe {
     fn propose(&self, asked: &Asked<'_>) -> Option<Values> {
-        let Asked { search, base, ranking, number, trials } = *asked;
+        let Asked { search, base, ranking, number, trials, .. } = *asked;
         let counts = |trial: &&Trial| !matches!(trial.state, State::Running | State::Failed);
         let n_done = trials.iter().filter(counts).count();
         if n_done < N_STARTUP_TRIALS {
-            return sampler::random(search, base, number);
+            return sampler::random(asked);
         }
         let n_good = n_done.div_ceil(10).min(25);
         let (good, others) = split(ranking.ranked(trials), n_good);
+        let ran = |trials: Vec<&Trial>| -> Vec<Values> {
+            trials.into_iter().map(|trial| as_it_ran(search, base, &trial.values)).collect()
+        };
+        let (good, others) = (ran(good), ran(others));
         (0..ATTEMPTS)
             .map(|attempt| {
                 let stream = STREAM + attempt;
                 let key = Key::new(search.seed, Purpose::Sweep, u64::from(number), stream);
                 draw_groups(search, key, &good, &others)
             })
-            .find(|values| sampler::is_allowed(search, values, base))
-            .or_else(|| sampler::random(search, base, number))
+            .find(|values| asked.admits(values))
+            .or_else(|| sampler::random(asked))
     }
 
     fn n_independent(&self) -> usize {
@@ -84,10 +93,34 @@ fn split(ranked: Vec<&Trial>, n_good: usize) -> (Vec<&Trial>, Vec<&Trial>) {
     (good, others)
 }
 
+/// The values of a trial, and those of the base for parameters that it does not have: they were
+/// added to the search later.
+fn as_it_ran(search: &Search, base: &BaseValues, values: &Values) -> Values {
+    let mut all = values.clone();
+    for parameter in ordered(&search.parameters) {
+        if value_of(&all, &parameter.key).is_none()
+            && parameter.is_active(&all)
+            && let Some(value) = base.get(&parameter.key)
+            && place_of(&parameter.domain, value).is_some()
+        {
+            all.push((parameter.key.clone(), value.clone()));
+        }
+    }
+    all
+}
+
 /// Draws the parameters, group by group, parents first.
-fn draw_groups(search: &Search, key: Key, good: &[&Trial], others: &[&Trial]) -> Values {
+fn draw_groups(search: &Search, key: Key, good: &[Values], others: &[Values]) -> Values {
     let mut values = Values::new();
-    for (index, group) in groups(&search.parameters).into_iter().enumerate() {
+    let (repeats, modelled): (Vec<&Parameter>, Vec<&Parameter>) =
+        ordered(&search.parameters).into_iter().partition(|parameter| is_repeat(&parameter.key));
+    for parameter in repeats {
+        let share = key.with(name_hash(&parameter.key)).uniform(0);
+        if parameter.is_active(&values) && value_of(&values, &parameter.key).is_none() {
+            values.push((parameter.key.clone(), sampler::at(&parameter.domain, share)));
+        }
+    }
+    for (index, group) in groups(&modelled, &[good, others]).into_iter().enumerate() {
         let group: Vec<&Parameter> = group
             .into_iter()
             .filter(|parameter| parameter.is_active(&values))
@@ -97,8 +130,8 @@ fn draw_groups(search: &Search, key: Key, good: &[&Trial], others: &[&Trial]) ->
             continue;
         }
         let axes: Vec<Axis> = group.iter().map(|parameter| axis(&parameter.domain)).collect();
-        let seen = |trials: &[&Trial]| -> Vec<Vec<f64>> {
-            trials.iter().filter_map(|trial| place_of_trial(&group, trial)).collect()
+        let seen = |trials: &[Values]| -> Vec<Vec<f64>> {
+            trials.iter().filter_map(|values| place_of_trial(&group, values)).collect()
         };
         let mut stream = key.with(index as u64).stream();
         let point = suggest(&axes, &seen(good), &seen(others), &mut stream);
@@ -110,24 +143,34 @@ fn draw_groups(search: &Search, key: Key, good: &[&Trial], others: &[&Trial]) ->
     values
 }
 
-/// Parameters that always count together, parents before those that depend on them.
-fn groups(parameters: &[Parameter]) -> Vec<Vec<&Parameter>> {
+/// Parameters that always count together, parents before those that depend on them: those with the
+/// same condition, of which every trial has all or none.
+fn groups<'a>(parameters: &[&'a Parameter], trials: &[&[Values]]) -> Vec<Vec<&'a Parameter>> {
     let mut groups: Vec<Vec<&Parameter>> = Vec::new();
-    for parameter in ordered(parameters) {
+    for &parameter in parameters {
         match groups.iter_mut().find(|group| group[0].when == parameter.when) {
             Some(group) => group.push(parameter),
             None => groups.push(vec![parameter]),
         }
+    }
+    for values in trials.iter().flat_map(|trials| trials.iter()) {
+        let has = |parameter: &&Parameter| value_of(values, &parameter.key).is_some();
+        let parted = groups.into_iter().flat_map(|group| {
+            let (with, without): (Vec<&Parameter>, Vec<&Parameter>) =
+                group.into_iter().partition(has);
+            [with, without]
+        });
+        groups = parted.filter(|group| !group.is_empty()).collect();
     }
     groups
 }
 
 /// Where a trial lies on the axes of a group; `None` if one of its parameters did not count, or had
 /// a value that the space does not hold any more.
-fn place_of_trial(group: &[&Parameter], trial: &Trial) -> Option<Vec<f64>> {
+fn place_of_trial(group: &[&Parameter], values: &Values) -> Option<Vec<f64>> {
     let place = |parameter: &&Parameter| {
-        let value = value_of(&trial.values, &parameter.key)?;
-        let counted = parameter.is_active(&trial.values);
+        let value = value_of(values, &parameter.key)?;
+        let counted = parameter.is_active(values);
         place_of(&parameter.domain, value).filter(|_| counted)
     };
     group.iter().map(place).collect()
@@ -155,7 +198,8 @@ pub(crate) fn place_of(domain: &Domain, value: &Json) -> Option<f64> {
     let number = || value.as_f64();
     match domain {
         Domain::Categorical { values } => {
-            values.iter().position(|known| known == value).map(|index| index as f64)
+            let value = canonical(value);
+            values.iter().position(|known| canonical(known) == value).map(|index| index as f64)
         }
         Domain::LogUniform { min, max } => {
             number().filter(|x| (min..=max).contains(&x)).map(f64::ln)
@@ -192,13 +236,25 @@ mod tests {
     use crate::config::schema::Mode;
     use crate::config::sweep::Condition;
     use crate::sweep::example_sweeps::{of_batch, search, trial};
+    use crate::sweep::method::Random;
     use crate::sweep::ranking::Ranking;
-    use crate::sweep::sampler::BaseValues;
+    use crate::sweep::sampler::Tried;
     use crate::sweep::trial::{Length, Report, cost};
 
+    /// What `method` draws after these trials.
+    fn drawn(
+        method: &dyn Method,
+        search: &Search,
+        base: &BaseValues,
+        number: u32,
+        trials: &[Trial],
+    ) -> Values {
+        let (ranking, tried) = (&Ranking::plain(search.goal), &Tried::of(trials, base));
+        method.propose(&Asked { search, base, ranking, number, trials, tried }).unwrap()
+    }
+
     fn propose(search: &Search, number: u32, trials: &[Trial]) -> Values {
-        let (base, ranking) = (&BaseValues::default(), &Ranking::plain(search.goal));
-        Tpe {}.propose(&Asked { search, base, ranking, number, trials }).unwrap()
+        drawn(&Tpe {}, search, &BaseValues::default(), number, trials)
     }
 
     fn number(values: &Values, key: &str) -> Option<f64> {
@@ -255,7 +311,7 @@ mod tests {
             best[5]
         };
         let tpe = median(&|search, number, trials| propose(search, number, trials));
-        let random = median(&|search, number, _| sampler::random(search, &base, number).unwrap());
+        let random = median(&|search, number, _| drawn(&Random {}, search, &base, number, &[]));
         assert!(tpe < 0.5 * random, "{tpe} {random}");
     }
 
@@ -306,6 +362,80 @@ mod tests {
         let large = drawn.filter(|values| values[0].1 == json!(256)).count();
         // By steps the batch of 32 would be the good one.
         assert!(large > 40, "{large} of 100 draws have the best batch");
+    }
+
+    /// Thirty trials whose value is the distance of `x` from 2.
+    fn along_a_line() -> (Search, Vec<Trial>) {
+        let mut search = search("tpe");
+        let line = Domain::Uniform { min: -50.0, max: 50.0 };
+        search.parameters = vec![Parameter::new("x", line)];
+        let trials = (1..=30).map(|number| {
+            let x = -44.0 + 3.0 * f64::from(number);
+            done(number, vec![("x".to_owned(), json!(x))], (x - 1.0).abs())
+        });
+        let trials = trials.collect();
+        (search, trials)
+    }
+
+    /// How many of forty draws are near the best trials.
+    fn near_the_best(search: &Search, base: &BaseValues, trials: &[Trial]) -> usize {
+        let near = |number: &u32| {
+            let values = drawn(&Tpe {}, search, base, *number, trials);
+            super::tests::number(&values, "x").unwrap().abs() < 20.0
+        };
+        (31..71).filter(near).count()
+    }
+
+    #[test]
+    fn a_parameter_that_is_added_leaves_what_the_earlier_trials_say_about_the_others() {
+        let (mut search, trials) = along_a_line();
+        let before = near_the_best(&search, &BaseValues::default(), &trials);
+        assert!(before > 30, "{before} of 40");
+        search.parameters.push(Parameter::new("y", Domain::Uniform { min: 0.0, max: 1.0 }));
+        let words = Domain::Categorical { values: vec![json!("a"), json!("b")] };
+        search.parameters.push(Parameter::new("word", words));
+        // The base's values are in the space, outside of it, and unknown.
+        let with = |y: f64, word: &str| {
+            BaseValues::default().with("y", json!(y)).with("word", json!(word))
+        };
+        for base in [with(0.5, "a"), with(9.0, "c"), BaseValues::default()] {
+            let after = near_the_best(&search, &base, &trials);
+            assert!(after > 30, "{after} of 40: {base:?}");
+        }
+    }
+
+    #[test]
+    fn a_new_parameter_is_drawn_near_the_bases_value_if_that_was_good() {
+        let (mut search, mut trials) = along_a_line();
+        search.parameters.push(Parameter::new("y", Domain::Uniform { min: 0.0, max: 1.0 }));
+        for number in 31..=60u32 {
+            let values = vec![("x".to_owned(), json!(1.0)), ("y".to_owned(), json!(0.9))];
+            trials.push(done(number, values, 100.0 + f64::from(number)));
+        }
+        let base = BaseValues::default().with("y", json!(0.1));
+        let low = (61..101)
+            .filter(|n| number(&drawn(&Tpe {}, &search, &base, *n, &trials), "y").unwrap() < 0.5);
+        let low = low.count();
+        assert!(low > 30, "{low} of 40");
+    }
+
+    #[test]
+    fn a_seed_is_no_hyperparameter() {
+        let (mut search, mut trials) = along_a_line();
+        let seeds = Domain::IntUniform { min: 0, max: 9 };
+        search.parameters.push(Parameter::new("experiment.seed", seeds));
+        for trial in &mut trials {
+            // A lucky seed decides the value alone.
+            let seed = trial.number % 10;
+            trial.values.push(("experiment.seed".to_owned(), json!(seed)));
+            trial.reports[0].value = Some(f64::from((seed + 7) % 10));
+        }
+        let lucky = (31..131).filter(|number| {
+            let values = drawn(&Tpe {}, &search, &BaseValues::default(), *number, &trials);
+            value_of(&values, "experiment.seed") == Some(&json!(3))
+        });
+        let lucky = lucky.count();
+        assert!((3..=20).contains(&lucky), "{lucky} of 100, where chance gives 10");
     }
 
     #[test]

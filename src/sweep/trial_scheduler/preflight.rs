@@ -5,6 +5,8 @@ use serde_json::Value;
 use crate::config::sweep::Values;
 use crate::config::values::Every;
 use crate::sweep::Error;
+use crate::sweep::repeats::Repeated;
+use crate::sweep::sampler::Tried;
 use crate::sweep::trial::{Length, State, Trial};
 use crate::sweep::trial_scheduler::session::{Session, has_checkpoint};
 use crate::sweep::trial_scheduler::shown;
@@ -16,15 +18,16 @@ const MAX_NAMED: usize = 8;
 
 impl Session<'_> {
     /// Every trial that is known before any result is, decided.
-    pub(in crate::sweep::trial_scheduler) fn check_ahead(&self) -> Result<(), Error> {
+    pub(in crate::sweep::trial_scheduler) fn check_ahead(&mut self) -> Result<(), Error> {
         let first = self.trials.len() as u32 + 1;
         let left = self.total.saturating_sub(self.trials.len());
         let ahead: Vec<Values> = if let Some(points) = &self.points {
             points.iter().take(left).cloned().collect()
         } else {
-            let known = self.method.n_independent().saturating_sub(self.trials.len());
-            let numbers = (first..).take(left.min(known).min(MAX_CHECKED));
-            numbers.map(|number| self.draw(number, &[])).collect::<Result<_, _>>()?
+            let repeats = self.repeated.as_ref().map_or(1, Repeated::n);
+            let independent = self.method.n_independent().saturating_mul(repeats);
+            let known = independent.saturating_sub(self.trials.len());
+            self.draws_ahead(first, left.min(known).min(MAX_CHECKED))?
         };
         let (mut refused, mut reasons, mut lengths) = (Vec::new(), Vec::new(), Vec::new());
         for (number, values) in (first..).zip(ahead).take(MAX_CHECKED) {
@@ -50,6 +53,21 @@ impl Session<'_> {
         if self.trials.is_empty() { self.check_pruner(&lengths) } else { Ok(()) }
     }
 
+    /// The values of so many trials from `first` on, as they are drawn if the trials before them
+    /// run to their ends.
+    fn draws_ahead(&self, first: u32, n: usize) -> Result<Vec<Values>, Error> {
+        let (mut trials, mut tried) = (self.trials.clone(), Tried::of(&self.trials, &self.base));
+        let mut found = Vec::new();
+        for number in (first..).take(n) {
+            let Some(values) = self.draw(number, &trials, &tried)? else { break };
+            tried.add(&values, &self.base);
+            let length = Length { steps_per_epoch: 1, total_steps: 1 };
+            trials.push(Trial::new(number, values.clone(), length));
+            found.push(values);
+        }
+        Ok(found)
+    }
+
     /// What is wrong with the base by itself, if it is what is wrong with all trials.
     fn wrong_in_base(&self, reasons: &[String]) -> Option<String> {
         let first =
@@ -59,13 +77,21 @@ impl Session<'_> {
     }
 
     /// Refuses a pruner that could give up none of the trials of these lengths.
-    fn check_pruner(&self, lengths: &[Length]) -> Result<(), Error> {
+    fn check_pruner(&mut self, lengths: &[Length]) -> Result<(), Error> {
         let Some(least) = self.ranking.pruner.least() else { return Ok(()) };
         let amount = |every: Every| match every {
             Every::Epochs(n) | Every::Steps(n) => n,
             Every::Never => 0,
         };
         let all = lengths.iter().map(|length| length.in_unit_of(least));
+        let n_short = all.clone().filter(|length| amount(*length) < amount(least)).count();
+        if n_short > 0 {
+            self.notes.push(format!(
+                "warning: {n_short} of {} trials end before `sweep.pruner.min_resource`, {least}, \
+                 and are never pruned",
+                lengths.len()
+            ));
+        }
         let longest = all.max_by_key(|length| amount(*length));
         let too_short = longest.filter(|longest| amount(*longest) < amount(least));
         too_short.map_or(Ok(()), |longest| Err(Error::NeverPruned { least, longest }))

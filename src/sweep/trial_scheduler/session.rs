@@ -8,7 +8,7 @@ use std::thread::{Builder, Scope};
 use std::time::{Duration, Instant};
 
 use crate::checkpoint;
-use crate::config::sweep::Values;
+use crate::config::sweep::{Search, Values};
 use crate::failpoint;
 use crate::launch::Signals;
 use crate::plan::RunFolders;
@@ -16,8 +16,9 @@ use crate::sweep::Error;
 use crate::sweep::journal::Journal;
 use crate::sweep::method::{Asked, Method};
 use crate::sweep::ranking::Ranking;
+use crate::sweep::repeats::Repeated;
 use crate::sweep::request::{Ended, Job, Order, Outcome, Trainer, reported, trained};
-use crate::sweep::sampler::BaseValues;
+use crate::sweep::sampler::{BaseValues, Tried, untried};
 use crate::sweep::trial::{Length, State, Trial, id};
 use crate::sweep::trial_events::TrialEvents;
 use crate::sweep::view::View;
@@ -71,6 +72,10 @@ pub(super) struct Session<'a> {
     pub(super) base: BaseValues,
     /// Points that no trial has had, of a method that knows them beforehand.
     pub(super) points: Option<VecDeque<Values>>,
+    /// Folds or seeds that every setting is trained with, of a method that draws settings.
+    pub(super) repeated: Option<Repeated>,
+    /// What a person should know about the trials before they run.
+    pub(super) notes: Vec<String>,
     pub(super) total: usize,
     pub(super) folder: PathBuf,
     pub(super) trials: Vec<Trial>,
@@ -92,6 +97,7 @@ impl<'a> Session<'a> {
         let retried = self.retry(journal)?;
         let open = if self.is_shared() { "under way" } else { "interrupted" };
         self.view.opened(&self.folder, self.capacity(), &self.trials, retried, open);
+        self.notes.iter().for_each(|note| self.view.say(note));
         let ended = std::thread::scope(|scope| {
             let ended = self.serve(scope, journal, &mut inbox);
             if ended.is_err() {
@@ -128,6 +134,12 @@ impl<'a> Session<'a> {
             }
             if self.running.is_empty() && (is_exhausted || stopped.is_some()) {
                 let failed = self.failures();
+                if stopped.is_none() && self.trials.len() < self.total {
+                    let (n, total) = (self.trials.len(), self.total);
+                    self.view.say(&format!(
+                        "nothing is left to try: the sweep ends after {n} of {total} trials"
+                    ));
+                }
                 return Ok(stopped.unwrap_or(Ended::Done { failed }));
             }
             let message = inbox.receiver.recv_timeout(POLL_INTERVAL);
@@ -227,17 +239,48 @@ impl<'a> Session<'a> {
 
     /// The values of the trial `number`; `None` if all points are used up.
     fn propose(&mut self, number: u32) -> Result<Option<Values>, Error> {
-        match &mut self.points {
-            Some(points) => Ok(points.pop_front()),
-            None => self.draw(number, &self.trials).map(Some),
+        if let Some(points) = &mut self.points {
+            return Ok(points.pop_front());
         }
+        self.draw(number, &self.trials, &Tried::of(&self.trials, &self.base))
     }
 
-    /// The values of the trial `number` where these are the trials before it.
-    pub(super) fn draw(&self, number: u32, trials: &[Trial]) -> Result<Values, Error> {
-        let (search, base, ranking) = (&self.order.sweep.search, &self.base, &self.ranking);
-        let asked = Asked { search, base, ranking, number, trials };
-        self.method.propose(&asked).ok_or(Error::NothingLeft)
+    /// The values of the trial `number` where these are the trials before it, which have tried
+    /// this; `None` if nothing is left.
+    pub(super) fn draw(
+        &self,
+        number: u32,
+        trials: &[Trial],
+        tried: &Tried,
+    ) -> Result<Option<Values>, Error> {
+        let (search, base) = (&self.order.sweep.search, &self.base);
+        let drawn = match &self.repeated {
+            None => self.draw_setting(search, number, trials, tried),
+            Some(repeated) => {
+                if let Some(values) = repeated.next(trials, base) {
+                    return Ok(Some(values));
+                }
+                let settings = repeated.settings(trials, base, self.ranking.goal);
+                let tried = Tried::of(&settings, base);
+                let drawn = self.draw_setting(&repeated.search, number, &settings, &tried);
+                drawn.map(|setting| repeated.first(setting))
+            }
+        };
+        if drawn.is_none() && trials.is_empty() { Err(Error::NothingLeft) } else { Ok(drawn) }
+    }
+
+    /// What the method proposes, unless a trial has had it: then one of those that are left.
+    fn draw_setting(
+        &self,
+        search: &Search,
+        number: u32,
+        trials: &[Trial],
+        tried: &Tried,
+    ) -> Option<Values> {
+        let (base, ranking) = (&self.base, &self.ranking);
+        let asked = Asked { search, base, ranking, number, trials, tried };
+        let proposed = self.method.propose(&asked).filter(|values| !tried.has(values, base));
+        proposed.or_else(|| untried(&asked))
     }
 
     fn launch<'scope>(

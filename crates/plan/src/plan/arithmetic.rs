@@ -4,6 +4,7 @@ use crate::plan::batch::{admitted_worlds, counted};
 use crate::plan::{
     AllReduce, BackendPlan, Facts, Memory, OnOom, Plan, Precision, Sampler, ScalingRule, Targets,
 };
+use crate::terminal::escape;
 use train_numbers::units::Bytes;
 
 impl Plan {
@@ -126,7 +127,47 @@ impl Plan {
         }
         warnings.extend(self.doubtful_classes());
         warnings.extend(self.imbalance(&facts.data.class_counts));
+        let updates = self.length.is_bounded().then_some(self.length.total_steps);
+        warnings.extend(self.ema.zip(updates).and_then(|(ema, updates)| ema.warning(updates)));
+        warnings.extend(self.mixed_alone());
+        warnings.extend(self.frozen_at_random());
         warnings
+    }
+
+    /// Images that `data.mixup` can mix with no other.
+    fn mixed_alone(&self) -> Option<String> {
+        self.data.mixup?;
+        let global = self.batch.global.count();
+        // PyTorch's order has each rank mix its own.
+        let ranks = if self.data.sampler == Sampler::Torch { self.world_size().count() } else { 1 };
+        if global / ranks == 1 {
+            let each = if ranks > 1 { ", and each rank its own," } else { "" };
+            return Some(format!(
+                "`data.mixup` mixes the images of a step with each other{each} but there is only \
+                 one: nothing is mixed; raise `train.batch_size`"
+            ));
+        }
+        let is_alone = !self.data.drop_last && self.data.n_train % global == 1;
+        is_alone.then(|| {
+            "the last step of each epoch has one image, which `data.mixup` mixes with no other; \
+             `data.drop_last = true` leaves it out"
+                .to_owned()
+        })
+    }
+
+    /// Weights that are random and stay so.
+    fn frozen_at_random(&self) -> Option<String> {
+        let is_frozen = self.model.kind.options.get("freeze_backbone") == Some(&true.into());
+        let what = match (is_frozen, self.optimizer.n_frozen()) {
+            _ if self.model.pretrained.is_some() => return None,
+            (true, _) => "`model.freeze_backbone`".to_owned(),
+            (false, 0) => return None,
+            (false, n) => format!("`optimizer.param_groups` ({n} parameters)"),
+        };
+        Some(format!(
+            "{what} freezes weights that are random, as there is no `model.pretrained`: name \
+             pretrained weights, or train all"
+        ))
     }
 
     /// Classes that are probably a mistake.
@@ -136,6 +177,7 @@ impl Plan {
             _ if self.loss.targets != Targets::Classes => None,
             [] => None,
             [class] => {
+                let class = escape(class);
                 Some(format!("there is only one class, `{class}`, so every prediction is right"))
             }
             classes if classes.iter().all(is_part) => Some(format!(

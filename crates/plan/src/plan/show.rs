@@ -10,7 +10,7 @@ use crate::plan::{
     BackendPlan, Cadence, Facts, LengthPlan, Memory, Mode, ParameterGroup, Plan, Precision,
     ZeroStage, graph,
 };
-use crate::terminal::wrapped;
+use crate::terminal::{escape, wrapped};
 
 /// Columns of the page.
 const WIDTH: usize = 80;
@@ -370,7 +370,7 @@ fn data(plan: &Plan) -> String {
     if data.classes.is_empty() {
         return counts;
     }
-    let some: Vec<&str> = data.classes.iter().take(3).map(String::as_str).collect();
+    let some: Vec<_> = data.classes.iter().take(3).map(|class| escape(class)).collect();
     let more = if data.classes.len() > 3 { ", ..." } else { "" };
     let classes = if data.classes.len() == 1 { "class" } else { "classes" };
     format!("{counts}, {} {classes} ({}{more})", data.classes.len(), some.join(", "))
@@ -460,10 +460,8 @@ fn checkpoints(plan: &Plan) -> String {
 
 fn early_stopping(plan: &Plan) -> Option<String> {
     let asked = plan.early_stopping.as_ref()?;
-    Some(format!(
-        "after more than {} evaluations without a better {}",
-        asked.patience, asked.monitor
-    ))
+    let n = counted(asked.patience, "evaluation", "evaluations in a row");
+    Some(format!("after {n} without a better {}", asked.monitor))
 }
 
 /// "11,689,512"

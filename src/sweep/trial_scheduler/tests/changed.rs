@@ -134,3 +134,89 @@ fn a_constraint_on_the_number_of_ranks_is_about_those_of_a_trial() {
     let keeps_to_it = |trial: &Trial| trial.values[0].1.as_f64().unwrap() <= 0.25;
     assert!(trials.len() == 12 && trials.iter().all(keeps_to_it), "{trials:?}");
 }
+
+fn choices(key: &str, values: &[f64]) -> Parameter {
+    let values = values.iter().map(|value| json!(value)).collect();
+    Parameter::new(key, Domain::Categorical { values })
+}
+
+#[test]
+fn no_setting_is_trained_twice_and_a_space_that_is_exhausted_ends_the_sweep() {
+    for method in ["random", "tpe"] {
+        let mut lab = Lab::new(method, 14);
+        lab.sweep.search.parameters =
+            vec![choices("optimizer.lr", &[1.0, 2.0]), choices("optimizer.momentum", &[0.5, 0.25])];
+        let fake = fake(|_, _| Outcome::Done);
+        let (ended, trials) = lab.run(&fake);
+        assert_eq!((ended, trials.len()), (Ended::Done { failed: 0 }, 4), "{method}");
+        let mut settings: Vec<String> = trials.iter().map(|one| shown(&one.values)).collect();
+        settings.sort();
+        settings.dedup();
+        assert_eq!(settings.len(), 4, "{settings:?}");
+        assert_eq!(lab.journal().subject.trials, 4);
+        // The same command again has nothing to do; a larger space goes on.
+        assert_eq!(lab.run(&Silent).1, trials);
+        lab.sweep.search.parameters[0] = choices("optimizer.lr", &[1.0, 2.0, 3.0]);
+        let (_, story) = run(Order { extend: true, ..lab.order() }, &fake).unwrap();
+        assert_eq!(story.trials.len(), 6, "{method}");
+    }
+}
+
+#[test]
+fn a_small_space_is_exhausted_in_the_same_order_however_often_the_sweep_is_stopped() {
+    let lab = || {
+        let mut lab = Lab::new("random", 30);
+        let rates: Vec<f64> = (1..=12).map(f64::from).collect();
+        lab.sweep.search.parameters = vec![choices("optimizer.lr", &rates)];
+        lab
+    };
+    let values = |trials: &[Trial]| -> Vec<_> { trials.iter().map(|t| t.values.clone()).collect() };
+    let (_, expected) = lab().run(&fake(|_, _| Outcome::Done));
+    assert_eq!(expected.len(), 12);
+    let parts = lab();
+    let stopping = fake(|start, _| if start % 2 == 0 { Outcome::Stopped } else { Outcome::Done });
+    let found = loop {
+        let (ended, trials) = parts.run(&stopping);
+        if matches!(ended, Ended::Done { .. }) {
+            break trials;
+        }
+    };
+    assert_eq!(values(&found), values(&expected));
+}
+
+#[test]
+fn a_point_that_was_trained_with_the_bases_value_of_a_new_parameter_is_not_trained_again() {
+    let mut lab = Lab::new("grid", 99);
+    lab.sweep.search.parameters = vec![choices("optimizer.lr", &[1.0, 2.0])];
+    let fake = fake(|_, _| Outcome::Done);
+    lab.run(&fake);
+    let base = lab.order().base_values();
+    let usual = base.get("train.batch_size").and_then(serde_json::Value::as_f64).unwrap();
+    lab.sweep.search.parameters.push(choices("train.batch_size", &[usual, 2.0 * usual]));
+    let (_, story) = run(Order { extend: true, ..lab.order() }, &fake).unwrap();
+    assert_eq!(story.trials.len(), 4, "two more, with the other batch size");
+}
+
+#[test]
+fn every_setting_that_is_drawn_is_trained_with_every_fold_and_the_best_has_the_best_mean() {
+    for method in ["random", "tpe"] {
+        let mut lab = Lab::new(method, 9);
+        lab.sweep.search.parameters.push(choices("data.fold", &[0.0, 1.0, 2.0]));
+        let (_, trials) = lab.run(&fake(|_, _| Outcome::Done));
+        let fold = |trial: &Trial| value_of(&trial.values, "data.fold").cloned().unwrap();
+        let rate = |trial: &Trial| value_of(&trial.values, "optimizer.lr").cloned().unwrap();
+        assert_eq!(trials.len(), 9, "{method}");
+        for setting in trials.chunks(3) {
+            assert!(setting.iter().all(|trial| rate(trial) == rate(&setting[0])), "{setting:?}");
+            let folds: Vec<_> = setting.iter().map(fold).collect();
+            assert_eq!(folds, [json!(0.0), json!(1.0), json!(2.0)]);
+        }
+        let text = std::fs::read_to_string(lab.folder.path().join("s/sweep.json")).unwrap();
+        let written: serde_json::Value = serde_json::from_str(&text).unwrap();
+        let best = best(&trials, Mode::Min).unwrap();
+        assert_eq!(written["best"]["values"]["optimizer.lr"], rate(best));
+        assert_eq!(written["repeats"][0]["values"]["optimizer.lr"], rate(best));
+        assert_eq!(written["trials"][0]["trial"], best.number);
+        assert_eq!(written["best"]["mean"], written["repeats"][0]["mean"]);
+    }
+}

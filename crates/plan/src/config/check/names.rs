@@ -105,14 +105,41 @@ pub(crate) fn metrics(loaded: &Loaded, vocabulary: &Vocabulary) -> Vec<Finding> 
             let help = "such as `{ at_least = 0.9 }`";
             found.push(Finding::new(&key, "has neither `at_least` nor `at_most`").help(help));
         }
-        let share = metric.ends_with("accuracy") || metric.ends_with("/success");
-        let possible = |bound: &f64| bound.is_finite() && (!share || (0.0..=1.0).contains(bound));
+        let (least, most) = range_of(metric);
+        let possible = |bound: &f64| bound.is_finite() && (least..=most).contains(bound);
         if !bounds.iter().flatten().all(possible) {
-            let what = if share { "must be from 0 to 1" } else { "must be finite" };
+            let what = match (least.is_finite(), most.is_finite()) {
+                (true, true) => format!("must be from {least} to {most}"),
+                (true, false) => format!("must be at least {least}: it is never less"),
+                (false, true) => format!("must be at most {most}: it is never more"),
+                (false, false) => "must be finite".to_owned(),
+            };
             found.push(Finding::new(&key, what));
+        }
+        if let [Some(least), Some(most)] = bounds
+            && least > most
+        {
+            let what = format!("cannot be at least {least} and at most {most}");
+            found.push(Finding::new(&key, what).help("exchange the two bounds, or remove one"));
         }
     }
     found
+}
+
+/// What a metric of ddprun's own can be, by its name; a loss may be anything.
+fn range_of(metric: &str) -> (f64, f64) {
+    let name = metric.rsplit('/').next().unwrap_or(metric);
+    match name {
+        "success" | "exact_match" | "precision" | "precision_micro" | "recall" | "recall_micro"
+        | "f1" | "f1_micro" | "auroc" | "average_precision" => (0.0, 1.0),
+        _ if name.ends_with("accuracy") => (0.0, 1.0),
+        "r2" => (f64::NEG_INFINITY, 1.0),
+        "mae" | "mae_unscaled" | "mse" | "rmse" | "rmse_unscaled" | "bits_per_byte" => {
+            (0.0, f64::INFINITY)
+        }
+        "perplexity" => (1.0, f64::INFINITY),
+        _ => (f64::NEG_INFINITY, f64::INFINITY),
+    }
 }
 
 fn unknown(key: &str, metric: &str, known: &[String]) -> Option<Finding> {

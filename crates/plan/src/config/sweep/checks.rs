@@ -7,7 +7,7 @@ use figment::value::Value;
 use crate::config::keys::path_of;
 use crate::config::reader::{Reader, join, json};
 use crate::config::spans::{KeySpan, Path};
-use crate::config::sweep::space::Condition;
+use crate::config::sweep::space::{Condition, canonical};
 use crate::config::sweep::{Constraint, Domain, Json, Parameter, Values};
 use crate::config::unknown_keys::{is_in_list, unknown};
 
@@ -160,18 +160,46 @@ fn values(reader: &mut Reader, path: &[String]) -> Option<Vec<Json>> {
         reader.wrong(path, "must be a list of values");
         return None;
     };
-    let values: Vec<Json> = items.iter().map(json).collect();
-    if values.is_empty() {
+    let n = items.len();
+    if n == 0 {
         reader.wrong(path, "is empty: there is nothing to try");
         return None;
     }
+    let values: Vec<Option<Json>> =
+        (0..n).map(|index| value(reader, &join(path, &index.to_string()))).collect();
+    let values: Vec<Json> = values.into_iter().collect::<Option<_>>()?;
     let mut known = HashSet::new();
-    let twice = values.iter().position(|value| !known.insert(value.to_string()));
+    let twice = values.iter().position(|value| !known.insert(canonical(value)));
     if let Some(index) = twice {
         reader.wrong(&join(path, &index.to_string()), "is listed twice");
         return None;
     }
     Some(values)
+}
+
+/// The value at `path`; a problem where it holds a number that no run could have.
+fn value(reader: &mut Reader, path: &[String]) -> Option<Json> {
+    let value = reader.get(path)?;
+    let Some((inside, number)) = not_finite(value) else { return Some(json(value)) };
+    let at: Path = path.iter().cloned().chain(inside).collect();
+    reader.wrong(&at, format!("must be a finite number, not {number}"));
+    None
+}
+
+/// Where in `value` there is a number that JSON cannot write, and the number.
+fn not_finite(value: &Value) -> Option<(Path, f64)> {
+    let inside = |key: String, value: &Value| {
+        let (path, number) = not_finite(value)?;
+        Some(([key].into_iter().chain(path).collect(), number))
+    };
+    match value {
+        Value::Array(_, items) => {
+            let mut items = items.iter().enumerate();
+            items.find_map(|(index, item)| inside(index.to_string(), item))
+        }
+        Value::Dict(_, dict) => dict.iter().find_map(|(key, item)| inside(key.clone(), item)),
+        other => other.to_f64().filter(|x| !x.is_finite()).map(|x| (Path::new(), x)),
+    }
 }
 
 fn numbers(reader: &mut Reader, path: &[String], kind: usize) -> Option<Domain> {
@@ -229,6 +257,10 @@ fn conditions(reader: &mut Reader, path: &[String]) -> Vec<Condition> {
     if value.as_dict().is_none() {
         let help = "such as `when = { \"optimizer.name\" = \"sgd\" }`";
         reader.wrong_help(path, "must be a table of other parameters and their values", help);
+    }
+    if let Some((_, number)) = not_finite(&value) {
+        reader.wrong(path, format!("must hold finite numbers, not {number}"));
+        return found;
     }
     let mut open = vec![(String::new(), value)];
     while let Some((key, value)) = open.pop() {
@@ -304,8 +336,9 @@ pub(super) fn list(reader: &mut Reader) -> Vec<Values> {
     for index in 0..items {
         let at = join(&path, &index.to_string());
         let mut values = Values::new();
+        let n_before = reader.problems.len();
         entries(reader, &at, "", &mut values);
-        if values.is_empty() {
+        if values.is_empty() && reader.problems.len() == n_before {
             reader.wrong(&at, "changes nothing");
         }
         found.push(values);
@@ -319,9 +352,9 @@ fn entries(reader: &mut Reader, path: &[String], prefix: &str, found: &mut Value
         let key = if prefix.is_empty() { name } else { format!("{prefix}.{name}") };
         match reader.get(&at).cloned() {
             Some(Value::Dict(..)) => entries(reader, &at, &key, found),
-            Some(value) => {
+            Some(_) => {
                 check_key(reader, &at, &key);
-                found.push((key, json(&value)));
+                found.extend(value(reader, &at).map(|value| (key, value)));
             }
             None => {}
         }

@@ -1,7 +1,6 @@
 //! What makes sense alone but not together: conditions, method and parameters, and every value with
 //! the base.
 
-use crate::config::Vocabulary;
 use crate::config::keys::path_of;
 use crate::config::kind::Need;
 use crate::config::loaded::Loaded;
@@ -12,7 +11,10 @@ use crate::config::suggest::{any_of, closest};
 use crate::config::sweep::METHOD;
 use crate::config::sweep::load::load_base;
 use crate::config::sweep::space::in_order;
-use crate::config::sweep::{Domain, Json, Parameter, Sweep, Values, change_of};
+use crate::config::sweep::{
+    Domain, Json, Parameter, Sweep, Values, change_of, setting_of, value_of,
+};
+use crate::config::{Vocabulary, leaves};
 
 /// Points of a grid at which it is a slip.
 pub const MAX_POINTS: usize = 100_000;
@@ -224,8 +226,126 @@ pub(super) fn with_base(
             return None;
         }
     };
+    switch_off(reader, sweep, vocabulary);
+    if !reader.problems.is_empty() {
+        return None;
+    }
+    listed_twice(reader, sweep, &loaded);
     extremes(reader, sweep, vocabulary);
     Some(loaded)
+}
+
+/// What it means that a trial has `null`, or a word for it, as the value of a key.
+enum Off {
+    /// The key takes the word as it is.
+    Word,
+    /// The key has no value then.
+    Absent,
+    /// The key has this value then, which the trial would be listed without.
+    Default(String),
+}
+
+/// A file has no `null`: "off" and "null" stand for it where the key takes no such word. A key that
+/// has a default cannot be off.
+fn switch_off(reader: &mut Reader, sweep: &mut Sweep, vocabulary: &Vocabulary) {
+    let is_off = |value: &Json| {
+        value.is_null() || value.as_str().is_some_and(|word| ["off", "null"].contains(&word))
+    };
+    let mut meant: Vec<(String, Json, Off, Vec<String>)> = Vec::new();
+    let parameters = &sweep.search.parameters;
+    for (index, parameter) in parameters.iter().enumerate() {
+        let Domain::Categorical { values } = &parameter.domain else { continue };
+        for value in values.iter().filter(|value| is_off(value)) {
+            let with = assignment(parameters, index, value);
+            let off = meaning(sweep, &with, &parameter.key, vocabulary);
+            meant.push((parameter.key.clone(), value.clone(), off, place_of(parameter, value)));
+        }
+    }
+    for (index, with) in sweep.search.list.iter().enumerate() {
+        for (key, value) in with.iter().filter(|(_, value)| is_off(value)) {
+            let off = meaning(sweep, with, key, vocabulary);
+            let path = join(&join(&path_of("sweep.list"), &index.to_string()), key);
+            meant.push((key.clone(), value.clone(), off, path));
+        }
+    }
+    for (key, word, off, path) in meant {
+        match off {
+            Off::Word => {}
+            Off::Absent => replace(sweep, &key, &word),
+            Off::Default(usual) => {
+                let shown = word.as_str().unwrap_or("null");
+                let mut place = path;
+                if reader.get(&place).is_none() {
+                    place.retain(|key| key != "values");
+                }
+                let what = format!("`{shown}` would be the default, {usual}: `{key}` is never off");
+                reader.wrong_help(&place, what, "write the value that is meant");
+            }
+        }
+    }
+}
+
+/// What the off value of `key` means in a trial with these values.
+fn meaning(sweep: &Sweep, values: &Values, key: &str, vocabulary: &Vocabulary) -> Off {
+    /// What no key takes that takes some words only.
+    const NO_WORD: &str = "no such word";
+    let load = |value: Json| {
+        let set = |(name, other): &(String, Json)| {
+            (name.clone(), if name == key { value.clone() } else { other.clone() })
+        };
+        with_values(sweep, &values.iter().map(set).collect(), vocabulary)
+    };
+    let takes = |word: &str| {
+        let of_key = |problem: &Problem| problem.key() == key;
+        load(Json::from(word)).err().is_none_or(|problems| !problems.iter().any(of_key))
+    };
+    let without = load(Json::Null).ok();
+    let usual = without.and_then(|loaded| leaves(&loaded.experiment).remove(key));
+    let word = value_of(values, key).and_then(Json::as_str);
+    let is_word = word.is_some_and(|word| takes(word) && (!takes(NO_WORD) || usual.is_some()));
+    match usual {
+        _ if is_word => Off::Word,
+        None => Off::Absent,
+        Some(usual) => Off::Default(usual),
+    }
+}
+
+/// Puts `null` in the place of `word` wherever it is a value of `key`.
+fn replace(sweep: &mut Sweep, key: &str, word: &Json) {
+    let mend = |value: &mut Json| {
+        if value == word {
+            *value = Json::Null;
+        }
+    };
+    for parameter in &mut sweep.search.parameters {
+        if parameter.key == key
+            && let Domain::Categorical { values } = &mut parameter.domain
+        {
+            values.iter_mut().for_each(mend);
+        }
+        let conditions = parameter.when.iter_mut().filter(|condition| condition.key == key);
+        conditions.flat_map(|condition| &mut condition.values).for_each(mend);
+    }
+    let listed = sweep.search.list.iter_mut().flatten().filter(|(name, _)| name == key);
+    listed.for_each(|(_, value)| mend(value));
+}
+
+/// Refuses a trial of a list that has the settings of an earlier one: it would give the same
+/// numbers.
+fn listed_twice(reader: &mut Reader, sweep: &Sweep, base: &Loaded) {
+    let usual = leaves(&base.experiment);
+    let base = |key: &str| usual.get(key).and_then(|text| serde_json::from_str(text).ok());
+    let mut known: Vec<String> = Vec::new();
+    for (index, values) in sweep.search.list.iter().enumerate() {
+        let setting = setting_of(values, base);
+        if let Some(earlier) = known.iter().position(|other| *other == setting) {
+            let what = format!("has the settings of trial {}", earlier + 1);
+            let help = "remove it, as it would give the same numbers; to repeat a trial, give it \
+                        another `experiment.seed`";
+            reader.wrong_help(&join(&path_of("sweep.list"), &index.to_string()), what, help);
+        }
+        known.push(setting);
+    }
 }
 
 /// What makes the best checkpoint of a trial the one that the sweep counts.

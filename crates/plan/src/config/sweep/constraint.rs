@@ -53,7 +53,7 @@ impl Constraint {
     }
 
     /// The keys that it speaks of.
-    pub(crate) fn names(&self) -> Vec<String> {
+    pub fn names(&self) -> Vec<String> {
         let mut open = vec![&self.term];
         let mut found = Vec::new();
         while let Some(term) = open.pop() {

@@ -4,7 +4,7 @@
 
 use std::ops::Range;
 
-use figment::value::{Dict, Value};
+use figment::value::{Dict, Empty, Tag, Value};
 
 use crate::config::overrides::bare;
 use crate::config::spans::Path;
@@ -113,6 +113,8 @@ fn parts(text: &str) -> Vec<&str> {
 fn values(whole: &str, list: &str) -> Result<Space, String> {
     let value = |part: &str| match part {
         "" => Err("has an empty value between two commas".to_owned()),
+        // As `key=null` takes a key away.
+        "null" => Ok(Value::Empty(Tag::Default, Empty::None)),
         part => bare(part).ok_or_else(|| format!("`{part}` is not a value")),
     };
     let parts = parts(list);
@@ -218,6 +220,7 @@ mod tests {
         check("sgd,adamw", "values = ['sgd', 'adamw']");
         check("[64,32],[16]", "values = [[64, 32], [16]]");
         check("'a,b',c", "values = ['a,b', 'c']");
+        check("'null',1", "values = ['null', 1]");
         check("range(1,4)", "values = [1, 2, 3]");
         check("range(3)", "values = [0, 1, 2]");
         check("range(0,1,step=0.25)", "values = [0.0, 0.25, 0.5, 0.75]");

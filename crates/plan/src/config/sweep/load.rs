@@ -343,6 +343,7 @@ fn goal(reader: &mut Reader) -> Option<Mode> {
 fn pruner(reader: &mut Reader) -> Choice {
     let table = path_of(PRUNER);
     let name = join(&table, "name");
+    merge_pruners(reader, &table, &name);
     match reader.get(&table) {
         None => kind_reader::plain(NO_PRUNER),
         Some(Value::Dict(..)) if reader.get(&name).is_none() => {
@@ -351,6 +352,35 @@ fn pruner(reader: &mut Reader) -> Choice {
         }
         Some(Value::Dict(..)) => kind_reader::choice(reader, PRUNER, &name, NO_PRUNER, &table),
         Some(_) => kind_reader::choice(reader, PRUNER, &table, NO_PRUNER, &table),
+    }
+}
+
+/// Where one layer writes the pruner as a word and another as a table, makes it a table in all:
+/// `sweep.pruner=asha sweep.pruner.min_resource="3 epochs"` is one pruner. Options that only the
+/// kind of a weaker layer has go with its name.
+fn merge_pruners(reader: &mut Reader, table: &[String], name: &[String]) {
+    let is_table = |layer: &Layer| layer.get(table).is_some_and(|value| value.as_dict().is_some());
+    if !reader.layers.iter().any(is_table) {
+        return;
+    }
+    for layer in &mut reader.layers {
+        let Some(word @ Value::String(..)) = layer.get(table).cloned() else { continue };
+        if let Some(place) = layer.get_mut(table) {
+            *place = Value::from(Dict::from([("name".to_owned(), word)]));
+        }
+        if let Some(place) = layer.places.get(table).cloned() {
+            layer.places.insert(name.to_vec(), place);
+        }
+    }
+    let Some(strongest) = reader.layers.iter().rposition(|layer| layer.get(name).is_some()) else {
+        return;
+    };
+    let chosen = reader.layers[strongest].get(name).and_then(Value::as_str).unwrap_or_default();
+    let Some(family) = reader.vocabulary.family(PRUNER).cloned() else { return };
+    let Some(kind) = family.kind(chosen) else { return };
+    for layer in &mut reader.layers[..strongest] {
+        let Some(options) = layer.table_mut(table) else { continue };
+        options.retain(|key, _| kind.key(key).is_some() || family.owners(key).next().is_none());
     }
 }
 

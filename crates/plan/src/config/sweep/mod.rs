@@ -25,7 +25,7 @@ pub use constraint::Constraint;
 pub use json_schema::{json_schema, reference};
 pub use load::{is_space, is_sweep_word, load, metric_problem};
 pub use space::{Condition, Domain, Parameter, change_of, in_order, in_toml};
-pub use space::{as_written, on_grid, ordered, steps_of, value_of};
+pub use space::{as_written, canonical, on_grid, ordered, setting_of, steps_of, value_of};
 
 use crate::config::kind::Choice;
 use crate::config::schema::Mode;

@@ -198,6 +198,46 @@ pub fn as_written(parameters: &[Parameter], values: &mut Values) {
     values.sort_by_key(|(key, _)| parameters.iter().position(|parameter| parameter.key == *key));
 }
 
+/// A value in one form: `1`, `1.0` and `1e0` are the same number.
+pub fn canonical(value: &Json) -> String {
+    /// Whole numbers that a float holds exactly.
+    const EXACT: f64 = 9_007_199_254_740_992.0;
+    match value {
+        Json::Number(number) => match number.as_f64() {
+            Some(float) if number.is_f64() && float.fract() == 0.0 && float.abs() < EXACT => {
+                (float as i64).to_string()
+            }
+            _ => number.to_string(),
+        },
+        Json::Array(items) => {
+            format!("[{}]", items.iter().map(canonical).collect::<Vec<_>>().join(","))
+        }
+        Json::Object(keys) => {
+            let mut pairs: Vec<String> =
+                keys.iter().map(|(key, value)| format!("{key:?}:{}", canonical(value))).collect();
+            pairs.sort();
+            format!("{{{}}}", pairs.join(","))
+        }
+        other => other.to_string(),
+    }
+}
+
+/// What the values of a trial change of the base, in one form: trials of equal settings train the
+/// same model on the same data, to the bit.
+pub fn setting_of(values: &Values, base: impl Fn(&str) -> Option<Json>) -> String {
+    let is_change = |(key, value): &&(String, Json)| {
+        let value = canonical(value);
+        base(key).map_or(value != "null", |usual| value != canonical(&usual))
+    };
+    let mut pairs: Vec<String> = values
+        .iter()
+        .filter(is_change)
+        .map(|(key, value)| format!("{key}={}", canonical(value)))
+        .collect();
+    pairs.sort();
+    pairs.join(" ")
+}
+
 /// A value as a change of the experiment: `optimizer.lr=0.01`.
 pub fn change_of(key: &str, value: &Json) -> String {
     format!("{key}={}", in_toml(value))
@@ -221,6 +261,21 @@ mod tests {
         assert_eq!(points.len(), 11);
         assert_eq!(points[3], json!(0.3));
         assert_eq!(points[10], json!(1.0));
+    }
+
+    #[test]
+    fn the_same_setting_has_one_form_however_it_is_written() {
+        let of =
+            |values: Json| -> Values { values.as_object().unwrap().clone().into_iter().collect() };
+        let base = |key: &str| (key == "optimizer.momentum").then(|| json!(0.9));
+        let of = |values: Json| setting_of(&of(values), base);
+        assert_eq!(of(json!({"a": 1, "b": [8]})), of(json!({"b": [8.0], "a": 1.0})));
+        assert_eq!(of(json!({"a": 0.5, "optimizer.momentum": 0.9})), of(json!({"a": 0.5})));
+        assert_eq!(of(json!({"a": null})), "");
+        assert_ne!(of(json!({"optimizer.momentum": null})), "", "the base has one");
+        assert_ne!(of(json!({"a": "1"})), of(json!({"a": 1})), "text is no number");
+        let large = [9_007_199_254_740_993u64, 9_007_199_254_740_992].map(|n| of(json!({"a": n})));
+        assert_ne!(large[0], large[1]);
     }
 
     #[test]
