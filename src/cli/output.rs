@@ -15,8 +15,6 @@ use std::time::Duration;
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::{Map, Value};
 
-use indicatif::{ProgressBar, ProgressStyle};
-
 use crate::cli::refusal::Refusal;
 use crate::event;
 use crate::launch::{Signals, exit_code as exit};

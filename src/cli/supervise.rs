@@ -6,8 +6,6 @@ use std::time::Duration;
 
 use serde_json::json;
 
-use serde_json::json;
-
 use crate::checkpoint;
 use crate::cli::output::{Stream, complain, is_json, screen, to_stderr};
 use crate::cli::prepare::OwnedRun;

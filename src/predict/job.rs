@@ -87,16 +87,6 @@ pub(crate) fn run(
     }
 }
 
-/// The form of the file that is to be written.
-fn format_of(path: &Path) -> Result<Format, Error> {
-    if path.is_dir() {
-        let what = format!("`{}` is a folder", path.display());
-        let help = format!("name a file, such as `{}`", path.join("predictions.csv").display());
-        return Err(Error::new(exit::REFUSED, what).with_help(help));
-    }
-    Format::of(path)
-}
-
 fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

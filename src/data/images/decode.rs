@@ -7,8 +7,7 @@
 //! Asked for 16 bits, values are what they are, as `torchvision.io.decode_image` reads them, and
 //! those of 8 bits are spread over the same range (v * 257).
 
-use std::borrow::Cow;
-use std::io::{Cursor, Read};
+use std::io::Cursor;
 use std::path::Path;
 
 use image::{
@@ -130,15 +129,6 @@ pub(crate) fn has_more_than_8_bits(path: &Path) -> bool {
     header().unwrap_or(false)
 }
 
-/// Whether a PNG has more than 8 bits; its other chunks are not read.
-fn depth_of_png(mut file: impl Read) -> Option<bool> {
-    /// Of the bits of a value, in the first chunk.
-    const DEPTH: usize = 24;
-    let mut head = [0; DEPTH + 1];
-    file.read_exact(&mut head).ok()?;
-    Some(head[DEPTH] > 8)
-}
-
 fn to_uint16(image: DynamicImage) -> Pixels {
     let size = [image.height() as usize, image.width() as usize];
     Pixels::of_uint16(3, size, image.into_rgb16().as_raw())
@@ -219,32 +209,6 @@ fn decode_inks(bytes: &[u8]) -> Result<Pixels, String> {
     }
     let data = inks.as_chunks::<4>().0.iter().flat_map(|&inks| jpeg::rgb_of_inks(inks)).collect();
     Ok(Pixels::new(3, size, data))
-}
-
-/// A PNG without its colour profile, which no pixel needs, and which the library would inflate: up
-/// to a quarter of a GiB from 256 KiB, for each picture of a pixel.
-fn without_profile(png: &[u8]) -> Cow<'_, [u8]> {
-    const SIGNATURE: usize = 8;
-    /// A length and a type before the data of a chunk, and a checksum behind it.
-    const AROUND: usize = 12;
-    let (mut kept, mut from, mut at) = (Vec::new(), 0, SIGNATURE);
-    while let Some([a, b, c, d, kind @ ..]) = png.get(at..at + 8) {
-        let end = (u32::from_be_bytes([*a, *b, *c, *d]) as usize).saturating_add(at + AROUND);
-        match kind {
-            b"iCCP" => {
-                kept.extend_from_slice(&png[from..at]);
-                from = end.min(png.len());
-            }
-            b"IDAT" => break,
-            _ => {}
-        }
-        at = end;
-    }
-    if from == 0 {
-        return png.into();
-    }
-    kept.extend_from_slice(&png[from..]);
-    kept.into()
 }
 
 /// Why an image cannot be decoded, without what the library shows for its own programmers.
