@@ -74,7 +74,7 @@ pub(crate) fn run(
     stream: &mut (dyn Write + Send),
     said: &(dyn Fn(Said<'_>) + Sync),
 ) -> Result<Option<Ended>, Error> {
-    let format = job.out.map_or(Ok(job.form), |(path, _)| Format::of(path))?;
+    let format = job.out.map_or(Ok(job.form), |(path, _)| format_of(path))?;
     let source = job.kinds.data.build(&job.plan.data.source.kind).map_err(data::Error::from)?;
     let inputs = read(source.as_ref(), job.plan, job.paths, &job.kinds.transforms)?;
     inputs.notes.iter().for_each(|note| said(Said::Noted(note)));
@@ -85,6 +85,16 @@ pub(crate) fn run(
         Some((path, replaces)) => work.to_file(format, path, replaces),
         None => work.to_stream(format, stream).map(Some),
     }
+}
+
+/// The form of the file that is to be written.
+fn format_of(path: &Path) -> Result<Format, Error> {
+    if path.is_dir() {
+        let what = format!("`{}` is a folder", path.display());
+        let help = format!("name a file, such as `{}`", path.join("predictions.csv").display());
+        return Err(Error::new(exit::REFUSED, what).with_help(help));
+    }
+    Format::of(path)
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
