@@ -8,8 +8,8 @@ use std::path::{Path, PathBuf};
 
 /// Columns of a line, as `rustfmt.toml` has them for code.
 const MAX_COLUMNS: usize = 100;
-/// Lines at which a file must be cut.
-const MAX_LINES: usize = 600;
+/// Lines from which on a file has more than one subject.
+const MAX_LINES: usize = 1000;
 
 /// Rooms within which a module uses only modules declared above it. Their `mod.rs` declares and
 /// re-exports, no more.
