@@ -50,7 +50,9 @@ impl<F: Family> Clone for Registry<F> {
 impl<F: Family> fmt::Debug for Registry<F> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let names = self.kinds.iter().map(|(spec, _)| spec.name);
-        f.debug_struct("Registry").field(F::TABLE, &names.collect::<Vec<_>>()).finish()
+        f.debug_struct("Registry")
+            .field(F::TABLE, &names.collect::<Vec<_>>())
+            .finish_non_exhaustive()
     }
 }
 

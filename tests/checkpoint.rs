@@ -1,6 +1,6 @@
 //! Checkpoints that are damaged in every way, older and newer than this ddprun, and written while
 //! training goes on.
-#![expect(clippy::unwrap_used, clippy::disallowed_methods, reason = "a test")]
+#![expect(clippy::unwrap_used, clippy::panic, clippy::disallowed_methods, reason = "a test")]
 
 mod support;
 

@@ -106,7 +106,7 @@ pub fn all(folder: &Path) -> Result<Vec<Found>, Error> {
             let manifest = manifest::read(&path);
             // Its run may have deleted it meanwhile.
             if manifest.is_ok() || path.is_dir() {
-                found.push(Found { manifest, step, path });
+                found.push(Found { path, step, manifest });
             }
         }
     }

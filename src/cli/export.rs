@@ -67,7 +67,7 @@ pub(crate) fn export(
         ExportFormat::Onnx if args.names.is_some() => {
             let page = "error: `--names` is for weights: an ONNX file holds the model itself\n  \
                         do: omit it, or name a `.safetensors` file";
-            return Err(Refusal::new(exit::REFUSED, page.to_owned()));
+            return Err(Refusal::new(exit::REFUSED, page));
         }
         ExportFormat::Onnx => export_onnx(exported, to, kinds)?,
     }

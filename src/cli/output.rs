@@ -209,7 +209,9 @@ impl Stream {
         let lines = self.lines.clone();
         move |event| {
             let line = line("event", event.into());
-            lines.iter().for_each(|lines| drop(lines.send(line.clone())));
+            if let Some(lines) = &lines {
+                drop(lines.send(line));
+            }
         }
     }
 }

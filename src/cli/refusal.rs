@@ -69,7 +69,7 @@ impl Refusal {
     fn object(&self) -> Value {
         let Block { message, parts } = Block::read(&self.page);
         let (file, line) = self.place.clone().unzip();
-        let mut object = error_object(self.code, message);
+        let mut object = error_object(self.code, &message);
         (object["file"], object["line"]) = (json!(file), json!(line.flatten()));
         for (label, text) in parts {
             let key = if label == "do" { "help" } else { label };
@@ -84,7 +84,7 @@ impl Refusal {
 }
 
 /// An error of which nothing is known but its words.
-fn error_object(code: u8, message: String) -> Value {
+fn error_object(code: u8, message: &str) -> Value {
     json!({
         "code": code,
         "message": message,
@@ -97,7 +97,7 @@ fn error_object(code: u8, message: String) -> Value {
 }
 
 fn of_problem(problem: &Problem, code: u8) -> Value {
-    let mut object = error_object(code, problem.what().to_owned());
+    let mut object = error_object(code, problem.what());
     object["help"] = json!(problem.remedy());
     if !problem.key().is_empty() {
         object["key"] = problem.key().into();
@@ -131,7 +131,7 @@ impl Block {
             match (labelled, block.parts.last_mut()) {
                 (Some((label, text)), _) => block.parts.push((label, text.to_owned())),
                 (None, Some((_, text))) => *text = format!("{text}\n{}", line.trim_start()),
-                (None, None) if block.message.is_empty() => block.message = line.to_owned(),
+                (None, None) if block.message.is_empty() => line.clone_into(&mut block.message),
                 (None, None) => block.message += &format!("\n{line}"),
             }
         }

@@ -137,17 +137,14 @@ fn dispatch(args: Args, kinds: &Kinds) -> Result<u8, Refusal> {
 
 fn no_command(error: &clap::Error, line: &[OsString], kinds: &Kinds) -> ExitCode {
     if !(error.use_stderr() && is_said_by_another(exit::REFUSED)) {
-        match usage::refuse_unknown_flag(error, line, kinds) {
-            Some(refusal) => {
-                last_words(refusal.page());
-                output::say_error(&refusal);
-            }
-            None => {
-                // A closed terminal is no reason to fail.
-                drop(error.print());
-                if error.use_stderr() {
-                    output::say_error(&usage::refused(error));
-                }
+        if let Some(refusal) = usage::refuse_unknown_flag(error, line, kinds) {
+            last_words(refusal.page());
+            output::say_error(&refusal);
+        } else {
+            // A closed terminal is no reason to fail.
+            drop(error.print());
+            if error.use_stderr() {
+                output::say_error(&usage::refused(error));
             }
         }
     }

@@ -167,8 +167,9 @@ fn job(name: String, work: Work, ranks: u32, kind: &dyn Cluster) -> Result<Job, 
     // A script names the folder in lines of its own; what follows a line break would be run.
     if root.as_os_str().as_encoded_bytes().iter().any(u8::is_ascii_control) {
         let page = format!(
-            "error: the working folder {root:?} has a line break or another control character in \
-             its path, which scripts cannot hold\n  do: rename the folder"
+            "error: the working folder `{}` has a line break or another control character in \
+             its path, which scripts cannot hold\n  do: rename the folder",
+            root.display()
         );
         return Err(Refusal::new(exit::REFUSED, page));
     }

@@ -12,7 +12,7 @@ const MAX_HEADERS: usize = 64;
 /// Time for a browser to send a whole request: it takes a moment.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
 /// Time for it to take a whole answer, over a slow line.
-const ANSWER_TIMEOUT: Duration = Duration::from_secs(60);
+const ANSWER_TIMEOUT: Duration = Duration::from_mins(1);
 /// Bytes that are written at once: small enough to look at the time in between.
 const PIECE: usize = 64 << 10;
 

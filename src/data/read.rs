@@ -51,7 +51,7 @@ impl NotDownloaded {
 
     /// Whether that is why a file could not be read.
     pub(crate) fn is_why(error: &io::Error) -> bool {
-        error.get_ref().is_some_and(|inner| inner.is::<Self>())
+        error.get_ref().is_some_and(<dyn std::error::Error + Send + Sync>::is::<Self>)
     }
 }
 
@@ -214,7 +214,7 @@ mod tests {
             assert!(error.help().unwrap().contains(help), "{:?}", error.help());
         };
         let pointer = b"version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 12345\n";
-        check(pointer, "`: this is a pointer of git-lfs, not the file itself", "git lfs pull");
+        check(pointer, "`: it is a git-lfs pointer, not the file itself", "git lfs pull");
         check(b"PAR1\x15", "this is a parquet file, not a table of text", "read_parquet");
         check(b"PK\x03\x04\x14", "zip archive, not a table of text", "read_excel");
         check(&[0xff, 0xfe, b'a', 0], "this is text in UTF-16", "UTF-8");

@@ -46,9 +46,11 @@ fn make_secret(path: &Path) -> Option<()> {
 fn read_secret(path: &Path) -> Option<Vec<u8>> {
     let found = fs::symlink_metadata(path).ok()?;
     let is_own = found.is_file() && found.uid() == rustix::process::geteuid().as_raw();
-    let bytes =
-        if is_own && found.mode() & 0o077 == 0 { super::read(path).ok()? } else { return None };
-    (bytes.len() == 32).then_some(bytes)
+    let others = 0o077;
+    if !is_own || found.mode() & others != 0 {
+        return None;
+    }
+    super::read(path).ok().filter(|bytes| bytes.len() == 32)
 }
 
 #[cfg(test)]

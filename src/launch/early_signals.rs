@@ -71,6 +71,7 @@ pub(super) fn listen(signals: impl Iterator<Item = i32>, say: fn(&str)) -> io::R
 }
 
 impl Early {
+    #[expect(clippy::disallowed_methods, reason = "a signal ends the program wherever it is")]
     fn end(&self, kind: Kind) -> ! {
         let next = self.remedy.as_ref().map(|remedy| format!("; `{remedy}` starts it"));
         (self.say)(&format!("stopped before the first step{}", next.unwrap_or_default()));
@@ -95,12 +96,14 @@ pub(crate) fn uninterrupted() -> Uninterrupted {
 
 impl Uninterrupted {
     /// Whether the program ends when this is dropped: what was made may go.
+    #[expect(clippy::unused_self, reason = "only what is not interrupted may ask")]
     pub(crate) fn ends(&self) -> bool {
         let early = early();
         early.stage == Stage::Waiting && !early.arrived.is_empty()
     }
 
     /// What was made is whole and stays; this command starts it.
+    #[expect(clippy::unused_self, reason = "it is over with this")]
     pub(crate) fn complete(self, remedy: String) {
         early().remedy = Some(remedy);
     }

@@ -24,6 +24,7 @@ pub(crate) struct Signals {
     pipe: UnixStream,
     registered: Vec<SigId>,
     /// Of those of which several within [`ONE_PRESS`] are one: when the last one was counted.
+    #[expect(clippy::option_option, reason = "whether it matters, and whether one was counted")]
     pressed: Option<Option<Instant>>,
 }
 

@@ -79,7 +79,7 @@ impl Repeated {
     /// diverged or failed: then it is not trained further.
     pub(super) fn next(&self, trials: &[Trial], base: &BaseValues) -> Option<Values> {
         let is_fine = |trial: &&Trial| matches!(trial.state, State::Running | State::Finished);
-        self.by_setting(trials, base).into_iter().find_map(|all| {
+        Self::by_setting(trials, base).into_iter().find_map(|all| {
             if !all.iter().all(is_fine) {
                 return None;
             }
@@ -110,11 +110,11 @@ impl Repeated {
             }
             stands
         };
-        self.by_setting(trials, base).into_iter().map(one).collect()
+        Self::by_setting(trials, base).into_iter().map(one).collect()
     }
 
     /// The trials of each setting, in the order of the first of each.
-    fn by_setting<'a>(&self, trials: &'a [Trial], base: &BaseValues) -> Vec<Vec<&'a Trial>> {
+    fn by_setting<'a>(trials: &'a [Trial], base: &BaseValues) -> Vec<Vec<&'a Trial>> {
         let mut places: HashMap<String, usize> = HashMap::new();
         let mut found: Vec<Vec<&Trial>> = Vec::new();
         for trial in trials {

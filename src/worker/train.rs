@@ -544,11 +544,11 @@ fn finish(run: &mut RankRun, mut ending: Ending) -> Result<Ending, Error> {
             tested => tested?,
         }
     }
-    if matches!(ending, Ending::Done(_)) {
-        if let Some(missed) = run.missed_expectations() {
-            let message = format!("the run missed what `[expect]` asks for: {missed}");
-            run.record(&Event::Warned { message })?;
-        }
+    if matches!(ending, Ending::Done(_))
+        && let Some(missed) = run.missed_expectations()
+    {
+        let message = format!("the run missed what `[expect]` asks for: {missed}");
+        run.record(&Event::Warned { message })?;
     }
     let reason = match ending {
         Ending::Done(reason) => reason,

@@ -47,7 +47,9 @@ fn lab() -> Lab {
             (0..n).for_each(|i| draw(format!("data/{part}/{class}/{i}.png"), red + i));
         }
     }
-    ["photos/a.png", "a.jpg", "cat.jpg"].into_iter().for_each(|path| draw(path.to_owned(), 7));
+    for path in ["photos/a.png", "a.jpg", "cat.jpg"] {
+        draw(path.to_owned(), 7);
+    }
     lab.run_to(0, &["init", "data/photos"]);
     lab.run_to(0, &["photos.toml", "train.steps=1", "train.precision=fp32"]);
     lab.run_to(0, &["checkpoint", "export", "photos", "model.safetensors"]);
@@ -92,7 +94,9 @@ fn adapted(lab: &Lab, command: &Documented) -> Option<Vec<String>> {
         }
         "init" | "token" => {
             let made = ["quickstart.toml", "photos.toml", "run.token"];
-            made.iter().for_each(|name| drop(fs::remove_file(lab.path(name))));
+            for name in made {
+                drop(fs::remove_file(lab.path(name)));
+            }
         }
         _ => {}
     }
@@ -106,8 +110,9 @@ fn every_command_of_the_pages_that_needs_no_training_runs() {
     let mut n_run = 0;
     for command in documented() {
         let words = &command.words;
-        let is_training = words.iter().any(|word| word.ends_with(".toml"))
-            && !["sweep", "submit", "eval"].contains(&words[0].as_str());
+        let is_training =
+            words.iter().any(|word| Path::new(word).extension().is_some_and(|it| it == "toml"))
+                && !["sweep", "submit", "eval"].contains(&words[0].as_str());
         let has_place = words.iter().any(|word| word.contains('<'));
         if is_training || has_place || words[0].starts_with('-') || words[0].contains('=') {
             continue;

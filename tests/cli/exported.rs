@@ -124,7 +124,7 @@ fn rows_of_a_table_are_prepared_by_the_description_alone() {
     ));
     let cities = ["Bern", "Rome", ""];
     let row = |i: usize| {
-        let rooms = if i % 5 == 0 { "NA".to_owned() } else { (i % 7).to_string() };
+        let rooms = if i.is_multiple_of(5) { "NA".to_owned() } else { (i % 7).to_string() };
         format!("{rooms},{},{},{}\n", cities[i % 3], 1.5 * (i % 11) as f64, ["a", "b"][i % 2])
     };
     lab.write("t.csv", "rooms,city,size,sort\n".to_owned() + &(0..40).map(row).collect::<String>());

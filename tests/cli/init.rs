@@ -287,11 +287,11 @@ fn another_target_of_a_table_is_chosen_by_its_name_alone() {
 #[test]
 fn a_table_to_test_on_is_used_if_it_has_the_target() {
     let lab = Lab::new();
-    let rows = |n: usize| (0..n).map(|i| format!("{i},{}.5\n", i % 7)).collect::<String>();
+    let rows = |n: usize| (0..n).map(|i| format!("{i},{}.5\n", i % 7)).collect::<Vec<_>>().concat();
     lab.write("houses/train.csv", format!("rooms,price\n{}", rows(50)));
     lab.write(
         "houses/test.csv",
-        format!("rooms\n{}", (0..9).map(|i| format!("{i}\n")).collect::<String>()),
+        format!("rooms\n{}", (0..9).map(|i| format!("{i}\n")).collect::<Vec<_>>().concat()),
     );
     let said = lab.run_to(0, &["init", "houses", "a.toml"]).stdout;
     assert!(said.contains("`test.csv` has no `price`: its rows are to be predicted"), "{said}");
@@ -308,10 +308,11 @@ fn nested_json_gives_an_experiment_that_trains() {
     let lab = Lab::new();
     let line = |i: usize| {
         let nested = json!({"a": i % 3});
-        json!({"id": format!("n{i}"), "rooms": i % 7, "flag": i % 2 == 0, "year": "1970-01-01",
+        json!({"id": format!("n{i}"), "rooms": i % 7, "flag": i.is_multiple_of(2), "year": "1970-01-01",
             "tags": vec![1; i % 3 + 1], "nested": nested, "price": i as f64 / 4.0})
     };
-    let lines: String = (0..60).map(|i| format!("{}\n", line(i))).collect();
+    let lines: Vec<String> = (0..60).map(|i| format!("{}\n", line(i))).collect();
+    let lines = lines.concat();
     lab.write("nested.jsonl", lines);
     let said = lab.run_to(0, &["init", "nested.jsonl"]).stdout;
     for words in

@@ -206,7 +206,8 @@ fn twenty_steps_on_windows_of_a_table_equal_pytorch() {
     let rows: String = (0..14_400).map(row).collect();
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("hours.csv");
-    std::fs::write(&file, format!("date,HUFL,HULL,MUFL,MULL,LUFL,LULL,OT\n{rows}")).unwrap();
+    let text = format!("date,HUFL,HULL,MUFL,MULL,LUFL,LULL,OT\n{rows}");
+    ddprun::internals::files::write_atomic(&file, text.as_bytes()).unwrap();
     equal_steps(file, &timebridge()["drawn"], (96, 24), 8);
 }
 

@@ -74,7 +74,9 @@ impl Weights {
             }
             let sum: f64 = values.iter().sum();
             if sum != 0.0 {
-                values.iter_mut().for_each(|value| *value /= sum);
+                for value in values.iter_mut() {
+                    *value /= sum;
+                }
             }
             spans.push((first, inputs.len()));
         }

@@ -135,9 +135,8 @@ fn answer(
     let is_number = |cell: &str| cell.parse::<f64>().is_ok();
     let kind = |at: usize| match asked.task {
         Some(TableTask::Classification) => ImageAnswer::Class,
-        Some(TableTask::Regression) => ImageAnswer::Numbers,
         None if is_class(table, at) => ImageAnswer::Class,
-        None => ImageAnswer::Numbers,
+        Some(TableTask::Regression) | None => ImageAnswer::Numbers,
     };
     if let Some(name) = asked.target {
         let at = table.place(name).filter(|at| others.contains(at)).ok_or_else(|| {
@@ -188,7 +187,9 @@ fn answer(
 fn is_class(table: &Table, at: usize) -> bool {
     let cells = given(table, at);
     let mut found = TargetCells::default();
-    cells.iter().for_each(|(_, cell)| found.push(cell));
+    for (_, cell) in &cells {
+        found.push(cell);
+    }
     let distinct: BTreeSet<&str> = cells.iter().map(|(_, cell)| *cell).collect();
     found.are_classes() && distinct.len() >= 2 && distinct.len() * 2 <= cells.len()
 }

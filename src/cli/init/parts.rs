@@ -73,7 +73,7 @@ pub(super) fn unwrapped(at: &Path) -> PathBuf {
         };
         match &others[..] {
             [only] if listing::files(&at).is_empty() && !listing::folders(only).is_empty() => {
-                at = only.clone();
+                at.clone_from(only);
             }
             _ => return at,
         }

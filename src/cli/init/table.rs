@@ -240,7 +240,9 @@ impl Target {
         }
         let unlabelled = table.rows.len() - cells.len();
         let mut found = TargetCells::default();
-        cells.iter().for_each(|(_, cell)| found.push(cell));
+        for (_, cell) in &cells {
+            found.push(cell);
+        }
         let usual = found.are_classes();
         let word = cells.iter().find(|(_, cell)| cell.parse::<f64>().is_err());
         let fraction =
@@ -340,7 +342,7 @@ fn place(file: &Path, table: &Table, asked: Asked<'_>) -> Result<(usize, &'stati
         let at = names.iter().position(|name| name.eq_ignore_ascii_case(target))?;
         could_be(&at).then_some(at)
     };
-    if let Some(at) = TARGETS.iter().find_map(|target| usual(&target)) {
+    if let Some(at) = TARGETS.iter().find_map(usual) {
         return Ok((at, "by its name"));
     }
     let varies = |at: &usize| {
@@ -396,12 +398,11 @@ fn parts(
     };
     let has_val = complete("val_file", files.val)?;
     let has_test = complete("test_file", files.test)?;
-    let val = match files.val.filter(|_| has_val) {
-        Some(val) => format!("`{}`", file(val)),
-        None => {
-            options.push(("val_fraction", VAL_FRACTION.into()));
-            format!("{:.0} % of the rows, drawn at random", VAL_FRACTION * 100.0)
-        }
+    let val = if let Some(val) = files.val.filter(|_| has_val) {
+        format!("`{}`", file(val))
+    } else {
+        options.push(("val_fraction", VAL_FRACTION.into()));
+        format!("{:.0} % of the rows, drawn at random", VAL_FRACTION * 100.0)
     };
     notes.insert(0, ("validate on", val));
     if let Some(test) = files.test.filter(|_| has_test) {

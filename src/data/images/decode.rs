@@ -154,7 +154,14 @@ fn decode_jpeg(
     let check = |channels| check_size((width as u32, height as u32), channels * height * width);
     if header.has_inks() {
         check(4)?;
-        return Ok(caught(|| jpeg::decode_cmyk(&bytes, &header))?);
+        // The library has a fault where colours are stored at another size than the picture.
+        if let Ok(pixels) = caught(|| jpeg::decode_cmyk(&bytes, &header)) {
+            return Ok(pixels);
+        }
+        return match decode_whole(&bytes, ImageFormat::Jpeg)?.0 {
+            Whole::Image(image) => Ok(Decoded::whole(to_rgb(image))),
+            Whole::Inks(pixels) => Ok(Decoded::whole(pixels)),
+        };
     }
     if !header.is_common() {
         return match decode_whole(&bytes, ImageFormat::Jpeg)?.0 {

@@ -247,7 +247,9 @@ pub(crate) fn turned_photos<'a>(
 ) -> (String, Vec<String>) {
     let said: Vec<String> = parts.filter_map(|(part, files)| counted_photos(part, files)).collect();
     match exif {
-        Exif::Apply => (said.iter().map(|photos| format!(", {photos}, applied")).collect(), vec![]),
+        Exif::Apply => {
+            (said.iter().flat_map(|photos| [", ", photos, ", applied"]).collect(), vec![])
+        }
         Exif::Ignore => {
             let note = |photos: &String| {
                 format!(

@@ -358,7 +358,13 @@ mod tests {
     #[test]
     fn what_is_good_after_an_epoch_is_good_whatever_number_of_steps_that_took() {
         let (search, trials) = of_two_batches();
-        let drawn = (31..131).map(|number| propose(&search, number, &trials));
+        let (base, ranking) = (BaseValues::default(), Ranking::plain(search.goal));
+        // Both batches were tried, so that nothing would be left to draw.
+        let tried = &Tried::of(&[], &base);
+        let drawn = (31..131).map(|number| {
+            let (search, base, ranking, trials) = (&search, &base, &ranking, &trials[..]);
+            Tpe {}.propose(&Asked { search, base, ranking, number, trials, tried }).unwrap()
+        });
         let large = drawn.filter(|values| values[0].1 == json!(256)).count();
         // By steps the batch of 32 would be the good one.
         assert!(large > 40, "{large} of 100 draws have the best batch");

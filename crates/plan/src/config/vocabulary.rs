@@ -56,9 +56,8 @@ impl Vocabulary {
     ///
     /// The names, if none of them is `name`.
     pub fn kind(&self, table: &str, name: &str) -> Result<String, Vec<&str>> {
-        let is_meant = |family: &&FamilySpec| {
-            family.table == table || family.lists.iter().any(|list| *list == table)
-        };
+        let is_meant =
+            |family: &&FamilySpec| family.table == table || family.lists.contains(&table);
         let Some(family) = self.families.iter().chain(&self.lists).find(is_meant) else {
             return Err(Vec::new());
         };

@@ -24,7 +24,6 @@ const REBUILD: &str = "rebuild it with `cargo build --release --features cuda`";
 
 /// Ranks and their communication.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[expect(clippy::struct_excessive_bools, reason = "each is a key of its own")]
 pub struct DistributedPlan {
     /// Number of ranks.
     pub world_size: WorldSize,

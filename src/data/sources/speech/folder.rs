@@ -19,12 +19,13 @@ const EXPECTED: &str = "WAV, FLAC, OGG or MP3 files, or folders of them";
 /// As [`list`], or a name has no such part.
 pub(super) fn utterances(root: &Path, group_part: Option<usize>) -> Result<Vec<Utterance>, Error> {
     let utterance = |path: PathBuf| {
-        let speaker = group_part.map(|number| match name_part(&path, number) {
-            Some(part) => Ok(part.to_owned()),
-            None => {
+        let speaker = group_part.map(|number| {
+            if let Some(part) = name_part(&path, number) {
+                Ok(part.to_owned())
+            } else {
                 let what = format!(
                     "its name has no part {number} between `_` or `-`, which `data.group_part` \
-                     names"
+                 names"
                 );
                 Err(Error::Format { path: path.clone(), what })
             }

@@ -198,7 +198,7 @@ impl DataSource for Speech {
         let found = [("rate", rate.into()), ("samples", samples.into())];
         let found = found.map(|(name, number)| (name.to_owned(), number)).into();
         let notes = self.repeated_speakers(&parts, &asked.split).into_iter().collect();
-        Ok(Survey { line, found, notes, ..Survey::of(&self.read(&parts, measured, &asked.split)?) })
+        Ok(Survey { notes, line, found, ..Survey::of(&self.read(&parts, measured, &asked.split)?) })
     }
 
     /// What the features are made by; a sample is the features of clean speech, then of noisy

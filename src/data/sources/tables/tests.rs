@@ -439,7 +439,7 @@ fn rows_without_a_target_are_refused_or_left_out_and_counted() {
     let (_dir, source) = lines("{\"a\": 1}\n", train, &["a"], drop);
     let error = source.survey(&REGRESSION).unwrap_err().to_string();
     assert!(error.ends_with("none of its 1 rows has a `y`"), "{error}");
-    let (_dir, source) = lines(&train[10..], train, &["a"], |_| {});
+    let (_dir, source) = lines(&train[9..], train, &["a"], |_| {});
     let error = source.survey(&REGRESSION).unwrap_err().to_string();
     assert!(error.ends_with("line 1: `y` is null, which counts as empty"), "{error}");
 }

@@ -145,6 +145,6 @@ mod tests {
             Ok(taken.len())
         });
         stop.store(true, Ordering::Relaxed);
-        assert!(error.unwrap_err().contains("64 MiB of memory"));
+        assert!(error.unwrap_err().contains("64.00 MiB of memory"));
     }
 }

@@ -121,7 +121,7 @@ impl DataSource for Tokens {
 
     fn survey(&self, asked: &Asked<'_>) -> Result<Survey, Error> {
         let source = self.source()?;
-        self.check_tokens(&source)?;
+        Self::check_tokens(&source)?;
         let (splits, token_bytes) = open(&source, self.seq_len, &asked.split, Look::Whole)?;
         let found = Survey::of(&splits);
         let seq_len = self.seq_len;
@@ -191,7 +191,7 @@ impl DataSource for Tokens {
 
 impl Tokens {
     /// Refuses files whose tokens are of another type or vocabulary.
-    fn check_tokens(&self, source: &Source) -> Result<(), Error> {
+    fn check_tokens(source: &Source) -> Result<(), Error> {
         let Source::Binary { train, val, test, dtype, vocabulary } = source else { return Ok(()) };
         let files = [Some(train), Some(val), test.as_ref()];
         let mut files = files.into_iter().flatten();

@@ -154,8 +154,9 @@ pub struct Misfit {
 }
 
 /// Compares `header` with what is `wanted`. The wrappers' `module.` and `_orig_mod.` are stripped
-/// from keys, and the name that a wrapper such as Lightning's module gives the model (`model.`); if all of the model's keys share a first component (`resnet18.`) that none of the
-/// file's has, it is put before them. Names of another library become the model's.
+/// from keys, and the name that a wrapper such as Lightning's module gives the model (`model.`); if
+/// all of the model's keys share a first component (`resnet18.`) that none of the file's has, it is
+/// put before them. Names of another library become the model's.
 ///
 /// # Errors
 ///
@@ -195,8 +196,9 @@ fn renamed<'a>(wanted: &Wanted, header: &'a Header) -> BTreeMap<String, (&'a str
     };
     let mut plain: Vec<(String, (&str, &Held))> = header.iter().map(plain).collect();
     if let Some(wrapper) = outer_name(wanted, &plain) {
+        let bare: BTreeSet<String> = plain.iter().map(|(key, _)| key.clone()).collect();
         for (key, _) in &mut plain {
-            if let Some(inner) = key.strip_prefix(&wrapper) {
+            if let Some(inner) = key.strip_prefix(&wrapper).filter(|inner| !bare.contains(*inner)) {
                 *key = inner.to_owned();
             }
         }
@@ -226,8 +228,11 @@ fn outer_name(wanted: &Wanted, file: &[(String, (&str, &Held))]) -> Option<Strin
         names.contains(name.as_str()) || names.contains(format!("{shared}{name}").as_str())
     };
     let outer: BTreeSet<String> = file.iter().filter_map(|(key, _)| first(key)).collect();
+    // What a file holds bare, too, would be there twice.
+    let bare: BTreeSet<&str> = file.iter().map(|(key, _)| key.as_str()).collect();
     let gain = |outer: &String| {
         let inside = file.iter().filter_map(|(key, _)| Some((key, key.strip_prefix(outer)?)));
+        let inside = inside.filter(|(_, inner)| !bare.contains(inner));
         inside.fold(0, |gain, (whole, inner)| {
             gain + i64::from(is_ours(inner)) - i64::from(is_ours(whole))
         })

@@ -217,7 +217,7 @@ pub(crate) fn absent_inputs(loaded: &Loaded, vocabulary: &Vocabulary) -> Vec<Fin
             };
             // These may be words, too: `char`, `chatml`.
             let may_be_word = ["tokenizer", "chat_template"].contains(&key.name.as_str());
-            if !(may_be_word && !path.contains(['.', '/'])) {
+            if !may_be_word || path.contains(['.', '/']) {
                 look(format!("{table}.{}", key.name), Path::new(path));
             }
         }
