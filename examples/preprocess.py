@@ -119,8 +119,9 @@ def text(told, file):
 
 def inputs(folder, file):
     told = {**json.loads((folder / "preprocessing.json").read_text()), "folder": folder}
-    kinds = {"images": image, "speech": speech, "text": text}
-    kind = kinds.get(told["modality"]) or (series if "series" in told["data"]["statistics"] else table)
+    found = told["data"]["statistics"]
+    marks = {image: "image" in told, speech: "n_fft" in found, series: "series" in found, text: "text" in told}
+    kind = next((kind for kind, is_it in marks.items() if is_it), table)
     return told, kind(told, file)
 
 

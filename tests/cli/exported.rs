@@ -100,17 +100,30 @@ fn images_are_prepared_by_the_description_alone() {
 
 #[test]
 fn a_hugging_face_processor_is_written_where_one_does_the_same() {
-    let steps = "[{ name = \"resize\", size = 20, interpolation = \"bicubic\" }, { name = \
-                 \"center_crop\", size = 16 }]";
-    let lab = Lab::new();
-    let transforms =
-        [format!("data.transforms.train={steps}"), format!("data.transforms.val={steps}")];
-    lab.run_to(0, &["small.toml", "train.epochs=1", &transforms[0], &transforms[1]]);
+    let step = |part: &str| {
+        format!(
+            "[[data.transforms.{part}]]\nname = \"resize\"\nsize = 20\ninterpolation = \
+             \"bicubic\"\n[[data.transforms.{part}]]\nname = \"center_crop\"\nsize = \
+             16\n[[data.transforms.{part}]]\nname = \"normalize\"\nmean = [0.4, 0.5, 0.6]\nstd = \
+             [0.2, 0.3, 0.25]\n"
+        )
+    };
+    let steps = step("train") + &step("val");
+    let lab = Lab::with(&format!(
+        "[model]\nname = \"mlp\"\nhidden = [4]\n[data]\nname = \"image_folder\"\ntrain_dir = \
+         \"photos\"\nval_dir = \"photos\"\n{steps}[train]\nepochs = 1\nbatch_size = 2\n{REST}"
+    ));
+    for class in ["dark", "light"] {
+        let path = lab.write(&format!("photos/{class}/0.png"), "");
+        image::RgbImage::from_pixel(30, 24, image::Rgb([9, 99, 199])).save(path).unwrap();
+    }
+    lab.run_to(0, &["small.toml"]);
     lab.run_to(0, &["checkpoint", "export", "small", "out/model.safetensors"]);
     let text = std::fs::read_to_string(lab.path("out/preprocessor_config.json")).unwrap();
     let found: Value = serde_json::from_str(&text).unwrap();
     assert_eq!((&found["size"]["shortest_edge"], &found["resample"]), (&20.into(), &3.into()));
     assert_eq!((&found["crop_size"]["height"], &found["do_rescale"]), (&16.into(), &true.into()));
+    assert_eq!(found["image_std"][2], 0.25);
 }
 
 #[test]

@@ -220,7 +220,8 @@ fn exported_weights_have_torchvisions_names_and_the_checkpoints_values() {
         assert!(tensor.data() == saved.tensor(name).unwrap().data(), "{name}");
     }
     assert_eq!(exported.len(), saved.len());
-    assert_eq!(names(&lab.path("out")), set(&["preprocessing.json", "weights.safetensors"]));
+    let written = ["preprocessing.json", "preprocessor_config.json", "weights.safetensors"];
+    assert_eq!(names(&lab.path("out")), set(&written));
 }
 
 #[test]

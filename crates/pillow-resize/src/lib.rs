@@ -4,8 +4,8 @@
 //! f64 and, for values of 8 bits, rounded to 22 bits behind the point.
 #![doc = include_str!("../README.md")]
 
-mod passes;
 mod weights;
+mod passes;
 #[cfg(test)]
 mod tests;
 

@@ -154,14 +154,10 @@ fn decode_jpeg(
     let check = |channels| check_size((width as u32, height as u32), channels * height * width);
     if header.has_inks() {
         check(4)?;
-        // The library has a fault where colours are stored at another size than the picture.
-        if let Ok(pixels) = caught(|| jpeg::decode_cmyk(&bytes, &header)) {
-            return Ok(pixels);
+        // The decoder fails on some files of four components that are whole.
+        if let Ok(decoded) = caught(|| jpeg::decode_cmyk(&bytes, &header)) {
+            return Ok(decoded);
         }
-        return match decode_whole(&bytes, ImageFormat::Jpeg)?.0 {
-            Whole::Image(image) => Ok(Decoded::whole(to_rgb(image))),
-            Whole::Inks(pixels) => Ok(Decoded::whole(pixels)),
-        };
     }
     if !header.is_common() {
         return match decode_whole(&bytes, ImageFormat::Jpeg)?.0 {
