@@ -606,10 +606,10 @@ pub(crate) fn resolved(prepared: &Prepared) -> Result<String, Refusal> {
     config::resolved(&experiment).map_err(|error| Refusal::of(exit::BUG, &error, None))
 }
 
-/// `20261120-134205-3f9a01c4`: sorts by time, and two runs of one second differ.
+/// `20261120-134205-3f9a01`: sorts by time, and two runs of one second differ.
 pub(crate) fn new_id() -> String {
     let now = jiff::Zoned::now();
-    format!("{}-{:08x}", now.strftime("%Y%m%d-%H%M%S"), files::random() as u32)
+    format!("{}-{:06x}", now.strftime("%Y%m%d-%H%M%S"), files::random() & 0xff_ffff)
 }
 
 #[cfg(test)]

@@ -148,7 +148,8 @@ fn load(path: &Path, words: &[String], kinds: &Kinds) -> Result<(Sweep, Loaded),
     let file: toml::Table = text.parse().unwrap_or_default();
     let is_given = file.get("sweep").is_some_and(|sweep| sweep.get("metric").is_some())
         || words.iter().any(|word| word.trim_start_matches('+').starts_with("sweep.metric="));
-    if !is_given {
+    // A range test compares nothing by a metric.
+    if !is_given && sweep.search.method.name != "lr_range" {
         // The base of a sweep already monitors its metric.
         let alone = config::load(&sweep.base, &sweep.changes, &vocabulary);
         let mut alone = alone.map_err(refused)?;

@@ -76,7 +76,8 @@ fn folds_are_a_sweep_with_a_mean_and_a_spread_and_each_trial_is_tested() {
     assert!(page.contains("fold 2 of 3 validates, 0.1 held back to"), "{page}");
     assert!(page.contains("72 to train on, 36 to validate, 12 to test"), "{page}");
     let words = ["sweep", "small.toml", "data.fold=0,1,2", "train.epochs=1", "--json"];
-    let swept: Value = serde_json::from_str(&lab.run_to(0, &words).stdout).unwrap();
+    let printed = lab.run_to(0, &words).stdout;
+    let swept: Value = serde_json::from_str(printed.lines().last().unwrap()).unwrap();
     let trials = swept["trials"].as_array().unwrap();
     let reached: Vec<f64> = trials.iter().map(|trial| trial["value"].as_f64().unwrap()).collect();
     let mean = reached.iter().sum::<f64>() / 3.0;
@@ -157,7 +158,7 @@ fn mixed_images_need_a_loss_that_takes_them_and_may_be_swept_over() {
     let words = ["sweep", "small.toml", "train.epochs=1", "--json"];
     let spaces = ["train.batch_size=2,4", "data.mixup.mixup_alpha=0,0.8"];
     let ended = lab.run_to(0, &[&words[..], &spaces].concat());
-    let swept: Value = serde_json::from_str(&ended.stdout).unwrap();
+    let swept: Value = serde_json::from_str(ended.stdout.lines().last().unwrap()).unwrap();
     let value = |size: u64, alpha: f64| {
         let of = |trial: &&Value| {
             trial["values"]["train.batch_size"].as_u64() == Some(size)

@@ -133,7 +133,7 @@ fn every_verb_answers_in_json() {
     }
     let sweep = said[&("sweep", 0)].iter().filter(|object| object["type"] == "event");
     let trials: BTreeSet<&str> = sweep.map(|event| event["trial"].as_str().unwrap()).collect();
-    assert_eq!(trials, ["trial-0000", "trial-0001"].into());
+    assert_eq!(trials, ["trial-0001", "trial-0002"].into());
     assert_eq!(said[&("sweep", 0)].last().unwrap()["type"], "sweep", "the result comes last");
     lab.is_clean();
 }

@@ -68,7 +68,8 @@ fn the_label_among_the_five_largest_is_measured_where_there_are_six_classes() {
     let logs = lab.run_folder();
     let table = std::fs::read_to_string(logs.join("metrics.csv")).unwrap();
     let fields = |line: &str| line.split(',').count();
-    assert!(table.lines().next().unwrap().ends_with("val/top5_accuracy,test/top5_accuracy"));
+    let columns: Vec<&str> = table.lines().next().unwrap().split(',').collect();
+    assert!(["val/top5_accuracy", "test/top5_accuracy"].iter().all(|it| columns.contains(it)));
     assert!(table.lines().all(|line| fields(line) == fields(table.lines().next().unwrap())));
     let history = std::fs::read_to_string(logs.join("epochs.jsonl")).unwrap();
     assert!(history.contains("val/top5_accuracy"), "{history}");
@@ -115,7 +116,7 @@ fn eval_tells_of_classes_and_of_the_samples_that_a_model_is_most_wrong_about() {
     for name in ["eval.json", "confusion_val.png", "confusion_val.svg"] {
         assert!(lab.path("found").join(name).is_file(), "{name}");
     }
-    for words in ["val/precision", "val: class", "val: largest losses", "of `rows.csv`"] {
+    for words in ["val/precision", "val: class", "val: largest losses", "of rows.csv"] {
         assert!(page.contains(words), "{words}: {page}");
     }
     // Other metrics from here on: the columns stay those of their names.
@@ -202,7 +203,7 @@ fn images_with_several_classes_are_learnt_from_a_table() {
     assert!(found["metrics"]["val/f1_micro"].as_f64().is_some_and(|f1| f1 > 0.5), "{found}");
     assert_eq!(found["details"][0]["classes"][1]["samples"], 11);
     let worst = found["details"][0]["worst"][0]["sample"].as_str().unwrap();
-    assert!(worst.ends_with(".ppm`"), "{worst}");
+    assert!(worst.ends_with(".ppm"), "{worst}");
     for (word, expected) in [
         ("loss.name=cross_entropy", "but these may have several"),
         ("model.num_classes=3", "is 3, but a sample has 2 targets"),

@@ -253,7 +253,11 @@ fn a_run_on_any_data_of_which_some_are_held_out_is_planned_from_what_it_stored_a
             _ => &["data.val_fraction=0.5"],
         };
         let is_text = ["text", "instructions", "chat"].contains(&kind);
-        let model = if is_text { "gpt" } else { "mlp" };
+        let model = match kind {
+            "speech" => "fastconformer",
+            _ if is_text => "gpt",
+            _ => "mlp",
+        };
         let text = format!(
             "[model]\nname = \"{model}\"\n{}\n[data]\n{}num_workers = 0\n\
              [train]\nsteps = 3\nbatch_size = 1\n[loss]\nname = \"{loss}\"\n[optimizer]\n\

@@ -3,7 +3,6 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use rayon::prelude::*;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -265,7 +264,8 @@ pub(crate) fn turned_photos<'a>(
 fn counted_photos(part: Part, files: &Paths) -> Option<String> {
     let step = files.len().div_ceil(MAX_LOOKED_AT).max(1);
     let looked_at: Vec<usize> = (0..files.len()).step_by(step).collect();
-    let turned = looked_at.par_iter().filter(|&&index| is_turned(&files.get(index).0)).count();
+    // Headers only: no threads, which a process that plans may not get.
+    let turned = looked_at.iter().filter(|&&index| is_turned(&files.get(index).0)).count();
     let part = match part {
         Part::Train => "training",
         Part::Val => "validation",
