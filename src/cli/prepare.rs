@@ -606,10 +606,10 @@ pub(crate) fn resolved(prepared: &Prepared) -> Result<String, Refusal> {
     config::resolved(&experiment).map_err(|error| Refusal::of(exit::BUG, &error, None))
 }
 
-/// `20261120-134205-3f9a01`: sorts by time, and two runs of one second differ.
+/// `20261120-134205-3f9a0`: sorts by time, and two runs of one second differ.
 pub(crate) fn new_id() -> String {
     let now = jiff::Zoned::now();
-    format!("{}-{:06x}", now.strftime("%Y%m%d-%H%M%S"), files::random() & 0xff_ffff)
+    format!("{}-{:05x}", now.strftime("%Y%m%d-%H%M%S"), files::random() & 0xf_ffff)
 }
 
 #[cfg(test)]

@@ -125,7 +125,7 @@ fn answers_are_averaged_over_views_of_images_alone() {
     lab.run_to(0, &["small.toml", "train.epochs=1", sized]);
     let loss = |how: &[&str]| -> f64 {
         let ended = lab.run_to(0, &[&["eval", "--json"], how].concat());
-        let found: Value = serde_json::from_str(&ended.stdout).unwrap();
+        let found: Value = serde_json::from_str(ended.stdout.lines().last().unwrap()).unwrap();
         found["metrics"]["val/loss"].as_f64().unwrap()
     };
     let [one, moved, five, ten, drawn] =

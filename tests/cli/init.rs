@@ -267,7 +267,9 @@ fn another_target_of_a_table_is_chosen_by_its_name_alone() {
     }
     let short = ["train.epochs=1", "distributed.devices=1"];
     lab.run_to(0, &[&["birds.toml"][..], &short].concat()).says(&["val/accuracy"]);
-    let mass = [&["birds.toml", "data.target=body_mass_g"][..], &short].concat();
+    let mass =
+        [&["birds.toml", "data.target=body_mass_g", "data.drop_unlabelled=true"][..], &short]
+            .concat();
     let page = lab.run_to(0, &[&["plan"], &mass[..]].concat()).stdout;
     assert!(page.contains("\"mse\"") && page.contains("species"), "{page}");
     lab.run_to(0, &mass).says(&["rmse_unscaled"]);

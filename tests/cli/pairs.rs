@@ -264,7 +264,7 @@ fn a_run_on_any_data_of_which_some_are_held_out_is_planned_from_what_it_stored_a
              name = \"sgd\"\nlr = 1e-9\n[distributed]\ndevices = 1\nthreads_per_rank = 1\n\
              [checkpoint]\nevery = \"1 step\"\n",
             sizes(model),
-            without_val(data)
+            without_val(data).replace("seq_len = 16", "seq_len = 64")
         );
         let file = format!("{kind}.toml");
         lab.write(&file, text);

@@ -211,7 +211,7 @@ fn layers_that_are_unfrozen_one_by_one_are_shown_in_the_plan_and_swept() {
     }
     let space = "optimizer.gradual_unfreezing=never,1 epoch,4 epochs";
     let ended = lab.run_to(0, &["sweep", "small.toml", "--json", space, "sweep.metric=val/loss"]);
-    let found: Value = serde_json::from_str(&ended.stdout).unwrap();
+    let found: Value = serde_json::from_str(ended.stdout.lines().last().unwrap()).unwrap();
     let values: Vec<f64> = found["trials"]
         .as_array()
         .unwrap()
@@ -228,7 +228,7 @@ fn trials_of_a_recipe_agree_whatever_the_size_of_their_passes() {
     let lab = labels();
     let spaces = ["train.batch_size=1,3", "optimizer.lr=0.01,0.03"];
     let ended = lab.run_to(0, &[&["sweep", "small.toml", "--json"], &spaces[..]].concat());
-    let found: Value = serde_json::from_str(&ended.stdout).unwrap();
+    let found: Value = serde_json::from_str(ended.stdout.lines().last().unwrap()).unwrap();
     let trial = |trial: &Value| {
         let values = &trial["values"];
         let size = values["train.batch_size"].as_u64().unwrap();

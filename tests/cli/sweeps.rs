@@ -396,7 +396,7 @@ fn spaces_on_the_command_line_make_a_sweep_of_an_experiment() {
     let lab = Lab::new();
     let words = ["sweep", "small.toml", "optimizer.lr=0.1,0.01", "train.epochs=1", "--json"];
     let end = lab.run_to(0, &words);
-    let json: Value = serde_json::from_str(&end.stdout).unwrap();
+    let json: Value = serde_json::from_str(end.stdout.lines().last().unwrap()).unwrap();
     assert_eq!(json["trials"].as_array().unwrap().len(), 2);
     assert_eq!(json["name"], "small-sweep");
     lab.is_clean();

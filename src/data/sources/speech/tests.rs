@@ -69,7 +69,7 @@ fn utterances_of_one_folder_validate_and_others_test() {
     }
     let (test_dir, val_dir) = (Some(dir.path().join("val")), None);
     let data = Speech { val_dir, test_dir, ..speech(dir.path()) };
-    let split = SplitPlan { val_fraction: Some(0.33), ..SplitPlan::NONE };
+    let split = SplitPlan { val_fraction: Some(0.34), ..SplitPlan::NONE };
     let found = data.survey(&Asked { split, ..ASKED }).unwrap();
     assert_eq!((found.n_train, found.n_val, found.n_test), (3, 3, 1));
     assert_eq!(found.class_counts.iter().sum::<u64>(), 3);
