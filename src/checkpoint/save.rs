@@ -97,9 +97,9 @@ impl Destination {
         Ok(())
     }
 
-    /// Moves the links and deletes what is not kept. What cannot be deleted now (a file that another
-    /// program has open on NFS, a folder of a lower layer of overlayfs) is tried again after the next
-    /// checkpoint.
+    /// Moves the links and deletes what is not kept. What cannot be deleted now (a file that
+    /// another program has open on NFS, a folder of a lower layer of overlayfs) is tried again
+    /// after the next checkpoint.
     fn tidy(&self, step: u64) -> Result<Tidied, Error> {
         let mut entries = load::ranked_by(&self.plan.monitor, &self.folder, step)?;
         // A damaged copy under another name has no place among them.
