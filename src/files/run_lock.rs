@@ -48,11 +48,6 @@ impl RunLock {
             .custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK)
             .open(&path)
             .map_err(Error::io("open", &path))?;
-        let is_regular = file.metadata().is_ok_and(|found| found.is_file());
-        if !is_regular {
-            let reason = std::io::Error::other("it is not a regular file");
-            return Err(Error::io("lock", &path)(reason));
-        }
         lock(&file, folder, &path)?;
         write_holder(&mut file).map_err(Error::io("write", &path))?;
         Ok(Self { file })
@@ -66,7 +61,11 @@ impl RunLock {
     /// As [`RunLock::acquire`].
     pub(crate) fn to_remove(folder: &Path) -> Result<Option<Self>, Error> {
         let path = folder.join(".lock");
-        let open = |writes| OpenOptions::new().read(true).write(writes).open(&path);
+        let open = |writes| {
+            let mut options = OpenOptions::new();
+            options.read(true).write(writes).custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK);
+            options.open(&path)
+        };
         // Some file systems lock only what can be written; others are read-only.
         let file = match open(true).or_else(|_| open(false)) {
             Err(reason) if reason.kind() == ErrorKind::NotFound => return Ok(None),
@@ -78,6 +77,9 @@ impl RunLock {
 }
 
 fn lock(file: &File, folder: &Path, path: &Path) -> Result<(), Error> {
+    if !file.metadata().is_ok_and(|found| found.is_file()) {
+        return Err(Error::io("lock", path)(std::io::Error::other("it is not a regular file")));
+    }
     match patiently(file, LOCK_TIMEOUT) {
         Ok(()) => Ok(()),
         Err(TryLockError::WouldBlock) => {

@@ -199,6 +199,7 @@ fn what_cannot_be_written_comes_with_what_can_be_done_there() {
     fs::create_dir(run.join(".lock")).unwrap();
     let resumed = lab.run_to(6, &["resume"]);
     resumed.says(&["do: make the folders of this run writable", "`model.pretrained`"]);
+    lab.run_to(6, &["rm", "small"]).says(&["do: make the folders of this run"]);
     fs::create_dir(run.join("tags.json")).unwrap();
     lab.run_to(6, &["tag", "small", "+a"]).says(&["do: make the folder of this run"]);
     lab.write("t.csv", "a,b\n1,2\n2,3\n3,4\n4,5\n5,6\n7,8\n8,9\n9,1\n1,1\n2,2\n");

@@ -39,7 +39,9 @@ fn a_url_is_refused_by_every_key_that_names_a_file() {
                 let key = format!("data.{option}");
                 let found = problems.iter().find(|it| it.key() == key && it.what() == URL);
                 let found = found.unwrap_or_else(|| panic!("{name}: {problems}"));
-                assert!(found.remedy().is_some(), "{name} {option}");
+                assert!(found.line().is_some(), "{name} {option}: no line");
+                let remedy = found.remedy().unwrap();
+                assert!(remedy.contains("aws s3 cp"), "{name} {option}: {remedy}");
                 tried += 1;
             }
         }
@@ -111,7 +113,7 @@ fn files_that_are_missing_are_named_beside_other_problems() {
 #[test]
 fn a_misspelt_key_has_no_other_problem_and_the_stages_of_zero_are_numbers() {
     let mlp = with("name = \"resnet18\"", "name = \"mlp\"");
-    for word in ["model.widht=64", "model.widths=[64]"] {
+    for word in ["model.widht=64", "model.widths=[64]", "model.layerz=3"] {
         let problems = told(&mlp, &[word]);
         assert_eq!(problems.len(), 1, "{problems:?}");
     }
