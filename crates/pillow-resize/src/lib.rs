@@ -31,7 +31,7 @@ pub enum Filter {
 pub struct Image<'a, T> {
     /// All of them, of whole rows.
     pub values: &'a [T],
-    /// Of a pixel.
+    /// Number of channels of a pixel.
     pub channels: usize,
     /// Pixels of a row.
     pub width: usize,

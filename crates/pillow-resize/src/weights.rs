@@ -56,7 +56,7 @@ pub(crate) struct Weights {
 }
 
 impl Weights {
-    /// Of `to` outputs of `from` inputs.
+    /// Computes the weights of `to` outputs from `from` inputs.
     pub(crate) fn new(from: usize, to: usize, kernel: Kernel) -> Self {
         let scale = from as f64 / to as f64;
         let stretch = scale.max(1.0);

@@ -211,7 +211,7 @@ fn at_list(loaded: &Loaded, key: &str, what: String) -> Problem {
 enum Weights<'a> {
     /// None of another program.
     Own,
-    /// Those of `model.pretrained`, of which no more is known.
+    /// The weights of `model.pretrained`, without a description of their preprocessing.
     Foreign,
     /// The same, with what lies beside them.
     Described(&'a TrainedOn),

@@ -10,7 +10,7 @@ use crate::config::suggest::{any_of, closest};
 use crate::config::vocabulary::Vocabulary;
 use crate::config::wording::not_one_of;
 
-/// What is said of a URL where a path belongs.
+/// The message for a URL where a path belongs.
 pub const NO_URL: &str = "is a URL, but must be a path";
 
 /// The scheme of a URL (`s3` of `s3://bucket/x.csv`); `None` if `text` is a path.

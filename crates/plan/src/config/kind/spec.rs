@@ -18,7 +18,7 @@ pub struct Spec {
     pub needs: &'static [Need],
     /// What the rest of the experiment may build on.
     pub offers: &'static [Offer],
-    /// Of a model: what its samples may be; empty = anything.
+    /// Modalities of samples that a model takes; empty = any.
     pub takes: Vec<Modality>,
     /// JSON schema of the options.
     pub schema: Value,
