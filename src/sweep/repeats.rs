@@ -94,7 +94,7 @@ impl Repeated {
     }
 
     /// A trial for each setting, which stands for all of its repeats: it reached their mean.
-    pub(super) fn settings(&self, trials: &[Trial], base: &BaseValues, goal: Mode) -> Vec<Trial> {
+    pub(super) fn settings(trials: &[Trial], base: &BaseValues, goal: Mode) -> Vec<Trial> {
         let one = |all: Vec<&Trial>| {
             let whole: Vec<&Trial> =
                 all.iter().copied().filter(|trial| trial.state == State::Finished).collect();
@@ -294,7 +294,7 @@ mod tests {
         let two = Trial { values: second, ..trial(2, State::Finished, &[0.75]) };
         assert_eq!(repeated.next(&[one.clone(), two.clone()], &base), None);
         (one.state, one.reports) = (State::Finished, trial(1, State::Finished, &[0.25]).reports);
-        let settings = repeated.settings(&[one.clone(), two], &base, Mode::Min);
+        let settings = Repeated::settings(&[one.clone(), two], &base, Mode::Min);
         assert_eq!((settings.len(), settings[0].value(Mode::Min)), (1, Some(0.5)));
         assert_eq!(settings[0].values, setting(0.5));
         one.state = State::Pruned;

@@ -260,7 +260,7 @@ impl<'a> Session<'a> {
                 if let Some(values) = repeated.next(trials, base) {
                     return Ok(Some(values));
                 }
-                let settings = repeated.settings(trials, base, self.ranking.goal);
+                let settings = Repeated::settings(trials, base, self.ranking.goal);
                 let tried = Tried::of(&settings, base);
                 let drawn = self.draw_setting(&repeated.search, number, &settings, &tried);
                 drawn.map(|setting| repeated.first(setting))
