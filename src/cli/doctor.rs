@@ -3,11 +3,11 @@
 
 use std::time::Duration;
 
-use serde_json::{Value, json};
+use serde_json::json;
 
 use crate::checkpoint::Manifest;
 use crate::cli::args::{DoctorArgs, Run};
-use crate::cli::doctor_training::{ScratchFolder, refuse_torch_order, shortened, train};
+use crate::cli::doctor_training::{ScratchFolder, refuse_torch_order, shortened, train, trained};
 use crate::cli::prepare::{ALONE, Prepared, generate, prepare, refused, vocabulary};
 use crate::cli::train::role;
 use crate::cli::{Refusal, answer, doctor_machines, node_args};
@@ -64,12 +64,6 @@ pub(crate) fn doctor(args: &DoctorArgs, kinds: &Kinds) -> Result<u8, Refusal> {
         || json!({ "world_sizes": args.world_sizes }),
         || "the same bits at every world size: parameters, optimizer and progress\n".to_owned(),
     )
-}
-
-/// What came of training with so many ranks.
-pub(crate) fn trained(ranks: u32, manifest: &Manifest, time: Duration) -> Value {
-    let hash = manifest.fingerprint();
-    json!({ "ranks": ranks, "fingerprint": hash, "seconds": time.as_secs_f64() })
 }
 
 /// The experiment at the largest of the world sizes, so that its shards admit the others.

@@ -9,12 +9,12 @@ use crate::checkpoint::Manifest;
 use crate::cli::args::Run;
 use crate::cli::doctor_links::{BUCKET_BYTES, Links, SMALL_BYTES, speed};
 use crate::cli::doctor_training::{
-    ScratchFolder, refuse_torch_order, shortened, train, train_together,
+    ScratchFolder, refuse_torch_order, shortened, train, train_together, trained,
 };
 use crate::cli::machines::apart;
 use crate::cli::output::to_stderr;
 use crate::cli::prepare::{ALONE, Prepared, generate, prepare, refused, vocabulary};
-use crate::cli::{Refusal, answer, answers, doctor};
+use crate::cli::{Refusal, answer, answers};
 use crate::collective::{self, Collective};
 use crate::config;
 use crate::kinds::Kinds;
@@ -85,7 +85,7 @@ pub(crate) fn doctor(
     let ranks = plan.distributed.world_size.get();
     answer(
         "trained",
-        || doctor::trained(ranks, &manifest, time),
+        || trained(ranks, &manifest, time),
         || format!("all together  {:.1} s  {hash:.16}\n", time.as_secs_f64()),
     )?;
     same_together(&manifest, &machines)?;

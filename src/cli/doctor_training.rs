@@ -3,6 +3,8 @@
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
+use serde_json::{Value, json};
+
 use crate::checkpoint::{self, Manifest};
 use crate::cli::refusal::Refusal;
 use crate::files;
@@ -31,6 +33,12 @@ pub(crate) fn refuse_torch_order(plan: &Plan) -> Result<(), Refusal> {
     let page = "error: `data.sampler = \"torch\"` deals samples out by rank: another world size is \
                 another experiment\n  do: use `data.sampler = \"shards\"`";
     Err(Refusal::new(exit::REFUSED, page))
+}
+
+/// The answer of a training: its ranks, the hash of its weights and its time in seconds.
+pub(crate) fn trained(ranks: u32, manifest: &Manifest, time: Duration) -> Value {
+    let hash = manifest.fingerprint();
+    json!({ "ranks": ranks, "fingerprint": hash, "seconds": time.as_secs_f64() })
 }
 
 /// Trains to the end, and returns what the last checkpoint consists of.

@@ -119,8 +119,9 @@ pub(crate) fn complain(refusal: &Refusal) {
 /// The objects of an error, with `--json`.
 pub(crate) fn say_error(refusal: &Refusal) {
     if is_json() {
+        let lines = refusal.objects().into_iter().map(|object| line("error", object));
         // There is no way to tell a reader who is gone.
-        drop(to_stdout(&refusal.lines()));
+        drop(to_stdout(&lines.collect::<String>()));
     }
 }
 

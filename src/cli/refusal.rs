@@ -6,7 +6,6 @@ use std::path::Path;
 
 use serde_json::{Value, json};
 
-use crate::cli::output;
 use crate::config::{Problem, Problems};
 use crate::data;
 use crate::terminal::escape;
@@ -55,14 +54,12 @@ impl Refusal {
         &self.page
     }
 
-    /// For `--json`: an object for each thing that is wrong, a line each.
-    pub(crate) fn lines(&self) -> String {
-        let objects = if self.problems.is_empty() {
-            vec![self.object()]
-        } else {
-            self.problems.iter().map(|problem| of_problem(problem, self.code)).collect()
-        };
-        objects.into_iter().map(|object| output::line("error", object)).collect()
+    /// For `--json`: an object for each thing that is wrong.
+    pub(crate) fn objects(&self) -> Vec<Value> {
+        if self.problems.is_empty() {
+            return vec![self.object()];
+        }
+        self.problems.iter().map(|problem| of_problem(problem, self.code)).collect()
     }
 
     /// The block as an object.
@@ -165,17 +162,13 @@ impl fmt::Display for Refusal {
 mod tests {
     use super::*;
 
-    fn objects(refusal: &Refusal) -> Vec<Value> {
-        refusal.lines().lines().map(|line| serde_json::from_str(line).unwrap()).collect()
-    }
-
     #[test]
     fn a_block_becomes_an_object_with_each_of_its_parts() {
         let page = "error: there are two runs:\n  a\n  b\n  why: x\n  why: y\n  do: name one";
         assert_eq!(
-            objects(&Refusal::new(2, page)),
+            Refusal::new(2, page).objects(),
             [json!({
-                "format": 1, "type": "error", "code": 2, "message": "there are two runs:\n  a\n  b",
+                "code": 2, "message": "there are two runs:\n  a\n  b",
                 "help": "name one", "key": null, "file": null, "line": null, "column": null,
                 "why": "x\ny",
             })]
@@ -187,7 +180,7 @@ mod tests {
         let page = "error: out of memory\nwhere: rank 1 on a, pid 7, forward, step 3\nwhy:   big\n\
                     then:  rank 0 waited\n       rank 2 waited\nlog:   x.log\n       | last line\n\
                     saved: step 2\ndo:    use less";
-        let object = objects(&Refusal::new(8, page)).remove(0);
+        let object = Refusal::new(8, page).objects().remove(0);
         let of = |key: &str| object[key].as_str().unwrap().to_owned();
         assert_eq!(of("message"), "out of memory");
         assert_eq!(of("where"), "rank 1 on a, pid 7, forward, step 3");
@@ -203,7 +196,7 @@ mod tests {
                     [data]\nname = \"mnist\"\n";
         let problems = crate::config::load_text(Path::new("x.toml"), text, &[], &vocabulary);
         let problems = problems.unwrap_err();
-        let found = objects(&Refusal::of_problems(2, String::new(), &problems));
+        let found = Refusal::of_problems(2, String::new(), &problems).objects();
         assert_eq!(found.len(), problems.iter().count());
         let wrong = found.iter().find(|object| object["key"] == "train.batch_sise").unwrap();
         assert_eq!(
@@ -218,7 +211,7 @@ mod tests {
     fn data_that_cannot_be_used_say_their_line() {
         let what = "`x` is no number".to_owned();
         let error = data::Error::Line { path: "a.csv".into(), line: 7, what };
-        let found = objects(&Refusal::of(3, &error, None)).remove(0);
+        let found = Refusal::of(3, &error, None).objects().remove(0);
         assert_eq!((&found["file"], &found["line"]), (&json!("a.csv"), &json!(7)));
     }
 }

@@ -8,7 +8,6 @@ use thiserror::Error;
 
 use crate::config::closest;
 use crate::data::file_names::IMAGE_ENDINGS;
-use crate::data::read::NotDownloaded;
 use crate::registry::Unbuildable;
 
 /// The data cannot be used (exit 3), or its loader threads cannot run.
@@ -628,6 +627,22 @@ fn without_images(root: &Path, classes: &[String]) -> String {
     }
     let (count, root) = (classes.len(), shown(root));
     format!("{count} class folders of `{root}` contain no images: {}", named(classes))
+}
+
+/// A file is what git-lfs leaves in the place of it.
+#[derive(Debug, thiserror::Error)]
+#[error("it is a git-lfs pointer, not the file itself")]
+pub(crate) struct NotDownloaded;
+
+impl NotDownloaded {
+    /// What to do about it.
+    pub(crate) const HELP: &'static str =
+        "run `git lfs pull` in its folder, or download the file itself";
+
+    /// Whether that is why a file could not be read.
+    pub(crate) fn is_why(error: &io::Error) -> bool {
+        error.get_ref().is_some_and(<dyn std::error::Error + Send + Sync>::is::<Self>)
+    }
 }
 
 #[cfg(test)]

@@ -7,6 +7,7 @@ use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::Path;
 
 use crate::data::Error;
+use crate::data::error::NotDownloaded;
 
 /// Largest encoded file that is read: 1 GiB.
 const MAX_FILE_BYTES: u64 = 1 << 30;
@@ -38,22 +39,6 @@ pub(crate) fn open(path: &Path) -> io::Result<File> {
 const LFS_POINTER: &[u8; 42] = b"version https://git-lfs.github.com/spec/v1";
 /// Longest file of these.
 const MAX_POINTER_BYTES: u64 = 1024;
-
-/// A file is what git-lfs leaves in the place of it.
-#[derive(Debug, thiserror::Error)]
-#[error("it is a git-lfs pointer, not the file itself")]
-pub(crate) struct NotDownloaded;
-
-impl NotDownloaded {
-    /// What to do about it.
-    pub(crate) const HELP: &'static str =
-        "run `git lfs pull` in its folder, or download the file itself";
-
-    /// Whether that is why a file could not be read.
-    pub(crate) fn is_why(error: &io::Error) -> bool {
-        error.get_ref().is_some_and(<dyn std::error::Error + Send + Sync>::is::<Self>)
-    }
-}
 
 /// The bytes of a text without the byte order mark that editors of Windows put before it.
 pub(crate) fn without_mark(mut bytes: Vec<u8>) -> Vec<u8> {

@@ -48,7 +48,7 @@ pub(super) enum Task {
     Digits,
     /// The target of a table, and whether it is a class.
     Table { classify: bool, is_usual: bool },
-    /// What comes next in a table of that many rows, whose dates have this frequency if it is known.
+    /// The next rows of a table with so many, and the frequency of its dates if it is known.
     Series { rows: usize, frequency: Option<String> },
     /// The next character.
     Text,

@@ -70,6 +70,12 @@ impl Page {
         self.shared.get(table)
     }
 
+    /// The kind that alone takes the list `table.key`; `None` if this is no list of one kind.
+    pub(crate) fn owner_of_list(&self, table: &str, key: &str) -> Option<&'static str> {
+        let mut owned = self.lists.iter().flat_map(FamilySpec::owned_lists);
+        owned.find(|list| list.table == table && list.key == key).map(|list| list.owner)
+    }
+
     /// The kind called `name` of the list whose entry `path` leads into.
     pub(crate) fn kind_in_list(&self, path: &[String], name: &str) -> Option<&Spec> {
         self.lists.iter().find(|family| family.entry(path).is_some())?.kind(name)

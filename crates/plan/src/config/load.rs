@@ -251,11 +251,12 @@ impl Stack {
         Err(Problems::new(self.problems))
     }
 
-    /// The kind that each table chooses.
+    /// The kind that each table names; a default was chosen by nobody.
     fn chosen<'a>(&self, vocabulary: &'a Vocabulary) -> Chosen<'a> {
         let kind = |family: &'a FamilySpec| {
             let path = path_of(&format!("{}.name", family.table));
-            let name = self.layers[strongest(&self.layers, &path)?].get(&path)?.as_str()?;
+            let layer = &self.layers[strongest(&self.layers, &path)?];
+            let name = layer.get(&path).filter(|_| layer.source != Source::Defaults)?.as_str()?;
             Some((family.table, family.kind(name)?))
         };
         vocabulary.families().iter().filter_map(kind).collect()

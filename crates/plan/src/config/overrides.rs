@@ -4,6 +4,7 @@
 //! (`optimizer.name=adam`, `logging.sinks=[csv,jsonl]`). `+key=value` is the same as `key=value`;
 //! `~key` takes away what files and environment say about the key, and so does `key=null`.
 
+use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -28,6 +29,9 @@ pub const RESERVED: [&str; 10] = [
     "DDPRUN_TOKEN_FILE",
     "DDPRUN_WORKER",
 ];
+
+/// Where keys and values stand.
+type Places = BTreeMap<Path, KeySpan>;
 
 /// What an override asks for.
 pub(crate) enum Asked {
@@ -164,8 +168,7 @@ fn empty_layer(source: Source, text: String, segments: &[(String, Range<usize>)]
     let mut path = Path::new();
     let name = source.to_string();
     let text = Arc::new(NamedSource::new(name, text));
-    let mut layer =
-        Layer { source, dict: Dict::new(), places: std::collections::BTreeMap::new(), text };
+    let mut layer = Layer { source, dict: Dict::new(), places: Places::new(), text };
     for (segment, span) in segments {
         path.push(segment.clone());
         layer.places.insert(path.clone(), KeySpan { key: span.clone(), value: span.clone() });
@@ -201,11 +204,17 @@ fn assignment(
             }
             value
         }
-        None => bare(written.trim()).ok_or_else(|| {
-            Problem::new(crate::config::keys::dotted(&path), "is not a TOML value")
-                .at(&layer.text, whole.value, 0)
-                .help("quote text that holds brackets, quotes or `#`: key='\"...\"'")
-        })?,
+        None => {
+            let indent = written.len() - written.trim_start().len();
+            let read = read_bare(written.trim(), &path, value_at + indent);
+            let (value, places) = read.ok_or_else(|| {
+                Problem::new(crate::config::keys::dotted(&path), "is not a TOML value")
+                    .at(&layer.text, whole.value, 0)
+                    .help("quote text that holds brackets, quotes or `#`: key='\"...\"'")
+            })?;
+            layer.places.extend(places);
+            value
+        }
     };
     layer.dict = nested(&path, value);
     Ok(Asked::Set(layer))
@@ -213,34 +222,73 @@ fn assignment(
 
 /// A value whose words lack their quotes: `adam`, `[csv, jsonl]`, `[{name=resize, size=64}]`.
 pub(crate) fn bare(text: &str) -> Option<Value> {
-    let delimiter = |c: char| "[]{},=".contains(c);
-    let structured = text.starts_with(['[', '{']);
-    let quoted = if structured { quote_words(text, delimiter) } else { quote(text) };
-    spans::value(&quoted, &[], 0..0, 0).map(|(value, _)| value)
+    read_bare(text, &[], 0).map(|(value, _)| value)
 }
 
-/// Quotes what stands between delimiters, unless it is nothing, a key, or TOML as it is.
-fn quote_words(text: &str, delimiter: impl Fn(char) -> bool) -> String {
-    let mut quoted = String::new();
-    let mut rest = text;
-    while let Some(at) = rest.find(&delimiter) {
-        let (word, sign) = (&rest[..at], &rest[at..=at]);
-        let leave = sign == "=" || word.trim().is_empty();
-        quoted += &if leave { word.to_owned() } else { quote(word) };
-        quoted += sign;
-        rest = &rest[at + 1..];
+/// The same for the key at `path`, with the places of what is inside it; `offset` bytes stand before
+/// `text`.
+fn read_bare(text: &str, path: &[String], offset: usize) -> Option<(Value, Places)> {
+    let quoted = Quoted::of(text);
+    let (value, read) = spans::value(&quoted.text, path, 0..0, 0)?;
+    let back = |span: Range<usize>| {
+        let place = |at: usize| quoted.origins.get(at).copied().unwrap_or(text.len()) + offset;
+        place(span.start)..place(span.end)
+    };
+    let inner = read.places.into_iter().filter(|(inner, _)| inner.len() > path.len());
+    let places = inner
+        .map(|(path, place)| (path, KeySpan { key: back(place.key), value: back(place.value) }));
+    Some((value, places.collect()))
+}
+
+/// A text in which words have their quotes.
+#[derive(Default)]
+struct Quoted {
+    text: String,
+    /// For each byte of it, its place in the text without quotes.
+    origins: Vec<usize>,
+}
+
+impl Quoted {
+    fn of(text: &str) -> Self {
+        let mut quoted = Self::default();
+        let is_list = text.starts_with(['[', '{']);
+        let mut start = 0;
+        for (at, sign) in text.match_indices(|c| is_list && "[]{},=".contains(c)) {
+            // What stands before `=` is a key.
+            quoted.word(&text[start..at], start, sign == "=");
+            quoted.push(sign, at);
+            start = at + sign.len();
+        }
+        quoted.word(&text[start..], start, false);
+        quoted
     }
-    quoted + rest
-}
 
-/// The word in quotes, unless it is TOML as it is, or holds what only the user can quote.
-fn quote(word: &str) -> String {
-    let word = word.trim();
-    let plain = !word.contains(['"', '\'', '\\', '#', '\n', '[', ']', '{', '}']);
-    if plain && spans::value(word, &[], 0..0, 0).is_none() {
-        format!("\"{word}\"")
-    } else {
-        word.to_owned()
+    /// Adds `word`, which stands at `at`; in quotes, unless it is TOML as it is or holds what only
+    /// the user can quote.
+    fn word(&mut self, word: &str, at: usize, is_key: bool) {
+        let trimmed = word.trim();
+        let is_special = |c: char| "\"'\\#\n[]{}".contains(c);
+        let is_plain = !trimmed.is_empty() && !trimmed.contains(is_special);
+        if is_key || !is_plain || spans::value(trimmed, &[], 0..0, 0).is_some() {
+            return self.push(word, at);
+        }
+        let start = word.len() - word.trim_start().len();
+        let end = start + trimmed.len();
+        self.push(&word[..start], at);
+        self.quote(at + start);
+        self.push(trimmed, at + start);
+        self.quote(at + end);
+        self.push(&word[end..], at + end);
+    }
+
+    fn push(&mut self, text: &str, at: usize) {
+        self.text += text;
+        self.origins.extend(at..at + text.len());
+    }
+
+    fn quote(&mut self, at: usize) {
+        self.text.push('"');
+        self.origins.push(at);
     }
 }
 
@@ -298,6 +346,21 @@ mod tests {
         check("a.b=[[resize, 224], []]", "a.b = [['resize', 224], []]");
         check("a.b=[ a , 'b c' ]", "a.b = ['a', 'b c']");
         check("a.b=a,b", "a.b = 'a,b'");
+    }
+
+    #[test]
+    fn places_in_a_bare_value_are_those_in_the_word() {
+        let text = "data= {name=mnist, dir = \"a\", parts=[ b c ,\"d\"]}";
+        let Ok(Asked::Set(layer)) = command_line(text) else { panic!("not set") };
+        let shown = |path: &[&str]| {
+            let path: Path = path.iter().map(|&part| part.to_owned()).collect();
+            let place = layer.places[&path].clone();
+            (&text[place.key], &text[place.value])
+        };
+        assert_eq!(shown(&["data"]), ("data", " {name=mnist, dir = \"a\", parts=[ b c ,\"d\"]}"));
+        assert_eq!(shown(&["data", "name"]), ("name", "mnist"));
+        assert_eq!(shown(&["data", "dir"]), ("dir", "\"a\""));
+        assert_eq!(shown(&["data", "parts"]).1, "[ b c ,\"d\"]");
     }
 
     #[test]

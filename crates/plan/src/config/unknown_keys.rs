@@ -294,6 +294,7 @@ fn unknown_key(
         Some(kind) if near.as_deref().is_some_and(|near| !takes(kind, &parent[0], near, page)) => {
             let own = kind.keys.iter().map(|key| key.name.as_str());
             let shared = page.shared(&parent[0]).into_iter().flatten().map(String::as_str);
+            let shared = shared.filter(|key| takes(kind, &parent[0], key, page));
             let meant = among(key, own.chain(shared)).map(str::to_owned);
             if meant.is_none() {
                 return Misfit { path, what, help: of_entry(kind), ..Misfit::default() };
@@ -326,7 +327,11 @@ fn unknown_key(
 
 /// Whether `key` of `table` is one of `kind`, or of all kinds.
 fn takes(kind: &Spec, table: &str, key: &str, page: &Page) -> bool {
-    kind.key(key).is_some() || page.shared(table).is_none_or(|shared| shared.contains(key))
+    let is_shared = || page.shared(table).is_none_or(|shared| shared.contains(key));
+    match page.owner_of_list(table, key) {
+        Some(owner) => owner == kind.name,
+        None => kind.key(key).is_some() || is_shared(),
+    }
 }
 
 /// Where else a key of this name, or nearly this name, is found; what an entry of a list lacks is

@@ -51,7 +51,7 @@ pub struct Jsonl {
     /// keys to predict from, in this order: numbers, truth values (1 and 0), or lists of them, of
     /// the same length in all lines; categories and dates if `features` declares them. Numbers are
     /// standardised by the training lines; other keys are ignored.
-    #[schemars(example = ["width", "height"])]
+    #[schemars(example = ["width", "height", "city", "sold"])]
     pub inputs: Vec<String>,
     /// the key to predict: a number or, for classification, a word, a whole number or a truth
     /// value; or a list of keys with numbers or, with `bce_with_logits`, labels: 1 if a line has
