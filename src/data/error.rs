@@ -415,9 +415,12 @@ impl Error {
                 NotDownloaded::HELP.to_owned()
             }
             Self::Missing { expected, .. } | Self::NotAFolder { expected, .. } => {
-                format!("expected: {expected}; relative paths start at the current folder")
+                format!(
+                    "check the path (relative ones start at the current folder); expected: \
+                     {expected}"
+                )
             }
-            Self::Empty { expected, .. } => format!("it should hold {expected}"),
+            Self::Empty { expected, .. } => format!("put {expected} into it"),
             Self::NoClasses { .. } => {
                 "put each class into a folder of its own: <root>/<class>/<image>".to_owned()
             }
@@ -464,7 +467,8 @@ impl Error {
                 .to_owned(),
             Self::Cell { help, .. } | Self::WithHelp { help, .. } => help.clone(),
             Self::NoColumn { columns, .. } if columns.iter().all(|name| is_number(name)) => {
-                "is the header line missing? Write the column names into the first line".to_owned()
+                "write the column names into the first line, if the header line is missing"
+                    .to_owned()
             }
             Self::NoColumn { column: wanted, columns: names, .. }
             | Self::NoKey { name: wanted, names, .. } => {
@@ -485,7 +489,7 @@ impl Error {
                 "use `loss.name = \"mse\"`, which learns numbers".to_owned()
             }
             Self::ManyClasses { .. } => {
-                "a class needs several rows: name the column that is to be predicted".to_owned()
+                "name the column that is to be predicted: a class needs several rows".to_owned()
             }
             Self::NoCamera { cameras, .. } if cameras.is_empty() => {
                 "omit `data.cameras` to train on the numbers alone".to_owned()

@@ -43,7 +43,8 @@ pub(crate) fn trained_on(pretrained: &Path) -> Option<TrainedOn> {
     let numbers = |key: &str| -> Option<Vec<f64>> {
         described.get(key)?.as_array()?.iter().map(Value::as_f64).collect()
     };
-    Some(TrainedOn { mean: numbers("mean")?, std: numbers("std")?, file })
+    let interpolation = described.get("interpolation").and_then(Value::as_str).map(str::to_owned);
+    Some(TrainedOn { mean: numbers("mean")?, std: numbers("std")?, interpolation, file })
 }
 
 #[cfg(test)]
@@ -63,10 +64,12 @@ mod tests {
         };
         let unfit = told(r#"{"architecture": "tf_efficientnet_b0"}"#).unwrap_err();
         assert!(unfit.what.contains("`architecture` = \"tf_efficientnet_b0\""), "{unfit}");
-        let images = r#"{"pretrained_cfg": {"mean": [0.5, 0.5, 0.5], "std": [1, 1, 1]}}"#;
+        let images = r#"{"pretrained_cfg": {"mean": [0.5, 0.5, 0.5], "std": [1, 1, 1],
+            "interpolation": "bicubic"}}"#;
         told(images).unwrap();
         let found = trained_on(&weights).unwrap();
         assert_eq!((found.mean, found.std), (vec![0.5; 3], vec![1.0; 3]));
+        assert_eq!(found.interpolation.as_deref(), Some("bicubic"));
         for same in [r#"{"architecture": "efficientnet_b0"}"#, "{}", "no JSON"] {
             assert_eq!(told(same).unwrap(), Completion::default());
         }

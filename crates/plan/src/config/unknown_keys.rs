@@ -169,11 +169,23 @@ impl Search<'_> {
         for (key, value) in dict {
             path.push(key.clone());
             match keys.get(key) {
-                None => self.unknown(key, dict, keys, path),
-                Some(known) => self.fit(value, known, keys, path),
+                Some(known) if !self.is_other_list(key, value, path) => {
+                    self.fit(value, known, keys, path);
+                }
+                _ => self.unknown(key, dict, keys, path),
             }
             path.pop();
         }
+    }
+
+    /// Whether a value that is no list stands where another kind than the one that is named has one:
+    /// `layers = 2` of a model that counts its layers.
+    fn is_other_list(&self, key: &str, value: &Value, path: &[String]) -> bool {
+        let [table, _] = path else { return false };
+        let is_list = matches!(value, Value::Array(..));
+        let owner = || self.page.owner_of_list(table, key);
+        let chosen = self.chosen.get(table.as_str());
+        !is_list && chosen.is_some_and(|kind| owner().is_some_and(|owner| owner != kind.name))
     }
 
     /// A key of `table` that is none of `keys`; where another table was meant, its keys are looked
@@ -297,7 +309,8 @@ fn unknown_key(
             let shared = shared.filter(|key| takes(kind, &parent[0], key, page));
             let meant = among(key, own.chain(shared)).map(str::to_owned);
             if meant.is_none() {
-                return Misfit { path, what, help: of_entry(kind), ..Misfit::default() };
+                let help = of_table(kind, &parent[0], page);
+                return Misfit { path, what, help, ..Misfit::default() };
             }
             meant
         }
@@ -316,13 +329,25 @@ fn unknown_key(
         }
         None => elsewhere(key, parent, page).unwrap_or_else(|| {
             let names = any_of(keys.keys().map(String::as_str));
-            match parent {
-                [] => format!("the file may hold {names}"),
+            match (parent, kind) {
+                ([], _) => format!("the file may hold {names}"),
+                ([table], Some(kind)) => of_table(kind, table, page),
                 _ => format!("`{}` may hold {names}", dotted(parent)),
             }
         }),
     };
     Misfit { path, what, help, meant, has_name: false }
+}
+
+/// The keys of a table that names `kind`: its own, then those of all kinds.
+fn of_table(kind: &Spec, table: &str, page: &Page) -> String {
+    let shared = page.shared(table).into_iter().flatten().map(String::as_str);
+    let names = any_of(shared.filter(|key| *key != "name" && takes(kind, table, key, page)));
+    match (kind.keys.is_empty(), names.is_empty()) {
+        (_, true) => of_entry(kind),
+        (true, false) => format!("`{table}` may hold {names}"),
+        (false, false) => format!("{}; besides, `{table}` may hold {names}", of_entry(kind)),
+    }
 }
 
 /// Whether `key` of `table` is one of `kind`, or of all kinds.

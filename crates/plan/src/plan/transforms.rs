@@ -82,6 +82,9 @@ pub struct TrainedOn {
     pub mean: Vec<f64>,
     /// Standard deviation of each channel.
     pub std: Vec<f64>,
+    /// How they were resized (`bicubic`); `None` = the file does not say.
+    #[serde(default)]
+    pub interpolation: Option<String>,
 }
 
 /// Both lists, and the shape of a sample after either.
@@ -279,6 +282,16 @@ fn doubtful(train: &TransformFacts, val: &TransformFacts, weights: &Weights<'_>)
                     }
                 ));
             }
+            if let (Some(theirs), Some(ours)) = (&described.interpolation, interpolation(&val.list))
+                && theirs != ours
+            {
+                notes.push(format!(
+                    "the weights of `model.pretrained` were trained on images that were resized by \
+                     `{theirs}` interpolation, as `{}` says; here it is `{ours}`: set \
+                     `interpolation` of the transforms",
+                    described.file.display()
+                ));
+            }
         }
         _ => {}
     }
@@ -290,6 +303,13 @@ fn doubtful(train: &TransformFacts, val: &TransformFacts, weights: &Weights<'_>)
         ));
     }
     notes
+}
+
+/// How images are resized, if they are; torchvision's default is `bilinear`.
+fn interpolation(list: &[Choice]) -> Option<&str> {
+    let resize = list.iter().find(|transform| transform.name.contains("resize"))?;
+    let given = resize.options.get("interpolation").and_then(|value| value.as_str());
+    Some(given.unwrap_or("bilinear"))
 }
 
 fn one_sided([with, without]: [&str; 2]) -> String {
@@ -371,7 +391,7 @@ mod tests {
         check(&without, &without, &Weights::Foreign, &["ImageNet's are `mean = [0.485"]);
         check(&with, &with, &Weights::Foreign, &[]);
         let file = PathBuf::from("w/config.json");
-        let half = TrainedOn { file, mean: vec![0.5; 3], std: vec![0.5; 3] };
+        let half = TrainedOn { file, mean: vec![0.5; 3], std: vec![0.5; 3], interpolation: None };
         let said = "trained on images of `mean = [0.5, 0.5, 0.5]` and `std = [0.5, 0.5, 0.5]`, as \
                     `w/config.json` says; here they are ";
         let given = said.to_owned() + "`mean = [0.485";
@@ -380,5 +400,17 @@ mod tests {
         check(&without, &without, &Weights::Described(&half), &[&none]);
         let same = list(Some(([0.5; 3], [0.5; 3])), &[]);
         check(&same, &same, &Weights::Described(&half), &[]);
+        let resized = |how: Option<&str>| {
+            let how = how.map(|how| ("interpolation".to_owned(), how.into()));
+            let options = how.into_iter().collect();
+            let choice = Choice { name: "resize".to_owned(), options };
+            TransformFacts { list: vec![choice], ..list(Some(([0.5; 3], [0.5; 3])), &[]) }
+        };
+        let bicubic = TrainedOn { interpolation: Some("bicubic".to_owned()), ..half };
+        let plain = resized(None);
+        let here = ["`bicubic` interpolation, as `w/config.json` says; here it is `bilinear`"];
+        check(&plain, &plain, &Weights::Described(&bicubic), &here);
+        let same = resized(Some("bicubic"));
+        check(&same, &same, &Weights::Described(&bicubic), &[]);
     }
 }

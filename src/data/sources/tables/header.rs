@@ -19,7 +19,7 @@ pub(in crate::data) fn unique(header: &[String]) -> Result<(), BadCell> {
         header.iter().enumerate().find_map(|(at, name)| Some((seen.insert(name, at)?, at, name)));
     let Some((first, second, name)) = twice else { return Ok(()) };
     let help = if is_number(name) {
-        "is the header line missing? Write the column names into the first line"
+        "write the column names into the first line, if the header line is missing"
     } else {
         "give each column a name of its own"
     };

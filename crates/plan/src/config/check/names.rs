@@ -193,7 +193,7 @@ pub(crate) fn absent_inputs(loaded: &Loaded, vocabulary: &Vocabulary) -> Vec<Fin
     let mut look = |key: String, path: &Path| {
         if path_finding(&key, path).is_none() && !path.exists() {
             let what = format!("`{}` does not exist", path.display());
-            let help = "relative paths start at the current folder";
+            let help = "check the path; relative ones start at the current folder";
             found.push(Finding::new(key, what).help(help));
         }
     };

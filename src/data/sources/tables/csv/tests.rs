@@ -169,9 +169,9 @@ fn what_to_do_about_a_table_that_cannot_be_used_is_said() {
         "1,1\n2,3\n",
         false,
         "columns 1 and 2 are both called `1`",
-        "is the header line missing?",
+        "write the column names into the first line",
     );
-    check("1,2\n2,3\n", false, "has no column `y`", "is the header line missing?");
+    check("1,2\n2,3\n", false, "has no column `y`", "write the column names into the first line");
     check("y,a,y\n2,3,4\n", false, "columns 1 and 3 are both called `y`", "of its own");
     check("a,y\n1,1\n1,2,3\n", false, "3 cells", "quote cells");
     check("a,y\n1,1\n1\n", false, "1 cells", "commas of empty cells");
