@@ -87,6 +87,11 @@ cuda-standin-models: (cuda-standin "gpu_initial")
     DDPRUN_CACHE=off LD_LIBRARY_PATH="$PWD/target/cuda_standin" PATH="$PWD/.ci/fake-cuda:$PATH" CUDA_COMPUTE_CAP=80 CUDARC_CUDA_VERSION=13000 \
       cargo test --locked --features cuda --test cli -- every_model_takes_a_step
 
+# Lengths of paragraphs, cells and comments.
+[group('check')]
+prose:
+    cargo test --locked --test cli --test layering -- --ignored pages_have_short no_comment_is_wider
+
 # The import rule alone: a module uses only modules declared above it in `src/lib.rs`.
 [group('check')]
 layering:

@@ -14,6 +14,7 @@ use crate::data::sampler::MicroBatch;
 use crate::engine::batch_to_device::DeviceBatch;
 use crate::engine::pass::Passes;
 use crate::engine::step::NextBatch;
+use crate::engine::vote::{StopRequest, exchange};
 use crate::engine::{Engine, Error};
 use crate::failpoint;
 use crate::launch::Phase;
@@ -61,11 +62,13 @@ impl Engine {
     ///
     /// # Errors
     ///
-    /// A tensor operation, a sample or another rank failed.
+    /// A tensor operation, a sample or another rank failed; [`Error::BrokenOff`] on all ranks once
+    /// `wishes` of any of them asks to stop: then the average stays open.
     pub fn update_bn(
         &mut self,
         steps: &mut dyn Iterator<Item = Vec<MicroBatch>>,
         next: NextBatch<'_>,
+        wishes: &dyn Fn() -> StopRequest,
     ) -> std::result::Result<(), Error> {
         let step = self.state.step;
         let failed = |source| Error::Tensor { phase: "update_bn", step, source };
@@ -77,6 +80,10 @@ impl Engine {
                 put(&engine.params, &trained).map_err(failed)?;
                 let mut running = Running::default();
                 for (number, micro_batches) in (step + 1..).zip(steps) {
+                    if let Some(stop) = engine.urgent_request(wishes)? {
+                        put(&engine.params, &trained).map_err(failed)?;
+                        return Err(Error::BrokenOff(stop));
+                    }
                     engine.measure(number, &micro_batches, next, &mut running)?;
                 }
                 let all = running.left(&engine.params).map_err(failed)?;
@@ -91,6 +98,15 @@ impl Engine {
             swa.is_complete = true;
         }
         Ok(())
+    }
+
+    /// The most urgent of what all ranks are asked for, if it cannot wait; equal on all ranks.
+    fn urgent_request(
+        &self,
+        wishes: &dyn Fn() -> StopRequest,
+    ) -> std::result::Result<Option<StopRequest>, Error> {
+        let all = exchange(self.collective.as_ref(), &wishes())?;
+        Ok(all.into_iter().max().filter(|stop| stop.is_urgent()))
     }
 
     /// The passes of a step; those that share their statistics at once.

@@ -201,8 +201,10 @@ fn settle(
     if is_due && asked.is_urgent() {
         return leave_to_do(run, left, asked).map(Some);
     }
-    if edge.ends_run {
-        complete_average(run)?;
+    if edge.ends_run
+        && let Err(stop) = complete_average(run)?
+    {
+        return leave_to_do(run, left, stop).map(Some);
     }
     if is_due {
         match evaluate(run, edge)? {
@@ -216,7 +218,10 @@ fn settle(
     }
     let ending = ending(run, asked, edge).or(was_over.map(Ending::Done));
     if matches!(ending, Some(Ending::Done(_))) {
-        let has_average = complete_average(run)?;
+        let has_average = match complete_average(run)? {
+            Ok(has_average) => has_average,
+            Err(stop) => return leave_to_do(run, left, stop).map(Some),
+        };
         if has_average {
             // What the weights have just reached is not what is saved.
             run.engine.state_mut().best = best;
@@ -346,10 +351,10 @@ fn evaluate_once_more(
 }
 
 /// Gives the average of the weights, if one is open, the statistics of an epoch, which is the one
-/// that would come next.
-fn complete_average(run: &mut RankRun) -> Result<bool, Error> {
+/// that would come next. Whether it did, or the request for which that was broken off.
+fn complete_average(run: &mut RankRun) -> Result<Result<bool, StopRequest>, Error> {
     if !run.engine.has_open_average() {
-        return Ok(false);
+        return Ok(Ok(false));
     }
     let clock = Clock::start();
     let steps = run.plan.length.steps_per_epoch;
@@ -357,17 +362,23 @@ fn complete_average(run: &mut RankRun) -> Result<bool, Error> {
     let order = epoch_order(run, epoch);
     let mut feed = training_feed(run, &order, epoch, 0..steps)?;
     let mut passes = (0..steps).map(|step| order.passes(step as usize, run.rank));
-    run.engine.update_bn(&mut passes, &mut || feed.next())?;
+    let wishes = run.wishes();
+    match run.engine.update_bn(&mut passes, &mut || feed.next(), &|| wishes.now()) {
+        Err(engine::Error::BrokenOff(stop)) => return Ok(Err(stop)),
+        done => done?,
+    }
     run.engine.time_mut().evaluation += clock.seconds();
     run.pause_pace();
-    Ok(true)
+    Ok(Ok(true))
 }
 
 /// Completes and evaluates the average of a run that did not end where it was saved, but is over
 /// now, and saves it in the place of that checkpoint.
 fn complete_late(run: &mut RankRun) -> Result<Option<Ending>, Error> {
-    if !complete_average(run)? {
-        return Ok(None);
+    match complete_average(run)? {
+        Ok(true) => {}
+        Ok(false) => return Ok(None),
+        Err(stop) => return Ok(Some(Ending::Left(stop))),
     }
     let edge = Edge::after(run.engine.state().step, &run.plan.length);
     if run.engine.state().best.as_ref().is_some_and(|best| best.step == edge.step) {

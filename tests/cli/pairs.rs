@@ -4,7 +4,7 @@
 use candle_core::{Device, Tensor};
 use ddprun::model::Models;
 use hound::{SampleFormat, WavSpec, WavWriter};
-use serde_json::json;
+use serde_json::{Map, Value, json};
 
 use crate::lab::{Lab, children};
 use crate::running::spawn;
@@ -54,8 +54,8 @@ const DATA: [(&str, &str, &str); 11] = [
 const MORE: [(&str, &str, &str); 3] = [
     (
         "chat",
-        "name = \"chat\"\nfile = \"alpaca.json\"\ntokenizer = \"tokenizer.json\"\n\
-         chat_template = \"chatml\"\nseq_len = 16\neos_token = \"<|endoftext|>\"",
+        "name = \"chat\"\nfile = \"alpaca.json\"\ntokenizer = \"letters.json\"\n\
+         chat_template = \"chatml\"\nseq_len = 64\neos_token = \"<|endoftext|>\"",
         "cross_entropy",
     ),
     (
@@ -115,11 +115,18 @@ fn lab() -> Lab {
     lab.write("text.txt", "to be, or not to be\n".repeat(20));
     let entries = vec![json!({"instruction": "ab", "input": "", "output": "ba"}); 8];
     lab.write("alpaca.json", json!(entries).to_string());
-    let vocabulary = json!({"<|endoftext|>": 0, "a": 1, "b": 2});
-    let tokenizer = json!({"version": "1.0", "truncation": null, "padding": null, "added_tokens": [],
-        "normalizer": null, "pre_tokenizer": null, "post_processor": null, "decoder": null,
-        "model": {"type": "BPE", "vocab": vocabulary, "merges": []}});
-    lab.write("tokenizer.json", tokenizer.to_string());
+    let tokenizer = |letters: &str| {
+        let letters = letters.chars().map(String::from);
+        let words = std::iter::once("<|endoftext|>".to_owned()).chain(letters);
+        let vocabulary: Map<String, Value> = words.zip((0..).map(Value::from)).collect();
+        let model = json!({"type": "BPE", "vocab": vocabulary, "merges": []});
+        let tokenizer = json!({"version": "1.0", "truncation": null, "padding": null,
+            "added_tokens": [], "normalizer": null, "pre_tokenizer": null, "post_processor": null,
+            "decoder": null, "model": model});
+        tokenizer.to_string()
+    };
+    lab.write("tokenizer.json", tokenizer("ab"));
+    lab.write("letters.json", tokenizer("abdeimnrstu_<|>\n"));
     let line = |i: usize| format!("{}\n", json!({"a": i % 3, "y": i % 2}));
     lab.write("table.jsonl", (0..8).map(line).collect::<String>());
     write_photos(&lab);
@@ -264,7 +271,7 @@ fn a_run_on_any_data_of_which_some_are_held_out_is_planned_from_what_it_stored_a
              name = \"sgd\"\nlr = 1e-9\n[distributed]\ndevices = 1\nthreads_per_rank = 1\n\
              [checkpoint]\nevery = \"1 step\"\n",
             sizes(model),
-            without_val(data).replace("seq_len = 16", "seq_len = 64")
+            without_val(data)
         );
         let file = format!("{kind}.toml");
         lab.write(&file, text);

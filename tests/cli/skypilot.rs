@@ -18,9 +18,9 @@ case "$1 $2" in
 "jobs launch")
     task=${*: -1}
     sed -n 's/^name: //p' "$task" >sky/name
-    sed -n '/^envs:/,/^[a-z]/s/^  \([A-Z_]*\): "\(.*\)"$/export \1="\2"/p' "$task" >sky/run.sh
+    sed -n '/^envs:/,/^[a-z]/s/^  \([A-Z_]*\): "\?\([^"]*\)"\?$/export \1="\2"/p' "$task" >sky/run.sh
     sed '1,/^run: |/d; s/^  //' "$task" >>sky/run.sh
-    grep -q 'recover_on_exit_codes: \[75\]' "$task" || exit 1
+    grep -A 1 'recover_on_exit_codes:' "$task" | grep -q -- '- 75$' || exit 1
     {
         while :; do
             HOME=$PWD/sky bash sky/run.sh >>sky/log 2>&1 &
@@ -102,7 +102,7 @@ fn print_shows_the_task_and_without_sky_nothing_is_submitted() {
     let lab = lab("gpus_per_node = 8\ngpu = 'A100'\nnodes = 2\n");
     let args = ["submit", "small.toml", "--on", "lab"];
     let task = lab.run_to(0, &[&args[..], &["--print"]].concat()).stdout;
-    assert!(task.contains("\n  accelerators: \"A100:8\"\n"), "{task}");
+    assert!(task.contains("\n  accelerators: A100:8\n"), "{task}");
     assert!(task.contains(" --node-rank \"$SKYPILOT_NODE_RANK\""), "{task}");
     let mut command = lab.ddprun(&args);
     command.env("PATH", "/nonexistent");

@@ -1,12 +1,13 @@
 //! Stochastic weight averaging: PyTorch's numbers, the same bits at any world size, and resumes.
 
+use std::cell::Cell;
 use std::sync::Arc;
 
 use candle_core::{Device, Tensor};
 use ddprun::config::kind::{Entry, Options};
 use ddprun::data::Batch;
 use ddprun::data::sampler::{EpochOrder, MicroBatch, evaluation_chunks};
-use ddprun::engine::{Engine, Split, StopRequest, SwaState};
+use ddprun::engine::{Engine, Error, Split, StopRequest, SwaState};
 use ddprun::internals::checkpoint::{self, Snapshot};
 use ddprun::kinds::Kinds;
 use ddprun::loss::{self, CrossEntropy};
@@ -148,7 +149,11 @@ fn averages_rates_and_statistics_are_pytorchs() {
         assert!(engine.has_open_average());
         let mut steps = 16..;
         let mut all = (0..4).map(|_| passes.clone());
-        engine.update_bn(&mut all, &mut || Ok(golden_batch(steps.next().unwrap()))).unwrap();
+        engine
+            .update_bn(&mut all, &mut || Ok(golden_batch(steps.next().unwrap())), &|| {
+                StopRequest::None
+            })
+            .unwrap();
         assert_eq!(engine.state().swa, Some(SwaState { averaged: 3, is_complete: true }));
         check_averages(&mut engine, &plan, (key, golden));
     }
@@ -162,14 +167,24 @@ fn averaging(world: u32, change: impl Fn(&mut Plan)) -> Plan {
     plan
 }
 
-/// Gives the average its statistics over the epoch `epoch`.
-fn complete(engine: &mut Engine, plan: &Plan, rank: Rank, epoch: u64) {
-    let order =
-        EpochOrder::new(&plan.data, &plan.batch, plan.distributed.world_size, plan.seed, epoch);
+/// Gives the average its statistics over the epoch `epoch`, unless `wishes` asks to stop.
+fn update_bn(
+    engine: &mut Engine,
+    plan: &Plan,
+    rank: Rank,
+    epoch: u64,
+    wishes: &dyn Fn() -> StopRequest,
+) -> Result<(), Error> {
+    let world = plan.distributed.world_size;
+    let order = EpochOrder::new(&plan.data, &plan.batch, world, plan.seed, epoch);
     let steps: Vec<_> = (0..order.steps()).map(|step| order.passes(step, rank)).collect();
     let mut batches = steps.concat().into_iter().filter(|pass| !pass.samples.is_empty());
     let mut next = || Ok(batch(plan, &batches.next().unwrap().samples));
-    engine.update_bn(&mut steps.into_iter(), &mut next).unwrap();
+    engine.update_bn(&mut steps.into_iter(), &mut next, wishes)
+}
+
+fn complete(engine: &mut Engine, plan: &Plan, rank: Rank, epoch: u64) {
+    update_bn(engine, plan, rank, epoch, &|| StopRequest::None).unwrap();
 }
 
 fn val_loss(engine: &mut Engine, plan: &Plan, rank: Rank) -> f64 {
@@ -303,4 +318,34 @@ fn early_stopping_watches_the_weights_and_not_their_average() {
     let state = engine.state();
     assert_eq!((state.early_stopping.best, state.early_stopping.bad), (Some(1.0), 0));
     assert_eq!(state.best.as_ref().map(|best| best.value), Some(0.5));
+}
+
+#[test]
+fn statistics_that_are_broken_off_leave_the_average_open_and_all_values_as_they_were() {
+    for change in [|_: &mut Plan| (), |plan: &mut Plan| plan.distributed.sync_batchnorm = true] {
+        let plan = averaging(2, change);
+        let (_, _, undisturbed) = run(&plan);
+        let found = on_ranks(&plan, |collective| {
+            let rank = collective.rank();
+            let mut engine = engine(&plan, collective);
+            for _ in 0..8 {
+                step(&mut engine, &plan, rank).unwrap();
+            }
+            let before = fingerprint(&engine);
+            let steps = Cell::new(0);
+            let wishes = || {
+                steps.set(steps.get() + 1);
+                let is_asked = rank.index() == 1 && steps.get() == 3;
+                if is_asked { StopRequest::Interrupt } else { StopRequest::None }
+            };
+            let error = update_bn(&mut engine, &plan, rank, 2, &wishes).unwrap_err();
+            assert!(matches!(error, Error::BrokenOff(StopRequest::Interrupt)), "{error}");
+            assert_eq!(steps.get(), 3);
+            assert!(engine.has_open_average());
+            assert_eq!(fingerprint(&engine), before);
+            complete(&mut engine, &plan, rank, 2);
+            fingerprint(&engine)
+        });
+        assert!(found.iter().all(|values| *values == undisturbed));
+    }
 }

@@ -196,25 +196,22 @@ fn assignment(
     let key = layer.places.get(&path).map_or(0..0, |place| place.key.clone());
     let whole = KeySpan { key: key.clone(), value: value_at..value_at + written.len() };
     layer.places.insert(path.clone(), whole.clone());
-    let value = match spans::value(&written, &path, key, value_at) {
-        Some((value, read)) => {
-            layer.places.extend(read.places);
-            if let Some(problem) = layer.unreadable(read.errors).pop() {
-                return Err(problem);
-            }
-            value
+    let value = if let Some((value, read)) = spans::value(&written, &path, key, value_at) {
+        layer.places.extend(read.places);
+        if let Some(problem) = layer.unreadable(read.errors).pop() {
+            return Err(problem);
         }
-        None => {
-            let indent = written.len() - written.trim_start().len();
-            let read = read_bare(written.trim(), &path, value_at + indent);
-            let (value, places) = read.ok_or_else(|| {
-                Problem::new(crate::config::keys::dotted(&path), "is not a TOML value")
-                    .at(&layer.text, whole.value, 0)
-                    .help("quote text that holds brackets, quotes or `#`: key='\"...\"'")
-            })?;
-            layer.places.extend(places);
-            value
-        }
+        value
+    } else {
+        let indent = written.len() - written.trim_start().len();
+        let read = read_bare(written.trim(), &path, value_at + indent);
+        let (value, places) = read.ok_or_else(|| {
+            Problem::new(crate::config::keys::dotted(&path), "is not a TOML value")
+                .at(&layer.text, whole.value, 0)
+                .help("quote text that holds brackets, quotes or `#`: key='\"...\"'")
+        })?;
+        layer.places.extend(places);
+        value
     };
     layer.dict = nested(&path, value);
     Ok(Asked::Set(layer))

@@ -135,7 +135,7 @@ impl Chat {
         &self,
         split: &SplitPlan,
         look: Look,
-    ) -> Result<(Splits, Arc<Entries>, Option<String>), Error> {
+    ) -> Result<(Splits, Arc<Entries>, Vec<String>), Error> {
         let tokenizer = Arc::new(Tokenizer::open(&self.tokenizer)?);
         let template = ChatTemplate::open(&self.tokenizer, self.chat_template.as_deref())?;
         let end = self.eos_token.as_deref().or_else(|| template.eos_token());
@@ -163,9 +163,9 @@ impl Chat {
             end,
             all_count: false,
         };
-        let note = match look {
+        let notes = match look {
             Look::Whole => uncounted(&dealt, &entries, &form)?,
-            Look::Header => None,
+            Look::Header => Vec::new(),
         };
         let Parts { train, val, test } = dealt;
         let part = |places: Places| -> Arc<dyn Dataset> {
@@ -173,7 +173,7 @@ impl Chat {
         };
         let classes = tokenizer.vocabulary();
         let splits = Splits { train: part(train), val: part(val), test: test.map(part), classes };
-        Ok((splits, entries, note))
+        Ok((splits, entries, notes))
     }
 
     /// What the tokens follow from.

@@ -168,8 +168,16 @@ pub(super) fn parts(
     Parts { train: places(0..n_train), val: places(n_train..n), test: None }.held_back(split)
 }
 
-/// Refuses parts of which no sample has a token that counts, because `seq_len` cuts the answers
-/// off; where some have none, says how many.
+/// Why no token of a sample counts.
+#[derive(Clone, Copy)]
+enum Idle {
+    /// `seq_len` cuts its answers off, which begin after so many tokens.
+    CutOff(usize),
+    /// It has no answer, or the tokenizer has no token for it.
+    Unanswered,
+}
+
+/// Refuses parts of which no sample has a token that counts; where some have none, says how many.
 ///
 /// # Errors
 ///
@@ -178,36 +186,59 @@ pub(super) fn uncounted(
     parts: &Parts<Places>,
     entries: &Entries,
     form: &Form,
-) -> Result<Option<String>, Error> {
+) -> Result<Vec<String>, Error> {
     let empty = Places::default();
     let named = [("train", &parts.train), ("validate", &parts.val)];
     let named = named.into_iter().chain([("test", parts.test.as_ref().unwrap_or(&empty))]);
-    let (mut idle, mut all) = (Vec::new(), 0);
+    let (mut all, mut cut, mut unanswered) = (0, Vec::new(), 0);
     for (word, Places(places)) in named {
-        let cut: Vec<usize> =
-            places.par_iter().filter_map(|&at| form.cut_off(entries, at)).collect();
-        if cut.len() == places.len() && !places.is_empty() {
-            let what = format!(
-                "none of the {} to {word} on has a token that counts: `data.seq_len = {}` cuts \
-                 the answers off",
-                form.several(places.len()),
-                form.seq_len
-            );
-            return Err(Error::AnswersCutOff { path: form.path.clone(), what, begin: median(cut) });
+        let idle: Vec<Idle> =
+            places.par_iter().filter_map(|&at| form.why_idle(entries, at)).collect();
+        let begins = begins(&idle);
+        if idle.len() == places.len() && !places.is_empty() {
+            let (path, of) = (form.path.clone(), form.several(places.len()));
+            let what = format!("none of the {of} to {word} on has a token that counts: ");
+            return Err(if begins.is_empty() {
+                let what = what + "they have no answers for which the tokenizer has tokens";
+                Error::Format { path, what }
+            } else {
+                let seq_len = form.seq_len;
+                let what = what + &format!("`data.seq_len = {seq_len}` cuts the answers off");
+                Error::AnswersCutOff { path, what, begin: median(begins) }
+            });
         }
         all += places.len();
-        idle.extend(cut);
+        unanswered += idle.len() - begins.len();
+        cut.extend(begins);
     }
-    Ok((!idle.is_empty()).then(|| {
-        format!(
+    let mut notes = Vec::new();
+    if !cut.is_empty() {
+        notes.push(format!(
             "{} of {} without a token that counts: `data.seq_len = {}` cuts their answers off, half \
              of which begin after {} tokens",
-            idle.len(),
+            cut.len(),
             form.several(all),
             form.seq_len,
-            median(idle.clone())
-        )
-    }))
+            median(cut)
+        ));
+    }
+    if unanswered > 0 {
+        notes.push(format!(
+            "{unanswered} of {} without a token that counts: they have no answers for which the \
+             tokenizer has tokens",
+            form.several(all)
+        ));
+    }
+    Ok(notes)
+}
+
+/// Tokens before the answers that are cut off.
+fn begins(idle: &[Idle]) -> Vec<usize> {
+    let begin = |idle: &Idle| match idle {
+        Idle::CutOff(begin) => Some(*begin),
+        Idle::Unanswered => None,
+    };
+    idle.iter().filter_map(begin).collect()
 }
 
 fn median(mut of: Vec<usize>) -> usize {
@@ -238,8 +269,8 @@ pub(super) struct Form {
 }
 
 impl Form {
-    /// The number of tokens before the first that counts, if that is beyond the sample's end.
-    fn cut_off(&self, entries: &Entries, at: u32) -> Option<usize> {
+    /// Why no token counts, if none before the sample's end does.
+    fn why_idle(&self, entries: &Entries, at: u32) -> Option<Idle> {
         let counts =
             |(index, (_, counts)): &(usize, Counted)| *index > 0 && (*counts || self.all_count);
         let first = |most: usize| {
@@ -251,7 +282,7 @@ impl Form {
         if is_wrong || first(self.seq_len + 1).is_some() {
             return None;
         }
-        Some(first(usize::MAX).unwrap_or(0))
+        Some(first(usize::MAX).map_or(Idle::Unanswered, Idle::CutOff))
     }
 
     /// "3 conversations"

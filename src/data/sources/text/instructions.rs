@@ -86,9 +86,8 @@ impl DataSource for Instructions {
         let line = format!("{}, up to {} tokens, {counts}", self.file.display(), self.seq_len);
         let tokenizer = Arc::new(Tokenizer::open(&self.tokenizer)?);
         let token_bytes = tokenizer.token_bytes().unwrap_or_default();
-        let (splits, entries, uncounted) = open_with(self, &tokenizer, &asked.split, Look::Whole)?;
+        let (splits, entries, notes) = open_with(self, &tokenizer, &asked.split, Look::Whole)?;
         let held = Bytes(entries.held());
-        let notes = uncounted.into_iter().collect();
         Ok(Survey { token_bytes, notes, line, held, ..Survey::of(&splits) })
     }
 
@@ -154,7 +153,7 @@ fn open_with(
     tokenizer: &Arc<Tokenizer>,
     split: &SplitPlan,
     look: Look,
-) -> Result<(Splits, Arc<Entries>, Option<String>), Error> {
+) -> Result<(Splits, Arc<Entries>, Vec<String>), Error> {
     let end = tokenizer.end(source.eos_token.as_deref()).ok_or_else(|| {
         let what = match &source.eos_token {
             Some(name) => format!("it has no token `{name}`, which `data.eos_token` names"),
@@ -181,9 +180,9 @@ fn open_with(
         end,
         all_count: !source.mask_prompt,
     };
-    let note = match look {
+    let notes = match look {
         Look::Whole => uncounted(&dealt, &entries, &form)?,
-        Look::Header => None,
+        Look::Header => Vec::new(),
     };
     let Parts { train, val, test } = dealt;
     let part = |places: Places| -> Arc<dyn Dataset> {
@@ -191,7 +190,7 @@ fn open_with(
     };
     let classes = tokenizer.vocabulary();
     let splits = Splits { train: part(train), val: part(val), test: test.map(part), classes };
-    Ok((splits, entries, note))
+    Ok((splits, entries, notes))
 }
 
 /// The tokens of an entry, of which its answer counts.
