@@ -180,7 +180,7 @@ mod tests {
     fn a_link_in_the_place_of_the_lock_leads_nowhere() {
         let folder = tempfile::tempdir().unwrap();
         let other = folder.path().join("precious");
-        std::fs::write(&other, "text").unwrap();
+        crate::files::write_atomic(&other, b"text").unwrap();
         std::os::unix::fs::symlink(&other, folder.path().join(".lock")).unwrap();
         let refused = RunLock::acquire(folder.path()).unwrap_err();
         assert!(matches!(refused, Error::Io { operation: "open", .. }), "{refused:?}");

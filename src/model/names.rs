@@ -192,7 +192,9 @@ mod tests {
     use crate::plan::ModelPlan;
 
     fn with(mut plan: ModelPlan, options: &[(&str, Value)]) -> ModelPlan {
-        options.iter().for_each(|(key, value)| plan.kind.set(key, value));
+        for (key, value) in options {
+            plan.kind.set(key, value);
+        }
         plan
     }
 

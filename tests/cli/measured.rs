@@ -203,7 +203,7 @@ fn images_with_several_classes_are_learnt_from_a_table() {
     assert!(found["metrics"]["val/f1_micro"].as_f64().is_some_and(|f1| f1 > 0.5), "{found}");
     assert_eq!(found["details"][0]["classes"][1]["samples"], 11);
     let worst = found["details"][0]["worst"][0]["sample"].as_str().unwrap();
-    assert!(worst.ends_with(".ppm"), "{worst}");
+    assert!(worst.contains(".ppm"), "{worst}");
     for (word, expected) in [
         ("loss.name=cross_entropy", "but these may have several"),
         ("model.num_classes=3", "is 3, but a sample has 2 targets"),

@@ -366,7 +366,7 @@ mod tests {
     }
 
     /// A PNG of a picture with this chunk behind its header.
-    fn png_with(kind: &[u8; 4], data: &[u8]) -> Vec<u8> {
+    fn png_with(kind: [u8; 4], data: &[u8]) -> Vec<u8> {
         let png = encoded(ImageFormat::Png);
         let body = [&kind[..], data].concat();
         let mut checksum = flate2::Crc::new();
@@ -385,7 +385,7 @@ mod tests {
         let mib = vec![0; 1 << 20];
         (0..200).for_each(|_| zlib.write_all(&mib).unwrap());
         let profile = [b"icc\0\0", &zlib.finish().unwrap()[..]].concat();
-        let png = png_with(b"iCCP", &profile);
+        let png = png_with(*b"iCCP", &profile);
         assert!(png.len() < 256 << 10, "{}", png.len());
         let stripped = without_profile(&png);
         assert!(*stripped == *encoded(ImageFormat::Png));
@@ -394,7 +394,7 @@ mod tests {
         let two = [head, &rest[..12 + profile.len()], rest].concat();
         assert!(*without_profile(&two) == *encoded(ImageFormat::Png));
 
-        let text = png_with(b"tEXt", b"a\0b");
+        let text = png_with(*b"tEXt", b"a\0b");
         assert!(*without_profile(&text) == *text, "others stay");
         for length in 0..text.len() {
             assert!(*without_profile(&text[..length]) == text[..length]);

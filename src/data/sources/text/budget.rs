@@ -133,7 +133,7 @@ mod tests {
 
     #[test]
     fn work_that_takes_too_much_memory_is_left() {
-        let budget = Budget { time: Duration::from_secs(60), memory: 64 << 20 };
+        let budget = Budget { time: Duration::from_mins(1), memory: 64 << 20 };
         let stop = Arc::new(AtomicBool::new(false));
         let stops = stop.clone();
         let error = kept(budget, move || {

@@ -224,7 +224,8 @@ fn a_first_column_of_dates_is_no_series_whatever_it_is_called() {
 #[test]
 fn naive_forecasts_are_as_far_off_as_counted_by_hand() {
     // 1, 2, 4, 8, ... in 20 rows: 14 to train on, 2 to validate and 4 to test on.
-    let text: String = (0..20).map(|i| format!("{}\n", 1 << i)).collect();
+    let rows: Vec<String> = (0..20).map(|i| (1 << i).to_string()).collect();
+    let text = rows.join("\n");
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("series.csv");
     std::fs::File::create(&file).unwrap().write_all(("a\n".to_owned() + &text).as_bytes()).unwrap();
@@ -243,9 +244,9 @@ fn naive_forecasts_are_as_far_off_as_counted_by_hand() {
     assert_eq!((naive.name, seasonal.name), ("naive", "seasonal_naive"));
     // One window: rows 14 and 15 after row 13, or after rows 12 and 13.
     let errors = [power(14) - power(13), power(15) - power(13)];
-    close(naive.mae * deviation, (errors[0] + errors[1]) / 2.0);
-    close(naive.mse * deviation.powi(2), (errors[0].powi(2) + errors[1].powi(2)) / 2.0);
-    close(seasonal.mae * deviation, (0.75 * power(14) + 0.75 * power(15)) / 2.0);
+    close(naive.mae * deviation, f64::midpoint(errors[0], errors[1]));
+    close(naive.mse * deviation.powi(2), f64::midpoint(errors[0].powi(2), errors[1].powi(2)));
+    close(seasonal.mae * deviation, 0.75 * f64::midpoint(power(14), power(15)));
     // Rows 16 to 19: three windows.
     let test = splits.test.unwrap().baselines();
     let errors =

@@ -125,12 +125,29 @@ fn answers_beyond_the_end_of_a_sample_are_counted() {
     assert!(error.to_string().contains("none of the 2 conversations to train on"), "{error}");
     assert_eq!(error.key(), Some("data.seq_len"));
     assert!(error.help().unwrap().contains("half of the answers begin after"), "{error}");
-    assert_eq!(told(&of(64)).unwrap().2, None);
+    assert_eq!(told(&of(64)).unwrap().2, Vec::<String>::new());
     let long = MESSAGES.replacen("\"a\"", &format!("\"{}\"", "a ".repeat(80)), 1);
     let one = Chat {
         val_ratio: 0.25,
         ..source(folder.path(), &[&long, MESSAGES, MESSAGES, MESSAGES].join("\n"))
     };
-    let note = told(&one).unwrap().2.unwrap();
+    let notes = told(&one).unwrap().2;
+    let [note] = &notes[..] else { panic!("{notes:?}") };
     assert!(note.starts_with("1 of 4 conversations without a token that counts"), "{note}");
+    assert!(note.contains("cuts their answers off"), "{note}");
+}
+
+#[test]
+fn answers_that_the_tokenizer_has_no_tokens_for_are_not_said_to_be_cut_off() {
+    let folder = tempfile::tempdir().unwrap();
+    let chat = Chat {
+        eos_token: Some("<|endoftext|>".to_owned()),
+        ..source(folder.path(), &[MESSAGES; 4].join("\n"))
+    };
+    let tokenizer = r#"{"version": "1.0", "truncation": null, "padding": null, "added_tokens": [],
+        "normalizer": null, "pre_tokenizer": null, "post_processor": null, "decoder": null,
+        "model": {"type": "BPE", "vocab": {"<|endoftext|>": 0, "i": 1}, "merges": []}}"#;
+    crate::files::write_atomic(&chat.tokenizer, tokenizer.as_bytes()).unwrap();
+    let error = chat.splits(&SplitPlan::NONE, Look::Whole).err().unwrap().to_string();
+    assert!(error.contains("no answers for which the tokenizer has tokens"), "{error}");
 }
