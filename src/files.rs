@@ -31,7 +31,7 @@ pub(crate) use fs_calls::bytes_written;
 pub(crate) use line_file::Lines;
 pub(crate) use new_file::{NewFile, sync_together};
 pub(crate) use reading::{open, read, read_line, read_to_string, within};
-pub(crate) use run_lock::{RunLock, lock_holder, take_turn};
+pub(crate) use run_lock::{RunLock, is_unlocked, lock_holder, take_turn};
 pub(crate) use temporary::random;
 use temporary::{is_in_use, temporary_beside};
 pub(crate) use user_cache::{user_cache, user_secret};
@@ -248,6 +248,11 @@ pub(crate) fn remove_folder(path: &Path) -> Result<(), Error> {
     failpoint::reach("remove");
     sync_parent(path)?;
     fs_calls::remove_folder(&temporary).map_err(Error::io("remove", path))
+}
+
+/// Removes a folder in which nothing is, if nothing is.
+pub(crate) fn remove_empty_folder(path: &Path) {
+    drop(fs_calls::remove_empty_folder(path));
 }
 
 /// Waits until the file, or the names in the folder, at `path` are on disk.

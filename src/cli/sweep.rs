@@ -104,7 +104,7 @@ pub(crate) fn sweep(args: &SweepArgs, kinds: &Kinds) -> Result<u8, Refusal> {
         ended
     };
     Ok(match ended {
-        Ended::Done { failed: 0 } => 0,
+        Ended::Done { failed: 0 } | Ended::Extended => 0,
         Ended::Done { .. } | Ended::TooManyFailures => exit::EXPECTATION,
         Ended::Stopped { interrupted: true } => exit::INTERRUPTED,
         Ended::Stopped { interrupted: false } => exit::PREEMPTED,
@@ -228,7 +228,7 @@ fn say_end(ended: Ended, folder: &Path, story: &Story, is_shared: bool) {
             "error: more trials failed than `sweep.max_failures` allows\n  \
              do: look at `console.log` and `failure.json` of a failed trial, or raise the limit",
         )),
-        Ended::Done { .. } => {}
+        Ended::Done { .. } | Ended::Extended => {}
     }
     if let Some(advice) = advice(&story.trials, retry) {
         to_stderr(&advice);

@@ -118,6 +118,12 @@ pub(super) fn remove_file(path: &Path) -> io::Result<()> {
     Ok(())
 }
 
+pub(super) fn remove_empty_folder(path: &Path) -> io::Result<()> {
+    fs::remove_dir(path)?;
+    note("remove", &[path], b"");
+    Ok(())
+}
+
 /// Removes a folder and everything in it.
 pub(super) fn remove_folder(path: &Path) -> io::Result<()> {
     fs::remove_dir_all(path)?;

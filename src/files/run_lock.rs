@@ -136,6 +136,14 @@ pub(crate) fn lock_holder(folder: &Path) -> Option<String> {
     }
 }
 
+/// Whether no process has the lock of `folder`: `false` where that cannot be known.
+pub(crate) fn is_unlocked(folder: &Path) -> bool {
+    match super::open(&folder.join(".lock")) {
+        Ok(file) => file.try_lock_shared().is_ok(),
+        Err(reason) => reason.kind() == ErrorKind::NotFound,
+    }
+}
+
 impl Drop for RunLock {
     /// Empties the file; removing it would let two processes lock two files of the same name.
     fn drop(&mut self) {

@@ -81,6 +81,9 @@ enum Record {
     Extended {
         #[serde(flatten)]
         subject: Subject,
+        /// The worker that asked for it while another one led.
+        #[serde(skip_serializing_if = "Option::is_none", default)]
+        by: Option<String>,
     },
     Started {
         trial: u32,
@@ -134,6 +137,8 @@ pub struct Story {
     pub trials: Vec<Trial>,
     /// When it was opened.
     pub opened: Timestamp,
+    /// Workers of a shared sweep that extended it.
+    pub extended_by: BTreeSet<String>,
 }
 
 /// The open journal.
@@ -171,6 +176,19 @@ impl Subject {
             Ok(pruner) => Ranking { goal: self.goal, pruner: pruner.into() },
             Err(_) => Ranking::plain(self.goal),
         }
+    }
+
+    /// Whether a journal that says `earlier` says all of this.
+    pub(super) fn is_told_by(&self, earlier: &Self) -> bool {
+        // What has its default value is not written down.
+        let told = Self { defaults: BTreeSet::new(), ..self.clone() };
+        told == Self { defaults: BTreeSet::new(), ..earlier.clone() }
+    }
+
+    /// The search, read back; `None` if another ddprun wrote it, of a form that this one does not
+    /// know.
+    pub(super) fn search(&self) -> Option<Search> {
+        serde_json::from_value(self.search.clone()).ok()
     }
 
     /// What differs from an earlier subject, in words: what may be extended, and what may not.
@@ -258,13 +276,16 @@ impl Replay {
     fn record(&mut self, time: Timestamp, record: Record) {
         let Some(story) = &mut self.story else {
             if let Record::Opened { subject, .. } = record {
-                self.story = Some(Story { subject, trials: Vec::new(), opened: time });
+                let (trials, extended_by) = Default::default();
+                self.story = Some(Story { subject, trials, opened: time, extended_by });
             }
             return;
         };
         match record {
-            Record::Opened { subject, .. } | Record::Extended { subject } => {
+            Record::Opened { subject, .. } => story.subject = subject,
+            Record::Extended { subject, by } => {
                 story.subject = subject;
+                story.extended_by.extend(by);
             }
             Record::Started { trial, values, length } => {
                 self.places.entry(trial).or_insert_with(|| {
@@ -324,8 +345,8 @@ impl Journal {
     }
 
     /// Another search from here on, or another number of trials.
-    pub(crate) fn extended(&mut self, subject: &Subject) -> Result<(), Error> {
-        self.write(Record::Extended { subject: subject.clone() })
+    pub(crate) fn extended(&mut self, subject: &Subject, by: Option<&str>) -> Result<(), Error> {
+        self.write(Record::Extended { subject: subject.clone(), by: by.map(str::to_owned) })
     }
 
     /// A trial is about to be started.

@@ -69,6 +69,7 @@ pub use table::table;
 pub use trial::{Length, Report, State, Trial, cost, id};
 pub(crate) use trial_scheduler::is_taken;
 pub use trial_scheduler::run;
+pub(crate) use workers::count as count_workers;
 pub use workers::run as run_shared;
 
 use crate::config::values::Every;

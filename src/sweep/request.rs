@@ -50,6 +50,17 @@ pub trait Trainer: Sync {
     fn capacity(&self) -> Option<usize> {
         None
     }
+
+    /// Whether another process has begun to train this trial and may be training it still; by
+    /// default none has.
+    fn is_under_way(&self, _trial: u32) -> bool {
+        false
+    }
+
+    /// Whether the sweep is to go on with another search than it was begun with.
+    fn is_extended(&self) -> bool {
+        false
+    }
 }
 
 /// A trial, as its trainer needs to know it.
@@ -178,6 +189,8 @@ pub enum Ended {
         /// Whether it was Ctrl-C.
         interrupted: bool,
     },
+    /// It goes on with another search, as its trainer says.
+    Extended,
 }
 
 impl Order<'_> {

@@ -59,7 +59,7 @@ impl Status {
 
     /// The page for the terminal.
     pub fn page(&self, pruners: &Pruners) -> String {
-        let Story { subject, trials, opened } = &self.story;
+        let Story { subject, trials, opened, .. } = &self.story;
         let count = |state: State| trials.iter().filter(|trial| trial.state == state).count();
         let states = [
             (count(State::Finished), "finished"),

@@ -124,6 +124,8 @@ fn align(rows: &[Vec<String>]) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use jiff::Timestamp;
     use serde_json::json;
 
@@ -139,7 +141,8 @@ mod tests {
     fn table_of(trials: &[Trial]) -> String {
         let (subject, trials) = (subject(), trials.to_vec());
         let ranking = Ranking::plain(subject.goal);
-        let story = Story { subject, trials, opened: Timestamp::UNIX_EPOCH };
+        let story =
+            Story { subject, trials, opened: Timestamp::UNIX_EPOCH, extended_by: BTreeSet::new() };
         table(&Status { story, holder: None, workers: 0 }, &ranking)
     }
 

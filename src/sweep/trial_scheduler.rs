@@ -5,13 +5,14 @@ mod preflight;
 mod reports;
 mod session;
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::path::Path;
 
 use crate::checkpoint;
 use crate::config::Loaded;
 use crate::config::sweep::{Sweep, Values, change_of};
 use crate::files::{self, RunLock};
+use crate::record::Screen;
 use crate::report;
 use crate::sweep::journal::{self, Journal, Story, Subject};
 use crate::sweep::method::{Method, points};
@@ -31,10 +32,16 @@ use crate::terminal::counted;
 /// The folder holds another sweep or other runs, trials cannot be run (all before anything is
 /// touched), or the folder cannot be written.
 pub fn run(order: Order<'_>, trainer: &dyn Trainer) -> Result<(Ended, Story), Error> {
+    run_for(order, trainer, None)
+}
+
+/// As [`run`], for the worker `asked_by` of a shared sweep if that is given.
+pub(super) fn run_for(
+    order: Order<'_>,
+    trainer: &dyn Trainer,
+    asked_by: Option<&str>,
+) -> Result<(Ended, Story), Error> {
     let folder = order.folder();
-    let base = order.base_values();
-    let (method, ranking) = (order.method()?, order.ranking()?);
-    let points = asked(&order, method.as_ref(), &base)?;
     refuse_runs(&folder)?;
     // A sweep that exists is read by its owner alone: what another process has done since would be
     // done again.
@@ -44,10 +51,47 @@ pub fn run(order: Order<'_>, trainer: &dyn Trainer) -> Result<(Ended, Story), Er
     if story.is_none() {
         range_test::refuse(&folder)?;
     }
-    let trials = story.as_ref().map(|story| story.trials.clone()).unwrap_or_default();
+    let (mut session, subject) = checked_session(order, trainer, story.as_ref())?;
+    // A run of this name may begin at the same moment.
+    let turn = files::take_turn(&folder)?;
+    refuse_runs(&folder)?;
+    let _lock = owned.map_or_else(|| new_folder(&folder), Ok)?;
+    let mut journal = Journal::open(&folder)?;
+    drop(turn);
+    match &story {
+        None => journal.opened(&subject)?,
+        Some(story) if asked_by.is_some() || !subject.is_told_by(&story.subject) => {
+            journal.extended(&subject, asked_by)?;
+        }
+        Some(_) => {}
+    }
+    cleanup::clear(&order, &session.trials);
+    let ended = session.live(&mut journal)?;
+    let (trials, ranking) = (session.trials, session.ranking);
+    if ended != Ended::Extended {
+        results::write(&folder, &subject, &order.sweep.search, &ranking, &trials)?;
+    }
+    let (opened, extended_by) = story.map_or_else(
+        || (jiff::Timestamp::now(), BTreeSet::new()),
+        |it| (it.opened, it.extended_by),
+    );
+    Ok((ended, Story { subject, trials, opened, extended_by }))
+}
+
+/// A sweep that is ready to run after what its folder holds, and what it is about. Nothing is
+/// written.
+fn checked_session<'a>(
+    order: Order<'a>,
+    trainer: &'a dyn Trainer,
+    story: Option<&Story>,
+) -> Result<(Session<'a>, Subject), Error> {
+    let (folder, base) = (order.folder(), order.base_values());
+    let (method, ranking) = (order.method()?, order.ranking()?);
+    let points = asked(&order, method.as_ref(), &base)?;
+    let trials = story.map(|story| story.trials.clone()).unwrap_or_default();
     let Ahead { points, total, repeated } = Ahead::of(&order, points, &base, &trials);
     let subject = subject(&order, total);
-    let earlier = story.as_ref().map(|story| &story.subject);
+    let earlier = story.map(|story| &story.subject);
     is_same_sweep(&folder, &subject, earlier, order.extend)?;
     if earlier.is_none() {
         refuse_leftovers(&order)?;
@@ -60,7 +104,7 @@ pub fn run(order: Order<'_>, trainer: &dyn Trainer) -> Result<(Ended, Story), Er
         points,
         notes: notes(&order, total, repeated.as_ref()),
         repeated,
-        folder: folder.clone(),
+        folder,
         trials,
         running: Vec::new(),
         view: View::new(order.screen, order.sweep, ranking.clone(), total),
@@ -69,23 +113,45 @@ pub fn run(order: Order<'_>, trainer: &dyn Trainer) -> Result<(Ended, Story), Er
     };
     session.check_data()?;
     session.check_ahead()?;
-    // A run of this name may begin at the same moment.
-    let turn = files::take_turn(&folder)?;
-    refuse_runs(&folder)?;
-    let _lock = owned.map_or_else(|| new_folder(&folder), Ok)?;
-    let mut journal = Journal::open(&folder)?;
-    drop(turn);
-    match earlier {
-        None => journal.opened(&subject)?,
-        Some(earlier) if *earlier != subject => journal.extended(&subject)?,
-        Some(_) => {}
+    Ok((session, subject))
+}
+
+/// Whether a sweep of which `story` is known lacks something that the order asks for: trials, or
+/// with `--extend` another search. It can be run, or this fails.
+///
+/// # Errors
+///
+/// As [`run`].
+pub(super) fn extends(
+    order: Order<'_>,
+    trainer: &dyn Trainer,
+    story: &Story,
+) -> Result<bool, Error> {
+    let subject = subject_of(&order, &story.trials)?;
+    is_same_sweep(&order.folder(), &subject, Some(&story.subject), order.extend)?;
+    let (open, _) = subject.changes(&story.subject);
+    let is_more = !open.is_empty() || subject.trials > story.subject.trials;
+    if is_more {
+        checked_session(Order { screen: Screen::Silent, ..order }, trainer, Some(story))?;
     }
-    cleanup::clear(&order, &session.trials);
-    let ended = session.live(&mut journal)?;
-    let (trials, ranking) = (session.trials, session.ranking);
-    results::write(&folder, &subject, &order.sweep.search, &ranking, &trials)?;
-    let opened = story.map_or_else(jiff::Timestamp::now, |story| story.opened);
-    Ok((ended, Story { subject, trials, opened }))
+    Ok(is_more)
+}
+
+/// What the sweep of this order is about after these trials.
+fn subject_of(order: &Order<'_>, trials: &[Trial]) -> Result<Subject, Error> {
+    let base = order.base_values();
+    let points = asked(order, order.method()?.as_ref(), &base)?;
+    Ok(subject(order, Ahead::of(order, points, &base, trials).total))
+}
+
+/// The sweep of an order as the journal has it: another process may have extended it since.
+pub(super) fn as_journaled(order: &Order<'_>, story: &Story) -> Result<Sweep, Error> {
+    let own = order.sweep.clone();
+    let is_known = subject_of(order, &story.trials)?.is_told_by(&story.subject);
+    Ok(match story.subject.search() {
+        Some(search) if !is_known => Sweep { search, trials: Some(story.subject.trials), ..own },
+        _ => own,
+    })
 }
 
 /// What the folder holds of this sweep, if all of its trials have ended. Nothing is written.
@@ -100,12 +166,10 @@ pub(super) fn finished(order: &Order<'_>) -> Result<Option<(Ended, Story)>, Erro
         range_test::refuse(&folder)?;
         return Ok(None);
     };
-    let base = order.base_values();
-    let points = asked(order, order.method()?.as_ref(), &base)?;
-    let Ahead { total, .. } = Ahead::of(order, points, &base, &story.trials);
-    is_same_sweep(&folder, &subject(order, total), Some(&story.subject), order.extend)?;
+    let subject = subject_of(order, &story.trials)?;
+    is_same_sweep(&folder, &subject, Some(&story.subject), order.extend)?;
     let count = |state| story.trials.iter().filter(|trial| trial.state == state).count();
-    let is_over = story.trials.len() >= total && count(State::Running) == 0;
+    let is_over = story.trials.len() >= subject.trials && count(State::Running) == 0;
     let failed = count(State::Failed);
     Ok(is_over.then_some((Ended::Done { failed }, story)))
 }

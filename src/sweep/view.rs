@@ -218,7 +218,7 @@ impl View {
         self.running.iter().find(|(known, _)| *known == number).map(|(_, bar)| bar)
     }
 
-    fn remove(&mut self, number: u32) {
+    pub(crate) fn remove(&mut self, number: u32) {
         if let Some(index) = self.running.iter().position(|(known, _)| *known == number) {
             let (_, bar) = self.running.remove(index);
             bar.finish_and_clear();

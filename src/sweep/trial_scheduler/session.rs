@@ -120,7 +120,11 @@ impl<'a> Session<'a> {
         'a: 'scope,
     {
         let mut stopped: Option<Ended> = None;
+        self.adopt(scope, journal, &inbox.sender)?;
         loop {
+            if stopped.is_none() && self.trainer.is_extended() {
+                stopped = Some(Ended::Extended);
+            }
             let mut is_exhausted = false;
             let capacity = self.capacity();
             self.view.has_capacity(capacity);
@@ -150,6 +154,11 @@ impl<'a> Session<'a> {
             self.listen(journal)?;
             match message {
                 Ok(Message::Step(number, step)) => self.view.step(number, step),
+                Ok(Message::Over(number, Outcome::Stopped)) if stopped == Some(Ended::Extended) => {
+                    // It runs on, and is followed again.
+                    self.running.retain(|running| running.number != number);
+                    self.view.remove(number);
+                }
                 Ok(Message::Over(number, outcome)) => {
                     let is_stopping = stopped.is_some();
                     let outcome = if is_stopping { outcome.when_stopping() } else { outcome };
@@ -195,6 +204,24 @@ impl<'a> Session<'a> {
 
     fn failures(&self) -> usize {
         self.trials.iter().filter(|trial| trial.state == State::Failed).count()
+    }
+
+    /// Follows every trial that another process trains for an earlier leader, however many there
+    /// are: each has its place already.
+    fn adopt<'scope>(
+        &mut self,
+        scope: &'scope Scope<'scope, '_>,
+        journal: &mut Journal,
+        sender: &Sender<Message>,
+    ) -> Result<(), Error>
+    where
+        'a: 'scope,
+    {
+        let is_under_way = |trial: &&Trial| {
+            trial.state == State::Running && self.trainer.is_under_way(trial.number)
+        };
+        let trials: Vec<Trial> = self.trials.iter().filter(is_under_way).cloned().collect();
+        trials.iter().try_for_each(|trial| self.launch(scope, journal, sender, trial, true))
     }
 
     /// Starts an interrupted trial, or the next one; `false` if there is none.
@@ -310,7 +337,9 @@ impl<'a> Session<'a> {
             // What it reported before it was interrupted may say all already.
             self.listen(journal)?;
             let known = self.running.iter().find(|running| running.number == number);
-            if known.is_some_and(|running| running.is_cut || running.tail.is_over) {
+            let says_all = known.is_some_and(|running| running.is_cut || running.tail.is_over);
+            // The end of one that another process trains is waited for.
+            if says_all && !self.trainer.is_under_way(number) {
                 self.over(journal, number, Outcome::Done)?;
                 return Ok(());
             }

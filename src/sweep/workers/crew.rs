@@ -1,13 +1,14 @@
 //! The workers of a shared sweep, as its leader knows them by their files.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-use crate::files::{self, Follower, Lines};
+use crate::files::{self, Follower, Lines, is_unlocked};
 use crate::sweep::request::Outcome;
+use crate::sweep::workers::Timing;
 use crate::sweep::workers::messages::{
-    Attempt, COMMANDS, Command, REPORTS, Report, received, send,
+    Attempt, COMMANDS, Command, Extension, REPORTS, Report, received, send,
 };
 
 /// One worker.
@@ -16,9 +17,10 @@ struct Member {
     reports: Follower,
     /// When it last wrote something, by our clock: no two clocks are compared.
     heard: Instant,
-    /// Whether it wrote anything since we look at it, so that it is not long gone.
-    is_here: bool,
+    /// Whether its process has ended, by the lock that it held.
+    is_gone: bool,
     is_leaving: bool,
+    extension: Option<Extension>,
     slots: usize,
     /// Attempts that are not released, and how they ended.
     attempts: BTreeMap<Attempt, Option<Outcome>>,
@@ -39,22 +41,21 @@ pub(super) enum Standing {
 /// All workers.
 pub(super) struct Crew {
     folder: PathBuf,
-    /// Silence after which a worker counts as lost.
-    lease: Duration,
+    timing: Timing,
     members: BTreeMap<String, Member>,
     /// The latest attempt of each trial.
     latest: BTreeMap<u32, u32>,
 }
 
 impl Crew {
-    /// The workers below `folder`; `me`, this process, is known to be there.
-    pub(super) fn new(folder: &Path, lease: Duration, me: &str) -> Result<Self, files::Error> {
+    /// The workers below `folder`.
+    pub(super) fn new(folder: &Path, timing: Timing) -> Result<Self, files::Error> {
         let (members, latest) = Default::default();
-        let mut crew = Self { folder: folder.to_owned(), lease, members, latest };
+        let mut crew = Self { folder: folder.to_owned(), timing, members, latest };
         crew.look()?;
         // What was written before we looked does not say that its writer is there.
         for (name, member) in &mut crew.members {
-            member.is_here = name == me;
+            member.is_gone = is_unlocked(&crew.folder.join(name));
         }
         Ok(crew)
     }
@@ -67,7 +68,14 @@ impl Crew {
                 self.members.insert(name, member);
             }
         }
-        self.members.values_mut().try_for_each(Member::look)
+        for (name, member) in &mut self.members {
+            member.look()?;
+            // It may be slow; without its lock it is gone.
+            if !member.is_gone && member.heard.elapsed() > 2 * self.timing.beat {
+                member.is_gone = is_unlocked(&self.folder.join(name));
+            }
+        }
+        Ok(())
     }
 
     /// Folders of workers that have joined.
@@ -78,13 +86,29 @@ impl Crew {
         Ok(names.filter(|name| self.folder.join(name).join(REPORTS).exists()).collect())
     }
 
-    /// Trials that can be trained at the same time now.
+    /// Trials that can be trained at the same time now. One whose worker takes no more takes no
+    /// other worker's place.
     pub(super) fn slots(&self) -> usize {
-        self.members.values().filter(|member| self.works(member)).map(|member| member.slots).sum()
+        let of = |member: &Member| {
+            if self.works(member) { member.slots } else { member.n_running() }
+        };
+        self.members.values().map(of).sum()
+    }
+
+    fn is_there(&self, member: &Member) -> bool {
+        !member.is_gone && member.heard.elapsed() < self.timing.lease
     }
 
     fn works(&self, member: &Member) -> bool {
-        member.is_here && !member.is_leaving && member.heard.elapsed() < self.lease
+        self.is_there(member) && !member.is_leaving
+    }
+
+    /// What a worker asks for that is none of `heard`, and who it is.
+    pub(super) fn extension(&self, heard: &BTreeSet<String>) -> Option<(&str, &Extension)> {
+        let is_open =
+            |(name, member): &(&String, &Member)| !member.is_gone && !heard.contains(*name);
+        let asked = self.members.iter().filter(is_open);
+        asked.filter_map(|(name, member)| Some((name.as_str(), member.extension.as_ref()?))).next()
     }
 
     /// The attempt at `trial` that an earlier leader began, and who has it.
@@ -134,7 +158,7 @@ impl Crew {
         let Some(member) = self.members.get(name) else { return Standing::Silent };
         match member.attempts.get(&attempt) {
             Some(Some(outcome)) => Standing::Ended(outcome.clone()),
-            Some(None) if member.heard.elapsed() < self.lease => {
+            Some(None) if self.is_there(member) => {
                 Standing::Runs(member.steps.get(&attempt.trial).copied())
             }
             _ => Standing::Silent,
@@ -174,8 +198,9 @@ impl Member {
             commands: Lines::open(&path)?,
             reports: Follower::new(&folder.join(REPORTS)),
             heard: Instant::now(),
-            is_here: false,
+            is_gone: false,
             is_leaving: false,
+            extension: None,
             slots: 0,
             attempts,
             steps: BTreeMap::new(),
@@ -184,14 +209,19 @@ impl Member {
 
     /// Trials that it can take.
     fn room(&self) -> usize {
-        self.slots.saturating_sub(self.attempts.values().filter(|end| end.is_none()).count())
+        self.slots.saturating_sub(self.n_running())
+    }
+
+    fn n_running(&self) -> usize {
+        self.attempts.values().filter(|end| end.is_none()).count()
     }
 
     fn look(&mut self) -> Result<(), files::Error> {
         for report in received(&mut self.reports)? {
-            (self.heard, self.is_here) = (Instant::now(), true);
+            (self.heard, self.is_gone) = (Instant::now(), false);
             match report {
                 Report::Joined { slots } => self.slots = slots,
+                Report::Extend(extension) => self.extension = Some(*extension),
                 Report::Beat { steps } => self.steps = steps.into_iter().collect(),
                 Report::Ended { attempt, outcome } => {
                     if let Some(end) = self.attempts.get_mut(&attempt) {

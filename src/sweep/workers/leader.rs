@@ -1,6 +1,6 @@
 //! The leader's trainer: it gives each trial to a worker and waits for its end.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::Ordering;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
@@ -23,6 +23,8 @@ pub(super) struct Leader<'a> {
     checks: &'a dyn Trainer,
     timing: Timing,
     crew: Mutex<Watched>,
+    /// Workers whose requests for another search are settled.
+    heard: BTreeSet<String>,
 }
 
 struct Watched {
@@ -33,9 +35,14 @@ struct Watched {
 }
 
 impl<'a> Leader<'a> {
-    pub(super) fn new(checks: &'a dyn Trainer, crew: Crew, timing: Timing) -> Self {
+    pub(super) fn new(
+        checks: &'a dyn Trainer,
+        crew: Crew,
+        timing: Timing,
+        heard: BTreeSet<String>,
+    ) -> Self {
         let crew = Mutex::new(Watched { crew, looked: Instant::now(), lost: BTreeMap::new() });
-        Self { checks, timing, crew }
+        Self { checks, timing, crew, heard }
     }
 
     /// The workers, as they were at most one poll ago.
@@ -141,5 +148,13 @@ impl Trainer for Leader<'_> {
 
     fn capacity(&self) -> Option<usize> {
         Some(self.crew().crew.slots())
+    }
+
+    fn is_under_way(&self, trial: u32) -> bool {
+        self.crew().crew.begun(trial).is_some()
+    }
+
+    fn is_extended(&self) -> bool {
+        self.crew().crew.extension(&self.heard).is_some()
     }
 }

@@ -3,7 +3,8 @@
 //!
 //! ```text
 //! workers/<worker>/commands.jsonl   leader -> worker     train, release
-//! workers/<worker>/reports.jsonl    worker -> leader     joined, beat, ended, leaving
+//! workers/<worker>/reports.jsonl    worker -> leader     joined, extend, beat, ended, leaving
+//! workers/<worker>/.lock            held by the worker: free once it is gone, however it went
 //! ```
 //!
 //! Files only grow, and are opened for each look: that is what a network file system keeps
@@ -12,6 +13,7 @@
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
+use crate::config::sweep::Search;
 use crate::files::{self, Follower, Lines};
 use crate::sweep::request::Outcome;
 
@@ -27,6 +29,15 @@ pub(super) struct Attempt {
     pub(super) trial: u32,
     /// Counted from 1, over all workers.
     pub(super) attempt: u32,
+}
+
+/// A search that a worker asks for, in place of the one that the sweep has.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(super) struct Extension {
+    /// What is searched from here on.
+    pub(super) search: Search,
+    /// Trials in all; `None` = all points of the grid or list.
+    pub(super) trials: Option<usize>,
 }
 
 /// What the leader wants of a worker.
@@ -55,6 +66,8 @@ pub(super) enum Command {
 pub(super) enum Report {
     /// It trains so many trials at a time.
     Joined { slots: usize },
+    /// Its command asks for more than the sweep has.
+    Extend(Box<Extension>),
     /// It is there; the last step of each trial that it trains.
     Beat { steps: Vec<(u32, u64)> },
     /// An attempt is over.
@@ -82,6 +95,7 @@ pub(super) fn send(to: &mut Lines, message: &impl Serialize) -> Result<(), files
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::sweep::example_sweeps::search;
     use crate::sweep::request::Cause;
 
     #[test]
@@ -92,6 +106,7 @@ mod tests {
         let outcome = Outcome::Failed { error: "a \"b\"".to_owned(), cause: Cause::Storage };
         let reports = [
             Report::Joined { slots: 2 },
+            Report::Extend(Box::new(Extension { search: search("random"), trials: Some(8) })),
             Report::Beat { steps: vec![(7, 120)] },
             Report::Ended { attempt, outcome },
             Report::Ended { attempt, outcome: Outcome::Done },

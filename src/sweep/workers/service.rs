@@ -1,14 +1,15 @@
 //! A worker of a shared sweep: trains what its leader gives it.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::path::Path;
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::{Builder, Scope};
 use std::time::Instant;
 
-use crate::files::{self, Follower, Lines, lock_holder};
+use crate::files::{self, Follower, Lines, RunLock, lock_holder};
 use crate::sweep::Error;
 use crate::sweep::request::{Job, Order, Outcome, Trainer, reported, trained};
 use crate::sweep::trial::id;
@@ -34,6 +35,13 @@ pub(super) struct Service<'a> {
     pub(super) say: &'a (dyn Fn(&str) + Sync),
 }
 
+/// Where a worker has joined; nobody has its lock once it is gone.
+pub(super) struct Membership {
+    folder: PathBuf,
+    reports: Lines,
+    lock: RunLock,
+}
+
 /// A worker at work.
 struct Worker<'s, 'a> {
     service: &'s Service<'a>,
@@ -52,27 +60,45 @@ struct Worker<'s, 'a> {
 }
 
 impl Service<'_> {
-    /// Joins by the files in `folder`: from here on a leader knows this worker. Returns where it
-    /// reports.
+    /// Joins by the files in `folder`: from here on a leader knows this worker.
     ///
     /// # Errors
     ///
     /// The folder cannot be written.
-    pub(super) fn join(&self, folder: &Path) -> Result<Lines, files::Error> {
-        files::create_writable_folder(folder)?;
-        // Made here, so that each later look finds a file that grows.
-        drop(Lines::open(&folder.join(COMMANDS))?);
-        let mut reports = Lines::open(&folder.join(REPORTS))?;
-        send(&mut reports, &Report::Joined { slots: self.order.concurrent() })?;
-        Ok(reports)
+    pub(super) fn join(&self, folder: &Path) -> Result<Membership, files::Error> {
+        /// Others that remove what ended workers have left may take the folder before it is locked.
+        const TRIES: u32 = 5;
+        let once = || {
+            files::create_writable_folder(folder)?;
+            let lock = RunLock::acquire(folder)?;
+            // Made here, so that each later look finds a file that grows.
+            drop(Lines::open(&folder.join(COMMANDS))?);
+            let mut reports = Lines::open(&folder.join(REPORTS))?;
+            send(&mut reports, &Report::Joined { slots: self.order.concurrent() })?;
+            Ok(Membership { folder: folder.to_owned(), reports, lock })
+        };
+        let mut joined = once();
+        for _ in 1..TRIES {
+            let is_taken = match &joined {
+                Err(files::Error::Io { reason, .. }) => reason.kind() == ErrorKind::NotFound,
+                Err(files::Error::InUse { .. }) => true,
+                _ => false,
+            };
+            if !is_taken {
+                break;
+            }
+            joined = once();
+        }
+        joined
     }
 
-    /// Trains what the leader commands in `folder`, until this worker leaves.
+    /// Trains what the leader commands, until this worker leaves.
     ///
     /// # Errors
     ///
     /// The system gives no thread.
-    pub(super) fn run(&self, folder: &Path, reports: Lines) -> Result<(), Error> {
+    pub(super) fn run(&self, membership: Membership) -> Result<(), Error> {
+        let Membership { folder, reports, lock: _lock } = membership;
         let (sender, receiver) = channel();
         let mut worker = Worker {
             service: self,

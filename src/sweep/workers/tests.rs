@@ -7,6 +7,7 @@ use std::time::Instant;
 use serde_json::{Value, json};
 
 use super::*;
+use crate::config::sweep::{Domain, Parameter};
 use crate::config::values::Auto;
 use crate::files::{Lines, RunLock};
 use crate::record::EVENTS;
@@ -73,13 +74,19 @@ impl Trainer for Quick {
             }
             return Outcome::Stopped;
         }
-        let mut lines = Lines::open(&job.folders.logs.join(EVENTS)).unwrap();
-        let event = json!({"step": 10, "event": "evaluated", "metrics": {"val/loss": 0.5}});
-        lines.push(&event.to_string()).unwrap();
+        evaluated(job);
         on_step(10);
         self.trained.fetch_add(1, Ordering::SeqCst);
         Outcome::Done
     }
+}
+
+/// Records what a trial has reached.
+fn evaluated(job: &Job) {
+    files::create_folder(&job.folders.logs).unwrap();
+    let mut lines = Lines::open(&job.folders.logs.join(EVENTS)).unwrap();
+    let event = json!({"step": 10, "event": "evaluated", "metrics": {"val/loss": 0.5}});
+    lines.push(&event.to_string()).unwrap();
 }
 
 /// Cannot write at first.
@@ -187,8 +194,8 @@ fn lost_worker(lab: &Lab, trainer: &Quick, name: &str, is_dead: &AtomicBool) {
     let silent = Timing { beat: Duration::from_hours(1), lease: Duration::from_hours(1), ..QUICK };
     let order = lab.share(trainer, name).order;
     let service = Service { order, trainer, timing: silent, is_leaving: is_dead, say: &|_| () };
-    let reports = service.join(&folder).unwrap();
-    service.run(&folder, reports).unwrap();
+    let membership = service.join(&folder).unwrap();
+    service.run(membership).unwrap();
 }
 
 #[test]
@@ -202,8 +209,8 @@ fn a_leader_that_follows_another_finds_trials_in_progress_and_their_ends() {
         let service =
             Service { order, trainer: &slow, timing: QUICK, is_leaving: &is_leaving, say };
         let at = crew_folder.join("w");
-        let reports = service.join(&at).unwrap();
-        scope.spawn(move || service.run(&at, reports).unwrap());
+        let membership = service.join(&at).unwrap();
+        scope.spawn(move || service.run(membership).unwrap());
         let mut crew = crew_when(&crew_folder, 2);
         let (_, first) = crew.assign(1, &["optimizer.lr=0.5".to_owned()], false).unwrap().unwrap();
         until(|| slow.starts.load(Ordering::SeqCst) == 1);
@@ -252,8 +259,128 @@ impl Trainer for Slow {
             }
             std::thread::sleep(QUICK.poll);
         }
+        evaluated(job);
         Outcome::Done
     }
+}
+
+/// Trains the first trial only after the second has ended.
+struct SecondFirst<'a>(&'a Lab, Quick);
+
+impl Trainer for SecondFirst<'_> {
+    fn check(&self, changes: &[String]) -> Result<Length, String> {
+        self.1.check(changes)
+    }
+
+    fn train(&self, job: &Job, on_step: &mut dyn FnMut(u64)) -> Outcome {
+        if job.folders.id == crate::sweep::id(1) {
+            until(|| self.0.ended() == [2]);
+        }
+        self.1.train(job, on_step)
+    }
+}
+
+#[test]
+fn a_worker_that_takes_the_lead_follows_its_own_trial_beside_one_of_a_worker_that_is_gone() {
+    let mut lab = lab(2);
+    lab.sweep.concurrent_trials = Auto::Given(1);
+    let crew_folder = lab.folder.path().join("s").join(FOLDER);
+    // A leader has begun both trials, one of them itself, and was killed.
+    for (trial, worker) in [(1, "gone"), (2, "w")] {
+        let folder = crew_folder.join(worker);
+        files::create_folder(&folder).unwrap();
+        drop(RunLock::acquire(&folder).unwrap());
+        let mut reports = Lines::open(&folder.join(REPORTS)).unwrap();
+        send(&mut reports, &Report::Joined { slots: 1 }).unwrap();
+        let attempt = messages::Attempt { trial, attempt: 1 };
+        let command = messages::Command::Train { attempt, changes: Vec::new(), resume: false };
+        send(&mut Lines::open(&folder.join(messages::COMMANDS)).unwrap(), &command).unwrap();
+    }
+    let subject = journal::Subject::new("s", &lab.sweep.search, 2, &lab.base);
+    let mut journal = journal::Journal::open(&lab.folder.path().join("s")).unwrap();
+    journal.opened(&subject).unwrap();
+    for number in [1, 2] {
+        let values = vec![("optimizer.lr".to_owned(), json!(0.5 / f64::from(number)))];
+        let length = Length { steps_per_epoch: 10, total_steps: 10 };
+        journal.started(&crate::sweep::Trial::new(number, values, length)).unwrap();
+    }
+    let trainer = SecondFirst(&lab, Quick::default());
+    // No silence is waited for: the lock of the worker that is gone is free.
+    let timing = Timing { lease: Duration::from_hours(1), ..QUICK };
+    let (ended, _) = Share { timing, ..lab.share(&trainer, "w") }.run().unwrap();
+    assert_eq!((ended, lab.ended()), (Ended::Done { failed: 0 }, vec![2, 1]));
+    assert_eq!(trainer.1.trained.load(Ordering::SeqCst), 2);
+    assert!(!lab.journal_lines().iter().any(|line| line["record"] == "extended"));
+    assert!(!crew_folder.exists());
+}
+
+/// A worker leads two trials that run when another one comes with `more`.
+/// Returns the lab and the subject at the end.
+fn extended(more: &crate::config::sweep::Sweep, extend: bool) -> (Lab, journal::Subject) {
+    let lab = lab(2);
+    let trainer = Slow { released: AtomicBool::new(false), starts: AtomicUsize::new(0) };
+    let other = Slow { released: AtomicBool::new(false), starts: AtomicUsize::new(0) };
+    let story = std::thread::scope(|scope| {
+        let leads = scope.spawn(|| lab.share(&trainer, "leader").run().unwrap());
+        until(|| trainer.starts.load(Ordering::SeqCst) == 2);
+        let order = Order { sweep: more, extend, ..lab.order() };
+        let share = Share { order, trainer: &other, name: "other", say: &|_| (), timing: QUICK };
+        let follows = scope.spawn(move || share.run().unwrap());
+        // It has two trials of its own while the first two run on.
+        until(|| other.starts.load(Ordering::SeqCst) == 2);
+        for slow in [&trainer, &other] {
+            slow.released.store(true, Ordering::Release);
+        }
+        let ends = [leads.join().unwrap(), follows.join().unwrap()];
+        for (ended, story) in &ends {
+            assert_eq!((*ended, story.trials.len()), (Ended::Done { failed: 0 }, 5));
+        }
+        let [(_, story), _] = ends;
+        story
+    });
+    each_once(&lab, 5);
+    assert!(lab.journal_lines().iter().any(|line| line["by"] == "other"));
+    let starts = [&trainer, &other].map(|slow| slow.starts.load(Ordering::SeqCst));
+    assert_eq!(starts.iter().sum::<usize>(), 5, "no trial was disturbed");
+    assert!(!lab.folder.path().join("s").join(FOLDER).exists());
+    (lab, story.subject)
+}
+
+#[test]
+fn a_worker_that_asks_for_more_trials_gets_them_from_the_leader() {
+    let more = lab(5).sweep;
+    let (lab, subject) = extended(&more, false);
+    assert_eq!(subject.trials, 5);
+    // The first command, run again, finds nothing left to do.
+    let trainer = Quick::default();
+    let (ended, story) = lab.share(&trainer, "again").run().unwrap();
+    assert_eq!((ended, story.trials.len()), (Ended::Done { failed: 0 }, 5));
+    assert_eq!(trainer.trained.load(Ordering::SeqCst), 0);
+}
+
+#[test]
+fn a_worker_that_extends_the_search_is_heard_by_the_leader() {
+    let mut more = lab(5).sweep;
+    let far = Domain::Uniform { min: 10.0, max: 11.0 };
+    more.search.parameters = vec![Parameter::new("optimizer.lr", far)];
+    let (lab, subject) = extended(&more, true);
+    assert_eq!(subject.search(), Some(more.search));
+    let lines = lab.journal_lines();
+    let started = lines.iter().filter(|line| line["record"] == "started");
+    let is_far: Vec<bool> =
+        started.map(|line| line["values"]["optimizer.lr"].as_f64().unwrap() > 9.0).collect();
+    assert_eq!(is_far, [false, false, true, true, true]);
+}
+
+#[test]
+fn a_worker_that_asks_for_another_search_without_saying_so_is_refused() {
+    let lab = lab(2);
+    let (trainer, mut other) = (Quick::default(), lab.sweep.clone());
+    lab.share(&trainer, "w").run().unwrap();
+    other.search.seed += 1;
+    let order = Order { sweep: &other, ..lab.order() };
+    let refused = Share { order, ..lab.share(&trainer, "other") }.run().unwrap_err();
+    assert!(matches!(refused, Error::Changed { can_extend: true, .. }), "{refused}");
 }
 
 fn until(is_so: impl FnMut() -> bool) {
@@ -266,7 +393,7 @@ fn until(is_so: impl FnMut() -> bool) {
 }
 
 fn crew_when(folder: &Path, slots: usize) -> Crew {
-    let mut crew = Crew::new(folder, QUICK.lease, "the next leader").unwrap();
+    let mut crew = Crew::new(folder, QUICK).unwrap();
     until(|| {
         crew.look().unwrap();
         crew.slots() == slots

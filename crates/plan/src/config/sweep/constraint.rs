@@ -3,7 +3,8 @@
 //! Names are keys of the experiment; `+ - * / %`, comparisons, `and`, `or`, `not`, brackets,
 //! numbers, quoted words, `true` and `false`. A rule about a key that has no value holds.
 
-use serde::{Serialize, Serializer};
+use serde::de::{Deserializer, Error as _};
+use serde::{Deserialize, Serialize, Serializer};
 
 use crate::config::sweep::Json;
 
@@ -29,6 +30,13 @@ const LEVELS: [&[&str]; 5] =
 impl Serialize for Constraint {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.serialize_str(&self.text)
+    }
+}
+
+impl<'de> Deserialize<'de> for Constraint {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        Self::parse(&text).map_err(|(what, _)| D::Error::custom(what))
     }
 }
 

@@ -18,7 +18,8 @@ mod conflicts;
 
 use std::path::PathBuf;
 
-use serde::{Serialize, Serializer};
+use serde::de::Error as _;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 pub use conflicts::{MAX_POINTS, watching};
 pub use constraint::Constraint;
@@ -27,7 +28,7 @@ pub use load::{is_space, is_sweep_word, load, metric_problem};
 pub use space::{Condition, Domain, Parameter, change_of, in_order, in_toml};
 pub use space::{as_written, canonical, on_grid, ordered, setting_of, steps_of, value_of};
 
-use crate::config::kind::Choice;
+use crate::config::kind::{Choice, Options};
 use crate::config::schema::Mode;
 use crate::config::values::Auto;
 
@@ -44,10 +45,10 @@ pub type Json = serde_json::Value;
 pub type Values = Vec<(String, Json)>;
 
 /// What is searched, and how: whatever decides the values of the trials.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Search {
     /// Where the values of trials come from.
-    #[serde(serialize_with = "word_or_table")]
+    #[serde(serialize_with = "word_or_table", deserialize_with = "kind")]
     pub method: Choice,
     /// Validation metric that ranks trials.
     pub metric: String,
@@ -62,7 +63,7 @@ pub struct Search {
     /// `[[sweep.list]]`: trials that are written down.
     pub list: Vec<Values>,
     /// When a trial is given up early.
-    #[serde(serialize_with = "table")]
+    #[serde(serialize_with = "table", deserialize_with = "kind")]
     pub pruner: Choice,
     /// Ranks of each trial.
     pub devices_per_trial: u32,
@@ -81,6 +82,22 @@ fn table<S: Serializer>(kind: &Choice, serializer: S) -> Result<S::Ok, S::Error>
     let name = ("name", &Json::from(kind.name.as_str()));
     let options = kind.options.iter().map(|(key, value)| (key.as_str(), value));
     serializer.collect_map([name].into_iter().chain(options))
+}
+
+/// A kind as [`word_or_table`] or [`table`] writes it; an option that is null is not set.
+fn kind<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Choice, D::Error> {
+    let table = match Json::deserialize(deserializer)? {
+        Json::String(name) => return Ok(Choice::named(&name)),
+        Json::Object(table) => table,
+        other => {
+            return Err(D::Error::custom(format!("expected a name or a table, not `{other}`")));
+        }
+    };
+    let mut options: Options = table.into_iter().filter(|(_, value)| !value.is_null()).collect();
+    match options.remove("name") {
+        Some(Json::String(name)) => Ok(Choice { name, options }),
+        _ => Err(D::Error::missing_field("name")),
+    }
 }
 
 /// A sweep, as asked.

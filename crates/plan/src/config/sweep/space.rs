@@ -1,13 +1,16 @@
 //! Parameters of a sweep: what each may be, and when it counts.
 
-use serde::Serialize;
+use std::collections::BTreeMap;
+
+use serde::de::{Deserializer, Error as _};
 use serde::ser::{SerializeMap, Serializer};
+use serde::{Deserialize, Serialize};
 
 use crate::config::spans::Path;
 use crate::config::sweep::{Json, Values};
 
 /// Values that a parameter may have.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "distribution", rename_all = "snake_case")]
 pub enum Domain {
     /// One of these.
@@ -64,8 +67,18 @@ impl Serialize for Condition {
     }
 }
 
+impl<'de> Deserialize<'de> for Condition {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let mut pairs = BTreeMap::<String, Vec<Json>>::deserialize(deserializer)?.into_iter();
+        match (pairs.next(), pairs.next()) {
+            (Some((key, values)), None) => Ok(Self { key, values }),
+            _ => Err(D::Error::custom("a condition names one key")),
+        }
+    }
+}
+
 /// A key of the experiment that trials change.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Parameter {
     /// Dotted name.
     pub key: String,
@@ -73,7 +86,7 @@ pub struct Parameter {
     #[serde(flatten)]
     pub domain: Domain,
     /// It counts only where all of these hold.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub when: Vec<Condition>,
     /// Where it was written.
     #[serde(skip)]
@@ -276,6 +289,24 @@ mod tests {
         assert_ne!(of(json!({"a": "1"})), of(json!({"a": 1})), "text is no number");
         let large = [9_007_199_254_740_993u64, 9_007_199_254_740_992].map(|n| of(json!({"a": n})));
         assert_ne!(large[0], large[1]);
+    }
+
+    #[test]
+    fn parameters_are_read_back_as_they_were_written() {
+        let values = vec![json!("a"), json!(1), json!([0.1, null]), json!(true)];
+        let domains = [
+            Domain::Categorical { values: values.clone() },
+            Domain::Uniform { min: -1.0, max: 0.1 },
+            Domain::LogUniform { min: 1e-7, max: 3.3e-3 },
+            Domain::IntUniform { min: i64::MIN, max: 7 },
+            Domain::QUniform { min: 0.0, max: 1.0, q: 0.1 },
+        ];
+        for domain in domains {
+            let when = vec![Condition { key: "x.y".into(), values: values.clone() }];
+            let parameter = Parameter { when, ..Parameter::new("a.b", domain) };
+            let text = serde_json::to_string(&parameter).unwrap();
+            assert_eq!(serde_json::from_str::<Parameter>(&text).unwrap(), parameter, "{text}");
+        }
     }
 
     #[test]
