@@ -11,7 +11,7 @@ use crate::checkpoint::{self, Opened, Tensor};
 use crate::cli::args::{CheckpointVerb, ExportArgs};
 use crate::cli::chosen::{Chosen, chosen};
 use crate::cli::run_files::enter_best_run;
-use crate::cli::{Refusal, answer, complain, export};
+use crate::cli::{Refusal, answer, complain, export, find_run};
 use crate::kinds::Kinds;
 use crate::launch::exit_code as exit;
 use crate::record::text::metric;
@@ -188,7 +188,7 @@ fn run_of(word: Option<&str>) -> Result<StoredRun, Refusal> {
 
 /// What else an unknown word could have named.
 fn or_checkpoint(refusal: Refusal, word: &str) -> Refusal {
-    if refusal.code() != exit::REFUSED {
+    if refusal.code() != exit::REFUSED || find_run::find_sweep(Path::new(word)).is_some() {
         return refusal;
     }
     let page = format!(

@@ -82,6 +82,23 @@ fn best_of(word: &str) -> Result<(PathBuf, String), Refusal> {
         return Err(Refusal::new(exit::REFUSED, page));
     };
     let run = folder.join(best.id());
+    if !report::is_run(&run) {
+        let left = |trial: &&sweep::Trial| report::is_run(&folder.join(trial.id()));
+        let left: Vec<sweep::Trial> = story.trials.iter().filter(left).cloned().collect();
+        let next = sweep::best(&left, story.subject.goal).map_or(String::new(), |next| {
+            format!(
+                "\n  do: name another trial; the best that is left is `{}`, {metric} {}",
+                folder.join(next.id()).display(),
+                sweep::reached(next, &left, story.subject.goal, metric)
+            )
+        });
+        let page = format!(
+            "error: `{}`, the best trial of the sweep `{}`, was removed{next}",
+            run.display(),
+            folder.display()
+        );
+        return Err(Refusal::new(exit::REFUSED, page));
+    }
     let said = format!(
         "the best of {} trials: `{}`, {metric} {}",
         story.trials.len(),

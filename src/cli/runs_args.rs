@@ -39,7 +39,7 @@ pub(crate) struct CompareArgs {
 #[command(after_help = "Examples:\n  ddprun tag quickstart +baseline -old\n  \
     ddprun tag 20261123-0207")]
 pub(crate) struct TagArgs {
-    /// Run folder, its name, or a unique prefix of its id.
+    /// Run folder, its name, or a unique prefix of its id; of a sweep, its best trial.
     pub(crate) run: String,
     /// `+tag` adds a tag, `-tag` removes it; without any, the run's tags are printed.
     #[arg(value_name = "+TAG | -TAG", allow_hyphen_values = true)]

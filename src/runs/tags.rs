@@ -78,6 +78,8 @@ pub fn retag(folder: &Path, changes: &Retagged) -> Result<Vec<String>, Error> {
     if let Some(tag) = changes.added.iter().chain(&changes.removed).find(|tag| !is_tag(tag)) {
         return Err(Error::NotATag { tag: tag.clone() });
     }
+    // Another process may change the tags now; what it writes is not to be lost.
+    let _turn = files::take_turn(folder)?;
     let before = Retagged::read(folder)?;
     let after = before.clone().after(changes);
     if after != before {
@@ -109,6 +111,18 @@ mod tests {
         // What a resume adds counts, too.
         files::write_atomic(&at.join("resolved.2.toml"), b"[experiment]\ntags = ['d']").unwrap();
         assert_eq!(tags(at, config(at).ok().as_ref()).unwrap(), ["a", "d"]);
+    }
+
+    #[test]
+    fn changes_at_the_same_time_are_all_made() {
+        let folder = tempfile::tempdir().unwrap();
+        let names: Vec<String> = (0..20).map(|n| format!("t{n:02}")).collect();
+        std::thread::scope(|scope| {
+            for name in &names {
+                scope.spawn(|| retag(folder.path(), &changes(&[name], &[])).unwrap());
+            }
+        });
+        assert_eq!(tags(folder.path(), None).unwrap(), names);
     }
 
     #[test]

@@ -373,6 +373,8 @@ fn a_learning_rate_range_test_draws_its_curve_and_suggests_a_rate() {
     lab.run_to(2, &["resume", "tune"]).says(&["is a learning-rate range test", "`ddprun sweep`"]);
     let grid = ["sweep", "small.toml", "optimizer.lr=0.1,0.2", "sweep.name=tune"];
     lab.run_to(2, &grid).says(&["a sweep would write over", "another `sweep.name`"]);
+    lab.run_to(0, &["rm", "tune"]);
+    assert!(!lab.path("logs/tune").exists() && !lab.path("checkpoints/tune").exists());
     lab.is_clean();
 }
 
@@ -442,6 +444,33 @@ fn a_journal_of_another_space_or_a_newer_format_is_refused() {
     fs::write(&path, newer).unwrap();
     lab.run_to(2, &["sweep", "tune.toml"])
         .says(&["has format 2, and this ddprun reads formats up to 1"]);
+    lab.is_clean();
+}
+
+#[test]
+fn trials_and_the_best_of_them_are_tagged_and_removed_by_name() {
+    let lab = lab(BASE, GRID);
+    lab.run_to(0, &["sweep", "tune.toml"]);
+    let results: Value =
+        serde_json::from_slice(&fs::read(lab.path("logs/tune/sweep.json")).unwrap()).unwrap();
+    let best = results["best"]["trial"].as_u64().unwrap();
+    let best = format!("tune/trial-{best:04}");
+    let said = lab.run_to(0, &["tag", "tune", "+winner"]).stdout;
+    assert_eq!(said, format!("{}: winner\n", &best[5..]));
+    // Who holds the lock of a sweep runs it.
+    let running = fs::OpenOptions::new().write(true).open(lab.path("logs/tune/.lock")).unwrap();
+    running.lock().unwrap();
+    lab.run_to(2, &["rm", &best]).says(&["`logs/tune` is in use by ", "do: "]);
+    drop(running);
+    lab.run_to(0, &["rm", &best]);
+    for verb in [&["eval", "tune"][..], &["tag", "tune", "+x"], &["checkpoint", "verify", "tune"]] {
+        let ended = lab.run_to(2, verb);
+        ended.says(&[
+            &format!("`logs/{best}`, the best trial"),
+            "was removed",
+            "the best that is left is `logs/tune/trial-",
+        ]);
+    }
     lab.is_clean();
 }
 

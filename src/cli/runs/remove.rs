@@ -1,5 +1,6 @@
 //! `ddprun rm`: removes runs, each with its logs and its checkpoints, and nothing else.
 
+use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -12,9 +13,10 @@ use crate::cli::runs_args::RmArgs;
 use crate::cli::{Refusal, answer, find_run, to_stderr};
 use crate::files::{self, RunLock};
 use crate::launch::exit_code as exit;
-use crate::report;
 use crate::runs::{self, RUN};
+use crate::terminal::counted;
 use crate::units::Bytes;
+use crate::{report, sweep};
 
 /// A run that is to go.
 struct Doomed {
@@ -24,6 +26,15 @@ struct Doomed {
     checkpoints: Option<PathBuf>,
     /// Whether it is a sweep, whose trials are runs of their own.
     is_sweep: bool,
+}
+
+impl Doomed {
+    /// The sweep of which it is a trial.
+    fn sweep(&self) -> Option<&Path> {
+        let is_sweep =
+            |folder: &&Path| folder.join(sweep::JOURNAL).is_file() || sweep::is_range_test(folder);
+        self.logs.parent().filter(|_| !self.is_sweep).filter(is_sweep)
+    }
 }
 
 /// `ddprun rm RUN...`: all of them, or none.
@@ -37,7 +48,11 @@ pub(crate) fn rm(args: &RmArgs) -> Result<u8, Refusal> {
         }
     }
     doomed.iter().try_for_each(|run| is_not_needed(run, &doomed))?;
-    let locks = doomed.iter().map(|run| lock(run, args.dry_run)).collect::<Result<Vec<_>, _>>()?;
+    // A sweep that runs compares its trials, goes on with them and draws them.
+    let sweeps = doomed.iter().filter_map(Doomed::sweep);
+    let folders: BTreeSet<&Path> = doomed.iter().map(|run| &*run.logs).chain(sweeps).collect();
+    let locks = folders.into_iter().map(|folder| lock(folder, args.dry_run));
+    let locks = locks.collect::<Result<Vec<_>, _>>()?;
     let mut freed = 0;
     for run in &doomed {
         freed += remove(run, args.dry_run)?;
@@ -54,7 +69,8 @@ pub(crate) fn rm(args: &RmArgs) -> Result<u8, Refusal> {
 /// The run that `word` names; of a sweep its trials, and then itself.
 fn all_doomed(word: &str) -> Result<Vec<Doomed>, Refusal> {
     let word = word.strip_prefix(RUN).unwrap_or(word);
-    let Some(sweep) = find_run::find_sweep(Path::new(word)) else {
+    let sweep = find_run::find_sweep(Path::new(word));
+    let Some(sweep) = sweep.or_else(|| find_run::find_range_test(Path::new(word))) else {
         let found = find_run::run(Some(word))?;
         is_no_link(&found)?;
         names_one(word, &found)?;
@@ -177,20 +193,25 @@ fn is_not_needed(run: &Doomed, doomed: &[Doomed]) -> Result<(), Refusal> {
 }
 
 /// Keeps others from starting the run while it is removed. A dry run only looks.
-fn lock(run: &Doomed, is_dry: bool) -> Result<Option<RunLock>, Refusal> {
-    let held = |holder: String| {
+fn lock(folder: &Path, is_dry: bool) -> Result<Option<RunLock>, Refusal> {
+    let held = |holder: &str| {
         let page = format!(
             "error: `{}` is in use by {holder}\n  do: wait for that process, or stop it",
-            run.logs.display()
+            from_here(folder).display()
         );
         Refusal::new(exit::REFUSED, page)
     };
-    if is_dry {
-        return files::lock_holder(&run.logs).map_or(Ok(None), |holder| Err(held(holder)));
+    // One of them may be about to take the lead.
+    let workers = sweep::count_workers(folder);
+    if workers > 0 && files::lock_holder(folder).is_none() {
+        return Err(held(&counted(workers as u64, "worker")));
     }
-    match RunLock::to_remove(&run.logs) {
+    if is_dry {
+        return files::lock_holder(folder).map_or(Ok(None), |holder| Err(held(&holder)));
+    }
+    match RunLock::to_remove(folder) {
         Ok(lock) => Ok(lock),
-        Err(files::Error::InUse { holder, .. }) => Err(held(holder)),
+        Err(files::Error::InUse { holder, .. }) => Err(held(&holder)),
         Err(error) => Err(unwritable(&error)),
     }
 }

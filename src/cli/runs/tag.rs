@@ -22,7 +22,7 @@ pub(crate) fn tag(args: &TagArgs) -> Result<u8, Refusal> {
         let page = format!("error: `{tag}` is both added and removed\n  do: name it once");
         return Err(Refusal::new(exit::REFUSED, page));
     }
-    let folder = find_run::run(Some(&args.run))?;
+    let folder = find_run::best_run(Some(&args.run))?;
     let tags = runs::retag(&folder, &changes).map_err(|error| refused(&error))?;
     let run = folder.file_name().unwrap_or_default().to_string_lossy().into_owned();
     answer(
