@@ -64,7 +64,8 @@ pub(crate) fn train_launched(
     // Rank 0 holds the run's lock as long as it lives.
     let run = owned_or_joined(owned, &met.prepared.folders, &request);
     let run = run.inspect_err(|refusal| first.refuse(&refusal.to_string()))?;
-    let membership = first.welcome(met).map_err(|error: JoinError<Refusal>| no_place(&error))?;
+    let membership = first.welcome(met, to_stderr);
+    let membership = membership.map_err(|error: JoinError<Refusal>| no_place(&error))?;
     Ok(take_part(membership, run, kinds))
 }
 
@@ -146,7 +147,9 @@ pub(crate) fn apart(error: NodeRendezvousError<Refusal>) -> Refusal {
             "copy node 0's token file to this machine, and make sure that nothing else uses the \
              port",
         ),
-        NodeRendezvousError::Missing { .. } | NodeRendezvousError::Io { .. } => (
+        NodeRendezvousError::Missing { .. }
+        | NodeRendezvousError::Io { .. }
+        | NodeRendezvousError::BrokenOff { .. } => (
             exit::PEER,
             "make sure that all machines were started and can reach each other, with no firewall \
              between them",

@@ -1,6 +1,7 @@
 //! `ddprun resume [RUN] [key=value ...]`: the stored experiment goes on from its newest checkpoint.
 
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use crate::cli::args::{ResumeArgs, run_and_changes};
 use crate::cli::find_run::{find_range_test, find_sweep};
@@ -12,10 +13,12 @@ use crate::cli::stored_experiment::Environment;
 use crate::cli::supervise::report;
 use crate::cli::train::{launch as launch_run, role};
 use crate::cli::{Refusal, node_args, resumed_trial, stored_experiment};
+use crate::config::values;
 use crate::kinds::Kinds;
 use crate::launch::Role;
 use crate::launch::exit_code as exit;
 use crate::launch::rank_env::Foreign;
+use crate::runs;
 
 /// Continues a run. Changes that would alter what was already computed are refused by name.
 pub(crate) fn resume(args: &ResumeArgs, kinds: &Kinds) -> Result<u8, Refusal> {
@@ -31,6 +34,7 @@ pub(crate) fn resume(args: &ResumeArgs, kinds: &Kinds) -> Result<u8, Refusal> {
     // Each rank of a foreign launcher goes there; those that do not see the run are told of it by
     // the first.
     let entered = enter_run(run);
+    let timeout = entered.as_ref().ok().and_then(|found| stored_timeout(&found.run.logs, &changes));
     let make = |origin: Origin<'_>| {
         let description = entered?;
         let other_data = args.accept_changed_data.then(|| "--accept-changed-data".to_owned());
@@ -49,7 +53,16 @@ pub(crate) fn resume(args: &ResumeArgs, kinds: &Kinds) -> Result<u8, Refusal> {
         let resumed = ResumedRun { folders: description.run, data, gone, strict };
         Ok(RunRequest::of(prepared, resumed))
     };
-    report(launch_run(&launch, &role, make, kinds)?, kinds)
+    report(launch_run(&launch, &role, make, &|| timeout, kinds)?, kinds)
+}
+
+/// `distributed.timeout` of a run with these changes, where it can be read.
+fn stored_timeout(run: &Path, changes: &[String]) -> Option<Duration> {
+    let config = runs::config(run).ok()?;
+    let stored = config.get("distributed")?.get("timeout")?.as_str()?;
+    let changed = changes.iter().rev().find_map(|word| word.strip_prefix("distributed.timeout="));
+    let timeout = toml::Value::from(changed.unwrap_or(stored).trim_matches('"'));
+    timeout.try_into::<values::Duration>().ok().map(|timeout| timeout.0)
 }
 
 /// Refuses sweeps and range tests: they continue with the command that started them.

@@ -1,6 +1,7 @@
 //! Training: load, facts, plan, launch, report.
 
 use std::fmt;
+use std::time::Duration;
 
 use crate::cli::args::{Launch, Run};
 use crate::cli::no_place::no_place;
@@ -15,7 +16,7 @@ use crate::cli::{machines, node_args, relaunch};
 use crate::config::values::Auto;
 use crate::kinds::Kinds;
 use crate::launch::rank_env::{Foreign, mpi_launcher};
-use crate::launch::{self, JoinError, Role};
+use crate::launch::{self, JoinError, RankWait, Role};
 use crate::plan::{BackendPlan, MpiFacts};
 use crate::terminal::counted;
 use crate::worker::{self, exit};
@@ -36,16 +37,21 @@ pub(crate) fn train(args: &Run, kinds: &Kinds) -> Result<u8, Refusal> {
         check_weights(&loaded, &plan, kinds).map_err(refused)?;
         Ok(RunRequest::new(Prepared::new(loaded, facts, plan, kinds)?))
     };
-    let launched = launch(&args.launch, &role, prepare, kinds)?;
+    // What is wrong with the experiment, the first rank says.
+    let timeout =
+        || Some(load(&path, &args.all_changes(), kinds).ok()?.experiment.distributed.timeout.0);
+    let launched = launch(&args.launch, &role, prepare, &timeout, kinds)?;
     report(launched, kinds)
 }
 
 /// Runs what `make` prepares, in this `role`: with ranks of our own, on this machine or on several,
-/// or as a rank of the launcher that started us. Only one process makes the run.
+/// or as a rank of the launcher that started us. Only one process makes the run; `timeout` is
+/// `distributed.timeout`, as far as the others know it.
 pub(crate) fn launch(
     launch: &Launch,
     role: &Role,
     make: impl FnOnce(Origin<'_>) -> Result<RunRequest, Refusal>,
+    timeout: &dyn Fn() -> Option<Duration>,
     kinds: &Kinds,
 ) -> Result<Launched, Refusal> {
     let place = node_args::place(launch)?;
@@ -63,7 +69,7 @@ pub(crate) fn launch(
                     _ => Err(no_way(launched, &request)),
                 }
             }
-            _ => foreign(make, role, launched, kinds),
+            _ => foreign(make, (role, launched), timeout, kinds),
         },
         (Role::Foreign(_), Some(_)) => {
             let page = "error: another launcher has started this process, and `--nnodes` asks for \
@@ -126,13 +132,17 @@ impl fmt::Display for Never {
 /// A rank of torchrun, srun or mpirun: rank 0 makes the run, all train, only the launcher watches.
 fn foreign(
     make: impl FnOnce(Origin<'_>) -> Result<RunRequest, Refusal>,
-    role: &Role,
-    place: &Foreign,
+    (role, place): (&Role, &Foreign),
+    timeout: &dyn Fn() -> Option<Duration>,
     kinds: &Kinds,
 ) -> Result<Launched, Refusal> {
+    let mut wait = RankWait { say: to_stderr, ..RankWait::default() };
+    if !place.is_first_of_machine() {
+        wait.longest = timeout().unwrap_or(wait.longest);
+    }
     // Rank 0 holds the run's lock as long as it lives.
     let mut owned = None;
-    let joined = launch::join(role, || {
+    let joined = launch::join_within(role, wait, || {
         let request = make((role, 1))?;
         say_overridden(place, &request.prepared);
         let run = owned.insert(relaunch::open(&request, None)?);

@@ -55,7 +55,7 @@ pub enum Error {
         second: (Rank, Call),
     },
     /// A rank ended the group.
-    #[error("rank {by} ended the group: {reason}")]
+    #[error("{}", ended(*by, reason))]
     Aborted {
         /// The rank.
         by: Rank,
@@ -94,6 +94,16 @@ impl Error {
         }
     }
 
+    /// What the user can do about it.
+    pub fn help(&self) -> Option<String> {
+        let Self::Aborted { reason, .. } = self else { return None };
+        let rank = reason.strip_suffix(" died")?.split_whitespace().nth(1)?;
+        Some(format!(
+            "the end of `rank-{rank}.log` may say why, and `dmesg` whether memory ran out; `ddprun \
+             resume` by the same launcher continues from the newest checkpoint"
+        ))
+    }
+
     /// Who has ended the group and why, as `rank` tells others of it.
     pub(super) fn told_by(&self, rank: Rank) -> (Rank, String) {
         match self {
@@ -105,6 +115,14 @@ impl Error {
     pub(super) fn mapping(what: impl Into<String>) -> Self {
         Self::Mapping { what: what.into(), source: None }
     }
+}
+
+/// A reason that names a rank, as one that has died, needs no other.
+fn ended(by: Rank, reason: &str) -> String {
+    if reason.starts_with("rank ") {
+        return reason.to_owned();
+    }
+    format!("rank {by} ended the group: {reason}")
 }
 
 fn list(missing: &[Missing]) -> String {

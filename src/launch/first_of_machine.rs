@@ -61,9 +61,9 @@ impl<'a> FirstOfMachine<'a> {
     /// # Errors
     ///
     /// A rank of this machine does not come, MPI cannot be used, or no thread is to be had.
-    pub(crate) fn welcome<E>(self, met: Met) -> Result<Membership, JoinError<E>> {
+    pub(crate) fn welcome<E>(self, met: Met, say: fn(&str)) -> Result<Membership, JoinError<E>> {
         let Met { prepared, peers } = met;
-        let Shared { memory: shm, peer_monitor } = self.host.welcome(&prepared)?;
+        let Shared { memory: shm, peer_monitor } = self.host.welcome(&prepared, say)?;
         let PreparedRun { plan, folders: run, resume } = prepared;
         if plan.distributed.backend == BackendPlan::Mpi {
             start_mpi(self.foreign)?;

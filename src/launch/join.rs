@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use crate::collective::mpi::StartError;
 use crate::failpoint;
-use crate::launch::foreign::local_rendezvous::{self, Host, RendezvousError, Shared};
+use crate::launch::foreign::local_rendezvous::{self, Host, RankWait, RendezvousError, Shared};
 use crate::launch::foreign::mpi::start_mpi;
 use crate::launch::messages::ToRank;
 use crate::launch::prepared_run::PreparedRun;
@@ -77,11 +77,7 @@ pub enum JoinError<E> {
     Rendezvous(#[from] RendezvousError),
 }
 
-/// Joins the group of this rank. Under a foreign launcher rank 0 prepares the run by `prepare`
-/// (parses the experiment, creates folders) and sends it to the others; `prepare` is called nowhere
-/// else. Of several machines, the first rank of each joins by [`FirstOfMachine`].
-///
-/// [`FirstOfMachine`]: crate::launch::FirstOfMachine
+/// As [`join_within`], with the usual patience.
 ///
 /// # Errors
 ///
@@ -90,10 +86,28 @@ pub fn join<E: std::fmt::Display>(
     role: &Role,
     prepare: impl FnOnce() -> Result<PreparedRun, E>,
 ) -> Result<Membership, JoinError<E>> {
+    join_within(role, RankWait::default(), prepare)
+}
+
+/// Joins the group of this rank. Under a foreign launcher rank 0 prepares the run by `prepare`
+/// (parses the experiment, creates folders) and sends it to the others; `prepare` is called nowhere
+/// else. Of several machines, the first rank of each joins by [`FirstOfMachine`]. The others `wait`
+/// for the first one of their machine.
+///
+/// [`FirstOfMachine`]: crate::launch::FirstOfMachine
+///
+/// # Errors
+///
+/// As [`JoinError`].
+pub(crate) fn join_within<E: std::fmt::Display>(
+    role: &Role,
+    wait: RankWait,
+    prepare: impl FnOnce() -> Result<PreparedRun, E>,
+) -> Result<Membership, JoinError<E>> {
     match role {
         Role::Parent => Err(JoinError::NotARank),
         Role::Child(child) => join_parent(child),
-        Role::Foreign(foreign) => join_foreign(foreign, prepare),
+        Role::Foreign(foreign) => join_foreign(foreign, wait, prepare),
     }
 }
 
@@ -133,6 +147,7 @@ fn peers(channel: &mut Channel, fds: &[RawFd]) -> io::Result<Vec<Peer>> {
 
 fn join_foreign<E: std::fmt::Display>(
     foreign: &Foreign,
+    wait: RankWait,
     prepare: impl FnOnce() -> Result<PreparedRun, E>,
 ) -> Result<Membership, JoinError<E>> {
     let Foreign { rank, world, local_world, restarts, .. } = *foreign;
@@ -141,7 +156,7 @@ fn join_foreign<E: std::fmt::Display>(
     }
     let first = foreign.is_first_of_machine();
     let (prepared, shared) =
-        if first { host(foreign, prepare)? } else { local_rendezvous::join(foreign)? };
+        if first { host(foreign, wait, prepare)? } else { local_rendezvous::join(foreign, wait)? };
     let PreparedRun { plan, folders: run, resume } = prepared;
     let Shared { memory: shm, peer_monitor } = shared;
     if plan.distributed.backend == BackendPlan::Mpi {
@@ -158,6 +173,7 @@ fn join_foreign<E: std::fmt::Display>(
 /// Rank 0: listens first, so that the others can wait while the run is prepared.
 fn host<E: std::fmt::Display>(
     foreign: &Foreign,
+    wait: RankWait,
     prepare: impl FnOnce() -> Result<PreparedRun, E>,
 ) -> Result<(PreparedRun, Shared), JoinError<E>> {
     let host = Host::open(foreign)?;
@@ -174,6 +190,6 @@ fn host<E: std::fmt::Display>(
         host.refuse(&error.to_string());
         return Err(error);
     }
-    let shared = host.welcome(&prepared)?;
+    let shared = host.welcome(&prepared, wait.say)?;
     Ok((prepared, shared))
 }

@@ -51,10 +51,11 @@ pub(crate) use first_of_machine::FirstOfMachine;
 #[cfg(test)]
 pub(crate) use foreign::launch_id::Launcher;
 pub(crate) use foreign::launch_id::{LaunchId, launch_ids};
-pub(crate) use foreign::local_rendezvous::RendezvousError;
+pub(crate) use foreign::local_rendezvous::{RankWait, RendezvousError};
 pub(crate) use foreign::mpi::{MpiJoinError, join_by_mpi, place_by_mpi};
 pub(crate) use join::JoinError;
 pub use join::join;
+pub(crate) use join::join_within;
 pub(crate) use machines::greeting::NodeRendezvousError;
 pub(crate) use machines::meeting::NodeConfig;
 pub(crate) use machines::next_meeting::join_nodes_again;

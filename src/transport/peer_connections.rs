@@ -16,6 +16,8 @@ use crate::units::Rank;
 pub(crate) const CONNECT_TIMEOUT: Duration = Duration::from_mins(1);
 /// Time between two attempts to reach a node.
 const RETRY_INTERVAL: Duration = Duration::from_millis(100);
+/// Time between two looks whether all are still there.
+const LOOK_INTERVAL: Duration = Duration::from_millis(200);
 
 /// Why the ranks are not connected.
 #[derive(Debug)]
@@ -30,6 +32,8 @@ pub(crate) enum ConnectError {
     Unauthenticated(SocketAddr),
     /// These ranks did not connect within [`CONNECT_TIMEOUT`].
     Missing(String),
+    /// It was broken off, as the caller asked for.
+    BrokenOff,
 }
 
 /// Connects to `address`, again and again until `until` if it cannot be reached; another key at the
@@ -85,12 +89,13 @@ pub(crate) struct PeerConnections<'a> {
 impl PeerConnections<'_> {
     /// The connections of this node's first rank to those of all other nodes. This node connects to
     /// the nodes before it, at `lower`, and is connected to by those after it. Refused connections
-    /// are reported through `warn`.
+    /// are reported through `warn`; `is_hopeless` is asked several times a second.
     pub(crate) fn connect(
         &self,
         listener: &TcpListener,
         lower: &[SocketAddr],
         warn: &mut dyn FnMut(&str),
+        is_hopeless: &mut dyn FnMut() -> bool,
     ) -> Result<Vec<Peer>, ConnectError> {
         let refused = |what: &str| {
             let what = what.to_owned();
@@ -103,15 +108,29 @@ impl PeerConnections<'_> {
         for (other, &address) in (0..).zip(lower) {
             let other = self.first_of(other);
             let purpose = Purpose::Ranks { from: self.first_of(self.node).0, to: other.0 };
-            let (stream, keys) = connect_authenticated(address, &self.key, purpose, until)
-                .map_err(|error| unreached(address, error))?;
+            let connected = loop {
+                let look = until.min(Instant::now() + LOOK_INTERVAL);
+                match connect_authenticated(address, &self.key, purpose, look) {
+                    Err(_) if is_hopeless() => return Err(ConnectError::BrokenOff),
+                    Err(HandshakeError::Io(_)) if Instant::now() < until => {}
+                    connected => break connected,
+                }
+            };
+            let (stream, keys) = connected.map_err(|error| unreached(address, error))?;
             peers.push(self.peer(other, stream, keys));
         }
         let mut expected: Vec<Rank> =
             (self.node + 1..self.nodes).map(|other| self.first_of(other)).collect();
         while !expected.is_empty() {
-            let Some(accepted) = acceptor.accept(until, warn) else {
-                return Err(ConnectError::Missing(missing(&expected)));
+            let look = until.min(Instant::now() + LOOK_INTERVAL);
+            let Some(accepted) = acceptor.accept(look, warn) else {
+                if is_hopeless() {
+                    return Err(ConnectError::BrokenOff);
+                }
+                if Instant::now() >= until {
+                    return Err(ConnectError::Missing(missing(&expected)));
+                }
+                continue;
             };
             let Purpose::Ranks { from, to } = accepted.purpose else { continue };
             if Rank(to) != self.first_of(self.node) {

@@ -145,6 +145,9 @@ impl Error {
         match self {
             _ if self.is_out_of_memory() => Some(LESS_MEMORY.into()),
             Self::Data(error) => error.help(),
+            Self::Collective(error) | Self::Engine(engine::Error::Collective(error)) => {
+                error.help()
+            }
             Self::Engine(error) => error.help(),
             Self::Record(record::Error::Thread { .. }) => None,
             Self::Files(_) | Self::Record(_) => Some(MORE_ROOM.into()),

@@ -102,6 +102,26 @@ fn runs(lab: &Lab) -> usize {
 }
 
 #[test]
+fn a_rank_waits_for_the_others_of_its_machine_as_long_as_the_experiment_says() {
+    let lab = Lab::with(BASE);
+    // Each is alone in a launch of its own.
+    let start = |rank: &str| {
+        let mut command = lab.ddprun(&["small.toml", "distributed.timeout=3s"]);
+        command.envs([("RANK", rank), ("LOCAL_RANK", rank), ("TORCHELASTIC_RUN_ID", rank)]);
+        command.envs([("WORLD_SIZE", "2"), ("LOCAL_WORLD_SIZE", "2"), ("GROUP_RANK", "0")]);
+        command.envs([("MASTER_ADDR", "127.0.0.1"), ("MASTER_PORT", "1")]);
+        spawn(command)
+    };
+    for (rank, ended) in end(["0", "1"].map(start).into()).iter().enumerate() {
+        let other = 1 - rank;
+        ended.has_code(5);
+        ended.says(&[&format!("rank {rank} waits for rank {other}, for 3 s at most")]);
+        let missing = format!("rank {rank} waited 3 s, but rank {other} of 2 ranks did not come");
+        ended.says(&[&missing, "do: "]);
+    }
+}
+
+#[test]
 fn ranks_that_torchrun_starts_again_continue_their_run_to_the_same_bits() {
     let lab = Lab::with(SLOW);
     let launch = Torchrun::new(Some("none_a1"));
@@ -111,7 +131,7 @@ fn ranks_that_torchrun_starts_again_continue_their_run_to_the_same_bits() {
     let ended = end(all);
     assert_eq!((ended[0].code, ended[1].code), (5, -9), "{}", ended[0].stderr);
     // At once, and not at the deadline: that would say "timed out waiting for rank 1".
-    ended[0].says(&["error: rank 0: rank 0 ended the group: rank 1 (pid ", ") died"]);
+    ended[0].says(&["error: rank 0: rank 1 (pid ", ") died", "do: the end of `rank-1.log`"]);
     let again = end(launch.start(&lab, 1, &["small.toml"]));
     all_have_code(0, &again);
     again[0].says(&["torchrun has started the ranks again (restart 1): continuing run "]);

@@ -159,6 +159,47 @@ fn a_machine_that_does_not_come_back_is_named_at_the_deadline() {
 }
 
 #[test]
+fn a_parent_that_dies_while_the_machines_meet_is_started_again_and_they_meet_anew() {
+    let machines = Machines::new(3);
+    let changes = ["train.batch_size=2", "train.global_batch_size=6", "distributed.timeout=20s"];
+    let verb = ["small.toml", "--nproc-per-node", "1"];
+    let start = |node: usize, points: &str| {
+        let mut command = machines.command(&machines.labs[node], node, &verb, &changes);
+        command.env("DDPRUN_FP", points);
+        spawn(command)
+    };
+    let others = [0, 1].map(|node| start(node, ""));
+    assert_eq!(start(2, "machines.connect=kill@parent").wait().code, -9);
+    let mut all: Vec<Running> = others.into();
+    all.push(start(2, ""));
+    for ended in end(all) {
+        ended.has_code(0);
+    }
+    machines.are_clean();
+}
+
+#[test]
+fn node_0_that_is_stopped_before_a_restart_stops_the_others() {
+    let machines = machines(2);
+    let verb = ["small.toml", "--nproc-per-node", "1", "--max-restarts", "9"];
+    let start = |node: usize| {
+        let mut command = machines.command(&machines.labs[node], node, &verb, &[]);
+        command.env("DDPRUN_FP", "backward=kill@1,1,*");
+        spawn(command)
+    };
+    let [mut first, second] = [0, 1].map(start);
+    until("a pause", || first.stderr().contains("restart 3 of 9 in 2 s") || first.is_over());
+    first.signal(Signal::INT);
+    let began = std::time::Instant::now();
+    let [first, second] = [first, second].map(Running::wait);
+    // Not at the deadline, which is ten minutes.
+    assert!(began.elapsed().as_secs() < 60, "{}", second.stderr);
+    assert_eq!([first.code, second.code], [5, 5], "{}", first.stderr);
+    second.says(&["node 0 was asked to stop"]);
+    machines.are_clean();
+}
+
+#[test]
 fn a_parent_that_is_started_again_after_its_death_continues_the_run_of_the_others() {
     for dead in [1, 0] {
         let machines = machines(2);

@@ -34,8 +34,12 @@ use crate::transport::channel::{Channel, poll};
 use crate::transport::shared_memory;
 use crate::units::{Rank, WorldSize};
 
-/// Longest wait for the others.
+/// Longest wait for the others, where `distributed.timeout` is not known.
 const RENDEZVOUS_TIMEOUT: Duration = Duration::from_mins(1);
+/// Longest time to send or receive what the other end waits for.
+const SEND_TIMEOUT: Duration = Duration::from_mins(1);
+/// Wait after which it is said for whom.
+const SILENCE: Duration = Duration::from_secs(2);
 /// Longest wait of a rank for the first one to have the run, for which that may have to generate
 /// data, and to meet other machines. Its death is noticed at once.
 const PREPARE_TIMEOUT: Duration = Duration::from_hours(1);
@@ -43,6 +47,40 @@ const PREPARE_TIMEOUT: Duration = Duration::from_hours(1);
 const REFUSAL_TIMEOUT: Duration = Duration::from_secs(5);
 /// Time between two attempts to reach the first rank.
 const RETRY_INTERVAL: Duration = Duration::from_millis(20);
+
+/// How a rank waits for the others.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct RankWait {
+    /// Longest wait for one that does not come: `distributed.timeout`.
+    pub(crate) longest: Duration,
+    /// Hears for whom it waits.
+    pub(crate) say: fn(&str),
+}
+
+impl Default for RankWait {
+    fn default() -> Self {
+        Self { longest: RENDEZVOUS_TIMEOUT, say: |_| () }
+    }
+}
+
+impl RankWait {
+    /// Says once, after a while, for whom `rank` waits. Returns when to look again.
+    fn tell(self, rank: Rank, missing: &[Rank], began: Instant, is_told: &mut bool) -> Duration {
+        let left = self.longest.saturating_sub(began.elapsed());
+        let silence = SILENCE.saturating_sub(began.elapsed());
+        if !silence.is_zero() {
+            return left.min(silence);
+        }
+        if !std::mem::replace(is_told, true) {
+            (self.say)(&format!(
+                "rank {rank} waits for {}, for {:.0} s at most (`distributed.timeout`)",
+                names(missing),
+                self.longest.as_secs_f64()
+            ));
+        }
+        left
+    }
+}
 
 /// Why the ranks did not find each other.
 #[derive(Debug, thiserror::Error)]
@@ -138,41 +176,42 @@ impl<'a> Host<'a> {
     pub(in crate::launch) fn welcome(
         &self,
         prepared: &PreparedRun,
+        say: fn(&str),
     ) -> Result<Shared, RendezvousError> {
         let memory = prepared.plan.distributed.mapping().map(shared_memory);
         let memory =
             memory.transpose().map_err(io_error(self.launch.rank, "create shared memory"))?;
         let answer = Answer::Welcome(Box::new(prepared.clone()));
-        let peer_monitor = self.answer_all(&answer, memory.as_ref(), RENDEZVOUS_TIMEOUT)?;
+        let wait = RankWait { longest: prepared.plan.distributed.timeout, say };
+        let peer_monitor = self.answer_all(&answer, memory.as_ref(), wait)?;
         Ok(Shared { memory, peer_monitor })
     }
 
     /// Tells the ranks that connect soon that there is no run.
     pub(in crate::launch) fn refuse(&self, reason: &str) {
         // A rank that connects later waits until its own timeout, and reports that.
-        let _ = self.answer_all(&Answer::Refused(reason.to_owned()), None, REFUSAL_TIMEOUT);
+        let wait = RankWait { longest: REFUSAL_TIMEOUT, say: |_| () };
+        let _ = self.answer_all(&Answer::Refused(reason.to_owned()), None, wait);
     }
 
     fn answer_all(
         &self,
         answer: &Answer,
         memory: Option<&OwnedFd>,
-        timeout: Duration,
+        wait: RankWait,
     ) -> Result<PeerMonitor, RendezvousError> {
         let Foreign { rank, world, .. } = *self.launch;
-        let began = Instant::now();
+        let (began, mut is_told) = (Instant::now(), false);
         let mut joined = Vec::new();
         let ranks = rank.0..rank.0 + self.launch.machine().count.get();
         let mut missing: Vec<Rank> = ranks.skip(1).map(Rank).collect();
         while !missing.is_empty() {
-            let left = timeout.checked_sub(began.elapsed());
-            let left = left.ok_or_else(|| RendezvousError::Missing {
-                rank,
-                missing: missing.clone(),
-                world,
-                waited: timeout,
-            })?;
-            let _ = poll(&mut [PollFd::new(&self.listener, PollFlags::IN)], Some(left));
+            if began.elapsed() >= wait.longest {
+                let waited = wait.longest;
+                return Err(RendezvousError::Missing { rank, missing, world, waited });
+            }
+            let next = wait.tell(rank, &missing, began, &mut is_told);
+            let _ = poll(&mut [PollFd::new(&self.listener, PollFlags::IN)], Some(next));
             let Ok((stream, _)) = self.listener.accept() else { continue };
             let Some((peer, channel)) = self.answer(stream, answer, memory, &missing)? else {
                 continue;
@@ -214,8 +253,8 @@ impl<'a> Host<'a> {
             refuse(channel, "this rank has already joined");
             return Ok(None);
         }
-        let sent = send_memory(&channel, memory)
-            .and_then(|()| channel.send_all(answer, RENDEZVOUS_TIMEOUT));
+        let sent =
+            send_memory(&channel, memory).and_then(|()| channel.send_all(answer, SEND_TIMEOUT));
         sent.map_err(io_error(self.launch.rank, "send the plan"))?;
         Ok(Some((hello.rank, channel)))
     }
@@ -233,10 +272,13 @@ impl<'a> Host<'a> {
 }
 
 /// Another rank: connects to the first one of its machine, and waits for the run.
-pub(in crate::launch) fn join(launch: &Foreign) -> Result<(PreparedRun, Shared), RendezvousError> {
+pub(in crate::launch) fn join(
+    launch: &Foreign,
+    wait: RankWait,
+) -> Result<(PreparedRun, Shared), RendezvousError> {
     let Foreign { rank, world, .. } = *launch;
     let first = launch.machine().first;
-    let stream = connect(launch)?;
+    let stream = connect(launch, wait)?;
     if !is_same_user(&stream) {
         let why = "it belongs to another user".to_owned();
         return Err(RendezvousError::WrongProcess { claimed: format!("rank {first}"), why });
@@ -249,9 +291,9 @@ pub(in crate::launch) fn join(launch: &Foreign) -> Result<(PreparedRun, Shared),
     };
     let mut channel = Channel::new(stream).map_err(lost)?;
     let hello = Hello { version: build_id().to_owned(), rank, world };
-    channel.send_all(&hello, RENDEZVOUS_TIMEOUT).map_err(lost)?;
+    channel.send_all(&hello, SEND_TIMEOUT).map_err(lost)?;
     let memory = receive_memory(&channel).map_err(lost)?;
-    match channel.receive_one(RENDEZVOUS_TIMEOUT).map_err(lost)? {
+    match channel.receive_one(SEND_TIMEOUT).map_err(lost)? {
         Answer::Welcome(prepared) => {
             let first = MonitoredPeer::new(first, channel).map_err(lost)?;
             let peer_monitor = std::iter::once(first).collect();
@@ -262,11 +304,13 @@ pub(in crate::launch) fn join(launch: &Foreign) -> Result<(PreparedRun, Shared),
 }
 
 /// Connects to the first rank, which may start later than this one.
-fn connect(launch: &Foreign) -> Result<UnixStream, RendezvousError> {
+fn connect(launch: &Foreign, wait: RankWait) -> Result<UnixStream, RendezvousError> {
     let Foreign { rank, world, .. } = *launch;
     let address = address(launch).map_err(io_error(rank, "name the socket of its machine"))?;
-    let began = Instant::now();
-    while began.elapsed() < RENDEZVOUS_TIMEOUT {
+    let missing = vec![launch.machine().first];
+    let (began, mut is_told) = (Instant::now(), false);
+    while began.elapsed() < wait.longest {
+        let _ = wait.tell(rank, &missing, began, &mut is_told);
         match UnixStream::connect_addr(&address) {
             Ok(stream) => return Ok(stream),
             Err(error) if error.kind() == ErrorKind::ConnectionRefused => {
@@ -275,12 +319,7 @@ fn connect(launch: &Foreign) -> Result<UnixStream, RendezvousError> {
             Err(error) => return Err(io_error(rank, "reach the first rank of its machine")(error)),
         }
     }
-    Err(RendezvousError::Missing {
-        rank,
-        missing: vec![launch.machine().first],
-        world,
-        waited: RENDEZVOUS_TIMEOUT,
-    })
+    Err(RendezvousError::Missing { rank, missing, world, waited: wait.longest })
 }
 
 fn address(launch: &Foreign) -> io::Result<SocketAddr> {

@@ -18,7 +18,7 @@ use serde::{Deserialize, Serialize};
 use crate::collective::mpi::{StartError, start};
 use crate::collective::{self, Collective};
 use crate::launch::error_report::host;
-use crate::launch::foreign::local_rendezvous::{self, Host, RendezvousError, Shared};
+use crate::launch::foreign::local_rendezvous::{self, Host, RankWait, RendezvousError, Shared};
 use crate::launch::foreign::whereabouts::{Whereabouts, are_by_machine};
 use crate::launch::machines::compatibility;
 use crate::launch::prepared_run::PreparedRun;
@@ -147,9 +147,11 @@ fn share_machine(foreign: &Foreign, prepared: &PreparedRun) -> Result<Shared, Re
         return Ok(Shared { memory: None, peer_monitor: PeerMonitor::default() });
     }
     if foreign.is_first_of_machine() {
-        return Host::open(foreign)?.welcome(prepared);
+        return Host::open(foreign)?.welcome(prepared, |_| ());
     }
-    local_rendezvous::join(foreign).map(|(_, shared)| shared)
+    let longest = prepared.plan.distributed.timeout;
+    local_rendezvous::join(foreign, RankWait { longest, ..RankWait::default() })
+        .map(|(_, shared)| shared)
 }
 
 /// Rank 0's answer, and why it has no run.

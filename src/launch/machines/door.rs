@@ -2,7 +2,7 @@
 //! away while the rest trains.
 
 use std::io;
-use std::net::{SocketAddr, TcpListener};
+use std::net::{IpAddr, SocketAddr, TcpListener};
 use std::time::{Duration, Instant};
 
 use crate::launch::machines::compatibility;
@@ -17,11 +17,16 @@ use crate::transport::handshake::HANDSHAKE_TIMEOUT;
 
 /// Time after which those who wait hear again that they are to wait.
 const WORD_INTERVAL: Duration = Duration::from_secs(10);
+/// Time between two looks at those who have not introduced themselves yet.
+const HELLO_INTERVAL: Duration = Duration::from_millis(20);
 
 /// Where nodes join node 0. Those that stand there when it is dropped see their connections end.
 pub(in crate::launch) struct Door {
     listener: TcpListener,
     acceptor: Acceptor,
+    /// Those who hold the token and have not said who they are: one that says nothing holds up
+    /// nobody.
+    arriving: Vec<Arriving>,
     /// Node 1 and so on, as far as they are here.
     joined: Vec<Option<JoinedNode>>,
     /// When they were last told to wait.
@@ -32,7 +37,7 @@ impl Door {
     pub(in crate::launch) fn open(listener: TcpListener, config: &NodeConfig) -> io::Result<Self> {
         let acceptor = Acceptor::open(&listener, &config.token)?;
         let joined = (1..config.nodes).map(|_| None).collect();
-        Ok(Self { listener, acceptor, joined, told: Instant::now() })
+        Ok(Self { listener, acceptor, arriving: Vec::new(), joined, told: Instant::now() })
     }
 
     /// Those who are here, in their order; the listener listens on.
@@ -46,7 +51,34 @@ impl Door {
         until: Instant,
         report: &mut dyn FnMut(&str),
     ) -> Option<(JoinedNode, Hello)> {
-        JoinedNode::receive(self.acceptor.accept(until, report)?)
+        loop {
+            let look = until.min(Instant::now() + HELLO_INTERVAL);
+            let wait = if self.arriving.is_empty() { until } else { look };
+            let came = self.acceptor.accept(wait, report).and_then(Arriving::new);
+            self.arriving.extend(came);
+            let node = self.introduced();
+            if node.is_some() || Instant::now() >= until {
+                return node;
+            }
+        }
+    }
+
+    /// The first who has said who it is. Those who are gone or silent for too long are forgotten.
+    fn introduced(&mut self) -> Option<(JoinedNode, Hello)> {
+        let mut at = 0;
+        while at < self.arriving.len() {
+            match self.arriving[at].hello() {
+                Ok(None) => at += 1,
+                Err(()) => drop(self.arriving.swap_remove(at)),
+                Ok(Some(hello)) => {
+                    let arrived = self.arriving.swap_remove(at);
+                    if let Some(node) = arrived.as_node(&hello) {
+                        return Some((node, hello));
+                    }
+                }
+            }
+        }
+        None
     }
 
     /// Lets a node in whose plan fits, where node 0 comes from the meeting `own`. A second one of
@@ -145,6 +177,45 @@ pub(in crate::launch) fn refuse<'a>(
     }
 }
 
+/// A connection whose other end holds the token.
+struct Arriving {
+    channel: Channel,
+    address: IpAddr,
+    purpose: Purpose,
+    since: Instant,
+}
+
+impl Arriving {
+    fn new(connection: AuthenticatedConnection) -> Option<Self> {
+        let AuthenticatedConnection { stream, address, purpose, keys } = connection;
+        let channel = Channel::authenticated(stream, keys).ok()?;
+        Some(Self { channel, address, purpose, since: Instant::now() })
+    }
+
+    /// Its first message, if that is here; an error if none will come.
+    fn hello(&mut self) -> Result<Option<Hello>, ()> {
+        let mut messages = self.channel.receive::<Hello>().map_err(drop)?.into_iter();
+        match messages.next() {
+            None if self.channel.is_closed() => Err(()),
+            None if self.since.elapsed() >= HANDSHAKE_TIMEOUT => Err(()),
+            hello => Ok(hello),
+        }
+    }
+
+    fn as_node(self, hello: &Hello) -> Option<JoinedNode> {
+        let Hello { node, port, ref host, ref session, .. } = *hello;
+        let address = SocketAddr::new(self.address, port);
+        let (host, session, channel) = (host.clone(), session.clone(), self.channel);
+        (self.purpose == Purpose::Node(node)).then_some(JoinedNode {
+            node,
+            host,
+            address,
+            session,
+            channel,
+        })
+    }
+}
+
 /// A node that has connected to node 0.
 pub(in crate::launch) struct JoinedNode {
     pub(in crate::launch) node: u32,
@@ -155,26 +226,24 @@ pub(in crate::launch) struct JoinedNode {
 }
 
 impl JoinedNode {
-    fn receive(connection: AuthenticatedConnection) -> Option<(Self, Hello)> {
-        let mut channel = Channel::authenticated(connection.stream, connection.keys).ok()?;
-        let hello: Hello = channel.receive_one(HANDSHAKE_TIMEOUT).ok()?;
-        if connection.purpose != Purpose::Node(hello.node) {
-            return None;
-        }
-        let address = SocketAddr::new(connection.address, hello.port);
-        let (host, session) = (hello.host.clone(), hello.session.clone());
-        Some((Self { node: hello.node, host, address, session, channel }, hello))
-    }
-
     pub(in crate::launch) fn name(&self) -> String {
         format!("{} at {}", self.host, self.address.ip())
     }
 
-    /// Whether it has closed its connection; it sends nothing before it is answered.
-    fn has_left(&self) -> bool {
-        use rustix::net::{RecvFlags, recv};
-        let flags = RecvFlags::PEEK | RecvFlags::DONTWAIT;
-        recv(&self.channel, &mut [0_u8][..], flags) != Err(rustix::io::Errno::AGAIN)
+    /// Whether it has closed its connection.
+    pub(in crate::launch) fn has_left(&self) -> bool {
+        has_left(&self.channel)
+    }
+}
+
+/// Whether the other end has closed its connection, and all that it sent was read.
+pub(in crate::launch) fn has_left(channel: &Channel) -> bool {
+    use rustix::io::Errno;
+    use rustix::net::{RecvFlags, recv};
+    let flags = RecvFlags::PEEK | RecvFlags::DONTWAIT;
+    match recv(channel, &mut [0_u8][..], flags) {
+        Ok((read, _)) => read == 0,
+        Err(errno) => !matches!(errno, Errno::AGAIN | Errno::INTR),
     }
 }
 
@@ -194,4 +263,50 @@ pub(in crate::launch) fn objection(hello: &Hello, plan: &Plan, nodes: u32) -> Op
         return Some(format!("the nodes are numbered from 0 to {}", nodes.saturating_sub(1)));
     }
     compatibility::objection(plan, &hello.plan)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::transport::auth::Key;
+    use crate::transport::peer_connections::connect_authenticated;
+
+    #[test]
+    fn a_machine_that_joins_and_says_nothing_holds_up_no_other() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let (master, port, token) =
+            ("127.0.0.1".to_owned(), address.port(), Key::random().unwrap());
+        let config = NodeConfig { node: 0, nodes: 3, master, port, token: token.clone() };
+        let mut door = Door::open(listener, &config).unwrap();
+        let until = Instant::now() + Duration::from_mins(1);
+        let join = |node| {
+            let (stream, keys) =
+                connect_authenticated(address, &token, Purpose::Node(node), until).unwrap();
+            Channel::authenticated(stream, keys).unwrap()
+        };
+        let (_silent, mut other) = (join(1), join(2));
+        let hello = Hello {
+            version: build_id().to_owned(),
+            node: 2,
+            nodes: 3,
+            host: "b".to_owned(),
+            port: 1,
+            plan: serde_json::Value::Null,
+            session: None,
+        };
+        let began = Instant::now();
+        other.send_all(&hello, HANDSHAKE_TIMEOUT).unwrap();
+        let (node, _) = door.accept(until, &mut |_| ()).unwrap();
+        assert_eq!((node.node, node.has_left()), (2, false));
+        assert!(began.elapsed() < HANDSHAKE_TIMEOUT / 2, "{:?}", began.elapsed());
+        drop(other);
+        while !node.has_left() {
+            assert!(Instant::now() < until);
+        }
+        // It takes no one else for the silent one's place, and looks no longer than is asked for.
+        let began = Instant::now();
+        assert!(door.accept(began + HELLO_INTERVAL, &mut |_| ()).is_none());
+        assert!(began.elapsed() < HANDSHAKE_TIMEOUT / 2, "{:?}", began.elapsed());
+    }
 }

@@ -50,6 +50,12 @@ pub(crate) enum NodeRendezvousError<E> {
         /// This node.
         node: u32,
     },
+    /// Some met, and one of them left before all ranks were connected.
+    #[error("node {node} met the others, and one of them left before all ranks were connected")]
+    BrokenOff {
+        /// This node.
+        node: u32,
+    },
     /// The nodes do not fit together.
     #[error("{reason}")]
     Refused {
@@ -61,7 +67,22 @@ pub(crate) enum NodeRendezvousError<E> {
 impl<E> NodeRendezvousError<E> {
     /// Whether another attempt may succeed, when machines that have met before meet again.
     pub(in crate::launch) fn may_pass(&self) -> bool {
-        matches!(self, Self::Io { .. } | Self::Missing { .. } | Self::Unauthenticated { .. })
+        let passes =
+            matches!(self, Self::Io { .. } | Self::Missing { .. } | Self::BrokenOff { .. });
+        passes || matches!(self, Self::Unauthenticated { .. })
+    }
+
+    /// Whether node 0 may be between two meetings: it has ended the connection, or listens with the
+    /// key of a meeting.
+    pub(in crate::launch) fn may_pass_soon(&self) -> bool {
+        use io::ErrorKind::{BrokenPipe, ConnectionReset, UnexpectedEof};
+        match self {
+            Self::Unauthenticated { .. } => true,
+            Self::Io { what, source, .. } if [JOIN, RECEIVE].contains(&what.as_str()) => {
+                matches!(source.kind(), BrokenPipe | ConnectionReset | UnexpectedEof)
+            }
+            _ => false,
+        }
     }
 
     pub(in crate::launch) fn connecting(node: u32) -> impl Fn(ConnectError) -> Self {
@@ -70,12 +91,20 @@ impl<E> NodeRendezvousError<E> {
             ConnectError::Unauthenticated(address) => {
                 Self::Unauthenticated { address: address.to_string() }
             }
+            ConnectError::BrokenOff => Self::BrokenOff { node },
             ConnectError::Missing(missing) => {
                 Self::Missing { node, missing, waited: CONNECT_TIMEOUT }
             }
         }
     }
 }
+
+/// Why there is no meeting, where node 0 is stopped before it.
+pub(in crate::launch) const STOPPED: &str = "node 0 was asked to stop";
+/// What a node could not do where node 0 has ended the connection.
+pub(in crate::launch) const JOIN: &str = "join node 0";
+/// What it could not do later.
+pub(in crate::launch) const RECEIVE: &str = "receive the plan from node 0";
 
 /// The first message of a node.
 #[derive(Serialize, Deserialize)]

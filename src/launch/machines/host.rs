@@ -9,11 +9,14 @@ use crate::launch::PreparedRun;
 use crate::launch::error_report::host;
 use crate::launch::machines::door::{Door, JoinedNode, objection, refuse};
 use crate::launch::machines::greeting::{
-    Answer, Hello, NodeRendezvousError, Place, Welcome, io_error, peer_connections,
+    Answer, Hello, NodeRendezvousError, Place, STOPPED, Welcome, io_error, peer_connections,
 };
-use crate::launch::machines::meeting::{Meeting, NodeConfig, latest, next, plan_for};
+use crate::launch::machines::meeting::{
+    Meeting, NodeConfig, latest as latest_session, next, plan_for,
+};
 use crate::launch::machines::nodes::{NodeConnections, Nodes, RemoteNode};
 use crate::launch::machines::waiting::Waiting;
+use crate::transport::Peer;
 use crate::transport::auth::{Key, SentKey};
 use crate::transport::peer_connections::CONNECT_TIMEOUT;
 
@@ -57,23 +60,32 @@ impl<'a> Host<'a> {
     ) -> Result<(PreparedRun, Nodes), NodeRendezvousError<E>> {
         self.gather(waiting, report)?;
         let Place { config, smaller, session, .. } = self.place;
-        let latest = latest(session.into_iter().chain(self.door.sessions())).cloned();
+        let latest = latest_session(session.into_iter().chain(self.door.sessions())).cloned();
         let run = latest.as_ref().map(|session| session.run.as_str());
         let prepared = prepare(run).map_err(|error| {
             self.door.refuse_all(&format!("node 0 could not prepare the run: {error}"));
             NodeRendezvousError::Prepare(error)
         })?;
-        let (listener, mut joined) = self.door.close();
-        let secret = Key::random().map_err(io_error(0, "draw random numbers"))?;
-        let session = next(latest.as_ref(), &prepared, joined.iter().map(|node| node.node));
-        let (config, smaller) = (config.clone(), smaller.to_vec());
-        let meeting = Meeting { config, prepared, smaller, session };
-        send_run(&mut joined, &meeting, &secret).map_err(io_error(0, "send the plan"))?;
-        let names: Vec<String> =
-            std::iter::once(host()).chain(joined.iter().map(JoinedNode::name)).collect();
-        let peers = peer_connections(&meeting, &secret, &names)
-            .connect(&listener, &[], report)
-            .map_err(NodeRendezvousError::connecting(0))?;
+        let (meeting, listener, joined, peers) = loop {
+            let latest = latest_session(session.into_iter().chain(self.door.sessions())).cloned();
+            let (listener, mut joined) = self.door.close();
+            let secret = Key::random().map_err(io_error(0, "draw random numbers"))?;
+            let session = next(latest.as_ref(), &prepared, joined.iter().map(|node| node.node));
+            let (config, smaller) = (config.clone(), smaller.to_vec());
+            let prepared = prepared.clone();
+            let meeting = Meeting { config, prepared, smaller, session };
+            match connect_all(&mut joined, &meeting, &secret, &listener, waiting, report) {
+                Ok(peers) => break (meeting, listener, joined, peers),
+                Err(NodeRendezvousError::BrokenOff { .. }) => {}
+                Err(error) => return Err(error),
+            }
+            // The others see their connections end, and come again.
+            drop(joined);
+            let door = Door::open(listener, self.place.config).map_err(io_error(0, "listen"))?;
+            self = Self { place: self.place, door };
+            waiting.restart();
+            self.gather(waiting, report)?;
+        };
         let ranks = meeting.ranks();
         let remotes = (1..).zip(joined).map(|(place, node)| {
             let name = node.name();
@@ -100,7 +112,7 @@ impl<'a> Host<'a> {
             if let Some((node, hello)) = self.door.accept(waiting.next_look(), report) {
                 self.register(node, &hello, report)?;
             } else if (waiting.is_called_off)() {
-                self.door.refuse_all("node 0 was asked to stop");
+                self.door.refuse_all(STOPPED);
                 return Err(NodeRendezvousError::CalledOff { node: 0 });
             } else if self.may_go_on_without_more(began, waiting) {
                 report(&format!("going on without {}", self.door.missing()));
@@ -118,7 +130,7 @@ impl<'a> Host<'a> {
     /// soon where all are back that took part before.
     fn may_go_on_without_more(&self, began: Instant, waiting: &Waiting<'_>) -> bool {
         let Place { smaller, session, .. } = self.place;
-        let before = latest(session.into_iter().chain(self.door.sessions()));
+        let before = latest_session(session.into_iter().chain(self.door.sessions()));
         let Some(before) = before else { return false };
         let is_back = |number: &u32| *number == 0 || self.door.nodes().any(|node| node == *number);
         let are_back = before.present.iter().all(is_back) && began.elapsed() >= RETURN_TIME;
@@ -145,6 +157,26 @@ impl<'a> Host<'a> {
         }
         Ok(())
     }
+}
+
+/// Sends the run to all who have joined, and connects the ranks of this machine to theirs.
+fn connect_all<E>(
+    joined: &mut [JoinedNode],
+    meeting: &Meeting,
+    secret: &Key,
+    listener: &TcpListener,
+    waiting: &mut Waiting<'_>,
+    report: &mut dyn FnMut(&str),
+) -> Result<Vec<Peer>, NodeRendezvousError<E>> {
+    if send_run(joined, meeting, secret).is_err() {
+        return Err(NodeRendezvousError::BrokenOff { node: 0 });
+    }
+    let names: Vec<String> =
+        std::iter::once(host()).chain(joined.iter().map(JoinedNode::name)).collect();
+    let mut is_hopeless = || joined.iter().any(JoinedNode::has_left) || (waiting.is_called_off)();
+    let peers = peer_connections(meeting, secret, &names);
+    let connected = peers.connect(listener, &[], report, &mut is_hopeless);
+    connected.map_err(NodeRendezvousError::connecting(0))
 }
 
 /// Listens where the other machines look for the one that is called `master`.

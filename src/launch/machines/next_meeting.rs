@@ -8,10 +8,10 @@ use std::convert::Infallible;
 use std::time::Instant;
 
 use crate::launch::PreparedRun;
-use crate::launch::machines::greeting::{NodeRendezvousError, Place};
+use crate::launch::machines::greeting::{NodeRendezvousError, Place, STOPPED};
 use crate::launch::machines::meeting::{Meeting, Past, Session};
 use crate::launch::machines::node_rendezvous::meet;
-use crate::launch::machines::nodes::Nodes;
+use crate::launch::machines::nodes::{Nodes, RemoteNode};
 use crate::launch::machines::waiting::{LOOK_INTERVAL, Waiting};
 
 /// Why the machines did not meet again.
@@ -43,8 +43,14 @@ pub(in crate::launch) fn join_again(
     let prepared = PreparedRun { resume: true, ..prepared };
     let longest = prepared.plan.distributed.timeout;
     let mut door = nodes.take_door();
-    let mut waiting = Waiting { until: Instant::now() + longest, longest, is_called_off };
-    loop {
+    let mut earlier = nodes.take_remotes();
+    let node_0_stops = |earlier: &mut [RemoteNode]| {
+        config.node != 0 && earlier.iter_mut().any(RemoteNode::calls_off)
+    };
+    let mut stops = || node_0_stops(&mut earlier) || is_called_off();
+    let mut waiting =
+        Waiting { until: Instant::now() + longest, longest, is_called_off: &mut stops };
+    let error = loop {
         let again = || Ok::<_, Infallible>(prepared.clone());
         let plan = &prepared.plan;
         let place = Place { config: &config, plan, smaller: &smaller, session: Some(&session) };
@@ -57,11 +63,14 @@ pub(in crate::launch) fn join_again(
             // A machine may have died while the others met.
             Err(error) if error.may_pass() && !waiting.is_over() => {
                 if (waiting.is_called_off)() {
-                    return Err(NodeRendezvousError::CalledOff { node: config.node });
+                    break NodeRendezvousError::CalledOff { node: config.node };
                 }
                 std::thread::sleep(LOOK_INTERVAL);
             }
-            Err(error) => return Err(error),
+            Err(error) => break error,
         }
-    }
+    };
+    let is_over = node_0_stops(&mut earlier);
+    nodes.put_back(earlier);
+    Err(if is_over { NodeRendezvousError::Refused { reason: STOPPED.to_owned() } } else { error })
 }

@@ -15,12 +15,13 @@ use std::io::ErrorKind;
 use std::net::{TcpListener, TcpStream};
 use std::time::{Duration, Instant};
 
+use crate::failpoint;
 use crate::launch::PreparedRun;
 use crate::launch::error_report::host;
 use crate::launch::machines::compatibility;
-use crate::launch::machines::door::Door;
+use crate::launch::machines::door::{Door, has_left};
 use crate::launch::machines::greeting::{
-    Answer, Hello, NodeRendezvousError, Place, Welcome, io_error, peer_connections,
+    Answer, Hello, JOIN, NodeRendezvousError, Place, RECEIVE, Welcome, io_error, peer_connections,
 };
 use crate::launch::machines::host::Host;
 use crate::launch::machines::meeting::{Meeting, NodeConfig, Session};
@@ -37,6 +38,8 @@ use crate::transport::record::SessionKeys;
 /// Longest wait of a node for node 0 to prepare the run, which may have to generate data, after all
 /// nodes have joined.
 const PREPARE_TIMEOUT: Duration = Duration::from_mins(15);
+/// Longest time in which a node 0 that does not let this node in may be parting from a meeting.
+const PARTING_TIME: Duration = Duration::from_secs(5);
 /// What a node cannot that came while the others train, if their run ends before they meet.
 const LATE: &str = "take part in the run: it is over, or node 0 is gone";
 
@@ -78,8 +81,44 @@ pub(in crate::launch) fn meet<E: fmt::Display>(
     }
 }
 
-/// Another node: connects to node 0, and waits there for the run.
+/// Another node: joins node 0; again, where the machines part before their ranks are connected.
+/// Whoever comes while they connect loses its connection, or meets a node 0 with the key of that
+/// meeting.
 fn join_host<E>(
+    place: Place<'_>,
+    waiting: &mut Waiting<'_>,
+    report: &mut dyn FnMut(&str),
+) -> Result<(PreparedRun, Nodes), NodeRendezvousError<E>> {
+    let node = place.config.node;
+    // Since when node 0 lets it in no more, and the first sign of that.
+    let mut parted: Option<(Instant, NodeRendezvousError<E>)> = None;
+    loop {
+        let until = parted.as_ref().map_or(waiting.until, |(since, _)| *since + PARTING_TIME);
+        let (until, is_called_off) = (until.min(waiting.until), &mut *waiting.is_called_off);
+        let mut this_time = Waiting { until, longest: waiting.longest, is_called_off };
+        let began = Instant::now();
+        match (join_host_once(place, &mut this_time, report), parted.take()) {
+            (Err(NodeRendezvousError::BrokenOff { .. }), _) => waiting.restart(),
+            (Err(error), earlier) if error.may_pass_soon() => {
+                let earlier = earlier.filter(|_| began.elapsed() < PARTING_TIME);
+                let (since, first) = earlier.unwrap_or_else(|| (Instant::now(), error));
+                if since.elapsed() >= PARTING_TIME {
+                    return Err(first);
+                }
+                parted = Some((since, first));
+            }
+            (Err(NodeRendezvousError::Missing { .. }), Some((_, first))) => return Err(first),
+            (joined, _) => return joined,
+        }
+        std::thread::sleep(LOOK_INTERVAL);
+        if (waiting.is_called_off)() {
+            return Err(NodeRendezvousError::CalledOff { node });
+        }
+    }
+}
+
+/// As [`join_host`], once.
+fn join_host_once<E>(
     place: Place<'_>,
     waiting: &mut Waiting<'_>,
     report: &mut dyn FnMut(&str),
@@ -94,8 +133,8 @@ fn join_host<E>(
     let channel = Channel::authenticated(stream, keys);
     let mut channel = channel.map_err(io_error(node, "use its connection"))?;
     let hello = hello(config, plan, port, session);
-    channel.send_all(&hello, CONNECT_TIMEOUT).map_err(io_error(node, "join node 0"))?;
-    let welcome = receive_run(&mut channel, node, plan, (waiting, report))?;
+    channel.send_all(&hello, CONNECT_TIMEOUT).map_err(io_error(node, JOIN))?;
+    let welcome = receive_run(&mut channel, node, plan, (&mut *waiting, &mut *report))?;
     let Welcome { prepared, secret, nodes, host, session } = welcome;
     let prepared = PreparedRun { plan: compatibility::adapted(&prepared.plan, plan), ..prepared };
     let (config, smaller) = (config.clone(), smaller.to_vec());
@@ -105,8 +144,10 @@ fn join_host<E>(
         std::iter::once((host_address, first.clone())).chain(nodes).unzip();
     let ranks = meeting.ranks();
     let lower = addresses.get(..ranks.place as usize).unwrap_or_default();
+    failpoint::reach("machines.connect");
+    let mut is_hopeless = || has_left(&channel) || (waiting.is_called_off)();
     let peers = peer_connections(&meeting, &secret.0, &names)
-        .connect(&listener, lower, report)
+        .connect(&listener, lower, report, &mut is_hopeless)
         .map_err(NodeRendezvousError::connecting(node))?;
     let remotes = vec![RemoteNode::new(0, ranks.first_of(0), first, channel)];
     Nodes::met(meeting, NodeConnections { remotes, peers, door: None })
@@ -159,7 +200,7 @@ fn receive_run<E>(
     (waiting, report): (&mut Waiting<'_>, &mut dyn FnMut(&str)),
 ) -> Result<Welcome, NodeRendezvousError<E>> {
     let longest = plan.distributed.timeout + PREPARE_TIMEOUT;
-    let (mut until, mut what) = (Instant::now() + longest, "receive the plan from node 0");
+    let (mut until, mut what) = (Instant::now() + longest, RECEIVE);
     loop {
         match channel.receive_one(LOOK_INTERVAL) {
             Ok(Answer::Welcome(welcome)) => return Ok(*welcome),

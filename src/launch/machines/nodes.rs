@@ -3,7 +3,10 @@
 //! ```text
 //! node k ◀─Heartbeat, Failed, Ended─▶ node 0
 //! node k ◀─Next───────────────────── node 0      after a failure, if the run may start again
+//! node k ──Read─────────────────────▶ node 0      each `Next`
 //! ```
+//!
+//! These connections stay open until the machines have met again: node 0 may be stopped before.
 //!
 //! While some machines are away, node 0 has its door open for them.
 
@@ -63,6 +66,8 @@ pub(in crate::launch) enum NodeMessage {
     Ended(Outcome),
     /// What follows the failure: node 0 decides it.
     Next(Next),
+    /// That was read.
+    Read,
 }
 
 /// How ranks that have not failed ended; `None`: they have saved, to come back with those of more
@@ -96,12 +101,30 @@ pub(in crate::launch) struct RemoteNode {
     ended: Option<Outcome>,
     failed: Option<NodeFailure>,
     next: Option<Next>,
+    /// Whether it has read what follows.
+    has_read: bool,
 }
 
 impl RemoteNode {
     pub(in crate::launch) fn new(node: u32, first: Rank, name: String, channel: Channel) -> Self {
-        let (last_message, ended) = (Duration::ZERO, None);
-        Self { node, first, name, channel, last_message, ended, failed: None, next: None }
+        Self {
+            node,
+            first,
+            name,
+            channel,
+            last_message: Duration::ZERO,
+            ended: None,
+            failed: None,
+            next: None,
+            has_read: false,
+        }
+    }
+
+    /// Whether it has said since that no meeting follows.
+    pub(in crate::launch) fn calls_off(&mut self) -> bool {
+        // That its connection has ended says nothing: it may come again.
+        drop(self.receive(Duration::ZERO, Duration::MAX));
+        self.next == Some(Next::Over)
     }
 
     /// Whether it said how its ranks ended.
@@ -123,6 +146,7 @@ impl RemoteNode {
                 NodeMessage::Heartbeat => {}
                 NodeMessage::Ended(outcome) => self.ended = Some(outcome),
                 NodeMessage::Next(next) => self.next = Some(next),
+                NodeMessage::Read => self.has_read = true,
                 NodeMessage::Failed(failed) => {
                     // A later message may have the cause.
                     if !failed.is_consequence || self.failed.is_none() {
@@ -377,19 +401,40 @@ impl Nodes {
 
     /// Tells the others what follows the failure that they know of.
     pub(in crate::launch) fn announce(&mut self, next: Next) {
+        self.connections.remotes.iter_mut().for_each(|remote| remote.has_read = false);
         self.send(&NodeMessage::Next(next));
-        self.wait(ACKNOWLEDGE_TIMEOUT, |nodes| {
-            nodes.connections.remotes.iter().all(|remote| remote.channel.is_closed())
-        });
+        let has_read = |remote: &RemoteNode| remote.has_read || remote.channel.is_closed();
+        self.wait(ACKNOWLEDGE_TIMEOUT, |nodes| nodes.connections.remotes.iter().all(has_read));
     }
 
-    /// What node 0 says that follows the failure; `None` if it is gone. Ends the connection.
+    /// What node 0 says that follows the failure; `None` if it is gone.
     pub(in crate::launch) fn decision(&mut self) -> Option<Next> {
         let has_come = |remote: &RemoteNode| remote.next.is_some() || remote.channel.is_closed();
         self.wait(DECISION_TIMEOUT, |nodes| nodes.connections.remotes.iter().any(has_come));
-        // Node 0 waits until it is read.
-        let mut remotes = std::mem::take(&mut self.connections.remotes).into_iter();
-        remotes.find_map(|remote| remote.next)
+        self.send(&NodeMessage::Read);
+        self.connections.remotes.iter().find_map(|remote| remote.next)
+    }
+
+    /// Whether node 0 was stopped before the next meeting.
+    pub(in crate::launch) fn is_called_off(&mut self) -> bool {
+        self.node() != 0 && self.connections.remotes.iter_mut().any(RemoteNode::calls_off)
+    }
+
+    /// Tells those who wait for the next meeting that there is none, if this is node 0.
+    pub(in crate::launch) fn call_off(&mut self) {
+        if self.node() == 0 {
+            self.announce(Next::Over);
+        }
+    }
+
+    /// The connections of the last meeting, while the next one is made.
+    pub(in crate::launch) fn take_remotes(&mut self) -> Vec<RemoteNode> {
+        std::mem::take(&mut self.connections.remotes)
+    }
+
+    /// Puts them back, as there is no next one.
+    pub(in crate::launch) fn put_back(&mut self, remotes: Vec<RemoteNode>) {
+        self.connections.remotes = remotes;
     }
 
     /// Waits until the others have read the last message: node 0 answers it, and waits until those
@@ -432,9 +477,10 @@ impl Nodes {
             // A node that cannot be reached is gone, or its heartbeats will time out.
             let _ = match message {
                 NodeMessage::Heartbeat => remote.channel.send(message),
-                NodeMessage::Failed(_) | NodeMessage::Ended(_) | NodeMessage::Next(_) => {
-                    remote.channel.send_all(message, SEND_TIMEOUT)
-                }
+                NodeMessage::Failed(_)
+                | NodeMessage::Ended(_)
+                | NodeMessage::Next(_)
+                | NodeMessage::Read => remote.channel.send_all(message, SEND_TIMEOUT),
             };
         }
     }

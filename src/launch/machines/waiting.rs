@@ -20,6 +20,11 @@ impl Waiting<'_> {
         self.until.min(Instant::now() + LOOK_INTERVAL)
     }
 
+    /// Waits anew, as someone came and left again.
+    pub(in crate::launch) fn restart(&mut self) {
+        self.until = Instant::now() + self.longest;
+    }
+
     pub(in crate::launch) fn is_over(&self) -> bool {
         Instant::now() >= self.until
     }

@@ -3,9 +3,12 @@
 use std::time::Duration;
 
 use crate::files;
+use crate::launch::error_report::clock;
 use crate::launch::exit::Ended;
 use crate::launch::exit_code;
+use crate::launch::machines::greeting::STOPPED;
 use crate::launch::machines::nodes::NodeFailure;
+use crate::launch::machines::waiting::LOOK_INTERVAL;
 use crate::launch::parent::next_attempt::{NotMet, after_failure, meet_again};
 use crate::launch::parent::options::{Note, Start};
 use crate::launch::parent::recovery::{FailedAttempt, Recovery};
@@ -126,7 +129,25 @@ impl Runner<'_> {
         let failure = failed.failure.clone();
         let (note, wait) = after_failure(self.nodes.as_deref_mut(), recovery, failed)?;
         (self.on_note)(note);
-        if self.stops.is_requested_within(wait) {
+        if let Some(nodes) = &mut self.nodes {
+            // Node 0 may be stopped in this time.
+            let until = clock() + wait;
+            loop {
+                let left = until.saturating_sub(clock());
+                if self.stops.is_requested_within(left.min(LOOK_INTERVAL)) {
+                    nodes.call_off();
+                    return Err(recovery.call_off(failure));
+                }
+                if nodes.is_called_off() {
+                    let mut failure = recovery.call_off(failure);
+                    failure.causes.push(STOPPED.to_owned());
+                    return Err(failure);
+                }
+                if left.is_zero() {
+                    break;
+                }
+            }
+        } else if self.stops.is_requested_within(wait) {
             return Err(recovery.call_off(failure));
         }
         let met = self.meet(recovery, Some(failure.clone()));
@@ -136,7 +157,8 @@ impl Runner<'_> {
     /// Meets the other machines again, if there are some, after this `cause`.
     fn meet(&mut self, recovery: &mut Recovery, cause: Option<Box<Failure>>) -> Result<(), NotMet> {
         let Some(nodes) = &mut self.nodes else { return Ok(()) };
-        meet_again(nodes, recovery, &mut self.stops, self.on_note)?;
+        let met = meet_again(nodes, recovery, &mut self.stops, self.on_note);
+        met.inspect_err(|_| nodes.call_off())?;
         let note = recovery.adopt(nodes.plan(), nodes.past(), cause);
         note.into_iter().for_each(&mut *self.on_note);
         Ok(())
