@@ -37,15 +37,18 @@ failpoints:
     cargo test --locked --lib failpoint
 
 # The tests that `just test` leaves out because they take minutes: starved ranks, memory over 100,000 steps, disks that end
-# at any byte, a kill at each system call, forged messages by the million, a job of several turns under Slurm's shortest limit.
+# at any byte, a kill at each system call, forged messages by the million, a job of several turns under Slurm's shortest limit. Then an
+# hour of drawn schedules, and how many that were.
 [group('check')]
-soak:
+soak seconds="3600":
     cargo test --locked --lib --test cli -- --ignored --nocapture --test-threads=1
+    CHAOS_SECONDS={{seconds}} cargo test --locked --test chaos -- --nocapture
 
-# N random schedules of kills, stops, signals and other numbers of ranks; `just chaos 1 SEED` plays one again.
+# N drawn schedules (tests/chaos) of data, model, settings, launchers, ranks, kills, signals and readers; `just chaos 1 SEED` plays one
+# again, and `just chaos 1 SEED 0,3,8` only these of its parts.
 [group('check')]
-chaos n="50" seed="1":
-    CHAOS={{n}} CHAOS_SEED={{seed}} cargo test --locked --test cli chaos -- --nocapture
+chaos n="50" seed="1" only="":
+    CHAOS={{n}} CHAOS_SEED={{seed}} CHAOS_ONLY={{only}} cargo test --locked --test chaos -- --nocapture
 
 # Coverage-guided fuzzing with libFuzzer on nightly Rust: `just fuzz image 600`; without a name all targets, a minute each.
 [group('check')]

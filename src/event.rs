@@ -110,9 +110,22 @@ pub struct Started {
     pub total_steps: u64,
     /// Step that the run continues from; 0 at a fresh start.
     pub resumed_from: u64,
+    /// What is left to do of that step.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unfinished: Option<Unfinished>,
     /// Why the group was started again before, oldest first.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub restarts: Vec<String>,
+}
+
+/// A step whose evaluation was broken off: the start that continues from it makes it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Unfinished {
+    /// Evaluations of the step that count. One that was recorded by a start that was killed before
+    /// it could save is made again.
+    pub evaluations: u64,
+    /// Whether the step was recorded as the end of its epoch.
+    pub epoch_is_closed: bool,
 }
 
 /// One recorded step. Loss, accuracy and gradient norm are those of the global batch.

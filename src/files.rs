@@ -32,8 +32,8 @@ pub(crate) use line_file::Lines;
 pub(crate) use new_file::{NewFile, sync_together};
 pub(crate) use reading::{open, read, read_line, read_to_string, within};
 pub(crate) use run_lock::{RunLock, is_unlocked, lock_holder, take_turn};
-pub(crate) use temporary::random;
 use temporary::{is_in_use, temporary_beside};
+pub(crate) use temporary::{is_temporary, random};
 pub(crate) use user_cache::{user_cache, user_secret};
 
 /// What marks a folder that makes way for its successor, on a file system that cannot exchange two:
@@ -255,6 +255,41 @@ pub(crate) fn remove_empty_folder(path: &Path) {
     drop(fs_calls::remove_empty_folder(path));
 }
 
+/// A folder, and those in it, hidden ones left out; none if it is not there.
+pub(crate) fn folders_with_itself(folder: &Path) -> Vec<PathBuf> {
+    let entries = fs::read_dir(folder).into_iter().flatten().flatten();
+    let is_folder = |entry: &fs::DirEntry| {
+        let is_hidden = entry.file_name().to_string_lossy().starts_with('.');
+        !is_hidden && entry.file_type().is_ok_and(|kind| kind.is_dir())
+    };
+    let inner = entries.filter(is_folder).map(|entry| entry.path());
+    let mut all: Vec<PathBuf> = std::iter::once(folder.to_owned()).chain(inner).collect();
+    all[1..].sort();
+    all
+}
+
+/// The folders in `folder` that [`remove_folder`] was removing when it was killed.
+pub(crate) fn stale_folders(folder: &Path) -> Vec<PathBuf> {
+    let entries = fs::read_dir(folder).into_iter().flatten().flatten();
+    let is_stale = |entry: &fs::DirEntry| {
+        let name = entry.file_name().to_string_lossy().into_owned();
+        let is_folder = entry.file_type().is_ok_and(|kind| kind.is_dir());
+        is_folder && is_temporary(&name) && !is_in_use(&name)
+    };
+    let mut stale: Vec<PathBuf> = entries.filter(is_stale).map(|entry| entry.path()).collect();
+    stale.sort();
+    stale
+}
+
+/// Removes one of [`stale_folders`].
+///
+/// # Errors
+///
+/// It cannot be removed.
+pub(crate) fn remove_leftover(path: &Path) -> Result<(), Error> {
+    fs_calls::remove_folder(path).map_err(Error::io("remove", path))
+}
+
 /// Waits until the file, or the names in the folder, at `path` are on disk.
 ///
 /// # Errors
@@ -333,8 +368,8 @@ pub(crate) fn remove_stale_temporaries(folder: &Path) -> Result<usize, Error> {
 ///
 /// As [`remove_stale_temporaries`].
 pub(crate) fn remove_temporaries_of(path: &Path) -> Result<(), Error> {
-    let (Some(folder), Some(name)) = (path.parent(), path.file_name()) else { return Ok(()) };
-    remove_temporaries(folder, &format!(".{}.", name.to_string_lossy())).map(drop)
+    let Some(name) = path.file_name() else { return Ok(()) };
+    remove_temporaries(parent_of(path), &format!(".{}.", name.to_string_lossy())).map(drop)
 }
 
 /// As [`remove_stale_temporaries`], of those whose names begin with `prefix`, the first sign of

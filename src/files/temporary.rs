@@ -24,11 +24,22 @@ pub(super) fn temporary_beside(path: &Path) -> Result<PathBuf, Error> {
     Ok(path.with_file_name(temporary))
 }
 
+/// Whether a file or folder of this name is a temporary, of whichever process.
+pub(crate) fn is_temporary(name: &str) -> bool {
+    name.starts_with('.') && name.ends_with(MARK)
+}
+
 /// Whether the process that a temporary of this name belongs to may still be writing it: it runs on
 /// this host. One of another host is not known of, and counts as left behind.
 pub(super) fn is_in_use(name: &str) -> bool {
-    let Some(pid) = owner(name) else { return false };
-    pid != std::process::id() && Path::new(&format!("/proc/{pid}")).exists()
+    owner(name).is_some_and(|pid| pid != std::process::id() && is_alive(pid))
+}
+
+/// Whether a process of this host runs. One that has ended keeps its number until its parent looks,
+/// which the first process of a container may never do.
+fn is_alive(pid: u32) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    stat.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with(['Z', 'X']))
 }
 
 /// The process of this host that gave a temporary its name.
@@ -75,6 +86,20 @@ mod tests {
         assert!(!is_in_use(&name(&here, 1 << 30)), "no process has this number");
         assert!(!is_in_use(&name("elsewhere", 1)));
         assert!(!is_in_use(".tags.json.ddprun-tmp"));
+    }
+
+    #[test]
+    fn the_temporary_of_a_process_that_has_ended_is_not_in_use_though_nobody_has_waited_for_it() {
+        let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
+        let name = format!(".tags.json.{}-{}-0011aabb{MARK}", host(), child.id());
+        assert!(is_in_use(&name));
+        child.kill().unwrap();
+        let began = std::time::Instant::now();
+        while is_in_use(&name) {
+            assert!(began.elapsed() < std::time::Duration::from_secs(60), "{name}");
+        }
+        assert!(Path::new(&format!("/proc/{}", child.id())).exists(), "its number is not free");
+        child.wait().unwrap();
     }
 
     #[test]

@@ -19,6 +19,7 @@ pub(crate) fn started(resumed_from: u64) -> Started {
         steps_per_epoch: 20,
         total_steps: 50,
         resumed_from,
+        unfinished: None,
         restarts: vec![],
     }
 }

@@ -21,7 +21,7 @@
 //! use ddprun::record::{EVENTS, Jsonl, Sink, SinkStart, Stamped, read_events};
 //!
 //! let logs = tempfile::tempdir().unwrap();
-//! let start = SinkStart { logs: logs.path(), resumed_from: 0, total_steps: 10, metrics: &[] };
+//! let start = SinkStart { logs: logs.path(), resumed_from: 0, unfinished: None, total_steps: 10, metrics: &[] };
 //! let mut sink = Jsonl::default().open(&start).unwrap();
 //! let event = Event::Warned { message: "the disk is slow".to_owned() };
 //! let time = "2026-11-23T12:00:00Z".parse().unwrap();
@@ -69,7 +69,7 @@ pub(crate) use stderr::{canvas, takes_words};
 pub use terminal::Screen;
 pub use test_file::{NAME as TEST_METRICS, read as read_test, write as write_test};
 
-use crate::event::{EpochDone, Event, Finished, History};
+use crate::event::{EpochDone, Event, Finished, History, Unfinished};
 use crate::files::{self, Lines};
 use crate::plan::RunFolders;
 use crate::units::Rank;
@@ -151,6 +151,8 @@ pub struct Settings {
     pub inherited: History,
     /// Step that the run continues from; 0 at a fresh start.
     pub resumed_from: u64,
+    /// What is left to do of that step.
+    pub unfinished: Option<Unfinished>,
     /// Last step of the run.
     pub total_steps: u64,
     /// Steps of an epoch.
@@ -179,8 +181,9 @@ impl Recorder {
     /// A file cannot be opened or written.
     pub fn open(settings: Settings) -> Result<Self, Error> {
         let Settings { run, sinks, screen, inherited, resumed_from, metrics, .. } = settings;
-        let Settings { total_steps, steps_per_epoch, .. } = settings;
-        let start = SinkStart { logs: &run.logs, resumed_from, total_steps, metrics: &metrics };
+        let Settings { total_steps, steps_per_epoch, unfinished, .. } = settings;
+        let start =
+            SinkStart { logs: &run.logs, resumed_from, unfinished, total_steps, metrics: &metrics };
         let mut sinks =
             sinks.iter().map(|sink| sink.open(&start)).collect::<Result<Vec<_>, _>>()?;
         let events = run.logs.join(EVENTS);
@@ -191,6 +194,9 @@ impl Recorder {
         if resumed_from < total_steps && inherited.is_empty() {
             // It goes on, and is said when it is over.
             done.retain(|epoch| !is_cut_short(epoch, resumed_from, steps_per_epoch));
+        }
+        if unfinished.is_some_and(|unfinished| !unfinished.epoch_is_closed) {
+            done.retain(|epoch| epoch.step < resumed_from);
         }
         let epochs = epochs_file::open(&run.logs.join(EPOCHS), &done)?;
         let history =
@@ -315,6 +321,7 @@ mod tests {
             vec![Box::new(Jsonl {}), Box::new(Csv {}), Box::new(Curves {})];
         let (screen, inherited) = (Screen::Silent, History::default());
         Settings {
+            unfinished: None,
             run,
             sinks,
             screen,

@@ -11,7 +11,7 @@ use std::fmt::Debug;
 use std::path::{Path, PathBuf};
 
 use crate::config::kind::{Kind, SINKS};
-use crate::event::Finished;
+use crate::event::{Finished, Unfinished};
 use crate::record::Error;
 use crate::registry::{Family, Member, Registry};
 
@@ -40,6 +40,8 @@ pub struct SinkStart<'a> {
     /// Step that the run continues from, 0 at a fresh start: what was said of later steps does not
     /// count any more.
     pub resumed_from: u64,
+    /// What is left to do of that step.
+    pub unfinished: Option<Unfinished>,
     /// Last step of the run.
     pub total_steps: u64,
     /// Names of what evaluations measure beside the loss.

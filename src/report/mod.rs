@@ -168,10 +168,11 @@ pub(crate) struct Report {
 /// The records cannot be read.
 pub(crate) fn write(folder: &Path, plan: &CheckpointPlan) -> Result<Report, Error> {
     let records = read(folder)?;
-    let drawn = draw(folder, &records, plan);
-    // A run that goes on writes its history itself.
-    let is_over = records.traces.holder.is_none();
+    // Before the pictures, which take so long that a run may go on and end meanwhile. One that goes
+    // on writes its history itself.
+    let is_over = records.traces.holder.is_none() && files::lock_holder(folder).is_none();
     let settled = if is_over { settle(folder, &records) } else { Ok(()) };
+    let drawn = draw(folder, &records, plan);
     let progress = records.progress();
     let parts = [story(&records), table::table(&progress, progress.best(plan))];
     let parts: Vec<String> = parts.into_iter().filter(|part| !part.is_empty()).collect();
@@ -223,6 +224,7 @@ mod tests {
             checkpoints: folder.path().join("none"),
         };
         let settings = Settings {
+            unfinished: None,
             run,
             sinks: vec![Box::new(Jsonl {})],
             screen: Screen::Silent,

@@ -213,7 +213,8 @@ mod tests {
     use crate::record::{Jsonl, OpenSink, Sink, SinkStart, Stamped, example_events};
 
     fn sink(logs: &Path) -> Box<dyn OpenSink> {
-        let start = SinkStart { logs, resumed_from: 0, total_steps: 50, metrics: &[] };
+        let start =
+            SinkStart { logs, resumed_from: 0, unfinished: None, total_steps: 50, metrics: &[] };
         Jsonl::default().open(&start).unwrap()
     }
 

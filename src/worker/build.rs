@@ -7,7 +7,7 @@ use crate::checkpoint::{self, Destination, Opened, Snapshot, Writer};
 use crate::collective::Collective;
 use crate::data::{self, Asked, Dataset, Fingerprint, Odds, Splits};
 use crate::engine::{self, Clock, Engine, Split, TrainState};
-use crate::event::{Event, FORMAT, Started};
+use crate::event::{Event, FORMAT, Started, Unfinished};
 use crate::files;
 use crate::kinds::Kinds;
 use crate::launch::{Link, Phase};
@@ -157,6 +157,7 @@ fn logger_settings(
     let state = engine.state_mut();
     Ok(LoggerSettings {
         step: state.step,
+        unfinished: unfinished(state),
         inherited: std::mem::take(&mut state.history),
         metrics,
         sinks: kinds.sinks_of(plan)?,
@@ -238,6 +239,14 @@ fn load_pretrained(
     Ok(())
 }
 
+/// What an earlier start has left to do of its last step.
+fn unfinished(state: &TrainState) -> Option<Unfinished> {
+    state.left.map(|left| Unfinished {
+        evaluations: u64::from(state.evaluated_at == state.step),
+        epoch_is_closed: left.epoch_is_closed,
+    })
+}
+
 fn started(run: &RankRun, restarts: Vec<String>) -> Event {
     let plan = &run.plan;
     let sums = run.collective.describe().into_iter().chain(run.engine.describe());
@@ -252,6 +261,7 @@ fn started(run: &RankRun, restarts: Vec<String>) -> Event {
         steps_per_epoch: plan.length.steps_per_epoch,
         total_steps: plan.length.total_steps,
         resumed_from: run.engine.state().step,
+        unfinished: unfinished(run.engine.state()),
         restarts,
     })
 }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use serde_json::{Map, Value};
 
-use crate::event::{Event, Finished, History};
+use crate::event::{Event, Finished, History, Unfinished};
 use crate::plan::{Plan, RunFolders};
 use crate::record::{
     Context, Error, OpenSink, RankLog, Recorder, Screen, Settings, Sink, SinkStart, Stamped,
@@ -66,6 +66,8 @@ pub(crate) enum RankLogger {
 pub(crate) struct LoggerSettings {
     /// Where the run continues.
     pub(crate) step: u64,
+    /// What is left to do of that step.
+    pub(crate) unfinished: Option<Unfinished>,
     /// The history that an old checkpoint holds.
     pub(crate) inherited: History,
     /// What evaluations measure.
@@ -83,13 +85,14 @@ impl RankLogger {
         logger: LoggerSettings,
     ) -> Result<Self, Error> {
         if rank.is_first() {
-            let LoggerSettings { step, inherited, metrics, sinks } = logger;
+            let LoggerSettings { step, unfinished, inherited, metrics, sinks } = logger;
             let settings = Settings {
                 run: run.clone(),
                 sinks,
                 screen: Screen::detect(no_color().as_deref()),
                 inherited,
                 resumed_from: step,
+                unfinished,
                 total_steps: plan.length.total_steps,
                 steps_per_epoch: plan.length.steps_per_epoch,
                 metrics,

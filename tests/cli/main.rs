@@ -13,7 +13,6 @@
 mod averaged;
 mod bad_input;
 mod browser;
-mod chaos;
 mod clocks;
 mod clusters;
 mod commands;

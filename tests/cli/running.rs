@@ -3,7 +3,7 @@
 use std::fs;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::PathBuf;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
@@ -66,8 +66,13 @@ impl Running {
         kill_process(pid_of(self.pid()), signal).unwrap();
     }
 
+    /// How it ended, if it has.
+    pub(crate) fn status(&mut self) -> Option<ExitStatus> {
+        self.child.try_wait().unwrap()
+    }
+
     pub(crate) fn is_over(&mut self) -> bool {
-        self.child.try_wait().unwrap().is_some()
+        self.status().is_some()
     }
 
     pub(crate) fn stdout(&self) -> String {

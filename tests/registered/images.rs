@@ -145,8 +145,13 @@ fn a_users_sink_leaves_out_what_a_resumed_run_says_again() {
     let sink = kinds.sinks.build(&Choice::named("markdown")).expect("it is registered");
     let metrics = ["accuracy".to_owned()];
     let say = |resumed_from: u64, evaluated: &[(u64, f64)]| {
-        let start =
-            SinkStart { logs: folder.path(), resumed_from, total_steps: 30, metrics: &metrics };
+        let start = SinkStart {
+            logs: folder.path(),
+            resumed_from,
+            unfinished: None,
+            total_steps: 30,
+            metrics: &metrics,
+        };
         let mut open = sink.open(&start).expect("a file");
         for &(step, loss) in evaluated {
             let metrics = [("val/loss".to_owned(), loss), ("val/accuracy".to_owned(), 0.5)].into();

@@ -12,7 +12,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::config::kind::Kind;
-use crate::event::{Evaluated, Event, Finished, StepDone};
+use crate::event::{Evaluated, Event, Finished, StepDone, Unfinished};
 use crate::files::{self, Lines};
 use crate::record::Error;
 use crate::record::sink::{OpenSink, Sink, SinkStart, Stamped};
@@ -31,12 +31,14 @@ impl Kind for Csv {
 
 impl Sink for Csv {
     fn open(&self, start: &SinkStart<'_>) -> Result<Box<dyn OpenSink>, Error> {
-        let SinkStart { logs, resumed_from, total_steps, metrics } = *start;
+        let SinkStart { logs, resumed_from, total_steps, metrics, unfinished } = *start;
         let (path, mut measured) = (logs.join(NAME), measured(metrics));
         if resumed_from > 0 {
             measured.extend(earlier(&path, &measured));
         }
-        let lines = open(&path, resumed_from, total_steps, &measured)?;
+        let is_over = resumed_from >= total_steps;
+        let until = Until { step: resumed_from, unfinished, is_over };
+        let lines = rewritten(&path, |old| cut(old, until, &measured))?;
         Ok(Box::new(OpenCsv { lines, measured, was_over: resumed_from >= total_steps }))
     }
 }
@@ -55,7 +57,8 @@ impl OpenSink for OpenCsv {
         if self.was_over && matches!(stamped.event, Event::Tested(_)) {
             // It is said again.
             let path = self.lines.path().to_owned();
-            self.lines = rewritten(&path, |old| cut(old, u64::MAX, false, &self.measured))?;
+            let until = Until { step: u64::MAX, unfinished: None, is_over: false };
+            self.lines = rewritten(&path, |old| cut(old, until, &self.measured))?;
         }
         Ok(self.lines.push(&row)?)
     }
@@ -87,15 +90,14 @@ const STEP: [&str; 8] = [
 /// What a simulation measures, with which only the test is made.
 const SUCCESS: &str = "success";
 
-/// Opens the file with the rows up to `resumed_from`; none at a fresh start. The row of the test
-/// stays where nothing is left to do until `total_steps`.
-fn open(
-    path: &Path,
-    resumed_from: u64,
-    total_steps: u64,
-    measured: &[String],
-) -> Result<Lines, Error> {
-    rewritten(path, |old| cut(old, resumed_from, resumed_from >= total_steps, measured))
+/// The rows that stay when a run goes on: those up to `step`, 0 at a fresh start.
+#[derive(Clone, Copy)]
+struct Until {
+    step: u64,
+    /// What is left to do of that step.
+    unfinished: Option<Unfinished>,
+    /// Whether nothing is left to do: the row of the test stays as well.
+    is_over: bool,
 }
 
 /// Opens the file with what is `kept` of it.
@@ -150,21 +152,29 @@ fn header(measured: &[String]) -> String {
 
 /// The header and the whole rows of `old` up to a step, that of the test only from a run that is
 /// over. Rows of an older ddprun, which had fewer columns, are filled up.
-fn cut(old: &str, last_step: u64, is_over: bool, measured: &[String]) -> String {
+fn cut(old: &str, until: Until, measured: &[String]) -> String {
     let header = header(measured);
     let names: Vec<&str> = old.lines().next().unwrap_or_default().split(',').collect();
     // The run may measure other metrics than before: columns are found by their names.
-    let from: Vec<Option<usize>> =
-        header.split(',').map(|column| names.iter().position(|name| *name == column)).collect();
-    let mut kept = header + "\n";
+    let column = |name: &str| names.iter().position(|other| *other == name);
+    let from: Vec<Option<usize>> = header.split(',').map(column).collect();
+    // Only rows of steps have a learning rate.
+    let lr = column("lr");
+    let (mut kept, mut evaluations) = (header + "\n", 0);
     for line in old.split_inclusive('\n') {
         let Some(line) = line.strip_suffix('\n') else { continue };
         let fields: Vec<&str> = line.split(',').collect();
+        let field = |at: &Option<usize>| at.and_then(|at| fields.get(at)).map_or("", |f| *f);
+        let step = fields[0].parse::<u64>().ok().filter(|step| *step <= until.step);
+        let Some(step) = step else { continue };
         let mut of_test = names.iter().zip(&fields).filter(|(name, _)| name.starts_with("test/"));
         let is_test = of_test.any(|(_, field)| !field.is_empty());
-        let step = fields[0].parse::<u64>().ok();
-        if step.is_some_and(|step| step <= last_step) && (is_over || !is_test) {
-            let field = |at: &Option<usize>| at.and_then(|at| fields.get(at)).map_or("", |f| *f);
+        let is_made_again = until.unfinished.is_some_and(|unfinished| {
+            let is_evaluation = step == until.step && !is_test && field(&lr).is_empty();
+            evaluations += u64::from(is_evaluation);
+            is_evaluation && evaluations > unfinished.evaluations
+        });
+        if !is_made_again && (until.is_over || !is_test) {
             kept += &from.iter().map(field).collect::<Vec<_>>().join(",");
             kept.push('\n');
         }
@@ -198,6 +208,30 @@ fn or_empty(value: Option<f64>) -> String {
 mod tests {
     use super::*;
     use crate::record::example_events;
+
+    fn open(path: &Path, step: u64, total_steps: u64, measured: &[String]) -> Result<Lines, Error> {
+        let until = Until { step, unfinished: None, is_over: step >= total_steps };
+        rewritten(path, |old| cut(old, until, measured))
+    }
+
+    #[test]
+    fn an_evaluation_that_is_made_again_is_cut() {
+        let old = "step,epoch,train/loss,train/accuracy,lr,grad_norm,loss_scale,samples_per_second,val/loss\n\
+                   3,1,1.5,,0.1,1,,10,\n4,1,1.4,,0.1,1,,10,\n4,1,,,,,,,0.7\n4,1,,,,,,,0.6\n5,1,1.3,,0.1,1,,10,\n";
+        let measured = ["val/loss".to_owned()];
+        let kept = |evaluations: Option<u64>| {
+            let unfinished =
+                evaluations.map(|evaluations| Unfinished { evaluations, epoch_is_closed: false });
+            let kept = cut(old, Until { step: 4, unfinished, is_over: false }, &measured);
+            kept.lines()
+                .skip(1)
+                .map(|row| row.rsplit(',').next().unwrap().to_owned())
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(kept(None), ["", "", "0.7", "0.6"]);
+        assert_eq!(kept(Some(0)), ["", ""]);
+        assert_eq!(kept(Some(1)), ["", "", "0.7"]);
+    }
 
     /// Of a run that measures these, and is tested in a simulation.
     fn usual() -> Vec<String> {
@@ -279,7 +313,13 @@ mod tests {
         files::write_atomic(&path, whole.as_bytes()).unwrap();
         let logs = folder.path();
         let metrics = ["accuracy", "mse", "mae", "success"].map(str::to_owned);
-        let start = SinkStart { logs, resumed_from: 50, total_steps: 50, metrics: &metrics };
+        let start = SinkStart {
+            logs,
+            resumed_from: 50,
+            unfinished: None,
+            total_steps: 50,
+            metrics: &metrics,
+        };
         let mut sink = Csv::default().open(&start).unwrap();
         assert_eq!(fs::read_to_string(&path).unwrap(), whole);
         let time = "2026-11-20T13:25:56Z".parse().unwrap();
@@ -293,7 +333,13 @@ mod tests {
         let written = |name: &str, resumed_from: u64, step: u64| -> Vec<String> {
             let metrics = [name.to_owned()];
             let logs = folder.path();
-            let start = SinkStart { logs, resumed_from, total_steps: 50, metrics: &metrics };
+            let start = SinkStart {
+                logs,
+                resumed_from,
+                unfinished: None,
+                total_steps: 50,
+                metrics: &metrics,
+            };
             let mut sink = Csv::default().open(&start).unwrap();
             let metrics = [(format!("val/{name}"), 0.5)].into();
             let event = Event::Evaluated(Evaluated { metrics, ..example_events::evaluated(step) });

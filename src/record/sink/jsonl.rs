@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use crate::config::kind::Kind;
-use crate::event::{Event, FORMAT, Finished};
+use crate::event::{Event, FORMAT, Finished, Reason};
 use crate::files::{self, Lines};
 use crate::record::sink::{OpenSink, Sink, SinkStart};
 use crate::record::{Error, is_cut_short};
@@ -129,6 +129,19 @@ impl Log {
         for stamped in &self.events {
             if let Event::Started(started) = &stamped.event {
                 kept.retain(|earlier| earlier.step <= started.resumed_from);
+                if let Some(unfinished) = started.unfinished {
+                    let mut evaluations = 0;
+                    kept.retain(|earlier| match &earlier.event {
+                        Event::Evaluated(at) if at.step == started.resumed_from => {
+                            evaluations += 1;
+                            evaluations <= unfinished.evaluations
+                        }
+                        Event::EpochDone(epoch) if epoch.step == started.resumed_from => {
+                            unfinished.epoch_is_closed
+                        }
+                        _ => true,
+                    });
+                }
                 let goes_on = started.resumed_from < started.total_steps;
                 let is_said_again = |event: &Event| match event {
                     Event::EpochDone(epoch) => {
@@ -139,8 +152,14 @@ impl Log {
                 kept.retain(|earlier| !(goes_on && is_said_again(&earlier.event)));
             }
             match &stamped.event {
-                // Said again by a start that found nothing left to do.
-                Event::Finished(_) if kept.iter().any(|at| is_finished(&at.event)) => continue,
+                // A run that was stopped at its last step is evaluated by the next start. Another
+                // end is said again by a start that found nothing left to do.
+                Event::Finished(_) => {
+                    kept.retain(|at| !is_interruption(&at.event));
+                    if kept.iter().any(|at| is_finished(&at.event)) {
+                        continue;
+                    }
+                }
                 Event::Tested(_) => kept.retain(|at| !matches!(at.event, Event::Tested(_))),
                 _ => {}
             }
@@ -152,6 +171,12 @@ impl Log {
 
 fn is_finished(event: &Event) -> bool {
     matches!(event, Event::Finished(_))
+}
+
+/// Whether a run was asked to end before it was complete.
+fn is_interruption(event: &Event) -> bool {
+    let Event::Finished(finished) = event else { return false };
+    matches!(finished.reason, Reason::Stopped | Reason::Abandoned)
 }
 
 /// What is said once, at the end.
@@ -218,7 +243,7 @@ pub(super) fn parse(line: &[u8]) -> Result<Stamped, Option<u32>> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::event::StepDone;
+    use crate::event::{Started, StepDone};
     use crate::record::example_events;
 
     fn stamped(step: u64, event: Event) -> Stamped {
@@ -285,6 +310,32 @@ mod tests {
             message.ends_with("has format 9, and this ddprun reads formats up to 1"),
             "{message}"
         );
+    }
+
+    #[test]
+    fn an_end_after_an_interruption_at_the_last_step_is_the_end() {
+        let end = |reason| {
+            stamped(30, Event::Finished(Finished { reason, ..example_events::finished() }))
+        };
+        let started = |from, total_steps| {
+            let started = Started { total_steps, ..example_events::started(from) };
+            stamped(from, Event::Started(started))
+        };
+        let reasons = |later: &[Reason]| -> Vec<Reason> {
+            let mut events = vec![started(0, 30), step(30)];
+            for reason in later {
+                events.extend([end(*reason), started(30, 30)]);
+            }
+            let log = Log { events, n_unreadable: 0 };
+            let ends = log.effective().into_iter();
+            ends.filter_map(|at| match &at.event {
+                Event::Finished(finished) => Some(finished.reason),
+                _ => None,
+            })
+            .collect()
+        };
+        assert_eq!(reasons(&[Reason::Stopped, Reason::Completed]), [Reason::Completed]);
+        assert_eq!(reasons(&[Reason::EarlyStopped, Reason::Completed]), [Reason::EarlyStopped]);
     }
 
     #[test]
