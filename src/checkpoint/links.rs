@@ -14,7 +14,7 @@ use crate::files;
 /// Longest file that a copy makes of a link: a path and some words.
 const MAX_LINK_BYTES: u64 = 4 << 10;
 /// The names of links; the last two are those of the seeds.
-const NAMES: [&str; 4] = ["latest", "best", "checkpoint_latest", "checkpoint_best"];
+pub(super) const NAMES: [&str; 4] = ["latest", "best", "checkpoint_latest", "checkpoint_best"];
 
 /// Makes the links of a kind, `latest` or `best`, lead to the checkpoint of `step`. They are left
 /// out where the file system has no links, or where something else has their names.
@@ -57,7 +57,7 @@ pub(crate) fn heal(folder: &Path) -> Result<(), Error> {
 }
 
 /// Whether a file is what a copy has made of a link: it is empty, or says where the link led.
-fn was_a_link(path: &Path) -> bool {
+pub(super) fn was_a_link(path: &Path) -> bool {
     let found = path.symlink_metadata();
     if !found.is_ok_and(|found| found.is_file() && found.len() <= MAX_LINK_BYTES) {
         return false;

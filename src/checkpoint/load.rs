@@ -173,6 +173,14 @@ pub fn newest(folder: &Path) -> Result<Opened, Error> {
     Ok(Opened { passed_over, ..opened })
 }
 
+/// The newest checkpoint beside a damaged one of which every byte is what was written.
+pub(super) fn intact_beside(damaged: &Path) -> Option<PathBuf> {
+    let real = |path: &Path| path.canonicalize().unwrap_or_else(|_| path.to_owned());
+    let (folder, damaged) = (damaged.parent()?, real(damaged));
+    let others = all(folder).ok()?.into_iter().rev().map(|found| found.path);
+    others.filter(|path| real(path) != damaged).find(|path| verify(path).is_ok())
+}
+
 /// Puts the newest whole checkpoint of `folder` into `params`; `None` if there are no checkpoints.
 ///
 /// # Errors
@@ -404,7 +412,7 @@ pub(crate) fn is_checkpoint(path: &Path) -> bool {
 }
 
 /// The step that the name of a checkpoint's folder says.
-fn step_of(path: &Path) -> Option<u64> {
+pub(super) fn step_of(path: &Path) -> Option<u64> {
     path.file_name()?.to_str()?.strip_prefix("step-")?.parse().ok()
 }
 

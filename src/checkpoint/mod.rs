@@ -25,11 +25,13 @@ mod retention;
 mod save;
 mod tensors;
 mod verify;
+mod contents;
 mod background_writer;
 
 pub use adapters::{merged, peft, peft_config};
 pub(crate) use background_writer::Overdue;
 pub use background_writer::Writer;
+pub(crate) use contents::{Contents, contents};
 pub use copied::Snapshot;
 pub(crate) use load::average;
 pub(crate) use load::{Opened, best, best_or_newest, best_until, is_checkpoint};
@@ -137,6 +139,13 @@ pub enum Error {
 }
 
 impl Error {
+    /// What can be done about a damaged one: another that is intact.
+    pub fn help(&self) -> Option<String> {
+        let Self::Damaged { path, .. } = self else { return None };
+        let intact = load::intact_beside(path)?;
+        Some(format!("use `{}`, which is intact, or put a whole copy back", intact.display()))
+    }
+
     /// Whether the disk, not the checkpoint, is to blame.
     pub fn is_storage(&self) -> bool {
         matches!(self, Self::Files(_))

@@ -358,6 +358,9 @@ pub(crate) struct ReportArgs {
     /// into this file. It works offline, and can be printed.
     #[arg(long, value_name = "FILE")]
     pub(crate) html: Option<PathBuf>,
+    /// Replace FILE if it exists already.
+    #[arg(long, requires = "html")]
+    pub(crate) overwrite: bool,
 }
 
 #[derive(Debug, ClapArgs)]
@@ -426,6 +429,9 @@ pub(crate) struct ExportArgs {
     /// the one whose names the pretrained weights had, or else the model's own.
     #[arg(long, value_name = "LIBRARY", conflicts_with = "peft")]
     pub(crate) names: Option<Library>,
+    /// Replace files that exist already.
+    #[arg(long)]
+    pub(crate) overwrite: bool,
 }
 
 /// What `ddprun checkpoint export` writes.

@@ -199,5 +199,5 @@ fn or_checkpoint(refusal: Refusal, word: &str) -> Refusal {
 }
 
 fn unusable(error: &checkpoint::Error) -> Refusal {
-    Refusal::of(exit::CHECKPOINT, error, None)
+    Refusal::of(exit::CHECKPOINT, error, error.help())
 }

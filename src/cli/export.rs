@@ -2,6 +2,7 @@
 //! them, and what the inputs are made of.
 
 use std::error::Error;
+use std::fs;
 use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
@@ -10,7 +11,7 @@ use crate::checkpoint;
 use crate::cli::args::{ExportArgs, ExportFormat};
 use crate::cli::chosen::Chosen;
 use crate::cli::prepare::{plan_of, source_of};
-use crate::cli::{Refusal, answer, to_stderr};
+use crate::cli::{Refusal, answer, refuse_existing, to_stderr};
 use crate::data;
 use crate::files;
 use crate::kinds::Kinds;
@@ -48,7 +49,40 @@ pub(crate) fn file(args: &ExportArgs) -> Result<PathBuf, Refusal> {
         );
         return Err(Refusal::new(exit::REFUSED, page));
     }
+    let files = if args.peft {
+        [peft::ADAPTERS, peft::CONFIG].map(|name| file.join(name)).to_vec()
+    } else {
+        vec![file.clone()]
+    };
+    files.iter().try_for_each(|file| refuse_existing(file, args.overwrite))?;
     Ok(file)
+}
+
+/// What is to be written, in this order: all of it, or nothing.
+#[derive(Default)]
+struct Files(Vec<(PathBuf, Vec<u8>)>);
+
+impl Files {
+    fn add(&mut self, to: &Path, bytes: impl Into<Vec<u8>>) {
+        self.0.push((to.to_owned(), bytes.into()));
+    }
+
+    /// Writes them; those that are there already with the same content stay as they are.
+    fn write(self, overwrites: bool) -> Result<(), Refusal> {
+        let is_same = |to: &Path, bytes: &[u8]| fs::read(to).is_ok_and(|there| there == bytes);
+        for (to, bytes) in &self.0 {
+            if !is_same(to, bytes) {
+                refuse_existing(to, overwrites)?;
+            }
+        }
+        for (to, bytes) in self.0 {
+            let written = files::create_parent(&to).and_then(|()| files::write_atomic(&to, &bytes));
+            written.map_err(|error| Refusal::of(exit::STORAGE, &error, None))?;
+            to_stderr(&format!("wrote `{}`", to.display()));
+            answer("file", || json!({ "path": to }), String::new)?;
+        }
+        Ok(())
+    }
 }
 
 /// Writes what is asked for.
@@ -58,21 +92,23 @@ pub(crate) fn export(
     to: &Path,
     kinds: &Kinds,
 ) -> Result<u8, Refusal> {
+    let mut files = Files::default();
     if args.peft {
-        return export_peft(exported, to);
+        export_peft(exported, to, &mut files)?;
+        return files.write(args.overwrite).map(|()| 0);
     }
     let format = format(args);
     match format {
-        ExportFormat::Safetensors => export_weights(exported, to, args, kinds)?,
+        ExportFormat::Safetensors => export_weights(exported, to, args, kinds, &mut files)?,
         ExportFormat::Onnx if args.names.is_some() => {
             let page = "error: `--names` is for weights: an ONNX file holds the model itself\n  \
                         do: omit it, or name a `.safetensors` file";
             return Err(Refusal::new(exit::REFUSED, page));
         }
-        ExportFormat::Onnx => export_onnx(exported, to, kinds)?,
+        ExportFormat::Onnx => files.add(to, onnx(exported, kinds)?),
     }
-    describe_inputs(exported, to, format, kinds)?;
-    Ok(0)
+    describe_inputs(exported, to, format, kinds, &mut files)?;
+    files.write(args.overwrite).map(|()| 0)
 }
 
 /// The format that is given, or that the file's name says.
@@ -123,6 +159,7 @@ fn export_weights(
     to: &Path,
     args: &ExportArgs,
     kinds: &Kinds,
+    files: &mut Files,
 ) -> Result<(), Refusal> {
     let mut model = exported.averaged()?;
     let has_adapters = !args.merge && exported.adapters().is_ok();
@@ -136,7 +173,10 @@ fn export_weights(
     let plan = match exported.plan(kinds) {
         Ok(plan) => plan,
         // Its own names need no plan.
-        Err(_) if args.names.is_none() => return write(to, &model),
+        Err(_) if args.names.is_none() => {
+            files.add(to, model);
+            return Ok(());
+        }
         Err(refusal) => return Err(refusal),
     };
     if args.names.is_some() && has_adapters {
@@ -152,45 +192,43 @@ fn export_weights(
         }
         Err(_) => Written::own(&model),
     };
-    write(to, &written.weights)?;
     if let Some(library) = written.library.filter(|_| written.weights != model) {
         to_stderr(&format!("its names are those of {}", library.words()));
     }
-    match written.config.filter(|_| library.is_some()) {
-        Some(config) => write_config(to, &config),
-        None => Ok(()),
+    files.add(to, written.weights);
+    if let Some(config) = written.config.filter(|_| library.is_some()) {
+        add_config(to, &config, files);
     }
+    Ok(())
 }
 
 /// Describes the model beside its weights; a description that is there already stays.
-fn write_config(to: &Path, config: &Value) -> Result<(), Refusal> {
+fn add_config(to: &Path, config: &Value, files: &mut Files) {
     let path = to.with_file_name("config.json");
     let bytes = format!("{config:#}\n");
-    match std::fs::read(&path) {
+    match fs::read(&path) {
         Ok(there) if there != bytes.as_bytes() => {
             let page = format!(
                 "note: `{}` is there already and stays; these weights are described by\n{bytes}",
                 path.display()
             );
             to_stderr(page.trim_end());
-            Ok(())
         }
-        _ => write(&path, bytes.as_bytes()),
+        _ => files.add(&path, bytes),
     }
 }
 
 /// The model with those weights, as ONNX.
-fn export_onnx(exported: &Chosen, to: &Path, kinds: &Kinds) -> Result<(), Refusal> {
+fn onnx(exported: &Chosen, kinds: &Kinds) -> Result<Vec<u8>, Refusal> {
     let (plan, weights) = (exported.plan(kinds)?, exported.averaged()?);
     let refused = |error: &(dyn Error + 'static)| Refusal::of(exit::REFUSED, error, None);
     let built = kinds.models.instantiate(&plan.model, plan.seed);
     let (model, params) = built.map_err(|error| refused(&error))?;
     let path = exported.opened.path.join(checkpoint::MODEL);
-    let files = [(path.clone(), weights)];
-    load_state_dict_bytes(&params, &path, &files, Strict::All)
+    let weights = [(path.clone(), weights)];
+    load_state_dict_bytes(&params, &path, &weights, Strict::All)
         .map_err(|error| Refusal::of(exit::CHECKPOINT, &error, None))?;
-    let bytes = kinds.models.onnx(&plan.model, model.as_ref()).map_err(|error| refused(&error))?;
-    write(to, &bytes)
+    kinds.models.onnx(&plan.model, model.as_ref()).map_err(|error| refused(&error))
 }
 
 /// Says beside the file what the inputs of the model are made of. Weights alone are worth having.
@@ -199,6 +237,7 @@ fn describe_inputs(
     to: &Path,
     format: ExportFormat,
     kinds: &Kinds,
+    files: &mut Files,
 ) -> Result<(), Refusal> {
     let plan = match exported.plan(kinds) {
         Ok(plan) => plan,
@@ -215,37 +254,35 @@ fn describe_inputs(
     if let Some(missing) = missing {
         to_stderr(&format!("note: `{INPUTS}` lacks what only the data tell: {missing}"));
     }
-    write(&to.with_file_name(INPUTS), format!("{described:#}\n").as_bytes())?;
+    files.add(&to.with_file_name(INPUTS), format!("{described:#}\n"));
     if let Some(processor) = data::image_processor(&plan) {
-        write(&to.with_file_name(PROCESSOR), format!("{processor:#}\n").as_bytes())?;
+        files.add(&to.with_file_name(PROCESSOR), format!("{processor:#}\n"));
     }
-    copy_beside(to, source.text().iter().flat_map(data::text_files))
-}
-
-/// Copies files that the inputs are made with to where the model is.
-fn copy_beside<'a>(to: &Path, files: impl Iterator<Item = &'a Path>) -> Result<(), Refusal> {
-    for file in files {
-        let Some(name) = file.file_name() else { continue };
-        let copy = to.with_file_name(name);
-        match std::fs::read(file) {
-            Ok(_) if copy.canonicalize().ok() == file.canonicalize().ok() => {}
-            Ok(bytes) => write(&copy, &bytes)?,
-            Err(error) => to_stderr(&format!("note: `{}` is not copied: {error}", file.display())),
-        }
-    }
+    copy_beside(to, source.text().iter().flat_map(data::text_files), files);
     Ok(())
 }
 
+/// Copies files that the inputs are made with to where the model is.
+fn copy_beside<'a>(to: &Path, sources: impl Iterator<Item = &'a Path>, files: &mut Files) {
+    for file in sources {
+        let Some(name) = file.file_name() else { continue };
+        let copy = to.with_file_name(name);
+        match fs::read(file) {
+            Ok(_) if copy.canonicalize().ok() == file.canonicalize().ok() => {}
+            Ok(bytes) => files.add(&copy, bytes),
+            Err(error) => to_stderr(&format!("note: `{}` is not copied: {error}", file.display())),
+        }
+    }
+}
+
 /// The adapters alone, and what PEFT must know of them.
-fn export_peft(exported: &Chosen, to: &Path) -> Result<u8, Refusal> {
+fn export_peft(exported: &Chosen, to: &Path, files: &mut Files) -> Result<(), Refusal> {
     let (lora, base) = exported.adapters()?;
     let model = exported.averaged()?;
     let adapters = checkpoint::peft(&model).map_err(|error| unusable(&error))?;
-    files::create_writable_folder(to).map_err(|error| Refusal::of(exit::STORAGE, &error, None))?;
-    write(&to.join(peft::ADAPTERS), &adapters)?;
-    let config = checkpoint::peft_config(&lora, base.as_deref());
-    write(&to.join(peft::CONFIG), config.as_bytes())?;
-    Ok(0)
+    files.add(&to.join(peft::ADAPTERS), adapters);
+    files.add(&to.join(peft::CONFIG), checkpoint::peft_config(&lora, base.as_deref()));
+    Ok(())
 }
 
 impl Chosen {
@@ -272,13 +309,6 @@ impl Chosen {
     }
 }
 
-fn write(to: &Path, bytes: &[u8]) -> Result<(), Refusal> {
-    let written = files::create_parent(to).and_then(|()| files::write_atomic(to, bytes));
-    written.map_err(|error| Refusal::of(exit::STORAGE, &error, None))?;
-    to_stderr(&format!("wrote `{}`", to.display()));
-    answer("file", || json!({ "path": to }), String::new).map(drop)
-}
-
 fn unusable(error: &checkpoint::Error) -> Refusal {
-    Refusal::of(exit::CHECKPOINT, error, None)
+    Refusal::of(exit::CHECKPOINT, error, error.help())
 }

@@ -10,7 +10,9 @@ use crate::cli::find_run::{self, LOGS, find_sweep};
 use crate::cli::prepare::{Prepared, prepare};
 use crate::cli::run_files::enter_run;
 use crate::cli::train::role;
-use crate::cli::{Refusal, answer, node_args, sweep, to_stderr, verbatim, with_causes};
+use crate::cli::{
+    Refusal, answer, node_args, refuse_existing, sweep, to_stderr, verbatim, with_causes,
+};
 use crate::config::{self, Vocabulary, closest};
 use crate::dashboard;
 use crate::engine::{self, PassProfile};
@@ -82,7 +84,7 @@ fn profiled(prepared: &Prepared, held: Bytes, kinds: &Kinds) -> Option<PassProfi
 pub(crate) fn report(args: &ReportArgs, kinds: &Kinds) -> Result<u8, Refusal> {
     let run = args.run.as_deref();
     if let Some(file) = &args.html {
-        return report_html(run, file);
+        return report_html(run, file, args.overwrite);
     }
     if let Some(folder) = run.and_then(|run| find_sweep(Path::new(run))) {
         return sweep::show_status(&folder, kinds);
@@ -109,7 +111,8 @@ fn summed_up(logs: &Path) -> Value {
 }
 
 /// `ddprun report [RUN | FOLDER] --html FILE`
-fn report_html(word: Option<&str>, file: &Path) -> Result<u8, Refusal> {
+fn report_html(word: Option<&str>, file: &Path, overwrites: bool) -> Result<u8, Refusal> {
+    refuse_existing(file, overwrites)?;
     let is_folder = |word: &&str| Path::new(word).is_dir();
     let folder = match word {
         None => PathBuf::from(LOGS),

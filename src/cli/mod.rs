@@ -65,5 +65,5 @@ mod run;
 pub(crate) use output::{
     answer, answers, complain, is_json, last_words, progress_bar, screen, to_stderr, verbatim,
 };
-pub(crate) use refusal::{Refusal, with_causes};
+pub(crate) use refusal::{Refusal, refuse_existing, with_causes};
 pub use run::run;

@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 
 use crate::config::{Problem, Problems};
 use crate::data;
+use crate::launch::exit_code as exit;
 use crate::terminal::escape;
 
 /// What ends a verb early: a page for the user, and the exit code.
@@ -78,6 +79,18 @@ impl Refusal {
         }
         object
     }
+}
+
+/// Refuses to replace a file that the user may want to keep.
+pub(crate) fn refuse_existing(file: &Path, overwrites: bool) -> Result<(), Refusal> {
+    if overwrites || file.symlink_metadata().is_err() {
+        return Ok(());
+    }
+    let page = format!(
+        "error: `{}` exists already\n  do: choose another file, or replace it with `--overwrite`",
+        file.display()
+    );
+    Err(Refusal::new(exit::REFUSED, page))
 }
 
 /// An error of which nothing is known but its words.

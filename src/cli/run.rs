@@ -3,6 +3,7 @@
 use std::ffi::OsString;
 use std::fs;
 use std::io::{self, IsTerminal};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -53,7 +54,7 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>, kinds: &Kinds) -> Exit
         return ExitCode::from(exit::REFUSED);
     }
     let checked = usage::refuse_urls(&Args::command(), &matches, &line);
-    let code = match checked.and_then(|()| dispatch(args, kinds)) {
+    let code = match checked.and_then(|()| dispatch_caught(args, kinds)) {
         Ok(code) => code,
         Err(refusal) => {
             if !is_said_by_another(refusal.code()) {
@@ -94,6 +95,22 @@ fn outlive_file_limits() {
     let ignored = Arc::new(AtomicBool::new(false));
     // Where this is refused, the signal ends the process, as it would have done.
     let _ = signal_hook::flag::register(signal_hook::consts::SIGXFSZ, ignored);
+}
+
+/// As [`dispatch`]; a panic, which says by itself where it was, ends with a page as well. Ranks end
+/// with this process.
+fn dispatch_caught(args: Args, kinds: &Kinds) -> Result<u8, Refusal> {
+    catch_unwind(AssertUnwindSafe(|| dispatch(args, kinds))).unwrap_or_else(|_| {
+        let words = std::env::args_os().map(|word| word.to_string_lossy().into_owned());
+        let words: Vec<String> = words.collect();
+        let page = format!(
+            "error: ddprun {} panicked (see above)\n  do: this is a bug in ddprun: report it where \
+             you got ddprun from, with these lines and the command `{}`",
+            env!("CARGO_PKG_VERSION"),
+            words.join(" ")
+        );
+        Err(Refusal::new(exit::BUG, page))
+    })
 }
 
 fn dispatch(args: Args, kinds: &Kinds) -> Result<u8, Refusal> {

@@ -74,6 +74,17 @@ pub(crate) fn checkpoints_of(logs: &Path) -> Result<Option<PathBuf>, Refusal> {
     Ok(folder.canonicalize().ok().filter(|_| is_own))
 }
 
+/// The project of the run in `logs`, a whole path: by the end of that path, or else the current
+/// folder. Where the run says that it was started does not count: it may have come from elsewhere.
+pub(crate) fn project_of(logs: &Path) -> Option<PathBuf> {
+    let named = StoredRun::read(logs).ok()?.run.logs;
+    let named: PathBuf = named.components().filter(|part| part.as_os_str() != ".").collect();
+    if named.is_relative() && logs.ends_with(&named) {
+        return logs.ancestors().nth(named.components().count()).map(Path::to_owned);
+    }
+    std::env::current_dir().and_then(std::fs::canonicalize).ok()
+}
+
 /// The weights that the run in `logs` started from, a whole path, if they are still there.
 pub(crate) fn weights_before(logs: &Path) -> Option<PathBuf> {
     let description = described(logs).ok()?;

@@ -68,9 +68,12 @@ pub(crate) struct LogsArgs {
 pub(crate) struct RmArgs {
     /// Runs to remove with their checkpoints: folders, names, or unique prefixes of ids. A sweep
     /// goes with all its trials.
-    #[arg(required = true, value_name = "RUN")]
+    #[arg(required_unless_present = "leftovers", value_name = "RUN")]
     pub(crate) runs: Vec<String>,
     /// Only print what would be removed.
     #[arg(long)]
     pub(crate) dry_run: bool,
+    /// Remove what an interrupted `ddprun rm` has left, and no run. Every `ddprun rm` does that too.
+    #[arg(long, conflicts_with = "runs")]
+    pub(crate) leftovers: bool,
 }

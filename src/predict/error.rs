@@ -48,7 +48,8 @@ impl From<data::Error> for Error {
 
 impl From<checkpoint::Error> for Error {
     fn from(error: checkpoint::Error) -> Self {
-        Self::new(exit::CHECKPOINT, error.to_string())
+        let help = error.help();
+        Self { help, ..Self::new(exit::CHECKPOINT, error.to_string()) }
     }
 }
 

@@ -10,13 +10,15 @@
 use std::collections::BTreeMap;
 use std::io::Write;
 use std::ops::Range;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Condvar, Mutex, PoisonError};
 use std::time::Instant;
 
-use crate::checkpoint::Opened;
+use crate::checkpoint::{self, Opened};
 use crate::data::{self, Inputs, Items};
+use crate::files;
 use crate::kinds::Kinds;
 use crate::launch::exit_code as exit;
 use crate::launch::rank_env::Foreign;
@@ -94,6 +96,14 @@ fn format_of(path: &Path) -> Result<Format, Error> {
         let help = format!("name a file, such as `{}`", path.join("predictions.csv").display());
         return Err(Error::new(exit::REFUSED, what).with_help(help));
     }
+    if path.parent().is_some_and(checkpoint::is_checkpoint) {
+        let what = format!(
+            "`{}` would lie in a checkpoint, which holds what ddprun wrote and nothing else",
+            path.display()
+        );
+        let help = "name a file in another folder";
+        return Err(Error::new(exit::REFUSED, what).with_help(help));
+    }
     Format::of(path)
 }
 
@@ -163,6 +173,7 @@ impl Work<'_> {
     }
 
     fn to_file(&self, format: Format, out: &Path, replaces: bool) -> Result<Option<Ended>, Error> {
+        self.refuse_input(out)?;
         let folder = PartFolder::of(out, replaces, self.parts.len());
         let identity = identity(self.job, self.inputs);
         let timeout = self.job.plan.distributed.timeout;
@@ -171,6 +182,8 @@ impl Work<'_> {
             Some(_) if folder.wait_for(&identity, timeout)? => {}
             Some(_) => return Ok(None),
         }
+        // One that was killed while it joined the file.
+        drop(files::remove_temporaries_of(out));
         self.begin(&folder.open());
         // What was refused, such as a damaged checkpoint, leaves nothing to continue.
         self.all_shares(&folder).inspect_err(|_| {
@@ -179,6 +192,27 @@ impl Work<'_> {
             }
         })?;
         folder.join(format, &self.form.columns, timeout)
+    }
+
+    /// Refuses to put the predictions in the place of what is predicted, by whichever name.
+    fn refuse_input(&self, out: &Path) -> Result<(), Error> {
+        let identity = |path: &Path| path.metadata().map(|found| (found.dev(), found.ino())).ok();
+        let Some(there) = identity(out) else { return Ok(()) };
+        let is_there = |path: &Path| identity(path) == Some(there);
+        let is_input = self.job.paths.iter().any(|path| is_there(path))
+            || match &self.inputs.items {
+                Items::Files(files) => files.iter().any(|file| is_there(file)),
+                Items::Listed(items) => {
+                    let mut files: Vec<&Path> = items.iter().map(|item| &*item.file).collect();
+                    files.dedup();
+                    files.into_iter().any(is_there)
+                }
+            };
+        if !is_input {
+            return Ok(());
+        }
+        let what = format!("`{}` is one of the inputs", out.display());
+        Err(Error::new(exit::REFUSED, what).with_help("choose another file to write"))
     }
 
     /// Says what there is to do.

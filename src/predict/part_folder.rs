@@ -10,6 +10,7 @@
 //! The folder is what ranks of a launcher share, so they need no connection between them, and a
 //! rank that is killed takes nothing with it but a part.
 
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -68,6 +69,7 @@ impl<'a> PartFolder<'a> {
     /// The file is there, or another job's parts are.
     pub(super) fn own(&self, identity: &Identity) -> Result<(), Error> {
         self.refuse_existing()?;
+        self.refuse_foreign()?;
         let text = identity.text();
         match std::fs::read(self.path.join(JOB)) {
             Ok(kept) if kept == text => return Ok(()),
@@ -79,14 +81,61 @@ impl<'a> PartFolder<'a> {
                 let help = "run the command that began them, or discard them with `--overwrite`";
                 return Err(Error::new(exit::REFUSED, what).with_help(help));
             }
-            Ok(_) if self.replaces || self.claim("rank-0")?.is_some() => {
-                files::remove_folder(&self.path)?;
+            // Without its first file, it is what a start left that was killed while it began or
+            // while it cleared up.
+            _ if self.path.is_dir() => {
+                let _ours = self.claim("rank-0")?.ok_or_else(|| self.in_use())?;
+                self.clear()?;
             }
-            Ok(_) => return Err(self.in_use()),
-            Err(_) => {}
+            _ => {}
         }
         files::create_writable_folder(&self.path)?;
         Ok(files::write_atomic(&self.path.join(JOB), &text)?)
+    }
+
+    /// Refuses a folder that holds anything but parts: it is somebody's, even with `--overwrite`.
+    fn refuse_foreign(&self) -> Result<(), Error> {
+        let foreign = match std::fs::symlink_metadata(&self.path) {
+            Err(_) => return Ok(()),
+            Ok(found) if !found.is_dir() => Some(format!("`{}`", self.path.display())),
+            Ok(_) => self.foreign().map(|path| format!("`{}`", path.display())),
+        };
+        let Some(foreign) = foreign else { return Ok(()) };
+        let what = format!("{foreign} is none of the parts of predictions that ddprun writes");
+        let help = "move it elsewhere, or choose another file to write";
+        Err(Error::new(exit::REFUSED, what).with_help(help))
+    }
+
+    /// What is in the folder and not of a job.
+    fn foreign(&self) -> Option<PathBuf> {
+        let entries = std::fs::read_dir(&self.path).into_iter().flatten().flatten();
+        let is_own = |entry: &std::fs::DirEntry| {
+            let is_file = entry.file_type().is_ok_and(|kind| kind.is_file());
+            is_file && entry.file_name().to_str().is_some_and(is_name)
+        };
+        let others = entries.filter(|entry| !is_own(entry)).map(|entry| entry.path());
+        let job = self.path.join(JOB);
+        let is_job = |bytes: Vec<u8>| serde_json::from_slice::<Identity>(&bytes).is_ok();
+        let is_other = std::fs::read(&job).is_ok_and(|bytes| !is_job(bytes));
+        others.chain(is_other.then_some(job)).min()
+    }
+
+    /// Removes what a job consists of, and the folder if nothing else is in it. Its first file goes
+    /// first: others see by it that all is over.
+    fn clear(&self) -> Result<(), Error> {
+        let gone = |error: files::Error| match error {
+            files::Error::Io { reason, .. } if reason.kind() == ErrorKind::NotFound => Ok(()),
+            error => Err(Error::from(error)),
+        };
+        files::remove_file(&self.path.join(JOB)).or_else(gone)?;
+        for entry in std::fs::read_dir(&self.path).into_iter().flatten().flatten() {
+            if entry.file_name().to_str().is_some_and(is_name) {
+                files::remove_file(&entry.path()).or_else(gone)?;
+            }
+        }
+        // Another rank may be keeping a part that nobody needs any more.
+        drop(std::fs::remove_dir(&self.path));
+        Ok(())
     }
 
     /// Whether there is something to continue.
@@ -98,7 +147,7 @@ impl<'a> PartFolder<'a> {
     pub(super) fn discard_if_empty(&self) {
         let is_ours = || matches!(self.claim("rank-0"), Ok(Some(_)));
         if !self.has_parts() && self.path.is_dir() && is_ours() {
-            drop(files::remove_folder(&self.path));
+            drop(self.clear());
         }
     }
 
@@ -207,7 +256,7 @@ impl<'a> PartFolder<'a> {
             to.write(rows)?;
         }
         to.finish()?.complete()?;
-        files::remove_folder(&self.path)?;
+        self.clear()?;
         drop(lock);
         Ok(Some(ended))
     }
@@ -235,6 +284,19 @@ impl<'a> PartFolder<'a> {
         let help = "choose another file, or replace it with `--overwrite`";
         Err(Error::new(exit::REFUSED, what).with_help(help))
     }
+}
+
+/// Whether a file of this name may be one of a job's.
+fn is_name(name: &str) -> bool {
+    let is_number = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+    let numbered = |before: &str, after: &str| {
+        name.strip_prefix(before).and_then(|name| name.strip_suffix(after)).is_some_and(is_number)
+    };
+    name == JOB
+        || name == "join.lock"
+        || numbered("rank-", ".lock")
+        || numbered("part-", ".json")
+        || files::is_temporary(name)
 }
 
 impl Identity {

@@ -20,7 +20,7 @@ use crate::{files, report};
 /// What stands before the name of a run.
 pub(crate) const RUN: &str = "run:";
 /// In a folder of checkpoints: a link to the run's logs, where they are not found by their name.
-const LOGS: &str = "logs";
+pub(crate) const LINK_TO_LOGS: &str = "logs";
 /// Folders above that of a checkpoint's run in which its logs are looked for under any name.
 const LEVELS: usize = 3;
 
@@ -102,7 +102,7 @@ pub(crate) fn run_of(folder: &Path, logs: &Path) -> Option<PathBuf> {
         newest_of(logs, DESCRIPTION).is_file()
             && StoredRun::read(logs).is_ok_and(|stored| stored.run.id.as_str() == id)
     };
-    let linked = Some(real(&folder.join(LOGS)));
+    let linked = Some(real(&folder.join(LINK_TO_LOGS)));
     let above = || folder.ancestors().skip(2);
     let beside = above().map(|root| root.join("logs").join(name).join(id));
     let named = above().take(LEVELS).flat_map(|root| {
@@ -126,7 +126,7 @@ pub(crate) fn link_logs(run: &RunFolders) -> Result<(), files::Error> {
     if checkpoints.ancestors().skip(2).any(is_usual) {
         return Ok(());
     }
-    match files::swap_link(&run.checkpoints.join(LOGS), &logs) {
+    match files::swap_link(&run.checkpoints.join(LINK_TO_LOGS), &logs) {
         Err(error) if error.is_without_links() => Ok(()),
         linked => linked,
     }

@@ -36,7 +36,9 @@ pub use config::{Difference, config, differences, leaves};
 pub(crate) use find::other_runs;
 pub use find::{Found, find, trials};
 pub use list::{Listing, Unreadable, list};
-pub(crate) use meant::{Meant, RUN, has_checkpoint, link_logs, meant, nearest, run_of, split};
+pub(crate) use meant::{
+    LINK_TO_LOGS, Meant, RUN, has_checkpoint, link_logs, meant, nearest, run_of, split,
+};
 pub(crate) use saves::longest_save;
 pub use scalars::{Point, Reader, Scalars};
 pub(crate) use stored::{Stored, StoredPlan, StoredRun};
@@ -141,6 +143,7 @@ impl Error {
                 };
                 Some(help.to_owned())
             }
+            Self::Checkpoint(error) => error.help(),
             Self::Files(files::Error::Io { reason, .. })
                 if reason.kind() == std::io::ErrorKind::NotFound =>
             {

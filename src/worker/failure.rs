@@ -162,6 +162,7 @@ impl Error {
                     folder.display()
                 ))
             }
+            Self::Checkpoint(error @ checkpoint::Error::Damaged { .. }) => error.help(),
             Self::Checkpoint(checkpoint::Error::NotFinite { .. }) => Some(
                 "start a new run with a smaller `optimizer.lr` or with `train.clip_grad_norm`; the \
                  checkpoints before it are as they were"

@@ -6,7 +6,7 @@ use std::sync::OnceLock;
 use crate::experiments::BASE;
 use crate::lab::Lab;
 use crate::resume::{Bits, bits};
-use crate::running::{Ended, spawn};
+use crate::running::{Ended, spawn, until};
 
 /// Phases that every rank goes through in a step or before the first one.
 pub(crate) const OF_EVERY_RANK: [&str; 12] = [
@@ -75,6 +75,18 @@ fn dies_and_goes_on(points: &str, rank: u32) {
     bits(&lab).must_be(undisturbed());
     lab.run_to(0, &["checkpoint", "verify"]);
     lab.is_clean();
+}
+
+#[test]
+fn a_panic_of_the_parent_ends_with_70_and_says_that_it_is_a_bug() {
+    let lab = Lab::new();
+    let mut command = lab.ddprun(&["small.toml"]);
+    command.env("DDPRUN_FP", "spawn=panic@parent,*,*,2").env("RUST_BACKTRACE", "0");
+    let ended = spawn(command).wait();
+    ended.has_code(70);
+    ended.says(&["panicked at", "error: ddprun ", "report it where you got ddprun from"]);
+    ended.says(&["ddprun small.toml`"]);
+    until("the end of the ranks", || lab.processes().is_empty());
 }
 
 #[test]

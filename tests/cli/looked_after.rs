@@ -281,6 +281,62 @@ fn rm_removes_a_run_and_its_checkpoints_and_nothing_else() {
 }
 
 #[test]
+fn rm_leaves_what_no_checkpoint_consists_of_and_what_is_outside_of_the_project() {
+    let lab = Lab::new();
+    lab.run_to(0, &["small.toml", "train.epochs=1"]);
+    let (run, checkpoints) = (lab.run_folder(), lab.checkpoints());
+    let id = run.file_name().unwrap().to_str().unwrap().to_owned();
+    let description = fs::read_to_string(run.join("run.json")).unwrap();
+    let own = format!("checkpoints/small/{id}");
+    let elsewhere = tempfile::tempdir().unwrap();
+    let theirs = elsewhere.path().join(&id);
+    fs::create_dir_all(theirs.join("step-00000001")).unwrap();
+    fs::write(theirs.join("step-00000001/model.safetensors"), "weights").unwrap();
+    let up = format!("../{}/{id}", elsewhere.path().file_name().unwrap().to_str().unwrap());
+    for other in [theirs.to_str().unwrap(), &up] {
+        assert!(lab.path(other).is_dir());
+        fs::write(run.join("run.json"), description.replace(&own, other)).unwrap();
+        lab.run_to(2, &["rm", "small"]).says(&["outside of the project `", "by hand"]);
+        assert!(run.exists() && theirs.join("step-00000001/model.safetensors").exists());
+    }
+
+    // Photographs in a folder of the project that the description names.
+    let photos = lab.write(&format!("photos/{id}/beach.jpg"), "sea");
+    fs::write(run.join("run.json"), description.replace(&own, &format!("photos/{id}"))).unwrap();
+    let said = lab.run_to(0, &["rm", "--dry-run", "small"]);
+    said.says(&["stays: it also holds `beach.jpg`, which no checkpoint consists of"]);
+    fs::write(run.join("run.json"), &description).unwrap();
+    let notes = checkpoints.join("step-00000006/notes.txt");
+    fs::write(&notes, "my thesis").unwrap();
+    lab.run_to(0, &["rm", "small"]).says(&["stays: it also holds `step-00000006/notes.txt`"]);
+    assert!(notes.exists() && photos.exists() && !run.exists());
+    assert_eq!(children(&checkpoints).len(), 1, "the rest is gone");
+    lab.is_clean();
+}
+
+#[test]
+fn what_a_killed_rm_leaves_is_listed_and_goes_with_the_next_one() {
+    let lab = Lab::new();
+    for name in ["small", "other"] {
+        lab.run_to(0, &["small.toml", &named(name), "train.epochs=1"]);
+    }
+    let mut command = lab.ddprun(&["rm", "small"]);
+    command.env("DDPRUN_FP", "remove=kill@*");
+    spawn(command).wait().has_code(-9);
+    let left = lab.temporaries();
+    assert_eq!(left.len(), 1, "{left:?}");
+    let name = left[0].file_name().unwrap().to_str().unwrap();
+    let said = ["checkpoints/small/", name, "is left of an interrupted `ddprun rm`"];
+    lab.run_to(0, &["ls"]).says(&said);
+    let dry = lab.run_to(0, &["rm", "--leftovers", "--dry-run"]).stdout;
+    assert!(dry.contains(name) && lab.temporaries() == left, "{dry}");
+    let done = lab.run_to(0, &["rm", "other"]).stdout;
+    assert!(done.contains(name), "{done}");
+    lab.is_clean();
+    assert!(lab.run_to(0, &["rm", "--leftovers"]).stdout.contains("freed 0"));
+}
+
+#[test]
 fn rm_of_a_copy_leaves_the_checkpoints_of_the_run() {
     let lab = Lab::new();
     lab.run_to(0, &["small.toml", "train.epochs=1"]);

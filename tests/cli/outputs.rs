@@ -345,13 +345,39 @@ fn the_last_line_of_a_run_that_can_go_on_is_the_command() {
 }
 
 #[test]
+fn an_export_and_a_page_replace_a_file_only_if_they_are_asked_to() {
+    let lab = Lab::new();
+    lab.run_to(0, &["small.toml", "train.epochs=1"]);
+    let thesis = |name: &str| drop(lab.write(name, "my thesis"));
+    let is_kept = |name: &str| fs::read(lab.path(name)).unwrap() == b"my thesis";
+    for (args, file) in [
+        (&["checkpoint", "export", "small", "out/w.safetensors"][..], "out/w.safetensors"),
+        (&["checkpoint", "export", "small", "out/m.onnx"], "out/preprocessing.json"),
+        (&["report", "--html", "page.html"], "page.html"),
+    ] {
+        thesis(file);
+        let refused = lab.run_to(2, args);
+        refused.says(&[file, "exists already", "`--overwrite`"]);
+        assert!(is_kept(file), "{file}");
+        // All of it, or nothing.
+        assert!(!refused.stderr.contains("wrote"), "{}", refused.stderr);
+        lab.run_to(0, &[args, &["--overwrite"]].concat());
+        assert!(!is_kept(file), "{file}");
+    }
+    // What is beside it is the same for each export of a run.
+    lab.run_to(0, &["checkpoint", "export", "small", "out/n.onnx"]);
+    lab.is_clean();
+}
+
+#[test]
 fn an_export_takes_a_run_and_refuses_what_is_none() {
     let lab = Lab::new();
     lab.run_to(0, &["small.toml"]);
     let id = lab.run_folder().file_name().unwrap().to_str().unwrap().to_owned();
     let latest = lab.checkpoints().join("latest/model.safetensors");
     for run in ["small", &id, lab.checkpoints().to_str().unwrap()] {
-        lab.run_to(0, &["checkpoint", "export", run, "w.safetensors", "--latest"]);
+        let args = ["checkpoint", "export", run, "w.safetensors", "--latest", "--overwrite"];
+        lab.run_to(0, &args);
         let (exported, saved) =
             (fs::read(lab.path("w.safetensors")).unwrap(), fs::read(&latest).unwrap());
         let names = |bytes: &[u8]| -> BTreeSet<String> {

@@ -99,6 +99,51 @@ fn an_image_that_cannot_be_read_keeps_its_row_and_none_that_can_fails_the_comman
 }
 
 #[test]
+fn neither_an_input_nor_anybody_elses_files_are_replaced_by_predictions() {
+    let lab = crate::crossings::recipe(RECIPE);
+    let rows = "a,b,y\n1,2,0\n2,1,1\n".to_owned() + &"1,2,0\n2,1,1\n".repeat(11);
+    lab.write("numbers.csv", &rows);
+    lab.run_to(0, &["small.toml", "distributed.devices=1", "train.epochs=1"]);
+    std::os::unix::fs::symlink("numbers.csv", lab.path("link.csv")).unwrap();
+    fs::hard_link(lab.path("numbers.csv"), lab.path("hard.csv")).unwrap();
+    for out in ["numbers.csv", "link.csv", "hard.csv"] {
+        let refused = lab.run_to(2, &["predict", "numbers.csv", "--out", out, "--overwrite"]);
+        refused.says(&[&format!("`{out}` is one of the inputs"), "do: choose another file"]);
+    }
+    assert_eq!(fs::read_to_string(lab.path("numbers.csv")).unwrap(), rows);
+
+    for foreign in
+        ["p.csv.parts/thesis.tex", "p.csv.parts/part-000000.json/x", "p.csv.parts/job.json"]
+    {
+        let theirs = lab.write(foreign, "mine");
+        let refused = lab.run_to(2, &["predict", "numbers.csv", "--out", "p.csv", "--overwrite"]);
+        refused.says(&["p.csv.parts/", "is none of the parts", "do: move it elsewhere"]);
+        assert_eq!(fs::read_to_string(&theirs).unwrap(), "mine");
+        fs::remove_dir_all(lab.path("p.csv.parts")).unwrap();
+    }
+    lab.write("p.csv.parts", "mine");
+    lab.run_to(2, &["predict", "numbers.csv", "--out", "p.csv"]).says(&["is none of the parts"]);
+    fs::remove_file(lab.path("p.csv.parts")).unwrap();
+
+    // Parts without a job, as a start leaves them that was killed while it cleared up, are stale.
+    lab.write("p.csv.parts/part-000000.json", "[]");
+    lab.write("p.csv.parts/rank-0.lock", "");
+    lab.run_to(0, &["predict", "numbers.csv", "--out", "p.csv"]);
+    lab.run_to(0, &["predict", "numbers.csv", "--out", "q.csv"]);
+    assert_eq!(fs::read(lab.path("p.csv")).unwrap(), fs::read(lab.path("q.csv")).unwrap());
+    let inside = lab.checkpoints().join("best/p.csv");
+    let refused = lab.run_to(2, &["predict", "numbers.csv", "--out", inside.to_str().unwrap()]);
+    refused.says(&["would lie in a checkpoint"]);
+    assert!(!lab.path("p.csv.parts").exists());
+    lab.is_clean();
+}
+
+/// The rest of a recipe of a table.
+const RECIPE: &str = "\n[model]\nname = \"mlp\"\nhidden = [4]\n\n[data]\nname = \"csv\"\n\
+    train_file = \"numbers.csv\"\nval_file = \"numbers.csv\"\ntarget = \"y\"\nnum_workers = 0\n\n\
+    [loss]\nname = \"mse\"\n\n[optimizer]\nname = \"sgd\"\nlr = 0.01\n";
+
+#[test]
 fn a_word_that_is_both_a_run_and_a_folder_is_the_run_where_inputs_follow() {
     let (lab, folder) = images();
     let good = fs::read(&children(&children(&folder)[0])[0]).unwrap();

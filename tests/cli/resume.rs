@@ -332,6 +332,18 @@ fn a_damaged_checkpoint_is_named_and_the_one_before_it_is_used() {
 }
 
 #[test]
+fn a_damaged_checkpoint_that_is_asked_for_by_name_is_refused_with_the_name_of_an_intact_one() {
+    let (lab, [older, newer]) = with_two_checkpoints();
+    flip_a_bit(&newer.join("model.safetensors"));
+    let refused = lab.run_to(7, &["checkpoint", "export", newer.to_str().unwrap(), "m.onnx"]);
+    let name = older.file_name().unwrap().to_str().unwrap();
+    refused.says(&["is damaged", "do: use `", &format!("{name}`, which is intact")]);
+    flip_a_bit(&older.join("model.safetensors"));
+    let refused = lab.run_to(7, &["checkpoint", "export", newer.to_str().unwrap(), "m.onnx"]);
+    assert!(!refused.stderr.contains("intact"), "{}", refused.stderr);
+}
+
+#[test]
 fn a_damaged_newest_checkpoint_is_named_by_all_that_take_the_one_before_it() {
     let (lab, [_, newer]) = with_two_checkpoints();
     flip_a_bit(&newer.join("model.safetensors"));
@@ -345,7 +357,7 @@ fn a_damaged_newest_checkpoint_is_named_by_all_that_take_the_one_before_it() {
     }
     for words in [
         &["eval", "small", "--latest", "--strict"][..],
-        &["checkpoint", "export", "small", "m.safetensors", "--latest", "--strict"],
+        &["checkpoint", "export", "small", "n.safetensors", "--latest", "--strict"],
         &["resume", "small", "--strict"],
     ] {
         let refused = lab.run_to(7, words);

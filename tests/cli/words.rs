@@ -75,7 +75,7 @@ fn a_run_and_a_checkpoint_are_what_they_are_by_every_word_and_from_everywhere() 
             if !word.contains("step-") {
                 seen.push(fs::read(lab.path("p.csv")).unwrap());
             }
-            lab.run_to(0, &["checkpoint", "export", word, "w.onnx"]);
+            lab.run_to(0, &["checkpoint", "export", word, "w.onnx", "--overwrite"]);
             fs::remove_file(lab.path("preprocessing.json")).unwrap();
             let pretrained = format!("model.pretrained={word}");
             if is_path || word.starts_with("run:") {

@@ -8,6 +8,7 @@ use serde::Serialize;
 use serde_json::{Value, json};
 
 use crate::cli::find_run::{self, LOGS};
+use crate::cli::runs::remove::leftovers;
 use crate::cli::runs::table::{WIDTH, aligned_to, cut};
 use crate::cli::runs_args::LsArgs;
 use crate::cli::{Refusal, answers, is_json, to_stderr};
@@ -27,6 +28,9 @@ const MIN_NAME: usize = 6;
 pub(crate) fn ls(args: &LsArgs, kinds: &Kinds) -> Result<u8, Refusal> {
     let folder = folder(&args.folder);
     let mut listing = runs::list(&folder);
+    if !is_json() {
+        leftovers(&folder).iter().for_each(|left| say_left(left));
+    }
     if listing.is_empty() {
         return Err(no_run(&folder));
     }
@@ -64,6 +68,13 @@ fn folder(word: &Path) -> PathBuf {
         return outer.to_owned();
     }
     report::find_run(Path::new(LOGS), Some(name)).unwrap_or_else(|_| outer.to_owned())
+}
+
+fn say_left(folder: &Path) {
+    to_stderr(&format!(
+        "note: `{}` is left of an interrupted `ddprun rm`; `ddprun rm --leftovers` removes it",
+        folder.display()
+    ));
 }
 
 fn no_run(folder: &Path) -> Refusal {

@@ -1,11 +1,11 @@
 //! Verbs that look after runs: `ls`, `compare`, `tag`, `logs`, `rm`.
 
 mod table;
+mod remove;
 mod list;
 mod compare;
 mod tag;
 mod logs;
-mod remove;
 
 pub(crate) use compare::compare;
 pub(crate) use list::ls;

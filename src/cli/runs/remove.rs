@@ -8,7 +8,8 @@ use std::path::{Path, PathBuf};
 
 use serde_json::json;
 
-use crate::cli::run_files::{checkpoints_of, weights_before};
+use crate::checkpoint::{self, Contents};
+use crate::cli::run_files::{checkpoints_of, project_of, weights_before};
 use crate::cli::runs_args::RmArgs;
 use crate::cli::{Refusal, answer, find_run, to_stderr};
 use crate::files::{self, RunLock};
@@ -17,6 +18,9 @@ use crate::runs::{self, RUN};
 use crate::terminal::counted;
 use crate::units::Bytes;
 use crate::{report, sweep};
+
+/// Foreign files that are named.
+const SHOWN: usize = 3;
 
 /// A run that is to go.
 struct Doomed {
@@ -39,6 +43,10 @@ impl Doomed {
 
 /// `ddprun rm RUN...`: all of them, or none.
 pub(crate) fn rm(args: &RmArgs) -> Result<u8, Refusal> {
+    if args.leftovers {
+        let freed = remove_leftovers(Path::new(find_run::LOGS), args.dry_run)?;
+        return say_freed(freed, args.dry_run);
+    }
     let mut doomed: Vec<Doomed> = Vec::new();
     for word in &args.runs {
         for run in all_doomed(word)? {
@@ -58,12 +66,50 @@ pub(crate) fn rm(args: &RmArgs) -> Result<u8, Refusal> {
         freed += remove(run, args.dry_run)?;
     }
     drop(locks);
-    let what = if args.dry_run { "would free" } else { "freed" };
+    // What an `rm` has left that was killed goes with the next one.
+    let above = |run: &Doomed| {
+        let all = run.logs.ancestors().nth(if run.is_sweep { 1 } else { 2 });
+        all.filter(|all| all.ends_with(find_run::LOGS)).map(Path::to_owned)
+    };
+    for logs in doomed.iter().filter_map(above).collect::<BTreeSet<_>>() {
+        freed += remove_leftovers(&logs, args.dry_run)?;
+    }
+    say_freed(freed, args.dry_run)
+}
+
+fn say_freed(freed: u64, is_dry: bool) -> Result<u8, Refusal> {
+    let what = if is_dry { "would free" } else { "freed" };
     answer(
         "freed",
-        || json!({ "bytes": freed, "dry_run": args.dry_run }),
+        || json!({ "bytes": freed, "dry_run": is_dry }),
         || format!("{what} {}\n", Bytes(freed)),
     )
+}
+
+/// Folders that an `rm` was removing when it was killed: of the runs below `logs`, and of their
+/// checkpoints beside it.
+pub(crate) fn leftovers(logs: &Path) -> Vec<PathBuf> {
+    let beside = logs.with_file_name("checkpoints");
+    let mut found = Vec::new();
+    for folder in [logs, beside.as_path()].into_iter().flat_map(files::folders_with_itself) {
+        found.extend(files::stale_folders(&folder));
+    }
+    found
+}
+
+fn remove_leftovers(logs: &Path, is_dry: bool) -> Result<u64, Refusal> {
+    let mut freed = 0;
+    for folder in leftovers(logs) {
+        let size = size(&folder);
+        if !is_dry {
+            files::remove_leftover(&folder).map_err(|error| unwritable(&error))?;
+            // It may have been the last thing in it.
+            let _ = folder.parent().map(fs::remove_dir);
+        }
+        say_removed(&folder, size, is_dry)?;
+        freed += size;
+    }
+    Ok(freed)
 }
 
 /// The run that `word` names; of a sweep its trials, and then itself.
@@ -126,6 +172,9 @@ fn doomed_run(found: &Path) -> Result<Doomed, Refusal> {
     let logs = found.canonicalize().map_err(|reason| failed("find", found, reason))?;
     let checkpoints = checkpoints_of(&logs)?.filter(|folder| folder != &logs);
     let checkpoints = checkpoints.filter(|folder| !are_of_another(folder, &logs));
+    if let Some(folder) = &checkpoints {
+        is_within_project(folder, &logs)?;
+    }
     if let Some(folder) = &checkpoints
         && (folder.file_name() != logs.file_name() || logs.starts_with(folder))
     {
@@ -136,6 +185,23 @@ fn doomed_run(found: &Path) -> Result<Doomed, Refusal> {
         return Err(Refusal::new(exit::REFUSED, page));
     }
     Ok(Doomed { logs, checkpoints, is_sweep: false })
+}
+
+/// Refuses checkpoints that are elsewhere: the description of a run that came from somebody else may
+/// name any folder.
+fn is_within_project(checkpoints: &Path, logs: &Path) -> Result<(), Refusal> {
+    let Some(project) = project_of(logs) else { return Ok(()) };
+    if checkpoints.starts_with(&project) && checkpoints != project {
+        return Ok(());
+    }
+    let page = format!(
+        "error: the checkpoints of `{}` are in `{}`, outside of the project `{}`\n  do: if they are \
+         this run's, remove that folder by hand, and then the run",
+        from_here(logs).display(),
+        checkpoints.display(),
+        project.display()
+    );
+    Err(Refusal::new(exit::REFUSED, page))
 }
 
 /// Whether checkpoints are those of another run, of whose logs the folder `logs` is a copy; that is
@@ -225,20 +291,64 @@ fn unwritable(error: &files::Error) -> Refusal {
 fn remove(run: &Doomed, is_dry: bool) -> Result<u64, Refusal> {
     let mut freed = 0;
     // What is left after a kill between the two is still a run.
-    for folder in run.checkpoints.iter().chain([&run.logs]) {
-        let size = if run.is_sweep { size_of_files(folder) } else { size(folder) };
-        let what = if is_dry { "would remove" } else { "removed" };
-        if !is_dry {
-            files::remove_folder(folder).map_err(|error| unwritable(&error))?;
-            // Another run in it keeps it.
-            let _ = folder.parent().map(fs::remove_dir);
-        }
-        let shown = from_here(folder);
-        let object = || json!({ "folder": shown, "bytes": size, "dry_run": is_dry });
-        answer("removed", object, || format!("{what} {} ({})\n", shown.display(), Bytes(size)))?;
-        freed += size;
+    if let Some(folder) = &run.checkpoints {
+        freed += remove_checkpoints(folder, is_dry)?;
     }
-    Ok(freed)
+    let size = if run.is_sweep { size_of_files(&run.logs) } else { size(&run.logs) };
+    if !is_dry {
+        remove_whole(&run.logs)?;
+    }
+    say_removed(&run.logs, size, is_dry)?;
+    Ok(freed + size)
+}
+
+/// Removes what checkpoints consist of, and the folder, unless it holds anything else.
+fn remove_checkpoints(folder: &Path, is_dry: bool) -> Result<u64, Refusal> {
+    let Contents { own, folders, foreign } = checkpoint::contents(folder, &[runs::LINK_TO_LOGS]);
+    if foreign.is_empty() {
+        let size = size(folder);
+        if !is_dry {
+            remove_whole(folder)?;
+        }
+        say_removed(folder, size, is_dry)?;
+        return Ok(size);
+    }
+    let size = own.iter().map(|path| size_of(path)).sum();
+    if !is_dry {
+        for path in &own {
+            let is_folder = path.symlink_metadata().is_ok_and(|found| found.is_dir());
+            let remove = if is_folder { files::remove_folder } else { files::remove_file };
+            remove(path).map_err(|error| unwritable(&error))?;
+        }
+        // Those with foreign files stay.
+        folders.iter().for_each(|folder| drop(fs::remove_dir(folder)));
+    }
+    let names = foreign.iter().take(SHOWN).filter_map(|path| path.strip_prefix(folder).ok());
+    let names: Vec<String> = names.map(|name| format!("`{}`", name.display())).collect();
+    let more = foreign.len().saturating_sub(SHOWN);
+    let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+    to_stderr(&format!(
+        "note: `{}` stays: it also holds {}{more}, which no checkpoint consists of",
+        from_here(folder).display(),
+        names.join(", ")
+    ));
+    say_removed(folder, size, is_dry)?;
+    Ok(size)
+}
+
+/// Removes a folder, and the one above if nothing else is in it: another run keeps it.
+fn remove_whole(folder: &Path) -> Result<(), Refusal> {
+    files::remove_folder(folder).map_err(|error| unwritable(&error))?;
+    let _ = folder.parent().map(fs::remove_dir);
+    Ok(())
+}
+
+fn say_removed(folder: &Path, size: u64, is_dry: bool) -> Result<(), Refusal> {
+    let what = if is_dry { "would remove" } else { "removed" };
+    let shown = from_here(folder);
+    let object = || json!({ "folder": shown, "bytes": size, "dry_run": is_dry });
+    let line = || format!("{what} {} ({})\n", shown.display(), Bytes(size));
+    answer("removed", object, line).map(drop)
 }
 
 /// A path below this folder without the way to it.
@@ -258,12 +368,15 @@ fn size_of_files(folder: &Path) -> u64 {
 /// Bytes on the disk of what is in a folder; links count as themselves.
 fn size(folder: &Path) -> u64 {
     let entries = fs::read_dir(folder).into_iter().flatten().flatten();
-    let of = |entry: fs::DirEntry| match entry.metadata() {
-        Ok(found) if found.is_dir() => size(&entry.path()),
+    entries.map(|entry| size_of(&entry.path())).sum()
+}
+
+fn size_of(path: &Path) -> u64 {
+    match path.symlink_metadata() {
+        Ok(found) if found.is_dir() => size(path),
         Ok(found) => 512 * found.blocks(),
         Err(_) => 0,
-    };
-    entries.map(of).sum()
+    }
 }
 
 fn failed(operation: &'static str, path: &Path, reason: std::io::Error) -> Refusal {
