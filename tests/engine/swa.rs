@@ -331,6 +331,8 @@ fn statistics_that_are_broken_off_leave_the_average_open_and_all_values_as_they_
             for _ in 0..8 {
                 step(&mut engine, &plan, rank).unwrap();
             }
+            // An evaluation, as statistics, begins with the buffers of rank 0 on all ranks.
+            val_loss(&mut engine, &plan, rank);
             let before = fingerprint(&engine);
             let steps = Cell::new(0);
             let wishes = || {

@@ -67,8 +67,8 @@ fn an_entry_is_checked_as_its_kind() {
     transforms(
         "{name=random_resized_crop, size=8, scale=[0.5, 0.1], ratio=[0, 1]}",
         &[
-            &format!("`{at}[0].ratio[0]`: must be greater than 0 and finite, not 0.0"),
             &format!("`{at}[0].scale`: must be [low, high]"),
+            &format!("`{at}[0].ratio[0]`: must be greater than 0 and finite, not 0.0"),
         ],
     );
     transforms(
@@ -88,8 +88,8 @@ fn what_changes_values_stands_after_normalize() {
     transforms(
         &format!("{{name=random_erasing, scale=[0, 2]}}, {normalize}"),
         &[
-            &format!("`{at}[0].scale`: must be [least, most], above 0 and at most 1"),
             &format!("`{at}[0].name`: must stand at the end of its list, after `normalize`"),
+            &format!("`{at}[0].scale`: must be [least, most], above 0 and at most 1"),
         ],
     );
 }
