@@ -65,7 +65,7 @@ pub(crate) enum Verb {
     Tag(TagArgs),
     /// Remove runs with their checkpoints.
     Rm(RmArgs),
-    /// Run an experiment or a sweep on Slurm, Kubernetes or SkyPilot, over ssh, or in the
+    /// Run an experiment or a sweep on Slurm, Kubernetes, over ssh, or in the
     /// background here.
     Submit(SubmitArgs),
     /// List submitted jobs with their states.

@@ -18,7 +18,6 @@ mod submitted;
 mod kubernetes;
 mod local;
 mod machine;
-mod skypilot;
 mod slurm;
 mod ssh;
 
@@ -34,7 +33,6 @@ pub use job::{Job, Shape, Sweep, Work};
 pub use kubernetes::Kubernetes;
 pub use local::Local;
 pub use save_time::{LongestSave, SaveTime};
-pub use skypilot::SkyPilot;
 pub use slurm::Slurm;
 pub use ssh::Ssh;
 pub(crate) use submitted::{FORMAT, Submitted, all, find, folder_of, write};
@@ -174,7 +172,6 @@ impl Default for Clusters {
         let mut all = Self::empty();
         all.add::<Slurm>();
         all.add::<Kubernetes>();
-        all.add::<SkyPilot>();
         all.add::<Ssh>();
         all.add::<Local>();
         all

@@ -267,7 +267,7 @@ fn a_wrong_table_of_a_cluster_is_drawn_on_its_file() {
         ("kind = 'slurm'\nnodes = 0", &["`cluster.lab.nodes`: must be from 1 to 1024, not 0"]),
         ("kind = 'slurm'\nnodes = 'two'", &["`cluster.lab.nodes`", "whole number"]),
         ("kind = 'slurm'\ntime = '1m'", &["must be longer than `stop_before`"]),
-        ("kind = 'slurm'\nimage = 'x'", &["belongs to `kubernetes` or `skypilot`, but `kind` is"]),
+        ("kind = 'slurm'\nimage = 'x'", &["belongs to `kubernetes`, but `kind` is"]),
         (
             "kind = 'kubernetes'\nimage = 'x'\nfolder = '/p'",
             &["`cluster.lab.volumes`: is missing: runs would be lost", "name a claim"],

@@ -57,7 +57,6 @@ mod running;
 mod same_run;
 mod shared_sweeps;
 mod sharded;
-mod skypilot;
 mod slurm;
 mod stops;
 mod strace;
