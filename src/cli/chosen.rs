@@ -59,7 +59,7 @@ fn found(word: Option<&str>, newest: bool) -> Result<Chosen, Refusal> {
         }
         Meant::Folder(path, which) => {
             let run = entered(&path).transpose()?;
-            let plan = run.as_ref().map(|run| run.plan.checkpoint());
+            let plan = run.as_ref().map(|run| &run.plan.checkpoint);
             let opened = runs::open(&path, plan, which.or_newest(newest)).map_err(unusable)?;
             Ok(Chosen { opened, run })
         }

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use crate::checkpoint::Opened;
 use crate::cli::args::{EvalArgs, run_and_changes};
 use crate::cli::chosen::chosen;
-use crate::cli::prepare::{ALONE, generate, plan_of, prepare, source_of};
+use crate::cli::prepare::{ALONE, generate, prepare, source_of};
 use crate::cli::{Refusal, answer, evaluation_changes, evaluation_tables, progress_bar, to_stderr};
 use crate::config::kind::Kind;
 use crate::data::transform::CenterCrop;
@@ -41,7 +41,7 @@ pub(crate) fn evaluate(args: &EvalArgs, kinds: &Kinds) -> Result<u8, Refusal> {
     let chosen = chosen(run, args.latest, args.strict)?;
     let (description, opened) = (chosen.run()?, &chosen.opened);
     let mut plan = if changes.is_empty() {
-        plan_of(description, kinds)?
+        description.plan.clone()
     } else {
         let draws = matches!(args.tta, Some(TestTimeAugmentation::Draws(_)));
         let asked = evaluation_changes::Asked { changes, draws, here };
@@ -127,8 +127,7 @@ fn augment(args: &EvalArgs, plan: &mut Plan) -> Result<(), Refusal> {
 /// Warns if the run's data have changed since it was trained: other samples may validate now, even
 /// some that it was trained on.
 fn warn_of_other_data(trained: &StoredRun, plan: &Plan, kinds: &Kinds) -> Result<(), Refusal> {
-    let is_own = trained.plan.current().is_some_and(|then| then.data.source == plan.data.source);
-    if !is_own {
+    if trained.plan.data.source != plan.data.source {
         return Ok(());
     }
     let (kept, source) = (newest_of(&trained.run.logs, DATA), source_of(plan, kinds)?);

@@ -94,7 +94,7 @@ pub(crate) fn changed(
     // The group that trained is not needed.
     let alone = ["distributed.devices=1", "~distributed.min_world_size", "~distributed.backend"];
     changes.extend(alone.map(str::to_owned));
-    let found = description.plan.found();
+    let found = description.plan.data.source.found.clone();
     let prepared = Prepared::of(load(&changes)?, ALONE, Some(&found), kinds)?;
     generate(&prepared)?;
     fits(description, &prepared.plan)?;
@@ -149,7 +149,7 @@ fn from(here: &Path, change: &str) -> String {
 
 /// Refuses data that the model of the run does not fit, or whose classes are others.
 fn fits(description: &StoredRun, now: &Plan) -> Result<(), Refusal> {
-    let Some(then) = description.plan.current() else { return Ok(()) };
+    let then = &description.plan;
     let classes =
         |plan: &Plan| Fingerprint::of_plan(&plan.data).counting([0; 3], plan.data.classes.clone());
     let other_classes = || {

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use crate::checkpoint;
 use crate::cli::args::{ExportArgs, ExportFormat};
 use crate::cli::chosen::Chosen;
-use crate::cli::prepare::{plan_of, source_of};
+use crate::cli::prepare::source_of;
 use crate::cli::{Refusal, answer, refuse_existing, to_stderr};
 use crate::data;
 use crate::files;
@@ -170,7 +170,7 @@ fn export_weights(
     let refused = |what: String, help: &str| {
         Refusal::new(exit::REFUSED, format!("error: {what}\n  do: {help}"))
     };
-    let plan = match exported.plan(kinds) {
+    let plan = match exported.plan() {
         Ok(plan) => plan,
         // Its own names need no plan.
         Err(_) if args.names.is_none() => {
@@ -220,7 +220,7 @@ fn add_config(to: &Path, config: &Value, files: &mut Files) {
 
 /// The model with those weights, as ONNX.
 fn onnx(exported: &Chosen, kinds: &Kinds) -> Result<Vec<u8>, Refusal> {
-    let (plan, weights) = (exported.plan(kinds)?, exported.averaged()?);
+    let (plan, weights) = (exported.plan()?, exported.averaged()?);
     let refused = |error: &(dyn Error + 'static)| Refusal::of(exit::REFUSED, error, None);
     let built = kinds.models.instantiate(&plan.model, plan.seed);
     let (model, params) = built.map_err(|error| refused(&error))?;
@@ -239,7 +239,7 @@ fn describe_inputs(
     kinds: &Kinds,
     files: &mut Files,
 ) -> Result<(), Refusal> {
-    let plan = match exported.plan(kinds) {
+    let plan = match exported.plan() {
         Ok(plan) => plan,
         Err(_) if format == ExportFormat::Safetensors => {
             to_stderr(&format!(
@@ -249,13 +249,13 @@ fn describe_inputs(
         }
         Err(refusal) => return Err(refusal),
     };
-    let source = source_of(&plan, kinds)?;
-    let (described, missing) = data::preprocessing(&plan, source.as_ref(), &kinds.transforms);
+    let source = source_of(plan, kinds)?;
+    let (described, missing) = data::preprocessing(plan, source.as_ref(), &kinds.transforms);
     if let Some(missing) = missing {
         to_stderr(&format!("note: `{INPUTS}` lacks what only the data tell: {missing}"));
     }
     files.add(&to.with_file_name(INPUTS), format!("{described:#}\n"));
-    if let Some(processor) = data::image_processor(&plan) {
+    if let Some(processor) = data::image_processor(plan) {
         files.add(&to.with_file_name(PROCESSOR), format!("{processor:#}\n"));
     }
     copy_beside(to, source.text().iter().flat_map(data::text_files), files);
@@ -292,20 +292,20 @@ impl Chosen {
     }
 
     /// The plan of that run.
-    fn plan(&self, kinds: &Kinds) -> Result<Plan, Refusal> {
-        plan_of(self.run()?, kinds)
+    fn plan(&self) -> Result<&Plan, Refusal> {
+        self.run().map(|run| &run.plan)
     }
 
     /// The adapters of that run, as its description says, and the folder of the weights that it
     /// started from.
     fn adapters(&self) -> Result<(LoraConfig, Option<PathBuf>), Refusal> {
-        let plan = &self.run()?.plan;
+        let run = self.run()?;
         let without = || {
             let page = format!("error: `{}` has no adapters", self.opened.path.display());
             Refusal::new(exit::REFUSED, page + "\n  do: export it without `--peft` and `--merge`")
         };
-        let base = plan.pretrained().and_then(Path::parent).map(Path::to_owned);
-        Ok((plan.lora().and_then(|lora| lora.decided()).ok_or_else(without)?, base))
+        let base = run.plan.model.pretrained.as_deref().and_then(Path::parent).map(Path::to_owned);
+        Ok((run.lora().and_then(|lora| lora.decided()).ok_or_else(without)?, base))
     }
 }
 

@@ -90,7 +90,7 @@ pub(crate) fn report(args: &ReportArgs, kinds: &Kinds) -> Result<u8, Refusal> {
         return sweep::show_status(&folder, kinds);
     }
     let description = enter_run(run)?;
-    let written = report::write(&description.run.logs, description.plan.checkpoint());
+    let written = report::write(&description.run.logs, &description.plan.checkpoint);
     let written = written.map_err(|error| {
         let is_newer = matches!(error, report::Error::Record(record::Error::Newer { .. }));
         Refusal::of(if is_newer { exit::REFUSED } else { exit::STORAGE }, &error, None)

@@ -78,7 +78,7 @@ pub(crate) fn moved_lr(
     kinds: &Kinds,
 ) -> Option<String> {
     lengths(changed).next()?;
-    let before = description.plan.current()?;
+    let before = &description.plan;
     let newest = checkpoint::all(&description.run.checkpoints).ok()?.pop()?;
     let state = checkpoint::open(&newest.path).ok()?.state;
     let is_own = before.swa.is_none() && now.swa.is_none();

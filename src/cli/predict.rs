@@ -10,7 +10,6 @@ use serde_json::{Value, json};
 use crate::cli::args::PredictArgs;
 use crate::cli::chosen::chosen;
 use crate::cli::find_run::find_sweep;
-use crate::cli::prepare::plan_of;
 use crate::cli::{Refusal, answer, find_run, is_json, output, progress_bar, to_stderr};
 use crate::kinds::Kinds;
 use crate::launch::Role;
@@ -28,7 +27,7 @@ pub(crate) fn predict(args: &PredictArgs, kinds: &Kinds) -> Result<u8, Refusal> 
     let here = std::env::current_dir().unwrap_or_default();
     let (run, inputs) = split(&args.words)?;
     let chosen = chosen(run, args.latest, args.strict)?;
-    let mut plan = plan_of(chosen.run()?, kinds)?;
+    let mut plan = chosen.run()?.plan.clone();
     if let Some(size) = args.batch_size.and_then(BatchSize::new) {
         plan.val_batch_size = size;
     }

@@ -133,19 +133,6 @@ pub(crate) fn decide(loaded: &Loaded, facts: &Facts, kinds: &Kinds) -> Result<Pl
     Ok(plan)
 }
 
-/// The plan of a run; that of an earlier version is decided again, from the experiment that it
-/// stored.
-pub(crate) fn plan_of(description: &StoredRun, kinds: &Kinds) -> Result<Plan, Refusal> {
-    if let Some(plan) = description.plan.current() {
-        return Ok(plan.clone());
-    }
-    let (path, text) = stored_experiment(&description.run)?;
-    let loaded = config::load_text(&path, &text, &[], &vocabulary(kinds)).map_err(refused)?;
-    let prepared = Prepared::of(loaded, ALONE, Some(&description.plan.found()), kinds)?;
-    generate(&prepared)?;
-    Ok(prepared.plan)
-}
-
 /// The data set of a plan.
 pub(crate) fn source_of(plan: &Plan, kinds: &Kinds) -> Result<Arc<dyn DataSource>, Refusal> {
     let built = kinds.data.build(&plan.data.source.kind).map_err(data::Error::from);

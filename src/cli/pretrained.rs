@@ -44,8 +44,7 @@ struct Found {
 
 impl Found {
     fn new(opened: Opened, run: Option<&StoredRun>) -> Self {
-        let plan = run.and_then(|run| run.plan.current());
-        Self { opened, model: plan.map(|plan| plan.model.kind.clone()) }
+        Self { opened, model: run.map(|run| run.plan.model.kind.clone()) }
     }
 }
 
@@ -131,7 +130,7 @@ fn of_folder(logs: &Path, path: &Path) -> Result<Option<Found>, Unfound> {
         }
         Meant::Folder(path, which) => {
             let run = run_of(&path, logs).map(|run| StoredRun::seen_from_here(&run)).transpose()?;
-            let kept = run.as_ref().map(|run| run.plan.checkpoint());
+            let kept = run.as_ref().map(|run| &run.plan.checkpoint);
             Found::new(runs::open(&path, kept, which)?, run.as_ref())
         }
         Meant::Run(run, which) if newest_of(Path::new(run), DESCRIPTION).is_file() => {

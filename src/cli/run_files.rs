@@ -90,7 +90,7 @@ pub(crate) fn weights_before(logs: &Path) -> Option<PathBuf> {
     let description = described(logs).ok()?;
     let here = std::env::current_dir().unwrap_or_default();
     let root = description.root(&logs.canonicalize().ok()?, &here);
-    root.join(description.plan.pretrained()?).canonicalize().ok()
+    root.join(description.plan.model.pretrained?).canonicalize().ok()
 }
 
 /// What a run does about data other than those that it began with.
@@ -124,21 +124,16 @@ pub(crate) fn compare_data(
     if newest_start(&run.logs) == 0 || other == OtherData::Begun {
         return Ok(());
     }
-    let stored = described(&run.logs)?.plan;
-    let earlier = stored.current();
+    let before = described(&run.logs)?.plan;
     let kept = Fingerprint::read(&newest_of(&run.logs, DATA)).map_err(|error| unusable(&error))?;
     let is_known = kept.is_some();
-    let then = kept.or_else(|| earlier.map(|plan| Fingerprint::of_plan(&plan.data)));
-    let Some(then) = then else {
-        to_stderr("note: this run was started by an older ddprun: its data could not be compared");
-        return Ok(());
-    };
+    let then = kept.unwrap_or_else(|| Fingerprint::of_plan(&before.data));
     let differences = start.data.differences(&then);
     if differences.is_empty() {
         if !is_known {
             to_stderr(
-                "note: this run was started by an older ddprun: its data were compared by counts \
-                 and classes only",
+                "note: the run has no `data.json` any more: its data were compared by counts and \
+                 classes only",
             );
         }
         return Ok(());
@@ -147,15 +142,14 @@ pub(crate) fn compare_data(
     if other == OtherData::Refused {
         return Err(unusable(&error));
     }
-    if let Some(what) = earlier.and_then(|earlier| another_model(start.plan, earlier)) {
+    if let Some(what) = another_model(start.plan, &before) {
         let page = format!("{}\n  why: {what}", Refusal::of(exit::DATA, &error, None));
         return Err(Refusal::new(exit::DATA, page + "\n  do: start a new run"));
     }
     for difference in differences {
         to_stderr(&format!("accepted: {difference}"));
     }
-    let Some(earlier) = earlier else { return Ok(()) };
-    let (now, then) = (&start.plan.length, &earlier.length);
+    let (now, then) = (&start.plan.length, &before.length);
     if now.steps_per_epoch != then.steps_per_epoch {
         let (now, then) = (now.steps_per_epoch, then.steps_per_epoch);
         to_stderr(&format!("changed: steps per epoch: {then} -> {now}"));

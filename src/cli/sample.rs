@@ -9,7 +9,7 @@ use serde_json::json;
 
 use crate::cli::args::{Args, SampleArgs, Verb};
 use crate::cli::chosen::chosen;
-use crate::cli::prepare::{plan_of, source_of};
+use crate::cli::prepare::source_of;
 use crate::cli::{Refusal, to_stderr, verbatim};
 use crate::data::{self, ChatTemplate, TextForm, Tokenizer};
 use crate::kinds::Kinds;
@@ -19,7 +19,7 @@ use crate::worker::{self, Sampling, exit};
 /// Prints the prompt and what the model makes of it, or the actions of a policy.
 pub(crate) fn sample(args: &SampleArgs, kinds: &Kinds) -> Result<u8, Refusal> {
     let chosen = chosen(args.run.as_deref(), args.latest, args.strict)?;
-    let (plan, opened) = (&plan_of(chosen.run()?, kinds)?, &chosen.opened);
+    let (plan, opened) = (&chosen.run()?.plan, &chosen.opened);
     if plan.data.source.modality == Modality::Behaviour {
         return policy::sample(args, plan, opened, kinds);
     }

@@ -9,7 +9,7 @@ use crate::config::{self, Change, Loaded, Source};
 use crate::kinds::Kinds;
 use crate::launch::exit_code as exit;
 use crate::plan::{Bf16Instructions, Plan, Precision};
-use crate::runs::{StoredPlan, StoredRun};
+use crate::runs::StoredRun;
 
 /// What changes the stored experiment beside the words of a command line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,10 +44,10 @@ pub(crate) fn prepare(
         .map_err(|changes| refusal(&changes, &now))?;
     if now.experiment.train.precision == PrecisionChoice::Amp {
         // What it stands for is a matter of the version; the run goes on as it began.
-        now.experiment.train.precision = description.plan.precision().into();
+        now.experiment.train.precision = description.plan.precision.into();
     }
-    now.pretrained = description.plan.pretrained_checkpoint();
-    let prepared = Prepared::of(now, origin, Some(&description.plan.found()), kinds)?;
+    now.pretrained = description.plan.model.pretrained_checkpoint.clone();
+    let prepared = Prepared::of(now, origin, Some(&description.plan.data.source.found), kinds)?;
     let (train, plan) = (&prepared.loaded.experiment.train, &prepared.plan);
     refuse_shorter(&description.run, &changed, train, plan.length.steps_per_epoch)?;
     for change in &changed {
@@ -63,11 +63,10 @@ pub(crate) fn prepare(
 }
 
 /// Says that this processor multiplies bf16 numbers in another way than the run's, if it does.
-fn other_bf16(before: &StoredPlan, now: &Plan) -> Option<String> {
+fn other_bf16(before: &Plan, now: &Plan) -> Option<String> {
     let way = |found: Option<Bf16Instructions>| {
         found.map_or("rounded fp32".to_owned(), |found| found.to_string())
     };
-    let before = before.current()?;
     let is_meant =
         |plan: &Plan| plan.precision == Precision::Bf16 && !plan.distributed.is_on_gpus();
     let ways = [before, now].map(|plan| plan.bf16_instructions);

@@ -15,7 +15,6 @@ mod groups;
 mod lists;
 mod losses;
 mod misspelt;
-mod older;
 mod paths;
 mod split;
 mod stored;

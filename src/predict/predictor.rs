@@ -66,15 +66,11 @@ impl Predictor {
     ///
     /// # Errors
     ///
-    /// There is no such run, it was begun by an earlier version, or its checkpoint is unusable.
+    /// There is no such run, or its checkpoint is unusable.
     pub fn open(run: impl AsRef<Path>, kinds: &Kinds) -> Result<Self, Error> {
         let word = run.as_ref().to_string_lossy();
         let (stored, opened) = of_word(&word)?;
-        let Some(plan) = stored.plan.current() else {
-            let what = format!("the run of `{word}` was begun by an earlier ddprun");
-            return Err(Error::new(exit::CHECKPOINT, what).with_help("use `ddprun predict`"));
-        };
-        Self::of(plan.clone(), &opened, kinds)
+        Self::of(stored.plan, &opened, kinds)
     }
 
     /// The model of `plan` with the weights of a checkpoint.
@@ -170,7 +166,7 @@ fn of_word(word: &str) -> Result<(StoredRun, Opened), Error> {
         }
         Meant::Folder(path, which) => {
             let stored = StoredRun::seen_from_here(&folder_of(&path)?)?;
-            let opened = runs::open(&path, Some(stored.plan.checkpoint()), which)?;
+            let opened = runs::open(&path, Some(&stored.plan.checkpoint), which)?;
             (stored, opened)
         }
     })

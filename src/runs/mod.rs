@@ -41,7 +41,7 @@ pub(crate) use meant::{
 };
 pub(crate) use saves::longest_save;
 pub use scalars::{Point, Reader, Scalars};
-pub(crate) use stored::{Stored, StoredPlan, StoredRun};
+pub(crate) use stored::{Stored, StoredRun};
 pub(crate) use summary::summary_of;
 pub use summary::{Best, State, Summary, summary};
 pub use sweeps::{SweepSummary, sweep_summary};

@@ -6,11 +6,9 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::checkpoint::Opened;
-use crate::config::PretrainedCheckpoint;
-use crate::config::kind::Options;
 use crate::files;
 use crate::model::Lora;
-use crate::plan::{CheckpointPlan, Plan, Precision, RunFolders};
+use crate::plan::{Plan, RunFolders};
 use crate::record::{DESCRIPTION, DESCRIPTION_FORMAT as FORMAT, newest_of};
 use crate::runs::Error;
 use crate::runs::which::{Which, open};
@@ -30,100 +28,17 @@ pub(crate) struct Stored {
 #[derive(Clone, Debug)]
 pub(crate) struct StoredRun {
     pub(crate) run: RunFolders,
-    pub(crate) plan: StoredPlan,
+    pub(crate) plan: Plan,
     /// The folder where relative paths began.
     started_in: Option<PathBuf>,
 }
 
-/// The plan of a run as it was stored.
-#[derive(Clone, Debug)]
-pub(crate) enum StoredPlan {
-    /// By this version, or one whose plans have the same form.
-    Current(Box<Plan>),
-    /// By an earlier one; `prepare` decides it again.
-    Earlier(Box<EarlierPlan>),
-}
-
-/// What has had the same form in the plans of all versions.
-#[derive(Clone, Debug, Deserialize)]
-pub(crate) struct EarlierPlan {
-    checkpoint: CheckpointPlan,
-    precision: Precision,
-    model: EarlierModel,
-}
-
-/// What has been the same of their models.
-#[derive(Clone, Debug, Deserialize)]
-struct EarlierModel {
-    pretrained: Option<PathBuf>,
-    #[serde(default)]
-    lora: Option<Lora>,
-}
-
-impl StoredPlan {
-    /// The error is that of this version's form.
-    fn of(stored: &Value) -> Result<Self, serde_json::Error> {
-        let error = match Plan::deserialize(stored) {
-            Ok(plan) => return Ok(Self::Current(Box::new(plan))),
-            Err(error) => error,
-        };
-        EarlierPlan::deserialize(stored)
-            .map(|plan| Self::Earlier(Box::new(plan)))
-            .map_err(|_| error)
-    }
-
-    /// The whole plan, if it has this version's form.
-    pub(crate) fn current(&self) -> Option<&Plan> {
-        match self {
-            Self::Current(plan) => Some(plan),
-            Self::Earlier(_) => None,
-        }
-    }
-
-    /// What was found out about its data; nothing in plans of an earlier form.
-    pub(crate) fn found(&self) -> Options {
-        self.current().map_or(Options::new(), |plan| plan.data.source.found.clone())
-    }
-
-    /// When checkpoints are saved, and which are kept.
-    pub(crate) fn checkpoint(&self) -> &CheckpointPlan {
-        match self {
-            Self::Current(plan) => &plan.checkpoint,
-            Self::Earlier(plan) => &plan.checkpoint,
-        }
-    }
-
-    /// In which numbers it computes.
-    pub(crate) fn precision(&self) -> Precision {
-        match self {
-            Self::Current(plan) => plan.precision,
-            Self::Earlier(plan) => plan.precision,
-        }
-    }
-
-    /// Weights that it started from.
-    pub(crate) fn pretrained(&self) -> Option<&Path> {
-        match self {
-            Self::Current(plan) => plan.model.pretrained.as_deref(),
-            Self::Earlier(plan) => plan.model.pretrained.as_deref(),
-        }
-    }
-
-    /// What these are, if they are those of a run.
-    pub(crate) fn pretrained_checkpoint(&self) -> Option<PretrainedCheckpoint> {
-        self.current().and_then(|plan| plan.model.pretrained_checkpoint.clone())
-    }
-
+impl StoredRun {
     /// The adapters that it trains, if it does.
     pub(crate) fn lora(&self) -> Option<Lora> {
-        match self {
-            Self::Current(plan) => Lora::deserialize(plan.model.kind.options.get("lora")?).ok(),
-            Self::Earlier(plan) => plan.model.lora.clone(),
-        }
+        Lora::deserialize(self.plan.model.kind.options.get("lora")?).ok()
     }
-}
 
-impl StoredRun {
     /// The run in `folder`; its paths are as they were written down.
     ///
     /// # Errors
@@ -141,7 +56,11 @@ impl StoredRun {
                 "a newer ddprun wrote it, in format {found}; this one reads up to {FORMAT}"
             )));
         }
-        let plan = StoredPlan::of(&stored.plan).map_err(|error| unusable(error.to_string()))?;
+        let plan = Plan::deserialize(&stored.plan).map_err(|error| {
+            unusable(format!(
+                "{error}; another version of ddprun wrote it: train its `resolved.toml` again"
+            ))
+        })?;
         Ok(Self { run: stored.run, plan, started_in: stored.started_in })
     }
 
@@ -180,7 +99,7 @@ impl StoredRun {
     ///
     /// There is no such one, or it is damaged.
     pub(crate) fn checkpoint(&self, which: Which) -> Result<Opened, Error> {
-        open(&self.run.checkpoints, Some(self.plan.checkpoint()), which)
+        open(&self.run.checkpoints, Some(&self.plan.checkpoint), which)
     }
 
     /// Where its paths begin, seen from `here`.

@@ -44,7 +44,6 @@ mod memory;
 mod mpi;
 mod network;
 mod oom;
-mod older_runs;
 mod outputs;
 mod pages;
 mod pairs;

@@ -1,11 +1,8 @@
 //! The data, and how each rank reads it.
 
-mod legacy;
 mod subset;
 
-use serde::de::Error;
-use serde::{Deserialize, Deserializer, Serialize, Serializer};
-use serde_json::Value;
+use serde::{Deserialize, Serialize};
 
 use crate::config::kind::Choice;
 use crate::config::{Experiment, Loaded, Problem};
@@ -19,7 +16,6 @@ pub use subset::{Limit, shares};
 
 /// The data and how it is read.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(remote = "Self")]
 pub struct DataPlan {
     /// Where the samples are.
     pub source: SourcePlan,
@@ -52,7 +48,6 @@ pub struct DataPlan {
     #[serde(default)]
     pub subset_of: Option<usize>,
     /// How often each sample is in a batch, augmented anew each time.
-    #[serde(default = "once")]
     pub aug_repeats: usize,
     /// New order in each epoch.
     pub shuffle: bool,
@@ -65,45 +60,14 @@ pub struct DataPlan {
     /// Policy for unreadable samples.
     pub on_bad_sample: OnBadSample,
     /// Largest share of unreadable samples that is passed over, of an epoch as of an evaluation.
-    #[serde(default = "most_unreadable")]
     pub max_bad_fraction: f64,
     /// Transforms of training images.
-    #[serde(deserialize_with = "legacy::transforms")]
     pub train_transforms: Vec<Choice>,
     /// Transforms of validation images.
-    #[serde(deserialize_with = "legacy::transforms")]
     pub val_transforms: Vec<Choice>,
     /// How training images are mixed in pairs; absent = not at all.
     #[serde(default)]
     pub mixup: Option<MixupPlan>,
-}
-
-impl Serialize for DataPlan {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        Self::serialize(self, serializer)
-    }
-}
-
-impl<'de> Deserialize<'de> for DataPlan {
-    /// Reads plans of earlier versions, too, in which some data sets had options of their own for
-    /// what is held back.
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let mut value = Value::deserialize(deserializer)?;
-        if value.get("split").is_none() {
-            value["split"] = legacy::split(value.pointer_mut("/source/kind/options"));
-        }
-        Self::deserialize(value).map_err(D::Error::custom)
-    }
-}
-
-/// For plans of before there was the key.
-fn most_unreadable() -> f64 {
-    0.1
-}
-
-/// For plans of before there was the key.
-fn once() -> usize {
-    1
 }
 
 impl DataPlan {

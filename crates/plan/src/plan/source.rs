@@ -1,10 +1,6 @@
 //! Where samples come from: the data set that was chosen, and what was found out about it.
 
-mod legacy;
-
-use serde::de::Error;
-use serde::{Deserialize, Deserializer, Serialize, Serializer};
-use serde_json::Value;
+use serde::{Deserialize, Serialize};
 
 use crate::config::kind::{Choice, Options};
 use crate::plan::Modality;
@@ -12,7 +8,6 @@ use train_numbers::units::Bytes;
 
 /// Where samples come from.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(remote = "Self")]
 pub struct SourcePlan {
     /// The data set and its options.
     pub kind: Choice,
@@ -36,20 +31,5 @@ impl SourcePlan {
     /// Whether samples are images, which transforms can change.
     pub fn holds_images(&self) -> bool {
         self.modality == Modality::Images
-    }
-}
-
-impl Serialize for SourcePlan {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        Self::serialize(self, serializer)
-    }
-}
-
-impl<'de> Deserialize<'de> for SourcePlan {
-    /// Reads plans of earlier versions, too, in which each data set had a form of its own.
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let value = Value::deserialize(deserializer)?;
-        let value = if value.get("kind").is_some() { value } else { legacy::upgraded(&value) };
-        Self::deserialize(value).map_err(D::Error::custom)
     }
 }
