@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use crate::checkpoint::{self, Opened};
 use crate::cli::follow_target::follow_target;
-use crate::cli::run_files::{self, OtherData, stored_experiment};
+use crate::cli::run_files::{self, OtherData};
 use crate::cli::{Refusal, data_problem, incomplete_starts, pretrained, to_stderr};
 use crate::collective::mpi::StartError;
 use crate::config::kind::{Choice, Options};
@@ -27,7 +27,7 @@ use crate::plan::{
     Targets, chosen_loss,
 };
 use crate::record::{DATA, Environment, newest_of, newest_start};
-use crate::runs::{StoredRun, link_logs};
+use crate::runs::link_logs;
 use crate::units::Bytes;
 use crate::{collective, data, failpoint, files, ops, sweep, worker};
 
