@@ -46,7 +46,7 @@ pub(crate) fn prepare(
         // What it stands for is a matter of the version; the run goes on as it began.
         now.experiment.train.precision = description.plan.precision.into();
     }
-    now.pretrained = description.plan.model.pretrained_checkpoint.clone();
+    now.pretrained.clone_from(&description.plan.model.pretrained_checkpoint);
     let prepared = Prepared::of(now, origin, Some(&description.plan.data.source.found), kinds)?;
     let (train, plan) = (&prepared.loaded.experiment.train, &prepared.plan);
     refuse_shorter(&description.run, &changed, train, plan.length.steps_per_epoch)?;

@@ -72,7 +72,7 @@ impl Door {
                 Err(()) => drop(self.arriving.swap_remove(at)),
                 Ok(Some(hello)) => {
                     let arrived = self.arriving.swap_remove(at);
-                    if let Some(node) = arrived.as_node(&hello) {
+                    if let Some(node) = arrived.into_node(&hello) {
                         return Some((node, hello));
                     }
                 }
@@ -202,7 +202,7 @@ impl Arriving {
         }
     }
 
-    fn as_node(self, hello: &Hello) -> Option<JoinedNode> {
+    fn into_node(self, hello: &Hello) -> Option<JoinedNode> {
         let Hello { node, port, ref host, ref session, .. } = *hello;
         let address = SocketAddr::new(self.address, port);
         let (host, session, channel) = (host.clone(), session.clone(), self.channel);

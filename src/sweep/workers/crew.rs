@@ -108,7 +108,7 @@ impl Crew {
         let is_open =
             |(name, member): &(&String, &Member)| !member.is_gone && !heard.contains(*name);
         let asked = self.members.iter().filter(is_open);
-        asked.filter_map(|(name, member)| Some((name.as_str(), member.extension.as_ref()?))).next()
+        asked.find_map(|(name, member)| Some((name.as_str(), member.extension.as_ref()?)))
     }
 
     /// The attempt at `trial` that an earlier leader began, and who has it.
