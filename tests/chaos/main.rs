@@ -46,7 +46,7 @@ const OF_EACH_TEST: [u64; 6] = [6, 20, 24, 34, 49, 60];
 /// Times that a smaller schedule is tried before it counts as one that does not fail.
 const TRIES: usize = 3;
 /// Longest time in which a failed schedule is made smaller.
-const MINIMIZING: Duration = Duration::from_secs(120);
+const MINIMIZING: Duration = Duration::from_mins(2);
 /// Recipes whose ends are remembered.
 const REMEMBERED: usize = 16;
 

@@ -29,7 +29,9 @@ pub(crate) fn ls(args: &LsArgs, kinds: &Kinds) -> Result<u8, Refusal> {
     let folder = folder(&args.folder);
     let mut listing = runs::list(&folder);
     if !is_json() {
-        leftovers(&folder).iter().for_each(|left| say_left(left));
+        for left in &leftovers(&folder) {
+            say_left(left);
+        }
     }
     if listing.is_empty() {
         return Err(no_run(&folder));

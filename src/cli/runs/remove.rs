@@ -321,7 +321,9 @@ fn remove_checkpoints(folder: &Path, is_dry: bool) -> Result<u64, Refusal> {
             remove(path).map_err(|error| unwritable(&error))?;
         }
         // Those with foreign files stay.
-        folders.iter().for_each(|folder| drop(fs::remove_dir(folder)));
+        for folder in &folders {
+            drop(fs::remove_dir(folder));
+        }
     }
     let names = foreign.iter().take(SHOWN).filter_map(|path| path.strip_prefix(folder).ok());
     let names: Vec<String> = names.map(|name| format!("`{}`", name.display())).collect();

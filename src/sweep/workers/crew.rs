@@ -107,7 +107,7 @@ impl Crew {
     pub(super) fn extension(&self, heard: &BTreeSet<String>) -> Option<(&str, &Extension)> {
         let is_open =
             |(name, member): &(&String, &Member)| !member.is_gone && !heard.contains(*name);
-        let asked = self.members.iter().filter(is_open);
+        let mut asked = self.members.iter().filter(is_open);
         asked.find_map(|(name, member)| Some((name.as_str(), member.extension.as_ref()?)))
     }
 
