@@ -214,11 +214,11 @@ fn allowed(schedule: &Schedule, at: usize) -> Vec<i32> {
         codes.push(5);
     }
     match launcher {
-        Launcher::Parent | Launcher::Mpirun => {}
         Launcher::Torchrun if lost > 0 => codes.extend([-9, 75]),
         Launcher::Torchrun => codes.push(75),
         // It has codes of its own.
         Launcher::Mpirun if is_ending || lost > 0 => codes.extend(1..=255),
+        Launcher::Parent | Launcher::Mpirun => {}
     }
     codes
 }
