@@ -223,7 +223,7 @@ fn allowed(schedule: &Schedule, at: usize) -> Vec<i32> {
     codes
 }
 
-/// A variable for each process of a start, which names its number.
+/// The processes of a start: one, or one for each rank where torchrun is imitated.
 fn commands(schedule: &Schedule, lab: &Lab, at: usize, args: &[String]) -> Vec<Command> {
     let (ranks, words) = (schedule.ranks(at), as_words(args));
     let mut commands = match schedule.launcher(at) {
