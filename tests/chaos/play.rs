@@ -23,6 +23,8 @@ const DEADLINE: Duration = Duration::from_secs(90);
 const LEAVING: Duration = Duration::from_secs(10);
 /// torchrun ends the other ranks when it has seen that one is gone.
 const NOTICED: Duration = Duration::from_millis(300);
+/// When it kills them.
+const UNMOVED: Duration = Duration::from_secs(5);
 /// Processor time in which the system may still be loading the program, in hundredths of a second.
 const LOADING: u64 = 10;
 /// Between two looks.
@@ -293,7 +295,7 @@ fn start(
     }
     let is_mpirun = schedule.launcher(at) == Launcher::Mpirun;
     let mut all: Vec<Running> = commands(schedule, lab, at, args).into_iter().map(spawn).collect();
-    let (began, mut gone, mut readers) = (Instant::now(), None, Vec::new());
+    let (began, mut gone, mut n_sent, mut readers) = (Instant::now(), None, 0, Vec::new());
     loop {
         let elapsed = began.elapsed();
         while let Some(next) = acts.iter().position(|(after, _)| *after <= elapsed) {
@@ -318,12 +320,15 @@ fn start(
         if gone.is_none() && all.iter_mut().any(has_failed) {
             gone = Some(elapsed);
         }
-        if gone.is_some_and(|gone| elapsed > gone + NOTICED) {
-            // As torchrun does, once.
+        // As torchrun does: it asks the others once, and kills those that do not react.
+        let signals = [(NOTICED, Signal::TERM), (UNMOVED, Signal::KILL)];
+        let due =
+            signals.get(n_sent).filter(|(after, _)| gone.is_some_and(|at| elapsed > at + *after));
+        if let Some((_, signal)) = due {
+            n_sent += 1;
             let rest = all.iter().zip(&over).filter(|(_, is_over)| !**is_over);
             let rest: Vec<u32> = rest.map(|(running, _)| running.pid()).collect();
-            send(&rest, false, Signal::TERM);
-            gone = Some(DEADLINE);
+            send(&rest, false, *signal);
         }
         if elapsed > DEADLINE {
             let said: String = all.iter().map(Running::stderr).collect();
