@@ -341,7 +341,7 @@ fn asked_about(
         "split": { "val_fraction": null, "test_fraction": null, "folds": null, "fold": 0, "seed": 0 },
         "sampler": "shards", "shuffle": true, "drop_last": false, "num_workers": 0,
         "prefetch_factor": 1, "on_bad_sample": "error", "train_transforms": [],
-        "val_transforms": [],
+        "val_transforms": [], "aug_repeats": 1, "max_bad_fraction": 0.1,
     }))
     .unwrap();
     source.inputs(&Predicting { paths: &paths, plan: &plan, transforms: &transforms })
