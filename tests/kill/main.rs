@@ -26,7 +26,7 @@ use ddprun::internals::launch::{
     self, Blame, Console, Ended, Failure, Link, Membership, Note, Phase, PreparedRun, Program,
     Start, Stop, rank_env,
 };
-use ddprun::plan::{Plan, RunFolders};
+use ddprun::plan::{Modality, Plan, RunFolders, SourcePlan, SplitPlan};
 use ddprun::units::Rank;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::json;
@@ -159,10 +159,11 @@ fn plan(world: u32, max_restarts: u32, timeout: Duration) -> Plan {
             "pretrained": null, "except_head": false, "n_parameters": 10, "n_tensors": 2, "n_buffer_elements": 0
         },
         "data": {
-            "source": { "image_folder": { "train": "t", "val": "v" } }, "n_train": 1, "n_val": 1,
-            "classes": ["a", "b"], "sampler": "shards", "shuffle": true, "drop_last": true,
-            "num_workers": 0, "prefetch_factor": 2, "on_bad_sample": "error",
-            "train_transforms": [], "val_transforms": []
+            "source": SourcePlan::new("image_folder", Modality::Images), "n_train": 1, "n_val": 1,
+            "classes": ["a", "b"], "split": SplitPlan::NONE, "sampler": "shards", "shuffle": true,
+            "drop_last": true, "aug_repeats": 1, "num_workers": 0, "prefetch_factor": 2,
+            "on_bad_sample": "error", "max_bad_fraction": 0.1, "train_transforms": [],
+            "val_transforms": []
         },
         "loss": { "kind": { "name": "cross_entropy" }, "targets": "classes" },
         "batch": { "size": 1, "accumulation": 1, "global": world, "shards": world },
