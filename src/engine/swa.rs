@@ -76,12 +76,13 @@ impl Engine {
             self.broadcast_buffers()?;
             let trained = values(&self.params).map_err(failed)?;
             let measured = self.with_averages(|engine| {
+                let before = values(&engine.params).map_err(failed)?;
                 // What is no statistic stays as it is.
                 put(&engine.params, &trained).map_err(failed)?;
                 let mut running = Running::default();
                 for (number, micro_batches) in (step + 1..).zip(steps) {
                     if let Some(stop) = engine.urgent_request(wishes)? {
-                        put(&engine.params, &trained).map_err(failed)?;
+                        put(&engine.params, &before).map_err(failed)?;
                         return Err(Error::BrokenOff(stop));
                     }
                     engine.measure(number, &micro_batches, next, &mut running)?;
