@@ -170,7 +170,7 @@ const SETTINGS: [&[&str]; 18] = [
     ],
     &["train.clip_grad_norm=0.5"],
     &[
-        "scheduler.name=cosine scheduler.interval=step scheduler.warmup=3 steps",
+        "scheduler.name=cosine scheduler.interval=step scheduler.warmup=30 %",
         "scheduler.name=one_cycle",
         "scheduler.name=step scheduler.step_size=1",
         "scheduler.name=plateau scheduler.patience=0",
