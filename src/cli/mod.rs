@@ -1,4 +1,4 @@
-//! The command line: a verb in, an exit code out. `main` only calls [`run`]; so does a user's own
+//! The command line: a verb in, an exit code out. `main` only calls [`run()`]; so does a user's own
 //! program that registers its kinds.
 //!
 //! ```text

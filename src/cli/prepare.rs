@@ -442,7 +442,7 @@ pub(crate) fn folders_of(plan: &Plan, id: &str) -> RunFolders {
 }
 
 /// Takes possession of a run's folders and writes down what was asked, decided and found
-/// ([`description`]), and what the machine is. A run that goes on does so with the data that it
+/// (`run.json`), and what the machine is. A run that goes on does so with the data that it
 /// began with, unless `other` are accepted.
 pub(crate) fn own_run(
     folders: RunFolders,

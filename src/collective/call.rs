@@ -7,17 +7,17 @@ use crate::units::Bytes;
 /// What a rank does in a collective.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Op {
-    /// [`Collective::segments`]: lengths are compared.
+    /// `Collective::segments`: lengths are compared.
     Segments,
-    /// [`Collective::all_reduce`]
+    /// `Collective::all_reduce`
     AllReduce,
-    /// [`Collective::reduce_scatter`]
+    /// `Collective::reduce_scatter`
     ReduceScatter,
-    /// [`Collective::broadcast`]
+    /// `Collective::broadcast`
     Broadcast,
-    /// [`Collective::all_gather`]
+    /// `Collective::all_gather`
     AllGather,
-    /// [`Collective::barrier`]
+    /// `Collective::barrier`
     Barrier,
     /// A sum by a library on devices; named in errors, never compared.
     SumOnDevices,

@@ -214,6 +214,8 @@ impl Engine {
     ///
     /// A collective failed.
     pub fn rank_stats(&self) -> Result<RankStats, Error> {
+        // A rank that waits here is not the one that hangs.
+        (self.observer)(self.state.step, Phase::Reducing);
         let all = exchange(self.collective.as_ref(), &RankReport::now(self.time, &self.device))?;
         let late = self.stragglers.as_ref().map_or(&[][..], Stragglers::late_seconds);
         Ok(rank_stats::of(self.state.step, &all, late))

@@ -106,6 +106,7 @@ impl Engine {
         &self,
         wishes: &dyn Fn() -> StopRequest,
     ) -> std::result::Result<Option<StopRequest>, Error> {
+        (self.observer)(self.state.step, Phase::Reducing);
         let all = exchange(self.collective.as_ref(), &wishes())?;
         Ok(all.into_iter().max().filter(|stop| stop.is_urgent()))
     }

@@ -77,11 +77,11 @@ pub enum JoinError<E> {
     Rendezvous(#[from] RendezvousError),
 }
 
-/// As [`join_within`], with the usual patience.
+/// As `join_within`, with the usual patience.
 ///
 /// # Errors
 ///
-/// As [`JoinError`].
+/// As `JoinError`.
 pub fn join<E: std::fmt::Display>(
     role: &Role,
     prepare: impl FnOnce() -> Result<PreparedRun, E>,

@@ -2,7 +2,7 @@
 //!
 //! The file is not trusted: its header is limited before anything is allocated, and no shape in it
 //! is believed. Nothing is changed unless every tensor fits; whether it does is decided by names
-//! and shapes alone ([`fit`]), so that it can be known before anything is started.
+//! and shapes alone ([`fit()`]), so that it can be known before anything is started.
 
 mod adapters;
 mod file;
@@ -177,7 +177,7 @@ impl Error {
 /// Replaces the model's values by those of a safetensors file, all or none; or of the files that an
 /// index (`model.safetensors.index.json`) names.
 ///
-/// Keys are compared as [`fit`] does. f16, bf16 and f64 become f32. `num_batches_tracked` is
+/// Keys are compared as [`fit()`] does. f16, bf16 and f64 become f32. `num_batches_tracked` is
 /// taken if present, and never missed; neither are the adapters of a model that had none.
 ///
 /// # Errors

@@ -81,7 +81,7 @@ pub(super) fn round(values: &mut [f32], precision: Precision) {
     }
 }
 
-/// [`round`] of a few values, on the calling thread.
+/// Rounding of a few values, on the calling thread.
 pub fn round_block(block: &mut [f32], precision: Precision) {
     match precision {
         Precision::Fp32 => {}

@@ -46,7 +46,7 @@ const GENERATION_TIMEOUT: Duration = Duration::from_mins(5);
 #[serde(deny_unknown_fields, default)]
 pub struct Shapes {
     /// folder to generate into; each set gets a subfolder named after the seed and the options
-    /// below. Default: "data/<experiment name>".
+    /// below. Default: `data/` and the name of the experiment.
     #[schemars(extend("format" = "output-path"), example = "data/shapes")]
     pub dir: Option<PathBuf>,
     /// number of classes, 2 to 90.

@@ -13,7 +13,7 @@ use crate::ops::weight::Weight;
 
 /// [`conv2d`], but under bf16 on the CPU the result is a bf16 tensor, as under `torch.autocast`:
 /// the same numbers in half of the memory. x may be one, too. Operations of [`crate::ops`] take it,
-/// those of Candle may need [`crate::ops::widen`].
+/// those of Candle may need [`crate::ops::widen()`].
 ///
 /// # Errors
 ///

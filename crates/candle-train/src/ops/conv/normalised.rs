@@ -38,7 +38,7 @@ pub struct ConvNorm<'a> {
 /// activation: the same bits, in one operation. Returns the statistics of the batch, too.
 ///
 /// Under bf16, and on a GPU under fp16, the result has the precision's type, and x and residual may
-/// have it: operations of [`crate::ops`] take it, those of Candle may need [`crate::ops::widen`].
+/// have it: operations of [`crate::ops`] take it, those of Candle may need [`crate::ops::widen()`].
 ///
 /// # Errors
 ///

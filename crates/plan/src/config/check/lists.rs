@@ -17,7 +17,7 @@ const MAX_OWNERS: usize = 4;
 
 /// An entry of a list.
 struct ListEntry<'a> {
-    /// Dotted name: "data.transforms.train[1]".
+    /// Dotted name: `data.transforms.train[1]`.
     at: String,
     family: &'a FamilySpec,
     kind: &'a Spec,
