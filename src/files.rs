@@ -30,7 +30,7 @@ pub(crate) use follower::{Follower, News};
 pub(crate) use fs_calls::bytes_written;
 pub(crate) use line_file::Lines;
 pub(crate) use new_file::{NewFile, sync_together};
-pub(crate) use reading::{open, read, read_line, read_to_string, within};
+pub(crate) use reading::{DISK_TIMEOUT, open, read, read_line, read_to_string, within};
 pub(crate) use run_lock::{RunLock, is_unlocked, lock_holder, take_turn};
 use temporary::{is_in_use, temporary_beside};
 pub(crate) use temporary::{is_temporary, random};

@@ -69,7 +69,7 @@ impl Opened {
 }
 
 impl PassedOver {
-    /// What is said where the checkpoint of `step` is used in its place.
+    /// The warning that the checkpoint of `step` is used in its place.
     pub fn words(&self, step: u64) -> String {
         let older = self.step.saturating_sub(step);
         let steps = if older == 1 { "step" } else { "steps" };
@@ -143,7 +143,7 @@ pub(crate) fn best(folder: &Path, plan: &CheckpointPlan) -> Result<Option<Opened
 ///
 /// # Errors
 ///
-/// Those of `find`.
+/// As `find`.
 fn while_it_rotates<T>(mut find: impl FnMut() -> Result<T, Error>) -> Result<T, Error> {
     for _ in 0..ATTEMPTS {
         match find() {

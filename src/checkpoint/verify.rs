@@ -21,7 +21,7 @@ pub(crate) const PIECE: usize = 256 << 10;
 pub(crate) struct OpenFiles(BTreeMap<&'static str, Result<File, Damage>>);
 
 impl OpenFiles {
-    /// Opens those in `folder`; what is wrong with one is said where it is used.
+    /// Opens the files in `folder`; an error with one is reported when that file is used.
     pub(crate) fn open(folder: &Path, manifest: &Manifest) -> Self {
         let open = |name: &'static str| {
             let entry = manifest.files.get(name).ok_or_else(|| Damage::Missing(name.to_owned()));

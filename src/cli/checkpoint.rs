@@ -75,7 +75,7 @@ fn show(word: Option<&str>) -> Result<u8, Refusal> {
 /// What is known of a checkpoint without reading its values.
 struct Contents {
     opened: Opened,
-    /// Those of each file, where they are asked for.
+    /// The tensors of each file, if they are listed.
     tensors: BTreeMap<String, Vec<Tensor>>,
 }
 

@@ -2,7 +2,6 @@
 //! them.
 
 use std::path::Path;
-use std::time::Duration;
 
 use serde_json::json;
 
@@ -20,9 +19,6 @@ use crate::record::Curves;
 use crate::report;
 use crate::units::Rank;
 use crate::worker::{self, Listener, exit};
-
-/// Longest wait for a disk before a failure is told without it.
-const DISK_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// A launch that is over.
 pub(crate) struct Launched {
@@ -109,13 +105,13 @@ pub(crate) fn report(launched: Launched, kinds: &Kinds) -> Result<u8, Refusal> {
             };
             if is_failure {
                 // The failure may be a disk that hangs.
-                files::within(DISK_TIMEOUT, tidy);
+                files::within(files::DISK_TIMEOUT, tidy);
             } else {
                 tidy();
             }
             let checkpoints = run.folders.checkpoints.clone();
             blocked(ended, || {
-                let saved = files::within(DISK_TIMEOUT, move || saved(&checkpoints));
+                let saved = files::within(files::DISK_TIMEOUT, move || saved(&checkpoints));
                 saved.unwrap_or_else(|| "not known: the disk does not respond".to_owned())
             })
         }

@@ -13,6 +13,9 @@ const LARGEST_WHOLE: u64 = 256 << 20;
 /// Longest line that is read; a hole of gigabytes in a file is not.
 pub(super) const LONGEST_LINE: u64 = 16 << 20;
 
+/// Longest wait for a disk before a failure is reported without it.
+pub(crate) const DISK_TIMEOUT: Duration = Duration::from_secs(2);
+
 /// What `work` returns, unless that takes longer than `time`: on a disk that hangs it never does, and
 /// its thread stays behind. `None` also where no thread is left, or `work` panics.
 pub(crate) fn within<T: Send + 'static>(

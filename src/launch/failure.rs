@@ -3,7 +3,6 @@
 use std::fmt::{self, Write as _};
 use std::io::{Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
@@ -19,8 +18,6 @@ use crate::units::Rank;
 pub(crate) const LESS_MEMORY: &str = "reduce `train.batch_size` or `data.num_workers`, or set \
     `fault.on_oom = \"shrink_batch\"`; `ddprun plan` shows how much memory a rank needs";
 
-/// Longest wait for the disk of the log.
-const DISK_TIMEOUT: Duration = Duration::from_secs(2);
 /// Lines of the log that a failure shows.
 const LOG_TAIL_LINES: usize = 20;
 /// Bytes of the log in which those lines are looked for.
@@ -117,7 +114,7 @@ impl Failure {
             let _ = writeln!(text, "       before restart {}: {cause}", attempt + 1);
         }
         let log = self.log.clone();
-        if files::within(DISK_TIMEOUT, move || log.is_file()) == Some(true) {
+        if files::within(files::DISK_TIMEOUT, move || log.is_file()) == Some(true) {
             let _ = writeln!(text, "log:   {}", self.log.display());
         }
         for line in &self.log_tail {
@@ -236,7 +233,7 @@ fn tail(log: &Path) -> Vec<String> {
         file.take(LOG_TAIL_BYTES).read_to_end(&mut bytes)?;
         Ok(bytes)
     };
-    let bytes = files::within(DISK_TIMEOUT, read).and_then(Result::ok).unwrap_or_default();
+    let bytes = files::within(files::DISK_TIMEOUT, read).and_then(Result::ok).unwrap_or_default();
     last_words(&String::from_utf8_lossy(&bytes))
 }
 

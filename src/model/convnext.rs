@@ -127,10 +127,7 @@ impl Architecture for ConvNextConfig {
     }
 
     fn named_as(&self, _: &ModelPlan, library: Library) -> std::result::Result<Naming, String> {
-        match library {
-            Library::Timm | Library::Torchvision => Ok(Naming::default()),
-            Library::Transformers => Err(Naming::unknown()),
-        }
+        Naming::of_vision(library)
     }
 
     fn complete(

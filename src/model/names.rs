@@ -51,6 +51,18 @@ impl Naming {
         Self { config: Some(config), is_gpt2: false }
     }
 
+    /// The own names of a model that timm and torchvision both have.
+    ///
+    /// # Errors
+    ///
+    /// `library` is neither.
+    pub fn of_vision(library: Library) -> Result<Self, String> {
+        match library {
+            Library::Timm | Library::Torchvision => Ok(Self::default()),
+            Library::Transformers => Err(Self::unknown()),
+        }
+    }
+
     /// Why a library that does not have the model cannot read its weights.
     pub fn unknown() -> String {
         "has no such model".to_owned()

@@ -158,7 +158,7 @@ pub(super) fn repeats(trials: &[Trial], goal: Mode) -> Vec<Repeats> {
     if over(trials).is_empty() {
         return Vec::new();
     }
-    let mut settings: Vec<(Values, Vec<(u32, f64)>, usize)> = Vec::new();
+    let mut settings: Vec<Setting> = Vec::new();
     for trial in trials {
         let reached = match trial.state {
             State::Finished => trial.value(goal).map(|value| (trial.number, value)),
@@ -166,15 +166,15 @@ pub(super) fn repeats(trials: &[Trial], goal: Mode) -> Vec<Repeats> {
             State::Running | State::Failed => continue,
         };
         let shared = shared(&trial.values);
-        let at = settings.iter().position(|(known, ..)| *known == shared);
+        let at = settings.iter().position(|setting| setting.values == shared);
         let at = at.unwrap_or_else(|| {
-            settings.push((shared, Vec::new(), 0));
+            settings.push(Setting { values: shared, reached: Vec::new(), n_lost: 0 });
             settings.len() - 1
         });
-        settings[at].1.extend(reached);
-        settings[at].2 += usize::from(reached.is_none());
+        settings[at].reached.extend(reached);
+        settings[at].n_lost += usize::from(reached.is_none());
     }
-    let repeated = settings.into_iter().filter(|(_, reached, _)| reached.len() > 1);
+    let repeated = settings.into_iter().filter(|setting| setting.reached.len() > 1);
     let mut found: Vec<Repeats> = repeated.map(of).collect();
     found.sort_by(|a, b| {
         let means = cost(Some(a.mean), goal).total_cmp(&cost(Some(b.mean), goal));
@@ -183,7 +183,16 @@ pub(super) fn repeats(trials: &[Trial], goal: Mode) -> Vec<Repeats> {
     found
 }
 
-fn of((values, reached, n_lost): (Values, Vec<(u32, f64)>, usize)) -> Repeats {
+/// The trials of a setting.
+struct Setting {
+    values: Values,
+    /// Numbers of the finished ones, each with the value that it reached.
+    reached: Vec<(u32, f64)>,
+    /// Those that were given up or diverged.
+    n_lost: usize,
+}
+
+fn of(Setting { values, reached, n_lost }: Setting) -> Repeats {
     let n = reached.len();
     let mean = reached.iter().map(|(_, value)| value).sum::<f64>() / n as f64;
     let squares: f64 = reached.iter().map(|(_, value)| (value - mean).powi(2)).sum();

@@ -151,7 +151,7 @@ fn decode_jpeg(
         return Err("the JPEG is truncated: its end marker is missing".to_owned().into());
     };
     let (height, width) = header.size;
-    let check = |channels| check_size((width as u32, height as u32), channels * height * width);
+    let check = |channels| check_size(width as u32, height as u32, channels * height * width);
     if header.has_inks() {
         check(4)?;
         // The decoder fails on some files of four components that are whole.
@@ -177,7 +177,8 @@ fn decode_whole(bytes: &[u8], format: ImageFormat) -> Result<(Whole, Orientation
     limits.max_alloc = Some(MAX_BYTES);
     reader.limits(limits);
     let mut decoder = reader.into_decoder().map_err(|error| reason(&error))?;
-    check_size(decoder.dimensions(), decoder.total_bytes() as usize)?;
+    let (width, height) = decoder.dimensions();
+    check_size(width, height, decoder.total_bytes() as usize)?;
     let orientation = Orientation::of_decoder(&mut decoder);
     let inks = [ExtendedColorType::Cmyk8, ExtendedColorType::Cmyk16];
     if format == ImageFormat::Tiff && inks.contains(&decoder.original_color_type()) {
@@ -236,7 +237,7 @@ fn has_only_grey(png: &[u8]) -> bool {
     png.get(COLOUR_TYPE) == Some(&0)
 }
 
-fn check_size((width, height): (u32, u32), bytes: usize) -> Result<(), Unreadable> {
+fn check_size(width: u32, height: u32, bytes: usize) -> Result<(), Unreadable> {
     let pixels = u64::from(width) * u64::from(height);
     if pixels == 0 {
         return Err("the image has no pixels".to_owned().into());

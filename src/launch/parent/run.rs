@@ -1,7 +1,5 @@
 //! `Plan` -> the run's end: starts the group, watches it, and starts it again after a failure.
 
-use std::time::Duration;
-
 use crate::files;
 use crate::launch::error_report::clock;
 use crate::launch::exit::Ended;
@@ -18,9 +16,6 @@ use crate::launch::parent::watch::{StopSources, Watch};
 use crate::launch::{Failure, Nodes, Stop};
 use crate::plan::{Plan, RunFolders};
 use crate::units::Rank;
-
-/// Longest wait for the disk before a failure is told without it.
-const DISK_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Runs the plan to its end: one process per rank, watched, and restarted `plan.max_restarts`
 /// times; then with fewer ranks, if `start` has plans for them, and with more again after a
@@ -81,7 +76,7 @@ fn run_to_end(
         let text = serde_json::to_vec_pretty(failure).unwrap_or_default();
         // The failure itself goes to the caller; a disk that is full or hangs must not hide it.
         let path = run.logs.join(name);
-        let _ = files::within(DISK_TIMEOUT, move || files::write_atomic(&path, &text));
+        let _ = files::within(files::DISK_TIMEOUT, move || files::write_atomic(&path, &text));
     })
 }
 

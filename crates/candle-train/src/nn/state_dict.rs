@@ -268,8 +268,8 @@ fn finite<'a>(
     broken.map_or(Ok(()), named)
 }
 
-/// What of a tensor is no finite number, if anything is. The bits are looked at as they lie, since a
-/// file may be as large as memory.
+/// Whether a tensor holds NaN or infinity, in words. Reads the bits in place, since a file may be as
+/// large as memory.
 fn not_finite(view: &TensorView<'_>) -> Option<&'static str> {
     fn found<const N: usize>(
         data: &[u8],

@@ -251,7 +251,7 @@ impl Stack {
         Err(Problems::new(self.problems))
     }
 
-    /// The kind that each table names; a default was chosen by nobody.
+    /// The kind that each table names. A default does not count: the user did not write it.
     fn chosen<'a>(&self, vocabulary: &'a Vocabulary) -> Chosen<'a> {
         let kind = |family: &'a FamilySpec| {
             let path = path_of(&format!("{}.name", family.table));

@@ -230,7 +230,7 @@ impl<'a> Weights<'a> {
     }
 }
 
-/// What of two lists is probably not meant.
+/// Warnings about transforms that look like mistakes.
 fn doubtful(train: &TransformFacts, val: &TransformFacts, weights: &Weights<'_>) -> Vec<String> {
     const LISTS: [&str; 2] = ["data.transforms.train", "data.transforms.val"];
     let mut notes = Vec::new();
