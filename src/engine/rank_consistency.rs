@@ -11,6 +11,7 @@ use candle_core::Var;
 use rayon::prelude::*;
 
 use crate::engine::{Engine, Error, TrainState};
+use crate::launch::Phase;
 use crate::nn::{Buffer, Param, change_values};
 use crate::units::{Rank, WorldSize};
 
@@ -100,6 +101,7 @@ impl Engine {
                 let mine: candle_core::Result<Vec<_>> =
                     parts.iter().map(|part| engine.hash(*part)).collect();
                 let tensor_error = |source| Error::Tensor { phase: "comparison", step, source };
+                (engine.observer)(step, Phase::Reducing);
                 Ok::<_, Error>(collective.all_gather(&mine.map_err(tensor_error)?.concat())?)
             },
         )?;

@@ -36,7 +36,7 @@ use crate::event::Event;
 use crate::failpoint;
 use crate::kinds::Kinds;
 pub(crate) use crate::launch::exit_code as exit;
-use crate::launch::{ErrorReport, Link, Membership, rank_env};
+use crate::launch::{ErrorReport, Link, Membership, Phase, rank_env};
 use crate::plan::{Plan, RankPlan, RunFolders};
 use crate::record::RankLog;
 use crate::units::Rank;
@@ -265,6 +265,12 @@ pub(crate) fn act(
 impl RankRun {
     fn record(&mut self, event: &Event) -> Result<(), Error> {
         Ok(self.logger.record(event)?)
+    }
+
+    /// Tells the parent that this rank waits for the others from now on, so that it is not taken for
+    /// the one that hangs.
+    fn says_that_it_waits(&self) {
+        self.link.progress(self.engine.state().step, Phase::Reducing);
     }
 
     fn wishes(&self) -> Wishes {
