@@ -12,7 +12,8 @@ use crate::kinds::Kinds;
 use crate::launch::exit_code as exit;
 use crate::launch::rank_env::Foreign;
 use crate::launch::{
-    self, FirstOfMachine, JoinError, MpiJoinError, NodeConfig, NodeRendezvousError, PreparedRun,
+    self, FirstOfMachine, JoinError, MpiJoinError, NoRun, NodeConfig, NodeRendezvousError,
+    PreparedRun,
 };
 use crate::plan::RunFolders;
 use crate::units::Rank;
@@ -56,14 +57,14 @@ pub(crate) fn train_launched(
 ) -> Result<Launched, Refusal> {
     let opened = FirstOfMachine::open(foreign);
     let first = opened.map_err(|error: JoinError<Refusal>| no_place(&error))?;
-    let request = request().inspect_err(|refusal| first.refuse(&refusal.to_string()))?;
+    let request = request().inspect_err(|refusal| first.refuse(refusal))?;
     let plan = &request.prepared.plan;
     let mut owned = None;
     let make = make(&request, &mut owned);
     let met = first.meet(place, plan, make, &mut |line| to_stderr(line)).map_err(apart)?;
     // Rank 0 holds the run's lock as long as it lives.
     let run = owned_or_joined(owned, &met.prepared.folders, &request);
-    let run = run.inspect_err(|refusal| first.refuse(&refusal.to_string()))?;
+    let run = run.inspect_err(|refusal| first.refuse(refusal))?;
     let membership = first.welcome(met, to_stderr);
     let membership = membership.map_err(|error: JoinError<Refusal>| no_place(&error))?;
     Ok(take_part(membership, run, kinds))
@@ -92,16 +93,22 @@ fn apart_by_mpi(error: MpiJoinError<Refusal>) -> Refusal {
     let (code, help) = match &error {
         MpiJoinError::Prepare(_) | MpiJoinError::Thread(_) => (exit::RESOURCE, None),
         MpiJoinError::Start(why) => (exit::REFUSED, Some(why.help())),
-        MpiJoinError::Refused(_) => (
-            exit::REFUSED,
+        MpiJoinError::Refused(why) => (
+            why.exit_code,
             Some("give all ranks the same program, experiment and data at the same paths"),
         ),
         MpiJoinError::Group(_) | MpiJoinError::Machine(_) => (exit::PEER, None),
     };
     match error {
         MpiJoinError::Prepare(refusal) => refusal,
+        MpiJoinError::Refused(why) if why.exit_code == exit::OK => nothing_to_do(&why),
         error => Refusal::of(code, &error, help.map(str::to_owned)),
     }
+}
+
+/// The first process of all has ended well without a run.
+fn nothing_to_do(why: &NoRun) -> Refusal {
+    Refusal::new(exit::OK, &why.reason)
 }
 
 /// Makes the run where this process is the first of all, and leaves it in `owned`; that with the id
@@ -137,8 +144,11 @@ fn owned_or_joined(
 pub(crate) fn apart(error: NodeRendezvousError<Refusal>) -> Refusal {
     let (code, help) = match error {
         NodeRendezvousError::Prepare(refusal) => return refusal,
-        NodeRendezvousError::Refused { .. } => (
-            exit::REFUSED,
+        NodeRendezvousError::Refused(why) if why.exit_code == exit::OK => {
+            return nothing_to_do(&why);
+        }
+        NodeRendezvousError::Refused(ref why) => (
+            why.exit_code,
             "start the same program with the same experiment and flags on all machines",
         ),
         NodeRendezvousError::CalledOff { .. } => (exit::PEER, "start it again on all machines"),

@@ -14,9 +14,9 @@ pub(crate) fn no_place<E: fmt::Display>(error: &JoinError<E>) -> Refusal {
         | JoinError::NotARank
         | JoinError::SeveralMachines { .. }
         | JoinError::OtherWorld { .. }
-        | JoinError::Mpi(_)
+        | JoinError::Mpi(_) => exit::REFUSED,
         // Rank 0 says why.
-        | JoinError::Rendezvous(RendezvousError::Refused { .. }) => exit::REFUSED,
+        JoinError::Rendezvous(RendezvousError::Refused(why)) => why.exit_code,
         JoinError::Inherited { source, .. } if is_lack(source) => exit::RESOURCE,
         JoinError::Inherited { .. } | JoinError::Rendezvous(_) => exit::PEER,
     };
@@ -30,6 +30,10 @@ pub(crate) fn no_place<E: fmt::Display>(error: &JoinError<E>) -> Refusal {
         JoinError::Mpi(error) => format!("\n  do: {}", error.help()),
         _ => String::new(),
     };
+    if code == exit::OK {
+        // There is nothing to do.
+        return Refusal::new(code, error.to_string());
+    }
     Refusal::new(code, format!("error: {error}{why}"))
 }
 

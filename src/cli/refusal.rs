@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 
 use crate::config::{Problem, Problems};
 use crate::data;
+use crate::launch::NotPrepared;
 use crate::launch::exit_code as exit;
 use crate::terminal::escape;
 
@@ -164,6 +165,12 @@ pub(crate) fn with_causes(error: &dyn Error) -> String {
 }
 
 impl Error for Refusal {}
+
+impl NotPrepared for Refusal {
+    fn exit_code(&self) -> u8 {
+        self.code
+    }
+}
 
 impl fmt::Display for Refusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -76,7 +76,7 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>, kinds: &Kinds) -> Exit
 /// Whether another rank of this machine refuses the same in the same words: the ranks of a launcher
 /// have one command line, and read the same files.
 fn is_said_by_another(code: u8) -> bool {
-    let is_common = matches!(code, exit::REFUSED | exit::DATA | exit::CHECKPOINT);
+    let is_common = matches!(code, exit::OK | exit::REFUSED | exit::DATA | exit::CHECKPOINT);
     let role = rank_env::from_environment();
     is_common && matches!(role, Ok(Role::Foreign(place)) if !place.local_rank.is_first())
 }
@@ -86,7 +86,7 @@ fn begins_runs(line: &[OsString]) -> bool {
     let first = line.get(1).map(|word| word.to_string_lossy());
     let first = first.unwrap_or_default();
     let is_experiment = Path::new(&*first).extension().is_some_and(|end| end == "toml");
-    is_experiment || first.starts_with('-') || ["resume", "sweep"].contains(&&*first)
+    is_experiment || first.starts_with('-') || ["resume", "sweep", "try"].contains(&&*first)
 }
 
 /// Where a file may not grow (`ulimit -f`), the write that fails says so; the signal beside it

@@ -16,7 +16,7 @@ use crate::cli::{machines, node_args, relaunch};
 use crate::config::values::Auto;
 use crate::kinds::Kinds;
 use crate::launch::rank_env::{Foreign, mpi_launcher};
-use crate::launch::{self, JoinError, RankWait, Role};
+use crate::launch::{self, JoinError, NotPrepared, RankWait, Role};
 use crate::plan::{BackendPlan, MpiFacts};
 use crate::terminal::counted;
 use crate::worker::{self, exit};
@@ -128,6 +128,8 @@ impl fmt::Display for Never {
         f.write_str("`ddprun worker` is started by ddprun itself")
     }
 }
+
+impl NotPrepared for Never {}
 
 /// A rank of torchrun, srun or mpirun: rank 0 makes the run, all train, only the launcher watches.
 fn foreign(

@@ -1,15 +1,13 @@
 //! Ranks that another launcher started on several machines: the first of each machine meets those
 //! of the others, for all ranks of its own, which wait for it (`local_rendezvous`).
 
-use std::fmt;
-
 use crate::launch::foreign::local_rendezvous::{Host, Shared};
 use crate::launch::foreign::mpi::start_mpi;
 use crate::launch::join::JoinError;
 use crate::launch::machines::greeting::NodeRendezvousError;
 use crate::launch::machines::meeting::NodeConfig;
 use crate::launch::machines::node_rendezvous::join_nodes;
-use crate::launch::prepared_run::PreparedRun;
+use crate::launch::prepared_run::{NoRun, NotPrepared, PreparedRun};
 use crate::launch::rank::env::Foreign;
 use crate::launch::rank::link::Link;
 use crate::launch::rank::membership::Membership;
@@ -33,8 +31,8 @@ impl<'a> FirstOfMachine<'a> {
     }
 
     /// Tells the other ranks of the machine that there is no run.
-    pub(crate) fn refuse(&self, reason: &str) {
-        self.host.refuse(reason);
+    pub(crate) fn refuse(&self, why: &impl NotPrepared) {
+        self.host.refuse(NoRun::of(&format!("rank {}", self.foreign.rank), why));
     }
 
     /// Meets the first ranks of the other machines. Rank 0 prepares the run by `prepare`, as in
@@ -43,7 +41,7 @@ impl<'a> FirstOfMachine<'a> {
     /// # Errors
     ///
     /// As [`join_nodes`]; the other ranks of the machine are told.
-    pub(crate) fn meet<E: fmt::Display>(
+    pub(crate) fn meet<E: NotPrepared>(
         &self,
         config: &NodeConfig,
         plan: &Plan,
@@ -51,7 +49,8 @@ impl<'a> FirstOfMachine<'a> {
         report: &mut dyn FnMut(&str),
     ) -> Result<Met, NodeRendezvousError<E>> {
         let met = join_nodes(config, plan, &[], prepare, report);
-        let (prepared, mut nodes) = met.inspect_err(|error| self.refuse(&error.to_string()))?;
+        let (prepared, mut nodes) =
+            met.inspect_err(|error| self.host.refuse(error.for_others()))?;
         Ok(Met { prepared, peers: nodes.take_peers() })
     }
 

@@ -11,7 +11,7 @@ use crate::failpoint;
 use crate::launch::foreign::local_rendezvous::{self, Host, RankWait, RendezvousError, Shared};
 use crate::launch::foreign::mpi::start_mpi;
 use crate::launch::messages::ToRank;
-use crate::launch::prepared_run::PreparedRun;
+use crate::launch::prepared_run::{NoRun, NotPrepared, PreparedRun};
 use crate::launch::rank::env::{Child, Foreign, Role};
 use crate::launch::rank::inherit;
 use crate::launch::rank::link::Link;
@@ -82,7 +82,7 @@ pub enum JoinError<E> {
 /// # Errors
 ///
 /// As `JoinError`.
-pub fn join<E: std::fmt::Display>(
+pub fn join<E: NotPrepared>(
     role: &Role,
     prepare: impl FnOnce() -> Result<PreparedRun, E>,
 ) -> Result<Membership, JoinError<E>> {
@@ -99,7 +99,7 @@ pub fn join<E: std::fmt::Display>(
 /// # Errors
 ///
 /// As [`JoinError`].
-pub(crate) fn join_within<E: std::fmt::Display>(
+pub(crate) fn join_within<E: NotPrepared>(
     role: &Role,
     wait: RankWait,
     prepare: impl FnOnce() -> Result<PreparedRun, E>,
@@ -145,7 +145,7 @@ fn peers(channel: &mut Channel, fds: &[RawFd]) -> io::Result<Vec<Peer>> {
     peers.map(|(peer, &fd)| Ok(peer.with_socket(inherit::take(fd)?))).collect()
 }
 
-fn join_foreign<E: std::fmt::Display>(
+fn join_foreign<E: NotPrepared>(
     foreign: &Foreign,
     wait: RankWait,
     prepare: impl FnOnce() -> Result<PreparedRun, E>,
@@ -171,7 +171,7 @@ fn join_foreign<E: std::fmt::Display>(
 }
 
 /// Rank 0: listens first, so that the others can wait while the run is prepared.
-fn host<E: std::fmt::Display>(
+fn host<E: NotPrepared>(
     foreign: &Foreign,
     wait: RankWait,
     prepare: impl FnOnce() -> Result<PreparedRun, E>,
@@ -180,14 +180,14 @@ fn host<E: std::fmt::Display>(
     let prepared = match prepare() {
         Ok(prepared) => prepared,
         Err(error) => {
-            host.refuse(&error.to_string());
+            host.refuse(NoRun::of(&format!("rank {}", foreign.rank), &error));
             return Err(JoinError::Prepare(error));
         }
     };
     let (planned, launched) = (prepared.plan.distributed.world_size, foreign.world);
     if planned != launched {
         let error = JoinError::OtherWorld { planned, launched };
-        host.refuse(&error.to_string());
+        host.refuse(NoRun::unfit(error.to_string()));
         return Err(error);
     }
     let shared = host.welcome(&prepared, wait.say)?;

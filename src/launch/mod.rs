@@ -69,6 +69,7 @@ pub use parent::run::run;
 pub(crate) use parent::run::run_node;
 pub use phase::Phase;
 pub use prepared_run::PreparedRun;
+pub(crate) use prepared_run::{NoRun, NotPrepared};
 pub use rank::env as rank_env;
 pub(crate) use rank::env::Role;
 pub(crate) use rank::inherit::hide_backtraces_of_errors;

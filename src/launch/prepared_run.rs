@@ -1,7 +1,11 @@
 //! A run that is ready to start.
 
+use std::convert::Infallible;
+use std::fmt;
+
 use serde::{Deserialize, Serialize};
 
+use crate::launch::exit_code;
 use crate::plan::{Plan, RunFolders};
 
 /// What the process that prepares a run gives to its ranks.
@@ -13,4 +17,43 @@ pub struct PreparedRun {
     pub folders: RunFolders,
     /// Whether to continue from the newest checkpoint.
     pub resume: bool,
+}
+
+/// Why a process that should prepare a run has none.
+pub trait NotPrepared: fmt::Display {
+    /// The exit code of all ranks that wait for it.
+    fn exit_code(&self) -> u8 {
+        exit_code::REFUSED
+    }
+}
+
+impl NotPrepared for String {}
+impl NotPrepared for Infallible {}
+
+/// What a process that waits for a run is told instead of it.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct NoRun {
+    /// Why there is none.
+    pub reason: String,
+    /// The exit code of all who are told.
+    pub exit_code: u8,
+}
+
+impl NoRun {
+    /// One that does not fit: another program, experiment or world.
+    pub(in crate::launch) fn unfit(reason: impl Into<String>) -> Self {
+        Self { reason: reason.into(), exit_code: exit_code::REFUSED }
+    }
+
+    /// `who` could not prepare it.
+    pub(in crate::launch) fn of(who: &str, error: &impl NotPrepared) -> Self {
+        let reason = format!("{who} could not prepare the run: {error}");
+        Self { reason, exit_code: error.exit_code() }
+    }
+}
+
+impl fmt::Display for NoRun {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.reason)
+    }
 }

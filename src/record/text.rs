@@ -3,6 +3,8 @@
 
 use std::time::Duration;
 
+use serde_json::Value;
+
 pub(crate) use crate::terminal::{escape, wrapped};
 
 /// A loss: four decimals, and an exponent where they would hide it.
@@ -25,6 +27,16 @@ pub(crate) fn short(value: f64) -> String {
         format!("{rounded}")
     } else {
         format!("{rounded:e}")
+    }
+}
+
+/// A value of a hyperparameter; `null` is a key that is not set, which files of sweeps call "off".
+pub(crate) fn hyperparameter(value: &Value) -> String {
+    match value {
+        Value::Null => "off".to_owned(),
+        Value::String(text) => text.clone(),
+        Value::Number(number) => number.as_f64().map_or_else(|| number.to_string(), short),
+        other => other.to_string(),
     }
 }
 

@@ -7,7 +7,7 @@ use plotters::prelude::*;
 
 use crate::config::schema::Mode;
 use crate::config::sweep::{Domain, Json, Parameter, Search, value_of};
-use crate::record::text::{escape, is_share, metric, short};
+use crate::record::text::{escape, hyperparameter, is_share, metric};
 use crate::report::panel::{Canvas, FAINT_INK, FRAME, INK, Lettering, write_words};
 use crate::report::picture::{self, Area, Drawn, Picture};
 use crate::sweep::Error;
@@ -92,12 +92,7 @@ impl<'a> Shown<'a> {
 }
 
 fn word(value: &Json) -> String {
-    let text = match value {
-        Json::String(text) => text.clone(),
-        Json::Number(number) => number.as_f64().map_or_else(|| number.to_string(), short),
-        other => other.to_string(),
-    };
-    escape(&text).into_owned()
+    escape(&hyperparameter(value)).into_owned()
 }
 
 /// The axis of a parameter.
@@ -532,7 +527,7 @@ mod tests {
         assert_eq!(places(&numbers), [2, 0, 3, 1]);
         let scale = scale_of(&Domain::Categorical { values: numbers.to_vec() });
         let words: Vec<&str> = scale.ticks.iter().map(|(_, word)| word.as_str()).collect();
-        assert_eq!(words, ["32", "64.5", "256", "null"]);
+        assert_eq!(words, ["32", "64.5", "256", "off"]);
         assert_eq!(places(&[json!("b"), json!("a"), json!(1)]), [0, 1, 2]);
         let values = Domain::Categorical { values: numbers.to_vec() };
         let trial = Trial {

@@ -125,6 +125,7 @@ fn csv(subject: &Subject, ranking: &Ranking, trials: &[Trial]) -> String {
             format!("{:.3}", trial.seconds),
         ];
         row.extend(keys.iter().map(|key| match value_of(&trial.values, key) {
+            Some(Value::Null) => "off".to_owned(),
             Some(Value::String(text)) => text.clone(),
             Some(value) => value.to_string(),
             None => String::new(),

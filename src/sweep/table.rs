@@ -3,7 +3,7 @@
 use serde_json::Value;
 
 use crate::config::sweep::value_of;
-use crate::record::text::{duration, metric, short, wrapped};
+use crate::record::text::{duration, hyperparameter, metric, short, wrapped};
 use crate::sweep::journal::{Story, Subject};
 use crate::sweep::ranking::Ranking;
 use crate::sweep::repeats::{Repeats, over, repeats};
@@ -85,12 +85,7 @@ fn repeated(subject: &Subject, trials: &[Trial]) -> String {
 }
 
 fn shown(value: Option<&Value>) -> String {
-    match value {
-        None => "-".to_owned(),
-        Some(Value::String(text)) => text.clone(),
-        Some(Value::Number(number)) => number.as_f64().map_or_else(|| number.to_string(), short),
-        Some(other) => other.to_string(),
-    }
+    value.map_or_else(|| "-".to_owned(), hyperparameter)
 }
 
 /// Columns side by side, right-aligned; those for which there is no room go below, under the same

@@ -9,7 +9,7 @@ use indicatif::{MultiProgress, ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 use crate::config::schema::Mode;
 use crate::config::sweep::Sweep;
-use crate::record::text::{duration, escape, metric, short};
+use crate::record::text::{duration, escape, hyperparameter, metric, short};
 use crate::record::{Screen, canvas, takes_words};
 use crate::sweep::ranking::{Ranking, best};
 use crate::sweep::repeats::reached;
@@ -244,14 +244,8 @@ fn n_done(trials: &[Trial]) -> usize {
 
 /// The values of a trial, numbers with four digits.
 pub(crate) fn values_of(trial: &Trial) -> String {
-    let shown = |value: &serde_json::Value| match value {
-        serde_json::Value::Number(number) => number.as_f64().map_or(number.to_string(), short),
-        serde_json::Value::String(text) => text.clone(),
-        other => other.to_string(),
-    };
-    let words: Vec<String> =
-        trial.values.iter().map(|(key, value)| format!("{key}={}", shown(value))).collect();
-    words.join(" ")
+    let words = trial.values.iter().map(|(key, value)| format!("{key}={}", hyperparameter(value)));
+    words.collect::<Vec<String>>().join(" ")
 }
 
 fn bar(template: &str, length: u64) -> ProgressBar {

@@ -246,3 +246,19 @@ fn what_all_ranks_refuse_is_said_once() {
     assert!(!lab.path("logs").exists());
     lab.is_clean();
 }
+
+#[test]
+fn all_ranks_of_a_run_with_nothing_to_do_or_nothing_to_read_end_alike() {
+    let lab = Lab::with(BASE);
+    let launch = Torchrun::new(None);
+    let never = ["small.toml", "checkpoint.every=never", "checkpoint.keep_best=0"];
+    all_have_code(0, &end(launch.start(&lab, 0, &never)));
+    let again = end(launch.start(&lab, 0, &["resume"]));
+    all_have_code(0, &again);
+    again[0].says(&["already complete: all ", "and none was saved"]);
+    assert!(!again[1].stderr.contains("error"), "{}", again[1].stderr);
+    // A file where the data should be generated.
+    let no_folder = end(launch.start(&lab, 0, &["small.toml", "data.dir=small.toml"]));
+    assert!(![0, 2].contains(&no_folder[0].code), "{}", no_folder[0].stderr);
+    all_have_code(no_folder[0].code, &no_folder);
+}

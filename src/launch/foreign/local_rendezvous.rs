@@ -26,7 +26,7 @@ use rustix::net::{
 use serde::{Deserialize, Serialize};
 
 use crate::files;
-use crate::launch::prepared_run::PreparedRun;
+use crate::launch::prepared_run::{NoRun, PreparedRun};
 use crate::launch::rank::env::Foreign;
 use crate::launch::rank::peer_monitor::{MonitoredPeer, PeerMonitor};
 use crate::transport::build_id::build_id;
@@ -117,13 +117,8 @@ pub enum RendezvousError {
         why: String,
     },
     /// The first rank has no run for this rank.
-    #[error("rank {by} could not prepare the run: {reason}")]
-    Refused {
-        /// The first rank.
-        by: Rank,
-        /// Its reason.
-        reason: String,
-    },
+    #[error("{0}")]
+    Refused(NoRun),
 }
 
 #[derive(Serialize, Deserialize)]
@@ -136,7 +131,7 @@ struct Hello {
 #[derive(Serialize, Deserialize)]
 enum Answer {
     Welcome(Box<PreparedRun>),
-    Refused(String),
+    Refused(NoRun),
 }
 
 /// What the ranks of one machine share, beside the run.
@@ -188,10 +183,10 @@ impl<'a> Host<'a> {
     }
 
     /// Tells the ranks that connect soon that there is no run.
-    pub(in crate::launch) fn refuse(&self, reason: &str) {
+    pub(in crate::launch) fn refuse(&self, why: NoRun) {
         // A rank that connects later waits until its own timeout, and reports that.
         let wait = RankWait { longest: REFUSAL_TIMEOUT, say: |_| () };
-        let _ = self.answer_all(&Answer::Refused(reason.to_owned()), None, wait);
+        let _ = self.answer_all(&Answer::Refused(why), None, wait);
     }
 
     fn answer_all(
@@ -239,7 +234,7 @@ impl<'a> Host<'a> {
         let refuse = |mut channel: Channel, why: &str| {
             // A process that has left gets no answer.
             let _ = send_memory(&channel, None);
-            let _ = channel.send_all(&Answer::Refused(why.to_owned()), REFUSAL_TIMEOUT);
+            let _ = channel.send_all(&Answer::Refused(NoRun::unfit(why)), REFUSAL_TIMEOUT);
         };
         if let Some(why) = self.objection(&hello) {
             refuse(channel, &why);
@@ -299,7 +294,7 @@ pub(in crate::launch) fn join(
             let peer_monitor = std::iter::once(first).collect();
             Ok((*prepared, Shared { memory, peer_monitor }))
         }
-        Answer::Refused(reason) => Err(RendezvousError::Refused { by: first, reason }),
+        Answer::Refused(why) => Err(RendezvousError::Refused(why)),
     }
 }
 

@@ -10,7 +10,6 @@
 //! Then those of a machine share memory, if the launcher numbers ranks machine by machine, as many
 //! on each (`whereabouts`).
 
-use std::fmt;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
@@ -21,7 +20,7 @@ use crate::launch::error_report::host;
 use crate::launch::foreign::local_rendezvous::{self, Host, RankWait, RendezvousError, Shared};
 use crate::launch::foreign::whereabouts::{Whereabouts, are_by_machine};
 use crate::launch::machines::compatibility;
-use crate::launch::prepared_run::PreparedRun;
+use crate::launch::prepared_run::{NoRun, NotPrepared, PreparedRun};
 use crate::launch::rank::env::{Foreign, mpi_launcher};
 use crate::launch::rank::link::Link;
 use crate::launch::rank::membership::Membership;
@@ -50,7 +49,7 @@ pub(crate) enum MpiJoinError<E> {
     Machine(#[from] RendezvousError),
     /// The ranks do not fit together, or there is no run.
     #[error("{0}")]
-    Refused(String),
+    Refused(NoRun),
     /// No thread is left.
     #[error("this rank cannot listen to signals: {0}")]
     Thread(std::io::Error),
@@ -68,7 +67,7 @@ struct Hello {
 #[derive(Serialize, Deserialize)]
 enum Answer {
     Welcome(Box<PreparedRun>),
-    Refused(String),
+    Refused(NoRun),
 }
 
 /// Initialises MPI in a rank that an MPI launcher started.
@@ -103,7 +102,7 @@ pub(crate) fn place_by_mpi<E>(
 /// # Errors
 ///
 /// As [`MpiJoinError`].
-pub(crate) fn join_by_mpi<E: fmt::Display>(
+pub(crate) fn join_by_mpi<E: NotPrepared>(
     foreign: &Foreign,
     plan: &Plan,
     prepare: impl FnOnce() -> Result<PreparedRun, E>,
@@ -129,7 +128,7 @@ pub(crate) fn join_by_mpi<E: fmt::Display>(
     };
     let prepared = match answer {
         Answer::Welcome(prepared) => *prepared,
-        Answer::Refused(reason) => return Err(MpiJoinError::Refused(reason)),
+        Answer::Refused(why) => return Err(MpiJoinError::Refused(why)),
     };
     let Shared { memory: shm, peer_monitor } = share_machine(foreign, &prepared)?;
     let PreparedRun { plan: first, folders: run, resume } = prepared;
@@ -155,20 +154,18 @@ fn share_machine(foreign: &Foreign, prepared: &PreparedRun) -> Result<Shared, Re
 }
 
 /// Rank 0's answer, and why it has no run.
-fn answer<E: fmt::Display>(
+fn answer<E: NotPrepared>(
     hellos: &[Vec<u8>],
     plan: &Plan,
     prepare: impl FnOnce() -> Result<PreparedRun, E>,
 ) -> (Answer, Option<E>) {
     let mut others = hellos.iter().enumerate().skip(1);
     if let Some(reason) = others.find_map(|(rank, hello)| objection(rank, hello, plan)) {
-        return (Answer::Refused(reason), None);
+        return (Answer::Refused(NoRun::unfit(reason)), None);
     }
     match prepare() {
         Ok(prepared) => (Answer::Welcome(Box::new(prepared)), None),
-        Err(error) => {
-            (Answer::Refused(format!("rank 0 could not prepare the run: {error}")), Some(error))
-        }
+        Err(error) => (Answer::Refused(NoRun::of("rank 0", &error)), Some(error)),
     }
 }
 
@@ -191,6 +188,8 @@ fn receive<E>(group: &dyn Collective) -> Result<Answer, MpiJoinError<E>> {
     group.broadcast(&mut length)?;
     let mut bytes = vec![0; u64::from_le_bytes(length) as usize];
     group.broadcast(&mut bytes)?;
-    let unread = |error| MpiJoinError::Refused(format!("rank 0's answer cannot be read: {error}"));
+    let unread = |error| {
+        MpiJoinError::Refused(NoRun::unfit(format!("rank 0's answer cannot be read: {error}")))
+    };
     serde_json::from_slice(&bytes).map_err(unread)
 }

@@ -5,6 +5,7 @@ use std::io;
 use std::net::{IpAddr, SocketAddr, TcpListener};
 use std::time::{Duration, Instant};
 
+use crate::launch::NoRun;
 use crate::launch::machines::compatibility;
 use crate::launch::machines::greeting::{Answer, Hello};
 use crate::launch::machines::meeting::{Meeting, NodeConfig, Session, is_late, latest};
@@ -98,7 +99,7 @@ impl Door {
         let taken = taken.map(|node| format!("it has already joined: {}", node.name()));
         if let Some(why) = late.or(taken) {
             let why = format!("node {} {}", node.node, why.trim_start_matches("it "));
-            refuse([&mut node], &why);
+            refuse([&mut node], &NoRun::unfit(&why));
             return Err(format!("{} was refused: {why}", node.name()));
         }
         *place = Some(node);
@@ -113,7 +114,7 @@ impl Door {
             match objection(&hello, &meeting.prepared.plan, meeting.config.nodes) {
                 Some(why) => {
                     let reason = format!("node {} ({}): {why}", hello.node, node.name());
-                    refuse([&mut node], &reason);
+                    refuse([&mut node], &NoRun::unfit(reason));
                 }
                 // A refused node has been told why.
                 None => is_due |= self.admit(node, Some(&meeting.session)).is_ok(),
@@ -158,8 +159,8 @@ impl Door {
     }
 
     /// Refuses all who are here.
-    pub(in crate::launch) fn refuse_all(&mut self, reason: &str) {
-        refuse(self.joined.iter_mut().flatten(), reason);
+    pub(in crate::launch) fn refuse_all(&mut self, why: &NoRun) {
+        refuse(self.joined.iter_mut().flatten(), why);
     }
 
     fn nodes_here(&self) -> impl Iterator<Item = &JoinedNode> {
@@ -170,10 +171,10 @@ impl Door {
 /// Refuses nodes. One that has left gets no answer.
 pub(in crate::launch) fn refuse<'a>(
     nodes: impl IntoIterator<Item = &'a mut JoinedNode>,
-    reason: &str,
+    why: &NoRun,
 ) {
     for node in nodes {
-        let _ = node.channel.send_all(&Answer::Refused(reason.to_owned()), HANDSHAKE_TIMEOUT);
+        let _ = node.channel.send_all(&Answer::Refused(why.clone()), HANDSHAKE_TIMEOUT);
     }
 }
 

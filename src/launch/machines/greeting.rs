@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::launch::PreparedRun;
 use crate::launch::machines::meeting::{Meeting, NodeConfig, NodeRanks, Session};
+use crate::launch::{NoRun, NotPrepared, PreparedRun, exit_code};
 use crate::plan::Plan;
 use crate::transport::auth::{Key, SentKey};
 use crate::transport::peer_connections::{CONNECT_TIMEOUT, ConnectError, PeerConnections};
@@ -57,11 +57,19 @@ pub(crate) enum NodeRendezvousError<E> {
         node: u32,
     },
     /// The nodes do not fit together.
-    #[error("{reason}")]
-    Refused {
-        /// Why.
-        reason: String,
-    },
+    #[error("{0}")]
+    Refused(NoRun),
+}
+
+impl<E: NotPrepared> NodeRendezvousError<E> {
+    /// What the other ranks of this machine, which wait for a run, are told.
+    pub(in crate::launch) fn for_others(&self) -> NoRun {
+        match self {
+            Self::Prepare(error) => NoRun::of("node 0", error),
+            Self::Refused(why) => why.clone(),
+            lost => NoRun { reason: lost.to_string(), exit_code: exit_code::PEER },
+        }
+    }
 }
 
 impl<E> NodeRendezvousError<E> {
@@ -126,7 +134,7 @@ pub(in crate::launch) enum Answer {
     Welcome(Box<Welcome>),
     /// The others train; it may take part from their next meeting on.
     Wait,
-    Refused(String),
+    Refused(NoRun),
 }
 
 #[derive(Serialize, Deserialize)]

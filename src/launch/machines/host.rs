@@ -1,11 +1,9 @@
 //! Node 0 of a meeting, which the others connect to.
 
-use std::fmt;
 use std::io::{self, ErrorKind};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, ToSocketAddrs};
 use std::time::{Duration, Instant};
 
-use crate::launch::PreparedRun;
 use crate::launch::error_report::host;
 use crate::launch::machines::door::{Door, JoinedNode, objection, refuse};
 use crate::launch::machines::greeting::{
@@ -16,6 +14,7 @@ use crate::launch::machines::meeting::{
 };
 use crate::launch::machines::nodes::{NodeConnections, Nodes, RemoteNode};
 use crate::launch::machines::waiting::Waiting;
+use crate::launch::{NoRun, NotPrepared, PreparedRun};
 use crate::transport::Peer;
 use crate::transport::auth::{Key, SentKey};
 use crate::transport::peer_connections::CONNECT_TIMEOUT;
@@ -52,7 +51,7 @@ impl<'a> Host<'a> {
         Ok(Self { place, door })
     }
 
-    pub(in crate::launch) fn welcome_all<E: fmt::Display>(
+    pub(in crate::launch) fn welcome_all<E: NotPrepared>(
         mut self,
         prepare: impl FnOnce(Option<&str>) -> Result<PreparedRun, E>,
         waiting: &mut Waiting<'_>,
@@ -63,7 +62,7 @@ impl<'a> Host<'a> {
         let latest = latest_session(session.into_iter().chain(self.door.sessions())).cloned();
         let run = latest.as_ref().map(|session| session.run.as_str());
         let prepared = prepare(run).map_err(|error| {
-            self.door.refuse_all(&format!("node 0 could not prepare the run: {error}"));
+            self.door.refuse_all(&NoRun::of("node 0", &error));
             NodeRendezvousError::Prepare(error)
         })?;
         let (meeting, listener, joined, peers) = loop {
@@ -112,7 +111,7 @@ impl<'a> Host<'a> {
             if let Some((node, hello)) = self.door.accept(waiting.next_look(), report) {
                 self.register(node, &hello, report)?;
             } else if (waiting.is_called_off)() {
-                self.door.refuse_all(STOPPED);
+                self.door.refuse_all(&NoRun::unfit(STOPPED));
                 return Err(NodeRendezvousError::CalledOff { node: 0 });
             } else if self.may_go_on_without_more(began, waiting) {
                 report(&format!("going on without {}", self.door.missing()));
@@ -148,9 +147,10 @@ impl<'a> Host<'a> {
         let Place { config, plan, session, .. } = self.place;
         if let Some(why) = objection(hello, plan, config.nodes) {
             let reason = format!("node {} ({}): {why}", hello.node, node.name());
-            self.door.refuse_all(&reason);
-            refuse([&mut node], &reason);
-            return Err(NodeRendezvousError::Refused { reason });
+            let why = NoRun::unfit(reason);
+            self.door.refuse_all(&why);
+            refuse([&mut node], &why);
+            return Err(NodeRendezvousError::Refused(why));
         }
         if let Err(why) = self.door.admit(node, session) {
             report(&format!("warning: {why}"));

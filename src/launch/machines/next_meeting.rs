@@ -7,12 +7,12 @@
 use std::convert::Infallible;
 use std::time::Instant;
 
-use crate::launch::PreparedRun;
 use crate::launch::machines::greeting::{NodeRendezvousError, Place, STOPPED};
 use crate::launch::machines::meeting::{Meeting, Past, Session};
 use crate::launch::machines::node_rendezvous::meet;
 use crate::launch::machines::nodes::{Nodes, RemoteNode};
 use crate::launch::machines::waiting::{LOOK_INTERVAL, Waiting};
+use crate::launch::{NoRun, PreparedRun};
 
 /// Why the machines did not meet again.
 pub(crate) type MeetAgainError = NodeRendezvousError<Infallible>;
@@ -72,5 +72,5 @@ pub(in crate::launch) fn join_again(
     };
     let is_over = node_0_stops(&mut earlier);
     nodes.put_back(earlier);
-    Err(if is_over { NodeRendezvousError::Refused { reason: STOPPED.to_owned() } } else { error })
+    Err(if is_over { NodeRendezvousError::Refused(NoRun::unfit(STOPPED)) } else { error })
 }

@@ -10,13 +10,11 @@
 //! same way (`next_meeting`): each says from which run and meeting it comes, if from any. One from
 //! an older meeting is refused; one from none takes the place of a parent that has died.
 
-use std::fmt;
 use std::io::ErrorKind;
 use std::net::{TcpListener, TcpStream};
 use std::time::{Duration, Instant};
 
 use crate::failpoint;
-use crate::launch::PreparedRun;
 use crate::launch::error_report::host;
 use crate::launch::machines::compatibility;
 use crate::launch::machines::door::{Door, has_left};
@@ -27,6 +25,7 @@ use crate::launch::machines::host::Host;
 use crate::launch::machines::meeting::{Meeting, NodeConfig, Session};
 use crate::launch::machines::nodes::{NodeConnections, Nodes, RemoteNode};
 use crate::launch::machines::waiting::{LOOK_INTERVAL, Waiting};
+use crate::launch::{NoRun, NotPrepared, PreparedRun};
 use crate::plan::Plan;
 use crate::transport::auth::Purpose;
 use crate::transport::build_id::build_id;
@@ -52,7 +51,7 @@ const LATE: &str = "take part in the run: it is over, or node 0 is gone";
 /// # Errors
 ///
 /// As [`NodeRendezvousError`].
-pub(crate) fn join_nodes<E: fmt::Display>(
+pub(crate) fn join_nodes<E: NotPrepared>(
     config: &NodeConfig,
     plan: &Plan,
     smaller: &[Plan],
@@ -67,7 +66,7 @@ pub(crate) fn join_nodes<E: fmt::Display>(
 }
 
 /// As [`join_nodes`], also for machines that have met before, of which node 0 may have a door open.
-pub(in crate::launch) fn meet<E: fmt::Display>(
+pub(in crate::launch) fn meet<E: NotPrepared>(
     place: Place<'_>,
     door: Option<Door>,
     prepare: impl FnOnce(Option<&str>) -> Result<PreparedRun, E>,
@@ -175,8 +174,8 @@ fn connect_to_host<E>(
     connected.map_err(|error| match error {
         HandshakeError::Unauthenticated => NodeRendezvousError::Unauthenticated { address },
         HandshakeError::OtherVersion => {
-            let reason = format!("node 0 at {address} is another version of ddprun");
-            NodeRendezvousError::Refused { reason }
+            let why = format!("node 0 at {address} is another version of ddprun");
+            NodeRendezvousError::Refused(NoRun::unfit(why))
         }
         HandshakeError::Io(_) => {
             let (missing, waited) = (format!("node 0 at {address}"), waiting.longest);
@@ -210,7 +209,7 @@ fn receive_run<E>(
                 }
                 (until, what) = (Instant::now() + longest, LATE);
             }
-            Ok(Answer::Refused(reason)) => return Err(NodeRendezvousError::Refused { reason }),
+            Ok(Answer::Refused(why)) => return Err(NodeRendezvousError::Refused(why)),
             Err(error) if error.kind() == ErrorKind::TimedOut && Instant::now() < until => {
                 if (waiting.is_called_off)() {
                     return Err(NodeRendezvousError::CalledOff { node });

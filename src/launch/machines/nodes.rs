@@ -23,7 +23,7 @@ use crate::launch::exit_code;
 use crate::launch::machines::door::Door;
 use crate::launch::machines::greeting::NodeRendezvousError;
 use crate::launch::machines::meeting::{Meeting, NodeRanks, Past};
-use crate::launch::{Failure, PreparedRun};
+use crate::launch::{Failure, NoRun, PreparedRun};
 use crate::plan::{OnOom, Plan};
 use crate::transport::channel::{Channel, poll};
 use crate::transport::peer::Peer;
@@ -198,8 +198,8 @@ impl Nodes {
         connections: NodeConnections,
     ) -> Result<(PreparedRun, Self), NodeRendezvousError<E>> {
         let Some(plan) = meeting.plan() else {
-            let reason = format!("there is no plan for {} machines", meeting.session.present.len());
-            return Err(NodeRendezvousError::Refused { reason });
+            let why = format!("there is no plan for {} machines", meeting.session.present.len());
+            return Err(NodeRendezvousError::Refused(NoRun::unfit(why)));
         };
         let prepared = PreparedRun { plan: plan.clone(), ..meeting.prepared.clone() };
         let nodes = Self {
