@@ -30,8 +30,8 @@ pub(crate) use follower::{Follower, News};
 pub(crate) use fs_calls::bytes_written;
 pub(crate) use line_file::Lines;
 pub(crate) use new_file::{NewFile, sync_together};
-pub(crate) use reading::{DISK_TIMEOUT, open, read, read_line, read_to_string, within};
-pub(crate) use run_lock::{RunLock, is_unlocked, lock_holder, take_turn};
+pub(crate) use reading::{DISK_TIMEOUT, open, read, read_line, read_lines, read_to_string, within};
+pub(crate) use run_lock::{RunLock, is_unlocked, lock_holder, open_lock, take_turn};
 use temporary::{is_in_use, temporary_beside};
 pub(crate) use temporary::{is_temporary, random};
 pub(crate) use user_cache::{user_cache, user_secret};
@@ -81,6 +81,12 @@ impl Error {
     pub fn is_out_of_space(&self) -> bool {
         use io::ErrorKind::{QuotaExceeded, StorageFull};
         matches!(self, Self::Io { reason, .. } if matches!(reason.kind(), StorageFull | QuotaExceeded))
+    }
+
+    /// What helps where the disk is full, else what `otherwise` says.
+    pub(crate) fn help_or(&self, otherwise: &str) -> String {
+        let full = "make room on that disk, and run the command again";
+        if self.is_out_of_space() { full.to_owned() } else { otherwise.to_owned() }
     }
 
     /// Whether a link could not be made because the file system has none, or because its name is
@@ -149,13 +155,14 @@ fn write_with_mode(path: &Path, bytes: &[u8], mode: u32) -> Result<(), Error> {
 ///
 /// There is something of that name, or a step fails.
 pub(crate) fn write_secret(path: &Path, bytes: &[u8]) -> Result<(), Error> {
-    let create = || {
-        let mut options = fs::OpenOptions::new();
-        let mut file = options.write(true).create_new(true).mode(0o600).open(path)?;
-        file.write_all(bytes)?;
-        file.sync_all()
-    };
-    create().map_err(Error::io("create the file", path))
+    let mut options = fs::OpenOptions::new();
+    let file = options.write(true).create_new(true).mode(0o600).open(path);
+    let mut file = file.map_err(Error::io("create the file", path))?;
+    let written = file.write_all(bytes).and_then(|()| file.sync_all());
+    written.map_err(|reason| {
+        drop(fs::remove_file(path));
+        Error::io("write the file", path)(reason)
+    })
 }
 
 /// Makes the folder `path` from what `fill` writes, and syncs, into the folder that it is given;
@@ -341,13 +348,33 @@ pub(crate) fn create_parent(path: &Path) -> Result<(), Error> {
 ///
 /// The folder cannot be made or written.
 pub(crate) fn create_writable_folder(path: &Path) -> Result<(), Error> {
-    create_folder(path)?;
+    let made = fs_calls::make_folders(path).map_err(Error::io("create the folder", path))?;
+    made.iter().copied().try_for_each(sync_parent)?;
     let name = temporary_beside(&path.join("probe"))?;
     let written = fs_calls::make_nameless(path, &name).and_then(|mut probe| {
         probe.write_all(&vec![0; 64 << 10])?;
         probe.sync_all()
     });
-    written.map_err(Error::io("write into the folder", path))
+    written.map_err(|reason| {
+        // The innermost first.
+        made.iter().for_each(|folder| remove_empty_folder(folder));
+        Error::io("write into the folder", path)(reason)
+    })
+}
+
+/// Makes a new folder beside `path`, for its user alone, which this process fills and removes; if it is
+/// killed, the next one that writes there does.
+///
+/// # Errors
+///
+/// It cannot be made or written.
+pub(crate) fn create_scratch_folder(path: &Path) -> Result<PathBuf, Error> {
+    create_folder(parent_of(path))?;
+    let scratch = temporary_beside(path)?;
+    let made = fs::DirBuilder::new().mode(0o700).create(&scratch);
+    made.map_err(Error::io("create the folder", &scratch))?;
+    create_writable_folder(&scratch).inspect_err(|_| remove_empty_folder(&scratch))?;
+    Ok(scratch)
 }
 
 /// Removes the temporaries that a killed process left in `folder`, and says how many; a folder that

@@ -63,7 +63,7 @@ pub(super) fn was_a_link(path: &Path) -> bool {
         return false;
     }
     // Some shares write UTF-16, with or without a word before it.
-    let bytes = std::fs::read(path).unwrap_or_default();
+    let bytes = files::read(path).unwrap_or_default();
     let text: Vec<u8> = bytes.iter().copied().filter(|&byte| byte != 0).collect();
     bytes.is_empty() || text.windows(5).any(|word| word == b"step-")
 }

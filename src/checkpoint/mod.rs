@@ -38,7 +38,7 @@ pub(crate) use load::{Opened, best, best_or_newest, best_until, is_checkpoint};
 pub use load::{all, averaged_model, model, newest, open, restore, restore_newest, verify};
 pub(crate) use load::{restore_newest_part, restore_part};
 pub(crate) use manifest::{Damage, Manifest};
-pub(crate) use pin::{PIN, hold, pin};
+pub(crate) use pin::{PIN, held, hold, pin};
 pub(crate) use save::name;
 pub use save::{Destination, save};
 pub(crate) use tensors::Tensor;

@@ -25,7 +25,7 @@ pub(crate) fn hold(opened: &Opened) {
 }
 
 /// The one of this path, if it is kept open.
-pub(super) fn held(path: &Path) -> Option<Opened> {
+pub(crate) fn held(path: &Path) -> Option<Opened> {
     let all = HELD.lock().unwrap_or_else(PoisonError::into_inner);
     all.iter().find(|opened| opened.path == path).cloned()
 }

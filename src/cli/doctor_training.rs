@@ -1,6 +1,6 @@
 //! The short trainings of `ddprun doctor` and `ddprun try`, in a folder that goes with them.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
@@ -87,7 +87,7 @@ fn run(
         None => launch::run(plan, folders, &start, &mut |_| ()),
     };
     let ended = ended.map_err(|mut failure| {
-        room.is_kept = true;
+        room.keep(&mut failure.log);
         failure.help.get_or_insert_with(|| "train the experiment itself to see it again".into());
         Refusal::new(failure.exit_code(), failure.block("no checkpoint"))
     })?;
@@ -117,27 +117,38 @@ pub(crate) struct ScratchFolder {
 impl ScratchFolder {
     /// Beside the checkpoints, where there is room for some.
     pub(crate) fn make(plan: &Plan, node: u32) -> Result<Self, Refusal> {
-        let pid = std::process::id();
         // Several machines may share the folder.
-        let name =
-            if node == 0 { format!("doctor-{pid}") } else { format!("doctor-{pid}-node-{node}") };
-        let path = plan.checkpoint.dir.join(&plan.name).join(name);
-        files::create_writable_folder(&path)
-            .map_err(|error| Refusal::of(exit::STORAGE, &error, None))?;
-        Ok(Self { path, is_kept: false, is_alone: true })
+        let name = if node == 0 { "doctor".to_owned() } else { format!("doctor-node-{node}") };
+        Self::beside(&plan.checkpoint.dir.join(&plan.name).join(name), true)
     }
 
     /// Among the system's temporary files.
     pub(crate) fn temporary(name: &str) -> Result<Self, Refusal> {
-        let path = std::env::temp_dir().join(format!("ddprun-{name}-{}", std::process::id()));
-        files::create_writable_folder(&path)
-            .map_err(|error| Refusal::of(exit::STORAGE, &error, None))?;
-        Ok(Self { path, is_kept: false, is_alone: false })
+        Self::beside(&std::env::temp_dir().join(format!("ddprun-{name}")), false)
+    }
+
+    fn beside(path: &Path, is_alone: bool) -> Result<Self, Refusal> {
+        let path = files::create_scratch_folder(path);
+        let path = path.map_err(|error| Refusal::of(exit::STORAGE, &error, None))?;
+        Ok(Self { path, is_kept: false, is_alone })
     }
 
     /// A path in it.
     pub(crate) fn join(&self, name: &str) -> PathBuf {
         self.path.join(name)
+    }
+
+    /// Leaves the folder to the user, under a name that lists show: a failure names the `log` in it.
+    fn keep(&mut self, log: &mut PathBuf) {
+        let name = if self.is_alone { "doctor" } else { "ddprun-try" };
+        let kept = self.path.with_file_name(format!("{name}-{:08x}", files::random() as u32));
+        if files::rename_folder(&self.path, &kept).is_ok() {
+            if let Ok(inner) = log.strip_prefix(&self.path) {
+                *log = kept.join(inner);
+            }
+            self.path = kept;
+        }
+        self.is_kept = true;
     }
 
     /// The folders of a run, which are there when it returns.
@@ -157,8 +168,8 @@ impl Drop for ScratchFolder {
         if self.is_kept {
             return;
         }
-        // What cannot be removed does no harm, and its name tells what it is.
-        drop(files::remove_folder(&self.path));
+        // What cannot be removed does no harm, and is found by its name.
+        drop(files::remove_leftover(&self.path));
         if self.is_alone {
             // The experiment's folder goes only if no run is in it.
             drop(self.path.parent().map(std::fs::remove_dir));

@@ -2,7 +2,8 @@
 
 use std::fmt::Write;
 
-use crate::record::text::{escape, loss};
+use crate::record::text::loss;
+use crate::terminal::escape_name;
 use crate::worker::{ClassDetails, Details, TargetDetails, WorstSample};
 
 /// Most classes that have a line each, and of which each is shown against each.
@@ -23,7 +24,7 @@ pub(crate) fn of(details: &Details) -> String {
 
 /// Names in a column, and the width of it.
 fn column<'a>(names: impl Iterator<Item = &'a String> + Clone, head: &str) -> usize {
-    let widths = names.map(|name| escape(name).chars().count());
+    let widths = names.map(|name| escape_name(name).chars().count());
     widths.chain([head.chars().count()]).max().unwrap_or(0)
 }
 
@@ -39,7 +40,7 @@ fn classes(Details { split, classes, .. }: &Details) -> String {
         let share =
             |value: Option<f64>| value.map_or("-".to_owned(), |value| format!("{value:.4}"));
         let (auroc, ap) = (share(found.auroc), share(found.average_precision));
-        let class = escape(class);
+        let class = escape_name(class);
         let _ = writeln!(
             text,
             "{class:width$}  {samples:7}     {precision:.4}  {recall:.4}  {f1:.4}  {auroc:>6}  \
@@ -61,7 +62,7 @@ fn targets(Details { split, targets, .. }: &Details) -> String {
     let width = column(targets.iter().map(|target| &target.target), &head);
     let mut text = format!("{head:width$}         mae        rmse       r2\n");
     for TargetDetails { target, mae, rmse, r2 } in targets.iter().take(MAX_CLASSES) {
-        let (target, mae, rmse) = (escape(target), loss(*mae), loss(*rmse));
+        let (target, mae, rmse) = (escape_name(target), loss(*mae), loss(*rmse));
         let _ = writeln!(text, "{target:width$}  {mae:>10}  {rmse:>10}  {r2:7.4}");
     }
     if targets.len() > MAX_CLASSES {
@@ -86,7 +87,7 @@ fn square(Details { split, classes, confusion, .. }: &Details) -> String {
     }
     text.push('\n');
     for (class, row) in classes.iter().zip(confusion) {
-        let _ = write!(text, "{:width$}", escape(&class.class));
+        let _ = write!(text, "{:width$}", escape_name(&class.class));
         for (n, cell) in row.iter().zip(&cells) {
             let _ = write!(text, "  {n:cell$}");
         }
@@ -97,7 +98,7 @@ fn square(Details { split, classes, confusion, .. }: &Details) -> String {
 
 /// The name of a class as the head of a narrow column.
 fn shortened(name: &str) -> String {
-    let name = escape(name);
+    let name = escape_name(name);
     if name.chars().count() <= MAX_HEAD_LENGTH {
         return name.into_owned();
     }
@@ -119,7 +120,7 @@ fn pairs(Details { split, classes, confusion, .. }: &Details) -> String {
     let mut text = format!("{split}: most often taken for another\n");
     for (n, label, answer) in pairs.into_iter().take(MAX_PAIRS) {
         let [label, answer] =
-            [label, answer].map(|class| escape(&classes[class].class).into_owned());
+            [label, answer].map(|class| escape_name(&classes[class].class).into_owned());
         let _ = writeln!(text, "{n:7}  {label} -> {answer}");
     }
     text
@@ -132,10 +133,12 @@ fn worst(Details { split, worst, .. }: &Details) -> String {
     let mut text = format!("{split}: largest losses\n");
     for WorstSample { sample, loss: value, class, answer } in worst {
         let classes = match (class, answer) {
-            (Some(class), Some(answer)) => format!("  {} -> {}", escape(class), escape(answer)),
+            (Some(class), Some(answer)) => {
+                format!("  {} -> {}", escape_name(class), escape_name(answer))
+            }
             _ => String::new(),
         };
-        let _ = writeln!(text, "{:>9}  {}{classes}", loss(*value), escape(sample));
+        let _ = writeln!(text, "{:>9}  {}{classes}", loss(*value), escape_name(sample));
     }
     text
 }

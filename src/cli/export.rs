@@ -2,7 +2,6 @@
 //! them, and what the inputs are made of.
 
 use std::error::Error;
-use std::fs;
 use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
@@ -69,7 +68,7 @@ impl Files {
 
     /// Writes them; those that are there already with the same content stay as they are.
     fn write(self, overwrites: bool) -> Result<(), Refusal> {
-        let is_same = |to: &Path, bytes: &[u8]| fs::read(to).is_ok_and(|there| there == bytes);
+        let is_same = |to: &Path, bytes: &[u8]| files::read(to).is_ok_and(|there| there == bytes);
         for (to, bytes) in &self.0 {
             if !is_same(to, bytes) {
                 refuse_existing(to, overwrites)?;
@@ -206,7 +205,7 @@ fn export_weights(
 fn add_config(to: &Path, config: &Value, files: &mut Files) {
     let path = to.with_file_name("config.json");
     let bytes = format!("{config:#}\n");
-    match fs::read(&path) {
+    match files::read(&path) {
         Ok(there) if there != bytes.as_bytes() => {
             let page = format!(
                 "note: `{}` is there already and stays; these weights are described by\n{bytes}",
@@ -267,7 +266,7 @@ fn copy_beside<'a>(to: &Path, sources: impl Iterator<Item = &'a Path>, files: &m
     for file in sources {
         let Some(name) = file.file_name() else { continue };
         let copy = to.with_file_name(name);
-        match fs::read(file) {
+        match files::read(file) {
             Ok(_) if copy.canonicalize().ok() == file.canonicalize().ok() => {}
             Ok(bytes) => files.add(&copy, bytes),
             Err(error) => to_stderr(&format!("note: `{}` is not copied: {error}", file.display())),

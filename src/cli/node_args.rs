@@ -120,7 +120,8 @@ pub(crate) fn token(file: Option<&Path>) -> Result<u8, Refusal> {
         return answer("token", || json!({ "token": token.trim_end() }), || token.to_string());
     };
     files::write_secret(file, token.as_bytes()).map_err(|error| {
-        Refusal::of(exit::STORAGE, &error, Some("name a file that does not exist yet".into()))
+        let help = error.help_or("name a file that does not exist yet");
+        Refusal::of(exit::STORAGE, &error, Some(help))
     })?;
     answer("token", || json!({ "file": file }), String::new)
 }

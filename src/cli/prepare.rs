@@ -564,6 +564,10 @@ pub(crate) fn unwritable(error: files::Error) -> Refusal {
              machine alone writes the folder, which a shared sweep does not; Lustre: `flock`), or \
              choose another folder with `logging.dir`"
         }
+        _ if error.is_out_of_space() => {
+            "make room on that disk, or choose a folder on another one with `logging.dir` and \
+             `checkpoint.dir`"
+        }
         _ => "choose a folder that can be written, with `logging.dir` and `checkpoint.dir`",
     };
     let code = match error {
@@ -593,9 +597,10 @@ pub(crate) fn resolved(prepared: &Prepared) -> Result<String, Refusal> {
     config::resolved(&experiment).map_err(|error| Refusal::of(exit::BUG, &error, None))
 }
 
-/// `20261120-134205-3f9a0`: sorts by time, and two runs of one second differ.
+/// `20261120-134205-3f9a0`: in UTC, so that the last one by name is the newest on whichever machine,
+/// and two runs of one second differ.
 pub(crate) fn new_id() -> String {
-    let now = jiff::Zoned::now();
+    let now = jiff::Timestamp::now();
     format!("{}-{:05x}", now.strftime("%Y%m%d-%H%M%S"), files::random() & 0xf_ffff)
 }
 
@@ -603,7 +608,7 @@ pub(crate) fn new_id() -> String {
 mod tests {
     use std::path::Path;
 
-    /// `TZ=Europe/Oslo` counts in ids and lists.
+    /// `TZ=Europe/Oslo` counts in lists.
     #[test]
     fn time_zones_are_known_by_name_where_the_system_has_them() {
         if Path::new("/usr/share/zoneinfo/Europe/Oslo").exists() {

@@ -122,11 +122,18 @@ fn folder_of(logs: &Path, run: &str, word: &str) -> Result<PathBuf, Unfound> {
 /// The checkpoint that a folder is, or one of those in it or of its run; `None` of a file.
 fn of_folder(logs: &Path, path: &Path) -> Result<Option<Found>, Unfound> {
     let Some(word) = path.to_str() else { return Ok(None) };
+    let of_checkpoint = |opened: Opened| {
+        let run = opened.path.parent().and_then(|folder| run_of(folder, logs));
+        let run = run.and_then(|run| StoredRun::seen_from_here(&run).ok());
+        Found::new(opened, run.as_ref())
+    };
+    // One that an earlier look has found may be deleted by now.
+    if let Some(opened) = checkpoint::held(path) {
+        return Ok(Some(of_checkpoint(opened)));
+    }
     Ok(Some(match meant(word) {
         Meant::Checkpoint(path) => {
-            let run = path.parent().and_then(|folder| run_of(folder, logs));
-            let run = run.and_then(|run| StoredRun::seen_from_here(&run).ok());
-            Found::new(checkpoint::open(&path).map_err(runs::Error::from)?, run.as_ref())
+            of_checkpoint(checkpoint::open(&path).map_err(runs::Error::from)?)
         }
         Meant::Folder(path, which) => {
             let run = run_of(&path, logs).map(|run| StoredRun::seen_from_here(&run)).transpose()?;

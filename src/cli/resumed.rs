@@ -5,7 +5,7 @@ use std::path::Path;
 use crate::checkpoint;
 use crate::cli::chosen::say_passed_over;
 use crate::cli::prepare::{OwnedRun, Prepared, own_run, unwritable_run};
-use crate::cli::run_files::OtherData;
+use crate::cli::run_files::{OtherData, refuse_checkpoints_of_others};
 use crate::cli::{Refusal, to_stderr};
 use crate::event::Event;
 use crate::files;
@@ -56,6 +56,7 @@ impl ResumedRun {
 
     /// Takes possession of the run's folders.
     pub(crate) fn own(&self, prepared: &Prepared) -> Result<OwnedRun, Refusal> {
+        refuse_checkpoints_of_others(&self.folders)?;
         if self.strict {
             // What is damaged where none is intact is said by the ranks.
             let newest = checkpoint::newest(&self.folders.checkpoints).ok();

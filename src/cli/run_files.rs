@@ -5,8 +5,10 @@
 //!                  run.2.json  resolved.2.toml  (data.2.json)  the next one that changed something
 //! ```
 
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
+use crate::checkpoint;
 use crate::cli::{Refusal, find_run, to_stderr};
 use crate::data::{self, Fingerprint};
 use crate::files;
@@ -54,13 +56,18 @@ pub(crate) fn unreadable(error: &runs::Error) -> Refusal {
 /// The experiment of the run's newest start, and the file that it is in.
 pub(crate) fn stored_experiment(run: &RunFolders) -> Result<(PathBuf, String), Refusal> {
     let path = newest_of(&run.logs, RESOLVED);
-    match std::fs::read_to_string(&path) {
+    match files::read_to_string(&path) {
         Ok(text) => Ok((path, text)),
         Err(error) => {
             let page = format!("error: `{}` cannot be read: {error}", path.display());
             Err(Refusal::new(exit::CHECKPOINT, page))
         }
     }
+}
+
+/// The folder that the run in `logs` says its checkpoints are in, which may be gone.
+pub(crate) fn checkpoints_folder(logs: &Path) -> Option<PathBuf> {
+    Some(StoredRun::seen_from_here(logs).ok()?.run.checkpoints)
 }
 
 /// The folder of the checkpoints of the run in `logs`, a whole path, if it is there and no link.
@@ -72,6 +79,46 @@ pub(crate) fn checkpoints_of(logs: &Path) -> Result<Option<PathBuf>, Refusal> {
     let folder = stored.run.checkpoints;
     let is_own = folder.is_dir() && !folder.is_symlink();
     Ok(folder.canonicalize().ok().filter(|_| is_own))
+}
+
+/// The other run whose checkpoints these are, of whose logs the folder `logs`, a whole path, is a
+/// copy.
+pub(crate) fn other_owner(checkpoints: &Path, logs: &Path) -> Option<PathBuf> {
+    let owner = runs::run_of(checkpoints, Path::new(find_run::LOGS));
+    // One folder may be seen at two places.
+    let identity = |path: &Path| path.metadata().map(|found| (found.dev(), found.ino())).ok();
+    let is_other = |owner: &PathBuf| owner != logs && identity(owner) != identity(logs);
+    owner.and_then(|owner| owner.canonicalize().ok()).filter(is_other)
+}
+
+/// Refuses checkpoints that are not this run's: its logs may be a copy, and their description, which
+/// may have come from somebody else, may name any folder.
+pub(crate) fn refuse_checkpoints_of_others(run: &RunFolders) -> Result<(), Refusal> {
+    let whole = (run.logs.canonicalize().ok()).zip(run.checkpoints.canonicalize().ok());
+    let Some((logs, checkpoints)) = whole.filter(|(logs, checkpoints)| logs != checkpoints) else {
+        return Ok(());
+    };
+    let [here, there] = [&run.logs, &run.checkpoints].map(|folder| folder.display());
+    let refuse = |what: String, help: &str| {
+        Err(Refusal::new(exit::REFUSED, format!("error: {what}\n  do: {help}")))
+    };
+    if let Some(owner) = other_owner(&checkpoints, &logs) {
+        let owner = owner.display();
+        return refuse(
+            format!("`{here}` is a copy of `{owner}`, which owns the checkpoints in `{there}`"),
+            "resume that run, or start a new one from its weights with `model.pretrained=run:...`",
+        );
+    }
+    let is_named = checkpoints.file_name() == Some(run.id.as_ref());
+    let is_outside = project_of(&logs).is_some_and(|project| !checkpoints.starts_with(project));
+    let foreign = || checkpoint::contents(&checkpoints, &[runs::LINK_TO_LOGS]).foreign;
+    if is_named && !(is_outside && !foreign().is_empty()) {
+        return Ok(());
+    }
+    refuse(
+        format!("`{here}` names `{there}` as its checkpoints, which is not a folder of this run"),
+        "if the run is yours, move its checkpoints into a folder that is named like the run",
+    )
 }
 
 /// The project of the run in `logs`, a whole path: by the end of that path, or else the current
@@ -188,7 +235,7 @@ pub(crate) fn describe(run: &RunFolders, start: &Start<'_>) -> Result<(), files:
     };
     let description = serde_json::to_vec_pretty(&description).unwrap_or_default();
     let is_as_before = |name: &str, bytes: &[u8]| {
-        newest > 0 && std::fs::read(newest_of(&run.logs, name)).is_ok_and(|old| old == bytes)
+        newest > 0 && files::read(&newest_of(&run.logs, name)).is_ok_and(|old| old == bytes)
     };
     let data = start.data.written();
     if newest > 0 && !run.logs.join(DATA).is_file() {

@@ -67,13 +67,13 @@ pub(crate) struct LogsArgs {
     ddprun rm 20261123-0207 logs/quickstart/20261123-031100-58d1")]
 pub(crate) struct RmArgs {
     /// Runs to remove with their checkpoints: folders, names, or unique prefixes of ids. A sweep
-    /// goes with all its trials.
+    /// goes with all its trials. With `--leftovers`, the folders to search; default: `logs`.
     #[arg(required_unless_present = "leftovers", value_name = "RUN")]
     pub(crate) runs: Vec<String>,
     /// Only print what would be removed.
     #[arg(long)]
     pub(crate) dry_run: bool,
     /// Remove what an interrupted `ddprun rm` has left, and no run. Every `ddprun rm` does that too.
-    #[arg(long, conflicts_with = "runs")]
+    #[arg(long)]
     pub(crate) leftovers: bool,
 }

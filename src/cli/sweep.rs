@@ -19,6 +19,7 @@ use crate::cli::{Refusal, answer, complain, screen, supervise, to_stderr};
 use crate::config::schema::Data;
 use crate::config::sweep::Sweep;
 use crate::config::{self, Loaded, Problem, Problems};
+use crate::files;
 use crate::kinds::Kinds;
 use crate::launch::exit_code as exit;
 use crate::launch::rank_env::Foreign;
@@ -144,7 +145,7 @@ pub(crate) fn shared(
 fn load(path: &Path, words: &[String], kinds: &Kinds) -> Result<(Sweep, Loaded), Refusal> {
     let vocabulary = vocabulary(kinds);
     let (mut sweep, mut base) = config::sweep::load(path, words, &vocabulary).map_err(refused)?;
-    let text = std::fs::read_to_string(path).unwrap_or_default();
+    let text = crate::files::read_to_string(path).unwrap_or_default();
     let file: toml::Table = text.parse().unwrap_or_default();
     let is_given = file.get("sweep").is_some_and(|sweep| sweep.get("metric").is_some())
         || words.iter().any(|word| word.trim_start_matches('+').starts_with("sweep.metric="));
@@ -202,7 +203,7 @@ fn one_run() -> Refusal {
 
 /// `gpu-07-4242-1764111000`: of this process alone, also where machines number processes alike.
 fn worker_name() -> String {
-    format!("{}-{}-{}", launch::host(), std::process::id(), jiff::Timestamp::now().as_second())
+    format!("{}-{}-{:08x}", launch::host(), std::process::id(), files::random() as u32)
 }
 
 /// Last words: how it ended, and where everything is.

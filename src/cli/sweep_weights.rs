@@ -61,7 +61,7 @@ fn is_there(path: &Path, fingerprint: &str) -> bool {
 impl SweepWeights {
     /// Those of the sweep in `folder`, as far as an earlier start has found them.
     pub(super) fn of(folder: &Path) -> Self {
-        let read = std::fs::read(folder.join(FILE)).ok();
+        let read = files::read(&folder.join(FILE)).ok();
         let known = read.and_then(|bytes| serde_json::from_slice(&bytes).ok()).unwrap_or_default();
         Self { folder: folder.to_owned(), known: Mutex::new(known) }
     }
@@ -98,7 +98,7 @@ impl SweepWeights {
         }
         let bytes = serde_json::to_vec_pretty(&*known).unwrap_or_default();
         let file = self.folder.join(FILE);
-        if std::fs::read(&file).is_ok_and(|kept| kept == bytes) {
+        if files::read(&file).is_ok_and(|kept| kept == bytes) {
             return Ok(());
         }
         known.values().try_for_each(|first| first.keep(&self.folder))?;

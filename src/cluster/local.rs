@@ -152,4 +152,28 @@ mod tests {
         assert_eq!(refused.unwrap_err().to_string(), "`bash` failed: the job is over");
         assert!(is_running);
     }
+
+    /// Its folder came from somebody else: a name that is in every line, and a pipe as its process.
+    #[test]
+    fn a_job_from_elsewhere_ends_no_process_and_holds_nobody_up() {
+        let all = tempfile::tempdir().unwrap();
+        let folder = all.path().join("evil\n");
+        let place = Place { id: "evil".to_owned(), folder: folder.clone(), workers: None };
+        let mut other = std::process::Command::new("sleep").arg("60").spawn().unwrap();
+        let pid = format!("{}\n", other.id());
+        crate::files::create_folder(&folder).unwrap();
+        crate::files::write_atomic(&folder.join("pid"), pid.as_bytes()).unwrap();
+        let refused = Local::default().cancel(&place).run();
+        assert_eq!(refused.unwrap_err().to_string(), "`bash` failed: the job is over");
+        std::thread::sleep(std::time::Duration::from_millis(100));
+        assert!(other.try_wait().unwrap().is_none(), "it lives");
+        other.kill().unwrap();
+        other.wait().unwrap();
+        std::fs::remove_file(folder.join("pid")).unwrap();
+        let mode = rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR;
+        let pipe = rustix::fs::FileType::Fifo;
+        rustix::fs::mknodat(rustix::fs::CWD, folder.join("pid"), pipe, mode, 0).unwrap();
+        let answer = Local::default().list(std::slice::from_ref(&place)).run().unwrap();
+        assert!(answer.contains("starting"), "{answer}");
+    }
 }

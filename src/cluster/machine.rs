@@ -31,21 +31,25 @@ exit \"$code\"
     )
 }
 
-/// Whether the process `$pid` is the job in `$folder`: its number may have become another's.
-const ALIVE: &str =
-    r#"alive=$(tr '\0' ' ' 2>/dev/null <"/proc/$pid/cmdline" | grep -cF "$folder")"#;
+/// The process `$pid` of the job in `$folder`, and whether it is `$alive`: its number may have become
+/// another's. The folder may come from somebody else: only a number in a regular file counts.
+const PROCESS: &str = r#"pid= alive=0
+    [ -f "$folder/pid" ] && pid=$(head -c 20 "$folder/pid" 2>/dev/null)
+    case "$pid" in
+        *[!0-9]*) pid= ;;
+        ?*) case "$(tr '\0' ' ' 2>/dev/null <"/proc/$pid/cmdline")" in *"$folder"*) alive=1 ;; esac ;;
+    esac"#;
 
 /// Prints how the jobs in these folders stand.
 pub(crate) fn list<'a>(folders: impl IntoIterator<Item = &'a str>) -> String {
     let folders: Vec<String> = folders.into_iter().map(quoted).collect();
     format!(
         "for folder in {}; do
-    pid=$(cat \"$folder/pid\" 2>/dev/null)
     # Before its exit code is looked for, which it leaves at its end.
-    {ALIVE}
+    {PROCESS}
     # Not while its code is being written.
-    if [ -s \"$folder/exit\" ]; then
-        word=\"ended (exit $(cat \"$folder/exit\"))\"
+    if [ -f \"$folder/exit\" ] && [ -s \"$folder/exit\" ]; then
+        word=\"ended (exit $(head -c 20 \"$folder/exit\"))\"
     elif [ -z \"$pid\" ]; then
         word=starting
     elif [ \"$alive\" != 0 ]; then
@@ -74,8 +78,7 @@ pub(crate) fn states(answer: &str) -> Vec<(String, State)> {
 pub(crate) fn cancel(folder: &str) -> String {
     format!(
         "folder={}
-pid=$(cat \"$folder/pid\") || exit 1
-{ALIVE}
+{PROCESS}
 if [ -e \"$folder/exit\" ] || [ \"$alive\" = 0 ]; then
     echo 'the job is over' >&2
     exit 1

@@ -44,13 +44,25 @@ pub(super) fn make_nameless(folder: &Path, name: &Path) -> io::Result<File> {
 }
 
 /// Opens a file for reading and appending, and makes it if needed, mode 0644 less the umask. Says
-/// whether it was made.
+/// whether it was made. A link in a folder that came from elsewhere could lead to any file.
 pub(super) fn open_to_append(path: &Path) -> io::Result<(File, bool)> {
     let mut options = OpenOptions::new();
     options.read(true).append(true).mode(0o644);
+    options.custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK);
     match options.open(path) {
         Err(reason) if reason.kind() == ErrorKind::NotFound => {}
-        opened => return Ok((opened?, false)),
+        Err(reason) if reason.raw_os_error() == Some(libc::ELOOP) => {
+            return Err(io::Error::other("it is a link: remove it, or put a file in its place"));
+        }
+        opened => {
+            let file = opened?;
+            let is_file = file.metadata()?.is_file();
+            return if is_file {
+                Ok((file, false))
+            } else {
+                Err(io::Error::other("it is not a regular file"))
+            };
+        }
     }
     let made = options.create(true).open(path)?;
     note("make file", &[path], b"");

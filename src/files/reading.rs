@@ -1,7 +1,7 @@
 //! Files of run folders, which may come from someone else, read so that none can hold up its reader.
 
 use std::fs::File;
-use std::io::{self, BufRead, Read};
+use std::io::{self, BufRead, BufReader, Read};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::sync::mpsc;
@@ -62,6 +62,13 @@ pub(crate) fn read_line(file: &mut impl BufRead, line: &mut Vec<u8>) -> io::Resu
     Ok(n)
 }
 
+/// Reads a regular file of lines whole, however many there are.
+pub(crate) fn read_lines(path: &Path) -> io::Result<Vec<u8>> {
+    let (mut file, mut lines) = (BufReader::new(open(path)?), Vec::new());
+    while read_line(&mut file, &mut lines)? > 0 {}
+    Ok(lines)
+}
+
 /// Why a file is not read on whose line is longer than [`LONGEST_LINE`].
 pub(super) fn no_lines() -> io::Error {
     let what = "it has a line of more than 16 MiB, so it is not a file of lines";
@@ -104,9 +111,9 @@ mod tests {
             assert_eq!(read(&path).unwrap_err().kind(), io::ErrorKind::InvalidInput, "{path:?}");
         }
         assert_eq!(read(&at("sparse")).unwrap_err().kind(), io::ErrorKind::FileTooLarge);
-        let mut lines = io::BufReader::new(open(&at("sparse")).unwrap());
-        let error = read_line(&mut lines, &mut Vec::new()).unwrap_err();
-        assert_eq!(error.kind(), io::ErrorKind::InvalidData);
+        assert_eq!(read_lines(&at("sparse")).unwrap_err().kind(), io::ErrorKind::InvalidData);
+        crate::files::write_atomic(&at("lines"), b"one\ntwo\nthr").unwrap();
+        assert_eq!(read_lines(&at("lines")).unwrap(), b"one\ntwo\nthr");
         assert_eq!(read(&at("none")).unwrap_err().kind(), io::ErrorKind::NotFound);
         assert_eq!(read_to_string(&at("text")).unwrap(), "whole");
     }

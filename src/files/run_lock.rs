@@ -38,16 +38,7 @@ impl RunLock {
     /// As [`RunLock::acquire`]; or the folder is not there.
     pub(crate) fn acquire_named(folder: &Path, name: &str) -> Result<Self, Error> {
         let path = folder.join(name);
-        // A link could lead to any file of this user, and others could hold a lock that they can open.
-        let mut file = OpenOptions::new()
-            .read(true)
-            .write(true)
-            .create(true)
-            .truncate(false)
-            .mode(0o600)
-            .custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK)
-            .open(&path)
-            .map_err(Error::io("open", &path))?;
+        let mut file = open_lock(&path).map_err(Error::io("open", &path))?;
         lock(&file, folder, &path)?;
         write_holder(&mut file).map_err(Error::io("write", &path))?;
         Ok(Self { file })
@@ -74,6 +65,14 @@ impl RunLock {
         lock(&file, folder, &path)?;
         Ok(Some(Self { file }))
     }
+}
+
+/// Opens a file to be locked, and makes it if needed; what is in it stays. A link could lead to any
+/// file of this user, and others could hold a lock that they can open.
+pub(crate) fn open_lock(path: &Path) -> std::io::Result<File> {
+    let mut options = OpenOptions::new();
+    options.read(true).write(true).create(true).truncate(false).mode(0o600);
+    options.custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK).open(path)
 }
 
 fn lock(file: &File, folder: &Path, path: &Path) -> Result<(), Error> {

@@ -2,26 +2,50 @@
 //! that the rename does not cross file systems.
 //!
 //! A folder may be shared by machines, and by containers whose processes have the same numbers: the
-//! host tells whose number it is, and what is random keeps two apart that agree in both.
+//! host, and the namespace of its processes, tell whose number it is, and what is random keeps two
+//! apart that agree in all of these.
 
+use std::collections::BTreeSet;
 use std::collections::hash_map::RandomState;
 use std::hash::{BuildHasher, Hasher};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
 
-use super::Error;
+use super::{Error, fs_calls, parent_of};
 
 /// The end of every temporary's name.
 pub(super) const MARK: &str = ".ddprun-tmp";
 /// Signs of the host's name that count.
 const HOST_SIGNS: usize = 24;
 
-/// A new name for what will be at `path`.
+/// A new name for what will be at `path`. Those that killed processes have left beside it go, the
+/// first time that this process writes there.
 pub(super) fn temporary_beside(path: &Path) -> Result<PathBuf, Error> {
     let name = path.file_name().ok_or_else(|| Error::NoName { path: path.to_owned() })?;
+    sweep_up(parent_of(path));
     let mut temporary = std::ffi::OsString::from(".");
     temporary.push(name);
     temporary.push(format!(".{}-{}-{:08x}{MARK}", host(), std::process::id(), random() as u32));
     Ok(path.with_file_name(temporary))
+}
+
+/// Removes the temporaries in `folder` of processes of this host that have ended, once in the life of
+/// this process. What cannot be removed does no harm.
+fn sweep_up(folder: &Path) {
+    static SWEPT: Mutex<BTreeSet<PathBuf>> = Mutex::new(BTreeSet::new());
+    if !SWEPT.lock().unwrap_or_else(PoisonError::into_inner).insert(folder.to_owned()) {
+        return;
+    }
+    for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
+        let name = entry.file_name();
+        if !owner(&name.to_string_lossy()).is_some_and(|pid| !is_alive(pid)) {
+            continue;
+        }
+        let is_folder = entry.file_type().is_ok_and(|kind| kind.is_dir());
+        let remove = if is_folder { fs_calls::remove_folder } else { fs_calls::remove_file };
+        drop(remove(&entry.path()));
+    }
 }
 
 /// Whether a file or folder of this name is a temporary, of whichever process.
@@ -49,11 +73,13 @@ fn owner(name: &str) -> Option<u32> {
     rest.ends_with(&format!(".{}", host())).then(|| pid.parse().ok())?
 }
 
-/// The host's name, as far as file names have room for it.
+/// The host's name, as far as file names have room for it, and the namespace of its processes.
 fn host() -> String {
     let name = rustix::system::uname().nodename().to_string_lossy().into_owned();
     let plain = |c: char| if c.is_ascii_alphanumeric() { c } else { '_' };
-    name.chars().map(plain).take(HOST_SIGNS).collect()
+    let name: String = name.chars().map(plain).take(HOST_SIGNS).collect();
+    let namespace = std::fs::metadata("/proc/self/ns/pid").map_or(0, |found| found.ino());
+    format!("{name}_{namespace:x}")
 }
 
 /// Random bits for names that must differ between processes and machines; no secret. The standard
@@ -100,6 +126,21 @@ mod tests {
         }
         assert!(Path::new(&format!("/proc/{}", child.id())).exists(), "its number is not free");
         child.wait().unwrap();
+    }
+
+    #[test]
+    fn what_a_killed_process_of_this_host_left_goes_with_the_next_write_beside_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let at = |host: &str, pid: u32| {
+            folder.path().join(format!(".report.html.{host}-{pid}-0011aabb{MARK}"))
+        };
+        let (dead, alive, elsewhere) = (at(&host(), 1 << 30), at(&host(), 1), at("elsewhere", 7));
+        std::fs::create_dir(&dead).unwrap();
+        for path in [&alive, &elsewhere] {
+            std::fs::File::create(path).unwrap();
+        }
+        crate::files::write_atomic(&folder.path().join("model"), b"weights").unwrap();
+        assert_eq!([&dead, &alive, &elsewhere].map(|path| path.exists()), [false, true, true]);
     }
 
     #[test]

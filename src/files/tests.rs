@@ -73,10 +73,16 @@ fn a_read_only_folder_is_found_by_the_probe_and_named() {
 
 #[test]
 fn a_full_file_system_is_told_apart() {
-    let mut lines = Lines::open(Path::new("/dev/full")).unwrap();
-    let error = lines.push("a line").unwrap_err();
-    assert!(error.is_out_of_space(), "{error:?}");
-    assert_eq!(error.to_string(), "cannot write `/dev/full`");
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("log");
+    let full = Error::io("write", &path)(io::Error::from_raw_os_error(libc::ENOSPC));
+    assert!(full.is_out_of_space(), "{full:?}");
+    assert!(full.help_or("choose another").starts_with("make room"));
+    // A device is no log.
+    let refused = Lines::open(Path::new("/dev/full")).unwrap_err();
+    assert!(refused.with_cause().ends_with("it is not a regular file"), "{refused:?}");
+    assert!(!refused.is_out_of_space());
+    assert_eq!(refused.help_or("choose another"), "choose another");
 }
 
 #[test]

@@ -57,7 +57,7 @@ pub enum Error {
 /// The file cannot be read, or describes something else.
 pub(super) fn read<T: DeserializeOwned>(path: &Path, what: &'static str) -> Result<T, Error> {
     let bytes =
-        std::fs::read(path).map_err(|source| Error::Read { path: path.to_owned(), source })?;
+        crate::files::read(path).map_err(|source| Error::Read { path: path.to_owned(), source })?;
     let format = |source| Error::Format { path: path.to_owned(), what, source };
     serde_json::from_slice(&bytes).map_err(format)
 }

@@ -10,7 +10,7 @@
 //! The folder is what ranks of a launcher share, so they need no connection between them, and a
 //! rank that is killed takes nothing with it but a part.
 
-use std::io::ErrorKind;
+use std::io::{ErrorKind, Read};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -71,7 +71,7 @@ impl<'a> PartFolder<'a> {
         self.refuse_existing()?;
         self.refuse_foreign()?;
         let text = identity.text();
-        match std::fs::read(self.path.join(JOB)) {
+        match files::read(&self.path.join(JOB)) {
             Ok(kept) if kept == text => return Ok(()),
             Ok(_) if !self.replaces && self.has_parts() => {
                 let what = format!(
@@ -116,7 +116,7 @@ impl<'a> PartFolder<'a> {
         let others = entries.filter(|entry| !is_own(entry)).map(|entry| entry.path());
         let job = self.path.join(JOB);
         let is_job = |bytes: Vec<u8>| serde_json::from_slice::<Identity>(&bytes).is_ok();
-        let is_other = std::fs::read(&job).is_ok_and(|bytes| !is_job(bytes));
+        let is_other = files::read(&job).is_ok_and(|bytes| !is_job(bytes));
         others.chain(is_other.then_some(job)).min()
     }
 
@@ -159,7 +159,7 @@ impl<'a> PartFolder<'a> {
     pub(super) fn wait_for(&self, identity: &Identity, timeout: Duration) -> Result<bool, Error> {
         let (began, text) = (Instant::now(), identity.text());
         loop {
-            if std::fs::read(self.path.join(JOB)).is_ok_and(|kept| kept == text) {
+            if files::read(&self.path.join(JOB)).is_ok_and(|kept| kept == text) {
                 return Ok(true);
             }
             let is_late = began.elapsed() > timeout;
@@ -263,9 +263,11 @@ impl<'a> PartFolder<'a> {
 
     fn rows(&self, at: usize) -> Result<Rows, Error> {
         let path = self.part(at);
-        let read = std::fs::read(&path).map_err(|error| error.to_string());
+        let mut bytes = Vec::new();
+        let read = files::open(&path).and_then(|mut file| file.read_to_end(&mut bytes));
         let rows = read
-            .and_then(|bytes| serde_json::from_slice(&bytes).map_err(|error| error.to_string()));
+            .map_err(|error| error.to_string())
+            .and_then(|_| serde_json::from_slice(&bytes).map_err(|error| error.to_string()));
         rows.map_err(|why| {
             let what = format!("`{}` cannot be used: {why}", path.display());
             Error::new(exit::STORAGE, what).with_help("remove it, and run the command again")
@@ -277,7 +279,7 @@ impl<'a> PartFolder<'a> {
     }
 
     fn refuse_existing(&self) -> Result<(), Error> {
-        if self.replaces || !self.out.exists() {
+        if self.replaces || self.out.symlink_metadata().is_err() {
             return Ok(());
         }
         let what = format!("`{}` exists already", self.out.display());

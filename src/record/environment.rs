@@ -81,7 +81,7 @@ impl Environment {
     /// The file cannot be written. One that cannot be read is begun anew.
     pub fn write(self, folder: &Path) -> Result<(), Error> {
         let path = folder.join(NAME);
-        let old = fs::read(&path).ok().and_then(|bytes| serde_json::from_slice(&bytes).ok());
+        let old = files::read(&path).ok().and_then(|bytes| serde_json::from_slice(&bytes).ok());
         let mut written = old.unwrap_or(Written { format: FORMAT, starts: Vec::new() });
         written.starts.push(self);
         let bytes = serde_json::to_vec_pretty(&written)
@@ -97,7 +97,7 @@ impl Environment {
 /// The file cannot be read, or a newer ddprun wrote it.
 pub fn read(folder: &Path) -> Result<Vec<Environment>, Error> {
     let path = folder.join(NAME);
-    let bytes = match fs::read(&path) {
+    let bytes = match files::read(&path) {
         Err(reason) if reason.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
         other => other.map_err(files::Error::io("read", &path))?,
     };

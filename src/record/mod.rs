@@ -411,11 +411,12 @@ mod tests {
         );
     }
 
-    struct Full(Lines);
+    struct Full(PathBuf);
 
     impl OpenSink for Full {
         fn record(&mut self, _: &Stamped) -> Result<(), Error> {
-            Ok(self.0.push("more")?)
+            let full = std::io::Error::from_raw_os_error(libc::ENOSPC);
+            Err(files::Error::io("write", &self.0)(full).into())
         }
 
         fn place(&self, _: &Finished) -> Option<(&'static str, PathBuf)> {
@@ -427,10 +428,10 @@ mod tests {
     fn a_sink_that_fails_is_named_and_the_others_have_the_event() {
         let folder = tempfile::tempdir().unwrap();
         let mut recorder = Recorder::open(settings(folder.path(), 0)).unwrap();
-        recorder.sinks.insert(0, Box::new(Full(Lines::open(Path::new("/dev/full")).unwrap())));
+        recorder.sinks.insert(0, Box::new(Full("log".into())));
         let error = recorder.record(&Event::StepDone(example_events::step_done(1))).unwrap_err();
         assert!(error.is_out_of_space(), "{error}");
-        assert_eq!(error.to_string(), "cannot write `/dev/full`");
+        assert_eq!(error.to_string(), "cannot write `log`");
         let log = read_events(&folder.path().join("logs").join(EVENTS)).unwrap();
         assert_eq!(log.events.len(), 1);
     }

@@ -155,9 +155,8 @@ impl Error {
             Self::Checkpoint(checkpoint::Error::NoneUsable { folder, damaged })
                 if !damaged.is_empty() =>
             {
-                let run = folder.file_name().unwrap_or_default().to_string_lossy();
                 Some(format!(
-                    "put an intact copy back there, or move `{}` away and run `ddprun resume {run} \
+                    "put an intact copy back there, or move `{}` away and run `ddprun resume \
                      --from-scratch`",
                     folder.display()
                 ))

@@ -19,6 +19,7 @@ mod unreadable;
 mod rank_logger;
 
 use std::io;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -128,7 +129,7 @@ pub(crate) fn run(membership: Membership, listener: Option<Listener>, kinds: &Ki
         }
         Err(error) => {
             let mut report = link.describe(&error, error.exit_code(), error.blame());
-            report.help = error.help();
+            report.help = error.help().map(|help| of_run(&help, &logs));
             report.suspects = error.suspects();
             report.out_of_memory = error.is_out_of_memory();
             // A disk that takes no report must not hide the failure itself.
@@ -137,6 +138,11 @@ pub(crate) fn run(membership: Membership, listener: Option<Listener>, kinds: &Ki
             Outcome { code: error.exit_code(), failure: Some(report) }
         }
     }
+}
+
+/// What can be done, with the run in the commands that it names.
+fn of_run(help: &str, logs: &Path) -> String {
+    help.replace("`ddprun resume", &format!("`ddprun resume {}", RunFolders::word(logs)))
 }
 
 /// The failure of a rank as its log has it.

@@ -3,7 +3,7 @@
 use std::ffi::OsStr;
 use std::fs;
 use std::os::unix::ffi::OsStrExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use rustix::process::Signal;
 use serde_json::Value;
@@ -336,6 +336,14 @@ fn what_a_killed_rm_leaves_is_listed_and_goes_with_the_next_one() {
     assert!(lab.run_to(0, &["rm", "--leftovers"]).stdout.contains("freed 0"));
 }
 
+/// Copies the files of a folder into another one of the laboratory.
+fn copy_files(lab: &Lab, from: &Path, to: &str) {
+    for file in children(from).into_iter().filter(|path| path.is_file()) {
+        let name = file.file_name().unwrap().to_str().unwrap();
+        lab.write(&format!("{to}/{name}"), fs::read(&file).unwrap());
+    }
+}
+
 #[test]
 fn rm_of_a_copy_leaves_the_checkpoints_of_the_run() {
     let lab = Lab::new();
@@ -343,10 +351,7 @@ fn rm_of_a_copy_leaves_the_checkpoints_of_the_run() {
     let (run, checkpoints) = (lab.run_folder(), lab.checkpoints());
     let id = run.file_name().unwrap().to_str().unwrap();
     for copy in [format!("logs/backup/{id}"), "elsewhere/copy".to_owned()] {
-        for file in children(&run).into_iter().filter(|path| path.is_file()) {
-            let name = file.file_name().unwrap().to_str().unwrap();
-            lab.write(&format!("{copy}/{name}"), fs::read(&file).unwrap());
-        }
+        copy_files(&lab, &run, &copy);
         lab.run_to(0, &["rm", &copy]).says(&["is a copy of", "whose checkpoints stay"]);
         assert!(!lab.path(&copy).exists(), "{copy}");
         assert!(run.is_dir() && checkpoints.join("best/model.safetensors").is_file(), "{copy}");
@@ -447,5 +452,66 @@ fn compare_shows_where_runs_differ_and_draws_their_curves() {
     assert!(report.stdout.contains("completed after step"), "{}", report.stdout);
     lab.run_to(2, &["compare", "one", "one"]).says(&["is compared already"]);
     lab.run_to(2, &["compare", "one"]);
+    lab.is_clean();
+}
+
+/// Its logs are a copy, as of a colleague or for a try, and its checkpoints are the original's.
+#[test]
+fn a_copy_of_a_run_does_not_go_on_in_the_checkpoints_of_the_original() {
+    let lab = Lab::new();
+    lab.run_to(0, &["small.toml", "train.epochs=1"]);
+    let (run, before) = (lab.run_folder(), children(&lab.checkpoints()));
+    let id = run.file_name().unwrap().to_str().unwrap();
+    let copy = format!("logs/copy/{id}");
+    copy_files(&lab, &run, &copy);
+    let refused = lab.run_to(2, &["resume", &copy, "train.epochs=4"]);
+    refused.says(&["is a copy of", "which owns the checkpoints in `checkpoints/small/", "do: "]);
+    assert_eq!(children(&lab.checkpoints()), before);
+    // A description from elsewhere may name any folder.
+    fs::remove_dir_all(lab.path(&copy)).unwrap();
+    lab.write("photos/beach.jpg", "sea");
+    let described = fs::read_to_string(run.join("run.json")).unwrap();
+    let own = format!("checkpoints/small/{id}");
+    fs::write(run.join("run.json"), described.replace(&own, "photos")).unwrap();
+    let refused = lab.run_to(2, &["resume", id, "--from-scratch"]);
+    refused.says(&["names `photos` as its checkpoints, which is not a folder of this run"]);
+    assert_eq!(children(&lab.path("photos")).len(), 1);
+    lab.is_clean();
+}
+
+#[test]
+fn links_pipes_and_holes_in_a_run_folder_neither_hang_its_readers_nor_lead_elsewhere() {
+    let lab = Lab::new();
+    lab.run_to(0, &["small.toml", "train.epochs=1"]);
+    let run = lab.run_folder();
+    let diary = lab.write("diary.txt", "precious\n");
+    for name in ["events.jsonl", "rank-0.log"] {
+        let whole = fs::read(run.join(name)).unwrap();
+        fs::remove_file(run.join(name)).unwrap();
+        std::os::unix::fs::symlink(&diary, run.join(name)).unwrap();
+        lab.run_to(6, &["resume", "train.epochs=2"]).says(&["it is a link"]);
+        assert_eq!(fs::read_to_string(&diary).unwrap(), "precious\n", "{name}");
+        fs::remove_file(run.join(name)).unwrap();
+        fs::write(run.join(name), whole).unwrap();
+    }
+    for name in ["environment.json", "metrics.csv", "events.jsonl", "resolved.toml"] {
+        let (path, whole) = (run.join(name), fs::read(run.join(name)).unwrap());
+        for is_pipe in [true, false] {
+            fs::remove_file(&path).unwrap();
+            if is_pipe {
+                let mode = rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR;
+                let pipe = rustix::fs::FileType::Fifo;
+                rustix::fs::mknodat(rustix::fs::CWD, &path, pipe, mode, 0).unwrap();
+            } else {
+                fs::File::create(&path).unwrap().set_len(3 << 30).unwrap();
+            }
+            // Each ends, within the time that a test has.
+            lab.run(&["ls"]);
+            lab.run(&["report", "small"]);
+        }
+        fs::remove_file(&path).unwrap();
+        fs::write(&path, whole).unwrap();
+    }
+    lab.run_to(0, &["resume", "train.epochs=2"]).says(&["completed after step 12"]);
     lab.is_clean();
 }

@@ -177,8 +177,9 @@ fn a_trial_of_a_sweep_does_not_go_on_with_other_images() {
     let words = ["sweep", "tune.toml", "train.epochs=1000000", "checkpoint.every=2 steps"];
     let mut running = lab.start(&words);
     let metrics = lab.path("logs/tune/trial-0001/metrics.csv");
+    let saved = lab.path("checkpoints/tune/trial-0001/latest");
     let goes = || fs::read_to_string(&metrics).is_ok_and(|text| text.lines().count() > 12);
-    until("some steps", || running.is_over() || goes());
+    until("some steps and a checkpoint", || running.is_over() || goes() && saved.exists());
     kill_process_group(pid_of(running.pid()), Signal::KILL).unwrap();
     running.wait();
     until("the end of the ranks", || lab.processes().is_empty());

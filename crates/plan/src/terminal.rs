@@ -5,7 +5,7 @@ mod escape;
 mod wrap;
 
 pub use counted::counted;
-pub use escape::{escape, escape_lines, mask};
+pub use escape::{escape, escape_lines, escape_name, mask};
 pub use wrap::{fitted, message, wrapped};
 
 /// A word that a shell takes as it is.

@@ -1,6 +1,5 @@
 //! Instructions and conversations: their tokenizer, its template, and weights to start from.
 
-use std::fs;
 use std::path::{Path, PathBuf};
 
 use serde_json::Value;
@@ -48,7 +47,7 @@ fn tokenizer(at: &Path) -> Result<PathBuf, Refusal> {
 
 /// The weights beside a tokenizer, if they are those of a Llama.
 fn weights(tokenizer: &Path) -> Option<PathBuf> {
-    let config = fs::read(tokenizer.with_file_name("config.json")).ok()?;
+    let config = crate::files::read(&tokenizer.with_file_name("config.json")).ok()?;
     let config: Value = serde_json::from_slice(&config).ok()?;
     let is_llama = ["llama", "mistral"].iter().any(|name| config["model_type"] == *name);
     let files = ["model.safetensors", "model.safetensors.index.json"];

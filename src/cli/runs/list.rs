@@ -30,7 +30,7 @@ pub(crate) fn ls(args: &LsArgs, kinds: &Kinds) -> Result<u8, Refusal> {
     let mut listing = runs::list(&folder);
     if !is_json() {
         for left in &leftovers(&folder) {
-            say_left(left);
+            say_left(left, &folder);
         }
     }
     if listing.is_empty() {
@@ -72,10 +72,11 @@ fn folder(word: &Path) -> PathBuf {
     report::find_run(Path::new(LOGS), Some(name)).unwrap_or_else(|_| outer.to_owned())
 }
 
-fn say_left(folder: &Path) {
+fn say_left(left: &Path, all: &Path) {
+    let all = if all == Path::new(LOGS) { String::new() } else { format!(" {}", all.display()) };
     to_stderr(&format!(
-        "note: `{}` is left of an interrupted `ddprun rm`; `ddprun rm --leftovers` removes it",
-        folder.display()
+        "note: `{}` is left of an interrupted `ddprun rm`; `ddprun rm --leftovers{all}` removes it",
+        left.display()
     ));
 }
 

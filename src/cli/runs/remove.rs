@@ -9,7 +9,9 @@ use std::path::{Path, PathBuf};
 use serde_json::json;
 
 use crate::checkpoint::{self, Contents};
-use crate::cli::run_files::{checkpoints_of, project_of, weights_before};
+use crate::cli::run_files::{
+    checkpoints_folder, checkpoints_of, other_owner, project_of, weights_before,
+};
 use crate::cli::runs_args::RmArgs;
 use crate::cli::{Refusal, answer, find_run, to_stderr};
 use crate::files::{self, RunLock};
@@ -44,8 +46,11 @@ impl Doomed {
 /// `ddprun rm RUN...`: all of them, or none.
 pub(crate) fn rm(args: &RmArgs) -> Result<u8, Refusal> {
     if args.leftovers {
-        let freed = remove_leftovers(Path::new(find_run::LOGS), args.dry_run)?;
-        return say_freed(freed, args.dry_run);
+        let usual = [find_run::LOGS.to_owned()];
+        let folders = if args.runs.is_empty() { &usual[..] } else { &args.runs };
+        let found: BTreeSet<PathBuf> =
+            folders.iter().flat_map(|folder| leftovers(Path::new(folder))).collect();
+        return say_freed(remove_leftovers(found, args.dry_run)?, args.dry_run);
     }
     let mut doomed: Vec<Doomed> = Vec::new();
     for word in &args.runs {
@@ -61,6 +66,7 @@ pub(crate) fn rm(args: &RmArgs) -> Result<u8, Refusal> {
     let folders: BTreeSet<&Path> = doomed.iter().map(|run| &*run.logs).chain(sweeps).collect();
     let locks = folders.into_iter().map(|folder| lock(folder, args.dry_run));
     let locks = locks.collect::<Result<Vec<_>, _>>()?;
+    let beside: BTreeSet<PathBuf> = doomed.iter().flat_map(|run| folders_of(&run.logs)).collect();
     let mut freed = 0;
     for run in &doomed {
         freed += remove(run, args.dry_run)?;
@@ -71,9 +77,10 @@ pub(crate) fn rm(args: &RmArgs) -> Result<u8, Refusal> {
         let all = run.logs.ancestors().nth(if run.is_sweep { 1 } else { 2 });
         all.filter(|all| all.ends_with(find_run::LOGS)).map(Path::to_owned)
     };
-    for logs in doomed.iter().filter_map(above).collect::<BTreeSet<_>>() {
-        freed += remove_leftovers(&logs, args.dry_run)?;
-    }
+    let mut left: BTreeSet<PathBuf> = beside.iter().flat_map(|it| left_in(it)).collect();
+    let all: BTreeSet<PathBuf> = doomed.iter().filter_map(above).collect();
+    left.extend(all.iter().flat_map(|logs| leftovers(logs)));
+    freed += remove_leftovers(left, args.dry_run)?;
     say_freed(freed, args.dry_run)
 }
 
@@ -87,19 +94,42 @@ fn say_freed(freed: u64, is_dry: bool) -> Result<u8, Refusal> {
 }
 
 /// Folders that an `rm` was removing when it was killed: of the runs below `logs`, and of their
-/// checkpoints beside it.
+/// checkpoints, which are beside it or where the runs say.
 pub(crate) fn leftovers(logs: &Path) -> Vec<PathBuf> {
     let beside = logs.with_file_name("checkpoints");
-    let mut found = Vec::new();
-    for folder in [logs, beside.as_path()].into_iter().flat_map(files::folders_with_itself) {
-        found.extend(files::stale_folders(&folder));
-    }
-    found
+    let usual = [logs, beside.as_path()].into_iter().flat_map(files::folders_with_itself);
+    let runs::Found { runs, sweeps } = runs::find(logs);
+    let trials = sweeps.iter().flat_map(|sweep| runs::trials(sweep));
+    let named: Vec<PathBuf> =
+        runs.into_iter().chain(trials).flat_map(|run| folders_of(&run)).collect();
+    let folders: BTreeSet<PathBuf> = usual.chain(named).collect();
+    folders.iter().flat_map(|folder| left_in(folder)).collect::<BTreeSet<_>>().into_iter().collect()
 }
 
-fn remove_leftovers(logs: &Path, is_dry: bool) -> Result<u64, Refusal> {
+/// Those in one folder, each under one name.
+fn left_in(folder: &Path) -> Vec<PathBuf> {
+    let whole = |left: PathBuf| left.canonicalize().unwrap_or(left);
+    files::stale_folders(folder).into_iter().map(|left| from_here(&whole(left))).collect()
+}
+
+/// The folders that hold the logs of a run, and its checkpoints, below its project.
+fn folders_of(run: &Path) -> Vec<PathBuf> {
+    let here = std::env::current_dir().unwrap_or_default();
+    let checkpoints = checkpoints_folder(run).filter(|folder| {
+        let project = run.canonicalize().ok().and_then(|logs| project_of(&logs));
+        let holder = folder.parent().and_then(|holder| holder.canonicalize().ok());
+        holder.zip(project).is_some_and(|(holder, project)| holder.starts_with(project))
+    });
+    let both = [Some(run.to_owned()), checkpoints].into_iter().flatten();
+    let holders = both.filter_map(|folder| folder.parent().map(Path::to_owned));
+    holders
+        .map(|folder| folder.strip_prefix(&here).map_or(folder.clone(), Path::to_owned))
+        .collect()
+}
+
+fn remove_leftovers(left: impl IntoIterator<Item = PathBuf>, is_dry: bool) -> Result<u64, Refusal> {
     let mut freed = 0;
-    for folder in leftovers(logs) {
+    for folder in left {
         let size = size(&folder);
         if !is_dry {
             files::remove_leftover(&folder).map_err(|error| unwritable(&error))?;
@@ -207,8 +237,7 @@ fn is_within_project(checkpoints: &Path, logs: &Path) -> Result<(), Refusal> {
 /// Whether checkpoints are those of another run, of whose logs the folder `logs` is a copy; that is
 /// said.
 fn are_of_another(checkpoints: &Path, logs: &Path) -> bool {
-    let owner = runs::run_of(checkpoints, Path::new(find_run::LOGS));
-    let owner = owner.and_then(|owner| owner.canonicalize().ok()).filter(|owner| owner != logs);
+    let owner = other_owner(checkpoints, logs);
     if let Some(owner) = &owner {
         to_stderr(&format!(
             "note: `{}` is a copy of `{}`, whose checkpoints stay",
@@ -283,8 +312,8 @@ fn lock(folder: &Path, is_dry: bool) -> Result<Option<RunLock>, Refusal> {
 }
 
 fn unwritable(error: &files::Error) -> Refusal {
-    let help = "make the folders of this run, and those that they are in, writable";
-    Refusal::of(exit::STORAGE, error, Some(help.to_owned()))
+    let help = error.help_or("make the folders of this run, and those that they are in, writable");
+    Refusal::of(exit::STORAGE, error, Some(help))
 }
 
 /// Removes the run's folders, and those above that are then empty; the bytes that they took.

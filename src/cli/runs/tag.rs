@@ -47,8 +47,9 @@ fn refused(error: &Error) -> Refusal {
     let (code, help) = match error {
         Error::NotATag { .. } => (exit::REFUSED, Some(format!("a tag is {TAG_FORM}"))),
         Error::Newer { .. } => (exit::REFUSED, Some("use that ddprun".to_owned())),
-        Error::Files(_) => {
-            (exit::STORAGE, Some("make the folder of this run readable and writable".to_owned()))
+        Error::Files(error) => {
+            let help = error.help_or("make the folder of this run readable and writable");
+            (exit::STORAGE, Some(help))
         }
         _ => (exit::STORAGE, None),
     };

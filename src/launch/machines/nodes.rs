@@ -23,7 +23,7 @@ use crate::launch::exit_code;
 use crate::launch::machines::door::Door;
 use crate::launch::machines::greeting::NodeRendezvousError;
 use crate::launch::machines::meeting::{Meeting, NodeRanks, Past};
-use crate::launch::{Failure, NoRun, PreparedRun};
+use crate::launch::{Failure, NoRun, Phase, PreparedRun};
 use crate::plan::{OnOom, Plan};
 use crate::transport::channel::{Channel, poll};
 use crate::transport::peer::Peer;
@@ -58,8 +58,8 @@ pub(in crate::launch) struct NodeFailure {
 /// What parents send each other while their ranks run.
 #[derive(Debug, Serialize, Deserialize)]
 pub(in crate::launch) enum NodeMessage {
-    /// This node is alive.
-    Heartbeat,
+    /// This node is alive, and its first rank is there.
+    Heartbeat { step: u64, phase: Phase },
     /// Its ranks have failed.
     Failed(NodeFailure),
     /// Its ranks have ended well; what node 0 says counts for all.
@@ -98,6 +98,9 @@ pub(in crate::launch) struct RemoteNode {
     channel: Channel,
     /// When its last message arrived, in watched time.
     last_message: Duration,
+    /// Where its first rank was then.
+    step: u64,
+    phase: Phase,
     ended: Option<Outcome>,
     failed: Option<NodeFailure>,
     next: Option<Next>,
@@ -113,6 +116,8 @@ impl RemoteNode {
             name,
             channel,
             last_message: Duration::ZERO,
+            step: 0,
+            phase: Phase::Starting,
             ended: None,
             failed: None,
             next: None,
@@ -143,7 +148,7 @@ impl RemoteNode {
         }
         for message in messages {
             match message {
-                NodeMessage::Heartbeat => {}
+                NodeMessage::Heartbeat { step, phase } => (self.step, self.phase) = (step, phase),
                 NodeMessage::Ended(outcome) => self.ended = Some(outcome),
                 NodeMessage::Next(next) => self.next = Some(next),
                 NodeMessage::Read => self.has_read = true,
@@ -189,6 +194,9 @@ pub(crate) struct Nodes {
     polled_at: Duration,
     /// When this node last sent a heartbeat, in watched time.
     last_heartbeat: Duration,
+    /// Where the first rank of this machine is.
+    step: u64,
+    phase: Phase,
 }
 
 impl Nodes {
@@ -211,6 +219,8 @@ impl Nodes {
             watched: Duration::ZERO,
             polled_at: clock(),
             last_heartbeat: Duration::ZERO,
+            step: 0,
+            phase: Phase::Starting,
         };
         Ok((prepared, nodes))
     }
@@ -302,6 +312,11 @@ impl Nodes {
         })
     }
 
+    /// The first rank of this machine is in this `phase` of this `step`.
+    pub(in crate::launch) fn first_rank_is_at(&mut self, step: u64, phase: Phase) {
+        (self.step, self.phase) = (step, phase);
+    }
+
     /// Sends a heartbeat if it is time for one, reads what the others sent, looks who is at the
     /// door, and returns whether one of the others has failed. To be called more often than there
     /// are heartbeats.
@@ -313,7 +328,8 @@ impl Nodes {
         let interval = HEARTBEAT_INTERVAL.min(self.heartbeat_timeout / 5);
         if self.watched >= self.last_heartbeat + interval {
             self.last_heartbeat = self.watched;
-            self.send(&NodeMessage::Heartbeat);
+            let (step, phase) = (self.step, self.phase);
+            self.send(&NodeMessage::Heartbeat { step, phase });
         }
         if let Some(door) = &mut self.connections.door {
             door.look(&self.meeting);
@@ -323,8 +339,9 @@ impl Nodes {
             let _ = remote.channel.flush();
             let lost = remote.receive(self.watched, self.heartbeat_timeout);
             if let Some(why) = lost.filter(|_| !remote.has_concluded()) {
-                let RemoteNode { node, first, ref name, .. } = *remote;
+                let RemoteNode { node, first, ref name, step, phase, .. } = *remote;
                 let failure = Failure::of_node(run, node, first, name, why);
+                let failure = Box::new(Failure { step, phase, ..*failure });
                 remote.failed = Some(NodeFailure { failure, is_consequence: false });
             }
         }
@@ -476,7 +493,7 @@ impl Nodes {
         for remote in &mut self.connections.remotes {
             // A node that cannot be reached is gone, or its heartbeats will time out.
             let _ = match message {
-                NodeMessage::Heartbeat => remote.channel.send(message),
+                NodeMessage::Heartbeat { .. } => remote.channel.send(message),
                 NodeMessage::Failed(_)
                 | NodeMessage::Ended(_)
                 | NodeMessage::Next(_)

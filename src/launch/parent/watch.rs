@@ -107,6 +107,8 @@ impl Watch<'_> {
                 }
             }
             if let Some(nodes) = self.nodes.as_deref_mut() {
+                let at = group.member(first);
+                nodes.first_rank_is_at(at.step, at.phase);
                 events.extend(nodes.poll().then_some(Event::FailedElsewhere));
                 events.extend(nodes.can_grow().then_some(Event::Knocked));
             }

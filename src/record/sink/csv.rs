@@ -4,8 +4,7 @@
 //! shares, 0 to 1. After a resume the rows of what is done again are cut, so that the file ends
 //! equal to that of an undisturbed run, except for speed.
 
-use std::fs::{self, File};
-use std::io::{BufRead, BufReader, ErrorKind};
+use std::io::{BufReader, ErrorKind};
 use std::path::{Path, PathBuf};
 
 use schemars::JsonSchema;
@@ -102,7 +101,7 @@ struct Until {
 
 /// Opens the file with what is `kept` of it.
 fn rewritten(path: &Path, kept: impl FnOnce(&str) -> String) -> Result<Lines, Error> {
-    let old = match fs::read(path) {
+    let old = match files::read_lines(path) {
         Err(reason) if reason.kind() == ErrorKind::NotFound => Vec::new(),
         other => other.map_err(files::Error::io("read", path))?,
     };
@@ -125,8 +124,10 @@ fn measured(metrics: &[String]) -> Vec<String> {
 
 /// Columns of the file that this start has no values for: an earlier one has measured them.
 fn earlier(path: &Path, measured: &[String]) -> Vec<String> {
-    let mut line = String::new();
-    let read = File::open(path).and_then(|file| BufReader::new(file).read_line(&mut line));
+    let mut line = Vec::new();
+    let read =
+        files::open(path).and_then(|file| files::read_line(&mut BufReader::new(file), &mut line));
+    let line = String::from_utf8_lossy(&line);
     let Some(old) = line.strip_suffix('\n').filter(|_| read.is_ok()) else { return Vec::new() };
     let header = header(measured);
     let is_known = |name: &str| header.split(',').any(|known| known == name);
@@ -206,6 +207,8 @@ fn or_empty(value: Option<f64>) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
     use crate::record::example_events;
 

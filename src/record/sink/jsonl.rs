@@ -5,7 +5,6 @@
 //!
 //! How a run stands is read from here, so a run without the sink writes it too, but for the steps.
 
-use std::fs;
 use std::path::{Path, PathBuf};
 
 use jiff::Timestamp;
@@ -191,7 +190,7 @@ fn is_end(event: &Event) -> bool {
 /// The file cannot be read, or a newer ddprun wrote it.
 pub fn read(path: &Path) -> Result<Log, Error> {
     let failed = |reason| files::Error::io("read", path)(reason);
-    let bytes = fs::read(path).map_err(failed)?;
+    let bytes = files::read_lines(path).map_err(failed)?;
     let mut log = Log::default();
     bytes.split(|&byte| byte == b'\n').try_for_each(|line| log.add(path, line))?;
     Ok(log)

@@ -116,11 +116,20 @@ impl Share<'_> {
             is_leaving.store(true, Ordering::Release);
             let served = serves.join().unwrap_or(Ok(()));
             served.and(ended)
-        })?;
-        if matches!(ended.0, Ended::Done { .. }) {
+        });
+        // One that stops or has lost its disk is waited for.
+        let is_over = match &ended {
+            Ok((ended, _)) => matches!(ended, Ended::Done { .. }),
+            Err(error) => error.is_refusal(),
+        };
+        if is_over {
             self.clear();
         }
-        Ok(ended)
+        if ended.is_err() {
+            // That of a sweep which never began.
+            files::remove_empty_folder(&self.order.folder());
+        }
+        ended
     }
 
     /// Removes what workers that are gone, as this one now is, have left. Those that are there have

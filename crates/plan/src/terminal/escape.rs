@@ -8,13 +8,18 @@ pub fn escape(text: &str) -> Cow<'_, str> {
     spelled(text, |c| c == '\n')
 }
 
+/// As [`escape`], of a name, which stays on its line.
+pub fn escape_name(name: &str) -> Cow<'_, str> {
+    spelled(name, |_| false)
+}
+
 /// As [`escape`]; tabs stay too.
 pub fn escape_lines(text: &str) -> Cow<'_, str> {
     spelled(text, |c| matches!(c, '\n' | '\t'))
 }
 
 fn spelled(text: &str, stays: impl Fn(char) -> bool) -> Cow<'_, str> {
-    let is_harmless = |c: char| stays(c) || !(c.is_control() || turns_direction(c));
+    let is_harmless = |c: char| stays(c) || !(c.is_control() || is_mark(c));
     if text.chars().all(is_harmless) {
         return Cow::Borrowed(text);
     }
@@ -30,8 +35,9 @@ fn spelled(text: &str, stays: impl Fn(char) -> bool) -> Cow<'_, str> {
         .into()
 }
 
-fn turns_direction(c: char) -> bool {
-    matches!(c, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+/// What ends a line, or turns the direction of writing.
+fn is_mark(c: char) -> bool {
+    matches!(c, '\u{2028}' | '\u{2029}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
 /// As [`escape`], with as many bytes, so that places in the text stay where they are: each byte of
@@ -41,7 +47,7 @@ pub fn mask(text: &str) -> Cow<'_, str> {
     let stays = |at: usize, c: char| match c {
         '\n' | '\t' => true,
         '\r' => text[at + 1..].starts_with('\n'),
-        _ => !(c.is_control() || turns_direction(c)),
+        _ => !(c.is_control() || is_mark(c)),
     };
     if text.char_indices().all(|(at, c)| stays(at, c)) {
         return Cow::Borrowed(text);
@@ -66,6 +72,7 @@ mod tests {
     #[test]
     fn a_sequence_for_the_terminal_is_spelled_out() {
         assert_eq!(escape("a\tb\n\x1b[2J"), "a\\tb\n\\u{1b}[2J");
+        assert_eq!(escape_name("cat\rdog\n\u{2028}"), "cat\\rdog\\n\\u{2028}");
         assert_eq!(escape_lines("a\tb\r\n\x1b]0;x\x07"), "a\tb\\r\n\\u{1b}]0;x\\u{7}");
     }
 }

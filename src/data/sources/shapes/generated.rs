@@ -26,6 +26,7 @@ use crate::data::sources::image_folder::{ImageFolder, image_inputs};
 use crate::data::sources::shapes::draw;
 use crate::data::sources::source::{Asked, DataSource, Files, Reading, Survey};
 use crate::data::{Splits, read};
+use crate::files;
 use crate::plan::{PixelDtype, Targets};
 use crate::rng::{Key, Purpose};
 
@@ -333,7 +334,7 @@ fn write_marker(dir: &Path, parameters: &Parameters) -> io::Result<()> {
 
 /// Takes the lock file of `dir`; it is let go of when the process ends, however it ends.
 fn lock(path: &Path, dir: &Path) -> Result<File, Error> {
-    let file = File::create(path).map_err(write_error("create", path))?;
+    let file = files::open_lock(path).map_err(write_error("create", path))?;
     let deadline = Instant::now() + GENERATION_TIMEOUT;
     loop {
         match file.try_lock() {
