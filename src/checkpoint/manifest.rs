@@ -257,6 +257,8 @@ fn upgrade(manifest: &mut Value) -> Result<(), serde_json::Error> {
 
 #[cfg(test)]
 mod tests {
+    use test_support::assert_refused;
+
     use super::*;
 
     fn manifest() -> Manifest {
@@ -290,7 +292,10 @@ mod tests {
         }
         assert!(matches!(read_as(&text.as_bytes()[..40]), Err(Damage::NoManifest(_))));
         for no_object in ["3", "[]", "null"] {
-            assert!(read_as(no_object.as_bytes()).is_err());
+            assert_refused(
+                read_as(no_object.as_bytes()),
+                "`MANIFEST.json` differs from what was written",
+            );
         }
     }
 

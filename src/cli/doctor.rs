@@ -6,9 +6,9 @@ use std::time::Duration;
 use serde_json::json;
 
 use crate::checkpoint::Manifest;
-use crate::cli::args::{DoctorArgs, Run};
+use crate::cli::args::DoctorArgs;
 use crate::cli::doctor_training::{ScratchFolder, refuse_torch_order, shortened, train, trained};
-use crate::cli::prepare::{ALONE, Prepared, generate, prepare, refused, vocabulary};
+use crate::cli::prepare::{ALONE, Prepared, prepare, refused, vocabulary};
 use crate::cli::train::role;
 use crate::cli::{Refusal, answer, doctor_machines, node_args};
 use crate::config::{self, Loaded};
@@ -25,11 +25,17 @@ pub(crate) fn doctor(args: &DoctorArgs, kinds: &Kinds) -> Result<u8, Refusal> {
     if let Some(place) = node_args::place(&run.launch)? {
         return doctor_machines::doctor(&run, args.steps, &place, kinds);
     }
-    let prepared = at_most(&run, &args.world_sizes, kinds)?;
+    // The largest of the world sizes, so that its shards admit the others.
+    let largest = args.world_sizes.iter().max().copied().unwrap_or(1);
+    let mut changes = run.all_changes();
+    changes.push(format!("distributed.devices={largest}"));
+    let path = run.experiment.clone().unwrap_or_default();
+    let prepared = prepare(&path, &changes, ALONE, kinds)?;
+    refuse_torch_order(&prepared.plan)?;
     refuse_sizes(&args.world_sizes, prepared.plan.batch.shards.get())?;
-    generate(&prepared)?;
-    let plans = plans(args, &prepared, kinds)?;
     let mut room = ScratchFolder::make(&prepared.plan, 0)?;
+    let prepared = room.generate(prepared, changes, kinds)?;
+    let plans = plans(args, &prepared, kinds)?;
     let shards = prepared.plan.batch.shards;
     let precision = format!("{:?}", prepared.plan.precision).to_lowercase();
     let steps = plans[0].length.total_steps;
@@ -64,17 +70,6 @@ pub(crate) fn doctor(args: &DoctorArgs, kinds: &Kinds) -> Result<u8, Refusal> {
         || json!({ "world_sizes": args.world_sizes }),
         || "the same bits at every world size: parameters, optimizer and progress\n".to_owned(),
     )
-}
-
-/// The experiment at the largest of the world sizes, so that its shards admit the others.
-fn at_most(run: &Run, world_sizes: &[u32], kinds: &Kinds) -> Result<Prepared, Refusal> {
-    let path = run.experiment.clone().unwrap_or_default();
-    let largest = world_sizes.iter().max().copied().unwrap_or(1);
-    let mut changes = run.all_changes();
-    changes.push(format!("distributed.devices={largest}"));
-    let prepared = prepare(&path, &changes, ALONE, kinds)?;
-    refuse_torch_order(&prepared.plan)?;
-    Ok(prepared)
 }
 
 /// Refuses world sizes over which `shards` shards cannot be divided, and one size alone.

@@ -260,7 +260,7 @@ fn same_together(together: &Manifest, machines: &[Machine]) -> Result<(), Refusa
     let page = format!(
         "error: all machines together and each alone differ bitwise, first in {difference}\n  why: an \
          operation of the model adds in an order, or draws numbers, that depend on the rank\n  do: \
-         `ddprun doctor` on one machine compares world sizes there"
+         compare world sizes on one machine with `ddprun doctor`"
     );
     Err(Refusal::new(exit::EXPECTATION, page))
 }

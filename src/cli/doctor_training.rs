@@ -6,8 +6,10 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 
 use crate::checkpoint::{self, Manifest};
+use crate::cli::prepare::{ALONE, Prepared, generate, prepare};
 use crate::cli::refusal::Refusal;
 use crate::files;
+use crate::kinds::Kinds;
 use crate::launch::exit_code as exit;
 use crate::launch::{self, Console, Nodes, Program, Start};
 use crate::plan::{Cadence, OnOom, Plan, RunFolders, Sampler};
@@ -106,6 +108,9 @@ fn finished(folders: &RunFolders) -> Result<Manifest, Refusal> {
     Ok(newest.manifest)
 }
 
+/// The folder of generated data in a scratch folder.
+const DATA: &str = "data";
+
 /// A folder for the runs, gone with this value unless a failure names a log in it.
 pub(crate) struct ScratchFolder {
     path: PathBuf,
@@ -131,6 +136,28 @@ impl ScratchFolder {
         let path = files::create_scratch_folder(path);
         let path = path.map_err(|error| Refusal::of(exit::STORAGE, &error, None))?;
         Ok(Self { path, is_kept: false, is_alone })
+    }
+
+    /// The same experiment with its data generated: where it wants them if they are there already,
+    /// else in here.
+    pub(crate) fn generate(
+        &self,
+        prepared: Prepared,
+        mut changes: Vec<String>,
+        kinds: &Kinds,
+    ) -> Result<Prepared, Refusal> {
+        let mut folders = prepared.plan.data.source.found.values().filter_map(|it| it.as_str());
+        let is_there = folders.any(|folder| Path::new(folder).exists());
+        let prepared = match prepared.source.generated_in() {
+            Some(key) if !is_there => {
+                let dir = toml::Value::from(self.join(DATA).to_string_lossy().into_owned());
+                changes.push(format!("data.{key}={dir}"));
+                prepare(&prepared.loaded.path, &changes, ALONE, kinds)?
+            }
+            _ => prepared,
+        };
+        generate(&prepared)?;
+        Ok(prepared)
     }
 
     /// A path in it.
@@ -166,6 +193,7 @@ impl ScratchFolder {
 impl Drop for ScratchFolder {
     fn drop(&mut self) {
         if self.is_kept {
+            drop(files::remove_folder(&self.join(DATA)));
             return;
         }
         // What cannot be removed does no harm, and is found by its name.

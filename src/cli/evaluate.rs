@@ -118,7 +118,8 @@ fn augment(args: &EvalArgs, plan: &mut Plan) -> Result<(), Refusal> {
     let has_crop = plan.data.val_transforms.iter().any(|choice| choice.name == CenterCrop::NAME);
     if how.crops() && !has_crop {
         let what = format!("error: `--tta {how}` needs a `center_crop` in `data.transforms.val`");
-        return refuse(format!("{what}, in whose place it crops\n  do: `--tta hflip` needs none"));
+        let help = "use `--tta hflip`, which needs none";
+        return refuse(format!("{what}, in whose place it crops\n  do: {help}"));
     }
     plan.test_time_augmentation = Some(how);
     Ok(())

@@ -124,11 +124,11 @@ fn run_that(word: Option<&str>, preferred: &dyn Fn(&Path) -> bool) -> Result<Pat
                 format!("did you mean `{near}`?")
             }
             (Some(sweep), _) if word.is_none() => {
-                format!("`ddprun report {}` shows the newest sweep", sweep.display())
+                format!("see the newest sweep with `ddprun report {}`", sweep.display())
             }
             _ if matches!(error, report::Error::NoRuns { .. }) => {
-                "`ddprun EXPERIMENT.toml` trains one; runs are looked for below the folder in which \
-                 you call ddprun"
+                "train one with `ddprun EXPERIMENT.toml`, or call ddprun in the folder that holds \
+                 your `logs`"
                     .to_owned()
             }
             _ => "give the run's name, its folder, or a unique prefix of its id; `ddprun ls` \
@@ -155,7 +155,7 @@ pub(crate) fn is_experiment(word: &str) -> bool {
 pub(crate) fn of_experiment(file: &str) -> String {
     let stem = Path::new(file).file_stem().unwrap_or_default().to_string_lossy().into_owned();
     let near = nearest(&stem).map_or(String::new(), |near| format!(", such as `{near}`"));
-    format!("`{file}` is an experiment: name a run of it{near}; `ddprun ls` lists the runs")
+    format!("name a run of that experiment{near}; `ddprun ls` lists the runs")
 }
 
 /// The name of a sweep that is nearly `word`.

@@ -194,7 +194,7 @@ pub(crate) fn schema_of(table: &str, kind: Option<&str>, kinds: &Kinds) -> Resul
         let tables: Vec<String> = page.lines().filter_map(header).collect();
         let help = match closest(table, tables.iter().map(String::as_str)) {
             Some(near) => format!("did you mean `{near}`?"),
-            None => format!("the tables are {}", tables.join(", ")),
+            None => format!("choose one of {}", tables.join(", ")),
         };
         let page = format!("error: `{table}` is not a table of an experiment\n  do: {help}");
         return Err(Refusal::new(exit::REFUSED, page));
@@ -224,7 +224,7 @@ fn schema_of_kind(table: &str, kind: &str, vocabulary: &Vocabulary) -> Result<u8
     };
     let help = match closest(kind, names.iter().copied()) {
         Some(near) => format!("did you mean `ddprun schema {table} {near}`?"),
-        None => format!("`ddprun schema {table}` lists what it has"),
+        None => format!("see `ddprun schema {table}` for what it has"),
     };
     Err(Refusal::new(exit::REFUSED, format!("error: {what}\n  do: {help}")))
 }

@@ -191,7 +191,7 @@ fn named(id: &str) -> Result<(Place, Submitted), Refusal> {
         let all = cluster::all(Path::new(LOGS));
         let help = match closest(id, all.iter().map(|(place, _)| place.id.as_str())) {
             Some(near) => format!("did you mean `{near}`?"),
-            None => "`ddprun jobs` lists what was submitted from this folder".to_owned(),
+            None => "see `ddprun jobs` for what was submitted from this folder".to_owned(),
         };
         Refusal::new(exit::REFUSED, format!("error: there is no job `{id}`\n  do: {help}"))
     })
@@ -234,7 +234,7 @@ fn show(
     }
     if !paths.iter().any(|path| path.exists()) {
         let page = format!(
-            "error: job {} has no output yet\n  do: `ddprun logs -f {0}` waits for it",
+            "error: job {} has no output yet\n  do: wait for it with `ddprun logs -f {0}`",
             place.id
         );
         return Err(Refusal::new(exit::REFUSED, page));

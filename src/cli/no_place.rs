@@ -23,8 +23,8 @@ pub(crate) fn no_place<E: fmt::Display>(error: &JoinError<E>) -> Refusal {
     let why = match error {
         JoinError::Inherited { source, .. } => format!("\n  why: {source}"),
         JoinError::Rendezvous(RendezvousError::Missing { .. }) => {
-            "\n  do: see in what the launcher and the other ranks say why they did not start; a \
-             larger `distributed.timeout` waits longer"
+            "\n  do: look in the output of the launcher and of the other ranks for why they did \
+             not start, or wait longer with a larger `distributed.timeout`"
                 .to_owned()
         }
         JoinError::Mpi(error) => format!("\n  do: {}", error.help()),

@@ -90,7 +90,7 @@ pub(crate) fn launched_place(foreign: &Foreign) -> Result<Option<NodeConfig>, Re
 
 fn read_token(file: &Path) -> Result<Key, Refusal> {
     transport::read_token(file).map_err(|error| {
-        let help = "`ddprun token FILE` generates one; copies need `chmod 600`";
+        let help = "generate one with `ddprun token FILE`; run `chmod 600` on copies";
         Refusal::of(exit::REFUSED, &error, Some(help.into()))
     })
 }

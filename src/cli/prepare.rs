@@ -155,8 +155,11 @@ fn of_data(error: &data::Error) -> Refusal {
 pub(crate) fn planned(loaded: &Loaded, facts: &Facts, kinds: &Kinds) -> Result<Plan, Problems> {
     let given = facts.data.source.modality;
     if let Some(what) = kinds.models.refuses(&chosen_model(loaded), given) {
-        let help =
-            format!("models for {}: {}", given.words(), kinds.models.made_for(given).join(", "));
+        let help = format!(
+            "choose one of the models for {}: {}",
+            given.words(),
+            kinds.models.made_for(given).join(", ")
+        );
         return Err(loaded.problem("model.name", what).help(help).into());
     }
     Plan::new(loaded, facts, kinds)
@@ -559,10 +562,10 @@ pub(crate) fn unwritable(error: files::Error) -> Refusal {
     let help = match error {
         files::Error::InUse { .. } => "wait for that process, or stop it",
         files::Error::Io { operation: "lock", .. } => {
-            "the file system of this folder does not lock files, so two processes could write the \
-             same run: mount it with locks (NFS: a lock manager, or `local_lock=flock` where one \
-             machine alone writes the folder, which a shared sweep does not; Lustre: `flock`), or \
-             choose another folder with `logging.dir`"
+            "mount the file system of this folder with locks (NFS: a lock manager, or \
+             `local_lock=flock` where only one machine writes the folder, which is not so for a \
+             shared sweep; Lustre: `flock`), or choose another folder with `logging.dir`: without \
+             locks, two processes could write the same run"
         }
         _ if error.is_out_of_space() => {
             "make room on that disk, or choose a folder on another one with `logging.dir` and \

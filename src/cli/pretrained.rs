@@ -109,7 +109,7 @@ fn folder_of(logs: &Path, run: &str, word: &str) -> Result<PathBuf, Unfound> {
     report::find_run_that(logs, Some(run), &has_checkpoint).map_err(|error| {
         let names = report::run_names(logs);
         let near = nearest(word, &names);
-        let list = || format!("runs are {}", names.join(", "));
+        let list = || format!("choose one of {}", names.join(", "));
         let help = match near {
             Some(near) => Some(format!("did you mean `{RUN}{near}`?")),
             None if names.is_empty() => None,

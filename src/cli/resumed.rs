@@ -91,7 +91,7 @@ impl ResumedRun {
             (Past::Unsaved, _) | (_, MissingCheckpoints::FromScratch) => Ok(true),
             (Past::Complete(steps), MissingCheckpoints::Refused) => {
                 let complete = format!("all {steps} steps are done, and none was saved");
-                let help = "`ddprun resume --from-scratch` trains it again from step 0";
+                let help = "train it again from step 0 with `ddprun resume --from-scratch`";
                 if total_steps <= steps {
                     let page = format!("already complete: {complete}; {help}");
                     return Err(Refusal::new(exit::OK, page));
@@ -104,7 +104,8 @@ impl ResumedRun {
                 refuse(
                     exit::CHECKPOINT,
                     &format!("there is no checkpoint in `{folder}`, and this run {had} saved some"),
-                    "put them back there; `ddprun resume --from-scratch` restarts it from step 0",
+                    "put them back there, or restart it from step 0 with `ddprun resume \
+                     --from-scratch`",
                 )
             }
         }

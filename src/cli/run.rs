@@ -104,8 +104,8 @@ fn dispatch_caught(args: Args, kinds: &Kinds) -> Result<u8, Refusal> {
         let words = std::env::args_os().map(|word| word.to_string_lossy().into_owned());
         let words: Vec<String> = words.collect();
         let page = format!(
-            "error: ddprun {} panicked (see above)\n  do: this is a bug in ddprun: report it where \
-             you got ddprun from, with these lines and the command `{}`",
+            "error: ddprun {} panicked (see above)\n  do: report this bug in ddprun where you got \
+             ddprun from, with these lines and the command `{}`",
             env!("CARGO_PKG_VERSION"),
             words.join(" ")
         );

@@ -33,6 +33,9 @@ pub(crate) struct CompareArgs {
     /// File for the picture of all curves. Default: `compare.png` in the first run's folder.
     #[arg(long, value_name = "FILE")]
     pub(crate) out: Option<PathBuf>,
+    /// Replace FILE if it exists already.
+    #[arg(long, requires = "out")]
+    pub(crate) overwrite: bool,
 }
 
 #[derive(Debug, ClapArgs)]

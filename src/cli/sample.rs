@@ -94,7 +94,7 @@ impl<'a> Words<'a> {
             }
             None => {
                 let what = format!("`{}` was trained neither on text nor as a policy", plan.name);
-                let help = "`ddprun predict` predicts for files";
+                let help = "use `ddprun predict`, which predicts for files";
                 return Err(refuse(format!("{what}\n  do: {help}")));
             }
         })

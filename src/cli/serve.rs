@@ -52,7 +52,7 @@ fn is_own(host: &str) -> bool {
 fn refused(error: &Error) -> Refusal {
     let help = match error {
         Error::PortInUse { .. } => {
-            "another `ddprun serve` may run there; `--port 0` takes any port that is free"
+            "stop the other program, or choose another port with `--port` (0: any that is free)"
         }
         Error::Listen { .. } => "choose an address of this machine, and a port from 1024 on",
         Error::System(_) => "close other programs, and try again",

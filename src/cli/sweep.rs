@@ -268,7 +268,7 @@ fn no_sweep(word: &Path) -> Refusal {
     let error = sweep::Error::NoSweep { folder: word.to_owned() };
     let name = word.to_string_lossy();
     let help = if find_run::run(Some(&name)).is_ok() {
-        Some(format!("`{name}` is a run: `ddprun report {name}` shows it"))
+        Some(format!("see it with `ddprun report {name}`: `{name}` is a run, not a sweep"))
     } else {
         let near = find_run::nearest_sweep(&name);
         near.map(|near| format!("did you mean `{near}`?")).or_else(|| error.help())

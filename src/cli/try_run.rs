@@ -10,7 +10,7 @@ use serde_json::json;
 use crate::checkpoint;
 use crate::cli::args::Run;
 use crate::cli::doctor_training::{ScratchFolder, shortened, train_in};
-use crate::cli::prepare::{ALONE, Prepared, generate, prepare};
+use crate::cli::prepare::{ALONE, Prepared, prepare};
 use crate::cli::{Refusal, answer};
 use crate::data;
 use crate::kinds::Kinds;
@@ -34,8 +34,9 @@ const BYTES: u64 = 20_000;
 /// failure the folder stays that its message names.
 pub(crate) fn try_run(run: &Run, kinds: &Kinds) -> Result<u8, Refusal> {
     let mut room = ScratchFolder::temporary("try")?;
-    let prepared = prepared(run, &room, kinds)?;
-    generate(&prepared)?;
+    let changes = run.all_changes();
+    let path = run.experiment.clone().unwrap_or_default();
+    let prepared = room.generate(prepare(&path, &changes, ALONE, kinds)?, changes, kinds)?;
     let plan = tried(&prepared.plan);
     let folders = room.folders("run")?;
     let ranks = counted(plan.world_size().get().into(), "rank");
@@ -78,22 +79,6 @@ fn say(what: &str, how: &str, time: Duration) -> Result<u8, Refusal> {
 /// `  train    2 steps  1.2 s`
 fn line(what: &str, how: &str, time: Duration) -> String {
     format!("  {what:<8} {how}, {:.1} s\n", time.as_secs_f64())
-}
-
-/// The experiment; data that would be generated for it are generated in the temporary folder.
-fn prepared(run: &Run, room: &ScratchFolder, kinds: &Kinds) -> Result<Prepared, Refusal> {
-    let path = run.experiment.clone().unwrap_or_default();
-    let mut changes = run.all_changes();
-    let prepared = prepare(&path, &changes, ALONE, kinds)?;
-    let Some(key) = prepared.source.generated_in() else { return Ok(prepared) };
-    let option = prepared.plan.data.source.kind.options.get(key);
-    let is_there = option.and_then(|dir| dir.as_str()).is_some_and(|dir| Path::new(dir).exists());
-    if is_there {
-        return Ok(prepared);
-    }
-    let dir = toml::Value::from(room.join("data").to_string_lossy().into_owned());
-    changes.push(format!("data.{key}={dir}"));
-    prepare(&path, &changes, ALONE, kinds)
 }
 
 /// Two steps with an evaluation and a save after them.

@@ -16,40 +16,43 @@ use crate::launch::exit_code as exit;
 use crate::report;
 
 /// What a profile is here.
-const TIMES: &str = "every run records where its time goes: `ddprun serve` draws it for each rank";
+const TIMES: &str = "see where the time of a run goes, rank by rank, with `ddprun serve`";
 
 /// Verbs of other programs, and what does it here.
 const OTHER_VERBS: [(&[&str], &str); 15] = [
-    (&["train", "run", "fit", "start"], "`ddprun EXPERIMENT.toml` trains"),
+    (&["train", "run", "fit", "start"], "train with `ddprun EXPERIMENT.toml`"),
     (
         &["list", "runs", "ps", "status", "history"],
-        "`ddprun ls` lists the runs, `ddprun serve` shows them in the browser",
+        "list the runs with `ddprun ls`, or see them in the browser with `ddprun serve`",
     ),
-    (&["remove", "delete", "del", "clean"], "`ddprun rm RUN` removes a run and its checkpoints"),
-    (&["tail", "follow", "watch"], "`ddprun logs -f` follows the newest run"),
+    (
+        &["remove", "delete", "del", "clean"],
+        "remove a run and its checkpoints with `ddprun rm RUN`",
+    ),
+    (&["tail", "follow", "watch"], "follow the newest run with `ddprun logs -f`"),
     (
         &["dashboard", "board", "tensorboard", "ui", "web", "view", "show", "plot", "open"],
-        "`ddprun serve` shows all runs in the browser, `ddprun report` the newest here",
+        "see all runs in the browser with `ddprun serve`, or the newest here with `ddprun report`",
     ),
-    (&["diff"], "`ddprun compare RUN RUN` compares runs"),
+    (&["diff"], "compare runs with `ddprun compare RUN RUN`"),
     (
         &["infer", "inference", "apply"],
-        "`ddprun predict` predicts files with a run, `ddprun sample` generates text or actions",
+        "predict files with `ddprun predict`, or generate text or actions with `ddprun sample`",
     ),
-    (&["evaluate", "test", "validate"], "`ddprun eval` evaluates a run"),
-    (&["generate"], "`ddprun sample` generates text or actions with a run"),
-    (&["continue", "restart"], "`ddprun resume` continues a run"),
-    (&["tune", "search", "hpo"], "`ddprun sweep` runs a hyperparameter sweep"),
+    (&["evaluate", "test", "validate"], "evaluate a run with `ddprun eval`"),
+    (&["generate"], "generate text or actions with `ddprun sample`"),
+    (&["continue", "restart"], "continue a run with `ddprun resume`"),
+    (&["tune", "search", "hpo"], "run a hyperparameter sweep with `ddprun sweep`"),
     (
         &["new", "create", "setup", "scaffold", "quickstart"],
-        "`ddprun init DATA` writes an experiment for a file or folder of data, `ddprun init` one \
-         that needs none",
+        "write an experiment for a file or folder of data with `ddprun init DATA`, or one that \
+         needs no data with `ddprun init`",
     ),
-    (&["config", "keys", "options"], "`ddprun schema` prints every key of an experiment file"),
+    (&["config", "keys", "options"], "print every key of an experiment file with `ddprun schema`"),
     (
         &["dry-run", "dryrun", "check", "smoke", "fast_dev_run"],
-        "`ddprun plan EXPERIMENT.toml` shows what would happen, `ddprun try EXPERIMENT.toml` \
-         tries each part of it with two steps",
+        "see what would happen with `ddprun plan EXPERIMENT.toml`, or try each part of it with \
+         two steps with `ddprun try EXPERIMENT.toml`",
     ),
     (&["profile", "profiler", "bench", "benchmark"], TIMES),
 ];
@@ -82,9 +85,12 @@ pub(crate) fn refuse_unknown_verb(run: &Run) -> Result<(), Refusal> {
 fn a_folder(folder: &Path) -> Refusal {
     let name = folder.display();
     let help = if report::is_run(folder) {
-        format!("`ddprun resume {name}` continues this run, `ddprun report {name}` shows it")
+        format!(
+            "continue this run with `ddprun resume {name}`, or see it with `ddprun report \
+             {name}`"
+        )
     } else {
-        format!("`ddprun init {name}` writes an experiment for the data in it")
+        format!("write an experiment for the data in it with `ddprun init {name}`")
     };
     let page = format!("error: `{name}` is a folder, not an experiment file\n  do: {help}");
     Refusal::new(exit::REFUSED, page)
@@ -104,7 +110,9 @@ fn instead_of(word: &str, rest: &[String]) -> String {
         (None, _) if is_of_checkpoints => format!("did you mean `ddprun checkpoint {word}`?"),
         (None, _) => match closest(word, verbs.map(Command::get_name)) {
             Some(verb) => format!("did you mean `ddprun {verb}`?"),
-            None => "`ddprun --help` lists the commands; an experiment is a TOML file".to_owned(),
+            None => "see `ddprun --help` for the commands, or give an experiment, which is a TOML \
+                     file"
+                .to_owned(),
         },
     }
 }
@@ -183,23 +191,25 @@ fn instead_of_flag(flag: &str, line: &[OsString]) -> Option<String> {
             let count = value.filter(|value| value.parse::<u32>().is_ok()).unwrap_or("N");
             Some(format!("write `sweep.devices_per_trial={count}`: the ranks of each trial"))
         }
-        "resume" | "continue" if !has_verb => {
-            Some("`ddprun resume RUN` continues a run, `ddprun resume` the newest".to_owned())
-        }
+        "resume" | "continue" if !has_verb => Some(
+            "continue a run with `ddprun resume RUN`, or the newest with `ddprun \
+                  resume`"
+                .to_owned(),
+        ),
         "config" | "config-file" if takes_file => {
             let verb = if has_verb { format!("{} ", command.get_name()) } else { String::new() };
             let file = value.unwrap_or("EXPERIMENT.toml");
-            Some(format!("the file is the first argument: `ddprun {verb}{file}`"))
+            Some(format!("give the file as the first argument: `ddprun {verb}{file}`"))
         }
         "dry-run" if !has_verb => {
             let is_toml = |word: &&str| Path::new(word).extension().is_some_and(|it| it == "toml");
             let file = line.iter().filter_map(|word| word.to_str()).find(is_toml);
             let file = file.unwrap_or("EXPERIMENT.toml");
-            Some(format!("`ddprun plan {file}` shows what would happen, without running it"))
+            Some(format!("see what would happen, without running it, with `ddprun plan {file}`"))
         }
         "profile" | "profiler" => Some(TIMES.to_owned()),
         "verbose" | "v" | "debug" => {
-            Some("all details are in the logs: `ddprun logs -f` follows them".to_owned())
+            Some("follow the logs, which hold all details, with `ddprun logs -f`".to_owned())
         }
         _ => None,
     }
@@ -253,7 +263,7 @@ mod tests {
 
     #[test]
     fn a_verb_of_another_program_is_told_ours() {
-        check("ddprun train", "`ddprun EXPERIMENT.toml` trains");
+        check("ddprun train", "train with `ddprun EXPERIMENT.toml`");
         let file = "experiments/quickstart.toml";
         check(
             &format!("ddprun train {file} train.epochs=3"),
@@ -265,9 +275,13 @@ mod tests {
         check("ddprun evaluate x", OTHER_VERBS[7].1);
         check("ddprun export", "did you mean `ddprun checkpoint export`?");
         check("ddprun pln", "did you mean `ddprun plan`?");
-        check("ddprun banana", "`ddprun --help` lists the commands; an experiment is a TOML file");
+        check(
+            "ddprun banana",
+            "see `ddprun --help` for the commands, or give an experiment, \
+               which is a TOML file",
+        );
         assert_eq!(hint("ddprun nosuch.toml"), None);
-        check("ddprun src", "`ddprun init src` writes an experiment for the data in it");
+        check("ddprun src", "write an experiment for the data in it with `ddprun init src`");
         check("ddprun new", OTHER_VERBS[11].1);
         check("ddprun dry-run x.toml", OTHER_VERBS[13].1);
     }
@@ -317,14 +331,14 @@ mod tests {
         check("ddprun x.toml --nproc", "write `--nproc-per-node N`");
         let devices = "write `sweep.devices_per_trial=4`: the ranks of each trial";
         check("ddprun sweep x.toml --nproc-per-node 4", devices);
-        let resume = "`ddprun resume RUN` continues a run, `ddprun resume` the newest";
+        let resume = "continue a run with `ddprun resume RUN`, or the newest with `ddprun resume`";
         check("ddprun x.toml --resume", resume);
-        check("ddprun --config x.toml", "the file is the first argument: `ddprun x.toml`");
-        let file = "the file is the first argument: `ddprun plan EXPERIMENT.toml`";
+        check("ddprun --config x.toml", "give the file as the first argument: `ddprun x.toml`");
+        let file = "give the file as the first argument: `ddprun plan EXPERIMENT.toml`";
         check("ddprun plan --config", file);
-        let plan = "`ddprun plan x.toml` shows what would happen, without running it";
+        let plan = "see what would happen, without running it, with `ddprun plan x.toml`";
         check("ddprun x.toml --dry-run", plan);
-        let logs = "all details are in the logs: `ddprun logs -f` follows them";
+        let logs = "follow the logs, which hold all details, with `ddprun logs -f`";
         check("ddprun x.toml --verbose", logs);
         check("ddprun x.toml -v", logs);
         check("ddprun x.toml --profile", TIMES);

@@ -99,8 +99,8 @@ impl Error {
         let Self::Aborted { reason, .. } = self else { return None };
         let rank = reason.strip_suffix(" died")?.split_whitespace().nth(1)?;
         Some(format!(
-            "the end of `rank-{rank}.log` may say why, and `dmesg` whether memory ran out; `ddprun \
-             resume` by the same launcher continues from the newest checkpoint"
+            "see the end of `rank-{rank}.log` for the cause, and `dmesg` for whether memory ran \
+             out; then `ddprun resume` by the same launcher continues from the newest checkpoint"
         ))
     }
 

@@ -215,7 +215,8 @@ mod tests {
         let idle = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         let (mut stream, _) = listener.accept().unwrap();
         let until = Instant::now() + Duration::from_millis(100);
-        assert!(write_until(until, &mut stream, &vec![0; 64 << 20]).is_err());
+        let error = write_until(until, &mut stream, &vec![0; 64 << 20]).unwrap_err();
+        assert_eq!(error.kind(), std::io::ErrorKind::TimedOut, "{error}");
         assert!(until.elapsed() < Duration::from_secs(1));
         drop(idle);
     }

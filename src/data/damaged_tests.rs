@@ -4,6 +4,7 @@
 use std::io::Cursor;
 
 use image::{DynamicImage, ImageFormat, RgbImage};
+use test_support::assert_refused;
 
 use crate::data::Instructions;
 use crate::data::images::decode::decode;
@@ -164,5 +165,8 @@ fn a_line_that_does_not_end_is_refused() {
     crate::files::write_atomic(&path, &text).unwrap();
     let error = read::table("the table", &path, "a table").unwrap_err().to_string();
     assert!(error.ends_with("train.csv`: line 2 has more than 1048576 bytes"), "{error}");
-    assert!(csv::open(&path, &path, "y", Targets::Numbers).is_err());
+    assert_refused(
+        csv::open(&path, &path, "y", Targets::Numbers),
+        "line 2 has more than 1048576 bytes",
+    );
 }

@@ -175,33 +175,33 @@ impl Error {
                     .into(),
             ),
             Self::Exploded { .. } => Some(
-                "the weights were not updated and the checkpoints are unchanged: start a new run \
-                 with a smaller `optimizer.lr`, `train.clip_grad_norm = 1.0` or a \
-                 `scheduler.warmup`, or `ddprun resume fault.divergence_threshold=...` with a \
-                 greater one"
+                "start a new run with a smaller `optimizer.lr`, `train.clip_grad_norm = 1.0` or a \
+                 `scheduler.warmup`, or run `ddprun resume fault.divergence_threshold=...` with a \
+                 greater one: the weights were not updated and the checkpoints are unchanged"
                     .into(),
             ),
             Self::ScaleUnderflow { .. } => {
                 Some("use `train.precision = \"bf16\"`, which needs no loss scale".into())
             }
             Self::Unused { .. } => Some(
-                "if intended, set `distributed.find_unused_parameters = true`; a parameter that \
-                 is never used is better removed from the model"
+                "remove it from the model if it is never used; else set \
+                 `distributed.find_unused_parameters = true`"
                     .into(),
             ),
             Self::StartDiffers { .. } | Self::RestoredDiffers { .. } => Some(
-                "every rank must be able to read the same checkpoints: `ddprun checkpoint verify` \
-                 says which of them are whole"
+                "make sure that every rank can read the same checkpoints; `ddprun checkpoint \
+                 verify` says which of them are whole"
                     .into(),
             ),
             Self::Diverged { .. } => Some(
-                "memory or a core of this machine may be bad: `ddprun resume` goes on from a \
-                 checkpoint that was compared; `fault.max_restarts` does this automatically"
+                "test this machine's memory and processor, which may be bad; then `ddprun resume` \
+                 continues from a checkpoint that was compared (`fault.max_restarts` does so by \
+                 itself)"
                     .into(),
             ),
             Self::NothingCounts { .. } => Some(
-                "with `data.mask_prompt` each answer must begin within `data.seq_len` tokens: \
-                 raise it, or evaluate on other samples"
+                "raise `data.seq_len`, or evaluate on other samples: with `data.mask_prompt` each \
+                 answer must begin within that many tokens"
                     .into(),
             ),
             Self::Data(error) => error.help(),

@@ -139,6 +139,8 @@ fn number(word: Option<&str>) -> Option<Option<u64>> {
 
 #[cfg(test)]
 mod tests {
+    use test_support::assert_refused;
+
     use super::*;
 
     const VISIT: Visit = Visit { rank: Some(1), step: 7, restart: 0, hit: 2 };
@@ -178,7 +180,7 @@ mod tests {
             "a=kill@1,2,3,4,5",
             "a=kill@1,,",
         ] {
-            assert!(Rule::all(text).is_err(), "{text}");
+            assert_refused(Rule::all(text), "is not `point=action@rank,step,restart,hit`");
         }
     }
 }

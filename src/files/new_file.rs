@@ -163,6 +163,7 @@ mod tests {
         }
         sync_together(&[file]).unwrap();
         assert!(std::fs::read(&path).unwrap() == pieces.concat());
-        assert!(NewFile::create(&path).is_err(), "a file that is there is not written over");
+        let Error::Io { reason, .. } = NewFile::create(&path).unwrap_err() else { panic!() };
+        assert_eq!(reason.kind(), std::io::ErrorKind::AlreadyExists);
     }
 }

@@ -212,7 +212,8 @@ mod tests {
         drop(running);
         let lock = RunLock::to_remove(folder.path()).unwrap().unwrap();
         assert_eq!(folder.path().join(".lock").metadata().unwrap().len(), 0);
-        assert!(RunLock::acquire(folder.path()).is_err());
+        let refused = RunLock::acquire(folder.path()).unwrap_err();
+        assert!(matches!(refused, Error::InUse { .. }), "{refused}");
         drop(lock);
     }
 

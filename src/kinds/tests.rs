@@ -252,12 +252,12 @@ fn an_override_is_told_the_whole_key_that_was_meant() {
 #[test]
 fn a_layer_is_told_what_its_kind_takes() {
     let layers = |layer: &str| format!("model={{name=graph, layers=[{layer}]}}");
+    remedy(GOOD, &[&layers("{name=flatten, banana=1}")], "remove it: `flatten` takes no keys");
     remedy(
         GOOD,
-        &[&layers("{name=flatten, banana=1}")],
-        "`flatten` takes no keys: image or sequence to vector, all values in PyTorch's order.",
+        &[&layers("{name=dropout, p=0.1, lr=1}")],
+        "use one of the keys of `dropout`: `p`",
     );
-    remedy(GOOD, &[&layers("{name=dropout, p=0.1, lr=1}")], "`dropout` takes `p`");
     remedy(GOOD, &[&layers("{name=dropout, p=0.1, strid=1}")], "did you mean `stride`?");
 }
 

@@ -133,10 +133,10 @@ impl Failure {
         let log = self.log.display();
         let run = RunFolders::word(self.log.parent().unwrap_or(Path::new("")));
         match self.code {
-            exit_code::BUG => format!(
-                "this is a bug in ddprun: report it with `{log}`; then `ddprun resume {run}`"
-            ),
-            _ => format!("`ddprun resume {run}`, once the cause is fixed"),
+            exit_code::BUG => {
+                format!("report this bug in ddprun with `{log}`; then run `ddprun resume {run}`")
+            }
+            _ => format!("fix the cause, then run `ddprun resume {run}`"),
         }
     }
 

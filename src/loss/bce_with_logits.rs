@@ -119,6 +119,7 @@ mod tests {
         let data = crate::plan::DataFacts { class_counts: vec![5, 2, 0], ..three_classes() };
         let loss = BceWithLogits { pos_weight: Some(ClassWeights::Balanced) };
         assert_eq!(loss.decided(&data).unwrap()["pos_weight"], serde_json::json!([1.0, 4.0, 1.0]));
-        assert!(loss.decided(&three_classes()).is_err());
+        let refused = loss.decided(&three_classes()).unwrap_err();
+        assert!(refused.what.contains("does not count its classes"), "{}", refused.what);
     }
 }

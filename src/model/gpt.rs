@@ -147,7 +147,7 @@ impl Architecture for GptConfig {
         let is_bias = |key: &str| key.rsplit('.').next() == Some("bias");
         let has_biases = misfit.unexpected.iter().any(|(key, _)| is_bias(key));
         (!self.bias && has_biases)
-            .then(|| "these weights have biases: use `model.bias = true`".to_owned())
+            .then(|| "use `model.bias = true`: these weights have biases".to_owned())
     }
 }
 

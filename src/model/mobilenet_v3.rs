@@ -232,8 +232,8 @@ impl Architecture for MobileNetV3Config {
 
     fn remedy(&self, misfit: &Misfit) -> Option<String> {
         let is_timms = misfit.unexpected.iter().any(|(key, _)| key == "conv_stem.weight");
-        let help = "the names are those of timm, whose batch norms have another eps: set \
-                    `model.norm_eps = 1e-5`";
+        let help = "set `model.norm_eps = 1e-5`: the names are those of timm, whose batch norms \
+                    have another eps";
         (is_timms && self.norm_eps > TIMMS_EPS).then(|| help.to_owned())
     }
 }

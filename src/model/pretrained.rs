@@ -106,7 +106,7 @@ pub(super) fn misfit_help(
     }
     let is_head = |key: &String| head.iter().any(|prefix| key.starts_with(prefix));
     if !except_head && misfit.typed.is_empty() && keys().all(is_head) {
-        let help = "only the head differs: `model.strict = \"except_head\"` loads all the rest";
+        let help = "load all but the head, which differs, with `model.strict = \"except_head\"`";
         return help.to_owned();
     }
     if let Some(help) = own() {
@@ -154,7 +154,8 @@ mod tests {
     fn every_head_can_differ_and_a_model_without_one_says_so() {
         for name in ["mlp", "simple_cnn", "resnet20"] {
             assert_eq!(told(name, (name, 7), true), Ok(()), "{name}");
-            assert!(told(name, (name, 7), false).is_err(), "{name}");
+            let help = told(name, (name, 7), false).unwrap_err().help.unwrap();
+            assert!(help.contains("`model.strict = \"except_head\"`"), "{name}: {help}");
         }
         let registry = with_mine();
         let mut mine = plan("mine", &[4], 5);

@@ -45,7 +45,8 @@ impl Format {
             "parquet" => Ok(Self::Parquet),
             _ => {
                 let what = format!("`{}` ends in none of .csv, .jsonl, .parquet", path.display());
-                let help = "the ending says in which form predictions are written";
+                let help = "choose one of these endings, which decides the format of the \
+                            predictions";
                 Err(Error::new(exit::REFUSED, what).with_help(help))
             }
         }

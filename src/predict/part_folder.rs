@@ -169,7 +169,7 @@ impl<'a> PartFolder<'a> {
             }
             if is_late {
                 let what = format!("rank 0 has not begun `{}`", self.path.display());
-                let help = "all ranks need the same folder, also those of other machines";
+                let help = "give all ranks the same folder, also those of other machines";
                 return Err(Error::new(exit::PEER, what).with_help(help));
             }
             std::thread::sleep(POLL);

@@ -129,10 +129,10 @@ impl Error {
             Self::NoBest { .. } => Some("use `/latest`".to_owned()),
             Self::NoStep { kept, .. } if !kept.is_empty() => {
                 let names: Vec<String> = kept.iter().map(|&step| checkpoint::name(step)).collect();
-                Some(format!("there are {}", names.join(", ")))
+                Some(format!("choose one of {}", names.join(", ")))
             }
             Self::NoStep { .. } => {
-                Some("none is kept there any more: train the run again".to_owned())
+                Some("train the run again: no checkpoint of it is left".to_owned())
             }
             Self::Checkpoint(checkpoint::Error::NoneUsable { damaged, .. }) => {
                 let help = if damaged.is_empty() {

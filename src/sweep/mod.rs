@@ -215,16 +215,16 @@ impl Error {
     pub fn help(&self) -> Option<String> {
         match self {
             Self::Changed { can_extend: true, .. } => Some(
-                "`--extend` continues with the new search and keeps the trials; \
-                 another `sweep.name` starts from scratch"
+                "add `--extend` to keep the trials and continue with the new search, or start \
+                 from scratch with another `sweep.name`"
                     .to_owned(),
             ),
             Self::Changed { .. } => Some(
-                "values of another experiment cannot be compared: choose another `sweep.name`"
+                "choose another `sweep.name`: trials of different experiments cannot be compared"
                     .to_owned(),
             ),
             Self::NoSweep { .. } => Some(
-                "`ddprun ls` lists the sweeps below `logs`; name the folder of another one"
+                "name the folder of another one; `ddprun ls` lists the sweeps below `logs`"
                     .to_owned(),
             ),
             Self::HoldsRuns { .. } => Some(

@@ -272,6 +272,7 @@ mod tests {
     fn old_observations_fade_and_the_newest_25_count_fully() {
         assert_eq!(fading(3), [1.0, 1.0, 1.0]);
         let weights = fading(29);
+        assert_eq!(weights.len(), 29);
         let expected = [1.0 / 29.0, 0.356_321_839, 0.678_160_919, 1.0];
         for (weight, expected) in weights.iter().zip(expected) {
             assert!((weight - expected).abs() < 1e-8, "{weights:?}");

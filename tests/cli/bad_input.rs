@@ -134,7 +134,7 @@ fn a_world_that_does_not_divide_the_batch_is_told_the_nearest_batch_that_fits() 
     let ended = refuses(&Lab::new(), &["small.toml", "distributed.devices=3"]);
     ended.says(&[
         "8 is not a multiple of 4 samples x 3 ranks = 12",
-        "nearest: global_batch_size = 12",
+        "use the nearest `global_batch_size`: 12",
     ]);
 }
 
@@ -413,5 +413,5 @@ fn the_mode_of_a_checkpoint_follows_from_its_metric() {
 fn an_experiment_in_the_place_of_a_run_is_told_so() {
     let lab = Lab::new();
     let ended = lab.run_to(2, &["eval", "small.toml"]);
-    ended.says(&["`small.toml` is an experiment: name a run of it"]);
+    ended.says(&["name a run of that experiment"]);
 }

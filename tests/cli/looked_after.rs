@@ -59,7 +59,7 @@ fn folder(lab: &Lab, kind: &str, name: &str) -> PathBuf {
 fn ls_tells_how_each_run_stands() {
     let lab = Lab::new();
     lab.run_to(2, &["ls"])
-        .says(&["there is no run under `logs`", "`ddprun EXPERIMENT.toml` trains"]);
+        .says(&["there is no run under `logs`", "train one with `ddprun EXPERIMENT.toml`"]);
     lab.run_to(0, &["small.toml", "experiment.tags=[\"baseline\", \"mlp\"]"]);
     lab.run_to(4, &["small.toml", &named("diverged"), "fault.divergence_threshold=0.01"]);
     let stopped = endless(&lab, "stopped");
@@ -181,7 +181,8 @@ fn tags_are_changed_while_a_run_trains_and_stay_when_it_is_resumed() {
     lab.run_to(0, &["resume", &epochs, "experiment.tags=[\"old\", \"again\"]"]);
     let said = lab.run_to(0, &["tag", "small"]).stdout;
     assert!(said.ends_with(": again, baseline\n"), "{said}");
-    lab.run_to(2, &["tag", "small", "plain"]).says(&["`+plain` adds it, `-plain` removes it"]);
+    lab.run_to(2, &["tag", "small", "plain"])
+        .says(&["write `+plain` to add it, or `-plain` to remove it"]);
     lab.run_to(2, &["tag", "small", "+two words"]).says(&["`two words` is not a tag"]);
     lab.run_to(2, &["tag", "smal", "+a"]).says(&["did you mean `small`?"]);
     lab.run_to(2, &["plan", "small.toml", "experiment.tags=[\"a b\"]"])
@@ -392,7 +393,7 @@ fn a_sweep_and_a_run_do_not_share_a_name() {
     let status = |word: &str| lab.run_to(2, &["sweep", "--status", word]);
     status("tnue").says(&["there is no sweep in `tnue`", "did you mean `tune`?"]);
     status("nope").says(&["there is no sweep in `nope`", "`ddprun ls` lists the sweeps"]);
-    status("small").says(&["`small` is a run: `ddprun report small` shows it"]);
+    status("small").says(&["see it with `ddprun report small`: `small` is a run"]);
     // As an earlier ddprun has left it.
     lab.write("logs/small/journal.jsonl", "");
     let kinds: Vec<Value> = listed(&lab, &[]).iter().map(|line| line["type"].clone()).collect();

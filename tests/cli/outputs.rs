@@ -348,12 +348,14 @@ fn the_last_line_of_a_run_that_can_go_on_is_the_command() {
 fn an_export_and_a_page_replace_a_file_only_if_they_are_asked_to() {
     let lab = Lab::new();
     lab.run_to(0, &["small.toml", "train.epochs=1"]);
+    lab.run_to(0, &["small.toml", "train.epochs=1", "experiment.name=other"]);
     let thesis = |name: &str| drop(lab.write(name, "my thesis"));
     let is_kept = |name: &str| fs::read(lab.path(name)).unwrap() == b"my thesis";
     for (args, file) in [
         (&["checkpoint", "export", "small", "out/w.safetensors"][..], "out/w.safetensors"),
         (&["checkpoint", "export", "small", "out/m.onnx"], "out/preprocessing.json"),
         (&["report", "--html", "page.html"], "page.html"),
+        (&["compare", "small", "other", "--out", "curves.png"], "curves.png"),
     ] {
         thesis(file);
         let refused = lab.run_to(2, args);

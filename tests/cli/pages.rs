@@ -18,6 +18,7 @@ fn pages() -> Vec<String> {
         .map(|path| path.strip_prefix(project("")).unwrap().to_str().unwrap().to_owned())
         .collect();
     found.sort();
+    assert!(found.len() > 15, "the pages were not found: {found:?}");
     found
 }
 

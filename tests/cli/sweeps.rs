@@ -301,7 +301,7 @@ fn eval_takes_the_best_trial_of_a_sweep_and_report_shows_all() {
         assert!(report.stdout.lines().all(|line| line.chars().count() <= 80));
         lab.run_to(2, &["resume", word]).says(&["is a sweep", "do: "]);
     }
-    lab.run_to(2, &["report"]).says(&["`ddprun report logs/tune` shows the newest sweep"]);
+    lab.run_to(2, &["report"]).says(&["see the newest sweep with `ddprun report logs/tune`"]);
     lab.is_clean();
 }
 
@@ -423,7 +423,7 @@ fn a_sweep_that_makes_no_sense_is_refused_with_a_caret() {
     let trials = ["sweep", "small.toml", "sweep.method=random", "trials=3"];
     refuses(&lab, &trials).says(&["did you mean `sweep.trials=3`?", "1 problem;"]);
     for words in [&["tune.toml"][..], &["plan", "tune.toml"]] {
-        refuses(&lab, words).says(&["is run by `ddprun sweep`", "1 problem;"]);
+        refuses(&lab, words).says(&["run it with `ddprun sweep`", "1 problem;"]);
     }
     lab.is_clean();
 }

@@ -29,7 +29,7 @@ fn a_bit_that_turns_in_the_weights_of_one_rank_is_found_at_the_next_look() {
     ended.says(&[
         "error: after step 5 the weights of rank 1 differ from those of the other ranks; after step 4 they were the same",
         "where: rank 1 on ",
-        "memory or a core of this machine may be bad",
+        "test this machine's memory and processor",
     ]);
     lab.is_clean();
 }

@@ -86,7 +86,7 @@ fn a_run_and_a_checkpoint_are_what_they_are_by_every_word_and_from_everywhere() 
         in_elsewhere(&lab, &["checkpoint", "export", &format!("{run}/best"), "x.safetensors"]);
         assert!(lab.path("elsewhere/preprocessing.json").is_file());
         let ended = lab.run_to(7, &["eval", &format!("{logs}/step-00000099")]);
-        ended.says(&["no checkpoint `step-00000099` is kept", "do: there are step-000000"]);
+        ended.says(&["no checkpoint `step-00000099` is kept", "do: choose one of step-000000"]);
     }
 }
 

@@ -86,6 +86,7 @@ fn ranks_train_as_one_rank_with_the_joint_batch() {
     let (losses, values) = losses_and_values(&whole);
     for world in [1, 2, 4] {
         let (theirs, their_values) = losses_and_values(&sync_plan(world));
+        assert_eq!((losses.len(), values.len()), (theirs.len(), their_values.len()));
         for (a, b) in losses.iter().zip(&theirs) {
             assert!((a - b).abs() < 1e-5, "loss {a} and {b} at world size {world}");
         }

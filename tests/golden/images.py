@@ -53,6 +53,30 @@ def interlaced(image):
     return png([(b"IHDR", header), (b"IDAT", zlib.compress(rows)), (b"IEND", b"")])
 
 
+def by_hand(kind, rows, chunks=()):
+    """What Pillow does not write: `kind` is width, height, bits and colour type."""
+    header = struct.pack(">IIBBBBB", *kind, 0, 0, 0)
+    data = zlib.compress(b"".join(b"\0" + row for row in rows))
+    return png([(b"IHDR", header), *chunks, (b"IDAT", data), (b"IEND", b"")])
+
+
+def with_tables_of_16_bits(jpeg):
+    """The same quantization tables, each number in two bytes."""
+    at, parts = 2, [jpeg[:2]]
+    while jpeg[at + 1] != 0xDA:
+        length = struct.unpack(">H", jpeg[at + 2 : at + 4])[0]
+        body = jpeg[at + 4 : at + 2 + length]
+        if jpeg[at + 1] == 0xDB:
+            assert len(body) % 65 == 0
+            tables = [body[i : i + 65] for i in range(0, len(body), 65)]
+            body = b"".join(bytes([16 | table[0]]) + b"".join(b"\0" + bytes([n]) for n in table[1:]) for table in tables)
+        parts.append(jpeg[at : at + 2] + struct.pack(">H", len(body) + 2) + body)
+        at += 2 + length
+    # Baseline files have tables of 8 bits only.
+    parts = [b"\xff\xc1" + part[2:] if part[:2] == b"\xff\xc0" else part for part in parts]
+    return b"".join(parts) + jpeg[at:]
+
+
 def lying(orientation):
     exif = Image.Exif()
     exif[0x0112] = orientation
@@ -81,6 +105,12 @@ def files():
     yield "turned_by_its_tag.tiff", encoded(rgb, "TIFF", exif=lying(6))
     yield "bytes_after_the_end.jpg", encoded(tiny, "JPEG") + b"a camera's maker wrote here"
 
+    plain = encoded(rgb, "JPEG", quality=80)
+    yield "tables_of_16_bits.jpg", with_tables_of_16_bits(plain)
+    # Between two markers there may be any number of 0xFF, and what no decoder knows.
+    yield "fill_bytes.jpg", plain[:2] + b"\xff\xff\xff" + plain[2:]
+    yield "unreadable_exif.jpg", plain[:2] + b"\xff\xe1\0\x10Exif\0\0no tags!" + plain[2:]
+
     yield "rgb.png", encoded(rgb, "PNG")
     yield "interlaced.png", interlaced(tiny)
     yield "grey.png", encoded(rgb.convert("L"), "PNG")
@@ -90,10 +120,30 @@ def files():
     rgba.putalpha(rgb.convert("L"))
     yield "alpha.png", encoded(rgba, "PNG")
     yield "grey_alpha.png", encoded(rgba.convert("LA"), "PNG")
-    row = lambda y: b"".join(struct.pack(">HHH", 257 * x, 1000 * y, 65535 - 300 * x) for x in range(9))
-    rgb16 = b"".join(b"\0" + row(y) for y in range(7))
-    header = struct.pack(">IIBBBBB", 9, 7, 16, 2, 0, 0, 0)
-    yield "rgb_16_bits.png", png([(b"IHDR", header), (b"IDAT", zlib.compress(rgb16)), (b"IEND", b"")])
+    few = rgb.quantize(16)
+    yield "palette_with_alpha_for_each_colour.png", encoded(few, "PNG", transparency=bytes(range(0, 256, 16)))
+    yield "palette_of_1_bit.png", encoded(rgb.quantize(2), "PNG", bits=1, transparency=b"\0\xff")
+    yield "palette_of_2_bits.png", encoded(rgb.quantize(4), "PNG", bits=2, transparency=1)
+    yield "palette_of_8_bits.png", encoded(rgb.quantize(200), "PNG", transparency=199)
+    yield "grey_transparent.png", encoded(rgb.convert("L"), "PNG", transparency=128)
+    yield "two_colours_transparent.png", encoded(rgb.convert("1"), "PNG", transparency=0)
+    yield "rgb_transparent.png", encoded(rgb, "PNG", transparency=rgb.getpixel((5, 5)))
+    for bits in (2, 4):
+        # Rows of 9 values do not end at a byte.
+        row = lambda y: sum((x + y) % 2**bits << 64 - bits * (x + 1) for x in range(9)).to_bytes(8, "big")
+        yield f"grey_of_{bits}_bits.png", by_hand((9, 7, bits, 0), [row(y)[: -(-9 * bits // 8)] for y in range(7)])
+    deep = lambda *values: b"".join(struct.pack(">H", value) for value in values)
+    grey16 = lambda x, y: (257 * x + 37 * y) * (1 + 20 * (x > y)) % 65536
+    rows = [deep(*(grey16(x, y) for x in range(9))) for y in range(7)]
+    yield "grey_16_bits.png", by_hand((9, 7, 16, 0), rows)
+    yield "grey_16_bits_transparent.png", by_hand((9, 7, 16, 0), rows, [(b"tRNS", deep(grey16(2, 1)))])
+    rows = [b"".join(deep(grey16(x, y), 65535 - 900 * x) for x in range(9)) for y in range(7)]
+    yield "grey_alpha_16_bits.png", by_hand((9, 7, 16, 4), rows)
+    rows = [b"".join(deep(257 * x, 1000 * y, 65535 - 300 * x) for x in range(9)) for y in range(7)]
+    yield "rgb_16_bits.png", by_hand((9, 7, 16, 2), rows)
+    yield "rgb_16_bits_transparent.png", by_hand((9, 7, 16, 2), rows, [(b"tRNS", deep(257, 1000, 65235))])
+    rows = [b"".join(deep(257 * x, 1000 * y, 65535 - 300 * x, 7000 * y) for x in range(9)) for y in range(7)]
+    yield "rgb_alpha_16_bits.png", by_hand((9, 7, 16, 6), rows)
 
     yield "rgb.bmp", encoded(rgb, "BMP")
     yield "lossless.webp", encoded(rgb, "WEBP", lossless=True)

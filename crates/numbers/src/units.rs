@@ -133,6 +133,7 @@ mod tests {
     #[test]
     fn a_world_of_zero_is_unrepresentable() {
         assert!(WorldSize::new(0).is_none());
-        assert!(serde_json::from_str::<WorldSize>("0").is_err());
+        let error = serde_json::from_str::<WorldSize>("0").unwrap_err().to_string();
+        assert!(error.contains("expected a nonzero u32"), "{error}");
     }
 }

@@ -303,7 +303,7 @@ fn place(file: &Path, table: &Table, asked: Asked<'_>) -> Result<(usize, &'stati
             let help = match closest(name, names.iter().map(String::as_str)) {
                 Some(near) => format!("did you mean `--target {near}`?"),
                 None => format!(
-                    "it has {}",
+                    "name one of {}",
                     named(&names.iter().map(String::as_str).collect::<Vec<_>>())
                 ),
             };

@@ -54,7 +54,9 @@ pub(super) fn series(about: &str, facts: &DataFacts) -> Recipe {
     let batch_size = batch_size(facts.n_train, 32);
     // A short series needs as many steps as a long one.
     let epochs = (STEPS * batch_size / facts.n_train.max(1)).clamp(10, 200);
-    let (lr, patience) = if epochs > 10 { ("5e-3", epochs / 10) } else { ("1e-3", 3) };
+    let lr = if epochs > 10 { "5e-3" } else { "1e-3" };
+    // At least that of the published recipes of such models.
+    let patience = (epochs / 10).max(3);
     let rest = format!(
         "
 [train]
@@ -73,7 +75,7 @@ monitor = \"val/mse\"
 
 [early_stopping]
 monitor = \"val/mse\"
-patience = {patience}
+patience = {patience}  # ends the run at this many validations in a row without a better val/mse
 "
     );
     let why = "A linear model is hard to beat, and trains in a minute; then try itransformer, \

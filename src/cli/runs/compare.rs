@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
 
+use crate::cli::refusal::refuse_existing;
 use crate::cli::runs::table::{WIDTH, aligned, cut};
 use crate::cli::runs_args::CompareArgs;
 use crate::cli::{Refusal, answer, find_run, is_json, to_stderr, with_causes};
@@ -50,7 +51,10 @@ struct Values {
 
 /// `ddprun compare RUN RUN...`
 pub(crate) fn compare(args: &CompareArgs, kinds: &Kinds) -> Result<u8, Refusal> {
-    args.out.as_deref().map_or(Ok(()), refuse_name)?;
+    if let Some(out) = &args.out {
+        refuse_name(out)?;
+        refuse_existing(out, args.overwrite)?;
+    }
     let folders = folders(&args.runs)?;
     let runs = folders.iter().map(|folder| read(folder)).collect::<Result<Vec<_>, _>>();
     let runs = runs.map_err(|error| Refusal::of(exit::CHECKPOINT, &error, None))?;

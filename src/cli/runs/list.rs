@@ -84,7 +84,8 @@ fn no_run(folder: &Path) -> Refusal {
     let near = folder.to_str().filter(|_| !folder.is_dir()).and_then(find_run::nearest);
     let help = match near {
         Some(near) => format!("did you mean `{near}`?"),
-        None => "`ddprun EXPERIMENT.toml` trains one; `ddprun ls FOLDER` looks into another folder"
+        None => "train one with `ddprun EXPERIMENT.toml`, or look into another folder with \
+                 `ddprun ls FOLDER`"
             .to_owned(),
     };
     let may_be_new = folder.is_dir() || folder == Path::new(LOGS);

@@ -90,9 +90,9 @@ fn no_log(folder: &Path, rank: u32) -> Refusal {
     ranks.sort_unstable();
     let ranks: Vec<String> = ranks.iter().map(u32::to_string).collect();
     let help = if ranks.is_empty() {
-        "the run has not begun; `-f` waits for a run that is starting".to_owned()
+        "add `-f` to wait for the run, which has not begun".to_owned()
     } else {
-        format!("the ranks with a log here are {}", ranks.join(", "))
+        format!("choose a rank with a log here: {}", ranks.join(", "))
     };
     let page =
         format!("error: there is no log of rank {rank} in `{}`\n  do: {help}", folder.display());

@@ -38,14 +38,14 @@ pub(crate) fn tag(args: &TagArgs) -> Result<u8, Refusal> {
 fn no_change(word: &str) -> Refusal {
     let page = format!(
         "error: `{word}` does not say what to do with the tag\n  \
-         do: `+{word}` adds it, `-{word}` removes it"
+         do: write `+{word}` to add it, or `-{word}` to remove it"
     );
     Refusal::new(exit::REFUSED, page)
 }
 
 fn refused(error: &Error) -> Refusal {
     let (code, help) = match error {
-        Error::NotATag { .. } => (exit::REFUSED, Some(format!("a tag is {TAG_FORM}"))),
+        Error::NotATag { .. } => (exit::REFUSED, Some(TAG_FORM.to_owned())),
         Error::Newer { .. } => (exit::REFUSED, Some("use that ddprun".to_owned())),
         Error::Files(error) => {
             let help = error.help_or("make the folder of this run readable and writable");

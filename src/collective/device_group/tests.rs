@@ -226,6 +226,7 @@ fn a_lost_rank_of_another_machine_is_named_while_the_library_still_waits() {
         assert_eq!(group.barrier().unwrap_err().to_string(), error.to_string());
         Some(error.to_string())
     });
+    assert_eq!(errors.iter().flatten().count(), 2);
     for error in errors.into_iter().flatten() {
         let is_gone =
             error.contains("the connection to rank 2 on machine 0 ended in `sum on devices`");

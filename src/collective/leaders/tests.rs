@@ -179,6 +179,7 @@ fn a_lost_rank_is_named_with_its_machine_and_the_group_has_ended() {
         assert_eq!(group.barrier().unwrap_err().to_string(), error.to_string());
         Some(error.to_string())
     });
+    assert_eq!(errors.iter().flatten().count(), 2);
     for error in errors.into_iter().flatten() {
         assert!(error.contains("the connection to rank 2 on machine 0 ended"), "{error}");
     }

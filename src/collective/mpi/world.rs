@@ -71,7 +71,7 @@ impl StartError {
                  launcher's library first in LD_LIBRARY_PATH"
             }
             Self::OtherRank { .. } => "start the ranks with mpirun or srun alone",
-            Self::Refused { .. } => "see the library's own words above",
+            Self::Refused { .. } => "see the library's own messages above",
         }
     }
 }

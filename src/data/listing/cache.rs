@@ -205,6 +205,8 @@ fn decode(bytes: &[u8], root: &Path) -> Option<Listing> {
 
 #[cfg(test)]
 mod tests {
+    use test_support::assert_refused;
+
     use super::*;
 
     /// A data folder of two classes, and a cache that keeps everything.
@@ -259,7 +261,7 @@ mod tests {
         let (_dir, root, cache) = setup();
         list(&root, "the folder", Some(&cache)).unwrap();
         fs::rename(&root, root.with_file_name("elsewhere")).unwrap();
-        assert!(list(&root, "the folder", Some(&cache)).is_err());
+        assert_refused(list(&root, "the folder", Some(&cache)), "does not exist");
         let (_other, replacement, _) = setup();
         std::os::unix::fs::symlink(&replacement, &root).unwrap();
         assert_eq!(cache.load(&root), None);

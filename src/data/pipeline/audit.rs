@@ -84,6 +84,8 @@ pub fn audit(order: &EpochOrder, n: usize, all: &[SampleDigest]) -> Result<Parti
 
 #[cfg(test)]
 mod tests {
+    use test_support::assert_refused;
+
     use super::*;
     use crate::data::pipeline::sampler::tests::{batch, data};
     use crate::data::pipeline::weighted_sampling::Odds;
@@ -128,7 +130,10 @@ mod tests {
             (0..4).map(|rank| SampleDigest::by(&order, Rank(rank))).collect();
         let Partition { samples, left_out, repeated } = audit(&order, 50, &all).unwrap();
         assert!(samples == 50 && left_out == repeated && repeated > 9, "{repeated}");
-        assert!(audit(&order, 50, &all[1..]).is_err());
+        assert_refused(
+            audit(&order, 50, &all[1..]),
+            "ranks take 38 samples that are not the 50 of the epoch",
+        );
     }
 
     #[test]

@@ -148,6 +148,8 @@ fn unusable(what: &str) -> Error {
 
 #[cfg(test)]
 mod tests {
+    use test_support::assert_refused;
+
     use super::*;
     use crate::config::values::Shape2;
     use crate::data::transform::tests::picture;
@@ -216,11 +218,11 @@ mod tests {
             Pipeline::new(list, &Transforms::default(), Images::new(channels, size))
         };
         let shorter = [Choice::of(&Resize::to(Shape2::Side(8)))];
-        assert!(new(&shorter, 3, None).is_err());
+        assert_refused(new(&shorter, 3, None), "images would keep different sizes");
         assert_eq!(new(&shorter, 1, Some((28, 14))).unwrap().shape(), [1, 16, 8]);
-        assert!(new(&[], 3, None).is_err());
+        assert_refused(new(&[], 3, None), "images would keep different sizes");
         let twice = [Choice::of(&Normalize::identity()), Choice::of(&Normalize::identity())];
-        assert!(new(&twice, 3, Some((4, 4))).is_err());
+        assert_refused(new(&twice, 3, Some((4, 4))), "`normalize` must come last, and once");
     }
 
     #[test]
@@ -245,7 +247,10 @@ mod tests {
         let written: Vec<f32> = differing.map(|(_, &written)| written).collect();
         assert!(!written.is_empty() && written.iter().all(|&value| value == -5.0));
         let early = [Choice::of(&erase), Choice::of(&Grayscale::default())];
-        assert!(Pipeline::new(&early, &Transforms::default(), images).is_err());
+        assert_refused(
+            Pipeline::new(&early, &Transforms::default(), images),
+            "`random_erasing` must come after what changes pixels",
+        );
     }
 
     #[test]

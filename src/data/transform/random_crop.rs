@@ -102,6 +102,8 @@ fn random(
 
 #[cfg(test)]
 mod tests {
+    use test_support::assert_refused;
+
     use super::*;
     use crate::rng::{Key, Purpose};
 
@@ -139,6 +141,6 @@ mod tests {
         assert_eq!(reflect(&image, 2).unwrap().data, expected.concat());
         assert!(reflect(&image, 3).unwrap_err().contains("4x3 pixels cannot be reflected by 3"));
         let colours = Pixels::new(3, [1, 2], vec![1, 2, 3, 4, 5, 6]);
-        assert!(reflect(&colours, 1).is_err());
+        assert_refused(reflect(&colours, 1), "2x1 pixels cannot be reflected by 1");
     }
 }

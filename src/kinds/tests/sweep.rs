@@ -260,7 +260,7 @@ fn zero_trials_and_a_method_without_an_end_are_refused() {
 fn a_sweep_of_the_command_line_is_told_words_of_the_command_line() {
     let interval = "optimizer.lr=interval(0.1,1)";
     refused(BASE, &[interval], 0, &["too many values for a grid", "`sweep.method=random`"]);
-    refused(BASE, &[interval, "sweep.method=random"], 0, &["such as `sweep.trials=24`"]);
+    refused(BASE, &[interval, "sweep.method=random"], 0, &["add it: `sweep.trials=24`"]);
     let log = ["no function `loguniform`", "write `tag(log, interval(1e-4,1))`", "1 problem;"];
     refused(BASE, &["optimizer.lr=loguniform(1e-4,1)"], 0, &log);
 }

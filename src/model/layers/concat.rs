@@ -33,7 +33,7 @@ impl Layer for Concat {
             let other = branch.output;
             let Some(more) = other.features().filter(|&n| other == first.with_features(n)) else {
                 let what = format!("gives {}, the first {}", other.in_words(), first.in_words());
-                let help = Some("branches may differ in features only");
+                let help = Some("give all branches one shape but for the features");
                 return Err(scope.misfit_of("layers", index, Unfit { key: "name", what, help }));
             };
             features += more;

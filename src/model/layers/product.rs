@@ -39,7 +39,10 @@ impl Layer for Product {
         if gate != round && !is_gate {
             let way = if shortcut.is_empty() { "its input is" } else { "its shortcut gives" };
             let (gate, round) = (gate.in_words(), round.in_words());
-            let help = Some("both are multiplied: one shape, or a vector of as many features");
+            let help = Some(
+                "give both one shape, or one a vector of as many features: they are \
+                             multiplied",
+            );
             let what = format!("gives {gate}, but {way} {round}");
             return Err(Unfit { help, ..Unfit::of_all(what) }.into());
         }

@@ -54,7 +54,7 @@ impl Layer for Residual {
         if output != round {
             let way = if shortcut.is_empty() { "its input is" } else { "its shortcut gives" };
             let (output, round) = (output.in_words(), round.in_words());
-            let help = Some("both are added: make their shapes match, for example with `shortcut`");
+            let help = Some("make their shapes match, for example with `shortcut`: they are added");
             let what = format!("gives {output}, but {way} {round}");
             return Err(Unfit { help, ..Unfit::of_all(what) }.into());
         }

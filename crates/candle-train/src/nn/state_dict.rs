@@ -158,8 +158,8 @@ impl Error {
             Self::Pickle { path } => path,
             Self::LfsPointer { .. } => return Some(LFS_HELP.to_owned()),
             Self::NotFinite { .. } => {
-                let help = "these weights are broken, as those of a run that diverged: take an \
-                            earlier checkpoint of it, or download them again";
+                let help = "take an earlier checkpoint, or download them again: these weights are \
+                            broken, as those of a run that diverged";
                 return Some(help.to_owned());
             }
             _ => return None,
@@ -412,6 +412,7 @@ mod tests {
 
     use candle_core::Result as CandleResult;
     use tempfile::NamedTempFile;
+    use test_support::assert_refused;
 
     use super::fit::COUNTER;
     use super::*;
@@ -569,7 +570,7 @@ mod tests {
         assert!(error.ends_with(expected), "{error}");
         assert_eq!(values(&params), [7.0; 9]);
         let head = Strict::ExceptHead(&["fc.", "head."]);
-        assert!(load_state_dict(&params, file.path(), head).is_err(), "`mean` is no head");
+        assert_refused(load_state_dict(&params, file.path(), head), "missing `mean` [1]");
     }
 
     #[test]
@@ -693,6 +694,9 @@ mod tests {
     fn a_described_model_has_nothing_to_save() {
         let builder = Builder::describe();
         Linear::new(&builder, 2, 2).unwrap();
-        assert!(save_state_dict(&builder.finish()).is_err());
+        assert_refused(
+            save_state_dict(&builder.finish()),
+            "has no values: the model was only described",
+        );
     }
 }

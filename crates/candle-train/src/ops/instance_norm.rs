@@ -207,6 +207,7 @@ impl Operation for Undo {
 mod tests {
     use candle_core::DType;
     use proptest::prelude::*;
+    use test_support::assert_refused;
 
     use super::super::testing::{check_gradients, values};
     use super::*;
@@ -305,10 +306,13 @@ mod tests {
     #[test]
     fn what_does_not_fit_is_refused() -> Result<()> {
         let x = windows(2, 4, 3)?;
-        assert!(InstanceNorm::new(&x, 4, Deviation::Sample).is_err());
-        assert!(InstanceNorm::new(&x, 0, Deviation::Sample).is_err());
+        assert_refused(InstanceNorm::new(&x, 4, Deviation::Sample), "4 series among 3 rows");
+        assert_refused(InstanceNorm::new(&x, 0, Deviation::Sample), "0 series among 3 rows");
         let norm = InstanceNorm::new(&x, 3, Deviation::Sample)?;
-        assert!(norm.undo(&tensor(vec![0.0; 8], (2, 2, 2))?).is_err());
+        assert_refused(
+            norm.undo(&tensor(vec![0.0; 8], (2, 2, 2))?),
+            "a forecast [2, 2, 2] for windows and series",
+        );
         Ok(())
     }
 }

@@ -121,6 +121,7 @@ impl Operation for Padding {
 #[cfg(test)]
 mod tests {
     use candle_core::{DType, Device};
+    use test_support::assert_refused;
 
     use super::super::testing::check_gradients;
     use super::*;
@@ -150,8 +151,9 @@ mod tests {
     fn without_padding_nothing_is_done_and_what_does_not_fit_is_refused() -> Result<()> {
         let x = Tensor::zeros((2, 2, 3, 3), DType::F32, &Device::Cpu)?;
         assert_eq!(hide_pairs(&x, &[3, 4], 1.0)?.id(), x.id());
-        assert!(hide_pairs(&x, &[3], 1.0).is_err() && hide_padding(&x, &[1; 3]).is_err());
-        assert!(hide_pairs(&x.narrow(3, 0, 2)?, &[3, 3], 1.0).is_err());
+        assert_refused(hide_pairs(&x, &[3], 1.0), "1 lengths of 2 samples");
+        assert_refused(hide_padding(&x, &[1; 3]), "3 lengths of 2 samples");
+        assert_refused(hide_pairs(&x.narrow(3, 0, 2)?, &[3, 3], 1.0), "pairs of 3 and 2 steps");
         Ok(())
     }
 }

@@ -162,6 +162,7 @@ impl Operation for Product {
 #[cfg(test)]
 mod tests {
     use candle_core::{Device, Var};
+    use test_support::assert_refused;
 
     use super::super::testing::{check_gradients, check_weights, values};
     use super::*;
@@ -194,9 +195,15 @@ mod tests {
     #[test]
     fn factors_that_do_not_fit_are_refused() -> Result<()> {
         let x = Tensor::zeros((2, 3, 4), candle_core::DType::F32, &Device::Cpu)?;
-        assert!(product(&x, &x.narrow(1, 0, 2)?).is_err());
-        assert!(gated(&x, &x.narrow(1, 0, 1)?.reshape((4, 2))?).is_err());
-        assert!(scaled(&x, &Weight::from(&x.flatten_all()?.narrow(0, 0, 3)?)).is_err());
+        assert_refused(product(&x, &x.narrow(1, 0, 2)?), "a product of [2, 3, 4] and [2, 2, 4]");
+        assert_refused(
+            gated(&x, &x.narrow(1, 0, 1)?.reshape((4, 2))?),
+            "a gate [4, 2] for [2, 3, 4]",
+        );
+        assert_refused(
+            scaled(&x, &Weight::from(&x.flatten_all()?.narrow(0, 0, 3)?)),
+            "3 scales for [2, 3, 4]",
+        );
         Ok(())
     }
 

@@ -439,6 +439,7 @@ impl Operation for Recurrent {
 #[cfg(test)]
 mod tests {
     use candle_core::{Device, Var};
+    use test_support::assert_refused;
 
     use super::super::testing::{check_weights, values};
     use super::*;
@@ -526,8 +527,11 @@ mod tests {
         let x = Tensor::zeros((2, 3, 8), candle_core::DType::F32, &Device::Cpu)?;
         let weight = Weight::from(&Tensor::zeros((8, 2), candle_core::DType::F32, &Device::Cpu)?);
         assert!(recurrent(&x, &weight, None, Cell::Lstm, false).is_ok());
-        assert!(recurrent(&x, &weight, None, Cell::Gru, false).is_err());
-        assert!(recurrent(&x, &weight, Some(&weight), Cell::Lstm, false).is_err());
+        assert_refused(recurrent(&x, &weight, None, Cell::Gru, false), "Gru over [2, 3, 8]");
+        assert_refused(
+            recurrent(&x, &weight, Some(&weight), Cell::Lstm, false),
+            "Lstm over [2, 3, 8]",
+        );
         Ok(())
     }
 }

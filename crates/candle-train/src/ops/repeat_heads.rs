@@ -109,6 +109,7 @@ impl Operation for RepeatHeads {
 #[cfg(test)]
 mod tests {
     use candle_core::{DType, Device};
+    use test_support::assert_refused;
 
     use super::super::testing::check_gradients;
     use super::*;
@@ -132,9 +133,9 @@ mod tests {
     #[test]
     fn heads_that_do_not_fit_are_refused() -> Result<()> {
         let x = Tensor::zeros((2, 6), DType::F32, &Device::Cpu)?;
-        assert!(repeat_heads(&x, 4, 2).is_err());
-        assert!(repeat_heads(&x, 0, 2).is_err());
-        assert!(repeat_heads(&x, 3, 0).is_err());
+        assert_refused(repeat_heads(&x, 4, 2), "4 heads of [2, 6]");
+        assert_refused(repeat_heads(&x, 0, 2), "0 heads of [2, 6]");
+        assert_refused(repeat_heads(&x, 3, 0), "3 heads of [2, 6], each 0 times");
         Ok(())
     }
 }

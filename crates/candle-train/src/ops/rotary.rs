@@ -115,6 +115,8 @@ impl Operation for Rotary {
 
 #[cfg(test)]
 mod tests {
+    use test_support::assert_refused;
+
     use super::super::storage::tensor;
     use super::super::testing::{check_gradients, values};
     use super::*;
@@ -185,8 +187,8 @@ mod tests {
         };
         assert!((product(1, 4) - product(5, 8)).abs() < 1e-5);
         assert!((product(1, 4) - product(1, 5)).abs() > 1e-3);
-        assert!(rotary(&same, 3, rope).is_err(), "8 features for 3 heads");
-        assert!(rotary(&same, 8, rope).is_err(), "one feature is no pair");
+        assert_refused(rotary(&same, 3, rope), "a width of 8 for 3 heads that turn pairs");
+        assert_refused(rotary(&same, 8, rope), "a width of 8 for 8 heads that turn pairs");
         Ok(())
     }
 }

@@ -95,6 +95,7 @@ impl Operation for PaddedShortcut {
 #[cfg(test)]
 mod tests {
     use candle_core::{Device, Var};
+    use test_support::assert_refused;
 
     use super::super::testing::{check_gradients, values};
     use super::*;
@@ -133,7 +134,7 @@ mod tests {
             assert_eq!(flat(&y)?, flat(&op.composed(&x)?)?);
             assert_eq!(flat(gradients.get(&x).unwrap())?, flat(&op.composed_gradient(&x, &dy)?)?);
         }
-        assert!(padded_shortcut(&x, 2, 1).is_err());
+        assert_refused(padded_shortcut(&x, 2, 1), "2 channels padded to 1");
         Ok(())
     }
 }

@@ -68,7 +68,7 @@ impl Unknown {
                 )
             }
             Some(near) => format!("did you mean `{near}`?"),
-            None => format!("the clusters are {}", any_of(names())),
+            None => format!("choose {}", any_of(names())),
         })
     }
 }
@@ -118,7 +118,7 @@ fn cluster(mut reader: Reader, name: &str, path: &Path) -> Result<Cluster, Probl
     let kind = join(&table, KIND);
     if reader.get(&kind).is_none() {
         let kinds = reader.vocabulary.family(CLUSTER).into_iter().flat_map(FamilySpec::names);
-        let help = format!("it may be {}", any_of(kinds));
+        let help = format!("choose {}", any_of(kinds));
         let missing = reader.problem(&table, "has no `kind`").help(help);
         return Err(missing.into());
     }

@@ -288,7 +288,7 @@ impl Extracted {
                 }
                 _ => Problem::new(name, what),
             };
-            let help = example.map(|example| format!("such as `{last} = {example}`"));
+            let help = example.map(|example| format!("add it, such as `{last} = {example}`"));
             self.problems.push(match help {
                 Some(help) => problem.help(help),
                 None => problem,
@@ -324,7 +324,7 @@ impl Extracted {
             _ => layers[index].at_value(&at, what, index).of_key(dotted(path)),
         };
         let example = Value::serialize(&key.example).ok()?;
-        let problem = problem.help(format!("such as `{option} = {}`", written(&example)));
+        let problem = problem.help(format!("add it, such as `{option} = {}`", written(&example)));
         // What stands in for a wrong name or a wrong value asks for nothing.
         let is_consequence = self.broken.contains(&dotted(&at));
         if self.broken.insert(dotted(path)) && !is_consequence {

@@ -119,8 +119,8 @@ pub(crate) fn only_leaf(path: &[String], mut value: Option<&Value>) -> Path {
 /// What an entry of this kind takes.
 pub(crate) fn of_entry(kind: &Spec) -> String {
     match any_of(kind.keys.iter().map(|key| key.name.as_str())) {
-        none if none.is_empty() => format!("`{}` takes no keys: {}", kind.name, kind.about),
-        keys => format!("`{}` takes {keys}", kind.name),
+        none if none.is_empty() => format!("remove it: `{}` takes no keys", kind.name),
+        keys => format!("use one of the keys of `{}`: {keys}", kind.name),
     }
 }
 

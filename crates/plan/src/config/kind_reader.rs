@@ -122,7 +122,7 @@ fn mend(
     if let ErrorKind::MissingField(field) = &error.kind {
         let Some(key) = kind.key(field) else { return false };
         let example = Value::serialize(&key.example).unwrap_or_else(|_| Value::from(""));
-        let help = format!("such as `{field} = {}`", key.example);
+        let help = format!("add it, such as `{field} = {}`", key.example);
         reader.wrong_help(table, format!("`{}` needs `{field}`", kind.name), help);
         return own.insert(key.name.clone(), example).is_none();
     }

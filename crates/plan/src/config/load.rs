@@ -187,7 +187,8 @@ impl Stack {
                 Ok(text) => self.file(&base, text, open),
                 Err(problem) => {
                     let here = at(&key, problem.what().to_owned());
-                    let help = problem.remedy().unwrap_or("paths are relative to this file");
+                    let usual = "check the path, which is relative to this file";
+                    let help = problem.remedy().unwrap_or(usual);
                     self.problems.push(here.help(help));
                 }
             }
@@ -306,7 +307,7 @@ fn of_sweep(file: &Layer) -> Option<Problem> {
     let is_sweep = ["base", "sweep"].iter().all(|key| file.dict.contains_key(*key));
     let key = ["sweep".to_owned()];
     let problem = || file.at_key(&key, "makes this file a sweep, not an experiment".to_owned(), 0);
-    let help = "a file with `base` and `[sweep]` is run by `ddprun sweep`";
+    let help = "run it with `ddprun sweep`, or remove `base` and `[sweep]`";
     is_sweep.then(|| problem().help(help))
 }
 

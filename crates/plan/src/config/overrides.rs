@@ -371,8 +371,18 @@ mod tests {
 
     #[test]
     fn what_is_no_assignment_is_refused() {
-        for text in ["train.epochs", "x=", "x= ", "=3", "train..epochs=3", "", "x=[1", "x=\"a"] {
-            assert!(command_line(text).is_err(), "{text}");
+        for (text, what) in [
+            ("train.epochs", "`train.epochs` has no value"),
+            ("x=", "`x` has no value"),
+            ("x= ", "`x` has no value"),
+            ("=3", "names no key"),
+            ("train..epochs=3", "names no key"),
+            ("", "names no key"),
+            ("x=[1", "is not a TOML value"),
+            ("x=\"a", "is not a TOML value"),
+        ] {
+            let Err(problem) = command_line(text) else { panic!("{text}") };
+            assert_eq!(problem.what(), what, "{text}");
         }
     }
 

@@ -119,7 +119,7 @@ impl Reader {
         let names = || words.iter().map(|(word, _)| *word);
         let help = match closest(&text, names()) {
             Some(word) => format!("did you mean `{word}`?"),
-            None => format!("it may be {}", any_of(names())),
+            None => format!("choose {}", any_of(names())),
         };
         self.wrong_help(path, format!("`{text}` is not known here"), help);
         None
@@ -158,7 +158,7 @@ impl Reader {
             }
             let help = match closest(&key, known.iter().copied()) {
                 Some(word) => format!("did you mean `{word}`?"),
-                None => format!("it may hold {}", any_of(known.iter().copied())),
+                None => format!("choose {}", any_of(known.iter().copied())),
             };
             let at = join(path, &key);
             let order = strongest(&self.layers, &at).unwrap_or(0);

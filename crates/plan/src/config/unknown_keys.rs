@@ -71,7 +71,7 @@ fn is_word(layer: &Layer) -> bool {
 fn remedy(layer: &Layer, misfit: &Misfit, page: &Page) -> String {
     let is_word = is_word(layer);
     if let (Source::Environment(_), Some(name)) = (&layer.source, variable(&misfit.path, page)) {
-        return format!("two underscores stand between the parts of a key: `{name}`");
+        return format!("put two underscores between the parts of a key: `{name}`");
     }
     let name = dotted(&misfit.path);
     match layer.get(&misfit.path) {
@@ -325,14 +325,14 @@ fn unknown_key(
         }
         Some(name) => format!("did you mean `{name}`?"),
         None if parent.is_empty() && ["base", "sweep"].contains(&key) => {
-            "a file with `base` and `[sweep]` is run by `ddprun sweep`".to_owned()
+            "run it with `ddprun sweep`, or remove `base` and `[sweep]`".to_owned()
         }
         None => elsewhere(key, parent, page).unwrap_or_else(|| {
             let names = any_of(keys.keys().map(String::as_str));
             match (parent, kind) {
-                ([], _) => format!("the file may hold {names}"),
+                ([], _) => format!("use one of the keys {names}"),
                 ([table], Some(kind)) => of_table(kind, table, page),
-                _ => format!("`{}` may hold {names}", dotted(parent)),
+                _ => format!("use one of the keys of `{}`: {names}", dotted(parent)),
             }
         }),
     };
@@ -345,8 +345,8 @@ fn of_table(kind: &Spec, table: &str, page: &Page) -> String {
     let names = any_of(shared.filter(|key| *key != "name" && takes(kind, table, key, page)));
     match (kind.keys.is_empty(), names.is_empty()) {
         (_, true) => of_entry(kind),
-        (true, false) => format!("`{table}` may hold {names}"),
-        (false, false) => format!("{}; besides, `{table}` may hold {names}", of_entry(kind)),
+        (true, false) => format!("use one of the keys of `{table}`: {names}"),
+        (false, false) => format!("{}; or of `{table}`: {names}", of_entry(kind)),
     }
 }
 

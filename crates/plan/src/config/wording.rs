@@ -55,7 +55,7 @@ pub(crate) fn not_a_kind<'a>(
     if names.clone().count() <= MAX_NAMED {
         return (what, help);
     }
-    let all = || format!("there are {}", names.collect::<Vec<_>>().join(", "));
+    let all = || format!("choose one of {}", names.collect::<Vec<_>>().join(", "));
     (format!("no {noun} is called `{written}`"), Some(help.unwrap_or_else(all)))
 }
 

@@ -100,8 +100,8 @@ fn shards(asked: Option<u32>, world: WorldSize) -> Result<u32, Refusal> {
     let admitted: Vec<String> = admitted_worlds(shards).iter().map(u32::to_string).collect();
     let nearest = world.get() * (shards.div_ceil(world.get())).next_power_of_two();
     let help = format!(
-        "with {asked} the world size may be {}; for {world_size}, start a run with \
-         `distributed.shards = {nearest}`",
+        "use a world size of {} with {asked}, or start a run with `distributed.shards = {nearest}` \
+         for {world_size}",
         admitted.join(", "),
     );
     refuse("distributed.shards", what, help)
@@ -121,7 +121,7 @@ fn passes(size: u64, global: u64, ranks: u64) -> Result<u64, Refusal> {
     }
     let what =
         format!("{global} is not a multiple of {size} samples x {} = {unit}", self::ranks(ranks));
-    refuse(GLOBAL, what, format!("nearest: global_batch_size = {}", neighbours(global, unit)))
+    refuse(GLOBAL, what, nearest(global, unit))
 }
 
 fn batch_size(global: u64, passes: u64, ranks: u64) -> Result<u64, Refusal> {
@@ -131,7 +131,7 @@ fn batch_size(global: u64, passes: u64, ranks: u64) -> Result<u64, Refusal> {
     }
     let passes = counted(passes, "pass", "passes");
     let what = format!("{global} is not a multiple of {passes} x {} = {unit}", self::ranks(ranks));
-    refuse(GLOBAL, what, format!("nearest: global_batch_size = {}", neighbours(global, unit)))
+    refuse(GLOBAL, what, nearest(global, unit))
 }
 
 fn agree(size: u64, global: u64, passes: u64, ranks: u64) -> Result<(), Refusal> {
@@ -146,9 +146,11 @@ fn agree(size: u64, global: u64, passes: u64, ranks: u64) -> Result<(), Refusal>
 }
 
 /// The multiples of `unit` on both sides of `value`.
-fn neighbours(value: u64, unit: u64) -> String {
+/// What to write instead of a global batch size that `unit` does not divide.
+fn nearest(value: u64, unit: u64) -> String {
     let below = value / unit * unit;
-    if below == 0 { unit.to_string() } else { format!("{below} or {}", below + unit) }
+    let sizes = if below == 0 { unit.to_string() } else { format!("{below} or {}", below + unit) };
+    format!("use the nearest `global_batch_size`: {sizes}")
 }
 
 fn whole_shards(size: u64, passes: u64, ranks: u64, shards: u32) -> Result<BatchPlan, Refusal> {
@@ -162,8 +164,7 @@ fn whole_shards(size: u64, passes: u64, ranks: u64, shards: u32) -> Result<Batch
         let what = format!(
             "{shards} shards of batches of {size} need a multiple of {unit} samples, not {global}"
         );
-        let help = format!("nearest: global_batch_size = {}", neighbours(global, unit));
-        return refuse("distributed.shards", what, help);
+        return refuse("distributed.shards", what, nearest(global, unit));
     }
     let parts = (
         BatchSize::new(size as u32),
@@ -282,21 +283,21 @@ mod tests {
             2,
             GLOBAL,
             "128 is not a multiple of 48 samples x 2 ranks = 96",
-            "nearest: global_batch_size = 96 or 192",
+            "use the nearest `global_batch_size`: 96 or 192",
         );
         check(
             (64, 32, 0, 0),
             1,
             GLOBAL,
             "32 is not a multiple of 64 samples x 1 rank = 64",
-            "nearest: global_batch_size = 64",
+            "use the nearest `global_batch_size`: 64",
         );
         check(
             (0, 100, 1, 0),
             3,
             GLOBAL,
             "100 is not a multiple of 1 pass x 3 ranks = 3",
-            "nearest: global_batch_size = 99 or 102",
+            "use the nearest `global_batch_size`: 99 or 102",
         );
         check(
             (32, 100, 2, 0),
@@ -311,15 +312,15 @@ mod tests {
             3,
             "distributed.shards",
             "8 shards cannot be divided over 3 ranks",
-            "with 8 shards the world size may be 1, 2, 4, 8; for 3 ranks, start a run with \
-             `distributed.shards = 12`",
+            "use a world size of 1, 2, 4, 8 with 8 shards, or start a run with \
+             `distributed.shards = 12` for 3 ranks",
         );
         check(
             (32, 0, 1, 8),
             2,
             "distributed.shards",
             "8 shards of batches of 32 need a multiple of 256 samples, not 64",
-            "nearest: global_batch_size = 256",
+            "use the nearest `global_batch_size`: 256",
         );
         check(
             (1 << 24, 0, 0, 0),

@@ -219,7 +219,7 @@ fn nearest<'a>(pattern: &str, names: impl Iterator<Item = &'a str> + Clone) -> S
     let mut modules: Vec<&str> = names.map(|name| starts(name)[0]).collect();
     modules.dedup();
     modules.truncate(12);
-    format!("its parameters begin with {}", modules.join(", "))
+    format!("begin it as one of its parameters: {}", modules.join(", "))
 }
 
 /// The first step at which nothing is trained.
@@ -325,6 +325,6 @@ mod tests {
         check("layr4", "did you mean `layer4`?");
         check("layer4.0.conv.*", "did you mean `layer4.0.conv1`?");
         check("fc.wieght", "did you mean `fc.weight`?");
-        check("transformer", "its parameters begin with conv1, layer4, fc");
+        check("transformer", "begin it as one of its parameters: conv1, layer4, fc");
     }
 }

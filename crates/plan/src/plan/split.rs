@@ -209,6 +209,8 @@ const TIES: u64 = u64::MAX;
 
 #[cfg(test)]
 mod tests {
+    use test_support::assert_refused;
+
     use super::*;
 
     /// 90 of class 0, 10 of class 1.
@@ -321,6 +323,6 @@ mod tests {
             "`data.folds = 5` with `data.fold = 4` leaves nothing to validate on: there is only 1 \
              sample or group"
         );
-        assert!(split.deal(&[]).is_err());
+        assert_refused(split.deal(&[]), "leaves nothing to train on: there are only 0 samples");
     }
 }

@@ -78,6 +78,8 @@ impl FromStr for TestTimeAugmentation {
 
 #[cfg(test)]
 mod tests {
+    use test_support::assert_refused;
+
     use super::*;
 
     #[test]
@@ -86,7 +88,10 @@ mod tests {
             assert_eq!(text.parse::<TestTimeAugmentation>().unwrap().to_string(), text);
         }
         for text in ["draws", "draws=0", "draws=x", "vflip"] {
-            assert!(text.parse::<TestTimeAugmentation>().is_err(), "{text}");
+            assert_refused(
+                text.parse::<TestTimeAugmentation>(),
+                "must be hflip, hflip_translate, five_crop",
+            );
         }
     }
 }

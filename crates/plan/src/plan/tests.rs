@@ -396,7 +396,7 @@ fn numbers_that_cannot_be_together_are_told_with_a_remedy() {
     check(
         &["train.global_batch_size=100"],
         &["`train.global_batch_size`: 100 is not a multiple of 32 samples x 4 ranks = 128 \
-           (nearest: global_batch_size = 128)"],
+           (use the nearest `global_batch_size`: 128)"],
     );
     check(
         &["train.batch_size=600"],
@@ -405,8 +405,9 @@ fn numbers_that_cannot_be_together_are_told_with_a_remedy() {
     );
     check(
         &["distributed.shards=8", "distributed.devices=3"],
-        &["`distributed.shards`: 8 shards cannot be divided over 3 ranks (with 8 shards the \
-           world size may be 1, 2, 4, 8; for 3 ranks, start a run with `distributed.shards = 12`)"],
+        &["`distributed.shards`: 8 shards cannot be divided over 3 ranks (use a world \
+           size of 1, 2, 4, 8 with 8 shards, or start a run with `distributed.shards = 12` for 3 \
+           ranks)"],
     );
     check(
         &["scheduler.warmup=60 epochs"],
@@ -513,7 +514,8 @@ fn a_pinned_experiment_has_the_same_batches_on_every_admitted_world() {
         let old = read(&pinned, &[]).experiment;
         assert!(refuse_unsafe(&old, &read(&pinned, &[&devices]).experiment).is_ok());
     }
-    assert!(plan(&pinned, &["distributed.devices=3"], &animals()).is_err());
+    let refused = plan(&pinned, &["distributed.devices=3"], &animals()).unwrap_err();
+    assert!(refused.page(false, 100).contains("cannot be divided over 3 ranks"));
 }
 
 #[test]

@@ -414,7 +414,7 @@ impl FrequencyAlias {
         let number = &text[..text.len() - name.len()];
         let n: i64 = if number.is_empty() { 1 } else { number.parse().unwrap_or(0) };
         let name = name.trim_start();
-        if let Some((unit, _)) = name.split_once('-') {
+        if let Some((unit, _)) = name.split_once('-').filter(|(unit, _)| !unit.is_empty()) {
             return Err(format!(
                 "`{text}` has an anchor, which follows from the dates: write `{number}{unit}`"
             ));

@@ -136,6 +136,8 @@ impl JsonSchema for ColumnNames {
 
 #[cfg(test)]
 mod tests {
+    use test_support::assert_refused;
+
     use super::*;
 
     #[test]
@@ -144,7 +146,10 @@ mod tests {
             let names: ColumnNames = serde_json::from_str(json).unwrap();
             assert_eq!(serde_json::to_string(&names).unwrap(), json);
         }
-        assert!(serde_json::from_str::<ColumnNames>("3").is_err());
-        assert!(serde_json::from_str::<ColumnNames>("[3]").is_err());
+        assert_refused(
+            serde_json::from_str::<ColumnNames>("3"),
+            "expected the name of a column, or a list of names",
+        );
+        assert_refused(serde_json::from_str::<ColumnNames>("[3]"), "expected a string");
     }
 }

@@ -360,6 +360,8 @@ impl JsonSchema for Missing {
 
 #[cfg(test)]
 mod tests {
+    use test_support::assert_refused;
+
     use super::*;
 
     #[test]
@@ -369,7 +371,10 @@ mod tests {
             assert_eq!(serde_json::to_string(&missing).unwrap(), json);
         }
         assert_eq!(serde_json::from_str::<Missing>("0").unwrap(), Missing::Constant(0.0));
-        assert!(serde_json::from_str::<Missing>(r#""mode""#).is_err());
+        assert_refused(
+            serde_json::from_str::<Missing>(r#""mode""#),
+            "invalid value: string \"mode\"",
+        );
     }
 
     #[test]
@@ -385,7 +390,10 @@ mod tests {
         assert_eq!(held("[]", cells), [true, false, false, false, false, false]);
         assert_eq!(held(r#"["?", -999]"#, cells), [true, false, false, true, true, false]);
         assert_eq!(held(r#"["pandas", "?"]"#, cells), [true, true, true, true, false, false]);
-        assert!(serde_json::from_str::<MissingValues>("true").is_err());
+        assert_refused(
+            serde_json::from_str::<MissingValues>("true"),
+            "expected `\"pandas\"`, or a list",
+        );
     }
 
     #[test]

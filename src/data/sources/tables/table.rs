@@ -230,7 +230,7 @@ impl Wanted<'_> {
             return Ok(());
         };
         let what = format!("`{column}` is `{word}`, which no row to train on has");
-        let help = "`data.features.handle_unknown = \"ignore\"` makes all its numbers 0";
+        let help = "set `data.features.handle_unknown = \"ignore\"`, which makes all its numbers 0";
         let bad = BadCell { what, help: Some(help.to_owned()) };
         Err(cell(&rows.path, rows.lines[*row], bad))
     }

@@ -1,5 +1,6 @@
 use candle_core::Var;
 use proptest::prelude::*;
+use test_support::assert_refused;
 
 use super::super::testing::{check_gradients, values};
 use super::*;
@@ -71,7 +72,10 @@ fn keys_beyond_a_samples_length_are_seen_by_none_of_its_queries() {
 fn lengths_that_leave_no_key_or_more_than_there_are_are_refused() {
     let x = tensor(vec![0.0; 24], (2, 4, 3)).unwrap();
     for lengths in [&[4, 0][..], &[4, 5], &[4]] {
-        assert!(attention_packed_within(&x, plain(1, false), Some(lengths)).is_err());
+        assert_refused(
+            attention_packed_within(&x, plain(1, false), Some(lengths)),
+            "2 samples of 4 keys",
+        );
     }
 }
 
@@ -158,11 +162,23 @@ fn large_scores_stay_finite_and_bf16_rounds_every_result() -> Result<()> {
 #[test]
 fn widths_and_lengths_that_do_not_fit_are_refused() -> Result<()> {
     let x = |b: usize, t: usize, w: usize| tensor(vec![0.0; b * t * w], (b, t, w));
-    assert!(attention(&x(1, 2, 5)?, &x(1, 2, 5)?, &x(1, 2, 5)?, plain(2, false)).is_err());
-    assert!(attention(&x(1, 2, 4)?, &x(1, 3, 4)?, &x(1, 2, 4)?, plain(2, false)).is_err());
-    assert!(attention_packed(&x(1, 2, 4)?, plain(1, false)).is_err());
+    assert_refused(
+        attention(&x(1, 2, 5)?, &x(1, 2, 5)?, &x(1, 2, 5)?, plain(2, false)),
+        "a width of 5 for 2 heads",
+    );
+    assert_refused(
+        attention(&x(1, 2, 4)?, &x(1, 3, 4)?, &x(1, 2, 4)?, plain(2, false)),
+        "queries [1, 2, 4], keys [1, 3, 4]",
+    );
+    assert_refused(
+        attention_packed(&x(1, 2, 4)?, plain(1, false)),
+        "queries, keys and values in 4 columns",
+    );
     let dropout = Some((1.5, Key::new(0, Purpose::Dropout, 0, 0)));
-    assert!(attention_packed(&x(1, 2, 3)?, Attention { dropout, ..plain(1, false) }).is_err());
+    assert_refused(
+        attention_packed(&x(1, 2, 3)?, Attention { dropout, ..plain(1, false) }),
+        "a dropout probability of 1.5",
+    );
     Ok(())
 }
 

@@ -57,6 +57,7 @@ mod tests {
     use std::sync::Arc;
 
     use candle_core::{DType, Device, Var};
+    use test_support::assert_refused;
 
     use super::*;
     use crate::Convolutions;
@@ -141,7 +142,10 @@ mod tests {
             let options = options(precision, Window { stride: 1, padding: 0 }, 1);
             assert_eq!(autocast_conv2d(&x, &weight, None, options)?.dtype(), dtype);
             let of_two = Weight::from(var(2, &[2], DType::F32).as_tensor());
-            assert!(autocast_conv2d(&x, &weight, Some(&of_two), options).is_err());
+            assert_refused(
+                autocast_conv2d(&x, &weight, Some(&of_two), options),
+                "a bias of shape [2] for 3 channels",
+            );
         }
         Ok(())
     }

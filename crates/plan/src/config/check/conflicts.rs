@@ -17,7 +17,8 @@ pub(crate) fn length_and_batch(loaded: &Loaded) -> Vec<Finding> {
         let finding = Finding::new("train.epochs", "nothing says how long to train")
             .about("train.steps")
             .about("train.time");
-        found.push(finding.help("such as `epochs = 50`, `steps = 10000` or `time = \"2h\"`"));
+        let help = "set one, such as `epochs = 50`, `steps = 10000` or `time = \"2h\"`";
+        found.push(finding.help(help));
     }
     if train.batch_size == Auto::Auto && train.global_batch_size == Auto::Auto {
         let finding = Finding::new("train.batch_size", "no batch size is given")
@@ -28,12 +29,12 @@ pub(crate) fn length_and_batch(loaded: &Loaded) -> Vec<Finding> {
     if ema.power.is_some() && ema.decay.is_none() {
         let finding =
             Finding::new("ema.power", "needs `ema.decay`, the limit up to which the decay grows");
-        found.push(finding.about("ema.decay").help("such as `decay = 0.9999`"));
+        found.push(finding.about("ema.decay").help("set it, such as `decay = 0.9999`"));
     }
     if ema.use_buffers.is_some() && ema.decay.is_none() {
         let finding =
             Finding::new("ema.use_buffers", "needs `ema.decay`: without it there is no average");
-        found.push(finding.about("ema.decay").help("such as `decay = 0.9999`"));
+        found.push(finding.about("ema.decay").help("set it, such as `decay = 0.9999`"));
     }
     found
 }
@@ -86,7 +87,7 @@ pub(crate) fn lookahead(loaded: &Loaded) -> Vec<Finding> {
     let given = [("alpha", lookahead.alpha.is_some()), ("power", lookahead.power.is_some())];
     for (key, _) in given.into_iter().filter(|(_, given)| *given && lookahead.k.is_none()) {
         let finding = Finding::new(format!("lookahead.{key}"), "needs `lookahead.k`");
-        found.push(finding.about("lookahead.k").help("such as `k = 5`"));
+        found.push(finding.about("lookahead.k").help("set it, such as `k = 5`"));
     }
     let swa = !matches!(experiment.swa.start, None | Some(Every::Never));
     let others = [("ema.decay", experiment.ema.decay.is_some()), ("swa.start", swa)];
@@ -256,6 +257,7 @@ fn backwards(table: &str, metric: &str, mode: Mode, vocabulary: &Vocabulary) -> 
     (mode != better).then(|| {
         let key = format!("{table}.mode");
         let what = format!("would keep the worst `{metric}`");
-        Finding::new(key, what).about(format!("{table}.monitor")).help(format!("mode = \"{word}\""))
+        let help = format!("set `mode = \"{word}\"`");
+        Finding::new(key, what).about(format!("{table}.monitor")).help(help)
     })
 }

@@ -38,7 +38,7 @@ pub fn instead_of_url(scheme: &str) -> String {
 
 /// What a tag is made of.
 pub const TAG_FORM: &str =
-    "1 to 64 letters, digits, `.`, `_`, `:`, `/`, `=` or `-`, starting with a letter or digit";
+    "use 1 to 64 letters, digits, `.`, `_`, `:`, `/`, `=` or `-`, starting with a letter or digit";
 
 /// The name of the run's folders cannot leave them: `[A-Za-z0-9._-]{1,128}`, no leading dot.
 pub(crate) fn run_name(loaded: &Loaded) -> Vec<Finding> {
@@ -52,7 +52,7 @@ pub(crate) fn run_name(loaded: &Loaded) -> Vec<Finding> {
         _ => "",
     };
     let what = format!("`{name}`{from} cannot name a folder");
-    let help = "1 to 128 letters, digits, `.`, `_` or `-`, not starting with a dot";
+    let help = "use 1 to 128 letters, digits, `.`, `_` or `-`, not starting with a dot";
     vec![Finding::new("experiment.name", what).help(help)]
 }
 
@@ -102,7 +102,7 @@ pub(crate) fn metrics(loaded: &Loaded, vocabulary: &Vocabulary) -> Vec<Finding> 
         }
         let bounds = [expectation.at_least, expectation.at_most];
         if bounds.iter().flatten().next().is_none() {
-            let help = "such as `{ at_least = 0.9 }`";
+            let help = "add one, such as `{ at_least = 0.9 }`";
             found.push(Finding::new(&key, "has neither `at_least` nor `at_most`").help(help));
         }
         let (least, most) = range_of(metric);
@@ -150,11 +150,11 @@ fn unknown(key: &str, metric: &str, known: &[String]) -> Option<Finding> {
     let finding = Finding::new(key, format!("`{metric}` is not a metric"));
     let over_classes = metric.strip_suffix("_macro").filter(|plain| names().any(|it| it == *plain));
     if let Some(plain) = over_classes {
-        return Some(finding.help(format!("`{plain}` is the mean over classes (macro)")));
+        return Some(finding.help(format!("use `{plain}`, the mean over classes (macro)")));
     }
     Some(match closest(metric, names()) {
         Some(meant) => finding.help(format!("did you mean `{meant}`?")),
-        None => finding.help(format!("the metrics are {}", any_of(names()))),
+        None => finding.help(format!("choose {}", any_of(names()))),
     })
 }
 

@@ -33,8 +33,8 @@ fn within(index: usize, group: &Group) -> Vec<Finding> {
     }
     if group.frozen.is_none() && given.count() == 0 {
         let finding = Finding::new(key("match"), "sets nothing for these parameters");
-        let finding =
-            finding.help("such as `lr_factor = 0.1`, `weight_decay = 0.0` or `frozen = true`");
+        let help = "set one, such as `lr_factor = 0.1`, `weight_decay = 0.0` or `frozen = true`";
+        let finding = finding.help(help);
         let keys = keys.into_iter().chain([key("frozen")]);
         return vec![keys.fold(finding, Finding::about)];
     }

@@ -16,11 +16,11 @@ const SPEC: [&str; 6] = ["values", "distribution", "min", "max", "q", "when"];
 
 /// Keys that the sweep itself sets, and what to use instead.
 pub(super) const RESERVED: [(&str, &str); 8] = [
-    ("schema", "it is the file's schema version"),
+    ("schema", "remove it: it is the version of the file's format"),
     ("extends", "name the file that extends as `base`"),
-    ("experiment.name", "trials are named by the sweep"),
-    ("logging.dir", "the folder of the base holds all trials"),
-    ("checkpoint.dir", "the folder of the base holds all trials"),
+    ("experiment.name", "remove it: the sweep names its trials"),
+    ("logging.dir", "set it in the base: all trials lie in its folder"),
+    ("checkpoint.dir", "set it in the base: all trials lie in its folder"),
     ("checkpoint.monitor", "use `sweep.metric`"),
     ("checkpoint.mode", "use `sweep.goal`"),
     ("distributed.devices", "use `sweep.devices_per_trial`"),
@@ -61,7 +61,7 @@ fn walk(reader: &mut Reader, path: &[String], prefix: &str, found: &mut Vec<Para
                 }
             }
             _ => {
-                let help = "such as `[0.1, 0.01]` or `{ values = [0.1, 0.01] }`";
+                let help = "write `[0.1, 0.01]` or `{ values = [0.1, 0.01] }`, for example";
                 reader.wrong_help(
                     &at,
                     "must be a list of values, or a table with `values` or `distribution`",
@@ -97,7 +97,7 @@ fn check_key(reader: &mut Reader, path: &[String], key: &str) {
     let schema_path = path_of(key);
     if is_in_list(&schema_path, reader.vocabulary.page()) {
         let list = key.split('[').next().unwrap_or(key);
-        let help = format!("`{list}=[...]` replaces the whole list, in all trials");
+        let help = format!("replace the whole list, in all trials, with `{list}=[...]`");
         reader.wrong_help(path, "belongs to a list, which a sweep cannot vary", help);
         return;
     }
@@ -129,8 +129,8 @@ fn domain(reader: &mut Reader, path: &[String]) -> Option<Domain> {
         (true, _) => reader.word(&at("distribution"), &words)?,
         (false, true) => 0,
         (false, false) => {
-            let help = "such as `values = [0.1, 0.01]`, or `distribution = \"log_uniform\"` with \
-                        `min` and `max`";
+            let help = "add one, such as `values = [0.1, 0.01]`, or `distribution = \
+                        \"log_uniform\"` with `min` and `max`";
             reader.wrong_help(path, "says neither `values` nor `distribution`", help);
             return None;
         }
@@ -255,7 +255,7 @@ fn conditions(reader: &mut Reader, path: &[String]) -> Vec<Condition> {
     let mut found = Vec::new();
     let Some(value) = reader.get(path).cloned() else { return found };
     if value.as_dict().is_none() {
-        let help = "such as `when = { \"optimizer.name\" = \"sgd\" }`";
+        let help = "write, for example, `when = { \"optimizer.name\" = \"sgd\" }`";
         reader.wrong_help(path, "must be a table of other parameters and their values", help);
     }
     if let Some((_, number)) = not_finite(&value) {
@@ -295,7 +295,8 @@ pub(super) fn constraints(reader: &mut Reader) -> Vec<Constraint> {
     let mut found = Vec::new();
     for (at, text) in texts {
         let Some(text) = text.as_str() else {
-            reader.wrong_help(&at, "must be text", "such as \"train.batch_size <= 64\"");
+            let help = "write, for example, \"train.batch_size <= 64\"";
+            reader.wrong_help(&at, "must be text", help);
             continue;
         };
         match Constraint::parse(text) {

@@ -49,7 +49,7 @@ fn conditions(reader: &mut Reader, parameter: &Parameter, all: &[Parameter]) {
         if parents.peek().is_none() {
             let help = match closest(&condition.key, all.iter().map(|other| other.key.as_str())) {
                 Some(key) => format!("did you mean `{key}`?"),
-                None => "conditions are about other parameters of the sweep".to_owned(),
+                None => "name another parameter of the sweep".to_owned(),
             };
             reader.wrong_help(&path, format!("`{}` is not a parameter", condition.key), help);
             continue;
@@ -133,9 +133,9 @@ fn method(reader: &mut Reader, sweep: &Sweep) {
     if is_needed(Need::Parameters) && search.parameters.is_empty() {
         if reader.problems.is_empty() {
             let help = if is_typed(sweep) {
-                "such as `optimizer.lr=0.1,0.01`"
+                "add one, such as `optimizer.lr=0.1,0.01`"
             } else {
-                "such as `[sweep.parameters.\"optimizer.lr\"]` with `values = [0.1, 0.01]`"
+                "add one, such as `[sweep.parameters.\"optimizer.lr\"]` with `values = [0.1, 0.01]`"
             };
             reader.wrong_help(&key("parameters"), "is empty: there is nothing to try", help);
         }
@@ -147,7 +147,7 @@ fn method(reader: &mut Reader, sweep: &Sweep) {
     if is_needed(Need::Trials) && sweep.trials.is_none() && reader.get(&key("trials")).is_none() {
         let what = format!("`{word}` needs `sweep.trials`, since it never stops by itself");
         let help =
-            if is_typed(sweep) { "such as `sweep.trials=24`" } else { "such as `trials = 24`" };
+            if is_typed(sweep) { "add it: `sweep.trials=24`" } else { "add it: `trials = 24`" };
         reader.wrong_help(&key("method"), what, help);
     }
 }
@@ -385,7 +385,7 @@ fn metric(reader: &mut Reader, sweep: &mut Sweep, base: &Loaded) {
     if reader.get(&key).is_none() {
         let checkpoint = &base.experiment.checkpoint;
         if !checkpoint.monitor.starts_with("val/") {
-            let help = format!("it may be {}", any_of(validation()));
+            let help = format!("choose {}", any_of(validation()));
             reader.wrong_help(&key, "is missing", help);
             return;
         }
@@ -402,7 +402,7 @@ fn metric(reader: &mut Reader, sweep: &mut Sweep, base: &Loaded) {
         };
         let help = match closest(metric, validation()) {
             Some(meant) => format!("did you mean `{meant}`?"),
-            None => format!("it may be {}", any_of(validation())),
+            None => format!("choose {}", any_of(validation())),
         };
         reader.wrong_help(&key, what, help);
         return;

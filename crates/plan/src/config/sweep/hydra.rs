@@ -270,8 +270,14 @@ mod tests {
 
     #[test]
     fn spaces_that_are_none_say_why() {
-        for text in ["range(5,1)", "choice(1,,2)", "interval(1)", "tag(lin, interval(1,2))", "1,"] {
-            assert!(space(text).unwrap().is_err(), "{text}");
+        for (text, why) in [
+            ("range(5,1)", "`range` has no value, or more than a million"),
+            ("choice(1,,2)", "has an empty value between two commas"),
+            ("interval(1)", "`interval` takes min and max"),
+            ("tag(lin, interval(1,2))", "unsupported tag `lin`; only `log` is supported"),
+            ("1,", "has an empty value between two commas"),
+        ] {
+            assert_eq!(space(text).unwrap().unwrap_err(), why, "{text}");
         }
     }
 

@@ -245,13 +245,13 @@ fn base(reader: &mut Reader, path: &Path) -> Option<PathBuf> {
     reader.only(&[], &["schema", "base", "sweep"]);
     let schema = path_of("schema");
     if reader.get(&schema).is_none() {
-        reader.wrong_help(&schema, "is missing; there is no default", "such as `schema = 1`");
+        reader.wrong_help(&schema, "is missing; there is no default", "add `schema = 1`");
     } else if reader.whole(&schema, 0, u64::from(u32::MAX)).is_some_and(|found| found != 1) {
         reader.wrong(&schema, "this ddprun reads schema 1");
     }
     let key = path_of("base");
     if reader.get(&key).is_none() {
-        let help = "the experiment that all trials change: `base = \"resnet.toml\"`";
+        let help = "name the experiment that all trials change, such as `base = \"resnet.toml\"`";
         reader.wrong_help(&key, "is missing; there is no default", help);
         return None;
     }
@@ -264,7 +264,8 @@ fn base(reader: &mut Reader, path: &Path) -> Option<PathBuf> {
     match text::read(&base) {
         Ok(_) => Some(base),
         Err(problem) => {
-            let help = problem.remedy().unwrap_or("the path is relative to this file").to_owned();
+            let usual = "check the path, which is relative to this file";
+            let help = problem.remedy().unwrap_or(usual).to_owned();
             reader.wrong_help(&key, problem.what().to_owned(), help);
             None
         }
@@ -287,7 +288,7 @@ fn name(reader: &mut Reader, path: &Path, ending: &str) -> String {
     let name = reader.text(&key).unwrap_or(usual);
     let plain = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
     if !(1..=128).contains(&name.len()) || name.starts_with('.') || !name.chars().all(plain) {
-        let help = "1 to 128 letters, digits, `.`, `_` or `-`, not starting with a dot";
+        let help = "use 1 to 128 letters, digits, `.`, `_` or `-`, not starting with a dot";
         reader.wrong_help(&key, format!("`{name}` cannot name a folder"), help);
     }
     name
@@ -347,7 +348,7 @@ fn pruner(reader: &mut Reader) -> Choice {
     match reader.get(&table) {
         None => kind_reader::plain(NO_PRUNER),
         Some(Value::Dict(..)) if reader.get(&name).is_none() => {
-            reader.wrong_help(&table, "has no name", "such as `name = \"asha\"`");
+            reader.wrong_help(&table, "has no name", "add one, such as `name = \"asha\"`");
             kind_reader::plain(NO_PRUNER)
         }
         Some(Value::Dict(..)) => kind_reader::choice(reader, PRUNER, &name, NO_PRUNER, &table),

@@ -68,7 +68,8 @@ pub(super) fn decide(
 ) -> Result<Vec<LayerPlan>, Problem> {
     let Model { name, layers, .. } = &loaded.experiment.model;
     if name == "graph" && layers.is_empty() {
-        let help = "such as `[[model.layers]]` with `name = \"linear\"`; `ddprun schema` lists all";
+        let help = "add one, such as `[[model.layers]]` with `name = \"linear\"`; `ddprun schema` \
+                    lists all";
         let what = "is missing: `graph` is made of layers";
         return Err(loaded.problem_at("model.layers", "model.name", what).help(help));
     }

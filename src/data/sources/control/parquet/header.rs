@@ -206,6 +206,7 @@ mod tests {
         let all = PAGE.len() as u64 + 10;
         assert!(Header::read(&file, 0..all).unwrap().is_some());
         assert_eq!(Header::read(&file, 0..all - 1).unwrap(), None);
-        assert!(Header::read(&file, 0..all + 1).is_err());
+        let error = Header::read(&file, 0..all + 1).unwrap_err();
+        assert_eq!(error.kind(), std::io::ErrorKind::UnexpectedEof, "{error}");
     }
 }

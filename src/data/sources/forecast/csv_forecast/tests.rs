@@ -1,5 +1,7 @@
 use std::io::Write;
 
+use test_support::assert_refused;
+
 use super::*;
 use crate::skipped::skipped;
 
@@ -199,7 +201,7 @@ fn other_programs_are_told_means_and_deviations_of_the_training_rows() {
     let std = told["series"][0]["std"].as_f64().unwrap();
     assert!((std - (195f64 / 12.0).sqrt()).abs() < 1e-12, "{std}");
     std::fs::remove_file(file).unwrap();
-    assert!(asked.preprocessing(&Options::new()).is_err());
+    assert_refused(asked.preprocessing(&Options::new()), "series.csv` does not exist");
 }
 
 #[test]
