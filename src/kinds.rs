@@ -62,13 +62,11 @@ use crate::sweep::{Methods, Pruners};
 pub struct Kinds {
     /// Data sets.
     pub data: DataSources,
-    /// Models.
     pub models: Models,
     /// Layers of the model `graph`.
     layers: Layers,
     /// What is done to images.
     pub transforms: Transforms,
-    /// Losses.
     pub losses: Losses,
     /// What evaluations measure.
     pub metrics: Metrics,
@@ -158,10 +156,6 @@ impl Kinds {
 
     /// What an engine of `plan` trains, in the memory of `device`, with first values drawn from the
     /// plan's seed.
-    ///
-    /// # Errors
-    ///
-    /// A kind that is not registered, options that do not fit, or too little memory.
     pub fn components(&self, plan: &Plan, device: &Device) -> Result<Components, Error> {
         let (model, params) = self.models.instantiate_on(&plan.model, plan.seed, device)?;
         params.train_only(|parameter| plan.optimizer.is_ever_trained(parameter));
@@ -179,10 +173,6 @@ impl Kinds {
 
 impl Kinds {
     /// What a run of `plan` writes about itself.
-    ///
-    /// # Errors
-    ///
-    /// A sink that is not registered.
     pub fn sinks_of(&self, plan: &Plan) -> Result<Vec<Box<dyn Sink>>, Error> {
         let names = plan.logging.sinks.iter();
         names.map(|name| Ok(self.sinks.build(&Choice::named(name))?)).collect()
@@ -246,7 +236,6 @@ impl KindFacts for Kinds {
 /// A plan's choice that this program cannot make.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The model.
     #[error(transparent)]
     Model(#[from] model::Error),
     /// Another kind.

@@ -250,7 +250,8 @@ impl Blocks {
         let class = self.nearest(bytes)?;
         let block = self.reuse(class, bytes_of(class))?;
         self.released[class] = self.released[class].saturating_add(1);
-        let (start, old) = (block.as_ptr().cast(), bytes_of(class));
+        let start = block.as_ptr().cast();
+        let old = bytes_of(class);
         // SAFETY: the block is a whole mapping of `old` bytes that is not in use. An error leaves
         // it as it was.
         let moved = unsafe { rustix::mm::mremap(start, old, bytes, MremapFlags::MAYMOVE) };
@@ -266,7 +267,10 @@ impl Blocks {
     fn release(&mut self, excess: impl Fn(&Self) -> usize) {
         loop {
             let excess = excess(self);
-            let Some(class) = self.nearest(excess).filter(|_| excess > 0) else { return };
+            if excess == 0 {
+                return;
+            }
+            let Some(class) = self.nearest(excess) else { return };
             let bytes = bytes_of(class);
             if let Some(block) = self.reuse(class, bytes) {
                 self.released[class] = self.released[class].saturating_add(1);

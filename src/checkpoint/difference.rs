@@ -7,7 +7,6 @@ use crate::checkpoint::{FILES, Manifest, STATE};
 /// The first thing that two checkpoints do not have in common.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Difference {
-    /// The file.
     pub file: String,
     /// The tensor, `header` (names, types and shapes) or `contents`.
     pub part: String,
@@ -21,7 +20,8 @@ impl Manifest {
             let parts = |manifest: &Self| {
                 manifest.files.get(file).map_or(vec![], |entry| entry.parts.clone())
             };
-            let (ours, theirs) = (parts(self), parts(other));
+            let ours = parts(self);
+            let theirs = parts(other);
             let at =
                 (0..ours.len().max(theirs.len())).find(|&at| ours.get(at) != theirs.get(at))?;
             let part = ours.get(at).or(theirs.get(at))?.name.clone();

@@ -27,7 +27,6 @@ const ATTEMPTS: u32 = 1000;
 /// A checkpoint folder as it was found.
 #[derive(Clone, Debug)]
 pub struct Found {
-    /// The folder.
     pub path: PathBuf,
     /// The step that its name says.
     pub step: u64,
@@ -39,7 +38,6 @@ pub struct Found {
 /// and can be read even if its run deletes it meanwhile.
 #[derive(Clone, Debug)]
 pub struct Opened {
-    /// The folder.
     pub path: PathBuf,
     /// What it consists of.
     pub manifest: Manifest,
@@ -122,10 +120,6 @@ pub fn all(folder: &Path) -> Result<Vec<Found>, Error> {
 
 /// The best checkpoint of `folder`, by its manifests; `None` where no best one is kept, or none was
 /// evaluated.
-///
-/// # Errors
-///
-/// The folder cannot be read, or the checkpoint is damaged.
 pub(crate) fn best(folder: &Path, plan: &CheckpointPlan) -> Result<Option<Opened>, Error> {
     if plan.keep_best == 0 {
         return Ok(None);
@@ -140,10 +134,6 @@ pub(crate) fn best(folder: &Path, plan: &CheckpointPlan) -> Result<Option<Opened
 
 /// What `find` finds in a folder of which the run may go on: once more where a checkpoint was
 /// deleted while it was looked at.
-///
-/// # Errors
-///
-/// As `find`.
 fn while_it_rotates<T>(mut find: impl FnMut() -> Result<T, Error>) -> Result<T, Error> {
     for _ in 0..ATTEMPTS {
         match find() {
@@ -155,19 +145,11 @@ fn while_it_rotates<T>(mut find: impl FnMut() -> Result<T, Error>) -> Result<T, 
 }
 
 /// The best checkpoint of `folder`, or the newest where there is no best one.
-///
-/// # Errors
-///
-/// As [`best`] and [`newest`].
 pub(crate) fn best_or_newest(folder: &Path, plan: &CheckpointPlan) -> Result<Opened, Error> {
     best(folder, plan)?.map_or_else(|| newest(folder), Ok)
 }
 
 /// The newest checkpoint of `folder` of which every byte is what was written.
-///
-/// # Errors
-///
-/// There is none; each one's damage is named. Or a newer ddprun wrote one.
 pub fn newest(folder: &Path) -> Result<Opened, Error> {
     let (opened, passed_over) = newest_that(folder, verify)?;
     Ok(Opened { passed_over, ..opened })
@@ -176,7 +158,8 @@ pub fn newest(folder: &Path) -> Result<Opened, Error> {
 /// The newest checkpoint beside a damaged one of which every byte is what was written.
 pub(super) fn intact_beside(damaged: &Path) -> Option<PathBuf> {
     let real = |path: &Path| path.canonicalize().unwrap_or_else(|_| path.to_owned());
-    let (folder, damaged) = (damaged.parent()?, real(damaged));
+    let folder = damaged.parent()?;
+    let damaged = real(damaged);
     let others = all(folder).ok()?.into_iter().rev().map(|found| found.path);
     others.filter(|path| real(path) != damaged).find(|path| verify(path).is_ok())
 }
@@ -195,10 +178,6 @@ pub fn restore_newest(
 }
 
 /// As [`restore_newest`], with the moments of those parameters only that `keeps` names.
-///
-/// # Errors
-///
-/// As [`restore_newest`].
 pub(crate) fn restore_newest_part(
     folder: &Path,
     plan: &Plan,
@@ -220,10 +199,6 @@ pub(crate) fn restore_newest_part(
 }
 
 /// What is best of the checkpoints of `folder` up to `step`, by their manifests.
-///
-/// # Errors
-///
-/// The folder cannot be read.
 pub(crate) fn best_until(
     folder: &Path,
     plan: &CheckpointPlan,
@@ -274,10 +249,6 @@ fn newest_that<T>(
 }
 
 /// The checkpoint in the folder `path`.
-///
-/// # Errors
-///
-/// Its manifest or its progress is damaged, or cannot be understood; or its run deletes it.
 pub fn open(path: &Path) -> Result<Opened, Error> {
     if let Some(held) = pin::held(path) {
         return Ok(held);
@@ -299,15 +270,12 @@ fn open_now(path: &Path) -> Result<Opened, Error> {
     let text = read_checked(&files, STATE, &manifest).map_err(damaged)?;
     let state = serde_json::from_slice(&text)
         .map_err(|error| misfit(&path.join(STATE), error.to_string()))?;
-    let (path, files) = (path.to_owned(), Arc::new(files));
+    let path = path.to_owned();
+    let files = Arc::new(files);
     Ok(Opened { path, manifest, state, passed_over: Vec::new(), files })
 }
 
 /// As [`open`]; checks every byte.
-///
-/// # Errors
-///
-/// As [`open`], and another file is damaged.
 pub fn verify(path: &Path) -> Result<Opened, Error> {
     let opened = open(path)?;
     let verified = opened.files.verify(&opened.manifest);
@@ -316,10 +284,6 @@ pub fn verify(path: &Path) -> Result<Opened, Error> {
 }
 
 /// The weights and buffers as the bytes of a safetensors file, checked.
-///
-/// # Errors
-///
-/// The file is damaged.
 pub fn model(opened: &Opened) -> Result<Vec<u8>, Error> {
     read_checked(&opened.files, MODEL, &opened.manifest)
         .map_err(|damage| Error::Damaged { path: opened.path.clone(), damage })
@@ -333,15 +297,11 @@ pub(crate) fn average(opened: &Opened) -> Option<&'static str> {
         let is_one = |part: &Part| part.name.starts_with(&format!("{average}."));
         file.is_some_and(|file| file.parts.iter().any(is_one))
     };
-    AVERAGES.into_iter().find(is_kept).filter(|_| opened.state.has_averages())
+    if opened.state.has_averages() { AVERAGES.into_iter().find(is_kept) } else { None }
 }
 
 /// As [`model`], with the averages of the weights in their place where the run kept some that are
 /// complete.
-///
-/// # Errors
-///
-/// As [`model`].
 pub fn averaged_model(opened: &Opened) -> Result<Vec<u8>, Error> {
     let weights = model(opened)?;
     let Some(kept) = average(opened) else { return Ok(weights) };
@@ -383,10 +343,6 @@ pub fn restore(opened: &Opened, plan: &Plan, params: &Params) -> Result<Vec<Mome
 
 /// As [`restore`], with the moments of those parameters only that `keeps` names: those of others
 /// are not read, and empty.
-///
-/// # Errors
-///
-/// As [`restore`].
 pub(crate) fn restore_part(
     opened: &Opened,
     plan: &Plan,
@@ -422,7 +378,8 @@ pub(crate) fn entry<'a>(manifest: &'a Manifest, name: &str) -> Result<&'a FileEn
 
 /// The contents of the file `name`: the bytes that are used are the bytes that were checked.
 fn read_checked(files: &OpenFiles, name: &str, manifest: &Manifest) -> Result<Vec<u8>, Damage> {
-    let (entry, file) = (entry(manifest, name)?, files.get(name)?);
+    let entry = entry(manifest, name)?;
+    let file = files.get(name)?;
     let mut bytes = vec![0; entry.bytes as usize];
     file.read_exact_at(&mut bytes, 0).map_err(|error| Damage::reading(name, &error))?;
     let mut rest = bytes.as_slice();

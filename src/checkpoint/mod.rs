@@ -50,8 +50,7 @@ use std::path::PathBuf;
 
 use crate::files;
 
-/// Version of the folder's form. In format 1 a file had one hash; from 2 on each tensor has its
-/// own.
+/// Version of the folder's form.
 pub(crate) const FORMAT: u32 = 2;
 
 pub(crate) const MODEL: &str = "model.safetensors";
@@ -72,15 +71,12 @@ pub enum Importance {
 /// Why a checkpoint cannot be written or used.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The disk.
     #[error(transparent)]
     Files(#[from] files::Error),
     /// A file of the checkpoint cannot be read.
     #[error("cannot read `{}`: {source}", path.display())]
     Read {
-        /// The file.
         path: PathBuf,
-        /// Why.
         #[source]
         source: std::io::Error,
     },
@@ -109,23 +105,16 @@ pub enum Error {
     /// A file is whole but holds something else than expected.
     #[error("`{}` does not fit this experiment: {why}", path.display())]
     Misfit {
-        /// The file.
         path: PathBuf,
         /// Which tensor or field, and how it differs.
         why: String,
     },
     /// The state cannot be put into files.
     #[error("cannot write the state of step {step}: {why}")]
-    Encode {
-        /// The step.
-        step: u64,
-        /// Why.
-        why: String,
-    },
+    Encode { step: u64, why: String },
     /// The weights have no meaning any more.
     #[error("`{name}` is not finite after step {step}: refusing to save it")]
     NotFinite {
-        /// The step.
         step: u64,
         /// The first parameter or buffer.
         name: String,

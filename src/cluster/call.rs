@@ -21,16 +21,13 @@ pub enum Error {
     /// It could not be started.
     #[error("`{program}` cannot be run: {source}")]
     NotRun {
-        /// The program.
         program: String,
-        /// Why not.
         #[source]
         source: io::Error,
     },
     /// It failed.
     #[error("`{program}` failed: {said}")]
     Failed {
-        /// The program.
         program: String,
         /// What it printed.
         said: String,
@@ -38,7 +35,6 @@ pub enum Error {
 }
 
 impl Error {
-    /// What to do about it.
     pub fn help(&self) -> Option<String> {
         match self {
             Self::NotRun { program, source } if source.kind() == io::ErrorKind::NotFound => {
@@ -66,10 +62,6 @@ impl Call {
     }
 
     /// Calls the program, and waits for its answer.
-    ///
-    /// # Errors
-    ///
-    /// As [`Error`].
     pub fn run(&self) -> Result<String, Error> {
         let not_run = |source| Error::NotRun { program: self.program.clone(), source };
         let mut child = Command::new(&self.program)
@@ -94,10 +86,6 @@ impl Call {
 
     /// Calls the program, and gives each line that it prints to `hear`, until that has heard
     /// enough.
-    ///
-    /// # Errors
-    ///
-    /// As [`Error`].
     pub fn lines(&self, mut hear: impl FnMut(&str) -> bool) -> Result<(), Error> {
         let not_run = |source| Error::NotRun { program: self.program.clone(), source };
         let mut command = Command::new(&self.program);
@@ -118,10 +106,6 @@ impl Call {
     }
 
     /// Calls the program, which prints where this one does.
-    ///
-    /// # Errors
-    ///
-    /// As [`Error`].
     pub fn show(&self) -> Result<(), Error> {
         let not_run = |source| Error::NotRun { program: self.program.clone(), source };
         let ended = Command::new(&self.program).args(&self.args).status().map_err(not_run)?;

@@ -45,14 +45,12 @@ pub(super) fn header_of(call: &Call, round: u64, bytes: usize) -> [u8; HEADER_BY
 }
 
 /// The bytes that a message has by its header, if its sender makes the same call as `own`.
-///
-/// # Errors
-///
-/// It makes another one, or sends another number of bytes than `target` has.
 pub(super) fn check_header(
     header: &[u8; HEADER_BYTES],
-    (own, other): (Rank, Rank),
-    (call, round): (&Call, u64),
+    own: Rank,
+    other: Rank,
+    call: &Call,
+    round: u64,
     target: &Target<'_>,
 ) -> Result<usize, Error> {
     let [op, its_round, seq, bytes, tag, len] = fields(header);
@@ -61,7 +59,8 @@ pub(super) fn check_header(
     })?;
     let theirs = Call { seq, op, bytes: Bytes(bytes), tag };
     if theirs != *call || its_round != round {
-        let (mut first, mut second) = ((own, *call), (other, theirs));
+        let mut first = (own, *call);
+        let mut second = (other, theirs);
         if other < own {
             (first, second) = (second, first);
         }
@@ -204,7 +203,9 @@ pub(super) struct Incoming<'a> {
 
 impl<'a> Incoming<'a> {
     pub(super) fn new(target: Target<'a>) -> Self {
-        let (header, reason, tag) = ([0; HEADER_BYTES], Vec::new(), [0; TAG_BYTES]);
+        let header = [0; HEADER_BYTES];
+        let reason = Vec::new();
+        let tag = [0; TAG_BYTES];
         Self { header, target, reason, part: 0, received: 0, tag }
     }
 
@@ -238,7 +239,8 @@ impl<'a> Incoming<'a> {
                 return Ok(has_advanced);
             }
             let tag_len = if key.is_some() { TAG_BYTES } else { 0 };
-            let (received, mut tag) = (self.received, self.tag);
+            let received = self.received;
+            let mut tag = self.tag;
             let part = self.present_part();
             let len = part.len();
             let rest = match received.checked_sub(len) {
@@ -286,10 +288,6 @@ impl<'a> Incoming<'a> {
 
     /// Whether the next message of the socket, of which nothing was received yet, is the end of the
     /// group. It is left unread.
-    ///
-    /// # Errors
-    ///
-    /// The other end is gone, or did not send what is there.
     #[cfg(any(feature = "cuda", test))]
     pub(super) fn begins_with_end(socket: &OwnedFd, key: Option<&RecordKey>) -> io::Result<bool> {
         let mut bytes = [0; HEADER_BYTES + TAG_BYTES];
@@ -340,6 +338,6 @@ impl<'a> Incoming<'a> {
         if self.is_end() {
             return self.end().map_or(Ok(()), Err);
         }
-        check_header(&self.header, (own, other), (call, round), &self.target).map(drop)
+        check_header(&self.header, own, other, call, round, &self.target).map(drop)
     }
 }

@@ -20,10 +20,6 @@ use crate::units::{Rank, WorldSize};
 
 /// [`open`] or [`open_tcp`] for a rank that computes on a GPU: gradients go through NCCL if the
 /// plan says so, or if the ranks find that their GPUs differ.
-///
-/// # Errors
-///
-/// As [`open`] and [`open_tcp`], and those of NCCL.
 #[cfg(feature = "cuda")]
 pub(crate) fn open_on_gpu(
     gpu: &crate::ops::cuda::Gpu,
@@ -32,7 +28,9 @@ pub(crate) fn open_on_gpu(
     fd: Option<OwnedFd>,
     peers: Vec<Peer>,
 ) -> Result<Arc<dyn Collective>, Error> {
-    let (world, timeout, hook) = (plan.world_size, plan.timeout, plan.comm_hook);
+    let world = plan.world_size;
+    let timeout = plan.timeout;
+    let hook = plan.comm_hook;
     let control: Arc<dyn Control> = match plan.backend {
         BackendPlan::Solo => return open(plan.backend, rank, world, fd, timeout),
         BackendPlan::Mpi => return open_machines(plan, rank, fd, peers),
@@ -62,10 +60,6 @@ pub(crate) fn open_on_gpu(
 }
 
 /// Checks that this machine has the libraries that `backend` calls.
-///
-/// # Errors
-///
-/// NCCL is missing: where it was searched for.
 #[cfg(feature = "cuda")]
 pub(crate) fn check(backend: BackendPlan) -> Result<(), String> {
     match backend {
@@ -189,7 +183,8 @@ pub(crate) fn open_machines(
     fd: Option<OwnedFd>,
     peers: Vec<Peer>,
 ) -> Result<Arc<dyn Collective>, Error> {
-    let (world, timeout) = (plan.world_size, plan.timeout);
+    let world = plan.world_size;
+    let timeout = plan.timeout;
     match machine(plan, rank, fd)? {
         None if plan.backend == BackendPlan::Mpi => {
             let place = Place { rank, world, local: WorldSize::ONE };
@@ -207,11 +202,11 @@ fn of_machine(
     local: shm::Shm,
     peers: Vec<Peer>,
 ) -> Result<Machines, Error> {
-    let ranks = (rank, plan.world_size);
-    Machines::open(ranks, local, plan.timeout, |place, timeout, meanwhile| match plan.backend {
+    let connect = |place, timeout, meanwhile| match plan.backend {
         BackendPlan::Mpi => through_mpi(place, timeout, meanwhile),
         _ => Leaders::connected(place, peers, timeout, meanwhile),
-    })
+    };
+    Machines::open(rank, plan.world_size, local, plan.timeout, connect)
 }
 
 /// The group of this machine's ranks, if there are several.

@@ -62,7 +62,9 @@ pub(super) fn tree_sum_at(parts: &mut [&mut [f32]], own: usize) {
             #[inline(always)]
             || tree(parts, piece.clone()),
         );
-        if let Some((sum, others)) = parts.split_first_mut().filter(|_| own > 0) {
+        if let Some((sum, others)) = parts.split_first_mut()
+            && own > 0
+        {
             others[own - 1][piece.clone()].copy_from_slice(&sum[piece]);
         }
     }
@@ -75,7 +77,8 @@ fn tree(parts: &mut [&mut [f32]], piece: Range<usize>) {
     while stride < parts.len() {
         for left in (0..parts.len() - stride).step_by(2 * stride) {
             let (low, high) = parts.split_at_mut(left + stride);
-            let (sums, values) = (&mut low[left][piece.clone()], &high[0][piece.clone()]);
+            let sums = &mut low[left][piece.clone()];
+            let values = &high[0][piece.clone()];
             for (sum, value) in sums.iter_mut().zip(values) {
                 *sum += *value;
             }

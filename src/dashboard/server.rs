@@ -40,7 +40,6 @@ pub(crate) enum Error {
     PortInUse {
         /// Where.
         host: String,
-        /// The port.
         port: u16,
     },
     /// The system does not let us listen.
@@ -48,9 +47,7 @@ pub(crate) enum Error {
     Listen {
         /// Where.
         host: String,
-        /// The port.
         port: u16,
-        /// Why not.
         #[source]
         reason: io::Error,
     },
@@ -143,10 +140,6 @@ impl Connections {
 
 impl Server {
     /// Takes a port of `host`, 0 for any.
-    ///
-    /// # Errors
-    ///
-    /// The port is in use or forbidden, or there is no such host.
     pub(crate) fn listen(host: &str, port: u16) -> Result<Self, Error> {
         let host = host.trim_matches(['[', ']']).to_owned();
         let listener = TcpListener::bind((host.as_str(), port)).map_err(|reason| {
@@ -170,10 +163,6 @@ impl Server {
 
     /// Answers questions about the runs below `folder` until the process ends; `ready` is called
     /// when the first can be answered, with whether there are any runs.
-    ///
-    /// # Errors
-    ///
-    /// The system gives no thread.
     pub(crate) fn start(self, folder: &Path, ready: impl FnOnce(bool, &str)) -> Result<(), Error> {
         let mut watched = Watched::new(folder);
         watched.look();
@@ -217,7 +206,8 @@ impl Shared {
 
 /// Looks at the files as long as the process lives; between two looks reads long ones.
 fn watch(shared: &Shared) {
-    let (mut looked, mut told) = (Instant::now(), Instant::now());
+    let mut looked = Instant::now();
+    let mut told = Instant::now();
     let mut has_read = false;
     loop {
         read_unread(shared);
@@ -243,7 +233,8 @@ fn watch(shared: &Shared) {
 
 /// Reads the runs that were not yet read; the first are shown while the others are read.
 fn read_unread(shared: &Shared) {
-    let (mut read, mut next) = (0, FIRST_RUNS);
+    let mut read = 0;
+    let mut next = FIRST_RUNS;
     while lock(&shared.watched).read_some(PORTION).is_some() {
         read += PORTION;
         if read >= next {
@@ -329,7 +320,8 @@ fn events(stream: &mut TcpStream, shared: &Shared) -> io::Result<()> {
         http::write_until(Instant::now() + EVENT_TIMEOUT, stream, text.as_bytes())
     };
     say(stream, &Response::of("text/event-stream", "").head(""))?;
-    let (mut known, mut spoke) = (*lock(&shared.news), Instant::now());
+    let mut known = *lock(&shared.news);
+    let mut spoke = Instant::now();
     say(stream, ": here\n\n")?;
     stream.set_read_timeout(Some(GLANCE))?;
     while is_there(stream) {

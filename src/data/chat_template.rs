@@ -47,7 +47,6 @@ pub struct ChatTemplate {
 /// A chat as one text.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rendered {
-    /// The text.
     pub text: String,
     /// The bytes of it that the assistant writes, with what ends each answer.
     pub answers: Vec<Range<usize>>,
@@ -55,10 +54,6 @@ pub struct Rendered {
 
 impl ChatTemplate {
     /// The template `asked` for, or that of the tokenizer in the file `tokenizer`.
-    ///
-    /// # Errors
-    ///
-    /// There is none, or it is no template.
     pub fn open(tokenizer: &Path, asked: Option<&Path>) -> Result<Self, Error> {
         let config = config(tokenizer)?;
         let (path, text) = found(tokenizer, asked, &config)?;
@@ -88,28 +83,16 @@ impl ChatTemplate {
     }
 
     /// A chat that asks for an answer.
-    ///
-    /// # Errors
-    ///
-    /// Why the template refuses it.
     pub fn prompt(&self, messages: &[Json]) -> Result<String, String> {
         Ok(self.rendered(messages, true)?.text)
     }
 
     /// A whole chat.
-    ///
-    /// # Errors
-    ///
-    /// Why the template refuses it.
     pub fn whole(&self, messages: &[Json]) -> Result<String, String> {
         Ok(self.rendered(messages, false)?.text)
     }
 
     /// A whole chat, and what of it is answers.
-    ///
-    /// # Errors
-    ///
-    /// Why the template refuses it, or does not tell answers from the rest.
     pub fn chat(&self, messages: &[Json]) -> Result<Rendered, String> {
         let mut rendered = self.rendered(messages, false)?;
         if !self.has_marks {
@@ -156,7 +139,9 @@ impl ChatTemplate {
 
 /// Text and answers of a text in which these are marked.
 fn unmarked(marked: &str) -> Rendered {
-    let (mut text, mut answers, mut start) = (String::with_capacity(marked.len()), vec![], 0);
+    let mut text = String::with_capacity(marked.len());
+    let mut answers = vec![];
+    let mut start = 0;
     for c in marked.chars() {
         match MARKS.iter().position(|mark| *mark == c) {
             Some(0) => start = text.len(),
@@ -297,7 +282,8 @@ fn found(
         Some(name) if name.as_os_str() == CHATML.0 => Ok((name.to_owned(), CHATML.1.to_owned())),
         Some(path) => of_file(path.to_owned()),
         None => {
-            let (file, in_config) = (beside(tokenizer, "chat_template.jinja"), in_config(config));
+            let file = beside(tokenizer, "chat_template.jinja");
+            let in_config = in_config(config);
             match in_config {
                 _ if file.is_file() => of_file(file),
                 Some(text) => Ok((beside(tokenizer, "tokenizer_config.json"), text.to_owned())),

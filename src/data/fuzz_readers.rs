@@ -20,7 +20,8 @@ use crate::plan::{SplitPlan, Targets};
 pub(crate) fn image(bytes: &[u8]) -> Result<usize, String> {
     let is_half = !bytes.len().is_multiple_of(2);
     let needed = |(height, width): (usize, usize)| {
-        let (top, left) = (height / 4, width / 4);
+        let top = height / 4;
+        let left = width / 4;
         let half = Area { top, left, height: height.div_ceil(2), width: width.div_ceil(2) };
         if is_half { half } else { Area::whole((height, width)) }
     };
@@ -53,12 +54,11 @@ pub(crate) fn trajectories(path: &Path) -> Option<String> {
     let chunk = Chunk { horizon: 4, n_obs_steps: 2, n_action_steps: 2, val_ratio: 0.25 };
     let cameras = vec!["observation.images.top".to_owned()];
     let seen = Behaviour::Recorded { file: path.to_owned(), cameras };
-    drop(windows::survey(&seen, chunk, (&SplitPlan::NONE, None)));
+    drop(windows::survey(&seen, chunk, &SplitPlan::NONE, None));
     let from = Behaviour::recorded(path.to_owned());
-    windows::survey(&from, chunk, (&SplitPlan::NONE, None)).err().map(|error| error.to_string())
+    windows::survey(&from, chunk, &SplitPlan::NONE, None).err().map(|error| error.to_string())
 }
 
-/// Speech.
 pub(crate) fn speech(path: &Path) -> Option<String> {
     speech::features(path).err().map(|error| error.to_string())
 }

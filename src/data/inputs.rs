@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use crate::data::Dataset;
 use crate::data::error::{Error, shown};
-use crate::data::file_names::is_hidden;
+use crate::data::file_names::files_below;
 use crate::data::listing::paths::Paths;
 use crate::data::transform::Transforms;
 use crate::plan::DataPlan;
@@ -51,7 +51,6 @@ pub enum Items {
 /// What an answer is given for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Item {
-    /// Its file.
     pub file: Arc<Path>,
     /// Its place in the file, from 1, if there may be several.
     pub row: Option<u64>,
@@ -141,10 +140,6 @@ impl Item {
 
 /// The files that `paths` name: each file, and in folders at any depth, in the order of their
 /// names, those that are `wanted`.
-///
-/// # Errors
-///
-/// Something is not there, cannot be listed, or a folder holds no `what`.
 pub(crate) fn files(
     paths: &[PathBuf],
     what: &'static str,
@@ -160,34 +155,18 @@ pub(crate) fn files(
             continue;
         }
         let before = found.len();
-        below(path, wanted, 0, &mut found)?;
+        for file in files_below(path, MAX_DEPTH) {
+            let file = file?;
+            if wanted(&file) {
+                found.push(file);
+            }
+        }
         if found.len() == before {
             let what = format!("it contains no {what}");
             return Err(Error::Format { path: path.clone(), what });
         }
     }
     Ok(found)
-}
-
-fn below(
-    folder: &Path,
-    wanted: &dyn Fn(&Path) -> bool,
-    depth: usize,
-    found: &mut Vec<PathBuf>,
-) -> Result<(), Error> {
-    let failed = |source| Error::Io { action: "list", path: folder.to_owned(), source };
-    let entries = std::fs::read_dir(folder).map_err(failed)?;
-    let mut entries = entries.collect::<Result<Vec<_>, _>>().map_err(failed)?;
-    entries.sort_by_key(std::fs::DirEntry::file_name);
-    for entry in entries.into_iter().filter(|entry| !is_hidden(&entry.file_name())) {
-        let path = entry.path();
-        if path.is_dir() && depth < MAX_DEPTH {
-            below(&path, wanted, depth + 1, found)?;
-        } else if wanted(&path) {
-            found.push(path);
-        }
-    }
-    Ok(())
 }
 
 /// Whether a path ends so, in any case.

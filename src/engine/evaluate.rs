@@ -75,7 +75,6 @@ struct Part {
 pub struct Worst {
     /// Its index in its split.
     pub sample: u32,
-    /// Its loss.
     pub loss: f64,
     /// Its class, and the class that the model takes it for.
     pub classes: Option<[u32; 2]>,
@@ -113,11 +112,6 @@ impl Engine {
     /// registered metrics measure of such answers, of the averaged parameters where there are
     /// averages. This rank runs its `chunks`; sums are added in the order of the chunks over all
     /// ranks.
-    ///
-    /// # Errors
-    ///
-    /// A tensor operation, a sample or another rank failed; the loss is not finite; too many
-    /// samples cannot be read, or no label of them counts.
     pub fn evaluate(
         &mut self,
         split: Split,
@@ -153,10 +147,6 @@ impl Engine {
 
     /// The same of the parameters themselves, where averages stand for them otherwise: `val/loss`
     /// becomes `val_weights/loss`.
-    ///
-    /// # Errors
-    ///
-    /// Those of [`Engine::evaluate_unless`].
     pub(crate) fn evaluate_weights(
         &mut self,
         split: Split,
@@ -217,16 +207,13 @@ impl Engine {
         let totals = Totals::over(all.iter().flat_map(|part| &part.passes));
         let kept = gather(self.collective.as_ref(), &kept)?;
         let unreadable = self.audit(split, &totals)?;
-        let (metrics, samples) = (self.values(split, totals.loss, &kept), totals.samples);
+        let metrics = self.values(split, totals.loss, &kept);
+        let samples = totals.samples;
         Ok(Evaluation { metrics, kept, worst, samples, unreadable, stop_request })
     }
 
     /// What the model answers to `inputs` of the CPU, with the averaged parameters where there are
     /// averages. Each sample draws from its key.
-    ///
-    /// # Errors
-    ///
-    /// A shape that does not fit.
     pub fn answer(&mut self, inputs: &Tensor, draws: &[Key]) -> candle_core::Result<Tensor> {
         // A simulation asks thousands of times.
         (self.observer)(self.state.step, Phase::Evaluating);
@@ -261,7 +248,7 @@ impl Engine {
         let (loss, weight, kept, worst) = self
             .batch_on_device(batch)
             .and_then(|DeviceBatch { inputs, targets }| {
-                let compared = self.compared([&inputs, &targets], &draws, &pass)?;
+                let compared = self.compared(&inputs, &targets, &draws, &pass)?;
                 let Comparison { outputs, targets: wanted } = &compared;
                 let loss = self.loss.measured(outputs, wanted)?;
                 let kept = match answers {
@@ -288,7 +275,8 @@ impl Engine {
     /// augmentation is asked for.
     fn compared(
         &self,
-        [inputs, targets]: [&Tensor; 2],
+        inputs: &Tensor,
+        targets: &Tensor,
         draws: &[Key],
         pass: &ForwardContext,
     ) -> candle_core::Result<Comparison> {
@@ -338,7 +326,8 @@ impl Engine {
         }
         let classifies = self.plan.loss.has_classes() && targets.rank() == 1;
         let one = |(at, &sample): (usize, &u32)| {
-            let (output, target) = (outputs.narrow(0, at, 1)?, targets.narrow(0, at, 1)?);
+            let output = outputs.narrow(0, at, 1)?;
+            let target = targets.narrow(0, at, 1)?;
             let loss = f64::from(scalar(&self.loss.measured(&output, &target)?)?);
             let classes = classifies.then(|| metric::one_answer(&output, &target)).transpose()?;
             Ok(Worst { sample, loss, classes: classes.flatten() })
@@ -361,20 +350,23 @@ impl Engine {
     /// left out.
     fn audit(&self, split: Split, totals: &Totals) -> Result<u64, Error> {
         let samples = split.samples(&self.plan) as u64;
-        let (counted, data) = (totals.samples, &self.plan.data);
+        let counted = totals.samples;
+        let data = &self.plan.data;
         let unreadable = samples.checked_sub(counted);
         let may_lack = data.on_bad_sample == OnBadSample::Skip;
         let unreadable = unreadable.filter(|&missing| missing == 0 || may_lack);
         let unreadable = unreadable.ok_or(Error::Miscounted { counted, expected: samples })?;
         if !data.tolerates(unreadable, samples) {
-            let (split, most) = (split.words(), data.max_bad_fraction);
+            let split = split.words();
+            let most = data.max_bad_fraction;
             return Err(data::Error::TooManyUnreadable { split, unreadable, samples, most }.into());
         }
         if totals.weight <= 0.0 {
             return Err(Error::NothingCounts { split: split.words() });
         }
         if !totals.loss.is_finite() {
-            let (split, step) = (split.words(), self.state.step);
+            let split = split.words();
+            let step = self.state.step;
             return Err(Error::EvaluationNotFinite { split, step });
         }
         Ok(unreadable)
@@ -383,14 +375,16 @@ impl Engine {
     /// The same for training: all ranks find at the same step that too many samples of the epoch
     /// cannot be read.
     pub(super) fn check_readable(&self, totals: &Totals) -> Result<(), Error> {
-        let (plan, sums) = (&self.plan, &self.state.sums);
+        let plan = &self.plan;
+        let sums = &self.state.sums;
         let unreadable = sums.unreadable + totals.unreadable;
         let whole = plan.length.steps_per_epoch * plan.batch.global.count() as u64;
         let samples = whole.min(plan.data.n_train as u64);
         if plan.data.tolerates(unreadable, samples) {
             return Ok(());
         }
-        let (split, most) = ("training", plan.data.max_bad_fraction);
+        let split = "training";
+        let most = plan.data.max_bad_fraction;
         Err(data::Error::TooManyUnreadable { split, unreadable, samples, most }.into())
     }
 

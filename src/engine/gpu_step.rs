@@ -27,7 +27,8 @@ impl Passes<'_> {
     ) -> Result<Measured> {
         let has_labels = self.plan.loss.has_classes() && !targets.dtype().is_float();
         let asked = if has_labels { counted(targets)? as u64 } else { 0 };
-        let (value, mut correct_of) = (f64::NAN, [0, asked]);
+        let value = f64::NAN;
+        let mut correct_of = [0, asked];
         if let Some(loss) = self.loss.scored(outputs, targets, weight, found)? {
             return Ok(Measured { loss, value, correct: correct_of });
         }
@@ -43,10 +44,22 @@ impl Passes<'_> {
 }
 
 impl Engine {
+    /// Enqueues the update if nothing has to be known first, and then waits for what the passes
+    /// found. Returns whether the update was enqueued.
+    pub(super) fn update_ahead(
+        &mut self,
+        step: &Step,
+        passes: &mut [PassReport],
+    ) -> std::result::Result<bool, Error> {
+        let is_queued = self.queue_update(step, passes)?;
+        self.read_passes(step, passes)?;
+        Ok(is_queued)
+    }
+
     /// Enqueues the update of a rank that is alone, before the CPU knows what the passes found: the
     /// GPU itself decides whether parameters move, as [`Engine::check`] does afterwards. `false` =
     /// nothing was enqueued, because something has to be known first.
-    pub(super) fn queue_update(
+    fn queue_update(
         &mut self,
         step: &Step,
         passes: &[PassReport],
@@ -85,7 +98,7 @@ impl Engine {
 
     /// Waits for what the passes on a GPU found. The time of the wait is that of backward, in which
     /// the GPU spends most of it.
-    pub(super) fn hear(
+    fn read_passes(
         &mut self,
         step: &Step,
         passes: &mut [PassReport],

@@ -180,7 +180,6 @@ pub struct Engine {
 
 /// What an engine trains, made by the kinds that the plan chooses.
 pub struct Components {
-    /// The model.
     pub model: Box<dyn Model>,
     /// Its parameters and buffers.
     pub params: Params,
@@ -209,10 +208,6 @@ impl Engine {
     }
 
     /// What all ranks have done up to now. All of them call it.
-    ///
-    /// # Errors
-    ///
-    /// A collective failed.
     pub fn rank_stats(&self) -> Result<RankStats, Error> {
         // A rank that waits here is not the one that hangs.
         (self.observer)(self.state.step, Phase::Reducing);
@@ -261,10 +256,6 @@ impl Engine {
 
     /// Copies the optimizer's state to the CPU's memory, if it is elsewhere: [`Engine::moments`] is
     /// true from then until the next step.
-    ///
-    /// # Errors
-    ///
-    /// The device's.
     pub fn bring_home(&mut self) -> Result<(), Error> {
         let step = self.state.step;
         if self.home != Some(step) {
@@ -307,7 +298,8 @@ impl Engine {
 
     /// Learning rate of the step after the finished ones.
     pub fn next_rates(&self) -> Rates {
-        let (plan, done) = (&self.plan, self.state.step);
+        let plan = &self.plan;
+        let done = self.state.step;
         let rates = |done| self.schedule().rates(done, &self.state.plateau);
         let averaging = plan
             .swa

@@ -36,17 +36,14 @@ pub struct PassProfile {
 /// gradients that backward hands over, the most in use grows in proportion to the batch; which
 /// moment is the largest depends on the batch. Of large images smaller ones are run, if the model
 /// takes them, since what a sample adds grows with its area.
-///
-/// # Errors
-///
-/// The model refuses such a batch, or no thread can be started.
 pub fn profile_pass(plan: &Plan, components: &Components) -> Result<PassProfile, Error> {
     let pool = rayon::ThreadPoolBuilder::new()
         .num_threads(plan.distributed.threads_per_rank)
         .stack_size(STACK_BYTES)
         .build()
         .map_err(|error| Error::Thread(std::io::Error::other(error)))?;
-    let (whole, smaller) = (&plan.model.input, profiled_shape(plan));
+    let whole = &plan.model.input;
+    let smaller = profiled_shape(plan);
     let found = pool.install(|| {
         let found = profile_samples(plan, components, &smaller);
         if found.is_ok() || smaller == *whole {

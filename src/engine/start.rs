@@ -27,10 +27,6 @@ use crate::units::{Rank, WorldSize};
 
 impl Engine {
     /// An engine of a single rank, at the beginning of a run.
-    ///
-    /// # Errors
-    ///
-    /// Too little memory.
     pub fn solo(plan: Arc<Plan>, components: Components) -> Result<Self, Error> {
         let timeout = plan.distributed.timeout;
         let alone = collective::open(BackendPlan::Solo, Rank(0), WorldSize::ONE, None, timeout)?;
@@ -39,10 +35,6 @@ impl Engine {
 
     /// An engine at the beginning of a run, or at `restored`'s place in it. Compares that place,
     /// and names and shapes of all parameters, with rank 0's, then takes over rank 0's values.
-    ///
-    /// # Errors
-    ///
-    /// A rank built another model or restored another checkpoint, or a collective failed.
     pub fn new(
         plan: Arc<Plan>,
         components: Components,
@@ -58,13 +50,12 @@ impl Engine {
         let layout = freezing::layout(&plan, &params);
         let device = device(&params);
         let joint = JointPasses::new(&plan, &params, &collective)?;
-        let place = (collective.rank(), collective.world_size());
-        let ownership = Ownership::new(&plan, &params, place).map(Arc::new);
+        let ownership = Ownership::new(&plan, &params, collective.rank(), collective.world_size());
+        let ownership = ownership.map(Arc::new);
         if let Some(ownership) = &ownership {
             ownership.release(&mut moments);
         }
-        let held = (layout, ownership.clone());
-        let reducer = reducer(&plan, &params, &collective, held, &moments)?;
+        let reducer = reducer(&plan, &params, &collective, layout, ownership.clone(), &moments)?;
         let sink = reducer.sink();
         #[cfg(feature = "cuda")]
         let graph = GraphPass::new(&plan, &device);
@@ -126,19 +117,11 @@ impl Engine {
     }
 
     /// Gives every rank the parameters of rank 0.
-    ///
-    /// # Errors
-    ///
-    /// A collective failed.
     pub(crate) fn broadcast_parameters(&self) -> Result<(), Error> {
         self.params.parameters().iter().try_for_each(|param| self.broadcast(param.var()))
     }
 
     /// Gives every rank the running statistics of rank 0, which follow the first shard.
-    ///
-    /// # Errors
-    ///
-    /// A collective failed.
     pub fn broadcast_buffers(&self) -> Result<(), Error> {
         self.params.moving_buffers().try_for_each(|buffer| self.broadcast(buffer.var()))
     }
@@ -172,7 +155,8 @@ fn reducer(
     plan: &Plan,
     params: &Params,
     collective: &Arc<dyn Collective>,
-    (layout, ownership): (Layout, Option<Arc<Ownership>>),
+    layout: Layout,
+    ownership: Option<Arc<Ownership>>,
     moments: &[Moments],
 ) -> Result<Box<dyn Reducer>, Error> {
     let overlap = plan.distributed.overlap;

@@ -37,16 +37,13 @@ pub(super) struct JointPasses {
 
 impl JointPasses {
     /// What `plan` asks for; `None` = no layer takes statistics of more than one shard.
-    ///
-    /// # Errors
-    ///
-    /// No threads can be started.
     pub(super) fn new(
         plan: &Plan,
         params: &Params,
         collective: &Arc<dyn Collective>,
     ) -> std::result::Result<Option<Self>, Error> {
-        let (shards, world) = (plan.batch.shards.count(), collective.world_size().count());
+        let shards = plan.batch.shards.count();
+        let world = collective.world_size().count();
         let is_joint = plan.distributed.sync_batchnorm && shards.max(world) > 1;
         if !is_joint || params.least_rows().is_none() {
             return Ok(None);
@@ -75,10 +72,6 @@ impl JointPasses {
 
     /// Ends the pass of this rank's `shard`, whose layers, if it had samples, have asked for all
     /// that they need.
-    ///
-    /// # Errors
-    ///
-    /// Another shard or rank failed, or runs other layers.
     pub(super) fn finish(&self, shard: usize, had_samples: bool) -> Result<()> {
         let mine = if had_samples { Message::Done } else { Message::Absent };
         while self.group.all_gather(shard, mine.clone())?.iter().any(Message::is_statistics) {
@@ -99,7 +92,8 @@ impl JointPasses {
             }
             done
         };
-        let (mut found, mut failures) = (Vec::new(), Vec::new());
+        let mut found = Vec::new();
+        let mut failures = Vec::new();
         for done in run_at_once(&self.pools, &watched) {
             match done {
                 Ok(done) => found.push(done),
@@ -247,10 +241,6 @@ pub(super) struct ShardGradients(Mutex<Vec<Option<Vec<f32>>>>);
 
 impl ShardGradients {
     /// Hands them over to `sink`.
-    ///
-    /// # Errors
-    ///
-    /// The sink's.
     pub(super) fn deliver(&self, sink: &dyn GradientSink) -> Result<()> {
         let all = std::mem::take(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner));
         for (index, gradient) in all.into_iter().enumerate() {

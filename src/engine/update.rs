@@ -41,11 +41,6 @@ impl Engine {
     }
 
     /// Whether the parameters may move: `false` skips the update.
-    ///
-    /// # Errors
-    ///
-    /// A parameter has no gradient, too many samples are unreadable, the loss has exploded, or loss
-    /// or gradient are not finite and the step is not to be skipped.
     pub(super) fn check(
         &mut self,
         step: &Step,
@@ -163,10 +158,12 @@ impl Engine {
         preparation: Preparation,
         unused: &[usize],
     ) -> candle_core::Result<()> {
-        let (plan, count) = (&self.plan, self.state.updates + 1);
+        let plan = &self.plan;
+        let count = self.state.updates + 1;
         let update = planned_update(self.optimizer.as_ref(), plan, rates, preparation, count);
         let counts = self.counts(unused);
-        let (params, moments) = (self.params.parameters(), &mut self.moments);
+        let params = self.params.parameters();
+        let moments = &mut self.moments;
         let moved = self.reducer.update(&update, params, moments, &counts);
         moved.and_then(|()| self.reducer.average_buffers(&update, &self.params, moments))
     }

@@ -32,25 +32,16 @@ impl Follower {
         Self { path: path.to_owned(), offset: 0, file: None }
     }
 
-    /// The file.
     pub(crate) fn path(&self) -> &Path {
         &self.path
     }
 
     /// The lines that were ended since the last look. Half a line waits for its end.
-    ///
-    /// # Errors
-    ///
-    /// The file cannot be read.
     pub(crate) fn poll(&mut self) -> Result<News, Error> {
         self.look(false)
     }
 
     /// As [`Follower::poll`], with a last line that has no end: nothing more will be written.
-    ///
-    /// # Errors
-    ///
-    /// As [`Follower::poll`].
     pub(crate) fn poll_to_the_end(&mut self) -> Result<News, Error> {
         self.look(true)
     }

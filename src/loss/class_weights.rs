@@ -28,10 +28,6 @@ pub enum ClassWeights {
 
 impl ClassWeights {
     /// The weights in numbers, as the option `key`.
-    ///
-    /// # Errors
-    ///
-    /// Another number of weights than classes, or a data set that does not count its classes.
     pub(super) fn decided(
         weights: Option<&Self>,
         key: &'static str,
@@ -45,10 +41,11 @@ impl ClassWeights {
         if let Some(what) = unusable_weights(&weights) {
             return Err(Unfit { key, what: what.to_owned(), help: None });
         }
-        let (given, classes) = (weights.len(), data.classes.len());
+        let given = weights.len();
+        let classes = data.classes.len();
         if given != classes {
-            let (weights, classes) =
-                (counted(given as u64, "weight"), counted(classes as u64, "class"));
+            let weights = counted(given as u64, "weight");
+            let classes = counted(classes as u64, "class");
             let what = format!("has {weights}, but the data has {classes}");
             let help = Some("give one weight for each class, in label order, or \"balanced\"");
             return Err(Unfit { key, what, help });
@@ -83,10 +80,6 @@ fn balanced(key: &'static str, data: &DataFacts) -> std::result::Result<Vec<f64>
 
 /// The class of each label and its weight; a label that does not count has the weight 0. Classes
 /// beyond the weights, which only outputs without a class have, weigh nothing.
-///
-/// # Errors
-///
-/// A label that is no class.
 pub(super) fn of_labels(
     labels: &Tensor,
     weights: Option<&[f64]>,

@@ -22,7 +22,6 @@ mod errors;
 mod exact_match;
 mod kept;
 mod mae;
-mod mae_unscaled;
 mod mase;
 mod mse;
 mod outcomes;
@@ -30,7 +29,6 @@ mod perplexity;
 mod precision_recall_f1;
 mod r2;
 mod rmse;
-mod rmse_unscaled;
 mod scores;
 #[cfg(test)]
 mod tests;
@@ -53,8 +51,7 @@ pub use errors::ErrorScore;
 pub(crate) use errors::{ERRORS, Errors, of_targets};
 pub use exact_match::ExactMatch;
 pub use kept::{Kept, Scores};
-pub use mae::Mae;
-pub use mae_unscaled::MAE_UNSCALED;
+pub use mae::{MAE_UNSCALED, Mae};
 pub use mase::Mase;
 pub(crate) use mase::worse_than_naive;
 pub use mse::Mse;
@@ -63,8 +60,7 @@ pub(crate) use outcomes::{OUTCOMES, of_classes, one_answer};
 pub use perplexity::Perplexity;
 pub use precision_recall_f1::ClassScore;
 pub use r2::R2;
-pub use rmse::Rmse;
-pub use rmse_unscaled::RMSE_UNSCALED;
+pub use rmse::{RMSE_UNSCALED, Rmse};
 pub use scores::RankingScore;
 pub(crate) use scores::SCORES;
 pub use top::TopAccuracy;
@@ -104,10 +100,6 @@ pub trait Metric: Debug + Send + Sync {
     }
 
     /// What it keeps of a batch.
-    ///
-    /// # Errors
-    ///
-    /// Shapes or labels that do not fit.
     fn measure(&self, outputs: &Tensor, targets: &Tensor) -> Result<Kept>;
 
     /// Its value, given what was kept of all batches; NaN if it has none.
@@ -131,10 +123,6 @@ fn measuring(metrics: &[Arc<dyn Metric>]) -> impl Iterator<Item = &Arc<dyn Metri
 }
 
 /// What `metrics` keep of a batch, once for all that keep the same.
-///
-/// # Errors
-///
-/// Those of [`Metric::measure`].
 pub(crate) fn measure(
     metrics: &[Arc<dyn Metric>],
     outputs: &Tensor,

@@ -41,7 +41,9 @@ impl Architecture for GraphConfig {
     fn build(&self, plan: &ModelPlan, builder: &Builder) -> Result<Box<dyn Model>> {
         let first = plan.layers.first();
         let is_speech = first.is_some_and(|layer| layer.input.padded().is_some());
-        if let Some(first) = first.filter(|_| is_speech) {
+        if let Some(first) = first
+            && is_speech
+        {
             // Lengths are read, and padding is hidden, on CPUs.
             builder.pp(&first.path).computes_on_cpu();
         }
@@ -80,7 +82,8 @@ fn has_layer(layers: &[LayerPlan], key: &str) -> bool {
 impl Models {
     /// Lets the model `graph` hold `layers`.
     pub(crate) fn hold_layers(&mut self, layers: &Layers) {
-        let (about, layers) = (Spec::of::<GraphConfig>().about, layers.clone());
+        let about = Spec::of::<GraphConfig>().about;
+        let layers = layers.clone();
         self.replace_variant(GraphConfig::NAME, &about, move |graph: &mut GraphConfig| {
             graph.layers = layers.clone();
         });

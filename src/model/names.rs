@@ -52,10 +52,6 @@ impl Naming {
     }
 
     /// The own names of a model that timm and torchvision both have.
-    ///
-    /// # Errors
-    ///
-    /// `library` is neither.
     pub fn of_vision(library: Library) -> Result<Self, String> {
         match library {
             Library::Timm | Library::Torchvision => Ok(Self::default()),
@@ -119,10 +115,6 @@ struct Moved<'a> {
 }
 
 /// `weights`, a state dict of the model of `params`, as `library` reads them.
-///
-/// # Errors
-///
-/// `weights` is no safetensors file.
 pub(super) fn written(
     weights: &[u8],
     params: &Params,
@@ -138,7 +130,9 @@ pub(super) fn written(
         if naming.is_gpt2 && is_alias {
             continue;
         }
-        let (dtype, shape, bytes) = (view.dtype(), view.shape().to_vec(), view.data());
+        let dtype = view.dtype();
+        let shape = view.shape().to_vec();
+        let bytes = view.data();
         let (name, other) = params.name_in(library.words(), name).unwrap_or((name.clone(), None));
         let shape = other.map_or(shape, <[usize]>::to_vec);
         let is_turned = naming.is_gpt2 && is_conv1d(&name);

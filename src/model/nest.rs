@@ -131,19 +131,18 @@ pub struct Nest {
 
 impl Nest {
     /// Registers its parameters, for samples of the shape (2, frames + 1, mels).
-    ///
-    /// # Errors
-    ///
-    /// Sizes that do not fit each other.
     pub fn new(config: &NestConfig, input: &[usize], builder: &Builder) -> Result<Self> {
         let [_, frames, mels] = shape(input)?;
         let encoder = FastConformer::new(config.sizes(), &builder.pp("encoder"), [frames, mels])?;
         let window = Window { stride: 1, padding: 0 };
-        let (inputs, outputs) = (config.d_model, config.codebook_size);
+        let inputs = config.d_model;
+        let outputs = config.codebook_size;
         let shape = ConvShape { inputs, outputs, kernel: 1, window, groups: 1 };
         let decoder = Conv1d::new(&builder.pp("decoder").pp("decoder_layers").pp(0), shape)?;
-        let (quantizer, frozen) = (builder.pp("quantizer").frozen(), builder.frozen());
-        let (entries, length) = (config.codebook_size, config.code_dim);
+        let quantizer = builder.pp("quantizer").frozen();
+        let frozen = builder.frozen();
+        let entries = config.codebook_size;
+        let length = config.code_dim;
         let inputs = SUBSAMPLING_FACTOR * mels;
         let xavier = (2.0 / (inputs + length) as f64).sqrt();
         Ok(Self {
@@ -165,10 +164,6 @@ impl Nest {
     }
 
     /// The token of every eight frames of clean features (n, frames, mels): (n, frames / 8).
-    ///
-    /// # Errors
-    ///
-    /// A shape that does not fit.
     pub fn tokens(&self, clean: &Tensor) -> Result<Tensor> {
         let (n, frames, mels) = clean.dims3()?;
         let stacked = clean
@@ -183,10 +178,6 @@ impl Nest {
 
     /// What the encoder makes of every eight frames of noisy features (n, frames, mels), of which
     /// those marked by `mask` (n, frames) are hidden: (n, frames / 8, width).
-    ///
-    /// # Errors
-    ///
-    /// A shape that does not fit.
     pub fn encode(
         &self,
         noisy: &Tensor,
@@ -201,19 +192,11 @@ impl Nest {
     }
 
     /// Scores of every token for what was encoded: (n, frames / 8, tokens).
-    ///
-    /// # Errors
-    ///
-    /// A shape that does not fit.
     pub fn scores(&self, encoded: &Tensor, pass: &ForwardContext) -> Result<Tensor> {
         self.decoder.forward(encoded, pass)
     }
 
     /// Scores and tokens of the masked groups of frames, one row each.
-    ///
-    /// # Errors
-    ///
-    /// A shape that does not fit.
     pub fn masked(&self, scores: &Tensor, tokens: &Tensor, mask: &Tensor) -> Result<Comparison> {
         let (n, frames) = mask.dims2()?;
         let shares = mask

@@ -47,11 +47,6 @@ struct Config {
 
 /// `lora` with what the description of the adapters to start from says, as an option of a Llama.
 /// Nothing if none are named.
-///
-/// # Errors
-///
-/// The description cannot be read, is of another kind than `llama` computes, or differs from a key
-/// that was given.
 pub(super) fn complete(lora: &Lora) -> Result<Options, Unfit> {
     let Some(folder) = &lora.adapters else { return Ok(Options::new()) };
     let path = folder.join(CONFIG);
@@ -114,7 +109,8 @@ fn foreign(config: &Config) -> Option<(&'static str, &Value)> {
         let is_known = value.as_str().is_some_and(|word| words.contains(&word));
         value.is_null() || value.is_boolean() || is_known
     };
-    let (init, alora) = (&config.init_lora_weights, &config.alora_invocation_tokens);
+    let init = &config.init_lora_weights;
+    let alora = &config.alora_invocation_tokens;
     let all = [
         ("init_lora_weights", init, leaves_weights(init)),
         ("alora_invocation_tokens", alora, is_off(alora)),

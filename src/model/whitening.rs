@@ -25,10 +25,6 @@ pub(crate) struct Whitening {
 
 impl Whitening {
     /// For the convolution whose weights are called `name`.
-    ///
-    /// # Errors
-    ///
-    /// There is none, or it has no two filters for each value of a patch.
     pub(crate) fn of(params: &Params, name: &str) -> Result<Self> {
         let param = params.parameters().iter().find(|param| param.name() == name);
         let Some(&[filters, channels, rows, columns]) = param.map(Param::shape) else {
@@ -60,10 +56,6 @@ impl Whitening {
     }
 
     /// Gives the weights called `name` their values.
-    ///
-    /// # Errors
-    ///
-    /// No image was added, or the device failed.
     pub(crate) fn apply(&self, params: &Params, name: &str) -> Result<()> {
         if self.patches == 0 {
             bail!("no training image can be read, whose patches `{name}` would whiten");
@@ -100,7 +92,9 @@ fn products(image: &[f32], [height, width]: [usize; 2], patch: [usize; 3]) -> Ve
     let [channels, rows, columns] = patch;
     let n = channels * rows * columns;
     let offset = |i: usize| {
-        let (channel, row, column) = (i / (rows * columns), i / columns % rows, i % columns);
+        let channel = i / (rows * columns);
+        let row = i / columns % rows;
+        let column = i % columns;
         (channel * height + row) * width + column
     };
     let offsets: Vec<usize> = (0..n).map(offset).collect();
@@ -149,7 +143,8 @@ fn rotate(a: &mut [f64], vectors: &mut [f64], n: usize, [p, q]: [usize; 2]) {
     let cos = 1.0 / t.hypot(1.0);
     let sin = t * cos;
     let turn = |matrix: &mut [f64], at_p: usize, at_q: usize| {
-        let (x, y) = (matrix[at_p], matrix[at_q]);
+        let x = matrix[at_p];
+        let y = matrix[at_q];
         (matrix[at_p], matrix[at_q]) = (cos * x - sin * y, sin * x + cos * y);
     };
     for k in 0..n {

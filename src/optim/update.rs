@@ -20,11 +20,9 @@ pub struct Part<'a> {
     pub values: &'a mut [f32],
     /// Its gradient, before the update's [`Preparation`].
     pub gradient: &'a [f32],
-    /// Its moments.
     pub moments: &'a mut Moments,
     /// Its place in registration order.
     pub index: usize,
-    /// Its shape.
     pub shape: &'a [usize],
     /// Which update of the parameter this is, from 1: `t` of Adam's bias correction. `None` = no
     /// pass used it: it stays where it is, and its average comes nearer.
@@ -124,8 +122,9 @@ impl<'a> Update<'a> {
         let most = if self.rule.takes_whole_tensors() { usize::MAX } else { BLOCK };
         let Part { mut values, mut gradient, moments, shape, .. } = part;
         let Moments { first, second, average } = moments;
-        let (mut first, mut second, mut average) =
-            (&mut first[..], &mut second[..], &mut average[..]);
+        let mut first = &mut first[..];
+        let mut second = &mut second[..];
+        let mut average = &mut average[..];
         std::iter::from_fn(move || {
             let n = most.min(values.len());
             let block = Block {

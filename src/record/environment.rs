@@ -19,7 +19,6 @@ const FORMAT: u32 = 1;
 /// One start of a run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Environment {
-    /// When.
     pub time: Timestamp,
     /// Version of ddprun.
     pub ddprun: String,
@@ -91,10 +90,6 @@ impl Environment {
 }
 
 /// The starts of the run in `folder`, oldest first; none where none are written down.
-///
-/// # Errors
-///
-/// The file cannot be read, or a newer ddprun wrote it.
 pub fn read(folder: &Path) -> Result<Vec<Environment>, Error> {
     let path = folder.join(NAME);
     let bytes = match files::read(&path) {

@@ -21,10 +21,6 @@ use crate::files;
 pub const NAME: &str = "training_history.json";
 
 /// Reads the history of a run.
-///
-/// # Errors
-///
-/// The file cannot be read, or holds something else.
 pub fn read(path: &Path) -> Result<History, Error> {
     let bytes = files::read(path).map_err(files::Error::io("read", path))?;
     serde_json::from_slice(&bytes)
@@ -92,7 +88,8 @@ impl Drop for HistoryWriter {
 
 /// Writes what it is told, not too often, until its sender is gone.
 fn keep(path: &Path, mut history: History, told: &Receiver<EpochDone>) -> Result<(), Error> {
-    let (mut due, mut is_behind) = (Instant::now(), false);
+    let mut due = Instant::now();
+    let mut is_behind = false;
     loop {
         let heard = if is_behind {
             told.recv_timeout(due.saturating_duration_since(Instant::now()))

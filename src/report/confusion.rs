@@ -24,10 +24,6 @@ const MAX_NAME_LENGTH: usize = 20;
 const FULL: RGBColor = RGBColor(43, 108, 176);
 
 /// Draws `counts[label][answer]` of the part `split` into `folder`, under names of its own.
-///
-/// # Errors
-///
-/// A picture cannot be drawn or written.
 pub(crate) fn write(
     split: &str,
     names: &[&str],
@@ -83,7 +79,9 @@ impl Confusion<'_> {
         let cell = SIDE / n as f64;
         let size = (cell * 0.4).clamp(8.0, 16.0);
         let middle = TOP + (label as f64 + 0.5) * cell;
-        if let Some(name) = self.names.get(label).filter(|_| n <= MAX_CLASSES_WITH_NAMES) {
+        if let Some(name) = self.names.get(label)
+            && n <= MAX_CLASSES_WITH_NAMES
+        {
             let name: String = escape(name).chars().take(MAX_NAME_LENGTH).collect();
             let style = Lettering::up_to(size.max(11.0), INK);
             write_words(area, canvas, &name, (LEFT - 8.0, middle), style)?;

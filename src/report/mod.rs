@@ -20,7 +20,7 @@ pub(crate) use incidents::story;
 pub(crate) use outcome::{Ending, Traces};
 pub(crate) use progress::{Progress, Unit};
 
-use crate::event::{EpochDone, Event, History};
+use crate::event::{EpochDone, History};
 use crate::files;
 use crate::plan::CheckpointPlan;
 use crate::record::{self, EPOCHS, EVENTS, HISTORY, Log};
@@ -97,19 +97,11 @@ impl Records {
 
 /// Reads the records of the run in `folder`. What a run that failed at its start has not written is
 /// empty.
-///
-/// # Errors
-///
-/// A file cannot be read or understood.
 pub(crate) fn read(folder: &Path) -> Result<Records, Error> {
     with_log(folder, log_of(folder, record::read_events)?)
 }
 
 /// As [`read`], of recorded steps only the last before each other event and at the end.
-///
-/// # Errors
-///
-/// As [`read`].
 pub(crate) fn read_milestones(folder: &Path) -> Result<Records, Error> {
     with_log(folder, log_of(folder, record::read_milestones)?)
 }
@@ -123,32 +115,10 @@ fn log_of(
 }
 
 /// As [`read`], with events that were read before.
-///
-/// # Errors
-///
-/// As [`read`].
 pub(crate) fn with_log(folder: &Path, log: Log) -> Result<Records, Error> {
-    let epochs = match record::read_epochs(&folder.join(EPOCHS))? {
-        Some(epochs) => epochs,
-        None => older_epochs(folder, &log)?,
-    };
+    let epochs = record::read_epochs(&folder.join(EPOCHS))?.unwrap_or_default();
     let traces = Traces::read(folder, &log.events);
     Ok(Records { epochs, log, traces })
-}
-
-/// The epochs of a run by a ddprun that did not yet write them down one by one.
-fn older_epochs(folder: &Path, log: &Log) -> Result<Vec<EpochDone>, Error> {
-    let path = folder.join(HISTORY);
-    let history = if path.exists() { record::read_history(&path)? } else { History::default() };
-    let told: Vec<EpochDone> = log.effective().iter().filter_map(|at| epoch(&at.event)).collect();
-    Ok(if told.is_empty() { history.epochs(0) } else { told })
-}
-
-fn epoch(event: &Event) -> Option<EpochDone> {
-    match event {
-        Event::EpochDone(epoch) => Some(epoch.clone()),
-        _ => None,
-    }
 }
 
 /// A run in words.
@@ -162,10 +132,6 @@ pub(crate) struct Report {
 /// Draws the curves of the run in `folder` anew, brings `training_history.json` up to date, which a
 /// killed run leaves some seconds old, and gives the run's table and story as text. `plan` says
 /// which metric ranks its checkpoints.
-///
-/// # Errors
-///
-/// The records cannot be read.
 pub(crate) fn write(folder: &Path, plan: &CheckpointPlan) -> Result<Report, Error> {
     let records = read(folder)?;
     // Before the pictures, which take so long that a run may go on and end meanwhile. One that goes
@@ -181,10 +147,6 @@ pub(crate) fn write(folder: &Path, plan: &CheckpointPlan) -> Result<Report, Erro
 
 /// Draws the curves of a run into its `folder`, under its name and id. One without a finished epoch
 /// or step has none.
-///
-/// # Errors
-///
-/// The pictures cannot be written.
 pub(crate) fn draw(folder: &Path, records: &Records, plan: &CheckpointPlan) -> Result<(), Error> {
     let progress = records.progress();
     if progress.is_empty() {
@@ -195,10 +157,6 @@ pub(crate) fn draw(folder: &Path, records: &Records, plan: &CheckpointPlan) -> R
 }
 
 /// Brings `training_history.json` up to date, of a run that does not do it itself any more.
-///
-/// # Errors
-///
-/// The file cannot be written.
 pub(crate) fn settle(folder: &Path, records: &Records) -> Result<(), Error> {
     let history = History::of(&records.epochs);
     let path = folder.join(HISTORY);
@@ -211,6 +169,7 @@ pub(crate) fn settle(folder: &Path, records: &Records) -> Result<(), Error> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::event::Event;
     use crate::plan::{Mode, RunFolders};
     use crate::record::{Jsonl, Recorder, Screen, Settings, example_events};
     use crate::report::progress::tests::ranked_by;
@@ -228,7 +187,6 @@ mod tests {
             run,
             sinks: vec![Box::new(Jsonl {})],
             screen: Screen::Silent,
-            inherited: History::default(),
             resumed_from: 0,
             total_steps: 50,
             steps_per_epoch: 20,
@@ -271,15 +229,5 @@ mod tests {
         assert!(
             !folder.path().join("curves.png").exists() && !folder.path().join(HISTORY).exists()
         );
-    }
-
-    #[test]
-    fn the_epochs_of_an_older_run_are_in_its_history() {
-        let folder = tempfile::tempdir().unwrap();
-        let epochs: Vec<EpochDone> = (1..=3).map(example_events::epoch_done).collect();
-        let path = folder.path().join(HISTORY);
-        record::write_history(&path, &History::of(&epochs)).unwrap();
-        let records = read(folder.path()).unwrap();
-        assert_eq!(History::of(&records.epochs), History::of(&epochs));
     }
 }

@@ -44,10 +44,6 @@ pub(crate) struct Overlay {
 }
 
 /// Draws all metrics into a PNG file, complete or not at all.
-///
-/// # Errors
-///
-/// The picture cannot be drawn or written.
 pub(crate) fn write(overlays: &[Overlay], title: &str, path: &Path) -> Result<(), Error> {
     let picture = Overlays { overlays, title: &escape(title) };
     Ok(files::write_atomic(path, &picture::draw_png(&picture, "the curves")?)?)
@@ -88,7 +84,8 @@ impl Overlay {
         let line = |(at, (label, points)): (usize, &Line)| {
             let finite = points.iter().filter(|point| point.1.is_finite());
             let points = finite.map(|(x, y)| (*x, scale * y)).collect();
-            let (label, color) = (escape(label).into_owned(), COLORS[at % COLORS.len()]);
+            let label = escape(label).into_owned();
+            let color = COLORS[at % COLORS.len()];
             Series { label, color, points: thinned(points) }
         };
         Panel {

@@ -72,7 +72,6 @@ pub enum Error {
         path.display()
     )]
     Newer {
-        /// The file.
         path: PathBuf,
         /// Its format.
         found: u64,
@@ -82,19 +81,13 @@ pub enum Error {
     /// A file that is not what its name says.
     #[error("`{}` cannot be understood: {why}", path.display())]
     Damaged {
-        /// The file.
         path: PathBuf,
         /// Where it differs.
         why: String,
     },
     /// A file that cannot be used.
     #[error("`{}` cannot be used: {why}", path.display())]
-    Unusable {
-        /// The file.
-        path: PathBuf,
-        /// Why.
-        why: String,
-    },
+    Unusable { path: PathBuf, why: String },
     /// No checkpoint can be used.
     #[error(transparent)]
     Checkpoint(#[from] checkpoint::Error),
@@ -109,7 +102,6 @@ pub enum Error {
     NoStep {
         /// The run's checkpoint folder.
         folder: PathBuf,
-        /// The step.
         step: u64,
         /// Those that are kept.
         kept: Vec<u64>,

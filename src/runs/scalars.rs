@@ -37,10 +37,6 @@ pub struct Scalars {
 
 impl Scalars {
     /// Those of the run in `folder`. Of a run that has recorded no events, those of its epochs.
-    ///
-    /// # Errors
-    ///
-    /// A file cannot be read, or a newer ddprun wrote it.
     pub fn read(folder: &Path) -> Result<Self, Error> {
         if !folder.join(EVENTS).exists() {
             return of_epochs(folder);
@@ -78,7 +74,8 @@ impl Scalars {
 }
 
 fn of_epochs(folder: &Path) -> Result<Scalars, Error> {
-    let (mut scalars, mut seconds) = (Scalars::default(), 0.0);
+    let mut scalars = Scalars::default();
+    let mut seconds = 0.0;
     for epoch in report::read(folder)?.epochs {
         seconds += epoch.seconds;
         let accuracies =
@@ -142,10 +139,6 @@ impl Reader {
     }
 
     /// Reads what the run has said since the last look; whether that was anything.
-    ///
-    /// # Errors
-    ///
-    /// The file cannot be read, or a newer ddprun wrote it.
     pub fn poll(&mut self) -> Result<bool, Error> {
         let News { is_anew, lines } = self.follower.poll()?;
         if is_anew {
@@ -176,7 +169,8 @@ impl Reader {
         }
         let (start, before) = *self.start.get_or_insert((line.time, self.seconds));
         self.seconds = before + line.time.duration_since(start).as_secs_f64().max(0.0);
-        let (step, seconds) = (line.step, self.seconds);
+        let step = line.step;
+        let seconds = self.seconds;
         let mut add = |name: &str, value: Option<f64>| {
             self.scalars.add(name, Point { step, seconds, value: value.unwrap_or(f64::NAN) });
         };

@@ -52,7 +52,6 @@ impl State {
 /// The best value of the metric that ranks checkpoints.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Best {
-    /// The value.
     pub value: f64,
     /// The step that reached it.
     pub step: u64,
@@ -104,19 +103,11 @@ pub struct Summary {
 }
 
 /// Reads the run in `folder`. Of a long run only a part of its events is looked at closely.
-///
-/// # Errors
-///
-/// A file cannot be read, is damaged, or a newer ddprun wrote it.
 pub fn summary(folder: &Path) -> Result<Summary, Error> {
     summary_of(folder, &report::read_milestones(folder)?)
 }
 
 /// As [`summary`], with records that were read before.
-///
-/// # Errors
-///
-/// As [`summary`].
 pub(crate) fn summary_of(folder: &Path, records: &Records) -> Result<Summary, Error> {
     let description = Description::read(folder)?;
     let starts = record::read_environment(folder)?;
@@ -199,7 +190,8 @@ fn of_reason(reason: Reason) -> (State, &'static str) {
 
 /// The best value as the run itself said in the end, or else of what it has measured.
 fn best(records: &Records, events: &[&Stamped], description: &Description) -> Option<Best> {
-    let (monitor, mode) = (description.monitor.as_deref()?, description.mode?);
+    let monitor = description.monitor.as_deref()?;
+    let mode = description.mode?;
     let ends = events.iter().rev().find_map(|stamped| match &stamped.event {
         Event::Finished(finished) => finished.best.as_ref(),
         _ => None,

@@ -13,9 +13,7 @@ use crate::sweep::{self, Status, Trial};
 /// A sweep as its files show it. The names of the fields are those of `ddprun ls --json`.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct SweepSummary {
-    /// Its name.
     pub name: String,
-    /// Its folder.
     #[serde(serialize_with = "super::as_text")]
     pub folder: PathBuf,
     /// How it stands.
@@ -39,10 +37,6 @@ pub struct SweepSummary {
 }
 
 /// Reads the sweep in `folder`.
-///
-/// # Errors
-///
-/// There is none, or it cannot be read.
 pub fn sweep_summary(folder: &Path) -> Result<SweepSummary, Error> {
     let Status { story, holder, .. } = sweep::status(folder)?;
     let subject = story.subject;
@@ -79,7 +73,7 @@ pub(super) fn trial_summaries(folder: &Path) -> Vec<(PathBuf, Result<Summary, Er
     let read = |path: PathBuf| {
         let trial = known.iter().find(|trial| path.ends_with(trial.id()));
         let summary = summary(&path).map(|run| {
-            let sweep = name.clone().filter(|_| report::is_trial(&path));
+            let sweep = if report::is_trial(&path) { name.clone() } else { None };
             Summary { sweep, ..trial.map_or(run.clone(), |trial| as_trial(run, trial)) }
         });
         (path, summary)

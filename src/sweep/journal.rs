@@ -200,7 +200,8 @@ impl Subject {
         let keys = earlier.experiment.keys().chain(self.experiment.keys());
         let keys: BTreeSet<&String> = keys.collect();
         for key in keys {
-            let (old, new) = (earlier.experiment.get(key), self.experiment.get(key));
+            let old = earlier.experiment.get(key);
+            let new = self.experiment.get(key);
             let is_newly_known = old.is_none() && self.defaults.contains(key);
             if old != new && !is_newly_known {
                 fixed.push(changes::line(key, old.cloned(), new.cloned()));
@@ -236,10 +237,6 @@ fn without_nulls(value: &Value) -> Value {
 }
 
 /// Reads the journal of the sweep in `folder`; `None` if there is none.
-///
-/// # Errors
-///
-/// It cannot be read, is no journal, or a newer ddprun wrote it.
 pub fn read(folder: &Path) -> Result<Option<Story>, Error> {
     let path = folder.join(NAME);
     let bytes = match files::read(&path) {
@@ -330,17 +327,14 @@ impl Replay {
 
 impl Journal {
     /// Opens the journal of `folder`, which this process alone may write, to add to it.
-    ///
-    /// # Errors
-    ///
-    /// The file cannot be opened.
     pub(crate) fn open(folder: &Path) -> Result<Self, Error> {
         Ok(Self(Lines::open(&folder.join(NAME))?))
     }
 
     /// The first line.
     pub(crate) fn opened(&mut self, subject: &Subject) -> Result<(), Error> {
-        let (format, ddprun) = (FORMAT, env!("CARGO_PKG_VERSION").to_owned());
+        let format = FORMAT;
+        let ddprun = env!("CARGO_PKG_VERSION").to_owned();
         self.write(Record::Opened { format, ddprun, subject: subject.clone() })
     }
 

@@ -97,7 +97,6 @@ pub enum Error {
         path.display()
     )]
     Newer {
-        /// The file.
         path: PathBuf,
         /// Its format.
         found: u32,
@@ -106,10 +105,7 @@ pub enum Error {
     },
     /// A file that is not what its name says.
     #[error("`{}` is not a sweep's journal", path.display())]
-    NotAJournal {
-        /// The file.
-        path: PathBuf,
-    },
+    NotAJournal { path: PathBuf },
     /// There is no sweep.
     #[error("there is no sweep in `{}`", folder.display())]
     NoSweep {
@@ -140,7 +136,6 @@ pub enum Error {
         folder.display()
     )]
     Occupied {
-        /// The folder.
         folder: PathBuf,
         /// What is there.
         held: &'static str,
@@ -172,10 +167,7 @@ pub enum Error {
     },
     /// The experiment that trials change cannot be run, whatever their values are.
     #[error("no trial can be run, because the experiment that all of them change cannot:\n  {why}")]
-    Base {
-        /// Why not.
-        why: String,
-    },
+    Base { why: String },
     /// A pruner that could give up no trial.
     #[error("`sweep.pruner.min_resource` is {least}, and no trial is longer than {longest}")]
     NeverPruned {
@@ -204,7 +196,6 @@ pub enum Error {
     System {
         /// What was tried.
         what: &'static str,
-        /// Why not.
         #[source]
         reason: std::io::Error,
     },

@@ -33,10 +33,6 @@ struct Shown<'a> {
 }
 
 /// Draws all pictures into the sweep's folder.
-///
-/// # Errors
-///
-/// A picture cannot be drawn or written.
 pub(crate) fn write(
     folder: &Path,
     search: &Search,
@@ -125,8 +121,10 @@ fn places(values: &[Json]) -> Vec<usize> {
 /// Where a trial lies on a parameter's axis.
 fn place(parameter: &Parameter, trial: &Trial) -> Option<f64> {
     let value = value_of(&trial.values, &parameter.key)?;
-    let place =
-        place_of(&parameter.domain, value).filter(|_| parameter.is_active(&trial.values))?;
+    if !parameter.is_active(&trial.values) {
+        return None;
+    }
+    let place = place_of(&parameter.domain, value)?;
     match &parameter.domain {
         Domain::Categorical { values } => Some(*places(values).get(place as usize)? as f64),
         _ => Some(place),
@@ -408,7 +406,8 @@ impl Picture for Slices<'_> {
     fn draw<DB: DrawingBackend>(&self, area: &Area<DB>, canvas: Canvas) -> Drawn<DB> {
         let shown = self.0;
         for (index, parameter) in shown.search.parameters.iter().enumerate() {
-            let (column, row) = ((index % COLUMNS) as f64, (index / COLUMNS) as f64);
+            let column = (index % COLUMNS) as f64;
+            let row = (index / COLUMNS) as f64;
             let x = scale_of(&parameter.domain);
             let frame = Frame {
                 left: 90.0 + 390.0 * column,

@@ -34,7 +34,6 @@ pub struct Report {
 /// How long a trial is planned to be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Length {
-    /// Steps of an epoch.
     pub steps_per_epoch: u64,
     /// Steps of the whole run.
     pub total_steps: u64,
@@ -67,7 +66,6 @@ pub struct Trial {
     pub reports: Vec<Report>,
     /// Seconds in which it ran, without the pauses between its starts; 0 while none are known.
     pub seconds: f64,
-    /// Why it failed.
     pub error: Option<String>,
     /// Whether it failed because something could not be written: it is tried again when the sweep
     /// goes on.
@@ -80,8 +78,11 @@ impl Trial {
     /// A trial that is about to begin.
     pub fn new(number: u32, values: Values, length: Length) -> Self {
         let state = State::Running;
-        let (reports, seconds, error) = (Vec::new(), 0.0, None);
-        let (lacked_storage, kept) = (false, 0);
+        let reports = Vec::new();
+        let seconds = 0.0;
+        let error = None;
+        let lacked_storage = false;
+        let kept = 0;
         Self { number, values, length, state, reports, seconds, error, lacked_storage, kept }
     }
 

@@ -67,7 +67,8 @@ pub(super) fn run_for(
     }
     cleanup::clear(&order, &session.trials);
     let ended = session.live(&mut journal)?;
-    let (trials, ranking) = (session.trials, session.ranking);
+    let trials = session.trials;
+    let ranking = session.ranking;
     if ended != Ended::Extended {
         results::write(&folder, &subject, &order.sweep.search, &ranking, &trials)?;
     }
@@ -85,8 +86,10 @@ fn checked_session<'a>(
     trainer: &'a dyn Trainer,
     story: Option<&Story>,
 ) -> Result<(Session<'a>, Subject), Error> {
-    let (folder, base) = (order.folder(), order.base_values());
-    let (method, ranking) = (order.method()?, order.ranking()?);
+    let folder = order.folder();
+    let base = order.base_values();
+    let method = order.method()?;
+    let ranking = order.ranking()?;
     let points = asked(&order, method.as_ref(), &base)?;
     let trials = story.map(|story| story.trials.clone()).unwrap_or_default();
     let Ahead { points, total, repeated } = Ahead::of(&order, points, &base, &trials);
@@ -118,10 +121,6 @@ fn checked_session<'a>(
 
 /// Whether a sweep of which `story` is known lacks something that the order asks for: trials, or
 /// with `--extend` another search. It can be run, or this fails.
-///
-/// # Errors
-///
-/// As [`run`].
 pub(super) fn extends(
     order: Order<'_>,
     trainer: &dyn Trainer,
@@ -155,10 +154,6 @@ pub(super) fn as_journaled(order: &Order<'_>, story: &Story) -> Result<Sweep, Er
 }
 
 /// What the folder holds of this sweep, if all of its trials have ended. Nothing is written.
-///
-/// # Errors
-///
-/// As [`run`].
 pub(super) fn finished(order: &Order<'_>) -> Result<Option<(Ended, Story)>, Error> {
     let folder = order.folder();
     refuse_runs(&folder)?;

@@ -15,33 +15,20 @@ use crate::transport::auth::{KEY_BYTES, Key};
 pub(crate) enum TokenError {
     /// The file cannot be read.
     #[error("the token file `{}` cannot be read: {source}", path.display())]
-    Unreadable {
-        /// The file.
-        path: PathBuf,
-        /// Why not.
-        source: io::Error,
-    },
+    Unreadable { path: PathBuf, source: io::Error },
     /// Other users could have read or written it.
     #[error("the token file `{}` {what}", path.display())]
     Exposed {
-        /// The file.
         path: PathBuf,
         /// Why.
         what: String,
     },
     /// It does not hold a token.
     #[error("the token file `{}` does not hold 64 hexadecimal digits", path.display())]
-    Malformed {
-        /// The file.
-        path: PathBuf,
-    },
+    Malformed { path: PathBuf },
 }
 
 /// The token in the file at `path`.
-///
-/// # Errors
-///
-/// It cannot be read, other users can read it, or it does not hold a token.
 pub(crate) fn read_token(path: &Path) -> Result<Key, TokenError> {
     let unreadable = |source| TokenError::Unreadable { path: path.to_owned(), source };
     let exposed = |what: String| TokenError::Exposed { path: path.to_owned(), what };
@@ -74,10 +61,6 @@ fn exposure(owner: u32, mode: u32, user: u32) -> Option<String> {
 }
 
 /// A new token, as its file holds it.
-///
-/// # Errors
-///
-/// The system provides no randomness.
 pub(crate) fn new_token() -> io::Result<Zeroizing<String>> {
     let mut hash = blake3::Hash::from_bytes(*Key::random()?.bytes());
     let mut hex = hash.to_hex();

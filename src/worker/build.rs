@@ -33,7 +33,9 @@ pub(crate) fn build_run(
     listener: Option<Listener>,
     kinds: &Kinds,
 ) -> Result<RankRun, Error> {
-    let (plan, rank, folders) = (Arc::new(rank_plan.plan), rank_plan.rank, rank_plan.run);
+    let plan = Arc::new(rank_plan.plan);
+    let rank = rank_plan.rank;
+    let folders = rank_plan.run;
     let device = RankDevice::open(&plan, rank)?;
     let collective = device.join(&plan, handles)?;
     end_together(&link, &collective);
@@ -50,10 +52,11 @@ pub(crate) fn build_run(
     }
     link.progress(0, Phase::Joining);
     let mut passed_over = Vec::new();
-    let images = Some(&splits.train).filter(|_| rank.is_first());
+    let images = rank.is_first().then_some(&splits.train);
     let pinned = Some(folders.checkpoints.join(checkpoint::PIN));
-    let images = (images, pinned.as_deref());
-    let mut engine = open_engine(&plan, kinds, &device, collective.clone(), images, |params| {
+    let pinned = pinned.as_deref();
+    let group = collective.clone();
+    let mut engine = open_engine(&plan, kinds, &device, group, images, pinned, |params| {
         // Other machines may not see the folder of rank 0.
         let is_far = plan.distributed.nodes > 1;
         let newest = if rank_plan.resume && (rank.is_first() || !is_far) {
@@ -158,7 +161,6 @@ fn logger_settings(
     Ok(LoggerSettings {
         step: state.step,
         unfinished: unfinished(state),
-        inherited: std::mem::take(&mut state.history),
         metrics,
         sinks: kinds.sinks_of(plan)?,
     })
@@ -171,7 +173,8 @@ fn start_writer(
     engine: &Engine,
     records: Vec<PathBuf>,
 ) -> Result<Writer, Error> {
-    let (folder, checkpoint) = (run.checkpoints.clone(), plan.checkpoint.clone());
+    let folder = run.checkpoints.clone();
+    let checkpoint = plan.checkpoint.clone();
     let destination = Destination { folder, plan: checkpoint, records };
     // What other ranks keep has room in the copy.
     let outline = engine.outline_of_moments();
@@ -181,7 +184,9 @@ fn start_writer(
 
 /// What a checkpoint made now would hold.
 pub(crate) fn snapshot<'a>(plan: &'a Plan, engine: &'a Engine) -> Snapshot<'a> {
-    let (params, moments, state) = (engine.params(), engine.moments(), engine.state());
+    let params = engine.params();
+    let moments = engine.moments();
+    let state = engine.state();
     Snapshot { plan, params, moments, state }
 }
 
@@ -192,7 +197,8 @@ fn open_engine(
     kinds: &Kinds,
     device: &RankDevice,
     collective: Arc<dyn Collective>,
-    (images, pinned): (Option<&Arc<dyn Dataset>>, Option<&Path>),
+    images: Option<&Arc<dyn Dataset>>,
+    pinned: Option<&Path>,
     restore: impl FnOnce(&Params) -> Result<Option<(TrainState, Vec<Moments>)>, Error>,
 ) -> Result<Engine, Error> {
     let components = kinds.components(plan, &device.device)?;
@@ -201,7 +207,9 @@ fn open_engine(
     if restored.is_none() {
         load_pretrained(plan, pinned, kinds, params)?;
         kinds.models.load_adapters(&plan.model, params)?;
-        if let Some(images) = images.filter(|_| plan.model.pretrained.is_none()) {
+        if let Some(images) = images
+            && plan.model.pretrained.is_none()
+        {
             whiten(plan, kinds, params, images)?;
         }
     }
@@ -309,9 +317,9 @@ pub(crate) fn evaluate(
     plan.metrics = kinds.metrics.specs().iter().map(|metric| metric.name.to_owned()).collect();
     let Alone { plan, mut engine, collective } = alone(plan, opened, kinds)?;
     let source = kinds.data.build(&plan.data.source.kind).map_err(data::Error::from)?;
-    let augmented = (&plan.data, plan.test_time_augmentation);
+    let how = plan.test_time_augmentation;
     let asked = Asked::of(&plan);
-    let splits = data::open_views(source.as_ref(), augmented, &asked, &kinds.transforms)?;
+    let splits = data::open_views(source.as_ref(), &plan.data, how, &asked, &kinds.transforms)?;
     let data = [(Split::Val, Some(splits.val)), (Split::Test, splits.test)];
     let data = data.into_iter().filter(|(split, _)| parts.contains(split)).collect();
     let eyes = Eyes::of(&plan, &kinds.transforms)?;

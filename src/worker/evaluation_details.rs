@@ -70,9 +70,7 @@ pub(crate) struct TargetDetails {
 pub(crate) struct WorstSample {
     /// Its file, or its place in one.
     pub sample: String,
-    /// Its loss.
     pub loss: f64,
-    /// Its class.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub class: Option<String>,
     /// The class that it is taken for.
@@ -137,7 +135,8 @@ fn by_class(names: &[String], outcomes: &[Outcome], scores: Option<&Kept>) -> Ve
         Some(Kept::Scores(scores)) => scores.of_classes(value),
         _ => Vec::new(),
     };
-    let (aurocs, precisions) = (ranked(auroc), ranked(average_precision));
+    let aurocs = ranked(auroc);
+    let precisions = ranked(average_precision);
     let details = |(at, class): (usize, &String)| {
         let outcome = outcomes.get(at).copied().unwrap_or_default();
         let of = |values: &[Option<f64>]| values.get(at).copied().flatten();

@@ -118,7 +118,8 @@ pub(crate) fn run(membership: Membership, listener: Option<Listener>, kinds: &Ki
         let link = link.clone();
         rank_env::tells_events().then(|| Listener::new(move |event| link.recorded(event)))
     });
-    let (rank, logs) = (rank_plan.rank, rank_plan.run.logs.clone());
+    let rank = rank_plan.rank;
+    let logs = rank_plan.run.logs.clone();
     let handles = GroupHandles { shm, peers };
     let result = on_large_stack(|| live(rank_plan, handles, link.clone(), listener, kinds));
     match result {
@@ -206,10 +207,6 @@ pub(crate) fn share_of_cores(plan: &Plan) -> Result<ThreadPool, Error> {
 /// Metrics of the checkpoint `opened`, or else of the weights that the plan starts from, over these
 /// parts of the data, in this process alone. `progress` hears how many of how many batches of a part
 /// are done.
-///
-/// # Errors
-///
-/// Data, model, checkpoint or weights cannot be used.
 pub(crate) fn evaluate(
     plan: &Plan,
     opened: Option<&checkpoint::Opened>,
@@ -222,10 +219,6 @@ pub(crate) fn evaluate(
 
 /// The tokens that the model of the checkpoint `opened` writes after those of `prompt`, in this
 /// process alone.
-///
-/// # Errors
-///
-/// Model or checkpoint cannot be used.
 pub(crate) fn sample(
     plan: &Plan,
     opened: &checkpoint::Opened,
@@ -238,10 +231,6 @@ pub(crate) fn sample(
 
 /// What the policy of the checkpoint `opened` does in `episodes` simulated episodes from one start,
 /// drawn for `seed`, in this process alone; `None` if there is no simulation of its data.
-///
-/// # Errors
-///
-/// Model or checkpoint cannot be used.
 pub(crate) fn roll_out(
     plan: &Plan,
     opened: &checkpoint::Opened,
@@ -254,10 +243,6 @@ pub(crate) fn roll_out(
 
 /// The actions that the policy of the checkpoint `opened` would do after the observations `seen`,
 /// oldest first; `None` if it is no policy.
-///
-/// # Errors
-///
-/// Model or checkpoint cannot be used.
 pub(crate) fn act(
     plan: &Plan,
     opened: &checkpoint::Opened,

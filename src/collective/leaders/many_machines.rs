@@ -101,7 +101,8 @@ impl Links for Wires {
         exchange: &Exchange<'_>,
         messages: Vec<Message<'_>>,
     ) -> Result<(), Error> {
-        let (call, mut steps) = (exchange.call, self.counts.steps.load(SeqCst));
+        let call = exchange.call;
+        let mut steps = self.counts.steps.load(SeqCst);
         for Message { peer, out, .. } in &messages {
             let Some(out) = out else { continue };
             let bytes = [&header_of(call, exchange.round, out.len()), *out].concat();
@@ -118,8 +119,8 @@ impl Links for Wires {
             let (bytes, after) =
                 received.inspect_err(|error| self.end_all(exchange.rank, error))?;
             let (header, payload) = bytes.split_first_chunk::<HEADER_BYTES>().unwrap();
-            let ranks = (exchange.rank, Rank(place as u32 * LOCAL));
-            let checked = check_header(header, ranks, (call, exchange.round), &target);
+            let other = Rank(place as u32 * LOCAL);
+            let checked = check_header(header, exchange.rank, other, call, exchange.round, &target);
             checked.inspect_err(|error| self.end_all(exchange.rank, error))?;
             match &mut target {
                 Target::Slice(slice) => slice.copy_from_slice(payload),

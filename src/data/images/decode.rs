@@ -70,11 +70,6 @@ impl From<PixelDtype> for DecodeOptions {
 
 /// Decodes an image to RGB as `options` say, or as much of it as `needed` says for an image of
 /// (height, width).
-///
-/// # Errors
-///
-/// A message saying what is wrong with the bytes: empty, unknown format, truncated, corrupt or too
-/// large.
 pub(crate) fn decode(
     bytes: Vec<u8>,
     options: impl Into<DecodeOptions>,
@@ -251,7 +246,8 @@ fn check_size(width: u32, height: u32, bytes: usize) -> Result<(), Unreadable> {
 }
 
 fn to_rgb(image: DynamicImage) -> Pixels {
-    let (width, height) = (image.width() as usize, image.height() as usize);
+    let width = image.width() as usize;
+    let height = image.height() as usize;
     let high = |v: u16| (v >> 8) as u8;
     // The library rounds 16-bit values; Pillow keeps the high byte, and clips where there is only
     // grey.

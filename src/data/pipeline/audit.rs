@@ -56,10 +56,6 @@ impl SampleDigest {
 }
 
 /// Compares what all ranks take with the epoch's order, which must hold each of the `n` samples.
-///
-/// # Errors
-///
-/// What is wrong, in words.
 pub fn audit(order: &EpochOrder, n: usize, all: &[SampleDigest]) -> Result<Partition, String> {
     let covered = order.covered();
     let mut times = vec![0u32; n];
@@ -71,7 +67,8 @@ pub fn audit(order: &EpochOrder, n: usize, all: &[SampleDigest]) -> Result<Parti
     }
     let together = all.iter().fold(SampleDigest::default(), SampleDigest::and);
     if together != expected {
-        let (found, wanted) = (together.samples, expected.samples);
+        let found = together.samples;
+        let wanted = expected.samples;
         return Err(format!("ranks take {found} samples that are not the {wanted} of the epoch"));
     }
     let left_out = times.iter().filter(|&&times| times == 0).count() as u64;

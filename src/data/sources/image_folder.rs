@@ -70,8 +70,11 @@ impl Kind for ImageFolder {
 impl ImageFolder {
     /// Images of `train_dir` to train on, of `val_dir` to validate on.
     pub fn new(train_dir: PathBuf, val_dir: PathBuf) -> Self {
-        let (val_dir, test_dir, allow_empty) = (Some(val_dir), None, false);
-        let (pixel_dtype, exif) = (PixelDtype::Uint8, Exif::Ignore);
+        let val_dir = Some(val_dir);
+        let test_dir = None;
+        let allow_empty = false;
+        let pixel_dtype = PixelDtype::Uint8;
+        let exif = Exif::Ignore;
         Self { train_dir, val_dir, test_dir, pixel_dtype, allow_empty, exif }
     }
 
@@ -90,10 +93,6 @@ impl ImageFolder {
     }
 
     /// Lists all folders; also what is to be said of classes without images.
-    ///
-    /// # Errors
-    ///
-    /// A folder is unusable, or has a class that the training folder lacks.
     fn list(&self) -> Result<Listed<'_>, Error> {
         let mut notes = Vec::new();
         let cache = ListingCache::of_user();
@@ -102,7 +101,7 @@ impl ImageFolder {
             let mut listing = cache::list(path, what, cache.as_ref())?;
             let empty = match listed.first() {
                 Some((_, train, first)) => {
-                    scan::label_as((train, &first.classes), path, &mut listing)?
+                    scan::label_as(train, &first.classes, path, &mut listing)?
                 }
                 None => listing.empty_classes(),
             };
@@ -271,7 +270,8 @@ fn counted_photos(part: Part, files: &Paths) -> Option<String> {
         Part::Val => "validation",
         Part::Test => "test",
     };
-    let (of, all) = (looked_at.len(), files.len());
+    let of = looked_at.len();
+    let all = files.len();
     let sample = if step > 1 { format!(" looked at (of {all})") } else { String::new() };
     let has = if turned == 1 { "has" } else { "have" };
     (turned > 0)
@@ -290,10 +290,6 @@ pub(crate) fn preprocessing_of(found: &Options, options: DecodeOptions) -> Optio
 }
 
 /// Images of files and folders, transformed as those to validate on.
-///
-/// # Errors
-///
-/// A file is absent, or a folder holds no image.
 pub(crate) fn image_inputs(
     asked: &Predicting<'_>,
     units: Vec<Unit>,
@@ -303,7 +299,8 @@ pub(crate) fn image_inputs(
     let files = inputs::files(asked.paths, "images", &is_wanted)?;
     let listed = inputs::unlabelled(&files);
     let images = ImageFiles::new(listed, &asked.plan.val_transforms, asked.transforms, options)?;
-    let (items, answers) = (Items::Files(files), Answers::OfLoss(units));
+    let items = Items::Files(files);
+    let answers = Answers::OfLoss(units);
     Ok(Inputs { samples: Arc::new(images), items, answers, notes: Vec::new() })
 }
 
@@ -317,10 +314,6 @@ pub(crate) struct ImageFiles {
 
 impl ImageFiles {
     /// The files with their labels, in sample order, to be transformed as `list` says.
-    ///
-    /// # Errors
-    ///
-    /// The transforms do not bring all images to one size.
     pub(crate) fn new(
         files: Paths,
         list: &[Choice],

@@ -52,9 +52,11 @@ impl Mnist {
         read: fn(&Path, &'static str) -> Result<Whole, Error>,
     ) -> Result<Parts<Chosen>, Error> {
         let all = |name| read(&self.dir, name).map(Chosen::all);
-        let (train, val) = (all("train")?, all("t10k")?);
+        let train = all("train")?;
+        let val = all("t10k")?;
         if train.whole.size != val.whole.size {
-            let (train, val) = (train.whole.size, val.whole.size);
+            let train = train.whole.size;
+            let val = val.whole.size;
             let what = format!("its images are {val:?}, but the training images are {train:?}");
             return Err(Error::Format { path: find(&self.dir, "t10k", IMAGES)?, what });
         }
@@ -68,7 +70,7 @@ impl DataSource for Mnist {
         let parts = self.parts(&reading.asked.split, Whole::read)?;
         let classes = parts.classes();
         let images = |chosen, list| -> Result<Arc<dyn Dataset>, Error> {
-            Ok(Arc::new(Digits::new(chosen, (list, reading.transforms))?))
+            Ok(Arc::new(Digits::new(chosen, list, reading.transforms)?))
         };
         let evaluated = |chosen| images(chosen, reading.val_transforms);
         Ok(Splits {
@@ -128,7 +130,8 @@ fn unlabelled(asked: &Predicting<'_>) -> Result<Inputs, Error> {
             let what = format!("its images are {size:?}, but those before are {:?}", whole.size);
             return Err(Error::Format { path, what });
         }
-        let (file, first) = (Arc::from(&*path), whole.labels.len());
+        let file = Arc::from(&*path);
+        let first = whole.labels.len();
         items.extend(
             (0..dims[0])
                 .map(|at| Item::new(&file, Some(at as u64 + 1), first + at..first + at + 1)),
@@ -136,9 +139,10 @@ fn unlabelled(asked: &Predicting<'_>) -> Result<Inputs, Error> {
         whole.pixels.extend(pixels);
         whole.labels.resize(first + dims[0], 0);
     }
-    let list = (asked.plan.val_transforms.as_slice(), asked.transforms);
-    let samples = Arc::new(Digits::new(Chosen::all(whole), list)?);
-    let (items, answers) = (Items::Listed(items), Answers::OfLoss(Vec::new()));
+    let list = &asked.plan.val_transforms;
+    let samples = Arc::new(Digits::new(Chosen::all(whole), list, asked.transforms)?);
+    let items = Items::Listed(items);
+    let answers = Answers::OfLoss(Vec::new());
     Ok(Inputs { samples, items, answers, notes: Vec::new() })
 }
 
@@ -155,20 +159,12 @@ struct Whole {
 }
 
 impl Whole {
-    /// # Errors
-    ///
-    /// A file is absent, is not an idx file, or its length is not the one that its header
-    /// announces.
     fn read(dir: &Path, name: &'static str) -> Result<Self, Error> {
         let (dims, pixels) = read_idx(&find(dir, name, IMAGES)?, 3)?;
         Self::of(dir, name, &dims, pixels)
     }
 
     /// Without the pixels.
-    ///
-    /// # Errors
-    ///
-    /// As [`Whole::read`].
     fn count(dir: &Path, name: &'static str) -> Result<Self, Error> {
         let dims = check_idx(&find(dir, name, IMAGES)?, 3)?;
         Self::of(dir, name, &dims, Vec::new())
@@ -227,7 +223,7 @@ struct Digits {
 }
 
 impl Digits {
-    fn new(chosen: Chosen, (list, transforms): (&[Choice], &Transforms)) -> Result<Self, Error> {
+    fn new(chosen: Chosen, list: &[Choice], transforms: &Transforms) -> Result<Self, Error> {
         let (height, width) = chosen.whole.size;
         let all = Images::new(1, Some((height as u32, width as u32)));
         Ok(Self { chosen, pipeline: Pipeline::new(list, transforms, all)? })
@@ -299,10 +295,6 @@ fn same_count(path: &Path, labels: usize, images: usize) -> Result<(), Error> {
 }
 
 /// The files of both splits.
-///
-/// # Errors
-///
-/// One is absent.
 pub(crate) fn files(dir: &Path) -> Result<Vec<PathBuf>, Error> {
     let parts = ["train", "t10k"].into_iter().flat_map(|split| [(split, IMAGES), (split, LABELS)]);
     parts.map(|(split, part)| find(dir, split, part)).collect()
@@ -466,7 +458,7 @@ mod tests {
 
     fn digits(dir: &Path, name: &'static str) -> Digits {
         let all = Chosen::all(Whole::read(dir, name).unwrap());
-        Digits::new(all, (&[], &Transforms::default())).unwrap()
+        Digits::new(all, &[], &Transforms::default()).unwrap()
     }
 
     /// Three 2x2 training images (gzipped) and one for validation.
@@ -505,7 +497,7 @@ mod tests {
         assert_eq!(found.class_counts.iter().sum::<u64>(), 2);
         let data = Mnist { dir: dir.path().to_owned() };
         let parts = data.parts(&split, Whole::read).unwrap();
-        let val = Digits::new(parts.val, (&[], &Transforms::default())).unwrap();
+        let val = Digits::new(parts.val, &[], &Transforms::default()).unwrap();
         let place = val.place(0);
         assert_eq!(val.name(0), format!("image {place} of `train-images`"));
         let mut values = Vec::new();

@@ -11,10 +11,6 @@ use crate::rng::Stream;
 /// What is done to an image before a model sees it.
 pub trait Transform: Debug + Send + Sync {
     /// Size of all images after it; `None` = they may differ.
-    ///
-    /// # Errors
-    ///
-    /// The option that does not go with such images.
     fn size(&self, images: &Images) -> Result<Option<Sides>, Unfit> {
         Ok(images.size)
     }
@@ -33,10 +29,6 @@ pub trait Transform: Debug + Send + Sync {
 
     /// The image after it; `area` is the one that it looks at. Random numbers come from `stream`,
     /// after those that [`Transform::area`] drew; without one nothing is random.
-    ///
-    /// # Errors
-    ///
-    /// Why it does not fit this image, in words.
     fn apply(
         &self,
         image: Pixels,
@@ -78,6 +70,34 @@ pub trait Transform: Debug + Send + Sync {
     /// from `stream`; without one nothing is random.
     fn change(&self, values: &mut [f32], shape: [usize; 3], stream: Option<&mut Stream>) {
         let _ = (values, shape, stream);
+    }
+}
+
+/// A transform that changes the whole image with a probability, or leaves it as it is.
+pub trait ByChance: Debug + Send + Sync {
+    /// The probability.
+    fn p(&self) -> f64;
+
+    /// The image after the change.
+    fn changed(&self, image: Pixels) -> Pixels;
+
+    /// [`Transform::takes_uint16`]
+    fn takes_16_bits(&self) -> bool {
+        false
+    }
+}
+
+impl<T: ByChance> Transform for T {
+    fn apply(&self, image: Pixels, _: Area, stream: Option<&mut Stream>) -> Result<Pixels, String> {
+        Ok(if happens(self.p(), stream) { self.changed(image) } else { image })
+    }
+
+    fn is_random(&self) -> bool {
+        true
+    }
+
+    fn takes_uint16(&self) -> bool {
+        self.takes_16_bits()
     }
 }
 

@@ -12,10 +12,6 @@ use crate::data::transform::{
 use crate::plan::{PixelDtype, PixelStats, TransformFacts, Unfit};
 
 /// Images after a transform.
-///
-/// # Errors
-///
-/// It does not go with them.
 pub(super) fn after_one(transform: &dyn Transform, images: &Images) -> Result<Images, Unfit> {
     if images.dtype == PixelDtype::Uint16 && !transform.takes_uint16() {
         let what = "is defined for images of 8 bits, not for `pixel_dtype = \"uint16\"`".to_owned();
@@ -60,10 +56,6 @@ impl Default for Transforms {
 impl Transforms {
     /// The transforms `asked` for such images, with those that are always there, and the size that
     /// they lead to. Where none normalizes, `pixels` do.
-    ///
-    /// # Errors
-    ///
-    /// The place in the list of one that does not fit, and why.
     pub fn facts(
         &self,
         asked: &[Choice],
@@ -71,8 +63,10 @@ impl Transforms {
         pixels: Option<&PixelStats>,
     ) -> Result<TransformFacts, (usize, Unfit)> {
         let mut after = *images;
-        let (mut n_pixels, mut ends_in_values) = (0, false);
-        let (mut values, mut random) = (None, Vec::new());
+        let mut n_pixels = 0;
+        let mut ends_in_values = false;
+        let mut values = None;
+        let mut random = Vec::new();
         for (index, choice) in asked.iter().enumerate() {
             let unknown = |what: String| Unfit { key: "name", what, help: None };
             let transform =
@@ -94,7 +88,9 @@ impl Transforms {
             let normalize = pixels.map_or_else(Normalize::identity, of);
             list.insert(n_pixels, Choice::of(&normalize));
         }
-        if let Some((height, width)) = images.size.filter(|_| images.channels == 3) {
+        if let Some((height, width)) = images.size
+            && images.channels == 3
+        {
             // Generated images have this size already; said so that their reader can rely on it.
             list.insert(0, Choice::of(&Resize::to(Shape2::Both([height, width]))));
         }

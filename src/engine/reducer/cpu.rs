@@ -59,10 +59,6 @@ struct Reduced {
 impl CpuReducer {
     /// A reducer over `collective` for buckets of `layout`, of which `ownership` says whose they
     /// are.
-    ///
-    /// # Errors
-    ///
-    /// The collective has no memory for the buckets, or no thread can be started.
     pub(crate) fn new(
         collective: &Arc<dyn Collective>,
         layout: Layout,
@@ -215,7 +211,9 @@ impl Reducer for CpuReducer {
         let State { segments, progress, .. } = &mut *state;
         for (index, slot) in self.store.layout.slots.iter().enumerate() {
             let is_here = progress.trained[index] && self.sums.are_here(index);
-            if let Some(segment) = segments[slot.bucket].as_mut().filter(|_| is_here) {
+            if let Some(segment) = segments[slot.bucket].as_mut()
+                && is_here
+            {
                 change(index, &mut segment[slot.start..slot.start + slot.len]);
             }
         }

@@ -78,10 +78,6 @@ pub(super) struct Pooling {
 }
 
 /// Places along an axis of x by which the last of the windows hangs over its padding.
-///
-/// # Errors
-///
-/// A length that is not known, or a window that does not fit.
 pub(super) fn over_the_edge(x: &Value, axis: usize, windows: Means) -> CandleResult<usize> {
     let Means { kernel, stride, padding, rounding, .. } = windows;
     if rounding == Rounding::Down {
@@ -124,7 +120,9 @@ impl Pooling {
     /// The windows along an axis, whose means are taken.
     pub(super) fn means(self, axis: usize, count_include_pad: bool) -> Means {
         let Slides { stride, padding, .. } = self.slides;
-        let (kernel, stride, padding) = (self.kernel[axis], stride[axis], padding[axis]);
+        let kernel = self.kernel[axis];
+        let stride = stride[axis];
+        let padding = padding[axis];
         Means { kernel, stride, padding, rounding: self.rounding, count_include_pad }
     }
 
@@ -132,7 +130,8 @@ impl Pooling {
     pub(super) fn over(self, input: Flow) -> Result<Flow, Unfit> {
         let [channels, height, width] = input.image()?;
         holds(self.kernel[0].saturating_mul(self.kernel[1]))?;
-        let (height, width) = (self.along(0, height, input)?, self.along(1, width, input)?);
+        let height = self.along(0, height, input)?;
+        let width = self.along(1, width, input)?;
         Ok(Flow::Image([channels, height, width]))
     }
 
@@ -158,10 +157,6 @@ impl Pooling {
     }
 
     /// The largest value of each window of x (n, h, w, c).
-    ///
-    /// # Errors
-    ///
-    /// A size that is not known.
     pub(super) fn max_pool_onnx(self, graph: &mut Graph, x: &Value) -> CandleResult<Value> {
         // Runtimes refuse padding that is wider than the window, as a dilated one may need it.
         let low = |graph: &mut Graph, x: &Value, axis: usize, places: usize| {
@@ -174,10 +169,6 @@ impl Pooling {
     }
 
     /// Rows and columns of x (n, h, w, c) by which the last windows hang over its padding.
-    ///
-    /// # Errors
-    ///
-    /// A size that is not known.
     pub(super) fn over_the_edge(self, x: &Value) -> CandleResult<[usize; 2]> {
         let along = |axis: usize| {
             let reach = (self.kernel[axis] - 1) * self.slides.dilation[axis] + 1;
@@ -189,8 +180,10 @@ impl Pooling {
 
     fn along(self, axis: usize, side: usize, input: Flow) -> Result<usize, Unfit> {
         let Slides { stride, padding, dilation } = self.slides;
-        let (kernel, dilation) = (self.kernel[axis], dilation[axis]);
-        let (stride, padding) = (stride[axis], padding[axis]);
+        let kernel = self.kernel[axis];
+        let dilation = dilation[axis];
+        let stride = stride[axis];
+        let padding = padding[axis];
         let unfit = |key, what| Err(Unfit { key, what, help: None });
         if 2 * padding > kernel {
             return unfit("padding", format!("must be at most half of kernel_size = {kernel}"));
@@ -222,7 +215,8 @@ impl Pooling {
             let is_usual = sides == [usual; 2];
             if is_usual { String::new() } else { format!(", {name} {}", shown(sides)) }
         };
-        let (stride, padding) = (unless(1, "stride", stride), unless(0, "pad", padding));
+        let stride = unless(1, "stride", stride);
+        let padding = unless(0, "pad", padding);
         let ceil = if self.rounding == Rounding::Up { ", ceil" } else { "" };
         let dilation = unless(1, "dilation", dilation);
         format!(" {}{stride}{padding}{dilation}{ceil}", shown(self.kernel))

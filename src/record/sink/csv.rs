@@ -31,7 +31,8 @@ impl Kind for Csv {
 impl Sink for Csv {
     fn open(&self, start: &SinkStart<'_>) -> Result<Box<dyn OpenSink>, Error> {
         let SinkStart { logs, resumed_from, total_steps, metrics, unfinished } = *start;
-        let (path, mut measured) = (logs.join(NAME), measured(metrics));
+        let path = logs.join(NAME);
+        let mut measured = measured(metrics);
         if resumed_from > 0 {
             measured.extend(earlier(&path, &measured));
         }
@@ -127,8 +128,11 @@ fn earlier(path: &Path, measured: &[String]) -> Vec<String> {
     let mut line = Vec::new();
     let read =
         files::open(path).and_then(|file| files::read_line(&mut BufReader::new(file), &mut line));
+    if read.is_err() {
+        return Vec::new();
+    }
     let line = String::from_utf8_lossy(&line);
-    let Some(old) = line.strip_suffix('\n').filter(|_| read.is_ok()) else { return Vec::new() };
+    let Some(old) = line.strip_suffix('\n') else { return Vec::new() };
     let header = header(measured);
     let is_known = |name: &str| header.split(',').any(|known| known == name);
     let names = old.split(',').filter(|name| name.contains('/') && !is_known(name));
@@ -152,7 +156,7 @@ fn header(measured: &[String]) -> String {
 }
 
 /// The header and the whole rows of `old` up to a step, that of the test only from a run that is
-/// over. Rows of an older ddprun, which had fewer columns, are filled up.
+/// over. Columns that it lacks are empty.
 fn cut(old: &str, until: Until, measured: &[String]) -> String {
     let header = header(measured);
     let names: Vec<&str> = old.lines().next().unwrap_or_default().split(',').collect();
@@ -161,7 +165,8 @@ fn cut(old: &str, until: Until, measured: &[String]) -> String {
     let from: Vec<Option<usize>> = header.split(',').map(column).collect();
     // Only rows of steps have a learning rate.
     let lr = column("lr");
-    let (mut kept, mut evaluations) = (header + "\n", 0);
+    let mut kept = header + "\n";
+    let mut evaluations = 0;
     for line in old.split_inclusive('\n') {
         let Some(line) = line.strip_suffix('\n') else { continue };
         let fields: Vec<&str> = line.split(',').collect();
@@ -185,7 +190,8 @@ fn cut(old: &str, until: Until, measured: &[String]) -> String {
 
 fn step_row(done: &StepDone, measured: usize) -> String {
     let StepDone { step, epoch, loss, lr, grad_norm, samples_per_second, .. } = done;
-    let (accuracy, scale) = (or_empty(done.accuracy), or_empty(done.loss_scale));
+    let accuracy = or_empty(done.accuracy);
+    let scale = or_empty(done.loss_scale);
     let rest = ",".repeat(measured);
     format!(
         "{step},{epoch},{loss},{accuracy},{lr},{grad_norm},{scale},{samples_per_second:.1}{rest}"
@@ -363,7 +369,7 @@ mod tests {
     }
 
     #[test]
-    fn rows_of_an_older_file_are_filled_up() {
+    fn rows_of_a_file_with_fewer_columns_are_filled_up() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join(NAME);
         let old = "step,epoch,train/loss,train/accuracy,lr,grad_norm,loss_scale,samples_per_second,\

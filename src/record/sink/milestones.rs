@@ -34,10 +34,6 @@ fn is_frequent(line: &[u8]) -> bool {
 }
 
 /// Reads the events of a run; of frequent ones only the last before each other and at the end.
-///
-/// # Errors
-///
-/// The file cannot be read, or a newer ddprun wrote it.
 pub(crate) fn read_milestones(path: &Path) -> Result<Log, Error> {
     let mut milestones = Milestones::new(path);
     milestones.read()?;
@@ -84,10 +80,6 @@ impl Milestones {
     }
 
     /// Reads enough to say how a run stands: all of a short file, two parts of a long one.
-    ///
-    /// # Errors
-    ///
-    /// As [`read_milestones`].
     pub(crate) fn glance(&mut self) -> Result<(), Error> {
         let length = self.path.metadata().map_or(0, |found| found.len());
         if self.is_whole || length < LONG {
@@ -95,7 +87,8 @@ impl Milestones {
         }
         let failed = |reason| files::Error::io("read", &self.path)(reason);
         let file = files::open(&self.path).map_err(failed)?;
-        let (mut first, mut last) = (vec![0; PART], vec![0; PART]);
+        let mut first = vec![0; PART];
+        let mut last = vec![0; PART];
         file.read_exact_at(&mut first, 0).map_err(failed)?;
         file.read_exact_at(&mut last, length - PART as u64).map_err(failed)?;
         self.forget();
@@ -107,10 +100,6 @@ impl Milestones {
     }
 
     /// Reads what is new. Half a line waits for its end.
-    ///
-    /// # Errors
-    ///
-    /// As [`read_milestones`].
     pub(crate) fn read(&mut self) -> Result<(), Error> {
         let path = self.path.clone();
         let failed = |reason| files::Error::io("read", &path)(reason);
@@ -129,7 +118,8 @@ impl Milestones {
         }
         let mut file = BufReader::with_capacity(CAPACITY, file);
         file.seek(SeekFrom::Start(self.offset)).map_err(failed)?;
-        let (mut line, mut passed) = (Vec::new(), Vec::new());
+        let mut line = Vec::new();
+        let mut passed = Vec::new();
         while files::read_line(&mut file, &mut line).map_err(failed)? > 0 && line.ends_with(b"\n") {
             self.offset += line.len() as u64;
             if is_frequent(&line) {
@@ -163,7 +153,8 @@ impl Milestones {
         if line.is_empty() {
             return Ok(());
         }
-        let (before, is_frequent) = (self.log.events.len(), is_frequent(line));
+        let before = self.log.events.len();
+        let is_frequent = is_frequent(line);
         self.log.add(&self.path, line)?;
         if self.log.events.len() > before {
             if is_frequent && self.is_last_frequent {
@@ -183,10 +174,6 @@ impl Milestones {
 
 /// The starts of a run and what its ranks told of themselves, in the order of writing; of many
 /// reports about as many as a chart can show.
-///
-/// # Errors
-///
-/// The file cannot be read.
 pub(crate) fn read_rank_stats(path: &Path) -> Result<Vec<Stamped>, Error> {
     let failed = |reason| files::Error::io("read", path)(reason);
     let Ok(file) = files::open(path) else { return Ok(Vec::new()) };

@@ -61,10 +61,6 @@ struct Worker<'s, 'a> {
 
 impl Service<'_> {
     /// Joins by the files in `folder`: from here on a leader knows this worker.
-    ///
-    /// # Errors
-    ///
-    /// The folder cannot be written.
     pub(super) fn join(&self, folder: &Path) -> Result<Membership, files::Error> {
         /// Others that remove what ended workers have left may take the folder before it is locked.
         const TRIES: u32 = 5;
@@ -93,10 +89,6 @@ impl Service<'_> {
     }
 
     /// Trains what the leader commands, until this worker leaves.
-    ///
-    /// # Errors
-    ///
-    /// The system gives no thread.
     pub(super) fn run(&self, membership: Membership) -> Result<(), Error> {
         let Membership { folder, reports, lock: _lock } = membership;
         let (sender, receiver) = channel();
@@ -176,7 +168,8 @@ impl<'s> Worker<'s, '_> {
     {
         let failed = |what| move |reason| Error::System { what, reason };
         let service = self.service;
-        let (slots, others) = (service.order.concurrent(), self.running.values().map(|job| &**job));
+        let slots = service.order.concurrent();
+        let others = self.running.values().map(|job| &**job);
         let job = service.order.job(attempt.trial, changes, resume, slots, others)?;
         (service.say)(&format!(
             "trial {} {}",

@@ -151,28 +151,16 @@ static MOE: Library = library("moe", &[], "it is not part of this program", no_p
 const NEEDED: [&Library; 5] = [&CUBLAS_LT, &CUBLAS, &CURAND, &NVRTC, &CUDNN];
 
 /// Whether the driver's library is there.
-///
-/// # Errors
-///
-/// Where it was looked for.
 pub fn driver() -> Result<(), String> {
     CUDA.open().map(|_| ()).map_err(Clone::clone)
 }
 
 /// Whether all libraries are there that a rank on a GPU calls.
-///
-/// # Errors
-///
-/// The first that is missing, where it was looked for, and how to get it.
 pub fn check() -> Result<(), String> {
     NEEDED.iter().try_for_each(|library| library.open().map(|_| ()).map_err(Clone::clone))
 }
 
 /// Whether NCCL is there.
-///
-/// # Errors
-///
-/// As [`check`].
 pub fn check_nccl() -> Result<(), String> {
     NCCL.open().map(|_| ()).map_err(Clone::clone)
 }
@@ -224,7 +212,10 @@ impl Library {
 
     /// nvrtc looks for its built-in functions where the loader looks, which may not be beside it.
     fn open_companions(&self, file: &Path) {
-        let Some(folder) = file.parent().filter(|_| self.name == NVRTC.name) else { return };
+        if self.name != NVRTC.name {
+            return;
+        }
+        let Some(folder) = file.parent() else { return };
         for companion in search::beginning_with(folder, "libnvrtc-builtins.so.") {
             // If it cannot be opened, nvrtc says so.
             drop(open(&companion));

@@ -61,19 +61,11 @@ pub struct Recurrent {
 
 impl Recurrent {
     /// Registers the parameters of all layers.
-    ///
-    /// # Errors
-    ///
-    /// A name is taken, or too little memory.
     pub fn new(builder: &Builder, shape: RecurrentShape) -> Result<Self> {
         Self::drawing(builder, builder, shape)
     }
 
     /// [`Recurrent::new`] whose random numbers are called by the path of `draws`.
-    ///
-    /// # Errors
-    ///
-    /// As [`Recurrent::new`].
     pub fn drawing(builder: &Builder, draws: &Builder, shape: RecurrentShape) -> Result<Self> {
         builder.computes_on_cpu();
         let layer = |i: usize| {
@@ -93,10 +85,6 @@ impl Recurrent {
 
     /// x (n, t, in) -> the states of the last layer (n, t, hidden), of both directions side by
     /// side.
-    ///
-    /// # Errors
-    ///
-    /// A shape that does not fit.
     pub fn forward(&self, x: &Tensor, pass: &ForwardContext) -> Result<Tensor> {
         let mut x = x.clone();
         for (i, directions) in self.layers.iter().enumerate() {
@@ -119,10 +107,6 @@ impl Recurrent {
     }
 
     /// What [`Recurrent::forward`] does, in a graph of ONNX.
-    ///
-    /// # Errors
-    ///
-    /// The model was only described, or the device failed.
     pub fn onnx(&self, graph: &mut Graph, x: &Value) -> Result<Value> {
         // ONNX has the steps first, and both directions in one node.
         let mut x = graph.transposed(x, &[1, 0, 2]);
@@ -194,8 +178,8 @@ impl Direction {
         shape: RecurrentShape,
     ) -> Result<Self> {
         let width = shape.cell.gates() * shape.hidden;
-        let (init, suffix) =
-            (Init::torch_default(shape.hidden), if reverse { "_reverse" } else { "" });
+        let init = Init::torch_default(shape.hidden);
+        let suffix = if reverse { "_reverse" } else { "" };
         let param = |name: &str, dims: &[usize]| {
             builder.param(&format!("{name}_l{layer}{suffix}"), dims, init)
         };
@@ -209,9 +193,11 @@ impl Direction {
     }
 
     fn forward(&self, x: &Tensor, cell: Cell, pass: &ForwardContext) -> Result<Tensor> {
-        let (weight, bias) = (self.weight_ih.weight()?, self.bias_ih.weight()?);
+        let weight = self.weight_ih.weight()?;
+        let bias = self.bias_ih.weight()?;
         let gates = ops::linear(x, &weight, Some(&bias), pass.precision)?;
-        let (weight, bias) = (self.weight_hh.weight()?, self.bias_hh.weight()?);
+        let weight = self.weight_hh.weight()?;
+        let bias = self.bias_hh.weight()?;
         ops::recurrent(&gates, &weight, Some(&bias), cell, self.reverse)
     }
 
@@ -224,7 +210,8 @@ impl Direction {
             let value = param.onnx(graph)?;
             Ok(if cell.gates() == 1 { value } else { graph.rows(&value, &rows) })
         };
-        let (w, r) = (ordered(graph, &self.weight_ih)?, ordered(graph, &self.weight_hh)?);
+        let w = ordered(graph, &self.weight_ih)?;
+        let r = ordered(graph, &self.weight_hh)?;
         let biases = [ordered(graph, &self.bias_ih)?, ordered(graph, &self.bias_hh)?];
         let b = graph.concatenated(&[&biases[0], &biases[1]], 0);
         Ok([w, r, b].map(|value| graph.unsqueezed(&value, &[0])))

@@ -164,7 +164,8 @@ impl Error {
             }
             _ => return None,
         };
-        let (from, to) = (path.display(), path.with_extension("safetensors"));
+        let from = path.display();
+        let to = path.with_extension("safetensors");
         let to = to.display();
         Some(format!(
             "convert it once:\n  python -c 'import torch; from safetensors.torch import save_file; s = \
@@ -179,10 +180,6 @@ impl Error {
 ///
 /// Keys are compared as [`fit()`] does. f16, bf16 and f64 become f32. `num_batches_tracked` is
 /// taken if present, and never missed; neither are the adapters of a model that had none.
-///
-/// # Errors
-///
-/// A file cannot be read or is damaged, or keys or shapes differ.
 pub fn load_state_dict(
     params: &Params,
     path: &Path,
@@ -192,10 +189,6 @@ pub fn load_state_dict(
 }
 
 /// [`load_state_dict`] from files that were read already; `path` is for messages.
-///
-/// # Errors
-///
-/// Those of [`load_state_dict`].
 pub fn load_state_dict_bytes(
     params: &Params,
     path: &Path,
@@ -319,10 +312,6 @@ fn set<'a>(
 /// `strict=True`.
 ///
 /// Counters are int64 scalars. Equal values give equal bytes.
-///
-/// # Errors
-///
-/// The model was only described.
 pub fn save_state_dict(params: &Params) -> Result<Vec<u8>, Error> {
     let mut owned: Vec<(String, Dtype, Vec<usize>, Vec<u8>)> = Vec::new();
     let aliases = params.aliases().iter();

@@ -62,10 +62,6 @@ impl BatchStatistics {
     /// Moves `running` mean and variance towards these by the share `momentum`; the variance is
     /// made unbiased. Channels whose statistics are not finite stay as they are: the step of such a
     /// batch may be skipped, and a running statistic that is NaN once is so for ever.
-    ///
-    /// # Errors
-    ///
-    /// The device's.
     pub fn move_running(&self, running: [&Var; 2], momentum: f64) -> Result<()> {
         let unbiased = self.rows as f64 / (self.rows as f64 - 1.0);
         #[cfg(feature = "cuda")]
@@ -128,10 +124,6 @@ pub fn batch_norm(
 /// [`batch_norm`] with the statistics of the batch that this is a part of
 /// (`torch.nn.SyncBatchNorm`), whose other parts `group` asks, in forward and in backward. The
 /// gradients of gamma and beta are those of this part.
-///
-/// # Errors
-///
-/// As [`batch_norm`], and those of the group.
 pub fn sync_batch_norm(
     x: &Tensor,
     affine: [&Weight; 2],
@@ -165,10 +157,6 @@ fn of_batch(
 }
 
 /// [`batch_norm`] with the statistics of the training data. Asking for its gradient is an error.
-///
-/// # Errors
-///
-/// Shapes that do not fit.
 pub fn batch_norm_running(
     x: &Tensor,
     [gamma, beta]: [&Weight; 2],
@@ -201,7 +189,8 @@ fn check(x: &Tensor, affine: [&Weight; 2], residual: Option<&Tensor>) -> Result<
 }
 
 fn apply(x: &Tensor, gamma: &Weight, residual: Option<&Tensor>, norm: HostNorm) -> Result<Tensor> {
-    let (node, gamma) = (Node { norm, d_gamma: gamma.destination() }, gamma.tensor());
+    let node = Node { norm, d_gamma: gamma.destination() };
+    let gamma = gamma.tensor();
     let residual = residual.map(Tensor::contiguous).transpose()?;
     let y = read_numbers([x], |[x]| node.norm.output(x, gamma, residual.as_ref()))?;
     let operands: Vec<&Tensor> = [x, gamma].into_iter().chain(&residual).collect();
@@ -227,7 +216,8 @@ impl Backward for Node {
         let [x, gamma, residual @ ..] = operands else {
             bail!("{} of {} operands", self.name(), operands.len())
         };
-        let (residual, dy) = (residual.first(), dy.contiguous()?);
+        let residual = residual.first();
+        let dy = dy.contiguous()?;
         let y = residual.map(|_| y);
         let (of_gamma, dx) = read_numbers([x], |[x]| self.norm.backward(x, gamma, y, &dy))?;
         let of_residual = residual.map(|residual| with_type_of(&dy, residual)).transpose()?;

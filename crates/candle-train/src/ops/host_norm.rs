@@ -24,10 +24,6 @@ pub(super) struct HostNorm {
 impl HostNorm {
     /// With the statistics of the batch, which are returned too: of the rows with these moments,
     /// or, with a group, of those of all its parts.
-    ///
-    /// # Errors
-    ///
-    /// One row in all, those of the group, or a beta of Candle's graph.
     pub(super) fn of_batch(
         moments: Moments,
         group: Option<&BatchGroup>,
@@ -37,16 +33,14 @@ impl HostNorm {
     ) -> Result<(Self, BatchStatistics)> {
         let (moments, batch) = Extent::of(moments, group)?;
         let statistics = moments.statistics();
-        let (mean, inverse_std) = (statistics.mean.clone(), statistics.inverse_std(eps));
-        let (beta, batch) = (beta.held()?, Some(batch));
+        let mean = statistics.mean.clone();
+        let inverse_std = statistics.inverse_std(eps);
+        let beta = beta.held()?;
+        let batch = Some(batch);
         Ok((Self { mean, inverse_std, beta, activation, batch }, statistics))
     }
 
     /// With the statistics of the training data.
-    ///
-    /// # Errors
-    ///
-    /// A beta of Candle's graph.
     pub(super) fn running(
         running: RunningStatistics<'_>,
         eps: f64,

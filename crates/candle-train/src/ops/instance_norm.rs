@@ -61,10 +61,6 @@ pub struct InstanceNorm {
 impl InstanceNorm {
     /// Windows x (n, time steps, rows) f32, of whose rows the first `series` are standardised.
     /// Others stay as they are, such as features of the date.
-    ///
-    /// # Errors
-    ///
-    /// Not three dimensions, no series, or fewer rows than series.
     pub fn new(x: &Tensor, series: usize, deviation: Deviation) -> Result<Self> {
         let (n, steps, rows) = x.dims3()?;
         if series == 0 || series > rows {
@@ -97,8 +93,8 @@ impl InstanceNorm {
     /// By operations of Candle.
     fn composed(x: &Tensor, series: usize, deviation: Deviation) -> Result<Self> {
         let rows = x.transpose(1, 2)?.contiguous()?;
-        let (values, others) =
-            (rows.narrow(1, 0, series)?, rows.narrow(1, series, rows.dim(1)? - series)?);
+        let values = rows.narrow(1, 0, series)?;
+        let others = rows.narrow(1, series, rows.dim(1)? - series)?;
         let steps = values.dim(2)? as f64;
         let mean = values.mean_keepdim(2)?;
         let centred = values.broadcast_sub(&mean)?;
@@ -120,10 +116,6 @@ impl InstanceNorm {
 
     /// A forecast of the series, (n, series, time steps), on the scales of their windows: (n, time
     /// steps, series).
-    ///
-    /// # Errors
-    ///
-    /// Another number of windows or series.
     pub fn undo(&self, forecast: &Tensor) -> Result<Tensor> {
         let (n, series, steps) = forecast.dims3()?;
         if [n, series] != self.scale.dims()[..2] {
@@ -137,7 +129,8 @@ impl InstanceNorm {
             let scaled = forecast.broadcast_mul(&self.scale)?.broadcast_add(&self.mean)?;
             return scaled.transpose(1, 2);
         }
-        let (mean, scale) = (self.mean.clone(), self.scale.clone());
+        let mean = self.mean.clone();
+        let scale = self.scale.clone();
         chain::apply([forecast], Undo { mean, scale, sizes: [n, steps, series] })
     }
 }

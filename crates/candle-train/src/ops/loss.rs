@@ -43,10 +43,6 @@ pub fn cross_entropy(logits: &Tensor, labels: &Tensor, smoothing: f64) -> Result
 
 /// Sum over the samples that count instead of their mean, and how many they are: where samples of
 /// several batches are averaged, the mean of the batches' means is not the mean over the samples.
-///
-/// # Errors
-///
-/// As [`cross_entropy`], but no sample need count.
 pub fn cross_entropy_sum(
     logits: &Tensor,
     labels: &Tensor,
@@ -59,10 +55,6 @@ pub fn cross_entropy_sum(
 
 /// [`cross_entropy`] with a probability of each class as target, (n, classes) f32, as PyTorch's
 /// with floating-point targets. No gradient flows to the targets.
-///
-/// # Errors
-///
-/// No samples, or shapes that do not fit.
 pub fn cross_entropy_soft(logits: &Tensor, targets: &Tensor, smoothing: f64) -> Result<Tensor> {
     let (n, classes) = logits.dims2()?;
     if n == 0 || classes == 0 || targets.dims() != logits.dims() {
@@ -84,10 +76,6 @@ pub struct ClassScores {
 }
 
 /// Losses and hits of each sample, without a graph. Arguments as [`cross_entropy`].
-///
-/// # Errors
-///
-/// As [`cross_entropy`], but no sample need count.
 pub fn score_classes(logits: &Tensor, labels: &Tensor, smoothing: f64) -> Result<ClassScores> {
     let labels = checked_labels(logits, labels)?;
     #[cfg(feature = "cuda")]
@@ -109,16 +97,13 @@ pub fn score_classes(logits: &Tensor, labels: &Tensor, smoothing: f64) -> Result
 
 /// Number of samples that count and whose largest logit (the first, if several) is that of their
 /// label.
-///
-/// # Errors
-///
-/// As [`cross_entropy`], but no sample need count.
 pub fn count_correct(logits: &Tensor, labels: &Tensor) -> Result<usize> {
     let labels = checked_labels(logits, labels)?;
     #[cfg(feature = "cuda")]
     if logits.device().is_cuda() {
         let logits = logits.contiguous()?;
-        let (gpu, targets) = (cuda::Gpu::of_tensor(&logits)?, cuda::Targets::Labels(&labels));
+        let gpu = cuda::Gpu::of_tensor(&logits)?;
+        let targets = cuda::Targets::Labels(&labels);
         let best = cuda::CrossEntropy::best(&gpu, cuda::Logits::of(&logits)?, &targets)?;
         let best = best.to_vec1::<u32>()?;
         let is_right = |(label, best): &(&Option<usize>, u32)| **label == Some(*best as usize);
@@ -135,10 +120,6 @@ pub fn count_correct(logits: &Tensor, labels: &Tensor) -> Result<usize> {
 
 /// Number of samples that count and whose label is among the `k` largest logits, the first ones if
 /// several are equal. Logits on a GPU are copied to the CPU's memory.
-///
-/// # Errors
-///
-/// As [`count_correct`].
 pub fn count_in_top(logits: &Tensor, labels: &Tensor, k: usize) -> Result<usize> {
     let labels = checked_labels(logits, labels)?;
     let logits = logits.to_device(&Device::Cpu)?;
@@ -162,7 +143,8 @@ fn before(row: &[f32], label: usize) -> usize {
 #[cfg(feature = "cuda")]
 fn score_on_gpu(logits: &Tensor, labels: &[Option<usize>], smoothing: f64) -> Result<ClassScores> {
     let logits = logits.contiguous()?;
-    let (gpu, targets) = (cuda::Gpu::of_tensor(&logits)?, cuda::Targets::Labels(labels));
+    let gpu = cuda::Gpu::of_tensor(&logits)?;
+    let targets = cuda::Targets::Labels(labels);
     let logits = cuda::Logits::of(&logits)?;
     let found = cuda::CrossEntropy::score(&gpu, logits, &targets, smoothing)?;
     let mut scores = ClassScores::default();
@@ -242,7 +224,8 @@ impl CrossEntropy {
             let mut rest = block;
             let mut at = start;
             while !rest.is_empty() {
-                let (index, class) = (at / classes, at % classes);
+                let index = at / classes;
+                let class = at % classes;
                 let (gradient, after) = rest.split_at_mut((classes - class).min(rest.len()));
                 let here = at..at + gradient.len();
                 (rest, at) = (after, here.end);

@@ -11,37 +11,21 @@ use super::storage::{read, tensor};
 
 /// Mean over all elements of (prediction - target)^2, as `torch.nn.MSELoss`; equal shapes, f32 ->
 /// scalar.
-///
-/// # Errors
-///
-/// Shapes that differ, or no elements.
 pub fn mse(prediction: &Tensor, target: &Tensor) -> Result<Tensor> {
     apply(prediction, target, Kind::Squared)
 }
 
 /// Mean over all elements of |prediction - target|, as `torch.nn.L1Loss`; the gradient at 0 is 0.
-///
-/// # Errors
-///
-/// As [`mse`].
 pub fn mae(prediction: &Tensor, target: &Tensor) -> Result<Tensor> {
     apply(prediction, target, Kind::Absolute)
 }
 
 /// Each sample's mean squared error over its targets, without a graph: (n, targets) -> n numbers.
-///
-/// # Errors
-///
-/// As [`mse`].
 pub fn score_mse(prediction: &Tensor, target: &Tensor) -> Result<Vec<f64>> {
     score(prediction, target, Kind::Squared)
 }
 
 /// Each sample's mean absolute error over its targets, without a graph.
-///
-/// # Errors
-///
-/// As [`mse`].
 pub fn score_mae(prediction: &Tensor, target: &Tensor) -> Result<Vec<f64>> {
     score(prediction, target, Kind::Absolute)
 }
@@ -80,7 +64,8 @@ fn score(prediction: &Tensor, target: &Tensor, kind: Kind) -> Result<Vec<f64>> {
     let per_sample = prediction.elem_count() / prediction.dims().first().copied().unwrap_or(1);
     #[cfg(feature = "cuda")]
     if prediction.device().is_cuda() {
-        let (prediction, target) = (prediction.contiguous()?, target.contiguous()?);
+        let prediction = prediction.contiguous()?;
+        let target = target.contiguous()?;
         let differences = cuda::Differences::of([&prediction, &target], kind.is_absolute())?;
         let sums = differences.scores(&cuda::Gpu::of_tensor(&prediction)?, per_sample)?;
         return Ok(sums.into_iter().map(|sum| sum / per_sample as f64).collect());

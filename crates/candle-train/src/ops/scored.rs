@@ -13,10 +13,6 @@ use super::operation::{Gradients, Kept, OnGpu, Operation};
 /// answers and the `weight` of the pass are noted in `found`.
 ///
 /// labels (...) u32 or i64 -> scalar f32; 0 if no label counts.
-///
-/// # Errors
-///
-/// As [`super::cross_entropy`], but no sample need count.
 pub fn cross_entropy_scored(
     logits: &Tensor,
     labels: &Tensor,
@@ -25,8 +21,10 @@ pub fn cross_entropy_scored(
     weight: f64,
 ) -> Result<Tensor> {
     let (targets, counted) = targets(logits, labels)?;
-    let (divisor, found) = (counted.max(1) as f64, found.clone());
-    let (is_learnt, gradient) = (logits.track_op(), Kept::default());
+    let divisor = counted.max(1) as f64;
+    let found = found.clone();
+    let is_learnt = logits.track_op();
+    let gradient = Kept::default();
     chain::extended(logits, |in_place| ScoredCrossEntropy {
         targets,
         smoothing,
@@ -41,10 +39,6 @@ pub fn cross_entropy_scored(
 
 /// Notes in `found` how many samples that count have their largest logit (the first, if several) at
 /// their label. Arguments as [`cross_entropy_scored`].
-///
-/// # Errors
-///
-/// As [`super::count_correct`].
 pub fn count_right(logits: &Tensor, labels: &Tensor, found: &Found) -> Result<()> {
     let (targets, _) = targets(logits, labels)?;
     let logits = logits.contiguous()?;

@@ -66,7 +66,8 @@ pub(super) fn read_numbers<R, const N: usize>(
 
 /// Whether two tensors share their memory.
 pub(super) fn same_storage(a: &Tensor, b: &Tensor) -> bool {
-    let (a, b) = (a.storage_and_layout().0, b.storage_and_layout().0);
+    let a = a.storage_and_layout().0;
+    let b = b.storage_and_layout().0;
     std::ptr::eq(&raw const *a, &raw const *b)
 }
 
@@ -89,10 +90,6 @@ pub(super) fn overwrite<E: Element, R>(
 
 /// Gives the vector that holds a contiguous f32 tensor of the CPU, and the tensor's place in it, to
 /// `change`. Everything that shares the vector sees the change.
-///
-/// # Errors
-///
-/// The tensor is not contiguous, not f32 or not on the CPU.
 pub fn with_vector<R>(
     tensor: &Tensor,
     change: impl FnOnce(&mut Vec<f32>, Range<usize>) -> R,

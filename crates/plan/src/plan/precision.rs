@@ -63,7 +63,7 @@ pub(crate) fn instructions(
     facts: &Facts,
 ) -> Option<Bf16Instructions> {
     let is_bf16 = decide(experiment, ranks, facts) == Precision::Bf16;
-    facts.bf16.filter(|_| is_bf16 && !ranks.on_gpus())
+    if is_bf16 && !ranks.on_gpus() { facts.bf16 } else { None }
 }
 
 /// The scaler, which only fp16 needs.
@@ -80,6 +80,8 @@ pub(crate) fn scaler(experiment: &Experiment) -> Option<ScalerPlan> {
 /// Clipping and noise as asked.
 pub(crate) fn clip(experiment: &Experiment) -> ClipPlan {
     let train = &experiment.train;
-    let (norm, value, noise) = (train.clip_grad_norm, train.clip_grad_value, train.gradient_noise);
+    let norm = train.clip_grad_norm;
+    let value = train.clip_grad_value;
+    let noise = train.gradient_noise;
     ClipPlan { norm, value, noise }
 }

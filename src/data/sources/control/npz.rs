@@ -22,11 +22,6 @@ const EXPECTED: &str = "arrays `obs` (steps, numbers), `actions` (steps, numbers
 const MAX_HEADER_BYTES: u32 = 1 << 16;
 
 /// Reads all episodes of `path`, and the images of `cameras`.
-///
-/// # Errors
-///
-/// The file is absent, damaged, or lacks an array; arrays do not fit each other, or hold something
-/// that is not a finite number, named with its row, from 0.
 pub(super) fn read(path: &Path, cameras: &[String]) -> Result<Episodes, Error> {
     let arrays = Arrays::open(path)?;
     let observations = arrays.rows(&OBSERVATIONS)?;
@@ -43,10 +38,6 @@ pub(super) fn read(path: &Path, cameras: &[String]) -> Result<Episodes, Error> {
 }
 
 /// Arrays of the file at `path` that may be images.
-///
-/// # Errors
-///
-/// It is absent or damaged.
 pub(super) fn cameras(path: &Path) -> Result<Vec<String>, Error> {
     Ok(Arrays::open(path)?.cameras())
 }
@@ -121,7 +112,8 @@ impl<'a> Arrays<'a> {
     fn camera(&self, name: &str, steps: usize) -> Result<Camera, Error> {
         let fails = |what: String| self.format(format!("array `{name}` {what}"));
         let Some((_, array)) = self.find(&[name])? else {
-            let (path, camera) = (self.path.to_owned(), name.to_owned());
+            let path = self.path.to_owned();
+            let camera = name.to_owned();
             return Err(Error::NoCamera { path, camera, cameras: self.cameras() });
         };
         let shape = match *array.dims() {

@@ -39,10 +39,6 @@ fn episodes(from: &Behaviour) -> Result<Episodes, Error> {
 }
 
 /// Cameras whose images can be read beside the numbers of the file or folder `path`.
-///
-/// # Errors
-///
-/// It is absent or damaged.
 pub(crate) fn cameras(path: &Path) -> Result<Vec<String>, Error> {
     if parquet::is_parquet(path) { parquet::cameras(path) } else { npz::cameras(path) }
 }
@@ -69,14 +65,11 @@ pub(super) fn numbers_seen(image_size: Option<usize>) -> usize {
 }
 
 /// Counts the windows of both parts and measures the ranges; those that a run has `found` stay.
-///
-/// # Errors
-///
-/// As [`open`], and a file cannot be read.
 pub(crate) fn survey(
     from: &Behaviour,
     chunk: Chunk,
-    (split, found): (&SplitPlan, Option<&Options>),
+    split: &SplitPlan,
+    found: Option<&Options>,
 ) -> Result<Survey, Error> {
     let episodes = episodes(from)?;
     let parts = parts(from, &episodes, chunk, split)?;
@@ -93,7 +86,7 @@ pub(crate) fn survey(
         None => cameras.as_ref().and_then(|all| pixels(from, &episodes, &parts.train, all)),
     };
     let images: u64 = episodes.cameras.iter().map(|camera| camera.frames.held()).sum();
-    let found = Survey::of(&cut(from, episodes, (chunk, &parts), &ranges, [None, None])?);
+    let found = Survey::of(&cut(from, episodes, chunk, &parts, &ranges, [None, None])?);
     let numbers = ranges.observations.len() + ranges.actions.len();
     let policy = Policy {
         chunk,
@@ -148,10 +141,6 @@ fn line(from: &Behaviour, chunk: Chunk, cameras: Option<&Cameras>) -> String {
 }
 
 /// Opens all parts; the ranges are those that a survey found, or are measured anew.
-///
-/// # Errors
-///
-/// The file cannot be read; there are too few episodes, or they are too short for a chunk.
 pub(super) fn open(from: &Behaviour, chunk: Chunk, reading: &Reading<'_>) -> Result<Splits, Error> {
     let split = &reading.asked.split;
     let policy = match Policy::found(reading.found) {
@@ -167,7 +156,7 @@ pub(super) fn open(from: &Behaviour, chunk: Chunk, reading: &Reading<'_>) -> Res
     let sight = [sight(reading.train_transforms)?, sight(reading.val_transforms)?];
     let episodes = episodes(from)?;
     let parts = parts(from, &episodes, chunk, split)?;
-    cut(from, episodes, (chunk, &parts), &policy.ranges, sight)
+    cut(from, episodes, chunk, &parts, &policy.ranges, sight)
 }
 
 /// How images become values.
@@ -180,10 +169,6 @@ pub(crate) struct Sight {
 
 impl Sight {
     /// Of images like these, by the transforms of `list`.
-    ///
-    /// # Errors
-    ///
-    /// One is not known or does not fit.
     pub(crate) fn new(
         cameras: &Cameras,
         list: &[Choice],
@@ -203,10 +188,6 @@ impl Sight {
     }
 
     /// Appends the values of an image of a camera, by its number.
-    ///
-    /// # Errors
-    ///
-    /// Why it cannot be used, in words.
     pub(crate) fn see(
         &self,
         camera: usize,
@@ -243,7 +224,8 @@ impl Sight {
 fn cut(
     from: &Behaviour,
     episodes: Episodes,
-    (chunk, parts): (Chunk, &Parts<Places>),
+    chunk: Chunk,
+    parts: &Parts<Places>,
     ranges: &Ranges,
     [train_sight, val_sight]: [Option<Arc<Sight>>; 2],
 ) -> Result<Splits, Error> {
@@ -348,7 +330,8 @@ struct Windows {
 
 impl Windows {
     fn new(from: &Behaviour, episodes: &Arc<Episodes>, chunk: Chunk, Places(of): &Places) -> Self {
-        let (before, after) = (chunk.n_obs_steps - 1, chunk.n_action_steps - 1);
+        let before = chunk.n_obs_steps - 1;
+        let after = chunk.n_action_steps - 1;
         let steps: Vec<Range<usize>> = episodes.steps().collect();
         let places = of
             .iter()

@@ -202,7 +202,8 @@ fn span(time: SignedDuration) -> String {
 
 /// Grids on which the dates may lie, in the order in which equally regular ones are preferred.
 fn grids(dates: &[Date]) -> Vec<Grid> {
-    let (first, last) = (dates[0].local, dates[dates.len() - 1].local);
+    let first = dates[0].local;
+    let last = dates[dates.len() - 1].local;
     let latest = dates.iter().map(|date| date.local.day()).max().unwrap_or(1);
     let nth = Nth::of(first);
     let month_days = [
@@ -405,10 +406,6 @@ const EXPECTED: &str = "is no frequency: write h, min, s, ms, D, B (Monday to Fr
 
 impl FrequencyAlias {
     /// The frequency that a word of pandas stands for, as `15min`.
-    ///
-    /// # Errors
-    ///
-    /// It stands for none, in words.
     pub(crate) fn parse(text: &str) -> Result<Self, String> {
         let name = text.trim_start_matches(|c: char| c.is_ascii_digit());
         let number = &text[..text.len() - name.len()];

@@ -17,10 +17,6 @@ pub(super) struct Dates {
 impl Dates {
     /// The dates in the cells of a column, each with its line: in the format that is `given`, in
     /// that of the run if they fit it, or else in the one that all of them fit.
-    ///
-    /// # Errors
-    ///
-    /// A cell is no date, or dates have several meanings.
     pub(super) fn read(
         cells: &[(String, u64)],
         given: Option<&str>,
@@ -56,14 +52,12 @@ impl Dates {
 
     /// Refuses dates that descend or repeat: rows are cut in their order into training, validation
     /// and test, so that what is to be predicted may have been trained on.
-    ///
-    /// # Errors
-    ///
-    /// The line of the first such row, and what is wrong with its date.
     pub(super) fn check_order(&self) -> Result<(), (u64, String)> {
         let is_wrong = |at: &usize| self.all[at + 1].instant() <= self.all[*at].instant();
         let Some(at) = (0..self.all.len().saturating_sub(1)).find(is_wrong) else { return Ok(()) };
-        let (before, date, line) = (self.all[at], self.all[at + 1], self.lines[at]);
+        let before = self.all[at];
+        let date = self.all[at + 1];
+        let line = self.lines[at];
         let [last, next] = [before, date].map(|date| {
             let offset = date.offset.map(|offset| offset.to_string()).unwrap_or_default();
             format!("{}{offset}", date.local)

@@ -66,7 +66,10 @@ pub struct Shapes {
 
 impl Default for Shapes {
     fn default() -> Self {
-        let (dir, classes, train_per_class, val_per_class) = (None, 10, 200, 40);
+        let dir = None;
+        let classes = 10;
+        let train_per_class = 200;
+        let val_per_class = 40;
         Self { dir, classes, train_per_class, val_per_class, image_size: 32 }
     }
 }
@@ -150,7 +153,8 @@ impl Shapes {
         let labels = |per_class: u32| {
             (0..self.classes).flat_map(|label| (0..per_class).map(move |_| label)).collect()
         };
-        let (train, val) = (labels(self.train_per_class), labels(self.val_per_class));
+        let train = labels(self.train_per_class);
+        let val = labels(self.val_per_class);
         Parts { train, val, test: None }
     }
 
@@ -212,10 +216,6 @@ impl Parameters {
 
 /// Makes sure that the set of `parameters` is below `root`, generating it if needed. Processes that
 /// ask for the same set wait for the first one.
-///
-/// # Errors
-///
-/// `root` holds something else, cannot be written, or the set is generated elsewhere for minutes.
 pub(crate) fn ensure(root: &Path, parameters: &Parameters) -> Result<(), Error> {
     if is_ready(root, parameters)? {
         return Ok(());
@@ -235,10 +235,6 @@ pub(crate) fn ensure(root: &Path, parameters: &Parameters) -> Result<(), Error> 
 }
 
 /// Whether the set of `parameters` is below `root`.
-///
-/// # Errors
-///
-/// There is something else in its place, or in `root`.
 pub(crate) fn is_ready(root: &Path, parameters: &Parameters) -> Result<bool, Error> {
     let dir = parameters.folder(root);
     match read::whole(&dir.join(MARKER)) {

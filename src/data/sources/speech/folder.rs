@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use crate::data::error::Error;
-use crate::data::file_names::is_hidden;
+use crate::data::file_names::files_below;
 use crate::data::sources::speech::audio;
 use crate::data::sources::speech::utterance::{UNNAMED, Utterance};
 
@@ -13,10 +13,6 @@ const MAX_DEPTH: usize = 8;
 const EXPECTED: &str = "WAV, FLAC, OGG or MP3 files, or folders of them";
 
 /// The utterances of the folder `root`; `group_part` of the name of each says who speaks.
-///
-/// # Errors
-///
-/// As [`list`], or a name has no such part.
 pub(super) fn utterances(root: &Path, group_part: Option<usize>) -> Result<Vec<Utterance>, Error> {
     let utterance = |path: PathBuf| {
         let speaker = group_part.map(|number| {
@@ -60,38 +56,18 @@ pub(super) fn likely_speakers(utterances: &[Utterance]) -> Option<(usize, String
 }
 
 /// All recordings below `root`, in order, without what begins with a dot.
-///
-/// # Errors
-///
-/// The folder is absent, cannot be read or holds none.
 pub(super) fn list(root: &Path) -> Result<Vec<PathBuf>, Error> {
     let missing =
         || Error::Missing { what: "the folder of speech", path: root.into(), expected: EXPECTED };
     if !root.exists() {
         return Err(missing());
     }
-    let mut files = Vec::new();
-    let mut open = vec![(root.to_owned(), 0)];
-    while let Some((folder, depth)) = open.pop() {
-        let failed = |source| Error::Io { action: "list", path: folder.clone(), source };
-        for entry in std::fs::read_dir(&folder).map_err(failed)? {
-            let entry = entry.map_err(failed)?;
-            if is_hidden(&entry.file_name()) {
-                continue;
-            }
-            let path = entry.path();
-            if path.is_dir() && depth < MAX_DEPTH {
-                open.push((path, depth + 1));
-            } else if audio::is_named_so(&path) {
-                files.push(path);
-            }
-        }
-    }
+    let mut files = files_below(root, MAX_DEPTH).collect::<Result<Vec<_>, _>>()?;
+    files.retain(|path| audio::is_named_so(path));
     if files.is_empty() {
         let what = "it contains no WAV, FLAC, OGG or MP3 files".to_owned();
         return Err(Error::Format { path: root.into(), what });
     }
-    files.sort();
     Ok(files)
 }
 

@@ -50,13 +50,10 @@ pub(super) struct Manifest {
 }
 
 /// The utterances of the manifest at `path`.
-///
-/// # Errors
-///
-/// It cannot be read, a line is not what it should be, or `filter` leaves nothing.
 pub(super) fn read(path: &Path, filter: &Filter) -> Result<Manifest, Error> {
     let bytes = read::table("the manifest", path, EXPECTED)?;
-    let (mut found, mut folder) = (Manifest::default(), None);
+    let mut found = Manifest::default();
+    let mut folder = None;
     let mut first: Option<(u64, bool)> = None;
     for (line, text) in (1..).zip(bytes.split(|&byte| byte == b'\n')) {
         if text.trim_ascii().is_empty() {
@@ -85,10 +82,6 @@ pub(super) fn read(path: &Path, filter: &Filter) -> Result<Manifest, Error> {
 }
 
 /// Refuses recordings that do not exist, before anything starts.
-///
-/// # Errors
-///
-/// The first line whose recording is no file.
 pub(super) fn check_files(path: &Path, manifest: &Manifest) -> Result<(), Error> {
     let Manifest { utterances, lines, .. } = manifest;
     let looked_at = utterances.par_iter().take(MAX_LOOKED_AT);

@@ -184,7 +184,8 @@ impl DataSource for Speech {
         let bands = self.n_mels;
         let names: Vec<String> =
             parts.iter().take(2).map(|part| part.path.display().to_string()).collect();
-        let (files, left_out) = (names.join(" and "), left_out(&parts));
+        let files = names.join(" and ");
+        let left_out = left_out(&parts);
         let are_named =
             |part: &Part| part.is_folder() && folder::names_classes(&part.path, part.utterances());
         let by_name = if parts.iter().any(are_named) {
@@ -286,7 +287,8 @@ impl Part {
 impl Speech {
     /// Utterances of `train_dir` to train on, of `val_dir` to validate on.
     pub fn new(train_dir: PathBuf, val_dir: PathBuf) -> Self {
-        let (train_dir, val_dir) = (Some(train_dir), Some(val_dir));
+        let train_dir = Some(train_dir);
+        let val_dir = Some(val_dir);
         Self { train_dir, val_dir, n_mels: eighty(), max_seconds: twenty(), ..Self::default() }
     }
 
@@ -304,7 +306,8 @@ impl Speech {
 
     fn filter(&self) -> Filter {
         let &Self { min_duration, max_duration, .. } = self;
-        let (label_key, group) = (self.label_key.clone(), self.group.clone());
+        let label_key = self.label_key.clone();
+        let group = self.group.clone();
         Filter { min_duration, max_duration, label_key, group }
     }
 
@@ -315,11 +318,11 @@ impl Speech {
             let (path, manifest) = match place {
                 [_, Some(path)] => {
                     // Who speaks counts only where utterances are held back.
-                    let group = self.group.clone().filter(|_| name == "train");
+                    let group = if name == "train" { self.group.clone() } else { None };
                     (path, manifest::read(path, &Filter { group, ..self.filter() })?)
                 }
                 [Some(path), None] => {
-                    let group_part = self.group_part.filter(|_| name == "train");
+                    let group_part = if name == "train" { self.group_part } else { None };
                     let utterances = folder::utterances(path, group_part)?;
                     (path, Manifest { utterances, ..Manifest::default() })
                 }
@@ -336,7 +339,10 @@ impl Speech {
     /// That utterances are held back at random, though the same speakers say many of them.
     fn repeated_speakers(&self, parts: &[Part], split: &SplitPlan) -> Option<String> {
         let is_grouped = self.group.is_some() || self.group_part.is_some();
-        let train = parts.first().filter(|_| split.holds_something() && !is_grouped)?;
+        if is_grouped || !split.holds_something() {
+            return None;
+        }
+        let train = parts.first()?;
         let utterances = train.utterances();
         let (speakers, key) = if train.is_folder() {
             let (number, example, n) = folder::likely_speakers(utterances)?;
@@ -353,7 +359,8 @@ impl Speech {
             if all.len() == utterances.len() {
                 return None;
             }
-            let (n, of) = (all.len(), utterances.len());
+            let n = all.len();
+            let of = utterances.len();
             (
                 format!("`{key}` names {n} speakers of {of} utterances"),
                 format!("data.group = \"{key}\""),
@@ -427,7 +434,8 @@ impl Speech {
     /// Recordings of files, folders and manifests (.json, .jsonl), without classes.
     fn recordings(&self, paths: &[PathBuf], measured: Measured) -> Result<Inputs, Error> {
         let what = "WAV, FLAC, OGG or MP3 files, or NeMo's manifests (.json)";
-        let (mut utterances, mut items) = (Vec::new(), Vec::new());
+        let mut utterances = Vec::new();
+        let mut items = Vec::new();
         for path in inputs::files(paths, what, &audio::is_named_so)? {
             let file = Arc::from(&*path);
             let at = utterances.len();
@@ -450,7 +458,8 @@ impl Speech {
         let mel = Arc::new(LogMel::new(measured.rate, self.n_mels));
         let clips = Clips::new(Recordings::labelled(&utterances, &[]), measured);
         let samples = Arc::new(Utterances::new(clips, None, mel));
-        let (items, answers) = (Items::Listed(items), Answers::OfLoss(Vec::new()));
+        let items = Items::Listed(items);
+        let answers = Answers::OfLoss(Vec::new());
         Ok(Inputs { samples, items, answers, notes: Vec::new() })
     }
 }

@@ -138,7 +138,9 @@ impl Csv {
     /// A file is absent or lacks a column, columns differ, a cell is not what its column holds
     /// (names file, line, column and value), or a part would be empty.
     pub(crate) fn read(&self, asked: &Asked<'_>) -> Result<Opened, Error> {
-        let (rules, target, standardize) = (self.rules(), &self.target, self.standardize_target);
+        let rules = self.rules();
+        let target = &self.target;
+        let standardize = self.standardize_target;
         let wanted = Wanted { rules, target, standardize, asked };
         let fit = wanted.fit();
         let words = match &fit {
@@ -153,7 +155,7 @@ impl Csv {
         let column = |name: &str| Column::new(name, kind(name), forms.get(name));
         let mut parts = Parts::<Rows>::default();
         for (part, path, what) in self.tables() {
-            parts.put(part, self.table((path, what), wanted.answers(), &column)?);
+            parts.put(part, self.table(path, what, wanted.answers(), &column)?);
         }
         wanted.open(parts, fit)
     }
@@ -181,7 +183,7 @@ impl Csv {
         for (part, path, what) in self.tables() {
             self.each_row(path, what, |header, _, record, line| {
                 let mut cells = header.iter().zip(record);
-                let seen = cells.try_for_each(|(name, cell)| all.see(name, cell, (path, line)));
+                let seen = cells.try_for_each(|(name, cell)| all.see(name, cell, path, line));
                 // What is wrong in another table is reported when that is read.
                 if part == Part::Train { seen } else { Ok(()) }
             })?;
@@ -192,7 +194,8 @@ impl Csv {
     /// The rows of a table.
     fn table(
         &self,
-        (path, what): (&Path, &'static str),
+        path: &Path,
+        what: &'static str,
         answers: AnswerKind,
         column: &dyn Fn(&str) -> Column,
     ) -> Result<Rows, Error> {
@@ -208,7 +211,7 @@ impl Csv {
                 return Ok(());
             }
             rows.lines.push(line);
-            self.push(&mut rows, record, (header, roles), answers)
+            self.push(&mut rows, record, header, roles, answers)
         })?;
         rows.leave_out(unlabelled, &self.target)?;
         Ok(rows)
@@ -259,7 +262,9 @@ impl Csv {
         let targets = self.target.names();
         let absent = self.named().into_iter().find(|(_, name)| !header.contains(name));
         if let Some((key, column)) = absent {
-            let (path, column, columns) = (path.to_owned(), column.clone(), header.to_vec());
+            let path = path.to_owned();
+            let column = column.clone();
+            let columns = header.to_vec();
             return Err(Error::NoColumn { key, path, column, columns });
         }
         let role = |name: &String| match name {
@@ -282,7 +287,8 @@ impl Csv {
         &self,
         rows: &mut Rows,
         record: &::csv::StringRecord,
-        (header, roles): (&[String], &[Role]),
+        header: &[String],
+        roles: &[Role],
         answers: AnswerKind,
     ) -> Result<(), BadCell> {
         let mut columns = rows.columns.iter_mut();

@@ -22,7 +22,6 @@ use crate::data::sources::tables::table::cell;
 pub enum DateFormats {
     /// That of all.
     One(String),
-    /// By column.
     ByColumn(BTreeMap<String, String>),
 }
 
@@ -74,15 +73,12 @@ impl<'a> DateInferences<'a> {
     }
 
     /// Takes a cell of any column.
-    ///
-    /// # Errors
-    ///
-    /// It should be a date, and is none in the format of the cells before it.
     pub(crate) fn see(
         &mut self,
         name: &str,
         cell: &str,
-        (path, line): (&Path, u64),
+        path: &Path,
+        line: u64,
     ) -> Result<(), BadCell> {
         let Some((inference, last)) = self.columns.get_mut(name) else { return Ok(()) };
         if self.rules.missing.holds(cell) {
@@ -95,10 +91,6 @@ impl<'a> DateInferences<'a> {
     }
 
     /// The format of each column.
-    ///
-    /// # Errors
-    ///
-    /// The dates of a column have several meanings.
     pub(crate) fn forms(self) -> Result<BTreeMap<String, DateForm>, Error> {
         let form = |(name, (inference, path)): (&str, (FormInference<'_>, PathBuf))| {
             let form = inference.form().map_err(|wrong| {

@@ -125,7 +125,8 @@ impl DataSource for Jsonl {
     fn survey(&self, asked: &Asked<'_>) -> Result<Survey, Error> {
         let files: Vec<String> =
             self.given().map(|(_, path, _)| path.display().to_string()).collect();
-        let (files, inputs) = (files.join(" and "), self.inputs.join(", "));
+        let files = files.join(" and ");
+        let inputs = self.inputs.join(", ");
         let line = format!("{files}, {inputs} -> {}", self.target.words());
         Ok(self.open(asked)?.survey(line))
     }
@@ -176,7 +177,9 @@ impl Jsonl {
     }
 
     fn open(&self, asked: &Asked<'_>) -> Result<Opened, Error> {
-        let (rules, target, standardize) = (self.rules(), &self.target, self.standardize_target);
+        let rules = self.rules();
+        let target = &self.target;
+        let standardize = self.standardize_target;
         let wanted = Wanted { rules, target, standardize, asked };
         let fit = wanted.fit();
         let words = match &fit {
@@ -197,7 +200,7 @@ impl Jsonl {
         };
         let mut parts = Parts::<Rows>::default();
         for (part, path, what) in self.given() {
-            parts.put(part, self.rows((path, what), wanted.answers(), (&kind, &forms))?);
+            parts.put(part, self.rows(path, what, wanted.answers(), &kind, &forms)?);
         }
         wanted.open(parts, fit)
     }
@@ -205,12 +208,15 @@ impl Jsonl {
     /// The rows of a file.
     fn rows(
         &self,
-        (path, what): (&Path, &'static str),
+        path: &Path,
+        what: &'static str,
         answers: AnswerKind,
-        (kind, forms): (Kinds<'_>, &BTreeMap<String, DateForm>),
+        kind: Kinds<'_>,
+        forms: &BTreeMap<String, DateForm>,
     ) -> Result<Rows, Error> {
         let mut rows = Rows::new(path, Vec::new());
-        let (mut unlabelled, mut absent) = (0, Absent::new(&self.inputs));
+        let mut unlabelled = 0;
+        let mut absent = Absent::new(&self.inputs);
         each_line(path, what, |object, line| {
             if unlabelled + rows.lines.len() == 0 {
                 self.check_keys(object, path, line, kind)?;
@@ -219,15 +225,17 @@ impl Jsonl {
                 unlabelled += 1;
                 return Ok(());
             }
-            self.push(&mut rows, object, (answers, kind, forms))
+            self.push(&mut rows, object, answers, kind, forms)
                 .map_err(|bad| cell(path, line, bad))?;
             rows.lines.push(line);
             absent.count(object);
             Ok(())
         })?;
         if let Some(at) = absent.everywhere().next() {
-            let (key, line) = (format!("data.inputs[{at}]"), rows.lines[0]);
-            let (path, names) = (path.to_owned(), absent.names());
+            let key = format!("data.inputs[{at}]");
+            let line = rows.lines[0];
+            let path = path.to_owned();
+            let names = absent.names();
             return Err(Error::NoKey { key, path, line, name: self.inputs[at].clone(), names });
         }
         rows.notes.extend(absent.note(path));
@@ -259,7 +267,8 @@ impl Jsonl {
         let Some((key, name)) = named.find(|(_, name)| !object.contains_key(*name)) else {
             return Ok(());
         };
-        let (path, names) = (path.to_owned(), object.keys().cloned().collect());
+        let path = path.to_owned();
+        let names = object.keys().cloned().collect();
         Err(Error::NoKey { key, path, line, name: name.clone(), names })
     }
 
@@ -280,8 +289,7 @@ impl Jsonl {
                     let list = value.as_array().map_or(std::slice::from_ref(value), Vec::as_slice);
                     list.iter().filter_map(move |value| Some((key, value.as_str()?)))
                 });
-                let seen =
-                    values.try_for_each(|(key, word)| all.see(key, word.trim(), (path, line)));
+                let seen = values.try_for_each(|(key, word)| all.see(key, word.trim(), path, line));
                 // What is wrong in another file is reported when that is read.
                 let seen = if part == Part::Train { seen } else { Ok(()) };
                 seen.map_err(|bad| cell(path, line, bad))
@@ -313,7 +321,8 @@ impl Jsonl {
     fn rows_of(&self, path: &Path, rows: &mut Unanswered<'_>) -> Result<(), Error> {
         let bytes = read::table("the input", path, EXPECTED)?;
         let lines = bytes.split(|&byte| byte == b'\n').filter(|line| !line.trim_ascii().is_empty());
-        let (file, mut absent) = (path.into(), Absent::new(&self.inputs));
+        let file = path.into();
+        let mut absent = Absent::new(&self.inputs);
         for (row, text) in (1..).zip(lines) {
             let object = match json::object(text) {
                 Ok(object) => object,
@@ -364,7 +373,9 @@ impl Jsonl {
         &self,
         rows: &mut Rows,
         object: &Map<String, Value>,
-        (answers, kind, forms): (AnswerKind, Kinds<'_>, &BTreeMap<String, DateForm>),
+        answers: AnswerKind,
+        kind: Kinds<'_>,
+        forms: &BTreeMap<String, DateForm>,
     ) -> Result<(), BadCell> {
         let get = |key: &str| object.get(key).ok_or_else(|| format!("it has no key `{key}`"));
         let is_first = rows.lines.is_empty();
@@ -453,7 +464,8 @@ impl<'a> Absent<'a> {
     fn note(&self, path: &Path) -> Option<String> {
         let lacking = self.inputs.iter().zip(&self.without).filter(|(_, n)| **n > 0);
         let words: Vec<String> = lacking.map(|(key, n)| format!("`{key}` in {n}")).collect();
-        let (lines, path) = (self.lines, shown(path));
+        let lines = self.lines;
+        let path = shown(path);
         (!words.is_empty()).then(|| {
             let words = words.join(", ");
             format!("of the {lines} lines of `{path}`, keys are absent: {words}; read as empty")

@@ -69,9 +69,7 @@ pub(crate) struct Opened {
 /// What a target is read as.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum AnswerKind {
-    /// A class.
     Class,
-    /// Numbers.
     Numbers,
     /// A 1 for each class that a row has.
     Flags,
@@ -114,11 +112,6 @@ impl Wanted<'_> {
 
     /// All parts as samples, with what is held back: as `fit` says, or else the training rows that
     /// are taken.
-    ///
-    /// # Errors
-    ///
-    /// The columns of two parts differ, a part would be empty, a class or a category is in no
-    /// training row, or a column has no values.
     pub(crate) fn open(&self, mut parts: Parts<Rows>, fit: Option<Fit>) -> Result<Opened, Error> {
         let all = [&mut parts.train, &mut parts.val].into_iter().chain(&mut parts.test);
         let mut notes: Vec<String> = all.flat_map(|rows| std::mem::take(&mut rows.notes)).collect();
@@ -158,7 +151,8 @@ impl Wanted<'_> {
         let test = test.map(|rows| evaluated(rows, "test")).transpose()?;
         let encoded = fit.encode(&train.columns);
         let train = Arc::new(train.into_table(&fit, encoded, &classes)?);
-        let (splits, target) = (Splits { train, val, test, classes }, self.target.names().to_vec());
+        let splits = Splits { train, val, test, classes };
+        let target = self.target.names().to_vec();
         Ok(Opened { splits, fit, notes, target, answers: self.answers() })
     }
 
@@ -167,10 +161,12 @@ impl Wanted<'_> {
         let n = if self.answers() == AnswerKind::Class { rows.answers.len() } else { 0 };
         let distinct: BTreeSet<&Answer> = rows.answers.iter().take(n).collect();
         let are_numbers = distinct.iter().all(|answer| matches!(answer, Answer::Integer(_)));
-        let (classes, path) = (distinct.len(), rows.path.clone());
+        let classes = distinct.len();
+        let path = rows.path.clone();
         let column = self.target.names().first().cloned().unwrap_or_default();
         move || {
-            let (path, column) = (path.clone(), column.clone());
+            let path = path.clone();
+            let column = column.clone();
             let error = Error::ManyClasses { path, column, rows: n, classes, are_numbers };
             (classes > 2.max(n / 2)).then_some(error)
         }
@@ -237,7 +233,8 @@ impl Wanted<'_> {
 
     /// Features from which the target follows at once, in words.
     fn leaks(&self, train: &Rows) -> Vec<String> {
-        let (n, classes) = (train.lines.len(), labelled(&train.answers));
+        let n = train.lines.len();
+        let classes = labelled(&train.answers);
         let targets = self.target.names().iter().enumerate();
         let leak = |column: &Column| {
             let is_equal = |at: usize| match (&column.cells, self.answers()) {
@@ -251,8 +248,8 @@ impl Wanted<'_> {
                 _ => false,
             };
             let target = targets.clone().find(|(at, _)| is_equal(*at))?.1;
-            let (name, advice) =
-                (&column.name, "leave it out, unless it is known before the target is");
+            let name = &column.name;
+            let advice = "leave it out, unless it is known before the target is";
             Some(match self.answers() {
                 AnswerKind::Class => format!(
                     "the feature `{name}` equals the target `{target}`, or names it otherwise, in \
@@ -273,7 +270,10 @@ impl Wanted<'_> {
     /// The one value that a target has in all rows. That of classes is for the plan to say.
     fn constant(&self, train: &Rows, at: usize) -> Option<f64> {
         let is_read = matches!(self.answers(), AnswerKind::Numbers | AnswerKind::Flags);
-        let first = train.answers.first().filter(|_| is_read)?.number(at);
+        if !is_read {
+            return None;
+        }
+        let first = train.answers.first()?.number(at);
         train.answers.iter().all(|answer| answer.number(at) == first).then_some(first)
     }
 
@@ -348,8 +348,8 @@ pub(crate) fn unknown_words<'a>(
     what: &'a str,
 ) -> impl Iterator<Item = String> + 'a {
     encoded.unknown.iter().map(move |(column, Unknown { count: n, word, .. })| {
-        let (noun, have) =
-            (if rows == 1 { "row" } else { "rows" }, if *n == 1 { "has" } else { "have" });
+        let noun = if rows == 1 { "row" } else { "rows" };
+        let have = if *n == 1 { "has" } else { "have" };
         let known = fit.alike(column, word);
         let known = known.map_or(String::new(), |known| format!(" (training rows have `{known}`)"));
         let word = if word.is_empty() { "an empty cell".to_owned() } else { format!("`{word}`") };
@@ -401,16 +401,13 @@ impl Rows {
     }
 
     /// Notes that so many other rows have no `target`.
-    ///
-    /// # Errors
-    ///
-    /// There are no others.
     pub(crate) fn leave_out(
         &mut self,
         unlabelled: usize,
         target: &ColumnNames,
     ) -> Result<(), Error> {
-        let (all, target) = (self.lines.len() + unlabelled, target.words());
+        let all = self.lines.len() + unlabelled;
+        let target = target.words();
         if all == unlabelled && all > 0 {
             let what = format!("none of its {all} rows has a {target}");
             return Err(Error::Format { path: self.path.clone(), what });
@@ -441,10 +438,6 @@ impl Rows {
     }
 
     /// The rows as samples.
-    ///
-    /// # Errors
-    ///
-    /// A class that is none of `classes`.
     pub(crate) fn into_table(
         self,
         fit: &Fit,
@@ -462,7 +455,8 @@ impl Rows {
         let targets: Result<Vec<Target>, Error> =
             self.answers.iter().zip(&self.lines).map(target).collect();
         let targets = targets?;
-        let (n_numbers, one_hot) = (fit.n_numbers(), fit.one_hot());
+        let n_numbers = fit.n_numbers();
+        let one_hot = fit.one_hot();
         Ok(Table {
             shape: [n_numbers + one_hot.iter().sum::<usize>()],
             n_numbers,

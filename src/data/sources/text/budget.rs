@@ -42,10 +42,6 @@ impl Budget {
 
     /// Does `work` on a thread of its own. One that takes too much is left alone, to end with the
     /// process: nothing can interrupt it.
-    ///
-    /// # Errors
-    ///
-    /// Those of `work`, or that it takes too much, which is said of `file`.
     pub(super) fn keep<T: Send + 'static>(
         self,
         file: &Path,
@@ -56,7 +52,8 @@ impl Budget {
         let spawned = thread::Builder::new().name("tokens".into()).spawn(work);
         let failed = |source| Error::Io { action: "cut", path: file.to_owned(), source };
         spawned.map_err(failed)?;
-        let (time, memory) = (processor_time(), resident());
+        let time = processor_time();
+        let memory = resident();
         loop {
             match receiver.recv_timeout(POLL_INTERVAL) {
                 Ok(done) => return done,

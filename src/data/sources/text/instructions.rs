@@ -101,7 +101,8 @@ impl DataSource for Instructions {
     }
 
     fn text(&self) -> Option<TextForm> {
-        let (tokenizer, eos_token) = (self.tokenizer.clone(), self.eos_token.clone());
+        let tokenizer = self.tokenizer.clone();
+        let eos_token = self.eos_token.clone();
         Some(TextForm::Answers { tokenizer, eos_token })
     }
 
@@ -137,11 +138,6 @@ pub fn prompt(instruction: &str, input: &str) -> String {
 }
 
 /// Opens all parts, with the vocabulary in the order of its tokens.
-///
-/// # Errors
-///
-/// A file is absent or not what it should be, there is no token that ends a text, or a part has no
-/// entry.
 pub(crate) fn open(source: &Instructions, split: &SplitPlan) -> Result<Splits, Error> {
     let tokenizer = Arc::new(Tokenizer::open(&source.tokenizer)?);
     Ok(open_with(source, &tokenizer, split, Look::Header)?.0)
@@ -165,13 +161,14 @@ fn open_with(
         paths: vec![source.file.clone(), source.tokenizer.clone()],
         options: format!("instructions {end}"),
     };
-    let (own, cutter) = (source.clone(), tokenizer.clone());
+    let own = source.clone();
+    let cutter = tokenizer.clone();
     let cut = move || {
         let entries: Vec<(u64, Entry)> = (1..).zip(entries(&own)?).collect();
         Ok(Entries::cut(&entries, |entry| tokens(entry, &cutter, end)))
     };
     let entries = Arc::new(cached(TokenCache::of_user().as_ref(), &origin, look, cut)?);
-    let dealt = parts((entries.len(), "entries"), source.val_ratio, split)
+    let dealt = parts(entries.len(), "entries", source.val_ratio, split)
         .map_err(|what| Error::Format { path: source.file.clone(), what })?;
     let form = Form {
         path: source.file.clone(),

@@ -50,7 +50,6 @@ pub(super) struct Origin {
 pub(super) enum Look {
     /// All of it, once for all ranks.
     Whole,
-    /// Its header.
     Header,
 }
 
@@ -65,10 +64,6 @@ pub(super) trait Keep: Sized {
 }
 
 /// What `cut` makes of `origin`: kept before, or cut now and kept then.
-///
-/// # Errors
-///
-/// Those of `cut`.
 pub(super) fn cached<T: Keep + Send + 'static>(
     cache: Option<&TokenCache>,
     origin: &Origin,
@@ -206,7 +201,9 @@ impl Stamp {
         for path in &origin.paths {
             let meta = fs::metadata(path).ok()?;
             let times = [(meta.mtime(), meta.mtime_nsec()), (meta.ctime(), meta.ctime_nsec())];
-            let (device, inode, size) = (meta.dev(), meta.ino(), meta.size());
+            let device = meta.dev();
+            let inode = meta.ino();
+            let size = meta.size();
             stamp.text += &format!("{device} {inode} {size} {times:?} ");
             let last = times.map(|(seconds, _)| seconds).into_iter().max().unwrap_or(i64::MAX);
             let age = (now.as_secs() as i64).saturating_sub(last);

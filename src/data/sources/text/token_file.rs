@@ -61,10 +61,6 @@ impl TokenFile {
     }
 
     /// The tokens in the file at `path`, of `dtype` if it is no array of NumPy.
-    ///
-    /// # Errors
-    ///
-    /// It cannot be read, or is not a whole number of tokens.
     pub(super) fn open(path: &Path, dtype: TokenDtype) -> Result<Self, Error> {
         let failed = unreadable(path, "the tokens");
         let file = read::open(path).map_err(&failed)?;
@@ -92,11 +88,6 @@ impl TokenFile {
     }
 
     /// Refuses a file whose tokens are not of the type that they are read as, by its first ones.
-    ///
-    /// # Errors
-    ///
-    /// Every other number is almost 0, as the upper halves of wider tokens are, or a token is not
-    /// below `vocabulary`, as where two narrower ones are read as one.
     pub(super) fn check(&self, path: &Path, vocabulary: usize) -> Result<(), Error> {
         let tokens = self.read(0, self.len.min(CHECKED_TOKENS));
         let tokens = tokens.map_err(unreadable(path, "the tokens"))?;
@@ -152,7 +143,8 @@ const MAX_UPPER_HALF: u32 = 1 << 4;
 fn width(tokens: &[u32], dtype: TokenDtype) -> Option<usize> {
     let low = |parts: usize| tokens.iter().step_by(parts);
     let is_part = |parts: usize| {
-        let (mut upper, whole) = (tokens.chunks_exact(parts), tokens.len() / parts);
+        let mut upper = tokens.chunks_exact(parts);
+        let whole = tokens.len() / parts;
         // A text in which every other token is one of the first few has other ones beside these.
         let differ = low(parts).any(|token| *token > MAX_UPPER_HALF);
         let most = if dtype == TokenDtype::Uint16 { MAX_UPPER_HALF } else { 0 };
@@ -178,10 +170,6 @@ fn remedy(width: usize) -> String {
 
 /// The largest token in the file at `path`, of `dtype` if it is no array of NumPy; 0 if there is
 /// none.
-///
-/// # Errors
-///
-/// It cannot be read, or is not a whole number of tokens.
 pub(crate) fn largest_token(path: &Path, dtype: TokenDtype) -> Result<u32, Error> {
     /// Tokens that are read at a time.
     const PART: usize = 1 << 20;

@@ -44,10 +44,6 @@ pub struct Attention {
 
 /// As `torch.nn.functional.scaled_dot_product_attention`, heads side by side: q (b, t, w), k and v
 /// (b, s, w) -> (b, t, w), f32.
-///
-/// # Errors
-///
-/// Shapes that do not fit, a width that the heads do not divide, a probability outside [0, 1].
 pub fn attention(q: &Tensor, k: &Tensor, v: &Tensor, attention: Attention) -> Result<Tensor> {
     attention_within([q, k, v], attention, None)
 }
@@ -55,10 +51,6 @@ pub fn attention(q: &Tensor, k: &Tensor, v: &Tensor, attention: Attention) -> Re
 /// [`attention`] in which the queries of sample i see its first `lengths[i]` keys only, as with a
 /// `key_padding_mask` of `torch.nn.MultiheadAttention` that hides the others. With lengths, the
 /// CPU computes it.
-///
-/// # Errors
-///
-/// As [`attention`], or a length for which there are no keys.
 pub fn attention_within(
     [q, k, v]: [&Tensor; 3],
     attention: Attention,
@@ -73,19 +65,11 @@ pub fn attention_within(
 }
 
 /// [`attention`] of queries, keys and values that lie side by side: qkv (b, t, 3 w) -> (b, t, w).
-///
-/// # Errors
-///
-/// As [`attention`].
 pub fn attention_packed(qkv: &Tensor, attention: Attention) -> Result<Tensor> {
     attention_packed_within(qkv, attention, None)
 }
 
 /// [`attention_within`] of queries, keys and values that lie side by side.
-///
-/// # Errors
-///
-/// As [`attention_within`].
 pub fn attention_packed_within(
     qkv: &Tensor,
     attention: Attention,
@@ -167,7 +151,8 @@ impl Heads {
     }
 
     fn head<'a>(&self, index: usize, [q, k, v]: [Operand<'a>; 3]) -> Head<'a> {
-        let (heads, d) = (self.attention.heads, self.head_width());
+        let heads = self.attention.heads;
+        let d = self.head_width();
         let seen = self.lengths.get(index / heads).copied();
         let rows = |x: Operand<'a>| HeadRows {
             values: x
@@ -216,8 +201,8 @@ impl Heads {
         };
         let mut gradients = [zeros(b * t * w), zeros(b * s * w), zeros(b * s * w)];
         let [q, k, v] = &mut gradients;
-        let (d, operand) =
-            (self.head_width(), |values| Operand { values, length: t, columns: w, first: 0 });
+        let d = self.head_width();
+        let operand = |values| Operand { values, length: t, columns: w, first: 0 };
         let tasks = q.par_chunks_mut((t * d).max(1));
         let tasks = tasks.zip(k.par_chunks_mut((s * d).max(1)));
         tasks.zip(v.par_chunks_mut((s * d).max(1))).enumerate().for_each(|(i, ((q, k), v))| {
@@ -231,7 +216,9 @@ impl Heads {
 
     /// `N` times (b, heads, length, d), side by side as (b, length, N w), and rounded.
     fn placed<const N: usize>(&self, by_head: [&[f32]; N], length: usize) -> Vec<f32> {
-        let (heads, d, w) = (self.attention.heads, self.head_width(), self.sizes.w);
+        let heads = self.attention.heads;
+        let d = self.head_width();
+        let w = self.sizes.w;
         build_rows(self.sizes.b * length * N * w, N * w, |start, tokens| {
             for (i, token) in tokens.chunks_exact_mut(N * w).enumerate() {
                 let token_at = start / (N * w) + i;

@@ -41,7 +41,8 @@ pub(super) fn forward_saved<F: Factor, R: Send>(
     g: &Geometry,
     x: &[F],
     weight: &[f32],
-    (format, held): (Format, Precision),
+    format: Format,
+    held: Precision,
     finish: impl Fn(&mut [f32]) -> R + Sync,
 ) -> Option<(Saved, Vec<R>)> {
     if g.pixels() < SEEN_RUNS * SEEN_PIXELS {
@@ -95,13 +96,16 @@ impl<'a, F: Factor> Forward<'a, F> {
 
 /// (taps, ci, co) of each group, or (1, taps ci, co) for gathered blocks.
 fn forward_panels(g: &Geometry, weight: &[f32], format: Format) -> Vec<Panels> {
-    let (inputs, outputs, taps) = (g.group_inputs(), g.group_outputs(), g.taps());
+    let inputs = g.group_inputs();
+    let outputs = g.group_outputs();
+    let taps = g.taps();
     if is_gathered(g) {
         let values = &to_hwio(g, weight, 0);
         let source = Source { values, tap: 0, row: outputs, column: 1 };
         return vec![Panels::pack(format, source, &[0], taps * inputs, outputs)];
     }
-    let (weight, all) = (by_tap(weight, taps), (0..taps).collect::<Vec<_>>());
+    let weight = by_tap(weight, taps);
+    let all = (0..taps).collect::<Vec<_>>();
     let of_group = |group: usize| {
         let values = &weight[group * outputs * inputs..];
         let source = Source { values, tap: g.co * inputs, row: 1, column: inputs };
@@ -147,7 +151,8 @@ pub(super) fn backward_data<F: Factor>(
     g: &Geometry,
     dy: &[F],
     weight: &[f32],
-    (format, held): (Format, Precision),
+    format: Format,
+    held: Precision,
 ) -> Saved {
     let classes = classes(g, weight, format);
     let leaves_gaps = classes.iter().any(|class| class.taps.is_empty());
@@ -195,7 +200,7 @@ fn classes(g: &Geometry, weight: &[f32], format: Format) -> Vec<Class> {
             };
             let all = (0..g.kh).flat_map(|ky| (0..g.kw).map(move |kx| [ky, kx]));
             let taps: Vec<[usize; 2]> = all.filter(meets).collect();
-            let panels = |group| backward_panels(g, &weight, group, (&taps, format));
+            let panels = |group| backward_panels(g, &weight, group, &taps, format);
             let panels = (0..g.groups).map(panels).collect();
             Class { remainder, taps, panels }
         })
@@ -207,9 +212,11 @@ fn backward_panels(
     g: &Geometry,
     weight: &[f32],
     group: usize,
-    (taps, format): (&[[usize; 2]], Format),
+    taps: &[[usize; 2]],
+    format: Format,
 ) -> Panels {
-    let (inputs, outputs) = (g.group_inputs(), g.group_outputs());
+    let inputs = g.group_inputs();
+    let outputs = g.group_outputs();
     let values = &weight[group * outputs * inputs..];
     let source = Source { values, tap: g.co * inputs, row: inputs, column: 1 };
     let taps: Vec<usize> = taps.iter().map(|[ky, kx]| ky * g.kw + kx).collect();

@@ -39,10 +39,6 @@ pub struct ConvNorm<'a> {
 ///
 /// Under bf16, and on a GPU under fp16, the result has the precision's type, and x and residual may
 /// have it: operations of [`crate::ops`] take it, those of Candle may need [`crate::ops::widen()`].
-///
-/// # Errors
-///
-/// Those of the two, or scale or shift that are tensors of Candle's graph.
 pub fn conv_batch_norm(
     x: &Tensor,
     residual: Option<&Tensor>,
@@ -53,7 +49,8 @@ pub fn conv_batch_norm(
     let conv = Conv::new_2d(x, weight, None, layer.options)?;
     let g = conv.geometry;
     check(&g, residual, layer.affine)?;
-    let (x, weight) = (x.contiguous()?, weight.tensor());
+    let x = x.contiguous()?;
+    let weight = weight.tensor();
     #[cfg(feature = "cuda")]
     if x.device().is_cuda() {
         return super::normalised_on_gpu::conv_batch_norm(&x, residual, layer, conv);
@@ -110,8 +107,10 @@ impl Backward for Node {
         let [x, weight, residual @ ..] = operands else {
             bail!("{} of {} operands", self.name(), operands.len())
         };
-        let (residual, dy) = (residual.first(), dy.contiguous()?);
-        let (y, gamma) = (residual.map(|_| y), self.gamma.tensor());
+        let residual = residual.first();
+        let dy = dy.contiguous()?;
+        let y = residual.map(|_| y);
+        let gamma = self.gamma.tensor();
         let (of_gamma, between) = self.norm.backward(self.between.numbers(), gamma, y, &dy)?;
         self.gamma.destination().send(of_gamma, gamma)?;
         let gradients = self.conv.gradients(x, weight, between.as_ref().unwrap_or(&dy))?;

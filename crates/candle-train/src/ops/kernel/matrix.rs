@@ -81,7 +81,7 @@ pub(in crate::ops) fn multiply(
     write: Write,
     sums: Sums,
 ) {
-    multiply_and_finish(out, a, b, (write, sums), ());
+    multiply_and_finish(out, a, b, write, sums, ());
 }
 
 /// [`multiply`], and each block is given to an `epilogue`.
@@ -89,20 +89,22 @@ pub(in crate::ops) fn multiply_and_finish(
     out: &mut [f32],
     a: Matrix<'_>,
     b: &Panels,
-    (write, sums): (Write, Sums),
+    write: Write,
+    sums: Sums,
     epilogue: impl Epilogue + Copy + Sync,
 ) {
     assert_eq!(out.len(), a.rows * b.columns(), "the output covers its values");
     let rows = rows_per_block(b.format(), a.rows);
     let blocks = out.par_chunks_mut((rows * b.columns()).max(1)).enumerate().with_max_len(1);
     blocks.for_each(|(block, out)| {
-        multiply_block(out, a, block * rows, b, (write, sums), &mut { epilogue });
+        multiply_block(out, a, block * rows, b, write, sums, &mut { epilogue });
     });
 }
 
 /// a b, row-major, on all threads.
 pub(in crate::ops) fn multiplied(a: Matrix<'_>, b: Matrix<'_>, sums: Sums) -> Vec<f32> {
-    let (rows, columns) = (a.rows, b.cols);
+    let rows = a.rows;
+    let columns = b.cols;
     let product = Rowwise::new(a, b, Format::F32, sums);
     filled(rows * columns, rows_per_block(Format::F32, rows) * columns, |start, out| {
         product.write(out, start / columns, &mut ());
@@ -121,14 +123,17 @@ pub(in crate::ops) enum Rowwise<'a> {
 impl<'a> Rowwise<'a> {
     pub(in crate::ops) fn new(a: Matrix<'a>, b: Matrix<'_>, format: Format, sums: Sums) -> Self {
         // Values that are packed or transposed in either way.
-        let (packed, turned) = (b.rows * b.cols, a.rows * (a.cols + b.cols));
+        let packed = b.rows * b.cols;
+        let turned = a.rows * (a.cols + b.cols);
         if packed <= turned {
             return Self::Packed { a, b: b.panels_of(format), sums };
         }
-        let (rows, a, b) = (a.rows, a.transposed().panels_of(format), b.transposed());
+        let rows = a.rows;
+        let a = a.transposed().panels_of(format);
+        let b = b.transposed();
         let block = rows_per_block(format, b.rows) * rows;
         let columns = filled(b.rows * rows, block, |start, out| {
-            multiply_block(out, b, start / rows, &a, (Write::Replace, sums), &mut ());
+            multiply_block(out, b, start / rows, &a, Write::Replace, sums, &mut ());
         });
         Self::Turned { columns, rows }
     }
@@ -138,7 +143,7 @@ impl<'a> Rowwise<'a> {
     pub(in crate::ops) fn write(&self, out: &mut [f32], first: usize, epilogue: &mut dyn Epilogue) {
         match self {
             Self::Packed { a, b, sums } => {
-                multiply_block(out, *a, first, b, (Write::Replace, *sums), epilogue);
+                multiply_block(out, *a, first, b, Write::Replace, *sums, epilogue);
             }
             Self::Turned { columns, rows } => {
                 let width = columns.len() / rows;
@@ -160,7 +165,8 @@ fn multiply_block(
     a: Matrix<'_>,
     first: usize,
     b: &Panels,
-    (write, sums): (Write, Sums),
+    write: Write,
+    sums: Sums,
     epilogue: &mut dyn Epilogue,
 ) {
     assert_eq!(a.cols, b.inner(), "inner sizes agree");

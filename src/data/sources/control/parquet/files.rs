@@ -2,11 +2,11 @@
 //! for what was seen and done, and the number of its episode.
 
 use std::collections::BTreeSet;
+use std::io;
 use std::path::{Path, PathBuf};
-use std::{fs, io};
 
 use crate::data::error::Error;
-use crate::data::file_names::is_hidden;
+use crate::data::file_names::files_below;
 use crate::data::sources::control::episodes::Episodes;
 use crate::data::sources::control::images::Camera;
 use crate::data::sources::control::parquet::images::{Numbers, images, seen};
@@ -37,13 +37,9 @@ pub(crate) fn is_parquet(path: &Path) -> bool {
 
 /// Reads all episodes of a file, or of the files of a folder in the order of their paths, and the
 /// images of `cameras`.
-///
-/// # Errors
-///
-/// A file is absent, damaged, or lacks a column; columns or files do not fit each other, or hold
-/// null or something that is not a finite number, named with its row, from 0.
 pub(crate) fn read(path: &Path, cameras: &[String]) -> Result<Episodes, Error> {
-    let (files, root) = (tables(path)?, root(path));
+    let files = tables(path)?;
+    let root = root(path);
     let mut joined = Joined::default();
     for file in &files {
         let table = Table::open(file)?;
@@ -55,10 +51,6 @@ pub(crate) fn read(path: &Path, cameras: &[String]) -> Result<Episodes, Error> {
 }
 
 /// Cameras of which the first table of a file or folder holds images, or files lie beside it.
-///
-/// # Errors
-///
-/// It is absent or damaged.
 pub(crate) fn cameras(path: &Path) -> Result<Vec<String>, Error> {
     let first = tables(path)?.swap_remove(0);
     Ok(seen(&Table::open(&first)?, root(path)))
@@ -85,17 +77,14 @@ struct Joined {
 
 impl Joined {
     /// Appends the rows of a file.
-    ///
-    /// # Errors
-    ///
-    /// What does not fit the files before it, in words.
     fn add(&mut self, part: Part) -> Result<(), String> {
         let Episodes { observations, actions, cameras, ends } = &mut self.episodes;
         for (before, now) in [(&*observations, &part.observations), (&*actions, &part.actions)] {
             if let (Some(before), Some(now)) = (before.first(), now.first())
                 && before.len() != now.len()
             {
-                let (n, others) = (now.len(), before.len());
+                let n = now.len();
+                let others = before.len();
                 return Err(format!(
                     "its rows have {n} values, but those of the files before it have {others}"
                 ));
@@ -139,7 +128,8 @@ impl Part {
     fn read(table: &Table<'_>, root: &Path, cameras: &[String]) -> Result<Self, Error> {
         let observations = lists(table, &OBSERVATIONS)?;
         let actions = lists(table, &ACTIONS)?;
-        let (steps, n) = (observations.len(), actions.len());
+        let steps = observations.len();
+        let n = actions.len();
         if steps != n || steps == 0 {
             return Err(table.format(format!("it has {steps} observations but {n} actions")));
         }
@@ -194,39 +184,16 @@ fn numbers(table: &Table<'_>, name: &str, steps: usize) -> Result<Option<Vec<i64
 pub(crate) fn listed(folder: &Path) -> Result<Vec<PathBuf>, Error> {
     let data = folder.join("data");
     let root = if data.is_dir() { data } else { folder.to_owned() };
-    let mut files = Vec::new();
-    list(&root, MAX_DEPTH, &mut files).map_err(|source| Error::Io {
-        action: "list",
-        path: root.clone(),
-        source,
-    })?;
-    files.sort_unstable();
+    let is_parquet = |file: &Result<PathBuf, Error>| {
+        file.as_ref().map_or(true, |path| path.extension().is_some_and(|it| it == "parquet"))
+    };
+    let files = files_below(&root, MAX_DEPTH).filter(is_parquet).take(MAX_FILES + 1);
+    let files = files.collect::<Result<Vec<_>, _>>()?;
     if files.is_empty() || files.len() > MAX_FILES {
         let what = format!("the folder holds {} parquet files, not 1 to {MAX_FILES}", files.len());
         return Err(Error::Format { path: root, what });
     }
     Ok(files)
-}
-
-fn list(folder: &Path, depth: usize, files: &mut Vec<PathBuf>) -> io::Result<()> {
-    for entry in fs::read_dir(folder)? {
-        let entry = entry?;
-        let path = entry.path();
-        if is_hidden(&entry.file_name()) {
-            continue;
-        }
-        if path.is_dir() {
-            if depth > 0 {
-                list(&path, depth - 1, files)?;
-            }
-        } else if path.extension().is_some_and(|ending| ending == "parquet") {
-            files.push(path);
-        }
-        if files.len() > MAX_FILES {
-            break;
-        }
-    }
-    Ok(())
 }
 
 #[cfg(test)]

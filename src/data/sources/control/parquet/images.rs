@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use serde::Deserialize;
 
 use crate::data::error::Error;
-use crate::data::file_names::is_hidden;
+use crate::data::file_names::{files_below, is_hidden};
 use crate::data::read;
 use crate::data::sources::control::images::{Camera, Encoded, Frames};
 use crate::data::sources::control::parquet::table::Table;
@@ -23,10 +23,6 @@ pub(super) struct Numbers<'a> {
 
 /// The images of the camera `name` in each row of `table`, a file of the data set in the folder
 /// `root`.
-///
-/// # Errors
-///
-/// There are none, or not one for each row; they are videos.
 pub(super) fn images(
     table: &Table<'_>,
     root: &Path,
@@ -64,7 +60,8 @@ pub(super) fn images(
 impl Numbers<'_> {
     /// `episode_000003/frame_000017.png`, below the folder of a camera.
     fn path(&self, folder: &Path, row: usize) -> Option<PathBuf> {
-        let (episode, frame) = (self.episodes?[row], self.frames?[row]);
+        let episode = self.episodes?[row];
+        let frame = self.frames?[row];
         Some(folder.join(format!("episode_{episode:06}")).join(format!("frame_{frame:06}.png")))
     }
 }
@@ -93,7 +90,8 @@ struct Feature {
 
 /// Why there are no images `name`.
 fn absent(table: &Table<'_>, root: &Path, name: &str) -> Error {
-    let (path, camera) = (root.to_owned(), name.to_owned());
+    let path = root.to_owned();
+    let camera = name.to_owned();
     let info = read::whole(&root.join("meta").join("info.json")).ok();
     let info = info.and_then(|bytes| serde_json::from_slice::<Info>(&bytes).ok());
     let features = info.map(|info| info.features).unwrap_or_default();
@@ -117,28 +115,12 @@ pub(in crate::data::sources::control) fn listed(
     let mut files = Vec::new();
     for folder in cameras.iter().map(|name| root.join("images").join(name)) {
         if folder.is_dir() {
-            let fails = |source| Error::Io { action: "list", path: folder.clone(), source };
-            list(&folder, DEEPEST, &mut files).map_err(fails)?;
+            let room = MOST_FILES - files.len();
+            for file in files_below(&folder, DEEPEST).take(room) {
+                files.push(file?);
+            }
         }
     }
     files.sort_unstable();
     Ok(files)
-}
-
-fn list(folder: &Path, depth: usize, files: &mut Vec<PathBuf>) -> std::io::Result<()> {
-    for entry in std::fs::read_dir(folder)? {
-        let entry = entry?;
-        let path = entry.path();
-        if is_hidden(&entry.file_name()) || files.len() >= MOST_FILES {
-            continue;
-        }
-        if path.is_dir() {
-            if depth > 0 {
-                list(&path, depth - 1, files)?;
-            }
-        } else {
-            files.push(path);
-        }
-    }
-    Ok(())
 }

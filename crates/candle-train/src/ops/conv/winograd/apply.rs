@@ -48,7 +48,8 @@ pub(super) fn apply_saved<E: Element, R: Send>(
     kernels: &Kernels<'_>,
     output: Images,
     precision: Precision,
-    (pixels, see): (usize, impl Fn(&[f32]) -> R + Sync),
+    pixels: usize,
+    see: impl Fn(&[f32]) -> R + Sync,
 ) -> (Saved, Option<Vec<R>>) {
     let mut work = Work::new(gather, kernels, output, precision == Precision::Bf16);
     if work.is_staged {
@@ -84,7 +85,8 @@ impl<'a, E: Element> Work<'a, E> {
     ) -> Self {
         let elements = padded(kernels.rows) * padded(kernels.columns) * COMPONENTS;
         let kernels = kernels.panels();
-        let (tiles, is_staged) = (Tiles::new(output), elements > LARGE_KERNELS);
+        let tiles = Tiles::new(output);
+        let is_staged = elements > LARGE_KERNELS;
         let mut work = Self { gather, kernels, tiles, blocks: Vec::new(), rounds, is_staged };
         let size = BLOCK_BYTES / (4 * COMPONENTS * (work.inputs() + work.outputs()));
         work.blocks = tiles.blocks(size.clamp(48, 96));

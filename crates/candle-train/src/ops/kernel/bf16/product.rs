@@ -23,7 +23,8 @@ pub(in crate::ops::kernel) fn product<L: Packed>(
     mut out: Output<'_>,
     epilogue: &mut dyn Epilogue,
 ) {
-    let (rows, blocks) = (out.starts.len(), b.blocks());
+    let rows = out.starts.len();
+    let blocks = b.blocks();
     let multiplier = b.instructions.start();
     let mut a = Tiles::new(blocks.min(NEAR));
     let mut first_block = 0;
@@ -79,7 +80,9 @@ fn multiply_strip(
     for panel in 0..b.count() {
         let columns = panel * COLUMNS..b.columns.min((panel + 1) * COLUMNS);
         let operands = ([a, b.panel(panel, blocks.clone())], order);
-        if let Some(stride) = stride.filter(|_| columns.len() == COLUMNS) {
+        if let Some(stride) = stride
+            && columns.len() == COLUMNS
+        {
             let c = &mut out.values[starts[0] + columns.start..];
             multiplier.multiply(operands, (c, stride), STRIP, add);
             continue;
