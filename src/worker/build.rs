@@ -294,7 +294,7 @@ pub(crate) fn alone(
     let device = RankDevice::open(&plan, Rank(0))?;
     let collective = device.join(&plan, GroupHandles::default())?;
     let group = collective.clone();
-    let engine = open_engine(&plan, kinds, &device, group, (None, None), |params| {
+    let engine = open_engine(&plan, kinds, &device, group, None, None, |params| {
         let Some(opened) = opened else { return Ok(None) };
         let moments = checkpoint::restore(opened, &plan, params)?;
         Ok(Some((opened.state.clone(), moments)))

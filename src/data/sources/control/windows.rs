@@ -145,7 +145,7 @@ pub(super) fn open(from: &Behaviour, chunk: Chunk, reading: &Reading<'_>) -> Res
     let split = &reading.asked.split;
     let policy = match Policy::found(reading.found) {
         Some(policy) => Some(policy),
-        None => Policy::found(&survey(from, chunk, (split, None))?.found),
+        None => Policy::found(&survey(from, chunk, split, None)?.found),
     };
     let policy = policy.ok_or_else(|| unusable(from, "it has no ranges".to_owned()))?;
     let sight = |list| {
