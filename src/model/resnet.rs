@@ -7,8 +7,8 @@
 //! - Shortcuts that change the shape are convolutions (option B), or with `shortcut = "padding"`
 //!   the input itself (option A); then the last layer is called `linear`, as in
 //!   <https://github.com/akamaster/pytorch_resnet_cifar10>.
-//! - With `head = "hidden"` their `fc` is dropout, linear to 512, ReLU, dropout, linear.
-//!   `resnet18_animals90` is a `resnet18` with that head under the prefix `resnet18.`.
+//! - With `head = "hidden"` their `fc` is dropout, linear to 512, ReLU, dropout, linear; `prefix`
+//!   begins all names, for weights of a network that another module holds.
 //!
 //! With `freeze_backbone` only `fc` learns; as in PyTorch with `requires_grad = False`, norms still
 //! use and track batch statistics while training, unless `backbone_mode = "eval"`.
@@ -55,6 +55,9 @@ pub struct ResNetConfig {
     /// probabilities of the two dropouts of the "hidden" head. Default: `[0.5, 0.3]`.
     #[schemars(with = "[f64; 2]", inner(range(min = 0.0, max = 1.0)), example = [0.5, 0.3])]
     pub head_dropout: Option<[f64; 2]>,
+    /// what the names of all parameters begin with, such as "resnet18" for `resnet18.conv1.weight`,
+    /// where another module holds the network; "" = nothing.
+    pub prefix: String,
     /// What its name says: how deep it is.
     #[serde(skip)]
     pub variant: Variant,
@@ -108,8 +111,6 @@ pub struct Variant {
     pub groups: usize,
     /// Channels of such a group where the stage has 64.
     pub width_per_group: usize,
-    /// What its parameters are called by; empty = nothing.
-    pub prefix: &'static str,
 }
 
 impl Default for Variant {
@@ -122,7 +123,6 @@ impl Default for Variant {
             is_small: false,
             groups: 1,
             width_per_group: 64,
-            prefix: "",
         }
     }
 }
@@ -137,6 +137,7 @@ impl Default for ResNetConfig {
             backbone_mode: None,
             head: HeadKind::Linear,
             head_dropout: None,
+            prefix: String::new(),
             variant: Variant::default(),
         }
     }
@@ -150,7 +151,12 @@ impl Kind for ResNetConfig {
     }
 
     fn check(&self) -> Vec<Wrong> {
-        backbone::check(self.freeze_backbone, self.backbone_mode)
+        let mut wrong = backbone::check(self.freeze_backbone, self.backbone_mode);
+        if !self.prefix.is_empty() && self.prefix.split('.').any(str::is_empty) {
+            let what = "must be names with a point between them, such as `resnet18`".to_owned();
+            wrong.push(Wrong { key: "prefix", with: &[], what });
+        }
+        wrong
     }
 }
 
@@ -179,12 +185,6 @@ pub(super) fn register(models: &mut Models) {
         "torchvision's ResNeXt of 50 layers, in bottlenecks of 32 groups (Xie et al. 2017).";
     let name = "resnext50_32x4d";
     add(models, about, Variant { name, groups: 32, width_per_group: 4, ..resnet50 });
-    let about = "A resnet18 with `head = \"hidden\"` and keys under `resnet18.`, as published for \
-                 90 animals.";
-    models.add_variant("resnet18_animals90", about, |net: &mut ResNetConfig| {
-        net.head = HeadKind::Hidden;
-        net.variant = Variant { name: "resnet18_animals90", prefix: "resnet18", ..net.variant };
-    });
 }
 
 fn add(models: &mut Models, about: &str, variant: Variant) {
@@ -201,7 +201,7 @@ impl ResNetConfig {
     /// Whether torchvision and timm have it, under the same names.
     fn is_torchvisions(&self) -> bool {
         !self.variant.is_small
-            && self.variant.prefix.is_empty()
+            && self.prefix.is_empty()
             && self.stem == Stem::Imagenet
             && self.shortcut == Shortcut::Projection
             && self.head == HeadKind::Linear
@@ -223,10 +223,8 @@ impl ResNetConfig {
 
 impl Architecture for ResNetConfig {
     fn build(&self, plan: &ModelPlan, builder: &Builder) -> Result<Box<dyn Model>> {
-        let builder = match self.variant.prefix {
-            "" => builder.clone(),
-            prefix => builder.pp(prefix),
-        };
+        let builder =
+            if self.prefix.is_empty() { builder.clone() } else { builder.pp(&self.prefix) };
         let trunk_builder = if self.freeze_backbone { builder.frozen() } else { builder.clone() };
         let (trunk, [_, _, features]) = Trunk::new(self.shape(), &plan.input, &trunk_builder)?;
         let fc = builder.pp(self.last_layer());
@@ -249,12 +247,11 @@ impl Architecture for ResNetConfig {
     }
 
     fn head(&self) -> Outputs {
-        match (self.variant.prefix, self.shortcut) {
-            ("", Shortcut::Projection) => Outputs::Keys(&["fc."]),
-            ("", Shortcut::Padding) => Outputs::Keys(&["linear."]),
-            (_, Shortcut::Projection) => Outputs::Keys(&["resnet18.fc."]),
-            (_, Shortcut::Padding) => Outputs::Keys(&["resnet18.linear."]),
-        }
+        let layer = self.last_layer();
+        Outputs::Layers(vec![match self.prefix.as_str() {
+            "" => layer.to_owned(),
+            prefix => format!("{prefix}.{layer}"),
+        }])
     }
 
     fn library(&self) -> Option<Library> {

@@ -240,17 +240,31 @@ fn a_users_model_is_registered_and_replaces_one_of_its_name() {
 }
 
 #[test]
-fn resnet18_with_a_hidden_head_is_the_one_of_90_animals() {
+fn a_prefix_begins_every_name_of_a_residual_network_and_of_its_head() {
     let models = Models::default();
-    let hidden = ResNetConfig { head: HeadKind::Hidden, ..ResNetConfig::default() };
-    let names = |plan: &ModelPlan| -> Vec<(String, Vec<usize>)> {
-        models.describe(plan).unwrap().parameters
+    let described = |prefix: &str| {
+        let (head, prefix) = (HeadKind::Hidden, prefix.to_owned());
+        let net = ResNetConfig { head, prefix, ..ResNetConfig::default() };
+        models.describe(&of(&net, &[3, 32, 32], &[])).unwrap()
     };
-    let ours = names(&of(&hidden, &[3, 32, 32], &[]));
-    let published = names(&plan("resnet18_animals90", &[3, 32, 32], 5));
-    let prefixed =
-        |(name, shape): &(String, Vec<usize>)| (format!("resnet18.{name}"), shape.clone());
-    assert_eq!(ours.iter().map(prefixed).collect::<Vec<_>>(), published);
+    let plain = described("");
+    let prefixed = described("model.resnet18");
+    let renamed = |(name, shape): &(String, Vec<usize>)| {
+        (format!("model.resnet18.{name}"), shape.clone())
+    };
+    let expected: Vec<_> = plain.parameters.iter().map(renamed).collect();
+    assert_eq!(prefixed.parameters, expected);
+    assert_eq!(plain.head, ["fc."]);
+    assert_eq!(prefixed.head, ["model.resnet18.fc."]);
+}
+
+#[test]
+fn a_prefix_with_an_empty_name_in_it_is_refused() {
+    for (prefix, is_wrong) in [("", false), ("a", false), ("a.b", false), (".a", true), ("a.", true)]
+    {
+        let net = ResNetConfig { prefix: prefix.to_owned(), ..ResNetConfig::default() };
+        assert_eq!(!net.check().is_empty(), is_wrong, "{prefix:?}");
+    }
 }
 
 #[test]

@@ -206,8 +206,7 @@ fn every_model_takes_a_step_on_every_kind_of_data_or_is_refused_in_plan() {
             // Large ones see images of one kind only. The statistics of one step say nothing of a
             // validation through a hundred batch norms, and the largest are sizes of others.
             let is_large =
-                ["resnet34", "resnet50", "resnet18_animals90", "convnext_tiny", "vit_tiny"]
-                    .contains(&model);
+                ["resnet34", "resnet50", "convnext_tiny", "vit_tiny"].contains(&model);
             let is_planned = is_large && kind != "shapes" || LARGEST.contains(&model);
             let verb = if is_planned { &["plan"][..] } else { &[] };
             let ended = lab.run(&[verb, &["pair.toml"]].concat());
