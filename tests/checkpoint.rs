@@ -171,44 +171,6 @@ fn a_checkpoint_of_a_newer_ddprun_is_refused_with_both_numbers_and_not_passed_ov
     assert!(error.to_string().ends_with(words), "{error}");
 }
 
-/// What was in memory when the golden checkpoint of format 1 was written.
-const FINGERPRINT_1: &str = "98547345539b1d1d04aa5f0f8c77f58314db88c7788963826a37d7e35ed0d8d9";
-
-#[test]
-fn a_checkpoint_of_format_1_is_read_bit_for_bit_and_its_damage_is_found() {
-    let plan = plan("mlp", &[4], 1);
-    let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/checkpoint-format-1");
-    let (model, params) = Models::default().instantiate(&plan.model, 999).unwrap();
-    let restored = checkpoint::restore_newest(&golden, &plan, &params).unwrap().unwrap();
-    assert_eq!((restored.state.step, restored.state.metrics["val/loss"]), (3, 0.1 + 0.2));
-    let state = Some((restored.state, restored.moments));
-    let collective = group(&plan).remove(0);
-    let engine = Engine::new(
-        Arc::new(plan.clone()),
-        support::components(&plan, (model, params)),
-        collective,
-        state,
-    )
-    .unwrap();
-    assert_eq!(fingerprint(&engine), FINGERPRINT_1);
-
-    let copy = tempfile::tempdir().unwrap();
-    for name in FILES {
-        fs::copy(golden.join("step-00000003").join(name), copy.path().join(name)).unwrap();
-    }
-    checkpoint::verify(copy.path()).unwrap();
-    for name in FILES {
-        let path = copy.path().join(name);
-        let whole = fs::read(&path).unwrap();
-        let mut turned = whole.clone();
-        turned[whole.len() / 2] ^= 4;
-        fs::write(&path, turned).unwrap();
-        let error = checkpoint::verify(copy.path()).unwrap_err().to_string();
-        assert!(error.contains(&format!("damaged: `{name}`")), "{error}");
-        fs::write(&path, whole).unwrap();
-    }
-}
-
 #[test]
 fn a_checkpoints_weights_are_the_state_dict_to_the_byte() {
     let lab = Lab::new();

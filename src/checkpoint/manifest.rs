@@ -31,8 +31,7 @@ pub struct Manifest {
     pub step: u64,
     /// Value of the metric that ranks checkpoints, if it was known.
     pub metric: Option<f64>,
-    /// Which metric that is; absent in older ones.
-    #[serde(default)]
+    /// Which metric that is.
     pub monitor: Option<String>,
     /// `val/loss`, by which equal values of it are told apart, if it was known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -60,13 +59,6 @@ pub struct Part {
     pub bytes: u64,
     /// BLAKE3, hexadecimal.
     pub blake3: String,
-}
-
-/// A file in format 1, which had one hash.
-#[derive(Deserialize)]
-struct FileEntry1 {
-    bytes: u64,
-    blake3: String,
 }
 
 /// What is wrong with a checkpoint.
@@ -215,9 +207,6 @@ pub(crate) fn parse(text: &[u8]) -> Result<Manifest, Damage> {
     if format > FORMAT {
         return Err(Damage::Newer { found: format });
     }
-    if format == 1 {
-        upgrade(&mut value).map_err(unreadable)?;
-    }
     let manifest: Manifest = serde_json::from_value(value).map_err(unreadable)?;
     manifest.nonsense().map_or(Ok(manifest), |why| Err(Damage::NoManifest(why)))
 }
@@ -241,18 +230,6 @@ fn read_limited(path: &Path) -> std::io::Result<Vec<u8>> {
     let mut text = Vec::new();
     file.take(MAX_MANIFEST_BYTES).read_to_end(&mut text)?;
     Ok(text)
-}
-
-/// Brings a manifest of format 1 into today's form: each file is one part.
-fn upgrade(manifest: &mut Value) -> Result<(), serde_json::Error> {
-    let files = BTreeMap::<String, FileEntry1>::deserialize(&manifest["files"])?;
-    let entry = |FileEntry1 { bytes, blake3 }| {
-        FileEntry::of(vec![Part { name: CONTENTS.to_owned(), bytes, blake3 }])
-    };
-    let files: BTreeMap<String, FileEntry> =
-        files.into_iter().map(|(name, file)| (name, entry(file))).collect();
-    manifest["files"] = serde_json::to_value(files)?;
-    Ok(())
 }
 
 #[cfg(test)]

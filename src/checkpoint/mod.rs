@@ -50,8 +50,7 @@ use std::path::PathBuf;
 
 use crate::files;
 
-/// Version of the folder's form. In format 1 a file had one hash; from 2 on each tensor has its
-/// own.
+/// Version of the folder's form.
 pub(crate) const FORMAT: u32 = 2;
 
 pub(crate) const MODEL: &str = "model.safetensors";

@@ -14,10 +14,12 @@ use crate::checkpoint::Error;
 use crate::checkpoint::copied::are_finite;
 use crate::checkpoint::entries::{Entry, Target};
 use crate::checkpoint::load::{Opened, entry, misfit};
-use crate::checkpoint::manifest::{CONTENTS, Damage, FileEntry, Part};
+#[cfg(any(test, feature = "fuzzing"))]
+use crate::checkpoint::manifest::HEADER;
+use crate::checkpoint::manifest::{Damage, FileEntry, Part};
 #[cfg(any(test, feature = "fuzzing"))]
 use crate::checkpoint::verify::open_whole;
-use crate::checkpoint::verify::{PIECE, contents, verify_file};
+use crate::checkpoint::verify::{PIECE, contents};
 
 /// Longest header of a safetensors file.
 const MAX_HEADER_BYTES: u64 = 16 << 20;
@@ -53,8 +55,7 @@ pub fn tensors(opened: &Opened, name: &str) -> Result<Vec<Tensor>, Error> {
 struct TensorFile<'a> {
     name: &'a str,
     file: &'a File,
-    entry: &'a FileEntry,
-    /// Hash of each tensor; none in format 1, where the whole file is checked before.
+    /// Hash of each tensor.
     parts: BTreeMap<&'a str, &'a Part>,
     /// Bytes before the first tensor.
     data: u64,
@@ -85,12 +86,9 @@ impl<'a> TensorFile<'a> {
     fn new(name: &'a str, file: &'a File, entry: &'a FileEntry) -> Result<Self, Damage> {
         let mut parts = entry.parts.iter();
         let Some(first) = parts.next() else { return Err(Damage::Missing(name.to_owned())) };
-        if first.name == CONTENTS {
-            verify_file(file, name, entry)?;
-        }
         let bytes = read_header(file, entry)
             .map_err(|error| Damage::reading(name, &error))?
-            .filter(|bytes| first.name == CONTENTS || Part::of(&first.name, bytes) == *first)
+            .filter(|bytes| Part::of(&first.name, bytes) == *first)
             .ok_or_else(|| contents(name, entry, first))?;
         let data = bytes.len() as u64;
         let header: Metadata = serde_json::from_slice(&bytes[8..])
@@ -99,7 +97,7 @@ impl<'a> TensorFile<'a> {
             return Err(contents(name, entry, first));
         }
         let parts = parts.map(|part| (part.name.as_str(), part)).collect();
-        Ok(Self { name, file, entry, parts, data, header })
+        Ok(Self { name, file, parts, data, header })
     }
 
     /// How the file's tensors differ from those that are wanted, if they do.
@@ -136,21 +134,24 @@ impl<'a> TensorFile<'a> {
             })
             .map_err(|error| Damage::reading(self.name, &std::io::Error::other(error)))?;
         let hash = hash.map_err(|error| Damage::reading(self.name, &error))?;
-        match self.parts.get(name.as_str()) {
-            Some(part) if part.blake3 != hash.to_hex().as_str() => {
-                Err(contents(self.name, self.entry, part))
-            }
-            _ if !is_finite => Err(Damage::NotFinite { file: self.name.to_owned(), part: name }),
-            _ => Ok(()),
+        let written = self.parts.get(name.as_str()).map(|part| part.blake3.as_str());
+        if written != Some(hash.to_hex().as_str()) {
+            return Err(Damage::Contents { file: self.name.to_owned(), part: Some(name) });
         }
+        if !is_finite {
+            return Err(Damage::NotFinite { file: self.name.to_owned(), part: name });
+        }
+        Ok(())
     }
 }
 
-/// What the file `name` of `folder` says of its tensors, as if a manifest of format 1 had vouched
-/// for `bytes`.
+/// What the file `name` of `folder` says of its tensors, as if a manifest had vouched for the
+/// header in `bytes`.
 #[cfg(any(test, feature = "fuzzing"))]
 pub(crate) fn header_of(folder: &Path, name: &str, bytes: &[u8]) -> Result<Option<String>, Damage> {
-    let entry = FileEntry::of(vec![Part::of(CONTENTS, bytes)]);
+    let length = bytes.first_chunk().map_or(0, |length| u64::from_le_bytes(*length));
+    let header = &bytes[..bytes.len().min(length.saturating_add(8) as usize)];
+    let entry = FileEntry { bytes: bytes.len() as u64, parts: vec![Part::of(HEADER, header)] };
     let file = open_whole(folder, name, &entry)?;
     let file = TensorFile::new(name, &file, &entry)?;
     Ok(file.difference::<candle_core::Var>(&[]))

@@ -6,7 +6,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use crate::engine::scaler::Scaler;
-use crate::event::{Best, History, TIE_BREAKER, nulls_are_nan};
+use crate::event::{Best, TIE_BREAKER, nulls_are_nan};
 use crate::optim::{Plateau, Scheduler};
 use crate::plan::{CheckpointPlan, EarlyStoppingPlan, Mode, Plan};
 
@@ -37,16 +37,11 @@ pub struct TrainState {
     /// Step of the newest evaluation; 0 = none yet.
     pub evaluated_at: u64,
     /// Evaluations so far.
-    #[serde(default)]
     pub evaluations: u64,
     /// Best value of the metric that ranks checkpoints.
     pub best: Option<Best>,
     /// Progress of early stopping.
     pub early_stopping: EarlyStopping,
-    /// Empty: the finished epochs are in the run's records. Checkpoints of ddprun 0.1 have them
-    /// here.
-    #[serde(default)]
-    pub history: History,
     /// Wall-clock seconds of all starts of the run together, on rank 0; only where `train.time`
     /// limits them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -78,7 +73,6 @@ pub struct SwaState {
 
 /// Sums over the steps of an epoch.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(from = "SavedSums")]
 pub struct EpochSums {
     /// Of the steps' mean losses, each times its weight; without those that are not finite.
     pub loss: f64,
@@ -92,32 +86,6 @@ pub struct EpochSums {
     pub samples: u64,
     /// Samples that could not be read, so that others were taken in their place.
     pub unreadable: u64,
-}
-
-/// As checkpoints hold them. Before there was a `weight`, `loss` was the plain sum over `steps`
-/// steps.
-#[derive(Deserialize)]
-struct SavedSums {
-    loss: f64,
-    weight: Option<f64>,
-    #[serde(default)]
-    steps: u64,
-    correct: u64,
-    #[serde(default)]
-    answers: u64,
-    samples: u64,
-    #[serde(default)]
-    unreadable: u64,
-}
-
-impl From<SavedSums> for EpochSums {
-    fn from(saved: SavedSums) -> Self {
-        let SavedSums { loss, weight, steps, correct, answers, samples, unreadable } = saved;
-        // In the middle of an epoch all steps are as large.
-        let old = || (loss * samples as f64 / steps.max(1) as f64, samples as f64);
-        let (loss, weight) = weight.map_or_else(old, |weight| (loss, weight));
-        Self { loss, weight, correct, answers, samples, unreadable }
-    }
 }
 
 impl EpochSums {
@@ -135,8 +103,7 @@ impl EpochSums {
 /// Progress of early stopping.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct EarlyStopping {
-    /// The metric that was watched; `None` in what older versions saved.
-    #[serde(default)]
+    /// The metric that is watched; `None` before it was first measured.
     pub metric: Option<String>,
     /// Best value so far.
     pub best: Option<f64>,
@@ -160,7 +127,6 @@ impl TrainState {
             evaluations: 0,
             best: None,
             early_stopping: EarlyStopping::default(),
-            history: History::default(),
             seconds: None,
             left: None,
         }
@@ -233,14 +199,12 @@ impl TrainState {
 
     fn observe_best(&mut self, plan: &CheckpointPlan) -> bool {
         let Some(&value) = self.metrics.get(&plan.monitor) else { return false };
-        // Earlier versions took what is not finite for the best, too.
-        let best = self.best.as_ref().filter(|best| best.value.is_finite());
         let loss = self.metrics.get(TIE_BREAKER).copied().filter(|loss| loss.is_finite());
         let is_better = |best: &Best| {
             is_better(plan.mode, value, best.value)
                 || (value == best.value && loss.zip(best.loss).is_some_and(|(new, old)| new < old))
         };
-        let is_best = value.is_finite() && best.is_none_or(is_better);
+        let is_best = value.is_finite() && self.best.as_ref().is_none_or(is_better);
         if is_best {
             self.best = Some(Best { metric: plan.monitor.clone(), value, loss, step: self.step });
         }
@@ -274,22 +238,13 @@ pub fn is_better(mode: Mode, value: f64, than: f64) -> bool {
 mod tests {
     use super::*;
 
-    #[test]
-    fn sums_that_an_older_version_saved_over_steps_become_sums_over_samples() {
-        let old = r#"{"loss": 3.0, "steps": 2, "correct": 5, "answers": 16, "samples": 16}"#;
-        let sums: EpochSums = serde_json::from_str(old).unwrap();
-        assert_eq!((sums.mean_loss(), sums.weight), (Some(1.5), 16.0));
-        let again = serde_json::to_string(&sums).unwrap();
-        assert_eq!(serde_json::from_str::<EpochSums>(&again).unwrap(), sums);
-        assert_eq!(EpochSums::default().mean_loss(), None);
-    }
-
     /// What a checkpoint holds of a run that begins.
     fn new_state() -> TrainState {
         let state = r#"{"step": 0, "updates": 0, "scaler": null,
             "plateau": {"scale": 1.0, "best": null, "bad": 0},
-            "sums": {"loss": 0.0, "weight": 0.0, "correct": 0, "samples": 0},
-            "metrics": {}, "evaluated_at": 0, "best": null,
+            "sums": {"loss": 0.0, "weight": 0.0, "correct": 0, "answers": 0, "samples": 0,
+                "unreadable": 0},
+            "metrics": {}, "evaluated_at": 0, "evaluations": 0, "best": null,
             "early_stopping": {"best": null, "bad": 0}}"#;
         serde_json::from_str(state).unwrap()
     }
@@ -313,14 +268,6 @@ mod tests {
             (is_best, state.best.as_ref().map(|best| best.value))
         });
         assert_eq!(best, [(false, None), (true, Some(9.0)), (false, Some(9.0)), (true, Some(8.0))]);
-        // As an earlier version has saved it.
-        let old =
-            Best { metric: "val/perplexity".into(), value: f64::INFINITY, loss: None, step: 0 };
-        state.best = Some(old);
-        let written = serde_json::to_string(&state).unwrap();
-        state = serde_json::from_str(&written).unwrap();
-        assert!(state.best.as_ref().is_some_and(|best| best.value.is_nan()));
-        assert!(state.observe_best(&plan), "8 is better");
     }
 
     #[test]

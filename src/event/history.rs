@@ -1,7 +1,5 @@
 //! `EpochDone` -> the numbers of all epochs so far.
 
-use std::collections::BTreeMap;
-
 use serde::{Deserialize, Serialize};
 
 use super::EpochDone;
@@ -50,24 +48,6 @@ impl History {
         add(&mut self.learning_rate, finite(Some(epoch.lr)));
     }
 
-    /// The epochs of a history that was kept without them; all of them are over at `step`.
-    pub(crate) fn epochs(&self, step: u64) -> Vec<EpochDone> {
-        let at = |column: &[Option<f64>], index: usize| column.get(index).copied().flatten();
-        let share = |percent: Option<f64>| percent.map(|percent| percent / 100.0);
-        let epoch = |index: usize| EpochDone {
-            epoch: index as u64 + 1,
-            step,
-            train_loss: at(&self.train_loss, index).unwrap_or(f64::NAN),
-            train_accuracy: share(at(&self.train_acc, index)),
-            val_loss: at(&self.val_loss, index),
-            val_accuracy: share(at(&self.val_acc, index)),
-            metrics: BTreeMap::new(),
-            lr: at(&self.learning_rate, index).unwrap_or(f64::NAN),
-            seconds: 0.0,
-        };
-        (0..self.len()).map(epoch).collect()
-    }
-
     /// Number of epochs.
     pub fn len(&self) -> usize {
         self.train_loss.len()
@@ -89,6 +69,8 @@ fn finite(value: Option<f64>) -> Option<f64> {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+
     use super::*;
 
     #[test]
@@ -134,13 +116,5 @@ mod tests {
         let history = History::of(&[epoch(1, 3.0), epoch(2, 2.0), epoch(2, 1.5), epoch(4, 1.0)]);
         assert_eq!(history.train_loss, [Some(3.0), Some(1.5), Some(1.0)]);
         assert_eq!(history.val_acc.len(), 3);
-    }
-
-    #[test]
-    fn the_epochs_of_a_history_give_the_history() {
-        let history = History::of(&[epoch(1, 3.0), epoch(2, f64::NAN)]);
-        let epochs = history.epochs(25);
-        assert_eq!((epochs.len(), epochs[1].epoch, epochs[1].step), (2, 2, 25));
-        assert_eq!(History::of(&epochs), history);
     }
 }

@@ -146,9 +146,6 @@ pub struct Settings {
     pub sinks: Vec<Box<dyn Sink>>,
     /// How to write to the terminal.
     pub screen: Screen,
-    /// Epochs before `resumed_from`, where an older ddprun kept them in the checkpoint and not in
-    /// the records.
-    pub inherited: History,
     /// Step that the run continues from; 0 at a fresh start.
     pub resumed_from: u64,
     /// What is left to do of that step.
@@ -180,7 +177,7 @@ impl Recorder {
     ///
     /// A file cannot be opened or written.
     pub fn open(settings: Settings) -> Result<Self, Error> {
-        let Settings { run, sinks, screen, inherited, resumed_from, metrics, .. } = settings;
+        let Settings { run, sinks, screen, resumed_from, metrics, .. } = settings;
         let Settings { total_steps, steps_per_epoch, unfinished, .. } = settings;
         let start =
             SinkStart { logs: &run.logs, resumed_from, unfinished, total_steps, metrics: &metrics };
@@ -190,8 +187,8 @@ impl Recorder {
         if !sinks.iter().any(|sink| sink.file() == Some(&events)) {
             sinks.push(sink::rare_events(&events)?);
         }
-        let mut done = epochs_until(&run.logs.join(EPOCHS), resumed_from, &inherited)?;
-        if resumed_from < total_steps && inherited.is_empty() {
+        let mut done = epochs_until(&run.logs.join(EPOCHS), resumed_from)?;
+        if resumed_from < total_steps {
             // It goes on, and is said when it is over.
             done.retain(|epoch| !is_cut_short(epoch, resumed_from, steps_per_epoch));
         }
@@ -293,12 +290,8 @@ fn is_cut_short(epoch: &EpochDone, step: u64, steps_per_epoch: u64) -> bool {
     epoch.step == step && !step.is_multiple_of(steps_per_epoch.max(1))
 }
 
-/// The epochs that are over at `step`: those of the file, unless an older ddprun kept them in the
-/// checkpoint.
-fn epochs_until(path: &Path, step: u64, inherited: &History) -> Result<Vec<EpochDone>, Error> {
-    if !inherited.is_empty() {
-        return Ok(inherited.epochs(step));
-    }
+/// The epochs in the file that are over at `step`.
+fn epochs_until(path: &Path, step: u64) -> Result<Vec<EpochDone>, Error> {
     let mut epochs = epochs_file::read(path)?.unwrap_or_default();
     epochs.retain(|epoch| epoch.step <= step);
     Ok(epochs)
@@ -319,13 +312,11 @@ mod tests {
         files::create_folder(&run.logs).unwrap();
         let sinks: Vec<Box<dyn Sink>> =
             vec![Box::new(Jsonl {}), Box::new(Csv {}), Box::new(Curves {})];
-        let (screen, inherited) = (Screen::Silent, History::default());
         Settings {
             unfinished: None,
             run,
             sinks,
-            screen,
-            inherited,
+            screen: Screen::Silent,
             resumed_from,
             total_steps: 50,
             steps_per_epoch: 20,
@@ -364,22 +355,6 @@ mod tests {
         assert_eq!(read_history(&parts.path().join("logs").join(HISTORY)).unwrap().len(), 3);
         let log = read_events(&parts.path().join("logs").join(EVENTS)).unwrap();
         assert_eq!((log.events.len(), log.n_unreadable), (44 + 1 + 34, 0));
-    }
-
-    #[test]
-    fn a_history_that_an_older_ddprun_kept_in_its_checkpoint_goes_on() {
-        let folder = tempfile::tempdir().unwrap();
-        let inherited =
-            History::of(&[example_events::epoch_done(1), example_events::epoch_done(2)]);
-        let old = Settings { inherited: inherited.clone(), ..settings(folder.path(), 40) };
-        let mut recorder = Recorder::open(old).unwrap();
-        say_epoch(&mut recorder, 3);
-        drop(recorder);
-        let epochs = read_epochs(&folder.path().join("logs").join(EPOCHS)).unwrap().unwrap();
-        let steps: Vec<u64> = epochs.iter().map(|epoch| epoch.step).collect();
-        assert_eq!(steps, [40, 40, 50]);
-        let history = read_history(&folder.path().join("logs").join(HISTORY)).unwrap();
-        assert_eq!((history.len(), &history.train_loss[..2]), (3, &inherited.train_loss[..]));
     }
 
     #[test]

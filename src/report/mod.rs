@@ -20,7 +20,7 @@ pub(crate) use incidents::story;
 pub(crate) use outcome::{Ending, Traces};
 pub(crate) use progress::{Progress, Unit};
 
-use crate::event::{EpochDone, Event, History};
+use crate::event::{EpochDone, History};
 use crate::files;
 use crate::plan::CheckpointPlan;
 use crate::record::{self, EPOCHS, EVENTS, HISTORY, Log};
@@ -128,27 +128,9 @@ fn log_of(
 ///
 /// As [`read`].
 pub(crate) fn with_log(folder: &Path, log: Log) -> Result<Records, Error> {
-    let epochs = match record::read_epochs(&folder.join(EPOCHS))? {
-        Some(epochs) => epochs,
-        None => older_epochs(folder, &log)?,
-    };
+    let epochs = record::read_epochs(&folder.join(EPOCHS))?.unwrap_or_default();
     let traces = Traces::read(folder, &log.events);
     Ok(Records { epochs, log, traces })
-}
-
-/// The epochs of a run by a ddprun that did not yet write them down one by one.
-fn older_epochs(folder: &Path, log: &Log) -> Result<Vec<EpochDone>, Error> {
-    let path = folder.join(HISTORY);
-    let history = if path.exists() { record::read_history(&path)? } else { History::default() };
-    let told: Vec<EpochDone> = log.effective().iter().filter_map(|at| epoch(&at.event)).collect();
-    Ok(if told.is_empty() { history.epochs(0) } else { told })
-}
-
-fn epoch(event: &Event) -> Option<EpochDone> {
-    match event {
-        Event::EpochDone(epoch) => Some(epoch.clone()),
-        _ => None,
-    }
 }
 
 /// A run in words.
@@ -211,6 +193,7 @@ pub(crate) fn settle(folder: &Path, records: &Records) -> Result<(), Error> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::event::Event;
     use crate::plan::{Mode, RunFolders};
     use crate::record::{Jsonl, Recorder, Screen, Settings, example_events};
     use crate::report::progress::tests::ranked_by;
@@ -228,7 +211,6 @@ mod tests {
             run,
             sinks: vec![Box::new(Jsonl {})],
             screen: Screen::Silent,
-            inherited: History::default(),
             resumed_from: 0,
             total_steps: 50,
             steps_per_epoch: 20,

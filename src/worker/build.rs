@@ -158,7 +158,6 @@ fn logger_settings(
     Ok(LoggerSettings {
         step: state.step,
         unfinished: unfinished(state),
-        inherited: std::mem::take(&mut state.history),
         metrics,
         sinks: kinds.sinks_of(plan)?,
     })

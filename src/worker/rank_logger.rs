@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use serde_json::{Map, Value};
 
-use crate::event::{Event, Finished, History, Unfinished};
+use crate::event::{Event, Finished, Unfinished};
 use crate::plan::{Plan, RunFolders};
 use crate::record::{
     Context, Error, OpenSink, RankLog, Recorder, Screen, Settings, Sink, SinkStart, Stamped,
@@ -68,8 +68,6 @@ pub(crate) struct LoggerSettings {
     pub(crate) step: u64,
     /// What is left to do of that step.
     pub(crate) unfinished: Option<Unfinished>,
-    /// The history that an old checkpoint holds.
-    pub(crate) inherited: History,
     /// What evaluations measure.
     pub(crate) metrics: Vec<String>,
     /// What is written beside the history.
@@ -85,12 +83,11 @@ impl RankLogger {
         logger: LoggerSettings,
     ) -> Result<Self, Error> {
         if rank.is_first() {
-            let LoggerSettings { step, unfinished, inherited, metrics, sinks } = logger;
+            let LoggerSettings { step, unfinished, metrics, sinks } = logger;
             let settings = Settings {
                 run: run.clone(),
                 sinks,
                 screen: Screen::detect(no_color().as_deref()),
-                inherited,
                 resumed_from: step,
                 unfinished,
                 total_steps: plan.length.total_steps,

@@ -151,7 +151,7 @@ fn header(measured: &[String]) -> String {
 }
 
 /// The header and the whole rows of `old` up to a step, that of the test only from a run that is
-/// over. Rows of an older ddprun, which had fewer columns, are filled up.
+/// over. Columns that it lacks are empty.
 fn cut(old: &str, until: Until, measured: &[String]) -> String {
     let header = header(measured);
     let names: Vec<&str> = old.lines().next().unwrap_or_default().split(',').collect();
@@ -360,7 +360,7 @@ mod tests {
     }
 
     #[test]
-    fn rows_of_an_older_file_are_filled_up() {
+    fn rows_of_a_file_with_fewer_columns_are_filled_up() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join(NAME);
         let old = "step,epoch,train/loss,train/accuracy,lr,grad_norm,loss_scale,samples_per_second,\
