@@ -43,10 +43,22 @@ impl Passes<'_> {
 }
 
 impl Engine {
+    /// Enqueues the update if nothing has to be known first, and then waits for what the passes
+    /// found. Returns whether the update was enqueued.
+    pub(super) fn update_ahead(
+        &mut self,
+        step: &Step,
+        passes: &mut [PassReport],
+    ) -> std::result::Result<bool, Error> {
+        let is_queued = self.queue_update(step, passes)?;
+        self.read_passes(step, passes)?;
+        Ok(is_queued)
+    }
+
     /// Enqueues the update of a rank that is alone, before the CPU knows what the passes found: the
     /// GPU itself decides whether parameters move, as [`Engine::check`] does afterwards. `false` =
     /// nothing was enqueued, because something has to be known first.
-    pub(super) fn queue_update(
+    fn queue_update(
         &mut self,
         step: &Step,
         passes: &[PassReport],
@@ -85,7 +97,7 @@ impl Engine {
 
     /// Waits for what the passes on a GPU found. The time of the wait is that of backward, in which
     /// the GPU spends most of it.
-    pub(super) fn hear(
+    fn read_passes(
         &mut self,
         step: &Step,
         passes: &mut [PassReport],

@@ -75,8 +75,7 @@ impl Engine {
         let mut reports = self.forward_backward(&step, micro_batches, next)?;
         self.reduce(&step)?;
         // Alone on a GPU, a rank reads what its passes found when the update is under way.
-        let is_queued = self.queue_update(&step, &reports)?;
-        self.hear(&step, &mut reports)?;
+        let is_queued = self.update_ahead(&step, &mut reports)?;
         let reduced = self.exchange_votes(&step, reports, stop_request())?;
         let gradient = self.unscale(&step, &reduced);
         let updated = self.check(&step, &reduced, &gradient)?;
@@ -113,12 +112,7 @@ impl Engine {
             }
             let batch = self.load(step, micro_batch, next)?;
             if let Some(batch) = &batch {
-                let report = if let Some(replayed) = self.replay(step, micro_batch, batch)? {
-                    replayed
-                } else {
-                    let found = self.forward(step, micro_batch, batch)?;
-                    self.backward(step, found)?
-                };
+                let report = self.pass(step, micro_batch, batch)?;
                 reports.push(report.missing(batch.unreadable));
             }
             self.finish_joint_pass(step, batch.is_some())?;
@@ -158,11 +152,19 @@ impl Engine {
         Ok(Some(batch))
     }
 
-    /// Forward and backward in one launch, where passes are replayed as a CUDA graph.
-    #[cfg(not(feature = "cuda"))]
-    #[expect(clippy::unused_self, clippy::unnecessary_wraps, reason = "as with the feature")]
-    fn replay(&mut self, _: &Step, _: &MicroBatch, _: &Batch) -> Result<Option<PassReport>, Error> {
-        Ok(None)
+    /// Forward and backward: in one launch, where passes are replayed as a CUDA graph.
+    fn pass(
+        &mut self,
+        step: &Step,
+        micro_batch: &MicroBatch,
+        batch: &Batch,
+    ) -> Result<PassReport, Error> {
+        #[cfg(feature = "cuda")]
+        if let Some(replayed) = self.replay(step, micro_batch, batch)? {
+            return Ok(replayed);
+        }
+        let found = self.forward(step, micro_batch, batch)?;
+        self.backward(step, found)
     }
 
     /// Forward of one pass. [`Engine::backward`] follows, unless this fails.
@@ -219,18 +221,11 @@ impl Engine {
         Ok(())
     }
 
-    /// Parameters are moved when it is known what the passes found.
+    /// On the CPU it is known what the passes found, and parameters are moved later.
     #[cfg(not(feature = "cuda"))]
     #[expect(clippy::unused_self, clippy::unnecessary_wraps, reason = "as with the feature")]
-    fn queue_update(&mut self, _: &Step, _: &[PassReport]) -> Result<bool, Error> {
+    fn update_ahead(&mut self, _: &Step, _: &mut [PassReport]) -> Result<bool, Error> {
         Ok(false)
-    }
-
-    /// On the CPU it is known.
-    #[cfg(not(feature = "cuda"))]
-    #[expect(clippy::unused_self, clippy::unnecessary_wraps, reason = "as with the feature")]
-    fn hear(&mut self, _: &Step, _: &mut [PassReport]) -> Result<(), Error> {
-        Ok(())
     }
 
     /// Lets all ranks know what each saw and asks for.

@@ -14,16 +14,13 @@ pub struct GpuUsage {
     pub utilization: Option<f64>,
 }
 
-/// What is in use of the GPU that `device` is; `None` on the CPU.
-#[cfg(not(feature = "cuda"))]
-pub fn gpu_usage(_device: &Device) -> Option<GpuUsage> {
-    None
-}
-
 /// What is in use of the GPU that `device` is; `None` on the CPU, or if the driver does not tell.
-#[cfg(feature = "cuda")]
 pub fn gpu_usage(device: &Device) -> Option<GpuUsage> {
-    super::cuda::Gpu::of_device(device).ok()?.usage()
+    match device {
+        #[cfg(feature = "cuda")]
+        Device::Cuda(_) => super::cuda::Gpu::of_device(device).ok()?.usage(),
+        _ => None,
+    }
 }
 
 /// Name and memory of the GPUs that CUDA shows, in its order, or why it shows none; `None` in a
@@ -32,20 +29,15 @@ pub fn gpu_usage(device: &Device) -> Option<GpuUsage> {
 /// # Errors
 ///
 /// The driver does not answer, in its words. A machine without a GPU is no error.
-#[cfg(not(feature = "cuda"))]
 pub fn visible_gpus() -> Option<Result<Vec<(String, Bytes)>, String>> {
-    None
-}
-
-/// Name and memory of the GPUs that CUDA shows, in its order, or why it shows none; `None` in a
-/// program without CUDA. No GPU is touched.
-///
-/// # Errors
-///
-/// The driver does not answer, in its words. A machine without a GPU is no error.
-#[cfg(feature = "cuda")]
-pub fn visible_gpus() -> Option<Result<Vec<(String, Bytes)>, String>> {
-    Some(super::cuda::visible())
+    #[cfg(feature = "cuda")]
+    {
+        Some(super::cuda::visible())
+    }
+    #[cfg(not(feature = "cuda"))]
+    {
+        None
+    }
 }
 
 /// GPU number `ordinal`, as ranks open it.
