@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use crate::data::Dataset;
 use crate::data::error::{Error, shown};
-use crate::data::file_names::is_hidden;
+use crate::data::file_names::files_below;
 use crate::data::listing::paths::Paths;
 use crate::data::transform::Transforms;
 use crate::plan::DataPlan;
@@ -160,34 +160,18 @@ pub(crate) fn files(
             continue;
         }
         let before = found.len();
-        below(path, wanted, 0, &mut found)?;
+        for file in files_below(path, MAX_DEPTH) {
+            let file = file?;
+            if wanted(&file) {
+                found.push(file);
+            }
+        }
         if found.len() == before {
             let what = format!("it contains no {what}");
             return Err(Error::Format { path: path.clone(), what });
         }
     }
     Ok(found)
-}
-
-fn below(
-    folder: &Path,
-    wanted: &dyn Fn(&Path) -> bool,
-    depth: usize,
-    found: &mut Vec<PathBuf>,
-) -> Result<(), Error> {
-    let failed = |source| Error::Io { action: "list", path: folder.to_owned(), source };
-    let entries = std::fs::read_dir(folder).map_err(failed)?;
-    let mut entries = entries.collect::<Result<Vec<_>, _>>().map_err(failed)?;
-    entries.sort_by_key(std::fs::DirEntry::file_name);
-    for entry in entries.into_iter().filter(|entry| !is_hidden(&entry.file_name())) {
-        let path = entry.path();
-        if path.is_dir() && depth < MAX_DEPTH {
-            below(&path, wanted, depth + 1, found)?;
-        } else if wanted(&path) {
-            found.push(path);
-        }
-    }
-    Ok(())
 }
 
 /// Whether a path ends so, in any case.

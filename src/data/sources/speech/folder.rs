@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use crate::data::error::Error;
-use crate::data::file_names::is_hidden;
+use crate::data::file_names::files_below;
 use crate::data::sources::speech::audio;
 use crate::data::sources::speech::utterance::{UNNAMED, Utterance};
 
@@ -70,28 +70,12 @@ pub(super) fn list(root: &Path) -> Result<Vec<PathBuf>, Error> {
     if !root.exists() {
         return Err(missing());
     }
-    let mut files = Vec::new();
-    let mut open = vec![(root.to_owned(), 0)];
-    while let Some((folder, depth)) = open.pop() {
-        let failed = |source| Error::Io { action: "list", path: folder.clone(), source };
-        for entry in std::fs::read_dir(&folder).map_err(failed)? {
-            let entry = entry.map_err(failed)?;
-            if is_hidden(&entry.file_name()) {
-                continue;
-            }
-            let path = entry.path();
-            if path.is_dir() && depth < MAX_DEPTH {
-                open.push((path, depth + 1));
-            } else if audio::is_named_so(&path) {
-                files.push(path);
-            }
-        }
-    }
+    let mut files = files_below(root, MAX_DEPTH).collect::<Result<Vec<_>, _>>()?;
+    files.retain(|path| audio::is_named_so(path));
     if files.is_empty() {
         let what = "it contains no WAV, FLAC, OGG or MP3 files".to_owned();
         return Err(Error::Format { path: root.into(), what });
     }
-    files.sort();
     Ok(files)
 }
 

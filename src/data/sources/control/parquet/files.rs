@@ -3,10 +3,10 @@
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
-use std::{fs, io};
+use std::io;
 
 use crate::data::error::Error;
-use crate::data::file_names::is_hidden;
+use crate::data::file_names::files_below;
 use crate::data::sources::control::episodes::Episodes;
 use crate::data::sources::control::images::Camera;
 use crate::data::sources::control::parquet::images::{Numbers, images, seen};
@@ -194,39 +194,16 @@ fn numbers(table: &Table<'_>, name: &str, steps: usize) -> Result<Option<Vec<i64
 pub(crate) fn listed(folder: &Path) -> Result<Vec<PathBuf>, Error> {
     let data = folder.join("data");
     let root = if data.is_dir() { data } else { folder.to_owned() };
-    let mut files = Vec::new();
-    list(&root, MAX_DEPTH, &mut files).map_err(|source| Error::Io {
-        action: "list",
-        path: root.clone(),
-        source,
-    })?;
-    files.sort_unstable();
+    let is_parquet = |file: &Result<PathBuf, Error>| {
+        file.as_ref().map_or(true, |path| path.extension().is_some_and(|it| it == "parquet"))
+    };
+    let files = files_below(&root, MAX_DEPTH).filter(is_parquet).take(MAX_FILES + 1);
+    let files = files.collect::<Result<Vec<_>, _>>()?;
     if files.is_empty() || files.len() > MAX_FILES {
         let what = format!("the folder holds {} parquet files, not 1 to {MAX_FILES}", files.len());
         return Err(Error::Format { path: root, what });
     }
     Ok(files)
-}
-
-fn list(folder: &Path, depth: usize, files: &mut Vec<PathBuf>) -> io::Result<()> {
-    for entry in fs::read_dir(folder)? {
-        let entry = entry?;
-        let path = entry.path();
-        if is_hidden(&entry.file_name()) {
-            continue;
-        }
-        if path.is_dir() {
-            if depth > 0 {
-                list(&path, depth - 1, files)?;
-            }
-        } else if path.extension().is_some_and(|ending| ending == "parquet") {
-            files.push(path);
-        }
-        if files.len() > MAX_FILES {
-            break;
-        }
-    }
-    Ok(())
 }
 
 #[cfg(test)]

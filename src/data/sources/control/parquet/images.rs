@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use serde::Deserialize;
 
 use crate::data::error::Error;
-use crate::data::file_names::is_hidden;
+use crate::data::file_names::{files_below, is_hidden};
 use crate::data::read;
 use crate::data::sources::control::images::{Camera, Encoded, Frames};
 use crate::data::sources::control::parquet::table::Table;
@@ -117,28 +117,12 @@ pub(in crate::data::sources::control) fn listed(
     let mut files = Vec::new();
     for folder in cameras.iter().map(|name| root.join("images").join(name)) {
         if folder.is_dir() {
-            let fails = |source| Error::Io { action: "list", path: folder.clone(), source };
-            list(&folder, DEEPEST, &mut files).map_err(fails)?;
+            let room = MOST_FILES - files.len();
+            for file in files_below(&folder, DEEPEST).take(room) {
+                files.push(file?);
+            }
         }
     }
     files.sort_unstable();
     Ok(files)
-}
-
-fn list(folder: &Path, depth: usize, files: &mut Vec<PathBuf>) -> std::io::Result<()> {
-    for entry in std::fs::read_dir(folder)? {
-        let entry = entry?;
-        let path = entry.path();
-        if is_hidden(&entry.file_name()) || files.len() >= MOST_FILES {
-            continue;
-        }
-        if path.is_dir() {
-            if depth > 0 {
-                list(&path, depth - 1, files)?;
-            }
-        } else {
-            files.push(path);
-        }
-    }
-    Ok(())
 }
