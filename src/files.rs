@@ -121,10 +121,6 @@ pub fn write_atomic(path: &Path, bytes: &[u8]) -> Result<(), Error> {
 }
 
 /// As [`write_atomic`], for its user alone: what a cache holds of someone's data.
-///
-/// # Errors
-///
-/// As [`write_atomic`].
 pub(crate) fn write_private(path: &Path, bytes: &[u8]) -> Result<(), Error> {
     write_with_mode(path, bytes, 0o600)
 }
@@ -144,10 +140,6 @@ fn write_with_mode(path: &Path, bytes: &[u8], mode: u32) -> Result<(), Error> {
 }
 
 /// Writes `bytes` into a new file that its user alone can read.
-///
-/// # Errors
-///
-/// There is something of that name, or a step fails.
 pub(crate) fn write_secret(path: &Path, bytes: &[u8]) -> Result<(), Error> {
     let create = || {
         let mut options = fs::OpenOptions::new();
@@ -207,20 +199,12 @@ pub(crate) fn swap_link(link: &Path, target: &Path) -> Result<(), Error> {
 }
 
 /// Gives a folder another name, which nothing has, beside its own; on disk when it returns.
-///
-/// # Errors
-///
-/// Something has the name, or the folder cannot be renamed.
 pub(crate) fn rename_folder(from: &Path, to: &Path) -> Result<(), Error> {
     fs_calls::rename(from, to).map_err(Error::io("rename to", to))?;
     sync_parent(to)
 }
 
 /// Makes now the time at which a file was last changed.
-///
-/// # Errors
-///
-/// The file is not this user's.
 pub(crate) fn touch(path: &Path) -> Result<(), Error> {
     let touched = File::options().append(true).open(path);
     touched
@@ -229,19 +213,11 @@ pub(crate) fn touch(path: &Path) -> Result<(), Error> {
 }
 
 /// Removes a file.
-///
-/// # Errors
-///
-/// It cannot be removed.
 pub(crate) fn remove_file(path: &Path) -> Result<(), Error> {
     fs_calls::remove_file(path).map_err(Error::io("remove", path))
 }
 
 /// Removes a folder: under its name it is whole or gone, also when the power goes.
-///
-/// # Errors
-///
-/// The folder cannot be renamed or removed.
 pub(crate) fn remove_folder(path: &Path) -> Result<(), Error> {
     let temporary = temporary_beside(path)?;
     fs_calls::rename(path, &temporary).map_err(Error::io("remove", path))?;
@@ -282,38 +258,22 @@ pub(crate) fn stale_folders(folder: &Path) -> Vec<PathBuf> {
 }
 
 /// Removes one of [`stale_folders`].
-///
-/// # Errors
-///
-/// It cannot be removed.
 pub(crate) fn remove_leftover(path: &Path) -> Result<(), Error> {
     fs_calls::remove_folder(path).map_err(Error::io("remove", path))
 }
 
 /// Waits until the file, or the names in the folder, at `path` are on disk.
-///
-/// # Errors
-///
-/// It cannot be opened, or the operating system could not write it.
 pub(crate) fn sync(path: &Path) -> Result<(), Error> {
     File::open(path).and_then(|file| fs_calls::sync(&file, path)).map_err(Error::io("sync", path))
 }
 
 /// Makes a folder and those above it; their names are on disk.
-///
-/// # Errors
-///
-/// A part of the path cannot be made, or is a file.
 pub(crate) fn create_folder(path: &Path) -> Result<(), Error> {
     let made = fs_calls::make_folders(path).map_err(Error::io("create the folder", path))?;
     made.into_iter().try_for_each(sync_parent)
 }
 
 /// Makes a folder that only its user can look into, and those above it.
-///
-/// # Errors
-///
-/// As [`create_folder`].
 pub(crate) fn create_private_folder(path: &Path) -> Result<(), Error> {
     create_parent(path)?;
     match fs::DirBuilder::new().mode(0o700).create(path) {
@@ -323,10 +283,6 @@ pub(crate) fn create_private_folder(path: &Path) -> Result<(), Error> {
 }
 
 /// Makes the folder of the file `path`, and those above it.
-///
-/// # Errors
-///
-/// As [`create_folder`].
 pub(crate) fn create_parent(path: &Path) -> Result<(), Error> {
     match path.parent().filter(|folder| !folder.as_os_str().is_empty()) {
         Some(folder) => create_folder(folder),
@@ -336,10 +292,6 @@ pub(crate) fn create_parent(path: &Path) -> Result<(), Error> {
 
 /// Makes the folder if needed and writes a small file without a name into it, synced: a folder that
 /// is read-only or full is found before training, not after the first epoch.
-///
-/// # Errors
-///
-/// The folder cannot be made or written.
 pub(crate) fn create_writable_folder(path: &Path) -> Result<(), Error> {
     create_folder(path)?;
     let name = temporary_beside(&path.join("probe"))?;
@@ -353,20 +305,12 @@ pub(crate) fn create_writable_folder(path: &Path) -> Result<(), Error> {
 /// Removes the temporaries that a killed process left in `folder`, and says how many; a folder that
 /// had made way for one that never came has its name again. Those of a process that still runs stay.
 /// Call it while holding the run's lock, before anything is written.
-///
-/// # Errors
-///
-/// The folder cannot be read, or a temporary cannot be removed.
 pub(crate) fn remove_stale_temporaries(folder: &Path) -> Result<usize, Error> {
     remove_temporaries(folder, ".")
 }
 
 /// Removes the temporaries that a process left when it was killed while it wrote `path`. No other
 /// process may be writing `path` meanwhile.
-///
-/// # Errors
-///
-/// As [`remove_stale_temporaries`].
 pub(crate) fn remove_temporaries_of(path: &Path) -> Result<(), Error> {
     let Some(name) = path.file_name() else { return Ok(()) };
     remove_temporaries(parent_of(path), &format!(".{}.", name.to_string_lossy())).map(drop)

@@ -23,10 +23,6 @@ pub mod collective {
     use crate::units::{Rank, WorldSize};
 
     /// Rank `rank` of two that share no memory, but a connection.
-    ///
-    /// # Errors
-    ///
-    /// The connection cannot be used.
     pub fn one_of_two(
         rank: Rank,
         stream: UnixStream,
@@ -40,10 +36,6 @@ pub mod collective {
 
     /// Rank `rank` of two on different machines, whose messages are sealed if there are keys: for
     /// what rank 0 sends and for what rank 1 sends.
-    ///
-    /// # Errors
-    ///
-    /// The connection cannot be used.
     pub fn one_of_two_machines(
         rank: Rank,
         stream: TcpStream,

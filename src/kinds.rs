@@ -158,10 +158,6 @@ impl Kinds {
 
     /// What an engine of `plan` trains, in the memory of `device`, with first values drawn from the
     /// plan's seed.
-    ///
-    /// # Errors
-    ///
-    /// A kind that is not registered, options that do not fit, or too little memory.
     pub fn components(&self, plan: &Plan, device: &Device) -> Result<Components, Error> {
         let (model, params) = self.models.instantiate_on(&plan.model, plan.seed, device)?;
         params.train_only(|parameter| plan.optimizer.is_ever_trained(parameter));
@@ -179,10 +175,6 @@ impl Kinds {
 
 impl Kinds {
     /// What a run of `plan` writes about itself.
-    ///
-    /// # Errors
-    ///
-    /// A sink that is not registered.
     pub fn sinks_of(&self, plan: &Plan) -> Result<Vec<Box<dyn Sink>>, Error> {
         let names = plan.logging.sinks.iter();
         names.map(|name| Ok(self.sinks.build(&Choice::named(name))?)).collect()

@@ -16,10 +16,6 @@ const A: &str = ".lora_A.weight";
 const B: &str = ".lora_B.weight";
 
 /// The adapters among the tensors of `model`, a safetensors file, under PEFT's names.
-///
-/// # Errors
-///
-/// `model` is no such file.
 pub fn peft(model: &[u8]) -> Result<Vec<u8>, Error> {
     let file = SafeTensors::deserialize(model).map_err(misfit)?;
     let adapters = file.tensors().into_iter().filter(|(name, _)| is_adapter(name));
@@ -48,10 +44,6 @@ pub fn peft_config(lora: &LoraConfig, base: Option<&Path>) -> String {
 
 /// The tensors of `model`, a safetensors file, without adapters: each weight W that has one is W +
 /// (alpha / r) B A.
-///
-/// # Errors
-///
-/// `model` is no such file, or its adapters do not fit their weights.
 pub fn merged(model: &[u8], lora: &LoraConfig) -> Result<Vec<u8>, Error> {
     let file = SafeTensors::deserialize(model).map_err(misfit)?;
     let all = file.tensors();

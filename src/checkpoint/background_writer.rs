@@ -103,10 +103,6 @@ impl Writer {
     /// Starts the thread, which first makes room for copies of `snapshot`, unless checkpoints are
     /// made only when the run is stopped. Links point at the checkpoint from which the run
     /// continues when it returns.
-    ///
-    /// # Errors
-    ///
-    /// No thread is left, or the disk fails.
     pub fn start(destination: Destination, snapshot: &Snapshot<'_>) -> Result<Self, Error> {
         destination.settle(snapshot.state.step)?;
         let plan = &snapshot.plan.checkpoint;
@@ -184,10 +180,6 @@ impl Writer {
 
     /// As [`Writer::saved`], after everything that was asked for has reached the disk.
     ///
-    /// # Errors
-    ///
-    /// As [`Writer::saved`].
-    ///
     /// # Panics
     ///
     /// The writer panicked.
@@ -197,10 +189,6 @@ impl Writer {
 
     /// As [`Writer::finish`], with a call of `moves` about every second in which the disk has taken
     /// something.
-    ///
-    /// # Errors
-    ///
-    /// As [`Writer::finish`].
     ///
     /// # Panics
     ///

@@ -122,10 +122,6 @@ pub fn all(folder: &Path) -> Result<Vec<Found>, Error> {
 
 /// The best checkpoint of `folder`, by its manifests; `None` where no best one is kept, or none was
 /// evaluated.
-///
-/// # Errors
-///
-/// The folder cannot be read, or the checkpoint is damaged.
 pub(crate) fn best(folder: &Path, plan: &CheckpointPlan) -> Result<Option<Opened>, Error> {
     if plan.keep_best == 0 {
         return Ok(None);
@@ -140,10 +136,6 @@ pub(crate) fn best(folder: &Path, plan: &CheckpointPlan) -> Result<Option<Opened
 
 /// What `find` finds in a folder of which the run may go on: once more where a checkpoint was
 /// deleted while it was looked at.
-///
-/// # Errors
-///
-/// As `find`.
 fn while_it_rotates<T>(mut find: impl FnMut() -> Result<T, Error>) -> Result<T, Error> {
     for _ in 0..ATTEMPTS {
         match find() {
@@ -155,19 +147,11 @@ fn while_it_rotates<T>(mut find: impl FnMut() -> Result<T, Error>) -> Result<T, 
 }
 
 /// The best checkpoint of `folder`, or the newest where there is no best one.
-///
-/// # Errors
-///
-/// As [`best`] and [`newest`].
 pub(crate) fn best_or_newest(folder: &Path, plan: &CheckpointPlan) -> Result<Opened, Error> {
     best(folder, plan)?.map_or_else(|| newest(folder), Ok)
 }
 
 /// The newest checkpoint of `folder` of which every byte is what was written.
-///
-/// # Errors
-///
-/// There is none; each one's damage is named. Or a newer ddprun wrote one.
 pub fn newest(folder: &Path) -> Result<Opened, Error> {
     let (opened, passed_over) = newest_that(folder, verify)?;
     Ok(Opened { passed_over, ..opened })
@@ -195,10 +179,6 @@ pub fn restore_newest(
 }
 
 /// As [`restore_newest`], with the moments of those parameters only that `keeps` names.
-///
-/// # Errors
-///
-/// As [`restore_newest`].
 pub(crate) fn restore_newest_part(
     folder: &Path,
     plan: &Plan,
@@ -220,10 +200,6 @@ pub(crate) fn restore_newest_part(
 }
 
 /// What is best of the checkpoints of `folder` up to `step`, by their manifests.
-///
-/// # Errors
-///
-/// The folder cannot be read.
 pub(crate) fn best_until(
     folder: &Path,
     plan: &CheckpointPlan,
@@ -274,10 +250,6 @@ fn newest_that<T>(
 }
 
 /// The checkpoint in the folder `path`.
-///
-/// # Errors
-///
-/// Its manifest or its progress is damaged, or cannot be understood; or its run deletes it.
 pub fn open(path: &Path) -> Result<Opened, Error> {
     if let Some(held) = pin::held(path) {
         return Ok(held);
@@ -304,10 +276,6 @@ fn open_now(path: &Path) -> Result<Opened, Error> {
 }
 
 /// As [`open`]; checks every byte.
-///
-/// # Errors
-///
-/// As [`open`], and another file is damaged.
 pub fn verify(path: &Path) -> Result<Opened, Error> {
     let opened = open(path)?;
     let verified = opened.files.verify(&opened.manifest);
@@ -316,10 +284,6 @@ pub fn verify(path: &Path) -> Result<Opened, Error> {
 }
 
 /// The weights and buffers as the bytes of a safetensors file, checked.
-///
-/// # Errors
-///
-/// The file is damaged.
 pub fn model(opened: &Opened) -> Result<Vec<u8>, Error> {
     read_checked(&opened.files, MODEL, &opened.manifest)
         .map_err(|damage| Error::Damaged { path: opened.path.clone(), damage })
@@ -338,10 +302,6 @@ pub(crate) fn average(opened: &Opened) -> Option<&'static str> {
 
 /// As [`model`], with the averages of the weights in their place where the run kept some that are
 /// complete.
-///
-/// # Errors
-///
-/// As [`model`].
 pub fn averaged_model(opened: &Opened) -> Result<Vec<u8>, Error> {
     let weights = model(opened)?;
     let Some(kept) = average(opened) else { return Ok(weights) };
@@ -383,10 +343,6 @@ pub fn restore(opened: &Opened, plan: &Plan, params: &Params) -> Result<Vec<Mome
 
 /// As [`restore`], with the moments of those parameters only that `keeps` names: those of others
 /// are not read, and empty.
-///
-/// # Errors
-///
-/// As [`restore`].
 pub(crate) fn restore_part(
     opened: &Opened,
     plan: &Plan,

@@ -31,10 +31,6 @@ pub(super) fn held(path: &Path) -> Option<Opened> {
 }
 
 /// Makes `folder` the same checkpoint, which takes no space where the file system has hard links.
-///
-/// # Errors
-///
-/// A file of it is not there, or the disk fails.
 pub(crate) fn pin(opened: &Opened, folder: &Path) -> Result<(), Error> {
     files::write_folder_atomic(folder, |temporary| {
         for name in FILES.into_iter().chain([MANIFEST]) {

@@ -36,10 +36,6 @@ pub struct Tensor {
 }
 
 /// The tensors of the file `name`, in their order. Their values are not read.
-///
-/// # Errors
-///
-/// The file's size or header is damaged.
 pub fn tensors(opened: &Opened, name: &str) -> Result<Vec<Tensor>, Error> {
     let file = TensorFile::of(opened, name)
         .map_err(|damage| Error::Damaged { path: opened.path.clone(), damage })?;

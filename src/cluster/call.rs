@@ -66,10 +66,6 @@ impl Call {
     }
 
     /// Calls the program, and waits for its answer.
-    ///
-    /// # Errors
-    ///
-    /// As [`Error`].
     pub fn run(&self) -> Result<String, Error> {
         let not_run = |source| Error::NotRun { program: self.program.clone(), source };
         let mut child = Command::new(&self.program)
@@ -94,10 +90,6 @@ impl Call {
 
     /// Calls the program, and gives each line that it prints to `hear`, until that has heard
     /// enough.
-    ///
-    /// # Errors
-    ///
-    /// As [`Error`].
     pub fn lines(&self, mut hear: impl FnMut(&str) -> bool) -> Result<(), Error> {
         let not_run = |source| Error::NotRun { program: self.program.clone(), source };
         let mut command = Command::new(&self.program);
@@ -118,10 +110,6 @@ impl Call {
     }
 
     /// Calls the program, which prints where this one does.
-    ///
-    /// # Errors
-    ///
-    /// As [`Error`].
     pub fn show(&self) -> Result<(), Error> {
         let not_run = |source| Error::NotRun { program: self.program.clone(), source };
         let ended = Command::new(&self.program).args(&self.args).status().map_err(not_run)?;

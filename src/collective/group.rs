@@ -19,44 +19,24 @@ pub trait Collective: Send + Sync {
 
     /// Memory for gradients of the given lengths (f32 elements), zeroed; for `shm` a part of the
     /// mapping, so that a reduction is in place. Called once, with equal lengths on every rank.
-    ///
-    /// # Errors
-    ///
-    /// The mapping is smaller than the plan says, or the call is the second.
     fn segments(&self, lengths: &[usize]) -> Result<Vec<Segment>, Error>;
 
     /// Replaces the segment by its sum over all ranks, added in the fixed tree of
     /// [`tree_sum`](crate::collective::tree_sum).
-    ///
-    /// # Errors
-    ///
-    /// A rank is gone, late, or makes another call.
     fn all_reduce(&self, segment: &mut Segment) -> Result<(), Error>;
 
     /// Sums the segment over all ranks as [`Collective::all_reduce`], in the same tree, but each
     /// rank gets only the elements of its own of the `parts`, which are disjoint, one for each
     /// rank, and equal on all of them. The other elements have no meaning afterwards.
-    ///
-    /// # Errors
-    ///
-    /// As [`Collective::all_reduce`].
     fn reduce_scatter(&self, segment: &mut Segment, parts: &[Elements]) -> Result<(), Error> {
         let _ = parts;
         self.all_reduce(segment)
     }
 
     /// Replaces `bytes` by those of rank 0. Equal lengths on every rank.
-    ///
-    /// # Errors
-    ///
-    /// As [`Collective::all_reduce`].
     fn broadcast(&self, bytes: &mut [u8]) -> Result<(), Error>;
 
     /// The `mine` of all ranks, in rank order. Lengths may differ.
-    ///
-    /// # Errors
-    ///
-    /// As [`Collective::all_reduce`].
     fn all_gather(&self, mine: &[u8]) -> Result<Vec<Vec<u8>>, Error>;
 
     /// Mean seconds by which each rank joined an `all_reduce` later than the first, over those
@@ -67,10 +47,6 @@ pub trait Collective: Send + Sync {
     }
 
     /// Waits until every rank has joined.
-    ///
-    /// # Errors
-    ///
-    /// As [`Collective::all_reduce`].
     fn barrier(&self) -> Result<(), Error>;
 
     /// How gradients are summed if not by this program alone in f32: a library and its version, or
@@ -119,17 +95,9 @@ pub enum DeviceExchange<'a> {
 #[cfg(any(feature = "cuda", test))]
 pub trait OnGpu {
     /// Enqueues an exchange on the GPU, after all earlier work. Later work may overlap with it.
-    ///
-    /// # Errors
-    ///
-    /// The library's, or the group ended.
     fn enqueue(&self, exchange: DeviceExchange<'_>) -> Result<(), Error>;
 
     /// Lets later work of the GPU wait for all that was enqueued.
-    ///
-    /// # Errors
-    ///
-    /// The library's, or the group ended.
     fn join(&self) -> Result<(), Error>;
 
     /// Waits until all that was enqueued is complete.

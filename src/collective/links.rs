@@ -59,10 +59,6 @@ pub(super) trait Links: Send {
     fn received_end(&mut self, call: &Call) -> Option<Error>;
 
     /// Replaces `values` by their sums over all ranks, which a library adds up. All make this call.
-    ///
-    /// # Errors
-    ///
-    /// As [`Links::exchange`]; or there is no library.
     fn sum_by_library(
         &mut self,
         _exchange: &Exchange<'_>,

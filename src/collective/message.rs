@@ -45,10 +45,6 @@ pub(super) fn header_of(call: &Call, round: u64, bytes: usize) -> [u8; HEADER_BY
 }
 
 /// The bytes that a message has by its header, if its sender makes the same call as `own`.
-///
-/// # Errors
-///
-/// It makes another one, or sends another number of bytes than `target` has.
 pub(super) fn check_header(
     header: &[u8; HEADER_BYTES],
     (own, other): (Rank, Rank),
@@ -286,10 +282,6 @@ impl<'a> Incoming<'a> {
 
     /// Whether the next message of the socket, of which nothing was received yet, is the end of the
     /// group. It is left unread.
-    ///
-    /// # Errors
-    ///
-    /// The other end is gone, or did not send what is there.
     #[cfg(any(feature = "cuda", test))]
     pub(super) fn begins_with_end(socket: &OwnedFd, key: Option<&RecordKey>) -> io::Result<bool> {
         let mut bytes = [0; HEADER_BYTES + TAG_BYTES];

@@ -90,10 +90,6 @@ impl Call {
 }
 
 /// Joins NCCL's group of all ranks; all else is exchanged through `control`.
-///
-/// # Errors
-///
-/// NCCL's, or a rank did not join in time.
 pub(super) fn open(
     gpu: &Gpu,
     control: Arc<dyn Control>,

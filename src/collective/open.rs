@@ -20,10 +20,6 @@ use crate::units::{Rank, WorldSize};
 
 /// [`open`] or [`open_tcp`] for a rank that computes on a GPU: gradients go through NCCL if the
 /// plan says so, or if the ranks find that their GPUs differ.
-///
-/// # Errors
-///
-/// As [`open`] and [`open_tcp`], and those of NCCL.
 #[cfg(feature = "cuda")]
 pub(crate) fn open_on_gpu(
     gpu: &crate::ops::cuda::Gpu,
@@ -62,10 +58,6 @@ pub(crate) fn open_on_gpu(
 }
 
 /// Checks that this machine has the libraries that `backend` calls.
-///
-/// # Errors
-///
-/// NCCL is missing: where it was searched for.
 #[cfg(feature = "cuda")]
 pub(crate) fn check(backend: BackendPlan) -> Result<(), String> {
     match backend {

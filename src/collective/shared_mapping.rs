@@ -43,11 +43,6 @@ unsafe impl Sync for Mapping {}
 
 impl Mapping {
     /// Maps `size` bytes of `fd` for `world` ranks.
-    ///
-    /// # Errors
-    ///
-    /// The descriptor holds less (touching the rest would kill the process), the size is too small
-    /// for the world, or the system refuses.
     pub(super) fn open(fd: &OwnedFd, size: Bytes, world: WorldSize) -> Result<Self, Error> {
         let len =
             usize::try_from(size.0).map_err(|_| Error::mapping(format!("{size} do not fit")))?;
@@ -140,10 +135,6 @@ pub(super) struct SharedFloats {
 
 impl SharedFloats {
     /// `len` elements from the `start`-th of the gradient area of `rank`.
-    ///
-    /// # Errors
-    ///
-    /// The area is smaller.
     pub(super) fn new(
         mapping: &Arc<Mapping>,
         rank: Rank,

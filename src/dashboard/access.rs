@@ -19,10 +19,6 @@ pub(crate) struct Access {
 
 impl Access {
     /// A new token for the server on `port`, which listens on `host`.
-    ///
-    /// # Errors
-    ///
-    /// The system provides no randomness.
     pub(crate) fn new(host: &str, port: u16) -> io::Result<Self> {
         let token = transport::new_token()?.trim().to_owned();
         let own = launch::host();

@@ -64,10 +64,6 @@ pub(super) struct LogEnd {
 
 impl Details {
     /// Those of the run in `folder`, which the page calls `id`.
-    ///
-    /// # Errors
-    ///
-    /// A file cannot be read, or a newer ddprun wrote it.
     pub(super) fn read(folder: &Path, id: &str) -> Result<Self, report::Error> {
         let records = report::read_milestones(folder)?;
         let events = records.log.effective();

@@ -16,10 +16,6 @@ const LINES: usize = 300;
 
 /// The page of all runs and sweeps below `folder`, which may be one itself; `None` if there are
 /// none.
-///
-/// # Errors
-///
-/// The system provides no randomness.
 pub(crate) fn html(folder: &Path) -> std::io::Result<Option<String>> {
     let mut watched = Watched::new(folder);
     watched.look();

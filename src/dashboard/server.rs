@@ -143,10 +143,6 @@ impl Connections {
 
 impl Server {
     /// Takes a port of `host`, 0 for any.
-    ///
-    /// # Errors
-    ///
-    /// The port is in use or forbidden, or there is no such host.
     pub(crate) fn listen(host: &str, port: u16) -> Result<Self, Error> {
         let host = host.trim_matches(['[', ']']).to_owned();
         let listener = TcpListener::bind((host.as_str(), port)).map_err(|reason| {
@@ -170,10 +166,6 @@ impl Server {
 
     /// Answers questions about the runs below `folder` until the process ends; `ready` is called
     /// when the first can be answered, with whether there are any runs.
-    ///
-    /// # Errors
-    ///
-    /// The system gives no thread.
     pub(crate) fn start(self, folder: &Path, ready: impl FnOnce(bool, &str)) -> Result<(), Error> {
         let mut watched = Watched::new(folder);
         watched.look();

@@ -54,10 +54,6 @@ struct TrialView {
 
 impl SweepView {
     /// The sweep in `folder`, called `id` on the page.
-    ///
-    /// # Errors
-    ///
-    /// It cannot be read.
     pub(super) fn read(folder: &Path, id: &str) -> Result<Self, sweep::Error> {
         let Status { story, holder, .. } = sweep::status(folder)?;
         let (subject, trials) = (&story.subject, &story.trials);

@@ -55,10 +55,6 @@ pub struct Rendered {
 
 impl ChatTemplate {
     /// The template `asked` for, or that of the tokenizer in the file `tokenizer`.
-    ///
-    /// # Errors
-    ///
-    /// There is none, or it is no template.
     pub fn open(tokenizer: &Path, asked: Option<&Path>) -> Result<Self, Error> {
         let config = config(tokenizer)?;
         let (path, text) = found(tokenizer, asked, &config)?;
@@ -88,28 +84,16 @@ impl ChatTemplate {
     }
 
     /// A chat that asks for an answer.
-    ///
-    /// # Errors
-    ///
-    /// Why the template refuses it.
     pub fn prompt(&self, messages: &[Json]) -> Result<String, String> {
         Ok(self.rendered(messages, true)?.text)
     }
 
     /// A whole chat.
-    ///
-    /// # Errors
-    ///
-    /// Why the template refuses it.
     pub fn whole(&self, messages: &[Json]) -> Result<String, String> {
         Ok(self.rendered(messages, false)?.text)
     }
 
     /// A whole chat, and what of it is answers.
-    ///
-    /// # Errors
-    ///
-    /// Why the template refuses it, or does not tell answers from the rest.
     pub fn chat(&self, messages: &[Json]) -> Result<Rendered, String> {
         let mut rendered = self.rendered(messages, false)?;
         if !self.has_marks {

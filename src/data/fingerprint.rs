@@ -109,10 +109,6 @@ impl CheckLevel {
 
 impl Fingerprint {
     /// Of data as they were surveyed.
-    ///
-    /// # Errors
-    ///
-    /// A file cannot be read.
     pub fn of(facts: &DataFacts, source: &dyn DataSource) -> Result<Self, Error> {
         Ok(Self {
             format: FORMAT,
@@ -148,10 +144,6 @@ impl Fingerprint {
     }
 
     /// The fingerprint in `path`; `None` if there is none.
-    ///
-    /// # Errors
-    ///
-    /// The file cannot be read, or a newer ddprun wrote it.
     pub fn read(path: &Path) -> Result<Option<Self>, Error> {
         let bytes = match read::whole(path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),

@@ -141,10 +141,6 @@ impl Item {
 
 /// The files that `paths` name: each file, and in folders at any depth, in the order of their
 /// names, those that are `wanted`.
-///
-/// # Errors
-///
-/// Something is not there, cannot be listed, or a folder holds no `what`.
 pub(crate) fn files(
     paths: &[PathBuf],
     what: &'static str,

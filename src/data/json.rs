@@ -14,10 +14,6 @@ pub(in crate::data) struct NotAnObject {
 }
 
 /// The object in a line of JSON.
-///
-/// # Errors
-///
-/// It holds none; the column is named.
 pub(in crate::data) fn object(line: &[u8]) -> Result<Map<String, Value>, NotAnObject> {
     let error = match serde_json::from_slice(line) {
         Ok(object) => return Ok(object),

@@ -15,10 +15,6 @@ const MAX_FILE_BYTES: u64 = 1 << 30;
 const MAX_LINE_BYTES: usize = 1 << 20;
 
 /// Opens a regular file. A FIFO, socket or device is an error at once.
-///
-/// # Errors
-///
-/// The file is absent, not readable or not a regular file.
 pub(crate) fn open(path: &Path) -> io::Result<File> {
     // Without O_NONBLOCK, opening a FIFO waits for a writer that may never come.
     let file = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path)?;
@@ -49,10 +45,6 @@ pub(crate) fn without_mark(mut bytes: Vec<u8>) -> Vec<u8> {
 }
 
 /// The file's bytes. A device error (EIO) is tried once more.
-///
-/// # Errors
-///
-/// As [`open`], or the file is larger than 1 GiB.
 pub(crate) fn whole(path: &Path) -> io::Result<Vec<u8>> {
     match once(path) {
         Err(error) if error.raw_os_error() == Some(libc::EIO) => once(path),
@@ -61,10 +53,6 @@ pub(crate) fn whole(path: &Path) -> io::Result<Vec<u8>> {
 }
 
 /// A text of which no line is longer than 1 MiB: a reader of lines needs no more memory.
-///
-/// # Errors
-///
-/// A line that is longer, by its number.
 fn of_short_lines(bytes: Vec<u8>) -> io::Result<Vec<u8>> {
     match bytes.split(|&byte| byte == b'\n').position(|line| line.len() > MAX_LINE_BYTES) {
         None => Ok(bytes),
@@ -77,10 +65,6 @@ fn of_short_lines(bytes: Vec<u8>) -> io::Result<Vec<u8>> {
 
 /// The bytes of a table, unpacked if its name ends in `.gz`, and without a byte order mark.
 /// Messages call the file `what`.
-///
-/// # Errors
-///
-/// As [`whole`]; a line is longer than 1 MiB, or the file is no text, but of a form that is known.
 pub(crate) fn table(
     what: &'static str,
     path: &Path,

@@ -93,10 +93,6 @@ fn are_equal(one: &Path, other: &Path) -> io::Result<bool> {
 
 /// Opens the data that `plan` describes, with its transforms, and checks that it still is what was
 /// planned.
-///
-/// # Errors
-///
-/// The data is unusable, or its counts or classes are no longer those of the plan.
 pub fn open(
     source: &dyn DataSource,
     plan: &DataPlan,

@@ -59,10 +59,6 @@ pub struct Tokenizer(Inner);
 
 impl Tokenizer {
     /// Reads a `tokenizer.json`.
-    ///
-    /// # Errors
-    ///
-    /// The file is absent, or is no tokenizer.
     pub fn open(path: &Path) -> Result<Self, Error> {
         let expected = "a tokenizer.json, as it lies beside a model on the HuggingFace hub";
         let bytes = read::whole(path).map_err(Error::reading("the tokenizer", path, expected))?;
@@ -85,10 +81,6 @@ impl Tokenizer {
     }
 
     /// The tokens of `text`, with those that begin a text if `begins`.
-    ///
-    /// # Errors
-    ///
-    /// Why there are none, in the tokenizer's words.
     pub fn encode(&self, text: &str, begins: bool) -> Result<Vec<u32>, String> {
         let found = || self.0.encode_fast(text, begins).map_err(|error| error.to_string());
         Ok(caught(found)?.get_ids().to_vec())
@@ -96,10 +88,6 @@ impl Tokenizer {
 
     /// The tokens of a long text, without those that begin one. It is cut by all threads where
     /// that gives the tokens of the whole.
-    ///
-    /// # Errors
-    ///
-    /// As [`Tokenizer::encode`].
     pub fn encode_long(&self, text: &str) -> Result<Vec<u32>, String> {
         let borders = self.borders(text)?;
         let ends = borders.iter().copied().skip(1).chain([text.len()]);
@@ -147,10 +135,6 @@ impl Tokenizer {
 
     /// The tokens of a text that holds its special tokens already, with the bytes that each stands
     /// for.
-    ///
-    /// # Errors
-    ///
-    /// As [`Tokenizer::encode`].
     pub fn encode_spans(&self, text: &str) -> Result<Vec<(u32, Range<usize>)>, String> {
         let found = || self.0.encode(text, false).map_err(|error| error.to_string());
         let found = caught(found)?;

@@ -15,10 +15,6 @@ const EVALUATION: u64 = u64::MAX;
 
 /// Opens the data that `plan` describes, with several views of each sample to validate and to test
 /// on where `how` asks for them.
-///
-/// # Errors
-///
-/// As [`survey::open`].
 pub(crate) fn open(
     source: &dyn DataSource,
     (plan, how): (&DataPlan, Option<TestTimeAugmentation>),

@@ -65,10 +65,6 @@ impl Engine {
 
     /// Takes over the state of the optimizer, and the averages, of other parameters, which `of` is
     /// the state of.
-    ///
-    /// # Errors
-    ///
-    /// The device's.
     pub fn adopt(
         &mut self,
         of: &TrainState,

@@ -113,11 +113,6 @@ impl Engine {
     /// registered metrics measure of such answers, of the averaged parameters where there are
     /// averages. This rank runs its `chunks`; sums are added in the order of the chunks over all
     /// ranks.
-    ///
-    /// # Errors
-    ///
-    /// A tensor operation, a sample or another rank failed; the loss is not finite; too many
-    /// samples cannot be read, or no label of them counts.
     pub fn evaluate(
         &mut self,
         split: Split,
@@ -153,10 +148,6 @@ impl Engine {
 
     /// The same of the parameters themselves, where averages stand for them otherwise: `val/loss`
     /// becomes `val_weights/loss`.
-    ///
-    /// # Errors
-    ///
-    /// Those of [`Engine::evaluate_unless`].
     pub(crate) fn evaluate_weights(
         &mut self,
         split: Split,
@@ -223,10 +214,6 @@ impl Engine {
 
     /// What the model answers to `inputs` of the CPU, with the averaged parameters where there are
     /// averages. Each sample draws from its key.
-    ///
-    /// # Errors
-    ///
-    /// A shape that does not fit.
     pub fn answer(&mut self, inputs: &Tensor, draws: &[Key]) -> candle_core::Result<Tensor> {
         // A simulation asks thousands of times.
         (self.observer)(self.state.step, Phase::Evaluating);

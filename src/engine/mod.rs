@@ -209,10 +209,6 @@ impl Engine {
     }
 
     /// What all ranks have done up to now. All of them call it.
-    ///
-    /// # Errors
-    ///
-    /// A collective failed.
     pub fn rank_stats(&self) -> Result<RankStats, Error> {
         // A rank that waits here is not the one that hangs.
         (self.observer)(self.state.step, Phase::Reducing);
@@ -261,10 +257,6 @@ impl Engine {
 
     /// Copies the optimizer's state to the CPU's memory, if it is elsewhere: [`Engine::moments`] is
     /// true from then until the next step.
-    ///
-    /// # Errors
-    ///
-    /// The device's.
     pub fn bring_home(&mut self) -> Result<(), Error> {
         let step = self.state.step;
         if self.home != Some(step) {

@@ -185,10 +185,6 @@ impl Engine {
     /// Has the ranks in `on` hold the moments of all parameters, as [`Engine::moments`] of plain
     /// DDP, until [`Engine::release_moments`]. Every rank must call it; without sharding nothing
     /// happens.
-    ///
-    /// # Errors
-    ///
-    /// A collective failed.
     pub fn gather_moments(&mut self, on: Range<u32>) -> Result<(), Error> {
         let Some(ownership) = self.ownership.clone() else { return Ok(()) };
         self.bring_home()?;

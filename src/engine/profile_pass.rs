@@ -36,10 +36,6 @@ pub struct PassProfile {
 /// gradients that backward hands over, the most in use grows in proportion to the batch; which
 /// moment is the largest depends on the batch. Of large images smaller ones are run, if the model
 /// takes them, since what a sample adds grows with its area.
-///
-/// # Errors
-///
-/// The model refuses such a batch, or no thread can be started.
 pub fn profile_pass(plan: &Plan, components: &Components) -> Result<PassProfile, Error> {
     let pool = rayon::ThreadPoolBuilder::new()
         .num_threads(plan.distributed.threads_per_rank)

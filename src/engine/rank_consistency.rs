@@ -65,10 +65,6 @@ impl Engine {
 
     /// As [`Engine::compare_weights`], of everything that a checkpoint holds and all ranks should
     /// have in common.
-    ///
-    /// # Errors
-    ///
-    /// As [`Engine::compare_weights`].
     pub fn compare_everything(&mut self) -> Result<(), Error> {
         self.compare_weights()?;
         let (step, last) = (self.state.step, self.compared.everything);

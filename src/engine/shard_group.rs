@@ -88,10 +88,6 @@ impl ShardGroup {
     }
 
     /// What the shards of all ranks contribute, `mine` among them, in their order.
-    ///
-    /// # Errors
-    ///
-    /// The group was aborted.
     pub(super) fn all_gather(&self, shard: usize, mine: Message) -> Result<Arc<[Message]>> {
         let mut state = self.state();
         let number = state.completed;

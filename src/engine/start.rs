@@ -27,10 +27,6 @@ use crate::units::{Rank, WorldSize};
 
 impl Engine {
     /// An engine of a single rank, at the beginning of a run.
-    ///
-    /// # Errors
-    ///
-    /// Too little memory.
     pub fn solo(plan: Arc<Plan>, components: Components) -> Result<Self, Error> {
         let timeout = plan.distributed.timeout;
         let alone = collective::open(BackendPlan::Solo, Rank(0), WorldSize::ONE, None, timeout)?;
@@ -39,10 +35,6 @@ impl Engine {
 
     /// An engine at the beginning of a run, or at `restored`'s place in it. Compares that place,
     /// and names and shapes of all parameters, with rank 0's, then takes over rank 0's values.
-    ///
-    /// # Errors
-    ///
-    /// A rank built another model or restored another checkpoint, or a collective failed.
     pub fn new(
         plan: Arc<Plan>,
         components: Components,
@@ -126,19 +118,11 @@ impl Engine {
     }
 
     /// Gives every rank the parameters of rank 0.
-    ///
-    /// # Errors
-    ///
-    /// A collective failed.
     pub(crate) fn broadcast_parameters(&self) -> Result<(), Error> {
         self.params.parameters().iter().try_for_each(|param| self.broadcast(param.var()))
     }
 
     /// Gives every rank the running statistics of rank 0, which follow the first shard.
-    ///
-    /// # Errors
-    ///
-    /// A collective failed.
     pub fn broadcast_buffers(&self) -> Result<(), Error> {
         self.params.moving_buffers().try_for_each(|buffer| self.broadcast(buffer.var()))
     }

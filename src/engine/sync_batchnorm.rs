@@ -37,10 +37,6 @@ pub(super) struct JointPasses {
 
 impl JointPasses {
     /// What `plan` asks for; `None` = no layer takes statistics of more than one shard.
-    ///
-    /// # Errors
-    ///
-    /// No threads can be started.
     pub(super) fn new(
         plan: &Plan,
         params: &Params,
@@ -75,10 +71,6 @@ impl JointPasses {
 
     /// Ends the pass of this rank's `shard`, whose layers, if it had samples, have asked for all
     /// that they need.
-    ///
-    /// # Errors
-    ///
-    /// Another shard or rank failed, or runs other layers.
     pub(super) fn finish(&self, shard: usize, had_samples: bool) -> Result<()> {
         let mine = if had_samples { Message::Done } else { Message::Absent };
         while self.group.all_gather(shard, mine.clone())?.iter().any(Message::is_statistics) {
@@ -247,10 +239,6 @@ pub(super) struct ShardGradients(Mutex<Vec<Option<Vec<f32>>>>);
 
 impl ShardGradients {
     /// Hands them over to `sink`.
-    ///
-    /// # Errors
-    ///
-    /// The sink's.
     pub(super) fn deliver(&self, sink: &dyn GradientSink) -> Result<()> {
         let all = std::mem::take(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner));
         for (index, gradient) in all.into_iter().enumerate() {

@@ -41,11 +41,6 @@ impl Engine {
     }
 
     /// Whether the parameters may move: `false` skips the update.
-    ///
-    /// # Errors
-    ///
-    /// A parameter has no gradient, too many samples are unreadable, the loss has exploded, or loss
-    /// or gradient are not finite and the step is not to be skipped.
     pub(super) fn check(
         &mut self,
         step: &Step,

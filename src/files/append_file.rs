@@ -14,10 +14,6 @@ pub(crate) struct Appended {
 
 impl Appended {
     /// Opens `path`, or makes it, mode 0644 less the umask.
-    ///
-    /// # Errors
-    ///
-    /// The file cannot be opened.
     pub(crate) fn open(path: &Path) -> Result<Self, Error> {
         let (file, is_new) = fs_calls::open_to_append(path).map_err(Error::io("open", path))?;
         if is_new {
@@ -37,10 +33,6 @@ impl Appended {
     }
 
     /// Waits until all bytes are on disk.
-    ///
-    /// # Errors
-    ///
-    /// The operating system could not write them.
     pub(crate) fn sync(&self) -> Result<(), Error> {
         fs_calls::sync_data(&self.file, &self.path).map_err(Error::io("sync", &self.path))
     }

@@ -16,10 +16,6 @@ pub(crate) struct AtomicFile {
 
 impl AtomicFile {
     /// Begins the file that will be at `path`, mode 0644 less the umask.
-    ///
-    /// # Errors
-    ///
-    /// It cannot be made, or a device or a pipe is there.
     pub(crate) fn create(path: &Path) -> Result<Self, Error> {
         refuse_device(path)?;
         let temporary = temporary_beside(path)?;

@@ -38,19 +38,11 @@ impl Follower {
     }
 
     /// The lines that were ended since the last look. Half a line waits for its end.
-    ///
-    /// # Errors
-    ///
-    /// The file cannot be read.
     pub(crate) fn poll(&mut self) -> Result<News, Error> {
         self.look(false)
     }
 
     /// As [`Follower::poll`], with a last line that has no end: nothing more will be written.
-    ///
-    /// # Errors
-    ///
-    /// As [`Follower::poll`].
     pub(crate) fn poll_to_the_end(&mut self) -> Result<News, Error> {
         self.look(true)
     }

@@ -18,10 +18,6 @@ pub(crate) struct Lines {
 impl Lines {
     /// Opens `path` for appending and makes it if needed, mode 0644 less the umask. A last line
     /// without an end, as a killed process leaves it, is ended by the next one.
-    ///
-    /// # Errors
-    ///
-    /// The file cannot be opened or read.
     pub(crate) fn open(path: &Path) -> Result<Self, Error> {
         let mut appended = Appended::open(path)?;
         let is_torn = ends_inside_a_line(&mut appended.file).map_err(Error::io("read", path))?;
@@ -43,10 +39,6 @@ impl Lines {
     }
 
     /// Waits until all lines are on disk.
-    ///
-    /// # Errors
-    ///
-    /// The operating system could not write them.
     pub(crate) fn sync(&self) -> Result<(), Error> {
         self.appended.sync()
     }

@@ -25,10 +25,6 @@ pub(crate) struct NewFile {
 
 impl NewFile {
     /// Makes the file, mode 0644 less the umask.
-    ///
-    /// # Errors
-    ///
-    /// It exists, or cannot be made.
     pub(crate) fn create(path: &Path) -> Result<Self, Error> {
         Self::create_with_mode(path, 0o644)
     }
@@ -41,10 +37,6 @@ impl NewFile {
 
     /// Makes a file of what is in `from`, which was opened at the path `origin`: another name of the
     /// same file, where it still has that path and the file system has hard links, else a copy.
-    ///
-    /// # Errors
-    ///
-    /// It exists, or cannot be made or written; `from` cannot be read.
     pub(crate) fn link_or_copy(from: &File, origin: &Path, path: &Path) -> Result<(), Error> {
         let is_same = |found: &Path| {
             let (found, from) = (found.metadata(), from.metadata());
@@ -69,10 +61,6 @@ impl NewFile {
     }
 
     /// Appends `bytes`.
-    ///
-    /// # Errors
-    ///
-    /// The write fails.
     pub(crate) fn write(&mut self, bytes: &[u8]) -> Result<(), Error> {
         for piece in bytes.chunks(STRIDE) {
             fs_calls::write(&self.file, &self.path, piece)
@@ -86,10 +74,6 @@ impl NewFile {
     }
 
     /// Waits until the file is on disk.
-    ///
-    /// # Errors
-    ///
-    /// The operating system could not write it.
     pub(crate) fn sync(&self) -> Result<(), Error> {
         fs_calls::sync(&self.file, &self.path).map_err(Error::io("sync", &self.path))
     }
@@ -111,10 +95,6 @@ fn same(found: &Metadata) -> (u64, u64) {
 
 /// Waits until all of `files` are on disk: together, so that one commit of the journal serves them
 /// all.
-///
-/// # Errors
-///
-/// The operating system could not write one of them.
 pub(crate) fn sync_together(files: &[NewFile]) -> Result<(), Error> {
     std::thread::scope(|scope| {
         let begin = |file| {

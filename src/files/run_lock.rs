@@ -32,10 +32,6 @@ impl RunLock {
     }
 
     /// As [`RunLock::acquire`], with the file `name` of the folder: a part of what is done there.
-    ///
-    /// # Errors
-    ///
-    /// As [`RunLock::acquire`]; or the folder is not there.
     pub(crate) fn acquire_named(folder: &Path, name: &str) -> Result<Self, Error> {
         let path = folder.join(name);
         // A link could lead to any file of this user, and others could hold a lock that they can open.
@@ -55,10 +51,6 @@ impl RunLock {
 
     /// Takes the lock of `folder` in order to remove it: writes nothing, so that it can be taken on
     /// a full disk. `None` if there is no lock, as nothing has run there.
-    ///
-    /// # Errors
-    ///
-    /// As [`RunLock::acquire`].
     pub(crate) fn to_remove(folder: &Path) -> Result<Option<Self>, Error> {
         let path = folder.join(".lock");
         let open = |writes| {
@@ -95,10 +87,6 @@ const TURN_TIMEOUT: Duration = Duration::from_secs(10);
 /// Waits for this process's turn to look what is in the folder `path` and to make something there,
 /// which it has until the value is dropped. The folder is made if needed. Where it cannot be locked
 /// there are no turns.
-///
-/// # Errors
-///
-/// The folder cannot be made.
 pub(crate) fn take_turn(path: &Path) -> Result<Option<File>, Error> {
     super::create_folder(path)?;
     let Ok(folder) = File::open(path) else { return Ok(None) };

@@ -28,10 +28,6 @@ pub enum ClassWeights {
 
 impl ClassWeights {
     /// The weights in numbers, as the option `key`.
-    ///
-    /// # Errors
-    ///
-    /// Another number of weights than classes, or a data set that does not count its classes.
     pub(super) fn decided(
         weights: Option<&Self>,
         key: &'static str,
@@ -83,10 +79,6 @@ fn balanced(key: &'static str, data: &DataFacts) -> std::result::Result<Vec<f64>
 
 /// The class of each label and its weight; a label that does not count has the weight 0. Classes
 /// beyond the weights, which only outputs without a class have, weigh nothing.
-///
-/// # Errors
-///
-/// A label that is no class.
 pub(super) fn of_labels(
     labels: &Tensor,
     weights: Option<&[f64]>,

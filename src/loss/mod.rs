@@ -54,29 +54,17 @@ pub trait Loss: Debug + Send + Sync {
     fn targets(&self) -> Targets;
 
     /// Options that follow from the data, in numbers: weights that balance its classes.
-    ///
-    /// # Errors
-    ///
-    /// An option that does not fit the data.
     fn decided(&self, _data: &DataFacts) -> std::result::Result<Options, Unfit> {
         Ok(Options::new())
     }
 
     /// Mean over what counts in a batch, scalar f32, in the graph; a zero that the outputs have a
     /// part in if nothing counts.
-    ///
-    /// # Errors
-    ///
-    /// Shapes or labels that do not fit.
     fn mean(&self, outputs: &Tensor, targets: &Tensor) -> Result<Tensor>;
 
     /// [`Loss::mean`] of labels on a GPU in one pass over `outputs`, which may be written over.
     /// Loss, right answers and the `weight` of the pass are noted in `found`. `None` = there is no
     /// such way.
-    ///
-    /// # Errors
-    ///
-    /// As [`Loss::mean`].
     #[cfg(feature = "cuda")]
     fn scored(
         &self,
@@ -89,10 +77,6 @@ pub trait Loss: Debug + Send + Sync {
     }
 
     /// What an evaluation measures: the mean without what is only for training.
-    ///
-    /// # Errors
-    ///
-    /// As [`Loss::mean`].
     fn measured(&self, outputs: &Tensor, targets: &Tensor) -> Result<Tensor> {
         self.mean(outputs, targets)
     }
@@ -100,10 +84,6 @@ pub trait Loss: Debug + Send + Sync {
     /// How much a batch of `samples` counts beside others in [`Loss::mean`], so that the mean over
     /// batches is the one over all that they hold. In samples, of which each that is whole counts
     /// 1.
-    ///
-    /// # Errors
-    ///
-    /// Labels that do not fit.
     fn weight(&self, targets: &Tensor, samples: usize) -> Result<f64> {
         counted_samples(targets, samples)
     }
@@ -180,10 +160,6 @@ pub fn plan<K: Kind + Loss>(loss: &K) -> LossPlan {
 
 /// Each token of a text as a row of its own: (n, tokens, classes) and (n, tokens) -> (rows,
 /// classes) and (rows).
-///
-/// # Errors
-///
-/// Shapes that do not fit.
 pub fn rows(outputs: &Tensor, labels: &Tensor) -> Result<(Tensor, Tensor)> {
     if labels.rank() < 2 {
         return Ok((outputs.clone(), labels.clone()));
@@ -192,10 +168,6 @@ pub fn rows(outputs: &Tensor, labels: &Tensor) -> Result<(Tensor, Tensor)> {
 }
 
 /// Labels that are not [`IGNORED_LABEL`], which only i64 labels can be.
-///
-/// # Errors
-///
-/// The device's.
 pub fn counted(labels: &Tensor) -> Result<usize> {
     if labels.dtype() != DType::I64 {
         return Ok(labels.elem_count());
@@ -206,10 +178,6 @@ pub fn counted(labels: &Tensor) -> Result<usize> {
 
 /// How much a batch of `samples` counts where all labels weigh the same: by those that count, so
 /// that the mean over batches is the mean over labels.
-///
-/// # Errors
-///
-/// The device's.
 pub fn counted_samples(targets: &Tensor, samples: usize) -> Result<f64> {
     if targets.dtype() != DType::I64 {
         return Ok(samples as f64);

@@ -104,10 +104,6 @@ pub trait Metric: Debug + Send + Sync {
     }
 
     /// What it keeps of a batch.
-    ///
-    /// # Errors
-    ///
-    /// Shapes or labels that do not fit.
     fn measure(&self, outputs: &Tensor, targets: &Tensor) -> Result<Kept>;
 
     /// Its value, given what was kept of all batches; NaN if it has none.
@@ -131,10 +127,6 @@ fn measuring(metrics: &[Arc<dyn Metric>]) -> impl Iterator<Item = &Arc<dyn Metri
 }
 
 /// What `metrics` keep of a batch, once for all that keep the same.
-///
-/// # Errors
-///
-/// Those of [`Metric::measure`].
 pub(crate) fn measure(
     metrics: &[Arc<dyn Metric>],
     outputs: &Tensor,

@@ -24,10 +24,6 @@ pub trait Architecture: Debug + Send + Sync {
     ///
     /// It runs twice: once with [`Builder::describe`], when no values exist, and once to build; so
     /// it must not read values.
-    ///
-    /// # Errors
-    ///
-    /// Sizes that do not fit each other, or the samples.
     fn build(&self, plan: &ModelPlan, builder: &Builder) -> CandleResult<Box<dyn Model>>;
 
     /// What samples may be; empty = anything that it can be built for.
@@ -71,10 +67,6 @@ pub trait Architecture: Debug + Send + Sync {
 
     /// Options that files beside the `pretrained` weights or the adapters tell, for windows of
     /// `seq_len` tokens.
-    ///
-    /// # Errors
-    ///
-    /// The files do not describe such a model.
     fn complete(
         &self,
         pretrained: Option<&Path>,
@@ -151,19 +143,11 @@ pub enum Error {
 
 impl Models {
     /// The model that `plan` chooses.
-    ///
-    /// # Errors
-    ///
-    /// An unknown name, or options that it does not take.
     pub fn architecture(&self, plan: &ModelPlan) -> Result<Box<dyn Architecture>, Unbuildable> {
         self.build(&plan.kind)
     }
 
     /// Names and shapes of parameters and buffers, without allocating one.
-    ///
-    /// # Errors
-    ///
-    /// The message of [`Error`].
     pub fn describe(&self, plan: &ModelPlan) -> Result<ModelFacts, String> {
         let architecture = self.architecture(plan).map_err(|error| error.to_string())?;
         let params = described(architecture.as_ref(), plan).map_err(|error| error.to_string())?;
@@ -205,10 +189,6 @@ impl Models {
     }
 
     /// The model with initial values for `seed`; equal seeds give equal values.
-    ///
-    /// # Errors
-    ///
-    /// An unknown name, options that do not fit, or too little memory.
     pub fn instantiate(
         &self,
         plan: &ModelPlan,
@@ -218,10 +198,6 @@ impl Models {
     }
 
     /// [`Models::instantiate`] in the memory of `device`.
-    ///
-    /// # Errors
-    ///
-    /// As [`Models::instantiate`].
     pub fn instantiate_on(
         &self,
         plan: &ModelPlan,
@@ -235,10 +211,6 @@ impl Models {
 
     /// Compares the plan's pretrained weights and adapters with the model, by the headers of their
     /// files alone.
-    ///
-    /// # Errors
-    ///
-    /// The file cannot be read, or does not fit.
     pub fn check_pretrained(&self, plan: &ModelPlan) -> Result<(), Unfit> {
         let architecture =
             self.architecture(plan).map_err(|error| Unfit::of_model(&error.into()))?;
@@ -289,10 +261,6 @@ impl Models {
 
     /// The `weights` of the plan's model, a safetensors file of ddprun's own, as `library` reads
     /// them; without one, under the names of the library that computes as the model does.
-    ///
-    /// # Errors
-    ///
-    /// Why the library cannot read them, in words.
     pub(crate) fn written_for(
         &self,
         plan: &ModelPlan,
@@ -311,10 +279,6 @@ impl Models {
     }
 
     /// Loads the plan's pretrained weights; `None` if it names none.
-    ///
-    /// # Errors
-    ///
-    /// As [`load_state_dict`].
     pub fn load_pretrained(
         &self,
         plan: &ModelPlan,
@@ -326,10 +290,6 @@ impl Models {
 
     /// As [`Models::load_pretrained`], from the bytes of a safetensors file that messages call
     /// `path`.
-    ///
-    /// # Errors
-    ///
-    /// As [`load_state_dict_bytes`].
     pub fn load_weights(
         &self,
         plan: &ModelPlan,
@@ -355,10 +315,6 @@ impl Models {
     }
 
     /// Loads the adapters that the plan starts from, if it names some.
-    ///
-    /// # Errors
-    ///
-    /// As [`load_adapters`].
     pub fn load_adapters(
         &self,
         plan: &ModelPlan,

@@ -51,10 +51,6 @@ pub enum Error {
 }
 
 /// The file at `path`, which describes `what`.
-///
-/// # Errors
-///
-/// The file cannot be read, or describes something else.
 pub(super) fn read<T: DeserializeOwned>(path: &Path, what: &'static str) -> Result<T, Error> {
     let bytes =
         std::fs::read(path).map_err(|source| Error::Read { path: path.to_owned(), source })?;

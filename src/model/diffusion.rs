@@ -73,10 +73,6 @@ impl Diffusion {
 
     /// Takes the noise off `x` in `count` steps. `predict` says what is noise in values of a step,
     /// `draw` gives the normal numbers that DDPM adds after a step.
-    ///
-    /// # Errors
-    ///
-    /// Those of `predict`.
     pub fn denoise(
         &self,
         scheduler: NoiseScheduler,

@@ -99,10 +99,6 @@ pub struct DiffusionPolicy(Denoiser);
 impl DiffusionPolicy {
     /// Registers its parameters. `plan.input` is (observations, numbers), `plan.target` (actions,
     /// numbers).
-    ///
-    /// # Errors
-    ///
-    /// Sizes that do not fit each other.
     pub fn new(
         config: &DiffusionPolicyConfig,
         plan: &ModelPlan,
@@ -117,10 +113,6 @@ impl DiffusionPolicy {
 
     /// What is noise in actions (n, length, numbers) that are `steps` (n) deep in noise, for
     /// observations (n, ...).
-    ///
-    /// # Errors
-    ///
-    /// A shape that does not fit.
     pub fn predict(
         &self,
         noisy: &Tensor,
@@ -138,10 +130,6 @@ impl DiffusionPolicy {
 
     /// Takes the noise off `first`, a chunk for each of the observations (n, ...): actions (n,
     /// length, numbers). `draw` gives the normal numbers that DDPM adds after a step.
-    ///
-    /// # Errors
-    ///
-    /// A shape that does not fit.
     pub fn denoise(
         &self,
         observed: &Tensor,

@@ -119,10 +119,6 @@ pub struct DiffusionPolicyImage {
 impl DiffusionPolicyImage {
     /// Registers its parameters. `plan.input` is (observations, numbers and images), `plan.target`
     /// (actions, numbers).
-    ///
-    /// # Errors
-    ///
-    /// Observations without images, or sizes that do not fit each other.
     pub fn new(
         config: &DiffusionPolicyImageConfig,
         plan: &ModelPlan,
@@ -158,10 +154,6 @@ impl DiffusionPolicyImage {
 
     /// What is noise in actions (n, length, numbers) that are `steps` (n) deep in noise, for
     /// observations (n, seen, numbers and images).
-    ///
-    /// # Errors
-    ///
-    /// A shape that does not fit.
     pub fn predict(
         &self,
         noisy: &Tensor,

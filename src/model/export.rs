@@ -15,10 +15,6 @@ impl Models {
     /// What `model`, which was built of `plan`, does in evaluation, for batches of any size; a text
     /// may be shorter than those of its training. Inputs are `input` as the data pipeline gives it,
     /// or `input_ids` of a text, and what else the model asks for.
-    ///
-    /// # Errors
-    ///
-    /// A part that does not say how it is written, or more than 2 GiB.
     pub fn onnx(&self, plan: &ModelPlan, model: &dyn Model) -> std::result::Result<Vec<u8>, Error> {
         let mut graph = Graph::new(plan.input.first().copied().unwrap_or(1));
         let input = self.onnx_input(plan, &mut graph)?;

@@ -36,10 +36,6 @@ pub(super) struct Reader {
 
 /// What the `config.json` beside the weights `pretrained` says for windows of `seq_len` tokens;
 /// nothing if there is none.
-///
-/// # Errors
-///
-/// The file cannot be read, does not describe such a model, or one that is computed in another way.
 pub(super) fn complete(
     reader: &Reader,
     pretrained: Option<&Path>,

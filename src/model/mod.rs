@@ -163,10 +163,6 @@ impl Default for Models {
 /// What is trained: a forward function over parameters that were registered when it was built.
 pub trait Model: Send + Sync {
     /// (n, ...) f32 -> (n, outputs) f32; a forecast is (n, time steps, series).
-    ///
-    /// # Errors
-    ///
-    /// An input of another shape than the model was built for, or whatever its operations refuse.
     fn forward(&self, input: &Tensor, pass: &ForwardContext) -> Result<Tensor>;
 
     /// What the loss compares for a batch of `inputs` and `targets`: by default what
@@ -174,10 +170,6 @@ pub trait Model: Send + Sync {
     /// is noise here? what was masked?) asks it here. `draws` has the random numbers of each
     /// sample: of the seed, the epoch and the sample, so that they are the same at any world size;
     /// in evaluations the epoch does not matter.
-    ///
-    /// # Errors
-    ///
-    /// As [`Model::forward`].
     fn compare(
         &self,
         inputs: &Tensor,
@@ -191,10 +183,6 @@ pub trait Model: Send + Sync {
 
     /// What the model answers to `inputs`, in the shape of the targets, where that is not what
     /// [`Model::compare`] compares; evaluations measure its errors. `draws` as there.
-    ///
-    /// # Errors
-    ///
-    /// As [`Model::forward`].
     fn answer(
         &self,
         inputs: &Tensor,
@@ -208,10 +196,6 @@ pub trait Model: Send + Sync {
     /// What [`Model::forward`] does in evaluation, in a graph of ONNX, node by node: `input` has
     /// the shape that `forward` takes. A layer of [`crate::nn`] writes itself. Without it the model
     /// is not exported as ONNX.
-    ///
-    /// # Errors
-    ///
-    /// ONNX has nothing of the kind.
     fn onnx(&self, graph: &mut Graph, input: &Value) -> Result<Value> {
         let _ = (graph, input);
         bail!("it does not say how it is written (`Model::onnx`)")
@@ -224,10 +208,6 @@ pub trait Model: Send + Sync {
 }
 
 /// What `model` answers to `inputs`; each sample draws from its key, if the model draws.
-///
-/// # Errors
-///
-/// As [`Model::forward`].
 pub fn asked(
     model: &dyn Model,
     inputs: &Tensor,

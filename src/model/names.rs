@@ -52,10 +52,6 @@ impl Naming {
     }
 
     /// The own names of a model that timm and torchvision both have.
-    ///
-    /// # Errors
-    ///
-    /// `library` is neither.
     pub fn of_vision(library: Library) -> Result<Self, String> {
         match library {
             Library::Timm | Library::Torchvision => Ok(Self::default()),
@@ -119,10 +115,6 @@ struct Moved<'a> {
 }
 
 /// `weights`, a state dict of the model of `params`, as `library` reads them.
-///
-/// # Errors
-///
-/// `weights` is no safetensors file.
 pub(super) fn written(
     weights: &[u8],
     params: &Params,

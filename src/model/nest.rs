@@ -131,10 +131,6 @@ pub struct Nest {
 
 impl Nest {
     /// Registers its parameters, for samples of the shape (2, frames + 1, mels).
-    ///
-    /// # Errors
-    ///
-    /// Sizes that do not fit each other.
     pub fn new(config: &NestConfig, input: &[usize], builder: &Builder) -> Result<Self> {
         let [_, frames, mels] = shape(input)?;
         let encoder = FastConformer::new(config.sizes(), &builder.pp("encoder"), [frames, mels])?;
@@ -165,10 +161,6 @@ impl Nest {
     }
 
     /// The token of every eight frames of clean features (n, frames, mels): (n, frames / 8).
-    ///
-    /// # Errors
-    ///
-    /// A shape that does not fit.
     pub fn tokens(&self, clean: &Tensor) -> Result<Tensor> {
         let (n, frames, mels) = clean.dims3()?;
         let stacked = clean
@@ -183,10 +175,6 @@ impl Nest {
 
     /// What the encoder makes of every eight frames of noisy features (n, frames, mels), of which
     /// those marked by `mask` (n, frames) are hidden: (n, frames / 8, width).
-    ///
-    /// # Errors
-    ///
-    /// A shape that does not fit.
     pub fn encode(
         &self,
         noisy: &Tensor,
@@ -201,19 +189,11 @@ impl Nest {
     }
 
     /// Scores of every token for what was encoded: (n, frames / 8, tokens).
-    ///
-    /// # Errors
-    ///
-    /// A shape that does not fit.
     pub fn scores(&self, encoded: &Tensor, pass: &ForwardContext) -> Result<Tensor> {
         self.decoder.forward(encoded, pass)
     }
 
     /// Scores and tokens of the masked groups of frames, one row each.
-    ///
-    /// # Errors
-    ///
-    /// A shape that does not fit.
     pub fn masked(&self, scores: &Tensor, tokens: &Tensor, mask: &Tensor) -> Result<Comparison> {
         let (n, frames) = mask.dims2()?;
         let shares = mask

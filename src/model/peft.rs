@@ -47,11 +47,6 @@ struct Config {
 
 /// `lora` with what the description of the adapters to start from says, as an option of a Llama.
 /// Nothing if none are named.
-///
-/// # Errors
-///
-/// The description cannot be read, is of another kind than `llama` computes, or differs from a key
-/// that was given.
 pub(super) fn complete(lora: &Lora) -> Result<Options, Unfit> {
     let Some(folder) = &lora.adapters else { return Ok(Options::new()) };
     let path = folder.join(CONFIG);

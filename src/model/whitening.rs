@@ -25,10 +25,6 @@ pub(crate) struct Whitening {
 
 impl Whitening {
     /// For the convolution whose weights are called `name`.
-    ///
-    /// # Errors
-    ///
-    /// There is none, or it has no two filters for each value of a patch.
     pub(crate) fn of(params: &Params, name: &str) -> Result<Self> {
         let param = params.parameters().iter().find(|param| param.name() == name);
         let Some(&[filters, channels, rows, columns]) = param.map(Param::shape) else {
@@ -60,10 +56,6 @@ impl Whitening {
     }
 
     /// Gives the weights called `name` their values.
-    ///
-    /// # Errors
-    ///
-    /// No image was added, or the device failed.
     pub(crate) fn apply(&self, params: &Params, name: &str) -> Result<()> {
         if self.patches == 0 {
             bail!("no training image can be read, whose patches `{name}` would whiten");

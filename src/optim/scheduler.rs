@@ -37,10 +37,6 @@ pub trait Scheduler: Debug + Send + Sync {
     fn describe(&self, span: &Span) -> String;
 
     /// Whether it can fill `span`.
-    ///
-    /// # Errors
-    ///
-    /// The option that does not go with the run.
     fn fits(&self, span: &Span) -> Result<(), Unfit> {
         let _ = span;
         Ok(())
@@ -120,10 +116,6 @@ impl Default for Schedulers {
 
 impl Schedulers {
     /// What planning needs to know of a scheduler.
-    ///
-    /// # Errors
-    ///
-    /// Why there is no such scheduler, in words.
     pub fn facts(&self, rule: &Choice) -> Result<SchedulerFacts, String> {
         let scheduler = self.build(rule).map_err(|error| error.to_string())?;
         Ok(SchedulerFacts {
@@ -134,10 +126,6 @@ impl Schedulers {
     }
 
     /// What a scheduler does in `span`, in words.
-    ///
-    /// # Errors
-    ///
-    /// The option that does not go with the run.
     pub fn describe(&self, rule: &Choice, span: &Span) -> Result<String, Unfit> {
         let unknown =
             |error: Unbuildable| Unfit { key: "name", what: error.to_string(), help: None };

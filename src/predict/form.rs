@@ -53,10 +53,6 @@ pub(crate) struct Form {
 
 impl Form {
     /// The form of the answers that a model of `plan` gives to `inputs`.
-    ///
-    /// # Errors
-    ///
-    /// The model answers something else than the data need.
     pub(crate) fn of(plan: &Plan, inputs: &Inputs, top: Option<usize>) -> Result<Self, Error> {
         let meaning = meaning(plan, &inputs.answers)?;
         let n = match &meaning {

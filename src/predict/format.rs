@@ -33,10 +33,6 @@ pub(crate) enum Format {
 
 impl Format {
     /// That of a file, by how its name ends.
-    ///
-    /// # Errors
-    ///
-    /// It ends otherwise.
     pub(crate) fn of(path: &Path) -> Result<Self, Error> {
         let ending = path.extension().and_then(|ending| ending.to_str()).unwrap_or_default();
         match ending.to_ascii_lowercase().as_str() {
@@ -69,29 +65,17 @@ type Written<T> = Result<T, Box<dyn Failure + Send + Sync>>;
 
 impl<W: Write + Send> RowWriter<W> {
     /// Begins a file.
-    ///
-    /// # Errors
-    ///
-    /// The disk's.
     pub(crate) fn new(format: Format, columns: &[Column], to: W) -> Result<Self, Error> {
         let body = Body::begin(format, columns, to).map_err(unwritable)?;
         Ok(Self { columns: columns.to_vec(), body })
     }
 
     /// Adds rows.
-    ///
-    /// # Errors
-    ///
-    /// The disk's.
     pub(crate) fn write(&mut self, rows: Rows) -> Result<(), Error> {
         self.body.write(&self.columns, rows).map_err(unwritable)
     }
 
     /// Writes what is left, and gives back what was written to.
-    ///
-    /// # Errors
-    ///
-    /// The disk's.
     pub(crate) fn finish(self) -> Result<W, Error> {
         self.body.finish(&self.columns).map_err(unwritable)
     }

@@ -63,10 +63,6 @@ impl<'a> PartFolder<'a> {
     }
 
     /// Makes it this job's, with what an earlier start has done.
-    ///
-    /// # Errors
-    ///
-    /// The file is there, or another job's parts are.
     pub(super) fn own(&self, identity: &Identity) -> Result<(), Error> {
         self.refuse_existing()?;
         self.refuse_foreign()?;
@@ -152,10 +148,6 @@ impl<'a> PartFolder<'a> {
     }
 
     /// Waits until rank 0 has made it this job's; false if all is done already.
-    ///
-    /// # Errors
-    ///
-    /// Rank 0 has not come after `timeout`.
     pub(super) fn wait_for(&self, identity: &Identity, timeout: Duration) -> Result<bool, Error> {
         let (began, text) = (Instant::now(), identity.text());
         loop {
@@ -183,10 +175,6 @@ impl<'a> PartFolder<'a> {
 
     /// The right to do what `name` stands for, until it is dropped; `None` while another process
     /// has it, or when all is over.
-    ///
-    /// # Errors
-    ///
-    /// The file system has no locks.
     pub(super) fn claim(&self, name: &str) -> Result<Option<RunLock>, Error> {
         match RunLock::acquire_named(&self.path, &format!("{name}.lock")) {
             Ok(lock) => Ok(Some(lock)),
@@ -209,10 +197,6 @@ impl<'a> PartFolder<'a> {
     }
 
     /// Keeps the rows of a part: all of them or none.
-    ///
-    /// # Errors
-    ///
-    /// The disk's.
     pub(super) fn keep(&self, at: usize, rows: &Rows) -> Result<(), Error> {
         let bytes = serde_json::to_vec(rows)
             .map_err(|error| Error::new(exit::BUG, format!("a part cannot be written: {error}")))?;
@@ -224,10 +208,6 @@ impl<'a> PartFolder<'a> {
 
     /// Joins the file from all parts, one after the other, and removes them; `None` if another
     /// process has done so.
-    ///
-    /// # Errors
-    ///
-    /// The disk's; or the file came to be there in the meantime.
     pub(super) fn join(
         &self,
         format: Format,

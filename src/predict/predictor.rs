@@ -63,10 +63,6 @@ impl Predictor {
     /// run is given by the folder of its logs or of its checkpoints, or in the words of
     /// `ddprun predict` (`quickstart`, `run:quickstart/latest`); the folder of a checkpoint gives
     /// that one.
-    ///
-    /// # Errors
-    ///
-    /// There is no such run, or its checkpoint is unusable.
     pub fn open(run: impl AsRef<Path>, kinds: &Kinds) -> Result<Self, Error> {
         let word = run.as_ref().to_string_lossy();
         let (stored, opened) = of_word(&word)?;
@@ -83,10 +79,6 @@ impl Predictor {
     /// What the model answers to files and folders: a row for each image, recording, row of a
     /// table or text, and for each time step of a forecast. A row that cannot be read has an
     /// `error`.
-    ///
-    /// # Errors
-    ///
-    /// A file is absent or of another form than what the run was trained on, or the model fails.
     pub fn predict(&mut self, inputs: &[impl AsRef<Path>]) -> Result<Predictions, Error> {
         let paths: Vec<PathBuf> = inputs.iter().map(|path| path.as_ref().to_owned()).collect();
         let inputs = self.inputs(&paths)?;

@@ -91,10 +91,6 @@ impl Environment {
 }
 
 /// The starts of the run in `folder`, oldest first; none where none are written down.
-///
-/// # Errors
-///
-/// The file cannot be read, or a newer ddprun wrote it.
 pub fn read(folder: &Path) -> Result<Vec<Environment>, Error> {
     let path = folder.join(NAME);
     let bytes = match fs::read(&path) {

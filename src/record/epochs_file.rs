@@ -19,10 +19,6 @@ const FORMAT: u32 = 1;
 
 /// The epochs in the file, oldest first; `None` if there is no such file. A line that a killed
 /// process cut short is passed over.
-///
-/// # Errors
-///
-/// The file cannot be read, or a newer ddprun wrote it.
 pub fn read(path: &Path) -> Result<Option<Vec<EpochDone>>, Error> {
     let bytes = match files::read(path) {
         Err(reason) if reason.kind() == ErrorKind::NotFound => return Ok(None),

@@ -21,10 +21,6 @@ use crate::files;
 pub const NAME: &str = "training_history.json";
 
 /// Reads the history of a run.
-///
-/// # Errors
-///
-/// The file cannot be read, or holds something else.
 pub fn read(path: &Path) -> Result<History, Error> {
     let bytes = files::read(path).map_err(files::Error::io("read", path))?;
     serde_json::from_slice(&bytes)

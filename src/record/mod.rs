@@ -172,10 +172,6 @@ pub struct Recorder {
 impl Recorder {
     /// Opens the files of a run. Those of an earlier part of it are continued; what they say about
     /// steps after `resumed_from` is cut, except in the logs.
-    ///
-    /// # Errors
-    ///
-    /// A file cannot be opened or written.
     pub fn open(settings: Settings) -> Result<Self, Error> {
         let Settings { run, sinks, screen, resumed_from, metrics, .. } = settings;
         let Settings { total_steps, steps_per_epoch, unfinished, .. } = settings;

@@ -16,10 +16,6 @@ pub struct RankLog(Lines);
 
 impl RankLog {
     /// Opens `rank-N.log` in the run's folder; an earlier process's lines stay.
-    ///
-    /// # Errors
-    ///
-    /// The file cannot be opened.
     pub fn open(folder: &Path, rank: Rank) -> Result<Self, Error> {
         Ok(Self(Lines::open(&Self::path(folder, rank))?))
     }
@@ -30,10 +26,6 @@ impl RankLog {
     }
 
     /// Adds each line of `text` with the present time.
-    ///
-    /// # Errors
-    ///
-    /// The file cannot be written.
     pub fn say(&mut self, text: &str) -> Result<(), Error> {
         let now = Timestamp::now();
         let stamped: Vec<String> =

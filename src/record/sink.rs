@@ -25,10 +25,6 @@ pub use tensorboard::Tensorboard;
 /// A place for what a run says. Only rank 0 has sinks.
 pub trait Sink: Debug + Send + Sync {
     /// Opens it for a part of the run.
-    ///
-    /// # Errors
-    ///
-    /// A file cannot be opened or written.
     fn open(&self, start: &SinkStart<'_>) -> Result<Box<dyn OpenSink>, Error>;
 }
 
@@ -51,10 +47,6 @@ pub struct SinkStart<'a> {
 /// A sink that takes events.
 pub trait OpenSink: Send {
     /// Takes an event.
-    ///
-    /// # Errors
-    ///
-    /// It cannot be written.
     fn record(&mut self, stamped: &Stamped) -> Result<(), Error>;
 
     /// The file that grows with every event, if there is one: it must be on disk before a
@@ -64,10 +56,6 @@ pub trait OpenSink: Send {
     }
 
     /// Puts on disk what it has taken.
-    ///
-    /// # Errors
-    ///
-    /// The disk fails.
     fn sync(&self) -> Result<(), Error> {
         Ok(())
     }

@@ -24,10 +24,6 @@ const MAX_NAME_LENGTH: usize = 20;
 const FULL: RGBColor = RGBColor(43, 108, 176);
 
 /// Draws `counts[label][answer]` of the part `split` into `folder`, under names of its own.
-///
-/// # Errors
-///
-/// A picture cannot be drawn or written.
 pub(crate) fn write(
     split: &str,
     names: &[&str],

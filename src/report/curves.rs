@@ -29,10 +29,6 @@ const MAX_POINTS: usize = 600;
 
 /// Draws both pictures into `folder`, each complete or not at all, with a mark at the epoch or step
 /// `best`.
-///
-/// # Errors
-///
-/// A picture cannot be drawn or written.
 pub(crate) fn write(
     progress: &Progress,
     best: Option<u64>,

@@ -9,19 +9,11 @@ use crate::record::{HISTORY, RESOLVED};
 /// The log folder of a run, given as its folder, its id (`<time>-<id>`, or the beginning of it that
 /// no other has), `<name>/<id>`, or the name or folder of its experiment, of which the newest run
 /// is meant; without a word the newest run of all under `logs`.
-///
-/// # Errors
-///
-/// There is no such run, or several.
 pub(crate) fn find_run(logs: &Path, run: Option<&str>) -> Result<PathBuf, Error> {
     find_run_that(logs, run, &|_| true)
 }
 
 /// As [`find_run`]; where the newest of several is meant, of those that are `preferred`, if any is.
-///
-/// # Errors
-///
-/// As [`find_run`].
 pub(crate) fn find_run_that(
     logs: &Path,
     run: Option<&str>,

@@ -97,19 +97,11 @@ impl Records {
 
 /// Reads the records of the run in `folder`. What a run that failed at its start has not written is
 /// empty.
-///
-/// # Errors
-///
-/// A file cannot be read or understood.
 pub(crate) fn read(folder: &Path) -> Result<Records, Error> {
     with_log(folder, log_of(folder, record::read_events)?)
 }
 
 /// As [`read`], of recorded steps only the last before each other event and at the end.
-///
-/// # Errors
-///
-/// As [`read`].
 pub(crate) fn read_milestones(folder: &Path) -> Result<Records, Error> {
     with_log(folder, log_of(folder, record::read_milestones)?)
 }
@@ -123,10 +115,6 @@ fn log_of(
 }
 
 /// As [`read`], with events that were read before.
-///
-/// # Errors
-///
-/// As [`read`].
 pub(crate) fn with_log(folder: &Path, log: Log) -> Result<Records, Error> {
     let epochs = record::read_epochs(&folder.join(EPOCHS))?.unwrap_or_default();
     let traces = Traces::read(folder, &log.events);
@@ -144,10 +132,6 @@ pub(crate) struct Report {
 /// Draws the curves of the run in `folder` anew, brings `training_history.json` up to date, which a
 /// killed run leaves some seconds old, and gives the run's table and story as text. `plan` says
 /// which metric ranks its checkpoints.
-///
-/// # Errors
-///
-/// The records cannot be read.
 pub(crate) fn write(folder: &Path, plan: &CheckpointPlan) -> Result<Report, Error> {
     let records = read(folder)?;
     // Before the pictures, which take so long that a run may go on and end meanwhile. One that goes
@@ -163,10 +147,6 @@ pub(crate) fn write(folder: &Path, plan: &CheckpointPlan) -> Result<Report, Erro
 
 /// Draws the curves of a run into its `folder`, under its name and id. One without a finished epoch
 /// or step has none.
-///
-/// # Errors
-///
-/// The pictures cannot be written.
 pub(crate) fn draw(folder: &Path, records: &Records, plan: &CheckpointPlan) -> Result<(), Error> {
     let progress = records.progress();
     if progress.is_empty() {
@@ -177,10 +157,6 @@ pub(crate) fn draw(folder: &Path, records: &Records, plan: &CheckpointPlan) -> R
 }
 
 /// Brings `training_history.json` up to date, of a run that does not do it itself any more.
-///
-/// # Errors
-///
-/// The file cannot be written.
 pub(crate) fn settle(folder: &Path, records: &Records) -> Result<(), Error> {
     let history = History::of(&records.epochs);
     let path = folder.join(HISTORY);

@@ -44,10 +44,6 @@ pub(crate) struct Overlay {
 }
 
 /// Draws all metrics into a PNG file, complete or not at all.
-///
-/// # Errors
-///
-/// The picture cannot be drawn or written.
 pub(crate) fn write(overlays: &[Overlay], title: &str, path: &Path) -> Result<(), Error> {
     let picture = Overlays { overlays, title: &escape(title) };
     Ok(files::write_atomic(path, &picture::draw_png(&picture, "the curves")?)?)

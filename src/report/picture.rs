@@ -46,10 +46,6 @@ pub(super) fn titled<DB: DrawingBackend>(
 }
 
 /// Draws `picture` into `folder` under both names.
-///
-/// # Errors
-///
-/// A picture cannot be drawn or written.
 pub(crate) fn write(
     picture: &impl Picture,
     folder: &Path,

@@ -14,10 +14,6 @@ use crate::record::{RESOLVED, newest_of};
 const SCHEMA: u32 = 1;
 
 /// What the run in `folder` was asked for at its newest start, every key decided.
-///
-/// # Errors
-///
-/// The file cannot be read, is damaged, or a newer ddprun wrote it.
 pub fn config(folder: &Path) -> Result<Table, Error> {
     let path = newest_of(folder, RESOLVED);
     let text = files::read_to_string(&path).map_err(files::Error::io("read", &path))?;

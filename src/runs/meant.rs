@@ -114,10 +114,6 @@ pub(crate) fn run_of(folder: &Path, logs: &Path) -> Option<PathBuf> {
 }
 
 /// Makes a run be found from its checkpoints, where it is not by the names of its folders.
-///
-/// # Errors
-///
-/// The disk's.
 pub(crate) fn link_logs(run: &RunFolders) -> Result<(), files::Error> {
     let (logs, checkpoints) = (real(&run.logs), real(&run.checkpoints));
     let Some(named) = logs.parent() else { return Ok(()) };

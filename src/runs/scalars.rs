@@ -37,10 +37,6 @@ pub struct Scalars {
 
 impl Scalars {
     /// Those of the run in `folder`. Of a run that has recorded no events, those of its epochs.
-    ///
-    /// # Errors
-    ///
-    /// A file cannot be read, or a newer ddprun wrote it.
     pub fn read(folder: &Path) -> Result<Self, Error> {
         if !folder.join(EVENTS).exists() {
             return of_epochs(folder);
@@ -142,10 +138,6 @@ impl Reader {
     }
 
     /// Reads what the run has said since the last look; whether that was anything.
-    ///
-    /// # Errors
-    ///
-    /// The file cannot be read, or a newer ddprun wrote it.
     pub fn poll(&mut self) -> Result<bool, Error> {
         let News { is_anew, lines } = self.follower.poll()?;
         if is_anew {

@@ -40,10 +40,6 @@ impl StoredRun {
     }
 
     /// The run in `folder`; its paths are as they were written down.
-    ///
-    /// # Errors
-    ///
-    /// There is none, or it cannot be understood.
     pub(crate) fn read(folder: &Path) -> Result<Self, Error> {
         let path = newest_of(folder, DESCRIPTION);
         let unusable = |why: String| Error::Unusable { path: path.clone(), why };
@@ -65,10 +61,6 @@ impl StoredRun {
     }
 
     /// The run in `folder`; its own folders are those that are there, seen from here.
-    ///
-    /// # Errors
-    ///
-    /// As [`StoredRun::read`].
     pub(crate) fn seen_from_here(folder: &Path) -> Result<Self, Error> {
         let (mut stored, root) = Self::rooted(folder)?;
         if let Some(root) = root {
@@ -80,10 +72,6 @@ impl StoredRun {
     }
 
     /// The run in `folder`, and where its paths begin, if that is not here.
-    ///
-    /// # Errors
-    ///
-    /// As [`StoredRun::read`].
     pub(crate) fn rooted(folder: &Path) -> Result<(Self, Option<PathBuf>), Error> {
         let mut stored = Self::read(folder)?;
         let here = std::env::current_dir().unwrap_or_default();
@@ -94,10 +82,6 @@ impl StoredRun {
     }
 
     /// One of its checkpoints.
-    ///
-    /// # Errors
-    ///
-    /// There is no such one, or it is damaged.
     pub(crate) fn checkpoint(&self, which: Which) -> Result<Opened, Error> {
         open(&self.run.checkpoints, Some(&self.plan.checkpoint), which)
     }

@@ -104,19 +104,11 @@ pub struct Summary {
 }
 
 /// Reads the run in `folder`. Of a long run only a part of its events is looked at closely.
-///
-/// # Errors
-///
-/// A file cannot be read, is damaged, or a newer ddprun wrote it.
 pub fn summary(folder: &Path) -> Result<Summary, Error> {
     summary_of(folder, &report::read_milestones(folder)?)
 }
 
 /// As [`summary`], with records that were read before.
-///
-/// # Errors
-///
-/// As [`summary`].
 pub(crate) fn summary_of(folder: &Path, records: &Records) -> Result<Summary, Error> {
     let description = Description::read(folder)?;
     let starts = record::read_environment(folder)?;

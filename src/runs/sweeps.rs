@@ -39,10 +39,6 @@ pub struct SweepSummary {
 }
 
 /// Reads the sweep in `folder`.
-///
-/// # Errors
-///
-/// There is none, or it cannot be read.
 pub fn sweep_summary(folder: &Path) -> Result<SweepSummary, Error> {
     let Status { story, holder, .. } = sweep::status(folder)?;
     let subject = story.subject;

@@ -56,10 +56,6 @@ impl Retagged {
 }
 
 /// The tags of the run in `folder`, sorted; `config` is its experiment, if that can be read.
-///
-/// # Errors
-///
-/// Its own file of tags cannot be read, is damaged, or a newer ddprun wrote it.
 pub fn tags(folder: &Path, config: Option<&Table>) -> Result<Vec<String>, Error> {
     let Retagged { added, removed } = Retagged::read(folder)?;
     let asked = config.and_then(|config| config.get("experiment")?.get("tags")?.as_array());

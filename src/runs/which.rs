@@ -24,10 +24,6 @@ impl Which {
 }
 
 /// A checkpoint of a folder; `plan` says which one is the best, and without it the link `best`.
-///
-/// # Errors
-///
-/// There is no such one, or it is damaged.
 pub(crate) fn open(
     folder: &Path,
     plan: Option<&CheckpointPlan>,

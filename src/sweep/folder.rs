@@ -14,10 +14,6 @@ pub(crate) fn is_of_sweep(folder: &Path) -> bool {
 }
 
 /// Refuses a folder for a sweep that begins if it holds runs that are no trials.
-///
-/// # Errors
-///
-/// It holds such runs.
 pub(crate) fn refuse_runs(folder: &Path) -> Result<(), Error> {
     if folder.join(NAME).is_file() {
         return Ok(());

@@ -236,10 +236,6 @@ fn without_nulls(value: &Value) -> Value {
 }
 
 /// Reads the journal of the sweep in `folder`; `None` if there is none.
-///
-/// # Errors
-///
-/// It cannot be read, is no journal, or a newer ddprun wrote it.
 pub fn read(folder: &Path) -> Result<Option<Story>, Error> {
     let path = folder.join(NAME);
     let bytes = match files::read(&path) {
@@ -330,10 +326,6 @@ impl Replay {
 
 impl Journal {
     /// Opens the journal of `folder`, which this process alone may write, to add to it.
-    ///
-    /// # Errors
-    ///
-    /// The file cannot be opened.
     pub(crate) fn open(folder: &Path) -> Result<Self, Error> {
         Ok(Self(Lines::open(&folder.join(NAME))?))
     }

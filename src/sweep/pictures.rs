@@ -33,10 +33,6 @@ struct Shown<'a> {
 }
 
 /// Draws all pictures into the sweep's folder.
-///
-/// # Errors
-///
-/// A picture cannot be drawn or written.
 pub(crate) fn write(
     folder: &Path,
     search: &Search,

@@ -94,10 +94,6 @@ pub(crate) fn changes(range: &LrRange) -> Vec<String> {
 
 /// Runs the test and writes `lr_range.csv`, `sweep.json`, `lr_range.png` and `best.toml`, the base
 /// with the rate that it suggests. A test is short: one that was interrupted begins again.
-///
-/// # Errors
-///
-/// The base cannot be run with these rates, or the folder cannot be written.
 pub fn run(
     order: &Order<'_>,
     range: &LrRange,

@@ -26,10 +26,6 @@ const DEVICES: &str = "distributed.devices";
 /// Makes runs out of trials: the program's way from an experiment to its ranks, or a test's.
 pub trait Trainer: Sync {
     /// Decides the experiment with these changes, without touching anything.
-    ///
-    /// # Errors
-    ///
-    /// Why it cannot be run, in words.
     fn check(&self, changes: &[String]) -> Result<Length, String>;
 
     /// Trains a trial to its end, or until its waker is rung; `on_step` hears where it is. What it
@@ -200,19 +196,11 @@ impl Order<'_> {
     }
 
     /// Where the values of trials come from.
-    ///
-    /// # Errors
-    ///
-    /// The sweep was read with other kinds than it is run with.
     pub fn method(&self) -> Result<Box<dyn Method>, Error> {
         Ok(self.methods.build(&self.sweep.search.method)?)
     }
 
     /// By what trials are compared.
-    ///
-    /// # Errors
-    ///
-    /// As [`Order::method`].
     pub fn ranking(&self) -> Result<Ranking, Error> {
         let search = &self.sweep.search;
         Ok(Ranking { goal: search.goal, pruner: self.pruners.build(&search.pruner)?.into() })

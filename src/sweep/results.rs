@@ -24,10 +24,6 @@ const FORMAT: u32 = 1;
 
 /// Writes everything that a sweep leaves beside its journal and trials. Pictures are drawn once a
 /// trial is finished.
-///
-/// # Errors
-///
-/// A file cannot be written.
 pub(crate) fn write(
     folder: &Path,
     subject: &Subject,

@@ -27,10 +27,6 @@ pub struct Status {
 }
 
 /// Reads how the sweep in `folder` stands. Nothing is written.
-///
-/// # Errors
-///
-/// There is no sweep, or it cannot be read.
 pub fn status(folder: &Path) -> Result<Status, Error> {
     let story = journal::read(folder)?;
     let mut story = story.ok_or_else(|| Error::NoSweep { folder: folder.to_owned() })?;

@@ -48,10 +48,6 @@ impl TrialEvents {
     }
 
     /// Reads what is new. A file that is not there yet has nothing new.
-    ///
-    /// # Errors
-    ///
-    /// The file cannot be read.
     pub(crate) fn poll(&mut self) -> Result<(), files::Error> {
         let news = self.events.poll()?;
         if news.is_anew {

@@ -118,10 +118,6 @@ fn checked_session<'a>(
 
 /// Whether a sweep of which `story` is known lacks something that the order asks for: trials, or
 /// with `--extend` another search. It can be run, or this fails.
-///
-/// # Errors
-///
-/// As [`run`].
 pub(super) fn extends(
     order: Order<'_>,
     trainer: &dyn Trainer,
@@ -155,10 +151,6 @@ pub(super) fn as_journaled(order: &Order<'_>, story: &Story) -> Result<Sweep, Er
 }
 
 /// What the folder holds of this sweep, if all of its trials have ended. Nothing is written.
-///
-/// # Errors
-///
-/// As [`run`].
 pub(super) fn finished(order: &Order<'_>) -> Result<Option<(Ended, Story)>, Error> {
     let folder = order.folder();
     refuse_runs(&folder)?;

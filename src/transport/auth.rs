@@ -24,10 +24,6 @@ impl Drop for Key {
 
 impl Key {
     /// 32 bytes of the system's randomness.
-    ///
-    /// # Errors
-    ///
-    /// The system gives none.
     pub(crate) fn random() -> io::Result<Self> {
         let mut key = Self(Box::new([0; KEY_BYTES]));
         File::open("/dev/urandom")?.read_exact(&mut *key.0)?;

@@ -22,10 +22,6 @@ pub(crate) fn missing_call(call: &str, since: &str, errno: rustix::io::Errno) ->
 
 /// A zeroed anonymous file of `size` bytes, closed on exec. Its size is sealed, so touching a
 /// mapping of it never raises SIGBUS. Pages are allocated at their first use.
-///
-/// # Errors
-///
-/// The system refuses: no descriptors left, or the size is beyond its limits.
 pub fn shared_memory(size: Bytes) -> std::io::Result<OwnedFd> {
     let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
     let fd = rustix::fs::memfd_create("ddprun", flags)

@@ -38,10 +38,6 @@ pub(crate) enum TokenError {
 }
 
 /// The token in the file at `path`.
-///
-/// # Errors
-///
-/// It cannot be read, other users can read it, or it does not hold a token.
 pub(crate) fn read_token(path: &Path) -> Result<Key, TokenError> {
     let unreadable = |source| TokenError::Unreadable { path: path.to_owned(), source };
     let exposed = |what: String| TokenError::Exposed { path: path.to_owned(), what };
@@ -74,10 +70,6 @@ fn exposure(owner: u32, mode: u32, user: u32) -> Option<String> {
 }
 
 /// A new token, as its file holds it.
-///
-/// # Errors
-///
-/// The system provides no randomness.
 pub(crate) fn new_token() -> io::Result<Zeroizing<String>> {
     let mut hash = blake3::Hash::from_bytes(*Key::random()?.bytes());
     let mut hex = hash.to_hex();

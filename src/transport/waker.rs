@@ -12,10 +12,6 @@ pub struct Waker(OwnedFd);
 
 impl Waker {
     /// A waker that has not been called.
-    ///
-    /// # Errors
-    ///
-    /// The system gives no descriptor.
     pub fn new() -> io::Result<Self> {
         Ok(Self(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?))
     }

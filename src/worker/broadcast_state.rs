@@ -18,10 +18,6 @@ struct Outline {
 
 /// What rank 0 has of `restored`, on every rank. Parameters and buffers are another matter
 /// (`Engine::new` shares them).
-///
-/// # Errors
-///
-/// A collective failed.
 pub(crate) fn share(
     collective: &dyn Collective,
     restored: Option<(TrainState, Vec<Moments>)>,
@@ -45,10 +41,6 @@ pub(crate) fn share(
 }
 
 /// What rank 0 has here, on every rank.
-///
-/// # Errors
-///
-/// A collective failed.
 pub(crate) fn told<T: Serialize + DeserializeOwned>(
     collective: &dyn Collective,
     mine: &T,

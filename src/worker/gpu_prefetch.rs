@@ -16,10 +16,6 @@ pub type Batches = Box<dyn FnMut() -> Result<Batch, Error>>;
 
 /// `batches`, which never end, as `engine` gets those of a run: sent to its GPU ahead of time, if
 /// it computes on one.
-///
-/// # Errors
-///
-/// The driver's, or no thread can be started.
 pub fn batches_of(
     engine: &Engine,
     mut batches: impl Iterator<Item = Batch> + Send + 'static,

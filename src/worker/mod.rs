@@ -200,10 +200,6 @@ pub(crate) fn share_of_cores(plan: &Plan) -> Result<ThreadPool, Error> {
 /// Metrics of the checkpoint `opened`, or else of the weights that the plan starts from, over these
 /// parts of the data, in this process alone. `progress` hears how many of how many batches of a part
 /// are done.
-///
-/// # Errors
-///
-/// Data, model, checkpoint or weights cannot be used.
 pub(crate) fn evaluate(
     plan: &Plan,
     opened: Option<&checkpoint::Opened>,
@@ -216,10 +212,6 @@ pub(crate) fn evaluate(
 
 /// The tokens that the model of the checkpoint `opened` writes after those of `prompt`, in this
 /// process alone.
-///
-/// # Errors
-///
-/// Model or checkpoint cannot be used.
 pub(crate) fn sample(
     plan: &Plan,
     opened: &checkpoint::Opened,
@@ -232,10 +224,6 @@ pub(crate) fn sample(
 
 /// What the policy of the checkpoint `opened` does in `episodes` simulated episodes from one start,
 /// drawn for `seed`, in this process alone; `None` if there is no simulation of its data.
-///
-/// # Errors
-///
-/// Model or checkpoint cannot be used.
 pub(crate) fn roll_out(
     plan: &Plan,
     opened: &checkpoint::Opened,
@@ -248,10 +236,6 @@ pub(crate) fn roll_out(
 
 /// The actions that the policy of the checkpoint `opened` would do after the observations `seen`,
 /// oldest first; `None` if it is no policy.
-///
-/// # Errors
-///
-/// Model or checkpoint cannot be used.
 pub(crate) fn act(
     plan: &Plan,
     opened: &checkpoint::Opened,

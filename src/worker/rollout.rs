@@ -107,10 +107,6 @@ pub(crate) struct Eyes {
 
 impl Eyes {
     /// Those of a plan for recorded behaviour.
-    ///
-    /// # Errors
-    ///
-    /// The plan's transforms do not fit its images.
     pub(crate) fn of(
         plan: &Plan,
         transforms: &Transforms,

@@ -93,10 +93,6 @@ impl World {
 }
 
 /// Whether the library of this launcher can be used.
-///
-/// # Errors
-///
-/// There is none, or it is too old: what was looked for, and where.
 pub(crate) fn check(launcher: &Launcher) -> Result<(), String> {
     open(launcher).map(|_| ())
 }
@@ -137,10 +133,6 @@ fn search(launcher: &Launcher, files: &[PathBuf]) -> Result<Library, String> {
 
 /// Initialises MPI in this process, which is `rank` of `world` for its launcher. To be called once,
 /// by the main thread.
-///
-/// # Errors
-///
-/// As [`StartError`].
 pub(crate) fn start(launcher: &Launcher, rank: Rank, world: WorldSize) -> Result<(), StartError> {
     let library = open(launcher).map_err(StartError::Unusable)?;
     let (version, file, seen) = {

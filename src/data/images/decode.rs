@@ -70,11 +70,6 @@ impl From<PixelDtype> for DecodeOptions {
 
 /// Decodes an image to RGB as `options` say, or as much of it as `needed` says for an image of
 /// (height, width).
-///
-/// # Errors
-///
-/// A message saying what is wrong with the bytes: empty, unknown format, truncated, corrupt or too
-/// large.
 pub(crate) fn decode(
     bytes: Vec<u8>,
     options: impl Into<DecodeOptions>,

@@ -115,10 +115,6 @@ impl Header {
 }
 
 /// Decodes at least the rows and columns of `area` to RGB.
-///
-/// # Errors
-///
-/// A message saying what is wrong with the coded pixels.
 pub(super) fn decode(mut bytes: Vec<u8>, header: &Header, area: Area) -> Result<Decoded, String> {
     let failed = |error: libjpeg_turbo_rs::JpegError| error.to_string();
     let (height, width) = header.size;
@@ -173,10 +169,6 @@ pub(super) fn exif(bytes: &[u8]) -> Option<&[u8]> {
 
 /// Decodes an image of cyan, magenta, yellow and black, or of such whose colours are coded apart
 /// from their brightness, to RGB, as Pillow: by Adobe's convention all four are stored inverted.
-///
-/// # Errors
-///
-/// A message saying what is wrong with the coded pixels.
 pub(super) fn decode_cmyk(bytes: &[u8], header: &Header) -> Result<Decoded, String> {
     let failed = |error: libjpeg_turbo_rs::JpegError| error.to_string();
     let mut decoder = Decoder::new(bytes).map_err(failed)?;

@@ -83,10 +83,6 @@ impl ListingCache {
 }
 
 /// As [`scan::scan`], from `cache` where that holds a listing that is still true.
-///
-/// # Errors
-///
-/// As [`scan::scan`].
 pub(crate) fn list(
     root: &Path,
     what: &'static str,

@@ -101,10 +101,6 @@ pub(crate) struct Scan {
 ///
 /// Links are followed; a link to a folder above itself is not descended into again. Only regular
 /// files count, and links that lead nowhere (their samples fail by name when they are loaded).
-///
-/// # Errors
-///
-/// The folder is absent or unreadable, or has no class folders.
 pub(crate) fn scan(root: &Path, what: &'static str) -> Result<Scan, Error> {
     let mut seen = Scanned::default();
     let names = class_names(root, what, &mut seen)?;
@@ -131,10 +127,6 @@ struct Scanned {
 /// Gives the files of `listing`, found in `root`, the labels of the folder `train` with its
 /// `classes`. Returns the classes of which it has no image: they may be rare, or absent from another
 /// site.
-///
-/// # Errors
-///
-/// A class folder is none of the training folder's, or there is no image at all.
 pub(crate) fn label_as(
     (train, classes): (&Path, &[String]),
     root: &Path,

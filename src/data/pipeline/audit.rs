@@ -56,10 +56,6 @@ impl SampleDigest {
 }
 
 /// Compares what all ranks take with the epoch's order, which must hold each of the `n` samples.
-///
-/// # Errors
-///
-/// What is wrong, in words.
 pub fn audit(order: &EpochOrder, n: usize, all: &[SampleDigest]) -> Result<Partition, String> {
     let covered = order.covered();
     let mut times = vec![0u32; n];

@@ -62,10 +62,6 @@ struct State {
 
 impl Loader {
     /// Starts loading `requests`, in their order. A run that resumes starts with later requests.
-    ///
-    /// # Errors
-    ///
-    /// A thread cannot be started; those already started are ended.
     pub fn start(
         dataset: Arc<dyn Dataset>,
         requests: impl Iterator<Item = Request> + Send + 'static,

@@ -51,10 +51,6 @@ impl<T> Parts<T> {
 impl<T: Divisible> Parts<T> {
     /// Holds back of the training samples what `split` says. Where they validate, the part that did
     /// so before is to test on, if there is one and nothing else to test on.
-    ///
-    /// # Errors
-    ///
-    /// A part would be empty, in words.
     pub(crate) fn held_back(self, split: &SplitPlan) -> Result<Self, String> {
         if !split.holds_something() {
             return Ok(self);

@@ -90,10 +90,6 @@ impl ImageFolder {
     }
 
     /// Lists all folders; also what is to be said of classes without images.
-    ///
-    /// # Errors
-    ///
-    /// A folder is unusable, or has a class that the training folder lacks.
     fn list(&self) -> Result<Listed<'_>, Error> {
         let mut notes = Vec::new();
         let cache = ListingCache::of_user();
@@ -290,10 +286,6 @@ pub(crate) fn preprocessing_of(found: &Options, options: DecodeOptions) -> Optio
 }
 
 /// Images of files and folders, transformed as those to validate on.
-///
-/// # Errors
-///
-/// A file is absent, or a folder holds no image.
 pub(crate) fn image_inputs(
     asked: &Predicting<'_>,
     units: Vec<Unit>,
@@ -317,10 +309,6 @@ pub(crate) struct ImageFiles {
 
 impl ImageFiles {
     /// The files with their labels, in sample order, to be transformed as `list` says.
-    ///
-    /// # Errors
-    ///
-    /// The transforms do not bring all images to one size.
     pub(crate) fn new(
         files: Paths,
         list: &[Choice],

@@ -267,10 +267,6 @@ impl Listed {
     }
 
     /// The files with the label of each among `classes`, if rows have one, and the other answers.
-    ///
-    /// # Errors
-    ///
-    /// A class is none of these.
     fn labelled(self, classes: &[String], have_one: bool) -> Result<(Paths, Vec<f32>), Error> {
         if !have_one {
             return Ok((self.files, self.answers));

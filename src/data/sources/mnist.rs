@@ -155,20 +155,12 @@ struct Whole {
 }
 
 impl Whole {
-    /// # Errors
-    ///
-    /// A file is absent, is not an idx file, or its length is not the one that its header
-    /// announces.
     fn read(dir: &Path, name: &'static str) -> Result<Self, Error> {
         let (dims, pixels) = read_idx(&find(dir, name, IMAGES)?, 3)?;
         Self::of(dir, name, &dims, pixels)
     }
 
     /// Without the pixels.
-    ///
-    /// # Errors
-    ///
-    /// As [`Whole::read`].
     fn count(dir: &Path, name: &'static str) -> Result<Self, Error> {
         let dims = check_idx(&find(dir, name, IMAGES)?, 3)?;
         Self::of(dir, name, &dims, Vec::new())
@@ -299,10 +291,6 @@ fn same_count(path: &Path, labels: usize, images: usize) -> Result<(), Error> {
 }
 
 /// The files of both splits.
-///
-/// # Errors
-///
-/// One is absent.
 pub(crate) fn files(dir: &Path) -> Result<Vec<PathBuf>, Error> {
     let parts = ["train", "t10k"].into_iter().flat_map(|split| [(split, IMAGES), (split, LABELS)]);
     parts.map(|(split, part)| find(dir, split, part)).collect()

@@ -23,10 +23,6 @@ pub trait DataSource: Debug + Send + Sync {
     fn open(&self, reading: &Reading<'_>) -> Result<Splits, Error>;
 
     /// Counts samples and classes, and changes nothing. Images are not decoded for it.
-    ///
-    /// # Errors
-    ///
-    /// As [`DataSource::open`].
     fn survey(&self, asked: &Asked<'_>) -> Result<Survey, Error> {
         // Nothing was found out or decided.
         let (found, transforms) = (&Options::new(), &Transforms::empty());
@@ -37,19 +33,11 @@ pub trait DataSource: Debug + Send + Sync {
 
     /// What its target is, where that decides the defaults of `loss.name` and `checkpoint.monitor`:
     /// of a table, whose target may be classes or numbers. `None` keeps the usual defaults.
-    ///
-    /// # Errors
-    ///
-    /// As [`DataSource::open`].
     fn target(&self) -> Result<Option<Targets>, Error> {
         Ok(None)
     }
 
     /// Makes what has to be generated, if it is not there yet.
-    ///
-    /// # Errors
-    ///
-    /// The folder cannot be written, or holds something that was not generated.
     fn generate(&self, _asked: &Asked<'_>) -> Result<(), Error> {
         Ok(())
     }
@@ -60,20 +48,12 @@ pub trait DataSource: Debug + Send + Sync {
     }
 
     /// What it reads, so that a run goes on with the same files.
-    ///
-    /// # Errors
-    ///
-    /// A folder cannot be listed.
     fn files(&self, _found: &Options) -> Result<Vec<Files>, Error> {
         Ok(Vec::new())
     }
 
     /// The numbers by which samples are prepared, for other programs: by default what the survey
     /// `found`, such as the means and categories of a table.
-    ///
-    /// # Errors
-    ///
-    /// They are read from files that cannot be read any more.
     fn preprocessing(&self, found: &Options) -> Result<Options, Error> {
         Ok(found.clone())
     }
@@ -90,10 +70,6 @@ pub trait DataSource: Debug + Send + Sync {
     }
 
     /// Samples without answers, for `ddprun predict`, read as those of the run were.
-    ///
-    /// # Errors
-    ///
-    /// Files are absent or lack what the run was trained on, or such data have no predictions.
     fn inputs(&self, _asked: &Predicting<'_>) -> Result<Inputs, Error> {
         let why = "its source does not say how inputs without answers are read \
                    (`DataSource::inputs`)";

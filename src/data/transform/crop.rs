@@ -32,10 +32,6 @@ pub(super) fn pad(image: Pixels, [top, bottom, left, right]: [usize; 4]) -> Pixe
 
 /// Adds `n` rows and columns on each side that mirror the image at its first and last ones, as
 /// torchvision's `padding_mode = "reflect"`.
-///
-/// # Errors
-///
-/// The image has no more than `n` rows or columns.
 pub(super) fn reflect(image: &Pixels, n: usize) -> Result<Pixels, String> {
     let (height, width) = image.size();
     if height <= n || width <= n {

@@ -11,10 +11,6 @@ use crate::rng::Stream;
 /// What is done to an image before a model sees it.
 pub trait Transform: Debug + Send + Sync {
     /// Size of all images after it; `None` = they may differ.
-    ///
-    /// # Errors
-    ///
-    /// The option that does not go with such images.
     fn size(&self, images: &Images) -> Result<Option<Sides>, Unfit> {
         Ok(images.size)
     }
@@ -33,10 +29,6 @@ pub trait Transform: Debug + Send + Sync {
 
     /// The image after it; `area` is the one that it looks at. Random numbers come from `stream`,
     /// after those that [`Transform::area`] drew; without one nothing is random.
-    ///
-    /// # Errors
-    ///
-    /// Why it does not fit this image, in words.
     fn apply(
         &self,
         image: Pixels,

@@ -22,10 +22,6 @@ pub(crate) struct Pipeline {
 
 impl Pipeline {
     /// The transforms of `list`, for such images.
-    ///
-    /// # Errors
-    ///
-    /// One is not known or does not fit, or the result would not have the same size for each image.
     pub(crate) fn new(
         list: &[Choice],
         transforms: &Transforms,
@@ -78,10 +74,6 @@ impl Pipeline {
 
     /// Transforms an image, of which at least the [needed](Self::needed) area is there, and appends
     /// it to `values`, in the order (channels, height, width).
-    ///
-    /// # Errors
-    ///
-    /// A message, if a transform does not fit this image's size.
     pub(crate) fn run(
         &self,
         decoded: Decoded,

@@ -81,10 +81,6 @@ impl Transform for RandomCrop {
 }
 
 /// Cuts (height, width) at a random place.
-///
-/// # Errors
-///
-/// The image is smaller.
 fn random(
     image: Pixels,
     (height, width): (usize, usize),

@@ -12,10 +12,6 @@ use crate::data::transform::{
 use crate::plan::{PixelDtype, PixelStats, TransformFacts, Unfit};
 
 /// Images after a transform.
-///
-/// # Errors
-///
-/// It does not go with them.
 pub(super) fn after_one(transform: &dyn Transform, images: &Images) -> Result<Images, Unfit> {
     if images.dtype == PixelDtype::Uint16 && !transform.takes_uint16() {
         let what = "is defined for images of 8 bits, not for `pixel_dtype = \"uint16\"`".to_owned();
@@ -60,10 +56,6 @@ impl Default for Transforms {
 impl Transforms {
     /// The transforms `asked` for such images, with those that are always there, and the size that
     /// they lead to. Where none normalizes, `pixels` do.
-    ///
-    /// # Errors
-    ///
-    /// The place in the list of one that does not fit, and why.
     pub fn facts(
         &self,
         asked: &[Choice],

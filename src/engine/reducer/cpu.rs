@@ -59,10 +59,6 @@ struct Reduced {
 impl CpuReducer {
     /// A reducer over `collective` for buckets of `layout`, of which `ownership` says whose they
     /// are.
-    ///
-    /// # Errors
-    ///
-    /// The collective has no memory for the buckets, or no thread can be started.
     pub(crate) fn new(
         collective: &Arc<dyn Collective>,
         layout: Layout,

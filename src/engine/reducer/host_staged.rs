@@ -18,10 +18,6 @@ pub(super) trait Carry: Send {
 
     /// Copies a bucket to its segment once `ready` is over, has it summed there, and enqueues the
     /// copy back. Returns when that copy is over.
-    ///
-    /// # Errors
-    ///
-    /// The device's, or that of the sum.
     fn carry(
         &mut self,
         bucket: usize,
@@ -45,10 +41,6 @@ pub(super) type Parts = Option<Vec<Vec<Elements>>>;
 
 impl<M: Send + 'static> HostStagedReducer<M> {
     /// Starts the thread.
-    ///
-    /// # Errors
-    ///
-    /// It cannot be started.
     pub(super) fn start(
         collective: Arc<dyn Collective>,
         parts: Parts,

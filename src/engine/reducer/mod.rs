@@ -54,10 +54,6 @@ pub(crate) trait Reducer: Send {
 
     /// Chooses the parameters that take part from the next step on: buckets of others are not
     /// reduced, and there is no state of them in `moments`.
-    ///
-    /// # Errors
-    ///
-    /// The device's.
     fn train_only(
         &mut self,
         plan: &OptimizerPlan,
@@ -77,10 +73,6 @@ pub(crate) trait Reducer: Send {
 
     /// Lets a GPU decide about the update of a step of so many passes, before the CPU knows what
     /// they found; whether it will.
-    ///
-    /// # Errors
-    ///
-    /// The device's.
     #[cfg(feature = "cuda")]
     fn decide(&self, _conditions: Conditions, _passes: usize) -> candle_core::Result<bool> {
         Ok(false)
@@ -88,10 +80,6 @@ pub(crate) trait Reducer: Send {
 
     /// Loss and right answers of each pass that noted them; on a GPU [`Reducer::squares`] is known
     /// from then on. The one wait of a step.
-    ///
-    /// # Errors
-    ///
-    /// The device's.
     #[cfg(feature = "cuda")]
     fn hear(&self) -> candle_core::Result<Vec<[f64; 2]>> {
         Ok(Vec::new())
@@ -101,10 +89,6 @@ pub(crate) trait Reducer: Send {
     fn begin_last_pass(&self);
 
     /// Closes a shard that is not this rank's last: its sum goes one branch up the tree.
-    ///
-    /// # Errors
-    ///
-    /// The device's.
     fn end_shard(&self) -> Result<(), Error>;
 
     /// Waits for the buckets that have left and reduces the others. Returns the time of that:
@@ -126,10 +110,6 @@ pub(crate) trait Reducer: Send {
 
     /// Lets `change` have the reduced gradients of the parameters that take part, each with its
     /// registration index.
-    ///
-    /// # Errors
-    ///
-    /// The device's.
     fn change_gradients(
         &self,
         change: &mut dyn FnMut(usize, &mut [f32]),
@@ -137,10 +117,6 @@ pub(crate) trait Reducer: Send {
 
     /// Moves the parameters along their reduced gradients; `counts` says which update of each this
     /// is (`Part::count`).
-    ///
-    /// # Errors
-    ///
-    /// A parameter has no values, or the device's.
     fn update(
         &mut self,
         update: &Update<'_>,
@@ -163,10 +139,6 @@ pub(crate) trait Reducer: Send {
     ) -> Result<(), Error>;
 
     /// Begins the averages at what they are of, as it is.
-    ///
-    /// # Errors
-    ///
-    /// A parameter has no values, or the device's.
     fn begin_averages(
         &mut self,
         params: &Params,
@@ -179,10 +151,6 @@ pub(crate) trait Reducer: Send {
     }
 
     /// Moves the averages of the buffers, where there are some.
-    ///
-    /// # Errors
-    ///
-    /// As [`Reducer::begin_averages`].
     fn average_buffers(
         &mut self,
         update: &Update<'_>,
@@ -194,10 +162,6 @@ pub(crate) trait Reducer: Send {
 
     /// Puts the averages in the place of what they are of, and that in theirs. Without averages
     /// nothing happens.
-    ///
-    /// # Errors
-    ///
-    /// As [`Reducer::begin_averages`].
     fn swap_averages(
         &mut self,
         params: &Params,
@@ -207,19 +171,11 @@ pub(crate) trait Reducer: Send {
     }
 
     /// Takes the optimizer's state over from `moments`, if it is elsewhere.
-    ///
-    /// # Errors
-    ///
-    /// The device's.
     fn take_over(&mut self, _moments: &[Moments]) -> candle_core::Result<()> {
         Ok(())
     }
 
     /// Copies the optimizer's state to `moments`, if it is elsewhere.
-    ///
-    /// # Errors
-    ///
-    /// The device's.
     fn bring_home(&self, _moments: &mut [Moments]) -> candle_core::Result<()> {
         Ok(())
     }

@@ -13,10 +13,6 @@ use crate::plan::TrainedOn;
 /// Nothing more than `model` knows itself, if the `config.json` beside the weights `pretrained`
 /// names one of `architectures` or none. Some others have the same tensors, but other paddings or
 /// norms (`tf_efficientnet_b0`).
-///
-/// # Errors
-///
-/// It names another architecture.
 pub(in crate::model) fn complete(
     model: &'static str,
     architectures: &[&str],

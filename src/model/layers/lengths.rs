@@ -7,10 +7,6 @@ use crate::nn::ForwardContext;
 
 /// How many steps of each sample of x (n, steps, c) are its own, if `padded` says how many frames
 /// are from one step to the next; none where samples are not padded.
-///
-/// # Errors
-///
-/// Nobody said how long the samples are.
 pub(super) fn own_steps(
     x: &Tensor,
     padded: Option<usize>,

@@ -103,10 +103,6 @@ pub use upsample::{Upsample, UpsampleMode};
 /// A layer that a graph may hold: its fields are its options.
 pub trait Layer: Debug + Send + Sync {
     /// What it makes of `input`, worked out before anything is built.
-    ///
-    /// # Errors
-    ///
-    /// The option that does not go with such an input, or a layer inside that does not.
     fn decide(&self, input: Flow, scope: &mut Scope<'_>) -> Result<Decided, LayerMisfit>;
 
     /// What the table of `ddprun plan` says after its name: " 3, stride 2".
@@ -140,10 +136,6 @@ pub trait Layer: Debug + Send + Sync {
 
     /// Registers its parameters and returns what it does. It runs twice, as
     /// [`Architecture::build`](crate::model::Architecture::build).
-    ///
-    /// # Errors
-    ///
-    /// Too little memory.
     fn build(&self, site: &Site<'_>) -> CandleResult<Node>;
 }
 
@@ -263,10 +255,6 @@ impl Default for Layers {
 impl Layers {
     /// The layers of `[[model.layers]]` with all their sizes, for samples of such an input, and
     /// data that needs so many numbers at the end.
-    ///
-    /// # Errors
-    ///
-    /// The layer that does not fit, and why.
     pub fn plan(
         &self,
         layers: &[Entry],

@@ -9,10 +9,6 @@ use crate::ops::{self, Activation, LinearActivation};
 /// What a layer does. Images are (n, h, w, c), sequences (n, steps, c), vectors (n, c).
 pub trait Forward: Send + Sync {
     /// The output for `x`.
-    ///
-    /// # Errors
-    ///
-    /// What its operations refuse.
     fn forward(&self, x: &Tensor, pass: &ForwardContext) -> Result<Tensor>;
 
     /// Whether x may be in half precision. Under bf16 a convolution may hand it on; on a GPU, one
@@ -25,10 +21,6 @@ pub trait Forward: Send + Sync {
 
     /// What [`Forward::forward`] does in evaluation, in a graph of ONNX; values have their channels
     /// last there, too. Without it a model with such a layer is not exported as ONNX.
-    ///
-    /// # Errors
-    ///
-    /// ONNX has nothing of the kind.
     fn onnx(&self, graph: &mut Graph, x: &Value) -> Result<Value> {
         let _ = (graph, x);
         bail!("it does not say how it is written (`Forward::onnx`)")
@@ -67,10 +59,6 @@ impl Node {
     }
 
     /// The output for `x`.
-    ///
-    /// # Errors
-    ///
-    /// What its operations refuse.
     pub fn forward(&self, x: &Tensor, pass: &ForwardContext) -> Result<Tensor> {
         match self {
             Self::Conv2d(conv) => conv.autocast(x, pass),
@@ -110,19 +98,11 @@ impl Node {
 }
 
 /// One node after another.
-///
-/// # Errors
-///
-/// What their operations refuse.
 pub fn run(nodes: &[Node], x: Tensor, pass: &ForwardContext) -> Result<Tensor> {
     nodes.iter().try_fold(x, |x, node| node.forward(&x, pass))
 }
 
 /// [`run`] in a graph of ONNX.
-///
-/// # Errors
-///
-/// As [`Node::onnx`].
 pub fn run_onnx(nodes: &[Node], graph: &mut Graph, x: &Value) -> Result<Value> {
     nodes.iter().try_fold(x.clone(), |x, node| node.onnx(graph, &x))
 }

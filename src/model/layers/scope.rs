@@ -88,10 +88,6 @@ impl<'a> Scope<'a> {
     }
 
     /// The layers of the option `list` of the layer that is decided, one after another.
-    ///
-    /// # Errors
-    ///
-    /// There are none, or one does not fit.
     pub fn sequence(
         &mut self,
         list: &str,
@@ -103,10 +99,6 @@ impl<'a> Scope<'a> {
     }
 
     /// Each layer of the option `list` of the layer that is decided, on the same input.
-    ///
-    /// # Errors
-    ///
-    /// There are none, one does not fit, or is a repetition.
     pub fn branches(
         &mut self,
         list: &str,

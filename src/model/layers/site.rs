@@ -18,10 +18,6 @@ pub struct Site<'a> {
 
 impl Site<'_> {
     /// All of a graph's layers, as what they do.
-    ///
-    /// # Errors
-    ///
-    /// A layer that is not registered, or too little memory.
     pub(in crate::model) fn all(
         layers: &Layers,
         plans: &[LayerPlan],
@@ -50,10 +46,6 @@ impl Site<'_> {
     }
 
     /// The weight of the layer that is called `key`, which was built before.
-    ///
-    /// # Errors
-    ///
-    /// There is none.
     pub fn weight_of(&self, key: &str) -> Result<Param> {
         let missing = || Error::Msg(format!("no layer before it has a parameter `{key}.weight`"));
         self.root.existing(&format!("{key}.weight")).ok_or_else(missing)
@@ -65,28 +57,16 @@ impl Site<'_> {
     }
 
     /// The layers inside, one after another.
-    ///
-    /// # Errors
-    ///
-    /// Too little memory.
     pub fn sequence(&self) -> Result<Vec<Node>> {
         Self::all(self.layers, &self.plan.layers, self.root, self.needed)
     }
 
     /// The layers on the way round them.
-    ///
-    /// # Errors
-    ///
-    /// Too little memory.
     pub fn shortcut(&self) -> Result<Vec<Node>> {
         Self::all(self.layers, &self.plan.shortcut, self.root, self.needed)
     }
 
     /// The layers inside, each for itself.
-    ///
-    /// # Errors
-    ///
-    /// Too little memory.
     pub fn branches(&self) -> Result<Vec<Node>> {
         self.plan.layers.iter().map(|plan| Site { plan, ..*self }.node()).collect()
     }

@@ -78,10 +78,6 @@ pub(super) struct Pooling {
 }
 
 /// Places along an axis of x by which the last of the windows hangs over its padding.
-///
-/// # Errors
-///
-/// A length that is not known, or a window that does not fit.
 pub(super) fn over_the_edge(x: &Value, axis: usize, windows: Means) -> CandleResult<usize> {
     let Means { kernel, stride, padding, rounding, .. } = windows;
     if rounding == Rounding::Down {
@@ -158,10 +154,6 @@ impl Pooling {
     }
 
     /// The largest value of each window of x (n, h, w, c).
-    ///
-    /// # Errors
-    ///
-    /// A size that is not known.
     pub(super) fn max_pool_onnx(self, graph: &mut Graph, x: &Value) -> CandleResult<Value> {
         // Runtimes refuse padding that is wider than the window, as a dilated one may need it.
         let low = |graph: &mut Graph, x: &Value, axis: usize, places: usize| {
@@ -174,10 +166,6 @@ impl Pooling {
     }
 
     /// Rows and columns of x (n, h, w, c) by which the last windows hang over its padding.
-    ///
-    /// # Errors
-    ///
-    /// A size that is not known.
     pub(super) fn over_the_edge(self, x: &Value) -> CandleResult<[usize; 2]> {
         let along = |axis: usize| {
             let reach = (self.kernel[axis] - 1) * self.slides.dilation[axis] + 1;

@@ -18,10 +18,6 @@ pub(in crate::model) struct Backbone(Trunk);
 impl Backbone {
     /// Registers it for images (channels, height, width); also returns (height, width, channels) of
     /// its maps.
-    ///
-    /// # Errors
-    ///
-    /// A name is taken, or the device is out of memory.
     pub(in crate::model) fn new(
         variant: Variant,
         image: [usize; 3],
@@ -33,10 +29,6 @@ impl Backbone {
     }
 
     /// (n, channels, height, width) -> (n, height, width, channels).
-    ///
-    /// # Errors
-    ///
-    /// A shape that does not fit.
     pub(in crate::model) fn forward(
         &self,
         images: &Tensor,
@@ -46,10 +38,6 @@ impl Backbone {
     }
 
     /// [`Backbone::forward`] in a graph of ONNX.
-    ///
-    /// # Errors
-    ///
-    /// The model was only described.
     pub(in crate::model) fn onnx(&self, graph: &mut Graph, images: &Value) -> Result<Value> {
         self.0.onnx(graph, images)
     }

@@ -185,10 +185,6 @@ fn is_end(event: &Event) -> bool {
 }
 
 /// Reads the events of a run.
-///
-/// # Errors
-///
-/// The file cannot be read, or a newer ddprun wrote it.
 pub fn read(path: &Path) -> Result<Log, Error> {
     let failed = |reason| files::Error::io("read", path)(reason);
     let bytes = fs::read(path).map_err(failed)?;
@@ -210,10 +206,6 @@ pub(super) fn encode(stamped: &Stamped) -> Result<String, serde_json::Error> {
 
 impl Stamped {
     /// It as `events.jsonl` has it.
-    ///
-    /// # Errors
-    ///
-    /// The event has no written form.
     pub fn object(&self) -> Result<Map<String, Value>, serde_json::Error> {
         let mut object = Map::new();
         object.insert("time".into(), format!("{:.3}", self.time).into());

@@ -34,10 +34,6 @@ fn is_frequent(line: &[u8]) -> bool {
 }
 
 /// Reads the events of a run; of frequent ones only the last before each other and at the end.
-///
-/// # Errors
-///
-/// The file cannot be read, or a newer ddprun wrote it.
 pub(crate) fn read_milestones(path: &Path) -> Result<Log, Error> {
     let mut milestones = Milestones::new(path);
     milestones.read()?;
@@ -84,10 +80,6 @@ impl Milestones {
     }
 
     /// Reads enough to say how a run stands: all of a short file, two parts of a long one.
-    ///
-    /// # Errors
-    ///
-    /// As [`read_milestones`].
     pub(crate) fn glance(&mut self) -> Result<(), Error> {
         let length = self.path.metadata().map_or(0, |found| found.len());
         if self.is_whole || length < LONG {
@@ -107,10 +99,6 @@ impl Milestones {
     }
 
     /// Reads what is new. Half a line waits for its end.
-    ///
-    /// # Errors
-    ///
-    /// As [`read_milestones`].
     pub(crate) fn read(&mut self) -> Result<(), Error> {
         let path = self.path.clone();
         let failed = |reason| files::Error::io("read", &path)(reason);
@@ -183,10 +171,6 @@ impl Milestones {
 
 /// The starts of a run and what its ranks told of themselves, in the order of writing; of many
 /// reports about as many as a chart can show.
-///
-/// # Errors
-///
-/// The file cannot be read.
 pub(crate) fn read_rank_stats(path: &Path) -> Result<Vec<Stamped>, Error> {
     let failed = |reason| files::Error::io("read", path)(reason);
     let Ok(file) = files::open(path) else { return Ok(Vec::new()) };

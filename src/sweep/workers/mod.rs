@@ -63,10 +63,6 @@ impl Timing {
 /// Takes part in a sweep that is shared by all machines that call this with the same order in the
 /// same folder. `name` is this worker's alone; `say` hears what a person wants to know while
 /// another machine leads. Returns when all trials have ended, or a signal stops this worker.
-///
-/// # Errors
-///
-/// As [`trial_scheduler::run`].
 pub fn run(
     order: Order<'_>,
     trainer: &dyn Trainer,

@@ -61,10 +61,6 @@ struct Worker<'s, 'a> {
 
 impl Service<'_> {
     /// Joins by the files in `folder`: from here on a leader knows this worker.
-    ///
-    /// # Errors
-    ///
-    /// The folder cannot be written.
     pub(super) fn join(&self, folder: &Path) -> Result<Membership, files::Error> {
         /// Others that remove what ended workers have left may take the folder before it is locked.
         const TRIES: u32 = 5;
@@ -93,10 +89,6 @@ impl Service<'_> {
     }
 
     /// Trains what the leader commands, until this worker leaves.
-    ///
-    /// # Errors
-    ///
-    /// The system gives no thread.
     pub(super) fn run(&self, membership: Membership) -> Result<(), Error> {
         let Membership { folder, reports, lock: _lock } = membership;
         let (sender, receiver) = channel();

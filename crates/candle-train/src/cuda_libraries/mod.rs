@@ -151,28 +151,16 @@ static MOE: Library = library("moe", &[], "it is not part of this program", no_p
 const NEEDED: [&Library; 5] = [&CUBLAS_LT, &CUBLAS, &CURAND, &NVRTC, &CUDNN];
 
 /// Whether the driver's library is there.
-///
-/// # Errors
-///
-/// Where it was looked for.
 pub fn driver() -> Result<(), String> {
     CUDA.open().map(|_| ()).map_err(Clone::clone)
 }
 
 /// Whether all libraries are there that a rank on a GPU calls.
-///
-/// # Errors
-///
-/// The first that is missing, where it was looked for, and how to get it.
 pub fn check() -> Result<(), String> {
     NEEDED.iter().try_for_each(|library| library.open().map(|_| ()).map_err(Clone::clone))
 }
 
 /// Whether NCCL is there.
-///
-/// # Errors
-///
-/// As [`check`].
 pub fn check_nccl() -> Result<(), String> {
     NCCL.open().map(|_| ()).map_err(Clone::clone)
 }

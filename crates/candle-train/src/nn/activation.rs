@@ -32,10 +32,6 @@ pub enum Nonlinearity {
 
 impl Nonlinearity {
     /// Element by element; any shape.
-    ///
-    /// # Errors
-    ///
-    /// Not f32, or not on the CPU.
     pub fn forward(self, x: &Tensor) -> Result<Tensor> {
         match self {
             Self::Relu => ops::relu(x),

@@ -17,19 +17,11 @@ use crate::ops::{self, Backward};
 /// A part of a model, one tensor in and one out.
 pub trait Block: Send + Sync + 'static {
     /// The block's output.
-    ///
-    /// # Errors
-    ///
-    /// Whatever its operations refuse.
     fn forward(&self, x: &Tensor, pass: &ForwardContext) -> Result<Tensor>;
 }
 
 /// `block.forward(x, pass)`; where the pass asks for it, with nothing kept but `x` and the output.
 /// Inside another such block it is an ordinary call.
-///
-/// # Errors
-///
-/// Those of the block.
 pub fn run_block<B: Block>(block: &Arc<B>, x: &Tensor, pass: &ForwardContext) -> Result<Tensor> {
     let Mode::Train { key, .. } = pass.mode else { return block.forward(x, pass) };
     if !pass.activation_checkpointing || stage() != Stage::Recorded {

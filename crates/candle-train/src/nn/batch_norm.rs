@@ -29,10 +29,6 @@ impl BatchNorm2d {
     /// Registers `weight` (all `gamma`), `bias` (0), `running_mean` (0), `running_var` (1),
     /// `num_batches_tracked`. Each channel has `rows` values in one sample: height times width of
     /// an image, one of a vector; so a plan knows whether a pass has enough of them.
-    ///
-    /// # Errors
-    ///
-    /// A name is taken, or the device is out of memory.
     pub fn new(builder: &Builder, channels: usize, rows: usize, gamma: f64) -> Result<Self> {
         builder.needs_statistics_of(rows);
         Ok(Self {
@@ -55,10 +51,6 @@ impl BatchNorm2d {
 
     /// activation(norm(x) + residual); x and residual (n, h, w, c). The result has the type of x,
     /// which may be half precision ([`ops::widen`] makes it f32).
-    ///
-    /// # Errors
-    ///
-    /// Shapes that do not fit, or training on one value per channel.
     pub fn forward(
         &self,
         x: &Tensor,
@@ -91,10 +83,6 @@ impl BatchNorm2d {
     /// activation(norm(conv(x)) + residual); while training, as one operation if `conv` has no
     /// bias. Under bf16 the result may be bf16, and on a GPU under fp16 f16 ([`ops::widen`] makes
     /// it f32).
-    ///
-    /// # Errors
-    ///
-    /// Those of the two layers.
     pub fn after(
         &self,
         conv: &Conv2d,
@@ -118,10 +106,6 @@ impl BatchNorm2d {
     }
 
     /// activation(norm(x)) in a graph of ONNX, by the running statistics.
-    ///
-    /// # Errors
-    ///
-    /// The model was only described, or the device failed.
     pub fn onnx(&self, graph: &mut Graph, x: &Value, activation: Activation) -> Result<Value> {
         let (scale, shift) = (self.weight.onnx(graph)?, self.bias.onnx(graph)?);
         let (mean, variance) = (self.running_mean.onnx(graph)?, self.running_var.onnx(graph)?);

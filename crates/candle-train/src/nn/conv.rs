@@ -79,30 +79,18 @@ pub struct Conv2d {
 
 impl Conv2d {
     /// Registers `weight` and `bias`, both with PyTorch's default initialisation.
-    ///
-    /// # Errors
-    ///
-    /// A name is taken, or the device is out of memory.
     pub fn new(builder: &Builder, shape: ConvShape) -> Result<Self> {
         let init = Init::torch_default(shape.weight()[1..].iter().product());
         Self::with_init(builder, shape, init)
     }
 
     /// Registers `weight` with these initial values, and `bias` with PyTorch's.
-    ///
-    /// # Errors
-    ///
-    /// As [`Conv2d::new`].
     pub fn with_init(builder: &Builder, shape: ConvShape, init: Init) -> Result<Self> {
         let default = Init::torch_default(shape.weight()[1..].iter().product());
         Self::with_inits(builder, shape, init, default)
     }
 
     /// Registers `weight` and `bias` with these initial values.
-    ///
-    /// # Errors
-    ///
-    /// As [`Conv2d::new`].
     pub fn with_inits(
         builder: &Builder,
         shape: ConvShape,
@@ -115,19 +103,11 @@ impl Conv2d {
     }
 
     /// Registers `weight` only.
-    ///
-    /// # Errors
-    ///
-    /// As [`Conv2d::new`].
     pub fn without_bias(builder: &Builder, shape: ConvShape, init: Init) -> Result<Self> {
         Self::rectangular(builder, shape.into(), init, None)
     }
 
     /// Registers `weight`, and `bias` if it has initial values.
-    ///
-    /// # Errors
-    ///
-    /// As [`Conv2d::new`].
     pub fn rectangular(
         builder: &Builder,
         shape: RectangularConv,
@@ -140,20 +120,12 @@ impl Conv2d {
     }
 
     /// x (n, h, w, in) -> (n, oh, ow, out).
-    ///
-    /// # Errors
-    ///
-    /// A shape that does not fit.
     pub fn forward(&self, x: &Tensor, pass: &ForwardContext) -> Result<Tensor> {
         self.apply(ops::conv2d, x, pass)
     }
 
     /// [`Conv2d::forward`], but under bf16 on the CPU the result is a bf16 tensor: for operations
     /// that take one ([`ops::widen`] makes it f32).
-    ///
-    /// # Errors
-    ///
-    /// As [`Conv2d::forward`].
     pub fn autocast(&self, x: &Tensor, pass: &ForwardContext) -> Result<Tensor> {
         self.apply(ops::autocast_conv2d, x, pass)
     }
@@ -171,10 +143,6 @@ type Convolution = fn(&Tensor, &Weight, Option<&Weight>, ConvOptions) -> Result<
 impl Conv2d {
     /// What [`Conv2d::forward`] does, in a graph of ONNX, with so many rows and columns of zeros
     /// more below and on the right.
-    ///
-    /// # Errors
-    ///
-    /// The model was only described, or the device failed.
     pub fn onnx(&self, graph: &mut Graph, x: &Value, behind: [usize; 2]) -> Result<Value> {
         let Slides { stride, padding, dilation } = self.window;
         let kernel = &self.weight.shape()[2..];
@@ -206,10 +174,6 @@ impl Conv1d {
     }
 
     /// Registers `weight` and `bias`, both with PyTorch's default initialisation.
-    ///
-    /// # Errors
-    ///
-    /// As [`Conv2d::new`].
     pub fn new(builder: &Builder, shape: ConvShape) -> Result<Self> {
         let layer = Self::without_bias(builder, shape)?;
         let bias = builder.param("bias", &[shape.outputs], Self::init(shape))?;
@@ -217,10 +181,6 @@ impl Conv1d {
     }
 
     /// Registers `weight` only.
-    ///
-    /// # Errors
-    ///
-    /// As [`Conv2d::new`].
     pub fn without_bias(builder: &Builder, shape: ConvShape) -> Result<Self> {
         let weight = builder.param("weight", &shape.weight_1d(), Self::init(shape))?;
         Ok(Self { weight, bias: None, window: shape.window.into(), groups: shape.groups })
@@ -231,10 +191,6 @@ impl Conv1d {
     }
 
     /// x (n, l, in) -> (n, ol, out).
-    ///
-    /// # Errors
-    ///
-    /// A shape that does not fit.
     pub fn forward(&self, x: &Tensor, pass: &ForwardContext) -> Result<Tensor> {
         let bias = self.bias.as_ref().map(Param::weight).transpose()?;
         let options = options(self.window, self.groups, pass);
@@ -242,10 +198,6 @@ impl Conv1d {
     }
 
     /// What [`Conv1d::forward`] does, in a graph of ONNX, with so many zeros more at the end.
-    ///
-    /// # Errors
-    ///
-    /// The model was only described, or the device failed.
     pub fn onnx(&self, graph: &mut Graph, x: &Value, behind: usize) -> Result<Value> {
         let Slides { stride, padding, dilation } = self.window;
         let [stride, padding, dilation] = [stride, padding, dilation].map(|sides| [sides[1]]);
@@ -277,10 +229,6 @@ pub struct ConvTranspose1d {
 
 impl ConvTranspose1d {
     /// Registers `weight` and `bias`, both with PyTorch's default initialisation.
-    ///
-    /// # Errors
-    ///
-    /// As [`Conv2d::new`].
     pub fn new(builder: &Builder, shape: ConvShape) -> Result<Self> {
         let ConvShape { inputs, outputs, kernel, window, .. } = shape;
         // PyTorch counts the inputs of the convolution that this is the transpose of.
@@ -293,20 +241,12 @@ impl ConvTranspose1d {
     }
 
     /// x (n, l, in) -> (n, (l - 1) stride - 2 padding + k, out).
-    ///
-    /// # Errors
-    ///
-    /// A shape that does not fit.
     pub fn forward(&self, x: &Tensor, pass: &ForwardContext) -> Result<Tensor> {
         let options = options(self.window.into(), 1, pass);
         ops::conv_transpose1d(x, &self.weight.weight()?, &self.bias.weight()?, options)
     }
 
     /// What [`ConvTranspose1d::forward`] does, in a graph of ONNX.
-    ///
-    /// # Errors
-    ///
-    /// The model was only described, or the device failed.
     pub fn onnx(&self, graph: &mut Graph, x: &Value) -> Result<Value> {
         let Window { stride, padding } = self.window;
         let kernel = &self.weight.shape()[2..];
@@ -329,10 +269,6 @@ pub struct ConvTranspose2d {
 impl ConvTranspose2d {
     /// Registers `weight` and `bias`, both with PyTorch's default initialisation; `behind` is
     /// PyTorch's `output_padding`.
-    ///
-    /// # Errors
-    ///
-    /// As [`Conv2d::new`].
     pub fn new(builder: &Builder, shape: RectangularConv, behind: [usize; 2]) -> Result<Self> {
         let RectangularConv { inputs, outputs, kernel: [rows, columns], window, groups } = shape;
         let per_group = outputs / groups.max(1);
@@ -347,10 +283,6 @@ impl ConvTranspose2d {
     }
 
     /// x (n, h, w, in) -> (n, oh, ow, out).
-    ///
-    /// # Errors
-    ///
-    /// A shape that does not fit.
     pub fn forward(&self, x: &Tensor, pass: &ForwardContext) -> Result<Tensor> {
         let options = options(self.window, self.groups, pass);
         let (weight, bias) = (self.weight.weight()?, self.bias.weight()?);
@@ -358,10 +290,6 @@ impl ConvTranspose2d {
     }
 
     /// What [`ConvTranspose2d::forward`] does, in a graph of ONNX.
-    ///
-    /// # Errors
-    ///
-    /// The model was only described, or the device failed.
     pub fn onnx(&self, graph: &mut Graph, x: &Value) -> Result<Value> {
         let Slides { stride, padding, dilation } = self.window;
         let kernel = &self.weight.shape()[2..];

@@ -31,10 +31,6 @@ impl Dropout {
     }
 
     /// Any shape; the same tensor in evaluation.
-    ///
-    /// # Errors
-    ///
-    /// A probability outside [0, 1].
     pub fn forward(&self, x: &Tensor, pass: &ForwardContext) -> Result<Tensor> {
         match pass.mode {
             Mode::Eval => Ok(x.clone()),
@@ -58,10 +54,6 @@ impl DropPath {
     }
 
     /// x (n, ...); the same tensor in evaluation.
-    ///
-    /// # Errors
-    ///
-    /// A probability outside [0, 1].
     pub fn forward(&self, x: &Tensor, pass: &ForwardContext) -> Result<Tensor> {
         match pass.mode {
             Mode::Eval => Ok(x.clone()),

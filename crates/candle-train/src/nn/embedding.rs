@@ -13,19 +13,11 @@ pub struct Embedding {
 
 impl Embedding {
     /// Registers `weight`.
-    ///
-    /// # Errors
-    ///
-    /// A name is taken, or the device is out of memory.
     pub fn new(builder: &Builder, rows: usize, c: usize) -> Result<Self> {
         Self::with_init(builder, rows, c, Init::Normal(1.0))
     }
 
     /// Registers `weight` with these initial values.
-    ///
-    /// # Errors
-    ///
-    /// As [`Embedding::new`].
     pub fn with_init(builder: &Builder, rows: usize, c: usize, init: Init) -> Result<Self> {
         builder.is_embedding("weight");
         Ok(Self { weight: builder.param("weight", &[rows, c], init)? })
@@ -37,19 +29,11 @@ impl Embedding {
     }
 
     /// Indices of any shape, u32 or i64 -> (..., c).
-    ///
-    /// # Errors
-    ///
-    /// An index that is no row.
     pub fn forward(&self, indices: &Tensor) -> Result<Tensor> {
         ops::embedding(indices, &self.weight.weight()?)
     }
 
     /// What [`Embedding::forward`] does, in a graph of ONNX.
-    ///
-    /// # Errors
-    ///
-    /// The model was only described, or the device failed.
     pub fn onnx(&self, graph: &mut Graph, indices: &Value) -> Result<Value> {
         let table = self.weight.onnx(graph)?;
         Ok(graph.rows(&table, indices))

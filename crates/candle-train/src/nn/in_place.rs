@@ -5,10 +5,6 @@ use candle_core::{Result, Tensor, Var, bail};
 use crate::ops::with_vector;
 
 /// Gives the values of `var`, f32 in row-major order, to `change`.
-///
-/// # Errors
-///
-/// The variable is not f32.
 pub fn change_values(var: &Var, change: impl FnOnce(&mut [f32])) -> Result<()> {
     if var.device().is_cpu() {
         return with_storage(var, |values| change(values));

@@ -17,20 +17,12 @@ pub struct LayerNorm {
 
 impl LayerNorm {
     /// Registers `weight` and `bias`.
-    ///
-    /// # Errors
-    ///
-    /// A name is taken, or the device is out of memory.
     pub fn new(builder: &Builder, c: usize) -> Result<Self> {
         let layer = Self::without_bias(builder, c)?;
         Ok(Self { bias: Some(builder.param("bias", &[c], Init::Constant(0.0))?), ..layer })
     }
 
     /// Registers `weight` only.
-    ///
-    /// # Errors
-    ///
-    /// As [`LayerNorm::new`].
     pub fn without_bias(builder: &Builder, c: usize) -> Result<Self> {
         let weight = builder.param("weight", &[c], Init::Constant(1.0))?;
         Ok(Self { weight, bias: None, eps: 1e-5 })
@@ -43,28 +35,16 @@ impl LayerNorm {
     }
 
     /// x (..., c) -> (..., c).
-    ///
-    /// # Errors
-    ///
-    /// A shape that does not fit.
     pub fn forward(&self, x: &Tensor) -> Result<Tensor> {
         self.normalise(x, None)
     }
 
     /// The norm of x + residual, as after each sublayer of a post-norm transformer; both (..., c).
-    ///
-    /// # Errors
-    ///
-    /// As [`LayerNorm::forward`].
     pub fn forward_sum(&self, x: &Tensor, residual: &Tensor) -> Result<Tensor> {
         self.normalise(x, Some(residual))
     }
 
     /// What [`LayerNorm::forward`] does, in a graph of ONNX.
-    ///
-    /// # Errors
-    ///
-    /// The model was only described, or the device failed.
     pub fn onnx(&self, graph: &mut Graph, x: &Value) -> Result<Value> {
         let scale = self.weight.onnx(graph)?;
         let bias = self.bias.as_ref().map(|bias| bias.onnx(graph)).transpose()?;
@@ -85,28 +65,16 @@ pub struct RmsNorm {
 
 impl RmsNorm {
     /// Registers `weight`. PyTorch's default `eps` is that of f32, 1.19e-7; models bring their own.
-    ///
-    /// # Errors
-    ///
-    /// A name is taken, or the device is out of memory.
     pub fn new(builder: &Builder, c: usize, eps: f64) -> Result<Self> {
         Ok(Self { weight: builder.param("weight", &[c], Init::Constant(1.0))?, eps })
     }
 
     /// x (..., c) -> (..., c).
-    ///
-    /// # Errors
-    ///
-    /// A shape that does not fit.
     pub fn forward(&self, x: &Tensor) -> Result<Tensor> {
         ops::rms_norm(x, &self.weight.weight()?, self.eps)
     }
 
     /// What [`RmsNorm::forward`] does, in a graph of ONNX.
-    ///
-    /// # Errors
-    ///
-    /// The model was only described, or the device failed.
     pub fn onnx(&self, graph: &mut Graph, x: &Value) -> Result<Value> {
         let scale = self.weight.onnx(graph)?;
         Ok(graph.rms_norm(x, &scale, self.eps))
@@ -123,10 +91,6 @@ pub struct GroupNorm {
 
 impl GroupNorm {
     /// Registers `weight` and `bias`.
-    ///
-    /// # Errors
-    ///
-    /// A name is taken, or the device is out of memory.
     pub fn new(builder: &Builder, groups: usize, c: usize) -> Result<Self> {
         Ok(Self {
             weight: builder.param("weight", &[c], Init::Constant(1.0))?,
@@ -143,19 +107,11 @@ impl GroupNorm {
     }
 
     /// x (n, ..., c) -> (n, ..., c).
-    ///
-    /// # Errors
-    ///
-    /// Groups that do not divide the channels, or a shape that does not fit.
     pub fn forward(&self, x: &Tensor) -> Result<Tensor> {
         ops::group_norm(x, [&self.weight.weight()?, &self.bias.weight()?], self.groups, self.eps)
     }
 
     /// What [`GroupNorm::forward`] does, in a graph of ONNX.
-    ///
-    /// # Errors
-    ///
-    /// The model was only described, or the device failed.
     pub fn onnx(&self, graph: &mut Graph, x: &Value) -> Result<Value> {
         let (scale, shift) = (self.weight.onnx(graph)?, self.bias.onnx(graph)?);
         Ok(graph.group_norm(x, Some([&scale, &shift]), self.groups, self.eps))

@@ -14,29 +14,17 @@ pub struct Linear {
 
 impl Linear {
     /// Registers `weight` and `bias`.
-    ///
-    /// # Errors
-    ///
-    /// A name is taken, or the device is out of memory.
     pub fn new(builder: &Builder, inputs: usize, outputs: usize) -> Result<Self> {
         let init = Init::torch_default(inputs);
         Self::with_init(builder, inputs, outputs, init, Some(init))
     }
 
     /// Registers `weight` only.
-    ///
-    /// # Errors
-    ///
-    /// As [`Linear::new`].
     pub fn without_bias(builder: &Builder, inputs: usize, outputs: usize) -> Result<Self> {
         Self::with_init(builder, inputs, outputs, Init::torch_default(inputs), None)
     }
 
     /// Registers `weight`, and `bias` if it has initial values.
-    ///
-    /// # Errors
-    ///
-    /// As [`Linear::new`].
     pub fn with_init(
         builder: &Builder,
         inputs: usize,
@@ -51,10 +39,6 @@ impl Linear {
 
     /// A layer whose `weight` is another name of that of another layer; registers `bias` if it has
     /// initial values.
-    ///
-    /// # Errors
-    ///
-    /// A name is taken, the weight has no two axes, or the device is out of memory.
     pub fn tied(builder: &Builder, weight: &Param, bias: Option<Init>) -> Result<Self> {
         let &[outputs, _] = weight.shape() else {
             bail!("`{}` of shape {:?} is no matrix", weight.name(), weight.shape())
@@ -65,20 +49,12 @@ impl Linear {
     }
 
     /// x (..., in) -> (..., out).
-    ///
-    /// # Errors
-    ///
-    /// A shape that does not fit.
     pub fn forward(&self, x: &Tensor, pass: &ForwardContext) -> Result<Tensor> {
         self.forward_activated(x, LinearActivation::Identity, pass)
     }
 
     /// [`Linear::forward`] and an activation in one pass: x (..., in) -> (..., out), behind an
     /// activation in half precision on a GPU under one ([`ops::widen`] makes it f32).
-    ///
-    /// # Errors
-    ///
-    /// As [`Linear::forward`].
     pub fn forward_activated(
         &self,
         x: &Tensor,
@@ -91,10 +67,6 @@ impl Linear {
     }
 
     /// What [`Linear::forward`] does, in a graph of ONNX.
-    ///
-    /// # Errors
-    ///
-    /// The model was only described, or the device failed.
     pub fn onnx(&self, graph: &mut Graph, x: &Value) -> Result<Value> {
         let weight = self.weight.onnx(graph)?;
         let bias = self.bias.as_ref().map(|bias| bias.onnx(graph)).transpose()?;
@@ -102,10 +74,6 @@ impl Linear {
     }
 
     /// What [`Linear::forward_activated`] does, in a graph of ONNX.
-    ///
-    /// # Errors
-    ///
-    /// As [`Linear::onnx`].
     pub fn onnx_activated(
         &self,
         graph: &mut Graph,

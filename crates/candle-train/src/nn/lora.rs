@@ -38,10 +38,6 @@ struct Adapter {
 impl Adapted {
     /// Registers `weight`, without a bias, and the adapter if `lora` names this layer as one of its
     /// targets. The adapter is trainable even where the builder is frozen.
-    ///
-    /// # Errors
-    ///
-    /// A name is taken, or the device is out of memory.
     pub fn new(
         builder: &Builder,
         [inputs, outputs]: [usize; 2],
@@ -65,10 +61,6 @@ impl Adapted {
     }
 
     /// x (..., in) -> (..., out).
-    ///
-    /// # Errors
-    ///
-    /// A shape that does not fit.
     pub fn forward(&self, x: &Tensor, pass: &ForwardContext) -> Result<Tensor> {
         let y = self.base.forward(x, pass)?;
         let Some(Adapter { a, b, dropout, scale }) = &self.adapter else { return Ok(y) };
@@ -77,10 +69,6 @@ impl Adapted {
     }
 
     /// What [`Adapted::forward`] does, in a graph of ONNX: by one weight, W + (alpha / r) B A.
-    ///
-    /// # Errors
-    ///
-    /// The model was only described, or the device failed.
     pub fn onnx(&self, graph: &mut Graph, x: &Value) -> Result<Value> {
         let Some(Adapter { a, b, scale, .. }) = &self.adapter else {
             return self.base.onnx(graph, x);

@@ -102,10 +102,6 @@ impl Param {
     }
 
     /// The f32 master.
-    ///
-    /// # Errors
-    ///
-    /// The model was only described.
     pub fn var(&self) -> Result<&Var> {
         match &self.0.var {
             Some(var) => Ok(var),
@@ -117,10 +113,6 @@ impl Param {
 
     /// The parameter as an operand of [`crate::ops`]: without a copy, its gradient goes straight to
     /// the sink of this pass. Detached when no gradient is wanted.
-    ///
-    /// # Errors
-    ///
-    /// The model was only described.
     pub fn weight(&self) -> Result<Weight> {
         match self.with_pass(|pass| self.place(pass)) {
             Some(place) => Ok(Weight::learnt(self.var()?, place)),
@@ -130,10 +122,6 @@ impl Param {
 
     /// The parameter as a tensor for Candle's own operations: a copy, the same node however often
     /// it is used in the pass. Detached when no gradient is wanted.
-    ///
-    /// # Errors
-    ///
-    /// The model was only described, or the device failed.
     pub fn tensor(&self) -> Result<Tensor> {
         self.with_pass(|pass| {
             let scope = activation_checkpointing::stage().scope();
@@ -153,10 +141,6 @@ impl Param {
     }
 
     /// The parameter in a graph of ONNX, under its name.
-    ///
-    /// # Errors
-    ///
-    /// The model was only described, or the device failed.
     pub fn onnx(&self, graph: &mut onnx::Graph) -> Result<onnx::Value> {
         graph.initializer(self.name(), self.var()?)
     }
@@ -213,10 +197,6 @@ impl Buffer {
     }
 
     /// The value, f32.
-    ///
-    /// # Errors
-    ///
-    /// The model was only described.
     pub fn var(&self) -> Result<&Var> {
         match &self.0.value {
             Some(var) => Ok(var),
@@ -225,10 +205,6 @@ impl Buffer {
     }
 
     /// The buffer in a graph of ONNX, under its name.
-    ///
-    /// # Errors
-    ///
-    /// The model was only described, or the device failed.
     pub fn onnx(&self, graph: &mut onnx::Graph) -> Result<onnx::Value> {
         graph.initializer(self.name(), self.var()?)
     }
@@ -406,10 +382,6 @@ impl Builder {
     }
 
     /// Registers a parameter, trainable unless this builder is [`Builder::frozen`].
-    ///
-    /// # Errors
-    ///
-    /// The name is taken, or the device is out of memory.
     pub fn param(&self, name: &str, shape: &[usize], init: Init) -> Result<Param> {
         let name = self.name(name);
         let mut params = lock(&self.params);
@@ -438,19 +410,11 @@ impl Builder {
     }
 
     /// Registers a buffer with all elements equal to `value`.
-    ///
-    /// # Errors
-    ///
-    /// The name is taken, or the device is out of memory.
     pub fn buffer(&self, name: &str, shape: &[usize], value: f32) -> Result<Buffer> {
         self.constant(name, shape, || vec![value; shape.iter().product()])
     }
 
     /// Registers a buffer with these values in row-major order.
-    ///
-    /// # Errors
-    ///
-    /// As [`Builder::buffer`].
     pub fn constant(
         &self,
         name: &str,
@@ -476,10 +440,6 @@ impl Builder {
     }
 
     /// Registers another name of `param`, whose values both are.
-    ///
-    /// # Errors
-    ///
-    /// The name is taken.
     pub fn alias(&self, name: &str, param: &Param) -> Result<()> {
         let name = self.name(name);
         let mut params = lock(&self.params);

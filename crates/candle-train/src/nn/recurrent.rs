@@ -61,19 +61,11 @@ pub struct Recurrent {
 
 impl Recurrent {
     /// Registers the parameters of all layers.
-    ///
-    /// # Errors
-    ///
-    /// A name is taken, or too little memory.
     pub fn new(builder: &Builder, shape: RecurrentShape) -> Result<Self> {
         Self::drawing(builder, builder, shape)
     }
 
     /// [`Recurrent::new`] whose random numbers are called by the path of `draws`.
-    ///
-    /// # Errors
-    ///
-    /// As [`Recurrent::new`].
     pub fn drawing(builder: &Builder, draws: &Builder, shape: RecurrentShape) -> Result<Self> {
         builder.computes_on_cpu();
         let layer = |i: usize| {
@@ -93,10 +85,6 @@ impl Recurrent {
 
     /// x (n, t, in) -> the states of the last layer (n, t, hidden), of both directions side by
     /// side.
-    ///
-    /// # Errors
-    ///
-    /// A shape that does not fit.
     pub fn forward(&self, x: &Tensor, pass: &ForwardContext) -> Result<Tensor> {
         let mut x = x.clone();
         for (i, directions) in self.layers.iter().enumerate() {
@@ -119,10 +107,6 @@ impl Recurrent {
     }
 
     /// What [`Recurrent::forward`] does, in a graph of ONNX.
-    ///
-    /// # Errors
-    ///
-    /// The model was only described, or the device failed.
     pub fn onnx(&self, graph: &mut Graph, x: &Value) -> Result<Value> {
         // ONNX has the steps first, and both directions in one node.
         let mut x = graph.transposed(x, &[1, 0, 2]);

@@ -179,10 +179,6 @@ impl Error {
 ///
 /// Keys are compared as [`fit()`] does. f16, bf16 and f64 become f32. `num_batches_tracked` is
 /// taken if present, and never missed; neither are the adapters of a model that had none.
-///
-/// # Errors
-///
-/// A file cannot be read or is damaged, or keys or shapes differ.
 pub fn load_state_dict(
     params: &Params,
     path: &Path,
@@ -192,10 +188,6 @@ pub fn load_state_dict(
 }
 
 /// [`load_state_dict`] from files that were read already; `path` is for messages.
-///
-/// # Errors
-///
-/// Those of [`load_state_dict`].
 pub fn load_state_dict_bytes(
     params: &Params,
     path: &Path,
@@ -319,10 +311,6 @@ fn set<'a>(
 /// `strict=True`.
 ///
 /// Counters are int64 scalars. Equal values give equal bytes.
-///
-/// # Errors
-///
-/// The model was only described.
 pub fn save_state_dict(params: &Params) -> Result<Vec<u8>, Error> {
     let mut owned: Vec<(String, Dtype, Vec<usize>, Vec<u8>)> = Vec::new();
     let aliases = params.aliases().iter();

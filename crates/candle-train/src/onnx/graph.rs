@@ -96,10 +96,6 @@ impl Graph {
     }
 
     /// A weight under its name in the state dict; the same value however often it is asked for.
-    ///
-    /// # Errors
-    ///
-    /// The device failed.
     pub fn initializer(&mut self, name: &str, tensor: &Tensor) -> Result<Value> {
         let dims = tensor.dims().to_vec();
         if !self.held.contains(name) {
@@ -216,10 +212,6 @@ impl Graph {
 
     /// The bytes of a file of this graph, called `name`, that gives `output`; an axis whose length
     /// is not known is called as in `names`, in this order.
-    ///
-    /// # Errors
-    ///
-    /// More than 2 GiB, the most that a file of protobuf holds.
     pub fn finish(mut self, name: &str, output: &Value, names: &[&str]) -> Result<Vec<u8>> {
         let output = self.last(output);
         self.push_output(&output.name);

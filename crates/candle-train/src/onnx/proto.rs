@@ -30,10 +30,6 @@ pub struct ModelProto {
 
 impl ModelProto {
     /// The file of these bytes.
-    ///
-    /// # Errors
-    ///
-    /// They are no ONNX.
     pub fn read(bytes: &[u8]) -> Result<Self> {
         Self::decode(bytes).map_err(Error::wrap)
     }

@@ -14,10 +14,6 @@ use super::storage::{overwrite, read_numbers};
 
 /// a + b, of one shape, f32. Either may be in half precision; on a GPU so is the sum if both are of
 /// one type.
-///
-/// # Errors
-///
-/// Shapes that differ.
 pub fn add(a: &Tensor, b: &Tensor) -> Result<Tensor> {
     if a.dims() != b.dims() {
         bail!("a sum of {:?} and {:?}", a.dims(), b.dims());

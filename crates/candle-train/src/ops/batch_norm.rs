@@ -62,10 +62,6 @@ impl BatchStatistics {
     /// Moves `running` mean and variance towards these by the share `momentum`; the variance is
     /// made unbiased. Channels whose statistics are not finite stay as they are: the step of such a
     /// batch may be skipped, and a running statistic that is NaN once is so for ever.
-    ///
-    /// # Errors
-    ///
-    /// The device's.
     pub fn move_running(&self, running: [&Var; 2], momentum: f64) -> Result<()> {
         let unbiased = self.rows as f64 / (self.rows as f64 - 1.0);
         #[cfg(feature = "cuda")]
@@ -128,10 +124,6 @@ pub fn batch_norm(
 /// [`batch_norm`] with the statistics of the batch that this is a part of
 /// (`torch.nn.SyncBatchNorm`), whose other parts `group` asks, in forward and in backward. The
 /// gradients of gamma and beta are those of this part.
-///
-/// # Errors
-///
-/// As [`batch_norm`], and those of the group.
 pub fn sync_batch_norm(
     x: &Tensor,
     affine: [&Weight; 2],
@@ -165,10 +157,6 @@ fn of_batch(
 }
 
 /// [`batch_norm`] with the statistics of the training data. Asking for its gradient is an error.
-///
-/// # Errors
-///
-/// Shapes that do not fit.
 pub fn batch_norm_running(
     x: &Tensor,
     [gamma, beta]: [&Weight; 2],

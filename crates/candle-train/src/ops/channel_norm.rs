@@ -240,10 +240,6 @@ impl Channels<'_> {
     /// Gradients of gamma and beta, and over `dy` that of x; or, with [`Gate::Output`], over `dy`
     /// that of the residual, and that of x is returned. `batch` is what the statistics were taken
     /// of.
-    ///
-    /// # Errors
-    ///
-    /// Those of the batch's other parts.
     pub(super) fn backward<E: Element>(
         &self,
         x: &[E],

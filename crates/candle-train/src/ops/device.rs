@@ -41,10 +41,6 @@ pub fn visible_gpus() -> Option<Result<Vec<(String, Bytes)>, String>> {
 }
 
 /// GPU number `ordinal`, as ranks open it.
-///
-/// # Errors
-///
-/// The driver's.
 #[cfg(feature = "cuda")]
 pub fn open_gpu(ordinal: usize) -> candle_core::Result<Device> {
     Ok(super::cuda::Gpu::open(ordinal)?.device())
@@ -52,10 +48,6 @@ pub fn open_gpu(ordinal: usize) -> candle_core::Result<Device> {
 
 /// Gives memory of a GPU that nothing uses any more, that of graphs too, back to the driver; there
 /// is none on the CPU.
-///
-/// # Errors
-///
-/// The driver's.
 #[cfg(feature = "cuda")]
 pub fn trim_gpu_memory(device: &Device) -> candle_core::Result<()> {
     match super::cuda::Gpu::of_device(device) {
@@ -66,10 +58,6 @@ pub fn trim_gpu_memory(device: &Device) -> candle_core::Result<()> {
 
 /// The most bytes of the GPU's memory in use at a time since the last call; nothing is known on the
 /// CPU.
-///
-/// # Errors
-///
-/// The driver's.
 #[cfg(feature = "cuda")]
 pub fn take_gpu_peak(device: &Device) -> candle_core::Result<Option<Bytes>> {
     match super::cuda::Gpu::of_device(device) {

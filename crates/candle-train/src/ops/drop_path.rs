@@ -11,10 +11,6 @@ use crate::rng::Key;
 /// Zeroes each sample with probability `p` and scales the others by 1 / (1 - p): x (n, ...), f32.
 /// Sample i is kept if number i of `key` is at least `p`. `torchvision.ops.StochasticDepth(p,
 /// "row")`, timm's `DropPath`.
-///
-/// # Errors
-///
-/// `p` outside [0, 1], or a tensor without axes.
 pub fn drop_path(x: &Tensor, p: f64, key: Key) -> Result<Tensor> {
     if !(0.0..=1.0).contains(&p) {
         bail!("a dropout probability of {p}");

@@ -11,10 +11,6 @@ use crate::rng::Key;
 /// Zeroes each element with probability `p` and scales the others by 1 / (1 - p); any shape, f32.
 ///
 /// Element i (row-major) is kept if number i of `key` is at least `p` (Srivastava et al., 2014).
-///
-/// # Errors
-///
-/// `p` outside [0, 1].
 pub fn dropout(x: &Tensor, p: f64, key: Key) -> Result<Tensor> {
     if !(0.0..=1.0).contains(&p) {
         bail!("a dropout probability of {p}");

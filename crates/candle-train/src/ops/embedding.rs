@@ -17,10 +17,6 @@ const ROWS: usize = 64;
 /// u32 or i64, table (rows, c) f32 -> (..., c).
 ///
 /// The gradient is dense, and adds the contributions to a row in the order of the indices.
-///
-/// # Errors
-///
-/// An index that is no row, or shapes and types that do not fit.
 pub fn embedding(indices: &Tensor, table: &Weight) -> Result<Tensor> {
     let (rows, c) = table.tensor().dims2()?;
     if c == 0 {

@@ -19,10 +19,6 @@ use super::storage::{read, tensor};
 /// `(1 - alpha)` times the mean absolute error, plus `alpha` times the mean of the differences'
 /// absolute Fourier coefficients over time; both (n, time steps, series), f32 -> scalar. The
 /// gradient of a coefficient or a difference that is 0 is 0.
-///
-/// # Errors
-///
-/// Shapes that differ or are not three sizes greater than 0.
 pub fn time_frequency(prediction: &Tensor, target: &Tensor, alpha: f64) -> Result<Tensor> {
     let (n, steps, series) = prediction.dims3()?;
     if prediction.dims() != target.dims() || prediction.elem_count() == 0 {

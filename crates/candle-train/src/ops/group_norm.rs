@@ -16,10 +16,6 @@ use super::weight::{Destination, Weight};
 /// gamma (x - mean) / sqrt(variance + eps) + beta, with the mean and the biased variance over all
 /// positions and the channels of one group, for each sample (Wu and He, 2018), as
 /// `torch.nn.GroupNorm`. x (n, ..., c) with `groups` dividing c, gamma and beta (c), f32.
-///
-/// # Errors
-///
-/// Shapes that do not fit, or not f32 on the CPU.
 pub fn group_norm(
     x: &Tensor,
     [gamma, beta]: [&Weight; 2],

@@ -24,10 +24,6 @@ pub(super) struct HostNorm {
 impl HostNorm {
     /// With the statistics of the batch, which are returned too: of the rows with these moments,
     /// or, with a group, of those of all its parts.
-    ///
-    /// # Errors
-    ///
-    /// One row in all, those of the group, or a beta of Candle's graph.
     pub(super) fn of_batch(
         moments: Moments,
         group: Option<&BatchGroup>,
@@ -43,10 +39,6 @@ impl HostNorm {
     }
 
     /// With the statistics of the training data.
-    ///
-    /// # Errors
-    ///
-    /// A beta of Candle's graph.
     pub(super) fn running(
         running: RunningStatistics<'_>,
         eps: f64,

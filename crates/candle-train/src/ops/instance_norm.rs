@@ -61,10 +61,6 @@ pub struct InstanceNorm {
 impl InstanceNorm {
     /// Windows x (n, time steps, rows) f32, of whose rows the first `series` are standardised.
     /// Others stay as they are, such as features of the date.
-    ///
-    /// # Errors
-    ///
-    /// Not three dimensions, no series, or fewer rows than series.
     pub fn new(x: &Tensor, series: usize, deviation: Deviation) -> Result<Self> {
         let (n, steps, rows) = x.dims3()?;
         if series == 0 || series > rows {
@@ -120,10 +116,6 @@ impl InstanceNorm {
 
     /// A forecast of the series, (n, series, time steps), on the scales of their windows: (n, time
     /// steps, series).
-    ///
-    /// # Errors
-    ///
-    /// Another number of windows or series.
     pub fn undo(&self, forecast: &Tensor) -> Result<Tensor> {
         let (n, series, steps) = forecast.dims3()?;
         if [n, series] != self.scale.dims()[..2] {

@@ -11,10 +11,6 @@ use super::simd::build_rows;
 use super::storage::{read, tensor};
 
 /// (n, c, h, w) -> (n, h, w, c), f32.
-///
-/// # Errors
-///
-/// Not four dimensions, or not f32 on the CPU.
 pub fn nchw_to_nhwc(x: &Tensor) -> Result<Tensor> {
     let (n, c, h, w) = x.dims4()?;
     let op = Transpose { rows: c, cols: h * w, inner: 1, shape: (n, h, w, c).into() };
@@ -22,10 +18,6 @@ pub fn nchw_to_nhwc(x: &Tensor) -> Result<Tensor> {
 }
 
 /// (n, h, w, c) -> (n, c, h, w), f32.
-///
-/// # Errors
-///
-/// Not four dimensions, or not f32 on the CPU.
 pub fn nhwc_to_nchw(x: &Tensor) -> Result<Tensor> {
     let (n, h, w, c) = x.dims4()?;
     let op = Transpose { rows: h * w, cols: c, inner: 1, shape: (n, c, h, w).into() };
@@ -34,10 +26,6 @@ pub fn nhwc_to_nchw(x: &Tensor) -> Result<Tensor> {
 
 /// x with dimension `dim` and the next one in each other's place, contiguous, f32:
 /// `x.transpose(dim, dim + 1).contiguous()`, on all threads.
-///
-/// # Errors
-///
-/// There are no such dimensions, or not f32.
 pub fn swapped(x: &Tensor, dim: usize) -> Result<Tensor> {
     let mut dims = x.dims().to_vec();
     let &[rows, cols, ref inner @ ..] = &dims[dim.min(dims.len())..] else {

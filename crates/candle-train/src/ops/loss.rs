@@ -43,10 +43,6 @@ pub fn cross_entropy(logits: &Tensor, labels: &Tensor, smoothing: f64) -> Result
 
 /// Sum over the samples that count instead of their mean, and how many they are: where samples of
 /// several batches are averaged, the mean of the batches' means is not the mean over the samples.
-///
-/// # Errors
-///
-/// As [`cross_entropy`], but no sample need count.
 pub fn cross_entropy_sum(
     logits: &Tensor,
     labels: &Tensor,
@@ -59,10 +55,6 @@ pub fn cross_entropy_sum(
 
 /// [`cross_entropy`] with a probability of each class as target, (n, classes) f32, as PyTorch's
 /// with floating-point targets. No gradient flows to the targets.
-///
-/// # Errors
-///
-/// No samples, or shapes that do not fit.
 pub fn cross_entropy_soft(logits: &Tensor, targets: &Tensor, smoothing: f64) -> Result<Tensor> {
     let (n, classes) = logits.dims2()?;
     if n == 0 || classes == 0 || targets.dims() != logits.dims() {
@@ -84,10 +76,6 @@ pub struct ClassScores {
 }
 
 /// Losses and hits of each sample, without a graph. Arguments as [`cross_entropy`].
-///
-/// # Errors
-///
-/// As [`cross_entropy`], but no sample need count.
 pub fn score_classes(logits: &Tensor, labels: &Tensor, smoothing: f64) -> Result<ClassScores> {
     let labels = checked_labels(logits, labels)?;
     #[cfg(feature = "cuda")]
@@ -109,10 +97,6 @@ pub fn score_classes(logits: &Tensor, labels: &Tensor, smoothing: f64) -> Result
 
 /// Number of samples that count and whose largest logit (the first, if several) is that of their
 /// label.
-///
-/// # Errors
-///
-/// As [`cross_entropy`], but no sample need count.
 pub fn count_correct(logits: &Tensor, labels: &Tensor) -> Result<usize> {
     let labels = checked_labels(logits, labels)?;
     #[cfg(feature = "cuda")]
@@ -135,10 +119,6 @@ pub fn count_correct(logits: &Tensor, labels: &Tensor) -> Result<usize> {
 
 /// Number of samples that count and whose label is among the `k` largest logits, the first ones if
 /// several are equal. Logits on a GPU are copied to the CPU's memory.
-///
-/// # Errors
-///
-/// As [`count_correct`].
 pub fn count_in_top(logits: &Tensor, labels: &Tensor, k: usize) -> Result<usize> {
     let labels = checked_labels(logits, labels)?;
     let logits = logits.to_device(&Device::Cpu)?;

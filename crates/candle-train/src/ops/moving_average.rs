@@ -39,11 +39,6 @@ impl Average {
 }
 
 /// The moving average of each row over `window` values: x (..., c) f32 -> (..., c), detached.
-///
-/// # Errors
-///
-/// A window of no values, an even one that is centred, or a trailing one that is longer than the
-/// row.
 pub fn moving_average(x: &Tensor, window: usize, average: Average) -> Result<Tensor> {
     let c = x.dims().last().copied().unwrap_or(0);
     let fits = match average {

@@ -8,10 +8,6 @@ use super::simd::{build, change_blocks, vectorised};
 use super::storage::overwrite;
 
 /// `factor` x, f32.
-///
-/// # Errors
-///
-/// A tensor of another type.
 pub fn multiple(x: &Tensor, factor: f64) -> Result<Tensor> {
     chain::apply([x], Multiple { factor: factor as f32 })
 }

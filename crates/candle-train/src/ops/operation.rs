@@ -26,10 +26,6 @@ pub(crate) trait Operation: Send + Sync + 'static {
     const NAME: &'static str;
 
     /// The result, f32 in row-major order, and its shape.
-    ///
-    /// # Errors
-    ///
-    /// An operation that was made for a GPU has no forward here.
     fn forward(&self, _operands: Self::Operands<Input<'_>>) -> Result<(Vec<f32>, Shape)> {
         bail!("{} was made for a GPU", Self::NAME)
     }
@@ -43,10 +39,6 @@ pub(crate) trait Operation: Send + Sync + 'static {
     /// The gradients of the operands, given the result and its gradient, which is contiguous and
     /// may be written over ([`super::storage::overwrite`]). `None` where no gradient is wanted, or
     /// where it was sent off.
-    ///
-    /// # Errors
-    ///
-    /// The sink's, or that of an operation without a gradient.
     fn backward(
         &self,
         operands: Self::Operands<&Tensor>,
@@ -71,10 +63,6 @@ pub(crate) trait OnGpu: Operation {
     }
 
     /// [`Operation::forward`], of contiguous operands.
-    ///
-    /// # Errors
-    ///
-    /// An operand on another device, or the driver's.
     fn forward_on(
         &self,
         _gpu: &Gpu,
@@ -84,10 +72,6 @@ pub(crate) trait OnGpu: Operation {
     }
 
     /// [`Operation::backward`].
-    ///
-    /// # Errors
-    ///
-    /// As [`OnGpu::forward_on`].
     fn backward_on(
         &self,
         _gpu: &Gpu,
@@ -201,10 +185,6 @@ pub(crate) trait Backward: Send + Sync {
 
     /// As [`Operation::backward`]; `dy` may be written over if it is contiguous. Operands beyond
     /// the last that is returned have no gradient.
-    ///
-    /// # Errors
-    ///
-    /// Those of the operation.
     fn backward(
         &self,
         operands: &[&Tensor],

@@ -8,10 +8,6 @@ use super::simd::{build_rows, change_rows};
 use super::storage::overwrite;
 
 /// x (n, steps, ...) with zeros for the steps of each sample beyond its length, f32.
-///
-/// # Errors
-///
-/// Shapes that do not fit.
 pub fn hide_padding(x: &Tensor, lengths: &[usize]) -> Result<Tensor> {
     let &[n, steps, ref inner @ ..] = x.dims() else { bail!("padding of {:?}", x.dims()) };
     let width = inner.iter().product();
@@ -20,10 +16,6 @@ pub fn hide_padding(x: &Tensor, lengths: &[usize]) -> Result<Tensor> {
 
 /// x (n, heads, steps, steps) with `value` for each pair of steps of which one is beyond its
 /// sample's length, f32.
-///
-/// # Errors
-///
-/// Shapes that do not fit.
 pub fn hide_pairs(x: &Tensor, lengths: &[usize], value: f32) -> Result<Tensor> {
     let (n, heads, steps, width) = x.dims4()?;
     if steps != width {

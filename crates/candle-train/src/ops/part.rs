@@ -9,10 +9,6 @@ use super::storage::{read, tensor};
 
 /// `count` places of x along `dim`, from `first` on, contiguous, f32:
 /// `x.narrow(dim, first, count).contiguous()`, on all threads.
-///
-/// # Errors
-///
-/// x has no such places, or is not f32.
 pub fn part(x: &Tensor, dim: usize, first: usize, count: usize) -> Result<Tensor> {
     let mut dims = x.dims().to_vec();
     let &[len, ref inner @ ..] = &dims[dim.min(dims.len())..] else {

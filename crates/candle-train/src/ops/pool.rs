@@ -18,20 +18,12 @@ use super::widen::is_held_in_bf16;
 /// Padding counts as minus infinity. The gradient goes to the first maximum of a window in
 /// row-major order, and NaN wins over numbers, both as `torch.nn.functional.max_pool2d`. x may be
 /// in bf16, and on a GPU in f16, and so is the result then.
-///
-/// # Errors
-///
-/// A window that does not fit or has more than [`MAX_PIXELS`], or padding of more than half of it.
 pub fn max_pool2d(x: &Tensor, kernel: usize, window: Window) -> Result<Tensor> {
     max_pool2d_over(x, [kernel; 2], window.into(), Rounding::Down)
 }
 
 /// [`max_pool2d`] of windows of other rows than columns, with pixels between theirs, or that hang
 /// over the edge. Other windows than squares are the CPU's.
-///
-/// # Errors
-///
-/// As [`max_pool2d`].
 pub fn max_pool2d_over(
     x: &Tensor,
     kernel: [usize; 2],
@@ -49,19 +41,11 @@ pub fn max_pool2d_over(
 /// Mean of each kernel x kernel window: (n, h, w, c) -> (n, oh, ow, c), f32. Padding counts as
 /// zeros, as in `torch.nn.functional.avg_pool2d` by default. On a GPU the result of half precision
 /// is in half precision.
-///
-/// # Errors
-///
-/// As [`max_pool2d`].
 pub fn average_pool2d(x: &Tensor, kernel: usize, window: Window) -> Result<Tensor> {
     average_pool2d_over(x, [kernel; 2], window.into())
 }
 
 /// [`average_pool2d`] of windows of other rows than columns, which the CPU computes.
-///
-/// # Errors
-///
-/// As [`max_pool2d`].
 pub fn average_pool2d_over(x: &Tensor, kernel: [usize; 2], slides: Slides) -> Result<Tensor> {
     let windows = Windows::new(x, kernel, slides, Rounding::Down)?;
     chain::apply([x], AveragePool { windows })
@@ -349,20 +333,12 @@ impl Operation for AveragePool {
 }
 
 /// Mean over the pixels of each image: (n, h, w, c) -> (n, c), f32.
-///
-/// # Errors
-///
-/// Not four dimensions, or neither f32 nor bf16 on the CPU.
 pub fn global_average_pool(x: &Tensor) -> Result<Tensor> {
     let (n, h, w, c) = x.dims4()?;
     chain::apply([x], GlobalAveragePool { n, pixels: h * w, c, is_image: false })
 }
 
 /// [`global_average_pool`] as an image of one pixel: (n, h, w, c) -> (n, 1, 1, c), f32.
-///
-/// # Errors
-///
-/// As [`global_average_pool`].
 pub fn mean_pixel(x: &Tensor) -> Result<Tensor> {
     let (n, h, w, c) = x.dims4()?;
     chain::apply([x], GlobalAveragePool { n, pixels: h * w, c, is_image: true })

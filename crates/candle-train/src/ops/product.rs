@@ -15,10 +15,6 @@ use super::weight::{Destination, Weight};
 const ROWS: usize = 128;
 
 /// a b, of one shape, f32.
-///
-/// # Errors
-///
-/// Shapes that differ.
 pub fn product(a: &Tensor, b: &Tensor) -> Result<Tensor> {
     if a.dims() != b.dims() {
         bail!("a product of {:?} and {:?}", a.dims(), b.dims());
@@ -29,10 +25,6 @@ pub fn product(a: &Tensor, b: &Tensor) -> Result<Tensor> {
 
 /// Each channel of each sample times its gate, as in squeeze and excitation: x (n, ..., c), gate
 /// (n, c) or (n, 1, 1, c) -> the shape of x, f32.
-///
-/// # Errors
-///
-/// Shapes that do not fit.
 pub fn gated(x: &Tensor, gate: &Tensor) -> Result<Tensor> {
     let (&[n, .., c], &[gates, .., _]) = (x.dims(), gate.dims()) else {
         bail!("a gate {:?} for {:?}", gate.dims(), x.dims());
@@ -45,10 +37,6 @@ pub fn gated(x: &Tensor, gate: &Tensor) -> Result<Tensor> {
 }
 
 /// Each channel times its scale: x (..., c), scale (c) or (c, 1, 1) -> the shape of x, f32.
-///
-/// # Errors
-///
-/// Shapes that do not fit.
 pub fn scaled(x: &Tensor, scale: &Weight) -> Result<Tensor> {
     let c = scale.tensor().elem_count();
     if x.dims().last() != Some(&c) {

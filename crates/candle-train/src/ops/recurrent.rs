@@ -51,10 +51,6 @@ impl Cell {
 /// The states of a recurrent layer from a state of zeros: gates (n, t, gates h), the product of
 /// what is read with its weights, plus a bias; weight (gates h, h) and bias (gates h) of the state
 /// -> (n, t, h), f32. With `reverse` it reads from the end.
-///
-/// # Errors
-///
-/// Shapes that do not fit, or not on the CPU.
 pub fn recurrent(
     gates: &Tensor,
     weight: &Weight,

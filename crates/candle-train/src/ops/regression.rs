@@ -11,37 +11,21 @@ use super::storage::{read, tensor};
 
 /// Mean over all elements of (prediction - target)^2, as `torch.nn.MSELoss`; equal shapes, f32 ->
 /// scalar.
-///
-/// # Errors
-///
-/// Shapes that differ, or no elements.
 pub fn mse(prediction: &Tensor, target: &Tensor) -> Result<Tensor> {
     apply(prediction, target, Kind::Squared)
 }
 
 /// Mean over all elements of |prediction - target|, as `torch.nn.L1Loss`; the gradient at 0 is 0.
-///
-/// # Errors
-///
-/// As [`mse`].
 pub fn mae(prediction: &Tensor, target: &Tensor) -> Result<Tensor> {
     apply(prediction, target, Kind::Absolute)
 }
 
 /// Each sample's mean squared error over its targets, without a graph: (n, targets) -> n numbers.
-///
-/// # Errors
-///
-/// As [`mse`].
 pub fn score_mse(prediction: &Tensor, target: &Tensor) -> Result<Vec<f64>> {
     score(prediction, target, Kind::Squared)
 }
 
 /// Each sample's mean absolute error over its targets, without a graph.
-///
-/// # Errors
-///
-/// As [`mse`].
 pub fn score_mae(prediction: &Tensor, target: &Tensor) -> Result<Vec<f64>> {
     score(prediction, target, Kind::Absolute)
 }

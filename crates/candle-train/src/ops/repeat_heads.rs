@@ -10,10 +10,6 @@ use super::storage::{read, tensor};
 
 /// Each head `times` times in a row: x (..., `heads` d) -> (..., `heads` `times` d), f32;
 /// `torch.repeat_interleave` over heads.
-///
-/// # Errors
-///
-/// Columns that cannot be divided among the heads, or no repetition.
 pub fn repeat_heads(x: &Tensor, heads: usize, times: usize) -> Result<Tensor> {
     let columns = x.dims().last().copied().unwrap_or(0);
     if heads == 0 || times == 0 || columns == 0 || columns % heads != 0 {

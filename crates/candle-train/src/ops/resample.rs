@@ -44,10 +44,6 @@ impl Lines {
 
     /// Means over parts of nearly equal size, which may overlap by a line:
     /// `torch.nn.AdaptiveAvgPool2d`.
-    ///
-    /// # Errors
-    ///
-    /// No lines.
     pub fn adaptive(from: usize, to: usize) -> Result<Self> {
         Self::new(from, to, |i| {
             let (start, end) = (i * from / to, ((i + 1) * from).div_ceil(to));
@@ -57,10 +53,6 @@ impl Lines {
     }
 
     /// Means of windows: `torch.nn.AvgPool1d`.
-    ///
-    /// # Errors
-    ///
-    /// No lines, or a window that does not fit.
     pub fn means(from: usize, windows: Means) -> Result<Self> {
         let Means { kernel, stride, padding, rounding, count_include_pad } = windows;
         let to = rounding.windows(from, kernel, stride, padding)?;
@@ -75,19 +67,11 @@ impl Lines {
     }
 
     /// Copies of the nearest line: `mode="nearest"` of `torch.nn.Upsample`.
-    ///
-    /// # Errors
-    ///
-    /// No lines.
     pub fn nearest(from: usize, to: usize) -> Result<Self> {
         Self::new(from, to, |i| vec![(i * from / to, 1.0)])
     }
 
     /// Between the two nearest lines, ends not aligned: `mode="bilinear"` of `torch.nn.Upsample`.
-    ///
-    /// # Errors
-    ///
-    /// No lines.
     pub fn linear(from: usize, to: usize) -> Result<Self> {
         Self::new(from, to, |i| {
             let place = ((i as f64 + 0.5) * from as f64 / to as f64 - 0.5).max(0.0);
@@ -101,10 +85,6 @@ impl Lines {
     }
 
     /// As a matrix (to, from).
-    ///
-    /// # Errors
-    ///
-    /// The device failed.
     pub fn dense(&self, device: &candle_core::Device) -> Result<Tensor> {
         let (from, to) = (self.from, self.parts.len());
         let mut matrix = vec![0.0; from * to];
@@ -119,10 +99,6 @@ impl Lines {
 
 /// An image whose rows and columns are made of those of x: (n, h, w, c) -> (n, rows, columns, c),
 /// f32.
-///
-/// # Errors
-///
-/// Lines of another number of lines.
 pub fn resample(x: &Tensor, rows: Lines, columns: Lines) -> Result<Tensor> {
     let (_, h, w, _) = x.dims4()?;
     if (rows.from, columns.from) != (h, w) {

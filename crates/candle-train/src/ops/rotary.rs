@@ -46,10 +46,6 @@ impl Rope {
 
 /// Turns pair i of the d features of each of `heads` heads at position p by p times the pair's
 /// frequency: x (b, t, heads d) -> the same shape, f32. Positions count from 0.
-///
-/// # Errors
-///
-/// A width that the heads do not divide into even parts.
 pub fn rotary(x: &Tensor, heads: usize, rope: Rope) -> Result<Tensor> {
     let (_, t, width) = x.dims3()?;
     if heads == 0 || width == 0 || !width.is_multiple_of(2 * heads) {

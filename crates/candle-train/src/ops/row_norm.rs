@@ -16,10 +16,6 @@ const ROWS: usize = 64;
 /// gamma (x - mean) / sqrt(variance + eps) + beta, with the mean and the biased variance of each
 /// row (Ba et al., 2016), as `torch.nn.LayerNorm`. x (..., c), gamma and beta (c), f32. With a
 /// residual, shaped as x, the rows are those of x + residual, which is kept nowhere.
-///
-/// # Errors
-///
-/// Shapes that do not fit, or not f32 on the CPU.
 pub fn layer_norm(
     x: &Tensor,
     residual: Option<&Tensor>,
@@ -38,10 +34,6 @@ pub fn layer_norm(
 
 /// gamma x / sqrt(mean(x^2) + eps) over each row (Zhang and Sennrich, 2019), as `torch.nn.RMSNorm`.
 /// x (..., c), gamma (c), f32.
-///
-/// # Errors
-///
-/// As [`layer_norm`].
 pub fn rms_norm(x: &Tensor, gamma: &Weight, eps: f64) -> Result<Tensor> {
     check(x, None, [gamma, gamma])?;
     let op = RowNorm { kind: Kind::Rms, eps, beta: None, d_gamma: gamma.destination() };

@@ -13,10 +13,6 @@ use super::operation::{Gradients, Kept, OnGpu, Operation};
 /// answers and the `weight` of the pass are noted in `found`.
 ///
 /// labels (...) u32 or i64 -> scalar f32; 0 if no label counts.
-///
-/// # Errors
-///
-/// As [`super::cross_entropy`], but no sample need count.
 pub fn cross_entropy_scored(
     logits: &Tensor,
     labels: &Tensor,
@@ -41,10 +37,6 @@ pub fn cross_entropy_scored(
 
 /// Notes in `found` how many samples that count have their largest logit (the first, if several) at
 /// their label. Arguments as [`cross_entropy_scored`].
-///
-/// # Errors
-///
-/// As [`super::count_correct`].
 pub fn count_right(logits: &Tensor, labels: &Tensor, found: &Found) -> Result<()> {
     let (targets, _) = targets(logits, labels)?;
     let logits = logits.contiguous()?;

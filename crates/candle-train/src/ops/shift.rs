@@ -11,10 +11,6 @@ use super::storage::{read, tensor};
 
 /// x + shift: x (n, ..., c), shift (n, 1, ..., c) or (n, c) -> the shape of x, f32. With
 /// [`super::gated`] before it, `FiLM` (Perez et al., 2018, <https://arxiv.org/abs/1709.07871>).
-///
-/// # Errors
-///
-/// Shapes that do not fit.
 pub fn shifted(x: &Tensor, shift: &Tensor) -> Result<Tensor> {
     let (&[n, .., c], &[samples, .., channels]) = (x.dims(), shift.dims()) else {
         bail!("a shift {:?} of {:?}", shift.dims(), x.dims());

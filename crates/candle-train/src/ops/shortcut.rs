@@ -9,10 +9,6 @@ use super::storage::{read, tensor};
 
 /// Every `stride`-th row and column, with channels of zeros on both sides: (n, h, w, c) -> (n, h /
 /// stride, w / stride, channels) with sizes rounded up, f32.
-///
-/// # Errors
-///
-/// Fewer channels than there are, or no stride.
 pub fn padded_shortcut(x: &Tensor, stride: usize, channels: usize) -> Result<Tensor> {
     let (_, _, _, c) = x.dims4()?;
     if channels < c || stride == 0 {

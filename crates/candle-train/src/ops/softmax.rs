@@ -10,10 +10,6 @@ use super::storage::{overwrite, read};
 
 /// e^x / sum(e^x) over each row: (..., c) -> (..., c), f32. Minus infinity gives 0, NaN a row of
 /// NaN.
-///
-/// # Errors
-///
-/// No last axis, or not f32 on the CPU.
 pub fn softmax(x: &Tensor) -> Result<Tensor> {
     match x.dims().last() {
         Some(&c) if c > 0 => chain::apply([x], Softmax { c }),

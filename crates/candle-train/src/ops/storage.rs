@@ -89,10 +89,6 @@ pub(super) fn overwrite<E: Element, R>(
 
 /// Gives the vector that holds a contiguous f32 tensor of the CPU, and the tensor's place in it, to
 /// `change`. Everything that shares the vector sees the change.
-///
-/// # Errors
-///
-/// The tensor is not contiguous, not f32 or not on the CPU.
 pub fn with_vector<R>(
     tensor: &Tensor,
     change: impl FnOnce(&mut Vec<f32>, Range<usize>) -> R,

@@ -14,10 +14,6 @@ use super::batch_norm::BatchStatistics;
 pub trait SyncGroup: Debug + Send + Sync {
     /// `mine` and what the other parts gave in the same call, in an order that is the same for all
     /// of them.
-    ///
-    /// # Errors
-    ///
-    /// Another part is gone, or makes another call.
     fn all_gather(&self, mine: Vec<f64>) -> Result<Vec<Vec<f64>>>;
 }
 

@@ -16,18 +16,10 @@ use super::storage::{read, tensor};
 pub trait GradientSink: Send + Sync {
     /// Adds `gradient`, f32 in the parameter's layout, to that of parameter `index` (registration
     /// order): once for each use of the parameter in the pass.
-    ///
-    /// # Errors
-    ///
-    /// Anything that must end the pass.
     fn add(&self, index: usize, gradient: &[f32]) -> Result<()>;
 
     /// [`GradientSink::add`] of `len` values that `write` puts into the memory that it is given,
     /// whatever is there: the gradient's own place, where the sink has one.
-    ///
-    /// # Errors
-    ///
-    /// Anything that must end the pass.
     fn add_written(
         &self,
         index: usize,
@@ -41,19 +33,11 @@ pub trait GradientSink: Send + Sync {
 
     /// [`GradientSink::add`] of a gradient that is a tensor of any device, f32 and contiguous;
     /// through the CPU's memory, unless the sink knows better.
-    ///
-    /// # Errors
-    ///
-    /// Anything that must end the pass.
     fn add_tensor(&self, index: usize, gradient: &Tensor) -> Result<()> {
         read([&gradient.to_device(&Device::Cpu)?], |[values]| self.add(index, values))
     }
 
     /// Says that all uses of the pass have been added.
-    ///
-    /// # Errors
-    ///
-    /// Anything that must end the pass.
     fn complete(&self, index: usize) -> Result<()>;
 }
 
@@ -88,10 +72,6 @@ impl Weight {
     /// The weight as an operand. Where no gradient would reach it, nor one of `others`, though one
     /// of `held` is learnt, it becomes a leaf, so that backward comes to the operation; the leaf's
     /// own gradient is dropped.
-    ///
-    /// # Errors
-    ///
-    /// The device is out of memory.
     pub(super) fn reachable<const N: usize>(
         &self,
         others: [Option<&Tensor>; N],
@@ -199,10 +179,6 @@ impl WeightUse {
     }
 
     /// Hands over the gradient of this use, and says so when it was the last outstanding one.
-    ///
-    /// # Errors
-    ///
-    /// Those of the sink, or a gradient that is not f32.
     pub fn give(&self, gradient: &Tensor) -> Result<()> {
         self.sink.add_tensor(self.index, gradient)?;
         self.count_down()

@@ -13,10 +13,6 @@ use super::storage::{read_numbers, taken};
 use crate::Precision;
 
 /// x as f32: itself, unless it is in half precision.
-///
-/// # Errors
-///
-/// f16 on the CPU, or the device's.
 pub fn widen(x: &Tensor) -> Result<Tensor> {
     if !is_half(x) {
         return Ok(x.clone());

@@ -183,10 +183,6 @@ impl Plan {
 
     /// The plans of the smaller groups that this run may go on with, largest first: the same
     /// training, pass by pass.
-    ///
-    /// # Errors
-    ///
-    /// As [`Plan::new`].
     pub fn smaller(
         &self,
         loaded: &Loaded,

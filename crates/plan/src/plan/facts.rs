@@ -159,18 +159,10 @@ pub struct TargetColumn {
 /// What the kinds that a program has registered say of themselves, for planning.
 pub trait KindFacts {
     /// The model, counted without taking memory.
-    ///
-    /// # Errors
-    ///
-    /// Why it cannot be built, in words.
     fn model(&self, plan: &ModelPlan) -> Result<ModelFacts, String>;
 
     /// The transforms `asked` of such images, whose values are normalized by `pixels` where none of
     /// them does it.
-    ///
-    /// # Errors
-    ///
-    /// The place in the list of one that does not fit, and why.
     fn transforms(
         &self,
         asked: &[Choice],
@@ -180,10 +172,6 @@ pub trait KindFacts {
 
     /// The layers of a graph for samples of such an input, and data that needs so many numbers at
     /// the end.
-    ///
-    /// # Errors
-    ///
-    /// The layer that does not fit, and why.
     fn layers(
         &self,
         layers: &[Entry],
@@ -192,17 +180,9 @@ pub trait KindFacts {
     ) -> Result<Vec<LayerPlan>, LayerMisfit>;
 
     /// The loss.
-    ///
-    /// # Errors
-    ///
-    /// Why there is no such loss, in words.
     fn loss(&self, loss: &Choice) -> Result<LossFacts, String>;
 
     /// The loss with what depends on the data decided.
-    ///
-    /// # Errors
-    ///
-    /// An option that does not fit the data.
     fn decided_loss(&self, loss: &Choice, _data: &DataFacts) -> Result<Choice, Unfit> {
         Ok(loss.clone())
     }
@@ -211,24 +191,12 @@ pub trait KindFacts {
     fn metrics(&self, answers: &Measurable) -> Vec<MetricFacts>;
 
     /// The update rule.
-    ///
-    /// # Errors
-    ///
-    /// Why there is no such rule, in words.
     fn optimizer(&self, rule: &Choice) -> Result<OptimizerFacts, String>;
 
     /// The scheduler.
-    ///
-    /// # Errors
-    ///
-    /// Why there is no such scheduler, in words.
     fn scheduler(&self, rule: &Choice) -> Result<SchedulerFacts, String>;
 
     /// What the scheduler does in `span`, in words: "cosine over 50 epochs to 0".
-    ///
-    /// # Errors
-    ///
-    /// The option that does not go with the run.
     fn schedule(&self, rule: &Choice, span: &Span) -> Result<String, Unfit>;
 }
 

@@ -84,10 +84,6 @@ impl SplitPlan {
     }
 
     /// What each unit is for; `labels` holds the class of each.
-    ///
-    /// # Errors
-    ///
-    /// A part is asked for and gets nothing, in words.
     pub fn deal(&self, labels: &[u32]) -> Result<Vec<Part>, String> {
         let mut parts = vec![Part::Train; labels.len()];
         let classes = labels.iter().max().map_or(0, |&label| label + 1);
@@ -158,10 +154,6 @@ impl SplitPlan {
 
     /// The lengths of the parts of what has an order: first what is trained on, then what
     /// validates, then what tests.
-    ///
-    /// # Errors
-    ///
-    /// As [`SplitPlan::deal`].
     pub fn cut(&self, n: usize, val_fraction: f64) -> Result<[usize; 3], String> {
         let share = |share: f64| (share * n as f64).round() as usize;
         let test = share(self.test_fraction.unwrap_or(0.0));

@@ -34,10 +34,6 @@ pub(super) enum Encoded {
 
 impl Frames {
     /// Appends those of another file.
-    ///
-    /// # Errors
-    ///
-    /// They are of another kind.
     pub(super) fn extend(&mut self, more: Self) -> Result<(), String> {
         match (self, more) {
             (Self::Encoded(all), Self::Encoded(more)) => all.extend(more),
@@ -60,10 +56,6 @@ impl Frames {
     }
 
     /// The image of `step`, or as much of it as `needed` says for one of (height, width).
-    ///
-    /// # Errors
-    ///
-    /// Why it cannot be read, in words.
     pub(super) fn load(
         &self,
         step: usize,
@@ -93,10 +85,6 @@ fn of_file(path: &Path) -> Result<Vec<u8>, String> {
 }
 
 /// What all images are like, by the first of each camera; `None` without cameras.
-///
-/// # Errors
-///
-/// One cannot be read, or cameras differ.
 pub(super) fn described(cameras: &[Camera]) -> Result<Option<Cameras>, String> {
     let mut found: Option<Cameras> = None;
     for Camera { name, frames } in cameras {

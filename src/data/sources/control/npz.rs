@@ -22,11 +22,6 @@ const EXPECTED: &str = "arrays `obs` (steps, numbers), `actions` (steps, numbers
 const MAX_HEADER_BYTES: u32 = 1 << 16;
 
 /// Reads all episodes of `path`, and the images of `cameras`.
-///
-/// # Errors
-///
-/// The file is absent, damaged, or lacks an array; arrays do not fit each other, or hold something
-/// that is not a finite number, named with its row, from 0.
 pub(super) fn read(path: &Path, cameras: &[String]) -> Result<Episodes, Error> {
     let arrays = Arrays::open(path)?;
     let observations = arrays.rows(&OBSERVATIONS)?;
@@ -43,10 +38,6 @@ pub(super) fn read(path: &Path, cameras: &[String]) -> Result<Episodes, Error> {
 }
 
 /// Arrays of the file at `path` that may be images.
-///
-/// # Errors
-///
-/// It is absent or damaged.
 pub(super) fn cameras(path: &Path) -> Result<Vec<String>, Error> {
     Ok(Arrays::open(path)?.cameras())
 }

@@ -39,10 +39,6 @@ fn episodes(from: &Behaviour) -> Result<Episodes, Error> {
 }
 
 /// Cameras whose images can be read beside the numbers of the file or folder `path`.
-///
-/// # Errors
-///
-/// It is absent or damaged.
 pub(crate) fn cameras(path: &Path) -> Result<Vec<String>, Error> {
     if parquet::is_parquet(path) { parquet::cameras(path) } else { npz::cameras(path) }
 }
@@ -69,10 +65,6 @@ pub(super) fn numbers_seen(image_size: Option<usize>) -> usize {
 }
 
 /// Counts the windows of both parts and measures the ranges; those that a run has `found` stay.
-///
-/// # Errors
-///
-/// As [`open`], and a file cannot be read.
 pub(crate) fn survey(
     from: &Behaviour,
     chunk: Chunk,
@@ -148,10 +140,6 @@ fn line(from: &Behaviour, chunk: Chunk, cameras: Option<&Cameras>) -> String {
 }
 
 /// Opens all parts; the ranges are those that a survey found, or are measured anew.
-///
-/// # Errors
-///
-/// The file cannot be read; there are too few episodes, or they are too short for a chunk.
 pub(super) fn open(from: &Behaviour, chunk: Chunk, reading: &Reading<'_>) -> Result<Splits, Error> {
     let split = &reading.asked.split;
     let policy = match Policy::found(reading.found) {
@@ -180,10 +168,6 @@ pub(crate) struct Sight {
 
 impl Sight {
     /// Of images like these, by the transforms of `list`.
-    ///
-    /// # Errors
-    ///
-    /// One is not known or does not fit.
     pub(crate) fn new(
         cameras: &Cameras,
         list: &[Choice],
@@ -203,10 +187,6 @@ impl Sight {
     }
 
     /// Appends the values of an image of a camera, by its number.
-    ///
-    /// # Errors
-    ///
-    /// Why it cannot be used, in words.
     pub(crate) fn see(
         &self,
         camera: usize,

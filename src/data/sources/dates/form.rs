@@ -127,10 +127,6 @@ impl DateForm {
     }
 
     /// The date in a cell, and the time zone if the cell names one.
-    ///
-    /// # Errors
-    ///
-    /// The cell is no date of this format, or has an offset where others have none.
     pub(crate) fn read(
         &self,
         cell: &str,
@@ -241,10 +237,6 @@ impl<'a> FormInference<'a> {
     }
 
     /// Takes the next cell of the column.
-    ///
-    /// # Errors
-    ///
-    /// No format fits this cell and those before it.
     pub(crate) fn see(&mut self, cell: &str, line: u64) -> Result<(), WrongDate> {
         let wrong = |what: String, help: &str| WrongDate {
             line,
@@ -299,10 +291,6 @@ impl<'a> FormInference<'a> {
     }
 
     /// The format of the column; `None` of a column without dates.
-    ///
-    /// # Errors
-    ///
-    /// Several formats fit all cells, and give other dates.
     pub(crate) fn form(self) -> Result<Option<DateForm>, WrongDate> {
         if self.is_empty {
             return Ok(None);

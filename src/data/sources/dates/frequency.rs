@@ -405,10 +405,6 @@ const EXPECTED: &str = "is no frequency: write h, min, s, ms, D, B (Monday to Fr
 
 impl FrequencyAlias {
     /// The frequency that a word of pandas stands for, as `15min`.
-    ///
-    /// # Errors
-    ///
-    /// It stands for none, in words.
     pub(crate) fn parse(text: &str) -> Result<Self, String> {
         let name = text.trim_start_matches(|c: char| c.is_ascii_digit());
         let number = &text[..text.len() - name.len()];

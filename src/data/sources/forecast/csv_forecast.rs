@@ -370,11 +370,6 @@ struct Read {
 }
 
 /// Reads the table and cuts it, with what a run has `stored`.
-///
-/// # Errors
-///
-/// The file is absent, a line holds something that is not a finite number or a date (named with
-/// line and column), dates do not ascend, or a split is too short for one window.
 fn read(asked: &CsvForecast, stored: &Stored) -> Result<Read, Error> {
     let mut table = Table::read(&asked.file, &asked.dates(stored.date_form.as_ref()))?;
     let rows = rows(asked.split, table.rows()).map_err(|what| format(asked, what))?;

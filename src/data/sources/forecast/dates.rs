@@ -17,10 +17,6 @@ pub(super) struct Dates {
 impl Dates {
     /// The dates in the cells of a column, each with its line: in the format that is `given`, in
     /// that of the run if they fit it, or else in the one that all of them fit.
-    ///
-    /// # Errors
-    ///
-    /// A cell is no date, or dates have several meanings.
     pub(super) fn read(
         cells: &[(String, u64)],
         given: Option<&str>,
@@ -56,10 +52,6 @@ impl Dates {
 
     /// Refuses dates that descend or repeat: rows are cut in their order into training, validation
     /// and test, so that what is to be predicted may have been trained on.
-    ///
-    /// # Errors
-    ///
-    /// The line of the first such row, and what is wrong with its date.
     pub(super) fn check_order(&self) -> Result<(), (u64, String)> {
         let is_wrong = |at: &usize| self.all[at + 1].instant() <= self.all[*at].instant();
         let Some(at) = (0..self.all.len().saturating_sub(1)).find(is_wrong) else { return Ok(()) };

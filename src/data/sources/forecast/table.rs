@@ -55,11 +55,6 @@ pub(super) struct DateOptions<'a> {
 
 impl Table {
     /// Reads the table at `path`.
-    ///
-    /// # Errors
-    ///
-    /// The file is absent, two columns have one name, a line holds something that is not a finite
-    /// number or a date, or dates do not ascend.
     pub(super) fn read(path: &Path, options: &DateOptions<'_>) -> Result<Self, Error> {
         let bytes = read::table("the table", path, EXPECTED)?;
         let (mut rows, header) = CsvRows::open(path, &bytes)?;

@@ -211,10 +211,6 @@ impl Parameters {
 
 /// Makes sure that the set of `parameters` is below `root`, generating it if needed. Processes that
 /// ask for the same set wait for the first one.
-///
-/// # Errors
-///
-/// `root` holds something else, cannot be written, or the set is generated elsewhere for minutes.
 pub(crate) fn ensure(root: &Path, parameters: &Parameters) -> Result<(), Error> {
     if is_ready(root, parameters)? {
         return Ok(());
@@ -234,10 +230,6 @@ pub(crate) fn ensure(root: &Path, parameters: &Parameters) -> Result<(), Error> 
 }
 
 /// Whether the set of `parameters` is below `root`.
-///
-/// # Errors
-///
-/// There is something else in its place, or in `root`.
 pub(crate) fn is_ready(root: &Path, parameters: &Parameters) -> Result<bool, Error> {
     let dir = parameters.folder(root);
     match read::whole(&dir.join(MARKER)) {

@@ -52,10 +52,6 @@ pub(crate) fn is_named_so(path: &Path) -> bool {
 }
 
 /// What the file at `path` says of itself; no more of it is read than that needs.
-///
-/// # Errors
-///
-/// It cannot be read, is no recording, or has a rate that no speech has.
 pub(super) fn header(path: &Path) -> Result<Header, SampleError> {
     reading(path, |mut recording| {
         let samples = match recording.samples {
@@ -67,10 +63,6 @@ pub(super) fn header(path: &Path) -> Result<Header, SampleError> {
 }
 
 /// Rate and samples of `span` of the recording, all if there is none; at most `seconds`.
-///
-/// # Errors
-///
-/// As [`header`], or it is damaged, cut short, or over before `span` begins.
 pub(super) fn samples(
     path: &Path,
     span: Option<Span>,

@@ -13,10 +13,6 @@ const MAX_DEPTH: usize = 8;
 const EXPECTED: &str = "WAV, FLAC, OGG or MP3 files, or folders of them";
 
 /// The utterances of the folder `root`; `group_part` of the name of each says who speaks.
-///
-/// # Errors
-///
-/// As [`list`], or a name has no such part.
 pub(super) fn utterances(root: &Path, group_part: Option<usize>) -> Result<Vec<Utterance>, Error> {
     let utterance = |path: PathBuf| {
         let speaker = group_part.map(|number| {
@@ -60,10 +56,6 @@ pub(super) fn likely_speakers(utterances: &[Utterance]) -> Option<(usize, String
 }
 
 /// All recordings below `root`, in order, without what begins with a dot.
-///
-/// # Errors
-///
-/// The folder is absent, cannot be read or holds none.
 pub(super) fn list(root: &Path) -> Result<Vec<PathBuf>, Error> {
     let missing =
         || Error::Missing { what: "the folder of speech", path: root.into(), expected: EXPECTED };

@@ -50,10 +50,6 @@ pub(super) struct Manifest {
 }
 
 /// The utterances of the manifest at `path`.
-///
-/// # Errors
-///
-/// It cannot be read, a line is not what it should be, or `filter` leaves nothing.
 pub(super) fn read(path: &Path, filter: &Filter) -> Result<Manifest, Error> {
     let bytes = read::table("the manifest", path, EXPECTED)?;
     let (mut found, mut folder) = (Manifest::default(), None);
@@ -85,10 +81,6 @@ pub(super) fn read(path: &Path, filter: &Filter) -> Result<Manifest, Error> {
 }
 
 /// Refuses recordings that do not exist, before anything starts.
-///
-/// # Errors
-///
-/// The first line whose recording is no file.
 pub(super) fn check_files(path: &Path, manifest: &Manifest) -> Result<(), Error> {
     let Manifest { utterances, lines, .. } = manifest;
     let looked_at = utterances.par_iter().take(MAX_LOOKED_AT);

@@ -27,10 +27,6 @@ pub(super) struct Wav {
 
 impl Wav {
     /// `None` if the file is none, or one whose chunks are not found; it is then where it was.
-    ///
-    /// # Errors
-    ///
-    /// It cannot be read.
     pub(super) fn open(file: &mut File) -> io::Result<Option<Self>> {
         let found = Self::find(file);
         file.rewind()?;

@@ -55,10 +55,6 @@ fn key(class: &str) -> String {
 }
 
 /// The class that a cell holds: `1.0` is `1`.
-///
-/// # Errors
-///
-/// It is a number, but not a whole one.
 pub(crate) fn class(column: &str, cell: &str) -> Result<Answer, String> {
     match cell.parse::<f64>().map(whole) {
         Ok(Some(value)) => Ok(Answer::Integer(value)),

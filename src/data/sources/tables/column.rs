@@ -262,10 +262,6 @@ pub(crate) fn decimals(point: &str) -> String {
 }
 
 /// The number in a cell; 1 or 0 of a truth value.
-///
-/// # Errors
-///
-/// It is none, or not finite in 32 bits.
 pub(crate) fn number(column: &str, cell: &str) -> Result<f64, String> {
     match cell.parse::<f64>().map_err(|_| truth(cell)) {
         Ok(value) if (value as f32).is_finite() => Ok(value),
@@ -303,10 +299,6 @@ pub(crate) fn is_missing(value: &Value, missing: &MissingValues) -> bool {
 }
 
 /// The number that a value of JSON is; 1 or 0 of a truth value.
-///
-/// # Errors
-///
-/// It is none, or not finite in 32 bits.
 pub(crate) fn json_number(key: &str, value: &Value) -> Result<f64, String> {
     if let Some(word) = value.as_str().filter(|word| NOT_FINITE.contains(word)) {
         return Err(format!("`{key}` is {word}, which is not finite in 32 bits"));

@@ -33,10 +33,6 @@ pub(in crate::data) struct CsvRows<'a> {
 
 impl<'a> CsvRows<'a> {
     /// The rows of the table whose bytes were read from `path`, and the names of its columns.
-    ///
-    /// # Errors
-    ///
-    /// The table is empty, or its header is not text.
     pub(in crate::data) fn open(
         path: &'a Path,
         bytes: &'a [u8],
@@ -55,10 +51,6 @@ impl<'a> CsvRows<'a> {
     }
 
     /// Reads the next row into `record`; its line, or `None` behind the last row.
-    ///
-    /// # Errors
-    ///
-    /// The row is not text, with its line.
     pub(in crate::data) fn read(
         &mut self,
         record: &mut StringRecord,
@@ -68,10 +60,6 @@ impl<'a> CsvRows<'a> {
 
     /// As [`CsvRows::read`]; a row that is not text has an error of its own, and the next one
     /// can be read.
-    ///
-    /// # Errors
-    ///
-    /// The table ends in the middle of a row, or cannot be read on.
     pub(in crate::data) fn try_read(
         &mut self,
         record: &mut StringRecord,

@@ -74,10 +74,6 @@ impl<'a> DateInferences<'a> {
     }
 
     /// Takes a cell of any column.
-    ///
-    /// # Errors
-    ///
-    /// It should be a date, and is none in the format of the cells before it.
     pub(crate) fn see(
         &mut self,
         name: &str,
@@ -95,10 +91,6 @@ impl<'a> DateInferences<'a> {
     }
 
     /// The format of each column.
-    ///
-    /// # Errors
-    ///
-    /// The dates of a column have several meanings.
     pub(crate) fn forms(self) -> Result<BTreeMap<String, DateForm>, Error> {
         let form = |(name, (inference, path)): (&str, (FormInference<'_>, PathBuf))| {
             let form = inference.form().map_err(|wrong| {

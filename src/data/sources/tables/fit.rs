@@ -112,10 +112,6 @@ impl Fit {
     const FOUND: &'static str = "fit";
 
     /// What these rows say.
-    ///
-    /// # Errors
-    ///
-    /// A column without a number, in words.
     pub(crate) fn of(columns: &[Column], features: &Features) -> Result<Self, String> {
         let feature = |column: &Column| {
             let encoding = match &column.cells {

@@ -9,10 +9,6 @@ use crate::data::sources::tables::column::BadCell;
 use crate::data::sources::tables::csv_rows::delimiter;
 
 /// Refuses two columns of one name.
-///
-/// # Errors
-///
-/// The places of both.
 pub(in crate::data) fn unique(header: &[String]) -> Result<(), BadCell> {
     let mut seen = BTreeMap::new();
     let twice =
@@ -29,10 +25,6 @@ pub(in crate::data) fn unique(header: &[String]) -> Result<(), BadCell> {
 
 /// Refuses a row that has not as many cells as the header, with what to do if it has more, and if
 /// it has fewer.
-///
-/// # Errors
-///
-/// Both numbers.
 pub(in crate::data) fn fits(
     cells: usize,
     header: &[String],

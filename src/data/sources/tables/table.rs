@@ -114,11 +114,6 @@ impl Wanted<'_> {
 
     /// All parts as samples, with what is held back: as `fit` says, or else the training rows that
     /// are taken.
-    ///
-    /// # Errors
-    ///
-    /// The columns of two parts differ, a part would be empty, a class or a category is in no
-    /// training row, or a column has no values.
     pub(crate) fn open(&self, mut parts: Parts<Rows>, fit: Option<Fit>) -> Result<Opened, Error> {
         let all = [&mut parts.train, &mut parts.val].into_iter().chain(&mut parts.test);
         let mut notes: Vec<String> = all.flat_map(|rows| std::mem::take(&mut rows.notes)).collect();
@@ -401,10 +396,6 @@ impl Rows {
     }
 
     /// Notes that so many other rows have no `target`.
-    ///
-    /// # Errors
-    ///
-    /// There are no others.
     pub(crate) fn leave_out(
         &mut self,
         unlabelled: usize,
@@ -441,10 +432,6 @@ impl Rows {
     }
 
     /// The rows as samples.
-    ///
-    /// # Errors
-    ///
-    /// A class that is none of `classes`.
     pub(crate) fn into_table(
         self,
         fit: &Fit,

@@ -27,10 +27,6 @@ pub(crate) struct Unanswered<'a> {
 
 impl<'a> Unanswered<'a> {
     /// No row yet, of a run that found this out.
-    ///
-    /// # Errors
-    ///
-    /// The run kept nothing of it.
     pub(crate) fn new(found: &Options, rules: CellRules<'a>) -> Result<Self, Error> {
         let why = "the run was begun by an earlier ddprun, which kept no means of its columns: \
                    train it again";
@@ -98,10 +94,6 @@ impl<'a> Unanswered<'a> {
     }
 
     /// All rows as samples.
-    ///
-    /// # Errors
-    ///
-    /// None that these rows can have.
     pub(crate) fn inputs(self, target: &ColumnNames) -> Result<Inputs, Error> {
         let Self { fit, rows, items, mut notes, .. } = self;
         let unit = |(at, name): (usize, &String)| {

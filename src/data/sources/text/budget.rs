@@ -42,10 +42,6 @@ impl Budget {
 
     /// Does `work` on a thread of its own. One that takes too much is left alone, to end with the
     /// process: nothing can interrupt it.
-    ///
-    /// # Errors
-    ///
-    /// Those of `work`, or that it takes too much, which is said of `file`.
     pub(super) fn keep<T: Send + 'static>(
         self,
         file: &Path,

@@ -27,10 +27,6 @@ struct Documents {
 
 /// The documents of files and folders: a text each, or one in each line of a .jsonl file; `tokens`
 /// cuts them.
-///
-/// # Errors
-///
-/// A file is absent.
 pub(super) fn texts(
     paths: &[PathBuf],
     seq_len: usize,

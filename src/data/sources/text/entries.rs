@@ -146,10 +146,6 @@ impl Keep for Entries {
 
 /// Which of `n` entries, called so, are for what: the last ones validate, a share of `val_ratio`,
 /// where `split` deals out none.
-///
-/// # Errors
-///
-/// A part would be empty, in words.
 pub(super) fn parts(
     (n, noun): (usize, &str),
     val_ratio: f64,
@@ -178,10 +174,6 @@ enum Idle {
 }
 
 /// Refuses parts of which no sample has a token that counts; where some have none, says how many.
-///
-/// # Errors
-///
-/// All samples of a part are such.
 pub(super) fn uncounted(
     parts: &Parts<Places>,
     entries: &Entries,

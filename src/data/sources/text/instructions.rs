@@ -137,11 +137,6 @@ pub fn prompt(instruction: &str, input: &str) -> String {
 }
 
 /// Opens all parts, with the vocabulary in the order of its tokens.
-///
-/// # Errors
-///
-/// A file is absent or not what it should be, there is no token that ends a text, or a part has no
-/// entry.
 pub(crate) fn open(source: &Instructions, split: &SplitPlan) -> Result<Splits, Error> {
     let tokenizer = Arc::new(Tokenizer::open(&source.tokenizer)?);
     Ok(open_with(source, &tokenizer, split, Look::Header)?.0)

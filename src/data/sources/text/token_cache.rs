@@ -65,10 +65,6 @@ pub(super) trait Keep: Sized {
 }
 
 /// What `cut` makes of `origin`: kept before, or cut now and kept then.
-///
-/// # Errors
-///
-/// Those of `cut`.
 pub(super) fn cached<T: Keep + Send + 'static>(
     cache: Option<&TokenCache>,
     origin: &Origin,

@@ -61,10 +61,6 @@ impl TokenFile {
     }
 
     /// The tokens in the file at `path`, of `dtype` if it is no array of NumPy.
-    ///
-    /// # Errors
-    ///
-    /// It cannot be read, or is not a whole number of tokens.
     pub(super) fn open(path: &Path, dtype: TokenDtype) -> Result<Self, Error> {
         let failed = unreadable(path, "the tokens");
         let file = read::open(path).map_err(&failed)?;
@@ -92,11 +88,6 @@ impl TokenFile {
     }
 
     /// Refuses a file whose tokens are not of the type that they are read as, by its first ones.
-    ///
-    /// # Errors
-    ///
-    /// Every other number is almost 0, as the upper halves of wider tokens are, or a token is not
-    /// below `vocabulary`, as where two narrower ones are read as one.
     pub(super) fn check(&self, path: &Path, vocabulary: usize) -> Result<(), Error> {
         let tokens = self.read(0, self.len.min(CHECKED_TOKENS));
         let tokens = tokens.map_err(unreadable(path, "the tokens"))?;
@@ -178,10 +169,6 @@ fn remedy(width: usize) -> String {
 
 /// The largest token in the file at `path`, of `dtype` if it is no array of NumPy; 0 if there is
 /// none.
-///
-/// # Errors
-///
-/// It cannot be read, or is not a whole number of tokens.
 pub(crate) fn largest_token(path: &Path, dtype: TokenDtype) -> Result<u32, Error> {
     /// Tokens that are read at a time.
     const PART: usize = 1 << 20;

@@ -261,11 +261,6 @@ enum Source {
 
 /// Opens all parts, with the vocabulary in the order of its tokens, and the bytes of each token if
 /// its text is known.
-///
-/// # Errors
-///
-/// A file is absent, is not UTF-8 text or not a whole number of tokens, or a part is shorter than
-/// one window.
 fn open(
     source: &Source,
     seq_len: usize,
@@ -327,10 +322,6 @@ fn held_back(row: Row, split: &SplitPlan) -> Result<(Row, Option<Row>), Error> {
 }
 
 /// The characters of `text` as tokens.
-///
-/// # Errors
-///
-/// The first character that is not in `vocabulary`.
 pub fn encode(vocabulary: &[String], text: &str) -> Result<Vec<u32>, char> {
     let mut buffer = [0; 4];
     let token = |c: char| {

@@ -13,10 +13,6 @@ use crate::nn::Params;
 pub const PREFIX: &str = "base_model.model.";
 
 /// Replaces the model's adapters by those of a safetensors file of PEFT, all or none.
-///
-/// # Errors
-///
-/// The file cannot be read or is damaged, or keys or shapes differ.
 pub fn load_adapters(params: &Params, path: &Path) -> Result<(), Error> {
     let files = [(path.to_owned(), read_limited(path)?)];
     let views = views(&files)?.into_iter().map(|(name, view)| (ours(name), view)).collect();
@@ -32,10 +28,6 @@ pub fn load_adapters(params: &Params, path: &Path) -> Result<(), Error> {
 
 /// Compares the adapters of a safetensors file of PEFT with those that are `wanted`, by the file's
 /// header alone.
-///
-/// # Errors
-///
-/// As [`load_adapters`], but for numbers.
 pub fn check_adapters(wanted: &Wanted, path: &Path) -> Result<(), Error> {
     let found = header(path)?.into_iter().map(|(name, held)| (ours(name), held)).collect();
     adapters_of(wanted, &found).map(drop).map_err(|misfit| Error::misfit(path, misfit))

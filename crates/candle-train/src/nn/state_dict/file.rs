@@ -21,10 +21,6 @@ const PICKLES: [&[u8]; 2] = [b"PK\x03\x04", b"\x80\x02"];
 
 /// Names, types and shapes of what is in a safetensors file, or in those that an index names,
 /// without their numbers.
-///
-/// # Errors
-///
-/// A file cannot be read, is of another kind, or is damaged.
 pub fn header(path: &Path) -> Result<Header, Error> {
     let mut all = Header::new();
     for path in files_of(path)? {

@@ -157,10 +157,6 @@ pub struct Misfit {
 /// from keys, and the name that a wrapper such as Lightning's module gives the model (`model.`); if
 /// all of the model's keys share a first component (`resnet18.`) that none of the file's has, it is
 /// put before them. Names of another library become the model's.
-///
-/// # Errors
-///
-/// Keys, shapes or types differ.
 pub fn fit(wanted: &Wanted, header: &Header, strict: Strict<'_>) -> Result<Fit, Misfit> {
     let mut comparing = Comparing::new(renamed(wanted, header), strict);
     comparing.take_aliases(wanted);

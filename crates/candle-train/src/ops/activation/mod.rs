@@ -18,102 +18,58 @@ use function::{
 };
 
 /// max(x, 0). The gradient at 0 is 0, as in PyTorch (Candle's own gives 1).
-///
-/// # Errors
-///
-/// Neither f32 nor bf16 on the CPU, or the device's.
 pub fn relu(x: &Tensor) -> Result<Tensor> {
     apply(x, Relu)
 }
 
 /// x where it is positive, else `negative_slope` x: `torch.nn.LeakyReLU(negative_slope)`.
-///
-/// # Errors
-///
-/// As [`relu`].
 pub fn leaky_relu(x: &Tensor, negative_slope: f64) -> Result<Tensor> {
     apply(x, LeakyRelu(negative_slope as f32))
 }
 
 /// min(max(x, 0), 6): `torch.nn.ReLU6()`.
-///
-/// # Errors
-///
-/// As [`relu`].
 pub fn relu6(x: &Tensor) -> Result<Tensor> {
     apply(x, Relu6)
 }
 
 /// relu6(x + 3) / 6: `torch.nn.Hardsigmoid()`.
-///
-/// # Errors
-///
-/// As [`relu`].
 pub fn hardsigmoid(x: &Tensor) -> Result<Tensor> {
     apply(x, Hardsigmoid)
 }
 
 /// x relu6(x + 3) / 6 (Howard et al., 2019): `torch.nn.Hardswish()`.
-///
-/// # Errors
-///
-/// As [`relu`].
 pub fn hardswish(x: &Tensor) -> Result<Tensor> {
     apply(x, Hardswish)
 }
 
 /// x Φ(x), with the exact distribution function (Hendrycks and Gimpel, 2016): `torch.nn.GELU()`.
-///
-/// # Errors
-///
-/// As [`relu`].
 pub fn gelu(x: &Tensor) -> Result<Tensor> {
     apply(x, Gelu)
 }
 
 /// GELU by the tangent: x/2 (1 + tanh(sqrt(2/π) (x + 0.044715 x^3))):
 /// `torch.nn.GELU(approximate="tanh")`.
-///
-/// # Errors
-///
-/// As [`relu`].
 pub fn gelu_tanh(x: &Tensor) -> Result<Tensor> {
     apply(x, GeluTanh)
 }
 
 /// x / (1 + e^-x): `torch.nn.SiLU()`.
-///
-/// # Errors
-///
-/// As [`relu`].
 pub fn silu(x: &Tensor) -> Result<Tensor> {
     apply(x, Silu)
 }
 
 /// x tanh(ln(1 + e^x)) (Misra, 2019): `torch.nn.Mish()`. Unlike Candle's own, its gradient is
 /// finite wherever x is.
-///
-/// # Errors
-///
-/// As [`relu`].
 pub fn mish(x: &Tensor) -> Result<Tensor> {
     apply(x, Mish)
 }
 
 /// 1 / (1 + e^-x): `torch.sigmoid`.
-///
-/// # Errors
-///
-/// As [`relu`].
 pub fn sigmoid(x: &Tensor) -> Result<Tensor> {
     apply(x, Sigmoid)
 }
 
 /// The hyperbolic tangent: `torch.tanh`.
-///
-/// # Errors
-///
-/// As [`relu`].
 pub fn tanh(x: &Tensor) -> Result<Tensor> {
     apply(x, Tanh)
 }

@@ -44,10 +44,6 @@ pub struct Attention {
 
 /// As `torch.nn.functional.scaled_dot_product_attention`, heads side by side: q (b, t, w), k and v
 /// (b, s, w) -> (b, t, w), f32.
-///
-/// # Errors
-///
-/// Shapes that do not fit, a width that the heads do not divide, a probability outside [0, 1].
 pub fn attention(q: &Tensor, k: &Tensor, v: &Tensor, attention: Attention) -> Result<Tensor> {
     attention_within([q, k, v], attention, None)
 }
@@ -55,10 +51,6 @@ pub fn attention(q: &Tensor, k: &Tensor, v: &Tensor, attention: Attention) -> Re
 /// [`attention`] in which the queries of sample i see its first `lengths[i]` keys only, as with a
 /// `key_padding_mask` of `torch.nn.MultiheadAttention` that hides the others. With lengths, the
 /// CPU computes it.
-///
-/// # Errors
-///
-/// As [`attention`], or a length for which there are no keys.
 pub fn attention_within(
     [q, k, v]: [&Tensor; 3],
     attention: Attention,
@@ -73,19 +65,11 @@ pub fn attention_within(
 }
 
 /// [`attention`] of queries, keys and values that lie side by side: qkv (b, t, 3 w) -> (b, t, w).
-///
-/// # Errors
-///
-/// As [`attention`].
 pub fn attention_packed(qkv: &Tensor, attention: Attention) -> Result<Tensor> {
     attention_packed_within(qkv, attention, None)
 }
 
 /// [`attention_within`] of queries, keys and values that lie side by side.
-///
-/// # Errors
-///
-/// As [`attention_within`].
 pub fn attention_packed_within(
     qkv: &Tensor,
     attention: Attention,

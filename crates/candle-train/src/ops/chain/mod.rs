@@ -25,10 +25,6 @@ use super::widen::{Widen, is_half};
 /// Tensors that a gradient reaches may only be given to operations of this module there
 /// ([`super::add()`] for a sum); another operation of Candle among them is an error, never a lost
 /// gradient. Weights are those of [`super::Weight::learnt`]. Inside another chain this is `f(x)`.
-///
-/// # Errors
-///
-/// Those of `f`, and that of an operation that is not part of the chain.
 pub fn chain(x: &Tensor, f: impl FnOnce(&Tensor) -> Result<Tensor>) -> Result<Tensor> {
     if TAPE.with_borrow(Option::is_some) {
         return f(x);
@@ -52,10 +48,6 @@ pub fn chain(x: &Tensor, f: impl FnOnce(&Tensor) -> Result<Tensor>) -> Result<Te
 /// link of that chain: its gradient is handed on as it is, and `y` may be used by nothing else that
 /// learns. `op` is told whether it may write over `y`: whether nothing reads it in backward. It
 /// gets half precision as f32.
-///
-/// # Errors
-///
-/// That of the operation, or `y` was used in this way before.
 #[cfg(any(feature = "cuda", test))]
 pub(crate) fn extended<O: OnGpu>(y: &Tensor, op: impl FnOnce(bool) -> O) -> Result<Tensor> {
     if !is_half(y) {

@@ -14,10 +14,6 @@ use crate::ops::weight::Weight;
 /// [`conv2d`], but under bf16 on the CPU the result is a bf16 tensor, as under `torch.autocast`:
 /// the same numbers in half of the memory. x may be one, too. Operations of [`crate::ops`] take it,
 /// those of Candle may need [`crate::ops::widen()`].
-///
-/// # Errors
-///
-/// Those of [`conv2d`].
 pub fn autocast_conv2d(
     x: &Tensor,
     weight: &Weight,

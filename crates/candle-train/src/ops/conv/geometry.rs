@@ -150,10 +150,6 @@ pub enum Rounding {
 impl Rounding {
     /// Windows over a padded line of `size` values, of which the last one begins before the padding
     /// behind it.
-    ///
-    /// # Errors
-    ///
-    /// A window that does not fit.
     pub fn windows(
         self,
         size: usize,

@@ -109,10 +109,6 @@ struct Sliding {
 /// x (n, h, w, ci), weight (co, ci / groups, kh, kw), bias (co) -> (n, oh, ow, co), f32. Each group
 /// of input channels makes a group of output channels. Under a half precision, operands, result and
 /// gradients are rounded to it.
-///
-/// # Errors
-///
-/// The channels differ, or the kernel is larger than the padded image.
 pub fn conv2d(
     x: &Tensor,
     weight: &Weight,
@@ -125,10 +121,6 @@ pub fn conv2d(
 /// Cross-correlation as `torch.nn.functional.conv1d`, with activations in NLC.
 ///
 /// x (n, l, ci), weight (co, ci / groups, k), bias (co) -> (n, ol, co); otherwise as [`conv2d`].
-///
-/// # Errors
-///
-/// Those of [`conv2d`].
 pub fn conv1d(
     x: &Tensor,
     weight: &Weight,

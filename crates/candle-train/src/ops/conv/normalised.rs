@@ -39,10 +39,6 @@ pub struct ConvNorm<'a> {
 ///
 /// Under bf16, and on a GPU under fp16, the result has the precision's type, and x and residual may
 /// have it: operations of [`crate::ops`] take it, those of Candle may need [`crate::ops::widen()`].
-///
-/// # Errors
-///
-/// Those of the two, or scale or shift that are tensors of Candle's graph.
 pub fn conv_batch_norm(
     x: &Tensor,
     residual: Option<&Tensor>,

@@ -17,10 +17,6 @@ use crate::ops::weight::{Destination, Weight};
 ///
 /// x (n, l, ci), weight (ci, co, k), bias (co) -> (n, (l - 1) stride - 2 padding + k, co), f32,
 /// without groups. Rounds as [`super::conv1d`].
-///
-/// # Errors
-///
-/// The channels differ, or nothing is left of the line.
 pub fn conv_transpose1d(
     x: &Tensor,
     weight: &Weight,
@@ -43,10 +39,6 @@ pub fn conv_transpose1d(
 ///
 /// x (n, h, w, ci), weight (ci, co / groups, kh, kw), bias (co) -> (n, (h - 1) stride - 2 padding +
 /// dilation (kh - 1) + behind + 1, ..., co), f32. Rounds as [`super::conv2d`].
-///
-/// # Errors
-///
-/// The channels differ, nothing is left of the image, or more is added behind than a stride skips.
 pub fn conv_transpose2d(
     x: &Tensor,
     weight: &Weight,

@@ -6,10 +6,6 @@ use super::address::of_tensor;
 use super::gpu::{Arg, Gpu, Grid, args, suffix};
 
 /// Elements `start..` of `bucket`, both f32 on the GPU, plus `values`, or replaced by them.
-///
-/// # Errors
-///
-/// The values do not fit into the bucket, or the driver's.
 pub fn put(bucket: &Tensor, start: usize, values: &Tensor, adds: bool) -> Result<()> {
     let n = values.elem_count();
     let values = values.contiguous()?;
@@ -21,10 +17,6 @@ pub fn put(bucket: &Tensor, start: usize, values: &Tensor, adds: bool) -> Result
 }
 
 /// Sets `n` elements of `bucket` from `start` on to zero.
-///
-/// # Errors
-///
-/// As [`put`].
 pub fn clear(bucket: &Tensor, start: usize, n: usize) -> Result<()> {
     let place = place(bucket, start, n)?;
     Gpu::of_tensor(bucket)?.launch("clear", Grid::over(n.div_ceil(4)), &[place, n.into()])
@@ -32,10 +24,6 @@ pub fn clear(bucket: &Tensor, start: usize, n: usize) -> Result<()> {
 
 /// Gives each of two tensors, f32 on the GPU and equally long, the values of the other; both stay
 /// where they are.
-///
-/// # Errors
-///
-/// They differ in length, or the driver's.
 pub fn exchange(one: &Tensor, other: &Tensor) -> Result<()> {
     let n = one.elem_count();
     let places = [place(one, 0, n)?, place(other, 0, n)?];
@@ -43,10 +31,6 @@ pub fn exchange(one: &Tensor, other: &Tensor) -> Result<()> {
 }
 
 /// The values of `bucket`, f32 on the GPU, times `factor`, as `dtype`.
-///
-/// # Errors
-///
-/// The driver's.
 pub fn compress(bucket: &Tensor, dtype: DType, factor: f32) -> Result<Tensor> {
     let (gpu, n) = (Gpu::of_tensor(bucket)?, bucket.elem_count());
     let half = gpu.tensor(dtype, n)?;
@@ -57,10 +41,6 @@ pub fn compress(bucket: &Tensor, dtype: DType, factor: f32) -> Result<Tensor> {
 }
 
 /// The way back: `bucket` becomes `half` times `factor`.
-///
-/// # Errors
-///
-/// The driver's.
 pub fn expand(half: &Tensor, bucket: &Tensor, factor: f32) -> Result<()> {
     let (gpu, n) = (Gpu::of_tensor(bucket)?, bucket.elem_count());
     let kernel = format!("expand_{}", suffix(half.dtype())?);
@@ -69,10 +49,6 @@ pub fn expand(half: &Tensor, bucket: &Tensor, factor: f32) -> Result<()> {
 }
 
 /// Where the values of a tensor lie, for libraries that know nothing of tensors.
-///
-/// # Errors
-///
-/// The tensor is not contiguous on a GPU.
 pub fn pointer(tensor: &Tensor) -> Result<u64> {
     Ok(of_tensor(tensor)?.at)
 }

@@ -46,10 +46,6 @@ pub(super) struct Problem {
 
 /// Enqueues a convolution: `operands` and `out` are addresses of contiguous values, channels last.
 /// `false` = it has groups, and cuDNN has no algorithm for it.
-///
-/// # Errors
-///
-/// cuDNN's, with the shape.
 pub(super) fn run(
     gpu: &Gpu,
     direction: Direction,

@@ -155,10 +155,6 @@ impl Scratch {
 impl Gpu {
     /// Opens GPU number `ordinal` for this process. Candle's own waits between streams are turned
     /// off: everything runs on one stream, and the others are ordered by events of ours.
-    ///
-    /// # Errors
-    ///
-    /// The driver's.
     pub fn open(ordinal: usize) -> Result<Self> {
         let device = CudaDevice::new_with_stream(ordinal)?;
         // SAFETY: every buffer of this process is allocated and freed on the device's own stream,
@@ -189,10 +185,6 @@ impl Gpu {
     }
 
     /// The most bytes in use at a time since the last call.
-    ///
-    /// # Errors
-    ///
-    /// The driver's.
     pub(in crate::ops) fn take_peak(&self) -> Result<u64> {
         let context = self.device.cuda_stream().context().clone();
         let mut peak = 0u64;
@@ -217,10 +209,6 @@ impl Gpu {
 
     /// Gives memory that is free back to the driver, and says how many bytes are free then, and how
     /// many more than now have been in use at a time.
-    ///
-    /// # Errors
-    ///
-    /// The driver's.
     pub(in crate::ops) fn free_memory(&self) -> Result<(u64, u64)> {
         let context = self.device.cuda_stream().context().clone();
         context.synchronize().w()?;
@@ -245,19 +233,11 @@ impl Gpu {
     }
 
     /// The GPU of a tensor.
-    ///
-    /// # Errors
-    ///
-    /// The tensor is on the CPU.
     pub fn of_tensor(tensor: &Tensor) -> Result<Self> {
         Ok(Self { device: tensor.device().as_cuda_device()?.clone() })
     }
 
     /// The GPU that Candle calls `device`.
-    ///
-    /// # Errors
-    ///
-    /// It is the CPU.
     pub fn of_device(device: &Device) -> Result<Self> {
         Ok(Self { device: device.as_cuda_device()?.clone() })
     }

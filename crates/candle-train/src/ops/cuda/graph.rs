@@ -44,11 +44,6 @@ unsafe impl Send for Graph {}
 impl Graph {
     /// Records what `enqueue` gives the compute stream of `gpu`, without running it. All that it
     /// allocates must be freed when it returns.
-    ///
-    /// # Errors
-    ///
-    /// That of `enqueue`, which fails where it waits for the GPU; the CPU's memory has a part in
-    /// it; the driver's.
     pub fn record(gpu: &Gpu, enqueue: impl FnOnce() -> Result<()>) -> Result<Self> {
         let _alone = compute_stream();
         let (free, needed) = gpu.free_memory()?;
@@ -86,10 +81,6 @@ impl Graph {
     }
 
     /// Enqueues what was recorded.
-    ///
-    /// # Errors
-    ///
-    /// The driver's.
     pub fn replay(&self) -> Result<()> {
         self.0.launch().w()
     }

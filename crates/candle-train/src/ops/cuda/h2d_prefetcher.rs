@@ -53,10 +53,6 @@ pub struct InFlightTensor {
 
 impl H2dPrefetcher {
     /// The way to `gpu`.
-    ///
-    /// # Errors
-    ///
-    /// The driver's.
     pub fn new(gpu: Gpu) -> Result<Self> {
         let copies = gpu.cuda().cuda_stream().context().new_stream().w()?;
         Ok(Self { gpu, copies, back: channel(), free: Vec::new(), made: Vec::new() })
@@ -64,10 +60,6 @@ impl H2dPrefetcher {
 
     /// Sends a tensor of the CPU, f32, off. Waits until a place is free: [`InFlightTensor::take`]
     /// frees it.
-    ///
-    /// # Errors
-    ///
-    /// The tensor is not f32 on the CPU, the receiver is gone, or the driver's.
     pub fn send(&mut self, tensor: &Tensor) -> Result<InFlightTensor> {
         let mut place = self.place(tensor.elem_count())?;
         if let Some(copied) = place.copied.take() {
@@ -131,10 +123,6 @@ impl Drop for H2dPrefetcher {
 
 impl InFlightTensor {
     /// The tensor, for what is enqueued on the compute stream from now on.
-    ///
-    /// # Errors
-    ///
-    /// The driver's.
     pub fn take(mut self) -> Result<Tensor> {
         let Some(place) = &mut self.place else { bail!("a batch can be taken once") };
         let device = self.gpu.cuda();

@@ -59,10 +59,6 @@ impl Kernels {
 /// are kept ([`super::keep_kernels_in`]): for its own architecture, which any driver of the same
 /// major version takes, and where NVRTC does not know that one yet, as PTX for the oldest supported
 /// one, which the driver translates and keeps.
-///
-/// # Errors
-///
-/// NVRTC's, with its log, and the driver's.
 pub(super) fn module(context: &Arc<CudaContext>, kernels: Kernels) -> Result<Arc<CudaModule>> {
     type Known = (usize, Kernels, Arc<CudaModule>);
     static MODULES: Mutex<Vec<Known>> = Mutex::new(Vec::new());

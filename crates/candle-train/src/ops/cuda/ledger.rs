@@ -24,10 +24,6 @@ pub struct Found {
 
 impl Found {
     /// Memory of its own.
-    ///
-    /// # Errors
-    ///
-    /// The GPU is out of memory.
     pub fn new(gpu: &Gpu) -> Result<Self> {
         let memory = Arc::new(gpu.scratch(BYTES)?);
         Ok(Self { at: begin(&memory)?, memory })
@@ -39,10 +35,6 @@ impl Found {
 
     /// Notes a loss, a scalar f32. `right` are the right answers, unless they were counted on the
     /// GPU.
-    ///
-    /// # Errors
-    ///
-    /// The driver's.
     pub fn note(&self, loss: &Tensor, right: Option<u64>, weight: f64) -> Result<()> {
         let right = right.map_or(-1.0, |right| right as f64);
         let arguments = [of_tensor(loss)?.into(), self.argument(), right.into(), weight.into()];
@@ -50,28 +42,16 @@ impl Found {
     }
 
     /// Takes over what `other` holds.
-    ///
-    /// # Errors
-    ///
-    /// The driver's.
     pub fn take(&self, gpu: &Gpu, other: &Self) -> Result<()> {
         copy(gpu, other.at, self.at, 1)
     }
 
     /// The bits of what is there. Waits for the GPU.
-    ///
-    /// # Errors
-    ///
-    /// The driver's.
     pub fn bits(&self, gpu: &Gpu) -> Result<Vec<u8>> {
         gpu.download(&self.memory)
     }
 
     /// Puts them back.
-    ///
-    /// # Errors
-    ///
-    /// The driver's.
     pub fn set_bits(&self, gpu: &Gpu, bits: &[u8]) -> Result<()> {
         let values = gpu.upload(bits)?;
         copy(gpu, begin(&values)?, self.at, 1)
@@ -109,10 +89,6 @@ pub struct Ledger {
 
 impl Ledger {
     /// An empty one.
-    ///
-    /// # Errors
-    ///
-    /// The GPU is out of memory.
     pub fn new(gpu: &Gpu) -> Result<Self> {
         let memory = Arc::new(gpu.scratch((1 + ROOM) * BYTES)?);
         Ok(Self { gpu: gpu.clone(), memory, room: ROOM, passes: 0 })
@@ -124,10 +100,6 @@ impl Ledger {
     }
 
     /// Where the next pass notes what it finds.
-    ///
-    /// # Errors
-    ///
-    /// The GPU is out of memory.
     pub fn next_pass(&mut self) -> Result<Found> {
         if self.passes == self.room {
             let larger = self.gpu.scratch((1 + 2 * self.room) * BYTES)?;
@@ -154,10 +126,6 @@ impl Ledger {
     }
 
     /// Lets the GPU decide about the update.
-    ///
-    /// # Errors
-    ///
-    /// The driver's.
     pub fn decide(&self, conditions: Conditions) -> Result<Decision> {
         let Conditions { factor, most_norm, most_loss } = conditions;
         let decision = Decision::new(&self.gpu)?;
@@ -174,10 +142,6 @@ impl Ledger {
     }
 
     /// All that was noted in the step. Waits for the GPU.
-    ///
-    /// # Errors
-    ///
-    /// The driver's.
     pub fn read(&self) -> Result<StepNumbers> {
         let bytes = self.gpu.download(&self.memory)?;
         let numbers: Vec<f64> = bytemuck::pod_collect_to_vec(&bytes);

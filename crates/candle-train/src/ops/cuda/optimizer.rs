@@ -127,10 +127,6 @@ pub struct Updater {
 
 impl Updater {
     /// Notes where the parameters are.
-    ///
-    /// # Errors
-    ///
-    /// The GPU is out of memory.
     pub fn new(gpu: &Gpu, parameters: &[Parameter<'_>]) -> Result<Self> {
         let addresses: Vec<ParameterAddresses> =
             parameters.iter().map(addresses_of).collect::<Result<_>>()?;
@@ -155,10 +151,6 @@ impl Updater {
 
     /// Enqueues the update of the parameters that `takes_part` names by their index. Where the GPU
     /// makes the `decision`, it replaces the rule's clipping.
-    ///
-    /// # Errors
-    ///
-    /// The driver's.
     pub fn update(
         &mut self,
         rule: Rule,
@@ -186,10 +178,6 @@ impl Updater {
 
     /// Measures the gradients of this rank: the sums of squares of their parts, f64, in the order
     /// of the parameters; zeros are those of other ranks.
-    ///
-    /// # Errors
-    ///
-    /// The driver's.
     pub fn measure(&self) -> Result<&Tensor> {
         let sums = of_tensor(&self.sums)?.into();
         let arguments = [self.table.at(), self.parts.at(), sums, PER_BLOCK.into()];
@@ -198,10 +186,6 @@ impl Updater {
     }
 
     /// Puts what all ranks measured in the place of what this one did.
-    ///
-    /// # Errors
-    ///
-    /// There is another number of parts, or the driver's.
     pub fn set_measured(&self, sums: &[f64]) -> Result<()> {
         if sums.len() != self.sums.elem_count() {
             bail!("{} sums of {} parts", sums.len(), self.sums.elem_count());
@@ -214,10 +198,6 @@ impl Updater {
     }
 
     /// Notes the sum of squares of all gradients in `ledger`, as they were measured.
-    ///
-    /// # Errors
-    ///
-    /// The driver's.
     pub fn note_squares(&self, ledger: &Ledger) -> Result<()> {
         let sums = of_tensor(&self.sums)?.into();
         let arguments = [sums, ledger.squares()?.argument(), self.n_parts().into()];
@@ -225,10 +205,6 @@ impl Updater {
     }
 
     /// The first parameter whose gradient was not finite when it was measured. Waits for the GPU.
-    ///
-    /// # Errors
-    ///
-    /// The driver's.
     pub fn first_not_finite(&self) -> Result<Option<usize>> {
         let sums = self.sums.to_vec1::<f64>()?;
         let mut parts = self.parameter_of.iter().zip(sums);

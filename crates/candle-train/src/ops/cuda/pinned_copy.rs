@@ -31,10 +31,6 @@ thread_local! {
 }
 
 /// A tensor of the CPU, f32, in the memory of `gpu`.
-///
-/// # Errors
-///
-/// The tensor is not f32 on the CPU, or the driver's.
 pub fn to_gpu(gpu: &Gpu, tensor: &Tensor) -> Result<Tensor> {
     let storage = read([tensor], |[values]| BUFFERS.with_borrow_mut(|all| copy(gpu, all, values)))?;
     Ok(wrap(storage, tensor.shape()))

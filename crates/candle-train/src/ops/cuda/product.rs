@@ -39,10 +39,6 @@ pub(super) struct Factor {
 }
 
 /// Enqueues out (m, n) = a (m, k) b (k, n). The factors have one type; `out` has theirs, or is f32.
-///
-/// # Errors
-///
-/// cuBLAS's, or a type that it does not multiply.
 pub(super) fn product(
     gpu: &Gpu,
     [a, b]: [Factor; 2],

@@ -31,19 +31,11 @@ pub struct Moment(CudaEvent);
 
 impl Moment {
     /// After all that was enqueued on the compute stream of `gpu` so far.
-    ///
-    /// # Errors
-    ///
-    /// The driver's.
     pub fn now(gpu: &Gpu) -> Result<Self> {
         gpu.cuda().cuda_stream().record_event(None).w().map(Self)
     }
 
     /// Lets what is enqueued on the compute stream of `gpu` from now on wait for it.
-    ///
-    /// # Errors
-    ///
-    /// The driver's.
     pub fn goes_before(&self, gpu: &Gpu) -> Result<()> {
         gpu.cuda().cuda_stream().wait(&self.0).w()
     }
@@ -56,10 +48,6 @@ impl<M: DerefMut<Target = [f32]>> Staging<M> {
     /// Copies to and from page-locked memory go on when the call has returned, so whatever else
     /// lies in such a page, a result that is read at once, or a shape that is freed after the call,
     /// would be read too early or written too late.
-    ///
-    /// # Errors
-    ///
-    /// The driver's, for want of a stream.
     pub fn new(gpu: &Gpu, memory: Vec<M>, has_own_pages: impl Fn(&M) -> bool) -> Result<Self> {
         let context = gpu.cuda().cuda_stream().context().clone();
         let copies = context.new_stream().w()?;
@@ -88,10 +76,6 @@ impl<M: DerefMut<Target = [f32]>> Staging<M> {
     /// Copies `values`, f32 on the GPU, to the `index`-th memory once `ready` is over, lets
     /// `change` have it there, and enqueues the copy of some elements to another tensor, which may
     /// be a part of `values`. Returns when that copy is over.
-    ///
-    /// # Errors
-    ///
-    /// The values have another length, or the driver's; inside, that of `change`.
     pub fn visit<E>(
         &mut self,
         index: usize,

@@ -22,10 +22,6 @@ use crate::Precision;
 /// As `torch.nn.functional.linear`: x (..., in), weight (out, in), bias (out) -> (..., out), f32.
 ///
 /// Under a half precision, operands, result and gradients are rounded to it.
-///
-/// # Errors
-///
-/// Shapes that do not fit.
 pub fn linear(
     x: &Tensor,
     weight: &Weight,
@@ -37,10 +33,6 @@ pub fn linear(
 
 /// [`linear`] and an activation in one pass. On a GPU, under a half precision, the result behind an
 /// activation has the precision's type, as that of [`super::conv_batch_norm`].
-///
-/// # Errors
-///
-/// Shapes that do not fit.
 pub fn linear_activated(
     x: &Tensor,
     weight: &Weight,

@@ -99,10 +99,6 @@ impl Flow {
     }
 
     /// (channels, height, width) of an image.
-    ///
-    /// # Errors
-    ///
-    /// It is something else.
     pub fn image(self) -> Result<[usize; 3], Unfit> {
         match self {
             Self::Image(sides) => Ok(sides),
@@ -111,10 +107,6 @@ impl Flow {
     }
 
     /// (steps, features) of a sequence.
-    ///
-    /// # Errors
-    ///
-    /// It is something else.
     pub fn sequence(self) -> Result<[usize; 2], Unfit> {
         match self {
             Self::Sequence(sides) => Ok(sides),
@@ -124,10 +116,6 @@ impl Flow {
     }
 
     /// The same, if it is of numbers.
-    ///
-    /// # Errors
-    ///
-    /// It is of tokens.
     pub fn numbers(self) -> Result<Self, Unfit> {
         match self {
             Self::Tokens(_) => {

@@ -37,11 +37,6 @@ pub(crate) fn is_parquet(path: &Path) -> bool {
 
 /// Reads all episodes of a file, or of the files of a folder in the order of their paths, and the
 /// images of `cameras`.
-///
-/// # Errors
-///
-/// A file is absent, damaged, or lacks a column; columns or files do not fit each other, or hold
-/// null or something that is not a finite number, named with its row, from 0.
 pub(crate) fn read(path: &Path, cameras: &[String]) -> Result<Episodes, Error> {
     let (files, root) = (tables(path)?, root(path));
     let mut joined = Joined::default();
@@ -55,10 +50,6 @@ pub(crate) fn read(path: &Path, cameras: &[String]) -> Result<Episodes, Error> {
 }
 
 /// Cameras of which the first table of a file or folder holds images, or files lie beside it.
-///
-/// # Errors
-///
-/// It is absent or damaged.
 pub(crate) fn cameras(path: &Path) -> Result<Vec<String>, Error> {
     let first = tables(path)?.swap_remove(0);
     Ok(seen(&Table::open(&first)?, root(path)))
@@ -85,10 +76,6 @@ struct Joined {
 
 impl Joined {
     /// Appends the rows of a file.
-    ///
-    /// # Errors
-    ///
-    /// What does not fit the files before it, in words.
     fn add(&mut self, part: Part) -> Result<(), String> {
         let Episodes { observations, actions, cameras, ends } = &mut self.episodes;
         for (before, now) in [(&*observations, &part.observations), (&*actions, &part.actions)] {

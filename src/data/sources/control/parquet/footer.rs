@@ -17,10 +17,6 @@ const SCHEMA: i64 = 2;
 const NUM_CHILDREN: i64 = 5;
 
 /// Checks the nesting of the schema of `file`.
-///
-/// # Errors
-///
-/// What is wrong, in words.
 pub(super) fn check(file: &mut File) -> Result<(), String> {
     let bytes = read(file).map_err(|error| error.to_string())?;
     let bytes = bytes.ok_or("its footer is missing or damaged")?;

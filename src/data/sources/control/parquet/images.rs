@@ -23,10 +23,6 @@ pub(super) struct Numbers<'a> {
 
 /// The images of the camera `name` in each row of `table`, a file of the data set in the folder
 /// `root`.
-///
-/// # Errors
-///
-/// There are none, or not one for each row; they are videos.
 pub(super) fn images(
     table: &Table<'_>,
     root: &Path,

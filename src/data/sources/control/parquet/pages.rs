@@ -41,10 +41,6 @@ pub(super) struct Pages {
 
 impl Pages {
     /// The pages that `part` of `file`, of so many bytes, describes.
-    ///
-    /// # Errors
-    ///
-    /// They lie outside of the file, or are packed in another way.
     pub(super) fn open(file: &Arc<File>, bytes: u64, part: &ColumnChunkMetaData) -> Result<Self> {
         let packing = match part.compression() {
             Compression::UNCOMPRESSED => Packing::Plain,

@@ -38,9 +38,6 @@ pub(super) struct Table<'a> {
 }
 
 impl<'a> Table<'a> {
-    /// # Errors
-    ///
-    /// The file is absent, or no parquet file.
     pub(super) fn open(path: &'a Path) -> Result<Self, Error> {
         let (mut file, bytes) = opened(path, EXPECTED)?;
         let metadata = footer::check(&mut file).and_then(|()| {
@@ -59,10 +56,6 @@ impl<'a> Table<'a> {
     }
 
     /// The first of `names` that is a column, and the numbers of its rows; `None` if none is.
-    ///
-    /// # Errors
-    ///
-    /// The column holds something else, null or a number that is not finite, or is damaged.
     pub(super) fn rows<'n>(&self, names: &[&'n str]) -> Result<Option<(&'n str, Rows)>, Error> {
         let columns = self.metadata.file_metadata().schema_descr().columns();
         let is = |column: &ColumnDescriptor, name: &str| {
@@ -82,10 +75,6 @@ impl<'a> Table<'a> {
 
     /// The bytes of each row of `field` in the struct `column`, `None` where it is null; `None` if
     /// there is no such field.
-    ///
-    /// # Errors
-    ///
-    /// It holds something else, or is damaged.
     pub(super) fn bytes(
         &self,
         column: &str,
