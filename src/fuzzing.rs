@@ -71,7 +71,8 @@ fn facts(loaded: &Loaded) -> Option<Facts> {
         "csv" => (Modality::Table, Some(vec![13])),
         _ => return None,
     };
-    let (source, is_table) = (SourcePlan::new(name, modality), modality == Modality::Table);
+    let source = SourcePlan::new(name, modality);
+    let is_table = modality == Modality::Table;
     let classes = if is_table { vec![] } else { ["a", "b", "c"].map(str::to_owned).to_vec() };
     let data =
         DataFacts { source, sample, classes, n_train: 640, n_val: 64, ..DataFacts::default() };

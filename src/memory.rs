@@ -250,7 +250,8 @@ impl Blocks {
         let class = self.nearest(bytes)?;
         let block = self.reuse(class, bytes_of(class))?;
         self.released[class] = self.released[class].saturating_add(1);
-        let (start, old) = (block.as_ptr().cast(), bytes_of(class));
+        let start = block.as_ptr().cast();
+        let old = bytes_of(class);
         // SAFETY: the block is a whole mapping of `old` bytes that is not in use. An error leaves
         // it as it was.
         let moved = unsafe { rustix::mm::mremap(start, old, bytes, MremapFlags::MAYMOVE) };

@@ -42,7 +42,8 @@ pub struct Registry<F: Family> {
 
 impl<F: Family> Clone for Registry<F> {
     fn clone(&self) -> Self {
-        let (is_sealed, taken) = (self.is_sealed, self.taken.clone());
+        let is_sealed = self.is_sealed;
+        let taken = self.taken.clone();
         Self { kinds: self.kinds.clone(), is_sealed, taken }
     }
 }

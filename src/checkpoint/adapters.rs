@@ -49,7 +49,8 @@ pub fn merged(model: &[u8], lora: &LoraConfig) -> Result<Vec<u8>, Error> {
     let all = file.tensors();
     let sum = |name: &str| -> Result<Option<Vec<u8>>, Error> {
         let Some(layer) = name.strip_suffix(".weight") else { return Ok(None) };
-        let (a, b) = (file.tensor(&format!("{layer}{A}")), file.tensor(&format!("{layer}{B}")));
+        let a = file.tensor(&format!("{layer}{A}"));
+        let b = file.tensor(&format!("{layer}{B}"));
         let (Ok(a), Ok(b)) = (a, b) else { return Ok(None) };
         let weight = file.tensor(name).map_err(misfit)?;
         add(&weight, &a, &b, lora.alpha / lora.r as f64).map(Some).map_err(misfit)

@@ -26,7 +26,8 @@ pub(crate) struct Contents {
 pub(crate) fn contents(folder: &Path, links: &[&str]) -> Contents {
     let mut contents = Contents::default();
     for entry in entries(folder) {
-        let (path, name) = (entry.path(), entry.file_name());
+        let path = entry.path();
+        let name = entry.file_name();
         let name = name.to_str().unwrap_or_default();
         let is_link = entry.file_type().is_ok_and(|kind| kind.is_symlink());
         let is_folder = entry.file_type().is_ok_and(|kind| kind.is_dir());

@@ -21,7 +21,8 @@ impl Manifest {
             let parts = |manifest: &Self| {
                 manifest.files.get(file).map_or(vec![], |entry| entry.parts.clone())
             };
-            let (ours, theirs) = (parts(self), parts(other));
+            let ours = parts(self);
+            let theirs = parts(other);
             let at =
                 (0..ours.len().max(theirs.len())).find(|&at| ours.get(at) != theirs.get(at))?;
             let part = ours.get(at).or(theirs.get(at))?.name.clone();

@@ -113,16 +113,20 @@ pub(crate) fn of_model(params: &Params) -> candle_core::Result<Vec<Entry<ValueSl
     let buffers = params.buffers().iter().map(|b| (b.name(), b.shape(), b.var()));
     let mut entries = Vec::new();
     for (name, shape, var) in parameters.chain(buffers) {
-        let (name, shape, values) = (name.to_owned(), shape.to_vec(), ValueSlot::Var(var?));
+        let name = name.to_owned();
+        let shape = shape.to_vec();
+        let values = ValueSlot::Var(var?);
         entries.push(Entry { name, dtype: Dtype::F32, shape, values });
     }
     for (name, param) in params.aliases() {
-        let (name, shape, values) =
-            (name.clone(), param.shape().to_vec(), ValueSlot::Var(param.var()?));
+        let name = name.clone();
+        let shape = param.shape().to_vec();
+        let values = ValueSlot::Var(param.var()?);
         entries.push(Entry { name, dtype: Dtype::F32, shape, values });
     }
     for counter in params.counters() {
-        let (name, values) = (counter.name().to_owned(), ValueSlot::Counter(counter));
+        let name = counter.name().to_owned();
+        let values = ValueSlot::Counter(counter);
         entries.push(Entry { name, dtype: Dtype::I64, shape: vec![], values });
     }
     Ok(in_file_order(entries))
@@ -205,7 +209,8 @@ pub(crate) fn header<V>(
     let info = |entry: &Entry<V>| {
         let data_offsets = (start, start + entry.bytes());
         start = data_offsets.1;
-        let (dtype, shape) = (entry.dtype, entry.shape.clone());
+        let dtype = entry.dtype;
+        let shape = entry.shape.clone();
         (entry.name.clone(), TensorInfo { dtype, shape, data_offsets })
     };
     let tensors = entries.iter().map(info).collect();

@@ -160,7 +160,8 @@ pub fn newest(folder: &Path) -> Result<Opened, Error> {
 /// The newest checkpoint beside a damaged one of which every byte is what was written.
 pub(super) fn intact_beside(damaged: &Path) -> Option<PathBuf> {
     let real = |path: &Path| path.canonicalize().unwrap_or_else(|_| path.to_owned());
-    let (folder, damaged) = (damaged.parent()?, real(damaged));
+    let folder = damaged.parent()?;
+    let damaged = real(damaged);
     let others = all(folder).ok()?.into_iter().rev().map(|found| found.path);
     others.filter(|path| real(path) != damaged).find(|path| verify(path).is_ok())
 }
@@ -271,7 +272,8 @@ fn open_now(path: &Path) -> Result<Opened, Error> {
     let text = read_checked(&files, STATE, &manifest).map_err(damaged)?;
     let state = serde_json::from_slice(&text)
         .map_err(|error| misfit(&path.join(STATE), error.to_string()))?;
-    let (path, files) = (path.to_owned(), Arc::new(files));
+    let path = path.to_owned();
+    let files = Arc::new(files);
     Ok(Opened { path, manifest, state, passed_over: Vec::new(), files })
 }
 
@@ -378,7 +380,8 @@ pub(crate) fn entry<'a>(manifest: &'a Manifest, name: &str) -> Result<&'a FileEn
 
 /// The contents of the file `name`: the bytes that are used are the bytes that were checked.
 fn read_checked(files: &OpenFiles, name: &str, manifest: &Manifest) -> Result<Vec<u8>, Damage> {
-    let (entry, file) = (entry(manifest, name)?, files.get(name)?);
+    let entry = entry(manifest, name)?;
+    let file = files.get(name)?;
     let mut bytes = vec![0; entry.bytes as usize];
     file.read_exact_at(&mut bytes, 0).map_err(|error| Damage::reading(name, &error))?;
     let mut rest = bytes.as_slice();

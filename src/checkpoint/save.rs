@@ -51,7 +51,8 @@ pub fn save(folder: &Path, snapshot: &Snapshot<'_>) -> Result<Saved, Error> {
     let destination = Destination { folder: folder.to_owned(), plan, records: vec![] };
     let Written { path, best, surplus } = destination.write(&copied)?;
     let seconds = started.elapsed().as_secs_f64();
-    let (step, size) = (copied.step, Bytes(copied.size()));
+    let step = copied.step;
+    let size = Bytes(copied.size());
     Ok(Saved { step, path, best, size, seconds, stall_seconds, replaced: 0, surplus })
 }
 

@@ -122,7 +122,8 @@ impl<'a> TensorFile<'a> {
             return Ok(());
         };
         let start = self.data + info.data_offsets.0 as u64;
-        let (mut hash, mut is_finite) = (Ok(blake3::hash(&[])), true);
+        let mut hash = Ok(blake3::hash(&[]));
+        let mut is_finite = true;
         values
             .fill(|bytes| {
                 hash = read_hashed(self.file, start, bytes);

@@ -240,7 +240,8 @@ impl Cluster for Kubernetes {
     fn states(&self, answer: &str) -> Vec<(String, State)> {
         let state = |line: &str| {
             let mut parts = line.split('|');
-            let (name, active) = (parts.next()?, parts.next()?);
+            let name = parts.next()?;
+            let active = parts.next()?;
             let conditions = parts.next().unwrap_or_default();
             let has = |word: &str| conditions.split_whitespace().any(|it| it == word);
             let state = match active.parse() {

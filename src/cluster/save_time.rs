@@ -50,7 +50,8 @@ impl SaveTime {
 }
 
 fn note(key: &str, time: Duration, save: &LongestSave, is_set: bool) -> Option<String> {
-    let (shown, needs) = (values::Duration(time), values::Duration(save.needs()));
+    let shown = values::Duration(time);
+    let needs = values::Duration(save.needs());
     let took = format!("a save of run {} took {:.1} s", save.run, save.seconds);
     if is_set && time.as_secs_f64() < save.seconds {
         return Some(format!("warning: {key} = {shown} is too short: {took}; {needs} would do"));

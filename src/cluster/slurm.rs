@@ -125,7 +125,8 @@ impl Slurm {
 
     /// What is wrong with a time limit that comes before the warning of it.
     fn too_short(&self, longest: Option<&LongestSave>) -> Option<String> {
-        let (time, stop) = (self.time?, self.stop(longest));
+        let time = self.time?;
+        let stop = self.stop(longest);
         let stop_before = Duration(stop.time);
         let what = format!("is {time}: it must be longer than `stop_before`, {stop_before}");
         let why = stop.note.map(|note| format!(" ({note})")).unwrap_or_default();
@@ -301,7 +302,8 @@ exit \"$code\"
     fn states(&self, answer: &str) -> Vec<(String, State)> {
         let state = |line: &str| {
             let mut parts = line.trim().splitn(3, '|');
-            let (id, word) = (parts.next()?.to_owned(), parts.next()?);
+            let id = parts.next()?.to_owned();
+            let word = parts.next()?;
             let reason = parts.next().filter(|reason| !["None", ""].contains(reason));
             let open = ["PENDING", "RUNNING", "SUSPENDED", "CONFIGURING", "COMPLETING", "REQUEUED"];
             let shown = match reason.filter(|_| word == "PENDING") {

@@ -123,7 +123,8 @@ fn join_library<J: Send + 'static>(
     new_id: impl FnOnce() -> Result<[u8; ID_BYTES], Error>,
     join: impl FnOnce([u8; ID_BYTES], Rank, WorldSize) -> Result<J, Error> + Send + 'static,
 ) -> Result<J, Error> {
-    let (rank, world) = (control.rank(), control.world_size());
+    let rank = control.rank();
+    let world = control.world_size();
     let mut id = if rank.is_first() { new_id()? } else { [0; ID_BYTES] };
     control.broadcast(&mut id)?;
     let (sender, receiver) = channel();

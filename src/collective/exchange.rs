@@ -48,7 +48,8 @@ impl Connection {
     }
 
     fn gone(&self, call: &Call, why: &io::Error) -> Error {
-        let (rank, address) = (self.rank, self.address.clone());
+        let rank = self.rank;
+        let address = self.address.clone();
         Error::Gone { rank, address, call: *call, why: why.to_string() }
     }
 

@@ -130,11 +130,13 @@ impl Leaders {
             subtrees(world.count(), ranks).into_iter().map(|ranks| ranks.start).collect()
         };
         let starts: Vec<Vec<usize>> = place.leaders().map(starts_of).collect();
-        let (seq, given, failed) = (0, false, None);
+        let seq = 0;
+        let given = false;
+        let failed = None;
         let parts = vec![Vec::new(); starts.len()];
         let state = Mutex::new(State { links, seq, given, failed, parts });
-        let (place, interrupts) =
-            (rank.index() / local.count(), Interrupts::new().map_err(unusable)?);
+        let place = rank.index() / local.count();
+        let interrupts = Interrupts::new().map_err(unusable)?;
         let adds = AllReduce::Tree;
         Ok(Self { rank, world, place, starts, adds, meanwhile, interrupts, timeout, state })
     }

@@ -49,7 +49,8 @@ impl Machines {
         timeout: Duration,
         connect: impl FnOnce(Place, Duration, Option<Meanwhile>) -> Result<Leaders, Error>,
     ) -> Result<Self, Error> {
-        let (own, n) = (local.rank(), local.world_size());
+        let own = local.rank();
+        let n = local.world_size();
         let first = Rank(rank.0 - own.0);
         let local = local.starting_at(first);
         let leader = || {
@@ -125,7 +126,8 @@ impl Collective for Machines {
     }
 
     fn all_reduce(&self, segment: &mut Segment) -> Result<(), Error> {
-        let (len, tag) = (segment.len(), segment.index() as u64);
+        let len = segment.len();
+        let tag = segment.index() as u64;
         self.reduce(Op::AllReduce, segment, std::slice::from_ref(&(0..len)), |leaders, floats| {
             let shares = leaders.shares(len);
             let (call, mut state) = leaders.begin(Op::AllReduce, 4 * len, tag)?;
@@ -141,7 +143,8 @@ impl Collective for Machines {
     }
 
     fn reduce_scatter(&self, segment: &mut Segment, parts: &[Elements]) -> Result<(), Error> {
-        let (len, tag) = (segment.len(), segment.index() as u64);
+        let len = segment.len();
+        let tag = segment.index() as u64;
         let mine = parts.get(self.rank.index()).map_or(&[][..], Vec::as_slice);
         self.reduce(Op::ReduceScatter, segment, mine, |leaders, floats| {
             let of_machines: Vec<Elements> =

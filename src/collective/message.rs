@@ -57,7 +57,8 @@ pub(super) fn check_header(
     })?;
     let theirs = Call { seq, op, bytes: Bytes(bytes), tag };
     if theirs != *call || its_round != round {
-        let (mut first, mut second) = ((own, *call), (other, theirs));
+        let mut first = (own, *call);
+        let mut second = (other, theirs);
         if other < own {
             (first, second) = (second, first);
         }
@@ -200,7 +201,9 @@ pub(super) struct Incoming<'a> {
 
 impl<'a> Incoming<'a> {
     pub(super) fn new(target: Target<'a>) -> Self {
-        let (header, reason, tag) = ([0; HEADER_BYTES], Vec::new(), [0; TAG_BYTES]);
+        let header = [0; HEADER_BYTES];
+        let reason = Vec::new();
+        let tag = [0; TAG_BYTES];
         Self { header, target, reason, part: 0, received: 0, tag }
     }
 
@@ -234,7 +237,8 @@ impl<'a> Incoming<'a> {
                 return Ok(has_advanced);
             }
             let tag_len = if key.is_some() { TAG_BYTES } else { 0 };
-            let (received, mut tag) = (self.received, self.tag);
+            let received = self.received;
+            let mut tag = self.tag;
             let part = self.present_part();
             let len = part.len();
             let rest = match received.checked_sub(len) {

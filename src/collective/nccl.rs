@@ -68,9 +68,13 @@ impl Call {
         Communicator(handle): &Communicator,
         stream: &CudaStream,
     ) -> Result<(), api::NcclError> {
-        let (from, to) = (self.from as *const c_void, self.to as *mut c_void);
-        let (n, kind, sum) = (self.n, self.kind, sys::ncclRedOp_t::ncclSum);
-        let (handle, stream) = (*handle, stream.cu_stream().cast());
+        let from = self.from as *const c_void;
+        let to = self.to as *mut c_void;
+        let n = self.n;
+        let kind = self.kind;
+        let sum = sys::ncclRedOp_t::ncclSum;
+        let handle = *handle;
+        let stream = stream.cu_stream().cast();
         // SAFETY: the handle is live; these are that many numbers in the memory of this rank's GPU,
         // which stay there until later work has waited for the stream, or `record` has enqueued
         // their way back; the stream is of the same context.
@@ -117,7 +121,8 @@ fn new_id() -> Result<[u8; ID_BYTES], Error> {
 fn join(id: [u8; ID_BYTES], rank: Rank, world: WorldSize) -> Result<Communicator, Error> {
     let id = sys::ncclUniqueId { internal: id.map(|byte| byte as std::ffi::c_char) };
     let mut handle = std::ptr::null_mut();
-    let (ranks, rank) = (world.get() as i32, rank.0 as i32);
+    let ranks = world.get() as i32;
+    let rank = rank.0 as i32;
     // SAFETY: `handle` is a place for one handle, and the GPU's context is current.
     unsafe { api::comm_init_rank(&raw mut handle, ranks, id, rank) }
         .map_err(failed("joining the group"))?;
@@ -132,7 +137,8 @@ impl Nccl {
         hook: CommHook,
     ) -> Result<Self, Error> {
         let sums = compute.context().new_stream().map_err(driver)?;
-        let (communicator, halves) = (Mutex::new(Some(communicator)), Mutex::new(Vec::new()));
+        let communicator = Mutex::new(Some(communicator));
+        let halves = Mutex::new(Vec::new());
         let version = version()?;
         Ok(Self { communicator, rank, world, compute, sums, hook, halves, version })
     }
@@ -154,7 +160,8 @@ impl Nccl {
             }
             DeviceExchange::AllGather(values) => {
                 let call = |(owner, values): &(Rank, Tensor)| {
-                    let (at, kind) = (pointer(values)?, sys::ncclDataType_t::ncclFloat32);
+                    let at = pointer(values)?;
+                    let kind = sys::ncclDataType_t::ncclFloat32;
                     let what = What::CopyFrom(*owner);
                     Ok(Call { from: at, to: at, n: values.elem_count(), kind, what })
                 };
@@ -180,7 +187,8 @@ impl Nccl {
             to_mine = pointer(&half)?;
             self.halves().push((mine.clone(), half));
         }
-        let (begin, size) = (pointer(sent)?, sent.dtype().size_in_bytes());
+        let begin = pointer(sent)?;
+        let size = sent.dtype().size_in_bytes();
         let call = |(owner, part): (Rank, &Range<usize>)| {
             let from = begin + (part.start * size) as u64;
             let to = if owner == self.rank { to_mine } else { from };
@@ -300,7 +308,8 @@ pub(super) fn check_sharing() -> Result<(), Error> {
     if code >= MIN_SHARING_VERSION {
         return Ok(());
     }
-    let (here, first) = (version()?, shown(MIN_SHARING_VERSION));
+    let here = version()?;
+    let first = shown(MIN_SHARING_VERSION);
     let what = format!(
         "version {here} refuses two ranks on one GPU, which {first} and later allow: use \
          `distributed.backend = \"shm\"`"

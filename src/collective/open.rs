@@ -28,7 +28,9 @@ pub(crate) fn open_on_gpu(
     fd: Option<OwnedFd>,
     peers: Vec<Peer>,
 ) -> Result<Arc<dyn Collective>, Error> {
-    let (world, timeout, hook) = (plan.world_size, plan.timeout, plan.comm_hook);
+    let world = plan.world_size;
+    let timeout = plan.timeout;
+    let hook = plan.comm_hook;
     let control: Arc<dyn Control> = match plan.backend {
         BackendPlan::Solo => return open(plan.backend, rank, world, fd, timeout),
         BackendPlan::Mpi => return open_machines(plan, rank, fd, peers),
@@ -181,7 +183,8 @@ pub(crate) fn open_machines(
     fd: Option<OwnedFd>,
     peers: Vec<Peer>,
 ) -> Result<Arc<dyn Collective>, Error> {
-    let (world, timeout) = (plan.world_size, plan.timeout);
+    let world = plan.world_size;
+    let timeout = plan.timeout;
     match machine(plan, rank, fd)? {
         None if plan.backend == BackendPlan::Mpi => {
             let place = Place { rank, world, local: WorldSize::ONE };

@@ -75,7 +75,8 @@ fn tree(parts: &mut [&mut [f32]], piece: Range<usize>) {
     while stride < parts.len() {
         for left in (0..parts.len() - stride).step_by(2 * stride) {
             let (low, high) = parts.split_at_mut(left + stride);
-            let (sums, values) = (&mut low[left][piece.clone()], &high[0][piece.clone()]);
+            let sums = &mut low[left][piece.clone()];
+            let values = &high[0][piece.clone()];
             for (sum, value) in sums.iter_mut().zip(values) {
                 *sum += *value;
             }

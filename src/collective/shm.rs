@@ -145,7 +145,8 @@ impl Shm {
         segment: &mut Segment,
         exchange: impl FnOnce(&mut SharedFloats) -> Result<(), Error>,
     ) -> Result<(), Error> {
-        let (len, index) = (segment.len(), segment.index as u64);
+        let len = segment.len();
+        let index = segment.index as u64;
         let floats = self.own(segment)?;
         let mut state = self.state();
         let call = state.barrier.begin(op, 4 * len, index, 0)?;
@@ -190,7 +191,8 @@ impl Shm {
         segment: &mut Segment,
         reduce: impl FnOnce(&mut SharedFloats),
     ) -> Result<(), Error> {
-        let (len, index) = (segment.len(), segment.index as u64);
+        let len = segment.len();
+        let index = segment.index as u64;
         let floats = self.own(segment)?;
         let mut state = self.state();
         let call = state.barrier.begin(op, 4 * len, index, 0)?;
@@ -270,7 +272,9 @@ impl Collective for Shm {
 
     fn broadcast(&self, bytes: &mut [u8]) -> Result<(), Error> {
         let mut state = self.state();
-        let (len, mut call, mut from) = (bytes.len(), None, 0);
+        let len = bytes.len();
+        let mut call = None;
+        let mut from = 0;
         loop {
             let half = state.next_half();
             let piece = &mut bytes[from..(from + PIECE).min(len)];
@@ -293,7 +297,9 @@ impl Collective for Shm {
 
     fn all_gather(&self, mine: &[u8]) -> Result<Vec<Vec<u8>>, Error> {
         let mut state = self.state();
-        let (mut all, mut call, mut from) = (vec![Vec::new(); self.world.count()], None, 0);
+        let mut all = vec![Vec::new(); self.world.count()];
+        let mut call = None;
+        let mut from = 0;
         loop {
             let half = state.next_half();
             let piece = |len: usize| from.min(len)..(from + PIECE).min(len);

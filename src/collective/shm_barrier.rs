@@ -100,7 +100,10 @@ impl ShmBarrier {
     ) -> Self {
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         let spins = world.count() <= cores;
-        let (first, arrivals, seq, failed) = (Rank(0), 0, 0, None);
+        let first = Rank(0);
+        let arrivals = 0;
+        let seq = 0;
+        let failed = None;
         Self { mapping, rank, world, first, timeout, spins, gives_up, arrivals, seq, failed }
     }
 
@@ -188,7 +191,8 @@ impl ShmBarrier {
         let arrivals = self.mapping.word(ARRIVALS);
         let mut spin = Spin::new(self.spins);
         let mut waited = Duration::ZERO;
-        let (mut beats, mut waits_for_leader) = (self.beats(), false);
+        let mut beats = self.beats();
+        let mut waits_for_leader = false;
         while !self.is_complete(seen) {
             if seen & ENDED != 0 {
                 return Err(ended(&self.mapping));
@@ -226,7 +230,8 @@ impl ShmBarrier {
     /// long. No sleep counts for longer than it was meant to be: while the whole group is suspended
     /// (Ctrl-Z), so is the deadline.
     fn sleep(&self, time: Duration) -> Duration {
-        let (arrivals, sleepers) = (self.mapping.word(ARRIVALS), self.mapping.word(SLEEPERS));
+        let arrivals = self.mapping.word(ARRIVALS);
+        let sleepers = self.mapping.word(SLEEPERS);
         let time = time.min(MAX_SLEEP);
         let timeout =
             Timespec { tv_sec: time.as_secs() as i64, tv_nsec: time.subsec_nanos().into() };
@@ -275,7 +280,8 @@ impl ShmBarrier {
         for (other, second) in others.map(|rank| (rank, call_of(rank))) {
             if first != second {
                 let [one, other] = [Rank(0), other].map(|rank| self.named(rank));
-                let (first, second) = ((one, call(one, first)?), (other, call(other, second)?));
+                let first = (one, call(one, first)?);
+                let second = (other, call(other, second)?);
                 return Err(Error::Mismatch { first, second });
             }
         }

@@ -48,7 +48,8 @@ pub(super) fn finish_tree(world: usize, starts: &[usize], sums: &mut [&mut [f32]
             || {
                 for &(left, right) in &steps {
                     let (low, high) = sums.split_at_mut(right);
-                    let (sum, other) = (&mut low[left][piece.clone()], &high[0][piece.clone()]);
+                    let sum = &mut low[left][piece.clone()];
+                    let other = &high[0][piece.clone()];
                     for (sum, value) in sum.iter_mut().zip(other) {
                         *sum += *value;
                     }

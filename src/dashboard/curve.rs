@@ -60,7 +60,8 @@ impl Extent {
 
 impl Stretch {
     fn of(step: u64, value: f64) -> Self {
-        let (low, high) = (f64::INFINITY, f64::NEG_INFINITY);
+        let low = f64::INFINITY;
+        let high = f64::NEG_INFINITY;
         let mut one = Self { from: step, to: step, sum: 0.0, low, high, count: 0 };
         one.add(step, value);
         one

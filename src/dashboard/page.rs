@@ -52,7 +52,8 @@ pub(super) fn script() -> String {
 
 /// A module's text without `import` and `export`, and the names that it exports.
 fn module(text: &str) -> (String, Vec<&str>) {
-    let (mut body, mut exports) = (String::new(), Vec::new());
+    let mut body = String::new();
+    let mut exports = Vec::new();
     for line in text.lines() {
         let code = line.strip_prefix("export ").unwrap_or(line);
         if code.len() < line.len() {

@@ -45,7 +45,8 @@ impl Ranks {
     /// Those of a run that has said `events`: its starts, and what its ranks told.
     pub(super) fn of(events: &[Stamped]) -> Self {
         let starts = starts(events);
-        let (mut phases, mut late) = (Vec::new(), Vec::new());
+        let mut phases = Vec::new();
+        let mut late = Vec::new();
         for (name, _) in TimeShares::default().phases() {
             let of = |stats: &RankStats| stats.phase_seconds.get(name).cloned().unwrap_or_default();
             phases.push((name, total(&starts, of)));

@@ -209,7 +209,8 @@ impl Shared {
 
 /// Looks at the files as long as the process lives; between two looks reads long ones.
 fn watch(shared: &Shared) {
-    let (mut looked, mut told) = (Instant::now(), Instant::now());
+    let mut looked = Instant::now();
+    let mut told = Instant::now();
     let mut has_read = false;
     loop {
         read_unread(shared);
@@ -235,7 +236,8 @@ fn watch(shared: &Shared) {
 
 /// Reads the runs that were not yet read; the first are shown while the others are read.
 fn read_unread(shared: &Shared) {
-    let (mut read, mut next) = (0, FIRST_RUNS);
+    let mut read = 0;
+    let mut next = FIRST_RUNS;
     while lock(&shared.watched).read_some(PORTION).is_some() {
         read += PORTION;
         if read >= next {
@@ -321,7 +323,8 @@ fn events(stream: &mut TcpStream, shared: &Shared) -> io::Result<()> {
         http::write_until(Instant::now() + EVENT_TIMEOUT, stream, text.as_bytes())
     };
     say(stream, &Response::of("text/event-stream", "").head(""))?;
-    let (mut known, mut spoke) = (*lock(&shared.news), Instant::now());
+    let mut known = *lock(&shared.news);
+    let mut spoke = Instant::now();
     say(stream, ": here\n\n")?;
     stream.set_read_timeout(Some(GLANCE))?;
     while is_there(stream) {

@@ -56,7 +56,8 @@ impl SweepView {
     /// The sweep in `folder`, called `id` on the page.
     pub(super) fn read(folder: &Path, id: &str) -> Result<Self, sweep::Error> {
         let Status { story, holder, .. } = sweep::status(folder)?;
-        let (subject, trials) = (&story.subject, &story.trials);
+        let subject = &story.subject;
+        let trials = &story.trials;
         let done = trials.iter().filter(|trial| trial.state != State::Running).count();
         let running = if holder.is_some() { ", running" } else { "" };
         let view = |trial: &sweep::Trial| TrialView {

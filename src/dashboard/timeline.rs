@@ -9,7 +9,9 @@ const MAX_PLACES: usize = 64;
 /// Steps with the seconds until then, both rising.
 pub(super) fn timeline(events: &[Stamped]) -> Vec<(u64, f64)> {
     let mut places: Vec<(u64, f64)> = Vec::new();
-    let (mut start, mut before, mut seconds) = (None, 0.0, 0.0);
+    let mut start = None;
+    let mut before = 0.0;
+    let mut seconds = 0.0;
     for Stamped { time, step, event } in events {
         if let Event::Started(started) = event {
             (start, before) = (Some(*time), seconds);

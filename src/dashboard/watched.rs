@@ -54,7 +54,8 @@ type Stamp = (Vec<Option<(u64, SystemTime)>>, Option<String>);
 impl Watched {
     /// The runs below `root`, which have not been looked for yet.
     pub(super) fn new(root: &Path) -> Self {
-        let (runs, sweeps) = (BTreeMap::new(), BTreeMap::new());
+        let runs = BTreeMap::new();
+        let sweeps = BTreeMap::new();
         Self { root: root.to_owned(), runs, sweeps }
     }
 
@@ -195,7 +196,9 @@ impl Run {
     fn new(folder: PathBuf, sweep: Option<String>) -> Self {
         let metrics = Metrics::new(&folder);
         let events = Milestones::new(&folder.join(EVENTS));
-        let (stamp, view, timeline) = (Stamp::default(), None, Vec::new());
+        let stamp = Stamp::default();
+        let view = None;
+        let timeline = Vec::new();
         Self { folder, sweep, stamp, view, metrics, events, timeline }
     }
 

@@ -140,7 +140,9 @@ impl ChatTemplate {
 
 /// Text and answers of a text in which these are marked.
 fn unmarked(marked: &str) -> Rendered {
-    let (mut text, mut answers, mut start) = (String::with_capacity(marked.len()), vec![], 0);
+    let mut text = String::with_capacity(marked.len());
+    let mut answers = vec![];
+    let mut start = 0;
     for c in marked.chars() {
         match MARKS.iter().position(|mark| *mark == c) {
             Some(0) => start = text.len(),
@@ -281,7 +283,8 @@ fn found(
         Some(name) if name.as_os_str() == CHATML.0 => Ok((name.to_owned(), CHATML.1.to_owned())),
         Some(path) => of_file(path.to_owned()),
         None => {
-            let (file, in_config) = (beside(tokenizer, "chat_template.jinja"), in_config(config));
+            let file = beside(tokenizer, "chat_template.jinja");
+            let in_config = in_config(config);
             match in_config {
                 _ if file.is_file() => of_file(file),
                 Some(text) => Ok((beside(tokenizer, "tokenizer_config.json"), text.to_owned())),

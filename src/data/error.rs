@@ -629,7 +629,8 @@ fn without_images(root: &Path, classes: &[String]) -> String {
     if let [class] = classes {
         return format!("class folder `{}` contains no images", shown(&root.join(class)));
     }
-    let (count, root) = (classes.len(), shown(root));
+    let count = classes.len();
+    let root = shown(root);
     format!("{count} class folders of `{root}` contain no images: {}", named(classes))
 }
 

@@ -20,7 +20,8 @@ use crate::plan::{SplitPlan, Targets};
 pub(crate) fn image(bytes: &[u8]) -> Result<usize, String> {
     let is_half = !bytes.len().is_multiple_of(2);
     let needed = |(height, width): (usize, usize)| {
-        let (top, left) = (height / 4, width / 4);
+        let top = height / 4;
+        let left = width / 4;
         let half = Area { top, left, height: height.div_ceil(2), width: width.div_ceil(2) };
         if is_half { half } else { Area::whole((height, width)) }
     };

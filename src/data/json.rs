@@ -25,7 +25,8 @@ pub(in crate::data) fn object(line: &[u8]) -> Result<Map<String, Value>, NotAnOb
         return Ok(object);
     }
     Err(lone_surrogate(line).unwrap_or_else(|| {
-        let (row, column) = (error.line(), error.column());
+        let row = error.line();
+        let column = error.column();
         let what = error.to_string();
         let what = what.strip_suffix(&format!(" at line {row} column {column}")).unwrap_or(&what);
         let what = format!("it is not a JSON object: {what} at column {column}");
@@ -36,7 +37,8 @@ pub(in crate::data) fn object(line: &[u8]) -> Result<Map<String, Value>, NotAnOb
 /// The line with quotes around numbers that are not finite; `None` if there are none.
 fn quoted(line: &[u8]) -> Option<Vec<u8>> {
     let mut written = Vec::with_capacity(line.len() + 8);
-    let (mut rest, mut has_changed) = (line, false);
+    let mut rest = line;
+    let mut has_changed = false;
     while let Some(&byte) = rest.first() {
         let word = NOT_FINITE.iter().find(|word| rest.starts_with(word.as_bytes()));
         let length = match word {
@@ -78,7 +80,8 @@ fn lone_surrogate(line: &[u8]) -> Option<NotAnObject> {
     };
     let mut at = 0;
     while at < text.len() {
-        let (first, second) = (unit(at), unit(at + 6));
+        let first = unit(at);
+        let second = unit(at + 6);
         at += match (first, second) {
             (Some(0xd800..0xdc00), Some(0xdc00..0xe000)) => 12,
             (Some(0xd800..0xe000), _) => break,

@@ -21,7 +21,8 @@ pub fn preprocessing(
     source: &dyn DataSource,
     known: &Transforms,
 ) -> (Value, Option<Error>) {
-    let (data, model) = (&plan.data, &plan.model);
+    let data = &plan.data;
+    let model = &plan.model;
     let (statistics, missing) = match source.preprocessing(&data.source.found) {
         Ok(statistics) => (statistics, None),
         Err(error) => (Map::new().into_iter().collect(), Some(error)),

@@ -75,7 +75,8 @@ pub(crate) fn table(
         bytes = unpacked(&bytes).map_err(Error::reading(what, path, expected))?;
     }
     if let Some((what, help)) = other_form(&bytes) {
-        let (path, what) = (path.to_owned(), what.to_owned());
+        let path = path.to_owned();
+        let what = what.to_owned();
         return Err(Error::WithHelp { path, what, help: help.to_owned() });
     }
     of_short_lines(without_mark(bytes)).map_err(Error::reading(what, path, expected))

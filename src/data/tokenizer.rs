@@ -105,7 +105,8 @@ impl Tokenizer {
         if self.0.get_pre_tokenizer().is_none() {
             return Ok(borders);
         }
-        let (mut at, mut refusals) = (PART_BYTES, 0);
+        let mut at = PART_BYTES;
+        let mut refusals = 0;
         while at < text.len() && refusals < MAX_REFUSALS {
             let start = text.floor_char_boundary(at);
             let Some(end) = text[start..].find('\n').map(|found| start + found + 1) else { break };

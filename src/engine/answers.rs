@@ -34,7 +34,8 @@ impl Engine {
         self.told(|| {
             let outputs = self.asked(batch)?;
             let one = |at| {
-                let (output, target) = (outputs.narrow(0, at, 1)?, batch.targets.narrow(0, at, 1)?);
+                let output = outputs.narrow(0, at, 1)?;
+                let target = batch.targets.narrow(0, at, 1)?;
                 let tokens = match target.dtype() {
                     DType::I64 => counted(&target)?,
                     _ => target.elem_count(),

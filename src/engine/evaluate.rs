@@ -208,7 +208,8 @@ impl Engine {
         let totals = Totals::over(all.iter().flat_map(|part| &part.passes));
         let kept = gather(self.collective.as_ref(), &kept)?;
         let unreadable = self.audit(split, &totals)?;
-        let (metrics, samples) = (self.values(split, totals.loss, &kept), totals.samples);
+        let metrics = self.values(split, totals.loss, &kept);
+        let samples = totals.samples;
         Ok(Evaluation { metrics, kept, worst, samples, unreadable, stop_request })
     }
 
@@ -325,7 +326,8 @@ impl Engine {
         }
         let classifies = self.plan.loss.has_classes() && targets.rank() == 1;
         let one = |(at, &sample): (usize, &u32)| {
-            let (output, target) = (outputs.narrow(0, at, 1)?, targets.narrow(0, at, 1)?);
+            let output = outputs.narrow(0, at, 1)?;
+            let target = targets.narrow(0, at, 1)?;
             let loss = f64::from(scalar(&self.loss.measured(&output, &target)?)?);
             let classes = classifies.then(|| metric::one_answer(&output, &target)).transpose()?;
             Ok(Worst { sample, loss, classes: classes.flatten() })
@@ -348,20 +350,23 @@ impl Engine {
     /// left out.
     fn audit(&self, split: Split, totals: &Totals) -> Result<u64, Error> {
         let samples = split.samples(&self.plan) as u64;
-        let (counted, data) = (totals.samples, &self.plan.data);
+        let counted = totals.samples;
+        let data = &self.plan.data;
         let unreadable = samples.checked_sub(counted);
         let may_lack = data.on_bad_sample == OnBadSample::Skip;
         let unreadable = unreadable.filter(|&missing| missing == 0 || may_lack);
         let unreadable = unreadable.ok_or(Error::Miscounted { counted, expected: samples })?;
         if !data.tolerates(unreadable, samples) {
-            let (split, most) = (split.words(), data.max_bad_fraction);
+            let split = split.words();
+            let most = data.max_bad_fraction;
             return Err(data::Error::TooManyUnreadable { split, unreadable, samples, most }.into());
         }
         if totals.weight <= 0.0 {
             return Err(Error::NothingCounts { split: split.words() });
         }
         if !totals.loss.is_finite() {
-            let (split, step) = (split.words(), self.state.step);
+            let split = split.words();
+            let step = self.state.step;
             return Err(Error::EvaluationNotFinite { split, step });
         }
         Ok(unreadable)
@@ -370,14 +375,16 @@ impl Engine {
     /// The same for training: all ranks find at the same step that too many samples of the epoch
     /// cannot be read.
     pub(super) fn check_readable(&self, totals: &Totals) -> Result<(), Error> {
-        let (plan, sums) = (&self.plan, &self.state.sums);
+        let plan = &self.plan;
+        let sums = &self.state.sums;
         let unreadable = sums.unreadable + totals.unreadable;
         let whole = plan.length.steps_per_epoch * plan.batch.global.count() as u64;
         let samples = whole.min(plan.data.n_train as u64);
         if plan.data.tolerates(unreadable, samples) {
             return Ok(());
         }
-        let (split, most) = ("training", plan.data.max_bad_fraction);
+        let split = "training";
+        let most = plan.data.max_bad_fraction;
         Err(data::Error::TooManyUnreadable { split, unreadable, samples, most }.into())
     }
 

@@ -27,7 +27,8 @@ impl Passes<'_> {
     ) -> Result<Measured> {
         let has_labels = self.plan.loss.has_classes() && !targets.dtype().is_float();
         let asked = if has_labels { counted(targets)? as u64 } else { 0 };
-        let (value, mut correct_of) = (f64::NAN, [0, asked]);
+        let value = f64::NAN;
+        let mut correct_of = [0, asked];
         if let Some(loss) = self.loss.scored(outputs, targets, weight, found)? {
             return Ok(Measured { loss, value, correct: correct_of });
         }

@@ -114,7 +114,9 @@ impl GraphPass {
             return Ok(None);
         }
         fixed.fill(&inputs, &targets)?;
-        let (gpu, fixed, draws) = (&self.gpu, &*fixed, passes.draws(batch));
+        let gpu = &self.gpu;
+        let fixed = &*fixed;
+        let draws = passes.draws(batch);
         let weight = batch.samples.len() as f64;
         let mut at_hand = AtHand { engine, gpu, fixed, passes, context, draws, weight };
         let news = self.captures[capture].pass(&mut at_hand)?;
@@ -148,7 +150,8 @@ impl AtHand<'_> {
         let engine = self.engine;
         let _kept = keep_shapes(self.gpu);
         engine.params.begin_pass(Some(&engine.sink));
-        let (inputs, targets) = (&self.fixed.inputs, &self.fixed.targets);
+        let inputs = &self.fixed.inputs;
+        let targets = &self.fixed.targets;
         let compared = engine.model.compare(inputs, targets, &self.draws, &self.context);
         let passed = compared.and_then(|Comparison { outputs, targets }| {
             let found = &self.fixed.found;
@@ -196,9 +199,11 @@ impl Recorder for AtHand<'_> {
     }
 
     fn record(&mut self) -> Result<Recording> {
-        let (marks, counts) = (self.marks()?, self.counts());
+        let marks = self.marks()?;
+        let counts = self.counts();
         let graph = Graph::record(self.gpu, || self.enqueue());
-        let (after, now) = (self.marks()?, self.counts());
+        let after = self.marks()?;
+        let now = self.counts();
         // Nothing has run yet.
         self.engine.reducer.set_marks(&marks);
         self.set_counts(&counts);

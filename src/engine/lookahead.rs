@@ -11,7 +11,8 @@ use crate::optim::{follow_values, lookahead_share};
 impl Engine {
     /// Lets fast and slow weights meet after a step where that is due.
     pub(super) fn look_ahead(&mut self) -> std::result::Result<(), Error> {
-        let (step, last) = (self.state.step, self.plan.length.total_steps);
+        let step = self.state.step;
+        let last = self.plan.length.total_steps;
         let Some(plan) = self.plan.lookahead.filter(|plan| plan.is_due(step)) else {
             return Ok(());
         };

@@ -299,7 +299,8 @@ impl Engine {
 
     /// Learning rate of the step after the finished ones.
     pub fn next_rates(&self) -> Rates {
-        let (plan, done) = (&self.plan, self.state.step);
+        let plan = &self.plan;
+        let done = self.state.step;
         let rates = |done| self.schedule().rates(done, &self.state.plateau);
         let averaging = plan
             .swa

@@ -98,8 +98,8 @@ impl Ownership {
     fn divide_bucket(&self, layout: &Layout, members: &[usize], length: usize) -> Division {
         let mut parts = vec![0..0; self.world.count()];
         for &parameter in members {
-            let (slot, part) =
-                (layout.slots[parameter], &mut parts[self.owners[parameter].index()]);
+            let slot = layout.slots[parameter];
+            let part = &mut parts[self.owners[parameter].index()];
             let start = if part.end == 0 { slot.start } else { part.start };
             *part = start..slot.start + slot.len;
         }
@@ -136,7 +136,8 @@ impl Engine {
             mine += self.moments[index].first.len() + self.moments[index].second.len();
         }
         let [mine, all] = [mine, all].map(Bytes::of_f32);
-        let (rank, world) = (ownership.rank, ownership.world);
+        let rank = ownership.rank;
+        let world = ownership.world;
         Some(format!("optimizer state in {world} parts: rank {rank} keeps {mine} of {all}"))
     }
 
@@ -147,9 +148,11 @@ impl Engine {
             return Ok(());
         }
         (self.observer)(step, Phase::Reducing);
-        let (rule, count) = (self.optimizer.as_ref(), self.state.updates);
+        let rule = self.optimizer.as_ref();
+        let count = self.state.updates;
         let update = planned_update(rule, &self.plan, rates, Preparation::default(), count);
-        let (params, moments) = (self.params.parameters(), &mut self.moments);
+        let params = self.params.parameters();
+        let moments = &mut self.moments;
         self.reducer.share_updates(&update, params, moments).map_err(|error| match error {
             Error::Tensor { phase, source, .. } => Error::Tensor { phase, step, source },
             other => other,
@@ -220,7 +223,8 @@ pub(super) fn gather(
     lengths: &[usize],
     vectors: &mut [&mut [f32]],
 ) -> Result<(), collective::Error> {
-    let (me, world) = (collective.rank(), collective.world_size());
+    let me = collective.rank();
+    let world = collective.world_size();
     let mut held = vec![0; world.count()];
     owners.iter().zip(lengths).for_each(|(owner, length)| held[owner.index()] += length);
     let rounds = held.into_iter().max().unwrap_or(0).div_ceil(ROUND);
@@ -252,7 +256,8 @@ fn pieces(
     rank: Rank,
     round: usize,
 ) -> Vec<(usize, Range<usize>)> {
-    let (from, to) = (round * ROUND, (round + 1) * ROUND);
+    let from = round * ROUND;
+    let to = (round + 1) * ROUND;
     let mut start = 0;
     let mut pieces = Vec::new();
     for (index, (_, &length)) in

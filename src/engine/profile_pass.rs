@@ -42,7 +42,8 @@ pub fn profile_pass(plan: &Plan, components: &Components) -> Result<PassProfile,
         .stack_size(STACK_BYTES)
         .build()
         .map_err(|error| Error::Thread(std::io::Error::other(error)))?;
-    let (whole, smaller) = (&plan.model.input, profiled_shape(plan));
+    let whole = &plan.model.input;
+    let smaller = profiled_shape(plan);
     let found = pool.install(|| {
         let found = profile_samples(plan, components, &smaller);
         if found.is_ok() || smaller == *whole {

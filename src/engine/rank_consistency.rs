@@ -55,7 +55,8 @@ impl Engine {
     ///
     /// [`Error::Diverged`] on all ranks if one differs; a collective failed.
     pub fn compare_weights(&mut self) -> Result<(), Error> {
-        let (step, last) = (self.state.step, self.compared.weights);
+        let step = self.state.step;
+        let last = self.compared.weights;
         if last != Some(step) {
             self.compare(&[Part::Weights], last)?;
             self.compared.weights = Some(step);
@@ -67,7 +68,8 @@ impl Engine {
     /// have in common.
     pub fn compare_everything(&mut self) -> Result<(), Error> {
         self.compare_weights()?;
-        let (step, last) = (self.state.step, self.compared.everything);
+        let step = self.state.step;
+        let last = self.compared.everything;
         if last != Some(step) {
             self.compare(&EVERYTHING[1..], last)?;
             self.compared.everything = Some(step);
@@ -110,7 +112,8 @@ impl Engine {
     }
 
     fn hash(&self, part: Part) -> candle_core::Result<[u8; HASH]> {
-        let (params, moments) = (&self.params, &self.moments);
+        let params = &self.params;
+        let moments = &self.moments;
         let frozen = params.buffers().iter().filter(|buffer| buffer.is_frozen());
         Ok(match part {
             Part::Weights => hash_of_vars(params.parameters().iter().map(Param::var))?,

@@ -42,7 +42,8 @@ impl JointPasses {
         params: &Params,
         collective: &Arc<dyn Collective>,
     ) -> std::result::Result<Option<Self>, Error> {
-        let (shards, world) = (plan.batch.shards.count(), collective.world_size().count());
+        let shards = plan.batch.shards.count();
+        let world = collective.world_size().count();
         let is_joint = plan.distributed.sync_batchnorm && shards.max(world) > 1;
         if !is_joint || params.least_rows().is_none() {
             return Ok(None);
@@ -91,7 +92,8 @@ impl JointPasses {
             }
             done
         };
-        let (mut found, mut failures) = (Vec::new(), Vec::new());
+        let mut found = Vec::new();
+        let mut failures = Vec::new();
         for done in run_at_once(&self.pools, &watched) {
             match done {
                 Ok(done) => found.push(done),

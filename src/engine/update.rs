@@ -158,10 +158,12 @@ impl Engine {
         preparation: Preparation,
         unused: &[usize],
     ) -> candle_core::Result<()> {
-        let (plan, count) = (&self.plan, self.state.updates + 1);
+        let plan = &self.plan;
+        let count = self.state.updates + 1;
         let update = planned_update(self.optimizer.as_ref(), plan, rates, preparation, count);
         let counts = self.counts(unused);
-        let (params, moments) = (self.params.parameters(), &mut self.moments);
+        let params = self.params.parameters();
+        let moments = &mut self.moments;
         let moved = self.reducer.update(&update, params, moments, &counts);
         moved.and_then(|()| self.reducer.average_buffers(&update, &self.params, moments))
     }

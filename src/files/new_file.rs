@@ -39,7 +39,8 @@ impl NewFile {
     /// same file, where it still has that path and the file system has hard links, else a copy.
     pub(crate) fn link_or_copy(from: &File, origin: &Path, path: &Path) -> Result<(), Error> {
         let is_same = |found: &Path| {
-            let (found, from) = (found.metadata(), from.metadata());
+            let found = found.metadata();
+            let from = from.metadata();
             found.is_ok_and(|found| from.is_ok_and(|from| same(&found) == same(&from)))
         };
         if fs_calls::make_hard_link(origin, path).is_ok() {
@@ -49,7 +50,8 @@ impl NewFile {
             fs_calls::remove_file(path).map_err(Error::io("remove", path))?;
         }
         let mut file = Self::create(path)?;
-        let (mut buffer, mut at) = (vec![0; STRIDE], 0);
+        let mut buffer = vec![0; STRIDE];
+        let mut at = 0;
         loop {
             let n = from.read_at(&mut buffer, at).map_err(Error::io("read", origin))?;
             if n == 0 {

@@ -45,7 +45,9 @@ fn is_alive(pid: u32) -> bool {
 /// The process of this host that gave a temporary its name.
 fn owner(name: &str) -> Option<u32> {
     let mut parts = name.strip_suffix(MARK)?.rsplitn(3, '-');
-    let (_random, pid, rest) = (parts.next()?, parts.next()?, parts.next()?);
+    let _random = parts.next()?;
+    let pid = parts.next()?;
+    let rest = parts.next()?;
     rest.ends_with(&format!(".{}", host())).then(|| pid.parse().ok())?
 }
 

@@ -67,7 +67,8 @@ pub(super) fn sigmoid_cross_entropy(
     targets: &Tensor,
     weights: Option<&[f64]>,
 ) -> Result<Tensor> {
-    let (x, t) = (outputs.to_dtype(DType::F64)?, targets.to_dtype(DType::F64)?);
+    let x = outputs.to_dtype(DType::F64)?;
+    let t = targets.to_dtype(DType::F64)?;
     let missed = minus_log_sigmoid(&x)?;
     let missed = match weights {
         None => missed,

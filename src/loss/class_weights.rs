@@ -41,10 +41,11 @@ impl ClassWeights {
         if let Some(what) = unusable_weights(&weights) {
             return Err(Unfit { key, what: what.to_owned(), help: None });
         }
-        let (given, classes) = (weights.len(), data.classes.len());
+        let given = weights.len();
+        let classes = data.classes.len();
         if given != classes {
-            let (weights, classes) =
-                (counted(given as u64, "weight"), counted(classes as u64, "class"));
+            let weights = counted(given as u64, "weight");
+            let classes = counted(classes as u64, "class");
             let what = format!("has {weights}, but the data has {classes}");
             let help = Some("give one weight for each class, in label order, or \"balanced\"");
             return Err(Unfit { key, what, help });

@@ -37,7 +37,8 @@ impl Loss for Huber {
         let error = (outputs.to_dtype(DType::F64)? - targets.to_dtype(DType::F64)?)?;
         // The error, but at most `delta` of it: the slope of the loss, which a gradient must not go
         // through.
-        let (above, below) = ((&error - self.delta)?.relu()?, (&error + self.delta)?.relu()?);
+        let above = (&error - self.delta)?.relu()?;
+        let below = (&error + self.delta)?.relu()?;
         let slope = ((below - above)? - self.delta)?.detach();
         let losses = ((&slope * error)? - (slope.sqr()? * 0.5)?)?;
         losses.mean_all()?.to_dtype(DType::F32)

@@ -154,7 +154,8 @@ pub fn facts(loss: &dyn Loss) -> LossFacts {
 
 /// The plan of `loss`.
 pub fn plan<K: Kind + Loss>(loss: &K) -> LossPlan {
-    let (kind, targets) = (Choice::of(loss), loss.targets());
+    let kind = Choice::of(loss);
+    let targets = loss.targets();
     LossPlan { kind, targets, weighs_labels: loss.weighs_labels() }
 }
 

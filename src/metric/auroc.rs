@@ -9,7 +9,9 @@ pub const AUROC: RankingScore = RankingScore { name: "auroc", value: auroc };
 /// The share of pairs of a sample with the class and one without it that are in the right order;
 /// ties count half. Exact in integers. `None` without such pairs.
 pub(crate) fn auroc(sorted: &[(f32, bool)]) -> Option<f64> {
-    let (mut halves, mut before, mut others) = (0u128, 0, 0);
+    let mut halves = 0u128;
+    let mut before = 0;
+    let mut others = 0;
     for [right, wrong] in ties(sorted) {
         // Samples without the class that come before one with it are in the wrong order.
         halves += u128::from(right) * u128::from(2 * others + wrong);

@@ -101,13 +101,15 @@ pub(super) fn measure(outputs: &Tensor, targets: &Tensor) -> Result<Kept> {
         let tensor = tensor.to_device(&Device::Cpu)?;
         tensor.flatten_to(tensor.rank() - 2)?.to_vec2::<f32>()
     };
-    let (outputs, targets) = (rows(outputs)?, rows(targets)?);
+    let outputs = rows(outputs)?;
+    let targets = rows(targets)?;
     let mut sums = vec![0.0; 1 + SUMS * targets.first().map_or(0, Vec::len)];
     sums[0] = targets.len() as f64;
     for (output, target) in outputs.iter().zip(&targets) {
         let (sums, _) = sums[1..].as_chunks_mut::<SUMS>();
         for (sums, (y, t)) in sums.iter_mut().zip(output.iter().zip(target)) {
-            let (y, t) = (f64::from(*y), f64::from(*t));
+            let y = f64::from(*y);
+            let t = f64::from(*t);
             let more = [(y - t) * (y - t), t, t * t, (y - t).abs()];
             sums.iter_mut().zip(more).for_each(|(sum, more)| *sum += more);
         }

@@ -67,7 +67,8 @@ pub(crate) fn worse_than_naive(split: &str, metrics: &BTreeMap<String, f64>) -> 
         [("seasonal_naive", "repeating the last season"), ("naive", "repeating the last value")];
     let worse = |(baseline, what): (&str, &str)| {
         let of_metric = |metric: &'static str| {
-            let (own, other) = (of(metric)?, of(&format!("{baseline}_{metric}"))?);
+            let own = of(metric)?;
+            let other = of(&format!("{baseline}_{metric}"))?;
             (own > other).then_some((metric, own, other))
         };
         let (metric, own, other) = of_metric("mae").or_else(|| of_metric("mse"))?;

@@ -64,7 +64,8 @@ fn why_not(answers: &Measurable) -> Option<String> {
         }
         Targets::Classes | Targets::MultiLabel => {}
     }
-    let (samples, classes) = (answers.samples, answers.classes);
+    let samples = answers.samples;
+    let classes = answers.classes;
     let what =
         || format!("ranks all scores, but {samples} samples of {classes} classes are too many");
     (samples.saturating_mul(classes) > MAX_SCORES).then(what)

@@ -32,7 +32,8 @@ impl<const K: usize> Metric for TopAccuracy<K> {
         if answers.labels_in_sequence {
             return Some("needs one label for each sample".to_owned());
         }
-        let (classes, least) = (answers.classes, K + 1);
+        let classes = answers.classes;
+        let least = K + 1;
         (classes < least)
             .then(|| format!("needs at least {least} classes, but the data has {classes}"))
     }

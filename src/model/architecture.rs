@@ -172,7 +172,8 @@ impl Models {
             return None;
         }
         let wanted: Vec<&str> = takes.iter().map(|kind| kind.words()).collect();
-        let (name, words) = (&choice.name, given.words());
+        let name = &choice.name;
+        let words = given.words();
         Some(format!("`{name}` takes {}, but the data is {words}", wanted.join(" or ")))
     }
 

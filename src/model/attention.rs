@@ -52,14 +52,16 @@ impl MultiHead {
         let dropout = self.dropout.drawn(pass);
         let options =
             Attention { heads: self.heads, causal: false, dropout, precision: pass.precision };
-        let (q, k, v) =
-            (self.q.forward(q, pass)?, self.k.forward(k, pass)?, self.v.forward(v, pass)?);
+        let q = self.q.forward(q, pass)?;
+        let k = self.k.forward(k, pass)?;
+        let v = self.v.forward(v, pass)?;
         self.out.forward(&ops::attention(&q, &k, &v, options)?, pass)
     }
 
     /// [`MultiHead::forward`] in a graph of ONNX.
     pub(super) fn onnx(&self, graph: &mut Graph, [q, k, v]: [&Value; 3]) -> Result<Value> {
-        let (q, k) = (self.q.onnx(graph, q)?, self.k.onnx(graph, k)?);
+        let q = self.q.onnx(graph, q)?;
+        let k = self.k.onnx(graph, k)?;
         let v = self.v.onnx(graph, v)?;
         let y = graph.attention([&q, &k, &v], self.heads, false);
         self.out.onnx(graph, &y)

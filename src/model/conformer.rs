@@ -47,11 +47,14 @@ impl Block {
         let norm = |name: &str| LayerNorm::new(&builder.pp(name), sizes.width);
         let dropout = |name: &str| Dropout::new(&builder.pp(name), sizes.dropout);
         let feed_forward = |name: &str| FeedForward::new(&builder.pp(name), sizes);
-        let (norm1, feed_forward1) = (norm("norm_feed_forward1")?, feed_forward("feed_forward1")?);
-        let (norm_conv, conv) = (norm("norm_conv")?, Convolution::new(&builder.pp("conv"), sizes)?);
+        let norm1 = norm("norm_feed_forward1")?;
+        let feed_forward1 = feed_forward("feed_forward1")?;
+        let norm_conv = norm("norm_conv")?;
+        let conv = Convolution::new(&builder.pp("conv"), sizes)?;
         let norm_attention = norm("norm_self_att")?;
         let attention = RelativeAttention::new(&builder.pp("self_attn"), sizes)?;
-        let (norm2, feed_forward2) = (norm("norm_feed_forward2")?, feed_forward("feed_forward2")?);
+        let norm2 = norm("norm_feed_forward2")?;
+        let feed_forward2 = feed_forward("feed_forward2")?;
         Ok(Self {
             norms: [norm1, norm_attention, norm_conv, norm2, norm("norm_out")?],
             feed_forward: [feed_forward1, feed_forward2],
@@ -185,7 +188,8 @@ impl RelativeAttention {
         pass: &ForwardContext,
     ) -> Result<Tensor> {
         let (n, t, width) = x.dims3()?;
-        let (heads, each) = (self.heads, width / self.heads);
+        let heads = self.heads;
+        let each = width / self.heads;
         // (n, t, width) -> (n, heads, t, each)
         let split = |x: Tensor| ops::swapped(&x.reshape((n, t, heads, each))?, 1);
         let query = self.query.forward(x, pass)?.reshape((n, t, heads, each))?;
@@ -215,9 +219,12 @@ impl RelativeAttention {
         positions: &Value,
         frames: &FramesOnnx,
     ) -> Result<Value> {
-        let (t, width) = (x.dims()[1].unwrap_or(1), x.features());
-        let (heads, each) = (self.heads as i64, (width / self.heads) as i64);
-        let (query, key) = (self.query.onnx(graph, x)?, self.key.onnx(graph, x)?);
+        let t = x.dims()[1].unwrap_or(1);
+        let width = x.features();
+        let heads = self.heads as i64;
+        let each = (width / self.heads) as i64;
+        let query = self.query.onnx(graph, x)?;
+        let key = self.key.onnx(graph, x)?;
         let value = self.value.onnx(graph, x)?;
         let [query, key, value] =
             [query, key, value].map(|part| graph.reshaped(&part, &[0, 0, heads, each]));
@@ -228,7 +235,8 @@ impl RelativeAttention {
             let biased = graph.add(&query, &bias);
             Ok::<_, Error>(graph.transposed(&biased, &[0, 2, 1, 3]))
         };
-        let (content, distance) = (biased(graph, &self.bias_u)?, biased(graph, &self.bias_v)?);
+        let content = biased(graph, &self.bias_u)?;
+        let distance = biased(graph, &self.bias_v)?;
         let content = graph.matmul(&content, &key);
         let places = self.position.onnx(graph, positions)?;
         let places = graph.reshaped(&places, &[0, heads, each]);

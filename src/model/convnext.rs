@@ -101,7 +101,8 @@ impl Architecture for ConvNextConfig {
         if height.min(width) < 32 {
             bail!("images have at least 32x32 pixels, not {height}x{width}");
         }
-        let (features, first) = (builder.pp("features"), self.size.width);
+        let features = builder.pp("features");
+        let first = self.size.width;
         let stem = features.pp(0);
         self.call_by_timm(builder);
         let net = ConvNext {
@@ -152,8 +153,8 @@ impl ConvNextConfig {
                 is(format!("features.{before}.{part}"), format!("{between}.{part}"));
             }
             for i in 0..blocks {
-                let (own, other) =
-                    (format!("features.{}.{i}", before + 1), format!("stages.{stage}.blocks.{i}"));
+                let own = format!("features.{}.{i}", before + 1);
+                let other = format!("stages.{stage}.blocks.{i}");
                 let scale = (format!("{own}.layer_scale"), format!("{other}.gamma"));
                 let width = self.size.width << stage;
                 builder.also_called_with_shape(TIMM, &scale.0, scale.1, &[width]);
@@ -173,7 +174,8 @@ impl ConvNextConfig {
     }
 
     fn stage(&self, features: &Builder, stage: usize) -> Result<Stage> {
-        let (width, blocks) = (self.size.width << stage, self.size.blocks);
+        let width = self.size.width << stage;
+        let blocks = self.size.blocks;
         let before: usize = blocks[..stage].iter().sum();
         let rate = self.stochastic_depth_prob.unwrap_or(self.size.stochastic_depth_prob);
         let step = rate / (blocks.iter().sum::<usize>() - 1) as f64;

@@ -60,7 +60,8 @@ impl Diffusion {
 
     /// Clean values with as much of `noise` as there is after `step`.
     pub fn noised(&self, clean: &[f32], noise: &[f32], step: usize) -> Vec<f32> {
-        let (signal, amount) = (self.kept[step].sqrt(), (1.0 - self.kept[step]).sqrt());
+        let signal = self.kept[step].sqrt();
+        let amount = (1.0 - self.kept[step]).sqrt();
         let mix = |(x, e): (&f32, &f32)| (signal * f64::from(*x) + amount * f64::from(*e)) as f32;
         clean.iter().zip(noise).map(mix).collect()
     }
@@ -112,7 +113,8 @@ impl DenoisingStep {
     }
 
     fn ddim(self, x: &mut [f32], noise: &[f32]) {
-        let (signal, amount) = (self.before.sqrt(), (1.0 - self.before).sqrt());
+        let signal = self.before.sqrt();
+        let amount = (1.0 - self.before).sqrt();
         for (x, &noise) in x.iter_mut().zip(noise) {
             *x = (signal * self.clean(*x, noise) + amount * f64::from(noise)) as f32;
         }

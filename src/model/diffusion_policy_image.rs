@@ -132,7 +132,8 @@ impl DiffusionPolicyImage {
             bail!("observations of {values} values have no room for their images")
         };
         let builder = builder.pp("diffusion");
-        let (points, n) = (config.spatial_softmax_num_keypoints, cameras.names.len());
+        let points = config.spatial_softmax_num_keypoints;
+        let n = cameras.names.len();
         let encoder = |builder: &Builder| {
             RgbEncoder::new(builder, config.vision_backbone, cameras.shape, points)
         };
@@ -173,7 +174,8 @@ impl DiffusionPolicyImage {
     /// of its images.
     fn features(&self, observed: &Tensor, pass: &ForwardContext) -> Result<Tensor> {
         let (n, seen, _) = observed.dims3()?;
-        let (numbers, cameras) = (self.numbers, self.cameras.names.len());
+        let numbers = self.numbers;
+        let cameras = self.cameras.names.len();
         let [channels, height, width] = self.cameras.shape;
         let values = self.cameras.values() / cameras.max(1);
         let images = observed.narrow(2, numbers, cameras * values)?;
@@ -194,7 +196,8 @@ impl DiffusionPolicyImage {
 impl DiffusionPolicyImage {
     /// [`DiffusionPolicyImage::features`] in a graph of ONNX.
     fn features_onnx(&self, graph: &mut Graph, observed: &Value) -> Result<Value> {
-        let (seen, numbers) = (observed.dims()[1].unwrap_or(1), self.numbers);
+        let seen = observed.dims()[1].unwrap_or(1);
+        let numbers = self.numbers;
         let (cameras, [channels, height, width]) = (self.cameras.names.len(), self.cameras.shape);
         let values = self.cameras.values() / cameras.max(1);
         let images = graph.narrowed(observed, 2, numbers, cameras * values);

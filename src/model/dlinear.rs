@@ -32,8 +32,8 @@ impl Architecture for DLinearConfig {
     fn build(&self, plan: &ModelPlan, builder: &Builder) -> Result<Box<dyn Model>> {
         let window = Window::of(plan)?;
         let linear = |name: &str| {
-            let (weight, bias) =
-                (Init::Constant(1.0 / window.seen as f64), Init::torch_default(window.seen));
+            let weight = Init::Constant(1.0 / window.seen as f64);
+            let bias = Init::torch_default(window.seen);
             Linear::with_init(&builder.pp(name), window.seen, window.next, weight, Some(bias))
         };
         Ok(Box::new(DLinear {

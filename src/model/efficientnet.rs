@@ -90,16 +90,19 @@ impl Architecture for EfficientNetConfig {
         let [channels, height, width] = plan.input[..] else {
             bail!("samples are (channels, height, width), not {:?}", plan.input)
         };
-        let (features, mut size, mut inputs) = (builder.pp("features"), [height, width], 32);
+        let features = builder.pp("features");
+        let mut size = [height, width];
+        let mut inputs = 32;
         let first = ConvSizes { inputs: channels, outputs: 32, kernel: 3, stride: 2, groups: 1 };
         let silu = Some(Nonlinearity::Silu);
         let first = ConvNorm::new(&features.pp(0), first, &mut size, NORMS, silu)?;
-        let (mut blocks, total) = (Vec::new(), STAGES.iter().map(|stage| stage.4).sum::<usize>());
+        let mut blocks = Vec::new();
+        let total = STAGES.iter().map(|stage| stage.4).sum::<usize>();
         for (s, stage) in STAGES.iter().enumerate() {
             for i in 0..stage.4 {
                 let skipped = self.stochastic_depth_prob * blocks.len() as f64 / total as f64;
-                let (builder, options) =
-                    (features.pp(s + 1).pp(i), stage.options(inputs, i == 0, skipped));
+                let builder = features.pp(s + 1).pp(i);
+                let options = stage.options(inputs, i == 0, skipped);
                 options.call_by_timm(&builder, &format!("blocks.{s}.{i}"));
                 let block = InvertedResidual::new(&builder, options, &mut size, NORMS)?;
                 blocks.push(Arc::new(block));
@@ -112,7 +115,8 @@ impl Architecture for EfficientNetConfig {
         for (part, other) in parts.iter().zip(["conv_stem", "bn1", "conv_head", "bn2"]) {
             features.also_called(TIMM, part, other);
         }
-        let (classifier, outputs) = (builder.pp("classifier"), plan.outputs);
+        let classifier = builder.pp("classifier");
+        let outputs = plan.outputs;
         classifier.also_called(TIMM, "1", "classifier");
         let init = Init::torch_default(outputs);
         let zeros = Some(Init::Constant(0.0));

@@ -60,7 +60,8 @@ impl FramesOnnx {
         if value == 0.0 {
             return hidden;
         }
-        let (instead, value) = (graph.scaled(&self.pairs, -value), graph.scalar(value));
+        let instead = graph.scaled(&self.pairs, -value);
+        let value = graph.scalar(value);
         let instead = graph.add(&instead, &value);
         graph.add(&hidden, &instead)
     }
@@ -118,7 +119,9 @@ impl FastConformer {
             let shape = ConvShape { inputs, outputs: channels, kernel, window, groups };
             Conv2d::new(&encode.pp("conv").pp(i), shape)
         };
-        let (first, small, pointwise) = ([1, 3, 1], [channels, 3, channels], [channels, 1, 1]);
+        let first = [1, 3, 1];
+        let small = [channels, 3, channels];
+        let pointwise = [channels, 1, 1];
         let conv = [
             conv(0, first)?,
             conv(2, small)?,
@@ -205,7 +208,8 @@ impl FastConformer {
             frames.hide(graph, x)
         };
         let [first, depthwise1, pointwise1, depthwise2, pointwise2] = &self.conv;
-        let (mut lengths, x) = (lengths.clone(), graph.unsqueezed(x, &[3]));
+        let mut lengths = lengths.clone();
+        let x = graph.unsqueezed(x, &[3]);
         let mut x = hide(graph, &x, &lengths);
         for stage in [&[first][..], &[depthwise1, pointwise1], &[depthwise2, pointwise2]] {
             x = stage.iter().try_fold(x, |x, conv| conv.onnx(graph, &x, [0; 2]))?;

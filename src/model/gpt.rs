@@ -88,7 +88,8 @@ impl Architecture for GptConfig {
         let ([length], [_]) = (&plan.input[..], &plan.target[..]) else {
             bail!("it predicts the next token of a text: use `data.name = \"tokens\"`")
         };
-        let (width, layers) = (self.d_model, self.n_layers);
+        let width = self.d_model;
+        let layers = self.n_layers;
         let builder_root = builder;
         let builder = builder.pp("transformer");
         let table = |name: &str, rows| {
@@ -194,7 +195,8 @@ impl Model for Gpt {
 
     fn onnx(&self, graph: &mut Graph, input: &Value) -> Result<Value> {
         let tokens = self.wte.onnx(graph, input)?;
-        let (positions, steps) = (self.wpe.weight().onnx(graph)?, graph.length(input, 1));
+        let positions = self.wpe.weight().onnx(graph)?;
+        let steps = graph.length(input, 1);
         let positions = graph.cut(&positions, 0, &steps);
         let x = graph.add(&tokens, &positions);
         let x = self.blocks.iter().try_fold(x, |x, block| block.onnx(graph, &x))?;
@@ -222,7 +224,8 @@ struct Block {
 
 impl Block {
     fn new(config: &GptConfig, builder: &Builder) -> Result<Self> {
-        let (width, heads) = (config.d_model, config.n_heads);
+        let width = config.d_model;
+        let heads = config.n_heads;
         if heads == 0 || width % heads != 0 {
             bail!("`d_model` = {width} cannot be divided among `n_heads` = {heads}");
         }
@@ -231,7 +234,8 @@ impl Block {
         let linear = |builder: &Builder, inputs, outputs, std| {
             Linear::with_init(builder, inputs, outputs, Init::Normal(std), bias)
         };
-        let (attn, mlp) = (builder.pp("attn"), builder.pp("mlp"));
+        let attn = builder.pp("attn");
+        let mlp = builder.pp("mlp");
         Ok(Self {
             ln_1: norm(config, &builder.pp("ln_1"))?,
             c_attn: linear(&attn.pp("c_attn"), width, 3 * width, STD)?,

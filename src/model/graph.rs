@@ -80,7 +80,8 @@ fn has_layer(layers: &[LayerPlan], key: &str) -> bool {
 impl Models {
     /// Lets the model `graph` hold `layers`.
     pub(crate) fn hold_layers(&mut self, layers: &Layers) {
-        let (about, layers) = (Spec::of::<GraphConfig>().about, layers.clone());
+        let about = Spec::of::<GraphConfig>().about;
+        let layers = layers.clone();
         self.replace_variant(GraphConfig::NAME, &about, move |graph: &mut GraphConfig| {
             graph.layers = layers.clone();
         });

@@ -122,7 +122,8 @@ impl BlockOptions {
         } else {
             &[["conv_pw", "bn1"], ["conv_dw", "bn2"], ["conv_pwl", "bn3"]]
         };
-        let (block, last) = (builder.pp("block"), convs.len() - 1);
+        let block = builder.pp("block");
+        let last = convs.len() - 1;
         let squeeze = usize::from(self.squeeze.is_some());
         for (i, names) in convs.iter().enumerate() {
             let place = if i == last { i + squeeze } else { i };
@@ -152,7 +153,8 @@ impl InvertedResidual {
         let mut next = || block.pp(place.next().unwrap_or_default());
         let pointwise =
             |inputs, outputs| ConvSizes { inputs, outputs, kernel: 1, stride: 1, groups: 1 };
-        let (widen, narrow) = (pointwise(inputs, expanded), pointwise(expanded, outputs));
+        let widen = pointwise(inputs, expanded);
+        let narrow = pointwise(expanded, outputs);
         let depthwise =
             ConvSizes { inputs: expanded, outputs: expanded, kernel, stride, groups: expanded };
         let expand = (expanded != inputs)

@@ -64,7 +64,8 @@ impl ITransformerConfig {
 
 impl Architecture for ITransformerConfig {
     fn build(&self, plan: &ModelPlan, builder: &Builder) -> Result<Box<dyn Model>> {
-        let (window, width) = (Window::of(plan)?, self.d_model);
+        let window = Window::of(plan)?;
+        let width = self.d_model;
         let embedding = builder.pp("enc_embedding");
         let encoder = builder.pp("encoder");
         Ok(Box::new(ITransformer {

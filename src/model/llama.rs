@@ -206,7 +206,8 @@ struct Layer {
 
 impl Layer {
     fn new(config: &LlamaConfig, builder: &Builder) -> Result<Self> {
-        let (width, inner) = (config.d_model, config.d_ff);
+        let width = config.d_model;
+        let inner = config.d_ff;
         let attention = SelfAttention::new(config, &builder.pp("self_attn"))?;
         let mlp = builder.pp("mlp");
         let linear = |name, inputs, outputs| projection(config, &mlp.pp(name), [inputs, outputs]);
@@ -266,7 +267,8 @@ struct SelfAttention {
 
 impl SelfAttention {
     fn new(config: &LlamaConfig, builder: &Builder) -> Result<Self> {
-        let (width, heads) = (config.d_model, config.n_heads);
+        let width = config.d_model;
+        let heads = config.n_heads;
         let kv_heads = config.n_kv_heads.unwrap_or(heads);
         if heads == 0 || !width.is_multiple_of(2 * heads) {
             bail!("`d_model` = {width} cannot be divided into even `n_heads` = {heads}");
@@ -301,9 +303,11 @@ impl SelfAttention {
 
     /// [`SelfAttention::forward`] in a graph of ONNX.
     fn onnx(&self, graph: &mut Graph, x: &Value) -> Result<Value> {
-        let (heads, kv_heads) = (self.heads, self.kv_heads);
+        let heads = self.heads;
+        let kv_heads = self.kv_heads;
         let [cosines, sines] = self.rope.onnx(graph, x.features() / heads);
-        let (q, k) = (self.q.onnx(graph, x)?, self.k.onnx(graph, x)?);
+        let q = self.q.onnx(graph, x)?;
+        let k = self.k.onnx(graph, x)?;
         let v = self.v.onnx(graph, x)?;
         let q = graph.rotary(&q, heads, [&cosines, &sines]);
         let k = graph.rotary(&k, kv_heads, [&cosines, &sines]);

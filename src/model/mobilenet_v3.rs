@@ -159,7 +159,9 @@ impl Architecture for MobileNetV3Config {
             MobileNetV3Size::Small => (&SMALL[..], 1024),
             MobileNetV3Size::Large => (&LARGE[..], 1280),
         };
-        let (features, mut size, mut inputs) = (builder.pp("features"), [height, width], 16);
+        let features = builder.pp("features");
+        let mut size = [height, width];
+        let mut inputs = 16;
         let first = ConvSizes { inputs: channels, outputs: 16, kernel: 3, stride: 2, groups: 1 };
         let hard = Some(Nonlinearity::Hardswish);
         let first = ConvNorm::new(&features.pp(0), first, &mut size, norms, hard)?;
@@ -255,7 +257,8 @@ impl MobileNetV3Config {
                 place += 1;
             }
         }
-        let (first, last) = (features.pp(0), features.pp(place + 1));
+        let first = features.pp(0);
+        let last = features.pp(place + 1);
         first.also_called(TIMM, "0", "conv_stem");
         first.also_called(TIMM, "1", "bn1");
         last.also_called(TIMM, "0", format!("blocks.{}.0.conv", stages.len()));

@@ -130,7 +130,9 @@ pub(super) fn written(
         if naming.is_gpt2 && is_alias {
             continue;
         }
-        let (dtype, shape, bytes) = (view.dtype(), view.shape().to_vec(), view.data());
+        let dtype = view.dtype();
+        let shape = view.shape().to_vec();
+        let bytes = view.data();
         let (name, other) = params.name_in(library.words(), name).unwrap_or((name.clone(), None));
         let shape = other.map_or(shape, <[usize]>::to_vec);
         let is_turned = naming.is_gpt2 && is_conv1d(&name);

@@ -135,11 +135,14 @@ impl Nest {
         let [_, frames, mels] = shape(input)?;
         let encoder = FastConformer::new(config.sizes(), &builder.pp("encoder"), [frames, mels])?;
         let window = Window { stride: 1, padding: 0 };
-        let (inputs, outputs) = (config.d_model, config.codebook_size);
+        let inputs = config.d_model;
+        let outputs = config.codebook_size;
         let shape = ConvShape { inputs, outputs, kernel: 1, window, groups: 1 };
         let decoder = Conv1d::new(&builder.pp("decoder").pp("decoder_layers").pp(0), shape)?;
-        let (quantizer, frozen) = (builder.pp("quantizer").frozen(), builder.frozen());
-        let (entries, length) = (config.codebook_size, config.code_dim);
+        let quantizer = builder.pp("quantizer").frozen();
+        let frozen = builder.frozen();
+        let entries = config.codebook_size;
+        let length = config.code_dim;
         let inputs = SUBSAMPLING_FACTOR * mels;
         let xavier = (2.0 / (inputs + length) as f64).sqrt();
         Ok(Self {

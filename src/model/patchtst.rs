@@ -83,7 +83,9 @@ impl PatchTstConfig {
 impl Architecture for PatchTstConfig {
     fn build(&self, plan: &ModelPlan, builder: &Builder) -> Result<Box<dyn Model>> {
         let window = Window::of(plan)?;
-        let (width, length, stride) = (self.d_model, self.patch_len, self.stride);
+        let width = self.d_model;
+        let length = self.patch_len;
+        let stride = self.stride;
         // The end is repeated for one more patch.
         let Some(room) = (window.seen + stride).checked_sub(length) else {
             bail!("a `patch_len` of {length} is longer than `seq_len` = {}", window.seen)
@@ -172,7 +174,8 @@ struct PatchTst {
 
 impl Model for PatchTst {
     fn forward(&self, input: &Tensor, pass: &ForwardContext) -> Result<Tensor> {
-        let (n, series) = (input.dim(0)?, self.window.series);
+        let n = input.dim(0)?;
+        let series = self.window.series;
         let x = InstanceNorm::new(&self.window.series(input)?, series, Deviation::Population)?;
         let rows = x.rows.reshape((n * series, self.window.seen))?;
         let tokens = self.value_embedding.forward(&self.patches.cut(&rows)?, pass)?;

@@ -109,7 +109,8 @@ fn foreign(config: &Config) -> Option<(&'static str, &Value)> {
         let is_known = value.as_str().is_some_and(|word| words.contains(&word));
         value.is_null() || value.is_boolean() || is_known
     };
-    let (init, alora) = (&config.init_lora_weights, &config.alora_invocation_tokens);
+    let init = &config.init_lora_weights;
+    let alora = &config.alora_invocation_tokens;
     let all = [
         ("init_lora_weights", init, leaves_weights(init)),
         ("alora_invocation_tokens", alora, is_off(alora)),

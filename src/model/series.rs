@@ -58,7 +58,8 @@ pub(super) struct Standardised {
 impl Standardised {
     /// Windows x (n, time steps, rows), of whose rows the first `series` are standardised.
     pub(super) fn new(graph: &mut Graph, x: &Value, series: usize, deviation: Deviation) -> Self {
-        let (steps, rows) = (x.dims()[1].unwrap_or(1), x.features());
+        let steps = x.dims()[1].unwrap_or(1);
+        let rows = x.features();
         let all = graph.transposed(x, &[0, 2, 1]);
         let values = graph.narrowed(&all, 1, 0, series);
         let mean = graph.reduced("ReduceMean", &values, &[2]);

@@ -97,7 +97,8 @@ impl Kind for TimeBridgeConfig {
 impl Architecture for TimeBridgeConfig {
     fn build(&self, plan: &ModelPlan, builder: &Builder) -> Result<Box<dyn Model>> {
         let window = Window::of(plan)?;
-        let (period, patches) = (self.period, window.seen / self.period.max(1));
+        let period = self.period;
+        let patches = window.seen / self.period.max(1);
         if patches * period != window.seen || patches == 0 {
             bail!("`seq_len` = {} is not a multiple of `period` = {period}", window.seen);
         }
@@ -139,9 +140,12 @@ fn layers(
     patches: usize,
 ) -> Result<(Vec<Arc<Layer>>, usize)> {
     let builder = builder.pp("encoder").pp("attn_layers");
-    let (integrated, sampling, cointegrated) =
-        (config.ia_layers, config.pd_layers, config.ca_layers);
-    let (mut layers, seen, mut patches) = (Vec::new(), patches, patches);
+    let integrated = config.ia_layers;
+    let sampling = config.pd_layers;
+    let cointegrated = config.ca_layers;
+    let mut layers = Vec::new();
+    let seen = patches;
+    let mut patches = patches;
     for i in 0..integrated + sampling + cointegrated {
         let builder = builder.pp(i);
         let mixing = if i < integrated {
@@ -207,7 +211,8 @@ struct Layer {
 impl Layer {
     /// x (n, rows, patches, width)
     fn onnx(&self, graph: &mut Graph, x: &Value) -> Result<Value> {
-        let (rows, width) = (x.dims()[1].unwrap_or(1), x.features());
+        let rows = x.dims()[1].unwrap_or(1);
+        let width = x.features();
         let (kept, mixed) = self.mixing.onnx(graph, x)?;
         let y = self.rest.onnx(graph, &kept, &mixed)?;
         let patches = y.dims()[1].unwrap_or(1);
@@ -299,7 +304,8 @@ impl Mixing {
 impl Mixing {
     /// [`Mixing::forward`] in a graph of ONNX.
     fn onnx(&self, graph: &mut Graph, x: &Value) -> Result<(Value, Value)> {
-        let (patches, width) = (x.dims()[2].unwrap_or(1), x.features());
+        let patches = x.dims()[2].unwrap_or(1);
+        let width = x.features();
         let flat = graph.shaped(x, &[patches, width]);
         match self {
             Self::Integrated { attention, window, .. } => {
@@ -394,7 +400,8 @@ struct FeedForward {
 impl FeedForward {
     /// With a `norm0` that is part of the state dict and of nothing else.
     fn new(config: &TimeBridgeConfig, builder: &Builder, has_norm0: bool) -> Result<Self> {
-        let (width, inner) = (config.d_model, config.d_ff);
+        let width = config.d_model;
+        let inner = config.d_ff;
         let fc1 = Linear::new(&builder.pp("fc1"), width, inner)?;
         let fc2 = Linear::new(&builder.pp("fc2"), inner, width)?;
         if has_norm0 {

@@ -104,8 +104,10 @@ impl Architecture for VitConfig {
         if !height.is_multiple_of(patch) || !width.is_multiple_of(patch) {
             bail!("patches of {patch}x{patch} do not divide images of {height}x{width}");
         }
-        let (features, patches) = (self.size.width, height / patch * (width / patch));
-        let (cls_token, positions) = (Init::Normal(1e-6), Init::Normal(STD));
+        let features = self.size.width;
+        let patches = height / patch * (width / patch);
+        let cls_token = Init::Normal(1e-6);
+        let positions = Init::Normal(STD);
         let window = Window { stride: patch, padding: 0 };
         let shape =
             ConvShape { inputs: channels, outputs: features, kernel: patch, window, groups: 1 };
@@ -254,7 +256,8 @@ struct Block {
 impl Block {
     fn new(config: &VitConfig, index: usize, builder: &Builder) -> Result<Self> {
         let VitSize { width, heads, .. } = config.size;
-        let (attn, mlp) = (builder.pp("attn"), builder.pp("mlp"));
+        let attn = builder.pp("attn");
+        let mlp = builder.pp("mlp");
         let skipped = config.drop_path_rate * index as f64 / (LAYERS - 1) as f64;
         let norm = |name| {
             Ok::<_, candle_core::Error>(LayerNorm::new(&builder.pp(name), width)?.with_eps(EPS))

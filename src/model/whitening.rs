@@ -92,7 +92,9 @@ fn products(image: &[f32], [height, width]: [usize; 2], patch: [usize; 3]) -> Ve
     let [channels, rows, columns] = patch;
     let n = channels * rows * columns;
     let offset = |i: usize| {
-        let (channel, row, column) = (i / (rows * columns), i / columns % rows, i % columns);
+        let channel = i / (rows * columns);
+        let row = i / columns % rows;
+        let column = i % columns;
         (channel * height + row) * width + column
     };
     let offsets: Vec<usize> = (0..n).map(offset).collect();
@@ -141,7 +143,8 @@ fn rotate(a: &mut [f64], vectors: &mut [f64], n: usize, [p, q]: [usize; 2]) {
     let cos = 1.0 / t.hypot(1.0);
     let sin = t * cos;
     let turn = |matrix: &mut [f64], at_p: usize, at_q: usize| {
-        let (x, y) = (matrix[at_p], matrix[at_q]);
+        let x = matrix[at_p];
+        let y = matrix[at_q];
         (matrix[at_p], matrix[at_q]) = (cos * x - sin * y, sin * x + cos * y);
     };
     for k in 0..n {

@@ -61,7 +61,9 @@ impl Block<'_> {
     /// nothing is vectorised.
     #[inline(always)]
     pub fn each(&mut self, rule: impl Fn(f32, f32) -> f32) {
-        let (values, gradient, preparation) = (&mut *self.values, self.gradient, self.preparation);
+        let values = &mut *self.values;
+        let gradient = self.gradient;
+        let preparation = self.preparation;
         vectorised(
             #[inline(always)]
             move || {
@@ -75,7 +77,9 @@ impl Block<'_> {
     /// Replaces each value by `rule(value, gradient, state)`, which also renews the state.
     #[inline(always)]
     pub fn each_with(&mut self, rule: impl Fn(f32, f32, &mut f32) -> f32) {
-        let (values, gradient, preparation) = (&mut *self.values, self.gradient, self.preparation);
+        let values = &mut *self.values;
+        let gradient = self.gradient;
+        let preparation = self.preparation;
         let state = &mut *self.first;
         vectorised(
             #[inline(always)]
@@ -92,8 +96,11 @@ impl Block<'_> {
     /// of state.
     #[inline(always)]
     pub fn each_with_two(&mut self, rule: impl Fn(f32, f32, &mut f32, &mut f32) -> f32) {
-        let (values, gradient, preparation) = (&mut *self.values, self.gradient, self.preparation);
-        let (first, second) = (&mut *self.first, &mut *self.second);
+        let values = &mut *self.values;
+        let gradient = self.gradient;
+        let preparation = self.preparation;
+        let first = &mut *self.first;
+        let second = &mut *self.second;
         vectorised(
             #[inline(always)]
             move || {

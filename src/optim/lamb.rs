@@ -32,7 +32,8 @@ pub struct Lamb {
 
 impl Default for Lamb {
     fn default() -> Self {
-        let (trust_clip, always_adapt) = (false, false);
+        let trust_clip = false;
+        let always_adapt = false;
         Self { weight_decay: 0.01, betas: [0.9, 0.999], eps: 1e-6, trust_clip, always_adapt }
     }
 }
@@ -78,9 +79,13 @@ impl Lamb {
         let [beta1, beta2] = [step.momentum.unwrap_or(self.betas[0]), self.betas[1]];
         let count = i32::try_from(step.count).unwrap_or(i32::MAX);
         let correction = |beta: f64| 1.0 - beta.powi(count);
-        let (first, root) = (correction(beta1) as f32, correction(beta2).sqrt() as f32);
-        let (rest1, rest2) = ((1.0 - beta1) as f32, (1.0 - beta2) as f32);
-        let (beta2, eps, decay) = (beta2 as f32, self.eps as f32, step.weight_decay as f32);
+        let first = correction(beta1) as f32;
+        let root = correction(beta2).sqrt() as f32;
+        let rest1 = (1.0 - beta1) as f32;
+        let rest2 = (1.0 - beta2) as f32;
+        let beta2 = beta2 as f32;
+        let eps = self.eps as f32;
+        let decay = step.weight_decay as f32;
         let gradient = tensor.prepared_gradient();
         let moments = tensor.first.par_iter_mut().zip(&mut *tensor.second);
         let elements = tensor.values.par_iter().zip(gradient).zip(moments);

@@ -22,7 +22,8 @@ impl Moments {
     /// steps: those that are frozen then have none. Where averages are kept they are there too, and
     /// after them those of the moving buffers.
     pub fn of_all(plan: &Plan, params: &Params, done: u64) -> Vec<Self> {
-        let (average, plan) = (plan.average(), &plan.optimizer);
+        let average = plan.average();
+        let plan = &plan.optimizer;
         let of_param = |(index, param): (usize, &Param)| {
             let n = param.elem_count();
             let is_trained = plan.is_trained(index, done);

@@ -111,7 +111,8 @@ impl Optimizer for Muon {
 impl Muon {
     /// Renews the momentum; what is to be orthogonalised.
     fn moved(&self, tensor: &mut Block<'_>) -> Vec<f32> {
-        let (rest, momentum) = ((1.0 - self.momentum) as f32, self.momentum as f32);
+        let rest = (1.0 - self.momentum) as f32;
+        let momentum = self.momentum as f32;
         let gradient = tensor.prepared_gradient();
         let renewed = tensor.first.iter_mut().zip(gradient).map(|(buffer, g)| {
             *buffer = lerp(*buffer, g, rest);
@@ -123,7 +124,8 @@ impl Muon {
 
 impl AdjustLr {
     fn factor(self, rows: usize, columns: usize) -> f64 {
-        let (a, b) = (rows as f64, columns as f64);
+        let a = rows as f64;
+        let b = columns as f64;
         match self {
             Self::Original => (a / b).max(1.0).sqrt(),
             Self::MatchRmsAdamw => 0.2 * a.max(b).sqrt(),

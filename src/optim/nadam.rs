@@ -69,9 +69,11 @@ impl NAdam {
     fn factors(&self, step: &Step) -> Factors {
         let [beta1, beta2] = self.betas;
         let t = step.count as f64;
-        let (mu, next) = (self.mu(t), self.mu(t + 1.0));
+        let mu = self.mu(t);
+        let next = self.mu(t + 1.0);
         let product = self.mu_product(step.count);
-        let (decay, decoupled) = (step.weight_decay, self.decoupled_weight_decay);
+        let decay = step.weight_decay;
+        let decoupled = self.decoupled_weight_decay;
         let count = i32::try_from(step.count).unwrap_or(i32::MAX);
         Factors {
             of_gradient: (step.lr * (1.0 - mu) / (1.0 - product)) as f32,

@@ -124,8 +124,9 @@ impl<'a> Update<'a> {
         let most = if self.rule.takes_whole_tensors() { usize::MAX } else { BLOCK };
         let Part { mut values, mut gradient, moments, shape, .. } = part;
         let Moments { first, second, average } = moments;
-        let (mut first, mut second, mut average) =
-            (&mut first[..], &mut second[..], &mut average[..]);
+        let mut first = &mut first[..];
+        let mut second = &mut second[..];
+        let mut average = &mut average[..];
         std::iter::from_fn(move || {
             let n = most.min(values.len());
             let block = Block {

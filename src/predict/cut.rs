@@ -14,7 +14,9 @@ pub(super) fn parts(inputs: &Inputs, batch: usize) -> Vec<Range<usize>> {
     if let Items::Files(_) = inputs.items {
         return (0..n.div_ceil(most)).map(|at| at * most..((at + 1) * most).min(n)).collect();
     }
-    let (mut found, mut first, mut samples) = (Vec::new(), 0, 0);
+    let mut found = Vec::new();
+    let mut first = 0;
+    let mut samples = 0;
     for at in 0..n {
         let more = inputs.items.get(at).samples.map_or(0, |samples| samples.len());
         if at > first && (samples + more > most || at - first >= most) {

@@ -146,7 +146,8 @@ impl Work<'_> {
     fn to_stream(&self, format: Format, stream: &mut (dyn Write + Send)) -> Result<Ended, Error> {
         let columns = &self.form.columns;
         let to = RowWriter::new(format, columns, stream)?;
-        let (waiting, ended) = (BTreeMap::new(), Ended::default());
+        let waiting = BTreeMap::new();
+        let ended = Ended::default();
         let written = Mutex::new(InOrder { to, next: 0, waiting, ended });
         let moved = Condvar::new();
         let open: Vec<usize> = (0..self.parts.len()).collect();
@@ -228,7 +229,8 @@ impl Work<'_> {
     fn all_shares(&self, folder: &PartFolder<'_>) -> Result<(), Error> {
         let place = self.job.launched;
         let (rank, world) = place.map_or((0, 1), |at| (at.rank.index(), at.world.count()));
-        let (mut left, mut since) = (usize::MAX, Instant::now());
+        let mut left = usize::MAX;
+        let mut since = Instant::now();
         while left > 0 {
             let is_patient = since.elapsed() <= self.job.plan.distributed.timeout;
             for share in (0..world).map(|turn| (rank + turn) % world) {
@@ -265,7 +267,8 @@ impl Work<'_> {
             return Ok(());
         }
         let ranks = self.job.ranks.clamp(1, open.len());
-        let (next, is_over) = (AtomicUsize::new(0), AtomicBool::new(false));
+        let next = AtomicUsize::new(0);
+        let is_over = AtomicBool::new(false);
         let rank = |rank: usize| -> Result<(), Error> {
             let live = || -> Result<(), Error> {
                 let (mut predictor, is_shared) = self.predictor(rank, ranks)?;

@@ -149,7 +149,8 @@ impl<'a> PartFolder<'a> {
 
     /// Waits until rank 0 has made it this job's; false if all is done already.
     pub(super) fn wait_for(&self, identity: &Identity, timeout: Duration) -> Result<bool, Error> {
-        let (began, text) = (Instant::now(), identity.text());
+        let began = Instant::now();
+        let text = identity.text();
         loop {
             if std::fs::read(self.path.join(JOB)).is_ok_and(|kept| kept == text) {
                 return Ok(true);

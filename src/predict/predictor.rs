@@ -172,7 +172,8 @@ pub(crate) fn read(
     transforms: &Transforms,
 ) -> Result<Inputs, Error> {
     let inputs = source.inputs(&Predicting { paths, plan: &plan.data, transforms })?;
-    let (shape, wanted) = (inputs.samples.shape(), plan.model.input.as_slice());
+    let shape = inputs.samples.shape();
+    let wanted = plan.model.input.as_slice();
     if shape != wanted {
         let what = format!("the inputs have the shape {shape:?}, but the model takes {wanted:?}");
         let help = "give inputs such as those that the run was trained on";

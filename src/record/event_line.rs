@@ -62,7 +62,8 @@ impl Context {
 
     /// The epoch of a step, and its place there; all from 1.
     pub fn place_of(&self, step: u64) -> (u64, u64) {
-        let (before, per_epoch) = (step.saturating_sub(1), self.steps_per_epoch.max(1));
+        let before = step.saturating_sub(1);
+        let per_epoch = self.steps_per_epoch.max(1);
         (before / per_epoch + 1, before % per_epoch + 1)
     }
 
@@ -115,7 +116,9 @@ pub(crate) fn quiet_line(event: &Event) -> Option<String> {
 
 fn straggler_line(straggler: &Straggler) -> String {
     let Straggler { rank, step, lag_seconds, data_seconds, step_seconds } = straggler;
-    let (lag, data, whole) = (1e3 * lag_seconds, 1e3 * data_seconds, 1e3 * step_seconds);
+    let lag = 1e3 * lag_seconds;
+    let data = 1e3 * data_seconds;
+    let whole = 1e3 * step_seconds;
     let why = if 2.0 * data_seconds >= *lag_seconds {
         format!(
             "it waits {data:.1} ms for its data (raise `data.num_workers`, or use a faster disk)"
@@ -275,7 +278,8 @@ fn push_split(line: &mut String, split: &str, metrics: &BTreeMap<String, f64>) {
 /// Without the path, which is long: the last lines name it, and `resume` finds it.
 fn saved_line(saved: &Saved) -> String {
     let best = if saved.best { ", best so far" } else { "" };
-    let (took, stall) = (duration(saved.seconds), 1e3 * saved.stall_seconds);
+    let took = duration(saved.seconds);
+    let stall = 1e3 * saved.stall_seconds;
     let mut line = format!("saved step {}{best} ({} in {took}", saved.step, saved.size);
     let _ = write!(line, ", training blocked for {stall:.1} ms)");
     if saved.replaced > 0 {

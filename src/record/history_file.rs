@@ -88,7 +88,8 @@ impl Drop for HistoryWriter {
 
 /// Writes what it is told, not too often, until its sender is gone.
 fn keep(path: &Path, mut history: History, told: &Receiver<EpochDone>) -> Result<(), Error> {
-    let (mut due, mut is_behind) = (Instant::now(), false);
+    let mut due = Instant::now();
+    let mut is_behind = false;
     loop {
         let heard = if is_behind {
             told.recv_timeout(due.saturating_duration_since(Instant::now()))

@@ -195,7 +195,8 @@ impl Recorder {
         let history =
             history_file::HistoryWriter::start(run.logs.join(HISTORY), History::of(&done))?;
         let log = RankLog::open(&run.logs, Rank(0))?;
-        let (last_step, terminal) = (resumed_from, Terminal::new(screen));
+        let last_step = resumed_from;
+        let terminal = Terminal::new(screen);
         Ok(Self { run, last_step, terminal, log, epochs, history, sinks })
     }
 

@@ -30,7 +30,8 @@ struct Written {
 ///
 /// The file cannot be written; the old one is then unchanged.
 pub fn write(folder: &Path, checkpoint: &str, tested: &Evaluated) -> Result<(), Error> {
-    let (checkpoint, tested) = (checkpoint.to_owned(), tested.clone());
+    let checkpoint = checkpoint.to_owned();
+    let tested = tested.clone();
     let bytes = serde_json::to_vec_pretty(&Written { format: FORMAT, checkpoint, tested })
         .map_err(|reason| Error::Encode { what: NAME, reason })?;
     Ok(files::write_atomic(&folder.join(NAME), &bytes)?)

@@ -84,7 +84,8 @@ pub(crate) fn shortened(word: &str, width: usize) -> String {
         return word.to_owned();
     }
     let kept = width.saturating_sub(1);
-    let (head, tail) = (kept.div_ceil(2), kept / 2);
+    let head = kept.div_ceil(2);
+    let tail = kept / 2;
     let ends = [&letters[..head], &['…'], &letters[letters.len() - tail..]];
     ends.concat().into_iter().collect()
 }

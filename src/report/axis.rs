@@ -113,7 +113,8 @@ fn round_step(rough: f64) -> f64 {
 }
 
 fn multiples(step: f64, range: &Range<f64>) -> Vec<f64> {
-    let (first, last) = ((range.start / step).ceil() as i64, (range.end / step).floor() as i64);
+    let first = (range.start / step).ceil() as i64;
+    let last = (range.end / step).floor() as i64;
     (first..=last).map(|n| n as f64 * step).collect()
 }
 

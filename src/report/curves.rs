@@ -62,7 +62,9 @@ impl Curves<'_> {
     fn loss(&self) -> Panel {
         let unit = self.progress.unit;
         let series = self.train_and_val("loss");
-        let (top, value, best) = (f64::INFINITY, text::loss as fn(f64) -> String, self.best);
+        let top = f64::INFINITY;
+        let value = text::loss as fn(f64) -> String;
+        let best = self.best;
         Panel { unit, quantity: "loss".into(), series, top, value, best }
     }
 
@@ -93,7 +95,8 @@ impl Curves<'_> {
         let points = rows.filter_map(|row| Some((row.at as f64, row.lr?))).collect();
         let series = vec![Series { label: "learning rate".into(), color: RATE, points }];
         let unit = self.progress.unit;
-        let (top, value) = (f64::INFINITY, text::short as fn(f64) -> String);
+        let top = f64::INFINITY;
+        let value = text::short as fn(f64) -> String;
         Panel { unit, quantity: "learning rate".into(), series, top, value, best: None }
     }
 

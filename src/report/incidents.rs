@@ -53,7 +53,8 @@ fn ranks(started: &Started) -> String {
     let n = devices.len();
     let mut kinds = devices.clone();
     kinds.dedup();
-    let (kinds, ranks) = (kinds.join(", "), if n == 1 { "rank" } else { "ranks" });
+    let kinds = kinds.join(", ");
+    let ranks = if n == 1 { "rank" } else { "ranks" };
     let steps = if Context::of(started).is_bounded() {
         format!("{}, {steps_per_epoch} per epoch", counted(*total_steps, "step"))
     } else {
@@ -67,7 +68,8 @@ fn later_start(stamped: &Stamped) -> Option<String> {
         Event::Started(started) if started.resumed_from > 0 || !started.restarts.is_empty() => {
             let cause = started.restarts.last();
             let cause = cause.map(|cause| format!(": {}", restart(started.restarts.len(), cause)));
-            let (step, cause) = (started.resumed_from, cause.unwrap_or_default());
+            let step = started.resumed_from;
+            let cause = cause.unwrap_or_default();
             Some(format!("resumed after step {step} at {:.0}{cause}", stamped.time))
         }
         _ => None,

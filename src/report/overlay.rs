@@ -84,7 +84,8 @@ impl Overlay {
         let line = |(at, (label, points)): (usize, &Line)| {
             let finite = points.iter().filter(|point| point.1.is_finite());
             let points = finite.map(|(x, y)| (*x, scale * y)).collect();
-            let (label, color) = (escape(label).into_owned(), COLORS[at % COLORS.len()]);
+            let label = escape(label).into_owned();
+            let color = COLORS[at % COLORS.len()];
             Series { label, color, points: thinned(points) }
         };
         Panel {

@@ -190,7 +190,8 @@ impl Panel {
     ) -> Drawn<DB> {
         let Some(at) = self.best else { return Ok(()) };
         let ends = [(at as f64, y.range.start), (at as f64, y.range.end)];
-        let (dash, gap) = (canvas.px(5.0) as u32, canvas.px(4.0) as u32);
+        let dash = canvas.px(5.0) as u32;
+        let gap = canvas.px(4.0) as u32;
         let dashes = DashedLineSeries::new(ends, dash, gap, canvas.line(FRAME, 1.2));
         chart.draw_series(dashes).map(|_| ())
     }
@@ -234,7 +235,8 @@ impl Panel {
     }
 
     fn best_point(&self) -> Option<Best> {
-        let (at, series) = (self.best?, self.series.last()?);
+        let at = self.best?;
+        let series = self.series.last()?;
         let (_, value) = series.points.iter().find(|point| point.0 == at as f64)?;
         Some(Best { at, value: *value, color: series.color })
     }

@@ -67,7 +67,8 @@ pub(crate) fn draw_png(picture: &impl Picture, what: &'static str) -> Result<Vec
     register_font(what)?;
     let scale = BITMAP_SCALE * OVERSAMPLING;
     let size = picture.size();
-    let (width, height) = (size.0 * scale, size.1 * scale);
+    let width = size.0 * scale;
+    let height = size.1 * scale;
     // White.
     let mut pixels = vec![255; (3 * width * height) as usize];
     let area = BitMapBackend::with_buffer(&mut pixels, (width, height)).into_drawing_area();

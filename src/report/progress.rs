@@ -66,7 +66,8 @@ impl Progress {
     /// The course of a run of these epochs, with these events.
     pub(crate) fn of(epochs: &[EpochDone], events: &[&Stamped]) -> Self {
         let steps = by_step(events);
-        let (n, validated) = (epochs.len(), steps.iter().filter(|row| row.is_validated()).count());
+        let n = epochs.len();
+        let validated = steps.iter().filter(|row| row.is_validated()).count();
         let says_more = validated > n || n <= 1 && steps.len() > 1;
         if n < MIN_EPOCHS && says_more {
             Self { unit: Unit::Step, rows: steps }

@@ -97,7 +97,8 @@ pub(crate) fn has_checkpoint(folder: &Path) -> bool {
 /// The logs of the run that keeps its checkpoints in `folder`, without links: by its link, beside
 /// the folder of all checkpoints, in another folder there, or by its id among the runs in `logs`.
 pub(crate) fn run_of(folder: &Path, logs: &Path) -> Option<PathBuf> {
-    let (id, name) = (folder.file_name()?, folder.parent()?.file_name()?);
+    let id = folder.file_name()?;
+    let name = folder.parent()?.file_name()?;
     let is_its = |logs: &PathBuf| {
         newest_of(logs, DESCRIPTION).is_file()
             && StoredRun::read(logs).is_ok_and(|stored| stored.run.id.as_str() == id)
@@ -115,7 +116,8 @@ pub(crate) fn run_of(folder: &Path, logs: &Path) -> Option<PathBuf> {
 
 /// Makes a run be found from its checkpoints, where it is not by the names of its folders.
 pub(crate) fn link_logs(run: &RunFolders) -> Result<(), files::Error> {
-    let (logs, checkpoints) = (real(&run.logs), real(&run.checkpoints));
+    let logs = real(&run.logs);
+    let checkpoints = real(&run.checkpoints);
     let Some(named) = logs.parent() else { return Ok(()) };
     let name = named.file_name().unwrap_or_default();
     let is_usual = |root: &Path| root.join("logs").join(name) == named;

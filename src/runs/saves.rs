@@ -28,7 +28,8 @@ pub(crate) fn longest_save(folder: &Path) -> Option<(String, f64)> {
 
 fn longest_of(run: &Path) -> Option<f64> {
     let mut file = BufReader::new(files::open(&run.join(EVENTS)).ok()?);
-    let (mut text, mut longest) = (Vec::new(), None::<f64>);
+    let mut text = Vec::new();
+    let mut longest = None::<f64>;
     while files::read_line(&mut file, &mut text).is_ok_and(|n| n > 0) {
         if let Some(seconds) = saved_in(&text) {
             longest = Some(longest.map_or(seconds, |longest| longest.max(seconds)));

@@ -74,7 +74,8 @@ impl Scalars {
 }
 
 fn of_epochs(folder: &Path) -> Result<Scalars, Error> {
-    let (mut scalars, mut seconds) = (Scalars::default(), 0.0);
+    let mut scalars = Scalars::default();
+    let mut seconds = 0.0;
     for epoch in report::read(folder)?.epochs {
         seconds += epoch.seconds;
         let accuracies =
@@ -168,7 +169,8 @@ impl Reader {
         }
         let (start, before) = *self.start.get_or_insert((line.time, self.seconds));
         self.seconds = before + line.time.duration_since(start).as_secs_f64().max(0.0);
-        let (step, seconds) = (line.step, self.seconds);
+        let step = line.step;
+        let seconds = self.seconds;
         let mut add = |name: &str, value: Option<f64>| {
             self.scalars.add(name, Point { step, seconds, value: value.unwrap_or(f64::NAN) });
         };

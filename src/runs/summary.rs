@@ -191,7 +191,8 @@ fn of_reason(reason: Reason) -> (State, &'static str) {
 
 /// The best value as the run itself said in the end, or else of what it has measured.
 fn best(records: &Records, events: &[&Stamped], description: &Description) -> Option<Best> {
-    let (monitor, mode) = (description.monitor.as_deref()?, description.mode?);
+    let monitor = description.monitor.as_deref()?;
+    let mode = description.mode?;
     let ends = events.iter().rev().find_map(|stamped| match &stamped.event {
         Event::Finished(finished) => finished.best.as_ref(),
         _ => None,

@@ -23,10 +23,12 @@ pub(super) fn of_search(key: &str, old: Option<&Value>, new: Option<&Value>) -> 
 }
 
 fn of_parameters(old: Option<&Value>, new: Option<&Value>) -> Vec<String> {
-    let (old, new) = (entries(old), entries(new));
+    let old = entries(old);
+    let new = entries(new);
     let keys: BTreeSet<&str> = old.iter().chain(&new).filter_map(|entry| key_of(entry)).collect();
     let changed = keys.into_iter().filter_map(|key| {
-        let (before, after) = (domains(&old, key), domains(&new, key));
+        let before = domains(&old, key);
+        let after = domains(&new, key);
         (before != after).then(|| line(&format!("sweep.parameters.\"{key}\""), before, after))
     });
     let lines: Vec<String> = changed.collect();

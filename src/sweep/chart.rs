@@ -68,7 +68,8 @@ impl Scale {
     /// Words at 0, 1, 2 ..., as many as there is room for.
     pub(crate) fn of_words(words: impl Iterator<Item = String>) -> Self {
         let words: Vec<(f64, String)> = (0..).map(f64::from).zip(words).collect();
-        let (high, every) = (words.len() as f64 - 0.5, words.len().div_ceil(MAX_WORDS).max(1));
+        let high = words.len() as f64 - 0.5;
+        let every = words.len().div_ceil(MAX_WORDS).max(1);
         let fitting = words.into_iter().step_by(every);
         let ticks =
             fitting.map(|(place, word)| (place, shortened(&word, MAX_CHARACTERS))).collect();
@@ -158,7 +159,8 @@ impl Frame<'_> {
         title: &str,
         below: &str,
     ) -> Drawn<DB> {
-        let (right, bottom) = (self.left + self.width, self.top + self.height);
+        let right = self.left + self.width;
+        let bottom = self.top + self.height;
         for (place, words) in &self.y.ticks {
             let (_, y) = self.at(self.x.low, *place);
             line(area, canvas, [(self.left, y), (right, y)], canvas.line(GRID, 1.0))?;
@@ -232,7 +234,9 @@ pub(crate) fn veil<DB: DrawingBackend>(
     let style = small();
     let (width, _) = area.estimate_text_size(words, &canvas.text(style.size, style.color))?;
     let room = canvas.px(2.0);
-    let (right, middle, half) = (canvas.px(x), canvas.px(y), canvas.px(0.5 * style.size));
+    let right = canvas.px(x);
+    let middle = canvas.px(y);
+    let half = canvas.px(0.5 * style.size);
     let corners = [(right - width as i32 - room, middle - half), (right + room, middle + half)];
     area.draw(&Rectangle::new(corners, WHITE.mix(0.75).filled()))
 }

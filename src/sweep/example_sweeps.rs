@@ -98,7 +98,8 @@ impl Lab {
             max_failures: 3,
             keep_pruned_checkpoints: false,
         };
-        let (methods, pruners) = (Methods::default(), Pruners::default());
+        let methods = Methods::default();
+        let pruners = Pruners::default();
         Self { folder, sweep, base, methods, pruners }
     }
 
@@ -107,9 +108,13 @@ impl Lab {
     }
 
     pub(crate) fn order_on(&self, machine: Machine) -> Order<'_> {
-        let (sweep, base) = (&self.sweep, &self.base);
-        let (methods, pruners) = (&self.methods, &self.pruners);
-        let (extend, retry_failed, screen) = (false, false, Screen::Silent);
+        let sweep = &self.sweep;
+        let base = &self.base;
+        let methods = &self.methods;
+        let pruners = &self.pruners;
+        let extend = false;
+        let retry_failed = false;
+        let screen = Screen::Silent;
         Order { sweep, base, methods, pruners, machine, extend, retry_failed, screen }
     }
 }

@@ -29,7 +29,8 @@ fn share(parameter: &Parameter, order: &[&Trial]) -> Option<f64> {
         .filter_map(|trial| place_of(&parameter.domain, value_of(&trial.values, &parameter.key)?))
         .collect();
     let groups = groups(parameter, &had);
-    let (n, k) = (had.len() as f64, groups.iter().filter(|group| !group.is_empty()).count() as f64);
+    let n = had.len() as f64;
+    let k = groups.iter().filter(|group| !group.is_empty()).count() as f64;
     if k < 2.0 || n < k + 2.0 {
         return None;
     }

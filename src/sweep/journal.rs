@@ -200,7 +200,8 @@ impl Subject {
         let keys = earlier.experiment.keys().chain(self.experiment.keys());
         let keys: BTreeSet<&String> = keys.collect();
         for key in keys {
-            let (old, new) = (earlier.experiment.get(key), self.experiment.get(key));
+            let old = earlier.experiment.get(key);
+            let new = self.experiment.get(key);
             let is_newly_known = old.is_none() && self.defaults.contains(key);
             if old != new && !is_newly_known {
                 fixed.push(changes::line(key, old.cloned(), new.cloned()));
@@ -332,7 +333,8 @@ impl Journal {
 
     /// The first line.
     pub(crate) fn opened(&mut self, subject: &Subject) -> Result<(), Error> {
-        let (format, ddprun) = (FORMAT, env!("CARGO_PKG_VERSION").to_owned());
+        let format = FORMAT;
+        let ddprun = env!("CARGO_PKG_VERSION").to_owned();
         self.write(Record::Opened { format, ddprun, subject: subject.clone() })
     }
 

@@ -50,7 +50,8 @@ pub(crate) fn suggest(
     others: &[Vec<f64>],
     stream: &mut Stream,
 ) -> Vec<f64> {
-    let (good, others) = (Density::new(axes, good), Density::new(axes, others));
+    let good = Density::new(axes, good);
+    let others = Density::new(axes, others);
     let mut best = (f64::NEG_INFINITY, Vec::new());
     for _ in 0..CANDIDATES {
         let point = good.draw(stream);
@@ -144,7 +145,8 @@ impl Axis {
         match *self {
             Self::Numbers { low, high, step } => {
                 let (center, width) = self.bump(center, width);
-                let (least, most) = (low - step / 2.0, high + step / 2.0);
+                let least = low - step / 2.0;
+                let most = high + step / 2.0;
                 let value = loop {
                     // The centre is inside and the width at most the span: a third of the draws or
                     // more are, too.

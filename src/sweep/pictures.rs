@@ -404,7 +404,8 @@ impl Picture for Slices<'_> {
     fn draw<DB: DrawingBackend>(&self, area: &Area<DB>, canvas: Canvas) -> Drawn<DB> {
         let shown = self.0;
         for (index, parameter) in shown.search.parameters.iter().enumerate() {
-            let (column, row) = ((index % COLUMNS) as f64, (index / COLUMNS) as f64);
+            let column = (index % COLUMNS) as f64;
+            let row = (index / COLUMNS) as f64;
             let x = scale_of(&parameter.domain);
             let frame = Frame {
                 left: 90.0 + 390.0 * column,

@@ -122,7 +122,8 @@ pub fn run(
     let waker = Waker::new().map_err(|reason| Error::System { what: "make a waker", reason })?;
     let events = folders.logs.join(EVENTS);
     let cores = order.machine.cores;
-    let (gpus, waker) = ((0..order.machine.gpus).collect(), Arc::new(waker));
+    let gpus = (0..order.machine.gpus).collect();
+    let waker = Arc::new(waker);
     let is_pruned = AtomicBool::new(false);
     let job = Job { folders, changes: all, cores, gpus, resume: false, waker, is_pruned };
     let (outcome, interrupted) = trained(trainer, &job)?;
@@ -162,7 +163,8 @@ fn refuse_trials(folder: &Path) -> Result<(), Error> {
     if journal::read(folder)?.is_none() {
         return Ok(());
     }
-    let (held, asked) = ("the trials of a sweep", "a learning-rate range test");
+    let held = "the trials of a sweep";
+    let asked = "a learning-rate range test";
     Err(Error::Occupied { folder: folder.to_owned(), held, asked })
 }
 
@@ -171,7 +173,8 @@ pub(super) fn refuse(folder: &Path) -> Result<(), Error> {
     if !is_in(folder) {
         return Ok(());
     }
-    let (held, asked) = ("a learning-rate range test", "a sweep");
+    let held = "a learning-rate range test";
+    let asked = "a sweep";
     Err(Error::Occupied { folder: folder.to_owned(), held, asked })
 }
 

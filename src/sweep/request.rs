@@ -271,7 +271,8 @@ impl Order<'_> {
     pub(super) fn folders(&self, number: u32) -> RunFolders {
         let experiment = &self.base.experiment;
         let at = |dir: &Path| dir.join(&self.sweep.name).join(id(number));
-        let (logs, checkpoints) = (at(&experiment.logging.dir), at(&experiment.checkpoint.dir));
+        let logs = at(&experiment.logging.dir);
+        let checkpoints = at(&experiment.checkpoint.dir);
         RunFolders { id: id(number), logs, checkpoints }
     }
 }

@@ -80,8 +80,11 @@ impl Trial {
     /// A trial that is about to begin.
     pub fn new(number: u32, values: Values, length: Length) -> Self {
         let state = State::Running;
-        let (reports, seconds, error) = (Vec::new(), 0.0, None);
-        let (lacked_storage, kept) = (false, 0);
+        let reports = Vec::new();
+        let seconds = 0.0;
+        let error = None;
+        let lacked_storage = false;
+        let kept = 0;
         Self { number, values, length, state, reports, seconds, error, lacked_storage, kept }
     }
 

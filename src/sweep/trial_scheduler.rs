@@ -67,7 +67,8 @@ pub(super) fn run_for(
     }
     cleanup::clear(&order, &session.trials);
     let ended = session.live(&mut journal)?;
-    let (trials, ranking) = (session.trials, session.ranking);
+    let trials = session.trials;
+    let ranking = session.ranking;
     if ended != Ended::Extended {
         results::write(&folder, &subject, &order.sweep.search, &ranking, &trials)?;
     }
@@ -85,8 +86,10 @@ fn checked_session<'a>(
     trainer: &'a dyn Trainer,
     story: Option<&Story>,
 ) -> Result<(Session<'a>, Subject), Error> {
-    let (folder, base) = (order.folder(), order.base_values());
-    let (method, ranking) = (order.method()?, order.ranking()?);
+    let folder = order.folder();
+    let base = order.base_values();
+    let method = order.method()?;
+    let ranking = order.ranking()?;
     let points = asked(&order, method.as_ref(), &base)?;
     let trials = story.map(|story| story.trials.clone()).unwrap_or_default();
     let Ahead { points, total, repeated } = Ahead::of(&order, points, &base, &trials);

@@ -201,7 +201,8 @@ impl View {
 
     /// `1 epoch`, `2.5 epochs`, `500 steps`
     fn spent(&self, trial: &Trial) -> String {
-        let (spent, unit) = (self.ranking.spent(trial), self.ranking.unit_name());
+        let spent = self.ranking.spent(trial);
+        let unit = self.ranking.unit_name();
         let unit = if spent == 1.0 { unit.trim_end_matches('s') } else { unit };
         format!("{} {unit}", short(spent))
     }

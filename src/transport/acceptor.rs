@@ -126,7 +126,8 @@ fn accept_loop(
             let _ = outcomes.try_send(Outcome::Refused(address, why));
             continue;
         };
-        let (key, outcomes) = (key.clone(), outcomes.clone());
+        let key = key.clone();
+        let outcomes = outcomes.clone();
         // Without a thread the connection is closed, and its opener tries again.
         let _ = std::thread::Builder::new()
             .name("handshake".to_owned())

@@ -81,7 +81,8 @@ impl RecordKey {
 
     /// As [`RecordKey::open`], but the next record stays the same.
     pub(crate) fn peek(&self, bytes: &mut [u8], tag: [u8; TAG_BYTES]) -> io::Result<()> {
-        let (nonce, aad) = (nonce(self.next), Aad::empty());
+        let nonce = nonce(self.next);
+        let aad = Aad::empty();
         let opened = self.key.open_in_place_separate_tag(nonce, aad, tag.into(), bytes, 0..);
         opened.map(drop).map_err(|_| {
             let text = "a message was altered, replayed or inserted in transit";

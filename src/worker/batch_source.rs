@@ -59,7 +59,8 @@ impl Feed {
 
     /// Lets `link` know that samples are being read while the training thread waits for them.
     pub(crate) fn observed_by(mut self, link: &Arc<Link>) -> Self {
-        let (link, waits) = (Arc::clone(link), Arc::clone(&self.waits));
+        let link = Arc::clone(link);
+        let waits = Arc::clone(&self.waits);
         let moves = move || {
             if waits.load(Ordering::Relaxed) {
                 link.still_moving();
@@ -81,7 +82,8 @@ impl Feed {
         data: Arc<dyn Dataset>,
         rank: Rank,
     ) -> Result<(Vec<Chunk>, Self), Error> {
-        let (n, world) = (split.samples(plan), plan.distributed.world_size);
+        let n = split.samples(plan);
+        let world = plan.distributed.world_size;
         let chunks: Vec<Chunk> = evaluation_chunks(n, plan.val_batch_size, world, rank).collect();
         let request =
             |chunk: &Chunk| Request { samples: chunk.samples.clone(), ..Request::default() };

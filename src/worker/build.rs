@@ -33,7 +33,9 @@ pub(crate) fn build_run(
     listener: Option<Listener>,
     kinds: &Kinds,
 ) -> Result<RankRun, Error> {
-    let (plan, rank, folders) = (Arc::new(rank_plan.plan), rank_plan.rank, rank_plan.run);
+    let plan = Arc::new(rank_plan.plan);
+    let rank = rank_plan.rank;
+    let folders = rank_plan.run;
     let device = RankDevice::open(&plan, rank)?;
     let collective = device.join(&plan, handles)?;
     end_together(&link, &collective);
@@ -170,7 +172,8 @@ fn start_writer(
     engine: &Engine,
     records: Vec<PathBuf>,
 ) -> Result<Writer, Error> {
-    let (folder, checkpoint) = (run.checkpoints.clone(), plan.checkpoint.clone());
+    let folder = run.checkpoints.clone();
+    let checkpoint = plan.checkpoint.clone();
     let destination = Destination { folder, plan: checkpoint, records };
     // What other ranks keep has room in the copy.
     let outline = engine.outline_of_moments();
@@ -180,7 +183,9 @@ fn start_writer(
 
 /// What a checkpoint made now would hold.
 pub(crate) fn snapshot<'a>(plan: &'a Plan, engine: &'a Engine) -> Snapshot<'a> {
-    let (params, moments, state) = (engine.params(), engine.moments(), engine.state());
+    let params = engine.params();
+    let moments = engine.moments();
+    let state = engine.state();
     Snapshot { plan, params, moments, state }
 }
 

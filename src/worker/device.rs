@@ -65,7 +65,8 @@ impl RankDevice {
         GroupHandles { shm, peers }: GroupHandles,
     ) -> Result<Arc<dyn Collective>, Error> {
         let distributed = &plan.distributed;
-        let (world, timeout) = (distributed.world_size, distributed.timeout);
+        let world = distributed.world_size;
+        let timeout = distributed.timeout;
         #[cfg(feature = "cuda")]
         if let Some(gpu) = &self.gpu {
             let group = collective::open_on_gpu(gpu, distributed, self.rank, shm, peers)?;

@@ -137,7 +137,8 @@ fn by_class(names: &[String], outcomes: &[Outcome], scores: Option<&Kept>) -> Ve
         Some(Kept::Scores(scores)) => scores.of_classes(value),
         _ => Vec::new(),
     };
-    let (aurocs, precisions) = (ranked(auroc), ranked(average_precision));
+    let aurocs = ranked(auroc);
+    let precisions = ranked(average_precision);
     let details = |(at, class): (usize, &String)| {
         let outcome = outcomes.get(at).copied().unwrap_or_default();
         let of = |values: &[Option<f64>]| values.get(at).copied().flatten();

@@ -30,7 +30,8 @@ pub(super) fn whiten(
     let Some(name) = architecture.whitens() else { return Ok(()) };
     let failed = |source| engine::Error::Tensor { phase: "whitening", step: 0, source };
     let mut whitening = Whitening::of(params, name).map_err(failed)?;
-    let (all, n) = (images.len(), images.len().min(MAX_SAMPLED_IMAGES));
+    let all = images.len();
+    let n = images.len().min(MAX_SAMPLED_IMAGES);
     let samples: Vec<u32> = (0..n).map(|i| (i * all / n.max(1)) as u32).collect();
     let request = |batch: &[u32]| Request { samples: batch.to_vec(), ..Request::default() };
     let requests: Vec<Request> = samples.chunks(BATCH).map(request).collect();

@@ -117,7 +117,8 @@ pub(crate) fn run(membership: Membership, listener: Option<Listener>, kinds: &Ki
         let link = link.clone();
         rank_env::tells_events().then(|| Listener::new(move |event| link.recorded(event)))
     });
-    let (rank, logs) = (rank_plan.rank, rank_plan.run.logs.clone());
+    let rank = rank_plan.rank;
+    let logs = rank_plan.run.logs.clone();
     let handles = GroupHandles { shm, peers };
     let result = on_large_stack(|| live(rank_plan, handles, link.clone(), listener, kinds));
     match result {

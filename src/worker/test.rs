@@ -69,7 +69,8 @@ fn measure(run: &mut RankRun) -> Result<Evaluated, Error> {
     } else {
         take_best(&run.plan, folder, &mut run.engine)?
     };
-    let (mut metrics, mut samples) = (BTreeMap::new(), EPISODES);
+    let mut metrics = BTreeMap::new();
+    let mut samples = EPISODES;
     if let Some(data) = run.splits.test.clone() {
         let naive = run.plan.naive_errors();
         if let Some(mase) = Mase::default().of_series(&naive).filter(|_| !naive.is_empty()) {
@@ -92,7 +93,8 @@ fn solved(run: &mut RankRun) -> Result<Option<f64>, Error> {
     if simulated(&run.plan).is_none() {
         return Ok(None);
     }
-    let (wishes, heard) = (run.wishes(), Cell::new(StopRequest::None));
+    let wishes = run.wishes();
+    let heard = Cell::new(StopRequest::None);
     let is_stopped = || {
         heard.set(wishes.now());
         heard.get().is_urgent()
@@ -193,9 +195,11 @@ pub(crate) fn measure_all(
         measured.metrics.extend(metrics);
         measured.metrics.extend(baselines(split, data.as_ref()));
         if unreadable > 0 {
-            let (step, first) = (engine.state().step, first_of_all(collective, &feed)?);
+            let step = engine.state().step;
+            let first = first_of_all(collective, &feed)?;
             let epoch = step.div_ceil(plan.length.steps_per_epoch.max(1));
-            let (split, samples) = (split.words().to_owned(), samples + unreadable);
+            let split = split.words().to_owned();
+            let samples = samples + unreadable;
             let found = Unreadable { split, step, epoch, samples, unreadable, first };
             measured.unreadable.push(found);
         }

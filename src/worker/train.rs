@@ -75,7 +75,8 @@ fn epochs(run: &mut RankRun) -> Result<Ending, Error> {
 fn epoch(run: &mut RankRun) -> Result<Option<Ending>, Error> {
     let length = run.plan.length;
     let done = run.engine.state().step;
-    let (epoch, first) = (done / length.steps_per_epoch, done % length.steps_per_epoch);
+    let epoch = done / length.steps_per_epoch;
+    let first = done % length.steps_per_epoch;
     let last = (length.total_steps - epoch * length.steps_per_epoch).min(length.steps_per_epoch);
     let order = epoch_order(run, epoch);
     audit_partition(run, &order, epoch)?;
@@ -88,7 +89,8 @@ fn epoch(run: &mut RankRun) -> Result<Option<Ending>, Error> {
         if let Err(error) = &report {
             tell_refused(run, error, &feed)?;
         }
-        let (report, is_last) = (report?, step + 1 == last);
+        let report = report?;
+        let is_last = step + 1 == last;
         if is_last {
             tell_epoch(run, &feed)?;
         }
@@ -129,7 +131,8 @@ fn audit_partition(run: &mut RankRun, order: &EpochOrder, epoch: u64) -> Result<
         .collect::<Result<_, _>>()?;
     let Partition { samples, left_out, repeated } =
         audit(order, run.plan.data.n_train, &all).map_err(wrong)?;
-    let (step, ranks) = (run.engine.state().step, run.plan.world_size().get());
+    let step = run.engine.state().step;
+    let ranks = run.plan.world_size().get();
     let epoch = epoch + 1;
     let partitioned = Partitioned { epoch, step, ranks, samples, left_out, repeated };
     run.record(&Event::Partitioned(partitioned))
@@ -141,7 +144,8 @@ fn training_feed(
     epoch: u64,
     steps: std::ops::Range<u64>,
 ) -> Result<Feed, Error> {
-    let (order, rank) = (order.clone(), run.rank);
+    let order = order.clone();
+    let rank = run.rank;
     let requests = steps.flat_map(move |step| {
         order.passes(step as usize, rank).into_iter().filter(|pass| !pass.samples.is_empty()).map(
             move |pass| Request {
@@ -193,7 +197,8 @@ fn settle(
     mut left: LeftToDo,
     mut asked: StopRequest,
 ) -> Result<Option<Ending>, Error> {
-    let (mut is_best, best) = (false, run.engine.state().best.clone());
+    let mut is_best = false;
+    let best = run.engine.state().best.clone();
     let is_second = left.epoch_is_closed;
     let is_due = edge.is_due(run.plan.validate_every) && !is_second;
     // Of a run that was over when this was left.
@@ -281,7 +286,8 @@ fn record_step(run: &mut RankRun, report: &StepReport, edge: &Edge) -> Result<()
     run.samples += report.samples;
     if !report.updated {
         // Its numbers are not finite: nothing that a curve could show.
-        let (step, loss_scale) = (report.step, report.loss_scale);
+        let step = report.step;
+        let loss_scale = report.loss_scale;
         return run.record(&Event::StepSkipped { step, loss_scale });
     }
     if !edge.is_due(run.plan.logging.every) && !edge.ends_epoch {
@@ -383,7 +389,8 @@ fn complete_late(run: &mut RankRun) -> Result<Option<Ending>, Error> {
     }
     let edge = Edge::after(run.engine.state().step, &run.plan.length);
     if run.engine.state().best.as_ref().is_some_and(|best| best.step == edge.step) {
-        let (folder, plan) = (&run.folders.checkpoints, &run.plan.checkpoint);
+        let folder = &run.folders.checkpoints;
+        let plan = &run.plan.checkpoint;
         let others = || checkpoint::best_until(folder, plan, edge.step.saturating_sub(1));
         let best = if run.rank.is_first() { others()? } else { None };
         run.says_that_it_waits();

@@ -193,7 +193,8 @@ mod colours {
 
     impl Fours {
         pub(super) fn new(weights: &Weights, fixed: &[i32]) -> Self {
-            let (mut outputs, mut fours) = (Vec::new(), Vec::new());
+            let mut outputs = Vec::new();
+            let mut fours = Vec::new();
             for (&(first, n), fixed) in weights.spans.iter().zip(fixed.chunks_exact(weights.window))
             {
                 for four in fixed[..n].chunks(4) {
@@ -223,12 +224,15 @@ mod colours {
         padded.clear();
         padded.extend_from_slice(from);
         padded.resize(from.len() + 4 * READ, 0);
-        let (avx, avx2, sse2) = (simd.avx, simd.avx2, simd.sse2);
+        let avx = simd.avx;
+        let avx2 = simd.avx2;
+        let sse2 = simd.sse2;
         let pairs = cast(PAIRS);
         let half = avx._mm256_setr_epi32(HALF, HALF, HALF, HALF, 0, 0, 0, 0);
         let mut start = 0;
         for (to, &(first, end)) in to.as_chunks_mut::<3>().0.iter_mut().zip(&weights.outputs) {
-            let (mut upper, mut lower) = (avx._mm256_setzero_si256(), half);
+            let mut upper = avx._mm256_setzero_si256();
+            let mut lower = half;
             let mut at = first;
             for &[high, low] in &weights.fours[start..end] {
                 let Some(&read) = padded[at..].first_chunk::<READ>() else { break };

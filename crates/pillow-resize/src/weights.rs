@@ -60,9 +60,11 @@ impl Weights {
     pub(crate) fn new(from: usize, to: usize, kernel: Kernel) -> Self {
         let scale = from as f64 / to as f64;
         let stretch = scale.max(1.0);
-        let (support, shrink) = (kernel.support * stretch, 1.0 / stretch);
+        let support = kernel.support * stretch;
+        let shrink = 1.0 / stretch;
         let window = support.ceil() as usize * 2 + 1;
-        let (mut spans, mut values) = (Vec::with_capacity(to), vec![0.0; window * to]);
+        let mut spans = Vec::with_capacity(to);
+        let mut values = vec![0.0; window * to];
         for (output, values) in values.chunks_exact_mut(window).enumerate() {
             let center = (output as f64 + 0.5) * scale;
             // Casts cut towards 0, as those of C.

@@ -39,7 +39,8 @@ impl Push {
     /// A start drawn from `key`: the disc anywhere around the goal, the agent between them.
     pub fn start(key: Key) -> Self {
         let mut draws = key.stream();
-        let (angle, distance) = (draws.range(0.0, TAU), draws.range(90.0, 130.0));
+        let angle = draws.range(0.0, TAU);
+        let distance = draws.range(90.0, 130.0);
         let disc = from(GOAL, angle, distance);
         let agent = from(disc, angle + PI + draws.range(-0.35, 0.35), DETOUR_DISTANCE);
         Self { agent, velocity: [0.0; 2], disc }

@@ -46,8 +46,10 @@ impl Kubernetes {
 
     /// The words that a pod runs.
     fn command(&self, job: &Job, name: &str) -> Vec<String> {
-        let (nodes, master) = (self.nodes.to_string(), format!("{name}-0.{name}"));
-        let (rank, token) = ("$(JOB_COMPLETION_INDEX)", format!("{TOKEN}/token"));
+        let nodes = self.nodes.to_string();
+        let master = format!("{name}-0.{name}");
+        let rank = "$(JOB_COMPLETION_INDEX)";
+        let token = format!("{TOKEN}/token");
         let place = ["--nnodes", &nodes, "--node-rank", rank];
         let meeting = place.into_iter().chain(["--master-addr", &master, "--token-file", &token]);
         let meeting = meeting.filter(|_| self.meets(job)).map(str::to_owned);

@@ -71,7 +71,8 @@ impl Kubernetes {
             all.add(TOKEN, json!({"name": "token", "secret": secret}));
         }
         for (number, (claim, path)) in self.volumes.iter().enumerate() {
-            let (name, claim) = (format!("volume-{number}"), json!({"claimName": claim}));
+            let name = format!("volume-{number}");
+            let claim = json!({"claimName": claim});
             all.add(path, json!({"name": name, "persistentVolumeClaim": claim}));
         }
         all

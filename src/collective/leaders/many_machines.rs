@@ -101,7 +101,8 @@ impl Links for Wires {
         exchange: &Exchange<'_>,
         messages: Vec<Message<'_>>,
     ) -> Result<(), Error> {
-        let (call, mut steps) = (exchange.call, self.counts.steps.load(SeqCst));
+        let call = exchange.call;
+        let mut steps = self.counts.steps.load(SeqCst);
         for Message { peer, out, .. } in &messages {
             let Some(out) = out else { continue };
             let bytes = [&header_of(call, exchange.round, out.len()), *out].concat();

@@ -22,7 +22,8 @@ use crate::units::Bytes;
 impl Leaders {
     /// All ranks get the sums of the segment.
     pub(super) fn sum(&self, segment: &mut Segment) -> Result<(), Error> {
-        let (len, index) = (segment.len(), segment.index as u64);
+        let len = segment.len();
+        let index = segment.index as u64;
         let values = private(segment)?;
         if self.adds == AllReduce::Library {
             return self.sum_by_library(Op::AllReduce, values, index);
@@ -37,7 +38,8 @@ impl Leaders {
 
     /// Each rank gets the sums of its part of the segment.
     pub(super) fn sum_parts(&self, segment: &mut Segment, parts: &[Elements]) -> Result<(), Error> {
-        let (len, index) = (segment.len(), segment.index as u64);
+        let len = segment.len();
+        let index = segment.index as u64;
         let values = private(segment)?;
         if self.adds == AllReduce::Library {
             return self.sum_by_library(Op::ReduceScatter, values, index);
@@ -83,7 +85,8 @@ impl Leaders {
         call: &Call,
         shares: &[&[f32]],
     ) -> Result<(), Error> {
-        let (me, len) = (self.place, shares[self.place].len() / self.starts[self.place].len());
+        let me = self.place;
+        let len = shares[self.place].len() / self.starts[self.place].len();
         let State { links, parts, .. } = state;
         for (part, starts) in parts.iter_mut().zip(&self.starts) {
             part.resize(starts.len() * len, 0.0);
@@ -118,7 +121,8 @@ impl Leaders {
         let State { links, parts, .. } = state;
         values[shares[me].clone()].copy_from_slice(&parts[0]);
         let out: Option<&[u8]> = Some(bytemuck::cast_slice(&parts[0]));
-        let (mut messages, mut rest) = (Vec::new(), values);
+        let mut messages = Vec::new();
+        let mut rest = values;
         for (place, share) in shares.iter().enumerate() {
             let (theirs, after) = rest.split_at_mut(share.len());
             if place != me {

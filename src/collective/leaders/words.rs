@@ -63,7 +63,8 @@ impl Leaders {
         call: &Call,
         mine: Option<&[u8]>,
     ) -> Result<Vec<u8>, Error> {
-        let (me, machines) = (self.place, self.machines());
+        let me = self.place;
+        let machines = self.machines();
         let above = parent(me).map(|above| self.link(above));
         let below = children(me, machines);
         // First only who is here, so that a leader knows which of its children is not.
@@ -107,7 +108,8 @@ impl Leaders {
         bytes: &mut [u8],
     ) -> Result<(), Error> {
         let above = parent(self.place).map(|above| self.link(above));
-        let (n, steps) = (bytes.len().div_ceil(PIECE).max(1), depth(self.place));
+        let n = bytes.len().div_ceil(PIECE).max(1);
+        let steps = depth(self.place);
         for piece in 0..n {
             let range = piece * PIECE..((piece + 1) * PIECE).min(bytes.len());
             let piece_bytes = &mut bytes[range];

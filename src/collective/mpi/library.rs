@@ -69,7 +69,9 @@ impl Constants {
         let open_mpi = |name: &CStr| symbol(library, name);
         let is_standard = file.to_string_lossy().contains("libmpi_abi");
         if is_standard {
-            let (byte, float, sum) = (0x247, 0x210, 0x21);
+            let byte = 0x247;
+            let float = 0x210;
+            let sum = 0x21;
             return Self { world: 0x101, byte, float, sum, errors_return: 0x143, serialized: 2048 };
         }
         let of_open_mpi = || {
@@ -159,7 +161,8 @@ impl Library {
         }
         let functions = Functions::find(opened)?;
         let file = file_of(functions.finalize as usize).unwrap_or_else(|| file.to_owned());
-        let (constants, version) = (Constants::of(opened, &file), String::new());
+        let constants = Constants::of(opened, &file);
+        let version = String::new();
         let mut library = Self { functions, constants, file, version, standard: (0, 0) };
         library.ask_version()?;
         Ok(library)
@@ -226,7 +229,8 @@ impl Library {
     ) -> Result<Transfer<Vec<u8>>, String> {
         let Constants { world, byte, .. } = self.constants;
         let isend = self.functions.isend;
-        let (count, to) = (bytes.len() as c_int, to as c_int);
+        let count = bytes.len() as c_int;
+        let to = to as c_int;
         Transfer::begin(self, bytes, |bytes, request| {
             // SAFETY: the memory lives and stays where it is until the transfer is complete.
             unsafe { isend(bytes.as_ptr().cast(), count, byte, to, tag, world, request) }
@@ -243,7 +247,8 @@ impl Library {
     ) -> Result<Transfer<Vec<u8>>, String> {
         let Constants { world, byte, .. } = self.constants;
         let irecv = self.functions.irecv;
-        let (count, from) = (length as c_int, from as c_int);
+        let count = length as c_int;
+        let from = from as c_int;
         memory.resize(length, 0);
         Transfer::begin(self, memory, |bytes, request| {
             // SAFETY: as in `send`; a longer message is an error.
@@ -278,7 +283,8 @@ impl Library {
         let count = c_int::try_from(values.len()).map_err(|_| "more than 2^31 values at once")?;
         sums.resize(values.len(), 0.0);
         Transfer::begin(self, [values, sums], |[values, sums], request| {
-            let (values, sums) = (values.as_ptr().cast(), sums.as_mut_ptr().cast());
+            let values = values.as_ptr().cast();
+            let sums = sums.as_mut_ptr().cast();
             // SAFETY: as in `send`; both are as long.
             unsafe { iallreduce(values, sums, count, float, sum, world, request) }
         })
@@ -288,7 +294,8 @@ impl Library {
         if code == 0 {
             return Ok(());
         }
-        let (mut text, mut length) = (vec![0_u8; TEXT_BYTES], 0);
+        let mut text = vec![0_u8; TEXT_BYTES];
+        let mut length = 0;
         let error_string = self.functions.error_string;
         // SAFETY: places for a text that is shorter everywhere, and for its length.
         let known = unsafe { error_string(code, text.as_mut_ptr().cast(), &raw mut length) } == 0;

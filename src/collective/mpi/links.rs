@@ -73,7 +73,8 @@ impl MpiLinks {
                 looked = Instant::now();
             }
             if pace.waited >= exchange.timeout || exchange.interrupts.gives_up() {
-                let (missing, waited) = (work.missing(exchange.call), pace.waited);
+                let missing = work.missing(exchange.call);
+                let waited = pace.waited;
                 return Err(Error::Timeout { call: *exchange.call, missing, waited });
             }
             pace.pause();
@@ -103,7 +104,8 @@ impl Links for MpiLinks {
         values: &mut Vec<f32>,
     ) -> Result<(), Error> {
         let len = values.len();
-        let (own, room) = (std::mem::take(values), std::mem::take(&mut self.room));
+        let own = std::mem::take(values);
+        let room = std::mem::take(&mut self.room);
         let begun = self.world.library().all_reduce(own, room);
         let done = begun.map_err(|why| failed(exchange.call, &why)).and_then(|transfer| {
             let mut sum = Sum { transfer, is_done: false };
@@ -130,7 +132,8 @@ impl Links for MpiLinks {
 
     fn describe(&self) -> Option<String> {
         let library = self.world.library();
-        let (version, file) = (&library.version, library.file.display());
+        let version = &library.version;
+        let file = library.file.display();
         Some(format!("gradients go through MPI: {version} ({file})"))
     }
 }

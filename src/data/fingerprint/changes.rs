@@ -38,7 +38,8 @@ fn classes(now: &[String], then: &[String]) -> Vec<String> {
     let labels = |classes: &[String]| -> BTreeMap<String, usize> {
         classes.iter().cloned().zip(0..).collect()
     };
-    let (now, then) = (labels(now), labels(then));
+    let now = labels(now);
+    let then = labels(then);
     let gone = then.iter().filter(|(class, _)| !now.contains_key(*class));
     let gone = gone.map(|(class, label)| format!("class `{class}` (label {label}) is gone"));
     let new = now.iter().filter(|(class, _)| !then.contains_key(*class));
@@ -55,7 +56,8 @@ fn classes(now: &[String], then: &[String]) -> Vec<String> {
 }
 
 fn shape(what: &str, now: Option<&[usize]>, then: Option<&[usize]>) -> Option<String> {
-    let (now, then) = (now?, then?);
+    let now = now?;
+    let then = then?;
     (now != then).then(|| format!("the shape of a {what} is {now:?}, was {then:?}"))
 }
 
@@ -77,7 +79,8 @@ fn files(now: &[Mark], then: &[Mark]) -> Vec<String> {
     let by_path = |marks: &[Mark]| -> BTreeMap<String, Mark> {
         marks.iter().map(|mark| (mark.path.clone(), mark.clone())).collect()
     };
-    let (now, then) = (by_path(now), by_path(then));
+    let now = by_path(now);
+    let then = by_path(then);
     let missing: Vec<&Mark> = then.values().filter(|mark| !now.contains_key(&mark.path)).collect();
     let new: Vec<&Mark> = now.values().filter(|mark| !then.contains_key(&mark.path)).collect();
     let changed: Vec<(&Mark, &Mark)> = now
@@ -105,7 +108,8 @@ fn files(now: &[Mark], then: &[Mark]) -> Vec<String> {
 impl Mark {
     /// Contents differ only where they were looked at both times.
     fn differs(&self, then: &Self) -> bool {
-        let (now, then) = ((self.bytes, &self.blake3), (then.bytes, &then.blake3));
+        let now = (self.bytes, &self.blake3);
+        let then = (then.bytes, &then.blake3);
         now.0 != then.0 || (now.1.is_some() && then.1.is_some() && now.1 != then.1)
     }
 }

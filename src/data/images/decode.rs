@@ -246,7 +246,8 @@ fn check_size(width: u32, height: u32, bytes: usize) -> Result<(), Unreadable> {
 }
 
 fn to_rgb(image: DynamicImage) -> Pixels {
-    let (width, height) = (image.width() as usize, image.height() as usize);
+    let width = image.width() as usize;
+    let height = image.height() as usize;
     let high = |v: u16| (v >> 8) as u8;
     // The library rounds 16-bit values; Pillow keeps the high byte, and clips where there is only
     // grey.

@@ -102,7 +102,8 @@ impl Orientation {
 
     fn turn(self, stored: &Pixels) -> Pixels {
         let (height, width) = self.turned(stored.size());
-        let (last_row, last_column) = (stored.height - 1, stored.width - 1);
+        let last_row = stored.height - 1;
+        let last_column = stored.width - 1;
         let mut data = Vec::with_capacity(stored.data.len());
         for row in 0..height {
             for column in 0..width {

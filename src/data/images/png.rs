@@ -18,7 +18,9 @@ pub(super) fn without_profile(png: &[u8]) -> Cow<'_, [u8]> {
     const SIGNATURE: usize = 8;
     /// A length and a type before the data of a chunk, and a checksum behind it.
     const AROUND: usize = 12;
-    let (mut kept, mut from, mut at) = (Vec::new(), 0, SIGNATURE);
+    let mut kept = Vec::new();
+    let mut from = 0;
+    let mut at = SIGNATURE;
     while let Some([a, b, c, d, kind @ ..]) = png.get(at..at + 8) {
         let end = (u32::from_be_bytes([*a, *b, *c, *d]) as usize).saturating_add(at + AROUND);
         match kind {

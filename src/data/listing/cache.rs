@@ -100,9 +100,14 @@ pub(crate) fn list(
 
 /// What identifies the state of a folder.
 fn stamp(meta: &Metadata) -> String {
-    let (mtime, mtime_ns) = (meta.mtime(), meta.mtime_nsec());
-    let (ctime, ctime_ns) = (meta.ctime(), meta.ctime_nsec());
-    let (device, inode, size, links) = (meta.dev(), meta.ino(), meta.size(), meta.nlink());
+    let mtime = meta.mtime();
+    let mtime_ns = meta.mtime_nsec();
+    let ctime = meta.ctime();
+    let ctime_ns = meta.ctime_nsec();
+    let device = meta.dev();
+    let inode = meta.ino();
+    let size = meta.size();
+    let links = meta.nlink();
     format!("{device} {inode} {mtime}.{mtime_ns} {ctime}.{ctime_ns} {size} {links}")
 }
 

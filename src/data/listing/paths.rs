@@ -45,7 +45,8 @@ impl Paths {
         let known = known.and_then(|last| end(last.names, &self.names).ok());
         // Another folder, or more names than 32 bits can place: it begins anew.
         let end = known.unwrap_or_else(|| {
-            let (first, names) = (self.ends.len(), self.names.len() - name.len());
+            let first = self.ends.len();
+            let names = self.names.len() - name.len();
             self.folders.push(Folder { path: folder.to_owned(), label, first, names });
             name.len() as u32
         });

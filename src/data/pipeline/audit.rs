@@ -67,7 +67,8 @@ pub fn audit(order: &EpochOrder, n: usize, all: &[SampleDigest]) -> Result<Parti
     }
     let together = all.iter().fold(SampleDigest::default(), SampleDigest::and);
     if together != expected {
-        let (found, wanted) = (together.samples, expected.samples);
+        let found = together.samples;
+        let wanted = expected.samples;
         return Err(format!("ranks take {found} samples that are not the {wanted} of the epoch"));
     }
     let left_out = times.iter().filter(|&&times| times == 0).count() as u64;

@@ -90,7 +90,8 @@ pub(super) struct Sample<'a> {
 
 /// Each becomes its share of itself and the rest of the other.
 fn blend(a: &mut [f32], b: &mut [f32], share: f64) {
-    let (own, other) = (share as f32, (1.0 - share) as f32);
+    let own = share as f32;
+    let other = (1.0 - share) as f32;
     for (a, b) in a.iter_mut().zip(b) {
         (*a, *b) = (*a * own + *b * other, *b * own + *a * other);
     }

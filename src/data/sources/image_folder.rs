@@ -70,8 +70,11 @@ impl Kind for ImageFolder {
 impl ImageFolder {
     /// Images of `train_dir` to train on, of `val_dir` to validate on.
     pub fn new(train_dir: PathBuf, val_dir: PathBuf) -> Self {
-        let (val_dir, test_dir, allow_empty) = (Some(val_dir), None, false);
-        let (pixel_dtype, exif) = (PixelDtype::Uint8, Exif::Ignore);
+        let val_dir = Some(val_dir);
+        let test_dir = None;
+        let allow_empty = false;
+        let pixel_dtype = PixelDtype::Uint8;
+        let exif = Exif::Ignore;
         Self { train_dir, val_dir, test_dir, pixel_dtype, allow_empty, exif }
     }
 
@@ -267,7 +270,8 @@ fn counted_photos(part: Part, files: &Paths) -> Option<String> {
         Part::Val => "validation",
         Part::Test => "test",
     };
-    let (of, all) = (looked_at.len(), files.len());
+    let of = looked_at.len();
+    let all = files.len();
     let sample = if step > 1 { format!(" looked at (of {all})") } else { String::new() };
     let has = if turned == 1 { "has" } else { "have" };
     (turned > 0)
@@ -295,7 +299,8 @@ pub(crate) fn image_inputs(
     let files = inputs::files(asked.paths, "images", &is_wanted)?;
     let listed = inputs::unlabelled(&files);
     let images = ImageFiles::new(listed, &asked.plan.val_transforms, asked.transforms, options)?;
-    let (items, answers) = (Items::Files(files), Answers::OfLoss(units));
+    let items = Items::Files(files);
+    let answers = Answers::OfLoss(units);
     Ok(Inputs { samples: Arc::new(images), items, answers, notes: Vec::new() })
 }
 

@@ -140,7 +140,8 @@ impl DataSource for ImageTable {
             })
         };
         let evaluated = |listed| part(listed, reading.val_transforms);
-        let (train, val) = (part(train, reading.train_transforms)?, evaluated(val)?);
+        let train = part(train, reading.train_transforms)?;
+        let val = evaluated(val)?;
         let test = test.map(evaluated).transpose()?;
         Ok(Splits { train, val, test, classes })
     }
@@ -152,7 +153,8 @@ impl DataSource for ImageTable {
         let all = [&mut parts.train, &mut parts.val].into_iter().chain(&mut parts.test);
         let mut notes: Vec<String> = all.flat_map(|part| std::mem::take(&mut part.notes)).collect();
         let Parts { train, val, test } = parts;
-        let (n_train, n_val) = (train.files.len(), val.files.len());
+        let n_train = train.files.len();
+        let n_val = val.files.len();
         let n_test = test.as_ref().map_or(0, |test| test.files.len());
         let files: Vec<String> =
             self.tables().map(|(_, path, _)| path.display().to_string()).collect();
@@ -271,7 +273,8 @@ impl Listed {
         if !have_one {
             return Ok((self.files, self.answers));
         }
-        let (labels, mut files) = (labels(classes), Paths::default());
+        let labels = labels(classes);
+        let mut files = Paths::default();
         for (((file, _), class), &line) in self.files.iter().zip(&self.classes).zip(&self.lines) {
             match labels.get(&class.key()) {
                 Some(&label) => files.push_path(&file, label),
@@ -365,7 +368,9 @@ impl ImageTable {
         header::unique(&header).map_err(|bad| cell(path, 1, bad))?;
         let place = |(key, column): (String, &String)| {
             let found = header.iter().position(|name| name == column);
-            let (path, column, columns) = (path.to_owned(), column.clone(), header.clone());
+            let path = path.to_owned();
+            let column = column.clone();
+            let columns = header.clone();
             found.ok_or(Error::NoColumn { key, path, column, columns })
         };
         let image = place(("data.image_column".to_owned(), &self.image_column))?;
@@ -377,7 +382,8 @@ impl ImageTable {
         let group = self.group.as_ref().map(|name| place(("data.group".to_owned(), name)));
         let group = group.transpose()?;
         let n_answers = if self.class_column.is_some() { 0 } else { columns.len() };
-        let (path, mut unlabelled) = (path.to_owned(), 0);
+        let path = path.to_owned();
+        let mut unlabelled = 0;
         let mut listed = Listed { path: path.clone(), columns: n_answers, ..Listed::default() };
         let mut record = ::csv::StringRecord::new();
         while let Some(line) = rows.read(&mut record)? {
@@ -398,7 +404,8 @@ impl ImageTable {
             (0, n) => format!("none of its {n} rows has a `{}`", self.columns().join("`, `")),
             (_, 0) => return Ok(listed),
             (n, unlabelled) => {
-                let (all, columns) = (n + unlabelled, self.columns().join("`, `"));
+                let all = n + unlabelled;
+                let columns = self.columns().join("`, `");
                 listed.notes.push(format!(
                     "{unlabelled} of {all} rows of `{}` have no `{columns}` and are left out",
                     shown(&path)

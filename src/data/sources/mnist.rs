@@ -52,9 +52,11 @@ impl Mnist {
         read: fn(&Path, &'static str) -> Result<Whole, Error>,
     ) -> Result<Parts<Chosen>, Error> {
         let all = |name| read(&self.dir, name).map(Chosen::all);
-        let (train, val) = (all("train")?, all("t10k")?);
+        let train = all("train")?;
+        let val = all("t10k")?;
         if train.whole.size != val.whole.size {
-            let (train, val) = (train.whole.size, val.whole.size);
+            let train = train.whole.size;
+            let val = val.whole.size;
             let what = format!("its images are {val:?}, but the training images are {train:?}");
             return Err(Error::Format { path: find(&self.dir, "t10k", IMAGES)?, what });
         }
@@ -128,7 +130,8 @@ fn unlabelled(asked: &Predicting<'_>) -> Result<Inputs, Error> {
             let what = format!("its images are {size:?}, but those before are {:?}", whole.size);
             return Err(Error::Format { path, what });
         }
-        let (file, first) = (Arc::from(&*path), whole.labels.len());
+        let file = Arc::from(&*path);
+        let first = whole.labels.len();
         items.extend(
             (0..dims[0])
                 .map(|at| Item::new(&file, Some(at as u64 + 1), first + at..first + at + 1)),
@@ -138,7 +141,8 @@ fn unlabelled(asked: &Predicting<'_>) -> Result<Inputs, Error> {
     }
     let list = (asked.plan.val_transforms.as_slice(), asked.transforms);
     let samples = Arc::new(Digits::new(Chosen::all(whole), list)?);
-    let (items, answers) = (Items::Listed(items), Answers::OfLoss(Vec::new()));
+    let items = Items::Listed(items);
+    let answers = Answers::OfLoss(Vec::new());
     Ok(Inputs { samples, items, answers, notes: Vec::new() })
 }
 

@@ -25,8 +25,10 @@ pub trait DataSource: Debug + Send + Sync {
     /// Counts samples and classes, and changes nothing. Images are not decoded for it.
     fn survey(&self, asked: &Asked<'_>) -> Result<Survey, Error> {
         // Nothing was found out or decided.
-        let (found, transforms) = (&Options::new(), &Transforms::empty());
-        let (train_transforms, val_transforms) = (&[][..], &[][..]);
+        let found = &Options::new();
+        let transforms = &Transforms::empty();
+        let train_transforms = &[][..];
+        let val_transforms = &[][..];
         let reading = Reading { asked, found, train_transforms, val_transforms, transforms };
         Ok(Survey::of(&self.open(&reading)?))
     }
@@ -102,13 +104,15 @@ pub struct Asked<'a> {
 impl<'a> Asked<'a> {
     /// A new experiment on all samples.
     pub const fn new(experiment: &'a str, seed: u64, targets: Targets) -> Self {
-        let (limit, split) = (Limit::All, SplitPlan::NONE);
+        let limit = Limit::All;
+        let split = SplitPlan::NONE;
         Self { experiment, seed, targets, limit, split, found: None }
     }
 
     /// What the experiment of `plan` says.
     pub fn of(plan: &'a Plan) -> Self {
-        let (found, split) = (Some(&plan.data.source.found), plan.data.split);
+        let found = Some(&plan.data.source.found);
+        let split = plan.data.split;
         Self { found, split, ..Self::new(&plan.name, plan.seed, plan.loss.targets) }
     }
 }

@@ -42,8 +42,10 @@ pub(super) fn rotation(degrees: f64, width: usize, height: usize) -> Inverse {
     let angle = -degrees.rem_euclid(360.0).to_radians();
     // PIL rounds to 15 decimals, so that right angles are exact.
     let rounded = |v: f64| (v * 1e15).round_ties_even() / 1e15;
-    let (sin, cos) = (rounded(angle.sin()), rounded(angle.cos()));
-    let (cx, cy) = (width as f64 / 2.0, height as f64 / 2.0);
+    let sin = rounded(angle.sin());
+    let cos = rounded(angle.cos());
+    let cx = width as f64 / 2.0;
+    let cy = height as f64 / 2.0;
     [cos, sin, -cx * cos - cy * sin + cx, -sin, cos, cx * sin - cy * cos + cy]
 }
 
@@ -115,12 +117,14 @@ fn mapped<'a, const BYTES: usize>(
     [a, b, c, d, e, f]: Inverse,
 ) {
     let fixed = |v: f64| (v * 65536.0 + 0.5).floor() as i64;
-    let (step_x, step_y) = ([fixed(a), fixed(d)], [fixed(b), fixed(e)]);
+    let step_x = [fixed(a), fixed(d)];
+    let step_y = [fixed(b), fixed(e)];
     let mut start = [fixed(c + (a + b) * 0.5), fixed(f + (d + e) * 0.5)];
     for row in rows {
         let [mut x, mut y] = start;
         for pixel in row {
-            let (column, line) = ((x >> 16) as usize, (y >> 16) as usize);
+            let column = (x >> 16) as usize;
+            let line = (y >> 16) as usize;
             // A negative place became a huge one.
             if column < from.width && line < from.height {
                 *pixel = from.pixels[line * from.width + column];

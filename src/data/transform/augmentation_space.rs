@@ -125,7 +125,8 @@ impl Operation {
     fn at(self, mut image: Pixels, magnitude: f64) -> Pixels {
         let center = [image.width as f64 * 0.5, image.height as f64 * 0.5];
         let factor = (1.0 + magnitude) as f32;
-        let (still, angle) = (Motion::IDENTITY, magnitude.atan().to_degrees());
+        let still = Motion::IDENTITY;
+        let angle = magnitude.atan().to_degrees();
         let shift = magnitude.trunc();
         match self {
             Identity => {}
@@ -160,7 +161,9 @@ fn sheared(image: &Pixels, shear: [f64; 2]) -> Pixels {
 
 /// Number `bin` of `bins` from `start` to `end`, as `torch.linspace` in f32.
 fn spaced(start: f64, end: f64, bins: u32, bin: u32) -> f64 {
-    let (start, end, last) = (start as f32, end as f32, bins.saturating_sub(1));
+    let start = start as f32;
+    let end = end as f32;
+    let last = bins.saturating_sub(1);
     let step = (end - start) / last.max(1) as f32;
     let near_start = bin < bins / 2;
     let value =

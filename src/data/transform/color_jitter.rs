@@ -107,7 +107,8 @@ fn turn_hue(image: &mut Pixels, turns: f64) {
 
 /// PIL's RGB -> HSV: all three in 0..=255.
 fn to_hsv([r, g, b]: [u8; 3]) -> [u8; 3] {
-    let (max, min) = (r.max(g).max(b), r.min(g).min(b));
+    let max = r.max(g).max(b);
+    let min = r.min(g).min(b);
     if max == min {
         return [0, 0, max];
     }

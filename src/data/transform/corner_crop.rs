@@ -46,7 +46,8 @@ impl Transform for CornerCrop {
         stream: Option<&mut Stream>,
     ) -> Result<Pixels, String> {
         let (height, width) = self.size.sides();
-        let (height, width) = (height as usize, width as usize);
+        let height = height as usize;
+        let width = width as usize;
         let rooms = image.height.checked_sub(height).zip(image.width.checked_sub(width));
         let Some((down, right)) = rooms else {
             let (h, w) = image.size();
@@ -55,7 +56,8 @@ impl Transform for CornerCrop {
         if self.at + 1 == CROPS {
             return CenterCrop { size: self.size }.apply(image, area, stream);
         }
-        let (top, left) = (down * (self.at / 2), right * (self.at % 2));
+        let top = down * (self.at / 2);
+        let left = right * (self.at % 2);
         Ok(crop(image, Area { top, left, height, width }))
     }
 }

@@ -52,7 +52,8 @@ fn blend_with(image: &mut Pixels, degenerate: &[u8], factor: f32) {
 /// PIL's filter `SMOOTH`: the middle of 3 x 3 pixels counts five times; the border stays.
 fn smoothed(image: &Pixels) -> Vec<u8> {
     let mut out = image.data.clone();
-    let (channels, row) = (image.channels, image.width * image.channels);
+    let channels = image.channels;
+    let row = image.width * image.channels;
     if image.width < 3 {
         return out;
     }

@@ -72,7 +72,8 @@ impl Transform for GaussianBlur {
         if !happens(self.p, stream.as_deref_mut()) {
             return Ok(image);
         }
-        let (n, reach) = (self.kernel_size, self.kernel_size / 2);
+        let n = self.kernel_size;
+        let reach = self.kernel_size / 2;
         if reach >= image.height.min(image.width) {
             let (height, width) = image.size();
             return Err(format!("a blur over {n} pixels does not fit {width}x{height}"));
@@ -93,7 +94,8 @@ fn kernel(size: usize, sigma: f64) -> Vec<f32> {
 
 /// Rows, then columns; rounded at the end only.
 fn blur(image: &Pixels, kernel: &[f32]) -> Pixels {
-    let (channels, row) = (image.channels, image.width * image.channels);
+    let channels = image.channels;
+    let row = image.width * image.channels;
     let columns = taps(image.width, kernel.len());
     let mut across = vec![0f32; image.data.len()];
     for (out, line) in across.chunks_exact_mut(row).zip(image.data.chunks_exact(row)) {

@@ -39,7 +39,8 @@ fn deviations(_: &mut SchemaGenerator) -> Schema {
 impl Normalize {
     /// By a mean and a deviation for each channel, or one of all.
     pub fn new(mean: &[f64], std: &[f64]) -> Self {
-        let (camera_mean, camera_std) = (Vec::new(), Vec::new());
+        let camera_mean = Vec::new();
+        let camera_std = Vec::new();
         Self { mean: mean.to_vec(), std: std.to_vec(), camera_mean, camera_std }
     }
 
@@ -53,7 +54,8 @@ impl Normalize {
         let of = |list: fn(&PixelStats) -> &[f64]| {
             pixels.cameras.iter().map(|camera| list(camera).to_vec()).collect()
         };
-        let (camera_mean, camera_std) = (of(|pixels| &pixels.mean), of(|pixels| &pixels.std));
+        let camera_mean = of(|pixels| &pixels.mean);
+        let camera_std = of(|pixels| &pixels.std);
         Self { camera_mean, camera_std, ..Self::new(&pixels.mean, &pixels.std) }
     }
 
@@ -113,7 +115,8 @@ impl Normalize {
 
 impl Transform for Normalize {
     fn size(&self, images: &Images) -> Result<Option<Sides>, Unfit> {
-        let (n, cameras) = (self.camera_mean.len(), images.cameras);
+        let n = self.camera_mean.len();
+        let cameras = images.cameras;
         if n > 0 && n != cameras {
             let what = format!("needs a list for each camera: it has {n}, cameras are {cameras}");
             return Err(Unfit { key: "camera_mean", what, help: None });

@@ -89,7 +89,8 @@ impl Pipeline {
         }
         let [_, height, width] = self.shape;
         if (image.height, image.width) != (height, width) {
-            let (h, w) = (image.height, image.width);
+            let h = image.height;
+            let w = image.width;
             return Err(format!("it is {w}x{h} pixels after all transforms, not {width}x{height}"));
         }
         let start = values.len();

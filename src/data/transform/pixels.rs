@@ -47,7 +47,8 @@ pub(crate) struct Decoded {
 impl Decoded {
     /// Whether the pixels of `area` are among those that were decoded.
     pub(crate) fn holds(&self, area: Area) -> bool {
-        let (bottom, right) = (self.top + self.pixels.height, self.left + self.pixels.width);
+        let bottom = self.top + self.pixels.height;
+        let right = self.left + self.pixels.width;
         let rows = self.top <= area.top && area.top + area.height <= bottom;
         rows && self.left <= area.left && area.left + area.width <= right
     }

@@ -56,7 +56,8 @@ impl Transform for RandomErasing {
     }
 
     fn size(&self, images: &Images) -> Result<Option<Sides>, Unfit> {
-        let (have, channels) = (self.value.len(), images.channels);
+        let have = self.value.len();
+        let channels = images.channels;
         if have > 1 && have != channels {
             return Err(per_channel("value", have, channels));
         }
@@ -100,7 +101,8 @@ impl RandomErasing {
     /// A rectangle of an image of (height, width) with a uniform share of its area and a
     /// log-uniform ratio; `None` if ten of them do not fit.
     fn draw(&self, (height, width): (usize, usize), stream: &mut Stream) -> Option<Area> {
-        let (low, high) = (self.ratio[0].ln(), self.ratio[1].ln());
+        let low = self.ratio[0].ln();
+        let high = self.ratio[1].ln();
         for _ in 0..10 {
             let target = (height * width) as f64 * stream.range(self.scale[0], self.scale[1]);
             let ratio = stream.range(low, high).exp();

@@ -109,7 +109,8 @@ fn resized_area(
     random: Option<&mut Stream>,
 ) -> Area {
     let Some(random) = random else { return fallback_area((height, width), ratio) };
-    let (low, high) = (ratio[0].ln(), ratio[1].ln());
+    let low = ratio[0].ln();
+    let high = ratio[1].ln();
     for _ in 0..10 {
         let target = (height * width) as f64 * random.range(scale[0], scale[1]);
         let aspect = random.range(low, high).exp();
@@ -125,13 +126,15 @@ fn resized_area(
 
 fn fallback_area((height, width): (usize, usize), ratio: [f64; 2]) -> Area {
     let have = width as f64 / height as f64;
-    let (mut h, mut w) = (height, width);
+    let mut h = height;
+    let mut w = width;
     if have < ratio[0] {
         h = (width as f64 / ratio[0]).round_ties_even() as usize;
     } else if have > ratio[1] {
         w = (height as f64 * ratio[1]).round_ties_even() as usize;
     }
-    let (h, w) = (h.clamp(1, height), w.clamp(1, width));
+    let h = h.clamp(1, height);
+    let w = w.clamp(1, width);
     Area { top: (height - h) / 2, left: (width - w) / 2, height: h, width: w }
 }
 

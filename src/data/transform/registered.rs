@@ -63,8 +63,10 @@ impl Transforms {
         pixels: Option<&PixelStats>,
     ) -> Result<TransformFacts, (usize, Unfit)> {
         let mut after = *images;
-        let (mut n_pixels, mut ends_in_values) = (0, false);
-        let (mut values, mut random) = (None, Vec::new());
+        let mut n_pixels = 0;
+        let mut ends_in_values = false;
+        let mut values = None;
+        let mut random = Vec::new();
         for (index, choice) in asked.iter().enumerate() {
             let unknown = |what: String| Unfit { key: "name", what, help: None };
             let transform =

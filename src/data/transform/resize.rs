@@ -114,14 +114,16 @@ pub(super) fn resize_area(
     (height, width): (u32, u32),
     interpolation: Interpolation,
 ) -> Pixels {
-    let (height, width) = (height as usize, width as usize);
+    let height = height as usize;
+    let width = width as usize;
     if (area.height, area.width) == (height, width) {
         return crop(image, area);
     }
     let Pixels { channels, dtype, .. } = image;
     let Area { top, left, .. } = area;
     let part = pillow_resize::Area { left, top, width: area.width, height: area.height };
-    let (filter, to) = (interpolation.filter(), [height, width]);
+    let filter = interpolation.filter();
+    let to = [height, width];
     let mut data = buffer_pool::take(height * width * image.stride());
     match dtype {
         PixelDtype::Uint8 => {

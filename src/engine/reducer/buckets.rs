@@ -76,7 +76,8 @@ impl Layout {
 fn assign(sizes: &[usize], orders: &[Vec<usize>], first_cap: Bytes, cap: Bytes) -> Vec<Vec<usize>> {
     let mut buckets = Vec::new();
     for order in orders {
-        let (mut open, mut filled) = (Vec::new(), Bytes(0));
+        let mut open = Vec::new();
+        let mut filled = Bytes(0);
         for &parameter in order {
             open.push(parameter);
             filled = Bytes(filled.0 + Bytes::of_f32(sizes[parameter]).0);

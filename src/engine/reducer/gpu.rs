@@ -95,7 +95,8 @@ impl GpuReducer {
             OptimizerState { plan, params, moments: &moments, ownership: ownership.as_deref() };
         let updater = of.updater(gpu, &layout, &buckets, &trained).map_err(failed)?;
         let follower = of.follower(gpu, &trained).map_err(failed)?;
-        let (mut reducer, mut way) = (None, None);
+        let mut reducer = None;
+        let mut way = None;
         if collective.world_size().count() > 1 && collective.on_gpu().is_none() {
             let segments = collective.segments(&layout.lengths)?;
             let staging = Staging::new(gpu, segments, Segment::has_own_pages).map_err(failed)?;
@@ -116,9 +117,12 @@ impl GpuReducer {
             stack: Vec::new(),
             failure: None,
         };
-        let (collective, state) = (collective.clone(), Mutex::new(state));
+        let collective = collective.clone();
+        let state = Mutex::new(state);
         let store = Store { gpu: gpu.clone(), layout, overlap, collective, state };
-        let (store, gpu, on_cpu) = (Arc::new(store), gpu.clone(), plan.on_cpu);
+        let store = Arc::new(store);
+        let gpu = gpu.clone();
+        let on_cpu = plan.on_cpu;
         Ok(Self { store, way, moments, gpu, ownership, updater, on_cpu, trained, follower })
     }
 
@@ -194,7 +198,8 @@ impl Reducer for GpuReducer {
         let layout = &self.store.layout;
         state.progress.train_only(layout, trained);
         self.trained = (0..trained.len()).filter(|&index| trained[index]).collect();
-        let (moments, ownership) = (&self.moments[..], self.ownership.as_deref());
+        let moments = &self.moments[..];
+        let ownership = self.ownership.as_deref();
         let of = OptimizerState { plan, params, moments, ownership };
         self.updater = of.updater(&self.gpu, layout, &state.buckets, &self.trained)?;
         self.follower = of.follower(&self.gpu, &self.trained)?;
@@ -286,7 +291,8 @@ impl Reducer for GpuReducer {
             let (group, count) = launch;
             let group = group.and_then(|group| plan.groups.get(group));
             let Some(rule) = update.on_gpu(count, group) else { continue };
-            let (trained, ownership) = (&self.trained, self.ownership.as_deref());
+            let trained = &self.trained;
+            let ownership = self.ownership.as_deref();
             let state = self.store.state();
             self.updater.update(rule, state.decision.as_ref(), |place| {
                 is_mine(ownership, trained[place]) && alike(trained[place]) == launch

@@ -25,7 +25,8 @@ pub(super) struct Progress {
 impl Progress {
     /// Before the first step, in which all parameters take part.
     pub(super) fn new(layout: &Layout) -> Self {
-        let (buckets, parameters) = (layout.buckets.len(), layout.slots.len());
+        let buckets = layout.buckets.len();
+        let parameters = layout.slots.len();
         Self {
             order: (0..buckets).collect(),
             trained: vec![true; parameters],

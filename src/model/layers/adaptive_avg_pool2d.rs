@@ -50,7 +50,8 @@ impl Forward for AdaptiveAvgPool2d {
         let mut matrix = |lines: &Tensor| -> CandleResult<Value> {
             Ok(graph.floats(lines.dims(), &lines.flatten_all()?.to_vec1::<f32>()?))
         };
-        let (rows, columns) = (matrix(&rows)?, matrix(&columns)?);
+        let rows = matrix(&rows)?;
+        let columns = matrix(&columns)?;
         Ok(graph.resampled(x, [&rows, &columns]))
     }
 }

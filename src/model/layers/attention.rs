@@ -100,7 +100,8 @@ impl Layer for SelfAttention {
     }
 
     fn build(&self, site: &Site<'_>) -> CandleResult<Node> {
-        let (builder, inputs) = (site.builder(), site.sizes().inputs());
+        let builder = site.builder();
+        let inputs = site.sizes().inputs();
         Ok(Node::of(Built {
             qkv: Linear::new(
                 &builder.pp("qkv"),
@@ -148,7 +149,8 @@ impl Forward for Built {
         let width = x.dim(D::Minus1)?;
         let shared = width / heads * kv_heads;
         let part = |first, width| ops::part(&qkv, 2, first, width);
-        let (mut q, mut k) = (part(0, width)?, part(width, shared)?);
+        let mut q = part(0, width)?;
+        let mut k = part(width, shared)?;
         if let Some(rope) = rope {
             (q, k) = (ops::rotary(&q, heads, rope)?, ops::rotary(&k, kv_heads, rope)?);
         }
@@ -187,7 +189,8 @@ impl Built {
     /// (n, t, `kv_heads` d) -> (n, t, heads d): each head as often as it is used.
     fn for_each_query(&self, x: &Tensor) -> CandleResult<Tensor> {
         let (n, t, width) = x.dims3()?;
-        let (times, d) = (self.heads / self.kv_heads, width / self.kv_heads);
+        let times = self.heads / self.kv_heads;
+        let d = width / self.kv_heads;
         let x = x.reshape((n, t, self.kv_heads, 1, d))?;
         x.broadcast_as((n, t, self.kv_heads, times, d))?.reshape((n, t, self.heads * d))
     }

@@ -62,7 +62,8 @@ impl Layer for AvgPool1d {
 
     fn build(&self, _: &Site<'_>) -> CandleResult<Node> {
         let Slide { kernel, stride, padding } = self.slide();
-        let (rounding, count_include_pad) = (rounding(self.ceil_mode), self.count_include_pad);
+        let rounding = rounding(self.ceil_mode);
+        let count_include_pad = self.count_include_pad;
         Ok(Node::of(Pool(Means { kernel, stride, padding, rounding, count_include_pad })))
     }
 }

@@ -86,8 +86,8 @@ impl Layer for Conv1d {
             1 => String::new(),
             n => format!(", {name} {n}"),
         };
-        let (stride, dilation) =
-            (unless_one("stride", self.stride), unless_one("dilation", self.dilation));
+        let stride = unless_one("stride", self.stride);
+        let dilation = unless_one("dilation", self.dilation);
         let groups =
             if self.groups > 1 { format!(", {} groups", self.groups) } else { String::new() };
         format!(" {}{stride}{}{dilation}{groups}", self.kernel_size, self.padding.in_words())

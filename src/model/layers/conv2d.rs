@@ -126,8 +126,8 @@ impl Layer for Conv2d {
         let [channels, height, width] = input.image()?;
         divided(self.groups, channels, self.out_channels)?;
         let [(down, below), (right, behind)] = self.slides()?;
-        let (height, width) =
-            (down.along(height + below, input)?, right.along(width + behind, input)?);
+        let height = down.along(height + below, input)?;
+        let width = right.along(width + behind, input)?;
         Ok(Flow::Image([self.out_channels as usize, height, width]).into())
     }
 
@@ -139,8 +139,8 @@ impl Layer for Conv2d {
         };
         let groups =
             if self.groups > 1 { format!(", {} groups", self.groups) } else { String::new() };
-        let (stride, dilation) =
-            (unless_one("stride", self.stride), unless_one("dilation", self.dilation));
+        let stride = unless_one("stride", self.stride);
+        let dilation = unless_one("dilation", self.dilation);
         format!(
             " {}{stride}{}{dilation}{groups}",
             shown(both(self.kernel_size)),

@@ -76,7 +76,8 @@ impl Layer for ConvTranspose2d {
     fn decide(&self, input: Flow, _: &mut Scope<'_>) -> Result<Decided, LayerMisfit> {
         let [channels, height, width] = input.image()?;
         divided(self.groups, channels, self.out_channels)?;
-        let (height, width) = (self.along(height)?, self.along(width)?);
+        let height = self.along(height)?;
+        let width = self.along(width)?;
         Ok(Flow::Image([self.out_channels as usize, height, width]).into())
     }
 
@@ -93,7 +94,8 @@ impl Layer for ConvTranspose2d {
     }
 
     fn build(&self, site: &Site<'_>) -> CandleResult<Node> {
-        let (sizes, kernel) = (site.sizes(), self.kernel_size as usize);
+        let sizes = site.sizes();
+        let kernel = self.kernel_size as usize;
         let window = Window { stride: self.stride as usize, padding: self.padding as usize };
         let shape = RectangularConv {
             inputs: sizes.inputs(),

@@ -59,7 +59,8 @@ impl Layer for CrossAttention {
     }
 
     fn flops(&self, sizes: &Sizes) -> u64 {
-        let (width, asked) = (sizes.outputs(), sizes.input.rows());
+        let width = sizes.outputs();
+        let asked = sizes.input.rows();
         let of_context = 4 * (asked * sizes.inputs() * width) as u64;
         sizes.product(2 * width) + of_context + sizes.product(2 * asked)
     }
@@ -69,7 +70,8 @@ impl Layer for CrossAttention {
     }
 
     fn build(&self, site: &Site<'_>) -> CandleResult<Node> {
-        let (builder, sizes) = (site.builder(), site.sizes());
+        let builder = site.builder();
+        let sizes = site.sizes();
         let width = sizes.outputs();
         Ok(Node::of(Built {
             queries: site.sequence()?,
@@ -103,7 +105,8 @@ impl Forward for Built {
         let Self { heads, .. } = *self;
         let options = Attention { heads, causal: false, dropout, precision: pass.precision };
         let q = self.q.forward(&run(&self.queries, x.clone(), pass)?, pass)?;
-        let (kv, width) = (self.kv.forward(x, pass)?, q.dim(D::Minus1)?);
+        let kv = self.kv.forward(x, pass)?;
+        let width = q.dim(D::Minus1)?;
         let part = |first| ops::part(&kv, 2, first, width);
         let lengths = own_steps(x, self.padded, pass)?;
         let y = ops::attention_within([&q, &part(0)?, &part(width)?], options, lengths.as_deref())?;
@@ -112,7 +115,8 @@ impl Forward for Built {
 
     fn onnx(&self, graph: &mut Graph, x: &Value) -> CandleResult<Value> {
         let queries = run_onnx(&self.queries, graph, x)?;
-        let (q, kv) = (self.q.onnx(graph, &queries)?, self.kv.onnx(graph, x)?);
+        let q = self.q.onnx(graph, &queries)?;
+        let kv = self.kv.onnx(graph, x)?;
         let width = q.features();
         let [k, v] = [0, width].map(|first| graph.narrowed(&kv, 2, first, width));
         let lengths = self.padded.and_then(|stride| graph.lengths(stride));

@@ -34,7 +34,8 @@ impl Kind for GroupNorm {
 
 impl Layer for GroupNorm {
     fn decide(&self, input: Flow, _: &mut Scope<'_>) -> Result<Decided, LayerMisfit> {
-        let (groups, channels) = (self.num_groups, input.numbers()?.features().unwrap_or(0));
+        let groups = self.num_groups;
+        let channels = input.numbers()?.features().unwrap_or(0);
         if !channels.is_multiple_of(groups as usize) {
             let what = format!("{groups} groups do not divide {channels} channels");
             return Err(Unfit { key: "num_groups", what, help: None }.into());
@@ -51,7 +52,8 @@ impl Layer for GroupNorm {
     }
 
     fn build(&self, site: &Site<'_>) -> CandleResult<Node> {
-        let (groups, channels) = (self.num_groups as usize, site.sizes().outputs());
+        let groups = self.num_groups as usize;
+        let channels = site.sizes().outputs();
         let norm = nn::GroupNorm::new(&site.builder(), groups, channels)?;
         Ok(Node::of(norm.with_eps(self.eps)))
     }

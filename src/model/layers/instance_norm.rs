@@ -45,7 +45,8 @@ impl Layer for InstanceNorm {
     }
 
     fn build(&self, site: &Site<'_>) -> CandleResult<Node> {
-        let (channels, eps) = (site.sizes().outputs(), self.eps);
+        let channels = site.sizes().outputs();
+        let eps = self.eps;
         if !self.affine {
             return Ok(Node::of(Plain { eps }));
         }

@@ -70,7 +70,8 @@ impl Layer for Linear {
         if let Some(key) = &self.tied {
             let weight = site.weight_of(key)?;
             if weight.shape() != [sizes.outputs(), sizes.inputs()] {
-                let (found, needed) = (weight.shape(), [sizes.outputs(), sizes.inputs()]);
+                let found = weight.shape();
+                let needed = [sizes.outputs(), sizes.inputs()];
                 bail!("`{key}.weight` is {found:?}, but the layer tied to it needs {needed:?}");
             }
             let bias = self.bias.then(|| Init::torch_default(sizes.inputs()));

@@ -46,7 +46,8 @@ fn one() -> u32 {
 
 impl MaxPool1d {
     fn pooling(&self) -> Result<Pooling, Unfit> {
-        let (side, padding) = (Shape2::Side, Padding::Zeros(Shape2::Side(self.padding)));
+        let side = Shape2::Side;
+        let padding = Padding::Zeros(Shape2::Side(self.padding));
         let stride = self.stride.map(side);
         let pooling = Pooling::new(side(self.kernel_size), stride, padding, side(self.dilation))?;
         Ok(pooling.ceil_mode(self.ceil_mode))

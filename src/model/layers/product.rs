@@ -38,7 +38,8 @@ impl Layer for Product {
         let is_gate = matches!(gate, Flow::Vector(n) if Some(n) == round.features());
         if gate != round && !is_gate {
             let way = if shortcut.is_empty() { "its input is" } else { "its shortcut gives" };
-            let (gate, round) = (gate.in_words(), round.in_words());
+            let gate = gate.in_words();
+            let round = round.in_words();
             let help = Some("both are multiplied: one shape, or a vector of as many features");
             let what = format!("gives {gate}, but {way} {round}");
             return Err(Unfit { help, ..Unfit::of_all(what) }.into());

@@ -53,7 +53,8 @@ impl Layer for Residual {
         let round = shortcut.last().map_or(input, |last| last.output);
         if output != round {
             let way = if shortcut.is_empty() { "its input is" } else { "its shortcut gives" };
-            let (output, round) = (output.in_words(), round.in_words());
+            let output = output.in_words();
+            let round = round.in_words();
             let help = Some("both are added: make their shapes match, for example with `shortcut`");
             let what = format!("gives {output}, but {way} {round}");
             return Err(Unfit { help, ..Unfit::of_all(what) }.into());
@@ -73,7 +74,8 @@ impl Layer for Residual {
             ResidualActivation::None => Activation::Identity,
             ResidualActivation::Relu => Activation::Relu,
         };
-        let (layers, shortcut) = (site.sequence()?, site.shortcut()?);
+        let layers = site.sequence()?;
+        let shortcut = site.shortcut()?;
         Ok(Node::of(Block(Arc::new(ResidualBranches { layers, shortcut, activation }))))
     }
 }

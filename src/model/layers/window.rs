@@ -120,7 +120,9 @@ impl Pooling {
     /// The windows along an axis, whose means are taken.
     pub(super) fn means(self, axis: usize, count_include_pad: bool) -> Means {
         let Slides { stride, padding, .. } = self.slides;
-        let (kernel, stride, padding) = (self.kernel[axis], stride[axis], padding[axis]);
+        let kernel = self.kernel[axis];
+        let stride = stride[axis];
+        let padding = padding[axis];
         Means { kernel, stride, padding, rounding: self.rounding, count_include_pad }
     }
 
@@ -128,7 +130,8 @@ impl Pooling {
     pub(super) fn over(self, input: Flow) -> Result<Flow, Unfit> {
         let [channels, height, width] = input.image()?;
         holds(self.kernel[0].saturating_mul(self.kernel[1]))?;
-        let (height, width) = (self.along(0, height, input)?, self.along(1, width, input)?);
+        let height = self.along(0, height, input)?;
+        let width = self.along(1, width, input)?;
         Ok(Flow::Image([channels, height, width]))
     }
 
@@ -177,8 +180,10 @@ impl Pooling {
 
     fn along(self, axis: usize, side: usize, input: Flow) -> Result<usize, Unfit> {
         let Slides { stride, padding, dilation } = self.slides;
-        let (kernel, dilation) = (self.kernel[axis], dilation[axis]);
-        let (stride, padding) = (stride[axis], padding[axis]);
+        let kernel = self.kernel[axis];
+        let dilation = dilation[axis];
+        let stride = stride[axis];
+        let padding = padding[axis];
         let unfit = |key, what| Err(Unfit { key, what, help: None });
         if 2 * padding > kernel {
             return unfit("padding", format!("must be at most half of kernel_size = {kernel}"));
@@ -210,7 +215,8 @@ impl Pooling {
             let is_usual = sides == [usual; 2];
             if is_usual { String::new() } else { format!(", {name} {}", shown(sides)) }
         };
-        let (stride, padding) = (unless(1, "stride", stride), unless(0, "pad", padding));
+        let stride = unless(1, "stride", stride);
+        let padding = unless(0, "pad", padding);
         let ceil = if self.rounding == Rounding::Up { ", ceil" } else { "" };
         let dilation = unless(1, "dilation", dilation);
         format!(" {}{stride}{padding}{dilation}{ceil}", shown(self.kernel))

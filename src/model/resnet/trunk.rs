@@ -128,7 +128,8 @@ impl Trunk {
         if shape.stem == Stem::Imagenet {
             size = strided(size, POOLING.stride);
         }
-        let (mut blocks, mut inputs) = (Vec::new(), shape.width);
+        let mut blocks = Vec::new();
+        let mut inputs = shape.width;
         for (stage, &count) in shape.variant.blocks.iter().enumerate() {
             let [_, _, name] = shape.style.names(stage);
             let builder = builder.pp(name);
@@ -193,7 +194,8 @@ impl Residual {
         mut size: [usize; 2],
         Shape { last_gamma, shortcut, style, .. }: Shape,
     ) -> Result<Self> {
-        let (mut layers, mut channels) = (Vec::new(), inputs);
+        let mut layers = Vec::new();
+        let mut channels = inputs;
         for (i, &layer) in convolutions.iter().enumerate() {
             let gamma = if i + 1 == convolutions.len() { last_gamma } else { 1.0 };
             let names = [format!("conv{}", i + 1), format!("bn{}", i + 1)];
@@ -285,7 +287,8 @@ impl ConvNorm {
         size: [usize; 2],
         (style, gamma): (Style, f64),
     ) -> Result<Self> {
-        let (init, outputs) = (Init::he_fan_out(&shape.weight()), shape.outputs);
+        let init = Init::he_fan_out(&shape.weight());
+        let outputs = shape.outputs;
         Ok(Self {
             conv: Conv2d::without_bias(conv, shape, init)?,
             norm: match style {

@@ -30,7 +30,8 @@ fn t_max(span: &Span) -> u64 {
 
 impl Scheduler for CosineAnnealingLr {
     fn lr(&self, t: u64, span: &Span) -> f64 {
-        let (t_max, eta_min) = (t_max(span), self.eta_min);
+        let t_max = t_max(span);
+        let eta_min = self.eta_min;
         let share = t.min(t_max) as f64 / t_max.max(1) as f64;
         eta_min + (span.lr - eta_min) * (1.0 + (PI * share).cos()) / 2.0
     }

@@ -28,7 +28,8 @@ impl Kind for NoamAnnealing {
 impl Scheduler for NoamAnnealing {
     fn lr(&self, t: u64, span: &Span) -> f64 {
         let scale = f64::from(self.d_model).powf(-0.5);
-        let (n, warmup) = (t.max(1) as f64, span.warmup_steps as f64);
+        let n = t.max(1) as f64;
+        let warmup = span.warmup_steps as f64;
         let falls = n.powf(-0.5);
         if n > warmup {
             return (span.lr * scale * falls).max(self.min_lr);

@@ -60,7 +60,8 @@ impl OneCycleLr {
     fn at(&self, t: u64, span: &Span, [first, peak, last]: [f64; 3]) -> f64 {
         let total = total(span) as f64;
         let peak_at = self.pct_start * total - 1.0;
-        let (end_at, now) = (total - 1.0, t as f64);
+        let end_at = total - 1.0;
+        let now = t as f64;
         let between = |from: f64, to: f64, share: f64| match self.anneal_strategy {
             AnnealStrategy::Cos => anneal(from, to, share),
             AnnealStrategy::Linear => from + (to - from) * share,
@@ -87,7 +88,8 @@ impl Scheduler for OneCycleLr {
     }
 
     fn fits(&self, span: &Span) -> Result<(), Unfit> {
-        let (pct_start, total) = (self.pct_start, total(span));
+        let pct_start = self.pct_start;
+        let total = total(span);
         // The rate is that of the peak before the second step: PyTorch divides by zero, or leaves
         // the rise out.
         if pct_start == 0.0 || pct_start * total as f64 > 1.0 {

@@ -32,7 +32,8 @@ impl Kind for Csv {
 impl Sink for Csv {
     fn open(&self, start: &SinkStart<'_>) -> Result<Box<dyn OpenSink>, Error> {
         let SinkStart { logs, resumed_from, total_steps, metrics, unfinished } = *start;
-        let (path, mut measured) = (logs.join(NAME), measured(metrics));
+        let path = logs.join(NAME);
+        let mut measured = measured(metrics);
         if resumed_from > 0 {
             measured.extend(earlier(&path, &measured));
         }
@@ -160,7 +161,8 @@ fn cut(old: &str, until: Until, measured: &[String]) -> String {
     let from: Vec<Option<usize>> = header.split(',').map(column).collect();
     // Only rows of steps have a learning rate.
     let lr = column("lr");
-    let (mut kept, mut evaluations) = (header + "\n", 0);
+    let mut kept = header + "\n";
+    let mut evaluations = 0;
     for line in old.split_inclusive('\n') {
         let Some(line) = line.strip_suffix('\n') else { continue };
         let fields: Vec<&str> = line.split(',').collect();
@@ -184,7 +186,8 @@ fn cut(old: &str, until: Until, measured: &[String]) -> String {
 
 fn step_row(done: &StepDone, measured: usize) -> String {
     let StepDone { step, epoch, loss, lr, grad_norm, samples_per_second, .. } = done;
-    let (accuracy, scale) = (or_empty(done.accuracy), or_empty(done.loss_scale));
+    let accuracy = or_empty(done.accuracy);
+    let scale = or_empty(done.loss_scale);
     let rest = ",".repeat(measured);
     format!(
         "{step},{epoch},{loss},{accuracy},{lr},{grad_norm},{scale},{samples_per_second:.1}{rest}"

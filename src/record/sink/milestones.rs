@@ -87,7 +87,8 @@ impl Milestones {
         }
         let failed = |reason| files::Error::io("read", &self.path)(reason);
         let file = files::open(&self.path).map_err(failed)?;
-        let (mut first, mut last) = (vec![0; PART], vec![0; PART]);
+        let mut first = vec![0; PART];
+        let mut last = vec![0; PART];
         file.read_exact_at(&mut first, 0).map_err(failed)?;
         file.read_exact_at(&mut last, length - PART as u64).map_err(failed)?;
         self.forget();
@@ -117,7 +118,8 @@ impl Milestones {
         }
         let mut file = BufReader::with_capacity(CAPACITY, file);
         file.seek(SeekFrom::Start(self.offset)).map_err(failed)?;
-        let (mut line, mut passed) = (Vec::new(), Vec::new());
+        let mut line = Vec::new();
+        let mut passed = Vec::new();
         while files::read_line(&mut file, &mut line).map_err(failed)? > 0 && line.ends_with(b"\n") {
             self.offset += line.len() as u64;
             if is_frequent(&line) {
@@ -151,7 +153,8 @@ impl Milestones {
         if line.is_empty() {
             return Ok(());
         }
-        let (before, is_frequent) = (self.log.events.len(), is_frequent(line));
+        let before = self.log.events.len();
+        let is_frequent = is_frequent(line);
         self.log.add(&self.path, line)?;
         if self.log.events.len() > before {
             if is_frequent && self.is_last_frequent {

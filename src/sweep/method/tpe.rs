@@ -60,7 +60,8 @@ impl Method for Tpe {
         let ran = |trials: Vec<&Trial>| -> Vec<Values> {
             trials.into_iter().map(|trial| as_it_ran(search, base, &trial.values)).collect()
         };
-        let (good, others) = (ran(good), ran(others));
+        let good = ran(good);
+        let others = ran(others);
         (0..ATTEMPTS)
             .map(|attempt| {
                 let stream = STREAM + attempt;
@@ -79,7 +80,8 @@ impl Method for Tpe {
 /// Trials, best first -> the best `n_good` of those that have ended, and the others; each in the
 /// order of numbers, because older trials fade.
 fn split(ranked: Vec<&Trial>, n_good: usize) -> (Vec<&Trial>, Vec<&Trial>) {
-    let (mut good, mut others) = (Vec::new(), Vec::new());
+    let mut good = Vec::new();
+    let mut others = Vec::new();
     for trial in ranked {
         match trial.state {
             State::Failed => {}

@@ -63,7 +63,8 @@ impl Pruner for Asha {
     }
 
     fn is_cut(&self, running: &Running<'_>) -> bool {
-        let (trial, index) = (running.trial, running.index);
+        let trial = running.trial;
+        let index = running.index;
         let spent = |at: usize| trial.resource(&trial.reports[at], self.min_resource);
         let before = index.checked_sub(1).map_or(0.0, spent);
         let mut new = self.rungs(spent(index)).filter(|rung| *rung > before);

@@ -61,7 +61,8 @@ impl Pruner for Median {
             return false;
         }
         known.sort_by(f64::total_cmp);
-        let (low, high) = (known[(known.len() - 1) / 2], known[known.len() / 2]);
+        let low = known[(known.len() - 1) / 2];
+        let high = known[known.len() / 2];
         let reports = &trial.reports[..=index];
         let best =
             reports.iter().map(|report| cost(report.value, goal)).fold(f64::INFINITY, f64::min);

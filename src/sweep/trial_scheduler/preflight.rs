@@ -29,7 +29,9 @@ impl Session<'_> {
             let known = independent.saturating_sub(self.trials.len());
             self.draws_ahead(first, left.min(known).min(MAX_CHECKED))?
         };
-        let (mut refused, mut reasons, mut lengths) = (Vec::new(), Vec::new(), Vec::new());
+        let mut refused = Vec::new();
+        let mut reasons = Vec::new();
+        let mut lengths = Vec::new();
         for (number, values) in (first..).zip(ahead).take(MAX_CHECKED) {
             match self.trainer.check(&self.order.changes(&values)) {
                 Ok(length) => lengths.push(length),
@@ -56,7 +58,8 @@ impl Session<'_> {
     /// The values of so many trials from `first` on, as they are drawn if the trials before them
     /// run to their ends.
     fn draws_ahead(&self, first: u32, n: usize) -> Result<Vec<Values>, Error> {
-        let (mut trials, mut tried) = (self.trials.clone(), Tried::of(&self.trials, &self.base));
+        let mut trials = self.trials.clone();
+        let mut tried = Tried::of(&self.trials, &self.base);
         let mut found = Vec::new();
         for number in (first..).take(n) {
             let Some(values) = self.draw(number, &trials, &tried)? else { break };

@@ -32,7 +32,8 @@ impl Session<'_> {
     /// anything follows from it: one that was kept is not asked again after a restart, when it
     /// would be compared with other trials.
     fn judge(&mut self, journal: &mut Journal, index: usize, at: usize) -> Result<(), Error> {
-        let (goal, pruner) = (self.ranking.goal, self.ranking.pruner.clone());
+        let goal = self.ranking.goal;
+        let pruner = self.ranking.pruner.clone();
         while self.running[index].seen < self.trials[at].reports.len() {
             let seen = self.running[index].seen;
             self.running[index].seen += 1;
@@ -58,7 +59,8 @@ impl Session<'_> {
     /// written down.
     fn give_up(&mut self, journal: &mut Journal, index: usize, at: usize) -> Result<(), Error> {
         failpoint::reach("sweep.prune");
-        let (running, trial) = (&mut self.running[index], &mut self.trials[at]);
+        let running = &mut self.running[index];
+        let trial = &mut self.trials[at];
         trial.reports.truncate(running.seen);
         (trial.state, trial.seconds) = (State::Pruned, running.seconds());
         journal.ended(trial, self.order.sweep.search.goal)?;

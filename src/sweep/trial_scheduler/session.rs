@@ -139,7 +139,8 @@ impl<'a> Session<'a> {
             if self.running.is_empty() && (is_exhausted || stopped.is_some()) {
                 let failed = self.failures();
                 if stopped.is_none() && self.trials.len() < self.total {
-                    let (n, total) = (self.trials.len(), self.total);
+                    let n = self.trials.len();
+                    let total = self.total;
                     self.view.say(&format!(
                         "nothing is left to try: the sweep ends after {n} of {total} trials"
                     ));
@@ -179,7 +180,8 @@ impl<'a> Session<'a> {
     /// Has failed trials tried again, if that is asked for, and those that could not write in any
     /// case. Says how many.
     fn retry(&mut self, journal: &mut Journal) -> Result<usize, Error> {
-        let (order, trainer) = (self.order, self.trainer);
+        let order = self.order;
+        let trainer = self.trainer;
         let mut retried = 0;
         for trial in self.trials.iter_mut().filter(|trial| order.retries(trial)) {
             // What cannot be planned now fails again when its turn comes.
@@ -280,7 +282,8 @@ impl<'a> Session<'a> {
         trials: &[Trial],
         tried: &Tried,
     ) -> Result<Option<Values>, Error> {
-        let (search, base) = (&self.order.sweep.search, &self.base);
+        let search = &self.order.sweep.search;
+        let base = &self.base;
         let drawn = match &self.repeated {
             None => self.draw_setting(search, number, trials, tried),
             Some(repeated) => {
@@ -304,7 +307,8 @@ impl<'a> Session<'a> {
         trials: &[Trial],
         tried: &Tried,
     ) -> Option<Values> {
-        let (base, ranking) = (&self.base, &self.ranking);
+        let base = &self.base;
+        let ranking = &self.ranking;
         let asked = Asked { search, base, ranking, number, trials, tried };
         let proposed = self.method.propose(&asked).filter(|values| !tried.has(values, base));
         proposed.or_else(|| untried(&asked))
@@ -328,7 +332,8 @@ impl<'a> Session<'a> {
         let job = self.order.job(trial.number, changes, resume, concurrent, others)?;
         let tail = TrialEvents::new(&job.folders.logs, &self.order.sweep.search.metric);
         let number = trial.number;
-        let (began, running) = (Instant::now(), job.clone());
+        let began = Instant::now();
+        let running = job.clone();
         self.running.push(Running { number, job: running, tail, seen: 0, is_cut: false, began });
         let how =
             if resume && self.is_shared() { "continues" } else { begins(resume, &job.folders) };
@@ -344,7 +349,8 @@ impl<'a> Session<'a> {
                 return Ok(());
             }
         }
-        let (trainer, sender) = (self.trainer, sender.clone());
+        let trainer = self.trainer;
+        let sender = sender.clone();
         let watch = move || {
             let mut on_step = |step| drop(sender.send(Message::Step(number, step)));
             let outcome = trained(trainer, &job, &mut on_step);

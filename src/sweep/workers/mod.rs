@@ -97,13 +97,16 @@ impl Share<'_> {
             return Ok(finished);
         }
         let folder = self.crew_folder().join(self.name);
-        let (is_leaving, is_leading) = (AtomicBool::new(false), AtomicBool::new(false));
+        let is_leaving = AtomicBool::new(false);
+        let is_leading = AtomicBool::new(false);
         let quiet = |words: &str| {
             if !is_leading.load(Ordering::Acquire) {
                 (self.say)(words);
             }
         };
-        let (order, trainer, timing) = (self.order, self.trainer, self.timing);
+        let order = self.order;
+        let trainer = self.trainer;
+        let timing = self.timing;
         let service = Service { order, trainer, timing, is_leaving: &is_leaving, say: &quiet };
         let membership = service.join(&folder)?;
         let ended = std::thread::scope(|scope| {
@@ -160,7 +163,8 @@ impl Share<'_> {
         let failed = |what| move |reason| Error::System { what, reason };
         let mut preemption = Signals::of_preemption().map_err(failed("listen to signals"))?;
         let mut interruption = Signals::of_interruption().map_err(failed("listen to signals"))?;
-        let (mut leader, mut refused) = (None, BTreeSet::new());
+        let mut leader = None;
+        let mut refused = BTreeSet::new();
         loop {
             let folder = self.order.folder();
             // Before it leads: leader and worker may have been told to stop together.

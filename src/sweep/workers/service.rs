@@ -168,7 +168,8 @@ impl<'s> Worker<'s, '_> {
     {
         let failed = |what| move |reason| Error::System { what, reason };
         let service = self.service;
-        let (slots, others) = (service.order.concurrent(), self.running.values().map(|job| &**job));
+        let slots = service.order.concurrent();
+        let others = self.running.values().map(|job| &**job);
         let job = service.order.job(attempt.trial, changes, resume, slots, others)?;
         (service.say)(&format!(
             "trial {} {}",

@@ -107,8 +107,10 @@ impl BatchNorm2d {
 
     /// activation(norm(x)) in a graph of ONNX, by the running statistics.
     pub fn onnx(&self, graph: &mut Graph, x: &Value, activation: Activation) -> Result<Value> {
-        let (scale, shift) = (self.weight.onnx(graph)?, self.bias.onnx(graph)?);
-        let (mean, variance) = (self.running_mean.onnx(graph)?, self.running_var.onnx(graph)?);
+        let scale = self.weight.onnx(graph)?;
+        let shift = self.bias.onnx(graph)?;
+        let mean = self.running_mean.onnx(graph)?;
+        let variance = self.running_var.onnx(graph)?;
         let y = graph.batch_norm(x, [&scale, &shift, &mean, &variance], self.eps);
         Ok(activated(graph, y, activation))
     }

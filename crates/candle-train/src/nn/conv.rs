@@ -147,7 +147,8 @@ impl Conv2d {
         let Slides { stride, padding, dilation } = self.window;
         let kernel = &self.weight.shape()[2..];
         let sliding = Sliding::new(kernel, &stride, &padding, &dilation).behind(&behind);
-        let (weight, bias) = (self.weight.onnx(graph)?, onnx_bias(self.bias.as_ref(), graph)?);
+        let weight = self.weight.onnx(graph)?;
+        let bias = onnx_bias(self.bias.as_ref(), graph)?;
         Ok(graph.conv(x, &weight, bias.as_ref(), &sliding, self.groups))
     }
 }
@@ -203,7 +204,8 @@ impl Conv1d {
         let [stride, padding, dilation] = [stride, padding, dilation].map(|sides| [sides[1]]);
         let kernel = &self.weight.shape()[2..];
         let sliding = Sliding::new(kernel, &stride, &padding, &dilation).behind(&[behind]);
-        let (weight, bias) = (self.weight.onnx(graph)?, onnx_bias(self.bias.as_ref(), graph)?);
+        let weight = self.weight.onnx(graph)?;
+        let bias = onnx_bias(self.bias.as_ref(), graph)?;
         Ok(graph.conv(x, &weight, bias.as_ref(), &sliding, self.groups))
     }
 }
@@ -251,7 +253,8 @@ impl ConvTranspose1d {
         let Window { stride, padding } = self.window;
         let kernel = &self.weight.shape()[2..];
         let sliding = Sliding::new(kernel, &[stride], &[padding], &[1]);
-        let (weight, bias) = (self.weight.onnx(graph)?, self.bias.onnx(graph)?);
+        let weight = self.weight.onnx(graph)?;
+        let bias = self.bias.onnx(graph)?;
         Ok(graph.conv_transpose(x, [&weight, &bias], &sliding, 1, &[0]))
     }
 }
@@ -285,7 +288,8 @@ impl ConvTranspose2d {
     /// x (n, h, w, in) -> (n, oh, ow, out).
     pub fn forward(&self, x: &Tensor, pass: &ForwardContext) -> Result<Tensor> {
         let options = options(self.window, self.groups, pass);
-        let (weight, bias) = (self.weight.weight()?, self.bias.weight()?);
+        let weight = self.weight.weight()?;
+        let bias = self.bias.weight()?;
         ops::conv_transpose2d(x, &weight, &bias, self.behind, options)
     }
 
@@ -294,7 +298,8 @@ impl ConvTranspose2d {
         let Slides { stride, padding, dilation } = self.window;
         let kernel = &self.weight.shape()[2..];
         let sliding = Sliding::new(kernel, &stride, &padding, &dilation);
-        let (weight, bias) = (self.weight.onnx(graph)?, self.bias.onnx(graph)?);
+        let weight = self.weight.onnx(graph)?;
+        let bias = self.bias.onnx(graph)?;
         let operands = [&weight, &bias];
         Ok(graph.conv_transpose(x, operands, &sliding, self.groups, &self.behind))
     }

@@ -113,7 +113,8 @@ impl GroupNorm {
 
     /// What [`GroupNorm::forward`] does, in a graph of ONNX.
     pub fn onnx(&self, graph: &mut Graph, x: &Value) -> Result<Value> {
-        let (scale, shift) = (self.weight.onnx(graph)?, self.bias.onnx(graph)?);
+        let scale = self.weight.onnx(graph)?;
+        let shift = self.bias.onnx(graph)?;
         Ok(graph.group_norm(x, Some([&scale, &shift]), self.groups, self.eps))
     }
 }

@@ -48,7 +48,8 @@ impl Adapted {
         let name = builder.path().rsplit('.').next().unwrap_or_default();
         let lora = lora.filter(|lora| lora.targets.iter().any(|target| target == name));
         let adapter = |lora: &LoraConfig| -> Result<Adapter> {
-            let (builder, down) = (builder.trainable(), Init::torch_default(inputs));
+            let builder = builder.trainable();
+            let down = Init::torch_default(inputs);
             let zeros = Init::Constant(0.0);
             Ok(Adapter {
                 a: Linear::with_init(&builder.pp("lora_A"), inputs, lora.r, down, None)?,

@@ -147,7 +147,8 @@ impl Param {
 
     /// Gives this thread's pass to `f`.
     fn with_pass<T>(&self, f: impl FnOnce(&mut PassState) -> T) -> T {
-        let (mut passes, index) = (lock(&self.0.passes), PASS.get());
+        let mut passes = lock(&self.0.passes);
+        let index = PASS.get();
         if passes.len() <= index {
             passes.resize_with(index + 1, PassState::default);
         }
@@ -156,7 +157,8 @@ impl Param {
 
     /// One more use in the pass; `None` when no gradient is wanted, or none yet.
     fn place(&self, pass: &PassState) -> Option<WeightUse> {
-        let (sink, index) = (pass.sink.as_ref()?, self.0.index?);
+        let sink = pass.sink.as_ref()?;
+        let index = self.0.index?;
         match activation_checkpointing::stage() {
             Stage::Recorded => Some(WeightUse::new(sink, index, &pass.uses)),
             Stage::Replayed(_) => Some(WeightUse::promised(sink, index, &pass.uses)),
@@ -401,7 +403,8 @@ impl Builder {
             };
             params.buffers.push(Buffer(Arc::new(inner)));
         }
-        let (idle, passes) = (AtomicBool::new(false), Mutex::default());
+        let idle = AtomicBool::new(false);
+        let passes = Mutex::default();
         let param = Param(Arc::new(ParamInner { name, index, shape, var, idle, passes }));
         if !self.frozen {
             params.parameters.push(param.clone());

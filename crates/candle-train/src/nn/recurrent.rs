@@ -178,8 +178,8 @@ impl Direction {
         shape: RecurrentShape,
     ) -> Result<Self> {
         let width = shape.cell.gates() * shape.hidden;
-        let (init, suffix) =
-            (Init::torch_default(shape.hidden), if reverse { "_reverse" } else { "" });
+        let init = Init::torch_default(shape.hidden);
+        let suffix = if reverse { "_reverse" } else { "" };
         let param = |name: &str, dims: &[usize]| {
             builder.param(&format!("{name}_l{layer}{suffix}"), dims, init)
         };
@@ -193,9 +193,11 @@ impl Direction {
     }
 
     fn forward(&self, x: &Tensor, cell: Cell, pass: &ForwardContext) -> Result<Tensor> {
-        let (weight, bias) = (self.weight_ih.weight()?, self.bias_ih.weight()?);
+        let weight = self.weight_ih.weight()?;
+        let bias = self.bias_ih.weight()?;
         let gates = ops::linear(x, &weight, Some(&bias), pass.precision)?;
-        let (weight, bias) = (self.weight_hh.weight()?, self.bias_hh.weight()?);
+        let weight = self.weight_hh.weight()?;
+        let bias = self.bias_hh.weight()?;
         ops::recurrent(&gates, &weight, Some(&bias), cell, self.reverse)
     }
 
@@ -208,7 +210,8 @@ impl Direction {
             let value = param.onnx(graph)?;
             Ok(if cell.gates() == 1 { value } else { graph.rows(&value, &rows) })
         };
-        let (w, r) = (ordered(graph, &self.weight_ih)?, ordered(graph, &self.weight_hh)?);
+        let w = ordered(graph, &self.weight_ih)?;
+        let r = ordered(graph, &self.weight_hh)?;
         let biases = [ordered(graph, &self.bias_ih)?, ordered(graph, &self.bias_hh)?];
         let b = graph.concatenated(&[&biases[0], &biases[1]], 0);
         Ok([w, r, b].map(|value| graph.unsqueezed(&value, &[0])))

@@ -164,7 +164,8 @@ impl Error {
             }
             _ => return None,
         };
-        let (from, to) = (path.display(), path.with_extension("safetensors"));
+        let from = path.display();
+        let to = path.with_extension("safetensors");
         let to = to.display();
         Some(format!(
             "convert it once:\n  python -c 'import torch; from safetensors.torch import save_file; s = \

@@ -93,7 +93,8 @@ impl Graph {
     /// Pairs of features of each head turned by their angles: x (n, t, heads d); `cosines` and
     /// `sines` (steps, d / 2) for the longest sequence.
     pub fn rotary(&mut self, x: &Value, heads: usize, [cosines, sines]: [&Value; 2]) -> Value {
-        let (width, half) = (x.features(), x.features() / heads.max(1) / 2);
+        let width = x.features();
+        let half = x.features() / heads.max(1) / 2;
         let steps = self.length(x, 1);
         // (t, 1, d / 2)
         let [cosines, sines] = [cosines, sines].map(|table| {
@@ -101,18 +102,23 @@ impl Graph {
             self.unsqueezed(&table, &[1])
         });
         let x = self.heads(x, heads);
-        let (a, b) = (self.narrowed(&x, 3, 0, half), self.narrowed(&x, 3, half, half));
+        let a = self.narrowed(&x, 3, 0, half);
+        let b = self.narrowed(&x, 3, half, half);
         let product = |graph: &mut Self, a: &Value, b: &Value| graph.mul(a, b);
-        let (a_cos, b_sin) = (product(self, &a, &cosines), product(self, &b, &sines));
-        let (b_cos, a_sin) = (product(self, &b, &cosines), product(self, &a, &sines));
-        let (first, second) = (self.sub(&a_cos, &b_sin), self.add(&b_cos, &a_sin));
+        let a_cos = product(self, &a, &cosines);
+        let b_sin = product(self, &b, &sines);
+        let b_cos = product(self, &b, &cosines);
+        let a_sin = product(self, &a, &sines);
+        let first = self.sub(&a_cos, &b_sin);
+        let second = self.add(&b_cos, &a_sin);
         let turned = self.concatenated(&[&first, &second], 3);
         self.reshaped(&turned, &[0, 0, width as i64])
     }
 
     /// (n, t, `kv_heads` d) -> (n, t, heads d): each head as often as it is used.
     pub fn heads_repeated(&mut self, x: &Value, kv_heads: usize, heads: usize) -> Value {
-        let (times, d) = (heads / kv_heads.max(1), x.features() / kv_heads.max(1));
+        let times = heads / kv_heads.max(1);
+        let d = x.features() / kv_heads.max(1);
         if times == 1 {
             return x.clone();
         }

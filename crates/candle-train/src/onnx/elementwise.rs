@@ -135,7 +135,8 @@ impl Graph {
 
     /// `ReduceMean`, `ReduceSum` ... over `axes`, which keep the length 1.
     pub fn reduced(&mut self, op: &str, x: &Value, axes: &[usize]) -> Value {
-        let (first, rank) = (x.layout == Layout::First, x.rank());
+        let first = x.layout == Layout::First;
+        let rank = x.rank();
         let place = |&axis: &usize| match axis {
             0 => 0,
             axis if !first => axis as i64,

@@ -97,7 +97,8 @@ impl Graph {
     pub fn cut(&mut self, x: &Value, axis: usize, length: &Value) -> Value {
         let mut dims = x.dims.clone();
         dims[axis] = None;
-        let (start, axis) = (self.integers(&[0]), self.integers(&[axis as i64]));
+        let start = self.integers(&[0]);
+        let axis = self.integers(&[axis as i64]);
         self.node("Slice", &[x, &start, length, &axis], &[], &dims)
     }
 
@@ -160,7 +161,8 @@ impl Graph {
         // Of all axes: onnxruntime confuses those of an input `axes` where it moves a transpose.
         let mut pads = vec![0; 2 * x.rank()];
         (pads[axis], pads[x.rank() + axis]) = (before as i64, behind as i64);
-        let (pads, value) = (self.integers(&pads), self.scalar(value));
+        let pads = self.integers(&pads);
+        let value = self.scalar(value);
         self.node("Pad", &[x, &pads, &value], &[], &dims)
     }
 }

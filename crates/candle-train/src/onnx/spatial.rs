@@ -157,8 +157,10 @@ impl Graph {
     ) -> Value {
         let x = self.first(x);
         let shape = self.push("Shape", &[&x.name], &[]);
-        let (ones, zeros) = (vec![1.0; groups], vec![0.0; groups]);
-        let (ones, zeros) = (self.floats(&[groups], &ones), self.floats(&[groups], &zeros));
+        let ones = vec![1.0; groups];
+        let zeros = vec![0.0; groups];
+        let ones = self.floats(&[groups], &ones);
+        let zeros = self.floats(&[groups], &zeros);
         let parts = self.integers(&[0, groups as i64, -1]);
         let parts = self.push("Reshape", &[&x.name, &parts.name], &[]);
         let operands = [parts.as_str(), ones.name.as_str(), zeros.name.as_str()];

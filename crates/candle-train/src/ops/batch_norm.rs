@@ -189,7 +189,8 @@ fn check(x: &Tensor, affine: [&Weight; 2], residual: Option<&Tensor>) -> Result<
 }
 
 fn apply(x: &Tensor, gamma: &Weight, residual: Option<&Tensor>, norm: HostNorm) -> Result<Tensor> {
-    let (node, gamma) = (Node { norm, d_gamma: gamma.destination() }, gamma.tensor());
+    let node = Node { norm, d_gamma: gamma.destination() };
+    let gamma = gamma.tensor();
     let residual = residual.map(Tensor::contiguous).transpose()?;
     let y = read_numbers([x], |[x]| node.norm.output(x, gamma, residual.as_ref()))?;
     let operands: Vec<&Tensor> = [x, gamma].into_iter().chain(&residual).collect();
@@ -215,7 +216,8 @@ impl Backward for Node {
         let [x, gamma, residual @ ..] = operands else {
             bail!("{} of {} operands", self.name(), operands.len())
         };
-        let (residual, dy) = (residual.first(), dy.contiguous()?);
+        let residual = residual.first();
+        let dy = dy.contiguous()?;
         let y = residual.map(|_| y);
         let (of_gamma, dx) = read_numbers([x], |[x]| self.norm.backward(x, gamma, y, &dy))?;
         let of_residual = residual.map(|residual| with_type_of(&dy, residual)).transpose()?;

@@ -59,7 +59,8 @@ pub(super) fn batch_statistics(x: &[f32], c: usize) -> BatchStatistics {
 /// Mean and squared deviations of each channel: each block of rows finds its own while it is in the
 /// cache, and blocks are merged in a fixed order.
 pub(super) fn moments(x: Numbers<'_>, c: usize) -> Moments {
-    let (n, block) = (x.len(), ROWS * c);
+    let n = x.len();
+    let block = ROWS * c;
     let of_block = |i: usize| {
         let mut room = Room::default();
         block_moments(x.read(i * block..n.min((i + 1) * block), &mut room), c)
@@ -93,7 +94,8 @@ fn block_moments(block: &[f32], c: usize) -> Moments {
     );
     let mean: Vec<f32> = folded(&sums, c).map(|sum| sum / n).collect();
     let wide: Vec<f32> = mean.iter().copied().cycle().take(width).collect();
-    let (mut rest, mut squares) = (vec![0f32; width], vec![0f32; width]);
+    let mut rest = vec![0f32; width];
+    let mut squares = vec![0f32; width];
     vectorised(
         #[inline(always)]
         || {
@@ -139,7 +141,8 @@ fn accumulate<E: Element, const SUMS: usize, const INPUTS: usize, const CONSTANT
     constants: [&[f32]; CONSTANTS],
     f: impl Fn([f32; INPUTS], [f32; CONSTANTS]) -> [f32; SUMS],
 ) {
-    let (n, width) = (rows[0].len(), sums[0].len());
+    let n = rows[0].len();
+    let width = sums[0].len();
     let strips = width / WIDTH * WIDTH;
     for start in (0..strips).step_by(WIDTH) {
         let mut added = [[0f32; WIDTH]; SUMS];
@@ -258,7 +261,8 @@ impl Channels<'_> {
             }
             Gate::Output(_) => {
                 let pull = |start: usize, dx: &mut [E]| {
-                    let (g, x) = (&dy[start..][..dx.len()], &x[start..][..dx.len()]);
+                    let g = &dy[start..][..dx.len()];
+                    let x = &x[start..][..dx.len()];
                     let constants = slope.at(start, dx.len());
                     vectorised(
                         #[inline(always)]

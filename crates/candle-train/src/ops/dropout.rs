@@ -29,7 +29,8 @@ impl Dropout {
         let scale = if self.p < 1.0 { (1.0 / (1.0 - self.p)) as f32 } else { 0.0 };
         // A number of 53 bits over 2^53 is at least p if its bits are at least p 2^53, rounded up.
         let threshold = (self.p * (1u64 << 53) as f64).ceil() as u64;
-        let (key, start) = (self.key, start as u64);
+        let key = self.key;
+        let start = start as u64;
         vectorised(
             #[inline(always)]
             || {

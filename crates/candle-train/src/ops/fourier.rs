@@ -43,7 +43,8 @@ impl TimeFrequency {
 
     /// (time steps, width): the cosines of all frequencies, then the negative sines.
     pub(super) fn basis(&self) -> Vec<f32> {
-        let (steps, frequencies) = (self.steps, self.width() / 2);
+        let steps = self.steps;
+        let frequencies = self.width() / 2;
         // They have as many values as a turn has steps.
         let angle = |step: usize| TAU * step as f64 / steps as f64;
         let turn: Vec<[f32; 2]> =
@@ -98,7 +99,8 @@ impl TimeFrequency {
 
     /// Gradient of the prediction, times `scale`.
     fn gradient(&self, p: &[f32], t: &[f32], scale: f64) -> Vec<f32> {
-        let (basis, differences) = (self.basis(), self.differences(p, t));
+        let basis = self.basis();
+        let differences = self.differences(p, t);
         let (of_time, of_frequency) = self.weights();
         let mut slopes = self.spectrum(&differences, &basis);
         let width = self.width();

@@ -33,8 +33,10 @@ impl HostNorm {
     ) -> Result<(Self, BatchStatistics)> {
         let (moments, batch) = Extent::of(moments, group)?;
         let statistics = moments.statistics();
-        let (mean, inverse_std) = (statistics.mean.clone(), statistics.inverse_std(eps));
-        let (beta, batch) = (beta.held()?, Some(batch));
+        let mean = statistics.mean.clone();
+        let inverse_std = statistics.inverse_std(eps);
+        let beta = beta.held()?;
+        let batch = Some(batch);
         Ok((Self { mean, inverse_std, beta, activation, batch }, statistics))
     }
 

@@ -93,8 +93,8 @@ impl InstanceNorm {
     /// By operations of Candle.
     fn composed(x: &Tensor, series: usize, deviation: Deviation) -> Result<Self> {
         let rows = x.transpose(1, 2)?.contiguous()?;
-        let (values, others) =
-            (rows.narrow(1, 0, series)?, rows.narrow(1, series, rows.dim(1)? - series)?);
+        let values = rows.narrow(1, 0, series)?;
+        let others = rows.narrow(1, series, rows.dim(1)? - series)?;
         let steps = values.dim(2)? as f64;
         let mean = values.mean_keepdim(2)?;
         let centred = values.broadcast_sub(&mean)?;
@@ -129,7 +129,8 @@ impl InstanceNorm {
             let scaled = forecast.broadcast_mul(&self.scale)?.broadcast_add(&self.mean)?;
             return scaled.transpose(1, 2);
         }
-        let (mean, scale) = (self.mean.clone(), self.scale.clone());
+        let mean = self.mean.clone();
+        let scale = self.scale.clone();
         chain::apply([forecast], Undo { mean, scale, sizes: [n, steps, series] })
     }
 }

@@ -61,7 +61,8 @@ impl Transpose {
         build_rows(x.len(), rows * inner, |start, lines| {
             for (i, line) in lines.chunks_exact_mut(rows * inner).enumerate() {
                 let line_number = start / (rows * inner) + i;
-                let (matrix, col) = (line_number / cols, line_number % cols);
+                let matrix = line_number / cols;
+                let col = line_number % cols;
                 for (row, values) in line.chunks_exact_mut(inner).enumerate() {
                     let from = ((matrix * rows + row) * cols + col) * inner;
                     values.copy_from_slice(&x[from..][..inner]);

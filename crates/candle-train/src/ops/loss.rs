@@ -102,7 +102,8 @@ pub fn count_correct(logits: &Tensor, labels: &Tensor) -> Result<usize> {
     #[cfg(feature = "cuda")]
     if logits.device().is_cuda() {
         let logits = logits.contiguous()?;
-        let (gpu, targets) = (cuda::Gpu::of_tensor(&logits)?, cuda::Targets::Labels(&labels));
+        let gpu = cuda::Gpu::of_tensor(&logits)?;
+        let targets = cuda::Targets::Labels(&labels);
         let best = cuda::CrossEntropy::best(&gpu, cuda::Logits::of(&logits)?, &targets)?;
         let best = best.to_vec1::<u32>()?;
         let is_right = |(label, best): &(&Option<usize>, u32)| **label == Some(*best as usize);
@@ -142,7 +143,8 @@ fn before(row: &[f32], label: usize) -> usize {
 #[cfg(feature = "cuda")]
 fn score_on_gpu(logits: &Tensor, labels: &[Option<usize>], smoothing: f64) -> Result<ClassScores> {
     let logits = logits.contiguous()?;
-    let (gpu, targets) = (cuda::Gpu::of_tensor(&logits)?, cuda::Targets::Labels(labels));
+    let gpu = cuda::Gpu::of_tensor(&logits)?;
+    let targets = cuda::Targets::Labels(labels);
     let logits = cuda::Logits::of(&logits)?;
     let found = cuda::CrossEntropy::score(&gpu, logits, &targets, smoothing)?;
     let mut scores = ClassScores::default();
@@ -222,7 +224,8 @@ impl CrossEntropy {
             let mut rest = block;
             let mut at = start;
             while !rest.is_empty() {
-                let (index, class) = (at / classes, at % classes);
+                let index = at / classes;
+                let class = at % classes;
                 let (gradient, after) = rest.split_at_mut((classes - class).min(rest.len()));
                 let here = at..at + gradient.len();
                 (rest, at) = (after, here.end);

@@ -33,7 +33,8 @@ pub(super) fn exp(x: f32) -> f32 {
 /// unit in the last place).
 #[inline(always)]
 pub(super) fn erf(x: f32) -> f32 {
-    let (t, s) = (x.abs(), x * x);
+    let t = x.abs();
+    let s = x * x;
     let tail = (-1.728_534_7e-5f32).mul_add(t, 3.831_97e-4);
     let tail = tail.mul_add(s, (-3.883_964_4e-3f32).mul_add(t, 2.425_462_2e-2));
     let tail = tail.mul_add(t, -0.106_777_88).mul_add(t, -0.634_846_7);
@@ -47,7 +48,8 @@ pub(super) fn erf(x: f32) -> f32 {
 /// The hyperbolic tangent.
 #[inline(always)]
 pub(super) fn tanh(x: f32) -> f32 {
-    let (t, s) = (x.abs(), x * x);
+    let t = x.abs();
+    let s = x * x;
     let tail = (1.0 - 2.0 / (exp(2.0 * t) + 1.0)).copysign(x);
     // Cephes' tanhf.
     let core = (-5.704_988_7e-3f32).mul_add(s, 2.063_909e-2).mul_add(s, -5.373_971_6e-2);

@@ -23,7 +23,8 @@ impl Average {
     /// [`moving_average`] in a graph of ONNX, which has no such operator: a product with a matrix.
     pub fn onnx(self, graph: &mut Graph, x: &Value, window: usize) -> Value {
         let c = x.features();
-        let (half, mut shares) = (window / 2, vec![0.0; c * c]);
+        let half = window / 2;
+        let mut shares = vec![0.0; c * c];
         for to in 0..c {
             for step in 0..window {
                 let from = match self {
@@ -50,8 +51,10 @@ pub fn moving_average(x: &Tensor, window: usize, average: Average) -> Result<Ten
     }
     #[cfg(feature = "cuda")]
     if x.device().is_cuda() {
-        let (x, centred) = (x.contiguous()?.detach(), average == Average::Centred);
-        let (gpu, sizes) = (cuda::Gpu::of_tensor(&x)?, (c, x.elem_count()));
+        let x = x.contiguous()?.detach();
+        let centred = average == Average::Centred;
+        let gpu = cuda::Gpu::of_tensor(&x)?;
+        let sizes = (c, x.elem_count());
         let averages = cuda::moving_average(&gpu, cuda::of_tensor(&x)?, window, centred, sizes)?;
         return Ok(cuda::wrap(averages, x.shape()));
     }
@@ -75,7 +78,8 @@ fn x_shape(c: usize, n: usize) -> (usize, usize) {
 }
 
 fn centred(row: &[f32], window: usize, averages: &mut [f32]) {
-    let (half, last) = ((window / 2) as isize, row.len() as isize - 1);
+    let half = (window / 2) as isize;
+    let last = row.len() as isize - 1;
     let at = |i: isize| f64::from(row[i.clamp(0, last) as usize]);
     let mut sum: f64 = (-half..=half).map(at).sum();
     for (i, average) in (0isize..).zip(averages) {

@@ -18,7 +18,8 @@ pub fn newton_schulz(matrix: &[f32], rows: usize, columns: usize, steps: u32) ->
     let turned = |x: Vec<f32>, [rows, columns]: [usize; 2]| {
         if is_tall { transposed(&x, rows, columns) } else { x }
     };
-    let (short, long) = (rows.min(columns), rows.max(columns));
+    let short = rows.min(columns);
+    let long = rows.max(columns);
     let mut x: Vec<f32> = turned(scaled, [rows, columns]);
     let [a, b, c] = COEFFICIENTS;
     for _ in 0..steps {

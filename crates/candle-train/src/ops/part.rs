@@ -46,8 +46,8 @@ impl Part {
     /// The gradient of [`Part::composed`].
     #[cfg(feature = "cuda")]
     pub(super) fn composed_gradient(&self, x: &Tensor, dy: &Tensor) -> Result<Tensor> {
-        let (rows, after) =
-            (dy.detach().reshape(((), self.count))?, self.len - self.first - self.count);
+        let rows = dy.detach().reshape(((), self.count))?;
+        let after = self.len - self.first - self.count;
         rows.pad_with_zeros(1, self.first, after)?.reshape(x.shape())
     }
 }

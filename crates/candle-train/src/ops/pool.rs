@@ -79,14 +79,16 @@ impl Windows {
             bail!("pooling over {kernel:?} pixels, of which {MAX_PIXELS} can be told apart");
         }
         let along = |axis: usize, side| {
-            let (kernel, padding) = (kernel[axis], padding[axis]);
+            let kernel = kernel[axis];
+            let padding = padding[axis];
             if padding * 2 > kernel || dilation[axis] == 0 {
                 bail!("pooling pads by {padding}, its window is {kernel} wide");
             }
             let reach = kernel.saturating_sub(1) * dilation[axis] + kernel.min(1);
             rounding.windows(side, reach, stride[axis], padding)
         };
-        let (oh, ow) = (along(0, h)?, along(1, w)?);
+        let oh = along(0, h)?;
+        let ow = along(1, w)?;
         Ok(Self { n, h, w, c, oh, ow, kernel, slides, rounding })
     }
 
@@ -133,7 +135,8 @@ impl Windows {
     fn gradient<E: Element>(&self, push: impl Fn(&mut [f32], usize, usize) + Sync) -> Vec<E> {
         let rows = vec![self.w * self.c; self.n * self.h];
         let ([dx], _) = filled_blocks(&rows, |index, [dx]: [&mut [E]; 1]| {
-            let (image, y) = (index / self.h, index % self.h);
+            let image = index / self.h;
+            let y = index % self.h;
             E::change(dx, |dx| {
                 for (oy, ky) in self.reaching(y) {
                     push(dx, image * self.oh + oy, ky);
@@ -181,7 +184,8 @@ pub(super) struct MaxPool {
 impl MaxPool {
     fn maxima<E: Element>(&self, x: &[E]) -> Vec<E> {
         let windows = &self.windows;
-        let (image, row) = (windows.h * windows.w * windows.c, windows.ow * windows.c);
+        let image = windows.h * windows.w * windows.c;
+        let row = windows.ow * windows.c;
         let mut y = zeros(windows.n * windows.oh * row);
         let mut chosen = zeros(y.len());
         let rows = y.par_chunks_mut(row).zip(chosen.par_chunks_mut(row)).enumerate();
@@ -199,10 +203,12 @@ impl MaxPool {
 
     fn gradient<E: Element>(&self, dy: &[E]) -> Result<Vec<E>> {
         let Some(chosen) = self.chosen.get() else { bail!("backward before forward") };
-        let (windows, c) = (&self.windows, self.windows.c);
+        let windows = &self.windows;
+        let c = self.windows.c;
         let row = windows.ow * c;
         Ok(windows.gradient(|dx, index, ky| {
-            let (chosen, mut room) = (&chosen[index * row..][..row], Room::default());
+            let chosen = &chosen[index * row..][..row];
+            let mut room = Room::default();
             let dy = E::read(&dy[index * row..][..row], &mut room);
             vectorised(
                 #[inline(always)]
@@ -234,7 +240,8 @@ fn maxima<E: Element>(windows: &Windows, oy: usize, image: &[E], y: &mut [E], ch
         |out, at, place| {
             let best = y[out..out + c].iter_mut().zip(&mut chosen[out..out + c]);
             for (x, (best, chosen)) in image[at..at + c].iter().zip(best) {
-                let (value, is_first) = (x.wide(), *chosen == u16::MAX);
+                let value = x.wide();
+                let is_first = *chosen == u16::MAX;
                 let better = value > best.wide() || value.is_nan() || is_first;
                 *best = if better { *x } else { *best };
                 *chosen = if better { place } else { *chosen };
@@ -277,9 +284,11 @@ impl Operation for AveragePool {
     const NAME: &'static str = "average-pool2d-nhwc";
 
     fn forward(&self, [x]: [Input<'_>; 1]) -> Result<(Vec<f32>, Shape)> {
-        let (windows, pixels) = (&self.windows, self.pixels());
-        let (image, row, c) =
-            (windows.h * windows.w * windows.c, windows.ow * windows.c, windows.c);
+        let windows = &self.windows;
+        let pixels = self.pixels();
+        let image = windows.h * windows.w * windows.c;
+        let row = windows.ow * windows.c;
+        let c = windows.c;
         let mut y = zeros(windows.n * windows.oh * row);
         y.par_chunks_mut(row).enumerate().for_each(|(index, y)| {
             let image = &x.values[index / windows.oh * image..][..image];
@@ -306,7 +315,9 @@ impl Operation for AveragePool {
     }
 
     fn backward(&self, [x]: [&Tensor; 1], _: &Tensor, dy: Tensor) -> Gradients<Self> {
-        let (windows, pixels, c) = (&self.windows, self.pixels(), self.windows.c);
+        let windows = &self.windows;
+        let pixels = self.pixels();
+        let c = self.windows.c;
         let row = windows.ow * c;
         let gradient = |[dy]: [&[f32]; 1]| {
             Ok(windows.gradient(|dx, index, ky| {

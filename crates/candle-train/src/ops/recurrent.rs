@@ -137,7 +137,9 @@ impl Cell {
     #[inline(always)]
     fn step(self, [read, state]: [&[f32]; 2], [hidden, inner]: [&[f32]; 2], to: &mut Step<'_>) {
         let h = hidden.len();
-        let (inner, to_inner, to_hidden) = (&inner[..h], &mut to.inner[..h], &mut to.hidden[..h]);
+        let inner = &inner[..h];
+        let to_inner = &mut to.inner[..h];
+        let to_hidden = &mut to.hidden[..h];
         match self {
             Self::Lstm => {
                 let [read, state] = [read, state].map(|gates| of_each_gate::<4>(gates, h));
@@ -176,17 +178,19 @@ impl Cell {
     #[inline(always)]
     fn back(self, of: &BackwardStep<'_>, to: &mut Slopes<'_>) {
         let h = to.hidden.len();
-        let (hidden, cell) = (&mut to.hidden[..h], &mut to.cell[..h]);
+        let hidden = &mut to.hidden[..h];
+        let cell = &mut to.cell[..h];
         let [before, after] = of.inner.map(|inner| &inner[..h]);
         let [state_before, y] = of.hidden.map(|hidden| &hidden[..h]);
         match self {
             Self::Lstm => {
                 let gates = of_each_gate::<4>(of.gates, h);
-                let (mut read, mut state) =
-                    (each_gate::<4>(to.read, h), each_gate::<4>(to.state, h));
+                let mut read = each_gate::<4>(to.read, h);
+                let mut state = each_gate::<4>(to.state, h);
                 for j in 0..h {
                     let [i, f, g, o] = [gates[0][j], gates[1][j], gates[2][j], gates[3][j]];
-                    let (dh, bent) = (hidden[j], tanh(after[j]));
+                    let dh = hidden[j];
+                    let bent = tanh(after[j]);
                     let dc = cell[j] + dh * o * (1.0 - bent * bent);
                     let slopes = [
                         dc * g * i * (1.0 - i),
@@ -201,8 +205,8 @@ impl Cell {
             }
             Self::Gru => {
                 let gates = of_each_gate::<3>(of.gates, h);
-                let (mut read, mut state) =
-                    (each_gate::<3>(to.read, h), each_gate::<3>(to.state, h));
+                let mut read = each_gate::<3>(to.read, h);
+                let mut state = each_gate::<3>(to.state, h);
                 for j in 0..h {
                     let [r, z, new] = [gates[0][j], gates[1][j], gates[2][j]];
                     let dh = hidden[j];
@@ -215,7 +219,8 @@ impl Cell {
                 }
             }
             Self::Tanh | Self::Relu => {
-                let (read, state) = (&mut to.read[..h], &mut to.state[..h]);
+                let read = &mut to.read[..h];
+                let state = &mut to.state[..h];
                 for j in 0..h {
                     let open = if y[j] > 0.0 { 1.0 } else { 0.0 };
                     let slope = if self == Self::Tanh { 1.0 - y[j] * y[j] } else { open };
@@ -284,7 +289,8 @@ impl Recurrent {
         [y, before]: [&mut [f32]; 2],
     ) -> BlockStates {
         let (Sizes { t, h, .. }, width, n) = (self.sizes, self.width(), samples_of(y, self.sizes));
-        let (mut gates, mut inner) = (vec![0.0; t * n * width], vec![0.0; (t + 1) * n * h]);
+        let mut gates = vec![0.0; t * n * width];
+        let mut inner = vec![0.0; (t + 1) * n * h];
         let mut state = vec![0.0; n * width];
         for k in 0..t {
             match bias {
@@ -298,7 +304,8 @@ impl Recurrent {
             let (inner_before, inner_after) = inner[k * n * h..].split_at_mut(n * h);
             let gates = &mut gates[k * n * width..];
             for sample in 0..n {
-                let (one, wide) = (at(sample, h), at(sample, width));
+                let one = at(sample, h);
+                let wide = at(sample, width);
                 let products = [&read[self.place(sample, k, width)], &state[wide.clone()]];
                 let states = [&before[one.clone()], &inner_before[one.clone()]];
                 let hidden = &mut y[self.place(sample, k, h)];
@@ -331,18 +338,21 @@ impl Recurrent {
         [read, state]: [&mut [f32]; 2],
     ) {
         let (Sizes { t, h, .. }, width, n) = (self.sizes, self.width(), samples_of(y, self.sizes));
-        let (mut dh, mut dc) = (vec![0.0; n * h], vec![0.0; n * h]);
+        let mut dh = vec![0.0; n * h];
+        let mut dc = vec![0.0; n * h];
         for k in (0..t).rev() {
             let state = &mut state[k * n * width..][..n * width];
             for sample in 0..n {
-                let (one, wide) = (at(sample, h), at(sample, width));
+                let one = at(sample, h);
+                let wide = at(sample, width);
                 let now = self.place(sample, k, h);
                 let of = BackwardStep {
                     gates: &gates[k * n * width..][wide.clone()],
                     hidden: [&before[k * n * h..][one.clone()], &y[now.clone()]],
                     inner: [k, k + 1].map(|k| &inner[k * n * h..][one.clone()]),
                 };
-                let (dh, dy) = (&mut dh[one.clone()], &dy[now]);
+                let dh = &mut dh[one.clone()];
+                let dy = &dy[now];
                 dh.iter_mut().zip(dy).for_each(|(dh, dy)| *dh += dy);
                 let read = &mut read[self.place(sample, k, width)];
                 vectorised(
@@ -363,7 +373,8 @@ impl Recurrent {
     }
 
     fn states(&self, gates: &[f32], weight: &[f32], bias: Option<&[f32]>) -> (Vec<f32>, States) {
-        let (h, width) = (self.sizes.h, self.width());
+        let h = self.sizes.h;
+        let width = self.width();
         let weight = Matrix::new(weight, width, h).transposed().panels();
         let read = self.sizes.cut(gates, width);
         let ([y, before], blocks) = filled_blocks(&self.sizes.lengths(h), |block, to| {
@@ -375,7 +386,8 @@ impl Recurrent {
     /// Gradients of the gates, (n, t, gates h), and of the products with the state, in the order of
     /// [`States::before`].
     fn through_time(&self, states: &States, weight: &[f32], y: [&[f32]; 2]) -> [Vec<f32>; 2] {
-        let (h, width) = (self.sizes.h, self.width());
+        let h = self.sizes.h;
+        let width = self.width();
         let weight = Matrix::new(weight, width, h).panels();
         let [before, y, dy] = [&*states.before, y[0], y[1]].map(|values| self.sizes.cut(values, h));
         let (gradients, _) = filled_blocks(&self.sizes.lengths(width), |i, to| {

@@ -64,7 +64,8 @@ fn score(prediction: &Tensor, target: &Tensor, kind: Kind) -> Result<Vec<f64>> {
     let per_sample = prediction.elem_count() / prediction.dims().first().copied().unwrap_or(1);
     #[cfg(feature = "cuda")]
     if prediction.device().is_cuda() {
-        let (prediction, target) = (prediction.contiguous()?, target.contiguous()?);
+        let prediction = prediction.contiguous()?;
+        let target = target.contiguous()?;
         let differences = cuda::Differences::of([&prediction, &target], kind.is_absolute())?;
         let sums = differences.scores(&cuda::Gpu::of_tensor(&prediction)?, per_sample)?;
         return Ok(sums.into_iter().map(|sum| sum / per_sample as f64).collect());

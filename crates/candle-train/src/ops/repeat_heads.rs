@@ -57,7 +57,8 @@ impl RepeatHeads {
 
     /// Of each head, the sum of its repetitions, in their order.
     fn gradient(&self, dy: &[f32]) -> Vec<f32> {
-        let (width, group) = (self.width, self.group());
+        let width = self.width;
+        let group = self.group();
         build_rows(dy.len() / self.times, width, |start, heads| {
             let groups = dy[start * self.times..].chunks_exact(group);
             for (head, group) in heads.chunks_exact_mut(width).zip(groups) {
@@ -86,7 +87,8 @@ impl Operation for RepeatHeads {
     const NAME: &'static str = "repeat_heads";
 
     fn forward(&self, [x]: [Input<'_>; 1]) -> Result<(Vec<f32>, Shape)> {
-        let (width, group) = (self.width, self.group());
+        let width = self.width;
+        let group = self.group();
         let y = build_rows(x.values.len() * self.times, group, |start, groups| {
             let heads = x.values[start / self.times..].chunks_exact(width);
             for (group, head) in groups.chunks_exact_mut(group).zip(heads) {

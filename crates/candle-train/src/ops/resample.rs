@@ -46,7 +46,8 @@ impl Lines {
     /// `torch.nn.AdaptiveAvgPool2d`.
     pub fn adaptive(from: usize, to: usize) -> Result<Self> {
         Self::new(from, to, |i| {
-            let (start, end) = (i * from / to, ((i + 1) * from).div_ceil(to));
+            let start = i * from / to;
+            let end = ((i + 1) * from).div_ceil(to);
             let share = 1.0 / (end - start) as f32;
             (start..end).map(|line| (line, share)).collect()
         })
@@ -75,7 +76,8 @@ impl Lines {
     pub fn linear(from: usize, to: usize) -> Result<Self> {
         Self::new(from, to, |i| {
             let place = ((i as f64 + 0.5) * from as f64 / to as f64 - 0.5).max(0.0);
-            let (line, share) = ((place as usize).min(from - 1), place.fract() as f32);
+            let line = (place as usize).min(from - 1);
+            let share = place.fract() as f32;
             if line + 1 < from && share > 0.0 {
                 vec![(line, 1.0 - share), (line + 1, share)]
             } else {
@@ -86,7 +88,8 @@ impl Lines {
 
     /// As a matrix (to, from).
     pub fn dense(&self, device: &candle_core::Device) -> Result<Tensor> {
-        let (from, to) = (self.from, self.parts.len());
+        let from = self.from;
+        let to = self.parts.len();
         let mut matrix = vec![0.0; from * to];
         for (row, parts) in matrix.chunks_exact_mut(from).zip(&self.parts) {
             for (line, share) in parts {
@@ -137,12 +140,13 @@ impl Resample {
     pub(super) fn composed(&self, x: &Tensor, back: bool) -> Result<Tensor> {
         let x = x.detach();
         let (n, h, w, c) = x.dims4()?;
-        let (mut down, mut across) =
-            (self.rows.dense(x.device())?, self.columns.dense(x.device())?);
+        let mut down = self.rows.dense(x.device())?;
+        let mut across = self.columns.dense(x.device())?;
         if back {
             (down, across) = (down.t()?.contiguous()?, across.t()?.contiguous()?);
         }
-        let (rows, columns) = (down.dim(0)?, across.dim(0)?);
+        let rows = down.dim(0)?;
+        let columns = across.dim(0)?;
         let x = x.reshape((n, h, w * c))?;
         let x = down.broadcast_matmul(&x)?.reshape((n * rows, w, c))?;
         across.broadcast_matmul(&x)?.reshape((n, rows, columns, c))

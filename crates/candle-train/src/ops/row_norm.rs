@@ -41,7 +41,8 @@ pub fn rms_norm(x: &Tensor, gamma: &Weight, eps: f64) -> Result<Tensor> {
 }
 
 fn check(x: &Tensor, residual: Option<&Tensor>, affine: [&Weight; 2]) -> Result<()> {
-    let (dims, weights) = (x.dims(), affine[0].tensor().dims());
+    let dims = x.dims();
+    let weights = affine[0].tensor().dims();
     let c = dims.last().copied().unwrap_or(0);
     if c == 0 || affine.iter().any(|weight| weight.tensor().dims() != [c]) {
         bail!("normalisation of rows of {dims:?} with weights {weights:?}");

@@ -21,8 +21,10 @@ pub fn cross_entropy_scored(
     weight: f64,
 ) -> Result<Tensor> {
     let (targets, counted) = targets(logits, labels)?;
-    let (divisor, found) = (counted.max(1) as f64, found.clone());
-    let (is_learnt, gradient) = (logits.track_op(), Kept::default());
+    let divisor = counted.max(1) as f64;
+    let found = found.clone();
+    let is_learnt = logits.track_op();
+    let gradient = Kept::default();
     chain::extended(logits, |in_place| ScoredCrossEntropy {
         targets,
         smoothing,

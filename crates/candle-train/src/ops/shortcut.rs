@@ -61,7 +61,8 @@ impl Operation for PaddedShortcut {
         let y = build_rows(n * rows * columns * self.channels, self.channels, |start, y| {
             for (i, y) in y.chunks_exact_mut(self.channels).enumerate() {
                 let pixel = start / self.channels + i;
-                let (image, row) = (pixel / (rows * columns), pixel / columns % rows);
+                let image = pixel / (rows * columns);
+                let row = pixel / columns % rows;
                 let at = (image * h + row * self.stride) * w + pixel % columns * self.stride;
                 y[first..first + c].copy_from_slice(&x.values[at * c..][..c]);
             }
@@ -76,7 +77,9 @@ impl Operation for PaddedShortcut {
             Ok(build_rows(n * h * w * c, c, |start, dx| {
                 for (i, dx) in dx.chunks_exact_mut(c).enumerate() {
                     let pixel = start / c + i;
-                    let (image, y, x) = (pixel / (h * w), pixel / w % h, pixel % w);
+                    let image = pixel / (h * w);
+                    let y = pixel / w % h;
+                    let x = pixel % w;
                     if y % stride == 0 && x % stride == 0 {
                         let from = (image * rows + y / stride) * columns + x / stride;
                         dx.copy_from_slice(&dy[from * self.channels + first..][..c]);

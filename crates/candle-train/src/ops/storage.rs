@@ -66,7 +66,8 @@ pub(super) fn read_numbers<R, const N: usize>(
 
 /// Whether two tensors share their memory.
 pub(super) fn same_storage(a: &Tensor, b: &Tensor) -> bool {
-    let (a, b) = (a.storage_and_layout().0, b.storage_and_layout().0);
+    let a = a.storage_and_layout().0;
+    let b = b.storage_and_layout().0;
     std::ptr::eq(&raw const *a, &raw const *b)
 }
 

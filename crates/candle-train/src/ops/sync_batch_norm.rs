@@ -41,7 +41,8 @@ impl Moments {
 
     /// Takes in those of other rows (Chan et al., 1983).
     pub(super) fn merge(&mut self, other: &Self) {
-        let (count, n) = (self.rows as f64, other.rows as f64);
+        let count = self.rows as f64;
+        let n = other.rows as f64;
         for (total, other) in self.channels.iter_mut().zip(&other.channels) {
             let delta = other[0] - total[0];
             total[0] += delta * n / (count + n);

@@ -21,7 +21,8 @@ pub(super) fn normal(first: f64, second: f64) -> f64 {
 #[inline(always)]
 fn ln(x: f64) -> f64 {
     const ODD: [f64; TERMS] = {
-        let (mut terms, mut k) = ([0.0; TERMS], 0);
+        let mut terms = [0.0; TERMS];
+        let mut k = 0;
         while k < TERMS {
             terms[k] = 2.0 / (2 * k + 1) as f64;
             k += 1;
@@ -40,7 +41,8 @@ fn ln(x: f64) -> f64 {
 fn sine_of_turn(turn: f64) -> f64 {
     /// 1 / ((2 k + 2) (2 k + 3)): what a term of the series is of the one before.
     const SHARES: [f64; TERMS] = {
-        let (mut shares, mut k) = ([0.0; TERMS], 0);
+        let mut shares = [0.0; TERMS];
+        let mut k = 0;
         while k < TERMS {
             shares[k] = 1.0 / ((2 * k + 2) * (2 * k + 3)) as f64;
             k += 1;

@@ -44,7 +44,8 @@ impl Plan {
     /// "12 steps per epoch = 1600 samples / 128, 64 left out; 600 steps = 50 epochs"
     pub(crate) fn steps_line(&self) -> String {
         let per_epoch = self.length.steps_per_epoch;
-        let (n, global) = (self.data.n_train as u64, u64::from(self.batch.global.get()));
+        let n = self.data.n_train as u64;
+        let global = u64::from(self.batch.global.get());
         let steps = counted(per_epoch, "step", "steps");
         let epoch = match self.data.sampler {
             Sampler::Torch => format!("{steps} per epoch of {n} samples, cut per rank"),
@@ -107,7 +108,8 @@ impl Plan {
         }
         warnings.extend(self.crowded_memory(facts, memory));
         warnings.extend(self.without_a_parent(facts));
-        let (samples, step) = (self.data.n_train as u64, u64::from(self.batch.global.get()));
+        let samples = self.data.n_train as u64;
+        let step = u64::from(self.batch.global.get());
         if step > samples {
             let what =
                 format!("a step takes {step} samples, but there are only {samples} to train on");

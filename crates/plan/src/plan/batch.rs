@@ -95,7 +95,8 @@ fn shards(asked: Option<u32>, world: WorldSize) -> Result<u32, Refusal> {
     if shards.is_multiple_of(world.get()) && (shards / world.get()).is_power_of_two() {
         return Ok(shards);
     }
-    let (asked, world_size) = (counted(shards.into(), "shard", "shards"), ranks(world.get()));
+    let asked = counted(shards.into(), "shard", "shards");
+    let world_size = ranks(world.get());
     let what = format!("{asked} cannot be divided over {world_size}");
     let admitted: Vec<String> = admitted_worlds(shards).iter().map(u32::to_string).collect();
     let nearest = world.get() * (shards.div_ceil(world.get())).next_power_of_two();

@@ -33,7 +33,8 @@ pub(crate) fn refused(loaded: &Loaded, plan: &Plan) -> Problem {
 /// together, if their statistics are.
 fn smallest_pass(plan: &Plan) -> usize {
     let joint = plan.distributed.sync_batchnorm;
-    let (passes, n) = (if joint { plan.batch.shards.count() } else { 1 }, plan.data.n_train);
+    let passes = if joint { plan.batch.shards.count() } else { 1 };
+    let n = plan.data.n_train;
     let size = passes * plan.batch.size.count();
     let ends_an_epoch = plan.length.total_steps >= plan.length.steps_per_epoch;
     if plan.data.drop_last || !ends_an_epoch {
@@ -50,7 +51,8 @@ fn smallest_pass(plan: &Plan) -> usize {
 /// Of `n` samples over the shards of a step, and the passes of each shard: the smallest part that
 /// is not empty.
 fn smallest_part(n: usize, plan: &Plan) -> usize {
-    let (shards, passes) = (plan.batch.shards.count(), plan.batch.passes_per_shard());
+    let shards = plan.batch.shards.count();
+    let passes = plan.batch.passes_per_shard();
     // Parts differ by one at most, so that each shard has `n / shards` samples or one more.
     let shard = if n < shards { n.min(1) } else { n / shards };
     if shard < passes { shard.min(1) } else { shard / passes }
@@ -58,7 +60,8 @@ fn smallest_part(n: usize, plan: &Plan) -> usize {
 
 /// As [`smallest_part`], where the passes of all shards that run at once count as one.
 fn smallest_joint(n: usize, plan: &Plan) -> usize {
-    let (shards, passes) = (plan.batch.shards.count(), plan.batch.passes_per_shard());
+    let shards = plan.batch.shards.count();
+    let passes = plan.batch.passes_per_shard();
     let pass = |j| (0..shards).map(|shard| part(part(n, shards, shard), passes, j)).sum();
     (0..passes).map(pass).filter(|&samples: &usize| samples > 0).min().unwrap_or(0)
 }

@@ -230,7 +230,8 @@ impl Plan {
     /// would have too few for BatchNorm.
     #[must_use]
     pub fn in_smaller_passes(&self) -> Option<Self> {
-        let (size, passes) = (self.batch.size.get(), self.batch.accumulation.get());
+        let size = self.batch.size.get();
+        let passes = self.batch.accumulation.get();
         let parts = (2..=size).find(|&parts| size.is_multiple_of(parts))?;
         let mut plan = self.clone();
         plan.batch.size = BatchSize::new(size / parts)?;

@@ -91,7 +91,8 @@ pub(crate) fn check(loaded: &Loaded, found: &DataFacts) -> Result<(), Problem> {
     }
     let weights = asked.class_weights.as_deref().unwrap_or_default();
     if !weights.is_empty() && weights.len() != found.classes.len() {
-        let (n, classes) = (weights.len(), found.classes.join(", "));
+        let n = weights.len();
+        let classes = found.classes.join(", ");
         let weights = counted(n as u64, "weight", "weights");
         let what = format!("has {weights}, but the classes are {classes}");
         return Err(loaded.problem("data.class_weights", what));

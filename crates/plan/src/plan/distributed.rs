@@ -246,7 +246,8 @@ pub(crate) fn ranks(loaded: &Loaded, facts: &Facts) -> Result<Ranks, Problem> {
         }
         _ => (0..count).collect(),
     };
-    let (local_world, nodes) = (world, facts.nodes);
+    let local_world = world;
+    let nodes = facts.nodes;
     let all = WorldSize::new(world.get().saturating_mul(nodes)).unwrap_or(world);
     let launched = facts.launched_world.is_some();
     let mpi = launched && facts.mpi == Some(MpiFacts::Found);

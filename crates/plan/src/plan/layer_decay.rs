@@ -63,7 +63,8 @@ fn first_of_stage(block: &str, names: &[&str]) -> String {
 /// `encoder_layer_3`.
 fn block(name: &str) -> Option<&str> {
     let ends = name.match_indices('.').map(|(end, _)| end);
-    let (mut start, mut found) = (0, None);
+    let mut start = 0;
+    let mut found = None;
     if name.starts_with("stem.") {
         return None;
     }

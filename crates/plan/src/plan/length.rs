@@ -47,7 +47,9 @@ pub(crate) fn torch_steps_per_epoch(
     batch: &BatchPlan,
     drop_last: bool,
 ) -> usize {
-    let (ranks, size, passes) = (world.count(), batch.size.count(), batch.accumulation.count());
+    let ranks = world.count();
+    let size = batch.size.count();
+    let passes = batch.accumulation.count();
     if drop_last {
         // ceil((n - W) / W) = floor(n / W) where W does not divide n.
         n_train / ranks / size / passes

@@ -47,7 +47,8 @@ impl Measurable {
 
     fn of(loss: &LossPlan, data: &DataFacts) -> Self {
         let labels_in_sequence = !data.target.is_empty();
-        let (classes, samples) = (data.classes.len(), data.n_val.max(data.n_test));
+        let classes = data.classes.len();
+        let samples = data.n_val.max(data.n_test);
         let is_standardized = are_standardized(&data.target_columns);
         let has_token_bytes = !data.token_bytes.is_empty();
         Self {
@@ -139,7 +140,8 @@ fn found<'a>(metric: &str, metrics: &'a [MetricFacts]) -> Option<&'a MetricFacts
 /// Keys that name metrics, and these.
 fn watched(experiment: &Experiment) -> Vec<(String, &str)> {
     let monitor = |table: &str| format!("{table}.monitor");
-    let (early, scheduler) = (&experiment.early_stopping, &experiment.scheduler);
+    let early = &experiment.early_stopping;
+    let scheduler = &experiment.scheduler;
     let expected = experiment.expect.keys();
     let mut watched: Vec<(String, &str)> =
         expected.map(|metric| (format!("expect.\"{metric}\""), metric.as_str())).collect();

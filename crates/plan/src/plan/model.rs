@@ -150,7 +150,8 @@ impl ModelPlan {
     /// "step 300 of `checkpoints/x/20261123-020701-3fa2/step-00000300`, averaged weights"
     pub fn weights_line(&self) -> Option<String> {
         let found = self.pretrained_checkpoint.as_ref()?;
-        let (step, folder) = (found.step, self.pretrained.as_ref()?.display());
+        let step = found.step;
+        let folder = self.pretrained.as_ref()?.display();
         let averaged = if found.averaged { ", averaged weights" } else { "" };
         Some(format!("step {step} of `{folder}`{averaged}"))
     }

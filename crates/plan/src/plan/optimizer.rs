@@ -279,7 +279,8 @@ pub(crate) fn decide(
 
 /// The average as asked, if one is.
 pub(crate) fn ema(asked: &Ema) -> Option<EmaPlan> {
-    let (power, use_buffers) = (asked.power, asked.use_buffers.unwrap_or(false));
+    let power = asked.power;
+    let use_buffers = asked.use_buffers.unwrap_or(false);
     asked.decay.map(|decay| EmaPlan { decay, power, use_buffers })
 }
 

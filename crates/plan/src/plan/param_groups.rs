@@ -78,7 +78,8 @@ pub(crate) fn decide(
     }
     let layers = by_layers.then(|| layers(model).ok_or_else(|| unlayered(loaded))).transpose()?;
     let asking = Asking { loaded, model, layers, interval, steps_per_epoch, plan: &optimizer };
-    let (mut groups, mut group_of) = (Vec::<ParameterGroup>::new(), Vec::new());
+    let mut groups = Vec::<ParameterGroup>::new();
+    let mut group_of = Vec::new();
     for (index, (_, shape)) in model.parameters.iter().enumerate() {
         let group = asking.group(index);
         let known = groups.iter().position(|other| other.is_as(&group));
@@ -241,7 +242,8 @@ fn idle(loaded: &Loaded, epochs: u64) -> Problem {
 
 fn without_matrices(loaded: &Loaded) -> Problem {
     let experiment = &loaded.experiment;
-    let (rule, model) = (&experiment.optimizer.name, &experiment.model.name);
+    let rule = &experiment.optimizer.name;
+    let model = &experiment.model.name;
     let what = format!("`{rule}` updates matrices of hidden layers, but `{model}` trains none");
     loaded
         .problem("optimizer.name", what)
@@ -250,7 +252,8 @@ fn without_matrices(loaded: &Loaded) -> Problem {
 
 /// Of a model without blocks, for each key that needs them.
 fn unlayered(loaded: &Loaded) -> Vec<Problem> {
-    let (name, asked) = (&loaded.experiment.model.name, &loaded.experiment.optimizer);
+    let name = &loaded.experiment.model.name;
+    let asked = &loaded.experiment.optimizer;
     let of = |key: &str, why: &str, instead: &str| {
         let what = format!("`{name}` has no numbered layers, such as `blocks.0`, {why}");
         loaded.problem(key, what).help(format!("use `[[optimizer.groups]]` with `{instead}`"))
@@ -276,7 +279,9 @@ fn matches(pattern: &str, name: &str) -> bool {
 
 /// In time of pattern times name: after a `*`, only the newest one is ever tried again.
 fn glob(pattern: &[u8], name: &[u8]) -> bool {
-    let (mut p, mut n, mut star) = (0, 0, None);
+    let mut p = 0;
+    let mut n = 0;
+    let mut star = None;
     while n < name.len() {
         match pattern.get(p) {
             Some(b'*') => {

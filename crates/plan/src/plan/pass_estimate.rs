@@ -41,7 +41,8 @@ pub fn estimate(plan: &Plan, facts: &ModelFacts) -> Option<PassEstimate> {
         .filter(|(name, _)| !is_table(name))
         .filter_map(|(name, shape)| match shape[..] {
             [outputs, inputs] => {
-                let (inputs, outputs) = (inputs as u64, outputs as u64);
+                let inputs = inputs as u64;
+                let outputs = outputs as u64;
                 Some(Linear { block: block(name), inputs, outputs })
             }
             _ => None,
@@ -60,7 +61,8 @@ pub fn estimate(plan: &Plan, facts: &ModelFacts) -> Option<PassEstimate> {
         _ => None,
     };
     let mut blocks: BTreeMap<Option<&str>, u64> = BTreeMap::new();
-    let (mut flops, mut narrowest) = (0, u64::MAX);
+    let mut flops = 0;
+    let mut narrowest = u64::MAX;
     for linear in &linears {
         *blocks.entry(linear.block).or_default() += linear.inputs + linear.outputs;
         flops += 2 * linear.inputs * linear.outputs;

@@ -80,6 +80,8 @@ pub(crate) fn scaler(experiment: &Experiment) -> Option<ScalerPlan> {
 /// Clipping and noise as asked.
 pub(crate) fn clip(experiment: &Experiment) -> ClipPlan {
     let train = &experiment.train;
-    let (norm, value, noise) = (train.clip_grad_norm, train.clip_grad_value, train.gradient_noise);
+    let norm = train.clip_grad_norm;
+    let value = train.clip_grad_value;
+    let noise = train.gradient_noise;
     ClipPlan { norm, value, noise }
 }

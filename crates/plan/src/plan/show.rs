@@ -214,7 +214,8 @@ fn shown_values(plan: &Plan, key: String, value: String) -> Vec<(String, String)
 
 /// What became of an "auto".
 fn decided(plan: &Plan, key: &str) -> Option<String> {
-    let (batch, distributed) = (&plan.batch, &plan.distributed);
+    let batch = &plan.batch;
+    let distributed = &plan.distributed;
     Some(match key {
         "model.num_classes" => plan.model.outputs.to_string(),
         "data.num_workers" => plan.data.num_workers.to_string(),
@@ -410,7 +411,8 @@ fn sharding(plan: &Plan) -> Option<String> {
     if !distributed.is_sharded() {
         return Some(format!("{what}: one rank keeps all of it"));
     }
-    let (ranks, largest) = (distributed.world_size, thousands(distributed.largest_part));
+    let ranks = distributed.world_size;
+    let largest = thousands(distributed.largest_part);
     let trained = thousands(plan.model.n_parameters - plan.optimizer.n_frozen());
     Some(format!(
         "{what} in {ranks} parts, the largest of {largest} of {trained} parameters; rank 0 \

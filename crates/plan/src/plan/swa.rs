@@ -89,7 +89,8 @@ pub(crate) fn decide(
     });
     let every = asked.every.map_or(Cadence::Epochs(1), Cadence::from);
     let plan = SwaPlan { start, every, rate };
-    let (first, total) = (plan.first(per_epoch), length.total_steps);
+    let first = plan.first(per_epoch);
+    let total = length.total_steps;
     if length.is_bounded() && first > total {
         let what =
             format!("the first weights to average are those of step {first}, the run has {total}");

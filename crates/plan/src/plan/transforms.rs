@@ -122,7 +122,8 @@ pub(crate) fn decide(
     facts: &Facts,
     kinds: &dyn KindFacts,
 ) -> Result<Transformed, Vec<Problem>> {
-    let (asked, data) = (&loaded.experiment.data.transforms, &facts.data);
+    let asked = &loaded.experiment.data.transforms;
+    let data = &facts.data;
     let of = |[channels, height, width]: [usize; 3]| {
         Images::new(channels, Some((height as u32, width as u32)))
     };
@@ -162,7 +163,9 @@ fn without_images(loaded: &Loaded, vector: &[usize]) -> Result<Transformed, Prob
         let what = "change images, but the observations hold none".to_owned();
         return Err(at_list(loaded, key, what));
     }
-    let (train, val, notes) = (Vec::new(), Vec::new(), Vec::new());
+    let train = Vec::new();
+    let val = Vec::new();
+    let notes = Vec::new();
     Ok(Transformed { train, val, input: vector.to_vec(), cameras: None, notes })
 }
 
@@ -248,7 +251,8 @@ fn doubtful(train: &TransformFacts, val: &TransformFacts, weights: &Weights<'_>)
     for (list, found) in LISTS.into_iter().zip([&of_train, &of_val]) {
         let Some((mean, std)) = found else { continue };
         if mean.iter().any(|mean| mean.abs() > 1.0) || std.iter().any(|&std| std > 2.0) {
-            let (mean, std) = (numbers(mean), numbers(std));
+            let mean = numbers(mean);
+            let std = numbers(std);
             notes.push(format!(
                 "`{list}`: `mean = {mean}` and `std = {std}` seem to be of values from 0 to 255; \
                  here they are from 0 to 1, so divide both by 255"

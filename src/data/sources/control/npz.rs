@@ -112,7 +112,8 @@ impl<'a> Arrays<'a> {
     fn camera(&self, name: &str, steps: usize) -> Result<Camera, Error> {
         let fails = |what: String| self.format(format!("array `{name}` {what}"));
         let Some((_, array)) = self.find(&[name])? else {
-            let (path, camera) = (self.path.to_owned(), name.to_owned());
+            let path = self.path.to_owned();
+            let camera = name.to_owned();
             return Err(Error::NoCamera { path, camera, cameras: self.cameras() });
         };
         let shape = match *array.dims() {

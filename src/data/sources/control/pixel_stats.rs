@@ -26,7 +26,8 @@ pub(super) fn stored(root: &Path, cameras: &[Camera], channels: usize) -> Option
         (found.len() == channels).then_some(found)
     };
     let moments = |camera: &Camera| -> Option<Moments> {
-        let (means, deviations) = (of(camera, "mean")?, of(camera, "std")?);
+        let means = of(camera, "mean")?;
+        let deviations = of(camera, "std")?;
         let square = |(mean, std): (&f64, &f64)| mean * mean + std * std;
         let squares = means.iter().zip(&deviations).map(square).collect();
         Some(Moments { n: 1.0, means, squares })

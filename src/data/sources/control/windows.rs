@@ -328,7 +328,8 @@ struct Windows {
 
 impl Windows {
     fn new(from: &Behaviour, episodes: &Arc<Episodes>, chunk: Chunk, Places(of): &Places) -> Self {
-        let (before, after) = (chunk.n_obs_steps - 1, chunk.n_action_steps - 1);
+        let before = chunk.n_obs_steps - 1;
+        let after = chunk.n_action_steps - 1;
         let steps: Vec<Range<usize>> = episodes.steps().collect();
         let places = of
             .iter()

@@ -202,7 +202,8 @@ fn span(time: SignedDuration) -> String {
 
 /// Grids on which the dates may lie, in the order in which equally regular ones are preferred.
 fn grids(dates: &[Date]) -> Vec<Grid> {
-    let (first, last) = (dates[0].local, dates[dates.len() - 1].local);
+    let first = dates[0].local;
+    let last = dates[dates.len() - 1].local;
     let latest = dates.iter().map(|date| date.local.day()).max().unwrap_or(1);
     let nth = Nth::of(first);
     let month_days = [

@@ -115,7 +115,8 @@ impl CsvForecast {
     }
 
     fn dates<'a>(&'a self, form: Option<&'a DateForm>) -> DateOptions<'a> {
-        let (calendar, check) = (self.calendar, self.check_dates);
+        let calendar = self.calendar;
+        let check = self.check_dates;
         DateOptions { calendar, check, format: self.date_format.as_deref(), form }
     }
 }
@@ -207,7 +208,9 @@ impl Stored {
 impl CsvForecast {
     /// "load.csv, 96 steps -> 24, frequency `h`, season 24"
     fn line(&self, stored: &Stored) -> String {
-        let (file, past, future) = (self.file.display(), self.seq_len, self.pred_len);
+        let file = self.file.display();
+        let past = self.seq_len;
+        let future = self.pred_len;
         let given = self.frequency.as_ref().map(FrequencyAlias::frequency);
         let frequency = given.or(stored.frequency.as_ref());
         let frequency = frequency.map(|it| format!(", frequency {it}")).unwrap_or_default();
@@ -236,7 +239,8 @@ impl CsvForecast {
         }
         let other = of_run.filter(|trained| given.is_none() && *trained != frequency);
         let note = other.map(|trained| {
-            let (own, trained) = (frequency.apart(), trained.apart());
+            let own = frequency.apart();
+            let trained = trained.apart();
             format!("its dates are usually {own} apart, but those of the run {trained}")
         });
         (found.into_iter().map(Some).collect(), note)
@@ -260,7 +264,8 @@ fn forecasts(source: &CsvForecast, asked: &Predicting<'_>) -> Result<Inputs, Err
     let units = names.iter().zip(&scales).map(unit).collect();
     let is_wanted = |path: &Path| inputs::ends_with(path, &["csv"]);
     let mut recent = Recent::new(source, names.len());
-    let (mut items, mut notes) = (Vec::new(), Vec::new());
+    let mut items = Vec::new();
+    let mut notes = Vec::new();
     let options = source.dates(stored.date_form.as_ref());
     for path in inputs::files(asked.paths, "tables (.csv) of series", &is_wanted)? {
         let file: Arc<Path> = Arc::from(&*path);
@@ -294,7 +299,8 @@ fn forecasts(source: &CsvForecast, asked: &Predicting<'_>) -> Result<Inputs, Err
         }
         items.push(item);
     }
-    let (samples, items) = (Arc::new(recent), Items::Listed(items));
+    let samples = Arc::new(recent);
+    let items = Items::Listed(items);
     Ok(Inputs { samples, items, answers: Answers::Series(units), notes })
 }
 
@@ -312,7 +318,8 @@ impl Recent {
 
     /// The last rows of `table`, if it has enough.
     fn take(&mut self, table: &Table, file: &Arc<Path>, source: &CsvForecast) -> Item {
-        let (rows, seq_len) = (table.rows(), source.seq_len);
+        let rows = table.rows();
+        let seq_len = source.seq_len;
         let Some(first) = rows.checked_sub(seq_len) else {
             let why = format!("it has {rows} rows, but a forecast needs the last {seq_len}");
             return Item::unreadable(file, None, why);
@@ -403,7 +410,8 @@ fn read(asked: &CsvForecast, stored: &Stored) -> Result<Read, Error> {
         Ok::<_, Error>(Arc::new(Windows::new(table.clone(), asked, [start, n, season])))
     };
     let early = |rows: usize| rows + asked.seq_len;
-    let (val, test) = (rows.train, rows.train + rows.val);
+    let val = rows.train;
+    let test = rows.train + rows.val;
     // A first window that began before the table would have no past.
     let train = windows("training", 0, rows.train)?;
     let splits = Splits {
@@ -458,7 +466,8 @@ fn rows(split: SplitRule, n: usize) -> Result<Rows, String> {
         SplitRule::Parts(parts) => {
             let [train, val, test] = parts.map(|part| part as usize);
             let whole = train + val + test;
-            let (train, test) = (n * train / whole, n * test / whole);
+            let train = n * train / whole;
+            let test = n * test / whole;
             Ok(Rows { train, val: n - train - test, test })
         }
     }
@@ -479,7 +488,8 @@ struct Windows {
 
 impl Windows {
     fn new(table: Arc<Table>, asked: &CsvForecast, [start, n, season]: [usize; 3]) -> Self {
-        let (seq_len, series) = (asked.seq_len, table.series());
+        let seq_len = asked.seq_len;
+        let series = table.series();
         Self {
             shape: [seq_len, series + asked.calendar.features()],
             target_shape: [asked.pred_len, series],
@@ -495,7 +505,8 @@ impl Windows {
     /// How far off it is to repeat the `season` rows before what is to be predicted; `None` if the
     /// table begins later.
     fn repeating(&self, name: &'static str, season: usize) -> Option<Baseline> {
-        let (steps, first) = (self.target_shape[0], self.start + self.seq_len);
+        let steps = self.target_shape[0];
+        let first = self.start + self.seq_len;
         first.checked_sub(season)?;
         let (mut squared, mut absolute) = (0.0, 0.0);
         for next in first..first + self.n {

@@ -55,7 +55,9 @@ impl Dates {
     pub(super) fn check_order(&self) -> Result<(), (u64, String)> {
         let is_wrong = |at: &usize| self.all[at + 1].instant() <= self.all[*at].instant();
         let Some(at) = (0..self.all.len().saturating_sub(1)).find(is_wrong) else { return Ok(()) };
-        let (before, date, line) = (self.all[at], self.all[at + 1], self.lines[at]);
+        let before = self.all[at];
+        let date = self.all[at + 1];
+        let line = self.lines[at];
         let [last, next] = [before, date].map(|date| {
             let offset = date.offset.map(|offset| offset.to_string()).unwrap_or_default();
             format!("{}{offset}", date.local)

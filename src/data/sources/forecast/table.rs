@@ -82,7 +82,10 @@ impl Table {
     }
 
     fn new(names: Vec<String>, calendar: Calendar) -> Self {
-        let (raw, values, marks, scales) = (vec![], vec![], vec![], vec![]);
+        let raw = vec![];
+        let values = vec![];
+        let marks = vec![];
+        let scales = vec![];
         Self { raw, values, marks, dates: None, names, scales, calendar }
     }
 

@@ -153,7 +153,8 @@ impl Placed {
         let room = if is_texture { 0.5 } else { 0.5 - radius };
         let center = [0; 2].map(|_| (0.5 + random.range(-room, room)) as f32);
         let angle = random.range(-20.0, 20.0).to_radians();
-        let (sin, cos) = (angle.sin() as f32, angle.cos() as f32);
+        let sin = angle.sin() as f32;
+        let cos = angle.cos() as f32;
         Self { figure, center, radius: radius as f32, sin, cos }
     }
 
@@ -164,7 +165,8 @@ impl Placed {
             let offset = |n: usize| (n as f32 + 0.5) / SAMPLES as f32;
             let px = (x as f32 + offset(sample % SAMPLES)) / size as f32;
             let py = (y as f32 + offset(sample / SAMPLES)) / size as f32;
-            let (dx, dy) = (px - self.center[0], py - self.center[1]);
+            let dx = px - self.center[0];
+            let dy = py - self.center[1];
             let u = (dx * self.cos + dy * self.sin) / self.radius;
             let v = (dy * self.cos - dx * self.sin) / self.radius;
             sum += coverage(self.figure, u, v);
@@ -202,9 +204,11 @@ fn in_star(u: f32, v: f32, r: f32) -> bool {
     // Angle from the nearest point of the star, which has one point upwards.
     let angle = u.atan2(-v).rem_euclid(sector);
     let angle = angle.min(sector - angle);
-    let (x, y) = (r * angle.cos(), r * angle.sin());
+    let x = r * angle.cos();
+    let y = r * angle.sin();
     let (corner_y, corner_x) = (sector / 2.0).sin_cos();
-    let (corner_x, corner_y) = (0.45 * corner_x, 0.45 * corner_y);
+    let corner_x = 0.45 * corner_x;
+    let corner_y = 0.45 * corner_y;
     // Left of the line from the point (1, 0) to the corner.
     (corner_x - 1.0) * y - corner_y * (x - 1.0) >= 0.0
 }

@@ -65,7 +65,10 @@ pub struct Shapes {
 
 impl Default for Shapes {
     fn default() -> Self {
-        let (dir, classes, train_per_class, val_per_class) = (None, 10, 200, 40);
+        let dir = None;
+        let classes = 10;
+        let train_per_class = 200;
+        let val_per_class = 40;
         Self { dir, classes, train_per_class, val_per_class, image_size: 32 }
     }
 }
@@ -149,7 +152,8 @@ impl Shapes {
         let labels = |per_class: u32| {
             (0..self.classes).flat_map(|label| (0..per_class).map(move |_| label)).collect()
         };
-        let (train, val) = (labels(self.train_per_class), labels(self.val_per_class));
+        let train = labels(self.train_per_class);
+        let val = labels(self.val_per_class);
         Parts { train, val, test: None }
     }
 

@@ -132,7 +132,8 @@ impl Recording {
             None => Box::new(file),
         };
         let source = MediaSourceStream::new(source, MediaSourceStreamOptions::default());
-        let (format, meta) = (FormatOptions::default(), MetadataOptions::default());
+        let format = FormatOptions::default();
+        let meta = MetadataOptions::default();
         let probe = symphonia::default::get_probe();
         let format =
             probe.probe(&Hint::new(), source, format, meta).map_err(|error| match error {
@@ -147,7 +148,8 @@ impl Recording {
         let codec = codec.ok_or_else(nothing)?.clone();
         let rate = codec.sample_rate.unwrap_or(0);
         if !RATES.contains(&rate) {
-            let (low, high) = (RATES.start(), RATES.end());
+            let low = RATES.start();
+            let high = RATES.end();
             let what = format!("its sample rate of {rate} Hz is not between {low} and {high}");
             return Err(Fault::Content(what));
         }
@@ -188,7 +190,8 @@ impl Recording {
         let total = self.samples.filter(|_| self.is_counted());
         if let Some(total) = total.filter(|&total| start > 0 && start as u64 >= total) {
             let seconds = |samples: u64| samples as f64 / f64::from(self.rate);
-            let (start, length) = (seconds(start as u64), seconds(total));
+            let start = seconds(start as u64);
+            let length = seconds(total);
             let what = format!("it is {length:.3} s long, and its part begins at {start:.3} s");
             return Err(Fault::Content(what));
         }
@@ -207,7 +210,8 @@ impl Recording {
             return Err(Fault::Content(what));
         }
         if let Some(at) = samples.iter().position(|sample| !sample.is_finite()) {
-            let (value, seconds) = (samples[at], (start + at) as f64 / f64::from(self.rate));
+            let value = samples[at];
+            let seconds = (start + at) as f64 / f64::from(self.rate);
             return Err(Fault::Content(format!("its sample at {seconds:.3} s is {value}")));
         }
         Ok(samples)
@@ -231,7 +235,8 @@ impl Recording {
         start: usize,
         most: usize,
     ) -> Result<Vec<f32>, Fault> {
-        let (mut samples, mut frames) = (Vec::new(), Vec::<f32>::new());
+        let mut samples = Vec::new();
+        let mut frames = Vec::<f32>::new();
         while samples.len() < most {
             let packet = match self.packet() {
                 Ok(Some(packet)) => packet,

@@ -52,7 +52,8 @@ pub(super) struct Manifest {
 /// The utterances of the manifest at `path`.
 pub(super) fn read(path: &Path, filter: &Filter) -> Result<Manifest, Error> {
     let bytes = read::table("the manifest", path, EXPECTED)?;
-    let (mut found, mut folder) = (Manifest::default(), None);
+    let mut found = Manifest::default();
+    let mut folder = None;
     let mut first: Option<(u64, bool)> = None;
     for (line, text) in (1..).zip(bytes.split(|&byte| byte == b'\n')) {
         if text.trim_ascii().is_empty() {

@@ -19,7 +19,8 @@ const STD_EPS: f64 = 1e-5;
 /// All that the features of speech at `rate` samples a second are made by, in the words of librosa
 /// and torchaudio.
 pub(super) fn described(rate: u32) -> Vec<(&'static str, Value)> {
-    let (length, hop) = (samples(WINDOW, rate), samples(HOP, rate));
+    let length = samples(WINDOW, rate);
+    let hop = samples(HOP, rate);
     vec![
         ("preemphasis", json!(PREEMPHASIS)),
         ("n_fft", json!(length.next_power_of_two())),
@@ -55,7 +56,8 @@ pub struct LogMel {
 impl LogMel {
     /// `bands` bands up to half of `rate` samples a second.
     pub fn new(rate: u32, bands: usize) -> Self {
-        let (length, hop) = (samples(WINDOW, rate), samples(HOP, rate));
+        let length = samples(WINDOW, rate);
+        let hop = samples(HOP, rate);
         let size = length.next_power_of_two();
         let hann = |i: usize| {
             let turn = std::f64::consts::TAU * i as f64 / (length - 1) as f64;

@@ -27,7 +27,8 @@ pub(super) enum Augmentation {
 
 /// Draws what is mixed into an utterance of a set of `n`.
 pub(super) fn draw(draws: &mut Stream, n: usize) -> Augmentation {
-    let (is_augmented, is_noise) = (draws.uniform() < AUGMENTED, draws.uniform() < NOISE);
+    let is_augmented = draws.uniform() < AUGMENTED;
+    let is_noise = draws.uniform() < NOISE;
     let other = draws.below(n as u64) as usize;
     match (is_augmented, is_noise) {
         (false, _) => Augmentation::None,
@@ -59,7 +60,8 @@ pub(super) fn mix(speech: &mut [f32], other: &[f32], kind: Augmentation, draws: 
     let from = draws.below(other.len() as u64) as usize;
     let part: Vec<f32> = other.iter().cycle().skip(from).take(length).copied().collect();
     let energy = |values: &[f32]| values.iter().map(|&v| f64::from(v).powi(2)).sum::<f64>();
-    let (wanted, has) = (energy(speech) / 10f64.powf(decibels / 10.0), energy(&part));
+    let wanted = energy(speech) / 10f64.powf(decibels / 10.0);
+    let has = energy(&part);
     if has <= 0.0 {
         return;
     }

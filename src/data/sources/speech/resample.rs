@@ -22,7 +22,8 @@ pub(super) fn resampled(samples: Vec<f32>, from: u32, to: u32) -> Vec<f32> {
         return samples;
     }
     let divisor = gcd(from, to);
-    let (from, to) = ((from / divisor) as usize, (to / divisor) as usize);
+    let from = (from / divisor) as usize;
+    let to = (to / divisor) as usize;
     let n = (samples.len() * to).div_ceil(from);
     // Outputs whose place between two samples is the same share a kernel.
     let kernels: Vec<Kernel> = (0..to.min(n)).map(|phase| kernel(phase, from, to)).collect();

@@ -184,7 +184,8 @@ impl DataSource for Speech {
         let bands = self.n_mels;
         let names: Vec<String> =
             parts.iter().take(2).map(|part| part.path.display().to_string()).collect();
-        let (files, left_out) = (names.join(" and "), left_out(&parts));
+        let files = names.join(" and ");
+        let left_out = left_out(&parts);
         let are_named =
             |part: &Part| part.is_folder() && folder::names_classes(&part.path, part.utterances());
         let by_name = if parts.iter().any(are_named) {
@@ -286,7 +287,8 @@ impl Part {
 impl Speech {
     /// Utterances of `train_dir` to train on, of `val_dir` to validate on.
     pub fn new(train_dir: PathBuf, val_dir: PathBuf) -> Self {
-        let (train_dir, val_dir) = (Some(train_dir), Some(val_dir));
+        let train_dir = Some(train_dir);
+        let val_dir = Some(val_dir);
         Self { train_dir, val_dir, n_mels: eighty(), max_seconds: twenty(), ..Self::default() }
     }
 
@@ -304,7 +306,8 @@ impl Speech {
 
     fn filter(&self) -> Filter {
         let &Self { min_duration, max_duration, .. } = self;
-        let (label_key, group) = (self.label_key.clone(), self.group.clone());
+        let label_key = self.label_key.clone();
+        let group = self.group.clone();
         Filter { min_duration, max_duration, label_key, group }
     }
 
@@ -353,7 +356,8 @@ impl Speech {
             if all.len() == utterances.len() {
                 return None;
             }
-            let (n, of) = (all.len(), utterances.len());
+            let n = all.len();
+            let of = utterances.len();
             (
                 format!("`{key}` names {n} speakers of {of} utterances"),
                 format!("data.group = \"{key}\""),
@@ -427,7 +431,8 @@ impl Speech {
     /// Recordings of files, folders and manifests (.json, .jsonl), without classes.
     fn recordings(&self, paths: &[PathBuf], measured: Measured) -> Result<Inputs, Error> {
         let what = "WAV, FLAC, OGG or MP3 files, or NeMo's manifests (.json)";
-        let (mut utterances, mut items) = (Vec::new(), Vec::new());
+        let mut utterances = Vec::new();
+        let mut items = Vec::new();
         for path in inputs::files(paths, what, &audio::is_named_so)? {
             let file = Arc::from(&*path);
             let at = utterances.len();
@@ -450,7 +455,8 @@ impl Speech {
         let mel = Arc::new(LogMel::new(measured.rate, self.n_mels));
         let clips = Clips::new(Recordings::labelled(&utterances, &[]), measured);
         let samples = Arc::new(Utterances::new(clips, None, mel));
-        let (items, answers) = (Items::Listed(items), Answers::OfLoss(Vec::new()));
+        let items = Items::Listed(items);
+        let answers = Answers::OfLoss(Vec::new());
         Ok(Inputs { samples, items, answers, notes: Vec::new() })
     }
 }

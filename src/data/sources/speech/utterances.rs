@@ -46,7 +46,8 @@ pub(crate) fn features(path: &Path) -> Result<Vec<f32>, SampleError> {
     let middle = header.samples as f64 / f64::from(header.rate) / 2.0;
     drop(audio::samples(path, Some(Span { offset: middle, duration: 1.0 }), 1.0)?);
     let (rate, speech) = audio::samples(path, None, 1.0)?;
-    let (mel, speech) = (LogMel::new(8000, 8), resampled(speech, rate, 8000));
+    let mel = LogMel::new(8000, 8);
+    let speech = resampled(speech, rate, 8000);
     Ok(mel.features(&speech, speech.len(), mel.frames(speech.len())).0)
 }
 

@@ -43,7 +43,8 @@ impl Wav {
         if &first[..4] != b"RIFF" || &first[8..] != b"WAVE" {
             return Ok(None);
         }
-        let (mut kept, mut at) = (Vec::new(), first.len() as u64);
+        let mut kept = Vec::new();
+        let mut at = first.len() as u64;
         loop {
             let (name, declared) = chunk(file, at)?;
             let body = at + 8;
@@ -83,7 +84,8 @@ impl Wav {
 /// Name and length of the chunk at a place.
 fn chunk(file: &mut File, at: u64) -> io::Result<([u8; 4], u32)> {
     file.seek(SeekFrom::Start(at))?;
-    let (mut name, mut length) = ([0; 4], [0; 4]);
+    let mut name = [0; 4];
+    let mut length = [0; 4];
     file.read_exact(&mut name)?;
     file.read_exact(&mut length)?;
     Ok((name, u32::from_le_bytes(length)))

@@ -95,7 +95,8 @@ impl Column {
     /// Appends a cell as it is written.
     pub(crate) fn push(&mut self, cell: &str, rules: CellRules<'_>) -> Result<(), BadCell> {
         let name = &self.name;
-        let (is_empty, features) = (rules.missing.holds(cell), rules.features);
+        let is_empty = rules.missing.holds(cell);
+        let features = rules.features;
         match &mut self.cells {
             Cells::Words(words) => words.push(if is_empty { "" } else { cell }),
             Cells::Numbers(numbers) if is_empty && features.missing.is_some() => {
@@ -172,7 +173,8 @@ impl Cells {
 }
 
 fn is_one_to_one(cells: impl Iterator<Item = u64>, labels: &[u32]) -> bool {
-    let (mut label_of, mut cell_of) = (BTreeMap::new(), BTreeMap::new());
+    let mut label_of = BTreeMap::new();
+    let mut cell_of = BTreeMap::new();
     let mut pairs = cells.zip(labels);
     pairs.all(|(cell, &label)| {
         *label_of.entry(cell).or_insert(label) == label

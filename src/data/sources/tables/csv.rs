@@ -138,7 +138,9 @@ impl Csv {
     /// A file is absent or lacks a column, columns differ, a cell is not what its column holds
     /// (names file, line, column and value), or a part would be empty.
     pub(crate) fn read(&self, asked: &Asked<'_>) -> Result<Opened, Error> {
-        let (rules, target, standardize) = (self.rules(), &self.target, self.standardize_target);
+        let rules = self.rules();
+        let target = &self.target;
+        let standardize = self.standardize_target;
         let wanted = Wanted { rules, target, standardize, asked };
         let fit = wanted.fit();
         let words = match &fit {
@@ -259,7 +261,9 @@ impl Csv {
         let targets = self.target.names();
         let absent = self.named().into_iter().find(|(_, name)| !header.contains(name));
         if let Some((key, column)) = absent {
-            let (path, column, columns) = (path.to_owned(), column.clone(), header.to_vec());
+            let path = path.to_owned();
+            let column = column.clone();
+            let columns = header.to_vec();
             return Err(Error::NoColumn { key, path, column, columns });
         }
         let role = |name: &String| match name {

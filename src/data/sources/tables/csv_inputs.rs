@@ -28,7 +28,8 @@ impl Csv {
         if !missing.is_empty() {
             return Err(inputs::lacks(path, &missing, &header));
         }
-        let (file, mut record) = (path.into(), ::csv::StringRecord::new());
+        let file = path.into();
+        let mut record = ::csv::StringRecord::new();
         for row in 1.. {
             match table.try_read(&mut record)? {
                 None => break,

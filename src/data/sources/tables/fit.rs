@@ -192,7 +192,8 @@ impl Fit {
             Encoding::OneHot(categories)
                 if categories.len() >= MANY && 2 * categories.len() > rows =>
             {
-                let (name, n) = (&feature.name, categories.len());
+                let name = &feature.name;
+                let n = categories.len();
                 Some(format!(
                     "`{name}` has {n} categories in {rows} training rows: what only names rows \
                      teaches nothing about others, so leave such a column out"
@@ -252,7 +253,8 @@ impl Fit {
             match encoding {
                 Encoding::Number(number) if number.n_empty == 0 => plain.push(name),
                 Encoding::Number(number) => {
-                    let (n, fill) = (number.n_empty, number.fill.unwrap_or_default());
+                    let n = number.n_empty;
+                    let fill = number.fill.unwrap_or_default();
                     lines.push(format!("`{name}`: number, {n} empty = {fill:.4}"));
                 }
                 Encoding::OneHot(categories) => lines.push(shown_categories(name, categories)),
@@ -312,7 +314,8 @@ impl NumberFit {
 
 impl DateFit {
     fn of(column: &Column, form: &DateForm, features: &Features) -> Result<Self, String> {
-        let (parts, cyclic) = (features.date_features.clone(), features.cyclic_dates);
+        let parts = features.date_features.clone();
+        let cyclic = features.cyclic_dates;
         let mut fit = Self { parts, cyclic, numbers: Vec::new(), form: form.clone() };
         // A date's features are filled in with their means, whatever is asked for numbers.
         let means =
@@ -380,7 +383,8 @@ fn shown_categories(name: &str, categories: &[String]) -> String {
     if categories.len() > MAX_SHOWN {
         shown.push("...".to_owned());
     }
-    let (n, s) = (categories.len(), if categories.len() == 1 { "y" } else { "ies" });
+    let n = categories.len();
+    let s = if categories.len() == 1 { "y" } else { "ies" };
     format!("`{name}`: {n} categor{s} ({})", shown.join(", "))
 }
 

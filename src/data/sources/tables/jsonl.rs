@@ -125,7 +125,8 @@ impl DataSource for Jsonl {
     fn survey(&self, asked: &Asked<'_>) -> Result<Survey, Error> {
         let files: Vec<String> =
             self.given().map(|(_, path, _)| path.display().to_string()).collect();
-        let (files, inputs) = (files.join(" and "), self.inputs.join(", "));
+        let files = files.join(" and ");
+        let inputs = self.inputs.join(", ");
         let line = format!("{files}, {inputs} -> {}", self.target.words());
         Ok(self.open(asked)?.survey(line))
     }
@@ -176,7 +177,9 @@ impl Jsonl {
     }
 
     fn open(&self, asked: &Asked<'_>) -> Result<Opened, Error> {
-        let (rules, target, standardize) = (self.rules(), &self.target, self.standardize_target);
+        let rules = self.rules();
+        let target = &self.target;
+        let standardize = self.standardize_target;
         let wanted = Wanted { rules, target, standardize, asked };
         let fit = wanted.fit();
         let words = match &fit {
@@ -210,7 +213,8 @@ impl Jsonl {
         (kind, forms): (Kinds<'_>, &BTreeMap<String, DateForm>),
     ) -> Result<Rows, Error> {
         let mut rows = Rows::new(path, Vec::new());
-        let (mut unlabelled, mut absent) = (0, Absent::new(&self.inputs));
+        let mut unlabelled = 0;
+        let mut absent = Absent::new(&self.inputs);
         each_line(path, what, |object, line| {
             if unlabelled + rows.lines.len() == 0 {
                 self.check_keys(object, path, line, kind)?;
@@ -226,8 +230,10 @@ impl Jsonl {
             Ok(())
         })?;
         if let Some(at) = absent.everywhere().next() {
-            let (key, line) = (format!("data.inputs[{at}]"), rows.lines[0]);
-            let (path, names) = (path.to_owned(), absent.names());
+            let key = format!("data.inputs[{at}]");
+            let line = rows.lines[0];
+            let path = path.to_owned();
+            let names = absent.names();
             return Err(Error::NoKey { key, path, line, name: self.inputs[at].clone(), names });
         }
         rows.notes.extend(absent.note(path));
@@ -259,7 +265,8 @@ impl Jsonl {
         let Some((key, name)) = named.find(|(_, name)| !object.contains_key(*name)) else {
             return Ok(());
         };
-        let (path, names) = (path.to_owned(), object.keys().cloned().collect());
+        let path = path.to_owned();
+        let names = object.keys().cloned().collect();
         Err(Error::NoKey { key, path, line, name: name.clone(), names })
     }
 
@@ -313,7 +320,8 @@ impl Jsonl {
     fn rows_of(&self, path: &Path, rows: &mut Unanswered<'_>) -> Result<(), Error> {
         let bytes = read::table("the input", path, EXPECTED)?;
         let lines = bytes.split(|&byte| byte == b'\n').filter(|line| !line.trim_ascii().is_empty());
-        let (file, mut absent) = (path.into(), Absent::new(&self.inputs));
+        let file = path.into();
+        let mut absent = Absent::new(&self.inputs);
         for (row, text) in (1..).zip(lines) {
             let object = match json::object(text) {
                 Ok(object) => object,
@@ -453,7 +461,8 @@ impl<'a> Absent<'a> {
     fn note(&self, path: &Path) -> Option<String> {
         let lacking = self.inputs.iter().zip(&self.without).filter(|(_, n)| **n > 0);
         let words: Vec<String> = lacking.map(|(key, n)| format!("`{key}` in {n}")).collect();
-        let (lines, path) = (self.lines, shown(path));
+        let lines = self.lines;
+        let path = shown(path);
         (!words.is_empty()).then(|| {
             let words = words.join(", ");
             format!("of the {lines} lines of `{path}`, keys are absent: {words}; read as empty")

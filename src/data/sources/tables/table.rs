@@ -153,7 +153,8 @@ impl Wanted<'_> {
         let test = test.map(|rows| evaluated(rows, "test")).transpose()?;
         let encoded = fit.encode(&train.columns);
         let train = Arc::new(train.into_table(&fit, encoded, &classes)?);
-        let (splits, target) = (Splits { train, val, test, classes }, self.target.names().to_vec());
+        let splits = Splits { train, val, test, classes };
+        let target = self.target.names().to_vec();
         Ok(Opened { splits, fit, notes, target, answers: self.answers() })
     }
 
@@ -162,10 +163,12 @@ impl Wanted<'_> {
         let n = if self.answers() == AnswerKind::Class { rows.answers.len() } else { 0 };
         let distinct: BTreeSet<&Answer> = rows.answers.iter().take(n).collect();
         let are_numbers = distinct.iter().all(|answer| matches!(answer, Answer::Integer(_)));
-        let (classes, path) = (distinct.len(), rows.path.clone());
+        let classes = distinct.len();
+        let path = rows.path.clone();
         let column = self.target.names().first().cloned().unwrap_or_default();
         move || {
-            let (path, column) = (path.clone(), column.clone());
+            let path = path.clone();
+            let column = column.clone();
             let error = Error::ManyClasses { path, column, rows: n, classes, are_numbers };
             (classes > 2.max(n / 2)).then_some(error)
         }
@@ -232,7 +235,8 @@ impl Wanted<'_> {
 
     /// Features from which the target follows at once, in words.
     fn leaks(&self, train: &Rows) -> Vec<String> {
-        let (n, classes) = (train.lines.len(), labelled(&train.answers));
+        let n = train.lines.len();
+        let classes = labelled(&train.answers);
         let targets = self.target.names().iter().enumerate();
         let leak = |column: &Column| {
             let is_equal = |at: usize| match (&column.cells, self.answers()) {
@@ -246,8 +250,8 @@ impl Wanted<'_> {
                 _ => false,
             };
             let target = targets.clone().find(|(at, _)| is_equal(*at))?.1;
-            let (name, advice) =
-                (&column.name, "leave it out, unless it is known before the target is");
+            let name = &column.name;
+            let advice = "leave it out, unless it is known before the target is";
             Some(match self.answers() {
                 AnswerKind::Class => format!(
                     "the feature `{name}` equals the target `{target}`, or names it otherwise, in \
@@ -343,8 +347,8 @@ pub(crate) fn unknown_words<'a>(
     what: &'a str,
 ) -> impl Iterator<Item = String> + 'a {
     encoded.unknown.iter().map(move |(column, Unknown { count: n, word, .. })| {
-        let (noun, have) =
-            (if rows == 1 { "row" } else { "rows" }, if *n == 1 { "has" } else { "have" });
+        let noun = if rows == 1 { "row" } else { "rows" };
+        let have = if *n == 1 { "has" } else { "have" };
         let known = fit.alike(column, word);
         let known = known.map_or(String::new(), |known| format!(" (training rows have `{known}`)"));
         let word = if word.is_empty() { "an empty cell".to_owned() } else { format!("`{word}`") };
@@ -401,7 +405,8 @@ impl Rows {
         unlabelled: usize,
         target: &ColumnNames,
     ) -> Result<(), Error> {
-        let (all, target) = (self.lines.len() + unlabelled, target.words());
+        let all = self.lines.len() + unlabelled;
+        let target = target.words();
         if all == unlabelled && all > 0 {
             let what = format!("none of its {all} rows has a {target}");
             return Err(Error::Format { path: self.path.clone(), what });
@@ -449,7 +454,8 @@ impl Rows {
         let targets: Result<Vec<Target>, Error> =
             self.answers.iter().zip(&self.lines).map(target).collect();
         let targets = targets?;
-        let (n_numbers, one_hot) = (fit.n_numbers(), fit.one_hot());
+        let n_numbers = fit.n_numbers();
+        let one_hot = fit.one_hot();
         Ok(Table {
             shape: [n_numbers + one_hot.iter().sum::<usize>()],
             n_numbers,

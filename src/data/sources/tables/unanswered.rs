@@ -104,7 +104,8 @@ impl<'a> Unanswered<'a> {
         let encoded = fit.encode(&rows.columns);
         notes.extend(unknown_words(&fit, &encoded, rows.lines.len(), ""));
         let samples = Arc::new(rows.into_table(&fit, encoded, &[])?);
-        let (items, answers) = (Items::Listed(items), Answers::OfLoss(units));
+        let items = Items::Listed(items);
+        let answers = Answers::OfLoss(units);
         Ok(Inputs { samples, items, answers, notes })
     }
 }

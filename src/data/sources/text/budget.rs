@@ -52,7 +52,8 @@ impl Budget {
         let spawned = thread::Builder::new().name("tokens".into()).spawn(work);
         let failed = |source| Error::Io { action: "cut", path: file.to_owned(), source };
         spawned.map_err(failed)?;
-        let (time, memory) = (processor_time(), resident());
+        let time = processor_time();
+        let memory = resident();
         loop {
             match receiver.recv_timeout(POLL_INTERVAL) {
                 Ok(done) => return done,

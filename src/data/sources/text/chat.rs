@@ -100,7 +100,8 @@ impl DataSource for Chat {
         let wrong = entries.first_wrong().map(|(line, why, n)| {
             format!("{n} of {} conversations cannot be used; line {line}: {why}", entries.len())
         });
-        let (held, notes) = (Bytes(entries.held()), wrong.into_iter().chain(uncounted).collect());
+        let held = Bytes(entries.held());
+        let notes = wrong.into_iter().chain(uncounted).collect();
         Ok(Survey { notes, line, held, ..Survey::of(&splits) })
     }
 
@@ -147,7 +148,8 @@ impl Chat {
             let what = what + ": set `data.eos_token`";
             Error::Format { path: self.tokenizer.clone(), what }
         })?;
-        let (own, cutter) = (self.clone(), tokenizer.clone());
+        let own = self.clone();
+        let cutter = tokenizer.clone();
         let cut = move || {
             let cut = |messages: &Vec<Value>| own.tokens(messages, &cutter, &template);
             Ok(Entries::cut(&own.conversations()?, cut))
@@ -180,7 +182,8 @@ impl Chat {
     fn origin(&self) -> Origin {
         let template = ChatTemplate::files(&self.tokenizer, self.chat_template.as_deref());
         let known = [self.file.clone(), self.tokenizer.clone()];
-        let (named, masked) = (&self.chat_template, self.mask_prompt);
+        let named = &self.chat_template;
+        let masked = self.mask_prompt;
         Origin {
             paths: known.into_iter().chain(template).collect(),
             options: format!("chat {named:?} {masked}"),

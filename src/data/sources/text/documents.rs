@@ -93,7 +93,8 @@ impl Documents {
             }
             Err(why) => return Item::unreadable(file, row, why),
         };
-        let (start, end) = (self.tokens.len(), self.tokens.len() + tokens.len());
+        let start = self.tokens.len();
+        let end = self.tokens.len() + tokens.len();
         self.tokens.extend(tokens);
         let first = self.windows.len();
         // The last token is expected, and expects nothing.
@@ -102,7 +103,8 @@ impl Documents {
     }
 
     fn inputs(self, items: Vec<Item>) -> Inputs {
-        let (items, answers) = (Items::Listed(items), Answers::TokenLoss);
+        let items = Items::Listed(items);
+        let answers = Answers::TokenLoss;
         Inputs { samples: Arc::new(self), items, answers, notes: Vec::new() }
     }
 }

@@ -52,7 +52,9 @@ impl Entries {
         cut: impl Fn(&T) -> Result<Vec<Counted>, String> + Sync,
     ) -> Self {
         let all: Vec<_> = entries.par_iter().map(|(_, entry)| cut(entry)).collect();
-        let (mut tokens, mut ends, mut wrong) = (Vec::new(), Vec::new(), BTreeMap::new());
+        let mut tokens = Vec::new();
+        let mut ends = Vec::new();
+        let mut wrong = BTreeMap::new();
         for (index, ((line, _), found)) in entries.iter().zip(all).enumerate() {
             match found {
                 Ok(found) => tokens.extend(found.into_iter().map(with_bit)),
@@ -182,13 +184,16 @@ pub(super) fn uncounted(
     let empty = Places::default();
     let named = [("train", &parts.train), ("validate", &parts.val)];
     let named = named.into_iter().chain([("test", parts.test.as_ref().unwrap_or(&empty))]);
-    let (mut all, mut cut, mut unanswered) = (0, Vec::new(), 0);
+    let mut all = 0;
+    let mut cut = Vec::new();
+    let mut unanswered = 0;
     for (word, Places(places)) in named {
         let idle: Vec<Idle> =
             places.par_iter().filter_map(|&at| form.why_idle(entries, at)).collect();
         let begins = begins(&idle);
         if idle.len() == places.len() && !places.is_empty() {
-            let (path, of) = (form.path.clone(), form.several(places.len()));
+            let path = form.path.clone();
+            let of = form.several(places.len());
             let what = format!("none of the {of} to {word} on has a token that counts: ");
             return Err(if begins.is_empty() {
                 let what = what + "they have no answers for which the tokenizer has tokens";
@@ -316,7 +321,8 @@ impl Dataset for Samples {
     }
 
     fn name(&self, index: usize) -> String {
-        let (noun, line) = (self.form.noun, self.entries.line(self.place(index)));
+        let noun = self.form.noun;
+        let line = self.entries.line(self.place(index));
         format!("{noun} {line} of `{}`", shown(&self.form.path))
     }
 
@@ -331,7 +337,8 @@ impl Dataset for Samples {
         values: &mut Vec<f32>,
     ) -> Result<Target, SampleError> {
         let Form { noun, seq_len, end, all_count, .. } = self.form;
-        let (place, path) = (self.place(index), || self.form.path.clone());
+        let place = self.place(index);
+        let path = || self.form.path.clone();
         if let Some(why) = self.entries.wrong.get(&place) {
             let reason = format!("{noun} {}: {why}", self.entries.line(place));
             return Err(SampleError::Decode { path: path(), reason });

@@ -101,7 +101,8 @@ impl DataSource for Instructions {
     }
 
     fn text(&self) -> Option<TextForm> {
-        let (tokenizer, eos_token) = (self.tokenizer.clone(), self.eos_token.clone());
+        let tokenizer = self.tokenizer.clone();
+        let eos_token = self.eos_token.clone();
         Some(TextForm::Answers { tokenizer, eos_token })
     }
 
@@ -160,7 +161,8 @@ fn open_with(
         paths: vec![source.file.clone(), source.tokenizer.clone()],
         options: format!("instructions {end}"),
     };
-    let (own, cutter) = (source.clone(), tokenizer.clone());
+    let own = source.clone();
+    let cutter = tokenizer.clone();
     let cut = move || {
         let entries: Vec<(u64, Entry)> = (1..).zip(entries(&own)?).collect();
         Ok(Entries::cut(&entries, |entry| tokens(entry, &cutter, end)))

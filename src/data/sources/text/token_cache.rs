@@ -202,7 +202,9 @@ impl Stamp {
         for path in &origin.paths {
             let meta = fs::metadata(path).ok()?;
             let times = [(meta.mtime(), meta.mtime_nsec()), (meta.ctime(), meta.ctime_nsec())];
-            let (device, inode, size) = (meta.dev(), meta.ino(), meta.size());
+            let device = meta.dev();
+            let inode = meta.ino();
+            let size = meta.size();
             stamp.text += &format!("{device} {inode} {size} {times:?} ");
             let last = times.map(|(seconds, _)| seconds).into_iter().max().unwrap_or(i64::MAX);
             let age = (now.as_secs() as i64).saturating_sub(last);

@@ -143,7 +143,8 @@ const MAX_UPPER_HALF: u32 = 1 << 4;
 fn width(tokens: &[u32], dtype: TokenDtype) -> Option<usize> {
     let low = |parts: usize| tokens.iter().step_by(parts);
     let is_part = |parts: usize| {
-        let (mut upper, whole) = (tokens.chunks_exact(parts), tokens.len() / parts);
+        let mut upper = tokens.chunks_exact(parts);
+        let whole = tokens.len() / parts;
         // A text in which every other token is one of the first few has other ones beside these.
         let differ = low(parts).any(|token| *token > MAX_UPPER_HALF);
         let most = if dtype == TokenDtype::Uint16 { MAX_UPPER_HALF } else { 0 };

@@ -230,7 +230,9 @@ impl Tokens {
         match (&self.file, &self.train_file, &self.val_file) {
             (Some(file), ..) => Ok(Source::Text(file.clone(), tokenizer)),
             (None, Some(train), Some(val)) => {
-                let (train, val, vocabulary) = (train.clone(), val.clone(), self.vocab_size);
+                let train = train.clone();
+                let val = val.clone();
+                let vocabulary = self.vocab_size;
                 let needed = match vocabulary {
                     ..=MAX_UINT16_VOCABULARY => TokenDtype::Uint16,
                     _ => TokenDtype::Uint32,
@@ -343,9 +345,11 @@ fn text(file: &Path) -> Result<String, Error> {
 /// All parts by a tokenizer, and its vocabulary. The training part is 90 % of the characters, or
 /// what `split` says of the tokens.
 fn words(file: &Path, path: &Path, split: &SplitPlan, look: Look) -> Result<Opened, Error> {
-    let (cache, tokenizer) = (TokenCache::of_user(), Arc::new(Tokenizer::open(path)?));
+    let cache = TokenCache::of_user();
+    let tokenizer = Arc::new(Tokenizer::open(path)?);
     let origin = Origin { paths: vec![file.into(), path.into()], options: "text".to_owned() };
-    let (text, cutter) = (file.to_owned(), tokenizer.clone());
+    let text = file.to_owned();
+    let cutter = tokenizer.clone();
     let CutText { tokens, n_train } =
         cached(cache.as_ref(), &origin, look, move || cut(&text, &cutter))?;
     let all = Row { held: tokens, path: file.to_owned() };

@@ -23,7 +23,8 @@ impl GpuReducer {
         let moved: Vec<usize> =
             self.trained_here().filter(|&index| counts[index].is_some()).collect();
         for index in moved {
-            let (param, moments) = (&params[index], &mut moments[index]);
+            let param = &params[index];
+            let moments = &mut moments[index];
             let var = param.var()?;
             let mut values: Vec<f32> = var.flatten_all()?.to_vec1()?;
             let average = std::mem::take(&mut moments.average);
@@ -40,7 +41,8 @@ impl GpuReducer {
         }
         let follow = update.on_gpu(None, None);
         let here: BTreeSet<usize> = self.trained_here().collect();
-        let (trained, updater) = (&self.trained, &mut self.updater);
+        let trained = &self.trained;
+        let updater = &mut self.updater;
         let is_here = |place: usize| here.contains(&trained[place]);
         follow.map_or(Ok(()), |rule| updater.update(rule, None, is_here))
     }

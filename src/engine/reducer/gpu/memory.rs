@@ -44,7 +44,9 @@ impl Buckets {
         let parts = divided.map(|(_, divisions)| {
             divisions.iter().map(|division| division.parts.concat()).collect::<Vec<_>>()
         });
-        let (mut whole, mut mine, mut frees) = (Vec::new(), Vec::new(), Vec::new());
+        let mut whole = Vec::new();
+        let mut mine = Vec::new();
+        let mut frees = Vec::new();
         for (bucket, &length) in layout.lengths.iter().enumerate() {
             let part =
                 parts.as_ref().map_or(0..length, |parts| parts[bucket][rank.index()].clone());
@@ -60,7 +62,8 @@ impl Buckets {
                 whole.push(Some(values));
             }
         }
-        let (device, lengths) = (device.clone(), layout.lengths.clone());
+        let device = device.clone();
+        let lengths = layout.lengths.clone();
         Ok(Self { device, lengths, whole, mine, parts, frees, leaving: Vec::new() })
     }
 

@@ -48,7 +48,8 @@ pub(super) fn resampled(values: &[f32], from: Grid, to: Grid) -> Vec<f32> {
 /// For each of `to` places, which of `from` it is made of, and how much each counts.
 fn weights(from: usize, to: usize) -> Vec<Vec<(usize, f64)>> {
     let scale = from as f64 / to as f64;
-    let (stretch, support) = (scale.max(1.0), 2.0 * scale.max(1.0));
+    let stretch = scale.max(1.0);
+    let support = 2.0 * scale.max(1.0);
     let place = |i: usize| {
         let center = scale * (i as f64 + 0.5);
         let first = (center - support + 0.5).max(0.0) as usize;

@@ -99,7 +99,8 @@ impl Head<'_> {
     ) {
         let d = self.q.width;
         for block in self.blocks() {
-            let (mut p, mut ds) = (by_key(self.k, self.q, &block), by_key(self.v, dy, &block));
+            let mut p = by_key(self.k, self.q, &block);
+            let mut ds = by_key(self.v, dy, &block);
             let factors = self.dropout.map(|dropout| dropout.factors(&block));
             if let Some(factors) = &factors {
                 multiply(&mut ds, factors);
@@ -135,7 +136,8 @@ fn by_key(by_key: HeadRows<'_>, by_query: HeadRows<'_>, block: &Block) -> Scratc
 /// `out`, (queries, d): the rows of `by_key`, added up with the weights of each query, `weights`
 /// (keys, queries).
 fn over_keys(by_key: HeadRows<'_>, weights: Scratch, block: &Block, out: &mut [f32]) {
-    let (d, width) = (by_key.width, block.width());
+    let d = by_key.width;
+    let width = block.width();
     let weights = Panels::of_rows(by_key.format, weights, block.keys, width);
     let mut turned = Scratch::new(d * width);
     let starts = starts(turned.len(), width);
@@ -165,7 +167,8 @@ fn add_over_queries(weights: &[f32], by_query: HeadRows<'_>, block: &Block, out:
 fn products_of_rows(x: HeadRows<'_>, y: HeadRows<'_>, block: &Block) -> PerQuery {
     let mut products = [0.0; QUERIES];
     for (product, query) in products.iter_mut().zip(block.queries.clone()) {
-        let (x, y) = (x.row(query), y.row(query));
+        let x = x.row(query);
+        let y = y.row(query);
         *product = vectorised(
             #[inline(always)]
             || {

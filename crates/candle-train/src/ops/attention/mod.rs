@@ -151,7 +151,8 @@ impl Heads {
     }
 
     fn head<'a>(&self, index: usize, [q, k, v]: [Operand<'a>; 3]) -> Head<'a> {
-        let (heads, d) = (self.attention.heads, self.head_width());
+        let heads = self.attention.heads;
+        let d = self.head_width();
         let seen = self.lengths.get(index / heads).copied();
         let rows = |x: Operand<'a>| HeadRows {
             values: x
@@ -200,8 +201,8 @@ impl Heads {
         };
         let mut gradients = [zeros(b * t * w), zeros(b * s * w), zeros(b * s * w)];
         let [q, k, v] = &mut gradients;
-        let (d, operand) =
-            (self.head_width(), |values| Operand { values, length: t, columns: w, first: 0 });
+        let d = self.head_width();
+        let operand = |values| Operand { values, length: t, columns: w, first: 0 };
         let tasks = q.par_chunks_mut((t * d).max(1));
         let tasks = tasks.zip(k.par_chunks_mut((s * d).max(1)));
         tasks.zip(v.par_chunks_mut((s * d).max(1))).enumerate().for_each(|(i, ((q, k), v))| {
@@ -215,7 +216,9 @@ impl Heads {
 
     /// `N` times (b, heads, length, d), side by side as (b, length, N w), and rounded.
     fn placed<const N: usize>(&self, by_head: [&[f32]; N], length: usize) -> Vec<f32> {
-        let (heads, d, w) = (self.attention.heads, self.head_width(), self.sizes.w);
+        let heads = self.attention.heads;
+        let d = self.head_width();
+        let w = self.sizes.w;
         build_rows(self.sizes.b * length * N * w, N * w, |start, tokens| {
             for (i, token) in tokens.chunks_exact_mut(N * w).enumerate() {
                 let token_at = start / (N * w) + i;

@@ -121,7 +121,8 @@ impl Block {
                 for (key, (p, ds)) in rows.enumerate() {
                     self.hide(key, p, f32::NEG_INFINITY);
                     self.hide(key, ds, 0.0);
-                    let (p, ds) = (p.as_chunks_mut::<LANES>().0, ds.as_chunks_mut::<LANES>().0);
+                    let p = p.as_chunks_mut::<LANES>().0;
+                    let ds = ds.as_chunks_mut::<LANES>().0;
                     for ((p, ds), (log_sums, means)) in
                         p.iter_mut().zip(ds).zip(log_sums.iter().zip(means))
                     {

@@ -85,7 +85,8 @@ fn apply_one<O: OnGpu>(x: &Tensor, op: O) -> Result<Tensor> {
 
 /// The links from `x` to `y` as one node, whose operand in Candle's graph is `operand`.
 fn closed(x: TensorId, operand: &Tensor, y: &Tensor, links: Vec<Link>) -> Result<Tensor> {
-    let (links, operand) = (Mutex::new(links), operand.clone());
+    let links = Mutex::new(links);
+    let operand = operand.clone();
     let chain = Arc::new(Chain { x, operand, links, result: OnceLock::new() });
     let result = in_graph(&[&chain.operand], taken(y)?, Box::new(chain.clone()))?;
     chain.result.get_or_init(|| result.id());

@@ -24,7 +24,8 @@ pub fn autocast_conv2d(
         return conv2d(x, weight, bias, options);
     }
     let op = Conv::new_2d(x, weight, bias, options)?;
-    let (x, bias) = (x.contiguous()?, check_bias(bias, op.geometry.co)?);
+    let x = x.contiguous()?;
+    let bias = check_bias(bias, op.geometry.co)?;
     let weight = weight.tensor();
     let y = read([weight, bias.unwrap_or(weight)], |[values, of_bias]| {
         read_numbers([&x], |[x]| Ok(op.half_values(x, values, bias.map(|_| of_bias))))
@@ -37,7 +38,8 @@ pub fn autocast_conv2d(
 impl Conv {
     /// The values in bf16.
     fn half_values(&self, x: Numbers<'_>, weight: &[f32], bias: Option<&[f32]>) -> Saved {
-        let (x, weight) = (self.algorithm.operand(x), self.algorithm.factor(weight));
+        let x = self.algorithm.operand(x);
+        let weight = self.algorithm.factor(weight);
         match bias {
             None => self.algorithm.forward_saved(&self.geometry, &x, &weight, |_| ()).0,
             Some(bias) => {

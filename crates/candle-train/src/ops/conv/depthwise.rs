@@ -108,7 +108,8 @@ fn sum_products<S: Simd>(simd: S, operands: &[[&[f32]; 2]], out: &mut [f32]) {
     for (vector, out) in whole.iter_mut().enumerate() {
         let mut sum = simd.splat_f32s(0.0);
         for [a, b] in operands {
-            let (a, b) = (S::as_simd_f32s(a).0[vector], S::as_simd_f32s(b).0[vector]);
+            let a = S::as_simd_f32s(a).0[vector];
+            let b = S::as_simd_f32s(b).0[vector];
             sum = simd.mul_add_e_f32s(a, b, sum);
         }
         *out = sum;
@@ -138,7 +139,8 @@ impl WithSimd for Products<'_> {
 
     #[inline(always)]
     fn with_simd<S: Simd>(self, simd: S) {
-        let (g, c) = (self.g, self.g.ci);
+        let g = self.g;
+        let c = self.g.ci;
         for number in self.pixels {
             let pixel = Pixel::new(number, g.oh, g.ow);
             let dy = &self.dy[number * c..][..c];
@@ -160,7 +162,8 @@ fn add_products<S: Simd>(simd: S, a: &[f32], b: &[f32], sums: &mut [f32]) {
         *sum = simd.mul_add_e_f32s(a, b, *sum);
     }
     if !sums_rest.is_empty() {
-        let (a, b) = (simd.partial_load_f32s(a_rest), simd.partial_load_f32s(b_rest));
+        let a = simd.partial_load_f32s(a_rest);
+        let b = simd.partial_load_f32s(b_rest);
         let sum = simd.mul_add_e_f32s(a, b, simd.partial_load_f32s(sums_rest));
         simd.partial_store_f32s(sums_rest, sum);
     }

@@ -95,13 +95,16 @@ impl<'a, F: Factor> Forward<'a, F> {
 
 /// (taps, ci, co) of each group, or (1, taps ci, co) for gathered blocks.
 fn forward_panels(g: &Geometry, weight: &[f32], format: Format) -> Vec<Panels> {
-    let (inputs, outputs, taps) = (g.group_inputs(), g.group_outputs(), g.taps());
+    let inputs = g.group_inputs();
+    let outputs = g.group_outputs();
+    let taps = g.taps();
     if is_gathered(g) {
         let values = &to_hwio(g, weight, 0);
         let source = Source { values, tap: 0, row: outputs, column: 1 };
         return vec![Panels::pack(format, source, &[0], taps * inputs, outputs)];
     }
-    let (weight, all) = (by_tap(weight, taps), (0..taps).collect::<Vec<_>>());
+    let weight = by_tap(weight, taps);
+    let all = (0..taps).collect::<Vec<_>>();
     let of_group = |group: usize| {
         let values = &weight[group * outputs * inputs..];
         let source = Source { values, tap: g.co * inputs, row: 1, column: inputs };
@@ -209,7 +212,8 @@ fn backward_panels(
     group: usize,
     (taps, format): (&[[usize; 2]], Format),
 ) -> Panels {
-    let (inputs, outputs) = (g.group_inputs(), g.group_outputs());
+    let inputs = g.group_inputs();
+    let outputs = g.group_outputs();
     let values = &weight[group * outputs * inputs..];
     let source = Source { values, tap: g.co * inputs, row: inputs, column: 1 };
     let taps: Vec<usize> = taps.iter().map(|[ky, kx]| ky * g.kw + kx).collect();

@@ -37,7 +37,8 @@ pub(super) fn backward_weight<X: Factor, D: Factor>(
     format: Format,
 ) -> Vec<f32> {
     let work = Work { g, x, dy, format, zeros: vec![X::default(); g.group_inputs()] };
-    let (large, few) = (g.weight_len() > LARGE_WEIGHT, g.pixels() <= FEW_PIXELS);
+    let large = g.weight_len() > LARGE_WEIGHT;
+    let few = g.pixels() <= FEW_PIXELS;
     let is_spread = (large || few) && !is_gathered(g);
     from_hwio(g, &if is_spread { work.spread() } else { work.parts() })
 }
@@ -77,7 +78,9 @@ impl<X: Factor, D: Factor> Work<'_, X, D> {
 
     fn add_block(&self, pixels: Range<usize>, sum: &mut [f32]) {
         let g = self.g;
-        let (inputs, outputs, taps) = (g.group_inputs(), g.group_outputs(), g.taps());
+        let inputs = g.group_inputs();
+        let outputs = g.group_outputs();
+        let taps = g.taps();
         let places: Vec<Pixel> = g.output_pixels(pixels.clone()).collect();
         for (group, sum) in sum.chunks_exact_mut(taps * inputs * outputs).enumerate() {
             let dy = self.panels(pixels.clone(), group);
@@ -106,7 +109,8 @@ impl<X: Factor, D: Factor> Work<'_, X, D> {
     /// As [`Work::parts`].
     fn spread(&self) -> Vec<f32> {
         let g = self.g;
-        let (inputs, outputs) = (g.group_inputs(), g.group_outputs());
+        let inputs = g.group_inputs();
+        let outputs = g.group_outputs();
         let mut total = zeros(g.weight_len());
         let per_group = g.taps() * inputs * outputs;
         for (group, total) in total.chunks_exact_mut(per_group).enumerate() {

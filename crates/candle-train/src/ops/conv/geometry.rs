@@ -92,7 +92,8 @@ impl Geometry {
     pub(super) fn output_pixel(&self, input: Pixel, ky: usize, kx: usize) -> Option<usize> {
         let y = (input.y + self.padding[0]).checked_sub(ky * self.dilation[0])?;
         let x = (input.x + self.padding[1]).checked_sub(kx * self.dilation[1])?;
-        let (row, column) = (y / self.stride[0], x / self.stride[1]);
+        let row = y / self.stride[0];
+        let column = x / self.stride[1];
         let meets = y % self.stride[0] == 0 && x % self.stride[1] == 0;
         (meets && row < self.oh && column < self.ow)
             .then(|| (input.image * self.oh + row) * self.ow + column)
@@ -100,7 +101,8 @@ impl Geometry {
 
     /// Output pixels of this range.
     pub(super) fn output_pixels(&self, range: Range<usize>) -> impl Iterator<Item = Pixel> {
-        let (oh, ow) = (self.oh, self.ow);
+        let oh = self.oh;
+        let ow = self.ow;
         let mut next = Pixel::new(range.start, oh, ow);
         range.map(move |_| {
             let pixel = next;

@@ -188,7 +188,8 @@ impl Conv {
     ) -> Self {
         add_multiplications(geometry.multiplications());
         let algorithm = Algorithm::of(&geometry, convolutions, precision);
-        let (dw, db) = (weight.destination(), bias.map(Weight::destination));
+        let dw = weight.destination();
+        let db = bias.map(Weight::destination);
         Self {
             geometry,
             algorithm,
@@ -202,7 +203,8 @@ impl Conv {
     }
 
     fn values(&self, x: &[f32], weight: &[f32], bias: Option<&[f32]>) -> Vec<f32> {
-        let (x, weight) = (self.algorithm.operand(x), self.algorithm.factor(weight));
+        let x = self.algorithm.operand(x);
+        let weight = self.algorithm.factor(weight);
         let Some(bias) = bias else {
             return self.algorithm.forward(&self.geometry, &x.wide(), &weight);
         };
@@ -217,7 +219,8 @@ impl Conv {
 
     /// The values without a bias, as they are kept for a norm, and their moments.
     fn values_and_moments(&self, x: Numbers<'_>, weight: &[f32]) -> (Saved, Moments) {
-        let (x, weight) = (self.algorithm.operand(x), self.algorithm.factor(weight));
+        let x = self.algorithm.operand(x);
+        let weight = self.algorithm.factor(weight);
         let channels = self.geometry.co;
         let see = |pixels: &[f32]| near_moments(pixels, channels);
         let (values, seen) = self.algorithm.forward_saved(&self.geometry, &x, &weight, see);
@@ -230,7 +233,8 @@ impl Conv {
 
     /// Gradients of x, of its type, and weight, given that of the sum.
     fn gradients(&self, x: &Tensor, weight: &Tensor, dy: &Tensor) -> Result<ConvGradients> {
-        let (algorithm, geometry) = (self.algorithm, &self.geometry);
+        let algorithm = self.algorithm;
+        let geometry = &self.geometry;
         read_numbers([x, dy], |[x_values, dy]| {
             let dy = algorithm.operand(dy);
             let dw = if weight.track_op() {
@@ -250,7 +254,8 @@ impl Conv {
 
     fn bias_gradient(&self, bias: Option<&Tensor>, dy: &Tensor) -> Result<Option<Tensor>> {
         let (Some(destination), Some(bias)) = (&self.db, bias) else { return Ok(None) };
-        let (channels, precision) = (self.geometry.co, self.precision);
+        let channels = self.geometry.co;
+        let precision = self.precision;
         let sums = |[dy]: [Numbers<'_>; 1]| {
             Ok(match dy {
                 Numbers::F32(dy) => bias_gradient(&operand(dy, precision), channels, precision),

@@ -49,7 +49,8 @@ pub fn conv_batch_norm(
     let conv = Conv::new_2d(x, weight, None, layer.options)?;
     let g = conv.geometry;
     check(&g, residual, layer.affine)?;
-    let (x, weight) = (x.contiguous()?, weight.tensor());
+    let x = x.contiguous()?;
+    let weight = weight.tensor();
     #[cfg(feature = "cuda")]
     if x.device().is_cuda() {
         return super::normalised_on_gpu::conv_batch_norm(&x, residual, layer, conv);
@@ -106,8 +107,10 @@ impl Backward for Node {
         let [x, weight, residual @ ..] = operands else {
             bail!("{} of {} operands", self.name(), operands.len())
         };
-        let (residual, dy) = (residual.first(), dy.contiguous()?);
-        let (y, gamma) = (residual.map(|_| y), self.gamma.tensor());
+        let residual = residual.first();
+        let dy = dy.contiguous()?;
+        let y = residual.map(|_| y);
+        let gamma = self.gamma.tensor();
         let (of_gamma, between) = self.norm.backward(self.between.numbers(), gamma, y, &dy)?;
         self.gamma.destination().send(of_gamma, gamma)?;
         let gradients = self.conv.gradients(x, weight, between.as_ref().unwrap_or(&dy))?;

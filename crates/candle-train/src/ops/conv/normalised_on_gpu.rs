@@ -21,7 +21,8 @@ pub(super) fn conv_batch_norm(
     conv: Conv,
 ) -> Result<(Tensor, BatchStatistics)> {
     let x = &as_taken(x, conv.precision)?;
-    let (gpu, weight) = (Gpu::of_tensor(x)?, layer.weight.tensor());
+    let gpu = Gpu::of_tensor(x)?;
+    let weight = layer.weight.tensor();
     let sizes = (conv.geometry.pixels(), conv.geometry.co);
     let between = conv.on_gpu(&gpu).forward(cuda::of_tensor(x)?, cuda::of_tensor(weight)?)?;
     let between = cuda::wrap(between, conv.shape.clone());

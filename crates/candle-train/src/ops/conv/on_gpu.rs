@@ -60,7 +60,8 @@ impl OnGpu for Conv {
         let z = self.on_gpu(gpu).forward(cuda::of_tensor(x)?, cuda::of_tensor(weight)?)?;
         let width = self.geometry.co;
         let n = self.geometry.pixels() * width;
-        let (kind, stride) = (cuda::Kind::Identity, width);
+        let kind = cuda::Kind::Identity;
+        let stride = width;
         let options = cuda::Finish { kind, width, stride, n, keeps: false, dtype: DType::F32 };
         let (y, _) = cuda::finish(gpu, &z, bias, options)?;
         Ok((y, Shape::from(&*self.shape)))

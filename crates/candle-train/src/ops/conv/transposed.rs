@@ -125,7 +125,8 @@ impl Transposed {
     }
 
     fn values(&self, x: &[f32], weight: &[f32], bias: &[f32]) -> Vec<f32> {
-        let (x, weight) = (self.algorithm.operand(x), self.algorithm.factor(weight));
+        let x = self.algorithm.operand(x);
+        let weight = self.algorithm.factor(weight);
         let mut y = self.algorithm.data_sums(&self.geometry, &x, &weight);
         let bias = rounded(bias, self.precision);
         for place in y.chunks_exact_mut(bias.len()) {
@@ -150,11 +151,13 @@ impl Operation for Transposed {
     }
 
     fn backward(&self, [x, weight, bias]: [&Tensor; 3], _: &Tensor, dy: Tensor) -> Gradients<Self> {
-        let (algorithm, g) = (self.algorithm, &self.geometry);
+        let algorithm = self.algorithm;
+        let g = &self.geometry;
         read([x, weight, &dy], |[x_values, weight_values, dy]| {
             let db = bias_gradient(&operand(dy, self.precision), g.ci, self.precision);
             let db = self.db.send(db, bias)?;
-            let (dy, x_values) = (algorithm.operand(dy), algorithm.operand(x_values));
+            let dy = algorithm.operand(dy);
+            let x_values = algorithm.operand(x_values);
             let dw = self.dw.send(algorithm.backward_weight(g, &dy, &x_values), weight)?;
             let dx = if x.track_op() {
                 let weight_values = algorithm.factor(weight_values);

@@ -9,7 +9,9 @@ use crate::ops::scratch::zeros;
 
 /// The weight of `group` as (kh, kw, ci, co), where ci and co are those of the group.
 pub(super) fn to_hwio(g: &Geometry, weight: &[f32], group: usize) -> Vec<f32> {
-    let (inputs, outputs, taps) = (g.group_inputs(), g.group_outputs(), g.taps());
+    let inputs = g.group_inputs();
+    let outputs = g.group_outputs();
+    let taps = g.taps();
     let filters = &weight[group * inputs * outputs * taps..][..inputs * outputs * taps];
     let mut hwio = vec![0.0; filters.len()];
     for (output, filter) in filters.chunks_exact(inputs * taps).enumerate() {
@@ -55,7 +57,9 @@ const OUTPUTS: usize = 16;
 
 /// PyTorch's order from that of all groups, (groups, kh, kw, ci, co).
 pub(super) fn from_hwio(g: &Geometry, hwio: &[f32]) -> Vec<f32> {
-    let (inputs, outputs, taps) = (g.group_inputs(), g.group_outputs(), g.taps());
+    let inputs = g.group_inputs();
+    let outputs = g.group_outputs();
+    let taps = g.taps();
     let group = (inputs * outputs * taps).max(1);
     let mut weight = zeros(hwio.len());
     let groups = weight.chunks_exact_mut(group).zip(hwio.chunks_exact(group));

@@ -101,7 +101,8 @@ impl Attend<'_> {
         let gradient = dy.matmul(&self.split(v)?.transpose(1, 2)?)?;
         let Mask { key, threshold, scale } = self.numbers();
         let kernel = format!("attention_weights_gradient_{}", suffix(self.dtype)?);
-        let (probabilities, at) = (of_tensor(&weights.probabilities)?, of_tensor(&gradient)?);
+        let probabilities = of_tensor(&weights.probabilities)?;
+        let at = of_tensor(&gradient)?;
         let drops = self.mask.is_some();
         let arguments =
             args![probabilities, at, self.s, self.scale(), drops, key, threshold, scale];

@@ -44,7 +44,8 @@ impl DeviceNorm {
         let found = batch_statistics(gpu, x, (rows, c), eps)?;
         let [mut mean, mut variance, mut inverse_std] =
             [found.mean, found.variance, found.inverse_std].map(|storage| wrap(storage, c));
-        let (mut of_rows, mut joint) = (rows, None);
+        let mut of_rows = rows;
+        let mut joint = None;
         if group.is_some() {
             let parts = [mean.to_vec1::<f32>()?, variance.to_vec1::<f32>()?];
             let (all, extent) = Extent::of(moments(rows, &parts), group)?;
@@ -98,7 +99,8 @@ impl DeviceNorm {
     ) -> Result<DeviceGradients> {
         let gate = y.map(of_tensor).transpose()?.map_or(Gate::Norm, Gate::Output);
         let columns = self.columns([gamma, beta], gate)?;
-        let (sizes, dy) = ((self.rows, self.c), of_tensor(dy)?);
+        let sizes = (self.rows, self.c);
+        let dy = of_tensor(dy)?;
         let found = columns.sums(gpu, x, dy, sizes)?;
         let mut slopes = wrap(found.slopes, 3 * self.c);
         let sums = [found.gamma, found.beta].map(|storage| wrap(storage, self.c));
@@ -118,7 +120,9 @@ impl DeviceNorm {
         let mine = [host(&sums[0])?, host(&sums[1])?].concat();
         let all = joint.sum(mine)?;
         let (of_gamma, of_beta) = all.split_at(self.c);
-        let (inverse, gamma, rows) = (host(&self.inverse_std)?, host(gamma)?, joint.rows as f64);
+        let inverse = host(&self.inverse_std)?;
+        let gamma = host(gamma)?;
+        let rows = joint.rows as f64;
         let scale: Vec<f64> = inverse.iter().zip(gamma).map(|(inverse, g)| inverse * g).collect();
         let slope = scale.iter().zip(&inverse).zip(of_gamma);
         let slope = slope.map(|((scale, inverse), sum)| -scale * inverse * sum / rows);
@@ -145,7 +149,8 @@ pub(in crate::ops) fn batch_norm(
     group: Option<&BatchGroup>,
 ) -> Result<(Tensor, BatchStatistics)> {
     let c = gamma.tensor().elem_count();
-    let (gpu, sizes) = (Gpu::of_tensor(x)?, (x.elem_count() / c, c));
+    let gpu = Gpu::of_tensor(x)?;
+    let sizes = (x.elem_count() / c, c);
     let x_at = of_tensor(x)?;
     let (norm, statistics) = DeviceNorm::of_batch(&gpu, x_at, sizes, activation, eps, group)?;
     Ok((apply(x, gamma, beta, residual, norm, true)?, statistics))
@@ -200,7 +205,8 @@ fn apply(
     norm: DeviceNorm,
     learns: bool,
 ) -> Result<Tensor> {
-    let (beta, d_gamma) = (beta.held()?, gamma.destination());
+    let beta = beta.held()?;
+    let d_gamma = gamma.destination();
     chain::apply(([x, gamma.tensor()], residual), DeviceBatchNorm { norm, beta, d_gamma, learns })
 }
 
@@ -249,7 +255,8 @@ impl OnGpu for DeviceBatchNorm {
             bail!("no gradient flows through a batch norm that is being evaluated");
         }
         let beta = self.beta.tensor();
-        let (at, y) = (of_tensor(x)?, residual.map(|_| y));
+        let at = of_tensor(x)?;
+        let y = residual.map(|_| y);
         let found = self.norm.backward(gpu, at, [gamma, beta], y, &dy)?;
         self.beta.destination().send_tensor(found.beta, beta)?;
         let of_gamma = self.d_gamma.send_tensor(found.gamma, gamma)?;

@@ -9,7 +9,8 @@ use super::gpu::{Arg, Gpu, Grid, args, suffix};
 pub fn put(bucket: &Tensor, start: usize, values: &Tensor, adds: bool) -> Result<()> {
     let n = values.elem_count();
     let values = values.contiguous()?;
-    let (from, place) = (of_tensor(&values)?.into(), place(bucket, start, n)?);
+    let from = of_tensor(&values)?.into();
+    let place = place(bucket, start, n)?;
     let (kernel, places) =
         if adds { ("add", [place, from]) } else { ("narrow_f32", [from, place]) };
     let gpu = Gpu::of_tensor(bucket)?;
@@ -32,7 +33,8 @@ pub fn exchange(one: &Tensor, other: &Tensor) -> Result<()> {
 
 /// The values of `bucket`, f32 on the GPU, times `factor`, as `dtype`.
 pub fn compress(bucket: &Tensor, dtype: DType, factor: f32) -> Result<Tensor> {
-    let (gpu, n) = (Gpu::of_tensor(bucket)?, bucket.elem_count());
+    let gpu = Gpu::of_tensor(bucket)?;
+    let n = bucket.elem_count();
     let half = gpu.tensor(dtype, n)?;
     let kernel = format!("compress_{}", suffix(dtype)?);
     let arguments = args![of_tensor(bucket)?, of_tensor(&half)?, factor, n];
@@ -42,7 +44,8 @@ pub fn compress(bucket: &Tensor, dtype: DType, factor: f32) -> Result<Tensor> {
 
 /// The way back: `bucket` becomes `half` times `factor`.
 pub fn expand(half: &Tensor, bucket: &Tensor, factor: f32) -> Result<()> {
-    let (gpu, n) = (Gpu::of_tensor(bucket)?, bucket.elem_count());
+    let gpu = Gpu::of_tensor(bucket)?;
+    let n = bucket.elem_count();
     let kernel = format!("expand_{}", suffix(half.dtype())?);
     let arguments = args![of_tensor(half)?, of_tensor(bucket)?, factor, n];
     gpu.launch(&kernel, Grid::over(n.div_ceil(4)), arguments)

@@ -127,7 +127,8 @@ pub(in crate::ops) fn batch_statistics(
     packs.launch(gpu, "batch_moments", x, args![x, at])?;
     let column = || gpu.storage(DType::F32, c);
     let found = Statistics { mean: column()?, variance: column()?, inverse_std: column()? };
-    let (mean, variance) = (whole(&found.mean)?, whole(&found.variance)?);
+    let mean = whole(&found.mean)?;
+    let variance = whole(&found.variance)?;
     let inverse = whole(&found.inverse_std)?;
     let arguments =
         args![at, mean, variance, inverse, eps, chunks.count, chunks.rows, c, chunks.per_chunk];
@@ -244,7 +245,8 @@ impl Columns {
         let column = |factors: usize| gpu.storage(DType::F32, factors * c);
         let found = NormSums { gamma: column(1)?, beta: column(1)?, slopes: column(3)? };
         let [of_gamma, of_beta] = [whole(&found.gamma)?, whole(&found.beta)?];
-        let (slopes, count) = (whole(&found.slopes)?, chunks.count);
+        let slopes = whole(&found.slopes)?;
+        let count = chunks.count;
         let arguments = args![at, inverse_std, gamma, of_gamma, of_beta, slopes, count, rows, c];
         gpu.launch("batch_norm_affine", chunks.merging(), arguments)?;
         Ok(found)

@@ -100,8 +100,10 @@ impl Conv<'_> {
         let g = self.geometry;
         let n = g.n * g.h * g.w * g.ci;
         let spread = widened(self.gpu, self.backward_data(x, weight)?, n)?;
-        let (width, stride) = (g.ci, g.ci);
-        let (kind, dtype) = (Kind::Identity, DType::F32);
+        let width = g.ci;
+        let stride = g.ci;
+        let kind = Kind::Identity;
+        let dtype = DType::F32;
         let options = Finish { kind, width, stride, n, keeps: false, dtype };
         Ok(finish(self.gpu, &spread, Some(bias), options)?.0)
     }
@@ -150,7 +152,8 @@ impl Conv<'_> {
     }
 
     fn reorder(&self, kernel: &str, from: Address, to: Address) -> Result<()> {
-        let (g, n) = (self.geometry, self.geometry.weight_len());
+        let g = self.geometry;
+        let n = self.geometry.weight_len();
         let kernel = format!("{kernel}_{}", suffix(self.dtype())?);
         self.gpu.launch(&kernel, Grid::over(n), args![from, to, g.group_inputs(), g.taps(), n])
     }

@@ -229,7 +229,8 @@ impl Plan {
     ) -> std::result::Result<Self, CudnnError> {
         let kind = data_type(problem.dtype);
         let convolution = api::create_convolution_descriptor()?;
-        let (x, y) = (api::create_tensor_descriptor()?, api::create_tensor_descriptor()?);
+        let x = api::create_tensor_descriptor()?;
+        let y = api::create_tensor_descriptor()?;
         let w = api::create_filter_descriptor()?;
         let Problem { padding, stride, dilation, groups, .. } = *problem;
         // SAFETY: all descriptors were just made.
@@ -383,9 +384,11 @@ impl Convolution {
     ) -> std::result::Result<(), CudnnError> {
         let pointer = |at: u64| at as *const c_void;
         let (one, zero) = (1f32, 0f32);
-        let (one, zero) = ((&raw const one).cast(), (&raw const zero).cast());
+        let one = (&raw const one).cast();
+        let zero = (&raw const zero).cast();
         let ([a, b], out) = (operands.map(pointer), out as *mut c_void);
-        let (workspace, bytes) = (workspace as *mut c_void, self.candidate.bytes);
+        let workspace = workspace as *mut c_void;
+        let bytes = self.candidate.bytes;
         let Descriptors { convolution, x, w, y } = self.descriptors;
         // SAFETY: the descriptors say what lies at the addresses, and the caller's buffers have
         // those sizes; the work memory has at least `bytes`. The factors are f32, as for all three

@@ -80,12 +80,16 @@ impl Attend<'_> {
         [of_q, of_k, of_v]: [Operand; 3],
     ) -> Result<()> {
         let [q, k, v] = operands.map(|operand| self.split(operand));
-        let (q, k, v) = (q?, k?, v?);
+        let q = q?;
+        let k = k?;
+        let v = v?;
         let (dy, products) = self.products(outcome)?;
         let [q, k, v, dy] = [of_tensor(&q)?, of_tensor(&k)?, of_tensor(&v)?, of_tensor(&dy)?];
         let products = of_tensor(&products)?;
         // Both lie in tensors of the same number of columns.
-        let (dk, dv, columns) = (of_k.values, of_v.values, of_k.columns);
+        let dk = of_k.values;
+        let dv = of_v.values;
+        let columns = of_k.columns;
         let [first_of_k, first_of_v] = [of_k.first, of_v.first];
         let read = args![q, k, v, dy, log_sums, products];
         let places = args![dk, dv, columns, first_of_k, first_of_v, self.sizes()];
@@ -121,7 +125,8 @@ impl Attend<'_> {
     }
 
     fn launch(&self, kernel: &str, grid: Grid, arguments: &[Arg]) -> Result<()> {
-        let (dtype, drops) = (suffix(self.dtype)?, self.mask.is_some());
+        let dtype = suffix(self.dtype)?;
+        let drops = self.mask.is_some();
         let kernels = AttentionKernels { dtype, d: self.d, drops };
         let kernel = format!("attention_{kernel}_{}", kernels.name());
         self.gpu.launch_of(Kernels::Attention(kernels), &kernel, grid, arguments)

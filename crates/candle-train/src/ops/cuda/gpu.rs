@@ -199,7 +199,8 @@ impl Gpu {
             result::mem_pool::get_attribute(pool, attribute, value).w()?;
             let value = std::ptr::from_mut(&mut zero).cast::<c_void>();
             result::mem_pool::set_attribute(pool, attribute, value).w()?;
-            let (gpu, value) = (context.cu_device(), std::ptr::from_mut(&mut in_graphs));
+            let gpu = context.cu_device();
+            let value = std::ptr::from_mut(&mut in_graphs);
             cuDeviceGetGraphMemAttribute(gpu, of_graphs, value.cast()).result().w()?;
             let value = std::ptr::from_mut(&mut zero).cast();
             cuDeviceSetGraphMemAttribute(gpu, of_graphs, value).result().w()?;

@@ -65,7 +65,8 @@ pub(super) fn run(
     [a, b]: [Address; 2],
     out: Address,
 ) -> Result<()> {
-    let (name, shape) = (suffix(out.dtype)?, Arg::Grouped(Shape::of(g)));
+    let name = suffix(out.dtype)?;
+    let shape = Arg::Grouped(Shape::of(g));
     let (kernel, n) = match direction {
         Direction::Forward => ("grouped_forward", g.pixels() * g.co),
         Direction::Data => ("grouped_data", g.n * g.h * g.w * g.ci),
@@ -77,7 +78,8 @@ pub(super) fn run(
 
 /// The gradient of the weight, (co, taps, inputs).
 fn filter(gpu: &Gpu, g: &Geometry, [x, dy]: [Address; 2], out: Address) -> Result<()> {
-    let (name, shape) = (suffix(out.dtype)?, Arg::Grouped(Shape::of(g)));
+    let name = suffix(out.dtype)?;
+    let shape = Arg::Grouped(Shape::of(g));
     let per_output = g.taps() * g.group_inputs();
     let chunks = Chunks::over(g.pixels(), g.co, per_output);
     let partial = gpu.storage(DType::F32, chunks.count * g.weight_len())?;

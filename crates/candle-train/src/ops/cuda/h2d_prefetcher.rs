@@ -75,7 +75,8 @@ impl H2dPrefetcher {
         }
         self.copies.memcpy_htod(&place.host, &mut place.device).w()?;
         place.copied = Some(self.copies.record_event(None).w()?);
-        let (gpu, shape) = (self.gpu.clone(), tensor.shape().clone());
+        let gpu = self.gpu.clone();
+        let shape = tensor.shape().clone();
         Ok(InFlightTensor { gpu, shape, place: Some(place), back: self.back.0.clone() })
     }
 

@@ -70,7 +70,8 @@ impl Pool {
         x: Address,
     ) -> Result<(CudaStorage, CudaStorage)> {
         let n = self.outputs();
-        let (y, chosen) = (gpu.storage(x.dtype, n)?, gpu.storage(DType::U32, n)?);
+        let y = gpu.storage(x.dtype, n)?;
+        let chosen = gpu.storage(DType::U32, n)?;
         let places = args![x, whole(&y)?, whole(&chosen)?];
         self.launch(gpu, "max_pool", x.dtype, self.n * self.oh, places)?;
         Ok((y, chosen))

@@ -43,7 +43,9 @@ impl Linear {
         [x, weight]: [&Tensor; 2],
         bias: Option<Address>,
     ) -> Result<(CudaStorage, Option<CudaStorage>)> {
-        let (n, inputs, outputs) = (self.n, self.inputs, self.outputs);
+        let n = self.n;
+        let inputs = self.inputs;
+        let outputs = self.outputs;
         let x = cast(gpu, of_tensor(x)?, self.dtype(), n * inputs)?;
         let x = Rows { values: x.address()?, stride: inputs };
         let weight = self.padded_weight(gpu, of_tensor(weight)?)?;
@@ -79,7 +81,10 @@ impl Linear {
         before: Option<Address>,
         wants_bias: bool,
     ) -> Result<LinearGradients> {
-        let (n, inputs, outputs, width) = (self.n, self.inputs, self.outputs, self.width());
+        let n = self.n;
+        let inputs = self.inputs;
+        let outputs = self.outputs;
+        let width = self.width();
         let dz = self.incoming(gpu, [of_tensor(dy)?, of_tensor(y)?], before)?;
         let dz = dz.address()?;
         let bias = wants_bias.then(|| column_sums(gpu, dz, n, width)).transpose()?;
@@ -132,7 +137,8 @@ impl Linear {
         if self.is_plain() {
             return cast(gpu, dy, self.dtype(), n);
         }
-        let (width, stride) = (self.outputs, self.width());
+        let width = self.outputs;
+        let stride = self.width();
         let options = Unfinish { kind: self.kind, dtype: self.dtype(), width, stride, n };
         let dz = unfinish(gpu, [dy, y], before, options)?;
         Ok(Cast::Made(dz))
@@ -140,7 +146,8 @@ impl Linear {
 
     /// The weight (width, inputs) in the precision's type, with rows of zeros at its end.
     fn padded_weight(&self, gpu: &Gpu, weight: Address) -> Result<Cast> {
-        let (n, all) = (self.outputs * self.inputs, self.width() * self.inputs);
+        let n = self.outputs * self.inputs;
+        let all = self.width() * self.inputs;
         if n == all {
             return cast(gpu, weight, self.dtype(), n);
         }

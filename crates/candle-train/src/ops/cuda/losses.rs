@@ -146,8 +146,10 @@ impl CrossEntropy {
             Targets::Probabilities(targets) => (Labels::None, Some(*targets)),
         };
         let column = |dtype| gpu.storage(dtype, rows);
-        let (largest, factor) = (column(DType::F32)?, column(DType::F32)?);
-        let (best, losses) = (column(DType::U32)?, gpu.scratch(8 * rows)?);
+        let largest = column(DType::F32)?;
+        let factor = column(DType::F32)?;
+        let best = column(DType::U32)?;
+        let losses = gpu.scratch(8 * rows)?;
         let arguments = [
             values.into(),
             labels.argument(),
@@ -229,7 +231,8 @@ impl Scored<'_> {
             Targets::Placed(labels) => Labels::At(*labels),
             Targets::Probabilities(_) => bail!("probabilities have no right answer"),
         };
-        let (losses, hits) = (gpu.scratch(8 * rows)?, gpu.scratch(4 * rows)?);
+        let losses = gpu.scratch(8 * rows)?;
+        let hits = gpu.scratch(4 * rows)?;
         let arguments = [
             values.into(),
             labels.argument(),

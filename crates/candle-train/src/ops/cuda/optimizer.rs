@@ -167,7 +167,8 @@ impl Updater {
             self.addresses = addresses;
         }
         let decision = decision.map_or(Arg::Address(0), Decision::argument);
-        let (table, parts) = (self.table.at(), self.parts.at());
+        let table = self.table.at();
+        let parts = self.parts.at();
         let arguments = [table, parts, Arg::Rule(rule), decision, PER_BLOCK.into()];
         self.gpu.launch("update", Grid::rows(self.n_parts()), &arguments)
     }

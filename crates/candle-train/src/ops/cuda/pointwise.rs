@@ -78,8 +78,10 @@ pub(in crate::ops) fn widened_tensor(gpu: &Gpu, x: &Tensor) -> Result<CudaStorag
 
 /// Adds `values` to `sum`: contiguous tensors of one type and shape.
 pub(in crate::ops) fn add_to(sum: &Tensor, values: &Tensor) -> Result<()> {
-    let (gpu, n) = (Gpu::of_tensor(sum)?, sum.elem_count());
-    let (sum, values) = (of_tensor(sum)?, of_tensor(values)?);
+    let gpu = Gpu::of_tensor(sum)?;
+    let n = sum.elem_count();
+    let sum = of_tensor(sum)?;
+    let values = of_tensor(values)?;
     let kernel = format!("add_to_{}", suffix(sum.dtype)?);
     gpu.launch(&kernel, Grid::over(n.div_ceil(4)), args![sum, values, n])
 }

@@ -67,8 +67,10 @@ impl RowNorm {
         let blocks = rows.div_ceil(per_block);
         let sums = |n| gpu.storage(DType::F32, n * c);
         let optional = |n| wants_beta.then(|| sums(n)).transpose();
-        let (gamma_parts, beta_parts) = (sums(blocks)?, optional(blocks)?);
-        let (of_gamma, of_beta) = (sums(1)?, optional(1)?);
+        let gamma_parts = sums(blocks)?;
+        let beta_parts = optional(blocks)?;
+        let of_gamma = sums(1)?;
+        let of_beta = optional(1)?;
         let address = |part: &Option<CudaStorage>| part.as_ref().map(whole).transpose();
         let parts = (whole(&gamma_parts)?, address(&beta_parts)?);
         let arguments =

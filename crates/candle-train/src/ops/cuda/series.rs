@@ -20,7 +20,8 @@ impl Turn<'_> {
     /// Turns `n` features, f32; `x` and `y` may be the same place.
     pub(in crate::ops) fn run(&self, gpu: &Gpu, [x, y]: [Address; 2], n: usize) -> Result<()> {
         let [t, width, d] = self.sizes;
-        let (angles, pairs) = (of_tensor(self.angles)?, n / 2);
+        let angles = of_tensor(self.angles)?;
+        let pairs = n / 2;
         let arguments = args![x, y, angles, self.sign, t, width, d, pairs];
         gpu.launch("rotary", Grid::over(pairs), arguments)
     }
@@ -80,7 +81,8 @@ impl Spectra<'_> {
 
     /// The loss, a scalar.
     pub(in crate::ops) fn loss(&self, gpu: &Gpu, operands: [Address; 2]) -> Result<CudaStorage> {
-        let (n, coefficients) = (self.elements(), self.coefficients());
+        let n = self.elements();
+        let coefficients = self.coefficients();
         let spectrum = self.spectrum(gpu, operands)?;
         let over_time = regression_sums(gpu, operands, true, BLOCK, n)?;
         let blocks = coefficients.div_ceil(BLOCK);

@@ -93,7 +93,8 @@ impl<M: DerefMut<Target = [f32]>> Staging<M> {
     fn fetch(&mut self, index: usize, values: &Tensor, ready: &Moment) -> Result<()> {
         let at = place_of(values, self.memory[index].len())?;
         self.copies.wait(&ready.0).w()?;
-        let (memory, stream) = (&mut self.memory[index][..], self.copies.cu_stream());
+        let memory = &mut self.memory[index][..];
+        let stream = self.copies.cu_stream();
         // SAFETY: as many numbers on both sides, on a stream of the context that both belong to;
         // this function returns after the copy, and the memory is not shared meanwhile.
         unsafe { memcpy_dtoh_async(memory, at, stream) }.w()?;
@@ -101,7 +102,8 @@ impl<M: DerefMut<Target = [f32]>> Staging<M> {
     }
 
     fn send(&self, index: usize, (elements, to): &(Range<usize>, Tensor)) -> Result<Moment> {
-        let (at, stream) = (place_of(to, elements.len())?, self.copies.cu_stream());
+        let at = place_of(to, elements.len())?;
+        let stream = self.copies.cu_stream();
         if !elements.is_empty() {
             let values = &self.memory[index][elements.clone()];
             // SAFETY: as many numbers on both sides. They are changed again only after the next

@@ -102,7 +102,8 @@ pub(in crate::ops) fn multiply_and_finish(
 
 /// a b, row-major, on all threads.
 pub(in crate::ops) fn multiplied(a: Matrix<'_>, b: Matrix<'_>, sums: Sums) -> Vec<f32> {
-    let (rows, columns) = (a.rows, b.cols);
+    let rows = a.rows;
+    let columns = b.cols;
     let product = Rowwise::new(a, b, Format::F32, sums);
     filled(rows * columns, rows_per_block(Format::F32, rows) * columns, |start, out| {
         product.write(out, start / columns, &mut ());
@@ -121,11 +122,14 @@ pub(in crate::ops) enum Rowwise<'a> {
 impl<'a> Rowwise<'a> {
     pub(in crate::ops) fn new(a: Matrix<'a>, b: Matrix<'_>, format: Format, sums: Sums) -> Self {
         // Values that are packed or transposed in either way.
-        let (packed, turned) = (b.rows * b.cols, a.rows * (a.cols + b.cols));
+        let packed = b.rows * b.cols;
+        let turned = a.rows * (a.cols + b.cols);
         if packed <= turned {
             return Self::Packed { a, b: b.panels_of(format), sums };
         }
-        let (rows, a, b) = (a.rows, a.transposed().panels_of(format), b.transposed());
+        let rows = a.rows;
+        let a = a.transposed().panels_of(format);
+        let b = b.transposed();
         let block = rows_per_block(format, b.rows) * rows;
         let columns = filled(b.rows * rows, block, |start, out| {
             multiply_block(out, b, start / rows, &a, (Write::Replace, sums), &mut ());

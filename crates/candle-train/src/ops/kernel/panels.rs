@@ -89,7 +89,8 @@ impl F32Panels {
     /// B, row-major (depth, columns), for the processor's best level: `values` as they are, if
     /// whole registers of one panel hold all columns, else packed.
     pub(in crate::ops) fn of_rows(values: Scratch, depth: usize, columns: usize) -> Self {
-        let (level, width) = (best(), Width::of(best()));
+        let level = best();
+        let width = Width::of(best());
         if columns.is_multiple_of(width.lanes) && columns <= width.lanes * width.registers {
             return Self {
                 values: Arc::new(values),
@@ -170,7 +171,8 @@ impl F32Panels {
     }
 
     pub(super) fn panel(&self, panel: usize) -> Panel<'_> {
-        let (first, end) = (self.first_register(panel), self.first_register(panel + 1));
+        let first = self.first_register(panel);
+        let end = self.first_register(panel + 1);
         let per_register = self.width.lanes * self.taps * self.depth;
         Panel {
             values: &self.values[self.start..][first * per_register..end * per_register],
@@ -231,7 +233,8 @@ fn copy_rows<'a>(block: &Block, piece: &mut [f32], row: impl Fn(usize) -> &'a [f
 /// Copies a block that begins at `at` of the source.
 #[inline(always)]
 fn copy_block(level: Arch, source: Source<'_>, at: usize, block: &Block, piece: &mut [f32]) {
-    let (columns, values) = (block.columns.len(), source.values);
+    let columns = block.columns.len();
+    let values = source.values;
     if source.column == 1 {
         return copy_rows(block, piece, |i| &values[at + i * source.row..]);
     }

@@ -270,7 +270,8 @@ impl<L: Left> Product<'_, '_, L> {
         add: bool,
     ) -> usize {
         let sums = self.left.sums::<S, M, V>(simd, row, chunk, b);
-        let (starts, columns) = (&self.out.starts[row..row + M], &panel.columns);
+        let starts = &self.out.starts[row..row + M];
+        let columns = &panel.columns;
         let out = &mut *self.out.values;
         if columns.len() == V * S::F32_LANES {
             write_whole_rows(simd, &sums, out, |i| starts[i] + columns.start, add);

@@ -27,7 +27,8 @@ impl Left for Rows<'_> {
         b: &[[S::f32s; V]],
     ) -> Tile<S, M, V> {
         let mut sums = zeros::<S, M, V>(simd);
-        let (depth, mut b) = (chunk.depth.len(), b);
+        let depth = chunk.depth.len();
+        let mut b = b;
         for tap in chunk.taps.clone() {
             let mut a = [&[] as &[f32]; M];
             for (i, a) in a.iter_mut().enumerate() {

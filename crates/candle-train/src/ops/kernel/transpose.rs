@@ -93,14 +93,22 @@ fn in_registers(simd: pulp::x86::V3, square: Square) -> Square {
     const SECOND: i32 = 0x31;
     let avx = simd.avx;
     let [r0, r1, r2, r3, r4, r5, r6, r7]: [std::arch::x86_64::__m256; SQUARE] = pulp::cast(square);
-    let (a0, a1) = (avx._mm256_unpacklo_ps(r0, r1), avx._mm256_unpackhi_ps(r0, r1));
-    let (a2, a3) = (avx._mm256_unpacklo_ps(r2, r3), avx._mm256_unpackhi_ps(r2, r3));
-    let (a4, a5) = (avx._mm256_unpacklo_ps(r4, r5), avx._mm256_unpackhi_ps(r4, r5));
-    let (a6, a7) = (avx._mm256_unpacklo_ps(r6, r7), avx._mm256_unpackhi_ps(r6, r7));
-    let (b0, b1) = (avx._mm256_shuffle_ps::<LOW>(a0, a2), avx._mm256_shuffle_ps::<HIGH>(a0, a2));
-    let (b2, b3) = (avx._mm256_shuffle_ps::<LOW>(a1, a3), avx._mm256_shuffle_ps::<HIGH>(a1, a3));
-    let (b4, b5) = (avx._mm256_shuffle_ps::<LOW>(a4, a6), avx._mm256_shuffle_ps::<HIGH>(a4, a6));
-    let (b6, b7) = (avx._mm256_shuffle_ps::<LOW>(a5, a7), avx._mm256_shuffle_ps::<HIGH>(a5, a7));
+    let a0 = avx._mm256_unpacklo_ps(r0, r1);
+    let a1 = avx._mm256_unpackhi_ps(r0, r1);
+    let a2 = avx._mm256_unpacklo_ps(r2, r3);
+    let a3 = avx._mm256_unpackhi_ps(r2, r3);
+    let a4 = avx._mm256_unpacklo_ps(r4, r5);
+    let a5 = avx._mm256_unpackhi_ps(r4, r5);
+    let a6 = avx._mm256_unpacklo_ps(r6, r7);
+    let a7 = avx._mm256_unpackhi_ps(r6, r7);
+    let b0 = avx._mm256_shuffle_ps::<LOW>(a0, a2);
+    let b1 = avx._mm256_shuffle_ps::<HIGH>(a0, a2);
+    let b2 = avx._mm256_shuffle_ps::<LOW>(a1, a3);
+    let b3 = avx._mm256_shuffle_ps::<HIGH>(a1, a3);
+    let b4 = avx._mm256_shuffle_ps::<LOW>(a4, a6);
+    let b5 = avx._mm256_shuffle_ps::<HIGH>(a4, a6);
+    let b6 = avx._mm256_shuffle_ps::<LOW>(a5, a7);
+    let b7 = avx._mm256_shuffle_ps::<HIGH>(a5, a7);
     pulp::cast([
         avx._mm256_permute2f128_ps::<FIRST>(b0, b4),
         avx._mm256_permute2f128_ps::<FIRST>(b1, b5),

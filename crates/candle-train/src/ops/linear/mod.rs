@@ -46,7 +46,8 @@ pub fn linear_activated(
     }
     let n = x.dims()[..x.rank() - 1].iter().product();
     add_multiplications(n * inputs * outputs);
-    let (dw, db) = (weight.destination(), bias.map(Weight::destination));
+    let dw = weight.destination();
+    let db = bias.map(Weight::destination);
     let tracked = [Some(x), Some(weight.tensor()), bias.map(Weight::tensor)];
     let tracked = tracked.into_iter().flatten().any(Tensor::track_op);
     let before = (activation.needs_its_input() && tracked).then(Kept::default);
@@ -78,16 +79,19 @@ impl Linear {
 
     /// Bias and activation are applied while the product's rows are in the cache.
     fn values(&self, x: &[f32], weight: &[f32], bias: Option<&[f32]>) -> Vec<f32> {
-        let (precision, width) = (self.precision, self.outputs);
-        let (x, weight) = (operand(x, precision), operand(weight, precision));
+        let precision = self.precision;
+        let width = self.outputs;
+        let x = operand(x, precision);
+        let weight = operand(weight, precision);
         let bias = bias.map(|bias| rounded(bias, precision));
         let x = Matrix::new(&x, self.n, self.inputs);
         let weight = Matrix::new(&weight, self.outputs, self.inputs).transposed();
         let format = Format::of(precision);
-        let (rows, product) =
-            (rows_per_block(format, self.n), Rowwise::new(x, weight, format, Sums::Long));
+        let rows = rows_per_block(format, self.n);
+        let product = Rowwise::new(x, weight, format, Sums::Long);
         let fill = |start: usize, y: &mut [f32], before: Option<&mut [f32]>| {
-            let (bias, activation) = (bias.as_deref(), self.activation);
+            let bias = bias.as_deref();
+            let activation = self.activation;
             let mut finish = Finish { bias, activation, width, before, precision };
             product.write(y, start / width, &mut finish);
         };
@@ -103,11 +107,12 @@ impl Linear {
 
     /// dx (n, inputs).
     fn input_gradient(&self, dy: Matrix<'_>, weight: &[f32]) -> Vec<f32> {
-        let (format, inputs) = (Format::of(self.precision), self.inputs);
+        let format = Format::of(self.precision);
+        let inputs = self.inputs;
         let weight = operand(weight, self.precision);
         let weight = Matrix::new(&weight, self.outputs, inputs);
-        let (rows, product) =
-            (rows_per_block(format, self.n), Rowwise::new(dy, weight, format, Sums::Long));
+        let rows = rows_per_block(format, self.n);
+        let product = Rowwise::new(dy, weight, format, Sums::Long);
         filled(self.n * inputs, rows * inputs, |start, dx| {
             product.write(dx, start / inputs, &mut Round(self.precision));
         })
@@ -167,7 +172,8 @@ impl Operation for Linear {
                 let x_values = operand(x_values, self.precision);
                 let x = Matrix::new(&x_values, self.n, self.inputs);
                 let x = x.panels_of(Format::of(self.precision));
-                let (how, round) = ((Write::Replace, Sums::Long), Round(self.precision));
+                let how = (Write::Replace, Sums::Long);
+                let round = Round(self.precision);
                 self.dw.send_written(weight, |dw| {
                     multiply_and_finish(dw, dy.transposed(), &x, how, round);
                 })?

@@ -24,7 +24,8 @@ pub(in crate::ops) fn backward_by_cpu<O: Operation>(
     dy: &Tensor,
 ) -> Result<Vec<Option<Tensor>>> {
     let operands = on_cpu(operands.into_iter())?;
-    let (y, on) = (y.to_device(&Device::Cpu)?, dy.device());
+    let y = y.to_device(&Device::Cpu)?;
+    let on = dy.device();
     let dy = dy.to_device(&Device::Cpu)?;
     let gradients = op.backward(listed::<O, _>(operands.iter().collect())?, &y, dy)?.into_vec();
     let back = |gradient: Option<Tensor>| gradient.map(|dx| dx.to_device(on)).transpose();

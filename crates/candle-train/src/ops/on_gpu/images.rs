@@ -81,7 +81,8 @@ impl OnGpu for MaxPool {
 
     fn backward_on(&self, gpu: &Gpu, [x]: [&Tensor; 1], _: &Tensor, dy: Tensor) -> Gradients<Self> {
         let Some(chosen) = self.chosen.on_gpu::<Tensor>() else { bail!("backward before forward") };
-        let (dy, chosen) = (cuda::of_tensor(&dy)?, cuda::of_tensor(chosen)?);
+        let dy = cuda::of_tensor(&dy)?;
+        let chosen = cuda::of_tensor(chosen)?;
         let dx = self.windows.on_gpu()?.gradient(gpu, dy, Some(chosen))?;
         Ok([Some(cuda::wrap(dx, x.shape()))])
     }
@@ -119,7 +120,8 @@ impl OnGpu for GlobalAveragePool {
     }
 
     fn backward_on(&self, gpu: &Gpu, [x]: [&Tensor; 1], _: &Tensor, dy: Tensor) -> Gradients<Self> {
-        let (dy, sizes) = (cuda::of_tensor(&dy)?, (self.pixels, self.c));
+        let dy = cuda::of_tensor(&dy)?;
+        let sizes = (self.pixels, self.c);
         let dx = cuda::global_average_gradient(gpu, dy, x.dtype(), self.n, sizes)?;
         Ok([Some(cuda::wrap(dx, x.shape()))])
     }

@@ -20,7 +20,8 @@ impl Targets {
 
 impl OnGpu for CrossEntropy {
     fn forward_on(&self, gpu: &Gpu, [logits]: [&Tensor; 1]) -> Result<(CudaStorage, Shape)> {
-        let (logits, targets) = (cuda::Logits::of(logits)?, self.targets.on_gpu()?);
+        let logits = cuda::Logits::of(logits)?;
+        let targets = self.targets.on_gpu()?;
         let Self { smoothing, divisor, .. } = *self;
         let (loss, rows) = cuda::CrossEntropy::forward(gpu, logits, &targets, smoothing, divisor)?;
         self.rows.keep_on_gpu(rows);

@@ -35,13 +35,17 @@ impl<F: Function> OnGpu for Elementwise<F> {
     }
 
     fn forward_on(&self, gpu: &Gpu, [x]: [&Tensor; 1]) -> Result<(CudaStorage, Shape)> {
-        let (at, kind, parameter) = (cuda::of_tensor(x)?, kind_of(F::NAME)?, self.0.parameter());
+        let at = cuda::of_tensor(x)?;
+        let kind = kind_of(F::NAME)?;
+        let parameter = self.0.parameter();
         Ok((cuda::activation(gpu, at, kind, parameter, x.elem_count())?, x.shape().clone()))
     }
 
     fn backward_on(&self, gpu: &Gpu, [x]: [&Tensor; 1], _: &Tensor, dy: Tensor) -> Gradients<Self> {
-        let (x, at) = (cuda::of_tensor(x)?, cuda::of_tensor(&dy)?);
-        let (kind, parameter) = (kind_of(F::NAME)?, self.0.parameter());
+        let x = cuda::of_tensor(x)?;
+        let at = cuda::of_tensor(&dy)?;
+        let kind = kind_of(F::NAME)?;
+        let parameter = self.0.parameter();
         cuda::activation_gradient(gpu, [x, at], kind, parameter, dy.elem_count())?;
         Ok([Some(dy)])
     }
@@ -56,7 +60,8 @@ impl OnGpu for Add {
     fn forward_on(&self, gpu: &Gpu, [a, b]: [&Tensor; 2]) -> Result<(CudaStorage, Shape)> {
         let dtype = if a.dtype() == b.dtype() { a.dtype() } else { DType::F32 };
         let [a, b] = [a, b].map(|x| cuda::cast_tensor(gpu, x, dtype));
-        let (a, b) = (a?, b?);
+        let a = a?;
+        let b = b?;
         let ((a_storage, a_layout), (b_storage, b_layout)) =
             (a.storage_and_layout(), b.storage_and_layout());
         let (Storage::Cuda(first), Storage::Cuda(second)) = (&*a_storage, &*b_storage) else {
@@ -122,7 +127,8 @@ impl OnGpu for Embedding {
     ) -> Gradients<Self> {
         let (rows, _) = table.dims2()?;
         let (starts, positions) = self.uses(rows);
-        let (starts, positions) = (numbers(&starts), numbers(&positions));
+        let starts = numbers(&starts);
+        let positions = numbers(&positions);
         let dy = cuda::of_tensor(&dy)?;
         let gradient = cuda::embedding_gradient(gpu, dy, &starts, &positions, self.c)?;
         let gradient = cuda::wrap(gradient, table.shape());

@@ -15,7 +15,8 @@ impl OnGpu for Softmax {
     }
 
     fn backward_on(&self, gpu: &Gpu, _: [&Tensor; 1], y: &Tensor, dy: Tensor) -> Gradients<Self> {
-        let (y, at) = (cuda::of_tensor(y)?, cuda::of_tensor(&dy)?);
+        let y = cuda::of_tensor(y)?;
+        let at = cuda::of_tensor(&dy)?;
         cuda::softmax_gradient(gpu, y, at, dy.elem_count() / self.c, self.c)?;
         Ok([Some(dy)])
     }
@@ -63,7 +64,8 @@ impl OnGpu for RowNorm {
 
 impl GroupNorm {
     fn on_gpu(&self, elements: usize, c: usize) -> cuda::GroupNorm {
-        let (samples, positions) = (elements / self.sample.max(1), self.sample / c);
+        let samples = elements / self.sample.max(1);
+        let positions = self.sample / c;
         cuda::GroupNorm { eps: self.eps, samples, positions, groups: self.groups, c }
     }
 }

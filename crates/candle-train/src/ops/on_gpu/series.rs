@@ -28,7 +28,8 @@ impl OnGpu for Rotary {
 
     /// The inverse of a rotation is its transpose.
     fn backward_on(&self, gpu: &Gpu, _: [&Tensor; 1], _: &Tensor, dy: Tensor) -> Gradients<Self> {
-        let (angles, at) = (self.table(gpu)?, cuda::of_tensor(&dy)?);
+        let angles = self.table(gpu)?;
+        let at = cuda::of_tensor(&dy)?;
         let turn = cuda::Turn { sizes: self.sizes, angles: &angles, sign: -1.0 };
         turn.run(gpu, [at, at], dy.elem_count())?;
         Ok([Some(dy)])

@@ -72,13 +72,14 @@ pub(super) fn decide(
         let what = "is missing: `graph` is made of layers";
         return Err(loaded.problem_at("model.layers", "model.name", what).help(help));
     }
-    let (modality, target) = (data.source.modality, &data.target[..]);
+    let modality = data.source.modality;
+    let target = &data.target[..];
     let Some(start) = Flow::of(modality, input, target).filter(|_| name == "graph") else {
         return Ok(Vec::new());
     };
     let plans = kinds.layers(layers, start, outputs).map_err(|misfit| problem(loaded, misfit))?;
-    let (given, needed) =
-        (plans.last().map_or(start, |layer| layer.output), Flow::needed(outputs, target));
+    let given = plans.last().map_or(start, |layer| layer.output);
+    let needed = Flow::needed(outputs, target);
     if given != needed {
         let last = format!("model.layers[{}].name", layers.len() - 1);
         let what = format!("gives {}, but the data needs {}", given.in_words(), needed.in_words());
@@ -91,7 +92,8 @@ pub(super) fn decide(
 /// Drawn under the option that is wrong, or under the layer's name.
 fn problem(loaded: &Loaded, misfit: LayerMisfit) -> Problem {
     let LayerMisfit { at, unfit: Unfit { key, what, help } } = misfit;
-    let (name, option) = (format!("{at}.name"), format!("{at}.{key}"));
+    let name = format!("{at}.name");
+    let option = format!("{at}.{key}");
     let problem = match key {
         "" => loaded.problem_at(&at, &name, what),
         _ if loaded.is_given(&option) => loaded.problem(&option, what),

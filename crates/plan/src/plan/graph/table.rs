@@ -20,10 +20,12 @@ pub fn rows(layers: &[LayerPlan]) -> Vec<[String; 5]> {
 }
 
 fn add(layer: &LayerPlan, depth: usize, rows: &mut Vec<[String; 5]>) {
-    let (inside, round) = (&layer.layers, &layer.shortcut);
+    let inside = &layer.layers;
+    let round = &layer.shortcut;
     let or_blank = |n: u64, shown: String| if n == 0 { String::new() } else { shown };
     // Those of layers inside stand in their own rows.
-    let (n, flops) = (layer.own_parameters, layer.own_flops);
+    let n = layer.own_parameters;
+    let flops = layer.own_flops;
     rows.push([
         "  ".repeat(depth) + &layer.kind.name + &layer.details,
         or_blank(n as u64, layer.path.clone()),

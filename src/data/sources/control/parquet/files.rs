@@ -38,7 +38,8 @@ pub(crate) fn is_parquet(path: &Path) -> bool {
 /// Reads all episodes of a file, or of the files of a folder in the order of their paths, and the
 /// images of `cameras`.
 pub(crate) fn read(path: &Path, cameras: &[String]) -> Result<Episodes, Error> {
-    let (files, root) = (tables(path)?, root(path));
+    let files = tables(path)?;
+    let root = root(path);
     let mut joined = Joined::default();
     for file in &files {
         let table = Table::open(file)?;
@@ -82,7 +83,8 @@ impl Joined {
             if let (Some(before), Some(now)) = (before.first(), now.first())
                 && before.len() != now.len()
             {
-                let (n, others) = (now.len(), before.len());
+                let n = now.len();
+                let others = before.len();
                 return Err(format!(
                     "its rows have {n} values, but those of the files before it have {others}"
                 ));
@@ -126,7 +128,8 @@ impl Part {
     fn read(table: &Table<'_>, root: &Path, cameras: &[String]) -> Result<Self, Error> {
         let observations = lists(table, &OBSERVATIONS)?;
         let actions = lists(table, &ACTIONS)?;
-        let (steps, n) = (observations.len(), actions.len());
+        let steps = observations.len();
+        let n = actions.len();
         if steps != n || steps == 0 {
             return Err(table.format(format!("it has {steps} observations but {n} actions")));
         }

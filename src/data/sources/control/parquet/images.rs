@@ -60,7 +60,8 @@ pub(super) fn images(
 impl Numbers<'_> {
     /// `episode_000003/frame_000017.png`, below the folder of a camera.
     fn path(&self, folder: &Path, row: usize) -> Option<PathBuf> {
-        let (episode, frame) = (self.episodes?[row], self.frames?[row]);
+        let episode = self.episodes?[row];
+        let frame = self.frames?[row];
         Some(folder.join(format!("episode_{episode:06}")).join(format!("frame_{frame:06}.png")))
     }
 }
@@ -89,7 +90,8 @@ struct Feature {
 
 /// Why there are no images `name`.
 fn absent(table: &Table<'_>, root: &Path, name: &str) -> Error {
-    let (path, camera) = (root.to_owned(), name.to_owned());
+    let path = root.to_owned();
+    let camera = name.to_owned();
     let info = read::whole(&root.join("meta").join("info.json")).ok();
     let info = info.and_then(|bytes| serde_json::from_slice::<Info>(&bytes).ok());
     let features = info.map(|info| info.features).unwrap_or_default();

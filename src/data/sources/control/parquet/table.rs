@@ -169,7 +169,8 @@ fn append_bytes(
     left: &mut u64,
 ) -> Result<(), ParquetError> {
     loop {
-        let (mut definitions, mut values) = (Vec::new(), Vec::new());
+        let mut definitions = Vec::new();
+        let mut values = Vec::new();
         let (_, _, levels) = from.read_records(ROWS, Some(&mut definitions), None, &mut values)?;
         if levels == 0 {
             return Ok(());
@@ -198,7 +199,9 @@ fn append<T: DataType>(
     let full = column.max_def_level();
     let absent = if column.self_type().is_optional() { full - 1 } else { full };
     loop {
-        let (mut definitions, mut repetitions, mut values) = (Vec::new(), Vec::new(), Vec::new());
+        let mut definitions = Vec::new();
+        let mut repetitions = Vec::new();
+        let mut values = Vec::new();
         let (_, _, levels) =
             from.read_records(ROWS, Some(&mut definitions), Some(&mut repetitions), &mut values)?;
         if levels == 0 {

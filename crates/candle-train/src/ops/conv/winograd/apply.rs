@@ -84,7 +84,8 @@ impl<'a, E: Element> Work<'a, E> {
     ) -> Self {
         let elements = padded(kernels.rows) * padded(kernels.columns) * COMPONENTS;
         let kernels = kernels.panels();
-        let (tiles, is_staged) = (Tiles::new(output), elements > LARGE_KERNELS);
+        let tiles = Tiles::new(output);
+        let is_staged = elements > LARGE_KERNELS;
         let mut work = Self { gather, kernels, tiles, blocks: Vec::new(), rounds, is_staged };
         let size = BLOCK_BYTES / (4 * COMPONENTS * (work.inputs() + work.outputs()));
         work.blocks = tiles.blocks(size.clamp(48, 96));

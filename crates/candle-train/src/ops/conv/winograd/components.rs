@@ -43,7 +43,8 @@ impl Components {
 
     /// The rows of a matrix of the tiles that need it.
     pub(super) fn needed(&self, component: usize, needed: &Needed) -> Vec<&[f32]> {
-        let (matrix, columns) = (self.get(component), self.columns);
+        let matrix = self.get(component);
+        let columns = self.columns;
         let row = |tile: &usize| &matrix[tile * columns..][..columns];
         match needed.of(component) {
             Some(tiles) => tiles.iter().map(row).collect(),
@@ -53,7 +54,8 @@ impl Components {
 
     /// The rows of a matrix of the tiles that need it, as a right operand.
     pub(super) fn panels(&self, component: usize, needed: &Needed) -> Panels {
-        let (values, columns) = (self.get(component), self.columns);
+        let values = self.get(component);
+        let columns = self.columns;
         if needed.of(component).is_some() {
             return Panels::of_slices(&self.needed(component, needed), columns);
         }
@@ -97,7 +99,8 @@ impl Components {
 
     /// All matrices, each to be written by a thread.
     pub(super) fn par_split(&mut self) -> impl IndexedParallelIterator<Item = &mut [f32]> {
-        let (stride, len) = (stride(self.rows, self.columns), self.rows * self.columns);
+        let stride = stride(self.rows, self.columns);
+        let len = self.rows * self.columns;
         self.values.par_chunks_exact_mut(stride.max(1)).map(move |matrix| &mut matrix[..len])
     }
 }

@@ -97,7 +97,8 @@ impl<const I: usize, T: Transform<I, 6>, E: Element> WithSimd for Run<'_, I, T, 
         let channels = self.gather.images.c;
         let vectors = padded(channels) / S::F32_LANES;
         let mut transformed = self.transformed.map(|values| S::as_mut_simd_f32s(values).0);
-        let (mut room, rounds) = (T::room(simd), self.gather.rounds);
+        let mut room = T::room(simd);
+        let rounds = self.gather.rounds;
         for tile in 0..self.tiles.within(&self.bands) {
             let place = self.tiles.place(&self.bands, tile);
             let pixels = self.gather.pixels(place);

@@ -32,7 +32,8 @@ pub(super) fn gradient<X: Element, D: Element>(
     x: Gather<'_, 6, Input, X>,
     dy: Gather<'_, TILE, OutputGradient, D>,
 ) -> Vec<f32> {
-    let (input, output) = (x.images(), dy.images());
+    let input = x.images();
+    let output = dy.images();
     let work = Work { inputs: x, outputs: dy, tiles: Tiles::new(output) };
     let sums = if work.len() > LARGE_PRODUCTS { vec![work.staged()] } else { work.parts() };
     let mut dw = zeros(output.c * input.c * TAPS);

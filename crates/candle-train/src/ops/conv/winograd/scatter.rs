@@ -32,7 +32,8 @@ impl WithSimd for Scatter<'_> {
         for tile in 0..self.tiles.within(&self.bands) {
             let place = self.tiles.place(&self.bands, tile);
             let pixel = (place.image * image.h + place.y) * image.w + place.x - first_pixel;
-            let (rows, columns) = (TILE.min(image.h - place.y), TILE.min(image.w - place.x));
+            let rows = TILE.min(image.h - place.y);
+            let columns = TILE.min(image.w - place.x);
             for vector in 0..image.c.div_ceil(S::F32_LANES) {
                 let at = tile * vectors + vector;
                 let first = vector * S::F32_LANES;

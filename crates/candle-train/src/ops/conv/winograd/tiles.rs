@@ -47,7 +47,8 @@ pub(super) struct TilePosition {
 
 impl Tiles {
     pub(super) fn new(output: Images) -> Self {
-        let (rows, columns) = (output.h.div_ceil(TILE), output.w.div_ceil(TILE));
+        let rows = output.h.div_ceil(TILE);
+        let columns = output.w.div_ceil(TILE);
         Self { output, sizes: Sizes::of([output.h, output.w], output.c), columns, rows }
     }
 
@@ -90,7 +91,8 @@ impl Tiles {
     #[inline(always)]
     pub(super) fn place(&self, bands: &Range<usize>, number: usize) -> TilePosition {
         let band = bands.start + number / self.columns;
-        let (y, x) = (band % self.rows * TILE, number % self.columns * TILE);
+        let y = band % self.rows * TILE;
+        let x = number % self.columns * TILE;
         let size = match self.sizes {
             Sizes::Whole => TileSize::WHOLE,
             Sizes::Any => TileSize {

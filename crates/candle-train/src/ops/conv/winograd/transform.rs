@@ -95,7 +95,8 @@ impl Transform<6, 6> for Input {
     #[inline(always)]
     fn line<S: Simd>(simd: S, length: Length, d: [S::f32s; 6]) -> [S::f32s; 6] {
         let v = Lanes(simd);
-        let (none, rise) = (simd.splat_f32s(0.0), v.sub(d[3], d[1]));
+        let none = simd.splat_f32s(0.0);
+        let rise = v.sub(d[3], d[1]);
         match length {
             Length::Two => [
                 v.scale(4.0, v.sub(d[0], d[2])),
@@ -114,7 +115,8 @@ impl Transform<6, 6> for Input {
                 v.fma(-2.0, rise, v.sub(d[4], d[2])),
             ],
             Length::Four => {
-                let (a, b) = (v.fma(-4.0, d[2], d[4]), v.fma(-4.0, d[1], d[3]));
+                let a = v.fma(-4.0, d[2], d[4]);
+                let b = v.fma(-4.0, d[1], d[3]);
                 let c = v.sub(d[4], d[2]);
                 [
                     v.fma(4.0, d[0], v.fma(-5.0, d[2], d[4])),
@@ -133,8 +135,10 @@ impl Transform<6, 4> for Output {
     #[inline(always)]
     fn line<S: Simd>(simd: S, length: Length, m: [S::f32s; 6]) -> [S::f32s; 4] {
         let v = Lanes(simd);
-        let (near, near_odd) = (v.add(m[1], m[2]), v.sub(m[1], m[2]));
-        let (first, none) = (v.add(m[0], near), simd.splat_f32s(0.0));
+        let near = v.add(m[1], m[2]);
+        let near_odd = v.sub(m[1], m[2]);
+        let first = v.add(m[0], near);
+        let none = simd.splat_f32s(0.0);
         match length {
             Length::Two => [first, v.add(near_odd, m[5]), none, none],
             Length::Three => {
@@ -142,7 +146,8 @@ impl Transform<6, 4> for Output {
                 [v.add(first, m[3]), v.fma(2.0, m[3], near_odd), last, none]
             }
             Length::Four => {
-                let (far, far_odd) = (v.add(m[3], m[4]), v.sub(m[3], m[4]));
+                let far = v.add(m[3], m[4]);
+                let far_odd = v.sub(m[3], m[4]);
                 [
                     v.add(first, far),
                     v.fma(2.0, far_odd, near_odd),
@@ -157,18 +162,24 @@ impl Transform<6, 4> for Output {
 impl Transform<4, 6> for OutputGradient {
     #[inline(always)]
     fn line<S: Simd>(simd: S, length: Length, y: [S::f32s; 4]) -> [S::f32s; 6] {
-        let (v, none) = (Lanes(simd), simd.splat_f32s(0.0));
+        let v = Lanes(simd);
+        let none = simd.splat_f32s(0.0);
         match length {
             Length::Two => [y[0], v.add(y[0], y[1]), v.sub(y[0], y[1]), none, none, y[1]],
             Length::Three => {
-                let (even, far) = (v.add(y[0], y[2]), v.fma(4.0, y[2], y[0]));
-                let (near, near_odd) = (v.add(even, y[1]), v.sub(even, y[1]));
+                let even = v.add(y[0], y[2]);
+                let far = v.fma(4.0, y[2], y[0]);
+                let near = v.add(even, y[1]);
+                let near_odd = v.sub(even, y[1]);
                 [y[0], near, near_odd, v.fma(2.0, y[1], far), none, y[2]]
             }
             Length::Four => {
-                let (even, odd) = (v.add(y[0], y[2]), v.add(y[1], y[3]));
-                let (far, far_odd) = (v.fma(4.0, y[2], y[0]), v.scale(2.0, v.fma(4.0, y[3], y[1])));
-                let (near, near_odd) = (v.add(even, odd), v.sub(even, odd));
+                let even = v.add(y[0], y[2]);
+                let odd = v.add(y[1], y[3]);
+                let far = v.fma(4.0, y[2], y[0]);
+                let far_odd = v.scale(2.0, v.fma(4.0, y[3], y[1]));
+                let near = v.add(even, odd);
+                let near_odd = v.sub(even, odd);
                 [y[0], near, near_odd, v.add(far, far_odd), v.sub(far, far_odd), y[3]]
             }
         }

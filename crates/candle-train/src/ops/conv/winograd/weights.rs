@@ -55,14 +55,16 @@ impl<'a> Kernels<'a> {
     /// A right operand (rows, columns) per component.
     pub(super) fn panels(&self) -> [Panels; COMPONENTS] {
         Panels::pack_together(self.rows, self.columns, |block, pieces| {
-            let (taps, width) = (self.taps(block), block.width);
+            let taps = self.taps(block);
+            let width = block.width;
             run(best(), Run { taps: &taps, kernels: self, width, pieces });
         })
     }
 
     /// (rows, taps, width): of each row, one tap of all columns side by side.
     fn taps(&self, block: &Block) -> Scratch {
-        let (columns, width) = (block.columns.len(), block.width);
+        let columns = block.columns.len();
+        let width = block.width;
         let mut taps = Scratch::new(block.rows.len() * TAPS * width);
         if columns < width {
             taps.fill(0.0);

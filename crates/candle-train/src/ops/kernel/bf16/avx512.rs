@@ -168,10 +168,12 @@ fn transposed(r: &[__m512i; 16]) -> [__m512i; 16] {
     let mut out = *r;
     for j in 0..4 {
         let [a, b, c, d] = [fours[j], fours[4 + j], fours[8 + j], fours[12 + j]];
-        let (low, high) = (_mm512_shuffle_i32x4::<0x88>(a, b), _mm512_shuffle_i32x4::<0x88>(c, d));
+        let low = _mm512_shuffle_i32x4::<0x88>(a, b);
+        let high = _mm512_shuffle_i32x4::<0x88>(c, d);
         out[j] = _mm512_shuffle_i32x4::<0x88>(low, high);
         out[8 + j] = _mm512_shuffle_i32x4::<0xDD>(low, high);
-        let (low, high) = (_mm512_shuffle_i32x4::<0xDD>(a, b), _mm512_shuffle_i32x4::<0xDD>(c, d));
+        let low = _mm512_shuffle_i32x4::<0xDD>(a, b);
+        let high = _mm512_shuffle_i32x4::<0xDD>(c, d);
         out[4 + j] = _mm512_shuffle_i32x4::<0x88>(low, high);
         out[12 + j] = _mm512_shuffle_i32x4::<0xDD>(low, high);
     }
@@ -195,7 +197,8 @@ pub(super) unsafe fn multiply<const PAIRS_FIRST: bool>(
 ) {
     let (line_step, pair_step) = if PAIRS_FIRST { (1, LINES) } else { (PAIRS, 1) };
     for first in (0..rows).step_by(ROWS) {
-        let (half, start) = (first / LINES, first % LINES * line_step);
+        let half = first / LINES;
+        let start = first % LINES * line_step;
         let place =
             |i: usize, v: usize| c.wrapping_byte_add((first + i) * stride).wrapping_add(16 * v);
         let mut sums = [[_mm512_setzero_ps(); 2]; ROWS];
@@ -210,7 +213,8 @@ pub(super) unsafe fn multiply<const PAIRS_FIRST: bool>(
         for (a, b) in a.iter().zip(b) {
             let a = &a[half][start..][..=(ROWS - 1) * line_step + (PAIRS - 1) * pair_step];
             for pair in 0..PAIRS {
-                let (b0, b1) = (pairs(line(&b[0], pair)), pairs(line(&b[1], pair)));
+                let b0 = pairs(line(&b[0], pair));
+                let b1 = pairs(line(&b[1], pair));
                 for (i, [sum0, sum1]) in sums.iter_mut().enumerate() {
                     let a = a[i * line_step + pair * pair_step].cast_signed();
                     let a = pairs(_mm512_set1_epi32(a));

@@ -80,7 +80,8 @@ impl Bf16Panels {
         // Read as B lies in memory: a few of its rows, or a few of its columns, after the others.
         let by_rows = source.column == 1;
         let pack_group = |Group { first, near, pairs }: Group<'_>| {
-            let (deep, wide) = (near.len(), pairs.len() / near.len());
+            let deep = near.len();
+            let wide = pairs.len() / near.len();
             for i in 0..pairs.len() {
                 let (block, panel) =
                     if by_rows { (i / wide, i % wide) } else { (i % deep, i / deep) };

@@ -23,7 +23,8 @@ pub(in crate::ops::kernel) fn product<L: Packed>(
     mut out: Output<'_>,
     epilogue: &mut dyn Epilogue,
 ) {
-    let (rows, blocks) = (out.starts.len(), b.blocks());
+    let rows = out.starts.len();
+    let blocks = b.blocks();
     let multiplier = b.instructions.start();
     let mut a = Tiles::new(blocks.min(NEAR));
     let mut first_block = 0;
