@@ -267,7 +267,10 @@ impl Blocks {
     fn release(&mut self, excess: impl Fn(&Self) -> usize) {
         loop {
             let excess = excess(self);
-            let Some(class) = self.nearest(excess).filter(|_| excess > 0) else { return };
+            if excess == 0 {
+                return;
+            }
+            let Some(class) = self.nearest(excess) else { return };
             let bytes = bytes_of(class);
             if let Some(block) = self.reuse(class, bytes) {
                 self.released[class] = self.released[class].saturating_add(1);

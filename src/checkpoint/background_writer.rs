@@ -334,7 +334,10 @@ impl SharedState {
 
     fn overdue(&mut self) -> Option<Overdue> {
         let due = self.waiting.as_ref().map_or(0, |job| 1 + job.replaced);
-        let writing = self.writing.as_mut().filter(|_| due >= OVERDUE.0)?;
+        if due < OVERDUE.0 {
+            return None;
+        }
+        let writing = self.writing.as_mut()?;
         let time = writing.began.elapsed();
         if time < writing.warns_after {
             return None;

@@ -299,7 +299,7 @@ pub(crate) fn average(opened: &Opened) -> Option<&'static str> {
         let is_one = |part: &Part| part.name.starts_with(&format!("{average}."));
         file.is_some_and(|file| file.parts.iter().any(is_one))
     };
-    AVERAGES.into_iter().find(is_kept).filter(|_| opened.state.has_averages())
+    if opened.state.has_averages() { AVERAGES.into_iter().find(is_kept) } else { None }
 }
 
 /// As [`model`], with the averages of the weights in their place where the run kept some that are

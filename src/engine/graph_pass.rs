@@ -74,7 +74,10 @@ struct State {
 impl GraphPass {
     /// What the plan wants and allows; `None` = passes are run one launch after another.
     pub(super) fn new(plan: &Plan, device: &Device) -> Option<Self> {
-        let gpu = Gpu::of_device(device).ok().filter(|_| is_wanted(plan))?;
+        if !is_wanted(plan) {
+            return None;
+        }
+        let gpu = Gpu::of_device(device).ok()?;
         let must = plan.cuda_graph.is_some();
         Some(Self { gpu, must, captures: [Capture::new(), Capture::new()], fixed: None })
     }

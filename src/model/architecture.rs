@@ -155,7 +155,7 @@ impl Models {
         Ok(ModelFacts {
             parameters: params.parameters().iter().map(|p| key(p.name(), p.shape())).collect(),
             buffers: params.buffers().iter().map(|b| key(b.name(), b.shape())).collect(),
-            least_rows: params.least_rows().filter(|_| !architecture.keeps_statistics()),
+            least_rows: if architecture.keeps_statistics() { None } else { params.least_rows() },
             has_blocks: architecture.has_blocks(),
             draws_on_cpu: architecture.draws_on_cpu() || params.computes_on_cpu(),
             drops: params.drops(),

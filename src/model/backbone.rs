@@ -31,5 +31,5 @@ pub(super) fn check(is_frozen: bool, mode: Option<BackboneMode>) -> Vec<Wrong> {
         with: &["freeze_backbone"],
         what: "only applies with `freeze_backbone = true`".to_owned(),
     };
-    mode.filter(|_| !is_frozen).map(|_| wrong()).into_iter().collect()
+    if mode.is_some() && !is_frozen { vec![wrong()] } else { Vec::new() }
 }

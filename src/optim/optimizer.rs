@@ -65,6 +65,13 @@ pub struct Step {
     pub momentum: Option<f64>,
 }
 
+impl Step {
+    /// The momentum of this step where the option is `own`; a schedule does not move one of zero.
+    pub(super) fn momentum_or(&self, own: f64) -> f64 {
+        if own == 0.0 { own } else { self.momentum.unwrap_or(own) }
+    }
+}
+
 /// `[optimizer]`
 #[derive(Debug)]
 pub enum OptimizerFamily {}

@@ -50,14 +50,13 @@ struct Factors {
 
 impl RmsProp {
     fn factors(&self, step: &Step) -> Factors {
-        let moved = step.momentum.filter(|_| self.momentum != 0.0);
         Factors {
             lr: step.lr as f32,
             penalty: step.weight_decay as f32,
             eps: self.eps as f32,
             alpha: self.alpha as f32,
             rest: (1.0 - self.alpha) as f32,
-            momentum: moved.unwrap_or(self.momentum) as f32,
+            momentum: step.momentum_or(self.momentum) as f32,
         }
     }
 }

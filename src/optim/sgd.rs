@@ -51,9 +51,12 @@ impl Sgd {
     fn factors(&self, step: &Step) -> Factors {
         // PyTorch's buffer starts as the first gradient, undamped.
         let damp = if step.count == 1 { 1.0 } else { (1.0 - self.dampening) as f32 };
-        let moved = step.momentum.filter(|_| self.momentum != 0.0);
-        let momentum = moved.unwrap_or(self.momentum) as f32;
-        Factors { lr: step.lr as f32, penalty: step.weight_decay as f32, momentum, damp }
+        Factors {
+            lr: step.lr as f32,
+            penalty: step.weight_decay as f32,
+            momentum: step.momentum_or(self.momentum) as f32,
+            damp,
+        }
     }
 }
 

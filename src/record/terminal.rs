@@ -142,7 +142,8 @@ impl Terminal {
     fn count(&mut self, step: u64) {
         self.pace.count(step, Instant::now());
         let remaining = self.context.total_steps.saturating_sub(step);
-        let pace = self.pace.seconds_per_step().filter(|_| self.context.is_bounded());
+        let is_bounded = self.context.is_bounded();
+        let pace = if is_bounded { self.pace.seconds_per_step() } else { None };
         self.context.time_left = time_left(pace, remaining);
     }
 

@@ -75,7 +75,7 @@ pub(super) fn trial_summaries(folder: &Path) -> Vec<(PathBuf, Result<Summary, Er
     let read = |path: PathBuf| {
         let trial = known.iter().find(|trial| path.ends_with(trial.id()));
         let summary = summary(&path).map(|run| {
-            let sweep = name.clone().filter(|_| report::is_trial(&path));
+            let sweep = if report::is_trial(&path) { name.clone() } else { None };
             Summary { sweep, ..trial.map_or(run.clone(), |trial| as_trial(run, trial)) }
         });
         (path, summary)

@@ -121,8 +121,10 @@ fn places(values: &[Json]) -> Vec<usize> {
 /// Where a trial lies on a parameter's axis.
 fn place(parameter: &Parameter, trial: &Trial) -> Option<f64> {
     let value = value_of(&trial.values, &parameter.key)?;
-    let place =
-        place_of(&parameter.domain, value).filter(|_| parameter.is_active(&trial.values))?;
+    if !parameter.is_active(&trial.values) {
+        return None;
+    }
+    let place = place_of(&parameter.domain, value)?;
     match &parameter.domain {
         Domain::Categorical { values } => Some(*places(values).get(place as usize)? as f64),
         _ => Some(place),

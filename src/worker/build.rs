@@ -52,7 +52,7 @@ pub(crate) fn build_run(
     }
     link.progress(0, Phase::Joining);
     let mut passed_over = Vec::new();
-    let images = Some(&splits.train).filter(|_| rank.is_first());
+    let images = rank.is_first().then_some(&splits.train);
     let pinned = Some(folders.checkpoints.join(checkpoint::PIN));
     let images = (images, pinned.as_deref());
     let mut engine = open_engine(&plan, kinds, &device, collective.clone(), images, |params| {
@@ -205,7 +205,7 @@ fn open_engine(
     if restored.is_none() {
         load_pretrained(plan, pinned, kinds, params)?;
         kinds.models.load_adapters(&plan.model, params)?;
-        if let Some(images) = images.filter(|_| plan.model.pretrained.is_none()) {
+        if let Some(images) = images && plan.model.pretrained.is_none() {
             whiten(plan, kinds, params, images)?;
         }
     }

@@ -422,7 +422,7 @@ fn close_epoch(run: &mut RankRun, last: LeftToDo, edge: &Edge) -> Result<(), Err
     let seconds = run.epoch_clock.seconds();
     let state = run.engine.state_mut();
     let evaluated = state.evaluated_at > steps_before;
-    let metric = |name: &str| state.metrics.get(name).copied().filter(|_| evaluated);
+    let metric = |name: &str| if evaluated { state.metrics.get(name).copied() } else { None };
     let sums = state.sums;
     let done = EpochDone {
         epoch: edge.epoch,

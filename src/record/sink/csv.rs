@@ -128,7 +128,10 @@ fn measured(metrics: &[String]) -> Vec<String> {
 fn earlier(path: &Path, measured: &[String]) -> Vec<String> {
     let mut line = String::new();
     let read = File::open(path).and_then(|file| BufReader::new(file).read_line(&mut line));
-    let Some(old) = line.strip_suffix('\n').filter(|_| read.is_ok()) else { return Vec::new() };
+    if read.is_err() {
+        return Vec::new();
+    }
+    let Some(old) = line.strip_suffix('\n') else { return Vec::new() };
     let header = header(measured);
     let is_known = |name: &str| header.split(',').any(|known| known == name);
     let names = old.split(',').filter(|name| name.contains('/') && !is_known(name));

@@ -173,7 +173,7 @@ fn place_of_trial(group: &[&Parameter], values: &Values) -> Option<Vec<f64>> {
     let place = |parameter: &&Parameter| {
         let value = value_of(values, &parameter.key)?;
         let counted = parameter.is_active(values);
-        place_of(&parameter.domain, value).filter(|_| counted)
+        if counted { place_of(&parameter.domain, value) } else { None }
     };
     group.iter().map(place).collect()
 }

@@ -111,9 +111,10 @@ impl Session<'_> {
             State::Running => has_checkpoint(&order.folders(trial.number)),
             State::Finished | State::Pruned | State::Diverged => true,
         };
-        let Some(trial) = self.trials.iter().find(was_trained).filter(|_| !is_over) else {
+        if is_over {
             return Ok(());
-        };
+        }
+        let Some(trial) = self.trials.iter().find(was_trained) else { return Ok(()) };
         let folders = order.folders(trial.number);
         let differences = self.trainer.other_data(&folders, &order.changes(&trial.values));
         if differences.is_empty() {

@@ -212,7 +212,10 @@ impl Library {
 
     /// nvrtc looks for its built-in functions where the loader looks, which may not be beside it.
     fn open_companions(&self, file: &Path) {
-        let Some(folder) = file.parent().filter(|_| self.name == NVRTC.name) else { return };
+        if self.name != NVRTC.name {
+            return;
+        }
+        let Some(folder) = file.parent() else { return };
         for companion in search::beginning_with(folder, "libnvrtc-builtins.so.") {
             // If it cannot be opened, nvrtc says so.
             drop(open(&companion));

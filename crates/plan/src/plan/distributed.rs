@@ -361,7 +361,10 @@ fn no_nccl(loaded: &Loaded, facts: &Facts, ranks: &Ranks) -> Option<Problem> {
     }
     // Of ranks that this program starts NCCL is told that some share a GPU; its newer versions
     // admit that.
-    let gpu = ranks.share_a_gpu().filter(|_| ranks.launched)?;
+    if !ranks.launched {
+        return None;
+    }
+    let gpu = ranks.share_a_gpu()?;
     let what = format!("is \"nccl\", which refuses two ranks on one GPU, here GPU {gpu}");
     let help = "omit it: ranks of a launcher find out whether their GPUs differ";
     Some(problem(what).help(help))

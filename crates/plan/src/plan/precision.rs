@@ -63,7 +63,7 @@ pub(crate) fn instructions(
     facts: &Facts,
 ) -> Option<Bf16Instructions> {
     let is_bf16 = decide(experiment, ranks, facts) == Precision::Bf16;
-    facts.bf16.filter(|_| is_bf16 && !ranks.on_gpus())
+    if is_bf16 && !ranks.on_gpus() { facts.bf16 } else { None }
 }
 
 /// The scaler, which only fp16 needs.

@@ -292,7 +292,7 @@ fn forecasts(source: &CsvForecast, asked: &Predicting<'_>) -> Result<Inputs, Err
         }
         table.standardise(scales.clone());
         let mut item = recent.take(&table, &file, source);
-        if let Some(dates) = table.dates().filter(|_| item.samples.is_ok()) {
+        if let Some(dates) = table.dates() && item.samples.is_ok() {
             let (following, note) = source.dates_after(dates, &stored);
             item.dates = following;
             notes.extend(note.map(|note| format!("`{}`: {note}", shown(&path))));
@@ -436,7 +436,7 @@ fn notes(
     let unused = (is_by_rows && unused > 0)
         .then(|| format!("the last {unused} of {} rows are not used", table.rows()));
     let about = |what| format!("`{}`: {what}", shown(&asked.file));
-    let dates = table.dates().filter(|_| asked.check_dates);
+    let dates = if asked.check_dates { table.dates() } else { None };
     let dates = dates.and_then(|dates| dates.note(frequency));
     dates.into_iter().chain(unused).map(about).collect()
 }

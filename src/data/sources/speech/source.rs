@@ -318,11 +318,11 @@ impl Speech {
             let (path, manifest) = match place {
                 [_, Some(path)] => {
                     // Who speaks counts only where utterances are held back.
-                    let group = self.group.clone().filter(|_| name == "train");
+                    let group = if name == "train" { self.group.clone() } else { None };
                     (path, manifest::read(path, &Filter { group, ..self.filter() })?)
                 }
                 [Some(path), None] => {
-                    let group_part = self.group_part.filter(|_| name == "train");
+                    let group_part = if name == "train" { self.group_part } else { None };
                     let utterances = folder::utterances(path, group_part)?;
                     (path, Manifest { utterances, ..Manifest::default() })
                 }
@@ -339,7 +339,10 @@ impl Speech {
     /// That utterances are held back at random, though the same speakers say many of them.
     fn repeated_speakers(&self, parts: &[Part], split: &SplitPlan) -> Option<String> {
         let is_grouped = self.group.is_some() || self.group_part.is_some();
-        let train = parts.first().filter(|_| split.holds_something() && !is_grouped)?;
+        if is_grouped || !split.holds_something() {
+            return None;
+        }
+        let train = parts.first()?;
         let utterances = train.utterances();
         let (speakers, key) = if train.is_folder() {
             let (number, example, n) = folder::likely_speakers(utterances)?;

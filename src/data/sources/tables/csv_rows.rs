@@ -20,8 +20,7 @@ pub(crate) fn delimiter(path: &Path) -> u8 {
 
 /// The name of a table without the `.gz` that says how it is packed.
 pub(in crate::data) fn unpacked(path: &Path) -> &Path {
-    let stem = path.file_stem().filter(|_| read::is_gzip(path));
-    stem.map_or(path, Path::new)
+    if read::is_gzip(path) { path.file_stem().map_or(path, Path::new) } else { path }
 }
 
 /// The rows of a table below its header.

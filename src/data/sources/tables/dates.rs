@@ -43,12 +43,12 @@ impl DateFeature {
     /// Appends it: as sine and cosine if it comes round and these are asked for, else as a number.
     pub(crate) fn append(self, date: Date, cyclic: bool, numbers: &mut Vec<f64>) {
         let number = self.number(date);
-        match self.period().filter(|_| cyclic) {
-            Some((first, period)) => {
+        match self.period() {
+            Some((first, period)) if cyclic => {
                 let angle = TAU * (number - first) / period;
                 numbers.extend([angle.sin(), angle.cos()]);
             }
-            None => numbers.push(number),
+            _ => numbers.push(number),
         }
     }
 

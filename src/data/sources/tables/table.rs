@@ -272,7 +272,10 @@ impl Wanted<'_> {
     /// The one value that a target has in all rows. That of classes is for the plan to say.
     fn constant(&self, train: &Rows, at: usize) -> Option<f64> {
         let is_read = matches!(self.answers(), AnswerKind::Numbers | AnswerKind::Flags);
-        let first = train.answers.first().filter(|_| is_read)?.number(at);
+        if !is_read {
+            return None;
+        }
+        let first = train.answers.first()?.number(at);
         train.answers.iter().all(|answer| answer.number(at) == first).then_some(first)
     }
 

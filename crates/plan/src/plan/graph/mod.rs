@@ -74,9 +74,10 @@ pub(super) fn decide(
     }
     let modality = data.source.modality;
     let target = &data.target[..];
-    let Some(start) = Flow::of(modality, input, target).filter(|_| name == "graph") else {
+    if name != "graph" {
         return Ok(Vec::new());
-    };
+    }
+    let Some(start) = Flow::of(modality, input, target) else { return Ok(Vec::new()) };
     let plans = kinds.layers(layers, start, outputs).map_err(|misfit| problem(loaded, misfit))?;
     let given = plans.last().map_or(start, |layer| layer.output);
     let needed = Flow::needed(outputs, target);
