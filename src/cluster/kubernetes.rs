@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use self::pod::config_map;
-use crate::cluster::defaults::{ddprun, one};
+use crate::cluster::ddprun;
 use crate::cluster::manifest::{documents, is_name, name_of};
 use crate::cluster::{Call, Cluster, Job, Output, Place, SaveTime, Shape, State, shell};
 use crate::config::kind::{Kind, Wrong};
@@ -95,6 +95,11 @@ pub struct Kubernetes {
     #[serde(default)]
     #[schemars(extend("examples" = [{ "OMP_NUM_THREADS": "8" }]))]
     pub environment: BTreeMap<String, String>,
+}
+
+/// Pods without a number.
+fn one() -> u32 {
+    1
 }
 
 impl Kind for Kubernetes {

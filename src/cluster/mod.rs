@@ -11,7 +11,6 @@ mod call;
 mod job;
 mod asked;
 mod shell;
-mod defaults;
 mod manifest;
 mod save_time;
 mod submitted;
@@ -36,6 +35,11 @@ pub use save_time::{LongestSave, SaveTime};
 pub use slurm::Slurm;
 pub use ssh::Ssh;
 pub(crate) use submitted::{FORMAT, Submitted, all, find, folder_of, write};
+
+/// The default of options that name the program: as the `PATH` of a machine has it.
+fn ddprun() -> String {
+    "ddprun".to_owned()
+}
 
 /// What runs jobs.
 pub trait Cluster: Debug + Send + Sync {

@@ -306,9 +306,9 @@ exit \"$code\"
             let word = parts.next()?;
             let reason = parts.next().filter(|reason| !["None", ""].contains(reason));
             let open = ["PENDING", "RUNNING", "SUSPENDED", "CONFIGURING", "COMPLETING", "REQUEUED"];
-            let shown = match reason.filter(|_| word == "PENDING") {
-                Some(reason) => format!("{word} ({reason})"),
-                None => word.to_owned(),
+            let shown = match reason {
+                Some(reason) if word == "PENDING" => format!("{word} ({reason})"),
+                _ => word.to_owned(),
             };
             let is_over = !open.contains(&word);
             Some((id, State { word: shown, is_over }))

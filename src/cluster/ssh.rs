@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::cluster::defaults::ddprun;
+use crate::cluster::ddprun;
 use crate::cluster::machine::{self, key_of};
 use crate::cluster::shell::{preparation, quoted};
 use crate::cluster::{Call, Cluster, Job, Output, Place, Shape, State, shell};

@@ -1,8 +1,9 @@
-//! `val/mae`
+//! `val/mae`, and `val/mae_unscaled` in the units of the data
 
 use candle_core::{Result, Tensor};
 
-use crate::metric::{Kept, Metric, needs_numbers};
+use crate::metric::errors::{ErrorScore, mean};
+use crate::metric::{Kept, Metric, needs_numbers, needs_scaled};
 use crate::ops::score_mae;
 use crate::plan::{Measurable, Mode};
 
@@ -27,3 +28,11 @@ impl Metric for Mae {
         Ok(Kept::of_samples(&score_mae(outputs, targets)?))
     }
 }
+
+/// Mean absolute error of standardised numbers in the units of the data.
+pub const MAE_UNSCALED: ErrorScore = ErrorScore {
+    name: "mae_unscaled",
+    mode: Mode::Min,
+    why_not: needs_scaled,
+    value: |all, scales| mean(all, scales, |errors, scale| scale * errors.mae()),
+};

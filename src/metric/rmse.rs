@@ -1,8 +1,9 @@
-//! `val/rmse`
+//! `val/rmse`, and `val/rmse_unscaled` in the units of the data
 
 use candle_core::{Result, Tensor};
 
-use crate::metric::{Kept, Metric, Mse, needs_numbers};
+use crate::metric::errors::{ErrorScore, mean};
+use crate::metric::{Kept, Metric, Mse, needs_numbers, needs_scaled};
 use crate::plan::{Measurable, Mode};
 
 /// Root of the mean squared error, in the unit of the targets.
@@ -38,3 +39,11 @@ impl Metric for Rmse {
         all.mean().sqrt()
     }
 }
+
+/// Root of the mean squared error of standardised numbers in the units of the data.
+pub const RMSE_UNSCALED: ErrorScore = ErrorScore {
+    name: "rmse_unscaled",
+    mode: Mode::Min,
+    why_not: needs_scaled,
+    value: |all, scales| mean(all, scales, |errors, scale| scale * scale * errors.mse()).sqrt(),
+};
