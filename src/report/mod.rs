@@ -230,14 +230,4 @@ mod tests {
             !folder.path().join("curves.png").exists() && !folder.path().join(HISTORY).exists()
         );
     }
-
-    #[test]
-    fn the_epochs_of_an_older_run_are_in_its_history() {
-        let folder = tempfile::tempdir().unwrap();
-        let epochs: Vec<EpochDone> = (1..=3).map(example_events::epoch_done).collect();
-        let path = folder.path().join(HISTORY);
-        record::write_history(&path, &History::of(&epochs)).unwrap();
-        let records = read(folder.path()).unwrap();
-        assert_eq!(History::of(&records.epochs), History::of(&epochs));
-    }
 }
