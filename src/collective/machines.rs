@@ -44,7 +44,8 @@ impl Machines {
     /// Joins the group of the machine, `local` of which is this rank, and as the leader that of all
     /// leaders, by `connect`. Does not wait.
     pub(super) fn open(
-        (rank, world): (Rank, WorldSize),
+        rank: Rank,
+        world: WorldSize,
         local: Shm,
         timeout: Duration,
         connect: impl FnOnce(Place, Duration, Option<Meanwhile>) -> Result<Leaders, Error>,

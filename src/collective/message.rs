@@ -47,8 +47,10 @@ pub(super) fn header_of(call: &Call, round: u64, bytes: usize) -> [u8; HEADER_BY
 /// The bytes that a message has by its header, if its sender makes the same call as `own`.
 pub(super) fn check_header(
     header: &[u8; HEADER_BYTES],
-    (own, other): (Rank, Rank),
-    (call, round): (&Call, u64),
+    own: Rank,
+    other: Rank,
+    call: &Call,
+    round: u64,
     target: &Target<'_>,
 ) -> Result<usize, Error> {
     let [op, its_round, seq, bytes, tag, len] = fields(header);
@@ -336,6 +338,6 @@ impl<'a> Incoming<'a> {
         if self.is_end() {
             return self.end().map_or(Ok(()), Err);
         }
-        check_header(&self.header, (own, other), (call, round), &self.target).map(drop)
+        check_header(&self.header, own, other, call, round, &self.target).map(drop)
     }
 }

@@ -202,11 +202,11 @@ fn of_machine(
     local: shm::Shm,
     peers: Vec<Peer>,
 ) -> Result<Machines, Error> {
-    let ranks = (rank, plan.world_size);
-    Machines::open(ranks, local, plan.timeout, |place, timeout, meanwhile| match plan.backend {
+    let connect = |place, timeout, meanwhile| match plan.backend {
         BackendPlan::Mpi => through_mpi(place, timeout, meanwhile),
         _ => Leaders::connected(place, peers, timeout, meanwhile),
-    })
+    };
+    Machines::open(rank, plan.world_size, local, plan.timeout, connect)
 }
 
 /// The group of this machine's ranks, if there are several.

@@ -54,9 +54,9 @@ pub(crate) fn trajectories(path: &Path) -> Option<String> {
     let chunk = Chunk { horizon: 4, n_obs_steps: 2, n_action_steps: 2, val_ratio: 0.25 };
     let cameras = vec!["observation.images.top".to_owned()];
     let seen = Behaviour::Recorded { file: path.to_owned(), cameras };
-    drop(windows::survey(&seen, chunk, (&SplitPlan::NONE, None)));
+    drop(windows::survey(&seen, chunk, &SplitPlan::NONE, None));
     let from = Behaviour::recorded(path.to_owned());
-    windows::survey(&from, chunk, (&SplitPlan::NONE, None)).err().map(|error| error.to_string())
+    windows::survey(&from, chunk, &SplitPlan::NONE, None).err().map(|error| error.to_string())
 }
 
 /// Speech.

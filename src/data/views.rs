@@ -17,7 +17,8 @@ const EVALUATION: u64 = u64::MAX;
 /// on where `how` asks for them.
 pub(crate) fn open(
     source: &dyn DataSource,
-    (plan, how): (&DataPlan, Option<TestTimeAugmentation>),
+    plan: &DataPlan,
+    how: Option<TestTimeAugmentation>,
     asked: &Asked<'_>,
     transforms: &Transforms,
 ) -> Result<Splits, Error> {

@@ -249,7 +249,7 @@ impl Engine {
         let (loss, weight, kept, worst) = self
             .batch_on_device(batch)
             .and_then(|DeviceBatch { inputs, targets }| {
-                let compared = self.compared([&inputs, &targets], &draws, &pass)?;
+                let compared = self.compared(&inputs, &targets, &draws, &pass)?;
                 let Comparison { outputs, targets: wanted } = &compared;
                 let loss = self.loss.measured(outputs, wanted)?;
                 let kept = match answers {
@@ -276,7 +276,8 @@ impl Engine {
     /// augmentation is asked for.
     fn compared(
         &self,
-        [inputs, targets]: [&Tensor; 2],
+        inputs: &Tensor,
+        targets: &Tensor,
         draws: &[Key],
         pass: &ForwardContext,
     ) -> candle_core::Result<Comparison> {

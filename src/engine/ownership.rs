@@ -44,7 +44,8 @@ impl Ownership {
     pub(super) fn new(
         plan: &Plan,
         params: &Params,
-        (rank, world): (Rank, WorldSize),
+        rank: Rank,
+        world: WorldSize,
     ) -> Option<Self> {
         let stage = plan.distributed.zero_stage;
         if stage == ZeroStage::None || world == WorldSize::ONE {
@@ -116,7 +117,7 @@ pub(super) fn is_mine(ownership: Option<&Ownership>, parameter: usize) -> bool {
 
 /// Whether `rank` keeps the moments of a parameter under `plan`.
 pub(crate) fn keeps(plan: &Plan, params: &Params, rank: Rank) -> impl Fn(usize) -> bool {
-    let ownership = Ownership::new(plan, params, (rank, plan.distributed.world_size));
+    let ownership = Ownership::new(plan, params, rank, plan.distributed.world_size);
     move |index| is_mine(ownership.as_ref(), index)
 }
 

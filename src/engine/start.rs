@@ -50,13 +50,14 @@ impl Engine {
         let layout = freezing::layout(&plan, &params);
         let device = device(&params);
         let joint = JointPasses::new(&plan, &params, &collective)?;
-        let place = (collective.rank(), collective.world_size());
-        let ownership = Ownership::new(&plan, &params, place).map(Arc::new);
+        let ownership =
+            Ownership::new(&plan, &params, collective.rank(), collective.world_size());
+        let ownership = ownership.map(Arc::new);
         if let Some(ownership) = &ownership {
             ownership.release(&mut moments);
         }
-        let held = (layout, ownership.clone());
-        let reducer = reducer(&plan, &params, &collective, held, &moments)?;
+        let reducer =
+            reducer(&plan, &params, &collective, layout, ownership.clone(), &moments)?;
         let sink = reducer.sink();
         #[cfg(feature = "cuda")]
         let graph = GraphPass::new(&plan, &device);
@@ -156,7 +157,8 @@ fn reducer(
     plan: &Plan,
     params: &Params,
     collective: &Arc<dyn Collective>,
-    (layout, ownership): (Layout, Option<Arc<Ownership>>),
+    layout: Layout,
+    ownership: Option<Arc<Ownership>>,
     moments: &[Moments],
 ) -> Result<Box<dyn Reducer>, Error> {
     let overlap = plan.distributed.overlap;

@@ -60,14 +60,14 @@ impl Architecture for Airbench94Config {
             bail!("images of {height}x{width} do not fit, those of 25x25 to 48x48 do");
         }
         let mut inputs = 2 * channels * PATCH * PATCH;
-        let whiten = convolution(PATCH, 0, [channels, inputs]);
+        let whiten = convolution(PATCH, 0, channels, inputs);
         let init = Init::torch_default(channels * PATCH * PATCH);
         let whiten = Conv2d::with_inits(&builder.pp("whiten"), whiten, init, Init::Constant(0.0))?;
         let mut groups = Vec::new();
         for (i, &Width(outputs)) in self.widths.iter().enumerate() {
             let builder = builder.pp("layers").pp(i + 1);
             size = size.map(|side| side / 2);
-            groups.push(Group::new(&builder, [inputs, outputs as usize], size)?);
+            groups.push(Group::new(&builder, inputs, outputs as usize, size)?);
             inputs = outputs as usize;
         }
         let head = Linear::without_bias(&builder.pp("head"), inputs, plan.outputs)?;
@@ -91,7 +91,7 @@ impl Architecture for Airbench94Config {
     }
 }
 
-fn convolution(kernel: usize, padding: usize, [inputs, outputs]: [usize; 2]) -> ConvShape {
+fn convolution(kernel: usize, padding: usize, inputs: usize, outputs: usize) -> ConvShape {
     ConvShape { inputs, outputs, kernel, window: Window { stride: 1, padding }, groups: 1 }
 }
 
@@ -107,12 +107,13 @@ impl Group {
     /// `size` is that behind the pooling.
     fn new(
         builder: &Builder,
-        [inputs, outputs]: [usize; 2],
+        inputs: usize,
+        outputs: usize,
         [height, width]: [usize; 2],
     ) -> Result<Self> {
         let conv = |name: &str, inputs| {
             let init = Init::Dirac { inputs, taps: 9 };
-            Conv2d::without_bias(&builder.pp(name), convolution(3, 1, [inputs, outputs]), init)
+            Conv2d::without_bias(&builder.pp(name), convolution(3, 1, inputs, outputs), init)
         };
         let norm = |name: &str| {
             let norm = BatchNorm2d::new(&builder.pp(name), outputs, height * width, 1.0)?;

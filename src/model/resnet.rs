@@ -194,7 +194,7 @@ fn add(models: &mut Models, about: &str, variant: Variant) {
 impl ResNetConfig {
     fn shape(&self) -> Shape {
         let last_gamma = if self.zero_init_residual { 0.0 } else { 1.0 };
-        Shape::new(self.variant, (self.stem, self.shortcut), Style::Torchvision)
+        Shape::new(self.variant, self.stem, self.shortcut, Style::Torchvision)
             .with_last_gamma(last_gamma)
     }
 

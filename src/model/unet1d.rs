@@ -59,7 +59,8 @@ pub(super) struct ConvBlock {
 impl ConvBlock {
     pub(super) fn new(
         builder: &Builder,
-        [inputs, outputs]: [usize; 2],
+        inputs: usize,
+        outputs: usize,
         sizes: Sizes<'_>,
     ) -> Result<Self> {
         let block = builder.pp("block");
@@ -68,7 +69,7 @@ impl ConvBlock {
         }
         let window = Window { stride: 1, padding: sizes.kernel_size / 2 };
         Ok(Self {
-            conv: Conv1d::new(&block.pp(0), line([inputs, outputs], sizes.kernel_size, window))?,
+            conv: Conv1d::new(&block.pp(0), line(inputs, outputs, sizes.kernel_size, window))?,
             norm: GroupNorm::new(&block.pp(1), sizes.n_groups, outputs)?,
         })
     }
@@ -88,7 +89,7 @@ impl ConvBlock {
 }
 
 /// A convolution along a line.
-pub(super) fn line([inputs, outputs]: [usize; 2], kernel: usize, window: Window) -> ConvShape {
+pub(super) fn line(inputs: usize, outputs: usize, kernel: usize, window: Window) -> ConvShape {
     ConvShape { inputs, outputs, kernel, window, groups: 1 }
 }
 
@@ -104,17 +105,18 @@ struct Residual {
 impl Residual {
     fn new(
         builder: &Builder,
-        [inputs, outputs]: [usize; 2],
+        inputs: usize,
+        outputs: usize,
         condition: usize,
         sizes: Sizes<'_>,
     ) -> Result<Self> {
         let blocks = sizes.names.blocks().map(|name| builder.pp(name));
         let window = Window { stride: 1, padding: 0 };
-        let shape = line([inputs, outputs], 1, window);
+        let shape = line(inputs, outputs, 1, window);
         Ok(Self {
             blocks: [
-                ConvBlock::new(&blocks[0], [inputs, outputs], sizes)?,
-                ConvBlock::new(&blocks[1], [outputs, outputs], sizes)?,
+                ConvBlock::new(&blocks[0], inputs, outputs, sizes)?,
+                ConvBlock::new(&blocks[1], outputs, outputs, sizes)?,
             ],
             condition: Linear::new(&builder.pp("cond_encoder").pp(1), condition, 2 * outputs)?,
             shortcut: (inputs != outputs)
@@ -163,11 +165,12 @@ struct Pair([Residual; 2]);
 impl Pair {
     fn new(
         builder: &Builder,
-        [inputs, outputs]: [usize; 2],
+        inputs: usize,
+        outputs: usize,
         condition: usize,
         sizes: Sizes<'_>,
     ) -> Result<Self> {
-        let block = |i, inputs| Residual::new(&builder.pp(i), [inputs, outputs], condition, sizes);
+        let block = |i, inputs| Residual::new(&builder.pp(i), inputs, outputs, condition, sizes);
         Ok(Self([block(0, inputs)?, block(1, outputs)?]))
     }
 
@@ -205,24 +208,24 @@ impl UNet1d {
         let [first, .., last] = sizes.down_dims[..] else {
             bail!("`down_dims` needs two widths or more, not {:?}", sizes.down_dims)
         };
-        let middle = Pair::new(&builder.pp("mid_modules"), [last, last], condition, sizes)?;
+        let middle = Pair::new(&builder.pp("mid_modules"), last, last, condition, sizes)?;
         let between = between()?;
         let widths = [&[actions], sizes.down_dims].concat();
-        let resampled = |kernel| line([0, 0], kernel, Window { stride: 2, padding: 1 });
-        let level = |modules: &str, i: usize, widths: [usize; 2]| {
+        let resampled = |kernel| line(0, 0, kernel, Window { stride: 2, padding: 1 });
+        let level = |modules: &str, i: usize, inputs: usize, outputs: usize| {
             let builder = builder.pp(modules).pp(i);
-            Pair::new(&builder, widths, condition, sizes)
+            Pair::new(&builder, inputs, outputs, condition, sizes)
                 .map(|pair| (pair, builder.pp(sizes.names.resampling())))
         };
         let mut up = Vec::new();
         for (i, pair) in sizes.down_dims.windows(2).rev().enumerate() {
-            let (blocks, builder) = level("up_modules", i, [2 * pair[1], pair[0]])?;
+            let (blocks, builder) = level("up_modules", i, 2 * pair[1], pair[0])?;
             let shape = ConvShape { inputs: pair[0], outputs: pair[0], ..resampled(4) };
             up.push((blocks, ConvTranspose1d::new(&builder, shape)?));
         }
         let mut down = Vec::new();
         for (i, pair) in widths.windows(2).enumerate() {
-            let (blocks, builder) = level("down_modules", i, [pair[0], pair[1]])?;
+            let (blocks, builder) = level("down_modules", i, pair[0], pair[1])?;
             let shape = ConvShape { inputs: pair[1], outputs: pair[1], ..resampled(3) };
             let is_last = i + 2 == widths.len();
             let smaller = (!is_last).then(|| Conv1d::new(&builder, shape)).transpose()?;
@@ -233,10 +236,10 @@ impl UNet1d {
             middle,
             up,
             down,
-            last: ConvBlock::new(&end.pp(0), [first, first], sizes)?,
+            last: ConvBlock::new(&end.pp(0), first, first, sizes)?,
             out: Conv1d::new(
                 &end.pp(1),
-                line([first, actions], 1, Window { stride: 1, padding: 0 }),
+                line(first, actions, 1, Window { stride: 1, padding: 0 }),
             )?,
         };
         Ok((net, between))

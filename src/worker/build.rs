@@ -54,8 +54,9 @@ pub(crate) fn build_run(
     let mut passed_over = Vec::new();
     let images = rank.is_first().then_some(&splits.train);
     let pinned = Some(folders.checkpoints.join(checkpoint::PIN));
-    let images = (images, pinned.as_deref());
-    let mut engine = open_engine(&plan, kinds, &device, collective.clone(), images, |params| {
+    let pinned = pinned.as_deref();
+    let group = collective.clone();
+    let mut engine = open_engine(&plan, kinds, &device, group, images, pinned, |params| {
         // Other machines may not see the folder of rank 0.
         let is_far = plan.distributed.nodes > 1;
         let newest = if rank_plan.resume && (rank.is_first() || !is_far) {
@@ -196,7 +197,8 @@ fn open_engine(
     kinds: &Kinds,
     device: &RankDevice,
     collective: Arc<dyn Collective>,
-    (images, pinned): (Option<&Arc<dyn Dataset>>, Option<&Path>),
+    images: Option<&Arc<dyn Dataset>>,
+    pinned: Option<&Path>,
     restore: impl FnOnce(&Params) -> Result<Option<(TrainState, Vec<Moments>)>, Error>,
 ) -> Result<Engine, Error> {
     let components = kinds.components(plan, &device.device)?;
@@ -313,9 +315,9 @@ pub(crate) fn evaluate(
     plan.metrics = kinds.metrics.specs().iter().map(|metric| metric.name.to_owned()).collect();
     let Alone { plan, mut engine, collective } = alone(plan, opened, kinds)?;
     let source = kinds.data.build(&plan.data.source.kind).map_err(data::Error::from)?;
-    let augmented = (&plan.data, plan.test_time_augmentation);
+    let how = plan.test_time_augmentation;
     let asked = Asked::of(&plan);
-    let splits = data::open_views(source.as_ref(), augmented, &asked, &kinds.transforms)?;
+    let splits = data::open_views(source.as_ref(), &plan.data, how, &asked, &kinds.transforms)?;
     let data = [(Split::Val, Some(splits.val)), (Split::Test, splits.test)];
     let data = data.into_iter().filter(|(split, _)| parts.contains(split)).collect();
     let eyes = Eyes::of(&plan, &kinds.transforms)?;

@@ -35,8 +35,8 @@ pub(crate) fn evaluate(
         Ok(found) => Some([found.unreadable, found.samples + found.unreadable]),
         Err(error) => refused(error),
     };
-    if let Some(counts) = counts {
-        tell(run, split.words(), counts, &feed)?;
+    if let Some([unreadable, samples]) = counts {
+        tell(run, split.words(), unreadable, samples, &feed)?;
     }
     Ok(evaluated?)
 }
@@ -74,7 +74,7 @@ fn counted(
 /// Says what could not be read of the epoch so far.
 pub(crate) fn tell_epoch(run: &mut RankRun, feed: &Feed) -> Result<(), Error> {
     let sums = run.engine.state().sums;
-    tell(run, "training", [sums.unreadable, sums.samples], feed)
+    tell(run, "training", sums.unreadable, sums.samples, feed)
 }
 
 /// The same where `error`, which all ranks have then, is that too many samples cannot be read.
@@ -83,7 +83,10 @@ pub(crate) fn tell_refused(
     error: &engine::Error,
     feed: &Feed,
 ) -> Result<(), Error> {
-    refused(error).map_or(Ok(()), |counts| tell(run, "training", counts, feed))
+    match refused(error) {
+        Some([unreadable, samples]) => tell(run, "training", unreadable, samples, feed),
+        None => Ok(()),
+    }
 }
 
 /// Samples that cannot be read, and all, where there are too many of them.
@@ -100,7 +103,8 @@ fn refused(error: &engine::Error) -> Option<[u64; 2]> {
 fn tell(
     run: &mut RankRun,
     split: &str,
-    [unreadable, samples]: [u64; 2],
+    unreadable: u64,
+    samples: u64,
     feed: &Feed,
 ) -> Result<(), Error> {
     if unreadable == 0 {

@@ -119,8 +119,9 @@ impl Links for Wires {
             let (bytes, after) =
                 received.inspect_err(|error| self.end_all(exchange.rank, error))?;
             let (header, payload) = bytes.split_first_chunk::<HEADER_BYTES>().unwrap();
-            let ranks = (exchange.rank, Rank(place as u32 * LOCAL));
-            let checked = check_header(header, ranks, (call, exchange.round), &target);
+            let other = Rank(place as u32 * LOCAL);
+            let checked =
+                check_header(header, exchange.rank, other, call, exchange.round, &target);
             checked.inspect_err(|error| self.end_all(exchange.rank, error))?;
             match &mut target {
                 Target::Slice(slice) => slice.copy_from_slice(payload),

@@ -36,7 +36,7 @@ fn spawn<T: Send>(
                 let local = Shm::open(&memory, mapping, Rank(own), size(n), timeout).unwrap();
                 let (rank, world) = (Rank(machine * n + own), size(machines * n));
                 let peers = std::mem::take(&mut peers);
-                let group = Machines::open((rank, world), local, timeout, |place, wait, watch| {
+                let group = Machines::open(rank, world, local, timeout, |place, wait, watch| {
                     Leaders::connected(place, peers, wait, watch)
                 });
                 let (group, each) = (Arc::new(group.unwrap()), &each);

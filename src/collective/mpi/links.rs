@@ -319,8 +319,14 @@ impl<'a> Incoming<'a> {
         } else {
             let (header, rest) = piece.split_first_chunk().ok_or_else(unreadable)?;
             bytes = rest;
-            let call = (exchange.call, exchange.round);
-            check_header(header, (exchange.rank, from), call, &self.target)?
+            check_header(
+                header,
+                exchange.rank,
+                from,
+                exchange.call,
+                exchange.round,
+                &self.target,
+            )?
         };
         self.length = Some(length);
         let after = self.received + bytes.len();

@@ -128,7 +128,8 @@ struct Scanned {
 /// `classes`. Returns the classes of which it has no image: they may be rare, or absent from another
 /// site.
 pub(crate) fn label_as(
-    (train, classes): (&Path, &[String]),
+    train: &Path,
+    classes: &[String],
     root: &Path,
     listing: &mut Listing,
 ) -> Result<Vec<String>, Error> {

@@ -34,7 +34,8 @@ pub(crate) fn load(
             break;
         }
         let [copy, _] = request.copies.get(at).copied().unwrap_or_default();
-        let found = load_or_replace(dataset, (sample, copy), &mut values, request.epoch, settings)?;
+        let found =
+            load_or_replace(dataset, sample, copy, &mut values, request.epoch, settings)?;
         unreadable.extend(found.warning);
         if let Some((sample, target)) = found.sample {
             samples.push(sample);
@@ -92,7 +93,7 @@ impl Mixing<'_> {
                 mixture.apply([own, Sample { image, target }], shape);
             } else if (partner, copy) != (sample, own_copy) {
                 // It is mixed with this one in another pass, too.
-                let (mut image, mut target) = self.partner((partner, copy))?;
+                let (mut image, mut target) = self.partner(partner, copy)?;
                 let other = Sample { image: &mut image, target: &mut target };
                 mixture.apply([own, other], shape);
             }
@@ -101,10 +102,11 @@ impl Mixing<'_> {
     }
 
     /// The values of a sample that is in another pass, and its probabilities of classes.
-    fn partner(&self, sample: (u32, u32)) -> Result<(Vec<f32>, Vec<f32>), Error> {
+    fn partner(&self, sample: u32, copy: u32) -> Result<(Vec<f32>, Vec<f32>), Error> {
         let Self { dataset, request, settings, plan } = *self;
         let mut values = Vec::new();
-        let found = load_or_replace(dataset, sample, &mut values, request.epoch, settings)?;
+        let found =
+            load_or_replace(dataset, sample, copy, &mut values, request.epoch, settings)?;
         let none = || Error::Batch { what: "a partner of an evaluation".to_owned() };
         let (_, target) = found.sample.ok_or_else(none)?;
         Ok((values, probabilities(&target, plan.classes)?))
@@ -143,7 +145,8 @@ struct Found {
 /// Loads a copy of a sample: each copy has an augmentation of its own.
 fn load_or_replace(
     dataset: &dyn Dataset,
-    (sample, copy): (u32, u32),
+    sample: u32,
+    copy: u32,
     values: &mut Vec<f32>,
     epoch: Option<u64>,
     settings: &Settings,

@@ -101,7 +101,7 @@ impl ImageFolder {
             let mut listing = cache::list(path, what, cache.as_ref())?;
             let empty = match listed.first() {
                 Some((_, train, first)) => {
-                    scan::label_as((train, &first.classes), path, &mut listing)?
+                    scan::label_as(train, &first.classes, path, &mut listing)?
                 }
                 None => listing.empty_classes(),
             };

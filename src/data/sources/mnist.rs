@@ -70,7 +70,7 @@ impl DataSource for Mnist {
         let parts = self.parts(&reading.asked.split, Whole::read)?;
         let classes = parts.classes();
         let images = |chosen, list| -> Result<Arc<dyn Dataset>, Error> {
-            Ok(Arc::new(Digits::new(chosen, (list, reading.transforms))?))
+            Ok(Arc::new(Digits::new(chosen, list, reading.transforms)?))
         };
         let evaluated = |chosen| images(chosen, reading.val_transforms);
         Ok(Splits {
@@ -139,8 +139,8 @@ fn unlabelled(asked: &Predicting<'_>) -> Result<Inputs, Error> {
         whole.pixels.extend(pixels);
         whole.labels.resize(first + dims[0], 0);
     }
-    let list = (asked.plan.val_transforms.as_slice(), asked.transforms);
-    let samples = Arc::new(Digits::new(Chosen::all(whole), list)?);
+    let list = &asked.plan.val_transforms;
+    let samples = Arc::new(Digits::new(Chosen::all(whole), list, asked.transforms)?);
     let items = Items::Listed(items);
     let answers = Answers::OfLoss(Vec::new());
     Ok(Inputs { samples, items, answers, notes: Vec::new() })
@@ -223,7 +223,7 @@ struct Digits {
 }
 
 impl Digits {
-    fn new(chosen: Chosen, (list, transforms): (&[Choice], &Transforms)) -> Result<Self, Error> {
+    fn new(chosen: Chosen, list: &[Choice], transforms: &Transforms) -> Result<Self, Error> {
         let (height, width) = chosen.whole.size;
         let all = Images::new(1, Some((height as u32, width as u32)));
         Ok(Self { chosen, pipeline: Pipeline::new(list, transforms, all)? })
@@ -458,7 +458,7 @@ mod tests {
 
     fn digits(dir: &Path, name: &'static str) -> Digits {
         let all = Chosen::all(Whole::read(dir, name).unwrap());
-        Digits::new(all, (&[], &Transforms::default())).unwrap()
+        Digits::new(all, &[], &Transforms::default()).unwrap()
     }
 
     /// Three 2x2 training images (gzipped) and one for validation.
@@ -497,7 +497,7 @@ mod tests {
         assert_eq!(found.class_counts.iter().sum::<u64>(), 2);
         let data = Mnist { dir: dir.path().to_owned() };
         let parts = data.parts(&split, Whole::read).unwrap();
-        let val = Digits::new(parts.val, (&[], &Transforms::default())).unwrap();
+        let val = Digits::new(parts.val, &[], &Transforms::default()).unwrap();
         let place = val.place(0);
         assert_eq!(val.name(0), format!("image {place} of `train-images`"));
         let mut values = Vec::new();

@@ -23,7 +23,7 @@ impl Backbone {
         image: [usize; 3],
         builder: &Builder,
     ) -> Result<(Self, [usize; 3])> {
-        let shape = Shape::new(variant, (Stem::Imagenet, Shortcut::Projection), Style::Grouped);
+        let shape = Shape::new(variant, Stem::Imagenet, Shortcut::Projection, Style::Grouped);
         let (trunk, maps) = Trunk::new(shape, &image, builder)?;
         Ok((Self(trunk), maps))
     }

@@ -48,7 +48,7 @@ impl Style {
 }
 
 impl Shape {
-    pub(super) fn new(variant: Variant, (stem, shortcut): (Stem, Shortcut), style: Style) -> Self {
+    pub(super) fn new(variant: Variant, stem: Stem, shortcut: Shortcut, style: Style) -> Self {
         let (stem, width) = if variant.is_small { (Stem::Cifar, 16) } else { (stem, 64) };
         Self { stem, width, variant, shortcut, style, last_gamma: 1.0 }
     }
@@ -124,7 +124,7 @@ impl Trunk {
         let stem = Layer::new(shape.width, kernel, stride).of(channels);
         let mut size = strided([height, width], stride);
         let [conv, norm, _] = shape.style.names(0).map(|name| builder.pp(name));
-        let first = ConvNorm::new([&conv, &norm], stem, size, (shape.style, 1.0))?;
+        let first = ConvNorm::new(&conv, &norm, stem, size, shape.style, 1.0)?;
         if shape.stem == Stem::Imagenet {
             size = strided(size, POOLING.stride);
         }
@@ -202,9 +202,9 @@ impl Residual {
             let [conv_builder, norm_builder] = names.map(|name| builder.pp(name));
             size = strided(size, layer.stride);
             let shape = layer.of(channels);
-            let builders = [&conv_builder, &norm_builder];
-            layers.push(ConvNorm::new(builders, shape, size, (style, gamma))?);
             channels = layer.outputs;
+            let layer = ConvNorm::new(&conv_builder, &norm_builder, shape, size, style, gamma)?;
+            layers.push(layer);
         }
         let stride = convolutions.iter().map(|layer| layer.stride).product();
         let way_round = match shortcut {
@@ -213,8 +213,8 @@ impl Residual {
             Shortcut::Projection => {
                 let builder = builder.pp("downsample");
                 let shape = Layer::new(channels, 1, stride).of(inputs);
-                let builders = [&builder.pp(0), &builder.pp(1)];
-                let layer = ConvNorm::new(builders, shape, size, (style, 1.0))?;
+                let layer =
+                    ConvNorm::new(&builder.pp(0), &builder.pp(1), shape, size, style, 1.0)?;
                 ShortcutBranch::Projected(layer)
             }
         };
@@ -282,10 +282,12 @@ enum Norm {
 impl ConvNorm {
     /// Height and width of what comes out are `size`.
     fn new(
-        [conv, norm]: [&Builder; 2],
+        conv: &Builder,
+        norm: &Builder,
         shape: ConvShape,
         size: [usize; 2],
-        (style, gamma): (Style, f64),
+        style: Style,
+        gamma: f64,
     ) -> Result<Self> {
         let init = Init::he_fan_out(&shape.weight());
         let outputs = shape.outputs;

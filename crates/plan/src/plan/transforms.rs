@@ -103,7 +103,7 @@ pub(crate) struct Transformed {
 impl Transformed {
     /// Of samples that are images, or hold images of these cameras behind the numbers of each
     /// observation.
-    fn new((train, val): (Vec<Choice>, Vec<Choice>), shape: [usize; 3], data: &DataFacts) -> Self {
+    fn new(train: Vec<Choice>, val: Vec<Choice>, shape: [usize; 3], data: &DataFacts) -> Self {
         let cameras = data
             .cameras
             .as_ref()
@@ -138,7 +138,7 @@ pub(crate) fn decide(
         }
         (None, None) => Images { dtype: data.pixel_dtype, ..Images::new(3, None) },
     };
-    let decide = |key, asked| list(loaded, (key, asked), &images, data, kinds);
+    let decide = |key, asked: &[Entry]| list(loaded, key, asked, &images, data, kinds);
     let train = decide("data.transforms.train", &asked.train);
     let val = decide("data.transforms.val", &asked.val);
     let ((train, input), (val, val_input)) = match (train, val) {
@@ -151,8 +151,7 @@ pub(crate) fn decide(
         let what = differing(input, val_input);
         return Err(vec![at_list(loaded, "data.transforms.val", what)]);
     }
-    let lists = (train.list, val.list);
-    Ok(Transformed { notes, ..Transformed::new(lists, input, data) })
+    Ok(Transformed { notes, ..Transformed::new(train.list, val.list, input, data) })
 }
 
 /// Samples that are transformed by nothing.
@@ -181,7 +180,8 @@ fn differing([channels, height, width]: [usize; 3], val: [usize; 3]) -> String {
 /// The transforms, and (channels, height, width) of every image after them.
 fn list(
     loaded: &Loaded,
-    (key, asked): (&'static str, &[Entry]),
+    key: &'static str,
+    asked: &[Entry],
     images: &Images,
     data: &DataFacts,
     kinds: &dyn KindFacts,
@@ -239,8 +239,8 @@ fn doubtful(train: &TransformFacts, val: &TransformFacts, weights: &Weights<'_>)
     let mut notes = Vec::new();
     let [of_train, of_val] = [train, val].map(|list| list.values.as_deref().map(statistics));
     match (&of_train, &of_val) {
-        (Some(_), None) => notes.push(one_sided(LISTS)),
-        (None, Some(_)) => notes.push(one_sided([LISTS[1], LISTS[0]])),
+        (Some(_), None) => notes.push(one_sided(LISTS[0], LISTS[1])),
+        (None, Some(_)) => notes.push(one_sided(LISTS[1], LISTS[0])),
         (Some(train), Some(val)) if !is_near(train, val) => notes.push(
             "training and validation images are normalized with different numbers: `mean` and \
              `std` should be the same in `data.transforms.train` and `data.transforms.val`"
@@ -316,7 +316,7 @@ fn interpolation(list: &[Choice]) -> Option<&str> {
     Some(given.unwrap_or("bilinear"))
 }
 
-fn one_sided([with, without]: [&str; 2]) -> String {
+fn one_sided(with: &str, without: &str) -> String {
     format!(
         "`{with}` normalizes images, `{without}` does not: the model is evaluated on other values \
          than it is trained on"

@@ -92,8 +92,7 @@ impl DataSource for PushTLike {
     }
 
     fn survey(&self, asked: &Asked<'_>) -> Result<Survey, Error> {
-        let asked_of = (&asked.split, asked.found);
-        windows::survey(&self.behaviour(asked.seed), self.chunk(), asked_of)
+        windows::survey(&self.behaviour(asked.seed), self.chunk(), &asked.split, asked.found)
     }
 }
 

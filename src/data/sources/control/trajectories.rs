@@ -86,7 +86,7 @@ impl DataSource for Trajectories {
     }
 
     fn survey(&self, asked: &Asked<'_>) -> Result<Survey, Error> {
-        windows::survey(&self.behaviour(), self.chunk(), (&asked.split, asked.found))
+        windows::survey(&self.behaviour(), self.chunk(), &asked.split, asked.found)
     }
 
     fn files(&self, _: &Options) -> Result<Vec<Files>, Error> {

@@ -68,7 +68,8 @@ pub(super) fn numbers_seen(image_size: Option<usize>) -> usize {
 pub(crate) fn survey(
     from: &Behaviour,
     chunk: Chunk,
-    (split, found): (&SplitPlan, Option<&Options>),
+    split: &SplitPlan,
+    found: Option<&Options>,
 ) -> Result<Survey, Error> {
     let episodes = episodes(from)?;
     let parts = parts(from, &episodes, chunk, split)?;
@@ -85,7 +86,7 @@ pub(crate) fn survey(
         None => cameras.as_ref().and_then(|all| pixels(from, &episodes, &parts.train, all)),
     };
     let images: u64 = episodes.cameras.iter().map(|camera| camera.frames.held()).sum();
-    let found = Survey::of(&cut(from, episodes, (chunk, &parts), &ranges, [None, None])?);
+    let found = Survey::of(&cut(from, episodes, chunk, &parts, &ranges, [None, None])?);
     let numbers = ranges.observations.len() + ranges.actions.len();
     let policy = Policy {
         chunk,
@@ -155,7 +156,7 @@ pub(super) fn open(from: &Behaviour, chunk: Chunk, reading: &Reading<'_>) -> Res
     let sight = [sight(reading.train_transforms)?, sight(reading.val_transforms)?];
     let episodes = episodes(from)?;
     let parts = parts(from, &episodes, chunk, split)?;
-    cut(from, episodes, (chunk, &parts), &policy.ranges, sight)
+    cut(from, episodes, chunk, &parts, &policy.ranges, sight)
 }
 
 /// How images become values.
@@ -223,7 +224,8 @@ impl Sight {
 fn cut(
     from: &Behaviour,
     episodes: Episodes,
-    (chunk, parts): (Chunk, &Parts<Places>),
+    chunk: Chunk,
+    parts: &Parts<Places>,
     ranges: &Ranges,
     [train_sight, val_sight]: [Option<Arc<Sight>>; 2],
 ) -> Result<Splits, Error> {

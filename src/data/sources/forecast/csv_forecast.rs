@@ -407,7 +407,7 @@ fn read(asked: &CsvForecast, stored: &Stored) -> Result<Read, Error> {
             format(asked, what)
         };
         let n = (rows + 1).checked_sub(window).filter(|&n| n > 0).ok_or_else(short)?;
-        Ok::<_, Error>(Arc::new(Windows::new(table.clone(), asked, [start, n, season])))
+        Ok::<_, Error>(Arc::new(Windows::new(table.clone(), asked, start, n, season)))
     };
     let early = |rows: usize| rows + asked.seq_len;
     let val = rows.train;
@@ -487,7 +487,13 @@ struct Windows {
 }
 
 impl Windows {
-    fn new(table: Arc<Table>, asked: &CsvForecast, [start, n, season]: [usize; 3]) -> Self {
+    fn new(
+        table: Arc<Table>,
+        asked: &CsvForecast,
+        start: usize,
+        n: usize,
+        season: usize,
+    ) -> Self {
         let seq_len = asked.seq_len;
         let series = table.series();
         Self {

@@ -155,7 +155,7 @@ impl Csv {
         let column = |name: &str| Column::new(name, kind(name), forms.get(name));
         let mut parts = Parts::<Rows>::default();
         for (part, path, what) in self.tables() {
-            parts.put(part, self.table((path, what), wanted.answers(), &column)?);
+            parts.put(part, self.table(path, what, wanted.answers(), &column)?);
         }
         wanted.open(parts, fit)
     }
@@ -183,7 +183,7 @@ impl Csv {
         for (part, path, what) in self.tables() {
             self.each_row(path, what, |header, _, record, line| {
                 let mut cells = header.iter().zip(record);
-                let seen = cells.try_for_each(|(name, cell)| all.see(name, cell, (path, line)));
+                let seen = cells.try_for_each(|(name, cell)| all.see(name, cell, path, line));
                 // What is wrong in another table is reported when that is read.
                 if part == Part::Train { seen } else { Ok(()) }
             })?;
@@ -194,7 +194,8 @@ impl Csv {
     /// The rows of a table.
     fn table(
         &self,
-        (path, what): (&Path, &'static str),
+        path: &Path,
+        what: &'static str,
         answers: AnswerKind,
         column: &dyn Fn(&str) -> Column,
     ) -> Result<Rows, Error> {
@@ -210,7 +211,7 @@ impl Csv {
                 return Ok(());
             }
             rows.lines.push(line);
-            self.push(&mut rows, record, (header, roles), answers)
+            self.push(&mut rows, record, header, roles, answers)
         })?;
         rows.leave_out(unlabelled, &self.target)?;
         Ok(rows)
@@ -286,7 +287,8 @@ impl Csv {
         &self,
         rows: &mut Rows,
         record: &::csv::StringRecord,
-        (header, roles): (&[String], &[Role]),
+        header: &[String],
+        roles: &[Role],
         answers: AnswerKind,
     ) -> Result<(), BadCell> {
         let mut columns = rows.columns.iter_mut();

@@ -78,7 +78,8 @@ impl<'a> DateInferences<'a> {
         &mut self,
         name: &str,
         cell: &str,
-        (path, line): (&Path, u64),
+        path: &Path,
+        line: u64,
     ) -> Result<(), BadCell> {
         let Some((inference, last)) = self.columns.get_mut(name) else { return Ok(()) };
         if self.rules.missing.holds(cell) {

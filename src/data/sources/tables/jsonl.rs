@@ -200,7 +200,7 @@ impl Jsonl {
         };
         let mut parts = Parts::<Rows>::default();
         for (part, path, what) in self.given() {
-            parts.put(part, self.rows((path, what), wanted.answers(), (&kind, &forms))?);
+            parts.put(part, self.rows(path, what, wanted.answers(), &kind, &forms)?);
         }
         wanted.open(parts, fit)
     }
@@ -208,9 +208,11 @@ impl Jsonl {
     /// The rows of a file.
     fn rows(
         &self,
-        (path, what): (&Path, &'static str),
+        path: &Path,
+        what: &'static str,
         answers: AnswerKind,
-        (kind, forms): (Kinds<'_>, &BTreeMap<String, DateForm>),
+        kind: Kinds<'_>,
+        forms: &BTreeMap<String, DateForm>,
     ) -> Result<Rows, Error> {
         let mut rows = Rows::new(path, Vec::new());
         let mut unlabelled = 0;
@@ -223,7 +225,7 @@ impl Jsonl {
                 unlabelled += 1;
                 return Ok(());
             }
-            self.push(&mut rows, object, (answers, kind, forms))
+            self.push(&mut rows, object, answers, kind, forms)
                 .map_err(|bad| cell(path, line, bad))?;
             rows.lines.push(line);
             absent.count(object);
@@ -288,7 +290,7 @@ impl Jsonl {
                     list.iter().filter_map(move |value| Some((key, value.as_str()?)))
                 });
                 let seen =
-                    values.try_for_each(|(key, word)| all.see(key, word.trim(), (path, line)));
+                    values.try_for_each(|(key, word)| all.see(key, word.trim(), path, line));
                 // What is wrong in another file is reported when that is read.
                 let seen = if part == Part::Train { seen } else { Ok(()) };
                 seen.map_err(|bad| cell(path, line, bad))
@@ -372,7 +374,9 @@ impl Jsonl {
         &self,
         rows: &mut Rows,
         object: &Map<String, Value>,
-        (answers, kind, forms): (AnswerKind, Kinds<'_>, &BTreeMap<String, DateForm>),
+        answers: AnswerKind,
+        kind: Kinds<'_>,
+        forms: &BTreeMap<String, DateForm>,
     ) -> Result<(), BadCell> {
         let get = |key: &str| object.get(key).ok_or_else(|| format!("it has no key `{key}`"));
         let is_first = rows.lines.is_empty();

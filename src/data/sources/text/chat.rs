@@ -156,7 +156,7 @@ impl Chat {
         };
         let entries = cached(TokenCache::of_user().as_ref(), &self.origin(), look, cut)?;
         let entries = Arc::new(entries);
-        let dealt = parts((entries.len(), "conversations"), self.val_ratio, split)
+        let dealt = parts(entries.len(), "conversations", self.val_ratio, split)
             .map_err(|what| Error::Format { path: self.file.clone(), what })?;
         let form = Form {
             path: self.file.clone(),

@@ -149,7 +149,8 @@ impl Keep for Entries {
 /// Which of `n` entries, called so, are for what: the last ones validate, a share of `val_ratio`,
 /// where `split` deals out none.
 pub(super) fn parts(
-    (n, noun): (usize, &str),
+    n: usize,
+    noun: &str,
     val_ratio: f64,
     split: &SplitPlan,
 ) -> Result<Parts<Places>, String> {

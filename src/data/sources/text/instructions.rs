@@ -168,7 +168,7 @@ fn open_with(
         Ok(Entries::cut(&entries, |entry| tokens(entry, &cutter, end)))
     };
     let entries = Arc::new(cached(TokenCache::of_user().as_ref(), &origin, look, cut)?);
-    let dealt = parts((entries.len(), "entries"), source.val_ratio, split)
+    let dealt = parts(entries.len(), "entries", source.val_ratio, split)
         .map_err(|what| Error::Format { path: source.file.clone(), what })?;
     let form = Form {
         path: source.file.clone(),

@@ -171,10 +171,11 @@ impl Algorithm {
         weight: &[f32],
         finish: impl Fn(&mut [f32]) -> R + Sync,
     ) -> Option<(Saved, Vec<R>)> {
-        let formats = (self.format(), self.precision);
+        let format = self.format();
+        let held = self.precision;
         match x {
-            Operand::F32(x) => direct::forward_saved(g, x, weight, formats, finish),
-            Operand::Bf16(x) => direct::forward_saved(g, x, weight, formats, finish),
+            Operand::F32(x) => direct::forward_saved(g, x, weight, format, held, finish),
+            Operand::Bf16(x) => direct::forward_saved(g, x, weight, format, held, finish),
         }
     }
 
@@ -187,15 +188,15 @@ impl Algorithm {
         held: Precision,
     ) -> Saved {
         if self.rounds_on_the_way() {
-            return self.data_gradient(g, dy, weight, (Rounding::OperandsAndResult, held));
+            return self.data_gradient(g, dy, weight, Rounding::OperandsAndResult, held);
         }
-        self.data_gradient(g, dy, weight, (Rounding::Nothing, held)).rounded(self.precision)
+        self.data_gradient(g, dy, weight, Rounding::Nothing, held).rounded(self.precision)
     }
 
     /// The sums of [`Algorithm::backward_data`], not rounded.
     pub(super) fn data_sums(self, g: &Geometry, dy: &Operand<'_>, weight: &[f32]) -> Vec<f32> {
-        let unrounded = (self.rounding_of_operands(), Precision::Fp32);
-        self.data_gradient(g, dy, weight, unrounded).wide()
+        let rounding = self.rounding_of_operands();
+        self.data_gradient(g, dy, weight, rounding, Precision::Fp32).wide()
     }
 
     fn data_gradient(
@@ -203,17 +204,18 @@ impl Algorithm {
         g: &Geometry,
         dy: &Operand<'_>,
         weight: &[f32],
-        (rounding, held): (Rounding, Precision),
+        rounding: Rounding,
+        held: Precision,
     ) -> Saved {
-        let formats = (self.format(), held);
+        let format = self.format();
         match (self.way, dy) {
-            (Way::Direct, Operand::F32(dy)) => direct::backward_data(g, dy, weight, formats),
-            (Way::Direct, Operand::Bf16(dy)) => direct::backward_data(g, dy, weight, formats),
+            (Way::Direct, Operand::F32(dy)) => direct::backward_data(g, dy, weight, format, held),
+            (Way::Direct, Operand::Bf16(dy)) => direct::backward_data(g, dy, weight, format, held),
             (Way::Winograd, Operand::F32(dy)) => {
-                winograd::backward_data(g, dy, weight, (rounding, held))
+                winograd::backward_data(g, dy, weight, rounding, held)
             }
             (Way::Winograd, Operand::Bf16(dy)) => {
-                winograd::backward_data(g, dy, weight, (rounding, held))
+                winograd::backward_data(g, dy, weight, rounding, held)
             }
             (Way::Depthwise, dy) => {
                 Saved::new(depthwise::backward_data(g, &dy.wide(), weight), held)

@@ -41,7 +41,8 @@ pub(super) fn forward_saved<F: Factor, R: Send>(
     g: &Geometry,
     x: &[F],
     weight: &[f32],
-    (format, held): (Format, Precision),
+    format: Format,
+    held: Precision,
     finish: impl Fn(&mut [f32]) -> R + Sync,
 ) -> Option<(Saved, Vec<R>)> {
     if g.pixels() < SEEN_RUNS * SEEN_PIXELS {
@@ -150,7 +151,8 @@ pub(super) fn backward_data<F: Factor>(
     g: &Geometry,
     dy: &[F],
     weight: &[f32],
-    (format, held): (Format, Precision),
+    format: Format,
+    held: Precision,
 ) -> Saved {
     let classes = classes(g, weight, format);
     let leaves_gaps = classes.iter().any(|class| class.taps.is_empty());
@@ -198,7 +200,7 @@ fn classes(g: &Geometry, weight: &[f32], format: Format) -> Vec<Class> {
             };
             let all = (0..g.kh).flat_map(|ky| (0..g.kw).map(move |kx| [ky, kx]));
             let taps: Vec<[usize; 2]> = all.filter(meets).collect();
-            let panels = |group| backward_panels(g, &weight, group, (&taps, format));
+            let panels = |group| backward_panels(g, &weight, group, &taps, format);
             let panels = (0..g.groups).map(panels).collect();
             Class { remainder, taps, panels }
         })
@@ -210,7 +212,8 @@ fn backward_panels(
     g: &Geometry,
     weight: &[f32],
     group: usize,
-    (taps, format): (&[[usize; 2]], Format),
+    taps: &[[usize; 2]],
+    format: Format,
 ) -> Panels {
     let inputs = g.group_inputs();
     let outputs = g.group_outputs();

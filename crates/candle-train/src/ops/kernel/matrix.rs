@@ -81,7 +81,7 @@ pub(in crate::ops) fn multiply(
     write: Write,
     sums: Sums,
 ) {
-    multiply_and_finish(out, a, b, (write, sums), ());
+    multiply_and_finish(out, a, b, write, sums, ());
 }
 
 /// [`multiply`], and each block is given to an `epilogue`.
@@ -89,14 +89,15 @@ pub(in crate::ops) fn multiply_and_finish(
     out: &mut [f32],
     a: Matrix<'_>,
     b: &Panels,
-    (write, sums): (Write, Sums),
+    write: Write,
+    sums: Sums,
     epilogue: impl Epilogue + Copy + Sync,
 ) {
     assert_eq!(out.len(), a.rows * b.columns(), "the output covers its values");
     let rows = rows_per_block(b.format(), a.rows);
     let blocks = out.par_chunks_mut((rows * b.columns()).max(1)).enumerate().with_max_len(1);
     blocks.for_each(|(block, out)| {
-        multiply_block(out, a, block * rows, b, (write, sums), &mut { epilogue });
+        multiply_block(out, a, block * rows, b, write, sums, &mut { epilogue });
     });
 }
 
@@ -132,7 +133,7 @@ impl<'a> Rowwise<'a> {
         let b = b.transposed();
         let block = rows_per_block(format, b.rows) * rows;
         let columns = filled(b.rows * rows, block, |start, out| {
-            multiply_block(out, b, start / rows, &a, (Write::Replace, sums), &mut ());
+            multiply_block(out, b, start / rows, &a, Write::Replace, sums, &mut ());
         });
         Self::Turned { columns, rows }
     }
@@ -142,7 +143,7 @@ impl<'a> Rowwise<'a> {
     pub(in crate::ops) fn write(&self, out: &mut [f32], first: usize, epilogue: &mut dyn Epilogue) {
         match self {
             Self::Packed { a, b, sums } => {
-                multiply_block(out, *a, first, b, (Write::Replace, *sums), epilogue);
+                multiply_block(out, *a, first, b, Write::Replace, *sums, epilogue);
             }
             Self::Turned { columns, rows } => {
                 let width = columns.len() / rows;
@@ -164,7 +165,8 @@ fn multiply_block(
     a: Matrix<'_>,
     first: usize,
     b: &Panels,
-    (write, sums): (Write, Sums),
+    write: Write,
+    sums: Sums,
     epilogue: &mut dyn Epilogue,
 ) {
     assert_eq!(a.cols, b.inner(), "inner sizes agree");

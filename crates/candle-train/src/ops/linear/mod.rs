@@ -172,10 +172,16 @@ impl Operation for Linear {
                 let x_values = operand(x_values, self.precision);
                 let x = Matrix::new(&x_values, self.n, self.inputs);
                 let x = x.panels_of(Format::of(self.precision));
-                let how = (Write::Replace, Sums::Long);
                 let round = Round(self.precision);
                 self.dw.send_written(weight, |dw| {
-                    multiply_and_finish(dw, dy.transposed(), &x, how, round);
+                    multiply_and_finish(
+                        dw,
+                        dy.transposed(),
+                        &x,
+                        Write::Replace,
+                        Sums::Long,
+                        round,
+                    );
                 })?
             } else {
                 None

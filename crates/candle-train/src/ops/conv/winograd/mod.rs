@@ -82,7 +82,8 @@ pub(super) fn backward_data<E: Element>(
     g: &Geometry,
     dy: &[E],
     weight: &[f32],
-    (rounding, held): (Rounding, Precision),
+    rounding: Rounding,
+    held: Precision,
 ) -> Saved {
     let (input, output) = images(g);
     let padding = g.padding.map(|padding| 2 - padding);
