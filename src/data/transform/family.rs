@@ -73,6 +73,34 @@ pub trait Transform: Debug + Send + Sync {
     }
 }
 
+/// A transform that changes the whole image with a probability, or leaves it as it is.
+pub trait ByChance: Debug + Send + Sync {
+    /// The probability.
+    fn p(&self) -> f64;
+
+    /// The image after the change.
+    fn changed(&self, image: Pixels) -> Pixels;
+
+    /// [`Transform::takes_uint16`]
+    fn takes_16_bits(&self) -> bool {
+        false
+    }
+}
+
+impl<T: ByChance> Transform for T {
+    fn apply(&self, image: Pixels, _: Area, stream: Option<&mut Stream>) -> Result<Pixels, String> {
+        Ok(if happens(self.p(), stream) { self.changed(image) } else { image })
+    }
+
+    fn is_random(&self) -> bool {
+        true
+    }
+
+    fn takes_uint16(&self) -> bool {
+        self.takes_16_bits()
+    }
+}
+
 /// Whether what has the probability `p` happens; where nothing is random, only what always does.
 pub(crate) fn happens(p: f64, stream: Option<&mut Stream>) -> bool {
     stream.map_or(p >= 1.0, |stream| stream.uniform() < p)

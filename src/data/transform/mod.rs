@@ -52,7 +52,7 @@ pub use center_crop::CenterCrop;
 pub use color_jitter::ColorJitter;
 pub(crate) use corner_crop::{CROPS, with_center_crop_at};
 pub(crate) use family::happens;
-pub use family::{Transform, TransformFamily, Transforms};
+pub use family::{ByChance, Transform, TransformFamily, Transforms};
 pub use gaussian_blur::GaussianBlur;
 pub use grayscale::Grayscale;
 pub use normalize::Normalize;

@@ -5,8 +5,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::config::kind::Kind;
 use crate::data::transform::enhance::sharpen;
-use crate::data::transform::{Area, Pixels, Transform, happens};
-use crate::rng::Stream;
+use crate::data::transform::{ByChance, Pixels};
 
 /// sharpen or smooth, or leave the image as it is, as torchvision's `RandomAdjustSharpness`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -30,20 +29,13 @@ impl Kind for RandomAdjustSharpness {
     const NAME: &'static str = "random_adjust_sharpness";
 }
 
-impl Transform for RandomAdjustSharpness {
-    fn is_random(&self) -> bool {
-        true
+impl ByChance for RandomAdjustSharpness {
+    fn p(&self) -> f64 {
+        self.p
     }
 
-    fn apply(
-        &self,
-        mut image: Pixels,
-        _: Area,
-        stream: Option<&mut Stream>,
-    ) -> Result<Pixels, String> {
-        if happens(self.p, stream) {
-            sharpen(&mut image, self.sharpness_factor as f32);
-        }
-        Ok(image)
+    fn changed(&self, mut image: Pixels) -> Pixels {
+        sharpen(&mut image, self.sharpness_factor as f32);
+        image
     }
 }

@@ -5,8 +5,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::config::kind::Kind;
 use crate::data::transform::image_ops::autocontrast;
-use crate::data::transform::{Area, Pixels, Transform, happens};
-use crate::rng::Stream;
+use crate::data::transform::{ByChance, Pixels};
 
 /// stretch each channel to black and white, or leave the image as it is, as torchvision's
 /// `RandomAutocontrast`.
@@ -28,20 +27,13 @@ impl Kind for RandomAutocontrast {
     const NAME: &'static str = "random_autocontrast";
 }
 
-impl Transform for RandomAutocontrast {
-    fn is_random(&self) -> bool {
-        true
+impl ByChance for RandomAutocontrast {
+    fn p(&self) -> f64 {
+        self.p
     }
 
-    fn apply(
-        &self,
-        mut image: Pixels,
-        _: Area,
-        stream: Option<&mut Stream>,
-    ) -> Result<Pixels, String> {
-        if happens(self.p, stream) {
-            autocontrast(&mut image);
-        }
-        Ok(image)
+    fn changed(&self, mut image: Pixels) -> Pixels {
+        autocontrast(&mut image);
+        image
     }
 }

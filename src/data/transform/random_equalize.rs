@@ -5,8 +5,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::config::kind::Kind;
 use crate::data::transform::image_ops::equalize;
-use crate::data::transform::{Area, Pixels, Transform, happens};
-use crate::rng::Stream;
+use crate::data::transform::{ByChance, Pixels};
 
 /// make the values of each channel equally frequent, or leave the image as it is, as torchvision's
 /// `RandomEqualize`.
@@ -28,20 +27,13 @@ impl Kind for RandomEqualize {
     const NAME: &'static str = "random_equalize";
 }
 
-impl Transform for RandomEqualize {
-    fn is_random(&self) -> bool {
-        true
+impl ByChance for RandomEqualize {
+    fn p(&self) -> f64 {
+        self.p
     }
 
-    fn apply(
-        &self,
-        mut image: Pixels,
-        _: Area,
-        stream: Option<&mut Stream>,
-    ) -> Result<Pixels, String> {
-        if happens(self.p, stream) {
-            equalize(&mut image);
-        }
-        Ok(image)
+    fn changed(&self, mut image: Pixels) -> Pixels {
+        equalize(&mut image);
+        image
     }
 }

@@ -5,8 +5,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::config::kind::Kind;
 use crate::data::transform::enhance::grey;
-use crate::data::transform::{Area, Pixels, Transform, happens};
-use crate::rng::Stream;
+use crate::data::transform::{ByChance, Pixels};
 
 /// grey of the same number of channels, or the image as it is, as torchvision's `RandomGrayscale`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -27,25 +26,16 @@ impl Kind for RandomGrayscale {
     const NAME: &'static str = "random_grayscale";
 }
 
-impl Transform for RandomGrayscale {
-    fn is_random(&self) -> bool {
-        true
+impl ByChance for RandomGrayscale {
+    fn p(&self) -> f64 {
+        self.p
     }
 
-    fn takes_uint16(&self) -> bool {
-        true
+    fn changed(&self, image: Pixels) -> Pixels {
+        grey(&image, image.channels)
     }
 
-    fn apply(
-        &self,
-        mut image: Pixels,
-        _: Area,
-        stream: Option<&mut Stream>,
-    ) -> Result<Pixels, String> {
-        if happens(self.p, stream) {
-            let channels = image.channels;
-            image = grey(&image, channels);
-        }
-        Ok(image)
+    fn takes_16_bits(&self) -> bool {
+        true
     }
 }

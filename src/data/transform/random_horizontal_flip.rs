@@ -4,8 +4,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::config::kind::Kind;
-use crate::data::transform::{Area, Pixels, Transform, happens};
-use crate::rng::Stream;
+use crate::data::transform::{ByChance, Pixels};
 
 /// mirror left to right with probability `p`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -26,17 +25,17 @@ impl Kind for RandomHorizontalFlip {
     const NAME: &'static str = "random_horizontal_flip";
 }
 
-impl Transform for RandomHorizontalFlip {
-    fn is_random(&self) -> bool {
-        true
+impl ByChance for RandomHorizontalFlip {
+    fn p(&self) -> f64 {
+        self.p
     }
 
-    fn takes_uint16(&self) -> bool {
-        true
+    fn changed(&self, image: Pixels) -> Pixels {
+        flip(image)
     }
 
-    fn apply(&self, image: Pixels, _: Area, stream: Option<&mut Stream>) -> Result<Pixels, String> {
-        Ok(if happens(self.p, stream) { flip(image) } else { image })
+    fn takes_16_bits(&self) -> bool {
+        true
     }
 }
 

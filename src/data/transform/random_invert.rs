@@ -5,8 +5,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::config::kind::Kind;
 use crate::data::transform::image_ops::invert;
-use crate::data::transform::{Area, Pixels, Transform, happens};
-use crate::rng::Stream;
+use crate::data::transform::{ByChance, Pixels};
 
 /// the negative, or the image as it is, as torchvision's `RandomInvert`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -27,20 +26,13 @@ impl Kind for RandomInvert {
     const NAME: &'static str = "random_invert";
 }
 
-impl Transform for RandomInvert {
-    fn is_random(&self) -> bool {
-        true
+impl ByChance for RandomInvert {
+    fn p(&self) -> f64 {
+        self.p
     }
 
-    fn apply(
-        &self,
-        mut image: Pixels,
-        _: Area,
-        stream: Option<&mut Stream>,
-    ) -> Result<Pixels, String> {
-        if happens(self.p, stream) {
-            invert(&mut image);
-        }
-        Ok(image)
+    fn changed(&self, mut image: Pixels) -> Pixels {
+        invert(&mut image);
+        image
     }
 }

@@ -5,8 +5,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::config::kind::Kind;
 use crate::data::transform::image_ops::posterize;
-use crate::data::transform::{Area, Pixels, Transform, happens};
-use crate::rng::Stream;
+use crate::data::transform::{ByChance, Pixels};
 
 /// keep the highest bits of each value, or leave the image as it is, as torchvision's
 /// `RandomPosterize`.
@@ -31,20 +30,13 @@ impl Kind for RandomPosterize {
     const NAME: &'static str = "random_posterize";
 }
 
-impl Transform for RandomPosterize {
-    fn is_random(&self) -> bool {
-        true
+impl ByChance for RandomPosterize {
+    fn p(&self) -> f64 {
+        self.p
     }
 
-    fn apply(
-        &self,
-        mut image: Pixels,
-        _: Area,
-        stream: Option<&mut Stream>,
-    ) -> Result<Pixels, String> {
-        if happens(self.p, stream) {
-            posterize(&mut image, self.bits);
-        }
-        Ok(image)
+    fn changed(&self, mut image: Pixels) -> Pixels {
+        posterize(&mut image, self.bits);
+        image
     }
 }

@@ -5,8 +5,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::config::kind::Kind;
 use crate::data::transform::image_ops::solarize;
-use crate::data::transform::{Area, Pixels, Transform, happens};
-use crate::rng::Stream;
+use crate::data::transform::{ByChance, Pixels};
 
 /// invert the bright values, or leave the image as it is, as torchvision's `RandomSolarize`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -30,20 +29,13 @@ impl Kind for RandomSolarize {
     const NAME: &'static str = "random_solarize";
 }
 
-impl Transform for RandomSolarize {
-    fn is_random(&self) -> bool {
-        true
+impl ByChance for RandomSolarize {
+    fn p(&self) -> f64 {
+        self.p
     }
 
-    fn apply(
-        &self,
-        mut image: Pixels,
-        _: Area,
-        stream: Option<&mut Stream>,
-    ) -> Result<Pixels, String> {
-        if happens(self.p, stream) {
-            solarize(&mut image, self.threshold);
-        }
-        Ok(image)
+    fn changed(&self, mut image: Pixels) -> Pixels {
+        solarize(&mut image, self.threshold);
+        image
     }
 }

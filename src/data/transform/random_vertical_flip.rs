@@ -4,8 +4,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::config::kind::Kind;
-use crate::data::transform::{Area, Pixels, Transform, happens};
-use crate::rng::Stream;
+use crate::data::transform::{ByChance, Pixels};
 
 /// mirror top to bottom with probability `p`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -26,25 +25,18 @@ impl Kind for RandomVerticalFlip {
     const NAME: &'static str = "random_vertical_flip";
 }
 
-impl Transform for RandomVerticalFlip {
-    fn is_random(&self) -> bool {
-        true
+impl ByChance for RandomVerticalFlip {
+    fn p(&self) -> f64 {
+        self.p
     }
 
-    fn takes_uint16(&self) -> bool {
-        true
+    fn changed(&self, mut image: Pixels) -> Pixels {
+        flip(&mut image);
+        image
     }
 
-    fn apply(
-        &self,
-        mut image: Pixels,
-        _: Area,
-        stream: Option<&mut Stream>,
-    ) -> Result<Pixels, String> {
-        if happens(self.p, stream) {
-            flip(&mut image);
-        }
-        Ok(image)
+    fn takes_16_bits(&self) -> bool {
+        true
     }
 }
 
