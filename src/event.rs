@@ -49,7 +49,6 @@ pub enum Event {
     StepDone(StepDone),
     /// The update of a step was left out because a gradient was not finite.
     StepSkipped {
-        /// The step.
         step: u64,
         /// Loss scale from here on; `None` without a scaler.
         loss_scale: Option<f64>,
@@ -104,7 +103,6 @@ pub struct Started {
     pub arithmetic: Vec<String>,
     /// Device of each rank, in rank order.
     pub devices: Vec<String>,
-    /// Steps of an epoch.
     pub steps_per_epoch: u64,
     /// Last step.
     pub total_steps: u64,
@@ -191,7 +189,6 @@ pub struct Unreadable {
 /// A rank for which the others wait, step after step.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Straggler {
-    /// The rank.
     pub rank: Rank,
     /// Last of the steps that were looked at.
     pub step: u64,
@@ -274,7 +271,6 @@ pub struct EpochDone {
 pub struct Saved {
     /// State after this step.
     pub step: u64,
-    /// Its folder.
     pub path: PathBuf,
     /// Whether it is the best so far.
     pub best: bool,
@@ -325,7 +321,6 @@ pub const TIE_BREAKER: &str = "val/loss";
 pub struct Best {
     /// `val/accuracy`
     pub metric: String,
-    /// Its value.
     #[serde(deserialize_with = "null_is_nan")]
     pub value: f64,
     /// `val/loss` then, by which equal values are told apart.
@@ -364,7 +359,6 @@ pub struct TimeShares {
     pub communication: f64,
     /// Updates.
     pub optimizer: f64,
-    /// Evaluations.
     pub evaluation: f64,
     /// Copying the state for checkpoints, and waiting for the last one.
     pub checkpoint: f64,

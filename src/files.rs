@@ -50,7 +50,6 @@ pub enum Error {
         operation: &'static str,
         /// On what.
         path: PathBuf,
-        /// Why not.
         #[source]
         reason: io::Error,
     },
@@ -65,13 +64,11 @@ pub enum Error {
     /// Something that is not a link has the name of a link.
     #[error("`{}` exists and is not a link", path.display())]
     NotALink {
-        /// Where.
         path: PathBuf,
     },
     /// A path that names no file, such as `/` or `..`.
     #[error("`{}` has no file name", path.display())]
     NoName {
-        /// The path.
         path: PathBuf,
     },
 }
@@ -212,7 +209,6 @@ pub(crate) fn touch(path: &Path) -> Result<(), Error> {
         .map_err(Error::io("touch", path))
 }
 
-/// Removes a file.
 pub(crate) fn remove_file(path: &Path) -> Result<(), Error> {
     fs_calls::remove_file(path).map_err(Error::io("remove", path))
 }

@@ -62,13 +62,11 @@ use crate::sweep::{Methods, Pruners};
 pub struct Kinds {
     /// Data sets.
     pub data: DataSources,
-    /// Models.
     pub models: Models,
     /// Layers of the model `graph`.
     layers: Layers,
     /// What is done to images.
     pub transforms: Transforms,
-    /// Losses.
     pub losses: Losses,
     /// What evaluations measure.
     pub metrics: Metrics,
@@ -238,7 +236,6 @@ impl KindFacts for Kinds {
 /// A plan's choice that this program cannot make.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The model.
     #[error(transparent)]
     Model(#[from] model::Error),
     /// Another kind.

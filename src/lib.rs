@@ -10,6 +10,7 @@
 //! A program of your own registers kinds ([`kinds`], [`model`], [`optim`], [`loss`], [`metric`],
 //! [`data`], [`record`]) and calls [`cli::run`]. What this project's tests and benchmarks need
 //! beside that is in `internals`.
+#![expect(missing_docs, reason = "\"The file.\" over `path: PathBuf` says nothing")]
 
 #[cfg(test)]
 use test_support::{mutated, skipped};

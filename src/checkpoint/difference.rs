@@ -7,7 +7,6 @@ use crate::checkpoint::{FILES, Manifest, STATE};
 /// The first thing that two checkpoints do not have in common.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Difference {
-    /// The file.
     pub file: String,
     /// The tensor, `header` (names, types and shapes) or `contents`.
     pub part: String,

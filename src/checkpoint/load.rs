@@ -27,7 +27,6 @@ const ATTEMPTS: u32 = 1000;
 /// A checkpoint folder as it was found.
 #[derive(Clone, Debug)]
 pub struct Found {
-    /// The folder.
     pub path: PathBuf,
     /// The step that its name says.
     pub step: u64,
@@ -39,7 +38,6 @@ pub struct Found {
 /// and can be read even if its run deletes it meanwhile.
 #[derive(Clone, Debug)]
 pub struct Opened {
-    /// The folder.
     pub path: PathBuf,
     /// What it consists of.
     pub manifest: Manifest,

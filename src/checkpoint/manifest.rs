@@ -77,7 +77,6 @@ pub enum Damage {
     Unreadable {
         /// Its name.
         file: String,
-        /// Why.
         why: String,
     },
     /// A file has another size.

@@ -71,15 +71,12 @@ pub enum Importance {
 /// Why a checkpoint cannot be written or used.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The disk.
     #[error(transparent)]
     Files(#[from] files::Error),
     /// A file of the checkpoint cannot be read.
     #[error("cannot read `{}`: {source}", path.display())]
     Read {
-        /// The file.
         path: PathBuf,
-        /// Why.
         #[source]
         source: std::io::Error,
     },
@@ -108,7 +105,6 @@ pub enum Error {
     /// A file is whole but holds something else than expected.
     #[error("`{}` does not fit this experiment: {why}", path.display())]
     Misfit {
-        /// The file.
         path: PathBuf,
         /// Which tensor or field, and how it differs.
         why: String,
@@ -116,15 +112,12 @@ pub enum Error {
     /// The state cannot be put into files.
     #[error("cannot write the state of step {step}: {why}")]
     Encode {
-        /// The step.
         step: u64,
-        /// Why.
         why: String,
     },
     /// The weights have no meaning any more.
     #[error("`{name}` is not finite after step {step}: refusing to save it")]
     NotFinite {
-        /// The step.
         step: u64,
         /// The first parameter or buffer.
         name: String,

@@ -31,7 +31,6 @@ pub struct Tensor {
     pub name: String,
     /// `F32`, `I64`
     pub dtype: String,
-    /// The shape.
     pub shape: Vec<usize>,
 }
 

@@ -21,16 +21,13 @@ pub enum Error {
     /// It could not be started.
     #[error("`{program}` cannot be run: {source}")]
     NotRun {
-        /// The program.
         program: String,
-        /// Why not.
         #[source]
         source: io::Error,
     },
     /// It failed.
     #[error("`{program}` failed: {said}")]
     Failed {
-        /// The program.
         program: String,
         /// What it printed.
         said: String,
@@ -38,7 +35,6 @@ pub enum Error {
 }
 
 impl Error {
-    /// What to do about it.
     pub fn help(&self) -> Option<String> {
         match self {
             Self::NotRun { program, source } if source.kind() == io::ErrorKind::NotFound => {

@@ -115,7 +115,6 @@ pub trait Cluster: Debug + Send + Sync {
 pub struct Place {
     /// The engine's name of it.
     pub id: String,
-    /// Its folder.
     pub folder: std::path::PathBuf,
     /// Workers, if it is a sweep.
     pub workers: Option<u32>,

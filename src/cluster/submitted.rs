@@ -30,7 +30,6 @@ pub(crate) struct Submitted {
     /// Workers, if it is a sweep.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) workers: Option<u32>,
-    /// When.
     pub(crate) time: jiff::Timestamp,
 }
 

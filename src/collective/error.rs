@@ -9,7 +9,6 @@ use crate::units::Rank;
 /// A rank that did not join a call in time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Missing {
-    /// The rank.
     pub rank: Rank,
     /// The last call that it has begun.
     pub begun: u64,
@@ -31,7 +30,6 @@ pub enum Error {
     /// The connection to a rank ended: its process, its machine or the network is gone.
     #[error("the connection to rank {rank} on {address} ended in {call}: {why}")]
     Gone {
-        /// The rank.
         rank: Rank,
         /// Its machine.
         address: String,
@@ -59,7 +57,6 @@ pub enum Error {
     Aborted {
         /// The rank.
         by: Rank,
-        /// Its reason.
         reason: String,
     },
     /// NCCL failed, or a rank did not join a sum in time.
@@ -77,7 +74,6 @@ pub enum Error {
     /// The shared mapping cannot be used.
     #[error("the shared mapping cannot be used: {what}")]
     Mapping {
-        /// What is wrong with it.
         what: String,
         /// The system's reason, if it refused.
         #[source]

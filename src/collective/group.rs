@@ -11,7 +11,6 @@ use crate::units::{Rank, WorldSize};
 
 /// A group of ranks that exchange tensors.
 pub trait Collective: Send + Sync {
-    /// This rank.
     fn rank(&self) -> Rank;
 
     /// Number of ranks in the group.

@@ -34,7 +34,6 @@ pub(super) struct Machines {
     rank: Rank,
     world: WorldSize,
     local: Shm,
-    /// Of the leader.
     leaders: Option<Leaders>,
     /// The parts of the tree that this machine sums alone, by its own numbers of its ranks.
     subtrees: Vec<Range<usize>>,

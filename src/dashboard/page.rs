@@ -76,7 +76,6 @@ fn imported(line: &str) -> Option<(&str, &str)> {
     Some((names, from.strip_suffix("\";")?))
 }
 
-/// All styles.
 pub(super) fn style() -> String {
     STYLES.join("\n")
 }

@@ -40,7 +40,6 @@ pub(crate) enum Error {
     PortInUse {
         /// Where.
         host: String,
-        /// The port.
         port: u16,
     },
     /// The system does not let us listen.
@@ -48,9 +47,7 @@ pub(crate) enum Error {
     Listen {
         /// Where.
         host: String,
-        /// The port.
         port: u16,
-        /// Why not.
         #[source]
         reason: io::Error,
     },

@@ -47,7 +47,6 @@ pub struct ChatTemplate {
 /// A chat as one text.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rendered {
-    /// The text.
     pub text: String,
     /// The bytes of it that the assistant writes, with what ends each answer.
     pub answers: Vec<Range<usize>>,

@@ -59,7 +59,6 @@ pub(crate) fn trajectories(path: &Path) -> Option<String> {
     windows::survey(&from, chunk, &SplitPlan::NONE, None).err().map(|error| error.to_string())
 }
 
-/// Speech.
 pub(crate) fn speech(path: &Path) -> Option<String> {
     speech::features(path).err().map(|error| error.to_string())
 }

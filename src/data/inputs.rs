@@ -51,7 +51,6 @@ pub enum Items {
 /// What an answer is given for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Item {
-    /// Its file.
     pub file: Arc<Path>,
     /// Its place in the file, from 1, if there may be several.
     pub row: Option<u64>,

@@ -99,7 +99,6 @@ pub enum Error {
         each(ranks)
     )]
     RestoredDiffers {
-        /// The step.
         step: u64,
         /// "optimizer moments" ...
         what: &'static str,
@@ -153,7 +152,6 @@ pub enum Error {
     Vote {
         /// Sender.
         rank: Rank,
-        /// Why.
         #[source]
         source: serde_json::Error,
     },

@@ -75,7 +75,6 @@ struct Part {
 pub struct Worst {
     /// Its index in its split.
     pub sample: u32,
-    /// Its loss.
     pub loss: f64,
     /// Its class, and the class that the model takes it for.
     pub classes: Option<[u32; 2]>,

@@ -180,7 +180,6 @@ pub struct Engine {
 
 /// What an engine trains, made by the kinds that the plan chooses.
 pub struct Components {
-    /// The model.
     pub model: Box<dyn Model>,
     /// Its parameters and buffers.
     pub params: Params,

@@ -80,9 +80,7 @@ pub struct EpochSums {
     pub weight: f64,
     /// Right answers.
     pub correct: u64,
-    /// Answers.
     pub answers: u64,
-    /// Samples.
     pub samples: u64,
     /// Samples that could not be read, so that others were taken in their place.
     pub unreadable: u64,

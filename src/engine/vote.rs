@@ -11,7 +11,6 @@ use crate::units::Rank;
 /// One rank's part of a step.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Vote {
-    /// Its passes.
     pub(crate) passes: Vec<PassReport>,
     /// Parameters (registration index) without a gradient.
     pub(crate) unused: Vec<usize>,
@@ -68,7 +67,6 @@ impl StopRequest {
 pub(crate) struct PassReport {
     /// Position among all passes of the step or evaluation.
     pub(crate) index: usize,
-    /// Samples.
     pub(crate) samples: u64,
     /// How much the loss counts beside that of other passes: the samples, but for labels that do
     /// not count; as bits.
@@ -124,7 +122,6 @@ pub(crate) struct Totals {
     pub(crate) weight: f64,
     /// Right answers, and how many were asked for.
     pub(crate) correct: [u64; 2],
-    /// Samples.
     pub(crate) samples: u64,
     /// Samples that could not be read.
     pub(crate) unreadable: u64,

@@ -32,7 +32,6 @@ impl Follower {
         Self { path: path.to_owned(), offset: 0, file: None }
     }
 
-    /// The file.
     pub(crate) fn path(&self) -> &Path {
         &self.path
     }

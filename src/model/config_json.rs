@@ -11,7 +11,6 @@ pub enum Error {
     /// The file could not be read.
     #[error("`{}` cannot be read: {source}", path.display())]
     Read {
-        /// The file.
         path: PathBuf,
         /// What the system said.
         source: io::Error,
@@ -19,7 +18,6 @@ pub enum Error {
     /// Not JSON, or without the numbers that are needed.
     #[error("`{}` does not describe {what}: {source}", path.display())]
     Format {
-        /// The file.
         path: PathBuf,
         /// What it should describe.
         what: &'static str,
@@ -29,7 +27,6 @@ pub enum Error {
     /// A variant that is computed differently.
     #[error("`{}` has {what}, which `{model}` does not compute", path.display())]
     Unknown {
-        /// The file.
         path: PathBuf,
         /// Our model.
         model: &'static str,
@@ -39,9 +36,7 @@ pub enum Error {
     /// The experiment says something else.
     #[error("`model.lora.{key}` is {given}, but `{}` has {found}", path.display())]
     Differs {
-        /// The file.
         path: PathBuf,
-        /// The key.
         key: &'static str,
         /// In the experiment.
         given: String,

@@ -47,7 +47,6 @@ pub struct ConvNextConfig {
 /// What the name says of a `ConvNeXt`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ConvNextSize {
-    /// The name.
     pub name: &'static str,
     /// Channels of the first stage; each further stage has twice as many.
     pub width: usize,

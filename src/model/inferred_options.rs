@@ -16,7 +16,6 @@ pub(crate) fn inherited(mut options: Options) -> Options {
 /// Options that were read from files; those that the experiment gives come before them.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Completion {
-    /// The options.
     pub options: Options,
     /// Number of outputs.
     pub outputs: Option<u32>,

@@ -11,7 +11,6 @@ use crate::nn::state_dict::{self, Header, Misfit, Strict, Wanted, fit};
 pub struct Unfit {
     /// Key of the experiment that is wrong.
     pub key: &'static str,
-    /// What is wrong with it.
     pub what: String,
     /// What to do.
     pub help: Option<String>,

@@ -99,7 +99,6 @@ pub enum HeadKind {
 /// What the name says of a residual network.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Variant {
-    /// The name.
     pub name: &'static str,
     /// Blocks of each stage.
     pub blocks: &'static [usize],

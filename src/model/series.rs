@@ -13,7 +13,6 @@ pub(super) struct Window {
     pub(super) seen: usize,
     /// Time steps that it predicts.
     pub(super) next: usize,
-    /// Series.
     pub(super) series: usize,
     /// Features of the date.
     pub(super) marks: usize,

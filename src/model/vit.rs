@@ -55,7 +55,6 @@ pub struct VitConfig {
 /// What the name says of a vision transformer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct VitSize {
-    /// The name.
     pub name: &'static str,
     /// Features.
     pub width: usize,

@@ -16,7 +16,6 @@ pub struct Block<'a> {
     pub(super) preparation: Preparation,
     /// The first state that the rule names; empty where it names none.
     pub first: &'a mut [f32],
-    /// The second.
     pub second: &'a mut [f32],
     /// The average of the values; empty where there is none.
     pub(super) average: &'a mut [f32],

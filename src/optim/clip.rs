@@ -20,7 +20,6 @@ impl GradientNorm {
         Self(squares.sqrt() * factor)
     }
 
-    /// The norm.
     pub fn norm(self) -> f64 {
         self.0
     }

@@ -20,11 +20,9 @@ pub struct Part<'a> {
     pub values: &'a mut [f32],
     /// Its gradient, before the update's [`Preparation`].
     pub gradient: &'a [f32],
-    /// Its moments.
     pub moments: &'a mut Moments,
     /// Its place in registration order.
     pub index: usize,
-    /// Its shape.
     pub shape: &'a [usize],
     /// Which update of the parameter this is, from 1: `t` of Adam's bias correction. `None` = no
     /// pass used it: it stays where it is, and its average comes nearer.

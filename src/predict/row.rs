@@ -15,25 +15,21 @@ pub enum Value {
     Integer(i64),
     /// A number; the shortest decimal that gives the 32 bits of what the model answered.
     Number(f64),
-    /// A text.
     Text(String),
 }
 
 /// What a column holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ColumnType {
-    /// Texts.
     Text,
     /// Whole numbers.
     Integer,
-    /// Numbers.
     Number,
 }
 
 /// A column of predictions.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Column {
-    /// Its name.
     pub name: String,
     /// What it holds.
     pub kind: ColumnType,
@@ -59,7 +55,6 @@ impl Value {
         value.to_string().parse().map_or(Self::Nothing, Self::Number)
     }
 
-    /// A text.
     pub(crate) fn text(text: impl Into<String>) -> Self {
         Self::Text(text.into())
     }

@@ -19,7 +19,6 @@ const FORMAT: u32 = 1;
 /// One start of a run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Environment {
-    /// When.
     pub time: Timestamp,
     /// Version of ddprun.
     pub ddprun: String,

@@ -14,7 +14,6 @@ use crate::plan::NO_STEP_LIMIT;
 /// What the words about a step need to know of the whole run.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Context {
-    /// Steps of an epoch.
     pub steps_per_epoch: u64,
     /// Last step of the run.
     pub total_steps: u64,

@@ -89,7 +89,6 @@ pub enum Error {
         path.display()
     )]
     Newer {
-        /// The file.
         path: PathBuf,
         /// Its format.
         found: u32,
@@ -99,7 +98,6 @@ pub enum Error {
     /// A file that is not what its name says.
     #[error("`{}` is not a training history", path.display())]
     NotAHistory {
-        /// The file.
         path: PathBuf,
         /// Where it differs.
         #[source]
@@ -110,7 +108,6 @@ pub enum Error {
     Thread {
         /// Name of the file.
         what: &'static str,
-        /// Why not.
         #[source]
         reason: std::io::Error,
     },
@@ -152,7 +149,6 @@ pub struct Settings {
     pub unfinished: Option<Unfinished>,
     /// Last step of the run.
     pub total_steps: u64,
-    /// Steps of an epoch.
     pub steps_per_epoch: u64,
     /// Names of what evaluations measure beside the loss.
     pub metrics: Vec<String>,

@@ -13,7 +13,6 @@ const MAX_DEPTH: usize = 4;
 pub struct Found {
     /// Runs that are no trials; of a folder that is a sweep itself, all that are in it.
     pub runs: Vec<PathBuf>,
-    /// Sweeps.
     pub sweeps: Vec<PathBuf>,
 }
 

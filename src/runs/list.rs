@@ -20,9 +20,7 @@ pub struct Listing {
 /// A run or sweep that cannot be read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Unreadable {
-    /// Its folder.
     pub folder: PathBuf,
-    /// Why not.
     pub why: String,
 }
 

@@ -72,7 +72,6 @@ pub enum Error {
         path.display()
     )]
     Newer {
-        /// The file.
         path: PathBuf,
         /// Its format.
         found: u64,
@@ -82,7 +81,6 @@ pub enum Error {
     /// A file that is not what its name says.
     #[error("`{}` cannot be understood: {why}", path.display())]
     Damaged {
-        /// The file.
         path: PathBuf,
         /// Where it differs.
         why: String,
@@ -90,9 +88,7 @@ pub enum Error {
     /// A file that cannot be used.
     #[error("`{}` cannot be used: {why}", path.display())]
     Unusable {
-        /// The file.
         path: PathBuf,
-        /// Why.
         why: String,
     },
     /// No checkpoint can be used.
@@ -109,7 +105,6 @@ pub enum Error {
     NoStep {
         /// The run's checkpoint folder.
         folder: PathBuf,
-        /// The step.
         step: u64,
         /// Those that are kept.
         kept: Vec<u64>,

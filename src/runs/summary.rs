@@ -52,7 +52,6 @@ impl State {
 /// The best value of the metric that ranks checkpoints.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Best {
-    /// The value.
     pub value: f64,
     /// The step that reached it.
     pub step: u64,

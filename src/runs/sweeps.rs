@@ -13,9 +13,7 @@ use crate::sweep::{self, Status, Trial};
 /// A sweep as its files show it. The names of the fields are those of `ddprun ls --json`.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct SweepSummary {
-    /// Its name.
     pub name: String,
-    /// Its folder.
     #[serde(serialize_with = "super::as_text")]
     pub folder: PathBuf,
     /// How it stands.

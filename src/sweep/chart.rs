@@ -257,12 +257,10 @@ enum Mark {
 }
 
 impl Entry {
-    /// Of dots.
     pub(crate) fn dot(label: impl Into<String>, color: RGBColor) -> Self {
         Self { label: label.into(), color, mark: Mark::Dot }
     }
 
-    /// Of a line.
     pub(crate) fn line(label: impl Into<String>, color: RGBColor) -> Self {
         Self { label: label.into(), color, mark: Mark::Line }
     }

@@ -97,7 +97,6 @@ pub enum Error {
         path.display()
     )]
     Newer {
-        /// The file.
         path: PathBuf,
         /// Its format.
         found: u32,
@@ -107,7 +106,6 @@ pub enum Error {
     /// A file that is not what its name says.
     #[error("`{}` is not a sweep's journal", path.display())]
     NotAJournal {
-        /// The file.
         path: PathBuf,
     },
     /// There is no sweep.
@@ -140,7 +138,6 @@ pub enum Error {
         folder.display()
     )]
     Occupied {
-        /// The folder.
         folder: PathBuf,
         /// What is there.
         held: &'static str,
@@ -173,7 +170,6 @@ pub enum Error {
     /// The experiment that trials change cannot be run, whatever their values are.
     #[error("no trial can be run, because the experiment that all of them change cannot:\n  {why}")]
     Base {
-        /// Why not.
         why: String,
     },
     /// A pruner that could give up no trial.
@@ -204,7 +200,6 @@ pub enum Error {
     System {
         /// What was tried.
         what: &'static str,
-        /// Why not.
         #[source]
         reason: std::io::Error,
     },

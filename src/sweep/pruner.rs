@@ -54,7 +54,6 @@ pub trait Pruner: Debug + Send + Sync {
 pub struct Running<'a> {
     /// Whether less or more of the metric is better.
     pub goal: Mode,
-    /// The trial.
     pub trial: &'a Trial,
     /// The report, counted from 0.
     pub index: usize,

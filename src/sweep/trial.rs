@@ -34,7 +34,6 @@ pub struct Report {
 /// How long a trial is planned to be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Length {
-    /// Steps of an epoch.
     pub steps_per_epoch: u64,
     /// Steps of the whole run.
     pub total_steps: u64,
@@ -67,7 +66,6 @@ pub struct Trial {
     pub reports: Vec<Report>,
     /// Seconds in which it ran, without the pauses between its starts; 0 while none are known.
     pub seconds: f64,
-    /// Why it failed.
     pub error: Option<String>,
     /// Whether it failed because something could not be written: it is tried again when the sweep
     /// goes on.

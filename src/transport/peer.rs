@@ -10,7 +10,6 @@ use crate::units::Rank;
 /// Another rank of a group without shared memory, and the connection to it.
 #[derive(Debug)]
 pub struct Peer {
-    /// The rank.
     pub rank: Rank,
     /// Its machine, for messages.
     pub address: String,

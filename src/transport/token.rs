@@ -16,15 +16,12 @@ pub(crate) enum TokenError {
     /// The file cannot be read.
     #[error("the token file `{}` cannot be read: {source}", path.display())]
     Unreadable {
-        /// The file.
         path: PathBuf,
-        /// Why not.
         source: io::Error,
     },
     /// Other users could have read or written it.
     #[error("the token file `{}` {what}", path.display())]
     Exposed {
-        /// The file.
         path: PathBuf,
         /// Why.
         what: String,
@@ -32,7 +29,6 @@ pub(crate) enum TokenError {
     /// It does not hold a token.
     #[error("the token file `{}` does not hold 64 hexadecimal digits", path.display())]
     Malformed {
-        /// The file.
         path: PathBuf,
     },
 }

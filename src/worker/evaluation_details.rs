@@ -70,9 +70,7 @@ pub(crate) struct TargetDetails {
 pub(crate) struct WorstSample {
     /// Its file, or its place in one.
     pub sample: String,
-    /// Its loss.
     pub loss: f64,
-    /// Its class.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub class: Option<String>,
     /// The class that it is taken for.

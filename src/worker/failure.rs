@@ -14,7 +14,6 @@ const NO_MEMORY: [&str; 3] = ["OUT_OF_MEMORY", "STATUS_ALLOC_FAILED", "STATUS_AL
 /// A failure of one rank.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Error {
-    /// The data.
     #[error(transparent)]
     Data(#[from] data::Error),
     /// A step or an evaluation.
@@ -32,7 +31,6 @@ pub(crate) enum Error {
     /// The checkpoint that `model.pretrained` names is not the one that it was.
     #[error("cannot start from `{}`: it is not the checkpoint that this run was planned with", path.display())]
     OtherWeights {
-        /// Its folder.
         path: PathBuf,
     },
     /// A checkpoint cannot be written or used.
@@ -49,7 +47,6 @@ pub(crate) enum Error {
     Thread {
         /// "the training thread"
         what: &'static str,
-        /// Why.
         #[source]
         source: std::io::Error,
     },
@@ -58,7 +55,6 @@ pub(crate) enum Error {
     Partition {
         /// Counted from 1.
         epoch: u64,
-        /// What is wrong.
         what: String,
     },
     /// Our bug.

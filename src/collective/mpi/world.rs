@@ -35,7 +35,6 @@ pub enum StartError {
         seen: i32,
         /// The library.
         version: String,
-        /// Its file.
         file: String,
     },
     /// Ranks have other numbers than the launcher's variables say.

@@ -70,7 +70,6 @@ impl LogMel {
         Self { fft, window, bands: filters(rate, size, bands), hop }
     }
 
-    /// Bands.
     pub fn bands(&self) -> usize {
         self.bands.len()
     }

@@ -19,7 +19,6 @@ const COLOUR: f64 = 0.9;
 pub(super) enum Augmentation {
     /// Nothing.
     None,
-    /// Noise.
     Noise,
     /// Utterance of this index.
     Speaker(usize),

@@ -16,7 +16,6 @@ pub(crate) enum Answer {
 }
 
 impl Answer {
-    /// Numbers.
     pub(crate) fn numbers(values: &[f64]) -> Self {
         Self::Numbers(values.iter().map(|value| value.to_bits()).collect())
     }

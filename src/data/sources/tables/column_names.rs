@@ -14,7 +14,6 @@ use crate::config::kind::Wrong;
 pub enum ColumnNames {
     /// A single word.
     One(String),
-    /// A list.
     List(Vec<String>),
 }
 

@@ -22,7 +22,6 @@ use crate::data::sources::tables::table::cell;
 pub enum DateFormats {
     /// That of all.
     One(String),
-    /// By column.
     ByColumn(BTreeMap<String, String>),
 }
 

@@ -56,7 +56,6 @@ impl Default for Features {
 pub enum Missing {
     /// The mean of the column.
     Mean,
-    /// Its median.
     Median,
     /// Its most frequent number, the smallest of several.
     MostFrequent,

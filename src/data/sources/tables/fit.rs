@@ -29,7 +29,6 @@ pub(crate) struct Fit {
 /// A column that something is predicted from.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Feature {
-    /// Its name.
     pub(crate) name: String,
     /// How it becomes numbers.
     pub(crate) encoding: Encoding,

@@ -69,9 +69,7 @@ pub(crate) struct Opened {
 /// What a target is read as.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum AnswerKind {
-    /// A class.
     Class,
-    /// Numbers.
     Numbers,
     /// A 1 for each class that a row has.
     Flags,

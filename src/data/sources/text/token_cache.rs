@@ -50,7 +50,6 @@ pub(super) struct Origin {
 pub(super) enum Look {
     /// All of it, once for all ranks.
     Whole,
-    /// Its header.
     Header,
 }
 
