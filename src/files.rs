@@ -63,14 +63,10 @@ pub enum Error {
     },
     /// Something that is not a link has the name of a link.
     #[error("`{}` exists and is not a link", path.display())]
-    NotALink {
-        path: PathBuf,
-    },
+    NotALink { path: PathBuf },
     /// A path that names no file, such as `/` or `..`.
     #[error("`{}` has no file name", path.display())]
-    NoName {
-        path: PathBuf,
-    },
+    NoName { path: PathBuf },
 }
 
 impl Error {

@@ -111,10 +111,7 @@ pub enum Error {
     },
     /// The state cannot be put into files.
     #[error("cannot write the state of step {step}: {why}")]
-    Encode {
-        step: u64,
-        why: String,
-    },
+    Encode { step: u64, why: String },
     /// The weights have no meaning any more.
     #[error("`{name}` is not finite after step {step}: refusing to save it")]
     NotFinite {

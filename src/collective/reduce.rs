@@ -62,7 +62,9 @@ pub(super) fn tree_sum_at(parts: &mut [&mut [f32]], own: usize) {
             #[inline(always)]
             || tree(parts, piece.clone()),
         );
-        if let Some((sum, others)) = parts.split_first_mut() && own > 0 {
+        if let Some((sum, others)) = parts.split_first_mut()
+            && own > 0
+        {
             others[own - 1][piece.clone()].copy_from_slice(&sum[piece]);
         }
     }

@@ -41,12 +41,7 @@ pub(super) struct Division {
 
 impl Ownership {
     /// As the plan asks for; `None` where every rank keeps everything.
-    pub(super) fn new(
-        plan: &Plan,
-        params: &Params,
-        rank: Rank,
-        world: WorldSize,
-    ) -> Option<Self> {
+    pub(super) fn new(plan: &Plan, params: &Params, rank: Rank, world: WorldSize) -> Option<Self> {
         let stage = plan.distributed.zero_stage;
         if stage == ZeroStage::None || world == WorldSize::ONE {
             return None;

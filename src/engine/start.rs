@@ -50,14 +50,12 @@ impl Engine {
         let layout = freezing::layout(&plan, &params);
         let device = device(&params);
         let joint = JointPasses::new(&plan, &params, &collective)?;
-        let ownership =
-            Ownership::new(&plan, &params, collective.rank(), collective.world_size());
+        let ownership = Ownership::new(&plan, &params, collective.rank(), collective.world_size());
         let ownership = ownership.map(Arc::new);
         if let Some(ownership) = &ownership {
             ownership.release(&mut moments);
         }
-        let reducer =
-            reducer(&plan, &params, &collective, layout, ownership.clone(), &moments)?;
+        let reducer = reducer(&plan, &params, &collective, layout, ownership.clone(), &moments)?;
         let sink = reducer.sink();
         #[cfg(feature = "cuda")]
         let graph = GraphPass::new(&plan, &device);

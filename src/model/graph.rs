@@ -41,7 +41,9 @@ impl Architecture for GraphConfig {
     fn build(&self, plan: &ModelPlan, builder: &Builder) -> Result<Box<dyn Model>> {
         let first = plan.layers.first();
         let is_speech = first.is_some_and(|layer| layer.input.padded().is_some());
-        if let Some(first) = first && is_speech {
+        if let Some(first) = first
+            && is_speech
+        {
             // Lengths are read, and padding is hidden, on CPUs.
             builder.pp(&first.path).computes_on_cpu();
         }

@@ -249,9 +249,8 @@ fn a_prefix_begins_every_name_of_a_residual_network_and_of_its_head() {
     };
     let plain = described("");
     let prefixed = described("model.resnet18");
-    let renamed = |(name, shape): &(String, Vec<usize>)| {
-        (format!("model.resnet18.{name}"), shape.clone())
-    };
+    let renamed =
+        |(name, shape): &(String, Vec<usize>)| (format!("model.resnet18.{name}"), shape.clone());
     let expected: Vec<_> = plain.parameters.iter().map(renamed).collect();
     assert_eq!(prefixed.parameters, expected);
     assert_eq!(plain.head, ["fc."]);
@@ -260,7 +259,8 @@ fn a_prefix_begins_every_name_of_a_residual_network_and_of_its_head() {
 
 #[test]
 fn a_prefix_with_an_empty_name_in_it_is_refused() {
-    for (prefix, is_wrong) in [("", false), ("a", false), ("a.b", false), (".a", true), ("a.", true)]
+    for (prefix, is_wrong) in
+        [("", false), ("a", false), ("a.b", false), (".a", true), ("a.", true)]
     {
         let net = ResNetConfig { prefix: prefix.to_owned(), ..ResNetConfig::default() };
         assert_eq!(!net.check().is_empty(), is_wrong, "{prefix:?}");

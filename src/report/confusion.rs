@@ -79,7 +79,9 @@ impl Confusion<'_> {
         let cell = SIDE / n as f64;
         let size = (cell * 0.4).clamp(8.0, 16.0);
         let middle = TOP + (label as f64 + 0.5) * cell;
-        if let Some(name) = self.names.get(label) && n <= MAX_CLASSES_WITH_NAMES {
+        if let Some(name) = self.names.get(label)
+            && n <= MAX_CLASSES_WITH_NAMES
+        {
             let name: String = escape(name).chars().take(MAX_NAME_LENGTH).collect();
             let style = Lettering::up_to(size.max(11.0), INK);
             write_words(area, canvas, &name, (LEFT - 8.0, middle), style)?;

@@ -87,10 +87,7 @@ pub enum Error {
     },
     /// A file that cannot be used.
     #[error("`{}` cannot be used: {why}", path.display())]
-    Unusable {
-        path: PathBuf,
-        why: String,
-    },
+    Unusable { path: PathBuf, why: String },
     /// No checkpoint can be used.
     #[error(transparent)]
     Checkpoint(#[from] checkpoint::Error),

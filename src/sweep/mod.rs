@@ -105,9 +105,7 @@ pub enum Error {
     },
     /// A file that is not what its name says.
     #[error("`{}` is not a sweep's journal", path.display())]
-    NotAJournal {
-        path: PathBuf,
-    },
+    NotAJournal { path: PathBuf },
     /// There is no sweep.
     #[error("there is no sweep in `{}`", folder.display())]
     NoSweep {
@@ -169,9 +167,7 @@ pub enum Error {
     },
     /// The experiment that trials change cannot be run, whatever their values are.
     #[error("no trial can be run, because the experiment that all of them change cannot:\n  {why}")]
-    Base {
-        why: String,
-    },
+    Base { why: String },
     /// A pruner that could give up no trial.
     #[error("`sweep.pruner.min_resource` is {least}, and no trial is longer than {longest}")]
     NeverPruned {

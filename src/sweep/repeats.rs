@@ -104,7 +104,9 @@ impl Repeated {
             let mut stands = Trial::clone(stands.unwrap_or(&all[0]));
             stands.values = shared(&stands.values);
             let reached: Vec<f64> = whole.iter().filter_map(|trial| trial.value(goal)).collect();
-            if let Some(last) = stands.reports.last() && !reached.is_empty() {
+            if let Some(last) = stands.reports.last()
+                && !reached.is_empty()
+            {
                 let mean = reached.iter().sum::<f64>() / reached.len() as f64;
                 stands.reports = vec![Report { step: last.step, value: Some(mean) }];
             }

@@ -15,10 +15,7 @@ use crate::transport::auth::{KEY_BYTES, Key};
 pub(crate) enum TokenError {
     /// The file cannot be read.
     #[error("the token file `{}` cannot be read: {source}", path.display())]
-    Unreadable {
-        path: PathBuf,
-        source: io::Error,
-    },
+    Unreadable { path: PathBuf, source: io::Error },
     /// Other users could have read or written it.
     #[error("the token file `{}` {what}", path.display())]
     Exposed {
@@ -28,9 +25,7 @@ pub(crate) enum TokenError {
     },
     /// It does not hold a token.
     #[error("the token file `{}` does not hold 64 hexadecimal digits", path.display())]
-    Malformed {
-        path: PathBuf,
-    },
+    Malformed { path: PathBuf },
 }
 
 /// The token in the file at `path`.

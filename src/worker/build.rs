@@ -207,7 +207,9 @@ fn open_engine(
     if restored.is_none() {
         load_pretrained(plan, pinned, kinds, params)?;
         kinds.models.load_adapters(&plan.model, params)?;
-        if let Some(images) = images && plan.model.pretrained.is_none() {
+        if let Some(images) = images
+            && plan.model.pretrained.is_none()
+        {
             whiten(plan, kinds, params, images)?;
         }
     }

@@ -30,9 +30,7 @@ pub(crate) enum Error {
     Pretrained(#[from] nn::state_dict::Error),
     /// The checkpoint that `model.pretrained` names is not the one that it was.
     #[error("cannot start from `{}`: it is not the checkpoint that this run was planned with", path.display())]
-    OtherWeights {
-        path: PathBuf,
-    },
+    OtherWeights { path: PathBuf },
     /// A checkpoint cannot be written or used.
     #[error(transparent)]
     Checkpoint(#[from] checkpoint::Error),

@@ -73,7 +73,9 @@ fn measure(run: &mut RankRun) -> Result<Evaluated, Error> {
     let mut samples = EPISODES;
     if let Some(data) = run.splits.test.clone() {
         let naive = run.plan.naive_errors();
-        if let Some(mase) = Mase::default().of_series(&naive) && !naive.is_empty() {
+        if let Some(mase) = Mase::default().of_series(&naive)
+            && !naive.is_empty()
+        {
             run.engine.measure_also(mase);
         }
         let tested = unreadable::evaluate(run, Split::Test, data.clone())?;

@@ -66,7 +66,9 @@ impl Kubernetes {
         if job.experiment().is_some() {
             all.add(EXPERIMENT, json!({"name": "experiment", "configMap": {"name": name}}));
         }
-        if let Some(secret) = self.token_secret.as_deref() && self.meets(job) {
+        if let Some(secret) = self.token_secret.as_deref()
+            && self.meets(job)
+        {
             let secret = json!({"secretName": secret, "defaultMode": 0o400});
             all.add(TOKEN, json!({"name": "token", "secret": secret}));
         }

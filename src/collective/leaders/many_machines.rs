@@ -120,8 +120,7 @@ impl Links for Wires {
                 received.inspect_err(|error| self.end_all(exchange.rank, error))?;
             let (header, payload) = bytes.split_first_chunk::<HEADER_BYTES>().unwrap();
             let other = Rank(place as u32 * LOCAL);
-            let checked =
-                check_header(header, exchange.rank, other, call, exchange.round, &target);
+            let checked = check_header(header, exchange.rank, other, call, exchange.round, &target);
             checked.inspect_err(|error| self.end_all(exchange.rank, error))?;
             match &mut target {
                 Target::Slice(slice) => slice.copy_from_slice(payload),

@@ -319,14 +319,7 @@ impl<'a> Incoming<'a> {
         } else {
             let (header, rest) = piece.split_first_chunk().ok_or_else(unreadable)?;
             bytes = rest;
-            check_header(
-                header,
-                exchange.rank,
-                from,
-                exchange.call,
-                exchange.round,
-                &self.target,
-            )?
+            check_header(header, exchange.rank, from, exchange.call, exchange.round, &self.target)?
         };
         self.length = Some(length);
         let after = self.received + bytes.len();

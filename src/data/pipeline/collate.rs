@@ -34,8 +34,7 @@ pub(crate) fn load(
             break;
         }
         let [copy, _] = request.copies.get(at).copied().unwrap_or_default();
-        let found =
-            load_or_replace(dataset, sample, copy, &mut values, request.epoch, settings)?;
+        let found = load_or_replace(dataset, sample, copy, &mut values, request.epoch, settings)?;
         unreadable.extend(found.warning);
         if let Some((sample, target)) = found.sample {
             samples.push(sample);
@@ -105,8 +104,7 @@ impl Mixing<'_> {
     fn partner(&self, sample: u32, copy: u32) -> Result<(Vec<f32>, Vec<f32>), Error> {
         let Self { dataset, request, settings, plan } = *self;
         let mut values = Vec::new();
-        let found =
-            load_or_replace(dataset, sample, copy, &mut values, request.epoch, settings)?;
+        let found = load_or_replace(dataset, sample, copy, &mut values, request.epoch, settings)?;
         let none = || Error::Batch { what: "a partner of an evaluation".to_owned() };
         let (_, target) = found.sample.ok_or_else(none)?;
         Ok((values, probabilities(&target, plan.classes)?))

@@ -88,7 +88,9 @@ impl Transforms {
             let normalize = pixels.map_or_else(Normalize::identity, of);
             list.insert(n_pixels, Choice::of(&normalize));
         }
-        if let Some((height, width)) = images.size && images.channels == 3 {
+        if let Some((height, width)) = images.size
+            && images.channels == 3
+        {
             // Generated images have this size already; said so that their reader can rely on it.
             list.insert(0, Choice::of(&Resize::to(Shape2::Both([height, width]))));
         }

@@ -211,7 +211,9 @@ impl Reducer for CpuReducer {
         let State { segments, progress, .. } = &mut *state;
         for (index, slot) in self.store.layout.slots.iter().enumerate() {
             let is_here = progress.trained[index] && self.sums.are_here(index);
-            if let Some(segment) = segments[slot.bucket].as_mut() && is_here {
+            if let Some(segment) = segments[slot.bucket].as_mut()
+                && is_here
+            {
                 change(index, &mut segment[slot.start..slot.start + slot.len]);
             }
         }

@@ -347,7 +347,9 @@ impl Reducer for GpuReducer {
             let device = self.updater.device();
             let given = [&home.first, &home.second, &home.average];
             for (values, tensor) in given.into_iter().zip(here) {
-                if let Some(tensor) = tensor.as_ref() && !values.is_empty() {
+                if let Some(tensor) = tensor.as_ref()
+                    && !values.is_empty()
+                {
                     put(tensor, 0, &Tensor::from_slice(values, values.len(), &device)?, false)?;
                 }
             }

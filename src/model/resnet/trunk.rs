@@ -213,8 +213,7 @@ impl Residual {
             Shortcut::Projection => {
                 let builder = builder.pp("downsample");
                 let shape = Layer::new(channels, 1, stride).of(inputs);
-                let layer =
-                    ConvNorm::new(&builder.pp(0), &builder.pp(1), shape, size, style, 1.0)?;
+                let layer = ConvNorm::new(&builder.pp(0), &builder.pp(1), shape, size, style, 1.0)?;
                 ShortcutBranch::Projected(layer)
             }
         };

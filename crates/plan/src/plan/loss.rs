@@ -71,7 +71,9 @@ pub(crate) fn decide(
     if let Some(problem) = misfit(loaded, data, facts.targets) {
         return Err(problem);
     }
-    if let Some(key) = loaded.experiment.data.mixup.given() && !facts.takes_probabilities {
+    if let Some(key) = loaded.experiment.data.mixup.given()
+        && !facts.takes_probabilities
+    {
         let what = format!("mixes labels, but `{}` takes no probabilities of classes", kind.name);
         let help = "use `loss.name = \"cross_entropy\"`";
         return Err(loaded.problem(&format!("data.mixup.{key}"), what).help(help));

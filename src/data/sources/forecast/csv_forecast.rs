@@ -292,7 +292,9 @@ fn forecasts(source: &CsvForecast, asked: &Predicting<'_>) -> Result<Inputs, Err
         }
         table.standardise(scales.clone());
         let mut item = recent.take(&table, &file, source);
-        if let Some(dates) = table.dates() && item.samples.is_ok() {
+        if let Some(dates) = table.dates()
+            && item.samples.is_ok()
+        {
             let (following, note) = source.dates_after(dates, &stored);
             item.dates = following;
             notes.extend(note.map(|note| format!("`{}`: {note}", shown(&path))));
@@ -487,13 +489,7 @@ struct Windows {
 }
 
 impl Windows {
-    fn new(
-        table: Arc<Table>,
-        asked: &CsvForecast,
-        start: usize,
-        n: usize,
-        season: usize,
-    ) -> Self {
+    fn new(table: Arc<Table>, asked: &CsvForecast, start: usize, n: usize, season: usize) -> Self {
         let seq_len = asked.seq_len;
         let series = table.series();
         Self {

@@ -289,8 +289,7 @@ impl Jsonl {
                     let list = value.as_array().map_or(std::slice::from_ref(value), Vec::as_slice);
                     list.iter().filter_map(move |value| Some((key, value.as_str()?)))
                 });
-                let seen =
-                    values.try_for_each(|(key, word)| all.see(key, word.trim(), path, line));
+                let seen = values.try_for_each(|(key, word)| all.see(key, word.trim(), path, line));
                 // What is wrong in another file is reported when that is read.
                 let seen = if part == Part::Train { seen } else { Ok(()) };
                 seen.map_err(|bad| cell(path, line, bad))

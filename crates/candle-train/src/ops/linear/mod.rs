@@ -174,14 +174,7 @@ impl Operation for Linear {
                 let x = x.panels_of(Format::of(self.precision));
                 let round = Round(self.precision);
                 self.dw.send_written(weight, |dw| {
-                    multiply_and_finish(
-                        dw,
-                        dy.transposed(),
-                        &x,
-                        Write::Replace,
-                        Sums::Long,
-                        round,
-                    );
+                    multiply_and_finish(dw, dy.transposed(), &x, Write::Replace, Sums::Long, round);
                 })?
             } else {
                 None

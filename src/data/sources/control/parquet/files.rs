@@ -2,8 +2,8 @@
 //! for what was seen and done, and the number of its episode.
 
 use std::collections::BTreeSet;
-use std::path::{Path, PathBuf};
 use std::io;
+use std::path::{Path, PathBuf};
 
 use crate::data::error::Error;
 use crate::data::file_names::files_below;

@@ -80,7 +80,9 @@ fn multiply_strip(
     for panel in 0..b.count() {
         let columns = panel * COLUMNS..b.columns.min((panel + 1) * COLUMNS);
         let operands = ([a, b.panel(panel, blocks.clone())], order);
-        if let Some(stride) = stride && columns.len() == COLUMNS {
+        if let Some(stride) = stride
+            && columns.len() == COLUMNS
+        {
             let c = &mut out.values[starts[0] + columns.start..];
             multiplier.multiply(operands, (c, stride), STRIP, add);
             continue;
