@@ -55,8 +55,8 @@ pub struct ResNetConfig {
     /// probabilities of the two dropouts of the "hidden" head. Default: `[0.5, 0.3]`.
     #[schemars(with = "[f64; 2]", inner(range(min = 0.0, max = 1.0)), example = [0.5, 0.3])]
     pub head_dropout: Option<[f64; 2]>,
-    /// what the names of all parameters begin with, such as "resnet18" for `resnet18.conv1.weight`,
-    /// where another module holds the network; "" = nothing.
+    /// first part of all parameter names, such as "resnet18" in `resnet18.conv1.weight`; "" for
+    /// none.
     pub prefix: String,
     /// What its name says: how deep it is.
     #[serde(skip)]
