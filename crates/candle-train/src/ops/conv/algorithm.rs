@@ -123,10 +123,10 @@ impl Algorithm {
                 see(pixels)
             }),
             (Way::Winograd, Operand::F32(x)) if self.precision != Precision::Fp16 => {
-                return winograd::forward_saved(g, x, weight, self.precision, (ROWS, see));
+                return winograd::forward_saved(g, x, weight, self.precision, ROWS, see);
             }
             (Way::Winograd, Operand::Bf16(x)) => {
-                return winograd::forward_saved(g, x, weight, self.precision, (ROWS, see));
+                return winograd::forward_saved(g, x, weight, self.precision, ROWS, see);
             }
             _ => None,
         };

@@ -48,7 +48,8 @@ pub(super) fn apply_saved<E: Element, R: Send>(
     kernels: &Kernels<'_>,
     output: Images,
     precision: Precision,
-    (pixels, see): (usize, impl Fn(&[f32]) -> R + Sync),
+    pixels: usize,
+    see: impl Fn(&[f32]) -> R + Sync,
 ) -> (Saved, Option<Vec<R>>) {
     let mut work = Work::new(gather, kernels, output, precision == Precision::Bf16);
     if work.is_staged {

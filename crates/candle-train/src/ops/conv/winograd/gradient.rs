@@ -94,7 +94,7 @@ impl<X: Element, D: Element> Work<'_, X, D> {
         self.outputs.run(&self.tiles, bands.clone(), dy.split());
         let needed = self.tiles.needed(&bands);
         for (component, sum) in sum.split().into_iter().enumerate() {
-            add_product([&x, &dy], component, &needed, (sum, write));
+            add_product(&x, &dy, component, &needed, sum, write);
         }
     }
 
@@ -108,7 +108,7 @@ impl<X: Element, D: Element> Work<'_, X, D> {
             let dy = self.outputs.run_all(&self.tiles, blocks);
             let needed = self.tiles.needed(&(blocks[0].start..blocks[blocks.len() - 1].end));
             sum.par_split().enumerate().for_each(|(component, sum)| {
-                add_product([&x, &dy], component, &needed, (sum, written(i)));
+                add_product(&x, &dy, component, &needed, sum, written(i));
             });
         }
         sum
@@ -122,10 +122,12 @@ fn written(i: usize) -> Write {
 
 /// sum (co, ci) becomes or grows by dy^T x over the tiles that need a component.
 fn add_product(
-    [x, dy]: [&Components; 2],
+    x: &Components,
+    dy: &Components,
     component: usize,
     needed: &Needed,
-    (sum, write): (&mut [f32], Write),
+    sum: &mut [f32],
+    write: Write,
 ) {
     let rows = dy.needed(component, needed);
     let Some(outputs) = rows.first().map(|row| row.len()) else {

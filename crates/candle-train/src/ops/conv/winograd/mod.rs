@@ -68,13 +68,14 @@ pub(super) fn forward_saved<E: Element, R: Send>(
     x: &[E],
     weight: &[f32],
     precision: Precision,
-    see: (usize, impl Fn(&[f32]) -> R + Sync),
+    pixels: usize,
+    see: impl Fn(&[f32]) -> R + Sync,
 ) -> (Saved, Option<Vec<R>>) {
     let (input, output) = images(g);
     let rounds = precision == Precision::Bf16;
     let gather = Gather::new(x, input, g.padding, rounds);
     let kernels = Kernels::forward(weight, [g.ci, g.co], rounds);
-    apply::apply_saved(gather, &kernels, output, precision, see)
+    apply::apply_saved(gather, &kernels, output, precision, pixels, see)
 }
 
 /// dy (n, oh, ow, co) -> dx (n, h, w, ci): the convolution of dy with the rotated kernels.
