@@ -1,4 +1,4 @@
-//! Checkpoints that are damaged in every way, older and newer than this ddprun, and written while
+//! Checkpoints that are damaged in every way, newer than this ddprun, and written while
 //! training goes on.
 #![expect(clippy::unwrap_used, clippy::panic, clippy::disallowed_methods, reason = "a test")]
 
