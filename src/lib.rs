@@ -10,10 +10,7 @@
 //! A program of your own registers kinds ([`kinds`], [`model`], [`optim`], [`loss`], [`metric`],
 //! [`data`], [`record`]) and calls [`cli::run`]. What this project's tests and benchmarks need
 //! beside that is in `internals`.
-#![cfg_attr(
-    not(test), // where the lint finds nothing
-    expect(missing_docs, reason = "\"The file.\" over `path: PathBuf` says nothing")
-)]
+#![expect(missing_docs, reason = "\"The file.\" over `path: PathBuf` says nothing")]
 
 #[cfg(test)]
 use test_support::{mutated, skipped};

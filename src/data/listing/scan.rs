@@ -437,7 +437,7 @@ mod tests {
         let train = ["ape", "bear", "cat"].map(str::to_owned);
         let dir = tree(&["ape/1.png", "cow/2.png"]);
         let mut val = list(dir.path(), "the validation folder").unwrap();
-        let error = label_as((Path::new("t"), &train), Path::new("v"), &mut val).unwrap_err();
+        let error = label_as(Path::new("t"), &train, Path::new("v"), &mut val).unwrap_err();
         assert_eq!(
             error.to_string(),
             "class folders differ: only in `t`: `bear`, `cat`; only in `v`: `cow`"
@@ -452,7 +452,7 @@ mod tests {
             let dir = tree(files);
             fs::create_dir_all(dir.path().join(empty)).unwrap();
             let mut val = list(dir.path(), "the validation folder").unwrap();
-            let absent = label_as((Path::new("t"), &train), root, &mut val)?;
+            let absent = label_as(Path::new("t"), &train, root, &mut val)?;
             Ok::<_, Error>((absent, val.files.labels(), val.classes.len()))
         };
         let found = labelled(&["ape/1.png", "cat/1.png", "cat/2.png"], "cat").unwrap();

@@ -12,7 +12,7 @@ use crate::data::sources::source::Asked;
 use crate::data::transform::Transforms;
 use crate::skipped::skipped;
 
-const NONE: (&SplitPlan, Option<&Options>) = (&SplitPlan::NONE, None);
+const NONE: &SplitPlan = &SplitPlan::NONE;
 const CHUNK: Chunk = Chunk { horizon: 4, n_obs_steps: 2, n_action_steps: 2, val_ratio: 0.25 };
 
 type Arrays = Vec<(&'static str, Tensor)>;
@@ -52,7 +52,7 @@ fn opened(from: &Behaviour, chunk: Chunk, found: &Options) -> Result<Splits, Err
 }
 
 fn refusal(path: PathBuf, chunk: Chunk) -> String {
-    survey(&Behaviour::recorded(path), chunk, NONE).unwrap_err().to_string()
+    survey(&Behaviour::recorded(path), chunk, NONE, None).unwrap_err().to_string()
 }
 
 #[test]
@@ -61,7 +61,7 @@ fn an_episode_is_held_back_as_a_whole_and_the_rest_sets_the_scale() {
     let from = Behaviour::recorded(file(dir.path(), &arrays()));
     let found = |fold| {
         let split = SplitPlan { folds: Some(2), fold, ..SplitPlan::NONE };
-        survey(&from, CHUNK, (&split, None)).unwrap()
+        survey(&from, CHUNK, &split, None).unwrap()
     };
     let mut folds = [found(0), found(1)];
     folds.sort_by_key(|found| found.n_train);
@@ -73,10 +73,11 @@ fn an_episode_is_held_back_as_a_whole_and_the_rest_sets_the_scale() {
 #[test]
 fn a_run_keeps_its_scale_on_other_episodes() {
     let [own, other] = [(); 2].map(|()| tempfile::tempdir().unwrap());
-    let found = survey(&Behaviour::recorded(file(own.path(), &arrays())), CHUNK, NONE).unwrap();
+    let found =
+        survey(&Behaviour::recorded(file(own.path(), &arrays())), CHUNK, NONE, None).unwrap();
     let on = |arrays: &[(&str, Tensor)]| {
         let from = Behaviour::recorded(file(other.path(), arrays));
-        let again = |kept| ranges_of(&survey(&from, CHUNK, (&SplitPlan::NONE, kept)).unwrap());
+        let again = |kept| ranges_of(&survey(&from, CHUNK, NONE, kept).unwrap());
         [again(Some(&found.found)), again(None)]
     };
     let mut wide = arrays();
@@ -94,7 +95,7 @@ fn a_run_keeps_its_scale_on_other_episodes() {
 fn windows_repeat_the_ends_of_their_episode_and_never_leave_it() {
     let dir = tempfile::tempdir().unwrap();
     let from = Behaviour::recorded(file(dir.path(), &arrays()));
-    let facts = survey(&from, CHUNK, NONE).unwrap();
+    let facts = survey(&from, CHUNK, NONE, None).unwrap();
     // 5 + 1 + 1 - 4 + 1 windows of the first episode, 4 of the second.
     assert_eq!((facts.n_train, facts.n_val), (4, 3));
     assert_eq!((facts.sample.clone(), facts.target.clone()), (Some(vec![2, 2]), vec![4, 1]));
@@ -127,7 +128,7 @@ fn episodes_may_be_given_by_their_ends_and_arrays_by_other_names() {
     arrays[0].0 = "state";
     arrays[1].0 = "action";
     arrays[2] = ("episode_ends", Tensor::new(&[5i64, 9], &Device::Cpu).unwrap());
-    let facts = survey(&Behaviour::recorded(file(dir.path(), &arrays)), CHUNK, NONE).unwrap();
+    let facts = survey(&Behaviour::recorded(file(dir.path(), &arrays)), CHUNK, NONE, None).unwrap();
     assert_eq!((facts.n_train, facts.n_val), (4, 3));
 }
 
@@ -234,13 +235,13 @@ fn an_array_that_claims_more_than_there_is_gets_no_memory() {
 fn generated_episodes_are_the_same_each_time() {
     let from = |seed| Behaviour::PushTLike { episodes: 4, seed, image_size: None };
     let chunk = Chunk { horizon: 16, n_action_steps: 8, ..CHUNK };
-    let facts = |seed| survey(&from(seed), chunk, NONE).unwrap();
+    let facts = |seed| survey(&from(seed), chunk, NONE, None).unwrap();
     assert_eq!(facts(1), facts(1));
     assert_ne!(facts(1), facts(2));
     assert_eq!((facts(1).sample, facts(1).target), (Some(vec![2, 4]), vec![16, 2]));
     let one = Behaviour::PushTLike { episodes: 1, seed: 1, image_size: None };
     assert!(
-        survey(&one, chunk, NONE)
+        survey(&one, chunk, NONE, None)
             .unwrap_err()
             .to_string()
             .contains("1 episodes cannot be split into training and validation")
@@ -254,7 +255,7 @@ fn published(name: &str) -> PathBuf {
 
 /// Every sample of both parts.
 fn samples(from: &Behaviour, chunk: Chunk) -> Vec<(Vec<f32>, Vec<f32>)> {
-    let splits = opened(from, chunk, &survey(from, chunk, NONE).unwrap().found).unwrap();
+    let splits = opened(from, chunk, &survey(from, chunk, NONE, None).unwrap().found).unwrap();
     let load = |data: &dyn Dataset, index| {
         let mut values = Vec::new();
         let Ok(Target::Series(actions)) = data.load(index, None, &mut values) else {
@@ -286,7 +287,7 @@ fn parquet_files_give_the_samples_of_an_npz_file_of_the_same_numbers() {
 fn files_of_numpy_are_read_packed_or_not() {
     for name in ["expert.npz", "expert_compressed.npz"] {
         let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden").join(name);
-        let facts = survey(&Behaviour::recorded(file), CHUNK, NONE).unwrap();
+        let facts = survey(&Behaviour::recorded(file), CHUNK, NONE, None).unwrap();
         assert_eq!((facts.n_train, facts.n_val), (2 * 3, 3), "{name}");
         assert_eq!(
             (facts.sample.clone(), facts.target.clone()),
@@ -308,7 +309,7 @@ fn a_published_file_is_read() {
         return;
     }
     let chunk = Chunk { horizon: 16, n_action_steps: 8, val_ratio: 0.1, ..CHUNK };
-    let facts = survey(&Behaviour::recorded(file), chunk, NONE).unwrap();
+    let facts = survey(&Behaviour::recorded(file), chunk, NONE, None).unwrap();
     assert_eq!((facts.n_train, facts.n_val), (90 * 193, 10 * 193));
     assert_eq!((facts.sample.clone(), facts.target.clone()), (Some(vec![2, 3]), vec![16, 1]));
     let ranges = ranges_of(&facts);
@@ -341,7 +342,7 @@ fn with_cameras(dir: &Path, names: &[&str]) -> Behaviour {
 fn images_of_all_cameras_stand_behind_the_numbers_of_their_observation() {
     let dir = tempfile::tempdir().unwrap();
     let from = with_cameras(dir.path(), &["wrist", "front"]);
-    let facts = survey(&from, CHUNK, NONE).unwrap();
+    let facts = survey(&from, CHUNK, NONE, None).unwrap();
     let cameras = facts.cameras.clone().unwrap();
     assert_eq!((cameras.names, cameras.shape), (vec!["wrist".into(), "front".into()], [3, 4, 5]));
     assert_eq!(facts.sample, Some(vec![2, 2]));
@@ -368,7 +369,7 @@ fn images_of_a_camera_are_cropped_alike_in_a_sample_and_by_its_key_only() {
     let both = [arrays(), vec![("a", all.clone()), ("b", all)]].concat();
     let cameras = vec!["a".to_owned(), "b".to_owned()];
     let from = Behaviour::Recorded { file: file(dir.path(), &both), cameras };
-    let found = survey(&from, CHUNK, NONE).unwrap().found;
+    let found = survey(&from, CHUNK, NONE, None).unwrap().found;
     let crop = [Choice::of(&crate::data::transform::RandomCrop {
         size: crate::config::values::Shape2::Both([4, 4]),
         padding: 0,
@@ -401,7 +402,7 @@ fn images_of_a_camera_are_cropped_alike_in_a_sample_and_by_its_key_only() {
 fn arrays_that_are_no_images_are_named() {
     let dir = tempfile::tempdir().unwrap();
     let refusal = |names: &[&str]| {
-        survey(&with_cameras(dir.path(), names), CHUNK, NONE).unwrap_err().to_string()
+        survey(&with_cameras(dir.path(), names), CHUNK, NONE, None).unwrap_err().to_string()
     };
     let absent = refusal(&["top"]);
     assert!(
@@ -417,7 +418,7 @@ fn arrays_that_are_no_images_are_named() {
 fn a_generated_picture_takes_the_place_of_the_disc() {
     let from = Behaviour::PushTLike { episodes: 4, seed: 1, image_size: Some(16) };
     let chunk = Chunk { horizon: 16, n_action_steps: 8, ..CHUNK };
-    let facts = survey(&from, chunk, NONE).unwrap();
+    let facts = survey(&from, chunk, NONE, None).unwrap();
     assert_eq!(facts.sample, Some(vec![2, 2]));
     assert_eq!(facts.cameras.as_ref().map(|cameras| cameras.shape), Some([3, 16, 16]));
     let splits = opened(&from, chunk, &facts.found).unwrap();
@@ -431,11 +432,11 @@ fn a_generated_picture_takes_the_place_of_the_disc() {
 #[test]
 fn pixels_are_measured_in_the_training_episodes_and_a_run_keeps_what_it_found() {
     let from = Behaviour::PushTLike { episodes: 4, seed: 3, image_size: Some(24) };
-    let found = survey(&from, CHUNK, NONE).unwrap();
+    let found = survey(&from, CHUNK, NONE, None).unwrap();
     let pixels = found.pixels.clone().unwrap();
     let wide = pixels.mean.iter().zip(&pixels.std).all(|(m, s)| *m > 0.5 && *m < 1.0 && *s < 0.5);
     assert!(wide && pixels.mean.len() == 3, "{pixels:?}");
-    let again = |found: &Options| survey(&from, CHUNK, (&SplitPlan::NONE, Some(found))).unwrap();
+    let again = |found: &Options| survey(&from, CHUNK, NONE, Some(found)).unwrap();
     assert_eq!(again(&found.found).pixels, Some(pixels));
     let mut before = found.found;
     let policy = before.get_mut(Policy::FOUND).unwrap();

@@ -134,7 +134,7 @@ mod tests {
         let y = forward(&g, &x, &weight, on_the_way);
         assert_eq!(y, rounded(&forward(&g, &rounded(&x), &held, apart)));
         let data = |dy: &[f32], weight: &[f32], rounding| {
-            backward_data(&g, dy, weight, (rounding, Precision::Fp32)).wide()
+            backward_data(&g, dy, weight, rounding, Precision::Fp32).wide()
         };
         let dx = data(&dy, &weight, on_the_way);
         assert_eq!(dx, rounded(&data(&rounded(&dy), &held, apart)));
