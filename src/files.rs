@@ -301,7 +301,9 @@ pub(crate) fn create_writable_folder(path: &Path) -> Result<(), Error> {
     });
     written.map_err(|reason| {
         // The innermost first.
-        made.iter().for_each(|folder| remove_empty_folder(folder));
+        for folder in made {
+            remove_empty_folder(folder);
+        }
         Error::io("write into the folder", path)(reason)
     })
 }

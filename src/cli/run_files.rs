@@ -112,7 +112,8 @@ pub(crate) fn refuse_checkpoints_of_others(run: &RunFolders) -> Result<(), Refus
     let is_named = checkpoints.file_name() == Some(run.id.as_ref());
     let is_outside = project_of(&logs).is_some_and(|project| !checkpoints.starts_with(project));
     let foreign = || checkpoint::contents(&checkpoints, &[runs::LINK_TO_LOGS]).foreign;
-    if is_named && !(is_outside && !foreign().is_empty()) {
+    let may_be_anyones = is_outside && !foreign().is_empty();
+    if is_named && !may_be_anyones {
         return Ok(());
     }
     refuse(

@@ -7,9 +7,9 @@ use std::sync::Arc;
 
 use crate::data::Dataset;
 use crate::data::error::{Error, shown};
-use crate::data::file_names::files_below;
 use crate::data::listing::paths::Paths;
 use crate::data::transform::Transforms;
+use crate::data::walk::files_below;
 use crate::plan::DataPlan;
 
 /// Folders in folders that are looked into.

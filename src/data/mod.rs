@@ -30,6 +30,7 @@
 mod decoder_panic;
 mod file_names;
 mod error;
+mod walk;
 mod dataset;
 mod read;
 mod json;

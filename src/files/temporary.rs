@@ -39,7 +39,7 @@ fn sweep_up(folder: &Path) {
     }
     for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
         let name = entry.file_name();
-        if !owner(&name.to_string_lossy()).is_some_and(|pid| !is_alive(pid)) {
+        if owner(&name.to_string_lossy()).is_none_or(is_alive) {
             continue;
         }
         let is_folder = entry.file_type().is_ok_and(|kind| kind.is_dir());

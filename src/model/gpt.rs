@@ -226,7 +226,7 @@ impl Block {
     fn new(config: &GptConfig, builder: &Builder) -> Result<Self> {
         let width = config.d_model;
         let heads = config.n_heads;
-        if heads == 0 || width % heads != 0 {
+        if heads == 0 || !width.is_multiple_of(heads) {
             bail!("`d_model` = {width} cannot be divided among `n_heads` = {heads}");
         }
         let residual = STD / ((2 * config.n_layers) as f64).sqrt();

@@ -11,6 +11,7 @@ pub mod skipped;
 /// # Panics
 ///
 /// It is none, or says something else.
+#[expect(clippy::panic, reason = "for tests")]
 #[track_caller]
 pub fn assert_refused<T, E: Display>(result: Result<T, E>, part: &str) {
     match result {

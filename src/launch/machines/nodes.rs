@@ -341,7 +341,7 @@ impl Nodes {
             if let Some(why) = lost.filter(|_| !remote.has_concluded()) {
                 let RemoteNode { node, first, ref name, step, phase, .. } = *remote;
                 let failure = Failure::of_node(run, node, first, name, why);
-                let failure = Box::new(Failure { step, phase, ..*failure });
+                let failure = Box::new(Failure { phase, step, ..*failure });
                 remote.failed = Some(NodeFailure { failure, is_consequence: false });
             }
         }

@@ -4,9 +4,9 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use crate::data::error::Error;
-use crate::data::file_names::files_below;
 use crate::data::sources::speech::audio;
 use crate::data::sources::speech::utterance::{UNNAMED, Utterance};
+use crate::data::walk::files_below;
 
 /// Folders below a root that are looked into.
 const MAX_DEPTH: usize = 8;

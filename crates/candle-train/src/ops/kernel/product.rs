@@ -259,7 +259,6 @@ impl<L: Left> Product<'_, '_, L> {
 
     /// Rows `row..row + M` of one panel; returns `M`.
     #[inline(always)]
-    #[expect(clippy::too_many_arguments, reason = "a register tile's loop variables")]
     fn tile<S: Simd, const M: usize, const V: usize>(
         &mut self,
         simd: S,

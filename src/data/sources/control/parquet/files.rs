@@ -6,11 +6,11 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use crate::data::error::Error;
-use crate::data::file_names::files_below;
 use crate::data::sources::control::episodes::Episodes;
 use crate::data::sources::control::images::Camera;
 use crate::data::sources::control::parquet::images::{Numbers, images, seen};
 use crate::data::sources::control::parquet::table::{EXPECTED, Table};
+use crate::data::walk::files_below;
 
 /// Names of the columns, the first that is there counts.
 const OBSERVATIONS: [&str; 6] =

@@ -5,10 +5,11 @@ use std::path::{Path, PathBuf};
 use serde::Deserialize;
 
 use crate::data::error::Error;
-use crate::data::file_names::{files_below, is_hidden};
+use crate::data::file_names::is_hidden;
 use crate::data::read;
 use crate::data::sources::control::images::{Camera, Encoded, Frames};
 use crate::data::sources::control::parquet::table::Table;
+use crate::data::walk::files_below;
 
 /// Most files of images, and how deep they are looked for.
 const MOST_FILES: usize = 1 << 24;
