@@ -129,7 +129,9 @@ fn of_folder(logs: &Path, path: &Path) -> Result<Option<Found>, Unfound> {
     };
     // One that an earlier look has found may be deleted by now.
     if let Some(opened) = checkpoint::held(path) {
-        return Ok(Some(of_checkpoint(opened)));
+        let whole = || std::path::absolute(path);
+        let path = path.canonicalize().or_else(|_| whole()).unwrap_or_else(|_| path.to_owned());
+        return Ok(Some(of_checkpoint(Opened { path, ..opened })));
     }
     Ok(Some(match meant(word) {
         Meant::Checkpoint(path) => {

@@ -378,7 +378,8 @@ mod tests {
     fn a_run_that_has_written_almost_nothing_is_told_as_such() {
         let folder = tempfile::tempdir().unwrap();
         files::write_atomic(&folder.path().join(HISTORY), b"{}").unwrap();
-        assert!(matches!(summary(folder.path()), Err(Error::Report(_))), "no history");
+        let found = summary(folder.path());
+        assert!(found.is_ok(), "{:?}", found.err());
         files::write_atomic(&folder.path().join(HISTORY), b"").unwrap();
         files::remove_file(&folder.path().join(HISTORY)).unwrap();
         files::write_atomic(&folder.path().join(RESOLVED), b"").unwrap();

@@ -32,7 +32,7 @@ fn python(modules: &str) -> Option<String> {
 
 /// What Python makes of `file` with the export alone, which is copied to a folder of its own.
 fn answers(lab: &Lab, python: &str, file: &str) -> Value {
-    lab.run_to(0, &["checkpoint", "export", "small", "out/model.onnx"]);
+    lab.run_to(0, &["checkpoint", "export", "small", "out/model.onnx", "--overwrite"]);
     let script = concat!(env!("CARGO_MANIFEST_DIR"), "/examples/preprocess.py");
     let [model, file] = ["out/model.onnx", file].map(|name| lab.path(name));
     let output = Command::new(python).arg(script).args([model, file]).output().unwrap();

@@ -131,7 +131,7 @@ fn ranks_that_torchrun_starts_again_continue_their_run_to_the_same_bits() {
     let ended = end(all);
     assert_eq!((ended[0].code, ended[1].code), (5, -9), "{}", ended[0].stderr);
     // At once, and not at the deadline: that would say "timed out waiting for rank 1".
-    ended[0].says(&["error: rank 0: rank 1 (pid ", ") died", "do: the end of `rank-1.log`"]);
+    ended[0].says(&["error: rank 0: rank 1 (pid ", ") died", "do: see the end of `rank-1.log`"]);
     let again = end(launch.start(&lab, 1, &["small.toml"]));
     all_have_code(0, &again);
     again[0].says(&["torchrun has started the ranks again (restart 1): continuing run "]);

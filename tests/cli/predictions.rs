@@ -161,7 +161,7 @@ fn a_word_that_is_both_a_run_and_a_folder_is_the_run_where_inputs_follow() {
     assert_eq!(rows(&["run:small", "small/test"], &[]), 1);
     assert_eq!(rows(&["./small"], &[]), 2);
     lab.run_to(2, &["predict", "small.toml"])
-        .says(&["`small.toml` is not data", "is an experiment"]);
+        .says(&["`small.toml` is not data", "name a run of that experiment"]);
     lab.run_to(0, &["eval", "small"]);
     lab.is_clean();
 }

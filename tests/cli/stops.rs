@@ -49,7 +49,7 @@ fn a_killed_rank_is_named_with_its_step_its_log_and_what_is_saved() {
     ended.has_code(5);
     ended.says(&["error: rank 1 was killed by SIGKILL\n", "where: rank 1 on "]);
     ended.says(&[&format!(", pid {rank}, "), "why:   not by ddprun", "then:  rank 0 ("]);
-    ended.says(&["rank-1.log\n", "do:    `ddprun resume "]);
+    ended.says(&["rank-1.log\n", "do:    fix the cause, then run `ddprun resume "]);
     let (failed, saved) = (number_after(&ended, ", step "), number_after(&ended, "saved: step "));
     assert!(failed >= 40 && saved >= 20 && saved <= failed, "step {failed}, saved {saved}");
     assert!(saved.is_multiple_of(20), "{saved}");

@@ -341,7 +341,7 @@ fn a_file_system_without_locks_is_refused_before_anything_starts() {
         let all = [&strace[..], &["small.toml", &data]].concat();
         let ended = spawn(lab.command("strace", &all)).wait();
         ended.has_code(6);
-        ended.says(&["error: cannot lock `", words, "does not lock files", "`logging.dir`"]);
+        ended.says(&["error: cannot lock `", words, "with locks", "`logging.dir`"]);
         assert!(!ended.stderr.contains("Use device"), "{}", ended.stderr);
         lab.is_clean();
     }

@@ -75,7 +75,7 @@ fn weights_that_do_not_fit_are_told_once_with_what_to_do() {
         assert!(ended.stderr.lines().count() < 30, "{}", ended.stderr);
     }
     let head = ["small.toml", with, "model.num_classes=5", "train.epochs=1"];
-    says(&lab.run_to(2, &head), &["only the head differs", "model.strict = \"except_head\""]);
+    says(&lab.run_to(2, &head), &["all but the head", "model.strict = \"except_head\""]);
     assert_eq!(runs(&lab), 1, "what was refused has left nothing");
     lab.run_to(0, &[&head[..], &["model.strict=except_head"]].concat());
 }
@@ -278,7 +278,7 @@ fn a_run_that_is_misnamed_is_refused_at_its_key_with_the_nearest_name() {
     says(&lab.run_to(2, &other), &["`model.pretrained`", "does not fit the model"]);
     assert_eq!(runs(&lab), 1, "what was refused has left nothing");
     let head = ["small.toml", &from("run:small"), "data.classes=2", "data.dir=data/two"];
-    says(&lab.run_to(2, &head), &["only the head differs"]);
+    says(&lab.run_to(2, &head), &["all but the head"]);
     lab.run_to(0, &[&head[..], &["model.strict=except_head", "train.epochs=1"]].concat());
 }
 

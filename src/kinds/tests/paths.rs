@@ -119,7 +119,7 @@ fn a_misspelt_key_has_no_other_problem_and_the_stages_of_zero_are_numbers() {
     }
     let problems = read(&mlp, &["model.widht=64"]).unwrap_err();
     let remedy = problems.iter().find_map(|problem| problem.remedy().map(str::to_owned)).unwrap();
-    assert!(remedy.contains("`mlp` takes") && remedy.contains("`hidden`"), "{remedy}");
+    assert!(remedy.contains("one of the keys of `mlp`") && remedy.contains("`hidden`"), "{remedy}");
 
     for stage in 0..3 {
         let loaded = good(GOOD, &[&format!("distributed.zero_stage={stage}")]);
