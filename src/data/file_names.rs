@@ -14,7 +14,7 @@ pub(crate) fn is_image(name: &OsStr) -> bool {
 }
 
 /// Whether a name begins with a dot: what a file browser hides, such as the resource forks of macOS
-/// (`._1.png`).
+/// (`._1.png`), or is that of the folder in which archives of macOS hold these.
 pub(crate) fn is_hidden(name: &OsStr) -> bool {
-    name.as_bytes().starts_with(b".")
+    name.as_bytes().starts_with(b".") || name == "__MACOSX"
 }

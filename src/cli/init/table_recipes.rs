@@ -19,7 +19,8 @@ pub(super) fn table(classify: bool, is_usual: bool, about: &str, facts: &DataFac
         format!("[loss]\nname = \"{loss}\"\n")
     };
     let inputs = facts.sample.as_ref().map_or(0, |sample| sample.iter().product::<usize>());
-    let about = format!("a table with {inputs} features: {about}. Features are standardised.");
+    let features = if inputs == 1 { "feature" } else { "features" };
+    let about = format!("a table with {inputs} {features}: {about}. Features are standardised.");
     let batch = batch_size(facts.n_train, 64);
     let rest = format!(
         "

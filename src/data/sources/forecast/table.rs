@@ -59,7 +59,7 @@ impl Table {
         let bytes = read::table("the table", path, EXPECTED)?;
         let (mut rows, header) = CsvRows::open(path, &bytes)?;
         header::unique(&header).map_err(|bad| cell(path, 1, bad))?;
-        let separator = header::separator(path, &header);
+        let separator = header::other_separator(path, &header);
         let mut record = ::csv::StringRecord::new();
         let mut line = rows.read(&mut record)?;
         let name = header.first().map(String::as_str).unwrap_or_default();

@@ -336,7 +336,7 @@ fn check_header(path: &Path, names: &[String]) -> Result<(), BadCell> {
         return Ok(());
     }
     let what = "the table needs the target and at least one feature".to_owned();
-    let help = header::separator(path, names);
+    let help = header::other_separator(path, names);
     let help = help.unwrap_or_else(|| "write a column of features beside it".to_owned());
     Err(BadCell { what, help: Some(help) })
 }

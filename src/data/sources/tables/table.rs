@@ -6,6 +6,7 @@
 //! distinct values of the training rows (numerically if all are integers, else in byte order);
 //! numbers to predict stay as they are unless they are to be standardised.
 
+use std::cmp::Ordering;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -177,20 +178,28 @@ impl Wanted<'_> {
         let SplitPlan { val_fraction, test_fraction, folds, .. } = self.asked.split;
         let is_split = val_fraction.is_some() || test_fraction.is_some() || folds.is_some();
         let is_at_random = is_split && rows.groups.is_empty();
-        let ascend = |column: &&Column| match &column.cells {
+        let order = |column: &Column| match &column.cells {
             Cells::Dates(_, dates) => {
                 let dates: Vec<_> = dates.iter().flatten().map(|date| date.instant()).collect();
-                let is_sorted =
-                    dates.is_sorted_by(|a, b| a < b) || dates.is_sorted_by(|a, b| a > b);
-                dates.len() > 2 && is_sorted
+                order_in_time(&dates)
             }
-            _ => false,
+            _ => None,
         };
-        let Column { name, .. } = rows.columns.iter().filter(|_| is_at_random).find(ascend)?;
+        let mut columns = rows.columns.iter().filter(|_| is_at_random);
+        let (name, order) = columns.find_map(|column| Some((&column.name, order(column)?)))?;
+        let (recurs, instead) = match order {
+            OrderInTime::One => (
+                "",
+                "put the last rows into a `data.val_file`, or forecast with `data.name = \
+                 \"csv_forecast\"`",
+            ),
+            OrderInTime::Several => {
+                (" (dates recur)", "put the rows of the last dates into a `data.val_file`")
+            }
+        };
         Some(format!(
-            "the rows are in the order of `{name}`, but are held out at random: neighbours in time \
-             are then in both parts, and the score may be too good; put the last rows into a \
-             `data.val_file`, or forecast with `data.name = \"csv_forecast\"`"
+            "the rows are in the order of `{name}`{recurs}, but are held out at random: neighbours \
+             in time are then in both parts, and the score may be too good; {instead}"
         ))
     }
 
@@ -337,6 +346,50 @@ fn flag_counts(splits: &Splits) -> Vec<u64> {
         }
     }
     counts
+}
+
+/// How rows follow each other in time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum OrderInTime {
+    /// Each is later than the one before, or each earlier.
+    One,
+    /// Dates recur: one series below the other, or several rows of one date.
+    Several,
+}
+
+/// How rows of these dates follow each other in time; `None` if they are mixed.
+fn order_in_time<T: Ord>(dates: &[T]) -> Option<OrderInTime> {
+    let is_one = dates.is_sorted_by(|a, b| a < b) || dates.is_sorted_by(|a, b| a > b);
+    let distinct = dates.iter().collect::<BTreeSet<_>>().len();
+    if distinct < 3 {
+        return None;
+    }
+    if is_one {
+        return Some(OrderInTime::One);
+    }
+    let is_sorted = ascend(dates.iter()) || ascend(dates.iter().rev());
+    is_sorted.then_some(OrderInTime::Several)
+}
+
+/// Whether dates ascend within each of several series. A date before all of its series begins
+/// another one; a step back within one is disorder.
+fn ascend<'a, T: Ord + 'a>(mut dates: impl Iterator<Item = &'a T>) -> bool {
+    let (mut up, mut begun, mut back) = (0, 0, 0);
+    let Some(mut before) = dates.next() else { return false };
+    let mut first = before;
+    for date in dates {
+        match date.cmp(before) {
+            Ordering::Greater => up += 1,
+            Ordering::Less if date <= first => {
+                begun += 1;
+                first = date;
+            }
+            Ordering::Less => back += 1,
+            Ordering::Equal => {}
+        }
+        before = date;
+    }
+    back * 20 <= up + begun + back && up > begun
 }
 
 /// "3 of 8 validation rows have a `city` that no training row has, such as `Oslo`: all its numbers

@@ -560,4 +560,12 @@ fn rows_in_the_order_of_time_that_are_held_out_at_random_are_warned_of() {
     assert!(found.len() == 1 && found[0].contains("in the order of `sold`"), "{found:?}");
     assert_eq!(notes(|i| 7 * i % 20, split), [""; 0]);
     assert_eq!(notes(|i| i, SplitPlan::NONE), [""; 0]);
+    // One series below the other, newest first, several rows of a date.
+    let panels: [fn(usize) -> usize; 3] = [|i| i % 5, |i| 9 - i % 10, |i| i / 4];
+    for panel in panels {
+        let found = notes(panel, split);
+        let is_said = found.len() == 1 && found[0].contains("`sold` (dates recur), but");
+        assert!(is_said, "{found:?}");
+    }
+    assert_eq!(notes(|i| 7 * i % 20 / 4, split), [""; 0], "mixed");
 }
