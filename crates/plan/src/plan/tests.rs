@@ -207,6 +207,13 @@ fn told(text: &str, overrides: &[&str], facts: &Facts) -> Vec<String> {
 }
 
 #[test]
+fn a_loss_below_zero_cannot_be_expected() {
+    let told = told(PRICES, &["expect.\"val/loss\".at_most=-1"], &prices());
+    assert!(told.len() == 1 && told[0].contains("is never less"), "{told:?}");
+    assert!(plan(PRICES, &["expect.\"val/loss\".at_most=0.5"], &prices()).is_ok());
+}
+
+#[test]
 fn the_page_tells_what_would_happen_and_why() {
     let loaded = read(ANIMALS, &["train.epochs=60"]);
     let plan = Plan::new(&loaded, &animals(), &describe).unwrap();

@@ -28,6 +28,7 @@ impl Csv {
         if !missing.is_empty() {
             return Err(inputs::lacks(path, &missing, &header));
         }
+        let from = rows.len();
         let file = path.into();
         let mut record = ::csv::StringRecord::new();
         for row in 1.. {
@@ -46,6 +47,7 @@ impl Csv {
                 }),
             }
         }
+        rows.note_filled(path, from, |_| false);
         Ok(())
     }
 }

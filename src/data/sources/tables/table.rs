@@ -15,7 +15,7 @@ use crate::data::error::{Error, SampleError, shown};
 use crate::data::sources::holdout::{Divisible, Parts, Units, numbered};
 use crate::data::sources::source::{Asked, Survey};
 use crate::data::sources::tables::answer::{Answer, labelled, labels, sorted_classes};
-use crate::data::sources::tables::column::{BadCell, Cells, Column};
+use crate::data::sources::tables::column::{BadCell, Cells, Column, truth};
 use crate::data::sources::tables::column_names::ColumnNames;
 use crate::data::sources::tables::features::{CellRules, ColumnKind, HandleUnknown};
 use crate::data::sources::tables::fit::{Encoded, Fit, Scale, UNKNOWN, Unknown, scale};
@@ -23,6 +23,7 @@ use crate::data::subset;
 use crate::data::{Dataset, Splits, Target};
 use crate::plan::{SplitPlan, TargetColumn, Targets};
 use crate::rng::Key;
+use crate::terminal::counted;
 use crate::units::Bytes;
 
 /// Rows as written.
@@ -137,6 +138,7 @@ impl Wanted<'_> {
             Some(fit) => fit,
             None => self.fit_of(&train, &classes)?,
         };
+        notes.extend(self.truth_and_numbers(&classes));
         notes.extend(fit.scattered(train.lines.len()));
         notes.extend(in_time);
         notes.extend(self.leaks(&train));
@@ -144,6 +146,10 @@ impl Wanted<'_> {
         let mut evaluated = |rows: Rows, what: &str| -> Result<Arc<dyn Dataset>, Error> {
             let encoded = fit.encode(&rows.columns);
             self.refuse_unknown(&rows, &encoded)?;
+            let n = rows.lines.len();
+            let told = fit.filled(&rows.columns, 0..n);
+            let of = format!("{what} rows of `{}`", shown(&rows.path));
+            notes.extend(filled_words(&told, n, &of));
             notes.extend(unknown_words(&fit, &encoded, rows.lines.len(), &format!("{what} ")));
             let table = rows.into_table(&fit, encoded, &classes);
             Ok(Arc::new(table.map_err(|error| many_classes().unwrap_or(error))?))
@@ -171,6 +177,18 @@ impl Wanted<'_> {
             let error = Error::ManyClasses { path, column, rows: n, classes, are_numbers };
             (classes > 2.max(n / 2)).then_some(error)
         }
+    }
+
+    /// That the same truth seems to be written as a word and as a number, if so.
+    fn truth_and_numbers(&self, classes: &[String]) -> Option<String> {
+        let is_class = self.answers() == AnswerKind::Class;
+        let word = classes.iter().find(|class| truth(class).is_some()).filter(|_| is_class)?;
+        let number = classes.iter().find(|class| ["0", "1"].contains(&class.as_str()))?;
+        let name = self.target.words();
+        Some(format!(
+            "{name} has the classes `{word}` and `{number}`: truth values and numbers are classes of \
+             their own, so write all rows in one way"
+        ))
     }
 
     /// That rows in the order of their dates are held out at random, if so.
@@ -410,6 +428,25 @@ pub(crate) fn unknown_words<'a>(
             "{n} of {rows} {what}{noun} {have} a `{column}` that no training row has, such as \
              {word}{known}: all its numbers are 0"
         )
+    })
+}
+
+/// Columns that are named in a note.
+const MAX_NAMED: usize = 10;
+
+/// "`new.csv`: empty cells are filled in as the training rows say: `bmi` in all 3 rows" of the
+/// columns that [`Fit::filled`] counts; `of` is "`new.csv`".
+pub(crate) fn filled_words(filled: &[(String, usize)], rows: usize, of: &str) -> Option<String> {
+    let column = |(name, n): &(String, usize)| match n {
+        n if *n == rows && rows > 1 => format!("`{name}` in all {rows} rows"),
+        n => format!("`{name}` in {n} of {}", counted(rows as u64, "row")),
+    };
+    let mut named: Vec<String> = filled.iter().take(MAX_NAMED).map(column).collect();
+    let more = filled.len().saturating_sub(MAX_NAMED);
+    named.extend((more > 0).then(|| format!("and {more} more columns")));
+    (!filled.is_empty()).then(|| {
+        let named = named.join(", ");
+        format!("{of}: empty cells are filled in as the training rows say: {named}")
     })
 }
 

@@ -134,7 +134,7 @@ fn range_of(metric: &str) -> (f64, f64) {
         | "f1" | "f1_micro" | "auroc" | "average_precision" => (0.0, 1.0),
         _ if name.ends_with("accuracy") => (0.0, 1.0),
         "r2" => (f64::NEG_INFINITY, 1.0),
-        "mae" | "mae_unscaled" | "mse" | "rmse" | "rmse_unscaled" | "bits_per_byte" => {
+        "mae" | "mae_unscaled" | "mase" | "mse" | "rmse" | "rmse_unscaled" | "bits_per_byte" => {
             (0.0, f64::INFINITY)
         }
         "perplexity" => (1.0, f64::INFINITY),
