@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::Path;
 
 /// Endings of image files, compared without case.
 pub(crate) const IMAGE_ENDINGS: [&str; 10] =
