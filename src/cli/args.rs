@@ -132,7 +132,7 @@ pub(crate) struct Run {
 pub(crate) struct Launch {
     /// Ranks on this machine (`distributed.devices`); with MIN:MAX the run continues with fewer if
     /// lost ones cannot be replaced (`distributed.min_world_size`).
-    #[arg(long, alias = "nproc_per_node", value_name = "N | MIN:MAX")]
+    #[arg(long, alias = "nproc_per_node", value_name = "N | MIN:MAX", value_parser = ranks)]
     pub(crate) nproc_per_node: Option<String>,
     /// How many times to restart all ranks after a failure (`fault.max_restarts`).
     #[arg(long, alias = "max_restarts", value_name = "N")]
@@ -462,6 +462,18 @@ pub(crate) fn run_and_changes(words: &[String]) -> (Option<&str>, Vec<String>) {
     }
 }
 
+/// A number of ranks, or the fewest and the most. What a single word means, the key says.
+fn ranks(text: &str) -> Result<String, String> {
+    let Some((least, most)) = text.split_once(':') else { return Ok(text.to_owned()) };
+    match (least.parse::<u32>(), most.parse::<u32>()) {
+        (Ok(least), Ok(most)) if least > most => {
+            Err(format!("write `{most}:{least}`: the smaller number comes first"))
+        }
+        (Ok(_), Ok(_)) => Ok(text.to_owned()),
+        _ => Err("it takes a number, or two as MIN:MAX, such as `1:4`".to_owned()),
+    }
+}
+
 /// A number of nodes; torchrun's ranges (`1:3`) are answered with the key to use instead.
 fn nodes(text: &str) -> Result<u32, String> {
     if text.contains(':') {
@@ -589,6 +601,11 @@ mod tests {
         );
         let line = ["ddprun", "--standalone", "--nnodes=1", "--node_rank=0", "--master-port=29501"];
         assert!(Args::try_parse_from(line.into_iter().chain(["x.toml"])).is_ok());
+        for (ranks, why) in [("4:2", "`2:4`"), ("1:x", "MIN:MAX"), (":", "MIN:MAX")] {
+            let flags = ["ddprun", "--nproc-per-node", ranks, "x.toml"];
+            let error = Args::try_parse_from(flags).unwrap_err();
+            assert!(error.to_string().contains(why), "{error}");
+        }
         for (nodes, why) in [("1:3", "min_world_size"), ("0", "from 1 to 64"), ("x", "from 1")] {
             let error = Args::try_parse_from(["ddprun", "--nnodes", nodes, "x.toml"]).unwrap_err();
             assert!(error.to_string().contains(why), "{error}");

@@ -23,6 +23,10 @@ pub(crate) struct Chosen {
 pub(crate) fn chosen(word: Option<&str>, newest: bool, strict: bool) -> Result<Chosen, Refusal> {
     let found = found(word, newest)?;
     say_passed_over(&found.opened, strict)?;
+    let ema = found.run.as_ref().and_then(|run| run.plan.ema);
+    if let Some(young) = ema.and_then(|ema| ema.young(found.opened.state.updates)) {
+        to_stderr(&format!("warning: {young}"));
+    }
     Ok(found)
 }
 

@@ -5,10 +5,12 @@
 
 use std::path::{Path, PathBuf};
 
+use serde_json::{Value, json};
+
 use crate::cli::prepare::{ALONE, Prepared, generate, refused, vocabulary};
 use crate::cli::run_files::{another_model, stored_experiment};
 use crate::cli::{Refusal, to_stderr};
-use crate::config::schema::PrecisionChoice;
+use crate::config::schema::{Data, PrecisionChoice};
 use crate::config::{self, Loaded, Problem, Problems, changed_keys};
 use crate::data::Fingerprint;
 use crate::kinds::Kinds;
@@ -86,6 +88,7 @@ pub(crate) fn changed(
         // Nothing is scaled here, and its numbers would be refused beside another precision.
         changes.push("~loss_scale".to_owned());
     }
+    changes.extend(no_longer_held_out(&changes, &before.experiment.data));
     let now = load(&changes)?;
     refuse(&now, asked).map_err(refused)?;
     for change in changed_keys(&before.experiment, &now.experiment) {
@@ -99,6 +102,48 @@ pub(crate) fn changed(
     generate(&prepared)?;
     fits(description, &prepared.plan)?;
     Ok(prepared.plan)
+}
+
+/// What goes with changes that name a part to validate or to test on: nothing of the training
+/// samples takes its place any more.
+fn no_longer_held_out(changes: &[String], before: &Data) -> Vec<String> {
+    let is_named = |part: &str| {
+        let rest = |change: &String| {
+            Some(key(change).strip_prefix("data.")?.strip_prefix(part)?.to_owned())
+        };
+        let mut named = changes.iter().filter(|change| !change.starts_with('~')).filter_map(rest);
+        named.any(|rest| rest != "fraction")
+    };
+    let (val, test) = (is_named("val_"), is_named("test_"));
+    let held_out = [
+        ("data.val_fraction", val && before.val_fraction.is_some()),
+        ("data.folds", val && before.folds.is_some()),
+        ("data.fold", val && before.fold.is_some()),
+        ("data.test_fraction", test && before.test_fraction.is_some()),
+    ];
+    let is_given = |key: &str| changes.iter().any(|change| self::key(change) == key);
+    let omitted = held_out.into_iter().filter(|(key, is_held)| *is_held && !is_given(key));
+    let mut all: Vec<String> = omitted.map(|(key, _)| format!("~{key}")).collect();
+    let is_gone = |key: &str| all.iter().chain(changes).any(|it| it.strip_prefix('~') == Some(key));
+    let holds = [
+        (before.val_fraction.is_some(), "data.val_fraction"),
+        (before.folds.is_some(), "data.folds"),
+        (before.test_fraction.is_some(), "data.test_fraction"),
+    ];
+    let holds_some = holds.into_iter().any(|(is_held, key)| is_held && !is_gone(key));
+    if let Some(group) = before.options.get("group").filter(|group| !group.is_null())
+        && (val || test)
+        && !holds_some
+        && !is_given("data.group")
+    {
+        // It says what is held out together, and is no feature.
+        all.push("~data.group".to_owned());
+        if let Some(Value::Array(ignored)) = before.options.get("ignore") {
+            let ignored: Vec<&Value> = ignored.iter().chain([group]).collect();
+            all.push(format!("data.ignore={}", json!(ignored)));
+        }
+    }
+    all
 }
 
 /// All keys that do not matter, each with the reason.
@@ -193,6 +238,38 @@ mod tests {
         assert_eq!(why(&["load"], &[]), None);
         let expected = "they hold `heat`, `load`, but the run predicts `load`, `heat`";
         assert_eq!(why(&["heat", "load"], &["load", "heat"]).as_deref(), Some(expected));
+    }
+
+    #[test]
+    fn a_part_of_its_own_takes_the_place_of_what_the_run_held_out() {
+        let run = |text: &str| {
+            let text = format!(
+                "schema = 1\n[model]\nname = \"mlp\"\nhidden = []\n[data]\nname = \
+                 \"csv\"\ntrain_file = \"t.csv\"\ntarget = \"y\"\n{text}\n[train]\nepochs = \
+                 1\nbatch_size = 1\n[optimizer]\nlr = 0.1\n"
+            );
+            let kinds = Kinds::default();
+            let read = config::load_text(Path::new("x.toml"), &text, &[], &vocabulary(&kinds));
+            read.unwrap_or_else(|problems| panic!("{problems}")).experiment.data
+        };
+        let check = |text: &str, changes: &[&str], expected: &[&str]| {
+            let changes: Vec<String> = changes.iter().map(|&change| change.to_owned()).collect();
+            assert_eq!(no_longer_held_out(&changes, &run(text)), expected, "{text}, {changes:?}");
+        };
+        let (fraction, file) = ("val_fraction = 0.2", "data.val_file=v.csv");
+        check(fraction, &[file], &["~data.val_fraction"]);
+        check(fraction, &[file, "~data.val_fraction"], &[]);
+        check(fraction, &["data.val_fraction=0.5"], &[]);
+        check("folds = 3\nfold = 1", &[file], &["~data.folds", "~data.fold"]);
+        check("val_file = \"v.csv\"\ntest_fraction = 0.1", &[file], &[]);
+        let both = "val_fraction = 0.2\ntest_fraction = 0.1";
+        check(both, &["data.test_file=u.csv"], &["~data.test_fraction"]);
+        check(
+            "val_fraction = 0.2\ngroup = \"g\"\nignore = [\"id\"]",
+            &[file],
+            &["~data.val_fraction", "~data.group", "data.ignore=[\"id\",\"g\"]"],
+        );
+        check(&format!("{both}\ngroup = \"g\""), &[file], &["~data.val_fraction"]);
     }
 
     #[test]

@@ -11,6 +11,7 @@ use crate::cli::args::{ExportArgs, ExportFormat};
 use crate::cli::chosen::Chosen;
 use crate::cli::prepare::source_of;
 use crate::cli::{Refusal, answer, refuse_existing, to_stderr};
+use crate::config::closest;
 use crate::data;
 use crate::files;
 use crate::kinds::Kinds;
@@ -24,6 +25,8 @@ use crate::plan::Plan;
 const INPUTS: &str = "preprocessing.json";
 /// What Hugging Face's image processors read.
 const PROCESSOR: &str = "preprocessor_config.json";
+/// Endings of the formats that are written here.
+const OURS: [&str; 2] = ["onnx", "safetensors"];
 /// Names of files that PyTorch users expect to be pickled.
 const PICKLES: [&str; 4] = ["pt", "pth", "bin", "ckpt"];
 /// Names of forms that are not written here.
@@ -136,6 +139,12 @@ fn refuse_name(args: &ExportArgs) -> Result<(), Refusal> {
             ", and load it with `safetensors.torch.load_file`",
         ),
         ExportFormat::Safetensors if is_onnx(to) => ("safetensors, not ONNX", ""),
+        _ if args.format.is_none()
+            && !OURS.contains(&extension)
+            && !OTHERS.contains(&extension) =>
+        {
+            return Err(unnamed_format(to, extension));
+        }
         ExportFormat::Safetensors if OTHERS.contains(&extension) => {
             ("safetensors, not what its name says", ", or a file that ends in `.onnx`")
         }
@@ -150,6 +159,23 @@ fn refuse_name(args: &ExportArgs) -> Result<(), Refusal> {
     let (to, meant) = (to.display(), meant.display());
     let page = format!("error: `{to}` would hold {what}\n  do: write `{meant}`{load}");
     Err(Refusal::new(exit::REFUSED, page))
+}
+
+/// Refuses a name that does not say what is to be written.
+fn unnamed_format(to: &Path, extension: &str) -> Refusal {
+    let meant = match closest(extension, OURS) {
+        Some(ending) => format!("write `{}`", to.with_extension(ending).display()),
+        None => {
+            let shown = to.display();
+            format!("end it in `.onnx` or `.safetensors`, as in `{shown}.safetensors`")
+        }
+    };
+    let shown = to.display();
+    let page = format!(
+        "error: `{shown}` ends in neither `.onnx` nor `.safetensors`, which says what is written\n  \
+         do: {meant}, or add `--format`"
+    );
+    Refusal::new(exit::REFUSED, page)
 }
 
 /// The checked weights, or their averages where the run kept some, as one safetensors file.

@@ -120,6 +120,10 @@ fn run_that(word: Option<&str>, preferred: &dyn Fn(&Path) -> bool) -> Result<Pat
     report::find_run_that(Path::new(LOGS), word, preferred).map_err(|error| {
         let help = match (sweeps().last(), word.and_then(nearest)) {
             _ if word.is_some_and(is_experiment) => of_experiment(word.unwrap_or_default()),
+            (_, Some(near)) if word == Some(near.as_str()) => {
+                let (run, _) = runs::split(&near);
+                format!("it is a checkpoint of the run `{run}`: name the run itself, `{run}`")
+            }
             (_, Some(near)) if matches!(error, report::Error::NoRun { .. }) => {
                 format!("did you mean `{near}`?")
             }

@@ -27,6 +27,7 @@ mod pretrained;
 mod follow_target;
 mod runs;
 mod data_problem;
+mod other_file;
 mod prepare;
 mod usage;
 mod other_length;

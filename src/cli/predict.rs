@@ -215,8 +215,9 @@ fn show(bar: &ProgressBar, said: Said<'_>, is_heard: bool) {
 fn tell(ended: &predict::Ended, out: Option<&Path>) {
     let predict::Ended { rows, failed, first, .. } = ended;
     if *failed > 0 {
-        let noun = if *rows == 1 { "row has" } else { "rows have" };
-        to_stderr(&format!("warning: {failed} of {rows} {noun} an error:"));
+        let noun = if *rows == 1 { "row" } else { "rows" };
+        let have = if *failed == 1 { "has" } else { "have" };
+        to_stderr(&format!("warning: {failed} of {rows} {noun} {have} an error:"));
         for line in first {
             to_stderr(&format!("  {line}"));
         }

@@ -8,6 +8,7 @@ use serde_json::Value;
 
 use crate::checkpoint::{self, Opened};
 use crate::cli::follow_target::follow_target;
+use crate::cli::other_file::refuse_other_files;
 use crate::cli::run_files::{self, OtherData};
 use crate::cli::{Refusal, data_problem, incomplete_starts, pretrained, to_stderr};
 use crate::collective::mpi::StartError;
@@ -106,6 +107,7 @@ pub(crate) fn prepare(
 
 /// Reads the experiment at `path` with `changes`, and what the files beside its weights tell.
 pub(crate) fn load(path: &Path, changes: &[String], kinds: &Kinds) -> Result<Loaded, Refusal> {
+    refuse_other_files(path)?;
     let vocabulary = vocabulary(kinds);
     let mut loaded = config::load(path, changes, &vocabulary).map_err(refused)?;
     let absent = loaded.absent_inputs(&vocabulary);

@@ -7,6 +7,7 @@ use serde_json::json;
 
 use crate::cli::cluster_args::SubmitArgs;
 use crate::cli::find_run::LOGS;
+use crate::cli::other_file::refuse_other_files;
 use crate::cli::prepare::{
     ALONE, gpus, load, measure, new_id, planned, refuse_sweep, refused, unwritable,
 };
@@ -114,6 +115,7 @@ fn read(args: &SubmitArgs, kind: &dyn Cluster, kinds: &Kinds) -> Result<Loaded, 
     if kind.sees_files() {
         return load(&args.experiment, &args.changes, kinds);
     }
+    refuse_other_files(&args.experiment)?;
     config::load(&args.experiment, &args.changes, &kinds.vocabulary()).map_err(refused)
 }
 

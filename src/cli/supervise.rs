@@ -117,7 +117,7 @@ pub(crate) fn report(launched: Launched, kinds: &Kinds) -> Result<u8, Refusal> {
         }
     }?;
     if code == exit::EXPECTATION {
-        let page = "error: a metric missed its `[expect]` value, as warned above (exit code 9)";
+        let page = "error: a metric missed its `[expect]` value (exit code 9)";
         complain(&Refusal::new(code, page));
     }
     if let Some(tokens) = sample_tokens.filter(|_| code == 0) {

@@ -7,6 +7,7 @@ use crate::checkpoint;
 use crate::cli::args::SweepArgs;
 use crate::cli::find_run::{self, find_range_test, find_sweep};
 use crate::cli::follow_target::follow_target;
+use crate::cli::other_file::refuse_other_files;
 use crate::cli::output::Stream;
 use crate::cli::prepare::{
     ALONE, Prepared, check_weights, complete, gpus, measure, other_data, own_run, planned, refused,
@@ -143,6 +144,7 @@ pub(crate) fn shared(
 /// The sweep and its base. A metric that is not given is the one that the base monitors, which may
 /// follow from the target of its data.
 fn load(path: &Path, words: &[String], kinds: &Kinds) -> Result<(Sweep, Loaded), Refusal> {
+    refuse_other_files(path)?;
     let vocabulary = vocabulary(kinds);
     let (mut sweep, mut base) = config::sweep::load(path, words, &vocabulary).map_err(refused)?;
     let text = crate::files::read_to_string(path).unwrap_or_default();

@@ -9,11 +9,11 @@ use clap::{Arg, ArgMatches, Command, CommandFactory};
 
 use crate::cli::Refusal;
 use crate::cli::args::{Args, Run};
+use crate::cli::other_file::refuse_other_files;
 use crate::cli::prepare;
 use crate::config::{self, Problem, closest};
 use crate::kinds::Kinds;
 use crate::launch::exit_code as exit;
-use crate::report;
 
 /// What a profile is here.
 const TIMES: &str = "see where the time of a run goes, rank by rank, with `ddprun serve`";
@@ -69,8 +69,8 @@ pub(crate) fn refused(error: &clap::Error) -> Refusal {
 
 /// Refuses an experiment that is no file, but a word where a verb would be.
 pub(crate) fn refuse_unknown_verb(run: &Run) -> Result<(), Refusal> {
-    if let Some(folder) = run.experiment.as_deref().filter(|path| path.is_dir()) {
-        return Err(a_folder(folder));
+    if let Some(path) = &run.experiment {
+        refuse_other_files(path)?;
     }
     let missing = run.experiment.as_deref().filter(|path| !path.exists()).and_then(Path::to_str);
     let Some(word) = missing.filter(|word| !word.contains(['.', '/', '='])) else { return Ok(()) };
@@ -79,21 +79,6 @@ pub(crate) fn refuse_unknown_verb(run: &Run) -> Result<(), Refusal> {
         instead_of(word, &run.changes)
     );
     Err(Refusal::new(exit::REFUSED, page))
-}
-
-/// A folder in the place of an experiment: of data, or of runs.
-fn a_folder(folder: &Path) -> Refusal {
-    let name = folder.display();
-    let help = if report::is_run(folder) {
-        format!(
-            "continue this run with `ddprun resume {name}`, or see it with `ddprun report \
-             {name}`"
-        )
-    } else {
-        format!("write an experiment for the data in it with `ddprun init {name}`")
-    };
-    let page = format!("error: `{name}` is a folder, not an experiment file\n  do: {help}");
-    Refusal::new(exit::REFUSED, page)
 }
 
 fn instead_of(word: &str, rest: &[String]) -> String {

@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use crate::data::Dataset;
 use crate::data::error::{Error, shown};
+use crate::data::file_names::LeftOut;
 use crate::data::listing::paths::Paths;
 use crate::data::transform::Transforms;
 use crate::data::walk::files_below;
@@ -138,14 +139,23 @@ impl Item {
     }
 }
 
+/// Files to predict.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Found {
+    /// Each of them.
+    pub(crate) files: Vec<PathBuf>,
+    /// What was left out of folders, in words.
+    pub(crate) notes: Vec<String>,
+}
+
 /// The files that `paths` name: each file, and in folders at any depth, in the order of their
 /// names, those that are `wanted`.
 pub(crate) fn files(
     paths: &[PathBuf],
     what: &'static str,
     wanted: &dyn Fn(&Path) -> bool,
-) -> Result<Vec<PathBuf>, Error> {
-    let mut found = Vec::new();
+) -> Result<Found, Error> {
+    let Found { files: mut found, mut notes } = Found::default();
     for path in paths {
         if !path.exists() {
             return Err(Error::Missing { what: "the input", path: path.clone(), expected: what });
@@ -155,18 +165,26 @@ pub(crate) fn files(
             continue;
         }
         let before = found.len();
+        let mut left_out = LeftOut::default();
         for file in files_below(path, MAX_DEPTH) {
             let file = file?;
             if wanted(&file) {
                 found.push(file);
+            } else {
+                left_out.count(file.file_name().unwrap_or_default());
             }
         }
+        let left_out = left_out.words();
         if found.len() == before {
-            let what = format!("it contains no {what}");
+            let others = left_out.map(|others| format!(", but {others}")).unwrap_or_default();
+            let what = format!("it contains no {what}{others}");
             return Err(Error::Format { path: path.clone(), what });
         }
+        notes.extend(left_out.map(|others| {
+            format!("`{}`: files that are not read: {others}; only {what} are", shown(path))
+        }));
     }
-    Ok(found)
+    Ok(Found { files: found, notes })
 }
 
 /// Whether a path ends so, in any case.
@@ -228,7 +246,7 @@ mod tests {
         let found = |paths: &[&str]| {
             let paths: Vec<PathBuf> = paths.iter().map(|path| root.join(path)).collect();
             let found = files(&paths, "tables", &is_csv);
-            found.map(|found| {
+            found.map(|Found { files: found, .. }| {
                 let short = |path: &PathBuf| path.strip_prefix(root).unwrap().display().to_string();
                 found.iter().map(short).collect::<Vec<_>>().join(" ")
             })
@@ -240,5 +258,16 @@ mod tests {
         assert!(error.is_ok());
         crate::files::create_folder(&root.join("none")).unwrap();
         assert!(found(&["none"]).unwrap_err().to_string().contains("it contains no tables"));
+        // What is left out of a folder is said.
+        for name in ["b/2.CSV.bak", "b/noext", "b/a b.tar gz", "none/x.xlsx"] {
+            crate::files::write_atomic(&root.join(name), b"").unwrap();
+        }
+        let Found { notes, .. } =
+            files(&[root.join("b"), root.join("a.csv")], "tables", &is_csv).unwrap();
+        let expected = "b`: files that are not read: 2 without an ending, 1 .bak, 1 .txt; only \
+                        tables are";
+        assert!(notes.len() == 1 && notes[0].ends_with(expected), "{notes:?}");
+        let none = found(&["none"]).unwrap_err().to_string();
+        assert!(none.ends_with("it contains no tables, but 1 .xlsx"), "{none}");
     }
 }

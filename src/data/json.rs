@@ -8,13 +8,13 @@ pub(in crate::data) const NOT_FINITE: [&str; 3] = ["-Infinity", "Infinity", "NaN
 
 /// Why a line is no object, and what can be done about it.
 #[derive(Debug, PartialEq, Eq)]
-pub(in crate::data) struct NotAnObject {
-    pub(in crate::data) what: String,
-    pub(in crate::data) help: Option<String>,
+pub(crate) struct NotAnObject {
+    pub(crate) what: String,
+    pub(crate) help: Option<String>,
 }
 
 /// The object in a line of JSON.
-pub(in crate::data) fn object(line: &[u8]) -> Result<Map<String, Value>, NotAnObject> {
+pub(crate) fn object(line: &[u8]) -> Result<Map<String, Value>, NotAnObject> {
     let error = match serde_json::from_slice(line) {
         Ok(object) => return Ok(object),
         Err(error) => error,

@@ -57,13 +57,15 @@ pub use chat_template::ChatTemplate;
 pub use dataset::{Baseline, Batch, Dataset, IGNORED, IGNORED_LABEL, Splits, Target};
 pub use environment::Environment;
 pub use error::{Error, Fault, SampleError};
-pub(crate) use file_names::is_image;
+pub(crate) use file_names::{IMAGE_ENDINGS, is_hidden, is_image};
 pub use fingerprint::Fingerprint;
 pub(crate) use images::decode::has_more_than_8_bits;
 pub use images::orientation::Exif;
 pub use inputs::{Answers, Inputs, Item, Items, Predicting, Unit};
+pub(crate) use json::object as json_object;
 pub use pipeline::{Odds, audit, loader, sampler};
 pub use preprocessing::{image_processor, preprocessing, text_files};
+pub(crate) use read::table as read_table;
 pub(crate) use sources::control::Sight;
 pub use sources::{
     Asked, Calendar, Chat, Chunk, ColumnNames, Csv, CsvForecast, DataFamily, DataSource,
@@ -74,6 +76,7 @@ pub use sources::{
 };
 pub(crate) use sources::{
     Date, Frequency, TargetCells, cameras, dates, delimiter, is_date, is_dated, largest_token,
+    other_separator,
 };
 pub use survey::{open, survey};
 pub use tokenizer::{TextForm, Tokenizer};

@@ -9,7 +9,7 @@ use crate::data::Error;
 use crate::data::sources::DataSource;
 use crate::data::tokenizer::TextForm;
 use crate::data::transform::Transforms;
-use crate::plan::{Modality, Plan, Targets};
+use crate::plan::{Modality, Plan, TargetColumn, Targets};
 
 /// Version of the file.
 const FORMAT: u32 = 1;
@@ -42,9 +42,12 @@ pub fn preprocessing(
     });
     let transforms: Vec<Value> =
         data.val_transforms.iter().map(|choice| flat(choice, known)).collect();
-    let scales = data.target_columns.iter();
-    let targets: Vec<Value> =
-        scales.map(|column| json!({ "name": column.name, "scale": column.scale })).collect();
+    let scales = source.target_scales(&data.source.found);
+    let target = |(at, column): (usize, &TargetColumn)| {
+        let mean = scales.get(at).map_or(0.0, |(mean, _)| *mean);
+        json!({ "name": column.name, "mean": mean, "scale": column.scale })
+    };
+    let targets: Vec<Value> = data.target_columns.iter().enumerate().map(target).collect();
     for (key, value) in [("transforms", transforms), ("targets", targets)] {
         if !value.is_empty() {
             described[key] = value.into();

@@ -1,5 +1,6 @@
 //! `[data]` -> [`DataFacts`], and a plan -> its splits.
 
+use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -27,6 +28,10 @@ pub fn survey(
 ) -> Result<DataFacts, Error> {
     let mut found = sources.build(choice)?.survey(asked)?;
     found.notes.extend(trained_on(choice));
+    // The words of a vocabulary are not counted.
+    if found.class_counts.len() == found.classes.len() {
+        found.notes.extend(alike(&found.classes));
+    }
     found.notes.dedup();
     let line = if found.line.is_empty() { choice.to_string() } else { found.line };
     let line = line + &asked.split.words();
@@ -58,6 +63,38 @@ pub fn survey(
         pixels: found.pixels,
         pixel_dtype: found.pixel_dtype,
     })
+}
+
+/// That classes differ in nothing but the way in which they are written, in words. Single letters
+/// and signs are classes of their own.
+fn alike(classes: &[String]) -> Option<String> {
+    const TRUE: [&str; 5] = ["1", "true", "yes", "y", "t"];
+    const FALSE: [&str; 5] = ["0", "false", "no", "n", "f"];
+    let is_truth = |class: &String| ["true", "false"].contains(&class.to_lowercase().as_str());
+    let has_truths = classes.iter().any(is_truth);
+    let meaning = |class: &String| -> Option<String> {
+        let lower = class.to_lowercase();
+        let is_separator = |c: char| c.is_whitespace() || c == '-' || c == '_';
+        let words = lower.split(is_separator).filter(|word| !word.is_empty());
+        match words.collect::<Vec<_>>().join(" ") {
+            word if has_truths && TRUE.contains(&word.as_str()) => Some("true".to_owned()),
+            word if has_truths && FALSE.contains(&word.as_str()) => Some("false".to_owned()),
+            word => (word.chars().count() > 2).then_some(word),
+        }
+    };
+    let mut groups = BTreeMap::<String, Vec<String>>::new();
+    for class in classes {
+        if let Some(meaning) = meaning(class) {
+            groups.entry(meaning).or_default().push(format!("`{class}`"));
+        }
+    }
+    let same = groups.into_values().find(|group| group.len() > 1)?;
+    Some(format!(
+        "the classes {} may be the same, but are learnt as {} different ones; if they are, write \
+         them alike",
+        same.join(", "),
+        same.len()
+    ))
 }
 
 /// Parts that are the training data themselves, or a copy of the file, in words.

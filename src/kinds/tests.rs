@@ -412,10 +412,6 @@ fn every_word_names_something() {
         &["`checkpoint.monitor`: `val/acuracy` is not a metric"],
     );
     check(
-        &["checkpoint.monitor=val/accuracy", "checkpoint.mode=min"],
-        &["`checkpoint.mode`: would keep the worst `val/accuracy`"],
-    );
-    check(
         &["data.sampler={name=\"weighted\"}"],
         &["`data.sampler`: must be `shards`, `torch`, `balanced` or `weighted`, not a table"],
     );

@@ -28,6 +28,10 @@ impl Loss for BceWithLogits {
         Targets::MultiLabel
     }
 
+    fn is_never_negative(&self) -> bool {
+        true
+    }
+
     fn decided(&self, data: &DataFacts) -> std::result::Result<Options, Unfit> {
         let key = "pos_weight";
         if self.pos_weight != Some(ClassWeights::Balanced) || data.class_counts.is_empty() {

@@ -34,6 +34,10 @@ impl Loss for CrossEntropy {
         Targets::Classes
     }
 
+    fn is_never_negative(&self) -> bool {
+        true
+    }
+
     fn decided(&self, data: &DataFacts) -> std::result::Result<Options, Unfit> {
         ClassWeights::decided(self.class_weights.as_ref(), "class_weights", data)
     }

@@ -33,6 +33,10 @@ impl Loss for Huber {
         Targets::Numbers
     }
 
+    fn is_never_negative(&self) -> bool {
+        true
+    }
+
     fn mean(&self, outputs: &Tensor, targets: &Tensor) -> Result<Tensor> {
         let error = (outputs.to_dtype(DType::F64)? - targets.to_dtype(DType::F64)?)?;
         // The error, but at most `delta` of it: the slope of the loss, which a gradient must not go

@@ -23,6 +23,10 @@ impl Loss for Mae {
         Targets::Numbers
     }
 
+    fn is_never_negative(&self) -> bool {
+        true
+    }
+
     fn mean(&self, outputs: &Tensor, targets: &Tensor) -> Result<Tensor> {
         ops::mae(outputs, targets)
     }

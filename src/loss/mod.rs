@@ -99,6 +99,11 @@ pub trait Loss: Debug + Send + Sync {
         false
     }
 
+    /// Whether no outputs have a loss below zero, so that none can be expected.
+    fn is_never_negative(&self) -> bool {
+        false
+    }
+
     /// Whether [`Loss::mean`] also takes a probability of each class, (n, classes) f32: what
     /// `data.mixup` makes of labels.
     fn takes_probabilities(&self) -> bool {
@@ -149,6 +154,7 @@ pub fn facts(loss: &dyn Loss) -> LossFacts {
         weighs_labels: loss.weighs_labels(),
         runs_on_gpus: loss.runs_on_gpus(),
         takes_probabilities: loss.takes_probabilities(),
+        is_never_negative: loss.is_never_negative(),
     }
 }
 

@@ -23,6 +23,10 @@ impl Loss for Mse {
         Targets::Numbers
     }
 
+    fn is_never_negative(&self) -> bool {
+        true
+    }
+
     fn mean(&self, outputs: &Tensor, targets: &Tensor) -> Result<Tensor> {
         ops::mse(outputs, targets)
     }

@@ -37,6 +37,10 @@ impl Loss for SigmoidFocal {
         Targets::MultiLabel
     }
 
+    fn is_never_negative(&self) -> bool {
+        true
+    }
+
     fn mean(&self, outputs: &Tensor, targets: &Tensor) -> Result<Tensor> {
         let mut losses = sigmoid_cross_entropy(outputs, targets, None)?;
         let t = targets.to_dtype(DType::F64)?;

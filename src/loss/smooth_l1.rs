@@ -33,6 +33,10 @@ impl Loss for SmoothL1 {
         Targets::Numbers
     }
 
+    fn is_never_negative(&self) -> bool {
+        true
+    }
+
     fn mean(&self, outputs: &Tensor, targets: &Tensor) -> Result<Tensor> {
         Huber { delta: self.beta }.mean(outputs, targets)? / self.beta
     }

@@ -28,6 +28,10 @@ impl Loss for TimeFrequency {
         Targets::Series
     }
 
+    fn is_never_negative(&self) -> bool {
+        true
+    }
+
     fn mean(&self, outputs: &Tensor, targets: &Tensor) -> Result<Tensor> {
         ops::time_frequency(outputs, targets, self.alpha)
     }

@@ -253,7 +253,7 @@ pub(crate) struct Entry {
 enum Mark {
     Dot,
     Line,
-    Beyond,
+    Beyond(Side),
 }
 
 impl Entry {
@@ -266,8 +266,8 @@ impl Entry {
     }
 
     /// Of triangles at the border.
-    pub(crate) fn beyond(label: impl Into<String>, color: RGBColor) -> Self {
-        Self { label: label.into(), color, mark: Mark::Beyond }
+    pub(crate) fn beyond(label: impl Into<String>, color: RGBColor, side: Side) -> Self {
+        Self { label: label.into(), color, mark: Mark::Beyond(side) }
     }
 
     /// Draws the mark at a place; the width of it.
@@ -282,8 +282,8 @@ impl Entry {
                 dot(area, canvas, (x + 5.0, y), self.color, 5.0)?;
                 Ok(10.0)
             }
-            Mark::Beyond => {
-                beyond(area, canvas, (x + 6.0, y), Side::High, self.color)?;
+            Mark::Beyond(side) => {
+                beyond(area, canvas, (x + 6.0, y), side, self.color)?;
                 Ok(12.0)
             }
             Mark::Line => {

@@ -12,7 +12,7 @@ use crate::report::panel::{Canvas, FAINT_INK, FRAME, INK, Lettering, write_words
 use crate::report::picture::{self, Area, Drawn, Picture};
 use crate::sweep::Error;
 use crate::sweep::chart::{
-    BLUE, Entry, Frame, GREY, ORANGE, Scale, beyond, legend, line, small, veil,
+    BLUE, Entry, Frame, GREY, ORANGE, Scale, Side, beyond, legend, line, small, veil,
 };
 use crate::sweep::importance::importance;
 use crate::sweep::method::place_of;
@@ -49,6 +49,9 @@ pub(crate) fn write(
     Ok(())
 }
 
+/// How much longer the axis of the metric may be for its worst values.
+const MAX_STRETCH: f64 = 3.0;
+
 impl<'a> Shown<'a> {
     fn new(search: &'a Search, ranking: &'a Ranking, all: &'a [Trial]) -> Self {
         let goal = search.goal;
@@ -57,11 +60,17 @@ impl<'a> Shown<'a> {
             .into_iter()
             .filter_map(|trial| Some((trial, trial.value(goal)?)))
             .collect();
-        // One diverged trial must not press all others into a line: the worst tenth may stand at
-        // the border.
         let mut values: Vec<f64> = trials.iter().map(|(_, value)| *value).collect();
         values.sort_by(|a, b| cost(Some(*a), goal).total_cmp(&cost(Some(*b), goal)));
-        values.truncate((values.len() * 9).div_ceil(10));
+        // One diverged trial must not press all others into a line: those of the worst tenth that
+        // would stretch the axis much stand at the border.
+        let most = (values.len() * 9).div_ceil(10);
+        if let [first, .., last] = values[..most] {
+            let range = MAX_STRETCH * (last - first).abs();
+            let is_near = |value: &f64| (value - first).abs() <= range;
+            values
+                .truncate(most + values[most..].iter().take_while(|value| is_near(value)).count());
+        }
         let values = values.into_iter();
         let scale =
             if is_share(&search.metric) { Scale::of_shares(values) } else { Scale::of(values) };
@@ -72,10 +81,34 @@ impl<'a> Shown<'a> {
         self.search.goal
     }
 
-    /// What a mark at the border means, if there is one.
+    /// What a mark at the border means, if there is one. A diverged trial may have no value.
     fn beyond_entry(&self) -> Option<Entry> {
         let is_beyond = |(_, value): &(&Trial, f64)| self.scale.side_of(*value).is_some();
-        self.trials.iter().any(is_beyond).then(|| Entry::beyond("beyond the axis", GREY))
+        let is_there = self.trials.iter().any(is_beyond) || self.without_value().next().is_some();
+        is_there.then(|| Entry::beyond("beyond the axis", FAINT_INK, self.worse()))
+    }
+
+    /// The end of the metric's axis where the worst are.
+    fn worse(&self) -> Side {
+        match self.goal() {
+            Mode::Min => Side::High,
+            Mode::Max => Side::Low,
+        }
+    }
+
+    /// What lies at that end.
+    fn worst(&self) -> f64 {
+        match self.worse() {
+            Side::High => self.scale.high,
+            Side::Low => self.scale.low,
+        }
+    }
+
+    /// Diverged trials whose metric was never finite.
+    fn without_value(&self) -> impl Iterator<Item = &'a Trial> {
+        let (all, goal) = (self.all, self.goal());
+        all.iter()
+            .filter(move |trial| trial.state == State::Diverged && trial.value(goal).is_none())
     }
 
     /// From blue, the best, to grey, the worst.
@@ -162,6 +195,10 @@ impl Picture for History<'_> {
             let is_whole = trial.state == State::Finished;
             let (color, radius) = if is_whole { (BLUE, 4.5) } else { (GREY, 3.5) };
             frame.dot(area, canvas, (f64::from(trial.number), value), color, radius)?;
+        }
+        for trial in shown.without_value() {
+            let at = frame.at(f64::from(trial.number), shown.worst());
+            beyond(area, canvas, at, shown.worse(), GREY)?;
         }
         let best = if self.has_means() { "best mean so far" } else { "best so far" };
         let entries = [
@@ -310,6 +347,9 @@ impl<'a> Axes<'a> {
 
     /// The lines, better ones above worse ones, and the best above the paper of the words.
     fn draw_trials<DB: DrawingBackend>(&self, area: &Area<DB>, canvas: Canvas) -> Drawn<DB> {
+        for trial in self.shown.without_value() {
+            line(area, canvas, self.path(trial, self.shown.worst()), canvas.line(GREY, 1.4))?;
+        }
         for (rank, (trial, value)) in self.shown.trials.iter().enumerate().skip(1).rev() {
             let style = canvas.line(self.shown.color(rank), 1.4);
             line(area, canvas, self.path(trial, *value), style)?;
@@ -327,6 +367,10 @@ impl<'a> Axes<'a> {
     /// Marks the ends of lines whose metric is beyond its axis.
     fn draw_beyond<DB: DrawingBackend>(&self, area: &Area<DB>, canvas: Canvas) -> Drawn<DB> {
         let axis = self.last();
+        if self.shown.without_value().next().is_some() {
+            let at = (self.x(axis), self.y(axis, self.shown.worst()));
+            beyond(area, canvas, at, self.shown.worse(), GREY)?;
+        }
         for (rank, (_, value)) in self.shown.trials.iter().enumerate().rev() {
             if let Some(side) = self.scales[axis].side_of(*value) {
                 let color = if rank == 0 { ORANGE } else { self.shown.color(rank) };
@@ -514,6 +558,18 @@ mod tests {
             let svg = std::fs::read_to_string(folder.path().join(format!("{name}.svg"))).unwrap();
             assert!(svg.contains("beyond the axis") && svg.contains("<polygon"), "{name}");
         }
+        // One that diverged at once is there, too; and a value that is but somewhat worse is no such.
+        let mut diverged = trials[..3].to_vec();
+        diverged[2] = trial(3, State::Diverged, &[]);
+        write(folder.path(), &search, &ranking, &diverged).unwrap();
+        for name in ["history", "parallel"] {
+            let svg = std::fs::read_to_string(folder.path().join(format!("{name}.svg"))).unwrap();
+            assert!(svg.contains("beyond the axis") && svg.contains("<polygon"), "{name}");
+        }
+        let mut spread: Vec<Trial> =
+            (1..=10u32).map(|n| trial(n, State::Finished, &[f64::from(n)])).collect();
+        spread.push(trial(11, State::Finished, &[14.0]));
+        assert!(Shown::new(&search, &ranking, &spread).scale.high >= 14.0);
         let near: Vec<Trial> = trials.into_iter().filter(|trial| trial.number != 7).collect();
         write(folder.path(), &search, &ranking, &near[..3]).unwrap();
         let svg = std::fs::read_to_string(folder.path().join("history.svg")).unwrap();

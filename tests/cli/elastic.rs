@@ -105,7 +105,7 @@ fn sizes_that_no_shards_admit_are_refused() {
         "with 3 shards the world size may be 3, none of which is from 1 to below 3",
     ]);
     let refused = lab.run_to(2, &["small.toml", "--nproc-per-node=4:2"]);
-    refused.says(&["is 4, but the run has 2 ranks"]);
+    refused.says(&["write `2:4`: the smaller number comes first"]);
     let page =
         lab.run_to(0, &["plan", "small.toml", "--nproc-per-node=1:3", "distributed.shards=2"]);
     assert!(page.stdout.contains("auto = 2") || page.stdout.contains("2 ranks"), "{}", page.stdout);

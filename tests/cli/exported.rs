@@ -196,19 +196,82 @@ fn a_series_is_prepared_by_the_description_alone() {
          \"s.csv\"\nseq_len = 12\npred_len = 3\n[train]\nsteps = 3\nbatch_size = 4\n[loss]\nname = \
          \"mse\"\n{REST}"
     ));
-    let row = |hour: usize| {
-        let (day, of_day) = (hour / 24 + 1, hour % 24);
-        let load = (TAU * hour as f64 / 24.0).sin() * 30.0 + 100.0;
-        format!("2024-02-{day:02} {of_day:02}:00:00,{load:.3},{:.3}\n", 0.1 * hour as f64)
-    };
-    lab.write("s.csv", "date,load,rise\n".to_owned() + &(0..400).map(row).collect::<String>());
-    lab.run_to(0, &["small.toml"]);
-    let (rows, found) = (predicted(&lab, "s.csv"), answers(&lab, &python, "s.csv"));
-    assert_eq!(rows.len(), 3);
-    for (step, row) in rows.iter().enumerate() {
-        near(&found[0][step][0], &row["load"]);
-        near(&found[0][step][1], &row["rise"]);
+    // With dates in a format of their own, and without any.
+    for is_dated in [true, false] {
+        let row = |hour: usize| {
+            let (day, of_day) = (hour / 24 + 1, hour % 24);
+            let load = (TAU * hour as f64 / 24.0).sin() * 30.0 + 100.0;
+            let date = if is_dated { format!("{day}/2/2024 {of_day}:00,") } else { String::new() };
+            format!("{date}{load:.3},{:.3}\n", 0.1 * hour as f64)
+        };
+        let header = if is_dated { "date,load,rise\n" } else { "load,rise\n" };
+        lab.write("s.csv", header.to_owned() + &(0..400).map(row).collect::<String>());
+        lab.run_to(0, &["small.toml"]);
+        let (rows, found) = (predicted(&lab, "s.csv"), answers(&lab, &python, "s.csv"));
+        assert_eq!(rows.len(), 3);
+        for (step, row) in rows.iter().enumerate() {
+            near(&found[0][step][0], &row["load"]);
+            near(&found[0][step][1], &row["rise"]);
+        }
     }
+}
+
+#[test]
+fn numbers_to_predict_are_in_their_unit_by_the_description_alone() {
+    let Some(python) = python("") else { return };
+    let features = "categorical = [\"city\"]\ndates = [\"sold\"]\nmissing = \
+                    \"median\"\nmissing_indicator = true\ndate_features = [\"year\", \"month\", \
+                    \"day\", \"day_of_week\", \"day_of_year\", \"hour\", \"minute\", \
+                    \"elapsed_days\"]";
+    let lab = Lab::with(&format!(
+        "[model]\nname = \"mlp\"\nhidden = [8]\n[data]\nname = \"csv\"\ntrain_file = \
+         \"t.csv\"\nval_file = \"t.csv\"\ntarget = [\"price\", \"rent\"]\nstandardize_target = \
+         true\nmissing_values = [\"pandas\", -999]\n[data.features]\n{features}\n[train]\nepochs = \
+         2\nbatch_size = 8\n[loss]\nname = \"mse\"\n[checkpoint]\nmonitor = \"val/loss\"\n{REST}"
+    ));
+    let row = |i: usize| {
+        let sold =
+            if i % 7 == 3 { String::new() } else { format!("{}/3/2024 {}:15", i % 28 + 1, i % 24) };
+        let rooms = if i % 5 == 1 { "-999.0".to_owned() } else { i.to_string() };
+        let (city, flag) = (["Bern", "Rome", ""][i % 3], ["True", "false"][i % 2]);
+        (rooms, city, flag, sold, 1000 + 7 * i, 0.5 * i as f64)
+    };
+    let csv = |i: usize| {
+        let (rooms, city, flag, sold, price, rent) = row(i);
+        format!("{rooms},{city},{flag},{sold},{price},{rent}\n")
+    };
+    let table =
+        "rooms,city,flag,sold,price,rent\n".to_owned() + &(0..40).map(csv).collect::<String>();
+    lab.write("t.csv", table);
+    lab.run_to(0, &["small.toml"]);
+    let check = |file: &str| {
+        let (rows, found) = (predicted(&lab, file), answers(&lab, &python, file));
+        for (at, row) in rows.iter().enumerate() {
+            near(&found[at][0], &row["price"]);
+            near(&found[at][1], &row["rent"]);
+        }
+        assert!(rows.len() == 40 && rows[9]["price"].as_f64().unwrap() > 300.0);
+    };
+    check("t.csv");
+    let jsonl = |i: usize| {
+        let (rooms, city, flag, sold, price, rent) = row(i);
+        format!(
+            "{{\"rooms\": {rooms}, \"city\": \"{city}\", \"flag\": {}, \"sold\": \"{sold}\", \
+             \"pair\": [{i}, null], \"price\": {price}, \"rent\": {rent}}}\n",
+            flag.to_lowercase()
+        )
+        .replace("null", if i.is_multiple_of(4) { "null" } else { "2.5" })
+    };
+    lab.write("t.jsonl", (0..40).map(jsonl).collect::<String>());
+    let text = std::fs::read_to_string(lab.path("small.toml")).unwrap();
+    let inputs = "inputs = [\"rooms\", \"city\", \"flag\", \"sold\", \"pair\"]";
+    let text = text.replace("\"csv\"", "\"jsonl\"").replace("t.csv", "t.jsonl");
+    lab.write(
+        "small.toml",
+        text.replace("standardize_target", &format!("{inputs}\nstandardize_target")),
+    );
+    lab.run_to(0, &["small.toml"]);
+    check("t.jsonl");
 }
 
 #[test]

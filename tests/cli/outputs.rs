@@ -396,6 +396,11 @@ fn an_export_takes_a_run_and_refuses_what_is_none() {
     assert!(!lab.path("model.pt").exists());
     let refused = lab.run_to(2, &["checkpoint", "export", "small", "model.tflite"]);
     refused.says(&["`model.tflite` would hold safetensors", "do: write `model.safetensors`, or"]);
+    for (name, meant) in [("m.onnxx", "write `m.onnx`"), ("m.safetensor", "write `m.safetensors`")]
+    {
+        lab.run_to(2, &["checkpoint", "export", "small", name]).says(&[name, meant, "`--format`"]);
+    }
+    lab.run_to(2, &["checkpoint", "export", "small", "m.json"]).says(&["m.json.safetensors`"]);
     let before = fs::read(&latest).unwrap();
     for name in ["model.safetensors", "model.onnx"] {
         let inside = lab.checkpoints().join("latest").join(name);
@@ -404,7 +409,7 @@ fn an_export_takes_a_run_and_refuses_what_is_none() {
     }
     assert_eq!(fs::read(&latest).unwrap(), before);
     lab.run_to(0, &["checkpoint", "verify", "small"]);
-    for verb in [&["export", "nosuch", "x"][..], &["show", "nosuch"], &["verify", "nosuch"]] {
+    for verb in [&["export", "nosuch", "x.onnx"][..], &["show", "nosuch"], &["verify", "nosuch"]] {
         let ended = lab.run_to(2, &[&["checkpoint"], verb].concat());
         ended.says(&["error: there is no run or checkpoint `nosuch`", "do: name a run"]);
     }

@@ -82,8 +82,10 @@ fn an_image_that_cannot_be_read_keeps_its_row_and_none_that_can_fails_the_comman
     let good = children(&children(&folder)[0])[0].clone();
     lab.write("in/a.png", b"no image");
     fs::copy(good, lab.path("in/b.png")).unwrap();
+    lab.write("in/c.GIF", "");
     let ended = lab.run_to(0, &["predict", "in", "--out", "preds.jsonl"]);
-    ended.says(&["1 of 2 rows have an error", "in/a.png: cannot decode", "wrote `preds.jsonl`"]);
+    ended.says(&["warning: `in`: files that are not read: 1 .gif; only images (.jpg .jpeg"]);
+    ended.says(&["1 of 2 rows has an error", "in/a.png: cannot decode", "wrote `preds.jsonl`"]);
     let found = rows(&lab, "preds.jsonl");
     assert_eq!((&found[0]["class"], &found[1]["error"]), (&Value::Null, &Value::Null));
     assert!(found[0]["error"].as_str().unwrap().contains("cannot decode"));
@@ -248,7 +250,7 @@ fn a_table_is_predicted_in_its_own_unit_and_a_bad_row_keeps_its_place() {
     // Other columns, in another order; without the target, and with a cell that is no number.
     lab.write("new.csv", "id,city,area\n7,Rome,40\n8,Bern,big\n9,Oslo,40\n");
     lab.run_to(0, &["predict", "new.csv", "-o", "new.jsonl"])
-        .says(&["1 of 3 rows have an error", "new.csv, row 2: `area` is `big`"]);
+        .says(&["1 of 3 rows has an error", "new.csv, row 2: `area` is `big`"]);
     let found = rows(&lab, "new.jsonl");
     assert!(found[1]["price"].is_null() && number(&found[2], "price") > 0.0);
     lab.write("other.csv", "id,place\n7,Rome\n");
@@ -389,6 +391,19 @@ sinks = ["jsonl"]
     assert!(rows(&lab, "irregular.jsonl").iter().all(|row| row["date"].is_null()));
     lab.write("swapped.csv", "date,b,a\n2024-01-01,1,2\n");
     lab.run_to(3, &["predict", "swapped.csv"]).says(&["its series are b, a"]);
+    lab.write("undated.csv", "a,b\n1,2\n");
+    let refused = lab.run_to(3, &["predict", "undated.csv"]);
+    refused.says(&["it has no dates", "do: put the column of dates first"]);
+    let gapped: String = series(50)
+        .lines()
+        .enumerate()
+        .filter(|(line, _)| *line != 48)
+        .fold(String::new(), |text, (_, line)| text + line + "\n");
+    lab.write("gapped.csv", gapped);
+    let ended = lab.run_to(0, &["predict", "gapped.csv", "-o", "gapped.jsonl"]);
+    ended.says(&[
+        "gapped.csv`: the last 8 rows, which the forecast is made from, are incomplete: 1 gap",
+    ]);
 }
 
 #[test]

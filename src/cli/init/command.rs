@@ -109,7 +109,21 @@ fn survey(found: &Recognised, name: &str, kinds: &Kinds) -> Result<DataFacts, Re
     let val_fraction = data.options.remove("val_fraction").and_then(|share| share.as_f64());
     let split = SplitPlan { val_fraction, ..SplitPlan::NONE };
     data::survey(&kinds.data, &data, &data::Asked { split, ..data::Asked::new(name, 0, targets) })
-        .map_err(|error| Refusal::of(worker::of_data(&error), &error, error.help()))
+        .map_err(|error| {
+            let is_parquet =
+                found.data.options.get("file").and_then(Value::as_str).is_some_and(|file| {
+                    Path::new(file).extension().is_some_and(|ending| ending == "parquet")
+                });
+            // Only demonstrations are read from parquet; a table may be meant.
+            let table = || {
+                "save a table as csv: `pandas.read_parquet(FILE).to_csv(\"table.csv\", \
+                 index=False)`; a parquet file of demonstrations has columns such as \
+                 `observation.state` and `action`"
+                    .to_owned()
+            };
+            let help = error.help().or_else(|| is_parquet.then(table));
+            Refusal::of(worker::of_data(&error), &error, help)
+        })
 }
 
 /// The whole file.

@@ -2,6 +2,8 @@
 
 use std::path::Path;
 
+use crate::cli::init::listing;
+
 /// "1 class", "90 classes"
 pub(super) fn classes(number: usize) -> String {
     if number == 1 { "1 class".to_owned() } else { format!("{} classes", count(number)) }
@@ -31,7 +33,7 @@ pub(super) fn named(names: &[&str]) -> String {
 /// A name that folders and experiments may have, from that of the file or folder at `path`.
 pub(super) fn name_of(path: &Path) -> String {
     let path = path.canonicalize().unwrap_or_else(|_| path.to_owned());
-    let stem = path.file_stem().unwrap_or_default().to_string_lossy().to_lowercase();
+    let stem = listing::stem(&path).to_lowercase();
     let kept = |c: char| if c.is_ascii_alphanumeric() { c } else { '-' };
     let name: String = stem.chars().map(kept).collect();
     let name = name.trim_matches('-');
@@ -69,6 +71,7 @@ mod tests {
         for (path, name) in [
             ("data/animals22", "animals22"),
             ("ETTh1.csv", "etth1"),
+            ("houses.csv.gz", "houses"),
             ("My photos (new)", "my-photos--new"),
             ("...", "experiment"),
         ] {

@@ -32,9 +32,21 @@ pub(super) fn below(folder: &Path) -> Vec<PathBuf> {
     found
 }
 
+/// Whether there are image files below `folder`.
+pub(super) fn are_below(folder: &Path) -> bool {
+    let mut open = vec![folder.to_owned()];
+    while let Some(folder) = open.pop() {
+        if listing::files(&folder).iter().any(|file| is_image(file)) {
+            return true;
+        }
+        open.extend(listing::folders(&folder));
+    }
+    false
+}
+
 /// Whether folders below `root` hold images.
 pub(super) fn has_classes(root: &Path) -> bool {
-    listing::folders(root).iter().any(|class| !below(class).is_empty())
+    listing::folders(root).iter().any(|class| are_below(class))
 }
 
 /// Names of the class folders in `root`.
@@ -78,7 +90,7 @@ pub(super) fn fits(train: &Path, part: &Path) -> Result<(), String> {
 /// Refuses a folder of which some folders hold no image: each would be a class.
 pub(super) fn refuse_others(root: &Path) -> Result<(), Refusal> {
     let all = listing::folders(root);
-    let others: Vec<&PathBuf> = all.iter().filter(|folder| below(folder).is_empty()).collect();
+    let others: Vec<&PathBuf> = all.iter().filter(|folder| !are_below(folder)).collect();
     if others.is_empty() {
         return Ok(());
     }
@@ -89,6 +101,13 @@ pub(super) fn refuse_others(root: &Path) -> Result<(), Refusal> {
     }
     let names: Vec<String> = others.iter().map(|folder| listing::name(folder)).collect();
     let names: Vec<&str> = names.iter().map(String::as_str).collect();
+    let is_empty = |folder: &&PathBuf| {
+        listing::files(folder).is_empty() && listing::folders(folder).is_empty()
+    };
+    if others.iter().all(is_empty) {
+        let what = format!("has empty folders, of which each would be a class: {}", named(&names));
+        return Err(unusable(root, &what, "remove them, or put images of the class into each"));
+    }
     let what = format!("has folders of images, and others without: {}", named(&names));
     let help = "give the folder of one data set, each of whose folders is a class";
     Err(unusable(root, &what, help))

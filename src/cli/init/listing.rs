@@ -3,6 +3,8 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use crate::data;
+
 /// Sub-folders of `folder`.
 pub(super) fn folders(folder: &Path) -> Vec<PathBuf> {
     entries(folder, Path::is_dir)
@@ -21,9 +23,9 @@ fn entries(folder: &Path, is_asked: fn(&Path) -> bool) -> Vec<PathBuf> {
     found
 }
 
-/// Whether the name of a file begins with a dot.
+/// Whether a file or folder is passed over, as by the data sets.
 pub(super) fn is_hidden(path: &Path) -> bool {
-    name(path).starts_with('.')
+    path.file_name().is_some_and(data::is_hidden)
 }
 
 /// The name of a file.
@@ -31,7 +33,18 @@ pub(super) fn name(path: &Path) -> String {
     path.file_name().unwrap_or_default().to_string_lossy().into_owned()
 }
 
-/// What follows the last dot of a file's name, in lower case.
+/// What follows the last dot of a file's name, in lower case; before it, if that is `gz`.
 pub(super) fn ending(path: &Path) -> String {
-    path.extension().unwrap_or_default().to_string_lossy().to_lowercase()
+    unpacked(path).extension().unwrap_or_default().to_string_lossy().to_lowercase()
+}
+
+/// The name of a file before that.
+pub(super) fn stem(path: &Path) -> String {
+    unpacked(path).file_stem().unwrap_or_default().to_string_lossy().into_owned()
+}
+
+/// The name of a file without the `.gz` that says how it is packed.
+fn unpacked(path: &Path) -> &Path {
+    let is_packed = path.extension().is_some_and(|ending| ending.eq_ignore_ascii_case("gz"));
+    path.file_stem().filter(|_| is_packed).map_or(path, Path::new)
 }

@@ -4,9 +4,9 @@
 //! path ─recognise─▶ Recognised { data, task } ─survey─▶ DataFacts ─recipe─▶ TOML, which is planned before it is written
 //! ```
 
+mod listing;
 mod formatting;
 mod recognised;
-mod listing;
 mod parts;
 mod entries;
 mod columns;

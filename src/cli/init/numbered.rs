@@ -2,8 +2,8 @@
 
 use std::collections::BTreeSet;
 
-/// Whether a first line of numbers names the columns, rather than being a row: they are whole and
-/// distinct above decimals, and count the columns or are outside of the range of each.
+/// Whether a first line of numbers names the columns, rather than being a row: they count the
+/// columns, or are whole and distinct above decimals, and outside of the range of each.
 pub(super) fn are_names(first: &[String], rows: &[csv::StringRecord]) -> bool {
     let numbers: Vec<u64> = first.iter().filter_map(|name| name.parse().ok()).collect();
     let distinct: BTreeSet<u64> = numbers.iter().copied().collect();
@@ -11,6 +11,9 @@ pub(super) fn are_names(first: &[String], rows: &[csv::StringRecord]) -> bool {
         return false;
     }
     let columns: Vec<Vec<f64>> = (0..first.len()).map(|column| values(column, rows)).collect();
+    if count_up(first) && !could_be_rows(first.len(), rows) {
+        return true;
+    }
     let mut below = numbers.iter().zip(&columns);
     columns.iter().all(|values| has_decimals(values))
         && (count_up(first) || below.all(|(&number, values)| is_outside(number as f64, values)))
@@ -20,6 +23,16 @@ pub(super) fn are_names(first: &[String], rows: &[csv::StringRecord]) -> bool {
 fn values(column: usize, rows: &[csv::StringRecord]) -> Vec<f64> {
     let cells = rows.iter().filter_map(|row| row.get(column));
     cells.filter_map(|cell| cell.parse().ok()).filter(|value: &f64| value.is_finite()).collect()
+}
+
+/// Whether a first row that counts the `n` columns could be one of these rows: they are few whole
+/// numbers, or places of as many things.
+fn could_be_rows(n: usize, rows: &[csv::StringRecord]) -> bool {
+    const MANY: usize = 5;
+    let are = |is_so: &dyn Fn(usize) -> bool| {
+        rows.iter().flatten().all(|cell| cell.parse::<usize>().is_ok_and(is_so))
+    };
+    if n < MANY { are(&|_| true) } else { are(&|number| number <= n) }
 }
 
 fn has_decimals(values: &[f64]) -> bool {
@@ -59,6 +72,16 @@ mod tests {
         assert!(!check(["773869", "767541"], [["64", "67.5"], ["62", "68.25"]]), "no decimals");
         assert!(!check(["773869", "767541"], [["nan", "67.5"], ["inf", "68.25"]]), "no numbers");
         assert!(check(["0", "1"], [["-0.5", "0.5"], ["0.5", "1.5"]]), "counted");
+        assert!(check(["0", "1"], [["-3", "7"], ["4", "-1"]]), "counted above whole numbers");
+        assert!(check(["0", "1"], [["0.5", "a"], ["1.5", "b"]]), "counted above words");
+        assert!(!check(["0", "1"], [["1", "0"], ["0", "0"]]), "may be a row itself");
+        assert!(!check(["1", "2"], [["3", "4"], ["5", "6"]]), "may be a row itself");
+        let wide = |row: &str| {
+            let row = || csv::StringRecord::from(row.split(' ').collect::<Vec<_>>());
+            are_names(&names(&["0", "1", "2", "3", "4"]), &[row(), row()])
+        };
+        assert!(wide("0 255 17 3 1"), "pixels");
+        assert!(!wide("4 2 3 1 0"), "places");
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! A path -> the data set that it holds.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -8,7 +9,7 @@ use serde_json::Value;
 use crate::cli::Refusal;
 use crate::cli::init::entries::Entries;
 use crate::cli::init::formatting::named;
-use crate::cli::init::listing::{ending, files, name};
+use crate::cli::init::listing::{self, ending, files, folders, name};
 use crate::cli::init::parts::{Parts, part_of};
 use crate::cli::init::recognised::{
     Asked, Recognised, SEQ_LEN, Task, VAL_FRACTION, path, refused, unusable,
@@ -45,7 +46,7 @@ pub(super) fn recognise(at: &Path, asked: Asked<'_>) -> Result<Recognised, Refus
 
 fn folder(given: &Path, asked: Asked<'_>) -> Result<Recognised, Refusal> {
     let at = &parts::unwrapped(given);
-    let folders = Parts::of_folders(at);
+    let folders = parts_of(at)?;
     if let Some(found) = split(at, &folders)? {
         return Ok(found);
     }
@@ -62,8 +63,22 @@ fn folder(given: &Path, asked: Asked<'_>) -> Result<Recognised, Refusal> {
     if files.iter().any(|file| name(file).starts_with("train-images-idx3-ubyte")) {
         return Ok(Recognised::new("mnist", &[("dir", path(at))], Task::Digits));
     }
+    let tables: Vec<&PathBuf> =
+        files.iter().filter(|file| ["csv", "tsv"].contains(&&*ending(file))).collect();
+    let has_images = images::are_below(at);
+    let mut lists = tables.iter().filter(|file| has_images && table::lists_images(file));
+    if let (Some(list), None) = (lists.next(), lists.next()) {
+        return file(list, asked);
+    }
     if images::has_classes(at) {
-        return unsplit_images(at);
+        let are_parts = folders.train.is_some();
+        return match (&tables[..], &images::classes(at)[..]) {
+            // The images of a table whose rows do not find them.
+            ([only], [_]) => file(only, asked),
+            ([only], _) if are_parts => file(only, asked),
+            _ if are_parts => Err(without_classes(at, &folders)),
+            _ => unsplit_images(at),
+        };
     }
     if speech::is_there(at) {
         return Ok(speech::folder(at));
@@ -90,6 +105,99 @@ fn folder(given: &Path, asked: Asked<'_>) -> Result<Recognised, Refusal> {
             Err(unusable(at, &what, "give one of them, or call them `train`, `val` and `test`"))
         }
     }
+}
+
+/// The parts of a folder by the names of its folders. A word among others in a name, as in
+/// `seg_train`, counts where the folder to train on holds folders of classes.
+///
+/// # Errors
+///
+/// All hold folders of the same names: these are the classes, or parts of other classes, and the
+/// names do not tell which is to be trained on.
+fn parts_of(at: &Path) -> Result<Parts, Refusal> {
+    let exact = Parts::of_folders(at);
+    let by_words = Parts::by_words(folders(at));
+    if exact.train.is_some() {
+        let fill = |own: &mut Option<PathBuf>, other: Option<PathBuf>| {
+            *own = own.take().or(other);
+        };
+        let mut parts = exact.clone();
+        fill(&mut parts.val, by_words.val);
+        fill(&mut parts.test, by_words.test);
+        let is_other = |path: &PathBuf| ![&parts.val, &parts.test].contains(&&Some(path.clone()));
+        parts.others = exact.others.into_iter().filter(is_other).collect();
+        return Ok(parts);
+    }
+    let classes = |folder: &PathBuf| {
+        let folder = parts::unwrapped_part(folder);
+        let mut classes = folders(&folder);
+        classes.retain(|class| images::are_below(class) || speech::has_recordings(class));
+        classes.iter().map(|class| name(class)).collect::<BTreeSet<String>>()
+    };
+    let has_classes = |train: &PathBuf| classes(train).len() > 1;
+    if by_words.are_split() && by_words.train.as_ref().is_some_and(has_classes)
+        || by_words.are_called_alike()
+    {
+        return Ok(by_words);
+    }
+    let mut all: Vec<(String, BTreeSet<String>)> =
+        folders(at).iter().map(|folder| (name(folder), classes(folder))).collect();
+    let n = all.len();
+    // One may hold images to predict.
+    all.retain(|(_, classes)| classes.len() > 1);
+    let same = if all.len() * 2 > n { shared_classes(&all) } else { BTreeSet::new() };
+    if same.is_empty() {
+        return Ok(exact);
+    }
+    let outer: Vec<&str> = all.iter().map(|(name, _)| name.as_str()).collect();
+    let inner: Vec<&str> = same.iter().map(String::as_str).collect();
+    let what = format!(
+        "has folders that hold folders of the same names: {} hold {}",
+        named(&outer),
+        named(&inner)
+    );
+    let one = at.join(outer[0]);
+    let help = if inner.iter().all(|name| part_of(name).is_some()) {
+        format!(
+            "give one of them, such as `ddprun init {}`; or, if {} are the classes, put the parts \
+             outside: `{}/{}/<image>`",
+            one.display(),
+            named(&outer),
+            inner[0],
+            outer[0]
+        )
+    } else {
+        format!(
+            "call the folders `train`, `val` and `test` if {} are the classes, or give one of \
+             them: `ddprun init {}`; put their images directly into them if {} are the classes",
+            named(&inner),
+            one.display(),
+            named(&outer)
+        )
+    };
+    Err(unusable(at, &what, &help))
+}
+
+/// The names that the folders in several folders have in common, if these are all and most of them.
+fn shared_classes(all: &[(String, BTreeSet<String>)]) -> BTreeSet<String> {
+    let most = all.iter().map(|(_, classes)| classes).max_by_key(|classes| classes.len());
+    let Some(most) = most.filter(|_| all.len() > 1) else { return BTreeSet::new() };
+    let is_alike = |(_, classes): &(String, BTreeSet<String>)| {
+        let shared = classes.intersection(most).count();
+        shared > 1 && shared * 2 >= classes.len()
+    };
+    if all.iter().all(is_alike) { most.clone() } else { BTreeSet::new() }
+}
+
+/// Folders that are called like parts and hold images, but no classes.
+fn without_classes(at: &Path, folders: &Parts) -> Refusal {
+    let parts = [&folders.train, &folders.val, &folders.test];
+    let names: Vec<String> = parts.into_iter().flatten().map(|part| name(part)).collect();
+    let names: Vec<&str> = names.iter().map(String::as_str).collect();
+    let what = format!("holds images without classes in {}", named(&names));
+    let help = "put each class into a folder of its own, `train/<class>/<image>`; or list the \
+                images with their classes in a csv file beside these folders";
+    unusable(at, &what, help)
 }
 
 /// Images in class folders of which no part is set apart.
@@ -128,7 +236,7 @@ fn split(at: &Path, folders: &Parts) -> Result<Option<Recognised>, Refusal> {
     let Some(train) = &folders.train else {
         return refuse_without_train(at, folders).map(|()| None);
     };
-    let train = &parts::unwrapped(train);
+    let train = &parts::unwrapped_part(train);
     let has_images = images::has_classes(train);
     let has_speech = !has_images && speech::is_there(train);
     if !has_images && !has_speech {
@@ -137,7 +245,7 @@ fn split(at: &Path, folders: &Parts) -> Result<Option<Recognised>, Refusal> {
     let mut notes = Vec::new();
     let mut options = vec![("train_dir", path(train))];
     let mut take = |key: &'static str, part: &Option<PathBuf>| {
-        let part = part.as_ref().map(|part| parts::unwrapped(part))?;
+        let part = part.as_ref().map(|part| parts::unwrapped_part(part))?;
         let fits = if has_images { images::fits(train, &part) } else { speech::fits(&part) };
         match fits {
             Ok(()) => {
@@ -204,8 +312,12 @@ fn file_parts(
         .into_iter()
         .filter(|known| end.is_none_or(|is| is == *known));
     for end in endings {
-        let files = files(at).into_iter().filter(|file| ending(file) == end).collect();
-        let Parts { train, val, test, others } = Parts::among(files);
+        let files: Vec<PathBuf> =
+            files(at).into_iter().filter(|file| ending(file) == end).collect();
+        let by_words = Parts::by_words(files.clone());
+        let by_names = Parts::among(files);
+        let is_told = by_names.train.is_some() || !by_words.are_split();
+        let Parts { train, val, test, others } = if is_told { by_names } else { by_words };
         let train = match (train, &others[..]) {
             (Some(train), _) => train,
             // `houses.csv` beside `test.csv`
@@ -237,8 +349,17 @@ fn file(at: &Path, asked: Asked<'_>) -> Result<Recognised, Refusal> {
         }
         "bin" | "npy" => beside(at, &end, asked),
         "npz" | "parquet" => behaviour::recorded(at),
+        "zip" | "tar" | "tgz" | "7z" | "rar" => {
+            let what = format!("is a `.{end}` archive, which is not read");
+            Err(unusable(at, &what, "unpack it, and give the folder or a file in it"))
+        }
         "json" => json(at),
-        "tsf" | "arff" | "xlsx" | "xls" => {
+        "xlsx" | "xls" | "ods" | "feather" | "sqlite" | "db" => {
+            table::refuse_other_form(at)?;
+            let what = format!("is a `.{end}` file, which is not read");
+            Err(unusable(at, &what, "save it as a csv file with a header line"))
+        }
+        "tsf" | "arff" => {
             let what = format!("is a `.{end}` file, which is not read");
             Err(unusable(at, &what, "save it as a csv file with a header line"))
         }
@@ -251,14 +372,17 @@ fn file(at: &Path, asked: Asked<'_>) -> Result<Recognised, Refusal> {
                 [("file", path(at)), ("seq_len", SEQ_LEN.into()), ("sample_tokens", 300.into())];
             Ok(Recognised::new("tokens", &options, Task::Text))
         }
-        _ => Err(unusable(at, "is in no known format", KNOWN)),
+        _ => {
+            table::refuse_other_form(at)?;
+            Err(unusable(at, "is in no known format", KNOWN))
+        }
     }
 }
 
 /// A file `train.*` with the parts to validate and to test on beside it.
 fn part_beside(at: &Path, end: &str, asked: Asked<'_>) -> Option<Result<Recognised, Refusal>> {
     let folder = at.parent().filter(|folder| *folder != Path::new("")).unwrap_or(Path::new("."));
-    let stem = at.file_stem().unwrap_or_default().to_string_lossy();
+    let stem = listing::stem(at);
     let is_train = part_of(&stem) == Some(Part::Train);
     is_train.then(|| file_parts(folder, Some(end), asked))?
 }
@@ -311,4 +435,73 @@ fn is_text(at: &Path) -> bool {
         Err(error) => error.error_len().is_none(),
     };
     read.is_ok() && whole && !bytes.contains(&0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::files;
+
+    /// The parts that are seen of these files.
+    fn seen(files: &[&str]) -> Result<[Option<String>; 3], String> {
+        let root = tempfile::tempdir().unwrap();
+        for file in files {
+            let path = root.path().join(file);
+            files::create_folder(path.parent().unwrap()).unwrap();
+            files::write_atomic(&path, b"").unwrap();
+        }
+        let shown = |part: Option<PathBuf>| part.map(|part| name(&part));
+        let parts = parts_of(root.path()).map_err(|refusal| refusal.to_string())?;
+        Ok([parts.train, parts.val, parts.test].map(shown))
+    }
+
+    fn split<const N: usize>(parts: [&str; N]) -> Vec<String> {
+        let file = |part: &str| ["cat", "dog"].map(|class| format!("{part}/{class}/1.jpg"));
+        parts.iter().flat_map(|part| file(part)).collect()
+    }
+
+    #[track_caller]
+    fn check(files: &[String], expected: [Option<&str>; 3]) {
+        let files: Vec<&str> = files.iter().map(String::as_str).collect();
+        assert_eq!(seen(&files), Ok(expected.map(|name| name.map(str::to_owned))), "{files:?}");
+    }
+
+    #[test]
+    fn folders_that_hold_the_same_classes_are_parts() {
+        check(
+            &split(["seg_train/seg_train", "seg_test/seg_test"]),
+            [Some("seg_train"), None, Some("seg_test")],
+        );
+        check(&split(["train1", "test1"]), [Some("train1"), None, Some("test1")]);
+        check(&split(["entrenamiento", "prueba"]), [Some("entrenamiento"), None, Some("prueba")]);
+        check(&split(["train", "my_val"]), [Some("train"), Some("my_val"), None]);
+        let flat = [split(["train1"]), vec!["test1/1.jpg".to_owned()]].concat();
+        check(&flat, [Some("train1"), None, Some("test1")]);
+        // Classes that hold folders of their own.
+        let own = ["cat/a/1.jpg", "cat/b/1.jpg", "dog/c/1.jpg", "dog/d/1.jpg"].map(str::to_owned);
+        check(&own, [None; 3]);
+        check(&["cat/1.jpg", "dog/1.jpg"].map(str::to_owned), [None; 3]);
+        let trains = ["bullet_train/1.jpg", "test_tube/1.jpg"].map(str::to_owned);
+        check(&trains, [None; 3]);
+    }
+
+    #[test]
+    fn folders_of_which_none_is_known_to_be_trained_on_are_refused() {
+        let page = |files: Vec<String>| {
+            seen(&files.iter().map(String::as_str).collect::<Vec<_>>()).unwrap_err()
+        };
+        let folds = page(split(["fold1", "fold2", "fold3"]));
+        assert!(folds.contains("`fold1`, `fold2`, `fold3` hold `cat`, `dog`"), "{folds}");
+        assert!(folds.contains("call the folders `train`, `val` and `test`"), "{folds}");
+        let inside = ["train", "test"].map(|part| split([part]));
+        let inside = inside.iter().flatten().map(|file| {
+            let parts: Vec<&str> = file.split('/').collect();
+            format!("{}/{}/{}", parts[1], parts[0], parts[2])
+        });
+        let inside = page(inside.collect());
+        assert!(inside.contains("put the parts outside: `test/cat/<image>`"), "{inside}");
+        let others = ["a/cow/1.jpg", "more/1.jpg"].map(str::to_owned).to_vec();
+        let uneven = [split(["a", "b"]), others].concat();
+        assert!(page(uneven).contains("`a`, `b` hold `cat`, `cow`, `dog`"));
+    }
 }

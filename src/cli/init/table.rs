@@ -1,15 +1,14 @@
 //! Tables: which column is the target, and whether it is a class.
 
 use std::collections::BTreeSet;
-use std::fs;
 use std::path::Path;
 
 use serde_json::{Map, Value};
 
 use crate::cli::Refusal;
-use crate::cli::init::columns::{self, Columns, Holds, Table, formatted, given};
+use crate::cli::init::columns::{self, Columns, Formatted, Holds, Table, formatted, given};
 use crate::cli::init::formatting::{count, named};
-use crate::cli::init::image_table::listed;
+use crate::cli::init::image_table::{self, listed};
 use crate::cli::init::listing;
 use crate::cli::init::numbered;
 use crate::cli::init::recognised::{
@@ -18,9 +17,10 @@ use crate::cli::init::recognised::{
 use crate::cli::init_args::TableTask;
 use crate::config::closest;
 use crate::data::{self, Date, Frequency, TargetCells};
+use crate::worker;
 
 /// Names that a target usually has.
-const TARGETS: [&str; 24] = [
+const TARGETS: [&str; 26] = [
     "target",
     "label",
     "labels",
@@ -45,7 +45,12 @@ const TARGETS: [&str; 24] = [
     "medv",
     "response",
     "output",
+    "rating",
+    "sentiment",
 ];
+
+/// Letters of a header that are shown.
+const SHOWN: usize = 60;
 
 /// The files of a table.
 #[derive(Clone, Copy, Debug)]
@@ -143,6 +148,10 @@ fn dates_of(names: &[String], rows: &[csv::StringRecord]) -> Option<SeriesDates>
 /// A csv file to train on, for which rows are held back to validate on where there is no other.
 pub(super) fn csv(files: Files<'_>, asked: Asked<'_>) -> Result<Recognised, Refusal> {
     let table = cells(files.train, &text(files.train)?);
+    if let Some(help) = data::other_separator(files.train, &table.names) {
+        let header: String = table.names.concat().chars().take(SHOWN).collect();
+        return Err(unusable(files.train, &format!("has one column only, `{header}`"), &help));
+    }
     let are_numbers =
         !table.names.is_empty() && table.names.iter().all(|name| name.parse::<f64>().is_ok());
     if are_numbers && !numbered::are_names(&table.names, &table.rows) {
@@ -154,21 +163,53 @@ pub(super) fn csv(files: Files<'_>, asked: Asked<'_>) -> Result<Recognised, Refu
         let help = "write a first line with the names of the columns, and a row in each line below";
         return Err(unusable(files.train, "has no rows", help));
     }
-    let (parts, mut notes) = parts(files, asked, |file| Ok(cells(file, &text(file)?).names))?;
+    let lists_images = image_table::lists_images(files.train, &table);
+    let use_rows = |other: &Path| match text(other) {
+        Ok(text) if lists_images => {
+            let folder =
+                image_table::own_folder(other, &cells(other, &text), (files.train, &table));
+            let images = folder.map_or("IMAGES".to_owned(), |folder| folder.display().to_string());
+            format!("its images are to be predicted: `ddprun predict RUN {images}`")
+        }
+        _ => format!("its rows are to be predicted: `ddprun predict RUN {}`", other.display()),
+    };
+    let (parts, mut notes) =
+        parts(files, asked, |file| Ok(cells(file, &text(file)?).names), use_rows)?;
     if let Some(images) = listed(files.train, &table, &parts, asked)? {
         return Ok(images.noting(notes));
     }
+    image_table::refuse_unfound(files.train, &table)?;
     let target = Target::of(files.train, &table, asked)?;
     let mut columns = Columns::of(&table, target.at);
     for (file, part) in other_parts(files, &parts, |file| Ok(cells(file, &text(file)?)))? {
         columns.check_part(&file, &part);
+    }
+    if let Some(refusal) = columns.without_features(files.train, &target.name) {
+        return Err(refusal);
     }
     let mut options = parts;
     options.push(("target", target.name.clone().into()));
     options.extend(columns.options());
     options.push(("standardize_target", true.into()));
     notes.splice(0..0, target.notes.iter().cloned().chain(columns.notes(&target.name)));
+    notes.extend(date_beside_time(&table).map(|note| ("note", note)));
     Ok(Recognised::new("csv", &options, target.task()).noting(notes))
+}
+
+/// That the date and the time of rows stand in two columns, where a forecast needs one.
+fn date_beside_time(table: &Table) -> Option<String> {
+    let find = |is_so: &dyn Fn(usize) -> bool| (0..table.names.len()).find(|&at| is_so(at));
+    let date = find(&|at| matches!(Holds::of("", &given(table, at)), Holds::Dates(_)))?;
+    let time = find(&|at| {
+        let cells = given(table, at);
+        !cells.is_empty() && cells.iter().all(|(_, cell)| columns::is_time_of_day(cell))
+    })?;
+    let (date, time) = (&table.names[date], &table.names[time]);
+    Some(format!(
+        "`{date}` and `{time}` tell when each row is: to forecast what comes next, join them into a \
+         first column, as in `2024-01-31 10:00`; in Python, with the table as `t`: \
+         `t.insert(0, \"date\", t.pop(\"{date}\") + \" \" + t.pop(\"{time}\"))`"
+    ))
 }
 
 /// The same of JSON lines.
@@ -177,7 +218,10 @@ pub(super) fn jsonl(files: Files<'_>, asked: Asked<'_>) -> Result<Recognised, Re
     if table.names.is_empty() {
         return Err(unusable(files.train, "holds no JSON object", "write one object in each line"));
     }
-    let (parts, mut notes) = parts(files, asked, |file| Ok(lines(&text(file)?).1.names))?;
+    let use_rows = |other: &Path| {
+        format!("its lines are to be predicted: `ddprun predict RUN {}`", other.display())
+    };
+    let (parts, mut notes) = parts(files, asked, |file| Ok(lines(&text(file)?).1.names), use_rows)?;
     // Only numbers, words and truth values can be predicted.
     let answers = |name: &str| objects.iter().filter_map(|object| object.get(name)).all(is_plain);
     let plain: Vec<&String> = table.names.iter().filter(|name| answers(name)).collect();
@@ -200,13 +244,10 @@ pub(super) fn jsonl(files: Files<'_>, asked: Asked<'_>) -> Result<Recognised, Re
     }
     let is_input = |name: &&String| **name != target.name && !columns.ignores(name);
     let inputs: Vec<String> = table.names.iter().filter(is_input).cloned().collect();
-    if inputs.is_empty() {
-        let what = format!("has nothing beside `{}` to predict it from", target.name);
-        return Err(unusable(
-            files.train,
-            &what,
-            "add keys with numbers, words or arrays of numbers",
-        ));
+    if inputs.is_empty()
+        && let Some(refusal) = columns.without_features(files.train, &target.name)
+    {
+        return Err(refusal);
     }
     let mut options = parts;
     options.push(("inputs", inputs.clone().into()));
@@ -327,9 +368,9 @@ fn place(file: &Path, table: &Table, asked: Asked<'_>) -> Result<(usize, &'stati
         let cells = given(table, at);
         Some((name, formatted(&cells)?)).filter(|_| matches!(holds(at), Holds::Nothing(_)))
     });
-    if let Some((name, (line, cell, what, plain))) = unread {
+    if let Some((name, Formatted { line, cell, what, plain })) = unread {
         let what = format!("has numbers with {what} in `{name}`: `{cell}` in line {line}");
-        let help = format!("write `{plain}`, or name another column with `--target`");
+        let help = format!("write {plain}, or name another column with `--target`");
         return Err(unusable(file, &what, &help));
     }
     // Dates and names of rows are never predicted.
@@ -373,6 +414,7 @@ fn parts(
     files: Files<'_>,
     asked: Asked<'_>,
     names: impl Fn(&Path) -> Result<Vec<String>, Refusal>,
+    use_rows: impl Fn(&Path) -> String,
 ) -> Result<PartOptions, Refusal> {
     let mut options = vec![("train_file", path(files.train))];
     let own = names(files.train)?;
@@ -389,9 +431,9 @@ fn parts(
         }
         let use_it =
             if asked.target.is_some_and(|target| lacking.contains(&target)) || lacking.len() == 1 {
-                "its rows are to be predicted: `ddprun predict RUN FILE`"
+                use_rows(other)
             } else {
-                "it is not used"
+                "it is not used".to_owned()
             };
         notes.push(("left out", format!("`{}` has no {}: {use_it}", file(other), named(&lacking))));
         Ok(false)
@@ -451,8 +493,9 @@ fn cells(file: &Path, text: &str) -> Table {
 /// Lines of JSON: the objects, and as a table with a column for each key.
 fn lines(text: &str) -> (Vec<Map<String, Value>>, Table) {
     let numbered = (1..).zip(text.lines()).filter(|(_, line)| !line.trim().is_empty());
-    let (lines, objects): (Vec<u64>, Vec<Map<String, Value>>) =
-        numbered.filter_map(|(at, line)| Some((at, serde_json::from_str(line).ok()?))).unzip();
+    let (lines, objects): (Vec<u64>, Vec<Map<String, Value>>) = numbered
+        .filter_map(|(at, line)| Some((at, data::json_object(line.as_bytes()).ok()?)))
+        .unzip();
     let mut names: Vec<String> = Vec::new();
     for key in objects.iter().flat_map(Map::keys) {
         if !names.contains(key) {
@@ -497,10 +540,30 @@ fn unusable_key(name: &str, objects: &[Map<String, Value>]) -> Option<&'static s
     (!arrays.iter().all(is_usable)).then_some("its arrays are not numbers of one length")
 }
 
+/// The text of a table.
+///
+/// # Errors
+///
+/// It cannot be read, or is of another form: a workbook, a database, UTF-16.
 fn text(file: &Path) -> Result<String, Refusal> {
-    let bytes = fs::read(file)
-        .map_err(|error| unusable(file, &format!("cannot be read: {error}"), "check its path"))?;
+    let bytes = data::read_table("the table", file, "a table of text")
+        .map_err(|error| Refusal::of(worker::of_data(&error), &error, error.help()))?;
     Ok(String::from_utf8_lossy(&bytes).into_owned())
+}
+
+/// Refuses a file whose first bytes say that it is no text: packed, or written by another program.
+pub(super) fn refuse_other_form(file: &Path) -> Result<(), Refusal> {
+    match data::read_table("the file", file, "a table of text") {
+        Err(error @ data::Error::WithHelp { .. }) => {
+            Err(Refusal::of(worker::of_data(&error), &error, error.help()))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Whether the csv file `file` lists images that are there.
+pub(super) fn lists_images(file: &Path) -> bool {
+    text(file).is_ok_and(|text| image_table::lists_images(file, &cells(file, &text)))
 }
 
 #[cfg(test)]

@@ -3,6 +3,7 @@
 use crate::cli::init::formatting::{comment, count};
 use crate::cli::init::recipe::{Recipe, batch_size, epochs};
 use crate::plan::DataFacts;
+use crate::terminal::counted;
 
 /// A target of a table, which is a class or a number.
 ///
@@ -19,7 +20,8 @@ pub(super) fn table(classify: bool, is_usual: bool, about: &str, facts: &DataFac
         format!("[loss]\nname = \"{loss}\"\n")
     };
     let inputs = facts.sample.as_ref().map_or(0, |sample| sample.iter().product::<usize>());
-    let about = format!("a table with {inputs} features: {about}. Features are standardised.");
+    let features = counted(inputs as u64, "feature");
+    let about = format!("a table with {features}: {about}. Features are standardised.");
     let batch = batch_size(facts.n_train, 64);
     let rest = format!(
         "

@@ -19,8 +19,9 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
 use crate::data::error::Error;
+use crate::data::file_names::LeftOut;
 use crate::data::listing::paths::Paths;
-use crate::data::listing::scan::{self, LeftOut, Listing, Scan};
+use crate::data::listing::scan::{self, Listing, Scan};
 use crate::files;
 
 /// First field of a kept listing: another one is not read.

@@ -8,14 +8,14 @@
 //! forks of macOS (`._1.png`) are no images, and `.ipynb_checkpoints` is no class.
 
 use std::collections::BTreeMap;
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsString;
 use std::fs::{self, Metadata};
 use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use crate::data::error::{Error, shown};
-use crate::data::file_names::{IMAGE_ENDINGS, is_hidden, is_image};
+use crate::data::file_names::{IMAGE_ENDINGS, LeftOut, is_hidden, is_image};
 use crate::data::listing::paths::Paths;
 
 /// Endings of images that cannot be read: a user who has some of them wants to know.
@@ -37,15 +37,6 @@ pub(crate) struct Listing {
     pub(crate) left_out: LeftOut,
 }
 
-/// Files in class folders that are no images of a known ending.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct LeftOut {
-    /// How many of each ending, in small letters without the dot; empty for none.
-    pub(crate) endings: BTreeMap<String, u64>,
-    /// Files with the ending of an image whose names begin with a dot.
-    pub(crate) hidden: u64,
-}
-
 impl Listing {
     /// The classes of which there is no image.
     pub(crate) fn empty_classes(&self) -> Vec<String> {
@@ -62,30 +53,11 @@ impl Listing {
         if !are_foreign && *hidden == 0 && others * MANY <= self.files.len() as u64 {
             return None;
         }
-        let mut counts: Vec<_> = endings.iter().collect();
-        counts.sort_by_key(|(_, count)| std::cmp::Reverse(**count));
-        let named =
-            counts.iter().take(MAX_NAMED_ENDINGS).map(|(ending, count)| match ending.as_str() {
-                "" => format!("{count} without an ending"),
-                ending => format!("{count} .{ending}"),
-            });
-        let rest = counts.len().saturating_sub(MAX_NAMED_ENDINGS);
-        let rest = (rest > 0).then(|| format!("{rest} more endings"));
-        let hidden = (*hidden > 0).then(|| format!("{hidden} with a name that begins with a dot"));
-        let all: Vec<String> = named.chain(rest).chain(hidden).collect();
-        Some(format!(
-            "`{}`: files that are not read: {} (images are {})",
-            shown(root),
-            all.join(", "),
-            IMAGE_ENDINGS.join(" ")
-        ))
+        let (root, endings) = (shown(root), IMAGE_ENDINGS.join(" "));
+        let others = self.left_out.words()?;
+        Some(format!("`{root}`: files that are not read: {others} (images are {endings})"))
     }
 }
-
-/// Endings that are named.
-const MAX_NAMED_ENDINGS: usize = 5;
-/// Longest ending that is counted by its name.
-const MAX_ENDING_LENGTH: usize = 8;
 
 /// A listing, and what it was read from.
 pub(crate) struct Scan {
@@ -231,7 +203,7 @@ fn walk(
         match kind(&entry, called, seen)? {
             Kind::Folder => below.push(entry.path()),
             Kind::File if is_image => images.push(name),
-            Kind::File => *seen.left_out.endings.entry(ending(&name)).or_default() += 1,
+            Kind::File => seen.left_out.count(&name),
             Kind::Other => {}
         }
     }
@@ -279,15 +251,6 @@ fn kind(entry: &fs::DirEntry, called: Called, seen: &mut Scanned) -> Result<Kind
         () if file_type.is_file() => Kind::File,
         () => Kind::Other,
     })
-}
-
-/// The ending of a name without the dot, in small letters; one that is no usual ending counts as
-/// none.
-fn ending(name: &OsStr) -> String {
-    let ending = Path::new(name).extension().and_then(OsStr::to_str).unwrap_or_default();
-    let is_one =
-        ending.len() <= MAX_ENDING_LENGTH && ending.bytes().all(|b| b.is_ascii_alphanumeric());
-    if is_one { ending.to_ascii_lowercase() } else { String::new() }
 }
 
 fn listing_failed(path: &Path) -> impl Fn(io::Error) -> Error {

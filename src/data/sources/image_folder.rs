@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::config::kind::{Choice, Kind, Modality, Offer, Options, OwnParts};
 use crate::data::error::{Error, SampleError, shown};
-use crate::data::file_names::is_image;
+use crate::data::file_names::{IMAGES, is_image};
 use crate::data::images::decode::{self, DecodeOptions};
 use crate::data::images::orientation::{Exif, is_turned};
 use crate::data::inputs::{self, Answers, Inputs, Items, Predicting, Unit};
@@ -296,12 +296,12 @@ pub(crate) fn image_inputs(
     options: DecodeOptions,
 ) -> Result<Inputs, Error> {
     let is_wanted = |path: &Path| path.file_name().is_some_and(is_image);
-    let files = inputs::files(asked.paths, "images", &is_wanted)?;
+    let inputs::Found { files, notes } = inputs::files(asked.paths, IMAGES, &is_wanted)?;
     let listed = inputs::unlabelled(&files);
     let images = ImageFiles::new(listed, &asked.plan.val_transforms, asked.transforms, options)?;
     let items = Items::Files(files);
     let answers = Answers::OfLoss(units);
-    Ok(Inputs { samples: Arc::new(images), items, answers, notes: Vec::new() })
+    Ok(Inputs { samples: Arc::new(images), items, answers, notes })
 }
 
 /// One split.

@@ -121,7 +121,9 @@ fn unlabelled(asked: &Predicting<'_>) -> Result<Inputs, Error> {
     };
     let mut whole = Whole { name: "input", ..Whole::default() };
     let mut items = Vec::new();
-    for path in inputs::files(asked.paths, "idx files of images, maybe gzipped", &is_idx)? {
+    let inputs::Found { files, notes } =
+        inputs::files(asked.paths, "idx files of images, maybe gzipped", &is_idx)?;
+    for path in files {
         let (dims, pixels) = read_idx(&path, 3)?;
         let size = (dims[1], dims[2]);
         if items.is_empty() {
@@ -143,7 +145,7 @@ fn unlabelled(asked: &Predicting<'_>) -> Result<Inputs, Error> {
     let samples = Arc::new(Digits::new(Chosen::all(whole), list, asked.transforms)?);
     let items = Items::Listed(items);
     let answers = Answers::OfLoss(Vec::new());
-    Ok(Inputs { samples, items, answers, notes: Vec::new() })
+    Ok(Inputs { samples, items, answers, notes })
 }
 
 /// A pair of files, with their bytes in memory.

@@ -29,6 +29,6 @@ pub use tables::{
     ColumnNames, Csv, DateFeature, DateFormats, Features, HandleUnknown, Jsonl, Missing,
     MissingValues,
 };
-pub(crate) use tables::{TargetCells, delimiter};
+pub(crate) use tables::{TargetCells, delimiter, other_separator};
 pub(crate) use text::largest_token;
 pub use text::{Chat, Instructions, TokenDtype, Tokens, encode, prompt};

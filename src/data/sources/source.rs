@@ -60,6 +60,12 @@ pub trait DataSource: Debug + Send + Sync {
         Ok(found.clone())
     }
 
+    /// Mean and deviation of each number to predict that was standardised, as the survey `found`
+    /// them; empty if they stay as they are.
+    fn target_scales(&self, _found: &Options) -> Vec<(f64, f64)> {
+        Vec::new()
+    }
+
     /// An attempt at the task that its behaviour solves, from a start that `key` draws; `None` if
     /// there is no simulation.
     fn environment(&self, _key: Key) -> Option<Box<dyn Environment>> {

@@ -183,3 +183,18 @@ fn a_part_that_is_the_training_data_or_a_copy_is_noted() {
     let folder = ImageFolder::new(train, dir.path().join("val"));
     assert!(trained_on(&Choice::of(&folder)).is_empty());
 }
+
+#[test]
+fn classes_that_differ_only_in_how_they_are_written_are_noted() {
+    let note = |classes: &[&str]| {
+        let classes: Vec<String> = classes.iter().map(|&class| class.to_owned()).collect();
+        alike(&classes).unwrap_or_default()
+    };
+    let species = note(&["SETOSA", "Setosa", "setosa", "virginica"]);
+    assert!(species.starts_with("the classes `SETOSA`, `Setosa`, `setosa` may be"), "{species}");
+    assert!(note(&["New York", "new_york"]).contains("`New York`, `new_york`"));
+    assert!(note(&["0", "1", "False", "True"]).contains("`0`, `False`"));
+    for own in [&["a", "A"][..], &["0", "1"], &["no", "yes"], &["C", "C#"], &["left", "right"]] {
+        assert_eq!(note(own), "", "{own:?}");
+    }
+}

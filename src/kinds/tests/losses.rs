@@ -66,10 +66,6 @@ fn options_are_those_of_the_loss_in_their_ranges() {
            not `\"even\"`"],
     );
     check(&["loss.name=time_frequency"], &["`loss.alpha`: `time_frequency` needs `alpha`"]);
-    check(
-        &["checkpoint.monitor=val/top5_accuracy", "checkpoint.mode=min"],
-        &["`checkpoint.mode`: would keep the worst `val/top5_accuracy`"],
-    );
     check(&["loss.name=hubre"], &["`loss.name`: no loss is called `hubre`"]);
 }
 

@@ -43,7 +43,13 @@ impl KindFacts for Known {
     fn loss(&self, _: &Choice) -> Result<LossFacts, String> {
         let (weighs_labels, takes_probabilities) = (false, false);
         let targets = Targets::Numbers;
-        Ok(LossFacts { targets, weighs_labels, runs_on_gpus: true, takes_probabilities })
+        Ok(LossFacts {
+            targets,
+            weighs_labels,
+            runs_on_gpus: true,
+            takes_probabilities,
+            is_never_negative: false,
+        })
     }
 
     fn metrics(&self, _: &Measurable) -> Vec<MetricFacts> {

@@ -78,6 +78,16 @@ pub enum Error {
         /// The file.
         path: PathBuf,
     },
+    /// A file of another kind that is known.
+    #[error("`{}` is {what}, not a safetensors file", path.display())]
+    OtherFormat {
+        /// The file.
+        path: PathBuf,
+        /// What it is.
+        what: &'static str,
+        /// What to do about it; `{from}` stands for its name, `{to}` for that of a safetensors file.
+        help: &'static str,
+    },
     /// An index that names no files.
     #[error("`{}` is not an index of safetensors files: {source}", path.display())]
     Index {
@@ -154,8 +164,17 @@ impl Error {
 
     /// What the user can do about it.
     pub fn help(&self) -> Option<String> {
-        let path = match self {
-            Self::Pickle { path } => path,
+        // The state dict may be one of several entries of a checkpoint (`model_state_dict` in
+        // PyTorch's tutorials, `state_dict` of Lightning, `model` ...): that with most tensors.
+        const CONVERT: &str = "convert it once:\n  python -c 'import torch; from safetensors.torch \
+                               import save_file; s = torch.load(\"{from}\", map_location=\"cpu\", \
+                               weights_only=True); s = max([s] + [v for v in s.values() if \
+                               isinstance(v, dict)], key=lambda d: sum(map(torch.is_tensor, \
+                               d.values()))); save_file({k: v.contiguous().clone() for k, v in \
+                               s.items() if torch.is_tensor(v)}, \"{to}\")'";
+        let (path, help) = match self {
+            Self::Pickle { path } => (path, CONVERT),
+            Self::OtherFormat { path, help, .. } => (path, *help),
             Self::LfsPointer { .. } => return Some(LFS_HELP.to_owned()),
             Self::NotFinite { .. } => {
                 let help = "take an earlier checkpoint, or download them again: these weights are \
@@ -164,14 +183,8 @@ impl Error {
             }
             _ => return None,
         };
-        let from = path.display();
-        let to = path.with_extension("safetensors");
-        let to = to.display();
-        Some(format!(
-            "convert it once:\n  python -c 'import torch; from safetensors.torch import save_file; s = \
-             torch.load(\"{from}\", map_location=\"cpu\", weights_only=True); s = s.get(\"state_dict\", s); \
-             save_file({{k: v.contiguous().clone() for k, v in s.items()}}, \"{to}\")'"
-        ))
+        let to = path.with_extension("safetensors").display().to_string();
+        Some(help.replace("{from}", &path.display().to_string()).replace("{to}", &to))
     }
 }
 
@@ -584,6 +597,32 @@ mod tests {
         assert!(error.to_string().contains("is a pickle, as `torch.save` writes it"), "{error}");
         let help = error.help().unwrap();
         assert!(help.contains("save_file({k:") && help.contains("torch.load(\""), "{help}");
+    }
+
+    #[test]
+    fn weights_of_other_programs_are_told_by_what_they_are() {
+        let zip = |name: &str| {
+            let length = u16::try_from(name.len()).unwrap().to_le_bytes();
+            [&b"PK\x03\x04"[..], &[0; 22], &length, &[0; 2], name.as_bytes(), &[0; 64]].concat()
+        };
+        let told = |bytes: &[u8]| {
+            let error = header(file(bytes).path()).unwrap_err();
+            error.to_string() + ": " + &error.help().unwrap_or_default()
+        };
+        let numpy = told(&zip("a.npy"));
+        assert!(numpy.contains("is an archive of NumPy (`.npz`), not a safetensors"), "{numpy}");
+        assert!(numpy.contains("save_file(dict(numpy.load(\""), "{numpy}");
+        for (bytes, what) in [
+            (zip("model/data.pkl"), "is a pickle, as `torch.save` writes it"),
+            (zip("metadata.json"), "is a model of Keras"),
+            (b"\x89HDF\r\n\x1a\n....".to_vec(), "is an HDF5 file"),
+            (b"\x93NUMPY\x01\0....".to_vec(), "is one array of NumPy (`.npy`)"),
+            (b"GGUF\x03\0\0\0....".to_vec(), "is a GGUF file"),
+            (b"\x80\x04\x95\0\0\0\0\0....".to_vec(), "is a pickle of Python"),
+            (b"\x08\x08\x12\x07pytorch".to_vec(), "is an ONNX model"),
+        ] {
+            assert!(told(&bytes).contains(what), "{}", told(&bytes));
+        }
     }
 
     #[test]

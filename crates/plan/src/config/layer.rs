@@ -80,8 +80,18 @@ impl Layer {
             } else {
                 "remove the comma"
             };
+            let rest = self.text.inner().get(span.start..).unwrap_or_default();
+            let is_null = ["null", "None", "nil"].iter().any(|word| rest.starts_with(word));
             let problem = Problem::new("", what).at(&self.text, span, 0);
-            if is_behind { problem.help(help) } else { problem }
+            if is_null {
+                let help = "leave the key out, or among the values of a sweep write `\"null\"`: TOML \
+                            has no null";
+                problem.help(help)
+            } else if is_behind {
+                problem.help(help)
+            } else {
+                problem
+            }
         };
         errors.into_iter().take(10).map(problem).collect()
     }

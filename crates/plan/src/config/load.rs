@@ -245,7 +245,11 @@ impl Stack {
         }
         if self.is_here {
             let absent = loaded.absent_inputs(vocabulary);
-            let is_new = |problem: &Problem| self.problems.iter().all(|p| p.key() != problem.key());
+            // A default that nobody wrote is no problem of a file that has others.
+            let is_new = |problem: &Problem| {
+                loaded.is_given(problem.key())
+                    && self.problems.iter().all(|p| p.key() != problem.key())
+            };
             let absent: Vec<Problem> = absent.into_iter().filter(is_new).collect();
             self.problems.extend(absent);
         }

@@ -22,7 +22,7 @@ pub(crate) fn read(path: &Path) -> Result<String, Problem> {
         let problem = refuse(format!("cannot be read: {error}"));
         match neighbour(path) {
             Some(name) => problem.help(format!("did you mean `{name}`?")),
-            None => problem,
+            None => problem.help("check its path, or write an experiment with `ddprun init DATA`"),
         }
     })?;
     if !found.is_file() {

@@ -276,7 +276,13 @@ impl<F: Fn(&ModelPlan) -> Result<ModelFacts, String>> KindFacts for F {
         };
         let takes_probabilities = loss.name == "cross_entropy";
         let runs_on_gpus = loss.name != "on_cpus";
-        Ok(LossFacts { targets, weighs_labels: false, runs_on_gpus, takes_probabilities })
+        Ok(LossFacts {
+            targets,
+            weighs_labels: false,
+            runs_on_gpus,
+            takes_probabilities,
+            is_never_negative: true,
+        })
     }
 
     fn metrics(&self, answers: &Measurable) -> Vec<MetricFacts> {

@@ -44,6 +44,8 @@ pub struct LossFacts {
     pub runs_on_gpus: bool,
     /// Whether it takes a probability of each class instead of a label.
     pub takes_probabilities: bool,
+    /// Whether no outputs have a loss below zero.
+    pub is_never_negative: bool,
 }
 
 impl LossPlan {

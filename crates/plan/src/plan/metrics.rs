@@ -2,6 +2,8 @@
 
 use std::collections::BTreeSet;
 
+use serde::Deserialize;
+
 use crate::config::{Experiment, Loaded, Problem};
 use crate::plan::{DataFacts, KindFacts, LossPlan, Mode, Plan, TargetColumn, Targets, loss};
 
@@ -101,13 +103,21 @@ pub(crate) fn with_loss(
 ) -> Result<(LossPlan, Vec<MetricFacts>), Vec<Problem>> {
     let loss = loss::decide(loaded, data, on_gpus, kinds).map_err(|problem| vec![problem])?;
     let metrics = kinds.metrics(&Measurable::of(&loss, data));
+    let fitting = || {
+        let fitting = metrics.iter().filter(|metric| metric.why_not.is_none());
+        let names = std::iter::once("loss").chain(fitting.map(|metric| metric.name.as_str()));
+        names.map(|name| format!("`val/{name}`")).collect::<Vec<_>>().join(", ")
+    };
     let problem = |(key, metric): (String, &str)| {
         if metric.starts_with("test/") && metric != "test/success" && data.n_test == 0 {
             let what = format!("`{metric}` is never measured: there is nothing to test on");
             return Some(loaded.problem(&key, what));
         }
-        let what = found(metric, &metrics)?.why_not.as_ref()?;
-        Some(loaded.problem(&key, format!("`{metric}` {what}")))
+        if let Some(what) = found(metric, &metrics).and_then(|metric| metric.why_not.as_ref()) {
+            let problem = loaded.problem(&key, format!("`{metric}` {what}"));
+            return Some(problem.help(format!("use one that fits: {}", fitting())));
+        }
+        backwards(loaded, &key, metric, &metrics)
     };
     let asked = loaded.experiment.validation.metrics.iter().enumerate();
     let asked: Vec<(String, String)> = asked
@@ -116,7 +126,47 @@ pub(crate) fn with_loss(
     let asked = asked.iter().map(|(key, metric)| (key.clone(), metric.as_str()));
     let problems: Vec<Problem> =
         watched(&loaded.experiment).into_iter().chain(asked).filter_map(problem).collect();
+    let problems: Vec<Problem> =
+        problems.into_iter().chain(impossible_loss(loaded, &loss, kinds)).collect();
     if problems.is_empty() { Ok((loss, metrics)) } else { Err(problems) }
+}
+
+/// That the mode beside the monitor at `key` would keep the worst of it. This is said once it is
+/// known that the metric can be measured.
+fn backwards(loaded: &Loaded, key: &str, metric: &str, metrics: &[MetricFacts]) -> Option<Problem> {
+    let experiment = &loaded.experiment;
+    let table = key.strip_suffix(".monitor")?;
+    let mode = match table {
+        "checkpoint" => experiment.checkpoint.mode,
+        "early_stopping" => experiment.early_stopping.mode,
+        _ => Mode::deserialize(experiment.scheduler.options.get("mode")?).ok()?,
+    };
+    let is_known = metric.ends_with("/loss") || found(metric, metrics).is_some();
+    let better = better(metric, metrics);
+    (is_known && mode != better).then(|| {
+        let word = if better == Mode::Max { "max" } else { "min" };
+        let key = format!("{table}.mode");
+        let problem = loaded.problem(&key, format!("would keep the worst `{metric}`"));
+        problem.help(format!("set `mode = \"{word}\"`"))
+    })
+}
+
+/// That a loss is expected to be less than it can be.
+fn impossible_loss<'a>(
+    loaded: &'a Loaded,
+    loss: &'a LossPlan,
+    kinds: &dyn KindFacts,
+) -> impl Iterator<Item = Problem> + 'a {
+    let is_never_negative = kinds.loss(&loss.kind).is_ok_and(|facts| facts.is_never_negative);
+    let expected = loaded.experiment.expect.iter().filter(move |_| is_never_negative);
+    expected.filter_map(move |(metric, expected)| {
+        let is_below = expected.at_most.is_some_and(|most| most < 0.0);
+        let is_loss = metric.ends_with("/loss");
+        (is_loss && is_below).then(|| {
+            let what = format!("must be at least 0: `{}` is never less", loss.kind.name);
+            loaded.problem(&format!("expect.\"{metric}\""), what)
+        })
+    })
 }
 
 /// Names of the metrics that are measured because they are watched, expected or asked for.

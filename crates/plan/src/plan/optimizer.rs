@@ -229,26 +229,29 @@ impl EmaPlan {
         self.initial_share(updates) > Self::NOTABLE
     }
 
-    /// What is wrong with an average that is young at the end of the run.
-    pub(crate) fn warning(&self, updates: u64) -> Option<String> {
+    /// That an average after so many updates is young, in words.
+    pub fn young(&self, updates: u64) -> Option<String> {
         let share = self.initial_share(updates);
-        if !self.is_young(updates) {
-            return None;
-        }
+        self.is_young(updates).then(|| {
+            format!(
+                "`ema.decay` is {}: after the {} of this run, {:.0} % of the average, which is \
+                 evaluated and exported, are still initial weights (decay^steps)",
+                shown(self.decay),
+                counted(updates, "step", "steps"),
+                (100.0 * share).max(1.0),
+            )
+        })
+    }
+
+    /// The same, and what decay would do.
+    pub(crate) fn warning(&self, updates: u64) -> Option<String> {
+        let young = self.young(updates)?;
         let fitting = Self::NOTABLE.powf(1.0 / updates.max(1) as f64);
         // Rounded down, to four digits of what is missing to 1.
         let digits = 1 - (1.0 - fitting).log10().floor() as i32;
         let unit = 10f64.powi(digits);
         let fitting = (fitting * unit).floor() / unit;
-        Some(format!(
-            "`ema.decay` is {}: after the {} of this run, {:.0} % of the average, which is \
-             evaluated and exported, are still initial weights (decay^steps); choose at most {}, \
-             or `ema.power = 0.75`",
-            shown(self.decay),
-            counted(updates, "step", "steps"),
-            (100.0 * share).max(1.0),
-            shown(fitting)
-        ))
+        Some(format!("{young}; choose at most {}, or `ema.power = 0.75`", shown(fitting)))
     }
 }
 

@@ -2,6 +2,7 @@
 
 use serde_json::{Value, json};
 
+use crate::config::kind::Modality;
 use crate::config::schema::PrecisionChoice;
 use crate::config::{Loaded, Source, leaves};
 use crate::plan::arithmetic::shown;
@@ -373,8 +374,11 @@ fn data(plan: &Plan) -> String {
     }
     let some: Vec<_> = data.classes.iter().take(3).map(|class| escape(class)).collect();
     let more = if data.classes.len() > 3 { ", ..." } else { "" };
-    let classes = if data.classes.len() == 1 { "class" } else { "classes" };
-    format!("{counts}, {} {classes} ({}{more})", data.classes.len(), some.join(", "))
+    let (n, some) = (data.classes.len(), some.join(", "));
+    match data.source.modality {
+        Modality::Text => format!("{counts}, a vocabulary of {} ({some}{more})", thousands(n)),
+        _ => format!("{counts}, {n} {} ({some}{more})", if n == 1 { "class" } else { "classes" }),
+    }
 }
 
 fn ranks(plan: &Plan) -> String {

@@ -207,6 +207,13 @@ fn told(text: &str, overrides: &[&str], facts: &Facts) -> Vec<String> {
 }
 
 #[test]
+fn a_loss_below_zero_cannot_be_expected() {
+    let told = told(PRICES, &["expect.\"val/loss\".at_most=-1"], &prices());
+    assert!(told.len() == 1 && told[0].contains("is never less"), "{told:?}");
+    assert!(plan(PRICES, &["expect.\"val/loss\".at_most=0.5"], &prices()).is_ok());
+}
+
+#[test]
 fn the_page_tells_what_would_happen_and_why() {
     let loaded = read(ANIMALS, &["train.epochs=60"]);
     let plan = Plan::new(&loaded, &animals(), &describe).unwrap();
@@ -437,15 +444,24 @@ fn numbers_that_cannot_be_together_are_told_with_a_remedy() {
         &["checkpoint.monitor=val/mse", "expect.\"val/mae\".at_most=1"],
         &[
             "`checkpoint.monitor`: `val/mse` is a regression metric, but the loss is a \
-             classification loss",
+             classification loss (use one that fits: `val/loss`, `val/accuracy`)",
             "`expect.\"val/mae\"`: `val/mae` is a regression metric, but the loss is a \
-             classification loss",
+             classification loss (use one that fits: `val/loss`, `val/accuracy`)",
         ],
+    );
+    check(
+        &["checkpoint.monitor=val/accuracy", "checkpoint.mode=min"],
+        &["`checkpoint.mode`: would keep the worst `val/accuracy` (set `mode = \"max\"`)"],
+    );
+    check(
+        &["checkpoint.monitor=val/mse", "checkpoint.mode=max"],
+        &["`checkpoint.monitor`: `val/mse` is a regression metric, but the loss is a \
+           classification loss (use one that fits: `val/loss`, `val/accuracy`)"],
     );
     assert_eq!(
         told(PRICES, &["expect.\"val/accuracy\".at_least=0.5"], &prices()),
         ["`expect.\"val/accuracy\"`: `val/accuracy` is a classification metric, but the loss is \
-          a regression loss"]
+          a regression loss (use one that fits: `val/loss`, `val/mse`, `val/mae`)"]
     );
     let classes = told(&PRICES.replace("[loss]\nname = \"mse\"\n", ""), &[], &prices());
     assert_eq!(

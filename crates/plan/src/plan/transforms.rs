@@ -251,8 +251,8 @@ fn doubtful(train: &TransformFacts, val: &TransformFacts, weights: &Weights<'_>)
     for (list, found) in LISTS.into_iter().zip([&of_train, &of_val]) {
         let Some((mean, std)) = found else { continue };
         if mean.iter().any(|mean| mean.abs() > 1.0) || std.iter().any(|&std| std > 2.0) {
-            let mean = numbers(mean);
-            let std = numbers(std);
+            let transforms = if list == LISTS[0] { train } else { val };
+            let (mean, std) = as_written(transforms).unwrap_or((numbers(mean), numbers(std)));
             notes.push(format!(
                 "`{list}`: `mean = {mean}` and `std = {std}` seem to be of values from 0 to 255; \
                  here they are from 0 to 1, so divide both by 255"
@@ -281,7 +281,10 @@ fn doubtful(train: &TransformFacts, val: &TransformFacts, weights: &Weights<'_>)
                     match found {
                         None => "not normalized".to_owned(),
                         Some((mean, std)) => {
-                            format!("`mean = {}` and `std = {}`", numbers(mean), numbers(std))
+                            let transforms = if of_train.is_some() { train } else { val };
+                            let written = as_written(transforms);
+                            let (mean, std) = written.unwrap_or((numbers(mean), numbers(std)));
+                            format!("`mean = {mean}` and `std = {std}`")
                         }
                     }
                 ));
@@ -340,6 +343,17 @@ fn is_near((mean, std): &(Vec<f64>, Vec<f64>), other: &(Vec<f64>, Vec<f64>)) -> 
     near(mean, &other.0) && near(std, &other.1)
 }
 
+/// `mean` and `std` as the experiment gives them, if a transform has them: what becomes of white is
+/// in f32, by which they differ in the last digits.
+fn as_written(transforms: &TransformFacts) -> Option<(String, String)> {
+    let found = transforms.list.iter().rev();
+    let mut pairs = found.filter_map(|it| it.options.get("mean").zip(it.options.get("std")));
+    pairs.next().map(|(mean, std)| {
+        let spaced = |list: &serde_json::Value| list.to_string().replace(',', ", ");
+        (spaced(mean), spaced(std))
+    })
+}
+
 /// "[0.485, 0.456, 0.406]"
 fn numbers(list: &[f64]) -> String {
     let rounded = |&number: &f64| shown((number * 1e4).round() / 1e4);
@@ -384,6 +398,12 @@ mod tests {
     fn numbers_of_bytes_and_chance_in_evaluations_are_noted() {
         let bytes = list(Some(([123.675, 116.28, 103.53], [58.395, 57.12, 57.375])), &[]);
         check(&bytes, &bytes, &Weights::Own, &["`mean = [123.675, 116.28, 103.53]`"]);
+        // As f32 they would be 116.281 and 58.4002.
+        let written = [("mean", [116.28]), ("std", [58.4])];
+        let options = written.map(|(key, list)| (key.to_owned(), list.as_slice().into())).into();
+        let normalize = Choice { name: "normalize".to_owned(), options };
+        let bytes = TransformFacts { list: vec![normalize], ..bytes };
+        check(&bytes, &bytes, &Weights::Own, &["`mean = [116.28]` and `std = [58.4]` seem"]);
         let plain = list(None, &[]);
         check(&plain, &list(None, &["random_crop"]), &Weights::Own, &["`random_crop`"]);
         check(&list(None, &["random_crop"]), &plain, &Weights::Own, &[]);

@@ -23,6 +23,42 @@ pub(super) fn time_of_day(rest: &str) -> Option<(Time, Option<Offset>, Option<Ti
     Some((clock(rest, is_compact)?, offset, zone))
 }
 
+/// What follows a calendar date, as strftime has it: ` %H:%M` of ` 13:30`, `T%H:%M:%S%z` of
+/// `T06:00:00+02:00`; `None` of what has no such format, as the name of a time zone.
+pub(super) fn format_of(rest: &str) -> Option<String> {
+    if rest.is_empty() {
+        return Some(String::new());
+    }
+    let begins = rest.len() - rest.trim_start_matches(['T', 't', ',', ' ']).len();
+    let (lead, text) = rest.split_at(begins);
+    let (text, offset) = match offset_of(text)? {
+        (before, None) => (before, ""),
+        (before, Some(_)) => {
+            (before, if text[before.len()..].starts_with(' ') { " %z" } else { "%z" })
+        }
+    };
+    let (clock, half) = half_of_day(text);
+    let is_12 = half.is_some();
+    let (clock, fraction) = match clock.split_once('.') {
+        Some((clock, _)) => (clock, "%.f"),
+        None => (clock, ""),
+    };
+    let hour = if is_12 { "%I" } else { "%H" };
+    let format = match clock.split(':').count() {
+        3 => format!("{hour}:%M:%S{fraction}"),
+        2 => format!("{hour}:%M"),
+        _ if clock.len() == 6 => format!("{hour}%M%S{fraction}"),
+        _ if clock.len() == 4 => format!("{hour}%M"),
+        _ => hour.to_owned(),
+    };
+    let half = match text.get(clock.len()..) {
+        Some(after) if is_12 && after.starts_with(' ') => " %p",
+        _ if is_12 => "%p",
+        _ => "",
+    };
+    Some(format!("{lead}{format}{half}{offset}"))
+}
+
 /// `[Europe/Oslo]` or ` Europe/Oslo` at the end.
 fn named_zone(rest: &str) -> Option<(&str, Option<TimeZone>)> {
     let found = if let Some(inner) = rest.strip_suffix(']') {

@@ -12,8 +12,9 @@ use jiff::civil::{DateTime, Time, Weekday};
 use jiff::fmt::strtime::BrokenDownTime;
 use jiff::tz::{Offset, TimeZone};
 use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
 
-use crate::data::sources::dates::clock::time_of_day;
+use crate::data::sources::dates::clock::{format_of, time_of_day};
 
 /// A date: what calendar and clock show, and how far that is ahead of UTC if the cell says it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -106,6 +107,8 @@ const PATTERNS: [&[&str]; 3] = [
 const YEAR_FIRST: &str = "%Y-%m-%d";
 /// `2024Q1`, `2024-Q1`, `Q1 2024`; jiff does not read quarters.
 const QUARTER: &str = "%YQ%q";
+/// The option that gives the format of all dates.
+pub(crate) const FORMAT_KEY: &str = "data.date_format";
 /// Time since 1970 in seconds, or by the number of digits in milli-, micro- or nanoseconds.
 const EPOCH: &str = "%s";
 const HELP: &str = "write `2024-01-31`, `2024-01-31 13:30:00` or `2024-01-31T13:30+01:00`, or say \
@@ -124,6 +127,13 @@ impl DateForm {
         match &self.pattern {
             Pattern::Inferred(format) | Pattern::Given(format) => format,
         }
+    }
+
+    /// The format for another program: whether it is that of the whole cell, or of the calendar
+    /// date alone, after which a time of day, an offset and a time zone may follow.
+    pub(crate) fn described(&self) -> Value {
+        let whole_cell = matches!(&self.pattern, Pattern::Given(it) if !is_calendar(it));
+        json!({ "format": self.format(), "whole_cell": whole_cell })
     }
 
     /// The date in a cell, and the time zone if the cell names one.
@@ -179,7 +189,7 @@ pub(crate) fn could_be_dates<'a>(
 pub(crate) fn dates<'a>(cells: impl Iterator<Item = (&'a str, u64)> + Clone) -> Option<Vec<Date>> {
     let mut inference = FormInference::new(None);
     cells.clone().try_for_each(|(cell, line)| inference.see(cell, line)).ok()?;
-    let form = inference.form().ok()??;
+    let form = inference.form(FORMAT_KEY).ok()??;
     cells.map(|(cell, line)| Some(form.read(cell, line).ok()?.0)).collect()
 }
 
@@ -224,6 +234,9 @@ pub(crate) struct FormInference<'a> {
     has_offset: Option<bool>,
     /// The first cell that is another date in another format.
     ambiguous: Option<(String, u64)>,
+    /// What stands behind the calendar date in the first cell, as strftime has it, if all cells fit
+    /// that.
+    time: Option<String>,
     is_empty: bool,
 }
 
@@ -233,7 +246,8 @@ impl<'a> FormInference<'a> {
         let all = PATTERNS.iter().enumerate();
         let candidates =
             all.flat_map(|(tier, patterns)| patterns.iter().map(move |it| (tier, *it))).collect();
-        Self { given, candidates, has_offset: None, ambiguous: None, is_empty: true }
+        let (has_offset, ambiguous, time) = (None, None, None);
+        Self { given, candidates, has_offset, ambiguous, time, is_empty: true }
     }
 
     /// Takes the next cell of the column.
@@ -273,6 +287,18 @@ impl<'a> FormInference<'a> {
                 self.ambiguous = Some((cell.to_owned(), line));
             }
             self.candidates = found.iter().map(|(candidate, _)| *candidate).collect();
+            if self.is_empty {
+                self.time = time_behind(self.candidates[0].1, cell);
+            }
+            // One that is left needs no remedy.
+            let is_fitting = |time: &String| {
+                if self.candidates.len() == 1 {
+                    return true;
+                }
+                let whole = format!("{}{time}", self.candidates[0].1);
+                read_whole(&whole, cell).is_some_and(|(date, _)| date == first)
+            };
+            self.time = self.time.take().filter(is_fitting);
             first
         };
         self.is_empty = false;
@@ -290,8 +316,8 @@ impl<'a> FormInference<'a> {
         best.map(|(_, pattern)| *pattern).collect()
     }
 
-    /// The format of the column; `None` of a column without dates.
-    pub(crate) fn form(self) -> Result<Option<DateForm>, WrongDate> {
+    /// The format of the column, which `key` would give; `None` of a column without dates.
+    pub(crate) fn form(self, key: &str) -> Result<Option<DateForm>, WrongDate> {
         if self.is_empty {
             return Ok(None);
         }
@@ -304,7 +330,8 @@ impl<'a> FormInference<'a> {
             ([first, _, ..], Some((cell, line))) => {
                 let what =
                     format!("may be a date of the format {}, which all rows fit", formats(&best));
-                let help = format!("say which with `data.date_format = \"{first}\"`");
+                let time = self.time.unwrap_or_default();
+                let help = format!("say which with `{key} = \"{first}{time}\"`");
                 Err(WrongDate { line, cell, what, help })
             }
             (best, _) => {
@@ -319,6 +346,12 @@ impl<'a> FormInference<'a> {
 /// "`%d/%m/%Y` or `%m/%d/%Y`"
 fn formats(patterns: &[&str]) -> String {
     patterns.iter().map(|it| format!("`{it}`")).collect::<Vec<_>>().join(" or ")
+}
+
+/// What stands behind the calendar date of a cell, as strftime has it; empty if nothing does.
+fn time_behind(pattern: &str, cell: &str) -> Option<String> {
+    let (_, used) = BrokenDownTime::parse_prefix(pattern, cell).ok()?;
+    format_of(cell.get(used..)?)
 }
 
 fn fits_any(cell: &str) -> bool {
@@ -336,9 +369,26 @@ fn unknown_zone(cell: &str) -> Option<&'static str> {
     )
 }
 
-/// A date in the format that an experiment gives. What it leaves out is the first: of a year its
-/// first month, of a month its first day, of a week its Monday.
+/// A date in the format that an experiment gives; that of a calendar date may have a time of day and
+/// an offset behind it.
 fn read_given(format: &str, cell: &str) -> Option<(Date, Option<TimeZone>)> {
+    read_whole(format, cell).or_else(|| read_inferred(format, cell).filter(|_| is_calendar(format)))
+}
+
+/// Whether a format is one of those of calendar dates, days and not months, that are inferred.
+fn is_calendar(format: &str) -> bool {
+    let is_known = PATTERNS.iter().copied().flatten().any(|pattern| *pattern == format);
+    is_known && is_of_days(format)
+}
+
+/// Whether a format gives days, which may have times.
+fn is_of_days(pattern: &str) -> bool {
+    ["%d", "%u"].iter().any(|day| pattern.contains(day)) && !pattern.contains("%H")
+}
+
+/// A date in a format of the whole cell. What it leaves out is the first: of a year its first month,
+/// of a month its first day, of a week its Monday.
+fn read_whole(format: &str, cell: &str) -> Option<(Date, Option<TimeZone>)> {
     let parse = |format: &str, cell: &str| BrokenDownTime::parse(format, cell).ok();
     let tm = parse(format, cell).or_else(|| {
         // As in Python, `%z` reads offsets with and without a colon, and Z.
@@ -396,8 +446,7 @@ fn read_inferred(pattern: &str, cell: &str) -> Option<(Date, Option<TimeZone>)> 
         return None;
     }
     // A month, a week or a year has no time of day, and `%H` is one.
-    let is_whole = ["%d", "%u"].iter().any(|day| pattern.contains(day)) && !pattern.contains("%H");
-    if !is_whole && !rest.is_empty() {
+    if !is_of_days(pattern) && !rest.is_empty() {
         return None;
     }
     let local = complete(tm)?;

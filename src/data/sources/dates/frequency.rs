@@ -55,6 +55,8 @@ const NS_PER_DAY: i64 = 24 * NS_PER_HOUR;
 /// Of all steps from a date to the next those that a regular series may lack or exceed: one in so
 /// many.
 const IRREGULAR: usize = 10;
+/// Days on which a time of day must recur to be one of a pattern.
+const DAYS: usize = 2;
 /// Weeks from which on the times of a week are a pattern.
 const WEEKS: i128 = 3;
 /// Times of a week that are a pattern: minutes.
@@ -221,7 +223,40 @@ fn grids(dates: &[Date]) -> Vec<Grid> {
     if since_epoch(last) - since_epoch(first) >= weeks && times.len() <= MAX_TIMES {
         grids.push(Grid::Week(times.into_iter().collect()));
     }
+    grids.extend(opening_hours(dates));
     grids
+}
+
+/// The same times on each day, such as the hours of an exchange, if each of them recurs; from Monday
+/// to Friday unless there are dates of a weekend.
+fn opening_hours(dates: &[Date]) -> Option<Grid> {
+    // By time of day the last day that has it, and how many have.
+    let mut days_of: BTreeMap<i64, (i128, usize)> = BTreeMap::new();
+    let mut weekdays = BTreeSet::new();
+    for date in dates {
+        let (time, day) = (time_of_week(date.local), day_of(date.local));
+        weekdays.insert(time / NS_PER_DAY);
+        let (last, count) = days_of.entry(time % NS_PER_DAY).or_insert((day, 1));
+        *count += usize::from(*last != day);
+        *last = day;
+        if days_of.len() * 7 > MAX_TIMES {
+            return None;
+        }
+    }
+    if days_of.len() < 2 || days_of.values().any(|(_, days)| *days < DAYS) {
+        return None;
+    }
+    let (first, last) = (day_of(dates[0].local), day_of(dates[dates.len() - 1].local));
+    if weekdays.iter().all(|weekday| *weekday < 5) {
+        weekdays.extend(0..5);
+    } else {
+        // Days that the dates do not reach may have them, too.
+        let is_reached = |weekday: i64| (first..=last).any(|day| weekday_of(day) == weekday);
+        weekdays.extend((0..7).filter(|weekday| !is_reached(*weekday)));
+    }
+    let times =
+        weekdays.iter().flat_map(|day| days_of.keys().map(move |time| day * NS_PER_DAY + time));
+    Some(Grid::Week(times.collect()))
 }
 
 /// A weekday's number within its month, from 1.
@@ -343,6 +378,11 @@ fn after_epoch(nanoseconds: i128) -> Option<DateTime> {
 /// Days since 1970.
 fn day_of(date: DateTime) -> i128 {
     since_epoch(date).div_euclid(i128::from(NS_PER_DAY))
+}
+
+/// The day of the week, 0 is Monday, of a day since 1970.
+fn weekday_of(day: i128) -> i64 {
+    (day + 3).rem_euclid(7) as i64
 }
 
 /// Weeks, which begin on Monday, since that of 1 January 1970.

@@ -7,8 +7,8 @@ mod frequency;
 mod tests;
 
 pub(crate) use form::{
-    Date, DateForm, FormInference, WrongDate, check_format, could_be_dates, dates, is_date,
-    is_dated,
+    Date, DateForm, FORMAT_KEY, FormInference, WrongDate, check_format, could_be_dates, dates,
+    is_date, is_dated,
 };
 pub use frequency::FrequencyAlias;
 pub(crate) use frequency::{Frequency, gaps};

@@ -21,7 +21,7 @@ fn form(cells: &[&str], given: Option<&str>) -> Result<DateForm, WrongDate> {
     for (cell, line) in cells.iter().zip(2..) {
         inference.see(cell, line)?;
     }
-    inference.form().map(Option::unwrap)
+    inference.form(FORMAT_KEY).map(Option::unwrap)
 }
 
 fn read(cell: &str) -> Option<Date> {
@@ -39,6 +39,53 @@ fn columns_are_read_as_by_python() {
             let (date, _) = form.read(cell, 1).unwrap();
             assert_eq!(date.local, clock.parse::<DateTime>().unwrap(), "{format}: {cell}");
             assert_eq!(date.instant(), instant.parse::<DateTime>().unwrap(), "{format}: {cell}");
+        }
+    }
+}
+
+#[test]
+fn another_program_reads_dates_by_the_description_of_their_format() {
+    let python = std::env::var("PYTHON").unwrap_or_else(|_| "python3".to_owned());
+    let given = ["%d/%m/%Y", "%d/%m/%Y %H:%M", "%F %T%.f", "%d.%m.%y %H:%M:%S %z"].map(|format| {
+        let cells = match format {
+            "%F %T%.f" => vec!["2024-03-01 10:20:30.25"],
+            "%d.%m.%y %H:%M:%S %z" => vec!["01.03.24 10:20:30 +0200"],
+            "%d/%m/%Y %H:%M" => vec!["01/03/2024 10:20"],
+            _ => vec!["01/03/2024", "31/03/2024 10:20"],
+        };
+        (form(&cells, Some(format)).unwrap(), cells)
+    });
+    let golden = golden();
+    let inferred = golden["columns"].as_array().unwrap().iter().map(|column| {
+        let cells = words(&column["cells"]);
+        (form(&cells, None).unwrap(), cells)
+    });
+    let all: Vec<(DateForm, Vec<&str>)> = inferred.chain(given).collect();
+    let asked: Vec<Value> =
+        all.iter().map(|(form, cells)| serde_json::json!([form.described(), cells])).collect();
+    let program = "import json, sys; from preprocess import read_date; print(json.dumps([[[str(d), a] \
+                   for d, a in (read_date(told, c) for c in cells)] for told, cells in \
+                   json.loads(sys.argv[1])]))";
+    let asked = serde_json::to_string(&asked).unwrap();
+    let mut command = std::process::Command::new(python);
+    command.current_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/examples"));
+    command.env("PYTHONDONTWRITEBYTECODE", "1");
+    let output = command.args(["-c", program, &asked]).output();
+    let Some(output) = output.ok().filter(|out| {
+        out.status.success() || !String::from_utf8_lossy(&out.stderr).contains("No module named")
+    }) else {
+        return crate::skipped::skipped("a Python with numpy (`PYTHON` names it)");
+    };
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    let found: Vec<Vec<(String, f64)>> = serde_json::from_slice(&output.stdout).expect(&said);
+    for ((form, cells), found) in all.iter().zip(found) {
+        for (cell, (local, ahead)) in cells.iter().zip(found) {
+            let (date, _) = form.read(cell, 1).unwrap();
+            let seconds = |date: DateTime| date.with().subsec_nanosecond(0).build().unwrap();
+            let local = seconds(local.parse().unwrap());
+            assert_eq!(local, seconds(date.local), "{cell} by {form:?}");
+            let offset = date.offset.map_or(0, jiff::tz::Offset::seconds);
+            assert_eq!(ahead, f64::from(offset), "{cell} by {form:?}");
         }
     }
 }
@@ -68,8 +115,8 @@ fn a_given_format_reads_as_pythons_strptime() {
         let expected = if format == "%Q!%" { "is not a format of dates" } else { "says no date" };
         assert!(error.starts_with(expected), "{format}: {error}");
     }
-    let error = form(&["31/01/2024 10:00"], Some("%d/%m/%Y")).unwrap_err();
-    assert_eq!(error.what, "is not a date of the format `%d/%m/%Y`");
+    let error = form(&["31/01/2024 10:00"], Some("%d/%m/%Y %H")).unwrap_err();
+    assert_eq!(error.what, "is not a date of the format `%d/%m/%Y %H`");
 }
 
 #[test]
@@ -185,6 +232,22 @@ fn the_format_is_that_of_all_rows() {
     let expected = "line 3: `01/02/2024` may be a date of the format `%d/%m/%Y` or `%m/%d/%Y`, which \
                     all rows fit; say which with `data.date_format = \"%d/%m/%Y\"`";
     assert_eq!(ambiguous, expected);
+    // What is proposed can be followed, whatever stands behind the dates.
+    for (cells, proposed) in [
+        (["01/02/2024 01:00", "02/03/2024 12:30"], "%d/%m/%Y %H:%M"),
+        (["01/02/2024T01:00:30.5+02:00", "02/03/2024T12:30:00+02:00"], "%d/%m/%YT%H:%M:%S%.f%z"),
+        (["1/2/2024, 1:00 PM", "2/3/2024, 12:30 AM"], "%d/%m/%Y, %I:%M %p"),
+        (["1-2-24 1:00:00", "2-3-24 12:30:00"], "%d-%m-%y %H:%M:%S"),
+        (["01/02/2024", "02/03/2024 12:30"], "%d/%m/%Y"),
+        (["01/02/2024 06:00 Europe/Oslo", "02/03/2024 12:30 Europe/Oslo"], "%d/%m/%Y"),
+    ] {
+        let WrongDate { help, .. } = form(&cells, None).unwrap_err();
+        assert_eq!(help, format!("say which with `data.date_format = \"{proposed}\"`"));
+        assert_eq!(check_format(proposed), Ok(()));
+        let followed = form(&cells, Some(proposed)).unwrap();
+        let (date, _) = followed.read(cells[1], 2).unwrap();
+        assert_eq!((date.local.day(), date.local.month()), (2, 3), "{proposed}");
+    }
     let other = wrong(&["13/01/2024", "01/31/2024"]);
     let expected = "line 3: `01/31/2024` is not a date of the format `%d/%m/%Y`, which the rows \
                     before it have; ";
@@ -246,6 +309,19 @@ fn gaps_are_bridged_and_hours_of_business_go_on() {
     let found = after(&hours(trading.clone()), 3);
     assert_eq!(found, ["Fri 26 15", "Mon 29 09", "Mon 29 10"]);
     assert_eq!(Frequency::infer(&hours(trading)).unwrap().season(), 7);
+    // Two weeks of it, and three days: nights that recur are no gaps. Shop hours of every day.
+    for hours_of_dates in [24 * 11 + 16, 24 * 2 + 16] {
+        let short: Vec<i64> = (0..hours_of_dates).filter(open).collect();
+        let frequency = Frequency::infer(&hours(short.clone())).unwrap();
+        assert_eq!((frequency.season(), gaps(&hours(short), &[0; 99], &frequency)), (7, None));
+    }
+    let short: Vec<i64> = (0..24 * 11 + 16).filter(open).collect();
+    assert_eq!(after(&hours(short), 2), ["Mon 15 09", "Mon 15 10"]);
+    let every_day: Vec<i64> = (0..24 * 7).filter(|hour| (9..=15).contains(&(hour % 24))).collect();
+    assert_eq!(after(&hours(every_day), 1), ["Mon 08 09"]);
+    // A night that is there once may be a gap; a day that is all there is none of the pattern.
+    let once: Vec<i64> = (9..20).chain(33..36).collect();
+    assert_eq!(Frequency::infer(&hours(once)).map(|it| it.to_string()).as_deref(), Some("h"));
     // Six days a week.
     let six = (0..41).filter(|day| day % 7 != 6).map(|day| 24 * day);
     assert_eq!(after(&hours(six), 2), ["Mon 12 00", "Tue 13 00"]);

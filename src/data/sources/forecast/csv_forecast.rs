@@ -23,6 +23,7 @@ use crate::data::sources::forecast::calendar::Calendar;
 use crate::data::sources::forecast::dates::Dates;
 use crate::data::sources::forecast::table::{DateOptions, Table};
 use crate::data::sources::source::{Asked, DataSource, Files, Reading, Survey};
+use crate::data::sources::tables::column::truth_values;
 use crate::data::sources::tables::fit::Scale;
 use crate::data::{Baseline, Dataset, Splits, Target};
 use crate::plan::{TargetColumn, Targets};
@@ -114,10 +115,12 @@ impl CsvForecast {
         }
     }
 
-    fn dates<'a>(&'a self, form: Option<&'a DateForm>) -> DateOptions<'a> {
+    fn dates<'a>(&'a self, stored: &'a Stored) -> DateOptions<'a> {
         let calendar = self.calendar;
         let check = self.check_dates;
-        DateOptions { calendar, check, format: self.date_format.as_deref(), form }
+        let form = stored.date_form.as_ref();
+        let of_run = stored.scales.is_some().then_some(form.is_some());
+        DateOptions { calendar, check, format: self.date_format.as_deref(), form, of_run }
     }
 }
 
@@ -155,18 +158,30 @@ impl DataSource for CsvForecast {
         Ok(vec![Files::one("table", &self.file)])
     }
 
+    fn target_scales(&self, found: &Options) -> Vec<(f64, f64)> {
+        Stored::of(found).scales.unwrap_or_default()
+    }
+
     /// The series in their order, with means and deviations of the training rows; behind them are
     /// the features of each date.
     fn preprocessing(&self, found: &Options) -> Result<Options, Error> {
         let stored = Stored::of(found);
-        let dates = DateOptions { check: false, ..self.dates(stored.date_form.as_ref()) };
+        let dates = DateOptions { check: false, ..self.dates(&stored) };
         let mut table = Table::read(&self.file, &dates)?;
         let rows = rows(self.split, table.rows()).map_err(|what| format(self, what))?;
         let calendar = serde_json::to_value(self.calendar).unwrap_or_default();
         table.standardise(stored.scales.unwrap_or_else(|| table.scales_of(rows.train)));
         let series = table.described();
+        // Without dates their features are zeros.
+        let dates = table.dates().map(|dates| dates.form().described()).into();
         let features = calendar::described(self.calendar).into();
-        let said = [("series", series), ("calendar", calendar), ("calendar_features", features)];
+        let said = [
+            ("series", series),
+            ("calendar", calendar),
+            ("calendar_features", features),
+            ("dates", dates),
+            ("truth_values", truth_values()),
+        ];
         Ok(said.map(|(key, value)| (key.to_owned(), value)).into())
     }
 }
@@ -245,7 +260,20 @@ impl CsvForecast {
         });
         (found.into_iter().map(Some).collect(), note)
     }
+
+    /// Where rows are missing among those that a forecast is made from.
+    fn gaps_before(&self, dates: &Dates, stored: &Stored) -> Option<String> {
+        let given = self.frequency.as_ref().map(FrequencyAlias::frequency);
+        let known = given.or(stored.frequency.as_ref()).cloned();
+        let frequency = known.or_else(|| dates.frequency()).filter(|_| self.check_dates)?;
+        let gaps = dates.last(self.seq_len).gaps(&frequency)?;
+        let what = "which the forecast is made from, are incomplete";
+        Some(format!("the last {} rows, {what}: {gaps}", self.seq_len))
+    }
 }
+
+const UNSEEN: &str = "the run was trained without dates, so the model does not see these: they only \
+                      date the forecast";
 
 /// The last rows of each table, after which comes what is to be forecast.
 fn forecasts(source: &CsvForecast, asked: &Predicting<'_>) -> Result<Inputs, Error> {
@@ -264,14 +292,18 @@ fn forecasts(source: &CsvForecast, asked: &Predicting<'_>) -> Result<Inputs, Err
     let units = names.iter().zip(&scales).map(unit).collect();
     let is_wanted = |path: &Path| inputs::ends_with(path, &["csv"]);
     let mut recent = Recent::new(source, names.len());
+    let inputs::Found { files, mut notes } =
+        inputs::files(asked.paths, "tables (.csv) of series", &is_wanted)?;
     let mut items = Vec::new();
-    let mut notes = Vec::new();
-    let options = source.dates(stored.date_form.as_ref());
-    for path in inputs::files(asked.paths, "tables (.csv) of series", &is_wanted)? {
+    let options = source.dates(&stored);
+    for path in files {
         let file: Arc<Path> = Arc::from(&*path);
         let mut table = match Table::read(&path, &options) {
             Ok(table) => table,
-            Err(error @ (Error::Missing { .. } | Error::Io { .. })) => return Err(error),
+            // Other tables of the folder will lack dates, too.
+            Err(error @ (Error::Missing { .. } | Error::Io { .. } | Error::WithHelp { .. })) => {
+                return Err(error);
+            }
             Err(error) => {
                 items.push(Item::unreadable(&file, None, error.to_string()));
                 continue;
@@ -297,7 +329,11 @@ fn forecasts(source: &CsvForecast, asked: &Predicting<'_>) -> Result<Inputs, Err
         {
             let (following, note) = source.dates_after(dates, &stored);
             item.dates = following;
-            notes.extend(note.map(|note| format!("`{}`: {note}", shown(&path))));
+            let gaps = source.gaps_before(dates, &stored);
+            let is_unseen = options.of_run == Some(false) && source.calendar.features() > 0;
+            let unseen = is_unseen.then(|| UNSEEN.to_owned());
+            let about = |note| format!("`{}`: {note}", shown(&path));
+            notes.extend(note.into_iter().chain(gaps).chain(unseen).map(about));
         }
         items.push(item);
     }
@@ -380,11 +416,12 @@ struct Read {
 
 /// Reads the table and cuts it, with what a run has `stored`.
 fn read(asked: &CsvForecast, stored: &Stored) -> Result<Read, Error> {
-    let mut table = Table::read(&asked.file, &asked.dates(stored.date_form.as_ref()))?;
+    let mut table = Table::read(&asked.file, &asked.dates(stored))?;
     let rows = rows(asked.split, table.rows()).map_err(|what| format(asked, what))?;
     let given = asked.frequency.as_ref().map(FrequencyAlias::frequency);
     let inferred = table.dates().and_then(Dates::frequency);
-    let notes = notes(asked, &table, rows, given.or(inferred.as_ref()));
+    let usual = given.or(stored.frequency.as_ref()).or(inferred.as_ref());
+    let notes = notes(asked, &table, rows, usual);
     let scales = stored.scales.clone().filter(|scales| scales.len() == table.series());
     let scales = scales.unwrap_or_else(|| table.scales_of(rows.train));
     table.standardise(scales.clone());

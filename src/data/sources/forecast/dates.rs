@@ -1,8 +1,11 @@
 //! The dates of a series: in ascending order, and with those that follow them.
 
+use jiff::civil::Time;
 use jiff::tz::TimeZone;
 
-use crate::data::sources::dates::{Date, DateForm, FormInference, Frequency, WrongDate, gaps};
+use crate::data::sources::dates::{
+    Date, DateForm, FORMAT_KEY, FormInference, Frequency, WrongDate, gaps,
+};
 
 /// The dates of all rows.
 pub(super) struct Dates {
@@ -29,7 +32,7 @@ impl Dates {
         for (cell, line) in cells {
             inference.see(cell, *line)?;
         }
-        Self::of(cells, inference.form()?.unwrap_or_default())
+        Self::of(cells, inference.form(FORMAT_KEY)?.unwrap_or_default())
     }
 
     fn of(cells: &[(String, u64)], form: DateForm) -> Result<Self, WrongDate> {
@@ -75,10 +78,22 @@ impl Dates {
         Frequency::infer(&self.all)
     }
 
+    /// The last `n` of them.
+    pub(super) fn last(&self, n: usize) -> Self {
+        let from = self.all.len().saturating_sub(n);
+        let (all, lines) = (self.all[from..].to_vec(), self.lines[from..].to_vec());
+        Self { all, lines, form: self.form.clone(), zone: self.zone.clone() }
+    }
+
+    /// Where rows seem to be missing.
+    pub(super) fn gaps(&self, frequency: &Frequency) -> Option<String> {
+        gaps(&self.all, &self.lines, frequency)
+    }
+
     /// Where rows seem to be missing, or that no frequency is known.
     pub(super) fn note(&self, frequency: Option<&Frequency>) -> Option<String> {
         match frequency {
-            Some(frequency) if frequency.fits(&self.all) => gaps(&self.all, &self.lines, frequency),
+            Some(frequency) if frequency.fits(&self.all) => self.gaps(frequency),
             Some(frequency) => {
                 Some(format!("not all of its dates are at the frequency `{frequency}`"))
             }
@@ -92,11 +107,15 @@ impl Dates {
         }
     }
 
-    /// The `n` dates after the last one, as text; none if that is not known.
+    /// The `n` dates after the last one, as text, without a time where none has one; none if that is not known.
     pub(super) fn following(&self, frequency: &Frequency, n: usize) -> Vec<String> {
         let Some(last) = self.all.last() else { return Vec::new() };
         let dates = frequency.following(*last, self.zone.as_ref(), n);
-        let digits = fraction_digits(self.all.iter().chain(&dates));
+        let all = || self.all.iter().chain(&dates);
+        if all().all(|date| date.offset.is_none() && date.local.time() == Time::midnight()) {
+            return dates.iter().map(|date| date.local.strftime("%Y-%m-%d").to_string()).collect();
+        }
+        let digits = fraction_digits(all());
         dates.iter().map(|date| written(*date, digits)).collect()
     }
 }
@@ -196,10 +215,7 @@ mod tests {
             after(&["2024-10-27T02:00+02:00", "2024-10-27T02:00+01:00", "2024-10-27T03:00+01:00"]),
             ["2024-10-27 04:00:00+01:00", "2024-10-27 05:00:00+01:00"]
         );
-        assert_eq!(
-            after(&["1949-01", "1949-02", "1949-03"]),
-            ["1949-04-01 00:00:00", "1949-05-01 00:00:00"]
-        );
+        assert_eq!(after(&["1949-01", "1949-02", "1949-03"]), ["1949-04-01", "1949-05-01"]);
         // With the name of a zone, the clock is set back once more.
         let berlin = ["2024-10-26T23:00", "2024-10-27T00:00", "2024-10-27T01:00"];
         let berlin = berlin.map(|cell| format!("{cell}+02:00[Europe/Berlin]"));

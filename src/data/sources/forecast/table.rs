@@ -51,6 +51,8 @@ pub(super) struct DateOptions<'a> {
     pub(super) format: Option<&'a str>,
     /// The format that the run has found.
     pub(super) form: Option<&'a DateForm>,
+    /// Whether the table of the run had dates; `None` where no run has seen one.
+    pub(super) of_run: Option<bool>,
 }
 
 impl Table {
@@ -59,7 +61,7 @@ impl Table {
         let bytes = read::table("the table", path, EXPECTED)?;
         let (mut rows, header) = CsvRows::open(path, &bytes)?;
         header::unique(&header).map_err(|bad| cell(path, 1, bad))?;
-        let separator = header::separator(path, &header);
+        let separator = header::other_separator(path, &header);
         let mut record = ::csv::StringRecord::new();
         let mut line = rows.read(&mut record)?;
         let name = header.first().map(String::as_str).unwrap_or_default();
@@ -68,6 +70,9 @@ impl Table {
         let mut table = Self::new(names.collect(), options.calendar);
         if table.names.is_empty() {
             return Err(at(path, 1, "the table needs at least one series".to_owned()));
+        }
+        if !dated && options.of_run == Some(true) && options.calendar.features() > 0 {
+            return Err(undated(path, name, record.get(0).unwrap_or_default()));
         }
         let mut cells = Vec::new();
         while let Some(at) = line {
@@ -119,14 +124,19 @@ impl Table {
             return Ok(());
         }
         let wrong = |WrongDate { line, cell: wrong, what, help }| {
-            let what = format!("`{}` {what}", shown(Path::new(&wrong)));
+            let what = match wrong.as_str() {
+                "" => "its date is empty".to_owned(),
+                wrong => format!("`{}` {what}", shown(Path::new(wrong))),
+            };
             cell(path, line, BadCell { what, help: Some(help) })
         };
         let dates = Dates::read(cells, options.format, options.form).map_err(wrong)?;
         let ordered = if options.check { dates.check_order() } else { Ok(()) };
         ordered.map_err(|(line, what)| Error::DateOrder { path: path.to_owned(), line, what })?;
         for date in dates.all() {
-            calendar::append(self.calendar, Some(date.local), &mut self.marks);
+            // A model that was trained on zeros knows nothing of the calendar.
+            let seen = Some(date.local).filter(|_| options.of_run != Some(false));
+            calendar::append(self.calendar, seen, &mut self.marks);
         }
         self.dates = Some(dates);
         Ok(())
@@ -209,6 +219,21 @@ impl Table {
     pub(super) fn marks(&self, row: usize) -> &[f32] {
         let features = self.calendar.features();
         &self.marks[row * features..][..features]
+    }
+}
+
+/// Refuses a table without the dates that the model sees.
+fn undated(path: &Path, name: &str, cell: &str) -> Error {
+    let [name, cell] = [name, cell].map(|text| shown(Path::new(text)));
+    Error::WithHelp {
+        path: path.to_owned(),
+        what: format!(
+            "it has no dates: its first column is `{name}` and begins with `{cell}`; the run was \
+             trained with dates, of which the model sees hour, weekday and day"
+        ),
+        help: "put the column of dates first, as in the table of the run; a run with \
+               `data.calendar = \"none\"` needs none"
+            .to_owned(),
     }
 }
 

@@ -436,7 +436,8 @@ impl Speech {
         let what = "WAV, FLAC, OGG or MP3 files, or NeMo's manifests (.json)";
         let mut utterances = Vec::new();
         let mut items = Vec::new();
-        for path in inputs::files(paths, what, &audio::is_named_so)? {
+        let inputs::Found { files, notes } = inputs::files(paths, what, &audio::is_named_so)?;
+        for path in files {
             let file = Arc::from(&*path);
             let at = utterances.len();
             if inputs::ends_with(&path, &["json", "jsonl"]) {
@@ -460,7 +461,7 @@ impl Speech {
         let samples = Arc::new(Utterances::new(clips, None, mel));
         let items = Items::Listed(items);
         let answers = Answers::OfLoss(Vec::new());
-        Ok(Inputs { samples, items, answers, notes: Vec::new() })
+        Ok(Inputs { samples, items, answers, notes })
     }
 }
 

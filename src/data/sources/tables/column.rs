@@ -1,9 +1,10 @@
 //! A column of a table as it is read, cell by cell.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::path::Path;
 
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 use crate::data::error::shown;
 use crate::data::json::NOT_FINITE;
@@ -89,6 +90,15 @@ impl Column {
                 (0..more.rows.len()).for_each(|row| all.push(more.word(row)));
             }
             _ => {}
+        }
+    }
+
+    /// How many cells of some rows are empty.
+    pub(crate) fn empty_in(&self, rows: Range<usize>) -> usize {
+        match &self.cells {
+            Cells::Numbers(all) => all[rows].iter().filter(|number| number.is_nan()).count(),
+            Cells::Words(all) => rows.filter(|row| all.word(*row).is_empty()).count(),
+            Cells::Dates(_, all) => all[rows].iter().filter(|date| date.is_none()).count(),
         }
     }
 
@@ -276,13 +286,28 @@ pub(crate) fn number(column: &str, cell: &str) -> Result<f64, String> {
     }
 }
 
-/// The truth value in a cell, as pandas reads them.
+/// Truth values, as pandas reads them.
+const TRUTH_VALUES: [(&str, bool); 6] = [
+    ("true", true),
+    ("True", true),
+    ("TRUE", true),
+    ("false", false),
+    ("False", false),
+    ("FALSE", false),
+];
+
+/// The number that each of them becomes, for another program.
+pub(in crate::data) fn truth_values() -> Value {
+    TRUTH_VALUES
+        .iter()
+        .map(|(word, is_true)| ((*word).to_owned(), u8::from(*is_true).into()))
+        .collect::<Map<String, Value>>()
+        .into()
+}
+
+/// The truth value in a cell.
 pub(crate) fn truth(cell: &str) -> Option<bool> {
-    match cell {
-        "true" | "True" | "TRUE" => Some(true),
-        "false" | "False" | "FALSE" => Some(false),
-        _ => None,
-    }
+    TRUTH_VALUES.iter().find(|(word, _)| *word == cell).map(|(_, is_true)| *is_true)
 }
 
 /// A whole number, as far as 64 bits hold them exactly.

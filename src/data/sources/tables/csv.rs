@@ -18,6 +18,7 @@ use crate::data::sources::tables::column_names::{ColumnNames, keyed};
 use crate::data::sources::tables::csv_rows::{CsvRows, EXPECTED, unpacked};
 use crate::data::sources::tables::date_formats::{DateFormats, DateInferences};
 use crate::data::sources::tables::features::{CellRules, Features, MissingValues};
+use crate::data::sources::tables::fit::Fit;
 use crate::data::sources::tables::header;
 use crate::data::sources::tables::table::{AnswerKind, Opened, Rows, Wanted, at, cell};
 use crate::data::sources::tables::target_cells::TargetCells;
@@ -336,7 +337,7 @@ fn check_header(path: &Path, names: &[String]) -> Result<(), BadCell> {
         return Ok(());
     }
     let what = "the table needs the target and at least one feature".to_owned();
-    let help = header::separator(path, names);
+    let help = header::other_separator(path, names);
     let help = help.unwrap_or_else(|| "write a column of features beside it".to_owned());
     Err(BadCell { what, help: Some(help) })
 }
@@ -369,7 +370,11 @@ enum Role {
 
 impl DataSource for Csv {
     fn preprocessing(&self, found: &Options) -> Result<Options, Error> {
-        Ok(self.missing_values.described(found))
+        Ok(self.rules().described(found))
+    }
+
+    fn target_scales(&self, found: &Options) -> Vec<(f64, f64)> {
+        Fit::found(found).map(|fit| fit.targets).unwrap_or_default()
     }
 
     fn open(&self, reading: &Reading<'_>) -> Result<Splits, Error> {
@@ -403,9 +408,10 @@ impl DataSource for Csv {
     fn inputs(&self, asked: &Predicting<'_>) -> Result<Inputs, Error> {
         let mut rows = Unanswered::new(&asked.plan.source.found, self.rules())?;
         let is_wanted = |path: &Path| inputs::ends_with(unpacked(path), &["csv", "tsv"]);
-        for path in
-            inputs::files(asked.paths, "tables (.csv, .tsv) with a header line", &is_wanted)?
-        {
+        let what = "tables (.csv, .tsv) with a header line";
+        let found = inputs::files(asked.paths, what, &is_wanted)?;
+        rows.note(found.notes);
+        for path in found.files {
             self.rows_of(&path, &mut rows)?;
         }
         rows.inputs(&self.target)

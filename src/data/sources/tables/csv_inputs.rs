@@ -17,7 +17,7 @@ impl Csv {
         let bytes = read::table("the input", path, EXPECTED)?;
         let names = rows.names();
         let (mut table, header) = CsvRows::open(path, &bytes).map_err(|error| match error {
-            Error::Line { .. } => no_table(path, &names),
+            Error::Line { .. } | Error::Cell { .. } => no_table(path, &names),
             error => error,
         })?;
         header::unique(&header).map_err(|bad| cell(path, 1, bad))?;
@@ -28,6 +28,7 @@ impl Csv {
         if !missing.is_empty() {
             return Err(inputs::lacks(path, &missing, &header));
         }
+        let from = rows.len();
         let file = path.into();
         let mut record = ::csv::StringRecord::new();
         for row in 1.. {
@@ -46,6 +47,7 @@ impl Csv {
                 }),
             }
         }
+        rows.note_filled(path, from, |_| false);
         Ok(())
     }
 }

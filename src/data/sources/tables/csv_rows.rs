@@ -6,7 +6,8 @@ use csv::{ErrorKind, Position, Reader, ReaderBuilder, StringRecord, Trim};
 
 use crate::data::error::Error;
 use crate::data::read;
-use crate::data::sources::tables::table::at;
+use crate::data::sources::tables::column::BadCell;
+use crate::data::sources::tables::table::{at, cell};
 
 /// What a table is, in messages.
 pub(in crate::data) const EXPECTED: &str =
@@ -74,11 +75,17 @@ impl<'a> CsvRows<'a> {
     }
 
     fn malformed(&mut self, error: &csv::Error) -> Error {
-        let what = match error.kind() {
-            ErrorKind::Utf8 { err, .. } => format!("cell {} is not UTF-8 text", err.field() + 1),
-            _ => error.to_string(),
+        let line = self.lines.line(error.position());
+        let ErrorKind::Utf8 { err, .. } = error.kind() else {
+            return at(self.path, line, error.to_string());
         };
-        at(self.path, self.lines.line(error.position()), what)
+        let what = format!("cell {} is not UTF-8 text", err.field() + 1);
+        let help = format!(
+            "save it as UTF-8; in Python, `pandas.read_csv(\"{0}\", encoding=\"latin-1\")\
+             .to_csv(\"{0}\", index=False)`, or with the encoding that it has",
+            self.path.display()
+        );
+        cell(self.path, line, BadCell { what, help: Some(help) })
     }
 }
 

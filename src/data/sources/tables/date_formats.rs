@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize, Serializer};
 
 use crate::config::kind::Wrong;
 use crate::data::error::Error;
-use crate::data::sources::dates::{DateForm, FormInference, check_format};
+use crate::data::sources::dates::{DateForm, FORMAT_KEY, FormInference, check_format};
 use crate::data::sources::tables::column::{BadCell, wrong_date};
 use crate::data::sources::tables::features::{CellRules, Features};
 use crate::data::sources::tables::table::cell;
@@ -92,14 +92,31 @@ impl<'a> DateInferences<'a> {
 
     /// The format of each column.
     pub(crate) fn forms(self) -> Result<BTreeMap<String, DateForm>, Error> {
+        // One format would be that of all.
+        let has_several = self.columns.len() > 1;
         let form = |(name, (inference, path)): (&str, (FormInference<'_>, PathBuf))| {
-            let form = inference.form().map_err(|wrong| {
+            let key = if has_several {
+                format!("{FORMAT_KEY}.{}", toml_key(name))
+            } else {
+                FORMAT_KEY.to_owned()
+            };
+            let form = inference.form(&key).map_err(|wrong| {
                 let line = wrong.line;
                 cell(&path, line, wrong_date(name, wrong))
             })?;
             Ok((name.to_owned(), form.unwrap_or_default()))
         };
         self.columns.into_iter().map(form).collect()
+    }
+}
+
+/// A name as a key of TOML.
+fn toml_key(name: &str) -> String {
+    let is_bare = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-');
+    if !name.is_empty() && name.chars().all(is_bare) {
+        name.to_owned()
+    } else {
+        format!("{name:?}")
     }
 }
 

@@ -4,6 +4,7 @@ use std::f64::consts::TAU;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
 
 use crate::data::sources::dates::Date;
 
@@ -49,6 +50,17 @@ impl DateFeature {
                 numbers.extend([angle.sin(), angle.cos()]);
             }
             _ => numbers.push(number),
+        }
+    }
+
+    /// Each number of it for another program: what it is of a date and, of a sine or cosine, its
+    /// first value and after how many it comes round.
+    pub(crate) fn described(self, cyclic: bool) -> Vec<Value> {
+        match self.period().filter(|_| cyclic) {
+            Some((first, period)) => ["sine", "cosine"]
+                .map(|wave| json!({ "of": self, "wave": wave, "minus": first, "period": period }))
+                .to_vec(),
+            None => vec![json!({ "of": self })],
         }
     }
 

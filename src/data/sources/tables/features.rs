@@ -7,7 +7,7 @@ use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::de::{Deserializer, Error, SeqAccess, Unexpected, Visitor};
 use serde::{Deserialize, Serialize, Serializer};
 
-use crate::config::kind::{Options, Wrong};
+use crate::config::kind::Wrong;
 use crate::data::sources::tables::column_names::ColumnNames;
 use crate::data::sources::tables::dates::DateFeature;
 
@@ -108,19 +108,13 @@ impl Default for MissingValues {
 }
 
 impl MissingValues {
-    /// Adds to what training rows say what another program needs besides: which cells count as
-    /// empty, and where the numbers of a row stand.
-    pub(super) fn described(&self, found: &Options) -> Options {
+    /// Each word that counts as an empty cell.
+    pub(super) fn words(&self) -> Vec<String> {
         let words = |word: &String| match word.as_str() {
             PANDAS => NA_VALUES.map(str::to_owned).to_vec(),
             word => vec![word.to_owned()],
         };
-        let empty: Vec<String> =
-            std::iter::once(String::new()).chain(self.0.iter().flat_map(words)).collect();
-        let order = ["numbers and dates", "whether cells are empty", "categories"];
-        let said = [("empty_cells", empty.into()), ("order", order.as_slice().into())];
-        let said = said.map(|(key, value): (&str, serde_json::Value)| (key.to_owned(), value));
-        found.clone().into_iter().chain(said).collect()
+        std::iter::once(String::new()).chain(self.0.iter().flat_map(words)).collect()
     }
 
     /// Whether a cell counts as empty.

@@ -7,14 +7,16 @@
 //! `OneHotEncoder`.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 
 use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
 
 use crate::config::kind::Options;
 use crate::data::sources::dates::DateForm;
-use crate::data::sources::tables::column::{Cells, Column, Words};
+use crate::data::sources::tables::column::{Cells, Column, Words, truth_values};
 use crate::data::sources::tables::dates::DateFeature;
-use crate::data::sources::tables::features::{ColumnKind, Features, Missing};
+use crate::data::sources::tables::features::{CellRules, ColumnKind, Features, Missing};
 
 /// What the training rows say.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -136,6 +138,34 @@ impl Fit {
     pub(crate) fn kept(&self) -> Options {
         let value = serde_json::to_value(self).unwrap_or_default();
         [(Self::FOUND.to_owned(), value)].into()
+    }
+
+    /// Each feature for another program. The targets are described with their names elsewhere.
+    fn described(&self) -> Value {
+        let encoding = |encoding: &Encoding| match encoding {
+            Encoding::Date(date) => json!({ "date": date.described() }),
+            encoding => json!(encoding),
+        };
+        let feature = |Feature { name, encoding: own }: &Feature| json!({ "name": name, "encoding": encoding(own) });
+        json!({ "features": self.features.iter().map(feature).collect::<Vec<_>>() })
+    }
+
+    /// Columns, with their number of empty cells, that are filled in where it may not be meant: all
+    /// of these rows are empty, or the column was never empty in the training rows.
+    pub(crate) fn filled(&self, columns: &[Column], rows: Range<usize>) -> Vec<(String, usize)> {
+        let filled = |(feature, column): (&Feature, &Column)| {
+            let n_empty = column.empty_in(rows.clone());
+            let is_known = match &feature.encoding {
+                Encoding::Number(number) => number.n_empty > 0,
+                Encoding::Date(date) => date.numbers.first().is_some_and(|date| date.n_empty > 0),
+                Encoding::OneHot(categories) => categories.iter().any(String::is_empty),
+            };
+            // An unknown category is reported as one.
+            let is_unknown = matches!(feature.encoding, Encoding::OneHot(_)) && !is_known;
+            let is_told = n_empty > 0 && (n_empty == rows.len() || !is_known) && !is_unknown;
+            is_told.then(|| (column.name.clone(), n_empty))
+        };
+        self.features.iter().zip(columns).filter_map(filled).collect()
     }
 
     /// Names of the features.
@@ -274,6 +304,25 @@ impl Fit {
     }
 }
 
+impl CellRules<'_> {
+    /// What training rows say, and what another program needs besides: which cells count as empty or
+    /// are truth values, and where the numbers of a row stand.
+    pub(super) fn described(&self, found: &Options) -> Options {
+        let said = [
+            ("empty_cells", json!(self.missing.words())),
+            ("truth_values", truth_values()),
+            ("handle_unknown", json!(self.features.handle_unknown)),
+            ("order", json!(["numbers and dates", "whether cells are empty", "categories"])),
+        ];
+        let mut described = found.clone();
+        if let Some(fit) = Fit::found(found) {
+            described.insert(Fit::FOUND.to_owned(), fit.described());
+        }
+        described.extend(said.map(|(key, value)| (key.to_owned(), value)));
+        described
+    }
+}
+
 /// Whether a column is standardised.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Scaled {
@@ -333,6 +382,20 @@ impl DateFit {
             fit.numbers.push(found.ok_or_else(|| without_values(column))?);
         }
         Ok(fit)
+    }
+
+    /// The format of its cells, and each number that they become, for another program.
+    fn described(&self) -> Value {
+        let mut described = self.form.described();
+        let parts = self.parts.iter().flat_map(|part| part.described(self.cyclic));
+        let number = |(mut part, fit): (Value, &NumberFit)| {
+            if let (Some(part), Value::Object(fit)) = (part.as_object_mut(), json!(fit)) {
+                part.extend(fit);
+            }
+            part
+        };
+        described["numbers"] = parts.zip(&self.numbers).map(number).collect();
+        described
     }
 
     /// The numbers of the dates, column by column; NaN where a cell is empty.

@@ -45,7 +45,7 @@ pub(in crate::data) fn ragged(cells: usize, header: &[String]) -> String {
 
 /// What to do about the table at `path` whose header is one cell in which another sign separates
 /// the names.
-pub(in crate::data) fn separator(path: &Path, header: &[String]) -> Option<String> {
+pub(crate) fn other_separator(path: &Path, header: &[String]) -> Option<String> {
     let [only] = header else { return None };
     let others = [(b'\t', "tabs"), (b';', "`;`"), (b'|', "`|`"), (b',', "commas")];
     let is_there = |byte: u8| byte != delimiter(path) && only.as_bytes().contains(&byte);
@@ -53,8 +53,12 @@ pub(in crate::data) fn separator(path: &Path, header: &[String]) -> Option<Strin
     Some(match byte {
         b'\t' => "separated by tabs? Call the file `.tsv`".to_owned(),
         b',' => "separated by commas? Call the file `.csv`".to_owned(),
-        _ => format!(
-            "separated by {by}? Save it with commas between the cells and points in the numbers"
+        byte => format!(
+            "separated by {by}? Save it with commas between the cells and points in the numbers; in \
+             Python, `pandas.read_csv(\"{0}\", sep=\"{1}\"{2}).to_csv(\"{0}\", index=False)`",
+            path.display(),
+            char::from(byte),
+            if byte == b';' { ", decimal=\",\"" } else { "" },
         ),
     })
 }

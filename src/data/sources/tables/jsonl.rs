@@ -23,6 +23,7 @@ use crate::data::sources::tables::column_names::{ColumnNames, keyed};
 use crate::data::sources::tables::csv_rows::unpacked;
 use crate::data::sources::tables::date_formats::{DateFormats, DateInferences};
 use crate::data::sources::tables::features::{CellRules, ColumnKind, Features, MissingValues};
+use crate::data::sources::tables::fit::Fit;
 use crate::data::sources::tables::table::{AnswerKind, Opened, Rows, Wanted, cell};
 use crate::data::sources::tables::target_cells::TargetCells;
 use crate::data::sources::tables::unanswered::Unanswered;
@@ -114,7 +115,11 @@ impl Kind for Jsonl {
 
 impl DataSource for Jsonl {
     fn preprocessing(&self, found: &Options) -> Result<Options, Error> {
-        Ok(self.missing_values.described(found))
+        Ok(self.rules().described(found))
+    }
+
+    fn target_scales(&self, found: &Options) -> Vec<(f64, f64)> {
+        Fit::found(found).map(|fit| fit.targets).unwrap_or_default()
     }
 
     fn open(&self, reading: &Reading<'_>) -> Result<Splits, Error> {
@@ -151,7 +156,9 @@ impl DataSource for Jsonl {
     fn inputs(&self, asked: &Predicting<'_>) -> Result<Inputs, Error> {
         let mut rows = Unanswered::new(&asked.plan.source.found, self.rules())?;
         let is_wanted = |path: &Path| inputs::ends_with(unpacked(path), &["jsonl", "json"]);
-        for path in inputs::files(asked.paths, "files of a JSON object a line", &is_wanted)? {
+        let found = inputs::files(asked.paths, "files of a JSON object a line", &is_wanted)?;
+        rows.note(found.notes);
+        for path in found.files {
             self.rows_of(&path, &mut rows)?;
         }
         rows.inputs(&self.target)
@@ -321,6 +328,7 @@ impl Jsonl {
     fn rows_of(&self, path: &Path, rows: &mut Unanswered<'_>) -> Result<(), Error> {
         let bytes = read::table("the input", path, EXPECTED)?;
         let lines = bytes.split(|&byte| byte == b'\n').filter(|line| !line.trim_ascii().is_empty());
+        let from = rows.len();
         let file = path.into();
         let mut absent = Absent::new(&self.inputs);
         for (row, text) in (1..).zip(lines) {
@@ -345,6 +353,7 @@ impl Jsonl {
             return Err(inputs::lacks_keys(path, &missing, &absent.names()));
         }
         rows.note(absent.note(path));
+        rows.note_filled(path, from, |column| absent.counts(column));
         Ok(())
     }
 
@@ -458,6 +467,12 @@ impl<'a> Absent<'a> {
     /// Names of keys that lines have.
     fn names(&self) -> Vec<String> {
         self.present.iter().cloned().collect()
+    }
+
+    /// Whether some lines lack what a column is read from.
+    fn counts(&self, column: &str) -> bool {
+        let mut lacking = self.inputs.iter().zip(&self.without).filter(|(_, n)| **n > 0);
+        lacking.any(|(key, _)| is_of(column, key))
     }
 
     /// That some lines of the file at `path` lack inputs, if so.

@@ -24,5 +24,6 @@ pub(crate) use csv_rows::delimiter;
 pub use date_formats::DateFormats;
 pub use dates::DateFeature;
 pub use features::{Features, HandleUnknown, Missing, MissingValues};
+pub(crate) use header::other_separator;
 pub use jsonl::Jsonl;
 pub(crate) use target_cells::TargetCells;

@@ -6,6 +6,7 @@
 //! distinct values of the training rows (numerically if all are integers, else in byte order);
 //! numbers to predict stay as they are unless they are to be standardised.
 
+use std::cmp::Ordering;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -14,7 +15,7 @@ use crate::data::error::{Error, SampleError, shown};
 use crate::data::sources::holdout::{Divisible, Parts, Units, numbered};
 use crate::data::sources::source::{Asked, Survey};
 use crate::data::sources::tables::answer::{Answer, labelled, labels, sorted_classes};
-use crate::data::sources::tables::column::{BadCell, Cells, Column};
+use crate::data::sources::tables::column::{BadCell, Cells, Column, truth};
 use crate::data::sources::tables::column_names::ColumnNames;
 use crate::data::sources::tables::features::{CellRules, ColumnKind, HandleUnknown};
 use crate::data::sources::tables::fit::{Encoded, Fit, Scale, UNKNOWN, Unknown, scale};
@@ -22,6 +23,7 @@ use crate::data::subset;
 use crate::data::{Dataset, Splits, Target};
 use crate::plan::{SplitPlan, TargetColumn, Targets};
 use crate::rng::Key;
+use crate::terminal::counted;
 use crate::units::Bytes;
 
 /// Rows as written.
@@ -136,6 +138,7 @@ impl Wanted<'_> {
             Some(fit) => fit,
             None => self.fit_of(&train, &classes)?,
         };
+        notes.extend(self.truth_and_numbers(&classes));
         notes.extend(fit.scattered(train.lines.len()));
         notes.extend(in_time);
         notes.extend(self.leaks(&train));
@@ -143,6 +146,10 @@ impl Wanted<'_> {
         let mut evaluated = |rows: Rows, what: &str| -> Result<Arc<dyn Dataset>, Error> {
             let encoded = fit.encode(&rows.columns);
             self.refuse_unknown(&rows, &encoded)?;
+            let n = rows.lines.len();
+            let told = fit.filled(&rows.columns, 0..n);
+            let of = format!("{what} rows of `{}`", shown(&rows.path));
+            notes.extend(filled_words(&told, n, &of));
             notes.extend(unknown_words(&fit, &encoded, rows.lines.len(), &format!("{what} ")));
             let table = rows.into_table(&fit, encoded, &classes);
             Ok(Arc::new(table.map_err(|error| many_classes().unwrap_or(error))?))
@@ -172,25 +179,45 @@ impl Wanted<'_> {
         }
     }
 
+    /// That the same truth seems to be written as a word and as a number, if so.
+    fn truth_and_numbers(&self, classes: &[String]) -> Option<String> {
+        let is_class = self.answers() == AnswerKind::Class;
+        let word = classes.iter().find(|class| truth(class).is_some()).filter(|_| is_class)?;
+        let number = classes.iter().find(|class| ["0", "1"].contains(&class.as_str()))?;
+        let name = self.target.words();
+        Some(format!(
+            "{name} has the classes `{word}` and `{number}`: truth values and numbers are classes of \
+             their own, so write all rows in one way"
+        ))
+    }
+
     /// That rows in the order of their dates are held out at random, if so.
     fn split_in_time(&self, rows: &Rows) -> Option<String> {
         let SplitPlan { val_fraction, test_fraction, folds, .. } = self.asked.split;
         let is_split = val_fraction.is_some() || test_fraction.is_some() || folds.is_some();
         let is_at_random = is_split && rows.groups.is_empty();
-        let ascend = |column: &&Column| match &column.cells {
+        let order = |column: &Column| match &column.cells {
             Cells::Dates(_, dates) => {
                 let dates: Vec<_> = dates.iter().flatten().map(|date| date.instant()).collect();
-                let is_sorted =
-                    dates.is_sorted_by(|a, b| a < b) || dates.is_sorted_by(|a, b| a > b);
-                dates.len() > 2 && is_sorted
+                order_in_time(&dates)
             }
-            _ => false,
+            _ => None,
         };
-        let Column { name, .. } = rows.columns.iter().filter(|_| is_at_random).find(ascend)?;
+        let mut columns = rows.columns.iter().filter(|_| is_at_random);
+        let (name, order) = columns.find_map(|column| Some((&column.name, order(column)?)))?;
+        let (recurs, instead) = match order {
+            OrderInTime::One => (
+                "",
+                "put the last rows into a `data.val_file`, or forecast with `data.name = \
+                 \"csv_forecast\"`",
+            ),
+            OrderInTime::Several => {
+                (" (dates recur)", "put the rows of the last dates into a `data.val_file`")
+            }
+        };
         Some(format!(
-            "the rows are in the order of `{name}`, but are held out at random: neighbours in time \
-             are then in both parts, and the score may be too good; put the last rows into a \
-             `data.val_file`, or forecast with `data.name = \"csv_forecast\"`"
+            "the rows are in the order of `{name}`{recurs}, but are held out at random: neighbours \
+             in time are then in both parts, and the score may be too good; {instead}"
         ))
     }
 
@@ -339,6 +366,50 @@ fn flag_counts(splits: &Splits) -> Vec<u64> {
     counts
 }
 
+/// How rows follow each other in time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum OrderInTime {
+    /// Each is later than the one before, or each earlier.
+    One,
+    /// Dates recur: one series below the other, or several rows of one date.
+    Several,
+}
+
+/// How rows of these dates follow each other in time; `None` if they are mixed.
+fn order_in_time<T: Ord>(dates: &[T]) -> Option<OrderInTime> {
+    let is_one = dates.is_sorted_by(|a, b| a < b) || dates.is_sorted_by(|a, b| a > b);
+    let distinct = dates.iter().collect::<BTreeSet<_>>().len();
+    if distinct < 3 {
+        return None;
+    }
+    if is_one {
+        return Some(OrderInTime::One);
+    }
+    let is_sorted = ascend(dates.iter()) || ascend(dates.iter().rev());
+    is_sorted.then_some(OrderInTime::Several)
+}
+
+/// Whether dates ascend within each of several series. A date before all of its series begins
+/// another one; a step back within one is disorder.
+fn ascend<'a, T: Ord + 'a>(mut dates: impl Iterator<Item = &'a T>) -> bool {
+    let (mut up, mut begun, mut back) = (0, 0, 0);
+    let Some(mut before) = dates.next() else { return false };
+    let mut first = before;
+    for date in dates {
+        match date.cmp(before) {
+            Ordering::Greater => up += 1,
+            Ordering::Less if date <= first => {
+                begun += 1;
+                first = date;
+            }
+            Ordering::Less => back += 1,
+            Ordering::Equal => {}
+        }
+        before = date;
+    }
+    back * 20 <= up + begun + back && up > begun
+}
+
 /// "3 of 8 validation rows have a `city` that no training row has, such as `Oslo`: all its numbers
 /// are 0", where `what` is "validation ".
 pub(crate) fn unknown_words<'a>(
@@ -357,6 +428,25 @@ pub(crate) fn unknown_words<'a>(
             "{n} of {rows} {what}{noun} {have} a `{column}` that no training row has, such as \
              {word}{known}: all its numbers are 0"
         )
+    })
+}
+
+/// Columns that are named in a note.
+const MAX_NAMED: usize = 10;
+
+/// "`new.csv`: empty cells are filled in as the training rows say: `bmi` in all 3 rows" of the
+/// columns that [`Fit::filled`] counts; `of` is "`new.csv`".
+pub(crate) fn filled_words(filled: &[(String, usize)], rows: usize, of: &str) -> Option<String> {
+    let column = |(name, n): &(String, usize)| match n {
+        n if *n == rows && rows > 1 => format!("`{name}` in all {rows} rows"),
+        n => format!("`{name}` in {n} of {}", counted(rows as u64, "row")),
+    };
+    let mut named: Vec<String> = filled.iter().take(MAX_NAMED).map(column).collect();
+    let more = filled.len().saturating_sub(MAX_NAMED);
+    named.extend((more > 0).then(|| format!("and {more} more columns")));
+    (!filled.is_empty()).then(|| {
+        let named = named.join(", ");
+        format!("{of}: empty cells are filled in as the training rows say: {named}")
     })
 }
 

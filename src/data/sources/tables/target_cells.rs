@@ -45,14 +45,16 @@ impl TargetCells {
         self.words || self.truths || (are_few && !self.decimals)
     }
 
+    /// Whether they are 0 and 1, or truth values.
+    pub(crate) fn are_flags(&self) -> bool {
+        !self.words && !self.decimals && self.whole.iter().all(|n| [0, 1].contains(n))
+    }
+
     /// What a target of these columns is: several of 0 and 1 are labels.
     pub(crate) fn targets(columns: &[Self]) -> Targets {
-        let are_flags = |column: &Self| {
-            !column.words && !column.decimals && column.whole.iter().all(|n| [0, 1].contains(n))
-        };
         match columns {
             [one] if one.are_classes() => Targets::Classes,
-            [_, _, ..] if columns.iter().all(are_flags) => Targets::MultiLabel,
+            [_, _, ..] if columns.iter().all(Self::are_flags) => Targets::MultiLabel,
             _ => Targets::Numbers,
         }
     }

@@ -383,6 +383,47 @@ fn inputs_without_answers_are_read_as_the_training_rows_were() {
 }
 
 #[test]
+fn cells_that_are_filled_in_where_none_or_all_were_empty_are_counted() {
+    let train = "a,b,c,y\n1,5,x,7\n2,,z,4\n3,6,,9\n";
+    let (_dir, mut csv) = table(train, "a,b,c,y\n1,,x,1\n,,,2\n", "y".into());
+    csv.features = Features { missing: Some(Missing::Mean), ..Features::default() };
+    csv.features.categorical = "c".into();
+    let survey = csv.survey(&REGRESSION).unwrap();
+    let expected = "val.csv`: empty cells are filled in as the training rows say: `a` in 1 of 2 \
+                    rows, `b` in all 2 rows";
+    assert!(survey.notes.iter().any(|note| note.ends_with(expected)), "{:?}", survey.notes);
+    let asked = |text: &str| asked_about(&csv, &survey.found, "new.csv", text).unwrap().notes;
+    let expected = "new.csv`: empty cells are filled in as the training rows say: `b` in all 2 rows, \
+                    `c` in all 2 rows";
+    assert!(asked("a,b,c\n1,,\n2,,\n")[0].ends_with(expected));
+    assert!(asked("a,b,c\n,3,x\n")[0].ends_with("`a` in 1 of 1 row"));
+    assert_eq!(asked("a,b,c\n1,,\n2,3,x\n"), [""; 0]);
+}
+
+#[test]
+fn another_program_gets_all_that_makes_the_numbers_of_a_row() {
+    let train = "d,b,y\n31/01/2024,True,7\n15/02/2024,False,4\n16/02/2024,1,9\n";
+    let (_dir, mut csv) = table(train, train, "y".into());
+    csv.features.dates = "d".into();
+    csv.features.date_features = vec![DateFeature::Year, DateFeature::Month];
+    csv.standardize_target = true;
+    let found = csv.survey(&REGRESSION).unwrap().found;
+    let told = csv.preprocessing(&found).unwrap();
+    let date = &told["fit"]["features"][0]["encoding"]["date"];
+    assert_eq!((&date["format"], &date["whole_cell"]), (&json!("%d/%m/%Y"), &json!(false)));
+    let [year, sine, cosine] = [0, 1, 2].map(|at| &date["numbers"][at]);
+    assert_eq!((&year["of"], &year["scale"]), (&json!("year"), &json!([2024.0, 1.0])));
+    assert_eq!((&sine["wave"], &cosine["wave"]), (&json!("sine"), &json!("cosine")));
+    assert_eq!((&sine["minus"], &sine["period"]), (&json!(1.0), &json!(12.0)));
+    assert_eq!(
+        (&told["truth_values"]["TRUE"], &told["handle_unknown"]),
+        (&json!(1), &json!("ignore"))
+    );
+    let [(mean, _)] = csv.target_scales(&found)[..] else { panic!("one target") };
+    assert!((mean - 20.0 / 3.0).abs() < 1e-12);
+}
+
+#[test]
 fn truth_values_and_numbers_are_classes_and_features_in_any_spelling() {
     let train = "a,b,y\n1,True,1.0\n0,false,2\n1,TRUE,1\n";
     let (_dir, csv) = table(train, "a,b,y\n1,False,2.0\n", "y".into());
@@ -398,6 +439,10 @@ fn truth_values_and_numbers_are_classes_and_features_in_any_spelling() {
         ("False True".to_owned(), &[Target::Class(0)][..])
     );
     assert_eq!(train.1, [1, 0, 1].map(Target::Class));
+    let mixed = "a,y\n1,True\n2,False\n3,1\n4,0\n5,1\n";
+    let (_dir, csv) = table(mixed, mixed, "y".into());
+    let notes = csv.survey(&CLASSES).unwrap().notes;
+    assert!(notes[0].starts_with("`y` has the classes `False` and `0`: truth values"), "{notes:?}");
     let (_dir, csv) = table("a,u,v\n1,True,0\n2,False,1\n", "a,u,v\n1,1,True\n", list(&["u", "v"]));
     let (_, [_, val]) = opened(&csv, &Asked::new("x", 0, Targets::MultiLabel)).unwrap();
     assert_eq!(val.1, [Target::Series(vec![1.0, 1.0])]);
@@ -560,4 +605,12 @@ fn rows_in_the_order_of_time_that_are_held_out_at_random_are_warned_of() {
     assert!(found.len() == 1 && found[0].contains("in the order of `sold`"), "{found:?}");
     assert_eq!(notes(|i| 7 * i % 20, split), [""; 0]);
     assert_eq!(notes(|i| i, SplitPlan::NONE), [""; 0]);
+    // One series below the other, newest first, several rows of a date.
+    let panels: [fn(usize) -> usize; 3] = [|i| i % 5, |i| 9 - i % 10, |i| i / 4];
+    for panel in panels {
+        let found = notes(panel, split);
+        let is_said = found.len() == 1 && found[0].contains("`sold` (dates recur), but");
+        assert!(is_said, "{found:?}");
+    }
+    assert_eq!(notes(|i| 7 * i % 20 / 4, split), [""; 0], "mixed");
 }

@@ -4,14 +4,14 @@ use std::path::Path;
 use std::sync::Arc;
 
 use crate::config::kind::Options;
-use crate::data::error::Error;
+use crate::data::error::{Error, shown};
 use crate::data::inputs::{Answers, Inputs, Item, Items, Unit};
 use crate::data::sources::tables::answer::Answer;
 use crate::data::sources::tables::column::{BadCell, Column};
 use crate::data::sources::tables::column_names::ColumnNames;
 use crate::data::sources::tables::features::{CellRules, ColumnKind, HandleUnknown};
 use crate::data::sources::tables::fit::Fit;
-use crate::data::sources::tables::table::{Rows, unknown_words};
+use crate::data::sources::tables::table::{Rows, filled_words, unknown_words};
 
 /// Rows as they are read, with what the run found out about its columns.
 pub(crate) struct Unanswered<'a> {
@@ -68,6 +68,21 @@ impl<'a> Unanswered<'a> {
         self.rows.lines.push(row);
         self.rows.answers.push(Answer::numbers(&[0.0]));
         self.items.push(Item::new(file, Some(row), at..at + 1));
+    }
+
+    /// Notes which cells of the file at `path`, whose rows begin at `from`, are empty, where that is
+    /// told; but for columns that `is_told` already.
+    pub(crate) fn note_filled(&mut self, path: &Path, from: usize, is_told: impl Fn(&str) -> bool) {
+        let rows = from..self.rows.lines.len();
+        let mut filled = self.fit.filled(&self.rows.columns, rows.clone());
+        filled.retain(|(name, _)| !is_told(name));
+        let of = format!("`{}`", shown(path));
+        self.notes.extend(filled_words(&filled, rows.len(), &of));
+    }
+
+    /// Rows so far that could be read.
+    pub(crate) fn len(&self) -> usize {
+        self.rows.lines.len()
     }
 
     /// Notes what is worth a look.

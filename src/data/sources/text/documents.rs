@@ -35,7 +35,8 @@ pub(super) fn texts(
     let mut all = Documents { shape: [seq_len], ..Documents::default() };
     let mut items = Vec::new();
     let is_wanted = |path: &Path| inputs::ends_with(path, &["txt", "md", "jsonl"]);
-    for path in inputs::files(paths, EXPECTED, &is_wanted)? {
+    let inputs::Found { files, notes } = inputs::files(paths, EXPECTED, &is_wanted)?;
+    for path in files {
         let file: Arc<Path> = Arc::from(&*path);
         let bytes = match read::whole(&path) {
             Ok(bytes) => bytes,
@@ -56,18 +57,19 @@ pub(super) fn texts(
             push(None, String::from_utf8(bytes).map_err(not_text));
         }
     }
-    Ok(all.inputs(items))
+    Ok(all.inputs(items, notes))
 }
 
 /// The documents that are files of tokens.
 pub(super) fn token_files(
     files: Vec<(PathBuf, Result<Vec<u32>, String>)>,
+    notes: Vec<String>,
     seq_len: usize,
 ) -> Inputs {
     let mut all = Documents { shape: [seq_len], ..Documents::default() };
     let item = |(path, tokens): (PathBuf, _)| all.push(&Arc::from(&*path), None, tokens);
     let items = files.into_iter().map(item).collect();
-    all.inputs(items)
+    all.inputs(items, notes)
 }
 
 fn of_line(line: &[u8]) -> Result<String, String> {
@@ -102,10 +104,10 @@ impl Documents {
         Item::new(file, row, first..self.windows.len())
     }
 
-    fn inputs(self, items: Vec<Item>) -> Inputs {
+    fn inputs(self, items: Vec<Item>, notes: Vec<String>) -> Inputs {
         let items = Items::Listed(items);
         let answers = Answers::TokenLoss;
-        Inputs { samples: Arc::new(self), items, answers, notes: Vec::new() }
+        Inputs { samples: Arc::new(self), items, answers, notes }
     }
 }
 

@@ -206,7 +206,8 @@ impl Tokens {
         vocabulary: usize,
     ) -> Result<Inputs, Error> {
         let is_wanted = |path: &Path| inputs::ends_with(path, &["bin", "npy"]);
-        let files = inputs::files(paths, "files of tokens (.bin, .npy)", &is_wanted)?;
+        let inputs::Found { files, notes } =
+            inputs::files(paths, "files of tokens (.bin, .npy)", &is_wanted)?;
         let tokens = |path: PathBuf| -> Result<_, Error> {
             let file = TokenFile::open(&path, dtype)?;
             let tokens = file.read(0, file.len()).map_err(|error| error.to_string());
@@ -221,7 +222,7 @@ impl Tokens {
             Ok((path, known))
         };
         let files = files.into_iter().map(tokens).collect::<Result<Vec<_>, _>>()?;
-        Ok(documents::token_files(files, self.seq_len))
+        Ok(documents::token_files(files, notes, self.seq_len))
     }
 
     /// A text, or two files of tokens.

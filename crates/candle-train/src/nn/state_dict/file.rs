@@ -16,8 +16,33 @@ const MAX_HEADER: u64 = 16 << 20;
 const INDEX: &str = ".index.json";
 /// What git-lfs' pointers begin with: `version https://git-lfs...`.
 const LFS_POINTER: [u8; 8] = *b"version ";
-/// What the files of `torch.save` begin with: an archive, or before PyTorch 1.6 a pickle.
-const PICKLES: [&[u8]; 2] = [b"PK\x03\x04", b"\x80\x02"];
+/// What an archive begins with, such as the files of `torch.save` and of `numpy.savez`.
+const ZIP: &[u8] = b"PK\x03\x04";
+/// What the files of `torch.save` began with before PyTorch 1.6.
+const OLD_PICKLE: &[u8] = b"\x80\x02";
+/// Files of other programs: what they begin with, what they are, and what to do.
+const OTHERS: [(&[u8], &str, &str); 6] = [
+    (
+        b"\x93NUMPY",
+        "one array of NumPy (`.npy`)",
+        "save all arrays under their names: `safetensors.numpy.save_file({\"NAME\": array}, \"{to}\")`",
+    ),
+    (b"\x89HDF\r\n", "an HDF5 file, as Keras writes it", KERAS),
+    (
+        b"GGUF",
+        "a GGUF file, as llama.cpp reads it",
+        "take the safetensors files that it was made of",
+    ),
+    (b"\x80\x03", "a pickle of Python", OTHER_PICKLE),
+    (b"\x80\x04", "a pickle of Python", OTHER_PICKLE),
+    (b"\x80\x05", "a pickle of Python", OTHER_PICKLE),
+];
+const KERAS: &str = "take weights of PyTorch: names and layouts of Keras differ";
+const OTHER_PICKLE: &str = "load it with the program that wrote it, and write its tensors with \
+                            `safetensors.torch.save_file(state_dict, \"{to}\")`";
+const NPZ: &str = "convert it once, if its names are those of PyTorch:\n  python -c 'import numpy; \
+                   from safetensors.numpy import save_file; \
+                   save_file(dict(numpy.load(\"{from}\")), \"{to}\")'";
 
 /// Names, types and shapes of what is in a safetensors file, or in those that an index names,
 /// without their numbers.
@@ -78,14 +103,39 @@ fn open(path: &Path) -> Result<(File, usize), Error> {
     if first == LFS_POINTER {
         return Err(Error::LfsPointer { path: path.to_owned() });
     }
-    if PICKLES.iter().any(|magic| first.starts_with(magic)) {
+    let other = |what, help| Error::OtherFormat { path: path.to_owned(), what, help };
+    if first.starts_with(ZIP) {
+        let name = first_of_zip(&mut file).unwrap_or_default();
+        return Err(match &*name {
+            name if name.ends_with(".npy") => other("an archive of NumPy (`.npz`)", NPZ),
+            "metadata.json" | "config.json" => other("a model of Keras", KERAS),
+            _ => Error::Pickle { path: path.to_owned() },
+        });
+    }
+    if first.starts_with(OLD_PICKLE) {
         return Err(Error::Pickle { path: path.to_owned() });
+    }
+    if let Some((_, what, help)) = OTHERS.iter().find(|(magic, ..)| first.starts_with(magic)) {
+        return Err(other(what, help));
     }
     let header = u64::from_le_bytes(first);
     match usize::try_from(header) {
         Ok(length) if header <= MAX_HEADER => Ok((file, length)),
+        // The version and the producer of a model, as protobuf writes them.
+        _ if first[0] == 0x08 && first[2] == 0x12 => {
+            Err(other("an ONNX model", "take the weights that it was exported from"))
+        }
         _ => Err(Error::Header { path: path.to_owned(), header }),
     }
+}
+
+/// The name of the first file in an archive, of which the first eight bytes have been read.
+fn first_of_zip(file: &mut File) -> Option<String> {
+    let mut rest = [0; 22];
+    file.read_exact(&mut rest).ok()?;
+    let mut name = vec![0; usize::from(u16::from_le_bytes([rest[18], rest[19]]))];
+    file.read_exact(&mut name).ok()?;
+    String::from_utf8(name).ok()
 }
 
 /// The file itself, or those that the index names, which lie beside it.

@@ -1,11 +1,9 @@
 //! Keys that make sense alone but not together.
 
-use serde::Deserialize;
-
 use crate::config::check::Finding;
 use crate::config::kind::{Modality, Offer, Spec};
 use crate::config::loaded::Loaded;
-use crate::config::schema::{Mode, PrecisionChoice, Sampler};
+use crate::config::schema::{PrecisionChoice, Sampler};
 use crate::config::values::{Auto, Every, unusable_weights};
 use crate::config::vocabulary::Vocabulary;
 
@@ -196,26 +194,20 @@ fn scaler(loaded: &Loaded) -> Vec<Finding> {
         .collect()
 }
 
-/// Metrics that will not be measured, and modes that would keep the worst.
+/// Metrics that will not be measured.
 pub(crate) fn monitors(loaded: &Loaded, vocabulary: &Vocabulary) -> Vec<Finding> {
     let experiment = &loaded.experiment;
     let (checkpoint, early) = (&experiment.checkpoint, &experiment.early_stopping);
-    let mut watched = vec![("checkpoint", checkpoint.monitor.as_str(), Some(checkpoint.mode))];
+    let mut watched = vec![("checkpoint", checkpoint.monitor.as_str())];
     if early.patience.is_some() {
-        watched.push(("early_stopping", &early.monitor, Some(early.mode)));
+        watched.push(("early_stopping", &early.monitor));
     }
-    let scheduler = &experiment.scheduler;
-    if let Some(monitor) = scheduler.monitor() {
-        let mode = scheduler.options.get("mode").and_then(|mode| Mode::deserialize(mode).ok());
-        watched.push(("scheduler", monitor, mode));
-    }
+    watched.extend(experiment.scheduler.monitor().map(|monitor| ("scheduler", monitor)));
     let expected = experiment.expect.keys().map(|metric| (format!("expect.\"{metric}\""), metric));
     let mut found: Vec<Finding> =
         expected.flat_map(|(key, metric)| unmeasured(loaded, vocabulary, &key, metric)).collect();
-    for (table, metric, mode) in watched {
-        let key = format!("{table}.monitor");
-        found.extend(unmeasured(loaded, vocabulary, &key, metric));
-        found.extend(mode.and_then(|mode| backwards(table, metric, mode, vocabulary)));
+    for (table, metric) in watched {
+        found.extend(unmeasured(loaded, vocabulary, &format!("{table}.monitor"), metric));
     }
     found
 }
@@ -249,15 +241,4 @@ fn unmeasured(loaded: &Loaded, vocabulary: &Vocabulary, key: &str, metric: &str)
         found.push(Finding::new(key, what).about("data.name"));
     }
     found
-}
-
-fn backwards(table: &str, metric: &str, mode: Mode, vocabulary: &Vocabulary) -> Option<Finding> {
-    let better = vocabulary.mode_of(metric)?;
-    let word = if better == Mode::Max { "max" } else { "min" };
-    (mode != better).then(|| {
-        let key = format!("{table}.mode");
-        let what = format!("would keep the worst `{metric}`");
-        let help = format!("set `mode = \"{word}\"`");
-        Finding::new(key, what).about(format!("{table}.monitor")).help(help)
-    })
 }

@@ -134,7 +134,7 @@ fn range_of(metric: &str) -> (f64, f64) {
         | "f1" | "f1_micro" | "auroc" | "average_precision" => (0.0, 1.0),
         _ if name.ends_with("accuracy") => (0.0, 1.0),
         "r2" => (f64::NEG_INFINITY, 1.0),
-        "mae" | "mae_unscaled" | "mse" | "rmse" | "rmse_unscaled" | "bits_per_byte" => {
+        "mae" | "mae_unscaled" | "mase" | "mse" | "rmse" | "rmse_unscaled" | "bits_per_byte" => {
             (0.0, f64::INFINITY)
         }
         "perplexity" => (1.0, f64::INFINITY),
@@ -227,7 +227,17 @@ pub(crate) fn absent_inputs(loaded: &Loaded, vocabulary: &Vocabulary) -> Vec<Fin
 
 /// What is wrong with a URL where a path belongs; `None` if `text` is a path.
 pub(super) fn url_finding(key: &str, text: &str) -> Option<Finding> {
-    url_scheme(text).map(|scheme| Finding::new(key, NO_URL).help(instead_of_url(scheme)))
+    url_scheme(text).map(|scheme| {
+        // What is written cannot be copied first.
+        let is_output = ["logging.dir", "checkpoint.dir"].contains(&key) && scheme != "file";
+        let help = if is_output {
+            "write a folder of a disk, or of a bucket that is mounted, and copy the runs from there"
+                .to_owned()
+        } else {
+            instead_of_url(scheme)
+        };
+        Finding::new(key, NO_URL).help(help)
+    })
 }
 
 /// What is wrong with a path as it is written, without a look at any disk.

@@ -68,7 +68,8 @@ fn numbers(data: &Data) -> Vec<Finding> {
     let mut found = Vec::new();
     if data.val_fraction.is_some() && data.folds.is_some() {
         let what = "cannot be combined with `data.val_fraction`";
-        found.push(Finding::new("data.folds", what).about("data.val_fraction"));
+        let help = "omit `data.val_fraction`: of `data.folds` parts, one is validated on";
+        found.push(Finding::new("data.folds", what).about("data.val_fraction").help(help));
     }
     match (data.fold, data.folds) {
         (Some(_), None) => {

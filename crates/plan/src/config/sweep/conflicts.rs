@@ -407,8 +407,14 @@ fn metric(reader: &mut Reader, sweep: &mut Sweep, base: &Loaded) {
         reader.wrong_help(&key, what, help);
         return;
     }
-    if reader.get(&path_of("sweep.goal")).is_none() {
-        search.goal = reader.vocabulary.mode_of(metric).unwrap_or(Mode::Min);
+    let better = reader.vocabulary.mode_of(metric);
+    let goal = path_of("sweep.goal");
+    if reader.get(&goal).is_none() {
+        search.goal = better.unwrap_or(Mode::Min);
+    } else if let Some(better) = better.filter(|better| *better != search.goal) {
+        let word = if better == Mode::Max { "max" } else { "min" };
+        let what = format!("would keep the worst `{metric}`");
+        reader.wrong_help(&goal, what, format!("set `goal = \"{word}\"`"));
     }
 }
 

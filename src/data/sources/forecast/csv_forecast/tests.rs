@@ -205,6 +205,34 @@ fn other_programs_are_told_means_and_deviations_of_the_training_rows() {
 }
 
 #[test]
+fn a_model_sees_dates_only_where_its_run_had_some() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("series.csv");
+    let write = |text: &str| crate::files::write_atomic(&file, text.as_bytes()).unwrap();
+    let dated = table(20);
+    let undated: String =
+        dated.lines().map(|row| row.split_once(',').unwrap().1.to_owned() + "\n").collect();
+    let asked = CsvForecast::new(file.clone(), 3, 2);
+    write(&dated);
+    let of_dated = read(&asked, &Stored::default()).unwrap().stored;
+    let told = asked.preprocessing(&of_dated.options()).unwrap();
+    assert_eq!(told["dates"], serde_json::json!({ "format": "%Y-%m-%d", "whole_cell": false }));
+    write(&undated);
+    let error = read(&asked, &of_dated).err().unwrap();
+    assert!(error.to_string().contains("it has no dates: its first column is `a`"), "{error}");
+    assert!(error.help().unwrap().contains("put the column of dates first"));
+    let blind = CsvForecast { calendar: Calendar::None, ..asked.clone() };
+    assert!(read(&blind, &of_dated).is_ok());
+    let of_undated = read(&asked, &Stored::default()).unwrap().stored;
+    assert!(asked.preprocessing(&of_undated.options()).unwrap()["dates"].is_null());
+    write(&dated);
+    let splits = read(&asked, &of_undated).unwrap().splits;
+    let mut values = Vec::new();
+    splits.train.load(0, None, &mut values).unwrap();
+    assert_eq!(values[2..6], [0.0; 4], "zeros, as in training");
+}
+
+#[test]
 fn a_first_column_of_dates_is_no_series_whatever_it_is_called() {
     for name in ["timestamp", "ds", "", "Date"] {
         let text = table(20).replacen("date", name, 1);
@@ -220,7 +248,7 @@ fn a_first_column_of_dates_is_no_series_whatever_it_is_called() {
     let expected =
         "line 2: `01/02/2016T00:00:00` may be a date of the format `%d/%m/%Y` or `%m/%d/%Y`";
     assert!(error.to_string().contains(expected), "{error}");
-    assert!(error.help().unwrap().contains("data.date_format = \"%d/%m/%Y\""));
+    assert!(error.help().unwrap().contains("data.date_format = \"%d/%m/%YT%H:%M:%S\""));
 }
 
 #[test]
