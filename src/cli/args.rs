@@ -82,8 +82,9 @@ pub(crate) enum Verb {
     },
     /// Print every key of an experiment file with its default and meaning.
     Schema {
-        /// Only this table, such as `optimizer`, with the kinds that it chooses among.
-        #[arg(value_name = "TABLE", conflicts_with_all = ["sweep", "clusters", "json_schema"])]
+        /// Only this table, such as `optimizer`, with the kinds that it chooses among, or one of
+        /// them: `optimizer.adamw`.
+        #[arg(value_name = "TABLE", conflicts_with_all = ["sweep", "clusters"])]
         table: Option<String>,
         /// The options of one of these kinds, such as `adamw`.
         #[arg(value_name = "NAME")]

@@ -389,7 +389,7 @@ fn every_number_has_its_range() {
     );
     check(
         &["distributed.devices=2000"],
-        &["`distributed.devices`: must be at most 1024, not 2000"],
+        &["`distributed.devices`: must be from 1 to 1024, not 2000"],
     );
     check(
         &["distributed.timeout=0s"],

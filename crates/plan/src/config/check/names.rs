@@ -10,6 +10,9 @@ use crate::config::suggest::{any_of, closest};
 use crate::config::vocabulary::Vocabulary;
 use crate::config::wording::not_one_of;
 
+/// The only schema there is.
+const SCHEMA: u32 = 1;
+
 /// The message for a URL where a path belongs.
 pub const NO_URL: &str = "is a URL, but must be a path";
 
@@ -39,6 +42,16 @@ pub fn instead_of_url(scheme: &str) -> String {
 /// What a tag is made of.
 pub const TAG_FORM: &str =
     "use 1 to 64 letters, digits, `.`, `_`, `:`, `/`, `=` or `-`, starting with a letter or digit";
+
+/// A whole file of another version makes no sense to check, but its number does.
+pub(crate) fn schema_version(loaded: &Loaded) -> Vec<Finding> {
+    let found = loaded.experiment.schema;
+    if found == SCHEMA {
+        return Vec::new();
+    }
+    let what = format!("this ddprun reads schema {SCHEMA}, the file is schema {found}");
+    vec![Finding::new("schema", what)]
+}
 
 /// The name of the run's folders cannot leave them: `[A-Za-z0-9._-]{1,128}`, no leading dot.
 pub(crate) fn run_name(loaded: &Loaded) -> Vec<Finding> {
@@ -173,6 +186,13 @@ pub(crate) fn sinks(loaded: &Loaded, vocabulary: &Vocabulary) -> Vec<Finding> {
         })
     };
     loaded.experiment.logging.sinks.iter().enumerate().filter_map(unknown).collect()
+}
+
+/// Sinks next to themselves.
+pub(crate) fn sinks_twice(loaded: &Loaded) -> Vec<Finding> {
+    let mut pairs = loaded.experiment.logging.sinks.windows(2);
+    let is_twice = pairs.any(|pair| pair[0] == pair[1]);
+    is_twice.then(|| Finding::new(SINKS, "names a sink twice")).into_iter().collect()
 }
 
 /// Paths that cannot be opened.
