@@ -76,6 +76,11 @@ impl Error {
         matches!(self, Self::Io { reason, .. } if matches!(reason.kind(), StorageFull | QuotaExceeded))
     }
 
+    /// Whether a link, a folder, a device or a pipe has the name of a file that is written.
+    pub(crate) fn is_no_file(&self) -> bool {
+        matches!(self, Self::Io { reason, .. } if reason.kind() == io::ErrorKind::InvalidInput)
+    }
+
     /// What helps where the disk is full, else what `otherwise` says.
     pub(crate) fn help_or(&self, otherwise: &str) -> String {
         let full = "make room on that disk, and run the command again";
@@ -355,9 +360,7 @@ fn remove_temporaries(folder: &Path, prefix: &str) -> Result<usize, Error> {
             if is_in_use(&name) {
                 continue;
             }
-            let is_folder = entry.file_type().is_ok_and(|kind| kind.is_dir());
-            let remove = if is_folder { fs_calls::remove_folder } else { fs_calls::remove_file };
-            remove(&path).map_err(Error::io("remove", &path))?;
+            fs_calls::remove(&path).map_err(Error::io("remove", &path))?;
         } else {
             continue;
         }

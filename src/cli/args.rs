@@ -6,6 +6,7 @@ use clap::{Args as ClapArgs, Parser, Subcommand};
 
 use crate::cli::cluster_args::{CancelArgs, JobsArgs, SubmitArgs};
 use crate::cli::init_args::InitArgs;
+use crate::cli::node_args::host_and_port;
 use crate::cli::runs_args::{CompareArgs, LogsArgs, LsArgs, RmArgs, TagArgs};
 use crate::model::Library;
 use crate::plan::TestTimeAugmentation;
@@ -82,8 +83,9 @@ pub(crate) enum Verb {
     },
     /// Print every key of an experiment file with its default and meaning.
     Schema {
-        /// Only this table, such as `optimizer`, with the kinds that it chooses among.
-        #[arg(value_name = "TABLE", conflicts_with_all = ["sweep", "clusters", "json_schema"])]
+        /// Only this table, such as `optimizer`, with the kinds that it chooses among, or one of
+        /// them: `optimizer.adamw`.
+        #[arg(value_name = "TABLE", conflicts_with_all = ["sweep", "clusters"])]
         table: Option<String>,
         /// The options of one of these kinds, such as `adamw`.
         #[arg(value_name = "NAME")]
@@ -162,7 +164,8 @@ pub(crate) struct Rendezvous {
     #[arg(long, alias = "master_port", value_name = "PORT", value_parser = clap::value_parser!(u16).range(1..))]
     pub(crate) master_port: Option<u16>,
     /// Combines --master-addr and --master-port.
-    #[arg(long, alias = "rdzv_endpoint", value_name = "HOST:PORT")]
+    #[arg(long, alias = "rdzv_endpoint", value_name = "HOST:PORT", value_parser = endpoint,
+          conflicts_with_all = ["master_addr", "master_port"])]
     pub(crate) rdzv_endpoint: Option<String>,
     /// Token file, the same on all nodes (see `ddprun token`).
     #[arg(long, alias = "token_file", value_name = "FILE")]
@@ -474,6 +477,11 @@ fn ranks(text: &str) -> Result<String, String> {
     }
 }
 
+/// A host, with or without a port.
+fn endpoint(text: &str) -> Result<String, String> {
+    host_and_port(text).map(|_| text.to_owned())
+}
+
 /// A number of nodes; torchrun's ranges (`1:3`) are answered with the key to use instead.
 fn nodes(text: &str) -> Result<u32, String> {
     if text.contains(':') {
@@ -606,6 +614,16 @@ mod tests {
             let error = Args::try_parse_from(flags).unwrap_err();
             assert!(error.to_string().contains(why), "{error}");
         }
+        let meeting = |words: &[&str]| {
+            let line = ["ddprun", "--nnodes=2"].iter().chain(words).chain(&["x.toml"]);
+            Args::try_parse_from(line).map(drop).map_err(|error| error.to_string())
+        };
+        assert_eq!(meeting(&["--rdzv-endpoint=[::1]:29500"]), Ok(()));
+        assert_eq!(meeting(&["--rdzv-endpoint=::1"]), Ok(()));
+        let far = meeting(&["--rdzv-endpoint=host:99999"]).unwrap_err();
+        assert!(far.contains("from 1 to 65535, not `99999`"), "{far}");
+        let both = meeting(&["--master-addr=host", "--rdzv-endpoint=other:1"]).unwrap_err();
+        assert!(both.contains("cannot be used with"), "{both}");
         for (nodes, why) in [("1:3", "min_world_size"), ("0", "from 1 to 64"), ("x", "from 1")] {
             let error = Args::try_parse_from(["ddprun", "--nnodes", nodes, "x.toml"]).unwrap_err();
             assert!(error.to_string().contains(why), "{error}");

@@ -11,51 +11,12 @@ use crate::cli::prepare::{ALONE, Prepared, generate, refused, vocabulary};
 use crate::cli::run_files::{another_model, stored_experiment};
 use crate::cli::{Refusal, to_stderr};
 use crate::config::schema::{Data, PrecisionChoice};
-use crate::config::{self, Loaded, Problem, Problems, changed_keys};
+use crate::config::{self, Loaded, Problem, Problems, changed_keys, no_use_in_evaluations};
 use crate::data::Fingerprint;
 use crate::kinds::Kinds;
 use crate::launch::exit_code as exit;
 use crate::plan::{Plan, TargetColumn};
 use crate::runs::StoredRun;
-
-/// Keys that say how to evaluate, in tables that do not otherwise.
-const TAKEN: [&str; 3] = ["train.precision", "train.convolutions", "validation.batch_size"];
-/// Tables and keys that change no evaluation, and why.
-const REFUSED: [(&[&str], &str); 6] = [
-    (&["model"], "the weights were trained in the model as it is"),
-    (&["loss"], "the metrics of a run are those of the loss that it was trained with"),
-    (
-        &[
-            "data.sampler",
-            "data.shuffle",
-            "data.drop_last",
-            "data.class_weights",
-            "data.limit",
-            "data.fraction",
-            "data.transforms.train",
-            "data.mixup",
-            "data.aug_repeats",
-        ],
-        "it concerns training samples only",
-    ),
-    (
-        &["train", "optimizer", "ema", "swa", "lookahead", "lr_scaling", "scheduler", "loss_scale"],
-        "nothing is trained",
-    ),
-    (&["validation"], "`ddprun eval` measures every metric, once"),
-    (
-        &[
-            "experiment",
-            "distributed",
-            "checkpoint",
-            "early_stopping",
-            "fault",
-            "logging",
-            "expect",
-        ],
-        "`ddprun eval` makes no run, in one process",
-    ),
-];
 
 /// What is changed of an evaluation.
 pub(crate) struct Asked {
@@ -153,8 +114,8 @@ fn refuse(now: &Loaded, asked: &Asked) -> Result<(), Problems> {
         .iter()
         .filter_map(|change| {
             let key = key(change);
-            let why =
-                why_not(key).filter(|_| !(asked.draws && is_in("data.transforms.train", key)))?;
+            let why = no_use_in_evaluations(key)
+                .filter(|_| !(asked.draws && is_in("data.transforms.train", key)))?;
             let what = format!("has no effect on an evaluation: {why}");
             Some(now.problem(key, what).help("omit it"))
         })
@@ -170,15 +131,6 @@ fn key(change: &str) -> &str {
 /// Whether `key` is `table` or in it.
 fn is_in(table: &str, key: &str) -> bool {
     key.strip_prefix(table).is_some_and(|rest| rest.is_empty() || rest.starts_with(['.', '[']))
-}
-
-/// Why a key does not matter.
-fn why_not(key: &str) -> Option<&'static str> {
-    if TAKEN.iter().any(|taken| is_in(taken, key)) {
-        return None;
-    }
-    let about = |(tables, _): &&(&[&str], &str)| tables.iter().any(|table| is_in(table, key));
-    REFUSED.iter().find(about).map(|(_, why)| *why)
 }
 
 /// A change whose paths begin where the command was given, though the run's begin elsewhere.
@@ -275,7 +227,7 @@ mod tests {
     #[test]
     fn a_key_that_changes_no_evaluation_has_a_reason() {
         let check = |change: &str, taken: bool| {
-            assert_eq!(why_not(key(change)).is_none(), taken, "{change}");
+            assert_eq!(no_use_in_evaluations(key(change)).is_none(), taken, "{change}");
         };
         for change in ["data.val_file=x.csv", "train.precision=bf16", "validation.batch_size=7"] {
             check(change, true);

@@ -163,14 +163,11 @@ fn refuse_name(args: &ExportArgs) -> Result<(), Refusal> {
 
 /// Refuses a name that does not say what is to be written.
 fn unnamed_format(to: &Path, extension: &str) -> Refusal {
-    let meant = match closest(extension, OURS) {
-        Some(ending) => format!("write `{}`", to.with_extension(ending).display()),
-        None => {
-            let shown = to.display();
-            format!("end it in `.onnx` or `.safetensors`, as in `{shown}.safetensors`")
-        }
-    };
     let shown = to.display();
+    let meant = closest(extension, OURS).map_or_else(
+        || format!("end it in `.onnx` or `.safetensors`, as in `{shown}.safetensors`"),
+        |ending| format!("write `{}`", to.with_extension(ending).display()),
+    );
     let page = format!(
         "error: `{shown}` ends in neither `.onnx` nor `.safetensors`, which says what is written\n  \
          do: {meant}, or add `--format`"

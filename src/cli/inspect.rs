@@ -173,11 +173,22 @@ pub(crate) fn schema(of: Page, as_json: bool, kinds: &Kinds) -> Result<u8, Refus
 }
 
 /// `ddprun schema optimizer`: the keys of one table, and of those in it, with the kinds that it
-/// chooses among; `ddprun schema optimizer sgd`: the options of one of them.
-pub(crate) fn schema_of(table: &str, kind: Option<&str>, kinds: &Kinds) -> Result<u8, Refusal> {
+/// chooses among; `ddprun schema optimizer sgd`, also with a dot between: the options of one of
+/// them.
+pub(crate) fn schema_of(
+    table: &str,
+    kind: Option<&str>,
+    as_json: bool,
+    kinds: &Kinds,
+) -> Result<u8, Refusal> {
     let vocabulary = kinds.vocabulary();
-    if let Some(kind) = kind {
-        return schema_of_kind(table, kind, &vocabulary);
+    let of_dot = || {
+        let (table, kind) = table.rsplit_once('.')?;
+        let is_kind = vocabulary.kind(table, kind).is_ok();
+        is_kind.then_some((table, kind))
+    };
+    if let Some((table, kind)) = kind.map(|kind| (table, kind)).or_else(of_dot) {
+        return schema_of_kind(table, kind, as_json, &vocabulary);
     }
     let page = vocabulary.index();
     let header = |line: &str| Some(line.strip_prefix('[')?.split(']').next()?.to_owned());
@@ -200,19 +211,31 @@ pub(crate) fn schema_of(table: &str, kind: Option<&str>, kinds: &Kinds) -> Resul
         return Err(Refusal::new(exit::REFUSED, page));
     }
     let text = found.join("\n").trim_end().to_owned() + "\n";
-    let object = || {
-        let whole = config::json_schema(&vocabulary);
-        let schema =
-            table.split('.').try_fold(&whole, |part, name| part.pointer("/properties")?.get(name));
-        json!({ "table": table, "schema": schema, "text": text })
-    };
-    answer("schema", object, || text.clone())
+    let whole = config::json_schema(&vocabulary);
+    let schema =
+        table.split('.').try_fold(&whole, |part, name| part.pointer("/properties")?.get(name));
+    if as_json {
+        return schema_alone(&schema.cloned().unwrap_or_default());
+    }
+    answer("schema", || json!({ "table": table, "schema": schema, "text": text }), || text.clone())
 }
 
-fn schema_of_kind(table: &str, kind: &str, vocabulary: &Vocabulary) -> Result<u8, Refusal> {
+/// A JSON schema for a file that programs read, and nothing around it.
+fn schema_alone(schema: &Value) -> Result<u8, Refusal> {
+    let text = || serde_json::to_string_pretty(schema).unwrap_or_default() + "\n";
+    verbatim("schema", || json!({ "schema": schema }), text)
+}
+
+fn schema_of_kind(
+    table: &str,
+    kind: &str,
+    as_json: bool,
+    vocabulary: &Vocabulary,
+) -> Result<u8, Refusal> {
     let names = match vocabulary.kind(table, kind) {
-        Ok(page) => {
-            let object = || json!({ "table": table, "kind": kind, "text": page });
+        Ok((_, schema)) if as_json => return schema_alone(&schema),
+        Ok((page, schema)) => {
+            let object = || json!({ "table": table, "kind": kind, "schema": schema, "text": page });
             return answer("schema", object, || page.clone());
         }
         Err(names) => names,

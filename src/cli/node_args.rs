@@ -98,17 +98,26 @@ fn read_token(file: &Path) -> Result<Key, Refusal> {
 /// Where the machines meet: torchrun's two ways to say it.
 fn master(launch: &Launch) -> Option<(String, u16)> {
     let flags = &launch.rendezvous;
-    // Brackets tell an IPv6 address from its port, and are no part of it.
-    let bare = |host: &str| host.trim_matches(['[', ']']).to_owned();
-    let port = flags.master_port.unwrap_or(PORT);
     if let Some(host) = &flags.master_addr {
-        return Some((bare(host), port));
+        return Some((bare(host), flags.master_port.unwrap_or(PORT)));
     }
-    let endpoint = flags.rdzv_endpoint.as_deref()?;
+    host_and_port(flags.rdzv_endpoint.as_deref()?).ok()
+}
+
+/// An address, without the brackets that tell an IPv6 address from its port.
+fn bare(host: &str) -> String {
+    host.trim_matches(['[', ']']).to_owned()
+}
+
+/// The parts of `HOST:PORT`, or of a host alone.
+pub(crate) fn host_and_port(endpoint: &str) -> Result<(String, u16), String> {
     let is_address = endpoint.parse::<Ipv6Addr>().is_ok() || endpoint.ends_with(']');
-    match endpoint.rsplit_once(':').filter(|_| !is_address) {
-        Some((host, port)) => Some((bare(host), port.parse().ok()?)),
-        None => Some((bare(endpoint), port)),
+    let Some((host, port)) = endpoint.rsplit_once(':').filter(|_| !is_address) else {
+        return Ok((bare(endpoint), PORT));
+    };
+    match port.parse() {
+        Ok(port) if port > 0 => Ok((bare(host), port)),
+        _ => Err(format!("the port is from 1 to 65535, not `{port}`")),
     }
 }
 

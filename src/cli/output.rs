@@ -183,11 +183,17 @@ impl Stream {
         }
         let (lines, waiting) = channel::<String>();
         let write = move || {
-            let mut is_read = true;
-            for line in waiting {
-                // Once there is no reader, what is said goes nowhere.
-                is_read = is_read && to_stdout(&line).is_ok();
+            let Some(error) = waiting.iter().find_map(|line| to_stdout(&line).err()) else {
+                return;
+            };
+            // A reader that has seen enough is no failure.
+            if error.kind() != io::ErrorKind::BrokenPipe {
+                to_stderr(&format!(
+                    "warning: standard output cannot be written: {error}; what follows is only in \
+                     `events.jsonl`"
+                ));
             }
+            waiting.into_iter().for_each(drop);
         };
         let writer = thread::Builder::new().name("stdout".to_owned()).spawn(write).ok()?;
         Some(Self { lines: Some(lines), writer })

@@ -569,6 +569,7 @@ pub(crate) fn unwritable(error: files::Error) -> Refusal {
              shared sweep; Lustre: `flock`), or choose another folder with `logging.dir`: without \
              locks, two processes could write the same run"
         }
+        _ if error.is_no_file() => "remove it, and run the command again",
         _ if error.is_out_of_space() => {
             "make room on that disk, or choose a folder on another one with `logging.dir` and \
              `checkpoint.dir`"
@@ -587,7 +588,9 @@ pub(crate) fn unwritable_run(error: files::Error) -> Refusal {
     if matches!(error, files::Error::InUse { .. } | files::Error::Io { operation: "lock", .. }) {
         return unwritable(error);
     }
-    let help = if error.is_out_of_space() {
+    let help = if error.is_no_file() {
+        "remove it, then `ddprun resume`"
+    } else if error.is_out_of_space() {
         "make room, then `ddprun resume`: a run stays in its folders"
     } else {
         "make the folders of this run writable, or start a new run from its weights with \

@@ -137,8 +137,8 @@ fn dispatch(args: Args, kinds: &Kinds) -> Result<u8, Refusal> {
         Some(Verb::Cancel(args)) => jobs::cancel(&args, kinds),
         Some(Verb::Checkpoint(verb)) => checkpoint::dispatch(&verb, kinds),
         Some(Verb::Token { file }) => node_args::token(file.as_deref()),
-        Some(Verb::Schema { table: Some(table), kind, .. }) => {
-            inspect::schema_of(&table, kind.as_deref(), kinds)
+        Some(Verb::Schema { table: Some(table), kind, json_schema, .. }) => {
+            inspect::schema_of(&table, kind.as_deref(), json_schema, kinds)
         }
         Some(Verb::Schema { sweep, clusters, json_schema, .. }) => {
             inspect::schema(Page::of(sweep, clusters), json_schema, kinds)

@@ -101,7 +101,7 @@ fn refusal(changes: &[Change], now: &Loaded) -> Refusal {
          in their place"
             .to_owned()
     } else {
-        let safe = config::SAFE_ON_RESUME.join("`, `");
+        let safe = config::safe_on_resume().join("`, `");
         format!(
             "omit them. To train with other values, start a new run, with \
              `model.pretrained=run:NAME/latest` from these weights. These keys can change on \

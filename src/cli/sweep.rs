@@ -147,7 +147,7 @@ fn load(path: &Path, words: &[String], kinds: &Kinds) -> Result<(Sweep, Loaded),
     refuse_other_files(path)?;
     let vocabulary = vocabulary(kinds);
     let (mut sweep, mut base) = config::sweep::load(path, words, &vocabulary).map_err(refused)?;
-    let text = crate::files::read_to_string(path).unwrap_or_default();
+    let text = files::read_to_string(path).unwrap_or_default();
     let file: toml::Table = text.parse().unwrap_or_default();
     let is_given = file.get("sweep").is_some_and(|sweep| sweep.get("metric").is_some())
         || words.iter().any(|word| word.trim_start_matches('+').starts_with("sweep.metric="));
@@ -203,7 +203,7 @@ fn one_run() -> Refusal {
     Refusal::new(exit::REFUSED, page)
 }
 
-/// `gpu-07-4242-1764111000`: of this process alone, also where machines number processes alike.
+/// `gpu-07-4242-5f0c93ab`: of this process alone, also where machines number processes alike.
 fn worker_name() -> String {
     format!("{}-{}-{:08x}", launch::host(), std::process::id(), files::random() as u32)
 }

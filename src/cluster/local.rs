@@ -155,7 +155,7 @@ mod tests {
 
     /// Its folder came from somebody else: a name that is in every line, and a pipe as its process.
     #[test]
-    fn a_job_from_elsewhere_ends_no_process_and_holds_nobody_up() {
+    fn a_job_folder_from_someone_else_cannot_kill_a_process_or_hang_the_listing() {
         let all = tempfile::tempdir().unwrap();
         let folder = all.path().join("evil\n");
         let place = Place { id: "evil".to_owned(), folder: folder.clone(), workers: None };

@@ -52,7 +52,7 @@ pub(super) fn open_to_append(path: &Path) -> io::Result<(File, bool)> {
     match options.open(path) {
         Err(reason) if reason.kind() == ErrorKind::NotFound => {}
         Err(reason) if reason.raw_os_error() == Some(libc::ELOOP) => {
-            return Err(io::Error::other("it is a link: remove it, or put a file in its place"));
+            return Err(io::Error::new(ErrorKind::InvalidInput, "it is a link"));
         }
         opened => {
             let file = opened?;
@@ -60,7 +60,7 @@ pub(super) fn open_to_append(path: &Path) -> io::Result<(File, bool)> {
             return if is_file {
                 Ok((file, false))
             } else {
-                Err(io::Error::other("it is not a regular file"))
+                Err(io::Error::new(ErrorKind::InvalidInput, "it is not a regular file"))
             };
         }
     }
@@ -134,6 +134,12 @@ pub(super) fn remove_empty_folder(path: &Path) -> io::Result<()> {
     fs::remove_dir(path)?;
     note("remove", &[path], b"");
     Ok(())
+}
+
+/// Removes a file, a link, or a folder and everything in it.
+pub(super) fn remove(path: &Path) -> io::Result<()> {
+    let is_folder = path.symlink_metadata().is_ok_and(|found| found.is_dir());
+    if is_folder { remove_folder(path) } else { remove_file(path) }
 }
 
 /// Removes a folder and everything in it.

@@ -42,9 +42,7 @@ fn sweep_up(folder: &Path) {
         if owner(&name.to_string_lossy()).is_none_or(is_alive) {
             continue;
         }
-        let is_folder = entry.file_type().is_ok_and(|kind| kind.is_dir());
-        let remove = if is_folder { fs_calls::remove_folder } else { fs_calls::remove_file };
-        drop(remove(&entry.path()));
+        drop(fs_calls::remove(&entry.path()));
     }
 }
 

@@ -389,7 +389,7 @@ fn every_number_has_its_range() {
     );
     check(
         &["distributed.devices=2000"],
-        &["`distributed.devices`: must be at most 1024, not 2000"],
+        &["`distributed.devices`: must be from 1 to 1024, not 2000"],
     );
     check(
         &["distributed.timeout=0s"],
@@ -416,6 +416,7 @@ fn every_word_names_something() {
         &["`data.sampler`: must be `shards`, `torch`, `balanced` or `weighted`, not a table"],
     );
     check(&["experiment.name=../../x"], &["`experiment.name`: `../../x` cannot name a folder"]);
+    check(&["experiment.name=-x"], &["`experiment.name`: `-x` cannot name a folder"]);
     check(&["experiment.name=.hidden"], &["`experiment.name`: `.hidden` cannot name a folder"]);
     check(&["checkpoint.dir=~/runs"], &["`checkpoint.dir`: `~` and `$` are not expanded"]);
     check(&["schema=2"], &["`schema`: this ddprun reads schema 1, the file is schema 2"]);

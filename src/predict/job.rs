@@ -126,14 +126,14 @@ struct InOrder<'a> {
     /// The part that is written next.
     next: usize,
     /// Later ones that are done.
-    waiting: BTreeMap<usize, Rows>,
+    pending: BTreeMap<usize, Rows>,
     ended: Ended,
 }
 
 impl InOrder<'_> {
     fn take(&mut self, at: usize, rows: Rows, columns: &[Column]) -> Result<(), Error> {
-        self.waiting.insert(at, rows);
-        while let Some(rows) = self.waiting.remove(&self.next) {
+        self.pending.insert(at, rows);
+        while let Some(rows) = self.pending.remove(&self.next) {
             self.ended.count(&rows, columns);
             self.to.write(rows)?;
             self.next += 1;
@@ -146,9 +146,8 @@ impl Work<'_> {
     fn to_stream(&self, format: Format, stream: &mut (dyn Write + Send)) -> Result<Ended, Error> {
         let columns = &self.form.columns;
         let to = RowWriter::new(format, columns, stream)?;
-        let waiting = BTreeMap::new();
         let ended = Ended::default();
-        let written = Mutex::new(InOrder { to, next: 0, waiting, ended });
+        let written = Mutex::new(InOrder { to, next: 0, pending: BTreeMap::new(), ended });
         let moved = Condvar::new();
         let open: Vec<usize> = (0..self.parts.len()).collect();
         self.begin(&open);

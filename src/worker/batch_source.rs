@@ -22,7 +22,7 @@ pub(crate) struct Feed {
     source: Source,
     unreadable: Vec<Unreadable>,
     /// Whether the training thread waits for a batch.
-    waits: Arc<AtomicBool>,
+    is_waiting: Arc<AtomicBool>,
 }
 
 /// Where batches come from.
@@ -35,8 +35,8 @@ enum Source {
 impl Feed {
     /// The batches of `loader`.
     pub(crate) fn new(loader: Loader) -> Self {
-        let waits = Arc::new(AtomicBool::new(true));
-        Self { source: Source::Loader(loader), unreadable: Vec::new(), waits }
+        let is_waiting = Arc::new(AtomicBool::new(true));
+        Self { source: Source::Loader(loader), unreadable: Vec::new(), is_waiting }
     }
 
     /// Sends batches to the GPU of `engine` ahead of time, if it computes on one.
@@ -44,8 +44,8 @@ impl Feed {
     pub(crate) fn for_engine(mut self, engine: &Engine) -> Result<Self, Error> {
         let Some((gpu, moves)) = engine.destination() else { return Ok(self) };
         if let Source::Loader(loader) = self.source {
-            self.waits.store(false, Ordering::Relaxed);
-            self.source = Source::Ahead(Ahead::start(loader, gpu, moves, self.waits.clone())?);
+            self.is_waiting.store(false, Ordering::Relaxed);
+            self.source = Source::Ahead(Ahead::start(loader, gpu, moves, self.is_waiting.clone())?);
         }
         Ok(self)
     }
@@ -60,9 +60,9 @@ impl Feed {
     /// Lets `link` know that samples are being read while the training thread waits for them.
     pub(crate) fn observed_by(mut self, link: &Arc<Link>) -> Self {
         let link = Arc::clone(link);
-        let waits = Arc::clone(&self.waits);
+        let is_waiting = Arc::clone(&self.is_waiting);
         let moves = move || {
-            if waits.load(Ordering::Relaxed) {
+            if is_waiting.load(Ordering::Relaxed) {
                 link.still_moving();
             }
         };

@@ -144,6 +144,11 @@ impl Error {
             }
             Self::Engine(error) => error.help(),
             Self::Record(record::Error::Thread { .. }) => None,
+            Self::Files(error) | Self::Record(record::Error::Files(error))
+                if error.is_no_file() =>
+            {
+                Some("remove it, then `ddprun resume`".into())
+            }
             Self::Files(_) | Self::Record(_) => Some(MORE_ROOM.into()),
             Self::Checkpoint(error) if error.is_storage() => Some(MORE_ROOM.into()),
             Self::Checkpoint(checkpoint::Error::NoneUsable { folder, damaged })

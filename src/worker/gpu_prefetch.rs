@@ -34,7 +34,7 @@ pub(super) struct Ahead {
     coming: Option<Receiver<Result<InFlight, Error>>>,
     thread: Option<JoinHandle<()>>,
     /// Whether the training thread waits for a batch.
-    waits: Arc<AtomicBool>,
+    is_waiting: Arc<AtomicBool>,
 }
 
 struct InFlight {
@@ -45,12 +45,12 @@ struct InFlight {
 }
 
 impl Ahead {
-    /// Starts the thread. `waits` is true while the training thread waits.
+    /// Starts the thread. `is_waiting` is true while the training thread waits.
     pub(super) fn start(
         loader: impl Iterator<Item = Result<Loaded, Error>> + Send + 'static,
         gpu: Gpu,
         moves: DeviceTensors,
-        waits: Arc<AtomicBool>,
+        is_waiting: Arc<AtomicBool>,
     ) -> Result<Self, Error> {
         // One waits here, one is being sent, and one is in use.
         let (sender, coming) = sync_channel(1);
@@ -60,14 +60,14 @@ impl Ahead {
         let what = |error: std::io::Error| Error::Batch {
             what: format!("cannot start the thread: {error}"),
         };
-        Ok(Self { coming: Some(coming), thread: Some(thread.map_err(what)?), waits })
+        Ok(Self { coming: Some(coming), thread: Some(thread.map_err(what)?), is_waiting })
     }
 
     /// The next batch, on the GPU as far as it goes there.
     pub(super) fn next(&mut self) -> Option<Result<Loaded, Error>> {
-        self.waits.store(true, Ordering::Relaxed);
+        self.is_waiting.store(true, Ordering::Relaxed);
         let coming = self.coming.as_ref()?.recv().ok();
-        self.waits.store(false, Ordering::Relaxed);
+        self.is_waiting.store(false, Ordering::Relaxed);
         Some(coming?.and_then(InFlight::arrive))
     }
 }

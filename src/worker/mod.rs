@@ -260,7 +260,7 @@ impl RankRun {
 
     /// Tells the parent that this rank waits for the others from now on, so that it is not taken for
     /// the one that hangs.
-    fn says_that_it_waits(&self) {
+    fn report_waiting(&self) {
         self.link.progress(self.engine.state().step, Phase::Reducing);
     }
 

@@ -122,7 +122,7 @@ fn audit_partition(run: &mut RankRun, order: &EpochOrder, epoch: u64) -> Result<
         mine.add(0);
     }
     let bytes = serde_json::to_vec(&mine).map_err(|error| wrong(error.to_string()))?;
-    run.says_that_it_waits();
+    run.report_waiting();
     let all: Vec<SampleDigest> = run
         .collective
         .all_gather(&bytes)?
@@ -393,7 +393,7 @@ fn complete_late(run: &mut RankRun) -> Result<Option<Ending>, Error> {
         let plan = &run.plan.checkpoint;
         let others = || checkpoint::best_until(folder, plan, edge.step.saturating_sub(1));
         let best = if run.rank.is_first() { others()? } else { None };
-        run.says_that_it_waits();
+        run.report_waiting();
         run.engine.state_mut().best = told(run.collective.as_ref(), &best)?;
     }
     // One that is broken off is made by the next start, which finds the average open again.
@@ -503,7 +503,7 @@ fn save(run: &mut RankRun, importance: Importance) -> Result<(), Error> {
 /// one, from which others would start and evaluate, and each `resume` would train on.
 fn outlives_a_checkpoint(run: &RankRun) -> Result<bool, Error> {
     let mine = run.rank.is_first() && has_checkpoint(run)?;
-    run.says_that_it_waits();
+    run.report_waiting();
     told(run.collective.as_ref(), &mine)
 }
 

@@ -110,7 +110,7 @@ fn tell(
     if unreadable == 0 {
         return Ok(());
     }
-    run.says_that_it_waits();
+    run.report_waiting();
     let first = first_of_all(run.collective.as_ref(), feed)?;
     let step = run.engine.state().step;
     let epoch = step.saturating_sub(1) / run.plan.length.steps_per_epoch.max(1) + 1;

@@ -457,6 +457,10 @@ fn every_key_is_documented_by_the_schema_verb() {
     }
     let mlp = lab.run_to(0, &["schema", "model", "mlp"]).stdout;
     assert!(mlp.contains("[model]\nname = \"mlp\"\n") && mlp.contains("# hidden = "), "{mlp}");
+    assert_eq!(lab.run_to(0, &["schema", "model.mlp"]).stdout, mlp);
+    let schema = lab.run_to(0, &["schema", "model.mlp", "--json-schema"]).stdout;
+    let schema: serde_json::Value = serde_json::from_str(&schema).unwrap();
+    assert_eq!(schema["properties"]["name"]["const"], "mlp");
     let conv = lab.run_to(0, &["schema", "model.layers", "conv2d"]).stdout;
     assert!(conv.contains("[[model.layers]]\nname = \"conv2d\"\n"), "{conv}");
     let near = "did you mean `ddprun schema model resnet18`?";

@@ -7,7 +7,7 @@ use std::process::Command;
 use serde_json::Value;
 
 use crate::lab::Lab;
-use crate::skipped::skipped;
+use crate::skipped::python;
 
 /// What every experiment here has.
 const REST: &str = r#"
@@ -18,17 +18,6 @@ devices = 1
 [logging]
 sinks = ["jsonl"]
 "#;
-
-/// A Python that has what the program imports.
-fn python(modules: &str) -> Option<String> {
-    let named = std::env::var("PYTHON").unwrap_or_else(|_| "python3".to_owned());
-    let words = ["-c", &format!("import numpy, onnxruntime{modules}")];
-    let runs = Command::new(&named).args(words).output().is_ok_and(|out| out.status.success());
-    if !runs {
-        skipped("a Python with numpy, onnxruntime and Pillow (`PYTHON` names it)");
-    }
-    runs.then_some(named)
-}
 
 /// What Python makes of `file` with the export alone, which is copied to a folder of its own.
 fn answers(lab: &Lab, python: &str, file: &str) -> Value {
@@ -65,7 +54,7 @@ fn near_classes(found: &Value, row: &Value, classes: &[&str]) {
 
 #[test]
 fn images_are_prepared_by_the_description_alone() {
-    let Some(python) = python(", PIL") else { return };
+    let Some(python) = python("numpy, onnxruntime, PIL") else { return };
     let step = |part: &str, size: &str| {
         format!(
             "[[data.transforms.{part}]]\nname = \"resize\"\nsize = {size}\ninterpolation = \
@@ -128,7 +117,7 @@ fn a_hugging_face_processor_is_written_where_one_does_the_same() {
 
 #[test]
 fn rows_of_a_table_are_prepared_by_the_description_alone() {
-    let Some(python) = python("") else { return };
+    let Some(python) = python("numpy, onnxruntime") else { return };
     let lab = Lab::with(&format!(
         "[model]\nname = \"mlp\"\nhidden = [8]\n[data]\nname = \"csv\"\ntrain_file = \
          \"t.csv\"\nval_file = \"t.csv\"\ntarget = \"sort\"\n[data.features]\ncategorical = \
@@ -154,7 +143,7 @@ fn rows_of_a_table_are_prepared_by_the_description_alone() {
 
 #[test]
 fn a_recording_is_prepared_by_the_description_alone() {
-    let Some(python) = python("") else { return };
+    let Some(python) = python("numpy, onnxruntime") else { return };
     let lab = Lab::with(&format!(
         "[model]\nname = \"graph\"\n[[model.layers]]\nname = \"linear\"\nout_features = \
          8\n[[model.layers]]\nname = \"relu\"\n[[model.layers]]\nname = \"global_avg_pool\"\n[[model.layers]]\nname = \
@@ -190,7 +179,7 @@ fn a_recording_is_prepared_by_the_description_alone() {
 
 #[test]
 fn a_series_is_prepared_by_the_description_alone() {
-    let Some(python) = python("") else { return };
+    let Some(python) = python("numpy, onnxruntime") else { return };
     let lab = Lab::with(&format!(
         "[model]\nname = \"itransformer\"\n[data]\nname = \"csv_forecast\"\nfile = \
          \"s.csv\"\nseq_len = 12\npred_len = 3\n[train]\nsteps = 3\nbatch_size = 4\n[loss]\nname = \
@@ -218,7 +207,7 @@ fn a_series_is_prepared_by_the_description_alone() {
 
 #[test]
 fn numbers_to_predict_are_in_their_unit_by_the_description_alone() {
-    let Some(python) = python("") else { return };
+    let Some(python) = python("numpy, onnxruntime") else { return };
     let features = "categorical = [\"city\"]\ndates = [\"sold\"]\nmissing = \
                     \"median\"\nmissing_indicator = true\ndate_features = [\"year\", \"month\", \
                     \"day\", \"day_of_week\", \"day_of_year\", \"hour\", \"minute\", \
@@ -276,7 +265,7 @@ fn numbers_to_predict_are_in_their_unit_by_the_description_alone() {
 
 #[test]
 fn a_text_is_prepared_by_the_description_alone() {
-    let Some(python) = python("") else { return };
+    let Some(python) = python("numpy, onnxruntime") else { return };
     let lab = Lab::with(&format!(
         "[model]\nname = \"gpt\"\nn_layers = 1\nn_heads = 1\nd_model = 16\n[data]\nname = \
          \"tokens\"\nfile = \"text.txt\"\nseq_len = 16\n[train]\nsteps = 5\nbatch_size = 4\n{REST}"

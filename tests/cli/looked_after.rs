@@ -338,6 +338,36 @@ fn what_a_killed_rm_leaves_is_listed_and_goes_with_the_next_one() {
     assert!(lab.run_to(0, &["rm", "--leftovers"]).stdout.contains("freed 0"));
 }
 
+#[test]
+fn two_rm_of_the_same_runs_at_once_both_end_well() {
+    let lab = Lab::new();
+    let names: Vec<String> = (0..6).map(|i| format!("run{i}")).collect();
+    for name in &names {
+        lab.run_to(0, &["small.toml", &named(name), "train.epochs=1"]);
+    }
+    for name in &names {
+        let both = [(); 2].map(|()| spawn(lab.ddprun(&["rm", name])));
+        let codes = both.map(|rm| rm.wait().code);
+        // The second finds the run, the lock of the first, or nothing any more.
+        assert!(codes.contains(&0), "{codes:?}");
+        assert!(codes.iter().all(|code| [0, 2].contains(code)), "{codes:?}");
+        assert!(!lab.path(&format!("logs/{name}")).exists());
+    }
+    lab.is_clean();
+}
+
+#[test]
+fn events_that_standard_output_does_not_take_are_not_lost_without_a_word() {
+    let lab = Lab::new();
+    let mut command = lab.ddprun(&["--json", "small.toml", "train.epochs=1"]);
+    command.stdout(fs::OpenOptions::new().write(true).open("/dev/full").unwrap());
+    let ended = command.output().unwrap();
+    let said = String::from_utf8(ended.stderr).unwrap();
+    assert!(ended.status.success(), "{said}");
+    assert_eq!(said.matches("standard output cannot be written").count(), 1, "{said}");
+    assert!(said.contains("only in `events.jsonl`"), "{said}");
+}
+
 /// Copies the files of a folder into another one of the laboratory.
 fn copy_files(lab: &Lab, from: &Path, to: &str) {
     for file in children(from).into_iter().filter(|path| path.is_file()) {
@@ -491,7 +521,7 @@ fn links_pipes_and_holes_in_a_run_folder_neither_hang_its_readers_nor_lead_elsew
         let whole = fs::read(run.join(name)).unwrap();
         fs::remove_file(run.join(name)).unwrap();
         std::os::unix::fs::symlink(&diary, run.join(name)).unwrap();
-        lab.run_to(6, &["resume", "train.epochs=2"]).says(&["it is a link"]);
+        lab.run_to(6, &["resume", "train.epochs=2"]).says(&["it is a link", "do: remove it"]);
         assert_eq!(fs::read_to_string(&diary).unwrap(), "precious\n", "{name}");
         fs::remove_file(run.join(name)).unwrap();
         fs::write(run.join(name), whole).unwrap();

@@ -4,6 +4,7 @@
 
 use std::io::Write;
 use std::path::PathBuf;
+use std::process::Command;
 
 /// Notes that the running test left something out because of `missing`.
 ///
@@ -20,6 +21,19 @@ pub fn skipped(missing: &str) {
     let file = notes.join(test.replace("::", "."));
     #[expect(clippy::disallowed_methods, reason = "a note of the tests, not of a run")]
     std::fs::write(file, format!("{test}: {missing}\n")).unwrap();
+}
+
+/// The Python that `PYTHON` names, or else `python3`, if it has these modules (`numpy, PIL`); that it
+/// has not is noted.
+#[expect(clippy::disallowed_methods, reason = "of the tests, not of a run")]
+pub fn python(modules: &str) -> Option<String> {
+    let python = std::env::var("PYTHON").unwrap_or_else(|_| "python3".to_owned());
+    let tried = Command::new(&python).args(["-c", &format!("import {modules}")]).output();
+    let has_all = tried.is_ok_and(|output| output.status.success());
+    if !has_all {
+        skipped(&format!("a Python with {modules} (`PYTHON` names it)"));
+    }
+    has_all.then_some(python)
 }
 
 /// Where notes are: `skipped` beside the folder of the test programs, `target/debug/deps`.

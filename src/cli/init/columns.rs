@@ -203,7 +203,7 @@ pub(super) fn formatted<'a>(cells: &[(u64, &'a str)]) -> Option<Formatted<'a>> {
             separators.words(first.digits).to_owned()
         }
     };
-    Some(Formatted { line: *line, cell: *cell, what, plain })
+    Some(Formatted { line: *line, cell, what, plain })
 }
 
 /// A number with what is written around it.

@@ -341,7 +341,9 @@ fn is_class(table: &Table, at: usize) -> bool {
 
 fn target_cells(cells: &[(u64, &str)]) -> TargetCells {
     let mut found = TargetCells::default();
-    cells.iter().for_each(|(_, cell)| found.push(cell));
+    for (_, cell) in cells {
+        found.push(cell);
+    }
     found
 }
 

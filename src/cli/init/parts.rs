@@ -165,7 +165,8 @@ pub(super) fn unwrapped_part(at: &Path) -> PathBuf {
         let folders = listing::folders(&at);
         let [only] = &folders[..] else { return at };
         let repeats = listing::name(only).eq_ignore_ascii_case(&listing::name(&at));
-        if !listing::files(&at).is_empty() || !(repeats || !listing::folders(only).is_empty()) {
+        let is_class = !repeats && listing::folders(only).is_empty();
+        if is_class || !listing::files(&at).is_empty() {
             return at;
         }
         at.clone_from(only);

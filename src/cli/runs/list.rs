@@ -18,6 +18,7 @@ use crate::plan::Mode;
 use crate::record::text::{duration, metric, wrapped};
 use crate::report;
 use crate::runs::{self, Found, Listing, RUN, State, Summary, SweepSummary};
+use crate::terminal::shell_word;
 
 /// Shown where something is not known.
 const NONE: &str = "-";
@@ -73,7 +74,11 @@ fn folder(word: &Path) -> PathBuf {
 }
 
 fn say_left(left: &Path, all: &Path) {
-    let all = if all == Path::new(LOGS) { String::new() } else { format!(" {}", all.display()) };
+    let all = if all == Path::new(LOGS) {
+        String::new()
+    } else {
+        format!(" {}", shell_word(&all.display().to_string()))
+    };
     to_stderr(&format!(
         "note: `{}` is left of an interrupted `ddprun rm`; `ddprun rm --leftovers{all}` removes it",
         left.display()

@@ -66,6 +66,14 @@ pub(crate) fn rm(args: &RmArgs) -> Result<u8, Refusal> {
     let folders: BTreeSet<&Path> = doomed.iter().map(|run| &*run.logs).chain(sweeps).collect();
     let locks = folders.into_iter().map(|folder| lock(folder, args.dry_run));
     let locks = locks.collect::<Result<Vec<_>, _>>()?;
+    doomed.retain(|run| {
+        let is_there = run.logs.exists();
+        if !is_there {
+            let run = from_here(&run.logs);
+            to_stderr(&format!("note: `{}` was removed by another process", run.display()));
+        }
+        is_there
+    });
     let beside: BTreeSet<PathBuf> = doomed.iter().flat_map(|run| folders_of(&run.logs)).collect();
     let mut freed = 0;
     for run in &doomed {
@@ -79,7 +87,7 @@ pub(crate) fn rm(args: &RmArgs) -> Result<u8, Refusal> {
     };
     let mut left: BTreeSet<PathBuf> = beside.iter().flat_map(|it| left_in(it)).collect();
     let all: BTreeSet<PathBuf> = doomed.iter().filter_map(above).collect();
-    left.extend(all.iter().flat_map(|logs| leftovers(logs)));
+    left.extend(all.into_iter().flat_map(|logs| leftovers(&logs)));
     freed += remove_leftovers(left, args.dry_run)?;
     say_freed(freed, args.dry_run)
 }
@@ -95,7 +103,7 @@ fn say_freed(freed: u64, is_dry: bool) -> Result<u8, Refusal> {
 
 /// Folders that an `rm` was removing when it was killed: of the runs below `logs`, and of their
 /// checkpoints, which are beside it or where the runs say.
-pub(crate) fn leftovers(logs: &Path) -> Vec<PathBuf> {
+pub(crate) fn leftovers(logs: &Path) -> BTreeSet<PathBuf> {
     let beside = logs.with_file_name("checkpoints");
     let usual = [logs, beside.as_path()].into_iter().flat_map(files::folders_with_itself);
     let runs::Found { runs, sweeps } = runs::find(logs);
@@ -103,7 +111,7 @@ pub(crate) fn leftovers(logs: &Path) -> Vec<PathBuf> {
     let named: Vec<PathBuf> =
         runs.into_iter().chain(trials).flat_map(|run| folders_of(&run)).collect();
     let folders: BTreeSet<PathBuf> = usual.chain(named).collect();
-    folders.iter().flat_map(|folder| left_in(folder)).collect::<BTreeSet<_>>().into_iter().collect()
+    folders.iter().flat_map(|folder| left_in(folder)).collect()
 }
 
 /// Those in one folder, each under one name.
@@ -114,7 +122,6 @@ fn left_in(folder: &Path) -> Vec<PathBuf> {
 
 /// The folders that hold the logs of a run, and its checkpoints, below its project.
 fn folders_of(run: &Path) -> Vec<PathBuf> {
-    let here = std::env::current_dir().unwrap_or_default();
     let checkpoints = checkpoints_folder(run).filter(|folder| {
         let project = run.canonicalize().ok().and_then(|logs| project_of(&logs));
         let holder = folder.parent().and_then(|holder| holder.canonicalize().ok());
@@ -122,9 +129,7 @@ fn folders_of(run: &Path) -> Vec<PathBuf> {
     });
     let both = [Some(run.to_owned()), checkpoints].into_iter().flatten();
     let holders = both.filter_map(|folder| folder.parent().map(Path::to_owned));
-    holders
-        .map(|folder| folder.strip_prefix(&here).map_or(folder.clone(), Path::to_owned))
-        .collect()
+    holders.map(|folder| from_here(&folder)).collect()
 }
 
 fn remove_leftovers(left: impl IntoIterator<Item = PathBuf>, is_dry: bool) -> Result<u64, Refusal> {

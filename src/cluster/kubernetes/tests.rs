@@ -1,6 +1,6 @@
 //! Manifests: as they are, and as Kubernetes publishes its schemas.
 
-use test_support::skipped::skipped;
+use test_support::skipped::python;
 
 use super::indexed_job::failure_policy;
 use super::*;
@@ -216,21 +216,13 @@ fn states_are_read_from_conditions() {
 /// Python's `kubernetes-validate` knows the schemas that Kubernetes publishes.
 #[test]
 fn manifests_fit_the_published_schemas() {
-    let python = std::env::var_os("PYTHON").unwrap_or_else(|| "python3".into());
+    let Some(python) = python("yaml, kubernetes_validate") else { return };
     let check = "import sys, yaml, kubernetes_validate as k
 for x in yaml.safe_load_all(sys.stdin):
     k.validate(x, k.latest_version(), strict=True)
     print(x['kind'])";
-    let call = |input: String| {
-        let program = python.to_string_lossy();
-        Call::new(&program, ["-c", check]).reading(input).run()
-    };
-    let printed = match call(kubernetes().script(&Job::example())) {
-        Err(error) if error.to_string().contains("No module named") => {
-            return skipped("no Python with `kubernetes-validate`");
-        }
-        printed => printed.unwrap(),
-    };
+    let call = |input: String| Call::new(&python, ["-c", check]).reading(input).run();
+    let printed = call(kubernetes().script(&Job::example())).unwrap();
     assert_eq!(printed, "ConfigMap\nService\nJob\n");
     assert_eq!(call(alone().script(&Job::example())).unwrap(), "ConfigMap\nJob\n");
     assert_eq!(call(kubernetes().script(&Job::example_sweep())).unwrap(), "Job\n");

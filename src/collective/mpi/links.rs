@@ -72,10 +72,10 @@ impl MpiLinks {
                 told.map_or(Ok(()), Err)?;
                 looked = Instant::now();
             }
-            if pace.waited >= exchange.timeout || exchange.interrupts.gives_up() {
+            if pace.idle >= exchange.timeout || exchange.interrupts.gives_up() {
                 let missing = work.missing(exchange.call);
-                let waited = pace.waited;
-                return Err(Error::Timeout { call: *exchange.call, missing, waited });
+                let call = *exchange.call;
+                return Err(Error::Timeout { call, missing, waited: pace.idle });
             }
             pace.pause();
         }
@@ -338,27 +338,27 @@ impl<'a> Incoming<'a> {
 /// Pauses between polls: short at first, and after each progress.
 struct Pace {
     busy: Duration,
-    waited: Duration,
+    idle: Duration,
     last: Instant,
 }
 
 impl Pace {
     fn start() -> Self {
-        Self { busy: BRIEFLY, waited: Duration::ZERO, last: Instant::now() }
+        Self { busy: BRIEFLY, idle: Duration::ZERO, last: Instant::now() }
     }
 
     fn restart(&mut self) {
-        *self = Self { busy: BUSY, waited: Duration::ZERO, last: Instant::now() };
+        *self = Self { busy: BUSY, idle: Duration::ZERO, last: Instant::now() };
     }
 
     fn pause(&mut self) {
-        if self.waited < self.busy {
+        if self.idle < self.busy {
             std::thread::yield_now();
         } else {
             std::thread::sleep(NAP);
         }
         let now = Instant::now();
-        self.waited += (now - self.last).min(MAX_PAUSE);
+        self.idle += (now - self.last).min(MAX_PAUSE);
         self.last = now;
     }
 }

@@ -180,7 +180,7 @@ fn a_layer_is_checked_as_its_kind_at_any_depth() {
                 "`{at}.layers[0].p`: belongs to `attention`, `cross_attention`, `dropout` or \
                  `stochastic_depth`, but `name` is `relu`"
             ),
-            &format!("`{at}.layers[1].out_features`: must be from 1 to 16777216, not 0"),
+            &format!("`{at}.layers[1].out_features`: must be at least 1, not 0"),
         ],
     );
     layers(

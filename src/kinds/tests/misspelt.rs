@@ -1,7 +1,24 @@
 //! Every key of the reference, misspelt by one letter in each way.
 
 use super::*;
-use crate::config::commented_keys;
+
+/// Only the table headers and the commented keys of a page, as TOML.
+fn commented_keys(page: &str) -> String {
+    let line = |line| match str::strip_prefix(line, "# ") {
+        Some(rest) => is_key(rest).then_some(rest),
+        None => line.starts_with('[').then_some(line),
+    };
+    page.lines().filter_map(line).fold(String::new(), |text, line| text + line + "\n")
+}
+
+/// Whether a comment is a key or a header in disguise, not a sentence.
+fn is_key(comment: &str) -> bool {
+    let plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || "_\"/".contains(c);
+    match comment.split_once(" = ") {
+        Some((key, _)) => key.chars().all(plain),
+        None => comment.starts_with("[["),
+    }
+}
 
 /// One character of `key` missing, doubled, exchanged with its neighbour, or another.
 fn misspelt(key: &str, way: usize) -> String {

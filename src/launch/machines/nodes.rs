@@ -340,8 +340,8 @@ impl Nodes {
             let lost = remote.receive(self.watched, self.heartbeat_timeout);
             if let Some(why) = lost.filter(|_| !remote.has_concluded()) {
                 let RemoteNode { node, first, ref name, step, phase, .. } = *remote;
-                let failure = Failure::of_node(run, node, first, name, why);
-                let failure = Box::new(Failure { phase, step, ..*failure });
+                let mut failure = Failure::of_node(run, node, first, name, why);
+                (failure.step, failure.phase) = (step, phase);
                 remote.failed = Some(NodeFailure { failure, is_consequence: false });
             }
         }

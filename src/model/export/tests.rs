@@ -1,7 +1,7 @@
 //! Every registered model and every layer of a graph as ONNX: its structure, and by onnxruntime
 //! its numbers.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 
 use candle_core::{Device, Tensor};
@@ -20,7 +20,7 @@ use crate::model::{
 use crate::nn::{Builder, ForwardContext, Params};
 use crate::onnx::{DimensionValue, GraphProto, ModelProto, OPSET, ValueInfoProto};
 use crate::plan::{Flow, ModelPlan, Precision};
-use crate::skipped::skipped;
+use crate::skipped::python;
 
 /// More of the same layers as another one that is tried.
 const LARGER: [&str; 8] = [
@@ -33,17 +33,6 @@ const LARGER: [&str; 8] = [
     "vit_small",
     "vit_base",
 ];
-
-/// A python that has onnx and onnxruntime (`PYTHON`, or `python3`); notes that there is none.
-fn python() -> Option<PathBuf> {
-    let python = PathBuf::from(std::env::var_os("PYTHON").unwrap_or_else(|| "python3".into()));
-    let tried = Command::new(&python).args(["-c", "import onnx, onnxruntime"]).output();
-    if tried.is_ok_and(|output| output.status.success()) {
-        return Some(python);
-    }
-    skipped("a python with onnx and onnxruntime (`PYTHON` names it)");
-    None
-}
 
 /// Numbers without a pattern, from -1 to 1.
 fn numbers(n: usize, seed: usize) -> Vec<f32> {
@@ -165,7 +154,7 @@ fn write(folder: &Path, file: &str, plan: &ModelPlan, models: &Models, unused: &
 
 /// Compares what was written with what onnxruntime makes of it.
 fn compare(folder: &Path, cases: &[Json]) {
-    let Some(python) = python() else { return };
+    let Some(python) = python("onnx, onnxruntime") else { return };
     let text = serde_json::to_vec(cases).unwrap();
     crate::files::write_atomic(&folder.join("cases.json"), &text).unwrap();
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/model/export/check.py");

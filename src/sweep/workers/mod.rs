@@ -124,10 +124,6 @@ impl Share<'_> {
         if is_over {
             self.clear();
         }
-        if ended.is_err() {
-            // That of a sweep which never began.
-            files::remove_empty_folder(&self.order.folder());
-        }
         ended
     }
 
@@ -142,6 +138,8 @@ impl Share<'_> {
             }
         }
         files::remove_empty_folder(&folder);
+        // That of a sweep which never began.
+        files::remove_empty_folder(&self.order.folder());
     }
 
     fn crew_folder(&self) -> PathBuf {

@@ -7,25 +7,48 @@
 //! What a reader would get wrong: files are not merged. The first that has a cluster of the name
 //! says everything about it.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use serde_json::{Map, Value as Json, json};
 
 use crate::config::json_schema::of_kind_named;
 use crate::config::keys::path_of;
-use crate::config::kind::{Choice, FamilySpec, page};
+use crate::config::kind::{Choice, FamilySpec, Options, page};
 use crate::config::layer::{Layer, Source};
 use crate::config::problem::{Problem, Problems};
 use crate::config::reader::{Reader, join};
 use crate::config::suggest::{any_of, closest};
-use crate::config::{Vocabulary, kind_reader, text};
+use crate::config::table::{declared, table};
+use crate::config::{Vocabulary, text};
 
 /// The table whose tables are clusters.
 pub const CLUSTER: &str = "cluster";
 /// The key that chooses a cluster's kind.
 const KIND: &str = "kind";
-/// What a cluster may say, as it is written.
-const PAGE: &str = include_str!("clusters.toml");
+
+table! {
+    /// Every key of a cluster, what it means, and its default.
+    ///
+    /// Clusters are described in `ddprun.toml`, beside the experiment or in the current folder, or
+    /// in `~/.config/ddprun/clusters.toml`. `ddprun submit experiment.toml --on NAME` uses the
+    /// first of that name.
+    struct ClusterFile {
+        /// Clusters by their names.
+        cluster: BTreeMap<String, ClusterTable>,
+    }
+}
+
+table! {
+    /// A cluster.
+    struct ClusterTable {
+        /// How jobs are run. Required.
+        #[schemars(example = &"slurm")]
+        kind: String,
+        /// Options of the kind.
+        options: Options,
+    }
+}
 
 /// A cluster that a file describes.
 #[derive(Clone, Debug, PartialEq)]
@@ -122,7 +145,7 @@ fn cluster(mut reader: Reader, name: &str, path: &Path) -> Result<Cluster, Probl
         let missing = reader.problem(&table, "has no `kind`").help(help);
         return Err(missing.into());
     }
-    let kind = kind_reader::choice(&mut reader, CLUSTER, &kind, "", &table);
+    let kind = reader.choice(CLUSTER, &kind, "", &table);
     if !reader.problems.is_empty() {
         return Err(Problems::new(reader.problems));
     }
@@ -140,20 +163,16 @@ pub fn problem(cluster: &Cluster, key: &str, what: &str, vocabulary: &Vocabulary
 
 /// The reference page: every key of every kind with its meaning and its default, as TOML.
 pub fn reference(vocabulary: &Vocabulary) -> String {
-    page(PAGE, vocabulary.families())
+    page(&declared::<ClusterFile>(), vocabulary.families())
 }
 
 /// The JSON schema of a file of clusters.
 pub fn json_schema(vocabulary: &Vocabulary) -> Json {
     let kinds = vocabulary.family(CLUSTER).into_iter().flat_map(|family| &family.kinds);
     let kinds: Vec<Json> = kinds.map(|kind| of_kind_named(kind, Map::new(), KIND)).collect();
-    json!({
-        "$schema": "http://json-schema.org/draft-07/schema#",
-        "title": "Clusters of ddprun",
-        "type": "object",
-        "properties": {
-            CLUSTER: { "type": "object", "additionalProperties": { "oneOf": kinds } },
-        },
-        "additionalProperties": false,
-    })
+    let mut root = declared::<ClusterFile>();
+    root["properties"][CLUSTER]["additionalProperties"] = json!({ "oneOf": kinds });
+    root["$schema"] = "http://json-schema.org/draft-07/schema#".into();
+    root["title"] = "Clusters of ddprun".into();
+    root
 }

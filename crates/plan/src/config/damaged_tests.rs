@@ -12,7 +12,8 @@ fn originals() -> Vec<Vec<u8>> {
         [expect]\n\"val/loss\" = { at_most = 1.5e3 }\n";
     let strange = "[[data.transforms.val]]\nname = 'x'\n\"a.b\".c = \"\"\"\n\\u00e9\"\"\"\nt = 1979-05-27\n\
         [distributed]\nbucket_cap = \"1MiB\"\ntimeout = \"10m\"\nshards = -1\n";
-    vec![small.into(), strange.into(), super::DEFAULTS.into()]
+    let page = Vocabulary::open().reference().to_owned();
+    vec![small.into(), strange.into(), page.into()]
 }
 
 #[test]

@@ -1,47 +1,46 @@
 //! What a user wrote for a key -> the key that was meant.
 
-use figment::value::Value;
+use std::collections::BTreeMap;
+use std::sync::LazyLock;
+
+use figment::value::Value as Given;
+use serde_json::Value;
 
 use crate::config::keys::{Known, Page, dotted};
 use crate::config::kind::Spec;
+use crate::config::schema::DECLARED;
 use crate::config::spans::Path;
 use crate::config::suggest::{any_of, closest};
+use crate::config::table::keys_of;
+
+/// Words of other programs for options of kinds, and for what chooses one.
+const ALIASES: [(&str, &str); 3] = [("wd", "weight_decay"), ("kind", "name"), ("type", "name")];
 
 /// Words of other programs -> ours.
-const ALIASES: [(&str, &str); 21] = [
-    ("learning_rate", "lr"),
-    ("wd", "weight_decay"),
-    ("bs", "batch_size"),
-    ("kind", "name"),
-    ("type", "name"),
-    ("num_epochs", "epochs"),
-    ("max_epochs", "epochs"),
-    ("max_steps", "steps"),
-    ("num_gpus", "devices"),
-    ("gpus", "devices"),
-    ("world_size", "devices"),
-    ("workers", "num_workers"),
-    ("param_groups", "groups"),
-    ("sync_bn", "sync_batchnorm"),
-    ("accumulate_grad_batches", "gradient_accumulation_steps"),
-    ("weight", "class_weights"),
-    ("weights", "class_weights"),
-    ("alpha", "mixup_alpha"),
-    ("mixup", "mixup_alpha"),
-    ("cutmix", "cutmix_alpha"),
-    ("shard", "zero_stage"),
-];
+static DECLARED_ALIASES: LazyLock<BTreeMap<&str, &str>> = LazyLock::new(|| {
+    let mut found = BTreeMap::from(ALIASES);
+    aliases(&DECLARED, &mut found);
+    found
+});
+
+/// What keys are called elsewhere: `extend("x-aliases" = [...])`.
+fn aliases<'a>(schema: &'a Value, found: &mut BTreeMap<&'a str, &'a str>) {
+    for (key, inner) in keys_of(schema).into_iter().flatten() {
+        let words = inner["x-aliases"].as_array().into_iter().flatten();
+        found.extend(words.filter_map(|word| Some((word.as_str()?, key.as_str()))));
+        aliases(inner, found);
+        aliases(&inner["items"], found);
+    }
+}
 
 fn alias(word: &str) -> Option<&'static str> {
-    ALIASES.iter().find(|(other, _)| *other == word).map(|&(_, ours)| ours)
+    DECLARED_ALIASES.get(word).copied()
 }
 
 /// The one of `names` that `word` stands for, if one is near enough.
 pub(crate) fn among<'a>(word: &str, names: impl Iterator<Item = &'a str>) -> Option<&'a str> {
     let names: Vec<&str> = names.collect();
-    // Only a group of parameters has no rate of its own.
-    let alias = alias(word).or((word == "lr").then_some("lr_factor"));
-    let ours = alias.and_then(|ours| names.iter().find(|name| **name == ours).copied());
+    let ours = alias(word).and_then(|ours| names.iter().find(|name| **name == ours).copied());
     ours.or_else(|| closest(word, names.iter().copied()))
 }
 
@@ -97,7 +96,7 @@ pub(crate) fn whole(path: &[String], page: &Page) -> Option<String> {
                 known = inner;
                 part
             }
-            Known::Leaf | Known::List(_) | Known::Nested | Known::Anything => return None,
+            Known::Leaf | Known::List(_) | Known::Nested => return None,
         };
         right.push(name.to_owned());
     }
@@ -105,9 +104,9 @@ pub(crate) fn whole(path: &[String], page: &Page) -> Option<String> {
 }
 
 /// `path`, and further into `value` as long as there is one way: what an override names.
-pub(crate) fn only_leaf(path: &[String], mut value: Option<&Value>) -> Path {
+pub(crate) fn only_leaf(path: &[String], mut value: Option<&Given>) -> Path {
     let mut path = path.to_vec();
-    while let Some(Value::Dict(_, dict)) = value
+    while let Some(Given::Dict(_, dict)) = value
         && let (Some((key, inner)), 1) = (dict.iter().next(), dict.len())
     {
         path.push(key.clone());

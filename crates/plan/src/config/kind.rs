@@ -22,10 +22,11 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 pub use family::FamilySpec;
-pub(crate) use list::OwnedList;
+pub(crate) use list::{ENTRY, OwnedList};
 pub use list::{Entry, LISTS};
 pub use offer::{Modality, Offer, OwnParts};
 pub(crate) use page::{index, one, page};
+pub(crate) use spec::example;
 pub use spec::{Key, Spec, parse};
 
 /// Options of a kind by name, as JSON.

@@ -10,15 +10,17 @@ use figment::{Metadata, Profile, Provider};
 use miette::NamedSource;
 use serde::Serialize;
 
-use crate::config::keys::{DEFAULTS, dotted};
+use crate::config::keys::dotted;
 use crate::config::problem::Problem;
+use crate::config::schema::Experiment;
 use crate::config::spans::{self, KeySpan, Path};
+use crate::config::table;
 
 /// Where a value was written.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Source {
-    /// `defaults.toml`, embedded.
+    /// What an experiment has where nothing is given.
     Defaults,
     /// The experiment file, or one that it extends.
     File(PathBuf),
@@ -57,7 +59,9 @@ pub(crate) struct Layer {
 impl Layer {
     /// The built-in defaults.
     pub(crate) fn defaults() -> Self {
-        Self::document(Source::Defaults, DEFAULTS.to_owned()).0
+        let text = Arc::new(NamedSource::new(Source::Defaults.to_string(), String::new()));
+        let (dict, places) = (table::defaults::<Experiment>(), BTreeMap::new());
+        Self { source: Source::Defaults, dict, places, text }
     }
 
     /// A whole TOML text, and what of it is not TOML.

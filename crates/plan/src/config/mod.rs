@@ -11,10 +11,10 @@
 mod check;
 pub mod clusters;
 mod extract;
+mod faults;
 mod json_schema;
 mod keys;
 pub mod kind;
-mod kind_reader;
 mod layer;
 mod load;
 mod loaded;
@@ -27,6 +27,7 @@ pub mod schema;
 mod spans;
 mod suggest;
 pub mod sweep;
+mod table;
 mod text;
 mod unknown_keys;
 pub mod values;
@@ -35,9 +36,7 @@ mod wording;
 
 pub use check::{NO_URL, TAG_FORM, instead_of_url, is_tag, url_scheme};
 pub use json_schema::json_schema;
-#[doc(hidden)] // for the tests of what uses this package
-pub use keys::commented_keys;
-pub use keys::{DEFAULTS, dotted};
+pub use keys::dotted;
 pub use layer::Source;
 #[doc(hidden)] // for the tests of what uses this package
 pub use load::load_in;
@@ -45,8 +44,8 @@ pub use load::{load, load_stored, load_text};
 pub use loaded::{Loaded, PretrainedCheckpoint};
 pub use overrides::RESERVED;
 pub use problem::{Problem, Problems};
-pub use resolved::leaves;
-pub use resolved::{Change, SAFE_ON_RESUME, changed_keys, is_folder, refuse_unsafe, resolved};
+pub use resolved::{Change, changed_keys, leaves, refuse_unsafe, resolved};
+pub use resolved::{is_folder, no_use_in_evaluations, safe_on_resume};
 pub use schema::Experiment;
 pub use suggest::closest;
 pub use vocabulary::{MetricSpec, Vocabulary};

@@ -1,15 +1,21 @@
 //! Values out of layers, each of the kind that is wanted or a problem with a caret under it.
 
-use figment::value::Value;
+use figment::value::{Dict, Value};
+use serde::de::DeserializeOwned;
 
+use crate::config::check::{Finding, range};
 use crate::config::extract::strongest;
-use crate::config::keys::dotted;
+use crate::config::faults::{Read, faults};
+use crate::config::keys::{dotted, path_of};
+use crate::config::kind::{Choice, FamilySpec, Options, Spec, example};
 use crate::config::layer::Layer;
 use crate::config::problem::Problem;
 use crate::config::spans::Path;
 use crate::config::suggest::{any_of, closest};
 use crate::config::sweep::Json;
+use crate::config::table::{bounds, words_of};
 use crate::config::vocabulary::Vocabulary;
+use crate::config::wording;
 
 /// The layers of a file that is no experiment, weakest first, and what is wrong with them.
 pub(crate) struct Reader {
@@ -77,27 +83,6 @@ impl Reader {
         }
     }
 
-    /// `true` or `false`.
-    pub(crate) fn truth(&mut self, path: &[String]) -> Option<bool> {
-        if let Value::Bool(_, truth) = self.get(path)? {
-            Some(*truth)
-        } else {
-            self.wrong(path, "must be true or false");
-            None
-        }
-    }
-
-    /// A whole number from `low` to `high`.
-    pub(crate) fn whole(&mut self, path: &[String], low: u64, high: u64) -> Option<u64> {
-        let number = self.get(path)?.to_i128().and_then(|number| u64::try_from(number).ok());
-        if let Some(number) = number.filter(|number| (low..=high).contains(number)) {
-            Some(number)
-        } else {
-            self.wrong(path, format!("must be a whole number from {low} to {high}"));
-            None
-        }
-    }
-
     /// A finite number.
     pub(crate) fn real(&mut self, path: &[String]) -> Option<f64> {
         let value = self.get(path)?;
@@ -123,6 +108,159 @@ impl Reader {
         };
         self.wrong_help(path, format!("`{text}` is not known here"), help);
         None
+    }
+
+    /// The table that `own`, found at `table`, is: its wrong values are reported and left out.
+    pub(crate) fn read<T: Default + DeserializeOwned>(
+        &mut self,
+        schema: &Json,
+        table: &[String],
+        own: Dict,
+    ) -> T {
+        let typed = |own: &Dict| Value::from(own.clone()).deserialize::<T>().map_err(Box::new);
+        let own = self.right(schema, &|own| typed(own).err(), table, own);
+        typed(&own).unwrap_or_default()
+    }
+
+    /// Those of `own`, found at `table`, that are right; the others are reported.
+    fn right(&mut self, schema: &Json, read: Read<'_>, table: &[String], mut own: Dict) -> Dict {
+        for fault in faults(schema, read, &own) {
+            let path = [table, &fault.path].concat();
+            let Some(kind) = &fault.kind else {
+                self.missing(&path, fault.schema);
+                continue;
+            };
+            let names = fault.schema.map(words_of).unwrap_or_default();
+            let (what, help) = wording::describe(kind, &names, fault.schema.and_then(bounds));
+            self.wrong_with(&path, what, help);
+            take_away(&mut own, &fault.path);
+        }
+        let mut found = Vec::new();
+        range("", &Value::from(own.clone()), schema, &mut found);
+        for Finding { key, what, help, .. } in found {
+            let path = path_of(&key);
+            take_away(&mut own, &path);
+            self.wrong_with(&[table, &path].concat(), what, help);
+        }
+        own
+    }
+
+    /// Notes that a key which has to be given is not.
+    fn missing(&mut self, path: &[String], schema: Option<&Json>) {
+        let (Some(schema), Some(key)) = (schema, path.last()) else { return };
+        let help = format!("add it, such as `{key} = {}`", example(schema, None));
+        self.wrong_help(path, "is missing; there is no default", help);
+    }
+
+    /// The kind that the word at `name` chooses, with its options from `table`; `usual` if there is
+    /// no word.
+    pub(crate) fn choice(
+        &mut self,
+        family: &str,
+        name: &[String],
+        usual: &str,
+        table: &[String],
+    ) -> Choice {
+        let given = self.given(name, table);
+        let word = self.get(name).cloned();
+        let Some(family) = self.vocabulary.family(family).cloned() else {
+            let name = word.as_ref().and_then(Value::as_str).unwrap_or(usual).to_owned();
+            let options = given.iter().map(|(key, value)| (key.clone(), json(value))).collect();
+            return Choice { name, options };
+        };
+        let kind = match &word {
+            None => family.kind(usual),
+            Some(Value::String(_, word)) => {
+                let kind = family.kind(word);
+                if kind.is_none() {
+                    let names = family.names();
+                    let (what, help) = wording::not_a_kind(family.noun, word, names);
+                    self.wrong_with(name, what, help);
+                }
+                kind
+            }
+            Some(_) => {
+                self.wrong(name, format!("must be {}", any_of(family.names())));
+                None
+            }
+        };
+        // Without a known name it cannot be said which options are right.
+        let Some(kind) = kind else { return Choice::named(usual) };
+        Choice {
+            name: kind.name.to_owned(),
+            options: self.options(&family, kind, (name, table), given),
+        }
+    }
+
+    /// What the layers say in `table`, but for the word at `name`.
+    fn given(&self, name: &[String], table: &[String]) -> Dict {
+        let value = |key: String| {
+            let at = join(table, &key);
+            let value = self.get(&at).cloned()?;
+            (at != name).then_some((key, value))
+        };
+        self.keys(table).into_iter().filter_map(value).collect()
+    }
+
+    /// The options of `kind` among `own`, of which the wrong ones are reported and replaced by
+    /// their defaults.
+    fn options(
+        &mut self,
+        family: &FamilySpec,
+        kind: &Spec,
+        (name, table): (&[String], &[String]),
+        mut own: Dict,
+    ) -> Options {
+        let word = name.last().map_or("name", String::as_str);
+        self.foreign(family, kind, (word, table), &own);
+        own.retain(|key, _| kind.key(key).is_some());
+        let n_before = self.problems.len();
+        for key in kind.keys.iter().filter(|key| key.required) {
+            if own.contains_key(&key.name) {
+                continue;
+            }
+            let help = format!("add it, such as `{} = {}`", key.name, key.example);
+            self.wrong_help(table, format!("`{}` needs `{}`", kind.name, key.name), help);
+            own.insert(key.name.clone(), Value::serialize(&key.example).unwrap_or(Value::from("")));
+        }
+        let own = self.right(&kind.schema, &|own| kind.read(own).err(), table, own);
+        let read = kind.read(&own).unwrap_or_default();
+        if self.problems.len() == n_before {
+            for wrong in kind.check(&read) {
+                self.wrong(&join(table, wrong.key), wrong.what);
+            }
+        }
+        read
+    }
+
+    /// Reports keys of a table that are no options of `kind`, which its key `word` names.
+    fn foreign(
+        &mut self,
+        family: &FamilySpec,
+        kind: &Spec,
+        (word, table): (&str, &[String]),
+        own: &Dict,
+    ) {
+        let is_foreign =
+            |key: &&String| kind.key(key).is_none() && family.owners(key).next().is_some();
+        let mut others = vec![word];
+        for key in own.keys().filter(is_foreign) {
+            let owners = any_of(family.owners(key));
+            let what = format!("belongs to {owners}, but `{word}` is `{}`", kind.name);
+            self.wrong(&join(table, key), what);
+            others.push(key);
+        }
+        let options: Vec<&str> = kind.keys.iter().map(|key| key.name.as_str()).collect();
+        self.only_of(table, &others, &options);
+    }
+
+    /// Notes a problem, with a remedy if there is one.
+    fn wrong_with(&mut self, path: &[String], what: String, help: Option<String>) {
+        let problem = self.problem(path, what);
+        self.problems.push(match help {
+            Some(help) => problem.help(help),
+            None => problem,
+        });
     }
 
     /// Names of the entries of the table at `path`, over all layers, in the order of writing.
@@ -166,6 +304,15 @@ impl Reader {
             let problem = self.layers[order].at_key(&at, what, order);
             self.problems.push(problem.help(help));
         }
+    }
+}
+
+/// Takes away what is at `path`; of a list the whole.
+fn take_away(table: &mut Dict, path: &[String]) {
+    let Some((key, rest)) = path.split_first() else { return };
+    match table.get_mut(key) {
+        Some(Value::Dict(_, inner)) if !rest.is_empty() => take_away(inner, rest),
+        _ => drop(table.remove(key)),
     }
 }
 

@@ -2,9 +2,10 @@
 
 use serde_json::Value;
 
-use crate::config::keys::dotted;
+use crate::config::keys::{dotted, path_of};
 use crate::config::kind::TABLES;
-use crate::config::schema::{Experiment, PrecisionChoice};
+use crate::config::schema::{DECLARED, Experiment, PrecisionChoice};
+use crate::config::table::{FOLDER, SAFE, TAKEN, rule, saying};
 
 /// The whole experiment as TOML, every key decided; `ddprun resolved.toml` does the same again.
 ///
@@ -53,38 +54,6 @@ impl std::fmt::Display for Change {
     }
 }
 
-/// Keys that may change when a run is continued, because no number of the finished part depends on
-/// them; a table stands for all of its keys.
-pub const SAFE_ON_RESUME: [&str; 24] = [
-    "experiment.tags",
-    "train.epochs",
-    "train.steps",
-    "train.time",
-    "data.num_workers",
-    "data.prefetch_factor",
-    "data.on_bad_sample",
-    "data.max_bad_fraction",
-    "distributed.devices",
-    "distributed.min_world_size",
-    "distributed.threads_per_rank",
-    "distributed.timeout",
-    "distributed.overlap",
-    "distributed.zero_stage",
-    "distributed.bucket_cap",
-    "distributed.first_bucket_cap",
-    "validation.every",
-    "validation.sample_every",
-    "validation.metrics",
-    "checkpoint",
-    "logging",
-    "early_stopping",
-    "fault",
-    "expect",
-];
-
-/// Of these, what cannot change all the same: what was written so far is there.
-const FOLDERS: [&str; 2] = ["checkpoint.dir", "logging.dir"];
-
 /// All keys whose values differ, in the order of their names; a list is one key.
 pub fn changed_keys(old: &Experiment, new: &Experiment) -> Vec<Change> {
     let (old, new) = (leaves(old), leaves(new));
@@ -120,15 +89,23 @@ pub fn refuse_unsafe(old: &Experiment, new: &Experiment) -> Result<Vec<Change>, 
 }
 
 fn is_safe(key: &str) -> bool {
-    let is_in = |table: &&str| {
-        key.strip_prefix(*table).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
-    };
-    !is_folder(key) && SAFE_ON_RESUME.iter().any(is_in)
+    rule(&DECLARED, &path_of(key), "x-resume") == Some(SAFE)
+}
+
+/// Tables and keys that can change when a run is continued, by their dotted names; a table stands
+/// for all of its keys but its folder.
+pub fn safe_on_resume() -> Vec<String> {
+    saying(&DECLARED, "x-resume", SAFE).iter().map(|path| dotted(path)).collect()
 }
 
 /// Whether this is the key of a folder that a run stays in.
 pub fn is_folder(key: &str) -> bool {
-    FOLDERS.contains(&key)
+    rule(&DECLARED, &path_of(key), "x-resume") == Some(FOLDER)
+}
+
+/// Why a key changes no evaluation of a run; `None` if it does.
+pub fn no_use_in_evaluations(key: &str) -> Option<&'static str> {
+    rule(&DECLARED, &path_of(key), "x-eval").filter(|why| *why != TAKEN)
 }
 
 /// Every key that has a value, and the value as JSON.

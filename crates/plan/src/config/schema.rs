@@ -1,7 +1,6 @@
 //! The experiment file, schema 1, as plain data: what was asked, before anything is decided.
 //!
-//! Every key stands in `defaults.toml` with its meaning and default; rules between keys live in
-//! `check`. A kind-specific key (`momentum` belongs to `sgd`) is an `Option`: `plan` fills it.
+//! Each key is declared here, and nowhere else (see `table`); rules between keys are in `check`.
 
 mod data;
 mod model;
@@ -9,63 +8,96 @@ mod train;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
+use std::sync::LazyLock;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::config::kind::{Entry, Options, TABLES};
-use crate::config::values::{Auto, Duration, Every, Patience, Warmup};
+use crate::config::table::{self, FOLDER, SAFE, TAKEN, table};
+use crate::config::values::{Auto, Devices, Duration, Every, Patience, Size, Warmup, ZeroStage};
 
 pub use data::{Data, Mixup, MixupMode, OnBadSample, Sampler, Transforms};
 pub use model::Model;
 pub use train::{OnNonFinite, PrecisionChoice, Train};
 pub use train_numbers::Convolutions;
 
-/// A whole experiment file.
+/// Most samples of a step, most epochs, steps: past them a number is a slip, and products overflow.
+const MAX_SAMPLES: u64 = 1 << 24;
+const MAX_EPOCHS: u64 = 1 << 24;
+const MAX_STEPS: u64 = 1 << 40;
+/// Seconds.
+const WEEK: u64 = 7 * 24 * 3600;
+
+/// Why a key changes no evaluation.
+const NO_TRAINING: &str = "nothing is trained";
+const NO_RUN: &str = "`ddprun eval` makes no run, in one process";
+/// What to write in the place of 0.
+const SWITCH_OFF: &str = "to switch it off, write \"never\"";
+
+/// The keys of an experiment, as they are declared.
+pub(crate) static DECLARED: LazyLock<serde_json::Value> =
+    LazyLock::new(table::declared::<Experiment>);
+
+table! {
+    /// Every key of an experiment, what it means, and its default.
+    ///
+    /// A key without a default is shown as a comment, with an example. An experiment file needs
+    /// only the keys that it changes. Required: `model.name`, `data.name`, a batch size, and one of
+    /// `train.epochs`, `train.steps`, `train.time`.
+    ///
+    /// Layers, weakest first:
+    /// 1. these defaults
+    /// 2. the files named by `extends`, in order
+    /// 3. the experiment file
+    /// 4. the environment: `DDPRUN_TRAIN__BATCH_SIZE=64` sets `train.batch_size`
+    /// 5. the command line: `train.batch_size=64`, `~train.clip_grad_norm` (back to the default)
+    ///
+    /// Tables are merged key by key; lists are replaced. If a stronger layer selects another kind
+    /// (`optimizer.name`), options that only the old kind has (`momentum`) are dropped.
+    #[expect(missing_docs, reason = "the type of a table says what it is")]
+    pub struct Experiment {
+        /// Schema version of this file. Newer versions are refused.
+        pub schema: u32 = 1,
+        /// Base files to inherit from, relative to this file; later ones override earlier ones.
+        #[serde(skip_serializing)]
+        #[schemars(extend("examples" = [["_base/vision.toml"]]))]
+        pub extends: Option<Bases>,
+        pub experiment: Identity,
+        pub model: Model,
+        pub data: Data,
+        pub train: Train,
+        pub loss: Loss,
+        pub optimizer: Optimizer,
+        pub ema: Ema,
+        pub swa: Swa,
+        pub lookahead: Lookahead,
+        pub lr_scaling: LrScaling,
+        pub scheduler: Scheduler,
+        pub loss_scale: LossScale,
+        pub distributed: Distributed,
+        pub validation: Validation,
+        pub checkpoint: Checkpoint,
+        pub early_stopping: EarlyStopping,
+        pub fault: Fault,
+        pub logging: Logging,
+        /// Metrics that the run must reach in the end, or it exits with code 9.
+        #[schemars(extend(
+            "examples" = [{ "val/accuracy": { "at_least": 0.9, "at_most": 1.0 } }],
+            "x-resume" = SAFE, "x-eval" = NO_RUN,
+        ))]
+        pub expect: BTreeMap<String, Expectation>,
+    }
+}
+
+/// The names of one file, or of several.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub struct Experiment {
-    /// Version of this schema; 1.
-    pub schema: u32,
-    /// Name and seed.
-    pub experiment: Identity,
-    /// What is trained.
-    pub model: Model,
-    /// On what.
-    pub data: Data,
-    /// For how long, in which batches and precision.
-    pub train: Train,
-    /// What is minimised.
-    pub loss: Loss,
-    /// How parameters move.
-    pub optimizer: Optimizer,
-    /// Moving average of the weights.
-    pub ema: Ema,
-    /// Plain average of the weights of the last epochs.
-    #[serde(default)]
-    pub swa: Swa,
-    /// `[lookahead]`
-    pub lookahead: Lookahead,
-    /// How the learning rate follows the global batch size.
-    pub lr_scaling: LrScaling,
-    /// How the learning rate follows time.
-    pub scheduler: Scheduler,
-    /// The fp16 gradient scaler.
-    pub loss_scale: LossScale,
-    /// Ranks, devices and collectives.
-    pub distributed: Distributed,
-    /// When to evaluate.
-    pub validation: Validation,
-    /// When to save, and what to keep.
-    pub checkpoint: Checkpoint,
-    /// When to give up early.
-    pub early_stopping: EarlyStopping,
-    /// What to do about failures.
-    pub fault: Fault,
-    /// What to write about the run, and where.
-    pub logging: Logging,
-    /// Figures that the run must reach: `"val/accuracy" = { at_least = 0.9 }`.
-    pub expect: BTreeMap<String, Expectation>,
+#[serde(untagged)]
+pub enum Bases {
+    /// A file.
+    One(String),
+    /// Files.
+    Several(Vec<String>),
 }
 
 impl Experiment {
@@ -123,56 +155,81 @@ impl Experiment {
     }
 }
 
-/// `[experiment]`
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub struct Identity {
-    /// Name of the run's folders: letters, digits, `.`, `_`, `-`. The file's stem by default.
-    pub name: Option<String>,
-    /// Seed of everything random.
-    pub seed: u64,
-    /// Words by which runs are found again.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub tags: Vec<String>,
+table! {
+    /// What the run is called, and its seed.
+    #[schemars(extend("x-eval" = NO_RUN))]
+    pub struct Identity {
+        /// Name of the folders below `logging.dir` and `checkpoint.dir`: letters, digits, `.`, `_`,
+        /// `-`. Default: the file's name without its ending.
+        #[schemars(example = &"resnet18-animals90")]
+        pub name: Option<String>,
+        /// Seed of everything random: initial weights, sample order, augmentation, dropout.
+        pub seed: u64 = 0,
+        /// Tags of its runs: `ddprun ls --tag` filters by them, `ddprun tag` changes those of one
+        /// run.
+        #[serde(skip_serializing_if = "Vec::is_empty")]
+        #[schemars(extend("examples" = [["baseline"]], "x-resume" = SAFE))]
+        pub tags: Vec<String>,
+    }
 }
 
-/// `[loss]`
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub struct Loss {
-    /// Which loss.
-    pub name: String,
-    /// What only some losses have.
-    #[serde(default)]
-    pub options: Options,
+table! {
+    /// What is minimised.
+    #[schemars(extend(
+        "x-eval" = "the metrics of a run are those of the loss that it was trained with"
+    ))]
+    pub struct Loss {
+        /// The loss, averaged over the unmasked targets of the global batch. Default:
+        /// `"cross_entropy"`; for tables, lists of images and series it follows from their target:
+        /// `"cross_entropy"` for classes (words, or up to 20 different whole numbers that occur
+        /// five times or more on average), `"bce_with_logits"` for labels, "mse" for numbers.
+        pub name: String = "cross_entropy".to_owned(),
+        /// Options of the loss.
+        pub options: Options,
+    }
 }
 
-/// `[optimizer]`
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub struct Optimizer {
-    /// Which update rule.
-    pub name: String,
-    /// Base learning rate, before `lr_scaling`.
-    pub lr: f64,
-    /// Leave biases and norm parameters (one-dimensional tensors) without weight decay.
-    pub no_decay_on_1d: bool,
-    /// What is left without weight decay.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub no_decay: Vec<NoDecay>,
-    /// Factor of the learning rate from each layer to the one below.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub layer_decay: Option<f64>,
-    /// After which epochs or steps the next layer is trained as well; absent or "never" = all are
-    /// from the first step on.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub gradual_unfreezing: Option<Every>,
-    /// Parameters that are treated otherwise.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub groups: Vec<Group>,
-    /// What only some update rules have.
-    #[serde(default)]
-    pub options: Options,
+table! {
+    /// How parameters move.
+    #[schemars(extend("x-eval" = NO_TRAINING))]
+    pub struct Optimizer {
+        /// The optimizer, each exactly PyTorch's or its paper's:
+        pub name: String = "sgd".to_owned(),
+        /// Learning rate, before `lr_scaling`. 0 makes no updates (for benchmarks).
+        #[schemars(range(min = 0.0, max = 1e6), extend("x-aliases" = ["learning_rate"]))]
+        pub lr: f64 = 1e-3,
+        /// Exclude biases and norm parameters (1-D tensors) from weight decay, in addition to those
+        /// in `no_decay`.
+        pub no_decay_on_1d: bool = false,
+        /// Exclude these from weight decay: "norm" (weights of norms, and any other one-dimensional
+        /// tensor that is not a bias), "bias", "embedding" (token and position embeddings). timm's
+        /// rule is `["norm", "bias"]`. By default all parameters decay, as in PyTorch.
+        #[serde(skip_serializing_if = "Vec::is_empty")]
+        #[schemars(extend("examples" = [["norm", "bias", "embedding"]]))]
+        pub no_decay: Vec<NoDecay>,
+        /// Layer-wise learning-rate decay, as timm's `layer_decay`: the rate is multiplied by this
+        /// factor from each block to the one below it, from the head down to the stem; 0 to 1.
+        /// Blocks are the numbered parts of parameter names: `layer1.0`, `blocks.11`.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        #[schemars(example = 0.75, extend("exclusiveMinimum" = 0.0, "maximum" = 1.0))]
+        pub layer_decay: Option<f64>,
+        /// Gradual unfreezing (Howard and Ruder 2018): train the head first, and after each
+        /// interval one more block, down to the stem; blocks are those of `layer_decay`. A group
+        /// with `unfreeze_at_epoch` or `frozen` follows its own setting. `ddprun plan` shows when
+        /// each part is trained.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        #[schemars(extend("minimum" = 1, "maximum" = MAX_STEPS))]
+        pub gradual_unfreezing: Option<Every>,
+        /// Options of the optimizer.
+        pub options: Options,
+        /// Parameters with their own learning rate or weight decay, or that are frozen for part of
+        /// the run. A parameter belongs to the first group that matches it. Frozen parameters have
+        /// no gradient and no optimizer state; BatchNorm's running statistics keep moving, as in
+        /// PyTorch. `ddprun plan` lists the groups.
+        #[serde(skip_serializing_if = "Vec::is_empty")]
+        #[schemars(extend("x-aliases" = ["param_groups"]))]
+        pub groups: Vec<Group>,
+    }
 }
 
 /// Parameters that may be left without weight decay.
@@ -187,68 +244,105 @@ pub enum NoDecay {
     Embedding,
 }
 
-/// `[[optimizer.groups]]`
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub struct Group {
-    /// Names of its parameters: a module, or a pattern with `*` and `?`.
-    #[serde(rename = "match")]
-    pub pattern: String,
-    /// Multiplies the learning rate.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub lr_factor: Option<f64>,
-    /// Its weight decay.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub weight_decay: Option<f64>,
-    /// Whether it keeps its values for the whole run.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub frozen: Option<bool>,
-    /// Epochs for which it is frozen first.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub unfreeze_at_epoch: Option<u64>,
-    /// Epochs after which it is frozen.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub freeze_at_epoch: Option<u64>,
+table! {
+    /// A group of parameters.
+    pub struct Group {
+        /// Parameter names: a module (`layer4`), or a pattern in which `*` is any characters and
+        /// `?` any one (`*.bias`).
+        #[serde(rename = "match")]
+        #[schemars(example = &"layer4")]
+        pub pattern: String,
+        /// Factor of the learning rate.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        #[schemars(range(min = 0.0), example = 0.1, extend("x-aliases" = ["lr"]))]
+        pub lr_factor: Option<f64>,
+        /// Weight decay instead of the optimizer's; `no_decay` does not apply to it.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        #[schemars(range(min = 0.0), example = 0.0)]
+        pub weight_decay: Option<f64>,
+        /// Frozen for the whole run.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        pub frozen: Option<bool>,
+        /// Frozen for this many epochs first, as Lightning's `unfreeze_backbone_at_epoch`.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        #[schemars(range(min = 1, max = MAX_STEPS), example = 3)]
+        pub unfreeze_at_epoch: Option<u64>,
+        /// Frozen after this many epochs.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        #[schemars(range(min = 1, max = MAX_STEPS), example = 10)]
+        pub freeze_at_epoch: Option<u64>,
+    }
 }
 
-/// `[ema]`
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub struct Ema {
-    /// Share of the average that stays at an update; absent = no average.
-    pub decay: Option<f64>,
-    /// How fast the share grows up to `decay`; absent = at once.
-    pub power: Option<f64>,
-    /// Whether buffers are averaged as well.
-    pub use_buffers: Option<bool>,
+table! {
+    /// An exponential moving average of the weights that begins at the initial ones, as timm's
+    /// `ModelEmaV3` without `step` (PyTorch's `AveragedModel` begins at the weights of its first
+    /// update). If `decay` is given, the average is validated, tested, sampled and exported;
+    /// training continues with the weights themselves. Checkpoints hold both. While more than 1 %
+    /// of the average are initial weights (decay^steps), validation also measures the weights:
+    /// `val_weights/loss`.
+    #[schemars(extend("x-eval" = NO_TRAINING))]
+    pub struct Ema {
+        /// Weight of the previous average in each update, 0 to 1. Without it there is no average.
+        #[schemars(range(min = 0.0, max = 1.0), example = 0.9999)]
+        pub decay: Option<f64>,
+        /// Warm-up of the decay: at update i it is 1 - (i - 1)^-power, at most `decay`. 0.75 suits
+        /// diffusion policies, 2/3 long runs. Without it, `decay` applies from the first update on.
+        #[schemars(extend("exclusiveMinimum" = 0.0), example = 0.75)]
+        pub power: Option<f64>,
+        /// Whether buffers (BatchNorm's running statistics) are averaged as well. false, as
+        /// `AveragedModel` (and `ModelEmaV3` with `exclude_buffers`): the averaged weights use the
+        /// running statistics of the trained weights. true, as `ModelEmaV3`: they use averaged
+        /// statistics. Counters always come from training. Default: false.
+        pub use_buffers: Option<bool>,
+    }
 }
 
-/// `[swa]`
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub struct Swa {
-    /// Epochs or steps before it; absent or "never" = no average.
-    pub start: Option<Every>,
-    /// After which epochs or steps the weights join the average; absent = after each epoch.
-    pub every: Option<Every>,
-    /// Learning rate from the start on; absent = the schedule's.
-    pub lr: Option<f64>,
-    /// Epochs in which the rate gets there; absent = 10.
-    pub anneal_epochs: Option<u64>,
-    /// On which way; absent = a cosine's.
-    pub anneal_strategy: Option<AnnealStrategy>,
+table! {
+    /// Stochastic weight averaging (Izmailov et al. 2018), as `torch.optim.swa_utils`: the plain
+    /// average of the weights over the last epochs. When training ends, also through `train.time`
+    /// or early stopping, one pass over the training data computes BatchNorm statistics for the
+    /// averaged weights (`update_bn`). From then on, the average is validated, tested and exported;
+    /// until then, the weights are.
+    #[schemars(extend("x-eval" = NO_TRAINING))]
+    pub struct Swa {
+        /// When averaging starts: "75 epochs", "30000 steps". Without it there is no average.
+        #[schemars(extend("minimum" = 0, "maximum" = MAX_STEPS, "examples" = ["75 epochs"]))]
+        pub start: Option<Every>,
+        /// How often the weights are added to the average. Default: "1 epoch".
+        #[schemars(extend("minimum" = 1, "maximum" = MAX_STEPS))]
+        pub every: Option<Every>,
+        /// Learning rate from `start` on, before `lr_scaling`, as SWALR's `swa_lr`. Default: the
+        /// scheduler's.
+        #[schemars(range(min = 0.0, max = 1e6), example = 0.05)]
+        pub lr: Option<f64>,
+        /// Epochs over which the learning rate is annealed from the scheduler's at `start` to
+        /// `swa.lr`. Default: 10.
+        #[schemars(range(min = 0, max = MAX_EPOCHS), example = 10)]
+        pub anneal_epochs: Option<u64>,
+        /// Shape of the annealing: "cos" or "linear". Default: "cos".
+        #[schemars(example = AnnealStrategy::Cos)]
+        pub anneal_strategy: Option<AnnealStrategy>,
+    }
 }
 
-/// `[lookahead]`
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub struct Lookahead {
-    /// Steps between two meetings; absent = no slow weights.
-    pub k: Option<u64>,
-    /// Share of their way that slow weights go; absent = a half.
-    pub alpha: Option<f64>,
-    /// How the share falls to `alpha` over the run; absent = it is `alpha`.
-    pub power: Option<f64>,
+table! {
+    /// Lookahead (Zhang et al. 2019): every `k` steps, slow weights (and buffers) move by the
+    /// fraction `alpha` towards the trained weights, and training continues from there, with its
+    /// optimizer state. The slow weights are validated, tested, sampled and exported.
+    #[schemars(extend("x-eval" = NO_TRAINING))]
+    pub struct Lookahead {
+        /// Steps between synchronisations; 5 is usual. Without it there are no slow weights.
+        #[schemars(range(min = 1, max = MAX_STEPS), example = 5)]
+        pub k: Option<u64>,
+        /// Fraction by which the slow weights move towards the trained ones, 0 to 1. Default: 0.5.
+        #[schemars(range(min = 0.0, max = 1.0), example = 0.5)]
+        pub alpha: Option<f64>,
+        /// Decay of that fraction: after step t of T it is 1 - (1 - alpha) (t / T)^power, from 1 at
+        /// the start to `alpha` at the end. Without it, the fraction is always `alpha`.
+        #[schemars(extend("exclusiveMinimum" = 0.0), example = 3.0)]
+        pub power: Option<f64>,
+    }
 }
 
 /// How a learning rate gets to another.
@@ -262,14 +356,18 @@ pub enum AnnealStrategy {
     Linear,
 }
 
-/// `[lr_scaling]`
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub struct LrScaling {
-    /// Exponent of the scaling.
-    pub rule: ScalingRule,
-    /// Global batch size that `optimizer.lr` was tuned for.
-    pub base_batch_size: u32,
+table! {
+    /// How the learning rate follows the global batch size.
+    #[schemars(extend("x-eval" = NO_TRAINING))]
+    pub struct LrScaling {
+        /// How the learning rate follows the global batch size: "none": it is `optimizer.lr`.
+        /// "linear": times `global_batch_size` / `base_batch_size`. "sqrt": times the square root
+        /// of that.
+        pub rule: ScalingRule = ScalingRule::None,
+        /// Global batch size that `optimizer.lr` was tuned for.
+        #[schemars(range(min = 1, max = MAX_SAMPLES))]
+        pub base_batch_size: u32 = 256,
+    }
 }
 
 /// How the learning rate follows the global batch size.
@@ -284,22 +382,26 @@ pub enum ScalingRule {
     Linear,
 }
 
-/// `[scheduler]`
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub struct Scheduler {
-    /// Which schedule.
-    pub name: String,
-    /// Whether the schedule moves after each epoch or each step.
-    pub interval: Interval,
-    /// Linear rise from `warmup_start_factor` before the schedule begins: "5 epochs", "500 steps",
-    /// "5 %" of the run.
-    pub warmup: Warmup,
-    /// Learning-rate factor at the first warm-up step.
-    pub warmup_start_factor: f64,
-    /// What only some schedules have.
-    #[serde(default)]
-    pub options: Options,
+table! {
+    /// How the learning rate follows time.
+    #[schemars(extend("x-eval" = NO_TRAINING))]
+    pub struct Scheduler {
+        /// The learning rate over time, each exactly PyTorch's or its paper's:
+        pub name: String = "constant".to_owned(),
+        /// Update the learning rate after each "epoch" or each "step". Warm-up, `"one_cycle"` and
+        /// "noam" always go by steps.
+        pub interval: Interval = Interval::Epoch,
+        /// Linear warm-up before the schedule begins: "5 epochs", "500 steps", a share of the run's
+        /// steps ("5 %"), or "never". A share fits a run of any length; it needs `train.epochs` or
+        /// `train.steps`.
+        #[schemars(extend("minimum" = 0, "maximum" = MAX_STEPS))]
+        pub warmup: Warmup = Warmup::For(Every::Never),
+        /// Fraction of the learning rate at the first warm-up step.
+        #[schemars(extend("exclusiveMinimum" = 0.0, "maximum" = 1.0))]
+        pub warmup_start_factor: f64 = 0.01,
+        /// Options of the scheduler.
+        pub options: Options,
+    }
 }
 
 impl Scheduler {
@@ -329,52 +431,90 @@ pub enum Mode {
     Max,
 }
 
-/// `[loss_scale]`, the fp16 gradient scaler
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub struct LossScale {
-    /// First scale.
-    pub init: f64,
-    /// Factor after `growth_interval` good steps.
-    pub growth_factor: f64,
-    /// Factor after a step with a gradient that is not finite.
-    pub backoff_factor: f64,
-    /// Good steps in a row before the scale grows.
-    pub growth_interval: u64,
+table! {
+    /// The fp16 gradient scaler, as PyTorch's GradScaler; only with `precision = "fp16"`.
+    #[schemars(extend("x-eval" = NO_TRAINING))]
+    pub struct LossScale {
+        /// Initial loss scale.
+        #[schemars(extend("exclusiveMinimum" = 0.0))]
+        pub init: f64 = 65536.0,
+        /// The scale is multiplied by this after `growth_interval` good steps in a row.
+        #[schemars(range(min = 1.0))]
+        pub growth_factor: f64 = 2.0,
+        /// The scale is multiplied by this after a step whose gradients are not finite.
+        #[schemars(extend("exclusiveMinimum" = 0.0, "exclusiveMaximum" = 1.0))]
+        pub backoff_factor: f64 = 0.5,
+        /// Good steps in a row before the scale grows.
+        #[schemars(range(min = 1, max = MAX_STEPS))]
+        pub growth_interval: u64 = 2000,
+    }
 }
 
-/// `[distributed]`
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub struct Distributed {
-    /// How ranks exchange tensors.
-    pub backend: Backend,
-    /// Ranks of this machine: "auto", a count, or a list of GPUs.
-    pub devices: crate::config::values::Devices,
-    /// Compute threads of each rank; "auto" = cores / ranks.
-    pub threads_per_rank: Auto<u32>,
-    /// Bytes of gradients that are reduced together: "25MiB".
-    pub bucket_cap: crate::config::values::Size,
-    /// Bytes of the first bucket to be ready.
-    pub first_bucket_cap: crate::config::values::Size,
-    /// Parts of the global batch that fix the order of additions; "auto" = the world size.
-    pub shards: Auto<u32>,
-    /// Fewest ranks that a run goes on with when some are lost; "auto" = the planned number.
-    pub min_world_size: Auto<u32>,
-    /// Reduce buckets while backward still runs.
-    pub overlap: bool,
-    /// In which numbers gradients are exchanged.
-    pub comm_hook: CommHook,
-    /// Who adds up the gradients of all ranks.
-    pub all_reduce: AllReduce,
-    /// What ranks divide among themselves, in place of keeping all of it each.
-    pub zero_stage: crate::config::values::ZeroStage,
-    /// Tolerate parameters that the loss does not reach.
-    pub find_unused_parameters: bool,
-    /// BatchNorm statistics of a pass over all shards (`SyncBatchNorm`), not of each shard.
-    pub sync_batchnorm: bool,
-    /// Longest wait for another rank.
-    pub timeout: Duration,
+table! {
+    /// Ranks, devices, and how gradients are exchanged.
+    #[schemars(extend("x-eval" = NO_RUN))]
+    pub struct Distributed {
+        /// How ranks exchange gradients: "shm" (shared memory, on one machine), "tcp" (several
+        /// machines: `--nnodes`), "mpi" (mpirun, or `srun --mpi=pmix`; docs/machines.md), "nccl" or
+        /// "auto". "auto" is "nccl" on GPUs, but "shm" for ranks that share a GPU. On CPUs it is
+        /// "shm" on one machine; on several "mpi" if an MPI launcher started the ranks, else "tcp".
+        pub backend: Backend = Backend::Auto,
+        /// Ranks on each machine: a number; a list of GPUs, `[0, 3]` (`[0, 0]` puts two ranks on
+        /// one); or "auto": one rank per visible GPU, or one on the CPU. GPUs need a build with
+        /// `--features cuda`; `CUDA_VISIBLE_DEVICES` hides some or all.
+        #[schemars(extend("x-aliases" = ["num_gpus", "gpus", "world_size"], "x-resume" = SAFE))]
+        pub devices: Devices = Devices::Auto,
+        /// Compute threads of each rank; "auto" = cores / ranks.
+        #[schemars(extend("minimum" = 1, "maximum" = 1024, "x-resume" = SAFE))]
+        pub threads_per_rank: Auto<u32> = Auto::Auto,
+        /// Size of a gradient bucket, as DDP's `bucket_cap_mb`.
+        #[schemars(extend("minimum" = 1024, "maximum" = 1_u64 << 40, "x-resume" = SAFE))]
+        pub bucket_cap: Size = Size(25 << 20),
+        /// Size of the first bucket that is ready in backward; small, so that communication starts
+        /// early.
+        #[schemars(extend("minimum" = 1024, "maximum" = 1_u64 << 40, "x-resume" = SAFE))]
+        pub first_bucket_cap: Size = Size(1 << 20),
+        /// Equal parts of the global batch, whose gradients are always added in the same order.
+        /// Results are therefore bitwise identical on this many ranks, half as many, a quarter ...;
+        /// "auto" = the number of ranks, also of those that `--nnodes` or a launcher (torchrun,
+        /// srun, mpirun) starts.
+        #[schemars(extend("minimum" = 1, "maximum" = 1024))]
+        pub shards: Auto<u32> = Auto::Auto,
+        /// Smallest world size to continue with after losing ranks: half of them, a quarter ... as
+        /// `shards` allows, with bitwise identical results; the run grows back when possible.
+        /// "auto": never shrink. `--nproc-per-node 1:4` sets `devices` too.
+        #[schemars(extend("minimum" = 1, "maximum" = 1024, "x-resume" = SAFE))]
+        pub min_world_size: Auto<u32> = Auto::Auto,
+        /// Reduce buckets while backward still runs.
+        #[schemars(extend("x-resume" = SAFE))]
+        pub overlap: bool = true,
+        /// Exchange gradients as they are ("none"), or rounded to "bf16" or "fp16", as with
+        /// PyTorch's comm hooks. "nccl" then sends half as many bytes; other backends round but do
+        /// not send less. All ranks get identical gradients; results differ from "none" and depend
+        /// on the world size.
+        pub comm_hook: CommHook,
+        /// What adds up gradients: "tree": ddprun, in a fixed order, so that results do not depend
+        /// on where ranks run. "library", with backend "mpi" only: `MPI_Iallreduce`, in an order of
+        /// its own, so that results may differ in their last bits.
+        pub all_reduce: AllReduce,
+        /// Stage of ZeRO. 0: plain DDP. 1: each rank keeps the optimizer state of its part of the
+        /// parameters, and updates these. 2: it also frees the reduced gradients of other parts.
+        /// Results are bitwise identical (over NCCL with two GPUs). Checkpoints hold everything,
+        /// and resume with any of the three.
+        #[schemars(extend("x-aliases" = ["shard"], "x-resume" = SAFE))]
+        pub zero_stage: ZeroStage,
+        /// Allow parameters that get no gradient, as DDP's `find_unused_parameters`.
+        pub find_unused_parameters: bool = false,
+        /// Compute BatchNorm statistics over all shards of a pass (one per rank, unless `shards`
+        /// says otherwise), as PyTorch's SyncBatchNorm. Results are bitwise identical at any world
+        /// size that `shards` admits.
+        #[schemars(extend("x-aliases" = ["sync_bn"]))]
+        pub sync_batchnorm: bool = false,
+        /// Timeout for rendezvous and collectives. If the parent sends no heartbeat for this long,
+        /// ranks save and exit.
+        #[schemars(extend("exclusiveMinimum" = 0, "maximum" = WEEK, "x-resume" = SAFE))]
+        pub timeout: Duration = Duration::of_minutes(10),
+    }
 }
 
 /// Collective backends.
@@ -428,66 +568,122 @@ pub enum AllReduce {
     Library,
 }
 
-/// `[validation]`
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub struct Validation {
-    /// "1 epoch", "500 steps" or "never".
-    pub every: Every,
-    /// Samples per pass; "auto" = `train.batch_size`.
-    pub batch_size: Auto<u32>,
-    /// Metrics to measure beside the usual ones.
-    pub metrics: Vec<String>,
-    /// Every how many evaluations a diffusion model is asked for samples.
-    pub sample_every: u32,
+table! {
+    /// When the model is evaluated, and by which metrics.
+    #[schemars(extend("x-eval" = "`ddprun eval` measures every metric, once"))]
+    pub struct Validation {
+        /// When to evaluate: "1 epoch", "500 steps" or "never". Every sample counts exactly once.
+        #[schemars(extend(
+            "minimum" = 1, "maximum" = MAX_STEPS, "x-if-zero" = SWITCH_OFF, "x-resume" = SAFE
+        ))]
+        pub every: Every = Every::Epochs(1),
+        /// Samples per pass and rank; "auto" = that of training.
+        #[schemars(extend("minimum" = 1, "maximum" = MAX_SAMPLES, "x-eval" = TAKEN))]
+        pub batch_size: Auto<u32> = Auto::Auto,
+        /// Metrics to measure besides the usual ones (accuracy, `top5_accuracy`, `exact_match`,
+        /// mse, mae), by name without `val/`. Metrics that are monitored or expected are always
+        /// measured, by default `rmse_unscaled` where `data.standardize_target` is set, and `ddprun
+        /// eval` measures all that apply:
+        /// - classification: `top2_accuracy` `top3_accuracy` `top10_accuracy` precision recall f1
+        ///   auroc `average_precision`
+        /// - two classes: also `precision_binary` `recall_binary` `f1_binary`, of the positive
+        ///   class, the second in label order
+        /// - multi-label: the same without top, and `precision_micro` `recall_micro` `f1_micro`
+        /// - numbers: rmse r2
+        /// - texts: perplexity `bits_per_byte`
+        ///
+        /// Those of classes are macro averages; auroc and `average_precision` gather the scores of
+        /// all samples on every rank.
+        #[schemars(extend("x-resume" = SAFE))]
+        pub metrics: Vec<String>,
+        /// `diffusion_policy`: sample actions for val/mse and val/mae only in the first of every N
+        /// evaluations, and in the last one; val/loss is measured in each. Sampling takes
+        /// `num_inference_steps` passes, so such an evaluation may take longer than the epoch
+        /// before it.
+        #[schemars(range(min = 1, max = 1 << 20), extend("x-resume" = SAFE))]
+        pub sample_every: u32 = 1,
+    }
 }
 
-/// `[checkpoint]`
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub struct Checkpoint {
-    /// Folder of all runs' checkpoints.
-    pub dir: PathBuf,
-    /// "1 epoch", "500 steps" or "never".
-    pub every: Every,
-    /// Newest checkpoints to keep.
-    pub keep_last: u32,
-    /// Best checkpoints to keep.
-    pub keep_best: u32,
-    /// Metric that ranks checkpoints.
-    pub monitor: String,
-    /// Whether less or more of it is better.
-    pub mode: Mode,
+table! {
+    /// When to save, and which checkpoints to keep.
+    #[schemars(extend("x-resume" = SAFE, "x-eval" = NO_RUN))]
+    pub struct Checkpoint {
+        /// Folder of all runs' checkpoints.
+        #[schemars(extend("x-resume" = FOLDER))]
+        pub dir: PathBuf = "checkpoints".into(),
+        /// When to save: "1 epoch", "500 steps" or "never". The end of a run is saved as well,
+        /// unless "never"; a run that stops early (signal, time limit, early stopping) is saved
+        /// even then, and so is the end of a run that has a checkpoint.
+        #[schemars(extend("minimum" = 1, "maximum" = MAX_STEPS, "x-if-zero" = SWITCH_OFF))]
+        pub every: Every = Every::Epochs(1),
+        /// Newest checkpoints to keep. With 2, a run goes on if one of them is damaged.
+        #[schemars(range(min = 1, max = 10_000))]
+        pub keep_last: u32 = 2,
+        /// Best checkpoints to keep; each new best is saved at once. With `every = "never"`, none
+        /// is saved unless this key is given.
+        #[schemars(range(min = 0, max = 10_000))]
+        pub keep_best: u32 = 1,
+        /// Metric that ranks checkpoints: "val/loss", "val/accuracy", "val/mse" or any other of
+        /// `validation.metrics`; "train/loss" or "train/accuracy". Default: "val/loss"; for tables
+        /// and lists of images "val/accuracy" if the target is a class, `"val/average_precision"`
+        /// if it is labels. Of equal values the one with the smaller val/loss is better, then the
+        /// earlier. After a resume with another metric, existing checkpoints are ranked by it too.
+        pub monitor: String = "val/loss".to_owned(),
+        /// Whether lower ("min") or higher ("max") is better; if not given, it follows from the
+        /// metric.
+        pub mode: Mode = Mode::Min,
+    }
 }
 
-/// `[early_stopping]`
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub struct EarlyStopping {
-    /// Metric to watch.
-    pub monitor: String,
-    /// Whether less or more of it is better.
-    pub mode: Mode,
-    /// Evaluations without improvement that are tolerated; absent = no early stopping.
-    pub patience: Option<u64>,
-    /// Absolute improvement that counts.
-    pub min_delta: f64,
+table! {
+    /// When to give up because nothing improves any more.
+    #[schemars(extend("x-resume" = SAFE, "x-eval" = NO_RUN))]
+    pub struct EarlyStopping {
+        /// Metric to monitor.
+        pub monitor: String = "val/loss".to_owned(),
+        /// Whether lower ("min") or higher ("max") is better; if not given, it follows from the
+        /// metric.
+        pub mode: Mode = Mode::Min,
+        /// Training stops after this many evaluations in a row without improvement; without this
+        /// key there is no early stopping.
+        #[schemars(range(min = 1, max = MAX_STEPS), example = 10)]
+        pub patience: Option<u64>,
+        /// Smallest absolute change that counts as an improvement.
+        #[schemars(range(min = 0.0))]
+        pub min_delta: f64 = 0.0,
+    }
 }
 
-/// `[fault]`
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub struct Fault {
-    /// Times that the group is started again from its newest checkpoint after a failure.
-    pub max_restarts: u32,
-    /// Time after which a rank that does not move is named and its group ended.
-    pub stall_timeout: Patience,
-    /// How often ranks compare their weights.
-    pub compare_weights: Every,
-    /// What to do when a rank runs out of memory.
-    pub on_oom: OnOom,
-    /// Largest mean loss of a step that is no sign of divergence; absent = any that is finite.
-    pub divergence_threshold: Option<f64>,
+table! {
+    /// What to do about failures.
+    #[schemars(extend("x-resume" = SAFE, "x-eval" = NO_RUN))]
+    pub struct Fault {
+        /// How many times to restart all ranks from the newest checkpoint after a rank failed.
+        #[schemars(range(min = 0, max = 1000))]
+        pub max_restarts: u32 = 0,
+        /// If a rank is stopped, or makes no progress within a step, for this long, it is reported
+        /// and all ranks are ended (and restarted). "auto": five times the usual step, at least 10
+        /// seconds. "never": only `distributed.timeout` applies.
+        #[schemars(extend("exclusiveMinimum" = 0, "maximum" = WEEK))]
+        pub stall_timeout: Patience = Patience::Auto,
+        /// How often ranks compare hashes of their weights, which must be equal: "100 steps",
+        /// "1 epoch" or "never". A rank whose weights differ (for example after a bit flip in
+        /// memory) is reported, and all ranks are ended (and restarted). Before a checkpoint,
+        /// weights, optimizer state and everything else that is saved are always compared.
+        #[schemars(extend("minimum" = 1, "maximum" = MAX_STEPS, "x-if-zero" = SWITCH_OFF))]
+        pub compare_weights: Every = Every::Steps(100),
+        /// If a rank runs out of memory: "stop" ends the run (exit 8); `"shrink_batch"` continues
+        /// from the newest checkpoint with half the micro-batch size and twice the accumulation
+        /// steps. The global batch and its mean gradient stay the same, but BatchNorm sees smaller
+        /// batches, dropout draws other masks, and sums are rounded in another order.
+        pub on_oom: OnOom,
+        /// A step whose mean loss exceeds this ends the run (exit 4) before the weights are
+        /// updated, so the checkpoints stay good. Without this key, only a loss that is not finite
+        /// does (`train.on_non_finite`).
+        #[schemars(extend("exclusiveMinimum" = 0.0), example = 100.0)]
+        pub divergence_threshold: Option<f64>,
+    }
 }
 
 /// What to do when a rank runs out of memory.
@@ -501,26 +697,30 @@ pub enum OnOom {
     ShrinkBatch,
 }
 
-/// `[logging]`
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub struct Logging {
-    /// Folder of all runs' logs.
-    pub dir: PathBuf,
-    /// "10 steps": how often a step is recorded.
-    pub every: Every,
-    /// What to write beside the history: "jsonl", "csv", "curves".
-    pub sinks: Vec<String>,
+table! {
+    /// What to write about the run, and where.
+    #[schemars(extend("x-resume" = SAFE, "x-eval" = NO_RUN))]
+    pub struct Logging {
+        /// Folder of all runs' logs.
+        #[schemars(extend("x-resume" = FOLDER))]
+        pub dir: PathBuf = "logs".into(),
+        /// How often training metrics are recorded: "10 steps", "1 epoch" or "never".
+        #[schemars(extend("minimum" = 1, "maximum" = MAX_STEPS, "x-if-zero" = SWITCH_OFF))]
+        pub every: Every = Every::Steps(10),
+        /// Loggers, in addition to `epochs.jsonl` and `training_history.json`:
+        pub sinks: Vec<String> = ["jsonl", "csv", "curves"].map(str::to_owned).to_vec(),
+    }
 }
 
-/// One entry of `[expect]`.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub struct Expectation {
-    /// The final value must not be less.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub at_least: Option<f64>,
-    /// The final value must not be more.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub at_most: Option<f64>,
+table! {
+    /// Bounds of a metric.
+    #[derive(Copy)]
+    pub struct Expectation {
+        /// The final value must not be less.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        pub at_least: Option<f64>,
+        /// The final value must not be more.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        pub at_most: Option<f64>,
+    }
 }

@@ -114,7 +114,7 @@ pub(crate) fn unknown(
             }
             Known::Each(inner) => inner,
             Known::Open(keys) => keys.get(key)?,
-            Known::List(_) | Known::Nested | Known::Anything | Known::Leaf => return None,
+            Known::List(_) | Known::Nested | Known::Leaf => return None,
         };
     }
     None
@@ -131,7 +131,7 @@ pub(crate) fn is_in_list(path: &[String], page: &Page) -> bool {
             }
             Known::Each(inner) => inner,
             Known::List(_) | Known::Nested => return true,
-            Known::Anything | Known::Leaf => return false,
+            Known::Leaf => return false,
         };
     }
     matches!(known, Known::List(_) | Known::Nested)
@@ -221,7 +221,7 @@ impl Search<'_> {
         path: &mut Path,
     ) {
         match (known, value) {
-            (Known::Leaf, _) | (Known::Anything, Value::Dict(..)) => {}
+            (Known::Leaf, _) => {}
             (Known::Table(keys), _) => self.fit_table(value, keys, path),
             (Known::Open(keys), Value::Dict(_, dict)) => {
                 for (key, value) in dict {
@@ -244,7 +244,7 @@ impl Search<'_> {
             (Known::Nested, _) => self.fit_list(value, path, |search, item, path| {
                 search.fit_table(item, siblings, path);
             }),
-            (Known::Open(_) | Known::Each(_) | Known::Anything, _) => {
+            (Known::Open(_) | Known::Each(_), _) => {
                 self.found.push(no_table(path));
             }
         }

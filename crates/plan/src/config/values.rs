@@ -23,6 +23,13 @@ pub use warmup::Warmup;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Duration(pub std::time::Duration);
 
+impl Duration {
+    /// So many minutes.
+    pub(crate) const fn of_minutes(minutes: u64) -> Self {
+        Self(std::time::Duration::from_secs(60 * minutes))
+    }
+}
+
 /// How often, or how long: "1 epoch", "500 steps", "never".
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Every {
@@ -279,6 +286,24 @@ const SIZE_UNITS: [(&str, u64); 8] = [
     ("kB", 1_000),
     ("B", 1),
 ];
+
+/// Units in which the bounds of a key are that is written with a unit.
+pub(crate) const COUNT: &str = "epochs or steps";
+pub(crate) const BYTES: &str = "bytes";
+pub(crate) const SECONDS: &str = "seconds";
+
+/// How many of `unit` a text says; `None` where it says no number.
+pub(crate) fn measured(text: &str, unit: &str) -> Option<f64> {
+    match unit {
+        COUNT => match parse_every(text)? {
+            Every::Never => None,
+            Every::Epochs(n) | Every::Steps(n) => Some(n as f64),
+        },
+        BYTES => parse_size(text).map(|Size(bytes)| bytes as f64),
+        SECONDS => parse_duration(text).map(|Duration(time)| time.as_secs_f64()),
+        _ => None,
+    }
+}
 
 fn parse_size(text: &str) -> Option<Size> {
     let text = text.trim();

@@ -2,10 +2,11 @@
 
 use std::sync::Arc;
 
+use crate::config::json_schema::of_kind;
 use crate::config::key_aliases::of_flag;
-use crate::config::keys::{DEFAULTS, Page};
+use crate::config::keys::Page;
 use crate::config::kind::{self, FamilySpec};
-use crate::config::schema::Mode;
+use crate::config::schema::{DECLARED, Mode};
 
 /// A metric as data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,23 +47,25 @@ impl Vocabulary {
     /// The reference page with the kinds of each table, but without their options.
     pub fn index(&self) -> String {
         let families: Vec<FamilySpec> = self.families.iter().chain(&self.lists).cloned().collect();
-        kind::index(DEFAULTS, &families)
+        kind::index(&DECLARED, &families)
     }
 
-    /// The kind `name` of `table` (`model`, `data.transforms`), with its options, as TOML; or the
-    /// names of all its kinds, which are none if the table chooses no kind.
+    /// The kind `name` of `table` (`model`, `data.transforms`), with its options, as TOML and as a
+    /// JSON schema; or the names of all its kinds, which are none if the table chooses no kind.
     ///
     /// # Errors
     ///
     /// The names, if none of them is `name`.
-    pub fn kind(&self, table: &str, name: &str) -> Result<String, Vec<&str>> {
+    pub fn kind(&self, table: &str, name: &str) -> Result<(String, serde_json::Value), Vec<&str>> {
         let is_meant =
             |family: &&FamilySpec| family.table == table || family.lists.contains(&table);
         let Some(family) = self.families.iter().chain(&self.lists).find(is_meant) else {
             return Err(Vec::new());
         };
         match family.kind(name) {
-            Some(kind) => Ok(kind::one(family, kind)),
+            Some(kind) => {
+                Ok((kind::one(family, kind), of_kind(kind, serde_json::Map::new(), true)))
+            }
             None => Err(family.names().collect()),
         }
     }

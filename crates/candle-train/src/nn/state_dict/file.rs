@@ -107,7 +107,9 @@ fn open(path: &Path) -> Result<(File, usize), Error> {
     if first.starts_with(ZIP) {
         let name = first_of_zip(&mut file).unwrap_or_default();
         return Err(match &*name {
-            name if name.ends_with(".npy") => other("an archive of NumPy (`.npz`)", NPZ),
+            name if Path::new(name).extension().is_some_and(|ending| ending == "npy") => {
+                other("an archive of NumPy (`.npz`)", NPZ)
+            }
             "metadata.json" | "config.json" => other("a model of Keras", KERAS),
             _ => Error::Pickle { path: path.to_owned() },
         });

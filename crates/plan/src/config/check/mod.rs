@@ -5,16 +5,14 @@
 
 mod param_groups;
 mod lists;
-mod names;
+pub(crate) mod names;
 mod options;
-mod ranges;
 mod conflicts;
 pub(crate) mod split;
 
 pub(crate) use names::absent_inputs;
 pub use names::{NO_URL, TAG_FORM, instead_of_url, is_tag, url_scheme};
 pub(crate) use options::range;
-pub(crate) use ranges::{bounds, limits};
 
 use std::collections::BTreeSet;
 
@@ -82,9 +80,9 @@ pub(crate) fn all(
     broken: &BTreeSet<String>,
 ) -> Vec<Problem> {
     let rules: [fn(&Loaded) -> Vec<Finding>; 11] = [
-        ranges::schema_version,
-        ranges::numbers,
-        ranges::lists,
+        names::schema_version,
+        options::numbers,
+        names::sinks_twice,
         names::run_name,
         names::tags,
         names::paths,

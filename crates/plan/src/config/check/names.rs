@@ -10,6 +10,9 @@ use crate::config::suggest::{any_of, closest};
 use crate::config::vocabulary::Vocabulary;
 use crate::config::wording::not_one_of;
 
+/// The only schema there is.
+const SCHEMA: u32 = 1;
+
 /// The message for a URL where a path belongs.
 pub const NO_URL: &str = "is a URL, but must be a path";
 
@@ -40,11 +43,20 @@ pub fn instead_of_url(scheme: &str) -> String {
 pub const TAG_FORM: &str =
     "use 1 to 64 letters, digits, `.`, `_`, `:`, `/`, `=` or `-`, starting with a letter or digit";
 
-/// The name of the run's folders cannot leave them: `[A-Za-z0-9._-]{1,128}`, no leading dot.
+/// A whole file of another version makes no sense to check, but its number does.
+pub(crate) fn schema_version(loaded: &Loaded) -> Vec<Finding> {
+    let found = loaded.experiment.schema;
+    if found == SCHEMA {
+        return Vec::new();
+    }
+    let what = format!("this ddprun reads schema {SCHEMA}, the file is schema {found}");
+    vec![Finding::new("schema", what)]
+}
+
+/// Names of runs that cannot be those of folders.
 pub(crate) fn run_name(loaded: &Loaded) -> Vec<Finding> {
     let name = loaded.name();
-    let plain = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
-    if (1..=128).contains(&name.len()) && !name.starts_with('.') && name.chars().all(plain) {
+    if is_folder_name(name) {
         return Vec::new();
     }
     let from = match loaded.sources.get("experiment.name") {
@@ -52,9 +64,19 @@ pub(crate) fn run_name(loaded: &Loaded) -> Vec<Finding> {
         _ => "",
     };
     let what = format!("`{name}`{from} cannot name a folder");
-    let help = "use 1 to 128 letters, digits, `.`, `_` or `-`, not starting with a dot";
-    vec![Finding::new("experiment.name", what).help(help)]
+    vec![Finding::new("experiment.name", what).help(FOLDER_NAME)]
 }
+
+/// Whether the folder of a run or a sweep can be called so: its name cannot lead out of the folder
+/// for logs, is not hidden there, and is no flag on the command line.
+pub(crate) fn is_folder_name(name: &str) -> bool {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
+    (1..=128).contains(&name.len()) && !name.starts_with(['.', '-']) && name.chars().all(plain)
+}
+
+/// The form of such names.
+pub(crate) const FOLDER_NAME: &str =
+    "use 1 to 128 letters, digits, `.`, `_` or `-`, starting with a letter, a digit or `_`";
 
 /// Whether a word can be a tag: `[A-Za-z0-9._:/=-]{1,64}`, beginning with a letter or a digit.
 pub fn is_tag(word: &str) -> bool {
@@ -173,6 +195,13 @@ pub(crate) fn sinks(loaded: &Loaded, vocabulary: &Vocabulary) -> Vec<Finding> {
         })
     };
     loaded.experiment.logging.sinks.iter().enumerate().filter_map(unknown).collect()
+}
+
+/// Sinks next to themselves.
+pub(crate) fn sinks_twice(loaded: &Loaded) -> Vec<Finding> {
+    let mut pairs = loaded.experiment.logging.sinks.windows(2);
+    let is_twice = pairs.any(|pair| pair[0] == pair[1]);
+    is_twice.then(|| Finding::new(SINKS, "names a sink twice")).into_iter().collect()
 }
 
 /// Paths that cannot be opened.

@@ -1,5 +1,6 @@
-//! Options of kinds: whose they are, what they may be, and the rules between them.
+//! What numbers and paths may be; options of kinds: whose they are, and the rules between them.
 
+use std::borrow::Cow;
 use std::path::Path;
 
 use figment::value::{Dict, Value};
@@ -7,10 +8,18 @@ use serde_json::Value as Json;
 
 use crate::config::check::{Finding, names};
 use crate::config::extract::merged;
+use crate::config::faults::{form_of, shape_of};
 use crate::config::kind::{FamilySpec, Key, Need, Spec, Wrong};
 use crate::config::loaded::Loaded;
+use crate::config::schema::DECLARED;
 use crate::config::suggest::any_of;
+use crate::config::values::{SECONDS, measured};
 use crate::config::vocabulary::Vocabulary;
+
+/// Bounds of a number, in the words of JSON schema.
+const BOUNDS: [&str; 4] = ["minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"];
+/// What to write in the place of 0.
+const IF_ZERO: &str = "x-if-zero";
 
 /// What is wrong with the options of each kind that the experiment chooses.
 pub(crate) fn all(loaded: &Loaded, vocabulary: &Vocabulary) -> Vec<Finding> {
@@ -71,37 +80,49 @@ fn ranges(family: &FamilySpec, kind: &Spec, given: &Dict) -> Vec<Finding> {
     found
 }
 
+/// Numbers of the experiment itself that are not in the range of their key.
+pub(crate) fn numbers(loaded: &Loaded) -> Vec<Finding> {
+    let whole: Dict = merged(&loaded.layers).extract().unwrap_or_default();
+    let mut found = Vec::new();
+    range("", &Value::from(whole), &DECLARED, &mut found);
+    found
+}
+
 /// Numbers and paths of `value`, which is at `key`, that `schema` does not admit.
 pub(crate) fn range(key: &str, value: &Value, schema: &Json, found: &mut Vec<Finding>) {
-    // Of several forms it is that of its shape.
-    let shape = match value {
-        Value::Array(..) => "array",
-        Value::Dict(..) => "object",
-        Value::String(..) => "string",
-        _ => "integer",
-    };
-    let mut forms = schema["anyOf"].as_array().into_iter().flatten();
-    let schema = forms.rfind(|form| form["type"] == shape).unwrap_or(schema);
+    if !schema.is_object() {
+        // What is not declared here is an option of a kind, or the user's own.
+        return;
+    }
+    let schema = &bounded(schema, form_of(schema, shape_of(value)));
     match value {
         Value::Array(_, items) => {
+            if let Some(what) = length(items.len(), schema) {
+                found.push(Finding::new(key, what));
+            }
             for (index, item) in items.iter().enumerate() {
                 range(&format!("{key}[{index}]"), item, &schema["items"], found);
             }
         }
         Value::Dict(_, keys) => {
             for (name, value) in keys {
-                range(&format!("{key}.{name}"), value, &schema["properties"][name], found);
+                let key = if key.is_empty() { name.clone() } else { format!("{key}.{name}") };
+                range(&key, value, &schema["properties"][name], found);
             }
         }
         Value::Num(_, number) => {
-            let whole = number.to_i128();
+            let unsigned = || number.to_u128().and_then(|whole| whole.try_into().ok());
+            let whole: Option<i128> = number.to_i128().or_else(unsigned);
             let number = number.to_f64().or(whole.map(|whole| whole as f64));
             let number = number.unwrap_or(f64::INFINITY);
-            if !admits(schema, number) {
-                let whole = whole.filter(|_| is_whole(schema));
-                let written = whole.map_or_else(|| shown(number), |whole| whole.to_string());
-                let what = format!("must be {}, not {written}", words(schema));
-                found.push(Finding::new(key, what));
+            let written = whole.filter(|_| is_whole(schema)).map(|whole| whole.to_string());
+            let written = written.unwrap_or_else(|| shown(number));
+            found.extend(outside(key, number, &written, schema));
+        }
+        Value::String(_, text) if schema.get("x-unit").is_some() => {
+            let unit = schema["x-unit"].as_str().unwrap_or_default();
+            if let Some(number) = measured(text, unit) {
+                found.extend(outside(key, number, &number.to_string(), schema));
             }
         }
         Value::String(_, path)
@@ -116,9 +137,51 @@ pub(crate) fn range(key: &str, value: &Value, schema: &Json, found: &mut Vec<Fin
     }
 }
 
+/// One of the forms of a key, with the bounds that the key has in all of them.
+fn bounded<'a>(schema: &Json, form: &'a Json) -> Cow<'a, Json> {
+    let rules = BOUNDS.iter().chain(&[IF_ZERO]).filter_map(|rule| Some((*rule, schema.get(rule)?)));
+    let mut form = Cow::Borrowed(form);
+    for (rule, value) in rules {
+        if form.get(rule) != Some(value) {
+            form.to_mut()[rule] = value.clone();
+        }
+    }
+    form
+}
+
+/// What is wrong with a number, which is written so, if it is not in its range.
+fn outside(key: &str, number: f64, written: &str, schema: &Json) -> Option<Finding> {
+    if admits(schema, number) {
+        return None;
+    }
+    let what = if schema["x-unit"] == SECONDS {
+        format!("must be {}", time(schema))
+    } else {
+        format!("must be {}, not {written}", words(schema, number))
+    };
+    let finding = Finding::new(key, what);
+    let help = schema[IF_ZERO].as_str().filter(|_| number == 0.0);
+    Some(match help {
+        Some(help) => finding.help(help.replace("{key}", key)),
+        None => finding,
+    })
+}
+
+/// What is wrong with the number of entries of a list.
+fn length(n: usize, schema: &Json) -> Option<String> {
+    let [least, most] = ["minItems", "maxItems"].map(|key| schema[key].as_u64());
+    match (least, most) {
+        (Some(least), _) if (n as u64) < least => {
+            Some(format!("must have at least {least}, not {n}"))
+        }
+        (_, Some(most)) if n as u64 > most => Some(format!("must have at most {most}, not {n}")),
+        _ => None,
+    }
+}
+
 /// The bounds of a JSON schema: lowest, highest, and those that are not reached.
 fn bounds(schema: &Json) -> [Option<f64>; 4] {
-    ["minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"].map(|key| schema[key].as_f64())
+    BOUNDS.map(|key| schema[key].as_f64())
 }
 
 fn admits(schema: &Json, number: f64) -> bool {
@@ -130,15 +193,29 @@ fn admits(schema: &Json, number: f64) -> bool {
         && below.is_none_or(|below| number < below)
 }
 
-/// Whether an option is a whole number, which may be absent.
+/// Whether a key is a whole number, which may be absent, or counts with a unit.
 fn is_whole(schema: &Json) -> bool {
     let kind = &schema["type"];
-    kind == "integer" || kind.as_array().is_some_and(|kinds| kinds.contains(&"integer".into()))
+    let is_integer = |schema: &Json| schema["type"] == "integer";
+    is_integer(schema)
+        || schema.get("x-unit").is_some()
+        || kind.as_array().is_some_and(|kinds| kinds.contains(&"integer".into()))
 }
 
-/// "from 0 to 1"
-fn words(schema: &Json) -> String {
+/// Past this a bound of whole numbers only keeps slips away.
+const LARGE: f64 = 65_536.0;
+
+/// "from 0 to 1"; what `number` breaks of it.
+fn words(schema: &Json, number: f64) -> String {
     match bounds(schema) {
+        [Some(low), Some(high), ..] if is_whole(schema) && high >= LARGE => {
+            if number < low {
+                format!("at least {low}")
+            } else {
+                format!("at most {high}")
+            }
+        }
+        [Some(low), Some(high), ..] if high >= LARGE => format!("from {low} to {high:e}"),
         [Some(low), Some(high), ..] => format!("from {low} to {high}"),
         [None, None, Some(above), Some(below)] => format!("between {above} and {below}"),
         [Some(low), None, None, Some(below)] => format!("at least {low} and less than {below}"),
@@ -148,6 +225,17 @@ fn words(schema: &Json) -> String {
         [None, None, Some(above), None] => format!("greater than {above} and finite"),
         _ => "finite".to_owned(),
     }
+}
+
+/// "more than 0 and at most one week"
+fn time(schema: &Json) -> String {
+    const WEEK: u64 = 7 * 24 * 3600;
+    let most = match schema["maximum"].as_u64().unwrap_or(u64::MAX) {
+        WEEK => "one week".to_owned(),
+        most if most.is_multiple_of(WEEK) => format!("{} weeks", most / WEEK),
+        most => format!("{most} seconds"),
+    };
+    format!("more than 0 and at most {most}")
 }
 
 /// A number without a tail of noughts: 0.1, 1e308, nan.

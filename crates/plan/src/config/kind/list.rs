@@ -82,7 +82,7 @@ impl<'de> Visitor<'de> for EntryVisitor {
 }
 
 /// What marks the schema of an entry.
-const MARK: &str = "x-entry";
+pub(crate) const ENTRY: &str = "x-entry";
 
 impl JsonSchema for Entry {
     fn inline_schema() -> bool {
@@ -101,7 +101,7 @@ impl JsonSchema for Entry {
 impl Key {
     /// Whether its value is again a list of kinds of the family.
     pub fn is_list(&self) -> bool {
-        self.schema["items"].get(MARK).and_then(Value::as_bool) == Some(true)
+        self.schema["items"].get(ENTRY).and_then(Value::as_bool) == Some(true)
     }
 }
 

@@ -2,59 +2,144 @@
 
 use serde_json::Value;
 
-use crate::config::kind::{FamilySpec, Key, Spec};
+use crate::config::kind::{ENTRY, FamilySpec, Key, Spec, example};
+use crate::config::table::{OPTIONS, each_of, keys_of};
 
 /// Instead of a default.
 const REQUIRED: &str = "Required.";
+/// Keys of a table that choose a kind.
+const CHOICES: [&str; 2] = ["name", "kind"];
 /// Columns of the page.
 const WIDTH: usize = 118;
 
-/// `page` with the kinds of each family in the place of `#: TABLE.name`, and their options in that
-/// of `#: TABLE`.
-pub(crate) fn page(page: &str, families: &[FamilySpec]) -> String {
-    let family = |table: &str| families.iter().find(|family| family.table == table);
-    let mut text = String::new();
-    for line in page.lines() {
-        match line.strip_prefix("#: ") {
-            Some(place) => match place.strip_suffix(".name") {
-                Some(table) => text.push_str(&family(table).map_or(String::new(), names)),
-                None => text.push_str(&family(place).map_or(String::new(), |family| {
-                    if family.lists.is_empty() { options(family) } else { entries(family) }
-                })),
-            },
-            None => text = text + line + "\n",
-        }
-    }
-    text
+/// The keys of a file with this schema, with the kinds of each family and their options.
+pub(crate) fn page(schema: &Value, families: &[FamilySpec]) -> String {
+    Page::write(schema, families, true)
 }
 
 /// As [`page`], with the kinds of each family but without their options.
-pub(crate) fn index(page: &str, families: &[FamilySpec]) -> String {
-    let family = |table: &str| families.iter().find(|family| family.table == table);
-    let mut text = String::new();
-    for line in page.lines() {
-        let Some(place) = line.strip_prefix("#: ") else {
-            text = text + line + "\n";
-            continue;
-        };
-        let (table, is_name) = match place.strip_suffix(".name") {
-            Some(table) => (table, true),
-            None => (place, false),
-        };
-        let Some(family) = family(table) else { continue };
-        if is_name || !family.lists.is_empty() {
-            text.push_str(&names(family));
+pub(crate) fn index(schema: &Value, families: &[FamilySpec]) -> String {
+    Page::write(schema, families, false)
+}
+
+/// A page as it is written.
+struct Page<'a> {
+    families: &'a [FamilySpec],
+    has_options: bool,
+    text: String,
+}
+
+impl<'a> Page<'a> {
+    fn write(schema: &Value, families: &'a [FamilySpec], has_options: bool) -> String {
+        let mut page = Self { families, has_options, text: comments(schema) };
+        page.table("", schema);
+        page.text
+    }
+
+    /// The keys of the table at `path`, then the tables in it.
+    fn table(&mut self, path: &str, schema: &Value) {
+        let name =
+            |key: &str| if path.is_empty() { key.to_owned() } else { format!("{path}.{key}") };
+        let keys = || keys_of(schema).into_iter().flatten();
+        let is_table = |schema: &Value| keys_of(schema).is_some() || each_of(schema).is_some();
+        let chooses = keys().any(|(key, _)| key == OPTIONS);
+        for (key, schema) in keys().filter(|(key, schema)| *key == OPTIONS || !is_table(schema)) {
+            if key == OPTIONS {
+                self.options(path);
+                continue;
+            }
+            let table = if chooses && CHOICES.contains(&&**key) { path } else { "" };
+            self.text.push('\n');
+            self.key(key, &name(key), schema, table);
         }
-        let has_options = family.kinds.iter().find(|kind| !kind.keys.is_empty());
-        if let Some(kind) = has_options.filter(|_| !is_name) {
-            let command = format!("ddprun schema {table} {}", kind.name);
-            text += &format!(
-                "\n# The options of one {}, as of {}: `{command}`\n",
-                family.noun, kind.name
-            );
+        for (key, schema) in keys().filter(|(key, schema)| *key != OPTIONS && is_table(schema)) {
+            let name = name(key);
+            // Tables with names of the user's own.
+            if let Some(inner) = each_of(schema).filter(|_| schema.get("examples").is_none()) {
+                self.text += &format!("\n[{name}.NAME]\n{}", comments(inner));
+                self.table(&name, inner);
+                continue;
+            }
+            self.text += &format!("\n[{name}]\n{}", comments(schema));
+            let examples = schema["examples"][0].as_object().into_iter().flatten();
+            for (key, value) in examples {
+                self.text += &format!("\n# \"{key}\" = {}\n", toml(value));
+            }
+            self.table(&name, schema);
         }
     }
-    text
+
+    /// One key, which chooses a kind of the family of `table` if there is one.
+    fn key(&mut self, key: &str, name: &str, schema: &Value, table: &str) {
+        self.text += &comments(schema);
+        let mut families = self.families.iter();
+        let chooses = |it: &&FamilySpec| it.table == name || it.table == table;
+        let chosen = families.find(|it| it.lists.is_empty() && chooses(it));
+        if let Some(family) = chosen {
+            self.text += &names(family);
+        }
+        if let Some(inner) = keys_of(&schema["items"]) {
+            self.text += &format!("# [[{name}]]\n");
+            for (key, schema) in inner {
+                let value = toml(&example(schema, None));
+                self.text += &format!("{}# {key} = {value}\n", comments(schema));
+            }
+            return;
+        }
+        match schema.get("default") {
+            Some(default) => self.text += &format!("{key} = {}\n", toml(default)),
+            None if schema["items"].get(ENTRY).is_some() => {}
+            None => self.text += &format!("# {key} = {}\n", toml(&example(schema, None))),
+        }
+        if chosen.is_some_and(|family| family.table == name) {
+            self.options(name);
+        }
+        if let Some(family) = self.families.iter().find(|it| it.lists.last() == Some(&name)) {
+            self.list(family);
+        }
+    }
+
+    /// The options of the family that `table` chooses among.
+    fn options(&mut self, table: &str) {
+        let Some(family) = self.families.iter().find(|family| family.table == table) else {
+            return;
+        };
+        if self.has_options {
+            self.text += &options(family);
+        } else {
+            self.text += &command(family);
+        }
+    }
+
+    fn list(&mut self, family: &FamilySpec) {
+        self.text +=
+            &if self.has_options { entries(family) } else { names(family) + &command(family) };
+    }
+}
+
+/// How to see the options of the kinds of a family.
+fn command(family: &FamilySpec) -> String {
+    let Some(kind) = family.kinds.iter().find(|kind| !kind.keys.is_empty()) else {
+        return String::new();
+    };
+    let (noun, table, name) = (family.noun, family.table, kind.name);
+    format!("\n# The options of one {noun}, as of {name}: `ddprun schema {table} {name}`\n")
+}
+
+/// The meaning of a key or table as comment lines: paragraphs, and lists of lines.
+fn comments(schema: &Value) -> String {
+    let mut blocks: Vec<String> = Vec::new();
+    for line in schema["description"].as_str().unwrap_or_default().lines() {
+        let number = line.trim_start_matches(|c: char| c.is_ascii_digit());
+        let is_item = line.starts_with("- ") || number.starts_with(". ") && number != line;
+        match blocks.last_mut() {
+            Some(block) if !block.is_empty() && !line.is_empty() && !is_item => {
+                *block = format!("{block} {}", line.trim_start());
+            }
+            _ => blocks.push(line.to_owned()),
+        }
+    }
+    blocks.iter().map(|block| comment(block)).collect()
 }
 
 /// One kind with its options, as the table that chooses it.
@@ -199,7 +284,10 @@ fn comment(text: &str) -> String {
 /// A value as TOML, on one line.
 fn toml(value: &Value) -> String {
     if let Value::Object(keys) = value {
-        let keys = keys.iter().map(|(key, value)| format!("{key} = {}", toml(value)));
+        let quoted = |key: &str| {
+            if key.contains('.') { format!("\"{key}\"") } else { key.to_owned() }
+        };
+        let keys = keys.iter().map(|(key, value)| format!("{} = {}", quoted(key), toml(value)));
         return format!("{{ {} }}", keys.collect::<Vec<_>>().join(", "));
     }
     toml::Value::try_from(value).map_or_else(|_| value.to_string(), |value| value.to_string())

@@ -4,6 +4,7 @@ use figment::value::{Dict, Value as Given};
 use serde_json::Value;
 
 use crate::config::kind::{Kind, Modality, Need, Offer, Options, OwnParts, Wrong};
+use crate::config::table::generator;
 
 /// A kind as data.
 #[derive(Clone, Debug)]
@@ -148,12 +149,6 @@ impl Key {
     }
 }
 
-fn generator() -> schemars::SchemaGenerator {
-    schemars::generate::SchemaSettings::draft2020_12()
-        .with(|settings| settings.inline_subschemas = true)
-        .into_generator()
-}
-
 /// The options of `kind`, without those that are off.
 pub(super) fn options<K: Kind>(kind: &K) -> Options {
     given(serde_json::to_value(kind).unwrap_or_default())
@@ -214,7 +209,7 @@ fn text(description: &Value) -> String {
 }
 
 /// A value that `schema` admits: its example, its default, or the smallest.
-fn example(schema: &Value, default: Option<&Value>) -> Value {
+pub(crate) fn example(schema: &Value, default: Option<&Value>) -> Value {
     if let Some(example) = schema["examples"].get(0).or(default) {
         return example.clone();
     }

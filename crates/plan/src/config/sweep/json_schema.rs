@@ -1,8 +1,7 @@
 //! The JSON schema of a sweep, from which editors complete and check TOML files.
 //!
-//! Meanings and defaults are those of the sweep's reference page, limits those of the reader, names
-//! of parameters those of an experiment's keys, and the options of methods and pruners those of
-//! their types.
+//! It is that of the declarations; names of parameters are an experiment's keys, and the options of
+//! methods and pruners those of their types.
 
 use std::collections::BTreeMap;
 
@@ -11,73 +10,50 @@ use serde_json::{Map, Value, json};
 use crate::config::json_schema::of_kind;
 use crate::config::kind::page;
 use crate::config::sweep::checks::RESERVED;
-use crate::config::sweep::load::COUNTS;
+use crate::config::sweep::file::DECLARED;
 use crate::config::sweep::{METHOD, PRUNER};
 use crate::config::vocabulary::Vocabulary;
 
-/// Every key of a sweep.
-const PAGE: &str = include_str!("sweep.toml");
-
 /// The reference page of sweeps: every key with its meaning and its default, as TOML.
 pub fn reference(vocabulary: &Vocabulary) -> String {
-    page(PAGE, vocabulary.families())
+    page(&DECLARED, vocabulary.families())
 }
 
 /// The schema of the sweeps that a program with this vocabulary reads.
 pub fn json_schema(vocabulary: &Vocabulary) -> Value {
-    let mut sweep: Map<String, Value> = keys(vocabulary).into_iter().collect();
-    for (name, low, high) in COUNTS {
-        sweep.insert(name.into(), json!({ "type": "integer", "minimum": low, "maximum": high }));
+    let mut root = DECLARED.clone();
+    let sweep = &mut root["properties"]["sweep"]["properties"];
+    for (name, form) in forms(vocabulary) {
+        let keys = sweep[name].as_object_mut().into_iter();
+        keys.for_each(|keys| keys.extend(form.as_object().cloned().unwrap_or_default()));
     }
     let methods = vocabulary.family(METHOD).into_iter().flat_map(|family| &family.kinds);
     for kind in methods.filter(|kind| !kind.keys.is_empty()) {
-        sweep.insert(kind.name.to_owned(), of_kind(kind, Map::new(), false));
+        sweep[kind.name] = of_kind(kind, Map::new(), false);
     }
-    let mut whole = json!({
-        "schema": { "const": 1 },
-        "base": { "type": "string" },
-        "sweep": { "type": "object", "properties": sweep, "additionalProperties": false },
-    });
-    explain(&mut whole);
-    json!({
-        "$schema": "http://json-schema.org/draft-07/schema#",
-        "title": "A sweep of ddprun",
-        "type": "object",
-        "properties": whole,
-        "required": ["schema", "base"],
-        "additionalProperties": false,
-        "definitions": definitions(),
-    })
+    root["properties"]["schema"]["const"] = 1.into();
+    root["$schema"] = "http://json-schema.org/draft-07/schema#".into();
+    root["title"] = "A sweep of ddprun".into();
+    root["required"] = json!(["schema", "base"]);
+    root["definitions"] = definitions();
+    root
 }
 
-/// Keys of `[sweep]` that are no counts.
-fn keys(vocabulary: &Vocabulary) -> BTreeMap<String, Value> {
+/// What keys of `[sweep]` may be that depends on the vocabulary.
+fn forms(vocabulary: &Vocabulary) -> Vec<(&'static str, Value)> {
     let metrics = vocabulary.watchable();
     let metrics: Vec<_> = metrics.into_iter().filter(|name| name.starts_with("val/")).collect();
     let metric = if metrics.is_empty() { json!({}) } else { json!({ "enum": metrics }) };
-    let text = json!({ "type": "string" });
     let names = experiment_keys(vocabulary);
     let mut list = table_of(&names, &json!({ "$ref": "#/definitions/value" }));
     list["minProperties"] = 1.into();
-    let keys = [
-        ("name", json!({ "type": "string", "pattern": "^[A-Za-z0-9_-][A-Za-z0-9._-]{0,127}$" })),
+    vec![
         ("method", names_of(vocabulary, METHOD)),
         ("metric", metric),
-        ("goal", json!({ "enum": ["min", "max", "minimize", "maximize"] })),
-        (
-            "concurrent_trials",
-            json!({ "anyOf": [
-                { "const": "auto" },
-                { "type": "integer", "minimum": 1, "maximum": 1024 },
-            ] }),
-        ),
-        ("keep_pruned_checkpoints", json!({ "type": "boolean" })),
-        ("constraints", json!({ "anyOf": [text, { "type": "array", "items": text }] })),
         ("parameters", table_of(&names, &json!({ "$ref": "#/definitions/parameter" }))),
         ("list", json!({ "type": "array", "items": list })),
         ("pruner", pruner(vocabulary)),
-    ];
-    keys.map(|(name, schema)| (name.to_owned(), schema)).into()
+    ]
 }
 
 /// The name of a kind of `family`.
@@ -179,36 +155,4 @@ fn definitions() -> Value {
             { "$ref": "#/definitions/domain" },
         ] },
     })
-}
-
-/// Puts what the page says of each key beside its schema.
-fn explain(whole: &mut Value) {
-    let defaults: toml::Table = toml::from_str(PAGE).unwrap_or_default();
-    let mut comment = Vec::new();
-    for line in PAGE.lines() {
-        let text = line.trim_start_matches("# ");
-        let key = text.split_once(" = ").map(|(key, _)| key).filter(|key| is_key(key));
-        let at = key.and_then(|key| {
-            let paths = [format!("/{key}"), format!("/sweep/properties/{key}")];
-            let path = paths.into_iter().find(|path| whole.pointer(path).is_some())?;
-            Some((key, whole.pointer_mut(&path)?))
-        });
-        match at {
-            Some((key, schema)) => {
-                schema["description"] = comment.join(" ").into();
-                let default = defaults["sweep"].get(key);
-                if let Some(default) = default {
-                    schema["default"] = serde_json::to_value(default).unwrap_or_default();
-                }
-                comment.clear();
-            }
-            None if line.starts_with("# ") => comment.push(text),
-            None if line.starts_with("#:") => {}
-            None => comment.clear(),
-        }
-    }
-}
-
-fn is_key(word: &str) -> bool {
-    word.chars().all(|c| c.is_ascii_lowercase() || c == '_')
 }

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use figment::value::{Dict, Value};
 use miette::NamedSource;
 
+use crate::config::check::names::{FOLDER_NAME, is_folder_name};
 use crate::config::keys::path_of;
 use crate::config::kind::Choice;
 use crate::config::layer::{Layer, Source};
@@ -17,38 +18,11 @@ use crate::config::problem::{Problem, Problems};
 use crate::config::reader::{Reader, join};
 use crate::config::schema::Mode;
 use crate::config::spans::KeySpan;
+use crate::config::sweep::file::{DECLARED, SweepTable};
 use crate::config::sweep::{METHOD, PRUNER};
 use crate::config::sweep::{Search, Sweep, checks, conflicts, hydra};
-use crate::config::values::Auto;
-use crate::config::{self, Vocabulary, kind_reader, text};
-
-/// Keys of `[sweep]`, beside the options of a method.
-const KEYS: [&str; 15] = [
-    "name",
-    "method",
-    "metric",
-    "goal",
-    "trials",
-    "seed",
-    "devices_per_trial",
-    "trials_per_device",
-    "concurrent_trials",
-    "max_failures",
-    "keep_pruned_checkpoints",
-    "parameters",
-    "constraints",
-    "list",
-    "pruner",
-];
-
-/// Keys of `[sweep]` that count something, with the least and the most of each.
-pub(super) const COUNTS: [(&str, u64, u64); 5] = [
-    ("trials", 1, 1_000_000),
-    ("seed", 0, i64::MAX as u64),
-    ("devices_per_trial", 1, 1024),
-    ("trials_per_device", 1, 1024),
-    ("max_failures", 0, 1_000_000),
-];
+use crate::config::table::keys_of;
+use crate::config::{self, Vocabulary, text};
 
 /// The number of ranks, which `sweep.devices_per_trial` decides.
 const DEVICES: &str = "distributed.devices";
@@ -102,20 +76,18 @@ pub fn load(
     let ending = if is_sweep { "" } else { ending(&reader) };
     let name = name(&mut reader, path, ending);
     let Some(base) = base else { return Err(Problems::new(reader.problems)) };
-    let search = search(&mut reader);
+    let table = table(&mut reader);
     let mut sweep = Sweep {
         name,
         path: path.to_owned(),
         base,
         changes,
-        trials: count(&mut reader, "trials").map(|count| count as usize),
-        trials_per_device: count(&mut reader, "trials_per_device").unwrap_or(1) as u32,
-        concurrent_trials: concurrent(&mut reader),
-        max_failures: count(&mut reader, "max_failures").unwrap_or(3) as u32,
-        keep_pruned_checkpoints: reader
-            .truth(&path_of("sweep.keep_pruned_checkpoints"))
-            .unwrap_or(false),
-        search,
+        trials: table.trials.map(|count| count as usize),
+        trials_per_device: table.trials_per_device,
+        concurrent_trials: table.concurrent_trials,
+        max_failures: table.max_failures,
+        keep_pruned_checkpoints: table.keep_pruned_checkpoints,
+        search: search(&mut reader, table),
     };
     conflicts::check(&mut reader, &sweep);
     let loaded = conflicts::with_base(&mut reader, &mut sweep, vocabulary);
@@ -182,11 +154,16 @@ fn overruled(word: &str) -> Option<Problem> {
     Some(Problem::new(key, "is set by the sweep itself").at(&text, key_at, 1).help(*help))
 }
 
+/// Keys of `[sweep]`, beside the options of a method.
+fn keys() -> impl Iterator<Item = &'static str> {
+    keys_of(&DECLARED["properties"]["sweep"]).into_iter().flatten().map(|(key, _)| key.as_str())
+}
+
 /// What is wrong with a key of the sweep that is written as one of the experiment.
 fn misplaced(word: &str) -> Option<Problem> {
     let (key, key_at, ..) = split(word)?;
     // An experiment has a seed, too.
-    if key == "seed" || !KEYS.contains(&key) {
+    if key == "seed" || !keys().any(|own| own == key) {
         return None;
     }
     let help = format!("did you mean `sweep.{}`?", &word[key_at.start..]);
@@ -246,7 +223,7 @@ fn base(reader: &mut Reader, path: &Path) -> Option<PathBuf> {
     let schema = path_of("schema");
     if reader.get(&schema).is_none() {
         reader.wrong_help(&schema, "is missing; there is no default", "add `schema = 1`");
-    } else if reader.whole(&schema, 0, u64::from(u32::MAX)).is_some_and(|found| found != 1) {
+    } else if reader.get(&schema).and_then(Value::to_i128) != Some(1) {
         reader.wrong(&schema, "this ddprun reads schema 1");
     }
     let key = path_of("base");
@@ -285,31 +262,15 @@ fn name(reader: &mut Reader, path: &Path, ending: &str) -> String {
     let stem = path.file_stem().map(|stem| stem.to_string_lossy().into_owned());
     let usual = stem.unwrap_or_default() + ending;
     let key = path_of("sweep.name");
-    let name = reader.text(&key).unwrap_or(usual);
-    let plain = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
-    if !(1..=128).contains(&name.len()) || name.starts_with('.') || !name.chars().all(plain) {
-        let help = "use 1 to 128 letters, digits, `.`, `_` or `-`, not starting with a dot";
-        reader.wrong_help(&key, format!("`{name}` cannot name a folder"), help);
+    let name = reader.get(&key).and_then(Value::as_str).map_or(usual, str::to_owned);
+    if !is_folder_name(&name) {
+        reader.wrong_help(&key, format!("`{name}` cannot name a folder"), FOLDER_NAME);
     }
     name
 }
 
-fn count(reader: &mut Reader, key: &str) -> Option<u64> {
-    let (_, low, high) = COUNTS.into_iter().find(|(name, ..)| *name == key)?;
-    reader.whole(&path_of(&format!("sweep.{key}")), low, high)
-}
-
-fn concurrent(reader: &mut Reader) -> Auto<u32> {
-    let key = path_of("sweep.concurrent_trials");
-    match reader.get(&key) {
-        Some(Value::String(_, text)) if text == "auto" => Auto::Auto,
-        None => Auto::Auto,
-        Some(_) => reader.whole(&key, 1, 1024).map_or(Auto::Auto, |n| Auto::Given(n as u32)),
-    }
-}
-
-/// Everything that decides the values of trials.
-fn search(reader: &mut Reader) -> Search {
+/// The keys of `[sweep]`, but for those whose options are in tables of their own.
+fn table(reader: &mut Reader) -> SweepTable {
     let table = path_of("sweep");
     if reader.get(&table).is_some_and(|value| value.as_dict().is_none()) {
         reader.wrong(&table, "must be a table: begin it with `[sweep]`");
@@ -317,27 +278,30 @@ fn search(reader: &mut Reader) -> Search {
     let methods = reader.vocabulary.family(METHOD).cloned();
     let with_options =
         methods.iter().flat_map(|family| &family.kinds).filter(|kind| !kind.keys.is_empty());
-    let known: Vec<&str> = KEYS.into_iter().chain(with_options.map(|kind| kind.name)).collect();
+    let known: Vec<&str> = keys().chain(with_options.map(|kind| kind.name)).collect();
     reader.only(&table, &known);
+    // What names a kind is read with it.
+    let is_own = |key: &&str| !["method", "pruner"].contains(key);
+    let value = |key: &str| Some((key.to_owned(), reader.get(&join(&table, key))?.clone()));
+    let own = keys().filter(is_own).filter_map(value).collect();
+    reader.read(&DECLARED["properties"]["sweep"], &table, own)
+}
+
+/// Everything that decides the values of trials.
+fn search(reader: &mut Reader, table: SweepTable) -> Search {
     let method = method(reader);
     let parameters = checks::parameters(reader);
     Search {
         method,
-        metric: reader.text(&path_of("sweep.metric")).unwrap_or_default(),
-        goal: goal(reader).unwrap_or(Mode::Min),
-        seed: count(reader, "seed").unwrap_or(42),
+        metric: table.metric.unwrap_or_default(),
+        goal: table.goal.map_or(Mode::Min, Mode::from),
+        seed: table.seed,
         constraints: checks::constraints(reader),
         list: checks::list(reader),
         pruner: pruner(reader),
-        devices_per_trial: count(reader, "devices_per_trial").unwrap_or(1) as u32,
+        devices_per_trial: table.devices_per_trial,
         parameters,
     }
-}
-
-fn goal(reader: &mut Reader) -> Option<Mode> {
-    let words =
-        [("min", Mode::Min), ("max", Mode::Max), ("minimize", Mode::Min), ("maximize", Mode::Max)];
-    reader.word(&path_of("sweep.goal"), &words)
 }
 
 /// `pruner = "asha"`, or a table with its name and its options.
@@ -346,13 +310,13 @@ fn pruner(reader: &mut Reader) -> Choice {
     let name = join(&table, "name");
     merge_pruners(reader, &table, &name);
     match reader.get(&table) {
-        None => kind_reader::plain(NO_PRUNER),
+        None => Choice::named(NO_PRUNER),
         Some(Value::Dict(..)) if reader.get(&name).is_none() => {
             reader.wrong_help(&table, "has no name", "add one, such as `name = \"asha\"`");
-            kind_reader::plain(NO_PRUNER)
+            Choice::named(NO_PRUNER)
         }
-        Some(Value::Dict(..)) => kind_reader::choice(reader, PRUNER, &name, NO_PRUNER, &table),
-        Some(_) => kind_reader::choice(reader, PRUNER, &table, NO_PRUNER, &table),
+        Some(Value::Dict(..)) => reader.choice(PRUNER, &name, NO_PRUNER, &table),
+        Some(_) => reader.choice(PRUNER, &table, NO_PRUNER, &table),
     }
 }
 
@@ -390,7 +354,7 @@ fn method(reader: &mut Reader) -> Choice {
     let path = path_of(METHOD);
     let name = reader.get(&path).and_then(Value::as_str).unwrap_or_default();
     let table = join(&path_of("sweep"), name);
-    kind_reader::choice(reader, METHOD, &path, "grid", &table)
+    reader.choice(METHOD, &path, "grid", &table)
 }
 
 /// The base with `changes`.

@@ -10,6 +10,7 @@
 
 mod checks;
 mod constraint;
+mod file;
 mod hydra;
 mod json_schema;
 mod load;

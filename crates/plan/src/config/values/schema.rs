@@ -5,7 +5,8 @@ use std::borrow::Cow;
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 
 use crate::config::values::{
-    Auto, Devices, Duration, Every, Patience, Shape2, Size, SplitRule, Strict, Warmup, ZeroStage,
+    Auto, BYTES, COUNT, Devices, Duration, Every, Patience, SECONDS, Shape2, Size, SplitRule,
+    Strict, Warmup, ZeroStage,
 };
 
 /// The schema of a type that is written as it is read.
@@ -27,12 +28,33 @@ macro_rules! schema {
     };
 }
 
-schema!(Duration, "Duration", { "type": "string", "examples": ["30s", "10m", "2h"] });
-schema!(Every, "Every", { "type": "string", "examples": ["1 epoch", "500 steps", "never"] });
-schema!(Warmup, "Warmup", { "type": "string", "examples": ["5 epochs", "500 steps", "5 %", "never"] });
-schema!(Patience, "Patience", { "type": "string", "examples": ["auto", "never", "30s"] });
+schema!(Duration, "Duration", {
+    "type": "string",
+    "x-unit": SECONDS,
+    "examples": ["30s", "10m", "2h"],
+});
+schema!(Every, "Every", {
+    "type": "string",
+    "x-unit": COUNT,
+    "examples": ["1 epoch", "500 steps", "never"],
+});
+schema!(Warmup, "Warmup", {
+    "type": "string",
+    "x-unit": COUNT,
+    "examples": ["5 epochs", "500 steps", "5 %", "never"],
+});
+schema!(Patience, "Patience", {
+    "type": "string",
+    "x-unit": SECONDS,
+    "examples": ["auto", "never", "30s"],
+});
 schema!(SplitRule, "SplitRule", { "type": "string", "examples": ["7:1:2", "ett_hour"] });
-schema!(Size, "Size", { "type": ["integer", "string"], "minimum": 0, "examples": ["25MiB"] });
+schema!(Size, "Size", {
+    "type": ["integer", "string"],
+    "x-unit": BYTES,
+    "minimum": 0,
+    "examples": ["25MiB"],
+});
 schema!(Strict, "Strict", { "enum": [true, "except_head"] });
 schema!(ZeroStage, "ZeroStage", { "enum": [0, 1, 2] });
 schema!(Shape2, "Shape2", {
@@ -49,8 +71,13 @@ schema!(Shape2, "Shape2", {
 schema!(Devices, "Devices", {
     "anyOf": [
         { "const": "auto" },
-        { "type": "integer", "minimum": 1 },
-        { "type": "array", "items": { "type": "integer", "minimum": 0 } },
+        { "type": "integer", "minimum": 1, "maximum": 1024 },
+        {
+            "type": "array",
+            "items": { "type": "integer", "minimum": 0 },
+            "minItems": 1,
+            "maxItems": 1024,
+        },
     ],
 });
 
