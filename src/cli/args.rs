@@ -1,12 +1,12 @@
 //! The command line. Flags follow torchrun, dash and underscore both; `key=value` follows Hydra.
 
+use std::net::Ipv6Addr;
 use std::path::PathBuf;
 
 use clap::{Args as ClapArgs, Parser, Subcommand};
 
 use crate::cli::cluster_args::{CancelArgs, JobsArgs, SubmitArgs};
 use crate::cli::init_args::InitArgs;
-use crate::cli::node_args::host_and_port;
 use crate::cli::runs_args::{CompareArgs, LogsArgs, LsArgs, RmArgs, TagArgs};
 use crate::model::Library;
 use crate::plan::TestTimeAugmentation;
@@ -474,6 +474,26 @@ fn ranks(text: &str) -> Result<String, String> {
         }
         (Ok(_), Ok(_)) => Ok(text.to_owned()),
         _ => Err("it takes a number, or two as MIN:MAX, such as `1:4`".to_owned()),
+    }
+}
+
+/// Port of node 0, as torchrun has it.
+pub(crate) const PORT: u16 = 29_500;
+
+/// An address, without the brackets that tell an IPv6 address from its port.
+pub(crate) fn bare(host: &str) -> String {
+    host.trim_matches(['[', ']']).to_owned()
+}
+
+/// The parts of `HOST:PORT`, or of a host alone.
+pub(crate) fn host_and_port(endpoint: &str) -> Result<(String, u16), String> {
+    let is_address = endpoint.parse::<Ipv6Addr>().is_ok() || endpoint.ends_with(']');
+    let Some((host, port)) = endpoint.rsplit_once(':').filter(|_| !is_address) else {
+        return Ok((bare(endpoint), PORT));
+    };
+    match port.parse() {
+        Ok(port) if port > 0 => Ok((bare(host), port)),
+        _ => Err(format!("the port is from 1 to 65535, not `{port}`")),
     }
 }
 

@@ -1,12 +1,11 @@
 //! The flags of several machines -> this machine's place among them, and the token that they share
 //! (docs/machines.md).
 
-use std::net::Ipv6Addr;
 use std::path::{Path, PathBuf};
 
 use serde_json::json;
 
-use crate::cli::args::{Launch, Run};
+use crate::cli::args::{Launch, PORT, Run, bare, host_and_port};
 use crate::cli::output::answer;
 use crate::cli::refusal::Refusal;
 use crate::files;
@@ -14,9 +13,6 @@ use crate::launch::exit_code as exit;
 use crate::launch::rank_env::{self, Foreign};
 use crate::launch::{NodeConfig, Role};
 use crate::transport::{self, Key};
-
-/// Port of node 0, as torchrun has it.
-const PORT: u16 = 29_500;
 
 /// The flags, and what torchrun's variables say where there is none, unless a launcher has started
 /// this process.
@@ -102,23 +98,6 @@ fn master(launch: &Launch) -> Option<(String, u16)> {
         return Some((bare(host), flags.master_port.unwrap_or(PORT)));
     }
     host_and_port(flags.rdzv_endpoint.as_deref()?).ok()
-}
-
-/// An address, without the brackets that tell an IPv6 address from its port.
-fn bare(host: &str) -> String {
-    host.trim_matches(['[', ']']).to_owned()
-}
-
-/// The parts of `HOST:PORT`, or of a host alone.
-pub(crate) fn host_and_port(endpoint: &str) -> Result<(String, u16), String> {
-    let is_address = endpoint.parse::<Ipv6Addr>().is_ok() || endpoint.ends_with(']');
-    let Some((host, port)) = endpoint.rsplit_once(':').filter(|_| !is_address) else {
-        return Ok((bare(endpoint), PORT));
-    };
-    match port.parse() {
-        Ok(port) if port > 0 => Ok((bare(host), port)),
-        _ => Err(format!("the port is from 1 to 65535, not `{port}`")),
-    }
 }
 
 /// `ddprun token [FILE]`: a new token, in a new file that its user alone can read, or printed.

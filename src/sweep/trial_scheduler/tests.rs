@@ -351,9 +351,11 @@ impl Trainer for Suspicious {
         let kept = |trial: &Trial| trial.kept == 10;
         let began = Instant::now();
         loop {
+            // Before a look at what is written down by then.
+            let is_asked = job.waker.take();
             let story = journal::read(&self.journal).unwrap().unwrap();
             let trial = story.trials.iter().find(|trial| trial.id() == job.folders.id).unwrap();
-            if job.waker.take() {
+            if is_asked {
                 assert_eq!(trial.state, State::Pruned, "it is asked to stop");
                 assert_eq!(trial.reports.len(), 1);
                 self.asked.fetch_add(1, Ordering::SeqCst);
