@@ -235,6 +235,13 @@ pub(crate) fn remove_empty_folder(path: &Path) {
     drop(fs_calls::remove_empty_folder(path));
 }
 
+/// Removes the folder that `path` was in, if nothing else is.
+pub(crate) fn remove_empty_parent(path: &Path) {
+    if let Some(folder) = path.parent() {
+        remove_empty_folder(folder);
+    }
+}
+
 /// A folder, and those in it, hidden ones left out; none if it is not there.
 pub(crate) fn folders_with_itself(folder: &Path) -> Vec<PathBuf> {
     let entries = fs::read_dir(folder).into_iter().flatten().flatten();
@@ -261,7 +268,7 @@ pub(crate) fn stale_folders(folder: &Path) -> Vec<PathBuf> {
     stale
 }
 
-/// Removes one of [`stale_folders`].
+/// Removes one of [`stale_folders`], or another folder that was never whole.
 pub(crate) fn remove_leftover(path: &Path) -> Result<(), Error> {
     fs_calls::remove_folder(path).map_err(Error::io("remove", path))
 }

@@ -234,7 +234,11 @@ fn untested(path: &Path, text: &str) -> String {
     if path.to_string_lossy().ends_with("tests.rs") {
         return String::new();
     }
-    text.split("#[cfg(test)]\nmod tests {").next().unwrap().to_owned()
+    let are_tests = |(at, _): &(usize, &str)| {
+        text[*at..].lines().nth(1).is_some_and(|line| line.ends_with("mod tests {"))
+    };
+    let end = text.match_indices("#[cfg(test)]\n").find(are_tests);
+    text[..end.map_or(text.len(), |(at, _)| at)].to_owned()
 }
 
 #[test]
@@ -258,6 +262,62 @@ fn within_an_ordered_room_a_module_uses_only_modules_declared_above_it() {
             {
                 broken.push(format!("{}: `{other}` is declared below", path.display()));
             }
+        }
+    }
+    assert!(broken.is_empty(), "{}", broken.join("\n"));
+}
+
+/// What is done in a few places alone: words of it, where it may stand, and why.
+const RESERVED: [(&[&str], &[&str], &str); 2] = [
+    (
+        &[
+            "fs::write(",
+            "fs::rename(",
+            "fs::create_dir",
+            "fs::create_dir_all",
+            "fs::remove_dir",
+            "fs::remove_dir_all",
+            "fs::remove_file",
+            "fs::copy(",
+            "fs::hard_link(",
+            "File::create",
+            "File::create_new",
+            "fs::symlink(",
+            ".create(true)",
+            ".create_new(true)",
+        ],
+        // The last opens what a rank says on its way to the terminal.
+        &["files.rs", "files/", "failpoint/", "launch/parent/spawn.rs"],
+        "only `files` writes: each file is complete or absent",
+    ),
+    (
+        &["env::var", "env::var_os", "env::vars", "env::vars_os", "env::set_var"],
+        &["cli/", "launch/", "failpoint/", "files/user_cache.rs"],
+        "only `cli` and `launch` read the environment, beside the user's cache folder",
+    ),
+];
+
+/// Whether a line has this word, and not as a part of another one.
+fn has_word(line: &str, word: &str) -> bool {
+    let is_part = |c: char| c.is_alphanumeric() || c == '_';
+    line.match_indices(word).any(|(at, _)| {
+        let after = &line[at + word.len()..];
+        let goes_on = word.ends_with(is_part) && after.starts_with(is_part);
+        !goes_on && !line[..at].ends_with(is_part)
+    })
+}
+
+#[test]
+fn what_is_reserved_to_a_room_is_done_in_no_other() {
+    let mut broken = Vec::new();
+    for (path, text) in sources(&packages()[0]) {
+        let (name, text) = (path.to_string_lossy().into_owned(), untested(&path, &text));
+        for (words, places, rule) in RESERVED {
+            if name.contains("tests/") || places.iter().any(|place| name.starts_with(place)) {
+                continue;
+            }
+            let does = |line: &&str| words.iter().any(|word| has_word(code(line), word));
+            broken.extend(text.lines().filter(does).map(|line| format!("{name}: {line} ({rule})")));
         }
     }
     assert!(broken.is_empty(), "{}", broken.join("\n"));

@@ -200,7 +200,7 @@ impl Drop for ScratchFolder {
         drop(files::remove_leftover(&self.path));
         if self.is_alone {
             // The experiment's folder goes only if no run is in it.
-            drop(self.path.parent().map(std::fs::remove_dir));
+            files::remove_empty_parent(&self.path);
         }
     }
 }

@@ -23,7 +23,7 @@ pub(crate) fn remove(plan: &Plan) {
     for run in runs.flatten().filter(|run| is_abandoned(&run.path(), SystemTime::now())) {
         drop(files::remove_folder(&run.path()));
         // Nothing was saved: only an empty folder goes.
-        drop(fs::remove_dir(checkpoints.join(run.file_name())));
+        files::remove_empty_folder(&checkpoints.join(run.file_name()));
     }
 }
 

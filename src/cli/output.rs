@@ -17,7 +17,7 @@ use serde_json::{Map, Value};
 
 use crate::cli::refusal::Refusal;
 use crate::event;
-use crate::launch::{Signals, exit_code as exit};
+use crate::launch::{Signals, exit_code as exit, rank_env};
 use crate::record::{Screen, canvas};
 use crate::terminal::{escape, escape_lines};
 
@@ -145,8 +145,7 @@ pub(crate) fn to_stderr(text: &str) {
 
 /// How this process writes to stderr.
 pub(crate) fn screen() -> Screen {
-    let no_color = std::env::var_os("NO_COLOR").map(|value| value.to_string_lossy().into_owned());
-    Screen::detect(no_color.as_deref())
+    Screen::detect(rank_env::no_color().as_deref())
 }
 
 /// A bar on stderr, written as `line`, where a person watches.

@@ -20,7 +20,7 @@ use crate::data::{Asked, DataSource, Fingerprint};
 use crate::files::RunLock;
 use crate::kinds::Kinds;
 use crate::launch::exit_code as exit;
-use crate::launch::rank_env::{Foreign, mpi_launcher};
+use crate::launch::rank_env::{self, Foreign, mpi_launcher};
 use crate::launch::{self, PreparedRun, Role};
 use crate::model;
 use crate::plan::{
@@ -270,7 +270,7 @@ fn drawn(code: u8, problems: &Problems) -> Refusal {
 /// Colour for a terminal, unless `NO_COLOR` says otherwise (<https://no-color.org>).
 fn use_color() -> bool {
     use std::io::IsTerminal;
-    std::io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none()
+    std::io::stderr().is_terminal() && rank_env::no_color().is_none()
 }
 
 /// Looks at the machine and counts the data. `found` is what a run found out when it began, with
@@ -428,7 +428,7 @@ pub(crate) fn open_run(prepared: &Prepared) -> Result<OwnedRun, Refusal> {
         // Nothing of a run that did not begin stays. What cannot be removed does no harm.
         for folder in [&run.folders.checkpoints, &run.folders.logs] {
             drop(files::remove_folder(folder));
-            let _ = folder.parent().map(std::fs::remove_dir);
+            files::remove_empty_parent(folder);
         }
         drop(uninterrupted);
         return Ok(run);
@@ -467,7 +467,7 @@ fn own_begun(folders: RunFolders, start: &run_files::Start<'_>) -> Result<OwnedR
     files::create_writable_folder(&folders.logs).map_err(unwritable)?;
     files::create_writable_folder(&folders.checkpoints).map_err(|error| {
         // Only an empty folder goes: records of an earlier start stay.
-        drop(std::fs::remove_dir(&folders.logs));
+        files::remove_empty_folder(&folders.logs);
         unwritable(error)
     })?;
     let lock = RunLock::acquire(&folders.logs).map_err(unwritable)?;

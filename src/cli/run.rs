@@ -1,7 +1,6 @@
 //! The command line: one function per verb, and the exit code of what it says.
 
 use std::ffi::OsString;
-use std::fs;
 use std::io::{self, IsTerminal};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
@@ -21,6 +20,7 @@ use crate::cli::{
 };
 use crate::collective::mpi;
 use crate::failpoint;
+use crate::files;
 use crate::kinds::Kinds;
 use crate::launch::exit_code as exit;
 use crate::launch::{self, Role, rank_env};
@@ -177,7 +177,8 @@ fn completions(shell: clap_complete::Shell) -> Result<u8, Refusal> {
 }
 
 fn man_pages(folder: &Path) -> Result<u8, Refusal> {
-    fs::create_dir_all(folder)
+    files::create_folder(folder)
+        .map_err(std::io::Error::other)
         .and_then(|()| clap_mangen::generate_to(Args::command(), folder))
         .map_err(|error| {
             let folder = folder.display();

@@ -130,7 +130,7 @@ impl<'a> PartFolder<'a> {
             }
         }
         // Another rank may be keeping a part that nobody needs any more.
-        drop(std::fs::remove_dir(&self.path));
+        files::remove_empty_folder(&self.path);
         Ok(())
     }
 

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use serde_json::{Map, Value};
 
 use crate::event::{Event, Finished, Unfinished};
+use crate::launch::rank_env;
 use crate::plan::{Plan, RunFolders};
 use crate::record::{
     Context, Error, OpenSink, RankLog, Recorder, Screen, Settings, Sink, SinkStart, Stamped,
@@ -87,7 +88,7 @@ impl RankLogger {
             let settings = Settings {
                 run: run.clone(),
                 sinks,
-                screen: Screen::detect(no_color().as_deref()),
+                screen: Screen::detect(rank_env::no_color().as_deref()),
                 resumed_from: step,
                 unfinished,
                 total_steps: plan.length.total_steps,
@@ -139,9 +140,4 @@ impl RankLogger {
             }
         }
     }
-}
-
-/// `NO_COLOR`, if it is set.
-fn no_color() -> Option<String> {
-    std::env::var_os("NO_COLOR").map(|value| value.to_string_lossy().into_owned())
 }

@@ -139,7 +139,7 @@ fn remove_leftovers(left: impl IntoIterator<Item = PathBuf>, is_dry: bool) -> Re
         if !is_dry {
             files::remove_leftover(&folder).map_err(|error| unwritable(&error))?;
             // It may have been the last thing in it.
-            let _ = folder.parent().map(fs::remove_dir);
+            files::remove_empty_parent(&folder);
         }
         say_removed(&folder, size, is_dry)?;
         freed += size;
@@ -356,7 +356,7 @@ fn remove_checkpoints(folder: &Path, is_dry: bool) -> Result<u64, Refusal> {
         }
         // Those with foreign files stay.
         for folder in &folders {
-            drop(fs::remove_dir(folder));
+            files::remove_empty_folder(folder);
         }
     }
     let names = foreign.iter().take(SHOWN).filter_map(|path| path.strip_prefix(folder).ok());
@@ -375,7 +375,7 @@ fn remove_checkpoints(folder: &Path, is_dry: bool) -> Result<u64, Refusal> {
 /// Removes a folder, and the one above if nothing else is in it: another run keeps it.
 fn remove_whole(folder: &Path) -> Result<(), Refusal> {
     files::remove_folder(folder).map_err(|error| unwritable(&error))?;
-    let _ = folder.parent().map(fs::remove_dir);
+    files::remove_empty_parent(folder);
     Ok(())
 }
 

@@ -84,6 +84,11 @@ pub(crate) fn tells_events() -> bool {
     [CONTROL_FD, TELL_EVENTS].iter().all(|name| std::env::var_os(name).is_some())
 }
 
+/// `NO_COLOR`, if it is set.
+pub(crate) fn no_color() -> Option<String> {
+    variable("NO_COLOR")
+}
+
 fn variable(name: &str) -> Option<String> {
     std::env::var_os(name).map(|value| value.to_string_lossy().into_owned())
 }

@@ -6,7 +6,7 @@
 //! whole, and never written again; `dataset.json` in it says what it was made from.
 
 use std::fs::{self, File, TryLockError};
-use std::io::{self, BufWriter, Write};
+use std::io;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -26,7 +26,7 @@ use crate::data::sources::image_folder::{ImageFolder, image_inputs};
 use crate::data::sources::shapes::draw;
 use crate::data::sources::source::{Asked, DataSource, Files, Reading, Survey};
 use crate::data::{Splits, read};
-use crate::files;
+use crate::files::{self, NewFile};
 use crate::plan::{PixelDtype, Targets};
 use crate::rng::{Key, Purpose};
 
@@ -220,7 +220,7 @@ pub(crate) fn ensure(root: &Path, parameters: &Parameters) -> Result<(), Error> 
     if is_ready(root, parameters)? {
         return Ok(());
     }
-    fs::create_dir_all(root).map_err(write_error("create", root))?;
+    files::create_folder(root).map_err(unwritable)?;
     let dir = parameters.folder(root);
     let _lock = lock(&beside(&dir, root, "lock"), &dir)?;
     // Another process may have generated it meanwhile.
@@ -230,8 +230,7 @@ pub(crate) fn ensure(root: &Path, parameters: &Parameters) -> Result<(), Error> 
     let partial = beside(&dir, root, "partial");
     remove_folder(&partial)?;
     generate(&partial, parameters)?;
-    fs::rename(&partial, &dir).map_err(write_error("create", &dir))?;
-    File::open(root).and_then(|root| root.sync_all()).map_err(write_error("sync", root))
+    files::rename_folder(&partial, &dir).map_err(unwritable)
 }
 
 /// Whether the set of `parameters` is below `root`.
@@ -289,7 +288,7 @@ fn generate(dir: &Path, parameters: &Parameters) -> Result<(), Error> {
     for (split, split_idx, per_class) in splits {
         for class in 0..parameters.classes as usize {
             let folder = dir.join(split).join(draw::class_name(class));
-            fs::create_dir_all(&folder).map_err(write_error("create", &folder))?;
+            files::create_folder(&folder).map_err(unwritable)?;
             let key = Key::new(parameters.seed, Purpose::Generate, split_idx, class as u64);
             (0..per_class).into_par_iter().try_for_each(|index| {
                 let size = parameters.image_size as usize;
@@ -298,34 +297,26 @@ fn generate(dir: &Path, parameters: &Parameters) -> Result<(), Error> {
             })?;
         }
     }
-    write_marker(dir, parameters).map_err(write_error("write", &dir.join(MARKER)))
+    // One flush of the file system costs less than one per image.
+    let flushed = File::open(dir).and_then(|dir| Ok(rustix::fs::syncfs(dir)?));
+    flushed.map_err(write_error("sync", dir))?;
+    let text = serde_json::to_vec_pretty(parameters).unwrap_or_default();
+    files::write_atomic(&dir.join(MARKER), &text).map_err(unwritable)
 }
 
 /// Images alternate between PNG and JPEG.
 fn write_image(folder: &Path, index: u32, size: u32, pixels: &[u8]) -> Result<(), Error> {
     let ending = if index.is_multiple_of(2) { "png" } else { "jpg" };
     let path = folder.join(format!("{index:04}.{ending}"));
-    let mut file = BufWriter::new(File::create(&path).map_err(write_error("write", &path))?);
+    let mut bytes = Vec::new();
     let encoded = if index.is_multiple_of(2) {
-        PngEncoder::new(&mut file).write_image(pixels, size, size, ExtendedColorType::Rgb8)
+        PngEncoder::new(&mut bytes).write_image(pixels, size, size, ExtendedColorType::Rgb8)
     } else {
-        let encoder = JpegEncoder::new_with_quality(&mut file, JPEG_QUALITY);
+        let encoder = JpegEncoder::new_with_quality(&mut bytes, JPEG_QUALITY);
         encoder.write_image(pixels, size, size, ExtendedColorType::Rgb8)
     };
-    let written = encoded.map_err(|error| match error {
-        image::ImageError::IoError(source) => source,
-        other => io::Error::other(other),
-    });
-    written.and_then(|()| file.flush()).map_err(write_error("write", &path))
-}
-
-fn write_marker(dir: &Path, parameters: &Parameters) -> io::Result<()> {
-    // One flush of the file system costs less than one per image.
-    rustix::fs::syncfs(File::open(dir)?)?;
-    let mut marker = File::create(dir.join(MARKER))?;
-    marker.write_all(serde_json::to_string_pretty(parameters)?.as_bytes())?;
-    marker.sync_all()?;
-    File::open(dir)?.sync_all()
+    encoded.map_err(|error| write_error("write", &path)(io::Error::other(error)))?;
+    NewFile::create(&path).and_then(|mut file| file.write(&bytes)).map_err(unwritable)
 }
 
 /// Takes the lock file of `dir`; it is let go of when the process ends, however it ends.
@@ -355,11 +346,18 @@ fn beside(dir: &Path, parent: &Path, role: &str) -> PathBuf {
 
 /// Removes a folder of ours, if it is there.
 fn remove_folder(path: &Path) -> Result<(), Error> {
-    match fs::remove_dir_all(path) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => {
-            Err(write_error("remove", path)(error))
+    match files::remove_leftover(path) {
+        Err(files::Error::Io { reason, .. }) if reason.kind() == io::ErrorKind::NotFound => Ok(()),
+        removed => removed.map_err(unwritable),
+    }
+}
+
+fn unwritable(error: files::Error) -> Error {
+    match error {
+        files::Error::Io { operation, path, reason } => {
+            Error::Write { action: operation, path, source: reason }
         }
-        _ => Ok(()),
+        other => write_error("write", Path::new(""))(io::Error::other(other)),
     }
 }
 
@@ -370,6 +368,8 @@ fn write_error(action: &'static str, path: &Path) -> impl Fn(io::Error) -> Error
 
 #[cfg(test)]
 mod tests {
+    use std::io::Write;
+
     use test_support::assert_refused;
 
     use super::*;
