@@ -77,21 +77,17 @@ fn no_longer_held_out(changes: &[String], before: &Data) -> Vec<String> {
     };
     let (val, test) = (is_named("val_"), is_named("test_"));
     let held_out = [
-        ("data.val_fraction", val && before.val_fraction.is_some()),
-        ("data.folds", val && before.folds.is_some()),
-        ("data.fold", val && before.fold.is_some()),
-        ("data.test_fraction", test && before.test_fraction.is_some()),
+        ("data.val_fraction", val, before.val_fraction.is_some()),
+        ("data.folds", val, before.folds.is_some()),
+        ("data.fold", val, before.fold.is_some()),
+        ("data.test_fraction", test, before.test_fraction.is_some()),
     ];
+    let held_out = held_out.into_iter().filter(|(.., is_held)| *is_held);
     let is_given = |key: &str| changes.iter().any(|change| self::key(change) == key);
-    let omitted = held_out.into_iter().filter(|(key, is_held)| *is_held && !is_given(key));
-    let mut all: Vec<String> = omitted.map(|(key, _)| format!("~{key}")).collect();
+    let replaced = held_out.clone().filter(|(key, is_named, _)| *is_named && !is_given(key));
+    let mut all: Vec<String> = replaced.map(|(key, ..)| format!("~{key}")).collect();
     let is_gone = |key: &str| all.iter().chain(changes).any(|it| it.strip_prefix('~') == Some(key));
-    let holds = [
-        (before.val_fraction.is_some(), "data.val_fraction"),
-        (before.folds.is_some(), "data.folds"),
-        (before.test_fraction.is_some(), "data.test_fraction"),
-    ];
-    let holds_some = holds.into_iter().any(|(is_held, key)| is_held && !is_gone(key));
+    let holds_some = held_out.into_iter().any(|(key, ..)| key != "data.fold" && !is_gone(key));
     if let Some(group) = before.options.get("group").filter(|group| !group.is_null())
         && (val || test)
         && !holds_some

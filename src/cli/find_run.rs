@@ -122,7 +122,7 @@ fn run_that(word: Option<&str>, preferred: &dyn Fn(&Path) -> bool) -> Result<Pat
             _ if word.is_some_and(is_experiment) => of_experiment(word.unwrap_or_default()),
             (_, Some(near)) if word == Some(near.as_str()) => {
                 let (run, _) = runs::split(&near);
-                format!("it is a checkpoint of the run `{run}`: name the run itself, `{run}`")
+                format!("name the run itself, `{run}`: `{near}` is one of its checkpoints")
             }
             (_, Some(near)) if matches!(error, report::Error::NoRun { .. }) => {
                 format!("did you mean `{near}`?")

@@ -5,6 +5,7 @@ use std::io::Read;
 use std::path::Path;
 
 use crate::cli::Refusal;
+use crate::data;
 use crate::launch::exit_code as exit;
 use crate::report;
 
@@ -44,9 +45,8 @@ pub(crate) fn refuse_other_files(path: &Path) -> Result<(), Refusal> {
 
 /// What a file is that is no experiment, and what to do with it.
 fn kind_of(path: &Path) -> Option<(&'static str, String)> {
-    let packed = path.extension().is_some_and(|end| end.eq_ignore_ascii_case("gz"));
-    let inner = path.file_stem().filter(|_| packed).map_or(path, Path::new);
-    let ending = inner.extension().unwrap_or_default().to_string_lossy().to_lowercase();
+    let ending = data::unpacked(path).extension().unwrap_or_default();
+    let ending = ending.to_string_lossy().to_lowercase();
     let (ending, name) = (ending.as_str(), path.display());
     if ending == "toml" || !path.is_file() {
         return None;

@@ -24,6 +24,12 @@ pub(crate) fn is_hidden(name: &OsStr) -> bool {
     name.as_bytes().starts_with(b".") || name == "__MACOSX"
 }
 
+/// The name of a file without the `.gz` that says how it is packed.
+pub(crate) fn unpacked(path: &Path) -> &Path {
+    let is_packed = path.extension().is_some_and(|ending| ending.eq_ignore_ascii_case("gz"));
+    path.file_stem().filter(|_| is_packed).map_or(path, Path::new)
+}
+
 /// Endings that are named.
 const MAX_NAMED_ENDINGS: usize = 5;
 /// Longest ending that is counted by its name.
@@ -73,7 +79,6 @@ fn ending(name: &OsStr) -> String {
 
 #[cfg(test)]
 mod tests {
-
     use super::*;
 
     #[test]

@@ -141,7 +141,7 @@ impl Item {
 
 /// Files to predict.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Found {
+pub(crate) struct InputFiles {
     /// Each of them.
     pub(crate) files: Vec<PathBuf>,
     /// What was left out of folders, in words.
@@ -154,8 +154,8 @@ pub(crate) fn files(
     paths: &[PathBuf],
     what: &'static str,
     wanted: &dyn Fn(&Path) -> bool,
-) -> Result<Found, Error> {
-    let Found { files: mut found, mut notes } = Found::default();
+) -> Result<InputFiles, Error> {
+    let InputFiles { files: mut found, mut notes } = InputFiles::default();
     for path in paths {
         if !path.exists() {
             return Err(Error::Missing { what: "the input", path: path.clone(), expected: what });
@@ -184,7 +184,7 @@ pub(crate) fn files(
             format!("`{}`: files that are not read: {others}; only {what} are", shown(path))
         }));
     }
-    Ok(Found { files: found, notes })
+    Ok(InputFiles { files: found, notes })
 }
 
 /// Whether a path ends so, in any case.
@@ -246,7 +246,7 @@ mod tests {
         let found = |paths: &[&str]| {
             let paths: Vec<PathBuf> = paths.iter().map(|path| root.join(path)).collect();
             let found = files(&paths, "tables", &is_csv);
-            found.map(|Found { files: found, .. }| {
+            found.map(|InputFiles { files: found, .. }| {
                 let short = |path: &PathBuf| path.strip_prefix(root).unwrap().display().to_string();
                 found.iter().map(short).collect::<Vec<_>>().join(" ")
             })
@@ -258,11 +258,11 @@ mod tests {
         assert!(error.is_ok());
         crate::files::create_folder(&root.join("none")).unwrap();
         assert!(found(&["none"]).unwrap_err().to_string().contains("it contains no tables"));
-        // What is left out of a folder is said.
+        // Files in a folder that are not read are reported.
         for name in ["b/2.CSV.bak", "b/noext", "b/a b.tar gz", "none/x.xlsx"] {
             crate::files::write_atomic(&root.join(name), b"").unwrap();
         }
-        let Found { notes, .. } =
+        let InputFiles { notes, .. } =
             files(&[root.join("b"), root.join("a.csv")], "tables", &is_csv).unwrap();
         let expected = "b`: files that are not read: 2 without an ending, 1 .bak, 1 .txt; only \
                         tables are";

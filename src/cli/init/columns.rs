@@ -299,7 +299,7 @@ enum Separators {
 }
 
 impl Separators {
-    /// Those of all numbers of a column.
+    /// Infers the separators from all numbers in a column.
     fn of<'a>(all: impl Iterator<Item = &'a str>) -> Self {
         let (mut points, mut commas, mut unclear, mut small) = (0, 0, 0, false);
         for digits in all {

@@ -110,20 +110,19 @@ fn survey(found: &Recognised, name: &str, kinds: &Kinds) -> Result<DataFacts, Re
     let split = SplitPlan { val_fraction, ..SplitPlan::NONE };
     data::survey(&kinds.data, &data, &data::Asked { split, ..data::Asked::new(name, 0, targets) })
         .map_err(|error| {
-            let is_parquet =
-                found.data.options.get("file").and_then(Value::as_str).is_some_and(|file| {
-                    Path::new(file).extension().is_some_and(|ending| ending == "parquet")
-                });
-            // Only demonstrations are read from parquet; a table may be meant.
-            let table = || {
-                "save a table as csv: `pandas.read_parquet(FILE).to_csv(\"table.csv\", \
-                 index=False)`; a parquet file of demonstrations has columns such as \
-                 `observation.state` and `action`"
-                    .to_owned()
-            };
-            let help = error.help().or_else(|| is_parquet.then(table));
+            let help = error.help().or_else(|| is_parquet(found).then(|| NO_TABLE.to_owned()));
             Refusal::of(worker::of_data(&error), &error, help)
         })
+}
+
+/// What to do with a table in a parquet file, of which only demonstrations are read.
+const NO_TABLE: &str = "save a table as csv: `pandas.read_parquet(FILE).to_csv(\"table.csv\", \
+                        index=False)`; a parquet file of demonstrations has columns such as \
+                        `observation.state` and `action`";
+
+fn is_parquet(found: &Recognised) -> bool {
+    let file = found.data.options.get("file").and_then(Value::as_str).map(Path::new);
+    file.and_then(Path::extension).is_some_and(|ending| ending == "parquet")
 }
 
 /// The whole file.

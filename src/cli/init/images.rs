@@ -22,26 +22,25 @@ pub(super) const CONVERT: &str =
 
 /// Image files below `folder`.
 pub(super) fn below(folder: &Path) -> Vec<PathBuf> {
-    let mut open = vec![folder.to_owned()];
-    let mut found = Vec::new();
-    while let Some(folder) = open.pop() {
-        open.extend(listing::folders(&folder));
-        found.extend(listing::files(&folder).into_iter().filter(|file| is_image(file)));
-    }
+    let mut found: Vec<PathBuf> = walk(folder).collect();
     found.sort_unstable();
     found
 }
 
 /// Whether there are image files below `folder`.
 pub(super) fn are_below(folder: &Path) -> bool {
+    walk(folder).next().is_some()
+}
+
+/// Image files below `folder`, one folder after the other.
+fn walk(folder: &Path) -> impl Iterator<Item = PathBuf> {
     let mut open = vec![folder.to_owned()];
-    while let Some(folder) = open.pop() {
-        if listing::files(&folder).iter().any(|file| is_image(file)) {
-            return true;
-        }
+    let folders = std::iter::from_fn(move || {
+        let folder = open.pop()?;
         open.extend(listing::folders(&folder));
-    }
-    false
+        Some(folder)
+    });
+    folders.flat_map(|folder| listing::files(&folder)).filter(|file| is_image(file))
 }
 
 /// Whether folders below `root` hold images.

@@ -35,16 +35,10 @@ pub(super) fn name(path: &Path) -> String {
 
 /// What follows the last dot of a file's name, in lower case; before it, if that is `gz`.
 pub(super) fn ending(path: &Path) -> String {
-    unpacked(path).extension().unwrap_or_default().to_string_lossy().to_lowercase()
+    data::unpacked(path).extension().unwrap_or_default().to_string_lossy().to_lowercase()
 }
 
 /// The name of a file before that.
 pub(super) fn stem(path: &Path) -> String {
-    unpacked(path).file_stem().unwrap_or_default().to_string_lossy().into_owned()
-}
-
-/// The name of a file without the `.gz` that says how it is packed.
-fn unpacked(path: &Path) -> &Path {
-    let is_packed = path.extension().is_some_and(|ending| ending.eq_ignore_ascii_case("gz"));
-    path.file_stem().filter(|_| is_packed).map_or(path, Path::new)
+    data::unpacked(path).file_stem().unwrap_or_default().to_string_lossy().into_owned()
 }

@@ -161,7 +161,7 @@ fn all_doomed(word: &str) -> Result<Vec<Doomed>, Refusal> {
     is_sweep_alone(word, &sweep)?;
     let trials = runs::trials(&sweep);
     let mut all = trials.iter().map(|trial| doomed_run(trial)).collect::<Result<Vec<_>, _>>()?;
-    let logs = sweep.canonicalize().map_err(|reason| gone(&sweep, &reason))?;
+    let logs = sweep.canonicalize().map_err(|reason| gone(&sweep, reason))?;
     all.push(Doomed { logs, checkpoints: None, is_sweep: true });
     Ok(all)
 }
@@ -204,7 +204,7 @@ fn is_no_link(found: &Path) -> Result<(), Refusal> {
 
 /// What belongs to the run in the folder `found`.
 fn doomed_run(found: &Path) -> Result<Doomed, Refusal> {
-    let logs = found.canonicalize().map_err(|reason| gone(found, &reason))?;
+    let logs = found.canonicalize().map_err(|reason| gone(found, reason))?;
     let checkpoints = checkpoints_of(&logs)?.filter(|folder| folder != &logs);
     let checkpoints = checkpoints.filter(|folder| !are_of_another(folder, &logs));
     if let Some(folder) = &checkpoints {
@@ -415,14 +415,11 @@ fn size_of(path: &Path) -> u64 {
     }
 }
 
-/// A run that was there a moment ago.
-fn gone(run: &Path, reason: &std::io::Error) -> Refusal {
-    let run = run.display();
-    let page = match reason.kind() {
-        std::io::ErrorKind::NotFound => {
-            format!("error: `{run}` was removed by another process")
-        }
-        _ => format!("error: `{run}` cannot be found: {reason}"),
-    };
-    Refusal::new(exit::REFUSED, page)
+/// A run that was there a moment ago cannot be found.
+fn gone(run: &Path, reason: std::io::Error) -> Refusal {
+    if reason.kind() == std::io::ErrorKind::NotFound {
+        let page = format!("error: `{}` was removed by another process", run.display());
+        return Refusal::new(exit::REFUSED, page);
+    }
+    Refusal::of(exit::STORAGE, &files::Error::io("find", run)(reason), None)
 }

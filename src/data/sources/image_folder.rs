@@ -296,7 +296,7 @@ pub(crate) fn image_inputs(
     options: DecodeOptions,
 ) -> Result<Inputs, Error> {
     let is_wanted = |path: &Path| path.file_name().is_some_and(is_image);
-    let inputs::Found { files, notes } = inputs::files(asked.paths, IMAGES, &is_wanted)?;
+    let inputs::InputFiles { files, notes } = inputs::files(asked.paths, IMAGES, &is_wanted)?;
     let listed = inputs::unlabelled(&files);
     let images = ImageFiles::new(listed, &asked.plan.val_transforms, asked.transforms, options)?;
     let items = Items::Files(files);

@@ -121,7 +121,7 @@ fn unlabelled(asked: &Predicting<'_>) -> Result<Inputs, Error> {
     };
     let mut whole = Whole { name: "input", ..Whole::default() };
     let mut items = Vec::new();
-    let inputs::Found { files, notes } =
+    let inputs::InputFiles { files, notes } =
         inputs::files(asked.paths, "idx files of images, maybe gzipped", &is_idx)?;
     for path in files {
         let (dims, pixels) = read_idx(&path, 3)?;

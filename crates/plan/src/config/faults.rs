@@ -185,7 +185,7 @@ pub(crate) fn shape_of(value: &Given) -> &'static str {
     }
 }
 
-/// Of several forms that a key takes, the one of this shape.
+/// The form of a key that has this JSON type, or the schema itself if there is none.
 pub(crate) fn form_of<'a>(schema: &'a Value, shape: &str) -> &'a Value {
     let mut forms = schema["anyOf"].as_array().into_iter().flatten();
     forms.rfind(|form| form["type"] == shape).unwrap_or(schema)

@@ -245,7 +245,7 @@ impl Stack {
         }
         if self.is_here {
             let absent = loaded.absent_inputs(vocabulary);
-            // A default that nobody wrote is no problem of a file that has others.
+            // If the file has other problems, an absent default path is not worth reporting.
             let is_new = |problem: &Problem| {
                 loaded.is_given(problem.key())
                     && self.problems.iter().all(|p| p.key() != problem.key())

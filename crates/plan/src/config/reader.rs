@@ -122,7 +122,7 @@ impl Reader {
         typed(&own).unwrap_or_default()
     }
 
-    /// Those of `own`, found at `table`, that are right; the others are reported.
+    /// Keeps the valid values of `own`, the table at path `table`, and reports the others.
     fn right(&mut self, schema: &Json, read: Read<'_>, table: &[String], mut own: Dict) -> Dict {
         for fault in faults(schema, read, &own) {
             let path = [table, &fault.path].concat();

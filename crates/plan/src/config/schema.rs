@@ -431,6 +431,16 @@ pub enum Mode {
     Max,
 }
 
+impl Mode {
+    /// How it is written: `min` or `max`.
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Min => "min",
+            Self::Max => "max",
+        }
+    }
+}
+
 table! {
     /// The fp16 gradient scaler, as PyTorch's GradScaler; only with `precision = "fp16"`.
     #[schemars(extend("x-eval" = NO_TRAINING))]
@@ -592,8 +602,8 @@ table! {
         /// - numbers: rmse r2
         /// - texts: perplexity `bits_per_byte`
         ///
-        /// Those of classes are macro averages; auroc and `average_precision` gather the scores of
-        /// all samples on every rank.
+        /// Class metrics are macro averages; auroc and `average_precision` gather the scores of all
+        /// samples on every rank.
         #[schemars(extend("x-resume" = SAFE))]
         pub metrics: Vec<String>,
         /// `diffusion_policy`: sample actions for val/mse and val/mae only in the first of every N

@@ -242,8 +242,8 @@ mod tests {
         }
     }
 
-    /// What is wrong with a file, as its user sees it.
-    fn told(text: &str) -> String {
+    /// The error page for a file.
+    fn page_of(text: &str) -> String {
         let path = PathBuf::from("garden.toml");
         let (layer, problems) = Layer::document(Source::File(path), text.to_owned());
         let own = layer.dict.clone();
@@ -284,7 +284,7 @@ mod tests {
     #[test]
     fn all_that_is_wrong_with_a_table_is_told_at_once_and_where() {
         let text = "[pump]\nflow = \"much\"\nlongest = 3\ndirve = \"sun\"\n";
-        let page = told(text);
+        let page = page_of(text);
         for words in [
             "`pump.flow`: must be a whole number of at least 1, not `\"much\"`",
             "garden.toml:2:8",
@@ -299,7 +299,7 @@ mod tests {
         ] {
             assert!(page.contains(words), "{words}:\n{page}");
         }
-        let page = told("[pump]\nflow = 901\nlongest = \"169h\"\ndrive = \"sun\"\n");
+        let page = page_of("[pump]\nflow = 901\nlongest = \"169h\"\ndrive = \"sun\"\n");
         for words in ["must be from 1 to 900, not 901", "more than 0 and at most one week"] {
             assert!(page.contains(words), "{words}:\n{page}");
         }

@@ -131,8 +131,8 @@ pub(crate) fn with_loss(
     if problems.is_empty() { Ok((loss, metrics)) } else { Err(problems) }
 }
 
-/// That the mode beside the monitor at `key` would keep the worst of it. This is said once it is
-/// known that the metric can be measured.
+/// A problem if the mode beside the monitor at `key` would keep the worst checkpoints. It is only
+/// looked for where the metric can be measured.
 fn backwards(loaded: &Loaded, key: &str, metric: &str, metrics: &[MetricFacts]) -> Option<Problem> {
     let experiment = &loaded.experiment;
     let table = key.strip_suffix(".monitor")?;
@@ -144,10 +144,9 @@ fn backwards(loaded: &Loaded, key: &str, metric: &str, metrics: &[MetricFacts]) 
     let is_known = metric.ends_with("/loss") || found(metric, metrics).is_some();
     let better = better(metric, metrics);
     (is_known && mode != better).then(|| {
-        let word = if better == Mode::Max { "max" } else { "min" };
         let key = format!("{table}.mode");
         let problem = loaded.problem(&key, format!("would keep the worst `{metric}`"));
-        problem.help(format!("set `mode = \"{word}\"`"))
+        problem.help(format!("set `mode = \"{}\"`", better.word()))
     })
 }
 

@@ -292,7 +292,7 @@ fn forecasts(source: &CsvForecast, asked: &Predicting<'_>) -> Result<Inputs, Err
     let units = names.iter().zip(&scales).map(unit).collect();
     let is_wanted = |path: &Path| inputs::ends_with(path, &["csv"]);
     let mut recent = Recent::new(source, names.len());
-    let inputs::Found { files, mut notes } =
+    let inputs::InputFiles { files, mut notes } =
         inputs::files(asked.paths, "tables (.csv) of series", &is_wanted)?;
     let mut items = Vec::new();
     let options = source.dates(&stored);

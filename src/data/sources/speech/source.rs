@@ -436,7 +436,7 @@ impl Speech {
         let what = "WAV, FLAC, OGG or MP3 files, or NeMo's manifests (.json)";
         let mut utterances = Vec::new();
         let mut items = Vec::new();
-        let inputs::Found { files, notes } = inputs::files(paths, what, &audio::is_named_so)?;
+        let inputs::InputFiles { files, notes } = inputs::files(paths, what, &audio::is_named_so)?;
         for path in files {
             let file = Arc::from(&*path);
             let at = utterances.len();

@@ -35,7 +35,7 @@ pub(super) fn texts(
     let mut all = Documents { shape: [seq_len], ..Documents::default() };
     let mut items = Vec::new();
     let is_wanted = |path: &Path| inputs::ends_with(path, &["txt", "md", "jsonl"]);
-    let inputs::Found { files, notes } = inputs::files(paths, EXPECTED, &is_wanted)?;
+    let inputs::InputFiles { files, notes } = inputs::files(paths, EXPECTED, &is_wanted)?;
     for path in files {
         let file: Arc<Path> = Arc::from(&*path);
         let bytes = match read::whole(&path) {

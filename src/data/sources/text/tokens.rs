@@ -206,7 +206,7 @@ impl Tokens {
         vocabulary: usize,
     ) -> Result<Inputs, Error> {
         let is_wanted = |path: &Path| inputs::ends_with(path, &["bin", "npy"]);
-        let inputs::Found { files, notes } =
+        let inputs::InputFiles { files, notes } =
             inputs::files(paths, "files of tokens (.bin, .npy)", &is_wanted)?;
         let tokens = |path: PathBuf| -> Result<_, Error> {
             let file = TokenFile::open(&path, dtype)?;

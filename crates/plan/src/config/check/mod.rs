@@ -5,12 +5,12 @@
 
 mod param_groups;
 mod lists;
-pub(crate) mod names;
+mod names;
 mod options;
 mod conflicts;
 pub(crate) mod split;
 
-pub(crate) use names::absent_inputs;
+pub(crate) use names::{FOLDER_NAME, absent_inputs, is_folder_name};
 pub use names::{NO_URL, TAG_FORM, instead_of_url, is_tag, url_scheme};
 pub(crate) use options::range;
 

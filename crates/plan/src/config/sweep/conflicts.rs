@@ -350,7 +350,7 @@ fn listed_twice(reader: &mut Reader, sweep: &Sweep, base: &Loaded) {
 
 /// What makes the best checkpoint of a trial the one that the sweep counts.
 pub fn watching(sweep: &Sweep) -> Vec<String> {
-    let mode = if sweep.search.goal == Mode::Max { "max" } else { "min" };
+    let mode = sweep.search.goal.word();
     vec![
         format!("checkpoint.monitor=\"{}\"", sweep.search.metric),
         format!("checkpoint.mode=\"{mode}\""),
@@ -412,9 +412,8 @@ fn metric(reader: &mut Reader, sweep: &mut Sweep, base: &Loaded) {
     if reader.get(&goal).is_none() {
         search.goal = better.unwrap_or(Mode::Min);
     } else if let Some(better) = better.filter(|better| *better != search.goal) {
-        let word = if better == Mode::Max { "max" } else { "min" };
         let what = format!("would keep the worst `{metric}`");
-        reader.wrong_help(&goal, what, format!("set `goal = \"{word}\"`"));
+        reader.wrong_help(&goal, what, format!("set `goal = \"{}\"`", better.word()));
     }
 }
 

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use figment::value::{Dict, Value};
 use miette::NamedSource;
 
-use crate::config::check::names::{FOLDER_NAME, is_folder_name};
+use crate::config::check::{FOLDER_NAME, is_folder_name};
 use crate::config::keys::path_of;
 use crate::config::kind::Choice;
 use crate::config::layer::{Layer, Source};
