@@ -23,6 +23,7 @@ use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use crate::failpoint;
+use crate::user_error::{ExitCode, UserError};
 
 pub(crate) use append_file::Appended;
 pub(crate) use atomic_file::AtomicFile;
@@ -110,6 +111,29 @@ impl Error {
     /// A closure that adds `operation` and `path` to an error of the operating system.
     pub fn io(operation: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Self {
         move |reason| Self::Io { operation, path: path.to_owned(), reason }
+    }
+}
+
+impl UserError for Error {
+    fn exit_code(&self) -> ExitCode {
+        match self {
+            Self::InUse { .. } => ExitCode::Refused,
+            _ => ExitCode::Storage,
+        }
+    }
+
+    fn help(&self) -> Option<String> {
+        match self {
+            Self::InUse { .. } => Some("wait for that process, or stop it".to_owned()),
+            Self::Io { operation: "lock", .. } => Some(
+                "mount the file system of this folder with locks (NFS: a lock manager, or \
+                 `local_lock=flock` where only one machine writes the folder, which is not so for \
+                 a shared sweep; Lustre: `flock`), or choose another folder with `logging.dir`: \
+                 without locks, two processes could write the same run"
+                    .to_owned(),
+            ),
+            _ => None,
+        }
     }
 }
 

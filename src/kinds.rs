@@ -56,6 +56,7 @@ use crate::plan::{
 use crate::record::{Sink, Sinks};
 use crate::registry::{Member, Unbuildable};
 use crate::sweep::{Methods, Pruners};
+use crate::user_error::{ExitCode, UserError};
 
 /// All kinds that a program knows.
 #[derive(Clone, Debug)]
@@ -241,6 +242,12 @@ pub enum Error {
     /// Another kind.
     #[error(transparent)]
     Kind(#[from] Unbuildable),
+}
+
+impl UserError for Error {
+    fn exit_code(&self) -> ExitCode {
+        ExitCode::Refused
+    }
 }
 
 #[cfg(test)]

@@ -20,6 +20,7 @@ mod failpoint;
 use candle_train::cuda_libraries;
 use ddprun_plan::terminal;
 pub use ddprun_plan::{config, plan};
+pub mod user_error;
 pub mod registry;
 pub mod memory;
 mod files;
@@ -43,7 +44,9 @@ mod dashboard;
 pub mod cluster;
 pub mod kinds;
 mod worker;
+mod session;
 pub mod predict;
+mod init;
 pub mod cli;
 #[cfg(any(test, feature = "fuzzing"))]
 mod fuzzing;

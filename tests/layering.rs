@@ -10,7 +10,7 @@ const MAX_COLUMNS: usize = 100;
 
 /// Rooms within which a module uses only modules declared above it. Their `mod.rs` declares and
 /// re-exports, no more.
-const ORDERED_ROOMS: [&str; 5] = ["transport", "collective", "launch", "data", "cli"];
+const ORDERED_ROOMS: [&str; 6] = ["transport", "collective", "launch", "data", "session", "cli"];
 
 /// Packages of the workspace, by the folder of their sources: the program first.
 fn packages() -> Vec<PathBuf> {

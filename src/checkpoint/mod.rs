@@ -49,6 +49,7 @@ pub(crate) use {manifest::parse, manifest::sealed_anew, tensors::header_of};
 use std::path::PathBuf;
 
 use crate::files;
+use crate::user_error::{ExitCode, UserError};
 
 /// Version of the folder's form.
 pub(crate) const FORMAT: u32 = 2;
@@ -128,13 +129,6 @@ pub enum Error {
 }
 
 impl Error {
-    /// What can be done about a damaged one: another that is intact.
-    pub fn help(&self) -> Option<String> {
-        let Self::Damaged { path, .. } = self else { return None };
-        let intact = load::intact_beside(path)?;
-        Some(format!("use `{}`, which is intact, or put a whole copy back", intact.display()))
-    }
-
     /// Whether the disk, not the checkpoint, is to blame.
     pub fn is_storage(&self) -> bool {
         matches!(self, Self::Files(_))
@@ -144,6 +138,23 @@ impl Error {
     fn is_damage(&self) -> bool {
         let is_newer = |damage: &Damage| matches!(damage, Damage::Newer { .. });
         matches!(self, Self::Damaged { damage, .. } if !is_newer(damage))
+    }
+}
+
+impl UserError for Error {
+    fn exit_code(&self) -> ExitCode {
+        match self {
+            Self::Files(_) => ExitCode::Storage,
+            Self::NotFinite { .. } => ExitCode::Numeric,
+            Self::Thread(_) => ExitCode::Resource,
+            _ => ExitCode::Checkpoint,
+        }
+    }
+
+    fn help(&self) -> Option<String> {
+        let Self::Damaged { path, .. } = self else { return None };
+        let intact = load::intact_beside(path)?;
+        Some(format!("use `{}`, which is intact, or put a whole copy back", intact.display()))
     }
 }
 

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use clap::{Args as ClapArgs, Parser, Subcommand};
 
 use crate::cli::cluster_args::{CancelArgs, JobsArgs, SubmitArgs};
-use crate::cli::init_args::InitArgs;
+use crate::cli::init::InitArgs;
 use crate::cli::runs_args::{CompareArgs, LogsArgs, LsArgs, RmArgs, TagArgs};
 use crate::model::Library;
 use crate::plan::TestTimeAugmentation;
@@ -565,7 +565,7 @@ mod tests {
 
     #[test]
     fn the_examples_of_the_help_texts_are_accepted() {
-        let vocabulary = crate::cli::prepare::vocabulary(&crate::kinds::Kinds::default());
+        let vocabulary = crate::kinds::Kinds::default().vocabulary();
         let mut checked = 0;
         for line in examples() {
             let args = Args::try_parse_from(&line).unwrap_or_else(|error| panic!("{error}"));

@@ -9,17 +9,16 @@ use serde_json::{Value, json};
 
 use crate::checkpoint::{self, Opened, Tensor};
 use crate::cli::args::{CheckpointVerb, ExportArgs};
-use crate::cli::chosen::{Chosen, chosen};
-use crate::cli::run_files::enter_best_run;
-use crate::cli::{Refusal, answer, complain, export, find_run};
+use crate::cli::{answer, export};
 use crate::kinds::Kinds;
-use crate::launch::exit_code as exit;
+use crate::record::complain;
 use crate::record::text::metric;
-use crate::runs::StoredRun;
+use crate::runs::{self, Chosen, StoredRun, chosen, enter_best_run};
 use crate::units::Bytes;
+use crate::user_error::{ErrorPage, ExitCode};
 
 /// Does what the verb says.
-pub(crate) fn dispatch(verb: &CheckpointVerb, kinds: &Kinds) -> Result<u8, Refusal> {
+pub(crate) fn dispatch(verb: &CheckpointVerb, kinds: &Kinds) -> Result<ExitCode, ErrorPage> {
     match verb {
         CheckpointVerb::Verify { checkpoints } => verify(checkpoints.as_deref()),
         CheckpointVerb::Show { checkpoints } => show(checkpoints.as_deref()),
@@ -31,8 +30,8 @@ pub(crate) fn dispatch(verb: &CheckpointVerb, kinds: &Kinds) -> Result<u8, Refus
 }
 
 /// A line for each checkpoint; exit 7 if one is damaged.
-fn verify(word: Option<&str>) -> Result<u8, Refusal> {
-    let mut code = 0;
+fn verify(word: Option<&str>) -> Result<ExitCode, ErrorPage> {
+    let mut code = ExitCode::Ok;
     for path in meant(word)? {
         match checkpoint::verify(&path) {
             // Its run goes on, and has deleted it since it was listed.
@@ -44,8 +43,8 @@ fn verify(word: Option<&str>) -> Result<u8, Refusal> {
             Err(error) => {
                 let object = || json!({ "path": path, "intact": false });
                 answer("checkpoint", object, String::new)?;
-                complain(&unusable(&error));
-                code = exit::CHECKPOINT;
+                complain(&ErrorPage::from(error));
+                code = ExitCode::Checkpoint;
             }
         }
     }
@@ -53,10 +52,10 @@ fn verify(word: Option<&str>) -> Result<u8, Refusal> {
 }
 
 /// What is in each checkpoint; in one that was named, every tensor.
-fn show(word: Option<&str>) -> Result<u8, Refusal> {
+fn show(word: Option<&str>) -> Result<ExitCode, ErrorPage> {
     let paths = meant(word)?;
     let with_tensors = word.is_some_and(|word| checkpoint::is_checkpoint(Path::new(word)));
-    let mut code = 0;
+    let mut code = ExitCode::Ok;
     for path in paths {
         let opened = checkpoint::open(&path);
         match opened.and_then(|opened| Contents::read(opened, with_tensors)) {
@@ -64,8 +63,8 @@ fn show(word: Option<&str>) -> Result<u8, Refusal> {
             // Its run goes on, and has deleted it since it was listed.
             Err(checkpoint::Error::Gone { .. }) => {}
             Err(error) => {
-                complain(&unusable(&error));
-                code = exit::CHECKPOINT;
+                complain(&ErrorPage::from(error));
+                code = ExitCode::Checkpoint;
             }
         }
     }
@@ -140,7 +139,7 @@ impl Contents {
 
 /// The checkpoint that `word` names: itself, or the best one (the newest, if that is asked for) of
 /// a folder of them or of a run.
-fn one_meant(args: &ExportArgs) -> Result<Chosen, Refusal> {
+fn one_meant(args: &ExportArgs) -> Result<Chosen, ErrorPage> {
     let word = args.checkpoint.as_str();
     let chosen = chosen(Some(word), args.latest, args.strict);
     chosen.map_err(|refusal| or_checkpoint(refusal, word))
@@ -148,7 +147,7 @@ fn one_meant(args: &ExportArgs) -> Result<Chosen, Refusal> {
 
 /// The checkpoints that `word` names: one, those of a folder, those of a run; without a word those
 /// of the newest run.
-fn meant(word: Option<&str>) -> Result<Vec<PathBuf>, Refusal> {
+fn meant(word: Option<&str>) -> Result<Vec<PathBuf>, ErrorPage> {
     let path = word.map(PathBuf::from);
     if let Some(path) = path.as_ref().filter(|path| checkpoint::is_checkpoint(path)) {
         return Ok(vec![path.clone()]);
@@ -166,38 +165,34 @@ fn meant(word: Option<&str>) -> Result<Vec<PathBuf>, Refusal> {
     }
     if found.is_empty() {
         let page = format!("error: there is no checkpoint in `{}`", looked_in.display());
-        return Err(Refusal::new(exit::CHECKPOINT, page));
+        return Err(ErrorPage::new(ExitCode::Checkpoint, page));
     }
     Ok(found)
 }
 
 /// The checkpoints of a folder; none where there is no such folder.
-fn in_folder(folder: &Path) -> Result<Vec<PathBuf>, Refusal> {
+fn in_folder(folder: &Path) -> Result<Vec<PathBuf>, ErrorPage> {
     if !folder.is_dir() {
         return Ok(Vec::new());
     }
-    let all = checkpoint::all(folder).map_err(|error| unusable(&error))?;
+    let all = checkpoint::all(folder)?;
     Ok(all.into_iter().map(|found| found.path).collect())
 }
 
 /// The run that `word` names, or what else it could have named.
-fn run_of(word: Option<&str>) -> Result<StoredRun, Refusal> {
+fn run_of(word: Option<&str>) -> Result<StoredRun, ErrorPage> {
     let Some(word) = word else { return enter_best_run(None) };
     enter_best_run(Some(word)).map_err(|refusal| or_checkpoint(refusal, word))
 }
 
 /// What else an unknown word could have named.
-fn or_checkpoint(refusal: Refusal, word: &str) -> Refusal {
-    if refusal.code() != exit::REFUSED || find_run::find_sweep(Path::new(word)).is_some() {
+fn or_checkpoint(refusal: ErrorPage, word: &str) -> ErrorPage {
+    if refusal.code() != ExitCode::Refused || runs::find_sweep(Path::new(word)).is_some() {
         return refusal;
     }
     let page = format!(
         "error: there is no run or checkpoint `{word}`\n  do: name a run (`<name>` or \
          `<time>-<id>`), or a checkpoint (`checkpoints/<name>/<time>-<id>/best`)"
     );
-    Refusal::new(exit::REFUSED, page)
-}
-
-fn unusable(error: &checkpoint::Error) -> Refusal {
-    Refusal::of(exit::CHECKPOINT, error, error.help())
+    ErrorPage::new(ExitCode::Refused, page)
 }

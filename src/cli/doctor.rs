@@ -8,19 +8,19 @@ use serde_json::json;
 use crate::checkpoint::Manifest;
 use crate::cli::args::DoctorArgs;
 use crate::cli::doctor_training::{ScratchFolder, refuse_torch_order, shortened, train, trained};
-use crate::cli::prepare::{ALONE, Prepared, prepare, refused, vocabulary};
 use crate::cli::train::role;
-use crate::cli::{Refusal, answer, doctor_machines, node_args};
+use crate::cli::{answer, doctor_machines, node_args};
 use crate::config::{self, Loaded};
 use crate::kinds::Kinds;
-use crate::launch::exit_code as exit;
 use crate::plan::{Plan, admitted_worlds};
+use crate::session::{self, ALONE, Prepared, prepare, vocabulary};
 use crate::terminal::counted;
 use crate::units::WorldSize;
+use crate::user_error::{ErrorPage, ExitCode};
 
 /// Trains at each world size and compares what is left. Exit 9 names the first parameter that
 /// differs.
-pub(crate) fn doctor(args: &DoctorArgs, kinds: &Kinds) -> Result<u8, Refusal> {
+pub(crate) fn doctor(args: &DoctorArgs, kinds: &Kinds) -> Result<ExitCode, ErrorPage> {
     let run = node_args::run_with_variables(&args.run, &role()?)?;
     if let Some(place) = node_args::place(&run.launch)? {
         return doctor_machines::doctor(&run, args.steps, &place, kinds);
@@ -73,7 +73,7 @@ pub(crate) fn doctor(args: &DoctorArgs, kinds: &Kinds) -> Result<u8, Refusal> {
 }
 
 /// Refuses world sizes over which `shards` shards cannot be divided, and one size alone.
-fn refuse_sizes(sizes: &[u32], shards: u32) -> Result<(), Refusal> {
+fn refuse_sizes(sizes: &[u32], shards: u32) -> Result<(), ErrorPage> {
     let admitted = admitted_worlds(shards);
     let what = match sizes.iter().find(|size| !admitted.contains(size)) {
         Some(size) => {
@@ -87,15 +87,14 @@ fn refuse_sizes(sizes: &[u32], shards: u32) -> Result<(), Refusal> {
         None => return Ok(()),
     };
     let page = format!("error: `--world-sizes`: {what}\n  do: give sizes such as 1,2,4");
-    Err(Refusal::new(exit::REFUSED, page))
+    Err(ErrorPage::new(ExitCode::Refused, page))
 }
 
 /// A plan for each world size: the first steps of the run, without anything that only a whole run
 /// has.
-fn plans(args: &DoctorArgs, prepared: &Prepared, kinds: &Kinds) -> Result<Vec<Plan>, Refusal> {
+fn plans(args: &DoctorArgs, prepared: &Prepared, kinds: &Kinds) -> Result<Vec<Plan>, ErrorPage> {
     let experiment = prepared.plan.pin(prepared.loaded.experiment.clone());
-    let text =
-        config::resolved(&experiment).map_err(|error| Refusal::of(exit::BUG, &error, None))?;
+    let text = session::written(&experiment)?;
     let mut plans = Vec::new();
     for world in &args.world_sizes {
         let change = format!("distributed.devices={world}");
@@ -105,8 +104,8 @@ fn plans(args: &DoctorArgs, prepared: &Prepared, kinds: &Kinds) -> Result<Vec<Pl
     Ok(plans)
 }
 
-fn load(original: &Loaded, text: &str, change: String, kinds: &Kinds) -> Result<Loaded, Refusal> {
-    config::load_text(&original.path, text, &[change], &vocabulary(kinds)).map_err(refused)
+fn load(original: &Loaded, text: &str, change: String, kinds: &Kinds) -> Result<Loaded, ErrorPage> {
+    Ok(config::load_text(&original.path, text, &[change], &vocabulary(kinds))?)
 }
 
 fn line(world: WorldSize, manifest: &Manifest, time: Duration) -> String {
@@ -121,7 +120,7 @@ fn same(
     ours: &Manifest,
     other: WorldSize,
     theirs: &Manifest,
-) -> Result<(), Refusal> {
+) -> Result<(), ErrorPage> {
     let Some(difference) = ours.first_difference(theirs) else { return Ok(()) };
     let ranks = |world: WorldSize| counted(u64::from(world.get()), "rank");
     let page = format!(
@@ -131,5 +130,5 @@ fn same(
         ranks(one),
         ranks(other)
     );
-    Err(Refusal::new(exit::EXPECTATION, page))
+    Err(ErrorPage::new(ExitCode::Expectation, page))
 }

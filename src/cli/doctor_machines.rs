@@ -11,19 +11,17 @@ use crate::cli::doctor_links::{BUCKET_BYTES, Links, SMALL_BYTES, speed};
 use crate::cli::doctor_training::{
     ScratchFolder, refuse_torch_order, shortened, train, train_together, trained,
 };
-use crate::cli::machines::apart;
-use crate::cli::output::to_stderr;
-use crate::cli::prepare::{ALONE, Prepared, generate, prepare, refused, vocabulary};
-use crate::cli::{Refusal, answer, answers};
+use crate::cli::{answer, answers};
 use crate::collective::{self, Collective};
 use crate::config;
 use crate::kinds::Kinds;
-use crate::launch::exit_code as exit;
 use crate::launch::{self, NodeConfig, PreparedRun, Role};
 use crate::plan::{Plan, admitted_worlds};
-use crate::record::Environment;
+use crate::record::{Environment, to_stderr};
+use crate::session::{self, ALONE, Prepared, apart, generate, prepare, vocabulary};
 use crate::terminal::counted;
 use crate::units::Bytes;
+use crate::user_error::{ErrorPage, ExitCode};
 
 /// A machine is named as slow if it takes so many times as long as the fastest, and a second more.
 const SLOW_FACTOR: f64 = 1.5;
@@ -51,7 +49,7 @@ pub(crate) fn doctor(
     steps: u64,
     place: &NodeConfig,
     kinds: &Kinds,
-) -> Result<u8, Refusal> {
+) -> Result<ExitCode, ErrorPage> {
     let path = run.experiment.clone().unwrap_or_default();
     let prepared = prepare(&path, &run.all_changes(), (&Role::Parent, place.nodes), kinds)?;
     refuse_torch_order(&prepared.plan)?;
@@ -76,11 +74,11 @@ pub(crate) fn doctor(
             || table(&plan, &links, &machines) + &notes(&links, &machines),
         )?;
     }
-    own.alone.map_err(|block| Refusal::new(exit::PEER, block))?;
+    own.alone.map_err(|block| ErrorPage::new(ExitCode::Peer, block))?;
     same(&machines)?;
     launch::join_nodes_again(&mut nodes).map_err(|error| lost(&error))?;
     let (manifest, time) = train_together(&plan, &mut nodes, &mut room)?;
-    let Some(manifest) = manifest else { return Ok(0) };
+    let Some(manifest) = manifest else { return Ok(ExitCode::Ok) };
     let hash = manifest.fingerprint();
     let ranks = plan.distributed.world_size.get();
     answer(
@@ -120,10 +118,9 @@ fn objects(links: &Links, machines: &[Machine]) -> Vec<(&'static str, Value)> {
 
 /// The same training on this machine alone: with as many ranks as among the others, if the shards
 /// admit it.
-fn alone(prepared: &Prepared, steps: u64, kinds: &Kinds) -> Result<Plan, Refusal> {
+fn alone(prepared: &Prepared, steps: u64, kinds: &Kinds) -> Result<Plan, ErrorPage> {
     let experiment = prepared.plan.pin(prepared.loaded.experiment.clone());
-    let text =
-        config::resolved(&experiment).map_err(|error| Refusal::of(exit::BUG, &error, None))?;
+    let text = session::written(&experiment)?;
     let ranks = prepared.plan.distributed.local_world().get();
     let admitted = admitted_worlds(prepared.plan.batch.shards.get());
     let ranks = admitted.into_iter().find(|world| *world >= ranks).unwrap_or(ranks);
@@ -133,7 +130,7 @@ fn alone(prepared: &Prepared, steps: u64, kinds: &Kinds) -> Result<Plan, Refusal
         "distributed.min_world_size=auto".to_owned(),
     ];
     let loaded = config::load_text(&prepared.loaded.path, &text, &changes, &vocabulary(kinds));
-    let alone = Prepared::of(loaded.map_err(refused)?, ALONE, None, kinds)?;
+    let alone = Prepared::of(loaded?, ALONE, None, kinds)?;
     Ok(shortened(alone.plan, steps))
 }
 
@@ -218,14 +215,14 @@ fn is_slow(seconds: f64, fastest: f64) -> bool {
 }
 
 /// Refuses machines whose results differ bitwise, or that have none. What most have is right.
-fn same(machines: &[Machine]) -> Result<(), Refusal> {
+fn same(machines: &[Machine]) -> Result<(), ErrorPage> {
     let name = |node: usize| format!("node {node} ({})", machines[node].host);
     if let Some(node) = machines.iter().position(|machine| machine.alone.is_err()) {
         let page = format!(
             "error: {} could not train alone\n  do: read the output of ddprun on that machine",
             name(node)
         );
-        return Err(Refusal::new(exit::PEER, page));
+        return Err(ErrorPage::new(ExitCode::Peer, page));
     }
     let all: Vec<&Manifest> = machines
         .iter()
@@ -249,11 +246,11 @@ fn same(machines: &[Machine]) -> Result<(), Refusal> {
         name(usual),
         name(node),
     );
-    Err(Refusal::new(exit::EXPECTATION, page))
+    Err(ErrorPage::new(ExitCode::Expectation, page))
 }
 
 /// Refuses a training on all machines whose result is not that of each alone.
-fn same_together(together: &Manifest, machines: &[Machine]) -> Result<(), Refusal> {
+fn same_together(together: &Manifest, machines: &[Machine]) -> Result<(), ErrorPage> {
     let alone = machines.iter().find_map(|machine| machine.alone.as_ref().ok());
     let difference = alone.and_then(|alone| together.first_difference(&alone.manifest));
     let Some(difference) = difference else { return Ok(()) };
@@ -262,11 +259,11 @@ fn same_together(together: &Manifest, machines: &[Machine]) -> Result<(), Refusa
          operation of the model adds in an order, or draws numbers, that depend on the rank\n  do: \
          compare world sizes on one machine with `ddprun doctor`"
     );
-    Err(Refusal::new(exit::EXPECTATION, page))
+    Err(ErrorPage::new(ExitCode::Expectation, page))
 }
 
-fn lost(error: &(dyn std::error::Error + 'static)) -> Refusal {
+fn lost(error: &(dyn std::error::Error + 'static)) -> ErrorPage {
     let help =
         "make sure that ddprun still runs on all machines, and that they can reach each other";
-    Refusal::of(exit::PEER, error, Some(help.to_owned()))
+    ErrorPage::of(ExitCode::Peer, error).help(help)
 }

@@ -6,13 +6,12 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 
 use crate::checkpoint::{self, Manifest};
-use crate::cli::prepare::{ALONE, Prepared, generate, prepare};
-use crate::cli::refusal::Refusal;
 use crate::files;
 use crate::kinds::Kinds;
-use crate::launch::exit_code as exit;
 use crate::launch::{self, Console, Nodes, Program, Start};
 use crate::plan::{Cadence, OnOom, Plan, RunFolders, Sampler};
+use crate::session::{ALONE, Prepared, generate, prepare};
+use crate::user_error::{ErrorPage, ExitCode};
 
 /// The first `steps` of a plan, with a checkpoint after them.
 pub(crate) fn shortened(mut plan: Plan, steps: u64) -> Plan {
@@ -28,13 +27,13 @@ pub(crate) fn shortened(mut plan: Plan, steps: u64) -> Plan {
 }
 
 /// Refuses an experiment whose results depend on the number of ranks.
-pub(crate) fn refuse_torch_order(plan: &Plan) -> Result<(), Refusal> {
+pub(crate) fn refuse_torch_order(plan: &Plan) -> Result<(), ErrorPage> {
     if plan.data.sampler != Sampler::Torch {
         return Ok(());
     }
     let page = "error: `data.sampler = \"torch\"` deals samples out by rank: another world size is \
                 another experiment\n  do: use `data.sampler = \"shards\"`";
-    Err(Refusal::new(exit::REFUSED, page))
+    Err(ErrorPage::new(ExitCode::Refused, page))
 }
 
 /// The answer of a training: its ranks, the hash of its weights and its time in seconds.
@@ -47,7 +46,7 @@ pub(crate) fn trained(ranks: u32, manifest: &Manifest, time: Duration) -> Value 
 pub(crate) fn train(
     plan: &Plan,
     room: &mut ScratchFolder,
-) -> Result<(Manifest, Duration), Refusal> {
+) -> Result<(Manifest, Duration), ErrorPage> {
     let folders = room.folders(&format!("world-{}", plan.world_size()))?;
     let time = run(plan, (&folders, false), None, room)?;
     finished(&folders).map(|manifest| (manifest, time))
@@ -59,7 +58,7 @@ pub(crate) fn train_in(
     plan: &Plan,
     resume: bool,
     room: &mut ScratchFolder,
-) -> Result<Duration, Refusal> {
+) -> Result<Duration, ErrorPage> {
     run(plan, (folders, resume), None, room)
 }
 
@@ -68,7 +67,7 @@ pub(crate) fn train_together(
     plan: &Plan,
     nodes: &mut Nodes,
     room: &mut ScratchFolder,
-) -> Result<(Option<Manifest>, Duration), Refusal> {
+) -> Result<(Option<Manifest>, Duration), ErrorPage> {
     let (folders, is_first) = (room.folders("together")?, nodes.node() == 0);
     let time = run(plan, (&folders, false), Some(nodes), room)?;
     let manifest = is_first.then(|| finished(&folders)).transpose()?;
@@ -80,8 +79,8 @@ fn run(
     (folders, resume): (&RunFolders, bool),
     nodes: Option<&mut Nodes>,
     room: &mut ScratchFolder,
-) -> Result<Duration, Refusal> {
-    let program = Program::this().map_err(|error| Refusal::of(exit::RESOURCE, &error, None))?;
+) -> Result<Duration, ErrorPage> {
+    let program = Program::this().map_err(|error| ErrorPage::of(ExitCode::Resource, &error))?;
     let start = Start { resume, program, console: Console::File, smaller: vec![], waker: None };
     let began = Instant::now();
     let ended = match nodes {
@@ -91,18 +90,18 @@ fn run(
     let ended = ended.map_err(|mut failure| {
         room.keep(&mut failure.log);
         failure.help.get_or_insert_with(|| "train the experiment itself to see it again".into());
-        Refusal::new(failure.exit_code(), failure.block("no checkpoint"))
+        ErrorPage::new(failure.exit_code(), failure.block("no checkpoint"))
     })?;
-    if ended.exit_code() != 0 {
-        return Err(Refusal::new(ended.exit_code(), "stopped before all was done"));
+    if ended.exit_code() != ExitCode::Ok {
+        return Err(ErrorPage::new(ended.exit_code(), "stopped before all was done"));
     }
     Ok(began.elapsed())
 }
 
 /// What the last checkpoint consists of.
-fn finished(folders: &RunFolders) -> Result<Manifest, Refusal> {
+fn finished(folders: &RunFolders) -> Result<Manifest, ErrorPage> {
     let newest = checkpoint::newest(&folders.checkpoints)
-        .map_err(|error| Refusal::of(exit::CHECKPOINT, &error, None))?;
+        .map_err(|error| ErrorPage::of(ExitCode::Checkpoint, &error))?;
     // All that is compared is in the manifest.
     drop(folders.logs.parent().map(files::remove_folder));
     Ok(newest.manifest)
@@ -121,20 +120,20 @@ pub(crate) struct ScratchFolder {
 
 impl ScratchFolder {
     /// Beside the checkpoints, where there is room for some.
-    pub(crate) fn make(plan: &Plan, node: u32) -> Result<Self, Refusal> {
+    pub(crate) fn make(plan: &Plan, node: u32) -> Result<Self, ErrorPage> {
         // Several machines may share the folder.
         let name = if node == 0 { "doctor".to_owned() } else { format!("doctor-node-{node}") };
         Self::beside(&plan.checkpoint.dir.join(&plan.name).join(name), true)
     }
 
     /// Among the system's temporary files.
-    pub(crate) fn temporary(name: &str) -> Result<Self, Refusal> {
+    pub(crate) fn temporary(name: &str) -> Result<Self, ErrorPage> {
         Self::beside(&std::env::temp_dir().join(format!("ddprun-{name}")), false)
     }
 
-    fn beside(path: &Path, is_alone: bool) -> Result<Self, Refusal> {
+    fn beside(path: &Path, is_alone: bool) -> Result<Self, ErrorPage> {
         let path = files::create_scratch_folder(path);
-        let path = path.map_err(|error| Refusal::of(exit::STORAGE, &error, None))?;
+        let path = path.map_err(|error| ErrorPage::of(ExitCode::Storage, &error))?;
         Ok(Self { path, is_kept: false, is_alone })
     }
 
@@ -145,7 +144,7 @@ impl ScratchFolder {
         prepared: Prepared,
         mut changes: Vec<String>,
         kinds: &Kinds,
-    ) -> Result<Prepared, Refusal> {
+    ) -> Result<Prepared, ErrorPage> {
         let mut folders = prepared.plan.data.source.found.values().filter_map(|it| it.as_str());
         let is_there = folders.any(|folder| Path::new(folder).exists());
         let prepared = match prepared.source.generated_in() {
@@ -179,12 +178,12 @@ impl ScratchFolder {
     }
 
     /// The folders of a run, which are there when it returns.
-    pub(crate) fn folders(&self, id: &str) -> Result<RunFolders, Refusal> {
+    pub(crate) fn folders(&self, id: &str) -> Result<RunFolders, ErrorPage> {
         let of = |kind: &str| self.path.join(id).join(kind);
         let (logs, checkpoints) = (of("logs"), of("checkpoints"));
         for folder in [&logs, &checkpoints] {
             files::create_folder(folder)
-                .map_err(|error| Refusal::of(exit::STORAGE, &error, None))?;
+                .map_err(|error| ErrorPage::of(ExitCode::Storage, &error))?;
         }
         Ok(RunFolders { id: id.to_owned(), logs, checkpoints })
     }

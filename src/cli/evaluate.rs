@@ -7,9 +7,7 @@ use serde_json::{Value, json};
 
 use crate::checkpoint::Opened;
 use crate::cli::args::{EvalArgs, run_and_changes};
-use crate::cli::chosen::chosen;
-use crate::cli::prepare::{ALONE, generate, prepare, source_of};
-use crate::cli::{Refusal, answer, evaluation_changes, evaluation_tables, progress_bar, to_stderr};
+use crate::cli::{answer, evaluation_changes, evaluation_tables, progress_bar};
 use crate::config::kind::Kind;
 use crate::data::transform::CenterCrop;
 use crate::data::{self, Fingerprint};
@@ -20,13 +18,15 @@ use crate::kinds::Kinds;
 use crate::metric::worse_than_naive;
 use crate::plan::{Plan, TestTimeAugmentation};
 use crate::record::text::metric;
-use crate::record::{Context, DATA, line, newest_of};
+use crate::record::{Context, DATA, line, newest_of, to_stderr};
 use crate::report;
-use crate::runs::StoredRun;
-use crate::worker::{self, Details, Measured, exit};
+use crate::runs::{StoredRun, chosen};
+use crate::session::{ALONE, generate, prepare, source_of};
+use crate::user_error::{ErrorPage, ExitCode};
+use crate::worker::{self, Details, Measured};
 
 /// Evaluates in this process alone; prints one metric a line, or JSON.
-pub(crate) fn evaluate(args: &EvalArgs, kinds: &Kinds) -> Result<u8, Refusal> {
+pub(crate) fn evaluate(args: &EvalArgs, kinds: &Kinds) -> Result<ExitCode, ErrorPage> {
     // It is meant from here, and looking for a run may lead elsewhere.
     let whole = |folder: &PathBuf| path::absolute(folder).unwrap_or_else(|_| folder.clone());
     let out = args.out.as_ref().map(whole);
@@ -57,7 +57,7 @@ pub(crate) fn evaluate(args: &EvalArgs, kinds: &Kinds) -> Result<u8, Refusal> {
 
 /// Metrics of the model of an experiment with these weights, all of which must fit. Nothing is left
 /// behind but data that the experiment wants generated.
-fn of_weights(weights: &Path, args: &EvalArgs, kinds: &Kinds) -> Result<Measured, Refusal> {
+fn of_weights(weights: &Path, args: &EvalArgs, kinds: &Kinds) -> Result<Measured, ErrorPage> {
     let (experiment, changes) = run_and_changes(&args.words);
     let experiment = Path::new(experiment.unwrap_or_default());
     let weights = toml::Value::from(weights.to_string_lossy().into_owned());
@@ -79,7 +79,7 @@ fn measured(
     opened: Option<&Opened>,
     parts: &[Split],
     kinds: &Kinds,
-) -> Result<Measured, Refusal> {
+) -> Result<Measured, ErrorPage> {
     let bar = progress_bar("{prefix} {wide_bar} {pos}/{len} batches  {eta} left");
     let progress = |split: Split, done: usize, batches: usize| {
         bar.set_prefix(split.words());
@@ -92,13 +92,13 @@ fn measured(
 }
 
 /// The parts of the data to evaluate on.
-fn parts(args: &EvalArgs, plan: &Plan) -> Result<Vec<Split>, Refusal> {
+fn parts(args: &EvalArgs, plan: &Plan) -> Result<Vec<Split>, ErrorPage> {
     match args.part.as_deref() {
         Some("test") if plan.data.n_test == 0 && worker::simulated(plan).is_none() => {
             let name = &plan.data.source.kind.name;
             let what = format!("error: this `{name}` has no part to test on");
             let help = "hold one out with `data.test_fraction`, or name its file or folder";
-            Err(Refusal::new(exit::REFUSED, format!("{what}\n  do: {help}")))
+            Err(ErrorPage::new(ExitCode::Refused, format!("{what}\n  do: {help}")))
         }
         Some("test") => Ok(vec![Split::Test]),
         Some(_) => Ok(vec![Split::Val]),
@@ -107,10 +107,10 @@ fn parts(args: &EvalArgs, plan: &Plan) -> Result<Vec<Split>, Refusal> {
 }
 
 /// Has answers averaged as the command line asks.
-fn augment(args: &EvalArgs, plan: &mut Plan) -> Result<(), Refusal> {
+fn augment(args: &EvalArgs, plan: &mut Plan) -> Result<(), ErrorPage> {
     let Some(how) = args.tta else { return Ok(()) };
     let source = &plan.data.source;
-    let refuse = |what: String| Err(Refusal::new(exit::REFUSED, what));
+    let refuse = |what: String| Err(ErrorPage::new(ExitCode::Refused, what));
     if !source.holds_images() {
         let (name, words) = (&source.kind.name, source.modality.words());
         return refuse(format!("error: `--tta {how}` is for images, but `{name}` holds {words}"));
@@ -127,7 +127,7 @@ fn augment(args: &EvalArgs, plan: &mut Plan) -> Result<(), Refusal> {
 
 /// Warns if the run's data have changed since it was trained: other samples may validate now, even
 /// some that it was trained on.
-fn warn_of_other_data(trained: &StoredRun, plan: &Plan, kinds: &Kinds) -> Result<(), Refusal> {
+fn warn_of_other_data(trained: &StoredRun, plan: &Plan, kinds: &Kinds) -> Result<(), ErrorPage> {
     if trained.plan.data.source != plan.data.source {
         return Ok(());
     }
@@ -155,14 +155,14 @@ fn told(mut measured: Measured) -> Measured {
 }
 
 #[expect(clippy::needless_pass_by_value, reason = "fits `map_err`")]
-fn failed(error: worker::Error) -> Refusal {
-    let help = match &error {
+fn failed(error: worker::Error) -> ErrorPage {
+    let page = ErrorPage::from_error(&error);
+    match &error {
         worker::Error::Data(data::Error::Changed { .. }) => {
-            Some("restore the original data, or train a new run on these".to_owned())
+            page.help("restore the original data, or train a new run on these")
         }
-        error => error.help(),
-    };
-    Refusal::of(error.exit_code(), &error, help)
+        _ => page,
+    }
 }
 
 /// One metric a line after `head`, and the tables; or all of it as JSON behind `value`, which goes
@@ -172,7 +172,7 @@ fn print(
     found: &Measured,
     head: &str,
     mut value: Value,
-) -> Result<u8, Refusal> {
+) -> Result<ExitCode, ErrorPage> {
     let Measured { metrics, details, .. } = found;
     value["metrics"] = json!(metrics);
     value["details"] = json!(details);
@@ -197,9 +197,9 @@ fn print(
 }
 
 /// `eval.json`, and a picture for each part whose samples have one class.
-fn save(folder: &Path, value: &Value, details: &[Details]) -> Result<(), Refusal> {
+fn save(folder: &Path, value: &Value, details: &[Details]) -> Result<(), ErrorPage> {
     let refused =
-        |error: &(dyn std::error::Error + 'static)| Refusal::of(exit::STORAGE, error, None);
+        |error: &(dyn std::error::Error + 'static)| ErrorPage::of(ExitCode::Storage, error);
     files::create_folder(folder).map_err(|error| refused(&error))?;
     let text = format!("{value:#}\n");
     files::write_atomic(&folder.join("eval.json"), text.as_bytes()).map_err(|e| refused(&e))?;

@@ -7,16 +7,15 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
 
-use crate::cli::prepare::{ALONE, Prepared, generate, refused, vocabulary};
-use crate::cli::run_files::{another_model, stored_experiment};
-use crate::cli::{Refusal, to_stderr};
 use crate::config::schema::{Data, PrecisionChoice};
 use crate::config::{self, Loaded, Problem, Problems, changed_keys, no_use_in_evaluations};
 use crate::data::Fingerprint;
 use crate::kinds::Kinds;
-use crate::launch::exit_code as exit;
 use crate::plan::{Plan, TargetColumn};
+use crate::record::to_stderr;
 use crate::runs::StoredRun;
+use crate::session::{ALONE, Prepared, another_model, generate, stored_experiment, vocabulary};
+use crate::user_error::{ErrorPage, ExitCode};
 
 /// What is changed of an evaluation.
 pub(crate) struct Asked {
@@ -37,10 +36,10 @@ pub(crate) fn changed(
     description: &StoredRun,
     asked: &Asked,
     kinds: &Kinds,
-) -> Result<Plan, Refusal> {
+) -> Result<Plan, ErrorPage> {
     let (path, text) = stored_experiment(&description.run)?;
     let load = |changes: &[String]| {
-        config::load_text(&path, &text, changes, &vocabulary(kinds)).map_err(refused)
+        config::load_text(&path, &text, changes, &vocabulary(kinds)).map_err(ErrorPage::from)
     };
     let before = load(&[])?;
     let mut changes: Vec<String> =
@@ -51,7 +50,7 @@ pub(crate) fn changed(
     }
     changes.extend(no_longer_held_out(&changes, &before.experiment.data));
     let now = load(&changes)?;
-    refuse(&now, asked).map_err(refused)?;
+    refuse(&now, asked)?;
     for change in changed_keys(&before.experiment, &now.experiment) {
         to_stderr(&format!("changed: {change}"));
     }
@@ -141,7 +140,7 @@ fn from(here: &Path, change: &str) -> String {
 }
 
 /// Refuses data that the model of the run does not fit, or whose classes are others.
-fn fits(description: &StoredRun, now: &Plan) -> Result<(), Refusal> {
+fn fits(description: &StoredRun, now: &Plan) -> Result<(), ErrorPage> {
     let then = &description.plan;
     let classes =
         |plan: &Plan| Fingerprint::of_plan(&plan.data).counting([0; 3], plan.data.classes.clone());
@@ -157,7 +156,7 @@ fn fits(description: &StoredRun, now: &Plan) -> Result<(), Refusal> {
         "error: these data do not fit the model of the run\n  why: {why}\n  do: evaluate on data \
          with the classes, columns and shapes that it was trained on"
     );
-    Err(Refusal::new(exit::DATA, page))
+    Err(ErrorPage::new(ExitCode::Data, page))
 }
 
 /// That columns to predict, or series, are others or in another order: each has a place among the

@@ -8,18 +8,19 @@ use serde_json::{Value, json};
 
 use crate::checkpoint;
 use crate::cli::args::{ExportArgs, ExportFormat};
-use crate::cli::chosen::Chosen;
-use crate::cli::prepare::source_of;
-use crate::cli::{Refusal, answer, refuse_existing, to_stderr};
+use crate::cli::{answer, refuse_existing};
 use crate::config::closest;
 use crate::data;
 use crate::files;
 use crate::kinds::Kinds;
-use crate::launch::exit_code as exit;
 use crate::model::{Written, peft};
 use crate::nn::LoraConfig;
 use crate::nn::state_dict::{Strict, load_state_dict_bytes};
 use crate::plan::Plan;
+use crate::record::to_stderr;
+use crate::runs::Chosen;
+use crate::session::source_of;
+use crate::user_error::{ErrorPage, ExitCode};
 
 /// What says how inputs are prepared.
 const INPUTS: &str = "preprocessing.json";
@@ -38,7 +39,7 @@ const OTHERS: [&str; 9] =
 /// # Errors
 ///
 /// A name that says something else than the format.
-pub(crate) fn file(args: &ExportArgs) -> Result<PathBuf, Refusal> {
+pub(crate) fn file(args: &ExportArgs) -> Result<PathBuf, ErrorPage> {
     if !args.peft {
         refuse_name(args)?;
     }
@@ -49,7 +50,7 @@ pub(crate) fn file(args: &ExportArgs) -> Result<PathBuf, Refusal> {
              do: name a file in another folder",
             args.to.display()
         );
-        return Err(Refusal::new(exit::REFUSED, page));
+        return Err(ErrorPage::new(ExitCode::Refused, page));
     }
     let files = if args.peft {
         [peft::ADAPTERS, peft::CONFIG].map(|name| file.join(name)).to_vec()
@@ -70,7 +71,7 @@ impl Files {
     }
 
     /// Writes them; those that are there already with the same content stay as they are.
-    fn write(self, overwrites: bool) -> Result<(), Refusal> {
+    fn write(self, overwrites: bool) -> Result<(), ErrorPage> {
         let is_same = |to: &Path, bytes: &[u8]| files::read(to).is_ok_and(|there| there == bytes);
         for (to, bytes) in &self.0 {
             if !is_same(to, bytes) {
@@ -79,7 +80,7 @@ impl Files {
         }
         for (to, bytes) in self.0 {
             let written = files::create_parent(&to).and_then(|()| files::write_atomic(&to, &bytes));
-            written.map_err(|error| Refusal::of(exit::STORAGE, &error, None))?;
+            written.map_err(|error| ErrorPage::of(ExitCode::Storage, &error))?;
             to_stderr(&format!("wrote `{}`", to.display()));
             answer("file", || json!({ "path": to }), String::new)?;
         }
@@ -93,11 +94,11 @@ pub(crate) fn export(
     exported: &Chosen,
     to: &Path,
     kinds: &Kinds,
-) -> Result<u8, Refusal> {
+) -> Result<ExitCode, ErrorPage> {
     let mut files = Files::default();
     if args.peft {
         export_peft(exported, to, &mut files)?;
-        return files.write(args.overwrite).map(|()| 0);
+        return files.write(args.overwrite).map(|()| ExitCode::Ok);
     }
     let format = format(args);
     match format {
@@ -105,12 +106,12 @@ pub(crate) fn export(
         ExportFormat::Onnx if args.names.is_some() => {
             let page = "error: `--names` is for weights: an ONNX file holds the model itself\n  \
                         do: omit it, or name a `.safetensors` file";
-            return Err(Refusal::new(exit::REFUSED, page));
+            return Err(ErrorPage::new(ExitCode::Refused, page));
         }
         ExportFormat::Onnx => files.add(to, onnx(exported, kinds)?),
     }
     describe_inputs(exported, to, format, kinds, &mut files)?;
-    files.write(args.overwrite).map(|()| 0)
+    files.write(args.overwrite).map(|()| ExitCode::Ok)
 }
 
 /// The format that is given, or that the file's name says.
@@ -129,7 +130,7 @@ fn from_here(path: &Path) -> PathBuf {
 }
 
 /// Refuses a name by which a reader would take the file for another kind.
-fn refuse_name(args: &ExportArgs) -> Result<(), Refusal> {
+fn refuse_name(args: &ExportArgs) -> Result<(), ErrorPage> {
     let to = &args.to;
     let extension = to.extension().and_then(|extension| extension.to_str()).unwrap_or_default();
     let is_pickle = PICKLES.contains(&extension);
@@ -158,11 +159,11 @@ fn refuse_name(args: &ExportArgs) -> Result<(), Refusal> {
     let meant = to.with_extension(format(args).extension());
     let (to, meant) = (to.display(), meant.display());
     let page = format!("error: `{to}` would hold {what}\n  do: write `{meant}`{load}");
-    Err(Refusal::new(exit::REFUSED, page))
+    Err(ErrorPage::new(ExitCode::Refused, page))
 }
 
 /// Refuses a name that does not say what is to be written.
-fn unnamed_format(to: &Path, extension: &str) -> Refusal {
+fn unnamed_format(to: &Path, extension: &str) -> ErrorPage {
     let shown = to.display();
     let meant = closest(extension, OURS).map_or_else(
         || format!("end it in `.onnx` or `.safetensors`, as in `{shown}.safetensors`"),
@@ -172,7 +173,7 @@ fn unnamed_format(to: &Path, extension: &str) -> Refusal {
         "error: `{shown}` ends in neither `.onnx` nor `.safetensors`, which says what is written\n  \
          do: {meant}, or add `--format`"
     );
-    Refusal::new(exit::REFUSED, page)
+    ErrorPage::new(ExitCode::Refused, page)
 }
 
 /// The checked weights, or their averages where the run kept some, as one safetensors file.
@@ -182,15 +183,15 @@ fn export_weights(
     args: &ExportArgs,
     kinds: &Kinds,
     files: &mut Files,
-) -> Result<(), Refusal> {
+) -> Result<(), ErrorPage> {
     let mut model = exported.averaged()?;
     let has_adapters = !args.merge && exported.adapters().is_ok();
     if args.merge {
         let (lora, _) = exported.adapters()?;
-        model = checkpoint::merged(&model, &lora).map_err(|error| unusable(&error))?;
+        model = checkpoint::merged(&model, &lora)?;
     }
     let refused = |what: String, help: &str| {
-        Refusal::new(exit::REFUSED, format!("error: {what}\n  do: {help}"))
+        ErrorPage::new(ExitCode::Refused, format!("error: {what}\n  do: {help}"))
     };
     let plan = match exported.plan() {
         Ok(plan) => plan,
@@ -241,15 +242,15 @@ fn add_config(to: &Path, config: &Value, files: &mut Files) {
 }
 
 /// The model with those weights, as ONNX.
-fn onnx(exported: &Chosen, kinds: &Kinds) -> Result<Vec<u8>, Refusal> {
+fn onnx(exported: &Chosen, kinds: &Kinds) -> Result<Vec<u8>, ErrorPage> {
     let (plan, weights) = (exported.plan()?, exported.averaged()?);
-    let refused = |error: &(dyn Error + 'static)| Refusal::of(exit::REFUSED, error, None);
+    let refused = |error: &(dyn Error + 'static)| ErrorPage::of(ExitCode::Refused, error);
     let built = kinds.models.instantiate(&plan.model, plan.seed);
     let (model, params) = built.map_err(|error| refused(&error))?;
     let path = exported.opened.path.join(checkpoint::MODEL);
     let weights = [(path.clone(), weights)];
     load_state_dict_bytes(&params, &path, &weights, Strict::All)
-        .map_err(|error| Refusal::of(exit::CHECKPOINT, &error, None))?;
+        .map_err(|error| ErrorPage::of(ExitCode::Checkpoint, &error))?;
     kinds.models.onnx(&plan.model, model.as_ref()).map_err(|error| refused(&error))
 }
 
@@ -260,7 +261,7 @@ fn describe_inputs(
     format: ExportFormat,
     kinds: &Kinds,
     files: &mut Files,
-) -> Result<(), Refusal> {
+) -> Result<(), ErrorPage> {
     let plan = match exported.plan() {
         Ok(plan) => plan,
         Err(_) if format == ExportFormat::Safetensors => {
@@ -298,10 +299,10 @@ fn copy_beside<'a>(to: &Path, sources: impl Iterator<Item = &'a Path>, files: &m
 }
 
 /// The adapters alone, and what PEFT must know of them.
-fn export_peft(exported: &Chosen, to: &Path, files: &mut Files) -> Result<(), Refusal> {
+fn export_peft(exported: &Chosen, to: &Path, files: &mut Files) -> Result<(), ErrorPage> {
     let (lora, base) = exported.adapters()?;
     let model = exported.averaged()?;
-    let adapters = checkpoint::peft(&model).map_err(|error| unusable(&error))?;
+    let adapters = checkpoint::peft(&model)?;
     files.add(&to.join(peft::ADAPTERS), adapters);
     files.add(&to.join(peft::CONFIG), checkpoint::peft_config(&lora, base.as_deref()));
     Ok(())
@@ -309,28 +310,27 @@ fn export_peft(exported: &Chosen, to: &Path, files: &mut Files) -> Result<(), Re
 
 impl Chosen {
     /// The weights, or their averages.
-    fn averaged(&self) -> Result<Vec<u8>, Refusal> {
-        checkpoint::averaged_model(&self.opened).map_err(|error| unusable(&error))
+    fn averaged(&self) -> Result<Vec<u8>, ErrorPage> {
+        checkpoint::averaged_model(&self.opened).map_err(|error| ErrorPage::from(error))
     }
 
     /// The plan of that run.
-    fn plan(&self) -> Result<&Plan, Refusal> {
+    fn plan(&self) -> Result<&Plan, ErrorPage> {
         self.run().map(|run| &run.plan)
     }
 
     /// The adapters of that run, as its description says, and the folder of the weights that it
     /// started from.
-    fn adapters(&self) -> Result<(LoraConfig, Option<PathBuf>), Refusal> {
+    fn adapters(&self) -> Result<(LoraConfig, Option<PathBuf>), ErrorPage> {
         let run = self.run()?;
         let without = || {
             let page = format!("error: `{}` has no adapters", self.opened.path.display());
-            Refusal::new(exit::REFUSED, page + "\n  do: export it without `--peft` and `--merge`")
+            ErrorPage::new(
+                ExitCode::Refused,
+                page + "\n  do: export it without `--peft` and `--merge`",
+            )
         };
         let base = run.plan.model.pretrained.as_deref().and_then(Path::parent).map(Path::to_owned);
         Ok((run.lora().and_then(|lora| lora.decided()).ok_or_else(without)?, base))
     }
-}
-
-fn unusable(error: &checkpoint::Error) -> Refusal {
-    Refusal::of(exit::CHECKPOINT, error, error.help())
 }

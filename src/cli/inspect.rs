@@ -6,30 +6,28 @@ use candle_core::Device;
 use serde_json::{Value, json};
 
 use crate::cli::args::{PlanArgs, ReportArgs};
-use crate::cli::find_run::{self, LOGS, find_sweep};
-use crate::cli::prepare::{Prepared, prepare};
-use crate::cli::run_files::enter_run;
 use crate::cli::train::role;
-use crate::cli::{
-    Refusal, answer, node_args, refuse_existing, sweep, to_stderr, verbatim, with_causes,
-};
+use crate::cli::{answer, node_args, refuse_existing, sweep, verbatim};
 use crate::config::{self, Vocabulary, closest};
 use crate::dashboard;
 use crate::engine::{self, PassProfile};
 use crate::files;
 use crate::kinds::Kinds;
 use crate::launch::Role;
-use crate::launch::exit_code as exit;
 use crate::memory;
 use crate::plan::{self, Costs, Memory};
+use crate::record::{self, to_stderr};
+use crate::report;
+use crate::runs::{self, LOGS, enter_run, find_sweep};
+use crate::session::{Prepared, prepare};
 use crate::units::Bytes;
-use crate::{record, report, runs};
+use crate::user_error::{ErrorPage, ExitCode, with_causes};
 
 /// Stacks and small blocks of a process.
 const HEAP: Bytes = Bytes(4 << 20);
 
 /// `ddprun plan x.toml`
-pub(crate) fn plan(args: &PlanArgs, kinds: &Kinds) -> Result<u8, Refusal> {
+pub(crate) fn plan(args: &PlanArgs, kinds: &Kinds) -> Result<ExitCode, ErrorPage> {
     let path = args.run.experiment.clone().unwrap_or_default();
     let run = node_args::run_with_variables(&args.run, &role()?)?;
     let origin = (&Role::Parent, run.launch.nodes());
@@ -81,7 +79,7 @@ fn profiled(prepared: &Prepared, held: Bytes, kinds: &Kinds) -> Option<PassProfi
 }
 
 /// `ddprun report [RUN]`; of a sweep its results.
-pub(crate) fn report(args: &ReportArgs, kinds: &Kinds) -> Result<u8, Refusal> {
+pub(crate) fn report(args: &ReportArgs, kinds: &Kinds) -> Result<ExitCode, ErrorPage> {
     let run = args.run.as_deref();
     if let Some(file) = &args.html {
         return report_html(run, file, args.overwrite);
@@ -91,10 +89,7 @@ pub(crate) fn report(args: &ReportArgs, kinds: &Kinds) -> Result<u8, Refusal> {
     }
     let description = enter_run(run)?;
     let written = report::write(&description.run.logs, &description.plan.checkpoint);
-    let written = written.map_err(|error| {
-        let is_newer = matches!(error, report::Error::Record(record::Error::Newer { .. }));
-        Refusal::of(if is_newer { exit::REFUSED } else { exit::STORAGE }, &error, None)
-    })?;
+    let written = written?;
     let logs = &description.run.logs;
     let code = answer("report", || summed_up(logs), || written.text)?;
     if let Some(error) = written.unwritten {
@@ -111,7 +106,7 @@ fn summed_up(logs: &Path) -> Value {
 }
 
 /// `ddprun report [RUN | FOLDER] --html FILE`
-fn report_html(word: Option<&str>, file: &Path, overwrites: bool) -> Result<u8, Refusal> {
+fn report_html(word: Option<&str>, file: &Path, overwrites: bool) -> Result<ExitCode, ErrorPage> {
     refuse_existing(file, overwrites)?;
     let is_folder = |word: &&str| Path::new(word).is_dir();
     let folder = match word {
@@ -119,23 +114,23 @@ fn report_html(word: Option<&str>, file: &Path, overwrites: bool) -> Result<u8, 
         Some(word) => match find_sweep(Path::new(word)) {
             Some(sweep) => sweep,
             None if is_folder(&word) => PathBuf::from(word),
-            None => find_run::run(Some(word))?,
+            None => runs::named_run(Some(word))?,
         },
     };
     let page =
-        dashboard::html(&folder).map_err(|error| Refusal::of(exit::STORAGE, &error, None))?;
+        dashboard::html(&folder).map_err(|error| ErrorPage::of(ExitCode::Storage, &error))?;
     let Some(page) = page else { return Err(no_runs(&folder)) };
     files::create_parent(file)
         .and_then(|()| files::write_atomic(file, page.as_bytes()))
-        .map_err(|error| Refusal::of(exit::STORAGE, &error, None))?;
+        .map_err(|error| ErrorPage::of(ExitCode::Storage, &error))?;
     answer("page", || json!({ "file": file }), || format!("{}\n", file.display()))
 }
 
 /// There is nothing to show.
-pub(crate) fn no_runs(folder: &Path) -> Refusal {
+pub(crate) fn no_runs(folder: &Path) -> ErrorPage {
     let what = format!("error: there is no run below `{}`", folder.display());
     let help = "name a folder of runs, as `logs/<name>`; `ddprun experiment.toml` makes one";
-    Refusal::new(exit::REFUSED, format!("{what}\n  do: {help}"))
+    ErrorPage::new(ExitCode::Refused, format!("{what}\n  do: {help}"))
 }
 
 /// A reference page.
@@ -155,7 +150,7 @@ impl Page {
 }
 
 /// Every key of an experiment, a sweep or a cluster, as TOML or as a JSON schema.
-pub(crate) fn schema(of: Page, as_json: bool, kinds: &Kinds) -> Result<u8, Refusal> {
+pub(crate) fn schema(of: Page, as_json: bool, kinds: &Kinds) -> Result<ExitCode, ErrorPage> {
     let vocabulary = kinds.vocabulary();
     let schema = || match of {
         Page::Experiment => config::json_schema(&vocabulary),
@@ -180,7 +175,7 @@ pub(crate) fn schema_of(
     kind: Option<&str>,
     as_json: bool,
     kinds: &Kinds,
-) -> Result<u8, Refusal> {
+) -> Result<ExitCode, ErrorPage> {
     let vocabulary = kinds.vocabulary();
     let of_dot = || {
         let (table, kind) = table.rsplit_once('.')?;
@@ -208,7 +203,7 @@ pub(crate) fn schema_of(
             None => format!("choose one of {}", tables.join(", ")),
         };
         let page = format!("error: `{table}` is not a table of an experiment\n  do: {help}");
-        return Err(Refusal::new(exit::REFUSED, page));
+        return Err(ErrorPage::new(ExitCode::Refused, page));
     }
     let text = found.join("\n").trim_end().to_owned() + "\n";
     let whole = config::json_schema(&vocabulary);
@@ -221,7 +216,7 @@ pub(crate) fn schema_of(
 }
 
 /// A JSON schema for a file that programs read, and nothing around it.
-fn schema_alone(schema: &Value) -> Result<u8, Refusal> {
+fn schema_alone(schema: &Value) -> Result<ExitCode, ErrorPage> {
     let text = || serde_json::to_string_pretty(schema).unwrap_or_default() + "\n";
     verbatim("schema", || json!({ "schema": schema }), text)
 }
@@ -231,7 +226,7 @@ fn schema_of_kind(
     kind: &str,
     as_json: bool,
     vocabulary: &Vocabulary,
-) -> Result<u8, Refusal> {
+) -> Result<ExitCode, ErrorPage> {
     let names = match vocabulary.kind(table, kind) {
         Ok((_, schema)) if as_json => return schema_alone(&schema),
         Ok((page, schema)) => {
@@ -249,5 +244,5 @@ fn schema_of_kind(
         Some(near) => format!("did you mean `ddprun schema {table} {near}`?"),
         None => format!("see `ddprun schema {table}` for what it has"),
     };
-    Err(Refusal::new(exit::REFUSED, format!("error: {what}\n  do: {help}")))
+    Err(ErrorPage::new(ExitCode::Refused, format!("error: {what}\n  do: {help}")))
 }

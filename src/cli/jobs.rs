@@ -7,17 +7,18 @@ use std::time::{Duration, Instant};
 use serde_json::json;
 
 use crate::cli::cluster_args::{CancelArgs, JobsArgs};
-use crate::cli::find_run::{LOGS, find_sweep};
 use crate::cli::runs::{self, POLL_INTERVAL, aligned, print, stop_flag};
 use crate::cli::runs_args::LogsArgs;
-use crate::cli::{Refusal, answer, answers, is_json, relaunch, to_stderr};
+use crate::cli::{answer, answers};
 use crate::cluster::{self, Cluster, Error, Output, Place, State, Submitted};
 use crate::config::closest;
 use crate::config::kind::Wrong;
 use crate::files::{self, Follower, News};
 use crate::kinds::Kinds;
-use crate::launch::exit_code as exit;
-use crate::runs::{summary, sweep_summary};
+use crate::record::{is_json, to_stderr};
+use crate::runs::{LOGS, find_sweep, summary, sweep_summary};
+use crate::session;
+use crate::user_error::{ErrorPage, ExitCode, UserError};
 
 /// Time between two questions to an engine.
 const QUESTION_INTERVAL: Duration = Duration::from_secs(5);
@@ -25,11 +26,12 @@ const QUESTION_INTERVAL: Duration = Duration::from_secs(5);
 const MAX_UNANSWERED: u32 = 120;
 
 /// An engine that gave no answer.
-pub(crate) fn no_answer(cluster: &str, error: &Error) -> Refusal {
-    let page = format!("error: cluster `{cluster}`: {error}");
-    let help = error.help().map(|help| format!("\n  do: {help}")).unwrap_or_default();
-    let code = if matches!(error, Error::NotRun { .. }) { exit::REFUSED } else { exit::PEER };
-    Refusal::new(code, page + &help)
+pub(crate) fn no_answer(cluster: &str, error: &Error) -> ErrorPage {
+    let page = ErrorPage::new(error.exit_code(), format!("error: cluster `{cluster}`: {error}"));
+    match error.help() {
+        Some(help) => page.help(help),
+        None => page,
+    }
 }
 
 /// A job and how it stands.
@@ -64,13 +66,13 @@ impl Row {
 }
 
 /// `ddprun jobs [--on NAME]`
-pub(crate) fn jobs(args: &JobsArgs, kinds: &Kinds) -> Result<u8, Refusal> {
+pub(crate) fn jobs(args: &JobsArgs, kinds: &Kinds) -> Result<ExitCode, ErrorPage> {
     let is_asked = |job: &Submitted| args.on.as_ref().is_none_or(|name| *name == job.cluster);
     let mut all = cluster::all(Path::new(LOGS));
     all.retain(|(_, job)| is_asked(job));
     if all.is_empty() {
         to_stderr("no job was submitted from this folder: `ddprun submit EXPERIMENT --on NAME`");
-        return Ok(0);
+        return Ok(ExitCode::Ok);
     }
     let rows = rows(all, kinds);
     let objects = || rows.iter().map(|row| ("job", as_json(row))).collect();
@@ -115,7 +117,7 @@ fn rows(all: Vec<(Place, Submitted)>, kinds: &Kinds) -> Vec<Row> {
         let same = all.iter().filter(|(_, other)| other.kind == job.kind);
         let places: Vec<Place> = same.map(|(place, _)| place.clone()).collect();
         let states = states(job, &places, kinds).unwrap_or_else(|refusal| {
-            to_stderr(refusal.page());
+            to_stderr(&refusal.page());
             Vec::new()
         });
         known.insert(engine(job), states);
@@ -138,14 +140,14 @@ fn run_of(place: &Place, job: &Submitted) -> Option<PathBuf> {
         return find_sweep(&Path::new(LOGS).join(&job.name));
     }
     let key = place.folder.file_name()?.to_str()?;
-    relaunch::run_of_job(&Path::new(LOGS).join(&job.name), key)
+    session::run_of_job(&Path::new(LOGS).join(&job.name), key)
 }
 
 fn states(
     job: &Submitted,
     places: &[Place],
     kinds: &Kinds,
-) -> Result<Vec<(String, State)>, Refusal> {
+) -> Result<Vec<(String, State)>, ErrorPage> {
     let kind = kind_of(job, kinds)?;
     let answer = kind.list(places).run().map_err(|error| no_answer(&job.cluster, &error))?;
     Ok(kind.states(&answer))
@@ -153,7 +155,7 @@ fn states(
 
 /// The cluster that a job was submitted to. The file that says so may come from elsewhere, so it is
 /// checked like a table of `ddprun.toml`.
-fn kind_of(job: &Submitted, kinds: &Kinds) -> Result<Box<dyn Cluster>, Refusal> {
+fn kind_of(job: &Submitted, kinds: &Kinds) -> Result<Box<dyn Cluster>, ErrorPage> {
     let wrong = kinds.clusters.kind(&job.kind.name).map(|spec| spec.check(&job.kind.options));
     if let Some(Wrong { key, what, .. }) = wrong.unwrap_or_default().first() {
         let page = format!(
@@ -161,14 +163,14 @@ fn kind_of(job: &Submitted, kinds: &Kinds) -> Result<Box<dyn Cluster>, Refusal> 
              was sent to you, do not trust it; else remove the job's folder below `{LOGS}/.jobs`",
             job.id, job.cluster
         );
-        return Err(Refusal::new(exit::REFUSED, page));
+        return Err(ErrorPage::new(ExitCode::Refused, page));
     }
     let built = kinds.clusters.build(&job.kind);
-    built.map_err(|error| Refusal::of(exit::REFUSED, &error, None))
+    built.map_err(|error| ErrorPage::of(ExitCode::Refused, &error))
 }
 
 /// `ddprun cancel JOB ...`
-pub(crate) fn cancel(args: &CancelArgs, kinds: &Kinds) -> Result<u8, Refusal> {
+pub(crate) fn cancel(args: &CancelArgs, kinds: &Kinds) -> Result<ExitCode, ErrorPage> {
     let all: Result<Vec<_>, _> = args.jobs.iter().map(|id| named(id)).collect();
     for (place, job) in all? {
         let kind = kind_of(&job, kinds)?;
@@ -183,22 +185,22 @@ pub(crate) fn cancel(args: &CancelArgs, kinds: &Kinds) -> Result<u8, Refusal> {
         let object = || json!({ "job": place.id, "cluster": job.cluster, "saves": saves });
         answer("cancelled", object, String::new)?;
     }
-    Ok(0)
+    Ok(ExitCode::Ok)
 }
 
-fn named(id: &str) -> Result<(Place, Submitted), Refusal> {
+fn named(id: &str) -> Result<(Place, Submitted), ErrorPage> {
     cluster::find(Path::new(LOGS), id).ok_or_else(|| {
         let all = cluster::all(Path::new(LOGS));
         let help = match closest(id, all.iter().map(|(place, _)| place.id.as_str())) {
             Some(near) => format!("did you mean `{near}`?"),
             None => "see `ddprun jobs` for what was submitted from this folder".to_owned(),
         };
-        Refusal::new(exit::REFUSED, format!("error: there is no job `{id}`\n  do: {help}"))
+        ErrorPage::new(ExitCode::Refused, format!("error: there is no job `{id}`\n  do: {help}"))
     })
 }
 
 /// `ddprun logs [-f] [RUN | JOB]`
-pub(crate) fn logs(args: &LogsArgs, kinds: &Kinds) -> Result<u8, Refusal> {
+pub(crate) fn logs(args: &LogsArgs, kinds: &Kinds) -> Result<ExitCode, ErrorPage> {
     let job = args.run.as_deref().and_then(|word| cluster::find(Path::new(LOGS), word));
     let Some((place, job)) = job else { return runs::logs(args) };
     match kind_of(&job, kinds)?.output(&place, args.follow) {
@@ -210,11 +212,11 @@ pub(crate) fn logs(args: &LogsArgs, kinds: &Kinds) -> Result<u8, Refusal> {
             });
             is_read?;
             lines.map_err(|error| no_answer(&job.cluster, &error))?;
-            Ok(0)
+            Ok(ExitCode::Ok)
         }
         Output::Call(call) => {
             call.show().map_err(|error| no_answer(&job.cluster, &error))?;
-            Ok(0)
+            Ok(ExitCode::Ok)
         }
         Output::Files(paths) => show(&paths, args.follow, &place, &job, kinds),
     }
@@ -227,7 +229,7 @@ fn show(
     place: &Place,
     job: &Submitted,
     kinds: &Kinds,
-) -> Result<u8, Refusal> {
+) -> Result<ExitCode, ErrorPage> {
     let mut shown = Shown::of(paths);
     if follow && let Some(code) = follow_job(&mut shown, place, job, kinds)? {
         return Ok(code);
@@ -237,10 +239,10 @@ fn show(
             "error: job {} has no output yet\n  do: wait for it with `ddprun logs -f {0}`",
             place.id
         );
-        return Err(Refusal::new(exit::REFUSED, page));
+        return Err(ErrorPage::new(ExitCode::Refused, page));
     }
     shown.print(Follower::poll_to_the_end)?;
-    Ok(0)
+    Ok(ExitCode::Ok)
 }
 
 /// The output of a job: of all its workers, if it has several, each under its name.
@@ -263,7 +265,7 @@ impl Shown {
     fn print(
         &mut self,
         poll: impl Fn(&mut Follower) -> Result<News, files::Error>,
-    ) -> Result<bool, Refusal> {
+    ) -> Result<bool, ErrorPage> {
         let several = self.followers.len() > 1;
         for (index, (name, follower)) in self.followers.iter_mut().enumerate() {
             let news = poll(follower);
@@ -293,8 +295,8 @@ impl Watched {
     fn is_over(
         &mut self,
         place: &Place,
-        answer: Result<Vec<(String, State)>, Refusal>,
-    ) -> Result<bool, Refusal> {
+        answer: Result<Vec<(String, State)>, ErrorPage>,
+    ) -> Result<bool, ErrorPage> {
         let states = match answer {
             Ok(states) => states,
             Err(refusal) if self.word.is_empty() || self.unanswered == MAX_UNANSWERED => {
@@ -302,7 +304,7 @@ impl Watched {
             }
             Err(refusal) => {
                 if self.unanswered == 0 {
-                    to_stderr(refusal.page());
+                    to_stderr(&refusal.page());
                 }
                 self.unanswered += 1;
                 return Ok(false);
@@ -325,7 +327,7 @@ fn follow_job(
     place: &Place,
     job: &Submitted,
     kinds: &Kinds,
-) -> Result<Option<u8>, Refusal> {
+) -> Result<Option<ExitCode>, ErrorPage> {
     let stop = stop_flag()?;
     let mut asked: Option<Instant> = None;
     let mut watched = Watched::default();
@@ -337,10 +339,10 @@ fn follow_job(
             }
         }
         if stop.load(std::sync::atomic::Ordering::Relaxed) {
-            return Ok(Some(exit::INTERRUPTED));
+            return Ok(Some(ExitCode::Interrupted));
         }
         if !shown.print(Follower::poll)? {
-            return Ok(Some(0));
+            return Ok(Some(ExitCode::Ok));
         }
         std::thread::sleep(POLL_INTERVAL);
     }

@@ -2,7 +2,7 @@
 //! program that registers its kinds.
 //!
 //! ```text
-//! args ─prepare─▶ load ─▶ facts ─▶ plan ─request─▶ run folder ─supervise─▶ launch ─▶ report ─▶ exit code
+//! args ─session─▶ experiment ─▶ facts ─▶ plan ─▶ run folder ─▶ ranks ─▶ how it ended ─▶ exit code
 //! ```
 //!
 //! ```no_run
@@ -13,29 +13,13 @@
 //! let code = ddprun::cli::run(std::env::args_os(), &kinds);
 //! ```
 
-mod refusal;
 mod output;
 mod runs_args;
 mod cluster_args;
-mod init_args;
+mod init;
 mod args;
-mod incomplete_starts;
-mod find_run;
-mod run_files;
-mod chosen;
-mod pretrained;
-mod follow_target;
 mod runs;
-mod data_problem;
-mod other_file;
-mod prepare;
 mod usage;
-mod other_length;
-mod stored_experiment;
-mod resumed;
-mod resumed_trial;
-mod request;
-mod relaunch;
 mod evaluation_tables;
 mod evaluation_changes;
 mod evaluate;
@@ -44,9 +28,6 @@ mod checkpoint;
 mod sample;
 mod predict;
 mod node_args;
-mod no_place;
-mod supervise;
-mod machines;
 mod train;
 mod resume;
 mod sweep_weights;
@@ -55,7 +36,6 @@ mod inspect;
 mod serve;
 mod jobs;
 mod submit;
-mod init;
 mod doctor_training;
 mod doctor_links;
 mod doctor_machines;
@@ -63,8 +43,5 @@ mod doctor;
 mod try_run;
 mod run;
 
-pub(crate) use output::{
-    answer, answers, complain, is_json, last_words, progress_bar, screen, to_stderr, verbatim,
-};
-pub(crate) use refusal::{Refusal, refuse_existing, with_causes};
+pub(crate) use output::{answer, answers, last_words, progress_bar, refuse_existing, verbatim};
 pub use run::run;

@@ -7,21 +7,21 @@ use serde_json::json;
 
 use crate::cli::args::{Launch, PORT, Run, bare, host_and_port};
 use crate::cli::output::answer;
-use crate::cli::refusal::Refusal;
 use crate::files;
-use crate::launch::exit_code as exit;
-use crate::launch::rank_env::{self, Foreign};
+use crate::launch::rank_env::{self};
 use crate::launch::{NodeConfig, Role};
-use crate::transport::{self, Key};
+use crate::session;
+use crate::transport::{self};
+use crate::user_error::{ErrorPage, ExitCode};
 
 /// The flags, and what torchrun's variables say where there is none, unless a launcher has started
 /// this process.
-pub(crate) fn with_variables(launch: &Launch, role: &Role) -> Result<Launch, Refusal> {
+pub(crate) fn with_variables(launch: &Launch, role: &Role) -> Result<Launch, ErrorPage> {
     if !matches!(role, Role::Parent) {
         return Ok(launch.clone());
     }
     let of_variables = rank_env::elastic_flags();
-    let variables = of_variables.map_err(|error| Refusal::of(exit::REFUSED, &error, None))?;
+    let variables = of_variables.map_err(|error| ErrorPage::of(ExitCode::Refused, &error))?;
     let mut launch = launch.clone();
     launch.nnodes = launch.nnodes.or(variables.nnodes);
     launch.nproc_per_node = launch.nproc_per_node.or(variables.nproc_per_node);
@@ -37,19 +37,19 @@ pub(crate) fn with_variables(launch: &Launch, role: &Role) -> Result<Launch, Ref
 }
 
 /// As [`with_variables`], of all that is asked for.
-pub(crate) fn run_with_variables(run: &Run, role: &Role) -> Result<Run, Refusal> {
+pub(crate) fn run_with_variables(run: &Run, role: &Role) -> Result<Run, ErrorPage> {
     Ok(Run { launch: with_variables(&run.launch, role)?, ..run.clone() })
 }
 
 /// This machine's place, if the flags speak of several.
-pub(crate) fn place(launch: &Launch) -> Result<Option<NodeConfig>, Refusal> {
+pub(crate) fn place(launch: &Launch) -> Result<Option<NodeConfig>, ErrorPage> {
     let (nodes, flags) = (launch.nodes(), &launch.rendezvous);
     if nodes == 1 {
         return Ok(None);
     }
     let refuse = |what: &str, help: &str| {
         let page = format!("error: `--nnodes {nodes}` {what}\n  do: {help}");
-        Err(Refusal::new(exit::REFUSED, page))
+        Err(ErrorPage::new(ExitCode::Refused, page))
     };
     let node = match flags.node_rank {
         Some(node) if node < nodes => node,
@@ -72,23 +72,7 @@ pub(crate) fn place(launch: &Launch) -> Result<Option<NodeConfig>, Refusal> {
             `--token-file run.token`";
         return refuse("needs the token that authenticates the run's machines", help);
     };
-    Ok(Some(NodeConfig { node, nodes, master, port, token: read_token(file)? }))
-}
-
-/// The place of the machine of a rank that another launcher started beside ranks of other machines,
-/// if they may meet.
-pub(crate) fn launched_place(foreign: &Foreign) -> Result<Option<NodeConfig>, Refusal> {
-    let Some(endpoint) = &foreign.rendezvous else { return Ok(None) };
-    let (node, nodes, port) = (foreign.node(), foreign.nodes(), endpoint.port);
-    let token = read_token(&endpoint.token_file)?;
-    Ok(Some(NodeConfig { node, nodes, master: endpoint.master.clone(), port, token }))
-}
-
-fn read_token(file: &Path) -> Result<Key, Refusal> {
-    transport::read_token(file).map_err(|error| {
-        let help = "generate one with `ddprun token FILE`; run `chmod 600` on copies";
-        Refusal::of(exit::REFUSED, &error, Some(help.into()))
-    })
+    Ok(Some(NodeConfig { node, nodes, master, port, token: session::read_token(file)? }))
 }
 
 /// Where the machines meet: torchrun's two ways to say it.
@@ -101,15 +85,15 @@ fn master(launch: &Launch) -> Option<(String, u16)> {
 }
 
 /// `ddprun token [FILE]`: a new token, in a new file that its user alone can read, or printed.
-pub(crate) fn token(file: Option<&Path>) -> Result<u8, Refusal> {
+pub(crate) fn token(file: Option<&Path>) -> Result<ExitCode, ErrorPage> {
     let token =
-        transport::new_token().map_err(|error| Refusal::of(exit::RESOURCE, &error, None))?;
+        transport::new_token().map_err(|error| ErrorPage::of(ExitCode::Resource, &error))?;
     let Some(file) = file else {
         return answer("token", || json!({ "token": token.trim_end() }), || token.to_string());
     };
     files::write_secret(file, token.as_bytes()).map_err(|error| {
         let help = error.help_or("name a file that does not exist yet");
-        Refusal::of(exit::STORAGE, &error, Some(help))
+        ErrorPage::of(ExitCode::Storage, &error).help(help)
     })?;
     answer("token", || json!({ "file": file }), String::new)
 }

@@ -8,21 +8,20 @@ use indicatif::ProgressBar;
 use serde_json::{Value, json};
 
 use crate::cli::args::PredictArgs;
-use crate::cli::chosen::chosen;
-use crate::cli::find_run::find_sweep;
-use crate::cli::{Refusal, answer, find_run, is_json, output, progress_bar, to_stderr};
+use crate::cli::{answer, progress_bar};
 use crate::kinds::Kinds;
 use crate::launch::Role;
-use crate::launch::exit_code as exit;
 use crate::launch::rank_env::{self, Foreign};
 use crate::predict::{self, Format, Job, Said};
-use crate::runs::{Meant, RUN, meant};
+use crate::record::{self, is_json, json_line, to_stderr};
+use crate::runs::{self, Meant, RUN, chosen, find_sweep, meant};
+use crate::sweep;
 use crate::terminal::escape_lines;
 use crate::units::BatchSize;
-use crate::{report, sweep};
+use crate::user_error::{ErrorPage, ExitCode};
 
 /// Predicts, and prints or writes the rows; exit 3 if every one has an error.
-pub(crate) fn predict(args: &PredictArgs, kinds: &Kinds) -> Result<u8, Refusal> {
+pub(crate) fn predict(args: &PredictArgs, kinds: &Kinds) -> Result<ExitCode, ErrorPage> {
     let launched = launched(args)?;
     let here = std::env::current_dir().unwrap_or_default();
     let (run, inputs) = split(&args.words)?;
@@ -57,21 +56,21 @@ pub(crate) fn predict(args: &PredictArgs, kinds: &Kinds) -> Result<u8, Refusal> 
     let ended = predict::run(&job, &mut stdout, &|said| show(&bar, said, is_heard));
     bar.finish_and_clear();
     if stdout.is_closed {
-        return Ok(0);
+        return Ok(ExitCode::Ok);
     }
-    let Some(ended) = ended.map_err(|error| refused(&error))? else { return Ok(0) };
+    let Some(ended) = ended? else { return Ok(ExitCode::Ok) };
     tell(&ended, out.as_deref());
     let predict::Ended { rows, failed, .. } = &ended;
     answer("predicted", || json!({ "rows": rows, "failed": failed, "file": out }), String::new)?;
-    Ok(if ended.rows > 0 && ended.failed == ended.rows { exit::DATA } else { 0 })
+    Ok(if ended.rows > 0 && ended.failed == ended.rows { ExitCode::Data } else { ExitCode::Ok })
 }
 
 /// Which rank this process is, if another launcher has started it.
-fn launched(args: &PredictArgs) -> Result<Option<Foreign>, Refusal> {
+fn launched(args: &PredictArgs) -> Result<Option<Foreign>, ErrorPage> {
     let role = rank_env::from_environment();
-    let role = role.map_err(|error| Refusal::of(exit::REFUSED, &error, None))?;
+    let role = role.map_err(|error| ErrorPage::of(ExitCode::Refused, &error))?;
     let Role::Foreign(place) = role else { return Ok(None) };
-    let refuse = |page: &str| Err(Refusal::new(exit::REFUSED, page));
+    let refuse = |page: &str| Err(ErrorPage::new(ExitCode::Refused, page));
     if args.out.is_none() {
         return refuse(
             "error: another launcher has started this rank, but its rows have no common file\n  \
@@ -111,7 +110,7 @@ impl Stdout {
         }
         let object = |row: &str| {
             let row: Value = serde_json::from_str(row).unwrap_or_default();
-            output::line("prediction", json!({ "prediction": row }))
+            json_line("prediction", json!({ "prediction": row }))
         };
         Some(whole.lines().map(object).collect::<String>().into_bytes())
     }
@@ -134,22 +133,22 @@ impl Write for Stdout {
 
 /// The run or checkpoint, if the first word names one, and the inputs. A word that is a run as well
 /// as a file or folder is the run where inputs follow, and the input where it stands alone.
-fn split(words: &[String]) -> Result<(Option<&str>, Vec<PathBuf>), Refusal> {
+fn split(words: &[String]) -> Result<(Option<&str>, Vec<PathBuf>), ErrorPage> {
     let (first, rest) = words.split_first().map_or(("", &[][..]), |(f, rest)| (f.as_str(), rest));
     let paths = |words: &[String]| words.iter().map(PathBuf::from).collect();
     let is_input = match meant(first) {
         _ if first.starts_with(RUN) => false,
         Meant::Checkpoint(_) | Meant::Folder(..) => false,
         Meant::Run(run, _) if is_run(Path::new(run)) => false,
-        Meant::Run(run, _) if Path::new(first).exists() && find_run::is_name(run) => {
+        Meant::Run(run, _) if Path::new(first).exists() && runs::is_name(run) => {
             let is_input = rest.is_empty();
             to_stderr(&taken(first, is_input));
             is_input
         }
-        Meant::Run(..) if find_run::is_experiment(first) => {
-            let help = find_run::of_experiment(first);
+        Meant::Run(..) if runs::is_experiment(first) => {
+            let help = runs::of_experiment(first);
             let page = format!("error: `{first}` is not data\n  do: {help}");
-            return Err(Refusal::new(exit::REFUSED, page));
+            return Err(ErrorPage::new(ExitCode::Refused, page));
         }
         Meant::Run(..) if Path::new(first).exists() => true,
         Meant::Run(run, _) if is_named(run) => false,
@@ -169,31 +168,34 @@ fn taken(first: &str, is_input: bool) -> String {
 }
 
 /// The first word is nothing that is there.
-fn unknown(first: &str) -> Refusal {
+fn unknown(first: &str) -> ErrorPage {
     let page = format!(
         "error: there is no file, folder, run or checkpoint `{first}`\n  do: name a run first \
          (`ddprun predict RUN INPUT...`), or only the inputs, and the newest run is taken"
     );
-    Refusal::new(exit::REFUSED, page)
+    ErrorPage::new(ExitCode::Refused, page)
 }
 
-fn some(run: Option<&str>, inputs: Vec<PathBuf>) -> Result<(Option<&str>, Vec<PathBuf>), Refusal> {
+fn some(
+    run: Option<&str>,
+    inputs: Vec<PathBuf>,
+) -> Result<(Option<&str>, Vec<PathBuf>), ErrorPage> {
     if inputs.is_empty() {
         let page = "error: there is nothing to predict\n  do: name files or folders after the run";
-        return Err(Refusal::new(exit::REFUSED, page));
+        return Err(ErrorPage::new(ExitCode::Refused, page));
     }
     Ok((run, inputs))
 }
 
 /// Whether a folder is that of a run's logs, or of a sweep.
 fn is_run(path: &Path) -> bool {
-    report::is_run(path) || path.join(sweep::JOURNAL).is_file()
+    record::is_run(path) || path.join(sweep::JOURNAL).is_file()
 }
 
 /// Whether a word names a run or a sweep.
 fn is_named(word: &str) -> bool {
     find_sweep(Path::new(word)).is_some()
-        || report::find_run(Path::new(find_run::LOGS), Some(word)).is_ok()
+        || runs::find_run(Path::new(runs::LOGS), Some(word)).is_ok()
 }
 
 fn show(bar: &ProgressBar, said: Said<'_>, is_heard: bool) {
@@ -229,8 +231,4 @@ fn tell(ended: &predict::Ended, out: Option<&Path>) {
         let noun = if *rows == 1 { "row" } else { "rows" };
         to_stderr(&format!("wrote `{}`: {rows} {noun}", out.display()));
     }
-}
-
-fn refused(error: &predict::Error) -> Refusal {
-    Refusal::of(error.exit_code(), error, error.help().map(str::to_owned))
 }

@@ -4,24 +4,20 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use crate::cli::args::{ResumeArgs, run_and_changes};
-use crate::cli::find_run::{find_range_test, find_sweep};
-use crate::cli::prepare::Origin;
-use crate::cli::request::RunRequest;
-use crate::cli::resumed::{MissingCheckpoints, ResumedRun};
-use crate::cli::run_files::{OtherData, enter_run};
-use crate::cli::stored_experiment::Environment;
-use crate::cli::supervise::report;
-use crate::cli::train::{launch as launch_run, role};
-use crate::cli::{Refusal, node_args, resumed_trial, stored_experiment};
+use crate::cli::node_args;
+use crate::cli::train::{report, role};
 use crate::config::values;
 use crate::kinds::Kinds;
 use crate::launch::Role;
-use crate::launch::exit_code as exit;
 use crate::launch::rank_env::Foreign;
-use crate::runs;
+use crate::runs::{self, enter_run, find_range_test, find_sweep};
+use crate::session::{
+    self, Environment, MissingCheckpoints, Origin, OtherData, ResumedRun, RunRequest,
+};
+use crate::user_error::{ErrorPage, ExitCode};
 
 /// Continues a run. Changes that would alter what was already computed are refused by name.
-pub(crate) fn resume(args: &ResumeArgs, kinds: &Kinds) -> Result<u8, Refusal> {
+pub(crate) fn resume(args: &ResumeArgs, kinds: &Kinds) -> Result<ExitCode, ErrorPage> {
     let (run, changes) = run_and_changes(&args.words);
     run.map_or(Ok(()), |run| refuse_sweep(Path::new(run)))?;
     let mut role = role()?;
@@ -35,14 +31,14 @@ pub(crate) fn resume(args: &ResumeArgs, kinds: &Kinds) -> Result<u8, Refusal> {
     // the first.
     let entered = enter_run(run);
     let timeout = entered.as_ref().ok().and_then(|found| stored_timeout(&found.run.logs, &changes));
+    let place = node_args::place(&launch)?;
     let make = |origin: Origin<'_>| {
         let description = entered?;
         let other_data = args.accept_changed_data.then(|| "--accept-changed-data".to_owned());
         let asked: Vec<String> = changes.iter().cloned().chain(other_data).collect();
-        resumed_trial::check(&description.run, &asked)?;
+        session::refuse_changed_trial(&description.run, &asked)?;
         let changes: Vec<String> = changes.into_iter().chain(launch.changes()).collect();
-        let prepared =
-            stored_experiment::prepare(&description, &changes, Environment::Read, origin, kinds)?;
+        let prepared = session::resumed(&description, &changes, Environment::Read, origin, kinds)?;
         let data = if args.accept_changed_data { OtherData::Accepted } else { OtherData::Refused };
         let gone = if args.from_scratch {
             MissingCheckpoints::FromScratch
@@ -53,7 +49,7 @@ pub(crate) fn resume(args: &ResumeArgs, kinds: &Kinds) -> Result<u8, Refusal> {
         let resumed = ResumedRun { folders: description.run, data, gone, strict };
         Ok(RunRequest::of(prepared, resumed))
     };
-    report(launch_run(&launch, &role, make, &|| timeout, kinds)?, kinds)
+    report(session::launch(place, &role, make, &|| timeout, kinds)?, kinds)
 }
 
 /// `distributed.timeout` of a run with these changes, where it can be read.
@@ -66,7 +62,7 @@ fn stored_timeout(run: &Path, changes: &[String]) -> Option<Duration> {
 }
 
 /// Refuses sweeps and range tests: they continue with the command that started them.
-fn refuse_sweep(word: &Path) -> Result<(), Refusal> {
+fn refuse_sweep(word: &Path) -> Result<(), ErrorPage> {
     let (folder, what, or) = match (find_sweep(word), find_range_test(word)) {
         (Some(folder), _) => (folder, "a sweep", ", or name one of its trials"),
         (None, Some(folder)) => (folder, "a learning-rate range test", ""),
@@ -77,7 +73,7 @@ fn refuse_sweep(word: &Path) -> Result<(), Refusal> {
          it{or}",
         folder.display()
     );
-    Err(Refusal::new(exit::REFUSED, page))
+    Err(ErrorPage::new(ExitCode::Refused, page))
 }
 
 /// What a relative path means here.

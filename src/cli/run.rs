@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::io::{self, IsTerminal};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
-use std::process::ExitCode;
+use std::process;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
@@ -12,22 +12,22 @@ use clap::{CommandFactory, FromArgMatches};
 use serde_json::json;
 
 use crate::cli::args::{Args, Verb};
-use crate::cli::inspect::Page;
+use crate::cli::inspect::{self, Page};
 use crate::cli::{
-    Refusal, answer, checkpoint, complain, doctor, evaluate, init, inspect, jobs, last_words,
-    node_args, output, predict, resume, runs, sample, serve, submit, sweep, to_stderr, train,
-    try_run, usage, verbatim,
+    answer, checkpoint, doctor, evaluate, init, jobs, last_words, node_args, output, predict,
+    resume, runs, sample, serve, submit, sweep, train, try_run, usage, verbatim,
 };
 use crate::collective::mpi;
 use crate::failpoint;
 use crate::files;
 use crate::kinds::Kinds;
-use crate::launch::exit_code as exit;
 use crate::launch::{self, Role, rank_env};
+use crate::record::{complain, say_error, to_stderr};
 use crate::terminal::fitted;
+use crate::user_error::{ErrorPage, ExitCode};
 
 /// Runs the command line `arguments` (the first is the program's name) with the models of `kinds`.
-pub fn run(arguments: impl IntoIterator<Item = OsString>, kinds: &Kinds) -> ExitCode {
+pub fn run(arguments: impl IntoIterator<Item = OsString>, kinds: &Kinds) -> process::ExitCode {
     launch::limit_threads();
     launch::hide_backtraces_of_errors();
     launch::learn_ends_of_children();
@@ -46,37 +46,45 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>, kinds: &Kinds) -> Exit
     if let Some(twice) = kinds.taken().first() {
         let help = "give yours another name: an experiment means the one that was there before";
         let page = format!("error: this program has a second {twice}\n  do: {help}");
-        complain(&Refusal::new(exit::REFUSED, page));
-        return ExitCode::from(exit::REFUSED);
+        complain(&ErrorPage::new(ExitCode::Refused, page));
+        return ended(ExitCode::Refused);
     }
     if let Err(wrong) = failpoint::check() {
-        complain(&Refusal::new(exit::REFUSED, format!("error: {wrong}")));
-        return ExitCode::from(exit::REFUSED);
+        complain(&ErrorPage::new(ExitCode::Refused, format!("error: {wrong}")));
+        return ended(ExitCode::Refused);
     }
     let checked = usage::refuse_urls(&Args::command(), &matches, &line);
     let code = match checked.and_then(|()| dispatch_caught(args, kinds)) {
         Ok(code) => code,
         Err(refusal) => {
             if !is_said_by_another(refusal.code()) {
-                let page = refusal.page();
                 let is_terminal = io::stderr().is_terminal();
-                last_words(&if is_terminal { fitted(page, 80) } else { page.to_owned() });
-                output::say_error(&refusal);
+                let page = refusal.drawn(is_terminal && rank_env::no_color().is_none());
+                last_words(&if is_terminal { fitted(&page, 80) } else { page.into_owned() });
+                say_error(&refusal);
             }
             refusal.code()
         }
     };
     match code {
-        0 | exit::EXPECTATION | exit::PREEMPTED | exit::INTERRUPTED => mpi::leave(),
-        failed => mpi::abort(failed),
+        ExitCode::Ok | ExitCode::Expectation | ExitCode::Preempted | ExitCode::Interrupted => {
+            mpi::leave()
+        }
+        failed => mpi::abort(failed.into()),
     }
-    ExitCode::from(code)
+    ended(code)
+}
+
+/// The program's end.
+fn ended(code: ExitCode) -> process::ExitCode {
+    u8::from(code).into()
 }
 
 /// Whether another rank of this machine refuses the same in the same words: the ranks of a launcher
 /// have one command line, and read the same files.
-fn is_said_by_another(code: u8) -> bool {
-    let is_common = matches!(code, exit::OK | exit::REFUSED | exit::DATA | exit::CHECKPOINT);
+fn is_said_by_another(code: ExitCode) -> bool {
+    let is_common =
+        matches!(code, ExitCode::Ok | ExitCode::Refused | ExitCode::Data | ExitCode::Checkpoint);
     let role = rank_env::from_environment();
     is_common && matches!(role, Ok(Role::Foreign(place)) if !place.local_rank.is_first())
 }
@@ -99,7 +107,7 @@ fn outlive_file_limits() {
 
 /// As [`dispatch`]; a panic, which says by itself where it was, ends with a page as well. Ranks end
 /// with this process.
-fn dispatch_caught(args: Args, kinds: &Kinds) -> Result<u8, Refusal> {
+fn dispatch_caught(args: Args, kinds: &Kinds) -> Result<ExitCode, ErrorPage> {
     catch_unwind(AssertUnwindSafe(|| dispatch(args, kinds))).unwrap_or_else(|_| {
         let words = std::env::args_os().map(|word| word.to_string_lossy().into_owned());
         let words: Vec<String> = words.collect();
@@ -109,11 +117,11 @@ fn dispatch_caught(args: Args, kinds: &Kinds) -> Result<u8, Refusal> {
             env!("CARGO_PKG_VERSION"),
             words.join(" ")
         );
-        Err(Refusal::new(exit::BUG, page))
+        Err(ErrorPage::new(ExitCode::Bug, page))
     })
 }
 
-fn dispatch(args: Args, kinds: &Kinds) -> Result<u8, Refusal> {
+fn dispatch(args: Args, kinds: &Kinds) -> Result<ExitCode, ErrorPage> {
     match args.verb {
         Some(Verb::Worker) => train::worker(kinds),
         Some(Verb::Init(args)) => init::init(&args, kinds),
@@ -152,23 +160,23 @@ fn dispatch(args: Args, kinds: &Kinds) -> Result<u8, Refusal> {
     }
 }
 
-fn no_command(error: &clap::Error, line: &[OsString], kinds: &Kinds) -> ExitCode {
-    if !(error.use_stderr() && is_said_by_another(exit::REFUSED)) {
+fn no_command(error: &clap::Error, line: &[OsString], kinds: &Kinds) -> process::ExitCode {
+    if !(error.use_stderr() && is_said_by_another(ExitCode::Refused)) {
         if let Some(refusal) = usage::refuse_unknown_flag(error, line, kinds) {
-            last_words(refusal.page());
-            output::say_error(&refusal);
+            last_words(&refusal.page());
+            say_error(&refusal);
         } else {
             // A closed terminal is no reason to fail.
             drop(error.print());
             if error.use_stderr() {
-                output::say_error(&usage::refused(error));
+                say_error(&usage::refused(error));
             }
         }
     }
-    ExitCode::from(if error.use_stderr() { exit::REFUSED } else { 0 })
+    ended(if error.use_stderr() { ExitCode::Refused } else { ExitCode::Ok })
 }
 
-fn completions(shell: clap_complete::Shell) -> Result<u8, Refusal> {
+fn completions(shell: clap_complete::Shell) -> Result<ExitCode, ErrorPage> {
     let mut script = Vec::new();
     clap_complete::generate(shell, &mut Args::command(), "ddprun", &mut script);
     let script = String::from_utf8_lossy(&script);
@@ -176,14 +184,14 @@ fn completions(shell: clap_complete::Shell) -> Result<u8, Refusal> {
     verbatim("completions", object, || script.to_string())
 }
 
-fn man_pages(folder: &Path) -> Result<u8, Refusal> {
+fn man_pages(folder: &Path) -> Result<ExitCode, ErrorPage> {
     files::create_folder(folder)
         .map_err(std::io::Error::other)
         .and_then(|()| clap_mangen::generate_to(Args::command(), folder))
         .map_err(|error| {
             let folder = folder.display();
             let page = format!("error: no man pages could be written to `{folder}`: {error}");
-            Refusal::new(exit::STORAGE, page)
+            ErrorPage::new(ExitCode::Storage, page)
         })?;
     answer("man_pages", || json!({ "folder": folder }), String::new)
 }

@@ -8,16 +8,18 @@ use clap::Parser;
 use serde_json::json;
 
 use crate::cli::args::{Args, SampleArgs, Verb};
-use crate::cli::chosen::chosen;
-use crate::cli::prepare::source_of;
-use crate::cli::{Refusal, to_stderr, verbatim};
+use crate::cli::verbatim;
 use crate::data::{self, ChatTemplate, TextForm, Tokenizer};
 use crate::kinds::Kinds;
 use crate::plan::{Modality, Plan};
-use crate::worker::{self, Sampling, exit};
+use crate::record::to_stderr;
+use crate::runs::chosen;
+use crate::session::source_of;
+use crate::user_error::{ErrorPage, ExitCode};
+use crate::worker::{self, Sampling};
 
 /// Prints the prompt and what the model makes of it, or the actions of a policy.
-pub(crate) fn sample(args: &SampleArgs, kinds: &Kinds) -> Result<u8, Refusal> {
+pub(crate) fn sample(args: &SampleArgs, kinds: &Kinds) -> Result<ExitCode, ErrorPage> {
     let chosen = chosen(args.run.as_deref(), args.latest, args.strict)?;
     let (plan, opened) = (&chosen.run()?.plan, &chosen.opened);
     if plan.data.source.modality == Modality::Behaviour {
@@ -28,7 +30,7 @@ pub(crate) fn sample(args: &SampleArgs, kinds: &Kinds) -> Result<u8, Refusal> {
     if !(args.temperature > 0.0 && args.temperature.is_finite()) {
         let page =
             format!("error: `--temperature` must be greater than 0, not {}", args.temperature);
-        return Err(Refusal::new(exit::REFUSED, page));
+        return Err(ErrorPage::new(ExitCode::Refused, page));
     }
     let asked = Sampling {
         tokens: args.tokens,
@@ -38,7 +40,7 @@ pub(crate) fn sample(args: &SampleArgs, kinds: &Kinds) -> Result<u8, Refusal> {
         end: words.end(),
     };
     let drawn = worker::sample(plan, opened, kinds, &prompt, &asked)
-        .map_err(|error| Refusal::of(error.exit_code(), &error, error.help()))?;
+        .map_err(|error| ErrorPage::from_error(&error))?;
     let page = words.page(&args.prompt, &prompt, &drawn);
     let object = || json!({ "prompt": args.prompt, "text": page, "tokens": drawn });
     verbatim("sample", object, || page.clone() + "\n")
@@ -70,10 +72,10 @@ enum Words<'a> {
 }
 
 impl<'a> Words<'a> {
-    fn of(plan: &'a Plan, kinds: &Kinds) -> Result<Self, Refusal> {
+    fn of(plan: &'a Plan, kinds: &Kinds) -> Result<Self, ErrorPage> {
         let open = |path: &Path| {
             let opened = Tokenizer::open(path).map(Box::new);
-            opened.map_err(|error| Refusal::of(worker::of_data(&error), &error, error.help()))
+            opened
         };
         Ok(match source_of(plan, kinds)?.text() {
             Some(TextForm::Tokens(path)) => Self::Text(open(&path)?),
@@ -87,8 +89,8 @@ impl<'a> Words<'a> {
             Some(TextForm::Chat { tokenizer: path, chat_template, eos_token }) => {
                 let tokenizer = open(&path)?;
                 let template = ChatTemplate::open(&path, chat_template.as_deref());
-                let refused = |e: data::Error| Refusal::of(worker::of_data(&e), &e, e.help());
-                let template = Box::new(template.map_err(refused)?);
+                let _refused = |e: data::Error| ErrorPage::from_error(&e);
+                let template = Box::new(template?);
                 let end = tokenizer.end(eos_token.as_deref().or_else(|| template.eos_token()));
                 Self::Chat(tokenizer, template, end)
             }
@@ -101,7 +103,7 @@ impl<'a> Words<'a> {
     }
 
     /// The prompt in tokens.
-    fn read(&self, text: &str) -> Result<Vec<u32>, Refusal> {
+    fn read(&self, text: &str) -> Result<Vec<u32>, ErrorPage> {
         let tokens = match self {
             Self::Characters(plan) => {
                 let unknown = |c: char| {
@@ -157,6 +159,6 @@ impl<'a> Words<'a> {
 }
 
 #[expect(clippy::needless_pass_by_value, reason = "fits `map_err`")]
-fn refuse(why: String) -> Refusal {
-    Refusal::new(exit::REFUSED, format!("error: {why}"))
+fn refuse(why: String) -> ErrorPage {
+    ErrorPage::new(ExitCode::Refused, format!("error: {why}"))
 }

@@ -6,29 +6,30 @@ use serde_json::json;
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
+use crate::cli::answer;
 use crate::cli::args::ServeArgs;
-use crate::cli::{Refusal, answer, to_stderr};
 use crate::dashboard::{Error, Server};
-use crate::launch::exit_code as exit;
+use crate::record::to_stderr;
+use crate::user_error::{ErrorPage, ExitCode};
 
 /// `ddprun serve [FOLDER]`
-pub(crate) fn serve(args: &ServeArgs) -> Result<u8, Refusal> {
+pub(crate) fn serve(args: &ServeArgs) -> Result<ExitCode, ErrorPage> {
     let ServeArgs { folder, host, port, allow_remote } = args;
     if !folder.is_dir() {
         let what = format!("error: there is no folder `{}`", folder.display());
         let help = "name the folder of your runs; it is made by the first `ddprun experiment.toml`";
-        return Err(Refusal::new(exit::REFUSED, format!("{what}\n  do: {help}")));
+        return Err(ErrorPage::new(ExitCode::Refused, format!("{what}\n  do: {help}")));
     }
     if !is_own(host) && !allow_remote {
         let what = format!("error: `--host {host}` lets other machines see your runs");
         let help = "add `--allow-remote`, or leave the page on this machine and reach it by \
             `ssh -L 8430:127.0.0.1:8430 MACHINE`";
-        return Err(Refusal::new(exit::REFUSED, format!("{what}\n  do: {help}")));
+        return Err(ErrorPage::new(ExitCode::Refused, format!("{what}\n  do: {help}")));
     }
     // Before anything else: Ctrl-C ends this quietly from now on.
     let mut signals = Signals::new([SIGINT, SIGTERM]).map_err(|error| refused(&error.into()))?;
     let server = Server::listen(host, *port).map_err(|error| refused(&error))?;
-    let mut said = Ok(0);
+    let mut said = Ok(ExitCode::Ok);
     let ready = |has_runs: bool, address: &str| {
         if !has_runs {
             let words = "no run below `{}` yet; the first one shows up by itself";
@@ -40,7 +41,7 @@ pub(crate) fn serve(args: &ServeArgs) -> Result<u8, Refusal> {
     server.start(folder, ready).map_err(|error| refused(&error))?;
     said?;
     signals.forever().next();
-    Ok(0)
+    Ok(ExitCode::Ok)
 }
 
 /// Whether only this machine can reach `host`.
@@ -49,7 +50,7 @@ fn is_own(host: &str) -> bool {
     host == "localhost" || address.is_ok_and(|address| address.is_loopback())
 }
 
-fn refused(error: &Error) -> Refusal {
+fn refused(error: &Error) -> ErrorPage {
     let help = match error {
         Error::PortInUse { .. } => {
             "stop the other program, or choose another port with `--port` (0: any that is free)"
@@ -57,5 +58,5 @@ fn refused(error: &Error) -> Refusal {
         Error::Listen { .. } => "choose an address of this machine, and a port from 1024 on",
         Error::System(_) => "close other programs, and try again",
     };
-    Refusal::of(exit::REFUSED, error, Some(help.to_owned()))
+    ErrorPage::of(ExitCode::Refused, error).help(help)
 }

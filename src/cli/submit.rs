@@ -6,24 +6,23 @@ use std::path::{Path, PathBuf};
 use serde_json::json;
 
 use crate::cli::cluster_args::SubmitArgs;
-use crate::cli::find_run::LOGS;
-use crate::cli::other_file::refuse_other_files;
-use crate::cli::prepare::{
-    ALONE, gpus, load, measure, new_id, planned, refuse_sweep, refused, unwritable,
-};
-use crate::cli::{Refusal, answer, jobs, sweep, to_stderr, verbatim};
+use crate::cli::{answer, jobs, sweep, verbatim};
 use crate::cluster::{self, Cluster, Job, LongestSave, Shape, Submitted, Sweep, Work};
 use crate::config::clusters::{self, Unknown};
 use crate::config::{self, Loaded};
 use crate::files;
 use crate::kinds::Kinds;
-use crate::launch::exit_code as exit;
-use crate::runs::longest_save;
+use crate::record::to_stderr;
+use crate::runs::{LOGS, longest_save};
+use crate::session::{
+    ALONE, gpus, load, measure, new_id, planned, refuse_other_files, refuse_sweep, unwritable,
+};
 use crate::terminal::counted;
 use crate::transport;
+use crate::user_error::{ErrorPage, ExitCode};
 
 /// `ddprun submit FILE [key=value ...] --on NAME [--workers N] [--print]`
-pub(crate) fn submit(args: &SubmitArgs, kinds: &Kinds) -> Result<u8, Refusal> {
+pub(crate) fn submit(args: &SubmitArgs, kinds: &Kinds) -> Result<ExitCode, ErrorPage> {
     let described = described(&args.experiment, &args.on, kinds)?;
     let kind = build(&described, kinds)?;
     let job = if is_sweep(args) {
@@ -73,7 +72,7 @@ fn is_sweep(args: &SubmitArgs) -> bool {
     table.contains_key("sweep") || table.contains_key("base") || args.changes.iter().any(asks)
 }
 
-fn refuse_workers(args: &SubmitArgs) -> Result<(), Refusal> {
+fn refuse_workers(args: &SubmitArgs) -> Result<(), ErrorPage> {
     if args.workers.is_none() {
         return Ok(());
     }
@@ -83,11 +82,11 @@ fn refuse_workers(args: &SubmitArgs) -> Result<(), Refusal> {
          `optimizer.lr=0.1,0.01`",
         args.experiment.display()
     );
-    Err(Refusal::new(exit::REFUSED, page))
+    Err(ErrorPage::new(ExitCode::Refused, page))
 }
 
 /// The cluster `name`, where it is described nearest to the experiment.
-fn described(experiment: &Path, name: &str, kinds: &Kinds) -> Result<clusters::Cluster, Refusal> {
+fn described(experiment: &Path, name: &str, kinds: &Kinds) -> Result<clusters::Cluster, ErrorPage> {
     let beside = experiment.parent().unwrap_or(Path::new("")).join("ddprun.toml");
     let home = std::env::var_os("HOME").map(|home| PathBuf::from(home).join(".config"));
     let config = std::env::var_os("XDG_CONFIG_HOME").map(PathBuf::from).or(home);
@@ -98,25 +97,29 @@ fn described(experiment: &Path, name: &str, kinds: &Kinds) -> Result<clusters::C
         .collect();
     clusters::load(&files, name, &kinds.vocabulary()).map_err(|unknown| {
         let help = unknown.help();
-        match unknown {
-            Unknown::Problems(problems) => refused(problems),
-            error @ Unknown::Name { .. } => Refusal::of(exit::REFUSED, &error, help),
+        let page = match unknown {
+            Unknown::Problems(problems) => return problems.into(),
+            error @ Unknown::Name { .. } => ErrorPage::of(ExitCode::Refused, &error),
+        };
+        match help {
+            Some(help) => page.help(help),
+            None => page,
         }
     })
 }
 
-fn build(described: &clusters::Cluster, kinds: &Kinds) -> Result<Box<dyn Cluster>, Refusal> {
+fn build(described: &clusters::Cluster, kinds: &Kinds) -> Result<Box<dyn Cluster>, ErrorPage> {
     let built = kinds.clusters.build(&described.kind);
-    built.map_err(|error| Refusal::of(exit::BUG, &error, None))
+    built.map_err(|error| ErrorPage::of(ExitCode::Bug, &error))
 }
 
 /// The experiment with its changes. Files that only the cluster has are not looked at.
-fn read(args: &SubmitArgs, kind: &dyn Cluster, kinds: &Kinds) -> Result<Loaded, Refusal> {
+fn read(args: &SubmitArgs, kind: &dyn Cluster, kinds: &Kinds) -> Result<Loaded, ErrorPage> {
     if kind.sees_files() {
         return load(&args.experiment, &args.changes, kinds);
     }
     refuse_other_files(&args.experiment)?;
-    config::load(&args.experiment, &args.changes, &kinds.vocabulary()).map_err(refused)
+    Ok(config::load(&args.experiment, &args.changes, &kinds.vocabulary())?)
 }
 
 /// The job of an experiment that can be run on the cluster, as far as that can be known here.
@@ -125,7 +128,7 @@ fn experiment_job(
     described: &clusters::Cluster,
     kind: &dyn Cluster,
     kinds: &Kinds,
-) -> Result<Job, Refusal> {
+) -> Result<Job, ErrorPage> {
     let mut loaded = read(args, kind, kinds)?;
     let shape = kind.shape();
     let name = loaded.name().to_owned();
@@ -136,7 +139,7 @@ fn experiment_job(
         check(&loaded, (args, described), kind, ranks, kinds)?;
     }
     let experiment = config::resolved(&loaded.experiment);
-    let experiment = experiment.map_err(|error| Refusal::of(exit::BUG, &error, None))?;
+    let experiment = experiment.map_err(|error| ErrorPage::of(ExitCode::Bug, &error))?;
     job(name, Work::Experiment(experiment), ranks, kind)
 }
 
@@ -146,7 +149,7 @@ fn sweep_job(
     described: &clusters::Cluster,
     kind: &dyn Cluster,
     kinds: &Kinds,
-) -> Result<Job, Refusal> {
+) -> Result<Job, ErrorPage> {
     let (sweep, logs) = sweep::shared(&args.experiment, &args.changes, kinds)?;
     if kind.sees_files() {
         sweep::refuse_runs(&logs)?;
@@ -163,9 +166,9 @@ fn sweep_job(
     job(sweep.name, Work::Sweep(Sweep { file, words, workers }), ranks, kind)
 }
 
-fn job(name: String, work: Work, ranks: u32, kind: &dyn Cluster) -> Result<Job, Refusal> {
+fn job(name: String, work: Work, ranks: u32, kind: &dyn Cluster) -> Result<Job, ErrorPage> {
     let here = std::env::current_dir().and_then(|root| Ok((root, std::env::current_exe()?)));
-    let (root, own) = here.map_err(|error| Refusal::of(exit::STORAGE, &error, None))?;
+    let (root, own) = here.map_err(|error| ErrorPage::of(ExitCode::Storage, &error))?;
     // A script names the folder in lines of its own; what follows a line break would be run.
     if root.as_os_str().as_encoded_bytes().iter().any(u8::is_ascii_control) {
         let page = format!(
@@ -173,7 +176,7 @@ fn job(name: String, work: Work, ranks: u32, kind: &dyn Cluster) -> Result<Job, 
              its path, which scripts cannot hold\n  do: rename the folder",
             root.display()
         );
-        return Err(Refusal::new(exit::REFUSED, page));
+        return Err(ErrorPage::new(ExitCode::Refused, page));
     }
     let key = new_id();
     let folder = cluster::folder_of(&root.join(LOGS), &key);
@@ -190,7 +193,7 @@ fn check(
     kind: &dyn Cluster,
     ranks: u32,
     kinds: &Kinds,
-) -> Result<(), Refusal> {
+) -> Result<(), ErrorPage> {
     let shape = kind.shape();
     let here = measure(loaded, ALONE, None, kinds)?;
     if shape.gpus_per_node > 0 && here.gpus.is_none() {
@@ -202,7 +205,8 @@ fn check(
     }
     let is_placed = shape.nodes > 1 || shape.gpus_per_node > 0;
     let facts = if is_placed { cluster::facts_of(here, shape, ranks) } else { here };
-    planned(loaded, &facts, kinds).map(drop).map_err(refused)
+    planned(loaded, &facts, kinds)?;
+    Ok(())
 }
 
 /// Refuses GPUs of which this program, which will run there, can use none. A script that is only
@@ -211,12 +215,12 @@ fn refuse_without_cuda(
     args: &SubmitArgs,
     described: &clusters::Cluster,
     kinds: &Kinds,
-) -> Result<(), Refusal> {
+) -> Result<(), ErrorPage> {
     let what = "asks for GPUs, but this ddprun was built without `cuda`";
     let problem = clusters::problem(described, "gpus_per_node", what, &kinds.vocabulary());
     let help = "rebuild it with `cargo build --release --features cuda`, or name another with \
                 `program`";
-    let refusal = refused(problem.help(help).into());
+    let refusal = ErrorPage::from(problem.help(help));
     if args.print {
         to_stderr(&format!("warning: without `--print` this is refused:\n{}", refusal.page()));
         return Ok(());
@@ -230,17 +234,17 @@ fn refuse_misfit(
     described: &clusters::Cluster,
     kind: &dyn Cluster,
     kinds: &Kinds,
-) -> Result<(), Refusal> {
+) -> Result<(), ErrorPage> {
     let Some((key, what)) = kind.misfit(job) else { return Ok(()) };
-    Err(refused(clusters::problem(described, key, &what, &kinds.vocabulary()).into()))
+    Err(clusters::problem(described, key, &what, &kinds.vocabulary()).into())
 }
 
 /// Asks the engine what it has against the job.
-fn ask(described: &clusters::Cluster, kind: &dyn Cluster, kinds: &Kinds) -> Result<(), Refusal> {
+fn ask(described: &clusters::Cluster, kind: &dyn Cluster, kinds: &Kinds) -> Result<(), ErrorPage> {
     let Some(question) = kind.question() else { return Ok(()) };
     let answer = question.run().map_err(|error| jobs::no_answer(&described.name, &error))?;
     let Some((key, what)) = kind.objection(&answer) else { return Ok(()) };
-    Err(refused(clusters::problem(described, key, &what, &kinds.vocabulary()).into()))
+    Err(clusters::problem(described, key, &what, &kinds.vocabulary()).into())
 }
 
 /// Writes the job's files and submits it; its id.
@@ -248,7 +252,7 @@ fn hand_over(
     job: &Job,
     described: &clusters::Cluster,
     kind: &dyn Cluster,
-) -> Result<String, Refusal> {
+) -> Result<String, ErrorPage> {
     write(job, kind)?;
     let id = submit_files(job, described, kind)?;
     let submitted = Submitted {
@@ -274,7 +278,7 @@ fn submit_files(
     job: &Job,
     described: &clusters::Cluster,
     kind: &dyn Cluster,
-) -> Result<String, Refusal> {
+) -> Result<String, ErrorPage> {
     let answer = kind.submit(job).run().map_err(|error| {
         if matches!(error, cluster::Error::NotRun { .. }) {
             drop(files::remove_folder(&job.folder));
@@ -284,11 +288,11 @@ fn submit_files(
     kind.id(job, &answer).ok_or_else(|| {
         let answer = answer.trim();
         let page = format!("error: `{}` answered without a job: {answer}", described.name);
-        Refusal::new(exit::PEER, page)
+        ErrorPage::new(ExitCode::Peer, page)
     })
 }
 
-fn write(job: &Job, kind: &dyn Cluster) -> Result<(), Refusal> {
+fn write(job: &Job, kind: &dyn Cluster) -> Result<(), ErrorPage> {
     let write =
         |path: &Path, text: &str| files::write_atomic(path, text.as_bytes()).map_err(unwritable);
     files::create_writable_folder(&job.folder).map_err(unwritable)?;
@@ -298,7 +302,7 @@ fn write(job: &Job, kind: &dyn Cluster) -> Result<(), Refusal> {
     write(&job.folder.join(kind.script_name()), &kind.script(job))?;
     if kind.shape().needs_token && job.workers().is_none() {
         let token =
-            transport::new_token().map_err(|error| Refusal::of(exit::RESOURCE, &error, None))?;
+            transport::new_token().map_err(|error| ErrorPage::of(ExitCode::Resource, &error))?;
         files::write_secret(&job.token_path(), token.as_bytes()).map_err(unwritable)?;
     }
     Ok(())

@@ -4,35 +4,32 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
 use crate::checkpoint;
+use crate::cli::answer;
 use crate::cli::args::SweepArgs;
-use crate::cli::find_run::{self, find_range_test, find_sweep};
-use crate::cli::follow_target::follow_target;
-use crate::cli::other_file::refuse_other_files;
-use crate::cli::output::Stream;
-use crate::cli::prepare::{
-    ALONE, Prepared, check_weights, complete, gpus, measure, other_data, own_run, planned, refused,
-    source_of, targets, vocabulary,
-};
-use crate::cli::run_files::OtherData;
 use crate::cli::sweep_weights::SweepWeights;
 use crate::cli::train::role;
-use crate::cli::{Refusal, answer, complain, screen, supervise, to_stderr};
 use crate::config::schema::Data;
 use crate::config::sweep::Sweep;
 use crate::config::{self, Loaded, Problem, Problems};
 use crate::files;
 use crate::kinds::Kinds;
-use crate::launch::exit_code as exit;
 use crate::launch::rank_env::Foreign;
 use crate::launch::{self, Console, Note, Program, Role, Start};
 use crate::plan::{Facts, RunFolders, Targets};
+use crate::record::{JsonStream, complain, screen, to_stderr};
+use crate::runs::{self, find_range_test, find_sweep};
+use crate::session::{
+    self, ALONE, OtherData, Prepared, check_weights, complete, follow_target, gpus, measure,
+    other_data, own_run, planned, refuse_other_files, source_of, targets, vocabulary,
+};
 use crate::sweep::{
     self, Cause, Ended, Job, Length, Machine, Order, Outcome, State, Story, Trainer, Trial,
 };
 use crate::units::Rank;
+use crate::user_error::{ErrorPage, ExitCode};
 
 /// Runs a sweep or goes on with it; `--status` only looks.
-pub(crate) fn sweep(args: &SweepArgs, kinds: &Kinds) -> Result<u8, Refusal> {
+pub(crate) fn sweep(args: &SweepArgs, kinds: &Kinds) -> Result<ExitCode, ErrorPage> {
     if let Some(folder) = &args.status {
         return show_status(folder, kinds);
     }
@@ -63,19 +60,18 @@ pub(crate) fn sweep(args: &SweepArgs, kinds: &Kinds) -> Result<u8, Refusal> {
     let mut trainer = Ddp {
         kinds,
         base: &sweep.base,
-        program: supervise::program()?,
-        stream: Stream::open(),
+        program: session::program()?,
+        stream: JsonStream::open(),
         opening: Mutex::new(()),
         surveyed: Mutex::new(Vec::new()),
         weights: SweepWeights::of(&order.folder()),
     };
-    let method = order.method().map_err(|error| refusal(&error))?;
+    let method = order.method()?;
     let ended = if let Some(range) = method.range_test() {
         if args.share {
             return Err(one_run());
         }
-        let (ended, found) =
-            sweep::run_range_test(&order, range, &trainer).map_err(|error| refusal(&error))?;
+        let (ended, found) = sweep::run_range_test(&order, range, &trainer)?;
         trainer.end_stream();
         if let Some(found) = found {
             let object = || serde_json::to_value(&found).unwrap_or_default();
@@ -88,7 +84,12 @@ pub(crate) fn sweep(args: &SweepArgs, kinds: &Kinds) -> Result<u8, Refusal> {
     } else {
         trainer.check_metric(&sweep, &base, cores).map_err(|problem| {
             let vocabulary = vocabulary(kinds);
-            refused(config::sweep::metric_problem(&path, &args.words, &vocabulary, &problem))
+            ErrorPage::from(config::sweep::metric_problem(
+                &path,
+                &args.words,
+                &vocabulary,
+                &problem,
+            ))
         })?;
         let ran = if args.share {
             sweep::run_shared(order, &trainer, &worker_name(), &to_stderr)
@@ -96,7 +97,7 @@ pub(crate) fn sweep(args: &SweepArgs, kinds: &Kinds) -> Result<u8, Refusal> {
             sweep::run(order, &trainer)
         };
         trainer.end_stream();
-        let (ended, story) = ran.map_err(|error| refusal(&error))?;
+        let (ended, story) = ran?;
         let status = sweep::Status::of(story, &order.folder());
         let Story { subject, trials, .. } = &status.story;
         let ranking = subject.ranking(&kinds.pruners);
@@ -106,22 +107,22 @@ pub(crate) fn sweep(args: &SweepArgs, kinds: &Kinds) -> Result<u8, Refusal> {
         ended
     };
     Ok(match ended {
-        Ended::Done { failed: 0 } | Ended::Extended => 0,
-        Ended::Done { .. } | Ended::TooManyFailures => exit::EXPECTATION,
-        Ended::Stopped { interrupted: true } => exit::INTERRUPTED,
-        Ended::Stopped { interrupted: false } => exit::PREEMPTED,
+        Ended::Done { failed: 0 } | Ended::Extended => ExitCode::Ok,
+        Ended::Done { .. } | Ended::TooManyFailures => ExitCode::Expectation,
+        Ended::Stopped { interrupted: true } => ExitCode::Interrupted,
+        Ended::Stopped { interrupted: false } => ExitCode::Preempted,
     })
 }
 
 /// Another launcher starts several processes of a sweep, which do not know of each other.
-fn launched(place: &Foreign) -> Refusal {
+fn launched(place: &Foreign) -> ErrorPage {
     let page = format!(
         "error: another launcher has started {} processes of this command, and a sweep starts its \
          ranks itself\n  do: start `ddprun sweep` without a launcher, or with `--share`: each \
          process then trains trials of its own",
         place.world
     );
-    Refusal::new(exit::REFUSED, page)
+    ErrorPage::new(ExitCode::Refused, page)
 }
 
 /// The sweep that several machines are to share, as each of them will read it, and its folder.
@@ -129,11 +130,11 @@ pub(crate) fn shared(
     path: &Path,
     words: &[String],
     kinds: &Kinds,
-) -> Result<(Sweep, PathBuf), Refusal> {
+) -> Result<(Sweep, PathBuf), ErrorPage> {
     let (mut sweep, base) = load(path, words, kinds)?;
     number(&mut sweep, words, &base, false)?;
     let method = kinds.methods.build(&sweep.search.method);
-    let method = method.map_err(|error| Refusal::of(exit::BUG, &error, None))?;
+    let method = method.map_err(|error| ErrorPage::of(ExitCode::Bug, &error))?;
     if method.range_test().is_some() {
         return Err(one_run());
     }
@@ -143,10 +144,10 @@ pub(crate) fn shared(
 
 /// The sweep and its base. A metric that is not given is the one that the base monitors, which may
 /// follow from the target of its data.
-fn load(path: &Path, words: &[String], kinds: &Kinds) -> Result<(Sweep, Loaded), Refusal> {
+fn load(path: &Path, words: &[String], kinds: &Kinds) -> Result<(Sweep, Loaded), ErrorPage> {
     refuse_other_files(path)?;
     let vocabulary = vocabulary(kinds);
-    let (mut sweep, mut base) = config::sweep::load(path, words, &vocabulary).map_err(refused)?;
+    let (mut sweep, mut base) = config::sweep::load(path, words, &vocabulary)?;
     let text = files::read_to_string(path).unwrap_or_default();
     let file: toml::Table = text.parse().unwrap_or_default();
     let is_given = file.get("sweep").is_some_and(|sweep| sweep.get("metric").is_some())
@@ -155,13 +156,13 @@ fn load(path: &Path, words: &[String], kinds: &Kinds) -> Result<(Sweep, Loaded),
     if !is_given && sweep.search.method.name != "lr_range" {
         // The base of a sweep already monitors its metric.
         let alone = config::load(&sweep.base, &sweep.changes, &vocabulary);
-        let mut alone = alone.map_err(refused)?;
+        let mut alone = alone?;
         follow_target(&mut alone, kinds);
         let monitored = &alone.experiment.checkpoint.monitor;
         if *monitored != sweep.search.metric {
             let metric = format!("sweep.metric={monitored}");
             let words: Vec<String> = words.iter().cloned().chain([metric]).collect();
-            (sweep, base) = config::sweep::load(path, &words, &vocabulary).map_err(refused)?;
+            (sweep, base) = config::sweep::load(path, &words, &vocabulary)?;
         }
     }
     follow_target(&mut base, kinds);
@@ -175,7 +176,7 @@ fn number(
     words: &[String],
     base: &Loaded,
     extend: bool,
-) -> Result<Option<String>, Refusal> {
+) -> Result<Option<String>, ErrorPage> {
     let is_named = words.iter().any(|word| word.trim_start_matches('+').starts_with("sweep.name="));
     let is_file = sweep.base != sweep.path;
     let usual = sweep.name.clone();
@@ -187,20 +188,20 @@ fn number(
     Ok((number > 1).then_some(usual))
 }
 
-fn is_taken(sweep: &Sweep, base: &Loaded, extend: bool) -> Result<bool, Refusal> {
-    sweep::is_taken(sweep, base, extend).map_err(|error| refusal(&error))
+fn is_taken(sweep: &Sweep, base: &Loaded, extend: bool) -> Result<bool, ErrorPage> {
+    sweep::is_taken(sweep, base, extend).map_err(|error| ErrorPage::from_error(&error))
 }
 
 /// Refuses the folder of a sweep that begins if other runs are in it.
-pub(crate) fn refuse_runs(folder: &Path) -> Result<(), Refusal> {
-    sweep::refuse_runs(folder).map_err(|error| refusal(&error))
+pub(crate) fn refuse_runs(folder: &Path) -> Result<(), ErrorPage> {
+    sweep::refuse_runs(folder).map_err(|error| ErrorPage::from_error(&error))
 }
 
 /// A range test has no trials that could be shared.
-fn one_run() -> Refusal {
+fn one_run() -> ErrorPage {
     let page = "error: a learning-rate range test is one run, and only the trials of a \
                 sweep can be shared\n  do: run `ddprun sweep` without `--share`";
-    Refusal::new(exit::REFUSED, page)
+    ErrorPage::new(ExitCode::Refused, page)
 }
 
 /// `gpu-07-4242-5f0c93ab`: of this process alone, also where machines number processes alike.
@@ -226,8 +227,8 @@ fn say_end(ended: Ended, folder: &Path, story: &Story, is_shared: bool) {
             to_stderr("stopped; other workers continue the sweep, and the same command rejoins it");
         }
         Ended::Stopped { .. } => to_stderr("stopped; run the same command to continue"),
-        Ended::TooManyFailures => complain(&Refusal::new(
-            exit::EXPECTATION,
+        Ended::TooManyFailures => complain(&ErrorPage::new(
+            ExitCode::Expectation,
             "error: more trials failed than `sweep.max_failures` allows\n  \
              do: look at `console.log` and `failure.json` of a failed trial, or raise the limit",
         )),
@@ -252,13 +253,13 @@ fn advice(trials: &[Trial], retry: &str) -> Option<String> {
 }
 
 /// `ddprun sweep --status FOLDER`; a name is enough for a folder in `logs/`.
-pub(crate) fn show_status(folder: &Path, kinds: &Kinds) -> Result<u8, Refusal> {
+pub(crate) fn show_status(folder: &Path, kinds: &Kinds) -> Result<ExitCode, ErrorPage> {
     let Some(found) = find_sweep(folder) else {
         let test = find_range_test(folder).ok_or_else(|| no_sweep(folder))?;
         let object = || serde_json::to_value(sweep::read_range_test(&test)).unwrap_or_default();
         return answer("range_test", object, || sweep::range_test_page(&test));
     };
-    let status = sweep::status(&found).map_err(|error| refusal(&error))?;
+    let status = sweep::status(&found)?;
     let (subject, trials) = (&status.story.subject, &status.story.trials);
     let ranking = subject.ranking(&kinds.pruners);
     let summary = || sweep::summary(subject, &ranking, trials);
@@ -266,25 +267,20 @@ pub(crate) fn show_status(folder: &Path, kinds: &Kinds) -> Result<u8, Refusal> {
 }
 
 /// No sweep is called so: what may have been meant.
-fn no_sweep(word: &Path) -> Refusal {
+fn no_sweep(word: &Path) -> ErrorPage {
     let error = sweep::Error::NoSweep { folder: word.to_owned() };
     let name = word.to_string_lossy();
-    let help = if find_run::run(Some(&name)).is_ok() {
+    let help = if runs::named_run(Some(&name)).is_ok() {
         Some(format!("see it with `ddprun report {name}`: `{name}` is a run, not a sweep"))
     } else {
-        let near = find_run::nearest_sweep(&name);
-        near.map(|near| format!("did you mean `{near}`?")).or_else(|| error.help())
+        let near = runs::nearest_sweep(&name);
+        near.map(|near| format!("did you mean `{near}`?"))
     };
-    Refusal::of(exit::REFUSED, &error, help)
-}
-
-fn refusal(error: &sweep::Error) -> Refusal {
-    let code = match error {
-        sweep::Error::OtherData { .. } => exit::DATA,
-        _ if error.is_refusal() => exit::REFUSED,
-        _ => exit::STORAGE,
-    };
-    Refusal::of(code, error, error.help())
+    let page = ErrorPage::from_error(&error);
+    match help {
+        Some(help) => page.help(help),
+        None => page,
+    }
 }
 
 /// Trials as runs of this program: one process per rank.
@@ -293,7 +289,7 @@ struct Ddp<'a> {
     base: &'a Path,
     program: Program,
     /// For the events of trials, with `--json`.
-    stream: Option<Stream>,
+    stream: Option<JsonStream>,
     /// Held while a trial's folders and data are made.
     opening: Mutex<()>,
     /// Data that has been counted: most trials have the same.
@@ -310,7 +306,7 @@ fn in_words(problems: Problems) -> String {
 }
 
 /// A refusal as the reason for which a trial failed.
-fn without_mark(refusal: &Refusal) -> String {
+fn without_mark(refusal: &ErrorPage) -> String {
     refusal.page().trim_start_matches("error: ").to_owned()
 }
 
@@ -322,10 +318,10 @@ fn on_other_data(folders: &RunFolders) -> OtherData {
 }
 
 /// A failure, of which the exit code says what it means.
-fn failed(error: String, code: u8) -> Outcome {
+fn failed(error: String, code: ExitCode) -> Outcome {
     let cause = match code {
-        exit::NUMERIC => Cause::Diverged,
-        exit::STORAGE => Cause::Storage,
+        ExitCode::Numeric => Cause::Diverged,
+        ExitCode::Storage => Cause::Storage,
         _ => Cause::Other,
     };
     Outcome::Failed { error, cause }
@@ -381,7 +377,7 @@ impl Ddp<'_> {
     }
 
     /// What was found on this machine and in the data, of which a trial may use `cores`.
-    fn facts(&self, loaded: &Loaded, cores: usize) -> Result<Facts, Refusal> {
+    fn facts(&self, loaded: &Loaded, cores: usize) -> Result<Facts, ErrorPage> {
         let experiment = &loaded.experiment;
         let targets = targets(loaded, self.kinds)?;
         let key = Surveyed {
@@ -421,7 +417,7 @@ impl Ddp<'_> {
             // Two trials that begin together must not both generate the same data.
             let _alone = self.opening.lock().unwrap_or_else(PoisonError::into_inner);
             if let Err(error) = self.weights.keep() {
-                return Ok(failed(error.to_string(), exit::STORAGE));
+                return Ok(failed(error.to_string(), ExitCode::Storage));
             }
             match own_run(job.folders.clone(), &prepared, on_other_data(&job.folders)) {
                 Ok(run) => run,
@@ -445,7 +441,7 @@ impl Ddp<'_> {
             _ => {}
         };
         let ended = launch::run(&prepared.plan, &run.folders, &start, &mut hear);
-        supervise::clear(&run.folders);
+        session::clear(&run.folders);
         Ok(match ended {
             Ok(launch::Ended::Completed | launch::Ended::Missed) => Outcome::Done,
             Ok(launch::Ended::Stopped | launch::Ended::Interrupted { .. }) => Outcome::Stopped,
@@ -463,7 +459,7 @@ impl Trainer for Ddp<'_> {
     }
 
     fn train(&self, job: &Job, on_step: &mut dyn FnMut(u64)) -> Outcome {
-        self.run(job, on_step).unwrap_or_else(|error| failed(error, exit::REFUSED))
+        self.run(job, on_step).unwrap_or_else(|error| failed(error, ExitCode::Refused))
     }
 
     fn other_data(&self, folders: &RunFolders, changes: &[String]) -> Vec<String> {
@@ -474,7 +470,7 @@ impl Trainer for Ddp<'_> {
 
     fn report(&self, job: &Job) {
         if let Ok(prepared) = self.decide(&job.changes, job.cores, Some(&job.gpus)) {
-            supervise::draw(&prepared.plan, &job.folders);
+            session::draw(&prepared.plan, &job.folders);
         }
     }
 }

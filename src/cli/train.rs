@@ -1,180 +1,46 @@
-//! Training: load, facts, plan, launch, report.
+//! `ddprun x.toml`: a run from its start to its last words.
 
-use std::fmt;
-use std::time::Duration;
-
-use crate::cli::args::{Launch, Run};
-use crate::cli::no_place::no_place;
-use crate::cli::output::to_stderr;
-use crate::cli::prepare::{
-    Origin, OwnedRun, Prepared, check_weights, decide, load, measure, refuse_sweep, refused,
-};
-use crate::cli::refusal::Refusal;
-use crate::cli::request::RunRequest;
-use crate::cli::supervise::{Launched, report, take_part, watch};
-use crate::cli::{machines, node_args, relaunch};
-use crate::config::values::Auto;
+use crate::cli::args::Run;
+use crate::cli::{node_args, sample};
 use crate::kinds::Kinds;
-use crate::launch::rank_env::{Foreign, mpi_launcher};
-use crate::launch::{self, JoinError, NotPrepared, RankWait, Role};
-use crate::plan::{BackendPlan, MpiFacts};
-use crate::terminal::counted;
-use crate::worker::{self, exit};
+use crate::launch::{self, Role};
+use crate::session::{self, Launched, Origin, load, new_or_relaunched, no_place};
+use crate::user_error::{ErrorPage, ExitCode};
+use crate::worker;
 
 /// `ddprun x.toml [key=value ...]`
-pub(crate) fn train(args: &Run, kinds: &Kinds) -> Result<u8, Refusal> {
+pub(crate) fn train(args: &Run, kinds: &Kinds) -> Result<ExitCode, ErrorPage> {
     let path = args.experiment.clone().unwrap_or_default();
     let role = role()?;
     let args = node_args::run_with_variables(args, &role)?;
-    let prepare = |origin: Origin<'_>| {
-        let loaded = load(&path, &args.all_changes(), kinds)?;
-        if let Some(request) = relaunch::begun(&loaded, origin, kinds)? {
-            return Ok(request);
-        }
-        refuse_sweep(&loaded)?;
-        let facts = measure(&loaded, origin, None, kinds)?;
-        let plan = decide(&loaded, &facts, kinds)?;
-        check_weights(&loaded, &plan, kinds).map_err(refused)?;
-        Ok(RunRequest::new(Prepared::new(loaded, facts, plan, kinds)?))
-    };
+    let (place, changes) = (node_args::place(&args.launch)?, args.all_changes());
+    let make = |origin: Origin<'_>| new_or_relaunched(&path, &changes, origin, kinds);
     // What is wrong with the experiment, the first rank says.
-    let timeout =
-        || Some(load(&path, &args.all_changes(), kinds).ok()?.experiment.distributed.timeout.0);
-    let launched = launch(&args.launch, &role, prepare, &timeout, kinds)?;
-    report(launched, kinds)
+    let timeout = || Some(load(&path, &changes, kinds).ok()?.experiment.distributed.timeout.0);
+    report(session::launch(place, &role, make, &timeout, kinds)?, kinds)
 }
 
-/// Runs what `make` prepares, in this `role`: with ranks of our own, on this machine or on several,
-/// or as a rank of the launcher that started us. Only one process makes the run; `timeout` is
-/// `distributed.timeout`, as far as the others know it.
-pub(crate) fn launch(
-    launch: &Launch,
-    role: &Role,
-    make: impl FnOnce(Origin<'_>) -> Result<RunRequest, Refusal>,
-    timeout: &dyn Fn() -> Option<Duration>,
-    kinds: &Kinds,
-) -> Result<Launched, Refusal> {
-    let place = node_args::place(launch)?;
-    match (role, place) {
-        (Role::Foreign(launched), None) => match node_args::launched_place(launched)? {
-            Some(place) if launched.is_first_of_machine() => {
-                machines::train_launched(launched, &place, || make((role, place.nodes)), kinds)
-            }
-            None if launched.world != launched.local_world && mpi_launcher().is_some() => {
-                // Which ranks share a machine is found out by MPI, once a plan uses it.
-                let apart = launched.apart();
-                let request = make((&Role::Foreign(apart.clone()), apart.nodes()))?;
-                match request.prepared.plan.distributed.backend {
-                    BackendPlan::Mpi => machines::train_by_mpi(&apart, request, kinds),
-                    _ => Err(no_way(launched, &request)),
-                }
-            }
-            _ => foreign(make, (role, launched), timeout, kinds),
-        },
-        (Role::Foreign(_), Some(_)) => {
-            let page = "error: another launcher has started this process, and `--nnodes` asks for \
-                        several machines\n  do: start `ddprun --nnodes` on each machine by \
-                        itself, without a launcher";
-            Err(Refusal::new(exit::REFUSED, page))
-        }
-        (_, Some(place)) => {
-            let request = make((role, place.nodes))?;
-            if let Some(shards) = shards_of_world(&request.prepared).filter(|_| place.node == 0) {
-                let world = request.prepared.plan.distributed.world_size.get();
-                to_stderr(&format!("{} in all: {shards}", counted(world.into(), "rank")));
-            }
-            machines::train(&place, &request, kinds)
-        }
-        (_, None) => {
-            let request = make((role, 1))?;
-            let run = relaunch::open(&request, None)?;
-            let smaller = request.prepared.smaller(kinds)?;
-            let Prepared { plan, source, .. } = request.prepared;
-            let mut launched = watch(plan, smaller, run, None)?;
-            launched.sample_tokens = source.sample_tokens();
-            Ok(launched)
-        }
+/// Says how a run ended, and samples from one that generates text.
+pub(crate) fn report(launched: Launched, kinds: &Kinds) -> Result<ExitCode, ErrorPage> {
+    let (tokens, logs) = (launched.sample_tokens, launched.logs().to_owned());
+    let code = session::conclude(launched)?;
+    if let Some(tokens) = tokens
+        && code == ExitCode::Ok
+    {
+        sample::at_the_end(tokens, &logs, kinds);
     }
-}
-
-/// Ranks on several machines whose plan does not use MPI, and which were given no token.
-fn no_way(launched: &Foreign, request: &RunRequest) -> Refusal {
-    let Foreign { world, local_world, .. } = *launched;
-    let error = JoinError::<Never>::SeveralMachines { world, local_world };
-    let why = match &request.prepared.facts.mpi {
-        Some(MpiFacts::Unusable { why, .. }) => format!("\n  why: {why}"),
-        _ => String::new(),
-    };
-    Refusal::new(exit::REFUSED, format!("error: {error}{why}"))
+    Ok(code)
 }
 
 /// What started this process.
-pub(crate) fn role() -> Result<Role, Refusal> {
-    launch::rank_env::from_environment().map_err(|error| Refusal::of(exit::REFUSED, &error, None))
+pub(crate) fn role() -> Result<Role, ErrorPage> {
+    launch::rank_env::from_environment().map_err(|error| ErrorPage::of(ExitCode::Refused, &error))
 }
 
 /// `ddprun worker`: a rank that our own parent started.
-pub(crate) fn worker(kinds: &Kinds) -> Result<u8, Refusal> {
+pub(crate) fn worker(kinds: &Kinds) -> Result<ExitCode, ErrorPage> {
     let role = role()?;
-    let membership = launch::join(&role, || Err(Never)).map_err(|error| no_place(&error))?;
+    let membership =
+        launch::join(&role, || Err(session::Never)).map_err(|error| no_place(&error))?;
     Ok(worker::run(membership, None, kinds).code)
-}
-
-/// Only rank 0 of a foreign launcher makes a run; `worker` never does.
-struct Never;
-
-impl fmt::Display for Never {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("`ddprun worker` is started by ddprun itself")
-    }
-}
-
-impl NotPrepared for Never {}
-
-/// A rank of torchrun, srun or mpirun: rank 0 makes the run, all train, only the launcher watches.
-fn foreign(
-    make: impl FnOnce(Origin<'_>) -> Result<RunRequest, Refusal>,
-    (role, place): (&Role, &Foreign),
-    timeout: &dyn Fn() -> Option<Duration>,
-    kinds: &Kinds,
-) -> Result<Launched, Refusal> {
-    let mut wait = RankWait { say: to_stderr, ..RankWait::default() };
-    if !place.is_first_of_machine() {
-        wait.longest = timeout().unwrap_or(wait.longest);
-    }
-    // Rank 0 holds the run's lock as long as it lives.
-    let mut owned = None;
-    let joined = launch::join_within(role, wait, || {
-        let request = make((role, 1))?;
-        say_overridden(place, &request.prepared);
-        let run = owned.insert(relaunch::open(&request, None)?);
-        Ok::<_, Refusal>(run.for_ranks(request.prepared.plan))
-    });
-    let membership = match joined {
-        Err(JoinError::Prepare(refusal)) => return Err(refusal),
-        joined => joined.map_err(|error| no_place(&error))?,
-    };
-    let run = owned.unwrap_or_else(|| OwnedRun::of_another(membership.rank_plan.run.clone()));
-    Ok(take_part(membership, run, kinds))
-}
-
-/// Says that the launcher's number of ranks counts, and not the experiment's.
-fn say_overridden(place: &Foreign, prepared: &Prepared) {
-    let (devices, world) = (&prepared.loaded.experiment.distributed.devices, place.world.get());
-    if let Some(devices) = devices.count().filter(|devices| *devices != world) {
-        let ranks = counted(world.into(), "rank");
-        let shards =
-            shards_of_world(prepared).map_or(String::new(), |shards| format!("; {shards}"));
-        to_stderr(&format!(
-            "the launcher started {ranks}, which overrides `distributed.devices = \
-             {devices}`{shards}"
-        ));
-    }
-}
-
-/// How many shards "auto" is, where several machines or a launcher decide how many ranks there are.
-fn shards_of_world(prepared: &Prepared) -> Option<String> {
-    let shards = prepared.plan.batch.shards.get();
-    let is_auto = prepared.loaded.experiment.distributed.shards == Auto::Auto;
-    is_auto.then(|| format!("`distributed.shards = \"auto\"` is {shards}, one for each rank"))
 }

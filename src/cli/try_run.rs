@@ -8,16 +8,16 @@ use std::time::{Duration, Instant};
 use serde_json::json;
 
 use crate::checkpoint;
+use crate::cli::answer;
 use crate::cli::args::Run;
 use crate::cli::doctor_training::{ScratchFolder, shortened, train_in};
-use crate::cli::prepare::{ALONE, Prepared, prepare};
-use crate::cli::{Refusal, answer};
 use crate::data;
 use crate::kinds::Kinds;
-use crate::launch::exit_code as exit;
 use crate::plan::{Cadence, Plan};
 use crate::predict::Predictor;
+use crate::session::{ALONE, Prepared, prepare};
 use crate::terminal::counted;
+use crate::user_error::{ErrorPage, ExitCode};
 
 /// Steps before the save.
 const STEPS: u64 = 2;
@@ -32,7 +32,7 @@ const BYTES: u64 = 20_000;
 
 /// Tries the experiment, and says of each part that it works. Nothing is left behind; after a
 /// failure the folder stays that its message names.
-pub(crate) fn try_run(run: &Run, kinds: &Kinds) -> Result<u8, Refusal> {
+pub(crate) fn try_run(run: &Run, kinds: &Kinds) -> Result<ExitCode, ErrorPage> {
     let mut room = ScratchFolder::temporary("try")?;
     let changes = run.all_changes();
     let path = run.experiment.clone().unwrap_or_default();
@@ -59,7 +59,7 @@ pub(crate) fn try_run(run: &Run, kinds: &Kinds) -> Result<u8, Refusal> {
     let step = plan.length.total_steps;
     say("resume", &format!("from step {step}, and one step more"), time)?;
     let opened = checkpoint::newest(&folders.checkpoints)
-        .map_err(|error| Refusal::of(exit::CHECKPOINT, &error, None))?;
+        .map_err(|error| ErrorPage::of(ExitCode::Checkpoint, &error))?;
     let began = Instant::now();
     let inputs = inputs(&prepared, &room)?;
     let predicted = match predict(more, &opened, &inputs, kinds)? {
@@ -71,7 +71,7 @@ pub(crate) fn try_run(run: &Run, kinds: &Kinds) -> Result<u8, Refusal> {
 }
 
 /// Says of a part that it works.
-fn say(what: &str, how: &str, time: Duration) -> Result<u8, Refusal> {
+fn say(what: &str, how: &str, time: Duration) -> Result<ExitCode, ErrorPage> {
     let object = || json!({ "part": what, "words": how, "seconds": time.as_secs_f64() });
     answer("tried", object, || line(what, how, time))
 }
@@ -101,9 +101,9 @@ fn resumed(plan: &Plan) -> Plan {
 }
 
 /// Something to predict: some of the files that validate, or that are trained on.
-fn inputs(prepared: &Prepared, room: &ScratchFolder) -> Result<Vec<PathBuf>, Refusal> {
+fn inputs(prepared: &Prepared, room: &ScratchFolder) -> Result<Vec<PathBuf>, ErrorPage> {
     let found = prepared.source.files(&prepared.plan.data.source.found);
-    let mut parts = found.map_err(|error| Refusal::of(exit::DATA, &error, error.help()))?;
+    let mut parts = found?;
     parts.retain(|part| !part.paths.is_empty());
     let at = parts.iter().position(|part| part.name == "val").unwrap_or(0);
     let Some(part) = parts.get(at) else { return Ok(Vec::new()) };
@@ -119,10 +119,10 @@ fn inputs(prepared: &Prepared, room: &ScratchFolder) -> Result<Vec<PathBuf>, Ref
 }
 
 /// The first lines of a file, as a file of its own.
-fn beginning(path: &Path, room: &ScratchFolder) -> Result<PathBuf, Refusal> {
+fn beginning(path: &Path, room: &ScratchFolder) -> Result<PathBuf, ErrorPage> {
     let unreadable = |error: std::io::Error| {
         let page = format!("error: `{}` cannot be read: {error}", path.display());
-        Refusal::new(exit::DATA, page)
+        ErrorPage::new(ExitCode::Data, page)
     };
     let file = std::fs::File::open(path).map_err(unreadable)?;
     let is_text = path.extension().is_some_and(|end| end == "txt");
@@ -141,7 +141,7 @@ fn beginning(path: &Path, room: &ScratchFolder) -> Result<PathBuf, Refusal> {
     }
     let to = room.join(&path.file_name().unwrap_or_default().to_string_lossy());
     crate::files::write_atomic(&to, &bytes)
-        .map_err(|error| Refusal::of(exit::STORAGE, &error, None))?;
+        .map_err(|error| ErrorPage::of(ExitCode::Storage, &error))?;
     Ok(to)
 }
 
@@ -151,16 +151,14 @@ fn predict(
     opened: &checkpoint::Opened,
     inputs: &[PathBuf],
     kinds: &Kinds,
-) -> Result<Option<usize>, Refusal> {
+) -> Result<Option<usize>, ErrorPage> {
     let source = kinds.data.build(&plan.data.source.kind).map_err(data::Error::from);
     let asked = data::Predicting { paths: inputs, plan: &plan.data, transforms: &kinds.transforms };
     let has_none = source.and_then(|source| source.inputs(&asked).map(drop));
     if inputs.is_empty() || matches!(has_none, Err(data::Error::NotPredicted { .. })) {
         return Ok(None);
     }
-    let refused = |error: crate::predict::Error| {
-        Refusal::of(error.exit_code(), &error, error.help().map(str::to_owned))
-    };
-    let mut predictor = Predictor::of(plan, opened, kinds).map_err(refused)?;
+    let refused = |error: crate::predict::Error| ErrorPage::from_error(&error);
+    let mut predictor = Predictor::of(plan, opened, kinds)?;
     predictor.predict(inputs).map(|rows| Some(rows.len())).map_err(refused)
 }

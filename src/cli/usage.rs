@@ -7,13 +7,11 @@ use std::path::{Path, PathBuf};
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Arg, ArgMatches, Command, CommandFactory};
 
-use crate::cli::Refusal;
 use crate::cli::args::{Args, Run};
-use crate::cli::other_file::refuse_other_files;
-use crate::cli::prepare;
 use crate::config::{self, Problem, closest};
 use crate::kinds::Kinds;
-use crate::launch::exit_code as exit;
+use crate::session::refuse_other_files;
+use crate::user_error::{ErrorPage, ExitCode};
 
 /// What a profile is here.
 const TIMES: &str = "see where the time of a run goes, rank by rank, with `ddprun serve`";
@@ -58,17 +56,17 @@ const OTHER_VERBS: [(&[&str], &str); 15] = [
 ];
 
 /// A command line that clap does not take, as it says it: what is wrong, and what to do.
-pub(crate) fn refused(error: &clap::Error) -> Refusal {
+pub(crate) fn refused(error: &clap::Error) -> ErrorPage {
     let text = error.render().to_string();
     let mut parts = text.trim_end().split("\n\n");
     let what = parts.next().unwrap_or_default().to_owned();
     let rest: Vec<&str> = parts.map(str::trim).collect();
     let help = if rest.is_empty() { String::new() } else { format!("\n  do: {}", rest.join("\n")) };
-    Refusal::new(exit::REFUSED, what + &help)
+    ErrorPage::new(ExitCode::Refused, what + &help)
 }
 
 /// Refuses an experiment that is no file, but a word where a verb would be.
-pub(crate) fn refuse_unknown_verb(run: &Run) -> Result<(), Refusal> {
+pub(crate) fn refuse_unknown_verb(run: &Run) -> Result<(), ErrorPage> {
     if let Some(path) = &run.experiment {
         refuse_other_files(path)?;
     }
@@ -78,7 +76,7 @@ pub(crate) fn refuse_unknown_verb(run: &Run) -> Result<(), Refusal> {
         "error: `{word}` is neither a file nor a command\n  do: {}",
         instead_of(word, &run.changes)
     );
-    Err(Refusal::new(exit::REFUSED, page))
+    Err(ErrorPage::new(ExitCode::Refused, page))
 }
 
 fn instead_of(word: &str, rest: &[String]) -> String {
@@ -107,7 +105,7 @@ pub(crate) fn refuse_urls(
     command: &Command,
     matches: &ArgMatches,
     line: &[OsString],
-) -> Result<(), Refusal> {
+) -> Result<(), ErrorPage> {
     if let Some((verb, inner)) = matches.subcommand()
         && let Some(command) = command.find_subcommand(verb)
     {
@@ -126,7 +124,7 @@ pub(crate) fn refuse_urls(
         let index = words.iter().position(|word| word.ends_with(url)).unwrap_or_default();
         let help = config::instead_of_url(config::url_scheme(url).unwrap_or_default());
         let problem = Problem::of_word(&words, index, format!("`{url}` {}", config::NO_URL));
-        return Err(prepare::refused(problem.help(help).into()));
+        return Err(problem.help(help).into());
     }
     Ok(())
 }
@@ -136,14 +134,14 @@ pub(crate) fn refuse_unknown_flag(
     error: &clap::Error,
     line: &[OsString],
     kinds: &Kinds,
-) -> Option<Refusal> {
+) -> Option<ErrorPage> {
     let Some(ContextValue::String(flag)) = error.get(ContextKind::InvalidArg) else { return None };
     if error.kind() != ErrorKind::UnknownArgument || !takes_changes(line) {
         return None;
     }
     if let Some(help) = instead_of_flag(flag, line) {
         let page = format!("error: `{flag}` is not a flag\n  do: {help}");
-        return Some(Refusal::new(exit::REFUSED, page));
+        return Some(ErrorPage::new(ExitCode::Refused, page));
     }
     if error.get(ContextKind::SuggestedArg).is_some() {
         return None;
@@ -152,7 +150,7 @@ pub(crate) fn refuse_unknown_flag(
     let change = format!("{key}={}", value_of(flag, line).unwrap_or("..."));
     let page =
         format!("error: `{flag}` is not a flag; write keys without dashes\n  do: write `{change}`");
-    Some(Refusal::new(exit::REFUSED, page))
+    Some(ErrorPage::new(ExitCode::Refused, page))
 }
 
 /// What does here what `flag` does in other programs.
@@ -276,7 +274,7 @@ mod tests {
         let refused = |line: &str| {
             let line: Vec<OsString> = line.split(' ').map(OsString::from).collect();
             let matches = Args::command().try_get_matches_from(&line).unwrap();
-            refuse_urls(&Args::command(), &matches, &line).err().map(|it| it.page().to_owned())
+            refuse_urls(&Args::command(), &matches, &line).err().map(|it| it.page().into_owned())
         };
         for line in [
             "ddprun s3://bucket/x.toml",

@@ -4,6 +4,8 @@ use std::ffi::OsString;
 use std::io::{self, BufRead, BufReader, Write};
 use std::process::{Command, Stdio};
 
+use crate::user_error::{ExitCode, UserError};
+
 /// A program, what it is called with, and what it reads.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Call {
@@ -34,8 +36,15 @@ pub enum Error {
     },
 }
 
-impl Error {
-    pub fn help(&self) -> Option<String> {
+impl UserError for Error {
+    fn exit_code(&self) -> ExitCode {
+        match self {
+            Self::NotRun { .. } => ExitCode::Refused,
+            Self::Failed { .. } => ExitCode::Peer,
+        }
+    }
+
+    fn help(&self) -> Option<String> {
         match self {
             Self::NotRun { program, source } if source.kind() == io::ErrorKind::NotFound => {
                 Some(format!(

@@ -10,10 +10,8 @@ use std::path::PathBuf;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::cluster::shell::{AtTerm, line, path, preparation, quoted, supervised};
-use crate::cluster::{
-    Call, Cluster, Job, LongestSave, Output, Place, SaveTime, Shape, State, job, shell,
-};
+use crate::cluster::shell::{self, AtTerm, line, path, preparation, quoted, supervised};
+use crate::cluster::{Call, Cluster, Job, LongestSave, Output, Place, SaveTime, Shape, State, job};
 use crate::config::kind::{Kind, Wrong};
 use crate::config::values::{Duration, Size};
 

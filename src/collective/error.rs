@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use crate::collective::Call;
 use crate::units::Rank;
+use crate::user_error::{ExitCode, UserError};
 
 /// A rank that did not join a call in time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -90,16 +91,6 @@ impl Error {
         }
     }
 
-    /// What the user can do about it.
-    pub fn help(&self) -> Option<String> {
-        let Self::Aborted { reason, .. } = self else { return None };
-        let rank = reason.strip_suffix(" died")?.split_whitespace().nth(1)?;
-        Some(format!(
-            "see the end of `rank-{rank}.log` for the cause, and `dmesg` for whether memory ran \
-             out; then `ddprun resume` by the same launcher continues from the newest checkpoint"
-        ))
-    }
-
     /// Who has ended the group and why, as `rank` tells others of it.
     pub(super) fn told_by(&self, rank: Rank) -> (Rank, String) {
         match self {
@@ -110,6 +101,21 @@ impl Error {
 
     pub(super) fn mapping(what: impl Into<String>) -> Self {
         Self::Mapping { what: what.into(), source: None }
+    }
+}
+
+impl UserError for Error {
+    fn exit_code(&self) -> ExitCode {
+        ExitCode::Peer
+    }
+
+    fn help(&self) -> Option<String> {
+        let Self::Aborted { reason, .. } = self else { return None };
+        let rank = reason.strip_suffix(" died")?.split_whitespace().nth(1)?;
+        Some(format!(
+            "see the end of `rank-{rank}.log` for the cause, and `dmesg` for whether memory ran \
+             out; then `ddprun resume` by the same launcher continues from the newest checkpoint"
+        ))
     }
 }
 

@@ -9,6 +9,7 @@ use thiserror::Error;
 use crate::config::closest;
 use crate::data::file_names::IMAGE_ENDINGS;
 use crate::registry::Unbuildable;
+use crate::user_error::{ExitCode, UserError};
 
 /// The data cannot be used (exit 3), or its loader threads cannot run.
 #[derive(Debug, Error)]
@@ -292,19 +293,6 @@ pub enum Error {
     },
 }
 
-/// Whose fault an [`enum@Error`] is; decides the exit code.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Fault {
-    /// The data cannot be used.
-    Data,
-    /// The disk or folder for generated data cannot be written.
-    Storage,
-    /// Out of threads.
-    Resource,
-    /// Ours.
-    Bug,
-}
-
 impl Error {
     /// Why `what`, the file at `path` that should hold what is `expected`, cannot be read.
     pub(crate) fn reading(
@@ -315,16 +303,6 @@ impl Error {
         move |source| match source.kind() {
             io::ErrorKind::NotFound => Self::Missing { what, path: path.to_owned(), expected },
             _ => Self::Io { action: "read", path: path.to_owned(), source },
-        }
-    }
-
-    /// Whose fault it is.
-    pub fn fault(&self) -> Fault {
-        match self {
-            Self::Write { .. } => Fault::Storage,
-            Self::Spawn { .. } => Fault::Resource,
-            Self::Batch { .. } | Self::Panicked { .. } => Fault::Bug,
-            _ => Fault::Data,
         }
     }
 
@@ -339,9 +317,19 @@ impl Error {
             _ => None,
         }
     }
+}
 
-    /// The file or folder that is wrong, and the line in it, from 1, if it is one line.
-    pub fn place(&self) -> Option<(&Path, Option<u64>)> {
+impl UserError for Error {
+    fn exit_code(&self) -> ExitCode {
+        match self {
+            Self::Write { .. } => ExitCode::Storage,
+            Self::Spawn { .. } => ExitCode::Resource,
+            Self::Batch { .. } | Self::Panicked { .. } => ExitCode::Bug,
+            _ => ExitCode::Data,
+        }
+    }
+
+    fn place(&self) -> Option<(&Path, Option<u64>)> {
         match self {
             Self::Line { path, line, .. }
             | Self::Cell { path, line, .. }
@@ -365,8 +353,7 @@ impl Error {
         }
     }
 
-    /// What the user can do about it.
-    pub fn help(&self) -> Option<String> {
+    fn help(&self) -> Option<String> {
         let help = match self {
             Self::MissingKey { key, .. } => format!("set `{key}` in the experiment file"),
             Self::Io { source, .. }

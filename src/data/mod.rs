@@ -56,7 +56,7 @@ pub(crate) mod fuzz_readers;
 pub use chat_template::ChatTemplate;
 pub use dataset::{Baseline, Batch, Dataset, IGNORED, IGNORED_LABEL, Splits, Target};
 pub use environment::Environment;
-pub use error::{Error, Fault, SampleError};
+pub use error::{Error, SampleError};
 pub(crate) use file_names::{IMAGE_ENDINGS, is_hidden, is_image, unpacked};
 pub use fingerprint::Fingerprint;
 pub(crate) use images::decode::has_more_than_8_bits;

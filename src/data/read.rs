@@ -168,6 +168,7 @@ fn once(path: &Path) -> io::Result<Vec<u8>> {
 
 #[cfg(test)]
 mod tests {
+    use crate::user_error::UserError;
     use test_support::assert_refused;
 
     use super::*;

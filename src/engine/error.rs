@@ -1,8 +1,10 @@
 //! Why training cannot go on.
 
+use crate::collective;
+use crate::data;
 use crate::engine::vote::StopRequest;
 use crate::units::Rank;
-use crate::{collective, data};
+use crate::user_error::{ExitCode, UserError};
 
 /// A failure of a step or an evaluation.
 #[derive(Debug, thiserror::Error)]
@@ -157,9 +159,29 @@ pub enum Error {
     },
 }
 
-impl Error {
-    /// What the user can do about it.
-    pub fn help(&self) -> Option<String> {
+impl UserError for Error {
+    fn exit_code(&self) -> ExitCode {
+        match self {
+            Self::NotFinite { .. }
+            | Self::EvaluationNotFinite { .. }
+            | Self::Exploded { .. }
+            | Self::ScaleUnderflow { .. } => ExitCode::Numeric,
+            Self::Data(error) => error.exit_code(),
+            Self::NothingCounts { .. } => ExitCode::Data,
+            Self::Unused { .. } => ExitCode::Refused,
+            Self::Collective(_)
+            | Self::ModelDiffers { .. }
+            | Self::StartDiffers { .. }
+            | Self::RestoredDiffers { .. }
+            | Self::Diverged { .. }
+            | Self::Vote { .. } => ExitCode::Peer,
+            Self::Thread(_) => ExitCode::Resource,
+            Self::BrokenOff(_) => ExitCode::Preempted,
+            Self::Tensor { .. } | Self::Miscounted { .. } | Self::ThreadGone => ExitCode::Bug,
+        }
+    }
+
+    fn help(&self) -> Option<String> {
         match self {
             Self::NotFinite { .. } => Some(
                 "lower `optimizer.lr`, set `train.clip_grad_norm = 1.0` or a `scheduler.warmup`; \

@@ -9,6 +9,7 @@ use crate::config::{
 };
 
 use super::Kinds;
+use crate::user_error::{ErrorPage, ExitCode};
 
 mod defaults;
 mod groups;
@@ -595,4 +596,33 @@ fn several_values_for_one_key_name_the_command_that_tries_them() {
 #[test]
 fn the_list_of_keys_grows_only_on_purpose() {
     insta::assert_snapshot!("keys", vocabulary().keys().join("\n"));
+}
+
+#[test]
+fn each_problem_of_an_experiment_is_an_object_with_its_place() {
+    let vocabulary = Kinds::default().vocabulary();
+    let text = "schema = 1\n[train]\nepochs = 3\n  batch_sise = 4\n[model]\nname = \"mlp\"\n\
+                [data]\nname = \"mnist\"\n";
+    let problems = load_text(Path::new("x.toml"), text, &[], &vocabulary);
+    let problems = problems.unwrap_err();
+    let found = ErrorPage::of_problems(ExitCode::Refused, problems.clone()).objects();
+    assert_eq!(found.len(), problems.iter().count());
+    let wrong = found.iter().find(|object| object["key"] == "train.batch_sise").unwrap();
+    assert_eq!(
+        (&wrong["file"], &wrong["line"], &wrong["column"]),
+        (&serde_json::json!("x.toml"), &serde_json::json!(4), &serde_json::json!(3))
+    );
+    assert!(wrong["help"].as_str().unwrap().contains("batch_size"), "{wrong}");
+    assert_eq!(wrong["code"], 2);
+}
+
+#[test]
+fn data_that_cannot_be_used_say_their_line() {
+    let what = "`x` is no number".to_owned();
+    let error = crate::data::Error::Line { path: "a.csv".into(), line: 7, what };
+    let found = ErrorPage::from(error).objects().remove(0);
+    assert_eq!(
+        (&found["file"], &found["line"]),
+        (&serde_json::json!("a.csv"), &serde_json::json!(7))
+    );
 }

@@ -8,7 +8,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use signal_hook::consts::SIGINT;
 use signal_hook::iterator::Signals;
 
-use crate::launch::exit_code as exit;
+use crate::user_error::ExitCode;
 
 /// What a signal asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -75,10 +75,10 @@ impl Early {
     fn end(&self, kind: Kind) -> ! {
         let next = self.remedy.as_ref().map(|remedy| format!("; `{remedy}` starts it"));
         (self.say)(&format!("stopped before the first step{}", next.unwrap_or_default()));
-        std::process::exit(i32::from(match kind {
-            Kind::Preemption => exit::PREEMPTED,
-            Kind::Interruption => exit::INTERRUPTED,
-        }))
+        std::process::exit(i32::from(u8::from(match kind {
+            Kind::Preemption => ExitCode::Preempted,
+            Kind::Interruption => ExitCode::Interrupted,
+        })))
     }
 }
 

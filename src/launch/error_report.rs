@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::launch::phase::Phase;
 use crate::units::Rank;
+use crate::user_error::ExitCode;
 
 /// Version of [`ErrorReport`]'s and of a failure's written form.
 pub(super) const FORMAT: u32 = 1;
@@ -30,7 +31,7 @@ pub struct ErrorReport {
     /// Last step begun; 0 before the first.
     pub step: u64,
     /// Code that the process exits with.
-    pub exit_code: u8,
+    pub exit_code: ExitCode,
     /// Whether the cause is here or at another rank.
     pub blame: Blame,
     /// Ranks that this one waited for until its deadline.

@@ -4,7 +4,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use crate::launch::exit_code;
+use crate::user_error::ExitCode;
 
 /// How a process ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -46,12 +46,12 @@ pub enum Ended {
 
 impl Ended {
     /// The code that the program exits with.
-    pub fn exit_code(self) -> u8 {
+    pub fn exit_code(self) -> ExitCode {
         match self {
-            Self::Completed => 0,
-            Self::Missed => exit_code::EXPECTATION,
-            Self::Stopped => exit_code::PREEMPTED,
-            Self::Interrupted { .. } => exit_code::INTERRUPTED,
+            Self::Completed => ExitCode::Ok,
+            Self::Missed => ExitCode::Expectation,
+            Self::Stopped => ExitCode::Preempted,
+            Self::Interrupted { .. } => ExitCode::Interrupted,
         }
     }
 }

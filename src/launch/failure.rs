@@ -9,10 +9,10 @@ use serde::{Deserialize, Serialize};
 use crate::files;
 use crate::launch::error_report::{FORMAT, host};
 use crate::launch::exit::Exit;
-use crate::launch::exit_code;
 use crate::launch::phase::Phase;
 use crate::plan::RunFolders;
 use crate::units::Rank;
+use crate::user_error::ExitCode;
 
 /// What to do when memory runs out.
 pub(crate) const LESS_MEMORY: &str = "reduce `train.batch_size` or `data.num_workers`, or set \
@@ -54,7 +54,7 @@ pub struct Failure {
     /// What to do about it, where known.
     pub help: Option<String>,
     /// Code for the program to exit with.
-    pub code: u8,
+    pub code: ExitCode,
     /// Whether memory, of the machine or of a device, ran out.
     #[serde(default)]
     pub out_of_memory: bool,
@@ -85,7 +85,7 @@ pub struct Secondary {
 
 impl Failure {
     /// The code that the program exits with.
-    pub fn exit_code(&self) -> u8 {
+    pub fn exit_code(&self) -> ExitCode {
         self.code
     }
 
@@ -133,7 +133,7 @@ impl Failure {
         let log = self.log.display();
         let run = RunFolders::word(self.log.parent().unwrap_or(Path::new("")));
         match self.code {
-            exit_code::BUG => {
+            ExitCode::Bug => {
                 format!("report this bug in ddprun with `{log}`; then run `ddprun resume {run}`")
             }
             _ => format!("fix the cause, then run `ddprun resume {run}`"),
@@ -145,7 +145,7 @@ impl Failure {
         run: &RunFolders,
         rank: Rank,
         error: &std::io::Error,
-        code: u8,
+        code: ExitCode,
     ) -> Box<Self> {
         let message = format!("rank {rank} cannot be started");
         Box::new(Self::new(run, rank, message, vec![error.to_string()], code))
@@ -164,7 +164,7 @@ impl Failure {
             first,
             format!("node {node} ({name}) is gone"),
             vec![why],
-            exit_code::PEER,
+            ExitCode::Peer,
         );
         let (host, log_tail) = (name.to_owned(), vec![]);
         Box::new(Self { node: Some(node), host, log_tail, ..failure })
@@ -173,13 +173,13 @@ impl Failure {
     /// A group that was ended because of another machine, whose reason is not known.
     pub(super) fn of_elsewhere(run: &RunFolders, rank: Rank) -> Box<Self> {
         let message = "another machine ended the run".to_owned();
-        Box::new(Self::new(run, rank, message, vec![], exit_code::PEER))
+        Box::new(Self::new(run, rank, message, vec![], ExitCode::Peer))
     }
 
     /// Machines that have saved, to go on with one that had come back, and did not meet.
     pub(super) fn of_meeting(run: &RunFolders, rank: Rank) -> Box<Self> {
         let message = "the machines did not meet again".to_owned();
-        Box::new(Self::new(run, rank, message, vec![], exit_code::PEER))
+        Box::new(Self::new(run, rank, message, vec![], ExitCode::Peer))
     }
 
     pub(super) fn new(
@@ -187,7 +187,7 @@ impl Failure {
         rank: Rank,
         message: String,
         causes: Vec<String>,
-        code: u8,
+        code: ExitCode,
     ) -> Self {
         let log = run.logs.join(format!("rank-{rank}.log"));
         Self {

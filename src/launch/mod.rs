@@ -25,7 +25,6 @@
 //! [`Blame::Own`].
 
 mod phase;
-pub(crate) mod exit_code;
 mod exit;
 mod stop;
 mod error_report;

@@ -5,8 +5,8 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use crate::launch::exit_code;
 use crate::plan::{Plan, RunFolders};
+use crate::user_error::{ErrorPage, ExitCode};
 
 /// What the process that prepares a run gives to its ranks.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -22,8 +22,14 @@ pub struct PreparedRun {
 /// Why a process that should prepare a run has none.
 pub trait NotPrepared: fmt::Display {
     /// The exit code of all ranks that wait for it.
-    fn exit_code(&self) -> u8 {
-        exit_code::REFUSED
+    fn exit_code(&self) -> ExitCode {
+        ExitCode::Refused
+    }
+}
+
+impl NotPrepared for ErrorPage {
+    fn exit_code(&self) -> ExitCode {
+        self.code()
     }
 }
 
@@ -36,13 +42,13 @@ pub struct NoRun {
     /// Why there is none.
     pub reason: String,
     /// The exit code of all who are told.
-    pub exit_code: u8,
+    pub exit_code: ExitCode,
 }
 
 impl NoRun {
     /// One that does not fit: another program, experiment or world.
     pub(in crate::launch) fn unfit(reason: impl Into<String>) -> Self {
-        Self { reason: reason.into(), exit_code: exit_code::REFUSED }
+        Self { reason: reason.into(), exit_code: ExitCode::Refused }
     }
 
     /// `who` could not prepare it.

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 #[repr(u8)]
 pub enum Stop {
     /// The group is to come back with more ranks: finish the step, save, exit with
-    /// `exit_code::RESIZED`.
+    /// `ExitCode::Resized`.
     Resize = 1,
     /// The parent sends no heartbeat: finish the step, save, exit 75.
     Unwatched,

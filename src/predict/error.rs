@@ -1,7 +1,11 @@
 //! Why there are no predictions.
 
-use crate::launch::exit_code as exit;
-use crate::{checkpoint, data, files, runs, worker};
+use crate::checkpoint;
+use crate::data;
+use crate::files;
+use crate::runs;
+use crate::user_error::{ExitCode, UserError};
+use crate::worker;
 
 /// Why there are no predictions, and what to do about it.
 #[derive(Debug, thiserror::Error)]
@@ -9,11 +13,11 @@ use crate::{checkpoint, data, files, runs, worker};
 pub struct Error {
     what: String,
     help: Option<String>,
-    code: u8,
+    code: ExitCode,
 }
 
 impl Error {
-    pub(crate) fn new(code: u8, what: impl Into<String>) -> Self {
+    pub(crate) fn new(code: ExitCode, what: impl Into<String>) -> Self {
         Self { what: what.into(), help: None, code }
     }
 
@@ -22,48 +26,35 @@ impl Error {
         self.help = Some(help.into());
         self
     }
+}
 
-    /// What can be done about it.
-    pub fn help(&self) -> Option<&str> {
-        self.help.as_deref()
-    }
-
-    /// The exit code of `ddprun predict`.
-    pub fn exit_code(&self) -> u8 {
+impl UserError for Error {
+    fn exit_code(&self) -> ExitCode {
         self.code
     }
-}
 
-impl From<worker::Error> for Error {
-    fn from(error: worker::Error) -> Self {
-        Self { what: error.to_string(), help: error.help(), code: error.exit_code() }
+    fn help(&self) -> Option<String> {
+        self.help.clone()
     }
 }
 
-impl From<data::Error> for Error {
-    fn from(error: data::Error) -> Self {
-        Self { what: error.to_string(), help: error.help(), code: worker::of_data(&error) }
-    }
+/// What the errors of the rooms below say of themselves.
+macro_rules! as_they_say {
+    ($($error:ty),+) => {
+        $(impl From<$error> for Error {
+            fn from(error: $error) -> Self {
+                Self { what: error.to_string(), help: error.help(), code: error.exit_code() }
+            }
+        })+
+    };
 }
 
-impl From<checkpoint::Error> for Error {
-    fn from(error: checkpoint::Error) -> Self {
-        let help = error.help();
-        Self { help, ..Self::new(exit::CHECKPOINT, error.to_string()) }
-    }
-}
-
-impl From<runs::Error> for Error {
-    fn from(error: runs::Error) -> Self {
-        let help = error.help();
-        Self { help, ..Self::new(exit::CHECKPOINT, error.to_string()) }
-    }
-}
+as_they_say!(worker::Error, data::Error, checkpoint::Error, runs::Error);
 
 impl From<files::Error> for Error {
     fn from(error: files::Error) -> Self {
         let why = std::error::Error::source(&error).map(|why| format!(": {why}"));
-        Self::new(exit::STORAGE, format!("{error}{}", why.unwrap_or_default()))
+        Self::new(ExitCode::Storage, format!("{error}{}", why.unwrap_or_default()))
     }
 }
 
@@ -78,6 +69,6 @@ mod tests {
         let full = files::Error::io("write", Path::new("p.csv"))(std::io::Error::other("no room"));
         let error = Error::from(full);
         assert_eq!(error.to_string(), "cannot write `p.csv`: no room");
-        assert_eq!(error.exit_code(), exit::STORAGE);
+        assert_eq!(error.exit_code(), ExitCode::Storage);
     }
 }

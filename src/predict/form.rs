@@ -2,10 +2,10 @@
 //! time steps, losses of texts.
 
 use crate::data::{Answers, Inputs, Item, Unit};
-use crate::launch::exit_code as exit;
 use crate::plan::{Plan, Targets};
 use crate::predict::error::Error;
 use crate::predict::row::{Column, ColumnType, Value};
+use crate::user_error::ExitCode;
 
 /// Most classes of which all probabilities are given where nothing else is asked for.
 const MAX_CLASSES: usize = 20;
@@ -61,7 +61,7 @@ impl Form {
         };
         if top.is_some() && n == 0 {
             let what = "`--top` is for classes, but this run predicts something else";
-            return Err(Error::new(exit::REFUSED, what));
+            return Err(Error::new(ExitCode::Refused, what));
         }
         let top = match top {
             None if n > MAX_CLASSES => Some(TOP),
@@ -234,7 +234,7 @@ fn meaning(plan: &Plan, answers: &Answers) -> Result<Meaning, Error> {
         (Answers::OfLoss(given), Targets::Numbers) => Ok(Meaning::Numbers(units(given))),
         _ => {
             let what = format!("the answers of `{}` are no predictions", plan.model.name());
-            Err(Error::new(exit::REFUSED, what))
+            Err(Error::new(ExitCode::Refused, what))
         }
     }
 }

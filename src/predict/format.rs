@@ -13,9 +13,9 @@ use parquet::file::writer::{SerializedFileWriter, SerializedRowGroupWriter};
 use parquet::schema::types::{Type, TypePtr};
 use serde_json::{Map, Value as Json};
 
-use crate::launch::exit_code as exit;
 use crate::predict::error::Error;
 use crate::predict::row::{Column, ColumnType, Rows, Value};
+use crate::user_error::ExitCode;
 
 /// Rows of a row group of Parquet: those that are in memory before they are written.
 const GROUP: usize = 1 << 16;
@@ -43,7 +43,7 @@ impl Format {
                 let what = format!("`{}` ends in none of .csv, .jsonl, .parquet", path.display());
                 let help = "choose one of these endings, which decides the format of the \
                             predictions";
-                Err(Error::new(exit::REFUSED, what).with_help(help))
+                Err(Error::new(ExitCode::Refused, what).with_help(help))
             }
         }
     }
@@ -84,7 +84,7 @@ impl<W: Write + Send> RowWriter<W> {
 
 #[expect(clippy::needless_pass_by_value, reason = "fits `map_err`")]
 fn unwritable(why: Box<dyn Failure + Send + Sync>) -> Error {
-    Error::new(exit::STORAGE, format!("predictions cannot be written: {why}"))
+    Error::new(ExitCode::Storage, format!("predictions cannot be written: {why}"))
 }
 
 impl<W: Write + Send> Body<W> {

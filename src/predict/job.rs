@@ -20,7 +20,6 @@ use crate::checkpoint::{self, Opened};
 use crate::data::{self, Inputs, Items};
 use crate::files;
 use crate::kinds::Kinds;
-use crate::launch::exit_code as exit;
 use crate::launch::rank_env::Foreign;
 use crate::plan::Plan;
 use crate::predict::cut::parts;
@@ -31,6 +30,7 @@ use crate::predict::format::{Format, RowWriter};
 use crate::predict::part_folder::{FORMAT, Identity, POLL, PartFolder};
 use crate::predict::predictor::{Predictor, read};
 use crate::predict::row::{Column, Rows};
+use crate::user_error::ExitCode;
 use crate::worker;
 
 /// Parts for each rank that may be done before the one whose rows are written next.
@@ -94,7 +94,7 @@ fn format_of(path: &Path) -> Result<Format, Error> {
     if path.is_dir() {
         let what = format!("`{}` is a folder", path.display());
         let help = format!("name a file, such as `{}`", path.join("predictions.csv").display());
-        return Err(Error::new(exit::REFUSED, what).with_help(help));
+        return Err(Error::new(ExitCode::Refused, what).with_help(help));
     }
     if path.parent().is_some_and(checkpoint::is_checkpoint) {
         let what = format!(
@@ -102,7 +102,7 @@ fn format_of(path: &Path) -> Result<Format, Error> {
             path.display()
         );
         let help = "name a file in another folder";
-        return Err(Error::new(exit::REFUSED, what).with_help(help));
+        return Err(Error::new(ExitCode::Refused, what).with_help(help));
     }
     Format::of(path)
 }
@@ -212,7 +212,7 @@ impl Work<'_> {
             return Ok(());
         }
         let what = format!("`{}` is one of the inputs", out.display());
-        Err(Error::new(exit::REFUSED, what).with_help("choose another file to write"))
+        Err(Error::new(ExitCode::Refused, what).with_help("choose another file to write"))
     }
 
     /// Says what there is to do.
@@ -289,7 +289,7 @@ impl Work<'_> {
         let rank = &rank;
         std::thread::scope(|scope| {
             let all: Vec<_> = (0..ranks).map(|at| scope.spawn(move || rank(at))).collect();
-            let panicked = || Error::new(exit::BUG, "ddprun has a bug: a thread panicked");
+            let panicked = || Error::new(ExitCode::Bug, "ddprun has a bug: a thread panicked");
             let ended = all.into_iter().map(|rank| rank.join().unwrap_or_else(|_| Err(panicked())));
             ended.collect::<Vec<_>>().into_iter().collect()
         })

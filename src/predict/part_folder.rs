@@ -17,11 +17,11 @@ use std::time::{Duration, Instant};
 use serde::{Deserialize, Serialize};
 
 use crate::files::{self, AtomicFile, RunLock};
-use crate::launch::exit_code as exit;
 use crate::predict::ended::Ended;
 use crate::predict::error::Error;
 use crate::predict::format::{Format, RowWriter};
 use crate::predict::row::{Column, Rows};
+use crate::user_error::ExitCode;
 
 /// Version of a part's file.
 pub(super) const FORMAT: u32 = 1;
@@ -75,7 +75,7 @@ impl<'a> PartFolder<'a> {
                     self.path.display()
                 );
                 let help = "run the command that began them, or discard them with `--overwrite`";
-                return Err(Error::new(exit::REFUSED, what).with_help(help));
+                return Err(Error::new(ExitCode::Refused, what).with_help(help));
             }
             // Without its first file, it is what a start left that was killed while it began or
             // while it cleared up.
@@ -99,7 +99,7 @@ impl<'a> PartFolder<'a> {
         let Some(foreign) = foreign else { return Ok(()) };
         let what = format!("{foreign} is none of the parts of predictions that ddprun writes");
         let help = "move it elsewhere, or choose another file to write";
-        Err(Error::new(exit::REFUSED, what).with_help(help))
+        Err(Error::new(ExitCode::Refused, what).with_help(help))
     }
 
     /// What is in the folder and not of a job.
@@ -163,7 +163,7 @@ impl<'a> PartFolder<'a> {
             if is_late {
                 let what = format!("rank 0 has not begun `{}`", self.path.display());
                 let help = "give all ranks the same folder, also those of other machines";
-                return Err(Error::new(exit::PEER, what).with_help(help));
+                return Err(Error::new(ExitCode::Peer, what).with_help(help));
             }
             std::thread::sleep(POLL);
         }
@@ -188,7 +188,7 @@ impl<'a> PartFolder<'a> {
     /// Another process does what this one was asked for.
     pub(super) fn in_use(&self) -> Error {
         let what = format!("another process writes `{}`", self.out.display());
-        Error::new(exit::STORAGE, what).with_help("wait for it, or stop it")
+        Error::new(ExitCode::Storage, what).with_help("wait for it, or stop it")
     }
 
     /// The parts that are still to be done.
@@ -199,8 +199,9 @@ impl<'a> PartFolder<'a> {
 
     /// Keeps the rows of a part: all of them or none.
     pub(super) fn keep(&self, at: usize, rows: &Rows) -> Result<(), Error> {
-        let bytes = serde_json::to_vec(rows)
-            .map_err(|error| Error::new(exit::BUG, format!("a part cannot be written: {error}")))?;
+        let bytes = serde_json::to_vec(rows).map_err(|error| {
+            Error::new(ExitCode::Bug, format!("a part cannot be written: {error}"))
+        })?;
         match files::write_atomic(&self.part(at), &bytes) {
             Err(error) if !self.is_over() => Err(error.into()),
             _ => Ok(()),
@@ -223,7 +224,7 @@ impl<'a> PartFolder<'a> {
                 None if began.elapsed() > timeout => {
                     let what =
                         format!("another rank does not end to join `{}`", self.out.display());
-                    return Err(Error::new(exit::PEER, what));
+                    return Err(Error::new(ExitCode::Peer, what));
                 }
                 None => std::thread::sleep(POLL),
             }
@@ -251,7 +252,7 @@ impl<'a> PartFolder<'a> {
             .and_then(|_| serde_json::from_slice(&bytes).map_err(|error| error.to_string()));
         rows.map_err(|why| {
             let what = format!("`{}` cannot be used: {why}", path.display());
-            Error::new(exit::STORAGE, what).with_help("remove it, and run the command again")
+            Error::new(ExitCode::Storage, what).with_help("remove it, and run the command again")
         })
     }
 
@@ -265,7 +266,7 @@ impl<'a> PartFolder<'a> {
         }
         let what = format!("`{}` exists already", self.out.display());
         let help = "choose another file, or replace it with `--overwrite`";
-        Err(Error::new(exit::REFUSED, what).with_help(help))
+        Err(Error::new(ExitCode::Refused, what).with_help(help))
     }
 }
 

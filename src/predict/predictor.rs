@@ -10,14 +10,13 @@ use crate::data::loader::{Loader, Request, Settings};
 use crate::data::{DataSource, Inputs, Predicting, Transforms};
 use crate::engine::Engine;
 use crate::kinds::Kinds;
-use crate::launch::exit_code as exit;
 use crate::plan::{OnBadSample, Plan};
 use crate::predict::cut::parts;
 use crate::predict::error::Error;
 use crate::predict::form::{Form, Outcome};
 use crate::predict::row::{Column, Row, Value};
-use crate::report;
 use crate::runs::{self, Meant, StoredRun, has_checkpoint, meant, run_of};
+use crate::user_error::ExitCode;
 use crate::worker::{self, Alone};
 
 /// Where runs are looked for by their names.
@@ -142,12 +141,12 @@ fn of_word(word: &str) -> Result<(StoredRun, Opened), Error> {
     let logs = Path::new(LOGS);
     let folder_of = |checkpoints: &Path| {
         let what = || format!("the logs of the run of `{word}` are not here");
-        run_of(checkpoints, logs).ok_or_else(|| Error::new(exit::REFUSED, what()))
+        run_of(checkpoints, logs).ok_or_else(|| Error::new(ExitCode::Refused, what()))
     };
     Ok(match meant(word) {
         Meant::Run(name, which) => {
-            let found = report::find_run_that(logs, Some(name), &has_checkpoint);
-            let found = found.map_err(|error| Error::new(exit::REFUSED, error.to_string()))?;
+            let found = runs::find_run_that(logs, Some(name), &has_checkpoint);
+            let found = found.map_err(|error| Error::new(ExitCode::Refused, error.to_string()))?;
             let stored = StoredRun::seen_from_here(&found)?;
             let opened = stored.checkpoint(which)?;
             (stored, opened)
@@ -177,10 +176,10 @@ pub(crate) fn read(
     if shape != wanted {
         let what = format!("the inputs have the shape {shape:?}, but the model takes {wanted:?}");
         let help = "give inputs such as those that the run was trained on";
-        return Err(Error::new(exit::DATA, what).with_help(help));
+        return Err(Error::new(ExitCode::Data, what).with_help(help));
     }
     if inputs.items.is_empty() {
-        return Err(Error::new(exit::DATA, "the inputs hold nothing to predict"));
+        return Err(Error::new(ExitCode::Data, "the inputs hold nothing to predict"));
     }
     Ok(inputs)
 }
@@ -211,7 +210,7 @@ fn answered(engine: &Engine, loader: Loader, form: &Form) -> Result<BTreeMap<u32
         {
             let what =
                 format!("the model answers {found} numbers to a sample, but {wanted} are expected");
-            return Err(Error::new(exit::REFUSED, what));
+            return Err(Error::new(ExitCode::Refused, what));
         }
         outcomes.extend(samples.zip(answers.into_iter().map(Outcome::Answer)));
     }

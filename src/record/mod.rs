@@ -42,6 +42,7 @@ mod sink;
 mod run_json;
 mod run_time;
 mod stderr;
+mod stdout;
 mod summary;
 mod terminal;
 mod test_file;
@@ -57,8 +58,8 @@ pub use event_line::{Context, device_line, line};
 pub(crate) use event_line::{quiet_line, restart};
 pub use history_file::{NAME as HISTORY, read as read_history, write as write_history};
 pub use rank_log::RankLog;
-pub(crate) use run_json::DESCRIPTION_FORMAT;
 pub use run_json::{DATA, DESCRIPTION, RESOLVED, SPLIT, newest_of, newest_start, of_start};
+pub(crate) use run_json::{DESCRIPTION_FORMAT, is_run};
 pub(crate) use run_time::RunTime;
 pub use sink::{
     Csv, Curves, EVENTS, Jsonl, Log, METRICS, OpenSink, Sink, SinkFamily, SinkStart, Sinks,
@@ -66,13 +67,18 @@ pub use sink::{
 };
 pub(crate) use sink::{Milestones, read_milestones, read_rank_stats};
 pub(crate) use stderr::{canvas, takes_words};
+pub(crate) use stdout::{
+    JsonStream, answer_in_json, complain, is_json, line as json_line, say_error, to_stdout,
+};
 pub use terminal::Screen;
+pub(crate) use terminal::{screen, to_stderr};
 pub use test_file::{NAME as TEST_METRICS, read as read_test, write as write_test};
 
 use crate::event::{EpochDone, Event, Finished, History, Unfinished};
 use crate::files::{self, Lines};
 use crate::plan::RunFolders;
 use crate::units::Rank;
+use crate::user_error::{ExitCode, UserError};
 pub(crate) use summary::summary;
 use terminal::Terminal;
 
@@ -120,6 +126,16 @@ pub enum Error {
         #[source]
         reason: serde_json::Error,
     },
+}
+
+impl UserError for Error {
+    fn exit_code(&self) -> ExitCode {
+        match self {
+            Self::Newer { .. } => ExitCode::Refused,
+            Self::Thread { .. } => ExitCode::Resource,
+            _ => ExitCode::Storage,
+        }
+    }
 }
 
 impl Error {

@@ -3,6 +3,8 @@
 
 use std::path::{Path, PathBuf};
 
+use super::HISTORY;
+
 /// Name of the resolved experiment of a run, which can be run as it is. It is written last: a start
 /// without it is none.
 pub const RESOLVED: &str = "resolved.toml";
@@ -14,6 +16,11 @@ pub(crate) const DESCRIPTION_FORMAT: u32 = 1;
 pub const DATA: &str = "data.json";
 /// Lists in a run's folder which samples are held out.
 pub const SPLIT: &str = "split.csv";
+
+/// A run has a history as soon as its ranks speak; its parent may have died before.
+pub(crate) fn is_run(folder: &Path) -> bool {
+    [HISTORY, RESOLVED].iter().any(|name| folder.join(name).is_file())
+}
 
 /// The number of the newest start in `folder` that changed something; 0 if there is none.
 pub fn newest_start(folder: &Path) -> u32 {

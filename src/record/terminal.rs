@@ -10,6 +10,8 @@ use super::event_line::{Context, line, step_numbers};
 use super::stderr::{canvas, erase_bars, say, say_above_bars, takes_words};
 use super::text::{self, duration, time_left};
 use crate::event::{Event, Started, StepDone};
+use crate::launch::rank_env;
+use crate::terminal::escape;
 
 /// Two lines, so that neither is cut at 80 columns.
 const BAR: &str = "{prefix} {wide_bar} {pos}/{len}\n{msg}";
@@ -50,6 +52,16 @@ impl Screen {
             erase_bars();
         }
     }
+}
+
+/// How this process writes to stderr.
+pub(crate) fn screen() -> Screen {
+    Screen::detect(rank_env::no_color().as_deref())
+}
+
+/// Says words for a person, unless that would hold this process up.
+pub(crate) fn to_stderr(text: &str) {
+    screen().say(&escape(text));
 }
 
 /// The terminal of rank 0.

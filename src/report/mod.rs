@@ -6,16 +6,14 @@ pub(crate) mod confusion;
 mod curves;
 mod outcome;
 pub(crate) mod overlay;
-mod find;
 pub(crate) mod panel;
 pub(crate) mod picture;
 mod progress;
 mod incidents;
 mod table;
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
-pub(crate) use find::{find_run, find_run_that, is_run, is_trial, run_names, trial_number};
 pub(crate) use incidents::story;
 pub(crate) use outcome::{Ending, Traces};
 pub(crate) use progress::{Progress, Unit};
@@ -24,6 +22,7 @@ use crate::event::{EpochDone, History};
 use crate::files;
 use crate::plan::CheckpointPlan;
 use crate::record::{self, EPOCHS, EVENTS, HISTORY, Log};
+use crate::user_error::{ExitCode, UserError};
 
 /// Why a report could not be made.
 #[derive(Debug, thiserror::Error)]
@@ -43,38 +42,15 @@ pub enum Error {
         #[source]
         reason: Box<dyn std::error::Error + Send + Sync>,
     },
-    /// There is no such run.
-    #[error("there is no run `{run}` under `{}`", logs.display())]
-    NoRun {
-        /// What was asked for.
-        run: String,
-        /// Folder of all runs' logs.
-        logs: PathBuf,
-    },
-    /// Several runs are called so.
-    #[error("`{run}` is ambiguous: {} runs match:{}", found.len(), list(found))]
-    SeveralRuns {
-        /// What was asked for.
-        run: String,
-        /// Their folders.
-        found: Vec<PathBuf>,
-    },
-    /// There is no run at all.
-    #[error("there is no run under `{}`", logs.display())]
-    NoRuns {
-        /// Folder of all runs' logs.
-        logs: PathBuf,
-    },
 }
 
-/// Each on a line of its own, the last ones if there are too many.
-fn list(folders: &[PathBuf]) -> String {
-    const MAX_LINES: usize = 10;
-    let shown = folders.iter().rev().take(MAX_LINES).rev();
-    let lines: Vec<String> = shown.map(|folder| format!("\n  {}", folder.display())).collect();
-    let more = folders.len().saturating_sub(MAX_LINES);
-    let before = if more > 0 { format!("\n  {more} older ones, and") } else { String::new() };
-    before + &lines.concat()
+impl UserError for Error {
+    fn exit_code(&self) -> ExitCode {
+        match self {
+            Self::Record(error) => error.exit_code(),
+            _ => ExitCode::Storage,
+        }
+    }
 }
 
 /// What a run left in its folder.

@@ -3,7 +3,8 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use crate::{report, sweep};
+use crate::record;
+use crate::sweep;
 
 /// Folders from the one that is looked into down to a run: `projects/project/logs/<name>/<run>`.
 const MAX_DEPTH: usize = 4;
@@ -33,17 +34,17 @@ pub fn find(folder: &Path) -> Found {
 
 /// The trials of the sweep in `folder`, sorted by their numbers.
 pub fn trials(folder: &Path) -> Vec<PathBuf> {
-    runs_in(folder).into_iter().filter(|path| report::is_trial(path)).collect()
+    runs_in(folder).into_iter().filter(|path| sweep::is_trial(path)).collect()
 }
 
 /// Runs in the folder of a sweep that are no trials: an earlier ddprun let an experiment have the
 /// name of a sweep.
 pub(crate) fn other_runs(folder: &Path) -> Vec<PathBuf> {
-    runs_in(folder).into_iter().filter(|path| !report::is_trial(path)).collect()
+    runs_in(folder).into_iter().filter(|path| !sweep::is_trial(path)).collect()
 }
 
 fn runs_in(folder: &Path) -> Vec<PathBuf> {
-    let mut runs: Vec<PathBuf> = inside(folder).filter(|path| report::is_run(path)).collect();
+    let mut runs: Vec<PathBuf> = inside(folder).filter(|path| record::is_run(path)).collect();
     runs.sort();
     runs
 }
@@ -52,7 +53,7 @@ fn look_into(folder: &Path, depth: usize, found: &mut Found) {
     if is_sweep(folder) {
         found.sweeps.push(folder.to_owned());
         found.runs.extend(other_runs(folder));
-    } else if report::is_run(folder) {
+    } else if record::is_run(folder) {
         found.runs.push(folder.to_owned());
     } else if depth > 0 {
         inside(folder).for_each(|path| look_into(&path, depth - 1, found));

@@ -20,24 +20,35 @@
 mod config;
 mod description;
 mod find;
+mod run_ref;
 mod list;
 mod saves;
 mod scalars;
 mod summary;
 mod sweeps;
 mod tags;
-mod which;
 mod stored;
-mod meant;
+mod checkpoint_ref;
+mod enter;
+mod owner;
 
 use std::path::{Path, PathBuf};
 
+pub(crate) use checkpoint_ref::{
+    Chosen, LINK_TO_LOGS, Meant, RUN, chosen, has_checkpoint, link_logs, meant, nearest, open,
+    run_of, say_passed_over, split,
+};
 pub use config::{Difference, config, differences, leaves};
+pub(crate) use enter::{enter_best_run, enter_run};
 pub(crate) use find::other_runs;
 pub use find::{Found, find, trials};
 pub use list::{Listing, Unreadable, list};
-pub(crate) use meant::{
-    LINK_TO_LOGS, Meant, RUN, has_checkpoint, link_logs, meant, nearest, run_of, split,
+pub(crate) use owner::{
+    checkpoints_folder, checkpoints_of, other_owner, project_of, weights_before,
+};
+pub(crate) use run_ref::{
+    LOGS, best_run, best_trial, find_range_test, find_run, find_run_that, find_sweep,
+    is_experiment, is_name, named_run, nearest_run, nearest_sweep, of_experiment, run_names,
 };
 pub(crate) use saves::longest_save;
 pub use scalars::{Point, Reader, Scalars};
@@ -46,9 +57,13 @@ pub(crate) use summary::summary_of;
 pub use summary::{Best, State, Summary, summary};
 pub use sweeps::{SweepSummary, sweep_summary};
 pub use tags::{NAME as TAGS, Retagged, retag, tags};
-pub(crate) use which::{Which, open};
 
-use crate::{checkpoint, files, record, report, sweep};
+use crate::checkpoint;
+use crate::files;
+use crate::record;
+use crate::report;
+use crate::sweep;
+use crate::user_error::{ExitCode, UserError};
 
 /// Why a run cannot be read, or tagged.
 #[derive(Debug, thiserror::Error)]
@@ -106,6 +121,28 @@ pub enum Error {
         /// Those that are kept.
         kept: Vec<u64>,
     },
+    /// There is no such run.
+    #[error("there is no run `{run}` under `{}`", logs.display())]
+    NoRun {
+        /// What was asked for.
+        run: String,
+        /// Folder of all runs' logs.
+        logs: PathBuf,
+    },
+    /// Several runs are called so.
+    #[error("`{run}` is ambiguous: {} runs match:{}", found.len(), each_on_a_line(found))]
+    SeveralRuns {
+        /// What was asked for.
+        run: String,
+        /// Their folders.
+        found: Vec<PathBuf>,
+    },
+    /// There is no run at all.
+    #[error("there is no run under `{}`", logs.display())]
+    NoRuns {
+        /// Folder of all runs' logs.
+        logs: PathBuf,
+    },
     /// A word that cannot be a tag.
     #[error("`{tag}` is not a tag")]
     NotATag {
@@ -114,9 +151,18 @@ pub enum Error {
     },
 }
 
-impl Error {
-    /// What can be done about it.
-    pub fn help(&self) -> Option<String> {
+impl UserError for Error {
+    fn exit_code(&self) -> ExitCode {
+        match self {
+            Self::NotATag { .. }
+            | Self::NoRun { .. }
+            | Self::SeveralRuns { .. }
+            | Self::NoRuns { .. } => ExitCode::Refused,
+            _ => ExitCode::Checkpoint,
+        }
+    }
+
+    fn help(&self) -> Option<String> {
         match self {
             Self::NoBest { .. } => Some("use `/latest`".to_owned()),
             Self::NoStep { kept, .. } if !kept.is_empty() => {
@@ -146,10 +192,22 @@ impl Error {
             _ => None,
         }
     }
+}
 
+impl Error {
     fn damaged(path: &Path, why: &impl ToString) -> Self {
         Self::Damaged { path: path.to_owned(), why: why.to_string() }
     }
+}
+
+/// Each on a line of its own, the last ones if there are too many.
+fn each_on_a_line(folders: &[PathBuf]) -> String {
+    const MAX_LINES: usize = 10;
+    let shown = folders.iter().rev().take(MAX_LINES).rev();
+    let lines: Vec<String> = shown.map(|folder| format!("\n  {}", folder.display())).collect();
+    let more = folders.len().saturating_sub(MAX_LINES);
+    let before = if more > 0 { format!("\n  {more} older ones, and") } else { String::new() };
+    before + &lines.concat()
 }
 
 /// What is in the file at `path`; `None` if there is none.

@@ -11,7 +11,7 @@ use crate::model::Lora;
 use crate::plan::{Plan, RunFolders};
 use crate::record::{DESCRIPTION, DESCRIPTION_FORMAT as FORMAT, newest_of};
 use crate::runs::Error;
-use crate::runs::which::{Which, open};
+use crate::runs::checkpoint_ref::{Which, open};
 
 /// `run.json`: the folders and the plan of a run.
 #[derive(Debug, Serialize, Deserialize)]

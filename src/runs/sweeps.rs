@@ -7,7 +7,6 @@ use serde::Serialize;
 
 use super::{Error, State, Summary, other_runs, summary, trials};
 use crate::plan::Mode;
-use crate::report;
 use crate::sweep::{self, Status, Trial};
 
 /// A sweep as its files show it. The names of the fields are those of `ddprun ls --json`.
@@ -73,7 +72,7 @@ pub(super) fn trial_summaries(folder: &Path) -> Vec<(PathBuf, Result<Summary, Er
     let read = |path: PathBuf| {
         let trial = known.iter().find(|trial| path.ends_with(trial.id()));
         let summary = summary(&path).map(|run| {
-            let sweep = if report::is_trial(&path) { name.clone() } else { None };
+            let sweep = if sweep::is_trial(&path) { name.clone() } else { None };
             Summary { sweep, ..trial.map_or(run.clone(), |trial| as_trial(run, trial)) }
         });
         (path, summary)

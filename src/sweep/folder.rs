@@ -4,13 +4,14 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use crate::report;
+use crate::record;
+use crate::sweep::Error;
 use crate::sweep::journal::NAME;
-use crate::sweep::{Error, trial};
+use crate::sweep::trial::{self, is_trial};
 
 /// Whether the folder is that of a sweep, or of a learning-rate range test, which has no journal.
 pub(crate) fn is_of_sweep(folder: &Path) -> bool {
-    folder.join(NAME).is_file() || report::is_run(&folder.join(trial::id(1)))
+    folder.join(NAME).is_file() || record::is_run(&folder.join(trial::id(1)))
 }
 
 /// Refuses a folder for a sweep that begins if it holds runs that are no trials.
@@ -19,7 +20,7 @@ pub(crate) fn refuse_runs(folder: &Path) -> Result<(), Error> {
         return Ok(());
     }
     let entries = fs::read_dir(folder).into_iter().flatten().flatten();
-    let is_other = |path: &PathBuf| report::is_run(path) && !report::is_trial(path);
+    let is_other = |path: &PathBuf| record::is_run(path) && !is_trial(path);
     let first = entries.map(|entry| entry.path()).filter(is_other).min();
     first.map_or(Ok(()), |run| Err(Error::HoldsRuns { folder: folder.to_owned(), run }))
 }

@@ -67,6 +67,7 @@ pub use sampler::{BaseValues, Tried, at as value_at, is_allowed, random};
 pub use status::{Status, status};
 pub use table::table;
 pub use trial::{Length, Report, State, Trial, cost, id};
+pub(crate) use trial::{is_trial, trial_number};
 pub(crate) use trial_scheduler::is_taken;
 pub use trial_scheduler::run;
 pub(crate) use workers::count as count_workers;
@@ -74,9 +75,11 @@ pub use workers::run as run_shared;
 
 use crate::config::values::Every;
 use crate::files::{self, RunLock};
+use crate::record;
 use crate::registry::Unbuildable;
+use crate::report;
 use crate::terminal::counted;
-use crate::{record, report};
+use crate::user_error::{ExitCode, UserError};
 
 /// Why a sweep cannot be run or read.
 #[derive(Debug, thiserror::Error)]
@@ -201,9 +204,16 @@ pub enum Error {
     },
 }
 
-impl Error {
-    /// What to do about it, where that is known.
-    pub fn help(&self) -> Option<String> {
+impl UserError for Error {
+    fn exit_code(&self) -> ExitCode {
+        match self {
+            Self::OtherData { .. } => ExitCode::Data,
+            _ if self.is_refusal() => ExitCode::Refused,
+            _ => ExitCode::Storage,
+        }
+    }
+
+    fn help(&self) -> Option<String> {
         match self {
             Self::Changed { can_extend: true, .. } => Some(
                 "add `--extend` to keep the trials and continue with the new search, or start \
@@ -252,7 +262,9 @@ impl Error {
             _ => None,
         }
     }
+}
 
+impl Error {
     /// Whether it was refused before anything was touched.
     pub fn is_refusal(&self) -> bool {
         matches!(

@@ -352,6 +352,7 @@ mod tests {
     use crate::sweep::example_sweeps::{Lab, subject};
     use crate::sweep::journal::Journal;
     use crate::sweep::trial::Length;
+    use crate::user_error::UserError;
 
     /// Nothing is to be trained.
     struct Idle;

@@ -1,5 +1,7 @@
 //! One trial: its values, what it reported, and how it stands.
 
+use std::path::Path;
+
 use serde::{Deserialize, Serialize};
 
 use crate::config::schema::Mode;
@@ -49,6 +51,16 @@ impl Length {
             Every::Steps(_) | Every::Never => Every::Steps(self.total_steps),
         }
     }
+}
+
+/// Whether a folder has the name of a sweep's trial, `trial-0007`; it is found only by that name.
+pub(crate) fn is_trial(folder: &Path) -> bool {
+    folder.file_name().and_then(|name| trial_number(name.to_str()?)).is_some()
+}
+
+/// 7 of `trial-0007`.
+pub(crate) fn trial_number(id: &str) -> Option<u32> {
+    id.strip_prefix("trial-")?.parse().ok()
 }
 
 /// A trial.

@@ -13,7 +13,6 @@ use crate::config::Loaded;
 use crate::config::sweep::{Sweep, Values, change_of};
 use crate::files::{self, RunLock};
 use crate::record::Screen;
-use crate::report;
 use crate::sweep::journal::{self, Journal, Story, Subject};
 use crate::sweep::method::{Method, points};
 use crate::sweep::repeats::{Repeated, is_repeat};
@@ -22,7 +21,7 @@ use crate::sweep::sampler::{BaseValues, Tried, all_points};
 use crate::sweep::trial::{State, Trial};
 use crate::sweep::trial_scheduler::session::Session;
 use crate::sweep::view::View;
-use crate::sweep::{Error, cleanup, prepared_folder, range_test, refuse_runs, results};
+use crate::sweep::{Error, cleanup, is_trial, prepared_folder, range_test, refuse_runs, results};
 use crate::terminal::counted;
 
 /// Runs a sweep, or goes on with it: the trials that its folder already holds are not run again.
@@ -259,10 +258,8 @@ fn refuse_leftovers(order: &Order<'_>) -> Result<(), Error> {
     let all = order.base.experiment.checkpoint.dir.join(&order.sweep.name);
     let has_any = |path: &Path| checkpoint::all(path).is_ok_and(|found| !found.is_empty());
     let folders = std::fs::read_dir(all).into_iter().flatten().flatten();
-    let first = folders
-        .map(|folder| folder.path())
-        .filter(|path| report::is_trial(path) && has_any(path))
-        .min();
+    let first =
+        folders.map(|folder| folder.path()).filter(|path| is_trial(path) && has_any(path)).min();
     first.map_or(Ok(()), |folder| Err(Error::Leftovers { folder }))
 }
 

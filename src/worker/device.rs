@@ -6,6 +6,7 @@ use std::sync::Arc;
 use candle_core::Device;
 
 use crate::collective::{self, Collective};
+use crate::engine;
 #[cfg(feature = "cuda")]
 use crate::files;
 #[cfg(feature = "cuda")]
@@ -13,7 +14,7 @@ use crate::ops::cuda::{Gpu, keep_kernels_in};
 use crate::plan::{BackendPlan, Plan};
 use crate::transport::Peer;
 use crate::units::Rank;
-use crate::{engine, worker::Error};
+use crate::worker::Error;
 
 /// What a rank was given to join its group with.
 #[derive(Default)]

@@ -3,10 +3,18 @@
 use std::any::Any;
 use std::path::PathBuf;
 
-use crate::launch::{Blame, LESS_MEMORY, exit_code as exit};
+use crate::checkpoint;
+use crate::collective;
+use crate::data;
+use crate::engine;
+use crate::files;
+use crate::kinds;
+use crate::launch::{Blame, LESS_MEMORY};
+use crate::nn;
 use crate::plan::Expectation;
+use crate::record;
 use crate::units::Rank;
-use crate::{checkpoint, collective, data, engine, files, kinds, nn, record};
+use crate::user_error::{ExitCode, UserError};
 
 /// What CUDA's driver, cuBLAS, cuDNN and cuRAND call the lack of memory.
 const NO_MEMORY: [&str; 3] = ["OUT_OF_MEMORY", "STATUS_ALLOC_FAILED", "STATUS_ALLOCATION_FAILED"];
@@ -68,27 +76,6 @@ impl Error {
         Self::Panic(text.unwrap_or_else(|| "a thread panicked".into()))
     }
 
-    /// The process's exit code.
-    pub(crate) fn exit_code(&self) -> u8 {
-        match self {
-            _ if self.is_out_of_memory() => exit::RESOURCE,
-            Self::Data(error) => of_data(error),
-            Self::Engine(error) => of_engine(error),
-            Self::Collective(_) => exit::PEER,
-            Self::Model(_) => exit::REFUSED,
-            Self::Checkpoint(error) if error.is_storage() => exit::STORAGE,
-            Self::Checkpoint(checkpoint::Error::NotFinite { .. }) => exit::NUMERIC,
-            Self::Checkpoint(checkpoint::Error::Thread(_))
-            | Self::Record(record::Error::Thread { .. })
-            | Self::Thread { .. } => exit::RESOURCE,
-            Self::Checkpoint(_) | Self::Pretrained(_) | Self::OtherWeights { .. } => {
-                exit::CHECKPOINT
-            }
-            Self::Files(_) | Self::Record(_) => exit::STORAGE,
-            Self::Partition { .. } | Self::Panic(_) => exit::BUG,
-        }
-    }
-
     /// Whether memory ran out: a device's driver says so in a tensor operation, or a library of
     /// CUDA when it is opened or wants work memory. (An allocation in main memory that is denied
     /// aborts the process, which its parent sees.)
@@ -133,9 +120,27 @@ impl Error {
             _ => vec![],
         }
     }
+}
 
-    /// What the user can do about it.
-    pub(crate) fn help(&self) -> Option<String> {
+impl UserError for Error {
+    fn exit_code(&self) -> ExitCode {
+        match self {
+            _ if self.is_out_of_memory() => ExitCode::Resource,
+            Self::Data(error) => error.exit_code(),
+            Self::Engine(error) => error.exit_code(),
+            Self::Collective(error) => error.exit_code(),
+            Self::Model(error) => error.exit_code(),
+            Self::Checkpoint(error) => error.exit_code(),
+            // A rank that finds a file in use cannot write it.
+            Self::Files(_) => ExitCode::Storage,
+            Self::Record(error) => error.exit_code(),
+            Self::Pretrained(_) | Self::OtherWeights { .. } => ExitCode::Checkpoint,
+            Self::Thread { .. } => ExitCode::Resource,
+            Self::Partition { .. } | Self::Panic(_) => ExitCode::Bug,
+        }
+    }
+
+    fn help(&self) -> Option<String> {
         match self {
             _ if self.is_out_of_memory() => Some(LESS_MEMORY.into()),
             Self::Data(error) => error.help(),
@@ -182,39 +187,6 @@ impl Error {
 const MORE_ROOM: &str = "make room, or move the folder and leave a link (`ln -s`) in its place; \
                          then `ddprun resume`";
 
-/// The exit code of unusable data, or of what kept it from being read.
-pub(crate) fn of_data(error: &data::Error) -> u8 {
-    match error.fault() {
-        data::Fault::Data => exit::DATA,
-        data::Fault::Storage => exit::STORAGE,
-        data::Fault::Resource => exit::RESOURCE,
-        data::Fault::Bug => exit::BUG,
-    }
-}
-
-fn of_engine(error: &engine::Error) -> u8 {
-    match error {
-        engine::Error::NotFinite { .. }
-        | engine::Error::EvaluationNotFinite { .. }
-        | engine::Error::Exploded { .. }
-        | engine::Error::ScaleUnderflow { .. } => exit::NUMERIC,
-        engine::Error::Data(error) => of_data(error),
-        engine::Error::NothingCounts { .. } => exit::DATA,
-        engine::Error::Unused { .. } => exit::REFUSED,
-        engine::Error::Collective(_)
-        | engine::Error::ModelDiffers { .. }
-        | engine::Error::StartDiffers { .. }
-        | engine::Error::RestoredDiffers { .. }
-        | engine::Error::Diverged { .. }
-        | engine::Error::Vote { .. } => exit::PEER,
-        engine::Error::Thread(_) => exit::RESOURCE,
-        engine::Error::BrokenOff(_) => exit::PREEMPTED,
-        engine::Error::Tensor { .. }
-        | engine::Error::Miscounted { .. }
-        | engine::Error::ThreadGone => exit::BUG,
-    }
-}
-
 /// How `value` misses what is expected of `metric`; `None` if it does not.
 pub(crate) fn missed(metric: &str, value: Option<f64>, expected: &Expectation) -> Option<String> {
     let Some(value) = value else { return Some(format!("`{metric}` was never measured")) };
@@ -235,14 +207,14 @@ mod tests {
             Error::from(engine::Error::Tensor { phase: "forward", step: 3, source })
         };
         let full = of("DriverError(CUDA_ERROR_OUT_OF_MEMORY, \"out of memory\")");
-        assert_eq!((full.is_out_of_memory(), full.exit_code()), (true, exit::RESOURCE));
+        assert_eq!((full.is_out_of_memory(), full.exit_code()), (true, ExitCode::Resource));
         assert!(full.help().unwrap().contains("fault.on_oom"));
         for library in ["CUDNN_STATUS_ALLOC_FAILED", "CURAND_STATUS_ALLOCATION_FAILED"] {
             assert!(of(&format!("cuDNN says CudnnError({library}) for ...")).is_out_of_memory());
         }
         assert_eq!(
             (of("shape mismatch").is_out_of_memory(), of("x").exit_code()),
-            (false, exit::BUG)
+            (false, ExitCode::Bug)
         );
     }
 
@@ -254,7 +226,7 @@ mod tests {
         let ranks = vec![Rank(1)];
         let other_bits = engine::Error::RestoredDiffers { step: 4, what, ranks, is_mine: true };
         for error in [other_step, other_bits].map(Error::from) {
-            assert_eq!(error.exit_code(), exit::PEER, "{error}");
+            assert_eq!(error.exit_code(), ExitCode::Peer, "{error}");
             assert_eq!(error.suspects(), [Rank(1)]);
         }
     }

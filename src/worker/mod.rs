@@ -27,7 +27,6 @@ use rayon::{ThreadPool, ThreadPoolBuilder};
 
 pub(crate) use build::{Alone, alone};
 pub(crate) use failure::Error;
-pub(crate) use failure::of_data;
 
 use crate::checkpoint;
 use crate::collective::Collective;
@@ -36,11 +35,11 @@ use crate::engine::{Clock, Engine, Split, StopRequest};
 use crate::event::Event;
 use crate::failpoint;
 use crate::kinds::Kinds;
-pub(crate) use crate::launch::exit_code as exit;
 use crate::launch::{ErrorReport, Link, Membership, Phase, rank_env};
 use crate::plan::{Plan, RankPlan, RunFolders};
 use crate::record::RankLog;
 use crate::units::Rank;
+use crate::user_error::{ExitCode, UserError};
 use device::GroupHandles;
 pub(crate) use evaluation_details::{ClassDetails, Details, TargetDetails, WorstSample};
 pub(crate) use rank_logger::Listener;
@@ -104,7 +103,7 @@ impl Wishes {
 /// How a rank's process ends.
 pub(crate) struct Outcome {
     /// The process's exit code.
-    pub code: u8,
+    pub code: ExitCode,
     /// What went wrong, if anything did; the launcher knows it already.
     pub failure: Option<ErrorReport>,
 }
@@ -173,7 +172,7 @@ fn live(
     link: Arc<Link>,
     listener: Option<Listener>,
     kinds: &Kinds,
-) -> Result<u8, Error> {
+) -> Result<ExitCode, Error> {
     let _threads = share_of_cores(&rank_plan.plan)?;
     let mut run = build::build_run(rank_plan, handles, link, listener, kinds)?;
     let ending = train::train(&mut run).inspect_err(|error| {
@@ -181,11 +180,11 @@ fn live(
         run.collective.abort(&error.to_string());
     })?;
     Ok(match ending {
-        Ending::Done(_) if run.missed_expectations().is_some() => exit::EXPECTATION,
-        Ending::Done(_) => 0,
-        Ending::Left(StopRequest::Resize) => exit::RESIZED,
-        Ending::Left(StopRequest::Unwatched | StopRequest::Stop) => exit::PREEMPTED,
-        Ending::Left(_) => exit::INTERRUPTED,
+        Ending::Done(_) if run.missed_expectations().is_some() => ExitCode::Expectation,
+        Ending::Done(_) => ExitCode::Ok,
+        Ending::Left(StopRequest::Resize) => ExitCode::Resized,
+        Ending::Left(StopRequest::Unwatched | StopRequest::Stop) => ExitCode::Preempted,
+        Ending::Left(_) => ExitCode::Interrupted,
     })
 }
 

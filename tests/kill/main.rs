@@ -28,6 +28,7 @@ use ddprun::internals::launch::{
 };
 use ddprun::plan::{Modality, Plan, RunFolders, SourcePlan, SplitPlan};
 use ddprun::units::Rank;
+use ddprun::user_error::ExitCode;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::json;
 
@@ -95,7 +96,7 @@ fn train(scenario: &str, membership: Membership) -> i32 {
         let votes = match group.all_gather(&mine) {
             Ok(votes) => votes,
             Err(error) => {
-                let mut report = link.describe(&error, 5, Blame::Peer);
+                let mut report = link.describe(&error, ExitCode::Peer, Blame::Peer);
                 report.suspects = error.missing().iter().map(|missing| missing.rank).collect();
                 println!("ERROR {rank}: {error}");
                 link.report(&report).unwrap();
@@ -133,8 +134,11 @@ fn misbehave(scenario: &str, restarts: u32, resume: bool, link: &Link) {
         "flaky" => assert!(resume),
         "fail" => {
             eprintln!("about to fail");
-            let mut report =
-                link.describe_message("`a.png` is truncated".to_owned(), 3, Blame::Own);
+            let mut report = link.describe_message(
+                "`a.png` is truncated".to_owned(),
+                ExitCode::Data,
+                Blame::Own,
+            );
             report.causes = vec!["unexpected end of file".to_owned()];
             link.report(&report).unwrap();
             std::process::exit(3);

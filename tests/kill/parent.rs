@@ -28,7 +28,7 @@ fn as_parent() {
         &start("work"),
         &mut on_note,
     );
-    std::process::exit(i32::from(result.unwrap().exit_code()));
+    std::process::exit(i32::from(u8::from(result.unwrap().exit_code())));
 }
 
 /// Prints a line of its own in one write: rank 0 writes to the same pipe, and not whole lines.

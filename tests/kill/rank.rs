@@ -22,7 +22,7 @@ fn a_run_without_trouble_completes() {
 fn the_rank_that_failed_is_the_cause_and_failed_collectives_are_not() {
     let (failure, folder) = fails("fail", TIMEOUT);
     assert_eq!((failure.rank, failure.step, failure.phase), (Rank(1), 3, Phase::Forward));
-    assert_eq!((failure.exit, failure.exit_code()), (Some(Exit::Code(3)), 3));
+    assert_eq!((failure.exit, u8::from(failure.exit_code())), (Some(Exit::Code(3)), 3));
     assert_eq!(failure.message, "`a.png` is truncated");
     assert!(failure.log_tail.iter().any(|line| line == "about to fail"), "{:?}", failure.log_tail);
     assert_eq!(failure.secondary.len(), 2);
@@ -46,7 +46,7 @@ fn a_killed_rank_is_named_with_its_signal_and_the_others_are_gone_within_a_secon
     let began = Instant::now();
     let (failure, _folder) = fails("die", TIMEOUT);
     assert!(began.elapsed() < TIMEOUT / 3, "the deadline of the collective was not waited for");
-    assert_eq!((failure.rank, failure.exit_code()), (Rank(1), 5));
+    assert_eq!((failure.rank, u8::from(failure.exit_code())), (Rank(1), 5));
     assert_eq!(failure.exit, Some(Exit::Signal(9)));
     assert_eq!(failure.message, "rank 1 was killed by SIGKILL");
 }
@@ -55,7 +55,7 @@ fn a_killed_rank_is_named_with_its_signal_and_the_others_are_gone_within_a_secon
 fn a_rank_that_leaves_early_with_code_0_is_a_failure() {
     let (failure, _folder) = fails("leave", TIMEOUT);
     assert_eq!(
-        (failure.rank, failure.exit, failure.exit_code()),
+        (failure.rank, failure.exit, u8::from(failure.exit_code())),
         (Rank(1), Some(Exit::Code(0)), 5)
     );
     assert_eq!(failure.message, "rank 1 exited before the run ended");
@@ -65,7 +65,7 @@ fn a_rank_that_leaves_early_with_code_0_is_a_failure() {
 fn a_panic_is_our_bug() {
     let (failure, _folder) = fails("panic", TIMEOUT);
     assert_eq!(
-        (failure.rank, failure.exit, failure.exit_code()),
+        (failure.rank, failure.exit, u8::from(failure.exit_code())),
         (Rank(1), Some(Exit::Code(101)), 70)
     );
     assert!(failure.log_tail.join("\n").contains("index out of range"));
@@ -78,6 +78,6 @@ fn a_program_that_does_not_exist_is_a_failure_of_its_rank() {
     start.program.path = "/nonexistent/ddprun".into();
     let failure = launch::run(&plan(2, 3, TIMEOUT), &folders(folder.path()), &start, &mut |_| {})
         .unwrap_err();
-    assert_eq!((failure.rank, failure.exit_code()), (Rank(0), 8));
+    assert_eq!((failure.rank, u8::from(failure.exit_code())), (Rank(0), 8));
     assert_eq!(failure.message, "rank 0 cannot be started");
 }

@@ -35,7 +35,7 @@ fn a_spent_budget_ends_the_run_with_the_history_of_causes() {
     let folder = tempfile::tempdir().unwrap();
     let (result, _) = run("flaky", &plan(2, 1, TIMEOUT), folder.path());
     let failure = result.unwrap_err();
-    assert_eq!((failure.rank, failure.exit_code()), (Rank(1), 6));
+    assert_eq!((failure.rank, u8::from(failure.exit_code())), (Rank(1), 6));
     assert_eq!(failure.history, ["rank 1 (step 3, forward): rank 1 exited with code 6"]);
     assert!(failure.block("nothing").contains("before restart 1: rank 1 (step 3"));
 }
@@ -55,7 +55,7 @@ fn a_rank_that_is_killed_in_every_attempt_spends_the_budget() {
     let (result, notes) = run("die", &plan(2, 2, TIMEOUT), folder.path());
     let failure = result.unwrap_err();
     let cause = "rank 1 (step 3, forward): rank 1 was killed by SIGKILL";
-    assert_eq!((failure.to_string().as_str(), failure.exit_code()), (cause, 5));
+    assert_eq!((failure.to_string().as_str(), u8::from(failure.exit_code())), (cause, 5));
     assert_eq!(failure.history, [cause, cause]);
     assert_eq!(restarts(&notes), [cause, cause]);
 }
@@ -64,6 +64,6 @@ fn a_rank_that_is_killed_in_every_attempt_spends_the_budget() {
 fn bad_data_is_not_tried_again() {
     let folder = tempfile::tempdir().unwrap();
     let (result, notes) = run("fail", &plan(2, 3, TIMEOUT), folder.path());
-    assert_eq!(result.unwrap_err().exit_code(), 3);
+    assert_eq!(u8::from(result.unwrap_err().exit_code()), 3);
     assert!(!notes.iter().any(|note| matches!(note, Note::Restarting { .. })));
 }

@@ -14,7 +14,7 @@ fn a_stopped_rank_is_named_when_the_others_have_waited_in_vain() {
     // Also the deadline of the first collective, for which all processes have to start; and still
     // shorter than the patience with a rank that stands still.
     let (failure, _folder) = fails("freeze", TIMEOUT / 6);
-    assert_eq!((failure.rank, failure.exit, failure.exit_code()), (Rank(1), None, 5));
+    assert_eq!((failure.rank, failure.exit, u8::from(failure.exit_code())), (Rank(1), None, 5));
     let pid = failure.pid.unwrap();
     assert_eq!(failure.message, format!("rank 1 (pid {pid}) is stopped (SIGSTOP)"));
     let others: Vec<&str> = failure.secondary.iter().map(|other| other.message.as_str()).collect();
@@ -33,7 +33,7 @@ fn stalls(scenario: &str) -> Failure {
     let (result, _) = run(scenario, &patient, folder.path());
     assert!(began.elapsed() < TIMEOUT / 2, "the deadline of the collective was not waited for");
     let failure = *result.unwrap_err();
-    assert_eq!((failure.rank, failure.exit, failure.exit_code()), (Rank(1), None, 5));
+    assert_eq!((failure.rank, failure.exit, u8::from(failure.exit_code())), (Rank(1), None, 5));
     let others: Vec<&str> = failure.secondary.iter().map(|other| other.message.as_str()).collect();
     let waited =
         others.iter().any(|message| message.contains("timed out waiting for rank 1 (in call "));

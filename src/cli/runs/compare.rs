@@ -5,19 +5,18 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
 
-use crate::cli::refusal::refuse_existing;
 use crate::cli::runs::table::{WIDTH, aligned, cut};
 use crate::cli::runs_args::CompareArgs;
-use crate::cli::{Refusal, answer, find_run, is_json, to_stderr, with_causes};
+use crate::cli::{answer, refuse_existing};
 use crate::files;
 use crate::kinds::Kinds;
-use crate::launch::exit_code as exit;
 use crate::plan::Mode;
 use crate::record::text::{metric, shortened};
-use crate::record::{Environment, read_environment};
+use crate::record::{Environment, is_json, read_environment, to_stderr};
 use crate::report::overlay::{self, Overlay};
 use crate::report::{self, Unit};
 use crate::runs::{self, Error, Scalars, Summary};
+use crate::user_error::{ErrorPage, ExitCode, with_causes};
 
 /// Name of the picture in the first run's folder.
 const PNG: &str = "compare.png";
@@ -50,14 +49,14 @@ struct Values {
 }
 
 /// `ddprun compare RUN RUN...`
-pub(crate) fn compare(args: &CompareArgs, kinds: &Kinds) -> Result<u8, Refusal> {
+pub(crate) fn compare(args: &CompareArgs, kinds: &Kinds) -> Result<ExitCode, ErrorPage> {
     if let Some(out) = &args.out {
         refuse_name(out)?;
         refuse_existing(out, args.overwrite)?;
     }
     let folders = folders(&args.runs)?;
     let runs = folders.iter().map(|folder| read(folder)).collect::<Result<Vec<_>, _>>();
-    let runs = runs.map_err(|error| Refusal::of(exit::CHECKPOINT, &error, None))?;
+    let runs = runs.map_err(|error| ErrorPage::of(ExitCode::Checkpoint, &error))?;
     let settings = settings(&runs);
     let environment = environment(&runs);
     let metrics = metrics(&runs, kinds);
@@ -94,10 +93,10 @@ pub(crate) fn compare(args: &CompareArgs, kinds: &Kinds) -> Result<u8, Refusal> 
 }
 
 /// The picture that was asked for, in a folder that is made for it; whether there was anything.
-fn drawn_as_asked(runs: &[Compared], path: &Path) -> Result<bool, Refusal> {
+fn drawn_as_asked(runs: &[Compared], path: &Path) -> Result<bool, ErrorPage> {
     let made = files::create_parent(path).map_err(report::Error::from);
     let drawn = made.and_then(|()| draw(runs, path));
-    drawn.map_err(|error| Refusal::of(exit::STORAGE, &error, None))
+    drawn.map_err(|error| ErrorPage::of(ExitCode::Storage, &error))
 }
 
 /// Says why there is no picture beside the tables, which do not need it.
@@ -111,7 +110,7 @@ fn not_drawn(error: &report::Error) -> bool {
 }
 
 /// Refuses a picture whose name says another form.
-fn refuse_name(path: &Path) -> Result<(), Refusal> {
+fn refuse_name(path: &Path) -> Result<(), ErrorPage> {
     if path.extension().is_some_and(|end| end.eq_ignore_ascii_case("png")) {
         return Ok(());
     }
@@ -121,21 +120,21 @@ fn refuse_name(path: &Path) -> Result<(), Refusal> {
         path.display(),
         meant.display()
     );
-    Err(Refusal::new(exit::REFUSED, page))
+    Err(ErrorPage::new(ExitCode::Refused, page))
 }
 
 /// The runs that are meant, each once.
-fn folders(words: &[String]) -> Result<Vec<PathBuf>, Refusal> {
+fn folders(words: &[String]) -> Result<Vec<PathBuf>, ErrorPage> {
     let mut folders: Vec<PathBuf> = Vec::new();
     for word in words {
-        let folder = find_run::best_run(Some(word))?;
+        let folder = runs::best_run(Some(word))?;
         if folders.contains(&folder) {
             let page = format!(
                 "error: `{word}` names `{}`, which is compared already\n  \
                  do: name another run; `ddprun ls` lists them",
                 folder.display()
             );
-            return Err(Refusal::new(exit::REFUSED, page));
+            return Err(ErrorPage::new(ExitCode::Refused, page));
         }
         folders.push(folder);
     }

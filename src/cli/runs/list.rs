@@ -7,18 +7,18 @@ use console::Term;
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use crate::cli::find_run::{self, LOGS};
+use crate::cli::answers;
 use crate::cli::runs::remove::leftovers;
 use crate::cli::runs::table::{WIDTH, aligned_to, cut};
 use crate::cli::runs_args::LsArgs;
-use crate::cli::{Refusal, answers, is_json, to_stderr};
 use crate::kinds::Kinds;
-use crate::launch::exit_code as exit;
 use crate::plan::Mode;
 use crate::record::text::{duration, metric, wrapped};
-use crate::report;
-use crate::runs::{self, Found, Listing, RUN, State, Summary, SweepSummary};
+use crate::record::{is_json, to_stderr};
+use crate::runs::{self, Found, LOGS, Listing, RUN, State, Summary, SweepSummary};
+use crate::sweep;
 use crate::terminal::shell_word;
+use crate::user_error::{ErrorPage, ExitCode};
 
 /// Shown where something is not known.
 const NONE: &str = "-";
@@ -26,7 +26,7 @@ const NONE: &str = "-";
 const MIN_NAME: usize = 6;
 
 /// `ddprun ls [FOLDER | RUN]`
-pub(crate) fn ls(args: &LsArgs, kinds: &Kinds) -> Result<u8, Refusal> {
+pub(crate) fn ls(args: &LsArgs, kinds: &Kinds) -> Result<ExitCode, ErrorPage> {
     let folder = folder(&args.folder);
     let mut listing = runs::list(&folder);
     if !is_json() {
@@ -62,15 +62,14 @@ fn folder(word: &Path) -> PathBuf {
     let Some(text) = word.to_str() else { return word.to_owned() };
     let name = text.strip_prefix(RUN).unwrap_or(text);
     let (outer, inner) = (Path::new(name), Path::new(LOGS).join(name));
-    let is_named =
-        name != text || (find_run::is_name(name) && runs::find(outer) == Found::default());
+    let is_named = name != text || (runs::is_name(name) && runs::find(outer) == Found::default());
     if inner.is_dir() && (is_named || !outer.is_dir()) {
         return inner;
     }
     if outer.is_dir() {
         return outer.to_owned();
     }
-    report::find_run(Path::new(LOGS), Some(name)).unwrap_or_else(|_| outer.to_owned())
+    runs::find_run(Path::new(LOGS), Some(name)).unwrap_or_else(|_| outer.to_owned())
 }
 
 fn say_left(left: &Path, all: &Path) {
@@ -85,8 +84,8 @@ fn say_left(left: &Path, all: &Path) {
     ));
 }
 
-fn no_run(folder: &Path) -> Refusal {
-    let near = folder.to_str().filter(|_| !folder.is_dir()).and_then(find_run::nearest);
+fn no_run(folder: &Path) -> ErrorPage {
+    let near = folder.to_str().filter(|_| !folder.is_dir()).and_then(runs::nearest_run);
     let help = match near {
         Some(near) => format!("did you mean `{near}`?"),
         None => "train one with `ddprun EXPERIMENT.toml`, or look into another folder with \
@@ -96,7 +95,7 @@ fn no_run(folder: &Path) -> Refusal {
     let may_be_new = folder.is_dir() || folder == Path::new(LOGS);
     let what = if may_be_new { "run under" } else { "run or folder" };
     let page = format!("error: there is no {what} `{}`\n  do: {help}", folder.display());
-    Refusal::new(exit::REFUSED, page)
+    ErrorPage::new(ExitCode::Refused, page)
 }
 
 fn is_wanted(args: &LsArgs, state: State, tags: &[String]) -> bool {
@@ -105,7 +104,7 @@ fn is_wanted(args: &LsArgs, state: State, tags: &[String]) -> bool {
 }
 
 /// The best first; runs without the metric at the end.
-fn sort_by_metric(listing: &mut Listing, name: &str, kinds: &Kinds) -> Result<(), Refusal> {
+fn sort_by_metric(listing: &mut Listing, name: &str, kinds: &Kinds) -> Result<(), ErrorPage> {
     let measured = || listing.runs.iter().flat_map(|run| run.metrics.keys().map(String::as_str));
     if !measured().any(|known| known == name) && !listing.runs.is_empty() {
         let mut known: Vec<&str> = measured().collect();
@@ -115,7 +114,7 @@ fn sort_by_metric(listing: &mut Listing, name: &str, kinds: &Kinds) -> Result<()
             "error: no run has measured `{name}`\n  do: sort by `start` or one of `{}`",
             known.join("`, `")
         );
-        return Err(Refusal::new(exit::REFUSED, page));
+        return Err(ErrorPage::new(ExitCode::Refused, page));
     }
     let monitored = listing.runs.iter().find(|run| run.monitor.as_deref() == Some(name));
     let mode = monitored.and_then(|run| run.mode).or_else(|| kinds.vocabulary().mode_of(name));
@@ -216,7 +215,7 @@ fn row(run: &Summary, shared: Option<&str>) -> Vec<String> {
 /// The id. The run of a range test is `trial-0001`, as that of any other, so its folder is named
 /// too; of a sweep, the sweep itself is listed.
 fn id(run: &Summary) -> String {
-    let is_of_range_test = run.sweep.is_none() && report::is_trial(&run.folder);
+    let is_of_range_test = run.sweep.is_none() && sweep::is_trial(&run.folder);
     let folder = run.folder.parent().and_then(Path::file_name).filter(|_| is_of_range_test);
     folder.map_or_else(|| run.id.clone(), |name| format!("{}/{}", name.to_string_lossy(), run.id))
 }

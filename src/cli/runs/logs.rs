@@ -8,20 +8,20 @@ use std::time::Duration;
 use serde_json::json;
 use signal_hook::consts::{SIGINT, SIGTERM};
 
+use crate::cli::output;
 use crate::cli::runs_args::LogsArgs;
-use crate::cli::{Refusal, find_run, output, to_stderr};
 use crate::files::{self, Follower, News};
-use crate::launch::exit_code as exit;
-use crate::record::RankLog;
+use crate::record::{RankLog, to_stderr};
 use crate::runs::{self, Summary};
 use crate::units::Rank;
+use crate::user_error::{ErrorPage, ExitCode};
 
 /// Time between two looks at a log that grows.
 pub(crate) const POLL_INTERVAL: Duration = Duration::from_millis(200);
 
 /// `ddprun logs [-f] [RUN] [--rank N]`
-pub(crate) fn logs(args: &LogsArgs) -> Result<u8, Refusal> {
-    let folder = find_run::run(args.run.as_deref())?;
+pub(crate) fn logs(args: &LogsArgs) -> Result<ExitCode, ErrorPage> {
+    let folder = runs::named_run(args.run.as_deref())?;
     let path = RankLog::path(&folder, Rank(args.rank));
     let is_running = || files::lock_holder(&folder).is_some();
     let is_awaited = args.follow && args.rank == 0 && is_running();
@@ -32,10 +32,10 @@ pub(crate) fn logs(args: &LogsArgs) -> Result<u8, Refusal> {
     let stop = stop_flag()?;
     while args.follow && is_running() {
         if stop.load(Ordering::Relaxed) {
-            return Ok(exit::INTERRUPTED);
+            return Ok(ExitCode::Interrupted);
         }
         if !print(follower.poll())? {
-            return Ok(0);
+            return Ok(ExitCode::Ok);
         }
         std::thread::sleep(POLL_INTERVAL);
     }
@@ -45,12 +45,12 @@ pub(crate) fn logs(args: &LogsArgs) -> Result<u8, Refusal> {
     {
         to_stderr(&ending(&run));
     }
-    Ok(0)
+    Ok(ExitCode::Ok)
 }
 
 /// Prints what is new; whether there is still a reader.
-pub(crate) fn print(news: Result<News, files::Error>) -> Result<bool, Refusal> {
-    let News { is_anew, lines } = news.map_err(|error| Refusal::of(exit::STORAGE, &error, None))?;
+pub(crate) fn print(news: Result<News, files::Error>) -> Result<bool, ErrorPage> {
+    let News { is_anew, lines } = news.map_err(|error| ErrorPage::of(ExitCode::Storage, &error))?;
     if is_anew {
         to_stderr("the log was replaced; it begins again:");
     }
@@ -58,19 +58,19 @@ pub(crate) fn print(news: Result<News, files::Error>) -> Result<bool, Refusal> {
 }
 
 /// Prints lines of a log; whether there is still a reader.
-pub(crate) fn print_lines(lines: &str) -> Result<bool, Refusal> {
+pub(crate) fn print_lines(lines: &str) -> Result<bool, ErrorPage> {
     let objects = || lines.lines().map(|line| ("log", json!({ "line": line }))).collect();
     output::answer_to_reader(objects, || lines.to_owned())
 }
 
 /// Becomes true at Ctrl-C.
-pub(crate) fn stop_flag() -> Result<Arc<AtomicBool>, Refusal> {
+pub(crate) fn stop_flag() -> Result<Arc<AtomicBool>, ErrorPage> {
     let stop = Arc::new(AtomicBool::new(false));
     for signal in [SIGINT, SIGTERM] {
         // A second one ends the process at once.
         let register = signal_hook::flag::register_conditional_default(signal, stop.clone())
             .and_then(|_| signal_hook::flag::register(signal, stop.clone()));
-        register.map_err(|error| Refusal::of(exit::RESOURCE, &error, None))?;
+        register.map_err(|error| ErrorPage::of(ExitCode::Resource, &error))?;
     }
     Ok(stop)
 }
@@ -82,7 +82,7 @@ fn ending(run: &Summary) -> String {
     format!("run {id} {} after step {step}{reason}", state.word())
 }
 
-fn no_log(folder: &Path, rank: u32) -> Refusal {
+fn no_log(folder: &Path, rank: u32) -> ErrorPage {
     let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
     let rank_of = |name: &str| name.strip_prefix("rank-")?.strip_suffix(".log")?.parse().ok();
     let mut ranks: Vec<u32> =
@@ -96,5 +96,5 @@ fn no_log(folder: &Path, rank: u32) -> Refusal {
     };
     let page =
         format!("error: there is no log of rank {rank} in `{}`\n  do: {help}", folder.display());
-    Refusal::new(exit::REFUSED, page)
+    ErrorPage::new(ExitCode::Refused, page)
 }

@@ -9,17 +9,17 @@ use std::path::{Path, PathBuf};
 use serde_json::json;
 
 use crate::checkpoint::{self, Contents};
-use crate::cli::run_files::{
-    checkpoints_folder, checkpoints_of, other_owner, project_of, weights_before,
-};
+use crate::cli::answer;
 use crate::cli::runs_args::RmArgs;
-use crate::cli::{Refusal, answer, find_run, to_stderr};
 use crate::files::{self, RunLock};
-use crate::launch::exit_code as exit;
-use crate::runs::{self, RUN};
+use crate::record::{self, to_stderr};
+use crate::runs::{
+    self, RUN, checkpoints_folder, checkpoints_of, other_owner, project_of, weights_before,
+};
+use crate::sweep;
 use crate::terminal::counted;
 use crate::units::Bytes;
-use crate::{report, sweep};
+use crate::user_error::{ErrorPage, ExitCode};
 
 /// Foreign files that are named.
 const SHOWN: usize = 3;
@@ -44,9 +44,9 @@ impl Doomed {
 }
 
 /// `ddprun rm RUN...`: all of them, or none.
-pub(crate) fn rm(args: &RmArgs) -> Result<u8, Refusal> {
+pub(crate) fn rm(args: &RmArgs) -> Result<ExitCode, ErrorPage> {
     if args.leftovers {
-        let usual = [find_run::LOGS.to_owned()];
+        let usual = [runs::LOGS.to_owned()];
         let folders = if args.runs.is_empty() { &usual[..] } else { &args.runs };
         let found: BTreeSet<PathBuf> =
             folders.iter().flat_map(|folder| leftovers(Path::new(folder))).collect();
@@ -83,7 +83,7 @@ pub(crate) fn rm(args: &RmArgs) -> Result<u8, Refusal> {
     // What an `rm` has left that was killed goes with the next one.
     let above = |run: &Doomed| {
         let all = run.logs.ancestors().nth(if run.is_sweep { 1 } else { 2 });
-        all.filter(|all| all.ends_with(find_run::LOGS)).map(Path::to_owned)
+        all.filter(|all| all.ends_with(runs::LOGS)).map(Path::to_owned)
     };
     let mut left: BTreeSet<PathBuf> = beside.iter().flat_map(|it| left_in(it)).collect();
     let all: BTreeSet<PathBuf> = doomed.iter().filter_map(above).collect();
@@ -92,7 +92,7 @@ pub(crate) fn rm(args: &RmArgs) -> Result<u8, Refusal> {
     say_freed(freed, args.dry_run)
 }
 
-fn say_freed(freed: u64, is_dry: bool) -> Result<u8, Refusal> {
+fn say_freed(freed: u64, is_dry: bool) -> Result<ExitCode, ErrorPage> {
     let what = if is_dry { "would free" } else { "freed" };
     answer(
         "freed",
@@ -132,7 +132,10 @@ fn folders_of(run: &Path) -> Vec<PathBuf> {
     holders.map(|folder| from_here(&folder)).collect()
 }
 
-fn remove_leftovers(left: impl IntoIterator<Item = PathBuf>, is_dry: bool) -> Result<u64, Refusal> {
+fn remove_leftovers(
+    left: impl IntoIterator<Item = PathBuf>,
+    is_dry: bool,
+) -> Result<u64, ErrorPage> {
     let mut freed = 0;
     for folder in left {
         let size = size(&folder);
@@ -148,11 +151,11 @@ fn remove_leftovers(left: impl IntoIterator<Item = PathBuf>, is_dry: bool) -> Re
 }
 
 /// The run that `word` names; of a sweep its trials, and then itself.
-fn all_doomed(word: &str) -> Result<Vec<Doomed>, Refusal> {
+fn all_doomed(word: &str) -> Result<Vec<Doomed>, ErrorPage> {
     let word = word.strip_prefix(RUN).unwrap_or(word);
-    let sweep = find_run::find_sweep(Path::new(word));
-    let Some(sweep) = sweep.or_else(|| find_run::find_range_test(Path::new(word))) else {
-        let found = find_run::run(Some(word))?;
+    let sweep = runs::find_sweep(Path::new(word));
+    let Some(sweep) = sweep.or_else(|| runs::find_range_test(Path::new(word))) else {
+        let found = runs::named_run(Some(word))?;
         is_no_link(&found)?;
         names_one(word, &found)?;
         return Ok(vec![doomed_run(&found)?]);
@@ -167,7 +170,7 @@ fn all_doomed(word: &str) -> Result<Vec<Doomed>, Refusal> {
 }
 
 /// Refuses the name that a sweep shares with runs of an experiment.
-fn is_sweep_alone(word: &str, sweep: &Path) -> Result<(), Refusal> {
+fn is_sweep_alone(word: &str, sweep: &Path) -> Result<(), ErrorPage> {
     let others = runs::other_runs(sweep);
     if others.is_empty() {
         return Ok(());
@@ -181,7 +184,7 @@ fn is_sweep_alone(word: &str, sweep: &Path) -> Result<(), Refusal> {
         },
         list(&others)
     );
-    Err(Refusal::new(exit::REFUSED, page))
+    Err(ErrorPage::new(ExitCode::Refused, page))
 }
 
 /// A line for each run.
@@ -191,19 +194,19 @@ fn list(runs: &[PathBuf]) -> String {
 }
 
 /// Refuses a link, which is not what it leads to.
-fn is_no_link(found: &Path) -> Result<(), Refusal> {
+fn is_no_link(found: &Path) -> Result<(), ErrorPage> {
     if found.is_symlink() {
         let page = format!(
             "error: `{}` is a link\n  do: name the folder that it leads to, or remove the link",
             found.display()
         );
-        return Err(Refusal::new(exit::REFUSED, page));
+        return Err(ErrorPage::new(ExitCode::Refused, page));
     }
     Ok(())
 }
 
 /// What belongs to the run in the folder `found`.
-fn doomed_run(found: &Path) -> Result<Doomed, Refusal> {
+fn doomed_run(found: &Path) -> Result<Doomed, ErrorPage> {
     let logs = found.canonicalize().map_err(|reason| gone(found, reason))?;
     let checkpoints = checkpoints_of(&logs)?.filter(|folder| folder != &logs);
     let checkpoints = checkpoints.filter(|folder| !are_of_another(folder, &logs));
@@ -217,14 +220,14 @@ fn doomed_run(found: &Path) -> Result<Doomed, Refusal> {
             "error: `{}` may hold files of other runs, too\n  do: remove this run's files by hand",
             folder.display()
         );
-        return Err(Refusal::new(exit::REFUSED, page));
+        return Err(ErrorPage::new(ExitCode::Refused, page));
     }
     Ok(Doomed { logs, checkpoints, is_sweep: false })
 }
 
 /// Refuses checkpoints that are elsewhere: the description of a run that came from somebody else may
 /// name any folder.
-fn is_within_project(checkpoints: &Path, logs: &Path) -> Result<(), Refusal> {
+fn is_within_project(checkpoints: &Path, logs: &Path) -> Result<(), ErrorPage> {
     let Some(project) = project_of(logs) else { return Ok(()) };
     if checkpoints.starts_with(&project) && checkpoints != project {
         return Ok(());
@@ -236,7 +239,7 @@ fn is_within_project(checkpoints: &Path, logs: &Path) -> Result<(), Refusal> {
         checkpoints.display(),
         project.display()
     );
-    Err(Refusal::new(exit::REFUSED, page))
+    Err(ErrorPage::new(ExitCode::Refused, page))
 }
 
 /// Whether checkpoints are those of another run, of whose logs the folder `logs` is a copy; that is
@@ -254,13 +257,13 @@ fn are_of_another(checkpoints: &Path, logs: &Path) -> bool {
 }
 
 /// An experiment's name means its newest run everywhere else; what is removed is named exactly.
-fn names_one(word: &str, found: &Path) -> Result<(), Refusal> {
+fn names_one(word: &str, found: &Path) -> Result<(), ErrorPage> {
     let id = found.file_name().unwrap_or_default().to_string_lossy();
     let last = Path::new(word).file_name().map(OsStr::to_string_lossy).unwrap_or_default();
     let folder = found.parent().unwrap_or(found);
     let is_id = !last.is_empty() && id.starts_with(&*last) && !folder.ends_with(&*last);
     let siblings = runs::find(folder).runs;
-    if is_id || report::is_run(Path::new(word)) || siblings.len() <= 1 {
+    if is_id || record::is_run(Path::new(word)) || siblings.len() <= 1 {
         return Ok(());
     }
     let page = format!(
@@ -268,11 +271,11 @@ fn names_one(word: &str, found: &Path) -> Result<(), Refusal> {
         siblings.len(),
         list(&siblings)
     );
-    Err(Refusal::new(exit::REFUSED, page))
+    Err(ErrorPage::new(ExitCode::Refused, page))
 }
 
 /// Refuses a run of whose checkpoints another run has made its first weights.
-fn is_not_needed(run: &Doomed, doomed: &[Doomed]) -> Result<(), Refusal> {
+fn is_not_needed(run: &Doomed, doomed: &[Doomed]) -> Result<(), ErrorPage> {
     let Some(checkpoints) = &run.checkpoints else { return Ok(()) };
     let Some(all) = run.logs.parent().and_then(Path::parent) else { return Ok(()) };
     let found = runs::find(all);
@@ -286,20 +289,20 @@ fn is_not_needed(run: &Doomed, doomed: &[Doomed]) -> Result<(), Refusal> {
                 other.display(),
                 weights.display()
             );
-            return Err(Refusal::new(exit::REFUSED, page));
+            return Err(ErrorPage::new(ExitCode::Refused, page));
         }
     }
     Ok(())
 }
 
 /// Keeps others from starting the run while it is removed. A dry run only looks.
-fn lock(folder: &Path, is_dry: bool) -> Result<Option<RunLock>, Refusal> {
+fn lock(folder: &Path, is_dry: bool) -> Result<Option<RunLock>, ErrorPage> {
     let held = |holder: &str| {
         let page = format!(
             "error: `{}` is in use by {holder}\n  do: wait for that process, or stop it",
             from_here(folder).display()
         );
-        Refusal::new(exit::REFUSED, page)
+        ErrorPage::new(ExitCode::Refused, page)
     };
     // One of them may be about to take the lead.
     let workers = sweep::count_workers(folder);
@@ -316,13 +319,13 @@ fn lock(folder: &Path, is_dry: bool) -> Result<Option<RunLock>, Refusal> {
     }
 }
 
-fn unwritable(error: &files::Error) -> Refusal {
+fn unwritable(error: &files::Error) -> ErrorPage {
     let help = error.help_or("make the folders of this run, and those that they are in, writable");
-    Refusal::of(exit::STORAGE, error, Some(help))
+    ErrorPage::of(ExitCode::Storage, error).help(help)
 }
 
 /// Removes the run's folders, and those above that are then empty; the bytes that they took.
-fn remove(run: &Doomed, is_dry: bool) -> Result<u64, Refusal> {
+fn remove(run: &Doomed, is_dry: bool) -> Result<u64, ErrorPage> {
     let mut freed = 0;
     // What is left after a kill between the two is still a run.
     if let Some(folder) = &run.checkpoints {
@@ -337,7 +340,7 @@ fn remove(run: &Doomed, is_dry: bool) -> Result<u64, Refusal> {
 }
 
 /// Removes what checkpoints consist of, and the folder, unless it holds anything else.
-fn remove_checkpoints(folder: &Path, is_dry: bool) -> Result<u64, Refusal> {
+fn remove_checkpoints(folder: &Path, is_dry: bool) -> Result<u64, ErrorPage> {
     let Contents { own, folders, foreign } = checkpoint::contents(folder, &[runs::LINK_TO_LOGS]);
     if foreign.is_empty() {
         let size = size(folder);
@@ -373,13 +376,13 @@ fn remove_checkpoints(folder: &Path, is_dry: bool) -> Result<u64, Refusal> {
 }
 
 /// Removes a folder, and the one above if nothing else is in it: another run keeps it.
-fn remove_whole(folder: &Path) -> Result<(), Refusal> {
+fn remove_whole(folder: &Path) -> Result<(), ErrorPage> {
     files::remove_folder(folder).map_err(|error| unwritable(&error))?;
     files::remove_empty_parent(folder);
     Ok(())
 }
 
-fn say_removed(folder: &Path, size: u64, is_dry: bool) -> Result<(), Refusal> {
+fn say_removed(folder: &Path, size: u64, is_dry: bool) -> Result<(), ErrorPage> {
     let what = if is_dry { "would remove" } else { "removed" };
     let shown = from_here(folder);
     let object = || json!({ "folder": shown, "bytes": size, "dry_run": is_dry });
@@ -416,10 +419,10 @@ fn size_of(path: &Path) -> u64 {
 }
 
 /// A run that was there a moment ago cannot be found.
-fn gone(run: &Path, reason: std::io::Error) -> Refusal {
+fn gone(run: &Path, reason: std::io::Error) -> ErrorPage {
     if reason.kind() == std::io::ErrorKind::NotFound {
         let page = format!("error: `{}` was removed by another process", run.display());
-        return Refusal::new(exit::REFUSED, page);
+        return ErrorPage::new(ExitCode::Refused, page);
     }
-    Refusal::of(exit::STORAGE, &files::Error::io("find", run)(reason), None)
+    ErrorPage::of(ExitCode::Storage, &files::Error::io("find", run)(reason))
 }

@@ -2,14 +2,14 @@
 
 use serde_json::json;
 
+use crate::cli::answer;
 use crate::cli::runs_args::TagArgs;
-use crate::cli::{Refusal, answer, find_run};
 use crate::config::TAG_FORM;
-use crate::launch::exit_code as exit;
 use crate::runs::{self, Error, Retagged};
+use crate::user_error::{ErrorPage, ExitCode};
 
 /// `ddprun tag RUN [+TAG | -TAG ...]`
-pub(crate) fn tag(args: &TagArgs) -> Result<u8, Refusal> {
+pub(crate) fn tag(args: &TagArgs) -> Result<ExitCode, ErrorPage> {
     let mut changes = Retagged::default();
     for word in &args.changes {
         match (word.strip_prefix('+'), word.strip_prefix('-')) {
@@ -20,9 +20,9 @@ pub(crate) fn tag(args: &TagArgs) -> Result<u8, Refusal> {
     }
     if let Some(tag) = changes.added.intersection(&changes.removed).next() {
         let page = format!("error: `{tag}` is both added and removed\n  do: name it once");
-        return Err(Refusal::new(exit::REFUSED, page));
+        return Err(ErrorPage::new(ExitCode::Refused, page));
     }
-    let folder = find_run::best_run(Some(&args.run))?;
+    let folder = runs::best_run(Some(&args.run))?;
     let tags = runs::retag(&folder, &changes).map_err(|error| refused(&error))?;
     let run = folder.file_name().unwrap_or_default().to_string_lossy().into_owned();
     answer(
@@ -35,23 +35,20 @@ pub(crate) fn tag(args: &TagArgs) -> Result<u8, Refusal> {
     )
 }
 
-fn no_change(word: &str) -> Refusal {
+fn no_change(word: &str) -> ErrorPage {
     let page = format!(
         "error: `{word}` does not say what to do with the tag\n  \
          do: write `+{word}` to add it, or `-{word}` to remove it"
     );
-    Refusal::new(exit::REFUSED, page)
+    ErrorPage::new(ExitCode::Refused, page)
 }
 
-fn refused(error: &Error) -> Refusal {
-    let (code, help) = match error {
-        Error::NotATag { .. } => (exit::REFUSED, Some(TAG_FORM.to_owned())),
-        Error::Newer { .. } => (exit::REFUSED, Some("use that ddprun".to_owned())),
-        Error::Files(error) => {
-            let help = error.help_or("make the folder of this run readable and writable");
-            (exit::STORAGE, Some(help))
-        }
-        _ => (exit::STORAGE, None),
-    };
-    Refusal::of(code, error, help)
+fn refused(error: &Error) -> ErrorPage {
+    match error {
+        Error::NotATag { .. } => ErrorPage::of(ExitCode::Refused, error).help(TAG_FORM),
+        Error::Newer { .. } => ErrorPage::of(ExitCode::Refused, error).help("use that ddprun"),
+        Error::Files(reason) => ErrorPage::of(ExitCode::Storage, error)
+            .help(reason.help_or("make the folder of this run readable and writable")),
+        _ => ErrorPage::of(ExitCode::Storage, error),
+    }
 }

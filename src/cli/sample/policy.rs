@@ -3,11 +3,12 @@
 use serde_json::{Value, json};
 
 use crate::checkpoint::Opened;
+use crate::cli::answer;
 use crate::cli::args::SampleArgs;
-use crate::cli::{Refusal, answer};
 use crate::kinds::Kinds;
 use crate::plan::Plan;
-use crate::worker::{self, Episode, exit};
+use crate::user_error::{ErrorPage, ExitCode};
+use crate::worker::{self, Episode};
 
 /// One action a line, numbers with commas between them, in the units of the data.
 pub(super) fn sample(
@@ -15,8 +16,8 @@ pub(super) fn sample(
     plan: &Plan,
     opened: &Opened,
     kinds: &Kinds,
-) -> Result<u8, Refusal> {
-    let failed = |error: worker::Error| Refusal::of(error.exit_code(), &error, error.help());
+) -> Result<ExitCode, ErrorPage> {
+    let failed = |error: worker::Error| ErrorPage::from_error(&error);
     if args.prompt.trim().is_empty() {
         let episodes = worker::roll_out(plan, opened, kinds, args.episodes, args.seed);
         return match episodes.map_err(failed)? {
@@ -26,7 +27,7 @@ pub(super) fn sample(
     }
     if plan.model.cameras.is_some() {
         let page = "error: the policy sees images, which a prompt of numbers does not hold";
-        return Err(Refusal::new(exit::REFUSED, page));
+        return Err(ErrorPage::new(ExitCode::Refused, page));
     }
     let seen = observations(plan, &args.prompt)
         .ok_or_else(|| refusal("the prompt is not a list of observations", plan))?;
@@ -46,13 +47,13 @@ fn objects(episodes: &[Episode]) -> Value {
     json!({ "episodes": episodes.iter().map(episode).collect::<Vec<_>>() })
 }
 
-fn refusal(why: &str, plan: &Plan) -> Refusal {
+fn refusal(why: &str, plan: &Plan) -> ErrorPage {
     let [seen, numbers] = shape(plan);
     let page = format!(
         "error: {why}\n  do: give the last {seen} observations of {numbers} numbers each with \
          `--prompt`, oldest first"
     );
-    Refusal::new(exit::REFUSED, page)
+    ErrorPage::new(ExitCode::Refused, page)
 }
 
 /// Observations that the policy sees, and numbers of each.

@@ -5,12 +5,17 @@ use serde_json::{Value, json};
 use super::Kubernetes;
 use super::pod::{EXPERIMENT, TOKEN};
 use crate::cluster::Job;
-use crate::launch::exit_code as exit;
+use crate::user_error::ExitCode;
 
 /// Exit codes after which a run would fail again: of its experiment, its data, its numbers or its
 /// checkpoint.
-const FINAL: [u8; 5] =
-    [exit::REFUSED, exit::DATA, exit::NUMERIC, exit::CHECKPOINT, exit::EXPECTATION];
+const FINAL: [ExitCode; 5] = [
+    ExitCode::Refused,
+    ExitCode::Data,
+    ExitCode::Numeric,
+    ExitCode::Checkpoint,
+    ExitCode::Expectation,
+];
 /// How often failed pods are replaced by default.
 const MAX_RESTARTS: u32 = 3;
 
@@ -85,11 +90,11 @@ impl Kubernetes {
 
 /// What happens when a pod whose container is called so has ended.
 pub(super) fn failure_policy(container: &str) -> Value {
-    let on = |action: &str, codes: &[u8]| {
+    let on = |action: &str, codes: &[ExitCode]| {
         let codes = json!({"containerName": container, "operator": "In", "values": codes});
         json!({"action": action, "onExitCodes": codes})
     };
     let disrupted = json!([{"type": "DisruptionTarget", "status": "True"}]);
     let ignored = json!({"action": "Ignore", "onPodConditions": disrupted});
-    json!({"rules": [on("FailJob", &FINAL), on("Ignore", &[exit::PREEMPTED]), ignored]})
+    json!({"rules": [on("FailJob", &FINAL), on("Ignore", &[ExitCode::Preempted]), ignored]})
 }

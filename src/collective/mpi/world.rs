@@ -7,6 +7,7 @@ use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use crate::collective::mpi::library::Library;
 use crate::collective::mpi::search::{Launcher, candidates, folders, names};
 use crate::units::{Rank, WorldSize};
+use crate::user_error::{ExitCode, UserError};
 
 /// The first version of the standard with all that is called here.
 const NEEDED: i32 = 3;
@@ -55,10 +56,13 @@ pub enum StartError {
     },
 }
 
-impl StartError {
-    /// What the user can do about it.
-    pub fn help(&self) -> &'static str {
-        match self {
+impl UserError for StartError {
+    fn exit_code(&self) -> ExitCode {
+        ExitCode::Refused
+    }
+
+    fn help(&self) -> Option<String> {
+        let help = match self {
             Self::NoLauncher => "start it with mpirun, or with `srun --mpi=pmix`",
             Self::Unusable(_) => {
                 "install the library that belongs to the launcher (Debian: libopenmpi3 or \
@@ -71,7 +75,8 @@ impl StartError {
             }
             Self::OtherRank { .. } => "start the ranks with mpirun or srun alone",
             Self::Refused { .. } => "see the library's own messages above",
-        }
+        };
+        Some(help.to_owned())
     }
 }
 

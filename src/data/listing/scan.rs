@@ -261,6 +261,7 @@ fn listing_failed(path: &Path) -> impl Fn(io::Error) -> Error {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::user_error::UserError;
 
     fn list(root: &Path, what: &'static str) -> Result<Listing, Error> {
         scan(root, what).map(|scan| scan.listing)

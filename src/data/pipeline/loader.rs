@@ -239,6 +239,7 @@ fn panicked(panic: &(dyn std::any::Any + Send)) -> Result<Loaded, Error> {
 
 #[cfg(test)]
 mod tests {
+    use crate::user_error::UserError;
     use std::sync::atomic::{AtomicUsize, Ordering};
 
     use super::*;

@@ -426,6 +426,7 @@ impl<'a> Source<'a> {
 
 #[cfg(test)]
 mod tests {
+    use crate::user_error::UserError;
     use std::io::Write;
 
     use super::*;

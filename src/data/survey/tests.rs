@@ -1,5 +1,6 @@
 //! From a choice to batches.
 
+use crate::user_error::UserError;
 use std::path::{Path, PathBuf};
 
 use super::*;

@@ -7,10 +7,11 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use crate::launch::machines::meeting::{Meeting, NodeConfig, NodeRanks, Session};
-use crate::launch::{NoRun, NotPrepared, PreparedRun, exit_code};
+use crate::launch::{NoRun, NotPrepared, PreparedRun};
 use crate::plan::Plan;
 use crate::transport::auth::{Key, SentKey};
 use crate::transport::peer_connections::{CONNECT_TIMEOUT, ConnectError, PeerConnections};
+use crate::user_error::ExitCode;
 
 /// Why the nodes of a run did not find each other.
 #[derive(Debug, thiserror::Error)]
@@ -67,7 +68,7 @@ impl<E: NotPrepared> NodeRendezvousError<E> {
         match self {
             Self::Prepare(error) => NoRun::of("node 0", error),
             Self::Refused(why) => why.clone(),
-            lost => NoRun { reason: lost.to_string(), exit_code: exit_code::PEER },
+            lost => NoRun { reason: lost.to_string(), exit_code: ExitCode::Peer },
         }
     }
 }

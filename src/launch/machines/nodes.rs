@@ -19,7 +19,6 @@ use serde::{Deserialize, Serialize};
 use crate::collective::{self, Collective};
 use crate::launch::error_report::clock;
 use crate::launch::exit::Ended;
-use crate::launch::exit_code;
 use crate::launch::machines::door::Door;
 use crate::launch::machines::greeting::NodeRendezvousError;
 use crate::launch::machines::meeting::{Meeting, NodeRanks, Past};
@@ -28,6 +27,7 @@ use crate::plan::{OnOom, Plan};
 use crate::transport::channel::{Channel, poll};
 use crate::transport::peer::Peer;
 use crate::units::{Rank, WorldSize};
+use crate::user_error::ExitCode;
 
 /// Time between two heartbeats.
 const HEARTBEAT_INTERVAL: Duration = Duration::from_secs(1);
@@ -413,7 +413,7 @@ impl Nodes {
     /// The failure as this node reports it.
     pub(in crate::launch) fn reported(&self, failure: Failure) -> Failure {
         let is_own = failure.node == Some(self.node());
-        Failure { code: if is_own { failure.code } else { exit_code::PEER }, ..failure }
+        Failure { code: if is_own { failure.code } else { ExitCode::Peer }, ..failure }
     }
 
     /// Tells the others what follows the failure that they know of.

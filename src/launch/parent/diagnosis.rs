@@ -1,13 +1,13 @@
 //! The verdict on a group -> the [`Failure`] that the user sees.
 
 use crate::launch::exit::Exit;
-use crate::launch::exit_code;
 use crate::launch::failure::{Failure, LESS_MEMORY, Secondary};
 use crate::launch::parent::group::{Fault, Group, Member};
 use crate::launch::parent::stall::{Stall, StallKind};
 use crate::launch::phase::Phase;
 use crate::plan::RunFolders;
 use crate::units::Rank;
+use crate::user_error::ExitCode;
 
 impl Failure {
     /// A rank that failed by itself.
@@ -16,7 +16,7 @@ impl Failure {
         let exit = member.exit.map(|(_, exit)| exit).filter(|_| !member.was_killed);
         if let Some(why) = group.lack_of_memory(rank) {
             let message = format!("rank {rank} ran out of memory");
-            let failure = Self::new(run, rank, message, vec![why], exit_code::RESOURCE)
+            let failure = Self::new(run, rank, message, vec![why], ExitCode::Resource)
                 .with_member(member, group);
             let help = Some(LESS_MEMORY.to_owned());
             return Box::new(Self { exit, out_of_memory: true, help, ..failure });
@@ -26,19 +26,19 @@ impl Failure {
             (Fault::Signal(signal), _) => (
                 format!("rank {rank} {}", Exit::Signal(signal)),
                 vec![signal_source(signal)],
-                exit_code::PEER,
+                ExitCode::Peer,
             ),
             (Fault::ExitedEarly(code), _) => (
                 format!("rank {rank} exited before the run ended"),
                 vec![format!("its process exited with code {code} with work left to do")],
-                exit_code::PEER,
+                ExitCode::Peer,
             ),
             (Fault::Code(code), _) => (
                 format!("rank {rank} {}", Exit::Code(code)),
                 vec!["it gave no reason: see its log".to_owned()],
                 program_code(code),
             ),
-            (Fault::Reported, None) => (format!("rank {rank} failed"), vec![], exit_code::BUG),
+            (Fault::Reported, None) => (format!("rank {rank} failed"), vec![], ExitCode::Bug),
         };
         let failure = Self::new(run, rank, message, causes, code).with_member(member, group);
         let out_of_memory = member.report.as_ref().is_some_and(|report| report.out_of_memory);
@@ -51,7 +51,7 @@ impl Failure {
         let message = format!("rank {rank} (pid {}) is stopped (SIGSTOP)", member.pid);
         let why = "its process was stopped, and the other ranks could not continue without it";
         Box::new(
-            Self::new(run, rank, message, vec![why.to_owned()], exit_code::PEER)
+            Self::new(run, rank, message, vec![why.to_owned()], ExitCode::Peer)
                 .with_member(member, group),
         )
     }
@@ -70,7 +70,7 @@ impl Failure {
         let (pid, seconds) = (member.pid, time.as_secs_f64());
         let message = format!("rank {rank} (pid {pid}) has not {what} for {seconds:.1} s");
         Box::new(
-            Self::new(run, rank, message, vec![why.to_owned()], exit_code::PEER)
+            Self::new(run, rank, message, vec![why.to_owned()], ExitCode::Peer)
                 .with_member(member, group),
         )
     }
@@ -81,7 +81,7 @@ impl Failure {
         let message =
             format!("rank {rank} (pid {}) did not join the other ranks in time", member.pid);
         let why = vec![likely_cause(member.phase).to_owned()];
-        Box::new(Self::new(run, rank, message, why, exit_code::PEER).with_member(member, group))
+        Box::new(Self::new(run, rank, message, why, ExitCode::Peer).with_member(member, group))
     }
 
     fn with_member(self, member: &Member, group: &Group) -> Self {
@@ -147,9 +147,8 @@ fn signal_source(signal: i32) -> String {
 
 /// The program's exit code for that of a rank. An unknown one is a bug of ours (a panic exits with
 /// 101).
-fn program_code(code: i32) -> u8 {
-    u8::try_from(code)
-        .ok()
-        .filter(|code| (exit_code::REFUSED..=exit_code::RESOURCE).contains(code))
-        .unwrap_or(exit_code::BUG)
+fn program_code(code: i32) -> ExitCode {
+    ExitCode::of_process(code)
+        .filter(|code| (ExitCode::Refused..=ExitCode::Resource).contains(code))
+        .unwrap_or(ExitCode::Bug)
 }

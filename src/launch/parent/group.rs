@@ -15,12 +15,12 @@ use serde_json::{Map, Value};
 
 use crate::launch::error_report::ErrorReport;
 use crate::launch::exit::Exit;
-use crate::launch::exit_code::RESIZED;
 use crate::launch::parent::options::Note;
 use crate::launch::parent::stall::Stall;
 use crate::launch::phase::Phase;
 use crate::launch::stop::Stop;
 use crate::units::{Bytes, Rank};
+use crate::user_error::ExitCode;
 
 /// Time for other ranks to report after the first failure.
 const SETTLE_TIME: Duration = Duration::from_millis(200);
@@ -429,7 +429,13 @@ pub(in crate::launch) enum Fault {
 
 /// Exit codes of a rank without a fault: completed, expectation missed, stopped and saved, resized,
 /// interrupted.
-const ORDERLY_EXITS: [i32; 5] = [0, 9, 75, RESIZED as i32, 130];
+const ORDERLY_EXITS: [i32; 5] = [
+    ExitCode::Ok as i32,
+    ExitCode::Expectation as i32,
+    ExitCode::Preempted as i32,
+    ExitCode::Resized as i32,
+    ExitCode::Interrupted as i32,
+];
 
 impl Member {
     /// Whether it has work left, as far as is known.

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use crate::launch::Failure;
 use crate::launch::machines::meeting::Past;
+use crate::user_error::ExitCode;
 
 /// Longest wait before a restart.
 const MAX_BACKOFF: Duration = Duration::from_secs(30);
@@ -108,8 +109,9 @@ fn backoff(without_progress: u32) -> Duration {
 
 /// Whether the next attempt may succeed. A bad experiment, bad data, numbers that are not finite or
 /// a bad checkpoint would fail again in the same way.
-pub(in crate::launch) fn is_retryable(code: u8) -> bool {
-    !matches!(code, 2 | 3 | 4 | 7)
+pub(in crate::launch) fn is_retryable(code: ExitCode) -> bool {
+    let would_repeat = [ExitCode::Refused, ExitCode::Data, ExitCode::Numeric, ExitCode::Checkpoint];
+    !would_repeat.contains(&code)
 }
 
 #[cfg(test)]
@@ -120,7 +122,7 @@ mod tests {
     use crate::plan::RunFolders;
     use crate::units::Rank;
 
-    fn failure(code: u8) -> Box<Failure> {
+    fn failure(code: ExitCode) -> Box<Failure> {
         let run = RunFolders { id: "r".into(), logs: PathBuf::new(), checkpoints: PathBuf::new() };
         Failure::of_start(&run, Rank(0), &std::io::ErrorKind::Other.into(), code)
     }
@@ -129,7 +131,8 @@ mod tests {
     fn a_run_that_makes_progress_restarts_at_once_and_one_that_does_not_waits_ever_longer() {
         let mut budget = RestartBudget::new(20);
         let steps = [0, 0, 9, 9, 9, 7, 9, 9, 9, 9, 9, 10];
-        let waits = steps.map(|step| budget.spend(&failure(5), step).unwrap().as_secs());
+        let waits =
+            steps.map(|step| budget.spend(&failure(ExitCode::Peer), step).unwrap().as_secs());
         assert_eq!(waits, [1, 2, 0, 1, 2, 4, 8, 16, 30, 30, 30, 0]);
         assert_eq!(budget.causes().len(), steps.len());
     }
@@ -137,13 +140,13 @@ mod tests {
     #[test]
     fn a_budget_is_spent_and_a_restart_that_was_called_off_is_not() {
         let mut budget = RestartBudget::new(1);
-        assert!(budget.spend(&failure(5), 1).is_some());
+        assert!(budget.spend(&failure(ExitCode::Peer), 1).is_some());
         budget.refund();
-        assert!(budget.spend(&failure(5), 2).is_some());
-        assert!(budget.spend(&failure(5), 3).is_none());
+        assert!(budget.spend(&failure(ExitCode::Peer), 2).is_some());
+        assert!(budget.spend(&failure(ExitCode::Peer), 3).is_none());
         assert_eq!((budget.spent(), budget.causes().len()), (1, 1));
         budget.renew("with 2 ranks".to_owned());
-        assert!(budget.spend(&failure(5), 3).is_some());
+        assert!(budget.spend(&failure(ExitCode::Peer), 3).is_some());
         assert_eq!((budget.spent(), budget.causes().len()), (1, 3));
     }
 
@@ -151,12 +154,12 @@ mod tests {
     fn restarts_that_other_machines_know_of_are_spent_here_too() {
         let past = Past { causes: vec!["a".to_owned()], spent: 1, shrunk: 0 };
         let mut budget = RestartBudget::after(3, &past);
-        budget.follow(&failure(5));
+        budget.follow(&failure(ExitCode::Peer));
         assert_eq!((budget.spent(), budget.causes().len()), (2, 2));
-        assert!(budget.spend(&failure(5), 1).is_some());
-        assert!(budget.spend(&failure(5), 2).is_none());
+        assert!(budget.spend(&failure(ExitCode::Peer), 1).is_some());
+        assert!(budget.spend(&failure(ExitCode::Peer), 2).is_none());
         budget.adopt(&past);
-        assert!(budget.spend(&failure(5), 3).is_some());
+        assert!(budget.spend(&failure(ExitCode::Peer), 3).is_some());
         assert_eq!(budget.causes()[0], "a");
     }
 
@@ -164,7 +167,10 @@ mod tests {
     fn only_retryable_failures_are_restarted() {
         let retried: Vec<u8> = (0..=255)
             .filter(|&code| (2..=8).contains(&code) || code == 70)
-            .filter(|&code| RestartBudget::new(1).spend(&failure(code), 1).is_some())
+            .filter(|&code| {
+                let code = ExitCode::try_from(code).unwrap();
+                RestartBudget::new(1).spend(&failure(code), 1).is_some()
+            })
             .collect();
         assert_eq!(retried, [5, 6, 8, 70]);
     }

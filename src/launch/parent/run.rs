@@ -3,7 +3,6 @@
 use crate::files;
 use crate::launch::error_report::clock;
 use crate::launch::exit::Ended;
-use crate::launch::exit_code;
 use crate::launch::machines::greeting::STOPPED;
 use crate::launch::machines::nodes::NodeFailure;
 use crate::launch::machines::waiting::LOOK_INTERVAL;
@@ -16,6 +15,7 @@ use crate::launch::parent::watch::{StopSources, Watch};
 use crate::launch::{Failure, Nodes, Stop};
 use crate::plan::{Plan, RunFolders};
 use crate::units::Rank;
+use crate::user_error::ExitCode;
 
 /// Runs the plan to its end: one process per rank, watched, and restarted `plan.max_restarts`
 /// times; then with fewer ranks, if `start` has plans for them, and with more again after a
@@ -64,7 +64,7 @@ fn run_to_end(
         node => format!("failure.node-{node}.json"),
     };
     let stops = StopSources::open(start.waker.clone())
-        .map_err(|error| Failure::of_start(run, Rank(0), &error, exit_code::RESOURCE));
+        .map_err(|error| Failure::of_start(run, Rank(0), &error, ExitCode::Resource));
     let ended = stops.and_then(|stops| {
         Runner { run, start, stops, nodes: nodes.as_deref_mut(), on_note }.run(plan)
     });

@@ -26,6 +26,7 @@ use crate::transport::channel::{Channel, poll};
 use crate::transport::peer::{Peer, PeerDescription};
 use crate::transport::{missing_call, shared_memory};
 use crate::units::Rank;
+use crate::user_error::ExitCode;
 
 /// Longest wait for a killed process to exit when it is dropped.
 const KILL_TIMEOUT: Duration = Duration::from_secs(1);
@@ -72,8 +73,10 @@ pub(super) fn spawn_all(
     causes: &[String],
     nodes: Option<&mut Nodes>,
 ) -> Result<Vec<Process>, Box<Failure>> {
-    let fail = |rank| move |error: io::Error| Failure::of_start(run, rank, &error, 8);
-    let fail_log = |rank| move |error: io::Error| Failure::of_start(run, rank, &error, 6);
+    let fail =
+        |rank| move |error: io::Error| Failure::of_start(run, rank, &error, ExitCode::Resource);
+    let fail_log =
+        |rank| move |error: io::Error| Failure::of_start(run, rank, &error, ExitCode::Storage);
     let mapping = plan.distributed.mapping();
     let memory = mapping.map(shared_memory).transpose().map_err(fail(Rank(0)))?;
     let status = RankStatus::new(plan.distributed.world_size).map_err(fail(Rank(0)))?;

@@ -2,14 +2,14 @@
 
 use crate::launch::error_report::Blame;
 use crate::launch::exit::{Ended, Exit};
-use crate::launch::exit_code::RESIZED;
 use crate::launch::parent::group::{Fault, Group, Member};
 use crate::launch::parent::stall::{Stall, StallKind};
 use crate::launch::stop::Stop;
 use crate::units::Rank;
+use crate::user_error::ExitCode;
 
 /// Exit code of ranks that stopped to come back with more.
-const RESIZE: i32 = RESIZED as i32;
+const RESIZE: i32 = ExitCode::Resized as i32;
 
 /// How a group ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

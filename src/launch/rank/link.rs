@@ -25,6 +25,7 @@ use crate::launch::signals::Signals;
 use crate::launch::stop::Stop;
 use crate::transport::channel::{Channel, poll};
 use crate::units::Rank;
+use crate::user_error::ExitCode;
 
 /// Longest time to send to a parent that does not read.
 const SEND_TIMEOUT: Duration = Duration::from_secs(1);
@@ -181,7 +182,7 @@ impl Link {
     pub fn describe(
         &self,
         error: &(dyn std::error::Error + 'static),
-        exit_code: u8,
+        exit_code: ExitCode,
         blame: Blame,
     ) -> ErrorReport {
         let mut messages = chain(error).into_iter();
@@ -192,7 +193,12 @@ impl Link {
     }
 
     /// As [`Link::describe`], for a panic, which has no error value.
-    pub fn describe_message(&self, message: String, exit_code: u8, blame: Blame) -> ErrorReport {
+    pub fn describe_message(
+        &self,
+        message: String,
+        exit_code: ExitCode,
+        blame: Blame,
+    ) -> ErrorReport {
         ErrorReport {
             format: FORMAT,
             rank: self.rank,

@@ -1,6 +1,7 @@
 mod changed;
 mod stopped;
 
+use crate::user_error::UserError;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Barrier, Mutex};
 use std::time::{Duration, Instant};

@@ -7,9 +7,9 @@ use std::time::Instant;
 
 use crate::files;
 use crate::plan::RunFolders;
-use crate::report;
 use crate::sweep::request::{Cause, Job, Outcome, Trainer};
 use crate::sweep::trial::Length;
+use crate::sweep::trial_number;
 use crate::sweep::workers::Timing;
 use crate::sweep::workers::crew::{Crew, Standing};
 use crate::sweep::workers::messages::Attempt;
@@ -136,7 +136,7 @@ impl Trainer for Leader<'_> {
     }
 
     fn train(&self, job: &Job, on_step: &mut dyn FnMut(u64)) -> Outcome {
-        let begun = report::trial_number(&job.folders.id).map(|trial| self.begin(trial, job));
+        let begun = trial_number(&job.folders.id).map(|trial| self.begin(trial, job));
         let ended = match begun {
             Some(Ok(Some(begun))) => self.wait(&begun, job, on_step),
             Some(Err(error)) => Err(error),

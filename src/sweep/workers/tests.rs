@@ -66,7 +66,7 @@ impl Trainer for Quick {
     fn train(&self, job: &Job, on_step: &mut dyn FnMut(u64)) -> Outcome {
         files::create_folder(&job.folders.logs).unwrap();
         let _alone = RunLock::acquire(&job.folders.logs).unwrap();
-        let number = crate::report::trial_number(&job.folders.id).unwrap();
+        let number = crate::sweep::trial_number(&job.folders.id).unwrap();
         if self.hangs.lock().unwrap().remove(&number) {
             self.hung.fetch_add(1, Ordering::SeqCst);
             while !job.waker.take() {

@@ -1,5 +1,6 @@
 //! Tables with categories, dates, empty cells and several targets.
 
+use crate::user_error::UserError;
 use std::path::Path;
 
 use serde_json::{Value, json};

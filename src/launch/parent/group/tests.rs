@@ -1,5 +1,6 @@
 //! Sequences of events that end in a verdict, and what holds for every sequence.
 
+use crate::user_error::ExitCode;
 use std::time::Duration;
 
 use proptest::prelude::*;
@@ -24,7 +25,7 @@ fn report(rank: u32, ms: u64, blame: Blame) -> Event {
         time: jiff::Timestamp::UNIX_EPOCH,
         phase: Phase::Reducing,
         step: 7,
-        exit_code: 5,
+        exit_code: ExitCode::Peer,
         blame,
         suspects: vec![],
         out_of_memory: false,

@@ -3,6 +3,7 @@
 use super::*;
 use crate::config::sweep::{Constraint, value_of};
 use crate::plan::RunFolders;
+use crate::user_error::UserError;
 
 /// Finds other data than those of any trial.
 struct Elsewhere;

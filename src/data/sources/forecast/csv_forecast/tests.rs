@@ -1,3 +1,4 @@
+use crate::user_error::UserError;
 use std::io::Write;
 
 use test_support::assert_refused;

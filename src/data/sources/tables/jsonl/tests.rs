@@ -3,6 +3,7 @@
 use super::*;
 use crate::data::{Dataset, Target};
 use crate::plan::Targets;
+use crate::user_error::UserError;
 
 fn opened(train: &str, val: &str, classify: bool) -> Result<Splits, Error> {
     let dir = tempfile::tempdir().unwrap();

@@ -1,5 +1,6 @@
 //! Conversations in their forms, and what of them counts.
 
+use crate::user_error::UserError;
 use std::path::Path;
 
 use super::*;

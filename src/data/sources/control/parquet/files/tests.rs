@@ -1,5 +1,6 @@
 //! Parquet files as their library writes them, columns that do not fit, and damage.
 
+use crate::user_error::UserError;
 use parquet::data_type::{ByteArrayType, DoubleType, FloatType, Int64Type};
 use parquet::file::properties::WriterProperties;
 use parquet::file::writer::SerializedFileWriter;

@@ -1,0 +1,132 @@
+//! What a path holds.
+
+use std::path::{Path, PathBuf};
+
+use serde_json::Value;
+
+use crate::config::kind::Choice;
+use crate::init::formatting::{count, named};
+use crate::plan::DataFacts;
+use crate::user_error::{ErrorPage, ExitCode};
+
+/// What the target of a table is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum TableTask {
+    /// A class.
+    Classification,
+    /// A number.
+    Regression,
+}
+
+/// Samples of each class that are held back to validate on where the data have no part for it.
+pub(super) const VAL_FRACTION: f64 = 0.2;
+
+/// Characters of a text or tokens of a file that a sample has.
+pub(super) const SEQ_LEN: u64 = 64;
+
+/// What the command line says of the data.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Asked<'a> {
+    /// `--target`
+    pub(crate) target: Option<&'a str>,
+    /// `--task`
+    pub(crate) task: Option<TableTask>,
+}
+
+/// A data set, and what is to be learnt from it.
+#[derive(Debug)]
+pub(super) struct Recognised {
+    /// The data set with its options.
+    pub(super) data: Choice,
+    pub(super) task: Task,
+    /// What was concluded beside that, and what was left out and why: `("left out", "...")`.
+    pub(super) notes: Vec<(&'static str, String)>,
+}
+
+/// What is to be learnt.
+#[derive(Debug, PartialEq)]
+pub(super) enum Task {
+    /// Classes of photos: the folder to train on.
+    Images(PathBuf),
+    /// What a table says of the images that it lists, and the median of the shorter sides, in
+    /// pixels.
+    ImageTable { answer: ImageAnswer, side: u32 },
+    /// Classes of small grey images.
+    Digits,
+    /// The target of a table, and whether it is a class.
+    Table { classify: bool, is_usual: bool },
+    /// The next rows of a table with so many, and the frequency of its dates if it is known.
+    Series { rows: usize, frequency: Option<String> },
+    /// The next character.
+    Text,
+    /// The next token, of which this is the largest.
+    Tokens { largest: usize },
+    /// Answers to instructions, by adapters of these weights if there are any.
+    Instructions { base: Option<PathBuf> },
+    /// Answers in conversations.
+    Chats { base: Option<PathBuf> },
+    /// Actions.
+    Behaviour,
+    /// Classes of speech, or what it sounds like where there are none; whether names of files say
+    /// the classes.
+    Speech { by_name: bool },
+}
+
+/// What is to be said of an image.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum ImageAnswer {
+    /// Any of several classes.
+    Labels,
+    /// One class.
+    Class,
+    /// Numbers.
+    Numbers,
+}
+
+impl Recognised {
+    pub(super) fn new(kind: &str, options: &[(&str, Value)], task: Task) -> Self {
+        let mut data = Choice::named(kind);
+        for (key, value) in options {
+            data.set(key, value);
+        }
+        Self { data, task, notes: Vec::new() }
+    }
+
+    /// Adds what is known once the data are counted.
+    pub(super) fn conclude(&mut self, facts: &DataFacts) {
+        let has_classes = match &self.task {
+            Task::Images(_) | Task::Digits | Task::Speech { .. } => true,
+            Task::ImageTable { answer, .. } => *answer != ImageAnswer::Numbers,
+            Task::Table { classify, .. } => *classify,
+            _ => false,
+        };
+        if has_classes && !facts.classes.is_empty() {
+            let names: Vec<&str> = facts.classes.iter().map(String::as_str).collect();
+            let classes = format!("{} ({})", count(names.len()), named(&names));
+            self.notes.insert(0, ("classes", classes));
+        }
+        self.notes.extend(facts.notes.iter().map(|note| ("note", note.clone())));
+    }
+
+    /// With what else was concluded.
+    #[must_use]
+    pub(super) fn noting(mut self, notes: Vec<(&'static str, String)>) -> Self {
+        self.notes.extend(notes);
+        self
+    }
+}
+
+/// A path as an option.
+pub(super) fn path(path: &Path) -> Value {
+    path.display().to_string().into()
+}
+
+/// Data that no experiment can be written for, and what to do about it.
+pub(super) fn unusable(path: &Path, what: &str, help: &str) -> ErrorPage {
+    ErrorPage::new(ExitCode::Data, format!("error: `{}` {what}\n  do: {help}", path.display()))
+}
+
+/// A flag that does not fit the data.
+pub(super) fn refused(what: &str, help: &str) -> ErrorPage {
+    ErrorPage::new(ExitCode::Refused, format!("error: {what}\n  do: {help}"))
+}

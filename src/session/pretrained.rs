@@ -1,0 +1,165 @@
+//! `model.pretrained = "run:NAME/best"`, or a folder of checkpoints -> the checkpoint that is
+//! meant.
+//!
+//! Its weights are taken, or their averages where the run kept some, as `ddprun eval` does; and the
+//! options of its model that the experiment leaves out. What the experiment stores is the folder of
+//! one step, so that it means the same checkpoint later.
+
+use std::path::{Path, PathBuf};
+
+use crate::checkpoint::{self, Opened};
+use crate::config::kind::{Choice, Options};
+use crate::config::{Loaded, PretrainedCheckpoint, Problem};
+use crate::model;
+use crate::record::{DESCRIPTION, newest_of, to_stderr};
+use crate::runs::{self, Meant, RUN, StoredRun, has_checkpoint, meant, nearest, run_of, split};
+use crate::user_error::{ErrorPage, UserError};
+
+const KEY: &str = "model.pretrained";
+
+/// Why there is no such checkpoint, and what to do about it.
+struct Unfound {
+    what: String,
+    help: Option<String>,
+}
+
+impl From<String> for Unfound {
+    fn from(what: String) -> Self {
+        Self { what, help: None }
+    }
+}
+
+impl From<runs::Error> for Unfound {
+    fn from(error: runs::Error) -> Self {
+        Self { what: error.to_string(), help: error.help() }
+    }
+}
+
+/// A checkpoint, and the model of its run, if that is known.
+struct Found {
+    opened: Opened,
+    model: Option<Choice>,
+}
+
+impl Found {
+    fn new(opened: Opened, run: Option<&StoredRun>) -> Self {
+        Self { opened, model: run.map(|run| run.plan.model.kind.clone()) }
+    }
+}
+
+/// Puts the folder of the checkpoint that the experiment starts from in the place of the word for
+/// it; weights of other programs stay as they are. Returns the options of the model that was
+/// trained there, if it is of the experiment's kind.
+///
+/// # Errors
+///
+/// There is no such run or checkpoint, drawn on its key.
+pub(crate) fn resolve(loaded: &mut Loaded) -> Result<Options, Problem> {
+    let nothing = Options::new();
+    let Some(asked) = loaded.experiment.model.pretrained.clone() else { return Ok(nothing) };
+    let logs = loaded.experiment.logging.dir.clone();
+    let found = match asked.to_str().and_then(|word| word.strip_prefix(RUN)) {
+        Some(word) => of_run(&logs, word).map(Some),
+        None => of_folder(&logs, &asked),
+    };
+    let found = found.map_err(|Unfound { what, help }| {
+        let problem = loaded.problem(KEY, what);
+        match help {
+            Some(help) => problem.help(help),
+            None => problem,
+        }
+    })?;
+    let Some(Found { opened, model }) = found else { return Ok(nothing) };
+    if let Some(first) = opened.passed_over.first() {
+        to_stderr(&format!("warning: `{KEY}`: {}", first.words(opened.state.step)));
+    }
+    let averaged = checkpoint::average(&opened).is_some();
+    let (step, fingerprint) = (opened.state.step, opened.manifest.fingerprint());
+    let path = step_folder(opened.path.clone(), step);
+    // Its run may go on, and delete it before this one has begun.
+    checkpoint::hold(&Opened { path: path.clone(), ..opened });
+    loaded.pretrained = Some(PretrainedCheckpoint { step, averaged, fingerprint });
+    loaded.experiment.model.pretrained = Some(path);
+    let alike = model.filter(|model| model.name == loaded.experiment.model.name);
+    Ok(alike.map_or(nothing, |model| model::inherited(model.options)))
+}
+
+/// The folder itself, and not a link to it that may soon lead elsewhere.
+fn step_folder(path: PathBuf, step: u64) -> PathBuf {
+    let beside = path.parent().map(|run| run.join(checkpoint::name(step)));
+    beside.filter(|folder| folder.is_dir()).unwrap_or(path)
+}
+
+/// The checkpoint of a run, by the words that `ddprun eval` takes.
+fn of_run(logs: &Path, word: &str) -> Result<Found, Unfound> {
+    let (run, which) = split(word);
+    let folder = if runs::find_sweep(Path::new(run)).is_some() {
+        runs::best_trial(run).map_err(|refusal| in_words(&refusal))?
+    } else {
+        folder_of(logs, run, word)?
+    };
+    let run = StoredRun::seen_from_here(&folder)?;
+    Ok(Found::new(run.checkpoint(which)?, Some(&run)))
+}
+
+/// The log folder of the run that is part of `word`. Runs without a checkpoint are passed over
+/// where another of their name has one.
+fn folder_of(logs: &Path, run: &str, word: &str) -> Result<PathBuf, Unfound> {
+    runs::find_run_that(logs, Some(run), &has_checkpoint).map_err(|error| {
+        let names = runs::run_names(logs);
+        let near = nearest(word, &names);
+        let list = || format!("choose one of {}", names.join(", "));
+        let help = match near {
+            Some(near) => Some(format!("did you mean `{RUN}{near}`?")),
+            None if names.is_empty() => None,
+            None => Some(list()),
+        };
+        Unfound { what: error.to_string(), help }
+    })
+}
+
+/// The checkpoint that a folder is, or one of those in it or of its run; `None` of a file.
+fn of_folder(logs: &Path, path: &Path) -> Result<Option<Found>, Unfound> {
+    let Some(word) = path.to_str() else { return Ok(None) };
+    let of_checkpoint = |opened: Opened| {
+        let run = opened.path.parent().and_then(|folder| run_of(folder, logs));
+        let run = run.and_then(|run| StoredRun::seen_from_here(&run).ok());
+        Found::new(opened, run.as_ref())
+    };
+    // One that an earlier look has found may be deleted by now.
+    if let Some(opened) = checkpoint::held(path) {
+        let whole = || std::path::absolute(path);
+        let path = path.canonicalize().or_else(|_| whole()).unwrap_or_else(|_| path.to_owned());
+        return Ok(Some(of_checkpoint(Opened { path, ..opened })));
+    }
+    Ok(Some(match meant(word) {
+        Meant::Checkpoint(path) => {
+            of_checkpoint(checkpoint::open(&path).map_err(runs::Error::from)?)
+        }
+        Meant::Folder(path, which) => {
+            let run = run_of(&path, logs).map(|run| StoredRun::seen_from_here(&run)).transpose()?;
+            let kept = run.as_ref().map(|run| &run.plan.checkpoint);
+            Found::new(runs::open(&path, kept, which)?, run.as_ref())
+        }
+        Meant::Run(run, which) if newest_of(Path::new(run), DESCRIPTION).is_file() => {
+            let run = StoredRun::seen_from_here(Path::new(run))?;
+            Found::new(run.checkpoint(which)?, Some(&run))
+        }
+        Meant::Run(..) if path.is_dir() => {
+            let what = format!("`{}` is a folder without a checkpoint of ddprun", path.display());
+            let help = "name the safetensors file in it, a checkpoint, or a run as `run:NAME`";
+            return Err(Unfound { what, help: Some(help.to_owned()) });
+        }
+        Meant::Run(..) => return Ok(None),
+    }))
+}
+
+/// A refusal as the words of a problem.
+fn in_words(refusal: &ErrorPage) -> Unfound {
+    let page = refusal.page();
+    let page = page.trim_start_matches("error: ");
+    match page.split_once("\n  do: ") {
+        Some((what, help)) => Unfound { what: what.to_owned(), help: Some(help.to_owned()) },
+        None => page.to_owned().into(),
+    }
+}
