@@ -26,7 +26,7 @@ mod files;
 pub mod event;
 mod transport;
 pub use candle_train::{nn, onnx, ops};
-mod collective;
+pub mod collective;
 mod launch;
 pub mod data;
 pub mod model;
