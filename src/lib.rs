@@ -8,7 +8,7 @@
 //! ```
 //!
 //! A program of your own registers kinds ([`kinds`], [`model`], [`optim`], [`loss`], [`metric`],
-//! [`data`], [`record`]) and calls [`cli::run`]. What this project's tests and benchmarks need
+//! [`data`], [`record`], [`collective`]) and calls [`cli::run`]. What this project's tests and benchmarks need
 //! beside that is in `internals`.
 #![expect(missing_docs, reason = "\"The file.\" over `path: PathBuf` says nothing")]
 
