@@ -43,7 +43,7 @@ pub struct DistributedPlan {
     pub threads_per_rank: usize,
     /// How tensors are exchanged.
     pub backend: BackendPlan,
-    /// What there is to know of that.
+    /// What the rest of the program has to know of the backend.
     #[serde(default, skip_serializing_if = "BackendCapabilities::are_none")]
     pub capabilities: BackendCapabilities,
     /// Bytes of the mapping that the ranks of each of several machines share, if a machine has
@@ -272,18 +272,13 @@ fn best<'a>(ranks: &Ranks, backends: &'a [BackendFacts]) -> Option<&'a BackendFa
     let by_mpi = ranks.mpi && ranks.nodes > 1 && !ranks.on_gpus();
     let apart = ranks.share_a_gpu().is_none() && !ranks.must_find_out();
     let on_gpus = ranks.on_gpus() && apart;
-    let automatic = |meets_by_mpi: bool, sums_on_gpus: bool| {
-        let suits = move |backend: &&BackendFacts| {
-            let has = &backend.capabilities;
-            backend.is_automatic
-                && backend.reaches(ranks.nodes)
-                && (has.meets_by_mpi, has.sums_on_gpus) == (meets_by_mpi, sums_on_gpus)
-        };
-        backends.iter().find(suits)
+    let find = |suits: &dyn Fn(&BackendCapabilities) -> bool| {
+        let is_free = |it: &&BackendFacts| it.is_automatic && it.reaches(ranks.nodes);
+        backends.iter().filter(is_free).find(|backend| suits(&backend.capabilities))
     };
-    let mpi = by_mpi.then(|| automatic(true, false)).flatten();
-    let gpus = || on_gpus.then(|| automatic(false, true)).flatten();
-    mpi.or_else(gpus).or_else(|| automatic(false, false))
+    let mpi = by_mpi.then(|| find(&|has| has.meets_by_mpi)).flatten();
+    let gpus = || on_gpus.then(|| find(&|has| has.sums_on_gpus)).flatten();
+    mpi.or_else(gpus).or_else(|| find(&|has| !has.meets_by_mpi && !has.sums_on_gpus))
 }
 
 /// How a list of so many GPUs does not fit the ranks of a launcher.
@@ -376,14 +371,14 @@ fn shown(visible: u32) -> String {
 }
 
 /// The backend, if the experiment names it.
-fn asked<'a>(loaded: &Loaded, ranks: &'a Ranks) -> Option<&'a BackendFacts> {
+fn named<'a>(loaded: &Loaded, ranks: &'a Ranks) -> Option<&'a BackendFacts> {
     ranks.backend.as_ref().filter(|_| loaded.experiment.distributed.backend != AUTO)
 }
 
 /// Why a backend that sums on GPUs, if one was asked for, cannot be had.
 fn no_gpus(loaded: &Loaded, facts: &Facts, ranks: &Ranks) -> Option<Problem> {
-    let asked = asked(loaded, ranks).filter(|backend| backend.capabilities.sums_on_gpus)?;
-    let name = &asked.name;
+    let named = named(loaded, ranks).filter(|backend| backend.capabilities.sums_on_gpus)?;
+    let name = &named.name;
     let problem = |what: String| loaded.problem(BACKEND, what);
     if facts.gpus.is_none() {
         let help = format!("{REBUILD}, or use backend = \"shm\"");
@@ -406,8 +401,8 @@ fn no_gpus(loaded: &Loaded, facts: &Facts, ranks: &Ranks) -> Option<Problem> {
 
 /// Why a backend of an MPI launcher, if one was asked for, cannot be had.
 fn no_mpi(loaded: &Loaded, facts: &Facts, ranks: &Ranks) -> Option<Problem> {
-    let asked = asked(loaded, ranks).filter(|backend| backend.capabilities.meets_by_mpi)?;
-    let name = &asked.name;
+    let named = named(loaded, ranks).filter(|backend| backend.capabilities.meets_by_mpi)?;
+    let name = &named.name;
     let problem = |what: String| loaded.problem(BACKEND, what);
     match &facts.mpi {
         None => {
