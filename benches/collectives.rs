@@ -24,8 +24,8 @@ use std::time::{Duration, Instant};
 
 use ddprun::internals::collective::{self, Collective, Segment};
 use ddprun::internals::transport;
-use ddprun::plan::{BackendPlan, Mapping};
-use ddprun::units::{Rank, WorldSize};
+use ddprun::plan::Mapping;
+use ddprun::units::{Bytes, Rank, WorldSize};
 use rustix::time::{ClockId, clock_gettime};
 
 /// As the command `ddprun`.
@@ -72,15 +72,13 @@ fn ranks() -> u32 {
     at.and_then(|at| words.get(at + 1)).map_or(2, |n| n.parse().expect("`--ranks` is a number"))
 }
 
-fn backend(world: WorldSize) -> BackendPlan {
-    let lengths = sizes().iter().map(|bytes| bytes / 4);
-    BackendPlan::Shm { mapping: Mapping::new(world, lengths).total() }
+fn mapping(world: WorldSize) -> Bytes {
+    Mapping::new(world, sizes().iter().map(|bytes| bytes / 4)).total()
 }
 
 /// Starts all ranks with the mapping as their standard input, and waits for them.
 fn start(world: WorldSize) -> ExitCode {
-    let BackendPlan::Shm { mapping } = backend(world) else { return ExitCode::FAILURE };
-    let memory = transport::shared_memory(mapping).expect("shared memory");
+    let memory = transport::shared_memory(mapping(world)).expect("shared memory");
     let start = |rank| start_rank(rank, memory.try_clone().expect("a descriptor"), None);
     wait_for((0..world.get()).map(start).collect())
 }
@@ -127,7 +125,7 @@ fn run_over_tcp(rank: Rank, how: &str) {
 
 fn run(rank: Rank, world: WorldSize) {
     let fd = rustix::io::dup(rustix::stdio::stdin()).expect("the mapping");
-    let group = collective::open(backend(world), rank, world, Some(fd), DEADLINE).expect("a group");
+    let group = collective::open_shm(&fd, mapping(world), rank, world, DEADLINE).expect("a group");
     let lengths: Vec<usize> = sizes().iter().map(|bytes| bytes / 4).collect();
     let mut segments = group.segments(&lengths).expect("memory");
     for (bytes, segment) in sizes().iter().zip(&mut segments) {

@@ -244,12 +244,8 @@ impl Work {
         let plan = Arc::new(plan);
         let built = Kinds::default().components(&plan, device);
         let components = built.map_err(candle_core::Error::msg)?;
-        let distributed = &plan.distributed;
-        let (backend, world) = (distributed.backend, distributed.world_size);
-        let group =
-            ddprun::internals::collective::open(backend, Rank(0), world, None, distributed.timeout);
-        let group = group.map_err(candle_core::Error::msg)?;
-        let engine = Engine::new(plan.clone(), components, group, None);
+        let world = plan.distributed.world_size;
+        let engine = Engine::new(plan.clone(), components, ddprun::collective::alone(), None);
         let mut engine = engine.map_err(candle_core::Error::msg)?;
         let order = EpochOrder::new(&plan.data, &plan.batch, world, plan.seed, 0);
         let size = plan.batch.size.count();

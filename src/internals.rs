@@ -11,7 +11,9 @@ pub mod checkpoint {
 
 /// Sums over ranks.
 pub mod collective {
-    pub use crate::collective::{Collective, Error, Op, Segment, compressed, open, tree_sum};
+    pub use crate::collective::{
+        Collective, Error, Op, Segment, alone, compressed, open_shm, tree_sum,
+    };
 
     use std::net::TcpStream;
     use std::os::unix::net::UnixStream;

@@ -39,6 +39,7 @@ use std::sync::Arc;
 use candle_core::Device;
 
 use crate::cluster::Clusters;
+use crate::collective::Backends;
 use crate::config::Vocabulary;
 use crate::config::kind::{Choice, Entry, FamilySpec};
 use crate::data::{DataSources, Transforms};
@@ -49,9 +50,9 @@ use crate::model::layers::{LayerFamily, Layers};
 use crate::model::{self, Models};
 use crate::optim::{self, Optimizers, Schedulers};
 use crate::plan::{
-    DataFacts, Flow, Images, KindFacts, LayerMisfit, LayerPlan, LossFacts, Measurable, MetricFacts,
-    ModelFacts, ModelPlan, OptimizerFacts, PixelStats, Plan, SchedulerFacts, Span, TransformFacts,
-    Unfit,
+    BackendFacts, DataFacts, Flow, Images, KindFacts, LayerMisfit, LayerPlan, LossFacts,
+    Measurable, MetricFacts, ModelFacts, ModelPlan, OptimizerFacts, PixelStats, Plan,
+    SchedulerFacts, Span, TransformFacts, Unfit,
 };
 use crate::record::{Sink, Sinks};
 use crate::registry::{Member, Unbuildable};
@@ -75,6 +76,8 @@ pub struct Kinds {
     pub optimizers: Optimizers,
     /// Learning rates over time.
     pub schedulers: Schedulers,
+    /// How ranks exchange tensors.
+    pub backends: Backends,
     /// What runs write about themselves.
     pub sinks: Sinks,
     /// Where the values of a sweep's trials come from.
@@ -97,6 +100,7 @@ impl Default for Kinds {
             metrics: Metrics::default(),
             optimizers: Optimizers::default().sealed(),
             schedulers: Schedulers::default().sealed(),
+            backends: Backends::default().sealed(),
             sinks: Sinks::default().sealed(),
             methods: Methods::default().sealed(),
             pruners: Pruners::default().sealed(),
@@ -116,6 +120,7 @@ impl Kinds {
         taken.extend(self.metrics.taken());
         taken.extend(self.optimizers.taken());
         taken.extend(self.schedulers.taken());
+        taken.extend(self.backends.taken());
         taken.extend(self.sinks.taken());
         taken.extend(self.methods.taken());
         taken.extend(self.pruners.taken());
@@ -142,6 +147,7 @@ impl Kinds {
             self.losses.spec(),
             self.optimizers.spec(),
             self.schedulers.spec(),
+            self.backends.spec(),
             self.sinks.spec(),
             self.methods.spec(),
             self.pruners.spec(),
@@ -231,6 +237,10 @@ impl KindFacts for Kinds {
 
     fn schedule(&self, rule: &Choice, span: &Span) -> Result<String, Unfit> {
         self.schedulers.describe(rule, span)
+    }
+
+    fn backends(&self) -> Vec<BackendFacts> {
+        self.backends.facts()
     }
 }
 

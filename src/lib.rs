@@ -8,7 +8,7 @@
 //! ```
 //!
 //! A program of your own registers kinds ([`kinds`], [`model`], [`optim`], [`loss`], [`metric`],
-//! [`data`], [`record`]) and calls [`cli::run`]. What this project's tests and benchmarks need
+//! [`data`], [`record`], [`collective`]) and calls [`cli::run`]. What this project's tests and benchmarks need
 //! beside that is in `internals`.
 #![expect(missing_docs, reason = "\"The file.\" over `path: PathBuf` says nothing")]
 
@@ -27,7 +27,7 @@ mod files;
 pub mod event;
 mod transport;
 pub use candle_train::{nn, onnx, ops};
-mod collective;
+pub mod collective;
 mod launch;
 pub mod data;
 pub mod model;

@@ -363,7 +363,7 @@ fn a_checkpoint_holds_the_state_of_its_step_however_far_training_has_gone_on() {
     let restored = checkpoint::restore_newest(folder.path(), &plan, &params).unwrap().unwrap();
     let state: (TrainState, Vec<Moments>) = (restored.state, restored.moments);
     let mut alone = plan.clone();
-    alone.distributed.backend = ddprun::plan::BackendPlan::Solo;
+    alone.distributed.backend = ddprun::plan::BackendPlan::alone();
     alone.distributed.world_size = ddprun::units::WorldSize::ONE;
     let collective = group(&alone).remove(0);
     let engine = Engine::new(

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use ddprun::internals::collective::{self, Collective, Error, Op, tree_sum};
 use ddprun::internals::transport;
-use ddprun::plan::{BackendPlan, CommHook};
+use ddprun::plan::CommHook;
 use ddprun::units::{Bytes, Rank, WorldSize};
 use proptest::prelude::*;
 
@@ -28,8 +28,7 @@ fn open(
     timeout: Duration,
 ) -> Arc<dyn Collective> {
     let world = WorldSize::new(world).unwrap();
-    let backend = BackendPlan::Shm { mapping: size };
-    collective::open(backend, Rank(rank), world, Some(fd.try_clone().unwrap()), timeout).unwrap()
+    collective::open_shm(fd, size, Rank(rank), world, timeout).unwrap()
 }
 
 /// Runs `each` on `world` ranks as threads, and returns what they return in rank order.
@@ -181,8 +180,7 @@ fn compressed_sums_are_those_of_rounded_gradients_and_the_same_on_all_ranks() {
 
 #[test]
 fn a_world_of_one_needs_no_memory_and_changes_nothing() {
-    let group =
-        collective::open(BackendPlan::Solo, Rank(0), WorldSize::ONE, None, TIMEOUT).unwrap();
+    let group = collective::alone();
     assert_eq!(sum_of(&*group, &[3, 0]), [bits(&expected(1, 3)), vec![]]);
     assert_eq!(group.all_gather(b"me").unwrap(), [b"me"]);
     let Err(error) = group.segments(&[1]) else { panic!("segments are given out once") };
@@ -317,9 +315,8 @@ fn a_rank_that_gives_up_releases_the_others_at_once_with_its_reason() {
 #[test]
 fn a_mapping_that_is_too_small_is_refused_instead_of_killing_the_process() {
     let fd = transport::shared_memory(Bytes(4096)).unwrap();
-    let backend = BackendPlan::Shm { mapping: mapping(2, 64) };
     let world = WorldSize::new(2).unwrap();
-    let refused = collective::open(backend, Rank(0), world, Some(fd), TIMEOUT).err().unwrap();
+    let refused = collective::open_shm(&fd, mapping(2, 64), Rank(0), world, TIMEOUT).err().unwrap();
     assert!(refused.to_string().contains("holds 4.00 KiB of the planned 2.06 MiB"), "{refused}");
     let errors = spawn(2, 64, TIMEOUT, |group| group.segments(&[65]).err().unwrap().to_string());
     assert!(errors.iter().all(|error| error.contains("more than the 64 elements")), "{errors:?}");

@@ -8,10 +8,16 @@ use ddprun::config::{self, Loaded, Problems};
 use ddprun::kinds::Kinds;
 use ddprun::sweep::{Asked, BaseValues, Length, Ranking, Report, Running, Trial, Tried};
 
+#[path = "registered/backend.rs"]
+mod backend;
 #[path = "registered/data.rs"]
 mod data;
 #[path = "registered/images.rs"]
 mod images;
+
+#[expect(dead_code, reason = "its `main` is not called here")]
+#[path = "../examples/custom_backend.rs"]
+mod custom_backend;
 
 #[expect(dead_code, reason = "its `main` is not called here")]
 #[path = "../examples/custom_data.rs"]

@@ -5,9 +5,9 @@ use std::sync::Arc;
 use std::time::{Instant, SystemTime};
 
 use candle_core::Device;
+use ddprun::collective::{Backends, Collective, JoiningRank};
 use ddprun::data::sampler::EpochOrder;
 use ddprun::engine::{Engine, StopRequest};
-use ddprun::internals::collective::{self, Collective};
 use ddprun::internals::launch::{self, Membership, PreparedRun};
 use ddprun::kinds::Kinds;
 use ddprun::plan::Plan;
@@ -35,8 +35,8 @@ pub(crate) fn run(work: &'static Work, task: Task) {
     let (plan, rank) = (Arc::new(rank_plan.plan), rank_plan.rank);
     let threads = plan.distributed.threads_per_rank;
     let distributed = &plan.distributed;
-    let (backend, world) = (distributed.backend, distributed.world_size);
-    let group = collective::open(backend, rank, world, shm, distributed.timeout).expect("a group");
+    let joining = JoiningRank::new(distributed, rank, shm);
+    let group = Backends::default().open(joining).expect("a group");
     group.barrier().expect("all ranks");
     let start = Start { to_barrier: since_start(), idle_rss_mb: resident("VmRSS") };
     let train = move || {

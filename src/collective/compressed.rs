@@ -14,17 +14,23 @@ use crate::ops::{ROUNDED_TOGETHER as BLOCK, round_block};
 use crate::plan::{CommHook, Precision};
 use crate::units::{Rank, WorldSize};
 
+/// The group with the communication hook `hook`: its reductions are in half precision. Without a
+/// hook, and in a world of one, it is unchanged. A group that sums on GPUs got its hook when it was
+/// opened.
+pub fn compressed(group: Arc<dyn Collective>, hook: CommHook) -> Arc<dyn Collective> {
+    if hook == CommHook::None || group.world_size() == WorldSize::ONE {
+        return group;
+    }
+    Arc::new(Compressed { group, hook })
+}
+
 /// A group whose reductions are those of half-precision numbers.
-pub(super) struct Compressed {
+struct Compressed {
     group: Arc<dyn Collective>,
     hook: CommHook,
 }
 
 impl Compressed {
-    pub(super) fn new(group: Arc<dyn Collective>, hook: CommHook) -> Self {
-        Self { group, hook }
-    }
-
     /// What of this rank goes into the sum.
     fn compress(&self, values: &mut [f32]) {
         round(values, 1.0 / self.world_size().get() as f32, self.hook);

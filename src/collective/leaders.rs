@@ -12,7 +12,6 @@ use std::time::Duration;
 use crate::collective::call::lengths_tag;
 use crate::collective::exchange::Connection;
 use crate::collective::links::{Exchange, Interrupts, Links, Meanwhile};
-use crate::collective::segment::Memory;
 use crate::collective::subtrees::subtrees;
 use crate::collective::{Call, Collective, Elements, Error, Op, Segment};
 use crate::plan::AllReduce;
@@ -253,7 +252,7 @@ impl Collective for Leaders {
                 what: "the segments were already given out".to_owned(),
             });
         }
-        let segment = |(index, &n)| Segment { memory: Memory::Private(vec![0.0; n]), index };
+        let segment = |(index, &n)| Segment::new(index, n);
         Ok(lengths.iter().enumerate().map(segment).collect())
     }
 

@@ -1,7 +1,7 @@
-//! One tensor per rank -> their sum. One trait, [`Collective`], with the backends `solo`, `shm`,
-//! `tcp` and `mpi` (several machines, whose ranks add in shared memory first, and whose first ranks
-//! are linked by connections or by the library of an MPI launcher) and, with the feature `cuda`,
-//! `nccl`.
+//! One tensor per rank -> their sum. One trait, [`Collective`], with the group of a rank alone and
+//! those of the registered [`Backends`]: `shm`, `tcp` and `mpi` (several machines, whose ranks add
+//! in shared memory first, and whose first ranks are linked by connections or by the library of an
+//! MPI launcher) and, with the feature `cuda`, `nccl`.
 //!
 //! Every rank makes the same calls in the same order. Every wait has a deadline; a failed
 //! collective is final for its group. Sums are taken in f32 in a fixed binary tree over ranks, so
@@ -39,20 +39,16 @@ mod compressed;
 pub(crate) mod mpi;
 #[cfg(feature = "cuda")]
 mod nccl;
-mod open;
+mod backend;
 
-pub(crate) use call::Call;
-pub use call::Op;
-pub use error::Error;
-pub(crate) use error::Missing;
+pub use backend::{Backend, BackendFamily, Backends, JoiningRank, open_shm};
+pub(crate) use backend::{open_mpi, open_tcp};
+pub use call::{Call, Op};
+pub use compressed::compressed;
+pub use error::{Error, Missing};
 pub use group::Collective;
 #[cfg(any(feature = "cuda", test))]
 pub(crate) use group::{DeviceExchange, OnGpu};
-pub(crate) use open::check;
-#[cfg(feature = "cuda")]
-pub(crate) use open::open_on_gpu;
-pub use open::{compressed, open};
-pub(crate) use open::{open_machines, open_mpi, open_tcp};
 pub use reduce::tree_sum;
-pub(crate) use segment::Elements;
-pub use segment::Segment;
+pub use segment::{Elements, Segment};
+pub use solo::alone;

@@ -6,7 +6,7 @@ use crate::collective::shared_mapping::SharedFloats;
 use crate::memory::{Pages, release_pages};
 
 /// Some elements of a segment, in their order.
-pub(crate) type Elements = Vec<Range<usize>>;
+pub type Elements = Vec<Range<usize>>;
 
 /// Gradient memory, f32, that moves between the training thread and the communication thread.
 ///
@@ -18,13 +18,19 @@ pub struct Segment {
 
 /// Where a segment lives.
 pub(super) enum Memory {
-    /// A world of one.
+    /// Its own.
     Private(Vec<f32>),
     /// A part of this rank's gradient area.
     Shared(SharedFloats),
 }
 
 impl Segment {
+    /// Memory of this rank's own for `n` elements, zeroed; `index` is its place in the call of
+    /// `segments`.
+    pub fn new(index: usize, n: usize) -> Self {
+        Self { memory: Memory::Private(vec![0.0; n]), index }
+    }
+
     /// Position in the call of `segments`: the number of its bucket.
     pub fn index(&self) -> usize {
         self.index

@@ -1,15 +1,18 @@
 //! A world of one: sums are the values themselves.
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
-use crate::collective::segment::Memory;
 use crate::collective::{Collective, Error, Segment};
 use crate::units::{Rank, WorldSize};
 
 /// The group of rank 0 alone.
+pub fn alone() -> Arc<dyn Collective> {
+    Arc::new(Solo::default())
+}
+
 #[derive(Default)]
-pub(super) struct Solo {
+struct Solo {
     given: AtomicBool,
     aborted: Mutex<Option<String>>,
 }
@@ -36,8 +39,7 @@ impl Collective for Solo {
         if self.given.swap(true, Ordering::Relaxed) {
             return Err(Error::mapping("its segments were already given out"));
         }
-        let segment = |(index, &n)| Segment { memory: Memory::Private(vec![0.0; n]), index };
-        Ok(lengths.iter().enumerate().map(segment).collect())
+        Ok(lengths.iter().enumerate().map(|(index, &n)| Segment::new(index, n)).collect())
     }
 
     fn all_reduce(&self, _segment: &mut Segment) -> Result<(), Error> {

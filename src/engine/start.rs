@@ -22,15 +22,13 @@ use crate::engine::{Components, Engine, TrainState, freezing, vote};
 use crate::event::TimeShares;
 use crate::nn::{Params, change_values};
 use crate::optim::Moments;
-use crate::plan::{BackendPlan, Plan};
+use crate::plan::Plan;
 use crate::units::{Rank, WorldSize};
 
 impl Engine {
     /// An engine of a single rank, at the beginning of a run.
     pub fn solo(plan: Arc<Plan>, components: Components) -> Result<Self, Error> {
-        let timeout = plan.distributed.timeout;
-        let alone = collective::open(BackendPlan::Solo, Rank(0), WorldSize::ONE, None, timeout)?;
-        Self::new(plan, components, alone, None)
+        Self::new(plan, components, collective::alone(), None)
     }
 
     /// An engine at the beginning of a run, or at `restored`'s place in it. Compares that place,

@@ -11,7 +11,7 @@ use crate::launch::prepared_run::{NoRun, NotPrepared, PreparedRun};
 use crate::launch::rank::env::Foreign;
 use crate::launch::rank::link::Link;
 use crate::launch::rank::membership::Membership;
-use crate::plan::{BackendPlan, Plan, RankPlan};
+use crate::plan::{Plan, RankPlan};
 use crate::transport::Peer;
 
 /// The first rank of a machine, for which the others there wait.
@@ -64,7 +64,7 @@ impl<'a> FirstOfMachine<'a> {
         let Met { prepared, peers } = met;
         let Shared { memory: shm, peer_monitor } = self.host.welcome(&prepared, say)?;
         let PreparedRun { plan, folders: run, resume } = prepared;
-        if plan.distributed.backend == BackendPlan::Mpi {
+        if plan.distributed.meets_by_mpi() {
             start_mpi(self.foreign)?;
         }
         let (rank, restarts) = (self.foreign.rank, self.foreign.restarts);

@@ -18,7 +18,7 @@ use crate::launch::rank::link::Link;
 use crate::launch::rank::membership::Membership;
 use crate::launch::rank::peer_monitor::PeerMonitor;
 use crate::launch::rank::status::RankStatus;
-use crate::plan::{BackendPlan, RankPlan};
+use crate::plan::RankPlan;
 use crate::transport::Peer;
 use crate::transport::channel::Channel;
 use crate::units::{Rank, WorldSize};
@@ -159,7 +159,7 @@ fn join_foreign<E: NotPrepared>(
         if first { host(foreign, wait, prepare)? } else { local_rendezvous::join(foreign, wait)? };
     let PreparedRun { plan, folders: run, resume } = prepared;
     let Shared { memory: shm, peer_monitor } = shared;
-    if plan.distributed.backend == BackendPlan::Mpi {
+    if plan.distributed.meets_by_mpi() {
         start_mpi(foreign)?;
     }
     let fail = |source| JoinError::Inherited { rank, what: "listen to signals", source };

@@ -9,7 +9,7 @@ use crate::checkpoint;
 use crate::collective;
 use crate::collective::mpi::StartError;
 use crate::config::kind::{Choice, Options};
-use crate::config::schema::Backend;
+use crate::config::schema::AUTO_BACKEND;
 use crate::config::values::Auto;
 use crate::config::{self, Experiment, Loaded, Problems, Vocabulary};
 use crate::data::{self, Asked, DataSource};
@@ -20,8 +20,8 @@ use crate::launch::rank_env::{Foreign, mpi_launcher};
 use crate::model;
 use crate::ops;
 use crate::plan::{
-    Facts, GpuFacts, KindFacts, Limit, Memory, ModelPlan, MpiFacts, Plan, SplitPlan, Targets,
-    chosen_loss,
+    BackendFacts, Facts, GpuFacts, KindFacts, Limit, Memory, ModelPlan, MpiFacts, Plan, SplitPlan,
+    Targets, chosen_loss,
 };
 use crate::record::to_stderr;
 use crate::session::follow_target::follow_target;
@@ -138,11 +138,9 @@ pub(crate) fn load(path: &Path, changes: &[String], kinds: &Kinds) -> Result<Loa
 /// The plan of an experiment on a machine that can run it.
 pub(crate) fn decide(loaded: &Loaded, facts: &Facts, kinds: &Kinds) -> Result<Plan, ErrorPage> {
     let plan = planned(loaded, facts, kinds)?;
-    collective::check(plan.distributed.backend).map_err(|why| {
-        let page = format!(
-            "error: NCCL is unavailable: {why}\n  do: install it, or use `distributed.backend=shm`"
-        );
-        ErrorPage::new(ExitCode::Refused, page)
+    kinds.backends.check(&plan.distributed).map_err(|(backend, why)| {
+        ErrorPage::new(ExitCode::Refused, format!("error: {backend} is unavailable: {why}"))
+            .help("install it, or use `distributed.backend=shm`")
     })?;
     Ok(plan)
 }
@@ -296,15 +294,17 @@ pub(crate) fn measure(
     };
     let (memory, gpus) = (main_memory(), gpus());
     let (bf16, bf16_is_faster) = (ops::bf16_instructions(), ops::bf16_is_faster());
-    let mpi = mpi(experiment.distributed.backend, nodes);
+    let mpi = mpi(&experiment.distributed.backend, nodes, kinds);
     let trained_on = experiment.model.pretrained.as_deref().and_then(model::trained_on);
     let places = Facts { launched_world, local_rank, nodes, mpi, trained_on, ..Facts::of(data) };
     Ok(Facts { cores, memory, bf16, bf16_is_faster, gpus, ..places })
 }
 
 /// Opens the library of the MPI launcher that started this process, where it may be used.
-fn mpi(asked: Backend, nodes: u32) -> Option<MpiFacts> {
-    let is_wanted = asked == Backend::Mpi || (asked == Backend::Auto && nodes > 1);
+fn mpi(asked: &str, nodes: u32, kinds: &Kinds) -> Option<MpiFacts> {
+    let by_mpi = |it: &BackendFacts| it.name == asked && it.capabilities.meets_by_mpi;
+    let is_wanted =
+        if asked == AUTO_BACKEND { nodes > 1 } else { kinds.backends().iter().any(by_mpi) };
     let launcher = is_wanted.then(mpi_launcher)??;
     Some(match collective::mpi::check(&launcher) {
         Ok(()) => MpiFacts::Found,

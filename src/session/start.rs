@@ -5,7 +5,7 @@ use crate::config::values::Auto;
 use crate::kinds::Kinds;
 use crate::launch::rank_env::{Foreign, mpi_launcher};
 use crate::launch::{self, JoinError, NodeConfig, NotPrepared, RankWait, Role};
-use crate::plan::{BackendPlan, MpiFacts};
+use crate::plan::MpiFacts;
 use crate::record::to_stderr;
 use crate::session::experiment::{Origin, Prepared, begun, load, refuse_sweep};
 use crate::session::nodes::{self, no_place};
@@ -54,9 +54,10 @@ pub(crate) fn launch(
                 // Which ranks share a machine is found out by MPI, once a plan uses it.
                 let apart = launched.apart();
                 let request = make((&Role::Foreign(apart.clone()), apart.nodes()))?;
-                match request.prepared.plan.distributed.backend {
-                    BackendPlan::Mpi => nodes::train_by_mpi(&apart, request, kinds),
-                    _ => Err(no_way(launched, &request)),
+                if request.prepared.plan.distributed.meets_by_mpi() {
+                    nodes::train_by_mpi(&apart, request, kinds)
+                } else {
+                    Err(no_way(launched, &request))
                 }
             }
             _ => foreign(make, (role, launched), timeout, kinds),

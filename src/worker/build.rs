@@ -37,7 +37,7 @@ pub(crate) fn build_run(
     let rank = rank_plan.rank;
     let folders = rank_plan.run;
     let device = RankDevice::open(&plan, rank)?;
-    let collective = device.join(&plan, handles)?;
+    let collective = device.join(&plan, handles, &kinds.backends)?;
     end_together(&link, &collective);
     link.progress(0, Phase::LoadingData);
     let source = kinds.data.build(&plan.data.source.kind).map_err(data::Error::from)?;
@@ -292,7 +292,7 @@ pub(crate) fn alone(
     plan.distributed.become_alone(gpus.len());
     let plan = Arc::new(plan);
     let device = RankDevice::open(&plan, Rank(0))?;
-    let collective = device.join(&plan, GroupHandles::default())?;
+    let collective = device.join(&plan, GroupHandles::default(), &kinds.backends)?;
     let group = collective.clone();
     let engine = open_engine(&plan, kinds, &device, group, None, None, |params| {
         let Some(opened) = opened else { return Ok(None) };

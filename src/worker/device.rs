@@ -5,13 +5,13 @@ use std::sync::Arc;
 
 use candle_core::Device;
 
-use crate::collective::{self, Collective};
+use crate::collective::{Backends, Collective, JoiningRank};
 use crate::engine;
 #[cfg(feature = "cuda")]
 use crate::files;
 #[cfg(feature = "cuda")]
 use crate::ops::cuda::{Gpu, keep_kernels_in};
-use crate::plan::{BackendPlan, Plan};
+use crate::plan::Plan;
 use crate::transport::Peer;
 use crate::units::Rank;
 use crate::worker::Error;
@@ -64,21 +64,13 @@ impl RankDevice {
         &self,
         plan: &Plan,
         GroupHandles { shm, peers }: GroupHandles,
+        backends: &Backends,
     ) -> Result<Arc<dyn Collective>, Error> {
-        let distributed = &plan.distributed;
-        let world = distributed.world_size;
-        let timeout = distributed.timeout;
+        let joining = JoiningRank::new(&plan.distributed, self.rank, shm);
+        let joining = JoiningRank { peers, ..joining };
         #[cfg(feature = "cuda")]
-        if let Some(gpu) = &self.gpu {
-            let group = collective::open_on_gpu(gpu, distributed, self.rank, shm, peers)?;
-            return Ok(collective::compressed(group, distributed.comm_hook));
-        }
-        if matches!(distributed.backend, BackendPlan::Tcp | BackendPlan::Mpi) {
-            let group = collective::open_machines(distributed, self.rank, shm, peers)?;
-            return Ok(collective::compressed(group, distributed.comm_hook));
-        }
-        let group = collective::open(distributed.backend, self.rank, world, shm, timeout)?;
-        Ok(collective::compressed(group, distributed.comm_hook))
+        let joining = JoiningRank { gpu: self.gpu.as_ref(), ..joining };
+        Ok(backends.open(joining)?)
     }
 }
 

@@ -36,6 +36,9 @@ fn experiments() -> Vec<String> {
 }
 
 #[expect(dead_code, reason = "its `main` is not called here")]
+#[path = "../../examples/custom_backend.rs"]
+mod custom_backend;
+#[expect(dead_code, reason = "its `main` is not called here")]
 #[path = "../../examples/custom_data.rs"]
 mod custom_data;
 #[expect(dead_code, reason = "its `main` is not called here")]
@@ -75,6 +78,7 @@ fn vocabulary() -> Vocabulary {
     custom_search::register(&mut own);
     own.add_layer::<custom_layer::GlobalResponseNorm>();
     own.sinks = custom_sink::kinds().sinks;
+    own.backends = custom_backend::kinds().backends;
     own.transforms = custom_transform::kinds().transforms;
     own.vocabulary()
 }

@@ -69,8 +69,8 @@ fn train(scenario: &str, membership: Membership) -> i32 {
     let Membership { rank_plan, shm, link, .. } = membership;
     let (rank, distributed) = (rank_plan.rank, &rank_plan.plan.distributed);
     let world = distributed.world_size;
-    let group =
-        collective::open(distributed.backend, rank, world, shm, distributed.timeout).unwrap();
+    let (shm, mapping) = (shm.unwrap(), distributed.backend.mapping.unwrap());
+    let group = collective::open_shm(&shm, mapping, rank, world, distributed.timeout).unwrap();
     link.on_give_up({
         let group = group.clone();
         move || group.give_up()

@@ -15,9 +15,9 @@ use ddprun::model::{Model, Models};
 use ddprun::nn::Params;
 use ddprun::optim::{self, CosineAnnealingLr, Sgd};
 use ddprun::plan::{
-    BackendPlan, BatchPlan, Cadence, CheckpointPlan, ClipPlan, Convolutions, DataPlan,
-    DistributedPlan, LengthPlan, LoggingPlan, Modality, Mode, ModelPlan, OnBadSample, OnNonFinite,
-    Plan, Precision, Sampler, SchedulePlan, SourcePlan, SplitPlan, Targets,
+    BackendCapabilities, BackendPlan, BatchPlan, Cadence, CheckpointPlan, ClipPlan, Convolutions,
+    DataPlan, DistributedPlan, LengthPlan, LoggingPlan, Modality, Mode, ModelPlan, OnBadSample,
+    OnNonFinite, Plan, Precision, Sampler, SchedulePlan, SourcePlan, SplitPlan, Targets,
 };
 use ddprun::rng::{Key, Purpose};
 use ddprun::units::{
@@ -135,14 +135,15 @@ fn data_plan() -> DataPlan {
 
 fn distributed_plan(world_size: WorldSize) -> DistributedPlan {
     // Enough for four ranks of a ResNet-18; only what is touched takes memory.
-    let shm = BackendPlan::Shm { mapping: Bytes(512 << 20) };
+    let shm = BackendPlan::sharing("shm", Some(Bytes(512 << 20)));
     DistributedPlan {
         nodes: 1,
         world_size,
         smaller: vec![],
         devices: vec!["cpu".into(); world_size.count()],
         threads_per_rank: 1,
-        backend: if world_size == WorldSize::ONE { BackendPlan::Solo } else { shm },
+        backend: if world_size == WorldSize::ONE { BackendPlan::alone() } else { shm },
+        capabilities: BackendCapabilities::default(),
         machine_mapping: None,
         bucket_cap: Bytes(2048),
         first_bucket_cap: Bytes(512),
@@ -162,16 +163,11 @@ fn distributed_plan(world_size: WorldSize) -> DistributedPlan {
 pub(crate) fn group(plan: &Plan) -> Vec<Arc<dyn Collective>> {
     let distributed = &plan.distributed;
     let world = distributed.world_size;
-    let fd = distributed.backend.mapping().map(|mapping| {
-        let fd = rustix::fs::memfd_create("ddprun-test", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
-        rustix::fs::ftruncate(&fd, mapping.0).unwrap();
-        fd
-    });
-    let open = |rank| {
-        let fd = fd.as_ref().map(|fd| fd.try_clone().unwrap());
-        let rank = Rank(rank);
-        collective::open(distributed.backend, rank, world, fd, distributed.timeout).unwrap()
-    };
+    let Some(mapping) = distributed.backend.mapping else { return vec![collective::alone()] };
+    let fd = rustix::fs::memfd_create("ddprun-test", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
+    rustix::fs::ftruncate(&fd, mapping.0).unwrap();
+    let timeout = distributed.timeout;
+    let open = |rank| collective::open_shm(&fd, mapping, Rank(rank), world, timeout).unwrap();
     (0..world.get()).map(open).collect()
 }
 

@@ -276,7 +276,8 @@ fn reduction_after(change: impl FnOnce(&mut Vec<u8>) + Send) -> Result<Vec<f32>,
         };
         let reduce = move |rank: u32, peer: Peer| {
             let group = open(rank, peer);
-            let mut segment = Segment { memory: Memory::Private(vec![0.5; ELEMENTS]), index: 0 };
+            let mut segment = Segment::new(0, ELEMENTS);
+            segment.fill(0.5);
             let done = group.all_reduce(&mut segment).map_err(|error| error.to_string());
             done.map(|()| segment.to_vec())
         };

@@ -145,7 +145,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::plan::{BackendPlan, Mapping};
+    use crate::plan::Mapping;
     use crate::units::{Rank, WorldSize};
 
     /// Buckets in the CPU's memory as if it were a GPU's. A moment is the bucket's values then.
@@ -183,8 +183,7 @@ mod tests {
         rustix::fs::ftruncate(&fd, mapping.0).unwrap();
         let join = |rank| {
             let (fd, wait) = (fd.try_clone().unwrap(), Duration::from_secs(20));
-            let backend = BackendPlan::Shm { mapping };
-            collective::open(backend, Rank(rank), world, Some(fd), wait).unwrap()
+            collective::open_shm(&fd, mapping, Rank(rank), world, wait).unwrap()
         };
         (0..world.get()).map(join).collect()
     }

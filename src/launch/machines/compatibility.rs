@@ -98,15 +98,16 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::plan::BackendPlan;
+    use crate::plan::{BackendCapabilities, BackendPlan};
     use crate::units::WorldSize;
 
     fn distributed(devices: &[&str], nodes: u32) -> DistributedPlan {
         let world = WorldSize::new(devices.len() as u32 * nodes).unwrap();
         let devices: Vec<&&str> = devices.iter().cycle().take(world.count()).collect();
-        let backend = BackendPlan::Nccl { mapping: None };
+        let backend = BackendPlan::sharing("nccl", None);
+        let capabilities = BackendCapabilities { sums_on_gpus: true, ..Default::default() };
         serde_json::from_value(json!({
-            "world_size": world, "nodes": nodes, "devices": devices, "threads_per_rank": 1, "backend": backend,
+            "world_size": world, "nodes": nodes, "devices": devices, "threads_per_rank": 1, "backend": backend, "capabilities": capabilities,
             "bucket_cap": 1, "first_bucket_cap": 1, "overlap": true, "find_unused_parameters": false,
             "timeout": Duration::from_secs(1),
         }))

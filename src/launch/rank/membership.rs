@@ -10,10 +10,9 @@ use crate::transport::Peer;
 pub struct Membership {
     /// What to do.
     pub rank_plan: RankPlan,
-    /// The mapping for `collective::open`; absent in a world of one.
+    /// The memory that the ranks of this machine share; absent if they share none.
     pub shm: Option<OwnedFd>,
-    /// The first ranks of the other machines, for the first one of this: see
-    /// `collective::open_machines`.
+    /// The first ranks of the other machines, for the first one of this.
     pub peers: Vec<Peer>,
     /// Progress, errors and requests to stop.
     pub link: Link,

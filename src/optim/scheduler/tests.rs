@@ -7,9 +7,9 @@ use crate::config::kind::Entry;
 use crate::config::{Vocabulary, load_text};
 use crate::optim::{self, Optimizers};
 use crate::plan::{
-    DataFacts, Facts, Flow, Images, KindFacts, LayerMisfit, LayerPlan, LossFacts, Measurable,
-    MetricFacts, Modality, ModelFacts, ModelPlan, OptimizerFacts, PixelStats, Plan, SourcePlan,
-    Targets, TransformFacts,
+    BackendFacts, DataFacts, Facts, Flow, Images, KindFacts, LayerMisfit, LayerPlan, LossFacts,
+    Measurable, MetricFacts, Modality, ModelFacts, ModelPlan, OptimizerFacts, PixelStats, Plan,
+    SourcePlan, Targets, TransformFacts,
 };
 
 /// The kinds of this room, and a model of one number.
@@ -67,6 +67,10 @@ impl KindFacts for Known {
 
     fn schedule(&self, rule: &Choice, span: &Span) -> Result<String, Unfit> {
         self.schedulers.describe(rule, span)
+    }
+
+    fn backends(&self) -> Vec<BackendFacts> {
+        Vec::new()
     }
 }
 

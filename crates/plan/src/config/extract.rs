@@ -10,10 +10,10 @@ use figment::value::{Dict, Value};
 
 use crate::config::faults::{Fault, faults, stand_in};
 use crate::config::keys::{Page, dotted, path_of};
-use crate::config::kind::{Entry, FamilySpec, LISTS, Modality, Options, Spec, TABLES};
+use crate::config::kind::{BACKEND, Entry, FamilySpec, LISTS, Modality, Options, Spec, TABLES};
 use crate::config::layer::Layer;
 use crate::config::problem::Problem;
-use crate::config::schema::{DECLARED, Experiment};
+use crate::config::schema::{AUTO_BACKEND, DECLARED, Experiment};
 use crate::config::suggest::any_of;
 use crate::config::table::{bounds, words_of};
 use crate::config::vocabulary::Vocabulary;
@@ -173,6 +173,10 @@ impl Reading<'_> {
             Some((key, table)) if key == "name" => {
                 family(self.vocabulary, table).into_iter().flat_map(FamilySpec::names).collect()
             }
+            _ if dotted(path) == BACKEND => match self.vocabulary.family(BACKEND) {
+                Some(family) => std::iter::once(AUTO_BACKEND).chain(family.names()).collect(),
+                None => Vec::new(),
+            },
             _ => schema.map(words_of).unwrap_or_default(),
         }
     }

@@ -5,8 +5,8 @@
 
 use serde_json::{Map, Value, json};
 
-use crate::config::kind::{FamilySpec, SINKS, Spec, TABLES};
-use crate::config::schema::DECLARED;
+use crate::config::kind::{BACKEND, FamilySpec, SINKS, Spec, TABLES};
+use crate::config::schema::{AUTO_BACKEND, AUTO_BACKEND_ABOUT, DECLARED};
 use crate::config::table::OPTIONS;
 use crate::config::vocabulary::Vocabulary;
 
@@ -24,6 +24,15 @@ pub fn json_schema(vocabulary: &Vocabulary) -> Value {
         let name = |kind: &Spec| json!({ "const": kind.name, "description": kind.about });
         sinks["items"] = json!({ "oneOf": family.kinds.iter().map(name).collect::<Vec<_>>() });
         sinks["uniqueItems"] = true.into();
+    }
+    if let (Some(family), Some(backend)) = (vocabulary.family(BACKEND), at(&mut root, BACKEND)) {
+        let word = |(name, about)| json!({ "type": "string", "const": name, "description": about });
+        let kinds = family.kinds.iter().map(|kind| (kind.name, kind.about.as_str()));
+        let words = std::iter::once((AUTO_BACKEND, AUTO_BACKEND_ABOUT)).chain(kinds).map(word);
+        let words: Vec<Value> = words.collect();
+        let keys = backend.as_object_mut().into_iter();
+        keys.for_each(|keys| drop(keys.shift_remove("type")));
+        backend["oneOf"] = words.into();
     }
     root["$schema"] = "http://json-schema.org/draft-07/schema#".into();
     root["title"] = "An experiment of ddprun".into();

@@ -39,6 +39,9 @@ pub const TABLES: [&str; 5] = ["model", "data", "loss", "optimizer", "scheduler"
 /// The list whose names choose sinks.
 pub const SINKS: &str = "logging.sinks";
 
+/// The key that names a backend, or leaves it to the plan by "auto".
+pub const BACKEND: &str = "distributed.backend";
+
 /// A named member of a family; its fields are its options.
 ///
 /// Options with a default are read with `#[serde(default)]`, the others are required. Ranges are

@@ -464,11 +464,10 @@ table! {
     /// Ranks, devices, and how gradients are exchanged.
     #[schemars(extend("x-eval" = NO_RUN))]
     pub struct Distributed {
-        /// How ranks exchange gradients: "shm" (shared memory, on one machine), "tcp" (several
-        /// machines: `--nnodes`), "mpi" (mpirun, or `srun --mpi=pmix`; docs/machines.md), "nccl" or
-        /// "auto". "auto" is "nccl" on GPUs, but "shm" for ranks that share a GPU. On CPUs it is
-        /// "shm" on one machine; on several "mpi" if an MPI launcher started the ranks, else "tcp".
-        pub backend: Backend = Backend::Auto,
+        /// How ranks exchange gradients. "auto" is "nccl" on GPUs, but "shm" for ranks that share a
+        /// GPU. On CPUs it is "shm" on one machine; on several "mpi" if an MPI launcher started the
+        /// ranks, else "tcp".
+        pub backend: String = AUTO_BACKEND.to_owned(),
         /// Ranks on each machine: a number; a list of GPUs, `[0, 3]` (`[0, 0]` puts two ranks on
         /// one); or "auto": one rank per visible GPU, or one on the CPU. GPUs need a build with
         /// `--features cuda`; `CUDA_VISIBLE_DEVICES` hides some or all.
@@ -527,21 +526,11 @@ table! {
     }
 }
 
-/// Collective backends.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum Backend {
-    /// The best for the devices: `nccl` on GPUs, `shm` on CPUs, `mpi` or `tcp` on several machines.
-    Auto,
-    /// Shared memory of one machine.
-    Shm,
-    /// GPUs.
-    Nccl,
-    /// Several machines, through the CPUs' memory.
-    Tcp,
-    /// Ranks that an MPI launcher started, by its library.
-    Mpi,
-}
+/// What `distributed.backend` says to leave the choice to the plan.
+pub const AUTO_BACKEND: &str = "auto";
+/// What that means.
+pub(crate) const AUTO_BACKEND_ABOUT: &str = "The best for the devices: `nccl` on GPUs, `shm` on CPUs, `mpi` or \
+                                             `tcp` on several machines.";
 
 /// How gradients are exchanged, as the hooks of PyTorch's DDP.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]

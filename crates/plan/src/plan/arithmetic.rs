@@ -2,10 +2,10 @@
 
 use crate::plan::batch::{admitted_worlds, counted};
 use crate::plan::{
-    AllReduce, BackendPlan, Facts, Memory, OnOom, Plan, Precision, Sampler, ScalingRule, Targets,
+    AllReduce, Facts, Memory, OnOom, Plan, Precision, Sampler, ScalingRule, Targets,
 };
 use crate::terminal::escape;
-use train_numbers::units::Bytes;
+use train_numbers::units::{Bytes, WorldSize};
 
 impl Plan {
     /// First lines of a run: batch and learning rate, steps, shards.
@@ -81,7 +81,7 @@ impl Plan {
     /// Whether the order of additions is a library's, and not the fixed tree's.
     fn has_bits_of_a_library(&self) -> bool {
         let distributed = &self.distributed;
-        distributed.all_reduce == AllReduce::Library && distributed.backend == BackendPlan::Mpi
+        distributed.all_reduce == AllReduce::Library && distributed.world_size > WorldSize::ONE
     }
 
     /// What is special about shards, where they are not simply the ranks.

@@ -56,7 +56,7 @@ impl Plan {
         let mut problems = Collected::default();
         let model = problems.model(loaded, facts, kinds);
         problems.one(data::check(loaded, &facts.data));
-        let ranks = problems.one(distributed::ranks(loaded, facts));
+        let ranks = problems.one(distributed::ranks(loaded, facts, &kinds.backends()));
         let on_gpus = ranks.as_ref().is_some_and(distributed::Ranks::on_gpus);
         let loss = problems.take(metrics::with_loss(loaded, &facts.data, on_gpus, kinds));
         let known = loss.as_ref().map_or(&[][..], |(_, metrics)| metrics);

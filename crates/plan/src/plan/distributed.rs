@@ -4,13 +4,17 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::config::schema::Backend;
+use crate::config::kind::BACKEND;
+use crate::config::schema::AUTO_BACKEND as AUTO;
 use crate::config::values::Devices;
 use crate::config::{Experiment, Loaded, Problem};
 use crate::plan::batch::counted;
 use crate::plan::ownership::largest_part;
-use crate::plan::shm_layout::{MAX_RANKS, Mapping};
-use crate::plan::{AllReduce, CommHook, Facts, MpiFacts, OnOom, ZeroStage, admitted_worlds};
+use crate::plan::shm_layout::MAX_RANKS;
+use crate::plan::{
+    AllReduce, BackendCapabilities, BackendFacts, BackendPlan, CommHook, Facts, MpiFacts, OnOom,
+    ZeroStage, admitted_worlds,
+};
 use train_numbers::units::{Bytes, Rank, Shards, WorldSize};
 
 /// Machines whose first ranks are connected, each with every other.
@@ -39,6 +43,9 @@ pub struct DistributedPlan {
     pub threads_per_rank: usize,
     /// How tensors are exchanged.
     pub backend: BackendPlan,
+    /// What the rest of the program has to know of the backend.
+    #[serde(default, skip_serializing_if = "BackendCapabilities::are_none")]
+    pub capabilities: BackendCapabilities,
     /// Bytes of the mapping that the ranks of each of several machines share, if a machine has
     /// several.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -75,41 +82,8 @@ pub struct DistributedPlan {
     pub timeout: Duration,
 }
 
-/// How ranks exchange tensors.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum BackendPlan {
-    /// A world of one.
-    Solo,
-    /// One shared mapping of one machine; its size in bytes.
-    Shm {
-        /// Bytes of the mapping.
-        mapping: Bytes,
-    },
-    /// NCCL for gradients on GPUs.
-    Nccl {
-        /// Bytes of the mapping through which everything else goes; `None` = as with `Tcp`.
-        mapping: Option<Bytes>,
-    },
-    /// Connections between the first ranks of several machines.
-    Tcp,
-    /// The library of the MPI launcher that started the ranks.
-    Mpi,
-}
-
 fn one() -> u32 {
     1
-}
-
-impl BackendPlan {
-    /// Bytes of the shared mapping, if there is one.
-    pub fn mapping(self) -> Option<Bytes> {
-        match self {
-            Self::Solo | Self::Tcp | Self::Mpi => None,
-            Self::Shm { mapping } => Some(mapping),
-            Self::Nccl { mapping } => mapping,
-        }
-    }
 }
 
 impl DistributedPlan {
@@ -120,7 +94,7 @@ impl DistributedPlan {
 
     /// Bytes of the mapping that the ranks of a machine share, if there is one.
     pub fn mapping(&self) -> Option<Bytes> {
-        self.backend.mapping().or(self.machine_mapping)
+        self.backend.mapping.or(self.machine_mapping)
     }
 
     /// The GPU on which `rank` computes, as CUDA numbers it; `None` for the CPU.
@@ -138,7 +112,8 @@ impl DistributedPlan {
         };
         self.devices = vec![device];
         self.world_size = WorldSize::ONE;
-        self.backend = BackendPlan::Solo;
+        self.backend = BackendPlan::alone();
+        self.capabilities = BackendCapabilities::default();
         self.machine_mapping = None;
     }
 
@@ -152,13 +127,18 @@ impl DistributedPlan {
         self.devices.iter().any(|device| device.starts_with(GPU_PREFIX))
     }
 
+    /// Whether an MPI launcher has started the ranks, which meet by its library.
+    pub fn meets_by_mpi(&self) -> bool {
+        self.capabilities.meets_by_mpi
+    }
+
     /// Whether several ranks of this machine compute on one GPU, and NCCL has to sum their
     /// gradients.
     pub fn nccl_shares_a_gpu(&self) -> bool {
         // Every machine counts its own GPUs from 0.
         let devices = &self.devices[..self.local_world().count().min(self.devices.len())];
         let shared = (1..devices.len()).any(|at| devices[..at].contains(&devices[at]));
-        shared && matches!(self.backend, BackendPlan::Nccl { .. })
+        shared && self.capabilities.sums_on_gpus
     }
 }
 
@@ -174,6 +154,8 @@ pub(crate) struct Ranks {
     mpi: bool,
     /// The GPU of each rank of this machine; empty for the CPU.
     gpus: Vec<u32>,
+    /// What the experiment asks for, or else what is best for them; `None` = one rank alone.
+    backend: Option<BackendFacts>,
 }
 
 impl Ranks {
@@ -188,9 +170,9 @@ impl Ranks {
     }
 
     /// Whether their tensors go through MPI.
-    fn use_mpi(&self, asked: Backend) -> bool {
-        let is_chosen = asked == Backend::Auto && self.nodes > 1 && self.gpus.is_empty();
-        self.world > WorldSize::ONE && self.mpi && (is_chosen || asked == Backend::Mpi)
+    fn use_mpi(&self) -> bool {
+        let meets = |backend: &BackendFacts| backend.capabilities.meets_by_mpi;
+        self.world > WorldSize::ONE && self.backend.as_ref().is_some_and(meets)
     }
 
     /// Whether only the ranks themselves can say if each has a GPU of its own: a launcher has
@@ -203,7 +185,11 @@ impl Ranks {
 
 /// Ranks as a foreign launcher decided, as asked, or one for each GPU; one rank where there is
 /// none.
-pub(crate) fn ranks(loaded: &Loaded, facts: &Facts) -> Result<Ranks, Problem> {
+pub(crate) fn ranks(
+    loaded: &Loaded,
+    facts: &Facts,
+    backends: &[BackendFacts],
+) -> Result<Ranks, Problem> {
     let asked = &loaded.experiment.distributed.devices;
     let problem = |what: String| loaded.problem("distributed.devices", what);
     let visible = facts.gpus.as_ref().map_or(0, Vec::len) as u32;
@@ -251,12 +237,48 @@ pub(crate) fn ranks(loaded: &Loaded, facts: &Facts) -> Result<Ranks, Problem> {
     let all = WorldSize::new(world.get().saturating_mul(nodes)).unwrap_or(world);
     let launched = facts.launched_world.is_some();
     let mpi = launched && facts.mpi == Some(MpiFacts::Found);
-    let ranks = Ranks { world: all, local_world, nodes, launched, mpi, gpus };
-    let problem = no_nccl(loaded, facts, &ranks)
+    let mut ranks = Ranks { world: all, local_world, nodes, launched, mpi, gpus, backend: None };
+    ranks.backend = chosen(loaded, &ranks, backends)?.cloned();
+    let problem = no_gpus(loaded, facts, &ranks)
         .or_else(|| no_mpi(loaded, facts, &ranks))
         .or_else(|| no_library_sums(loaded, &ranks))
         .or_else(|| not_on_machines(loaded, &ranks));
     problem.map_or(Ok(ranks), Err)
+}
+
+/// The backend that the experiment names, or else the best one for the ranks.
+fn chosen<'a>(
+    loaded: &Loaded,
+    ranks: &Ranks,
+    backends: &'a [BackendFacts],
+) -> Result<Option<&'a BackendFacts>, Problem> {
+    let asked = &loaded.experiment.distributed.backend;
+    if asked != AUTO {
+        let named = backends.iter().find(|backend| backend.name == *asked);
+        let problem = || loaded.problem(BACKEND, format!("no backend is called `{asked}`"));
+        return named.map(Some).ok_or_else(problem);
+    }
+    let best = best(ranks, backends);
+    if best.is_none() && ranks.world > WorldSize::ONE {
+        let what = format!("is \"{AUTO}\", but no backend connects these ranks");
+        return Err(loaded.problem(BACKEND, what));
+    }
+    Ok(best)
+}
+
+/// On CPUs of several machines the library of the MPI launcher, on GPUs one that sums there if each
+/// rank has a GPU of its own, and else one that goes through the memory of CPUs.
+fn best<'a>(ranks: &Ranks, backends: &'a [BackendFacts]) -> Option<&'a BackendFacts> {
+    let by_mpi = ranks.mpi && ranks.nodes > 1 && !ranks.on_gpus();
+    let apart = ranks.share_a_gpu().is_none() && !ranks.must_find_out();
+    let on_gpus = ranks.on_gpus() && apart;
+    let find = |suits: &dyn Fn(&BackendCapabilities) -> bool| {
+        let is_free = |it: &&BackendFacts| it.is_automatic && it.reaches(ranks.nodes);
+        backends.iter().filter(is_free).find(|backend| suits(&backend.capabilities))
+    };
+    let mpi = by_mpi.then(|| find(&|has| has.meets_by_mpi)).flatten();
+    let gpus = || on_gpus.then(|| find(&|has| has.sums_on_gpus)).flatten();
+    mpi.or_else(gpus).or_else(|| find(&|has| !has.meets_by_mpi && !has.sums_on_gpus))
 }
 
 /// How a list of so many GPUs does not fit the ranks of a launcher.
@@ -272,20 +294,23 @@ fn other_list(gpus: usize, world: WorldSize, nodes: u32) -> String {
 /// What cannot be had on several machines, or only there.
 fn not_on_machines(loaded: &Loaded, ranks: &Ranks) -> Option<Problem> {
     let experiment = &loaded.experiment;
-    let backend = experiment.distributed.backend;
+    let unreached = ranks.backend.as_ref().filter(|backend| !backend.reaches(ranks.nodes));
     if ranks.nodes == 1 {
-        let what = "is \"tcp\", which connects several machines, but there is one";
         let help =
             "omit it: ranks of one machine share memory; or see `--nnodes` in docs/machines.md";
-        let problem = || loaded.problem("distributed.backend", what.to_owned()).help(help);
-        return (backend == Backend::Tcp).then(problem);
+        let problem = |backend: &BackendFacts| {
+            let name = &backend.name;
+            let what = format!("is \"{name}\", which connects several machines, but there is one");
+            loaded.problem(BACKEND, what).help(help)
+        };
+        return unreached.map(problem);
     }
     let problem = |key: &str, what: String, help: &str| Some(loaded.problem(key, what).help(help));
-    if backend == Backend::Shm {
+    if unreached.is_some() {
         let what = format!("connects ranks of one machine, and there are {}", ranks.nodes);
-        return problem("distributed.backend", what, "omit it, or use backend = \"tcp\"");
+        return problem(BACKEND, what, "omit it, or use backend = \"tcp\"");
     }
-    if ranks.use_mpi(backend) && ranks.world.get() > MAX_RANKS_BY_MPI {
+    if ranks.use_mpi() && ranks.world.get() > MAX_RANKS_BY_MPI {
         let what = format!(
             "gives {} ranks, but all machines together can have at most {MAX_RANKS_BY_MPI}",
             ranks.world
@@ -293,7 +318,7 @@ fn not_on_machines(loaded: &Loaded, ranks: &Ranks) -> Option<Problem> {
         let help = "use fewer ranks on each machine, with more threads each";
         return problem("distributed.devices", what, help);
     }
-    if !ranks.use_mpi(backend) && ranks.nodes > MAX_MACHINES {
+    if !ranks.use_mpi() && ranks.nodes > MAX_MACHINES {
         let what = format!(
             "gives {} machines, but without MPI there can be at most {MAX_MACHINES}, each \
              connected with every other",
@@ -345,19 +370,23 @@ fn shown(visible: u32) -> String {
     }
 }
 
-/// Why NCCL, if it was asked for, cannot be had.
-fn no_nccl(loaded: &Loaded, facts: &Facts, ranks: &Ranks) -> Option<Problem> {
-    if loaded.experiment.distributed.backend != Backend::Nccl {
-        return None;
-    }
-    let problem = |what: String| loaded.problem("distributed.backend", what);
+/// The backend, if the experiment names it.
+fn named<'a>(loaded: &Loaded, ranks: &'a Ranks) -> Option<&'a BackendFacts> {
+    ranks.backend.as_ref().filter(|_| loaded.experiment.distributed.backend != AUTO)
+}
+
+/// Why a backend that sums on GPUs, if one was asked for, cannot be had.
+fn no_gpus(loaded: &Loaded, facts: &Facts, ranks: &Ranks) -> Option<Problem> {
+    let named = named(loaded, ranks).filter(|backend| backend.capabilities.sums_on_gpus)?;
+    let name = &named.name;
+    let problem = |what: String| loaded.problem(BACKEND, what);
     if facts.gpus.is_none() {
         let help = format!("{REBUILD}, or use backend = \"shm\"");
-        return Some(problem("this ddprun was built without `nccl`".to_owned()).help(help));
+        return Some(problem(format!("this ddprun was built without `{name}`")).help(help));
     }
     if ranks.gpus.is_empty() {
-        let what = "is \"nccl\", which needs GPUs, but CUDA shows none";
-        return Some(problem(what.to_owned()).help("use backend = \"shm\""));
+        let what = format!("is \"{name}\", which needs GPUs, but CUDA shows none");
+        return Some(problem(what).help("use backend = \"shm\""));
     }
     // Of ranks that this program starts NCCL is told that some share a GPU; its newer versions
     // admit that.
@@ -365,30 +394,29 @@ fn no_nccl(loaded: &Loaded, facts: &Facts, ranks: &Ranks) -> Option<Problem> {
         return None;
     }
     let gpu = ranks.share_a_gpu()?;
-    let what = format!("is \"nccl\", which refuses two ranks on one GPU, here GPU {gpu}");
+    let what = format!("is \"{name}\", which refuses two ranks on one GPU, here GPU {gpu}");
     let help = "omit it: ranks of a launcher find out whether their GPUs differ";
     Some(problem(what).help(help))
 }
 
-/// Why MPI, if it was asked for, cannot be had.
+/// Why a backend of an MPI launcher, if one was asked for, cannot be had.
 fn no_mpi(loaded: &Loaded, facts: &Facts, ranks: &Ranks) -> Option<Problem> {
-    if loaded.experiment.distributed.backend != Backend::Mpi {
-        return None;
-    }
-    let problem = |what: String| loaded.problem("distributed.backend", what);
+    let named = named(loaded, ranks).filter(|backend| backend.capabilities.meets_by_mpi)?;
+    let name = &named.name;
+    let problem = |what: String| loaded.problem(BACKEND, what);
     match &facts.mpi {
         None => {
-            let what = "is \"mpi\", but no MPI launcher has started this process";
+            let what = format!("is \"{name}\", but no MPI launcher has started this process");
             let help = "start it with `mpirun -n 4 ddprun ...` or `srun --mpi=pmix ddprun ...`; \
                         ranks of one machine need no MPI: backend = \"shm\"";
-            Some(problem(what.to_owned()).help(help))
+            Some(problem(what).help(help))
         }
         Some(MpiFacts::Unusable { why, help }) => {
-            Some(problem(format!("is \"mpi\", but {why}")).help(help))
+            Some(problem(format!("is \"{name}\", but {why}")).help(help))
         }
         Some(MpiFacts::Found) if !ranks.launched && ranks.world > WorldSize::ONE => {
             let what = format!(
-                "is \"mpi\", whose launcher started 1 rank, but `distributed.devices` gives {}",
+                "is \"{name}\", whose launcher started 1 rank, but `distributed.devices` gives {}",
                 ranks.world
             );
             let help = format!("start as many with the launcher: `mpirun -n {}`", ranks.world);
@@ -401,9 +429,9 @@ fn no_mpi(loaded: &Loaded, facts: &Facts, ranks: &Ranks) -> Option<Problem> {
 /// Why no library can add up the gradients, if that was asked for.
 fn no_library_sums(loaded: &Loaded, ranks: &Ranks) -> Option<Problem> {
     let asked = &loaded.experiment.distributed;
-    let is_refused = asked.all_reduce == AllReduce::Library
-        && ranks.world > WorldSize::ONE
-        && !ranks.use_mpi(asked.backend);
+    let can_sum = ranks.backend.as_ref().is_some_and(|it| it.sums_by_library);
+    let is_refused =
+        asked.all_reduce == AllReduce::Library && ranks.world > WorldSize::ONE && !can_sum;
     is_refused.then(|| {
         let what = "is \"library\", which is a sum by MPI, but tensors do not go through MPI";
         let help = "omit it; or start the ranks with `mpirun -n 4 ddprun ...` and set backend = \
@@ -479,16 +507,19 @@ pub(crate) fn decide(
     } else {
         named.cycle().take(world_size.count()).collect()
     };
-    let backend = backend(asked.backend, ranks, lengths);
+    let backend = ranks.backend.as_ref().filter(|_| world_size > WorldSize::ONE);
+    let plan = |backend: &BackendFacts| backend.plan(world_size, ranks.nodes, lengths);
     DistributedPlan {
         world_size,
         nodes: ranks.nodes,
-        machine_mapping: machine_mapping(backend, asked.all_reduce, ranks, lengths),
+        machine_mapping: backend
+            .and_then(|backend| machine_mapping(backend, asked.all_reduce, ranks, lengths)),
         smaller,
         devices,
         threads_per_rank: asked.threads_per_rank.given().map_or(share, |n| n as usize),
-        backend,
-        nccl_if_apart: asked.backend == Backend::Auto && ranks.must_find_out(),
+        backend: backend.map_or_else(BackendPlan::alone, plan),
+        capabilities: backend.map(|backend| backend.capabilities.clone()).unwrap_or_default(),
+        nccl_if_apart: asked.backend == AUTO && ranks.must_find_out(),
         bucket_cap: Bytes(asked.bucket_cap.0),
         first_bucket_cap: Bytes(asked.first_bucket_cap.0),
         overlap: asked.overlap,
@@ -502,32 +533,9 @@ pub(crate) fn decide(
     }
 }
 
-fn backend(asked: Backend, ranks: &Ranks, lengths: &[usize]) -> BackendPlan {
-    let world = ranks.world;
-    if world == WorldSize::ONE {
-        return BackendPlan::Solo;
-    }
-    if ranks.use_mpi(asked) {
-        return BackendPlan::Mpi;
-    }
-    let apart = ranks.share_a_gpu().is_none() && !ranks.must_find_out();
-    let by_nccl = match asked {
-        Backend::Auto => !ranks.gpus.is_empty() && apart,
-        _ => asked == Backend::Nccl,
-    };
-    if by_nccl {
-        let mapping = (ranks.nodes == 1).then(|| Mapping::new(world, []).total());
-        return BackendPlan::Nccl { mapping };
-    }
-    if ranks.nodes > 1 {
-        return BackendPlan::Tcp;
-    }
-    BackendPlan::Shm { mapping: Mapping::new(world, lengths.iter().copied()).total() }
-}
-
 /// What the ranks of each of several machines share: their gradients, unless a library sums these.
 fn machine_mapping(
-    backend: BackendPlan,
+    backend: &BackendFacts,
     all_reduce: AllReduce,
     ranks: &Ranks,
     lengths: &[usize],
@@ -537,11 +545,5 @@ fn machine_mapping(
     if ranks.nodes == 1 || local == WorldSize::ONE || all_reduce == AllReduce::Library {
         return None;
     }
-    match backend {
-        BackendPlan::Tcp | BackendPlan::Mpi => {
-            Some(Mapping::new(local, lengths.iter().copied()).total())
-        }
-        BackendPlan::Nccl { mapping: None } => Some(Mapping::new(local, []).total()),
-        _ => None,
-    }
+    backend.several_machines?.mapping(local, lengths)
 }

@@ -4,9 +4,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::config::kind::{Choice, Entry};
 use crate::plan::{
-    Bf16Instructions, Cameras, Flow, Images, LayerMisfit, LayerPlan, LossFacts, Measurable,
-    MetricFacts, ModelPlan, OptimizerFacts, PixelDtype, PixelStats, SchedulerFacts, SourcePlan,
-    Span, TrainedOn, TransformFacts, Unfit,
+    BackendFacts, Bf16Instructions, Cameras, Flow, Images, LayerMisfit, LayerPlan, LossFacts,
+    Measurable, MetricFacts, ModelPlan, OptimizerFacts, PixelDtype, PixelStats, SchedulerFacts,
+    SourcePlan, Span, TrainedOn, TransformFacts, Unfit,
 };
 use train_numbers::units::{Bytes, WorldSize};
 
@@ -198,6 +198,9 @@ pub trait KindFacts {
 
     /// What the scheduler does in `span`, in words: "cosine over 50 epochs to 0".
     fn schedule(&self, rule: &Choice, span: &Span) -> Result<String, Unfit>;
+
+    /// All backends, in the order in which they are chosen among.
+    fn backends(&self) -> Vec<BackendFacts>;
 }
 
 /// Counts of a built model.
@@ -236,8 +239,8 @@ impl ModelFacts {
     }
 }
 
-/// Tests of rooms that know no kinds: transforms by the size that they lead to, losses, SGD, Adam
-/// and schedulers by their names.
+/// Tests of rooms that know no kinds: transforms by the size that they lead to, losses, SGD, Adam,
+/// schedulers and backends by their names.
 #[cfg(test)]
 impl<F: Fn(&ModelPlan) -> Result<ModelFacts, String>> KindFacts for F {
     fn model(&self, plan: &ModelPlan) -> Result<ModelFacts, String> {
@@ -337,5 +340,29 @@ impl<F: Fn(&ModelPlan) -> Result<ModelFacts, String>> KindFacts for F {
         }
         let over = span.intervals.map_or(String::new(), |n| format!(" over {n} {}", span.unit()));
         Ok(rule.name.clone() + &over)
+    }
+
+    fn backends(&self) -> Vec<BackendFacts> {
+        use crate::plan::BackendCapabilities;
+        use crate::plan::SharedMemory::{Gradients, Staging};
+        let backend = |name: &str, label: Option<&str>| {
+            let label = label.map(str::to_owned);
+            let capabilities = BackendCapabilities { label, ..BackendCapabilities::default() };
+            BackendFacts { is_automatic: true, capabilities, ..BackendFacts::named(name) }
+        };
+        let mut shm = backend("shm", None);
+        shm.one_machine = Some(Gradients);
+        let mut nccl = backend("nccl", Some("NCCL"));
+        (nccl.one_machine, nccl.several_machines) = (Some(Staging), Some(Staging));
+        nccl.capabilities.sums_on_gpus = true;
+        let mut tcp = backend("tcp", Some("TCP"));
+        (tcp.one_machine, tcp.several_machines) = (None, Some(Gradients));
+        tcp.capabilities.bucket_copies = 1;
+        let mut mpi = backend("mpi", Some("MPI"));
+        mpi.several_machines = Some(Gradients);
+        mpi.sums_by_library = true;
+        mpi.capabilities.meets_by_mpi = true;
+        mpi.capabilities.bucket_copies = 3;
+        vec![shm, nccl, tcp, mpi]
     }
 }

@@ -2,9 +2,9 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::plan::shm_layout::STAGING_BYTES;
-use crate::plan::{BackendPlan, Cadence, Plan, ZeroStage};
-use train_numbers::units::Bytes;
+use crate::plan::shm_layout::{Mapping, STAGING_BYTES};
+use crate::plan::{Cadence, DistributedPlan, Plan, ZeroStage};
+use train_numbers::units::{Bytes, WorldSize};
 
 /// Freed blocks may wait for the next step up to one part in so many of what was in use at most
 /// (the program's allocator). With half as much a transformer's step gives blocks back and faults
@@ -118,17 +118,6 @@ fn kept_gradients(plan: &Plan, all: Bytes, adds_up: bool) -> Bytes {
 
 fn gradients(plan: &Plan, own: Bytes) -> Bytes {
     let world = u64::from(plan.distributed.world_size.get());
-    let bucket = own.0.min(plan.distributed.bucket_cap.0);
-    let local = u64::from(plan.distributed.local_world().get());
-    let shared = match (plan.distributed.backend, plan.distributed.machine_mapping) {
-        // Besides what ranks of one machine share, the sums in the first one's buckets, and of that
-        // one the largest bucket as other machines send and receive it.
-        (BackendPlan::Tcp, Some(_)) => 2 * own.0 + 2 * bucket + local * STAGING_BYTES,
-        // MPI gets copies of both.
-        (BackendPlan::Mpi, Some(_)) => 2 * own.0 + 4 * bucket + local * STAGING_BYTES,
-        (BackendPlan::Nccl { mapping: None }, Some(_)) => local * STAGING_BYTES,
-        (backend, _) => shared(backend, own, bucket, world),
-    };
     // A sum per level of the tree over this rank's shards but the last.
     let shards = u64::from(plan.batch.shards.get()).div_ceil(world).max(1);
     let levels = u64::from(shards.ilog2()) + u64::from(!shards.is_power_of_two());
@@ -136,22 +125,41 @@ fn gradients(plan: &Plan, own: Bytes) -> Bytes {
     let apart = Some(passes_at_once(plan)).filter(|&passes| passes > 1).unwrap_or(0);
     let adds_up = plan.batch.accumulation.get() > 1 || levels > 0 || apart > 0;
     let kept = kept_gradients(plan, own, adds_up);
-    Bytes(kept.0 + own.0 * (levels + apart) + shared)
+    Bytes(kept.0 + own.0 * (levels + apart) + exchanged(&plan.distributed, own).0)
 }
 
-/// What a rank holds of others beside its own gradients, where each is alone on its machine or all
-/// are on one.
-fn shared(backend: BackendPlan, own: Bytes, bucket: u64, world: u64) -> u64 {
-    match backend {
-        BackendPlan::Solo | BackendPlan::Nccl { mapping: None } => 0,
-        // This rank's share of the largest bucket, as each rank has it: no more than a bucket.
-        BackendPlan::Tcp => bucket,
-        // The same, and the copies of what MPI sends and receives.
-        BackendPlan::Mpi => 3 * bucket,
-        // Pages of the others' buckets that this rank writes, and of all staging areas.
-        BackendPlan::Nccl { mapping: Some(_) } => world * STAGING_BYTES,
-        BackendPlan::Shm { .. } => own.0 * (world - 1) / world + world * STAGING_BYTES,
-    }
+/// What a rank holds of others beside its `own` gradients: pages of the memory that ranks share, and
+/// copies of what it sends and receives.
+fn exchanged(distributed: &DistributedPlan, own: Bytes) -> Bytes {
+    let bucket = own.0.min(distributed.bucket_cap.0);
+    let copies = distributed.capabilities.bucket_copies * bucket;
+    let shared = match (distributed.backend.mapping, distributed.machine_mapping) {
+        (Some(mapping), _) => {
+            let world = distributed.world_size;
+            // The others' buckets, as far as this rank writes them.
+            let written = own.0 * u64::from(world.get() - 1) / u64::from(world.get());
+            staging(world) + if has_gradients(mapping, world) { written } else { 0 }
+        }
+        (None, Some(mapping)) => {
+            let local = distributed.local_world();
+            // The sums in the first rank's buckets, and of that one the largest bucket as other
+            // machines send and receive it.
+            let summed = 2 * own.0 + bucket;
+            staging(local) + if has_gradients(mapping, local) { summed } else { 0 }
+        }
+        (None, None) => 0,
+    };
+    Bytes(shared + copies)
+}
+
+/// The staging areas of all ranks.
+fn staging(world: WorldSize) -> u64 {
+    u64::from(world.get()) * STAGING_BYTES
+}
+
+/// Whether a mapping of these ranks holds more than staging areas.
+fn has_gradients(mapping: Bytes, world: WorldSize) -> bool {
+    mapping > Mapping::new(world, []).total()
 }
 
 fn loading(plan: &Plan) -> Bytes {

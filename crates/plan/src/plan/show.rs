@@ -8,10 +8,11 @@ use crate::config::{Loaded, Source, leaves};
 use crate::plan::arithmetic::shown;
 use crate::plan::batch::counted;
 use crate::plan::{
-    BackendPlan, Cadence, Facts, LengthPlan, Memory, Mode, ParameterGroup, Plan, Precision,
+    Cadence, DistributedPlan, Facts, LengthPlan, Memory, Mode, ParameterGroup, Plan, Precision,
     ZeroStage, graph,
 };
 use crate::terminal::{escape, wrapped};
+use train_numbers::units::WorldSize;
 
 /// Columns of the page.
 const WIDTH: usize = 80;
@@ -229,13 +230,7 @@ fn decided(plan: &Plan, key: &str) -> Option<String> {
         "distributed.min_world_size" => {
             distributed.smaller.last().unwrap_or(&distributed.world_size).to_string()
         }
-        "distributed.backend" => match distributed.backend {
-            BackendPlan::Solo => "solo".to_owned(),
-            BackendPlan::Shm { .. } => "shm".to_owned(),
-            BackendPlan::Nccl { .. } => "nccl".to_owned(),
-            BackendPlan::Tcp => "tcp".to_owned(),
-            BackendPlan::Mpi => "mpi".to_owned(),
-        },
+        "distributed.backend" => distributed.backend.name.clone(),
         "validation.batch_size" => plan.val_batch_size.to_string(),
         _ => return None,
     })
@@ -383,25 +378,28 @@ fn data(plan: &Plan) -> String {
 
 fn ranks(plan: &Plan) -> String {
     let distributed = &plan.distributed;
-    let backend = match distributed.backend {
-        BackendPlan::Solo => "alone".to_owned(),
-        BackendPlan::Shm { mapping } => format!("{mapping} of shared memory"),
-        BackendPlan::Nccl { mapping: Some(_) } => "NCCL".to_owned(),
-        BackendPlan::Nccl { mapping: None } => {
-            format!("NCCL between {} machines", distributed.nodes)
-        }
-        BackendPlan::Tcp => format!("TCP between {} machines", distributed.nodes),
-        BackendPlan::Mpi if distributed.local_world() < distributed.world_size => {
-            format!("MPI between {} machines", distributed.nodes)
-        }
-        BackendPlan::Mpi => "MPI".to_owned(),
-    };
     // Those of this machine.
     let mut devices = distributed.devices.clone();
     devices.truncate(distributed.local_world().count());
     devices.dedup();
     let threads = counted(distributed.threads_per_rank as u64, "thread", "threads");
-    format!("{} on {}, {threads} each, {backend}", distributed.world_size, devices.join(", "))
+    let (world, devices) = (distributed.world_size, devices.join(", "));
+    format!("{world} on {devices}, {threads} each, {}", exchange(distributed))
+}
+
+/// "5.00 GiB of shared memory", "NCCL between 2 machines"
+fn exchange(distributed: &DistributedPlan) -> String {
+    if distributed.world_size == WorldSize::ONE {
+        return "alone".to_owned();
+    }
+    match (&distributed.capabilities.label, distributed.backend.mapping) {
+        (Some(label), _) if distributed.nodes > 1 => {
+            format!("{label} between {} machines", distributed.nodes)
+        }
+        (Some(label), _) => label.clone(),
+        (None, Some(mapping)) => format!("{mapping} of shared memory"),
+        (None, None) => distributed.backend.name.clone(),
+    }
 }
 
 /// "optimizer state in 2 parts (ZeRO-1), the largest of 5,900,000 of 11,689,512 parameters"

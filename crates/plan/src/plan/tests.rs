@@ -368,12 +368,12 @@ fn threads_and_loaders_share_the_cores() {
 #[test]
 fn one_rank_is_alone_and_several_share_a_mapping_that_fits_the_model() {
     let alone = good(ANIMALS, &["distributed.devices=1", "distributed.backend=shm"], &animals());
-    assert_eq!(alone.distributed.backend, BackendPlan::Solo);
+    assert_eq!(alone.distributed.backend, BackendPlan::alone());
     let four = good(ANIMALS, &[], &animals());
     let parameters = [100 * 3 * 224 * 224, 128, 448, 64];
     let gradients: u64 = parameters.iter().map(|n: &u64| 4 * n).sum();
     let mapping = Bytes((64 << 10) + 4 * ((1 << 20) + gradients));
-    assert_eq!(four.distributed.backend, BackendPlan::Shm { mapping });
+    assert_eq!(four.distributed.backend, BackendPlan::sharing("shm", Some(mapping)));
     assert_eq!(four.distributed.devices, ["cpu"; 4]);
 }
 

@@ -97,6 +97,7 @@ pub(crate) fn all(
         .flat_map(|rule| rule(loaded))
         .chain(names::metrics(loaded, vocabulary))
         .chain(names::sinks(loaded, vocabulary))
+        .chain(names::backend(loaded, vocabulary))
         .chain(conflicts::transforms(loaded, vocabulary))
         .chain(conflicts::monitors(loaded, vocabulary))
         .chain(split::all(loaded, vocabulary))

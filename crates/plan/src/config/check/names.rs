@@ -3,9 +3,10 @@
 use std::path::Path;
 
 use crate::config::check::Finding;
-use crate::config::kind::SINKS;
+use crate::config::kind::{BACKEND, SINKS};
 use crate::config::layer::Source;
 use crate::config::loaded::Loaded;
+use crate::config::schema::AUTO_BACKEND;
 use crate::config::suggest::{any_of, closest};
 use crate::config::vocabulary::Vocabulary;
 use crate::config::wording::not_one_of;
@@ -195,6 +196,22 @@ pub(crate) fn sinks(loaded: &Loaded, vocabulary: &Vocabulary) -> Vec<Finding> {
         })
     };
     loaded.experiment.logging.sinks.iter().enumerate().filter_map(unknown).collect()
+}
+
+/// A backend that is not registered.
+pub(crate) fn backend(loaded: &Loaded, vocabulary: &Vocabulary) -> Option<Finding> {
+    let asked = &loaded.experiment.distributed.backend;
+    let names = vocabulary.family(BACKEND)?.names();
+    let names = std::iter::once(AUTO_BACKEND).chain(names);
+    if names.clone().any(|name| name == asked) {
+        return None;
+    }
+    let (what, help) = not_one_of(asked, names);
+    let finding = Finding::new(BACKEND, what);
+    Some(match help {
+        Some(help) => finding.help(help),
+        None => finding,
+    })
 }
 
 /// Sinks next to themselves.
