@@ -80,7 +80,7 @@ pub(super) fn decays(_: &mut SchemaGenerator) -> Schema {
     })
 }
 
-/// PyTorch's names of the two moments.
+/// PyTorch's names of its state tensors.
 pub(super) const STATE: [&str; 2] = ["exp_avg", "exp_avg_sq"];
 
 /// The numbers of a step of Adam or `AdamW`. A share such as 1 - beta is taken in f64 and then
@@ -126,9 +126,9 @@ impl AdamFactors {
     pub(super) fn update(&self, block: &mut Block<'_>) {
         let &Self { rest1, beta2, rest2, eps, step_size, .. } = self;
         let &Self { root_correction, penalty, shrink, .. } = self;
-        block.each_with_two(
+        block.each_with_state(
             #[inline(always)]
-            move |value, g, m, v| {
+            move |value, g, [m, v]| {
                 let g = g + penalty * value;
                 *m = lerp(*m, g, rest1);
                 *v = beta2 * *v + rest2 * (g * g);

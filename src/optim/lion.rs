@@ -71,9 +71,9 @@ impl Optimizer for Lion {
 
     fn update(&self, block: &mut Block<'_>, step: &Step) {
         let Factors { lr, shrink, rest1, rest2 } = self.factors(step);
-        block.each_with(
+        block.each_with_state(
             #[inline(always)]
-            move |value, g, momentum| {
+            move |value, g, [momentum]| {
                 let direction = lerp(*momentum, g, rest1);
                 *momentum = lerp(*momentum, g, rest2);
                 value * shrink - lr * sign(direction)

@@ -24,13 +24,13 @@ mod clip;
 mod lamb;
 mod lion;
 mod lookahead;
-mod moments;
 mod muon;
 mod nadam;
 mod optimizer;
 mod rmsprop;
 mod scheduler;
 mod sgd;
+mod state;
 mod swa;
 mod update;
 
@@ -45,7 +45,6 @@ pub use clip::{
 pub use lamb::Lamb;
 pub use lion::Lion;
 pub use lookahead::lookahead_share;
-pub use moments::Moments;
 pub use muon::{AdjustLr, Muon};
 pub use nadam::NAdam;
 pub use optimizer::{Optimizer, OptimizerFamily, Optimizers, Step, facts, plan};
@@ -55,5 +54,6 @@ pub use scheduler::{
     Rates, ReduceLrOnPlateau, Schedule, Scheduler, SchedulerFamily, Schedulers, StepLr, schedule,
 };
 pub use sgd::Sgd;
+pub use state::{NamedTensor, ParameterState};
 pub use swa::{swa_lr, swa_share};
 pub use update::{Part, Update};

@@ -8,7 +8,7 @@ use crate::ops::newton_schulz;
 use crate::optim::adam::{AdamFactors, STATE, decays};
 use crate::optim::block::lerp;
 use crate::optim::{Block, Optimizer, Step};
-use crate::plan::{Extent, Matrices};
+use crate::plan::{Matrices, StateTensor};
 
 /// Muon (Jordan et al. 2024), as `torch.optim.Muon`, for the matrices of hidden layers. Everything
 /// else (biases, norms, embeddings, convolutions, the head) is updated by `AdamW`, as its authors
@@ -78,7 +78,7 @@ impl Optimizer for Muon {
     }
 
     fn matrices(&self) -> Option<Matrices> {
-        let state = vec![("momentum_buffer".to_owned(), Extent::Whole)];
+        let state = vec![StateTensor::whole("momentum_buffer")];
         Some(Matrices { only_hidden: true, state, others_lr_factor: self.adamw_lr_factor })
     }
 
@@ -114,7 +114,8 @@ impl Muon {
         let rest = (1.0 - self.momentum) as f32;
         let momentum = self.momentum as f32;
         let gradient = tensor.prepared_gradient();
-        let renewed = tensor.first.iter_mut().zip(gradient).map(|(buffer, g)| {
+        let [buffer] = &mut tensor.state[..] else { return gradient };
+        let renewed = buffer.iter_mut().zip(gradient).map(|(buffer, g)| {
             *buffer = lerp(*buffer, g, rest);
             if self.nesterov { lerp(g, *buffer, momentum) } else { *buffer }
         });

@@ -123,9 +123,9 @@ impl Optimizer for NAdam {
         let factors = self.factors(step);
         let Factors { of_gradient, of_momentum, correction, rest1, .. } = factors;
         let Factors { beta2, rest2, eps, penalty, shrink, .. } = factors;
-        block.each_with_two(
+        block.each_with_state(
             #[inline(always)]
-            move |value, g, m, v| {
+            move |value, g, [m, v]| {
                 let value = value * shrink;
                 let g = g + penalty * value;
                 *m = lerp(*m, g, rest1);

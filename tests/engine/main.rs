@@ -36,7 +36,7 @@ use support::{N_VAL, batch, engine, fingerprint, on_ranks, plan, step};
 
 const IMAGE: [usize; 3] = [3, 8, 8];
 
-/// Weights, moments, losses and metrics after 8 steps and an evaluation, as text; all ranks agree.
+/// Weights, optimizer state, losses and metrics after 8 steps and an evaluation, as text; all ranks agree.
 fn train(plan: &Plan) -> String {
     let outcomes = on_ranks(plan, |collective| {
         let rank = collective.rank();
@@ -53,7 +53,7 @@ fn train(plan: &Plan) -> String {
         let metrics = engine
             .evaluate(Split::Val, &chunks, &mut || Ok(batch(plan, &next.next().unwrap().samples)))
             .unwrap();
-        engine.gather_moments(0..world.get()).unwrap();
+        engine.gather_optimizer_state(0..world.get()).unwrap();
         format!("{} {losses:?} {metrics:?}", fingerprint(&engine))
     });
     assert!(outcomes.iter().all(|outcome| *outcome == outcomes[0]), "ranks differ: {outcomes:#?}");

@@ -116,7 +116,7 @@ fn compressed_gradients_have_the_bits_of_plain_ddp_on_as_many_ranks() {
                 for _ in 0..4 {
                     step(&mut engine, &plan, rank).unwrap();
                 }
-                engine.gather_moments(0..2).unwrap();
+                engine.gather_optimizer_state(0..2).unwrap();
                 fingerprint(&engine)
             });
             assert_eq!(outcomes[0], outcomes[1], "{stage:?}");
@@ -128,7 +128,7 @@ fn compressed_gradients_have_the_bits_of_plain_ddp_on_as_many_ranks() {
     }
 }
 
-/// Bytes of the moments that each of two ranks holds after a step.
+/// Bytes of the optimizer's state that each of two ranks holds after a step.
 fn held(stage: ZeroStage) -> Vec<usize> {
     let mut plan = plan("resnet8", &IMAGE, 2);
     plan.optimizer = optim::plan(&AdamW::default(), 1e-2);
@@ -137,7 +137,7 @@ fn held(stage: ZeroStage) -> Vec<usize> {
         let rank = collective.rank();
         let mut engine = engine(&plan, collective);
         step(&mut engine, &plan, rank).unwrap();
-        let bytes = engine.moments().iter().map(|m| 4 * (m.first.len() + m.second.len())).sum();
+        let bytes = engine.optimizer_state().iter().map(|state| 4 * state.elem_count()).sum();
         let described = engine.describe().unwrap_or_default();
         let says = format!("rank {} keeps {} of ", rank.0, Bytes(bytes as u64));
         assert!(stage == ZeroStage::None || described.contains(&says), "{described}");
@@ -174,13 +174,14 @@ fn a_checkpoint_of_two_ranks_is_whole_and_goes_on_at_one_and_four() {
         for _ in 0..4 {
             step(&mut engine, &first, rank).unwrap();
         }
-        engine.gather_moments(0..1).unwrap();
+        engine.gather_optimizer_state(0..1).unwrap();
         if rank == Rank(0) {
-            let (params, moments) = (engine.params(), engine.moments());
-            let snapshot = Snapshot { plan: &first, params, moments, state: engine.state() };
+            let (params, optimizer_state) = (engine.params(), engine.optimizer_state());
+            let snapshot =
+                Snapshot { plan: &first, params, optimizer_state, state: engine.state() };
             checkpoint::save(folder.path(), &snapshot).unwrap();
         }
-        engine.release_moments();
+        engine.release_optimizer_state();
     });
     let finished = |plan: &Plan, resumed: bool| {
         let outcomes = on_ranks(plan, |collective| {
@@ -190,7 +191,7 @@ fn a_checkpoint_of_two_ranks_is_whole_and_goes_on_at_one_and_four() {
                 let params = &components.params;
                 checkpoint::restore_newest(folder.path(), plan, params).unwrap().unwrap()
             });
-            let restored = restored.map(|restored| (restored.state, restored.moments));
+            let restored = restored.map(|restored| (restored.state, restored.optimizer_state));
             let mut engine = ddprun::engine::Engine::new(
                 Arc::new(plan.clone()),
                 components,
@@ -202,7 +203,7 @@ fn a_checkpoint_of_two_ranks_is_whole_and_goes_on_at_one_and_four() {
                 step(&mut engine, plan, rank).unwrap();
             }
             engine.compare_everything().unwrap();
-            engine.gather_moments(0..1).unwrap();
+            engine.gather_optimizer_state(0..1).unwrap();
             fingerprint(&engine)
         });
         // Averages of running statistics are rank 0's.
