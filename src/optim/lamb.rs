@@ -19,7 +19,7 @@ pub struct Lamb {
     #[schemars(range(min = 0.0))]
     pub weight_decay: f64,
     /// exponential decay rates of the first and second moments.
-    #[schemars(schema_with = "decays")]
+    #[schemars(schema_with = "decays::<2>")]
     pub betas: [f64; 2],
     /// added to the denominator for stability.
     #[schemars(range(min = 0.0))]

@@ -19,7 +19,7 @@ pub struct Lion {
     #[schemars(range(min = 0.0), example = 0.1)]
     pub weight_decay: f64,
     /// beta1 (update interpolation) and beta2 (momentum decay).
-    #[schemars(schema_with = "decays")]
+    #[schemars(schema_with = "decays::<2>")]
     pub betas: [f64; 2],
 }
 

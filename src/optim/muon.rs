@@ -33,7 +33,7 @@ pub struct Muon {
     #[schemars(range(min = 0.0), example = 0.015)]
     pub adamw_lr_factor: f64,
     /// decay rates of `AdamW`'s two moments.
-    #[schemars(schema_with = "decays")]
+    #[schemars(schema_with = "decays::<2>")]
     pub adamw_betas: [f64; 2],
     /// added to the root of `AdamW`'s second moment.
     #[schemars(range(min = 0.0))]
@@ -101,8 +101,9 @@ impl Optimizer for Muon {
                 }
             }
             _ => {
-                let factors = AdamFactors::new(self.adamw_betas, self.adamw_eps, step);
-                factors.shrinking(shrink).update(tensor);
+                let mut factors = AdamFactors::new(self.adamw_betas, self.adamw_eps, step);
+                factors.shrink = shrink;
+                factors.update(tensor);
             }
         }
     }

@@ -21,7 +21,7 @@ pub struct NAdam {
     /// decoupled weight decay, as in AdamW (`NAdamW`).
     pub decoupled_weight_decay: bool,
     /// exponential decay rates of the first and second moments.
-    #[schemars(schema_with = "decays")]
+    #[schemars(schema_with = "decays::<2>")]
     pub betas: [f64; 2],
     /// added to the denominator for stability.
     #[schemars(range(min = 0.0))]

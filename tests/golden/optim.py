@@ -145,6 +145,8 @@ write({
     "adam_lr.01_wd.1_L2": steps(lambda p: adam(p, lr=0.01, weight_decay=0.1)),
     "adamw_lr.01_wd.1": steps(lambda p: adamw(p, lr=0.01, weight_decay=0.1)),
     "adamw_b.95_.999_eps1e-8_wd1e-6_lr1e-4": steps(lambda p: adamw(p, lr=1e-4, betas=(0.95, 0.999), weight_decay=1e-6)),
+    "adam_lr.01_wd.1_amsgrad": steps(lambda p: adam(p, lr=0.01, betas=(0.5, 0.6), weight_decay=0.1, amsgrad=True)),
+    "adamw_lr.01_wd.1_amsgrad": steps(lambda p: adamw(p, lr=0.01, betas=(0.5, 0.6), weight_decay=0.1, amsgrad=True)),
     "rmsprop_lr.01": steps(lambda p: rmsprop(p, lr=0.01)),
     "rmsprop_lr.01_a.9_m.9_wd.01": steps(lambda p: rmsprop(p, lr=0.01, alpha=0.9, momentum=0.9, weight_decay=0.01)),
     "adagrad_lr.1": steps(lambda p: adagrad(p, lr=0.1)),

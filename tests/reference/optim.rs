@@ -87,6 +87,15 @@ fn adam_and_adamw_move_as_pytorchs() {
 }
 
 #[test]
+fn amsgrad_divides_by_the_largest_second_moment_as_pytorchs() {
+    let (betas, amsgrad) = ([0.5, 0.6], true);
+    let adam = Adam { betas, amsgrad, weight_decay: 0.1, ..Adam::default() };
+    check_rule("adam_lr.01_wd.1_amsgrad", adam, 0.01);
+    let adamw = AdamW { betas, amsgrad, weight_decay: 0.1, ..AdamW::default() };
+    check_rule("adamw_lr.01_wd.1_amsgrad", adamw, 0.01);
+}
+
+#[test]
 fn rmsprop_moves_as_pytorchs() {
     let rule = RmsProp { alpha: 0.9, weight_decay: 0.01, ..RmsProp::default() };
     check_rule("rmsprop_lr.01", RmsProp::default(), 0.01);

@@ -84,12 +84,14 @@ fn rules() -> Vec<(Planned, Vec<u32>)> {
     let n = |decoupled_weight_decay| {
         plan(NAdam { betas, eps, decoupled_weight_decay, ..NAdam::default() })
     };
+    let amsgrad = plan(AdamW { betas, eps, amsgrad: true, ..AdamW::default() });
     vec![
         (plan(Sgd::default()), words(0, sgd(0.0, 1.0))),
         (with(false, 0.1), words(1, sgd(0.8, 0.9))),
         (with(true, 0.0), words(2, sgd(0.8, 1.0))),
         (plan(Adam { betas, eps, ..Adam::default() }), words(3, adam(decay, 1.0))),
         (plan(AdamW { betas, eps, ..AdamW::default() }), words(3, adam(0.0, shrink))),
+        (amsgrad, words(10, adam(0.0, shrink))),
         (plan(Lion { betas, ..Lion::default() }), words(5, lion)),
         (rms(0.0), words(6, rmsprop(0.0))),
         (rms(0.8), words(7, rmsprop(0.8))),
