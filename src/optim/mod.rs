@@ -19,6 +19,7 @@ mod adafactor;
 mod adagrad;
 mod adam;
 mod adamw;
+mod adan;
 mod block;
 mod clip;
 mod lamb;
@@ -38,6 +39,7 @@ pub use adafactor::Adafactor;
 pub use adagrad::Adagrad;
 pub use adam::Adam;
 pub use adamw::AdamW;
+pub use adan::Adan;
 pub use block::{Block, follow_values, lerp};
 pub use clip::{
     GradientNorm, Preparation, clip_coefficient, shared_sum_of_squares, sum_of_squares,

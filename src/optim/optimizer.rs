@@ -5,7 +5,9 @@ use std::fmt::Debug;
 use crate::config::kind::{Choice, Kind};
 #[cfg(feature = "cuda")]
 use crate::ops::cuda::Rule;
-use crate::optim::{Adafactor, Adagrad, Adam, AdamW, Block, Lamb, Lion, Muon, NAdam, RmsProp, Sgd};
+use crate::optim::{
+    Adafactor, Adagrad, Adam, AdamW, Adan, Block, Lamb, Lion, Muon, NAdam, RmsProp, Sgd,
+};
 use crate::plan::{Matrices, OptimizerFacts, OptimizerPlan};
 use crate::registry::{Family, Member, Registry};
 
@@ -105,6 +107,7 @@ impl Default for Optimizers {
         all.add::<Lamb>();
         all.add::<Adafactor>();
         all.add::<Muon>();
+        all.add::<Adan>();
         all
     }
 }

@@ -5,9 +5,10 @@ mod kernel;
 
 use ddprun::config::kind::Kind;
 use ddprun::optim::{
-    self, Adafactor, Adagrad, Adam, AdamW, AdjustLr, Constant, CosineAnnealingLr, ExponentialLr,
-    Lamb, Lion, MultiStepLr, Muon, NAdam, OneCycleLr, Optimizer, ParameterState, Part, Plateau,
-    Rates, ReduceLrOnPlateau, RmsProp, Schedule, Scheduler, Sgd, StepLr, Update, clip_coefficient,
+    self, Adafactor, Adagrad, Adam, AdamW, Adan, AdjustLr, Constant, CosineAnnealingLr,
+    ExponentialLr, Lamb, Lion, MultiStepLr, Muon, NAdam, OneCycleLr, Optimizer, ParameterState,
+    Part, Plateau, Rates, ReduceLrOnPlateau, RmsProp, Schedule, Scheduler, Sgd, StepLr, Update,
+    clip_coefficient,
 };
 use ddprun::plan::{AnnealStrategy, OptimizerPlan, ParameterGroup, SchedulePlan};
 use serde_json::Value;
@@ -125,6 +126,13 @@ fn lion_moves_as_its_paper_says() {
     check_rule("lion_lr.01", Lion::default(), 0.01);
     let other = Lion { betas: [0.95, 0.98], weight_decay: 0.1 };
     check_rule("lion_lr.01_b.95_.98_wd.1", other, 0.01);
+}
+
+#[test]
+fn adan_moves_as_its_paper_says() {
+    check_rule("adan_lr.01", Adan::default(), 0.01);
+    let other = Adan { betas: [0.9, 0.8, 0.95], weight_decay: 0.1, ..Adan::default() };
+    check_rule("adan_lr.01_b.9_.8_.95_wd.1", other, 0.01);
 }
 
 /// Five updates of a tensor of 24 elements under `rule` give the recorded values.
